@@ -1,0 +1,56 @@
+package netconf
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// Decode parses data, the configuration a plugin was handed on stdin, into a T
+// as [json.Unmarshal] does. T may hold [Network] and [Plugin] values.
+//
+// It fails with [ErrDecode] when data is not exactly one JSON object, has a key
+// twice, or does not fit T, and with the kind that [Parse] gives for a Network
+// or Plugin in it. The [*Error] names the network, and the key where it can be
+// told, such as "delegates[1]". A failed Decode returns the zero T.
+func Decode[T any](data []byte) (T, error) {
+	var zero, v T
+	keys, err := parseObject(data)
+	if err != nil {
+		return zero, err
+	}
+	if err := json.Unmarshal(data, &v); err != nil {
+		return zero, inNetwork(keys.nameForErrors(), locate[T](keys, err))
+	}
+	return v, nil
+}
+
+// locate makes an *Error of err, which decoding keys into a T gave. Where
+// encoding/json did not say which key it is about, each is tried by itself.
+func locate[T any](keys object, err error) error {
+	var mismatch *json.UnmarshalTypeError
+	if errors.As(err, &mismatch) && mismatch.Field != "" {
+		return decodeError(err)
+	}
+	try := func(key string, raw json.RawMessage) error {
+		var v T
+		return json.Unmarshal(object{key: raw}.marshal(), &v)
+	}
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		err := try(key, keys[key])
+		if err == nil {
+			continue
+		}
+		var elements []json.RawMessage
+		_ = json.Unmarshal(keys[key], &elements) // if it is no array, there are none
+		for i, element := range elements {
+			if err := try(key, slices.Concat(json.RawMessage{'['}, element, json.RawMessage{']'})); err != nil {
+				return under(fmt.Sprintf("%s[%d]", key, i), decodeError(err))
+			}
+		}
+		return under(key, decodeError(err))
+	}
+	return decodeError(err)
+}

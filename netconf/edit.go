@@ -1,0 +1,132 @@
+package netconf
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"unicode/utf8"
+)
+
+// An Edit changes the keys of a configuration object in place. The map and its
+// values are the edit's own to change until it returns; values must be valid
+// JSON then, nil is null. When an edit fails, the object it was applied to
+// stays as it was.
+//
+// Edits compose, and a program's own are as good as those below. A nil Edit
+// changes nothing. The edits of this package may be shared by goroutines.
+//
+// An error that is not an [*Error] is wrapped in one with [ErrInvalid]; it
+// keeps the CNI code it reports by a method CNICode() uint, if any.
+type Edit func(keys map[string]json.RawMessage) error
+
+// Set stores value, as JSON, under key, replacing what was there. It fails with
+// [ErrInvalid] when key is empty, value is nil (there is [Remove]), or value
+// has no JSON form.
+func Set(key string, value any) Edit {
+	return func(keys map[string]json.RawMessage) error {
+		if key == "" {
+			return &Error{Kind: ErrInvalid, Err: errors.New("empty key")}
+		}
+		if value == nil {
+			return &Error{Kind: ErrInvalid, Key: key, Err: errors.New("no value to set")}
+		}
+		raw, err := encode(value)
+		if err != nil {
+			return &Error{Kind: ErrInvalid, Key: key, Err: err}
+		}
+		keys[key] = raw
+		return nil
+	}
+}
+
+// Default is [Set] unless the key is there already, whatever its value.
+func Default(key string, value any) Edit {
+	set := Set(key, value)
+	return func(keys map[string]json.RawMessage) error {
+		if _, ok := keys[key]; ok {
+			return nil
+		}
+		return set(keys)
+	}
+}
+
+// Remove deletes names; those that are absent are ignored.
+func Remove(names ...string) Edit {
+	return func(keys map[string]json.RawMessage) error {
+		for _, name := range names {
+			delete(keys, name)
+		}
+		return nil
+	}
+}
+
+// Forbid fails with [ErrInvalid], naming the key, when one of names is there.
+func Forbid(names ...string) Edit {
+	return func(keys map[string]json.RawMessage) error {
+		for _, name := range names {
+			if _, ok := keys[name]; ok {
+				return &Error{Kind: ErrInvalid, Key: name, Err: errors.New("not to be set here")}
+			}
+		}
+		return nil
+	}
+}
+
+// In applies edits to the object under key. An absent or null object counts as
+// empty, and is created when edits leave a key in it. In fails with [ErrDecode]
+// when key holds something else; errors of edits name the whole path, such as
+// "ipam.type".
+func In(key string, edits ...Edit) Edit {
+	return func(keys map[string]json.RawMessage) error {
+		if key == "" {
+			return &Error{Kind: ErrInvalid, Err: errors.New("empty key")}
+		}
+		inner := object{}
+		raw, present := keys[key]
+		if present = present && raw != nil && !isNull(raw); present {
+			var err error
+			if inner, err = parseObject(raw); err != nil {
+				return under(key, err)
+			}
+		}
+		inner, err := inner.edit(edits)
+		if err != nil {
+			return under(key, err)
+		}
+		if present || len(inner) > 0 {
+			keys[key] = inner.marshal()
+		}
+		return nil
+	}
+}
+
+// edit applies edits to a copy of o and returns it, with every value checked.
+func (o object) edit(edits []Edit) (object, error) {
+	edited := o.clone()
+	for _, edit := range edits {
+		if edit == nil {
+			continue
+		}
+		if err := edit(edited); err != nil {
+			return nil, editError(err)
+		}
+	}
+	// The copy is what makes the result independent of an edit that keeps
+	// hold of the map or of a value.
+	checked := make(object, len(edited))
+	for _, key := range slices.Sorted(maps.Keys(edited)) {
+		raw := edited[key]
+		if raw == nil {
+			raw = json.RawMessage("null")
+		}
+		if !utf8.ValidString(key) {
+			return nil, &Error{Kind: ErrDecode, Key: key, Err: errors.New("not UTF-8")}
+		}
+		if err := checkJSON(raw); err != nil {
+			return nil, under(key, err)
+		}
+		checked[key] = compact(raw)
+	}
+	return checked, nil
+}

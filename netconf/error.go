@@ -1,0 +1,178 @@
+package netconf
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// The kinds of [Error], for [errors.Is].
+var (
+	// ErrDecode is returned when a configuration is not the JSON expected.
+	// CNI code 6.
+	ErrDecode = errors.New("cannot decode configuration")
+
+	// ErrInvalid is returned when a configuration has a key missing, forbidden
+	// or with a value that is not allowed. CNI code 7.
+	ErrInvalid = errors.New("invalid configuration")
+
+	// ErrNotFound is returned when there is no network of the name, or no
+	// file, that was asked for. CNI code 7.
+	ErrNotFound = errors.New("no such network")
+)
+
+// An Error says which part of which configuration is wrong. It is the only type
+// of error that this package returns. Its text quotes names and keys, never
+// other values of the configuration: they may be secret.
+type Error struct {
+	Kind    error  // ErrDecode, ErrInvalid, ErrNotFound, or nil: cannot be read
+	File    string // file it came from, if any
+	Network string // network name, if known
+	Key     string // offending key with its path, as in "plugins[1].ipam.type", if one
+	Err     error  // cause, if any
+
+	code uint // what CNICode reports instead of the Kind's
+}
+
+// Error describes the failure in one line.
+func (e *Error) Error() string { return "netconf: " + e.describe() }
+
+// describe is the text without the name of the package.
+func (e *Error) describe() string {
+	var parts []string
+	if e.Kind != nil {
+		parts = append(parts, e.Kind.Error())
+	} else {
+		parts = append(parts, "cannot read configuration")
+	}
+	var where []string
+	for _, field := range []struct{ name, value string }{{"file", e.File}, {"network", e.Network}, {"key", e.Key}} {
+		if field.value != "" {
+			where = append(where, fmt.Sprintf("%s %q", field.name, field.value))
+		}
+	}
+	if len(where) > 0 {
+		parts = append(parts, strings.Join(where, ", "))
+	}
+	if e.Err != nil {
+		parts = append(parts, e.Err.Error())
+	}
+	return strings.Join(parts, ": ")
+}
+
+// Unwrap returns the Kind and the cause, as far as there are any.
+func (e *Error) Unwrap() []error {
+	var errs []error
+	for _, err := range []error{e.Kind, e.Err} {
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errs
+}
+
+// CNICode reports the CNI error code for e (SPEC section "Error"): 6 for
+// [ErrDecode], 5 where a file cannot be read, and 7 otherwise. There are two
+// exceptions: 4 for an interface name that [ParseSelection] rejects, and the
+// code an error of a caller's own [Edit] came with.
+func (e *Error) CNICode() uint {
+	switch {
+	case e.code != 0:
+		return e.code
+	case e.Kind == nil:
+		return types.ErrIOFailure
+	case e.Kind == ErrDecode:
+		return types.ErrDecodingFailure
+	}
+	return types.ErrInvalidNetworkConfig
+}
+
+// badFiles is what was wrong with files that did not hide others.
+type badFiles []error
+
+func (b badFiles) Error() string {
+	texts := make([]string, len(b))
+	for i, err := range b {
+		var e *Error
+		if errors.As(err, &e) {
+			texts[i] = e.describe()
+		}
+	}
+	return strings.Join(texts, "; ")
+}
+
+func (b badFiles) Unwrap() []error { return b }
+
+// under returns err, an *Error or nil, with prefix before its key.
+func under(prefix string, err error) error {
+	return amend(err, func(e *Error) { e.Key = joinKey(prefix, e.Key) })
+}
+
+// inNetwork returns err, an *Error or nil, with the network's name where it has
+// none yet.
+func inNetwork(name string, err error) error {
+	return amend(err, func(e *Error) {
+		if e.Network == "" {
+			e.Network = name
+		}
+	})
+}
+
+// amend returns a changed copy of err, which is an *Error or nil.
+func amend(err error, change func(*Error)) error {
+	var e *Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	c := *e
+	change(&c)
+	return &c
+}
+
+// joinKey joins the parts of a path.
+func joinKey(prefix, key string) string {
+	if prefix == "" || key == "" || key[0] == '[' {
+		return prefix + key
+	}
+	return prefix + "." + key
+}
+
+// decodeError makes an *Error of what encoding/json returned, or nil of nil. An
+// *Error that an UnmarshalJSON of this package returned is kept.
+func decodeError(err error) error {
+	var e *Error
+	if err == nil || errors.As(err, &e) {
+		return err
+	}
+	e = &Error{Kind: ErrDecode, Err: err}
+	var mismatch *json.UnmarshalTypeError
+	if errors.As(err, &mismatch) {
+		e.Key = mismatch.Field
+	}
+	return e
+}
+
+// editError makes an *Error of what an Edit returned.
+func editError(err error) error {
+	if e, ok := err.(*Error); ok { //nolint:errorlint // a wrapped one keeps its wrapping
+		return e
+	}
+	e := &Error{Kind: ErrInvalid, Err: err}
+	for _, kind := range []error{ErrDecode, ErrNotFound} {
+		if errors.Is(err, kind) {
+			e.Kind = kind
+		}
+	}
+	var coder interface{ CNICode() uint }
+	var cni *types.Error
+	switch {
+	case errors.As(err, &coder):
+		e.code = coder.CNICode()
+	case errors.As(err, &cni):
+		e.code = cni.Code
+	}
+	return e
+}

@@ -1,0 +1,182 @@
+package netconf
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+)
+
+// Load finds the network called name among the configuration files at the top
+// of fsys: those ending in .conf, .conflist and .json, each with a list or a
+// lone plugin, in the order of their names. The first that has the name is
+// taken. To a list, which says so unless "loadOnlyInlinedPlugins" is true, the
+// plugins of the files <name>/*.conf are appended (SPEC section 1, "Loading
+// plugin configurations").
+//
+// A bad file never hides a good one: it counts only when no file defines name.
+// The error is then [ErrNotFound] joined with what was wrong in each bad file.
+// An error without a Kind, and CNI code 5, means that fsys cannot be listed. A
+// name that is not a CNI network name is [ErrInvalid]; it is never used as a
+// path before.
+func Load(fsys fs.FS, name string) (Network, error) {
+	if err := validateName(name); err != nil {
+		return Network{}, err
+	}
+	return search(fsys, name, func(_ string, n Network) bool { return n.Name() == name }, nil)
+}
+
+// Primary finds the first valid network, one with a name and plugins, in the
+// order in which runtimes look: that of the file names at the top of fsys,
+// whatever their kind. Networks that accept does not want are passed over; it
+// is called with the file's name. A nil accept takes any.
+//
+// Files are read, and errors are made, as [Load] does.
+func Primary(fsys fs.FS, accept func(file string, n Network) bool) (Network, error) {
+	return search(fsys, "", func(_ string, n Network) bool { return n.Name() != "" }, accept)
+}
+
+// search returns the first network that wanted, asked before its sub-directory
+// is read, and accept, asked after, agree to.
+func search(fsys fs.FS, name string, wanted, accept func(string, Network) bool) (Network, error) {
+	files, err := configFiles(fsys, ".", ".conf", ".conflist", ".json")
+	if err != nil {
+		return Network{}, inNetwork(name, err)
+	}
+	var bad badFiles
+	for _, file := range files {
+		n, err := loadFile(fsys, file, wanted)
+		if err != nil {
+			bad = append(bad, err)
+			continue
+		}
+		if !n.IsZero() && (accept == nil || accept(file, n)) {
+			return n, nil
+		}
+	}
+	notFound := &Error{Kind: ErrNotFound, Network: name}
+	if len(bad) > 0 {
+		notFound.Err = bad
+	}
+	return Network{}, notFound
+}
+
+// LoadFile reads the network configuration at path, of either form and with any
+// file name extension, and appends the plugins of a list's sub-directory as
+// [Load] does.
+//
+// A file that does not exist is [ErrNotFound] and also [fs.ErrNotExist]; one
+// that cannot be read gives an [*Error] without a Kind, and CNI code 5. Other
+// errors are those of [Parse]; all of them name the file.
+func LoadFile(path string) (Network, error) {
+	dir, file := filepath.Split(path)
+	if file == "" || file == "." || !fs.ValidPath(file) {
+		return Network{}, &Error{Kind: ErrInvalid, File: path, Err: errors.New("not the name of a file")}
+	}
+	if dir == "" {
+		dir = "."
+	}
+	n, err := loadFile(os.DirFS(dir), file, nil)
+	return n, amend(err, func(e *Error) {
+		if e.File == file {
+			e.File = path
+			return
+		}
+		e.File = filepath.Join(dir, e.File)
+	})
+}
+
+// loadFile reads a file at the top of fsys and, when wanted, its
+// sub-directory. It returns the zero Network for one that is not wanted.
+func loadFile(fsys fs.FS, file string, wanted func(string, Network) bool) (Network, error) {
+	inFile := func(err error) error { return amend(err, func(e *Error) { e.File = file }) }
+	data, err := readFile(fsys, file)
+	if err != nil {
+		return Network{}, err
+	}
+	n, list, err := parse(data)
+	if err != nil {
+		return Network{}, inFile(err)
+	}
+	if wanted != nil && !wanted(file, n) {
+		return Network{}, nil
+	}
+	if list && n.Name() != "" && !n.list.onlyInlined {
+		more, err := subdirectory(fsys, n.Name())
+		if err != nil {
+			return Network{}, inNetwork(n.Name(), err)
+		}
+		n.plugins = slices.Concat(n.plugins, more)
+	}
+	if len(n.plugins) == 0 {
+		return Network{}, inFile(n.fail(ErrInvalid, "plugins", errors.New("no plugins, here or in the sub-directory")))
+	}
+	return n, nil
+}
+
+// subdirectory reads the plugins that are configured in the directory dir of
+// fsys. There may be none.
+func subdirectory(fsys fs.FS, dir string) ([]Plugin, error) {
+	files, err := configFiles(fsys, dir, ".conf")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var plugins []Plugin
+	for _, file := range files {
+		data, err := readFile(fsys, file)
+		if err != nil {
+			return nil, err
+		}
+		p, err := ParsePlugin(data)
+		if err == nil && p.Type() == "" {
+			err = &Error{Kind: ErrInvalid, Key: "type", Err: errMissing}
+		}
+		if err != nil {
+			return nil, amend(err, func(e *Error) { e.File = file })
+		}
+		plugins = append(plugins, p)
+	}
+	return plugins, nil
+}
+
+// configFiles lists the files of dir with one of the extensions, sorted.
+func configFiles(fsys fs.FS, dir string, extensions ...string) ([]string, error) {
+	if fsys == nil {
+		return nil, &Error{Kind: ErrInvalid, Err: errors.New("no file system to load from")}
+	}
+	entries, err := fs.ReadDir(fsys, dir)
+	if err != nil {
+		return nil, fileError(dir, err)
+	}
+	var files []string
+	for _, entry := range entries {
+		if !entry.IsDir() && slices.Contains(extensions, path.Ext(entry.Name())) {
+			files = append(files, path.Join(dir, entry.Name()))
+		}
+	}
+	slices.Sort(files)
+	return files, nil
+}
+
+// readFile reads a file of fsys.
+func readFile(fsys fs.FS, file string) ([]byte, error) {
+	data, err := fs.ReadFile(fsys, file)
+	if err != nil {
+		return nil, fileError(file, err)
+	}
+	return data, nil
+}
+
+// fileError makes an *Error of what a file system returned.
+func fileError(file string, err error) error {
+	e := &Error{File: file, Err: err}
+	if errors.Is(err, fs.ErrNotExist) {
+		e.Kind = ErrNotFound
+	}
+	return e
+}

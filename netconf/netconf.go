@@ -1,0 +1,337 @@
+// Package netconf reads CNI network configurations and derives from them the
+// request configurations that plugins receive on stdin.
+//
+// A configuration is kept as the JSON it came from, one raw value per key, so
+// that keys this package does not know, and numbers that no Go type holds,
+// reach the plugin as they were written. What is written has its keys sorted:
+// the same configuration always gives the same bytes. Where libcni reads the
+// same file, the meaning is the same.
+//
+// The package is stricter than encoding/json about what it reads: a key given
+// twice in one object, at any depth, bytes that are not UTF-8 and data after
+// the value are errors, and the keys of the specification are matched by case.
+// Every error is an [*Error].
+package netconf
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// A Network is a network configuration: an ordered list of plugins under one
+// name and one version of the CNI protocol (SPEC section 1, "Configuration
+// format").
+//
+// It is immutable: every method that changes something returns a new Network,
+// and what methods return is a copy. Goroutines may share it. The zero Network
+// has no plugins: it can be asked and marshaled (as null), [Network.Edit],
+// [Network.EditPlugins] and [Network.Request] reject it with [ErrInvalid].
+type Network struct {
+	keys    object   // list-level keys but "plugins"; nil only in the zero Network
+	plugins []Plugin // with a type each, but for what Single was given
+	list    listKeys // what keys say
+	invalid error    // why keys say nothing; only Single makes such a Network
+}
+
+// Parse parses a network configuration: an object with "plugins", or the form
+// that CNI 1.0 retired, a lone plugin configuration object, which becomes a
+// network of that one plugin whose "name", "cniVersion" and "cniVersions" are
+// also the network's. An object with both "plugins" and "type" is a list.
+//
+// "name" and "cniVersion" may be absent, for a meta-plugin to fill in:
+//
+//	n, err = n.Edit(netconf.Default("name", name))
+//
+// Parse fails with [ErrDecode] where data is not JSON, has a key twice, or has
+// a value of the wrong JSON type under a key of the specification, and with
+// [ErrInvalid] where the name is not a CNI network name, there is no plugin, a
+// plugin has no type, or a value is not among those allowed. The [*Error] names
+// the key, such as "plugins[1].type", and the network where it is known.
+//
+// Parse looks at no files: plugins in a sub-directory, which a list without
+// "plugins" relies on, are for [Load] and [LoadFile].
+func Parse(data []byte) (Network, error) {
+	n, _, err := parse(data)
+	if err != nil {
+		return Network{}, err
+	}
+	if len(n.plugins) == 0 {
+		return Network{}, n.fail(ErrInvalid, "plugins", errors.New(`missing, and there is no "type" either`))
+	}
+	return n, nil
+}
+
+// parse is Parse but for lists without "plugins", which it lets pass. It
+// reports whether data had the form of a list.
+func parse(data []byte) (n Network, list bool, err error) {
+	keys, err := parseObject(data)
+	if err != nil {
+		return Network{}, false, err
+	}
+	name := keys.nameForErrors()
+	raw, list := keys["plugins"]
+	if !list && keys.has("type") {
+		p, err := newPlugin(keys)
+		if err != nil {
+			return Network{}, false, inNetwork(name, err)
+		}
+		if n, err = lone(p); err != nil {
+			return Network{}, false, inNetwork(name, err)
+		}
+		return n, false, n.requireTypes()
+	}
+	delete(keys, "plugins")
+	if n, err = newNetwork(keys, nil); err != nil {
+		return Network{}, true, inNetwork(name, err)
+	}
+	if !list {
+		if n.list.onlyInlined {
+			return Network{}, true, n.fail(ErrInvalid, "plugins", errors.New(`missing, and "loadOnlyInlinedPlugins" is true`))
+		}
+		return n, true, nil
+	}
+	if n.plugins, err = parsePlugins(raw); err != nil {
+		return Network{}, true, inNetwork(name, err)
+	}
+	return n, true, n.requireTypes()
+}
+
+// parsePlugins parses the value of "plugins", which is valid JSON.
+func parsePlugins(raw json.RawMessage) ([]Plugin, error) {
+	var elements []json.RawMessage
+	if err := decodeAs(raw, "plugins", "an array", &elements); err != nil {
+		return nil, err
+	}
+	if len(elements) == 0 {
+		return nil, &Error{Kind: ErrInvalid, Key: "plugins", Err: errors.New("no plugins in the list")}
+	}
+	plugins := make([]Plugin, len(elements))
+	for i, element := range elements {
+		keys, err := splitObject(element)
+		if err == nil {
+			plugins[i], err = newPlugin(keys)
+		}
+		if err != nil {
+			return nil, under(pluginKey(i), err)
+		}
+	}
+	return plugins, nil
+}
+
+// Single returns the network of just p, named and versioned as p's "name",
+// "cniVersion" and "cniVersions" say. Single of the zero Plugin is the zero
+// Network.
+//
+// It does not fail, so that a half-finished plugin can become a network and be
+// completed: what p lacks, or has wrong, [Network.Request] reports.
+func Single(p Plugin) Network {
+	if p.IsZero() {
+		return Network{}
+	}
+	n, err := lone(p)
+	if err != nil {
+		n.invalid = err
+	}
+	return n
+}
+
+// lone makes a network of one plugin. When it fails, the network it returns
+// lacks what the failure is about and nothing else.
+func lone(p Plugin) (Network, error) {
+	keys := object{}
+	for _, key := range []string{"name", "cniVersion", "cniVersions"} {
+		if raw, ok := p.keys[key]; ok {
+			keys[key] = raw
+		}
+	}
+	return newNetwork(keys, []Plugin{p})
+}
+
+// newNetwork makes a network of keys and plugins, which it owns from here on.
+func newNetwork(keys object, plugins []Plugin) (Network, error) {
+	list, err := readListKeys(keys)
+	return Network{keys: keys, plugins: plugins, list: list}, err
+}
+
+// requireTypes fails when a plugin of n has no type.
+func (n Network) requireTypes() error {
+	for i, p := range n.plugins {
+		if p.typ == "" {
+			return n.fail(ErrInvalid, pluginKey(i)+".type", errMissing)
+		}
+	}
+	return nil
+}
+
+// fail makes an error about key of n.
+func (n Network) fail(kind error, key string, err error) error {
+	return &Error{Kind: kind, Network: n.list.name, Key: key, Err: err}
+}
+
+// Name reports the network's name, or "" when it has none. It is a valid CNI
+// network name, never a path.
+func (n Network) Name() string { return n.list.name }
+
+// CNIVersion reports the version of the protocol to speak: the highest of
+// "cniVersions" and "cniVersion" that the cni library implements, or where
+// there is no "cniVersions", or nothing in it is known, what "cniVersion" says.
+// It is "0.1.0" when none is given, as the specification has it; libcni leaves
+// that to the plugin.
+func (n Network) CNIVersion() string {
+	if n.list.version == "" {
+		return "0.1.0"
+	}
+	return n.list.version
+}
+
+// Plugins returns the plugins in the order of ADD.
+func (n Network) Plugins() []Plugin { return slices.Clone(n.plugins) }
+
+// Capabilities returns the capabilities that any of the plugins declares,
+// sorted. It is nil when there are none.
+func (n Network) Capabilities() []string {
+	var all []string
+	for _, p := range n.plugins {
+		all = append(all, p.Capabilities()...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// DisableCheck reports whether CHECK is to be answered without asking the
+// plugins. As in libcni the strings "true" and "false" are as good as the
+// booleans.
+func (n Network) DisableCheck() bool { return n.list.disableCheck }
+
+// DisableGC reports whether GC is not to be performed for the network; see
+// [Network.DisableCheck] for the values.
+func (n Network) DisableGC() bool { return n.list.disableGC }
+
+// Has reports whether the network's own object, the list, has key. "plugins"
+// counts as one.
+func (n Network) Has(key string) bool { _, ok := n.Get(key); return ok }
+
+// Get returns the value of the network's own key, and whether it is there. The
+// value of "plugins" is what [Network.MarshalJSON] writes.
+func (n Network) Get(key string) (json.RawMessage, bool) {
+	if key == "plugins" {
+		return n.marshalPlugins(), !n.IsZero()
+	}
+	return n.keys.get(key)
+}
+
+// Decode stores the network, as [Network.MarshalJSON] writes it, in the value v
+// points to, as [json.Unmarshal] does. It fails with [ErrDecode].
+func (n Network) Decode(v any) error {
+	data, err := n.MarshalJSON()
+	if err == nil {
+		err = json.Unmarshal(data, v)
+	}
+	return inNetwork(n.Name(), decodeError(err))
+}
+
+// IsZero reports whether n is the zero Network.
+func (n Network) IsZero() bool { return n.keys == nil && len(n.plugins) == 0 }
+
+// Equal reports whether n and m have the same keys with the same values, as
+// written: 1 and 1.0 differ.
+func (n Network) Equal(m Network) bool {
+	a, _ := n.MarshalJSON()
+	b, _ := m.MarshalJSON()
+	return bytes.Equal(a, b)
+}
+
+// Edit applies edits, in order, to the network's own keys, and returns the
+// result; n is left as it was. Edits see "plugins" but may not change it:
+// that, like everything [Parse] would not accept, is [ErrInvalid] or
+// [ErrDecode]. An error of an edit is returned as an [*Error], too.
+func (n Network) Edit(edits ...Edit) (Network, error) {
+	if n.IsZero() {
+		return Network{}, &Error{Kind: ErrInvalid, Err: errZeroNetwork}
+	}
+	keys := n.keys.clone()
+	before := n.marshalPlugins()
+	keys["plugins"] = before
+	keys, err := keys.edit(edits)
+	if err != nil {
+		return Network{}, inNetwork(n.Name(), err)
+	}
+	if !bytes.Equal(keys["plugins"], before) {
+		return Network{}, n.fail(ErrInvalid, "plugins", errors.New("not to be edited as a key of the network"))
+	}
+	delete(keys, "plugins")
+	name := keys.nameForErrors()
+	m, err := newNetwork(keys, n.plugins)
+	if err != nil {
+		return Network{}, inNetwork(name, err)
+	}
+	return m, nil
+}
+
+// EditPlugins applies the same edits to every plugin and returns the network of
+// the results; n is left as it was. It fails with [ErrInvalid] when an edit
+// does, or leaves a plugin without type, and with [ErrDecode] when an edit
+// leaves what [ParsePlugin] would not accept; the key of the [*Error] says in
+// which plugin, as in "plugins[1].ipam".
+func (n Network) EditPlugins(edits ...Edit) (Network, error) {
+	if n.IsZero() {
+		return Network{}, &Error{Kind: ErrInvalid, Err: errZeroNetwork}
+	}
+	plugins := make([]Plugin, len(n.plugins))
+	for i, p := range n.plugins {
+		var err error
+		if plugins[i], err = p.Edit(edits...); err != nil {
+			return Network{}, inNetwork(n.Name(), under(pluginKey(i), err))
+		}
+	}
+	n.plugins = plugins
+	if err := n.requireTypes(); err != nil {
+		return Network{}, err
+	}
+	return n, nil
+}
+
+// MarshalJSON writes the network as a list, with sorted keys, and strings and
+// numbers as they were read. The zero Network is null. It does not fail.
+//
+// Called by way of [json.Marshal], which escapes <, > and & for HTML in what it
+// is given, the strings may be spelled differently; they mean the same.
+func (n Network) MarshalJSON() ([]byte, error) {
+	if n.IsZero() {
+		return []byte("null"), nil
+	}
+	keys := n.keys.shallow()
+	keys["plugins"] = n.marshalPlugins()
+	return keys.marshal(), nil
+}
+
+// marshalPlugins writes the value of "plugins".
+func (n Network) marshalPlugins() json.RawMessage {
+	out := []byte{'['}
+	for i, p := range n.plugins {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(out, p.keys.marshal()...)
+	}
+	return append(out, ']')
+}
+
+// UnmarshalJSON is [Parse], with the same errors; null leaves n as it is.
+func (n *Network) UnmarshalJSON(data []byte) error {
+	if isNull(data) {
+		return nil
+	}
+	m, err := Parse(data)
+	if err != nil {
+		return err
+	}
+	*n = m
+	return nil
+}
+
+// pluginKey names the i'th plugin in errors.
+func pluginKey(i int) string { return fmt.Sprintf("plugins[%d]", i) }

@@ -1,0 +1,216 @@
+package netconf
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"unicode/utf8"
+)
+
+// An object is a JSON object with its values as they were written, but for
+// white space.
+type object map[string]json.RawMessage
+
+// parseObject parses data, which must be one JSON object, strictly.
+func parseObject(data []byte) (object, error) {
+	if err := checkJSON(data); err != nil {
+		return nil, err
+	}
+	return splitObject(data)
+}
+
+// splitObject takes apart data, which is valid JSON without repeated keys.
+func splitObject(data []byte) (object, error) {
+	var keys object
+	if err := decodeAs(data, "", "an object", &keys); err != nil {
+		return nil, err
+	}
+	for key, raw := range keys {
+		keys[key] = compact(raw)
+	}
+	return keys, nil
+}
+
+// checkJSON fails with ErrDecode unless data is one JSON value in UTF-8 with no
+// key twice in any of its objects.
+func checkJSON(data []byte) error {
+	if !utf8.Valid(data) {
+		return &Error{Kind: ErrDecode, Err: errors.New("not UTF-8")}
+	}
+	var raw json.RawMessage
+	if err := json.Unmarshal(data, &raw); err != nil {
+		return decodeError(position(data, err))
+	}
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.UseNumber() // no number is too large to be passed on
+	if key := repeatedKey(dec); key != "" {
+		return &Error{Kind: ErrDecode, Key: key, Err: errors.New("given twice")}
+	}
+	return nil
+}
+
+// repeatedKey reads one value, which must be valid, from dec, and reports the
+// path of a key that occurs twice in an object, or "".
+func repeatedKey(dec *json.Decoder) string {
+	token, err := dec.Token()
+	if err != nil {
+		return ""
+	}
+	switch token {
+	case json.Delim('{'):
+		seen := map[string]bool{}
+		for dec.More() {
+			token, err := dec.Token()
+			key, ok := token.(string)
+			if err != nil || !ok {
+				return ""
+			}
+			if seen[key] {
+				if key == "" {
+					return `""`
+				}
+				return key
+			}
+			seen[key] = true
+			if inner := repeatedKey(dec); inner != "" {
+				return joinKey(key, inner)
+			}
+		}
+		_, _ = dec.Token()
+	case json.Delim('['):
+		for i := 0; dec.More(); i++ {
+			if inner := repeatedKey(dec); inner != "" {
+				return joinKey(fmt.Sprintf("[%d]", i), inner)
+			}
+		}
+		_, _ = dec.Token()
+	}
+	return ""
+}
+
+// position adds to a syntax error where in data it is.
+func position(data []byte, err error) error {
+	var syntax *json.SyntaxError
+	if !errors.As(err, &syntax) {
+		return err
+	}
+	read := data[:min(max(int(syntax.Offset), 0), len(data))]
+	line := bytes.Count(read, []byte("\n")) + 1
+	column := len(read) - (bytes.LastIndexByte(read, '\n') + 1)
+	return fmt.Errorf("line %d, column %d: %w", line, column, err)
+}
+
+// decodeAs decodes raw, the valid JSON of key, into the value v points to, when
+// it is of the JSON type want, or else fails with ErrDecode.
+func decodeAs(raw json.RawMessage, key, want string, v any) error {
+	if have := jsonKind(raw); have != want {
+		return &Error{Kind: ErrDecode, Key: key, Err: fmt.Errorf("%s, want %s", have, want)}
+	}
+	if err := json.Unmarshal(raw, v); err != nil {
+		return under(key, decodeError(err))
+	}
+	return nil
+}
+
+// jsonKind names the type of a valid JSON value.
+func jsonKind(raw json.RawMessage) string {
+	raw = bytes.TrimLeft(raw, " \t\r\n")
+	if len(raw) == 0 {
+		return "nothing"
+	}
+	switch raw[0] {
+	case '{':
+		return "an object"
+	case '[':
+		return "an array"
+	case '"':
+		return "a string"
+	case 't', 'f':
+		return "a boolean"
+	case 'n':
+		return "null"
+	}
+	return "a number"
+}
+
+// isNull reports whether raw is the JSON null.
+func isNull(raw []byte) bool { return string(bytes.TrimSpace(raw)) == "null" }
+
+// compact returns a copy of raw, which is valid JSON, without white space.
+func compact(raw json.RawMessage) json.RawMessage {
+	var out bytes.Buffer
+	out.Grow(len(raw))
+	_ = json.Compact(&out, raw) // cannot fail: raw is valid
+	return out.Bytes()
+}
+
+// encode is json.Marshal without escapes for HTML.
+func encode(v any) (json.RawMessage, error) {
+	var out bytes.Buffer
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), nil
+}
+
+// encodeString writes s as JSON.
+func encodeString(s string) json.RawMessage {
+	raw, _ := encode(s) // cannot fail: every string has a JSON form
+	return raw
+}
+
+func (o object) has(key string) bool { _, ok := o[key]; return ok }
+
+// get returns a copy of the value of key.
+func (o object) get(key string) (json.RawMessage, bool) {
+	raw, ok := o[key]
+	return bytes.Clone(raw), ok
+}
+
+// shallow returns a copy of o that shares the values.
+func (o object) shallow() object {
+	c := make(object, len(o)+4)
+	maps.Copy(c, o)
+	return c
+}
+
+// clone returns a copy of o that shares nothing.
+func (o object) clone() object {
+	c := make(object, len(o)+4)
+	for key, raw := range o {
+		c[key] = bytes.Clone(raw)
+	}
+	return c
+}
+
+// marshal writes o with sorted keys.
+func (o object) marshal() json.RawMessage {
+	size := 2
+	for key, raw := range o {
+		size += len(key) + len(raw) + 4
+	}
+	out := append(make([]byte, 0, size), '{')
+	for i, key := range slices.Sorted(maps.Keys(o)) {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(out, encodeString(key)...)
+		out = append(out, ':')
+		out = append(out, o[key]...)
+	}
+	return append(out, '}')
+}
+
+// nameForErrors is what the object gives as its name, if it is a string.
+func (o object) nameForErrors() string {
+	var name string
+	if json.Unmarshal(o["name"], &name) != nil {
+		return ""
+	}
+	return name
+}

@@ -1,0 +1,150 @@
+package netconf
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// A Plugin is one plugin configuration object (SPEC section 1, "Plugin
+// configuration objects").
+//
+// It is immutable: every method that changes something returns a new Plugin,
+// and what methods return is a copy. Goroutines may share it. The zero Plugin
+// has no keys; [Plugin.Edit] can make something of it.
+type Plugin struct {
+	keys object // nil only in the zero Plugin
+	typ  string
+}
+
+// ParsePlugin parses a single plugin configuration object. "type" may be
+// missing, for a meta-plugin to fill in; [Parse] and [Network.Request] require
+// it.
+//
+// It fails with [ErrDecode] where data is not a JSON object, has a key twice,
+// or has a value of the wrong JSON type under a key that libcni reads: "type",
+// "name", "cniVersion", "ipam", "dns", "prevResult" and
+// "cni.dev/valid-attachments". "capabilities" may be anything, see
+// [Plugin.Capabilities].
+func ParsePlugin(data []byte) (Plugin, error) {
+	keys, err := parseObject(data)
+	if err != nil {
+		return Plugin{}, err
+	}
+	return newPlugin(keys)
+}
+
+// newPlugin makes a plugin of keys, which it owns from here on.
+func newPlugin(keys object) (Plugin, error) {
+	p := Plugin{keys: keys}
+	if raw, ok := keys["type"]; ok {
+		if err := decodeAs(raw, "type", "a string", &p.typ); err != nil {
+			return Plugin{}, err
+		}
+	}
+	var text string
+	for _, reserved := range []struct {
+		key, want string
+		into      any
+	}{
+		{"name", "a string", &text},
+		{"cniVersion", "a string", &text},
+		{"ipam", "an object", &types.IPAM{}},
+		{"dns", "an object", &types.DNS{}},
+		{"prevResult", "an object", &map[string]json.RawMessage{}},
+		{"cni.dev/valid-attachments", "an array", &[]types.GCAttachment{}},
+	} {
+		raw, ok := keys[reserved.key]
+		if !ok || isNull(raw) {
+			continue
+		}
+		if err := decodeAs(raw, reserved.key, reserved.want, reserved.into); err != nil {
+			return Plugin{}, err
+		}
+	}
+	return p, nil
+}
+
+// Type reports the name of the plugin's executable, or "" when there is none.
+// It is as written: whoever looks for the executable has to refuse paths.
+func (p Plugin) Type() string { return p.typ }
+
+// Has reports whether the object has key.
+func (p Plugin) Has(key string) bool { return p.keys.has(key) }
+
+// Get returns the value of key, without white space, and whether it is there.
+func (p Plugin) Get(key string) (json.RawMessage, bool) { return p.keys.get(key) }
+
+// Capabilities returns the capabilities the plugin declares, sorted: those that
+// are true in "capabilities". What has another type is not declared, and is no
+// error. The result is nil when there are none.
+func (p Plugin) Capabilities() []string {
+	var values map[string]json.RawMessage
+	if json.Unmarshal(p.keys["capabilities"], &values) != nil {
+		return nil
+	}
+	var declared []string
+	for name, value := range values {
+		if string(value) == "true" {
+			declared = append(declared, name)
+		}
+	}
+	slices.Sort(declared)
+	return declared
+}
+
+// Decode stores the object in the value v points to, as [json.Unmarshal] does.
+// It fails with [ErrDecode].
+func (p Plugin) Decode(v any) error {
+	data, err := p.MarshalJSON()
+	if err == nil {
+		err = json.Unmarshal(data, v)
+	}
+	return decodeError(err)
+}
+
+// Edit applies edits in order and returns the result; p is left as it was. An
+// error of an edit is returned as an [*Error], with [ErrInvalid] unless the
+// edit said otherwise. What [ParsePlugin] would not accept is [ErrDecode].
+func (p Plugin) Edit(edits ...Edit) (Plugin, error) {
+	keys, err := p.keys.edit(edits)
+	if err != nil {
+		return Plugin{}, err
+	}
+	return newPlugin(keys)
+}
+
+// IsZero reports whether p is the zero Plugin. The plugin of an empty object is
+// not.
+func (p Plugin) IsZero() bool { return p.keys == nil }
+
+// Equal reports whether p and q have the same keys with the same values, as
+// written: 1 and 1.0 differ.
+func (p Plugin) Equal(q Plugin) bool {
+	return p.IsZero() == q.IsZero() && bytes.Equal(p.keys.marshal(), q.keys.marshal())
+}
+
+// MarshalJSON writes the object with sorted keys, and strings and numbers as
+// they were read. The zero Plugin is null. It does not fail. See
+// [Network.MarshalJSON] about HTML.
+func (p Plugin) MarshalJSON() ([]byte, error) {
+	if p.IsZero() {
+		return []byte("null"), nil
+	}
+	return p.keys.marshal(), nil
+}
+
+// UnmarshalJSON is [ParsePlugin], with the same errors; null leaves p as it is.
+func (p *Plugin) UnmarshalJSON(data []byte) error {
+	if isNull(data) {
+		return nil
+	}
+	q, err := ParsePlugin(data)
+	if err != nil {
+		return err
+	}
+	*p = q
+	return nil
+}

@@ -1,0 +1,92 @@
+package netconf
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// A Request is what an invocation adds to a plugin configuration. The zero
+// Request adds only the network's name and version.
+type Request struct {
+	// PrevResult, a JSON object, becomes "prevResult". Nil, or a JSON null,
+	// leaves the plugin's own, if any.
+	PrevResult json.RawMessage
+
+	// CapabilityArgs become "runtimeConfig", each only where the plugin
+	// declares the capability of that name. A plugin that declares none of
+	// them keeps the "runtimeConfig" it has, if any.
+	CapabilityArgs map[string]json.RawMessage
+
+	// ValidAttachments, when not nil, becomes "cni.dev/valid-attachments" and,
+	// as libcni does for plugins that follow an older text of the
+	// specification, "cni.dev/attachments".
+	ValidAttachments []types.GCAttachment
+}
+
+// Request derives the request configuration of the i'th plugin, what it
+// receives on stdin (SPEC section 3, "Deriving request configuration from
+// plugin configuration"): its own keys, "name", "cniVersion", which is
+// [Network.CNIVersion], and what r adds. "capabilities" stays, as in libcni.
+//
+// It fails with [ErrInvalid] when there is no i'th plugin, the plugin has no
+// type, or the network no valid name, and with [ErrDecode] when r holds what is
+// not JSON.
+func (n Network) Request(i int, r Request) ([]byte, error) {
+	switch {
+	case n.invalid != nil:
+		return nil, n.invalid
+	case i < 0 || i >= len(n.plugins):
+		return nil, n.fail(ErrInvalid, "plugins", fmt.Errorf("no plugin %d of %d", i, len(n.plugins)))
+	case n.list.name == "":
+		return nil, n.fail(ErrInvalid, "name", errMissing)
+	case n.plugins[i].typ == "":
+		return nil, n.fail(ErrInvalid, pluginKey(i)+".type", errMissing)
+	}
+	keys := n.plugins[i].keys.shallow()
+	if err := r.addTo(keys, n.plugins[i].Capabilities()); err != nil {
+		return nil, inNetwork(n.Name(), under(pluginKey(i), err))
+	}
+	keys["name"] = encodeString(n.Name())
+	keys["cniVersion"] = encodeString(n.CNIVersion())
+	return keys.marshal(), nil
+}
+
+// addTo stores what r adds in keys, those of a plugin with the given
+// capabilities.
+func (r Request) addTo(keys object, capabilities []string) error {
+	if len(r.PrevResult) > 0 && !isNull(r.PrevResult) {
+		result, err := parseObject(r.PrevResult)
+		if err != nil {
+			return under("prevResult", err)
+		}
+		keys["prevResult"] = result.marshal()
+	}
+	runtimeConfig := object{}
+	for _, name := range capabilities {
+		arg, ok := r.CapabilityArgs[name]
+		if !ok {
+			continue
+		}
+		if arg == nil {
+			arg = json.RawMessage("null")
+		}
+		if err := checkJSON(arg); err != nil {
+			return under("runtimeConfig", under(name, err))
+		}
+		runtimeConfig[name] = compact(arg)
+	}
+	if len(runtimeConfig) > 0 {
+		keys["runtimeConfig"] = runtimeConfig.marshal()
+	}
+	if r.ValidAttachments != nil {
+		valid, err := encode(r.ValidAttachments)
+		if err != nil {
+			return &Error{Kind: ErrInvalid, Key: "cni.dev/valid-attachments", Err: err}
+		}
+		keys["cni.dev/valid-attachments"] = valid
+		keys["cni.dev/attachments"] = valid
+	}
+	return nil
+}

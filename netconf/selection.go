@@ -1,0 +1,304 @@
+package netconf
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"regexp"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/utils"
+)
+
+// A Selection asks for one attachment: an element of the annotation
+// k8s.v1.cni.cncf.io/networks, whose names its JSON has. Strings are as they
+// were written; those that are not given are empty.
+//
+// It marshals to the element it was parsed from, but for keys that are not
+// known. Unmarshaling it checks it as [ParseSelection] does. Goroutines may
+// share a Selection that none of them changes.
+type Selection struct {
+	// Name is the network's name, always there and a valid CNI network name.
+	Name string `json:"name"`
+
+	// Namespace is the Kubernetes namespace the network was asked from, a
+	// DNS label. What it means is the caller's business.
+	Namespace string `json:"namespace,omitempty"`
+
+	// Interface is the name the interface is to have. It is free of path
+	// separators and white space and has at most 15 bytes, but has not been
+	// held against all rules of the kernel.
+	Interface string `json:"interface,omitempty"`
+
+	// MAC is a hardware address in one of the forms of [net.ParseMAC].
+	MAC string `json:"mac,omitempty"`
+
+	// InfinibandGUID is a GUID of 8 bytes in one of the forms of
+	// [net.ParseMAC].
+	InfinibandGUID string `json:"infiniband-guid,omitempty"`
+
+	// DeviceID names a device in a form that is up to the plugin.
+	DeviceID string `json:"deviceID,omitempty"`
+
+	// IPs are addresses, with a prefix length ("10.0.0.5/24") or without.
+	IPs []string `json:"ips,omitempty"`
+
+	// PortMappings is an array of objects, and Bandwidth an object, to be
+	// passed on; nil when not given.
+	PortMappings json.RawMessage `json:"portMappings,omitempty"`
+	Bandwidth    json.RawMessage `json:"bandwidth,omitempty"`
+
+	// CNIArgs ("cni-args") is for the plugin's "args.cni"; nil when not given.
+	CNIArgs map[string]json.RawMessage `json:"cni-args,omitzero"`
+
+	// DefaultRoute lists the gateways of the default routes the attachment is
+	// to have. Nil says nothing about default routes; empty, but not nil, that
+	// there is a list with no gateway in it.
+	DefaultRoute []netip.Addr `json:"default-route,omitzero"`
+
+	// IPAMClaimReference names a claim of persistent addresses.
+	IPAMClaimReference string `json:"ipam-claim-reference,omitempty"`
+}
+
+// ParseSelection parses the value of the annotation k8s.v1.cni.cncf.io/networks,
+// in either syntax of the Network Plumbing Working Group's specification: a JSON
+// array of objects, or a list "namespace/name@interface" separated by commas,
+// in which namespace and interface may be absent. An empty string selects
+// nothing. In an element, "interfaceRequest" is an old name for "interface";
+// null is the same as absent; keys that are not known are ignored.
+//
+// It fails with [ErrDecode] where JSON is broken or of the wrong types and with
+// [ErrInvalid] where a name, address or GUID is not valid. The [*Error] names
+// the element and the key, as in "[1].mac", and the element's network where
+// that is known. Names are never paths. The CNI code of an interface name that
+// cannot be used is 4.
+func ParseSelection(s string) ([]Selection, error) {
+	if s = strings.TrimSpace(s); s == "" {
+		return nil, nil
+	}
+	if strings.ContainsAny(s, "[{\"") {
+		return parseSelectionJSON([]byte(s))
+	}
+	var selections []Selection
+	for i, item := range strings.Split(s, ",") {
+		selection, err := parseSelectionName(item)
+		if err != nil {
+			return nil, under(fmt.Sprintf("[%d]", i), err)
+		}
+		selections = append(selections, selection)
+	}
+	return selections, nil
+}
+
+// parseSelectionName parses one element of the list form.
+func parseSelectionName(item string) (Selection, error) {
+	var s Selection
+	rest, ifname, hasInterface := strings.Cut(item, "@")
+	namespace, name, hasNamespace := strings.Cut(rest, "/")
+	if !hasNamespace {
+		namespace, name = "", rest
+	}
+	s.Name = strings.TrimSpace(name)
+	s.Namespace = strings.TrimSpace(namespace)
+	s.Interface = strings.TrimSpace(ifname)
+	switch {
+	case hasNamespace && s.Namespace == "":
+		return s, s.fail("namespace", errors.New("empty"))
+	case hasInterface && s.Interface == "":
+		return s, s.failInterface(errors.New("empty"))
+	}
+	return s, s.validate()
+}
+
+// parseSelectionJSON parses the array form.
+func parseSelectionJSON(data []byte) ([]Selection, error) {
+	if err := checkJSON(data); err != nil {
+		return nil, err
+	}
+	var elements []json.RawMessage
+	if err := decodeAs(data, "", "an array", &elements); err != nil {
+		return nil, err
+	}
+	var selections []Selection
+	for i, element := range elements {
+		s, err := parseSelectionObject(element)
+		if err != nil {
+			return nil, under(fmt.Sprintf("[%d]", i), err)
+		}
+		selections = append(selections, s)
+	}
+	return selections, nil
+}
+
+// parseSelectionObject parses one element of the array form.
+func parseSelectionObject(data []byte) (Selection, error) {
+	keys, err := splitObject(data)
+	if err != nil {
+		return Selection{}, err
+	}
+	var s Selection
+	var oldInterface string
+	var routes []string
+	for _, field := range []struct {
+		key, want string
+		into      any
+	}{
+		{"name", "a string", &s.Name},
+		{"namespace", "a string", &s.Namespace},
+		{"interface", "a string", &s.Interface},
+		{"interfaceRequest", "a string", &oldInterface},
+		{"mac", "a string", &s.MAC},
+		{"infiniband-guid", "a string", &s.InfinibandGUID},
+		{"deviceID", "a string", &s.DeviceID},
+		{"ips", "an array", &s.IPs},
+		{"portMappings", "an array", &[]map[string]json.RawMessage{}},
+		{"bandwidth", "an object", &map[string]json.RawMessage{}},
+		{"cni-args", "an object", &s.CNIArgs},
+		{"default-route", "an array", &routes},
+		{"ipam-claim-reference", "a string", &s.IPAMClaimReference},
+	} {
+		raw, ok := keys[field.key]
+		if !ok {
+			continue
+		}
+		if isNull(raw) {
+			delete(keys, field.key)
+			continue
+		}
+		if err := decodeAs(raw, field.key, field.want, field.into); err != nil {
+			return Selection{}, inNetwork(keys.nameForErrors(), err)
+		}
+	}
+	s.PortMappings, s.Bandwidth = keys["portMappings"], keys["bandwidth"]
+	if s.Interface == "" {
+		s.Interface = oldInterface
+	}
+	if routes != nil {
+		s.DefaultRoute = make([]netip.Addr, len(routes))
+	}
+	for i, route := range routes {
+		if s.DefaultRoute[i], err = parseAddr(route); err != nil {
+			return Selection{}, s.fail(fmt.Sprintf("default-route[%d]", i), err)
+		}
+	}
+	return s, s.validate()
+}
+
+// UnmarshalJSON parses one element of the array form of [ParseSelection], with
+// the same errors; null leaves s as it is.
+func (s *Selection) UnmarshalJSON(data []byte) error {
+	if isNull(data) {
+		return nil
+	}
+	if err := checkJSON(data); err != nil {
+		return err
+	}
+	parsed, err := parseSelectionObject(data)
+	if err != nil {
+		return err
+	}
+	*s = parsed
+	return nil
+}
+
+// dnsLabel is what a Kubernetes namespace may be called.
+var dnsLabel = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+
+// validate checks the names and addresses of s.
+func (s Selection) validate() error {
+	if s.Name == "" {
+		return s.fail("name", errMissing)
+	}
+	if err := validateName(s.Name); err != nil {
+		return err
+	}
+	if s.Namespace != "" && !dnsLabel.MatchString(s.Namespace) {
+		return s.fail("namespace", fmt.Errorf("%q is not a DNS label", s.Namespace))
+	}
+	if s.Interface != "" {
+		if err := utils.ValidateInterfaceName(s.Interface); err != nil {
+			return s.failInterface(fmt.Errorf("%q: %w", s.Interface, err))
+		}
+	}
+	if s.MAC != "" {
+		if _, err := net.ParseMAC(s.MAC); err != nil {
+			return s.fail("mac", err)
+		}
+	}
+	if s.InfinibandGUID != "" {
+		if guid, err := net.ParseMAC(s.InfinibandGUID); err != nil || len(guid) != 8 {
+			return s.fail("infiniband-guid", fmt.Errorf("%q is not a GUID of 8 bytes", s.InfinibandGUID))
+		}
+	}
+	for i, ip := range s.IPs {
+		if err := validateIP(ip); err != nil {
+			return s.fail(fmt.Sprintf("ips[%d]", i), err)
+		}
+	}
+	if s.IPAMClaimReference != "" && validateName(s.IPAMClaimReference) != nil {
+		return s.fail("ipam-claim-reference", fmt.Errorf("%q is not a name", s.IPAMClaimReference))
+	}
+	return nil
+}
+
+// validateIP fails unless s is an address, with or without a prefix length.
+func validateIP(s string) error {
+	if strings.Contains(s, "/") {
+		_, err := netip.ParsePrefix(s)
+		return err
+	}
+	_, err := parseAddr(s)
+	return err
+}
+
+// parseAddr parses an address, which has no zone.
+func parseAddr(s string) (netip.Addr, error) {
+	addr, err := netip.ParseAddr(s)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	if addr.Zone() != "" {
+		return netip.Addr{}, fmt.Errorf("%q has a zone", s)
+	}
+	return addr, nil
+}
+
+func (s Selection) fail(key string, err error) error {
+	return &Error{Kind: ErrInvalid, Network: s.Name, Key: key, Err: err}
+}
+
+func (s Selection) failInterface(err error) error {
+	return &Error{Kind: ErrInvalid, Network: s.Name, Key: "interface", Err: err, code: types.ErrInvalidEnvironmentVariables}
+}
+
+// CapabilityArgs returns what s asks for as capability arguments, under the
+// names of CNI's CONVENTIONS.md: "mac", "ips", "portMappings", "bandwidth",
+// "infinibandGUID" and "deviceID", those that are given. It is nil when none
+// is. "cni-args" and "default-route" are not capability arguments.
+func (s Selection) CapabilityArgs() map[string]json.RawMessage {
+	args := object{}
+	for key, value := range map[string]string{
+		"mac":            s.MAC,
+		"infinibandGUID": s.InfinibandGUID,
+		"deviceID":       s.DeviceID,
+	} {
+		if value != "" {
+			args[key] = encodeString(value)
+		}
+	}
+	if len(s.IPs) > 0 {
+		args["ips"], _ = encode(s.IPs) // cannot fail: strings
+	}
+	for key, raw := range map[string]json.RawMessage{"portMappings": s.PortMappings, "bandwidth": s.Bandwidth} {
+		if len(raw) > 0 {
+			args[key] = append(json.RawMessage(nil), raw...)
+		}
+	}
+	if len(args) == 0 {
+		return nil
+	}
+	return args
+}
