@@ -1,0 +1,177 @@
+package status
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// A Network is the state of one container interface, in the JSON form of the
+// Network Plumbing Working Group's network-status annotation
+// (k8s.v1.cni.cncf.io/network-status holds a list of them). Keys without a
+// value are left out. A Network is a plain value: goroutines may share it as
+// long as none writes to it.
+type Network struct {
+	// Name is the network's name.
+	Name string `json:"name"`
+
+	// Interface is the interface's name in the container; empty when the
+	// result does not say.
+	Interface string `json:"interface,omitempty"`
+
+	// IPs are the interface's addresses, bare: without the prefix length.
+	IPs []string `json:"ips,omitempty"`
+
+	// MAC is the interface's hardware address, as the result writes it.
+	MAC string `json:"mac,omitempty"`
+
+	// MTU is in bytes; 0 when the result does not say.
+	MTU int `json:"mtu,omitempty"`
+
+	// Default says that the container's default network comes in here.
+	Default bool `json:"default,omitempty"`
+
+	// DNS is the result's, the same for each of its interfaces.
+	DNS types.DNS `json:"dns,omitzero"`
+
+	// DeviceInfo describes the hardware or socket behind the interface; nil
+	// when nothing is known of it.
+	DeviceInfo *DeviceInfo `json:"device-info,omitempty"`
+
+	// Gateway are the interface's gateways, bare.
+	Gateway []string `json:"gateway,omitempty"`
+}
+
+// Networks lists the container interfaces of the ADD result r, in its order.
+// name is the network's; def says that it is the container's default network.
+//
+// Results of every version from 0.1.0 to 1.1.0 are understood. An interface is
+// the container's when it has a sandbox. Where the result shows none, because
+// its version knows no interfaces or its plugin did not list them, there is a
+// single Network, without a name for its interface, that has all addresses.
+//
+// An address belongs to the interface its index names; those of interfaces
+// outside of the container are left out. One without an index, or with an index
+// that is out of range, goes to the last interface, where Multus shows it. An
+// interface's gateways are those of its addresses, then those of the default
+// routes whose gateway lies in one of its subnets; a default route whose gateway
+// lies in none goes to the last interface. Default is set, if def, for the
+// first interface one of whose addresses has a gateway, or else for the first
+// one. An interface with a PCI address (CNI 1.1) has a DeviceInfo that says so;
+// more is known to whoever reads the device information file and may be put in
+// its place.
+//
+// The error is a [*ResultError], when r is nil or no result of a known version;
+// then there are no Networks. Indices, nil entries and malformed addresses in r
+// are never an error. r is not changed, and shares nothing with what is
+// returned.
+func Networks(name string, r types.Result, def bool) ([]Network, error) {
+	res, err := read(r)
+	if err != nil {
+		return nil, &ResultError{Network: name, Err: err}
+	}
+	list, at := res.interfaces()
+	last := len(list) - 1
+	place := func(index *int) int {
+		if index == nil || *index < 0 || *index >= len(at) {
+			return last
+		}
+		return at[*index]
+	}
+
+	gateway := 0 // the interface of the first address with a gateway
+	for _, ip := range slices.Backward(res.ips) {
+		if i := place(ip.index); i >= 0 && address(ip.gateway) != "" {
+			gateway = i
+		}
+	}
+	subnets := make([][]net.IPNet, len(list))
+	for _, ip := range res.ips {
+		i := place(ip.index)
+		if i < 0 {
+			continue
+		}
+		subnets[i] = append(subnets[i], ip.address)
+		list[i].IPs = add(list[i].IPs, ip.address.IP)
+		list[i].Gateway = add(list[i].Gateway, ip.gateway)
+	}
+	for _, gw := range res.defaultGateways {
+		i := slices.IndexFunc(subnets, func(nets []net.IPNet) bool {
+			return slices.ContainsFunc(nets, func(n net.IPNet) bool { return n.Contains(gw) })
+		})
+		if i < 0 {
+			i = last
+		}
+		list[i].Gateway = add(list[i].Gateway, gw)
+	}
+	for i := range list {
+		list[i].Name = name
+		list[i].Default = def && i == gateway
+		list[i].DNS = *res.dns.Copy()
+	}
+	return list, nil
+}
+
+// interfaces returns a Network for each interface in the container, at least
+// one, and for each interface of the result which of them it is: -1 for those
+// outside of the container.
+func (r result) interfaces() (list []Network, at []int) {
+	at = make([]int, len(r.interfaceList))
+	for i, ifc := range r.interfaceList {
+		at[i] = -1
+		if ifc == nil || ifc.Sandbox == "" {
+			continue
+		}
+		at[i] = len(list)
+		n := Network{Interface: ifc.Name, MAC: ifc.Mac, MTU: max(ifc.Mtu, 0)}
+		if ifc.PciID != "" {
+			n.DeviceInfo = &DeviceInfo{Type: "pci", Version: DeviceInfoVersion, PCI: &PCIDevice{Address: ifc.PciID}}
+		}
+		list = append(list, n)
+	}
+	if len(list) == 0 {
+		return []Network{{}}, make([]int, len(at))
+	}
+	return list, at
+}
+
+// add appends ip to list unless it is no address or there already.
+func add(list []string, ip net.IP) []string {
+	if s := address(ip); s != "" && !slices.Contains(list, s) {
+		return append(list, s)
+	}
+	return list
+}
+
+// address returns ip as text, or "" when it is no address.
+func address(ip net.IP) string {
+	a, ok := netip.AddrFromSlice(ip)
+	if !ok {
+		return ""
+	}
+	return a.Unmap().String()
+}
+
+// A ResultError reports a result that [Networks] cannot read. It is not changed
+// once returned, so goroutines may share it.
+type ResultError struct {
+	Network string // the network's name, as passed to Networks
+	Err     error  // what is wrong with its result
+}
+
+// Error returns "status: network", its name, and what is wrong.
+func (e *ResultError) Error() string {
+	return fmt.Sprintf("status: network %q: %v", e.Network, e.Err)
+}
+
+// Unwrap returns e.Err.
+func (e *ResultError) Unwrap() error { return e.Err }
+
+// CNICode reports the CNI error code 6, failed to decode content.
+func (*ResultError) CNICode() uint { return types.ErrDecodingFailure }
+
+var errNoResult = errors.New("no result")

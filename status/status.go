@@ -1,0 +1,154 @@
+// Package status turns outcomes into what runtimes and operators read: errors
+// into CNI error objects, and results into network status lists.
+//
+// It knows none of this module's other packages. An error tells its CNI code
+// by having a method CNICode() uint, and needs no import to do so.
+package status
+
+import (
+	"context"
+	"errors"
+	"iter"
+
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// Codes that answer a STATUS (SPEC, "STATUS: Check plugin status").
+const (
+	codeNotReady uint = 50 // cannot service ADD
+	codeLimited  uint = 51 // and existing containers may be cut off
+)
+
+// Code returns the CNI error code for err, from 1 up, or 0 when err is nil.
+//
+// It is the code of the first error in err's tree that has one: a
+// [*types.Error] whose Code is not 0, or an error with a method
+//
+//	CNICode() uint
+//
+// that does not return 0. The tree is searched in pre-order, as [errors.As]
+// does: an error before what it wraps, joined errors from the first to the
+// last. Where none has a code, the end of a context ([context.Canceled],
+// [context.DeadlineExceeded]) is 11, try again later, and anything else 999,
+// internal.
+//
+// Code changes nothing and keeps nothing. Any error may be passed.
+func Code(err error) uint {
+	if err == nil {
+		return 0
+	}
+	for code := range codes(err) {
+		return code
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return types.ErrTryAgainLater
+	}
+	return types.ErrInternal
+}
+
+// Error returns err as package skel prints it for the runtime: a
+// [*types.Error] with the code that [Code] finds and all of err's text. It
+// returns nil for nil, and a [*types.Error] that has a code as it is, with its
+// details in their place.
+//
+// Wrap with it whatever a plugin's callback returns. An error returned as it is
+// loses the text around an inner [*types.Error], and all but the first of
+// errors that were joined. What is returned no longer wraps err: errors.Is and
+// errors.As do not find its causes.
+func Error(err error) error {
+	if err == nil {
+		return nil
+	}
+	//nolint:errorlint // Only err itself keeps its details; a wrapped one would lose the text around it.
+	if e, ok := err.(*types.Error); ok && e != nil && e.Code != 0 {
+		return e
+	}
+	return types.NewError(Code(err), text(err), "")
+}
+
+// NotReady marks err as the answer to a STATUS: its [Code] is 51 (not
+// available, and existing containers may have limited connectivity) if any
+// error in err's tree has that code, or else 50 (not available). It returns nil
+// for nil. The text is err's, errors.Is and errors.As find in it what they find
+// in err, except that package skel sees the new code with all of the text.
+func NotReady(err error) error {
+	if err == nil {
+		return nil
+	}
+	for code := range codes(err) {
+		if code == codeLimited {
+			return &notReadyError{err: err, code: codeLimited}
+		}
+	}
+	return &notReadyError{err: err, code: codeNotReady}
+}
+
+// A notReadyError gives err another code.
+type notReadyError struct {
+	err  error
+	code uint
+}
+
+func (e *notReadyError) Error() string { return text(e.err) }
+func (e *notReadyError) Unwrap() error { return e.err }
+func (e *notReadyError) CNICode() uint { return e.code }
+
+// As keeps skel from finding a *types.Error further in, with another code.
+func (e *notReadyError) As(target any) bool {
+	t, ok := target.(**types.Error)
+	if ok {
+		*t = types.NewError(e.code, text(e.err), "")
+	}
+	return ok
+}
+
+// codes yields the codes in err's tree, in pre-order.
+func codes(err error) iter.Seq[uint] {
+	return func(yield func(uint) bool) { walk(err, yield) }
+}
+
+// walk reports whether to go on.
+func walk(err error, yield func(uint) bool) bool {
+	if code := own(err); code != 0 && !yield(code) {
+		return false
+	}
+	//nolint:errorlint // This is the walk through the tree.
+	switch e := err.(type) {
+	case *types.Error: // which may be a nil pointer and wraps nothing
+	case interface{ Unwrap() error }:
+		if inner := e.Unwrap(); inner != nil {
+			return walk(inner, yield)
+		}
+	case interface{ Unwrap() []error }:
+		for _, inner := range e.Unwrap() {
+			if inner != nil && !walk(inner, yield) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// own returns the code that err has apart from what it wraps, or 0.
+func own(err error) uint {
+	//nolint:errorlint // walk comes past the errors that err wraps.
+	switch e := err.(type) {
+	case *types.Error:
+		if e != nil {
+			return e.Code
+		}
+	case interface{ CNICode() uint }:
+		return e.CNICode()
+	}
+	return 0
+}
+
+// text returns err's text, also for the nil *types.Error that a function
+// returning that type makes of success.
+func text(err error) string {
+	//nolint:errorlint // A nil pointer further in is its wrapper's affair.
+	if e, ok := err.(*types.Error); ok && e == nil {
+		return "unknown error"
+	}
+	return err.Error()
+}
