@@ -1,0 +1,64 @@
+//go:build !linux
+
+package durable
+
+import (
+	"errors"
+	"os"
+)
+
+// A Dir is an open directory. There is none on this system: [OpenDir] and
+// [MakeDir] answer [errors.ErrUnsupported], and so do all methods.
+type Dir struct{}
+
+// OpenDir returns [errors.ErrUnsupported].
+func OpenDir(string, Hook) (*Dir, error) { return nil, errors.ErrUnsupported }
+
+// MakeDir returns [errors.ErrUnsupported].
+func MakeDir(string, Hook) (*Dir, error) { return nil, errors.ErrUnsupported }
+
+// Close returns [errors.ErrUnsupported].
+func (d *Dir) Close() error { return errors.ErrUnsupported }
+
+// Path returns name.
+func (d *Dir) Path(name string) string { return name }
+
+// Open returns [errors.ErrUnsupported].
+func (d *Dir) Open(string) (*Dir, error) { return nil, errors.ErrUnsupported }
+
+// Mkdir returns [errors.ErrUnsupported].
+func (d *Dir) Mkdir(string) error { return errors.ErrUnsupported }
+
+// Rmdir returns [errors.ErrUnsupported].
+func (d *Dir) Rmdir(string) error { return errors.ErrUnsupported }
+
+// Remove returns [errors.ErrUnsupported].
+func (d *Dir) Remove(string) error { return errors.ErrUnsupported }
+
+// Rename returns [errors.ErrUnsupported].
+func (d *Dir) Rename(string, string) error { return errors.ErrUnsupported }
+
+// Sync returns [errors.ErrUnsupported].
+func (d *Dir) Sync() error { return errors.ErrUnsupported }
+
+// Stat returns [errors.ErrUnsupported].
+func (d *Dir) Stat(string) (ID, bool, error) { return ID{}, false, errors.ErrUnsupported }
+
+// Names returns [errors.ErrUnsupported].
+func (d *Dir) Names() ([]string, error) { return nil, errors.ErrUnsupported }
+
+// OpenFile returns [errors.ErrUnsupported].
+func (d *Dir) OpenFile(string) (*os.File, ID, int64, error) {
+	return nil, ID{}, 0, errors.ErrUnsupported
+}
+
+// WriteFile returns [errors.ErrUnsupported].
+func (d *Dir) WriteFile(string, []byte) error { return errors.ErrUnsupported }
+
+// Append returns [errors.ErrUnsupported].
+func (d *Dir) Append(string, []byte, int64) (bool, error) { return false, errors.ErrUnsupported }
+
+// ReadFile returns [errors.ErrUnsupported].
+func (d *Dir) ReadFile(string, int64) ([]byte, ID, error) {
+	return nil, ID{}, errors.ErrUnsupported
+}

@@ -1,0 +1,147 @@
+package durable
+
+import (
+	"math/rand/v2"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// WriteFile replaces the file name by one with this data and mode 0600.
+//
+// A reader sees the old file or the new one, never a part, and so does whoever
+// comes after a crash at any point. When WriteFile returns nil the new file
+// survives a loss of power, provided that d itself does; when it returns an
+// error the old one or the new one is there. A temporary file may be left by a
+// crash, see [IsTemp].
+func (d *Dir) WriteFile(name string, data []byte) error {
+	if !plain(name) {
+		return d.fail("renameat", name, unix.EINVAL)
+	}
+	temp, err := d.writeTemp(data)
+	if err != nil {
+		return err
+	}
+	if err := d.Rename(temp, name); err != nil {
+		_ = d.Remove(temp) // the rename's error says more
+		return err
+	}
+	// Without this the rename may be lost although the data is on disk.
+	return d.Sync()
+}
+
+// writeTemp writes data to a new file and makes it durable before it gets its
+// name: a rename may reach the disk before the data does.
+func (d *Dir) writeTemp(data []byte) (string, error) {
+	name := TempPrefix + strconv.FormatUint(rand.Uint64(), 16)
+	var fd int
+	err := d.at("create", name, func() (err error) {
+		fd, err = unix.Openat(d.fd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	err = d.write(fd, name, data)
+	if err == nil {
+		err = d.at("fsync", name, func() error { return unix.Fsync(fd) })
+	}
+	if cerr := d.close(fd, name); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		_ = d.Remove(name) // the first error says more
+		return "", err
+	}
+	return name, nil
+}
+
+// Append adds data to the end of the file name with one write, and does not
+// sync: what is added survives the end of the process, but a loss of power may
+// take it away, whole or in part. A process that dies while it writes may
+// leave a part, too.
+//
+// It reports false, having written nothing, when the file would grow beyond
+// limit or has other hard links, which a write would reach: replace it then.
+// A missing file is [io/fs.ErrNotExist].
+func (d *Dir) Append(name string, data []byte, limit int64) (bool, error) {
+	fd, st, err := d.open(name, unix.O_WRONLY|unix.O_APPEND|unix.O_NONBLOCK)
+	if err != nil {
+		return false, err
+	}
+	if st.Size+int64(len(data)) > limit || st.Nlink != 1 {
+		return false, d.close(fd, name)
+	}
+	err = d.write(fd, name, data)
+	if cerr := d.close(fd, name); err == nil {
+		err = cerr
+	}
+	return err == nil, err
+}
+
+// ReadFile returns the content and the identity of the regular file name.
+// More than limit bytes are [ErrTooLarge]; a link, a directory, a FIFO and the
+// like are [ErrNotRegular]; a missing file is [io/fs.ErrNotExist].
+func (d *Dir) ReadFile(name string, limit int64) ([]byte, ID, error) {
+	// O_NONBLOCK: a FIFO under this name must not hang us.
+	fd, st, err := d.open(name, unix.O_RDONLY|unix.O_NONBLOCK)
+	if err != nil {
+		return nil, ID{}, err
+	}
+	defer unix.Close(fd)
+	if st.Size > limit {
+		return nil, id(&st), d.fail("read", name, ErrTooLarge)
+	}
+	// One byte more than there is, so that the end shows in the same read.
+	data := make([]byte, 0, st.Size+1)
+	for {
+		if len(data) == cap(data) {
+			data = append(data, 0)[:len(data)] // it has grown meanwhile
+		}
+		var n int
+		err := d.at("read", name, func() (err error) {
+			n, err = unix.Read(fd, data[len(data):cap(data)])
+			return err
+		})
+		if err != nil {
+			return nil, ID{}, err
+		}
+		data = data[:len(data)+n]
+		if n == 0 || len(data) < cap(data) && int64(len(data)) >= st.Size {
+			return data, id(&st), nil
+		}
+		if int64(len(data)) > limit {
+			return nil, id(&st), d.fail("read", name, ErrTooLarge)
+		}
+	}
+}
+
+func (d *Dir) write(fd int, name string, data []byte) error {
+	for len(data) > 0 {
+		err := d.at("write", name, func() error {
+			n, err := unix.Write(fd, data)
+			data = data[max(n, 0):]
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// close closes fd whatever the hook says: a test may take the call's success
+// away, not leave a file open.
+func (d *Dir) close(fd int, name string) error {
+	var err error
+	if d.hook != nil {
+		err = d.hook("close", name)
+	}
+	if cerr := unix.Close(fd); err == nil && cerr != unix.EINTR {
+		err = cerr // after EINTR the file is closed all the same
+	}
+	if err != nil {
+		return d.fail("close", name, err)
+	}
+	return nil
+}

@@ -1,0 +1,76 @@
+package scratch
+
+import (
+	"context"
+	"errors"
+	"strconv"
+)
+
+var (
+	// ErrCorrupt means that a record is there, or was and has been set aside,
+	// but cannot be read back. Its CNI code is 5.
+	ErrCorrupt = errors.New("corrupt record")
+	// ErrNested means that this process runs inside an operation that holds
+	// the lock it asks for. Its CNI code is 7.
+	ErrNested = errors.New("runs inside the operation that holds the lock")
+)
+
+var errNotHeld = errors.New("the lock of this container is not held")
+
+// An Error is a failed operation. Test for [fs.ErrNotExist], [ErrCorrupt],
+// [ErrNested] and the errors of contexts with errors.Is.
+type Error struct {
+	Op   string // the verb: "put", "get", "lock" and so on
+	Key  Key    // what is known of it; only the container for a lock, zero for a whole store
+	Path string // the file or directory it is about, if any
+	Err  error
+}
+
+// Error returns "scratch: OP which (path): why".
+func (e *Error) Error() string {
+	s := "scratch: " + e.Op
+	switch k := e.Key; {
+	case k == Key{}:
+	case k.Network == "" && k.IfName == "":
+		s += " container " + strconv.Quote(k.ContainerID)
+	default:
+		s += " " + strconv.Quote(k.String())
+	}
+	if e.Path != "" {
+		s += " (" + e.Path + ")"
+	}
+	return s + ": " + e.Err.Error()
+}
+
+// Unwrap returns e.Err.
+func (e *Error) Unwrap() error { return e.Err }
+
+// CNICode returns the CNI error code for e: 4 for an unusable container ID or
+// interface name, 7 for an unusable network name and for [ErrNested], 11 for a
+// context that ended, and otherwise 5, an I/O failure.
+func (e *Error) CNICode() uint {
+	if k := (*keyError)(nil); errors.As(e.Err, &k) {
+		return k.code
+	}
+	switch {
+	case errors.Is(e.Err, ErrNested):
+		return 7
+	case errors.Is(e.Err, context.Canceled), errors.Is(e.Err, context.DeadlineExceeded):
+		return 11
+	}
+	return 5
+}
+
+// A keyError is the part of a key that cannot be used.
+type keyError struct {
+	code uint
+	part string
+	name string
+}
+
+func (e *keyError) Error() string {
+	if e.name == "" {
+		return "no " + e.part
+	}
+	return "unusable " + e.part + " " + strconv.Quote(e.name)
+}

@@ -1,0 +1,213 @@
+package scratch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/metacni/metacni/internal/durable"
+)
+
+const (
+	firstWait   = time.Millisecond
+	longestWait = 25 * time.Millisecond
+)
+
+// A Lock is a held lock of one container, from [Store.Lock]. Its methods may be
+// called by several goroutines at once. Whoever loses it without Unlock holds
+// the lock until the process ends.
+type Lock struct {
+	dir, container string
+
+	root *durable.Dir
+	name string // of the file in root
+	id   durable.ID
+
+	mu       sync.Mutex // guards what follows
+	file     *os.File   // nil once released
+	end      int64      // of what is written in file
+	unsigned bool       // the owner could not be written down
+}
+
+// File returns the lock's file, to be handed to children: a child that has it
+// open keeps the lock when this process dies, and loses it with [Lock.Unlock].
+// Do not close it. After Unlock File returns nil.
+func (l *Lock) File() *os.File {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.file
+}
+
+// Started writes down that the child pid, which leads a process group of its
+// own and has the lock's file open, works under the lock, so that
+// [Store.KillOrphans] can end the group when this process has died. Call it
+// before waiting for the child.
+//
+// When it fails the child works under the lock all the same, but others will
+// have to wait for it: that is no reason to stop the child.
+func (l *Lock) Started(pid int) error {
+	k := Key{ContainerID: l.container}
+	start, err := startTime(pid)
+	if err != nil {
+		return fail("record a child of", k, err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.file == nil {
+		return fail("record a child of", k, os.ErrClosed)
+	}
+	if l.unsigned {
+		return fail("record a child of", k, errors.New("the owner is not recorded"))
+	}
+	return fail("record a child of", k, l.write(fmt.Sprintf("group %d %d\n", pid, start)))
+}
+
+// Unlock releases the lock, every copy of its file that a child has inherited
+// included, and removes the file. The second and every later call does nothing
+// and returns nil. When Unlock fails the lock is released all the same, and the
+// file may have been left.
+func (l *Lock) Unlock() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.file == nil {
+		return nil
+	}
+	var errs []error
+	// Only while we hold the lock is the file's name certainly ours to remove.
+	if now, _, err := l.root.Stat(l.name); err == nil && now == l.id {
+		errs = append(errs, unlink(l.root, l.name))
+	}
+	// Closing alone would leave the lock to whoever has inherited the file.
+	errs = append(errs, unflock(l.file), l.file.Close(), l.root.Close())
+	l.file = nil
+	return fail("unlock", Key{ContainerID: l.container}, errors.Join(errs...))
+}
+
+// holds reports whether l is held, for that container of the store in dir.
+func (l *Lock) holds(dir, container string) bool {
+	if l == nil {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.file != nil && l.dir == dir && l.container == container
+}
+
+// write adds a line to the lock's file. The caller holds l.mu.
+func (l *Lock) write(line string) error {
+	n, err := l.file.WriteAt([]byte(line), l.end)
+	if err == nil {
+		l.end += int64(n)
+	}
+	return err
+}
+
+// sign writes down who holds the lock. If that fails, on a full disk perhaps,
+// the lock is held all the same: a DEL must not fail for it.
+func (l *Lock) sign(size int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if size > 0 && l.file.Truncate(0) != nil {
+		l.unsigned = true
+		return
+	}
+	me, err := self()
+	if err != nil || l.write(me.String()) != nil {
+		l.unsigned = true
+	}
+}
+
+func (f files) lock(ctx context.Context, id string) (*Lock, error) {
+	if err := checkContainer(id); err != nil {
+		return nil, err
+	}
+	root, err := f.make()
+	if err != nil {
+		return nil, err
+	}
+	l := &Lock{dir: f.dir, container: id, root: root, name: lockName(id)}
+	if err := l.acquire(ctx); err != nil {
+		root.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// acquire waits for the lock. It opens the file anew for every try, because
+// whoever releases the lock removes the file.
+func (l *Lock) acquire(ctx context.Context) error {
+	wait := firstWait
+	for first := true; ; first = false {
+		if ctx.Err() != nil {
+			return ended(ctx)
+		}
+		file, id, size, err := l.root.OpenFile(l.name)
+		if err != nil {
+			return err
+		}
+		free, err := flock(file)
+		if free {
+			// Between open and flock the last holder may have removed it.
+			if now, _, serr := l.root.Stat(l.name); serr == nil && now == id {
+				l.file, l.id = file, id
+				l.sign(size)
+				return nil
+			}
+			file.Close()
+			continue
+		}
+		if err == nil && first && inherited(file, id) {
+			err = ErrNested
+		}
+		file.Close()
+		if err != nil {
+			return err
+		}
+		if !pause(ctx, wait) {
+			return ended(ctx)
+		}
+		wait = min(2*wait, longestWait)
+	}
+}
+
+// pause waits, and reports false when ctx ended first.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// ended returns why ctx ended, as an error that is ctx.Err() too.
+func ended(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if errors.Is(cause, err) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", err, cause)
+}
+
+// A process is one that had pid at a time: numbers are used again.
+type process struct {
+	pid   int
+	start uint64 // clock ticks since boot, /proc/PID/stat field 22
+}
+
+// An owner is the process that holds a lock. A pid means something in its
+// namespace only.
+type owner struct {
+	process
+	pidns uint64 // inode number
+}
+
+func (o owner) String() string {
+	return "owner " + strconv.Itoa(o.pid) + " " + strconv.FormatUint(o.start, 10) + " " + strconv.FormatUint(o.pidns, 10) + "\n"
+}
