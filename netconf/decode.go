@@ -31,22 +31,21 @@ func Decode[T any](data []byte) (T, error) {
 // encoding/json did not say which key it is about, each is tried by itself.
 func locate[T any](keys object, err error) error {
 	var mismatch *json.UnmarshalTypeError
-	if errors.As(err, &mismatch) && mismatch.Field != "" {
+	if _, whole := any(new(T)).(json.Unmarshaler); whole || errors.As(err, &mismatch) {
 		return decodeError(err)
 	}
-	try := func(key string, raw json.RawMessage) error {
-		var v T
-		return json.Unmarshal(object{key: raw}.marshal(), &v)
+	same := func(key string, raw json.RawMessage) bool {
+		tried := json.Unmarshal(object{key: raw}.marshal(), new(T))
+		return tried != nil && tried.Error() == err.Error()
 	}
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
-		err := try(key, keys[key])
-		if err == nil {
+		if !same(key, keys[key]) {
 			continue
 		}
 		var elements []json.RawMessage
 		_ = json.Unmarshal(keys[key], &elements) // if it is no array, there are none
 		for i, element := range elements {
-			if err := try(key, slices.Concat(json.RawMessage{'['}, element, json.RawMessage{']'})); err != nil {
+			if same(key, slices.Concat(json.RawMessage{'['}, element, json.RawMessage{']'})) {
 				return under(fmt.Sprintf("%s[%d]", key, i), decodeError(err))
 			}
 		}

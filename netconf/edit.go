@@ -109,7 +109,7 @@ func (o object) edit(edits []Edit) (object, error) {
 			continue
 		}
 		if err := edit(edited); err != nil {
-			return nil, editError(err)
+			return nil, asError(err, ErrInvalid)
 		}
 	}
 	// The copy is what makes the result independent of an edit that keeps

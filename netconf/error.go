@@ -77,7 +77,7 @@ func (e *Error) Unwrap() []error {
 // CNICode reports the CNI error code for e (SPEC section "Error"): 6 for
 // [ErrDecode], 5 where a file cannot be read, and 7 otherwise. There are two
 // exceptions: 4 for an interface name that [ParseSelection] rejects, and the
-// code an error of a caller's own [Edit] came with.
+// code that an error of a caller's own [Edit], or UnmarshalJSON, came with.
 func (e *Error) CNICode() uint {
 	switch {
 	case e.code != 0:
@@ -96,10 +96,7 @@ type badFiles []error
 func (b badFiles) Error() string {
 	texts := make([]string, len(b))
 	for i, err := range b {
-		var e *Error
-		if errors.As(err, &e) {
-			texts[i] = e.describe()
-		}
+		texts[i] = asError(err, nil).describe()
 	}
 	return strings.Join(texts, "; ")
 }
@@ -123,11 +120,10 @@ func inNetwork(name string, err error) error {
 
 // amend returns a changed copy of err, which is an *Error or nil.
 func amend(err error, change func(*Error)) error {
-	var e *Error
-	if !errors.As(err, &e) {
-		return err
+	if err == nil {
+		return nil
 	}
-	c := *e
+	c := *asError(err, ErrInvalid)
 	change(&c)
 	return &c
 }
@@ -143,28 +139,28 @@ func joinKey(prefix, key string) string {
 // decodeError makes an *Error of what encoding/json returned, or nil of nil. An
 // *Error that an UnmarshalJSON of this package returned is kept.
 func decodeError(err error) error {
-	var e *Error
-	if err == nil || errors.As(err, &e) {
-		return err
+	if err == nil {
+		return nil
 	}
-	e = &Error{Kind: ErrDecode, Err: err}
-	var mismatch *json.UnmarshalTypeError
-	if errors.As(err, &mismatch) {
-		e.Key = mismatch.Field
-	}
-	return e
+	return asError(err, ErrDecode)
 }
 
-// editError makes an *Error of what an Edit returned.
-func editError(err error) error {
+// asError returns err if it is an *Error, or else wraps it in one of the kind
+// it has in its chain, or the given kind. A CNI code in its chain is kept.
+func asError(err error, kind error) *Error {
 	if e, ok := err.(*Error); ok { //nolint:errorlint // a wrapped one keeps its wrapping
 		return e
 	}
-	e := &Error{Kind: ErrInvalid, Err: err}
-	for _, kind := range []error{ErrDecode, ErrNotFound} {
-		if errors.Is(err, kind) {
-			e.Kind = kind
+	e := &Error{Kind: kind, Err: err}
+	for _, k := range []error{ErrDecode, ErrInvalid, ErrNotFound} {
+		if errors.Is(err, k) {
+			e.Kind = k
+			break
 		}
+	}
+	var mismatch *json.UnmarshalTypeError
+	if errors.As(err, &mismatch) {
+		e.Key = mismatch.Field
 	}
 	var coder interface{ CNICode() uint }
 	var cni *types.Error

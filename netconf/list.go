@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/utils"
@@ -41,13 +40,16 @@ func readListKeys(keys object) (list listKeys, err error) {
 	if list.version, err = readVersion(keys); err != nil {
 		return list, err
 	}
-	for key, value := range map[string]*bool{
-		"disableCheck":           &list.disableCheck,
-		"disableGC":              &list.disableGC,
-		"loadOnlyInlinedPlugins": &list.onlyInlined,
+	for _, field := range []struct {
+		key  string
+		into *bool
+	}{
+		{"disableCheck", &list.disableCheck},
+		{"disableGC", &list.disableGC},
+		{"loadOnlyInlinedPlugins", &list.onlyInlined},
 	} {
-		if raw, ok := keys[key]; ok {
-			if *value, err = readBool(key, raw); err != nil {
+		if raw, ok := keys[field.key]; ok {
+			if *field.into, err = readBool(field.key, raw); err != nil {
 				return list, err
 			}
 		}
@@ -83,14 +85,18 @@ func readVersion(keys object) (chosen string, err error) {
 	if err := decodeAs(raw, "cniVersions", "an array", &elements); err != nil {
 		return chosen, err
 	}
-	var known []string
+	// Of two spellings of one version ("1.0", "1.0.0") the first is taken.
+	best, found := "", false
 	consider := func(key, v string) error {
 		newer, err := version.GreaterThan(v, version.Current())
 		if err != nil {
 			return &Error{Kind: ErrInvalid, Key: key, Err: fmt.Errorf("%q is not a version", v)}
 		}
-		if !newer {
-			known = append(known, v)
+		if newer {
+			return nil
+		}
+		if better, _ := version.GreaterThan(v, best); better || !found {
+			best, found = v, true
 		}
 		return nil
 	}
@@ -109,20 +115,10 @@ func readVersion(keys object) (chosen string, err error) {
 			return chosen, err
 		}
 	}
-	if len(known) == 0 {
+	if !found {
 		return chosen, nil
 	}
-	// Of two spellings of one version ("1.0", "1.0.0") the later one is taken.
-	slices.SortStableFunc(known, func(a, b string) int {
-		if newer, _ := version.GreaterThan(a, b); newer {
-			return 1
-		}
-		if older, _ := version.GreaterThan(b, a); older {
-			return -1
-		}
-		return 0
-	})
-	return known[len(known)-1], nil
+	return best, nil
 }
 
 // readBool reads a boolean, which may be spelled as a string.

@@ -25,7 +25,7 @@ func Load(fsys fs.FS, name string) (Network, error) {
 	if err := validateName(name); err != nil {
 		return Network{}, err
 	}
-	return search(fsys, name, func(_ string, n Network) bool { return n.Name() == name }, nil)
+	return search(fsys, name, nil)
 }
 
 // Primary finds the first valid network, one with a name and plugins, in the
@@ -35,19 +35,23 @@ func Load(fsys fs.FS, name string) (Network, error) {
 //
 // Files are read, and errors are made, as [Load] does.
 func Primary(fsys fs.FS, accept func(file string, n Network) bool) (Network, error) {
-	return search(fsys, "", func(_ string, n Network) bool { return n.Name() != "" }, accept)
+	return search(fsys, "", accept)
 }
 
-// search returns the first network that wanted, asked before its sub-directory
-// is read, and accept, asked after, agree to.
-func search(fsys fs.FS, name string, wanted, accept func(string, Network) bool) (Network, error) {
+// search returns the first network called name, or with any name if that is
+// empty, that accept agrees to.
+func search(fsys fs.FS, name string, accept func(string, Network) bool) (Network, error) {
 	files, err := configFiles(fsys, ".", ".conf", ".conflist", ".json")
 	if err != nil {
 		return Network{}, inNetwork(name, err)
 	}
+	wanted := func(n Network) bool { return name == "" || n.Name() == name }
 	var bad badFiles
 	for _, file := range files {
 		n, err := loadFile(fsys, file, wanted)
+		if err == nil && name == "" && n.Name() == "" {
+			err = &Error{Kind: ErrInvalid, File: file, Key: "name", Err: errMissing}
+		}
 		if err != nil {
 			bad = append(bad, err)
 			continue
@@ -90,7 +94,7 @@ func LoadFile(path string) (Network, error) {
 
 // loadFile reads a file at the top of fsys and, when wanted, its
 // sub-directory. It returns the zero Network for one that is not wanted.
-func loadFile(fsys fs.FS, file string, wanted func(string, Network) bool) (Network, error) {
+func loadFile(fsys fs.FS, file string, wanted func(Network) bool) (Network, error) {
 	inFile := func(err error) error { return amend(err, func(e *Error) { e.File = file }) }
 	data, err := readFile(fsys, file)
 	if err != nil {
@@ -100,7 +104,7 @@ func loadFile(fsys fs.FS, file string, wanted func(string, Network) bool) (Netwo
 	if err != nil {
 		return Network{}, inFile(err)
 	}
-	if wanted != nil && !wanted(file, n) {
+	if wanted != nil && !wanted(n) {
 		return Network{}, nil
 	}
 	if list && n.Name() != "" && !n.list.onlyInlined {
@@ -175,6 +179,9 @@ func readFile(fsys fs.FS, file string) ([]byte, error) {
 // fileError makes an *Error of what a file system returned.
 func fileError(file string, err error) error {
 	e := &Error{File: file, Err: err}
+	if file == "." { // the caller's own directory: err says more
+		e.File = ""
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		e.Kind = ErrNotFound
 	}

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"regexp"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/utils"
@@ -79,6 +80,9 @@ func ParseSelection(s string) ([]Selection, error) {
 	if s = strings.TrimSpace(s); s == "" {
 		return nil, nil
 	}
+	if !utf8.ValidString(s) {
+		return nil, &Error{Kind: ErrDecode, Err: errors.New("not UTF-8")}
+	}
 	if strings.ContainsAny(s, "[{\"") {
 		return parseSelectionJSON([]byte(s))
 	}
@@ -109,6 +113,8 @@ func parseSelectionName(item string) (Selection, error) {
 		return s, s.fail("namespace", errors.New("empty"))
 	case hasInterface && s.Interface == "":
 		return s, s.failInterface(errors.New("empty"))
+	case strings.Contains(s.Interface, "@"):
+		return s, s.failInterface(fmt.Errorf("%q: more than one @", s.Interface))
 	}
 	return s, s.validate()
 }
