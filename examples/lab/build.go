@@ -1,0 +1,41 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// build puts multinet and the reference plugins into dir. The plugins are
+// tools of the module of the end-to-end tests, so that whoever imports the SDK
+// does not get them as dependencies.
+func build(ctx context.Context, dir string) error {
+	gomod, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	if err != nil {
+		return fmt.Errorf("find the module: %w", err)
+	}
+	root := filepath.Dir(strings.TrimSpace(string(gomod)))
+	const plugins = "github.com/containernetworking/plugins/plugins/"
+	for _, b := range []struct {
+		module   string
+		packages []string
+	}{
+		{root, []string{"./examples/multinet"}},
+		{filepath.Join(root, "internal", "e2e"), []string{
+			plugins + "main/bridge", plugins + "main/macvlan", plugins + "meta/tuning", plugins + "ipam/host-local",
+		}},
+	} {
+		args := append([]string{"build", "-buildvcs=false", "-o", dir + "/"}, b.packages...)
+		cmd := exec.CommandContext(ctx, "go", args...)
+		cmd.Dir, cmd.Stderr = b.module, os.Stderr
+		if err := cmd.Run(); err != nil {
+			return fmt.Errorf("build %s: %w", strings.Join(b.packages, " "), err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,96 @@
+//go:build linux
+
+package main
+
+import (
+	"embed"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/examples/lab/host"
+	"github.com/metacni/metacni/netconf"
+)
+
+const (
+	uplink   = "uplink0"               // the host's network card
+	stateDir = "/var/lib/cni/multinet" // where multinet keeps its records, by default
+	annotate = "io.kubernetes.cri.pod-annotations"
+	networks = "k8s.v1.cni.cncf.io/networks"
+)
+
+// The configurations are files, to be read and changed: lab.conf is what a
+// runtime has in /etc/cni/net.d, net.d holds the networks pods can ask for.
+//
+//go:embed lab.conf net.d
+var configs embed.FS
+
+// A cluster is a container runtime with one network, lab, made by multinet.
+type cluster struct {
+	runtime *delegate.Invoker
+	network netconf.Network
+	macvlan error // why this kernel makes no macvlan
+}
+
+// newCluster prepares the private host: its network card, and multinet's
+// configuration. dir is a directory for files, bin that of the plugins.
+func newCluster(dir, bin string, stderr io.Writer) (*cluster, error) {
+	card, err := host.Uplink(uplink)
+	if err != nil {
+		return nil, err
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.ParentIndex = "probe0", card.Attrs().Index
+	missing := host.Offers(&netlink.Macvlan{LinkAttrs: attrs})
+
+	if err := os.CopyFS(dir, configs); err != nil {
+		return nil, err
+	}
+	conf, err := netconf.LoadFile(filepath.Join(dir, "lab.conf"))
+	if err != nil {
+		return nil, err
+	}
+	// Where things are is only known now; all else is as in the file.
+	conf, err = conf.EditPlugins(
+		netconf.Set("binDir", bin),
+		netconf.Set("confDir", filepath.Join(dir, "net.d")),
+		netconf.Set("cniDir", stateDir),
+	)
+	if err != nil {
+		return nil, err
+	}
+	return &cluster{
+		// What runs plugins for meta-plugins does so for a runtime as well.
+		runtime: &delegate.Invoker{
+			Exec: &delegate.Process{Stderr: stderr},
+			Path: []string{bin},
+			Env:  os.Environ(),
+		},
+		network: conf,
+		macvlan: missing,
+	}, nil
+}
+
+// pod returns a container and a namespace for it. selection is what its pod
+// asks for in the annotation k8s.v1.cni.cncf.io/networks; containerd and CRI-O
+// hand all annotations of the pod to plugins that want them.
+func (c *cluster) pod(id, selection string) (delegate.Attachment, error) {
+	netns, err := host.NewNS(id)
+	if err != nil {
+		return delegate.Attachment{}, err
+	}
+	annotations, err := json.Marshal(map[string]string{networks: selection})
+	return delegate.Attachment{
+		Network:        c.network,
+		ContainerID:    id,
+		NetNS:          netns,
+		IfName:         "eth0",
+		Args:           fmt.Sprintf("IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=%s", id),
+		CapabilityArgs: map[string]json.RawMessage{annotate: annotations},
+	}, err
+}

@@ -1,0 +1,89 @@
+package host
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+const nsDir = "/run/netns"
+
+// NewNS makes a network namespace that stays until [RemoveNS], and returns its
+// path: what a runtime hands to plugins as CNI_NETNS. The main goroutine must
+// have called [runtime.LockOSThread], since a thread is used up.
+func NewNS(name string) (path string, err error) {
+	path = filepath.Join(nsDir, name)
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		return "", fmt.Errorf("host: new namespace: %w", err)
+	}
+	done := make(chan error)
+	go func() {
+		// Never unlocked: the thread is in the wrong namespace for good, so
+		// it ends with this goroutine.
+		runtime.LockOSThread()
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			done <- fmt.Errorf("host: new namespace: %w", err)
+			return
+		}
+		if err := unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, ""); err != nil {
+			done <- fmt.Errorf("host: keep namespace %s: %w", path, err)
+			return
+		}
+		done <- nil
+	}()
+	return path, <-done
+}
+
+// RemoveNS removes a namespace that [NewNS] made, with every interface in it.
+func RemoveNS(path string) error {
+	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("host: remove namespace %s: %w", path, err)
+	}
+	return os.Remove(path)
+}
+
+// Do runs f in the namespace at path; the empty path is the host itself.
+func Do(path string, f func() error) error {
+	if path == "" {
+		return f()
+	}
+	return ns.WithNetNSPath(path, func(ns.NetNS) error { return f() })
+}
+
+// Interfaces lists the interfaces of the namespace at path, in the kernel's
+// order; the empty path is the host itself.
+func Interfaces(path string) (ifs []Interface, err error) {
+	err = Do(path, func() error {
+		links, err := netlink.LinkList()
+		if err != nil {
+			return fmt.Errorf("host: list interfaces of %q: %w", path, err)
+		}
+		for _, l := range links {
+			a := l.Attrs()
+			i := Interface{
+				Name: a.Name, Kind: l.Type(), MAC: a.HardwareAddr.String(), MTU: a.MTU,
+				Up: a.RawFlags&unix.IFF_UP != 0, AltNames: a.AltNames,
+			}
+			addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+			if err != nil {
+				return fmt.Errorf("host: list addresses of %s: %w", a.Name, err)
+			}
+			for _, addr := range addrs {
+				ip, _ := netip.AddrFromSlice(addr.IP)
+				ones, _ := addr.Mask.Size()
+				if p := netip.PrefixFrom(ip.Unmap(), ones); !p.Addr().IsLinkLocalUnicast() {
+					i.Addresses = append(i.Addresses, p)
+				}
+			}
+			ifs = append(ifs, i)
+		}
+		return nil
+	})
+	return ifs, err
+}

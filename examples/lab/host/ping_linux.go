@@ -1,0 +1,64 @@
+package host
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+)
+
+// Ping sends ICMP echo requests to an IPv4 address from the namespace at path
+// until one is answered or ctx ends.
+func Ping(ctx context.Context, path string, to netip.Addr) (Reply, error) {
+	var conn net.Conn
+	// A socket belongs to the namespace of the thread that makes it, and
+	// stays there whoever uses it later.
+	err := Do(path, func() (err error) {
+		conn, err = net.Dial("ip4:icmp", to.String())
+		return err
+	})
+	if err != nil {
+		return Reply{}, fmt.Errorf("host: ping %s: %w", to, err)
+	}
+	defer func() { _ = conn.Close() }()
+
+	answer := make([]byte, 128)
+	for seq := uint16(1); ; seq++ {
+		start := time.Now()
+		if _, err := conn.Write(echo(seq)); err != nil {
+			return Reply{}, fmt.Errorf("host: ping %s: %w", to, err)
+		}
+		_ = conn.SetReadDeadline(start.Add(200 * time.Millisecond))
+		for {
+			n, err := conn.Read(answer)
+			if err != nil {
+				break
+			}
+			// Type 0 is an echo reply; the identifier and the number follow
+			// type, code and checksum.
+			if n >= 8 && answer[0] == 0 && binary.BigEndian.Uint16(answer[6:]) == seq {
+				return Reply{From: to, Took: time.Since(start)}, nil
+			}
+		}
+		if err := ctx.Err(); err != nil {
+			return Reply{}, fmt.Errorf("host: ping %s: no answer: %w", to, err)
+		}
+	}
+}
+
+// echo returns an ICMP echo request (RFC 792): type 8, code 0, checksum,
+// identifier, sequence number.
+func echo(seq uint16) []byte {
+	b := make([]byte, 8)
+	b[0] = 8
+	binary.BigEndian.PutUint16(b[4:], 0x6c62)
+	binary.BigEndian.PutUint16(b[6:], seq)
+	var sum uint32
+	for i := 0; i < len(b); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	binary.BigEndian.PutUint16(b[2:], ^uint16(sum+sum>>16))
+	return b
+}

@@ -1,0 +1,77 @@
+//go:build linux
+
+// Lab attaches real network namespaces to real networks through multinet, on a
+// private host that is gone when it ends. Run it with `make demo` or
+// `go run ./examples/lab`; it needs Go, and root or user namespaces.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/metacni/metacni/examples/lab/host"
+)
+
+// inside tells a lab that it is the one on the private host, and as whom it
+// was started.
+const inside = "METACNI_LAB_INSIDE"
+
+func main() {
+	// Namespaces belong to threads: the first one stays as it is.
+	runtime.LockOSThread()
+	bin := flag.String("bin", "", "directory of built plugins; empty to build them")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+
+	if err := run(ctx, *bin); err != nil {
+		fmt.Fprintln(os.Stderr, "lab:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, bin string) error {
+	if who, ok := os.LookupEnv(inside); ok {
+		return story(ctx, os.Stdout, bin, who)
+	}
+	if bin == "" {
+		dir, err := os.MkdirTemp("", "metacni-lab-")
+		if err != nil {
+			return err
+		}
+		defer func() { _ = os.RemoveAll(dir) }()
+		fmt.Println("Building multinet and the reference plugins (the first time takes a minute) ...")
+		if err := build(ctx, dir); err != nil {
+			return err
+		}
+		bin = dir
+	}
+
+	who := "as root"
+	if uid := os.Getuid(); uid != 0 {
+		who = fmt.Sprintf("as user %d, who is root in there", uid)
+	}
+	lab := host.Command(ctx, "/proc/self/exe", "-bin", bin)
+	lab.Env = append(os.Environ(), inside+"="+who)
+	lab.Stdout, lab.Stderr = os.Stdout, os.Stderr
+	lab.Cancel = func() error { return lab.Process.Signal(syscall.SIGTERM) }
+	lab.WaitDelay = 30 * time.Second
+	err := lab.Run()
+	if failed := (*exec.ExitError)(nil); errors.As(err, &failed) {
+		return errors.New("something was not as it should be, see above")
+	}
+	if err != nil {
+		return fmt.Errorf("no private host: it takes root, or a kernel that gives user namespaces to ordinary users: %w", err)
+	}
+	return nil
+}
