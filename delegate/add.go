@@ -1,0 +1,89 @@
+package delegate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+)
+
+// Add applies a to its container and returns it with the final result.
+//
+// Every executable is found before the first is run. When a plugin fails, or
+// prints something that is not a result, or ctx ends, that plugin and those
+// before it are asked to undo what they did, last first, before Add returns;
+// see [Invoker.Undo]. The error is an [*Error]; if undoing failed too, an
+// [*UndoError] around it.
+func (iv *Invoker) Add(ctx context.Context, a Attachment) (Attached, error) {
+	done, err := iv.AddAll(ctx, []Attachment{a})
+	if err != nil {
+		return Attached{Attachment: a}, err
+	}
+	return done[0], nil
+}
+
+// AddAll does as Add does for each of as in order. When one fails, it and
+// those before it are undone, and no attachment is left: it is all or nothing.
+func (iv *Invoker) AddAll(ctx context.Context, as []Attachment) ([]Attached, error) {
+	found := make([][]string, len(as))
+	for i, a := range as {
+		paths, err := iv.prepare(a)
+		if err != nil {
+			return nil, err
+		}
+		found[i] = paths
+	}
+	done := Intend(as)
+	for i := range done {
+		ran, err := iv.chain(ctx, &done[i], found[i])
+		if err != nil {
+			undo := removals(done[:i])
+			if ran > 0 {
+				undo = append(undo, removal{done[i], ran})
+			}
+			return nil, iv.undo(ctx, undo, err)
+		}
+	}
+	return done, nil
+}
+
+// prepare finds the executables of a's plugins, and refuses what must not be
+// run at all.
+func (iv *Invoker) prepare(a Attachment) ([]string, error) {
+	if err := checkAttachment("ADD", a); err != nil {
+		return nil, err
+	}
+	plugins := a.Network.Plugins()
+	paths := make([]string, len(plugins))
+	for i, p := range plugins {
+		path, err := iv.find(p.Type())
+		if err != nil {
+			return nil, (&invocation{command: "ADD", Attachment: a, plugin: p.Type()}).fail(err)
+		}
+		paths[i] = path
+	}
+	return paths, nil
+}
+
+// chain runs the ADD of each plugin of a in order and stores the last result
+// in a. It reports how many plugins have run, the failing one included.
+func (iv *Invoker) chain(ctx context.Context, a *Attached, paths []string) (ran int, err error) {
+	var prev json.RawMessage
+	for i, path := range paths {
+		in := iv.invocation("ADD", a.Attachment, i)
+		if err := ctxErr(ctx); err != nil {
+			return i, in.fail(err)
+		}
+		out, err := iv.run(ctx, in, path, prev, nil)
+		if err == nil {
+			prev, err = readResult(out, a.Network.CNIVersion())
+			if err != nil {
+				err = in.fail(errors.Join(err, ctxErr(ctx)))
+			}
+		}
+		if err != nil {
+			return i + 1, err
+		}
+	}
+	a.Result = prev
+	return len(paths), nil
+}

@@ -1,0 +1,77 @@
+package delegate
+
+import (
+	"context"
+	"errors"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/netconf"
+)
+
+// Check asks every plugin of a to confirm that the attachment is as its result
+// says. It stops at the first that does not; the error is an [*Error].
+//
+// A network with disableCheck, or of a version before CHECK (CNI 0.4.0), is
+// not asked, and nil is returned: there is nothing to compare with.
+func (iv *Invoker) Check(ctx context.Context, a Attached) error {
+	if a.Network.DisableCheck() || !atLeast(a.Network.CNIVersion(), "0.4.0") {
+		return nil
+	}
+	if err := checkAttachment("CHECK", a.Attachment); err != nil {
+		return err
+	}
+	prev := a.prevResult()
+	for i := range a.Network.Plugins() {
+		if _, err := iv.findAndRun(ctx, iv.invocation("CHECK", a.Attachment, i), prev, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// CheckAll checks each of as, in order, and stops at the first that fails.
+func (iv *Invoker) CheckAll(ctx context.Context, as []Attached) error {
+	for _, a := range as {
+		if err := iv.Check(ctx, a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Status asks every plugin of n whether it can service an Add, and stops at
+// the first that cannot; the error is an [*Error]. Networks older than CNI 1.1
+// are always ready.
+func (iv *Invoker) Status(ctx context.Context, n netconf.Network) error {
+	if !atLeast(n.CNIVersion(), "1.1.0") {
+		return nil
+	}
+	for i := range n.Plugins() {
+		if _, err := iv.findAndRun(ctx, iv.invocation("STATUS", Attachment{Network: n}, i), nil, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// GC tells every plugin of n which attachments to the network are still valid.
+// All plugins are told; all failures, each an [*Error], are joined in the
+// error. An empty valid says that there are none; nil says the same.
+//
+// A network with disableGC, or older than CNI 1.1, is not told: its stale
+// attachments are removed by Del of what was recorded.
+func (iv *Invoker) GC(ctx context.Context, n netconf.Network, valid []types.GCAttachment) error {
+	if n.DisableGC() || !atLeast(n.CNIVersion(), "1.1.0") {
+		return nil
+	}
+	if valid == nil {
+		valid = []types.GCAttachment{}
+	}
+	var errs []error
+	for i := range n.Plugins() {
+		_, err := iv.findAndRun(ctx, iv.invocation("GC", Attachment{Network: n}, i), nil, valid)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,138 @@
+// Package delegate invokes CNI plugins on behalf of another plugin.
+//
+// The unit is the attachment: one network configuration applied to one
+// container interface. A network of a single plugin and one of many are
+// invoked alike. An ADD that fails is undone before it is reported; a DEL goes
+// on past failures; the CNI error code of the plugin that failed survives.
+//
+// Nothing is read from the process's environment, standard files or working
+// directory and nothing is written to them: whatever a delegated plugin sees
+// comes from the [Invoker] and the [Attachment].
+package delegate
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/netconf"
+)
+
+// DefaultUndoTimeout is what a zero [Invoker.UndoTimeout] means.
+const DefaultUndoTimeout = 10 * time.Second
+
+// An Invoker runs delegated plugins. Its fields must not change once it is in
+// use; an Invoker is then safe for concurrent use, as far as its Exec, Logger
+// and Observer are. The zero Invoker finds no plugins, because its Path is
+// empty.
+type Invoker struct {
+	// Exec finds and runs executables. Nil means the zero [Process].
+	Exec invoke.Exec
+
+	// Path lists the directories searched for plugins, first match wins.
+	// Delegated plugins receive it as their CNI_PATH.
+	Path []string
+
+	// Env is the environment delegated plugins start from, as "key=value";
+	// of a key given twice the last counts. The six CNI_ variables of the
+	// specification (section 2, "Parameters") are replaced in it. A plugin's
+	// main passes os.Environ(). Nil is an empty environment.
+	Env []string
+
+	// Self lists plugin types that must not be delegated to: the type under
+	// which the runtime knows the calling plugin, so that a configuration
+	// that names itself fails with [ErrSelf] and does not fork forever.
+	Self []string
+
+	// Logger receives one debug record per invocation, without its
+	// configuration. Nil discards them.
+	Logger *slog.Logger
+
+	// UndoTimeout bounds how long undoing a failed Add goes on once the
+	// context of the Add has ended. All plugins share it. Under a context
+	// that lives, undoing has ten times as long. Zero means
+	// [DefaultUndoTimeout].
+	UndoTimeout time.Duration
+
+	// Observer, when not nil, is called after each invocation, on the
+	// goroutine that made it. It feeds metrics and traces.
+	Observer func(Event)
+}
+
+// An Event is one finished invocation of one plugin.
+type Event struct {
+	Command     string // "ADD", "CHECK", "DEL", "GC" or "STATUS"
+	Plugin      string // the plugin's type
+	Network     string
+	ContainerID string // empty for GC and STATUS
+	IfName      string // empty for GC and STATUS
+	Start       time.Time
+	Duration    time.Duration
+	Err         error // nil, or an [*Error]
+}
+
+// An Attachment names one network and the container interface to apply it to.
+type Attachment struct {
+	Network     netconf.Network
+	ContainerID string
+	NetNS       string // path of the network namespace; may be empty for Del
+	IfName      string
+	Args        string // CNI_ARGS, verbatim
+
+	// CapabilityArgs holds the runtime's capability arguments. Each plugin
+	// receives those it declares a capability for.
+	CapabilityArgs map[string]json.RawMessage
+}
+
+// Attached is an attachment that has been added, or was about to be, with its
+// final result if there is one. It is what Check and Del need, and so what a
+// plugin keeps between invocations.
+type Attached struct {
+	Attachment
+
+	// Result is what the last plugin of the network printed, completed with
+	// a cniVersion where it had none. Nil means that Add is not known to
+	// have succeeded.
+	Result json.RawMessage
+}
+
+// Intend returns as as they are before any is added: what to write down first,
+// so that whatever happens next can be undone.
+func Intend(as []Attachment) []Attached {
+	intents := make([]Attached, len(as))
+	for i, a := range as {
+		intents[i].Attachment = a
+	}
+	return intents
+}
+
+// Decode returns the result in the version it was printed in. It fails with
+// [ErrResult] when there is none or it cannot be decoded.
+func (a Attached) Decode() (types.Result, error) {
+	if a.Result == nil {
+		return nil, &Error{Command: "ADD", Network: a.Network.Name(), ContainerID: a.ContainerID, IfName: a.IfName, Err: fmt.Errorf("%w: there is none", ErrResult)}
+	}
+	r, err := typed(a.Result)
+	if err != nil {
+		return nil, &Error{Command: "ADD", Network: a.Network.Name(), ContainerID: a.ContainerID, IfName: a.IfName, Err: err}
+	}
+	return r, nil
+}
+
+func (iv *Invoker) exec() invoke.Exec {
+	if iv.Exec != nil {
+		return iv.Exec
+	}
+	return &Process{}
+}
+
+func (iv *Invoker) logger() *slog.Logger {
+	if iv.Logger != nil {
+		return iv.Logger
+	}
+	return slog.New(slog.DiscardHandler)
+}

@@ -1,0 +1,101 @@
+package delegate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+var (
+	// ErrPluginNotFound means that no directory of the path holds the
+	// plugin: an invalid network configuration, CNI code 7.
+	ErrPluginNotFound = errors.New("plugin not found")
+
+	// ErrSelf means that the network would run the plugin that is asking,
+	// see [Invoker.Self]: CNI code 7.
+	ErrSelf = errors.New("plugin would delegate to itself")
+
+	// ErrResult means that a plugin exited successfully without printing one
+	// result that can be decoded: CNI code 6.
+	ErrResult = errors.New("cannot decode result")
+)
+
+// An Error is one failed invocation, or an attachment that cannot be invoked
+// at all. When the plugin said why, Err is or wraps its [*types.Error]. When a
+// context ended it, errors.Is finds the context's error.
+type Error struct {
+	Command     string // "ADD", "CHECK", "DEL", "GC" or "STATUS"
+	Plugin      string // the plugin's type; empty when no plugin in particular
+	Network     string
+	ContainerID string // empty for GC and STATUS
+	IfName      string // empty for GC and STATUS
+	Err         error
+}
+
+// Error names the command, the network, the interface and the plugin, then the
+// cause. It holds nothing of the plugin's configuration.
+func (e *Error) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "delegate: %s network %q", e.Command, e.Network)
+	if e.IfName != "" {
+		fmt.Fprintf(&b, " (%s)", e.IfName)
+	}
+	if e.Plugin != "" {
+		fmt.Fprintf(&b, ": plugin %q", e.Plugin)
+	}
+	return b.String() + ": " + words(e.Err)
+}
+
+// words is the text of err, with the details that a plugin gave: Error of
+// [*types.Error] leaves them to the JSON form, where ours replaces it.
+func words(err error) string {
+	var said *types.Error
+	if errors.As(err, &said) && said.Details != "" && !strings.Contains(err.Error(), said.Details) {
+		return err.Error() + "; " + said.Details
+	}
+	return err.Error()
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// CNICode reports the CNI error code for e: 11 (try again later) when its
+// context ended, else the plugin's own, else the code of the sentinel in it,
+// and 0 when nothing has a code.
+func (e *Error) CNICode() uint {
+	var said *types.Error
+	switch {
+	case errors.Is(e.Err, context.Canceled), errors.Is(e.Err, context.DeadlineExceeded):
+		return types.ErrTryAgainLater
+	case errors.As(e.Err, &said) && said.Code != types.ErrUnknown:
+		return said.Code
+	case errors.Is(e.Err, ErrPluginNotFound), errors.Is(e.Err, ErrSelf):
+		return types.ErrInvalidNetworkConfig
+	case errors.Is(e.Err, ErrResult):
+		return types.ErrDecodingFailure
+	}
+	var coder interface{ CNICode() uint }
+	if errors.As(e.Err, &coder) {
+		return coder.CNICode()
+	}
+	return types.ErrUnknown
+}
+
+// An UndoError means that an Add failed and undoing it failed as well, so
+// something may have been left behind. Keep what Del needs, and let the
+// runtime's DEL try again.
+type UndoError struct {
+	Err  error // why the Add failed; decides the CNI code
+	Undo error // what could not be undone
+}
+
+// Error gives both texts, the cause first.
+func (e *UndoError) Error() string {
+	return e.Err.Error() + "; undoing it failed as well: " + e.Undo.Error()
+}
+
+// Unwrap returns the cause and what could not be undone, in this order.
+func (e *UndoError) Unwrap() []error { return []error{e.Err, e.Undo} }

@@ -1,0 +1,163 @@
+package delegate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/utils"
+
+	"github.com/metacni/metacni/netconf"
+)
+
+// An invocation is one command for one plugin of one attachment. For GC and
+// STATUS the attachment is just a network.
+type invocation struct {
+	command string
+	Attachment
+	index  int
+	plugin string // type of the index'th plugin
+}
+
+func (iv *Invoker) invocation(command string, a Attachment, index int) *invocation {
+	return &invocation{command: command, Attachment: a, index: index, plugin: a.Network.Plugins()[index].Type()}
+}
+
+// fail says that in failed because of err.
+func (in *invocation) fail(err error) error {
+	return &Error{
+		Command: in.command, Plugin: in.plugin, Network: in.Network.Name(),
+		ContainerID: in.ContainerID, IfName: in.IfName, Err: err,
+	}
+}
+
+// checkAttachment refuses what no plugin may be asked to do.
+func checkAttachment(command string, a Attachment) error {
+	err := validate(a)
+	if err == nil {
+		return nil
+	}
+	return &Error{Command: command, Network: a.Network.Name(), ContainerID: a.ContainerID, IfName: a.IfName, Err: err}
+}
+
+func validate(a Attachment) error {
+	if err := utils.ValidateContainerID(a.ContainerID); err != nil {
+		return types.NewError(types.ErrInvalidEnvironmentVariables, err.Msg, err.Details)
+	}
+	if err := utils.ValidateInterfaceName(a.IfName); err != nil {
+		return err
+	}
+	if err := utils.ValidateNetworkName(a.Network.Name()); err != nil {
+		return err
+	}
+	if len(a.Network.Plugins()) == 0 {
+		return types.NewError(types.ErrInvalidNetworkConfig, "network has no plugins", "")
+	}
+	return nil
+}
+
+// find returns the path of the executable of a plugin type.
+func (iv *Invoker) find(plugin string) (string, error) {
+	switch {
+	case slices.Contains(iv.Self, plugin):
+		return "", ErrSelf
+	case plugin == "", plugin == ".", plugin == "..", strings.ContainsAny(plugin, "/\x00"):
+		return "", fmt.Errorf("%w: a type is the name of a file in a directory of CNI_PATH", ErrPluginNotFound)
+	}
+	path, err := iv.exec().FindInPath(plugin, iv.Path)
+	if err != nil && !errors.Is(err, ErrPluginNotFound) {
+		err = fmt.Errorf("%w: %w", ErrPluginNotFound, err)
+	}
+	return path, err
+}
+
+func (iv *Invoker) findAndRun(ctx context.Context, in *invocation, prev json.RawMessage, valid []types.GCAttachment) ([]byte, error) {
+	path, err := iv.find(in.plugin)
+	if err != nil {
+		return nil, in.fail(err)
+	}
+	return iv.run(ctx, in, path, prev, valid)
+}
+
+// run is the one place where a plugin is executed.
+func (iv *Invoker) run(ctx context.Context, in *invocation, path string, prev json.RawMessage, valid []types.GCAttachment) ([]byte, error) {
+	stdin, err := in.Network.Request(in.index, netconf.Request{PrevResult: prev, CapabilityArgs: in.CapabilityArgs, ValidAttachments: valid})
+	if err != nil {
+		return nil, in.fail(err)
+	}
+	start := time.Now()
+	out, err := iv.exec().ExecPlugin(ctx, path, stdin, iv.environ(in))
+	if err != nil {
+		err = in.fail(withCtxErr(ctx, err))
+	}
+	iv.logger().LogAttrs(ctx, slog.LevelDebug, "invoked plugin",
+		slog.String("command", in.command), slog.String("plugin", in.plugin), slog.String("network", in.Network.Name()),
+		slog.String("container", in.ContainerID), slog.String("ifname", in.IfName),
+		slog.Duration("took", time.Since(start)), slog.Any("err", err))
+	if iv.Observer != nil {
+		iv.Observer(Event{
+			Command: in.command, Plugin: in.plugin, Network: in.Network.Name(), ContainerID: in.ContainerID, IfName: in.IfName,
+			Start: start, Duration: time.Since(start), Err: err,
+		})
+	}
+	return out, err
+}
+
+// environ is the environment of in, sorted by key.
+func (iv *Invoker) environ(in *invocation) []string {
+	env := make(map[string]string, len(iv.Env)+6)
+	for _, kv := range iv.Env {
+		if k, v, ok := strings.Cut(kv, "="); ok {
+			env[k] = v
+		}
+	}
+	for _, k := range []string{"CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS"} {
+		delete(env, k)
+	}
+	env["CNI_COMMAND"] = in.command
+	env["CNI_PATH"] = strings.Join(iv.Path, string(filepath.ListSeparator))
+	if in.ContainerID != "" {
+		env["CNI_CONTAINERID"] = in.ContainerID
+		env["CNI_NETNS"] = in.NetNS
+		env["CNI_IFNAME"] = in.IfName
+		env["CNI_ARGS"] = in.Args
+	}
+	list := make([]string, 0, len(env))
+	for _, k := range slices.Sorted(maps.Keys(env)) {
+		list = append(list, k+"="+env[k])
+	}
+	return list
+}
+
+// ctxErr returns nil while ctx lives, and then an error in which errors.Is
+// finds both ctx.Err() and the cause.
+func ctxErr(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if err == nil || errors.Is(cause, err) {
+		return cause
+	}
+	return errors.Join(cause, err)
+}
+
+// withCtxErr adds to err that ctx has ended, if that is so and err does not
+// say it, whatever the Exec made of it.
+func withCtxErr(ctx context.Context, err error) error {
+	if ctx.Err() == nil || errors.Is(err, ctx.Err()) {
+		return err
+	}
+	return &endedError{err: err, end: ctxErr(ctx)}
+}
+
+// An endedError is err, which came about because a context had ended.
+type endedError struct{ err, end error }
+
+func (e *endedError) Error() string   { return e.err.Error() + ": " + e.end.Error() }
+func (e *endedError) Unwrap() []error { return []error{e.err, e.end} }

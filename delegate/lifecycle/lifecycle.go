@@ -1,0 +1,134 @@
+// Package lifecycle keeps a container's attachments from ADD to DEL: it stitches
+// packages delegate and scratch together so that an attachment is recorded
+// before it is made, made whole or not at all, removed from what was recorded,
+// and never worked on by two callers at once.
+//
+// It knows no configuration format and no command line: thin plugins, daemons
+// and node agents use the same [Manager].
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/scratch"
+)
+
+// DefaultLockTimeout is what a zero [Manager.LockTimeout] means.
+const DefaultLockTimeout = 10 * time.Second
+
+// orphanTimeout is how long a killed orphan may take to let go of the lock.
+const orphanTimeout = 2 * time.Second
+
+// A Manager attaches containers to networks and keeps the records of it. Its
+// fields must not change once it is in use; it is then safe for concurrent use
+// by any number of goroutines, and its Dir by any number of processes.
+//
+// Operations on one container are serialised, across processes too. Waiting
+// for one another is bounded by LockTimeout. What then still holds the lock is
+// killed if it is a plugin whose parent has died, and else left alone: the
+// operation fails with CNI code 11.
+type Manager struct {
+	// Invoker runs the plugins. Nil means the zero one, which finds none.
+	Invoker *delegate.Invoker
+
+	// Dir is the directory of the records; it is made when missing.
+	Dir string
+
+	// LockTimeout bounds the wait for other operations on the container.
+	// Zero means [DefaultLockTimeout].
+	LockTimeout time.Duration
+
+	mu   sync.Mutex
+	adds map[scratch.Key]*addition // running ADDs of this Manager
+}
+
+// An addition is a running ADD, which a DEL of the same key cancels.
+type addition struct{ cancel context.CancelCauseFunc }
+
+func (m *Manager) store() scratch.Store[record] { return scratch.Store[record]{Dir: m.Dir} }
+
+func (m *Manager) invoker() *delegate.Invoker {
+	if m.Invoker != nil {
+		return m.Invoker
+	}
+	return &delegate.Invoker{}
+}
+
+// locked calls do while it holds the lock of container id. Plugins that do
+// runs with its context inherit the lock, so that those that outlive this
+// process keep it.
+func (m *Manager) locked(ctx context.Context, id string, do func(context.Context, *scratch.Lock) error) error {
+	l, err := m.lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		// Nothing that was done is undone by it, and the lock ends with us at the latest.
+		if err := l.Unlock(); err != nil && m.invoker().Logger != nil {
+			m.invoker().Logger.LogAttrs(ctx, slog.LevelDebug, "unlock", slog.String("container", id), slog.Any("err", err))
+		}
+	}()
+	ctx = delegate.WithFiles(ctx, l.File())
+	ctx = delegate.WithStarted(ctx, func(pid int) {
+		_ = l.Started(pid) // unknown, it is waited for in vain if we die: no reason to stop it
+	})
+	return do(ctx, l)
+}
+
+func (m *Manager) lock(ctx context.Context, id string) (*scratch.Lock, error) {
+	limit := m.LockTimeout
+	if limit == 0 {
+		limit = DefaultLockTimeout
+	}
+	l, err := m.lockWithin(ctx, limit, id)
+	if err == nil || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+		return l, err
+	}
+	killed, killErr := m.store().KillOrphans(id)
+	if killed == 0 || ctx.Err() != nil {
+		return nil, errors.Join(err, killErr)
+	}
+	return m.lockWithin(ctx, orphanTimeout, id)
+}
+
+func (m *Manager) lockWithin(ctx context.Context, limit time.Duration, id string) (*scratch.Lock, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return m.store().Lock(ctx, id)
+}
+
+// Check asks the plugins of the attachment k to confirm it, with the
+// configuration and the results that were recorded. It fails with
+// [ErrNotAdded] when k is not recorded as added, with [scratch.ErrCorrupt]
+// when its record is damaged, and else with the first plugin's
+// [*delegate.Error].
+func (m *Manager) Check(ctx context.Context, k scratch.Key) error {
+	return fail("CHECK", k, m.locked(ctx, k.ContainerID, func(ctx context.Context, _ *scratch.Lock) error {
+		r, err := m.added(k)
+		if err != nil {
+			return err
+		}
+		as := r.Value.attached(k.ContainerID)
+		if len(pending(as)) > 0 {
+			return ErrNotAdded
+		}
+		return m.invoker().CheckAll(ctx, as)
+	}))
+}
+
+// Status asks every plugin of nets, in order, whether it can service an ADD,
+// and stops at the first that cannot: its error is a [*delegate.Error].
+func (m *Manager) Status(ctx context.Context, nets []netconf.Network) error {
+	for _, n := range nets {
+		if err := m.invoker().Status(ctx, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,127 @@
+package delegate
+
+import (
+	"context"
+	"io"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/version"
+)
+
+const (
+	// DefaultMaxStdout is what a zero [Process.MaxStdout] means, in bytes.
+	DefaultMaxStdout = 4 << 20
+
+	// maxStderr is how much of one plugin's stderr is passed on, in bytes.
+	maxStderr = 1 << 20
+
+	// busyTimeout bounds how long an executable that is being written is
+	// waited for.
+	busyTimeout = 5 * time.Second
+)
+
+// A Process runs plugins as child processes, each in a process group of its
+// own. It is the [invoke.Exec] of real use; the zero Process is ready, and
+// discards what plugins write to stderr. A Process is safe for concurrent use
+// if its Stderr is.
+//
+// [invoke.Exec]: https://pkg.go.dev/github.com/containernetworking/cni/pkg/invoke#Exec
+type Process struct {
+	version.PluginDecoder
+
+	// Stderr receives the stderr of plugins while they run, as the CNI
+	// specification asks, up to 1 MiB of each. Nil discards it.
+	Stderr io.Writer
+
+	// Grace is how long a plugin has between SIGTERM and SIGKILL when its
+	// context ends. Zero means 1 second.
+	Grace time.Duration
+
+	// WaitDelay bounds how long a plugin that has exited may keep its pipes
+	// open through children of its own. Zero means 1 second.
+	WaitDelay time.Duration
+
+	// MaxStdout is the most a plugin may print, in bytes; one that prints
+	// more is killed. Zero means [DefaultMaxStdout].
+	MaxStdout int
+
+	// Root, when not empty, is a directory that plugins see as their root:
+	// the child alone changes into it. Paths given to FindInPath are then
+	// paths in it, and no link leads out of it.
+	Root string
+}
+
+// FindInPath returns the path of the first executable regular file called
+// plugin in one of paths, or [ErrPluginNotFound]. With a Root it is a path
+// inside it.
+func (p *Process) FindInPath(plugin string, paths []string) (string, error) {
+	return p.find(plugin, paths)
+}
+
+// ExecPlugin runs the executable at path with stdin and environ, and returns
+// what it printed to stdout if it exits with status 0. An empty environ is an
+// empty environment, not this process's.
+//
+// When ctx ends, the plugin's process group receives SIGTERM and, after the
+// grace period, SIGKILL; pipes that are still open are dropped. The error then
+// is one in which errors.Is finds the context's. A plugin that has exited with
+// status 0 has succeeded, even so and whoever holds its pipes.
+//
+// A plugin that fails yields the [*types.Error] it printed. One that fails
+// without saying why yields an error with its exit status and the last line of
+// its stderr, cut where a configuration could begin.
+//
+// An executable that is being written (ETXTBSY) is retried until ctx ends, at
+// most for 5 seconds.
+//
+// [*types.Error]: https://pkg.go.dev/github.com/containernetworking/cni/pkg/types#Error
+func (p *Process) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	return p.execPlugin(ctx, path, stdin, environ)
+}
+
+type filesKey struct{}
+
+// WithFiles returns a context that makes [Process] hand files down to the
+// plugins it runs, as descriptors 3 and up. They are what a lock needs that is
+// to be held until the last descendant of this process has ended. An Exec that
+// starts no processes ignores it.
+func WithFiles(ctx context.Context, files ...*os.File) context.Context {
+	return context.WithValue(ctx, filesKey{}, slices.Concat(inherited(ctx), files))
+}
+
+func inherited(ctx context.Context) []*os.File {
+	files, _ := ctx.Value(filesKey{}).([]*os.File)
+	return files
+}
+
+type startedKey struct{}
+
+// WithStarted returns a context that makes [Process] call started with the
+// process ID of each plugin, which is the ID of its process group as well,
+// before the plugin is given its configuration: should this process die in
+// between, the plugin finds its stdin empty and does nothing. An Exec that
+// starts no processes ignores it.
+func WithStarted(ctx context.Context, started func(pid int)) context.Context {
+	return context.WithValue(ctx, startedKey{}, started)
+}
+
+func started(ctx context.Context) func(pid int) {
+	if f, ok := ctx.Value(startedKey{}).(func(pid int)); ok {
+		return f
+	}
+	return func(int) {}
+}
+
+func (p *Process) grace() time.Duration     { return orDefault(p.Grace, time.Second) }
+func (p *Process) waitDelay() time.Duration { return orDefault(p.WaitDelay, time.Second) }
+func (p *Process) maxStdout() int           { return orDefault(p.MaxStdout, DefaultMaxStdout) }
+
+func orDefault[T comparable](v, def T) T {
+	var zero T
+	if v == zero {
+		return def
+	}
+	return v
+}
