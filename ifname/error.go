@@ -15,9 +15,9 @@ var (
 	ErrTaken = errors.New("interface name already taken")
 )
 
-// errNetNS marks a namespace that CNI_NETNS names wrongly, as opposed to one
+// ErrNetNS marks a namespace that CNI_NETNS names wrongly, as opposed to one
 // that cannot be read.
-var errNetNS = errors.New("not a network namespace")
+var ErrNetNS = errors.New("not a network namespace")
 
 // An Error reports a name that cannot be used, or a namespace whose names
 // cannot be read. It is the only type of error that this package returns.
@@ -53,7 +53,7 @@ func (e *Error) Unwrap() error { return e.Err }
 // is the reason.
 func (e *Error) CNICode() uint {
 	switch {
-	case errors.Is(e.Err, ErrInvalid), errors.Is(e.Err, errNetNS):
+	case errors.Is(e.Err, ErrInvalid), errors.Is(e.Err, ErrNetNS):
 		return 4
 	case errors.Is(e.Err, ErrTaken):
 		return 7

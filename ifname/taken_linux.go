@@ -1,6 +1,7 @@
 package ifname
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -35,10 +36,10 @@ func taken(nsPath string) (names []string, err error) {
 func open(path string) (ns.NetNS, error) {
 	netns, err := ns.GetNS(path)
 	if errors.As(err, new(ns.NSPathNotExistErr)) || errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: %w", errNetNS, fs.ErrNotExist)
+		return nil, fmt.Errorf("%w: %w", ErrNetNS, fs.ErrNotExist)
 	}
 	if errors.As(err, new(ns.NSPathNotNSErr)) {
-		return nil, errNetNS
+		return nil, ErrNetNS
 	}
 	if err != nil {
 		return nil, err
@@ -48,7 +49,7 @@ func open(path string) (ns.NetNS, error) {
 	kind, err := unix.IoctlRetInt(int(netns.Fd()), unix.NS_GET_NSTYPE)
 	if err != nil || kind != unix.CLONE_NEWNET {
 		_ = netns.Close()
-		return nil, errNetNS
+		return nil, ErrNetNS
 	}
 	return netns, nil
 }
@@ -86,27 +87,44 @@ func dump() ([][]byte, error) {
 // appendNames appends the names in msg, the body of an RTM_NEWLINK message.
 func appendNames(names []string, msg []byte) ([]string, error) {
 	if len(msg) < unix.SizeofIfInfomsg {
-		return nil, errors.New("a message is cut short")
+		return nil, errCut
 	}
-	attrs, err := nl.ParseRouteAttr(msg[unix.SizeofIfInfomsg:])
+	err := eachAttr(msg[unix.SizeofIfInfomsg:], func(kind uint16, value []byte) error {
+		switch kind {
+		case unix.IFLA_IFNAME:
+			names = append(names, unix.ByteSliceToString(value))
+		case unix.IFLA_PROP_LIST:
+			return eachAttr(value, func(kind uint16, value []byte) error {
+				if kind == unix.IFLA_ALT_IFNAME {
+					names = append(names, unix.ByteSliceToString(value))
+				}
+				return nil
+			})
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, err
 	}
-	for _, a := range attrs {
-		switch a.Attr.Type &^ unix.NLA_F_NESTED {
-		case unix.IFLA_IFNAME:
-			names = append(names, unix.ByteSliceToString(a.Value))
-		case unix.IFLA_PROP_LIST:
-			props, err := nl.ParseRouteAttr(a.Value)
-			if err != nil {
-				return nil, err
-			}
-			for _, p := range props {
-				if p.Attr.Type == unix.IFLA_ALT_IFNAME {
-					names = append(names, unix.ByteSliceToString(p.Value))
-				}
-			}
-		}
-	}
 	return names, nil
+}
+
+var errCut = errors.New("a message is cut short")
+
+// eachAttr calls do for each of the attributes in b, in order, and stops at the
+// first error. nl.ParseRouteAttr panics when the last one lacks its padding.
+func eachAttr(b []byte, do func(kind uint16, value []byte) error) error {
+	for len(b) >= unix.SizeofRtAttr {
+		n := int(binary.NativeEndian.Uint16(b))
+		kind := binary.NativeEndian.Uint16(b[2:]) &^ unix.NLA_F_NESTED
+		if n < unix.SizeofRtAttr || n > len(b) {
+			return errCut
+		}
+		if err := do(kind, b[unix.SizeofRtAttr:n]); err != nil {
+			return err
+		}
+		padded := (n + unix.RTA_ALIGNTO - 1) &^ (unix.RTA_ALIGNTO - 1)
+		b = b[min(padded, len(b)):]
+	}
+	return nil
 }

@@ -1,0 +1,59 @@
+package ifname_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/metacni/metacni/ifname"
+)
+
+// The container gets four interfaces. Nobody cares what the second is called;
+// "net1" is asked for further on, so the generated name steps aside.
+func Example() {
+	names, err := ifname.Scheme{Primary: "eth0"}.Plan("", "", "storage0", "net1")
+	fmt.Println(names, err)
+	// Output: [eth0 net2 storage0 net1] <nil>
+}
+
+// A name that the container has already is found before anything is attached.
+func ExampleScheme_Plan_taken() {
+	s := ifname.Scheme{Primary: "eth0", Taken: []string{"lo", "net1", "storage0"}}
+	fmt.Println(s.Plan("", ""))
+	_, err := s.Plan("", "storage0")
+	fmt.Println(err)
+	fmt.Println(errors.Is(err, ifname.ErrTaken))
+	// Output:
+	// [eth0 net2] <nil>
+	// ifname: "storage0": interface name already taken: in use in the container
+	// true
+}
+
+func ExampleValidate() {
+	for _, name := range []string{"eth0", "net%d", "1234567890123456", "all"} {
+		fmt.Println(ifname.Validate(name))
+	}
+	// Output:
+	// <nil>
+	// ifname: "net%d": not a valid interface name: contains '%'
+	// ifname: "1234567890123456": not a valid interface name: 16 bytes, but the longest is 15
+	// ifname: "all": not a valid interface name: the kernel keeps it for settings of all interfaces
+}
+
+// The host's end of a veth pair is named after the attachment it belongs to.
+func ExampleHash() {
+	fmt.Println(ifname.Hash("veth", "blue", "c1", "eth0"))
+	fmt.Println(ifname.Hash("veth", "blue", "c1", "net1"))
+	// Output:
+	// vethifdiauv9f7h
+	// veths2ce7soh10v
+}
+
+// A container that is gone has no names, and says so.
+func ExampleTaken() {
+	_, err := ifname.Taken("/var/run/netns/gone")
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errors.ErrUnsupported) {
+		fmt.Println("nothing to look at")
+	}
+	// Output: nothing to look at
+}

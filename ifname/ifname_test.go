@@ -1,0 +1,250 @@
+package ifname_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/ifname"
+)
+
+// names are what Validate is tried on, here against what is written and in
+// TestValidateAgreesWithKernel against the kernel.
+var names = []struct {
+	name string
+	why  string // part of the error; "" when the name is valid
+}{
+	{"eth0", ""},
+	{"net1", ""},
+	{"a", ""},
+	{"123456789012345", ""},
+	{"12", ""},
+	{"-", `starts with "-"`},
+	{"a-b", ""},
+	{"A.b_c@d,e+f", ""},
+	{"...", ""},
+	{`a"b\c'd`, ""},
+	{"é", ""},
+	{"日本", ""},
+	{"ALL", ""},
+	{"lo0", ""},
+
+	{"", "empty"},
+	{"1234567890123456", "16 bytes"},
+	{"日本語日本語", "18 bytes"}, // six characters
+	{".", "directory"},
+	{"..", "directory"},
+	{"a/b", `'/'`},
+	{"../../etc", `'/'`},
+	{"a:1", `':'`},
+	{"net%d", `'%'`}, // D54: the kernel creates net0
+	{"100%", `'%'`},
+	{"a b", "space"},
+	{"a\tb", "space"},
+	{"a\n", "space"},
+	{"\va", "space"},
+	{"a\u00a0b", "space"},
+	{"a\u0085b", "space"},
+	{"a\u2003b", "space"},
+	{"a\x00b", "control"}, // D54: the kernel creates a
+	{"a\x01b", "control"},
+	{"a\x1bb", "control"},
+	{"a\x7fb", "control"},
+	{"a\u0081b", "control"},
+	{"à", "kernel sees a space"}, // C3 A0
+	{"a\xff", "not UTF-8"},
+	{"a\xa0", "not UTF-8"},
+	{"-rf", `starts with "-"`},
+	{"--help", `starts with "-"`},
+	{"lo", "loopback"},
+	{"all", "settings"},
+	{"default", "settings"},
+}
+
+// D54, G12: no name that the kernel would refuse or change gets through.
+func TestValidate(t *testing.T) {
+	t.Parallel()
+	for _, tt := range names {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			err := ifname.Validate(tt.name)
+			if tt.why == "" {
+				if err != nil {
+					t.Errorf("Validate(%q) = %v, want nil", tt.name, err)
+				}
+				return
+			}
+			checkError(t, err, ifname.ErrInvalid, 4, tt.name, tt.why)
+		})
+	}
+}
+
+// checkError checks that err is an *ifname.Error of that kind, code and name,
+// with text in its message.
+func checkError(t *testing.T, err, kind error, code uint, name, text string) {
+	t.Helper()
+	var e *ifname.Error
+	if !errors.As(err, &e) {
+		t.Fatalf("error %v is %T, want *ifname.Error", err, err)
+	}
+	if !errors.Is(err, kind) || e.CNICode() != code || e.Name != name {
+		t.Errorf("error %v: kind %v, code %d, name %q; want %v, %d, %q", err, e.Err, e.CNICode(), e.Name, kind, code, name)
+	}
+	if !strings.HasPrefix(err.Error(), "ifname: ") || !strings.Contains(err.Error(), text) {
+		t.Errorf("error %q does not say %q", err, text)
+	}
+}
+
+// G9, D19, D53: names are settled before anything runs, the same every time.
+func TestPlan(t *testing.T) {
+	t.Parallel()
+	type scheme = ifname.Scheme
+	for _, tt := range []struct {
+		name     string
+		scheme   scheme
+		requests []string
+		want     []string
+	}{
+		{"nothing", scheme{}, nil, nil},
+		{"primary", scheme{Primary: "eth0"}, []string{""}, []string{"eth0"}},
+		{"by position", scheme{Primary: "eth0"}, []string{"", "", "", ""}, []string{"eth0", "net1", "net2", "net3"}},
+		{"position counts those with names", scheme{Primary: "eth0"}, []string{"", "x", ""}, []string{"eth0", "x", "net2"}},
+		{"all asked for", scheme{}, []string{"a", "b"}, []string{"a", "b"}},
+		{"first asked for", scheme{Primary: "eth0"}, []string{"a", ""}, []string{"a", "net1"}},
+		{"steps aside", scheme{Primary: "eth0"}, []string{"", "", "storage0", "net1"}, []string{"eth0", "net2", "storage0", "net1"}},
+		{"steps aside for the primary", scheme{Primary: "net1"}, []string{"", ""}, []string{"net1", "net2"}},
+		{"stays clear of an unused primary", scheme{Primary: "net1"}, []string{"a", ""}, []string{"a", "net2"}},
+		{"unused primary asked for", scheme{Primary: "eth0"}, []string{"a", "eth0"}, []string{"a", "eth0"}},
+		{"taken", scheme{Primary: "eth0", Taken: []string{"lo", "net1", "net2"}}, []string{"", "", ""}, []string{"eth0", "net3", "net4"}},
+		{"prefix", scheme{Primary: "eth0", Prefix: "eth"}, []string{"", "", ""}, []string{"eth0", "eth1", "eth2"}},
+		{"taken is not validated", scheme{Primary: "eth0", Taken: []string{"", "a/b"}}, []string{"", ""}, []string{"eth0", "net1"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			asked, taken := slices.Clone(tt.requests), slices.Clone(tt.scheme.Taken)
+			for range 3 {
+				got, err := tt.scheme.Plan(tt.requests...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(tt.want, got); diff != "" {
+					t.Errorf("plan (-want +got):\n%s", diff)
+				}
+			}
+			if !slices.Equal(asked, tt.requests) || !slices.Equal(taken, tt.scheme.Taken) {
+				t.Error("Plan changed its arguments")
+			}
+		})
+	}
+}
+
+func TestPlanErrors(t *testing.T) {
+	t.Parallel()
+	type scheme = ifname.Scheme
+	for _, tt := range []struct {
+		name     string
+		scheme   scheme
+		requests []string
+		kind     error
+		code     uint
+		bad      string
+		text     string
+	}{
+		{"no primary", scheme{}, []string{""}, ifname.ErrInvalid, 4, "", "first interface"},
+		{"bad primary", scheme{Primary: "net%d"}, []string{""}, ifname.ErrInvalid, 4, "net%d", "%"},
+		{"bad request", scheme{Primary: "eth0"}, []string{"", "1234567890123456"}, ifname.ErrInvalid, 4, "1234567890123456", "16 bytes"},
+		{"bad prefix", scheme{Primary: "eth0", Prefix: "n:"}, []string{"", ""}, ifname.ErrInvalid, 4, "n:1", "':'"},
+		{"long prefix", scheme{Primary: "eth0", Prefix: "123456789012345"}, []string{"", ""}, ifname.ErrInvalid, 4, "1234567890123451", "16 bytes"},
+		{"twice", scheme{Primary: "eth0"}, []string{"", "a", "b", "a"}, ifname.ErrTaken, 7, "a", "interfaces 2 and 4"},
+		{"primary asked for again", scheme{Primary: "eth0"}, []string{"", "eth0"}, ifname.ErrTaken, 7, "eth0", "interfaces 1 and 2"},
+		{"in the namespace", scheme{Primary: "eth0", Taken: []string{"a"}}, []string{"", "a"}, ifname.ErrTaken, 7, "a", "in use"},
+		{"primary in the namespace", scheme{Primary: "eth0", Taken: []string{"eth0"}}, []string{""}, ifname.ErrTaken, 7, "eth0", "in use"},
+		{"the first is reported", scheme{Primary: "eth0", Taken: []string{"a"}}, []string{"", "b", "b", "a", "c/d"}, ifname.ErrTaken, 7, "b", "2 and 3"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			got, err := tt.scheme.Plan(tt.requests...)
+			if got != nil {
+				t.Errorf("names %q with an error", got)
+			}
+			checkError(t, err, tt.kind, tt.code, tt.bad, tt.text)
+		})
+	}
+}
+
+func TestHash(t *testing.T) {
+	t.Parallel()
+	// Golden: interfaces on hosts must keep their names over an upgrade.
+	for _, tt := range []struct {
+		prefix string
+		parts  []string
+		want   string
+	}{
+		{"veth", []string{"blue", "c1", "eth0"}, "vethifdiauv9f7h"},
+		{"", nil, "seoc8gkovge196n"},
+		{"1234567", []string{"x"}, "12345670a7grtdo"},
+	} {
+		if got := ifname.Hash(tt.prefix, tt.parts...); got != tt.want {
+			t.Errorf("Hash(%q, %q) = %q, want %q", tt.prefix, tt.parts, got, tt.want)
+		}
+	}
+	// D9: the same bytes, parted otherwise, are other parts.
+	seen := map[string][]string{}
+	for _, parts := range [][]string{nil, {""}, {"", ""}, {"abc"}, {"ab", "c"}, {"a", "bc"}, {"a", "b", "c"}, {"abc", ""}, {"", "abc"}} {
+		name := ifname.Hash("veth", parts...)
+		if other, ok := seen[name]; ok {
+			t.Errorf("%q and %q are both %s", parts, other, name)
+		}
+		seen[name] = parts
+		if len(name) != ifname.MaxLen {
+			t.Errorf("%s has %d bytes", name, len(name))
+		}
+	}
+}
+
+func TestHashPanics(t *testing.T) {
+	t.Parallel()
+	for _, prefix := range []string{"12345678", "a b", "-x", "a%"} {
+		t.Run(prefix, func(t *testing.T) {
+			t.Parallel()
+			defer func() {
+				if r, ok := recover().(string); !ok || !strings.HasPrefix(r, "ifname: ") {
+					t.Errorf("recovered %q", r)
+				}
+			}()
+			t.Errorf("Hash returned %q", ifname.Hash(prefix, "x"))
+		})
+	}
+}
+
+func TestErrorText(t *testing.T) {
+	t.Parallel()
+	for want, err := range map[string]error{
+		`ifname: "net%d": not a valid interface name: contains '%'`:                          ifname.Validate("net%d"),
+		`ifname: "": not a valid interface name: empty`:                                      ifname.Validate(""),
+		`ifname: network namespace "/n": boom`:                                               &ifname.Error{NetNS: "/n", Err: errors.New("boom")},
+		`ifname: network namespace "": boom`:                                                 &ifname.Error{Err: errors.New("boom")},
+		`ifname: "a": interface name already taken: in use in the container`:                 plan("a", "a"),
+		`ifname: "": not a valid interface name: empty, for the first interface`:             plan(""),
+		`ifname: "lo": not a valid interface name: the loopback interface`:                   ifname.Validate("lo"),
+		`ifname: "a\x00": not a valid interface name: contains the control character '\x00'`: ifname.Validate("a\x00"),
+	} {
+		if err.Error() != want {
+			t.Errorf("text %q, want %q", err, want)
+		}
+	}
+	if code := (&ifname.Error{NetNS: "/n", Err: errors.New("boom")}).CNICode(); code != 5 {
+		t.Errorf("code %d, want 5", code)
+	}
+	if code := (&ifname.Error{NetNS: "/n", Err: errors.ErrUnsupported}).CNICode(); code != 0 {
+		t.Errorf("code %d, want 0", code)
+	}
+}
+
+func plan(name string, taken ...string) error {
+	_, err := ifname.Scheme{Taken: taken}.Plan(name)
+	return err
+}
