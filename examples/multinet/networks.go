@@ -1,0 +1,197 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/metacni/metacni/netconf"
+)
+
+// podAnnotations is the capability by which containerd and CRI-O hand over all
+// annotations of the pod, and networksAnnotation the one that selects networks.
+const (
+	podAnnotations     = "io.kubernetes.cri.pod-annotations"
+	networksAnnotation = "k8s.v1.cni.cncf.io/networks"
+)
+
+// ofOneInterface are the capability arguments that the runtime means for the
+// interface it asked for, and not for every interface of the container.
+var ofOneInterface = []string{"portMappings", "ipRanges", "bandwidth", "ips", "mac", "infinibandGUID", "deviceID", "CNIDeviceInfoFile"} //nolint:gochecknoglobals // never written
+
+// A wanted network is one that the container is to be attached to.
+type wanted struct {
+	network        netconf.Network
+	ifname         string // asked for; empty: to be chosen
+	capabilityArgs map[string]json.RawMessage
+	defaultRoute   []netip.Addr // gateways of the default routes it takes over
+}
+
+// networkConfig is the part of the configuration that says what to attach.
+type networkConfig struct {
+	ClusterNetwork  string                     `json:"clusterNetwork"`
+	DefaultNetworks []string                   `json:"defaultNetworks"`
+	Delegates       []netconf.Network          `json:"delegates"`
+	RuntimeConfig   map[string]json.RawMessage `json:"runtimeConfig"`
+}
+
+// wanted lists all networks for an ADD: those of every container first, then
+// those that the pod selects.
+func (c *config) wanted() ([]wanted, error) {
+	nc, err := netconf.Decode[networkConfig](c.stdin)
+	if err != nil {
+		return nil, err
+	}
+	nets, err := c.standing(nc)
+	if err != nil {
+		return nil, err
+	}
+	shared := maps.Clone(nc.RuntimeConfig)
+	maps.DeleteFunc(shared, func(key string, _ json.RawMessage) bool { return slices.Contains(ofOneInterface, key) })
+	var all []wanted
+	for i, n := range nets {
+		args := shared
+		if i == 0 {
+			args = nc.RuntimeConfig
+		}
+		all = append(all, wanted{network: n, capabilityArgs: args})
+	}
+	selections, err := c.selections(nc.RuntimeConfig[podAnnotations])
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range selections {
+		w, err := c.selected(s, shared)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, w)
+	}
+	return all, nil
+}
+
+// networks lists the networks that every container is attached to.
+func (c *config) networks() ([]netconf.Network, error) {
+	nc, err := netconf.Decode[networkConfig](c.stdin)
+	if err != nil {
+		return nil, err
+	}
+	return c.standing(nc)
+}
+
+// standing lists the networks that every container is attached to: first its
+// default network, the clusterNetwork or the first delegate, then the
+// defaultNetworks or the other delegates.
+func (c *config) standing(nc networkConfig) ([]netconf.Network, error) {
+	first, others := nc.Delegates[:min(1, len(nc.Delegates))], nc.Delegates[min(1, len(nc.Delegates)):]
+	var err error
+	if nc.ClusterNetwork != "" {
+		if first, err = c.loadAll("clusterNetwork", nc.ClusterNetwork); err != nil {
+			return nil, err
+		}
+	}
+	if len(first) == 0 {
+		return nil, c.invalid("delegates", errors.New("there is neither a delegate nor a clusterNetwork"))
+	}
+	if len(nc.DefaultNetworks) > 0 {
+		if others, err = c.loadAll("defaultNetworks", nc.DefaultNetworks...); err != nil {
+			return nil, err
+		}
+	}
+	nets := slices.Concat(first, others)
+	for i := range nets {
+		if nets[i], err = c.complete(nets[i]); err != nil {
+			return nil, err
+		}
+	}
+	return nets, nil
+}
+
+// loadAll finds networks by the name they have in confDir, or by their path.
+func (c *config) loadAll(key string, names ...string) ([]netconf.Network, error) {
+	var nets []netconf.Network
+	for _, name := range names {
+		load := c.load
+		if filepath.IsAbs(name) {
+			load = netconf.LoadFile
+		}
+		n, err := load(name)
+		if err != nil {
+			return nil, fmt.Errorf("network %q: %s %q: %w", c.Name, key, name, err)
+		}
+		nets = append(nets, n)
+	}
+	return nets, nil
+}
+
+// load finds a network in confDir. Names from outside are never paths.
+func (c *config) load(name string) (netconf.Network, error) {
+	n, err := netconf.Load(os.DirFS(c.ConfDir), name)
+	if err != nil {
+		return n, fmt.Errorf("%s: %w", c.ConfDir, err)
+	}
+	return n, nil
+}
+
+// complete gives n the name and the version that it lacks: ours.
+func (c *config) complete(n netconf.Network) (netconf.Network, error) {
+	edits := []netconf.Edit{netconf.Default("name", c.Name)}
+	if !n.Has("cniVersions") {
+		edits = append(edits, netconf.Default("cniVersion", c.CNIVersion))
+	}
+	return n.Edit(edits...)
+}
+
+// selections reads the pod's selection of networks.
+func (c *config) selections(annotations json.RawMessage) ([]netconf.Selection, error) {
+	if annotations == nil {
+		return nil, nil
+	}
+	var all map[string]json.RawMessage
+	var text string
+	err := json.Unmarshal(annotations, &all)
+	if selected, ok := all[networksAnnotation]; err == nil && ok {
+		err = json.Unmarshal(selected, &text)
+	}
+	if err != nil {
+		return nil, &netconf.Error{Kind: netconf.ErrDecode, Network: c.Name, Key: "runtimeConfig." + podAnnotations, Err: err}
+	}
+	selections, err := netconf.ParseSelection(text)
+	if err != nil {
+		return nil, fmt.Errorf("annotation %s: %w", networksAnnotation, err)
+	}
+	return selections, nil
+}
+
+// selected is the network that s selects, with what s says about it.
+func (c *config) selected(s netconf.Selection, shared map[string]json.RawMessage) (wanted, error) {
+	n, err := c.load(s.Name)
+	if err == nil {
+		n, err = c.complete(n)
+	}
+	if err == nil && len(s.CNIArgs) > 0 {
+		n, err = n.EditPlugins(netconf.In("args", netconf.In("cni", sets(s.CNIArgs)...)))
+	}
+	if err != nil {
+		return wanted{}, fmt.Errorf("selected network %q: %w", s.Name, err)
+	}
+	args := maps.Clone(shared)
+	if args == nil {
+		args = make(map[string]json.RawMessage)
+	}
+	maps.Copy(args, s.CapabilityArgs())
+	return wanted{network: n, ifname: s.Interface, capabilityArgs: args, defaultRoute: s.DefaultRoute}, nil
+}
+
+func sets(keys map[string]json.RawMessage) []netconf.Edit {
+	var edits []netconf.Edit
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		edits = append(edits, netconf.Set(key, keys[key]))
+	}
+	return edits
+}
