@@ -1,0 +1,295 @@
+package status_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types020 "github.com/containernetworking/cni/pkg/types/020"
+	types040 "github.com/containernetworking/cni/pkg/types/040"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/types/create"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/status"
+)
+
+// results are results as plugins print them, and what becomes of them.
+var results = []struct {
+	name, result, want string
+}{
+	{
+		"0.1.0",
+		`{"cniVersion":"0.1.0","ip4":{"ip":"10.1.0.5/24","gateway":"10.1.0.1","routes":[{"dst":"0.0.0.0/0"}]},"dns":{"nameservers":["10.1.0.1"]}}`,
+		`[{"name":"n","ips":["10.1.0.5"],"default":true,"dns":{"nameservers":["10.1.0.1"]},"gateway":["10.1.0.1"]}]`,
+	},
+	{
+		"0.1.0 without version",
+		`{"ip6":{"ip":"fd00::5/64"}}`,
+		`[{"name":"n","ips":["fd00::5"],"default":true}]`,
+	},
+	{
+		"0.2.0",
+		`{"cniVersion":"0.2.0","ip4":{"ip":"10.1.0.5/24"},"ip6":{"ip":"fd00::5/64","routes":[{"dst":"::/0","gw":"fd00::1"},{"dst":"fd01::/64","gw":"fd00::2"}]}}`,
+		`[{"name":"n","ips":["10.1.0.5","fd00::5"],"default":true,"gateway":["fd00::1"]}]`,
+	},
+	{
+		"0.3.0",
+		`{"cniVersion":"0.3.0","interfaces":[{"name":"eth0","mac":"02:00:00:00:00:01","sandbox":"/n"}],"ips":[{"version":"4","address":"10.1.0.5/24","gateway":"10.1.0.1","interface":0}]}`,
+		`[{"name":"n","interface":"eth0","ips":["10.1.0.5"],"mac":"02:00:00:00:00:01","default":true,"gateway":["10.1.0.1"]}]`,
+	},
+	{
+		"0.3.1, interface not said",
+		`{"cniVersion":"0.3.1","ips":[{"version":"4","address":"10.1.0.5/24"}]}`,
+		`[{"name":"n","ips":["10.1.0.5"],"default":true}]`,
+	},
+	{
+		"0.4.0, as bridge prints it",
+		`{"cniVersion":"0.4.0","interfaces":[{"name":"cni0","mac":"02:00:00:00:00:01"},{"name":"veth1","mac":"02:00:00:00:00:02"},{"name":"eth0","mac":"02:00:00:00:00:03","sandbox":"/n"}],
+		 "ips":[{"version":"4","interface":2,"address":"10.1.0.5/24","gateway":"10.1.0.1"},{"version":"6","interface":2,"address":"fd00::5/64","gateway":"fd00::1"}],
+		 "routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0","gw":"fd00::1"}],"dns":{"domain":"x","search":["a","b"],"options":["ndots:2"]}}`,
+		`[{"name":"n","interface":"eth0","ips":["10.1.0.5","fd00::5"],"mac":"02:00:00:00:00:03","default":true,"dns":{"domain":"x","search":["a","b"],"options":["ndots:2"]},"gateway":["10.1.0.1","fd00::1"]}]`,
+	},
+	{
+		"1.0.0, no addresses",
+		`{"cniVersion":"1.0.0","interfaces":[{"name":"net1","mac":"02:00:00:00:00:01","sandbox":"/n"}]}`,
+		`[{"name":"n","interface":"net1","mac":"02:00:00:00:00:01","default":true}]`,
+	},
+	{
+		"1.0.0, several interfaces", // the default is where the gateway is
+		`{"cniVersion":"1.0.0","interfaces":[{"name":"a","sandbox":"/n"},{"name":"host"},{"name":"b","sandbox":"/n"},{"name":"c","sandbox":"/n"}],
+		 "ips":[{"interface":0,"address":"10.1.0.5/24"},{"interface":2,"address":"10.2.0.5/24","gateway":"10.2.0.1"},{"interface":3,"address":"10.3.0.5/24","gateway":"10.3.0.1"},{"interface":0,"address":"10.4.0.5/24"},{"interface":1,"address":"10.9.0.1/24","gateway":"10.9.0.2"}]}`,
+		`[{"name":"n","interface":"a","ips":["10.1.0.5","10.4.0.5"]},{"name":"n","interface":"b","ips":["10.2.0.5"],"default":true,"gateway":["10.2.0.1"]},{"name":"n","interface":"c","ips":["10.3.0.5"],"gateway":["10.3.0.1"]}]`,
+	},
+	{
+		"1.0.0, no gateway", // the default is the first
+		`{"cniVersion":"1.0.0","interfaces":[{"name":"a","sandbox":"/n"},{"name":"b","sandbox":"/n"}],"ips":[{"address":"10.1.0.5/24"}]}`,
+		`[{"name":"n","interface":"a","default":true},{"name":"n","interface":"b","ips":["10.1.0.5"]}]`,
+	},
+	{
+		"1.0.0, default routes find their interface",
+		`{"cniVersion":"1.0.0","interfaces":[{"name":"a","sandbox":"/n"},{"name":"b","sandbox":"/n"}],"ips":[{"interface":0,"address":"10.1.0.5/24"},{"interface":1,"address":"10.2.0.5/24"}],
+		 "routes":[{"dst":"0.0.0.0/0","gw":"10.1.0.1"},{"dst":"0.0.0.0/0","gw":"169.254.1.1"},{"dst":"0.0.0.0/1","gw":"10.2.0.9"},{"dst":"10.0.0.0/8","gw":"10.2.0.9"}]}`,
+		`[{"name":"n","interface":"a","ips":["10.1.0.5"],"default":true,"gateway":["10.1.0.1"]},{"name":"n","interface":"b","ips":["10.2.0.5"],"gateway":["169.254.1.1"]}]`,
+	},
+	{
+		"1.0.0, bad indices",
+		`{"cniVersion":"1.0.0","interfaces":[{"name":"a","sandbox":"/n"},{"name":"b","sandbox":"/n"}],"ips":[{"interface":-1,"address":"10.1.0.5/24"},{"interface":2,"address":"10.2.0.5/24"},{"interface":9223372036854775807,"address":"10.3.0.5/24","gateway":"10.3.0.1"}]}`,
+		`[{"name":"n","interface":"a"},{"name":"n","interface":"b","ips":["10.1.0.5","10.2.0.5","10.3.0.5"],"default":true,"gateway":["10.3.0.1"]}]`,
+	},
+	{
+		"1.0.0, nothing has a sandbox",
+		`{"cniVersion":"1.0.0","interfaces":[{"name":"host"},null],"ips":[{"interface":0,"address":"10.1.0.5/24","gateway":"10.1.0.1"},{"interface":7,"address":"10.1.0.6/24"},null],"routes":[null]}`,
+		`[{"name":"n","ips":["10.1.0.5","10.1.0.6"],"default":true,"gateway":["10.1.0.1"]}]`,
+	},
+	{
+		"1.0.0, empty",
+		`{"cniVersion":"1.0.0"}`,
+		`[{"name":"n","default":true}]`,
+	},
+	{
+		"1.0.0, the same twice",
+		`{"cniVersion":"1.0.0","interfaces":[{"name":"a","sandbox":"/n"}],"ips":[{"address":"10.1.0.5/24","gateway":"10.1.0.1"},{"address":"10.1.0.5/16","gateway":"10.1.0.1"}]}`,
+		`[{"name":"n","interface":"a","ips":["10.1.0.5"],"default":true,"gateway":["10.1.0.1"]}]`,
+	},
+	{
+		"1.1.0",
+		`{"cniVersion":"1.1.0","interfaces":[{"name":"net1","mac":"02:00:00:00:00:01","mtu":9000,"sandbox":"/n","pciID":"0000:03:02.1"},{"name":"net2","mtu":-1,"sandbox":"/n","socketPath":"/s"}],"ips":[{"interface":0,"address":"fd00::5/64"}]}`,
+		`[{"name":"n","interface":"net1","ips":["fd00::5"],"mac":"02:00:00:00:00:01","mtu":9000,"default":true,"device-info":{"type":"pci","version":"1.1.0","pci":{"pci-address":"0000:03:02.1"}}},{"name":"n","interface":"net2"}]`,
+	},
+}
+
+func TestNetworks(t *testing.T) {
+	t.Parallel()
+	for _, tt := range results {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r, err := create.CreateFromBytes([]byte(tt.result))
+			if err != nil {
+				t.Fatal(err)
+			}
+			before := encode(t, r)
+			got, err := status.Networks("n", r, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, encode(t, got)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			var back []status.Network
+			if err := json.Unmarshal([]byte(tt.want), &back); err != nil || !cmp.Equal(got, back) {
+				t.Errorf("read back: %v\n%s", err, cmp.Diff(got, back))
+			}
+			// A network that is not the default says so nowhere; nothing else changes.
+			others, err := status.Networks("n", r, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range got {
+				got[i].Default = false
+			}
+			if diff := cmp.Diff(got, others); diff != "" {
+				t.Errorf("not the default (-want +got):\n%s", diff)
+			}
+			if after := encode(t, r); after != before {
+				t.Errorf("the result is now\n%s\nwas\n%s", after, before)
+			}
+		})
+	}
+}
+
+func encode(t *testing.T, v any) string {
+	t.Helper()
+	data, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// Results that were made in Go, not read from JSON, hold more surprises.
+func TestNetworksMadeInGo(t *testing.T) {
+	t.Parallel()
+	ip := net.IPNet{IP: net.IPv4(10, 1, 0, 5), Mask: net.CIDRMask(24, 32)}
+	gw := net.IPv4(10, 1, 0, 1)
+	for _, tt := range []struct {
+		name   string
+		result types.Result
+		want   string
+	}{
+		{
+			"100, no version",
+			&types100.Result{Interfaces: []*types100.Interface{nil, {Name: "a", Sandbox: "/n"}}, IPs: []*types100.IPConfig{nil, {Interface: types100.Int(0), Address: ip}, {Interface: types100.Int(1), Address: ip}}},
+			`[{"name":"n","interface":"a","ips":["10.1.0.5"],"default":true}]`,
+		},
+		{
+			"100 that claims to be 0.2.0", // upstream's converter panics
+			&types100.Result{CNIVersion: "0.2.0", Interfaces: []*types100.Interface{{Name: "a", Sandbox: "/n"}}},
+			`[{"name":"n","interface":"a","default":true}]`,
+		},
+		{
+			"100, default route without destination",
+			&types100.Result{IPs: []*types100.IPConfig{{Address: ip}}, Routes: []*types.Route{nil, {GW: gw}}},
+			`[{"name":"n","ips":["10.1.0.5"],"default":true,"gateway":["10.1.0.1"]}]`,
+		},
+		{
+			"100, no addresses at all",
+			&types100.Result{IPs: []*types100.IPConfig{{}, {Address: net.IPNet{IP: net.IP{1, 2, 3}, Mask: net.IPMask{1}}, Gateway: net.IP{}}}, Routes: []*types.Route{{Dst: net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}, GW: net.IP{1}}}},
+			`[{"name":"n","default":true}]`,
+		},
+		{
+			"040, nil entries",
+			&types040.Result{Interfaces: []*types040.Interface{nil, {Name: "a", Sandbox: "/n"}}, IPs: []*types040.IPConfig{nil, {Interface: types040.Int(1), Address: ip, Gateway: gw}}, Routes: []*types.Route{nil}},
+			`[{"name":"n","interface":"a","ips":["10.1.0.5"],"default":true,"gateway":["10.1.0.1"]}]`,
+		},
+		{
+			"020, empty",
+			&types020.Result{},
+			`[{"name":"n","default":true}]`,
+		},
+		{
+			"somebody's own kind",
+			ownResult{as: &types100.Result{Interfaces: []*types100.Interface{{Name: "a", Sandbox: "/n"}}}},
+			`[{"name":"n","interface":"a","default":true}]`,
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			version := tt.result.Version()
+			got, err := status.Networks("n", tt.result, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, encode(t, got)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if v := tt.result.Version(); v != version {
+				t.Errorf("the result's version is now %q", v)
+			}
+		})
+	}
+}
+
+// An ownResult is a result of no known type.
+type ownResult struct {
+	as  types.Result
+	err error
+}
+
+func (r ownResult) Version() string                           { return "own" }
+func (r ownResult) GetAsVersion(string) (types.Result, error) { return r.as, r.err }
+func (r ownResult) Print() error                              { return nil }
+func (r ownResult) PrintTo(io.Writer) error                   { return nil }
+
+func TestNetworksErrors(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		result types.Result
+		text   string
+	}{
+		"nil":       {nil, `status: network "blue": no result`},
+		"nil 100":   {(*types100.Result)(nil), `status: network "blue": no result`},
+		"nil 040":   {(*types040.Result)(nil), `status: network "blue": no result`},
+		"nil 020":   {(*types020.Result)(nil), `status: network "blue": no result`},
+		"unwilling": {ownResult{err: errPlain}, `status: network "blue": result of version "own": plain`},
+		"unknown":   {ownResult{as: ownResult{}}, `status: network "blue": result of version "own" is of the unknown type status_test.ownResult`},
+		"nothing":   {ownResult{}, `status: network "blue": result of version "own" is of the unknown type status_test.ownResult`},
+		"empty 100": {ownResult{as: (*types100.Result)(nil)}, `status: network "blue": result of version "own" is of the unknown type status_test.ownResult`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := status.Networks("blue", tt.result, true)
+			var e *status.ResultError
+			if got != nil || !errors.As(err, &e) || e.Network != "blue" {
+				t.Fatalf("Networks = %v, %v; want a *ResultError", got, err)
+			}
+			if err.Error() != tt.text || status.Code(err) != 6 {
+				t.Errorf("error %q, code %d; want %q, 6", err, status.Code(err), tt.text)
+			}
+			if r, ok := tt.result.(ownResult); ok && r.err != nil && !errors.Is(err, r.err) {
+				t.Error("errors.Is does not find the cause")
+			}
+		})
+	}
+}
+
+// What is returned can be written to without changing the result, or the other
+// interfaces.
+func TestNetworksShareNothing(t *testing.T) {
+	t.Parallel()
+	r := &types100.Result{
+		Interfaces: []*types100.Interface{{Name: "a", Sandbox: "/n"}, {Name: "b", Sandbox: "/n"}},
+		DNS:        types.DNS{Nameservers: []string{"10.1.0.1"}},
+	}
+	list, err := status.Networks("n", r, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list[0].DNS.Nameservers[0] = "changed"
+	if r.DNS.Nameservers[0] != "10.1.0.1" || list[1].DNS.Nameservers[0] != "10.1.0.1" {
+		t.Errorf("result %v, other interface %v", r.DNS, list[1].DNS)
+	}
+}
+
+// The JSON form of device information, all of it, as the specification and the
+// files of device plugins have it.
+func TestDeviceInfoJSON(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		`{"type":"pci","version":"1.1.0","pci":{"pci-address":"a","vhost-net":"b","rdma-device":"c","pf-pci-address":"d","representor-device":"e"}}`,
+		`{"type":"vdpa","version":"1.1.0","vdpa":{"parent-device":"a","driver":"b","path":"c","pci-address":"d","pf-pci-address":"e","representor-device":"f"}}`,
+		`{"type":"vhost-user","version":"1.1.0","vhost-user":{"mode":"client","path":"/s"}}`,
+		`{"type":"memif","version":"1.1.0","memif":{"role":"slave","path":"/s","mode":"ethernet"}}`,
+	} {
+		var d status.DeviceInfo
+		if err := json.Unmarshal([]byte(text), &d); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(text, encode(t, d)); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+}

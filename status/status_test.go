@@ -1,0 +1,168 @@
+package status_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/status"
+)
+
+// A codeError is somebody's own error that takes part by its method alone.
+type codeError struct {
+	code uint
+	err  error
+}
+
+func (e *codeError) Error() string {
+	if e.err != nil {
+		return fmt.Sprintf("own %d: %v", e.code, e.err)
+	}
+	return fmt.Sprintf("own %d", e.code)
+}
+func (e *codeError) Unwrap() error { return e.err }
+func (e *codeError) CNICode() uint { return e.code }
+
+// A lazyError claims to wrap something, but does not.
+type lazyError struct{}
+
+func (lazyError) Error() string   { return "lazy" }
+func (lazyError) Unwrap() []error { return []error{nil, errPlain} }
+
+var errPlain = errors.New("plain")
+
+func coded(code uint, msg string) error { return types.NewError(code, msg, "") }
+
+// G5, D77, V1, V2: the code gets through wrapping and joining, and all of the
+// text with it.
+func TestCode(t *testing.T) {
+	t.Parallel()
+	own := func(code uint, err error) error { return &codeError{code, err} }
+	for _, tt := range []struct {
+		name string
+		err  error
+		want uint
+		msg  string
+	}{
+		{"plain", errPlain, 999, "plain"},
+		{"types", coded(11, "busy"), 11, "busy"},
+		{"types without code", coded(0, "busy"), 999, "busy"},
+		{"types nil", error((*types.Error)(nil)), 999, "unknown error"},
+		{"own", own(107, nil), 107, "own 107"},
+		{"own without code", own(0, nil), 999, "own 0"},
+		{"wrapped types", fmt.Errorf("network %q: %w", "blue", coded(11, "busy")), 11, `network "blue": busy`},
+		{"wrapped own", fmt.Errorf("a: %w", own(4, nil)), 4, "a: own 4"},
+		{"own wins over what it wraps", own(7, coded(11, "busy")), 7, "own 7: busy"},
+		{"own without code lets through", own(0, coded(11, "busy")), 11, "own 0: busy"},
+		{"joined: first wins", errors.Join(errPlain, coded(11, "busy"), own(7, nil)), 11, "plain\nbusy\nown 7"},
+		{"joined: plain ones do not hide it", errors.Join(errPlain, own(7, nil)), 7, "plain\nown 7"},
+		{"pre-order", errors.Join(fmt.Errorf("x: %w", errors.Join(errPlain, coded(5, "deep"))), coded(6, "shallow")), 5, "x: plain\ndeep\nshallow"},
+		{"two %w", fmt.Errorf("%w, %w", errPlain, coded(5, "io")), 5, "plain, io"},
+		{"999 is a code", errors.Join(coded(999, "x"), coded(11, "y")), 999, "x\ny"},
+		{"canceled", context.Canceled, 11, "context canceled"},
+		{"deadline", fmt.Errorf("add: %w", context.DeadlineExceeded), 11, "add: context deadline exceeded"},
+		{"a code wins over the context", errors.Join(context.Canceled, coded(5, "io")), 5, "context canceled\nio"},
+		{"nil inside", lazyError{}, 999, "lazy"},
+		{"other errors", fs.ErrNotExist, 999, "file does not exist"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			if got := status.Code(tt.err); got != tt.want {
+				t.Errorf("Code = %d, want %d", got, tt.want)
+			}
+			var e *types.Error
+			//nolint:errorlint // It is promised to be one, not to wrap one.
+			e, ok := status.Error(tt.err).(*types.Error)
+			if !ok || e == nil {
+				t.Fatalf("Error is %T, want *types.Error", status.Error(tt.err))
+			}
+			if diff := cmp.Diff(types.NewError(tt.want, tt.msg, ""), e); diff != "" {
+				t.Errorf("Error (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestNil(t *testing.T) {
+	t.Parallel()
+	if got := status.Code(nil); got != 0 {
+		t.Errorf("Code(nil) = %d", got)
+	}
+	// Not a typed nil.
+	if err := status.Error(nil); err != nil {
+		t.Errorf("Error(nil) = %#v", err)
+	}
+	if err := status.NotReady(nil); err != nil {
+		t.Errorf("NotReady(nil) = %#v", err)
+	}
+}
+
+// What a delegate printed stays as it was printed.
+func TestErrorKeepsDetails(t *testing.T) {
+	t.Parallel()
+	in := types.NewError(107, "no device", "pool a is empty")
+	if diff := cmp.Diff(error(in), status.Error(in)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	want := types.NewError(107, "blue: no device; pool a is empty", "")
+	if diff := cmp.Diff(error(want), status.Error(fmt.Errorf("blue: %w", in))); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	in.Code = 0
+	if got := status.Error(in).Error(); got != "no device; pool a is empty" {
+		t.Errorf("text %q", got)
+	}
+}
+
+// SPEC, STATUS: 50 or 51, with the reason; D77.
+func TestNotReady(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		err  error
+		want uint
+		text string
+	}{
+		{"plain", errPlain, 50, "plain"},
+		{"50", coded(50, "down"), 50, "down"},
+		{"51", coded(51, "cut off"), 51, "cut off"},
+		{"another code", coded(11, "busy"), 50, "busy"},
+		{"51 behind another code", errors.Join(coded(11, "busy"), &codeError{code: 51}), 51, "busy\nown 51"},
+		{"51 below another code", &codeError{11, coded(51, "cut off")}, 51, "own 11: cut off"},
+		{"51 after 50", errors.Join(coded(50, "a"), fmt.Errorf("x: %w", coded(51, "b"))), 51, "a\nx: b"},
+		{"twice", status.NotReady(coded(51, "cut off")), 51, "cut off"},
+		{"typed nil", error((*types.Error)(nil)), 50, "unknown error"},
+		{"context", context.DeadlineExceeded, 50, "context deadline exceeded"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			err := status.NotReady(tt.err)
+			if got := status.Code(err); got != tt.want {
+				t.Errorf("code %d, want %d", got, tt.want)
+			}
+			if err.Error() != tt.text {
+				t.Errorf("text %q, want %q", err, tt.text)
+			}
+			if !errors.Is(err, tt.err) {
+				t.Error("errors.Is does not find the reason")
+			}
+			// As skel looks for it, also around more text.
+			var e *types.Error
+			if !errors.As(fmt.Errorf("x: %w", err), &e) || e.Code != tt.want || e.Msg != tt.text {
+				t.Errorf("skel finds %+v", e)
+			}
+			if got := status.Code(status.Error(err)); got != tt.want {
+				t.Errorf("through Error: code %d, want %d", got, tt.want)
+			}
+			var own *codeError
+			if errors.As(tt.err, &own) != errors.As(err, &own) {
+				t.Error("errors.As finds other errors than in the reason")
+			}
+		})
+	}
+}
