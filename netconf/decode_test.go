@@ -1,0 +1,91 @@
+package netconf_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/metacni/metacni/netconf"
+)
+
+// metaConfig is the configuration of some meta-plugin.
+type metaConfig struct {
+	Name      string                     `json:"name"`
+	Delegates []netconf.Network          `json:"delegates"`
+	Primary   netconf.Network            `json:"primary"`
+	Delegate  netconf.Plugin             `json:"delegate"`
+	MTU       int                        `json:"mtu"`
+	Gateway   netip.Addr                 `json:"gateway"`
+	ByName    map[string]netconf.Network `json:"byName"`
+	Odd       oddValue                   `json:"odd"`
+}
+
+// oddValue wraps what netconf says.
+type oddValue struct{ p netconf.Plugin }
+
+func (o *oddValue) UnmarshalJSON(data []byte) error {
+	if err := json.Unmarshal(data, &o.p); err != nil {
+		return fmt.Errorf("odd: %w", err)
+	}
+	return nil
+}
+
+func TestDecode(t *testing.T) {
+	t.Parallel()
+	conf, err := netconf.Decode[metaConfig]([]byte(` {"name":"m","mtu":9000,"delegate":{"mtu":1},
+		"delegates":[{"type":"a"},{"name":"l","plugins":[{"type":"b"},{"type":"c"}]},null],"unknown":1e400} `))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if conf.Name != "m" || conf.MTU != 9000 || !conf.Delegate.Has("mtu") || len(conf.Delegates) != 3 ||
+		conf.Delegates[0].Plugins()[0].Type() != "a" || len(conf.Delegates[1].Plugins()) != 2 ||
+		!conf.Delegates[2].IsZero() || !conf.Primary.IsZero() {
+		t.Errorf("decoded to %+v", conf)
+	}
+	n, err := netconf.Decode[netconf.Network]([]byte(`{"name":"m","type":"a"}`))
+	if err != nil || n.Name() != "m" {
+		t.Errorf("a Network decoded to %v, %v", n, err)
+	}
+}
+
+func TestDecodeErrors(t *testing.T) {
+	t.Parallel()
+	decode, invalid := netconf.ErrDecode, netconf.ErrInvalid
+	tests := []struct {
+		name, data string
+		want       wantError
+	}{
+		{"empty", "", wantError{kind: decode}},
+		{"null", "null", wantError{kind: decode}},
+		{"array", `[{"name":"m"}]`, wantError{kind: decode}},
+		{"trailing data", `{"name":"m"}}`, wantError{kind: decode}},
+		{"key twice", `{"name":"m","mtu":1,"mtu":2}`, wantError{kind: decode, key: "mtu"}},
+		{"wrong type", `{"name":"m","mtu":"big"}`, wantError{kind: decode, network: "m", key: "mtu"}},
+		{"name of the wrong type", `{"name":["m"]}`, wantError{kind: decode, key: "name"}},
+		{"address", `{"name":"m","mtu":1,"gateway":"10.0.0"}`, wantError{kind: decode, network: "m", key: "gateway"}},
+		{"delegate a string", `{"name":"m","delegate":"bridge"}`, wantError{kind: decode, network: "m", key: "delegate"}},
+		{"delegates an object", `{"name":"m","delegates":{"type":"a"}}`, wantError{kind: decode, network: "m", key: "delegates"}},
+		{"delegate without type", `{"name":"m","delegates":[{"type":"a"},{"name":"d"}]}`, wantError{kind: invalid, network: "d", key: "delegates[1].plugins"}},
+		{"plugins empty", `{"name":"m","primary":{"plugins":[]}}`, wantError{kind: invalid, network: "m", key: "primary.plugins"}},
+		{"plugin type", `{"name":"m","delegates":[{"name":"d","plugins":[{"type":"a"},{"type":1}]}]}`, wantError{kind: decode, network: "d", key: "delegates[0].plugins[1].type"}},
+		{"in a map", `{"name":"m","byName":{"x":{"plugins":[]}}}`, wantError{kind: invalid, network: "m", key: "byName.plugins"}},
+		{"wrapped", `{"name":"m","odd":{"type":1}}`, wantError{kind: decode, network: "m", key: "odd", text: "odd: netconf"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			conf, err := netconf.Decode[metaConfig]([]byte(tt.data))
+			tt.want.check(t, err)
+			if conf.Name != "" {
+				t.Errorf("returned with the error: %+v", conf)
+			}
+		})
+	}
+	_, err := netconf.Decode[netconf.Network]([]byte(`{"cniVersion":"1.0.0","name":"m"}`))
+	wantError{kind: invalid, network: "m", key: "plugins"}.check(t, err)
+	_, err = netconf.Decode[string]([]byte(`{"name":"m"}`))
+	wantError{kind: decode, network: "m"}.check(t, err)
+	_, err = netconf.Decode[chan int]([]byte(`{"name":"m"}`))
+	wantError{kind: decode, network: "m"}.check(t, err)
+}

@@ -1,0 +1,65 @@
+package netconf_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/netconf"
+)
+
+// codeError is an error with a CNI code of its own.
+type codeError uint
+
+func (e codeError) Error() string { return fmt.Sprintf("code %d", uint(e)) }
+func (e codeError) CNICode() uint { return uint(e) }
+
+func TestError(t *testing.T) {
+	t.Parallel()
+	cause := errors.New("why")
+	tests := []struct {
+		err  netconf.Error
+		text string
+		code uint
+	}{
+		{netconf.Error{}, "netconf: cannot read configuration", 5},
+		{netconf.Error{File: "f", Err: fs.ErrPermission}, `netconf: cannot read configuration: file "f": permission denied`, 5},
+		{netconf.Error{Kind: netconf.ErrNotFound, Network: "n"}, `netconf: no such network: network "n"`, 7},
+		{netconf.Error{Kind: netconf.ErrDecode, File: "f", Network: "n", Key: "k", Err: cause}, `netconf: cannot decode configuration: file "f", network "n", key "k": why`, 6},
+		{netconf.Error{Kind: netconf.ErrInvalid, Key: "k"}, `netconf: invalid configuration: key "k"`, 7},
+	}
+	for _, tt := range tests {
+		if got := tt.err.Error(); got != tt.text {
+			t.Errorf("text is %q, want %q", got, tt.text)
+		}
+		if got := tt.err.CNICode(); got != tt.code {
+			t.Errorf("%v: code is %d, want %d", &tt.err, got, tt.code)
+		}
+		for _, want := range []error{tt.err.Kind, tt.err.Err} {
+			if want != nil && !errors.Is(&tt.err, want) {
+				t.Errorf("%v is not %v", &tt.err, want)
+			}
+		}
+	}
+}
+
+// An edit's own error keeps its kind and its code (G5).
+func TestG5EditErrors(t *testing.T) {
+	t.Parallel()
+	p := mustPlugin(t, `{"type":"a"}`)
+	fail := func(err error) error {
+		_, err = p.Edit(func(map[string]json.RawMessage) error { return err })
+		return err
+	}
+	wantError{kind: netconf.ErrInvalid, code: 11}.check(t, fail(types.NewError(11, "later", "")))
+	wantError{kind: netconf.ErrInvalid, code: 103, text: "outside: code 103"}.check(t, fail(fmt.Errorf("outside: %w", codeError(103))))
+	_, inner := netconf.ParsePlugin([]byte(`[]`))
+	wantError{kind: netconf.ErrDecode, text: "outside: netconf: cannot decode"}.check(t, fail(fmt.Errorf("outside: %w", inner)))
+	wantError{kind: netconf.ErrDecode}.check(t, fail(inner))
+	wantError{kind: netconf.ErrNotFound}.check(t, fail(fmt.Errorf("looking: %w", netconf.ErrNotFound)))
+	wantError{kind: netconf.ErrInvalid}.check(t, fail(codeError(0)))
+}

@@ -1,0 +1,255 @@
+package netconf_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/netconf"
+)
+
+func files(contents map[string]string) fstest.MapFS {
+	fsys := fstest.MapFS{}
+	for name, content := range contents {
+		fsys[name] = &fstest.MapFile{Data: []byte(content)}
+	}
+	return fsys
+}
+
+func typesOf(n netconf.Network) string {
+	var types []string
+	for _, p := range n.Plugins() {
+		types = append(types, p.Type())
+	}
+	return strings.Join(types, " ")
+}
+
+var confDir = map[string]string{
+	"05-bad.conf":          `{"name":"blue","type":`,
+	"06-bad.conflist":      `{"name":"blue","plugins":[]}`,
+	"07-sub.conflist":      `{"name":"broken","plugins":[{"type":"list"}]}`,
+	"broken/10.conf":       `{"mtu":1}`,
+	"10-red.conf":          `{"name":"red","type":"macvlan"}`,
+	"20-blue.json":         `{"name":"blue","plugins":[{"type":"json"}]}`,
+	"30-blue.conflist":     `{"name":"blue","plugins":[{"type":"second"}]}`,
+	"40-chain.conflist":    `{"name":"chain","plugins":[{"type":"first"}]}`,
+	"chain/20-b.conf":      `{"type":"third"}`,
+	"chain/10-a.conf":      `{"type":"second"}`,
+	"chain/30-c.json":      `not read`,
+	"chain/sub.conf/x":     `not read`,
+	"41-only.conflist":     `{"name":"only","cniVersion":"1.1.0"}`,
+	"only/a.conf":          `{"type":"alone"}`,
+	"42-inlined.conflist":  `{"name":"inlined","loadOnlyInlinedPlugins":"true","plugins":[{"type":"x"}]}`,
+	"inlined/a.conf":       `{"type":"not read"}`,
+	"43-lone.conf":         `{"name":"lone","type":"x"}`,
+	"lone/a.conf":          `{"type":"not read"}`,
+	"44-none.conflist":     `{"name":"none"}`,
+	"50-dir.conf/x":        `not read`,
+	"60-red.conf.bak":      `not read`,
+	"70-no-extension":      `not read`,
+	"80-plugins-bad.conf":  `{"name":"purple","plugins":[{"type":7}]}`,
+	"81-plugins-good.conf": `{"name":"purple","type":"good"}`,
+	"deep/er/10.conf":      `{"name":"deeper","type":"not read"}`,
+}
+
+func TestLoad(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{
+		"red":     "macvlan",
+		"blue":    "json", // the broken ones hide nothing, the first good one counts
+		"chain":   "first second third",
+		"only":    "alone",
+		"inlined": "x",
+		"lone":    "x",
+		"purple":  "good",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n, err := netconf.Load(files(confDir), name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n.Name() != name || typesOf(n) != want {
+				t.Errorf("loaded %q of %q, want %q", n.Name(), typesOf(n), want)
+			}
+		})
+	}
+}
+
+func TestLoadNotFound(t *testing.T) {
+	t.Parallel()
+	_, err := netconf.Load(files(confDir), "green")
+	wantError{kind: netconf.ErrNotFound, network: "green"}.check(t, err)
+	if !errors.Is(err, netconf.ErrDecode) || !errors.Is(err, netconf.ErrInvalid) {
+		t.Errorf("%v does not join what was wrong", err)
+	}
+	text := err.Error()
+	last := 0
+	for _, file := range []string{`"05-bad.conf"`, `"06-bad.conflist"`, `"80-plugins-bad.conf"`} {
+		at := strings.Index(text, file)
+		if at < last {
+			t.Errorf("%q does not name %s in its place", text, file)
+		}
+		last = at
+	}
+	for _, file := range []string{"10-red.conf", "60-red", "70-no", "broken"} {
+		if strings.Contains(text, file) {
+			t.Errorf("%q names %s", text, file)
+		}
+	}
+
+	_, err = netconf.Load(files(confDir), "broken")
+	wantError{kind: netconf.ErrNotFound, network: "broken", text: `file "broken/10.conf", network "broken", key "type"`}.check(t, err)
+	_, err = netconf.Load(files(confDir), "none")
+	wantError{kind: netconf.ErrNotFound, network: "none", text: `file "44-none.conflist", network "none", key "plugins"`}.check(t, err)
+
+	_, err = netconf.Load(fstest.MapFS{}, "blue")
+	wantError{kind: netconf.ErrNotFound, network: "blue"}.check(t, err)
+	_, err = netconf.Load(os.DirFS(filepath.Join(t.TempDir(), "absent")), "blue")
+	wantError{kind: netconf.ErrNotFound, network: "blue"}.check(t, err)
+	if !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v is not fs.ErrNotExist", err)
+	}
+	_, err = netconf.Load(nil, "blue")
+	wantError{kind: netconf.ErrInvalid, network: "blue"}.check(t, err)
+}
+
+// Names are never paths (G12).
+func TestG12LoadNames(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"", ".", "..", "../blue", "a/b", "/etc/passwd", "blue\x00", "-blue", "blue\n"} {
+		_, err := netconf.Load(touchless{t}, name)
+		wantError{kind: netconf.ErrInvalid, network: name, key: "name"}.check(t, err)
+	}
+}
+
+// touchless is a file system nobody is to look into.
+type touchless struct{ t *testing.T }
+
+func (f touchless) Open(name string) (fs.File, error) {
+	f.t.Errorf("%q was opened", name)
+	return nil, fs.ErrNotExist
+}
+
+// failing is a file system whose files and directories below cannot be read.
+type failing struct {
+	fstest.MapFS
+	bad string
+}
+
+func (f failing) Open(name string) (fs.File, error) {
+	if name == f.bad {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrPermission}
+	}
+	return f.MapFS.Open(name)
+}
+
+func (f failing) ReadFile(name string) ([]byte, error) {
+	if name == f.bad {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrPermission}
+	}
+	return f.MapFS.ReadFile(name)
+}
+
+func (f failing) ReadDir(name string) ([]fs.DirEntry, error) {
+	if name == f.bad {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrPermission}
+	}
+	return f.MapFS.ReadDir(name)
+}
+
+func TestLoadUnreadable(t *testing.T) {
+	t.Parallel()
+	good := files(confDir)
+	_, err := netconf.Load(failing{good, "."}, "red")
+	wantError{kind: nil, code: 5, network: "red"}.check(t, err)
+	if !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("%v is not fs.ErrPermission", err)
+	}
+	_, err = netconf.Load(failing{good, "10-red.conf"}, "red")
+	wantError{kind: netconf.ErrNotFound, network: "red", text: `cannot read configuration: file "10-red.conf"`}.check(t, err)
+	for bad, text := range map[string]string{"chain": `file "chain"`, "chain/10-a.conf": `file "chain/10-a.conf", network "chain"`} {
+		_, err = netconf.Load(failing{good, bad}, "chain")
+		wantError{kind: netconf.ErrNotFound, network: "chain", text: text}.check(t, err)
+	}
+	if n, err := netconf.Load(failing{good, "05-bad.conf"}, "blue"); err != nil || typesOf(n) != "json" {
+		t.Errorf("an unreadable file hides a good one: %v", err)
+	}
+}
+
+func TestLoadFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, files(confDir)); err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range map[string]string{
+		"10-red.conf":       "macvlan",
+		"40-chain.conflist": "first second third",
+		"41-only.conflist":  "alone",
+		"43-lone.conf":      "x",
+	} {
+		n, err := netconf.LoadFile(filepath.Join(dir, file))
+		if err != nil || typesOf(n) != want {
+			t.Errorf("%s is of %q, %v; want %q", file, typesOf(n), err, want)
+		}
+	}
+	at := func(file string) string { return filepath.Join(dir, file) }
+	tests := []struct {
+		path string
+		want wantError
+	}{
+		{at("absent.conf"), wantError{kind: netconf.ErrNotFound, file: at("absent.conf")}},
+		{at("05-bad.conf"), wantError{kind: netconf.ErrDecode, file: at("05-bad.conf"), text: "line 1, column 22"}},
+		{at("06-bad.conflist"), wantError{kind: netconf.ErrInvalid, file: at("06-bad.conflist"), network: "blue", key: "plugins"}},
+		{at("07-sub.conflist"), wantError{kind: netconf.ErrInvalid, file: at("broken/10.conf"), network: "broken", key: "type"}},
+		{at("44-none.conflist"), wantError{kind: netconf.ErrInvalid, file: at("44-none.conflist"), network: "none", key: "plugins"}},
+		{at("chain"), wantError{kind: nil, code: 5, file: at("chain")}},
+		{at("chain") + "/", wantError{kind: netconf.ErrInvalid, file: at("chain") + "/"}},
+		{at("chain") + "/..", wantError{kind: netconf.ErrInvalid, file: at("chain") + "/.."}},
+		{"", wantError{kind: netconf.ErrInvalid}},
+		{"no-such-file-here", wantError{kind: netconf.ErrNotFound, file: "no-such-file-here"}},
+	}
+	for _, tt := range tests {
+		n, err := netconf.LoadFile(tt.path)
+		if !n.IsZero() {
+			t.Errorf("%s: a network was returned with the error", tt.path)
+		}
+		tt.want.check(t, err)
+		if errors.Is(err, fs.ErrNotExist) != (tt.want.kind == netconf.ErrNotFound) {
+			t.Errorf("%s: fs.ErrNotExist is %v", tt.path, errors.Is(err, fs.ErrNotExist))
+		}
+	}
+}
+
+func TestPrimary(t *testing.T) {
+	t.Parallel()
+	n, err := netconf.Primary(files(confDir), nil)
+	if err != nil || n.Name() != "red" {
+		t.Errorf("primary is %q, %v; want red, the first that is valid", n.Name(), err)
+	}
+	var seen []string
+	n, err = netconf.Primary(files(confDir), func(file string, n netconf.Network) bool {
+		seen = append(seen, file+" "+n.Name())
+		return n.Name() == "only"
+	})
+	if err != nil || typesOf(n) != "alone" {
+		t.Errorf("primary is of %q, %v; want alone", typesOf(n), err)
+	}
+	want := []string{"10-red.conf red", "20-blue.json blue", "30-blue.conflist blue", "40-chain.conflist chain", "41-only.conflist only"}
+	if d := cmp.Diff(want, seen); d != "" {
+		t.Errorf("accept was asked (-want +got):\n%s", d)
+	}
+	_, err = netconf.Primary(files(map[string]string{"1.conf": `{"type":"x"}`, "2.conf": `{}`}), nil)
+	wantError{kind: netconf.ErrNotFound, text: `file "1.conf", key "name": missing; invalid configuration: file "2.conf", key "plugins"`}.check(t, err)
+	_, err = netconf.Primary(files(confDir), func(string, netconf.Network) bool { return false })
+	wantError{kind: netconf.ErrNotFound, text: `06-bad.conflist`}.check(t, err)
+	_, err = netconf.Primary(nil, nil)
+	wantError{kind: netconf.ErrInvalid}.check(t, err)
+}

@@ -1,0 +1,642 @@
+package netconf_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/netconf"
+)
+
+// mustParse parses a network that the test knows to be good.
+func mustParse(t testing.TB, data string) netconf.Network {
+	t.Helper()
+	n, err := netconf.Parse([]byte(data))
+	if err != nil {
+		t.Fatalf("Parse(%s): %v", data, err)
+	}
+	return n
+}
+
+// mustPlugin parses a plugin that the test knows to be good.
+func mustPlugin(t testing.TB, data string) netconf.Plugin {
+	t.Helper()
+	p, err := netconf.ParsePlugin([]byte(data))
+	if err != nil {
+		t.Fatalf("ParsePlugin(%s): %v", data, err)
+	}
+	return p
+}
+
+// wantError is what the tests ask of an error.
+type wantError struct {
+	kind    error
+	code    uint
+	file    string
+	network string
+	key     string
+	text    string // part of the text
+}
+
+func (w wantError) check(t *testing.T, err error) {
+	t.Helper()
+	var e *netconf.Error
+	if !errors.As(err, &e) {
+		t.Fatalf("error is %T (%v), want *netconf.Error", err, err)
+	}
+	if _, ok := err.(*netconf.Error); !ok {
+		t.Errorf("outermost error is %T, want *netconf.Error", err)
+	}
+	if e.Kind != w.kind || (w.kind != nil && !errors.Is(err, w.kind)) {
+		t.Errorf("kind is %v, want %v (%v)", e.Kind, w.kind, err)
+	}
+	if w.code == 0 {
+		w.code = 7
+		if w.kind == netconf.ErrDecode {
+			w.code = 6
+		}
+	}
+	if e.CNICode() != w.code {
+		t.Errorf("CNI code is %d, want %d", e.CNICode(), w.code)
+	}
+	got := []string{e.File, e.Network, e.Key}
+	if d := cmp.Diff([]string{w.file, w.network, w.key}, got); d != "" {
+		t.Errorf("file, network, key (-want +got):\n%s", d)
+	}
+	if !strings.HasPrefix(err.Error(), "netconf: ") || !strings.Contains(err.Error(), w.text) {
+		t.Errorf("text is %q, want %q in it", err, w.text)
+	}
+	if strings.Contains(err.Error(), "\n") {
+		t.Errorf("text has more than one line: %q", err)
+	}
+	for _, field := range got {
+		if !strings.Contains(err.Error(), strings.Trim(fmt.Sprintf("%q", field), `"`)) {
+			t.Errorf("text %q does not name %q", err, field)
+		}
+	}
+}
+
+func TestParse(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name, data   string
+		wantName     string
+		wantVersion  string
+		wantTypes    []string
+		wantCaps     []string
+		check, gc    bool // disableCheck, disableGC
+		wantMarshals string
+	}{
+		{
+			name:        "list",
+			data:        `{"name":"blue","cniVersion":"1.0.0","plugins":[{"type":"bridge"},{"type":"portmap","capabilities":{"portMappings":true}}]}`,
+			wantName:    "blue",
+			wantVersion: "1.0.0",
+			wantTypes:   []string{"bridge", "portmap"},
+			wantCaps:    []string{"portMappings"},
+		},
+		{
+			name:         "lone plugin is a network of one",
+			data:         `{"type":"macvlan","name":"red","cniVersion":"0.4.0","master":"eth0"}`,
+			wantName:     "red",
+			wantVersion:  "0.4.0",
+			wantTypes:    []string{"macvlan"},
+			wantMarshals: `{"cniVersion":"0.4.0","name":"red","plugins":[{"cniVersion":"0.4.0","master":"eth0","name":"red","type":"macvlan"}]}`,
+		},
+		{
+			name:        "list before lone plugin",
+			data:        `{"type":"meta","plugins":[{"type":"bridge"}]}`,
+			wantVersion: "0.1.0",
+			wantTypes:   []string{"bridge"},
+		},
+		{
+			name:        "name and version absent",
+			data:        `{"plugins":[{"type":"bridge"}]}`,
+			wantVersion: "0.1.0",
+			wantTypes:   []string{"bridge"},
+		},
+		{
+			name:        "highest known of cniVersions",
+			data:        `{"name":"n","cniVersion":"0.4.0","cniVersions":["0.3.1","1.1.0","99.0.0","1.0.0"],"plugins":[{"type":"a"}]}`,
+			wantName:    "n",
+			wantVersion: "1.1.0",
+			wantTypes:   []string{"a"},
+		},
+		{
+			name:        "cniVersion above cniVersions",
+			data:        `{"name":"n","cniVersion":"1.0.0","cniVersions":["0.4.0"],"plugins":[{"type":"a"}]}`,
+			wantName:    "n",
+			wantVersion: "1.0.0",
+			wantTypes:   []string{"a"},
+		},
+		{
+			name:        "nothing known in cniVersions",
+			data:        `{"name":"n","cniVersion":"7.0.0","cniVersions":["8.0.0"],"plugins":[{"type":"a"}]}`,
+			wantName:    "n",
+			wantVersion: "7.0.0",
+			wantTypes:   []string{"a"},
+		},
+		{
+			name:        "cniVersions of a lone plugin",
+			data:        `{"name":"n","cniVersions":["0.4.0","1.0.0"],"type":"a"}`,
+			wantName:    "n",
+			wantVersion: "1.0.0",
+			wantTypes:   []string{"a"},
+		},
+		{
+			name:        "booleans as strings",
+			data:        `{"name":"n","disableCheck":"TRUE","disableGC":"false","plugins":[{"type":"a"}]}`,
+			wantName:    "n",
+			wantVersion: "0.1.0",
+			wantTypes:   []string{"a"},
+			check:       true,
+		},
+		{
+			name:        "booleans",
+			data:        `{"name":"n","disableCheck":false,"disableGC":true,"plugins":[{"type":"a"}]}`,
+			wantName:    "n",
+			wantVersion: "0.1.0",
+			wantTypes:   []string{"a"},
+			gc:          true,
+		},
+		{
+			name:        "capabilities of all plugins, odd ones passed over", // D67
+			data:        `{"plugins":[{"type":"a","capabilities":{"z":true,"mac":"true","ips":false,"x":1,"y":null}},{"type":"b","capabilities":7},{"type":"c","capabilities":{"aa":true,"z":true}}]}`,
+			wantVersion: "0.1.0",
+			wantTypes:   []string{"a", "b", "c"},
+			wantCaps:    []string{"aa", "z"},
+		},
+		{
+			name:         "unknown keys, numbers and strings as written", // G4, D7
+			data:         ` { "x" : [ 1e400 , 9007199254740993, "<&>\u0041" ], "plugins":[{"type":"a","mtu":1.50,"":{ }}] , "<k>":null}`,
+			wantVersion:  "0.1.0",
+			wantTypes:    []string{"a"},
+			wantMarshals: `{"<k>":null,"plugins":[{"":{},"mtu":1.50,"type":"a"}],"x":[1e400,9007199254740993,"<&>\u0041"]}`,
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			n := mustParse(t, tt.data)
+			if n.Name() != tt.wantName || n.CNIVersion() != tt.wantVersion {
+				t.Errorf("name %q, version %q; want %q, %q", n.Name(), n.CNIVersion(), tt.wantName, tt.wantVersion)
+			}
+			var got []string
+			for _, p := range n.Plugins() {
+				got = append(got, p.Type())
+			}
+			if d := cmp.Diff(tt.wantTypes, got); d != "" {
+				t.Errorf("types (-want +got):\n%s", d)
+			}
+			if d := cmp.Diff(tt.wantCaps, n.Capabilities()); d != "" {
+				t.Errorf("capabilities (-want +got):\n%s", d)
+			}
+			if n.DisableCheck() != tt.check || n.DisableGC() != tt.gc {
+				t.Errorf("disableCheck %v, disableGC %v; want %v, %v", n.DisableCheck(), n.DisableGC(), tt.check, tt.gc)
+			}
+			data, err := n.MarshalJSON()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tt.wantMarshals != "" && string(data) != tt.wantMarshals {
+				t.Errorf("marshals to\n%s, want\n%s", data, tt.wantMarshals)
+			}
+			if again := mustParse(t, string(data)); !again.Equal(n) {
+				t.Errorf("parse of marshal differs: %s", cmp.Diff(n, again))
+			}
+		})
+	}
+}
+
+func TestParseErrors(t *testing.T) {
+	t.Parallel()
+	decode, invalid := netconf.ErrDecode, netconf.ErrInvalid
+	tests := []struct {
+		name, data string
+		want       wantError
+	}{
+		{"empty", ``, wantError{kind: decode, text: "line 1"}},
+		{"not JSON", "{\n  \"name\": blue}", wantError{kind: decode, text: "line 2, column 11"}},
+		{"trailing data", `{"type":"a"} {}`, wantError{kind: decode, text: "after top-level value"}},
+		{"not UTF-8", "{\"name\":\"\xff\"}", wantError{kind: decode, text: "UTF-8"}},
+		{"null", `null`, wantError{kind: decode, text: "null, want an object"}},
+		{"array", `[]`, wantError{kind: decode, text: "an array, want an object"}},
+		{"no plugins, no type", `{"name":"n"}`, wantError{kind: invalid, network: "n", key: "plugins"}},
+		{"plugins empty", `{"name":"n","plugins":[]}`, wantError{kind: invalid, network: "n", key: "plugins"}},
+		{"plugins null", `{"name":"n","plugins":null}`, wantError{kind: decode, network: "n", key: "plugins"}},
+		{"plugins object", `{"name":"n","plugins":{}}`, wantError{kind: decode, network: "n", key: "plugins"}},
+		{"plugin not an object", `{"name":"n","plugins":[{"type":"a"},3]}`, wantError{kind: decode, network: "n", key: "plugins[1]"}},
+		{"plugin without type", `{"name":"n","plugins":[{"type":"a"},{}]}`, wantError{kind: invalid, network: "n", key: "plugins[1].type"}},
+		{"plugin with empty type", `{"name":"n","plugins":[{"type":""}]}`, wantError{kind: invalid, network: "n", key: "plugins[0].type"}},
+		{"type of a lone plugin empty", `{"name":"n","type":""}`, wantError{kind: invalid, network: "n", key: "plugins[0].type"}},
+		{"type a number", `{"name":"n","plugins":[{"type":4}]}`, wantError{kind: decode, network: "n", key: "plugins[0].type"}},
+		{"type null", `{"name":"n","type":null}`, wantError{kind: decode, network: "n", key: "type"}},
+		{"name a number", `{"name":4,"plugins":[{"type":"a"}]}`, wantError{kind: decode, key: "name"}},
+		{"name null", `{"name":null,"plugins":[{"type":"a"}]}`, wantError{kind: decode, key: "name"}},
+		{"name null in a lone plugin", `{"name":null,"type":"a"}`, wantError{kind: decode, key: "name"}},
+		{"name empty", `{"name":"","plugins":[{"type":"a"}]}`, wantError{kind: invalid, key: "name", text: "empty"}},
+		{"name a path", `{"name":"../x","plugins":[{"type":"a"}]}`, wantError{kind: invalid, network: "../x", key: "name"}}, // G12
+		{"name a path in a lone plugin", `{"name":"a/b","type":"a"}`, wantError{kind: invalid, network: "a/b", key: "name"}},
+		{"cniVersion a number", `{"name":"n","cniVersion":1,"plugins":[{"type":"a"}]}`, wantError{kind: decode, network: "n", key: "cniVersion"}},
+		{"cniVersions a string", `{"name":"n","cniVersions":"1.0.0","type":"a"}`, wantError{kind: decode, network: "n", key: "cniVersions"}},
+		{"cniVersions element", `{"name":"n","cniVersions":["1.0.0",1],"type":"a"}`, wantError{kind: decode, network: "n", key: "cniVersions[1]"}},
+		{"cniVersions no version", `{"name":"n","cniVersions":["one"],"type":"a"}`, wantError{kind: invalid, network: "n", key: "cniVersions[0]", text: `"one"`}},
+		{"cniVersion no version", `{"name":"n","cniVersion":"one","cniVersions":[],"type":"a"}`, wantError{kind: invalid, network: "n", key: "cniVersion"}},
+		{"disableCheck a number", `{"name":"n","disableCheck":1,"plugins":[{"type":"a"}]}`, wantError{kind: decode, network: "n", key: "disableCheck"}},
+		{"disableGC a word", `{"name":"n","disableGC":"yes","plugins":[{"type":"a"}]}`, wantError{kind: invalid, network: "n", key: "disableGC", text: `"yes"`}},
+		{"loadOnlyInlinedPlugins null", `{"name":"n","loadOnlyInlinedPlugins":null,"plugins":[{"type":"a"}]}`, wantError{kind: decode, network: "n", key: "loadOnlyInlinedPlugins"}},
+		{"loadOnlyInlinedPlugins and no plugins", `{"name":"n","loadOnlyInlinedPlugins":true}`, wantError{kind: invalid, network: "n", key: "plugins", text: "loadOnlyInlinedPlugins"}},
+		{"key twice", `{"name":"n","name":"m","type":"a"}`, wantError{kind: decode, key: "name", text: "twice"}},
+		{"key twice in a plugin", `{"name":"n","plugins":[{"type":"a","type":"b"}]}`, wantError{kind: decode, key: "plugins[0].type", text: "twice"}},
+		{"key twice, nested and escaped", `{"name":"n","plugins":[{"type":"a","x":[1,{"y":{"k":1,"\u006b":2}}]}]}`, wantError{kind: decode, key: "plugins[0].x[1].y.k"}},
+		{"empty key twice", `{"":1,"":2}`, wantError{kind: decode, key: `""`}},
+		{"ipam a string", `{"name":"n","plugins":[{"type":"a","ipam":"dhcp"}]}`, wantError{kind: decode, network: "n", key: "plugins[0].ipam"}},
+		{"ipam type a number", `{"name":"n","plugins":[{"type":"a","ipam":{"type":1}}]}`, wantError{kind: decode, network: "n", key: "plugins[0].ipam.type"}},
+		{"dns servers a string", `{"name":"n","type":"a","dns":{"nameservers":"8.8.8.8"}}`, wantError{kind: decode, network: "n", key: "dns.nameservers"}},
+		{"prevResult an array", `{"name":"n","type":"a","prevResult":[]}`, wantError{kind: decode, network: "n", key: "prevResult"}},
+		{"valid attachments an object", `{"name":"n","type":"a","cni.dev/valid-attachments":{}}`, wantError{kind: decode, network: "n", key: "cni.dev/valid-attachments"}},
+		{"name of a plugin in a list", `{"name":"n","plugins":[{"type":"a","name":7}]}`, wantError{kind: decode, network: "n", key: "plugins[0].name"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			n, err := netconf.Parse([]byte(tt.data))
+			if err == nil {
+				t.Fatalf("no error, but %v", n)
+			}
+			if !n.IsZero() {
+				t.Error("a network was returned with the error")
+			}
+			tt.want.check(t, err)
+			// A configuration that embeds it fails the same way.
+			if strings.Contains(tt.want.text, "line") || tt.data == "null" {
+				return
+			}
+			var into netconf.Network
+			err = into.UnmarshalJSON([]byte(tt.data))
+			tt.want.check(t, err)
+		})
+	}
+}
+
+// Secrets of a configuration do not get into errors (G5).
+func TestG5ErrorsQuoteNoValues(t *testing.T) {
+	t.Parallel()
+	for _, data := range []string{
+		`{"name":"n","plugins":[{"type":"a","token":"hunter2","token":"hunter2"}]}`,
+		`{"name":"n","plugins":[{"type":"a","token":"hunter2"},{"password":"hunter2"}]}`,
+		`{"name":"n","plugins":[{"type":"a","ipam":"hunter2"}]}`,
+		`{"name":"n","plugins":[{"type":"a","dns":{"domain":{"hunter2":"hunter2"}}}]}`,
+		`{"name":"n","password":"hunter2","plugins":[]}`,
+		`{"name":"n","password":"hunter2" "plugins":[]}`,
+	} {
+		_, err := netconf.Parse([]byte(data))
+		if err == nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("Parse(%s): %v", data, err)
+		}
+	}
+}
+
+func TestZeroNetwork(t *testing.T) {
+	t.Parallel()
+	var n netconf.Network
+	if !n.IsZero() || n.Name() != "" || n.CNIVersion() != "0.1.0" || n.Has("plugins") ||
+		len(n.Plugins()) != 0 || n.Capabilities() != nil || n.DisableCheck() || n.DisableGC() {
+		t.Errorf("zero Network says something: %v", n)
+	}
+	data, err := json.Marshal(n)
+	if string(data) != "null" || err != nil {
+		t.Errorf("marshals to %s, %v; want null", data, err)
+	}
+	if err := json.Unmarshal(data, &n); err != nil || !n.IsZero() {
+		t.Errorf("null unmarshals to %v, %v", n, err)
+	}
+	if !n.Equal(netconf.Single(netconf.Plugin{})) {
+		t.Error("Single of the zero Plugin is not zero")
+	}
+	_, err = n.Edit(netconf.Set("name", "n"))
+	wantError{kind: netconf.ErrInvalid}.check(t, err)
+	_, err = n.EditPlugins()
+	wantError{kind: netconf.ErrInvalid}.check(t, err)
+	_, err = n.Request(0, netconf.Request{})
+	wantError{kind: netconf.ErrInvalid, key: "plugins"}.check(t, err)
+}
+
+func TestSingle(t *testing.T) {
+	t.Parallel()
+	n := netconf.Single(mustPlugin(t, `{"type":"a","name":"n","cniVersion":"1.0.0","mtu":1e3}`))
+	if !n.Equal(mustParse(t, `{"type":"a","name":"n","cniVersion":"1.0.0","mtu":1e3}`)) {
+		t.Errorf("Single and Parse differ: %v", n)
+	}
+
+	// What is missing or wrong is found by Request, and can be completed.
+	half := netconf.Single(mustPlugin(t, `{"name":"a/b","cniVersion":"1.0.0"}`))
+	if half.Name() != "" || half.IsZero() {
+		t.Errorf("name is %q, IsZero %v", half.Name(), half.IsZero())
+	}
+	_, err := half.Request(0, netconf.Request{})
+	wantError{kind: netconf.ErrInvalid, network: "a/b", key: "name"}.check(t, err)
+	_, err = half.Edit()
+	wantError{kind: netconf.ErrInvalid, network: "a/b", key: "name"}.check(t, err)
+	named, err := half.Edit(netconf.Set("name", "ab"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = named.Request(0, netconf.Request{})
+	wantError{kind: netconf.ErrInvalid, network: "ab", key: "plugins[0].type"}.check(t, err)
+	_, err = named.EditPlugins(netconf.Set("mtu", 1))
+	wantError{kind: netconf.ErrInvalid, network: "ab", key: "plugins[0].type"}.check(t, err)
+	typed, err := named.EditPlugins(netconf.Set("type", "bridge"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := typed.Request(0, netconf.Request{}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNetworkKeys(t *testing.T) {
+	t.Parallel()
+	n := mustParse(t, `{"name":"n","x": {"b": 1.0},"plugins":[{"type": "a"}]}`)
+	for key, want := range map[string]string{"x": `{"b":1.0}`, "plugins": `[{"type":"a"}]`, "name": `"n"`} {
+		got, ok := n.Get(key)
+		if !ok || !n.Has(key) || string(got) != want {
+			t.Errorf("Get(%q) = %s, %v; want %s", key, got, ok, want)
+		}
+		clear(got) // what Get returned is the caller's
+		if again, _ := n.Get(key); string(again) != want {
+			t.Errorf("Get(%q) shares memory with the network", key)
+		}
+	}
+	if _, ok := n.Get("y"); ok || n.Has("y") {
+		t.Error("y is there")
+	}
+	var v struct {
+		Name    string
+		X       map[string]json.Number
+		Plugins []netconf.Plugin
+	}
+	if err := n.Decode(&v); err != nil || v.X["b"] != "1.0" || len(v.Plugins) != 1 || v.Plugins[0].Type() != "a" {
+		t.Errorf("Decode gave %+v, %v", v, err)
+	}
+	var odd struct {
+		X struct {
+			B string `json:"b"`
+		} `json:"x"`
+	}
+	wantError{kind: netconf.ErrDecode, network: "n", key: "x.b"}.check(t, n.Decode(&odd))
+
+	plugins := n.Plugins()
+	plugins[0] = netconf.Plugin{}
+	if n.Plugins()[0].Type() != "a" {
+		t.Error("Plugins shares memory with the network")
+	}
+}
+
+func TestNetworkEdit(t *testing.T) {
+	t.Parallel()
+	n := mustParse(t, `{"name":"n","x":1,"plugins":[{"type":"a"},{"type":"b","mtu":1}]}`)
+	before, _ := n.MarshalJSON()
+	edited, err := n.Edit(netconf.Default("name", "other"), netconf.Default("cniVersion", "1.0.0"), netconf.Remove("x"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a"},{"mtu":1,"type":"b"}]}`
+	if got, _ := edited.MarshalJSON(); string(got) != want || edited.CNIVersion() != "1.0.0" {
+		t.Errorf("edited is %s, want %s", got, want)
+	}
+	edited, err = n.EditPlugins(netconf.Default("mtu", 9000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want = `{"name":"n","plugins":[{"mtu":9000,"type":"a"},{"mtu":1,"type":"b"}],"x":1}`
+	if got, _ := edited.MarshalJSON(); string(got) != want {
+		t.Errorf("edited is %s, want %s", got, want)
+	}
+
+	mangle := func(keys map[string]json.RawMessage) error {
+		for key, raw := range keys {
+			clear(raw)
+			delete(keys, key)
+		}
+		return errors.New("no")
+	}
+	_, err = n.Edit(mangle)
+	wantError{kind: netconf.ErrInvalid, network: "n"}.check(t, err)
+	_, err = n.EditPlugins(mangle)
+	wantError{kind: netconf.ErrInvalid, network: "n", key: "plugins[0]"}.check(t, err)
+	for _, edit := range []netconf.Edit{netconf.Set("plugins", []string{}), netconf.Remove("plugins")} {
+		_, err = n.Edit(edit)
+		wantError{kind: netconf.ErrInvalid, network: "n", key: "plugins"}.check(t, err)
+	}
+	_, err = n.Edit(netconf.Set("name", "../n"))
+	wantError{kind: netconf.ErrInvalid, network: "../n", key: "name"}.check(t, err)
+	_, err = n.Edit(netconf.Set("disableGC", 3))
+	wantError{kind: netconf.ErrDecode, network: "n", key: "disableGC"}.check(t, err)
+	_, err = n.EditPlugins(netconf.Set("type", 1))
+	wantError{kind: netconf.ErrDecode, network: "n", key: "plugins[0].type"}.check(t, err)
+	if after, _ := n.MarshalJSON(); string(after) != string(before) {
+		t.Errorf("the network changed to %s", after)
+	}
+}
+
+func TestEqual(t *testing.T) {
+	t.Parallel()
+	a := mustParse(t, `{"plugins":[{"type":"a","x":1}]}`)
+	b := mustParse(t, `{ "plugins":[{"x":1, "type":"a"}]}`)
+	c := mustParse(t, `{"plugins":[{"type":"a","x":1.0}]}`)
+	if !a.Equal(b) || a.Equal(c) || a.Equal(netconf.Network{}) {
+		t.Error("Network.Equal is wrong")
+	}
+	p, q := a.Plugins()[0], c.Plugins()[0]
+	if !p.Equal(b.Plugins()[0]) || p.Equal(q) || mustPlugin(t, `{}`).Equal(netconf.Plugin{}) {
+		t.Error("Plugin.Equal is wrong")
+	}
+	if d := cmp.Diff(a, b); d != "" { // go-cmp finds the methods
+		t.Error(d)
+	}
+}
+
+// TestG4Lossless: what encoding/json loses in a typed structure survives every
+// way through the package (V7, D7, D8).
+func TestG4Lossless(t *testing.T) {
+	t.Parallel()
+	values := []string{
+		`9007199254740993`, `1e400`, `-0`, `1.50`, `123456789012345678901234567890`,
+		`"<script>&amp;\u2028"`, `"\ud800"`, `"\/"`, `"\u00e9é"`, `null`, `[[],{},[{"b":1,"a":2}]]`, `""`,
+	}
+	for _, value := range values {
+		data := fmt.Sprintf(`{"name":"n","unknown":%[1]s,"plugins":[{"type":"a","unknown":%[1]s}]}`, value)
+		n, err := mustParse(t, data).Edit(netconf.Set("cniVersion", "1.1.0"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err = n.EditPlugins(netconf.Set("added", n)); err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := n.Get("unknown"); string(got) != value {
+			t.Errorf("network has %s, want %s", got, value)
+		}
+		request, err := n.Request(0, netconf.Request{
+			PrevResult:     json.RawMessage(`{"x":` + value + `}`),
+			CapabilityArgs: map[string]json.RawMessage{"mac": json.RawMessage(value)},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys, err := netconf.Decode[map[string]json.RawMessage](request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(keys["unknown"]) != value || string(keys["prevResult"]) != `{"x":`+value+`}` {
+			t.Errorf("request is %s, want %s in it", request, value)
+		}
+	}
+}
+
+func TestPlugin(t *testing.T) {
+	t.Parallel()
+	p := mustPlugin(t, `{ "ipam": { "type" : "host-local" }, "mtu": 1500 }`)
+	if p.Type() != "" || p.IsZero() || !p.Has("ipam") || p.Has("type") {
+		t.Errorf("plugin is %v", p)
+	}
+	raw, ok := p.Get("ipam")
+	if !ok || string(raw) != `{"type":"host-local"}` {
+		t.Errorf("ipam is %s", raw)
+	}
+	var v struct {
+		MTU  int
+		IPAM netconf.Plugin
+	}
+	if err := p.Decode(&v); err != nil || v.MTU != 1500 || v.IPAM.Type() != "host-local" {
+		t.Errorf("Decode gave %+v, %v", v, err)
+	}
+	var odd struct {
+		MTU bool `json:"mtu"`
+	}
+	wantError{kind: netconf.ErrDecode, key: "mtu"}.check(t, p.Decode(&odd))
+	wantError{kind: netconf.ErrDecode}.check(t, p.Decode(nil))
+
+	q, err := p.Edit(netconf.Set("type", "bridge"))
+	if err != nil || q.Type() != "bridge" || p.Type() != "" {
+		t.Errorf("Edit gave %v, %v", q, err)
+	}
+	_, err = p.Edit(netconf.Set("dns", "8.8.8.8"))
+	wantError{kind: netconf.ErrDecode, key: "dns"}.check(t, err)
+
+	var zero netconf.Plugin
+	if !zero.IsZero() || zero.Type() != "" || zero.Has("type") || zero.Capabilities() != nil {
+		t.Errorf("zero plugin says something")
+	}
+	if err := json.Unmarshal([]byte(` null `), &zero); err != nil || !zero.IsZero() {
+		t.Errorf("null unmarshals to %v, %v", zero, err)
+	}
+	data, err := json.Marshal(struct {
+		P netconf.Plugin
+		Q netconf.Plugin `json:",omitzero"`
+	}{})
+	if string(data) != `{"P":null}` || err != nil {
+		t.Errorf("zero plugins marshal to %s, %v", data, err)
+	}
+	if made, err := zero.Edit(netconf.Set("type", "x")); err != nil || made.Type() != "x" {
+		t.Errorf("edit of the zero plugin gave %v, %v", made, err)
+	}
+	if err := zero.UnmarshalJSON([]byte(`[]`)); err == nil || !zero.IsZero() {
+		t.Errorf("[] unmarshals to %v", zero)
+	}
+	_, err = netconf.ParsePlugin([]byte(`{"type":"a"}x`))
+	wantError{kind: netconf.ErrDecode}.check(t, err)
+	_, err = netconf.ParsePlugin([]byte(strings.Repeat("[", 20000)))
+	wantError{kind: netconf.ErrDecode}.check(t, err)
+}
+
+func TestEdits(t *testing.T) {
+	t.Parallel()
+	const start = `{"type":"a","mtu":1,"ipam":{"type":"host-local"},"n":null,"list":[]}`
+	own := func(keys map[string]json.RawMessage) error {
+		keys["own"] = nil
+		keys["spaced"] = json.RawMessage(" [ 1 ] ")
+		return nil
+	}
+	tests := []struct {
+		name  string
+		edits []netconf.Edit
+		want  string // the object, or
+		err   wantError
+	}{
+		{"none", nil, `{"ipam":{"type":"host-local"},"list":[],"mtu":1,"n":null,"type":"a"}`, wantError{}},
+		{"set", []netconf.Edit{netconf.Remove("ipam", "list", "n", "absent"), netconf.Set("mtu", 2), netconf.Set("<", "<&>")}, `{"<":"<&>","mtu":2,"type":"a"}`, wantError{}},
+		{"default", []netconf.Edit{netconf.Remove("ipam", "list"), netconf.Default("mtu", 2), netconf.Default("n", 2), netconf.Default("m", 2)}, `{"m":2,"mtu":1,"n":null,"type":"a"}`, wantError{}},
+		{"own", []netconf.Edit{netconf.Remove("ipam", "list", "mtu", "n"), own, nil}, `{"own":null,"spaced":[1],"type":"a"}`, wantError{}},
+		{"in", []netconf.Edit{
+			netconf.Remove("list", "mtu"),
+			netconf.In("ipam", netconf.Set("x", 1), netconf.In("y", netconf.Set("z", json.RawMessage("1.0")))),
+			netconf.In("n", netconf.Set("made", true)),
+			netconf.In("new", netconf.Set("made", true)),
+			netconf.In("not", netconf.Remove("x"), netconf.Forbid("x")),
+		}, `{"ipam":{"type":"host-local","x":1,"y":{"z":1.0}},"n":{"made":true},"new":{"made":true},"type":"a"}`, wantError{}},
+		{"in empties", []netconf.Edit{netconf.Remove("list", "mtu", "n"), netconf.In("ipam", netconf.Remove("type"))}, `{"ipam":{},"type":"a"}`, wantError{}},
+		{"forbid", []netconf.Edit{netconf.Forbid("name", "ipam")}, "", wantError{kind: netconf.ErrInvalid, key: "ipam"}},
+		{"forbid passes", []netconf.Edit{netconf.Remove("ipam", "list", "n", "mtu"), netconf.Forbid("name", "x")}, `{"type":"a"}`, wantError{}},
+		{"forbid deep", []netconf.Edit{netconf.In("ipam", netconf.Forbid("type"))}, "", wantError{kind: netconf.ErrInvalid, key: "ipam.type"}},
+		{"in a number", []netconf.Edit{netconf.In("mtu", netconf.Set("x", 1))}, "", wantError{kind: netconf.ErrDecode, key: "mtu"}},
+		{"in an array", []netconf.Edit{netconf.In("list")}, "", wantError{kind: netconf.ErrDecode, key: "list"}},
+		{"in no key", []netconf.Edit{netconf.In("")}, "", wantError{kind: netconf.ErrInvalid}},
+		{"set no key", []netconf.Edit{netconf.Set("", 1)}, "", wantError{kind: netconf.ErrInvalid}},
+		{"set nothing", []netconf.Edit{netconf.Set("x", nil)}, "", wantError{kind: netconf.ErrInvalid, key: "x"}},
+		{"set what is not JSON", []netconf.Edit{netconf.Set("x", math.Inf(1))}, "", wantError{kind: netconf.ErrInvalid, key: "x"}},
+		{"default deep", []netconf.Edit{netconf.In("ipam", netconf.Default("x", func() {}))}, "", wantError{kind: netconf.ErrInvalid, key: "ipam.x"}},
+		{"own makes no JSON", []netconf.Edit{func(keys map[string]json.RawMessage) error { keys["x"] = json.RawMessage("{"); return nil }}, "", wantError{kind: netconf.ErrDecode, key: "x"}},
+		{"own makes no JSON for In", []netconf.Edit{func(keys map[string]json.RawMessage) error { keys["ipam"] = json.RawMessage("{"); return nil }, netconf.In("ipam")}, "", wantError{kind: netconf.ErrDecode, key: "ipam"}},
+		{"own gives a key twice", []netconf.Edit{netconf.Set("x", json.RawMessage(`{"a":1,"a":2}`))}, "", wantError{kind: netconf.ErrDecode, key: "x.a"}},
+		{"own key not UTF-8", []netconf.Edit{netconf.Set("\xff", 1)}, "", wantError{kind: netconf.ErrDecode, key: "\xff"}},
+		{"own error", []netconf.Edit{func(map[string]json.RawMessage) error { return errors.New("no room") }}, "", wantError{kind: netconf.ErrInvalid, text: "no room"}},
+		{"own error with a code", []netconf.Edit{netconf.In("ipam", func(map[string]json.RawMessage) error { return codeError(11) })}, "", wantError{kind: netconf.ErrInvalid, code: 11, key: "ipam"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			p := mustPlugin(t, start)
+			got, err := p.Edit(tt.edits...)
+			if !p.Equal(mustPlugin(t, start)) {
+				t.Errorf("the plugin changed to %v", p)
+			}
+			if tt.err.kind != nil {
+				tt.err.check(t, err)
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if data, _ := got.MarshalJSON(); string(data) != tt.want {
+				t.Errorf("got %s, want %s", data, tt.want)
+			}
+		})
+	}
+}
+
+// An Edit that keeps what it was given cannot change the result.
+func TestEditKeepsHold(t *testing.T) {
+	t.Parallel()
+	var kept map[string]json.RawMessage
+	mine := json.RawMessage(`"mine"`)
+	p, err := mustPlugin(t, `{"type":"a"}`).Edit(func(keys map[string]json.RawMessage) error {
+		keys["x"] = mine
+		kept = keys
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	clear(mine)
+	clear(kept["type"])
+	kept["y"] = nil
+	if data, _ := p.MarshalJSON(); string(data) != `{"type":"a","x":"mine"}` {
+		t.Errorf("plugin is %s", data)
+	}
+}

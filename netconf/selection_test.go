@@ -1,0 +1,177 @@
+package netconf_test
+
+import (
+	"encoding/json"
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/metacni/metacni/netconf"
+)
+
+func TestParseSelection(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name, s string
+		want    []netconf.Selection
+	}{
+		{"empty", "", nil},
+		{"blank", " \n\t", nil},
+		{"empty array", "[ ]", nil},
+		{"one name", "blue", []netconf.Selection{{Name: "blue"}}},
+		{
+			"list", " blue , kube-system/red@net7,\n\tGreen_1.x@ eth1 ",
+			[]netconf.Selection{{Name: "blue"}, {Name: "red", Namespace: "kube-system", Interface: "net7"}, {Name: "Green_1.x", Interface: "eth1"}},
+		},
+		{"same name twice", "blue,blue", []netconf.Selection{{Name: "blue"}, {Name: "blue"}}},
+		{
+			"array, every field",
+			`[{"name":"blue","namespace":"ns","interface":"net1","mac":"02:00:00:00:00:01","infiniband-guid":"00:11:22:33:44:55:66:77",
+			   "deviceID":"0000:03:00.0","ips":["10.0.0.5/24","fd00::5"],"portMappings":[{"hostPort":80, "containerPort":8080.0}],
+			   "bandwidth":{"ingressRate": 1e6},"cni-args":{"k":[1, 9007199254740993]},"default-route":["10.0.0.1","fd00::1"],
+			   "ipam-claim-reference":"claim.a","unknown":true},
+			  {"name":"red"}]`,
+			[]netconf.Selection{{
+				Name: "blue", Namespace: "ns", Interface: "net1", MAC: "02:00:00:00:00:01", InfinibandGUID: "00:11:22:33:44:55:66:77",
+				DeviceID: "0000:03:00.0", IPs: []string{"10.0.0.5/24", "fd00::5"},
+				PortMappings:       json.RawMessage(`[{"hostPort":80,"containerPort":8080.0}]`),
+				Bandwidth:          json.RawMessage(`{"ingressRate":1e6}`),
+				CNIArgs:            map[string]json.RawMessage{"k": json.RawMessage(`[1,9007199254740993]`)},
+				DefaultRoute:       []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")},
+				IPAMClaimReference: "claim.a",
+			}, {Name: "red"}},
+		},
+		{"old name of the interface", `[{"name":"a","interfaceRequest":"net5"},{"name":"b","interface":"net6","interfaceRequest":"net7"}]`, []netconf.Selection{{Name: "a", Interface: "net5"}, {Name: "b", Interface: "net6"}}},
+		{
+			"null is absent",
+			`[{"name":"a","namespace":null,"interface":null,"interfaceRequest":null,"mac":null,"infiniband-guid":null,"deviceID":null,"ips":null,"portMappings":null,"bandwidth":null,"cni-args":null,"default-route":null,"ipam-claim-reference":null}]`,
+			[]netconf.Selection{{Name: "a"}},
+		},
+		{"empty default route and arguments", `[{"name":"a","default-route":[],"cni-args":{},"ips":[]}]`, []netconf.Selection{{Name: "a", DefaultRoute: []netip.Addr{}, CNIArgs: map[string]json.RawMessage{}, IPs: []string{}}}}, // D55
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			got, err := netconf.ParseSelection(tt.s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(tt.want, got, cmpopts.EquateComparable(netip.Addr{})); d != "" {
+				t.Errorf("(-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+func TestParseSelectionErrors(t *testing.T) {
+	t.Parallel()
+	decode, invalid := netconf.ErrDecode, netconf.ErrInvalid
+	tests := []struct {
+		s    string
+		want wantError
+	}{
+		{"a,,b", wantError{kind: invalid, key: "[1].name", text: "missing"}},
+		{"a,", wantError{kind: invalid, key: "[1].name"}},
+		{"/a", wantError{kind: invalid, network: "a", key: "[0].namespace"}},
+		{"ns/", wantError{kind: invalid, key: "[0].name"}},
+		{"a,ns/b/c", wantError{kind: invalid, network: "b/c", key: "[1].name"}},
+		{"../a", wantError{kind: invalid, network: "a", key: "[0].namespace"}},
+		{"ns/..", wantError{kind: invalid, network: "..", key: "[0].name"}},
+		{"Ns/a", wantError{kind: invalid, network: "a", key: "[0].namespace"}},
+		{"a b", wantError{kind: invalid, network: "a b", key: "[0].name"}},
+		{"a@", wantError{kind: invalid, code: 4, network: "a", key: "[0].interface"}},
+		{"a@b@c", wantError{kind: invalid, code: 4, network: "a", key: "[0].interface"}},
+		{"a@x/y", wantError{kind: invalid, code: 4, network: "a", key: "[0].interface"}},
+		{"a@..", wantError{kind: invalid, code: 4, network: "a", key: "[0].interface"}},
+		{"a,b@sixteen-bytes-xx", wantError{kind: invalid, code: 4, network: "b", key: "[1].interface"}},
+		{"a\xff", wantError{kind: decode, text: "UTF-8"}},
+		{`"a"`, wantError{kind: decode, text: "a string, want an array"}},
+		{`{"name":"a"}`, wantError{kind: decode, text: "an object, want an array"}},
+		{`[{"name":"a"}`, wantError{kind: decode, text: "line 1"}},
+		{`[{"name":"a"},"b"]`, wantError{kind: decode, key: "[1]"}},
+		{`[{"name":"a"},null]`, wantError{kind: decode, key: "[1]"}},
+		{`[{"name":"a","name":"b"}]`, wantError{kind: decode, key: "[0].name", text: "twice"}},
+		{`[{}]`, wantError{kind: invalid, key: "[0].name", text: "missing"}},
+		{`[{"name":5}]`, wantError{kind: decode, key: "[0].name"}},
+		{`[{"name":"a/../b"}]`, wantError{kind: invalid, network: "a/../b", key: "[0].name"}},
+		{`[{"name":"a","namespace":"."}]`, wantError{kind: invalid, network: "a", key: "[0].namespace"}},
+		{`[{"name":"a","interface":"a b"}]`, wantError{kind: invalid, code: 4, network: "a", key: "[0].interface"}},
+		{`[{"name":"a","interfaceRequest":"a/b"}]`, wantError{kind: invalid, code: 4, network: "a", key: "[0].interface"}},
+		{`[{"name":"a","interface":1}]`, wantError{kind: decode, network: "a", key: "[0].interface"}},
+		{`[{"name":"a","mac":"xx"}]`, wantError{kind: invalid, network: "a", key: "[0].mac"}},
+		{`[{"name":"a","infiniband-guid":"02:00:00:00:00:01"}]`, wantError{kind: invalid, network: "a", key: "[0].infiniband-guid"}},
+		{`[{"name":"a","ips":"10.0.0.1"}]`, wantError{kind: decode, network: "a", key: "[0].ips"}},
+		{`[{"name":"a","ips":[1]}]`, wantError{kind: decode, network: "a", key: "[0].ips"}},
+		{`[{"name":"a","ips":["10.0.0.1","10.0.0.300"]}]`, wantError{kind: invalid, network: "a", key: "[0].ips[1]"}},
+		{`[{"name":"a","ips":["10.0.0.1/33"]}]`, wantError{kind: invalid, network: "a", key: "[0].ips[0]"}},
+		{`[{"name":"a","ips":["fe80::1%eth0"]}]`, wantError{kind: invalid, network: "a", key: "[0].ips[0]"}},
+		{`[{"name":"a","portMappings":{}}]`, wantError{kind: decode, network: "a", key: "[0].portMappings"}},
+		{`[{"name":"a","portMappings":[80]}]`, wantError{kind: decode, network: "a", key: "[0].portMappings"}},
+		{`[{"name":"a","bandwidth":[]}]`, wantError{kind: decode, network: "a", key: "[0].bandwidth"}},
+		{`[{"name":"a","cni-args":"x=y"}]`, wantError{kind: decode, network: "a", key: "[0].cni-args"}},
+		{`[{"name":"a","default-route":"10.0.0.1"}]`, wantError{kind: decode, network: "a", key: "[0].default-route"}},
+		{`[{"name":"a","default-route":["10.0.0.1","gw"]}]`, wantError{kind: invalid, network: "a", key: "[0].default-route[1]"}},
+		{`[{"name":"a","ipam-claim-reference":"../x"}]`, wantError{kind: invalid, network: "a", key: "[0].ipam-claim-reference"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.s, func(t *testing.T) {
+			t.Parallel()
+			got, err := netconf.ParseSelection(tt.s)
+			if got != nil {
+				t.Errorf("got %v", got)
+			}
+			tt.want.check(t, err)
+		})
+	}
+}
+
+func TestSelectionJSON(t *testing.T) {
+	t.Parallel()
+	const data = `{"name":"a","cni-args":{},"default-route":[]}`
+	var s netconf.Selection
+	if err := json.Unmarshal([]byte(data), &s); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := json.Marshal(s); err != nil || string(got) != data {
+		t.Errorf("marshals to %s, %v; want %s", got, err, data)
+	}
+	before := s
+	if err := json.Unmarshal([]byte("null"), &s); err != nil || s.Name != before.Name {
+		t.Errorf("null makes it %v, %v", s, err)
+	}
+	wantError{kind: netconf.ErrInvalid, network: "b", key: "mac"}.check(t, s.UnmarshalJSON([]byte(`{"name":"b","mac":"x"}`)))
+	wantError{kind: netconf.ErrDecode, key: "name"}.check(t, s.UnmarshalJSON([]byte(`{"name":"b","name":"c"}`)))
+	if s.Name != "a" {
+		t.Errorf("a failed Unmarshal left %v", s)
+	}
+}
+
+func TestCapabilityArgs(t *testing.T) {
+	t.Parallel()
+	if args := (netconf.Selection{Name: "a", Interface: "net1"}).CapabilityArgs(); args != nil {
+		t.Errorf("args are %v", args)
+	}
+	s, err := netconf.ParseSelection(`[{"name":"a","mac":"02:00:00:00:00:01","ips":["10.0.0.1/8"],"portMappings":[{"hostPort":1}],
+		"bandwidth":{"x":1.0},"infiniband-guid":"00:11:22:33:44:55:66:77","deviceID":"<d>","cni-args":{"x":1},"default-route":["10.0.0.1"]}]`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := s[0].CapabilityArgs()
+	want := map[string]json.RawMessage{
+		"mac":            json.RawMessage(`"02:00:00:00:00:01"`),
+		"ips":            json.RawMessage(`["10.0.0.1/8"]`),
+		"portMappings":   json.RawMessage(`[{"hostPort":1}]`),
+		"bandwidth":      json.RawMessage(`{"x":1.0}`),
+		"infinibandGUID": json.RawMessage(`"00:11:22:33:44:55:66:77"`),
+		"deviceID":       json.RawMessage(`"<d>"`),
+	}
+	if d := cmp.Diff(want, args); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	clear(args["bandwidth"])
+	if string(s[0].Bandwidth) != `{"x":1.0}` {
+		t.Error("the arguments share memory with the selection")
+	}
+}
