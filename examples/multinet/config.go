@@ -35,10 +35,6 @@ type config struct {
 	BinDir             string `json:"binDir"`
 	ReadinessIndicator string `json:"readinessindicatorfile"`
 
-	// The second key is what libcni 1.1 called the first.
-	Valid       []types.GCAttachment `json:"cni.dev/valid-attachments"`
-	ValidLegacy []types.GCAttachment `json:"cni.dev/attachments"`
-
 	stdin []byte
 }
 
@@ -64,14 +60,6 @@ func readConfig(stdin []byte) (config, error) {
 
 func (c *config) invalid(key string, err error) error {
 	return &netconf.Error{Kind: netconf.ErrInvalid, Network: c.Name, Key: key, Err: err}
-}
-
-// valid is the runtime's list of valid attachments; nil is none.
-func (c *config) valid() []types.GCAttachment {
-	if c.Valid != nil {
-		return c.Valid
-	}
-	return c.ValidLegacy
 }
 
 // ready fails while the readiness indicator file is missing.

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 
 	"github.com/containernetworking/plugins/pkg/ns"
@@ -21,7 +22,7 @@ import (
 // not there, or not ours to look into, is for the plugins to complain about.
 func interfaceNames(path string) ([]string, error) {
 	names, err := ifname.Taken(path)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ifname.ErrNetNS) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ifname.ErrNetNS) || os.Geteuid() != 0 {
 		return nil, nil
 	}
 	return names, err

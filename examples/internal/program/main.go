@@ -1,0 +1,73 @@
+// Package program is the main of the example plugins: all that touches the
+// process, so that the plugins themselves can be tested without one.
+package program
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/status"
+)
+
+// UndoTimeout bounds undoing once the process has been told to stop: runtimes
+// do not wait long between SIGTERM and SIGKILL.
+const UndoTimeout = 3 * time.Second
+
+// A Process is what a plugin takes from its process, and its tests fake.
+type Process struct {
+	Exec   invoke.Exec
+	Env    []string
+	Stdout io.Writer // for the result; errors are printed by Main
+}
+
+// Main runs the plugin that commands makes, as the CNI specification wants
+// (section 2), and exits with status 1 when its command fails. The context of
+// the commands ends with the first signal that asks the process to stop.
+func Main(about string, commands func(context.Context, Process) skel.CNIFuncs) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	// A result that nobody reads is an error to undo the ADD for, not our end.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+
+	var stdin []byte
+	command := func(do func(*skel.CmdArgs) error) func(*skel.CmdArgs) error {
+		return func(args *skel.CmdArgs) error {
+			stdin = args.StdinData
+			return status.Error(do(args))
+		}
+	}
+	do := commands(ctx, Process{Exec: &delegate.Process{Stderr: os.Stderr}, Env: os.Environ(), Stdout: os.Stdout})
+	err := skel.PluginMainFuncsWithError(skel.CNIFuncs{
+		Add: command(do.Add), Check: command(do.Check), Del: command(do.Del), GC: command(do.GC), Status: command(do.Status),
+	}, version.All, about)
+	if err != nil {
+		report(stdin, err)
+		os.Exit(1)
+	}
+}
+
+// report prints the error object of the specification (section "Error"), in
+// the version of the configuration, as far as that is known.
+func report(stdin []byte, err *types.Error) {
+	var conf struct {
+		CNIVersion string `json:"cniVersion"`
+	}
+	_ = json.Unmarshal(stdin, &conf) // perhaps that is the error
+	object := struct {
+		CNIVersion string `json:"cniVersion"`
+		*types.Error
+	}{cmp.Or(conf.CNIVersion, version.Current()), err}
+	_ = json.NewEncoder(os.Stdout).Encode(object) // nobody is left to tell of a failure
+}

@@ -1,0 +1,85 @@
+package program
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/netconf"
+)
+
+// Commands are those of a plugin that prepares each in the same way. They end
+// early, undoing what they did, with ctx.
+func Commands[C any](ctx context.Context, prepare func(*skel.CmdArgs) (C, error), add, check, del, gc, status func(C, context.Context) error) skel.CNIFuncs {
+	command := func(do func(C, context.Context) error) func(*skel.CmdArgs) error {
+		return func(args *skel.CmdArgs) error {
+			c, err := prepare(args)
+			if err != nil {
+				return err
+			}
+			return do(c, ctx)
+		}
+	}
+	return skel.CNIFuncs{Add: command(add), Check: command(check), Del: command(del), GC: command(gc), Status: command(status)}
+}
+
+// Valid reads the runtime's list of valid attachments from the configuration
+// of a GC. Nil is none, which is not an empty one.
+func Valid(stdin []byte) ([]types.GCAttachment, error) {
+	conf, err := netconf.Decode[struct {
+		Valid  []types.GCAttachment `json:"cni.dev/valid-attachments"`
+		Legacy []types.GCAttachment `json:"cni.dev/attachments"` // what libcni 1.1 called it
+	}](stdin)
+	if conf.Valid == nil {
+		return conf.Legacy, err
+	}
+	return conf.Valid, err
+}
+
+// RefuseHostNetwork fails for the network namespace that the process itself
+// runs in, unless args allow it: skel would find out after the result was
+// printed.
+func RefuseHostNetwork(args *skel.CmdArgs) error {
+	if args.NetnsOverride == "1" || strings.EqualFold(args.NetnsOverride, "true") {
+		return nil
+	}
+	theirs, err := os.Stat(args.Netns)
+	if err != nil {
+		return nil //nolint:nilerr // what is not there is not ours
+	}
+	ours, err := os.Stat("/proc/self/ns/net")
+	if err == nil && os.SameFile(ours, theirs) {
+		return types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is the host's own network namespace", args.Netns)
+	}
+	return nil
+}
+
+// PrintResult answers the runtime with the result of a, in the version that it
+// asked for: as it is where that is the result's own, and else converted.
+func PrintResult(to io.Writer, a delegate.Attached, version string) error {
+	r, err := a.Decode()
+	if err != nil {
+		return err
+	}
+	out := bytes.NewBuffer(bytes.Clone(a.Result))
+	if r.Version() != version {
+		out.Reset()
+		if r, err = r.GetAsVersion(version); err == nil {
+			err = r.PrintTo(out)
+		}
+		if err != nil {
+			return types.NewError(types.ErrIncompatibleCNIVersion, "result cannot be expressed in the version asked for", err.Error())
+		}
+	}
+	out.WriteByte('\n')
+	if _, err := to.Write(out.Bytes()); err != nil {
+		return types.NewError(types.ErrIOFailure, "print the result", err.Error())
+	}
+	return nil
+}
