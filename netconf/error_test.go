@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -62,4 +65,52 @@ func TestG5EditErrors(t *testing.T) {
 	wantError{kind: netconf.ErrDecode}.check(t, fail(inner))
 	wantError{kind: netconf.ErrNotFound}.check(t, fail(fmt.Errorf("looking: %w", netconf.ErrNotFound)))
 	wantError{kind: netconf.ErrInvalid}.check(t, fail(codeError(0)))
+}
+
+// wantError is what the tests ask of an error.
+type wantError struct {
+	kind    error
+	code    uint
+	file    string
+	network string
+	key     string
+	text    string // part of the text
+}
+
+func (w wantError) check(t *testing.T, err error) {
+	t.Helper()
+	var e *netconf.Error
+	if !errors.As(err, &e) {
+		t.Fatalf("error is %T (%v), want *netconf.Error", err, err)
+	}
+	if _, ok := err.(*netconf.Error); !ok {
+		t.Errorf("outermost error is %T, want *netconf.Error", err)
+	}
+	if e.Kind != w.kind || (w.kind != nil && !errors.Is(err, w.kind)) {
+		t.Errorf("kind is %v, want %v (%v)", e.Kind, w.kind, err)
+	}
+	if w.code == 0 {
+		w.code = 7
+		if w.kind == netconf.ErrDecode {
+			w.code = 6
+		}
+	}
+	if e.CNICode() != w.code {
+		t.Errorf("CNI code is %d, want %d", e.CNICode(), w.code)
+	}
+	got := []string{e.File, e.Network, e.Key}
+	if d := cmp.Diff([]string{w.file, w.network, w.key}, got); d != "" {
+		t.Errorf("file, network, key (-want +got):\n%s", d)
+	}
+	if !strings.HasPrefix(err.Error(), "netconf: ") || !strings.Contains(err.Error(), w.text) {
+		t.Errorf("text is %q, want %q in it", err, w.text)
+	}
+	if strings.Contains(err.Error(), "\n") {
+		t.Errorf("text has more than one line: %q", err)
+	}
+	for _, field := range got {
+		if !strings.Contains(err.Error(), strings.Trim(fmt.Sprintf("%q", field), `"`)) {
+			t.Errorf("text %q does not name %q", err, field)
+		}
+	}
 }

@@ -38,23 +38,28 @@ func TestRequest(t *testing.T) {
 			`{"cniVersion":"1.1.0","mtu":1.0,"name":"n","prevResult":{"ips":[1e0],"z":1},"type":"a"}`,
 		},
 		{
-			"nothing declared", 0, netconf.Request{CapabilityArgs: args},
+			"nothing declared", 0,
+			netconf.Request{CapabilityArgs: args},
 			`{"cniVersion":"1.1.0","mtu":1.0,"name":"n","type":"a"}`,
 		},
 		{
-			"declared", 1, netconf.Request{CapabilityArgs: args},
+			"declared", 1,
+			netconf.Request{CapabilityArgs: args},
 			`{"capabilities":{"mac":true,"ips":true,"bandwidth":false},"cniVersion":"1.1.0","name":"n","prevResult":{"own":1},"runtimeConfig":{"ips":null,"mac":"02:00:00:00:00:01"},"type":"b"}`,
 		},
 		{
-			"own runtimeConfig and prevResult stay", 1, netconf.Request{PrevResult: json.RawMessage("null"), CapabilityArgs: map[string]json.RawMessage{"dns": nil}},
+			"own runtimeConfig and prevResult stay", 1,
+			netconf.Request{PrevResult: json.RawMessage("null"), CapabilityArgs: map[string]json.RawMessage{"dns": nil}},
 			`{"capabilities":{"mac":true,"ips":true,"bandwidth":false},"cniVersion":"1.1.0","name":"n","prevResult":{"own":1},"runtimeConfig":{"own":1},"type":"b"}`,
 		},
 		{
-			"no valid attachments", 0, netconf.Request{ValidAttachments: []types.GCAttachment{}},
+			"no valid attachments", 0,
+			netconf.Request{ValidAttachments: []types.GCAttachment{}},
 			`{"cni.dev/attachments":[],"cni.dev/valid-attachments":[],"cniVersion":"1.1.0","mtu":1.0,"name":"n","type":"a"}`,
 		},
 		{
-			"valid attachments", 0, netconf.Request{ValidAttachments: []types.GCAttachment{{ContainerID: "c", IfName: "eth0"}}},
+			"valid attachments", 0,
+			netconf.Request{ValidAttachments: []types.GCAttachment{{ContainerID: "c", IfName: "eth0"}}},
 			`{"cni.dev/attachments":[{"containerID":"c","ifname":"eth0"}],"cni.dev/valid-attachments":[{"containerID":"c","ifname":"eth0"}],"cniVersion":"1.1.0","mtu":1.0,"name":"n","type":"a"}`,
 		},
 	}

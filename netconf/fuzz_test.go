@@ -1,0 +1,209 @@
+package netconf_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/utils"
+
+	"github.com/metacni/metacni/netconf"
+)
+
+var fuzzSeeds = []string{
+	``, `null`, `[]`, `{}`, `{"type":"a"}`, `{"name":"n","type":"a","x":1e400}`, requestNetwork,
+	`{"name":"n","cniVersions":["0.4.0","9.0.0"],"disableCheck":"TRUE","plugins":[{"type":"a","capabilities":{"mac":true,"x":1}},{"type":"b","ipam":{"type":"c"}}]}`,
+	`{"name":"../n","plugins":[{"type":"a"}]}`, `{"plugins":[{"type":"a","a":{"b":1,"b":2}}]}`,
+	"{\"type\":\"\\ud800\",\"\\ud800\":\"\u2028<\"}", `{"TYPE":"a","Type":"b","name":"n"}`,
+}
+
+// checkError holds an error of the package against its contract.
+func checkError(t *testing.T, err error) {
+	t.Helper()
+	if _, ok := err.(*netconf.Error); !ok {
+		t.Fatalf("error is a %T", err)
+	}
+	if !errors.Is(err, netconf.ErrDecode) && !errors.Is(err, netconf.ErrInvalid) {
+		t.Errorf("error has no kind: %v", err)
+	}
+	if strings.Contains(err.Error(), "\n") {
+		t.Errorf("error has more than a line: %q", err)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, seed := range fuzzSeeds {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		n, err := netconf.Parse(data)
+		if err != nil {
+			checkError(t, err)
+			return
+		}
+		out, err := n.MarshalJSON()
+		if err != nil || !json.Valid(out) {
+			t.Fatalf("marshals to %s, %v", out, err)
+		}
+		again, err := netconf.Parse(out)
+		if err != nil || !again.Equal(n) {
+			t.Fatalf("%s parses to %v, %v", out, again, err)
+		}
+		for i, p := range n.Plugins() {
+			if p.Type() == "" {
+				t.Errorf("plugin %d has no type", i)
+			}
+			request, err := n.Request(i, netconf.Request{})
+			if n.Name() == "" {
+				checkError(t, err)
+				continue
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			q, err := netconf.ParsePlugin(request)
+			if err != nil || q.Type() != p.Type() {
+				t.Errorf("request %s: %v", request, err)
+			}
+		}
+		if n.Name() == "" {
+			return
+		}
+		if utils.ValidateNetworkName(n.Name()) != nil {
+			t.Errorf("%q is no network name", n.Name())
+		}
+		// Where libcni takes the list as well, it means the same.
+		list, err := libcni.NetworkConfFromBytes(out)
+		if err != nil {
+			return
+		}
+		if list.CNIVersion == "" {
+			list.CNIVersion = "0.1.0"
+		}
+		if list.Name != n.Name() || list.CNIVersion != n.CNIVersion() && !n.Has("cniVersions") || len(list.Plugins) != len(n.Plugins()) ||
+			list.DisableCheck != n.DisableCheck() || list.DisableGC != n.DisableGC() {
+			t.Errorf("%s means %+v to libcni", out, list)
+		}
+		for i, p := range n.Plugins() {
+			if list.Plugins[i].Network.Type != p.Type() {
+				t.Errorf("plugin %d is %q to libcni", i, list.Plugins[i].Network.Type)
+			}
+		}
+	})
+}
+
+func FuzzParsePlugin(f *testing.F) {
+	for _, seed := range fuzzSeeds {
+		f.Add([]byte(seed), "ipam", "type")
+	}
+	f.Fuzz(func(t *testing.T, data []byte, key, inner string) {
+		p, err := netconf.ParsePlugin(data)
+		if err != nil {
+			checkError(t, err)
+			return
+		}
+		out, err := p.MarshalJSON()
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := netconf.ParsePlugin(out)
+		if err != nil || !again.Equal(p) {
+			t.Fatalf("%s parses to %v, %v", out, again, err)
+		}
+		p.Capabilities()
+		same, err := p.Edit(netconf.In(key, netconf.Remove()), netconf.Default("type", p.Type()), netconf.Remove("type"))
+		if err != nil {
+			checkError(t, err)
+		} else if same.Has("type") {
+			t.Errorf("%v has a type", same)
+		}
+		set, err := p.Edit(netconf.Remove(key), netconf.In(key, netconf.Set(inner, json.RawMessage(out))))
+		if err != nil {
+			checkError(t, err)
+			return
+		}
+		value, ok := set.Get(key)
+		keys, err := netconf.Decode[map[string]json.RawMessage](value)
+		if err != nil || !ok {
+			t.Fatalf("%q is %s, %v", key, value, err)
+		}
+		if !bytes.Equal(keys[inner], out) {
+			t.Errorf("%q in %q is %s, want %s", inner, key, keys[inner], out)
+		}
+	})
+}
+
+func FuzzParseSelection(f *testing.F) {
+	for _, seed := range []string{
+		"", "a", "ns/a@net1, b", "a,,b", "../a", "a@b@c", `[{"name":"a"}]`, `{"name":"a"}`,
+		`[{"name":"a","namespace":"n","interfaceRequest":"i","mac":"02:00:00:00:00:01","ips":["10.0.0.1/8","::1"],"portMappings":[{}],"bandwidth":{"x":1.0},"cni-args":{"<":"<"},"default-route":["::ffff:1.2.3.4"],"deviceID":"d","infiniband-guid":"0011.2233.4455.6677","ipam-claim-reference":"c"}]`,
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		selections, err := netconf.ParseSelection(s)
+		if err != nil {
+			checkError(t, err)
+			return
+		}
+		for _, selection := range selections {
+			for _, name := range []string{selection.Name, selection.Namespace, selection.Interface, selection.IPAMClaimReference} {
+				if strings.ContainsAny(name, "/\\\x00") && name != selection.Interface || strings.Contains(name, "/") || name == "." || name == ".." {
+					t.Errorf("%q can be a path", name)
+				}
+			}
+			for key, arg := range selection.CapabilityArgs() {
+				if !json.Valid(arg) {
+					t.Errorf("%s is %s", key, arg)
+				}
+			}
+		}
+		if len(selections) == 0 {
+			return
+		}
+		first, err := json.Marshal(selections)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := netconf.ParseSelection(string(first))
+		if err != nil {
+			t.Fatalf("%s: %v", first, err)
+		}
+		if second, err := json.Marshal(again); err != nil || !bytes.Equal(first, second) {
+			t.Errorf("%s parses to %s, %v", first, second, err)
+		}
+	})
+}
+
+func FuzzDecode(f *testing.F) {
+	for _, seed := range fuzzSeeds {
+		f.Add([]byte(seed))
+	}
+	f.Add([]byte(`{"name":"m","mtu":1,"delegates":[{"type":"a"},{"plugins":[]}],"delegate":{"type":1}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		conf, err := netconf.Decode[metaConfig](data)
+		if err != nil {
+			checkError(t, err)
+		} else if _, err := json.Marshal(conf); err != nil {
+			t.Errorf("%s cannot be marshaled again: %v", data, err)
+		}
+		keys, err := netconf.Decode[map[string]json.RawMessage](data)
+		if err != nil {
+			checkError(t, err)
+			return
+		}
+		p, err := netconf.Decode[netconf.Plugin](data)
+		if err != nil {
+			checkError(t, err)
+			return
+		}
+		for key := range keys {
+			if !p.Has(key) {
+				t.Errorf("the plugin has no %q", key)
+			}
+		}
+	})
+}

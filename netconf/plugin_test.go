@@ -1,0 +1,103 @@
+package netconf_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/metacni/metacni/netconf"
+)
+
+// TestG4Lossless: what encoding/json loses in a typed structure survives every
+// way through the package (V7, D7, D8).
+func TestG4Lossless(t *testing.T) {
+	t.Parallel()
+	values := []string{
+		`9007199254740993`, `1e400`, `-0`, `1.50`, `123456789012345678901234567890`,
+		`"<script>&amp;\u2028"`, `"\ud800"`, `"\/"`, `"\u00e9é"`, `null`, `[[],{},[{"b":1,"a":2}]]`, `""`,
+	}
+	for _, value := range values {
+		data := fmt.Sprintf(`{"name":"n","unknown":%[1]s,"plugins":[{"type":"a","unknown":%[1]s}]}`, value)
+		n, err := mustParse(t, data).Edit(netconf.Set("cniVersion", "1.1.0"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err = n.EditPlugins(netconf.Set("added", n)); err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := n.Get("unknown"); string(got) != value {
+			t.Errorf("network has %s, want %s", got, value)
+		}
+		request, err := n.Request(0, netconf.Request{
+			PrevResult:     json.RawMessage(`{"x":` + value + `}`),
+			CapabilityArgs: map[string]json.RawMessage{"mac": json.RawMessage(value)},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys, err := netconf.Decode[map[string]json.RawMessage](request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(keys["unknown"]) != value || string(keys["prevResult"]) != `{"x":`+value+`}` {
+			t.Errorf("request is %s, want %s in it", request, value)
+		}
+	}
+}
+
+func TestPlugin(t *testing.T) {
+	t.Parallel()
+	p := mustPlugin(t, `{ "ipam": { "type" : "host-local" }, "mtu": 1500 }`)
+	if p.Type() != "" || p.IsZero() || !p.Has("ipam") || p.Has("type") {
+		t.Errorf("plugin is %v", p)
+	}
+	raw, ok := p.Get("ipam")
+	if !ok || string(raw) != `{"type":"host-local"}` {
+		t.Errorf("ipam is %s", raw)
+	}
+	var v struct {
+		MTU  int
+		IPAM netconf.Plugin
+	}
+	if err := p.Decode(&v); err != nil || v.MTU != 1500 || v.IPAM.Type() != "host-local" {
+		t.Errorf("Decode gave %+v, %v", v, err)
+	}
+	var odd struct {
+		MTU bool `json:"mtu"`
+	}
+	wantError{kind: netconf.ErrDecode, key: "mtu"}.check(t, p.Decode(&odd))
+	wantError{kind: netconf.ErrDecode}.check(t, p.Decode(nil))
+
+	q, err := p.Edit(netconf.Set("type", "bridge"))
+	if err != nil || q.Type() != "bridge" || p.Type() != "" {
+		t.Errorf("Edit gave %v, %v", q, err)
+	}
+	_, err = p.Edit(netconf.Set("dns", "8.8.8.8"))
+	wantError{kind: netconf.ErrDecode, key: "dns"}.check(t, err)
+
+	var zero netconf.Plugin
+	if !zero.IsZero() || zero.Type() != "" || zero.Has("type") || zero.Capabilities() != nil {
+		t.Errorf("zero plugin says something")
+	}
+	if err := json.Unmarshal([]byte(` null `), &zero); err != nil || !zero.IsZero() {
+		t.Errorf("null unmarshals to %v, %v", zero, err)
+	}
+	data, err := json.Marshal(struct {
+		P netconf.Plugin
+		Q netconf.Plugin `json:",omitzero"`
+	}{})
+	if string(data) != `{"P":null}` || err != nil {
+		t.Errorf("zero plugins marshal to %s, %v", data, err)
+	}
+	if made, err := zero.Edit(netconf.Set("type", "x")); err != nil || made.Type() != "x" {
+		t.Errorf("edit of the zero plugin gave %v, %v", made, err)
+	}
+	if err := zero.UnmarshalJSON([]byte(`[]`)); err == nil || !zero.IsZero() {
+		t.Errorf("[] unmarshals to %v", zero)
+	}
+	_, err = netconf.ParsePlugin([]byte(`{"type":"a"}x`))
+	wantError{kind: netconf.ErrDecode}.check(t, err)
+	_, err = netconf.ParsePlugin([]byte(strings.Repeat("[", 20000)))
+	wantError{kind: netconf.ErrDecode}.check(t, err)
+}
