@@ -66,36 +66,42 @@ func (f files) tryReplace(k Key, line []byte) error {
 		return err
 	}
 	defer root.Close()
+	name := dirName(k.ContainerID)
 	made := true
-	if err := root.Mkdir(dirName(k.ContainerID)); errors.Is(err, fs.ErrExist) {
+	if err := root.Mkdir(name); errors.Is(err, fs.ErrExist) {
 		made = false
 	} else if err != nil {
 		return err
 	}
-	dir, err := root.Open(dirName(k.ContainerID))
+	dir, err := root.Open(name)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
+	found := false
 	if !made {
 		if err := notQuarantined(dir, k); err != nil {
 			return err
 		}
+		_, err := dir.Stat(fileName(k))
+		found = err == nil
 	}
 	if err := dir.WriteFile(fileName(k), line); err != nil {
 		if made {
-			_ = root.Rmdir(dirName(k.ContainerID)) // the first error says more
+			_ = root.Rmdir(name) // the first error says more
 		}
 		return err
 	}
-	// Also when the directory was there: whoever made it may have died before
-	// this line. When there is nothing left to write it costs next to nothing.
+	if found {
+		return nil
+	}
+	// Also when the directory was there: who made it may have died before this.
 	return root.Sync()
 }
 
 // notQuarantined returns ErrCorrupt when k's record has been set aside.
 func notQuarantined(dir *durable.Dir, k Key) error {
-	_, _, err := dir.Stat(corruptName(k))
+	_, err := dir.Stat(corruptName(k))
 	if err == nil {
 		return &fs.PathError{Op: "set aside", Path: dir.Path(corruptName(k)), Err: ErrCorrupt}
 	}
@@ -149,23 +155,28 @@ func (f files) get(k Key, parse func([]byte) error) error {
 // that it is damaged.
 func load(dir *durable.Dir, k Key, parse func([]byte) error) error {
 	name := fileName(k)
-	data, id, err := dir.ReadFile(name, maxFile)
-	switch {
-	case err == nil:
-		err = parse(data)
-	case errors.Is(err, durable.ErrNotRegular), errors.Is(err, durable.ErrTooLarge):
-		err = corrupt(err)
-	}
-	if !errors.Is(err, ErrCorrupt) {
-		return err
-	}
-	// Not when somebody has replaced it meanwhile.
-	if now, _, serr := dir.Stat(name); serr == nil && (now == id || id == durable.ID{}) {
+	for try := 1; ; try++ {
+		data, id, err := dir.ReadFile(name, maxFile)
+		switch {
+		case err == nil:
+			err = parse(data)
+		case errors.Is(err, durable.ErrNotRegular), errors.Is(err, durable.ErrTooLarge):
+			err = corrupt(err)
+		}
+		if !errors.Is(err, ErrCorrupt) {
+			return err
+		}
+		now, serr := dir.Stat(name)
+		gone := errors.Is(serr, fs.ErrNotExist)
+		replaced := serr == nil && id != durable.ID{} && now.ID != id
+		if try < maxTries && (gone || replaced) {
+			continue // it is not what we have read any more
+		}
 		if rerr := dir.Rename(name, corruptName(k)); rerr != nil {
 			err = errors.Join(err, rerr)
 		}
+		return &fs.PathError{Op: "read", Path: dir.Path(corruptName(k)), Err: err}
 	}
-	return &fs.PathError{Op: "read", Path: dir.Path(corruptName(k)), Err: err}
 }
 
 // remove deletes k's record, its damaged record too when damaged is set, and
@@ -200,11 +211,11 @@ func unlink(dir *durable.Dir, name string) error {
 
 // unlinkAny is unlink for what somebody else may have put there, a directory.
 func unlinkAny(dir *durable.Dir, name string) error {
-	_, isDir, err := dir.Stat(name)
+	info, err := dir.Stat(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err == nil && isDir {
+	if err == nil && info.IsDir {
 		return dir.Rmdir(name)
 	}
 	return unlink(dir, name)

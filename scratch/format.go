@@ -87,43 +87,46 @@ func decode[T any](data []byte, match func(Key) bool) (Record[T], error) {
 		if len(line) == 0 {
 			continue
 		}
-		env, err := decodeLine(line, match)
-		if err != nil {
-			why = err
-			continue
+		r, err := decodeLine[T](line, match)
+		if err == nil {
+			return r, nil
 		}
-		r := Record[T]{Key: env.key(), State: env.State, Created: env.Created, Updated: env.Updated}
-		if err := json.Unmarshal(env.Value, &r.Value); err != nil {
-			return Record[T]{}, corrupt(fmt.Errorf("value: %w", err))
-		}
-		return r, nil
+		why = err
 	}
 	return Record[T]{}, corrupt(why)
 }
 
-func decodeLine(line []byte, match func(Key) bool) (*envelope[json.RawMessage], error) {
+func decodeLine[T any](line []byte, match func(Key) bool) (Record[T], error) {
+	env := new(envelope[T])
+	if err := verify(line); err != nil {
+		return Record[T]{}, err
+	}
+	switch err := json.Unmarshal(line[prefix:], env); {
+	case err != nil && (env.Version == 0 || env.Version == version):
+		return Record[T]{}, err
+	case env.Version != version: // what else was wrong with it, its own reader knows
+		return Record[T]{}, fmt.Errorf("unknown version %d", env.Version)
+	case checkKey(env.key()) != nil || !match(env.key()):
+		return Record[T]{}, fmt.Errorf("it is the record of %q", env.key().String())
+	case !env.State.valid():
+		return Record[T]{}, fmt.Errorf("unknown state %q", string(env.State))
+	}
+	return Record[T]{
+		Key: env.key(), State: env.State, Created: env.Created, Updated: env.Updated, Value: env.Value,
+	}, nil
+}
+
+// verify checks a line's sum.
+func verify(line []byte) error {
 	if len(line) <= prefix || line[sumLen] != ' ' {
-		return nil, errors.New("not a record")
+		return errors.New("not a record")
 	}
 	var want [sumLen]byte
 	sum(want[:], line[prefix:])
 	if !bytes.Equal(want[:], line[:sumLen]) {
-		return nil, errors.New("the checksum does not fit")
+		return errors.New("the checksum does not fit")
 	}
-	env := new(envelope[json.RawMessage])
-	switch err := json.Unmarshal(line[prefix:], env); {
-	case err != nil:
-		return nil, err
-	case env.Version != version:
-		return nil, fmt.Errorf("unknown version %d", env.Version)
-	case checkKey(env.key()) != nil || !match(env.key()):
-		return nil, fmt.Errorf("it is the record of %q", env.key().String())
-	case !env.State.valid():
-		return nil, fmt.Errorf("unknown state %q", string(env.State))
-	case env.Value == nil:
-		return nil, errors.New("no value")
-	}
-	return env, nil
+	return nil
 }
 
 // corrupt makes ErrCorrupt of err. It keeps only err's text: what a value's

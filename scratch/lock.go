@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"sync"
 	"time"
 
@@ -27,10 +26,9 @@ type Lock struct {
 	name string // of the file in root
 	id   durable.ID
 
-	mu       sync.Mutex // guards what follows
-	file     *os.File   // nil once released
-	end      int64      // of what is written in file
-	unsigned bool       // the owner could not be written down
+	mu   sync.Mutex // guards what follows
+	file *os.File   // nil once released
+	end  int64      // of what is written in file
 }
 
 // File returns the lock's file, to be handed to children: a child that has it
@@ -50,20 +48,35 @@ func (l *Lock) File() *os.File {
 // When it fails the child works under the lock all the same, but others will
 // have to wait for it: that is no reason to stop the child.
 func (l *Lock) Started(pid int) error {
-	k := Key{ContainerID: l.container}
-	start, err := startTime(pid)
-	if err != nil {
-		return fail("record a child of", k, err)
-	}
+	return fail("record a child of", Key{ContainerID: l.container}, l.started(pid))
+}
+
+func (l *Lock) started(pid int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.file == nil {
-		return fail("record a child of", k, os.ErrClosed)
+		return os.ErrClosed
 	}
-	if l.unsigned {
-		return fail("record a child of", k, errors.New("the owner is not recorded"))
+	start, err := startTime(pid)
+	if err != nil {
+		return err
 	}
-	return fail("record a child of", k, l.write(fmt.Sprintf("group %d %d\n", pid, start)))
+	text := ""
+	if l.end == 0 {
+		// Who we are matters only when we leave somebody behind, so a lock that
+		// starts nothing is not made to pay for it.
+		me, err := self()
+		if err != nil {
+			return err
+		}
+		text = me.String()
+	}
+	text += process{pid: pid, start: start}.String()
+	n, err := l.file.WriteAt([]byte(text), l.end)
+	if err == nil {
+		l.end += int64(n)
+	}
+	return err
 }
 
 // Unlock releases the lock, every copy of its file that a child has inherited
@@ -78,7 +91,7 @@ func (l *Lock) Unlock() error {
 	}
 	var errs []error
 	// Only while we hold the lock is the file's name certainly ours to remove.
-	if now, _, err := l.root.Stat(l.name); err == nil && now == l.id {
+	if now, err := l.root.Stat(l.name); err == nil && now.ID == l.id {
 		errs = append(errs, unlink(l.root, l.name))
 	}
 	// Closing alone would leave the lock to whoever has inherited the file.
@@ -95,30 +108,6 @@ func (l *Lock) holds(dir, container string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.file != nil && l.dir == dir && l.container == container
-}
-
-// write adds a line to the lock's file. The caller holds l.mu.
-func (l *Lock) write(line string) error {
-	n, err := l.file.WriteAt([]byte(line), l.end)
-	if err == nil {
-		l.end += int64(n)
-	}
-	return err
-}
-
-// sign writes down who holds the lock. If that fails, on a full disk perhaps,
-// the lock is held all the same: a DEL must not fail for it.
-func (l *Lock) sign(size int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if size > 0 && l.file.Truncate(0) != nil {
-		l.unsigned = true
-		return
-	}
-	me, err := self()
-	if err != nil || l.write(me.String()) != nil {
-		l.unsigned = true
-	}
 }
 
 func (f files) lock(ctx context.Context, id string) (*Lock, error) {
@@ -145,16 +134,18 @@ func (l *Lock) acquire(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ended(ctx)
 		}
-		file, id, size, err := l.root.OpenFile(l.name)
+		file, id, err := l.root.OpenFile(l.name)
 		if err != nil {
 			return err
 		}
 		free, err := flock(file)
 		if free {
 			// Between open and flock the last holder may have removed it.
-			if now, _, serr := l.root.Stat(l.name); serr == nil && now == id {
+			if now, serr := l.root.Stat(l.name); serr == nil && now.ID == id {
 				l.file, l.id = file, id
-				l.sign(size)
+				if now.Size > 0 {
+					return l.clear()
+				}
 				return nil
 			}
 			file.Close()
@@ -172,6 +163,16 @@ func (l *Lock) acquire(ctx context.Context) error {
 		}
 		wait = min(2*wait, longestWait)
 	}
+}
+
+// clear removes what a holder that died has written: its numbers may be used
+// again, and it is we who start processes now.
+func (l *Lock) clear() error {
+	err := l.file.Truncate(0)
+	if err != nil {
+		l.file.Close()
+	}
+	return err
 }
 
 // pause waits, and reports false when ctx ended first.
@@ -208,6 +209,6 @@ type owner struct {
 	pidns uint64 // inode number
 }
 
-func (o owner) String() string {
-	return "owner " + strconv.Itoa(o.pid) + " " + strconv.FormatUint(o.start, 10) + " " + strconv.FormatUint(o.pidns, 10) + "\n"
-}
+func (p process) String() string { return fmt.Sprintf("group %d %d\n", p.pid, p.start) }
+
+func (o owner) String() string { return fmt.Sprintf("owner %d %d %d\n", o.pid, o.start, o.pidns) }

@@ -121,17 +121,16 @@ func (d *Dir) Sync() error {
 	})
 }
 
-// Stat returns the identity of the entry name, without following a link, and
-// whether it is a directory.
-func (d *Dir) Stat(name string) (ID, bool, error) {
+// Stat returns what is known of the entry name, without following a link.
+func (d *Dir) Stat(name string) (Info, error) {
 	var st unix.Stat_t
 	err := d.at("fstatat", name, func() error {
 		return unix.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW)
 	})
 	if err != nil {
-		return ID{}, false, err
+		return Info{}, err
 	}
-	return id(&st), st.Mode&unix.S_IFMT == unix.S_IFDIR, nil
+	return Info{ID: id(&st), Size: st.Size, IsDir: st.Mode&unix.S_IFMT == unix.S_IFDIR}, nil
 }
 
 // Names returns the names in d, sorted.
@@ -159,14 +158,14 @@ func (d *Dir) Names() ([]string, error) {
 }
 
 // OpenFile opens the regular file name for reading and writing, making it with
-// mode 0600 when it is missing, and returns its identity and size as well.
-// Children do not inherit it unless told to.
-func (d *Dir) OpenFile(name string) (*os.File, ID, int64, error) {
+// mode 0600 when it is missing, and returns its identity as well. Children do
+// not inherit it unless told to.
+func (d *Dir) OpenFile(name string) (*os.File, ID, error) {
 	fd, st, err := d.open(name, unix.O_RDWR|unix.O_CREAT)
 	if err != nil {
-		return nil, ID{}, 0, err
+		return nil, ID{}, err
 	}
-	return os.NewFile(uintptr(fd), d.Path(name)), id(&st), st.Size, nil
+	return os.NewFile(uintptr(fd), d.Path(name)), id(&st), nil
 }
 
 // open opens name, which must be a regular file.

@@ -42,15 +42,13 @@ func (d *Dir) Rename(string, string) error { return errors.ErrUnsupported }
 func (d *Dir) Sync() error { return errors.ErrUnsupported }
 
 // Stat returns [errors.ErrUnsupported].
-func (d *Dir) Stat(string) (ID, bool, error) { return ID{}, false, errors.ErrUnsupported }
+func (d *Dir) Stat(string) (Info, error) { return Info{}, errors.ErrUnsupported }
 
 // Names returns [errors.ErrUnsupported].
 func (d *Dir) Names() ([]string, error) { return nil, errors.ErrUnsupported }
 
 // OpenFile returns [errors.ErrUnsupported].
-func (d *Dir) OpenFile(string) (*os.File, ID, int64, error) {
-	return nil, ID{}, 0, errors.ErrUnsupported
-}
+func (d *Dir) OpenFile(string) (*os.File, ID, error) { return nil, ID{}, errors.ErrUnsupported }
 
 // WriteFile returns [errors.ErrUnsupported].
 func (d *Dir) WriteFile(string, []byte) error { return errors.ErrUnsupported }

@@ -41,6 +41,13 @@ var (
 // An ID tells two files of one machine apart. The zero ID is no file's.
 type ID struct{ Dev, Ino uint64 }
 
+// An Info is what [Dir.Stat] tells of a directory's entry.
+type Info struct {
+	ID    ID
+	Size  int64
+	IsDir bool
+}
+
 // IsTemp reports whether name is one of [Dir.WriteFile]'s temporary files.
 func IsTemp(name string) bool { return strings.HasPrefix(name, TempPrefix) }
 

@@ -1,0 +1,439 @@
+package durable
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+func open(t *testing.T, path string, hook Hook) *Dir {
+	t.Helper()
+	d, err := OpenDir(path, hook)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Close() })
+	return d
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// entries returns what is in dir, as "name=content" or "name/".
+func entries(t *testing.T, dir string) []string {
+	t.Helper()
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, e := range list {
+		if !e.Type().IsRegular() {
+			all = append(all, e.Name()+"/")
+			continue
+		}
+		data, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, e.Name()+"="+string(data))
+	}
+	return all
+}
+
+// trace returns a hook that writes down the calls, and where it does.
+func trace() (Hook, *[]string) {
+	var calls []string
+	return func(call, name string) error {
+		if IsTemp(name) {
+			name = TempPrefix
+		}
+		calls = append(calls, call+" "+name)
+		return nil
+	}, &calls
+}
+
+// The order is the guarantee: the data before the name, the name before the
+// return (G1, D3).
+func TestG1WriteFileSyncsFileThenDirectory(t *testing.T) {
+	t.Parallel()
+	hook, calls := trace()
+	d := open(t, t.TempDir(), hook)
+	*calls = nil
+	if err := d.WriteFile("f", []byte("new")); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"create .tmp-", "write .tmp-", "fsync .tmp-", "close .tmp-", "renameat .tmp-", "fsync ."}
+	if diff := cmp.Diff(want, *calls); diff != "" {
+		t.Error(diff)
+	}
+	info, err := os.Stat(d.Path("f"))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v; want 0600 (G12)", info.Mode(), err)
+	}
+}
+
+// Stopped before any of its system calls, and in the middle of writing,
+// WriteFile leaves the old content or the new, never a part (G1, D3).
+func TestG1CrashLeavesOldOrNew(t *testing.T) {
+	t.Parallel()
+	crash := errors.New("crash")
+	for _, old := range []string{"", "old"} {
+		for _, torn := range []bool{false, true} {
+			for stop := 0; ; stop++ {
+				dir := t.TempDir()
+				if old != "" {
+					write(t, filepath.Join(dir, "f"), old)
+				}
+				n := 0
+				d := open(t, dir, func(call, name string) error {
+					n++
+					if n-1 <= stop { // the first call is opening dir
+						return nil
+					}
+					if torn && call == "write" && n-2 == stop {
+						write(t, filepath.Join(dir, name), "ne")
+					}
+					return crash
+				})
+				err := d.WriteFile("f", []byte("new"))
+				got, rerr := os.ReadFile(filepath.Join(dir, "f"))
+				if string(got) != old && string(got) != "new" || rerr != nil && old != "" {
+					t.Errorf("old %q, stopped after %d calls: %q, %v", old, stop, got, rerr)
+				}
+				if err == nil {
+					if string(got) != "new" {
+						t.Errorf("returned nil, and there is %q", got)
+					}
+					break
+				}
+				if !errors.Is(err, crash) {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+}
+
+// A call that fails leaves the old content or the new, is reported as it was,
+// and leaves no temporary file unless that could not be removed.
+func TestWriteFileReportsEveryFailure(t *testing.T) {
+	t.Parallel()
+	for _, errno := range []unix.Errno{unix.ENOSPC, unix.EIO, unix.EROFS, unix.EACCES} {
+		for at := 1; ; at++ {
+			dir := t.TempDir()
+			write(t, filepath.Join(dir, "f"), "old")
+			n := 0
+			d := open(t, dir, func(call, name string) error {
+				if n++; n == at+1 {
+					return errno
+				}
+				return nil
+			})
+			err := d.WriteFile("f", []byte("new"))
+			if err == nil {
+				break
+			}
+			got := entries(t, dir)
+			if !errors.Is(err, errno) || len(got) != 1 || got[0] != "f=old" && got[0] != "f=new" {
+				t.Errorf("%v at call %d: %v, %v", errno, at, got, err)
+			}
+			var p *fs.PathError
+			if !errors.As(err, &p) || !strings.HasPrefix(p.Path, dir) {
+				t.Errorf("%v does not tell the path", err)
+			}
+		}
+	}
+}
+
+func TestAppend(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	d := open(t, dir, nil)
+	path := filepath.Join(dir, "f")
+	if _, err := d.Append("f", []byte("x"), 9); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("missing: %v", err)
+	}
+	write(t, path, "old")
+	if ok, err := d.Append("f", []byte("+new"), 7); !ok || err != nil {
+		t.Error(ok, err)
+	}
+	if ok, err := d.Append("f", []byte("+"), 7); ok || err != nil {
+		t.Errorf("over the limit: %v, %v", ok, err)
+	}
+	if err := os.Link(path, filepath.Join(dir, "g")); err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := d.Append("f", []byte("+"), 99); ok || err != nil {
+		t.Errorf("with another link: %v, %v", ok, err)
+	}
+	if diff := cmp.Diff([]string{"f=old+new", "g=old+new"}, entries(t, dir)); diff != "" {
+		t.Error(diff)
+	}
+	for _, call := range []string{"openat", "fstat", "write", "close"} {
+		d := open(t, dir, func(c, _ string) error {
+			if c == call {
+				return unix.EIO
+			}
+			return nil
+		})
+		if err := os.Remove(filepath.Join(dir, "g")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+		if ok, err := d.Append("f", []byte("+"), 99); ok || !errors.Is(err, unix.EIO) {
+			t.Errorf("EIO at %s: %v, %v", call, ok, err)
+		}
+	}
+}
+
+// Whatever has a name in the directory, no verb leaves it or hangs (G12).
+func TestG12NothingLeadsOut(t *testing.T) {
+	t.Parallel()
+	dir, outside := t.TempDir(), t.TempDir()
+	write(t, filepath.Join(outside, "f"), "secret")
+	for _, err := range []error{
+		os.Symlink(filepath.Join(outside, "f"), filepath.Join(dir, "link")),
+		os.Symlink(outside, filepath.Join(dir, "dirlink")),
+		os.Symlink("sub", filepath.Join(dir, "inlink")),
+		os.Mkdir(filepath.Join(dir, "sub"), 0o700),
+		unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600),
+		unix.Mknod(filepath.Join(dir, "sock"), unix.S_IFSOCK|0o600, 0),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := open(t, dir, nil)
+	for _, name := range []string{"link", "dirlink", "sub", "fifo", "sock"} {
+		if data, _, err := d.ReadFile(name, 99); !errors.Is(err, ErrNotRegular) {
+			t.Errorf("read %s: %q, %v", name, data, err)
+		}
+		if _, err := d.Append(name, []byte("x"), 99); !errors.Is(err, ErrNotRegular) {
+			t.Errorf("append to %s: %v", name, err)
+		}
+		if f, _, err := d.OpenFile(name); !errors.Is(err, ErrNotRegular) {
+			t.Errorf("open %s: %v, %v", name, f, err)
+		}
+	}
+	for _, name := range []string{"link", "dirlink", "inlink", "fifo"} {
+		if _, err := d.Open(name); !errors.Is(err, ErrNotDir) {
+			t.Errorf("open directory %s: %v", name, err)
+		}
+	}
+	if err := d.WriteFile("link", []byte("new")); err != nil {
+		t.Error(err)
+	}
+	if err := d.WriteFile("sub", []byte("new")); err == nil {
+		t.Error("a directory was replaced by a file")
+	}
+	for _, name := range []string{"", ".", "..", "../f", "sub/f", "/etc/passwd", "a\x00b"} {
+		for verb, err := range map[string]error{
+			"write":  d.WriteFile(name, nil),
+			"remove": d.Remove(name),
+			"rmdir":  d.Rmdir(name),
+			"mkdir":  d.Mkdir(name),
+			"rename": d.Rename("link", name),
+			"from":   d.Rename(name, "x"),
+		} {
+			if !errors.Is(err, unix.EINVAL) {
+				t.Errorf("%s %q: %v", verb, name, err)
+			}
+		}
+	}
+	if diff := cmp.Diff([]string{"f=secret"}, entries(t, outside)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestReadFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	d := open(t, dir, nil)
+	long := strings.Repeat("x", 100_000)
+	write(t, filepath.Join(dir, "empty"), "")
+	write(t, filepath.Join(dir, "long"), long)
+	for name, want := range map[string]string{"empty": "", "long": long} {
+		got, id, err := d.ReadFile(name, int64(len(want)))
+		if info, serr := d.Stat(name); err != nil || serr != nil || string(got) != want || id != info.ID || info.IsDir || info.Size != int64(len(want)) {
+			t.Errorf("%s: %d bytes, %v, %v", name, len(got), err, serr)
+		}
+	}
+	if _, _, err := d.ReadFile("long", 99_999); !errors.Is(err, ErrTooLarge) {
+		t.Error(err)
+	}
+	if _, _, err := d.ReadFile("none", 99); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+// A file that is added to while it is read is read up to some point of that.
+func TestReadFileThatGrows(t *testing.T) {
+	t.Parallel()
+	for _, limit := range []int64{1000, 20} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "f")
+		write(t, path, "0123456789")
+		reads := 0
+		d := open(t, dir, func(call, _ string) error {
+			if call == "read" {
+				if reads++; reads < 4 {
+					f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+					if err != nil {
+						return err
+					}
+					fmt.Fprint(f, "0123456789")
+					return f.Close()
+				}
+			}
+			return nil
+		})
+		data, _, err := d.ReadFile("f", limit)
+		if limit == 20 {
+			if !errors.Is(err, ErrTooLarge) {
+				t.Errorf("%q, %v", data, err)
+			}
+		} else if err != nil || len(data) < 10 || !bytes.HasPrefix([]byte(strings.Repeat("0123456789", 9)), data) {
+			t.Errorf("%q, %v", data, err)
+		}
+		if _, _, err := open(t, dir, func(call, _ string) error {
+			if call == "read" {
+				return unix.EIO
+			}
+			return nil
+		}).ReadFile("f", 99); !errors.Is(err, unix.EIO) {
+			t.Error(err)
+		}
+	}
+}
+
+func TestMakeDir(t *testing.T) {
+	t.Parallel()
+	base := t.TempDir()
+	hook, calls := trace()
+	d, err := MakeDir(base+"/a/../b/c/", hook)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	want := []string{
+		"open .", "open .", "open .", // c, b, base
+		"mkdirat b", "fsync .", "open .",
+		"mkdirat c", "fsync .", "open .",
+	}
+	if diff := cmp.Diff(want, *calls); diff != "" {
+		t.Error(diff)
+	}
+	info, err := os.Stat(filepath.Join(base, "b", "c"))
+	if err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("mode %v, %v; want 0700 (G12)", info.Mode(), err)
+	}
+	again, err := MakeDir(base+"/b/c", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Close()
+	write(t, filepath.Join(base, "file"), "")
+	for _, path := range []string{base + "/file", base + "/file/d", ""} {
+		if d, err := OpenDir(path, nil); err == nil {
+			t.Errorf("opened %q: %v", path, d)
+		}
+	}
+	if d, err := MakeDir(base+"/file/d/e", nil); err == nil {
+		t.Errorf("made a directory in a file: %v", d)
+	}
+	for at := 2; at <= 9; at++ {
+		n := 0
+		if d, err := MakeDir(filepath.Join(t.TempDir(), "b/c"), func(string, string) error {
+			if n++; n == at {
+				return unix.EIO
+			}
+			return nil
+		}); !errors.Is(err, unix.EIO) {
+			t.Errorf("EIO at call %d: %v, %v", at, d, err)
+		}
+	}
+}
+
+func TestNames(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	d := open(t, dir, nil)
+	if names, err := d.Names(); len(names) != 0 || err != nil {
+		t.Errorf("empty: %v, %v", names, err)
+	}
+	var want []string
+	for i := range 1000 { // more than one buffer
+		name := fmt.Sprintf("%0100d", 999-i)
+		write(t, filepath.Join(dir, name), "")
+		want = append(want, name)
+	}
+	slices.Sort(want)
+	for range 2 { // again from the start
+		got, err := d.Names()
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Fatal(diff, err)
+		}
+	}
+	d = open(t, dir, func(call, _ string) error {
+		if call == "getdents" {
+			return unix.EIO
+		}
+		return nil
+	})
+	if names, err := d.Names(); !errors.Is(err, unix.EIO) {
+		t.Error(names, err)
+	}
+}
+
+func TestDirectories(t *testing.T) {
+	t.Parallel()
+	d := open(t, t.TempDir(), nil)
+	if err := d.Mkdir("a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Mkdir("a"); !errors.Is(err, fs.ErrExist) {
+		t.Error(err)
+	}
+	a, err := d.Open("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	if err := a.WriteFile("f", nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Rmdir("a"); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("not empty: %v", err)
+	}
+	if err := a.Remove("f"); err != nil {
+		t.Error(err)
+	}
+	if err := a.Remove("f"); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+	if err := d.Rmdir("a"); err != nil {
+		t.Error(err)
+	}
+	if err := a.WriteFile("f", nil); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("in a removed directory: %v", err)
+	}
+	if _, err := d.Stat("a"); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+	if err := d.Sync(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,488 @@
+package scratch
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/metacni/metacni/internal/durable"
+)
+
+type value struct{ Text string }
+
+var (
+	k1 = Key{Network: "net", ContainerID: "c1", IfName: "eth0"}
+	k2 = Key{Network: "net", ContainerID: "c1", IfName: "net1"}
+	k3 = Key{Network: "other", ContainerID: "c2", IfName: "eth0"}
+)
+
+func newStore(t *testing.T) Store[value] {
+	t.Helper()
+	return Store[value]{Dir: t.TempDir()}
+}
+
+func ok(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func put(t *testing.T, s Store[value], k Key, text string) {
+	t.Helper()
+	ok(t, s.Put(k, Planned, value{text}))
+}
+
+// text is what is stored under k, or the name of the error.
+func text(s Store[value], k Key) string {
+	r, err := s.Get(k)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "none"
+	case errors.Is(err, ErrCorrupt):
+		return "corrupt"
+	case err != nil:
+		return err.Error()
+	}
+	return string(r.State) + " " + r.Value.Text
+}
+
+// tree lists what is under dir.
+func tree(t *testing.T, dir string) []string {
+	t.Helper()
+	var all []string
+	ok(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if path != dir {
+			all = append(all, strings.TrimPrefix(path, dir+"/"))
+		}
+		return err
+	}))
+	return all
+}
+
+func code(err error) uint {
+	var c interface{ CNICode() uint }
+	if errors.As(err, &c) {
+		return c.CNICode()
+	}
+	return 0
+}
+
+func TestPutGetDelete(t *testing.T) {
+	t.Parallel()
+	s := Store[value]{Dir: filepath.Join(t.TempDir(), "made", "when needed")}
+	if got := text(s, k1); got != "none" {
+		t.Error(got)
+	}
+	ok(t, s.Delete(k1))
+	if _, err := os.Stat(s.Dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("reading and deleting made the directory: %v", err)
+	}
+	before := time.Now()
+	put(t, s, k1, "one")
+	put(t, s, k2, "two")
+	put(t, s, k3, "three")
+	want := []string{"c1", "c1/net@eth0.json", "c1/net@net1.json", "c2", "c2/other@eth0.json"}
+	if diff := cmp.Diff(want, tree(t, s.Dir)); diff != "" {
+		t.Error(diff)
+	}
+	for name, perm := range map[string]fs.FileMode{"": 0o700, "c1": 0o700, "c1/net@eth0.json": 0o600} {
+		if info, err := os.Stat(filepath.Join(s.Dir, name)); err != nil || info.Mode().Perm() != perm {
+			t.Errorf("%q: mode %v, want %v (G12)", name, info.Mode(), perm)
+		}
+	}
+	r, err := s.Get(k2)
+	if diff := cmp.Diff(Record[value]{Key: k2, State: Planned, Created: r.Created, Updated: r.Created, Value: value{"two"}}, r); diff != "" || err != nil {
+		t.Error(diff, err)
+	}
+	if r.Created.Before(before) || r.Created.After(time.Now()) || r.Created.Location() != time.UTC {
+		t.Errorf("created %v", r.Created)
+	}
+	put(t, s, k1, "again")
+	if got := text(s, k1); got != "planned again" {
+		t.Error(got)
+	}
+	ok(t, s.Delete(k1))
+	ok(t, s.Delete(k1))
+	ok(t, s.Delete(k3))
+	if diff := cmp.Diff([]string{"c1", "c1/net@net1.json"}, tree(t, s.Dir)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// Update and Note keep when the record was made; Put does not.
+func TestUpdateAndNoteKeepCreated(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	put(t, s, k1, "one")
+	first, err := s.Get(k1)
+	ok(t, err)
+	write := map[string]func(Record[value]) error{"update": s.Update, "note": s.Note}
+	for _, name := range []string{"note", "update", "note"} {
+		r := first
+		r.State, r.Value.Text = Added, name
+		ok(t, write[name](r))
+		got, err := s.Get(k1)
+		r.Updated = got.Updated
+		if diff := cmp.Diff(r, got); diff != "" || err != nil || !got.Updated.After(first.Updated) {
+			t.Error(name, diff, err)
+		}
+	}
+	ok(t, s.Note(Record[value]{Key: k1, State: Deleting}))
+	if got, err := s.Get(k1); err != nil || !got.Created.After(first.Created) || got.State != Deleting {
+		t.Errorf("a zero Created is now: %v, %v", got, err)
+	}
+}
+
+// Note asks for a record, and waits for no disk: it takes no system call that
+// does.
+func TestNote(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	r := Record[value]{Key: k1, State: Added}
+	if err := s.Note(r); !errors.Is(err, fs.ErrNotExist) || code(err) != 5 {
+		t.Error(err)
+	}
+	put(t, s, k2, "")
+	if err := s.Note(r); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+	put(t, s, k1, "")
+	hook := durable.Hook(func(call, _ string) error {
+		if strings.Contains(call, "sync") {
+			return errors.New("synced")
+		}
+		return nil
+	})
+	s.hook = &hook
+	ok(t, s.Note(r))
+	if got := text(s, k1); got != "added " {
+		t.Error(got)
+	}
+}
+
+// A DEL that is tried again and again does not fill the disk (D13).
+func TestD13NotesDoNotGrowWithoutEnd(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	long := strings.Repeat("x", 10_000)
+	put(t, s, k1, long)
+	for range 100 {
+		ok(t, s.Note(Record[value]{Key: k1, State: Deleting, Value: value{long}}))
+	}
+	info, err := os.Stat(filepath.Join(s.Dir, dirName(k1.ContainerID), fileName(k1)))
+	if err != nil || info.Size() > 2*minCompact {
+		t.Errorf("%d bytes, %v", info.Size(), err)
+	}
+	if got := text(s, k1); got != "deleting "+long {
+		t.Error(got[:20])
+	}
+}
+
+// Values come back as they went in: nothing is escaped, dropped or rounded
+// (G4, D7).
+func TestG4ValuesAreLossless(t *testing.T) {
+	t.Parallel()
+	s := Store[map[string]json.RawMessage]{Dir: t.TempDir()}
+	in := map[string]json.RawMessage{
+		"number": json.RawMessage(`9007199254740993.10`),
+		"html":   json.RawMessage(`"<a href='x'>&amp;\u2028"`),
+		"nested": json.RawMessage(`{"b":1,"a":[null,{}],"b":2}`),
+		"null":   json.RawMessage(`null`),
+	}
+	ok(t, s.Put(k1, Planned, in))
+	got, err := s.Get(k1)
+	if diff := cmp.Diff(in, got.Value); diff != "" || err != nil {
+		t.Error(diff, err)
+	}
+}
+
+func TestKeysAreChecked(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("n", 5000)
+	for _, tt := range []struct {
+		name string
+		key  Key
+		code uint
+	}{
+		{"plain", k1, 0},
+		{"long names", Key{long, long, "eth0"}, 0},
+		{"odd but fine", Key{"a.b_c-d", "0", "eth0%d@é"}, 0},
+		{"no network", Key{"", "c", "eth0"}, 7},
+		{"network is a path", Key{"../n", "c", "eth0"}, 7},
+		{"network is hidden", Key{".n", "c", "eth0"}, 7},
+		{"network with newline", Key{"n\n", "c", "eth0"}, 7},
+		{"network like a hash", Key{part(long), "c", "eth0"}, 7},
+		{"no container", Key{"n", "", "eth0"}, 4},
+		{"container is above", Key{"n", "..", "eth0"}, 4},
+		{"container is a path", Key{"n", "a/b", "eth0"}, 4},
+		{"container is another's lock", Key{"n", "c@lock", "eth0"}, 4},
+		{"container like a hash", Key{"n", part(long), "eth0"}, 4},
+		{"no interface", Key{"n", "c", ""}, 4},
+		{"interface of 15 bytes", Key{"n", "c", "123456789012345"}, 0},
+		{"interface of 16 bytes", Key{"n", "c", "1234567890123456"}, 4},
+		{"interface is a path", Key{"n", "c", "a/b"}, 4},
+		{"interface is above", Key{"n", "c", ".."}, 4},
+		{"interface with space", Key{"n", "c", "a b"}, 4},
+		{"interface with NUL", Key{"n", "c", "a\x00"}, 4},
+		{"interface not UTF-8", Key{"n", "c", "a\xff"}, 4},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			r := Record[value]{Key: tt.key, State: Added}
+			_, gerr := s.Get(tt.key)
+			errs := map[string]error{
+				"put": s.Put(tt.key, Planned, value{}), "update": s.Update(r), "note": s.Note(r),
+				"get": gerr, "delete": s.Delete(tt.key),
+			}
+			if !hashed(tt.key.Network) && !hashed(tt.key.ContainerID) {
+				errs["forget"] = s.Forget(tt.key)
+			}
+			if tt.code == 4 && validIfName(tt.key.IfName) {
+				_, errs["container"] = s.Container(tt.key.ContainerID)
+				_, errs["lock"] = s.Lock(t.Context(), tt.key.ContainerID)
+				_, errs["kill"] = s.KillOrphans(tt.key.ContainerID)
+			}
+			for verb, err := range errs {
+				if errors.Is(err, fs.ErrNotExist) && verb == "get" {
+					err = nil
+				}
+				if code(err) != tt.code {
+					t.Errorf("%s: code %d, want %d: %v", verb, code(err), tt.code, err)
+				}
+			}
+			if left := tree(t, s.Dir); len(left) != 0 {
+				t.Errorf("left: %q", left)
+			}
+		})
+	}
+}
+
+func TestErrors(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	var none Store[value]
+	_, lerr := none.Lock(t.Context(), "c")
+	_, derr := none.Damaged()
+	_, cerr := none.Container("c")
+	for name, err := range map[string]error{
+		"put": none.Put(k1, Planned, value{}), "delete": none.Delete(k1), "lock": lerr, "damaged": derr, "container": cerr,
+	} {
+		if !errors.Is(err, errNoDir) {
+			t.Errorf("%s without a directory: %v", name, err)
+		}
+	}
+	for _, err := range none.List() {
+		if !errors.Is(err, errNoDir) {
+			t.Errorf("list without a directory: %v", err)
+		}
+	}
+	if err := s.Put(k1, "done", value{}); code(err) != 5 {
+		t.Errorf("unknown state: %v", err)
+	}
+	if err := (Store[func()]{Dir: s.Dir}).Put(k1, Planned, nil); code(err) != 5 {
+		t.Errorf("not a JSON value: %v", err)
+	}
+	if err := s.Put(k1, Planned, value{strings.Repeat("x", maxLine)}); code(err) != 5 {
+		t.Errorf("too long: %v", err)
+	}
+	for err, want := range map[error]string{
+		&Error{Op: "list", Path: "/d", Err: fs.ErrPermission}:                             "scratch: list (/d): permission denied",
+		&Error{Op: "lock", Key: Key{ContainerID: "c"}, Err: context.Canceled}:             `scratch: lock container "c": context canceled`,
+		&Error{Op: "get", Key: k1, Err: ErrCorrupt}:                                       `scratch: get "net/c1/eth0": corrupt record`,
+		s.Put(Key{Network: "n", ContainerID: "c", IfName: "a b"}, Planned, value{}):       `scratch: put "n/c/a b": unusable interface name "a b"`,
+		s.Delete(Key{ContainerID: "c", IfName: "a"}):                                      `scratch: delete "/c/a": no network name`,
+		fail("get", k1, &fs.PathError{Op: "openat", Path: "/d/f", Err: fs.ErrPermission}): `scratch: get "net/c1/eth0" (/d/f): openat: permission denied`,
+	} {
+		if err.Error() != want {
+			t.Errorf("got  %s\nwant %s", err, want)
+		}
+	}
+}
+
+// A DEL that fails keeps the record, one that succeeds deletes it, and one that
+// finds nothing is a success that does nothing (G3, D1, D2).
+func TestG3ConsumeForgetsOnlyAfterSuccess(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	put(t, s, k1, "one")
+	l, err := s.Lock(t.Context(), k1.ContainerID)
+	ok(t, err)
+	busy, calls := errors.New("busy"), 0
+	use := func(err error) func(context.Context, Record[value]) error {
+		return func(ctx context.Context, r Record[value]) error {
+			if calls++; r.Value.Text != "one" || ctx != t.Context() {
+				t.Errorf("called with %v, %v", ctx, r)
+			}
+			return err
+		}
+	}
+	if err := s.Consume(t.Context(), l, k1, use(busy)); err != busy { //nolint:errorlint // as it is
+		t.Errorf("got %v", err)
+	}
+	if got := text(s, k1); got != "planned one" {
+		t.Error(got)
+	}
+	for range 2 {
+		ok(t, s.Consume(t.Context(), l, k1, use(nil)))
+	}
+	if got := text(s, k1); got != "none" || calls != 2 {
+		t.Errorf("%s after %d calls", got, calls)
+	}
+	ok(t, l.Unlock())
+	if left := tree(t, s.Dir); len(left) != 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
+func TestConsumeWantsTheLock(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	put(t, s, k1, "one")
+	other, err := s.Lock(t.Context(), k3.ContainerID)
+	ok(t, err)
+	elsewhere, err := newStore(t).Lock(t.Context(), k1.ContainerID)
+	ok(t, err)
+	released, err := s.Lock(t.Context(), k1.ContainerID)
+	ok(t, err)
+	ok(t, released.Unlock())
+	for name, l := range map[string]*Lock{"none": nil, "another container's": other, "another store's": elsewhere, "released": released} {
+		err := s.Consume(t.Context(), l, k1, func(context.Context, Record[value]) error {
+			t.Error("called")
+			return nil
+		})
+		if !errors.Is(err, errNotHeld) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	ok(t, other.Unlock())
+	ok(t, elsewhere.Unlock())
+}
+
+// What a crash left of a Put that never finished goes with the next DEL.
+func TestConsumeRemovesWhatACrashLeft(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	ok(t, os.Mkdir(filepath.Join(s.Dir, "c1"), 0o700))
+	ok(t, os.WriteFile(filepath.Join(s.Dir, "c1", ".tmp-1"), []byte("half"), 0o600))
+	l, err := s.Lock(t.Context(), "c1")
+	ok(t, err)
+	ok(t, s.Consume(t.Context(), l, k1, nil))
+	ok(t, l.Unlock())
+	if left := tree(t, s.Dir); len(left) != 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
+// A thousand attachments leave the directory as it was (D13).
+func TestD13ThousandCyclesLeaveNothing(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	keep := Key{"net", "keep", "eth0"}
+	put(t, s, keep, "kept")
+	before := tree(t, s.Dir)
+	for range 1000 {
+		l, err := s.Lock(t.Context(), k1.ContainerID)
+		ok(t, err)
+		put(t, s, k1, "one")
+		ok(t, s.Note(Record[value]{Key: k1, State: Added}))
+		ok(t, s.Consume(t.Context(), l, k1, func(context.Context, Record[value]) error { return nil }))
+		ok(t, l.Unlock())
+	}
+	if diff := cmp.Diff(before, tree(t, s.Dir)); diff != "" {
+		t.Error(diff)
+	}
+	if fds, err := os.ReadDir("/proc/self/fd"); err != nil || len(fds) > 200 {
+		t.Errorf("%d files open, %v", len(fds), err)
+	}
+}
+
+func TestListAndContainer(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	for range s.List() {
+		t.Error("a record in an empty store")
+	}
+	for range (Store[value]{Dir: s.Dir + "/none"}).List() {
+		t.Error("a record in no store")
+	}
+	if all, err := s.Container("c1"); len(all) != 0 || err != nil {
+		t.Error(all, err)
+	}
+	long := Key{strings.Repeat("n", 300), strings.Repeat("c", 300), "eth0"}
+	for _, k := range []Key{k3, k2, long, k1} {
+		put(t, s, k, k.String())
+	}
+	// Foreign files are none of our business (and stay).
+	for _, name := range []string{"README", "c1@lock", "x@y.json", "#notahash", ".hidden", "c1/.tmp-1", "c1/notes.json", "c1/a@%65th0.json", "c1/@.json", "c1/net@eth0.json~"} {
+		ok(t, os.WriteFile(filepath.Join(s.Dir, name), []byte("foreign"), 0o600))
+	}
+	ok(t, os.Mkdir(filepath.Join(s.Dir, "lost+found"), 0o700))
+	before := tree(t, s.Dir)
+	var got []Key
+	for r, err := range s.List() {
+		ok(t, err)
+		if r.Value.Text != r.Key.String() {
+			t.Errorf("%v holds %v", r.Key, r.Value)
+		}
+		got = append(got, r.Key)
+	}
+	if diff := cmp.Diff([]Key{long, k1, k2, k3}, got); diff != "" {
+		t.Error(diff)
+	}
+	for r, err := range s.List() { // stops when told to
+		ok(t, err)
+		if r.Key != long {
+			t.Error(r.Key)
+		}
+		break
+	}
+	all, err := s.Container("c1")
+	ok(t, err)
+	got = nil
+	for _, r := range all {
+		got = append(got, r.Key)
+	}
+	if diff := cmp.Diff([]Key{k1, k2}, got); diff != "" {
+		t.Error(diff)
+	}
+	if keys, err := s.Damaged(); len(keys) != 0 || err != nil {
+		t.Error(keys, err)
+	}
+	if diff := cmp.Diff(before, tree(t, s.Dir)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// List goes on while records come and go under it.
+func TestListWhileOthersWrite(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	for _, id := range []string{"a", "b", "c"} {
+		put(t, s, Key{"net", id, "eth0"}, id)
+		put(t, s, Key{"net", id, "eth1"}, id)
+	}
+	var got []string
+	for r, err := range s.List() {
+		ok(t, err)
+		got = append(got, r.Key.ContainerID+r.Key.IfName)
+		ok(t, s.Delete(Key{"net", "a", "eth1"})) // its name has been read
+		ok(t, s.Delete(Key{"net", "b", "eth0"}))
+		ok(t, s.Delete(Key{"net", "b", "eth1"}))
+	}
+	want := []string{"aeth0", "ceth0", "ceth1"}
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" || !slices.IsSorted(got) {
+		t.Error(diff)
+	}
+}
