@@ -3,11 +3,13 @@
 package main
 
 import (
+	"context"
 	"embed"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 
 	"github.com/vishvananda/netlink"
@@ -15,6 +17,7 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/examples/lab/host"
 	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/status"
 )
 
 const (
@@ -33,6 +36,7 @@ var configs embed.FS
 // A cluster is a container runtime with one network, lab, made by multinet.
 type cluster struct {
 	runtime *delegate.Invoker
+	bin     string
 	network netconf.Network
 	macvlan error // why this kernel makes no macvlan
 }
@@ -71,6 +75,7 @@ func newCluster(dir, bin string, stderr io.Writer) (*cluster, error) {
 			Path: []string{bin},
 			Env:  os.Environ(),
 		},
+		bin:     bin,
 		network: conf,
 		macvlan: missing,
 	}, nil
@@ -93,4 +98,14 @@ func (c *cluster) pod(id, selection string) (delegate.Attachment, error) {
 		Args:           fmt.Sprintf("IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=%s", id),
 		CapabilityArgs: map[string]json.RawMessage{annotate: annotations},
 	}, err
+}
+
+// status returns the network-status of a container, from multinet's records:
+// the result that a runtime receives is only the first network's.
+func (c *cluster) status(ctx context.Context, id string) (list []status.Network, err error) {
+	text, err := exec.CommandContext(ctx, filepath.Join(c.bin, "multinet"), "status", id).Output()
+	if err != nil {
+		return nil, fmt.Errorf("multinet status %s: %w", id, err)
+	}
+	return list, json.Unmarshal(text, &list)
 }

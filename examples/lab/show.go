@@ -108,7 +108,7 @@ func (r remains) print(out io.Writer, container string) {
 		list []string
 	}{
 		{"interfaces of " + container, r.interfaces},
-		{"their ends on the host", r.host},
+		{"veths on the host", r.host},
 		{"addresses leased by host-local", r.leases},
 		{"records of multinet", r.records},
 	} {
@@ -117,9 +117,21 @@ func (r remains) print(out io.Writer, container string) {
 	_ = w.Flush()
 }
 
-// indent prints v as JSON.
-func indent(out io.Writer, v any) error {
-	text, err := json.MarshalIndent(v, "    ", "  ")
-	fmt.Fprintf(out, "    %s\n", text)
-	return err
+// lines prints a list as JSON, an element a line.
+func lines[T any](out io.Writer, list []T) error {
+	for i, v := range list {
+		text, err := json.Marshal(v)
+		if err != nil {
+			return err
+		}
+		before, after := " ", ","
+		if i == 0 {
+			before = "["
+		}
+		if i == len(list)-1 {
+			after = "]"
+		}
+		fmt.Fprintf(out, "    %s%s%s\n", before, text, after)
+	}
+	return nil
 }

@@ -68,16 +68,12 @@ func attach(ctx context.Context, out io.Writer, c *cluster, pod delegate.Attachm
 	if err := table(out, pod.NetNS); err != nil {
 		return attached, err
 	}
-	fmt.Fprintf(out, "\n   attached in %d ms; the network-status of the pod:\n\n", took.Milliseconds())
-	result, err := attached.Decode()
+	fmt.Fprintf(out, "\n   attached in %d ms; `multinet status lab1` says:\n\n", took.Milliseconds())
+	list, err := c.status(ctx, pod.ContainerID)
 	if err != nil {
 		return attached, err
 	}
-	list, err := status.Networks(c.network.Name(), result, true)
-	if err != nil {
-		return attached, err
-	}
-	return attached, indent(out, list)
+	return attached, lines(out, list)
 }
 
 func ping(ctx context.Context, out io.Writer, pod delegate.Attachment) error {
@@ -107,7 +103,7 @@ func fail(ctx context.Context, out io.Writer, c *cluster) error {
 	if err == nil {
 		return errors.New("it was attached all the same")
 	}
-	fmt.Fprintf(out, "    CNI code %d: %s\n\n   What had been attached was detached again; nothing of lab2 is left:\n\n", status.Code(err), err)
+	fmt.Fprintf(out, "    CNI code %d: %s\n\n   What had been attached was detached again; what is left is lab1's:\n\n", status.Code(err), err)
 	after, err := look(pod.NetNS)
 	if err != nil {
 		return err

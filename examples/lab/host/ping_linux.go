@@ -12,11 +12,11 @@ import (
 // Ping sends ICMP echo requests to an IPv4 address from the namespace at path
 // until one is answered or ctx ends.
 func Ping(ctx context.Context, path string, to netip.Addr) (Reply, error) {
-	var conn net.Conn
+	var conn *net.IPConn
 	// A socket belongs to the namespace of the thread that makes it, and
 	// stays there whoever uses it later.
 	err := Do(path, func() (err error) {
-		conn, err = net.Dial("ip4:icmp", to.String())
+		conn, err = net.DialIP("ip4:icmp", nil, &net.IPAddr{IP: to.AsSlice()})
 		return err
 	})
 	if err != nil {
@@ -32,7 +32,7 @@ func Ping(ctx context.Context, path string, to netip.Addr) (Reply, error) {
 		}
 		_ = conn.SetReadDeadline(start.Add(200 * time.Millisecond))
 		for {
-			n, err := conn.Read(answer)
+			n, _, err := conn.ReadFrom(answer) // Read would leave the IP header in
 			if err != nil {
 				break
 			}
