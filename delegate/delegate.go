@@ -3,7 +3,8 @@
 // The unit is the attachment: one network configuration applied to one
 // container interface. A network of a single plugin and one of many are
 // invoked alike. An ADD that fails is undone before it is reported; a DEL goes
-// on past failures; the CNI error code of the plugin that failed survives.
+// on past failures; the CNI error code of the plugin that failed survives, what
+// it was given in its configuration does not turn up in an error.
 //
 // Nothing is read from the process's environment, standard files or working
 // directory and nothing is written to them: whatever a delegated plugin sees
@@ -11,8 +12,10 @@
 package delegate
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"time"
 
@@ -121,6 +124,32 @@ func (a Attached) Decode() (types.Result, error) {
 		return nil, &Error{Command: "ADD", Network: a.Network.Name(), ContainerID: a.ContainerID, IfName: a.IfName, Err: err}
 	}
 	return r, nil
+}
+
+// PrintTo writes the result to w as the answer to an ADD, in one write: as it
+// is when it is of version cniVersion, and else converted. It fails as Decode
+// does, with CNI code 1 when the version cannot express the result, and with
+// code 5 when w fails.
+func (a Attached) PrintTo(w io.Writer, cniVersion string) error {
+	r, err := a.Decode()
+	if err != nil {
+		return err
+	}
+	out := bytes.NewBuffer(bytes.Clone(a.Result))
+	if r.Version() != cniVersion {
+		out.Reset()
+		if r, err = r.GetAsVersion(cniVersion); err == nil {
+			err = r.PrintTo(out)
+		}
+		if err != nil {
+			return types.NewError(types.ErrIncompatibleCNIVersion, "result cannot be expressed in version "+cniVersion, err.Error())
+		}
+	}
+	out.WriteByte('\n')
+	if _, err := w.Write(out.Bytes()); err != nil {
+		return types.NewError(types.ErrIOFailure, "print the result", err.Error())
+	}
+	return nil
 }
 
 func (iv *Invoker) exec() invoke.Exec {

@@ -63,10 +63,7 @@ func commands(ctx context.Context, exec invoke.Exec, stdout io.Writer) skel.CNIF
 				Plan: lifecycle.Plan(delegate.Attachment{
 					Network: netconf.Single(plugin), ContainerID: c.ContainerID, NetNS: c.Netns, IfName: c.IfName, Args: c.Args,
 				}),
-				Report: func(added []delegate.Attached) error {
-					_, err := fmt.Fprintf(stdout, "%s\n", added[0].Result)
-					return err
-				},
+				Report: func(added []delegate.Attached) error { return added[0].PrintTo(stdout, c.CNIVersion) },
 			})
 			return err
 		}),

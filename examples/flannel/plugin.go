@@ -79,7 +79,7 @@ func (c *call) add(ctx context.Context) error {
 			Network: n, ContainerID: c.args.ContainerID, NetNS: c.args.Netns, IfName: c.args.IfName, Args: c.args.Args,
 		}),
 		Report: func(added []delegate.Attached) error {
-			return program.PrintResult(c.Stdout, added[0], c.conf.CNIVersion)
+			return added[0].PrintTo(c.Stdout, c.conf.CNIVersion)
 		},
 	})
 	return err

@@ -58,7 +58,7 @@ func commands(ctx context.Context, exec invoke.Exec, stdout io.Writer) skel.CNIF
 			}
 			_, err = c.life.Add(ctx, c.key, lifecycle.Transaction{
 				Plan:   func(taken []string) ([]delegate.Attachment, error) { return c.plan(nets, taken) },
-				Report: func(added []delegate.Attached) error { return c.print(stdout, added[0]) },
+				Report: func(added []delegate.Attached) error { return added[0].PrintTo(stdout, c.CNIVersion) },
 			})
 			return err
 		}),
@@ -106,18 +106,6 @@ func (c call) plan(nets []netconf.Network, taken []string) ([]delegate.Attachmen
 		plan[i] = delegate.Attachment{Network: n, ContainerID: c.ContainerID, NetNS: c.Netns, IfName: names[i], Args: c.Args}
 	}
 	return plan, nil
-}
-
-// print answers the runtime in the version it asked for.
-func (c call) print(stdout io.Writer, first delegate.Attached) error {
-	r, err := first.Decode()
-	if err != nil {
-		return err
-	}
-	if r, err = r.GetAsVersion(c.CNIVersion); err != nil {
-		return err
-	}
-	return r.PrintTo(stdout)
 }
 
 func Example() {

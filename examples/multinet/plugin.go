@@ -75,7 +75,7 @@ func (c *call) add(ctx context.Context) error {
 		Plan:   func(taken []string) ([]delegate.Attachment, error) { return c.plan(wanted, taken) },
 		Adjust: func(_ context.Context, added []delegate.Attached) error { return moveDefaultRoute(wanted, added) },
 		Report: func(added []delegate.Attached) error {
-			return program.PrintResult(c.stdout, added[0], c.conf.CNIVersion)
+			return added[0].PrintTo(c.stdout, c.conf.CNIVersion)
 		},
 	})
 	return err

@@ -1,16 +1,13 @@
 package program
 
 import (
-	"bytes"
 	"context"
-	"io"
 	"os"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -56,30 +53,6 @@ func RefuseHostNetwork(args *skel.CmdArgs) error {
 	ours, err := os.Stat("/proc/self/ns/net")
 	if err == nil && os.SameFile(ours, theirs) {
 		return types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is the host's own network namespace", args.Netns)
-	}
-	return nil
-}
-
-// PrintResult answers the runtime with the result of a, in the version that it
-// asked for: as it is where that is the result's own, and else converted.
-func PrintResult(to io.Writer, a delegate.Attached, version string) error {
-	r, err := a.Decode()
-	if err != nil {
-		return err
-	}
-	out := bytes.NewBuffer(bytes.Clone(a.Result))
-	if r.Version() != version {
-		out.Reset()
-		if r, err = r.GetAsVersion(version); err == nil {
-			err = r.PrintTo(out)
-		}
-		if err != nil {
-			return types.NewError(types.ErrIncompatibleCNIVersion, "result cannot be expressed in the version asked for", err.Error())
-		}
-	}
-	out.WriteByte('\n')
-	if _, err := to.Write(out.Bytes()); err != nil {
-		return types.NewError(types.ErrIOFailure, "print the result", err.Error())
 	}
 	return nil
 }
