@@ -5,9 +5,16 @@ go 1.25.0
 replace github.com/metacni/metacni => ../..
 
 require (
+	github.com/containernetworking/cni v1.3.0
+	github.com/google/go-cmp v0.7.0
+	github.com/metacni/metacni v0.0.0-00010101000000-000000000000
+	github.com/vishvananda/netlink v1.3.1
+	golang.org/x/sys v0.46.0
+)
+
+require (
 	cyphar.com/go-pathrs v0.2.1 // indirect
 	github.com/alexflint/go-filemutex v1.3.0 // indirect
-	github.com/containernetworking/cni v1.3.0 // indirect
 	github.com/containernetworking/plugins v1.9.1 // indirect
 	github.com/coreos/go-iptables v0.8.0 // indirect
 	github.com/cyphar/filepath-securejoin v0.6.0 // indirect
@@ -17,9 +24,7 @@ require (
 	github.com/opencontainers/selinux v1.13.0 // indirect
 	github.com/pkg/errors v0.9.1 // indirect
 	github.com/safchain/ethtool v0.6.2 // indirect
-	github.com/vishvananda/netlink v1.3.1 // indirect
 	github.com/vishvananda/netns v0.0.5 // indirect
-	golang.org/x/sys v0.46.0 // indirect
 	sigs.k8s.io/knftables v0.0.18 // indirect
 )
 

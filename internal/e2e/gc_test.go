@@ -1,0 +1,83 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"testing"
+)
+
+// TestG10StaleContainer: GC removes what a container left that the runtime no
+// longer knows, secondary networks included, and nothing of the others (D70,
+// D71, D72).
+func TestG10StaleContainer(t *testing.T) {
+	w := newWorld(t)
+	second := w.name("second")
+	w.network(second, w.with(w.bridge(2), object{"cniVersion": "1.1.0"}))
+	conf := w.multinet("1.1.0", w.bridge(1), w.with(w.fake("f"), object{"name": "fakes"}))
+	stays, stale := w.pod(conf), w.pod(conf)
+	for _, p := range []*pod{stays, stale} {
+		p.annotations = map[string]string{annotation: second}
+		w.ok("ADD", p)
+	}
+	same(t, "leases", 4, len(w.leases()))
+	w.vanish(stale)
+	w.forget()
+
+	w.ok("GC", stays, valid(stays))
+	same(t, "leases", 2, len(w.leases()))
+	same(t, "attached", []string{"f@" + stays.id + "@net1"}, w.live())
+	same(t, "interfaces", []string{"eth0", "net2"}, w.interfaces(stays))
+	w.ok("CHECK", stays)
+
+	// The delegates are told, in their own terms, what remains.
+	var told []string
+	for _, c := range w.calls() {
+		if c.Command == "GC" {
+			told = append(told, w.key(c.Stdin, "cni.dev/valid-attachments"))
+		}
+	}
+	same(t, "told", []string{fmt.Sprintf(`[{"containerID":%q,"ifname":"net1"}]`, stays.id)}, told)
+	w.ok("DEL", stays)
+	w.ok("GC", stays, valid())
+	w.nothingLeft()
+}
+
+// TestG10NoList: without a list of valid attachments nothing is deleted.
+func TestG10NoList(t *testing.T) {
+	w := newWorld(t)
+	p := w.pod(w.multinet("1.1.0", w.fake("a")))
+	w.ok("ADD", p)
+	w.fails(7, "GC", p, nil)
+	w.fails(7, "GC", p, nil, func(_ map[string]string, conf object) { conf["cni.dev/valid-attachments"] = nil })
+	same(t, "attached", 1, len(w.live()))
+	w.ok("GC", p, valid(p))
+	same(t, "attached", 1, len(w.live()))
+	w.ok("DEL", p)
+	w.nothingLeft()
+}
+
+// TestStatus: a delegate that is not ready is not ready, with its own code;
+// neither is multinet without its readiness indicator file, for which DEL
+// never waits (D31, D76).
+func TestStatus(t *testing.T) {
+	w := newWorld(t)
+	p := w.pod(w.multinet("1.1.0", w.with(w.fake("a", "STATUS", "fail"), object{"code": 51})))
+	w.fails(51, "STATUS", p, nil)
+	delete(p.conf["delegates"].([]object)[0], "on")
+	w.ok("STATUS", p)
+	w.ok("ADD", p)
+
+	indicator := w.file("ready-to-go")
+	p.conf["readinessindicatorfile"] = indicator
+	w.fails(50, "STATUS", p, []string{"ready-to-go"})
+	w.ok("GC", p, valid(p))
+	w.ok("DEL", p)
+	w.fails(11, "ADD", p, []string{"ready-to-go"})
+	if err := os.WriteFile(indicator, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.ok("STATUS", p)
+	w.ok("ADD", p)
+	w.ok("DEL", p)
+	w.nothingLeft()
+}

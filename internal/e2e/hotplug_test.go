@@ -1,0 +1,120 @@
+package e2e
+
+import (
+	"os"
+	"testing"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/scratch"
+)
+
+// agent is a node agent: another process than multinet, on the same records.
+func (w *world) agent() *lifecycle.Manager {
+	return &lifecycle.Manager{
+		Dir: w.file("state"),
+		Invoker: &delegate.Invoker{
+			Exec: &delegate.Process{Stderr: os.Stderr},
+			Path: []string{w.bin},
+			Env:  []string{"PATH=" + w.path},
+		},
+	}
+}
+
+// key of the record that multinet keeps of p.
+func recordKey(p *pod) scratch.Key {
+	return scratch.Key{Network: p.conf["name"].(string), ContainerID: p.id, IfName: p.ifname}
+}
+
+// hot returns an attachment of p to a network of one plugin.
+func (w *world) hot(p *pod, name, ifname string, conf object) delegate.Attachment {
+	w.t.Helper()
+	w.write(w.with(conf, object{"name": name, "cniVersion": "1.1.0"}), name+".conf")
+	n, err := netconf.LoadFile(w.file(name + ".conf"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return delegate.Attachment{Network: n, ContainerID: p.id, NetNS: p.netns, IfName: ifname}
+}
+
+// TestD16HotPlug: what an agent attaches to a running container is removed by
+// multinet's DEL, and known to its CHECK and GC.
+func TestD16HotPlug(t *testing.T) {
+	w := newWorld(t)
+	p := w.pod(w.multinet("1.1.0", w.bridge(1), w.fake("a")))
+	built(t, "multinet")
+	w.ok("ADD", p)
+	agent, ctx := w.agent(), t.Context()
+	for _, a := range []delegate.Attachment{
+		w.hot(p, w.name("hot"), "hot0", w.bridge(5)),
+		w.hot(p, "fakes", "hot1", w.fake("h")),
+	} {
+		if _, err := agent.Attach(ctx, recordKey(p), lifecycle.Transaction{Plan: lifecycle.Plan(a)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	same(t, "interfaces", []string{"eth0", "hot0"}, w.interfaces(p))
+	w.ok("CHECK", p)
+	w.ok("GC", p, valid(p))
+	same(t, "interfaces", []string{"eth0", "hot0"}, w.interfaces(p))
+	w.ok("DEL", p)
+	same(t, "interfaces", nil, w.interfaces(p))
+	w.nothingLeft()
+}
+
+// TestG7HotPlugAndDEL: a DEL of multinet that comes while an agent attaches
+// waits, and removes what the agent attached.
+func TestG7HotPlugAndDEL(t *testing.T) {
+	w := newWorld(t)
+	p := w.pod(w.multinet("1.1.0", w.fake("a")))
+	w.ok("ADD", p)
+	done := make(chan error, 1)
+	hot := w.hot(p, "hot", "hot0", w.fake("h", "ADD", "gate"))
+	go func() {
+		_, err := w.agent().Attach(t.Context(), recordKey(p), lifecycle.Transaction{Plan: lifecycle.Plan(hot)})
+		done <- err
+	}()
+	w.ready()
+	del := w.start("DEL", p, withoutNetNS)
+	w.waitsForLock(del)
+	w.open()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if a := w.wait(del); a.code != 0 {
+		t.Errorf("DEL: %s", a.stdout)
+	}
+	w.trace("ADD a eth0", "ADD h hot0", "DEL h hot0", "DEL a eth0")
+	w.nothingLeft()
+}
+
+// TestG1Recover: an agent finds what a killed multinet left half done, and
+// removes it.
+func TestG1Recover(t *testing.T) {
+	w := newWorld(t)
+	whole := w.pod(w.multinet("1.1.0", w.fake("whole")))
+	w.ok("ADD", whole)
+	p := w.pod(w.multinet("1.1.0", w.fake("a"), w.fake("b", "ADD", "gate")))
+	r := w.start("ADD", p)
+	w.ready()
+	w.kill(r)
+	w.open()
+	w.until("the orphan has ended", func() bool { return len(w.running()) == 0 })
+
+	agent := w.agent()
+	broken, err := agent.Recover()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(broken) != 1 || broken[0].Key != recordKey(p) {
+		t.Fatalf("recover found %v", broken)
+	}
+	if err := agent.Del(t.Context(), broken[0].Key, ""); err != nil {
+		t.Fatal(err)
+	}
+	same(t, "attached", []string{"whole@" + whole.id + "@eth0"}, w.live())
+	w.ok("DEL", p)
+	w.ok("DEL", whole)
+	w.nothingLeft()
+}

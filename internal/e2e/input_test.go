@@ -1,0 +1,124 @@
+package e2e
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestG12BadInput: what is wrong is named, with the right code; nothing runs
+// and nothing is written.
+func TestG12BadInput(t *testing.T) {
+	type change func(w *world, p *pod)
+	delegates := func(ds ...any) change { return func(_ *world, p *pod) { p.conf["delegates"] = ds } }
+	key := func(name string, v any) change { return func(_ *world, p *pod) { p.conf[name] = v } }
+	selects := func(s string) change {
+		return func(_ *world, p *pod) { p.annotations = map[string]string{annotation: s} }
+	}
+	for name, c := range map[string]struct {
+		change change
+		code   uint
+		words  []string
+	}{
+		"no delegates":          {delegates(), 7, []string{"delegates"}},
+		"plugins is empty":      {delegates(object{"name": "x", "cniVersion": "1.0.0", "plugins": []any{}}), 7, []string{"plugins"}},
+		"plugins is null":       {delegates(object{"name": "x", "cniVersion": "1.0.0", "plugins": nil}), 0, nil},
+		"delegate without type": {delegates(object{"name": "x"}), 7, []string{"type"}},
+		"delegate is a string":  {delegates("bridge"), 6, nil},
+		"type is a number":      {delegates(object{"type": 7}), 6, []string{"type"}},
+		"delegates is a string": {key("delegates", "bridge"), 6, []string{"delegates"}},
+		"cniDir is a list":      {key("cniDir", []int{1}), 6, []string{"cniDir"}},
+		"runtimeConfig a list":  {key("runtimeConfig", []int{1}), 6, []string{"runtimeConfig"}},
+		"type is a path":        {delegates(object{"type": "../fake"}), 0, nil},
+		"missing plugin":        {delegates(object{"type": "missing"}), 7, []string{"missing"}},
+		"missing second plugin": {delegates(object{"name": "x", "cniVersion": "1.0.0", "plugins": []object{{"type": "fake"}, {"type": "missing"}}}), 7, []string{"missing"}},
+		"delegates to itself":   {delegates(object{"type": "multinet"}), 7, []string{"multinet"}},
+		"name for the kernel":   {func(_ *world, p *pod) { p.ifname = "net%d" }, 4, []string{"net%d"}},
+		"name of 16 bytes":      {func(_ *world, p *pod) { p.ifname = strings.Repeat("x", 16) }, 4, nil},
+		"name with a slash":     {func(_ *world, p *pod) { p.ifname = "a/b" }, 4, nil},
+		"container with slash":  {func(_ *world, p *pod) { p.id = "a/b" }, 4, nil},
+		"container dot dot":     {func(_ *world, p *pod) { p.id = ".." }, 4, nil},
+		"network with slash":    {key("name", "../x"), 7, nil},
+		"unknown network":       {selects("unknown"), 7, []string{"unknown"}},
+		"network is a path":     {selects("../net.d/blue"), 0, nil},
+		"annotation is garbage": {selects("[{"), 0, nil},
+		"asked for net%d":       {selects(`[{"name":"blue","interface":"net%d"}]`), 0, []string{"net%d"}},
+		"asked for twice":       {selects("blue@net1,blue@net1"), 7, []string{"net1"}},
+		"asked for eth0":        {selects("blue@eth0"), 7, []string{"eth0"}},
+		"annotation of numbers": {func(_ *world, p *pod) {
+			p.conf["runtimeConfig"] = object{"io.kubernetes.cri.pod-annotations": object{annotation: 7}}
+		}, 6, []string{"pod-annotations"}},
+		"broken network file": {func(w *world, p *pod) {
+			p.annotations = map[string]string{annotation: "broken"}
+			if err := os.WriteFile(w.file("net.d", "10-broken.conf"), []byte(`{"name": "broken", "type": 7}`), 0o600); err != nil {
+				t.Error(err)
+			}
+		}, 0, []string{"10-broken.conf", "type"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.network("blue", w.with(w.fake("blue"), object{"cniVersion": "1.0.0"}))
+			p := w.pod(w.multinet("1.0.0", w.fake("a")))
+			c.change(w, p)
+			before := w.list(w.dir)
+			a := w.call("ADD", p)
+			if a.err == nil {
+				t.Fatalf("attached: %s", a.stdout)
+			}
+			if c.code == 0 { // one or the other
+				if a.err.Code != 4 && a.err.Code != 6 && a.err.Code != 7 {
+					t.Errorf("code %d: %s", a.err.Code, a.stdout)
+				}
+				c.code = a.err.Code
+			}
+			w.failed(a, c.code, c.words...)
+			w.trace()
+			var after []string
+			for _, f := range w.list(w.dir) {
+				if f != "state" {
+					after = append(after, f)
+				}
+			}
+			if diff := cmp.Diff(before, after); diff != "" {
+				t.Errorf("files (-before +after):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestNotJSON: whatever is on stdin is answered with a code.
+func TestNotJSON(t *testing.T) {
+	w := newWorld(t)
+	p := w.pod(w.multinet("1.0.0", w.fake("a")))
+	for _, plugin := range []string{"multinet", "flannel"} {
+		for _, stdin := range []string{"", "not JSON", "null", "[]", "7", `{"cniVersion": 1}`, `{"cniVersion":"1.0.0","name":"x","type":"` + plugin + `"} {}`} {
+			a := w.wait(w.exec(built(t, plugin), map[string]string{
+				"CNI_COMMAND": "ADD", "CNI_CONTAINERID": p.id, "CNI_NETNS": p.netns, "CNI_IFNAME": "eth0", "CNI_PATH": w.bin,
+			}, []byte(stdin)))
+			if a.err == nil {
+				t.Errorf("%s: %q: %s", plugin, stdin, a.stdout)
+			}
+		}
+	}
+	w.nothingLeft()
+}
+
+// TestVersion: VERSION says what the plugins can do.
+func TestVersion(t *testing.T) {
+	w := newWorld(t)
+	for _, plugin := range []string{"multinet", "flannel"} {
+		a := w.ok("VERSION", &pod{conf: object{"cniVersion": "1.1.0", "name": "x", "type": plugin}})
+		var v struct{ SupportedVersions []string }
+		if err := json.Unmarshal(a.stdout, &v); err != nil {
+			t.Fatal(err)
+		}
+		for _, version := range versions {
+			if !strings.Contains(strings.Join(v.SupportedVersions, " "), version) {
+				t.Errorf("%s: %q is not in %v", plugin, version, v.SupportedVersions)
+			}
+		}
+	}
+}

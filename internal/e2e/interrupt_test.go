@@ -1,0 +1,189 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestG6Terminated: multinet that is told to stop in the middle of an ADD says
+// so within its time, with code 11, and leaves nothing, however deaf the
+// plugin is.
+func TestG6Terminated(t *testing.T) {
+	for _, fault := range []string{"hang", "deaf"} {
+		t.Run(fault, func(t *testing.T) {
+			w := newWorld(t)
+			p := w.pod(w.multinet("1.0.0", w.bridge(1), w.fake("b", "ADD", fault)))
+			r := w.start("ADD", p)
+			w.ready()
+			told := time.Now()
+			w.terminate(r)
+			a := w.wait(r)
+			if took := time.Since(told); took > 5*time.Second {
+				t.Errorf("answered after %v", took)
+			}
+			w.failed(a, 11)
+			w.trace("ADD b net1", "DEL b net1")
+			same(t, "interfaces", nil, w.interfaces(p))
+			w.nothingLeft()
+			w.noPlugins()
+		})
+	}
+}
+
+// TestG6ChildHoldsPipe: a delegate that has exited with its result has
+// succeeded, though a child of its own keeps its pipes open (D42).
+func TestG6ChildHoldsPipe(t *testing.T) {
+	w := newWorld(t)
+	p := w.pod(w.multinet("1.0.0", w.fake("a", "ADD", "child")))
+	a := w.ok("ADD", p)
+	if a.took > 5*time.Second {
+		t.Errorf("answered after %v", a.took)
+	}
+	for _, c := range w.calls() {
+		if c.Command == "NONE" {
+			_ = syscall.Kill(c.PID, syscall.SIGKILL)
+		}
+	}
+	w.ok("DEL", p)
+	w.nothingLeft()
+}
+
+// TestG1KilledThenDEL: multinet is killed in the middle of an ADD. The plugin
+// that it ran goes on and ends; DEL waits for it and removes everything.
+func TestG1KilledThenDEL(t *testing.T) {
+	w := newWorld(t)
+	p := w.pod(w.multinet("1.0.0", w.bridge(1), w.fake("b", "ADD", "gate")))
+	r := w.start("ADD", p)
+	w.ready()
+	w.kill(r)
+	same(t, "interfaces", []string{"eth0"}, w.interfaces(p))
+
+	del := w.start("DEL", p, withoutNetNS)
+	w.waitsForLock(del)
+	w.trace("ADD b net1")
+	w.open()
+	if a := w.wait(del); a.code != 0 {
+		t.Fatalf("DEL: %s", a.stdout)
+	}
+	w.trace("ADD b net1", "DEL b net1")
+	same(t, "interfaces", nil, w.interfaces(p))
+	w.nothingLeft()
+}
+
+// TestG7OrphanIsKilled: as TestG1KilledThenDEL, but the orphan hangs. DEL
+// waits ten seconds, kills it, and goes on.
+func TestG7OrphanIsKilled(t *testing.T) {
+	w := newWorld(t)
+	p := w.pod(w.multinet("1.0.0", w.fake("a"), w.fake("b", "ADD", "deaf")))
+	r := w.start("ADD", p)
+	w.ready()
+	w.kill(r)
+	a := w.call("DEL", p)
+	if a.code != 0 {
+		t.Fatalf("DEL: %s", a.stdout)
+	}
+	if a.took < 8*time.Second {
+		t.Errorf("DEL gave the orphan %v only", a.took)
+	}
+	w.trace("ADD a eth0", "ADD b net1", "DEL b net1", "DEL a eth0")
+	w.nothingLeft()
+	w.noPlugins()
+}
+
+// TestG1KilledThenADD: an ADD on the record of an interrupted one undoes that
+// first.
+func TestG1KilledThenADD(t *testing.T) {
+	w := newWorld(t)
+	p := w.pod(w.multinet("1.0.0", w.fake("a"), w.fake("b", "ADD", "gate")))
+	r := w.start("ADD", p)
+	w.ready()
+	w.kill(r)
+	w.open()
+	w.until("the orphan has ended", func() bool { return len(w.running()) == 0 })
+	w.forget()
+
+	delete(p.conf["delegates"].([]object)[1], "on")
+	w.ok("ADD", p)
+	w.trace("DEL b net1", "DEL a eth0", "ADD a eth0", "ADD b net1")
+	w.fails(7, "ADD", p, nil) // it is attached now
+	w.ok("DEL", p)
+	w.nothingLeft()
+}
+
+// TestG7OneAtATime: a DEL that comes while the ADD of the same container runs,
+// in another process, waits for it; that of another container does not.
+func TestG7OneAtATime(t *testing.T) {
+	w := newWorld(t)
+	p := w.pod(w.multinet("1.0.0", w.fake("a", "ADD", "gate")))
+	other := w.pod(w.multinet("1.0.0", w.fake("other")))
+	add := w.start("ADD", p)
+	w.ready()
+	del := w.start("DEL", p, withoutNetNS)
+	w.waitsForLock(del)
+	w.ok("ADD", other)
+	w.ok("DEL", other)
+	w.trace("ADD a eth0", "ADD other eth0", "DEL other eth0")
+	w.open()
+	if a := w.wait(add); a.code != 0 {
+		t.Errorf("ADD: %s", a.stdout)
+	}
+	if a := w.wait(del); a.code != 0 {
+		t.Errorf("DEL: %s", a.stdout)
+	}
+	w.trace("ADD a eth0", "ADD other eth0", "DEL other eth0", "DEL a eth0")
+	w.nothingLeft()
+}
+
+// terminate asks a plugin to stop.
+func (w *world) terminate(r *running) {
+	w.t.Helper()
+	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// kill kills a plugin, but not those it runs.
+func (w *world) kill(r *running) {
+	w.t.Helper()
+	if err := r.cmd.Process.Kill(); err != nil {
+		w.t.Fatal(err)
+	}
+	_ = r.cmd.Wait() // killed
+}
+
+// waitsForLock waits until a plugin has opened the lock of a container.
+func (w *world) waitsForLock(r *running) {
+	w.t.Helper()
+	w.until("DEL waits for the lock", func() bool {
+		fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", r.cmd.Process.Pid))
+		for _, fd := range fds {
+			if file, _ := os.Readlink(fd); strings.HasPrefix(file, w.file("state")) && strings.Contains(file, "lock") {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// running lists the processes of this world's fakes.
+func (w *world) running() (pids []int) {
+	w.t.Helper()
+	for _, c := range w.calls() {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.PID))
+		if err == nil && strings.Contains(string(stat), "(fake)") && !strings.Contains(string(stat), "(fake) Z") {
+			pids = append(pids, c.PID)
+		}
+	}
+	return pids
+}
+
+// noPlugins fails the test where a fake still runs.
+func (w *world) noPlugins() {
+	w.t.Helper()
+	same(w.t, "running plugins", nil, w.running())
+}

@@ -1,0 +1,129 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/metacni/metacni/examples/lab/host"
+)
+
+const (
+	stageEnv   = "METACNI_E2E_STAGE" // "", "probe" or "inside"
+	binEnv     = "METACNI_E2E_BIN"   // directory of what was built
+	requireEnv = "METACNI_E2E"       // "require": no private host is a failure
+)
+
+// noHost is why there is no private host, if there is none.
+var noHost string
+
+func TestMain(m *testing.M) {
+	runtime.LockOSThread() // see host.NewNS
+	flag.Parse()
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// run runs the tests in a copy of this process on a private host, or in this
+// process, where each skips itself, if there can be none.
+func run(m *testing.M) (int, error) {
+	switch os.Getenv(stageEnv) {
+	case "probe":
+		return 0, host.Setup()
+	case "inside":
+		if err := host.Setup(); err != nil {
+			return 1, err
+		}
+		return m.Run(), nil
+	}
+	if flag.Lookup("test.list").Value.String() != "" {
+		return m.Run(), nil
+	}
+	ctx := context.Background()
+	if out, err := again(ctx, "probe", "").CombinedOutput(); err != nil {
+		why, _, _ := strings.Cut(strings.TrimPrefix(string(out), "e2e: "), "\n")
+		if why == "" {
+			why = err.Error()
+		}
+		noHost = "needs root, or a kernel that gives user namespaces to ordinary users: " + why
+		return m.Run(), nil
+	}
+	bin, err := os.MkdirTemp("", "metacni-e2e-")
+	if err != nil {
+		return 1, err
+	}
+	defer func() { _ = os.RemoveAll(bin) }()
+	if err := build(ctx, bin); err != nil {
+		return 1, err
+	}
+	cmd := again(ctx, "inside", bin)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	err = cmd.Run()
+	if failed := (*exec.ExitError)(nil); errors.As(err, &failed) {
+		return max(failed.ExitCode(), 1), nil
+	}
+	return 0, err
+}
+
+// again is this process once more, in namespaces of its own.
+func again(ctx context.Context, stage, bin string) *exec.Cmd {
+	cmd := host.Command(ctx, "/proc/self/exe", os.Args[1:]...)
+	cmd.Env = append(os.Environ(), stageEnv+"="+stage, binEnv+"="+bin)
+	return cmd
+}
+
+// build puts everything the tests run into dir. What cannot be built fails the
+// tests that need it: see built.
+func build(ctx context.Context, dir string) error {
+	tools, err := goTool(ctx, ".", "list", "tool")
+	if err != nil {
+		return fmt.Errorf("list the reference plugins: %w: %s", err, tools)
+	}
+	for _, b := range []struct {
+		module   string
+		packages []string
+	}{
+		{"../..", []string{"./examples/multinet"}},
+		{"../..", []string{"./examples/flannel"}},
+		{"../..", []string{"./examples/lab"}},
+		{".", append(strings.Fields(tools), "./fake")},
+	} {
+		out, err := goTool(ctx, b.module, append([]string{"build", "-buildvcs=false", "-o", dir + "/"}, b.packages...)...)
+		if err != nil {
+			name := filepath.Base(b.packages[len(b.packages)-1])
+			if err := os.WriteFile(filepath.Join(dir, name+".err"), []byte(out), 0o600); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func goTool(ctx context.Context, dir string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// built returns the path of an executable, or fails t with why there is none.
+func built(t *testing.T, name string) string {
+	t.Helper()
+	path := filepath.Join(os.Getenv(binEnv), name)
+	if _, err := os.Stat(path); err != nil {
+		why, _ := os.ReadFile(path + ".err")
+		t.Fatalf("%s was not built: %v\n%s", name, err, why)
+	}
+	return path
+}

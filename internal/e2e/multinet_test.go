@@ -1,0 +1,309 @@
+package e2e
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/metacni/metacni/examples/lab/host"
+)
+
+var versions = []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"}
+
+const annotation = "k8s.v1.cni.cncf.io/networks"
+
+// TestVersions attaches a pod to bridge and host-local, by delegation, to
+// macvlan and to a list of bridge and tuning, by annotation, in every version
+// of the protocol; and detaches it as containerd does.
+func TestVersions(t *testing.T) {
+	for _, version := range versions {
+		t.Run(version, func(t *testing.T) {
+			w := newWorld(t)
+			card := w.uplink()
+			w.needs(&netlink.Macvlan{LinkAttrs: netlink.LinkAttrs{ParentIndex: card.Attrs().Index}})
+			fast, storage := w.name("fast"), w.name("storage")
+			w.network(fast, object{
+				"cniVersion": "0.4.0", "type": "macvlan", "master": card.Attrs().Name,
+				"ipam": object{"type": "host-local", "subnet": w.net(8) + ".0/24"},
+			})
+			bridge := w.bridge(9)
+			delete(bridge["ipam"].(object), "routes")
+			w.network(storage, object{"cniVersion": "1.0.0", "plugins": []object{bridge, {
+				"type": "tuning", "mtu": 1400, "sysctl": object{"net.ipv4.conf.IFNAME.arp_filter": "1"},
+			}}})
+			p := w.pod(w.multinet(version, w.bridge(1)))
+			p.annotations = map[string]string{annotation: fast + "@fast0," + storage, "other": "annotation"}
+
+			w.ok("ADD", p)
+			same(t, "interfaces", []string{"eth0", "fast0", "net2"}, w.interfaces(p))
+			same(t, "leases", 3, len(w.leases()))
+			r := decode(t, p, version)
+			if len(r.IPs) != 1 || r.IPs[0].Address.IP.String() != w.net(1)+".2" {
+				t.Errorf("the result is not the first network's: %s", p.result)
+			}
+			w.answersPing(p, w.net(1)+".1")
+			w.mtu(p, "net2", 1400)
+
+			if version == "0.3.1" {
+				w.fails(1, "CHECK", p, nil)
+			} else {
+				w.ok("CHECK", p)
+			}
+			w.ok("DEL", p)
+			same(t, "interfaces after DEL", nil, w.interfaces(p))
+			w.nothingLeft()
+			w.vanish(p)
+			w.ok("DEL", p, withoutNetNS)
+			w.nothingLeft()
+		})
+	}
+}
+
+// TestSelectionArguments hands what a pod selects on to the delegates, as
+// capability arguments and as args.cni.
+func TestSelectionArguments(t *testing.T) {
+	w := newWorld(t)
+	wish := w.name("wish")
+	w.network(wish, object{"cniVersion": "1.0.0", "plugins": []object{
+		w.with(w.bridge(7), object{
+			"capabilities": object{"ips": true, "mac": true},
+			"ipam":         object{"type": "static"},
+		}),
+		w.with(w.fake("seen"), object{"capabilities": object{"portMappings": true, "mac": true}}),
+	}})
+	p := w.pod(w.multinet("1.1.0", w.bridge(1)))
+	p.annotations = map[string]string{annotation: fmt.Sprintf(`[{"name": %q, "interface": "wish0",
+		"mac": "02:00:00:00:77:01", "ips": ["%s.77/24"],
+		"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}],
+		"cni-args": {"colour": "blue"}}]`, wish, w.net(7))}
+	w.ok("ADD", p)
+	same(t, "interfaces", []string{"eth0", "wish0"}, w.interfaces(p))
+	i := w.find(p, "wish0")
+	same(t, "MAC", "02:00:00:00:77:01", i.MAC)
+	if want := netip.MustParsePrefix(w.net(7) + ".77/24"); !slices.Contains(i.Addresses, want) {
+		t.Errorf("addresses %v, want %v", i.Addresses, want)
+	}
+	calls := w.calls()
+	if len(calls) != 1 {
+		t.Fatalf("%d calls of the fake", len(calls))
+	}
+	var stdin struct {
+		RuntimeConfig struct {
+			MAC          string
+			PortMappings []struct{ HostPort int }
+		}
+		Args struct{ CNI struct{ Colour string } }
+	}
+	if err := decodeOne(calls[0].Stdin, &stdin); err != nil {
+		t.Fatal(err)
+	}
+	same(t, "runtimeConfig.mac", "02:00:00:00:77:01", stdin.RuntimeConfig.MAC)
+	same(t, "args.cni.colour", "blue", stdin.Args.CNI.Colour)
+	if m := stdin.RuntimeConfig.PortMappings; len(m) != 1 || m[0].HostPort != 8080 {
+		t.Errorf("runtimeConfig.portMappings = %v", m)
+	}
+	w.ok("DEL", p)
+	w.nothingLeft()
+}
+
+// TestDefaultRoute moves the default route to the network that the pod selects
+// for it.
+func TestDefaultRoute(t *testing.T) {
+	w := newWorld(t)
+	exit := w.name("exit")
+	bridge := w.bridge(2)
+	delete(bridge["ipam"].(object), "routes")
+	bridge["cniVersion"] = "1.0.0"
+	w.network(exit, bridge)
+	p := w.pod(w.multinet("1.1.0", w.bridge(1)))
+	p.annotations = map[string]string{annotation: fmt.Sprintf(`[{"name": %q, "default-route": ["%s.1"]}]`, exit, w.net(2))}
+	w.ok("ADD", p)
+	same(t, "default routes", []string{w.net(2) + ".1 dev net1"}, w.defaultRoutes(p))
+	w.answersPing(p, w.net(2)+".1")
+	w.answersPing(p, w.net(1)+".1")
+	for _, r := range decode(t, p, "1.1.0").Routes {
+		if ones, _ := r.Dst.Mask.Size(); ones == 0 {
+			t.Errorf("the result still has the default route %v", r)
+		}
+	}
+	w.ok("CHECK", p)
+	w.ok("DEL", p)
+	w.nothingLeft()
+}
+
+// TestD54NameTaken: a name that an interface of the namespace has, as its
+// second name even, is found before anything runs, and never given out.
+func TestD54NameTaken(t *testing.T) {
+	w := newWorld(t)
+	blue := w.name("blue")
+	w.network(blue, w.with(w.fake("blue"), object{"cniVersion": "1.0.0"}))
+	p := w.pod(w.multinet("1.0.0", w.fake("first")))
+	err := host.Do(p.netns, func() error {
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkAddAltName(lo, "net1")
+	})
+	if err != nil {
+		t.Skipf("this kernel gives interfaces no second names: %v", err)
+	}
+	p.annotations = map[string]string{annotation: blue + "@net1"}
+	w.fails(7, "ADD", p, []string{"net1"})
+	w.trace()
+	w.nothingLeft()
+
+	p.annotations = map[string]string{annotation: blue}
+	w.ok("ADD", p)
+	w.trace("ADD first eth0", "ADD blue net2")
+	w.ok("DEL", p)
+	w.nothingLeft()
+}
+
+// TestG12HostNamespace: the host's own namespace is refused before anything
+// runs (D27).
+func TestG12HostNamespace(t *testing.T) {
+	w := newWorld(t)
+	p := w.pod(w.multinet("1.0.0", w.fake("first")))
+	p.netns = "/proc/self/ns/net"
+	if a := w.call("ADD", p); a.err == nil {
+		t.Errorf("attached to the host: %s", a.stdout)
+	}
+	w.trace()
+	w.nothingLeft()
+}
+
+// TestPortmap publishes a port and sets the firewall up as containerd's
+// default configuration has it.
+func TestPortmap(t *testing.T) {
+	w := newWorld(t)
+	w.needsProgram("iptables")
+	p := w.pod(w.multinet("1.0.0", object{"name": w.name("chain"), "cniVersion": "1.0.0", "plugins": []object{
+		w.with(w.bridge(1), object{"ipMasq": true}),
+		{"type": "portmap", "capabilities": object{"portMappings": true}},
+		{"type": "firewall", "backend": "iptables"},
+		{"type": "bandwidth", "ingressRate": 1 << 20, "ingressBurst": 1 << 20},
+	}}))
+	p.conf["capabilities"].(object)["portMappings"] = true
+	ports := func(_ map[string]string, conf object) {
+		conf["runtimeConfig"] = object{"portMappings": []object{{"HostPort": 8080 + w.n, "ContainerPort": 80, "Protocol": "tcp"}}}
+	}
+	w.ok("ADD", p, ports)
+	w.ok("CHECK", p, ports)
+	w.ok("DEL", p, ports)
+	w.nothingLeft()
+	w.vanish(p)
+	w.ok("DEL", p, ports, withoutNetNS)
+}
+
+// TestOtherPlugins delegates to the reference plugins that the other tests
+// leave out.
+func TestOtherPlugins(t *testing.T) {
+	w := newWorld(t)
+	card := w.uplink()
+	p := w.pod(w.multinet("1.0.0",
+		object{"type": "ptp", "ipam": object{"type": "host-local", "subnet": w.net(3) + ".0/24"}},
+		object{"type": "host-device", "device": card.Attrs().Name},
+		object{"type": "loopback"},
+	))
+	// A loopback attachment is of lo and no other interface.
+	p.conf["delegates"] = p.conf["delegates"].([]object)[:2]
+	w.ok("ADD", p)
+	same(t, "interfaces", []string{"eth0", "net1"}, w.interfaces(p))
+	w.ok("CHECK", p)
+	w.ok("DEL", p)
+	same(t, "interfaces after DEL", nil, w.interfaces(p))
+	if _, err := netlink.LinkByName(card.Attrs().Name); err != nil {
+		t.Errorf("the device was not given back: %v", err)
+	}
+	w.nothingLeft()
+}
+
+// TestLab runs the demo with what was built.
+func TestLab(t *testing.T) {
+	w := newWorld(t)
+	a := w.lab()
+	if a.code != 0 {
+		t.Fatalf("exit status %d:\n%s%s", a.code, a.stdout, a.stderr)
+	}
+	t.Logf("%s", a.stdout)
+}
+
+// with returns conf with the keys of more.
+func (w *world) with(conf, more object) object {
+	for k, v := range more {
+		conf[k] = v
+	}
+	return conf
+}
+
+func (w *world) uplink() netlink.Link {
+	w.t.Helper()
+	card, err := host.Uplink(w.name("up"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return card
+}
+
+func (w *world) answersPing(p *pod, addr string) {
+	w.t.Helper()
+	ctx, cancel := contextWithin(w.t, 5*time.Second)
+	defer cancel()
+	if _, err := host.Ping(ctx, p.netns, netip.MustParseAddr(addr)); err != nil {
+		w.t.Error(err)
+	}
+}
+
+func (w *world) find(p *pod, name string) host.Interface {
+	w.t.Helper()
+	ifs, err := host.Interfaces(p.netns)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, i := range ifs {
+		if i.Name == name {
+			return i
+		}
+	}
+	w.t.Fatalf("no interface %s in %v", name, ifs)
+	return host.Interface{}
+}
+
+func (w *world) mtu(p *pod, name string, want int) {
+	w.t.Helper()
+	if got := w.find(p, name).MTU; got != want {
+		w.t.Errorf("MTU of %s is %d, want %d", name, got, want)
+	}
+}
+
+func (w *world) defaultRoutes(p *pod) (list []string) {
+	w.t.Helper()
+	err := host.Do(p.netns, func() error {
+		routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+		if err != nil {
+			return err
+		}
+		for _, r := range routes {
+			if r.Dst != nil {
+				if ones, _ := r.Dst.Mask.Size(); ones > 0 {
+					continue
+				}
+			}
+			l, err := netlink.LinkByIndex(r.LinkIndex)
+			if err != nil {
+				return err
+			}
+			list = append(list, fmt.Sprintf("%s dev %s", r.Gw, l.Attrs().Name))
+		}
+		return nil
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return list
+}

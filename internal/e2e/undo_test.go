@@ -1,0 +1,140 @@
+package e2e
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+)
+
+// TestG2EveryFailureIsUndone lets the ADD of each plugin of three networks of
+// two plugins fail in each way there is: nothing is left, what ran is undone
+// last first, the failing plugin included, and the cause's code is kept.
+func TestG2EveryFailureIsUndone(t *testing.T) {
+	const networks, plugins = 3, 2
+	for fault, code := range map[string]uint{
+		"fail":    111, // the plugin's own code
+		"noise":   6,   // D26: a result, and text before it
+		"garbage": 6,   // D28: not a result
+		"silence": 6,   // no result
+		"hang":    11,  // D41, D42: until multinet is told to stop
+	} {
+		for fi := range networks {
+			for fj := range plugins {
+				t.Run(fmt.Sprintf("%s/%d,%d", fault, fi, fj), func(t *testing.T) {
+					w := newWorld(t)
+					var delegates []object
+					var want, undo []string
+					for i := range networks {
+						var chain []object
+						for j := range plugins {
+							id, ifname := fmt.Sprintf("n%dp%d", i, j), "eth0"
+							if i > 0 {
+								ifname = fmt.Sprintf("net%d", i)
+							}
+							if i == fi && j == fj {
+								chain = append(chain, w.fake(id, "ADD", fault))
+							} else {
+								chain = append(chain, w.fake(id))
+							}
+							if i < fi || i == fi && j <= fj {
+								want = append(want, "ADD "+id+" "+ifname)
+								undo = append([]string{"DEL " + id + " " + ifname}, undo...)
+							}
+						}
+						delegates = append(delegates, object{"name": fmt.Sprintf("n%d", i), "cniVersion": "1.0.0", "plugins": chain})
+					}
+					p := w.pod(w.multinet("1.0.0", delegates...))
+					r := w.start("ADD", p)
+					if fault == "hang" {
+						w.ready()
+						w.terminate(r)
+					}
+					a := w.wait(r)
+					w.failed(a, code, fmt.Sprintf("n%d", fi), "fake")
+					w.trace(append(want, undo...)...)
+					w.nothingLeft()
+					// The runtime's own DEL after a failed ADD finds nothing to do.
+					w.forget()
+					w.ok("DEL", p)
+					w.trace()
+				})
+			}
+		}
+	}
+}
+
+// TestG2RealPluginsUndone is the same with plugins that attach something: the
+// last network's parent interface does not exist.
+func TestG2RealPluginsUndone(t *testing.T) {
+	w := newWorld(t)
+	card := w.uplink()
+	w.needs(&netlink.Macvlan{LinkAttrs: netlink.LinkAttrs{ParentIndex: card.Attrs().Index}})
+	broken := w.name("broken")
+	w.network(broken, object{
+		"cniVersion": "1.0.0", "type": "macvlan", "master": w.name("gone"),
+		"ipam": object{"type": "host-local", "subnet": w.net(3) + ".0/24"},
+	})
+	p := w.pod(w.multinet("1.0.0", w.bridge(1), object{
+		"type": "macvlan", "master": card.Attrs().Name,
+		"ipam": object{"type": "host-local", "subnet": w.net(2) + ".0/24"},
+	}))
+	p.annotations = map[string]string{annotation: broken}
+	if a := w.call("ADD", p); a.err == nil {
+		t.Fatalf("attached to %s: %s", broken, a.stdout)
+	}
+	same(t, "interfaces", nil, w.interfaces(p))
+	w.nothingLeft()
+	w.ok("DEL", p)
+}
+
+// TestG2UndoFails: the record stays where undoing fails, and DEL removes what
+// is left when it can be.
+func TestG2UndoFails(t *testing.T) {
+	w := newWorld(t)
+	first := w.fake("a", "DEL", "fail")
+	p := w.pod(w.multinet("1.0.0", first, w.fake("b", "ADD", "fail")))
+	second := p.conf["delegates"].([]object)[1]
+	second["code"] = 112
+	w.fails(112, "ADD", p, nil)
+	w.trace("ADD a eth0", "ADD b net1", "DEL b net1", "DEL a eth0")
+	if len(w.list(w.file("state"))) == 0 {
+		t.Error("something is left and nothing is recorded")
+	}
+	same(t, "attached", 1, len(w.live()))
+	w.fails(111, "DEL", p, nil, withoutNetNS)
+	same(t, "attached", 1, len(w.live()))
+}
+
+// TestG2NobodyReads: an ADD whose result cannot be printed is undone (D21).
+func TestG2NobodyReads(t *testing.T) {
+	w := newWorld(t)
+	p := w.pod(w.multinet("1.0.0", w.fake("a", "ADD", "gate")))
+	if code := w.unread("ADD", p); code == 0 {
+		t.Error("succeeded, but nobody was told")
+	}
+	w.trace("ADD a eth0", "DEL a eth0")
+	w.nothingLeft()
+}
+
+// TestManyCycles attaches and detaches a thousand times; the state directory
+// is then as it was.
+func TestManyCycles(t *testing.T) {
+	cycles := 1000
+	if testing.Short() {
+		cycles = 100
+	}
+	w := newWorld(t)
+	stays := w.pod(w.multinet("1.0.0", w.fake("stays")))
+	w.ok("ADD", stays)
+	before := w.list(w.file("state"))
+	p := w.pod(w.multinet("1.0.0", w.fake("a")))
+	for range cycles {
+		w.ok("ADD", p)
+		w.ok("DEL", p)
+	}
+	same(t, "state", before, w.list(w.file("state")))
+	same(t, "attached", 1, len(w.live()))
+	w.ok("DEL", stays)
+	w.nothingLeft()
+}

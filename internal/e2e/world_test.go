@@ -1,0 +1,440 @@
+package e2e
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/metacni/metacni/examples/lab/host"
+)
+
+// worlds counts them, so that no two share an address or a name.
+var worlds atomic.Int32
+
+// A world is what one test has of the private host to itself: a directory, a
+// range of addresses, and names with its number.
+type world struct {
+	t    *testing.T
+	n    int
+	dir  string // for configurations and state, empty
+	bin  string // the plugins
+	path string // for what plugins run: iptables
+	pods int
+}
+
+// newWorld skips t, or fails it if that is required, where there is no private
+// host. The tests of different worlds run side by side.
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	if noHost != "" {
+		if os.Getenv(requireEnv) == "require" {
+			t.Fatal(noHost)
+		}
+		t.Skip(noHost)
+	}
+	t.Parallel()
+	w := &world{t: t, n: int(worlds.Add(1)), bin: os.Getenv(binEnv), path: "/usr/sbin:/usr/bin:/sbin:/bin"}
+	w.dir = fmt.Sprintf("/run/w%d", w.n)
+	for _, sub := range []string{"net.d", "fake/live"} {
+		if err := os.MkdirAll(filepath.Join(w.dir, sub), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, fifo := range []string{"ready", "gate"} {
+		if err := unix.Mkfifo(w.file("fake", fifo), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return w
+}
+
+// file returns a path in the world's directory.
+func (w *world) file(elem ...string) string {
+	return filepath.Join(append([]string{w.dir}, elem...)...)
+}
+
+// name returns a name that no other world has: of a network or an interface.
+func (w *world) name(s string) string { return fmt.Sprintf("%s%d", s, w.n) }
+
+// net returns the world's i'th address range without its last byte.
+func (w *world) net(i int) string { return fmt.Sprintf("10.%d.%d", w.n, i) }
+
+// pod returns a new container with a namespace, attached by conf.
+func (w *world) pod(conf object) *pod {
+	w.t.Helper()
+	w.pods++
+	id := fmt.Sprintf("w%dc%d", w.n, w.pods)
+	netns, err := host.NewNS(id)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = host.RemoveNS(netns) })
+	return &pod{id: id, netns: netns, ifname: "eth0", conf: conf}
+}
+
+// vanish removes the namespace of p, as a reboot or a killed runtime does.
+func (w *world) vanish(p *pod) {
+	w.t.Helper()
+	if err := host.RemoveNS(p.netns); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// multinet returns a configuration of multinet that delegates to delegates.
+func (w *world) multinet(version string, delegates ...object) object {
+	return object{
+		"cniVersion": version, "name": w.name("multi"), "type": "multinet",
+		"capabilities": object{"io.kubernetes.cri.pod-annotations": true},
+		"delegates":    delegates,
+		"cniDir":       w.file("state"), "confDir": w.file("net.d"), "binDir": w.bin,
+	}
+}
+
+// fake returns a configuration of the fake plugin. on says what goes wrong, as
+// pairs of command and fault.
+func (w *world) fake(id string, on ...string) object {
+	faults := object{}
+	for i := 0; i+1 < len(on); i += 2 {
+		faults[on[i]] = on[i+1]
+	}
+	return object{"type": "fake", "id": id, "dir": w.file("fake"), "on": faults, "code": 111}
+}
+
+// bridge returns a configuration of bridge and host-local: the world's i'th
+// bridge and range.
+func (w *world) bridge(i int) object {
+	return object{
+		"type": "bridge", "bridge": w.name(fmt.Sprintf("br%d-", i)), "isGateway": true,
+		"ipam": object{
+			"type": "host-local", "subnet": w.net(i) + ".0/24",
+			"routes": []object{{"dst": "0.0.0.0/0"}},
+		},
+	}
+}
+
+// network writes a network configuration that pods can ask for.
+func (w *world) network(name string, conf object) {
+	w.t.Helper()
+	conf["name"] = name
+	ext := ".conf"
+	if conf["plugins"] != nil {
+		ext = ".conflist"
+	}
+	w.write(conf, "net.d", name+ext)
+}
+
+func (w *world) write(v any, elem ...string) {
+	w.t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := os.WriteFile(w.file(elem...), text, 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// needs skips the test where the kernel makes no links of l's kind.
+func (w *world) needs(l netlink.Link) {
+	w.t.Helper()
+	l.Attrs().Name = w.name("probe")
+	if err := host.Offers(l); err != nil {
+		w.t.Skip(err)
+	}
+}
+
+// needsProgram skips the test where a program that a plugin runs is missing.
+func (w *world) needsProgram(names ...string) {
+	w.t.Helper()
+	for _, name := range names {
+		if _, err := exec.LookPath(name); err != nil {
+			w.t.Skipf("needs %s, which a plugin runs", name)
+		}
+	}
+}
+
+// call is one line of the fake plugin's log.
+type call struct {
+	Command   string
+	ID        string
+	PID       int
+	Container string
+	IfName    string
+	NetNS     string
+	Args      string
+	Stdin     json.RawMessage
+}
+
+// calls returns what the fakes of this world were called with.
+func (w *world) calls() (list []call) {
+	w.t.Helper()
+	f, err := os.Open(w.file("fake", "log"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var c call
+		if err := json.Unmarshal(lines.Bytes(), &c); err != nil {
+			w.t.Fatal(err)
+		}
+		list = append(list, c)
+	}
+	return list
+}
+
+// forget empties the log.
+func (w *world) forget() {
+	w.t.Helper()
+	if err := os.Remove(w.file("fake", "log")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		w.t.Fatal(err)
+	}
+}
+
+// trace compares what the fakes were called for with want: "ADD a eth0".
+func (w *world) trace(want ...string) {
+	w.t.Helper()
+	var got []string
+	for _, c := range w.calls() {
+		got = append(got, strings.TrimSpace(c.Command+" "+c.ID+" "+c.IfName))
+	}
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+		w.t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
+// live lists what the fakes attached and have not detached.
+func (w *world) live() []string { return w.list(w.file("fake", "live")) }
+
+// list returns the paths of all files and directories below dir, which need
+// not be there.
+func (w *world) list(dir string) (names []string) {
+	w.t.Helper()
+	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err == nil && path != dir {
+			names = append(names, strings.TrimPrefix(path, dir+"/"))
+		}
+		return err
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return names
+}
+
+// leases lists the addresses that host-local has given to containers of this
+// world.
+func (w *world) leases() (list []string) {
+	w.t.Helper()
+	for _, name := range w.list("/var/lib/cni/networks") {
+		owner, err := os.ReadFile(filepath.Join("/var/lib/cni/networks", name))
+		if err == nil && strings.HasPrefix(string(owner), fmt.Sprintf("w%dc", w.n)) {
+			list = append(list, filepath.Base(name)+" "+strings.Join(strings.Fields(string(owner)), " "))
+		}
+	}
+	return list
+}
+
+// interfaces lists the names of p's interfaces, but for lo.
+func (w *world) interfaces(p *pod) (names []string) {
+	w.t.Helper()
+	ifs, err := host.Interfaces(p.netns)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, i := range ifs {
+		if i.Name != "lo" {
+			names = append(names, i.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// ports lists the interfaces on the host that are ports of this world's
+// bridges.
+func (w *world) ports() (names []string) {
+	w.t.Helper()
+	links, err := netlink.LinkList()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ours := map[int]bool{}
+	for _, l := range links {
+		if l.Type() == "bridge" && strings.HasSuffix(l.Attrs().Name, fmt.Sprintf("-%d", w.n)) {
+			ours[l.Attrs().Index] = true
+		}
+	}
+	for _, l := range links {
+		if ours[l.Attrs().MasterIndex] {
+			names = append(names, l.Attrs().Name)
+		}
+	}
+	return names
+}
+
+// same compares.
+func same[T any](t *testing.T, what string, want, got T) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+// nothingLeft fails the test where anything is left of any container: markers,
+// addresses, ends on the host, state.
+func (w *world) nothingLeft() {
+	w.t.Helper()
+	same(w.t, "attached by fakes", nil, w.live())
+	same(w.t, "leased addresses", nil, w.leases())
+	same(w.t, "interfaces on the host", nil, w.ports())
+	same(w.t, "state of multinet", nil, w.list(w.file("state")))
+	same(w.t, "state of flannel", nil, w.list(w.file("flannel")))
+}
+
+// until waits for cond, which another process makes true.
+func (w *world) until(what string, cond func() bool) {
+	w.t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	limit := time.After(20 * time.Second)
+	for !cond() {
+		select {
+		case <-tick.C:
+		case <-limit:
+			w.t.Fatalf("waited too long until %s", what)
+		}
+	}
+}
+
+// ready waits until a fake that hangs, or waits for its gate, has said so.
+func (w *world) ready() {
+	w.t.Helper()
+	w.fifo("ready", func(f *os.File) error {
+		_, err := f.Read(make([]byte, 1))
+		return err
+	})
+}
+
+// open lets a fake that waits for its gate go on.
+func (w *world) open() {
+	w.t.Helper()
+	w.fifo("gate", func(f *os.File) error {
+		_, err := f.WriteString("x")
+		return err
+	})
+}
+
+// fifo opens one so that neither side waits for the other to open it.
+func (w *world) fifo(name string, use func(*os.File) error) {
+	w.t.Helper()
+	f, err := os.OpenFile(w.file("fake", name), os.O_RDWR, 0)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = f.Close() })
+	if err := f.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := use(f); err != nil {
+		w.t.Fatalf("%s: %v", name, err)
+	}
+}
+
+// number is a number as it is written.
+func number(s string) json.Number { return json.Number(s) }
+
+// key returns the value of a key of a JSON object, as it is written.
+func (w *world) key(text json.RawMessage, name string) string {
+	w.t.Helper()
+	var keys map[string]json.RawMessage
+	if err := json.Unmarshal(text, &keys); err != nil {
+		w.t.Fatal(err)
+	}
+	return string(keys[name])
+}
+
+// private gives the world a directory of plugins of its own, in which there is
+// a copy of name alone.
+func (w *world) private(name string) {
+	w.t.Helper()
+	shared := os.Getenv(binEnv)
+	w.bin = w.file("bin")
+	if err := os.MkdirAll(w.bin, 0o700); err != nil {
+		w.t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(shared, name))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(w.bin, name), text, 0o700); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// deleteLink deletes an interface of p behind everybody's back.
+func (w *world) deleteLink(p *pod, name string) {
+	w.t.Helper()
+	err := host.Do(p.netns, func() error {
+		l, err := netlink.LinkByName(name)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkDel(l)
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// unread runs a plugin whose stdout is closed by the time it prints, and
+// returns its exit status. The plugin's delegate waits for the gate.
+func (w *world) unread(command string, p *pod) int {
+	w.t.Helper()
+	r, wr, err := os.Pipe()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	cmd := exec.Command(built(w.t, fmt.Sprint(p.conf["type"])))
+	cmd.Env = []string{
+		"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + p.id, "CNI_NETNS=" + p.netns,
+		"CNI_IFNAME=" + p.ifname, "CNI_PATH=" + w.bin,
+	}
+	stdin, err := json.Marshal(p.conf)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	cmd.Stdin, cmd.Stdout = strings.NewReader(string(stdin)), wr
+	if err := cmd.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	_ = wr.Close()
+	_ = r.Close()
+	w.ready()
+	w.open()
+	_ = cmd.Wait()
+	return cmd.ProcessState.ExitCode()
+}
