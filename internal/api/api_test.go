@@ -1,0 +1,252 @@
+package api
+
+import (
+	"bytes"
+	"cmp"
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/build"
+	"go/doc"
+	"go/parser"
+	"go/printer"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "rewrite testdata")
+
+const (
+	module = "github.com/metacni/metacni"
+	root   = "../.."
+)
+
+// TestAPI compares what each package exports, and says of it, with testdata.
+// The text is like that of `go doc -all`.
+func TestAPI(t *testing.T) {
+	t.Parallel()
+	golden := map[string]bool{}
+	for _, dir := range packages(t) {
+		name := strings.ReplaceAll(dir, "/", "_") + ".txt"
+		golden[name] = true
+		t.Run(dir, func(t *testing.T) {
+			t.Parallel()
+			p, fset := load(t, dir)
+			got := text(t, p, fset)
+			file := filepath.Join("testdata", name)
+			if *update {
+				if err := os.WriteFile(file, got, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatalf("%v: run go test ./internal/api -update", err)
+			}
+			if diff := gocmp.Diff(strings.Split(string(want), "\n"), strings.Split(string(got), "\n")); diff != "" {
+				t.Errorf("the API has changed; if that is meant, run go test ./internal/api -update (-want +got):\n%s", diff)
+			}
+		})
+	}
+	entries, err := os.ReadDir("testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if !golden[e.Name()] {
+			t.Errorf("testdata/%s is of no package", e.Name())
+		}
+	}
+}
+
+// TestDocumented requires a comment on every exported identifier: constants,
+// variables, functions, types, their methods and their fields.
+func TestDocumented(t *testing.T) {
+	t.Parallel()
+	for _, dir := range packages(t) {
+		p, fset := load(t, dir)
+		if p.Doc == "" {
+			t.Errorf("package %s has no comment", dir)
+		}
+		missing := func(what string, pos token.Pos) {
+			t.Errorf("%s: %s has no comment", fset.Position(pos), what)
+		}
+		values := func(vs []*doc.Value) {
+			for _, v := range vs {
+				for _, s := range v.Decl.Specs {
+					if s := s.(*ast.ValueSpec); v.Doc == "" && s.Doc == nil && s.Comment == nil && s.Names[0].IsExported() {
+						missing(s.Names[0].Name, s.Pos())
+					}
+				}
+			}
+		}
+		funcs := func(of string, fs []*doc.Func) {
+			for _, f := range fs {
+				if f.Doc == "" {
+					missing(of+f.Name, f.Decl.Pos())
+				}
+			}
+		}
+		values(p.Consts)
+		values(p.Vars)
+		funcs("", p.Funcs)
+		for _, typ := range p.Types {
+			if typ.Doc == "" {
+				missing(typ.Name, typ.Decl.Pos())
+			}
+			values(typ.Consts)
+			values(typ.Vars)
+			funcs("", typ.Funcs)
+			funcs(typ.Name+".", typ.Methods)
+			for _, s := range typ.Decl.Specs {
+				st, ok := s.(*ast.TypeSpec).Type.(*ast.StructType)
+				if !ok {
+					continue
+				}
+				for i, f := range st.Fields.List {
+					// A comment above a run of fields is of all of them,
+					// and the type's is of the first run.
+					run := i == 0 || fset.Position(f.Pos()).Line == fset.Position(st.Fields.List[i-1].End()).Line+1
+					if f.Doc == nil && f.Comment == nil && !run && len(f.Names) > 0 && f.Names[0].IsExported() {
+						missing(typ.Name+"."+f.Names[0].Name, f.Pos())
+					}
+				}
+			}
+		}
+	}
+}
+
+// packages lists the directories of the packages that others can import.
+func packages(t *testing.T) (dirs []string) {
+	t.Helper()
+	err := fs.WalkDir(os.DirFS(root), ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.IsDir() {
+			return err
+		}
+		switch base := d.Name(); {
+		case path == ".":
+			return nil // the root package exports nothing: it is documentation
+		case base == "examples", base == "internal", base == "testdata", strings.HasPrefix(base, "."), strings.HasPrefix(base, "_"):
+			return fs.SkipDir
+		}
+		if _, err := fs.Stat(os.DirFS(root), path+"/go.mod"); err == nil {
+			return fs.SkipDir
+		}
+		sources, err := fs.Glob(os.DirFS(root), path+"/*.go")
+		if len(sources) > 0 {
+			dirs = append(dirs, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(dirs) == 0 {
+		t.Fatal("no packages found")
+	}
+	return dirs
+}
+
+// load reads the documentation of a package as it is on Linux, wherever the
+// test runs.
+func load(t *testing.T, dir string) (*doc.Package, *token.FileSet) {
+	t.Helper()
+	ctx := build.Default
+	ctx.GOOS, ctx.GOARCH, ctx.CgoEnabled = "linux", "amd64", false
+	pkg, err := ctx.ImportDir(filepath.Join(root, dir), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fset := token.NewFileSet()
+	var files []*ast.File
+	for _, name := range pkg.GoFiles {
+		f, err := parser.ParseFile(fset, filepath.Join(pkg.Dir, name), nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, f)
+	}
+	p, err := doc.NewFromFiles(fset, files, module+"/"+dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p, fset
+}
+
+// text prints a package's exported declarations with their comments, sorted by
+// kind and name.
+func text(t *testing.T, p *doc.Package, fset *token.FileSet) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := writer{t: t, b: &b, p: p, fset: fset}
+	fmt.Fprintf(&b, "package %s // import %q\n\n%s", p.Name, p.ImportPath, p.Text(p.Doc))
+	w.values("CONSTANTS", p.Consts)
+	w.values("VARIABLES", p.Vars)
+	w.section("FUNCTIONS", len(p.Funcs))
+	w.funcs(p.Funcs)
+	w.section("TYPES", len(p.Types))
+	slices.SortFunc(p.Types, func(a, b *doc.Type) int { return cmp.Compare(a.Name, b.Name) })
+	for _, typ := range p.Types {
+		w.decl(typ.Decl, typ.Doc)
+		w.values("", typ.Consts)
+		w.values("", typ.Vars)
+		w.funcs(typ.Funcs)
+		w.funcs(typ.Methods)
+	}
+	return b.Bytes()
+}
+
+type writer struct {
+	t    *testing.T
+	b    *bytes.Buffer
+	p    *doc.Package
+	fset *token.FileSet
+}
+
+func (w writer) section(title string, n int) {
+	if title != "" && n > 0 {
+		fmt.Fprintf(w.b, "\n%s\n\n", title)
+	}
+}
+
+func (w writer) values(title string, vs []*doc.Value) {
+	w.section(title, len(vs))
+	for _, v := range vs {
+		w.decl(v.Decl, v.Doc)
+	}
+}
+
+func (w writer) funcs(fs []*doc.Func) {
+	for _, f := range fs {
+		w.decl(f.Decl, f.Doc)
+	}
+}
+
+func (w writer) decl(d ast.Decl, comment string) {
+	w.t.Helper()
+	switch d := d.(type) {
+	case *ast.FuncDecl:
+		d.Doc = nil
+	case *ast.GenDecl:
+		d.Doc = nil
+	}
+	format := printer.Config{Mode: printer.UseSpaces | printer.TabIndent, Tabwidth: 8} // as gofmt
+	if err := format.Fprint(w.b, w.fset, d); err != nil {
+		w.t.Fatal(err)
+	}
+	fmt.Fprintln(w.b)
+	for line := range strings.Lines(string(w.p.Text(comment))) {
+		if strings.TrimSpace(line) != "" {
+			line = "    " + line
+		}
+		w.b.WriteString(line)
+	}
+	fmt.Fprintln(w.b)
+}

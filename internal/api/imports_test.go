@@ -1,0 +1,201 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// rules is the import graph: what the packages of this module may import of
+// each other, directly. Arrows only point down; a leaf imports no sibling. A
+// package that stands in no rule may import nothing of the module.
+var rules = map[string][]string{
+	"": nil, // the root package is documentation
+
+	// Leaves.
+	"netconf": nil,
+	"status":  nil,
+	"ifname":  nil,
+	"scratch": {"internal/durable"},
+
+	"internal/durable": nil,
+	"internal/api":     nil,
+
+	"delegate":              {"netconf"},
+	"delegate/delegatetest": {"delegate", "netconf"},
+	"delegate/lifecycle":    {"delegate", "scratch", "netconf"},
+	"delegate/thick":        {"delegate", "delegate/lifecycle", "scratch", "netconf", "status", "ifname"},
+	"delegate/relay":        {"delegate", "netconf"},
+	"netconf/autoconf":      {"netconf", "internal/durable"},
+
+	"examples/...": {"..."},
+}
+
+// bans is what must not be compiled into packages, at whatever depth, but for
+// those that are named. Patterns ending in "/..." are of whole trees. What
+// other packages have good reason to import is only banned as an import of
+// ours.
+var bans = []struct {
+	pkg, why string
+	except   []string
+	direct   bool // only as an import of ours
+}{
+	{"net/http", "thin binaries stay small", []string{"delegate/thick", "delegate/relay", "examples/multinetd/..."}, false},
+	{"encoding/xml", "thin binaries stay small", nil, false},
+	{"testing", "only tests and what is for them", []string{"delegate/delegatetest"}, false},
+	{"log", "log/slog, through an injected logger", nil, true},
+	{"flag", "the command line belongs to main", []string{"examples/..."}, true},
+	{"github.com/containernetworking/cni/libcni", "the oracle of tests, no more", nil, false},
+	{"github.com/containernetworking/cni/pkg/skel", "for mains", []string{"examples/...", "delegate/thick"}, false},
+	{"k8s.io/...", "no Kubernetes", nil, false},
+	{"sigs.k8s.io/...", "no Kubernetes", nil, false},
+	{"github.com/containerd/...", "nested modules only", nil, false},
+	{"github.com/prometheus/...", "nested modules only", nil, false},
+	{"google.golang.org/...", "nested modules only", nil, false},
+	{"github.com/fsnotify/...", "one package watches directories", []string{"netconf/autoconf", "examples/..."}, false},
+	{"github.com/vishvananda/netlink/...", "one package looks into namespaces", []string{"ifname", "examples/..."}, false},
+	{"github.com/containernetworking/plugins/...", "one package looks into namespaces", []string{"ifname", "examples/..."}, false},
+}
+
+// requirements are the direct dependencies of the root module. Each more needs
+// a reason in its commit.
+var requirements = []string{
+	"github.com/containernetworking/cni",
+	"github.com/containernetworking/plugins", // pkg/ns
+	"github.com/fsnotify/fsnotify",           // netconf/autoconf
+	"github.com/google/go-cmp",               // tests
+	"github.com/vishvananda/netlink",         // ifname, examples
+	"golang.org/x/sys",
+}
+
+// listed is a package as go list has it.
+type listed struct {
+	ImportPath    string
+	Imports, Deps []string
+}
+
+func TestImportGraph(t *testing.T) {
+	t.Parallel()
+	pkgs := list[listed](t, "list", "-deps=false", "-json=ImportPath,Imports,Deps", "./...")
+	if len(pkgs) < 5 {
+		t.Fatalf("go list knows %d packages only", len(pkgs))
+	}
+	for _, p := range pkgs {
+		name := short(p.ImportPath)
+		allowed, known := find(name)
+		if !known {
+			t.Errorf("%s stands in no rule of the import graph", name)
+		}
+		for _, imp := range p.Imports {
+			if ours(imp) && !slices.ContainsFunc(allowed, func(pattern string) bool { return matches(pattern, short(imp)) }) {
+				t.Errorf("%s imports %s: the graph has no such arrow", name, short(imp))
+			}
+		}
+		for _, b := range bans {
+			if slices.ContainsFunc(b.except, func(pattern string) bool { return matches(pattern, name) }) {
+				continue
+			}
+			deps := p.Deps
+			if b.direct {
+				deps = p.Imports
+			}
+			for _, dep := range deps {
+				// A package that is excepted answers for itself.
+				if matches(b.pkg, dep) && !through(p, pkgs, b.except, dep) {
+					t.Errorf("%s depends on %s: %s", name, dep, b.why)
+				}
+			}
+		}
+	}
+}
+
+// through reports whether p has dep from a package of this module for which it
+// is allowed. Then p itself imports it nowhere else, as a direct import tells.
+func through(p listed, pkgs []listed, except []string, dep string) bool {
+	if slices.Contains(p.Imports, dep) {
+		return false
+	}
+	for _, q := range pkgs {
+		if slices.Contains(p.Deps, q.ImportPath) && slices.Contains(q.Deps, dep) &&
+			slices.ContainsFunc(except, func(pattern string) bool { return matches(pattern, short(q.ImportPath)) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// TestRequirements holds the direct dependencies of the root module.
+func TestRequirements(t *testing.T) {
+	t.Parallel()
+	type gomod struct {
+		Require []struct {
+			Path     string
+			Indirect bool
+		}
+		Tool []struct{ Path string }
+	}
+	mod := list[gomod](t, "mod", "edit", "-json")[0]
+	for _, r := range mod.Require {
+		if !r.Indirect && !slices.Contains(requirements, r.Path) {
+			t.Errorf("go.mod requires %s", r.Path)
+		}
+	}
+	if len(mod.Tool) > 0 {
+		t.Errorf("go.mod has tools: they belong to nested modules: %v", mod.Tool)
+	}
+}
+
+// list runs the go command in the root module and decodes what it prints.
+func list[T any](t *testing.T, args ...string) (all []T) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", args...)
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "GOOS=linux", "GOARCH=amd64", "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=")
+	out, err := cmd.Output()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		t.Fatalf("go %s: %v: %s", strings.Join(args, " "), err, exit.Stderr)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := json.NewDecoder(strings.NewReader(string(out)))
+	for {
+		var v T
+		if err := d.Decode(&v); errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, v)
+	}
+}
+
+func ours(importPath string) bool {
+	return importPath == module || strings.HasPrefix(importPath, module+"/")
+}
+
+func short(importPath string) string {
+	return strings.TrimPrefix(strings.TrimPrefix(importPath, module), "/")
+}
+
+// matches reports whether name is pattern, or in the tree of a pattern that
+// ends in "...".
+func matches(pattern, name string) bool {
+	tree, ok := strings.CutSuffix(pattern, "...")
+	return name == pattern || ok && (strings.HasPrefix(name, tree) || name == path.Clean(tree))
+}
+
+func find(name string) (allowed []string, known bool) {
+	for pattern, allowed := range rules {
+		if matches(pattern, name) {
+			return allowed, true
+		}
+	}
+	return nil, false
+}
