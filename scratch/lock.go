@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"sync"
 	"time"
@@ -91,8 +92,11 @@ func (l *Lock) Unlock() error {
 	}
 	var errs []error
 	// Only while we hold the lock is the file's name certainly ours to remove.
-	if now, err := l.root.Stat(l.name); err == nil && now.ID == l.id {
+	switch now, err := l.root.Stat(l.name); {
+	case err == nil && now.ID == l.id:
 		errs = append(errs, unlink(l.root, l.name))
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		errs = append(errs, err)
 	}
 	// Closing alone would leave the lock to whoever has inherited the file.
 	errs = append(errs, unflock(l.file), l.file.Close(), l.root.Close())
@@ -126,36 +130,14 @@ func (f files) lock(ctx context.Context, id string) (*Lock, error) {
 	return l, nil
 }
 
-// acquire waits for the lock. It opens the file anew for every try, because
-// whoever releases the lock removes the file.
+// acquire waits for the lock.
 func (l *Lock) acquire(ctx context.Context) error {
 	wait := firstWait
 	for first := true; ; first = false {
 		if ctx.Err() != nil {
 			return ended(ctx)
 		}
-		file, id, err := l.root.OpenFile(l.name)
-		if err != nil {
-			return err
-		}
-		free, err := flock(file)
-		if free {
-			// Between open and flock the last holder may have removed it.
-			if now, serr := l.root.Stat(l.name); serr == nil && now.ID == id {
-				l.file, l.id = file, id
-				if now.Size > 0 {
-					return l.clear()
-				}
-				return nil
-			}
-			file.Close()
-			continue
-		}
-		if err == nil && first && inherited(file, id) {
-			err = ErrNested
-		}
-		file.Close()
-		if err != nil {
+		if held, err := l.try(first); held || err != nil {
 			return err
 		}
 		if !pause(ctx, wait) {
@@ -165,14 +147,45 @@ func (l *Lock) acquire(ctx context.Context) error {
 	}
 }
 
-// clear removes what a holder that died has written: its numbers may be used
-// again, and it is we who start processes now.
-func (l *Lock) clear() error {
-	err := l.file.Truncate(0)
+// try takes the lock if it is free. It opens the file anew every time, because
+// whoever releases the lock removes the file.
+func (l *Lock) try(first bool) (held bool, err error) {
+	file, id, err := l.root.OpenFile(l.name)
 	if err != nil {
-		l.file.Close()
+		return false, err
 	}
-	return err
+	defer func() {
+		if !held {
+			file.Close()
+		}
+	}()
+	free, err := flock(file)
+	if err != nil {
+		return false, err
+	}
+	if !free {
+		if first && inherited(file, id) {
+			return false, ErrNested
+		}
+		return false, nil
+	}
+	// Between open and flock the last holder may have removed the file.
+	now, err := l.root.Stat(l.name)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && now.ID != id {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if now.Size > 0 {
+		// A holder that died wrote this. Its numbers may be used again, and it
+		// is we who start processes now.
+		if err := file.Truncate(0); err != nil {
+			return false, err
+		}
+	}
+	l.file, l.id = file, id
+	return true, nil
 }
 
 // pause waits, and reports false when ctx ended first.

@@ -205,6 +205,9 @@ func (s Store[T]) Consume(ctx context.Context, l *Lock, k Key, use func(context.
 // error is ctx's, of code 11. Where the process inherited the lock's file from
 // the holder, waiting would be for ever: that is [ErrNested] at once.
 //
+// The lock is for what is done to the container. Memory that goroutines share
+// needs a mutex of its own.
+//
 // The lock outlives its process as long as a child has its file open, see
 // [Lock.File]. On systems other than Linux Lock fails with
 // [errors.ErrUnsupported].

@@ -133,7 +133,8 @@ func (d *Dir) Stat(name string) (Info, error) {
 	return Info{ID: id(&st), Size: st.Size, IsDir: st.Mode&unix.S_IFMT == unix.S_IFDIR}, nil
 }
 
-// Names returns the names in d, sorted.
+// Names returns the names in d, sorted. A directory that has been removed since
+// it was opened has none.
 func (d *Dir) Names() ([]string, error) {
 	var names []string
 	err := d.do("getdents", ".", func() error {
@@ -144,6 +145,9 @@ func (d *Dir) Names() ([]string, error) {
 		buf := make([]byte, 16<<10)
 		for {
 			n, err := unix.ReadDirent(d.fd, buf)
+			if err == unix.ENOENT {
+				return nil
+			}
 			if err != nil || n == 0 {
 				return err
 			}

@@ -1,0 +1,453 @@
+package scratch
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/metacni/metacni/internal/durable"
+)
+
+// roleVar makes this test binary play a part of the tests below instead:
+// "ROLE DIR ARGUMENT".
+const roleVar = "METACNI_SCRATCH_ROLE"
+
+// A process is a part being played, in a process of its own.
+type actor struct {
+	*exec.Cmd
+	in  io.WriteCloser // its end ends the part
+	out *bufio.Reader
+}
+
+// start starts a part. It has its own process group and the files from 3 on.
+func start(t *testing.T, role, dir, arg string, files ...*os.File) *actor {
+	t.Helper()
+	a := &actor{Cmd: exec.CommandContext(context.WithoutCancel(t.Context()), os.Args[0], "-test.run=^TestRole$")}
+	a.Env = append(os.Environ(), roleVar+"="+role+" "+dir+" "+arg)
+	a.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	a.ExtraFiles = files
+	a.Stderr = os.Stderr
+	in, err := a.StdinPipe()
+	ok(t, err)
+	out, err := a.StdoutPipe()
+	ok(t, err)
+	a.in, a.out = in, bufio.NewReader(out)
+	ok(t, a.Start())
+	t.Cleanup(func() {
+		in.Close()
+		_ = unix.Kill(-a.Process.Pid, unix.SIGKILL)
+		_ = a.Wait()
+	})
+	return a
+}
+
+// says waits for the actor's next line.
+func (a *actor) says(t *testing.T) string {
+	t.Helper()
+	text, err := a.out.ReadString('\n')
+	if err != nil {
+		t.Fatalf("the other process says %q, %v", text, err)
+	}
+	return strings.TrimSuffix(text, "\n")
+}
+
+// kill kills the process alone, not its children, and waits for it.
+func (a *actor) kill(t *testing.T) {
+	t.Helper()
+	ok(t, a.Process.Kill())
+	_, err := a.Process.Wait()
+	ok(t, err)
+}
+
+// gone waits until nobody has the actor's standard output open any more: it
+// and all its descendants have died.
+func (a *actor) gone(t *testing.T) {
+	t.Helper()
+	if _, err := io.Copy(io.Discard, a.out); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestRole is not a test: it plays the parts.
+func TestRole(t *testing.T) {
+	role := strings.SplitN(os.Getenv(roleVar), " ", 3)
+	if len(role) != 3 {
+		t.Skip("plays a part in other tests")
+	}
+	s := Store[value]{Dir: role[1]}
+	play, found := map[string]func(t *testing.T, s Store[value], arg string){
+		"hold": hold, "count": count, "parent": parent, "child": child, "nested": nested, "crash": crash, "churn": churn,
+	}[role[0]]
+	if !found {
+		t.Fatal(role)
+	}
+	play(t, s, role[2])
+}
+
+func untilEOF() { _, _ = io.Copy(io.Discard, os.Stdin) }
+
+// hold holds the lock until its input ends.
+func hold(t *testing.T, s Store[value], _ string) {
+	l := lock(t, s)
+	fmt.Println("locked")
+	untilEOF()
+	ok(t, l.Unlock())
+	fmt.Println("unlocked")
+}
+
+// count adds one to a number in a file, in a way that only works alone.
+func count(t *testing.T, s Store[value], arg string) {
+	n, err := strconv.Atoi(arg)
+	ok(t, err)
+	for range n {
+		l := lock(t, s)
+		data, err := os.ReadFile(filepath.Join(s.Dir, "count"))
+		ok(t, err)
+		i, err := strconv.Atoi(string(data))
+		ok(t, err)
+		ok(t, os.WriteFile(filepath.Join(s.Dir, "count"), []byte(strconv.Itoa(i+1)), 0o600))
+		ok(t, l.Unlock())
+	}
+}
+
+// parent takes the lock and starts a child that has its file, as a plugin does
+// with a delegate, or several. Its argument is theirs.
+func parent(t *testing.T, s Store[value], arg string) {
+	l := lock(t, s)
+	fmt.Println("locked")
+	for _, a := range strings.Split(arg, ",") {
+		c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRole$")
+		c.Env = append(os.Environ(), roleVar+"=child "+s.Dir+" "+a)
+		c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		if a != "without" {
+			c.ExtraFiles = []*os.File{l.File()}
+		}
+		c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
+		ok(t, c.Start())
+		ok(t, l.Started(c.Process.Pid))
+		if a == "leave" {
+			// The child is gone, and not a zombie, before we go on.
+			_ = c.Wait()
+		}
+	}
+	fmt.Println("started")
+	untilEOF()
+}
+
+// child lives until its input ends. "leave" starts another child in its
+// process group and goes.
+func child(t *testing.T, s Store[value], arg string) {
+	if arg == "leave" {
+		c := exec.CommandContext(context.WithoutCancel(t.Context()), os.Args[0], "-test.run=^TestRole$")
+		c.Env = append(os.Environ(), roleVar+"=child "+s.Dir+" stay")
+		c.Stdin, c.Stdout, c.ExtraFiles = os.Stdin, os.Stdout, []*os.File{os.NewFile(3, "lock")}
+		ok(t, c.Start())
+		os.Exit(0) // without the words that a test ends with
+	}
+	fmt.Println("child", os.Getpid())
+	untilEOF()
+}
+
+// nested asks for the lock inside an operation that holds it.
+func nested(t *testing.T, s Store[value], _ string) {
+	l, err := s.Lock(t.Context(), "c1")
+	fmt.Println(l == nil, errors.Is(err, ErrNested), code(err))
+	l, err = s.Lock(t.Context(), "c2")
+	fmt.Println(l != nil, err)
+	ok(t, l.Unlock())
+}
+
+// crash puts a record and dies before the nth system call.
+func crash(t *testing.T, s Store[value], arg string) {
+	n, err := strconv.Atoi(arg)
+	ok(t, err)
+	calls := 0
+	hook := durable.Hook(func(string, string) error {
+		if calls++; calls == n {
+			return unix.Kill(os.Getpid(), unix.SIGKILL)
+		}
+		return nil
+	})
+	s.hook = &hook
+	ok(t, s.Put(k1, Planned, value{"new"}))
+	fmt.Println("survived")
+}
+
+// churn puts and deletes one record of a container again and again, without
+// the lock.
+func churn(t *testing.T, s Store[value], arg string) {
+	k := Key{"net", "c1", arg}
+	for i := range 100 {
+		put(t, s, k, strconv.Itoa(i))
+		if got := text(s, k); got != "planned "+strconv.Itoa(i) {
+			t.Fatal(got)
+		}
+		ok(t, s.Delete(k))
+	}
+	fmt.Println("done")
+}
+
+// Another process's lock is waited for, or until the context ends (G7, D40).
+func TestG7LockAcrossProcesses(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	holder := start(t, "hold", s.Dir, "")
+	if got := holder.says(t); got != "locked" {
+		t.Fatal(got)
+	}
+	if err := tryLock(t, s); !errors.Is(err, context.DeadlineExceeded) || code(err) != 11 {
+		t.Errorf("while another process holds it: %v", err)
+	}
+	got := make(chan error, 1)
+	go func() {
+		l, err := s.Lock(t.Context(), "c1")
+		if err == nil {
+			err = l.Unlock()
+		}
+		got <- err
+	}()
+	holder.in.Close()
+	if said := holder.says(t); said != "unlocked" {
+		t.Fatal(said)
+	}
+	ok(t, <-got)
+	// A holder that is killed holds nothing.
+	holder = start(t, "hold", s.Dir, "")
+	if got := holder.says(t); got != "locked" {
+		t.Fatal(got)
+	}
+	holder.kill(t)
+	ok(t, tryLock(t, s))
+	if left := tree(t, s.Dir); len(left) != 0 {
+		t.Errorf("left %q", left)
+	}
+}
+
+// Several processes that take the lock in turns are never in it together.
+func TestG7ExclusiveAcrossProcesses(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	ok(t, os.WriteFile(filepath.Join(s.Dir, "count"), []byte("0"), 0o600))
+	var all []*actor
+	for range 4 {
+		all = append(all, start(t, "count", s.Dir, "50"))
+	}
+	for _, a := range all {
+		a.gone(t)
+		ok(t, a.Wait())
+	}
+	if data, err := os.ReadFile(filepath.Join(s.Dir, "count")); string(data) != "200" || err != nil {
+		t.Errorf("counted %s, %v", data, err)
+	}
+	if left := tree(t, s.Dir); len(left) != 1 {
+		t.Errorf("left %q", left)
+	}
+}
+
+// orphan starts a process that holds the lock and has children with the lock's
+// file, and waits until they run.
+func orphan(t *testing.T, s Store[value], children string) (p *actor, pids []int) {
+	t.Helper()
+	p = start(t, "parent", s.Dir, children)
+	started := false
+	for !started || len(pids) < len(strings.Split(children, ",")) {
+		switch said := p.says(t); {
+		case said == "started":
+			started = true
+		case strings.HasPrefix(said, "child "):
+			pid, err := strconv.Atoi(said[len("child "):])
+			ok(t, err)
+			pids = append(pids, pid)
+			t.Cleanup(func() { _ = unix.Kill(pid, unix.SIGKILL) })
+		}
+	}
+	return p, pids
+}
+
+// The children of a killed holder still hold the lock, and are killed by those
+// who may: then, and not before the holder has died (G7).
+func TestG7OrphansHoldTheLockUntilKilled(t *testing.T) {
+	t.Parallel()
+	for _, children := range []string{"stay", "stay,stay", "leave"} {
+		t.Run(children, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			p, _ := orphan(t, s, children)
+			if n, err := s.KillOrphans("c1"); n != 0 || err != nil {
+				t.Errorf("killed %d of a living holder, %v", n, err)
+			}
+			if err := tryLock(t, s); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("while the holder lives: %v", err)
+			}
+			p.kill(t)
+			if err := tryLock(t, s); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("while its child lives: %v", err)
+			}
+			want := strings.Count(children, ",") + 1
+			if n, err := s.KillOrphans("c1"); n != want || err != nil {
+				t.Errorf("killed %d groups of %d, %v", n, want, err)
+			}
+			p.gone(t)
+			ok(t, lock(t, s).Unlock())
+			if n, err := s.KillOrphans("c1"); n != 0 || err != nil {
+				t.Errorf("afterwards: %d, %v", n, err)
+			}
+			if left := tree(t, s.Dir); len(left) != 0 {
+				t.Errorf("left %q", left)
+			}
+		})
+	}
+}
+
+// Nobody is killed whose number is another's by now, who does not have the
+// lock's file, or whose number comes from another namespace.
+func TestG7NobodyElseIsKilled(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, child string
+		rewrite     func(o owner, g process) string
+	}{
+		{"reused number", "stay", func(o owner, g process) string { return o.String() + process{g.pid, g.start + 1}.String() }},
+		{"without the lock's file", "without", func(o owner, g process) string { return o.String() + g.String() }},
+		{"another namespace", "stay", func(o owner, g process) string { return owner{o.process, o.pidns + 1}.String() + g.String() }},
+		{"no owner", "stay", func(_ owner, g process) string { return g.String() }},
+		{"owner's number in use by itself", "stay", func(o owner, g process) string { return owner{g, o.pidns}.String() + g.String() }},
+		{"cut off", "stay", func(o owner, g process) string { return strings.TrimSuffix(o.String()+g.String(), "\n") }},
+		{"our own group", "stay", func(o owner, _ process) string { return o.String() + process{unix.Getpgrp(), 0}.String() }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			p, pids := orphan(t, s, tt.child)
+			path := filepath.Join(s.Dir, "c1@lock")
+			data, err := os.ReadFile(path)
+			ok(t, err)
+			o, groups := parseLock(data)
+			if o.pid != p.Process.Pid || len(groups) != 1 || groups[0].pid != pids[0] {
+				t.Fatalf("%q", data)
+			}
+			p.kill(t)
+			ok(t, os.WriteFile(path, []byte(tt.rewrite(o, groups[0])), 0o600))
+			if n, err := s.KillOrphans("c1"); n != 0 || err != nil {
+				t.Errorf("killed %d, %v", n, err)
+			}
+			if st, err := readStat(strconv.Itoa(pids[0])); err != nil || st.dead() {
+				t.Errorf("the child is dead: %v, %v", st, err)
+			}
+		})
+	}
+}
+
+// Unlock releases the lock although a child that was left behind still has its
+// file open.
+func TestUnlockReleasesInheritedCopies(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	l := lock(t, s)
+	c := start(t, "child", s.Dir, "", l.File())
+	if said := c.says(t); !strings.HasPrefix(said, "child ") {
+		t.Fatal(said)
+	}
+	ok(t, l.Unlock())
+	ok(t, tryLock(t, s))
+	if err := c.Process.Signal(unix.Signal(0)); err != nil {
+		t.Errorf("the child is gone: %v", err)
+	}
+}
+
+// A plugin that is run inside the operation that holds the lock is told so at
+// once, instead of waiting for itself (code 7).
+func TestG7NestedIsRefused(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	l := lock(t, s)
+	c := start(t, "nested", s.Dir, "", l.File())
+	if got := c.says(t); got != "true true 7" {
+		t.Errorf("same container: %s", got)
+	}
+	if got := c.says(t); got != "true <nil>" {
+		t.Errorf("another container: %s", got)
+	}
+	ok(t, l.Unlock())
+}
+
+// A process that is killed before any system call of Put leaves the old record
+// or the new (G1, D3).
+func TestG1KilledWhilePutting(t *testing.T) {
+	t.Parallel()
+	for _, old := range []string{"none", "planned old"} {
+		for n := 1; ; n++ {
+			s := newStore(t)
+			if old != "none" {
+				put(t, s, k1, "old")
+			}
+			c := start(t, "crash", s.Dir, strconv.Itoa(n))
+			said, _ := c.out.ReadString('\n')
+			got := text(s, k1)
+			if got != old && got != "planned new" {
+				t.Errorf("killed at call %d: %s", n, got)
+			}
+			ok(t, s.Delete(k1))
+			if left := tree(t, s.Dir); len(left) != 0 {
+				t.Errorf("killed at call %d: left %q", n, left)
+			}
+			if said == "survived\n" {
+				if got != "planned new" {
+					t.Errorf("survived: %s", got)
+				}
+				break
+			}
+		}
+	}
+}
+
+// Without the lock, too, processes do not get in each other's way as long as
+// their keys differ, although the container's directory comes and goes.
+func TestManyProcessesOneContainer(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	var all []*actor
+	for i := range 4 {
+		all = append(all, start(t, "churn", s.Dir, "eth"+strconv.Itoa(i)))
+	}
+	for _, a := range all {
+		if said := a.says(t); said != "done" {
+			rest, _ := io.ReadAll(a.out)
+			t.Errorf("%s\n%s", said, rest)
+		}
+	}
+	if left := tree(t, s.Dir); len(left) != 0 {
+		t.Errorf("left %q", left)
+	}
+}
+
+// The example of a record on disk that the package comment promises.
+func TestFormatOnDisk(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	put(t, s, k1, "one")
+	data, err := os.ReadFile(recordPath(s, k1))
+	ok(t, err)
+	sum, rest, found := strings.Cut(string(data), " ")
+	var got map[string]any
+	if err := json.Unmarshal([]byte(rest), &got); err != nil || !found || len(sum) != 16 || line(strings.TrimSuffix(rest, "\n")) != string(data) {
+		t.Fatalf("%q, %v", data, err)
+	}
+	for _, key := range []string{"version", "network", "container", "ifname", "state", "created", "updated", "value"} {
+		if _, found := got[key]; !found {
+			t.Errorf("no %q in %s", key, rest)
+		}
+	}
+}
