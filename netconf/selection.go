@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"regexp"
 	"strings"
 	"unicode/utf8"
 
@@ -210,8 +209,20 @@ func (s *Selection) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// dnsLabel is what a Kubernetes namespace may be called.
-var dnsLabel = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+// isDNSLabel reports whether s is a label of RFC 1123 in lower case: up to 63
+// letters, digits and inner hyphens. A regular expression for it would cost
+// every plugin more at start-up than all of this package does at work.
+func isDNSLabel(s string) bool {
+	for i, r := range s {
+		switch {
+		case 'a' <= r && r <= 'z', '0' <= r && r <= '9':
+		case r == '-' && 0 < i && i < len(s)-1:
+		default:
+			return false
+		}
+	}
+	return 0 < len(s) && len(s) <= 63
+}
 
 // validate checks the names and addresses of s.
 func (s Selection) validate() error {
@@ -221,7 +232,7 @@ func (s Selection) validate() error {
 	if err := validateName(s.Name); err != nil {
 		return err
 	}
-	if s.Namespace != "" && !dnsLabel.MatchString(s.Namespace) {
+	if s.Namespace != "" && !isDNSLabel(s.Namespace) {
 		return s.fail("namespace", fmt.Errorf("%q is not a DNS label", s.Namespace))
 	}
 	if s.Interface != "" {
