@@ -36,21 +36,24 @@ type Process struct {
 // (section 2), and exits with status 1 when its command fails. The context of
 // the commands ends with the first signal that asks the process to stop.
 func Main(about string, commands func(context.Context, Process) skel.CNIFuncs) {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	defer stop()
-	// A result that nobody reads is an error to undo the ADD for, not our end.
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-
 	var stdin []byte
-	command := func(do func(*skel.CmdArgs) error) func(*skel.CmdArgs) error {
+	command := func(pick func(skel.CNIFuncs) func(*skel.CmdArgs) error) func(*skel.CmdArgs) error {
 		return func(args *skel.CmdArgs) error {
 			stdin = args.StdinData
-			return status.Error(do(args))
+			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+			defer stop()
+			// A result that nobody reads is an error to undo the ADD for, not our end.
+			signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+			p := Process{Exec: &delegate.Process{Stderr: os.Stderr}, Env: os.Environ(), Stdout: os.Stdout}
+			return status.Error(pick(commands(ctx, p))(args))
 		}
 	}
-	do := commands(ctx, Process{Exec: &delegate.Process{Stderr: os.Stderr}, Env: os.Environ(), Stdout: os.Stdout})
 	err := skel.PluginMainFuncsWithError(skel.CNIFuncs{
-		Add: command(do.Add), Check: command(do.Check), Del: command(do.Del), GC: command(do.GC), Status: command(do.Status),
+		Add:    command(func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.Add }),
+		Check:  command(func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.Check }),
+		Del:    command(func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.Del }),
+		GC:     command(func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.GC }),
+		Status: command(func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.Status }),
 	}, version.All, about)
 	if err != nil {
 		report(stdin, err)
