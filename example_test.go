@@ -1,0 +1,45 @@
+package metacni_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/scratch"
+	"github.com/metacni/metacni/status"
+)
+
+// The life of an attachment, as a plugin's ADD, CHECK and DEL live it in three
+// processes. In a real plugin Exec is left out, and processes are run.
+func Example() {
+	ctx := context.Background()
+	dir, _ := os.MkdirTemp("", "metacni")
+	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
+	fake := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
+		"bridge": delegatetest.Result(nil), "tuning": delegatetest.Result(nil),
+	}}
+
+	pods, err := netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"pods","plugins":[{"type":"bridge"},{"type":"tuning"}]}`))
+	if err != nil {
+		fmt.Println(status.Error(err)) // one error object: the cause's CNI code, everyone's words
+	}
+	life := &lifecycle.Manager{Dir: dir, Invoker: &delegate.Invoker{Exec: fake, Path: []string{"/opt/cni/bin"}}}
+	key := scratch.Key{Network: "meta", ContainerID: "c1", IfName: "eth0"}
+
+	_, err = life.Add(ctx, key, lifecycle.Transaction{ // recorded before, undone if anything fails
+		Plan:   lifecycle.Plan(delegate.Attachment{Network: pods, ContainerID: "c1", NetNS: "/run/netns/c1", IfName: "eth0"}),
+		Report: func(added []delegate.Attached) error { return added[0].PrintTo(os.Stdout, "1.1.0") },
+	})
+	fmt.Println("ADD  ", err, fake.Live())
+	fmt.Println("CHECK", life.Check(ctx, key))                // with what ADD used
+	fmt.Println("DEL  ", life.Del(ctx, key, ""), fake.Live()) // from the record, whatever has changed
+	// Output:
+	// {"cniVersion":"1.1.0"}
+	// ADD   <nil> [bridge c1 eth0 tuning c1 eth0]
+	// CHECK <nil>
+	// DEL   <nil> []
+}
