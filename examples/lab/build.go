@@ -5,7 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
+	"io"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -14,7 +14,7 @@ import (
 // build puts multinet and the reference plugins into dir. The plugins are
 // tools of the module of the end-to-end tests, so that whoever imports the SDK
 // does not get them as dependencies.
-func build(ctx context.Context, dir string) error {
+func build(ctx context.Context, dir string, stderr io.Writer) error {
 	gomod, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
 	if err != nil {
 		return fmt.Errorf("find the module: %w", err)
@@ -32,7 +32,7 @@ func build(ctx context.Context, dir string) error {
 	} {
 		args := append([]string{"build", "-buildvcs=false", "-o", dir + "/"}, b.packages...)
 		cmd := exec.CommandContext(ctx, "go", args...)
-		cmd.Dir, cmd.Stderr = b.module, os.Stderr
+		cmd.Dir, cmd.Stderr = b.module, stderr
 		if err := cmd.Run(); err != nil {
 			return fmt.Errorf("build %s: %w", strings.Join(b.packages, " "), err)
 		}

@@ -33,6 +33,12 @@ const (
 //go:embed lab.conf net.d
 var configs embed.FS
 
+// stdio is what main takes from the process.
+type stdio struct {
+	out, err io.Writer
+	env      []string
+}
+
 // A cluster is a container runtime with one network, lab, made by multinet.
 type cluster struct {
 	runtime *delegate.Invoker
@@ -43,13 +49,13 @@ type cluster struct {
 
 // newCluster prepares the private host: its network card, and multinet's
 // configuration. dir is a directory for files, bin that of the plugins.
-func newCluster(dir, bin string, stderr io.Writer) (*cluster, error) {
+func newCluster(dir, bin string, std stdio) (*cluster, error) {
 	card, err := host.Uplink(uplink)
 	if err != nil {
 		return nil, err
 	}
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.ParentIndex = "probe0", card.Attrs().Index
+	attrs.Name, attrs.ParentIndex = "probe0", card
 	missing := host.Offers(&netlink.Macvlan{LinkAttrs: attrs})
 
 	if err := os.CopyFS(dir, configs); err != nil {
@@ -71,9 +77,9 @@ func newCluster(dir, bin string, stderr io.Writer) (*cluster, error) {
 	return &cluster{
 		// What runs plugins for meta-plugins does so for a runtime as well.
 		runtime: &delegate.Invoker{
-			Exec: &delegate.Process{Stderr: stderr},
+			Exec: &delegate.Process{Stderr: std.err},
 			Path: []string{bin},
-			Env:  os.Environ(),
+			Env:  std.env,
 		},
 		bin:     bin,
 		network: conf,

@@ -42,7 +42,7 @@ func main() {
 
 func run(ctx context.Context, bin string) error {
 	if who, ok := os.LookupEnv(inside); ok {
-		return story(ctx, os.Stdout, bin, who)
+		return story(ctx, stdio{out: os.Stdout, err: os.Stderr, env: os.Environ()}, bin, who)
 	}
 	if bin == "" {
 		dir, err := os.MkdirTemp("", "metacni-lab-")
@@ -51,7 +51,7 @@ func run(ctx context.Context, bin string) error {
 		}
 		defer func() { _ = os.RemoveAll(dir) }()
 		fmt.Println("Building multinet and the reference plugins (the first time takes a minute) ...")
-		if err := build(ctx, dir); err != nil {
+		if err := build(ctx, dir, os.Stderr); err != nil {
 			return err
 		}
 		bin = dir

@@ -21,7 +21,8 @@ import (
 
 // story is what happens on the private host. It fails when something is not as
 // it tells.
-func story(ctx context.Context, out io.Writer, bin, who string) error {
+func story(ctx context.Context, std stdio, bin, who string) error {
+	out := std.out
 	if err := host.Setup(); err != nil {
 		return fmt.Errorf("no private host: %w", err)
 	}
@@ -29,7 +30,7 @@ func story(ctx context.Context, out io.Writer, bin, who string) error {
 	if err != nil {
 		return err
 	}
-	c, err := newCluster(dir, bin, os.Stderr)
+	c, err := newCluster(dir, bin, std)
 	if err != nil {
 		return err
 	}

@@ -156,13 +156,14 @@ func (w *world) kill(r *running) {
 	_ = r.cmd.Wait() // killed
 }
 
-// waitsForLock waits until a plugin has opened the lock of a container.
+// waitsForLock waits until a plugin that cannot have the lock of its container
+// has come to look for it, in the state directory.
 func (w *world) waitsForLock(r *running) {
 	w.t.Helper()
 	w.until("DEL waits for the lock", func() bool {
 		fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", r.cmd.Process.Pid))
 		for _, fd := range fds {
-			if file, _ := os.Readlink(fd); strings.HasPrefix(file, w.file("state")) && strings.Contains(file, "lock") {
+			if file, _ := os.Readlink(fd); strings.HasPrefix(file, w.file("state")) {
 				return true
 			}
 		}

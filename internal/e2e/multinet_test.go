@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -23,11 +25,11 @@ func TestVersions(t *testing.T) {
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
 			w := newWorld(t)
-			card := w.uplink()
-			w.needs(&netlink.Macvlan{LinkAttrs: netlink.LinkAttrs{ParentIndex: card.Attrs().Index}})
+			card, index := w.uplink()
+			w.needs(&netlink.Macvlan{LinkAttrs: netlink.LinkAttrs{ParentIndex: index}})
 			fast, storage := w.name("fast"), w.name("storage")
 			w.network(fast, object{
-				"cniVersion": "0.4.0", "type": "macvlan", "master": card.Attrs().Name,
+				"cniVersion": "0.4.0", "type": "macvlan", "master": card,
 				"ipam": object{"type": "host-local", "subnet": w.net(8) + ".0/24"},
 			})
 			bridge := w.bridge(9)
@@ -204,10 +206,10 @@ func TestPortmap(t *testing.T) {
 // leave out.
 func TestOtherPlugins(t *testing.T) {
 	w := newWorld(t)
-	card := w.uplink()
+	card, _ := w.uplink()
 	p := w.pod(w.multinet("1.0.0",
 		object{"type": "ptp", "ipam": object{"type": "host-local", "subnet": w.net(3) + ".0/24"}},
-		object{"type": "host-device", "device": card.Attrs().Name},
+		object{"type": "host-device", "device": card},
 		object{"type": "loopback"},
 	))
 	// A loopback attachment is of lo and no other interface.
@@ -217,7 +219,7 @@ func TestOtherPlugins(t *testing.T) {
 	w.ok("CHECK", p)
 	w.ok("DEL", p)
 	same(t, "interfaces after DEL", nil, w.interfaces(p))
-	if _, err := netlink.LinkByName(card.Attrs().Name); err != nil {
+	if _, err := netlink.LinkByName(card); err != nil {
 		t.Errorf("the device was not given back: %v", err)
 	}
 	w.nothingLeft()
@@ -235,24 +237,24 @@ func TestLab(t *testing.T) {
 
 // with returns conf with the keys of more.
 func (w *world) with(conf, more object) object {
-	for k, v := range more {
-		conf[k] = v
-	}
+	maps.Copy(conf, more)
 	return conf
 }
 
-func (w *world) uplink() netlink.Link {
+// uplink makes a network card of the host.
+func (w *world) uplink() (name string, index int) {
 	w.t.Helper()
-	card, err := host.Uplink(w.name("up"))
+	name = w.name("up")
+	index, err := host.Uplink(name)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return card
+	return name, index
 }
 
 func (w *world) answersPing(p *pod, addr string) {
 	w.t.Helper()
-	ctx, cancel := contextWithin(w.t, 5*time.Second)
+	ctx, cancel := context.WithTimeout(w.t.Context(), 5*time.Second)
 	defer cancel()
 	if _, err := host.Ping(ctx, p.netns, netip.MustParseAddr(addr)); err != nil {
 		w.t.Error(err)

@@ -225,14 +225,9 @@ func decode(t *testing.T, p *pod, version string) *types100.Result {
 // lab runs the demo with the executables of this test.
 func (w *world) lab() answer {
 	w.t.Helper()
-	r := &running{cmd: exec.CommandContext(w.t.Context(), built(w.t, "lab"), "-bin", w.bin), start: time.Now()}
+	r := &running{cmd: exec.CommandContext(w.t.Context(), built(w.t, "lab"), "-bin", w.bin)}
 	r.cmd.Env = []string{"PATH=" + w.path}
 	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
 	_ = r.cmd.Run()
 	return answer{code: r.cmd.ProcessState.ExitCode(), stdout: r.stdout.Bytes(), stderr: r.stderr.String()}
-}
-
-// contextWithin returns the context of t, with a limit.
-func contextWithin(t *testing.T, limit time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(t.Context(), limit)
 }

@@ -68,15 +68,15 @@ func TestG2EveryFailureIsUndone(t *testing.T) {
 // last network's parent interface does not exist.
 func TestG2RealPluginsUndone(t *testing.T) {
 	w := newWorld(t)
-	card := w.uplink()
-	w.needs(&netlink.Macvlan{LinkAttrs: netlink.LinkAttrs{ParentIndex: card.Attrs().Index}})
+	card, index := w.uplink()
+	w.needs(&netlink.Macvlan{LinkAttrs: netlink.LinkAttrs{ParentIndex: index}})
 	broken := w.name("broken")
 	w.network(broken, object{
 		"cniVersion": "1.0.0", "type": "macvlan", "master": w.name("gone"),
 		"ipam": object{"type": "host-local", "subnet": w.net(3) + ".0/24"},
 	})
 	p := w.pod(w.multinet("1.0.0", w.bridge(1), object{
-		"type": "macvlan", "master": card.Attrs().Name,
+		"type": "macvlan", "master": card,
 		"ipam": object{"type": "host-local", "subnet": w.net(2) + ".0/24"},
 	}))
 	p.annotations = map[string]string{annotation: broken}

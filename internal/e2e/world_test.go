@@ -35,6 +35,8 @@ type world struct {
 	bin  string // the plugins
 	path string // for what plugins run: iptables
 	pods int
+
+	vanished bool // whether the kernel has a namespace to clear up
 }
 
 // newWorld skips t, or fails it if that is required, where there is no private
@@ -93,6 +95,7 @@ func (w *world) vanish(p *pod) {
 	if err := host.RemoveNS(p.netns); err != nil {
 		w.t.Fatal(err)
 	}
+	w.vanished = true
 }
 
 // multinet returns a configuration of multinet that delegates to delegates.
@@ -308,6 +311,10 @@ func same[T any](t *testing.T, what string, want, got T) {
 // addresses, ends on the host, state.
 func (w *world) nothingLeft() {
 	w.t.Helper()
+	if w.vanished {
+		// The kernel takes its time to delete what was in a namespace.
+		w.until("the kernel has deleted what was in a namespace", func() bool { return len(w.ports()) == 0 })
+	}
 	same(w.t, "attached by fakes", nil, w.live())
 	same(w.t, "leased addresses", nil, w.leases())
 	same(w.t, "interfaces on the host", nil, w.ports())

@@ -71,21 +71,26 @@ func Offers(l netlink.Link) error {
 }
 
 // Uplink makes a pair of interfaces that stands for a network card and the
-// cable behind it: name, which is up, can be the parent of macvlan.
-func Uplink(name string) (netlink.Link, error) {
+// cable behind it. It is up and can be the parent of macvlan; its index is
+// returned.
+func Uplink(name string) (index int, err error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
 	card := netlink.NewVeth(attrs)
 	card.PeerName = name + "-far"
 	if err := netlink.LinkAdd(card); err != nil {
-		return nil, fmt.Errorf("host: make %s: %w", name, err)
+		return 0, fmt.Errorf("host: make %s: %w", name, err)
 	}
 	for _, n := range []string{name, name + "-far"} {
 		if err := up(n); err != nil {
-			return nil, err
+			return 0, err
 		}
 	}
-	return netlink.LinkByName(name)
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return 0, fmt.Errorf("host: find %s: %w", name, err)
+	}
+	return l.Attrs().Index, nil
 }
 
 func up(name string) error {

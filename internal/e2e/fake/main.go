@@ -4,6 +4,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -116,7 +117,7 @@ func misbehave(conf config, command string) error {
 			_ = syscall.Pause()
 		}
 	case "child": // that holds the pipes
-		child := exec.Command("/proc/self/exe")
+		child := exec.CommandContext(context.Background(), "/proc/self/exe")
 		child.Env = []string{"CNI_COMMAND=NONE"}
 		in, err := child.StdinPipe()
 		if err != nil {

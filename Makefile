@@ -1,0 +1,44 @@
+# Everything here is a go command: nothing works only through make.
+
+# The root module, and each nested one in a directory of its own.
+MODULES := . $(patsubst %/go.mod,%,$(wildcard */*/go.mod))
+
+# Flags for every go test, and how long each fuzz target runs.
+TESTFLAGS ?=
+FUZZTIME ?= 10s
+
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+
+.PHONY: demo test race lint fuzz cover api
+
+# Real network namespaces, real plugins; as root or in a user namespace.
+demo:
+	go run ./examples/lab
+
+# Every test of every module. The end-to-end tests run what they build, of
+# which the test cache knows nothing: hence -count=1.
+test:
+	@set -e; for m in $(MODULES); do (set -x; go test -C $$m -count=1 $(TESTFLAGS) ./...); done
+
+race:
+	@$(MAKE) --no-print-directory test TESTFLAGS="-race $(TESTFLAGS)"
+
+lint:
+	@set -e; for m in $(MODULES); do (set -x; cd $$m; \
+		go vet ./...; \
+		go mod tidy -diff; \
+		go run $(STATICCHECK) ./...; \
+		go run $(GOLANGCI) run --config $(CURDIR)/.golangci.yml ./...); done
+
+fuzz:
+	@set -e; for p in $$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...); do \
+		for f in $$(go test -list '^Fuzz' $$p | grep '^Fuzz' || true); do \
+			(set -x; go test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$p); done; done
+
+cover:
+	go test -cover ./...
+
+# Accepts the exported API as it is now.
+api:
+	go test ./internal/api -run '^TestAPI$$' -update
