@@ -4,15 +4,18 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+
+	"github.com/metacni/metacni/netconf"
 )
 
 // Add applies a to its container and returns it with the final result.
 //
-// Every executable is found before the first is run. When a plugin fails, or
-// prints something that is not a result, or ctx ends, that plugin and those
-// before it are asked to undo what they did, last first, before Add returns;
-// see [Invoker.Undo]. The error is an [*Error]; if undoing failed too, an
-// [*UndoError] around it.
+// Every executable is found, and every request configuration made, before the
+// first plugin is run. When a plugin fails, or prints something that is not a
+// result, or ctx ends, that plugin and those before it are asked to undo what
+// they did, last first, before Add returns; see [Invoker.Undo]. A plugin that
+// could not even be started has done nothing, and is not asked. The error is an
+// [*Error]; if undoing failed too, an [*UndoError] around it.
 func (iv *Invoker) Add(ctx context.Context, a Attachment) (Attached, error) {
 	done, err := iv.AddAll(ctx, []Attachment{a})
 	if err != nil {
@@ -46,8 +49,8 @@ func (iv *Invoker) AddAll(ctx context.Context, as []Attachment) ([]Attached, err
 	return done, nil
 }
 
-// prepare finds the executables of a's plugins, and refuses what must not be
-// run at all.
+// prepare finds the executables of a's plugins, and refuses what must not or
+// cannot be run at all.
 func (iv *Invoker) prepare(a Attachment) ([]string, error) {
 	if err := checkAttachment("ADD", a); err != nil {
 		return nil, err
@@ -56,6 +59,9 @@ func (iv *Invoker) prepare(a Attachment) ([]string, error) {
 	paths := make([]string, len(plugins))
 	for i, p := range plugins {
 		path, err := iv.find(p.Type())
+		if err == nil {
+			_, err = a.Network.Request(i, netconf.Request{CapabilityArgs: a.CapabilityArgs})
+		}
 		if err != nil {
 			return nil, (&invocation{command: "ADD", Attachment: a, plugin: p.Type()}).fail(err)
 		}
@@ -65,24 +71,20 @@ func (iv *Invoker) prepare(a Attachment) ([]string, error) {
 }
 
 // chain runs the ADD of each plugin of a in order and stores the last result
-// in a. It reports how many plugins have run, the failing one included.
+// in a. It reports how many plugins have run, the failing one included if it
+// was started.
 func (iv *Invoker) chain(ctx context.Context, a *Attached, paths []string) (ran int, err error) {
 	var prev json.RawMessage
 	for i, path := range paths {
-		in := iv.invocation("ADD", a.Attachment, i)
-		if err := ctxErr(ctx); err != nil {
-			return i, in.fail(err)
-		}
-		out, err := iv.run(ctx, in, path, prev, nil)
-		if err == nil {
-			prev, err = readResult(out, a.Network.CNIVersion())
-			if err != nil {
-				err = in.fail(errors.Join(err, ctxErr(ctx)))
-			}
-		}
-		if err != nil {
+		out, err := iv.run(ctx, iv.invocation("ADD", a.Attachment, i), path, prev, nil)
+		var idle *notRunError
+		switch {
+		case errors.As(err, &idle):
+			return i, err
+		case err != nil:
 			return i + 1, err
 		}
+		prev = out
 	}
 	a.Result = prev
 	return len(paths), nil

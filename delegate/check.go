@@ -15,11 +15,11 @@ import (
 // A network with disableCheck, or of a version before CHECK (CNI 0.4.0), is
 // not asked, and nil is returned: there is nothing to compare with.
 func (iv *Invoker) Check(ctx context.Context, a Attached) error {
-	if a.Network.DisableCheck() || !atLeast(a.Network.CNIVersion(), "0.4.0") {
-		return nil
-	}
 	if err := checkAttachment("CHECK", a.Attachment); err != nil {
 		return err
+	}
+	if a.Network.DisableCheck() || !atLeast(a.Network.CNIVersion(), "0.4.0") {
+		return nil
 	}
 	prev := a.prevResult()
 	for i := range a.Network.Plugins() {
@@ -44,6 +44,9 @@ func (iv *Invoker) CheckAll(ctx context.Context, as []Attached) error {
 // the first that cannot; the error is an [*Error]. Networks older than CNI 1.1
 // are always ready.
 func (iv *Invoker) Status(ctx context.Context, n netconf.Network) error {
+	if err := checkNetwork("STATUS", n); err != nil {
+		return err
+	}
 	if !atLeast(n.CNIVersion(), "1.1.0") {
 		return nil
 	}
@@ -62,6 +65,9 @@ func (iv *Invoker) Status(ctx context.Context, n netconf.Network) error {
 // A network with disableGC, or older than CNI 1.1, is not told: its stale
 // attachments are removed by Del of what was recorded.
 func (iv *Invoker) GC(ctx context.Context, n netconf.Network, valid []types.GCAttachment) error {
+	if err := checkNetwork("GC", n); err != nil {
+		return err
+	}
 	if n.DisableGC() || !atLeast(n.CNIVersion(), "1.1.0") {
 		return nil
 	}
@@ -71,7 +77,7 @@ func (iv *Invoker) GC(ctx context.Context, n netconf.Network, valid []types.GCAt
 	var errs []error
 	for i := range n.Plugins() {
 		_, err := iv.findAndRun(ctx, iv.invocation("GC", Attachment{Network: n}, i), nil, valid)
-		errs = append(errs, err)
+		errs = append(errs, err) // nil ones are dropped by Join
 	}
 	return errors.Join(errs...)
 }

@@ -55,12 +55,7 @@ func (iv *Invoker) remove(r removal, turn func() (context.Context, context.Cance
 	for i := r.plugins - 1; i >= 0; i-- {
 		in := iv.invocation("DEL", r.Attachment, i)
 		ctx, done := turn()
-		err := ctxErr(ctx)
-		if err != nil {
-			err = in.fail(err)
-		} else {
-			_, err = iv.findAndRun(ctx, in, prev, nil)
-		}
+		_, err := iv.findAndRun(ctx, in, prev, nil)
 		done()
 		errs = append(errs, err)
 	}
@@ -75,9 +70,10 @@ func (a Attached) prevResult() json.RawMessage {
 	if a.Result == nil || !atLeast(v, "0.4.0") {
 		return nil
 	}
-	if resultVersion(a.Result) == v {
+	if have, err := resultVersion(a.Result); err == nil && have == v {
 		return a.Result
 	}
+	// What cannot be handed on as it is must not keep DEL from running.
 	r, err := typed(a.Result)
 	if err != nil {
 		return nil

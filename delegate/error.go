@@ -66,20 +66,45 @@ func (e *Error) Unwrap() error { return e.Err }
 // context ended, else the plugin's own, else the code of the sentinel in it,
 // and 0 when nothing has a code.
 func (e *Error) CNICode() uint {
-	var said *types.Error
-	switch {
-	case errors.Is(e.Err, context.Canceled), errors.Is(e.Err, context.DeadlineExceeded):
+	if ended(e.Err) {
 		return types.ErrTryAgainLater
-	case errors.As(e.Err, &said) && said.Code != types.ErrUnknown:
-		return said.Code
-	case errors.Is(e.Err, ErrPluginNotFound), errors.Is(e.Err, ErrSelf):
+	}
+	return codeIn(e.Err)
+}
+
+// ended reports whether err came about because a context had ended.
+func ended(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// codeIn returns the first code other than 0 in the tree of err, the outer
+// ones before the inner ones.
+func codeIn(err error) uint {
+	switch e := err.(type) { //nolint:errorlint // it is the walk through the tree
+	case *types.Error:
+		if e.Code != types.ErrUnknown {
+			return e.Code
+		}
+	case interface{ CNICode() uint }:
+		if code := e.CNICode(); code != types.ErrUnknown {
+			return code
+		}
+	}
+	switch err {
+	case ErrPluginNotFound, ErrSelf:
 		return types.ErrInvalidNetworkConfig
-	case errors.Is(e.Err, ErrResult):
+	case ErrResult:
 		return types.ErrDecodingFailure
 	}
-	var coder interface{ CNICode() uint }
-	if errors.As(e.Err, &coder) {
-		return coder.CNICode()
+	switch e := err.(type) { //nolint:errorlint // as above
+	case interface{ Unwrap() error }:
+		return codeIn(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, inner := range e.Unwrap() {
+			if code := codeIn(inner); code != types.ErrUnknown {
+				return code
+			}
+		}
 	}
 	return types.ErrUnknown
 }
@@ -99,3 +124,22 @@ func (e *UndoError) Error() string {
 
 // Unwrap returns the cause and what could not be undone, in this order.
 func (e *UndoError) Unwrap() []error { return []error{e.Err, e.Undo} }
+
+// CNICode reports the code of the cause, 11 (try again later) when that is no
+// more than the end of a context, and 999 when it has none: what went wrong in
+// undoing does not decide it.
+func (e *UndoError) CNICode() uint {
+	switch code := codeIn(e.Err); {
+	case code != types.ErrUnknown:
+		return code
+	case ended(e.Err):
+		return types.ErrTryAgainLater
+	}
+	return types.ErrInternal
+}
+
+// A notRunError is why a plugin was not even started: it has nothing to undo.
+type notRunError struct{ err error }
+
+func (e *notRunError) Error() string { return e.err.Error() }
+func (e *notRunError) Unwrap() error { return e.err }

@@ -48,6 +48,14 @@ func checkAttachment(command string, a Attachment) error {
 	return &Error{Command: command, Network: a.Network.Name(), ContainerID: a.ContainerID, IfName: a.IfName, Err: err}
 }
 
+// checkNetwork refuses a network that no plugin can be asked about.
+func checkNetwork(command string, n netconf.Network) error {
+	if err := validateNetwork(n); err != nil {
+		return &Error{Command: command, Network: n.Name(), Err: err}
+	}
+	return nil
+}
+
 func validate(a Attachment) error {
 	if err := utils.ValidateContainerID(a.ContainerID); err != nil {
 		return types.NewError(types.ErrInvalidEnvironmentVariables, err.Msg, err.Details)
@@ -55,10 +63,17 @@ func validate(a Attachment) error {
 	if err := utils.ValidateInterfaceName(a.IfName); err != nil {
 		return err
 	}
-	if err := utils.ValidateNetworkName(a.Network.Name()); err != nil {
+	if strings.ContainsRune(a.NetNS, 0) || strings.ContainsRune(a.Args, 0) {
+		return types.NewError(types.ErrInvalidEnvironmentVariables, "CNI_NETNS or CNI_ARGS holds a NUL byte", "")
+	}
+	return validateNetwork(a.Network)
+}
+
+func validateNetwork(n netconf.Network) error {
+	if err := utils.ValidateNetworkName(n.Name()); err != nil {
 		return err
 	}
-	if len(a.Network.Plugins()) == 0 {
+	if len(n.Plugins()) == 0 {
 		return types.NewError(types.ErrInvalidNetworkConfig, "network has no plugins", "")
 	}
 	return nil
@@ -79,7 +94,11 @@ func (iv *Invoker) find(plugin string) (string, error) {
 	return path, err
 }
 
+// findAndRun is run for a plugin whose path is not known yet.
 func (iv *Invoker) findAndRun(ctx context.Context, in *invocation, prev json.RawMessage, valid []types.GCAttachment) ([]byte, error) {
+	if err := ctxErr(ctx); err != nil {
+		return nil, in.fail(err)
+	}
 	path, err := iv.find(in.plugin)
 	if err != nil {
 		return nil, in.fail(err)
@@ -87,28 +106,44 @@ func (iv *Invoker) findAndRun(ctx context.Context, in *invocation, prev json.Raw
 	return iv.run(ctx, in, path, prev, valid)
 }
 
-// run is the one place where a plugin is executed.
+// run is the one place where a plugin is executed. It returns what the plugin
+// printed, which for ADD is a result that can be decoded.
 func (iv *Invoker) run(ctx context.Context, in *invocation, path string, prev json.RawMessage, valid []types.GCAttachment) ([]byte, error) {
+	if err := ctxErr(ctx); err != nil {
+		return nil, in.fail(&notRunError{err})
+	}
 	stdin, err := in.Network.Request(in.index, netconf.Request{PrevResult: prev, CapabilityArgs: in.CapabilityArgs, ValidAttachments: valid})
 	if err != nil {
-		return nil, in.fail(err)
+		return nil, in.fail(&notRunError{err})
 	}
 	start := time.Now()
 	out, err := iv.exec().ExecPlugin(ctx, path, stdin, iv.environ(in))
+	switch {
+	case err != nil:
+		err = redact(err, stdin)
+	case in.command == "ADD":
+		out, err = readResult(out, in.Network.CNIVersion(), stdin)
+	}
 	if err != nil {
 		err = in.fail(withCtxErr(ctx, err))
 	}
+	iv.observe(ctx, in, start, err)
+	return out, err
+}
+
+// observe tells the logger and the observer what became of in.
+func (iv *Invoker) observe(ctx context.Context, in *invocation, start time.Time, err error) {
+	took := time.Since(start)
 	iv.logger().LogAttrs(ctx, slog.LevelDebug, "invoked plugin",
 		slog.String("command", in.command), slog.String("plugin", in.plugin), slog.String("network", in.Network.Name()),
 		slog.String("container", in.ContainerID), slog.String("ifname", in.IfName),
-		slog.Duration("took", time.Since(start)), slog.Any("err", err))
+		slog.Duration("took", took), slog.Any("err", err))
 	if iv.Observer != nil {
 		iv.Observer(Event{
 			Command: in.command, Plugin: in.plugin, Network: in.Network.Name(), ContainerID: in.ContainerID, IfName: in.IfName,
-			Start: start, Duration: time.Since(start), Err: err,
+			Start: start, Duration: took, Err: err,
 		})
 	}
-	return out, err
 }
 
 // environ is the environment of in, sorted by key.
@@ -144,7 +179,7 @@ func ctxErr(ctx context.Context) error {
 	if err == nil || errors.Is(cause, err) {
 		return cause
 	}
-	return errors.Join(cause, err)
+	return &endedError{err: cause, end: err}
 }
 
 // withCtxErr adds to err that ctx has ended, if that is so and err does not
@@ -156,7 +191,8 @@ func withCtxErr(ctx context.Context, err error) error {
 	return &endedError{err: err, end: ctxErr(ctx)}
 }
 
-// An endedError is err, which came about because a context had ended.
+// An endedError is err, which came about because a context had ended. Its text
+// is one line.
 type endedError struct{ err, end error }
 
 func (e *endedError) Error() string   { return e.err.Error() + ": " + e.end.Error() }

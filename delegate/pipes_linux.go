@@ -2,7 +2,6 @@ package delegate
 
 import (
 	"bytes"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -15,7 +14,8 @@ type pipes struct {
 	stdin          *os.File
 	ends           []*os.File // of stdout and stderr
 	stdout, stderr *capture
-	flooded        chan error     // one error when stdout exceeds its limit
+	flooded        chan struct{}  // closed when stdout exceeds its limit
+	feeder         sync.WaitGroup // until stdin is written, or closed
 	readers        sync.WaitGroup // until stdout and stderr are at their end
 }
 
@@ -25,7 +25,7 @@ func (p *Process) start(cmd *exec.Cmd) (*pipes, error) {
 	ps := &pipes{
 		stdout:  &capture{limit: p.maxStdout()},
 		stderr:  &capture{limit: 4096, tail: true},
-		flooded: make(chan error, 1),
+		flooded: make(chan struct{}),
 	}
 	var files [6]*os.File
 	for i := 0; i < len(files); i += 2 {
@@ -45,8 +45,9 @@ func (p *Process) start(cmd *exec.Cmd) (*pipes, error) {
 	}
 	ps.stdin, ps.ends = files[1], []*os.File{files[2], files[4]}
 	ps.readers.Go(func() {
-		if _, err := io.Copy(ps.stdout, files[2]); err == errFull {
-			ps.flooded <- fmt.Errorf("more than %d bytes on stdout", ps.stdout.limit)
+		_, _ = io.Copy(ps.stdout, files[2])
+		if ps.stdout.over() {
+			close(ps.flooded)
 		}
 	})
 	ps.readers.Go(func() {
@@ -56,11 +57,13 @@ func (p *Process) start(cmd *exec.Cmd) (*pipes, error) {
 	return ps, nil
 }
 
-// feed writes the plugin's configuration. A plugin that does not read it is
-// none of our concern: EPIPE is dropped.
+// feed starts writing the plugin's configuration. A plugin that does not read
+// it is none of our concern: EPIPE is dropped.
 func (ps *pipes) feed(stdin []byte) {
-	_, _ = ps.stdin.Write(stdin)
-	_ = ps.stdin.Close()
+	ps.feeder.Go(func() {
+		_, _ = ps.stdin.Write(stdin)
+		_ = ps.stdin.Close()
+	})
 }
 
 // drain waits until stdout and stderr are at their end, at most for limit.
@@ -78,11 +81,13 @@ func (ps *pipes) drain(limit time.Duration) {
 	}
 }
 
-// close ends the feeder and the readers, and waits for the readers: they end
-// at once unless what takes the plugin's stderr blocks, which has limit.
+// close ends the feeder and the readers, and waits for them: they end at once,
+// but for what takes the plugin's stderr. Where that blocks it is waited for
+// until limit, and then left to itself.
 func (ps *pipes) close(limit time.Duration) {
 	_ = ps.stdin.Close()
 	closeAll(ps.ends)
+	ps.feeder.Wait()
 	ps.drain(limit)
 }
 
@@ -102,21 +107,40 @@ type capture struct {
 	limit int
 	tail  bool
 
-	mu   sync.Mutex
+	mu   sync.Mutex // protects what follows
 	kept bytes.Buffer
+	lost bool // there was more than limit
 }
 
 func (c *capture) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.tail && c.kept.Len()+len(b) > c.limit {
+	over := c.kept.Len() + len(b) - c.limit
+	c.lost = c.lost || over > 0
+	if c.lost && !c.tail {
 		return 0, errFull
 	}
 	c.kept.Write(b)
-	if over := c.kept.Len() - c.limit; over > 0 {
-		c.kept.Next(over)
-	}
+	c.kept.Next(max(0, over))
 	return len(b), nil
+}
+
+// over reports whether more than the limit was written.
+func (c *capture) over() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lost
+}
+
+// lastLine returns the last line that is not empty, or nothing if its beginning
+// is lost.
+func (c *capture) lastLine() []byte {
+	text := bytes.TrimSpace(c.bytes())
+	i := bytes.LastIndexByte(text, '\n')
+	if i < 0 && c.over() {
+		return nil
+	}
+	return text[i+1:]
 }
 
 func (c *capture) bytes() []byte {

@@ -36,11 +36,13 @@ type Process struct {
 	Stderr io.Writer
 
 	// Grace is how long a plugin has between SIGTERM and SIGKILL when its
-	// context ends. Zero means 1 second.
+	// context ends. Zero means 1 second. While an Add is undone it is at most
+	// half of the plugin's share of the time, see [Invoker.UndoTimeout].
 	Grace time.Duration
 
 	// WaitDelay bounds how long a plugin that has exited may keep its pipes
-	// open through children of its own. Zero means 1 second.
+	// open through children of its own, and how long Stderr may block after
+	// that. Zero means 1 second.
 	WaitDelay time.Duration
 
 	// MaxStdout is the most a plugin may print, in bytes; one that prints
@@ -65,13 +67,16 @@ func (p *Process) FindInPath(plugin string, paths []string) (string, error) {
 // empty environment, not this process's.
 //
 // When ctx ends, the plugin's process group receives SIGTERM and, after the
-// grace period, SIGKILL; pipes that are still open are dropped. The error then
-// is one in which errors.Is finds the context's. A plugin that has exited with
-// status 0 has succeeded, even so and whoever holds its pipes.
+// grace period or when the plugin has exited, SIGKILL; pipes that are still
+// open after another WaitDelay are dropped. Descendants that have left the
+// group are not reached. The error then is one in which errors.Is finds the
+// context's. A plugin that has exited with status 0 has succeeded, even so and
+// whoever holds its pipes. When ctx has ended before, nothing is run.
 //
-// A plugin that fails yields the [*types.Error] it printed. One that fails
-// without saying why yields an error with its exit status and the last line of
-// its stderr, cut where a configuration could begin.
+// A plugin that fails yields the [*types.Error] it printed, also after other
+// lines. One that fails without saying why yields an error with its exit status
+// and the last line of its stderr, cut where a configuration could begin and
+// without the strings of stdin.
 //
 // An executable that is being written (ETXTBSY) is retried until ctx ends, at
 // most for 5 seconds.
@@ -85,8 +90,9 @@ type filesKey struct{}
 
 // WithFiles returns a context that makes [Process] hand files down to the
 // plugins it runs, as descriptors 3 and up. They are what a lock needs that is
-// to be held until the last descendant of this process has ended. An Exec that
-// starts no processes ignores it.
+// to be held until the last descendant of this process has ended. Files add up:
+// those given first come first. The caller keeps them open until the plugins
+// have been run. An Exec that starts no processes ignores it.
 func WithFiles(ctx context.Context, files ...*os.File) context.Context {
 	return context.WithValue(ctx, filesKey{}, slices.Concat(inherited(ctx), files))
 }
@@ -101,13 +107,20 @@ type startedKey struct{}
 // WithStarted returns a context that makes [Process] call started with the
 // process ID of each plugin, which is the ID of its process group as well,
 // before the plugin is given its configuration: should this process die in
-// between, the plugin finds its stdin empty and does nothing. An Exec that
-// starts no processes ignores it.
+// between, the plugin finds its stdin empty and does nothing. Functions add up,
+// those given first are called first; nil adds none. An Exec that starts no
+// processes ignores it.
 func WithStarted(ctx context.Context, started func(pid int)) context.Context {
-	return context.WithValue(ctx, startedKey{}, started)
+	outer := startedIn(ctx)
+	return context.WithValue(ctx, startedKey{}, func(pid int) {
+		outer(pid)
+		if started != nil {
+			started(pid)
+		}
+	})
 }
 
-func started(ctx context.Context) func(pid int) {
+func startedIn(ctx context.Context) func(pid int) {
 	if f, ok := ctx.Value(startedKey{}).(func(pid int)); ok {
 		return f
 	}

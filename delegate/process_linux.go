@@ -19,6 +19,9 @@ import (
 func (p *Process) execPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
 	giveUp := time.Now().Add(busyTimeout)
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+		if err := ctxErr(ctx); err != nil {
+			return nil, &notRunError{err}
+		}
 		out, err := p.try(ctx, path, stdin, environ)
 		if !errors.Is(err, syscall.ETXTBSY) || time.Now().After(giveUp) {
 			return out, err
@@ -44,51 +47,57 @@ func (p *Process) try(ctx context.Context, path string, stdin []byte, environ []
 	}
 	pipes, err := p.start(cmd)
 	if err != nil {
-		return nil, err
+		return nil, &notRunError{err}
 	}
 	defer pipes.close(p.waitDelay())
 	exited := exit(cmd.Process.Pid)
 
-	started(ctx)(cmd.Process.Pid)
-	go pipes.feed(stdin)
-	var stop error
+	startedIn(ctx)(cmd.Process.Pid)
+	pipes.feed(stdin)
 	select {
 	case <-exited:
 	case <-ctx.Done():
-		stop = ctxErr(ctx)
-	case stop = <-pipes.flooded:
-	}
-	if stop != nil {
-		p.kill(cmd.Process.Pid, exited)
+		p.kill(cmd.Process.Pid, exited, p.graceIn(ctx))
+	case <-pipes.flooded:
+		p.kill(cmd.Process.Pid, exited, p.grace())
 	}
 	<-exited
-	waitErr := cmd.Wait()
-	if waitErr == nil || stop == nil {
-		pipes.drain(p.waitDelay())
-	}
-	if waitErr == nil {
-		select {
-		case stop = <-pipes.flooded:
-			return nil, stop
-		default:
-			return pipes.stdout.bytes(), nil
+	end := ctxErr(ctx) // before draining: what ends then has not stopped the plugin
+	status := cmd.Wait()
+	pipes.drain(p.waitDelay())
+	stdout := pipes.stdout.bytes()
+	switch {
+	case pipes.stdout.over():
+		return nil, withCtxErr(ctx, fmt.Errorf("stopped: more than %d bytes on stdout", p.maxStdout()))
+	case status == nil:
+		return stdout, nil
+	case end != nil:
+		if said := errorObject(stdout); said != nil {
+			status = said
 		}
+		return nil, fmt.Errorf("stopped (%w): %w", status, end)
 	}
-	if stop != nil {
-		return nil, fmt.Errorf("stopped (%w): %w", waitErr, stop)
+	return nil, failure(stdout, pipes.stderr, stdin, status)
+}
+
+// graceIn is the grace period of a plugin whose context has ended.
+func (p *Process) graceIn(ctx context.Context) time.Duration {
+	var turn *turnOverError
+	if errors.As(context.Cause(ctx), &turn) {
+		return min(turn.grace, p.grace())
 	}
-	return nil, said(pipes.stdout.bytes(), pipes.stderr.bytes(), waitErr)
+	return p.grace()
 }
 
 // kill ends the process group of pid, which has not been reaped: its number
 // cannot be another's.
-func (p *Process) kill(pid int, exited <-chan struct{}) {
+func (p *Process) kill(pid int, exited <-chan struct{}, grace time.Duration) {
 	_ = unix.Kill(-pid, unix.SIGTERM)
-	grace := time.NewTimer(p.grace())
-	defer grace.Stop()
+	late := time.NewTimer(grace)
+	defer late.Stop()
 	select {
 	case <-exited:
-	case <-grace.C:
+	case <-late.C:
 	}
 	// What the plugin started is in its group, and dies with it.
 	_ = unix.Kill(-pid, unix.SIGKILL)
@@ -109,28 +118,27 @@ func exit(pid int) <-chan struct{} {
 	return exited
 }
 
-// said makes an error of what a plugin that failed has printed.
-func said(stdout, stderr []byte, exit error) error {
-	var e types.Error
-	if err := json.Unmarshal(stdout, &e); err == nil && (e.Code != types.ErrUnknown || e.Msg != "") {
-		return &e
+// failure makes an error of what a plugin that failed has printed.
+func failure(stdout []byte, stderr *capture, stdin []byte, exit error) error {
+	if said := errorObject(stdout); said != nil {
+		return said
 	}
-	if words := lastWords(stderr); words != "" {
-		return fmt.Errorf("%w, with no error object on stdout; last on stderr: %s", exit, words)
+	if line := stderr.lastLine(); len(line) > 0 {
+		return fmt.Errorf("%w, with no error object on stdout; last on stderr: %s", exit, noise(line, stdin))
 	}
 	return fmt.Errorf("%w, with no error object on stdout", exit)
 }
 
-// lastWords quotes the last line of stderr.
-func lastWords(stderr []byte) string {
-	text := bytes.TrimSpace(stderr)
-	if i := bytes.LastIndexByte(text, '\n'); i >= 0 {
-		text = text[i+1:]
+// errorObject returns the error object that is what a plugin printed, or that
+// is on the last lines of it, or nil.
+func errorObject(stdout []byte) error {
+	for _, text := range [][]byte{stdout, stdout[bytes.LastIndex(stdout, []byte("\n{"))+1:]} {
+		var e types.Error
+		if err := json.Unmarshal(text, &e); err == nil && (e.Code != types.ErrUnknown || e.Msg != "") {
+			return &e
+		}
 	}
-	if len(text) == 0 {
-		return ""
-	}
-	return noise(text)
+	return nil
 }
 
 func (p *Process) find(plugin string, paths []string) (string, error) {
@@ -161,7 +169,11 @@ func (p *Process) executable(path string) bool {
 		return false
 	}
 	defer root.Close() //nolint:errcheck // opened to read
-	fd, err := unix.Openat2(int(root.Fd()), path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT})
+	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT}
+	fd, err := unix.Openat2(int(root.Fd()), path, how)
+	for tries := 0; tries < 100 && (errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR)); tries++ {
+		fd, err = unix.Openat2(int(root.Fd()), path, how) // something was renamed meanwhile
+	}
 	if err != nil {
 		return false
 	}

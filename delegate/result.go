@@ -3,56 +3,84 @@ package delegate
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/types/create"
+
+	"github.com/metacni/metacni/netconf"
 )
 
-// readResult returns the result that a successful ADD printed: exactly one
-// JSON object that decodes as a result of its version. A result without a
-// cniVersion is of the configuration's, as the specification has it.
-func readResult(stdout []byte, confVersion string) (json.RawMessage, error) {
+// readResult returns the result that a successful ADD printed, which was given
+// stdin: exactly one JSON object, with no key twice, that decodes as a result
+// of its version. A result without a cniVersion is of the configuration's, as
+// the specification has it.
+func readResult(stdout []byte, confVersion string, stdin []byte) (json.RawMessage, error) {
+	result, err := parseResult(stdout, confVersion, stdin)
+	if err != nil {
+		// Decoders quote what they cannot read: their words only, not the chain.
+		return nil, fmt.Errorf("%w: %s", ErrResult, hider(stdin, true).Replace(err.Error()))
+	}
+	return result, nil
+}
+
+func parseResult(stdout []byte, confVersion string, stdin []byte) (json.RawMessage, error) {
 	text := bytes.TrimSpace(stdout)
 	switch {
 	case len(text) == 0:
-		return nil, fmt.Errorf("%w: nothing on stdout", ErrResult)
+		return nil, errors.New("nothing on stdout")
 	case text[0] != '{':
-		return nil, fmt.Errorf("%w: stdout starts with %s", ErrResult, noise(text))
+		return nil, fmt.Errorf("stdout starts with %s", noise(text, stdin))
 	}
 	var keys map[string]json.RawMessage
-	rest := json.NewDecoder(bytes.NewReader(text))
-	if err := rest.Decode(&keys); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrResult, err)
+	dec := json.NewDecoder(bytes.NewReader(text))
+	if err := dec.Decode(&keys); err != nil {
+		return nil, err
 	}
-	if after := bytes.TrimSpace(text[rest.InputOffset():]); len(after) > 0 {
-		return nil, fmt.Errorf("%w: after it stdout goes on with %s", ErrResult, noise(after))
+	if after := bytes.TrimSpace(text[dec.InputOffset():]); len(after) > 0 {
+		return nil, fmt.Errorf("after it stdout goes on with %s", noise(after, stdin))
 	}
-	if resultVersion(text) == "" {
+	var packed bytes.Buffer
+	_ = json.Compact(&packed, text) // cannot fail: it was decoded
+	if bytes.Equal(packed.Bytes(), stdin) {
+		return nil, errors.New("stdout repeats the configuration")
+	}
+	version, err := resultVersion(text)
+	if err != nil {
+		return nil, err
+	}
+	if version == "" {
 		keys["cniVersion"], _ = json.Marshal(confVersion) // a string always marshals
-		text, _ = json.Marshal(keys)                      // and so does what was just decoded
+		text = encodeKeys(keys)
 	}
-	if _, err := typed(text); err != nil {
+	if _, err := create.Create(versionOf(text), text); err != nil {
 		return nil, err
 	}
 	return bytes.Clone(text), nil
 }
 
-// noise quotes the beginning of what should not have been printed, as far as
-// it cannot be part of a configuration: those hold secrets.
-func noise(text []byte) string {
-	words := text
-	if i := bytes.IndexAny(words, "{["); i >= 0 {
-		words = words[:i]
-	}
-	if len(words) == 0 {
-		return "more JSON"
-	}
-	return fmt.Sprintf("%q", words[:min(len(words), 64)])
+// encodeKeys writes keys, which were decoded, with no escapes for HTML.
+func encodeKeys(keys map[string]json.RawMessage) []byte {
+	var out bytes.Buffer
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(keys) // cannot fail: the values are valid JSON
+	return bytes.TrimSpace(out.Bytes())
 }
 
-// resultVersion is the cniVersion of a result, or empty.
-func resultVersion(result []byte) string {
+// resultVersion is the cniVersion of a result, or empty where it has none. It
+// fails where no plugin could be handed the result as prevResult.
+func resultVersion(result []byte) (string, error) {
+	v, err := netconf.Decode[struct {
+		CNIVersion string `json:"cniVersion"`
+	}](result)
+	return v.CNIVersion, err
+}
+
+// versionOf is the cniVersion of a result, or empty where there is none to be
+// had.
+func versionOf(result []byte) string {
 	var v struct {
 		CNIVersion string `json:"cniVersion"`
 	}
@@ -62,7 +90,7 @@ func resultVersion(result []byte) string {
 
 // typed decodes a result that has a cniVersion.
 func typed(result []byte) (types.Result, error) {
-	r, err := create.Create(resultVersion(result), result)
+	r, err := create.Create(versionOf(result), result)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrResult, err)
 	}

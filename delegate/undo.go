@@ -9,7 +9,8 @@ import (
 
 // Undo removes as, last first, because of cause, and returns cause when that
 // succeeded, or else an [*UndoError] with both. It is for programs with work
-// of their own to do after an Add: when that work fails, the Add is undone.
+// of their own to do after an Add: when that work fails, the Add is undone. With
+// a nil cause it returns what could not be undone, or nil.
 //
 // Undoing goes on when ctx has ended, and past plugins that fail. Its time is
 // limited by [Invoker.UndoTimeout] and shared: a plugin that hangs is stopped
@@ -27,15 +28,27 @@ func (iv *Invoker) undo(ctx context.Context, rs []removal, cause error) error {
 	for i := len(rs) - 1; i >= 0; i-- {
 		errs = append(errs, iv.remove(rs[i], b.turn))
 	}
-	if err := errors.Join(errs...); err != nil {
-		return &UndoError{Err: cause, Undo: err}
+	err := errors.Join(errs...)
+	switch {
+	case err == nil:
+		return cause
+	case cause == nil:
+		return err
 	}
-	return cause
+	return &UndoError{Err: cause, Undo: err}
 }
 
-// killTime is how long a turn may take to end after its context has, see
-// [Process]; it is part of the turn.
+// killTime is how long a turn may take to end after its context has. It is part
+// of the turn.
 const killTime = time.Second
+
+// A turnOverError ends the context of a plugin whose turn is over. It says how
+// long [Process] may take from SIGTERM to SIGKILL, so that the turns of others
+// are not used up by that.
+type turnOverError struct{ grace time.Duration }
+
+func (*turnOverError) Error() string { return "its share of the time for undoing is up" }
+func (*turnOverError) Unwrap() error { return context.DeadlineExceeded }
 
 // A budget is the time for undoing: long while the caller's context lives,
 // limited once that has ended.
@@ -45,8 +58,8 @@ type budget struct {
 	end    time.Time // while caller lives
 	turns  int       // plugins that have not had their turn yet
 
-	mu    sync.Mutex
-	short time.Time // limit after caller's end; zero while it lives
+	mu    sync.Mutex // protects short
+	short time.Time  // limit after caller's end; zero while it lives
 }
 
 func newBudget(caller context.Context, limit time.Duration) *budget {
@@ -61,13 +74,15 @@ func (b *budget) turn() (context.Context, context.CancelFunc) {
 	turns := b.turns
 	b.turns--
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(b.caller))
-	expire := func() { cancel(context.DeadlineExceeded) }
-	long := time.AfterFunc(share(b.end, turns), expire)
-	unwatch := context.AfterFunc(b.caller, func() {
-		time.AfterFunc(share(b.shortEnd(), turns), expire)
-	})
+	endBy := func(end time.Time) {
+		share := time.Until(end) / time.Duration(turns)
+		grace := max(0, min(killTime, share/2))
+		timer := time.AfterFunc(share-grace, func() { cancel(&turnOverError{grace}) })
+		context.AfterFunc(ctx, func() { timer.Stop() })
+	}
+	endBy(b.end)
+	unwatch := context.AfterFunc(b.caller, func() { endBy(b.shortEnd()) })
 	return ctx, func() {
-		long.Stop()
 		unwatch()
 		cancel(nil)
 	}
@@ -81,9 +96,4 @@ func (b *budget) shortEnd() time.Time {
 		b.short = time.Now().Add(b.limit)
 	}
 	return b.short
-}
-
-func share(end time.Time, turns int) time.Duration {
-	s := time.Until(end) / time.Duration(turns)
-	return max(s/2, s-killTime)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"time"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/scratch"
@@ -15,12 +16,15 @@ import (
 // succeeds, or what was attached is detached again.
 type Transaction struct {
 	// Plan says what to attach, in order. It is called with the lock held,
-	// with the interface names that the container's records use already.
+	// with the interface names that the container's records use already. A
+	// Transaction without Plan fails with [ErrPlan].
 	Plan func(taken []string) ([]delegate.Attachment, error)
 
 	// Adjust, when not nil, does what is left to do in the container when
 	// all is attached. It may change the results; they are recorded as it
-	// leaves them, and CHECK compares with that.
+	// leaves them, and CHECK compares with that. It must leave results that
+	// can be decoded. What is undone later is undone with the results as the
+	// plugins gave them.
 	Adjust func(ctx context.Context, added []delegate.Attached) error
 
 	// Report, when not nil, tells the caller of the ADD, last of all.
@@ -42,28 +46,33 @@ func Plan(as ...delegate.Attachment) func([]string) ([]delegate.Attachment, erro
 //
 // On an attachment that is recorded as added Add fails with [ErrAdded] and
 // does nothing. What an interrupted Add or Del left is undone first. A damaged
-// record fails with [scratch.ErrCorrupt].
+// record fails with [scratch.ErrCorrupt], a plan that cannot be carried out
+// with [ErrPlan]. Every error is an [*Error].
 func (m *Manager) Add(ctx context.Context, k scratch.Key, t Transaction) ([]delegate.Attached, error) {
 	ctx, finish := m.begin(ctx, k)
 	defer finish()
 	var added []delegate.Attached
 	err := m.locked(ctx, k.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
-		plan, err := m.plan(ctx, l, k, t)
+		if err := m.clear(ctx, l, k); err != nil {
+			return err
+		}
+		plan, err := m.fresh(k, t)
 		if err != nil {
 			return err
 		}
-		value := newRecord(delegate.Intend(plan))
-		if err := m.store().Put(k, scratch.Planned, value); err != nil {
-			return errors.Join(err, m.store().Delete(k)) // nothing has run
+		r := scratch.Record[record]{Key: k, State: scratch.Planned, Created: time.Now(), Value: newRecord(delegate.Intend(plan))}
+		if err := m.store().Update(r); err != nil {
+			return also(err, m.store().Delete(k)) // nothing has run
 		}
-		added, err = m.run(ctx, t, plan, scratch.Record[record]{Key: k, Value: value})
-		var left *delegate.UndoError
+		added, err = m.run(ctx, t, plan, r)
 		switch {
-		case errors.As(err, &left):
-			_ = m.store().Note(scratch.Record[record]{Key: k, State: scratch.Deleting, Value: value}) // "planned" serves as well
-		case err != nil:
-			err = errors.Join(err, m.store().Delete(k))
+		case err == nil:
+			return nil
+		case undone(err):
+			return also(err, m.store().Delete(k))
 		}
+		r.State, r.Value = scratch.Deleting, r.Value.with(added)
+		_ = m.store().Note(r) // without it the record reads as before, which serves Del as well
 		return err
 	})
 	if err != nil {
@@ -72,34 +81,28 @@ func (m *Manager) Add(ctx context.Context, k scratch.Key, t Transaction) ([]dele
 	return added, nil
 }
 
-// plan settles what an earlier call has left of k and plans t.
-func (m *Manager) plan(ctx context.Context, l *scratch.Lock, k scratch.Key, t Transaction) ([]delegate.Attachment, error) {
+// clear undoes what an earlier call has left of k, and refuses what is whole.
+func (m *Manager) clear(ctx context.Context, l *scratch.Lock, k scratch.Key) error {
 	r, err := m.store().Get(k)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
+		return nil
 	case err != nil:
-		return nil, err
+		return err
 	case r.State == scratch.Added:
-		return nil, ErrAdded
-	default:
-		if err := m.remove(ctx, l, k, ""); err != nil {
-			return nil, err
-		}
+		return ErrAdded
 	}
-	return m.fresh(k, t)
+	return m.remove(ctx, l, k, "")
 }
 
 // fresh plans t and refuses a plan that cannot be carried out.
 func (m *Manager) fresh(k scratch.Key, t Transaction) ([]delegate.Attachment, error) {
-	rs, err := m.store().Container(k.ContainerID)
+	if t.Plan == nil {
+		return nil, fmt.Errorf("%w: there is none", ErrPlan)
+	}
+	taken, err := m.taken(k.ContainerID)
 	if err != nil {
 		return nil, err
-	}
-	var taken []string
-	for _, r := range rs {
-		for _, e := range r.Value.Delegates {
-			taken = append(taken, e.IfName)
-		}
 	}
 	plan, err := t.Plan(slices.Clone(taken))
 	if err != nil {
@@ -115,21 +118,41 @@ func (m *Manager) fresh(k scratch.Key, t Transaction) ([]delegate.Attachment, er
 		if slices.Contains(taken, a.IfName) {
 			return nil, fmt.Errorf("%w: network %q: interface %q is in use", ErrPlan, a.Network.Name(), a.IfName)
 		}
+		if err := keepable(a); err != nil {
+			return nil, fmt.Errorf("network %q (%s): %w", a.Network.Name(), a.IfName, err)
+		}
 		taken = append(taken, a.IfName)
 	}
 	return plan, nil
 }
 
+// taken returns the interface names that the records of container id use. A
+// damaged record is a matter of its own attachment: what it used is not known.
+func (m *Manager) taken(id string) ([]string, error) {
+	rs, err := m.store().Container(id)
+	if err := except(err, scratch.ErrCorrupt); err != nil {
+		return nil, err
+	}
+	var taken []string
+	for _, r := range rs {
+		for _, e := range r.Value.Delegates {
+			taken = append(taken, e.IfName)
+		}
+	}
+	return taken, nil
+}
+
 // run carries out plan, for which r is recorded already: plan is the last of
 // it. When run returns an error, plan has been undone, or there is a
-// [*delegate.UndoError] in it.
-func (m *Manager) run(ctx context.Context, t Transaction, plan []delegate.Attachment, r scratch.Record[record]) ([]delegate.Attached, error) {
-	added, err := m.invoker().AddAll(ctx, plan)
+// [*delegate.UndoError] in it; added is then what the plugins had reported.
+func (m *Manager) run(ctx context.Context, t Transaction, plan []delegate.Attachment, r scratch.Record[record]) (added []delegate.Attached, err error) {
+	added, err = m.invoker().AddAll(ctx, plan)
 	if err != nil {
 		return nil, err
 	}
+	reported := slices.Clone(added)
 	if err := m.conclude(ctx, t, added, r); err != nil {
-		return nil, m.invoker().Undo(ctx, added, err)
+		return reported, m.invoker().Undo(ctx, reported, err)
 	}
 	return added, nil
 }
@@ -137,55 +160,66 @@ func (m *Manager) run(ctx context.Context, t Transaction, plan []delegate.Attach
 func (m *Manager) conclude(ctx context.Context, t Transaction, added []delegate.Attached, r scratch.Record[record]) error {
 	if t.Adjust != nil {
 		if err := t.Adjust(ctx, added); err != nil {
-			return err
+			return withEnd(ctx, err)
+		}
+		for _, a := range added {
+			_, err := a.Decode()
+			if err == nil {
+				err = usable(a)
+			}
+			if err != nil {
+				return fmt.Errorf("adjusted: %w", err)
+			}
 		}
 	}
 	r.State, r.Value = scratch.Added, r.Value.with(added)
 	if err := m.store().Note(r); err != nil {
 		return err
 	}
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("%w before the result was reported: %w", err, context.Cause(ctx))
+	if ctx.Err() != nil {
+		return fmt.Errorf("before the result was reported: %w", ended(ctx))
 	}
 	if t.Report != nil {
-		return t.Report(added)
+		return withEnd(ctx, t.Report(added))
 	}
 	return nil
 }
 
+// undone reports whether nothing is left of the ADD that failed with err.
+func undone(err error) bool {
+	var left *delegate.UndoError
+	return !errors.As(err, &left)
+}
+
+// An addition is a running ADD, which a DEL of the same key cancels.
+type addition struct{ cancel context.CancelCauseFunc }
+
 // begin makes the ADD of k one that a DEL of k can cancel.
 func (m *Manager) begin(ctx context.Context, k scratch.Key) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	a := &addition{cancel: cancel}
+	a := &addition{cancel}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.adds == nil {
-		m.adds = make(map[scratch.Key]*addition)
+		m.adds = make(map[scratch.Key][]*addition)
 	}
-	before := m.adds[k]
-	a.cancel = func(cause error) {
-		cancel(cause)
-		if before != nil {
-			before.cancel(cause)
-		}
-	}
-	m.adds[k] = a
+	m.adds[k] = append(m.adds[k], a)
 	return ctx, func() {
 		cancel(nil)
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if m.adds[k] == a {
+		m.adds[k] = slices.DeleteFunc(m.adds[k], func(b *addition) bool { return b == a })
+		if len(m.adds[k]) == 0 {
 			delete(m.adds, k)
 		}
 	}
 }
 
-// supersede cancels the ADDs of k that are running in this Manager.
+// supersede cancels the ADDs of k that this Manager is doing or about to do.
 func (m *Manager) supersede(k scratch.Key) {
 	m.mu.Lock()
-	a := m.adds[k]
-	m.mu.Unlock()
-	if a != nil {
+	defer m.mu.Unlock()
+	for _, a := range m.adds[k] {
 		a.cancel(ErrSuperseded)
 	}
 }

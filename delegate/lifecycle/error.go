@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -17,8 +18,9 @@ var (
 	// code 7.
 	ErrNotAdded = errors.New("not added")
 
-	// ErrPlan means that a plan cannot be carried out: it is empty, is for
-	// another container, or uses an interface name twice: code 7.
+	// ErrPlan means that a plan cannot be carried out: there is none, it is
+	// empty, is for another container, uses an interface name twice, or holds
+	// what cannot be recorded: code 7.
 	ErrPlan = errors.New("impossible plan")
 
 	// ErrNoList means that GC was not told which attachments are valid, so
@@ -37,7 +39,13 @@ type Error struct {
 	Err error
 }
 
-func (e *Error) Error() string { return fmt.Sprintf("lifecycle: %s %s: %v", e.Op, e.Key, e.Err) }
+// Error returns "lifecycle: OP which: why".
+func (e *Error) Error() string {
+	if e.Key.ContainerID == "" && e.Key.IfName == "" {
+		return fmt.Sprintf("lifecycle: %s network %q: %v", e.Op, e.Key.Network, e.Err)
+	}
+	return fmt.Sprintf("lifecycle: %s %s: %v", e.Op, e.Key, e.Err)
+}
 
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
@@ -45,9 +53,15 @@ func (e *Error) Unwrap() error { return e.Err }
 // CNICode reports the CNI error code of the sentinels of this package, and 0
 // for other causes: these have codes of their own.
 func (e *Error) CNICode() uint {
-	for _, invalid := range []error{ErrAdded, ErrNotAdded, ErrPlan, ErrNoList} {
-		if e.Err == invalid || errors.Unwrap(e.Err) == invalid {
+	for err := e.Err; err != nil; err = errors.Unwrap(err) {
+		switch err { //nolint:errorlint // One that knows its own code may wrap a sentinel, and is not to be overruled.
+		case ErrAdded, ErrNotAdded, ErrPlan, ErrNoList:
 			return types.ErrInvalidNetworkConfig
+		case ErrSuperseded:
+			return types.ErrTryAgainLater
+		}
+		if _, ok := err.(interface{ CNICode() uint }); ok { //nolint:errorlint // as above
+			break
 		}
 	}
 	return types.ErrUnknown
@@ -59,4 +73,44 @@ func fail(op string, k scratch.Key, err error) error {
 		return nil
 	}
 	return &Error{Op: op, Key: k, Err: err}
+}
+
+// also returns err, and more if there is more.
+func also(err, more error) error {
+	if more == nil {
+		return err
+	}
+	return errors.Join(err, more)
+}
+
+// except returns err without those of the errors joined in it that are what.
+func except(err, what error) error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // this very error
+		var rest []error
+		for _, e := range joined.Unwrap() {
+			rest = append(rest, except(e, what))
+		}
+		return errors.Join(rest...)
+	}
+	if errors.Is(err, what) {
+		return nil
+	}
+	return err
+}
+
+// ended returns an error in which errors.Is finds that ctx has ended, and why.
+func ended(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if errors.Is(cause, err) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", err, cause)
+}
+
+// withEnd adds to err that ctx has ended, if it has and err does not say so.
+func withEnd(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() == nil || errors.Is(err, ctx.Err()) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, ended(ctx))
 }

@@ -45,11 +45,8 @@ type Manager struct {
 	LockTimeout time.Duration
 
 	mu   sync.Mutex
-	adds map[scratch.Key]*addition // running ADDs of this Manager
+	adds map[scratch.Key][]*addition // running ADDs of this Manager, guarded by mu
 }
-
-// An addition is a running ADD, which a DEL of the same key cancels.
-type addition struct{ cancel context.CancelCauseFunc }
 
 func (m *Manager) store() scratch.Store[record] { return scratch.Store[record]{Dir: m.Dir} }
 
@@ -105,20 +102,22 @@ func (m *Manager) lockWithin(ctx context.Context, limit time.Duration, id string
 
 // Check asks the plugins of the attachment k to confirm it, with the
 // configuration and the results that were recorded. It fails with
-// [ErrNotAdded] when k is not recorded as added, with [scratch.ErrCorrupt]
-// when its record is damaged, and else with the first plugin's
-// [*delegate.Error].
+// [ErrNotAdded] when k is not recorded as added, or an interrupted
+// [Manager.Attach] has left something of itself; with [scratch.ErrCorrupt] when
+// its record is damaged; and else with the first plugin's [*delegate.Error].
 func (m *Manager) Check(ctx context.Context, k scratch.Key) error {
+	if m.nothing(k) {
+		return fail("CHECK", k, ErrNotAdded)
+	}
 	return fail("CHECK", k, m.locked(ctx, k.ContainerID, func(ctx context.Context, _ *scratch.Lock) error {
 		r, err := m.added(k)
 		if err != nil {
 			return err
 		}
-		as := r.Value.attached(k.ContainerID)
-		if len(pending(as)) > 0 {
+		if !r.Value.whole() {
 			return ErrNotAdded
 		}
-		return m.invoker().CheckAll(ctx, as)
+		return m.invoker().CheckAll(ctx, r.Value.attached(k.ContainerID, asRecorded))
 	}))
 }
 

@@ -8,7 +8,7 @@ func identify(path string) netns {
 	n := netns{Path: path}
 	var st unix.Stat_t
 	if path != "" && unix.Stat(path, &st) == nil {
-		n.Dev, n.Inode = st.Dev, st.Ino
+		n.Dev, n.Inode = uint64(st.Dev), st.Ino //nolint:unconvert // not on every architecture
 	}
 	return n
 }

@@ -3,9 +3,13 @@ package lifecycle
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"iter"
 	"slices"
 	"time"
+	"unicode/utf8"
+
+	"github.com/containernetworking/cni/pkg/utils"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/netconf"
@@ -19,22 +23,23 @@ type Record struct {
 	State            scratch.State
 	Created, Updated time.Time
 	Attached         []delegate.Attached
+
+	half bool // something of it is half done
 }
 
 // Whole reports whether r has been added and nothing of it is half done.
-func (r Record) Whole() bool {
-	return r.State == scratch.Added && len(pending(r.Attached)) == 0
-}
+func (r Record) Whole() bool { return r.State == scratch.Added && !r.half }
 
 // Records lists the records in Dir, without a lock: others may change while
-// it is read. A damaged record is yielded as an error, [scratch.ErrCorrupt],
-// and does not end the list.
+// it is read. A damaged record is yielded with its key, as far as that is
+// known, and an error, [scratch.ErrCorrupt], until it is forgotten; it does not
+// end the list.
 func (m *Manager) Records() iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
-		for r, err := range m.store().List() {
-			out := Record{Key: r.Key, State: r.State, Created: r.Created, Updated: r.Updated}
+		for r, err := range m.all() {
+			out := Record{Key: r.Key, State: r.State, Created: r.Created, Updated: r.Updated, half: !r.Value.whole()}
 			if err == nil {
-				out.Attached = r.Value.attached(r.Key.ContainerID)
+				out.Attached = r.Value.attached(r.Key.ContainerID, asRecorded)
 			}
 			if !yield(out, err) {
 				return
@@ -43,10 +48,37 @@ func (m *Manager) Records() iter.Seq2[Record, error] {
 	}
 }
 
+// all yields every record, and then those that were found damaged earlier.
+func (m *Manager) all() iter.Seq2[scratch.Record[record], error] {
+	return func(yield func(scratch.Record[record], error) bool) {
+		failed := make(map[scratch.Key]bool)
+		for r, err := range m.store().List() {
+			if err != nil {
+				failed[r.Key] = true
+			}
+			if !yield(r, err) {
+				return
+			}
+		}
+		damaged, err := m.store().Damaged()
+		for _, k := range damaged {
+			if failed[k] {
+				continue
+			}
+			if !yield(scratch.Record[record]{Key: k}, &scratch.Error{Op: "list", Key: k, Err: scratch.ErrCorrupt}) {
+				return
+			}
+		}
+		if err != nil && len(failed) == 0 { // else it has been said
+			yield(scratch.Record[record]{}, err)
+		}
+	}
+}
+
 // Recover lists the records that are not whole: of attachments that a crash
-// or a failure interrupted. Nothing is done about them: Del is for those the
-// runtime gives up, Add undoes those it asks for again. Damaged records are
-// joined in the error, beside the list.
+// or a failure interrupted, and of those that are being worked on. Nothing is
+// done about them: Del is for those the runtime gives up, Add undoes those it
+// asks for again. Damaged records are joined in the error, beside the list.
 func (m *Manager) Recover() ([]Record, error) {
 	var broken []Record
 	var errs []error
@@ -73,6 +105,56 @@ type entry struct {
 	Args           string                     `json:"args,omitempty"`
 	CapabilityArgs map[string]json.RawMessage `json:"capabilityArgs,omitempty"`
 	Result         json.RawMessage            `json:"result,omitempty"`
+	Leaving        bool                       `json:"leaving,omitempty"` // undoing it has failed
+}
+
+// UnmarshalJSON refuses what no Del could work with: such a record is damaged.
+func (r *record) UnmarshalJSON(data []byte) error {
+	type plain record
+	var p plain
+	if err := json.Unmarshal(data, &p); err != nil {
+		return err
+	}
+	if p.Delegates == nil {
+		return errors.New("no delegates")
+	}
+	*r = record(p)
+	for i, a := range r.attached("", asRecorded) {
+		if err := usable(a); err != nil {
+			return fmt.Errorf("delegate %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// usable refuses what no plugin could be asked to add, nor to delete.
+func usable(a delegate.Attached) error {
+	if err := utils.ValidateNetworkName(a.Network.Name()); err != nil {
+		return err
+	}
+	if err := utils.ValidateInterfaceName(a.IfName); err != nil {
+		return err
+	}
+	plugins := a.Network.Plugins()
+	if len(plugins) == 0 {
+		return fmt.Errorf("%w: no plugins", ErrPlan)
+	}
+	for i := range plugins {
+		if _, err := a.Network.Request(i, netconf.Request{PrevResult: a.Result, CapabilityArgs: a.CapabilityArgs}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// keepable refuses what could not be read back as it was written.
+func keepable(a delegate.Attachment) error {
+	for _, s := range []string{a.IfName, a.NetNS, a.Args} {
+		if !utf8.ValidString(s) {
+			return fmt.Errorf("%w: %q is not UTF-8", ErrPlan, s)
+		}
+	}
+	return usable(delegate.Attached{Attachment: a})
 }
 
 func newRecord(as []delegate.Attached) record {
@@ -86,7 +168,7 @@ func newRecord(as []delegate.Attached) record {
 	return r
 }
 
-// with returns r with as for its last delegates, whose namespaces are known.
+// with returns r with the results of as, its last delegates.
 func (r record) with(as []delegate.Attached) record {
 	ds := slices.Clone(r.Delegates)
 	for i, a := range as {
@@ -95,13 +177,28 @@ func (r record) with(as []delegate.Attached) record {
 	return record{Delegates: ds}
 }
 
-// attached returns what r records of the container, in the namespace as it was
-// at ADD.
-func (r record) attached(containerID string) []delegate.Attached {
-	return r.attachedIn(containerID, func(n netns) string { return n.Path })
+// leaving returns r with its last n delegates as what could not be undone.
+func (r record) leaving(n int) record {
+	ds := slices.Clone(r.Delegates)
+	for i := range ds[len(ds)-n:] {
+		ds[len(ds)-n+i].Leaving = true
+	}
+	return record{Delegates: ds}
 }
 
-func (r record) attachedIn(containerID string, where func(netns) string) []delegate.Attached {
+// whole reports whether e has been added, as far as is known.
+func (e entry) whole() bool { return e.Result != nil && !e.Leaving }
+
+func (r record) whole() bool {
+	return !slices.ContainsFunc(r.Delegates, func(e entry) bool { return !e.whole() })
+}
+
+// asRecorded is the namespace as it was at ADD, for [record.attached].
+func asRecorded(n netns) string { return n.Path }
+
+// attached returns what r records of the container, in the namespace that
+// where makes of the recorded one.
+func (r record) attached(containerID string, where func(netns) string) []delegate.Attached {
 	as := make([]delegate.Attached, len(r.Delegates))
 	for i, e := range r.Delegates {
 		as[i] = delegate.Attached{
@@ -113,17 +210,6 @@ func (r record) attachedIn(containerID string, where func(netns) string) []deleg
 		}
 	}
 	return as
-}
-
-// pending returns the indices of what was to be added and is not known to be.
-func pending(as []delegate.Attached) []int {
-	var is []int
-	for i, a := range as {
-		if a.Result == nil {
-			is = append(is, i)
-		}
-	}
-	return is
 }
 
 // netns is a network namespace: its path, and what tells it from another that

@@ -1,0 +1,246 @@
+package delegate_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/status"
+)
+
+// A code is found however it is wrapped, joined or left behind, together with
+// who said it. D77, V1, V2 in the style guide.
+func TestG5CodesSurvive(t *testing.T) {
+	t.Parallel()
+	said := types.NewError(107, "no free device", "all 8 in use")
+	e := &delegate.Error{Command: "ADD", Plugin: "sriov", Network: "blue", ContainerID: "c1", IfName: "net1", Err: said}
+	for name, err := range map[string]error{
+		"plain":           e,
+		"wrapped":         fmt.Errorf("attaching: %w", e),
+		"said wrapped":    &delegate.Error{Err: fmt.Errorf("exec: %w", said)},
+		"joined":          errors.Join(errors.New("clean up: no such link"), e),
+		"joined inside":   &delegate.Error{Err: errors.Join(errors.New("x"), types.NewError(0, "y", ""), said)},
+		"undo failed":     &delegate.UndoError{Err: e, Undo: &delegate.Error{Err: types.NewError(5, "stuck", "")}},
+		"undo in an undo": &delegate.UndoError{Err: &delegate.UndoError{Err: e, Undo: errors.New("a")}, Undo: errors.New("b")},
+	} {
+		if got := status.Code(err); got != 107 {
+			t.Errorf("%s: code %d, want 107 (%v)", name, got, err)
+		}
+		if !errors.Is(err, said) {
+			t.Errorf("%s: the plugin's error is lost", name)
+		}
+	}
+	if got, want := e.Error(), `delegate: ADD network "blue" (net1): plugin "sriov": no free device; all 8 in use`; got != want {
+		t.Errorf("text %q, want %q", got, want)
+	}
+	if got, want := (&delegate.Error{Command: "GC", Network: "blue", Err: said}).Error(), `delegate: GC network "blue": no free device; all 8 in use`; got != want {
+		t.Errorf("text %q, want %q", got, want)
+	}
+}
+
+func TestErrorCNICode(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		err  error
+		want uint
+	}{
+		{"nothing has one", errors.New("exit status 1"), 0},
+		{"zero", types.NewError(0, "x", ""), 0},
+		{"plugin not found", fmt.Errorf("%w: x", delegate.ErrPluginNotFound), 7},
+		{"self", delegate.ErrSelf, 7},
+		{"result", fmt.Errorf("%w: x", delegate.ErrResult), 6},
+		{"cancelled", fmt.Errorf("signal: killed: %w", context.Canceled), 11},
+		{"deadline", errors.Join(types.NewError(5, "x", ""), context.DeadlineExceeded), 11},
+		{"another package's", &delegate.Error{Err: delegate.ErrResult}, 6},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			if got := (&delegate.Error{Err: tt.err}).CNICode(); got != tt.want {
+				t.Errorf("code %d, want %d", got, tt.want)
+			}
+		})
+	}
+}
+
+const (
+	secret = "hunter2!"
+	pem    = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0\nBAQEFAASCBKcwggSjAgEAAoIBAQ\n-----END KEY-----\n"
+)
+
+// vault is a network whose configuration holds secrets, at several depths.
+func vault(tb testing.TB) delegate.Attachment {
+	tb.Helper()
+	key, err := json.Marshal(pem)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	a := attach(parse(tb, `{"cniVersion":"1.1.0","name":"blue","plugins":[{"type":"p","capabilities":{"token":true},
+		"password":"`+secret+`","auth":{"keys":[`+string(key)+`]}}]}`))
+	a.CapabilityArgs = map[string]json.RawMessage{"token": json.RawMessage(`"` + secret + `-argument"`)}
+	return a
+}
+
+func leaks(text string) bool {
+	return strings.Contains(text, "hunter2") || strings.Contains(text, "MIIE") || strings.Contains(text, "BAQEF") || strings.Contains(text, "argument")
+}
+
+// tree returns the texts of err and of all that it wraps.
+func tree(err error) []string {
+	if err == nil {
+		return nil
+	}
+	texts := []string{err.Error(), fmt.Sprintf("%+v", err)}
+	switch e := err.(type) { //nolint:errorlint // it walks through the tree
+	case interface{ Unwrap() error }:
+		texts = append(texts, tree(e.Unwrap())...)
+	case interface{ Unwrap() []error }:
+		for _, inner := range e.Unwrap() {
+			texts = append(texts, tree(inner)...)
+		}
+	}
+	return texts
+}
+
+// Whatever a plugin does with its configuration, no error, event or log line
+// repeats it. D57, D58.
+func TestG5SecretsStayOut(t *testing.T) {
+	t.Parallel()
+	indent := func(stdin []byte) []byte {
+		var out bytes.Buffer
+		if err := json.Indent(&out, stdin, "", "  "); err != nil {
+			t.Error(err)
+		}
+		return out.Bytes()
+	}
+	tests := []struct {
+		name string
+		add  func(stdin []byte) ([]byte, error)
+		code uint
+	}{
+		{"result is the configuration", func(in []byte) ([]byte, error) { return in, nil }, 6},
+		{"result is the indented configuration", func(in []byte) ([]byte, error) { return indent(in), nil }, 6},
+		{"noise is the configuration", func(in []byte) ([]byte, error) { return append([]byte("got: "), in...), nil }, 6},
+		{"noise is a secret", func([]byte) ([]byte, error) { return []byte("password=" + secret + "\n{}"), nil }, 6},
+		{"noise is a long secret", func([]byte) ([]byte, error) { return []byte(pem), nil }, 6},
+		{"configuration after the result", func(in []byte) ([]byte, error) { return append([]byte(`{"cniVersion":"1.1.0"} `), in...), nil }, 6},
+		{"secret after the result", func([]byte) ([]byte, error) { return []byte(`{"cniVersion":"1.1.0"} ` + secret), nil }, 6},
+		{"undecodable result quotes a secret", func([]byte) ([]byte, error) {
+			return []byte(`{"cniVersion":"1.1.0","ips":[{"address":"` + secret + `"}]}`), nil
+		}, 6},
+		{"version is a secret", func([]byte) ([]byte, error) { return []byte(`{"cniVersion":"` + secret + `"}`), nil }, 6},
+		{"coded error repeats the configuration", func(in []byte) ([]byte, error) {
+			return nil, types.NewError(107, "bad configuration: "+string(in), strconv.Quote(string(in)))
+		}, 107},
+		{"error without a code holds a secret", func(in []byte) ([]byte, error) { return nil, types.NewError(0, fmt.Sprintf("netplugin failed: %q", in), secret) }, 999},
+		{"text holds a secret", func([]byte) ([]byte, error) { return nil, errors.New("exit status 1: " + secret) }, 999},
+		{"wrapped coded error", func(in []byte) ([]byte, error) {
+			return nil, fmt.Errorf("exec: %w", types.NewError(107, "bad", string(in)))
+		}, 107},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			x := fakes()
+			x.Plugins["p"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+				if c.Command == "ADD" {
+					return tt.add(c.Stdin)
+				}
+				return nil, errors.New("DEL with " + secret)
+			}
+			var log bytes.Buffer
+			var events []delegate.Event
+			iv := invoker(x)
+			iv.Logger = slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+			iv.Observer = func(e delegate.Event) { events = append(events, e) }
+			_, err := iv.Add(t.Context(), vault(t))
+			if got := status.Code(err); got != tt.code {
+				t.Errorf("code %d, want %d: %v", got, tt.code, err)
+			}
+			if len(events) != 2 || strings.Count(log.String(), "\n") != 2 {
+				t.Fatalf("events %+v, log %s", events, &log)
+			}
+			for _, text := range append(tree(err), log.String(), fmt.Sprintf("%+v", events), fmt.Sprint(status.Error(err))) {
+				if leaks(text) {
+					t.Errorf("a secret is in %q", text)
+				}
+			}
+			for i, command := range []string{"ADD", "DEL"} {
+				if e := events[i]; e.Command != command || e.Plugin != "p" || e.Network != "blue" || e.ContainerID != "c1" || e.IfName != "eth0" ||
+					e.Err == nil || e.Start.IsZero() || e.Duration < 0 {
+					t.Errorf("event %+v", e)
+				}
+			}
+		})
+	}
+}
+
+// What a plugin says of its own accord is kept, also when it has no code.
+func TestWordsSurvive(t *testing.T) {
+	t.Parallel()
+	closed := errors.New("use of closed network connection")
+	for _, err := range []error{
+		types.NewError(107, "no free address in 10.0.0.0/24", "ask for a larger range"),
+		types.NewError(0, "no free address", ""),
+		fmt.Errorf("relay: %w", closed),
+	} {
+		x := fakes()
+		x.Plugins["p"] = failing("ADD", err)
+		_, got := invoker(x).Add(t.Context(), vault(t))
+		if !errors.Is(got, err) || !strings.HasSuffix(got.Error(), strings.TrimSuffix(err.Error(), "; ask for a larger range")) &&
+			!strings.HasSuffix(got.Error(), "ask for a larger range") {
+			t.Errorf("%v became %v", err, got)
+		}
+	}
+	// An error whose text had to be changed is still the same to errors.Is.
+	x := fakes()
+	x.Plugins["p"] = failing("ADD", fmt.Errorf("%s: %w", secret, closed))
+	if _, got := invoker(x).Add(t.Context(), vault(t)); !errors.Is(got, closed) || leaks(got.Error()) {
+		t.Errorf("err = %v", got)
+	}
+}
+
+// Success is observed as well, and nothing of a configuration either.
+func TestObserverAndLogger(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	var events []delegate.Event
+	x := fakes("p")
+	iv := invoker(x)
+	iv.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	iv.Observer = func(e delegate.Event) { events = append(events, e) }
+	a := vault(t)
+	done, err := iv.Add(t.Context(), a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(iv.Check(t.Context(), done), iv.Del(t.Context(), done), iv.Status(t.Context(), a.Network), iv.GC(t.Context(), a.Network, nil)); err != nil {
+		t.Fatal(err)
+	}
+	var commands []string
+	for _, e := range events {
+		if e.Err != nil || e.Network != "blue" || e.Plugin != "p" || (e.ContainerID == "") != (e.Command == "STATUS" || e.Command == "GC") {
+			t.Errorf("event %+v", e)
+		}
+		commands = append(commands, e.Command)
+	}
+	if got := strings.Join(commands, " "); got != "ADD CHECK DEL STATUS GC" {
+		t.Errorf("events of %s", got)
+	}
+	if leaks(log.String()) || leaks(fmt.Sprintf("%+v", events)) {
+		t.Errorf("a secret is in the log or the events:\n%s", &log)
+	}
+	if got := strings.Count(log.String(), "level=DEBUG"); got != 5 {
+		t.Errorf("%d debug records, want 5:\n%s", got, &log)
+	}
+}

@@ -1,0 +1,568 @@
+package delegate_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/status"
+)
+
+// Wherever an ADD fails and in whatever way, what ran is undone, last first and
+// the failing plugin included, and the code of the cause is kept.
+// D17, D18, D19, D21, D23, D26, D28.
+func TestG2AddLeavesNothingWhereverItFails(t *testing.T) {
+	t.Parallel()
+	const networks, plugins = 3, 2
+	ways := []struct {
+		name string
+		fail func(delegatetest.Plugin) delegatetest.Plugin
+		code uint
+		is   error
+	}{
+		{"error", func(p delegatetest.Plugin) delegatetest.Plugin { return delegatetest.FailOn("ADD", 107, "no free device", p) }, 107, nil},
+		{"hang", func(p delegatetest.Plugin) delegatetest.Plugin { return delegatetest.HangOn("ADD", p) }, types.ErrTryAgainLater, context.DeadlineExceeded},
+		{"noise", func(p delegatetest.Plugin) delegatetest.Plugin {
+			return delegatetest.NoiseOn("ADD", "loading driver\n", p)
+		}, types.ErrDecodingFailure, delegate.ErrResult},
+		{"undecodable", func(delegatetest.Plugin) delegatetest.Plugin { return printing(`{"cniVersion":"1.1.0","ips":7}`) }, types.ErrDecodingFailure, delegate.ErrResult},
+		{"two results", func(delegatetest.Plugin) delegatetest.Plugin {
+			return printing(`{"cniVersion":"1.1.0"}{"cniVersion":"1.1.0"}`)
+		}, types.ErrDecodingFailure, delegate.ErrResult},
+		{"nothing printed", func(delegatetest.Plugin) delegatetest.Plugin { return printing("\n") }, types.ErrDecodingFailure, delegate.ErrResult},
+	}
+	for _, way := range ways {
+		for i := range networks {
+			for j := range plugins {
+				t.Run(fmt.Sprintf("%s at %d,%d", way.name, i, j), func(t *testing.T) {
+					t.Parallel()
+					x := fakes()
+					var as []delegate.Attachment
+					var want []string
+					for n := range networks {
+						var types []string
+						for p := range plugins {
+							typ := fmt.Sprintf("p%d%d", n, p)
+							types = append(types, typ)
+							x.Plugins[typ] = delegatetest.Result(nil)
+							if n < i || n == i && p <= j {
+								want = append(want, fmt.Sprintf("%s net%d", typ, n))
+							}
+						}
+						a := attach(network(t, "1.1.0", fmt.Sprint("blue", n), types...))
+						a.IfName = fmt.Sprint("net", n)
+						as = append(as, a)
+					}
+					failing := fmt.Sprintf("p%d%d", i, j)
+					x.Plugins[failing] = way.fail(x.Plugins[failing])
+					var trace []string
+					for _, s := range want {
+						trace = append(trace, "ADD "+s)
+					}
+					for _, s := range slices.Backward(want) {
+						trace = append(trace, "DEL "+s)
+					}
+
+					synctest.Test(t, func(t *testing.T) {
+						ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+						defer cancel()
+						done, err := invoker(x).AddAll(ctx, as)
+						if done != nil {
+							t.Errorf("attached %v", done)
+						}
+						var e *delegate.Error
+						if !errors.As(err, &e) || e.Plugin != failing || e.Network != fmt.Sprint("blue", i) || e.IfName != fmt.Sprint("net", i) {
+							t.Errorf("the error does not say what failed: %v", err)
+						}
+						if got := status.Code(err); got != way.code {
+							t.Errorf("code %d, want %d (%v)", got, way.code, err)
+						}
+						if way.is != nil && !errors.Is(err, way.is) {
+							t.Errorf("%v is not %v", err, way.is)
+						}
+						var undo *delegate.UndoError
+						if errors.As(err, &undo) {
+							t.Errorf("undoing failed: %v", undo.Undo)
+						}
+					})
+					if diff := cmp.Diff(trace, x.Trace()); diff != "" {
+						t.Errorf("trace (-want +got):\n%s", diff)
+					}
+					if left := x.Live(); len(left) > 0 {
+						t.Errorf("left behind: %q", left)
+					}
+				})
+			}
+		}
+	}
+}
+
+func TestAddReturnsTheLastResult(t *testing.T) {
+	t.Parallel()
+	x := fakes("bridge", "tuning")
+	x.Plugins["bridge"] = delegatetest.Result(result("eth0"))
+	x.Plugins["tuning"] = func(_ context.Context, c delegatetest.Call) ([]byte, error) { return stdin(t, c)["prevResult"], nil }
+	done, err := invoker(x).Add(t.Context(), attach(network(t, "1.0.0", "blue", "bridge", "tuning")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := done.Decode()
+	if err != nil || r.Version() != "1.0.0" || !strings.Contains(string(done.Result), `"name":"eth0"`) {
+		t.Errorf("result %s: %v", done.Result, err)
+	}
+	if done.ContainerID != "c1" || done.Network.Name() != "blue" {
+		t.Errorf("attachment %+v", done.Attachment)
+	}
+	if _, ok := stdin(t, x.Calls()[0])["prevResult"]; ok {
+		t.Error("the first plugin was given a result")
+	}
+}
+
+func TestAttachedDecodeFails(t *testing.T) {
+	t.Parallel()
+	a := attach(network(t, "1.0.0", "blue", "bridge"))
+	for name, result := range map[string]json.RawMessage{
+		"none": nil, "not JSON": json.RawMessage("{"), "unknown version": json.RawMessage(`{"cniVersion":"9.0.0"}`),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := delegate.Attached{Attachment: a, Result: result}.Decode()
+			var e *delegate.Error
+			if !errors.Is(err, delegate.ErrResult) || status.Code(err) != types.ErrDecodingFailure || !errors.As(err, &e) || e.Network != "blue" {
+				t.Errorf("err = %v", err)
+			}
+		})
+	}
+}
+
+func TestIntend(t *testing.T) {
+	t.Parallel()
+	as := []delegate.Attachment{attach(network(t, "1.0.0", "blue", "bridge")), attach(network(t, "1.0.0", "red", "bridge"))}
+	for i, a := range delegate.Intend(as) {
+		if a.Network.Name() != as[i].Network.Name() || a.Result != nil {
+			t.Errorf("intent %d is %+v", i, a)
+		}
+	}
+	if got := delegate.Intend(nil); len(got) != 0 {
+		t.Errorf("intents of nothing: %v", got)
+	}
+}
+
+// What cannot be attached is refused before anything is run: a missing binary
+// (D36), the plugin itself (D60), a bad name, a container that is none (G12).
+func TestNothingIsRunForBadInput(t *testing.T) {
+	t.Parallel()
+	good := attach(network(t, "1.0.0", "blue", "bridge"))
+	with := func(change func(*delegate.Attachment)) delegate.Attachment {
+		a := good
+		change(&a)
+		return a
+	}
+	named := func(typ string) delegate.Attachment { return attach(network(t, "1.0.0", "red", "bridge", typ)) }
+	tests := []struct {
+		name string
+		a    delegate.Attachment
+		code uint
+		is   error
+		text string
+	}{
+		{"missing binary of the last plugin", named("absent"), 7, delegate.ErrPluginNotFound, `plugin "absent"`},
+		{"self", named("multinet"), 7, delegate.ErrSelf, `plugin "multinet"`},
+		{"type with a path", named("../bridge"), 7, delegate.ErrPluginNotFound, "CNI_PATH"},
+		{"type ..", named(".."), 7, delegate.ErrPluginNotFound, "CNI_PATH"},
+		{"type with NUL", named(`a\u0000b`), 7, delegate.ErrPluginNotFound, "CNI_PATH"},
+		{"no container", with(func(a *delegate.Attachment) { a.ContainerID = "" }), 4, nil, "containerID"},
+		{"container with a slash", with(func(a *delegate.Attachment) { a.ContainerID = "../c" }), 4, nil, "../c"},
+		{"no interface", with(func(a *delegate.Attachment) { a.IfName = "" }), 4, nil, "interface"},
+		{"interface of 16 bytes", with(func(a *delegate.Attachment) { a.IfName = "0123456789abcdef" }), 4, nil, "interface"},
+		{"NUL in the arguments", with(func(a *delegate.Attachment) { a.Args = "A=\x00" }), 4, nil, "CNI_ARGS"},
+		{"NUL in the namespace", with(func(a *delegate.Attachment) { a.NetNS = "/\x00" }), 4, nil, "CNI_NETNS"},
+		{"network without a name", with(func(a *delegate.Attachment) { a.Network = parse(t, `{"plugins":[{"type":"bridge"}]}`) }), 7, nil, "name"},
+		{"no network", with(func(a *delegate.Attachment) { a.Network = netconf.Network{} }), 7, nil, "name"},
+		{"capability argument that is not JSON", with(func(a *delegate.Attachment) {
+			a.Network = parse(t, `{"name":"blue","plugins":[{"type":"bridge"},{"type":"portmap","capabilities":{"portMappings":true}}]}`)
+			a.CapabilityArgs = map[string]json.RawMessage{"portMappings": json.RawMessage("[")}
+		}), 6, nil, "portMappings"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			x := fakes("bridge", "portmap", "multinet")
+			iv := invoker(x)
+			iv.Self = []string{"multinet"}
+			_, err := iv.AddAll(t.Context(), []delegate.Attachment{good, tt.a})
+			if got := status.Code(err); got != tt.code || !strings.Contains(fmt.Sprint(err), tt.text) {
+				t.Errorf("code %d, want %d and %q: %v", got, tt.code, tt.text, err)
+			}
+			if tt.is != nil && !errors.Is(err, tt.is) {
+				t.Errorf("%v is not %v", err, tt.is)
+			}
+			if trace := x.Trace(); trace != nil {
+				t.Errorf("ran %q", trace)
+			}
+		})
+	}
+}
+
+// The zero Invoker finds nothing, and says so.
+func TestZeroInvoker(t *testing.T) {
+	t.Parallel()
+	_, err := new(delegate.Invoker).Add(t.Context(), attach(network(t, "1.0.0", "blue", "bridge")))
+	if !errors.Is(err, delegate.ErrPluginNotFound) || status.Code(err) != 7 {
+		t.Errorf("err = %v", err)
+	}
+}
+
+// DEL tries every plugin of every attachment whatever fails, last first, and
+// says all that went wrong in that order. D1, D35, D36.
+func TestG3DelGoesOnPastFailures(t *testing.T) {
+	t.Parallel()
+	x := fakes("a", "b", "c", "d")
+	x.Plugins["a"] = delegatetest.FailOn("DEL", 5, "a is stuck", x.Plugins["a"])
+	x.Plugins["d"] = delegatetest.FailOn("DEL", 101, "d is stuck", x.Plugins["d"])
+	blue := added(attach(network(t, "1.0.0", "blue", "a", "b")), `{"cniVersion":"1.0.0"}`)
+	red := added(attach(network(t, "1.0.0", "red", "c", "absent", "d")), `{"cniVersion":"1.0.0"}`)
+	bad := red
+	bad.IfName = ""
+	err := invoker(x).DelAll(t.Context(), []delegate.Attached{blue, bad, red})
+	if diff := cmp.Diff([]string{"DEL d eth0", "DEL c eth0", "DEL b eth0", "DEL a eth0"}, x.Trace()); diff != "" {
+		t.Errorf("trace (-want +got):\n%s", diff)
+	}
+	lines := strings.Split(fmt.Sprint(err), "\n")
+	for i, want := range []string{"d is stuck", `plugin "absent"`, "interface name is empty", "a is stuck"} {
+		if i >= len(lines) || !strings.Contains(lines[i], want) {
+			t.Errorf("line %d of the error does not say %q:\n%v", i, want, err)
+		}
+	}
+	if got := status.Code(err); got != 101 || !errors.Is(err, delegate.ErrPluginNotFound) {
+		t.Errorf("code %d: %v", got, err)
+	}
+	if err := invoker(fakes("a", "b")).Del(t.Context(), blue); err != nil {
+		t.Errorf("a DEL that succeeds: %v", err)
+	}
+}
+
+// A DEL whose context has ended does nothing and does not claim otherwise.
+func TestG3DelAfterTheEndIsAnError(t *testing.T) {
+	t.Parallel()
+	x := fakes("a", "b")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	x.Plugins["b"] = func(context.Context, delegatetest.Call) ([]byte, error) {
+		cancel(errors.New("shutting down"))
+		return nil, nil
+	}
+	err := invoker(x).Del(ctx, added(attach(network(t, "1.0.0", "blue", "a", "b")), ""))
+	if !errors.Is(err, context.Canceled) || status.Code(err) != 11 || !strings.Contains(fmt.Sprint(err), `plugin "a": shutting down`) {
+		t.Errorf("err = %v", err)
+	}
+	if diff := cmp.Diff([]string{"DEL b eth0"}, x.Trace()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// prevResult is what ADD printed, in the network's version, from 0.4.0 on.
+func TestPrevResultOfDelAndCheck(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name, version, result string
+		del, check            string // "" for no prevResult, "-" for not run
+	}{
+		{"0.1.0", "0.1.0", `{"cniVersion":"0.1.0"}`, "", "-"},
+		{"0.2.0", "0.2.0", `{"cniVersion":"0.2.0"}`, "", "-"},
+		{"0.3.0", "0.3.0", `{"cniVersion":"0.3.0"}`, "", "-"},
+		{"0.3.1", "0.3.1", `{"cniVersion":"0.3.1"}`, "", "-"},
+		{"0.4.0", "0.4.0", `{"cniVersion":"0.4.0","x":1e3}`, `{"cniVersion":"0.4.0","x":1e3}`, `{"cniVersion":"0.4.0","x":1e3}`},
+		{"1.0.0", "1.0.0", `{"cniVersion":"1.0.0"}`, `{"cniVersion":"1.0.0"}`, `{"cniVersion":"1.0.0"}`},
+		{"1.1.0", "1.1.0", `{"cniVersion":"1.1.0"}`, `{"cniVersion":"1.1.0"}`, `{"cniVersion":"1.1.0"}`},
+		{"none", "1.1.0", ``, "", ""},
+		{"of another version", "1.0.0", `{"cniVersion":"0.4.0","ips":[{"version":"4","address":"10.0.0.2/24"}]}`,
+			`{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.2/24"}]}`, `{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.2/24"}]}`},
+		{"of no known version", "1.0.0", `{"cniVersion":"7.0.0"}`, "", ""},
+		{"not convertible", "0.4.0", `{"cniVersion":"0.4.0","ips":7,"ips":8}`, "", ""},
+		{"with a key twice", "1.0.0", `{"cniVersion":"1.0.0","x":1,"x":2}`, `{"cniVersion":"1.0.0"}`, `{"cniVersion":"1.0.0"}`},
+		{"broken", "1.0.0", `{"cniVersion":"1.0.0"`, "", ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			a := added(attach(network(t, tt.version, "blue", "p")), tt.result)
+			if tt.result == "" {
+				a.Result = nil
+			}
+			for command, want := range map[string]string{"DEL": tt.del, "CHECK": tt.check} {
+				x := fakes("p")
+				run := map[string]func(context.Context, delegate.Attached) error{"DEL": invoker(x).Del, "CHECK": invoker(x).Check}[command]
+				if err := run(t.Context(), a); err != nil {
+					t.Errorf("%s: %v", command, err)
+				}
+				got := "-"
+				for _, c := range x.Calls() {
+					got = string(stdin(t, c)["prevResult"])
+				}
+				if got != want {
+					t.Errorf("%s was given %s, want %s", command, got, want)
+				}
+			}
+		})
+	}
+}
+
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	x := fakes("a", "b", "c")
+	x.Plugins["b"] = delegatetest.FailOn("CHECK", 110, "address is gone", x.Plugins["b"])
+	iv := invoker(x)
+	old := added(attach(network(t, "0.3.1", "old", "a")), `{"cniVersion":"0.3.1"}`)
+	blue := added(attach(network(t, "1.0.0", "blue", "a", "b", "c")), `{"cniVersion":"1.0.0"}`)
+	red := added(attach(network(t, "1.0.0", "red", "c")), `{"cniVersion":"1.0.0"}`)
+	off := added(attach(parse(t, `{"cniVersion":"1.0.0","name":"off","disableCheck":true,"plugins":[{"type":"a"}]}`)), `{"cniVersion":"1.0.0"}`)
+
+	// D75: one that is too old is passed over, and does not fail.
+	if err := iv.CheckAll(t.Context(), []delegate.Attached{old, off, red}); err != nil {
+		t.Error(err)
+	}
+	if err := iv.CheckAll(t.Context(), []delegate.Attached{blue, red}); status.Code(err) != 110 {
+		t.Errorf("err = %v", err)
+	}
+	if diff := cmp.Diff([]string{"CHECK c eth0", "CHECK a eth0", "CHECK b eth0"}, x.Trace()); diff != "" {
+		t.Errorf("trace (-want +got):\n%s", diff)
+	}
+	if err := iv.Check(t.Context(), delegate.Attached{}); status.Code(err) != 4 {
+		t.Errorf("CHECK of nothing: %v", err)
+	}
+}
+
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	x := fakes("a", "b", "c")
+	x.Plugins["b"] = delegatetest.FailOn("STATUS", 50, "no daemon", x.Plugins["b"])
+	iv := invoker(x)
+	if err := iv.Status(t.Context(), network(t, "1.1.0", "blue", "a", "b", "c")); status.Code(err) != 50 {
+		t.Errorf("err = %v", err)
+	}
+	if err := iv.Status(t.Context(), network(t, "1.0.0", "old", "absent")); err != nil {
+		t.Errorf("a network without STATUS: %v", err)
+	}
+	if err := iv.Status(t.Context(), network(t, "1.1.0", "red", "a")); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([]string{"STATUS a", "STATUS b", "STATUS a"}, x.Trace()); diff != "" {
+		t.Errorf("trace (-want +got):\n%s", diff)
+	}
+	if err := iv.Status(t.Context(), network(t, "1.1.0", "red", "absent")); !errors.Is(err, delegate.ErrPluginNotFound) {
+		t.Errorf("err = %v", err)
+	}
+	if err := iv.Status(t.Context(), netconf.Network{}); status.Code(err) != 7 {
+		t.Errorf("STATUS of nothing: %v", err)
+	}
+}
+
+// D71: every plugin is told, with the list under both keys.
+func TestGC(t *testing.T) {
+	t.Parallel()
+	x := fakes("a", "b", "c")
+	x.Plugins["a"] = delegatetest.FailOn("GC", 101, "a is busy", x.Plugins["a"])
+	x.Plugins["c"] = delegatetest.FailOn("GC", 102, "c is busy", x.Plugins["c"])
+	iv := invoker(x)
+	valid := []types.GCAttachment{{ContainerID: "c1", IfName: "net1"}}
+	err := iv.GC(t.Context(), network(t, "1.1.0", "blue", "a", "b", "c"), valid)
+	if text := fmt.Sprint(err); status.Code(err) != 101 || strings.Index(text, "a is busy") > strings.Index(text, "c is busy") {
+		t.Errorf("err = %v", err)
+	}
+	if err := iv.GC(t.Context(), network(t, "1.1.0", "red", "b"), nil); err != nil {
+		t.Error(err)
+	}
+	for _, conf := range []netconf.Network{
+		network(t, "1.0.0", "old", "a"),
+		parse(t, `{"cniVersion":"1.1.0","name":"off","disableGC":true,"plugins":[{"type":"a"}]}`),
+	} {
+		if err := iv.GC(t.Context(), conf, valid); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := iv.GC(t.Context(), netconf.Network{}, valid); status.Code(err) != 7 {
+		t.Errorf("GC of nothing: %v", err)
+	}
+	if diff := cmp.Diff([]string{"GC a", "GC b", "GC c", "GC b"}, x.Trace()); diff != "" {
+		t.Errorf("trace (-want +got):\n%s", diff)
+	}
+	for i, want := range []string{`[{"containerID":"c1","ifname":"net1"}]`, "", "", `[]`} {
+		keys := stdin(t, x.Calls()[i])
+		for _, key := range []string{"cni.dev/valid-attachments", "cni.dev/attachments"} {
+			if want != "" && string(keys[key]) != want {
+				t.Errorf("call %d: %s is %s, want %s", i, key, keys[key], want)
+			}
+		}
+	}
+}
+
+// No command runs a plugin once its context has ended.
+func TestG6NothingStartsAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	x := fakes("p")
+	iv := invoker(x)
+	n := network(t, "1.1.0", "blue", "p")
+	_, add := iv.Add(ctx, attach(n))
+	for command, err := range map[string]error{
+		"ADD": add, "DEL": iv.Del(ctx, added(attach(n), "")), "CHECK": iv.Check(ctx, added(attach(n), "")),
+		"STATUS": iv.Status(ctx, n), "GC": iv.GC(ctx, n, nil),
+	} {
+		if !errors.Is(err, context.Canceled) || status.Code(err) != 11 {
+			t.Errorf("%s: %v", command, err)
+		}
+	}
+	if trace := x.Trace(); trace != nil {
+		t.Errorf("ran %q", trace)
+	}
+}
+
+// Unknown keys, numbers and nesting reach every plugin as they were written,
+// and DEL replays what ADD used. D7, D8.
+func TestG4Lossless(t *testing.T) {
+	t.Parallel()
+	n := parse(t, `{"cniVersion":"1.1.0","name":"blue","plugins":[
+		{"type":"first","capabilities":{"mac":true},"vendor":{"id":9007199254740993,"ratio":1.50e+2,"deep":[{"a":[1,[2]]}]},"html":"<&>","null":null},
+		{"type":"second"}]}`)
+	a := attach(n)
+	a.Args = "IgnoreUnknown=1;K8S_POD_NAME=p;X=a=b"
+	a.CapabilityArgs = map[string]json.RawMessage{"mac": json.RawMessage(`"02:00:00:00:00:01"`), "bandwidth": json.RawMessage(`{"ingressRate":12345678901234567890}`)}
+	x := fakes("second")
+	x.Plugins["first"] = printing(`{"cniVersion":"1.1.0","x-vendor":{"id":9007199254740993,"z":1.0}}`)
+	iv := invoker(x)
+	done, err := iv.Add(t.Context(), a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := iv.Check(t.Context(), done); err != nil {
+		t.Fatal(err)
+	}
+	if err := iv.Del(t.Context(), done); err != nil {
+		t.Fatal(err)
+	}
+	var kept []string
+	for _, c := range x.Calls() {
+		if c.Args != a.Args {
+			t.Errorf("%s: CNI_ARGS %q", c, c.Args)
+		}
+		keys := stdin(t, c)
+		if c.String() != "ADD first eth0" && string(keys["prevResult"]) != `{"cniVersion":"1.1.0","x-vendor":{"id":9007199254740993,"z":1.0}}` {
+			t.Errorf("%s: prevResult %s", c, keys["prevResult"])
+		}
+		if c.Plugin != "first" {
+			continue
+		}
+		delete(keys, "prevResult")
+		text, err := json.Marshal(keys)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept = append(kept, string(text))
+		for key, want := range map[string]string{
+			"vendor":        `{"id":9007199254740993,"ratio":1.50e+2,"deep":[{"a":[1,[2]]}]}`,
+			"html":          `"<&>"`,
+			"null":          `null`,
+			"capabilities":  `{"mac":true}`,
+			"runtimeConfig": `{"mac":"02:00:00:00:00:01"}`,
+		} {
+			if string(keys[key]) != want {
+				t.Errorf("%s: %s is %s, want %s", c, key, keys[key], want)
+			}
+		}
+	}
+	if len(kept) != 3 || kept[0] != kept[1] || kept[1] != kept[2] {
+		t.Errorf("ADD, CHECK and DEL were given\n%s", strings.Join(kept, "\n"))
+	}
+}
+
+// The environment is sorted, the same for the same input, and has none of the
+// caller's CNI_ variables. D44, D45; V6 in the style guide.
+func TestG9Environment(t *testing.T) {
+	t.Parallel()
+	env := []string{
+		"PATH=/bin", "CNI_COMMAND=STATUS", "CNI_IFNAME=other", "CNI_NETNS=/other", "CNI_ARGS=X=1", "CNI_CONTAINERID=other", "CNI_PATH=/other",
+		"HOME=/first", "garbage", "HOME=/root", "CNI_NETNS_OVERRIDE=1", "EMPTY=", "LIST=a=b",
+	}
+	run := func(change func(*delegate.Invoker)) []delegatetest.Call {
+		x := fakes("p")
+		iv := invoker(x)
+		iv.Env = env
+		if change != nil {
+			change(iv)
+		}
+		a := attach(network(t, "1.1.0", "blue", "p"))
+		a.Args = "A=1;B=2"
+		done, err := iv.Add(t.Context(), a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		done.NetNS = ""
+		if err := errors.Join(iv.Del(t.Context(), done), iv.Status(t.Context(), a.Network), iv.GC(t.Context(), a.Network, nil)); err != nil {
+			t.Fatal(err)
+		}
+		return x.Calls()
+	}
+	calls := run(nil)
+	same := []string{"CNI_NETNS_OVERRIDE=1", "CNI_PATH=/opt/cni/bin:/usr/lib/cni", "EMPTY=", "HOME=/root", "LIST=a=b", "PATH=/bin"}
+	for i, want := range [][]string{
+		{"CNI_ARGS=A=1;B=2", "CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS=/run/netns/c1"},
+		{"CNI_ARGS=A=1;B=2", "CNI_COMMAND=DEL", "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS="},
+		{"CNI_COMMAND=STATUS"},
+		{"CNI_COMMAND=GC"},
+	} {
+		if diff := cmp.Diff(slices.Concat(want, same), calls[i].Env); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", calls[i], diff)
+		}
+	}
+	for range 20 {
+		if diff := cmp.Diff(calls, run(nil)); diff != "" {
+			t.Fatalf("same input, other output:\n%s", diff)
+		}
+	}
+	none := run(func(iv *delegate.Invoker) { iv.Env = nil })
+	if diff := cmp.Diff([]string{"CNI_COMMAND=STATUS", "CNI_PATH=/opt/cni/bin:/usr/lib/cni"}, none[2].Env); diff != "" {
+		t.Errorf("an Invoker without Env passes something on (-want +got):\n%s", diff)
+	}
+}
+
+// Any number of invokers work side by side. D44, D47.
+func TestG8InvokersShareNothing(t *testing.T) {
+	t.Parallel()
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			x := fakes("p", "q")
+			iv := &delegate.Invoker{Exec: x, Path: []string{fmt.Sprint("/bin", i)}, Env: []string{fmt.Sprint("WHO=", i)}}
+			a := attach(network(t, "1.1.0", fmt.Sprint("n", i), "p", "q"))
+			for range 20 {
+				done, err := iv.Add(t.Context(), a)
+				if err == nil {
+					err = iv.Del(t.Context(), done)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+			for _, c := range x.Calls() {
+				if env := environ(c); env["WHO"] != fmt.Sprint(i) || env["CNI_PATH"] != fmt.Sprint("/bin", i) {
+					t.Errorf("invoker %d ran %s with %q", i, c, c.Env)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}

@@ -1,0 +1,101 @@
+package delegate_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/netconf"
+)
+
+// network returns a network of plugins of the given types.
+func network(tb testing.TB, version, name string, plugins ...string) netconf.Network {
+	tb.Helper()
+	var list []string
+	for _, typ := range plugins {
+		list = append(list, `{"type":"`+typ+`"}`)
+	}
+	return parse(tb, fmt.Sprintf(`{"cniVersion":%q,"name":%q,"plugins":[%s]}`, version, name, strings.Join(list, ",")))
+}
+
+func parse(tb testing.TB, conf string) netconf.Network {
+	tb.Helper()
+	n, err := netconf.Parse([]byte(conf))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return n
+}
+
+// attach returns the attachment of n to eth0 of container c1.
+func attach(n netconf.Network) delegate.Attachment {
+	return delegate.Attachment{Network: n, ContainerID: "c1", NetNS: "/run/netns/c1", IfName: "eth0"}
+}
+
+// added returns a as it is once result was printed.
+func added(a delegate.Attachment, result string) delegate.Attached {
+	return delegate.Attached{Attachment: a, Result: json.RawMessage(result)}
+}
+
+// fakes returns an Exec with the plugins of the given types, which succeed.
+func fakes(types ...string) *delegatetest.Exec {
+	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{}}
+	for _, typ := range types {
+		x.Plugins[typ] = delegatetest.Result(nil)
+	}
+	return x
+}
+
+func invoker(x *delegatetest.Exec) *delegate.Invoker {
+	return &delegate.Invoker{Exec: x, Path: []string{"/opt/cni/bin", "/usr/lib/cni"}}
+}
+
+// printing returns a plugin that prints text on ADD and does the rest well.
+func printing(text string) delegatetest.Plugin {
+	return func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.Command == "ADD" {
+			return []byte(text), nil
+		}
+		return delegatetest.Result(nil)(ctx, c)
+	}
+}
+
+// failing returns a plugin whose command returns err.
+func failing(command string, err error) delegatetest.Plugin {
+	return func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.Command == command {
+			return nil, err
+		}
+		return delegatetest.Result(nil)(ctx, c)
+	}
+}
+
+// stdin decodes what a plugin was given.
+func stdin(tb testing.TB, c delegatetest.Call) map[string]json.RawMessage {
+	tb.Helper()
+	var keys map[string]json.RawMessage
+	if err := json.Unmarshal(c.Stdin, &keys); err != nil {
+		tb.Fatalf("stdin of %s: %v", c, err)
+	}
+	return keys
+}
+
+func environ(c delegatetest.Call) map[string]string {
+	env := map[string]string{}
+	for _, kv := range c.Env {
+		k, v, _ := strings.Cut(kv, "=")
+		env[k] = v
+	}
+	return env
+}
+
+func result(ifname string) types.Result {
+	return &types100.Result{CNIVersion: "1.1.0", Interfaces: []*types100.Interface{{Name: ifname, Sandbox: "/run/netns/c1"}}}
+}

@@ -1,0 +1,218 @@
+package delegate_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/status"
+)
+
+// Undoing goes on past failures, and says both what failed and what is left.
+func TestG2UndoGoesOnPastFailures(t *testing.T) {
+	t.Parallel()
+	x := fakes("a", "b", "c")
+	x.Plugins["b"] = delegatetest.FailOn("DEL", 11, "b is stuck", x.Plugins["b"])
+	x.Plugins["c"] = delegatetest.FailOn("ADD", 105, "no device", delegatetest.FailOn("DEL", 5, "c is stuck", x.Plugins["c"]))
+	_, err := invoker(x).Add(t.Context(), attach(network(t, "1.0.0", "blue", "a", "b", "c")))
+	var undo *delegate.UndoError
+	if !errors.As(err, &undo) || status.Code(undo.Err) != 105 || status.Code(err) != 105 {
+		t.Errorf("err = %v", err)
+	}
+	text := fmt.Sprint(err)
+	if c, b := strings.Index(text, "c is stuck"), strings.Index(text, "b is stuck"); c < 0 || b < c || strings.Index(text, "no device") > c {
+		t.Errorf("not in the order of the work: %v", err)
+	}
+	if diff := cmp.Diff([]string{"ADD a eth0", "ADD b eth0", "ADD c eth0", "DEL c eth0", "DEL b eth0", "DEL a eth0"}, x.Trace()); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"b c1 eth0", "c c1 eth0"}, x.Live()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// What went wrong in undoing does not decide the code.
+func TestG5CauseDecidesTheCode(t *testing.T) {
+	t.Parallel()
+	stuck := types.NewError(types.ErrTryAgainLater, "stuck", "")
+	for _, tt := range []struct {
+		name  string
+		cause error
+		code  uint
+	}{
+		{"coded", types.NewError(107, "no device", ""), 107},
+		{"end of a context", fmt.Errorf("moving a route: %w", context.Canceled), 11},
+		{"no code", errors.New("moving a route"), 999},
+		{"joined", errors.Join(errors.New("x"), &delegate.Error{Err: types.NewError(109, "y", "")}), 109},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			x := fakes("a")
+			x.Plugins["a"] = failing("DEL", stuck)
+			err := invoker(x).Undo(t.Context(), []delegate.Attached{added(attach(network(t, "1.0.0", "blue", "a")), "")}, tt.cause)
+			if got := status.Code(err); got != tt.code {
+				t.Errorf("code %d, want %d: %v", got, tt.code, err)
+			}
+			if !errors.Is(err, tt.cause) || !errors.Is(err, stuck) {
+				t.Errorf("%v has lost an error", err)
+			}
+		})
+	}
+}
+
+func TestUndoReturnsTheCause(t *testing.T) {
+	t.Parallel()
+	cause := errors.New("cannot write")
+	as := []delegate.Attached{added(attach(network(t, "1.0.0", "blue", "a")), `{"cniVersion":"1.0.0"}`), added(attach(network(t, "1.0.0", "red", "b")), `{"cniVersion":"1.0.0"}`)}
+	x := fakes("a", "b")
+	if err := invoker(x).Undo(t.Context(), as, cause); err != cause { //nolint:errorlint // identity is the promise
+		t.Errorf("err = %v", err)
+	}
+	if diff := cmp.Diff([]string{"DEL b eth0", "DEL a eth0"}, x.Trace()); diff != "" {
+		t.Error(diff)
+	}
+	if err := invoker(x).Undo(t.Context(), as, nil); err != nil {
+		t.Errorf("undone without a cause: %v", err)
+	}
+	x.Plugins["a"] = delegatetest.FailOn("DEL", 5, "stuck", x.Plugins["a"])
+	if err := invoker(x).Undo(t.Context(), as, nil); status.Code(err) != 5 || !strings.Contains(err.Error(), "stuck") {
+		t.Errorf("not undone without a cause: %v", err)
+	}
+}
+
+// A plugin that was never started has done nothing, so there is nothing to undo.
+func TestG2PluginThatNeverRanIsNotUndone(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	x := fakes("a", "b")
+	x.Plugins["a"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		cancel() // after the work is done: the ADD of a has succeeded
+		return delegatetest.Result(nil)(ctx, c)
+	}
+	_, err := invoker(x).Add(ctx, attach(network(t, "1.0.0", "blue", "a", "b")))
+	if !errors.Is(err, context.Canceled) || status.Code(err) != 11 {
+		t.Errorf("err = %v", err)
+	}
+	if diff := cmp.Diff([]string{"ADD a eth0", "DEL a eth0"}, x.Trace()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// slow is a DEL that takes d of its turn.
+func slow(d time.Duration) delegatetest.Plugin {
+	return func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.Command != "DEL" {
+			return delegatetest.Result(nil)(ctx, c)
+		}
+		select {
+		case <-time.After(d):
+			return nil, nil
+		case <-ctx.Done():
+			return nil, errors.New("signal: killed")
+		}
+	}
+}
+
+// Undoing has a budget of its own once the caller's context has ended, and one
+// hanging plugin does not use up the others' part of it. D22. In a bubble: the
+// times are exact and nobody waits for them.
+func TestG6UndoBudgetIsShared(t *testing.T) {
+	t.Parallel()
+	hang := delegatetest.HangOn("DEL", delegatetest.Result(nil))
+	tests := []struct {
+		name   string
+		del    [6]delegatetest.Plugin
+		ended  bool // the caller's context, before undoing
+		within time.Duration
+		left   []string
+	}{
+		{"one hangs", [6]delegatetest.Plugin{slow(0), slow(300 * time.Millisecond), slow(300 * time.Millisecond), slow(0), slow(0), hang}, true,
+			3 * time.Second, []string{"p5 c1 eth0"}},
+		{"two hang", [6]delegatetest.Plugin{slow(0), slow(200 * time.Millisecond), slow(200 * time.Millisecond), slow(0), hang, hang}, true,
+			3 * time.Second, []string{"p4 c1 eth0", "p5 c1 eth0"}},
+		{"all hang", [6]delegatetest.Plugin{hang, hang, hang, hang, hang, hang}, true,
+			3 * time.Second, []string{"p0 c1 eth0", "p1 c1 eth0", "p2 c1 eth0", "p3 c1 eth0", "p4 c1 eth0", "p5 c1 eth0"}},
+		{"slow ones have longer while the caller waits", [6]delegatetest.Plugin{slow(0), slow(0), slow(0), slow(3 * time.Second), slow(0), slow(3 * time.Second)}, false,
+			6 * time.Second, nil},
+		{"but not forever", [6]delegatetest.Plugin{slow(0), hang, slow(0), slow(0), slow(0), slow(0)}, false,
+			30 * time.Second, []string{"p1 c1 eth0"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			x := fakes()
+			var names []string
+			for i, p := range tt.del {
+				names = append(names, fmt.Sprint("p", i))
+				x.Plugins[names[i]] = p
+			}
+			x.Plugins["last"] = delegatetest.FailOn("ADD", 105, "no device", delegatetest.Result(nil))
+			n := network(t, "1.0.0", "blue", names...)
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				iv := invoker(x)
+				iv.UndoTimeout = 3 * time.Second
+				done, err := iv.Add(ctx, attach(n))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if tt.ended {
+					cancel()
+				}
+				start := time.Now()
+				err = iv.Undo(ctx, []delegate.Attached{done}, types.NewError(105, "no device", ""))
+				if took := time.Since(start); took > tt.within {
+					t.Errorf("undoing took %v, more than %v", took, tt.within)
+				}
+				var undo *delegate.UndoError
+				if errors.As(err, &undo) != (tt.left != nil) || status.Code(err) != 105 {
+					t.Errorf("err = %v", err)
+				}
+				if tt.left != nil && !errors.Is(undo.Undo, context.DeadlineExceeded) {
+					t.Errorf("undo: %v", undo.Undo)
+				}
+			})
+			if diff := cmp.Diff(tt.left, x.Live()); diff != "" {
+				t.Errorf("left behind (-want +got):\n%s", diff)
+			}
+			if got := len(x.Calls()); got != 12 {
+				t.Errorf("%d calls, want 12: %q", got, x.Trace())
+			}
+		})
+	}
+}
+
+// A caller that gives up while undoing goes on shortens what is left of it.
+func TestG6UndoIsShortenedByTheCallersEnd(t *testing.T) {
+	t.Parallel()
+	x := fakes("a", "b", "c")
+	x.Plugins["c"] = delegatetest.HangOn("DEL", delegatetest.Result(nil))
+	as := []delegate.Attached{added(attach(network(t, "1.0.0", "blue", "a", "b", "c")), "")}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+		defer cancel()
+		start := time.Now()
+		err := invoker(x).Undo(ctx, as, errors.New("no"))
+		// 4 s until the caller's end, then a third of 10 s but for the last
+		// second, which is for killing.
+		if took, want := time.Since(start), 4*time.Second+10*time.Second/3-time.Second; took != want {
+			t.Errorf("took %v, want %v (%v)", took, want, err)
+		}
+		if !strings.Contains(fmt.Sprint(err), "its share of the time for undoing is up") || strings.Contains(fmt.Sprint(err), "\n") {
+			t.Errorf("err = %v", err)
+		}
+	})
+	if diff := cmp.Diff([]string{"DEL c eth0", "DEL b eth0", "DEL a eth0"}, x.Trace()); diff != "" {
+		t.Error(diff)
+	}
+}
