@@ -173,7 +173,7 @@ func load(dir *durable.Dir, k Key, parse func([]byte) error) error {
 			continue // it is not what we have read any more
 		}
 		if rerr := dir.Rename(name, corruptName(k)); rerr != nil {
-			err = errors.Join(err, rerr)
+			return &fs.PathError{Op: "read", Path: dir.Path(name), Err: errors.Join(err, rerr)}
 		}
 		return &fs.PathError{Op: "read", Path: dir.Path(corruptName(k)), Err: err}
 	}

@@ -71,20 +71,15 @@ func self() (owner, error) {
 	if err != nil {
 		return owner{}, err
 	}
-	ns, err := pidNamespace()
-	if err != nil {
-		return owner{}, err
+	if st.pid != os.Getpid() {
+		return owner{}, errors.New("/proc is that of another PID namespace")
 	}
-	return owner{process: st.process, pidns: ns}, nil
-}
-
-func pidNamespace() (uint64, error) {
 	const path = "/proc/self/ns/pid"
-	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		return 0, &fs.PathError{Op: "stat", Path: path, Err: err}
+	var ns unix.Stat_t
+	if err := unix.Stat(path, &ns); err != nil {
+		return owner{}, &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
-	return st.Ino, nil
+	return owner{process: st.process, pidns: ns.Ino}, nil
 }
 
 func startTime(pid int) (uint64, error) {

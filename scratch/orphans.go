@@ -6,9 +6,6 @@ import (
 	"strings"
 )
 
-// maxLockFile bounds what is read of a lock's file.
-const maxLockFile = 1 << 20
-
 // parseLock reads a lock's file. It passes over what it does not understand,
 // and over a last line without its end: half a number is another number.
 func parseLock(data []byte) (o owner, groups []process) {
@@ -51,12 +48,6 @@ type procStat struct {
 	state   byte
 	pgrp    int
 	threads int
-}
-
-// dead reports whether the process has ended and only its parent has not asked
-// yet. While one of its threads lives it has not.
-func (s procStat) dead() bool {
-	return s.state == 'X' || s.state == 'x' || s.state == 'Z' && s.threads <= 1
 }
 
 // parseStat reads the content of /proc/PID/stat, proc(5). The command, which

@@ -11,6 +11,9 @@ import (
 	"github.com/metacni/metacni/internal/durable"
 )
 
+// maxLockFile bounds what is read of a lock's file.
+const maxLockFile = 1 << 20
+
 func (f files) killOrphans(containerID string) (int, error) {
 	if err := checkContainer(containerID); err != nil {
 		return 0, err
@@ -34,11 +37,11 @@ func (f files) killOrphans(containerID string) (int, error) {
 	if len(groups) == 0 {
 		return 0, nil
 	}
-	ns, err := pidNamespace()
+	me, err := self()
 	if err != nil {
 		return 0, err
 	}
-	if o.pidns != ns || o.alive() {
+	if o.pidns != me.pidns || o.alive() {
 		return 0, nil // its numbers mean others here, or it is at work
 	}
 	killed, own := 0, unix.Getpgrp()
@@ -64,6 +67,12 @@ func (p process) alive() bool {
 		return unix.Kill(p.pid, 0) != unix.ESRCH
 	}
 	return st.start == p.start && !st.dead()
+}
+
+// dead reports whether the process has ended and only its parent has not asked
+// yet. While one of its threads lives it has not.
+func (s procStat) dead() bool {
+	return s.state == 'X' || s.state == 'x' || s.state == 'Z' && s.threads <= 1
 }
 
 // reused reports whether p's number belongs to another process by now. A group

@@ -8,7 +8,8 @@
 // never harms another.
 //
 // The caveat: records are as safe as the file system keeps what it has synced,
-// and a [Lock] only keeps out those who ask for it.
+// a [Lock] only keeps out those who ask for it, and both want a local file
+// system.
 //
 // # On disk
 //

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -199,6 +200,11 @@ func (d *Dir) open(name string, flags int) (int, unix.Stat_t, error) {
 }
 
 func id(st *unix.Stat_t) ID { return ID{Dev: uint64(st.Dev), Ino: st.Ino} }
+
+// plain reports whether name can only be an entry of a directory.
+func plain(name string) bool {
+	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
+}
 
 // at is do for an entry of d.
 func (d *Dir) at(call, name string, f func() error) error {

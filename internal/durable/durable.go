@@ -50,8 +50,3 @@ type Info struct {
 
 // IsTemp reports whether name is one of [Dir.WriteFile]'s temporary files.
 func IsTemp(name string) bool { return strings.HasPrefix(name, TempPrefix) }
-
-// plain reports whether name can only be an entry of a directory.
-func plain(name string) bool {
-	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
-}
