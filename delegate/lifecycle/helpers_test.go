@@ -147,7 +147,7 @@ func (n *node) records() []string {
 	return all
 }
 
-// trace returns the calls since the last time.
+// trace returns the calls so far, with the container unless it is c1.
 func (n *node) trace() []string {
 	all := n.exec.Trace()
 	calls := n.exec.Calls()
@@ -221,7 +221,7 @@ func (n *node) damage(k scratch.Key) {
 	}
 }
 
-// blocked returns a gate and the hook that waits in it.
+// gate returns a hook for on that closes in when it is called, and waits for out.
 func gate() (in, out chan struct{}, wait func(context.Context, delegatetest.Call) error) {
 	in, out = make(chan struct{}), make(chan struct{})
 	return in, out, func(context.Context, delegatetest.Call) error {
@@ -239,6 +239,18 @@ func stdin(t testing.TB, c delegatetest.Call) map[string]any {
 		t.Fatal(err)
 	}
 	return conf
+}
+
+// first returns the first call that begins so, of those after the first ones.
+func (n *node) first(prefix string, after int) delegatetest.Call {
+	n.t.Helper()
+	for _, c := range n.exec.Calls()[after:] {
+		if strings.HasPrefix(c.String(), prefix) {
+			return c
+		}
+	}
+	n.t.Fatalf("no %q among the calls", prefix)
+	return delegatetest.Call{}
 }
 
 // last returns the last call that begins so.

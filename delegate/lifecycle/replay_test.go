@@ -1,0 +1,164 @@
+package lifecycle
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate"
+)
+
+// DEL and CHECK send what ADD sent, to the byte, whatever the configuration
+// has become: D7 D8 D19 D72.
+func TestG4DelAndCheckReplayAdd(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	conf := `{"cniVersion":"1.1.0","name":"blue","plugins":[{"type":"bridge","big":9007199254740993,"f":1.50,"s":"<&>é","nested":{"z":[1e3,{"a":null}]},"capabilities":{"portMappings":true}}]}`
+	a := delegate.Attachment{
+		Network: mustParse(conf), ContainerID: "c1", IfName: "eth0", Args: "A=1;B=<x>", NetNS: filepath.Join(t.TempDir(), "ns"),
+		CapabilityArgs: map[string]json.RawMessage{"portMappings": json.RawMessage(`[{"hostPort":8080.0}]`), "undeclared": json.RawMessage(`1`)},
+	}
+	write(t, a.NetNS)
+	if _, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(a)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Check(t.Context(), eth0); err != nil {
+		t.Fatal(err)
+	}
+	n.del(eth0)
+	add := n.last("ADD")
+	var want map[string]json.RawMessage
+	if err := json.Unmarshal(add.Stdin, &want); err != nil {
+		t.Fatal(err)
+	}
+	if string(want["big"]) != "9007199254740993" || string(want["f"]) != "1.50" {
+		t.Errorf("ADD was sent %s", add.Stdin)
+	}
+	for _, verb := range []string{"CHECK", "DEL"} {
+		c := n.last(verb)
+		var got map[string]json.RawMessage
+		if err := json.Unmarshal(c.Stdin, &got); err != nil {
+			t.Fatal(err)
+		}
+		if got["prevResult"] == nil {
+			t.Errorf("%s without prevResult", verb)
+		}
+		delete(got, "prevResult")
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("%s (-ADD +%s):\n%s", verb, verb, d)
+		}
+		if c.NetNS != add.NetNS || c.IfName != add.IfName || c.Args != add.Args || c.ContainerID != add.ContainerID {
+			t.Errorf("%s: %+v, ADD: %+v", verb, c, add)
+		}
+	}
+	n.wantNothing()
+}
+
+// A path that has become another's namespace is not handed to a plugin. A path
+// with a new inode is what a new container's looks like.
+func TestG3NetNS(t *testing.T) {
+	t.Parallel()
+	const path, other, none = "ns", "other", ""
+	for name, tt := range map[string]struct {
+		atAdd  string
+		change func(t *testing.T, path, other string)
+		given  string
+		want   string
+	}{
+		"as at ADD":                      {path, nil, path, path},
+		"none given":                     {path, nil, none, path},
+		"another path of the same":       {path, link, other, other},
+		"reused, given":                  {path, reuse, path, none},
+		"reused, not given":              {path, reuse, none, none},
+		"gone, given":                    {path, remove, path, none},
+		"gone, not given":                {path, remove, none, none},
+		"another namespace given":        {path, another, other, none},
+		"not there at ADD, given at DEL": {other, nil, other, other},
+		"not there at ADD, not given":    {other, nil, none, none},
+		"none at ADD, given at DEL":      {none, nil, path, path},
+		"none at ADD, not given":         {none, nil, none, none},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			dir := t.TempDir()
+			in := func(p string) string {
+				if p == none {
+					return none
+				}
+				return filepath.Join(dir, p)
+			}
+			write(t, in(path))
+			a := attachment(network("blue", "bridge"), "c1", "eth0")
+			a.NetNS = in(tt.atAdd)
+			if _, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(a)}); err != nil {
+				t.Fatal(err)
+			}
+			if tt.change != nil {
+				tt.change(t, in(path), in(other))
+			}
+			if err := n.Del(t.Context(), eth0, in(tt.given)); err != nil {
+				t.Fatal(err)
+			}
+			if got, want := n.last("DEL").NetNS, in(tt.want); got != want {
+				t.Errorf("DEL was given netns %q, want %q", got, want)
+			}
+			n.wantNothing()
+		})
+	}
+}
+
+func reuse(t *testing.T, path, _ string) {
+	write(t, path+".new") // beside it, so that it is not the same inode again
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func remove(t *testing.T, path, _ string) {
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func link(t *testing.T, path, other string) {
+	if err := os.Link(path, other); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func another(t *testing.T, _, other string) { write(t, other) }
+
+func write(t *testing.T, path string) {
+	t.Helper()
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A netns that runtime and record agree on is not needed for ADD on what a
+// crash left, either: the undo has the recorded one.
+func TestG3NetNSOfAnUndoneLeftover(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	ns := filepath.Join(t.TempDir(), "ns")
+	write(t, ns)
+	a := attachment(network("blue", "bridge"), "c1", "eth0")
+	a.NetNS = ns
+	n.failOn("DEL", 101)
+	_, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(a), Report: func([]delegate.Attached) error { return errors.New("no") }})
+	wantCode(t, err, 999)
+	n.exec.Plugins = plugins()
+	if _, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(a)}); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.last("DEL").NetNS; got != ns {
+		t.Errorf("netns %q", got)
+	}
+	n.del(eth0)
+	n.wantNothing()
+}
