@@ -19,7 +19,7 @@ demo:
 # Every test of every module. The end-to-end tests run what they build, of
 # which the test cache knows nothing: hence -count=1.
 test:
-	@set -e; for m in $(MODULES); do (set -x; go test -C $$m -count=1 $(TESTFLAGS) ./...); done
+	@status=0; for m in $(MODULES); do (set -x; go test -C $$m -count=1 $(TESTFLAGS) ./...) || status=1; done; exit $$status
 
 race:
 	@$(MAKE) --no-print-directory test TESTFLAGS="-race $(TESTFLAGS)"

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -205,24 +206,44 @@ func TestPortmap(t *testing.T) {
 // TestOtherPlugins delegates to the reference plugins that the other tests
 // leave out.
 func TestOtherPlugins(t *testing.T) {
-	w := newWorld(t)
-	card, _ := w.uplink()
-	p := w.pod(w.multinet("1.0.0",
-		object{"type": "ptp", "ipam": object{"type": "host-local", "subnet": w.net(3) + ".0/24"}},
-		object{"type": "host-device", "device": card},
-		object{"type": "loopback"},
-	))
-	// A loopback attachment is of lo and no other interface.
-	p.conf["delegates"] = p.conf["delegates"].([]object)[:2]
-	w.ok("ADD", p)
-	same(t, "interfaces", []string{"eth0", "net1"}, w.interfaces(p))
-	w.ok("CHECK", p)
-	w.ok("DEL", p)
-	same(t, "interfaces after DEL", nil, w.interfaces(p))
-	if _, err := netlink.LinkByName(card); err != nil {
-		t.Errorf("the device was not given back: %v", err)
+	for name, conf := range map[string]func(w *world) object{
+		"ptp": func(w *world) object {
+			return object{"type": "ptp", "ipam": object{"type": "host-local", "subnet": w.net(3) + ".0/24"}}
+		},
+		"host-device": func(w *world) object {
+			card, _ := w.uplink()
+			return object{"type": "host-device", "device": card}
+		},
+		"tap": func(w *world) object {
+			w.needs(&netlink.Tuntap{Mode: netlink.TUNTAP_MODE_TAP})
+			return object{"type": "tap", "ipam": object{"type": "static", "addresses": []object{{"address": w.net(4) + ".2/24"}}}}
+		},
+		"loopback": func(*world) object { return object{"type": "loopback"} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			p := w.pod(w.multinet("1.0.0", w.bridge(1), conf(w)))
+			before, err := host.Interfaces("")
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.ok("ADD", p)
+			want := []string{"eth0", "net1"}
+			if name == "loopback" {
+				want = want[:1] // its interface is lo
+			}
+			same(t, "interfaces", want, w.interfaces(p))
+			w.ok("CHECK", p)
+			w.ok("DEL", p)
+			same(t, "interfaces after DEL", nil, w.interfaces(p))
+			w.nothingLeft()
+			for _, i := range before {
+				if _, err := netlink.LinkByName(i.Name); err != nil && strings.HasPrefix(i.Name, w.name("up")) {
+					t.Errorf("%s was not given back: %v", i.Name, err)
+				}
+			}
+		})
 	}
-	w.nothingLeft()
 }
 
 // TestLab runs the demo with what was built.

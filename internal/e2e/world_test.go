@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -108,16 +107,6 @@ func (w *world) multinet(version string, delegates ...object) object {
 	}
 }
 
-// fake returns a configuration of the fake plugin. on says what goes wrong, as
-// pairs of command and fault.
-func (w *world) fake(id string, on ...string) object {
-	faults := object{}
-	for i := 0; i+1 < len(on); i += 2 {
-		faults[on[i]] = on[i+1]
-	}
-	return object{"type": "fake", "id": id, "dir": w.file("fake"), "on": faults, "code": 111}
-}
-
 // bridge returns a configuration of bridge and host-local: the world's i'th
 // bridge and range.
 func (w *world) bridge(i int) object {
@@ -170,64 +159,6 @@ func (w *world) needsProgram(names ...string) {
 		}
 	}
 }
-
-// call is one line of the fake plugin's log.
-type call struct {
-	Command   string
-	ID        string
-	PID       int
-	Container string
-	IfName    string
-	NetNS     string
-	Args      string
-	Stdin     json.RawMessage
-}
-
-// calls returns what the fakes of this world were called with.
-func (w *world) calls() (list []call) {
-	w.t.Helper()
-	f, err := os.Open(w.file("fake", "log"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	defer func() { _ = f.Close() }()
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var c call
-		if err := json.Unmarshal(lines.Bytes(), &c); err != nil {
-			w.t.Fatal(err)
-		}
-		list = append(list, c)
-	}
-	return list
-}
-
-// forget empties the log.
-func (w *world) forget() {
-	w.t.Helper()
-	if err := os.Remove(w.file("fake", "log")); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		w.t.Fatal(err)
-	}
-}
-
-// trace compares what the fakes were called for with want: "ADD a eth0".
-func (w *world) trace(want ...string) {
-	w.t.Helper()
-	var got []string
-	for _, c := range w.calls() {
-		got = append(got, strings.TrimSpace(c.Command+" "+c.ID+" "+c.IfName))
-	}
-	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
-		w.t.Errorf("calls (-want +got):\n%s", diff)
-	}
-}
-
-// live lists what the fakes attached and have not detached.
-func (w *world) live() []string { return w.list(w.file("fake", "live")) }
 
 // list returns the paths of all files and directories below dir, which need
 // not be there.
@@ -334,40 +265,6 @@ func (w *world) until(what string, cond func() bool) {
 		case <-limit:
 			w.t.Fatalf("waited too long until %s", what)
 		}
-	}
-}
-
-// ready waits until a fake that hangs, or waits for its gate, has said so.
-func (w *world) ready() {
-	w.t.Helper()
-	w.fifo("ready", func(f *os.File) error {
-		_, err := f.Read(make([]byte, 1))
-		return err
-	})
-}
-
-// open lets a fake that waits for its gate go on.
-func (w *world) open() {
-	w.t.Helper()
-	w.fifo("gate", func(f *os.File) error {
-		_, err := f.WriteString("x")
-		return err
-	})
-}
-
-// fifo opens one so that neither side waits for the other to open it.
-func (w *world) fifo(name string, use func(*os.File) error) {
-	w.t.Helper()
-	f, err := os.OpenFile(w.file("fake", name), os.O_RDWR, 0)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.t.Cleanup(func() { _ = f.Close() })
-	if err := f.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
-		w.t.Fatal(err)
-	}
-	if err := use(f); err != nil {
-		w.t.Fatalf("%s: %v", name, err)
 	}
 }
 
