@@ -1,0 +1,598 @@
+package delegate_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/status"
+)
+
+// forever is longer than any test: what waits for it would not end.
+const forever = time.Hour
+
+// script writes a shell script that is a plugin, and returns its path.
+func script(tb testing.TB, body string) string {
+	tb.Helper()
+	path := filepath.Join(tb.TempDir(), "plugin")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+body), 0o755); err != nil {
+		tb.Fatal(err)
+	}
+	return path
+}
+
+// pipe returns a pipe, to be handed down with WithFiles.
+func pipe(tb testing.TB) (r, w *os.File) {
+	tb.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { r.Close(); w.Close() })
+	if err := r.SetReadDeadline(time.Now().Add(time.Minute)); err != nil { // to fail and not to hang
+		tb.Fatal(err)
+	}
+	return r, w
+}
+
+// rest reads until the last process that has inherited the other end is gone.
+func rest(tb testing.TB, r *os.File) string {
+	tb.Helper()
+	text, err := io.ReadAll(r)
+	if err != nil {
+		tb.Errorf("a process is left: %v", err)
+	}
+	return string(text)
+}
+
+// run runs a script whose descriptor 3 is the writing end of a pipe, cancels
+// the context when "ready" was written to it, and returns what else was written
+// until the last holder had ended.
+func run(t *testing.T, p *delegate.Process, body string) (out []byte, said string, err error) {
+	t.Helper()
+	r, w := pipe(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		defer w.Close()
+		out, err = p.ExecPlugin(delegate.WithFiles(ctx, w), script(t, body), []byte("{}"), []string{"PATH=" + os.Getenv("PATH")})
+	})
+	ready := make([]byte, len("ready\n"))
+	if _, err := io.ReadFull(r, ready); err != nil {
+		t.Error(err)
+	}
+	cancel()
+	wg.Wait()
+	return out, rest(t, r), err
+}
+
+// The end of the context kills the plugin and what it started, also when they
+// do not heed SIGTERM. D41, D42; V3, V4 in the style guide.
+func TestG6DeadlineKillsTheGroup(t *testing.T) {
+	t.Parallel()
+	_, _, err := run(t, &delegate.Process{Grace: time.Millisecond, WaitDelay: forever}, `trap '' TERM
+		sleep 3600 & # inherits stdout and descriptor 3, and ignores SIGTERM as well
+		echo ready >&3
+		wait`)
+	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "killed") {
+		t.Errorf("err = %v", err)
+	}
+}
+
+// SIGTERM comes first, and a plugin that uses its grace period may say why.
+func TestG6TermComesFirst(t *testing.T) {
+	t.Parallel()
+	_, said, err := run(t, &delegate.Process{Grace: forever, WaitDelay: forever}, `trap 'echo term >&3; echo "{\"code\":105,\"msg\":\"undone\"}"; exit 1' TERM
+		sleep 3600 &
+		echo ready >&3
+		wait`)
+	if said != "term\n" {
+		t.Errorf("the plugin wrote %q", said)
+	}
+	var own *types.Error
+	if !errors.Is(err, context.Canceled) || !errors.As(err, &own) || own.Msg != "undone" {
+		t.Errorf("err = %v", err)
+	}
+	if got := (&delegate.Error{Err: err}).CNICode(); got != types.ErrTryAgainLater {
+		t.Errorf("code %d, want 11", got)
+	}
+}
+
+// A plugin that exits well in its grace period has succeeded.
+func TestG6SuccessInTheGracePeriodCounts(t *testing.T) {
+	t.Parallel()
+	out, _, err := run(t, &delegate.Process{Grace: forever, WaitDelay: forever}, `trap 'echo "{}"; exit 0' TERM
+		echo ready >&3
+		while :; do sleep 1; done`)
+	if err != nil || string(out) != "{}\n" {
+		t.Errorf("printed %q: %v", out, err)
+	}
+}
+
+// While an Add is undone a plugin's grace is a part of its turn.
+func TestG6GraceIsPartOfTheTurn(t *testing.T) {
+	t.Parallel()
+	r, w := pipe(t)
+	path := script(t, `if [ "$CNI_COMMAND" = DEL ]; then trap '' TERM; echo hanging >&3; while :; do sleep 1; done; fi`)
+	iv := &delegate.Invoker{Exec: &delegate.Process{Grace: forever}, Path: []string{filepath.Dir(path)}, Env: []string{"PATH=" + os.Getenv("PATH")}, UndoTimeout: time.Millisecond}
+	ctx, cancel := context.WithCancel(delegate.WithFiles(t.Context(), w))
+	defer cancel()
+	as := []delegate.Attached{added(attach(network(t, "1.0.0", "blue", "plugin")), "")}
+	err := iv.Undo(ctx, as, types.NewError(105, "no device", ""))
+	w.Close()
+	rest(t, r)
+	var undo *delegate.UndoError
+	if status.Code(err) != 105 || !errors.As(err, &undo) || !errors.Is(undo.Undo, context.DeadlineExceeded) {
+		t.Errorf("err = %v", err)
+	}
+}
+
+// A plugin that has exited well is not failed by a child that holds its pipes.
+func TestG6GrandchildDoesNotHoldSuccess(t *testing.T) {
+	t.Parallel()
+	hold, release := pipe(t)
+	ctx := delegate.WithFiles(t.Context(), hold)
+	out, err := (&delegate.Process{WaitDelay: time.Millisecond}).ExecPlugin(ctx, script(t, `
+		(read line <&3) & # it ends when the test closes its end
+		echo '{"cniVersion":"1.0.0"}'`), nil, nil)
+	if err != nil || string(out) != `{"cniVersion":"1.0.0"}`+"\n" {
+		t.Errorf("printed %q: %v", out, err)
+	}
+	release.Close()
+}
+
+// The same by way of the invoker: the ADD succeeds and nothing is undone.
+func TestG6AddSucceedsBesideADaemon(t *testing.T) {
+	t.Parallel()
+	hold, release := pipe(t)
+	defer release.Close()
+	path := script(t, `[ "$CNI_COMMAND" = ADD ] || exit 9
+		(read line <&3) &
+		echo '{"cniVersion":"1.0.0","ips":[{"address":"10.1.0.2/24"}]}'`)
+	iv := &delegate.Invoker{Exec: &delegate.Process{WaitDelay: time.Millisecond}, Path: []string{filepath.Dir(path)}}
+	done, err := iv.Add(delegate.WithFiles(t.Context(), hold), attach(network(t, "1.0.0", "blue", "plugin")))
+	if err != nil || !strings.Contains(string(done.Result), "10.1.0.2/24") {
+		t.Errorf("result %s: %v", done.Result, err)
+	}
+}
+
+// doneContext counts how often it is waited on, and calls back then.
+type doneContext struct {
+	context.Context
+	waited func()
+}
+
+func (c doneContext) Done() <-chan struct{} {
+	c.waited()
+	return c.Context.Done()
+}
+
+// busy returns a plugin that is open for writing, or skips the test.
+func busy(t *testing.T) (path string, file *os.File) {
+	t.Helper()
+	path = script(t, "echo '{}'")
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { file.Close() })
+	if err := exec.CommandContext(t.Context(), path).Run(); !errors.Is(err, syscall.ETXTBSY) {
+		t.Skipf("needs a kernel that refuses to run a file that is being written (ETXTBSY); here: %v", err)
+	}
+	return path, file
+}
+
+// A busy executable is tried again, with a fresh Cmd each time, until it is
+// free. D43; V5 in the style guide.
+func TestG6BusyExecutableIsRetried(t *testing.T) {
+	t.Parallel()
+	path, file := busy(t)
+	waits := 0
+	ctx := doneContext{t.Context(), func() {
+		if waits++; waits == 3 {
+			file.Close()
+		}
+	}}
+	out, err := new(delegate.Process).ExecPlugin(ctx, path, nil, nil)
+	if err != nil || string(out) != "{}\n" {
+		t.Errorf("printed %q: %v", out, err)
+	}
+	if waits < 3 {
+		t.Errorf("waited %d times", waits)
+	}
+}
+
+func TestG6BusyExecutableUntilTheEnd(t *testing.T) {
+	t.Parallel()
+	path, _ := busy(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	waits := 0
+	_, err := new(delegate.Process).ExecPlugin(doneContext{ctx, func() {
+		if waits++; waits == 2 {
+			cancel()
+		}
+	}}, path, nil, nil)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("err = %v", err)
+	}
+}
+
+func TestProcessAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	ctx = delegate.WithStarted(ctx, func(pid int) { t.Errorf("process %d was started", pid) })
+	if _, err := new(delegate.Process).ExecPlugin(ctx, "/bin/true", nil, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("err = %v", err)
+	}
+}
+
+// A plugin that prints without end is stopped; so is one that then exits well.
+func TestG6StdoutIsCapped(t *testing.T) {
+	t.Parallel()
+	for name, body := range map[string]string{
+		"without end":    `while :; do echo 0123456789abcdef; done`,
+		"and exits well": `trap 'exit 0' TERM PIPE; i=0; while [ $i -lt 100 ]; do echo 0123456789abcdef; i=$((i+1)); done; exit 0`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := (&delegate.Process{MaxStdout: 1000}).ExecPlugin(t.Context(), script(t, body), nil, nil)
+			if err == nil || !strings.Contains(err.Error(), "more than 1000 bytes on stdout") {
+				t.Errorf("err = %v", err)
+			}
+		})
+	}
+	out, err := (&delegate.Process{MaxStdout: 5}).ExecPlugin(t.Context(), script(t, `printf 12345`), nil, nil)
+	if err != nil || string(out) != "12345" {
+		t.Errorf("exactly the limit: %q, %v", out, err)
+	}
+	big := strings.Repeat("x", 1<<20)
+	out, err = new(delegate.Process).ExecPlugin(t.Context(), "/bin/cat", []byte(big), nil)
+	if err != nil || string(out) != big {
+		t.Errorf("%d bytes of 1 MiB came back: %v", len(out), err)
+	}
+}
+
+// closer lets go of a file when a line has come.
+type closer struct {
+	lines bytes.Buffer
+	file  *os.File
+}
+
+func (c *closer) Write(b []byte) (int, error) {
+	c.lines.Write(b)
+	if bytes.Contains(c.lines.Bytes(), []byte("\n")) {
+		c.file.Close()
+	}
+	return 0, io.ErrClosedPipe // that is none of the plugin's concern
+}
+
+// Stderr is passed on while the plugin runs: this one only ends when it was.
+func TestStderrIsStreamed(t *testing.T) {
+	t.Parallel()
+	hold, release := pipe(t)
+	stderr := &closer{file: release}
+	out, err := (&delegate.Process{Stderr: stderr}).ExecPlugin(delegate.WithFiles(t.Context(), hold), script(t, `
+		echo working >&2
+		read line <&3
+		echo '{}'`), nil, nil)
+	if err != nil || string(out) != "{}\n" || stderr.lines.String() != "working\n" {
+		t.Errorf("printed %q, stderr %q: %v", out, &stderr.lines, err)
+	}
+}
+
+func TestStderrIsCapped(t *testing.T) {
+	t.Parallel()
+	var stderr bytes.Buffer
+	input := bytes.Repeat([]byte("0123456789abcde\n"), 1<<17) // 2 MiB
+	_, err := (&delegate.Process{Stderr: &stderr}).ExecPlugin(t.Context(), script(t, `cat >&2; echo done >&2; exit 4`), input, []string{"PATH=" + os.Getenv("PATH")})
+	if stderr.Len() != 1<<20 {
+		t.Errorf("%d bytes passed on, want 1 MiB", stderr.Len())
+	}
+	if err == nil || !strings.Contains(err.Error(), `exit status 4, with no error object on stdout; last on stderr: "done"`) {
+		t.Errorf("err = %v", err)
+	}
+}
+
+// A stderr that nobody takes is waited for no longer than WaitDelay.
+func TestBlockedStderrDoesNotBlock(t *testing.T) {
+	t.Parallel()
+	r, w := io.Pipe() // nobody reads
+	defer r.Close()
+	out, err := (&delegate.Process{Stderr: w, WaitDelay: time.Millisecond}).ExecPlugin(t.Context(), script(t, `echo hello >&2; echo '{}'`), nil, nil)
+	if err != nil || string(out) != "{}\n" {
+		t.Errorf("printed %q: %v", out, err)
+	}
+}
+
+// The process ID is known before the plugin is given its configuration: one
+// that is killed by then has read nothing.
+func TestG7StartedBeforeStdin(t *testing.T) {
+	t.Parallel()
+	r, w := pipe(t)
+	var pids []int
+	var read string
+	ctx := delegate.WithStarted(delegate.WithFiles(t.Context(), w), nil)
+	ctx = delegate.WithStarted(ctx, func(pid int) { pids = append(pids, pid) })
+	ctx = delegate.WithStarted(ctx, func(pid int) {
+		pids = append(pids, pid)
+		if pgid, err := syscall.Getpgid(pid); err != nil || pgid != pid {
+			t.Errorf("process %d is in group %d: %v", pid, pgid, err)
+		}
+		w.Close()
+		if err := syscall.Kill(-pid, syscall.SIGKILL); err != nil {
+			t.Error(err)
+		}
+		read = rest(t, r)
+	})
+	_, err := new(delegate.Process).ExecPlugin(ctx, script(t, `exec cat >&3`), []byte(`{"a":1}`), []string{"PATH=" + os.Getenv("PATH")})
+	if err == nil || !strings.Contains(err.Error(), "signal: killed") {
+		t.Errorf("err = %v", err)
+	}
+	if len(pids) != 2 || pids[0] != pids[1] {
+		t.Errorf("started %v", pids)
+	}
+	if read != "" {
+		t.Errorf("the plugin had read %q", read)
+	}
+}
+
+// Files are handed down from descriptor 3 on, in order, and none other is.
+func TestG7FilesAreInherited(t *testing.T) {
+	t.Parallel()
+	r3, w3 := pipe(t)
+	r4, w4 := pipe(t)
+	pipe(t) // not handed down
+	ctx := delegate.WithFiles(delegate.WithFiles(t.Context(), w3), w4)
+	out, err := new(delegate.Process).ExecPlugin(ctx, script(t, `echo three >&3; echo four >&4; if (: >&5) 2>/dev/null; then echo five; fi`), nil, nil)
+	w3.Close()
+	w4.Close()
+	if three, four := rest(t, r3), rest(t, r4); err != nil || len(out) > 0 || three != "three\n" || four != "four\n" {
+		t.Errorf("3: %q, 4: %q, stdout %q: %v", three, four, out, err)
+	}
+}
+
+// An empty environment is empty; this process's own is never passed on. D44.
+func TestG8EmptyEnvironmentIsEmpty(t *testing.T) {
+	t.Parallel()
+	env, err := exec.LookPath("env")
+	if err != nil {
+		t.Skipf("needs env(1): %v", err)
+	}
+	for _, environ := range [][]string{nil, {}} {
+		out, err := new(delegate.Process).ExecPlugin(t.Context(), env, nil, environ)
+		if err != nil || len(out) > 0 {
+			t.Errorf("environment %q: %v", out, err)
+		}
+	}
+	out, err := new(delegate.Process).ExecPlugin(t.Context(), env, nil, []string{"A=1", "B=2"})
+	if err != nil || string(out) != "A=1\nB=2\n" {
+		t.Errorf("environment %q: %v", out, err)
+	}
+}
+
+// What a plugin says when it fails is kept; what it was given is not.
+func TestG5ProcessErrors(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 5000)
+	conf := `{"name":"blue","type":"p","password":"` + secret + `","long":"` + long + `","nested":{"key":"` + secret + `2"}}`
+	tests := []struct {
+		name, body string
+		code       uint
+		want       string // in the text
+	}{
+		{"error object", `echo '{"code":105,"msg":"no device","details":"8 in use"}'; exit 1`, 105, "no device"},
+		{"error object after noise", `echo loading; echo '{}'; printf '{\n  "code": 105,\n  "msg": "no device"\n}\n'; exit 1`, 105, "no device"},
+		{"error object after the configuration", `cat; echo; echo '{"code":105,"msg":"no device"}'; exit 1`, 105, "no device"},
+		{"error object without a code", `echo '{"msg":"no device"}'; exit 1`, 0, "no device"},
+		{"nothing", `exit 3`, 0, "exit status 3, with no error object on stdout"},
+		{"words on stderr", `echo first >&2; echo 'cannot open device' >&2; exit 3`, 0, `last on stderr: "cannot open device"`},
+		{"empty object", `echo '{}'; exit 3`, 0, "exit status 3"},
+		{"signal", `kill -9 $$`, 0, "signal: killed"},
+		{"configuration on stdout", `cat; exit 3`, 0, "exit status 3"},
+		{"configuration on stderr", `cat >&2; exit 3`, 0, "exit status 3"},
+		{"words and configuration on stderr", `printf 'cannot parse ' >&2; cat >&2; exit 3`, 0, "exit status 3"},
+		{"secret on stderr", `echo "password=` + secret + ` is wrong" >&2; exit 3`, 0, `"password=(hidden) is wrong"`},
+		{"secret in a quoted line", `echo '  "password": "` + secret + `",' >&2; exit 3`, 0, "(hidden)"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			_, err := new(delegate.Process).ExecPlugin(t.Context(), script(t, tt.body), []byte(conf), []string{"PATH=" + os.Getenv("PATH")})
+			if got := (&delegate.Error{Err: err}).CNICode(); got != tt.code || !strings.Contains(fmt.Sprint(err), tt.want) {
+				t.Errorf("code %d, want %d and %q: %v", got, tt.code, tt.want, err)
+			}
+			for _, text := range tree(err) {
+				if leaks(text) || strings.Contains(text, "xxxx") {
+					t.Errorf("a secret is in %q", text)
+				}
+			}
+		})
+	}
+}
+
+func TestFindInPath(t *testing.T) {
+	t.Parallel()
+	one, two := t.TempDir(), t.TempDir()
+	for path, mode := range map[string]os.FileMode{one + "/plain": 0o644, two + "/plain": 0o755, one + "/both": 0o755, two + "/both": 0o755} {
+		if err := os.WriteFile(path, []byte("x"), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.Mkdir(one+"/dir", 0o755), os.Symlink(two+"/plain", one+"/link")); err != nil {
+		t.Fatal(err)
+	}
+	p := new(delegate.Process)
+	for plugin, want := range map[string]string{
+		"both": one + "/both", "plain": two + "/plain", "link": one + "/link",
+		"dir": "", "absent": "", "": "", "../" + filepath.Base(one) + "/both": "", "a\x00b": "",
+	} {
+		got, err := p.FindInPath(plugin, []string{"", one + "/", "/does/not/exist", two})
+		if got != want || (want == "") != errors.Is(err, delegate.ErrPluginNotFound) {
+			t.Errorf("%q is at %q, want %q (%v)", plugin, got, want, err)
+		}
+	}
+	if _, err := (&delegate.Process{Root: "/does/not/exist"}).FindInPath("both", []string{one}); !errors.Is(err, delegate.ErrPluginNotFound) {
+		t.Errorf("no root: %v", err)
+	}
+}
+
+// jail is a root directory with a shell, a plugin, and links that point out.
+func jail(t *testing.T) (root, outside string) {
+	t.Helper()
+	root, outside = t.TempDir(), t.TempDir()
+	write := func(path, text string) {
+		t.Helper()
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(root+"/opt/cni/bin/plugin", "#!/bin/sh\nread who </who; echo \"{\\\"who\\\":\\\"$who\\\",\\\"in\\\":\\\"$(pwd)\\\"}\"\n")
+	write(root+"/who", "jail\n")
+	write(outside+"/escaped", "#!/bin/sh\necho outside\n")
+	for link, target := range map[string]string{
+		"absolute": "/opt/cni/bin/plugin", // of the root, not of the host
+		"upwards":  "../../../../../../../../../../../../../../opt/cni/bin/plugin",
+		"file":     outside + "/escaped",
+		"relative": "../../../../../../../../../../../../../../" + outside + "/escaped",
+	} {
+		if err := os.Symlink(target, root+"/opt/cni/bin/"+link); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(outside, root+"/opt/cni/dir"); err != nil {
+		t.Fatal(err)
+	}
+	return root, outside
+}
+
+// No link leads out of the root. D48, G12.
+func TestG12RootIsNotLeft(t *testing.T) {
+	t.Parallel()
+	root, outside := jail(t)
+	p := &delegate.Process{Root: root}
+	for _, name := range []string{"plugin", "absolute", "upwards"} {
+		if got, err := p.FindInPath(name, []string{"/opt/cni/bin"}); err != nil || got != "/opt/cni/bin/"+name {
+			t.Errorf("%s is at %q: %v", name, got, err)
+		}
+	}
+	for _, name := range []string{"file", "relative", "escaped"} {
+		for _, dir := range []string{"/opt/cni/bin", "/opt/cni/dir", outside, "/.." + outside} {
+			if got, err := p.FindInPath(name, []string{dir}); !errors.Is(err, delegate.ErrPluginNotFound) {
+				t.Errorf("%s in %s is at %q: %v", name, dir, got, err)
+			}
+		}
+	}
+}
+
+// The child alone changes its root. D48.
+func TestRunInRoot(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to change the root directory of a child")
+	}
+	ldd, err := exec.CommandContext(t.Context(), "ldd", "/bin/sh").Output()
+	if err != nil {
+		t.Skipf("needs ldd(1), to copy a shell with its libraries: %v", err)
+	}
+	root, _ := jail(t)
+	for _, path := range append([]string{"/bin/sh"}, regexp.MustCompile(`/[^ ]+`).FindAllString(string(ldd), -1)...) {
+		data, err := os.ReadFile(path)
+		if err == nil {
+			err = errors.Join(os.MkdirAll(filepath.Dir(root+path), 0o755), os.WriteFile(root+path, data, 0o755))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	before, err := os.Readlink("/proc/self/root")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &delegate.Process{Root: root}
+	for _, name := range []string{"plugin", "absolute", "upwards"} {
+		path, err := p.FindInPath(name, []string{"/opt/cni/bin"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := p.ExecPlugin(t.Context(), path, nil, nil)
+		if err != nil || strings.TrimSpace(string(out)) != `{"who":"jail","in":"/"}` {
+			t.Errorf("%s printed %q: %v", name, out, err)
+		}
+	}
+	if after, err := os.Readlink("/proc/self/root"); err != nil || after != before {
+		t.Errorf("this process's root was %q and is %q: %v", before, after, err)
+	}
+}
+
+// A binary that cannot be started has done nothing: nothing is undone, and
+// nothing is left for a DEL that could not work either.
+func TestG2BinaryThatCannotBeStarted(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.WriteFile(dir+"/broken", []byte("\x7fELF half a file"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	good := `[ "$CNI_COMMAND" = ADD ] && echo '{"cniVersion":"1.0.0"}'; echo $CNI_COMMAND >&3`
+	if err := os.WriteFile(dir+"/good", []byte("#!/bin/sh\n"+good), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r, w := pipe(t)
+	iv := &delegate.Invoker{Path: []string{dir}} // a nil Exec is a Process
+	_, err := iv.Add(delegate.WithFiles(t.Context(), w), attach(network(t, "1.0.0", "blue", "good", "broken")))
+	w.Close()
+	if trace := rest(t, r); trace != "ADD\nDEL\n" {
+		t.Errorf("good ran %q", trace)
+	}
+	var undo *delegate.UndoError
+	if !errors.Is(err, syscall.ENOEXEC) || errors.As(err, &undo) {
+		t.Errorf("err = %v", err)
+	}
+}
+
+// The whole way with processes: what goes in, what comes out, what is undone.
+func TestInvokerWithProcesses(t *testing.T) {
+	t.Parallel()
+	path := script(t, `conf=$(cat)
+		echo "$CNI_COMMAND $CNI_CONTAINERID $CNI_IFNAME $CNI_NETNS $CNI_ARGS" >&3
+		case $CNI_COMMAND in
+		ADD) printf '%s' '{"cniVersion":"1.0.0","interfaces":[{"name":"eth0"}]}';;
+		CHECK) case $conf in *'"prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"eth0"}]}'*) ;; *) exit 5;; esac;;
+		esac`)
+	r, w := pipe(t)
+	iv := &delegate.Invoker{Path: []string{filepath.Dir(path)}, Env: []string{"PATH=" + os.Getenv("PATH")}}
+	a := attach(network(t, "1.0.0", "blue", "plugin"))
+	a.Args = "K=v"
+	ctx := delegate.WithFiles(t.Context(), w)
+	done, err := iv.Add(ctx, a)
+	if err == nil {
+		err = errors.Join(iv.Check(ctx, done), iv.Del(ctx, done))
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	w.Close()
+	const who = " c1 eth0 /run/netns/c1 K=v\n"
+	if got, want := rest(t, r), "ADD"+who+"CHECK"+who+"DEL"+who; got != want {
+		t.Errorf("the plugin wrote\n%swant\n%s", got, want)
+	}
+	if !json.Valid(done.Result) {
+		t.Errorf("result %s", done.Result)
+	}
+}
