@@ -19,6 +19,7 @@ var errCrash = errors.New("crash")
 // at returns s with a hook that answers err to the nth system call, and to
 // every later one if the process is to be dead by then. torn cuts a write.
 func at(t *testing.T, s Store[value], n int, err error) Store[value] {
+	t.Helper()
 	calls, dead := 0, errors.Is(err, errCrash)
 	hook := durable.Hook(func(call, name string) error {
 		if calls++; calls == n || dead && calls > n {
@@ -45,6 +46,7 @@ type change struct {
 }
 
 func changes(t *testing.T) []change {
+	t.Helper()
 	r := Record[value]{Key: k1, State: Added, Value: value{"new"}}
 	consume := func(s Store[value]) error {
 		l, err := s.Lock(t.Context(), "c1")
@@ -67,6 +69,7 @@ func changes(t *testing.T) []change {
 }
 
 func prepare(t *testing.T, c change) Store[value] {
+	t.Helper()
 	s := newStore(t)
 	if c.old != "none" {
 		put(t, s, k1, "old")
@@ -202,7 +205,7 @@ func TestReadFailureAnywhere(t *testing.T) {
 // What cannot be listed is reported, and the rest is listed.
 func TestListFailures(t *testing.T) {
 	t.Parallel()
-	for call, want := range map[string]int{"open": 0, "openat": 0, "getdents": 0, "read": 0} {
+	for _, call := range []string{"open", "openat", "getdents", "read"} {
 		for _, name := range []string{"c1", fileName(k1), "."} {
 			s := newStore(t)
 			put(t, s, k1, "")
@@ -217,20 +220,20 @@ func TestListFailures(t *testing.T) {
 			})
 			hooked := s
 			hooked.hook = &hook
-			want = 0
+			records := 0
 			var errs []error
 			for _, err := range hooked.List() {
 				if err != nil {
 					errs = append(errs, err)
 				} else {
-					want++
+					records++
 				}
 			}
-			if done && (len(errs) != 1 || !errors.Is(errs[0], unix.EIO) || name != "." && want != 1) {
-				t.Errorf("list, EIO at %s %s: %v, %d records", call, name, errs, want)
+			if done && (len(errs) != 1 || !errors.Is(errs[0], unix.EIO) || name != "." && records != 1) {
+				t.Errorf("list, EIO at %s %s: %v, %d records", call, name, errs, records)
 			}
-			if !done && want != 2 {
-				t.Errorf("list: %d records", want)
+			if !done && records != 2 {
+				t.Errorf("list: %d records", records)
 			}
 			done = false
 			if keys, err := hooked.Damaged(); done != errors.Is(err, unix.EIO) {

@@ -131,4 +131,4 @@ func verify(line []byte) error {
 
 // corrupt makes ErrCorrupt of err. It keeps only err's text: what a value's
 // own decoder returns must not be taken for an error of the store's.
-func corrupt(err error) error { return fmt.Errorf("%w: %v", ErrCorrupt, err) }
+func corrupt(err error) error { return fmt.Errorf("%w: %v", ErrCorrupt, err) } //nolint:errorlint // only its text

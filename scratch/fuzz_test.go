@@ -47,7 +47,7 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("%+v", r)
 		}
 		said := false
-		for _, line := range bytes.Split(data, []byte{'\n'}) {
+		for line := range bytes.SplitSeq(data, []byte{'\n'}) {
 			said = said || verify(line) == nil && bytes.Contains(line, []byte(r.State))
 		}
 		if !said {

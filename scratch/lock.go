@@ -99,7 +99,8 @@ func (l *Lock) Unlock() error {
 		errs = append(errs, err)
 	}
 	// Closing alone would leave the lock to whoever has inherited the file.
-	errs = append(errs, unflock(l.file), l.file.Close(), l.root.Close())
+	errs = append(errs, unflock(l.file), l.file.Close())
+	l.root.Close()
 	l.file = nil
 	return fail("unlock", Key{ContainerID: l.container}, errors.Join(errs...))
 }
@@ -156,7 +157,7 @@ func (l *Lock) try(first bool) (held bool, err error) {
 	}
 	defer func() {
 		if !held {
-			file.Close()
+			_ = file.Close()
 		}
 	}()
 	free, err := flock(file)

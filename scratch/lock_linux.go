@@ -42,7 +42,7 @@ func inherited(self *os.File, id durable.ID) bool {
 	if err != nil {
 		return false
 	}
-	defer dir.Close()
+	defer func() { _ = dir.Close() }()
 	names, _ := dir.Readdirnames(-1) // what could be read will do
 	for _, name := range names {
 		fd, err := strconv.Atoi(name)
@@ -50,7 +50,7 @@ func inherited(self *os.File, id durable.ID) bool {
 			continue
 		}
 		var st unix.Stat_t
-		if unix.Fstat(fd, &st) != nil || fileID(&st) != id {
+		if unix.Fstat(fd, &st) != nil || durable.IDOf(&st) != id {
 			continue
 		}
 		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
@@ -59,10 +59,6 @@ func inherited(self *os.File, id durable.ID) bool {
 		}
 	}
 	return false
-}
-
-func fileID(st *unix.Stat_t) durable.ID {
-	return durable.ID{Dev: uint64(st.Dev), Ino: st.Ino}
 }
 
 // self returns this process as the owner of a lock.
@@ -95,7 +91,7 @@ func readStat(pid string) (procStat, error) {
 	if err != nil {
 		return procStat{}, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }()
 	buf := make([]byte, 1024) // 52 numbers and a name of 15 bytes
 	n, err := unix.Read(fd, buf)
 	if err != nil {

@@ -85,16 +85,13 @@ func TestLockEndsWithContext(t *testing.T) {
 	cause(shutdown)
 	late, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
 	defer cancel()
-	for _, tt := range []struct {
-		ctx  context.Context
-		want []error
-	}{
-		{canceled, []error{context.Canceled}},
-		{caused, []error{context.Canceled, shutdown}},
-		{late, []error{context.DeadlineExceeded}},
+	for ctx, all := range map[context.Context][]error{
+		canceled: {context.Canceled},
+		caused:   {context.Canceled, shutdown},
+		late:     {context.DeadlineExceeded},
 	} {
-		got, err := s.Lock(tt.ctx, "c1")
-		for _, want := range tt.want {
+		got, err := s.Lock(ctx, "c1")
+		for _, want := range all {
 			if got != nil || !errors.Is(err, want) || code(err) != 11 {
 				t.Errorf("%v, %v; want %v", got, err, want)
 			}

@@ -88,7 +88,7 @@ func holds(pgid int, id durable.ID) bool {
 	if err != nil {
 		return false
 	}
-	defer proc.Close()
+	defer func() { _ = proc.Close() }()
 	names, _ := proc.Readdirnames(-1) // what could be read will do
 	for _, name := range names {
 		if name[0] < '1' || name[0] > '9' {
@@ -108,11 +108,11 @@ func hasOpen(pid string, id durable.ID) bool {
 	if err != nil {
 		return false // gone, or not ours to know about
 	}
-	defer dir.Close()
+	defer func() { _ = dir.Close() }()
 	names, _ := dir.Readdirnames(-1)
 	for _, name := range names {
 		var st unix.Stat_t
-		if unix.Stat(path+"/"+name, &st) == nil && fileID(&st) == id {
+		if unix.Stat(path+"/"+name, &st) == nil && durable.IDOf(&st) == id {
 			return true
 		}
 	}

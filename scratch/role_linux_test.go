@@ -99,6 +99,7 @@ func untilEOF() { _, _ = io.Copy(io.Discard, os.Stdin) }
 
 // hold holds the lock until its input ends.
 func hold(t *testing.T, s Store[value], _ string) {
+	t.Helper()
 	l := lock(t, s)
 	fmt.Println("locked")
 	untilEOF()
@@ -108,6 +109,7 @@ func hold(t *testing.T, s Store[value], _ string) {
 
 // count adds one to a number in a file, in a way that only works alone.
 func count(t *testing.T, s Store[value], arg string) {
+	t.Helper()
 	n, err := strconv.Atoi(arg)
 	ok(t, err)
 	for range n {
@@ -124,9 +126,10 @@ func count(t *testing.T, s Store[value], arg string) {
 // parent takes the lock and starts a child that has its file, as a plugin does
 // with a delegate, or several. Its argument is theirs.
 func parent(t *testing.T, s Store[value], arg string) {
+	t.Helper()
 	l := lock(t, s)
 	fmt.Println("locked")
-	for _, a := range strings.Split(arg, ",") {
+	for a := range strings.SplitSeq(arg, ",") {
 		c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRole$")
 		c.Env = append(os.Environ(), roleVar+"=child "+s.Dir+" "+a)
 		c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -148,6 +151,7 @@ func parent(t *testing.T, s Store[value], arg string) {
 // child lives until its input ends. "leave" starts another child in its
 // process group and goes.
 func child(t *testing.T, s Store[value], arg string) {
+	t.Helper()
 	if arg == "leave" {
 		c := exec.CommandContext(context.WithoutCancel(t.Context()), os.Args[0], "-test.run=^TestRole$")
 		c.Env = append(os.Environ(), roleVar+"=child "+s.Dir+" stay")
@@ -161,6 +165,7 @@ func child(t *testing.T, s Store[value], arg string) {
 
 // nested asks for the lock inside an operation that holds it.
 func nested(t *testing.T, s Store[value], _ string) {
+	t.Helper()
 	l, err := s.Lock(t.Context(), "c1")
 	fmt.Println(l == nil, errors.Is(err, ErrNested), code(err))
 	l, err = s.Lock(t.Context(), "c2")
@@ -170,6 +175,7 @@ func nested(t *testing.T, s Store[value], _ string) {
 
 // crash puts a record and dies before the nth system call.
 func crash(t *testing.T, s Store[value], arg string) {
+	t.Helper()
 	n, err := strconv.Atoi(arg)
 	ok(t, err)
 	calls := 0
@@ -187,6 +193,7 @@ func crash(t *testing.T, s Store[value], arg string) {
 // churn puts and deletes one record of a container again and again, without
 // the lock.
 func churn(t *testing.T, s Store[value], arg string) {
+	t.Helper()
 	k := Key{"net", "c1", arg}
 	for i := range 100 {
 		put(t, s, k, strconv.Itoa(i))

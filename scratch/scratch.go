@@ -241,7 +241,7 @@ func fail(op string, k Key, err error) error {
 	path := ""
 	if p := (*fs.PathError)(nil); errors.As(err, &p) {
 		path = p.Path
-		if err == error(p) {
+		if err == error(p) { //nolint:errorlint // itself, not one in it
 			err = fmt.Errorf("%s: %w", p.Op, p.Err)
 		}
 	}

@@ -61,8 +61,8 @@ func MakeDir(path string, hook Hook) (*Dir, error) {
 	return OpenDir(path, hook)
 }
 
-// Close closes d.
-func (d *Dir) Close() error { return unix.Close(d.fd) }
+// Close closes d. There is nothing in a directory that closing could lose.
+func (d *Dir) Close() { _ = unix.Close(d.fd) }
 
 // Path returns the path of the entry name, for messages.
 func (d *Dir) Path(name string) string { return filepath.Join(d.path, name) }
@@ -131,7 +131,7 @@ func (d *Dir) Stat(name string) (Info, error) {
 	if err != nil {
 		return Info{}, err
 	}
-	return Info{ID: id(&st), Size: st.Size, IsDir: st.Mode&unix.S_IFMT == unix.S_IFDIR}, nil
+	return Info{ID: IDOf(&st), Size: st.Size, IsDir: st.Mode&unix.S_IFMT == unix.S_IFDIR}, nil
 }
 
 // Names returns the names in d, sorted. A directory that has been removed since
@@ -170,7 +170,7 @@ func (d *Dir) OpenFile(name string) (*os.File, ID, error) {
 	if err != nil {
 		return nil, ID{}, err
 	}
-	return os.NewFile(uintptr(fd), d.Path(name)), id(&st), nil
+	return os.NewFile(uintptr(fd), d.Path(name)), IDOf(&st), nil
 }
 
 // open opens name, which must be a regular file.
@@ -193,13 +193,16 @@ func (d *Dir) open(name string, flags int) (int, unix.Stat_t, error) {
 		err = d.fail("openat", name, ErrNotRegular)
 	}
 	if err != nil {
-		unix.Close(fd)
+		_ = unix.Close(fd)
 		return -1, st, err
 	}
 	return fd, st, nil
 }
 
-func id(st *unix.Stat_t) ID { return ID{Dev: uint64(st.Dev), Ino: st.Ino} }
+// IDOf returns the identity of the file that st is about.
+func IDOf(st *unix.Stat_t) ID {
+	return ID{Dev: uint64(st.Dev), Ino: st.Ino} //nolint:unconvert // 32 bits on mips
+}
 
 // plain reports whether name can only be an entry of a directory.
 func plain(name string) bool {
@@ -226,7 +229,7 @@ func (d *Dir) do(call, name string, f func() error) error {
 		if err == nil {
 			return nil
 		}
-		if err != unix.EINTR {
+		if !errors.Is(err, unix.EINTR) {
 			return d.fail(call, name, err)
 		}
 	}

@@ -17,8 +17,8 @@ func OpenDir(string, Hook) (*Dir, error) { return nil, errors.ErrUnsupported }
 // MakeDir returns [errors.ErrUnsupported].
 func MakeDir(string, Hook) (*Dir, error) { return nil, errors.ErrUnsupported }
 
-// Close returns [errors.ErrUnsupported].
-func (d *Dir) Close() error { return errors.ErrUnsupported }
+// Close does nothing.
+func (d *Dir) Close() {}
 
 // Path returns name.
 func (d *Dir) Path(name string) string { return name }

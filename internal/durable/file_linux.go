@@ -88,9 +88,9 @@ func (d *Dir) ReadFile(name string, limit int64) ([]byte, ID, error) {
 	if err != nil {
 		return nil, ID{}, err
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }()
 	if st.Size > limit {
-		return nil, id(&st), d.fail("read", name, ErrTooLarge)
+		return nil, IDOf(&st), d.fail("read", name, ErrTooLarge)
 	}
 	// One byte more than there is, so that the end shows in the same read.
 	data := make([]byte, 0, st.Size+1)
@@ -108,10 +108,10 @@ func (d *Dir) ReadFile(name string, limit int64) ([]byte, ID, error) {
 		}
 		data = data[:len(data)+n]
 		if n == 0 || len(data) < cap(data) && int64(len(data)) >= st.Size {
-			return data, id(&st), nil
+			return data, IDOf(&st), nil
 		}
 		if int64(len(data)) > limit {
-			return nil, id(&st), d.fail("read", name, ErrTooLarge)
+			return nil, IDOf(&st), d.fail("read", name, ErrTooLarge)
 		}
 	}
 }
