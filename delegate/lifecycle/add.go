@@ -76,7 +76,7 @@ func (m *Manager) Add(ctx context.Context, k scratch.Key, t Transaction) ([]dele
 		return err
 	})
 	if err != nil {
-		return nil, fail("ADD", k, err)
+		return nil, fail("ADD", k, because(ctx, err))
 	}
 	return added, nil
 }

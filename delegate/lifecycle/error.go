@@ -114,3 +114,12 @@ func withEnd(ctx context.Context, err error) error {
 	}
 	return fmt.Errorf("%w: %w", err, ended(ctx))
 }
+
+// because adds to err, which says that ctx was cancelled, that a DEL did it.
+func because(ctx context.Context, err error) error {
+	cause := context.Cause(ctx)
+	if errors.Is(cause, ErrSuperseded) && errors.Is(err, ctx.Err()) && !errors.Is(err, ErrSuperseded) {
+		return fmt.Errorf("%w: %w", err, ErrSuperseded)
+	}
+	return err
+}

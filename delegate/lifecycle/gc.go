@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -109,7 +110,8 @@ func (m *Manager) tell(ctx context.Context, g *garbage, nets []netconf.Network) 
 	for r, err := range m.all() {
 		if err != nil {
 			errs = append(errs, g.fail(err))
-			known = known && errors.Is(err, scratch.ErrCorrupt) && g.stale(r.Key, r.Updated)
+			// A long container ID is known by its hash only.
+			known = known && errors.Is(err, scratch.ErrCorrupt) && !strings.HasPrefix(r.Key.ContainerID, "#") && g.stale(r.Key, r.Updated)
 			continue
 		}
 		if g.failed[r.Key] && r.State == scratch.Deleting {

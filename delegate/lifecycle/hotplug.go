@@ -50,7 +50,7 @@ func (m *Manager) Attach(ctx context.Context, k scratch.Key, t Transaction) ([]d
 		return also(err, m.store().Note(r))
 	})
 	if err != nil {
-		return nil, fail("ATTACH", k, err)
+		return nil, fail("ATTACH", k, because(ctx, err))
 	}
 	return added, nil
 }

@@ -1,0 +1,363 @@
+package lifecycle
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/scratch"
+)
+
+// validFor is a runtime's list.
+func validFor(ks ...scratch.Key) []types.GCAttachment {
+	valid := noneValid
+	for _, k := range ks {
+		valid = append(valid[:len(valid):len(valid)], types.GCAttachment{ContainerID: k.ContainerID, IfName: k.IfName})
+	}
+	return valid
+}
+
+// wantValid wants the plugin of a GC call to have been told of these
+// attachments, "container ifname", under both keys.
+func wantValid(t testing.TB, c delegatetest.Call, want ...string) {
+	t.Helper()
+	var conf struct {
+		A []types.GCAttachment `json:"cni.dev/valid-attachments"`
+		B []types.GCAttachment `json:"cni.dev/attachments"`
+	}
+	if err := json.Unmarshal(c.Stdin, &conf); err != nil {
+		t.Fatal(err)
+	}
+	if conf.A == nil {
+		t.Errorf("%s: no list", c)
+	}
+	var got []string
+	for _, a := range conf.A {
+		got = append(got, a.ContainerID+" "+a.IfName)
+	}
+	if d := gocmp.Diff(want, got); d != "" {
+		t.Errorf("%s: told (-want +got):\n%s", c, d)
+	}
+	if d := gocmp.Diff(conf.A, conf.B); d != "" {
+		t.Errorf("%s: the keys differ:\n%s", c, d)
+	}
+}
+
+// gcs are the GC calls, which hold each plugin's network in the order told.
+func (n *node) gcs() []string {
+	var all []string
+	for _, c := range n.exec.Calls() {
+		if c.Command == "GC" {
+			all = append(all, stdin(n.t, c)["name"].(string)+" "+c.Plugin)
+		}
+	}
+	return all
+}
+
+// Without a list nothing is stale, nobody is told anything: D70 and section 4
+// of the specification. An empty list is a list.
+func TestG10NoList(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.add(eth0)
+	calls := n.trace()
+	err := n.GC(t.Context(), "multi", nil, []netconf.Network{network("blue", "bridge")})
+	wantCode(t, err, 7)
+	if !errors.Is(err, ErrNoList) || err.Error() != `lifecycle: GC network "multi": no list of valid attachments` {
+		t.Errorf("err = %v", err)
+	}
+	for _, bad := range []string{"", "../x"} {
+		wantCode(t, n.GC(t.Context(), bad, noneValid, nil), 7)
+	}
+	n.wantTrace(calls...)
+	if err := n.GC(t.Context(), "multi", noneValid, nil); err != nil {
+		t.Fatal(err)
+	}
+	n.wantNothing()
+}
+
+// What is stale goes, from its own records, with all that came with it; what
+// is valid is translated for each network: D70 D71 D72 D73.
+func TestG10GC(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	other := scratch.Key{Network: "other", ContainerID: "c8", IfName: "eth0"}
+	stale, valid, again := key("c2", "eth0"), key("c9", "eth0"), key("c1", "eth1")
+	for _, k := range []scratch.Key{other, stale, valid, eth0, again} {
+		n.add(k)
+	}
+	if _, err := n.Attach(t.Context(), stale, hotplug(stale)); err != nil { // D16
+		t.Fatal(err)
+	}
+	before := len(n.trace())
+	nets := []netconf.Network{network("blue", "bridge", "tuning"), network("new", "ipvlan"), network("blue", "bridge", "tuning")}
+	if err := n.GC(t.Context(), "multi", validFor(valid, again, key("c7", "eth0")), nets); err != nil {
+		t.Fatal(err)
+	}
+	n.wantRecords("c1/eth1 added", "c8/eth0 added", "c9/eth0 added")
+	if d := gocmp.Diff([]string{
+		"DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0",
+		"DEL ipvlan hot0 of c2", "DEL macvlan net0 of c2", "DEL tuning eth0 of c2", "DEL bridge eth0 of c2",
+		"GC bridge", "GC tuning", "GC ipvlan", "GC macvlan",
+	}, n.trace()[before:]); d != "" {
+		t.Errorf("calls (-want +got):\n%s", d)
+	}
+	if d := gocmp.Diff([]string{"blue bridge", "blue tuning", "new ipvlan", "red macvlan"}, n.gcs()); d != "" {
+		t.Errorf("told (-want +got):\n%s", d)
+	}
+	for _, p := range []string{"bridge", "tuning"} {
+		wantValid(t, n.last("GC "+p), "c1 eth1", "c8 eth0", "c9 eth0")
+	}
+	wantValid(t, n.last("GC macvlan"), "c1 net1", "c8 net0", "c9 net0")
+	wantValid(t, n.last("GC ipvlan"))
+}
+
+// A network is told once, though each container has it in another edition;
+// networks that share a name are not one. Networks of others' records are not
+// ours to tell.
+func TestG10EachNetworkOnce(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	add := func(k scratch.Key, confs ...string) {
+		t.Helper()
+		var as []delegate.Attachment
+		for i, conf := range confs {
+			as = append(as, attachment(mustParse(conf), k.ContainerID, k.IfName+string(rune('a'+i))))
+		}
+		if _, err := n.Add(t.Context(), k, Transaction{Plan: Plan(as...)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c2 := key("c2", "eth0")
+	add(eth0, `{"cniVersion":"1.1.0","name":"n","type":"bridge","edition":1}`, `{"cniVersion":"1.1.0","name":"n","type":"macvlan"}`)
+	add(c2, `{"cniVersion":"1.1.0","name":"n","type":"bridge","edition":2}`, `{"cniVersion":"1.1.0","name":"mute","disableGC":true,"plugins":[{"type":"ipvlan"}]}`,
+		`{"cniVersion":"0.4.0","name":"old","type":"tuning"}`)
+	add(scratch.Key{Network: "other", ContainerID: "c3", IfName: "eth0"}, `{"cniVersion":"1.1.0","name":"theirs","type":"tuning"}`, `{"cniVersion":"1.1.0","name":"n","type":"bridge"}`)
+	if err := n.GC(t.Context(), "multi", validFor(eth0, c2), nil); err != nil {
+		t.Fatal(err)
+	}
+	if d := gocmp.Diff([]string{"n bridge", "n macvlan"}, n.gcs()); d != "" {
+		t.Errorf("told (-want +got):\n%s", d)
+	}
+	for _, p := range []string{"bridge", "macvlan"} { // too many rather than too few
+		wantValid(t, n.last("GC "+p), "c1 eth0a", "c1 eth0b", "c2 eth0a", "c3 eth0b")
+	}
+	// Several of the configuration with one name are all told.
+	nets := []netconf.Network{
+		mustParse(`{"cniVersion":"1.1.0","name":"n","type":"bridge","edition":3}`),
+		mustParse(`{"cniVersion":"1.1.0","name":"n","type":"bridge","edition":4}`),
+	}
+	if err := n.GC(t.Context(), "multi", validFor(eth0, c2), nets); err != nil {
+		t.Fatal(err)
+	}
+	if d := gocmp.Diff([]string{"n bridge", "n bridge", "n macvlan"}, n.gcs()[2:]); d != "" {
+		t.Errorf("told (-want +got):\n%s", d)
+	}
+}
+
+// What is made or changed while GC runs is kept, and the plugins are told of
+// it.
+func TestG10NewerIsKept(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	plugged, anew, fresh := key("c2", "eth0"), key("c3", "eth0"), key("c4", "eth0")
+	for _, k := range []scratch.Key{eth0, plugged, anew} {
+		n.add(k)
+	}
+	meanwhile := nodeAt(t, n.Dir)
+	meanwhile.exec = n.exec
+	meanwhile.Invoker = &delegate.Invoker{Exec: n.exec}
+	n.on("DEL bridge eth0", func(_ context.Context, c delegatetest.Call) error {
+		if c.ContainerID != "c1" {
+			return nil
+		}
+		meanwhile.del(anew)
+		meanwhile.add(anew)
+		meanwhile.add(fresh)
+		_, err := meanwhile.Attach(t.Context(), plugged, hotplug(plugged))
+		return err
+	})
+	if err := n.GC(t.Context(), "multi", noneValid, nil); err != nil {
+		t.Fatal(err)
+	}
+	n.wantRecords("c2/eth0 added", "c3/eth0 added", "c4/eth0 added")
+	wantValid(t, n.last("GC bridge"), "c2 eth0", "c3 eth0", "c4 eth0")
+	wantValid(t, n.last("GC ipvlan"), "c2 hot0")
+	n.exec.Plugins = plugins()
+	if err := n.GC(t.Context(), "multi", noneValid, nil); err != nil { // not for ever
+		t.Fatal(err)
+	}
+	n.wantNothing()
+}
+
+// What fails does not keep the rest from being done, and all of it is said.
+// Its own DEL having failed, a stale attachment is left to the plugin's GC,
+// and stays recorded.
+func TestG10FailuresAreJoined(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	stale, valid := key("c2", "eth0"), key("c3", "eth0")
+	for _, k := range []scratch.Key{eth0, stale, valid} {
+		n.add(k)
+	}
+	n.on("DEL macvlan", func(_ context.Context, c delegatetest.Call) error {
+		if c.ContainerID == "c1" {
+			return types.NewError(101, "no", "")
+		}
+		return nil
+	})
+	n.failOn("GC tuning", 102)
+	err := n.GC(t.Context(), "multi", validFor(valid), nil)
+	wantCode(t, err, 101)
+	for _, say := range []string{`lifecycle: GC multi/c1/eth0: delegate: DEL network "red" (net0): plugin "macvlan"`, `lifecycle: GC network "multi": delegate: GC network "blue": plugin "tuning"`} {
+		if err == nil || !strings.Contains(err.Error(), say) {
+			t.Errorf("err = %v, want it to say %s", err, say)
+		}
+	}
+	n.wantRecords("c1/eth0 deleting", "c3/eth0 added")
+	wantValid(t, n.last("GC macvlan"), "c3 net0")
+	n.exec.Plugins = plugins()
+	if err := n.GC(t.Context(), "multi", validFor(valid), nil); err != nil {
+		t.Fatal(err)
+	}
+	n.wantRecords("c3/eth0 added")
+}
+
+// GC ends with its context, which is said once.
+func TestG10Ended(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	for i := range 5 {
+		n.add(key("c"+string(rune('1'+i)), "eth0"))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	n.on("DEL bridge", func(context.Context, delegatetest.Call) error { cancel(); return nil })
+	err := n.GC(ctx, "multi", noneValid, nil)
+	wantCode(t, err, 11)
+	if !errors.Is(err, context.Canceled) || strings.Count(err.Error(), "canceled") != 1 {
+		t.Errorf("err = %v", err)
+	}
+	n.wantRecords("c2/eth0 added", "c3/eth0 added", "c4/eth0 added", "c5/eth0 added")
+	if len(n.gcs()) > 0 {
+		t.Errorf("told: %q", n.gcs())
+	}
+}
+
+// What a crash has left is collected like the rest.
+func TestG10Leftovers(t *testing.T) {
+	t.Parallel()
+	dead := newNode(t)
+	dead.crash("ADD tuning", eth0)
+	n := nodeAt(t, dead.Dir)
+	if err := n.GC(t.Context(), "multi", noneValid, nil); err != nil {
+		t.Fatal(err)
+	}
+	n.wantTrace("DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0")
+	n.wantNothing()
+}
+
+// A directory without records, or without itself, is in order.
+func TestG10Empty(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	if err := n.GC(t.Context(), "multi", noneValid, []netconf.Network{network("blue", "bridge")}); err != nil {
+		t.Fatal(err)
+	}
+	wantValid(t, n.last("GC bridge"))
+	n.wantNothing()
+	if err := os.WriteFile(n.Dir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, n.GC(t.Context(), "multi", noneValid, []netconf.Network{network("blue", "bridge")}), 5)
+	n.wantTrace("GC bridge")
+}
+
+// While a damaged record may be of a valid attachment nobody is told what is
+// valid; stale ones are collected all the same. G11.
+func TestG11GCNamesTheDamaged(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		damaged scratch.Key
+		valid   bool
+		told    []string
+	}{
+		"valid":         {eth0, true, nil},
+		"stale":         {eth0, false, []string{"GC bridge", "GC tuning", "GC macvlan"}},
+		"of another":    {scratch.Key{Network: "other", ContainerID: "c1", IfName: "eth0"}, false, nil},
+		"of long names": {key("c"+strings.Repeat("x", 300), "eth0"), false, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			stale, valid := key("c2", "eth0"), key("c3", "eth0")
+			for _, k := range []scratch.Key{tt.damaged, stale, valid} {
+				n.add(k)
+			}
+			found, err := filepath.Glob(filepath.Join(n.Dir, "[c#]*", "*.json"))
+			if err != nil || len(found) != 3 {
+				t.Fatal(found, err)
+			}
+			slices.SortFunc(found, func(a, b string) int { return cmp.Compare(rank(a), rank(b)) })
+			if err := os.WriteFile(found[0], []byte("x"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			list := validFor(valid)
+			if tt.valid {
+				list = validFor(valid, tt.damaged)
+			}
+			for range 3 { // it is named every time
+				before := len(n.trace())
+				err := n.GC(t.Context(), "multi", list, nil)
+				wantCode(t, err, 5)
+				if !errors.Is(err, scratch.ErrCorrupt) || tt.told == nil && !strings.Contains(err.Error(), "no plugin was told what is valid") {
+					t.Errorf("err = %v", err)
+				}
+				var told []string
+				for _, c := range n.trace()[before:] {
+					if strings.HasPrefix(c, "GC") {
+						told = append(told, c)
+					}
+				}
+				if d := gocmp.Diff(tt.told, told); d != "" {
+					t.Errorf("told (-want +got):\n%s", d)
+				}
+			}
+			if got := n.records(); len(got) != 2 || !slices.Contains(got, "c3/eth0 added") {
+				t.Errorf("records: %q", got)
+			}
+			// Until the operator has dealt with it.
+			keys, err := scratch.Store[record]{Dir: n.Dir}.Damaged()
+			if err != nil || len(keys) != 1 {
+				t.Fatal(keys, err)
+			}
+			if err := (scratch.Store[record]{Dir: n.Dir}).Forget(keys[0]); err != nil {
+				t.Fatal(err)
+			}
+			if err := n.GC(t.Context(), "multi", list, nil); err != nil {
+				t.Error(err)
+			}
+			wantValid(t, n.last("GC bridge"), "c3 eth0")
+		})
+	}
+}
+
+// rank puts what TestG11GCNamesTheDamaged damages first.
+func rank(path string) int {
+	dir := filepath.Base(filepath.Dir(path))
+	if dir == "c2" || dir == "c3" {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,171 @@
+package lifecycle
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/scratch"
+)
+
+// A damaged record is code 5 for its own attachment, every time, and nothing
+// to the others, those of its container included: D3 D4 D5 D11.
+func TestG11DamagedRecord(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	eth1, c2 := key("c1", "eth1"), key("c2", "eth0")
+	for _, k := range []scratch.Key{eth0, eth1, c2} {
+		n.add(k)
+	}
+	n.damage(eth0)
+	calls := n.trace()
+	for range 2 { // the first finds it, the second finds it set aside
+		for verb, do := range map[string]func() error{
+			"ADD":    func() error { _, err := n.Add(t.Context(), eth0, pair(eth0)); return err },
+			"CHECK":  func() error { return n.Check(t.Context(), eth0) },
+			"DEL":    func() error { return n.Del(t.Context(), eth0, "") },
+			"ATTACH": func() error { _, err := n.Attach(t.Context(), eth0, hotplug(eth0)); return err },
+			"DETACH": func() error { return n.Detach(t.Context(), eth0, "net0") },
+		} {
+			err := do()
+			wantCode(t, err, 5)
+			if !errors.Is(err, scratch.ErrCorrupt) {
+				t.Errorf("%s: %v", verb, err)
+			}
+		}
+		rs, err := n.Recover()
+		wantCode(t, err, 5)
+		if len(rs) > 0 {
+			t.Errorf("Recover: %v", rs)
+		}
+		n.wantRecords("c1/eth1 added", "c2/eth0 added", "c1/eth0 damaged")
+	}
+	n.wantTrace(calls...)
+	for _, k := range []scratch.Key{eth1, c2} {
+		if err := n.Check(t.Context(), k); err != nil {
+			t.Error(err)
+		}
+		n.del(k)
+	}
+	n.add(key("c1", "eth2"))
+	n.del(key("c1", "eth2"))
+	if err := (scratch.Store[record]{Dir: n.Dir}).Forget(eth0); err != nil {
+		t.Fatal(err)
+	}
+	n.exec.Plugins = plugins()
+	n.add(eth0)
+	n.del(eth0)
+	n.wantNothing()
+}
+
+// Damage found while the container's names are gathered is not the new
+// attachment's.
+func TestG11AddBesideDamage(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.add(eth0)
+	n.damage(eth0)
+	n.add(key("c1", "eth1"))
+	n.wantRecords("c1/eth1 added", "c1/eth0 damaged")
+	// What cannot be read for another reason is a reason to stop.
+	if err := os.RemoveAll(filepath.Join(n.Dir, "c1")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(n.Dir, "c1"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := n.Add(t.Context(), eth0, pair(eth0))
+	wantCode(t, err, 5)
+}
+
+// Damage at the end leaves what was written first, which is enough for DEL.
+func TestG11WhatIsLeftSuffices(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.add(eth0)
+	file, err := os.ReadFile(n.recordFile(eth0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(n.recordFile(eth0), file[:len(file)-5], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.wantRecords("c1/eth0 planned")
+	n.del(eth0)
+	n.wantNothing()
+}
+
+// A record that is whole as a file and makes no sense is damaged as well.
+func TestG11Nonsense(t *testing.T) {
+	t.Parallel()
+	for name, value := range map[string]string{
+		"null":             `null`,
+		"a number":         `7`,
+		"no delegates":     `{}`,
+		"null delegates":   `{"delegates":null}`,
+		"null delegate":    `{"delegates":[null]}`,
+		"no network":       `{"delegates":[{"ifname":"eth0"}]}`,
+		"no plugins":       `{"delegates":[{"ifname":"eth0","network":{"name":"n","plugins":[]}}]}`,
+		"no type":          `{"delegates":[{"ifname":"eth0","network":{"name":"n","plugins":[{}]}}]}`,
+		"no network name":  `{"delegates":[{"ifname":"eth0","network":{"plugins":[{"type":"bridge"}]}}]}`,
+		"path for a name":  `{"delegates":[{"ifname":"../x","network":{"name":"n","plugins":[{"type":"bridge"}]}}]}`,
+		"no object result": `{"delegates":[{"ifname":"eth0","result":[],"network":{"name":"n","plugins":[{"type":"bridge"}]}}]}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			if err := (scratch.Store[json.RawMessage]{Dir: n.Dir}).Put(eth0, scratch.Added, json.RawMessage(value)); err != nil {
+				t.Fatal(err)
+			}
+			wantCode(t, n.Del(t.Context(), eth0, ""), 5)
+			wantCode(t, n.Check(t.Context(), eth0), 5)
+			n.wantTrace()
+			n.wantRecords("c1/eth0 damaged")
+		})
+	}
+}
+
+// Whatever decodes as a record can be encoded, decoded again, and deleted: no
+// disk content makes the package panic, or a DEL that can never succeed.
+func FuzzRecord(f *testing.F) {
+	f.Add([]byte(`{"delegates":[{"network":{"name":"n","cniVersion":"1.1.0","plugins":[{"type":"bridge","x":1.0}]},"ifname":"eth0","netns":{"path":"/x","inode":7},"args":"A=1","result":{"cniVersion":"1.1.0","ips":[]}}]}`))
+	f.Add([]byte(`{"delegates":[{"network":{"name":"n","cniVersion":"0.4.0","plugins":[{"type":"bridge","capabilities":{"mac":true}}]},"ifname":"eth0","capabilityArgs":{"mac":"x"},"leaving":true}]}`))
+	f.Add([]byte(`{"delegates":[]}`))
+	f.Add([]byte(`{"delegates":null}`))
+	f.Add([]byte(`{"delegates":[{"network":{"name":"n","cniVersion":"9.9.9","type":"a/b"},"ifname":"e","result":{"cniVersion":"9.9.9"}}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var r, again record
+		if json.Unmarshal(data, &r) != nil {
+			return
+		}
+		out, err := json.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(out, &again); err != nil {
+			t.Fatalf("%s: %v", out, err)
+		}
+		a, b := r.attached("c1", asRecorded), again.attached("c1", asRecorded)
+		if len(a) != len(b) {
+			t.Fatalf("%d delegates, then %d", len(a), len(b))
+		}
+		n := nodeAt(t, "unused")
+		for _, e := range a {
+			for _, p := range e.Network.Plugins() {
+				n.exec.Plugins[p.Type()] = n.exec.Plugins["bridge"]
+			}
+		}
+		err = n.Invoker.DelAll(t.Context(), a)
+		if err := except(err, delegate.ErrPluginNotFound); err != nil { // a type may be a path
+			t.Errorf("DEL: %v", err)
+		}
+		if d := cmp.Diff(r.whole(), again.whole()); d != "" {
+			t.Error(d)
+		}
+	})
+}
