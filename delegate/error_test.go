@@ -142,7 +142,9 @@ func TestG5SecretsStayOut(t *testing.T) {
 		{"coded error repeats the configuration", func(in []byte) ([]byte, error) {
 			return nil, types.NewError(107, "bad configuration: "+string(in), strconv.Quote(string(in)))
 		}, 107},
-		{"error without a code holds a secret", func(in []byte) ([]byte, error) { return nil, types.NewError(0, fmt.Sprintf("netplugin failed: %q", in), secret) }, 999},
+		{"error without a code holds a secret", func(in []byte) ([]byte, error) {
+			return nil, types.NewError(0, fmt.Sprintf("netplugin failed: %q", in), secret)
+		}, 999},
 		{"text holds a secret", func([]byte) ([]byte, error) { return nil, errors.New("exit status 1: " + secret) }, 999},
 		{"wrapped coded error", func(in []byte) ([]byte, error) {
 			return nil, fmt.Errorf("exec: %w", types.NewError(107, "bad", string(in)))

@@ -33,7 +33,9 @@ func TestG2AddLeavesNothingWhereverItFails(t *testing.T) {
 		code uint
 		is   error
 	}{
-		{"error", func(p delegatetest.Plugin) delegatetest.Plugin { return delegatetest.FailOn("ADD", 107, "no free device", p) }, 107, nil},
+		{"error", func(p delegatetest.Plugin) delegatetest.Plugin {
+			return delegatetest.FailOn("ADD", 107, "no free device", p)
+		}, 107, nil},
 		{"hang", func(p delegatetest.Plugin) delegatetest.Plugin { return delegatetest.HangOn("ADD", p) }, types.ErrTryAgainLater, context.DeadlineExceeded},
 		{"noise", func(p delegatetest.Plugin) delegatetest.Plugin {
 			return delegatetest.NoiseOn("ADD", "loading driver\n", p)

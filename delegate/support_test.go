@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 
@@ -98,4 +99,13 @@ func environ(c delegatetest.Call) map[string]string {
 
 func result(ifname string) types.Result {
 	return &types100.Result{CNIVersion: "1.1.0", Interfaces: []*types100.Interface{{Name: ifname, Sandbox: "/run/netns/c1"}}}
+}
+
+// mustCIDR returns an address with its prefix, which must be valid.
+func mustCIDR(s string) net.IPNet {
+	ip, network, err := net.ParseCIDR(s)
+	if err != nil {
+		panic(err)
+	}
+	return net.IPNet{IP: ip, Mask: network.Mask}
 }

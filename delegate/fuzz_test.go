@@ -1,0 +1,106 @@
+package delegate
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"testing"
+
+	"github.com/metacni/metacni/netconf"
+)
+
+// What a plugin prints is a result or it is not. A result can be decoded, can
+// be the prevResult of the next plugin, reads back as itself, and has every key
+// as it was printed. Nothing panics. D26, D28, G4.
+func FuzzReadResult(f *testing.F) {
+	for _, seed := range []string{
+		"", " \n", "{}", "null", "[]", "7", `"x"`, "{", `{"a":1}{"b":2}`, "loading\n{}", `{} done`, `{}}`, "{\"a\":\"\xff\"}",
+		`{"cniVersion":"1.0.0"}`, `{"cniVersion":null}`, `{"cniVersion":1}`, `{"cniVersion":""}`, `{"CNIVERSION":"0.4.0"}`, `{"cniversion":""}`,
+		`{"cniVersion":"0.4.0","cniVersion":"1.0.0"}`, `{"cniVersion":"9.0.0"}`, `{"cniVersion":"0.2.0","ip4":{"ip":"10.0.0.1/24"}}`,
+		`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","mtu":1500}],"ips":[{"address":"10.1.0.2/24","interface":0}],"x":9007199254740993,"y":"<&>"}`,
+		`{"cniVersion":"1.0.0","ips":[{"address":"nonsense"}]}`, `{"ips":5}`,
+	} {
+		for _, version := range []string{"", "0.1.0", "0.4.0", "1.1.0"} {
+			f.Add([]byte(seed), version)
+		}
+	}
+	next, err := netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"blue","plugins":[{"type":"p"}]}`))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, stdout []byte, version string) {
+		stdin := []byte(`{"password":"hunter2!hunter2!","type":"p"}`)
+		before := bytes.Clone(stdout)
+		result, err := readResult(stdout, version, stdin)
+		if !bytes.Equal(before, stdout) {
+			t.Fatal("readResult changed its input")
+		}
+		if err != nil {
+			if !errors.Is(err, ErrResult) || result != nil {
+				t.Fatalf("%q: %q, %v", stdout, result, err)
+			}
+			return
+		}
+		if _, err := typed(result); err != nil {
+			t.Fatalf("%q became %q, which does not decode: %v", stdout, result, err)
+		}
+		if _, err := next.Request(0, netconf.Request{PrevResult: result}); err != nil {
+			t.Fatalf("%q became %q, which cannot be prevResult: %v", stdout, result, err)
+		}
+		again, err := readResult(result, version, stdin)
+		if err != nil || !bytes.Equal(again, result) {
+			t.Fatalf("%q reads back as %q: %v", result, again, err)
+		}
+		var printed, kept map[string]json.RawMessage
+		if err := errors.Join(json.Unmarshal(stdout, &printed), json.Unmarshal(result, &kept)); err != nil {
+			t.Fatal(err)
+		}
+		for key, raw := range printed {
+			var want, got bytes.Buffer
+			if err := errors.Join(json.Compact(&want, raw), json.Compact(&got, kept[key])); err != nil {
+				t.Fatal(err)
+			}
+			if key != "cniVersion" && want.String() != got.String() {
+				t.Fatalf("key %q: %s became %s", key, raw, kept[key])
+			}
+		}
+	})
+}
+
+// No string of the configuration survives in what is quoted of unexpected
+// text, however it is embedded.
+func FuzzNoise(f *testing.F) {
+	f.Add("hunter2", "password is ", " and more")
+	f.Add("line one\nline two", "", "\x00")
+	f.Add(`quo"ted\`, `{"a":`, "}")
+	f.Add("<&> ä \u2028", "hunter", "2")
+	f.Fuzz(func(t *testing.T, secret, before, after string) {
+		if len(secret) < minSecret {
+			return
+		}
+		stdin, err := json.Marshal(map[string]any{"type": "p", "nested": []any{map[string]string{"key": secret}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var conf map[string][]map[string]string
+		_ = json.Unmarshal(stdin, &conf)
+		if secret = conf["nested"][0]["key"]; len(secret) < minSecret { // as the plugin got it: valid UTF-8
+			return
+		}
+		hide := hider(stdin, true)
+		if text := hide.Replace(before + secret + after); len(secret) > len(hidden) && bytes.Contains([]byte(text), []byte(secret)) &&
+			!bytes.Contains([]byte(before+after), []byte(secret)) && !overlaps(before, secret, after) {
+			t.Fatalf("%q is in %q", secret, text)
+		}
+		if got := hide.Replace(secret); got != hidden {
+			t.Fatalf("%q alone became %q", secret, got)
+		}
+		_ = noise([]byte(before+secret+after), stdin) // does not panic
+	})
+}
+
+// overlaps reports whether the secret can be found in a place that is not quite
+// where it was put: then another copy may be hidden, and the parts remain.
+func overlaps(before, secret, after string) bool {
+	return bytes.Count([]byte(before+secret+after), []byte(secret)) != 1
+}
