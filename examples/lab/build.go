@@ -15,11 +15,13 @@ import (
 // tools of the module of the end-to-end tests, so that whoever imports the SDK
 // does not get them as dependencies.
 func build(ctx context.Context, dir string, stderr io.Writer) error {
-	gomod, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	find := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/metacni/metacni")
+	find.Stderr = stderr
+	found, err := find.Output()
 	if err != nil {
 		return fmt.Errorf("find the module: %w", err)
 	}
-	root := filepath.Dir(strings.TrimSpace(string(gomod)))
+	root := strings.TrimSpace(string(found))
 	const plugins = "github.com/containernetworking/plugins/plugins/"
 	for _, b := range []struct {
 		module   string

@@ -83,12 +83,14 @@ func again(ctx context.Context, stage, bin string) *exec.Cmd {
 	return cmd
 }
 
-// build puts everything the tests run into dir. What cannot be built fails the
-// tests that need it: see built.
+// build puts everything the tests run into dir. An example that cannot be
+// built fails the tests that need it: see built.
 func build(ctx context.Context, dir string) error {
-	tools, err := goTool(ctx, ".", "list", "tool")
+	list := exec.CommandContext(ctx, "go", "list", "tool")
+	list.Stderr = os.Stderr
+	tools, err := list.Output()
 	if err != nil {
-		return fmt.Errorf("list the reference plugins: %w: %s", err, tools)
+		return fmt.Errorf("list the reference plugins: %w", err)
 	}
 	for _, b := range []struct {
 		module   string
@@ -97,24 +99,20 @@ func build(ctx context.Context, dir string) error {
 		{"../..", []string{"./examples/multinet"}},
 		{"../..", []string{"./examples/flannel"}},
 		{"../..", []string{"./examples/lab"}},
-		{".", append(strings.Fields(tools), "./fake")},
+		{".", append(strings.Fields(string(tools)), "./fake")},
 	} {
-		out, err := goTool(ctx, b.module, append([]string{"build", "-buildvcs=false", "-o", dir + "/"}, b.packages...)...)
-		if err != nil {
-			name := filepath.Base(b.packages[len(b.packages)-1])
-			if err := os.WriteFile(filepath.Join(dir, name+".err"), []byte(out), 0o600); err != nil {
+		cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-buildvcs=false", "-o", dir + "/"}, b.packages...)...)
+		cmd.Dir = b.module
+		if out, err := cmd.CombinedOutput(); err != nil && b.module == "." {
+			return fmt.Errorf("build the reference plugins: %w\n%s", err, out)
+		} else if err != nil {
+			file := filepath.Join(dir, filepath.Base(b.packages[0])+".err")
+			if err := os.WriteFile(file, out, 0o600); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
-}
-
-func goTool(ctx context.Context, dir string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = dir
-	out, err := cmd.CombinedOutput()
-	return string(out), err
 }
 
 // built returns the path of an executable, or fails t with why there is none.
