@@ -3,15 +3,16 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/metacni/metacni/examples/internal/program"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -24,46 +25,50 @@ const (
 	readyTimeout = 5 * time.Second
 )
 
-// config is what every command needs of multinet's configuration. The networks
-// are apart: a DEL must not fail because they have been misconfigured since.
+// config is what every command needs of multinet's configuration. What only
+// attaching needs is apart, see networkConfig: a DEL must not fail because that
+// has been broken since.
 type config struct {
-	CNIVersion         string `json:"cniVersion"`
-	Name               string `json:"name"`
-	Type               string `json:"type"`
-	ConfDir            string `json:"confDir"`
-	CNIDir             string `json:"cniDir"`
-	BinDir             string `json:"binDir"`
-	ReadinessIndicator string `json:"readinessindicatorfile"`
-
-	stdin []byte
+	CNIVersion string `json:"cniVersion"`
+	Name       string `json:"name"`
+	Type       string `json:"type"`
+	CNIDir     string `json:"cniDir"`
+	BinDir     string `json:"binDir"`
 }
 
 func readConfig(stdin []byte) (config, error) {
-	c, err := netconf.Decode[config](stdin)
+	c, err := program.Decode[config](stdin)
 	if err != nil {
 		return config{}, err
 	}
-	c.stdin = stdin
 	c.CNIVersion = cmp.Or(c.CNIVersion, "0.1.0") // SPEC section 1: what no version means
-	c.ConfDir = cmp.Or(c.ConfDir, defaultConfDir)
-	c.CNIDir = cmp.Or(c.CNIDir, defaultCNIDir)
 	c.BinDir = cmp.Or(c.BinDir, defaultBinDir)
-	if !filepath.IsAbs(c.CNIDir) {
-		return config{}, c.invalid("cniDir", errors.New("not an absolute path"))
-	}
-	switch filepath.Clean(c.CNIDir) {
-	case "/var/lib/cni", "/var/lib/cni/results":
-		return config{}, c.invalid("cniDir", errors.New("the runtime keeps its own state there"))
-	}
-	return c, nil
+	c.CNIDir, err = program.StateDir(c.Name, "cniDir", c.CNIDir, defaultCNIDir)
+	return c, err
 }
 
-func (c *config) invalid(key string, err error) error {
-	return &netconf.Error{Kind: netconf.ErrInvalid, Network: c.Name, Key: key, Err: err}
+// networkConfig is the part of the configuration that says what to attach, and
+// when.
+type networkConfig struct {
+	ConfDir            string                     `json:"confDir"`
+	ClusterNetwork     string                     `json:"clusterNetwork"`
+	DefaultNetworks    []string                   `json:"defaultNetworks"`
+	Delegates          []netconf.Network          `json:"delegates"`
+	ReadinessIndicator string                     `json:"readinessindicatorfile"`
+	RuntimeConfig      map[string]json.RawMessage `json:"runtimeConfig"`
+
+	config `json:"-"` // the rest
+}
+
+func (c config) networkConfig(stdin []byte) (networkConfig, error) {
+	nc, err := netconf.Decode[networkConfig](stdin)
+	nc.ConfDir = cmp.Or(nc.ConfDir, defaultConfDir)
+	nc.config = c
+	return nc, err
 }
 
 // ready fails while the readiness indicator file is missing.
-func (c *config) ready() error {
+func (c *networkConfig) ready() error {
 	if c.ReadinessIndicator == "" {
 		return nil
 	}
@@ -81,7 +86,7 @@ func why(err error) string {
 }
 
 // waitReady waits for the readiness indicator file, for readyTimeout at most.
-func (c *config) waitReady(ctx context.Context) error {
+func (c *networkConfig) waitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	poll := time.NewTicker(50 * time.Millisecond)

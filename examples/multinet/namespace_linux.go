@@ -4,10 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 
 	"github.com/containernetworking/plugins/pkg/ns"
@@ -15,18 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/ifname"
 )
-
-// interfaceNames lists the names in use in the namespace at path. One that is
-// not there, or not ours to look into, is for the plugins to complain about.
-func interfaceNames(path string) ([]string, error) {
-	names, err := ifname.Taken(path)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ifname.ErrNetNS) || os.Geteuid() != 0 {
-		return nil, nil
-	}
-	return names, err
-}
 
 // moveDefaultRoute makes the default routes of the container lead through the
 // network that asked for them, and changes the results accordingly. It does

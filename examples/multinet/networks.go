@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/metacni/metacni/examples/internal/program"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -32,36 +33,24 @@ type wanted struct {
 	defaultRoute   []netip.Addr // gateways of the default routes it takes over
 }
 
-// networkConfig is the part of the configuration that says what to attach.
-type networkConfig struct {
-	ClusterNetwork  string                     `json:"clusterNetwork"`
-	DefaultNetworks []string                   `json:"defaultNetworks"`
-	Delegates       []netconf.Network          `json:"delegates"`
-	RuntimeConfig   map[string]json.RawMessage `json:"runtimeConfig"`
-}
-
 // wanted lists all networks for an ADD: those of every container first, then
 // those that the pod selects.
-func (c *config) wanted() ([]wanted, error) {
-	nc, err := netconf.Decode[networkConfig](c.stdin)
+func (c *networkConfig) wanted() ([]wanted, error) {
+	nets, err := c.standing()
 	if err != nil {
 		return nil, err
 	}
-	nets, err := c.standing(nc)
-	if err != nil {
-		return nil, err
-	}
-	shared := maps.Clone(nc.RuntimeConfig)
+	shared := maps.Clone(c.RuntimeConfig)
 	maps.DeleteFunc(shared, func(key string, _ json.RawMessage) bool { return slices.Contains(ofOneInterface, key) })
 	var all []wanted
 	for i, n := range nets {
 		args := shared
 		if i == 0 {
-			args = nc.RuntimeConfig
+			args = c.RuntimeConfig
 		}
 		all = append(all, wanted{network: n, capabilityArgs: args})
 	}
-	selections, err := c.selections(nc.RuntimeConfig[podAnnotations])
+	selections, err := c.selections()
 	if err != nil {
 		return nil, err
 	}
@@ -75,31 +64,27 @@ func (c *config) wanted() ([]wanted, error) {
 	return all, nil
 }
 
-// networks lists the networks that every container is attached to.
-func (c *config) networks() ([]netconf.Network, error) {
-	nc, err := netconf.Decode[networkConfig](c.stdin)
-	if err != nil {
-		return nil, err
-	}
-	return c.standing(nc)
-}
-
 // standing lists the networks that every container is attached to: first its
 // default network, the clusterNetwork or the first delegate, then the
 // defaultNetworks or the other delegates.
-func (c *config) standing(nc networkConfig) ([]netconf.Network, error) {
-	first, others := nc.Delegates[:min(1, len(nc.Delegates))], nc.Delegates[min(1, len(nc.Delegates)):]
+func (c *networkConfig) standing() ([]netconf.Network, error) {
+	for i, n := range c.Delegates {
+		if n.IsZero() { // null
+			return nil, program.Invalid(c.Name, fmt.Sprintf("delegates[%d]", i), errors.New("null, want an object"))
+		}
+	}
+	first, others := c.Delegates[:min(1, len(c.Delegates))], c.Delegates[min(1, len(c.Delegates)):]
 	var err error
-	if nc.ClusterNetwork != "" {
-		if first, err = c.loadAll("clusterNetwork", nc.ClusterNetwork); err != nil {
+	if c.ClusterNetwork != "" {
+		if first, err = c.loadAll("clusterNetwork", c.ClusterNetwork); err != nil {
 			return nil, err
 		}
 	}
 	if len(first) == 0 {
-		return nil, c.invalid("delegates", errors.New("there is neither a delegate nor a clusterNetwork"))
+		return nil, program.Invalid(c.Name, "delegates", errors.New("there is neither a delegate nor a clusterNetwork"))
 	}
-	if len(nc.DefaultNetworks) > 0 {
-		if others, err = c.loadAll("defaultNetworks", nc.DefaultNetworks...); err != nil {
+	if len(c.DefaultNetworks) > 0 {
+		if others, err = c.loadAll("defaultNetworks", c.DefaultNetworks...); err != nil {
 			return nil, err
 		}
 	}
@@ -113,7 +98,7 @@ func (c *config) standing(nc networkConfig) ([]netconf.Network, error) {
 }
 
 // loadAll finds networks by the name they have in confDir, or by their path.
-func (c *config) loadAll(key string, names ...string) ([]netconf.Network, error) {
+func (c *networkConfig) loadAll(key string, names ...string) ([]netconf.Network, error) {
 	var nets []netconf.Network
 	for _, name := range names {
 		load := c.load
@@ -130,7 +115,7 @@ func (c *config) loadAll(key string, names ...string) ([]netconf.Network, error)
 }
 
 // load finds a network in confDir. Names from outside are never paths.
-func (c *config) load(name string) (netconf.Network, error) {
+func (c *networkConfig) load(name string) (netconf.Network, error) {
 	n, err := netconf.Load(os.DirFS(c.ConfDir), name)
 	if err != nil {
 		return n, fmt.Errorf("%s: %w", c.ConfDir, err)
@@ -139,7 +124,7 @@ func (c *config) load(name string) (netconf.Network, error) {
 }
 
 // complete gives n the name and the version that it lacks: ours.
-func (c *config) complete(n netconf.Network) (netconf.Network, error) {
+func (c *networkConfig) complete(n netconf.Network) (netconf.Network, error) {
 	edits := []netconf.Edit{netconf.Default("name", c.Name)}
 	if !n.Has("cniVersions") {
 		edits = append(edits, netconf.Default("cniVersion", c.CNIVersion))
@@ -148,18 +133,20 @@ func (c *config) complete(n netconf.Network) (netconf.Network, error) {
 }
 
 // selections reads the pod's selection of networks.
-func (c *config) selections(annotations json.RawMessage) ([]netconf.Selection, error) {
-	if annotations == nil {
-		return nil, nil
-	}
+func (c *networkConfig) selections() ([]netconf.Selection, error) {
 	var all map[string]json.RawMessage
 	var text string
-	err := json.Unmarshal(annotations, &all)
+	key := "runtimeConfig." + podAnnotations
+	var err error
+	if annotations, ok := c.RuntimeConfig[podAnnotations]; ok {
+		err = json.Unmarshal(annotations, &all)
+	}
 	if selected, ok := all[networksAnnotation]; err == nil && ok {
+		key += "." + networksAnnotation
 		err = json.Unmarshal(selected, &text)
 	}
 	if err != nil {
-		return nil, &netconf.Error{Kind: netconf.ErrDecode, Network: c.Name, Key: "runtimeConfig." + podAnnotations, Err: err}
+		return nil, &netconf.Error{Kind: netconf.ErrDecode, Network: c.Name, Key: key, Err: err}
 	}
 	selections, err := netconf.ParseSelection(text)
 	if err != nil {
@@ -169,7 +156,7 @@ func (c *config) selections(annotations json.RawMessage) ([]netconf.Selection, e
 }
 
 // selected is the network that s selects, with what s says about it.
-func (c *config) selected(s netconf.Selection, shared map[string]json.RawMessage) (wanted, error) {
+func (c *networkConfig) selected(s netconf.Selection, shared map[string]json.RawMessage) (wanted, error) {
 	n, err := c.load(s.Name)
 	if err == nil {
 		n, err = c.complete(n)

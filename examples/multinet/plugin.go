@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"errors"
-	"io"
+	"fmt"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/containernetworking/cni/pkg/skel"
 
@@ -27,11 +29,11 @@ func (p *plugin) commands(ctx context.Context) skel.CNIFuncs {
 
 // A call is one command of the runtime.
 type call struct {
-	args   *skel.CmdArgs
-	conf   config
-	key    scratch.Key
-	life   *lifecycle.Manager
-	stdout io.Writer
+	program.Process
+	args *skel.CmdArgs
+	conf config
+	key  scratch.Key
+	life *lifecycle.Manager
 }
 
 func (p *plugin) call(args *skel.CmdArgs) (*call, error) {
@@ -46,7 +48,7 @@ func (p *plugin) call(args *skel.CmdArgs) (*call, error) {
 		}
 	}
 	return &call{
-		args: args, conf: conf, stdout: p.Stdout,
+		Process: p.Process, args: args, conf: conf,
 		key: scratch.Key{Network: conf.Name, ContainerID: args.ContainerID, IfName: args.IfName},
 		life: &lifecycle.Manager{
 			Dir: conf.CNIDir,
@@ -57,6 +59,10 @@ func (p *plugin) call(args *skel.CmdArgs) (*call, error) {
 	}, nil
 }
 
+func (c *call) networkConfig() (networkConfig, error) {
+	return c.conf.networkConfig(c.args.StdinData)
+}
+
 func (c *call) add(ctx context.Context) error {
 	if err := ifname.Validate(c.args.IfName); err != nil {
 		return err
@@ -64,10 +70,14 @@ func (c *call) add(ctx context.Context) error {
 	if err := program.RefuseHostNetwork(c.args); err != nil {
 		return err
 	}
-	if err := c.conf.waitReady(ctx); err != nil {
+	conf, err := c.networkConfig()
+	if err != nil {
 		return err
 	}
-	wanted, err := c.conf.wanted()
+	if err := conf.waitReady(ctx); err != nil {
+		return err
+	}
+	wanted, err := conf.wanted()
 	if err != nil {
 		return err
 	}
@@ -75,7 +85,7 @@ func (c *call) add(ctx context.Context) error {
 		Plan:   func(taken []string) ([]delegate.Attachment, error) { return c.plan(wanted, taken) },
 		Adjust: func(_ context.Context, added []delegate.Attached) error { return moveDefaultRoute(wanted, added) },
 		Report: func(added []delegate.Attached) error {
-			return added[0].PrintTo(c.stdout, c.conf.CNIVersion)
+			return added[0].PrintTo(c.Stdout, c.conf.CNIVersion)
 		},
 	})
 	return err
@@ -84,7 +94,7 @@ func (c *call) add(ctx context.Context) error {
 // plan gives each wanted network its interface, clear of the names that the
 // container's records and its namespace use already.
 func (c *call) plan(wanted []wanted, taken []string) ([]delegate.Attachment, error) {
-	there, err := interfaceNames(c.args.Netns)
+	there, err := c.InterfaceNames(c.args.Netns)
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +104,7 @@ func (c *call) plan(wanted []wanted, taken []string) ([]delegate.Attachment, err
 	}
 	names, err := ifname.Scheme{Primary: c.args.IfName, Taken: append(taken, there...)}.Plan(asked...)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", askers(wanted, c.args.IfName, err), err)
 	}
 	plan := make([]delegate.Attachment, len(wanted))
 	for i, w := range wanted {
@@ -106,15 +116,33 @@ func (c *call) plan(wanted []wanted, taken []string) ([]delegate.Attachment, err
 	return plan, nil
 }
 
+// askers says which of the wanted networks asked for the name that err is
+// about; the first gets primary without asking.
+func askers(wanted []wanted, primary string, err error) string {
+	var about *ifname.Error
+	errors.As(err, &about)
+	var names []string
+	for i, w := range wanted {
+		if about != nil && (w.ifname == about.Name || i == 0 && primary == about.Name) {
+			names = append(names, strconv.Quote(w.network.Name()))
+		}
+	}
+	return "network " + strings.Join(names, " and ")
+}
+
 func (c *call) check(ctx context.Context) error { return c.life.Check(ctx, c.key) }
 
 func (c *call) del(ctx context.Context) error { return c.life.Del(ctx, c.key, c.args.Netns) }
 
 func (c *call) status(ctx context.Context) error {
-	if err := c.conf.ready(); err != nil {
+	conf, err := c.networkConfig()
+	if err != nil {
+		return err
+	}
+	if err := conf.ready(); err != nil {
 		return status.NotReady(err)
 	}
-	nets, err := c.conf.networks()
+	nets, err := conf.standing()
 	if err != nil && !errors.Is(err, netconf.ErrNotFound) {
 		return err
 	}
@@ -131,6 +159,10 @@ func (c *call) gc(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	nets, err := c.conf.networks()
+	var nets []netconf.Network
+	conf, err := c.networkConfig()
+	if err == nil {
+		nets, err = conf.standing()
+	}
 	return errors.Join(c.life.GC(ctx, c.conf.Name, valid, nets), err)
 }

@@ -16,7 +16,8 @@ import (
 )
 
 const usage = `usage: multinet list | show CONTAINER | status CONTAINER | gc --dry-run   [--dir DIR]
-Reads the state directory; changes nothing and takes no lock.`
+Reads the state directory without a lock. Changes nothing, but that records
+that are found to be damaged are set aside`
 
 // operate is multinet run by hand. It reads the state directory as it is,
 // and reports damaged records after the others.
@@ -85,10 +86,7 @@ func namespaceIsGone(r lifecycle.Record) bool {
 // show prints what is recorded of a container, without the configurations of
 // its networks: they may hold secrets.
 func show(m *lifecycle.Manager, out io.Writer, container string) error {
-	return each(m, func(r lifecycle.Record) error {
-		if r.Key.ContainerID != container {
-			return nil
-		}
+	return of(m, container, func(r lifecycle.Record) error {
 		fmt.Fprintf(out, "%s: %s, created %s, last changed %s\n", r.Key, r.State, r.Created.Format(time.RFC3339), r.Updated.Format(time.RFC3339))
 		for _, a := range r.Attached {
 			result := a.Result
@@ -109,8 +107,8 @@ func show(m *lifecycle.Manager, out io.Writer, container string) error {
 // the annotation k8s.v1.cni.cncf.io/network-status.
 func networkStatus(m *lifecycle.Manager, out io.Writer, container string) error {
 	all := []status.Network{}
-	err := each(m, func(r lifecycle.Record) error {
-		if r.Key.ContainerID != container || !r.Whole() {
+	err := of(m, container, func(r lifecycle.Record) error {
+		if !r.Whole() {
 			return nil
 		}
 		for i, a := range r.Attached {
@@ -126,9 +124,30 @@ func networkStatus(m *lifecycle.Manager, out io.Writer, container string) error 
 		}
 		return nil
 	})
+	if errors.Is(err, errNoRecord) {
+		return err
+	}
 	e := json.NewEncoder(out)
 	e.SetIndent("", "  ")
 	return errors.Join(e.Encode(all), err)
+}
+
+var errNoRecord = errors.New("there is no record of it")
+
+// of calls do with every record of a container, see each.
+func of(m *lifecycle.Manager, container string, do func(lifecycle.Record) error) error {
+	found := false
+	err := each(m, func(r lifecycle.Record) error {
+		if r.Key.ContainerID != container {
+			return nil
+		}
+		found = true
+		return do(r)
+	})
+	if !found {
+		return errors.Join(fmt.Errorf("container %q: %w", container, errNoRecord), err)
+	}
+	return err
 }
 
 // each calls do with every record. What is damaged, or do fails on, does not

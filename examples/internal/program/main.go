@@ -30,6 +30,10 @@ type Process struct {
 	Exec   invoke.Exec
 	Env    []string
 	Stdout io.Writer // for the result; errors are printed by Main
+
+	// InterfaceNames lists the names in use in the network namespace at a
+	// path.
+	InterfaceNames func(netns string) ([]string, error)
 }
 
 // Main runs the plugin that commands makes, as the CNI specification wants
@@ -44,7 +48,10 @@ func Main(about string, commands func(context.Context, Process) skel.CNIFuncs) {
 			defer stop()
 			// A result that nobody reads is an error to undo the ADD for, not our end.
 			signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-			p := Process{Exec: &delegate.Process{Stderr: os.Stderr}, Env: os.Environ(), Stdout: os.Stdout}
+			p := Process{
+				Exec: &delegate.Process{Stderr: os.Stderr}, Env: os.Environ(), Stdout: os.Stdout,
+				InterfaceNames: interfaceNames,
+			}
 			return status.Error(pick(commands(ctx, p))(args))
 		}
 	}

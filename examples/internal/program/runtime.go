@@ -2,13 +2,15 @@ package program
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/ifname"
 )
 
 // Commands are those of a plugin that prepares each in the same way. They end
@@ -24,19 +26,6 @@ func Commands[C any](ctx context.Context, prepare func(*skel.CmdArgs) (C, error)
 		}
 	}
 	return skel.CNIFuncs{Add: command(add), Check: command(check), Del: command(del), GC: command(gc), Status: command(status)}
-}
-
-// Valid reads the runtime's list of valid attachments from the configuration
-// of a GC. Nil is none, which is not an empty one.
-func Valid(stdin []byte) ([]types.GCAttachment, error) {
-	conf, err := netconf.Decode[struct {
-		Valid  []types.GCAttachment `json:"cni.dev/valid-attachments"`
-		Legacy []types.GCAttachment `json:"cni.dev/attachments"` // what libcni 1.1 called it
-	}](stdin)
-	if conf.Valid == nil {
-		return conf.Legacy, err
-	}
-	return conf.Valid, err
 }
 
 // RefuseHostNetwork fails for the network namespace that the process itself
@@ -55,4 +44,15 @@ func RefuseHostNetwork(args *skel.CmdArgs) error {
 		return types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is the host's own network namespace", args.Netns)
 	}
 	return nil
+}
+
+// interfaceNames is [ifname.Taken], except that a namespace that is not there,
+// or is not ours to look into, has no names: it is for the plugins to complain
+// about.
+func interfaceNames(netns string) ([]string, error) {
+	names, err := ifname.Taken(netns)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ifname.ErrNetNS) || err != nil && os.Geteuid() != 0 {
+		return nil, nil
+	}
+	return names, err
 }

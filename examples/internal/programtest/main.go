@@ -1,0 +1,231 @@
+//go:build unix
+
+// Package programtest runs an example plugin in tests as the process that a
+// runtime sees, with a fake plugin to delegate to. Neither has to be built:
+// the test binary is both, by the name it is called with.
+package programtest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// Main is the TestMain of the example plugin that is called name and has the
+// main function main.
+func Main(m interface{ Run() int }, name string, main func()) {
+	switch filepath.Base(os.Args[0]) {
+	case name:
+		main()
+		os.Exit(0)
+	case "fake":
+		if err := fake(); err != nil {
+			_ = json.NewEncoder(os.Stdout).Encode(err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// fake is the delegated plugin. It writes its calls to the file "log" in the
+// directory "dir" of its configuration, and does for each command what "on"
+// says: "fail", with code 107, or "hang", once it has said so through the FIFO
+// "ready".
+func fake() *types.Error {
+	var conf struct {
+		CNIVersion string            `json:"cniVersion"`
+		Dir        string            `json:"dir"`
+		On         map[string]string `json:"on"`
+	}
+	if err := json.NewDecoder(os.Stdin).Decode(&conf); err != nil {
+		return types.NewError(types.ErrDecodingFailure, "fake", err.Error())
+	}
+	command := os.Getenv("CNI_COMMAND")
+	log, err := os.OpenFile(filepath.Join(conf.Dir, "log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return types.NewError(types.ErrIOFailure, "fake", err.Error())
+	}
+	fmt.Fprintln(log, strings.TrimSpace(command+" "+os.Getenv("CNI_IFNAME")))
+	switch conf.On[command] {
+	case "fail":
+		return types.NewError(107, "no free device", "")
+	case "hang":
+		never := make(chan os.Signal, 1)
+		signal.Notify(never, syscall.SIGUSR1)
+		ready, err := os.OpenFile(filepath.Join(conf.Dir, "ready"), os.O_WRONLY, 0)
+		if err != nil {
+			return types.NewError(types.ErrIOFailure, "fake", err.Error())
+		}
+		fmt.Fprintln(ready)
+		<-never
+	}
+	if command == "ADD" {
+		_ = json.NewEncoder(os.Stdout).Encode(map[string]string{"cniVersion": conf.CNIVersion})
+	}
+	return nil
+}
+
+// TB is what this package wants of a *testing.T.
+type TB interface {
+	Helper()
+	Fatalf(format string, args ...any)
+	Context() context.Context
+	TempDir() string
+}
+
+// A Host is where the plugin runs.
+type Host struct {
+	Dir   string // of the fake's log, and for the test's own files
+	State string // the directory for the plugin to keep its records in
+	NetNS string // a path where there is nothing
+
+	t    TB
+	name string
+	bin  string
+}
+
+// NewHost makes a host for the plugin called name, as in [Main].
+func NewHost(t TB, name string) *Host {
+	t.Helper()
+	dir := t.TempDir()
+	h := &Host{Dir: dir, State: filepath.Join(dir, "state"), NetNS: filepath.Join(dir, "netns"), t: t, name: name, bin: filepath.Join(dir, "bin")}
+	self, err := os.Executable()
+	if err == nil {
+		err = os.Mkdir(h.bin, 0o700)
+	}
+	if err == nil {
+		err = os.Symlink(self, filepath.Join(h.bin, "fake"))
+	}
+	if err == nil {
+		err = syscall.Mkfifo(filepath.Join(dir, "ready"), 0o600)
+	}
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return h
+}
+
+// Command is a call of the plugin for the attachment eth0 of the container c1,
+// with what env sets beyond that: of a variable that is set twice the last
+// counts, and one that is set to nothing is not there.
+func (h *Host) Command(command, stdin string, env ...string) *exec.Cmd {
+	h.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		h.t.Fatalf("%v", err)
+	}
+	cmd := exec.CommandContext(h.t.Context(), self)
+	cmd.Args[0] = h.name
+	cmd.Stdin = strings.NewReader(stdin)
+	for _, kv := range append([]string{
+		"GOCOVERDIR=" + h.Dir, "GORACE=atexit_sleep_ms=0", // for a test binary that is measured
+		"CNI_COMMAND=" + command, "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS=" + h.NetNS, "CNI_PATH=" + h.bin,
+	}, env...) {
+		if _, value, _ := strings.Cut(kv, "="); value != "" {
+			cmd.Env = append(cmd.Env, kv)
+			continue
+		}
+		for i, before := range cmd.Env {
+			if strings.HasPrefix(before, kv) {
+				cmd.Env = append(cmd.Env[:i], cmd.Env[i+1:]...)
+				break
+			}
+		}
+	}
+	return cmd
+}
+
+// Run runs the plugin to its end and returns what it prints.
+func (h *Host) Run(command, stdin string, env ...string) (stdout []byte, stderr string, status int) {
+	h.t.Helper()
+	var out, errs bytes.Buffer
+	cmd := h.Command(command, stdin, env...)
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	var exit *exec.ExitError
+	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
+		h.t.Fatalf("%s: %v", command, err)
+	}
+	return out.Bytes(), errs.String(), cmd.ProcessState.ExitCode()
+}
+
+// Ready has start start the plugin, and waits until the fake hangs.
+func (h *Host) Ready(start func() error) {
+	h.t.Helper()
+	// Opened for writing too, the FIFO is there for the fake, and has no end.
+	ready, err := os.OpenFile(filepath.Join(h.Dir, "ready"), os.O_RDWR, 0)
+	if err != nil {
+		h.t.Fatalf("%v", err)
+	}
+	defer func() { _ = ready.Close() }()
+	if err := start(); err != nil {
+		h.t.Fatalf("%v", err)
+	}
+	err = ready.SetReadDeadline(time.Now().Add(time.Minute)) // for a fake that never runs
+	if err == nil {
+		_, err = ready.Read(make([]byte, 1))
+	}
+	if err != nil {
+		h.t.Fatalf("the fake does not hang: %v", err)
+	}
+}
+
+// Log returns the calls of the fake.
+func (h *Host) Log() []string {
+	h.t.Helper()
+	data, err := os.ReadFile(filepath.Join(h.Dir, "log"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		h.t.Fatalf("%v", err)
+	}
+	return strings.FieldsFunc(string(data), func(r rune) bool { return r == '\n' })
+}
+
+// Said reads the one JSON document that a plugin prints when it fails.
+func (h *Host) Said(stdout []byte) (cniVersion string, said types.Error) {
+	h.t.Helper()
+	d := json.NewDecoder(bytes.NewReader(stdout))
+	var document json.RawMessage
+	if err := d.Decode(&document); err != nil {
+		h.t.Fatalf("not an error: %q: %v", stdout, err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		h.t.Fatalf("more than one document: %q", stdout)
+	}
+	var v struct {
+		CNIVersion string `json:"cniVersion"`
+	}
+	if err := errors.Join(json.Unmarshal(document, &v), json.Unmarshal(document, &said)); err != nil {
+		h.t.Fatalf("not an error: %q: %v", stdout, err)
+	}
+	return v.CNIVersion, said
+}
+
+// Files lists what is in dir, at whatever depth, but for directories.
+func Files(t TB, dir string) []string {
+	t.Helper()
+	var files []string
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			path, err = filepath.Rel(dir, path)
+			files = append(files, path)
+		}
+		return err
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatalf("%v", err)
+	}
+	return files
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const capabilities = `"capabilities":{"mac":true,"ips":true,"portMappings":true,"bandwidth":true,"infinibandGUID":true,"deviceID":true,"dns":true,"ipRanges":true}`
+
+// What a pod selects a network with reaches that network's plugins, and no
+// other; what the runtime means for its interface stays with the first.
+func TestSelectionArguments(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name      string
+		selection string
+		runtime   []string // its own capability arguments
+		want      []string // runtimeConfig and args of the first network, of a default one and of the selected one
+	}{
+		{"nothing", "cap", nil, []string{"null null", "null null", "null null"}},
+		{
+			"everything",
+			`[{"name":"cap","mac":"02:00:00:00:00:01","ips":["10.0.0.5/24","fd00::5"],"portMappings":[{"hostPort":80,"x":1.0}],
+				"bandwidth":{"ingressRate":9007199254740993},"infiniband-guid":"02:00:00:00:00:00:00:01","deviceID":"0000:03:02.0"}]`,
+			nil,
+			[]string{
+				"null null", "null null",
+				`{"bandwidth":{"ingressRate":9007199254740993},"deviceID":"0000:03:02.0","infinibandGUID":"02:00:00:00:00:00:00:01",` +
+					`"ips":["10.0.0.5/24","fd00::5"],"mac":"02:00:00:00:00:01","portMappings":[{"hostPort":80,"x":1.0}]} null`,
+			},
+		},
+		{
+			"cni-args join those of the configuration",
+			`[{"name":"args","cni-args":{"b":{"c":2.0},"a":"new"}}]`, nil,
+			[]string{"null null", "null null", `null {"cni":{"a":"new","b":{"c":2.0},"z":1},"other":true}`},
+		},
+		{
+			"the runtime's own", "cap",
+			[]string{`"portMappings":[{"hostPort":8080}]`, `"mac":"02:00:00:00:00:09"`, `"ipRanges":[[]]`, `"dns":{"servers":["10.0.0.1"]}`},
+			[]string{
+				`{"dns":{"servers":["10.0.0.1"]},"ipRanges":[[]],"mac":"02:00:00:00:00:09","portMappings":[{"hostPort":8080}]} null`,
+				`{"dns":{"servers":["10.0.0.1"]}} null`,
+				`{"dns":{"servers":["10.0.0.1"]}} null`,
+			},
+		},
+		{
+			"both", `[{"name":"cap","portMappings":[{"hostPort":1}]}]`,
+			[]string{`"portMappings":[{"hostPort":8080}]`},
+			[]string{`{"portMappings":[{"hostPort":8080}]} null`, "null null", `{"portMappings":[{"hostPort":1}]} null`},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "1.0.0")
+			h.write(t, "net.d/cap.conf", `{"name":"cap","type":"macvlan",`+capabilities+`}`)
+			h.write(t, "net.d/args.conf", `{"name":"args","type":"macvlan","args":{"cni":{"a":"old","z":1},"other":true}}`)
+			conf := keys(fmt.Sprintf(`"delegates":[{"type":"bridge",%[1]s},{"type":"tuning","name":"second",%[1]s}]`, capabilities), annotated(tt.selection, tt.runtime...))
+			h.mustRun(t, "ADD", conf)
+			got := arguments(t, h)
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("arguments (-want +got):\n%s", diff)
+			}
+			// DEL and CHECK replay them (D8), without any annotation.
+			h.trace()
+			h.mustRun(t, "CHECK", bridge)
+			if diff := cmp.Diff(tt.want, arguments(t, h)); diff != "" {
+				t.Errorf("arguments of CHECK (-want +got):\n%s", diff)
+			}
+			h.trace()
+			h.mustRun(t, "DEL", bridge)
+			if got := arguments(t, h); len(got) != 3 || got[0] != tt.want[2] || got[2] != tt.want[0] {
+				t.Errorf("arguments of DEL %q, of ADD %q", got, tt.want)
+			}
+			h.clean(t)
+		})
+	}
+}
+
+// arguments are runtimeConfig and args of each call since the last trace.
+func arguments(t *testing.T, h *host) []string {
+	t.Helper()
+	var all []string
+	for _, c := range h.exec.Calls()[h.seen:] {
+		var in struct{ RuntimeConfig, Args json.RawMessage }
+		if err := json.Unmarshal(c.Stdin, &in); err != nil {
+			t.Fatal(err)
+		}
+		text := func(raw json.RawMessage) string {
+			if raw == nil {
+				return "null"
+			}
+			return string(raw)
+		}
+		all = append(all, text(in.RuntimeConfig)+" "+text(in.Args))
+	}
+	return all
+}
+
+// Not every pod has annotations, nor that one.
+func TestNothingSelected(t *testing.T) {
+	t.Parallel()
+	for _, conf := range []string{
+		`"runtimeConfig":null`,
+		`"runtimeConfig":{}`,
+		`"runtimeConfig":{"io.kubernetes.cri.pod-annotations":null}`,
+		`"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{}}`,
+		`"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"other":"x"}}`,
+		`"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"k8s.v1.cni.cncf.io/networks":null}}`,
+		annotated(""),
+		annotated(" "),
+		annotated("[]"),
+	} {
+		h := newHost(t, "1.0.0")
+		h.mustRun(t, "ADD", keys(bridge, conf))
+		wantTrace(t, h, "ADD bridge eth0")
+	}
+}
+
+// A selected network that wants a default route through a namespace that is
+// not there: the step after the plugins is inside the transaction (D21).
+func TestD21DefaultRouteFails(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.0.0")
+	err := h.run(t, "ADD", keys(bridge, annotated(`[{"name":"fast","default-route":["10.9.1.1"]}]`)))
+	wantError(t, err, 999, `"fast"`, "net1", "10.9.1.1")
+	wantTrace(t, h, "ADD bridge eth0", "ADD macvlan net1", "DEL macvlan net1", "DEL bridge eth0")
+	h.clean(t)
+	if h.printed.Len() > 0 {
+		t.Errorf("printed %s", h.printed.String())
+	}
+	// D55: a list without gateways is none.
+	h.mustRun(t, "ADD", keys(bridge, annotated(`[{"name":"fast","default-route":[]}]`)))
+}
+
+func TestSelectedSharesNothing(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.0.0")
+	h.write(t, "net.d/cap.conf", `{"name":"cap","type":"macvlan",`+capabilities+`}`)
+	h.mustRun(t, "ADD", keys(bridge, annotated(`[{"name":"cap","mac":"02:00:00:00:00:01"},{"name":"cap"}]`)))
+	if got := strings.Join(arguments(t, h), "; "); got != `null null; {"mac":"02:00:00:00:00:01"} null; null null` {
+		t.Errorf("arguments %s", got)
+	}
+}

@@ -1,0 +1,234 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/skel"
+
+	"github.com/metacni/metacni/examples/internal/programtest"
+)
+
+// Whatever is wrong is found before anything runs, has the right code, and is
+// said with file, network and key (G12, D5, D10, D25, D54, D60).
+func TestBadInput(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, keys string
+		code       uint
+		says       []string
+	}{
+		{"no delegates", ``, 7, []string{`"multi"`, `"delegates"`}},
+		{"null delegates", `"delegates":null`, 7, []string{`"multi"`, `"delegates"`}},
+		{"empty delegates", `"delegates":[]`, 7, []string{`"multi"`, `"delegates"`}},
+		{"delegates of the wrong type", `"delegates":{"type":"bridge"}`, 6, []string{`"multi"`, `"delegates"`}},
+		{"delegate of the wrong type", `"delegates":["bridge"]`, 6, []string{`"multi"`, `"delegates[0]"`}},
+		{"null delegate", `"delegates":[{"type":"bridge"},null]`, 7, []string{`"multi"`, `"delegates[1]"`}},
+		{"delegate without type", `"delegates":[{"type":"bridge"},{"name":"x"}]`, 7, []string{`"delegates[1].plugins"`, `"type"`}},
+		{"type of the wrong type", `"delegates":[{"type":5}]`, 6, []string{`"multi"`, `"delegates[0].type"`}},
+		{"empty type", `"delegates":[{"type":""}]`, 7, []string{`"multi"`, `delegates[0]`, `type`}},
+		{"no plugins", `"delegates":[{"name":"x","plugins":[]}]`, 7, []string{`"x"`, `"delegates[0].plugins"`}},
+		{"null plugins", `"delegates":[{"name":"x","plugins":null}]`, 6, []string{`"x"`, `"delegates[0].plugins"`}},
+		{"plugin without type", `"delegates":[{"name":"x","plugins":[{"type":"bridge"},{}]}]`, 7, []string{`"x"`, `"delegates[0].plugins[1].type"`}},
+		{"ipam of the wrong type", `"delegates":[{"type":"bridge","ipam":5}]`, 6, []string{`"delegates[0].ipam"`}},
+		{"a name that is a path", `"delegates":[{"type":"bridge","name":"../x"}]`, 7, []string{`"delegates[0].name"`}},
+		{"name of the wrong type", `"delegates":[{"type":"bridge","name":5}]`, 6, []string{`"delegates[0].name"`}},
+		{"a key twice", `"delegates":[{"type":"bridge","mtu":1,"mtu":2}]`, 6, []string{`"delegates[0].mtu"`}},
+		{"a type that is a path", `"delegates":[{"type":"../bridge"}]`, 7, []string{`"multi"`, `"../bridge"`}},
+		{"a plugin that is missing", `"delegates":[{"type":"bridge"},{"type":"absent","name":"x"}]`, 7, []string{`"x"`, `"absent"`, "not found"}},
+		{"itself", `"delegates":[{"type":"bridge"},{"type":"multinet","name":"x"}]`, 7, []string{`"x"`, `"multinet"`, "itself"}},
+
+		{"clusterNetwork of the wrong type", `"clusterNetwork":["x"]`, 6, []string{`"multi"`, `"clusterNetwork"`}},
+		{"clusterNetwork that is unknown", `"clusterNetwork":"absent"`, 7, []string{`"multi"`, `clusterNetwork`, `"absent"`, "net.d"}},
+		{"clusterNetwork in a bad file", `"clusterNetwork":"bad"`, 7, []string{`"bad"`, "net.d", "bad.conf", `"type"`}},
+		{"clusterNetwork in a missing file", `"clusterNetwork":"/absent/x.conf"`, 7, []string{`"multi"`, "clusterNetwork", "/absent/x.conf"}},
+		{"clusterNetwork that leads out", `"clusterNetwork":"../x"`, 7, []string{`"../x"`, "clusterNetwork"}},
+		{"defaultNetworks of the wrong type", keys(bridge, `"defaultNetworks":"x"`), 6, []string{`"multi"`, `"defaultNetworks"`}},
+		{"defaultNetworks that is unknown", keys(bridge, `"defaultNetworks":["fast","absent"]`), 7, []string{`defaultNetworks`, `"absent"`}},
+		{"confDir that is missing", `"clusterNetwork":"x","confDir":"/absent"`, 7, []string{"/absent", `"x"`}},
+		{"confDir of the wrong type", keys(bridge, `"confDir":5`), 6, []string{`"multi"`, `"confDir"`}},
+		{"binDir of the wrong type", keys(bridge, `"binDir":5`), 6, []string{`"multi"`, `"binDir"`}},
+		{"readinessindicatorfile of the wrong type", keys(bridge, `"readinessindicatorfile":true`), 6, []string{`"multi"`, `"readinessindicatorfile"`}},
+
+		{"runtimeConfig of the wrong type", keys(bridge, `"runtimeConfig":"x"`), 6, []string{`"multi"`, `"runtimeConfig"`}},
+		{"annotations of the wrong type", keys(bridge, `"runtimeConfig":{"io.kubernetes.cri.pod-annotations":["x"]}`), 6, []string{`"multi"`, "runtimeConfig.io.kubernetes.cri.pod-annotations"}},
+		{"annotation of the wrong type", keys(bridge, `"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"k8s.v1.cni.cncf.io/networks":5}}`), 6, []string{`"multi"`, "k8s.v1.cni.cncf.io/networks"}},
+		{"annotation that is not JSON", keys(bridge, annotated(`[{"name":`)), 6, []string{"k8s.v1.cni.cncf.io/networks"}},
+		{"selected network that is unknown", keys(bridge, annotated("fast,absent")), 7, []string{`"absent"`, "net.d"}},
+		{"selected network that is a path", keys(bridge, annotated(`[{"name":"/etc/x.conf"}]`)), 7, []string{"[0].name"}},
+		{"selected network without name", keys(bridge, annotated(`[{"name":"fast"},{"interface":"x"}]`)), 7, []string{"[1].name"}},
+		{"selected mac", keys(bridge, annotated(`[{"name":"fast","mac":"x"}]`)), 7, []string{`"fast"`, "[0].mac"}},
+		{"selected ips", keys(bridge, annotated(`[{"name":"fast","ips":["10.0.0.300"]}]`)), 7, []string{`"fast"`, "[0].ips[0]"}},
+		{"cni-args that do not fit", keys(bridge, annotated(`[{"name":"odd","cni-args":{"a":1}}]`)), 6, []string{`"odd"`, "plugins[0].args"}},
+		{"template for a name", keys(bridge, annotated("fast@net%d")), 4, []string{`net%d`}},
+		{"name of 16 bytes", keys(bridge, annotated("fast@abcdefghijklmnop")), 4, []string{"abcdefghijklmnop"}},
+		{"name of 16 bytes, but 8 letters", keys(bridge, annotated("fast@éééééééé")), 4, []string{"éééééééé"}},
+		{"a name asked for twice", keys(bridge, annotated("fast@a,storage@a")), 7, []string{`"a"`, `"fast"`, `"storage"`}},
+		{"the name of the first network", keys(bridge, annotated("fast@eth0")), 7, []string{`"eth0"`, `"fast"`}},
+		{"a name that is taken in the namespace", keys(bridge, annotated("fast@used0")), 7, []string{`"used0"`, `"fast"`}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "1.0.0")
+			h.taken = []string{"lo", "used0"}
+			h.write(t, "net.d/odd.conf", `{"name":"odd","type":"bridge","args":5}`)
+			err := h.run(t, "ADD", tt.keys)
+			wantError(t, err, tt.code, tt.says...)
+			wantTrace(t, h)
+			h.clean(t)
+			if h.printed.Len() > 0 {
+				t.Errorf("printed %q", h.printed.String())
+			}
+		})
+	}
+}
+
+// What is wrong with the call itself.
+func TestBadCall(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		edit func(*skel.CmdArgs)
+		code uint
+		says []string
+	}{
+		{"not JSON", func(a *skel.CmdArgs) { a.StdinData = []byte("{") }, 6, []string{"netconf"}},
+		{"nothing", func(a *skel.CmdArgs) { a.StdinData = nil }, 6, []string{"netconf"}},
+		{"null", func(a *skel.CmdArgs) { a.StdinData = []byte("null") }, 6, []string{"netconf"}},
+		{"an array", func(a *skel.CmdArgs) { a.StdinData = []byte("[]") }, 6, []string{"netconf"}},
+		{"trailing data", func(a *skel.CmdArgs) { a.StdinData = append(a.StdinData, '{') }, 6, []string{"netconf"}},
+		{"no interface name", func(a *skel.CmdArgs) { a.IfName = "" }, 4, []string{"ifname"}},
+		{"template for an interface name", func(a *skel.CmdArgs) { a.IfName = "net%d" }, 4, []string{"net%d"}},
+		{"interface name of 16 bytes", func(a *skel.CmdArgs) { a.IfName = "abcdefghijklmnop" }, 4, []string{"abcdefghijklmnop"}},
+		{"interface name that is a path", func(a *skel.CmdArgs) { a.IfName = "../x" }, 4, []string{"../x"}},
+		{"interface name that is taken", func(a *skel.CmdArgs) { a.IfName = "used0" }, 7, []string{`"used0"`, `"multi"`}},
+		{"no container ID", func(a *skel.CmdArgs) { a.ContainerID = "" }, 4, []string{"container ID"}},
+		{"container ID with a slash", func(a *skel.CmdArgs) { a.ContainerID = "a/b" }, 4, []string{"a/b"}},
+		{"container ID that leads out", func(a *skel.CmdArgs) { a.ContainerID = "../../x" }, 4, []string{"../../x"}},
+		{"container ID ..", func(a *skel.CmdArgs) { a.ContainerID = ".." }, 4, []string{".."}},
+		{"the host's own namespace", func(a *skel.CmdArgs) { a.Netns = "/proc/self/ns/net" }, 8, []string{"/proc/self/ns/net"}},
+	} {
+		for _, command := range []string{"ADD", "DEL"} {
+			t.Run(tt.name+" "+command, func(t *testing.T) {
+				t.Parallel()
+				h := newHost(t, "1.0.0")
+				h.taken = []string{"lo", "used0"}
+				before := programtest.Files(t, h.dir)
+				err := h.run(t, command, bridge, tt.edit)
+				if command == "ADD" || tt.code == 6 {
+					wantError(t, err, tt.code, tt.says...)
+				}
+				wantTrace(t, h)
+				h.clean(t)
+				if after := programtest.Files(t, h.dir); len(after) != len(before) {
+					t.Errorf("wrote outside cniDir: %q", after)
+				}
+			})
+		}
+	}
+}
+
+// The state directory is multinet's alone (D14).
+func TestD14StateDirectory(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		dir  string
+		code uint
+	}{
+		{`"state"`, 7},
+		{`"../state"`, 7},
+		{`"/var/lib/cni"`, 7},
+		{`"/var/lib/cni/"`, 7},
+		{`"/var/lib/cni/results"`, 7},
+		{`"/var/lib/x/../cni/results"`, 7},
+		{`5`, 6},
+	} {
+		for _, command := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS"} {
+			h := newHost(t, "1.1.0")
+			err := h.call(t.Context(), command, `{"cniVersion":"1.1.0","name":"multi","type":"multinet",`+bridge+`,"cniDir":`+tt.dir+`}`)
+			wantError(t, err, tt.code, `"multi"`, `"cniDir"`)
+			wantTrace(t, h)
+		}
+	}
+}
+
+// DEL and CHECK go by the record, whatever the configuration has become (G4,
+// D34, D75).
+func TestG4ConfigurationBrokenSince(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ name, keys string }{
+		{"no delegates", ``},
+		{"delegates of the wrong type", `"delegates":5`},
+		{"plugins gone", `"delegates":[{"name":"x","plugins":[]}]`},
+		{"another plugin", `"delegates":[{"type":"macvlan"}]`},
+		{"network gone", `"clusterNetwork":"absent"`},
+		{"confDir of the wrong type", `"confDir":5`},
+		{"clusterNetwork of the wrong type", `"clusterNetwork":5`},
+		{"runtimeConfig of the wrong type", `"runtimeConfig":"x"`},
+		{"readiness file gone", `"readinessindicatorfile":"/absent"`},
+		{"readiness file of the wrong type", `"readinessindicatorfile":5`},
+		{"a key twice", `"delegates":[{"type":"bridge","mtu":1,"mtu":2}]`},
+		{"not UTF-8", "\"x\":\"\xff\""},
+		{"selection broken", annotated(`[{"name":`)},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "1.0.0")
+			h.mustRun(t, "ADD", keys(`"delegates":[{"type":"bridge","mtu":1400}]`, annotated("storage")))
+			added := h.stdin(t, 0)
+			h.trace()
+			h.write(t, "net.d/storage.conflist", `{"name":"storage","plugins":[]}`)
+			h.mustRun(t, "CHECK", tt.keys)
+			if got := h.stdin(t, 0); got["mtu"] != added["mtu"] || got["name"] != added["name"] {
+				t.Errorf("CHECK with %v, added with %v", got, added)
+			}
+			wantTrace(t, h, "CHECK bridge eth0", "CHECK macvlan net1", "CHECK tuning net1")
+			h.mustRun(t, "DEL", tt.keys)
+			if got := h.stdin(t, 2); got["mtu"] != added["mtu"] || got["name"] != added["name"] {
+				t.Errorf("DEL with %v, added with %v", got, added)
+			}
+			wantTrace(t, h, "DEL tuning net1", "DEL macvlan net1", "DEL bridge eth0")
+			h.clean(t)
+		})
+	}
+}
+
+// A configuration holds credentials: no error repeats them (G5, D57, D58).
+func TestD57SecretsStay(t *testing.T) {
+	t.Parallel()
+	const secret = "hunter2hunter2"
+	for _, delegates := range []string{
+		`[{"type":"full","password":"` + secret + `"}]`,
+		`[{"type":"absent","password":"` + secret + `"}]`,
+		`[{"type":"bridge","ipam":["` + secret + `"]}]`,
+		`[{"type":"bridge","password":"` + secret + `","password":"x"}]`,
+		`[{"name":"x","plugins":[],"password":"` + secret + `"}]`,
+	} {
+		h := newHost(t, "1.1.0")
+		for _, command := range []string{"ADD", "CHECK", "STATUS", "GC"} {
+			err := h.run(t, command, keys(`"delegates":`+delegates, `"token":"`+secret+`"`, annotated("fast,absent", `"portMappings":["`+secret+`"]`)))
+			if err != nil && strings.Contains(err.Error(), secret) {
+				t.Errorf("%s: %v", command, err)
+			}
+		}
+		if strings.Contains(h.printed.String(), secret) {
+			t.Errorf("printed %s", h.printed.String())
+		}
+	}
+	h := newHost(t, "1.0.0")
+	h.mustRun(t, "ADD", `"delegates":[{"type":"bridge","password":"`+secret+`"}]`)
+	for _, words := range [][]string{{"list"}, {"show", "c1"}, {"status", "c1"}, {"gc", "--dry-run"}} {
+		var out strings.Builder
+		if err := operate(append(words, "--dir", h.state()), &out); err != nil || strings.Contains(out.String(), secret) {
+			t.Errorf("%v: %v: %s", words, err, out.String())
+		}
+	}
+	// Whoever may read it is the record's business: G12.
+	for _, path := range []string{h.state(), filepath.Join(h.state(), "c1"), filepath.Join(h.state(), "c1", "multi@eth0.json")} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%s: %v, %v", path, info, err)
+		}
+	}
+}

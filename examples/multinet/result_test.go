@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/types/create"
+	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/metacni/metacni/delegate/delegatetest"
+)
+
+// The result is the first network's, in the version the runtime asked for,
+// whatever the delegate's is (D29).
+func TestD29ResultVersion(t *testing.T) {
+	t.Parallel()
+	for _, asked := range version.All.SupportedVersions() {
+		for _, delegate := range []string{"", "0.2.0", "0.3.1", "1.0.0", "1.1.0"} {
+			h := newHost(t, asked)
+			own := ""
+			if delegate != "" {
+				own = `,"cniVersion":"` + delegate + `"`
+			}
+			h.mustRun(t, "ADD", keys(`"delegates":[{"type":"bridge"`+own+`},{"type":"tuning"}]`))
+			printed := h.printed.Bytes()
+			var v struct{ CNIVersion string }
+			if err := json.Unmarshal(printed, &v); err != nil || v.CNIVersion != asked {
+				t.Fatalf("asked %s of a delegate of %q: printed %s (%v)", asked, delegate, printed, err)
+			}
+			r, err := create.Create(asked, printed)
+			if err != nil {
+				t.Fatalf("%s: %v", printed, err)
+			}
+			got, err := types100.NewResultFromResult(r)
+			if err != nil || len(got.IPs) != 1 || got.IPs[0].Address.String() != "10.9.0.2/24" {
+				t.Errorf("asked %s of a delegate of %q: %s (%v)", asked, delegate, printed, err)
+			}
+		}
+	}
+}
+
+// A configuration without cniVersion is one of 0.1.0.
+func TestNoVersion(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "")
+	if err := h.call(t.Context(), "ADD", strings.Replace(h.conf(bridge), `"cniVersion":"",`, "", 1)); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.printed.String(); !strings.Contains(got, `"0.1.0"`) || !strings.Contains(got, `"ip4"`) {
+		t.Errorf("printed %s", got)
+	}
+}
+
+// Reporting is the last step of the transaction: when it fails everything is
+// undone (G2, D21).
+func TestG2ReportFails(t *testing.T) {
+	t.Parallel()
+	t.Run("result that cannot be expressed", func(t *testing.T) {
+		t.Parallel()
+		h := newHost(t, "0.2.0")
+		h.exec.Plugins["bridge"] = delegatetest.Result(&types100.Result{CNIVersion: "1.1.0"}) // 0.2.0 has no result without an address
+		err := h.run(t, "ADD", `"delegates":[{"type":"bridge","cniVersion":"1.0.0"},{"type":"tuning","cniVersion":"1.0.0"}]`)
+		wantError(t, err, 1, "0.2.0")
+		wantTrace(t, h, "ADD bridge eth0", "ADD tuning net1", "DEL tuning net1", "DEL bridge eth0")
+		h.clean(t)
+		if h.printed.Len() > 0 {
+			t.Errorf("printed %s", h.printed.String())
+		}
+	})
+	t.Run("nobody reads", func(t *testing.T) {
+		t.Parallel()
+		h := newHost(t, "1.0.0")
+		h.stdout = brokenPipe{}
+		wantError(t, h.run(t, "ADD", keys(bridge, annotated("storage"))), 5, "broken pipe")
+		wantTrace(t, h, "ADD bridge eth0", "ADD macvlan net1", "ADD tuning net1", "DEL tuning net1", "DEL macvlan net1", "DEL bridge eth0")
+		h.clean(t)
+	})
+	t.Run("undoing fails", func(t *testing.T) {
+		t.Parallel()
+		h := newHost(t, "1.0.0")
+		h.stdout = brokenPipe{}
+		wantError(t, h.run(t, "ADD", `"delegates":[{"type":"stuck"},{"type":"bridge"}]`), 5, "broken pipe", "device is busy", `"stuck"`)
+		wantTrace(t, h, "ADD stuck eth0", "ADD bridge net1", "DEL bridge net1", "DEL stuck eth0")
+		// D1, D2: the record stays as long as DEL fails.
+		wantError(t, h.run(t, "DEL", ""), 108, `"stuck"`)
+		wantError(t, h.run(t, "DEL", ""), 108, `"stuck"`)
+		h.exec.Plugins["stuck"] = delegatetest.Result(nil)
+		h.mustRun(t, "DEL", "")
+		h.clean(t)
+	})
+}
+
+type brokenPipe struct{}
+
+func (brokenPipe) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
+
+// A delegate's code survives, with the network and the plugin, and what ran is
+// undone (G2, G5, D8, D17, D18, D77).
+func TestG5DelegateFails(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.0.0")
+	err := h.run(t, "ADD", `"delegates":[{"type":"bridge"},{"name":"second","plugins":[{"type":"macvlan"},{"type":"full"},{"type":"tuning"}]}]`)
+	wantError(t, err, 107, `"second"`, `"full"`, "net1", "no free device")
+	wantTrace(t, h, "ADD bridge eth0", "ADD macvlan net1", "ADD full net1", "DEL full net1", "DEL macvlan net1", "DEL bridge eth0")
+	h.clean(t)
+}
+
+// The end of the context, a signal in real life, ends a hanging delegate: code
+// 11 and everything undone (G2, G6).
+func TestG6ContextEnds(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.0.0")
+	ctx, cancel := context.WithCancel(t.Context())
+	h.exec.Plugins["hung"] = delegatetest.Result(nil)
+	hung := delegatetest.HangOn("ADD", delegatetest.Result(nil))
+	h.exec.Plugins["hung"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.Command == "ADD" {
+			cancel()
+		}
+		return hung(ctx, c)
+	}
+	err := h.call(ctx, "ADD", h.conf(`"delegates":[{"type":"bridge"},{"type":"hung"}]`))
+	wantError(t, err, 11, `"hung"`)
+	wantTrace(t, h, "ADD bridge eth0", "ADD hung net1", "DEL hung net1", "DEL bridge eth0")
+	h.clean(t)
+}

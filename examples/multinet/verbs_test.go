@@ -1,0 +1,248 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+
+	"github.com/metacni/metacni/delegate/delegatetest"
+)
+
+// The readiness indicator file holds up ADD, for a while, and STATUS; never
+// DEL, CHECK and GC (D31). The time in here is the bubble's.
+func TestD31Readiness(t *testing.T) {
+	t.Parallel()
+	took := func(t *testing.T, want time.Duration, do func()) {
+		t.Helper()
+		start := time.Now()
+		do()
+		if got := time.Since(start); got != want {
+			t.Errorf("took %v, want %v", got, want)
+		}
+	}
+	bubble := func(name string, test func(t *testing.T, h *host, conf, file string)) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				h := newHost(t, "1.1.0")
+				file := filepath.Join(h.dir, "ready")
+				test(t, h, keys(bridge, `"readinessindicatorfile":"`+file+`"`), file)
+			})
+		})
+	}
+	bubble("missing", func(t *testing.T, h *host, conf, file string) {
+		took(t, readyTimeout, func() {
+			wantError(t, h.run(t, "ADD", conf), 11, `"multi"`, "readinessindicatorfile", file)
+		})
+		took(t, 0, func() {
+			wantError(t, h.run(t, "STATUS", conf), 50, `"multi"`, "readinessindicatorfile", file)
+		})
+		wantTrace(t, h)
+		h.clean(t)
+	})
+	bubble("comes", func(t *testing.T, h *host, conf, file string) {
+		time.AfterFunc(1990*time.Millisecond, func() { h.write(t, "ready", "") })
+		took(t, 2*time.Second, func() { h.mustRun(t, "ADD", conf) })
+		wantTrace(t, h, "ADD bridge eth0")
+	})
+	bubble("there, then gone", func(t *testing.T, h *host, conf, file string) {
+		h.write(t, "ready", "")
+		took(t, 0, func() { h.mustRun(t, "ADD", conf) })
+		took(t, 0, func() { h.mustRun(t, "STATUS", conf) })
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+		took(t, 0, func() {
+			h.mustRun(t, "CHECK", conf)
+			h.mustRun(t, "GC", keys(conf, `"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]`))
+			h.mustRun(t, "DEL", conf)
+		})
+		h.clean(t)
+	})
+	bubble("the caller gives up", func(t *testing.T, h *host, conf, _ string) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		took(t, time.Second, func() {
+			wantError(t, h.call(ctx, "ADD", h.conf(conf)), 11, "readinessindicatorfile")
+		})
+	})
+	bubble("a configuration that is wrong is not waited with", func(t *testing.T, h *host, conf, _ string) {
+		took(t, 0, func() {
+			wantError(t, h.run(t, "ADD", strings.Replace(conf, `{"type":"bridge"}`, "5", 1)), 6, "delegates")
+		})
+	})
+}
+
+// STATUS answers 50 for what may become ready, 51 where a delegate says so,
+// and the configuration's code for what will not.
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, keys string
+		code       uint
+		says       string
+	}{
+		{"ready", bridge, 0, ""},
+		{"not asked for what pods select", keys(bridge, annotated("absent")), 0, ""},
+		{"network that is not there yet", `"clusterNetwork":"absent"`, 50, `"absent"`},
+		{"plugin that is not there yet", `"delegates":[{"type":"absent"}]`, 50, `"absent"`},
+		{"not ready", `"delegates":[{"type":"later"}]`, 50, "come back"},
+		{"limited", `"delegates":[{"type":"bridge"},{"type":"cut"}]`, 51, "cut off"},
+		{"any other code", `"delegates":[{"type":"odd"}]`, 50, "odd"},
+		{"nothing to attach", ``, 7, "delegates"},
+		{"not the JSON expected", `"delegates":5`, 6, "delegates"},
+		{"a bad file", `"clusterNetwork":"bad"`, 50, "bad.conf"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "1.1.0")
+			h.exec.Plugins["later"] = delegatetest.FailOn("STATUS", 50, "come back", delegatetest.Result(nil))
+			h.exec.Plugins["cut"] = delegatetest.FailOn("STATUS", 51, "cut off", delegatetest.Result(nil))
+			h.exec.Plugins["odd"] = delegatetest.FailOn("STATUS", 100, "odd", delegatetest.Result(nil))
+			wantError(t, h.run(t, "STATUS", tt.keys), tt.code, tt.says)
+			h.clean(t)
+		})
+	}
+}
+
+func gcFor(attachments ...string) string {
+	var all []string
+	for _, a := range attachments {
+		container, ifname, _ := strings.Cut(a, " ")
+		all = append(all, `{"containerID":"`+container+`","ifname":"`+ifname+`"}`)
+	}
+	return `"cni.dev/valid-attachments":[` + strings.Join(all, ",") + `]`
+}
+
+// GC deletes what the runtime does not list, from its own record, and tells
+// delegates what is left under their names (G10, D70, D72, D73).
+func TestG10GC(t *testing.T) {
+	t.Parallel()
+	in := func(id string) func(*skel.CmdArgs) { return func(a *skel.CmdArgs) { a.ContainerID = id } }
+	start := func(t *testing.T) *host {
+		h := newHost(t, "1.1.0")
+		h.mustRun(t, "ADD", keys(bridge, annotated("storage")))
+		h.mustRun(t, "ADD", bridge, in("c2"))
+		h.trace()
+		return h
+	}
+	t.Run("stale", func(t *testing.T) {
+		t.Parallel()
+		h := start(t)
+		h.mustRun(t, "GC", keys(`"delegates":[{"type":"bridge"},{"type":"tuning","name":"new"}]`, gcFor("c2 eth0")))
+		got := h.trace()
+		want := []string{"DEL tuning net1", "DEL macvlan net1", "DEL bridge eth0", "GC bridge", "GC tuning"}
+		if strings.Join(got, ", ") != strings.Join(want, ", ") {
+			t.Errorf("calls %q, want %q", got, want)
+		}
+		for _, c := range h.exec.Calls() {
+			if c.String() == "GC bridge" && !strings.Contains(string(c.Stdin), `"cni.dev/valid-attachments":[{"containerID":"c2","ifname":"eth0"}]`) {
+				t.Errorf("GC of bridge with %s", c.Stdin)
+			}
+			if c.String() == "GC tuning" && !strings.Contains(string(c.Stdin), `"cni.dev/valid-attachments":[]`) {
+				t.Errorf("GC of a network that has no attachments with %s", c.Stdin)
+			}
+		}
+		h.mustRun(t, "DEL", bridge, in("c2"))
+		h.clean(t)
+	})
+	t.Run("old key", func(t *testing.T) {
+		t.Parallel()
+		h := start(t)
+		h.mustRun(t, "GC", keys(bridge, strings.Replace(gcFor(), "valid-attachments", "attachments", 1)))
+		h.clean(t)
+	})
+	t.Run("current configuration broken", func(t *testing.T) {
+		t.Parallel()
+		h := start(t)
+		wantError(t, h.run(t, "GC", keys(`"clusterNetwork":"absent"`, gcFor())), 7, `"absent"`)
+		h.clean(t)
+	})
+	for name, list := range map[string]string{
+		"no list":                          `"x":1`,
+		"null":                             `"cni.dev/valid-attachments":null`,
+		"list of the wrong type":           `"cni.dev/valid-attachments":{}`,
+		"list of nothings":                 `"cni.dev/valid-attachments":[{}]`,
+		"list of what names no container":  `"cni.dev/valid-attachments":[{"ifname":"eth0"}]`,
+		"list of what names no interface":  `"cni.dev/valid-attachments":[{"containerID":"c1"}]`,
+		"list of which one element is bad": `"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"},null]`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := start(t)
+			err := h.run(t, "GC", keys(bridge, list))
+			code := uint(7)
+			if strings.Contains(name, "type") {
+				code = 6
+			}
+			wantError(t, err, code, "multi")
+			wantTrace(t, h)
+			if len(h.exec.Live()) == 0 {
+				t.Error("everything is deleted")
+			}
+		})
+	}
+}
+
+// A damaged record harms its own attachment only, and is reported until
+// someone deals with it (G11, D4).
+func TestG11Damaged(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.1.0")
+	other := func(a *skel.CmdArgs) { a.ContainerID = "c2" }
+	h.mustRun(t, "ADD", bridge)
+	h.mustRun(t, "ADD", bridge, other)
+	h.trace()
+	h.write(t, "state/c1/multi@eth0.json", `[]`) // D5
+	for range 2 {
+		for _, command := range []string{"ADD", "CHECK", "DEL"} {
+			wantError(t, h.run(t, command, bridge), 5, "multi", "c1")
+		}
+	}
+	wantTrace(t, h)
+	wantError(t, h.run(t, "GC", keys(bridge, gcFor("c2 eth0"))), 5, "c1")
+	h.mustRun(t, "CHECK", bridge, other)
+	h.mustRun(t, "DEL", bridge, other)
+	if live := strings.Join(h.exec.Live(), " "); live != "bridge c1 eth0" {
+		t.Errorf("left: %q", live)
+	}
+}
+
+// DEL works in whatever namespace, and without one (D39).
+func TestD39NoNamespace(t *testing.T) {
+	t.Parallel()
+	for _, netns := range []string{"", "/absent", "/proc/self/ns/net"} {
+		h := newHost(t, "1.0.0")
+		h.mustRun(t, "ADD", bridge)
+		h.mustRun(t, "DEL", bridge, func(a *skel.CmdArgs) { a.Netns, a.Args = netns, "" })
+		h.clean(t)
+	}
+}
+
+// An attachment belongs to a network of the runtime: another one of the same
+// container is not touched (D6).
+func TestD6OtherNetworks(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.0.0")
+	blue := strings.Replace(h.conf(bridge), `"multi"`, `"blue"`, 1)
+	eth1 := func(a *skel.CmdArgs) { a.IfName = "eth1" }
+	h.mustRun(t, "ADD", bridge)
+	if err := h.call(t.Context(), "ADD", blue, eth1); err != nil {
+		t.Fatal(err)
+	}
+	h.mustRun(t, "DEL", bridge, eth1) // is not of this network
+	h.mustRun(t, "DEL", bridge)
+	if live := h.exec.Live(); len(live) != 1 || live[0] != "bridge c1 eth1" {
+		t.Errorf("left: %q", live)
+	}
+	if err := h.call(t.Context(), "DEL", blue, eth1); err != nil {
+		t.Fatal(err)
+	}
+	h.clean(t)
+}
