@@ -117,11 +117,11 @@ func Intend(as []Attachment) []Attached {
 // [ErrResult] when there is none or it cannot be decoded.
 func (a Attached) Decode() (types.Result, error) {
 	if a.Result == nil {
-		return nil, &Error{Command: "ADD", Network: a.Network.Name(), ContainerID: a.ContainerID, IfName: a.IfName, Err: fmt.Errorf("%w: there is none", ErrResult)}
+		return nil, a.fail("ADD", fmt.Errorf("%w: there is none", ErrResult))
 	}
 	r, err := typed(a.Result)
 	if err != nil {
-		return nil, &Error{Command: "ADD", Network: a.Network.Name(), ContainerID: a.ContainerID, IfName: a.IfName, Err: err}
+		return nil, a.fail("ADD", err)
 	}
 	return r, nil
 }
@@ -129,7 +129,7 @@ func (a Attached) Decode() (types.Result, error) {
 // PrintTo writes the result to w as the answer to an ADD, in one write: as it
 // is when it is of version cniVersion, and else converted. It fails as Decode
 // does, with CNI code 1 when the version cannot express the result, and with
-// code 5 when w fails.
+// code 5 when w fails; the error is an [*Error].
 func (a Attached) PrintTo(w io.Writer, cniVersion string) error {
 	r, err := a.Decode()
 	if err != nil {
@@ -142,14 +142,20 @@ func (a Attached) PrintTo(w io.Writer, cniVersion string) error {
 			err = r.PrintTo(out)
 		}
 		if err != nil {
-			return types.NewError(types.ErrIncompatibleCNIVersion, "result cannot be expressed in version "+cniVersion, err.Error())
+			return a.fail("ADD", types.NewError(types.ErrIncompatibleCNIVersion, "result cannot be expressed in version "+cniVersion, err.Error()))
 		}
 	}
 	out.WriteByte('\n')
 	if _, err := w.Write(out.Bytes()); err != nil {
-		return types.NewError(types.ErrIOFailure, "print the result", err.Error())
+		return a.fail("ADD", types.NewError(types.ErrIOFailure, "print the result", err.Error()))
 	}
 	return nil
+}
+
+// fail says that command failed for a because of err, and no plugin of it in
+// particular.
+func (a Attachment) fail(command string, err error) error {
+	return &Error{Command: command, Network: a.Network.Name(), ContainerID: a.ContainerID, IfName: a.IfName, Err: err}
 }
 
 func (iv *Invoker) exec() invoke.Exec {

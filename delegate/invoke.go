@@ -45,7 +45,7 @@ func checkAttachment(command string, a Attachment) error {
 	if err == nil {
 		return nil
 	}
-	return &Error{Command: command, Network: a.Network.Name(), ContainerID: a.ContainerID, IfName: a.IfName, Err: err}
+	return a.fail(command, err)
 }
 
 // checkNetwork refuses a network that no plugin can be asked about.

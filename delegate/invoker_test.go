@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -137,7 +138,7 @@ func TestAttachedDecodeFails(t *testing.T) {
 	t.Parallel()
 	a := attach(network(t, "1.0.0", "blue", "bridge"))
 	for name, result := range map[string]json.RawMessage{
-		"none": nil, "not JSON": json.RawMessage("{"), "unknown version": json.RawMessage(`{"cniVersion":"9.0.0"}`),
+		"none": nil, "null": json.RawMessage("null"), "not JSON": json.RawMessage("{"), "unknown version": json.RawMessage(`{"cniVersion":"9.0.0"}`),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -147,6 +148,43 @@ func TestAttachedDecodeFails(t *testing.T) {
 				t.Errorf("err = %v", err)
 			}
 		})
+	}
+}
+
+// brokenPipe is where nothing can be printed.
+type brokenPipe struct{}
+
+func (brokenPipe) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
+// The runtime gets the result in the version it asked for (D29), in one write.
+func TestAttachedPrintTo(t *testing.T) {
+	t.Parallel()
+	const printed = `{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.2/24"}],"x":1.50e2}`
+	a := attach(network(t, "1.0.0", "blue", "bridge"))
+	for _, tt := range []struct{ name, result, version, want string }{
+		{"as it is", printed, "1.0.0", printed + "\n"},
+		{"converted", printed, "0.4.0", `"version": "4"`},
+	} {
+		var out strings.Builder
+		if err := added(a, tt.result).PrintTo(&out, tt.version); err != nil || !strings.Contains(out.String(), tt.want) || !json.Valid([]byte(out.String())) {
+			t.Errorf("%s: printed %q: %v", tt.name, &out, err)
+		}
+	}
+	for _, tt := range []struct {
+		name, result, version string
+		to                    io.Writer
+		code                  uint
+	}{
+		{"no result", "null", "1.0.0", io.Discard, types.ErrDecodingFailure},
+		{"inexpressible", `{"cniVersion":"1.0.0"}`, "0.2.0", io.Discard, types.ErrIncompatibleCNIVersion},
+		{"unknown version", printed, "9.0.0", io.Discard, types.ErrIncompatibleCNIVersion},
+		{"broken pipe", printed, "1.0.0", brokenPipe{}, types.ErrIOFailure},
+	} {
+		err := added(a, tt.result).PrintTo(tt.to, tt.version)
+		var e *delegate.Error
+		if status.Code(err) != tt.code || !errors.As(err, &e) || e.Network != "blue" {
+			t.Errorf("%s: %v, want code %d", tt.name, err, tt.code)
+		}
 	}
 }
 
@@ -295,6 +333,7 @@ func TestPrevResultOfDelAndCheck(t *testing.T) {
 		{"of no known version", "1.0.0", `{"cniVersion":"7.0.0"}`, "", ""},
 		{"not convertible", "0.4.0", `{"cniVersion":"0.4.0","ips":7,"ips":8}`, "", ""},
 		{"with a key twice", "1.0.0", `{"cniVersion":"1.0.0","x":1,"x":2}`, `{"cniVersion":"1.0.0"}`, `{"cniVersion":"1.0.0"}`},
+		{"null", "1.0.0", `null`, "", ""},
 		{"broken", "1.0.0", `{"cniVersion":"1.0.0"`, "", ""},
 	}
 	for _, tt := range tests {

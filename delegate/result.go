@@ -90,6 +90,9 @@ func versionOf(result []byte) string {
 
 // typed decodes a result that has a cniVersion.
 func typed(result []byte) (types.Result, error) {
+	if !bytes.HasPrefix(bytes.TrimSpace(result), []byte("{")) {
+		return nil, fmt.Errorf("%w: not an object", ErrResult) // null would decode
+	}
 	r, err := create.Create(versionOf(result), result)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrResult, err)

@@ -39,7 +39,8 @@ type Plugin func(ctx context.Context, c Call) ([]byte, error)
 
 // Exec is a fake [invoke.Exec] of plugins that live in memory. The zero Exec
 // has no plugins. It is safe for concurrent use; Plugins must not change while
-// a plugin is looked up or runs.
+// a plugin is looked up or runs. There is no process, so there is nothing to
+// hand files to and no process ID to report.
 //
 // [invoke.Exec]: https://pkg.go.dev/github.com/containernetworking/cni/pkg/invoke#Exec
 type Exec struct {

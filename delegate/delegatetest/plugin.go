@@ -33,8 +33,11 @@ func answer(c Call, r types.Result) ([]byte, error) {
 	if err := json.Unmarshal(c.Stdin, &conf); err != nil {
 		return nil, types.NewError(types.ErrDecodingFailure, "delegatetest: "+err.Error(), "")
 	}
+	if conf.CNIVersion == "" {
+		conf.CNIVersion = "0.1.0" // as the specification has it; libcni leaves it empty
+	}
 	if r == nil {
-		if conf.PrevResult != nil {
+		if len(conf.PrevResult) > 0 && string(conf.PrevResult) != "null" {
 			return conf.PrevResult, nil
 		}
 		return json.Marshal(map[string]string{"cniVersion": conf.CNIVersion})

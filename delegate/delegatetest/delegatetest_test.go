@@ -1,0 +1,279 @@
+package delegatetest_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/types/create"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate/delegatetest"
+)
+
+var _ invoke.Exec = (*delegatetest.Exec)(nil)
+
+// A leak is seen: the second plugin fails, and nobody undoes the first.
+func Example() {
+	ctx := context.Background()
+	exec := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
+		"bridge": delegatetest.Result(nil),
+		"sriov":  delegatetest.FailOn("ADD", 11, "no free device", delegatetest.Result(nil)),
+	}}
+	for _, plugin := range []string{"bridge", "sriov"} {
+		path, err := exec.FindInPath(plugin, nil)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		_, err = exec.ExecPlugin(ctx, path, []byte(`{"cniVersion":"1.0.0"}`), []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0"})
+		fmt.Println(plugin, err)
+	}
+	fmt.Println(strings.Join(exec.Trace(), "\n"))
+	fmt.Println(strings.Join(exec.Live(), "\n"))
+	// Output:
+	// bridge <nil>
+	// sriov no free device
+	// ADD bridge eth0
+	// ADD sriov eth0
+	// bridge c1 eth0
+	// sriov c1 eth0
+}
+
+// call runs one command of the plugin called typ.
+func call(x *delegatetest.Exec, command, typ, container, ifname, stdin string) ([]byte, error) {
+	return x.ExecPlugin(context.Background(), "/delegatetest/"+typ, []byte(stdin), []string{
+		"PATH=/bin", "CNI_COMMAND=" + command, "CNI_CONTAINERID=" + container, "CNI_IFNAME=" + ifname, "CNI_NETNS=/n", "CNI_ARGS=A=b=c",
+	})
+}
+
+func TestLive(t *testing.T) {
+	t.Parallel()
+	ok := delegatetest.Result(nil)
+	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
+		"good": ok, "badadd": delegatetest.FailOn("ADD", 5, "no", ok), "baddel": delegatetest.FailOn("DEL", 5, "no", ok), "noisy": delegatetest.NoiseOn("DEL", "x", ok),
+	}}
+	for i, step := range []struct {
+		command, typ, container, ifname string
+		fails                           bool
+		live                            []string
+	}{
+		{"DEL", "good", "c", "e", false, nil}, // before any ADD
+		{"ADD", "good", "c", "e", false, []string{"good c e"}},
+		{"ADD", "good", "c", "e", false, []string{"good c e"}}, // listed once
+		{"ADD", "good", "b", "e", false, []string{"good b e", "good c e"}},
+		{"CHECK", "good", "b", "e", false, []string{"good b e", "good c e"}},
+		{"DEL", "good", "b", "f", false, []string{"good b e", "good c e"}}, // another interface
+		{"DEL", "good", "b", "e", false, []string{"good c e"}},
+		{"ADD", "badadd", "c", "e", true, []string{"badadd c e", "good c e"}}, // it may have done a part
+		{"DEL", "badadd", "c", "e", false, []string{"good c e"}},
+		{"ADD", "baddel", "c", "e", false, []string{"baddel c e", "good c e"}},
+		{"DEL", "baddel", "c", "e", true, []string{"baddel c e", "good c e"}},
+		{"ADD", "noisy", "c", "e", false, []string{"baddel c e", "good c e", "noisy c e"}},
+		{"DEL", "noisy", "c", "e", false, []string{"baddel c e", "good c e"}},
+		{"DEL", "good", "c", "e", false, []string{"baddel c e"}},
+	} {
+		_, err := call(x, step.command, step.typ, step.container, step.ifname, `{"cniVersion":"1.0.0"}`)
+		if (err != nil) != step.fails {
+			t.Errorf("step %d: %v", i, err)
+		}
+		if diff := cmp.Diff(step.live, x.Live()); diff != "" {
+			t.Errorf("step %d, %s %s: alive (-want +got):\n%s", i, step.command, step.typ, diff)
+		}
+	}
+}
+
+func TestCalls(t *testing.T) {
+	t.Parallel()
+	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"p": delegatetest.Result(nil)}}
+	in, env := []byte(`{"cniVersion":"1.1.0"}`), []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=c", "CNI_NETNS=/n", "CNI_IFNAME=e", "CNI_ARGS=A=b=c", "X=1"}
+	if _, err := x.ExecPlugin(t.Context(), "/opt/p", in, env); err != nil {
+		t.Fatal(err)
+	}
+	want := []delegatetest.Call{{
+		Command: "ADD", Plugin: "p", ContainerID: "c", NetNS: "/n", IfName: "e", Args: "A=b=c",
+		Env: []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=c", "CNI_NETNS=/n", "CNI_IFNAME=e", "CNI_ARGS=A=b=c", "X=1"}, Stdin: []byte(`{"cniVersion":"1.1.0"}`),
+	}}
+	in[0], env[0] = 'x', "x" // the calls are copies
+	got := x.Calls()
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+	got[0].Plugin = "x" // so is the list
+	if _, err := x.ExecPlugin(t.Context(), "/opt/p", nil, []string{"CNI_COMMAND=GC", "garbage"}); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"ADD p e", "GC p"}, x.Trace()); diff != "" {
+		t.Errorf("trace (-want +got):\n%s", diff)
+	}
+}
+
+func TestUnknownPlugin(t *testing.T) {
+	t.Parallel()
+	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"b": nil, "a": nil}}
+	if path, err := x.FindInPath("a", nil); err != nil || path != "/delegatetest/a" {
+		t.Errorf("a is at %q: %v", path, err)
+	}
+	if _, err := x.FindInPath("c", []string{"/bin"}); err == nil || err.Error() != `delegatetest: no plugin "c" among ["a" "b"]` {
+		t.Errorf("err = %v", err)
+	}
+	if _, err := new(delegatetest.Exec).ExecPlugin(t.Context(), "/bin/c", nil, []string{"CNI_COMMAND=ADD"}); err == nil {
+		t.Error("ran what is not there")
+	}
+	if got := new(delegatetest.Exec).Live(); len(got) > 0 {
+		t.Errorf("alive in nothing: %q", got)
+	}
+}
+
+func TestResult(t *testing.T) {
+	t.Parallel()
+	r := &types100.Result{CNIVersion: "1.1.0", Interfaces: []*types100.Interface{{Name: "eth0"}}}
+	tests := []struct {
+		name, stdin string
+		result      types.Result
+		want        string
+		code        uint
+	}{
+		{"empty", `{"cniVersion":"1.0.0"}`, nil, `{"cniVersion":"1.0.0"}`, 0},
+		{"empty of no version", `{}`, nil, `{"cniVersion":"0.1.0"}`, 0},
+		{"prevResult", `{"cniVersion":"1.0.0","prevResult":{"x":1.0}}`, nil, `{"x":1.0}`, 0},
+		{"prevResult null", `{"cniVersion":"1.0.0","prevResult":null}`, nil, `{"cniVersion":"1.0.0"}`, 0},
+		{"given", `{"cniVersion":"1.1.0"}`, r, `{"cniVersion":"1.1.0","interfaces":[{"name":"eth0"}]}`, 0},
+		{"given, in another version", `{"cniVersion":"0.4.0"}`, r, `{"cniVersion":"0.4.0","interfaces":[{"name":"eth0"}]}`, 0},
+		{"given, in no version", `{}`, &types100.Result{CNIVersion: "1.0.0", IPs: []*types100.IPConfig{{Address: net.IPNet{IP: net.IPv4(10, 1, 0, 2), Mask: net.CIDRMask(24, 32)}}}}, `{"cniVersion":"0.1.0"}`, 0},
+		{"unknown version", `{"cniVersion":"9.0.0"}`, r, "", types.ErrIncompatibleCNIVersion},
+		{"not JSON", `{`, r, "", types.ErrDecodingFailure},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"p": delegatetest.Result(tt.result)}}
+			out, err := call(x, "ADD", "p", "c", "e", tt.stdin)
+			var said *types.Error
+			if tt.code != 0 {
+				if !errors.As(err, &said) || said.Code != tt.code {
+					t.Errorf("err = %v, want code %d", err, tt.code)
+				}
+				return
+			}
+			if err != nil || !strings.Contains(compact(string(out)), strings.TrimSuffix(tt.want, "}")) {
+				t.Errorf("printed %s, want %s: %v", out, tt.want, err)
+			}
+			if _, err := create.CreateFromBytes(out); err != nil && tt.name != "prevResult" {
+				t.Errorf("%s is no result: %v", out, err)
+			}
+		})
+	}
+}
+
+// compact leaves out what results of old versions print of nothing.
+func compact(s string) string { return strings.ReplaceAll(s, `,"dns":{}`, "") }
+
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"p": delegatetest.Result(nil)}}
+	info, err := invoke.GetVersionInfo(t.Context(), "/delegatetest/p", x)
+	if err != nil || len(info.SupportedVersions()) == 0 {
+		t.Errorf("versions %v: %v", info, err)
+	}
+	for _, command := range []string{"CHECK", "DEL", "GC", "STATUS"} {
+		if out, err := call(x, command, "p", "c", "e", ""); out != nil || err != nil {
+			t.Errorf("%s printed %q: %v", command, out, err)
+		}
+	}
+}
+
+// A combinator replaces its command, and leaves the others to the plugin.
+func TestCombinators(t *testing.T) {
+	t.Parallel()
+	base := delegatetest.Result(nil)
+	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
+		"fail":  delegatetest.FailOn("CHECK", 105, "changed", base),
+		"noise": delegatetest.NoiseOn("ADD", "hello ", base),
+		"both":  delegatetest.FailOn("DEL", 6, "no", delegatetest.NoiseOn("ADD", "hello ", base)),
+		"bad":   delegatetest.NoiseOn("ADD", "hello", delegatetest.FailOn("ADD", 7, "no", base)),
+		"hang":  delegatetest.HangOn("DEL", base),
+	}}
+	const conf = `{"cniVersion":"1.0.0"}`
+	for _, tt := range []struct {
+		command, typ, out string
+		code              uint
+	}{
+		{"ADD", "fail", conf, 0},
+		{"CHECK", "fail", "", 105},
+		{"ADD", "noise", "hello " + conf, 0},
+		{"DEL", "noise", "", 0},
+		{"ADD", "both", "hello " + conf, 0},
+		{"DEL", "both", "", 6},
+		{"ADD", "bad", "hello", 7},
+		{"ADD", "hang", conf, 0},
+	} {
+		out, err := call(x, tt.command, tt.typ, "c", "e", conf)
+		var said *types.Error
+		if errors.As(err, &said) != (tt.code != 0) || said != nil && said.Code != tt.code || string(out) != tt.out {
+			t.Errorf("%s %s printed %q, want %q: %v, want code %d", tt.command, tt.typ, out, tt.out, err, tt.code)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := x.ExecPlugin(ctx, "/p/hang", nil, []string{"CNI_COMMAND=DEL", "CNI_CONTAINERID=c", "CNI_IFNAME=e"})
+	if err == nil || errors.Is(err, context.Canceled) {
+		t.Errorf("a killed process says no more than that: %v", err)
+	}
+	if !strings.Contains(strings.Join(x.Live(), ","), "hang c e") {
+		t.Errorf("a DEL that hung counts: alive %q", x.Live())
+	}
+}
+
+func TestConcurrentUse(t *testing.T) {
+	t.Parallel()
+	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"p": delegatetest.Result(nil)}}
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for _, command := range []string{"ADD", "CHECK", "DEL"} {
+				if _, err := call(x, command, "p", fmt.Sprint("c", i), "e", `{"cniVersion":"1.0.0"}`); err != nil {
+					t.Error(err)
+				}
+				x.Live()
+				x.Trace()
+			}
+		})
+	}
+	wg.Wait()
+	if got := x.Live(); len(got) > 0 || len(x.Calls()) != 24 {
+		t.Errorf("alive %q after %d calls", got, len(x.Calls()))
+	}
+}
+
+// The fake serves libcni as well, and shows what libcni leaves behind (D17).
+func TestWithLibcni(t *testing.T) {
+	t.Parallel()
+	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
+		"a": delegatetest.Result(nil), "b": delegatetest.FailOn("ADD", 11, "later", delegatetest.Result(nil)),
+	}}
+	conf, err := json.Marshal(map[string]any{"name": "blue", "cniVersion": "1.0.0", "plugins": []map[string]string{{"type": "a"}, {"type": "b"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := libcni.ConfListFromBytes(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cni := libcni.NewCNIConfigWithCacheDir([]string{"/bin"}, t.TempDir(), x)
+	if _, err := cni.AddNetworkList(t.Context(), list, &libcni.RuntimeConf{ContainerID: "c", IfName: "e"}); err == nil {
+		t.Error("the ADD has succeeded")
+	}
+	if diff := cmp.Diff([]string{"a c e", "b c e"}, x.Live()); diff != "" {
+		t.Errorf("alive (-want +got):\n%s", diff)
+	}
+}
