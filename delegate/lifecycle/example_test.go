@@ -1,0 +1,80 @@
+package lifecycle_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/scratch"
+)
+
+// The life of an attachment to two networks, with plugins that live in memory.
+func Example() {
+	dir, err := os.MkdirTemp("", "lifecycle")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(dir)
+	pods, err := netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"pods","type":"bridge"}`))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	storage, err := netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"storage","type":"sriov"}`))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	works := delegatetest.Result(nil)
+	exec := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"bridge": works, "sriov": works}}
+	m := &lifecycle.Manager{Invoker: &delegate.Invoker{Exec: exec}, Dir: dir}
+
+	// As the runtime knows it: our network, the container, CNI_IFNAME.
+	ctx, k := context.Background(), scratch.Key{Network: "multi", ContainerID: "c1", IfName: "eth0"}
+	both := lifecycle.Transaction{Plan: lifecycle.Plan(
+		delegate.Attachment{Network: pods, ContainerID: "c1", IfName: "eth0"},
+		delegate.Attachment{Network: storage, ContainerID: "c1", IfName: "net1"},
+	)}
+
+	// An ADD that fails leaves nothing.
+	exec.Plugins["sriov"] = delegatetest.FailOn("ADD", 11, "no free device", works)
+	_, err = m.Add(ctx, k, both)
+	fmt.Println(err)
+	fmt.Println("alive:", exec.Live())
+
+	// One that succeeds is not done twice.
+	exec.Plugins["sriov"] = works
+	if _, err := m.Add(ctx, k, both); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("alive:", exec.Live())
+	_, err = m.Add(ctx, k, both)
+	fmt.Println(err)
+	fmt.Println("check:", m.Check(ctx, k))
+
+	// A DEL that fails is tried again: nothing is forgotten.
+	exec.Plugins["sriov"] = delegatetest.FailOn("DEL", 11, "device is busy", works)
+	fmt.Println(m.Del(ctx, k, ""))
+	fmt.Println("alive:", exec.Live())
+	exec.Plugins["sriov"] = works
+	fmt.Println("collected:", m.GC(ctx, "multi", []types.GCAttachment{}, nil))
+	fmt.Println("alive:", exec.Live())
+	// Output:
+	// lifecycle: ADD multi/c1/eth0: delegate: ADD network "storage" (net1): plugin "sriov": no free device
+	// alive: []
+	// alive: [bridge c1 eth0 sriov c1 net1]
+	// lifecycle: ADD multi/c1/eth0: already added
+	// check: <nil>
+	// lifecycle: DEL multi/c1/eth0: delegate: DEL network "storage" (net1): plugin "sriov": device is busy
+	// alive: [sriov c1 net1]
+	// collected: <nil>
+	// alive: []
+}

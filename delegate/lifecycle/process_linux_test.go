@@ -1,0 +1,378 @@
+package lifecycle
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+)
+
+// hasty waits for nobody.
+func hasty(n *node) *Manager {
+	return &Manager{Invoker: n.Invoker, Dir: n.Dir, LockTimeout: 20 * time.Millisecond}
+}
+
+// A process that is killed in a plugin's call leaves a record with which
+// another one's DEL finds everything, and an ADD begins anew: G1, D20 D40.
+func TestG1Killed(t *testing.T) {
+	t.Parallel()
+	three := []string{"DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0"}
+	for name, tt := range map[string]struct {
+		role   role
+		before bool // there is an attachment before
+		state  string
+		del    []string
+	}{
+		"ADD at the first plugin":   {role{Verb: "ADD", KillAt: "ADD bridge"}, false, "planned", three},
+		"ADD at the last plugin":    {role{Verb: "ADD", KillAt: "ADD macvlan"}, false, "planned", three},
+		"ADD while it is undone":    {role{Verb: "ADD", FailAt: "ADD macvlan", KillAt: "DEL tuning"}, false, "planned", three},
+		"DEL at the first plugin":   {role{Verb: "DEL", KillAt: "DEL macvlan"}, true, "deleting", three},
+		"DEL at the last plugin":    {role{Verb: "DEL", KillAt: "DEL bridge"}, true, "deleting", three},
+		"ATTACH":                    {role{Verb: "ATTACH", KillAt: "ADD ipvlan"}, true, "added not whole", append([]string{"DEL ipvlan hot0"}, three...)},
+		"ATTACH while it is undone": {role{Verb: "ATTACH", FailAt: "ADD ipvlan", KillAt: "DEL ipvlan"}, true, "added not whole", append([]string{"DEL ipvlan hot0"}, three...)},
+		"GC":                        {role{Verb: "GC", KillAt: "DEL bridge"}, true, "deleting", three},
+	} {
+		for _, then := range []string{"DEL", "ADD", "GC"} {
+			if then == "ADD" && tt.role.Verb == "ATTACH" {
+				continue
+			}
+			t.Run(name+", "+then, func(t *testing.T) {
+				t.Parallel()
+				first := newNode(t)
+				if tt.before {
+					first.add(eth0)
+				}
+				r := tt.role
+				r.Dir = first.Dir
+				start(t, r).died()
+
+				n := nodeAt(t, first.Dir)
+				n.wantRecords("c1/eth0 " + tt.state)
+				if rs, err := n.Recover(); err != nil || len(rs) != 1 {
+					t.Errorf("Recover: %v, %v", rs, err)
+				}
+				if err := n.verb(t.Context(), then); err != nil {
+					t.Fatal(err)
+				}
+				want := tt.del
+				if then == "ADD" {
+					want = append(want[:len(want):len(want)], "ADD bridge eth0", "ADD tuning eth0", "ADD macvlan net0")
+				}
+				n.wantTrace(want...)
+				n.del(eth0)
+				n.wantNothing() // not the lock of the dead, either
+			})
+		}
+	}
+}
+
+// Operations of two processes on one container do not overlap. D38 D40.
+func TestG7TwoProcesses(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		role   role
+		before bool
+		then   string
+	}{
+		{role{Verb: "ADD", HoldAt: "ADD tuning"}, false, "DEL"},
+		{role{Verb: "ADD", HoldAt: "DEL bridge", FailAt: "ADD macvlan"}, false, "DEL"},
+		{role{Verb: "ADD", HoldAt: "ADD tuning"}, false, "ADD"},
+		{role{Verb: "DEL", HoldAt: "DEL tuning"}, true, "ADD"},
+		{role{Verb: "DEL", HoldAt: "DEL tuning"}, true, "DEL"},
+		{role{Verb: "ATTACH", HoldAt: "ADD ipvlan"}, true, "DEL"},
+		{role{Verb: "ATTACH", HoldAt: "ADD ipvlan"}, true, "ATTACH"},
+		{role{Verb: "GC", HoldAt: "DEL tuning"}, true, "DEL"},
+	} {
+		t.Run(tt.role.Verb+" at "+tt.role.HoldAt+", "+tt.then, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			if tt.before {
+				n.add(eth0)
+			}
+			calls := n.trace()
+			r := tt.role
+			r.Dir, r.Alone = n.Dir, filepath.Join(t.TempDir(), "alone")
+			p := start(t, r)
+			p.held()
+			wantCode(t, (&node{Manager: hasty(n)}).verb(t.Context(), tt.then), 11)
+			n.wantTrace(calls...)
+			// One that has more time waits, and comes after it.
+			n.alone(r.Alone)
+			done := make(chan error, 1)
+			go func() { done <- n.verb(t.Context(), tt.then) }()
+			out := p.end()
+			err := <-done
+			wantCode(t, err, map[string]uint{"ADD, ADD": 7, "ATTACH, ATTACH": 7}[tt.role.Verb+", "+tt.then])
+			wantCode(t, errOf(out), map[string]uint{"ADD macvlan": 101}[r.FailAt])
+			n.del(eth0)
+			if left := files(t, n.Dir); len(left) > 0 {
+				t.Errorf("files: %q", left)
+			}
+		})
+	}
+}
+
+// A roleError is what came of a role.
+type roleError outcome
+
+func (e roleError) Error() string { return e.Err }
+func (e roleError) CNICode() uint { return e.Code }
+
+func errOf(o outcome) error {
+	if o.Err == "" {
+		return nil
+	}
+	return roleError(o)
+}
+
+// script is a plugin. As the bridge it says in ADD that it runs, and waits, in
+// a child of its own, to be told to go on.
+const script = `#!/bin/sh
+cat >/dev/null
+case "$CNI_COMMAND $0" in
+*ADD*/bridge)
+	echo $$ >"$RUNNING"
+	cat "$GO" >/dev/null
+esac
+echo '{"cniVersion":"1.1.0"}'
+`
+
+// A real is a role with a real plugin that runs.
+type real struct {
+	*process
+	node *node
+	goOn string // a fifo that the plugin reads
+	pid  int    // the plugin's
+}
+
+func startReal(t *testing.T) *real {
+	t.Helper()
+	n := newNode(t)
+	dir := t.TempDir()
+	r := &real{node: n, goOn: filepath.Join(dir, "go")}
+	running := filepath.Join(dir, "running")
+	for _, fifo := range []string{running, r.goOn} {
+		if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, p := range []string{"bridge", "tuning", "macvlan"} {
+		if err := os.WriteFile(filepath.Join(dir, p), []byte(script), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	says, err := os.OpenFile(running, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer says.Close()
+	if err := says.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	r.process = start(t, role{
+		Dir: n.Dir, Verb: "ADD", Plugins: dir,
+		Env: []string{"PATH=" + os.Getenv("PATH"), "RUNNING=" + running, "GO=" + r.goOn},
+	})
+	buf := make([]byte, 32)
+	got, err := says.Read(buf)
+	if err == nil {
+		r.pid, err = strconv.Atoi(strings.TrimSpace(string(buf[:got])))
+	}
+	if err != nil {
+		t.Fatalf("the plugin does not run: %v: %s", err, &r.stderr)
+	}
+	t.Cleanup(func() {
+		if alive(r.pid) {
+			_ = syscall.Kill(-r.pid, syscall.SIGKILL)
+		}
+	})
+	return r
+}
+
+// alive reports whether pid runs.
+func alive(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	_, after, _ := strings.Cut(string(stat), ") ")
+	return !strings.HasPrefix(after, "Z") && !strings.HasPrefix(after, "X")
+}
+
+// The plugin of an ADD that was killed goes on and holds the lock. DEL waits
+// for it, then kills it, and never runs beside it.
+func TestG7OrphanIsKilled(t *testing.T) {
+	t.Parallel()
+	for name, del := range map[string]func(*testing.T, *node, func()){
+		"after LockTimeout": func(t *testing.T, n *node, wantAlive func()) {
+			wantAlive()
+			m := hasty(n)
+			if err := m.Del(t.Context(), eth0, ""); err != nil {
+				t.Error(err)
+			}
+		},
+		"at the end of the context": func(t *testing.T, n *node, wantAlive func()) {
+			wantAlive()
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			defer cancel()
+			wantCode(t, n.Del(ctx, eth0, ""), 11)
+			n.wantTrace()
+			n.del(eth0) // the next has no need to wait
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := startReal(t)
+			n := r.node
+			if err := r.cmd.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			r.died()
+			n.on("", func(context.Context, delegatetest.Call) error {
+				if alive(r.pid) {
+					t.Error("a plugin runs beside the orphan")
+				}
+				return nil
+			})
+			del(t, n, func() {
+				t.Helper()
+				if !alive(r.pid) {
+					t.Fatal("the orphan is dead already")
+				}
+				n.wantRecords("c1/eth0 planned")
+			})
+			if alive(r.pid) {
+				t.Error("the orphan lives")
+			}
+			n.wantTrace("DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0")
+			n.wantNothing()
+		})
+	}
+}
+
+// The plugin of an ADD that is alive is nobody's to kill.
+func TestG7OwnersPluginIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	r := startReal(t)
+	n := r.node
+	wantCode(t, hasty(n).Del(t.Context(), eth0, ""), 11)
+	wantCode(t, hasty(n).GC(t.Context(), "multi", noneValid, nil), 11)
+	if !alive(r.pid) {
+		t.Fatal("the plugin was killed")
+	}
+	for _, c := range n.trace() {
+		if !strings.HasPrefix(c, "GC ") {
+			t.Errorf("%s beside the ADD", c)
+		}
+	}
+	// It goes on, and the others after it.
+	goOn, err := os.OpenFile(r.goOn, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := goOn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if out := r.end(); out.Err != "" {
+		t.Errorf("ADD: %s", out.Err)
+	}
+	n.wantRecords("c1/eth0 added")
+	n.del(eth0)
+	n.wantNothing()
+}
+
+// The disk is full: what cannot be recorded is not done, what cannot be noted
+// is undone, and DEL works all the same. D10.
+func TestG1DiskFull(t *testing.T) {
+	t.Parallel()
+	dead := newNode(t)
+	dead.crash("ADD bridge", eth0)
+	planned, err := os.Stat(dead.recordFile(eth0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	forPlan := uint64(planned.Size()) + 30 // room for it, and not for what follows
+	for name, tt := range map[string]struct {
+		role   role
+		before bool
+		code   uint
+		trace  []string
+		after  []string
+	}{
+		"ADD, nothing fits":  {role{Verb: "ADD", Limit: 1}, false, 5, nil, nil},
+		"ADD, the plan fits": {role{Verb: "ADD", Limit: forPlan}, false, 5, []string{"ADD bridge eth0", "ADD tuning eth0", "ADD macvlan net0", "DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0"}, nil},
+		"ADD, undo fails":    {role{Verb: "ADD", Limit: forPlan, FailAt: "DEL bridge"}, false, 5, []string{"ADD bridge eth0", "ADD tuning eth0", "ADD macvlan net0", "DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0"}, []string{"c1/eth0 planned"}},
+		"ATTACH":             {role{Verb: "ATTACH", Limit: 1}, true, 5, nil, []string{"c1/eth0 added"}},
+		"DEL":                {role{Verb: "DEL", Limit: 1}, true, 0, []string{"DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0"}, nil},
+		"DEL that fails":     {role{Verb: "DEL", Limit: 1, FailAt: "DEL bridge"}, true, 101, []string{"DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0"}, []string{"c1/eth0 added"}},
+		"GC":                 {role{Verb: "GC", Limit: 1}, true, 0, []string{"DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			if tt.before {
+				n.add(eth0)
+			}
+			r := tt.role
+			r.Dir = n.Dir
+			out := start(t, r).end()
+			wantCode(t, errOf(out), tt.code)
+			if d := cmp.Diff(tt.trace, out.Trace); d != "" {
+				t.Errorf("calls (-want +got):\n%s", d)
+			}
+			n.wantRecords(tt.after...)
+			n.del(eth0) // when there is room again
+			if left := files(t, n.Dir); len(left) > 0 {
+				t.Errorf("files: %q", left)
+			}
+		})
+	}
+}
+
+// A meta-plugin that is run by itself for the same container would wait for
+// itself for ever: it fails at once. D60.
+func TestG7Nested(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.Invoker = &delegate.Invoker{Exec: &delegate.Process{}, Path: []string{filepath.Dir(nested(t, n.Dir))}, Env: []string{"PATH=" + os.Getenv("PATH"), noRaceSleep}}
+	_, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(attachment(network("blue", "nested"), "c1", "eth0"))})
+	wantCode(t, err, 7)
+	if err == nil || !strings.Contains(err.Error(), "runs inside the operation") {
+		t.Errorf("err = %v", err)
+	}
+	if left := files(t, n.Dir); len(left) > 0 {
+		t.Errorf("files: %q", left)
+	}
+}
+
+// nested returns a plugin whose ADD is one of this test's ADDs in dir, and that
+// says what came of it as a plugin does.
+func nested(t *testing.T, dir string) string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "nested")
+	text := fmt.Sprintf(`#!/bin/sh
+cat >/dev/null
+[ "$CNI_COMMAND" = ADD ] || exit 0
+export %s='{"Dir":"%s","Verb":"ADD"}'
+%s | sed 's/"Code"/"code"/;s/"Err"/"msg"/'
+exit 1
+`, roleEnv, dir, self)
+	if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
