@@ -12,6 +12,7 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/examples/internal/program"
+	"github.com/metacni/metacni/ifname"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
@@ -39,8 +40,11 @@ type call struct {
 }
 
 func (p *plugin) call(args *skel.CmdArgs) (*call, error) {
-	conf, err := netconf.Decode[config](args.StdinData)
+	conf, err := program.Decode[config](args.StdinData)
 	if err != nil {
+		return nil, err
+	}
+	if conf.DataDir, err = program.StateDir(conf.Name, "dataDir", conf.DataDir, defaultDataDir); err != nil {
 		return nil, err
 	}
 	conf.CNIVersion = cmp.Or(conf.CNIVersion, "0.1.0") // SPEC section 1: what no version means
@@ -48,7 +52,7 @@ func (p *plugin) call(args *skel.CmdArgs) (*call, error) {
 		Process: p.Process, args: args, conf: conf,
 		key: scratch.Key{Network: conf.Name, ContainerID: args.ContainerID, IfName: args.IfName},
 		life: &lifecycle.Manager{
-			Dir: cmp.Or(conf.DataDir, defaultDataDir),
+			Dir: conf.DataDir,
 			Invoker: &delegate.Invoker{
 				Exec: p.Exec, Env: p.Env, Path: filepath.SplitList(args.Path),
 				Self: []string{conf.Type}, UndoTimeout: program.UndoTimeout,
@@ -59,14 +63,21 @@ func (p *plugin) call(args *skel.CmdArgs) (*call, error) {
 
 // network is the delegate's, as of now.
 func (c *call) network() (netconf.Network, error) {
-	s, err := readSubnet(cmp.Or(c.conf.SubnetFile, defaultSubnetFile))
+	t, err := c.conf.template(c.args.StdinData)
 	if err != nil {
 		return netconf.Network{}, err
 	}
-	return c.conf.network(c.args.StdinData, s)
+	s, err := readSubnet(t.SubnetFile)
+	if err != nil {
+		return netconf.Network{}, err
+	}
+	return c.conf.network(t, s)
 }
 
 func (c *call) add(ctx context.Context) error {
+	if err := ifname.Validate(c.args.IfName); err != nil {
+		return err
+	}
 	if err := program.RefuseHostNetwork(c.args); err != nil {
 		return err
 	}
@@ -75,9 +86,7 @@ func (c *call) add(ctx context.Context) error {
 		return err
 	}
 	_, err = c.life.Add(ctx, c.key, lifecycle.Transaction{
-		Plan: lifecycle.Plan(delegate.Attachment{
-			Network: n, ContainerID: c.args.ContainerID, NetNS: c.args.Netns, IfName: c.args.IfName, Args: c.args.Args,
-		}),
+		Plan: func(taken []string) ([]delegate.Attachment, error) { return c.plan(n, taken) },
 		Report: func(added []delegate.Attached) error {
 			return added[0].PrintTo(c.Stdout, c.conf.CNIVersion)
 		},
@@ -85,12 +94,31 @@ func (c *call) add(ctx context.Context) error {
 	return err
 }
 
+// plan attaches n as the interface that was asked for, unless there is one of
+// that name: the plugin would find out as well, but undoing its ADD would take
+// the other one away.
+func (c *call) plan(n netconf.Network, taken []string) ([]delegate.Attachment, error) {
+	there, err := c.InterfaceNames(c.args.Netns)
+	if err == nil {
+		_, err = ifname.Scheme{Taken: append(taken, there...)}.Plan(c.args.IfName)
+	}
+	return []delegate.Attachment{{
+		Network: n, ContainerID: c.args.ContainerID, NetNS: c.args.Netns, IfName: c.args.IfName, Args: c.args.Args,
+	}}, err
+}
+
 func (c *call) check(ctx context.Context) error { return c.life.Check(ctx, c.key) }
 
 func (c *call) del(ctx context.Context) error { return c.life.Del(ctx, c.key, c.args.Netns) }
 
+// status is not ready without a subnet.env that can be read; what is wrong with
+// the configuration itself will not become ready by waiting.
 func (c *call) status(ctx context.Context) error {
 	n, err := c.network()
+	var file *subnetError
+	if err != nil && !errors.As(err, &file) {
+		return err
+	}
 	if err == nil {
 		err = c.life.Status(ctx, []netconf.Network{n})
 	}

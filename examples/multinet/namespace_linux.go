@@ -21,6 +21,7 @@ import (
 func moveDefaultRoute(wanted []wanted, added []delegate.Attached) error {
 	for i, w := range wanted {
 		for _, gateway := range w.defaultRoute {
+			gateway = gateway.Unmap()
 			if err := routeVia(added[i], gateway); err != nil {
 				return fmt.Errorf("default route of network %q (%s) via %s: %w", w.network.Name(), added[i].IfName, gateway, err)
 			}
