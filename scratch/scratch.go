@@ -140,7 +140,8 @@ func (s Store[T]) Note(r Record[T]) error {
 
 // Get returns the record under k. Without one it fails with [fs.ErrNotExist].
 // A record that cannot be read back is set aside and is [ErrCorrupt], this
-// time and every time until [Store.Forget].
+// time and every time until [Store.Forget]. One of another version of the
+// format, or whose value T does not take, cannot be read back either.
 func (s Store[T]) Get(k Key) (Record[T], error) {
 	var r Record[T]
 	err := checkKey(k)
