@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -54,14 +55,13 @@ func (e *Error) Unwrap() error { return e.Err }
 // for other causes: these have codes of their own.
 func (e *Error) CNICode() uint {
 	for err := e.Err; err != nil; err = errors.Unwrap(err) {
-		switch err { //nolint:errorlint // One that knows its own code may wrap a sentinel, and is not to be overruled.
-		case ErrAdded, ErrNotAdded, ErrPlan, ErrNoList:
-			return types.ErrInvalidNetworkConfig
-		case ErrSuperseded:
+		if i := slices.Index([]error{ErrSuperseded, ErrAdded, ErrNotAdded, ErrPlan, ErrNoList}, err); i == 0 {
 			return types.ErrTryAgainLater
+		} else if i > 0 {
+			return types.ErrInvalidNetworkConfig
 		}
-		if _, ok := err.(interface{ CNICode() uint }); ok { //nolint:errorlint // as above
-			break
+		if _, ok := err.(interface{ CNICode() uint }); ok {
+			break // it knows better, whatever it wraps
 		}
 	}
 	return types.ErrUnknown
@@ -85,7 +85,7 @@ func also(err, more error) error {
 
 // except returns err without those of the errors joined in it that are what.
 func except(err, what error) error {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // this very error
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var rest []error
 		for _, e := range joined.Unwrap() {
 			rest = append(rest, except(e, what))

@@ -24,34 +24,34 @@ import (
 func validFor(ks ...scratch.Key) []types.GCAttachment {
 	valid := noneValid
 	for _, k := range ks {
-		valid = append(valid[:len(valid):len(valid)], types.GCAttachment{ContainerID: k.ContainerID, IfName: k.IfName})
+		valid = append(slices.Clip(valid), types.GCAttachment{ContainerID: k.ContainerID, IfName: k.IfName})
 	}
 	return valid
 }
 
 // wantValid wants the plugin of a GC call to have been told of these
 // attachments, "container ifname", under both keys.
-func wantValid(t testing.TB, c delegatetest.Call, want ...string) {
-	t.Helper()
+func wantValid(tb testing.TB, c delegatetest.Call, want ...string) {
+	tb.Helper()
 	var conf struct {
 		A []types.GCAttachment `json:"cni.dev/valid-attachments"`
 		B []types.GCAttachment `json:"cni.dev/attachments"`
 	}
 	if err := json.Unmarshal(c.Stdin, &conf); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if conf.A == nil {
-		t.Errorf("%s: no list", c)
+		tb.Errorf("%s: no list", c)
 	}
 	var got []string
 	for _, a := range conf.A {
 		got = append(got, a.ContainerID+" "+a.IfName)
 	}
 	if d := gocmp.Diff(want, got); d != "" {
-		t.Errorf("%s: told (-want +got):\n%s", c, d)
+		tb.Errorf("%s: told (-want +got):\n%s", c, d)
 	}
 	if d := gocmp.Diff(conf.A, conf.B); d != "" {
-		t.Errorf("%s: the keys differ:\n%s", c, d)
+		tb.Errorf("%s: the keys differ:\n%s", c, d)
 	}
 }
 
@@ -179,15 +179,15 @@ func TestG10NewerIsKept(t *testing.T) {
 	meanwhile := nodeAt(t, n.Dir)
 	meanwhile.exec = n.exec
 	meanwhile.Invoker = &delegate.Invoker{Exec: n.exec}
-	n.on("DEL bridge eth0", func(_ context.Context, c delegatetest.Call) error {
+	n.on("DEL bridge eth0", func(ctx context.Context, c delegatetest.Call) error {
 		if c.ContainerID != "c1" {
 			return nil
 		}
-		meanwhile.del(anew)
-		meanwhile.add(anew)
-		meanwhile.add(fresh)
-		_, err := meanwhile.Attach(t.Context(), plugged, hotplug(plugged))
-		return err
+		err := meanwhile.Del(ctx, anew, "")
+		_, err2 := meanwhile.Add(ctx, anew, pair(anew))
+		_, err3 := meanwhile.Add(ctx, fresh, pair(fresh))
+		_, err4 := meanwhile.Attach(ctx, plugged, hotplug(plugged))
+		return errors.Join(err, err2, err3, err4)
 	})
 	if err := n.GC(t.Context(), "multi", noneValid, nil); err != nil {
 		t.Fatal(err)

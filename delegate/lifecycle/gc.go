@@ -74,7 +74,7 @@ func (g *garbage) stale(k scratch.Key, updated time.Time) bool {
 // business, see tell.
 func (m *Manager) collect(ctx context.Context, g *garbage) error {
 	var stale []scratch.Key
-	for r, err := range m.store().List() {
+	for r, err := range (scratch.Store[struct{}]{Dir: m.Dir}).List() { // what they consist of does not matter yet
 		if err == nil && g.stale(r.Key, r.Updated) {
 			stale = append(stale, r.Key)
 		}
@@ -168,9 +168,9 @@ func (ns *networks) addRecorded(n netconf.Network) {
 }
 
 func kind(n netconf.Network) string {
-	k := fmt.Sprintf("%q", n.Name())
+	words := []string{n.Name()}
 	for _, p := range n.Plugins() {
-		k += fmt.Sprintf(" %q", p.Type())
+		words = append(words, p.Type())
 	}
-	return k
+	return fmt.Sprintf("%q", words)
 }

@@ -84,16 +84,16 @@ type node struct {
 	t    testing.TB
 }
 
-func newNode(t testing.TB) *node {
-	t.Helper()
-	return nodeAt(t, filepath.Join(t.TempDir(), "state"))
+func newNode(tb testing.TB) *node {
+	tb.Helper()
+	return nodeAt(tb, filepath.Join(tb.TempDir(), "state"))
 }
 
 // nodeAt is another process, as far as one can be told from another here.
-func nodeAt(t testing.TB, dir string) *node {
-	t.Helper()
+func nodeAt(tb testing.TB, dir string) *node {
+	tb.Helper()
 	x := &delegatetest.Exec{Plugins: plugins()}
-	return &node{Manager: &Manager{Invoker: &delegate.Invoker{Exec: x}, Dir: dir}, exec: x, t: t}
+	return &node{Manager: &Manager{Invoker: &delegate.Invoker{Exec: x}, Dir: dir}, exec: x, t: tb}
 }
 
 // on has before called before each call of the fake's that begins so.
@@ -185,8 +185,8 @@ func (n *node) wantNothing() {
 }
 
 // files are the paths under dir, sorted.
-func files(t testing.TB, dir string) []string {
-	t.Helper()
+func files(tb testing.TB, dir string) []string {
+	tb.Helper()
 	var all []string
 	err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
 		if os.IsNotExist(err) || path == dir {
@@ -196,15 +196,15 @@ func files(t testing.TB, dir string) []string {
 		return err
 	})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return all
 }
 
-func wantCode(t testing.TB, err error, code uint) {
-	t.Helper()
+func wantCode(tb testing.TB, err error, code uint) {
+	tb.Helper()
 	if got := status.Code(err); got != code {
-		t.Errorf("code %d, want %d: %v", got, code, err)
+		tb.Errorf("code %d, want %d: %v", got, code, err)
 	}
 }
 
@@ -232,11 +232,11 @@ func gate() (in, out chan struct{}, wait func(context.Context, delegatetest.Call
 }
 
 // stdin decodes the configuration that a call received.
-func stdin(t testing.TB, c delegatetest.Call) map[string]any {
-	t.Helper()
+func stdin(tb testing.TB, c delegatetest.Call) map[string]any {
+	tb.Helper()
 	var conf map[string]any
 	if err := json.Unmarshal(c.Stdin, &conf); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return conf
 }

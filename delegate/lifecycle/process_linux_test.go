@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -66,7 +67,7 @@ func TestG1Killed(t *testing.T) {
 				}
 				want := tt.del
 				if then == "ADD" {
-					want = append(want[:len(want):len(want)], "ADD bridge eth0", "ADD tuning eth0", "ADD macvlan net0")
+					want = append(slices.Clip(want), "ADD bridge eth0", "ADD tuning eth0", "ADD macvlan net0")
 				}
 				n.wantTrace(want...)
 				n.del(eth0)
@@ -215,6 +216,7 @@ func TestG7OrphanIsKilled(t *testing.T) {
 	t.Parallel()
 	for name, del := range map[string]func(*testing.T, *node, func()){
 		"after LockTimeout": func(t *testing.T, n *node, wantAlive func()) {
+			t.Helper()
 			wantAlive()
 			m := hasty(n)
 			if err := m.Del(t.Context(), eth0, ""); err != nil {
@@ -222,6 +224,7 @@ func TestG7OrphanIsKilled(t *testing.T) {
 			}
 		},
 		"at the end of the context": func(t *testing.T, n *node, wantAlive func()) {
+			t.Helper()
 			wantAlive()
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			defer cancel()

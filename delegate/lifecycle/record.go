@@ -139,10 +139,12 @@ func usable(a delegate.Attached) error {
 	if len(plugins) == 0 {
 		return fmt.Errorf("%w: no plugins", ErrPlan)
 	}
+	with := netconf.Request{PrevResult: a.Result, CapabilityArgs: a.CapabilityArgs}
 	for i := range plugins {
-		if _, err := a.Network.Request(i, netconf.Request{PrevResult: a.Result, CapabilityArgs: a.CapabilityArgs}); err != nil {
+		if _, err := a.Network.Request(i, with); err != nil {
 			return err
 		}
+		with.PrevResult = nil // the same for all, so once is enough
 	}
 	return nil
 }

@@ -113,6 +113,7 @@ func TestG3NetNS(t *testing.T) {
 }
 
 func reuse(t *testing.T, path, _ string) {
+	t.Helper()
 	write(t, path+".new") // beside it, so that it is not the same inode again
 	if err := os.Rename(path+".new", path); err != nil {
 		t.Fatal(err)
@@ -120,18 +121,23 @@ func reuse(t *testing.T, path, _ string) {
 }
 
 func remove(t *testing.T, path, _ string) {
+	t.Helper()
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func link(t *testing.T, path, other string) {
+	t.Helper()
 	if err := os.Link(path, other); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func another(t *testing.T, _, other string) { write(t, other) }
+func another(t *testing.T, _, other string) {
+	t.Helper()
+	write(t, other)
+}
 
 func write(t *testing.T, path string) {
 	t.Helper()

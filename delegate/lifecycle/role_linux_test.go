@@ -145,25 +145,25 @@ type process struct {
 	stderr bytes.Buffer
 }
 
-func start(t testing.TB, r role) *process {
-	t.Helper()
+func start(tb testing.TB, r role) *process {
+	tb.Helper()
 	spec, err := json.Marshal(r)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	p := &process{t: t, cmd: exec.CommandContext(t.Context(), "/proc/self/exe")}
+	p := &process{t: tb, cmd: exec.CommandContext(tb.Context(), "/proc/self/exe")}
 	p.cmd.Env = append(os.Environ(), noRaceSleep, roleEnv+"="+string(spec))
 	p.cmd.Stderr = &p.stderr
 	stdin, err := p.cmd.StdinPipe()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	stdout, err := p.cmd.StdoutPipe()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	p.stdin, p.stdout = stdin, bufio.NewReader(stdout)
 	return p
