@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 
 	"github.com/metacni/metacni/examples/internal/program"
@@ -107,9 +108,7 @@ func addresses(user map[string]json.RawMessage, s subnet) (map[string]json.RawMe
 		}
 	}
 	ipam := make(map[string]json.RawMessage)
-	for key, value := range user {
-		ipam[key] = value
-	}
+	maps.Copy(ipam, user)
 	return ipam, edit(ipam, netconf.Default("type", "host-local"), netconf.Remove("subnet"), netconf.Set("ranges", ranges), netconf.Set("routes", routes))
 }
 

@@ -110,7 +110,7 @@ func (c call) plan(nets []netconf.Network, taken []string) ([]delegate.Attachmen
 
 func Example() {
 	dir, _ := os.MkdirTemp("", "multinet")
-	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
+	defer os.RemoveAll(dir)
 	for file, conf := range map[string]string{
 		"a.conflist": `{"cniVersion":"1.1.0","name":"pods","plugins":[{"type":"bridge"},{"type":"tuning"}]}`,
 		"b.conflist": `{"cniVersion":"1.1.0","name":"storage","plugins":[{"type":"sriov"}]}`,

@@ -37,6 +37,7 @@ func TestD31Readiness(t *testing.T) {
 		})
 	}
 	bubble("missing", func(t *testing.T, h *host, conf, file string) {
+		t.Helper()
 		took(t, readyTimeout, func() {
 			wantError(t, h.run(t, "ADD", conf), 11, `"multi"`, "readinessindicatorfile", file)
 		})
@@ -47,11 +48,13 @@ func TestD31Readiness(t *testing.T) {
 		h.clean(t)
 	})
 	bubble("comes", func(t *testing.T, h *host, conf, file string) {
+		t.Helper()
 		time.AfterFunc(1990*time.Millisecond, func() { h.write(t, "ready", "") })
 		took(t, 2*time.Second, func() { h.mustRun(t, "ADD", conf) })
 		wantTrace(t, h, "ADD bridge eth0")
 	})
 	bubble("there, then gone", func(t *testing.T, h *host, conf, file string) {
+		t.Helper()
 		h.write(t, "ready", "")
 		took(t, 0, func() { h.mustRun(t, "ADD", conf) })
 		took(t, 0, func() { h.mustRun(t, "STATUS", conf) })
@@ -66,6 +69,7 @@ func TestD31Readiness(t *testing.T) {
 		h.clean(t)
 	})
 	bubble("the caller gives up", func(t *testing.T, h *host, conf, _ string) {
+		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		took(t, time.Second, func() {
@@ -73,6 +77,7 @@ func TestD31Readiness(t *testing.T) {
 		})
 	})
 	bubble("a configuration that is wrong is not waited with", func(t *testing.T, h *host, conf, _ string) {
+		t.Helper()
 		took(t, 0, func() {
 			wantError(t, h.run(t, "ADD", strings.Replace(conf, `{"type":"bridge"}`, "5", 1)), 6, "delegates")
 		})
@@ -126,6 +131,7 @@ func TestG10GC(t *testing.T) {
 	t.Parallel()
 	in := func(id string) func(*skel.CmdArgs) { return func(a *skel.CmdArgs) { a.ContainerID = id } }
 	start := func(t *testing.T) *host {
+		t.Helper()
 		h := newHost(t, "1.1.0")
 		h.mustRun(t, "ADD", keys(bridge, annotated("storage")))
 		h.mustRun(t, "ADD", bridge, in("c2"))
