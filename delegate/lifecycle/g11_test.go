@@ -83,6 +83,17 @@ func TestG11AddBesideDamage(t *testing.T) {
 	wantCode(t, err, 5)
 }
 
+// It is listed once, by whoever finds it and ever after.
+func TestG11DamageIsListedOnce(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.add(eth0)
+	n.add(key("c2", "eth0"))
+	n.damage(eth0)
+	n.wantRecords("c1/eth0 damaged", "c2/eth0 added")
+	n.wantRecords("c2/eth0 added", "c1/eth0 damaged")
+}
+
 // Damage at the end leaves what was written first, which is enough for DEL.
 func TestG11WhatIsLeftSuffices(t *testing.T) {
 	t.Parallel()

@@ -218,6 +218,26 @@ func TestG2RecordStays(t *testing.T) {
 	}
 }
 
+// What is undone is undone with the results as the plugins gave them.
+func TestG2UndoneWithPluginsResults(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	tr := pair(eth0)
+	tr.Adjust = func(_ context.Context, added []delegate.Attached) error {
+		added[1].Result = json.RawMessage(`{"cniVersion":"1.1.0","dns":{}}`)
+		return nil
+	}
+	tr.Report = func([]delegate.Attached) error { return errors.New("no") }
+	if _, err := n.Add(t.Context(), eth0, tr); err == nil {
+		t.Fatal("Add succeeded")
+	}
+	prev, _ := stdin(t, n.last("DEL macvlan"))["prevResult"].(map[string]any)
+	if prev["interfaces"] == nil {
+		t.Errorf("prevResult %v", prev)
+	}
+	n.wantNothing()
+}
+
 // What Adjust makes of the results is what CHECK and DEL hand to the plugins,
 // and what Add returns. G4 D15.
 func TestG4AdjustedResults(t *testing.T) {
