@@ -133,3 +133,20 @@ func TestD18FlannelFailedADD(t *testing.T) {
 		})
 	}
 }
+
+// TestG10FlannelGC removes what a container left that the runtime no longer
+// knows.
+func TestG10FlannelGC(t *testing.T) {
+	w := newWorld(t)
+	w.subnetEnvOK()
+	conf := w.flannel("1.1.0", object{"bridge": w.name("br1-")})
+	stays, stale := w.pod(conf), w.pod(conf)
+	w.ok("ADD", stays)
+	w.ok("ADD", stale)
+	w.vanish(stale)
+	w.ok("GC", stays, valid(stays))
+	same(t, "leases", 1, len(w.leases()))
+	w.ok("CHECK", stays)
+	w.ok("DEL", stays)
+	w.nothingLeft()
+}

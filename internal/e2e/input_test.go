@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -121,4 +122,45 @@ func TestVersion(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestG5Secrets: what a configuration holds is neither printed nor part of an
+// error (D57, D58).
+func TestG5Secrets(t *testing.T) {
+	const secret = "hunter2"
+	for _, fault := range []string{"", "fail", "noise", "garbage"} {
+		t.Run("fault "+fault, func(t *testing.T) {
+			w := newWorld(t)
+			p := w.pod(w.multinet("1.0.0", w.with(w.fake("a", "ADD", fault), object{"password": secret})))
+			for _, command := range []string{"ADD", "DEL"} {
+				if a := w.call(command, p); strings.Contains(string(a.stdout)+a.stderr, secret) {
+					t.Errorf("%s: the secret is out: %s %s", command, a.stdout, a.stderr)
+				}
+			}
+			w.nothingLeft()
+		})
+	}
+}
+
+// TestG7Nested: a multinet that would run inside itself, under another name,
+// on the same state and container, says so at once.
+func TestG7Nested(t *testing.T) {
+	w := newWorld(t)
+	text, err := os.ReadFile(built(t, "multinet"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.private("fake")
+	if err := os.WriteFile(w.file("bin", "other"), text, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	inner := w.multinet("1.0.0", w.fake("inner"))
+	inner["type"] = "other"
+	p := w.pod(w.multinet("1.0.0", w.fake("outer"), inner))
+	a := w.fails(7, "ADD", p, nil)
+	if a.took > 8*time.Second {
+		t.Errorf("answered after %v", a.took)
+	}
+	w.trace("ADD outer eth0", "DEL outer eth0")
+	w.nothingLeft()
 }

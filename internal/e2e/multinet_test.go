@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/vishvananda/netlink"
 
 	"github.com/metacni/metacni/examples/lab/host"
@@ -146,7 +147,7 @@ func TestD54NameTaken(t *testing.T) {
 	w.network(blue, w.with(w.fake("blue"), object{"cniVersion": "1.0.0"}))
 	p := w.pod(w.multinet("1.0.0", w.fake("first")))
 	err := host.Do(p.netns, func() error {
-		lo, err := netlink.LinkByName("lo")
+		lo, err := netlinksafe.LinkByName("lo")
 		if err != nil {
 			return err
 		}
@@ -238,7 +239,7 @@ func TestOtherPlugins(t *testing.T) {
 			same(t, "interfaces after DEL", nil, w.interfaces(p))
 			w.nothingLeft()
 			for _, i := range before {
-				if _, err := netlink.LinkByName(i.Name); err != nil && strings.HasPrefix(i.Name, w.name("up")) {
+				if _, err := netlinksafe.LinkByName(i.Name); err != nil && strings.HasPrefix(i.Name, w.name("up")) {
 					t.Errorf("%s was not given back: %v", i.Name, err)
 				}
 			}
@@ -307,7 +308,7 @@ func (w *world) mtu(p *pod, name string, want int) {
 func (w *world) defaultRoutes(p *pod) (list []string) {
 	w.t.Helper()
 	err := host.Do(p.netns, func() error {
-		routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+		routes, err := netlinksafe.RouteList(nil, netlink.FAMILY_V4)
 		if err != nil {
 			return err
 		}

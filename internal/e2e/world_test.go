@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/vishvananda/netlink"
@@ -215,7 +216,7 @@ func (w *world) interfaces(p *pod) (names []string) {
 // bridges.
 func (w *world) ports() (names []string) {
 	w.t.Helper()
-	links, err := netlink.LinkList()
+	links, err := netlinksafe.LinkList()
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -306,7 +307,7 @@ func (w *world) private(name string) {
 func (w *world) deleteLink(p *pod, name string) {
 	w.t.Helper()
 	err := host.Do(p.netns, func() error {
-		l, err := netlink.LinkByName(name)
+		l, err := netlinksafe.LinkByName(name)
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -60,7 +61,7 @@ func Do(path string, f func() error) error {
 // order; the empty path is the host itself.
 func Interfaces(path string) (ifs []Interface, err error) {
 	err = Do(path, func() error {
-		links, err := netlink.LinkList()
+		links, err := whole(netlink.LinkList)
 		if err != nil {
 			return fmt.Errorf("host: list interfaces of %q: %w", path, err)
 		}
@@ -70,7 +71,7 @@ func Interfaces(path string) (ifs []Interface, err error) {
 				Name: a.Name, Kind: l.Type(), MAC: a.HardwareAddr.String(), MTU: a.MTU,
 				Up: a.RawFlags&unix.IFF_UP != 0, AltNames: a.AltNames,
 			}
-			addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+			addrs, err := whole(func() ([]netlink.Addr, error) { return netlink.AddrList(l, netlink.FAMILY_ALL) })
 			if err != nil {
 				return fmt.Errorf("host: list addresses of %s: %w", a.Name, err)
 			}
@@ -86,4 +87,14 @@ func Interfaces(path string) (ifs []Interface, err error) {
 		return nil
 	})
 	return ifs, err
+}
+
+// whole lists again what changed while it was listed, a few times.
+func whole[T any](list func() ([]T, error)) (all []T, err error) {
+	for range 10 {
+		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return all, err
 }
