@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/version"
 )
@@ -22,12 +23,8 @@ func (iv *Invoker) Del(ctx context.Context, a Attached) error {
 // DelAll removes each of as, last first, as Del does. One that fails does not
 // keep the others from being removed; all failures are joined in the error.
 func (iv *Invoker) DelAll(ctx context.Context, as []Attached) error {
-	rs := removals(as)
-	var errs []error
-	for i := len(rs) - 1; i >= 0; i-- {
-		errs = append(errs, iv.remove(rs[i], func() (context.Context, context.CancelFunc) { return ctx, func() {} }))
-	}
-	return errors.Join(errs...)
+	whole := func(ctx context.Context) (context.Context, context.CancelFunc) { return ctx, func() {} }
+	return iv.removeAll(ctx, removals(as), whole)
 }
 
 // A removal is an attachment of which the first plugins have been run.
@@ -44,9 +41,20 @@ func removals(as []Attached) []removal {
 	return rs
 }
 
-// remove runs the DEL of r's plugins, last first, each in the context that
-// turn gives.
-func (iv *Invoker) remove(r removal, turn func() (context.Context, context.CancelFunc)) error {
+// A turn makes the context for one plugin out of the caller's.
+type turn func(context.Context) (context.Context, context.CancelFunc)
+
+// removeAll removes each of rs, last first, and joins the errors.
+func (iv *Invoker) removeAll(ctx context.Context, rs []removal, each turn) error {
+	var errs []error
+	for _, r := range slices.Backward(rs) {
+		errs = append(errs, iv.remove(ctx, r, each))
+	}
+	return errors.Join(errs...)
+}
+
+// remove runs the DEL of r's plugins, last first.
+func (iv *Invoker) remove(ctx context.Context, r removal, each turn) error {
 	if err := checkAttachment("DEL", r.Attachment); err != nil {
 		return err
 	}
@@ -54,7 +62,7 @@ func (iv *Invoker) remove(r removal, turn func() (context.Context, context.Cance
 	var errs []error
 	for i := r.plugins - 1; i >= 0; i-- {
 		in := iv.invocation("DEL", r.Attachment, i)
-		ctx, done := turn()
+		ctx, done := each(ctx)
 		_, err := iv.findAndRun(ctx, in, prev, nil)
 		done()
 		errs = append(errs, err)

@@ -46,17 +46,7 @@ func (e *Error) Error() string {
 	if e.Plugin != "" {
 		fmt.Fprintf(&b, ": plugin %q", e.Plugin)
 	}
-	return b.String() + ": " + words(e.Err)
-}
-
-// words is the text of err, with the details that a plugin gave: Error of
-// [*types.Error] leaves them to the JSON form, where ours replaces it.
-func words(err error) string {
-	var said *types.Error
-	if errors.As(err, &said) && said.Details != "" && !strings.Contains(err.Error(), said.Details) {
-		return err.Error() + "; " + said.Details
-	}
-	return err.Error()
+	return b.String() + ": " + e.Err.Error()
 }
 
 // Unwrap returns the cause.
@@ -91,7 +81,7 @@ func codeIn(err error) uint {
 		}
 	}
 	switch err {
-	case ErrPluginNotFound, ErrSelf:
+	case ErrPluginNotFound, ErrSelf: //nolint:errorlint // as above
 		return types.ErrInvalidNetworkConfig
 	case ErrResult:
 		return types.ErrDecodingFailure

@@ -101,7 +101,7 @@ func tree(err error) []string {
 		return nil
 	}
 	texts := []string{err.Error(), fmt.Sprintf("%+v", err)}
-	switch e := err.(type) { //nolint:errorlint // it walks through the tree
+	switch e := err.(type) {
 	case interface{ Unwrap() error }:
 		texts = append(texts, tree(e.Unwrap())...)
 	case interface{ Unwrap() []error }:

@@ -54,7 +54,7 @@ func (g generator) coin() bool { return g.IntN(2) == 0 }
 
 func pick[T any](g generator, of ...T) T { return of[g.IntN(len(of))] }
 
-var versions = []string{"", "0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} //nolint:gochecknoglobals // a table
+var versions = []string{"", "0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 
 func (g generator) value(depth int) any {
 	switch n := g.IntN(8); {
@@ -190,8 +190,8 @@ func (g generator) compare(t *testing.T) {
 	var single *libcni.NetworkConfig
 	var err error
 	if alone {
-		if single, err = libcni.ConfFromBytes(conf); err == nil {
-			list, err = libcni.ConfListFromConf(single)
+		if single, err = libcni.NetworkPluginConfFromBytes(conf); err == nil {
+			list, err = libcni.ConfListFromBytes(listOf(conf))
 		}
 	} else {
 		list, err = libcni.ConfListFromBytes(conf)
@@ -230,6 +230,18 @@ func (g generator) compare(t *testing.T) {
 	if diff := cmp.Diff(normal(t, theirs.Calls(), false), normal(t, ours.Calls(), true)); diff != "" {
 		t.Errorf("%s\n(-libcni +ours):\n%s", conf, diff)
 	}
+}
+
+// listOf returns the list of a plugin that is alone.
+func listOf(conf []byte) []byte {
+	var plugin map[string]json.RawMessage
+	_ = json.Unmarshal(conf, &plugin)
+	list := map[string]any{"plugins": []json.RawMessage{conf}, "name": plugin["name"]}
+	if v, ok := plugin["cniVersion"]; ok {
+		list["cniVersion"] = v
+	}
+	text, _ := json.Marshal(list)
+	return text
 }
 
 // An oracle is libcni with a list, or with a plugin alone, for which it has

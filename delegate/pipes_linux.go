@@ -2,11 +2,15 @@ package delegate
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // pipes are the parent's ends of a plugin's standard files.
@@ -14,9 +18,10 @@ type pipes struct {
 	stdin          *os.File
 	ends           []*os.File // of stdout and stderr
 	stdout, stderr *capture
-	flooded        chan struct{}  // closed when stdout exceeds its limit
-	feeder         sync.WaitGroup // until stdin is written, or closed
-	readers        sync.WaitGroup // until stdout and stderr are at their end
+	passed         *passed
+	flooded        chan struct{}    // closed when stdout exceeds its limit
+	feeder         sync.WaitGroup   // until stdin is written, or closed
+	read           [2]chan struct{} // closed when all of stdout, of stderr is read
 }
 
 // start starts cmd with pipes, and their readers. Nothing is written to its
@@ -25,7 +30,9 @@ func (p *Process) start(cmd *exec.Cmd) (*pipes, error) {
 	ps := &pipes{
 		stdout:  &capture{limit: p.maxStdout()},
 		stderr:  &capture{limit: 4096, tail: true},
+		passed:  &passed{to: p.Stderr, left: maxStderr},
 		flooded: make(chan struct{}),
+		read:    [2]chan struct{}{make(chan struct{}), make(chan struct{})},
 	}
 	var files [6]*os.File
 	for i := 0; i < len(files); i += 2 {
@@ -44,17 +51,58 @@ func (p *Process) start(cmd *exec.Cmd) (*pipes, error) {
 		return nil, err
 	}
 	ps.stdin, ps.ends = files[1], []*os.File{files[2], files[4]}
-	ps.readers.Go(func() {
-		_, _ = io.Copy(ps.stdout, files[2])
-		if ps.stdout.over() {
+	go func() {
+		defer close(ps.read[0])
+		if copyAll(ps.stdout, files[2]); ps.stdout.over() {
 			close(ps.flooded)
 		}
-	})
-	ps.readers.Go(func() {
+	}()
+	go func() {
+		defer close(ps.read[1])
 		// Read to the end whatever becomes of it: a plugin must not block on it.
-		_, _ = io.Copy(ps.stderr, io.TeeReader(files[4], &passed{to: p.Stderr, left: maxStderr}))
-	})
+		copyAll(io.MultiWriter(ps.stderr, ps.passed), files[4])
+	}()
 	return ps, nil
+}
+
+// copyAll writes to w what comes out of pipe until its end, or until its read
+// deadline. What is in the pipe by then is not lost: it is what a plugin that
+// has exited has printed.
+func copyAll(w io.Writer, pipe *os.File) {
+	if _, err := io.Copy(w, pipe); !errors.Is(err, os.ErrDeadlineExceeded) {
+		return
+	}
+	buf := make([]byte, 64<<10)
+	for left := maxPipe; left > 0; {
+		n := readNow(pipe, buf)
+		if n <= 0 {
+			return
+		}
+		if _, err := w.Write(buf[:n]); err != nil {
+			return
+		}
+		left -= n
+	}
+}
+
+// maxPipe is the most that a pipe holds, in bytes: what its writers print after
+// that may be lost.
+const maxPipe = 1 << 20
+
+// readNow reads what is in pipe, whatever its read deadline, and returns 0 or
+// less where there is nothing. Nothing else is done while it holds the file, so
+// that the file can be closed meanwhile.
+func readNow(pipe *os.File, buf []byte) (n int) {
+	raw, err := pipe.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = raw.Control(func(fd uintptr) { // where it fails, n stays 0
+		for again := true; again; again = errors.Is(err, unix.EINTR) {
+			n, err = unix.Read(int(fd), buf) // does not block: it is our end
+		}
+	})
+	return n
 }
 
 // feed starts writing the plugin's configuration. A plugin that does not read
@@ -66,29 +114,41 @@ func (ps *pipes) feed(stdin []byte) {
 	})
 }
 
-// drain waits until stdout and stderr are at their end, at most for limit.
+// drain waits until stdout and stderr are at their end, at most for limit. Then
+// it takes what is in them, and leaves the rest to whoever holds them. Where
+// what takes the plugin's stderr blocks, it is waited for a little longer, and
+// then left to itself: the write that blocks is the last.
 func (ps *pipes) drain(limit time.Duration) {
-	atEnd := make(chan struct{})
-	go func() {
-		ps.readers.Wait()
-		close(atEnd)
-	}()
-	late := time.NewTimer(limit)
-	defer late.Stop()
-	select {
-	case <-atEnd:
-	case <-late.C:
+	if ps.wait(limit) {
+		return
 	}
+	for _, end := range ps.ends {
+		_ = end.SetReadDeadline(time.Now())
+	}
+	<-ps.read[0]
+	ps.wait(max(limit, time.Second))
+	ps.passed.stop.Store(true)
 }
 
-// close ends the feeder and the readers, and waits for them: they end at once,
-// but for what takes the plugin's stderr. Where that blocks it is waited for
-// until limit, and then left to itself.
-func (ps *pipes) close(limit time.Duration) {
+// wait reports whether stdout and stderr were read within limit.
+func (ps *pipes) wait(limit time.Duration) bool {
+	late := time.NewTimer(limit)
+	defer late.Stop()
+	for _, read := range ps.read {
+		select {
+		case <-read:
+		case <-late.C:
+			return false
+		}
+	}
+	return true
+}
+
+// close ends the feeder and what is left of the readers.
+func (ps *pipes) close() {
 	_ = ps.stdin.Close()
 	closeAll(ps.ends)
 	ps.feeder.Wait()
-	ps.drain(limit)
 }
 
 func closeAll(files []*os.File) {
@@ -149,15 +209,16 @@ func (c *capture) bytes() []byte {
 	return bytes.Clone(c.kept.Bytes())
 }
 
-// passed hands on the first left bytes and drops the rest, and errors: stderr
-// is information only.
+// passed hands on the first left bytes, until stop, and drops the rest, and
+// errors: stderr is information only.
 type passed struct {
 	to   io.Writer
 	left int
+	stop atomic.Bool
 }
 
 func (p *passed) Write(b []byte) (int, error) {
-	if p.to != nil && p.left > 0 {
+	if p.to != nil && p.left > 0 && !p.stop.Load() {
 		part := b[:min(len(b), p.left)]
 		p.left -= len(part)
 		_, _ = p.to.Write(part)

@@ -41,8 +41,9 @@ type Process struct {
 	Grace time.Duration
 
 	// WaitDelay bounds how long a plugin that has exited may keep its pipes
-	// open through children of its own, and how long Stderr may block after
-	// that. Zero means 1 second.
+	// open through children of its own; what is in them by then is still
+	// read. A Stderr that blocks is waited for as long again, and at least for
+	// 1 second. Zero means 1 second.
 	WaitDelay time.Duration
 
 	// MaxStdout is the most a plugin may print, in bytes; one that prints

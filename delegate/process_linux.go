@@ -49,7 +49,7 @@ func (p *Process) try(ctx context.Context, path string, stdin []byte, environ []
 	if err != nil {
 		return nil, &notRunError{err}
 	}
-	defer pipes.close(p.waitDelay())
+	defer pipes.close()
 	exited := exit(cmd.Process.Pid)
 
 	startedIn(ctx)(cmd.Process.Pid)

@@ -28,13 +28,13 @@ func redact(err error, stdin []byte) error {
 	}
 	var said *types.Error
 	hide := hider(stdin, !errors.As(err, &said) || said.Code == types.ErrUnknown)
-	if text := words(err); hide.Replace(text) == text {
+	if text := err.Error(); hide.Replace(text) == text {
 		return err
 	}
 	if err == error(said) { //nolint:errorlint // one inside another error is the next case
 		return types.NewError(said.Code, hide.Replace(said.Msg), hide.Replace(said.Details))
 	}
-	return &redactedError{text: hide.Replace(words(err)), err: err}
+	return &redactedError{text: hide.Replace(err.Error()), err: err}
 }
 
 // A redactedError is err with another text. What it wraps cannot be had from

@@ -2,7 +2,6 @@ package delegate
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 )
@@ -20,15 +19,11 @@ func (iv *Invoker) Undo(ctx context.Context, as []Attached, cause error) error {
 }
 
 func (iv *Invoker) undo(ctx context.Context, rs []removal, cause error) error {
-	b := newBudget(ctx, iv.UndoTimeout)
+	b := newBudget(iv.UndoTimeout)
 	for _, r := range rs {
 		b.turns += r.plugins
 	}
-	var errs []error
-	for i := len(rs) - 1; i >= 0; i-- {
-		errs = append(errs, iv.remove(rs[i], b.turn))
-	}
-	err := errors.Join(errs...)
+	err := iv.removeAll(ctx, rs, b.turn)
 	switch {
 	case err == nil:
 		return cause
@@ -53,27 +48,26 @@ func (*turnOverError) Unwrap() error { return context.DeadlineExceeded }
 // A budget is the time for undoing: long while the caller's context lives,
 // limited once that has ended.
 type budget struct {
-	caller context.Context //nolint:containedctx // what the budget is measured against
-	limit  time.Duration
-	end    time.Time // while caller lives
-	turns  int       // plugins that have not had their turn yet
+	limit time.Duration
+	end   time.Time // while the caller's context lives
+	turns int       // plugins that have not had their turn yet
 
 	mu    sync.Mutex // protects short
-	short time.Time  // limit after caller's end; zero while it lives
+	short time.Time  // limit after that context's end; zero while it lives
 }
 
-func newBudget(caller context.Context, limit time.Duration) *budget {
+func newBudget(limit time.Duration) *budget {
 	if limit == 0 {
 		limit = DefaultUndoTimeout
 	}
-	return &budget{caller: caller, limit: limit, end: time.Now().Add(10 * limit)}
+	return &budget{limit: limit, end: time.Now().Add(10 * limit)}
 }
 
 // turn returns the context for one plugin: an equal share of what is left.
-func (b *budget) turn() (context.Context, context.CancelFunc) {
+func (b *budget) turn(caller context.Context) (context.Context, context.CancelFunc) {
 	turns := b.turns
 	b.turns--
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(b.caller))
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(caller))
 	endBy := func(end time.Time) {
 		share := time.Until(end) / time.Duration(turns)
 		grace := max(0, min(killTime, share/2))
@@ -81,7 +75,7 @@ func (b *budget) turn() (context.Context, context.CancelFunc) {
 		context.AfterFunc(ctx, func() { timer.Stop() })
 	}
 	endBy(b.end)
-	unwatch := context.AfterFunc(b.caller, func() { endBy(b.shortEnd()) })
+	unwatch := context.AfterFunc(caller, func() { endBy(b.shortEnd()) })
 	return ctx, func() {
 		unwatch()
 		cancel(nil)

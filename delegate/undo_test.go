@@ -74,7 +74,7 @@ func TestUndoReturnsTheCause(t *testing.T) {
 	cause := errors.New("cannot write")
 	as := []delegate.Attached{added(attach(network(t, "1.0.0", "blue", "a")), `{"cniVersion":"1.0.0"}`), added(attach(network(t, "1.0.0", "red", "b")), `{"cniVersion":"1.0.0"}`)}
 	x := fakes("a", "b")
-	if err := invoker(x).Undo(t.Context(), as, cause); err != cause { //nolint:errorlint // identity is the promise
+	if err := invoker(x).Undo(t.Context(), as, cause); err != cause {
 		t.Errorf("err = %v", err)
 	}
 	if diff := cmp.Diff([]string{"DEL b eth0", "DEL a eth0"}, x.Trace()); diff != "" {
@@ -135,16 +135,40 @@ func TestG6UndoBudgetIsShared(t *testing.T) {
 		within time.Duration
 		left   []string
 	}{
-		{"one hangs", [6]delegatetest.Plugin{slow(0), slow(300 * time.Millisecond), slow(300 * time.Millisecond), slow(0), slow(0), hang}, true,
-			3 * time.Second, []string{"p5 c1 eth0"}},
-		{"two hang", [6]delegatetest.Plugin{slow(0), slow(200 * time.Millisecond), slow(200 * time.Millisecond), slow(0), hang, hang}, true,
-			3 * time.Second, []string{"p4 c1 eth0", "p5 c1 eth0"}},
-		{"all hang", [6]delegatetest.Plugin{hang, hang, hang, hang, hang, hang}, true,
-			3 * time.Second, []string{"p0 c1 eth0", "p1 c1 eth0", "p2 c1 eth0", "p3 c1 eth0", "p4 c1 eth0", "p5 c1 eth0"}},
-		{"slow ones have longer while the caller waits", [6]delegatetest.Plugin{slow(0), slow(0), slow(0), slow(3 * time.Second), slow(0), slow(3 * time.Second)}, false,
-			6 * time.Second, nil},
-		{"but not forever", [6]delegatetest.Plugin{slow(0), hang, slow(0), slow(0), slow(0), slow(0)}, false,
-			30 * time.Second, []string{"p1 c1 eth0"}},
+		{
+			"one hangs",
+			[6]delegatetest.Plugin{slow(0), slow(300 * time.Millisecond), slow(300 * time.Millisecond), slow(0), slow(0), hang},
+			true,
+			3 * time.Second,
+			[]string{"p5 c1 eth0"},
+		},
+		{
+			"two hang",
+			[6]delegatetest.Plugin{slow(0), slow(200 * time.Millisecond), slow(200 * time.Millisecond), slow(0), hang, hang},
+			true,
+			3 * time.Second,
+			[]string{"p4 c1 eth0", "p5 c1 eth0"},
+		},
+		{
+			"all hang",
+			[6]delegatetest.Plugin{hang, hang, hang, hang, hang, hang},
+			true,
+			3 * time.Second,
+			[]string{"p0 c1 eth0", "p1 c1 eth0", "p2 c1 eth0", "p3 c1 eth0", "p4 c1 eth0", "p5 c1 eth0"},
+		},
+		{
+			"slow ones have longer while the caller waits",
+			[6]delegatetest.Plugin{slow(0), slow(0), slow(0), slow(3 * time.Second), slow(0), slow(3 * time.Second)},
+			false,
+			6 * time.Second, nil,
+		},
+		{
+			"but not forever",
+			[6]delegatetest.Plugin{slow(0), hang, slow(0), slow(0), slow(0), slow(0)},
+			false,
+			30 * time.Second,
+			[]string{"p1 c1 eth0"},
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
