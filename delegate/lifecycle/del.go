@@ -18,6 +18,10 @@ import (
 // never made: Del returns nil. A damaged record fails with
 // [scratch.ErrCorrupt]. Every error is an [*Error].
 //
+// Run by a plugin of an operation on the same container, Del returns nil if
+// nothing was added under k: it undoes an Add that was refused there. Else it
+// fails with [scratch.ErrNested].
+//
 // The plugins receive netns, or the recorded namespace when netns is empty;
 // but only as long as it is the namespace that was there at ADD, and else an
 // empty one: the same path may have become another container's.
@@ -26,9 +30,21 @@ func (m *Manager) Del(ctx context.Context, k scratch.Key, netns string) error {
 	if m.nothing(k) {
 		return nil
 	}
-	return fail("DEL", k, m.locked(ctx, k.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
+	err := m.locked(ctx, k.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
 		return m.remove(ctx, l, k, netns)
-	}))
+	})
+	if errors.Is(err, scratch.ErrNested) && m.refused(k) {
+		return nil
+	}
+	return fail("DEL", k, err)
+}
+
+// refused reports whether an ADD of k cannot have got further than to the lock
+// that the operation holds inside which it ran: then there is no record, or
+// that operation's own, which is not finished.
+func (m *Manager) refused(k scratch.Key) bool {
+	r, err := m.store().Get(k)
+	return errors.Is(err, fs.ErrNotExist) || err == nil && r.State != scratch.Added
 }
 
 // nothing reports whether there cannot be a record of k, nor somebody who is

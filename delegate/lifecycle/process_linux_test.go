@@ -343,7 +343,8 @@ func TestG1DiskFull(t *testing.T) {
 }
 
 // A meta-plugin that is run by itself for the same container would wait for
-// itself for ever: it fails at once. D60.
+// itself for ever: its ADD fails at once, and the DEL that undoes that does not,
+// or the container could never go. D60.
 func TestG7Nested(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -358,8 +359,8 @@ func TestG7Nested(t *testing.T) {
 	}
 }
 
-// nested returns a plugin whose ADD is one of this test's ADDs in dir, and that
-// says what came of it as a plugin does.
+// nested returns a plugin whose ADD and DEL are those of this test in dir, and
+// that says what came of them as a plugin does.
 func nested(t *testing.T, dir string) string {
 	t.Helper()
 	self, err := os.Executable()
@@ -369,9 +370,10 @@ func nested(t *testing.T, dir string) string {
 	path := filepath.Join(t.TempDir(), "nested")
 	text := fmt.Sprintf(`#!/bin/sh
 cat >/dev/null
-[ "$CNI_COMMAND" = ADD ] || exit 0
-export %s='{"Dir":"%s","Verb":"ADD"}'
-%s | sed 's/"Code"/"code"/;s/"Err"/"msg"/'
+export %s='{"Dir":"%s","Verb":"'$CNI_COMMAND'"}'
+out=$(%s | sed 's/"Code"/"code"/;s/"Err"/"msg"/')
+echo "$out"
+case $out in *'"code":0,'*) exit 0;; esac
 exit 1
 `, roleEnv, dir, self)
 	if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
