@@ -18,7 +18,7 @@ import (
 func Example() {
 	ctx := context.Background()
 	dir, _ := os.MkdirTemp("", "metacni")
-	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
+	defer os.RemoveAll(dir)
 	fake := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
 		"bridge": delegatetest.Result(nil), "tuning": delegatetest.Result(nil),
 	}}

@@ -82,10 +82,8 @@ func fault(name string) string {
 			return fmt.Sprintf("contains the control character %q", r)
 		}
 		// The kernel's isspace reads Latin-1, a byte at a time.
-		for _, b := range []byte(name[i : i+utf8.RuneLen(r)]) {
-			if b == 0xA0 {
-				return fmt.Sprintf("contains %q, in which the kernel sees a space", r)
-			}
+		if slices.Contains([]byte(name[i:i+utf8.RuneLen(r)]), 0xA0) {
+			return fmt.Sprintf("contains %q, in which the kernel sees a space", r)
 		}
 	}
 	return ""

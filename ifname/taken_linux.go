@@ -33,7 +33,7 @@ func taken(nsPath string) (names []string, err error) {
 
 // open opens the network namespace at path and nothing else. Package ns tells
 // files by their file system only, and says what is wrong in text only.
-func open(path string) (ns.NetNS, error) {
+func open(path string) (ns.NetNS, error) { //nolint:ireturn // package ns has no type for it
 	netns, err := ns.GetNS(path)
 	if errors.As(err, new(ns.NSPathNotExistErr)) || errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: %w", ErrNetNS, fs.ErrNotExist)

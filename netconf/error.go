@@ -84,16 +84,16 @@ func (e *Error) CNICode() uint {
 		return e.code
 	case e.Kind == nil:
 		return types.ErrIOFailure
-	case e.Kind == ErrDecode:
+	case errors.Is(e.Kind, ErrDecode):
 		return types.ErrDecodingFailure
 	}
 	return types.ErrInvalidNetworkConfig
 }
 
-// badFiles is what was wrong with files that did not hide others.
-type badFiles []error
+// fileErrors is what was wrong with files that did not hide others.
+type fileErrors []error
 
-func (b badFiles) Error() string {
+func (b fileErrors) Error() string {
 	texts := make([]string, len(b))
 	for i, err := range b {
 		texts[i] = asError(err, nil).describe()
@@ -101,7 +101,7 @@ func (b badFiles) Error() string {
 	return strings.Join(texts, "; ")
 }
 
-func (b badFiles) Unwrap() []error { return b }
+func (b fileErrors) Unwrap() []error { return b }
 
 // under returns err, an *Error or nil, with prefix before its key.
 func under(prefix string, err error) error {

@@ -46,7 +46,7 @@ func search(fsys fs.FS, name string, accept func(string, Network) bool) (Network
 		return Network{}, inNetwork(name, err)
 	}
 	wanted := func(n Network) bool { return name == "" || n.Name() == name }
-	var bad badFiles
+	var bad fileErrors
 	for _, file := range files {
 		n, err := loadFile(fsys, file, wanted)
 		if err == nil && name == "" && n.Name() == "" {

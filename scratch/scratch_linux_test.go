@@ -323,7 +323,7 @@ func TestG3ConsumeForgetsOnlyAfterSuccess(t *testing.T) {
 			return err
 		}
 	}
-	if err := s.Consume(t.Context(), l, k1, use(busy)); err != busy { //nolint:errorlint // as it is
+	if err := s.Consume(t.Context(), l, k1, use(busy)); err != busy {
 		t.Errorf("got %v", err)
 	}
 	if got := text(s, k1); got != "planned one" {

@@ -3,6 +3,7 @@ package status_test
 import (
 	"encoding/json"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types/create"
@@ -34,7 +35,7 @@ func FuzzNetworks(f *testing.F) {
 			if n.Default {
 				defaults++
 			}
-			for _, s := range append(n.IPs[:len(n.IPs):len(n.IPs)], n.Gateway...) {
+			for _, s := range slices.Concat(n.IPs, n.Gateway) {
 				if a, err := netip.ParseAddr(s); err != nil || a.String() != s {
 					t.Errorf("address %q", s)
 				}

@@ -76,7 +76,6 @@ func TestCode(t *testing.T) {
 				t.Errorf("Code = %d, want %d", got, tt.want)
 			}
 			var e *types.Error
-			//nolint:errorlint // It is promised to be one, not to wrap one.
 			e, ok := status.Error(tt.err).(*types.Error)
 			if !ok || e == nil {
 				t.Fatalf("Error is %T, want *types.Error", status.Error(tt.err))

@@ -10,7 +10,7 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
+	defer os.RemoveAll(dir)
 	if err := tour(context.Background(), os.Stdout, dir); err != nil {
 		panic(err)
 	}
