@@ -1,9 +1,14 @@
-// Package delegatetest fakes delegated plugins, for tests of programs that use
-// package delegate, or libcni: it needs no root, no network and no files.
+// Package delegatetest tests plugins that delegate to other plugins, and fakes
+// those they delegate to: it needs no root and no network.
 //
 // An [Exec] stands in for the one that runs processes. It knows which
 // attachments are alive, so a test that ends with [Exec.Live] empty has shown
-// that nothing leaked.
+// that nothing leaked. Its plugins are functions, made by [Result] and wrapped
+// by the faults: [FailOn], [KillOn], [HangOn] and so on.
+//
+// [RunPlugin] runs the plugin under test, given as the callbacks of a main, as
+// if it were a process of its own. [Conform] checks what the CNI specification
+// wants of a plugin that delegates, with such callbacks or with an executable.
 package delegatetest
 
 import (
@@ -18,12 +23,24 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 )
 
-// A Call is one invocation of a fake plugin.
+// A Call is one invocation of a plugin.
+//
+// In the calls that an [Exec] records Env is the whole environment, and the
+// other strings are what is in it. In one that [RunPlugin] is to make Env is
+// what the plugin sees beside them: what is empty is not set.
 type Call struct {
-	Command, Plugin                  string
-	ContainerID, NetNS, IfName, Args string
-	Env                              []string // as received
-	Stdin                            []byte   // as received
+	Command, Plugin                        string
+	ContainerID, NetNS, IfName, Args, Path string
+	Env                                    []string
+	Stdin                                  []byte
+}
+
+// variables pairs the variables of the specification with the fields of c.
+func (c *Call) variables() map[string]*string {
+	return map[string]*string{
+		"CNI_COMMAND": &c.Command, "CNI_CONTAINERID": &c.ContainerID, "CNI_NETNS": &c.NetNS,
+		"CNI_IFNAME": &c.IfName, "CNI_ARGS": &c.Args, "CNI_PATH": &c.Path,
+	}
 }
 
 // String returns the call as a short line such as "ADD bridge net1", or
@@ -38,8 +55,8 @@ func (c Call) String() string {
 type Plugin func(ctx context.Context, c Call) ([]byte, error)
 
 // Exec is a fake [invoke.Exec] of plugins that live in memory. The zero Exec
-// has no plugins. It is safe for concurrent use; Plugins must not change while
-// a plugin is looked up or runs. There is no process, so there is nothing to
+// has no plugins. It is safe for concurrent use; Plugins and Script must
+// not change while a plugin is looked up or runs. There is no process, so there is nothing to
 // hand files to and no process ID to report.
 //
 // [invoke.Exec]: https://pkg.go.dev/github.com/containernetworking/cni/pkg/invoke#Exec
@@ -48,6 +65,12 @@ type Exec struct {
 
 	// Plugins holds the plugins that exist, by type.
 	Plugins map[string]Plugin
+
+	// Script, when not nil, is asked at each call which plugin answers it. The
+	// call is the n-th of this Exec, from 1 on, and p is the one of Plugins:
+	// to answer with p itself changes nothing. Like a [Plugin], it must be safe
+	// for concurrent use if the program under test runs plugins so.
+	Script func(n int, c Call, p Plugin) Plugin
 
 	mu    sync.Mutex
 	calls []Call
@@ -70,7 +93,10 @@ func (e *Exec) ExecPlugin(ctx context.Context, pluginPath string, stdin []byte, 
 	if !ok {
 		return nil, fmt.Errorf("delegatetest: no plugin at %s", pluginPath)
 	}
-	e.begin(c)
+	n := e.begin(c)
+	if e.Script != nil {
+		plugin = e.Script(n, c, plugin)
+	}
 	out, err := plugin(ctx, c)
 	if c.Command == "DEL" && err == nil {
 		e.mu.Lock()
@@ -80,9 +106,9 @@ func (e *Exec) ExecPlugin(ctx context.Context, pluginPath string, stdin []byte, 
 	return out, err
 }
 
-// begin records c. An ADD counts as alive from here on: one that fails may
+// begin records c, as the n-th call. An ADD counts as alive from here on: one that fails may
 // have done a part of its work, and only DEL is sure to take that back.
-func (e *Exec) begin(c Call) {
+func (e *Exec) begin(c Call) (n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.calls = append(e.calls, c)
@@ -92,22 +118,16 @@ func (e *Exec) begin(c Call) {
 		}
 		e.live[c.attachment()] = true
 	}
+	return len(e.calls)
 }
 
 func newCall(plugin string, stdin []byte, environ []string) Call {
 	c := Call{Plugin: plugin, Env: slices.Clone(environ), Stdin: slices.Clone(stdin)}
+	fields := c.variables()
 	for _, kv := range environ {
-		switch k, v, _ := strings.Cut(kv, "="); k {
-		case "CNI_COMMAND":
-			c.Command = v
-		case "CNI_CONTAINERID":
-			c.ContainerID = v
-		case "CNI_NETNS":
-			c.NetNS = v
-		case "CNI_IFNAME":
-			c.IfName = v
-		case "CNI_ARGS":
-			c.Args = v
+		k, v, _ := strings.Cut(kv, "=")
+		if field := fields[k]; field != nil {
+			*field = v
 		}
 	}
 	return c

@@ -3,8 +3,6 @@ package delegatetest
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
@@ -47,38 +45,4 @@ func answer(c Call, r types.Result) ([]byte, error) {
 		return nil, types.NewError(types.ErrIncompatibleCNIVersion, "delegatetest: "+err.Error(), "")
 	}
 	return json.Marshal(converted)
-}
-
-// FailOn returns p with its command replaced by a failure with code and msg.
-func FailOn(command string, code uint, msg string, p Plugin) Plugin {
-	return on(command, p, func(context.Context, Call) ([]byte, error) {
-		return nil, types.NewError(code, msg, "")
-	})
-}
-
-// HangOn returns p with its command replaced by a wait for the context's end.
-// The error then says as little as that of a killed process.
-func HangOn(command string, p Plugin) Plugin {
-	return on(command, p, func(ctx context.Context, _ Call) ([]byte, error) {
-		<-ctx.Done()
-		return nil, errors.New("signal: killed")
-	})
-}
-
-// NoiseOn returns p with noise printed before what its command prints.
-func NoiseOn(command, noise string, p Plugin) Plugin {
-	return on(command, p, func(ctx context.Context, c Call) ([]byte, error) {
-		out, err := p(ctx, c)
-		return slices.Concat([]byte(noise), out), err
-	})
-}
-
-// on returns p with its command replaced by do.
-func on(command string, p, do Plugin) Plugin {
-	return func(ctx context.Context, c Call) ([]byte, error) {
-		if c.Command == command {
-			return do(ctx, c)
-		}
-		return p(ctx, c)
-	}
 }

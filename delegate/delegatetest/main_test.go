@@ -1,0 +1,32 @@
+package delegatetest_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// programs are what the test binary is as well, by the name it is called with.
+var programs = map[string]func(){"echo": echoMain}
+
+func TestMain(m *testing.M) {
+	if program := programs[filepath.Base(os.Args[0])]; program != nil {
+		program()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// executable is the path of the test binary under another name.
+func executable(t *testing.T, name string) string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.Symlink(self, path); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

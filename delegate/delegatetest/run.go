@@ -1,0 +1,175 @@
+package delegatetest
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/types/create"
+	"github.com/containernetworking/cni/pkg/version"
+)
+
+// A Program is a plugin that can be run without a process.
+type Program struct {
+	// New makes the plugin's commands. All that a process would give them is
+	// in its arguments: ctx ends when the plugin is told to stop, exec runs
+	// the plugins that it delegates to, environ is its environment, and
+	// stdout takes its result. New is called for every command anew.
+	New func(ctx context.Context, exec invoke.Exec, environ []string, stdout io.Writer) skel.CNIFuncs
+
+	// Versions are those that the plugin supports. Nil means version.All.
+	Versions version.PluginInfo
+}
+
+// RunPlugin runs p for one call, delegating to the plugins of exec, and returns
+// what a runtime would see of it.
+//
+// It does what skel.PluginMainFuncs does in a process: it requires the
+// variables of the command, validates them, the network's name and the version,
+// calls back, and prints the error. The error object is that of the
+// specification (section 5, "Error"), with the cniVersion that skel leaves out.
+// A panic in p ends it with status 2. Neither the environment nor the standard
+// files of the process are touched, so that any number of plugins can run side
+// by side. CNI_PATH is required, as skel does: see [Call].
+func RunPlugin(ctx context.Context, p Program, exec invoke.Exec, c Call) (o Outcome) {
+	var stdout output
+	defer func() {
+		o.Stdout = stdout.bytes()
+		if r := recover(); r != nil {
+			o.Status, o.Stderr = 2, fmt.Appendf(nil, "panic: %v\n\n%s", r, debug.Stack())
+		}
+	}()
+	env := c.environ()
+	m := skeleton{
+		call: newCall(c.Plugin, c.Stdin, env), versions: p.Versions, stdout: &stdout,
+		commands: func() skel.CNIFuncs { return p.New(ctx, exec, env, &stdout) },
+	}
+	if m.versions == nil {
+		m.versions = version.All
+	}
+	if err := m.run(); err != nil {
+		o.Status = 1
+		report(&stdout, c.Stdin, err)
+	}
+	return o
+}
+
+// environ is the environment that c stands for.
+func (c Call) environ() []string {
+	fields := c.variables()
+	env := slices.DeleteFunc(slices.Clone(c.Env), func(kv string) bool {
+		key, _, _ := strings.Cut(kv, "=")
+		return fields[key] != nil && *fields[key] != ""
+	})
+	for _, key := range []string{"CNI_COMMAND", "CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS", "CNI_PATH"} {
+		if v := *fields[key]; v != "" {
+			env = append(env, key+"="+v)
+		}
+	}
+	return env
+}
+
+// report prints the error object.
+func report(w io.Writer, stdin []byte, err error) {
+	said := types.NewError(types.ErrInternal, err.Error(), "")
+	errors.As(err, &said)
+	var conf struct {
+		CNIVersion string `json:"cniVersion"`
+	}
+	_ = json.Unmarshal(stdin, &conf) // perhaps that is the error
+	data, err := json.Marshal(struct {
+		CNIVersion string `json:"cniVersion"`
+		*types.Error
+	}{cmp.Or(conf.CNIVersion, version.Current()), said})
+	if err == nil {
+		_, _ = w.Write(append(data, '\n')) // an output does not fail
+	}
+}
+
+// An Outcome is what a runtime sees of a plugin that has ended.
+type Outcome struct {
+	Status         int // exit status; -1 when it was killed, or could not be run
+	Stdout, Stderr []byte
+}
+
+// Document returns what the plugin printed. It fails unless that is exactly
+// one JSON document.
+func (o Outcome) Document() (json.RawMessage, error) {
+	d := json.NewDecoder(bytes.NewReader(o.Stdout))
+	var doc json.RawMessage
+	if err := d.Decode(&doc); err != nil {
+		return nil, fmt.Errorf("delegatetest: stdout %q is no JSON document: %w", clip(o.Stdout), err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("delegatetest: stdout %q is more than one JSON document", clip(o.Stdout))
+	}
+	return doc, nil
+}
+
+// Result returns the result that the plugin printed. It fails as Document and
+// Err do, and when the document is not a result.
+func (o Outcome) Result() (types.Result, error) {
+	if err := o.Err(); err != nil {
+		return nil, err
+	}
+	doc, err := o.Document()
+	if err != nil {
+		return nil, err
+	}
+	r, err := create.CreateFromBytes(doc)
+	if err != nil {
+		return nil, fmt.Errorf("delegatetest: stdout %q is no result: %w", clip(o.Stdout), err)
+	}
+	return r, nil
+}
+
+// Err returns nil if the plugin has exited with status 0. Else it is the
+// [*types.Error] that the plugin printed, or, where it printed none, an error
+// with its status and the end of its stderr.
+//
+// [*types.Error]: https://pkg.go.dev/github.com/containernetworking/cni/pkg/types#Error
+func (o Outcome) Err() error {
+	if o.Status == 0 {
+		return nil
+	}
+	var said *types.Error
+	if doc, err := o.Document(); err == nil && json.Unmarshal(doc, &said) == nil && said != nil && (said.Code != 0 || said.Msg != "") {
+		return said
+	}
+	stderr := bytes.TrimSpace(o.Stderr)
+	return fmt.Errorf("delegatetest: exit status %d, stdout %q, stderr %q", o.Status, clip(o.Stdout), stderr[max(0, len(stderr)-clipped):])
+}
+
+// clipped is how much of an output errors quote.
+const clipped = 1 << 10
+
+func clip(b []byte) []byte { return b[:min(len(b), clipped)] }
+
+// An output takes what a plugin prints, from all of its goroutines.
+type output struct {
+	mu  sync.Mutex // protects buf
+	buf bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.Write(p)
+}
+
+func (o *output) bytes() []byte {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.buf.Bytes())
+}

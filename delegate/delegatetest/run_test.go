@@ -1,0 +1,269 @@
+package delegatetest_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/version"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/status"
+)
+
+// A meta-plugin of one delegate runs without a process.
+func ExampleRunPlugin() {
+	plugin := delegatetest.Program{New: func(ctx context.Context, exec invoke.Exec, environ []string, stdout io.Writer) skel.CNIFuncs {
+		iv := &delegate.Invoker{Exec: exec, Env: environ, Path: []string{"/opt/cni/bin"}}
+		return skel.CNIFuncs{Add: func(args *skel.CmdArgs) error {
+			n, err := netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"blue","type":"bridge"}`))
+			if err != nil {
+				return err
+			}
+			added, err := iv.Add(ctx, delegate.Attachment{Network: n, ContainerID: args.ContainerID, NetNS: args.Netns, IfName: args.IfName})
+			if err != nil {
+				return status.Error(err)
+			}
+			return added.PrintTo(stdout, "1.1.0")
+		}}
+	}}
+	fake := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
+		"bridge": delegatetest.Result(&types100.Result{CNIVersion: "1.1.0"}),
+	}}
+	add := delegatetest.Call{
+		Command: "ADD", ContainerID: "c1", NetNS: "/run/netns/c1", IfName: "eth0", Path: "/opt/cni/bin",
+		Stdin: []byte(`{"cniVersion":"1.1.0","name":"multi","type":"mine"}`),
+	}
+	out := delegatetest.RunPlugin(context.Background(), plugin, fake, add)
+	fmt.Printf("%d %s", out.Status, out.Stdout)
+
+	fake.Plugins["bridge"] = delegatetest.FailOn("ADD", 11, "no free address", delegatetest.Result(nil))
+	out = delegatetest.RunPlugin(context.Background(), plugin, fake, add)
+	fmt.Printf("%d %s", out.Status, out.Stdout)
+	fmt.Println(fake.Live())
+	// Output:
+	// 0 {"cniVersion":"1.1.0"}
+	// 1 {"cniVersion":"1.1.0","code":11,"msg":"delegate: ADD network \"blue\" (eth0): plugin \"bridge\": no free address"}
+	// []
+}
+
+// echo is a plugin whose ADD prints what it was given, and whose others fail.
+func echo(_ context.Context, _ invoke.Exec, environ []string, stdout io.Writer) skel.CNIFuncs {
+	fail := func(code uint, err error) func(*skel.CmdArgs) error {
+		return func(*skel.CmdArgs) error {
+			if code > 0 {
+				err = fmt.Errorf("wrapped: %w", types.NewError(code, "msg", "details"))
+			}
+			return err
+		}
+	}
+	return skel.CNIFuncs{
+		Add: func(args *skel.CmdArgs) error {
+			err := json.NewEncoder(stdout).Encode(map[string]any{"args": args, "stdin": string(args.StdinData), "environ": len(environ)})
+			return err
+		},
+		Check: fail(107, nil), Del: fail(0, errors.New("plain")), Status: fail(50, nil),
+	}
+}
+
+var echoVersions = version.PluginSupports("0.3.1", "0.4.0", "1.0.0", "1.1.0")
+
+func echoMain() {
+	skel.PluginMainFuncs(echo(context.Background(), nil, os.Environ(), os.Stdout), echoVersions, "")
+}
+
+// TestLikeSkel compares RunPlugin with what it stands in for, as a process.
+func TestLikeSkel(t *testing.T) {
+	t.Parallel()
+	path := executable(t, "echo")
+	self := "/proc/self/ns/net"
+	conf := func(v string) string { return fmt.Sprintf(`{"cniVersion":%q,"name":"n","type":"echo"}`, v) }
+	env := func(command string, more ...string) []string {
+		return append([]string{
+			"CNI_COMMAND=" + command, "CNI_CONTAINERID=c1", "CNI_NETNS=/absent", "CNI_IFNAME=eth0", "CNI_ARGS=A=b=c", "CNI_PATH=/a:/b", "GORACE=atexit_sleep_ms=0",
+		}, more...)
+	}
+	type test struct {
+		env   []string
+		stdin string
+	}
+	var tests []test
+	for _, command := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS", "VERSION", "UPDATE", "add"} {
+		for _, v := range []string{"0.2.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0", "9.0.0", "x"} {
+			tests = append(tests, test{env(command), conf(v)})
+		}
+		for _, stdin := range []string{"", "{", "null", "[]", "{}", `{"name":"n"}`, `{"name":5}`, `{"name":"a/b","cniVersion":"1.0.0"}`, `{"name":"n","cniVersion":5}`, conf("1.1.0") + " x"} {
+			tests = append(tests, test{env(command), stdin})
+		}
+		for _, name := range []string{"CONTAINERID", "NETNS", "IFNAME", "ARGS", "PATH"} {
+			for _, value := range []string{"", "..", "a b", "-", "0123456789abcdef"} {
+				tests = append(tests, test{env(command, "CNI_"+name+"="+value), conf("1.1.0")})
+			}
+		}
+		tests = append(
+			tests,
+			test{env(command, "CNI_CONTAINERID=", "CNI_PATH="), "{"},
+			test{env(command, "CNI_NETNS="+self), conf("1.1.0")},
+			test{env(command, "CNI_NETNS="+self, "CNI_NETNS_OVERRIDE=1"), conf("1.1.0")},
+			test{env(command, "CNI_NETNS="+self, "CNI_NETNS_OVERRIDE=tRue"), conf("1.1.0")},
+			test{env(command, "CNI_NETNS="+self, "CNI_NETNS_OVERRIDE=yes"), conf("1.1.0")},
+		)
+	}
+	tests = append(tests, test{nil, conf("1.1.0")}, test{[]string{"CNI_PATH=/a"}, ""}, test{[]string{"CNI_COMMAND=VERSION"}, ""})
+	work := make(chan test)
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for tt := range work {
+				compareWithSkel(t, path, tt.env, tt.stdin)
+			}
+		})
+	}
+	for _, tt := range tests {
+		work <- tt
+	}
+	close(work)
+	wg.Wait()
+}
+
+func compareWithSkel(t *testing.T, path string, env []string, stdin string) {
+	t.Helper()
+	var stdout bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), path)
+	cmd.Env, cmd.Stdin, cmd.Stdout = append([]string{}, env...), strings.NewReader(stdin), &stdout
+	var exit *exec.ExitError
+	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
+		t.Error(err)
+		return
+	}
+	want := delegatetest.Outcome{Status: cmd.ProcessState.ExitCode(), Stdout: stdout.Bytes()}
+	got := delegatetest.RunPlugin(t.Context(), delegatetest.Program{New: func(ctx context.Context, x invoke.Exec, _ []string, w io.Writer) skel.CNIFuncs {
+		return echo(ctx, x, cmd.Environ(), w)
+	}, Versions: echoVersions}, nil, delegatetest.Call{Env: env, Stdin: []byte(stdin)})
+	if got.Status != want.Status {
+		t.Errorf("%q %s: status %d, with skel %d: %s", env, stdin, got.Status, want.Status, want.Stdout)
+		return
+	}
+	if got.Status == 0 && !bytes.Equal(got.Stdout, want.Stdout) {
+		t.Errorf("%q %s: printed %s, with skel %s", env, stdin, got.Stdout, want.Stdout)
+	}
+	if diff := cmp.Diff(printed(want.Stdout), printed(got.Stdout)); got.Status != 0 && diff != "" {
+		t.Errorf("%q %s: printed (-skel +here):\n%s", env, stdin, diff)
+	}
+}
+
+// printed is what a plugin that failed printed, but for the cniVersion of its
+// error, which skel leaves out.
+func printed(stdout []byte) (docs []map[string]any) {
+	d := json.NewDecoder(bytes.NewReader(stdout))
+	for {
+		var doc map[string]any
+		if d.Decode(&doc) != nil {
+			break
+		}
+		docs = append(docs, doc)
+	}
+	if len(docs) > 0 {
+		delete(docs[len(docs)-1], "cniVersion")
+	}
+	return docs
+}
+
+// The error object has the version of the configuration where that is known.
+func TestRunPluginError(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ command, stdin, want string }{
+		{"CHECK", `{"cniVersion":"0.4.0","name":"n"}`, `{"cniVersion":"0.4.0","code":107,"msg":"msg","details":"details"}`},
+		{"DEL", `{"cniVersion":"0.4.0","name":"n"}`, `{"cniVersion":"0.4.0","code":999,"msg":"plain"}`},
+		{"DEL", `{"name":"n"}`, `{"cniVersion":"1.1.0","code":999,"msg":"plain"}`},
+		{"DEL", `{"cniVersion":"0.4.0"}`, `{"cniVersion":"0.4.0","code":7,"msg":"missing network name"}`},
+	} {
+		o := delegatetest.RunPlugin(t.Context(), delegatetest.Program{New: echo}, nil, delegatetest.Call{
+			Command: tt.command, ContainerID: "c", NetNS: "/n", IfName: "e", Path: "/p", Stdin: []byte(tt.stdin),
+		})
+		if doc, err := o.Document(); err != nil || o.Status != 1 || string(doc) != tt.want {
+			t.Errorf("%s %s: status %d, %s, want %s: %v", tt.command, tt.stdin, o.Status, o.Stdout, tt.want, err)
+		}
+		if _, err := o.Result(); !errors.As(err, new(*types.Error)) {
+			t.Errorf("result of a failure: %v", err)
+		}
+	}
+}
+
+// A plugin sees the call's variables, and none of the process.
+func TestG8RunPluginEnvironment(t *testing.T) {
+	t.Parallel()
+	var seen []string
+	p := delegatetest.Program{New: func(_ context.Context, _ invoke.Exec, environ []string, _ io.Writer) skel.CNIFuncs {
+		seen = environ
+		return skel.CNIFuncs{}
+	}}
+	c := delegatetest.Call{Command: "GC", Path: "/p", Env: []string{"X=1", "CNI_COMMAND=ADD", "CNI_ARGS=kept", "CNI_PATH=gone"}, Stdin: []byte(`{"cniVersion":"1.1.0","name":"n"}`)}
+	before := slices.Clone(c.Env)
+	if o := delegatetest.RunPlugin(t.Context(), p, nil, c); o.Err() != nil || len(o.Stdout) > 0 {
+		t.Errorf("printed %q: %v", o.Stdout, o.Err())
+	}
+	if diff := cmp.Diff([]string{"X=1", "CNI_ARGS=kept", "CNI_COMMAND=GC", "CNI_PATH=/p"}, seen); diff != "" {
+		t.Errorf("environment (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(before, c.Env); diff != "" {
+		t.Errorf("the caller's was changed (-want +got):\n%s", diff)
+	}
+}
+
+func TestRunPluginPanic(t *testing.T) {
+	t.Parallel()
+	p := delegatetest.Program{New: func(_ context.Context, _ invoke.Exec, _ []string, stdout io.Writer) skel.CNIFuncs {
+		return skel.CNIFuncs{Status: func(*skel.CmdArgs) error {
+			_, _ = io.WriteString(stdout, "{")
+			panic("at the disco")
+		}}
+	}}
+	o := delegatetest.RunPlugin(t.Context(), p, nil, delegatetest.Call{Command: "STATUS", Path: "/p", Stdin: []byte(`{"cniVersion":"1.1.0","name":"n"}`)})
+	if o.Status != 2 || string(o.Stdout) != "{" || !bytes.HasPrefix(o.Stderr, []byte("panic: at the disco\n")) || o.Err() == nil {
+		t.Errorf("%+v", o)
+	}
+}
+
+func TestOutcome(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		o                     delegatetest.Outcome
+		document, result, err string // of the errors
+	}{
+		{delegatetest.Outcome{Stdout: []byte(" {\"cniVersion\":\"1.0.0\"}\n")}, "", "", ""},
+		{delegatetest.Outcome{}, "no JSON document", "no JSON document", ""},
+		{delegatetest.Outcome{Stdout: []byte("{}x")}, "more than one", "more than one", ""},
+		{delegatetest.Outcome{Stdout: []byte(`{"cniVersion":"1.0.0","ips":5}`)}, "", "is no result", ""},
+		{delegatetest.Outcome{Status: 3, Stdout: []byte(`{}`)}, "", "exit status 3", "exit status 3"},
+		{delegatetest.Outcome{Status: -1, Stderr: []byte("why\n")}, "no JSON", `stderr "why"`, `stderr "why"`},
+		{delegatetest.Outcome{Status: 1, Stdout: []byte(`{"code":5,"msg":"m"}`)}, "", "m", "m"},
+	} {
+		_, document := tt.o.Document()
+		_, result := tt.o.Result()
+		for what, pair := range map[string]struct {
+			err  error
+			want string
+		}{"document": {document, tt.document}, "result": {result, tt.result}, "err": {tt.o.Err(), tt.err}} {
+			if (pair.err == nil) != (pair.want == "") || pair.err != nil && !strings.Contains(pair.err.Error(), pair.want) {
+				t.Errorf("%+v: %s: %v, want %q", tt.o, what, pair.err, pair.want)
+			}
+		}
+	}
+}
