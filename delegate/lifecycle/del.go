@@ -3,9 +3,12 @@ package lifecycle
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -22,6 +25,9 @@ import (
 // nothing was added under k: it undoes an Add that was refused there. Else it
 // fails with [scratch.ErrNested].
 //
+// A plugin whose executable is not found fails like any other, until it has
+// been missed often enough; see [Manager.SkipMissing].
+//
 // The plugins receive netns, or the recorded namespace when netns is empty;
 // but only as long as it is the namespace that was there at ADD, and else an
 // empty one: the same path may have become another container's.
@@ -33,7 +39,7 @@ func (m *Manager) Del(ctx context.Context, k scratch.Key, netns string) error {
 	err := m.locked(ctx, k.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
 		return m.remove(ctx, l, k, netns)
 	})
-	if errors.Is(err, scratch.ErrNested) && m.refused(k) {
+	if errors.Is(err, errSkipped) || errors.Is(err, scratch.ErrNested) && m.refused(k) {
 		return nil
 	}
 	return fail("DEL", k, err)
@@ -65,6 +71,38 @@ func (m *Manager) remove(ctx context.Context, l *scratch.Lock, k scratch.Key, gi
 			r.State = scratch.Deleting
 			_ = m.store().Note(r) // a full disk must not keep a container from going
 		}
-		return m.invoker().DelAll(ctx, r.Value.attached(k.ContainerID, func(n netns) string { return n.forDel(given) }))
+		err := m.invoker().DelAll(ctx, r.Value.attached(k.ContainerID, func(n netns) string { return n.forDel(given) }))
+		return m.skip(r, err)
 	})
+}
+
+// errSkipped is why the record of a DEL stays that has nothing to do any more
+// but to run plugins that were not found too often.
+var errSkipped = errors.New("plugin skipped")
+
+// skip returns err, what removing r came to, or errSkipped in its place when it
+// is time for that.
+func (m *Manager) skip(r scratch.Record[record], err error) error {
+	if err == nil || m.SkipMissing == 0 || !onlyMissing(err) {
+		return err
+	}
+	r.State = scratch.Deleting
+	r.Value.Missed++
+	if noteErr := m.store().Note(r); noteErr != nil {
+		return errors.Join(err, noteErr)
+	}
+	if r.Value.Missed < m.SkipMissing {
+		return err
+	}
+	return fmt.Errorf("%w after %d tries: %w", errSkipped, r.Value.Missed, err)
+}
+
+// onlyMissing reports whether all that err joins is plugins that were not
+// found.
+func onlyMissing(err error) bool {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // this very error
+		return !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !onlyMissing(e) })
+	}
+	var failed *delegate.Error
+	return errors.As(err, &failed) && errors.Is(failed.Err, delegate.ErrPluginNotFound)
 }

@@ -44,6 +44,14 @@ type Manager struct {
 	// Zero means [DefaultLockTimeout].
 	LockTimeout time.Duration
 
+	// SkipMissing says after how many DELs of an attachment a plugin whose
+	// executable is not found is skipped, where nothing else is left to do.
+	// That Del returns nil, so that the runtime can let the container go; the
+	// record stays, as "deleting", and each GC tries again until the plugin
+	// is back or the record is forgotten. An ADD of the attachment fails
+	// meanwhile. Zero means never: a missing plugin is an error every time.
+	SkipMissing int
+
 	mu   sync.Mutex
 	adds map[scratch.Key][]*addition // running ADDs of this Manager, guarded by mu
 }

@@ -96,6 +96,7 @@ func (m *Manager) Recover() ([]Record, error) {
 // package delegate, so that these can change.
 type record struct {
 	Delegates []entry `json:"delegates"`
+	Missed    int     `json:"missed,omitempty"` // DELs that failed for want of an executable alone
 }
 
 type entry struct {
