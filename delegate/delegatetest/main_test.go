@@ -4,12 +4,17 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/metacni/metacni/delegate/delegatetest"
 )
 
 // programs are what the test binary is as well, by the name it is called with.
-var programs = map[string]func(){"echo": echoMain}
+var programs = map[string]func(){
+	"echo": echoMain, "meta": metaMain, "meta-skel": metaSkelMain, "meta-cheerful": metaCheerfulMain, "meta-silent": metaSilentMain, "meta-other": metaOtherMain,
+}
 
 func TestMain(m *testing.M) {
+	delegatetest.Main()
 	if program := programs[filepath.Base(os.Args[0])]; program != nil {
 		program()
 		os.Exit(0)

@@ -173,3 +173,11 @@ func (o *output) bytes() []byte {
 	defer o.mu.Unlock()
 	return slices.Clone(o.buf.Bytes())
 }
+
+func (p Program) serve(_ context.Context, x *Exec, _ string) (host, error) {
+	return host{
+		path: "/delegatetest",
+		run:  func(ctx context.Context, c Call) Outcome { return RunPlugin(ctx, p, x, c) },
+		stop: func() {},
+	}, nil
+}

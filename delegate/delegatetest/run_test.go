@@ -104,17 +104,15 @@ func TestLikeSkel(t *testing.T) {
 		stdin string
 	}
 	var tests []test
-	for _, command := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS", "VERSION", "UPDATE", "add"} {
+	for _, command := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS", "VERSION", "UPDATE"} {
 		for _, v := range []string{"0.2.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0", "9.0.0", "x"} {
 			tests = append(tests, test{env(command), conf(v)})
 		}
-		for _, stdin := range []string{"", "{", "null", "[]", "{}", `{"name":"n"}`, `{"name":5}`, `{"name":"a/b","cniVersion":"1.0.0"}`, `{"name":"n","cniVersion":5}`, conf("1.1.0") + " x"} {
+		for _, stdin := range []string{"", "{", "null", "{}", `{"name":"n"}`, `{"name":"a/b","cniVersion":"1.0.0"}`, `{"name":"n","cniVersion":5}`, conf("1.1.0") + " x"} {
 			tests = append(tests, test{env(command), stdin})
 		}
-		for _, name := range []string{"CONTAINERID", "NETNS", "IFNAME", "ARGS", "PATH"} {
-			for _, value := range []string{"", "..", "a b", "-", "0123456789abcdef"} {
-				tests = append(tests, test{env(command, "CNI_"+name+"="+value), conf("1.1.0")})
-			}
+		for _, v := range []string{"CONTAINERID=", "CONTAINERID=..", "CONTAINERID=a b", "NETNS=", "IFNAME=", "IFNAME=..", "IFNAME=a b", "IFNAME=0123456789abcdef", "ARGS=", "PATH="} {
+			tests = append(tests, test{env(command, "CNI_"+v), conf("1.1.0")})
 		}
 		tests = append(
 			tests,

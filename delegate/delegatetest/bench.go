@@ -1,0 +1,279 @@
+package delegatetest
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/big"
+	"net"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/version"
+)
+
+const (
+	// patience is how long a plugin may take for one command.
+	patience = time.Minute
+
+	// unknownKey is in the configuration of delegates.
+	unknownKey   = "delegatetest.example/unknown"
+	unknownValue = `{"big":12345678901234567890,"list":[null,true,1.5,"é<>&"],"nested":{"a":{}}}`
+
+	// args is CNI_ARGS.
+	args = "IgnoreUnknown=1;DELEGATETEST=1"
+
+	// handedOn is in the plugin's environment.
+	handedOn = "DELEGATETEST_HANDED_ON=a=b c"
+
+	// failure is the error code of delegates.
+	failure = 107
+)
+
+// A bench is a host for one plugin, with its delegates.
+type bench struct {
+	*suite
+	version string
+	dir     string
+	conf    map[string]json.RawMessage // the plugin's
+	marked  []string                   // delegates whose configuration has the unknown key
+	exec    *Exec
+	host    host
+
+	mu     sync.Mutex // protects script
+	script func(Call, Plugin) Plugin
+}
+
+func (b *bench) start(ctx context.Context) error {
+	text := b.suite.conf.Stdin(b.dir)
+	d := json.NewDecoder(strings.NewReader(text))
+	d.UseNumber()
+	var conf map[string]any
+	if err := d.Decode(&conf); err != nil || conf == nil {
+		return fmt.Errorf("the configuration %s is not a JSON object: %v", text, err) //nolint:errorlint // may be nil
+	}
+	for _, v := range conf {
+		b.mark(v)
+	}
+	data, err := json.Marshal(conf)
+	if err == nil {
+		err = json.Unmarshal(data, &b.conf)
+	}
+	if err != nil {
+		return err
+	}
+	b.exec = &Exec{Plugins: make(map[string]Plugin), Script: func(_ int, c Call, p Plugin) Plugin {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.script == nil {
+			return p
+		}
+		return b.script(c, p)
+	}}
+	for i, typ := range b.suite.conf.Delegates {
+		b.exec.Plugins[typ] = attaching(address(i))
+	}
+	h, err := b.plugin.serve(ctx, b.exec, b.dir)
+	if err == nil {
+		b.host = h
+	}
+	return err
+}
+
+// mark adds the unknown key to the configurations of delegates.
+func (b *bench) mark(v any) {
+	switch v := v.(type) {
+	case []any:
+		for _, e := range v {
+			b.mark(e)
+		}
+	case map[string]any:
+		for _, e := range v {
+			b.mark(e)
+		}
+		if typ, ok := v["type"].(string); ok && slices.Contains(b.suite.conf.Delegates, typ) {
+			v[unknownKey] = json.RawMessage(unknownValue)
+			b.marked = append(b.marked, typ)
+		}
+	}
+}
+
+// address is what the i-th delegate gives.
+func address(i int) net.IPNet {
+	return net.IPNet{IP: net.IPv4(192, 0, 2, byte(i+1)).To4(), Mask: net.CIDRMask(24, 32)}
+}
+
+// attaching is a plugin that gives an address, or else, in a chain, what the
+// one before it gave.
+func attaching(ip net.IPNet) Plugin {
+	return func(ctx context.Context, c Call) ([]byte, error) {
+		var conf struct {
+			PrevResult map[string]any `json:"prevResult"`
+		}
+		if json.Unmarshal(c.Stdin, &conf) == nil && conf.PrevResult != nil {
+			return Result(nil)(ctx, c)
+		}
+		return Result(&types100.Result{
+			CNIVersion: "1.1.0",
+			Interfaces: []*types100.Interface{{Name: c.IfName, Sandbox: c.NetNS}},
+			IPs:        []*types100.IPConfig{{Interface: types100.Int(0), Address: ip}},
+		})(ctx, c)
+	}
+}
+
+// call runs the plugin for c1, eth0, completing c.
+func (b *bench) call(ctx context.Context, c Call) Outcome {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	c.Path, c.Args = b.host.path, args
+	c.Env = append(c.Env, handedOn)
+	if c.Stdin == nil {
+		c.Stdin = b.stdin(nil)
+	}
+	switch c.Command {
+	case "ADD", "CHECK", "DEL":
+		c.ContainerID, c.IfName = cmp.Or(c.ContainerID, "c1"), cmp.Or(c.IfName, "eth0")
+		c.NetNS = cmp.Or(c.NetNS, b.netns())
+		if c.IfName == none {
+			c.IfName = ""
+		}
+		if c.NetNS == none {
+			c.NetNS = ""
+		}
+	}
+	return b.host.run(ctx, c)
+}
+
+func (b *bench) netns() string {
+	return cmp.Or(b.suite.conf.NetNS, filepath.Join(b.dir, "netns"))
+}
+
+// none is for a variable that is to be left out.
+const none = "-"
+
+// stdin is the plugin's configuration, with more keys.
+func (b *bench) stdin(keys map[string]any) []byte {
+	conf := map[string]any{"name": "conform"}
+	for k, v := range b.conf {
+		conf[k] = v
+	}
+	conf["cniVersion"] = b.version
+	maps.Copy(conf, keys)
+	data, err := json.Marshal(conf)
+	if err != nil {
+		panic(err) // what was JSON still is
+	}
+	return data
+}
+
+// later is a command after an ADD, as runtimes have it.
+func (b *bench) later(command string, added Outcome) Call {
+	keys := make(map[string]any)
+	switch command {
+	case "CHECK", "DEL":
+		if doc, err := added.Document(); err == nil && atLeast(b.version, "0.4.0") {
+			keys["prevResult"] = doc
+		}
+	case "GC":
+		keys["cni.dev/valid-attachments"] = []map[string]string{{"containerID": "c1", "ifname": "eth0"}}
+	}
+	return Call{Command: command, Stdin: b.stdin(keys)}
+}
+
+// fault has the k-th of the coming calls of command go wrong.
+func (b *bench) fault(command string, k int, wrong func(Plugin) Plugin) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := 0
+	b.script = func(c Call, p Plugin) Plugin {
+		if c.Command == command {
+			if n++; n == k {
+				return wrong(p)
+			}
+		}
+		return p
+	}
+}
+
+// failing goes wrong with an error.
+func failing(p Plugin) Plugin { return PartialOn("", failure, "the delegate fails", p) }
+
+// calls are those of command.
+func (b *bench) calls(command string) []Call {
+	return slices.DeleteFunc(b.exec.Calls(), func(c Call) bool { return c.Command != command })
+}
+
+// ran fails unless every delegate ran for command.
+func (b *bench) ran(command string) error {
+	calls := b.calls(command)
+	for _, typ := range b.suite.conf.Delegates {
+		if !slices.ContainsFunc(calls, func(c Call) bool { return c.Plugin == typ }) {
+			return fmt.Errorf("%s does not run the delegate %q, but %q", command, typ, b.exec.Trace())
+		}
+	}
+	return nil
+}
+
+// empty fails if anything is left.
+func (b *bench) empty(after string) error {
+	if live := b.exec.Live(); len(live) > 0 {
+		return fmt.Errorf("%s leaves behind %q: delegates ran as %q", after, live, b.exec.Trace())
+	}
+	return nil
+}
+
+// known are the versions that a plugin supports, of those known here, oldest
+// first.
+func known(o Outcome) []string {
+	info, err := new(version.PluginDecoder).Decode(o.Stdout)
+	if err != nil {
+		return nil
+	}
+	theirs := info.SupportedVersions()
+	return slices.DeleteFunc(slices.Clone(version.All.SupportedVersions()), func(v string) bool { return !slices.Contains(theirs, v) })
+}
+
+func atLeast(v, since string) bool {
+	ok, err := version.GreaterThanOrEqualTo(v, since)
+	return ok && err == nil
+}
+
+// sameJSON reports whether a and b mean the same, to the last digit.
+func sameJSON(a, b []byte) bool {
+	var values [2]any
+	for i, text := range [][]byte{a, b} {
+		d := json.NewDecoder(strings.NewReader(string(text)))
+		d.UseNumber()
+		if d.Decode(&values[i]) != nil {
+			return false
+		}
+		values[i] = numbers(values[i])
+	}
+	return reflect.DeepEqual(values[0], values[1])
+}
+
+// numbers writes numbers in one way only.
+func numbers(v any) any { //nolint:ireturn // whatever JSON can be
+	switch v := v.(type) {
+	case []any:
+		for i := range v {
+			v[i] = numbers(v[i])
+		}
+	case map[string]any:
+		for k := range v {
+			v[k] = numbers(v[k])
+		}
+	case json.Number:
+		if r, ok := new(big.Rat).SetString(v.String()); ok {
+			return r.String()
+		}
+	}
+	return v
+}

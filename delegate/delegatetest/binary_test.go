@@ -1,0 +1,117 @@
+package delegatetest_test
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/version"
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+)
+
+func metaFuncs() skel.CNIFuncs {
+	return newMeta()(context.Background(), &delegate.Process{}, os.Environ(), os.Stdout)
+}
+
+// metaRun runs a meta and returns its error, with the configuration's version.
+func metaRun() (string, *types.Error) {
+	conf := struct{ CNIVersion string }{}
+	funcs := metaFuncs()
+	add := funcs.Add
+	funcs.Add = func(args *skel.CmdArgs) error {
+		_ = json.Unmarshal(args.StdinData, &conf)
+		return add(args)
+	}
+	err := skel.PluginMainFuncsWithError(funcs, version.All, "")
+	return cmp.Or(conf.CNIVersion, "1.1.0"), err
+}
+
+// metaMain is a main that is right.
+func metaMain() {
+	if v, err := metaRun(); err != nil {
+		_ = json.NewEncoder(os.Stdout).Encode(map[string]any{"cniVersion": v, "code": err.Code, "msg": err.Msg})
+		os.Exit(1)
+	}
+}
+
+func metaSkelMain() { skel.PluginMainFuncs(metaFuncs(), version.All, "") }
+
+// metaCheerfulMain exits with status 0 whatever happened.
+func metaCheerfulMain() {
+	if _, err := metaRun(); err != nil {
+		_ = err.Print()
+	}
+}
+
+// metaSilentMain tells its errors elsewhere.
+func metaSilentMain() {
+	if _, err := metaRun(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// metaOtherMain prints its errors in a form of its own.
+func metaOtherMain() {
+	if _, err := metaRun(); err != nil {
+		fmt.Println(`{"error":"it did not work","cniVersion":"9.0.0"}`)
+		os.Exit(1)
+	}
+}
+
+func binary(path string) delegatetest.Binary {
+	return delegatetest.Binary{Path: path, Env: []string{"GORACE=atexit_sleep_ms=0", "GOCOVERDIR=" + filepath.Dir(path)}}
+}
+
+func TestConformBinary(t *testing.T) {
+	t.Parallel()
+	delegatetest.Conform(t, binary(executable(t, "meta")), metaConfig)
+}
+
+// What is wrong with a main is found as well, where there is one.
+func TestWrongBinaries(t *testing.T) {
+	t.Parallel()
+	// These say what there is to say; the others take their time.
+	some := []string{"version", "add", "undo-killed", "error", "error-version", "code", "del"}
+	conf := metaConfig
+	conf.Skip = make(map[string]string)
+	for _, name := range names(t) {
+		if !slices.Contains(some, name) {
+			conf.Skip[name] = "about the callbacks"
+		}
+	}
+	for name, want := range map[string][]string{
+		"meta":          nil,
+		"meta-skel":     {"error-version"},
+		"meta-cheerful": {"undo-killed", "error"},
+		"meta-silent":   {"error", "code"},
+		"meta-other":    {"error", "error-version", "code"},
+		"echo":          {"add", "undo-killed", "error", "error-version", "code", "del"},
+		"absent":        {"version"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join(t.TempDir(), name)
+			if name != "absent" {
+				path = executable(t, name)
+			}
+			r := newRecorder(t.Context())
+			delegatetest.Conform(r, binary(path), conf)
+			if diff := gocmp.Diff(want, *r.failed, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("failed (-want +got):\n%s%s", diff, strings.Join(*r.said, "\n"))
+			}
+		})
+	}
+}

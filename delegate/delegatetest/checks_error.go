@@ -1,0 +1,96 @@
+package delegatetest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// A failed call is one that a plugin must refuse, or that its delegate fails.
+type failedCall struct {
+	what    string
+	version string // of the error; empty where the plugin cannot know
+	Outcome
+}
+
+func (s *suite) failures(ctx context.Context) ([]failedCall, error) {
+	b, err := s.bench(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b.fault("ADD", 1, failing)
+	return []failedCall{
+		{"an ADD whose delegate fails", b.version, b.call(ctx, Call{Command: "ADD"})},
+		{"an ADD without CNI_IFNAME", "", b.call(ctx, Call{Command: "ADD", IfName: none})},
+		{"an ADD with half a configuration", "", b.call(ctx, Call{Command: "ADD", Stdin: []byte(`{"cniVersion":`)})},
+	}, nil
+}
+
+func checkError(ctx context.Context, s *suite) error {
+	failures, err := s.failures(ctx)
+	errs := []error{err}
+	for _, f := range failures {
+		if f.Status == 0 {
+			errs = append(errs, fmt.Errorf("%s succeeds", f.what))
+			continue
+		}
+		doc, err := f.Document()
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", f.what, err))
+			continue
+		}
+		var said struct {
+			Code uint   `json:"code"`
+			Msg  string `json:"msg"`
+		}
+		if err := json.Unmarshal(doc, &said); err != nil || said.Code == 0 || said.Msg == "" {
+			errs = append(errs, fmt.Errorf("%s: %s is no error, with code and msg", f.what, doc))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func checkErrorVersion(ctx context.Context, s *suite) error {
+	failures, err := s.failures(ctx)
+	errs := []error{err}
+	for _, f := range failures {
+		var said struct {
+			CNIVersion string `json:"cniVersion"`
+		}
+		// Where there is no object at all, that is for another check.
+		if doc, err := f.Document(); f.Status == 0 || err != nil || json.Unmarshal(doc, &said) != nil {
+			continue
+		}
+		if said.CNIVersion == "" || f.version != "" && said.CNIVersion != f.version {
+			errs = append(errs, fmt.Errorf("%s: the error has cniVersion %q, the configuration %q", f.what, said.CNIVersion, f.version))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func checkCode(ctx context.Context, s *suite) error {
+	var errs []error
+	for _, command := range []string{"ADD", "CHECK", "DEL"} {
+		if s.needs(command) != nil {
+			continue
+		}
+		b, err := s.bench(ctx)
+		if err != nil {
+			return err
+		}
+		var o Outcome
+		if command != "ADD" {
+			o = b.call(ctx, Call{Command: "ADD"})
+		}
+		b.fault(command, 1, failing)
+		o = b.call(ctx, b.later(command, o))
+		var said *types.Error
+		if err := o.Err(); err != nil && (!errors.As(err, &said) || said.Code != failure) {
+			errs = append(errs, fmt.Errorf("%s with a delegate that fails with code %d: %w", command, failure, err))
+		}
+	}
+	return errors.Join(errs...)
+}

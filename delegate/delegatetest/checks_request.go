@@ -1,0 +1,112 @@
+package delegatetest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/utils"
+)
+
+// checkRequest is about what delegates receive on stdin, by whatever command.
+func checkRequest(ctx context.Context, s *suite) error {
+	b, o, err := s.attached(ctx)
+	if err != nil {
+		return err
+	}
+	for _, command := range []string{"CHECK", "GC", "STATUS", "DEL"} {
+		if s.needs(command) == nil {
+			b.call(ctx, b.later(command, o)) // how it ends is for other checks
+		}
+	}
+	var errs []error
+	for _, c := range b.exec.Calls() {
+		if c.Command == "VERSION" {
+			continue
+		}
+		if err := b.isComplete(c.Plugin, c.Stdin); err != nil {
+			errs = append(errs, fmt.Errorf("the stdin of %v: %w", c, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (b *bench) isComplete(typ string, stdin []byte) error {
+	var conf struct{ Name, CNIVersion string }
+	if err := json.Unmarshal(stdin, &conf); err != nil {
+		return err
+	}
+	if err := utils.ValidateNetworkName(conf.Name); err != nil {
+		return fmt.Errorf("name: %w", err)
+	}
+	if conf.CNIVersion == "" {
+		return errors.New("no cniVersion")
+	}
+	if slices.Contains(b.marked, typ) && !slices.ContainsFunc(find(stdin), func(v []byte) bool { return sameJSON(v, []byte(unknownValue)) }) {
+		return fmt.Errorf("the key %q does not have the value that it was configured with, %s", unknownKey, unknownValue)
+	}
+	return nil
+}
+
+// find returns the values of the unknown key, at whatever depth.
+func find(text json.RawMessage) (values [][]byte) {
+	var object map[string]json.RawMessage
+	var array []json.RawMessage
+	if json.Unmarshal(text, &object) == nil {
+		for k, v := range object {
+			if k == unknownKey {
+				values = append(values, v)
+			}
+			array = append(array, v)
+		}
+	} else if json.Unmarshal(text, &array) != nil {
+		return nil
+	}
+	for _, v := range array {
+		values = append(values, find(v)...)
+	}
+	return values
+}
+
+func checkEnvironment(ctx context.Context, s *suite) error {
+	b, o, err := s.attached(ctx)
+	if err != nil {
+		return err
+	}
+	b.call(ctx, b.later("DEL", o)) // how it ends is for other checks
+	var errs []error
+	ours := false
+	for _, c := range b.exec.Calls() {
+		ours = ours || c.Command == "ADD" && c.IfName == "eth0"
+		errs = append(errs, b.sees(c))
+	}
+	if !ours {
+		errs = append(errs, fmt.Errorf("no delegate is told to make the interface that was asked for: %q", b.exec.Trace()))
+	}
+	return errors.Join(errs...)
+}
+
+// sees fails unless c has the environment of the plugin itself.
+func (b *bench) sees(c Call) error {
+	want := Call{ContainerID: "c1", NetNS: b.netns(), Args: args}
+	for _, v := range []struct{ name, got, want string }{
+		{"CNI_CONTAINERID", c.ContainerID, want.ContainerID},
+		{"CNI_NETNS", c.NetNS, want.NetNS},
+		{"CNI_ARGS", c.Args, want.Args},
+	} {
+		if v.got != v.want {
+			return fmt.Errorf("%v has %s %q, the plugin %q", c, v.name, v.got, v.want)
+		}
+	}
+	if !slices.Contains(filepath.SplitList(c.Path), b.host.path) {
+		return fmt.Errorf("%v has CNI_PATH %q, without the plugin's %q", c, c.Path, b.host.path)
+	}
+	if !slices.Contains(c.Env, handedOn) {
+		return fmt.Errorf("%v does not have %q of the plugin's environment, but %q", c, handedOn, strings.Join(c.Env, " "))
+	}
+	return nil
+}

@@ -1,0 +1,75 @@
+package delegatetest
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+)
+
+// Main must come first in the TestMain of a test that gives [Conform] a
+// [Binary]:
+//
+//	func TestMain(m *testing.M) {
+//		delegatetest.Main()
+//		os.Exit(m.Run())
+//	}
+//
+// In a process that a plugin has started as its delegate it plays that, and
+// does not return. In every other it does nothing. It is the one function of
+// this package that touches the process.
+func Main() {
+	socket, ok := delegateSocket()
+	if !ok {
+		return
+	}
+	r, err := ask(socket)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "delegatetest:", err)
+		os.Exit(3)
+	}
+	if r.Die {
+		if self, err := os.FindProcess(os.Getpid()); err == nil {
+			_ = self.Kill()
+		}
+		os.Exit(3) // where there is no such end
+	}
+	_, err = os.Stdout.Write(r.Stdout)
+	if r.Error != nil {
+		_ = json.NewEncoder(os.Stdout).Encode(r.Error) // the status says it all
+	}
+	if r.Error != nil || err != nil {
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// delegateSocket is where a process that is a delegate finds the test.
+func delegateSocket() (path string, ok bool) {
+	name := os.Args[0]
+	if !filepath.IsAbs(name) {
+		return "", false
+	}
+	path = filepath.Join(filepath.Dir(name), socketName)
+	_, err := os.Stat(path)
+	return path, err == nil
+}
+
+func ask(socket string) (r reply, err error) {
+	stdin, err := io.ReadAll(os.Stdin)
+	if err != nil {
+		return r, err
+	}
+	conn, err := net.Dial("unix", socket) //nolint:noctx // the process ends with it
+	if err != nil {
+		return r, err
+	}
+	defer func() { _ = conn.Close() }()
+	if err := json.NewEncoder(conn).Encode(request{filepath.Base(os.Args[0]), os.Environ(), stdin}); err != nil {
+		return r, err
+	}
+	err = json.NewDecoder(conn).Decode(&r)
+	return r, err
+}
