@@ -1,0 +1,190 @@
+package lifecycle
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+var (
+	modelSeed = flag.Uint64("model.seed", 1, "seed of the first history of TestModel")
+	modelOps  = flag.Int("model.ops", 0, "operations of TestModel; 0 means as many as there is time for")
+)
+
+// historyLen is how many operations a history has before everything is deleted.
+const historyLen = 50
+
+// Whatever is done to a few containers, whatever fails and wherever it dies,
+// what is alive, what is recorded and what is answered is what the model says;
+// what is alive is recorded, and deleting everything leaves nothing. G1 G2 G3
+// G7 G10 G11.
+func TestModel(t *testing.T) {
+	t.Parallel()
+	ops := *modelOps
+	switch {
+	case ops > 0:
+	case testing.Short():
+		ops = 5_000
+	case raceDetector:
+		ops = 10_000
+	default:
+		ops = 100_000
+	}
+	base := fastDir(t)
+	var next atomic.Uint64
+	var failed atomic.Bool
+	var all sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		all.Go(func() {
+			for !failed.Load() {
+				i := next.Add(1) - 1
+				if i*historyLen >= uint64(ops) {
+					return
+				}
+				seed := *modelSeed + i
+				story := randomOps(rand.New(rand.NewPCG(seed, 0)))
+				if replay(t, base, story) != "" && failed.CompareAndSwap(false, true) {
+					report(t, base, seed, story)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// report fails the test with the smallest part of story that still fails.
+func report(t *testing.T, base string, seed uint64, story []op) {
+	t.Helper()
+	small := shrink(story, func(ops []op) bool { return replay(t, base, ops) != "" })
+	why := replay(t, base, small)
+	t.Errorf("the history of seed %d goes wrong; run it with -run '^TestModel$' -model.seed %d -model.ops %d. This is left of it:\n%s\n%s",
+		seed, seed, historyLen, stringOf(small), why)
+}
+
+// fastDir is a directory in memory, where there is one: each operation waits
+// for the disk.
+func fastDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "lifecycle-model-") //nolint:usetesting // where that is not
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// replay does ops with a manager and with the model. It returns the first
+// difference between the two, or what is left when all has been deleted.
+func replay(t *testing.T, base string, ops []op) string {
+	t.Helper()
+	dir, err := os.MkdirTemp(base, "") //nolint:usetesting // there are thousands, and they are in base
+	if err != nil {
+		return err.Error()
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	w, m := newWorld(t, filepath.Join(dir, "state")), newModel()
+	w.forgotten = func() []piece { return m.forgotten }
+	for i, o := range slices.Concat(ops, ending()) {
+		want, got := m.do(o), w.do(o)
+		if got != want {
+			return fmt.Sprintf("after %d, %s:\n%s", i+1, o, difference(want, got))
+		}
+		if lost := m.unrecorded(); len(lost) > 0 {
+			return fmt.Sprintf("after %d, %s: alive and not recorded: %q", i+1, o, lost)
+		}
+	}
+	if left := append(w.exec.Live(), files(t, w.dir)...); len(left) > 0 {
+		return fmt.Sprintf("left when all is deleted: %q", left)
+	}
+	return ""
+}
+
+// ending are the operations that delete everything.
+func ending() []op {
+	ops := []op{{verb: "return"}}
+	for _, k := range modelKeys() {
+		ops = append(ops, op{verb: "forget", key: k}, op{verb: "del", key: k})
+	}
+	return ops
+}
+
+// difference shows the lines of want and got that differ.
+func difference(want, got string) string {
+	w, g := strings.Split(want, "\n"), strings.Split(got, "\n")
+	var b strings.Builder
+	for _, l := range w {
+		if !slices.Contains(g, l) {
+			fmt.Fprintf(&b, "  model:   %s\n", l)
+		}
+	}
+	for _, l := range g {
+		if !slices.Contains(w, l) {
+			fmt.Fprintf(&b, "  manager: %s\n", l)
+		}
+	}
+	if b.Len() == 0 {
+		fmt.Fprintf(&b, "  another order, model:\n%s\n  manager:\n%s\n", want, got)
+	}
+	return b.String()
+}
+
+// shrink returns a part of ops that still fails, and that does not any more
+// when one operation or one fault is taken from it.
+func shrink(ops []op, fails func([]op) bool) []op {
+	for size := len(ops) / 2; size > 0; {
+		smaller := false
+		for i := 0; i+size <= len(ops); {
+			if try := slices.Delete(slices.Clone(ops), i, i+size); fails(try) {
+				ops, smaller = try, true
+			} else {
+				i++
+			}
+		}
+		if !smaller || size > len(ops) {
+			size /= 2
+		}
+	}
+	for i := range ops {
+		for j := 0; j < len(ops[i].faults); {
+			try := slices.Clone(ops)
+			try[i].faults = slices.Delete(slices.Clone(try[i].faults), j, j+1)
+			if fails(try) {
+				ops = try
+			} else {
+				j++
+			}
+		}
+	}
+	return ops
+}
+
+// The test of the test: a fake that does not do as it is told is found, and
+// what is left of the history is what it takes.
+func TestModelFindsAndShrinks(t *testing.T) {
+	t.Parallel()
+	base := fastDir(t)
+	for seed := range uint64(100) {
+		story := randomOps(rand.New(rand.NewPCG(seed, 1)))
+		liar := func(ops []op) bool {
+			// One of another mind about a plugin than the model: DEL of tuning fails.
+			return replay(t, base, append([]op{{verb: "break", plugin: "tuning"}}, ops...)) != ""
+		}
+		if !liar(story) {
+			continue
+		}
+		small := shrink(story, liar)
+		if len(small) != 1 || len(small[0].faults) > 1 {
+			t.Errorf("seed %d was shrunk to\n%s", seed, stringOf(small))
+		}
+		return
+	}
+	t.Error("nothing was found")
+}

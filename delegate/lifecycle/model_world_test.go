@@ -1,0 +1,357 @@
+package lifecycle
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/scratch"
+	"github.com/metacni/metacni/status"
+)
+
+// death is what a process dies of: model and world panic with it.
+type death struct{}
+
+// describe puts in words what an operation has come to.
+func describe(answer string, trace, live, stored []string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "answer %s\n", answer)
+	for _, s := range trace {
+		fmt.Fprintf(&b, "call %s\n", s)
+	}
+	fmt.Fprintf(&b, "alive %q\n", live)
+	for _, s := range stored {
+		fmt.Fprintf(&b, "record %s\n", s)
+	}
+	return b.String()
+}
+
+func describeRecord(k scratch.Key, st scratch.State, whole bool, ls []piece) string {
+	return fmt.Sprintf("%s %s whole %v: %v", k, st, st == scratch.Added && whole, ls)
+}
+
+// A world is a node: a directory, plugins, and one process after another.
+type world struct {
+	t    testing.TB
+	dir  string
+	exec *delegatetest.Exec
+	m    *Manager
+	gone map[string]bool
+	liar string // this plugin's DEL fails, unknown to the model
+
+	forgotten func() []piece // what the record was about that is forgotten
+
+	mu     sync.Mutex // guards what follows
+	plot   plot
+	end    context.CancelFunc // ends the context of the operation
+	after  bool               // the process dies when the call has ended
+	trace  []string
+	wrong  []string
+	passed chan error // from the Del that has overtaken
+	key    scratch.Key
+}
+
+func newWorld(t testing.TB, dir string) *world {
+	t.Helper()
+	w := &world{t: t, dir: dir, gone: make(map[string]bool), exec: &delegatetest.Exec{Plugins: plugins()}}
+	for name, p := range w.exec.Plugins {
+		w.exec.Plugins[name] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) { return w.plugin(ctx, c, p) }
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil { // so that there is always a lock to be waited for
+		t.Error(err)
+	}
+	w.start()
+	return w
+}
+
+// start is a new process.
+func (w *world) start() {
+	w.m = &Manager{Dir: w.dir, Invoker: &delegate.Invoker{Exec: worldExec{w.exec, w}}}
+}
+
+// worldExec is where the world looks over the shoulder of a Manager.
+type worldExec struct {
+	*delegatetest.Exec
+	w *world
+}
+
+func (e worldExec) FindInPath(plugin string, paths []string) (string, error) {
+	e.w.mu.Lock()
+	f := e.w.plot.at("find " + plugin)
+	e.w.mu.Unlock()
+	if f.kind == "crash" {
+		panic(death{})
+	}
+	if e.w.gone[plugin] {
+		return "", errors.New("vanished")
+	}
+	return e.Exec.FindInPath(plugin, paths)
+}
+
+func (e worldExec) ExecPlugin(ctx context.Context, pluginPath string, stdin []byte, environ []string) ([]byte, error) {
+	out, err := e.Exec.ExecPlugin(ctx, pluginPath, stdin, environ)
+	e.w.mu.Lock()
+	defer e.w.mu.Unlock()
+	if e.w.after {
+		e.w.after = false
+		panic(death{})
+	}
+	return out, err
+}
+
+// The contexts of an overtaking Del and of what the operator does have these.
+type (
+	quiet  struct{}
+	byHand struct{}
+)
+
+// plugin is any of the fakes, with what goes wrong with it.
+func (w *world) plugin(ctx context.Context, c delegatetest.Call, p delegatetest.Plugin) ([]byte, error) {
+	if ctx.Value(byHand{}) != nil {
+		return p(ctx, c)
+	}
+	var f fault
+	w.mu.Lock()
+	w.saw(c)
+	if ctx.Value(quiet{}) == nil {
+		f = w.plot.at(c.Command + " " + path.Base(c.Plugin))
+	}
+	w.after = f.kind == "crash-after"
+	w.mu.Unlock()
+	if c.Command == "DEL" && c.Plugin == w.liar {
+		return nil, errors.New("unknown to the model")
+	}
+	switch f.kind {
+	case "overtake":
+		return nil, w.overtake(ctx)
+	case "noise":
+		return []byte("loading modules\n{"), nil
+	case "silence":
+		return nil, nil
+	}
+	if err := w.goesWrong(ctx, f); err != nil {
+		return nil, err
+	}
+	return p(ctx, c)
+}
+
+// goesWrong does what f says, which is the same for plugins and others.
+func (w *world) goesWrong(ctx context.Context, f fault) error {
+	switch f.kind {
+	case "error":
+		return types.NewError(f.code(), "no", "")
+	case "plain":
+		return errors.New("no")
+	case "crash":
+		panic(death{})
+	case "cancel", "hang":
+		w.end()
+	}
+	if f.kind != "hang" {
+		return nil
+	}
+	if ctx.Err() == nil { // it undoes, and would hang until its time is up
+		return types.NewError(f.code(), "no", "")
+	}
+	<-ctx.Done()
+	return fmt.Errorf("hung: %w", context.Cause(ctx))
+}
+
+// saw notes a call, and that it was made under the container's lock.
+func (w *world) saw(c delegatetest.Call) {
+	line := strings.Join([]string{c.Command, c.Plugin, c.ContainerID, c.IfName}, " ")
+	if c.Command == "GC" {
+		var conf struct {
+			Name  string               `json:"name"`
+			Valid []types.GCAttachment `json:"cni.dev/valid-attachments"`
+		}
+		if err := json.Unmarshal(c.Stdin, &conf); err != nil {
+			w.wrong = append(w.wrong, err.Error())
+		}
+		var names []string
+		for _, a := range conf.Valid {
+			names = append(names, a.ContainerID+"/"+a.IfName)
+		}
+		line = fmt.Sprint("GC ", c.Plugin, " ", conf.Name, " ", names)
+	} else if !lockIsHeld(filepath.Join(w.dir, c.ContainerID+"@lock")) {
+		w.wrong = append(w.wrong, line+" without the lock")
+	}
+	w.trace = append(w.trace, line)
+}
+
+// overtake is a Del that comes in while the operation runs, and ends it.
+func (w *world) overtake(ctx context.Context) error {
+	background, m, k := context.WithValue(w.t.Context(), quiet{}, true), w.m, w.key
+	passed := make(chan error, 1)
+	go func() { passed <- m.Del(background, k, "") }()
+	w.passed = passed
+	limit := time.NewTimer(5 * time.Second)
+	defer limit.Stop()
+	select {
+	case <-ctx.Done():
+	case <-limit.C:
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.wrong = append(w.wrong, "the Del does not end it")
+	}
+	return errors.New("signal: killed")
+}
+
+// do does o and says what has come of it.
+func (w *world) do(o op) string {
+	ctx, end := context.WithCancel(w.t.Context())
+	defer end()
+	w.mu.Lock()
+	w.plot, w.end, w.trace, w.after, w.passed, w.key = newPlot(o), end, nil, false, nil, o.key
+	if w.plot.at("start").kind != "" {
+		end()
+	}
+	w.mu.Unlock()
+	answer, undoError := w.answer(ctx, o)
+	if w.passed != nil {
+		answer += fmt.Sprintf(" overtaken by %d", status.Code(<-w.passed))
+	}
+	if undoError {
+		answer += " and not undone"
+	}
+	for _, s := range w.wrong {
+		answer += "; " + s
+	}
+	return describe(answer, w.trace, w.exec.Live(), w.stored())
+}
+
+func (w *world) answer(ctx context.Context, o op) (answer string, undoError bool) {
+	defer func() {
+		if r := recover(); r != nil {
+			if _, ok := r.(death); !ok {
+				panic(r)
+			}
+			w.start()
+			answer = "died"
+		}
+	}()
+	if o.verb == "recover" {
+		rs, err := w.m.Recover()
+		damaged := 0
+		if joined, ok := err.(interface{ Unwrap() []error }); ok {
+			damaged = len(joined.Unwrap())
+		}
+		return fmt.Sprintf("%d broken, %d damaged", len(rs), damaged), false
+	}
+	err := w.verb(ctx, o)
+	var left *delegate.UndoError
+	return fmt.Sprint(status.Code(err)), errors.As(err, &left)
+}
+
+func (w *world) verb(ctx context.Context, o op) error {
+	switch o.verb {
+	case "add":
+		_, err := w.m.Add(ctx, o.key, w.transaction(ctx, o))
+		return err
+	case "attach":
+		_, err := w.m.Attach(ctx, o.key, w.transaction(ctx, o))
+		return err
+	case "del":
+		return w.m.Del(ctx, o.key, "")
+	case "check":
+		return w.m.Check(ctx, o.key)
+	case "detach":
+		return w.m.Detach(ctx, o.key, o.ifname)
+	case "gc":
+		return w.gc(ctx, o)
+	case "vanish":
+		w.gone[o.plugin] = true
+	case "return":
+		clear(w.gone)
+	case "break":
+		w.liar = o.plugin
+	case "damage", "tear":
+		return w.damage(o)
+	case "forget":
+		return w.forget(ctx, o.key)
+	}
+	return nil
+}
+
+func (w *world) transaction(ctx context.Context, o op) Transaction {
+	own := func(ctx context.Context, place string) (fault, error) {
+		w.mu.Lock()
+		f := w.plot.at(place)
+		w.mu.Unlock()
+		return f, w.goesWrong(ctx, f)
+	}
+	var plan []delegate.Attachment
+	for _, l := range o.plan() {
+		plan = append(plan, attachment(network(l.network, l.plugins...), o.key.ContainerID, l.ifname))
+	}
+	return Transaction{
+		Plan: func(taken []string) ([]delegate.Attachment, error) {
+			w.trace = append(w.trace, fmt.Sprint("plan ", taken))
+			_, err := own(ctx, "plan")
+			return plan, err
+		},
+		Adjust: func(ctx context.Context, added []delegate.Attached) error {
+			f, err := own(ctx, "adjust")
+			if f.kind == "spoil" {
+				added[0].Result = nil
+			}
+			return err
+		},
+		Report: func([]delegate.Attached) error {
+			_, err := own(ctx, "report")
+			return err
+		},
+	}
+}
+
+func (w *world) gc(ctx context.Context, o op) error {
+	var nets []netconf.Network
+	if o.nets {
+		nets = append(nets, network(gcNet.network, gcNet.plugins...))
+	}
+	valid := validFor(o.valid...)
+	if w.plot.at("nil").kind != "" {
+		valid = nil
+	}
+	return w.m.GC(ctx, o.key.Network, valid, nets)
+}
+
+// stored says what is recorded.
+func (w *world) stored() []string {
+	var all []string
+	for r, err := range w.m.Records() {
+		switch {
+		case errors.Is(err, scratch.ErrCorrupt):
+			all = append(all, fmt.Sprint(r.Key, " damaged"))
+			continue
+		case err != nil:
+			all = append(all, err.Error())
+			continue
+		}
+		var ls []piece
+		for _, a := range r.Attached {
+			l := piece{network: a.Network.Name(), ifname: a.IfName, added: a.Result != nil}
+			for _, p := range a.Network.Plugins() {
+				l.plugins = append(l.plugins, p.Type())
+			}
+			ls = append(ls, l)
+		}
+		all = append(all, describeRecord(r.Key, r.State, r.Whole(), ls))
+	}
+	slices.Sort(all)
+	return all
+}
