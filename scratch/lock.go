@@ -73,6 +73,7 @@ func (l *Lock) started(pid int) error {
 		text = me.String()
 	}
 	text += process{pid: pid, start: start}.String()
+	durable.Step("pwrite", l.name)
 	n, err := l.file.WriteAt([]byte(text), l.end)
 	if err == nil {
 		l.end += int64(n)
@@ -181,6 +182,7 @@ func (l *Lock) try(first bool) (held bool, err error) {
 	if now.Size > 0 {
 		// A holder that died wrote this. Its numbers may be used again, and it
 		// is we who start processes now.
+		durable.Step("ftruncate", l.name)
 		if err := file.Truncate(0); err != nil {
 			return false, err
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -13,6 +14,7 @@ import (
 
 // flock tries to take the lock on f, without waiting.
 func flock(f *os.File) (bool, error) {
+	durable.Step("flock", filepath.Base(f.Name()))
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		switch err {
@@ -28,6 +30,7 @@ func flock(f *os.File) (bool, error) {
 }
 
 func unflock(f *os.File) error {
+	durable.Step("unflock", filepath.Base(f.Name()))
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_UN); err != nil {
 		return &fs.PathError{Op: "flock", Path: f.Name(), Err: err}
 	}

@@ -219,6 +219,7 @@ func (d *Dir) at(call, name string, f func() error) error {
 
 // do makes one system call.
 func (d *Dir) do(call, name string, f func() error) error {
+	Step(call, name)
 	if d.hook != nil {
 		if err := d.hook(call, name); err != nil {
 			return d.fail(call, name, err)

@@ -133,6 +133,7 @@ func (d *Dir) write(fd int, name string, data []byte) error {
 // close closes fd whatever the hook says: a test may take the call's success
 // away, not leave a file open.
 func (d *Dir) close(fd int, name string) error {
+	Step("close", name)
 	var err error
 	if d.hook != nil {
 		err = d.hook("close", name)

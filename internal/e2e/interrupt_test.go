@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -175,8 +176,8 @@ func (w *world) waitsForLock(r *running) {
 func (w *world) running() (pids []int) {
 	w.t.Helper()
 	for _, c := range w.calls() {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.PID))
-		if err == nil && strings.Contains(string(stat), "(fake)") && !strings.Contains(string(stat), "(fake) Z") {
+		name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", c.PID))
+		if slices.Contains([]string{"fake", "exe"}, strings.TrimSpace(string(name))) && alive(c.PID) {
 			pids = append(pids, c.PID)
 		}
 	}

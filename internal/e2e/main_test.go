@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -20,6 +21,9 @@ const (
 	binEnv     = "METACNI_E2E_BIN"   // directory of what was built
 	requireEnv = "METACNI_E2E"       // "require": no private host is a failure
 )
+
+// stepping is where the plugins are that can be killed at each step.
+const stepping = "stepping"
 
 // noHost is why there is no private host, if there is none.
 var noHost string
@@ -43,6 +47,9 @@ func run(m *testing.M) (int, error) {
 		return 0, host.Setup()
 	case "inside":
 		if err := host.Setup(); err != nil {
+			return 1, err
+		}
+		if err := parallel(); err != nil {
 			return 1, err
 		}
 		return m.Run(), nil
@@ -76,6 +83,17 @@ func run(m *testing.M) (int, error) {
 	return 0, err
 }
 
+// parallel lets more tests run at once than there are processors, unless the
+// user has said how many: many wait for others most of the time.
+func parallel() error {
+	chosen := false
+	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
+	if chosen {
+		return nil
+	}
+	return flag.Set("test.parallel", strconv.Itoa(4*runtime.GOMAXPROCS(0)))
+}
+
 // again is this process once more, in namespaces of its own.
 func again(ctx context.Context, stage, bin string) *exec.Cmd {
 	cmd := host.Command(ctx, "/proc/self/exe", os.Args[1:]...)
@@ -94,19 +112,26 @@ func build(ctx context.Context, dir string) error {
 	}
 	for _, b := range []struct {
 		module   string
+		dir      string // below dir
+		tags     string
 		packages []string
 	}{
-		{"../..", []string{"./examples/multinet"}},
-		{"../..", []string{"./examples/flannel"}},
-		{"../..", []string{"./examples/lab"}},
-		{".", append(strings.Fields(string(tools)), "./fake")},
+		{"../..", "", "", []string{"./examples/multinet"}},
+		{"../..", "", "", []string{"./examples/flannel"}},
+		{"../..", "", "", []string{"./examples/lab"}},
+		{"../..", stepping, "metacni_steps", []string{"./examples/multinet", "./examples/flannel"}},
+		{".", "", "", append(strings.Fields(string(tools)), "./fake")},
 	} {
-		cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-buildvcs=false", "-o", dir + "/"}, b.packages...)...)
+		to := filepath.Join(dir, b.dir) + "/"
+		cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-buildvcs=false", "-tags", b.tags, "-o", to}, b.packages...)...)
 		cmd.Dir = b.module
 		if out, err := cmd.CombinedOutput(); err != nil && b.module == "." {
 			return fmt.Errorf("build the reference plugins: %w\n%s", err, out)
 		} else if err != nil {
-			file := filepath.Join(dir, filepath.Base(b.packages[0])+".err")
+			file := filepath.Join(to, filepath.Base(b.packages[0])+".err")
+			if err := os.MkdirAll(to, 0o700); err != nil {
+				return err
+			}
 			if err := os.WriteFile(file, out, 0o600); err != nil {
 				return err
 			}

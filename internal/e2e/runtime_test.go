@@ -10,6 +10,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -44,7 +45,15 @@ type answer struct {
 type running struct {
 	cmd            *exec.Cmd
 	start          time.Time
-	stdout, stderr bytes.Buffer
+	stdout, stderr head
+}
+
+// A head is the first megabyte of what a plugin prints.
+type head struct{ text []byte }
+
+func (h *head) Write(p []byte) (int, error) {
+	h.text = append(h.text, p[:min(len(p), 1<<20-len(h.text))]...)
+	return len(p), nil
 }
 
 // extra changes a request before it is sent.
@@ -95,7 +104,11 @@ func (w *world) start(command string, p *pod, extras ...extra) *running {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return w.exec(built(w.t, fmt.Sprint(p.conf["type"])), env, stdin)
+	plugin := fmt.Sprint(p.conf["type"])
+	if env["METACNI_STEPS"] != "" {
+		plugin = filepath.Join(stepping, plugin)
+	}
+	return w.exec(built(w.t, plugin), env, stdin)
 }
 
 // exec starts any plugin with just env and stdin.
@@ -121,11 +134,16 @@ func (w *world) exec(path string, env map[string]string, stdin []byte) *running 
 func (w *world) wait(r *running) answer {
 	w.t.Helper()
 	err := r.cmd.Wait()
-	a := answer{stdout: r.stdout.Bytes(), stderr: r.stderr.String(), took: time.Since(r.start)}
+	a := answer{stdout: r.stdout.text, stderr: string(r.stderr.text), took: time.Since(r.start)}
 	if failed := (*exec.ExitError)(nil); errors.As(err, &failed) {
 		a.code = failed.ExitCode()
 	} else if err != nil {
 		w.t.Fatalf("%s: %v", r.cmd.Path, err)
+	}
+	for _, word := range []string{"panic: ", "fatal error: ", "DATA RACE"} {
+		if strings.Contains(a.stderr, word) {
+			w.t.Fatalf("%s: %s", r.cmd.Path, a.stderr)
+		}
 	}
 	if a.code == -1 {
 		return a // killed
@@ -229,5 +247,5 @@ func (w *world) lab() answer {
 	r.cmd.Env = []string{"PATH=" + w.path}
 	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
 	_ = r.cmd.Run()
-	return answer{code: r.cmd.ProcessState.ExitCode(), stdout: r.stdout.Bytes(), stderr: r.stderr.String()}
+	return answer{code: r.cmd.ProcessState.ExitCode(), stdout: r.stdout.text, stderr: string(r.stderr.text)}
 }

@@ -251,6 +251,7 @@ func (w *world) nothingLeft() {
 		w.until("the kernel has deleted what was in a namespace", func() bool { return len(w.ports()) == 0 })
 	}
 	same(w.t, "attached by fakes", nil, w.live())
+	w.neverBeside()
 	same(w.t, "leased addresses", nil, w.leases())
 	same(w.t, "interfaces on the host", nil, w.ports())
 	same(w.t, "state of multinet", nil, w.list(w.file("state")))

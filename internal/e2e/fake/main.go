@@ -4,17 +4,13 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 )
 
 // config is what the fake reads of its configuration.
@@ -49,7 +45,7 @@ func main() {
 
 func run(conf config, command string, stdin json.RawMessage) error {
 	marker := filepath.Join(conf.Dir, "live", strings.Join([]string{conf.ID, os.Getenv("CNI_CONTAINERID"), os.Getenv("CNI_IFNAME")}, "@"))
-	if err := log(conf, command, stdin); err != nil {
+	if err := errors.Join(alone(conf), log(conf, command, stdin), step(conf, "start")); err != nil {
 		return err
 	}
 	// What goes wrong in an ADD does so when the plugin has done its work, in
@@ -62,11 +58,17 @@ func run(conf config, command string, stdin json.RawMessage) error {
 	if err := misbehave(conf, command); err != nil {
 		return err
 	}
+	if command == "DEL" {
+		if err := os.Remove(marker); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	if err := step(conf, "middle"); err != nil {
+		return err
+	}
 	switch command {
 	case "ADD":
-		return result(conf)
-	case "DEL":
-		if err := os.Remove(marker); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := result(conf); err != nil {
 			return err
 		}
 	case "CHECK":
@@ -74,7 +76,7 @@ func run(conf config, command string, stdin json.RawMessage) error {
 			fail(conf, 100, "not attached")
 		}
 	}
-	return nil
+	return step(conf, "end")
 }
 
 // log appends one line to the log: see call in the tests.
@@ -87,85 +89,7 @@ func log(conf config, command string, stdin json.RawMessage) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(filepath.Join(conf.Dir, "log"), os.O_APPEND|os.O_WRONLY|os.O_CREATE, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }()
-	_, err = f.Write(append(line, '\n'))
-	return err
-}
-
-// misbehave does what conf.On has for command. The files ready and gate are
-// FIFOs: the test reads the first and writes the second.
-func misbehave(conf config, command string) error {
-	switch on := conf.On[command]; on {
-	case "":
-	case "fail":
-		fail(conf, conf.Code, "no free device")
-	case "hang", "deaf", "gate":
-		if on == "deaf" {
-			signal.Ignore(syscall.SIGTERM)
-		}
-		if err := tell(filepath.Join(conf.Dir, "ready")); err != nil {
-			return err
-		}
-		if on == "gate" {
-			return wait(filepath.Join(conf.Dir, "gate"))
-		}
-		for {
-			_ = syscall.Pause()
-		}
-	case "child": // that holds the pipes
-		child := exec.CommandContext(context.Background(), "/proc/self/exe")
-		child.Env = []string{"CNI_COMMAND=NONE"}
-		in, err := child.StdinPipe()
-		if err != nil {
-			return err
-		}
-		child.Stdout, child.Stderr = os.Stdout, os.Stderr
-		if err := child.Start(); err != nil {
-			return err
-		}
-		body, err := json.Marshal(map[string]any{"dir": conf.Dir, "id": conf.ID + "-child", "on": map[string]string{"NONE": "hang"}})
-		if err != nil {
-			return err
-		}
-		if _, err := in.Write(body); err != nil {
-			return err
-		}
-		return in.Close()
-	case "noise":
-		fmt.Println("warning: this is not JSON")
-	case "garbage":
-		fmt.Println(`{"cniVersion":"1.0.0","ips":"none"}`)
-		os.Exit(0)
-	case "silence":
-		os.Exit(0)
-	default:
-		return fmt.Errorf("unknown fault %q", on)
-	}
-	return nil
-}
-
-func tell(fifo string) error {
-	f, err := os.OpenFile(fifo, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }()
-	_, err = f.WriteString("x")
-	return err
-}
-
-func wait(fifo string) error {
-	f, err := os.Open(fifo)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }()
-	_, err = f.Read(make([]byte, 1))
-	return err
+	return appendLine(filepath.Join(conf.Dir, "log"), string(line)+"\n")
 }
 
 // result answers an ADD: what came before, or one interface with one address.

@@ -1,0 +1,222 @@
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestG1KilledAtEveryStep kills each plugin at every step of an ADD, of a DEL
+// and of the undoing of an ADD. Whatever a fake has attached by then is
+// recorded; what comes next, be it DEL, ADD or GC, removes it, waiting for the
+// fake that was left behind.
+func TestG1KilledAtEveryStep(t *testing.T) {
+	for _, s := range subjects() {
+		for _, command := range []string{"ADD", "DEL", "undo"} {
+			for _, then := range []string{"DEL", "ADD", "GC"} {
+				t.Run(s.name+"/"+command+"/then "+then, func(t *testing.T) {
+					w := newWorld(t)
+					c := &crashes{world: w, s: s, command: command, then: then, p: w.pod(s.conf(w))}
+					c.run()
+					w.nothingLeft()
+				})
+			}
+		}
+	}
+}
+
+type crashes struct {
+	*world
+	s             subject
+	command, then string
+	p             *pod
+}
+
+func (c *crashes) run() {
+	c.t.Helper()
+	verb := c.command
+	if c.command == "undo" {
+		verb = "ADD"
+		c.p.conf = c.s.conf(c.world, "ADD", "fail")
+	}
+	c.before()
+	c.ok2(c.call(verb, c.p, c.stepping(c.p, nil, false)))
+	steps := c.steps(c.p)
+	c.ok("DEL", c.p)
+	c.has(steps)
+	trials := 0
+	for _, at := range steps {
+		for _, orphan := range []bool{false, true} {
+			if orphan && !at.byFake() {
+				continue
+			}
+			c.before()
+			c.crash(verb, c.p, at, orphan)
+			trials++
+			// In this order: a fake that lives on may attach something now.
+			if live := c.leaked(c.p); len(live) > 0 && !c.recorded(c.p, c.s.state) {
+				c.t.Errorf("killed at %v: %v attached, nothing recorded (G1)", at, live)
+			}
+			c.after(at)
+			if c.t.Failed() {
+				c.t.Fatalf("killed at %v (orphan: %v)", at, orphan)
+			}
+		}
+	}
+	c.figures(fmt.Sprintf("SIGKILL of %s at every step of %s, then %s", c.s.name, c.command, c.then), trials)
+}
+
+// has makes sure that the crashes are where they should be.
+func (c *crashes) has(steps []step) {
+	c.t.Helper()
+	verb, kind := c.command, c.command
+	switch c.command {
+	case "ADD":
+		has(c.t, steps, "ADD fsync .tmp-", "ADD renameat .tmp-")
+	case "undo":
+		has(c.t, steps, "ADD fsync .tmp-", "ADD renameat .tmp-")
+		verb, kind = "DEL", "ADD"
+	}
+	has(c.t, steps, kind+" flock C@lock", kind+" unflock C@lock")
+	for _, id := range c.s.fakes {
+		has(c.t, steps, verb+" "+id+" start", verb+" "+id+" middle", verb+" "+id+" end")
+	}
+}
+
+// before is the state in which the plugin is killed.
+func (c *crashes) before() {
+	c.t.Helper()
+	if err := os.RemoveAll(c.file(c.s.state)); err != nil { // it is made once only
+		c.t.Fatal(err)
+	}
+	if c.command == "DEL" {
+		c.ok("ADD", c.p)
+	}
+}
+
+// after does what comes next.
+func (c *crashes) after(at step) {
+	c.t.Helper()
+	switch c.then {
+	case "ADD":
+		cured := c.p.conf
+		c.p.conf = c.s.conf(c.world)
+		// Code 7: it is recorded as whole, and only its answer was not read.
+		a := c.call("ADD", c.p)
+		if a.err != nil && a.err.Code != 7 {
+			c.t.Errorf("ADD: %s", a.stdout)
+		}
+		if live := c.leaked(c.p); len(live) != len(c.s.fakes) {
+			c.t.Errorf("ADD: exit status %d with %v attached", a.code, live)
+		}
+		c.p.conf = cured
+	case "GC":
+		c.ok("GC", c.p, valid())
+		same(c.t, fmt.Sprintf("attached after %v and GC", at), nil, c.leaked(c.p))
+	}
+	c.ok("DEL", c.p)
+	c.clean(c.p, c.s.state)
+}
+
+// ok2 is for a command that may have failed as it was meant to.
+func (c *crashes) ok2(a answer) {
+	c.t.Helper()
+	if (a.code == 0) == (c.command == "undo") {
+		c.t.Fatalf("exit status %d: %s", a.code, a.stdout)
+	}
+}
+
+// figures reports what the table in README.md says of a fault. Everything else
+// has been checked: a leak, a panic or a silent success has failed the test.
+func (w *world) figures(fault string, trials int) {
+	w.t.Helper()
+	if !w.t.Failed() {
+		w.t.Logf("figures: %s: %d trials", fault, trials)
+	}
+}
+
+// TestG1KilledAtAnyTime kills the plugins at random times in ADD and in DEL, a
+// thousand times in all, and lets DEL remove what there is.
+func TestG1KilledAtAnyTime(t *testing.T) {
+	kills := 250
+	if testing.Short() {
+		kills = 25
+	}
+	for _, s := range subjects() {
+		for _, command := range []string{"ADD", "DEL"} {
+			t.Run(s.name+"/"+command, func(t *testing.T) {
+				w := newWorld(t)
+				p := w.pod(s.conf(w))
+				windows := make(map[string]int)
+				limit := 20 * time.Millisecond // of the times, fitted to how long it takes
+				killed := 0
+				for trial := 0; killed < kills; trial++ {
+					if trial == 20*kills {
+						t.Fatalf("only %d of %d were killed", killed, trial)
+					}
+					if command == "DEL" {
+						w.ok("ADD", p)
+					}
+					window := w.killAtRandom(command, p, limit)
+					windows[window]++
+					if window == "after its end" {
+						limit -= limit / 20
+					} else {
+						limit += limit / 60
+						killed++
+					}
+					if live := w.leaked(p); len(live) > 0 && !w.recorded(p, s.state) {
+						t.Fatalf("killed %s: %v attached, nothing recorded (G1)", window, live)
+					}
+					w.ok("DEL", p)
+					w.clean(p, s.state)
+					if t.Failed() {
+						t.Fatalf("killed %s", window)
+					}
+				}
+				for _, window := range []string{"before the first plugin", "in a plugin"} {
+					if windows[window] == 0 && !testing.Short() {
+						t.Errorf("never killed %s: %v", window, windows)
+					}
+				}
+				w.figures(fmt.Sprintf("SIGKILL of %s at random times in %s, then DEL %v", s.name, command, windows), killed)
+				w.nothingLeft()
+			})
+		}
+	}
+}
+
+// killAtRandom kills a command within limit, and says from the log where that
+// was.
+func (w *world) killAtRandom(command string, p *pod, limit time.Duration) (window string) {
+	w.t.Helper()
+	r := w.start(command, p, w.stepping(p, nil, false))
+	timer := time.AfterFunc(rand.N(limit), func() { _ = r.cmd.Process.Signal(syscall.SIGKILL) })
+	_ = r.cmd.Wait()
+	timer.Stop()
+	ws, ok := r.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if !ok || ws.Signaled() && ws.Signal() != syscall.SIGKILL {
+		w.t.Fatalf("%s: %v", command, r.cmd.ProcessState)
+	}
+	if !ws.Signaled() {
+		w.steps(p)
+		return "after its end"
+	}
+	window = "before the first plugin"
+	for _, s := range w.steps(p) {
+		switch {
+		case s.what == command+" pwrite C@lock": // it has been started
+			window = "in a plugin"
+		case s.byFake():
+			window = "in a plugin"
+			if strings.HasSuffix(s.what, " end") {
+				window = "between or after plugins"
+			}
+		}
+	}
+	return window
+}

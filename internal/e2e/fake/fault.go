@@ -1,0 +1,126 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+)
+
+// misbehave does what conf.On has for command, unless there is a file "cured".
+// The files ready and gate are FIFOs: the test reads the first and writes the
+// second.
+func misbehave(conf config, command string) error {
+	if _, err := os.Stat(filepath.Join(conf.Dir, "cured")); err == nil {
+		return nil
+	}
+	switch on := conf.On[command]; on {
+	case "":
+	case "fail":
+		fail(conf, conf.Code, "no free device")
+	case "hang", "deaf", "gate":
+		if on == "deaf" {
+			signal.Ignore(syscall.SIGTERM)
+		}
+		if err := tell(filepath.Join(conf.Dir, "ready")); err != nil {
+			return err
+		}
+		if on == "gate" {
+			return wait(filepath.Join(conf.Dir, "gate"))
+		}
+		pause()
+	case "child": // that holds the pipes
+		return child(conf, &syscall.SysProcAttr{}, "hang")
+	case "daemon": // the same, and no signal to the plugin's group reaches it
+		return child(conf, &syscall.SysProcAttr{Setsid: true}, "hang")
+	case "family": // neither it nor its child listens
+		signal.Ignore(syscall.SIGTERM)
+		if err := child(conf, &syscall.SysProcAttr{}, "deaf"); err != nil {
+			return err
+		}
+		pause()
+	case "noise":
+		fmt.Println("warning: this is not JSON")
+	case "two":
+		return result(conf) // and once more later
+	case "garbage":
+		fmt.Println(`{"cniVersion":"1.0.0","ips":"none"}`)
+		os.Exit(0)
+	case "silence":
+		os.Exit(0)
+	case "die":
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		pause()
+	case "flood":
+		return flood(os.Stdout)
+	case "flood stderr":
+		return flood(os.Stderr)
+	default:
+		return fmt.Errorf("unknown fault %q", on)
+	}
+	return nil
+}
+
+func pause() {
+	for {
+		_ = syscall.Pause()
+	}
+}
+
+// child starts another fake, in which "NONE" goes wrong.
+func child(conf config, attr *syscall.SysProcAttr, fault string) error {
+	c := exec.CommandContext(context.Background(), "/proc/self/exe")
+	c.Env, c.SysProcAttr = []string{"CNI_COMMAND=NONE"}, attr
+	in, err := c.StdinPipe()
+	if err != nil {
+		return err
+	}
+	c.Stdout, c.Stderr = os.Stdout, os.Stderr
+	if err := c.Start(); err != nil {
+		return err
+	}
+	body, err := json.Marshal(map[string]any{"dir": conf.Dir, "id": conf.ID + "-child", "on": map[string]string{"NONE": fault}})
+	if err != nil {
+		return err
+	}
+	if _, err := in.Write(body); err != nil {
+		return err
+	}
+	return in.Close()
+}
+
+// flood writes 100 MB.
+func flood(to *os.File) error {
+	line := append(bytes.Repeat([]byte("x"), 1<<20-1), '\n')
+	for range 100 {
+		if _, err := to.Write(line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func tell(fifo string) error {
+	f, err := os.OpenFile(fifo, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	_, err = f.WriteString("x")
+	return err
+}
+
+func wait(fifo string) error {
+	f, err := os.Open(fifo)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	_, err = f.Read(make([]byte, 1))
+	return err
+}

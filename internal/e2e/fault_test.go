@@ -1,0 +1,301 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// cure ends what goes wrong with the fakes.
+func (w *world) cure() {
+	w.t.Helper()
+	if err := os.WriteFile(w.file("fake", "cured"), nil, 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// TestG2DelegateFaults: whatever the last plugin of an ADD does instead of
+// answering, what was attached is detached, and the answer is an error.
+// TestG2EveryFailureIsUndone has the places, this the faults and flannel.
+func TestG2DelegateFaults(t *testing.T) {
+	for _, s := range subjects() {
+		for fault, code := range map[string]uint{
+			"fail": 111, "noise": 6, "two": 6, "garbage": 6, "silence": 6, "die": 999, "flood": 999,
+		} {
+			t.Run(s.name+"/"+fault, func(t *testing.T) {
+				w := newWorld(t)
+				p := w.pod(s.conf(w, "ADD", fault))
+				w.fails(code, "ADD", p, []string{"fake"})
+				w.trace(append(s.calls("ADD"), s.calls("DEL")...)...)
+				w.nothingLeft()
+				w.forget()
+				w.ok("DEL", p)
+				w.trace()
+				w.noPlugins()
+				w.figures(s.name+": ADD of a plugin that does: "+fault, 1)
+			})
+		}
+	}
+}
+
+// TestG3DelegateFaults: a DEL whose plugin dies, floods or fails is an error,
+// the record stays, and the next DEL removes what is left. What a plugin that
+// has done its work prints beside that is nothing to fail for.
+func TestG3DelegateFaults(t *testing.T) {
+	for _, s := range subjects() {
+		for fault, code := range map[string]uint{
+			"fail": 111, "die": 999, "flood": 999, "noise": 0, "two": 0, "flood stderr": 0, "child": 0, "daemon": 0,
+		} {
+			t.Run(s.name+"/"+fault, func(t *testing.T) {
+				w := newWorld(t)
+				p := w.pod(s.conf(w, "DEL", fault))
+				w.ok("ADD", p)
+				if code == 0 {
+					w.ok("DEL", p)
+				} else {
+					w.fails(code, "DEL", p, []string{"fake"})
+					same(t, "recorded", true, w.recorded(p, s.state))
+					same(t, "attached", 1, len(w.leaked(p)))
+				}
+				w.endChildren()
+				w.cure()
+				w.ok("DEL", p)
+				w.nothingLeft()
+				w.noPlugins()
+				w.figures(s.name+": DEL of a plugin that does: "+fault, 1)
+			})
+		}
+	}
+}
+
+// TestG6FloodAndChildren: a plugin that succeeds has succeeded, though it
+// floods stderr or leaves a child that holds its pipes (D42), in a session of
+// its own or not. Of the flood no more than a part is kept in memory.
+func TestG6FloodAndChildren(t *testing.T) {
+	for _, s := range subjects() {
+		for _, fault := range []string{"flood stderr", "child", "daemon"} {
+			t.Run(s.name+"/"+fault, func(t *testing.T) {
+				w := newWorld(t)
+				conf := s.conf(w, "ADD", fault)
+				if s.name == "multinet" {
+					conf["delegates"] = append(conf["delegates"].([]object), w.fake("c", "ADD", "gate"))
+				}
+				p := w.pod(conf)
+				r := w.start("ADD", p)
+				if s.name == "multinet" {
+					w.ready()
+					if kept := w.memory(r); kept > 64<<10 {
+						t.Errorf("%d kB in memory", kept)
+					}
+					w.open()
+				}
+				a := w.wait(r)
+				if a.code != 0 {
+					t.Fatalf("ADD: %s", a.stdout)
+				}
+				if a.took > 5*time.Second {
+					t.Errorf("answered after %v", a.took)
+				}
+				w.endChildren()
+				w.cure()
+				w.ok("DEL", p)
+				w.nothingLeft()
+				w.noPlugins()
+				w.figures(s.name+": ADD of a plugin that does: "+fault, 1)
+			})
+		}
+	}
+}
+
+// TestG6TerminatedAnywhere: SIGTERM while a plugin hangs, listening or not,
+// alone or with a child, in ADD or in DEL: code 11 within 5 s, no process left.
+// The ADD is undone, the DEL can be repeated. TestG6Terminated has the real
+// plugins.
+func TestG6TerminatedAnywhere(t *testing.T) {
+	for _, s := range subjects() {
+		for _, command := range []string{"ADD", "DEL"} {
+			for _, fault := range []string{"hang", "deaf", "family"} {
+				t.Run(s.name+"/"+command+"/"+fault, func(t *testing.T) {
+					w := newWorld(t)
+					p := w.pod(s.conf(w, command, fault))
+					if command == "DEL" {
+						w.ok("ADD", p)
+					}
+					r := w.start(command, p)
+					w.ready() // of family it is the child that is
+					told := time.Now()
+					w.terminate(r)
+					a := w.wait(r)
+					if took := time.Since(told); took > 5*time.Second {
+						t.Errorf("answered after %v", took)
+					}
+					w.failed(a, 11)
+					w.noPlugins()
+					if command == "ADD" {
+						w.nothingLeft()
+					} else {
+						same(t, "recorded", true, w.recorded(p, s.state))
+					}
+					w.cure()
+					w.ok("DEL", p)
+					w.nothingLeft()
+					w.figures(fmt.Sprintf("%s: SIGTERM in %s of a plugin that does: %s", s.name, command, fault), 1)
+				})
+			}
+		}
+	}
+}
+
+// TestG7OrphanIsNotAnother: DEL waits for the orphan of a killed ADD, and kills
+// nobody else in its place: not who has the recorded number by now, and not who
+// does not have the lock's file. It answers 11, the record stays, and when the
+// orphan has ended DEL removes everything.
+func TestG7OrphanIsNotAnother(t *testing.T) {
+	for _, s := range subjects() {
+		for _, reused := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/reused %v", s.name, reused), func(t *testing.T) {
+				w := newWorld(t)
+				p := w.pod(s.conf(w, "ADD", "gate"))
+				r := w.start("ADD", p)
+				w.ready()
+				w.kill(r)
+				orphan := w.running()
+				same(t, "orphans", 1, len(orphan))
+
+				bystander := w.bystander()
+				lock := w.file(s.state, p.id+"@lock")
+				text, err := os.ReadFile(lock)
+				if err != nil {
+					t.Fatal(err)
+				}
+				start := startTime(t, bystander)
+				if reused {
+					start++
+				}
+				// What is in the file stays, but for the number of the group.
+				owner, _, _ := strings.Cut(string(text), "\n")
+				if !strings.HasPrefix(owner, "owner ") || !strings.Contains(string(text), fmt.Sprintf("group %d ", orphan[0])) {
+					t.Fatalf("the lock's file: %q", text)
+				}
+				if err := os.WriteFile(lock, fmt.Appendf(nil, "%s\ngroup %d %d\n", owner, bystander, start), 0o600); err != nil {
+					t.Fatal(err)
+				}
+
+				w.fails(11, "DEL", p, nil, withoutNetNS)
+				same(t, "orphans", orphan, w.running())
+				if err := syscall.Kill(bystander, 0); err != nil || !alive(bystander) {
+					t.Error("DEL has killed somebody else")
+				}
+				same(t, "recorded", true, w.recorded(p, s.state))
+				w.trace(s.calls("ADD")...)
+				w.open()
+				w.ok("DEL", p, withoutNetNS)
+				w.trace(append(s.calls("ADD"), s.calls("DEL")...)...)
+				w.nothingLeft()
+				w.noPlugins()
+				w.figures(fmt.Sprintf("%s: orphan's number reused (%v), or without the lock", s.name, reused), 1)
+			})
+		}
+	}
+}
+
+// TestG7OrphansOfEveryCommand: the orphan of a killed ADD or DEL hangs. The
+// next DEL waits for it, kills its whole group, and only then runs a plugin.
+func TestG7OrphansOfEveryCommand(t *testing.T) {
+	for _, s := range subjects() {
+		for _, command := range []string{"ADD", "DEL"} {
+			t.Run(s.name+"/"+command, func(t *testing.T) {
+				w := newWorld(t)
+				p := w.pod(s.conf(w, command, "family"))
+				if command == "DEL" {
+					w.ok("ADD", p)
+				}
+				r := w.start(command, p)
+				w.ready()
+				w.kill(r)
+				same(t, "orphans", 2, len(w.running()))
+				w.cure()
+				w.ok("DEL", p)
+				w.nothingLeft() // nor did any two run side by side
+				w.noPlugins()
+				w.figures(fmt.Sprintf("%s: SIGKILL in %s, the orphan hangs with its child", s.name, command), 1)
+			})
+		}
+	}
+}
+
+// bystander starts a process that leads a group and does nothing.
+func (w *world) bystander() (pid int) {
+	w.t.Helper()
+	cmd := exec.Command(filepath.Join(os.Getenv(binEnv), "fake"))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	in, err := cmd.StdinPipe() // from which it reads
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() {
+		_ = in.Close()
+		_ = cmd.Wait()
+	})
+	return cmd.Process.Pid
+}
+
+// stat returns the fields of a process from the third on, proc(5).
+func stat(pid int) []string {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return nil
+	}
+	return strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+}
+
+func alive(pid int) bool {
+	f := stat(pid)
+	return f != nil && f[0] != "Z" && f[0] != "X"
+}
+
+func startTime(t *testing.T, pid int) uint64 {
+	t.Helper()
+	n, err := strconv.ParseUint(stat(pid)[22-3], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// endChildren ends what the fakes have left behind.
+func (w *world) endChildren() {
+	w.t.Helper()
+	for _, c := range w.calls() {
+		if c.Command == "NONE" {
+			_ = syscall.Kill(c.PID, syscall.SIGKILL)
+		}
+	}
+	w.until("the children have gone", func() bool { return len(w.running()) == 0 })
+}
+
+// memory returns the most that a plugin has had in memory, in kB.
+func (w *world) memory(r *running) int {
+	w.t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.cmd.Process.Pid))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	fields := strings.Fields(string(text))
+	i := slices.Index(fields, "VmHWM:")
+	n, err := strconv.Atoi(fields[i+1])
+	if i < 0 || err != nil {
+		w.t.Fatalf("%s: %v", text, err)
+	}
+	return n
+}
