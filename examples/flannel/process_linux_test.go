@@ -14,13 +14,17 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/examples/internal/programtest"
 )
 
 // The tests here run flannel as the process that a runtime starts; those with
 // real namespaces are in internal/e2e.
 
-func TestMain(m *testing.M) { programtest.Main(m, "flannel", main) }
+func TestMain(m *testing.M) {
+	delegatetest.Main()
+	programtest.Main(m, "flannel", main)
+}
 
 // processConf is a configuration of a fake delegate, with more of its keys, as
 // JSON without the braces.
