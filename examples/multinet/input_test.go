@@ -219,9 +219,9 @@ func TestD57SecretsStay(t *testing.T) {
 	}
 	h := newHost(t, "1.0.0")
 	h.mustRun(t, "ADD", `"delegates":[{"type":"bridge","password":"`+secret+`"}]`)
-	for _, words := range [][]string{{"list"}, {"show", "c1"}, {"status", "c1"}, {"gc", "--dry-run"}} {
+	for _, words := range [][]string{{"list"}, {"show", "c1"}, {"status", "c1"}, {"gc", "--dry-run"}, {"list", "-o", "json"}, {"show", "c1", "-o", "json"}, {"damaged"}} {
 		var out strings.Builder
-		if err := operate(append(words, "--dir", h.state()), &out); err != nil || strings.Contains(out.String(), secret) {
+		if err := operate(t.Context(), append(words, "--dir", h.state()), console{out: &out}); err != nil || strings.Contains(out.String(), secret) {
 			t.Errorf("%v: %v: %s", words, err, out.String())
 		}
 	}

@@ -2,7 +2,7 @@
 // container to several networks, all of them or none.
 //
 // The plugin is in plugin.go, its configuration in config.go, what is attached
-// in networks.go, the operator's commands in tool.go.
+// in networks.go, the operator's commands in tool.go and forget.go.
 package main
 
 import (
@@ -17,7 +17,7 @@ import (
 
 func main() {
 	if os.Getenv("CNI_COMMAND") == "" && len(os.Args) > 1 {
-		if err := operate(os.Args[1:], os.Stdout); err != nil {
+		if err := operate(context.Background(), os.Args[1:], terminal()); err != nil {
 			fmt.Fprintln(os.Stderr, "multinet:", err)
 			os.Exit(1)
 		}
@@ -26,4 +26,10 @@ func main() {
 	program.Main("CNI meta-plugin multinet", func(ctx context.Context, p program.Process) skel.CNIFuncs {
 		return (&plugin{p}).commands(ctx)
 	})
+}
+
+// terminal is the console of this process.
+func terminal() console {
+	in, err := os.Stdin.Stat()
+	return console{in: os.Stdin, out: os.Stdout, ask: os.Stderr, terminal: err == nil && in.Mode()&os.ModeCharDevice != 0}
 }

@@ -1,47 +1,83 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
 )
 
-const usage = `usage: multinet list | show CONTAINER | status CONTAINER | gc --dry-run   [--dir DIR]
-Reads the state directory without a lock. Changes nothing, but that records
-that are found to be damaged are set aside`
+const usage = `usage: multinet COMMAND [--dir DIR] [-o table|json]
+  list                                    every attachment
+  show CONTAINER                          what is recorded of a container
+  status CONTAINER                        its network-status (JSON, unless -o table)
+  gc --dry-run                            whose network namespace is gone
+  damaged                                 records that cannot be read
+  forget CONTAINER [NETWORK IFNAME] [--yes]  removes records, and nothing else
+All but forget read the state directory without a lock. They change nothing,
+but that records that are found to be damaged are set aside`
+
+// A console is where an operator sits.
+type console struct {
+	in       io.Reader
+	out      io.Writer // what the command is about
+	ask      io.Writer // questions
+	terminal bool      // whether in can answer
+}
 
 // operate is multinet run by hand. It reads the state directory as it is,
 // and reports damaged records after the others.
-func operate(args []string, out io.Writer) error {
+func operate(ctx context.Context, args []string, c console) error {
 	fs := flag.NewFlagSet("multinet", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	dir := fs.String("dir", defaultCNIDir, "state directory (cniDir)")
 	dryRun := fs.Bool("dry-run", false, "only say what would be removed")
+	yes := fs.Bool("yes", false, "do not ask")
+	form := fs.String("o", "", "table or json")
 	words, err := parse(fs, args)
 	if err != nil {
 		return fmt.Errorf("%w\n%s", err, usage)
 	}
-	m := &lifecycle.Manager{Dir: *dir}
-	switch command := strings.Join(words[:min(1, len(words))], ""); {
+	t := &tool{console: c, life: &lifecycle.Manager{Dir: *dir}, json: *form == "json", yes: *yes}
+	command := strings.Join(words[:min(1, len(words))], "")
+	switch {
+	case !slices.Contains([]string{"", "table", "json"}, *form), *dryRun != (command == "gc"), *yes && command != "forget":
 	case command == "list" && len(words) == 1:
-		return list(m, out, func(lifecycle.Record) bool { return true })
-	case command == "gc" && len(words) == 1 && *dryRun:
-		return list(m, out, func(r lifecycle.Record) bool { return namespaceIsGone(r) })
+		return t.list(func(lifecycle.Record) bool { return true })
+	case command == "gc" && len(words) == 1:
+		return t.list(namespaceIsGone)
+	case command == "damaged" && len(words) == 1:
+		return t.damaged()
 	case command == "show" && len(words) == 2:
-		return show(m, out, words[1])
+		return t.show(words[1])
 	case command == "status" && len(words) == 2:
-		return networkStatus(m, out, words[1])
+		t.json = *form != "table" // it has always been JSON
+		return t.status(words[1])
+	case command == "forget" && (len(words) == 2 || len(words) == 4):
+		return t.forget(ctx, words[1:])
 	}
 	return errors.New(usage)
+}
+
+// A tool is one command of an operator.
+type tool struct {
+	console
+	life *lifecycle.Manager
+	json bool // instead of a table
+	yes  bool // the answer to what would be asked
 }
 
 // parse lets flags stand before, between and after the words.
@@ -57,20 +93,37 @@ func parse(fs *flag.FlagSet, args []string) (words []string, err error) {
 	return words, nil
 }
 
-// list prints a table of the attachments in the records that are wanted.
-func list(m *lifecycle.Manager, out io.Writer, want func(lifecycle.Record) bool) error {
-	table := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(table, "CONTAINER\tINTERFACE\tNETWORK\tSTATE\tSINCE")
-	err := each(m, func(r lifecycle.Record) error {
+// print prints rows, as a table with a heading, or else all, as JSON.
+func (t *tool) print(all any, heading string, rows [][]string) error {
+	if t.json {
+		e := json.NewEncoder(t.out)
+		e.SetEscapeHTML(false)
+		e.SetIndent("", "  ")
+		return e.Encode(all)
+	}
+	table := tabwriter.NewWriter(t.out, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(table, strings.ReplaceAll(heading, " ", "\t"))
+	for _, row := range rows {
+		fmt.Fprintln(table, strings.Join(row, "\t"))
+	}
+	return table.Flush()
+}
+
+// list prints the attachments in the records that are wanted.
+func (t *tool) list(want func(lifecycle.Record) bool) error {
+	all := []recordView{}
+	var rows [][]string
+	err := t.each(func(r lifecycle.Record) error {
 		if !want(r) {
 			return nil
 		}
+		all = append(all, view(r))
 		for _, a := range r.Attached {
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", a.ContainerID, a.IfName, a.Network.Name(), r.State, r.Created.Format(time.RFC3339))
+			rows = append(rows, []string{a.ContainerID, a.IfName, a.Network.Name(), state(r), r.Created.Format(time.RFC3339)})
 		}
 		return nil
 	})
-	return errors.Join(table.Flush(), err)
+	return errors.Join(t.print(all, "CONTAINER INTERFACE NETWORK STATE SINCE", rows), err)
 }
 
 // namespaceIsGone tells the records of containers that have gone without a DEL.
@@ -85,29 +138,40 @@ func namespaceIsGone(r lifecycle.Record) bool {
 
 // show prints what is recorded of a container, without the configurations of
 // its networks: they may hold secrets.
-func show(m *lifecycle.Manager, out io.Writer, container string) error {
-	return of(m, container, func(r lifecycle.Record) error {
-		fmt.Fprintf(out, "%s: %s, created %s, last changed %s\n", r.Key, r.State, r.Created.Format(time.RFC3339), r.Updated.Format(time.RFC3339))
-		for _, a := range r.Attached {
-			result := a.Result
-			if result == nil {
-				result = json.RawMessage("none")
+func (t *tool) show(container string) error {
+	all := []recordView{}
+	var text strings.Builder
+	err := t.of(container, func(r lifecycle.Record) error {
+		v := view(r)
+		fmt.Fprintf(&text, "%s: %s, created %s, last changed %s\n", r.Key, state(r), r.Created.Format(time.RFC3339), r.Updated.Format(time.RFC3339))
+		for i, a := range r.Attached {
+			v.Attachments[i].Result = a.Result
+			result := string(a.Result)
+			if a.Result == nil {
+				result = "none"
 			}
-			var types []string
-			for _, p := range a.Network.Plugins() {
-				types = append(types, p.Type())
-			}
-			fmt.Fprintf(out, "  %s: network %q (%s) in %s\n    result %s\n", a.IfName, a.Network.Name(), strings.Join(types, ", "), a.NetNS, result)
+			fmt.Fprintf(&text, "  %s: network %q (%s) in %s\n    result %s\n",
+				a.IfName, a.Network.Name(), strings.Join(v.Attachments[i].Plugins, ", "), a.NetNS, result)
 		}
+		all = append(all, v)
 		return nil
 	})
+	switch {
+	case errors.Is(err, errNoRecord):
+		return err
+	case t.json:
+		return errors.Join(t.print(all, "", nil), err)
+	}
+	_, werr := io.WriteString(t.out, text.String())
+	return errors.Join(werr, err)
 }
 
-// networkStatus prints the network-status of a container, in the JSON form of
-// the annotation k8s.v1.cni.cncf.io/network-status.
-func networkStatus(m *lifecycle.Manager, out io.Writer, container string) error {
+// status prints the network-status of a container; its JSON is that of the
+// annotation k8s.v1.cni.cncf.io/network-status.
+func (t *tool) status(container string) error {
 	all := []status.Network{}
-	err := of(m, container, func(r lifecycle.Record) error {
+	var rows [][]string
+	err := t.of(container, func(r lifecycle.Record) error {
 		if !r.Whole() {
 			return nil
 		}
@@ -121,23 +185,41 @@ func networkStatus(m *lifecycle.Manager, out io.Writer, container string) error 
 				return err
 			}
 			all = append(all, nets...)
+			for _, n := range nets {
+				rows = append(rows, []string{
+					n.Name, cmp.Or(n.Interface, "-"), cmp.Or(strings.Join(n.IPs, ","), "-"), cmp.Or(n.MAC, "-"), strconv.FormatBool(n.Default),
+				})
+			}
 		}
 		return nil
 	})
 	if errors.Is(err, errNoRecord) {
 		return err
 	}
-	e := json.NewEncoder(out)
-	e.SetIndent("", "  ")
-	return errors.Join(e.Encode(all), err)
+	return errors.Join(t.print(all, "NETWORK INTERFACE ADDRESSES MAC DEFAULT", rows), err)
+}
+
+// damaged prints the records that cannot be read. That there are some is the
+// answer, and no error.
+func (t *tool) damaged() error {
+	found, err := t.find(func(scratch.Key) bool { return true })
+	all := []damagedView{}
+	var rows [][]string
+	for _, f := range found {
+		if f.why != "" {
+			all = append(all, damagedView{viewKey(f.key), f.why})
+			rows = append(rows, []string{f.key.ContainerID, f.key.Network, f.key.IfName, f.why})
+		}
+	}
+	return errors.Join(t.print(all, "CONTAINER NETWORK INTERFACE WHY", rows), err)
 }
 
 var errNoRecord = errors.New("there is no record of it")
 
 // of calls do with every record of a container, see each.
-func of(m *lifecycle.Manager, container string, do func(lifecycle.Record) error) error {
+func (t *tool) of(container string, do func(lifecycle.Record) error) error {
 	found := false
-	err := each(m, func(r lifecycle.Record) error {
+	err := t.each(func(r lifecycle.Record) error {
 		if r.Key.ContainerID != container {
 			return nil
 		}
@@ -152,9 +234,9 @@ func of(m *lifecycle.Manager, container string, do func(lifecycle.Record) error)
 
 // each calls do with every record. What is damaged, or do fails on, does not
 // keep it from the others.
-func each(m *lifecycle.Manager, do func(lifecycle.Record) error) error {
+func (t *tool) each(do func(lifecycle.Record) error) error {
 	var errs []error
-	for r, err := range m.Records() {
+	for r, err := range t.life.Records() {
 		if err == nil {
 			err = do(r)
 		}

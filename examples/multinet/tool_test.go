@@ -1,23 +1,29 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/examples/internal/programtest"
+	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
 )
 
 // tool runs the operator's command on h's state directory.
-func (h *host) tool(words ...string) (string, error) {
+func (h *host) tool(t *testing.T, words ...string) (string, error) {
+	t.Helper()
 	var out strings.Builder
-	err := operate(append(words, "--dir", h.state()), &out)
+	err := operate(t.Context(), append(words, "--dir", h.state()), console{out: &out})
 	return out.String(), err
 }
 
@@ -38,7 +44,7 @@ func populated(t *testing.T) *host {
 func TestToolList(t *testing.T) {
 	t.Parallel()
 	h := populated(t)
-	out, err := h.tool("list")
+	out, err := h.tool(t, "list")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +64,7 @@ func TestToolGC(t *testing.T) {
 	t.Parallel()
 	h := populated(t)
 	before := programtest.Files(t, h.dir)
-	out, err := h.tool("gc", "--dry-run")
+	out, err := h.tool(t, "gc", "--dry-run")
 	if err != nil || !strings.Contains(out, "gone") || strings.Contains(out, "c1") {
 		t.Errorf("gc: %v\n%s", err, out)
 	}
@@ -70,7 +76,7 @@ func TestToolGC(t *testing.T) {
 func TestToolShow(t *testing.T) {
 	t.Parallel()
 	h := populated(t)
-	out, err := h.tool("show", "c1")
+	out, err := h.tool(t, "show", "c1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,10 +85,10 @@ func TestToolShow(t *testing.T) {
 			t.Errorf("show does not say %q:\n%s", want, out)
 		}
 	}
-	if out, err := h.tool("show", "half"); err != nil || !strings.Contains(out, "result none") {
+	if out, err := h.tool(t, "show", "half"); err != nil || !strings.Contains(out, "result none") {
 		t.Errorf("show: %v\n%s", err, out)
 	}
-	if out, err := h.tool("show", "absent"); err == nil || !strings.Contains(err.Error(), `"absent"`) || out != "" {
+	if out, err := h.tool(t, "show", "absent"); err == nil || !strings.Contains(err.Error(), `"absent"`) || out != "" {
 		t.Errorf("show of what is not there: %v\n%s", err, out)
 	}
 }
@@ -90,7 +96,7 @@ func TestToolShow(t *testing.T) {
 func TestToolStatus(t *testing.T) {
 	t.Parallel()
 	h := populated(t)
-	out, err := h.tool("status", "c1")
+	out, err := h.tool(t, "status", "c1")
 	var nets []status.Network
 	if err == nil {
 		err = json.Unmarshal([]byte(out), &nets)
@@ -99,7 +105,7 @@ func TestToolStatus(t *testing.T) {
 		t.Errorf("status: %v\n%s", err, out)
 	}
 	for _, container := range []string{"half", "absent"} {
-		if out, err := h.tool("status", container); container == "half" && (err != nil || strings.TrimSpace(out) != "[]") || container == "absent" && err == nil {
+		if out, err := h.tool(t, "status", container); container == "half" && (err != nil || strings.TrimSpace(out) != "[]") || container == "absent" && err == nil {
 			t.Errorf("status %s: %v\n%s", container, err, out)
 		}
 	}
@@ -114,8 +120,8 @@ func TestG11ToolDamaged(t *testing.T) {
 		h.write(t, "state/gone/multi@eth0.json", garbage)
 		h.write(t, "state/foreign.txt", "x")
 		for range 2 {
-			for _, words := range [][]string{{"list"}, {"show", "c1"}, {"status", "c1"}, {"gc", "--dry-run"}} {
-				out, err := h.tool(words...)
+			for _, words := range [][]string{{"list"}, {"list", "-o", "json"}, {"show", "c1"}, {"show", "c1", "-o", "json"}, {"status", "c1"}, {"status", "c1", "-o", "table"}, {"gc", "--dry-run"}} {
+				out, err := h.tool(t, words...)
 				wantError(t, err, 5, "gone")
 				if words[0] != "gc" && !strings.Contains(out, "storage") {
 					t.Errorf("%v says nothing of the others:\n%s", words, out)
@@ -125,17 +131,241 @@ func TestG11ToolDamaged(t *testing.T) {
 	}
 }
 
+// What programs read holds what people read.
+func TestToolJSON(t *testing.T) {
+	t.Parallel()
+	h := populated(t)
+	type attachment struct {
+		Network, Interface, NetNS string
+		Plugins                   []string
+		Result                    map[string]any
+	}
+	type record struct {
+		Network, Container, Interface, State string
+		Created, Updated                     time.Time
+		Attachments                          []attachment
+	}
+	read := func(words ...string) (rs []record) {
+		out, err := h.tool(t, append(words, "-o", "json")...)
+		if err == nil {
+			err = json.Unmarshal([]byte(out), &rs)
+		}
+		if err != nil {
+			t.Errorf("%v: %v\n%s", words, err, out)
+		}
+		for i, r := range rs {
+			if r.Created.IsZero() || r.Updated.Before(r.Created) {
+				t.Errorf("%v: created %v, updated %v", words, r.Created, r.Updated)
+			}
+			rs[i].Created, rs[i].Updated = time.Time{}, time.Time{}
+		}
+		return rs
+	}
+	ns := filepath.Join(h.dir, "netns")
+	c1 := record{"multi", "c1", "eth0", "added", time.Time{}, time.Time{}, []attachment{
+		{"multi", "eth0", ns, []string{"bridge"}, nil}, {"storage", "data", ns, []string{"macvlan", "tuning"}, nil},
+	}}
+	gone := record{"multi", "gone", "eth0", "added", time.Time{}, time.Time{}, []attachment{{"multi", "eth0", "/absent/netns", []string{"bridge"}, nil}}}
+	half := record{"multi", "half", "eth0", "deleting", time.Time{}, time.Time{}, []attachment{{"multi", "eth0", ns, []string{"both"}, nil}}}
+	for _, tt := range []struct {
+		words []string
+		want  []record
+	}{
+		{[]string{"list"}, []record{c1, gone, half}},
+		{[]string{"gc", "--dry-run"}, []record{gone}},
+		{[]string{"show", "half"}, []record{half}},
+	} {
+		if d := cmp.Diff(tt.want, read(tt.words...)); d != "" {
+			t.Errorf("%v (-want +got):\n%s", tt.words, d)
+		}
+	}
+	if shown := read("show", "c1"); len(shown) != 1 || shown[0].Attachments[0].Result["ips"] == nil {
+		t.Errorf("show has no result: %+v", shown)
+	}
+	for _, words := range [][]string{{"list"}, {"damaged"}, {"gc", "--dry-run"}} { // an empty list is one
+		if out, err := newHost(t, "1.0.0").tool(t, append(words, "-o", "json")...); err != nil || strings.TrimSpace(out) != "[]" {
+			t.Errorf("%v of nothing: %v, %q", words, err, out)
+		}
+	}
+}
+
+func TestToolStatusTable(t *testing.T) {
+	t.Parallel()
+	h := populated(t)
+	out, err := h.tool(t, "status", "c1", "-o", "table")
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	if err != nil || len(lines) != 3 || strings.Join(strings.Fields(lines[0]), " ") != "NETWORK INTERFACE ADDRESSES MAC DEFAULT" {
+		t.Fatalf("status: %v\n%s", err, out)
+	}
+	for i, want := range []string{"multi 10.9.0.2/24 true", "storage 10.9.1.2/24 false"} {
+		for _, word := range strings.FieldsSeq(want) {
+			if !strings.Contains(lines[i+1], strings.TrimSuffix(word, "/24")) {
+				t.Errorf("line %q does not say %q", lines[i+1], word)
+			}
+		}
+	}
+}
+
+// That there are damaged records is what damaged is asked for, and no error.
+func TestG11ToolListsDamaged(t *testing.T) {
+	t.Parallel()
+	h := populated(t)
+	if out, err := h.tool(t, "damaged"); err != nil || strings.Count(out, "\n") != 1 {
+		t.Errorf("damaged: %v\n%s", err, out)
+	}
+	h.write(t, "state/gone/multi@eth0.json", "garbage")
+	for range 2 {
+		out, err := h.tool(t, "damaged")
+		if err != nil || strings.Count(out, "\n") != 2 || !strings.Contains(out, "gone") || !strings.Contains(out, "corrupt") {
+			t.Errorf("damaged: %v\n%s", err, out)
+		}
+	}
+	out, err := h.tool(t, "damaged", "-o", "json")
+	var all []map[string]string
+	if err == nil {
+		err = json.Unmarshal([]byte(out), &all)
+	}
+	if err != nil || len(all) != 1 || all[0]["container"] != "gone" || all[0]["network"] != "multi" || all[0]["interface"] != "eth0" || all[0]["error"] == "" {
+		t.Errorf("damaged: %v\n%s", err, out)
+	}
+}
+
+// Commands that read do not wait for a DEL that hangs.
+func TestToolReadsWithoutALock(t *testing.T) {
+	t.Parallel()
+	h := populated(t)
+	l := h.lock(t, "c1")
+	for _, words := range [][]string{{"list"}, {"show", "c1"}, {"status", "c1"}, {"gc", "--dry-run"}, {"damaged"}} {
+		if out, err := h.tool(t, words...); err != nil {
+			t.Errorf("%v: %v\n%s", words, err, out)
+		}
+	}
+	if err := l.Unlock(); err != nil {
+		t.Error(err)
+	}
+}
+
+func (h *host) lock(t *testing.T, container string) *scratch.Lock {
+	t.Helper()
+	l, err := scratch.Store[struct{}]{Dir: h.state()}.Lock(t.Context(), container)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// left are the record files in h's state directory.
+func (h *host) left(t *testing.T) string {
+	t.Helper()
+	var all []string
+	for _, f := range programtest.Files(t, h.state()) {
+		if strings.Contains(f, "@") {
+			all = append(all, strings.TrimPrefix(f, h.state()+"/"))
+		}
+	}
+	return strings.Join(all, " ")
+}
+
+// What the operator agrees to is forgotten, no plugin is run, and the key can
+// be added again.
+func TestG11ToolForget(t *testing.T) {
+	t.Parallel()
+	const all = "c1/multi@eth0.json gone/multi@eth0.json.corrupt half/multi@eth0.json"
+	for name, tt := range map[string]struct {
+		words    []string
+		terminal bool
+		answer   string
+		want     string // what is left
+		errs     string
+	}{
+		"yes":                {words: []string{"forget", "gone", "--yes"}, want: "c1/multi@eth0.json half/multi@eth0.json"},
+		"one key":            {words: []string{"forget", "gone", "multi", "eth0", "--yes"}, want: "c1/multi@eth0.json half/multi@eth0.json"},
+		"json":               {words: []string{"forget", "gone", "--yes", "-o", "json"}, want: "c1/multi@eth0.json half/multi@eth0.json"},
+		"not damaged":        {words: []string{"forget", "half"}, terminal: true, answer: "yes\n", want: "c1/multi@eth0.json gone/multi@eth0.json.corrupt"},
+		"asked, y":           {words: []string{"forget", "gone"}, terminal: true, answer: "y\n", want: "c1/multi@eth0.json half/multi@eth0.json"},
+		"asked, n":           {words: []string{"forget", "gone"}, terminal: true, answer: "n\n", want: all, errs: "nothing was forgotten"},
+		"asked, return":      {words: []string{"forget", "gone"}, terminal: true, answer: "\n", want: all, errs: "nothing was forgotten"},
+		"asked, end":         {words: []string{"forget", "gone"}, terminal: true, want: all, errs: "nothing was forgotten"},
+		"nobody to ask":      {words: []string{"forget", "gone"}, answer: "y\n", want: all, errs: "no terminal"},
+		"no container":       {words: []string{"forget", "absent", "--yes"}, want: all, errs: "no record"},
+		"no interface of it": {words: []string{"forget", "gone", "multi", "eth1", "--yes"}, want: all, errs: "no record"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := populated(t)
+			h.write(t, "state/gone/multi@eth0.json", "garbage")
+			if _, err := h.tool(t, "damaged"); err != nil {
+				t.Fatal(err)
+			}
+			calls := len(h.exec.Calls())
+			var out, ask strings.Builder
+			err := operate(t.Context(), append(tt.words, "--dir", h.state()), console{strings.NewReader(tt.answer), &out, &ask, tt.terminal})
+			if tt.errs == "" && err != nil || tt.errs != "" && (err == nil || !strings.Contains(err.Error(), tt.errs)) {
+				t.Errorf("err = %v, want %q", err, tt.errs)
+			}
+			if got := h.left(t); got != tt.want {
+				t.Errorf("left %q, want %q", got, tt.want)
+			}
+			if tt.terminal != strings.Contains(ask.String(), "multi/"+tt.words[1]+"/eth0: d") {
+				t.Errorf("asked %q", ask.String())
+			}
+			if done := strings.Contains(out.String(), tt.words[1]); done != (err == nil) {
+				t.Errorf("said %q", out.String())
+			}
+			if n := len(h.exec.Calls()) - calls; n > 0 {
+				t.Errorf("%d calls of plugins", n)
+			}
+			if err == nil {
+				h.mustRun(t, "ADD", bridge, func(a *skel.CmdArgs) { a.ContainerID = tt.words[1] })
+			}
+		})
+	}
+}
+
+// Forgetting waits for what is being done to the container, and does not forget
+// what that has made of it.
+func TestToolForgetTakesTheLock(t *testing.T) {
+	t.Parallel()
+	h := populated(t)
+	l := h.lock(t, "half")
+	ctx, cancel := context.WithCancel(t.Context())
+	asked := func(p []byte) (int, error) {
+		cancel() // it is about to wait for the lock
+		return copy(p, "y\n"), nil
+	}
+	var out strings.Builder
+	err := operate(ctx, []string{"forget", "half", "--dir", h.state()}, console{readFunc(asked), &out, &out, true})
+	wantError(t, err, 11, "half")
+	if err := l.Unlock(); err != nil {
+		t.Error(err)
+	}
+	h.exec.Plugins["both"] = delegatetest.Result(nil)
+	changed := func(p []byte) (int, error) {
+		h.mustRun(t, "DEL", bridge, func(a *skel.CmdArgs) { a.ContainerID = "half" })
+		h.mustRun(t, "ADD", bridge, func(a *skel.CmdArgs) { a.ContainerID = "half" })
+		return copy(p, "y\n"), nil
+	}
+	err = operate(t.Context(), []string{"forget", "half", "--dir", h.state()}, console{readFunc(changed), &out, &out, true})
+	if !errors.Is(err, errChanged) || !strings.Contains(h.left(t), "half") {
+		t.Errorf("err = %v, left %s", err, h.left(t))
+	}
+}
+
+type readFunc func([]byte) (int, error)
+
+func (f readFunc) Read(p []byte) (int, error) { return f(p) }
+
 func TestToolUsage(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0")
-	for _, words := range [][]string{nil, {"help"}, {"list", "x"}, {"show"}, {"show", "a", "b"}, {"status"}, {"gc"}, {"gc", "--force"}, {"--what"}, {"forget", "c1"}} {
-		out, err := h.tool(words...)
+	for _, words := range [][]string{nil, {"help"}, {"list", "x"}, {"show"}, {"show", "a", "b"}, {"status"}, {"gc"}, {"gc", "--force"}, {"--what"}, {"damaged", "x"}, {"forget"}, {"forget", "c1", "multi"}, {"list", "--yes"}, {"list", "--dry-run"}, {"list", "-o", "xml"}} {
+		out, err := h.tool(t, words...)
 		if err == nil || !strings.Contains(err.Error(), "usage: multinet") || out != "" {
 			t.Errorf("%q: %v, %q", words, err, out)
 		}
 	}
 	// Where nothing has ever been kept there is nothing to list, or to make.
-	if out, err := h.tool("list"); err != nil || strings.Count(out, "\n") != 1 {
+	if out, err := h.tool(t, "list"); err != nil || strings.Count(out, "\n") != 1 {
 		t.Errorf("list of nothing: %v, %q", err, out)
 	}
 	if _, err := os.Stat(h.state()); !os.IsNotExist(err) {
