@@ -65,7 +65,7 @@ func report(t *testing.T, base string, seed uint64, story []op) {
 	t.Helper()
 	small := shrink(story, func(ops []op) bool { return replay(t, base, ops) != "" })
 	why := replay(t, base, small)
-	t.Errorf("the history of seed %d goes wrong; run it with -run '^TestModel$' -model.seed %d -model.ops %d. This is left of it:\n%s\n%s",
+	t.Errorf("the history of seed %d goes wrong; run go test ./delegate/lifecycle -run '^TestModel$' -model.seed %d -model.ops %d. This is left of it:\n%s\n%s",
 		seed, seed, historyLen, stringOf(small), why)
 }
 
