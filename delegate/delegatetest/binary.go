@@ -74,6 +74,7 @@ func (p Binary) serve(ctx context.Context, x *Exec, dir string) (host, error) {
 	})
 	return host{
 		path: bin,
+		real: true,
 		run:  p.run,
 		stop: func() {
 			cancel()
@@ -118,6 +119,9 @@ func answerTo(ctx context.Context, x *Exec, conn net.Conn) {
 	}()
 	_ = json.NewEncoder(conn).Encode(perform(ctx, x, q)) // nobody waits for it if that fails
 }
+
+// said is what a delegate writes to stderr.
+func said(command, plugin string) string { return "delegatetest: " + command + " of " + plugin + "\n" }
 
 func perform(ctx context.Context, x *Exec, q request) (r reply) {
 	defer func() {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,7 +23,7 @@ import (
 )
 
 func metaFuncs() skel.CNIFuncs {
-	return newMeta()(context.Background(), &delegate.Process{}, os.Environ(), os.Stdout)
+	return newMeta()(context.Background(), &delegate.Process{Stderr: os.Stderr}, os.Environ(), os.Stdout)
 }
 
 // metaRun runs a meta and returns its error, with the configuration's version.
@@ -55,6 +56,11 @@ func metaCheerfulMain() {
 	}
 }
 
+// metaDeafMain drops what its delegates write to stderr.
+func metaDeafMain() {
+	skel.PluginMainFuncs(newMeta()(context.Background(), &delegate.Process{}, os.Environ(), os.Stdout), version.All, "")
+}
+
 // metaSilentMain tells its errors elsewhere.
 func metaSilentMain() {
 	if _, err := metaRun(); err != nil {
@@ -84,7 +90,7 @@ func TestConformBinary(t *testing.T) {
 func TestWrongBinaries(t *testing.T) {
 	t.Parallel()
 	// These say what there is to say; the others take their time.
-	some := []string{"version", "add", "undo-killed", "error", "error-version", "code", "del"}
+	some := []string{"version", "add", "stderr", "undo-killed", "error", "error-version", "code", "del"}
 	conf := metaConfig
 	conf.Skip = make(map[string]string)
 	for _, name := range names(t) {
@@ -97,6 +103,7 @@ func TestWrongBinaries(t *testing.T) {
 		"meta-skel":     {"error-version"},
 		"meta-cheerful": {"undo-killed", "error"},
 		"meta-silent":   {"error", "code"},
+		"meta-deaf":     {"stderr", "error-version"},
 		"meta-other":    {"error", "error-version", "code"},
 		"echo":          {"add", "undo-killed", "error", "error-version", "code", "del"},
 		"absent":        {"version"},
@@ -113,5 +120,36 @@ func TestWrongBinaries(t *testing.T) {
 				t.Errorf("failed (-want +got):\n%s%s", diff, strings.Join(*r.said, "\n"))
 			}
 		})
+	}
+}
+
+// forgetfulMain is a TestMain that does not call Main.
+func forgetfulMain() {
+	r := newRecorder(context.Background())
+	delegatetest.Conform(r, binary("/absent"), metaConfig)
+	fmt.Println(*r.said)
+}
+
+// A test that is its own delegate by mistake does not go on for ever.
+func TestMainForgotten(t *testing.T) {
+	t.Parallel()
+	path := executable(t, "forgetful")
+	if err := os.WriteFile(filepath.Join(filepath.Dir(path), "delegatetest.sock"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), path)
+	cmd.Env = binary(path).Env
+	out, err := cmd.Output()
+	if err != nil || !strings.Contains(string(out), "TestMain must call delegatetest.Main") {
+		t.Errorf("said %q: %v", out, err)
+	}
+	// Nor does a delegate whose test is gone.
+	if err := os.Rename(path, filepath.Join(filepath.Dir(path), "one")); err != nil {
+		t.Fatal(err)
+	}
+	cmd = exec.CommandContext(t.Context(), filepath.Join(filepath.Dir(path), "one"))
+	cmd.Env = binary(path).Env
+	if out, err := cmd.Output(); err == nil || cmd.ProcessState.ExitCode() != 3 {
+		t.Errorf("said %q: %v", out, err)
 	}
 }

@@ -19,6 +19,7 @@ func checks() []check {
 		{"versions", checkVersions},
 		{"request", checkRequest},
 		{"environment", checkEnvironment},
+		{"stderr", checkStderr},
 		{"undo", undone(failing)},
 		{"undo-killed", undone(func(p Plugin) Plugin { return KillOn("", p) })},
 		{"undo-garbage", undone(func(p Plugin) Plugin { return GarbageOn("", p) })},

@@ -1,6 +1,7 @@
 package delegatetest
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -81,11 +82,31 @@ func checkEnvironment(ctx context.Context, s *suite) error {
 	var errs []error
 	ours := false
 	for _, c := range b.exec.Calls() {
+		if c.Command == "VERSION" {
+			continue
+		}
 		ours = ours || c.Command == "ADD" && c.IfName == "eth0"
 		errs = append(errs, b.sees(c))
 	}
 	if !ours {
 		errs = append(errs, fmt.Errorf("no delegate is told to make the interface that was asked for: %q", b.exec.Trace()))
+	}
+	return errors.Join(errs...)
+}
+
+func checkStderr(ctx context.Context, s *suite) error {
+	b, o, err := s.attached(ctx)
+	if err != nil {
+		return err
+	}
+	if !b.host.real {
+		return &skipError{"the plugin is not a process"}
+	}
+	var errs []error
+	for _, c := range b.calls("ADD") {
+		if line := said(c.Command, c.Plugin); !bytes.Contains(o.Stderr, []byte(line)) {
+			errs = append(errs, fmt.Errorf("the stderr of the plugin is %q, without %q of its delegate", clip(o.Stderr), line))
+		}
 	}
 	return errors.Join(errs...)
 }

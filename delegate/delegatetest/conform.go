@@ -29,6 +29,7 @@ type Target interface {
 // A host is where a Target runs.
 type host struct {
 	path string // CNI_PATH
+	real bool   // the plugin and its delegates are processes
 	run  func(context.Context, Call) Outcome
 	stop func()
 }
@@ -68,6 +69,7 @@ type Config struct {
 //	request             delegates receive a name, a cniVersion, and the keys of
 //	                    their configuration that nobody else knows, as they were
 //	environment         delegates receive the plugin's environment
+//	stderr              what delegates write to stderr is on the plugin's
 //	undo                an ADD whose delegate fails fails, and leaves nothing,
 //	                    neither of that delegate nor of those before
 //	undo-killed         so does one whose delegate dies
@@ -93,7 +95,8 @@ type Config struct {
 //	status-error        and fails when one does
 //	concurrent          ADD and DEL work for several containers at once
 //
-// Checks of commands that no supported version has are skipped, and all others
+// Checks of commands that no supported version has are skipped, that of stderr
+// for a [Program], which has none, and all others
 // after a version that fails. The plugin is
 // called as by a runtime, in order but for the last check. Nothing is written
 // but to a temporary directory.

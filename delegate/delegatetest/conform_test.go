@@ -1,6 +1,8 @@
 package delegatetest_test
 
 import (
+	"context"
+	"fmt"
 	"maps"
 	"os"
 	"regexp"
@@ -25,6 +27,26 @@ func TestConform(t *testing.T) {
 	delegatetest.Conform(t, delegatetest.Program{New: newMeta()}, metaConfig)
 }
 
+// A plugin that forgets to undo is told so.
+func ExampleConform() {
+	// In a test, t is the first argument, and each check a test below it.
+	t := newRecorder(context.Background())
+	plugin := delegatetest.Program{New: newMeta("undoes only those before")}
+	delegatetest.Conform(t, plugin, delegatetest.Config{
+		Stdin: func(dir string) string {
+			return fmt.Sprintf(`{"type":"meta","dir":%q,"delegates":[{"type":"bridge"},{"type":"tuning"}]}`, dir)
+		},
+		Delegates: []string{"bridge", "tuning"},
+	})
+	fmt.Println(strings.Join(*t.failed, "\n"))
+	// Output:
+	// undo
+	// undo-killed
+	// undo-garbage
+	// undo-silence
+	// undo-two-documents
+}
+
 // Each flaw is found by the checks it belongs to, and by no other.
 func TestWrongPlugins(t *testing.T) {
 	t.Parallel()
@@ -36,7 +58,7 @@ func TestWrongPlugins(t *testing.T) {
 			if diff := cmp.Diff(wrong[flaw], *r.failed, cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("failed (-want +got):\n%s%s", diff, strings.Join(*r.said, "\n"))
 			}
-			if len(*r.skipped) > 0 {
+			if diff := cmp.Diff([]string{"stderr"}, *r.skipped); diff != "" {
 				t.Errorf("skipped %q", *r.skipped)
 			}
 			for _, name := range *r.failed {
@@ -45,7 +67,7 @@ func TestWrongPlugins(t *testing.T) {
 		})
 	}
 	// These are about what RunPlugin does for a Program.
-	for _, name := range []string{"version", "add", "error", "error-version"} {
+	for _, name := range []string{"version", "add", "stderr", "error", "error-version"} {
 		found[name] = true
 	}
 	if diff := cmp.Diff(slices.Sorted(slices.Values(names(t))), slices.Sorted(maps.Keys(found))); diff != "" {
@@ -108,10 +130,10 @@ func TestConformSkips(t *testing.T) {
 		skip            map[string]string
 		failed, skipped []string
 	}{
-		{"old", []string{"0.3.1"}, nil, nil, []string{"check", "check-error", "gc", "gc-error", "gc-valid", "status", "status-error"}},
-		{"older than GC", []string{"0.4.0", "1.0.0"}, nil, nil, []string{"gc", "gc-error", "gc-valid", "status", "status-error"}},
-		{"not to check", []string{"1.1.0"}, map[string]string{"gc-valid": "nobody uses it", "code": "later"}, nil, []string{"code", "gc-valid"}},
-		{"no such check", []string{"1.1.0"}, map[string]string{"gcvalid": "?"}, []string{""}, nil},
+		{"old", []string{"0.3.1"}, nil, nil, []string{"stderr", "check", "check-error", "gc", "gc-error", "gc-valid", "status", "status-error"}},
+		{"older than GC", []string{"0.4.0", "1.0.0"}, nil, nil, []string{"stderr", "gc", "gc-error", "gc-valid", "status", "status-error"}},
+		{"not to check", []string{"1.1.0"}, map[string]string{"gc-valid": "nobody uses it", "code": "later"}, nil, []string{"stderr", "code", "gc-valid"}},
+		{"no such check", []string{"1.1.0"}, map[string]string{"gcvalid": "?"}, []string{""}, []string{"stderr"}},
 		{"versions of the future", []string{"7.0.0"}, nil, []string{"version"}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

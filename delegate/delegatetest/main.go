@@ -25,6 +25,7 @@ func Main() {
 	if !ok {
 		return
 	}
+	_, _ = io.WriteString(os.Stderr, said(os.Getenv("CNI_COMMAND"), filepath.Base(os.Args[0]))) // which a plugin may have closed
 	r, err := ask(socket)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "delegatetest:", err)

@@ -10,10 +10,14 @@ import (
 
 // programs are what the test binary is as well, by the name it is called with.
 var programs = map[string]func(){
-	"echo": echoMain, "meta": metaMain, "meta-skel": metaSkelMain, "meta-cheerful": metaCheerfulMain, "meta-silent": metaSilentMain, "meta-other": metaOtherMain,
+	"echo": echoMain, "meta": metaMain, "meta-skel": metaSkelMain, "meta-cheerful": metaCheerfulMain, "meta-silent": metaSilentMain, "meta-other": metaOtherMain, "meta-deaf": metaDeafMain,
 }
 
 func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == "forgetful" {
+		forgetfulMain()
+		os.Exit(0)
+	}
 	delegatetest.Main()
 	if program := programs[filepath.Base(os.Args[0])]; program != nil {
 		program()

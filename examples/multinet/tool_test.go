@@ -198,7 +198,7 @@ func TestToolStatusTable(t *testing.T) {
 		t.Fatalf("status: %v\n%s", err, out)
 	}
 	for i, want := range []string{"multi 10.9.0.2/24 true", "storage 10.9.1.2/24 false"} {
-		for _, word := range strings.FieldsSeq(want) {
+		for word := range strings.FieldsSeq(want) {
 			if !strings.Contains(lines[i+1], strings.TrimSuffix(word, "/24")) {
 				t.Errorf("line %q does not say %q", lines[i+1], word)
 			}
