@@ -48,7 +48,7 @@ func (p Binary) serve(ctx context.Context, x *Exec, dir string) (host, error) {
 	if _, ok := delegateSocket(); ok {
 		return host{}, errors.New("this process is a delegate: TestMain must call delegatetest.Main")
 	}
-	bin := filepath.Join(dir, "bin")
+	bin := filepath.Join(dir, ".delegates") // a name that Config.Stdin is not likely to use
 	if err := os.Mkdir(bin, 0o700); err != nil {
 		return host{}, err
 	}
