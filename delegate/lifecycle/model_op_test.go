@@ -13,8 +13,9 @@ import (
 // so that these can be left out.
 //
 // Beside the verbs of Manager there are: "vanish" of a plugin, "return" of all,
-// "damage" (of the whole file of a record) and "tear" (of its last line), and
-// "forget", the operator who cleans up after a damaged record.
+// "skip" (from now on Manager.SkipMissing is shape), "damage" (of the whole file
+// of a record) and "tear" (of its last line), and "forget", the operator who
+// cleans up after a damaged record.
 type op struct {
 	verb   string
 	key    scratch.Key // of add, check, del, attach, detach, damage, tear, forget
@@ -174,7 +175,7 @@ func modelKeys() []scratch.Key {
 
 // verbs are drawn as often as they stand here.
 var verbs = strings.Fields(strings.Repeat("add ", 14) + strings.Repeat("attach ", 11) + strings.Repeat("del ", 6) +
-	strings.Repeat("check detach gc ", 4) + "recover vanish return return return damage tear tear forget forget")
+	strings.Repeat("check detach gc ", 4) + "recover vanish vanish return return return skip damage tear tear forget forget")
 
 func randomOps(r *rand.Rand) []op {
 	ops := make([]op, historyLen)

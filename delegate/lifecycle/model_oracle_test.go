@@ -16,6 +16,7 @@ type model struct {
 	records map[scratch.Key]*modelRecord
 	live    map[string]bool
 	gone    map[string]bool // plugins that have vanished
+	skip    int             // Manager.SkipMissing
 
 	// Of the operation that is under way:
 	plot      plot
@@ -36,6 +37,7 @@ type modelRecord struct {
 type modelLine struct {
 	state  scratch.State
 	pieces []piece
+	missed int // DELs that failed for want of a plugin alone
 }
 
 func (r *modelRecord) now() modelLine { return r.lines[len(r.lines)-1] }
@@ -116,6 +118,8 @@ func (m *model) verb(o op) codes {
 		m.gone[o.plugin] = true
 	case "return":
 		clear(m.gone)
+	case "skip":
+		m.skip = o.shape
 	case "damage":
 		if r != nil {
 			r.damaged = true
@@ -147,11 +151,11 @@ func mark(plugin string, k scratch.Key, l piece) string {
 
 // write replaces the record of k, note adds to it.
 func (m *model) write(k scratch.Key, st scratch.State, ls []piece) {
-	m.records[k] = &modelRecord{lines: []modelLine{{st, ls}}}
+	m.records[k] = &modelRecord{lines: []modelLine{{st, ls, 0}}}
 }
 
 func (m *model) note(k scratch.Key, st scratch.State, ls []piece) {
-	m.records[k].lines = append(m.records[k].lines, modelLine{st, ls})
+	m.records[k].lines = append(m.records[k].lines, modelLine{st, ls, 0})
 }
 
 // fault is what goes wrong at place, once it has done what that does to the

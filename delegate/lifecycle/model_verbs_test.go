@@ -58,7 +58,7 @@ func (m *model) add(o op) codes {
 		case r.now().state == scratch.Added:
 			return codes{7}
 		}
-		if cs := m.remove(k); cs != nil {
+		if cs, _ := m.remove(k); cs != nil {
 			return cs
 		}
 	}
@@ -172,19 +172,28 @@ func (m *model) del(k scratch.Key) codes {
 	case r.damaged:
 		return codes{5}
 	}
-	return m.remove(k)
+	cs, skipped := m.remove(k)
+	if skipped {
+		return nil
+	}
+	return cs
 }
 
-func (m *model) remove(k scratch.Key) codes {
+// remove deletes what is recorded under k. Plugins that are missing are skipped
+// when they have been missed often enough, and the record stays.
+func (m *model) remove(k scratch.Key) (cs codes, skipped bool) {
 	now := m.records[k].now()
 	if now.state != scratch.Deleting {
 		m.note(k, scratch.Deleting, now.pieces)
 	}
-	cs := m.delAll(k, now.pieces, false)
+	cs = m.delAll(k, now.pieces, false)
 	if cs == nil {
 		delete(m.records, k)
+	} else if m.skip > 0 && !slices.ContainsFunc(cs, func(c uint) bool { return c != 7 }) {
+		m.records[k].lines = append(m.records[k].lines, modelLine{scratch.Deleting, now.pieces, now.missed + 1})
+		skipped = now.missed+1 >= m.skip
 	}
-	return cs
+	return cs, skipped
 }
 
 func (m *model) check(k scratch.Key) codes {
@@ -218,7 +227,7 @@ func (m *model) gc(o op) codes {
 	failed := make(map[scratch.Key]bool)
 	for _, k := range m.keys {
 		if r := m.records[k]; r != nil && !r.damaged && stale(k) && !m.ended {
-			more := m.remove(k)
+			more, _ := m.remove(k)
 			failed[k] = more != nil
 			cs = append(cs, more...)
 		}

@@ -51,6 +51,7 @@ type world struct {
 	exec *delegatetest.Exec
 	m    *Manager
 	gone map[string]bool
+	skip int
 	liar string // this plugin's DEL fails, unknown to the model
 
 	forgotten func() []piece // what the record was about that is forgotten
@@ -80,7 +81,7 @@ func newWorld(t testing.TB, dir string) *world {
 
 // start is a new process.
 func (w *world) start() {
-	w.m = &Manager{Dir: w.dir, Invoker: &delegate.Invoker{Exec: worldExec{w.exec, w}}}
+	w.m = &Manager{Dir: w.dir, Invoker: &delegate.Invoker{Exec: worldExec{w.exec, w}}, SkipMissing: w.skip}
 }
 
 // worldExec is where the world looks over the shoulder of a Manager.
@@ -277,6 +278,9 @@ func (w *world) verb(ctx context.Context, o op) error {
 		w.gone[o.plugin] = true
 	case "return":
 		clear(w.gone)
+	case "skip":
+		w.skip = o.shape
+		w.start()
 	case "break":
 		w.liar = o.plugin
 	case "damage", "tear":
