@@ -1,0 +1,94 @@
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+)
+
+// TestG7Crowd attaches, checks and detaches 64 containers at once, each by a
+// process of its own.
+func TestG7Crowd(t *testing.T) {
+	for _, s := range subjects() {
+		t.Run(s.name, func(t *testing.T) {
+			const crowd = 64
+			w := newWorld(t)
+			pods := make([]*pod, crowd)
+			for i := range pods {
+				pods[i] = w.pod(s.conf(w))
+			}
+			for i, command := range []string{"ADD", "CHECK", "DEL", "DEL"} {
+				var rs []*running
+				for _, p := range pods {
+					rs = append(rs, w.start(command, p))
+				}
+				for j, r := range rs {
+					a := w.wait(r)
+					if a.code != 0 {
+						t.Errorf("%s %s: %s", command, pods[j].id, a.stdout)
+					}
+					if command == "ADD" {
+						pods[j].result = a.stdout
+					}
+				}
+				same(t, "attached after "+command, []int{crowd, crowd, 0, 0}[i]*len(s.fakes), len(w.live()))
+			}
+			w.nothingLeft()
+			w.figures(fmt.Sprintf("%s: %d containers at once: ADD, CHECK, DEL, DEL", s.name, crowd), crowd)
+		})
+	}
+}
+
+// TestG7Pairs runs two commands on one container at once, in two processes, as
+// often as it takes. No two plugins ever run side by side, each command
+// succeeds or says why it did nothing, and after one more DEL nothing is left.
+func TestG7Pairs(t *testing.T) {
+	rounds := 100
+	if testing.Short() {
+		rounds = 10
+	}
+	for _, s := range subjects() {
+		for _, pair := range [][2]string{{"ADD", "DEL"}, {"DEL", "DEL"}, {"ADD", "ADD"}, {"ADD", "GC"}, {"DEL", "GC"}, {"CHECK", "DEL"}} {
+			t.Run(s.name+"/"+pair[0]+"+"+pair[1], func(t *testing.T) {
+				w := newWorld(t)
+				p := w.pod(s.conf(w))
+				outcomes := make(map[string]int)
+				for range rounds {
+					if !slices.Contains(pair[:], "ADD") {
+						w.ok("ADD", p)
+					}
+					pair[0], pair[1] = pair[1], pair[0] // who starts first has an advantage
+					var rs [2]*running
+					for i, command := range pair {
+						if command == "GC" {
+							rs[i] = w.start(command, p, valid())
+						} else {
+							rs[i] = w.start(command, p)
+						}
+					}
+					for i, r := range rs {
+						a := w.wait(r)
+						outcomes[fmt.Sprintf("%s %d", pair[i], a.code)]++
+						switch {
+						case a.code == 0:
+						case pair[i] == "ADD" && a.err.Code == 7 && pair[1-i] == "ADD":
+						case pair[i] == "CHECK" && len(w.leaked(p)) == 0: // it has gone
+						default:
+							t.Errorf("%s beside %s: %s", pair[i], pair[1-i], a.stdout)
+						}
+					}
+					if live := w.leaked(p); len(live) != 0 && len(live) != len(s.fakes) || len(live) > 0 && !w.recorded(p, s.state) {
+						t.Errorf("attached %v, recorded %v", live, w.recorded(p, s.state))
+					}
+					w.ok("DEL", p)
+					w.clean(p, s.state)
+					if t.Failed() {
+						t.FailNow()
+					}
+				}
+				w.nothingLeft()
+				w.figures(fmt.Sprintf("%s: %s and %s of one container at once, in two processes %v", s.name, pair[0], pair[1], outcomes), rounds)
+			})
+		}
+	}
+}
