@@ -152,9 +152,20 @@ func (m *Manager) run(ctx context.Context, t Transaction, plan []delegate.Attach
 	}
 	reported := slices.Clone(added)
 	if err := m.conclude(ctx, t, added, r); err != nil {
+		m.noteUndoing(r, reported)
 		return reported, m.invoker().Undo(ctx, reported, err)
 	}
 	return added, nil
+}
+
+// noteUndoing takes back that as, the last of r, are added, should this process
+// die while it undoes them.
+func (m *Manager) noteUndoing(r scratch.Record[record], as []delegate.Attached) {
+	r.Value = r.Value.with(as).leaving(len(as))
+	if r.State == scratch.Planned {
+		r.State = scratch.Deleting
+	}
+	_ = m.store().Note(r) // without it Del serves as well
 }
 
 func (m *Manager) conclude(ctx context.Context, t Transaction, added []delegate.Attached, r scratch.Record[record]) error {

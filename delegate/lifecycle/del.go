@@ -100,7 +100,7 @@ func (m *Manager) skip(r scratch.Record[record], err error) error {
 // onlyMissing reports whether all that err joins is plugins that were not
 // found.
 func onlyMissing(err error) bool {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // this very error
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !onlyMissing(e) })
 	}
 	var failed *delegate.Error

@@ -277,3 +277,28 @@ func TestG4AdjustedResults(t *testing.T) {
 	}
 	n.wantNothing()
 }
+
+// A process that dies while it undoes an ADD that could not be reported leaves
+// no record that says added: the next ADD undoes the rest first.
+func TestG2KilledWhileUndoingReport(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	dies := true
+	n.on("DEL bridge", func(context.Context, delegatetest.Call) error {
+		if dies {
+			panic("killed")
+		}
+		return nil
+	})
+	tx := pair(eth0)
+	tx.Report = func([]delegate.Attached) error { return errors.New("nobody listens") }
+	func() {
+		defer func() { _ = recover() }()
+		_, _ = n.Add(t.Context(), eth0, tx)
+	}()
+	n.wantRecords("c1/eth0 deleting")
+	dies = false
+	n.add(eth0)
+	n.del(eth0)
+	n.wantNothing()
+}

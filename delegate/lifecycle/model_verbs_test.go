@@ -41,6 +41,14 @@ func (m *model) run(k scratch.Key, before, plan []piece) ([]piece, codes) {
 		}
 	}
 	if cs != nil {
+		undoing, state := slices.Clone(added), scratch.Deleting
+		for i := range undoing {
+			undoing[i].leaving = true
+		}
+		if len(before) > 0 {
+			state = scratch.Added
+		}
+		m.note(k, state, slices.Concat(before, undoing))
 		return added, m.undo(k, added, cs)
 	}
 	return nil, nil
