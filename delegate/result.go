@@ -26,7 +26,7 @@ func readResult(stdout []byte, confVersion string, stdin []byte) (json.RawMessag
 }
 
 func parseResult(stdout []byte, confVersion string, stdin []byte) (json.RawMessage, error) {
-	text := bytes.TrimSpace(stdout)
+	text := trim(stdout)
 	switch {
 	case len(text) == 0:
 		return nil, errors.New("nothing on stdout")
@@ -38,7 +38,7 @@ func parseResult(stdout []byte, confVersion string, stdin []byte) (json.RawMessa
 	if err := dec.Decode(&keys); err != nil {
 		return nil, err
 	}
-	if after := bytes.TrimSpace(text[dec.InputOffset():]); len(after) > 0 {
+	if after := trim(text[dec.InputOffset():]); len(after) > 0 {
 		return nil, fmt.Errorf("after it stdout goes on with %s", noise(after, stdin))
 	}
 	var packed bytes.Buffer
@@ -59,6 +59,9 @@ func parseResult(stdout []byte, confVersion string, stdin []byte) (json.RawMessa
 	}
 	return bytes.Clone(text), nil
 }
+
+// trim removes the white space of JSON, which is less than that of Unicode.
+func trim(text []byte) []byte { return bytes.Trim(text, " \t\r\n") }
 
 // encodeKeys writes keys, which were decoded, with no escapes for HTML.
 func encodeKeys(keys map[string]json.RawMessage) []byte {
@@ -90,7 +93,7 @@ func versionOf(result []byte) string {
 
 // typed decodes a result that has a cniVersion.
 func typed(result []byte) (types.Result, error) {
-	if !bytes.HasPrefix(bytes.TrimSpace(result), []byte("{")) {
+	if !bytes.HasPrefix(trim(result), []byte("{")) {
 		return nil, fmt.Errorf("%w: not an object", ErrResult) // null would decode
 	}
 	r, err := create.Create(versionOf(result), result)
