@@ -1,0 +1,141 @@
+// Package thick serves a CNI plugin from a daemon behind a unix socket. The
+// runtime runs a small program in the plugin's place, the shim (package
+// [github.com/metacni/metacni/delegate/thick/shim]), which hands each command
+// to the daemon and prints what it answers. The messages are Multus's, see
+// package wire.
+//
+// Where a thin plugin ends with its command, a daemon goes on. So a [Server]
+// holds each operation to a deadline, ends it when its shim has gone, lets a DEL
+// take the place of an ADD that is still running, runs one operation of a
+// container at a time and only so many at once, and finishes or undoes what it
+// has begun before it stops.
+package thick
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/delegate/thick/wire"
+)
+
+// A Handler is a plugin that a [Server] serves: one method for each command of
+// the specification. Its methods are called by any number of goroutines at
+// once, but never two at once for one container.
+//
+// A method must return soon after its context has ended, with what it did
+// undone. The context of an ADD ends with its deadline, when its shim has gone,
+// when a DEL of its container arrives, and when the server's time to drain is
+// over. An ADD that returns a result nobody receives any more is followed by a
+// Del with the same arguments.
+//
+// Errors reach the runtime with the CNI code that [status.Code] finds in them.
+type Handler interface {
+	Add(ctx context.Context, a *skel.CmdArgs) (types.Result, error)
+	Check(ctx context.Context, a *skel.CmdArgs) error
+	Del(ctx context.Context, a *skel.CmdArgs) error
+	GC(ctx context.Context, a *skel.CmdArgs) error
+	Status(ctx context.Context, a *skel.CmdArgs) error
+}
+
+// A Server serves a [Handler]. Its fields must not change once it is in use.
+// A server serves once.
+type Server struct {
+	// Handler serves the runtime's commands. It must not be nil.
+	Handler Handler
+
+	// HotPlug, when not nil, serves commands for one more network of a
+	// container that is there already: the configuration is that network's,
+	// and the interface the one it is to have. with is never nil. Without it
+	// such requests answer 404.
+	HotPlug func(with *wire.Attributes) Handler
+
+	// Attachments, when not nil, lists what a container is attached to, for
+	// people. An empty containerID is every container.
+	Attachments func(ctx context.Context, containerID string) ([]Attachment, error)
+
+	// Override is a JSON object whose keys replace those of the runtime's
+	// configuration, whatever the case of their letters. Nil replaces none.
+	Override json.RawMessage
+
+	// Queue is the directory in which shims leave the DELs that came while
+	// there was no server, see shim.Client. They are done before the server
+	// is ready. Empty is no queue.
+	Queue string
+
+	// Ready, when not nil, is asked whether an ADD can be served, beside what
+	// the server knows itself.
+	Ready func(context.Context) error
+
+	// Other, when not nil, serves every path that is not the server's own:
+	// metrics, for instance.
+	Other http.Handler
+
+	// AllowUIDs lists the users whose processes may connect. Nil is root and
+	// the user of this process.
+	AllowUIDs []uint32
+
+	// MaxInFlight bounds how many operations run at once that make or check
+	// attachments, and, apart from these, how many that remove them. Zero is
+	// twice the number of processors, and 4 at least.
+	MaxInFlight int
+
+	// MaxQueued bounds how many wait for their turn, and QueueTimeout how
+	// long: a request that would wait in vain is answered with code 11 and
+	// has done nothing. Zero is 256, and 30 seconds.
+	MaxQueued    int
+	QueueTimeout time.Duration
+
+	// Timeouts bounds each operation, waiting included.
+	Timeouts Timeouts
+
+	// DrainTimeout is how long operations may go on once the context of Serve
+	// has ended. Those that are left then are cancelled and have UndoTimeout
+	// to undo what they did. Zero is 25 seconds, and 10.
+	DrainTimeout time.Duration
+	UndoTimeout  time.Duration
+
+	// Version is what the daemon says of itself to people who ask.
+	Version string
+
+	// Logger receives what no client is told. Nil discards it.
+	Logger *slog.Logger
+
+	// Observer, when not nil, is called after each request for an operation,
+	// refused ones included, on the goroutine that served it.
+	Observer func(Event)
+}
+
+// Timeouts bounds operations by command. Zero is 110 seconds for Add, Del and
+// GC, 60 for Check and 2 for Status. A client may ask for less.
+type Timeouts struct{ Add, Check, Del, GC, Status time.Duration }
+
+// An Attachment is one that [Server.Attachments] lists.
+type Attachment struct {
+	ContainerID string          `json:"containerID"`
+	IfName      string          `json:"ifname"`
+	Network     string          `json:"network"`
+	State       string          `json:"state"`
+	Result      json.RawMessage `json:"result,omitempty"`
+}
+
+// An Event is one finished request for an operation.
+type Event struct {
+	Path        string // [wire.PathCNI] or [wire.PathDelegate]
+	Command     string // empty when the request does not say, or was not read
+	Network     string // the name in the configuration
+	ContainerID string
+	IfName      string
+	Args        string // CNI_ARGS
+	UID         int    // of the peer, or -1
+	Start       time.Time
+	Queued      time.Duration // until it had its turn
+	Duration    time.Duration // all in all
+	Status      int           // of HTTP
+	Err         error
+}
