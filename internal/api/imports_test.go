@@ -24,13 +24,17 @@ var rules = map[string][]string{
 	"ifname":  nil,
 	"scratch": {"internal/durable"},
 
+	"delegate/thick/internal/queue": {"delegate/thick/wire", "internal/durable"},
+
 	"internal/durable": nil,
 	"internal/api":     nil,
 
 	"delegate":              {"netconf"},
 	"delegate/delegatetest": {"delegate", "netconf"},
 	"delegate/lifecycle":    {"delegate", "scratch", "netconf"},
-	"delegate/thick":        {"delegate", "delegate/lifecycle", "scratch", "netconf", "status", "ifname"},
+	"delegate/thick":        {"status", "delegate/thick/wire", "delegate/thick/internal/queue"},
+	"delegate/thick/shim":   {"status", "delegate/thick/wire", "delegate/thick/internal/queue"},
+	"delegate/thick/wire":   nil,
 	"delegate/relay":        {"delegate", "netconf"},
 	"netconf/autoconf":      {"netconf", "internal/durable"},
 
@@ -53,7 +57,7 @@ var bans = []struct {
 	{"flag", "the command line belongs to main", []string{"examples/..."}, true},
 	{"github.com/containernetworking/cni/libcni", "the oracle of tests, no more", nil, false},
 	// delegatetest runs the callbacks of mains without a process.
-	{"github.com/containernetworking/cni/pkg/skel", "for mains", []string{"examples/...", "delegate/thick", "delegate/delegatetest"}, false},
+	{"github.com/containernetworking/cni/pkg/skel", "for mains", []string{"examples/...", "delegate/thick", "delegate/thick/shim", "delegate/delegatetest"}, false},
 	{"k8s.io/...", "no Kubernetes", nil, false},
 	{"sigs.k8s.io/...", "no Kubernetes", nil, false},
 	{"github.com/containerd/...", "nested modules only", nil, false},
