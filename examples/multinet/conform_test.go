@@ -11,6 +11,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/examples/internal/multinet"
 	"github.com/metacni/metacni/examples/internal/program"
 	"github.com/metacni/metacni/status"
 )
@@ -29,10 +30,10 @@ var conformConfig = delegatetest.Config{
 func TestConform(t *testing.T) {
 	t.Parallel()
 	delegatetest.Conform(t, delegatetest.Program{New: func(ctx context.Context, exec invoke.Exec, environ []string, stdout io.Writer) skel.CNIFuncs {
-		do := (&plugin{program.Process{
+		do := (&multinet.Plugin{Process: program.Process{
 			Exec: exec, Env: environ, Stdout: stdout,
 			InterfaceNames: func(string) ([]string, error) { return nil, nil },
-		}}).commands(ctx)
+		}}).Commands(ctx)
 		for _, command := range []*func(*skel.CmdArgs) error{&do.Add, &do.Check, &do.Del, &do.GC, &do.Status} {
 			callback := *command
 			*command = func(args *skel.CmdArgs) error { return status.Error(callback(args)) } // as program.Main does

@@ -15,7 +15,7 @@ import (
 // What an interrupted hot-plug leaves is not called added.
 func TestToolIncomplete(t *testing.T) {
 	t.Parallel()
-	h := newHost(t, "1.0.0")
+	h := newHost(t)
 	h.mustRun(t, "ADD", bridge)
 	green, err := netconf.Parse([]byte(`{"cniVersion":"1.0.0","name":"green","type":"dies"}`))
 	if err != nil {
@@ -40,7 +40,7 @@ func TestToolIncomplete(t *testing.T) {
 // A directory that is none is not an empty one.
 func TestToolUnreadable(t *testing.T) {
 	t.Parallel()
-	h := newHost(t, "1.0.0")
+	h := newHost(t)
 	h.write(t, "state", "")
 	for _, words := range [][]string{{"list"}, {"show", "c1"}, {"damaged"}, {"forget", "c1", "--yes"}} {
 		_, err := h.tool(t, words...)

@@ -1,8 +1,8 @@
 // Multinet is a CNI meta-plugin in the manner of Multus: it attaches a
 // container to several networks, all of them or none.
 //
-// The plugin is in plugin.go, its configuration in config.go, what is attached
-// in networks.go, the operator's commands in tool.go and forget.go.
+// The plugin is in examples/internal/multinet, the operator's commands are in
+// tool.go and forget.go.
 package main
 
 import (
@@ -12,6 +12,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 
+	"github.com/metacni/metacni/examples/internal/multinet"
 	"github.com/metacni/metacni/examples/internal/program"
 )
 
@@ -24,7 +25,7 @@ func main() {
 		return
 	}
 	program.Main("CNI meta-plugin multinet", func(ctx context.Context, p program.Process) skel.CNIFuncs {
-		return (&plugin{p}).commands(ctx)
+		return (&multinet.Plugin{Process: p}).Commands(ctx)
 	})
 }
 

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/examples/internal/multinet"
 	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
 )
@@ -43,7 +44,7 @@ type console struct {
 func operate(ctx context.Context, args []string, c console) error {
 	fs := flag.NewFlagSet("multinet", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
-	dir := fs.String("dir", defaultCNIDir, "state directory (cniDir)")
+	dir := fs.String("dir", multinet.DefaultStateDir, "state directory (cniDir)")
 	dryRun := fs.Bool("dry-run", false, "only say what would be removed")
 	yes := fs.Bool("yes", false, "do not ask")
 	form := fs.String("o", "", "table or json")

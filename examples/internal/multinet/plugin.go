@@ -1,4 +1,9 @@
-package main
+// Package multinet is the plugin of that name, apart from any process: the thin
+// program examples/multinet and the daemon examples/multinetd both run it.
+//
+// The plugin is in plugin.go, its configuration in config.go, what is attached
+// in networks.go.
+package multinet
 
 import (
 	"context"
@@ -20,10 +25,13 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// A plugin is multinet in a process.
-type plugin struct{ program.Process }
+// A Plugin is multinet in a process. Goroutines may share it as far as they may
+// share the fields of its Process.
+type Plugin struct{ program.Process }
 
-func (p *plugin) commands(ctx context.Context) skel.CNIFuncs {
+// Commands returns multinet's commands, which end early, undoing what they did,
+// with ctx.
+func (p *Plugin) Commands(ctx context.Context) skel.CNIFuncs {
 	return program.Commands(ctx, p.call, (*call).add, (*call).check, (*call).del, (*call).gc, (*call).status)
 }
 
@@ -36,7 +44,7 @@ type call struct {
 	life *lifecycle.Manager
 }
 
-func (p *plugin) call(args *skel.CmdArgs) (*call, error) {
+func (p *Plugin) call(args *skel.CmdArgs) (*call, error) {
 	conf, err := readConfig(args.StdinData)
 	if err != nil {
 		return nil, err

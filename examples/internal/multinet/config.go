@@ -1,4 +1,4 @@
-package main
+package multinet
 
 import (
 	"cmp"
@@ -16,9 +16,12 @@ import (
 	"github.com/metacni/metacni/netconf"
 )
 
+// DefaultStateDir is where multinet keeps its records unless the configuration
+// says otherwise.
+const DefaultStateDir = "/var/lib/cni/multinet"
+
 const (
 	defaultConfDir = "/etc/cni/multinet/net.d"
-	defaultCNIDir  = "/var/lib/cni/multinet"
 	defaultBinDir  = "/opt/cni/bin"
 
 	// readyTimeout is how long ADD waits for the readiness indicator file.
@@ -43,7 +46,7 @@ func readConfig(stdin []byte) (config, error) {
 	}
 	c.CNIVersion = cmp.Or(c.CNIVersion, "0.1.0") // SPEC section 1: what no version means
 	c.BinDir = cmp.Or(c.BinDir, defaultBinDir)
-	c.CNIDir, err = program.StateDir(c.Name, "cniDir", c.CNIDir, defaultCNIDir)
+	c.CNIDir, err = program.StateDir(c.Name, "cniDir", c.CNIDir, DefaultStateDir)
 	return c, err
 }
 

@@ -1,4 +1,4 @@
-package main
+package multinet
 
 import (
 	"bytes"
@@ -90,11 +90,11 @@ func (h *host) call(ctx context.Context, command, conf string, edits ...func(*sk
 	for _, edit := range edits {
 		edit(args)
 	}
-	p := &plugin{program.Process{
+	p := &Plugin{program.Process{
 		Exec: h.exec, Stdout: h.stdout,
 		InterfaceNames: func(string) ([]string, error) { return h.taken, nil },
 	}}
-	do := p.commands(ctx)
+	do := p.Commands(ctx)
 	return map[string]func(*skel.CmdArgs) error{"ADD": do.Add, "CHECK": do.Check, "DEL": do.Del, "GC": do.GC, "STATUS": do.Status}[command](args)
 }
 
