@@ -1,0 +1,170 @@
+package shim
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/types/create"
+
+	"github.com/metacni/metacni/delegate/thick/wire"
+)
+
+const (
+	maxText   = 256 // bytes of a text that is no error object
+	minSecret = 6   // bytes of a configuration that are worth hiding
+	hidden    = "(hidden)"
+)
+
+// result returns what a response with the status 200 says. Only an ADD has a
+// result.
+func (k *call) result(r *response) (types.Result, error) {
+	if k.command != "ADD" {
+		return nil, nil
+	}
+	var answer wire.Response
+	if err := json.Unmarshal(r.body, &answer); err != nil {
+		if syntax := (*json.SyntaxError)(nil); r.unframed && errors.As(err, &syntax) && syntax.Offset >= int64(len(r.body)) {
+			return nil, k.fail(fmt.Errorf("%w: %w", ErrLost, io.ErrUnexpectedEOF))
+		}
+		return nil, k.fail(errResult)
+	}
+	if !bytes.HasPrefix(answer.Result, []byte("{")) {
+		return nil, k.fail(errResult) // null would decode
+	}
+	result, err := create.CreateFromBytes(answer.Result)
+	if err != nil {
+		return nil, k.fail(fmt.Errorf("%w: %w", errResult, err))
+	}
+	return result, nil
+}
+
+// refusal returns the error that a response with another status says: the
+// daemon's own when it is an error object.
+func (k *call) refusal(r *response) error {
+	var said types.Error
+	if err := json.Unmarshal(r.body, &said); err != nil || said == (types.Error{}) {
+		return &unspecified{status: r.status, path: k.path, text: k.excerpt(r.body)}
+	}
+	said.Msg, said.Details = k.hide(said.Msg), k.hide(said.Details)
+	said.Code = k.refusalCode(r.status, said.Code)
+	return &said
+}
+
+// refusalCode is the code of an error object.
+func (k *call) refusalCode(status int, code uint) uint {
+	switch {
+	case status == 503 && k.command != "STATUS":
+		return types.ErrTryAgainLater
+	case status == 503 && code != codeLimited:
+		return codeNotReady
+	case code == types.ErrUnknown:
+		return types.ErrInternal
+	}
+	return code
+}
+
+// An unspecified is an error of a daemon that sends no error objects, as those
+// of Multus did.
+type unspecified struct {
+	status int
+	path   string
+	text   string
+}
+
+func (e *unspecified) Error() string {
+	text := fmt.Sprintf("the daemon answered %d", e.status)
+	switch {
+	case e.status == 404:
+		return text + ": it does not serve " + e.path
+	case e.text != "":
+		return fmt.Sprintf("%s: %q", text, e.text)
+	}
+	return text
+}
+
+func (e *unspecified) CNICode() uint {
+	if e.status == 503 {
+		return types.ErrTryAgainLater // nothing was done
+	}
+	return types.ErrInternal
+}
+
+// excerpt returns the words of a text that is no error object. Multus's daemon
+// puts the request in front of them, configuration and all as numbers.
+func (k *call) excerpt(body []byte) string {
+	text := string(body)
+	if i := strings.LastIndex(text, "ERRORED: "); i >= 0 {
+		text = text[i+len("ERRORED: "):]
+	}
+	if i := strings.IndexAny(text, "[{"); i >= 0 {
+		text = text[:i]
+	}
+	text = strings.TrimSpace(k.hide(text))
+	return strings.ToValidUTF8(text[:min(len(text), maxText)], "")
+}
+
+// hide takes the configuration out of text, in the forms that errors have been
+// seen to repeat it in (D57).
+func (k *call) hide(text string) string {
+	conf := k.args.StdinData
+	whole := string(bytes.TrimSpace(conf))
+	if len(whole) < minSecret || len(text) < len(whole) {
+		return text
+	}
+	quoted := strconv.Quote(whole)
+	numbers := strings.Trim(fmt.Sprintf("%d", conf), "[]")
+	for _, form := range []string{whole, quoted[1 : len(quoted)-1], numbers, base64.StdEncoding.EncodeToString(conf)} {
+		text = strings.ReplaceAll(text, form, hidden)
+	}
+	return text
+}
+
+// info is the answer to [Client.Info].
+func (k *call) info(ctx context.Context) (wire.Info, error) {
+	r, err := k.send(ctx)
+	if err != nil {
+		return wire.Info{}, err
+	}
+	var info wire.Info
+	if err := json.Unmarshal(r.body, &info); err != nil {
+		return wire.Info{}, k.fail(malformed("not an info"))
+	}
+	return info, nil
+}
+
+// show writes r to w in one write, converted to version.
+func show(w io.Writer, r types.Result, version string) error {
+	var out bytes.Buffer
+	if err := convert(&out, r, version); err != nil {
+		return types.NewError(types.ErrIncompatibleCNIVersion, "result cannot be expressed in version "+strconv.Quote(version), err.Error())
+	}
+	out.WriteByte('\n')
+	if _, err := w.Write(out.Bytes()); err != nil {
+		return types.NewError(types.ErrIOFailure, "print the result", err.Error())
+	}
+	return nil
+}
+
+// convert prints r. The converters of package types panic on some results that
+// it decodes, such as a null among the interfaces.
+func convert(out io.Writer, r types.Result, version string) (err error) {
+	defer func() {
+		if e := recover(); e != nil {
+			err = errors.New("it is no result of its version")
+		}
+	}()
+	if r.Version() != version {
+		if r, err = r.GetAsVersion(version); err != nil {
+			return err
+		}
+	}
+	return r.PrintTo(out)
+}

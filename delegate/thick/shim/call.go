@@ -1,0 +1,180 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/delegate/thick/internal/queue"
+	"github.com/metacni/metacni/delegate/thick/wire"
+)
+
+const (
+	onceTimeout = 2 * time.Second // of a call that is not repeated
+	firstPause  = 50 * time.Millisecond
+	maxPause    = time.Second
+)
+
+// A call is one command on its way.
+type call struct {
+	client  *Client
+	command string
+	args    *skel.CmdArgs
+	socket  string
+	path    string
+	request wire.Request
+	once    bool // try once
+	leave   bool // what finds no daemon is left to Away or to the Queue
+}
+
+func (c *Client) call(path, command string, a *skel.CmdArgs) *call {
+	return &call{
+		client:  c,
+		command: command,
+		args:    a,
+		socket:  c.socket(path, a),
+		path:    path,
+		request: wire.Request{Env: c.environment(command, a), Config: a.StdinData, APIVersion: wire.Version},
+	}
+}
+
+// do sends the command, and returns what the daemon makes of it.
+func (k *call) do(ctx context.Context) (types.Result, error) {
+	r, err := k.send(ctx)
+	if err != nil || r == nil {
+		return nil, err
+	}
+	return k.result(r)
+}
+
+// send returns a response with the status 200, or nil for a DEL that is done or
+// written down without one.
+func (k *call) send(ctx context.Context) (*response, error) {
+	limit := k.client.timeout()
+	if k.once {
+		limit = min(limit, onceTimeout)
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	patience, cancel := context.WithTimeout(ctx, k.client.wait())
+	defer cancel()
+	for pause := firstPause; ; pause = min(2*pause, maxPause) {
+		if ctx.Err() != nil {
+			return nil, k.fail(ended(ctx))
+		}
+		conn, err := k.connect(ctx)
+		if k.leave && k.client.Away != nil && errors.Is(err, ErrAway) {
+			return nil, k.client.Away(ctx, k.args)
+		}
+		var r *response
+		if conn != nil {
+			r, err = k.exchange(ctx, conn)
+		}
+		if err == nil && (r == nil || r.status == 200) {
+			return r, nil
+		}
+		hint := time.Duration(-1)
+		again := k.repeatable(err)
+		if r != nil {
+			hint, again, err = r.retryAfter, r.status == 503, k.refusal(r)
+		}
+		if !again || k.once {
+			return nil, k.outcome(err)
+		}
+		if !rest(patience, pause, hint) {
+			if ctx.Err() != nil {
+				err = fmt.Errorf("%w, and before that: %w", ended(ctx), err)
+			}
+			return nil, k.outcome(err)
+		}
+	}
+}
+
+// repeatable reports whether the command may be sent again after err.
+func (k *call) repeatable(err error) bool {
+	switch {
+	case errors.Is(err, ErrAway):
+		return !k.leave // it is settled what becomes of these
+	case errors.Is(err, ErrLost):
+		return k.command != "ADD"
+	}
+	return errors.Is(err, errBusy)
+}
+
+// connect returns a connection to the daemon, or neither that nor an error for a
+// DEL that has been written down (D30).
+func (k *call) connect(ctx context.Context) (*net.UnixConn, error) {
+	conn, err := dial(k.socket)
+	if !k.leave || k.client.Away != nil || k.client.Queue == "" || !errors.Is(err, ErrAway) {
+		return conn, err
+	}
+	err = queue.Put(ctx, k.client.Queue, k.request, func() (bool, error) {
+		var err error
+		conn, err = dial(k.socket)
+		if errors.Is(err, ErrAway) {
+			return false, nil
+		}
+		return err == nil, err
+	})
+	return conn, err
+}
+
+// exchange has conn, which it closes, carry the command and a response.
+func (k *call) exchange(ctx context.Context, conn *net.UnixConn) (*response, error) {
+	text, err := message(ctx, k.path, k.request)
+	if err != nil {
+		_ = conn.Close() // nothing was written
+		return nil, err
+	}
+	undo := k.client.undoTimeout()
+	if k.once {
+		undo = 0
+	}
+	r, late, err := exchange(ctx, conn, text, undo)
+	if err == nil && late && r.status == 200 && k.command == "ADD" {
+		// The daemon has been told that nobody waits, and may undo it.
+		return nil, fmt.Errorf("%w: then the result came", ended(ctx))
+	}
+	return r, err
+}
+
+// rest waits for pause, or a little less so that those who wait for the same do
+// not all come at once, and no longer than the daemon hints at. It reports
+// whether ctx has not ended before.
+func rest(ctx context.Context, pause, hint time.Duration) bool {
+	if hint >= 0 {
+		pause = min(pause, max(hint, firstPause))
+	}
+	t := time.NewTimer(pause/2 + rand.N(pause/2))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// outcome returns err as the caller of the Client sees it: what the daemon said
+// as it is.
+func (k *call) outcome(err error) error {
+	if said, ok := err.(*types.Error); ok { //nolint:errorlint // one inside another error is not all there is to say
+		return said
+	}
+	return k.fail(err)
+}
+
+// fail says that the command failed because of err.
+func (k *call) fail(err error) error {
+	e := &Error{Command: k.command, Socket: k.socket, Err: err}
+	if k.request.Env["CNI_CONTAINERID"] != "" {
+		e.ContainerID, e.IfName = k.args.ContainerID, k.args.IfName
+	}
+	return e
+}
