@@ -17,6 +17,10 @@ const dumps = 5
 // skipStats is RTEXT_FILTER_SKIP_STATS of linux/rtnetlink.h.
 const skipStats = 1 << 3
 
+// Package nl finds out the order of bytes at the first call, without a lock.
+// Done here, it is read only when goroutines come.
+var _ = nl.NativeEndian()
+
 func taken(nsPath string) (names []string, err error) {
 	netns, err := open(nsPath)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -109,6 +110,20 @@ func TestTaken(t *testing.T) {
 	if err != nil || !cmp.Equal(plan, []string{"eth1", "net2"}) {
 		t.Errorf("plan %q, %v", plan, err)
 	}
+}
+
+// Several goroutines may ask at once.
+func TestTakenTogether(t *testing.T) {
+	t.Parallel()
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			if _, err := ifname.Taken("/proc/self/ns/net"); err != nil && os.Geteuid() == 0 {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // What is valid can be created, is then called that, and can be deleted by
