@@ -60,7 +60,7 @@ func (m *Manager) Add(ctx context.Context, k scratch.Key, t Transaction) ([]dele
 		if err != nil {
 			return err
 		}
-		r := scratch.Record[record]{Key: k, State: scratch.Planned, Created: time.Now(), Value: newRecord(delegate.Intend(plan))}
+		r := scratch.Record[record]{Key: k, State: scratch.Planned, Created: time.Now(), Value: newRecord(m.Root, delegate.Intend(plan))}
 		if err := m.store().Update(r); err != nil {
 			return also(err, m.store().Delete(k)) // nothing has run
 		}

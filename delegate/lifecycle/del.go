@@ -71,7 +71,7 @@ func (m *Manager) remove(ctx context.Context, l *scratch.Lock, k scratch.Key, gi
 			r.State = scratch.Deleting
 			_ = m.store().Note(r) // a full disk must not keep a container from going
 		}
-		err := m.invoker().DelAll(ctx, r.Value.attached(k.ContainerID, func(n netns) string { return n.forDel(given) }))
+		err := m.invoker().DelAll(ctx, r.Value.attached(k.ContainerID, func(n netns) string { return n.forDel(m.Root, given) }))
 		return m.skip(r, err)
 	})
 }

@@ -35,7 +35,7 @@ func (m *Manager) Attach(ctx context.Context, k scratch.Key, t Transaction) ([]d
 			return err
 		}
 		r := before
-		r.Value.Delegates = slices.Concat(r.Value.Delegates, newRecord(delegate.Intend(plan)).Delegates)
+		r.Value.Delegates = slices.Concat(r.Value.Delegates, newRecord(m.Root, delegate.Intend(plan)).Delegates)
 		if err := m.store().Update(r); err != nil {
 			return also(err, m.store().Note(before)) // nothing has run
 		}
@@ -112,7 +112,7 @@ func (m *Manager) drop(ctx context.Context, r *scratch.Record[record], which fun
 	if len(gone.Delegates) == 0 {
 		return nil
 	}
-	as := gone.attached(r.Key.ContainerID, func(n netns) string { return n.forDel("") })
+	as := gone.attached(r.Key.ContainerID, func(n netns) string { return n.forDel(m.Root, "") })
 	if err := m.invoker().DelAll(ctx, as); err != nil {
 		return err
 	}

@@ -40,6 +40,10 @@ type Manager struct {
 	// Dir is the directory of the records; it is made when missing.
 	Dir string
 
+	// Root, when not empty, is the root directory in which paths of network
+	// namespaces are looked at: that of [delegate.Process.Root].
+	Root string
+
 	// LockTimeout bounds the wait for other operations on the container.
 	// Zero means [DefaultLockTimeout].
 	LockTimeout time.Duration

@@ -2,4 +2,4 @@
 
 package lifecycle
 
-func identify(path string) netns { return netns{Path: path} }
+func identify(_, path string) netns { return netns{Path: path} }

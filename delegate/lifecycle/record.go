@@ -160,11 +160,11 @@ func keepable(a delegate.Attachment) error {
 	return usable(delegate.Attached{Attachment: a})
 }
 
-func newRecord(as []delegate.Attached) record {
+func newRecord(root string, as []delegate.Attached) record {
 	r := record{Delegates: make([]entry, len(as))}
 	for i, a := range as {
 		r.Delegates[i] = entry{
-			Network: a.Network, NetNS: identify(a.NetNS), IfName: a.IfName,
+			Network: a.Network, NetNS: identify(root, a.NetNS), IfName: a.IfName,
 			Args: a.Args, CapabilityArgs: a.CapabilityArgs, Result: a.Result,
 		}
 	}
@@ -225,8 +225,8 @@ type netns struct {
 
 // forDel is the path to hand to a plugin for the DEL of an attachment in n,
 // when the runtime's DEL came with path given, or empty where that would be,
-// or might be, another container's namespace.
-func (n netns) forDel(given string) string {
+// or might be, another container's namespace. Paths are looked at in root.
+func (n netns) forDel(root, given string) string {
 	if n.Inode == 0 {
 		return given // it was never seen, so there is nothing to compare with
 	}
@@ -234,7 +234,7 @@ func (n netns) forDel(given string) string {
 	if path == "" {
 		path = n.Path
 	}
-	if now := identify(path); now.Dev != n.Dev || now.Inode != n.Inode {
+	if now := identify(root, path); now.Dev != n.Dev || now.Inode != n.Inode {
 		return ""
 	}
 	return path

@@ -52,7 +52,7 @@ func (p *plugin) call(args *skel.CmdArgs) (*call, error) {
 		Process: p.Process, args: args, conf: conf,
 		key: scratch.Key{Network: conf.Name, ContainerID: args.ContainerID, IfName: args.IfName},
 		life: &lifecycle.Manager{
-			Dir: conf.DataDir,
+			Dir: conf.DataDir, Root: p.Root,
 			Invoker: &delegate.Invoker{
 				Exec: p.Exec, Env: p.Env, Path: filepath.SplitList(args.Path),
 				Self: []string{conf.Type}, UndoTimeout: program.UndoTimeout,
@@ -78,7 +78,7 @@ func (c *call) add(ctx context.Context) error {
 	if err := ifname.Validate(c.args.IfName); err != nil {
 		return err
 	}
-	if err := program.RefuseHostNetwork(c.args); err != nil {
+	if err := program.RefuseHostNetwork(c.Root, c.args); err != nil {
 		return err
 	}
 	n, err := c.network()

@@ -13,16 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/inroot"
 )
 
 // moveDefaultRoute makes the default routes of the container lead through the
 // network that asked for them, and changes the results accordingly. It does
-// nothing where none did.
-func moveDefaultRoute(wanted []wanted, added []delegate.Attached) error {
+// nothing where none did. Paths of namespaces are looked at in root.
+func moveDefaultRoute(root string, wanted []wanted, added []delegate.Attached) error {
 	for i, w := range wanted {
 		for _, gateway := range w.defaultRoute {
 			gateway = gateway.Unmap()
-			if err := routeVia(added[i], gateway); err != nil {
+			if err := routeVia(root, added[i], gateway); err != nil {
 				return fmt.Errorf("default route of network %q (%s) via %s: %w", w.network.Name(), added[i].IfName, gateway, err)
 			}
 			if err := reviseResults(added, i, gateway); err != nil {
@@ -35,8 +36,8 @@ func moveDefaultRoute(wanted []wanted, added []delegate.Attached) error {
 
 // routeVia replaces the default routes of gateway's family in the container's
 // namespace by one via gateway on a's interface.
-func routeVia(a delegate.Attached, gateway netip.Addr) error {
-	return ns.WithNetNSPath(a.NetNS, func(ns.NetNS) error {
+func routeVia(root string, a delegate.Attached, gateway netip.Addr) error {
+	route := func(ns.NetNS) error {
 		link, err := netlink.LinkByName(a.IfName)
 		if err != nil {
 			return err
@@ -60,7 +61,8 @@ func routeVia(a delegate.Attached, gateway netip.Addr) error {
 			}
 		}
 		return netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: net.IP(gateway.AsSlice())})
-	})
+	}
+	return inroot.With(root, a.NetNS, func(path string) error { return ns.WithNetNSPath(path, route) })
 }
 
 func maskSize(n *net.IPNet) (ones, bits int) {

@@ -2,15 +2,67 @@ package multinet
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/netip"
+	"os"
+	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/delegate"
 )
 
-// The routes themselves are moved in internal/e2e, which has namespaces.
+// Routes are moved in internal/e2e as well, by real plugins.
+
+// The namespace is that of the root, as plugins see it (S22).
+func TestS22DefaultRouteInRoot(t *testing.T) {
+	runtime.LockOSThread() // and never unlock: the thread is spoilt
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		runtime.UnlockOSThread()
+		t.Skipf("needs the right to make a network namespace: %v", err)
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "net1"
+	link := netlink.Link(&netlink.Dummy{LinkAttrs: attrs})
+	if err := netlink.LinkAdd(link); errors.Is(err, unix.EOPNOTSUPP) {
+		link = &netlink.Bridge{LinkAttrs: attrs}
+		if err := netlink.LinkAdd(link); err != nil {
+			t.Skipf("needs a kernel with dummy or bridge links: %v", err)
+		}
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	addr, err := netlink.ParseAddr("10.9.1.2/24")
+	if err == nil {
+		err = errors.Join(netlink.AddrAdd(link, addr), netlink.LinkSetUp(link))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := fmt.Sprintf("/%d/task/%d/ns/net", os.Getpid(), unix.Gettid())
+	wanted := []wanted{{defaultRoute: []netip.Addr{netip.MustParseAddr("10.9.1.1")}}}
+	added := []delegate.Attached{{
+		Attachment: delegate.Attachment{NetNS: path, IfName: "net1"}, Result: json.RawMessage(`{"cniVersion":"1.0.0"}`),
+	}}
+	if err := moveDefaultRoute("", wanted, added); err == nil {
+		t.Error("found without the root")
+	}
+	if err := moveDefaultRoute("/proc", wanted, added); err != nil {
+		t.Fatal(err)
+	}
+	routes, err := netlink.RouteList(link, netlink.FAMILY_V4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(routes, func(r netlink.Route) bool { return r.Gw.String() == "10.9.1.1" }) {
+		t.Errorf("routes %v", routes)
+	}
+}
 
 // A default route is recognised however it is written (D15, D55), and what else
 // a result holds stays as it is.

@@ -8,4 +8,4 @@ import (
 	"github.com/metacni/metacni/delegate"
 )
 
-func moveDefaultRoute([]wanted, []delegate.Attached) error { return errors.ErrUnsupported }
+func moveDefaultRoute(string, []wanted, []delegate.Attached) error { return errors.ErrUnsupported }

@@ -59,7 +59,7 @@ func (p *Plugin) call(args *skel.CmdArgs) (*call, error) {
 		Process: p.Process, args: args, conf: conf,
 		key: scratch.Key{Network: conf.Name, ContainerID: args.ContainerID, IfName: args.IfName},
 		life: &lifecycle.Manager{
-			Dir: conf.CNIDir,
+			Dir: conf.CNIDir, Root: p.Root,
 			Invoker: &delegate.Invoker{
 				Exec: p.Exec, Path: path, Env: p.Env, Self: []string{conf.Type}, UndoTimeout: program.UndoTimeout,
 			},
@@ -75,7 +75,7 @@ func (c *call) add(ctx context.Context) error {
 	if err := ifname.Validate(c.args.IfName); err != nil {
 		return err
 	}
-	if err := program.RefuseHostNetwork(c.args); err != nil {
+	if err := program.RefuseHostNetwork(c.Root, c.args); err != nil {
 		return err
 	}
 	conf, err := c.networkConfig()
@@ -90,8 +90,10 @@ func (c *call) add(ctx context.Context) error {
 		return err
 	}
 	_, err = c.life.Add(ctx, c.key, lifecycle.Transaction{
-		Plan:   func(taken []string) ([]delegate.Attachment, error) { return c.plan(wanted, taken) },
-		Adjust: func(_ context.Context, added []delegate.Attached) error { return moveDefaultRoute(wanted, added) },
+		Plan: func(taken []string) ([]delegate.Attachment, error) { return c.plan(wanted, taken) },
+		Adjust: func(_ context.Context, added []delegate.Attached) error {
+			return moveDefaultRoute(c.Root, wanted, added)
+		},
 		Report: func(added []delegate.Attached) error {
 			return added[0].PrintTo(c.Stdout, c.conf.CNIVersion)
 		},

@@ -31,8 +31,12 @@ type Process struct {
 	Env    []string
 	Stdout io.Writer // for the result; errors are printed by Main
 
+	// Root, when not empty, is the root directory in which paths of network
+	// namespaces are looked at: that of the delegated plugins.
+	Root string
+
 	// InterfaceNames lists the names in use in the network namespace at a
-	// path.
+	// path. See the function of that name.
 	InterfaceNames func(netns string) ([]string, error)
 }
 
@@ -50,7 +54,7 @@ func Main(about string, commands func(context.Context, Process) skel.CNIFuncs) {
 			signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 			p := Process{
 				Exec: &delegate.Process{Stderr: os.Stderr}, Env: os.Environ(), Stdout: os.Stdout,
-				InterfaceNames: interfaceNames,
+				InterfaceNames: InterfaceNames(""),
 			}
 			return status.Error(pick(commands(ctx, p))(args))
 		}

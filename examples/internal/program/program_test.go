@@ -150,7 +150,7 @@ func TestRefuseHostNetwork(t *testing.T) {
 		{"/absent", "", false},
 		{"", "", false},
 	} {
-		err := RefuseHostNetwork(&skel.CmdArgs{Netns: tt.netns, NetnsOverride: tt.override})
+		err := RefuseHostNetwork("", &skel.CmdArgs{Netns: tt.netns, NetnsOverride: tt.override})
 		if (status.Code(err) == types.ErrInvalidNetNS) != tt.refused || (err == nil) == tt.refused {
 			t.Errorf("%+v: %v", tt, err)
 		}
@@ -162,11 +162,11 @@ func TestRefuseHostNetwork(t *testing.T) {
 func TestInterfaceNames(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"", "/absent", "/proc/self/ns/uts", "/proc/self/status"} {
-		if names, err := interfaceNames(path); err != nil || len(names) > 0 {
+		if names, err := InterfaceNames("")(path); err != nil || len(names) > 0 {
 			t.Errorf("%q: %q, %v", path, names, err)
 		}
 	}
-	names, err := interfaceNames("/proc/self/ns/net")
+	names, err := InterfaceNames("")("/proc/self/ns/net")
 	if err != nil || os.Geteuid() == 0 && len(names) == 0 {
 		t.Errorf("here: %q, %v", names, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/ifname"
+	"github.com/metacni/metacni/internal/inroot"
 )
 
 // Commands are those of a plugin that prepares each in the same way. They end
@@ -30,29 +31,42 @@ func Commands[C any](ctx context.Context, prepare func(*skel.CmdArgs) (C, error)
 
 // RefuseHostNetwork fails for the network namespace that the process itself
 // runs in, unless args allow it: skel would find out after the result was
-// printed.
-func RefuseHostNetwork(args *skel.CmdArgs) error {
+// printed, and a daemon not at all. Its path is looked at in root.
+func RefuseHostNetwork(root string, args *skel.CmdArgs) error {
 	if args.NetnsOverride == "1" || strings.EqualFold(args.NetnsOverride, "true") {
 		return nil
 	}
-	theirs, err := os.Stat(args.Netns)
-	if err != nil {
-		return nil //nolint:nilerr // what is not there is not ours
-	}
-	ours, err := os.Stat("/proc/self/ns/net")
-	if err == nil && os.SameFile(ours, theirs) {
+	same := false
+	_ = inroot.With(root, args.Netns, func(path string) error { // what is not there is not ours
+		theirs, err := os.Stat(path)
+		if err != nil {
+			return err
+		}
+		ours, err := os.Stat("/proc/self/ns/net")
+		same = err == nil && os.SameFile(ours, theirs)
+		return err
+	})
+	if same {
 		return types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is the host's own network namespace", args.Netns)
 	}
 	return nil
 }
 
-// interfaceNames is [ifname.Taken], except that a namespace that is not there,
-// or is not ours to look into, has no names: it is for the plugins to complain
-// about.
-func interfaceNames(netns string) ([]string, error) {
-	names, err := ifname.Taken(netns)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ifname.ErrNetNS) || err != nil && os.Geteuid() != 0 {
-		return nil, nil
+// InterfaceNames returns [ifname.Taken] for paths in root, except that a
+// namespace that is not there, or is not ours to look into, has no names: it is
+// for the plugins to complain about.
+func InterfaceNames(root string) func(netns string) ([]string, error) {
+	return func(netns string) (names []string, err error) {
+		err = inroot.With(root, netns, func(path string) error {
+			names, err = ifname.Taken(path)
+			return err
+		})
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ifname.ErrNetNS) || err != nil && os.Geteuid() != 0 {
+			return nil, nil
+		}
+		if e := (*ifname.Error)(nil); errors.As(err, &e) {
+			err = &ifname.Error{NetNS: netns, Err: e.Err} // not the path it was reached by
+		}
+		return names, err
 	}
-	return names, err
 }

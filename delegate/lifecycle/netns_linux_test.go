@@ -1,0 +1,55 @@
+package lifecycle
+
+import (
+	"errors"
+	"os"
+	"testing"
+)
+
+// Namespaces are looked at where plugins find them: in the root, and by no
+// link that leads out of it (S22).
+func TestS22NetNSInRoot(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		atAdd  string
+		change func(t *testing.T, path, other string)
+		want   string
+	}{
+		"as at ADD":           {"/run/netns/c1", nil, "/run/netns/c1"},
+		"by an absolute link": {"/var/run/netns/c1", nil, "/var/run/netns/c1"},
+		"reused":              {"/run/netns/c1", reuse, ""},
+		"gone":                {"/run/netns/c1", remove, ""},
+		"not in the root":     {"/out/c1", nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			n.Root = t.TempDir()
+			outside := t.TempDir()
+			err := errors.Join(
+				os.MkdirAll(n.Root+"/run/netns", 0o700), os.Mkdir(n.Root+"/var", 0o700),
+				os.Symlink("/run", n.Root+"/var/run"), os.Symlink(outside, n.Root+"/out"),
+			)
+			if err != nil {
+				t.Fatal(err)
+			}
+			write(t, n.Root+"/run/netns/c1")
+			write(t, outside+"/c1")
+			a := attachment(network("blue", "bridge"), "c1", "eth0")
+			a.NetNS = tt.atAdd
+			if _, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(a)}); err != nil {
+				t.Fatal(err)
+			}
+			if tt.change != nil {
+				tt.change(t, n.Root+"/run/netns/c1", "")
+			}
+			if err := n.Del(t.Context(), eth0, ""); err != nil {
+				t.Fatal(err)
+			}
+			if add, del := n.last("ADD").NetNS, n.last("DEL").NetNS; add != tt.atAdd || del != tt.want {
+				t.Errorf("ADD was given netns %q, DEL %q, want %q", add, del, tt.want)
+			}
+			n.wantNothing()
+		})
+	}
+}
