@@ -1,0 +1,36 @@
+//go:build !linux
+
+package thick
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+)
+
+// Listen returns [errors.ErrUnsupported].
+func Listen(_ context.Context, socket string) (*Listener, error) {
+	return nil, fmt.Errorf("thick: listen on %s: %w", socket, errors.ErrUnsupported)
+}
+
+// Activated returns [errors.ErrUnsupported].
+func Activated([]string) (net.Listener, error) {
+	return nil, fmt.Errorf("thick: activation: %w", errors.ErrUnsupported)
+}
+
+// A Listener is a [net.Listener] from [Listen]. There is none on this system,
+// and all methods answer [errors.ErrUnsupported].
+type Listener struct{}
+
+// Accept returns [errors.ErrUnsupported].
+func (l *Listener) Accept() (net.Conn, error) { return nil, errors.ErrUnsupported }
+
+// Addr returns an address without a path.
+func (l *Listener) Addr() net.Addr { return &net.UnixAddr{Net: "unix"} }
+
+// HandOver returns [errors.ErrUnsupported].
+func (l *Listener) HandOver(context.Context) error { return errors.ErrUnsupported }
+
+// Close returns [errors.ErrUnsupported].
+func (l *Listener) Close() error { return errors.ErrUnsupported }
