@@ -43,10 +43,9 @@ func tryFlock(path string) (*os.File, error) {
 		return nil, err
 	}
 	cerr := raw.Control(func(fd uintptr) {
-		for {
-			if err = unix.Flock(int(fd), unix.LOCK_EX|unix.LOCK_NB); err != unix.EINTR {
-				return
-			}
+		err = unix.EINTR
+		for errors.Is(err, unix.EINTR) {
+			err = unix.Flock(int(fd), unix.LOCK_EX|unix.LOCK_NB)
 		}
 	})
 	if err = errors.Join(cerr, err); err != nil {

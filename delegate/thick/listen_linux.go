@@ -195,9 +195,9 @@ func (l *Listener) queued() (net.Conn, error) {
 		if cerr != nil {
 			return nil, net.ErrClosed
 		}
-		again = err == unix.EINTR || err == unix.ECONNABORTED
+		again = errors.Is(err, unix.EINTR) || errors.Is(err, unix.ECONNABORTED)
 	}
-	if err == unix.EAGAIN || err == unix.EINVAL {
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINVAL) {
 		return nil, net.ErrClosed
 	}
 	if err != nil {

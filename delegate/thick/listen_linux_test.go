@@ -1,19 +1,13 @@
 package thick
 
 import (
-	"context"
 	"errors"
-	"fmt"
-	"io"
 	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -70,6 +64,7 @@ func TestS1DirectoryIsChecked(t *testing.T) {
 		{"all may enter", "mode is 0701", func(_ *testing.T, dir string) error { return os.Chmod(dir, 0o701) }},
 		{"sticky and open", "mode is 01777", func(_ *testing.T, dir string) error { return os.Chmod(dir, 0o777|fs.ModeSticky) }},
 		{"another user's", "is user 12345's", func(t *testing.T, dir string) error {
+			t.Helper()
 			asUser(t, 12345)
 			return os.Chown(dir, 12345, -1)
 		}},
@@ -180,247 +175,13 @@ func TestS2Paths(t *testing.T) {
 	fits := dir + "/" + strings.Repeat("x", 106-len(dir)-1)
 	ok(t, listenOn(t, fits).Close())
 	for path, want := range map[string]string{
-		fits + "x": "has 107 bytes, and 106 is the most",
+		fits + "x":                           "has 107 bytes, and 106 is the most",
 		dir + "/" + strings.Repeat("x", 300): "bytes, and 106 is the most",
-		"":          "not a path",
-		"@abstract": "not a path",
+		"":                                   "not a path",
+		"@abstract":                          "not a path",
 	} {
 		if l, err := Listen(t.Context(), path); l != nil || err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, %v", path, l, err)
 		}
-	}
-}
-
-// serveEcho answers each connection with what it says, until there are no more.
-// It returns why.
-func serveEcho(l net.Listener) error {
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			return err
-		}
-		wg.Go(func() {
-			defer c.Close()
-			_, _ = io.Copy(c, c)
-		})
-	}
-}
-
-// echo makes a connection and one request.
-func echo(socket string) error {
-	c, err := net.Dial("unix", socket)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	return ask(c)
-}
-
-func ask(c net.Conn) error {
-	if _, err := c.Write([]byte("?")); err != nil {
-		return err
-	}
-	b := make([]byte, 1)
-	if _, err := io.ReadFull(c, b); err != nil || b[0] != '?' {
-		return fmt.Errorf("no answer: %q, %w", b, err)
-	}
-	return nil
-}
-
-// announced waits until somebody waits for the socket.
-func announced(t *testing.T, socket string) {
-	t.Helper()
-	for {
-		f, err := tryFlock(socket + ".next")
-		ok(t, err)
-		if f == nil {
-			return
-		}
-		unflock(f)
-		ok(t, sleep(t.Context(), time.Millisecond))
-	}
-}
-
-// listenLater starts a Listen, which has to wait.
-func listenLater(ctx context.Context, socket string) (result func() (*Listener, error)) {
-	var l *Listener
-	var err error
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		l, err = Listen(ctx, socket)
-	}()
-	return func() (*Listener, error) { <-done; return l, err }
-}
-
-// One daemon follows the other, again and again, and no client is turned away,
-// finds no socket, or gets no answer (D49).
-func TestS2HandOverLosesNothing(t *testing.T) {
-	t.Parallel()
-	socket := socketDir(t) + "/s"
-	l := listenOn(t, socket)
-	var stop atomic.Bool
-	var clients sync.WaitGroup
-	var asked, refused atomic.Int64
-	for range 4 {
-		clients.Go(func() {
-			again := false
-			for !stop.Load() {
-				switch err := echo(socket); {
-				case err == nil:
-					again = false
-					asked.Add(1)
-				case errors.Is(err, unix.ECONNREFUSED) && !again:
-					// It has looked the name up just before it was another's:
-					// the kernel does not do that and connect in one.
-					again = true
-					refused.Add(1)
-				default:
-					t.Error(err)
-					return
-				}
-			}
-		})
-	}
-	for range 50 {
-		served := make(chan error, 1)
-		go func() { served <- serveEcho(l) }()
-		next := listenLater(t.Context(), socket)
-		announced(t, socket)
-		ok(t, l.HandOver(t.Context()))
-		if err := <-served; !errors.Is(err, net.ErrClosed) {
-			t.Fatal(err)
-		}
-		ok(t, l.Close())
-		var err error
-		l, err = next()
-		ok(t, err)
-	}
-	go func() { _ = serveEcho(l) }()
-	stop.Store(true)
-	clients.Wait()
-	ok(t, l.Close())
-	t.Logf("%d requests, %d refused once", asked.Load(), refused.Load())
-}
-
-// All that connected before the next one took over is served by the old one,
-// although nobody called Accept until then; what connects later is not.
-func TestS2HandOverServesTheBacklog(t *testing.T) {
-	t.Parallel()
-	for _, awaited := range []bool{true, false} {
-		socket := socketDir(t) + "/s"
-		l := listenOn(t, socket)
-		var next func() (*Listener, error)
-		if awaited {
-			next = listenLater(t.Context(), socket)
-			announced(t, socket)
-		}
-		var early []net.Conn
-		for range 100 {
-			c, err := net.Dial("unix", socket)
-			ok(t, err)
-			defer c.Close()
-			early = append(early, c)
-		}
-		ok(t, l.HandOver(t.Context()))
-		ok(t, l.HandOver(t.Context()))
-		if awaited {
-			l2, err := next()
-			ok(t, err)
-			defer l2.Close()
-			go func() { _ = serveEcho(l2) }()
-			ok(t, echo(socket))
-		} else if err := echo(socket); !errors.Is(err, unix.ECONNREFUSED) {
-			t.Errorf("after the end: %v", err)
-		}
-		served := make(chan error, 1)
-		go func() { served <- serveEcho(l) }()
-		for _, c := range early {
-			ok(t, ask(c))
-			ok(t, c.Close())
-		}
-		if err := <-served; !errors.Is(err, net.ErrClosed) {
-			t.Error(err)
-		}
-		ok(t, l.Close())
-		if _, err := os.Lstat(socket); (err == nil) != awaited {
-			t.Errorf("awaited %v; after close: %v", awaited, err)
-		}
-		if awaited {
-			ok(t, echo(socket))
-		}
-	}
-}
-
-// Closed without any ado, an old one leaves the next one's socket alone, and
-// the name to whoever waits.
-func TestS2CloseLeavesWhatIsNotItsOwn(t *testing.T) {
-	t.Parallel()
-	socket := socketDir(t) + "/s"
-	l := listenOn(t, socket)
-	next := listenLater(t.Context(), socket)
-	announced(t, socket)
-	ok(t, l.Close())
-	l2, err := next()
-	ok(t, err)
-	ok(t, l.Close())
-	go func() { _ = serveEcho(l2) }()
-	ok(t, echo(socket))
-
-	// Replaced by one that takes no part in this.
-	ok(t, os.Remove(socket))
-	foreign, err := net.Listen("unix", socket)
-	ok(t, err)
-	defer foreign.Close()
-	go func() { _ = serveEcho(foreign) }()
-	ok(t, l2.Close())
-	ok(t, echo(socket))
-}
-
-// Whoever waits does so until its context ends, and is not in the way then.
-func TestS2WaitEndsWithContext(t *testing.T) {
-	t.Parallel()
-	socket := socketDir(t) + "/s"
-	l := listenOn(t, socket)
-	cause := errors.New("told to stop")
-	ctx, cancel := context.WithCancelCause(t.Context())
-	first := listenLater(ctx, socket)
-	announced(t, socket)
-	second := listenLater(ctx, socket) // in the line behind it
-	cancel(cause)
-	for _, next := range []func() (*Listener, error){first, second} {
-		if l, err := next(); l != nil || !errors.Is(err, context.Canceled) || !errors.Is(err, cause) {
-			t.Errorf("%v, %v", l, err)
-		}
-	}
-	go func() { _ = serveEcho(l) }()
-	ok(t, echo(socket))
-	ok(t, l.HandOver(t.Context()))
-	ok(t, l.Close())
-	ok(t, listenOn(t, socket).Close())
-}
-
-// A newcomer that does not come to take over does not keep the old one for
-// ever.
-func TestS2HandOverEndsWithContext(t *testing.T) {
-	t.Parallel()
-	socket := socketDir(t) + "/s"
-	l := listenOn(t, socket)
-	f, err := tryFlock(socket + ".next")
-	ok(t, err)
-	defer unflock(f)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := l.HandOver(ctx); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
-	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
-		t.Error(err)
-	}
-	ok(t, l.Close())
-	if m := mode(t, socket); m.Type() != fs.ModeSocket {
-		t.Errorf("taken from one that waits: %v", m)
 	}
 }

@@ -82,7 +82,7 @@ func TestRole(t *testing.T) {
 		t.Skip("plays a part in other tests")
 	}
 	play, found := map[string]func(t *testing.T, arg string){
-		"dial": playDial,
+		"dial": playDial, "activated": playActivated, "listen": playListen,
 	}[role]
 	if !found {
 		t.Fatal(role)
