@@ -50,6 +50,13 @@ func readConfig(stdin []byte) (config, error) {
 	return c, err
 }
 
+// StateDir is where the configuration conf has the records kept. It fails as
+// the commands do.
+func StateDir(conf []byte) (string, error) {
+	c, err := readConfig(conf)
+	return c.CNIDir, err
+}
+
 // networkConfig is the part of the configuration that says what to attach, and
 // when.
 type networkConfig struct {

@@ -90,7 +90,7 @@ func (h *host) call(ctx context.Context, command, conf string, edits ...func(*sk
 	for _, edit := range edits {
 		edit(args)
 	}
-	p := &Plugin{program.Process{
+	p := &Plugin{Process: program.Process{
 		Exec: h.exec, Stdout: h.stdout,
 		InterfaceNames: func(string) ([]string, error) { return h.taken, nil },
 	}}

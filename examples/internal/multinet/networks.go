@@ -125,11 +125,23 @@ func (c *networkConfig) load(name string) (netconf.Network, error) {
 
 // complete gives n the name and the version that it lacks: ours.
 func (c *networkConfig) complete(n netconf.Network) (netconf.Network, error) {
-	edits := []netconf.Edit{netconf.Default("name", c.Name)}
+	return complete(n, c.Name, c.CNIVersion)
+}
+
+func complete(n netconf.Network, name, cniVersion string) (netconf.Network, error) {
+	edits := []netconf.Edit{netconf.Default("name", name)}
 	if !n.Has("cniVersions") {
-		edits = append(edits, netconf.Default("cniVersion", c.CNIVersion))
+		edits = append(edits, netconf.Default("cniVersion", cniVersion))
 	}
 	return n.Edit(edits...)
+}
+
+// withArgs returns n with args in the args.cni of its plugins.
+func withArgs(n netconf.Network, args map[string]json.RawMessage) (netconf.Network, error) {
+	if len(args) == 0 {
+		return n, nil
+	}
+	return n.EditPlugins(netconf.In("args", netconf.In("cni", sets(args)...)))
 }
 
 // selections reads the pod's selection of networks.
@@ -161,8 +173,8 @@ func (c *networkConfig) selected(s netconf.Selection, shared map[string]json.Raw
 	if err == nil {
 		n, err = c.complete(n)
 	}
-	if err == nil && len(s.CNIArgs) > 0 {
-		n, err = n.EditPlugins(netconf.In("args", netconf.In("cni", sets(s.CNIArgs)...)))
+	if err == nil {
+		n, err = withArgs(n, s.CNIArgs)
 	}
 	if err != nil {
 		return wanted{}, fmt.Errorf("selected network %q: %w", s.Name, err)

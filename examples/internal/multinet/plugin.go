@@ -2,10 +2,11 @@
 // program examples/multinet and the daemon examples/multinetd both run it.
 //
 // The plugin is in plugin.go, its configuration in config.go, what is attached
-// in networks.go.
+// in networks.go, how one more is plugged in and out in hotplug.go.
 package multinet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 
@@ -27,7 +29,17 @@ import (
 
 // A Plugin is multinet in a process. Goroutines may share it as far as they may
 // share the fields of its Process.
-type Plugin struct{ program.Process }
+type Plugin struct {
+	program.Process
+
+	// Observer, when not nil, is called after each invocation of a delegated
+	// plugin, on the goroutine that made it.
+	Observer func(delegate.Event)
+
+	// UndoTimeout is [delegate.Invoker.UndoTimeout]. Zero is that of a process
+	// that is about to be killed, [program.UndoTimeout].
+	UndoTimeout time.Duration
+}
 
 // Commands returns multinet's commands, which end early, undoing what they did,
 // with ctx.
@@ -49,22 +61,29 @@ func (p *Plugin) call(args *skel.CmdArgs) (*call, error) {
 	if err != nil {
 		return nil, err
 	}
+	return &call{
+		Process: p.Process, args: args, conf: conf,
+		key:  scratch.Key{Network: conf.Name, ContainerID: args.ContainerID, IfName: args.IfName},
+		life: p.manager(conf, args.Path),
+	}, nil
+}
+
+// manager works on the records of conf, with plugins from its binDir and from
+// the runtime's path.
+func (p *Plugin) manager(conf config, cniPath string) *lifecycle.Manager {
 	path := []string{conf.BinDir}
-	for _, dir := range filepath.SplitList(args.Path) {
+	for _, dir := range filepath.SplitList(cniPath) {
 		if !slices.Contains(path, dir) {
 			path = append(path, dir)
 		}
 	}
-	return &call{
-		Process: p.Process, args: args, conf: conf,
-		key: scratch.Key{Network: conf.Name, ContainerID: args.ContainerID, IfName: args.IfName},
-		life: &lifecycle.Manager{
-			Dir: conf.CNIDir, Root: p.Root,
-			Invoker: &delegate.Invoker{
-				Exec: p.Exec, Path: path, Env: p.Env, Self: []string{conf.Type}, UndoTimeout: program.UndoTimeout,
-			},
+	return &lifecycle.Manager{
+		Dir: conf.CNIDir, Root: p.Root,
+		Invoker: &delegate.Invoker{
+			Exec: p.Exec, Path: path, Env: p.Env, Self: []string{conf.Type},
+			Observer: p.Observer, UndoTimeout: cmp.Or(p.UndoTimeout, program.UndoTimeout),
 		},
-	}, nil
+	}
 }
 
 func (c *call) networkConfig() (networkConfig, error) {
