@@ -1,0 +1,236 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate/thick/internal/queue"
+	"github.com/metacni/metacni/delegate/thick/wire"
+)
+
+// S20, D30: a DEL that finds no daemon is on disk when it is reported as done,
+// whether there never was one or it dies with the DEL in its hands.
+func TestS20D30DelIsQueued(t *testing.T) {
+	t.Parallel()
+	serveOnce := func(text string) string {
+		socket := filepath.Join(tempDir(t), "s")
+		l := listen(t, socket)
+		go func() {
+			conn, err := l.AcceptUnix()
+			if err != nil {
+				return
+			}
+			_ = l.Close()
+			replies(text)(0, conn)
+			_ = conn.Close()
+		}()
+		return socket
+	}
+	sockets := map[string]string{"away": filepath.Join(tempDir(t), "s")}
+	for at, text := range cuts {
+		sockets[at] = serveOnce(text)
+	}
+	for name, socket := range sockets {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := filepath.Join(tempDir(t), "q")
+			c := &Client{Socket: socket, Queue: dir, Env: []string{"CNI_X=y", "TOKEN=secret"}}
+			for range 2 { // the second is the same
+				if err := c.Funcs(t.Context()).Del(args()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want := []wire.Request{{
+				Env: map[string]string{
+					"CNI_ARGS": "", "CNI_COMMAND": "DEL", "CNI_CONTAINERID": "c1", "CNI_IFNAME": "eth0",
+					"CNI_NETNS": "/run/netns/c1", "CNI_PATH": "/opt/cni/bin", "CNI_X": "y",
+				},
+				Config: []byte(testConfig), APIVersion: wire.Version,
+			}}
+			if diff := cmp.Diff(want, queued(t, dir)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// S20: a DEL that cannot be written down is an error, of code 11 where it may be
+// later.
+func TestS20DelThatCannotBeQueued(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(tempDir(t), "s")
+	full := filepath.Join(tempDir(t), "q")
+	c := &Client{Socket: socket, Queue: full}
+	for i := range queue.Cap {
+		a := args()
+		a.ContainerID = "c" + strconv.Itoa(i)
+		if err := c.Funcs(t.Context()).Del(a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a := args()
+	a.ContainerID = "one-more"
+	wantError(t, c.Funcs(t.Context()).Del(a), 11)
+
+	file := filepath.Join(tempDir(t), "q")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, (&Client{Socket: socket, Queue: file}).Funcs(t.Context()).Del(args()), 5)
+	wantError(t, (&Client{Socket: socket}).Funcs(t.Context()).Del(args()), 11) // there is none
+
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	dir := filepath.Join(tempDir(t), "q")
+	wantError(t, (&Client{Socket: socket, Queue: dir}).Funcs(ended).Del(args()), 11)
+	if len(queued(t, dir)) != 0 {
+		t.Error("queued all the same, and reported as not done")
+	}
+}
+
+// S20, D31: a daemon that comes while a DEL is about to be written down does it
+// instead. Its answer counts, and nothing is left in the queue.
+func TestS20D31DaemonComesBeforeTheDelIsQueued(t *testing.T) {
+	t.Parallel()
+	for text, code := range map[string]uint{
+		okEmpty: 0, answer("500 X", `{"code":107,"msg":"own"}`): 107,
+	} {
+		socket := filepath.Join(tempDir(t), "s")
+		dir := filepath.Join(tempDir(t), "q")
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		lock := filepath.Join(dir, ".lock")
+		f, err := os.OpenFile(lock, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil { // as a daemon that replays
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- (&Client{Socket: socket, Queue: dir}).Funcs(t.Context()).Del(args()) }()
+		until(t, func() bool { return opened(lock) == 2 })
+		d := &daemon{socket: socket, l: listen(t, socket)}
+		go func() {
+			conn, err := d.l.AcceptUnix()
+			if err != nil {
+				return
+			}
+			defer conn.Close()
+			replies(text)(0, conn)
+		}()
+		if err := <-done; code == 0 && err != nil {
+			t.Error(err)
+		} else if code != 0 {
+			wantError(t, err, code)
+		}
+		if all := queued(t, dir); len(all) != 0 {
+			t.Errorf("queued %v", all)
+		}
+	}
+}
+
+// opened is how often this process has the file open.
+func opened(path string) (n int) {
+	fds, _ := filepath.Glob("/proc/self/fd/*")
+	for _, fd := range fds {
+		if to, err := os.Readlink(fd); err == nil && to == path {
+			n++
+		}
+	}
+	return n
+}
+
+// S20: the policy takes the queue's place, its error is the command's, and it is
+// not asked while there is a daemon.
+func TestS20Away(t *testing.T) {
+	t.Parallel()
+	own := types.NewError(107, "own", "details")
+	for _, tt := range []struct {
+		err  error
+		code uint
+	}{{nil, 0}, {own, 107}, {errors.New("plain"), 999}, {ErrLost, 11}} {
+		dir := filepath.Join(tempDir(t), "q")
+		asked := 0
+		c := &Client{Socket: filepath.Join(tempDir(t), "s"), Queue: dir, Away: func(_ context.Context, a *skel.CmdArgs) error {
+			asked++
+			if diff := cmp.Diff(args(), a); diff != "" {
+				t.Error(diff)
+			}
+			return tt.err
+		}}
+		err := c.Funcs(t.Context()).Del(args())
+		if tt.code != 0 {
+			wantError(t, err, tt.code)
+		} else if err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Stat(dir); err == nil || asked != 1 {
+			t.Errorf("asked %d times; queue: %v", asked, err)
+		}
+		d := newDaemon(t, replies(answer("500 X", `{"code":108,"msg":"x"}`)))
+		c.Socket = d.socket
+		wantError(t, c.Funcs(t.Context()).Del(args()), 108)
+		if asked != 1 {
+			t.Error("asked although there is a daemon")
+		}
+	}
+}
+
+// S20: an error of a daemon that is there is the DEL's, and nothing is queued
+// that it would meet again.
+func TestS20DelErrorIsReported(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(tempDir(t), "q")
+	d := newDaemon(t, replies(answer("500 X", `{"code":107,"msg":"x"}`)))
+	wantError(t, (&Client{Socket: d.socket, Queue: dir}).Funcs(t.Context()).Del(args()), 107)
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("there is a queue")
+	}
+}
+
+// A daemon whose backlog is full is there: what it is to do is not queued, but
+// waited for.
+func TestFullBacklogIsNotAway(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(tempDir(t), "s")
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(fd)
+	if err := errors.Join(syscall.Bind(fd, &syscall.SockaddrUnix{Name: socket}), syscall.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		conn, err := net.Dial("unix", socket)
+		if err != nil {
+			break
+		}
+		defer conn.Close()
+	}
+	dir := filepath.Join(tempDir(t), "q")
+	for _, command := range commands {
+		c := &Client{Socket: socket, Queue: dir, Wait: -1}
+		_, err := c.Do(t.Context(), command, args())
+		wantError(t, err, map[bool]uint{true: 50, false: 11}[command == "STATUS"])
+		if errors.Is(err, ErrAway) {
+			t.Error(err)
+		}
+	}
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("there is a queue")
+	}
+}

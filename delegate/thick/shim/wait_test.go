@@ -1,0 +1,308 @@
+package shim
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+
+	"github.com/metacni/metacni/delegate/thick/wire"
+)
+
+// S21: ADD, CHECK and GC wait for a daemon that is away for as long as Wait
+// says, and then answer 11. STATUS and DEL do not wait. Hot-plug always does.
+func TestS21WaitForADaemonThatIsAway(t *testing.T) {
+	t.Parallel()
+	stale := filepath.Join(tempDir(t), "s")
+	l := listen(t, stale)
+	l.SetUnlinkOnClose(false)
+	_ = l.Close()
+	for _, socket := range []string{filepath.Join(tempDir(t), "s"), stale} {
+		for _, command := range commands {
+			synctest.Test(t, func(t *testing.T) {
+				start := time.Now()
+				c := &Client{Socket: socket, Stdout: io.Discard}
+				err := c.run(t, command)
+				want, code := 30*time.Second, uint(11)
+				switch command {
+				case "STATUS":
+					want, code = 0, 50
+				case "DEL": // D30: it is an error, not a success
+					want = 0
+				}
+				wantError(t, err, code)
+				if waited := time.Since(start); waited != want {
+					t.Errorf("%s waited %v, want %v", command, waited, want)
+				}
+			})
+		}
+		for _, command := range []string{"ADD", "CHECK", "DEL"} {
+			synctest.Test(t, func(t *testing.T) {
+				start := time.Now()
+				dir := filepath.Join(tempDir(t), "q")
+				c := &Client{Socket: socket, Wait: 10 * time.Second, Queue: dir, Away: func(context.Context, *skel.CmdArgs) error {
+					t.Error("a command of nobody's runtime was done in the daemon's place")
+					return nil
+				}}
+				_, err := c.Delegate(t.Context(), command, args(), nil)
+				wantError(t, err, 11)
+				if !errors.Is(err, ErrAway) || time.Since(start) != c.Wait {
+					t.Errorf("%s: %v after %v", command, err, time.Since(start))
+				}
+				if _, err := os.Stat(dir); err == nil {
+					t.Error("there is a queue")
+				}
+			})
+		}
+	}
+}
+
+// S21: the total limit, and the end of the context, end the wait for a daemon.
+func TestS21WaitIsWithinTheTimeout(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(tempDir(t), "s")
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		_, err := (&Client{Socket: socket, Timeout: 5 * time.Second}).Do(t.Context(), "ADD", args())
+		wantError(t, err, 11)
+		if time.Since(start) != 5*time.Second || !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrAway) {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 7*time.Second)
+		defer cancel()
+		start := time.Now()
+		_, err := (&Client{Socket: socket}).Do(ctx, "GC", args())
+		wantError(t, err, 11)
+		if time.Since(start) != 7*time.Second || !errors.Is(err, ctx.Err()) {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+	})
+}
+
+// S21: pauses grow from 50 ms to a second, less a little, and a hint of the
+// daemon only makes them shorter.
+func TestS21Pauses(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for _, tt := range []struct{ pause, hint, least, most time.Duration }{
+			{firstPause, -1, firstPause / 2, firstPause},
+			{maxPause, -1, maxPause / 2, maxPause},
+			{maxPause, 0, firstPause / 2, firstPause},
+			{maxPause, 200 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond},
+			{firstPause, time.Hour, firstPause / 2, firstPause},
+		} {
+			start := time.Now()
+			if !rest(t.Context(), tt.pause, tt.hint) {
+				t.Error("ended")
+			}
+			if d := time.Since(start); d < tt.least || d > tt.most {
+				t.Errorf("%+v: %v", tt, d)
+			}
+		}
+	})
+}
+
+// S21: a daemon that comes in time serves the command, once.
+func TestS21DaemonComesInTime(t *testing.T) {
+	t.Parallel()
+	for _, command := range []string{"ADD", "CHECK", "GC"} {
+		t.Run(command, func(t *testing.T) {
+			t.Parallel()
+			socket := filepath.Join(tempDir(t), "s")
+			var served atomic.Int32
+			time.AfterFunc(60*time.Millisecond, func() { // in the first pauses, or before
+				l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				t.Cleanup(func() { _ = l.Close() })
+				for {
+					conn, err := l.AcceptUnix()
+					if err != nil {
+						return
+					}
+					served.Add(1)
+					replies(okAdd)(0, conn)
+					_ = conn.Close()
+				}
+			})
+			if err := (&Client{Socket: socket, Stdout: io.Discard}).run(t, command); err != nil {
+				t.Error(err)
+			}
+			if n := served.Load(); n != 1 {
+				t.Errorf("served %d times", n)
+			}
+		})
+	}
+}
+
+// S21: 503 says that nothing was done, so that any command may be sent again;
+// STATUS has no time for it.
+func TestS21BusyDaemon(t *testing.T) {
+	t.Parallel()
+	for _, command := range commands {
+		t.Run(command, func(t *testing.T) {
+			t.Parallel()
+			d := newDaemon(t, replies(busy, busy, okAdd))
+			dir := filepath.Join(tempDir(t), "q")
+			err := (&Client{Socket: d.socket, Stdout: io.Discard, Queue: dir}).run(t, command)
+			n := d.count()
+			if command == "STATUS" {
+				wantError(t, err, 50)
+				if n != 1 {
+					t.Errorf("asked %d times", n)
+				}
+				return
+			}
+			if err != nil || n != 3 {
+				t.Errorf("%v after %d requests, want 3", err, n)
+			}
+			// and when it stays so, 11, and no DEL is taken for queued
+			d = newDaemon(t, replies(busy))
+			err = (&Client{Socket: d.socket, Stdout: io.Discard, Queue: dir, Wait: 200 * time.Millisecond}).run(t, command)
+			wantError(t, err, 11)
+			if n := d.count(); n < 2 {
+				t.Errorf("asked %d times", n)
+			}
+			if _, err := os.Stat(dir); err == nil {
+				t.Error("there is a queue")
+			}
+		})
+	}
+}
+
+// cuts are what a daemon that dies leaves of a response.
+var cuts = map[string]string{
+	"before the response": "",
+	"in the status":       "HTTP/1.1 2",
+	"in the header":       "HTTP/1.1 200 OK\r\nContent-Length: 7\r\n",
+	"in the body":         "HTTP/1.1 200 OK\r\nContent-Length: 400\r\n\r\n" + testResult,
+	"in a chunk":          "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n" + testResult,
+	"before its last":     "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n",
+}
+
+// S21: a daemon that goes away before it has answered has perhaps done an ADD.
+// It is not sent again. CHECK, GC and DEL are.
+func TestS21LostDaemon(t *testing.T) {
+	t.Parallel()
+	for at, text := range cuts {
+		for _, command := range commands {
+			t.Run(command+" "+at, func(t *testing.T) {
+				t.Parallel()
+				d := newDaemon(t, replies(text, okAdd))
+				dir := filepath.Join(tempDir(t), "q")
+				err := (&Client{Socket: d.socket, Stdout: io.Discard, Queue: dir}).run(t, command)
+				n := d.count()
+				switch command {
+				case "ADD":
+					wantError(t, err, 11)
+					if n != 1 {
+						t.Errorf("sent %d times", n)
+					}
+				case "STATUS":
+					wantError(t, err, 50)
+					if n != 1 {
+						t.Errorf("sent %d times", n)
+					}
+				default:
+					if err != nil || n != 2 {
+						t.Errorf("%v, sent %d times", err, n)
+					}
+				}
+				if _, err := os.Stat(dir); err == nil {
+					t.Error("there is a queue")
+				}
+			})
+		}
+	}
+	// A result without a length ends with the connection, however that ended.
+	for i := range testResult {
+		d := newDaemon(t, replies("HTTP/1.0 200 OK\r\n\r\n"+testResult[:i]))
+		_, err := (&Client{Socket: d.socket}).Do(t.Context(), "ADD", args())
+		wantError(t, err, 11)
+		if !errors.Is(err, ErrLost) {
+			t.Errorf("cut at %d: %v", i, err)
+		}
+	}
+}
+
+// A daemon may close before it has read all, with a reason or without.
+func TestDaemonDoesNotReadAll(t *testing.T) {
+	t.Parallel()
+	a := args()
+	a.StdinData = []byte(`{"name":"net","x":"` + strings.Repeat("x", 2<<20) + `"}`)
+	for text, code := range map[string]uint{answer("413 X", `{"code":6,"msg":"too large"}`): 6, "": 11} {
+		d := newDaemon(t, func(_ int, conn *net.UnixConn) {
+			_, _ = io.ReadFull(conn, make([]byte, 10))
+			_, _ = io.WriteString(conn, text)
+		})
+		_, err := (&Client{Socket: d.socket}).Do(t.Context(), "ADD", a)
+		wantError(t, err, code)
+		if d.count() != 1 {
+			t.Errorf("sent %d times", d.count())
+		}
+	}
+}
+
+// What answers is something else, or the socket cannot be used at all: an error
+// at once, and no DEL is taken for queued.
+func TestNotADaemon(t *testing.T) {
+	t.Parallel()
+	d := newDaemon(t, func(_ int, conn *net.UnixConn) { _, _ = io.WriteString(conn, "SSH-2.0-OpenSSH_9.6\r\n") })
+	long := filepath.Join("/tmp", strings.Repeat("x", 200))
+	for socket, code := range map[string]uint{d.socket: 6, long: 5} {
+		for _, command := range commands {
+			if command == "STATUS" {
+				code = 50
+			}
+			dir := filepath.Join(tempDir(t), "q")
+			wantError(t, (&Client{Socket: socket, Stdout: io.Discard, Queue: dir}).run(t, command), code)
+			if _, err := os.Stat(dir); err == nil {
+				t.Error("there is a queue")
+			}
+		}
+	}
+}
+
+// D50: a daemon that is a version behind, as Multus's are, is asked for nothing
+// but what it knows: no path but the command's.
+func TestD50OlderDaemon(t *testing.T) {
+	t.Parallel()
+	for _, command := range commands {
+		t.Run(command, func(t *testing.T) {
+			t.Parallel()
+			socket := newHTTP(t, func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path != wire.PathCNI || r.Method != http.MethodPost {
+					t.Errorf("%s %s", r.Method, r.URL.Path)
+				}
+				w.WriteHeader(http.StatusOK) // and then the type: net/http guesses
+				w.Header().Set("Content-Type", "application/json")
+				if commandOf(r) == "ADD" {
+					// Beyond what net/http buffers, so in chunks.
+					_, _ = io.WriteString(w, testResult+strings.Repeat(" ", 10_000))
+				}
+			})
+			var out bytes.Buffer
+			if err := (&Client{Socket: socket, Stdout: &out}).run(t, command); err != nil {
+				t.Error(err)
+			}
+			if command == "ADD" && !strings.Contains(out.String(), "eth0") {
+				t.Errorf("printed %q", out.String())
+			}
+		})
+	}
+}
