@@ -47,6 +47,16 @@ func (p *Plugin) Commands(ctx context.Context) skel.CNIFuncs {
 	return program.Commands(ctx, p.call, (*call).add, (*call).check, (*call).del, (*call).gc, (*call).status)
 }
 
+// Del is the command of that name. It takes less of the plugin than Commands,
+// which a small program notices.
+func (p *Plugin) Del(ctx context.Context, args *skel.CmdArgs) error {
+	c, err := p.call(args)
+	if err != nil {
+		return err
+	}
+	return c.del(ctx)
+}
+
 // A call is one command of the runtime.
 type call struct {
 	program.Process

@@ -44,6 +44,19 @@ type Process struct {
 // (section 2), and exits with status 1 when its command fails. The context of
 // the commands ends with the first signal that asks the process to stop.
 func Main(about string, commands func(context.Context, Process) skel.CNIFuncs) {
+	Run(about, func(ctx context.Context) skel.CNIFuncs { return commands(ctx, OfProcess()) })
+}
+
+// OfProcess returns what a plugin takes from this process.
+func OfProcess() Process {
+	return Process{
+		Exec: &delegate.Process{Stderr: os.Stderr}, Env: os.Environ(), Stdout: os.Stdout,
+		InterfaceNames: InterfaceNames(""),
+	}
+}
+
+// Run is [Main] for a plugin that sees to its process by itself.
+func Run(about string, commands func(context.Context) skel.CNIFuncs) {
 	var stdin []byte
 	command := func(pick func(skel.CNIFuncs) func(*skel.CmdArgs) error) func(*skel.CmdArgs) error {
 		return func(args *skel.CmdArgs) error {
@@ -52,11 +65,7 @@ func Main(about string, commands func(context.Context, Process) skel.CNIFuncs) {
 			defer stop()
 			// A result that nobody reads is an error to undo the ADD for, not our end.
 			signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-			p := Process{
-				Exec: &delegate.Process{Stderr: os.Stderr}, Env: os.Environ(), Stdout: os.Stdout,
-				InterfaceNames: InterfaceNames(""),
-			}
-			return status.Error(pick(commands(ctx, p))(args))
+			return status.Error(pick(commands(ctx))(args))
 		}
 	}
 	err := skel.PluginMainFuncsWithError(skel.CNIFuncs{

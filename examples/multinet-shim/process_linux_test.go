@@ -1,0 +1,256 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/skel"
+
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/examples/internal/multinet"
+	"github.com/metacni/metacni/examples/internal/program"
+	"github.com/metacni/metacni/examples/internal/programtest"
+)
+
+// The tests here run the shim as the process that a runtime starts. The daemon
+// is a stand-in; the real one is tested with the shim in examples/multinetd.
+
+func TestMain(m *testing.M) { programtest.Main(m, "multinet-shim", main) }
+
+// A daemon answers with what a test wants.
+type daemon struct {
+	dir    string // of its socket
+	answer func(wire.Request) (status int, body string)
+
+	mu   sync.Mutex
+	seen []wire.Request
+}
+
+func newDaemon(t *testing.T, answer func(wire.Request) (int, string)) *daemon {
+	t.Helper()
+	d := &daemon{dir: socketDir(t), answer: answer}
+	l, err := net.Listen("unix", filepath.Join(d.dir, wire.SocketName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &http.Server{Handler: d}
+	go s.Serve(l)
+	t.Cleanup(func() { s.Close() })
+	return d
+}
+
+// socketDir is short enough for a socket's path.
+func socketDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+func (d *daemon) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var m wire.Request
+	data, err := io.ReadAll(r.Body)
+	if err == nil {
+		err = json.Unmarshal(data, &m)
+	}
+	if err != nil {
+		panic(err)
+	}
+	d.mu.Lock()
+	d.seen = append(d.seen, m)
+	d.mu.Unlock()
+	status, body := d.answer(m)
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, body)
+}
+
+func (d *daemon) commands() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var all []string
+	for _, m := range d.seen {
+		all = append(all, m.Env["CNI_COMMAND"])
+	}
+	return all
+}
+
+func conf(version, socketDir, more string) string {
+	return fmt.Sprintf(`{"cniVersion":%q,"name":"multi","type":"multinet-shim","daemonSocketDir":%q,"password":"hunter2hunter2"%s}`, version, socketDir, more)
+}
+
+const result = `{"Result":{"cniVersion":"1.1.0","ips":[{"address":"10.9.0.2/24"}]}}`
+
+// Every command is handed on as it is, and no more of the environment than the
+// runtime's; results are of the version asked for (S17, S18).
+func TestS17HandsOn(t *testing.T) {
+	t.Parallel()
+	h := programtest.NewHost(t, "multinet-shim")
+	d := newDaemon(t, func(m wire.Request) (int, string) {
+		if m.Env["CNI_COMMAND"] == "ADD" {
+			return 200, result
+		}
+		return 200, ""
+	})
+	for _, tt := range []struct{ command, version, want string }{
+		{"ADD", "0.2.0", `"ip4"`},
+		{"ADD", "0.4.0", `"version": "4"`},
+		{"ADD", "1.1.0", `"10.9.0.2/24"`},
+		{"CHECK", "1.1.0", ""},
+		{"STATUS", "1.1.0", ""},
+		{"GC", "1.1.0", ""},
+		{"DEL", "1.1.0", ""},
+	} {
+		stdout, stderr, code := h.Run(tt.command, conf(tt.version, d.dir, ""), "SECRET=hunter2", "TRACEPARENT=00-1-2-01")
+		if code != 0 || stderr != "" || !strings.Contains(string(stdout), tt.want) || tt.want == "" && len(stdout) > 0 {
+			t.Errorf("%s %s: status %d, %s, %q", tt.command, tt.version, code, stdout, stderr)
+		}
+	}
+	if got := d.commands(); !slices.Equal(got, []string{"ADD", "ADD", "ADD", "CHECK", "STATUS", "GC", "DEL"}) {
+		t.Errorf("commands %q", got)
+	}
+	for _, m := range d.seen {
+		if m.Env["SECRET"] != "" || m.Env["TRACEPARENT"] == "" || m.Env["CNI_CONTAINERID"] != "c1" && m.Env["CNI_COMMAND"] == "DEL" {
+			t.Errorf("environment %v", m.Env)
+		}
+	}
+}
+
+// What the daemon says of an error is said to the runtime, with its code and
+// in the version of the configuration (S19).
+func TestS19Errors(t *testing.T) {
+	t.Parallel()
+	h := programtest.NewHost(t, "multinet-shim")
+	d := newDaemon(t, func(m wire.Request) (int, string) {
+		return 500, `{"code":107,"msg":"no free device","details":"x"}`
+	})
+	away := socketDir(t)
+	for _, tt := range []struct {
+		name, command, stdin string
+		code                 uint
+	}{
+		{"of the daemon", "ADD", conf("1.0.0", d.dir, ""), 107},
+		{"of the daemon", "DEL", conf("1.0.0", d.dir, ""), 107},
+		{"away", "STATUS", conf("1.1.0", away, ""), 50},
+		{"away, fail", "DEL", conf("1.0.0", away, `,"delPolicy":"fail"`), 11},
+		{"unknown policy", "DEL", conf("1.0.0", d.dir, `,"delPolicy":"drop"`), 7},
+		{"unknown policy", "ADD", conf("1.0.0", d.dir, `,"delPolicy":"drop"`), 7},
+		{"policy of the wrong type", "ADD", conf("1.0.0", d.dir, `,"delPolicy":5`), 6},
+		{"relative directory", "ADD", conf("1.0.0", "run", ""), 7},
+		{"relative queue", "DEL", conf("1.0.0", d.dir, `,"delQueueDir":"queue"`), 7},
+		{"runtime's directory", "DEL", conf("1.0.0", d.dir, `,"delQueueDir":"/var/lib/cni"`), 7},
+		{"not JSON", "ADD", "{", 6},
+		{"unknown version", "ADD", conf("9.0.0", d.dir, ""), 1},
+		{"unknown command", "JUMP", conf("1.0.0", d.dir, ""), 4},
+	} {
+		t.Run(tt.name+" "+tt.command, func(t *testing.T) {
+			stdout, stderr, code := h.Run(tt.command, tt.stdin)
+			_, said := h.Said(stdout)
+			if code != 1 || said.Code != tt.code || said.Msg == "" || stderr != "" {
+				t.Errorf("status %d, %+v, %s; want code %d", code, said, stderr, tt.code)
+			}
+			if strings.Contains(string(stdout), "hunter2") {
+				t.Errorf("printed %s", stdout)
+			}
+		})
+	}
+	if got := d.commands(); !slices.Equal(got, []string{"ADD", "DEL"}) {
+		t.Errorf("the daemon was asked for %q", got)
+	}
+}
+
+// A DEL that finds no daemon is on disk for the next one, or done from the
+// records, or an error: never a success that did nothing (S20, D30).
+func TestS20DelWhileAway(t *testing.T) {
+	t.Parallel()
+	t.Run("queue", func(t *testing.T) {
+		t.Parallel()
+		h := programtest.NewHost(t, "multinet-shim")
+		queue := filepath.Join(h.Dir, "queue")
+		stdout, stderr, code := h.Run("DEL", conf("1.0.0", socketDir(t), fmt.Sprintf(`,"delQueueDir":%q`, queue)))
+		if code != 0 || len(stdout) > 0 || stderr != "" {
+			t.Errorf("status %d, %s, %s", code, stdout, stderr)
+		}
+		found := false
+		for _, f := range programtest.Files(t, queue) {
+			data, err := os.ReadFile(filepath.Join(queue, f))
+			found = found || err == nil && strings.Contains(string(data), `"CNI_CONTAINERID":"c1"`)
+		}
+		if !found {
+			t.Errorf("the queue has %q", programtest.Files(t, queue))
+		}
+	})
+	t.Run("exec", func(t *testing.T) {
+		t.Parallel()
+		h := programtest.NewHost(t, "multinet-shim")
+		fake := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"fake": delegatetest.Result(nil)}}
+		text := conf("1.0.0", socketDir(t), fmt.Sprintf(`,"delPolicy":"exec","cniDir":%q,"delegates":[{"type":"fake","dir":%q}]`, h.State, h.Dir))
+		// The daemon has added it, and gone.
+		do := (&multinet.Plugin{Process: program.Process{
+			Exec: fake, Stdout: io.Discard,
+			InterfaceNames: func(string) ([]string, error) { return nil, nil },
+		}}).Commands(t.Context())
+		if err := do.Add(&skel.CmdArgs{ContainerID: "c1", IfName: "eth0", Netns: h.NetNS, StdinData: []byte(text)}); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if stdout, stderr, code := h.Run("DEL", text); code != 0 || len(stdout) > 0 {
+				t.Errorf("status %d, %s, %s", code, stdout, stderr)
+			}
+		}
+		if got := h.Log(); !slices.Equal(got, []string{"DEL eth0"}) {
+			t.Errorf("calls %q", got)
+		}
+		if files := programtest.Files(t, h.State); len(files) > 0 {
+			t.Errorf("left: %q", files)
+		}
+	})
+}
+
+// A runtime that stops the shim ends the request, and learns what came of it
+// (S23).
+func TestS23Signal(t *testing.T) {
+	t.Parallel()
+	h := programtest.NewHost(t, "multinet-shim")
+	arrived, done := make(chan struct{}), make(chan struct{})
+	d := newDaemon(t, func(wire.Request) (int, string) {
+		close(arrived)
+		<-done
+		return 500, `{"code":11,"msg":"undone"}`
+	})
+	cmd := h.Command("ADD", conf("1.0.0", d.dir, ""))
+	var stdout bytes.Buffer
+	cmd.Stdout = &stdout
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	<-arrived
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	close(done)
+	var exit *exec.ExitError
+	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 1 {
+		t.Errorf("ended with %v, want status 1", err)
+	}
+	if version, said := h.Said(stdout.Bytes()); version != "1.0.0" || said.Code != 11 {
+		t.Errorf("version %s, %+v", version, said)
+	}
+}
