@@ -18,6 +18,8 @@ package queue
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"path/filepath"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
@@ -137,11 +139,38 @@ func (q queue) open(dir *durable.Dir) (*lock, error) {
 	if err := private(q.dir); err != nil {
 		return nil, err
 	}
+	// Whoever is first may have made the directory, and not yet what keeps it
+	// after a loss of power. The lock's file says that this has been done.
+	if _, err := dir.Stat(lockName); err != nil {
+		if err := q.syncAbove(); err != nil {
+			return nil, err
+		}
+	}
 	file, _, err := dir.OpenFile(lockName)
 	if err != nil {
 		return nil, err
 	}
 	return &lock{file}, nil
+}
+
+// syncAbove makes the directory itself survive a loss of power.
+func (q queue) syncAbove() error {
+	for path := filepath.Clean(q.dir); path != filepath.Dir(path); {
+		path = filepath.Dir(path)
+		above, err := durable.OpenDir(path, q.hook)
+		if errors.Is(err, fs.ErrPermission) {
+			return nil // what we may not open has not been made by us
+		}
+		if err != nil {
+			return err
+		}
+		err = above.Sync()
+		above.Close()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // fail returns err as an [*Error], and nil as nil. An empty name is the

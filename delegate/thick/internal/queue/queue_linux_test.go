@@ -2,11 +2,21 @@ package queue
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/durable"
 )
 
 func ok(t *testing.T, err error) {
@@ -19,19 +29,84 @@ func ok(t *testing.T, err error) {
 // away is the try of a shim whose daemon is away.
 func away() (bool, error) { return false, nil }
 
+// done is the do of a daemon that has nothing to do.
+func done(context.Context, wire.Request) error { return nil }
+
 func request(container string) wire.Request {
 	return wire.Request{
-		Env:    map[string]string{"CNI_COMMAND": "DEL", "CNI_CONTAINERID": container, "CNI_IFNAME": "eth0", "CNI_NETNS": "/run/netns/<x>"},
-		Config: []byte(`{"cniVersion":"1.1.0","name":"net","type":"multinet","password":"secret & more"}`),
+		Env:        map[string]string{"CNI_COMMAND": "DEL", "CNI_CONTAINERID": container, "CNI_IFNAME": "eth0", "CNI_NETNS": "/run/netns/<x>"},
+		Config:     []byte(`{"cniVersion":"1.1.0","name":"net","type":"multinet","password":"secret & more"}`),
+		APIVersion: wire.Version,
 	}
+}
+
+// nameOf returns the name of r's file.
+func nameOf(t *testing.T, r wire.Request) string {
+	t.Helper()
+	name, _, err := encode(r)
+	ok(t, err)
+	return name
+}
+
+// containers replays dir one at a time and returns whose DELs were in it.
+func containers(t *testing.T, dir string) []string {
+	t.Helper()
+	var got []string
+	left, err := Replay(t.Context(), dir, 1, func(_ context.Context, r wire.Request) error {
+		got = append(got, r.Env["CNI_CONTAINERID"])
+		return nil
+	})
+	if err != nil || left != 0 {
+		t.Errorf("%d left: %v", left, err)
+	}
+	slices.Sort(got)
+	return got
+}
+
+// entries lists the directory, but for the lock's file.
+func entries(t *testing.T, dir string) []string {
+	t.Helper()
+	list, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range list {
+		if e.Name() != lockName {
+			names = append(names, e.Name())
+		}
+	}
+	return names
+}
+
+func code(t *testing.T, err error) uint {
+	t.Helper()
+	var e *Error
+	if !errors.As(err, &e) {
+		t.Fatalf("not an Error: %v", err)
+	}
+	return e.CNICode()
 }
 
 func TestPutReplay(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir() + "/a/queue"
+	if left, err := Replay(t.Context(), dir, 4, done); left != 0 || err != nil {
+		t.Errorf("no directory: %d, %v", left, err)
+	}
 	r := request("c1")
-	r.DeadlineMs, r.APIVersion = 115000, wire.Version
+	r.DeadlineMs = 115000
 	ok(t, Put(t.Context(), dir, r, away))
+	for path, want := range map[string]fs.FileMode{
+		filepath.Dir(dir):                fs.ModeDir | 0o700,
+		dir:                              fs.ModeDir | 0o700,
+		filepath.Join(dir, nameOf(t, r)): 0o600,
+		filepath.Join(dir, lockName):     0o600,
+	} {
+		if info, err := os.Stat(path); err != nil || info.Mode() != want {
+			t.Errorf("%s: %v, %v", path, info.Mode(), err)
+		}
+	}
 	var got []wire.Request
 	left, err := Replay(t.Context(), dir, 4, func(_ context.Context, r wire.Request) error {
 		got = append(got, r)
@@ -41,5 +116,261 @@ func TestPutReplay(t *testing.T) {
 	r.DeadlineMs = 0
 	if diff := cmp.Diff([]wire.Request{r}, got); diff != "" || left != 0 {
 		t.Error(left, diff)
+	}
+	if left := entries(t, dir); len(left) != 0 {
+		t.Errorf("left %q", left)
+	}
+}
+
+// Nothing is written when the daemon is there after all, or when the try says
+// that the request must fail.
+func TestPutTriesFirst(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	broken := errors.New("the daemon has another user")
+	for _, tt := range []struct {
+		done bool
+		err  error
+	}{{true, nil}, {false, broken}, {true, broken}} {
+		err := Put(t.Context(), dir, request("c1"), func() (bool, error) { return tt.done, tt.err })
+		if err != tt.err || len(entries(t, dir)) != 0 {
+			t.Errorf("%v: %v, %q", tt, err, entries(t, dir))
+		}
+	}
+}
+
+// Two attachments have two names, however their parts are cut, and one has one
+// name whatever else is asked.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	of := func(network, container, ifName, more string) string {
+		return nameOf(t, wire.Request{
+			Env:    map[string]string{"CNI_CONTAINERID": container, "CNI_IFNAME": ifName, "CNI_ARGS": more},
+			Config: fmt.Appendf(nil, `{"type":%q,"name":%q}`, more, network),
+		})
+	}
+	seen := map[string]string{}
+	for _, parts := range [][3]string{
+		{"net", "c1", "eth0"}, {"netc1", "", "eth0"}, {"ne", "tc1", "eth0"}, {"net", "c1eth0", ""}, {"", "netc1", "eth0"}, {"net", "c1", "eth1"}, {},
+	} {
+		name := of(parts[0], parts[1], parts[2], "x")
+		if other, found := seen[name]; found || !isEntry(name) {
+			t.Errorf("%q and %q are %s", parts, other, name)
+		}
+		seen[name] = fmt.Sprintf("%q", parts)
+		if again := of(parts[0], parts[1], parts[2], "y"); again != name {
+			t.Errorf("%q: %s and %s", parts, name, again)
+		}
+	}
+}
+
+// The daemon of the next version reads what the shim of this one has written.
+func TestFormat(t *testing.T) {
+	t.Parallel()
+	name, data, err := encode(wire.Request{
+		Env:    map[string]string{"CNI_COMMAND": "DEL", "CNI_CONTAINERID": "c1", "CNI_IFNAME": "eth0"},
+		Config: []byte(`{"name":"net"}`),
+	})
+	ok(t, err)
+	if diff := cmp.Diff("fbeb4bcb178e16ae19f3ae6a1527266bad65dbe5b9d4379244e14452ef52b44e.json", name); diff != "" {
+		t.Error(diff)
+	}
+	want := `{"sum":"2a48eb5e0dacb8baf15cbed45284c591dcfbc1b19d5805ab51b8e062fb50fd63","env":{"CNI_COMMAND":"DEL","CNI_CONTAINERID":"c1","CNI_IFNAME":"eth0"},"config":"eyJuYW1lIjoibmV0In0="}`
+	if diff := cmp.Diff(want, string(data)); diff != "" {
+		t.Error(diff)
+	}
+	// What a later version adds is covered by the sum, and ignored.
+	body := []byte(`{"later":true,"env":{"CNI_CONTAINERID":"c1"}}`)
+	r, err := decode(append([]byte(head(body)), body[1:]...))
+	if err != nil || r.Env["CNI_CONTAINERID"] != "c1" {
+		t.Errorf("%v, %v", r, err)
+	}
+}
+
+// A configuration that has no name cannot be undone by anyone, and is not kept
+// nor told.
+func TestPutOfBadConfig(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, conf := range []string{"", "secret", "null", "[]", `"secret"`, `{"name":{"secret":1}}`, `{"password":"secret"`, "\x00"} {
+		r := request("c1")
+		r.Config = []byte(conf)
+		err := Put(t.Context(), dir, r, away)
+		if code(t, err) != 6 || strings.Contains(err.Error(), "secret") || len(entries(t, dir)) != 0 {
+			t.Errorf("%q: %v", conf, err)
+		}
+	}
+	r := request("c1")
+	r.Config = fmt.Appendf(nil, `{"name":"net","x":%q}`, strings.Repeat("x", wire.MaxBody))
+	if err := Put(t.Context(), dir, r, away); code(t, err) != 6 || len(entries(t, dir)) != 0 {
+		t.Errorf("large: %.100v", err)
+	}
+}
+
+// One attachment takes one place, and the first request for it stays.
+func TestPutKeepsWhatIsThere(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	first, second := request("c1"), request("c1")
+	second.Env["CNI_NETNS"] = ""
+	ok(t, Put(t.Context(), dir, first, away))
+	ok(t, Put(t.Context(), dir, second, away))
+	check := func(want wire.Request) {
+		t.Helper()
+		left, err := Replay(t.Context(), dir, 1, func(_ context.Context, got wire.Request) error {
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Error(diff)
+			}
+			return nil
+		})
+		if left != 0 || err != nil {
+			t.Error(left, err)
+		}
+	}
+	check(first)
+	// A damaged one is as good as none.
+	ok(t, Put(t.Context(), dir, first, away))
+	ok(t, os.Truncate(filepath.Join(dir, nameOf(t, first)), 30))
+	ok(t, Put(t.Context(), dir, second, away))
+	check(second)
+}
+
+// The queue is bounded, and what is in it already counts once.
+func TestCap(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, name := range []string{strings.Repeat("0", 64) + damagedSuffix, durable.TempPrefix + "1", "README", strings.Repeat("0", 63) + entrySuffix} {
+		ok(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
+	}
+	for i := range Cap {
+		ok(t, Put(t.Context(), dir, request(fmt.Sprint("c", i)), away))
+	}
+	err := Put(t.Context(), dir, request("one more"), away)
+	if !errors.Is(err, ErrFull) || code(t, err) != 11 {
+		t.Error(err)
+	}
+	ok(t, Put(t.Context(), dir, request("c7"), away))
+	// There, though damaged: no new place is needed.
+	ok(t, os.Truncate(filepath.Join(dir, nameOf(t, request("c8"))), 0))
+	ok(t, Put(t.Context(), dir, request("c8"), away))
+	n := 0
+	left, err := Replay(t.Context(), dir, 1, func(context.Context, wire.Request) error { n++; return nil })
+	if n != Cap || left != 0 || !errors.Is(err, ErrDamaged) {
+		t.Error(n, left, err)
+	}
+	ok(t, Put(t.Context(), dir, request("one more"), away))
+}
+
+// What others may have planted is not run.
+func TestDirectoryOfOthers(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(dir string) error{
+		"group": func(dir string) error { return os.Chmod(dir, 0o770) },
+		"all":   func(dir string) error { return os.Chmod(dir, 0o702) },
+		"owner": func(dir string) error {
+			if os.Geteuid() != 0 {
+				return os.Chmod(dir, 0o777) // cannot be tried
+			}
+			return os.Chown(dir, 12345, 12345)
+		},
+	} {
+		dir := t.TempDir()
+		ok(t, Put(t.Context(), dir, request("c1"), away))
+		ok(t, change(dir))
+		if err := Put(t.Context(), dir, request("c2"), away); code(t, err) != 5 {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := Replay(t.Context(), dir, 1, func(context.Context, wire.Request) error { t.Error("done"); return nil }); code(t, err) != 5 {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// trace returns a hook that writes down the calls.
+func trace() (durable.Hook, *[]string) {
+	var mu sync.Mutex
+	var calls []string
+	return func(call, name string) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if durable.IsTemp(name) {
+			name = "TEMP"
+		} else if isEntry(name) {
+			name = "ENTRY"
+		}
+		calls = append(calls, call+" "+name)
+		return nil
+	}, &calls
+}
+
+// The order is the guarantee: the directories before what is in them, the data
+// before its name, the name before the return.
+func TestPutSyncs(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "queue")
+	above := strings.Count(dir, "/")
+	hook, calls := trace()
+	q := queue{dir: dir, hook: hook}
+	ok(t, q.put(t.Context(), request("c1"), away))
+	want := []string{"open .", "open .", "mkdirat queue", "fsync .", "open .", "fstatat .lock"}
+	for range above {
+		want = append(want, "open .", "fsync .")
+	}
+	want = append(want, "openat .lock", "fstat .lock", "openat ENTRY", "getdents .",
+		"create TEMP", "write TEMP", "fsync TEMP", "close TEMP", "renameat TEMP", "fsync .")
+	if diff := cmp.Diff(want, *calls); diff != "" {
+		t.Error(diff)
+	}
+	// Whoever finds its request there does not know whether its writer got to
+	// the last of these calls.
+	*calls = nil
+	ok(t, q.put(t.Context(), request("c1"), away))
+	want = []string{"open .", "fstatat .lock", "openat .lock", "fstat .lock", "openat ENTRY", "fstat ENTRY", "read ENTRY", "fsync ."}
+	if diff := cmp.Diff(want, *calls); diff != "" {
+		t.Error(diff)
+	}
+	*calls = nil
+	_, err := q.replay(t.Context(), 1, done)
+	ok(t, err)
+	want = []string{"open .", "fstatat .lock", "openat .lock", "fstat .lock", "getdents .", "openat ENTRY", "fstat ENTRY", "read ENTRY", "unlinkat ENTRY", "fsync ."}
+	if diff := cmp.Diff(want, *calls); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// Whichever call fails, Put says so, with the code of an I/O failure, and what
+// is there can be read or is not there.
+func TestPutReportsEveryFailure(t *testing.T) {
+	t.Parallel()
+	for _, errno := range []unix.Errno{unix.ENOSPC, unix.EIO, unix.EROFS, unix.EDQUOT, unix.EMFILE} {
+		for _, there := range []bool{false, true} {
+			for at := 1; ; at++ {
+				dir := filepath.Join(t.TempDir(), "queue")
+				if there {
+					ok(t, Put(t.Context(), dir, request("c1"), away))
+				}
+				n := 0
+				hook := func(call, name string) error {
+					if n++; n == at {
+						return errno
+					}
+					return nil
+				}
+				err := queue{dir: dir, hook: hook}.put(t.Context(), request("c1"), away)
+				got := containers(t, dir)
+				if err == nil {
+					if len(got) != 1 {
+						t.Errorf("%v at call %d: nil, and there is %q", errno, at, got)
+					}
+					if n < at {
+						break
+					}
+					continue // of no consequence
+				}
+				if !errors.Is(err, errno) || code(t, err) != 5 || len(got) > 1 || there && len(got) == 0 {
+					t.Errorf("%v at call %d: %v; there is %q", errno, at, err, got)
+				}
+			}
+		}
 	}
 }
