@@ -56,7 +56,7 @@ func newDaemon(t *testing.T, answer func(wire.Request) (int, string)) *daemon {
 // socketDir is short enough for a socket's path.
 func socketDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "x")
+	dir, err := os.MkdirTemp("", "x") //nolint:usetesting // that of t is too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
