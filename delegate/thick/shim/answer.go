@@ -107,7 +107,7 @@ func (k *call) excerpt(body []byte) string {
 	if i := strings.IndexAny(text, "[{"); i >= 0 {
 		text = text[:i]
 	}
-	text = strings.TrimSpace(k.hide(text))
+	text = strings.Trim(k.hide(text), " \t\r\n&'\"")
 	return strings.ToValidUTF8(text[:min(len(text), maxText)], "")
 }
 
@@ -119,9 +119,14 @@ func (k *call) hide(text string) string {
 	if len(whole) < minSecret || len(text) < len(whole) {
 		return text
 	}
-	quoted := strconv.Quote(whole)
-	numbers := strings.Trim(fmt.Sprintf("%d", conf), "[]")
-	for _, form := range []string{whole, quoted[1 : len(quoted)-1], numbers, base64.StdEncoding.EncodeToString(conf)} {
+	asJSON, _ := json.Marshal(whole) // a string always marshals
+	for _, form := range []string{
+		whole,
+		strings.Trim(strconv.Quote(whole), `"`),
+		strings.Trim(string(asJSON), `"`),
+		strings.Trim(fmt.Sprintf("%d", conf), "[]"),
+		base64.StdEncoding.EncodeToString(conf),
+	} {
 		text = strings.ReplaceAll(text, form, hidden)
 	}
 	return text

@@ -22,23 +22,9 @@ import (
 // whether there never was one or it dies with the DEL in its hands.
 func TestS20D30DelIsQueued(t *testing.T) {
 	t.Parallel()
-	serveOnce := func(text string) string {
-		socket := filepath.Join(tempDir(t), "s")
-		l := listen(t, socket)
-		go func() {
-			conn, err := l.AcceptUnix()
-			if err != nil {
-				return
-			}
-			_ = l.Close()
-			replies(text)(0, conn)
-			_ = conn.Close()
-		}()
-		return socket
-	}
 	sockets := map[string]string{"away": filepath.Join(tempDir(t), "s")}
 	for at, text := range cuts {
-		sockets[at] = serveOnce(text)
+		sockets[at] = serveOnce(t, text)
 	}
 	for name, socket := range sockets {
 		t.Run(name, func(t *testing.T) {
@@ -62,6 +48,23 @@ func TestS20D30DelIsQueued(t *testing.T) {
 			}
 		})
 	}
+}
+
+// serveOnce is a daemon that answers one request with text, and is away then.
+func serveOnce(t *testing.T, text string) (socket string) {
+	t.Helper()
+	socket = filepath.Join(tempDir(t), "s")
+	l := listen(t, socket)
+	go func() {
+		conn, err := l.AcceptUnix()
+		if err != nil {
+			return
+		}
+		_ = l.Close()
+		replies(text)(0, conn)
+		_ = conn.Close()
+	}()
+	return socket
 }
 
 // S20: a DEL that cannot be written down is an error, of code 11 where it may be
@@ -180,10 +183,14 @@ func TestS20Away(t *testing.T) {
 		if _, err := os.Stat(dir); err == nil || asked != 1 {
 			t.Errorf("asked %d times; queue: %v", asked, err)
 		}
+		c.Socket = serveOnce(t, "") // it dies on the DEL
+		if err := c.Funcs(t.Context()).Del(args()); (err != nil) != (tt.code != 0) || asked != 2 {
+			t.Errorf("%v, asked %d times", err, asked)
+		}
 		d := newDaemon(t, replies(answer("500 X", `{"code":108,"msg":"x"}`)))
 		c.Socket = d.socket
 		wantError(t, c.Funcs(t.Context()).Del(args()), 108)
-		if asked != 1 {
+		if asked != 2 {
 			t.Error("asked although there is a daemon")
 		}
 	}
