@@ -204,6 +204,29 @@ func TestS2CloseLeavesWhatIsNotItsOwn(t *testing.T) {
 	ok(t, echo(socket))
 }
 
+// The next one may have begun to listen while the last one closes: it has the
+// lock then, and listens by another name at first.
+func TestS2CloseWhileTheNextOneBegins(t *testing.T) {
+	t.Parallel()
+	socket := socketDir(t) + "/s"
+	l := listenOn(t, socket)
+	ok(t, l.HandOver(t.Context()))
+	lock, err := tryFlock(socket + ".lock")
+	if lock == nil {
+		t.Fatal(err)
+	}
+	defer unflock(lock)
+	begun, err := net.Listen("unix", socket+"~")
+	ok(t, err)
+	defer begun.Close()
+	ok(t, l.Close())
+	for _, path := range []string{socket, socket + "~"} {
+		if m := mode(t, path); m.Type() != fs.ModeSocket {
+			t.Error(path, m)
+		}
+	}
+}
+
 // Whoever waits does so until its context ends, and is not in the way then.
 func TestS2WaitEndsWithContext(t *testing.T) {
 	t.Parallel()

@@ -60,11 +60,10 @@ func Put(ctx context.Context, dir string, r wire.Request, try func() (done bool,
 // the order of the files' names, and removes those for which it returned nil.
 // It returns how many are left, and why. A missing directory has none.
 //
-// Call it once the daemon listens, and not while another Replay of the same
-// directory waits for something that happens after this one: it holds the
-// exclusive lock until it returns. What do did may be asked for again after a
-// crash. When ctx ends nothing more is begun, and the rest is left; do has to
-// heed ctx itself.
+// Call it once the daemon listens. It holds the exclusive lock until it returns,
+// so one Replay waits for the other. After a crash do is called again for what
+// it has done already. When ctx ends nothing more is begun, and the rest is
+// left; do has to heed ctx itself.
 //
 // A damaged file is set aside under a name ending in ".corrupt". It is not
 // counted as left, but is named in an [ErrDamaged] by this and every later
@@ -115,8 +114,6 @@ func write(dir *durable.Dir, name string, data []byte) error {
 			// Whoever wrote it may be about to sync, or have died before it did.
 			return dir.Sync()
 		}
-		// A damaged one is replaced: it was for the same attachment.
-		return dir.WriteFile(name, data)
 	}
 	names, err := dir.Names()
 	if err != nil {
@@ -124,6 +121,7 @@ func write(dir *durable.Dir, name string, data []byte) error {
 	}
 	n := 0
 	for _, other := range names {
+		// A damaged one is replaced: it was for the same attachment.
 		if other != name && isEntry(other) {
 			n++
 		}
