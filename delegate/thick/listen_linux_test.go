@@ -169,6 +169,23 @@ func TestS2NoSocketInTheWay(t *testing.T) {
 	}
 }
 
+// A lock that is no file is an error, not something to wait for.
+func TestS2NoLock(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{".lock", ".next"} {
+		for what, make := range map[string]func(path string) error{
+			"directory": func(p string) error { return os.Mkdir(p, 0o700) },
+			"link":      func(p string) error { return os.Symlink("/dev/null", p) },
+		} {
+			socket := socketDir(t) + "/s"
+			ok(t, make(socket+name))
+			if l, err := Listen(t.Context(), socket); l != nil || err == nil || !strings.Contains(err.Error(), socket+name) {
+				t.Errorf("%s %s: %v, %v", name, what, l, err)
+			}
+		}
+	}
+}
+
 func TestS2Paths(t *testing.T) {
 	t.Parallel()
 	dir := socketDir(t)
