@@ -2,7 +2,7 @@
 // runtime runs a small program in the plugin's place, the shim (package
 // [github.com/metacni/metacni/delegate/thick/shim]), which hands each command
 // to the daemon and prints what it answers. The messages are Multus's, see
-// package wire.
+// package [github.com/metacni/metacni/delegate/thick/wire].
 //
 // Where a thin plugin ends with its command, a daemon goes on. So a [Server]
 // holds each operation to a deadline, ends it when its shim has gone, lets a DEL
@@ -16,6 +16,8 @@ import (
 	"encoding/json"
 	"log/slog"
 	"net/http"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -26,15 +28,28 @@ import (
 
 // A Handler is a plugin that a [Server] serves: one method for each command of
 // the specification. Its methods are called by any number of goroutines at
-// once, but never two at once for one container.
+// once, but never two at once for one container. GC and Status are of no
+// container: they run beside all others.
 //
 // A method must return soon after its context has ended, with what it did
-// undone. The context of an ADD ends with its deadline, when its shim has gone,
-// when a DEL of its container arrives, and when the server's time to drain is
-// over. An ADD that returns a result nobody receives any more is followed by a
-// Del with the same arguments.
+// undone. The context of an operation ends with its deadline, when its shim
+// has gone, when a DEL of its container arrives (unless it is a Del itself),
+// and when the server's time to drain is over; [context.Cause] says which.
 //
-// Errors reach the runtime with the CNI code that [status.Code] finds in them.
+// What is left of an ADD is removed by a Del with the same arguments, whose
+// context does not end with the ADD's: when Add returned a result that nobody
+// receives any more or that is none of the specification, and when it panicked.
+// An Add that returns an error has undone what it did.
+//
+// The arguments have been checked as package skel does: Add, Check and Del get
+// a container ID and an interface name that cannot be a path, Add and Check a
+// network namespace. GC and Status get none of these three. StdinData is a JSON
+// object, or empty when the shim sent none. A method may keep and change them.
+//
+// Errors reach the runtime with the CNI code that [status.Code] finds in them,
+// and with all of their text: it must not quote the configuration.
+//
+// [status.Code]: https://pkg.go.dev/github.com/metacni/metacni/status#Code
 type Handler interface {
 	Add(ctx context.Context, a *skel.CmdArgs) (types.Result, error)
 	Check(ctx context.Context, a *skel.CmdArgs) error
@@ -43,41 +58,49 @@ type Handler interface {
 	Status(ctx context.Context, a *skel.CmdArgs) error
 }
 
-// A Server serves a [Handler]. Its fields must not change once it is in use.
-// A server serves once.
+// A Server serves a [Handler], see [Server.Serve]. Its fields must not change
+// once it is in use, and it must not be copied. A server serves once. Its
+// methods may be called by any number of goroutines at once.
 type Server struct {
 	// Handler serves the runtime's commands. It must not be nil.
 	Handler Handler
 
 	// HotPlug, when not nil, serves commands for one more network of a
 	// container that is there already: the configuration is that network's,
-	// and the interface the one it is to have. with is never nil. Without it
-	// such requests answer 404.
+	// and the interface the one it is to have. with is never nil. It is called
+	// once for each request; nil is an error. Without HotPlug such requests
+	// answer 404.
 	HotPlug func(with *wire.Attributes) Handler
 
 	// Attachments, when not nil, lists what a container is attached to, for
-	// people. An empty containerID is every container.
+	// people. An empty containerID is every container. Without it such
+	// requests answer 404.
 	Attachments func(ctx context.Context, containerID string) ([]Attachment, error)
 
 	// Override is a JSON object whose keys replace those of the runtime's
-	// configuration, whatever the case of their letters. Nil replaces none.
+	// configuration, whatever the case of their letters, as readers of JSON
+	// in Go do not tell it. The configuration of a network to hot-plug is not
+	// the runtime's, and is left alone. Nil replaces none.
 	Override json.RawMessage
 
 	// Queue is the directory in which shims leave the DELs that came while
 	// there was no server, see shim.Client. They are done before the server
-	// is ready. Empty is no queue.
+	// is ready; those that fail are tried again from time to time, and until
+	// then the same attachment is not added again. Empty is no queue.
 	Queue string
 
 	// Ready, when not nil, is asked whether an ADD can be served, beside what
-	// the server knows itself.
+	// the server knows itself, when somebody asks for [wire.PathReady]. It has
+	// two seconds.
 	Ready func(context.Context) error
 
 	// Other, when not nil, serves every path that is not the server's own:
-	// metrics, for instance.
+	// metrics, for instance. Nothing limits what it does.
 	Other http.Handler
 
 	// AllowUIDs lists the users whose processes may connect. Nil is root and
-	// the user of this process.
+	// the user of this process. Who is not known may not: what connects by
+	// anything but a unix socket, and everybody on systems other than Linux.
 	AllowUIDs []uint32
 
 	// MaxInFlight bounds how many operations run at once that make or check
@@ -85,9 +108,9 @@ type Server struct {
 	// twice the number of processors, and 4 at least.
 	MaxInFlight int
 
-	// MaxQueued bounds how many wait for their turn, and QueueTimeout how
-	// long: a request that would wait in vain is answered with code 11 and
-	// has done nothing. Zero is 256, and 30 seconds.
+	// MaxQueued bounds, for each of the two, how many more may wait for their
+	// turn, and QueueTimeout how long: a request that would wait in vain is
+	// answered with code 11 and has done nothing. Zero is 256, and 30 seconds.
 	MaxQueued    int
 	QueueTimeout time.Duration
 
@@ -96,7 +119,8 @@ type Server struct {
 
 	// DrainTimeout is how long operations may go on once the context of Serve
 	// has ended. Those that are left then are cancelled and have UndoTimeout
-	// to undo what they did. Zero is 25 seconds, and 10.
+	// to undo what they did. It is also how long the Del may take that undoes
+	// an ADD. Zero is 25 seconds, and 10.
 	DrainTimeout time.Duration
 	UndoTimeout  time.Duration
 
@@ -107,12 +131,21 @@ type Server struct {
 	Logger *slog.Logger
 
 	// Observer, when not nil, is called after each request for an operation,
-	// refused ones included, on the goroutine that served it.
+	// refused ones included, on the goroutine that served it, and after each
+	// DEL of the Queue.
 	Observer func(Event)
+
+	// peer says who is at the other end, in place of the system, in tests.
+	peer peerFunc
+
+	served atomic.Bool
+	once   sync.Once
+	own    *service // made by once
 }
 
-// Timeouts bounds operations by command. Zero is 110 seconds for Add, Del and
-// GC, 60 for Check and 2 for Status. A client may ask for less.
+// Timeouts bounds operations by command, counted from the request's arrival.
+// Zero is 110 seconds for Add, Del and GC, 60 for Check and 2 for Status. A
+// client may ask for less.
 type Timeouts struct{ Add, Check, Del, GC, Status time.Duration }
 
 // An Attachment is one that [Server.Attachments] lists.
@@ -126,16 +159,36 @@ type Attachment struct {
 
 // An Event is one finished request for an operation.
 type Event struct {
-	Path        string // [wire.PathCNI] or [wire.PathDelegate]
-	Command     string // empty when the request does not say, or was not read
+	Path        string // [wire.PathCNI] or [wire.PathDelegate]; empty when a stranger asked for another
+	Command     string // ADD, CHECK, DEL, GC or STATUS; empty when the request is none of these, or was not read
 	Network     string // the name in the configuration
 	ContainerID string
 	IfName      string
 	Args        string // CNI_ARGS
 	UID         int    // of the peer, or -1
+	Replayed    bool   // a DEL of the queue, of which there is no client
 	Start       time.Time
 	Queued      time.Duration // until it had its turn
 	Duration    time.Duration // all in all
-	Status      int           // of HTTP
-	Err         error
+	Status      int           // of HTTP, or 499 when nobody was there to receive it
+	Err         error         // what was answered, and what an undo that nobody hears of returned
+}
+
+// Stats counts operations at one moment.
+type Stats struct {
+	Add    Load // ADD and CHECK, of hot-plugged networks too
+	Del    Load // DEL and GC
+	Status Load
+}
+
+// A Load is how busy a server is with one kind of operations.
+type Load struct {
+	InFlight int // running, undo included
+	Queued   int // waiting for their container or their turn
+}
+
+// Stats returns how many operations run and wait now.
+func (s *Server) Stats() Stats {
+	sv := s.service()
+	return Stats{Add: sv.add.load(), Del: sv.del.load(), Status: sv.status.load()}
 }

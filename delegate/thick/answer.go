@@ -1,0 +1,70 @@
+package thick
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/status"
+)
+
+// send answers with the body, and reports whether it has left this process.
+// The header of what is not empty says JSON unless it says otherwise.
+func send(w http.ResponseWriter, httpStatus int, body []byte) error {
+	c := http.NewResponseController(w)
+	// Without a limit one stopped client could hold its container for ever.
+	if err := c.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	h := w.Header()
+	if h.Get("Content-Type") == "" && len(body) > 0 {
+		h.Set("Content-Type", "application/json")
+	}
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(httpStatus)
+	if _, err := w.Write(body); err != nil && !errors.Is(err, http.ErrBodyNotAllowed) {
+		return err
+	}
+	if err := c.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	return nil
+}
+
+// sendJSON answers with the JSON of v.
+func sendJSON(w http.ResponseWriter, httpStatus int, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		httpStatus = http.StatusInternalServerError
+		body, _ = json.Marshal(status.Error(err))
+	}
+	_ = send(w, httpStatus, body) // the client has gone: nothing depends on it
+}
+
+// sendError answers with err, as the specification's error object.
+func sendError(w http.ResponseWriter, err error) {
+	code := httpStatus(err)
+	if code == statusGone {
+		code = http.StatusInternalServerError // it may have stopped to write only
+	}
+	retry(w, code)
+	sendJSON(w, code, status.Error(err))
+}
+
+// retry says when to come again, after what has not been done.
+func retry(w http.ResponseWriter, httpStatus int) {
+	if httpStatus == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "1")
+	}
+}
+
+// refuse answers that the request cannot be served at all.
+func refuse(w http.ResponseWriter, httpStatus int, format string, args ...any) error {
+	err := coded(httpStatus, types.ErrInternal, format, args...)
+	sendError(w, err)
+	return err
+}

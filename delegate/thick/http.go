@@ -1,0 +1,202 @@
+package thick
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/utils"
+
+	"github.com/metacni/metacni/delegate/thick/wire"
+)
+
+// HTTP returns what Serve serves, without the look at who connects, for tests.
+// Where Serve is not running nothing replays the Queue, and the server is ready.
+func (s *Server) HTTP() http.Handler { return s.service() }
+
+type peerFunc = func(net.Conn) (uid int, ok bool)
+
+type callerKey struct{}
+
+// A caller is who made a connection.
+type caller struct {
+	uid     int // or -1
+	allowed bool
+}
+
+// caller looks at who made the connection c.
+func (sv *service) caller(c net.Conn) caller {
+	ask := peer
+	if sv.peer != nil {
+		ask = sv.peer
+	}
+	uid, known := ask(c)
+	if !known {
+		return caller{-1, false}
+	}
+	if sv.AllowUIDs == nil {
+		return caller{uid, uid == 0 || uid == os.Geteuid()}
+	}
+	return caller{uid, slices.Contains(sv.AllowUIDs, uint32(uid))}
+}
+
+// ServeHTTP serves one request.
+func (sv *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	start := time.Now()
+	w.Header().Set(wire.VersionHeader, strconv.Itoa(wire.Version))
+	if sv.flight.now() == draining {
+		w.Header().Set("Connection", "close")
+	}
+	who, looked := r.Context().Value(callerKey{}).(caller)
+	if !looked {
+		who = caller{-1, true}
+	}
+	if !who.allowed {
+		w.Header().Set("Connection", "close")
+		ev := Event{UID: who.uid, Start: start}
+		if r.URL.Path == wire.PathCNI || r.URL.Path == wire.PathDelegate {
+			ev.Path = r.URL.Path
+		}
+		name := "unknown"
+		if who.uid >= 0 {
+			name = strconv.Itoa(who.uid)
+		}
+		sv.observe(ev, refuse(w, http.StatusForbidden, "user %s may not connect", name))
+		return
+	}
+	switch r.URL.Path {
+	case wire.PathCNI:
+		if allow(w, r, http.MethodPost) {
+			sv.operation(w, r, Event{Path: wire.PathCNI, UID: who.uid, Start: start})
+		}
+	case wire.PathDelegate:
+		sv.delegate(w, r, Event{Path: wire.PathDelegate, UID: who.uid, Start: start})
+	case wire.PathHealth:
+		if allow(w, r, http.MethodGet, http.MethodHead, http.MethodPost) {
+			plain(w, "ok\n")
+		}
+	case wire.PathReady:
+		if allow(w, r, http.MethodGet, http.MethodHead, http.MethodPost) {
+			sv.readiness(w, r)
+		}
+	case wire.PathInfo:
+		if allow(w, r, http.MethodGet, http.MethodHead) {
+			sendJSON(w, http.StatusOK, sv.info())
+		}
+	default:
+		if sv.Other != nil {
+			sv.Other.ServeHTTP(w, r)
+			return
+		}
+		_ = refuse(w, http.StatusNotFound, "there is no %.80q", r.URL.Path)
+	}
+}
+
+// allow reports whether the method of r is one of methods, and else refuses it.
+func allow(w http.ResponseWriter, r *http.Request, methods ...string) bool {
+	if slices.Contains(methods, r.Method) {
+		return true
+	}
+	w.Header().Set("Allow", strings.Join(methods, ", "))
+	_ = refuse(w, http.StatusMethodNotAllowed, "%s does not take %.20q", r.URL.Path, r.Method)
+	return false
+}
+
+func plain(w http.ResponseWriter, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_ = send(w, http.StatusOK, []byte(text)) // nobody waits: nothing lost
+}
+
+// operation serves a request for an operation, of which ev says what is known.
+func (sv *service) operation(w http.ResponseWriter, r *http.Request, ev Event) {
+	err := sv.answer(w, r, &ev)
+	sv.observe(ev, err)
+}
+
+// answer serves a request for an operation, and returns what went wrong.
+func (sv *service) answer(w http.ResponseWriter, r *http.Request, ev *Event) error {
+	m, err := read(w, r)
+	if err == nil {
+		err = sv.overrideErr
+	}
+	var o *order
+	if err == nil {
+		o, err = sv.order(ev.Path, m, r.Header)
+		ev.about(o)
+	}
+	if err != nil {
+		sendError(w, err)
+		return err
+	}
+	return sv.operate(r.Context(), o, ev, func(body []byte, err error) error {
+		if err != nil {
+			sendError(w, err)
+			return nil
+		}
+		return send(w, http.StatusOK, body)
+	})
+}
+
+// about takes from o what an event says of it.
+func (ev *Event) about(o *order) {
+	ev.Command, ev.Network = string(o.command), o.network
+	ev.ContainerID, ev.IfName, ev.Args = o.args.ContainerID, o.args.IfName, o.args.Args
+}
+
+// observe tells the Observer of ev, which ended with err.
+func (sv *service) observe(ev Event, err error) {
+	ev.Duration, ev.Err, ev.Status = time.Since(ev.Start), err, http.StatusOK
+	if err != nil {
+		ev.Status = httpStatus(err)
+	}
+	if sv.Observer != nil {
+		sv.Observer(ev)
+	}
+}
+
+// delegate serves what is about plugged networks.
+func (sv *service) delegate(w http.ResponseWriter, r *http.Request, ev Event) {
+	var methods []string
+	if sv.Attachments != nil {
+		methods = append(methods, http.MethodGet)
+	}
+	if sv.HotPlug != nil {
+		methods = append(methods, http.MethodPost)
+	}
+	switch {
+	case sv.HotPlug == nil && (sv.Attachments == nil || r.Method == http.MethodPost):
+		_ = refuse(w, http.StatusNotFound, "this daemon does not plug networks")
+	case sv.Attachments == nil && r.Method == http.MethodGet:
+		_ = refuse(w, http.StatusNotFound, "this daemon does not list attachments")
+	case !allow(w, r, methods...):
+	case r.Method == http.MethodGet:
+		sv.list(w, r)
+	default:
+		sv.operation(w, r, ev)
+	}
+}
+
+// list serves the list of attachments.
+func (sv *service) list(w http.ResponseWriter, r *http.Request) {
+	id := r.URL.Query().Get("container")
+	if id != "" && utils.ValidateContainerID(id) != nil {
+		sendError(w, coded(http.StatusBadRequest, types.ErrInvalidEnvironmentVariables, "no container ID: %.80q", id))
+		return
+	}
+	list := []Attachment{}
+	if err := sv.guardedProbe(r.Context(), "attachments", func(ctx context.Context) error {
+		found, err := sv.Attachments(ctx, id)
+		list = append(list, found...)
+		return err
+	}); err != nil {
+		sendError(w, err)
+		return
+	}
+	sendJSON(w, http.StatusOK, list)
+}

@@ -1,0 +1,384 @@
+package thick
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate/thick/wire"
+)
+
+// post sends body to path as the one request of a server of its own.
+func post(t *testing.T, s *Server, method, path, body string) (a answer) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := serve(t, s)
+		a = exchange(t.Context(), r.Client, method, path, []byte(body))
+	})
+	if a.err != nil {
+		t.Fatal(a.err)
+	}
+	if v := a.header.Get(wire.VersionHeader); v != "1" {
+		t.Errorf("%s %s: %s %q", method, path, wire.VersionHeader, v)
+	}
+	return a
+}
+
+func fixture(t *testing.T, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// sameJSON compares JSON by what it means.
+func sameJSON(t *testing.T, want, got string) {
+	t.Helper()
+	var w, g any
+	if err := json.Unmarshal([]byte(want), &w); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal([]byte(got), &g); err != nil {
+		t.Errorf("%q: %v", got, err)
+	}
+	if d := cmp.Diff(w, g); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+func TestS3Methods(t *testing.T) {
+	t.Parallel()
+	full := func() *Server {
+		return &Server{
+			Handler: &fake{}, HotPlug: func(*wire.Attributes) Handler { return &fake{} },
+			Attachments: func(context.Context, string) ([]Attachment, error) { return nil, nil },
+		}
+	}
+	for path, allow := range map[string]string{
+		wire.PathCNI: "POST", wire.PathDelegate: "GET, POST", wire.PathHealth: "GET, HEAD, POST", wire.PathReady: "GET, HEAD, POST", wire.PathInfo: "GET, HEAD",
+	} {
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			for _, method := range []string{"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "ODD"} {
+				a := post(t, full(), method, path, "")
+				if strings.Contains(allow, method) {
+					if a.status == http.StatusMethodNotAllowed {
+						t.Errorf("%s: %d %s", method, a.status, a.body)
+					}
+					continue
+				}
+				if got := a.header.Get("Allow"); got != allow {
+					t.Errorf("%s: Allow %q, want %q", method, got, allow)
+				}
+				if method == "HEAD" {
+					a.body = `{"code":999}`
+				}
+				a.want(t, http.StatusMethodNotAllowed, 999, "")
+			}
+		})
+	}
+}
+
+func TestS3Body(t *testing.T) {
+	t.Parallel()
+	big := func(n int) string {
+		return `{"env":{"CNI_COMMAND":"GC"},"pad":"` + strings.Repeat("x", n-len(`{"env":{"CNI_COMMAND":"GC"},"pad":""}`)) + `"}`
+	}
+	for name, tt := range map[string]struct {
+		body   string
+		status int
+		code   uint
+		text   string
+	}{
+		"empty":          {"", 400, 6, "unexpected end of JSON input"},
+		"truncated":      {`{"env":{"CNI_COMMAND":"ADD"`, 400, 6, "unexpected end of JSON input"},
+		"two":            {`{}{}`, 400, 6, "after top-level value"},
+		"no object":      {`[]`, 400, 6, "not the JSON expected"},
+		"no base64":      {`{"config":"{}"}`, 400, 6, "illegal base64"},
+		"env of numbers": {`{"env":{"CNI_COMMAND":5}}`, 400, 6, "not the JSON expected"},
+		"null":           {`null`, 400, 4, "missing CNI_COMMAND"},
+		"too large":      {big(wire.MaxBody + 1), 413, 6, "more than 4194304 bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			post(t, &Server{Handler: &fake{}}, "POST", wire.PathCNI, tt.body).want(t, tt.status, tt.code, tt.text)
+		})
+	}
+	a := post(t, &Server{Handler: &fake{}}, "POST", wire.PathCNI, big(wire.MaxBody))
+	a.wantOK(t)
+}
+
+// S4, S16: what Multus's shim sends is understood, and it understands the
+// answers. The messages are in testdata.
+func TestS4Messages(t *testing.T) {
+	t.Parallel()
+	result := &types100.Result{
+		CNIVersion: "1.1.0",
+		Interfaces: []*types100.Interface{{Name: "eth0", Mac: "02:42:0a:01:00:05", Sandbox: "/var/run/netns/cni-1b1c"}},
+		IPs:        []*types100.IPConfig{{Interface: types100.Int(0), Address: cidr("10.1.0.5/24"), Gateway: net.ParseIP("10.1.0.1")}},
+		Routes:     []*types.Route{{Dst: cidr("0.0.0.0/0")}},
+	}
+	ifs := "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0"
+	conf := `{"cniVersion":"1.0.0","name":"multus-cni-network","type":"multus-shim","logToStderr":true,"clusterNetwork":"/host/etc/cni/net.d/10-flannel.conflist"}`
+	full := skel.CmdArgs{
+		ContainerID: "8f0c", Netns: "/var/run/netns/cni-1b1c", IfName: "eth0", Path: "/opt/cni/bin",
+		Args: ifs + ";K8S_POD_INFRA_CONTAINER_ID=8f0c;K8S_POD_UID=5a3c", StdinData: []byte(conf),
+	}
+	bare := full
+	bare.Args, bare.Path = "", ""
+	for name, tt := range map[string]struct {
+		path   string
+		args   skel.CmdArgs
+		trace  []string
+		answer string // a file, or none
+	}{
+		"multus-add.json":    {wire.PathCNI, full, []string{"TRACEPARENT=00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}, "answer-add.json"},
+		"newer-add.json":     {wire.PathCNI, bare, nil, "answer-add.json"},
+		"multus-del.json":    {wire.PathCNI, skel.CmdArgs{ContainerID: "8f0c", IfName: "eth0", Path: "/opt/cni/bin", Args: ifs + ";", StdinData: []byte(conf)}, nil, ""},
+		"multus-status.json": {wire.PathCNI, skel.CmdArgs{Path: "/opt/cni/bin", StdinData: []byte(conf)}, nil, ""},
+		"multus-delegate-add.json": {wire.PathDelegate, skel.CmdArgs{
+			ContainerID: "8f0c", Netns: "/var/run/netns/cni-1b1c", IfName: "net1",
+			Args:      "IgnoreUnknown=true;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0;K8S_POD_INFRA_CONTAINER_ID=8f0c;K8S_POD_UID=5a3c",
+			StdinData: []byte(`{"cniVersion":"0.3.1","name":"storage","type":"macvlan","master":"eth1"}`),
+		}, nil, "answer-add.json"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var got *skel.CmdArgs
+			var trace []string
+			take := func(ctx context.Context, a *skel.CmdArgs) error {
+				got, trace = a, Trace(ctx)
+				return nil
+			}
+			f := &fake{del: take, status: take, add: func(ctx context.Context, a *skel.CmdArgs) (types.Result, error) { return result, take(ctx, a) }}
+			var attrs *wire.Attributes
+			a := post(t, &Server{Handler: f, HotPlug: func(w *wire.Attributes) Handler { attrs = w; return f }}, "POST", tt.path, fixture(t, name))
+			a.wantOK(t)
+			if got == nil {
+				t.Fatal("nothing was called")
+			}
+			if d := cmp.Diff(tt.args, *got); d != "" {
+				t.Errorf("arguments (-want +got):\n%s", d)
+			}
+			if d := cmp.Diff(tt.trace, trace); d != "" {
+				t.Errorf("trace (-want +got):\n%s", d)
+			}
+			ct, want := "application/json", ""
+			if tt.answer == "" {
+				ct = ""
+			} else {
+				want = fixture(t, tt.answer)
+			}
+			if got := a.header.Get("Content-Type"); got != ct {
+				t.Errorf("Content-Type %q, want %q", got, ct)
+			}
+			if want == "" {
+				if a.body != "" {
+					t.Errorf("body %q", a.body)
+				}
+				return
+			}
+			sameJSON(t, want, a.body)
+			// As Multus's shim reads it.
+			var res struct{ Result *types100.Result }
+			if err := json.Unmarshal([]byte(a.body), &res); err != nil || res.Result == nil {
+				t.Errorf("%+v, %v", res, err)
+			}
+			if tt.path == wire.PathDelegate {
+				if d := cmp.Diff(&wire.Attributes{IPs: []string{"10.1.0.9/24"}, MAC: "02:42:0a:01:00:09"}, attrs); d != "" {
+					t.Errorf("attributes (-want +got):\n%s", d)
+				}
+			}
+		})
+	}
+}
+
+func cidr(s string) net.IPNet {
+	ip, n, err := net.ParseCIDR(s)
+	if err != nil {
+		panic(err)
+	}
+	n.IP = ip
+	return *n
+}
+
+// S5: every error is the specification's object, with the code of its cause.
+func TestS5Errors(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		err    error
+		status int
+		want   string
+	}{
+		"its own":      {types.NewError(11, "no free address", "10.1.0.0/24"), 500, strings.TrimSpace(fixture(t, "answer-error.json"))},
+		"wrapped":      {errors.Join(errors.New("net1"), types.NewError(107, "no device", "")), 500, `{"code":107,"msg":"net1\nno device"}`},
+		"without code": {errors.New("odd"), 500, `{"code":999,"msg":"odd"}`},
+		"no cleanup":   {types.NewError(3, "unknown", ""), 500, `{"code":3,"msg":"unknown"}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := &fake{
+				add: func(context.Context, *skel.CmdArgs) (types.Result, error) { return nil, tt.err },
+				del: func(context.Context, *skel.CmdArgs) error { return tt.err },
+			}
+			for _, verb := range []string{"ADD", "DEL"} {
+				a := post(t, &Server{Handler: f}, "POST", wire.PathCNI, string(encoded(request(verb, "c1"))))
+				if a.status != tt.status {
+					t.Errorf("%s: status %d", verb, a.status)
+				}
+				if ct := a.header.Get("Content-Type"); ct != "application/json" {
+					t.Errorf("%s: Content-Type %q", verb, ct)
+				}
+				sameJSON(t, tt.want, a.body)
+			}
+			if d := cmp.Diff([]string{"ADD c1", "end ADD c1", "DEL c1", "end DEL c1"}, f.said()); d != "" {
+				t.Errorf("calls (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+// Nothing of the configuration is in an answer that refuses it.
+func TestS5NoSecrets(t *testing.T) {
+	t.Parallel()
+	for _, conf := range []string{`{"password":"hunter2"`, `["hunter2"]`, `"hunter2"`, `{"name":["hunter2"]}`, `{"name":"hunter2 "}`, `{"name":5,"hunter2":1}`} {
+		for _, override := range []json.RawMessage{nil, json.RawMessage(`{"a":1}`)} {
+			m := request("ADD", "c1")
+			m.Config = []byte(conf)
+			a := post(t, &Server{Handler: &fake{}, Override: override}, "POST", wire.PathCNI, string(encoded(m)))
+			if a.status != http.StatusBadRequest || strings.Contains(a.body, "hunter2") {
+				t.Errorf("%s: %d %s", conf, a.status, a.body)
+			}
+		}
+	}
+}
+
+func TestS6Delegate(t *testing.T) {
+	t.Parallel()
+	f := &fake{del: func(context.Context, *skel.CmdArgs) error { return types.NewError(101, "stuck", "") }}
+	plug := func(w *wire.Attributes) Handler {
+		if w == nil {
+			t.Error("attributes are nil")
+		}
+		return f
+	}
+	// The override is of the runtime's configuration, not of a network's.
+	var got string
+	f.check = func(_ context.Context, a *skel.CmdArgs) error {
+		got = string(a.StdinData)
+		return nil
+	}
+	s := func() *Server {
+		return &Server{Handler: &fake{}, HotPlug: plug, Override: json.RawMessage(`{"name":"x"}`)}
+	}
+	post(t, s(), "POST", wire.PathDelegate, string(encoded(request("DEL", "c1")))).want(t, 500, 101, "stuck")
+	post(t, s(), "POST", wire.PathDelegate, string(encoded(request("CHECK", "c1")))).wantOK(t)
+	if got != podsConf {
+		t.Errorf("configuration %s", got)
+	}
+	post(t, s(), "GET", wire.PathDelegate, "").want(t, 404, 999, "does not list")
+	post(t, &Server{Handler: &fake{}}, "POST", wire.PathDelegate, "{}").want(t, 404, 999, "does not plug")
+	post(t, &Server{Handler: &fake{}}, "PUT", wire.PathDelegate, "{}").want(t, 404, 999, "")
+}
+
+func TestS6List(t *testing.T) {
+	t.Parallel()
+	s := func() *Server {
+		return &Server{Handler: &fake{}, Attachments: func(_ context.Context, id string) ([]Attachment, error) {
+			switch id {
+			case "8f0c":
+				return []Attachment{
+					{ContainerID: id, IfName: "eth0", Network: "pods", State: "added", Result: json.RawMessage(`{"cniVersion":"1.1.0"}`)},
+					{ContainerID: id, IfName: "net1", Network: "storage", State: "deleting"},
+				}, nil
+			case "":
+				return nil, nil
+			case "odd":
+				panic("hunter2")
+			}
+			return nil, types.NewError(5, "unreadable", "")
+		}}
+	}
+	get := func(query string) answer { return post(t, s(), "GET", wire.PathDelegate+query, "") }
+	a := get("?container=8f0c")
+	a.wantOK(t)
+	sameJSON(t, fixture(t, "answer-attachments.json"), a.body)
+	sameJSON(t, "[]", get("").body)
+	get("?container=c2").want(t, 500, 5, "unreadable")
+	get("?container=odd").want(t, 500, 999, "panicked")
+	get("?container=..%2Fx").want(t, 400, 4, `"../x"`)
+	post(t, s(), "POST", wire.PathDelegate, "{}").want(t, 404, 999, "")
+}
+
+func TestS7Health(t *testing.T) {
+	t.Parallel()
+	for _, method := range []string{"GET", "HEAD", "POST"} {
+		a := post(t, &Server{Handler: &fake{}, Ready: func(context.Context) error { return errors.New("never") }}, method, wire.PathHealth, "null")
+		a.wantOK(t)
+	}
+}
+
+func TestS8Ready(t *testing.T) {
+	t.Parallel()
+	for _, method := range []string{"GET", "HEAD", "POST"} {
+		post(t, &Server{Handler: &fake{}}, method, wire.PathReady, fixture(t, "multus-readyz.json")).wantOK(t)
+	}
+	unready := func() *Server {
+		return &Server{Handler: &fake{}, Ready: func(context.Context) error { return errors.New("no primary network") }}
+	}
+	post(t, unready(), "POST", wire.PathReady, "null").want(t, 503, 11, "not ready: plugin: no primary network")
+	a := post(t, unready(), "GET", wire.PathReady+"?verbose", "")
+	a.want(t, 503, 11, "no primary network")
+	sameJSON(t, `{"code":11,"msg":"thick: not ready: plugin: no primary network","checks":[{"name":"daemon","ok":true},{"name":"queue","ok":true},{"name":"plugin","ok":false,"error":"no primary network"}]}`, a.body)
+	a = post(t, &Server{Handler: &fake{}}, "GET", wire.PathReady+"?verbose", "")
+	a.wantOK(t)
+	sameJSON(t, `{"checks":[{"name":"daemon","ok":true},{"name":"queue","ok":true},{"name":"plugin","ok":true}]}`, a.body)
+
+	// What hangs or panics is not ready, and the server goes on.
+	post(t, &Server{Handler: &fake{}, Ready: func(ctx context.Context) error { return untilEnd(ctx, nil) }}, "GET", wire.PathReady, "").want(t, 503, 11, "deadline")
+	post(t, &Server{Handler: &fake{}, Ready: func(context.Context) error { panic("hunter2") }}, "GET", wire.PathReady, "").want(t, 503, 11, "panicked")
+}
+
+func TestS9UnknownPath(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{"/", "/cni/", "/CNI", "//cni", "/metrics", "/delegate/x"} {
+		post(t, &Server{Handler: &fake{}}, "POST", path, "{}").want(t, 404, 999, path)
+	}
+}
+
+// S10: metrics have their place, on the same socket.
+func TestS10Other(t *testing.T) {
+	t.Parallel()
+	other := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte(r.URL.Path)) })
+	if a := post(t, &Server{Handler: &fake{}, Other: other}, "GET", "/metrics", ""); a.body != "/metrics" {
+		t.Errorf("%d %q", a.status, a.body)
+	}
+}
+
+func TestInfo(t *testing.T) {
+	t.Parallel()
+	a := post(t, &Server{
+		Handler: &fake{}, HotPlug: func(*wire.Attributes) Handler { return nil }, Queue: t.TempDir(), Version: "multinetd v1",
+		Attachments: func(context.Context, string) ([]Attachment, error) { return nil, nil },
+	}, "GET", wire.PathInfo, "")
+	a.wantOK(t)
+	sameJSON(t, fixture(t, "answer-info.json"), a.body)
+	a = post(t, &Server{Handler: &fake{}}, "GET", wire.PathInfo, "")
+	if !strings.Contains(a.body, `"features":[]`) {
+		t.Error(a.body)
+	}
+}

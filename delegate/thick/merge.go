@@ -1,0 +1,98 @@
+package thick
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+)
+
+var errNotObject = errors.New("not a JSON object")
+
+// A member is one of a JSON object, as it is written.
+type member struct {
+	name       string // the key's meaning
+	key, value []byte
+}
+
+// is reports whether readers of JSON in Go could take m and o for the same.
+func (m member) is(o member) bool { return strings.EqualFold(m.name, o.name) }
+
+// merge returns the JSON object conf with the members over in place of those
+// of the same name, whatever the case of its letters. What is replaced keeps
+// its place, what is new comes last; all else stays as it is written, in its
+// order. An error says nothing of conf.
+func merge(conf []byte, over []member) ([]byte, error) {
+	all, err := members(conf)
+	if err != nil {
+		return nil, err
+	}
+	if len(over) == 0 {
+		return conf, nil
+	}
+	out := make([]member, 0, len(all)+len(over))
+	used := make([]bool, len(over))
+	for _, m := range all {
+		i := last(over, m)
+		switch {
+		case i < 0:
+			out = append(out, m)
+		case !used[i]:
+			used[i] = true
+			out = append(out, over[i])
+		}
+	}
+	for i, m := range over {
+		if !used[i] && last(over, m) == i {
+			out = append(out, m)
+		}
+	}
+	var b bytes.Buffer
+	for i, m := range out {
+		b.WriteByte("{,"[min(i, 1)])
+		b.Write(m.key)
+		b.WriteByte(':')
+		b.Write(m.value)
+	}
+	b.WriteByte('}')
+	return b.Bytes(), nil
+}
+
+// last returns where the last of list is that is m, which is the one that
+// counts, or -1.
+func last(list []member, m member) int {
+	for i, o := range slices.Backward(list) {
+		if o.is(m) {
+			return i
+		}
+	}
+	return -1
+}
+
+// members returns what the JSON object data has.
+func members(data []byte) ([]member, error) {
+	if !json.Valid(data) {
+		return nil, errNotObject
+	}
+	d := json.NewDecoder(bytes.NewReader(data))
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return nil, errNotObject
+	}
+	var all []member
+	for d.More() {
+		before := d.InputOffset()
+		t, err := d.Token()
+		name, ok := t.(string)
+		if err != nil || !ok {
+			return nil, errNotObject
+		}
+		key := bytes.TrimLeft(data[before:d.InputOffset()], ", \t\r\n")
+		var value json.RawMessage
+		if err := d.Decode(&value); err != nil {
+			return nil, errNotObject
+		}
+		all = append(all, member{name, key, value})
+	}
+	return all, nil
+}

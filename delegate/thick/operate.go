@@ -1,0 +1,239 @@
+package thick
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"reflect"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/metacni/metacni/delegate/thick/wire"
+)
+
+// An operation is an order that the server has taken on.
+type operation struct {
+	*order
+	handler Handler
+	cancel  context.CancelCauseFunc
+	started bool // guarded by the flight
+	reply   reply
+	replied bool
+}
+
+// A reply hands the outcome of an operation to its client. It is called once:
+// with a nil error while the operation holds its container, as a result that
+// does not get through is undone; with the error once it has let go of all but
+// its place in the flight. body is empty but for an ADD.
+type reply func(body []byte, err error) error
+
+// operate does what o says for a client that is there until the context client
+// ends, and returns what went wrong. Ev gets its times.
+func (sv *service) operate(client context.Context, o *order, ev *Event, answer reply) error {
+	ctx := context.WithValue(context.WithoutCancel(client), traceKey{}, o.trace)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(client, func() { cancel(errGone) })()
+	ctx, stop := context.WithDeadlineCause(ctx, ev.Start.Add(o.timeout), errDeadline)
+	defer stop()
+
+	op := &operation{order: o, cancel: cancel, reply: answer}
+	if err := sv.flight.begin(op); err != nil {
+		err = o.stop(http.StatusServiceUnavailable, err, nil)
+		_ = answer(nil, err)
+		return err
+	}
+	defer sv.flight.leave(op)
+	err := sv.inTurn(ctx, client, op, ev)
+	if err != nil && !op.replied {
+		_ = answer(nil, err)
+	}
+	return err
+}
+
+// inTurn runs op once it has its container and its turn, in this order: what
+// waits for its container is in nobody's way.
+func (sv *service) inTurn(ctx, client context.Context, op *operation, ev *Event) error {
+	l := sv.lane(op.command)
+	if !l.admit() {
+		return op.stop(http.StatusServiceUnavailable, errFull, nil)
+	}
+	defer l.leave()
+	waitCtx, cancel := context.WithTimeoutCause(ctx, sv.queueTimeout(), errLate)
+	defer cancel()
+	if op.ofContainer() {
+		c := sv.containers.claim(op.order, op.cancel)
+		defer sv.containers.release(c)
+		if err := c.wait(waitCtx); err != nil {
+			return op.unbegun(err)
+		}
+	}
+	if err := l.acquire(waitCtx); err != nil {
+		return op.unbegun(err)
+	}
+	defer l.release()
+	if err := sv.flight.start(ctx, op); err != nil {
+		return op.unbegun(err)
+	}
+	ev.Queued = time.Since(ev.Start)
+	if sv.owed.blocks(op.order) {
+		return op.stop(http.StatusServiceUnavailable, errOwed, nil)
+	}
+	err := sv.perform(ctx, client, op)
+	if op.command == cmdDel && !op.hotPlug && err == nil {
+		sv.owed.paid(op.order)
+	}
+	return err
+}
+
+// unbegun returns why op, which has done nothing, ended. What may be tried
+// again is 503: not what a DEL has made pointless.
+func (op *operation) unbegun(why error) error {
+	code := http.StatusServiceUnavailable
+	switch {
+	case errors.Is(why, errSuperseded):
+		code = http.StatusInternalServerError
+	case errors.Is(why, errGone):
+		code = statusGone
+	}
+	return op.stop(code, why, nil)
+}
+
+// perform runs op, and undoes an ADD that leaves something nobody knows of.
+func (sv *service) perform(ctx, client context.Context, op *operation) error {
+	body, err := sv.call(ctx, op)
+	if err == nil {
+		err = op.hand(client, body)
+	}
+	if err == nil {
+		return nil
+	}
+	var undone error
+	if op.command == cmdAdd && unknown(err) {
+		undone = sv.undo(ctx, op)
+	}
+	switch why := context.Cause(ctx); {
+	case errors.Is(err, errUnheard):
+		err = &fault{statusGone, fmt.Errorf("thick: %s: %w", op, err)}
+	case errors.Is(why, errGone):
+		err = op.stop(statusGone, why, err)
+	case why != nil:
+		err = op.stop(http.StatusInternalServerError, why, err)
+	case own(err):
+		err = fmt.Errorf("thick: %s: %w", op, err)
+	}
+	if undone != nil {
+		sv.log(ctx, slog.LevelError, "undo", slog.String("operation", op.String()), slog.Any("err", undone), slog.Any("cause", err))
+		err = fmt.Errorf("%w; undo: %w", err, undone)
+	}
+	return err
+}
+
+// hand replies with the body, but not with a result to a client that has gone.
+func (op *operation) hand(client context.Context, body []byte) error {
+	if op.command == cmdAdd && client.Err() != nil {
+		return fmt.Errorf("%w: %w", errUnheard, errGone)
+	}
+	op.replied = true
+	if err := op.reply(body, nil); err != nil {
+		return fmt.Errorf("%w: %w", errUnheard, err)
+	}
+	return nil
+}
+
+// own reports whether err is this package's, of what a handler did.
+func own(err error) bool {
+	var p *panicError
+	var r *resultError
+	return errors.As(err, &p) || errors.As(err, &r)
+}
+
+// unknown reports whether an ADD that ended with err may have left something
+// behind that it has not undone itself.
+func unknown(err error) bool { return errors.Is(err, errUnheard) || own(err) }
+
+// call has the handler do what op says. body is the message that answers an
+// ADD.
+func (sv *service) call(ctx context.Context, op *operation) (body []byte, err error) {
+	err = sv.guarded(ctx, op, func(a *skel.CmdArgs) error {
+		switch h := op.handler; op.command {
+		case cmdAdd:
+			result, err := h.Add(ctx, a)
+			if err != nil {
+				return err
+			}
+			body, err = encode(result)
+			return err
+		case cmdCheck:
+			return h.Check(ctx, a)
+		case cmdDel:
+			return h.Del(ctx, a)
+		case cmdGC:
+			return h.GC(ctx, a)
+		default:
+			return h.Status(ctx, a)
+		}
+	})
+	return body, err
+}
+
+// undo removes what the ADD op did, on a budget of its own.
+func (sv *service) undo(ctx context.Context, op *operation) error {
+	if op.handler == nil {
+		return nil // it did not get so far
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sv.undoTimeout())
+	defer cancel()
+	return sv.guarded(ctx, op, func(a *skel.CmdArgs) error { return op.handler.Del(ctx, a) })
+}
+
+// guarded calls f with arguments that are f's own. It logs a panic of f and
+// returns it as an error.
+func (sv *service) guarded(ctx context.Context, op *operation, f func(*skel.CmdArgs) error) error {
+	err := guard(func() error {
+		if op.handler == nil {
+			op.handler = sv.Handler
+			if op.hotPlug {
+				op.handler = sv.HotPlug(op.with)
+			}
+		}
+		a := op.args
+		a.StdinData = bytes.Clone(a.StdinData)
+		return f(&a)
+	})
+	var p *panicError
+	if errors.As(err, &p) {
+		sv.log(ctx, slog.LevelError, "panic", slog.String("operation", op.String()), slog.Any("value", p.value), slog.String("stack", string(p.stack)))
+	}
+	return err
+}
+
+// encode returns the message that says result.
+func encode(result types.Result) ([]byte, error) {
+	if v := reflect.ValueOf(result); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+		return nil, &resultError{errEmpty}
+	}
+	result, err := result.GetAsVersion(types100.ImplementedSpecVersion)
+	if err != nil {
+		return nil, &resultError{err}
+	}
+	raw, err := json.Marshal(result)
+	if err != nil {
+		return nil, &resultError{err}
+	}
+	body, err := json.Marshal(wire.Response{Result: raw})
+	if err != nil {
+		return nil, &resultError{err}
+	}
+	if len(body) > wire.MaxBody {
+		return nil, &resultError{errTooLong}
+	}
+	return body, nil
+}

@@ -1,0 +1,165 @@
+package thick
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/utils"
+
+	"github.com/metacni/metacni/delegate/thick/wire"
+)
+
+// An order is a request for an operation that has been understood.
+type order struct {
+	command  command
+	hotPlug  bool
+	replayed bool   // from the queue
+	network  string // the name in the configuration
+	args     skel.CmdArgs
+	with     *wire.Attributes // never nil
+	trace    []string
+	timeout  time.Duration
+}
+
+// ofContainer reports whether o is an operation of one container.
+func (o *order) ofContainer() bool { return o.command != cmdGC && o.command != cmdStatus }
+
+// read reads the message of r.
+func read(w http.ResponseWriter, r *http.Request) (*wire.Request, error) {
+	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, wire.MaxBody))
+	var tooLarge *http.MaxBytesError
+	if errors.As(err, &tooLarge) {
+		return nil, coded(http.StatusRequestEntityTooLarge, types.ErrDecodingFailure, "the request has more than %d bytes", wire.MaxBody)
+	}
+	if err != nil {
+		return nil, coded(http.StatusBadRequest, types.ErrDecodingFailure, "the request did not come whole: %v", err)
+	}
+	return decode(data)
+}
+
+func decode(data []byte) (*wire.Request, error) {
+	var m wire.Request
+	if err := json.Unmarshal(data, &m); err != nil {
+		return nil, coded(http.StatusBadRequest, types.ErrDecodingFailure, "the request is not the JSON expected: %v", err)
+	}
+	return &m, nil
+}
+
+// order understands m, which came to path. When it fails, what it returns
+// beside the error is as much as was understood.
+func (sv *service) order(path string, m *wire.Request, header http.Header) (*order, error) {
+	o := &order{hotPlug: path == wire.PathDelegate, with: m.Attributes}
+	if o.with == nil {
+		o.with = &wire.Attributes{}
+	}
+	var err error
+	if o.command, err = commandOf(m.Env["CNI_COMMAND"]); err != nil {
+		return o, err
+	}
+	o.timeout = sv.Timeouts.of(o.command)
+	if ms := m.DeadlineMs; ms > 0 && ms < o.timeout.Milliseconds() {
+		o.timeout = time.Duration(ms) * time.Millisecond
+	}
+	o.trace = traceOf(m.Env, header)
+	if err := o.environment(m.Env); err != nil {
+		return o, err
+	}
+	return o, sv.configuration(o, m.Config)
+}
+
+func commandOf(name string) (command, error) {
+	switch c := command(name); c {
+	case cmdAdd, cmdCheck, cmdDel, cmdGC, cmdStatus:
+		return c, nil
+	case "":
+		return "", coded(http.StatusBadRequest, types.ErrInvalidEnvironmentVariables, "missing CNI_COMMAND")
+	}
+	return "", coded(http.StatusBadRequest, types.ErrInvalidEnvironmentVariables, "unknown CNI_COMMAND %.40q", name)
+}
+
+// environment takes from env what package skel would, by the same rules: it is
+// the shim's to check it, and not the daemon's to trust the shim.
+func (o *order) environment(env map[string]string) error {
+	bad := func(format string, args ...any) error {
+		return coded(http.StatusBadRequest, types.ErrInvalidEnvironmentVariables, string(o.command)+": "+format, args...)
+	}
+	for _, name := range []string{"CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS", "CNI_PATH", "CNI_NETNS_OVERRIDE"} {
+		if strings.ContainsRune(env[name], 0) {
+			return bad("%s has a zero byte", name) // which no environment can
+		}
+	}
+	if o.ofContainer() {
+		id, netns, ifName := env["CNI_CONTAINERID"], env["CNI_NETNS"], env["CNI_IFNAME"]
+		if ifName == "" {
+			ifName = "eth0"
+		}
+		if id == "" {
+			return bad("missing CNI_CONTAINERID")
+		}
+		if e := utils.ValidateContainerID(id); e != nil {
+			return bad("%s: %.80q", e.Msg, id)
+		}
+		o.args.ContainerID = id
+		if e := utils.ValidateInterfaceName(ifName); e != nil {
+			return bad("%s: %.40q", e.Msg, ifName)
+		}
+		o.args.IfName = ifName
+		if netns == "" && o.command != cmdDel {
+			return bad("missing CNI_NETNS")
+		}
+		o.args.Netns = netns
+		o.args.NetnsOverride = env["CNI_NETNS_OVERRIDE"]
+	}
+	for part := range strings.SplitSeq(env["CNI_ARGS"], ";") {
+		if part != "" && !strings.Contains(part, "=") {
+			return bad("invalid CNI_ARG %.80q", part)
+		}
+	}
+	o.args.Args = env["CNI_ARGS"]
+	o.args.Path = env["CNI_PATH"]
+	return nil
+}
+
+// configuration takes the configuration conf, with what the server's own has
+// in its place.
+func (sv *service) configuration(o *order, conf []byte) error {
+	o.args.StdinData = conf
+	bad := func(code uint, what string) error {
+		return coded(http.StatusBadRequest, code, "%s: %s", o.command, what)
+	}
+	if !o.hotPlug && len(sv.override) > 0 {
+		merged, err := merge(conf, sv.override)
+		if err != nil {
+			return bad(types.ErrDecodingFailure, "the configuration is not a JSON object")
+		}
+		o.args.StdinData = merged
+	}
+	if len(conf) == 0 {
+		return nil
+	}
+	var named *struct {
+		Name string `json:"name"`
+	}
+	// The error quotes the configuration.
+	err := json.Unmarshal(o.args.StdinData, &named)
+	if named == nil || bytes.TrimLeft(conf, " \t\r\n")[0] != '{' {
+		return bad(types.ErrDecodingFailure, "the configuration is not a JSON object")
+	}
+	if err != nil {
+		return bad(types.ErrInvalidNetworkConfig, "the configuration's name is not a string")
+	}
+	if named.Name != "" {
+		if e := utils.ValidateNetworkName(named.Name); e != nil {
+			return bad(e.Code, "the configuration's name has invalid characters")
+		}
+	}
+	o.network = named.Name
+	return nil
+}

@@ -1,0 +1,354 @@
+package thick
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/metacni/metacni/delegate/thick/wire"
+)
+
+// A fake is a plugin of functions; what is nil succeeds. It writes down what is
+// called, and what has ended.
+type fake struct {
+	add    func(context.Context, *skel.CmdArgs) (types.Result, error)
+	check  func(context.Context, *skel.CmdArgs) error
+	del    func(context.Context, *skel.CmdArgs) error
+	gc     func(context.Context, *skel.CmdArgs) error
+	status func(context.Context, *skel.CmdArgs) error
+
+	mu    sync.Mutex
+	lines []string
+}
+
+func (f *fake) say(line string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lines = append(f.lines, line)
+}
+
+// said returns what was called, and forgets it.
+func (f *fake) said() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	lines := f.lines
+	f.lines = nil
+	return lines
+}
+
+func (f *fake) call(ctx context.Context, verb string, a *skel.CmdArgs, do func(context.Context, *skel.CmdArgs) error) error {
+	what := strings.TrimSpace(verb + " " + a.ContainerID)
+	f.say(what)
+	if do == nil {
+		return nil
+	}
+	defer f.say("end " + what)
+	return do(ctx, a)
+}
+
+func (f *fake) Add(ctx context.Context, a *skel.CmdArgs) (r types.Result, err error) {
+	r = &types100.Result{CNIVersion: "1.1.0", Interfaces: []*types100.Interface{{Name: a.IfName, Sandbox: a.Netns}}}
+	if f.add == nil {
+		f.say("ADD " + a.ContainerID)
+		return r, nil
+	}
+	err = f.call(ctx, "ADD", a, func(ctx context.Context, a *skel.CmdArgs) error {
+		r, err = f.add(ctx, a)
+		return err
+	})
+	return r, err
+}
+
+func (f *fake) Check(ctx context.Context, a *skel.CmdArgs) error {
+	return f.call(ctx, "CHECK", a, f.check)
+}
+func (f *fake) Del(ctx context.Context, a *skel.CmdArgs) error { return f.call(ctx, "DEL", a, f.del) }
+func (f *fake) GC(ctx context.Context, a *skel.CmdArgs) error  { return f.call(ctx, "GC", a, f.gc) }
+func (f *fake) Status(ctx context.Context, a *skel.CmdArgs) error {
+	return f.call(ctx, "STATUS", a, f.status)
+}
+
+// someResult is what an ADD of a fake returns that has nothing else to say.
+func someResult() types.Result {
+	return &types100.Result{CNIVersion: "1.1.0", Interfaces: []*types100.Interface{{Name: "eth0"}}}
+}
+
+// untilEnd is a plugin's method that runs until its context ends.
+func untilEnd(ctx context.Context, _ *skel.CmdArgs) error {
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+func addUntilEnd(ctx context.Context, a *skel.CmdArgs) (types.Result, error) {
+	return nil, untilEnd(ctx, a)
+}
+
+// A gate holds operations until it is opened.
+type gate chan struct{}
+
+func (g gate) wait(ctx context.Context) error {
+	select {
+	case <-g:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// An inMemory is a listener of pipes, which work in a synctest bubble.
+type inMemory struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newInMemory() *inMemory {
+	return &inMemory{conns: make(chan net.Conn), closed: make(chan struct{})}
+}
+
+func (l *inMemory) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *inMemory) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+func (l *inMemory) Addr() net.Addr { return &net.UnixAddr{Name: "memory", Net: "unix"} }
+
+func (l *inMemory) dial(ctx context.Context) (net.Conn, error) {
+	near, far := net.Pipe()
+	select {
+	case l.conns <- far:
+		return near, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func me(net.Conn) (int, bool) { return os.Geteuid(), true }
+
+// A rig is a server that serves, and a client of it.
+type rig struct {
+	t *testing.T
+	*Server
+	*http.Client
+	l    *inMemory
+	stop context.CancelFunc
+	done chan struct{} // closed when Serve has returned
+	err  error         // of Serve
+}
+
+// serve starts s on pipes. It has ended, without an error, when the test ends.
+func serve(t *testing.T, s *Server) *rig {
+	t.Helper()
+	r := &rig{t: t, Server: s, l: newInMemory(), done: make(chan struct{})}
+	r.run(r.l)
+	r.Client = clientOf(func(ctx context.Context) (net.Conn, error) { return r.l.dial(ctx) })
+	return r
+}
+
+// run starts Serve on l.
+func (r *rig) run(l net.Listener) {
+	if r.peer == nil {
+		r.peer = me
+	}
+	ctx, stop := context.WithCancel(context.WithoutCancel(r.t.Context()))
+	r.stop = stop
+	go func() {
+		defer close(r.done)
+		r.err = r.Serve(ctx, l)
+	}()
+	r.t.Cleanup(func() {
+		stop()
+		<-r.done
+		if r.err != nil {
+			r.t.Errorf("Serve: %v", r.err)
+		}
+	})
+}
+
+func clientOf(dial func(context.Context) (net.Conn, error)) *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+	}}
+}
+
+// An answer is one of HTTP. Its status is 0 where there is none.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+	err    error
+}
+
+// code is that of the error object.
+func (a answer) code() uint {
+	var e types.Error
+	_ = json.Unmarshal([]byte(a.body), &e)
+	return e.Code
+}
+
+func (a answer) msg() string {
+	var e types.Error
+	_ = json.Unmarshal([]byte(a.body), &e)
+	return e.Msg
+}
+
+func exchange(ctx context.Context, c *http.Client, method, path string, body []byte) answer {
+	req, err := http.NewRequestWithContext(ctx, method, "http://dummy"+path, bytes.NewReader(body))
+	if err != nil {
+		return answer{err: err}
+	}
+	res, err := c.Do(req)
+	if err != nil {
+		return answer{err: err}
+	}
+	defer res.Body.Close()
+	data, err := io.ReadAll(res.Body)
+	return answer{res.StatusCode, res.Header, string(data), err}
+}
+
+// do sends m and returns the answer, which must be one.
+func (r *rig) do(m wire.Request) answer {
+	r.t.Helper()
+	a := r.ask(r.t.Context(), m)
+	if a.err != nil {
+		r.t.Error(a.err)
+	}
+	return a
+}
+
+func (r *rig) ask(ctx context.Context, m wire.Request) answer {
+	return exchange(ctx, r.Client, http.MethodPost, wire.PathCNI, encoded(m))
+}
+
+// begin sends m and returns a function that waits for the answer.
+func (r *rig) begin(m wire.Request) func() answer {
+	return r.beginUntil(r.t.Context(), m)
+}
+
+func (r *rig) beginUntil(ctx context.Context, m wire.Request) func() answer {
+	c := make(chan answer, 1)
+	go func() { c <- r.ask(ctx, m) }()
+	return sync.OnceValue(func() answer { return <-c })
+}
+
+func encoded(m wire.Request) []byte {
+	data, err := json.Marshal(m)
+	if err != nil {
+		panic(err)
+	}
+	return data
+}
+
+const podsConf = `{"cniVersion":"1.1.0","name":"pods","type":"multinet"}`
+
+// request is the command for a container.
+func request(verb, id string) wire.Request {
+	return wire.Request{
+		Env: map[string]string{
+			"CNI_COMMAND": verb, "CNI_CONTAINERID": id, "CNI_NETNS": "/run/netns/" + id, "CNI_IFNAME": "eth0", "CNI_PATH": "/opt/cni/bin",
+		},
+		Config: []byte(podsConf),
+	}
+}
+
+// with returns m with other variables. An empty value removes one.
+func with(m wire.Request, kv ...string) wire.Request {
+	env := make(map[string]string)
+	for k, v := range m.Env {
+		env[k] = v
+	}
+	for pair := range slices.Chunk(kv, 2) {
+		env[pair[0]] = pair[1]
+		if pair[1] == "" {
+			delete(env, pair[0])
+		}
+	}
+	m.Env = env
+	return m
+}
+
+// want checks an answer that is an error.
+func (a answer) want(t *testing.T, status int, code uint, text string) {
+	t.Helper()
+	if a.status != status || a.code() != code || !strings.Contains(a.msg(), text) {
+		t.Errorf("answer %d %s (%v), want %d, code %d and %q", a.status, a.body, a.err, status, code, text)
+	}
+	if ct := a.header.Get("Content-Type"); ct != "application/json" {
+		t.Errorf("%d: Content-Type %q", a.status, ct)
+	}
+	if (status == http.StatusServiceUnavailable) != (a.header.Get("Retry-After") != "") {
+		t.Errorf("%d: Retry-After %q", a.status, a.header.Get("Retry-After"))
+	}
+}
+
+func (a answer) wantOK(t *testing.T) {
+	t.Helper()
+	if a.status != http.StatusOK || a.err != nil {
+		t.Errorf("answer %d %s, %v", a.status, a.body, a.err)
+	}
+}
+
+// events collects what an Observer is told.
+type events struct {
+	mu  sync.Mutex
+	all []Event
+}
+
+func (e *events) observe(ev Event) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.all = append(e.all, ev)
+}
+
+func (e *events) taken() []Event {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	all := e.all
+	e.all = nil
+	return all
+}
+
+// A logBook is what a Logger wrote.
+type logBook struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (b *logBook) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *logBook) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+func (b *logBook) logger() *slog.Logger { return slog.New(slog.NewTextHandler(b, nil)) }

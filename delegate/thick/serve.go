@@ -1,0 +1,150 @@
+package thick
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+)
+
+// The limits of an HTTP exchange. There is none for the whole of it: operations
+// have their own.
+const (
+	readHeaderTimeout = 5 * time.Second
+	readTimeout       = 10 * time.Second // of a request, its body included
+	idleTimeout       = 30 * time.Second
+	maxHeaderBytes    = 16 << 10
+
+	handOverTimeout = 5 * time.Second
+)
+
+// Serve serves the connections that l accepts until ctx ends, drains, and
+// returns nil. When l fails it drains too, and returns its error. l is closed
+// when Serve returns, and everything that Serve has started has ended.
+//
+// It serves at once: DEL and GC always, the others once the DELs of the Queue
+// have been tried. Until then, and while it drains, these are answered with
+// code 11 (a STATUS with 50), and nothing has been done for them. To drain is to
+// wait for what runs, for DrainTimeout, and to cancel and undo what is left.
+// DEL and GC are served until the end.
+//
+// When l has a method HandOver(context.Context) error it is called once nothing
+// is in flight any more, and l accepts until it returns: this lets a successor
+// take the socket's place before this server leaves it. What it returns is
+// logged.
+//
+// Serve fails at once when Handler is nil, when Override is not a JSON object,
+// and when it has been called before. A handler that does not heed the end of
+// its context keeps Serve until it has had its time twice; then Serve returns
+// an error, and leaves it running.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	defer func() { _ = l.Close() }() // which it may be already
+	sv := s.service()
+	switch {
+	case s.Handler == nil:
+		return errors.New("thick: Serve: no Handler")
+	case sv.overrideErr != nil:
+		return sv.overrideErr
+	case s.served.Swap(true):
+		return errors.New("thick: Serve: a server serves once")
+	}
+
+	base := context.WithoutCancel(ctx)
+	var conns connections
+	h := &http.Server{
+		Handler:           sv,
+		ReadHeaderTimeout: readHeaderTimeout,
+		ReadTimeout:       readTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(s.logger().Handler(), slog.LevelWarn),
+		BaseContext:       func(net.Listener) context.Context { return base },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, callerKey{}, sv.caller(c))
+		},
+		ConnState: conns.changed,
+	}
+	if s.Queue != "" {
+		sv.flight.move(ready, starting)
+	}
+	accepted := make(chan error, 1)
+	go func() { accepted <- h.Serve(l) }()
+	replayCtx, stop := context.WithCancel(ctx)
+	defer stop()
+	replayed := make(chan struct{})
+	go func() {
+		defer close(replayed)
+		if s.Queue != "" {
+			sv.replay(replayCtx)
+		}
+	}()
+
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-accepted:
+		err = fmt.Errorf("thick: Serve: %w", err)
+		accepted <- err // it has ended, for those that ask later
+	}
+	stop()
+	return errors.Join(err, sv.drain(base, l, h, &conns, accepted, replayed, err == nil))
+}
+
+// drain ends the service of l by h, after all that was begun.
+func (sv *service) drain(ctx context.Context, l net.Listener, h *http.Server, conns *connections, accepted <-chan error, replayed <-chan struct{}, accepts bool) error {
+	sv.flight.drain()
+	ended := sv.flight.settle(sv.drainTimeout(), sv.undoTimeout())
+	if ended {
+		<-replayed
+	}
+	if to, ok := l.(interface {
+		HandOver(ctx context.Context) error
+	}); ok && accepts {
+		limited, cancel := context.WithTimeout(ctx, handOverTimeout)
+		defer cancel()
+		if err := to.HandOver(limited); err != nil {
+			sv.log(ctx, slog.LevelWarn, "hand over", slog.Any("err", err))
+		}
+	}
+	// Not Shutdown yet: it would hang up on those that have connected and not
+	// said what they want.
+	_ = l.Close()
+	_ = <-accepted // that it is closed
+	if !conns.busy.wait(sv.undoTimeout()) && ended {
+		ended = sv.flight.settle(0, sv.undoTimeout())
+		conns.busy.wait(time.Second) // to take their answers
+	}
+	_ = h.Close()
+	if ended {
+		ended = conns.open.wait(sv.undoTimeout())
+	}
+	if !ended {
+		return errors.New("thick: Serve: there are operations that do not end")
+	}
+	return nil
+}
+
+// connections are those of an http.Server.
+type connections struct {
+	open crowd[net.Conn]
+	busy crowd[net.Conn] // those of open that wait for an answer, or may be about to ask
+}
+
+// changed is called by the http.Server, once a connection is in the state.
+func (cs *connections) changed(c net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateNew:
+		cs.open.enter(c)
+		cs.busy.enter(c)
+	case http.StateActive:
+		cs.busy.enter(c)
+	case http.StateIdle:
+		cs.busy.leave(c)
+	case http.StateHijacked, http.StateClosed:
+		cs.busy.leave(c)
+		cs.open.leave(c)
+	}
+}

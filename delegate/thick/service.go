@@ -1,0 +1,120 @@
+package thick
+
+import (
+	"context"
+	"log/slog"
+	"runtime"
+	"time"
+)
+
+// A command is one of the specification's that a daemon serves.
+type command string
+
+const (
+	cmdAdd    command = "ADD"
+	cmdCheck  command = "CHECK"
+	cmdDel    command = "DEL"
+	cmdGC     command = "GC"
+	cmdStatus command = "STATUS"
+)
+
+// removes reports whether c only takes away, and so is served in every state.
+func (c command) removes() bool { return c == cmdDel || c == cmdGC }
+
+// Limits that nobody has needed to change.
+const (
+	statusInFlight = 4                // STATUSes at once
+	probeTimeout   = 2 * time.Second  // of Server.Ready
+	writeTimeout   = 10 * time.Second // for a client to take its answer
+)
+
+// A service is what a Server has beside its fields.
+type service struct {
+	*Server
+
+	override    []member
+	overrideErr error
+
+	flight           flight
+	containers       containers
+	add, del, status *lane
+	owed             owed
+}
+
+func (s *Server) service() *service {
+	s.once.Do(func() {
+		sv := &service{Server: s}
+		if s.Override != nil {
+			sv.override, sv.overrideErr = members(s.Override)
+		}
+		places := s.maxQueued()
+		sv.add = newLane(s.maxInFlight(), places)
+		sv.del = newLane(s.maxInFlight(), places)
+		sv.status = newLane(statusInFlight, places)
+		s.own = sv
+	})
+	return s.own
+}
+
+// lane returns the one for operations of the command c.
+func (sv *service) lane(c command) *lane {
+	switch c {
+	case cmdDel, cmdGC:
+		return sv.del
+	case cmdStatus:
+		return sv.status
+	default:
+		return sv.add
+	}
+}
+
+func (s *Server) maxInFlight() int {
+	if s.MaxInFlight > 0 {
+		return s.MaxInFlight
+	}
+	return max(4, 2*runtime.GOMAXPROCS(0))
+}
+
+func (s *Server) maxQueued() int {
+	if s.MaxQueued > 0 {
+		return s.MaxQueued
+	}
+	return 256
+}
+
+func (s *Server) queueTimeout() time.Duration { return or(s.QueueTimeout, 30*time.Second) }
+func (s *Server) drainTimeout() time.Duration { return or(s.DrainTimeout, 25*time.Second) }
+func (s *Server) undoTimeout() time.Duration  { return or(s.UndoTimeout, 10*time.Second) }
+
+func (t Timeouts) of(c command) time.Duration {
+	switch c {
+	case cmdAdd:
+		return or(t.Add, 110*time.Second)
+	case cmdCheck:
+		return or(t.Check, 60*time.Second)
+	case cmdDel:
+		return or(t.Del, 110*time.Second)
+	case cmdGC:
+		return or(t.GC, 110*time.Second)
+	default:
+		return or(t.Status, 2*time.Second)
+	}
+}
+
+func or(d, otherwise time.Duration) time.Duration {
+	if d > 0 {
+		return d
+	}
+	return otherwise
+}
+
+func (s *Server) logger() *slog.Logger {
+	if s.Logger != nil {
+		return s.Logger
+	}
+	return slog.New(slog.DiscardHandler)
+}
+
+func (s *Server) log(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr) {
+	s.logger().LogAttrs(ctx, level, msg, attrs...)
+}
