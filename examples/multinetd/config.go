@@ -1,0 +1,254 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/examples/internal/multinet"
+	"github.com/metacni/metacni/examples/internal/program"
+	"github.com/metacni/metacni/netconf"
+)
+
+const (
+	defaultFile     = "/etc/cni/net.d/multus.d/daemon-config.json" // where Multus has it
+	defaultQueueDir = "/var/lib/cni/multinet.queue"
+
+	// shimType is what the runtime calls the shim.
+	shimType = "multinet-shim"
+)
+
+// A config is what the daemon is told by its file and its command line.
+type config struct {
+	SocketDir       string
+	ChrootDir       string // empty is the daemon's own root
+	QueueDir        string // empty is no queue
+	MetricsAddress  string // empty is none
+	MetricsPort     uint16 // as Multus has it: of all addresses
+	MultusMetrics   bool
+	LogFormat       string
+	LogLevel        level
+	ConnectionLimit int // 0 is the server's default
+	DrainTimeout    duration
+
+	override json.RawMessage // of each request's configuration; nil is none
+	ignored  []string        // keys of the file that mean nothing here
+	version  bool            // only say which
+}
+
+// foreign are keys of Multus's daemon that must not get into the configuration
+// of requests: where it logs, what it generates, what it asks of Kubernetes.
+var foreign = []string{ //nolint:gochecknoglobals // never written
+	"capabilities", "cniConfigDir", "cniVersion", "forceCNIVersion", "globalNamespaces", "kubeconfig", "logFile", "logOptions",
+	"logToStderr", "multusAutoconfigDir", "multusConfigFile", "multusMasterCNI", "multusNamespace", "name", "namespaceIsolation",
+	"overrideNetworkName", "perNodeCertificate", "rawNonIsolatedNamespaces", "skipMultusConfWatch", "systemNamespaces", "type",
+}
+
+// own returns where the keys of the file go that are the daemon's.
+func (c *config) own() map[string]any {
+	return map[string]any{
+		"socketDir": &c.SocketDir, "chrootDir": &c.ChrootDir, "queueDir": &c.QueueDir,
+		"metricsAddress": &c.MetricsAddress, "metricsPort": &c.MetricsPort, "multusMetrics": &c.MultusMetrics,
+		"logFormat": &c.LogFormat, "logLevel": &c.LogLevel,
+		"connectionLimit": &c.ConnectionLimit, "drainTimeout": &c.DrainTimeout,
+	}
+}
+
+// readConfig reads the command line and the file: the one it names, or the
+// default one if that is there. It writes to help when it is asked for help,
+// and then fails with [flag.ErrHelp].
+func readConfig(args []string, defaultFile string, help io.Writer) (*config, error) {
+	c := &config{SocketDir: wire.DefaultDir, QueueDir: defaultQueueDir, LogFormat: "text"}
+	given := *c // by flags
+	flags := flag.NewFlagSet("multinetd", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	file := flags.String("config", "", "configuration `file`; "+defaultFile+" if it is there")
+	flags.StringVar(&given.SocketDir, "socket-dir", given.SocketDir, "`directory` of the socket "+wire.SocketName)
+	flags.StringVar(&given.ChrootDir, "root", "", "root `directory` of the host, where plugins and network namespaces are")
+	flags.StringVar(&given.QueueDir, "queue-dir", given.QueueDir, "`directory` in which shims leave their DELs; empty is none")
+	flags.StringVar(&given.MetricsAddress, "metrics-address", "", "`address` for metrics over TCP, besides the socket")
+	flags.StringVar(&given.LogFormat, "log-format", given.LogFormat, "text or json")
+	flags.TextVar(&given.LogLevel, "log-level", given.LogLevel, "debug, info, warn or error")
+	flags.BoolVar(&given.version, "version", false, "print the version")
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		flags.SetOutput(help)
+		flags.Usage()
+		return nil, err
+	case err != nil:
+		return nil, err
+	case flags.NArg() > 0:
+		return nil, fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+
+	name := *file
+	if name == "" {
+		name = defaultFile
+	}
+	data, err := os.ReadFile(name)
+	switch {
+	case err == nil:
+		if err := c.read(data); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	case *file != "" || !errors.Is(err, fs.ErrNotExist):
+		return nil, err
+	}
+	flags.Visit(func(f *flag.Flag) {
+		switch f.Name {
+		case "socket-dir":
+			c.SocketDir = given.SocketDir
+		case "root":
+			c.ChrootDir = given.ChrootDir
+		case "queue-dir":
+			c.QueueDir = given.QueueDir
+		case "metrics-address":
+			c.MetricsAddress = given.MetricsAddress
+		case "log-format":
+			c.LogFormat = given.LogFormat
+		case "log-level":
+			c.LogLevel = given.LogLevel
+		case "version":
+			c.version = given.version
+		}
+	})
+	return c, c.check()
+}
+
+// read takes what the file says. Keys are those of JSON in Go: whatever the
+// case of their letters.
+func (c *config) read(data []byte) error {
+	all, err := netconf.Decode[map[string]json.RawMessage](data)
+	if err != nil {
+		return err
+	}
+	own := c.own()
+	override := make(map[string]json.RawMessage)
+	seen := make(map[string]string)
+	for key, value := range all {
+		folded := strings.ToLower(key)
+		if other, twice := seen[folded]; twice {
+			return fmt.Errorf("%q and %q are one key", min(key, other), max(key, other))
+		}
+		seen[folded] = key
+		target, isForeign := any(nil), slices.ContainsFunc(foreign, func(k string) bool { return strings.EqualFold(k, key) })
+		for name, t := range own {
+			if strings.EqualFold(name, key) {
+				target = t
+			}
+		}
+		switch {
+		case target != nil:
+			if err := json.Unmarshal(value, target); err != nil {
+				return fmt.Errorf("key %q: %w", key, err)
+			}
+		case isForeign:
+			c.ignored = append(c.ignored, key)
+		default:
+			override[key] = value
+		}
+	}
+	slices.Sort(c.ignored)
+	if len(override) > 0 {
+		c.override, err = json.Marshal(override)
+	}
+	return err
+}
+
+// check refuses what cannot be meant, and tidies what can.
+func (c *config) check() error {
+	for name, dir := range map[string]*string{"socketDir": &c.SocketDir, "chrootDir": &c.ChrootDir, "queueDir": &c.QueueDir} {
+		if *dir == "" && name != "socketDir" {
+			continue
+		}
+		if !filepath.IsAbs(*dir) {
+			return fmt.Errorf("%s %q is not an absolute path", name, *dir)
+		}
+		*dir = filepath.Clean(*dir)
+	}
+	if c.ChrootDir == "/" {
+		c.ChrootDir = ""
+	}
+	if c.ChrootDir != "" {
+		if info, err := os.Stat(c.ChrootDir); err != nil {
+			return fmt.Errorf("chrootDir: %w", err)
+		} else if !info.IsDir() {
+			return fmt.Errorf("chrootDir %q is not a directory", c.ChrootDir)
+		}
+	}
+	if c.QueueDir != "" {
+		if _, err := program.StateDir("", "queueDir", c.QueueDir, ""); err != nil {
+			return err
+		}
+	}
+	if c.LogFormat != "text" && c.LogFormat != "json" {
+		return fmt.Errorf("logFormat %q is neither text nor json", c.LogFormat)
+	}
+	if c.ConnectionLimit < 0 {
+		return fmt.Errorf("connectionLimit %d is negative", c.ConnectionLimit)
+	}
+	if c.DrainTimeout < 0 {
+		return fmt.Errorf("drainTimeout %v is negative", time.Duration(c.DrainTimeout))
+	}
+	if c.MetricsAddress == "" && c.MetricsPort != 0 {
+		c.MetricsAddress = net.JoinHostPort("", strconv.Itoa(int(c.MetricsPort)))
+	}
+	_, err := c.stateDir()
+	return err
+}
+
+// multinet is the configuration of multinet where no request brings one: the
+// override, with the type that must not be delegated to.
+func (c *config) multinet() []byte {
+	conf := map[string]json.RawMessage{}
+	_ = json.Unmarshal(c.override, &conf) // made by read, or nil
+	conf["type"] = json.RawMessage(strconv.Quote(shimType))
+	data, _ := json.Marshal(conf) // raw values that have been read
+	return data
+}
+
+// stateDir is where the records are, unless the runtime's configuration has
+// another cniDir and the file has none.
+func (c *config) stateDir() (string, error) { return multinet.StateDir(c.multinet()) }
+
+// A duration is written as "25s".
+type duration time.Duration
+
+// UnmarshalText reads what [time.ParseDuration] does.
+func (d *duration) UnmarshalText(text []byte) error {
+	parsed, err := time.ParseDuration(string(text))
+	*d = duration(parsed)
+	return err
+}
+
+// A level is one of slog's.
+type level slog.Level
+
+// MarshalText writes the level's name.
+func (l level) MarshalText() ([]byte, error) { return slog.Level(l).MarshalText() }
+
+// UnmarshalText reads a level by its name, or by one that Multus has for it.
+func (l *level) UnmarshalText(text []byte) error {
+	levels := map[string]slog.Level{
+		"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError,
+		"verbose": slog.LevelInfo, "panic": slog.LevelError,
+	}
+	found, ok := levels[strings.ToLower(string(text))]
+	if !ok {
+		return fmt.Errorf("%q is none of debug, info, warn and error", text)
+	}
+	*l = level(found)
+	return nil
+}

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+func defaults(edit func(*config)) *config {
+	c := &config{SocketDir: "/run/multus", QueueDir: "/var/lib/cni/multinet.queue", LogFormat: "text"}
+	edit(c)
+	return c
+}
+
+func TestConfig(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	for _, tt := range []struct {
+		name string
+		file string // $ROOT is a directory; empty is no file
+		args []string
+		want func(*config)
+		errs string
+	}{
+		{name: "nothing", want: func(*config) {}},
+		{name: "an empty object", file: `{}`, want: func(*config) {}},
+		{
+			name: "everything",
+			file: `{"socketDir":"/run/x/","chrootDir":"$ROOT","queueDir":"/q","metricsAddress":"127.0.0.1:9","multusMetrics":true,"logFormat":"json",
+				"logLevel":"debug","connectionLimit":7,"drainTimeout":"1m"}`,
+			want: func(c *config) {
+				*c = config{
+					SocketDir: "/run/x", ChrootDir: root, QueueDir: "/q", MetricsAddress: "127.0.0.1:9", MultusMetrics: true, LogFormat: "json",
+					LogLevel: level(slog.LevelDebug), ConnectionLimit: 7, DrainTimeout: duration(time.Minute),
+				}
+			},
+		},
+		{
+			name: "flags win",
+			file: `{"socketDir":"/a","chrootDir":"/absent","queueDir":"/q","metricsAddress":"a:1","logFormat":"json","logLevel":"debug"}`,
+			args: []string{"--socket-dir", "/b", "--root", root, "--queue-dir", "", "--metrics-address", "b:2", "--log-format", "text", "--log-level", "warn"},
+			want: func(c *config) {
+				c.SocketDir, c.ChrootDir, c.QueueDir, c.MetricsAddress, c.LogLevel = "/b", root, "", "b:2", level(slog.LevelWarn)
+			},
+		},
+		{
+			name: "Multus's own",
+			file: `{"chrootDir":"$ROOT","cniVersion":"0.3.1","logLevel":"verbose","logToStderr":true,"cniConfigDir":"/host/etc/cni/net.d",
+				"multusAutoconfigDir":"/host/etc/cni/net.d","multusConfigFile":"auto","socketDir":"/host/run/multus/","metricsPort":9091,"namespaceIsolation":true}`,
+			want: func(c *config) {
+				c.ChrootDir, c.SocketDir, c.MetricsPort, c.MetricsAddress = root, "/host/run/multus", 9091, ":9091"
+				c.ignored = []string{"cniConfigDir", "cniVersion", "logToStderr", "multusAutoconfigDir", "multusConfigFile", "namespaceIsolation"}
+			},
+		},
+		{
+			name: "the rest is for requests, as it is written",
+			file: `{"binDir":"/opt/x","cniDir":"/state","x":{"n":9007199254740993,"y":[1.0]},"READINESSindicatorfile":"/f","SocketDir":"/s"}`,
+			want: func(c *config) {
+				c.SocketDir = "/s"
+				c.override = []byte(`{"READINESSindicatorfile":"/f","binDir":"/opt/x","cniDir":"/state","x":{"n":9007199254740993,"y":[1.0]}}`)
+			},
+		},
+		{name: "the address before the port", file: `{"metricsPort":1,"metricsAddress":"a:2"}`, want: func(c *config) { c.MetricsPort, c.MetricsAddress = 1, "a:2" }},
+		{name: "the host's root is no root", args: []string{"--root", "/"}, want: func(*config) {}},
+		{name: "version", args: []string{"--version"}, want: func(c *config) { c.version = true }},
+
+		{name: "not JSON", file: `{`, errs: "daemon.json"},
+		{name: "not an object", file: `[]`, errs: "daemon.json"},
+		{name: "trailing data", file: `{} {}`, errs: "daemon.json"},
+		{name: "a key twice", file: `{"x":1,"x":2}`, errs: `"x"`},
+		{name: "a key twice, in other letters", file: `{"binDir":"/a","bindir":"/b"}`, errs: `"binDir" and "bindir"`},
+		{name: "wrong type", file: `{"connectionLimit":"7"}`, errs: `"connectionLimit"`},
+		{name: "port out of range", file: `{"metricsPort":70000}`, errs: `"metricsPort"`},
+		{name: "bad duration", file: `{"drainTimeout":"soon"}`, errs: `"drainTimeout"`},
+		{name: "a number for a duration", file: `{"drainTimeout":25}`, errs: `"drainTimeout"`},
+		{name: "bad level", file: `{"logLevel":"loud"}`, errs: `"logLevel"`},
+		{name: "bad format", file: `{"logFormat":"xml"}`, errs: `"xml"`},
+		{name: "negative limit", file: `{"connectionLimit":-1}`, errs: "connectionLimit"},
+		{name: "negative duration", file: `{"drainTimeout":"-1s"}`, errs: "drainTimeout"},
+		{name: "relative socket", file: `{"socketDir":"run"}`, errs: "socketDir"},
+		{name: "no socket", file: `{"socketDir":""}`, errs: "socketDir"},
+		{name: "relative queue", args: []string{"--queue-dir", "q"}, errs: "queueDir"},
+		{name: "the runtime's queue", args: []string{"--queue-dir", "/var/lib/cni"}, errs: "queueDir"},
+		{name: "no root", args: []string{"--root", "/does/not/exist"}, errs: "chrootDir"},
+		{name: "relative state", file: `{"cniDir":"state"}`, errs: "cniDir"},
+		{name: "state of the wrong type", file: `{"cniDir":5}`, errs: "cniDir"},
+		{name: "unknown flag", args: []string{"--what"}, errs: "what"},
+		{name: "an argument", args: []string{"start"}, errs: `"start"`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			file := filepath.Join(t.TempDir(), "daemon.json")
+			if tt.file != "" {
+				if err := os.WriteFile(file, []byte(strings.ReplaceAll(tt.file, "$ROOT", root)), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			got, err := readConfig(tt.args, file, nil)
+			if tt.errs != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.errs) {
+					t.Errorf("err = %v, want %q", err, tt.errs)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(defaults(tt.want), got, cmp.AllowUnexported(config{}), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A file that is named must be there (S25); the default one need not.
+func TestS25ConfigFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if _, err := readConfig(nil, filepath.Join(dir, "absent"), nil); err != nil {
+		t.Errorf("no default file: %v", err)
+	}
+	if _, err := readConfig([]string{"--config", filepath.Join(dir, "absent")}, filepath.Join(dir, "absent"), nil); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no file: %v", err)
+	}
+	if _, err := readConfig(nil, dir, nil); err == nil {
+		t.Error("a directory was read")
+	}
+	named := filepath.Join(dir, "named")
+	if err := os.WriteFile(named, []byte(`{"socketDir":"/named"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := readConfig([]string{"--config", named}, filepath.Join(dir, "absent"), nil); err != nil || c.SocketDir != "/named" {
+		t.Errorf("%+v, %v", c, err)
+	}
+	var help bytes.Buffer
+	if _, err := readConfig([]string{"--help"}, "/default/file", &help); !errors.Is(err, flag.ErrHelp) || !strings.Contains(help.String(), "/default/file") {
+		t.Errorf("%v: %s", err, help.String())
+	}
+}
+
+// What the daemon does without a request goes by what it lays over each.
+func TestOwnConfiguration(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "f")
+	for text, want := range map[string][2]string{
+		`{}`:                                   {`{"type":"multinet-shim"}`, "/var/lib/cni/multinet"},
+		`{"cniDir":"/state/","type":"x"}`:      {`{"cniDir":"/state/","type":"multinet-shim"}`, "/state"},
+		`{"x":9007199254740993,"CNIDIR":"/s"}`: {`{"CNIDIR":"/s","type":"multinet-shim","x":9007199254740993}`, "/s"},
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := readConfig(nil, file, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir, err := c.stateDir()
+		if got := string(c.multinet()); got != want[0] || dir != want[1] || err != nil {
+			t.Errorf("%s: %s, %s, %v", text, got, dir, err)
+		}
+	}
+}

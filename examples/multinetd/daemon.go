@@ -1,0 +1,241 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/skel"
+	"golang.org/x/sys/unix"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/delegate/thick"
+	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/examples/internal/multinet"
+	"github.com/metacni/metacni/examples/internal/program"
+	"github.com/metacni/metacni/scratch"
+)
+
+// undoTimeout is how long undoing an ADD may take once its context has ended.
+// It is less than the server waits for it.
+const undoTimeout = 8 * time.Second
+
+// A daemon is multinet behind a socket, apart from its process.
+type daemon struct {
+	conf     *config
+	stateDir string
+	log      *slog.Logger
+	metrics  *metrics
+	server   *thick.Server
+	path     string // PATH of the plugins
+
+	exec           invoke.Exec
+	interfaceNames func(netns string) ([]string, error)
+}
+
+// newDaemon makes a daemon whose plugins get path as their PATH. The end of ctx
+// is nothing to it.
+func newDaemon(ctx context.Context, conf *config, path, version string, log *slog.Logger) (*daemon, error) {
+	stateDir, err := conf.stateDir()
+	if err != nil {
+		return nil, err
+	}
+	d := &daemon{
+		conf: conf, stateDir: stateDir, log: log,
+		path:           cmp.Or(path, "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+		exec:           &executor{Process: delegate.Process{Root: conf.ChrootDir}, log: log},
+		interfaceNames: program.InterfaceNames(conf.ChrootDir),
+	}
+	d.server = &thick.Server{
+		Handler: thick.Funcs(func(ctx context.Context, stdout io.Writer) skel.CNIFuncs {
+			return d.plugin(ctx, stdout).Commands(ctx)
+		}),
+		HotPlug: func(with *wire.Attributes) thick.Handler {
+			return thick.Funcs(func(ctx context.Context, stdout io.Writer) skel.CNIFuncs {
+				return d.plugin(ctx, stdout).HotPlug(ctx, conf.multinet(), with)
+			})
+		},
+		Attachments: d.attachments,
+		Override:    conf.override,
+		Queue:       conf.QueueDir,
+		Ready:       func(context.Context) error { return writable(d.stateDir) },
+		MaxInFlight: conf.ConnectionLimit, DrainTimeout: time.Duration(conf.DrainTimeout),
+		Version: version,
+		Logger:  log,
+	}
+	d.metrics = newMetrics(conf.MultusMetrics, d.server.Stats)
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", d.metrics.handler())
+	d.server.Other = mux
+	d.server.Observer = func(e thick.Event) {
+		d.metrics.request(e)
+		logEvent(context.WithoutCancel(ctx), log, e)
+	}
+	return d, nil
+}
+
+// plugin is multinet for one request. Of the daemon's own environment plugins
+// see nothing (S28).
+func (d *daemon) plugin(ctx context.Context, stdout io.Writer) *multinet.Plugin {
+	adding := false // a DEL that comes after an ADD undoes one
+	return &multinet.Plugin{
+		Process: program.Process{
+			Exec: d.exec, Env: append([]string{"PATH=" + d.path}, thick.Trace(ctx)...), Stdout: stdout,
+			Root: d.conf.ChrootDir, InterfaceNames: d.interfaceNames,
+		},
+		Observer: func(e delegate.Event) {
+			d.metrics.delegate(e)
+			switch e.Command {
+			case "ADD":
+				adding = true
+			case "DEL":
+				if adding {
+					d.metrics.undone.Inc()
+				}
+			}
+		},
+		UndoTimeout: undoTimeout,
+	}
+}
+
+// attachments lists what is recorded of a container, or of all.
+func (d *daemon) attachments(_ context.Context, container string) ([]thick.Attachment, error) {
+	var all []thick.Attachment
+	var errs []error
+	for r, err := range (&lifecycle.Manager{Dir: d.stateDir}).Records() {
+		switch {
+		case err != nil && r.Key == scratch.Key{}:
+			errs = append(errs, err)
+		case container != "" && r.Key.ContainerID != container:
+		case err != nil:
+			all = append(all, thick.Attachment{ContainerID: r.Key.ContainerID, IfName: r.Key.IfName, Network: r.Key.Network, State: "damaged"})
+		default:
+			for _, a := range r.Attached {
+				state := string(r.State)
+				if r.State == scratch.Added && a.Result == nil {
+					state = "incomplete" // an interrupted hot-plug
+				}
+				all = append(all, thick.Attachment{ContainerID: a.ContainerID, IfName: a.IfName, Network: a.Network.Name(), State: state, Result: a.Result})
+			}
+		}
+	}
+	return all, errors.Join(errs...)
+}
+
+// writable fails when nothing can be written to dir, or to where it would be
+// made.
+func writable(dir string) error {
+	err := unix.Access(dir, unix.W_OK|unix.X_OK)
+	for errors.Is(err, fs.ErrNotExist) && dir != "/" {
+		dir = filepath.Dir(dir)
+		err = unix.Access(dir, unix.W_OK|unix.X_OK)
+	}
+	if err != nil {
+		return &fs.PathError{Op: "write to", Path: dir, Err: err}
+	}
+	return nil
+}
+
+// serve serves l until ctx ends and all is done or undone. It tells notify
+// when the daemon is ready, and when it stops.
+func (d *daemon) serve(ctx context.Context, l net.Listener, notify func(state string)) error {
+	if d.conf.MetricsAddress != "" {
+		stop, err := d.serveMetrics(ctx)
+		if err != nil {
+			return errors.Join(err, l.Close())
+		}
+		defer stop()
+	}
+	for _, key := range d.conf.ignored {
+		d.log.LogAttrs(ctx, slog.LevelWarn, "configuration key without effect", slog.String("key", key))
+	}
+	d.log.LogAttrs(ctx, slog.LevelInfo, "listening", slog.String("socket", l.Addr().String()), slog.String("root", cmp.Or(d.conf.ChrootDir, "/")),
+		slog.String("records", d.stateDir), slog.String("version", d.server.Version))
+	go func() {
+		if d.waitReady(ctx) {
+			d.log.LogAttrs(ctx, slog.LevelInfo, "ready")
+			notify("READY=1")
+		}
+	}()
+	stopping := context.AfterFunc(ctx, func() {
+		d.log.LogAttrs(ctx, slog.LevelInfo, "draining")
+		notify("STOPPING=1")
+	})
+	defer stopping()
+	err := d.server.Serve(ctx, l)
+	d.log.LogAttrs(ctx, slog.LevelInfo, "ended")
+	return err
+}
+
+// waitReady waits until an ADD would be served, and reports whether that was
+// before ctx ended.
+func (d *daemon) waitReady(ctx context.Context) bool {
+	poll := time.NewTicker(50 * time.Millisecond)
+	defer poll.Stop()
+	for {
+		if ctx.Err() != nil {
+			return false
+		}
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, wire.PathReady, nil)
+		if err != nil {
+			return false
+		}
+		w := &answer{}
+		d.server.HTTP().ServeHTTP(w, r)
+		if w.status == http.StatusOK {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+		case <-poll.C:
+		}
+	}
+}
+
+// An answer is the status of one to a request that came by no connection.
+type answer struct {
+	header http.Header
+	status int
+}
+
+func (a *answer) Header() http.Header {
+	if a.header == nil {
+		a.header = make(http.Header)
+	}
+	return a.header
+}
+
+func (a *answer) WriteHeader(status int) { a.status = cmp.Or(a.status, status) }
+
+func (a *answer) Write(p []byte) (int, error) {
+	a.WriteHeader(http.StatusOK)
+	return len(p), nil
+}
+
+// serveMetrics serves the metrics over TCP until stop is called.
+func (d *daemon) serveMetrics(ctx context.Context) (stop func(), err error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", d.conf.MetricsAddress)
+	if err != nil {
+		return nil, fmt.Errorf("metrics: %w", err)
+	}
+	d.log.LogAttrs(ctx, slog.LevelInfo, "serving metrics", slog.String("address", l.Addr().String()))
+	s := &http.Server{Handler: d.server.Other, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: 30 * time.Second}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			d.log.LogAttrs(ctx, slog.LevelError, "metrics", slog.Any("error", err))
+		}
+	}()
+	return func() { _ = s.Close(); <-ended }, nil
+}

@@ -1,0 +1,418 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/thick"
+	"github.com/metacni/metacni/delegate/thick/shim"
+	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/status"
+)
+
+// A world is a daemon that runs in this process, and a shim.
+type world struct {
+	*daemon
+	fake    *delegatetest.Exec
+	dir     string
+	client  *shim.Client
+	printed bytes.Buffer
+	logged  *journal
+	stop    func() error // ends the daemon and returns its error
+	states  chan string  // told to the service manager
+	seen    int          // calls that trace has returned
+}
+
+// A journal is a log that is read while it is written.
+type journal struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(p)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.String()
+}
+
+// newWorld makes a daemon with more keys in its file, which is started by
+// start.
+func newWorld(t *testing.T, keys string) *world {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "x") //nolint:usetesting // that of t is too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	file := filepath.Join(dir, "daemon.json")
+	text := fmt.Sprintf(`{"socketDir":%q,"queueDir":%q,"cniDir":%q,"logFormat":"json"%s}`,
+		dir+"/run", dir+"/queue", dir+"/state", keys)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	conf, err := readConfig(nil, file, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{dir: dir, logged: &journal{}, states: make(chan string, 2)}
+	w.daemon, err = newDaemon(t.Context(), conf, "/daemon/bin", "v0", newLogger(w.logged, conf))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.fake = &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
+		"bridge":  delegatetest.Result(result("10.9.0.2/24")),
+		"macvlan": delegatetest.Result(result("10.9.1.2/24")),
+		"full":    delegatetest.FailOn("ADD", 107, "no free device", delegatetest.Result(nil)),
+	}}
+	w.exec, w.interfaceNames = w.fake, func(string) ([]string, error) { return nil, nil }
+	w.client = &shim.Client{
+		Socket: filepath.Join(dir, "run", wire.SocketName), Stdout: &w.printed, Queue: conf.QueueDir,
+		Env: []string{"TRACEPARENT=00-1-2-01", "SECRET=hunter2hunter2", "CNI_PATH=/opt/other/bin"},
+	}
+	return w
+}
+
+// start starts the daemon, and returns once it is ready.
+func (w *world) start(t *testing.T) *world {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	l, err := listen(ctx, w.conf.SocketDir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- w.serve(ctx, l, func(state string) { w.states <- state }) }()
+	w.stop = sync.OnceValue(func() error { cancel(); return <-ended })
+	t.Cleanup(func() {
+		if err := w.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	if got := <-w.states; got != "READY=1" {
+		t.Fatalf("the service manager is told %s", got)
+	}
+	return w
+}
+
+func result(cidr string) *types100.Result {
+	ip, network, err := net.ParseCIDR(cidr)
+	if err != nil {
+		panic(err)
+	}
+	network.IP = ip
+	return &types100.Result{CNIVersion: "1.1.0", IPs: []*types100.IPConfig{{Address: *network}}}
+}
+
+// args are those of a command for eth0 of the container c1.
+func (w *world) args(conf string) *skel.CmdArgs {
+	return &skel.CmdArgs{
+		ContainerID: "c1", Netns: filepath.Join(w.dir, "netns"), IfName: "eth0", Path: "/opt/other/bin",
+		Args: "IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=pod-1;", StdinData: []byte(conf),
+	}
+}
+
+// conf is a runtime's configuration with more keys.
+func conf(keys string) string {
+	return `{"cniVersion":"1.1.0","name":"multi","type":"multinet-shim","cniDir":"/of/the/runtime",` + keys + `}`
+}
+
+const bridge = `"delegates":[{"type":"bridge","password":"hunter2hunter2"}]`
+
+// run has the shim run a command with more keys in the configuration.
+func (w *world) run(t *testing.T, command, keys string) error {
+	t.Helper()
+	do := w.client.Funcs(t.Context())
+	f := map[string]func(*skel.CmdArgs) error{"ADD": do.Add, "CHECK": do.Check, "DEL": do.Del, "GC": do.GC, "STATUS": do.Status}[command]
+	return f(w.args(conf(keys)))
+}
+
+func (w *world) mustRun(t *testing.T, command, keys string) {
+	t.Helper()
+	if err := w.run(t, command, keys); err != nil {
+		t.Fatalf("%s: %v", command, err)
+	}
+}
+
+// trace is what plugins were called for since the last trace.
+func (w *world) wantTrace(t *testing.T, want ...string) {
+	t.Helper()
+	got := w.fake.Trace()[w.seen:]
+	w.seen += len(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
+// get returns what the daemon answers to a GET.
+func (w *world) get(t *testing.T, path string) (int, string) {
+	t.Helper()
+	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", w.client.Socket)
+	}}}
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://daemon"+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := c.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Body.Close()
+	body, err := io.ReadAll(a.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a.StatusCode, string(body)
+}
+
+// The life of a container, from the shim to the plugins and back; what is
+// plugged in meanwhile is covered by its DEL (D16).
+func TestD16Life(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "").start(t)
+	w.mustRun(t, "STATUS", bridge)
+	w.mustRun(t, "ADD", bridge)
+	if got := w.printed.String(); !strings.Contains(got, "10.9.0.2/24") {
+		t.Errorf("printed %s", got)
+	}
+	w.mustRun(t, "CHECK", bridge)
+	w.wantTrace(t, "STATUS bridge", "ADD bridge eth0", "CHECK bridge eth0")
+
+	hot := w.args(`{"name":"green","type":"macvlan","capabilities":{"ips":true}}`)
+	hot.IfName = "hot0"
+	r, err := w.client.Delegate(t.Context(), "ADD", hot, &wire.Attributes{IPs: []string{"10.9.1.7/24"}})
+	if err != nil || !strings.Contains(fmt.Sprint(r), "10.9.1.2") {
+		t.Fatalf("plugged %v: %v", r, err)
+	}
+	calls := w.fake.Calls()
+	if got := string(calls[len(calls)-1].Stdin); !strings.Contains(got, `"ips":["10.9.1.7/24"]`) {
+		t.Errorf("the plugin was given %s", got)
+	}
+	if _, err := w.client.Delegate(t.Context(), "CHECK", hot, nil); err != nil {
+		t.Error(err)
+	}
+	w.mustRun(t, "CHECK", bridge)
+	w.wantTrace(t, "ADD macvlan hot0", "CHECK macvlan hot0", "CHECK bridge eth0", "CHECK macvlan hot0")
+
+	var list []thick.Attachment
+	code, body := w.get(t, "/delegate?container=c1")
+	if err := json.Unmarshal([]byte(body), &list); err != nil || code != 200 || len(list) != 2 || list[1].IfName != "hot0" || list[1].Network != "green" || list[1].State != "added" {
+		t.Errorf("attachments: %d %s: %v", code, body, err)
+	}
+	if strings.Contains(body, "hunter2") {
+		t.Errorf("attachments tell of secrets: %s", body)
+	}
+
+	w.mustRun(t, "GC", bridge+`,"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]`)
+	w.seen = len(w.fake.Trace())
+	w.mustRun(t, "DEL", bridge)
+	w.wantTrace(t, "DEL macvlan hot0", "DEL bridge eth0")
+	w.mustRun(t, "DEL", bridge)
+	w.clean(t)
+	if err := w.stop(); err != nil {
+		t.Error(err)
+	}
+	if got := <-w.states; got != "STOPPING=1" {
+		t.Errorf("the service manager is told %s", got)
+	}
+}
+
+// clean fails unless nothing is left.
+func (w *world) clean(t *testing.T) {
+	t.Helper()
+	if live := w.fake.Live(); len(live) > 0 {
+		t.Errorf("left: %q", live)
+	}
+	if files, _ := filepath.Glob(w.dir + "/state/*/*"); len(files) > 0 {
+		t.Errorf("left: %q", files)
+	}
+}
+
+// The file's keys replace those of each request (S12), but for a network that
+// is plugged in.
+func TestS12Override(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `,"binDir":"/from/file","delegates":[{"type":"macvlan"}],"cniVersion":"0.3.1","name":"other","type":"other"`).start(t)
+	w.mustRun(t, "ADD", bridge)
+	w.wantTrace(t, "ADD macvlan eth0")
+	call := w.fake.Calls()[0]
+	if call.Path != "/from/file:/opt/other/bin" || !strings.Contains(string(call.Stdin), `"cniVersion":"1.1.0"`) || !strings.Contains(string(call.Stdin), `"name":"multi"`) {
+		t.Errorf("call %+v %s", call, call.Stdin)
+	}
+	if _, err := os.Stat(w.dir + "/state/c1"); err != nil {
+		t.Errorf("the records are not where the file says: %v", err)
+	}
+	w.mustRun(t, "DEL", bridge)
+	w.clean(t)
+}
+
+// Plugins see PATH, what CNI says and the trace of the request, and nothing of
+// the daemon's environment nor the shim's (S28, D44).
+func TestS28Environment(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "").start(t)
+	w.mustRun(t, "ADD", bridge)
+	w.mustRun(t, "DEL", bridge)
+	for _, c := range w.fake.Calls() {
+		var names []string
+		for _, kv := range c.Env {
+			name, _, _ := strings.Cut(kv, "=")
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		want := []string{"CNI_ARGS", "CNI_COMMAND", "CNI_CONTAINERID", "CNI_IFNAME", "CNI_NETNS", "CNI_PATH", "PATH", "TRACEPARENT"}
+		if diff := cmp.Diff(want, names); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c, diff)
+		}
+		if !slices.Contains(c.Env, "PATH=/daemon/bin") || !slices.Contains(c.Env, "TRACEPARENT=00-1-2-01") {
+			t.Errorf("%s: %q", c, c.Env)
+		}
+	}
+}
+
+// A delegate's code reaches the runtime through the socket (G5, D77).
+func TestG5Codes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "").start(t)
+	err := w.run(t, "ADD", `"delegates":[{"type":"bridge"},{"type":"full","password":"hunter2hunter2"}]`)
+	var said *types.Error
+	if !errors.As(err, &said) || said.Code != 107 || !strings.Contains(said.Error(), "no free device") || strings.Contains(said.Error(), "hunter2") {
+		t.Errorf("err = %v", err)
+	}
+	w.wantTrace(t, "ADD bridge eth0", "ADD full net1", "DEL full net1", "DEL bridge eth0")
+	for command, code := range map[string]uint{"CHECK": 7, "GC": 7} {
+		if err := w.run(t, command, bridge); status.Code(err) != code {
+			t.Errorf("%s: code %d: %v", command, status.Code(err), err)
+		}
+	}
+	w.clean(t)
+	if got := w.metric(t, "multinetd_delegate_undos_total"); got != 2 {
+		t.Errorf("%v undos", got)
+	}
+}
+
+// A DEL that came while there was no daemon is done before the next one is
+// ready (S20).
+func TestS20QueuedWhileAway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "").start(t)
+	w.mustRun(t, "ADD", bridge)
+	if err := w.stop(); err != nil {
+		t.Fatal(err)
+	}
+	<-w.states
+	w.mustRun(t, "DEL", bridge)
+	w.wantTrace(t, "ADD bridge eth0")
+
+	next := newWorld(t, "")
+	next.fake, next.exec, next.seen = w.fake, w.fake, w.seen
+	next.conf.SocketDir, next.stateDir, next.dir, next.client = w.conf.SocketDir, w.stateDir, w.dir, w.client
+	next.server.Queue, next.server.Override = w.conf.QueueDir, w.conf.override
+	next.start(t)
+	next.wantTrace(t, "DEL bridge eth0")
+	next.clean(t)
+	if log := next.logged.String(); !strings.Contains(log, `"replayed":true`) {
+		t.Errorf("log:\n%s", log)
+	}
+}
+
+// The records' directory that cannot be written to, and a metrics address that
+// cannot be had.
+func TestNotReady(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "").start(t)
+	if code, _ := w.get(t, "/readyz"); code != 200 {
+		t.Errorf("/readyz: %d", code)
+	}
+	if err := writable("/proc/version/state"); err == nil {
+		t.Error("a directory below a file is writable")
+	}
+	if err := writable(filepath.Join(t.TempDir(), "a", "b")); err != nil {
+		t.Error(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	taken := newWorld(t, fmt.Sprintf(`,"metricsAddress":%q`, l.Addr()))
+	sock, err := listen(t.Context(), taken.conf.SocketDir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := taken.serve(t.Context(), sock, func(string) {}); err == nil || !strings.Contains(err.Error(), "metrics") {
+		t.Errorf("err = %v", err)
+	}
+}
+
+// Whatever is wrong with the command line or the file ends the daemon at once.
+func TestS25Run(t *testing.T) {
+	t.Parallel()
+	bad := filepath.Join(t.TempDir(), "bad.json")
+	if err := os.WriteFile(bad, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"--config", bad}, {"--config", "/absent"}, {"--what"}, {"--socket-dir", "x"}} {
+		if err := run(t.Context(), args, "/absent", nil, io.Discard, io.Discard); err == nil {
+			t.Errorf("%q: no error", args)
+		}
+	}
+	var out bytes.Buffer
+	if err := run(t.Context(), []string{"--version"}, "/absent", nil, &out, io.Discard); err != nil || !strings.HasPrefix(out.String(), "multinetd ") {
+		t.Errorf("%v: %s", err, out.String())
+	}
+	if err := run(t.Context(), []string{"--help"}, "/absent", nil, &out, io.Discard); err != nil || !strings.Contains(out.String(), "-socket-dir") {
+		t.Errorf("%v: %s", err, out.String())
+	}
+}
+
+func TestNotify(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("", "x") //nolint:usetesting // that of t is too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: dir + "/s", Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := notify(dir+"/s", "READY=1"); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 100)
+	if n, err := c.Read(b); err != nil || string(b[:n]) != "READY=1" {
+		t.Errorf("%q, %v", b[:n], err)
+	}
+	if err := notify("", "READY=1"); err != nil {
+		t.Error(err)
+	}
+	if err := notify(dir+"/absent", "READY=1"); err == nil {
+		t.Error("nobody was told, and no error")
+	}
+}

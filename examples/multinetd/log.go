@@ -1,0 +1,212 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/thick"
+	"github.com/metacni/metacni/status"
+)
+
+// newLogger logs to w.
+func newLogger(w io.Writer, c *config) *slog.Logger {
+	o := &slog.HandlerOptions{Level: slog.Level(c.LogLevel)}
+	if c.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(w, o))
+	}
+	return slog.New(slog.NewTextHandler(w, o))
+}
+
+// logEvent writes the one line that each request gets. Runtimes ask for STATUS
+// all the time: that it is well is for who debugs.
+func logEvent(ctx context.Context, log *slog.Logger, e thick.Event) {
+	level := slog.LevelInfo
+	switch {
+	case e.Err != nil:
+		level = slog.LevelWarn
+	case e.Command == "STATUS":
+		level = slog.LevelDebug
+	}
+	attrs := []slog.Attr{slog.String("command", e.Command), slog.String("path", e.Path)}
+	for _, s := range []struct{ key, value string }{
+		{"container", e.ContainerID},
+		{"ifname", e.IfName},
+		{"network", e.Network},
+		{"pod_namespace", arg(e.Args, "K8S_POD_NAMESPACE")},
+		{"pod", arg(e.Args, "K8S_POD_NAME")},
+	} {
+		if s.value != "" {
+			attrs = append(attrs, slog.String(s.key, s.value))
+		}
+	}
+	attrs = append(attrs, slog.Duration("duration", e.Duration), slog.Duration("queued", e.Queued), slog.Int("status", e.Status))
+	if e.Replayed {
+		attrs = append(attrs, slog.Bool("replayed", true))
+	}
+	if e.Err != nil {
+		attrs = append(attrs, slog.Uint64("code", uint64(status.Code(e.Err))), slog.String("error", e.Err.Error()), slog.Int("uid", e.UID))
+	}
+	log.LogAttrs(ctx, level, "request", attrs...)
+}
+
+// arg is the value of a key of CNI_ARGS.
+func arg(args, key string) string {
+	for part := range strings.SplitSeq(args, ";") {
+		if k, v, _ := strings.Cut(part, "="); k == key {
+			return v
+		}
+	}
+	return ""
+}
+
+const (
+	maxLine  = 1 << 10 // bytes of a line of a plugin's stderr that are logged
+	maxLines = 64      // of one run of a plugin
+)
+
+// An executor runs plugins, and logs what they write to stderr.
+type executor struct {
+	delegate.Process
+	log *slog.Logger
+}
+
+// ExecPlugin runs a plugin as [delegate.Process.ExecPlugin] does.
+func (x *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	attrs := []any{slog.String("plugin", filepath.Base(path))}
+	for _, kv := range environ {
+		switch key, value, _ := strings.Cut(kv, "="); key {
+		case "CNI_COMMAND":
+			attrs = append(attrs, slog.String("command", value))
+		case "CNI_CONTAINERID":
+			attrs = append(attrs, slog.String("container", value))
+		case "CNI_IFNAME":
+			attrs = append(attrs, slog.String("ifname", value))
+		}
+	}
+	lines := &lineWriter{ctx: ctx, log: x.log.With(attrs...), stdin: stdin}
+	defer lines.end()
+	p := x.Process
+	p.Stderr = lines
+	return p.ExecPlugin(ctx, path, stdin, environ)
+}
+
+// A lineWriter logs lines, so many and so much of each, without what was in
+// stdin: plugins have been seen to print their configuration.
+type lineWriter struct {
+	ctx   context.Context //nolint:containedctx // that of the call it is for
+	log   *slog.Logger
+	stdin []byte
+
+	mu      sync.Mutex // guards what follows: a plugin's child may still write
+	hide    *strings.Replacer
+	longest int // string that hide hides
+	line    []byte
+	lines   int // -1 when nothing more is logged
+}
+
+func (w *lineWriter) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.hide == nil {
+		w.hide, w.longest = hider(w.stdin)
+	}
+	most := maxLine + w.longest
+	for rest := p; len(rest) > 0 && w.lines >= 0; {
+		line, after, whole := bytes.Cut(rest, []byte("\n"))
+		w.line = append(w.line, line[:min(len(line), most-len(w.line))]...)
+		if whole {
+			w.flush()
+		}
+		rest = after
+	}
+	return len(p), nil
+}
+
+// end logs a line that has not ended, and nothing after that.
+func (w *lineWriter) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.lines >= 0 {
+		w.flush()
+	}
+	w.lines = -1
+}
+
+// flush logs the line there is. w.mu is held.
+func (w *lineWriter) flush() {
+	text := string(bytes.TrimSpace(w.line))
+	cut := len(w.line) == maxLine+w.longest
+	w.line = w.line[:0]
+	if text == "" {
+		return
+	}
+	if w.lines == maxLines {
+		w.log.LogAttrs(w.ctx, slog.LevelWarn, "plugin writes more than is logged", slog.Int("lines", maxLines))
+		w.lines = -1
+		return
+	}
+	w.lines++
+	text = w.hide.Replace(text)
+	if cut { // its end may be the beginning of what is to be hidden
+		text = text[:max(0, len(text)-w.longest)]
+	}
+	if cut || len(text) > maxLine {
+		text = strings.ToValidUTF8(text[:min(len(text), maxLine)], "") + "..."
+	}
+	w.log.LogAttrs(w.ctx, slog.LevelInfo, "plugin's stderr", slog.String("text", text))
+}
+
+// minSecret is how long a string is that is worth hiding: without those that
+// are shorter there would be nothing left to read.
+const minSecret = 6
+
+// hider returns what replaces the strings of the configuration stdin, but for
+// those that say which it is, and the length of the longest.
+func hider(stdin []byte) (hide *strings.Replacer, longest int) {
+	var conf any
+	_ = json.Unmarshal(stdin, &conf) // of what is not JSON nothing is known
+	var secrets []string
+	var walk func(v any)
+	walk = func(v any) {
+		switch v := v.(type) {
+		case string:
+			for line := range strings.Lines(v) {
+				if line = strings.TrimSpace(line); len(line) >= minSecret {
+					quoted := fmt.Sprintf("%q", line)
+					secrets = append(secrets, line, quoted[1:len(quoted)-1])
+				}
+			}
+		case []any:
+			for _, item := range v {
+				walk(item)
+			}
+		case map[string]any:
+			for key, item := range v {
+				switch key {
+				case "name", "type", "cniVersion", "prevResult":
+				default:
+					walk(item)
+				}
+			}
+		}
+	}
+	walk(conf)
+	// The longer first: they may hold the shorter.
+	slices.SortFunc(secrets, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
+	var pairs []string
+	for _, s := range slices.Compact(secrets) {
+		pairs = append(pairs, s, "(hidden)")
+		longest = max(longest, len(s))
+	}
+	return strings.NewReplacer(pairs...), longest
+}

@@ -1,0 +1,107 @@
+// Multinetd is multinet as a daemon: the runtime runs examples/multinet-shim,
+// which hands each command over to it on a unix socket.
+//
+// The plugin is in examples/internal/multinet, and what makes a daemon of it in
+// package thick. Here is how it is configured (config.go), put together
+// (daemon.go), and watched (log.go, metrics.go).
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/metacni/metacni/delegate/thick"
+	"github.com/metacni/metacni/delegate/thick/wire"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // the second signal does what signals do
+	// A client that has gone is an error to undo an ADD for, not our end.
+	signal.Ignore(syscall.SIGPIPE)
+	if err := run(ctx, os.Args[1:], defaultFile, os.Environ(), os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "multinetd:", err)
+		os.Exit(1)
+	}
+}
+
+// run is the daemon until ctx ends.
+func run(ctx context.Context, args []string, defaultFile string, environ []string, stdout, stderr io.Writer) error {
+	conf, err := readConfig(args, defaultFile, stdout)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return nil
+	case err != nil:
+		return err
+	case conf.version:
+		_, err := fmt.Fprintln(stdout, "multinetd", buildVersion())
+		return err
+	}
+	log := newLogger(stderr, conf)
+	d, err := newDaemon(ctx, conf, variable(environ, "PATH"), buildVersion(), log)
+	if err != nil {
+		return err
+	}
+	l, err := listen(ctx, conf.SocketDir, environ)
+	if err != nil {
+		return err
+	}
+	manager := variable(environ, "NOTIFY_SOCKET")
+	return d.serve(ctx, l, func(state string) {
+		if err := notify(manager, state); err != nil {
+			log.WarnContext(ctx, "service manager", "error", err)
+		}
+	})
+}
+
+// listen takes the socket that a service manager has opened, or opens one in
+// dir once the daemon before this one has left it.
+func listen(ctx context.Context, dir string, environ []string) (net.Listener, error) {
+	l, err := thick.Activated(environ)
+	if l != nil || err != nil {
+		return l, err
+	}
+	return thick.Listen(ctx, filepath.Join(dir, wire.SocketName))
+}
+
+// notify tells the service manager at socket of a state, if there is one: see
+// sd_notify(3).
+func notify(socket, state string) error {
+	if socket == "" {
+		return nil
+	}
+	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: socket, Net: "unixgram"})
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(c, state)
+	return errors.Join(err, c.Close())
+}
+
+// variable is the value of a variable in environ.
+func variable(environ []string, key string) string {
+	for _, kv := range environ {
+		if len(kv) > len(key) && kv[:len(key)+1] == key+"=" {
+			return kv[len(key)+1:]
+		}
+	}
+	return ""
+}
+
+// buildVersion is the version of the module that was built.
+func buildVersion() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
+}

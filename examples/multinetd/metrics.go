@@ -1,0 +1,175 @@
+package main
+
+import (
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/thick"
+	"github.com/metacni/metacni/delegate/thick/wire"
+)
+
+// maxTypes bounds the types of plugins that have a label of their own: they
+// come from configurations, which may come from anywhere.
+const maxTypes = 32
+
+// other is the label of what has none of its own.
+const other = "other"
+
+// metrics counts what the daemon does, in a registry of its own.
+type metrics struct {
+	registry *prometheus.Registry
+
+	requests         *prometheus.CounterVec // handler, code, method
+	multus           *prometheus.CounterVec // the same under Multus's name, or nil
+	duration         *prometheus.HistogramVec
+	refused          prometheus.Counter
+	delegates        *prometheus.CounterVec
+	delegateDuration *prometheus.HistogramVec
+	undone           prometheus.Counter
+
+	mu    sync.Mutex
+	types []string // that have a label; guarded by mu
+}
+
+// newMetrics makes the metrics. stats says how busy the server is.
+func newMetrics(multusNames bool, stats func() thick.Stats) *metrics {
+	seconds := []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}
+	requestLabels := []string{"handler", "code", "method"}
+	m := &metrics{
+		registry: prometheus.NewRegistry(),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "multinetd_requests_total", Help: "Requests for an operation.",
+		}, requestLabels),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "multinetd_operation_duration_seconds", Help: "From a request's arrival to its answer.", Buckets: seconds,
+		}, []string{"command", "outcome"}),
+		refused: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "multinetd_peers_refused_total", Help: "Requests of users who may not connect.",
+		}),
+		delegates: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "multinetd_delegate_executions_total", Help: "Plugins run.",
+		}, []string{"type", "command", "outcome"}),
+		delegateDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "multinetd_delegate_duration_seconds", Help: "How long plugins ran.", Buckets: seconds,
+		}, []string{"type", "command"}),
+		undone: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "multinetd_delegate_undos_total", Help: "DELs of plugins that undid an ADD.",
+		}),
+	}
+	m.registry.MustRegister(m.requests, m.duration, m.refused, m.delegates, m.delegateDuration, m.undone, load(stats),
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if multusNames {
+		m.multus = prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "multus_server_request_total", Help: "Requests for an operation.",
+		}, requestLabels)
+		m.registry.MustRegister(m.multus)
+	}
+	return m
+}
+
+// handler serves the metrics as text.
+func (m *metrics) handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+}
+
+// request counts a request.
+func (m *metrics) request(e thick.Event) {
+	handler := other
+	if e.Path == wire.PathCNI || e.Path == wire.PathDelegate {
+		handler = e.Path
+	}
+	if e.Status == http.StatusForbidden {
+		m.refused.Inc()
+	}
+	command := commandLabel(e.Command)
+	m.duration.WithLabelValues(command, outcome(e.Status)).Observe(e.Duration.Seconds())
+	if e.Replayed {
+		return // of which there was no request
+	}
+	labels := []string{handler, strconv.Itoa(e.Status), "post"}
+	m.requests.WithLabelValues(labels...).Inc()
+	if m.multus != nil {
+		m.multus.WithLabelValues(labels...).Inc()
+	}
+}
+
+// delegate counts an invocation of a plugin.
+func (m *metrics) delegate(e delegate.Event) {
+	plugin, command, how := m.typeLabel(e.Plugin), commandLabel(e.Command), "ok"
+	if e.Err != nil {
+		how = "failed"
+	}
+	m.delegates.WithLabelValues(plugin, command, how).Inc()
+	m.delegateDuration.WithLabelValues(plugin, command).Observe(e.Duration.Seconds())
+}
+
+// outcome is what an HTTP status means for an operation.
+func outcome(status int) string {
+	switch {
+	case status == http.StatusOK:
+		return "ok"
+	case status == http.StatusServiceUnavailable:
+		return "busy"
+	case status >= 400 && status < 499:
+		return "refused"
+	}
+	return "failed" // or nobody was there to receive it
+}
+
+func commandLabel(command string) string {
+	if slices.Contains([]string{"ADD", "CHECK", "DEL", "GC", "STATUS"}, command) {
+		return command
+	}
+	return other
+}
+
+// typeLabel is the label of a plugin's type: its own for the first so many that
+// look like one.
+func (m *metrics) typeLabel(plugin string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case slices.Contains(m.types, plugin):
+		return plugin
+	case len(m.types) == maxTypes, !isType(plugin):
+		return other
+	}
+	m.types = append(m.types, plugin)
+	return plugin
+}
+
+func isType(plugin string) bool {
+	ok, _ := regexp.MatchString(`^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$`, plugin) // the pattern is right
+	return ok
+}
+
+// load collects how busy a server is.
+type load func() thick.Stats
+
+func (load) inFlight() *prometheus.Desc {
+	return prometheus.NewDesc("multinetd_operations_in_flight", "Operations that run.", []string{"lane"}, nil)
+}
+
+func (load) queued() *prometheus.Desc {
+	return prometheus.NewDesc("multinetd_operations_queued", "Operations that wait for their container or their turn.", []string{"lane"}, nil)
+}
+
+// Describe sends what Collect collects.
+func (l load) Describe(ch chan<- *prometheus.Desc) { ch <- l.inFlight(); ch <- l.queued() }
+
+// Collect sends the load of each lane.
+func (l load) Collect(ch chan<- prometheus.Metric) {
+	now := l()
+	for lane, on := range map[string]thick.Load{"add": now.Add, "del": now.Del, "status": now.Status} {
+		ch <- prometheus.MustNewConstMetric(l.inFlight(), prometheus.GaugeValue, float64(on.InFlight), lane)
+		ch <- prometheus.MustNewConstMetric(l.queued(), prometheus.GaugeValue, float64(on.Queued), lane)
+	}
+}

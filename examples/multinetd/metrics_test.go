@@ -1,0 +1,106 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/thick"
+)
+
+// series reads metrics as they are served: values by name and labels.
+func series(t *testing.T, text string) map[string]float64 {
+	t.Helper()
+	all := make(map[string]float64)
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		i := strings.LastIndexByte(line, ' ')
+		value, err := strconv.ParseFloat(line[i+1:], 64)
+		if i < 0 || err != nil {
+			t.Fatalf("not a metric: %q: %v", line, err)
+		}
+		all[line[:i]] = value
+	}
+	return all
+}
+
+func (w *world) metric(t *testing.T, name string) float64 {
+	t.Helper()
+	code, text := w.get(t, "/metrics")
+	value, ok := series(t, text)[name]
+	if code != 200 || !ok {
+		t.Fatalf("%s is not among the metrics: %d\n%s", name, code, text)
+	}
+	return value
+}
+
+// Requests, operations and plugins are counted (S10).
+func TestS10Metrics(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `,"multusMetrics":true,"metricsAddress":"127.0.0.1:0"`).start(t)
+	w.mustRun(t, "ADD", bridge)
+	w.mustRun(t, "DEL", bridge)
+	if err := w.run(t, "ADD", `"delegates":[{"type":"full"}]`); err == nil {
+		t.Error("no error")
+	}
+	if err := w.run(t, "ADD", `"delegates":5`); err == nil {
+		t.Error("no error")
+	}
+	_, _ = w.get(t, "/delegate")
+	_, text := w.get(t, "/metrics")
+	got := series(t, text)
+	for name, want := range map[string]float64{
+		`multinetd_requests_total{code="200",handler="/cni",method="post"}`:                 2,
+		`multinetd_requests_total{code="500",handler="/cni",method="post"}`:                 2,
+		`multus_server_request_total{code="200",handler="/cni",method="post"}`:              2,
+		`multinetd_operation_duration_seconds_count{command="ADD",outcome="ok"}`:            1,
+		`multinetd_operation_duration_seconds_count{command="ADD",outcome="failed"}`:        2,
+		`multinetd_operation_duration_seconds_bucket{command="DEL",outcome="ok",le="+Inf"}`: 1,
+		`multinetd_delegate_executions_total{command="ADD",outcome="ok",type="bridge"}`:     1,
+		`multinetd_delegate_executions_total{command="ADD",outcome="failed",type="full"}`:   1,
+		`multinetd_delegate_executions_total{command="DEL",outcome="ok",type="full"}`:       1,
+		`multinetd_delegate_duration_seconds_count{command="DEL",type="bridge"}`:            1,
+		`multinetd_delegate_undos_total`:                                                    1,
+		`multinetd_peers_refused_total`:                                                     0,
+		`multinetd_operations_in_flight{lane="add"}`:                                        0,
+		`multinetd_operations_queued{lane="del"}`:                                           0,
+	} {
+		if value, ok := got[name]; !ok || value != want {
+			t.Errorf("%s is %v (%t), want %v", name, value, ok, want)
+		}
+	}
+	for _, name := range []string{"go_goroutines", "process_open_fds"} {
+		if got[name] == 0 {
+			t.Errorf("no %s", name)
+		}
+	}
+	if log := w.logged.String(); !strings.Contains(log, "serving metrics") {
+		t.Errorf("no metrics over TCP:\n%s", log)
+	}
+}
+
+// Whatever comes from outside, the number of series is bounded.
+func TestLabelsAreBounded(t *testing.T) {
+	t.Parallel()
+	m := newMetrics(false, func() thick.Stats { return thick.Stats{} })
+	for i := range 1000 {
+		m.delegate(delegate.Event{Plugin: fmt.Sprintf("p%d", i), Command: fmt.Sprintf("C%d", i)})
+		m.delegate(delegate.Event{Plugin: strings.Repeat("x", i+33), Command: "ADD"})
+		m.delegate(delegate.Event{Plugin: fmt.Sprintf("a/../%d\n", i), Command: "ADD"})
+		m.request(thick.Event{Path: fmt.Sprintf("/%d", i), Command: fmt.Sprintf("C%d", i), Status: 404})
+	}
+	families, err := m.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if n := len(f.GetMetric()); n > maxTypes+2 {
+			t.Errorf("%s has %d series", f.GetName(), n)
+		}
+	}
+}
