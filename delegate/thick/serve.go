@@ -31,9 +31,10 @@ const (
 // wait for what runs, for DrainTimeout, and to cancel and undo what is left.
 // DEL and GC are served until the end.
 //
-// When l has a method HandOver(context.Context) error it is called once nothing
-// is in flight any more, and l accepts until it returns: this lets a successor
-// take the socket's place before this server leaves it. What it returns is
+// When l has a method HandOver(context.Context) error, as a [Listener] has, it
+// is called once nothing is in flight any more: it lets a successor take the
+// socket's place before this server leaves it. Serve goes on until Accept has
+// returned what had connected by then, and failed. What HandOver returns is
 // logged.
 //
 // Serve fails at once when Handler is nil, when Override is not a JSON object,
@@ -90,41 +91,48 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		accepted <- err // it has ended, for those that ask later
 	}
 	stop()
-	return errors.Join(err, sv.drain(base, l, h, &conns, accepted, replayed, err == nil))
+	return errors.Join(err, sv.drain(base, l, h, &conns, accepted, replayed))
 }
 
 // drain ends the service of l by h, after all that was begun.
-func (sv *service) drain(ctx context.Context, l net.Listener, h *http.Server, conns *connections, accepted <-chan error, replayed <-chan struct{}, accepts bool) error {
+func (sv *service) drain(ctx context.Context, l net.Listener, h *http.Server, conns *connections, accepted <-chan error, replayed <-chan struct{}) error {
 	sv.flight.drain()
 	ended := sv.flight.settle(sv.drainTimeout(), sv.undoTimeout())
 	if ended {
 		<-replayed
 	}
-	if to, ok := l.(interface {
-		HandOver(ctx context.Context) error
-	}); ok && accepts {
-		limited, cancel := context.WithTimeout(ctx, handOverTimeout)
-		defer cancel()
-		if err := to.HandOver(limited); err != nil {
-			sv.log(ctx, slog.LevelWarn, "hand over", slog.Any("err", err))
-		}
-	}
-	// Not Shutdown yet: it would hang up on those that have connected and not
-	// said what they want.
-	_ = l.Close()
-	_ = <-accepted // that it is closed
+	sv.handOver(ctx, l, accepted)
+	// Not Shutdown: it would hang up on those that have connected and not said
+	// what they want.
 	if !conns.busy.wait(sv.undoTimeout()) && ended {
 		ended = sv.flight.settle(0, sv.undoTimeout())
 		conns.busy.wait(time.Second) // to take their answers
 	}
 	_ = h.Close()
-	if ended {
-		ended = conns.open.wait(sv.undoTimeout())
-	}
-	if !ended {
+	if !ended || !conns.open.wait(sv.undoTimeout()) {
 		return errors.New("thick: Serve: there are operations that do not end")
 	}
 	return nil
+}
+
+// handOver lets a successor take the place of l, closes l, and returns once
+// all that it accepted is being served.
+func (sv *service) handOver(ctx context.Context, l net.Listener, accepted <-chan error) {
+	if to, ok := l.(interface {
+		HandOver(ctx context.Context) error
+	}); ok {
+		limited, cancel := context.WithTimeout(ctx, handOverTimeout)
+		defer cancel()
+		if err := to.HandOver(limited); err != nil {
+			sv.log(ctx, slog.LevelWarn, "hand over", slog.Any("err", err))
+		}
+		// A listener that breaks its word is closed all the same.
+		defer time.AfterFunc(handOverTimeout, func() { _ = l.Close() }).Stop()
+	} else {
+		_ = l.Close()
+	}
+	_ = <-accepted // that there are no more
+	_ = l.Close()
 }
 
 // connections are those of an http.Server.

@@ -3,8 +3,11 @@ package thick
 import (
 	"context"
 	"log/slog"
+	"net/http"
 	"runtime"
 	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
 )
 
 // A command is one of the specification's that a daemon serves.
@@ -45,7 +48,10 @@ func (s *Server) service() *service {
 	s.once.Do(func() {
 		sv := &service{Server: s}
 		if s.Override != nil {
-			sv.override, sv.overrideErr = members(s.Override)
+			var err error
+			if sv.override, err = members(s.Override); err != nil {
+				sv.overrideErr = coded(http.StatusInternalServerError, types.ErrInvalidNetworkConfig, "the Override is %v", err)
+			}
 		}
 		places := s.maxQueued()
 		sv.add = newLane(s.maxInFlight(), places)

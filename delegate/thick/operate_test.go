@@ -1,0 +1,414 @@
+package thick
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	types020 "github.com/containernetworking/cni/pkg/types/020"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate/thick/wire"
+)
+
+func (f *fake) want(t *testing.T, lines ...string) {
+	t.Helper()
+	if d := cmp.Diff(lines, f.said()); d != "" {
+		t.Errorf("calls (-want +got):\n%s", d)
+	}
+}
+
+// idle checks that nothing is held any more.
+func (r *rig) idle() {
+	r.t.Helper()
+	synctest.Wait()
+	if s := r.Stats(); s != (Stats{}) {
+		r.t.Errorf("left: %+v", s)
+	}
+	sv := r.service()
+	sv.containers.mu.Lock()
+	defer sv.containers.mu.Unlock()
+	if n := len(sv.containers.m); n != 0 {
+		r.t.Errorf("%d containers are held", n)
+	}
+}
+
+// S16: an ADD is never answered with no result, and what cannot be answered is
+// undone.
+func TestS16Result(t *testing.T) {
+	t.Parallel()
+	var none *types100.Result
+	for name, tt := range map[string]struct {
+		result types.Result
+		want   string // the result, or else the error's text
+		code   uint
+	}{
+		"nil":             {nil, "there is none", 6},
+		"typed nil":       {none, "there is none", 6},
+		"unknown version": {&types100.Result{CNIVersion: "9.9.9"}, "no converter", 6},
+		"too long":        {&types100.Result{CNIVersion: "1.1.0", DNS: types.DNS{Domain: strings.Repeat("x", wire.MaxBody)}}, "more than 4194304 bytes", 6},
+		"without version": {&types100.Result{DNS: types.DNS{Domain: "d"}}, `{"cniVersion":"1.1.0","dns":{"domain":"d"}}`, 0},
+		"1.0.0":           {&types100.Result{CNIVersion: "1.0.0"}, `{"cniVersion":"1.1.0"}`, 0},
+		"0.2.0":           {&types020.Result{CNIVersion: "0.2.0", IP4: &types020.IPConfig{IP: cidr("10.1.0.5/24")}}, `{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.5/24"}]}`, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f := &fake{add: func(context.Context, *skel.CmdArgs) (types.Result, error) { return tt.result, nil }}
+				r := serve(t, &Server{Handler: f})
+				a := r.do(request("ADD", "c1"))
+				if tt.code == 0 {
+					a.wantOK(t)
+					sameJSON(t, `{"Result":`+tt.want+`}`, a.body)
+					f.want(t, "ADD c1", "end ADD c1")
+					return
+				}
+				a.want(t, 500, tt.code, tt.want)
+				f.want(t, "ADD c1", "end ADD c1", "DEL c1")
+				r.idle()
+			})
+		})
+	}
+}
+
+// The undo has what the ADD had, and says so when it fails.
+func TestUndoFails(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var book logBook
+		var args skel.CmdArgs
+		f := &fake{
+			add: func(_ context.Context, a *skel.CmdArgs) (types.Result, error) {
+				clear(a.StdinData) // which is its own
+				a.ContainerID = "other"
+				return nil, nil //nolint:nilnil // what is tested
+			},
+			del: func(ctx context.Context, a *skel.CmdArgs) error {
+				args = *a
+				return untilEnd(ctx, a) // and so the undo has an end
+			},
+		}
+		r := serve(t, &Server{Handler: f, Logger: book.logger(), UndoTimeout: time.Second})
+		start := time.Now()
+		a := r.do(request("ADD", "c1"))
+		a.want(t, 500, 6, "there is none; undo: ")
+		if d := time.Since(start); d != time.Second {
+			t.Errorf("took %v", d)
+		}
+		if args.ContainerID != "c1" || string(args.StdinData) != podsConf {
+			t.Errorf("undone with %+v", args)
+		}
+		if !strings.Contains(book.String(), "undo") {
+			t.Errorf("log: %s", book.String())
+		}
+		r.idle()
+	})
+}
+
+// A handler that panics costs its own operation, and tells no secret.
+func TestPanic(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var book logBook
+		var seen events
+		boom := func(context.Context, *skel.CmdArgs) error { panic("hunter2") }
+		f := &fake{
+			add:   func(context.Context, *skel.CmdArgs) (types.Result, error) { panic("hunter2") },
+			check: boom, gc: boom, status: boom,
+		}
+		r := serve(t, &Server{Handler: f, Logger: book.logger(), Observer: seen.observe, MaxInFlight: 1, HotPlug: func(*wire.Attributes) Handler { return nil }})
+		for _, verb := range []string{"ADD", "CHECK", "GC", "STATUS"} {
+			a := r.do(request(verb, "c1"))
+			a.want(t, 500, 999, "panicked")
+			if strings.Contains(a.body, "hunter2") || strings.Contains(a.body, "goroutine") {
+				t.Errorf("%s: %s", verb, a.body)
+			}
+			if !strings.Contains(book.String(), "hunter2") || !strings.Contains(book.String(), "operate_test.go") {
+				t.Errorf("log: %s", book.String())
+			}
+		}
+		// What an ADD did until then is undone.
+		f.want(t, "ADD c1", "end ADD c1", "DEL c1", "CHECK c1", "end CHECK c1", "GC", "end GC", "STATUS", "end STATUS")
+		exchange(t.Context(), r.Client, "POST", wire.PathDelegate, encoded(request("ADD", "c1"))).want(t, 500, 999, "panicked")
+		f.del = boom
+		r.do(request("DEL", "c1")).want(t, 500, 999, "panicked")
+		r.do(request("ADD", "c1")).want(t, 500, 999, "undo: ")
+		r.idle()
+		if n := len(seen.taken()); n != 7 {
+			t.Errorf("%d events", n)
+		}
+	})
+}
+
+// S23: a client that goes away ends its operation, whatever it is.
+func TestS23ClientGoes(t *testing.T) {
+	t.Parallel()
+	for _, verb := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS"} {
+		t.Run(verb, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var seen events
+				f := &fake{add: addUntilEnd, check: untilEnd, del: untilEnd, gc: untilEnd, status: untilEnd}
+				r := serve(t, &Server{Handler: f, Observer: seen.observe})
+				ctx, cancel := context.WithCancel(t.Context())
+				wait := r.beginUntil(ctx, request(verb, "c1"))
+				synctest.Wait()
+				start := time.Now()
+				cancel()
+				wait()
+				r.idle()
+				if d := time.Since(start); d != 0 {
+					t.Errorf("ended after %v", d)
+				}
+				what := strings.TrimSpace(verb + " c1")
+				if verb == "GC" || verb == "STATUS" {
+					what = verb
+				}
+				f.want(t, what, "end "+what)
+				all := seen.taken()
+				if len(all) != 1 || all[0].Status != 499 || !errors.Is(all[0].Err, errGone) || all[0].Command != verb {
+					t.Errorf("events %+v", all)
+				}
+			})
+		})
+	}
+}
+
+// S23: an ADD that succeeds for nobody is undone, while it has its container:
+// the DEL that follows does not run beside it.
+func TestS23AddForNobodyIsUndone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		added, undone := make(gate), make(gate)
+		var seen events
+		undos := 0
+		f := &fake{
+			add: func(context.Context, *skel.CmdArgs) (types.Result, error) { <-added; return someResult(), nil },
+			del: func(ctx context.Context, _ *skel.CmdArgs) error {
+				if undos++; undos > 1 {
+					return nil
+				}
+				if ctx.Err() != nil {
+					t.Error("the undo begins with its time over")
+				}
+				<-undone
+				return nil
+			},
+		}
+		r := serve(t, &Server{Handler: f, Observer: seen.observe})
+		ctx, cancel := context.WithCancel(t.Context())
+		wait := r.beginUntil(ctx, request("ADD", "c1"))
+		synctest.Wait()
+		cancel()
+		wait()
+		synctest.Wait()
+		close(added)
+		synctest.Wait()
+		del := r.begin(request("DEL", "c1"))
+		synctest.Wait()
+		f.want(t, "ADD c1", "end ADD c1", "DEL c1")
+		close(undone)
+		del().wantOK(t)
+		f.want(t, "end DEL c1", "DEL c1", "end DEL c1")
+		r.idle()
+		all := seen.taken()
+		if len(all) != 2 || all[0].Command != "ADD" || all[0].Status != 499 {
+			t.Errorf("events %+v", all)
+		}
+	})
+}
+
+// S23: nor does a client count that is there and does not read.
+func TestS23AddForOneThatDoesNotRead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		r := serve(t, &Server{Handler: f})
+		c, err := r.l.dial(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		req, err := http.NewRequestWithContext(t.Context(), "POST", "http://dummy/cni", strings.NewReader(string(encoded(request("ADD", "c1")))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := req.Write(c); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(writeTimeout + time.Second)
+		synctest.Wait()
+		f.want(t, "ADD c1", "DEL c1")
+		r.idle()
+	})
+}
+
+// Each command has its time, and a client may have less. It begins with the
+// request.
+func TestDeadlines(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		verb  string
+		set   Timeouts
+		asked int64
+		want  time.Duration
+		code  uint
+	}{
+		"ADD":             {"ADD", Timeouts{}, 0, 110 * time.Second, 11},
+		"CHECK":           {"CHECK", Timeouts{}, 0, 60 * time.Second, 11},
+		"DEL":             {"DEL", Timeouts{}, 0, 110 * time.Second, 11},
+		"GC":              {"GC", Timeouts{}, 0, 110 * time.Second, 11},
+		"STATUS":          {"STATUS", Timeouts{}, 0, 2 * time.Second, 50},
+		"set":             {"ADD", Timeouts{Add: time.Hour}, 0, time.Hour, 11},
+		"asked for less":  {"ADD", Timeouts{}, 1500, 1500 * time.Millisecond, 11},
+		"asked for more":  {"DEL", Timeouts{Del: time.Second}, 1e15, time.Second, 11},
+		"asked for most":  {"DEL", Timeouts{Del: time.Second}, 1<<63 - 1, time.Second, 11},
+		"asked for odd":   {"DEL", Timeouts{Del: time.Second}, -5, time.Second, 11},
+		"STATUS set":      {"STATUS", Timeouts{Status: 5 * time.Second}, 0, 5 * time.Second, 50},
+		"STATUS for less": {"STATUS", Timeouts{}, 500, 500 * time.Millisecond, 50},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f := &fake{add: addUntilEnd, check: untilEnd, del: untilEnd, gc: untilEnd, status: untilEnd}
+				r := serve(t, &Server{Handler: f, Timeouts: tt.set})
+				m := request(tt.verb, "c1")
+				m.DeadlineMs = tt.asked
+				start := time.Now()
+				r.do(m).want(t, 500, tt.code, "the time is up")
+				if d := time.Since(start); d != tt.want {
+					t.Errorf("took %v, want %v", d, tt.want)
+				}
+				r.idle()
+			})
+		})
+	}
+}
+
+// An operation that succeeds after its time, for a client that has waited, has
+// succeeded.
+func TestDeadlineOverrun(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
+			<-ctx.Done()
+			return someResult(), nil
+		}}
+		r := serve(t, &Server{Handler: f})
+		r.do(request("ADD", "c1")).wantOK(t)
+		f.want(t, "ADD c1", "end ADD c1")
+	})
+}
+
+// What a handler says counts, and the reason it was stopped comes first.
+func TestStoppedHandler(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{
+			add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
+				<-ctx.Done()
+				return nil, types.NewError(101, "bridge: killed", "")
+			},
+			status: func(ctx context.Context, _ *skel.CmdArgs) error {
+				<-ctx.Done()
+				return types.NewError(51, "uplink lost", "")
+			},
+		}
+		r := serve(t, &Server{Handler: f})
+		r.do(request("ADD", "c1")).want(t, 500, 11, "thick: ADD pods/c1/eth0: the time is up: bridge: killed")
+		r.do(request("STATUS", "")).want(t, 500, 51, "the time is up: uplink lost")
+	})
+}
+
+// The trace of a request reaches the plugin: its headers before its variables.
+func TestTrace(t *testing.T) {
+	t.Parallel()
+	var got []string
+	f := &fake{check: func(ctx context.Context, _ *skel.CmdArgs) error {
+		got = Trace(ctx)
+		return nil
+	}}
+	s := &Server{Handler: f}
+	for name, tt := range map[string]struct {
+		env    []string
+		header http.Header
+		want   []string
+	}{
+		"none":       {nil, nil, nil},
+		"variables":  {[]string{"TRACEPARENT", "a", "TRACESTATE", "b", "BAGGAGE", "c"}, nil, []string{"TRACEPARENT=a", "TRACESTATE=b", "BAGGAGE=c"}},
+		"headers":    {[]string{"TRACEPARENT", "a", "BAGGAGE", "c"}, http.Header{"Traceparent": {"x"}, "Tracestate": {"y"}}, []string{"TRACEPARENT=x", "TRACESTATE=y", "BAGGAGE=c"}},
+		"impossible": {[]string{"TRACEPARENT", "a\x00b", "BAGGAGE", strings.Repeat("x", maxTrace+1)}, nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := with(request("CHECK", "c1"), tt.env...)
+			o, err := s.service().order(wire.PathCNI, &m, tt.header)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.service().operate(t.Context(), o, &Event{Start: time.Now()}, func([]byte, error) error { return nil }); err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(tt.want, got); d != "" {
+				t.Errorf("(-want +got):\n%s", d)
+			}
+		})
+	}
+	if got := Trace(t.Context()); got != nil {
+		t.Errorf("of no request: %q", got)
+	}
+}
+
+// The Observer is told of every request for an operation.
+func TestObserver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var seen events
+		f := &fake{add: func(context.Context, *skel.CmdArgs) (types.Result, error) {
+			time.Sleep(time.Second)
+			return someResult(), nil
+		}}
+		r := serve(t, &Server{Handler: f, Observer: seen.observe, MaxInFlight: 1})
+		m := with(request("ADD", "c1"), "CNI_ARGS", "K8S_POD_NAME=web-0")
+		start := time.Now()
+		first := r.begin(m)
+		synctest.Wait()
+		second := r.begin(request("ADD", "c2"))
+		first().wantOK(t)
+		second().wantOK(t)
+		synctest.Wait()
+		exchange(t.Context(), r.Client, "POST", wire.PathCNI, []byte("{"))
+		exchange(t.Context(), r.Client, "POST", wire.PathCNI, encoded(with(m, "CNI_COMMAND", "VERSION")))
+		exchange(t.Context(), r.Client, "POST", wire.PathCNI, encoded(with(m, "CNI_CONTAINERID", "../x")))
+		exchange(t.Context(), r.Client, "GET", wire.PathCNI, nil)   // not for an operation
+		exchange(t.Context(), r.Client, "GET", wire.PathReady, nil) // nor this
+		synctest.Wait()
+		all := seen.taken()
+		want := []Event{
+			{Path: "/cni", Command: "ADD", Network: "pods", ContainerID: "c1", IfName: "eth0", Args: "K8S_POD_NAME=web-0", Start: start, Duration: time.Second, Status: 200},
+			{Path: "/cni", Command: "ADD", Network: "pods", ContainerID: "c2", IfName: "eth0", Start: start, Queued: time.Second, Duration: 2 * time.Second, Status: 200},
+			{Path: "/cni", Start: start.Add(2 * time.Second), Status: 400},
+			{Path: "/cni", Start: start.Add(2 * time.Second), Status: 400},
+			{Path: "/cni", Command: "ADD", Start: start.Add(2 * time.Second), Status: 400},
+		}
+		for i := range all {
+			if (all[i].Status == 200) != (all[i].Err == nil) {
+				t.Errorf("%d: err %v", i, all[i].Err)
+			}
+			all[i].Err = nil
+		}
+		for i := range want {
+			want[i].UID = os.Geteuid()
+		}
+		if d := cmp.Diff(want, all); d != "" {
+			t.Errorf("(-want +got):\n%s", d)
+		}
+	})
+}
