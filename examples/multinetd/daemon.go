@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
@@ -161,18 +162,20 @@ func (d *daemon) serve(ctx context.Context, l net.Listener, notify func(state st
 	}
 	d.log.LogAttrs(ctx, slog.LevelInfo, "listening", slog.String("socket", l.Addr().String()), slog.String("root", cmp.Or(d.conf.ChrootDir, "/")),
 		slog.String("records", d.stateDir), slog.String("version", d.server.Version))
-	go func() {
-		if d.waitReady(ctx) {
+	serving, end := context.WithCancel(ctx) // ends when Serve has failed, too
+	var told sync.WaitGroup
+	told.Go(func() {
+		if d.waitReady(serving) {
 			d.log.LogAttrs(ctx, slog.LevelInfo, "ready")
 			notify("READY=1")
 		}
-	}()
-	stopping := context.AfterFunc(ctx, func() {
-		d.log.LogAttrs(ctx, slog.LevelInfo, "draining")
+		<-serving.Done()
+		d.log.LogAttrs(ctx, slog.LevelInfo, "stopping")
 		notify("STOPPING=1")
 	})
-	defer stopping()
 	err := d.server.Serve(ctx, l)
+	end()
+	told.Wait()
 	d.log.LogAttrs(ctx, slog.LevelInfo, "ended")
 	return err
 }
@@ -222,14 +225,20 @@ func (a *answer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// serveMetrics serves the metrics over TCP until stop is called.
+// serveMetrics serves the metrics and the probes, and nothing else, over TCP
+// until stop is called.
 func (d *daemon) serveMetrics(ctx context.Context) (stop func(), err error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", d.conf.MetricsAddress)
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
 	d.log.LogAttrs(ctx, slog.LevelInfo, "serving metrics", slog.String("address", l.Addr().String()))
-	s := &http.Server{Handler: d.server.Other, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: 30 * time.Second}
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", d.metrics.handler())
+	for _, path := range []string{wire.PathHealth, wire.PathReady} {
+		mux.Handle(path, d.server.HTTP())
+	}
+	s := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: 30 * time.Second}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net/http"
 	"strconv"
 	"strings"
 	"testing"
@@ -79,8 +80,20 @@ func TestS10Metrics(t *testing.T) {
 			t.Errorf("no %s", name)
 		}
 	}
-	if log := w.logged.String(); !strings.Contains(log, "serving metrics") {
-		t.Errorf("no metrics over TCP:\n%s", log)
+
+	tcp := w.logged.of(t, "serving metrics")[0]["address"].(string)
+	for path, want := range map[string]int{"/metrics": 200, "/readyz": 200, "/healthz": 200, "/cni": 404, "/delegate": 404, "/info": 404} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+tcp+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.Body.Close(); a.StatusCode != want {
+			t.Errorf("%s over TCP: %d, want %d", path, a.StatusCode, want)
+		}
 	}
 }
 

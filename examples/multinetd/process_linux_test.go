@@ -1,0 +1,153 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/skel"
+
+	"github.com/metacni/metacni/delegate/thick/shim"
+	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/examples/internal/programtest"
+	"github.com/metacni/metacni/scratch"
+	"github.com/metacni/metacni/status"
+)
+
+func TestMain(m *testing.M) { programtest.Main(m, "multinetd", main) }
+
+// A service is the daemon as a process.
+type service struct {
+	*programtest.Host
+	cmd    *exec.Cmd
+	stderr *bufio.Reader
+	args   *skel.CmdArgs
+	client *shim.Client
+}
+
+// startService starts the daemon and waits until it is ready.
+func startService(t *testing.T, keys string) *service {
+	t.Helper()
+	h := programtest.NewHost(t, "multinetd")
+	dir, err := os.MkdirTemp("", "x") //nolint:usetesting // that of t is too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	file := filepath.Join(h.Dir, "daemon.json")
+	text := fmt.Sprintf(`{"socketDir":%q,"queueDir":%q,"cniDir":%q%s}`, dir, h.Dir+"/queue", h.State, keys)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := &service{Host: h, cmd: h.Command("", ""), client: &shim.Client{Socket: filepath.Join(dir, wire.SocketName), Stdout: io.Discard}}
+	s.cmd.Args = append(s.cmd.Args, "--config", file)
+	stderr, err := s.cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.stderr = bufio.NewReader(stderr)
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s.logged(t, "msg=ready")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := t.TempDir()
+	if err := os.Symlink(self, filepath.Join(bin, "fake")); err != nil {
+		t.Fatal(err)
+	}
+	s.args = &skel.CmdArgs{ContainerID: "c1", Netns: h.NetNS, IfName: "eth0", Path: bin, StdinData: fmt.Appendf(nil,
+		`{"cniVersion":"1.0.0","name":"multi","type":"multinet-shim","delegates":[{"type":"fake","dir":%q,"on":{"ADD":"hang"}}]}`, h.Dir)}
+	return s
+}
+
+// logged waits for a line that has words.
+func (s *service) logged(t *testing.T, words string) {
+	t.Helper()
+	for {
+		line, err := s.stderr.ReadString('\n')
+		if err != nil {
+			t.Fatalf("no %q before the end of the log: %v", words, err)
+		}
+		if strings.Contains(line, words) {
+			return
+		}
+	}
+}
+
+// adding starts an ADD, and returns once its plugin hangs.
+func (s *service) adding(t *testing.T) <-chan error {
+	t.Helper()
+	added := make(chan error, 1)
+	s.Ready(func() error {
+		go func() { added <- s.client.Funcs(t.Context()).Add(s.args) }()
+		return nil
+	})
+	return added
+}
+
+// A daemon that is told to stop undoes what does not end, and says so to the
+// shim (S24, D51a).
+func TestS24Terminated(t *testing.T) {
+	t.Parallel()
+	for _, sig := range []os.Signal{syscall.SIGTERM, os.Interrupt} {
+		t.Run(sig.String(), func(t *testing.T) {
+			t.Parallel()
+			s := startService(t, `,"drainTimeout":"1ms"`)
+			added := s.adding(t)
+			if err := s.cmd.Process.Signal(sig); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-added; status.Code(err) != 11 {
+				t.Errorf("ADD: code %d: %v", status.Code(err), err)
+			}
+			s.logged(t, "msg=ended")
+			if err := s.cmd.Wait(); err != nil {
+				t.Errorf("the daemon ended with %v", err)
+			}
+			if got := s.Log(); !slices.Equal(got, []string{"ADD eth0", "DEL eth0"}) {
+				t.Errorf("calls %q", got)
+			}
+			if files := programtest.Files(t, s.State); len(files) > 0 {
+				t.Errorf("left: %q", files)
+			}
+		})
+	}
+}
+
+// The second signal ends it hard. What was begun is recorded.
+func TestS24TerminatedTwice(t *testing.T) {
+	t.Parallel()
+	s := startService(t, "")
+	added := s.adding(t)
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	s.logged(t, "msg=stopping")
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	err := s.cmd.Wait()
+	if ws, ok := s.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || ws.Signal() != syscall.SIGTERM {
+		t.Errorf("the daemon ended with %v", err)
+	}
+	if err := <-added; status.Code(err) != 11 {
+		t.Errorf("ADD: code %d: %v", status.Code(err), err)
+	}
+	if _, err := os.Stat(filepath.Join(s.State, "c1", "multi@eth0.json")); err != nil {
+		t.Errorf("there is no record of it: %v", err)
+	}
+	// The plugin is left, and holds the container's lock.
+	if n, err := (scratch.Store[struct{}]{Dir: s.State}).KillOrphans("c1"); n != 1 || err != nil {
+		t.Errorf("killed %d: %v", n, err)
+	}
+}
