@@ -1,0 +1,311 @@
+package thick
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/delegate/thick/wire"
+)
+
+// ended checks that Serve has returned, without an error.
+func (r *rig) ended(after time.Duration, since time.Time) {
+	r.t.Helper()
+	<-r.done
+	if d := time.Since(since); d != after {
+		r.t.Errorf("Serve ended after %v, want %v", d, after)
+	}
+	if r.err != nil {
+		r.t.Error(r.err)
+	}
+	if s := r.Stats(); s != (Stats{}) {
+		r.t.Errorf("left: %+v", s)
+	}
+}
+
+// S24: what runs when the daemon is told to stop ends as if it was not, and its
+// client gets its answer.
+func TestS24AddEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
+			time.Sleep(3 * time.Second)
+			return someResult(), ctx.Err()
+		}}
+		r := serve(t, &Server{Handler: f})
+		add := r.begin(request("ADD", "c1"))
+		synctest.Wait()
+		start := time.Now()
+		r.stop()
+		add().wantOK(t)
+		r.ended(3*time.Second, start)
+		f.want(t, "ADD c1", "end ADD c1")
+	})
+}
+
+// S24: what does not end is cancelled, has its time to undo, and is answered.
+func TestS24AddIsUndone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
+			<-ctx.Done()
+			time.Sleep(4 * time.Second)
+			return nil, types.NewError(101, "killed", "")
+		}}
+		r := serve(t, &Server{Handler: f})
+		add := r.begin(request("ADD", "c1"))
+		synctest.Wait()
+		start := time.Now()
+		r.stop()
+		add().want(t, 500, 11, "thick: ADD pods/c1/eth0: the daemon is stopping: killed")
+		r.ended(29*time.Second, start)
+	})
+}
+
+// S24: while it drains a daemon takes no ADD, says that nothing was done, and
+// does each DEL and GC.
+func TestS24WhileDraining(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := make(gate)
+		f := &fake{add: addAfter(g)}
+		r := serve(t, &Server{Handler: f, MaxInFlight: 1, HotPlug: func(*wire.Attributes) Handler { return f }})
+		add := r.begin(request("ADD", "c1"))
+		synctest.Wait()
+		byLane, byContainer := r.begin(request("ADD", "c2")), r.begin(request("CHECK", "c1"))
+		synctest.Wait()
+		start := time.Now()
+		r.stop()
+		// What waits has done nothing, and need not wait any longer.
+		byLane().want(t, 503, 11, "the daemon is stopping")
+		byContainer().want(t, 503, 11, "the daemon is stopping")
+		for _, verb := range []string{"ADD", "CHECK"} {
+			r.do(request(verb, "c3")).want(t, 503, 11, "the daemon is stopping")
+			exchange(t.Context(), r.Client, "POST", wire.PathDelegate, encoded(request(verb, "c3"))).want(t, 503, 11, "the daemon is stopping")
+		}
+		r.do(request("STATUS", "")).want(t, 503, 50, "the daemon is stopping")
+		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).want(t, 503, 11, "not ready: daemon: the daemon is stopping")
+		for _, verb := range []string{"DEL", "GC"} {
+			a := r.do(request(verb, "c4"))
+			a.wantOK(t)
+			exchange(t.Context(), r.Client, "POST", wire.PathDelegate, encoded(request(verb, "c4"))).wantOK(t)
+		}
+		exchange(t.Context(), r.Client, "GET", wire.PathHealth, nil).wantOK(t)
+		if d := time.Since(start); d != 0 {
+			t.Errorf("waited %v", d)
+		}
+		// A DEL of the container that is worked on ends that.
+		r.do(request("DEL", "c1")).wantOK(t)
+		add().want(t, 500, 11, "a DEL has come")
+		r.ended(0, start)
+		if _, err := r.l.dial(t.Context()); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("dial: %v", err)
+		}
+	})
+}
+
+// S24: an ADD that succeeds although its time is over, for a client that has
+// gone, is undone before the daemon ends.
+func TestS24UndoIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
+			time.Sleep(34 * time.Second)
+			return someResult(), nil
+		}, del: func(context.Context, *skel.CmdArgs) error {
+			time.Sleep(9 * time.Second)
+			return nil
+		}}
+		r := serve(t, &Server{Handler: f})
+		ctx, cancel := context.WithCancel(t.Context())
+		add := r.beginUntil(ctx, request("ADD", "c1"))
+		synctest.Wait()
+		start := time.Now()
+		r.stop()
+		cancel()
+		add()
+		r.ended(43*time.Second, start)
+		f.want(t, "ADD c1", "end ADD c1", "DEL c1", "end DEL c1")
+	})
+}
+
+// A handler that ignores its context does not keep the daemon for ever.
+func TestS24StuckHandler(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := make(gate)
+		f := &fake{gc: func(context.Context, *skel.CmdArgs) error { <-g; return nil }}
+		s := &Server{Handler: f, peer: me}
+		l := newInMemory()
+		ctx, cancel := context.WithCancel(t.Context())
+		served := make(chan error, 1)
+		go func() { served <- s.Serve(ctx, l) }()
+		client := clientOf(l.dial)
+		go exchange(ctx, client, "POST", wire.PathCNI, encoded(request("GC", "")))
+		synctest.Wait()
+		cancel()
+		if err := <-served; err == nil || !strings.Contains(err.Error(), "do not end") {
+			t.Errorf("err = %v", err)
+		}
+		close(g)
+	})
+}
+
+// S24: clients that say nothing do not keep it either, and what they say
+// late is heard.
+func TestS24Connections(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		r := serve(t, &Server{Handler: f})
+		silent, err := r.l.dial(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer silent.Close()
+		late, err := r.l.dial(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer late.Close()
+		kept := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return r.l.dial(ctx) }}}
+		exchange(t.Context(), kept, "GET", wire.PathHealth, nil).wantOK(t)
+		synctest.Wait()
+		start := time.Now()
+		r.stop()
+		time.Sleep(2 * time.Second)
+		c := clientOf(func(context.Context) (net.Conn, error) { return late, nil })
+		exchange(t.Context(), c, "POST", wire.PathCNI, encoded(request("DEL", "c1"))).wantOK(t)
+		f.want(t, "DEL c1")
+		r.ended(readHeaderTimeout, start)
+	})
+}
+
+// A handingOver is a listener that has a successor.
+type handingOver struct {
+	*inMemory
+	called func(context.Context) error
+}
+
+func (l *handingOver) HandOver(ctx context.Context) error { return l.called(ctx) }
+
+// S24: the successor has the socket only once nothing is in flight, and what
+// connects until then is served.
+func TestS24HandOver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := make(gate)
+		f := &fake{add: addAfter(g)}
+		r := &rig{t: t, Server: &Server{Handler: f}, l: newInMemory(), done: make(chan struct{})}
+		r.Client = clientOf(r.l.dial)
+		var wg sync.WaitGroup
+		l := &handingOver{inMemory: r.l}
+		l.called = func(ctx context.Context) error {
+			if s := r.Stats(); s != (Stats{}) {
+				t.Errorf("in flight: %+v", s)
+			}
+			if _, ok := ctx.Deadline(); !ok || ctx.Err() != nil {
+				t.Error("no time of its own")
+			}
+			// It still serves.
+			r.do(request("DEL", "c2")).wantOK(t)
+			r.do(request("ADD", "c2")).want(t, 503, 11, "stopping")
+			// The last that connect are served after it, and then there are no more.
+			c, err := l.dial(t.Context())
+			if err != nil {
+				t.Error(err)
+			}
+			wg.Go(func() {
+				time.Sleep(time.Second)
+				exchange(t.Context(), clientOf(func(context.Context) (net.Conn, error) { return c, nil }), "POST", wire.PathCNI, encoded(request("DEL", "c3"))).wantOK(t)
+			})
+			wg.Go(func() {
+				time.Sleep(2 * time.Second)
+				r.do(request("DEL", "c4")).wantOK(t)
+				_ = l.Close()
+			})
+			return errors.New("nobody came")
+		}
+		r.run(l)
+		add := r.begin(request("ADD", "c1"))
+		synctest.Wait()
+		start := time.Now()
+		r.stop()
+		synctest.Wait()
+		f.want(t, "ADD c1")
+		close(g)
+		add().wantOK(t)
+		wg.Wait()
+		r.ended(2*time.Second, start)
+		f.want(t, "end ADD c1", "DEL c2", "DEL c3", "DEL c4")
+	})
+}
+
+// A listener that breaks its word is closed.
+func TestS24HandOverHangs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{t: t, Server: &Server{Handler: &fake{}}, l: newInMemory(), done: make(chan struct{})}
+		r.run(&handingOver{r.l, func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}})
+		synctest.Wait()
+		start := time.Now()
+		r.stop()
+		r.ended(2*handOverTimeout, start)
+	})
+}
+
+// When the listener fails, Serve drains and says why.
+func TestListenerFails(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{add: func(context.Context, *skel.CmdArgs) (types.Result, error) {
+			time.Sleep(time.Second)
+			return someResult(), nil
+		}}
+		s := &Server{Handler: f, peer: me}
+		l := newInMemory()
+		served := make(chan error, 1)
+		go func() { served <- s.Serve(t.Context(), l) }()
+		added := make(chan answer, 1)
+		go func() {
+			added <- exchange(t.Context(), clientOf(l.dial), "POST", wire.PathCNI, encoded(request("ADD", "c1")))
+		}()
+		synctest.Wait()
+		_ = l.Close()
+		(<-added).wantOK(t)
+		if err := <-served; !errors.Is(err, net.ErrClosed) {
+			t.Errorf("err = %v", err)
+		}
+	})
+}
+
+func TestServeRefuses(t *testing.T) {
+	t.Parallel()
+	l := newInMemory()
+	if err := (&Server{}).Serve(t.Context(), l); err == nil || !strings.Contains(err.Error(), "no Handler") {
+		t.Errorf("without a handler: %v", err)
+	}
+	if _, err := l.Accept(); err == nil {
+		t.Error("the listener is open")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		r := serve(t, &Server{Handler: &fake{}})
+		synctest.Wait()
+		if err := r.Serve(t.Context(), newInMemory()); err == nil || !strings.Contains(err.Error(), "once") {
+			t.Errorf("twice: %v", err)
+		}
+		r.do(request("ADD", "c1")).wantOK(t)
+	})
+}
