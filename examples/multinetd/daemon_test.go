@@ -310,8 +310,8 @@ func TestG5Codes(t *testing.T) {
 		}
 	}
 	w.clean(t)
-	if got := w.metric(t, "multinetd_delegate_undos_total"); got != 2 {
-		t.Errorf("%v undos", got)
+	if code, text := w.get(t, "/metrics"); code != 200 || series(t, text)["multinetd_delegate_undos_total"] != 2 {
+		t.Errorf("metrics: %d\n%s", code, text)
 	}
 }
 

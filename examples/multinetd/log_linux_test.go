@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -54,10 +55,14 @@ func TestLogLine(t *testing.T) {
 	if err := w.run(t, "ADD", bridge); err == nil {
 		t.Fatal("added twice")
 	}
+	if err := w.stop(); err != nil { // the line comes after the answer
+		t.Fatal(err)
+	}
 	lines := w.logged.of(t, "request")
 	if len(lines) != 2 {
 		t.Fatalf("log:\n%s", w.logged)
 	}
+	slices.SortFunc(lines, func(a, b map[string]any) int { return strings.Compare(a["level"].(string), b["level"].(string)) })
 	for key, want := range map[string]any{
 		"level": "INFO", "command": "ADD", "container": "c1", "ifname": "eth0", "network": "multi",
 		"pod_namespace": "ns", "pod": "pod-1", "status": 200.0,
@@ -100,6 +105,9 @@ func TestD57LogHasNoSecrets(t *testing.T) {
 	}
 	hot := w.args(`{"name":"x","type":"` + secret + `,"`)
 	_, _ = w.client.Delegate(t.Context(), "ADD", hot, nil)
+	if err := w.stop(); err != nil {
+		t.Fatal(err)
+	}
 	if text := w.logged.String(); strings.Contains(text, secret) {
 		t.Errorf("the log has a secret:\n%s", text)
 	}

@@ -24,9 +24,16 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop) // the second signal does what signals do
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-signals
+		cancel()
+		fmt.Fprintf(os.Stderr, "multinetd: %v again: ended without waiting\n", <-signals)
+		os.Exit(1)
+	}()
 	// A client that has gone is an error to undo an ADD for, not our end.
 	signal.Ignore(syscall.SIGPIPE)
 	if err := run(ctx, os.Args[1:], defaultFile, os.Environ(), os.Stdout, os.Stderr); err != nil {

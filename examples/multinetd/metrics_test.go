@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
@@ -30,14 +31,16 @@ func series(t *testing.T, text string) map[string]float64 {
 	return all
 }
 
-func (w *world) metric(t *testing.T, name string) float64 {
+// final are the metrics of a daemon that has ended: what is counted after an
+// answer has been.
+func (w *world) final(t *testing.T) map[string]float64 {
 	t.Helper()
-	code, text := w.get(t, "/metrics")
-	value, ok := series(t, text)[name]
-	if code != 200 || !ok {
-		t.Fatalf("%s is not among the metrics: %d\n%s", name, code, text)
+	if err := w.stop(); err != nil {
+		t.Fatal(err)
 	}
-	return value
+	a := httptest.NewRecorder()
+	w.metrics.handler().ServeHTTP(a, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+	return series(t, a.Body.String())
 }
 
 // Requests, operations and plugins are counted (S10).
@@ -53,8 +56,21 @@ func TestS10Metrics(t *testing.T) {
 		t.Error("no error")
 	}
 	_, _ = w.get(t, "/delegate")
-	_, text := w.get(t, "/metrics")
-	got := series(t, text)
+	tcp := w.logged.of(t, "serving metrics")[0]["address"].(string)
+	for path, want := range map[string]int{"/metrics": 200, "/readyz": 200, "/healthz": 200, "/cni": 404, "/delegate": 404, "/info": 404} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+tcp+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.Body.Close(); a.StatusCode != want {
+			t.Errorf("%s over TCP: %d, want %d", path, a.StatusCode, want)
+		}
+	}
+	got := w.final(t)
 	for name, want := range map[string]float64{
 		`multinetd_requests_total{code="200",handler="/cni",method="post"}`:                 2,
 		`multinetd_requests_total{code="500",handler="/cni",method="post"}`:                 2,
@@ -78,21 +94,6 @@ func TestS10Metrics(t *testing.T) {
 	for _, name := range []string{"go_goroutines", "process_open_fds"} {
 		if got[name] == 0 {
 			t.Errorf("no %s", name)
-		}
-	}
-
-	tcp := w.logged.of(t, "serving metrics")[0]["address"].(string)
-	for path, want := range map[string]int{"/metrics": 200, "/readyz": 200, "/healthz": 200, "/cni": 404, "/delegate": 404, "/info": 404} {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+tcp+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		a, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if a.Body.Close(); a.StatusCode != want {
-			t.Errorf("%s over TCP: %d, want %d", path, a.StatusCode, want)
 		}
 	}
 }
