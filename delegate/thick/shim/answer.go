@@ -108,7 +108,7 @@ func (k *call) excerpt(body []byte) string {
 		text = text[:i]
 	}
 	text = strings.Trim(k.hide(text), " \t\r\n&'\"")
-	return strings.ToValidUTF8(text[:min(len(text), maxText)], "")
+	return strings.ToValidUTF8(text[:min(len(text), maxText)], "\uFFFD") // "" could join what was hidden apart
 }
 
 // hide takes the configuration out of text, in the forms that errors have been

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -108,26 +109,10 @@ func TestS20D31DaemonComesBeforeTheDelIsQueued(t *testing.T) {
 	for text, code := range map[string]uint{
 		okEmpty: 0, answer("500 X", `{"code":107,"msg":"own"}`): 107,
 	} {
-		socket := filepath.Join(tempDir(t), "s")
-		dir := filepath.Join(tempDir(t), "q")
-		if err := os.Mkdir(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		lock := filepath.Join(dir, ".lock")
-		f, err := os.OpenFile(lock, os.O_RDWR|os.O_CREATE, 0o600)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
-		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil { // as a daemon that replays
-			t.Fatal(err)
-		}
-		done := make(chan error, 1)
-		go func() { done <- (&Client{Socket: socket, Queue: dir}).Funcs(t.Context()).Del(args()) }()
-		until(t, func() bool { return opened(lock) == 2 })
-		d := &daemon{socket: socket, l: listen(t, socket)}
+		socket, dir, done := delMeetsReplay(t)
+		l := listen(t, socket)
 		go func() {
-			conn, err := d.l.AcceptUnix()
+			conn, err := l.AcceptUnix()
 			if err != nil {
 				return
 			}
@@ -143,6 +128,38 @@ func TestS20D31DaemonComesBeforeTheDelIsQueued(t *testing.T) {
 			t.Errorf("queued %v", all)
 		}
 	}
+	// One that comes and does not accept is there all the same.
+	socket, dir, done := delMeetsReplay(t)
+	fill(t, socket)
+	err := <-done
+	wantError(t, err, 11)
+	if all := queued(t, dir); len(all) != 0 || !strings.Contains(err.Error(), errBusy.Error()) {
+		t.Errorf("%v, queued %v", err, all)
+	}
+}
+
+// delMeetsReplay has a client do a DEL without patience, and returns once that
+// is about to be written down but for the lock, which a daemon has that replays.
+func delMeetsReplay(t *testing.T) (socket, dir string, done chan error) {
+	t.Helper()
+	socket, dir = filepath.Join(tempDir(t), "s"), filepath.Join(tempDir(t), "q")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	lock := filepath.Join(dir, ".lock")
+	f, err := os.OpenFile(lock, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	done = make(chan error, 1)
+	c := &Client{Socket: socket, Queue: dir, Wait: -1}
+	go func() { done <- c.Funcs(t.Context()).Del(args()) }()
+	until(t, func() bool { return opened(lock) == 2 })
+	return socket, dir, done
 }
 
 // opened is how often this process has the file open.
@@ -213,21 +230,7 @@ func TestS20DelErrorIsReported(t *testing.T) {
 func TestFullBacklogIsNotAway(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(tempDir(t), "s")
-	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer syscall.Close(fd)
-	if err := errors.Join(syscall.Bind(fd, &syscall.SockaddrUnix{Name: socket}), syscall.Listen(fd, 0)); err != nil {
-		t.Fatal(err)
-	}
-	for {
-		conn, err := net.Dial("unix", socket)
-		if err != nil {
-			break
-		}
-		defer conn.Close()
-	}
+	fill(t, socket)
 	dir := filepath.Join(tempDir(t), "q")
 	for _, command := range commands {
 		c := &Client{Socket: socket, Queue: dir, Wait: -1}
@@ -239,5 +242,30 @@ func TestFullBacklogIsNotAway(t *testing.T) {
 	}
 	if _, err := os.Stat(dir); err == nil {
 		t.Error("there is a queue")
+	}
+}
+
+// fill listens at socket, with a full backlog.
+func fill(t *testing.T, socket string) {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Close(fd) })
+	// By another name first: nobody else is to take a place in the backlog.
+	hidden := socket + "-"
+	if err := errors.Join(syscall.Bind(fd, &syscall.SockaddrUnix{Name: hidden}), syscall.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		conn, err := net.Dial("unix", hidden)
+		if err != nil {
+			break
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+	}
+	if err := os.Rename(hidden, socket); err != nil {
+		t.Fatal(err)
 	}
 }

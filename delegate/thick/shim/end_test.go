@@ -65,6 +65,9 @@ func TestEndWithoutAnAnswer(t *testing.T) {
 				})
 				dir := filepath.Join(tempDir(t), "q")
 				c := &Client{Socket: d.socket, Queue: dir, UndoTimeout: 5 * time.Millisecond}
+				if command == "STATUS" {
+					c.UndoTimeout = time.Hour // for which there is no time
+				}
 				want := context.Canceled
 				if byTimeout {
 					c.Timeout, want = 30*time.Millisecond, context.DeadlineExceeded

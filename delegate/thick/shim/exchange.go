@@ -44,7 +44,7 @@ func exchange(ctx context.Context, conn *net.UnixConn, text []byte, undo time.Du
 	stop := context.AfterFunc(ctx, func() {
 		now := time.Now()
 		_ = conn.SetReadDeadline(now.Add(undo))
-		_ = conn.SetWriteDeadline(now)
+		_ = conn.SetWriteDeadline(now) // CloseWrite does not wake every Write
 		_ = conn.CloseWrite()
 	})
 	_, unsent := conn.Write(text)
