@@ -1,0 +1,146 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate/thick"
+)
+
+// A plugin is a [thick.Handler] that writes down what it did.
+type plugin struct {
+	add func(context.Context) error
+
+	mu  sync.Mutex // protects did
+	did []string
+}
+
+func (p *plugin) note(command string, a *skel.CmdArgs) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.did = append(p.did, strings.TrimSpace(command+" "+a.ContainerID))
+	return nil
+}
+
+func (p *plugin) trace() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.did
+}
+
+func (p *plugin) Add(ctx context.Context, a *skel.CmdArgs) (types.Result, error) {
+	_ = p.note("ADD", a)
+	if p.add != nil {
+		if err := p.add(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return &types100.Result{CNIVersion: "1.1.0", Interfaces: []*types100.Interface{{Name: a.IfName, Sandbox: a.Netns}}}, nil
+}
+
+func (p *plugin) Del(_ context.Context, a *skel.CmdArgs) error   { return p.note("DEL", a) }
+func (p *plugin) Check(_ context.Context, a *skel.CmdArgs) error { return p.note("CHECK", a) }
+func (p *plugin) GC(_ context.Context, a *skel.CmdArgs) error {
+	return errors.Join(p.note("GC", a), types.NewError(107, "own", "details"))
+}
+
+func (p *plugin) Status(context.Context, *skel.CmdArgs) error {
+	return types.NewError(51, "limited", "")
+}
+
+// serve runs a server until the end of the test.
+func serve(t *testing.T, s *thick.Server, socket string) {
+	t.Helper()
+	l, err := thick.Listen(t.Context(), socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A DEL that found no server is done by the next one before the ADD that waits
+// for it, and what the server says comes through.
+func TestWithServer(t *testing.T) {
+	t.Parallel()
+	dir := tempDir(t)
+	out := new(strings.Builder)
+	c := &Client{Socket: filepath.Join(dir, "s"), Queue: filepath.Join(dir, "q"), Stdout: out}
+	f := c.Funcs(t.Context())
+	gone := args()
+	gone.ContainerID = "gone"
+	if err := f.Del(gone); err != nil {
+		t.Fatal(err)
+	}
+	added := make(chan error, 1)
+	go func() { added <- f.Add(args()) }()
+	p := new(plugin)
+	serve(t, &thick.Server{Handler: p, Queue: c.Queue, Version: "v1"}, c.Socket)
+	if err := <-added; err != nil || !strings.Contains(out.String(), `"sandbox": "/run/netns/c1"`) {
+		t.Errorf("%v: %s", err, out)
+	}
+	if err := f.Check(args()); err != nil {
+		t.Error(err)
+	}
+	for code, err := range map[uint]error{107: f.GC(args()), 51: f.Status(args())} {
+		wantError(t, err, code)
+	}
+	if err := f.Del(args()); err != nil {
+		t.Error(err)
+	}
+	_, err := c.Delegate(t.Context(), "ADD", args(), nil)
+	wantError(t, err, 999) // it does not plug
+	info, err := c.Info(t.Context())
+	if err != nil || info.Version != "v1" {
+		t.Errorf("%+v, %v", info, err)
+	}
+	got := p.trace()
+	for i, did := range got {
+		got[i], _, _ = strings.Cut(did, " c1")
+	}
+	if diff := cmp.Diff([]string{"DEL gone", "ADD", "CHECK", "GC", "DEL"}, got); diff != "" {
+		t.Error(diff)
+	}
+	if all := queued(t, c.Queue); len(all) != 0 {
+		t.Errorf("queued %v", all)
+	}
+}
+
+// A shim that is asked to stop has the server's ADD end and undone.
+func TestWithServerStop(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	p := &plugin{add: func(ctx context.Context) error {
+		cancel()
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}}
+	socket := filepath.Join(tempDir(t), "s")
+	serve(t, &thick.Server{Handler: p}, socket)
+	_, err := (&Client{Socket: socket, UndoTimeout: time.Minute}).Do(ctx, "ADD", args())
+	wantError(t, err, 11)
+	var said *types.Error
+	if !errors.As(err, &said) {
+		t.Errorf("%v: not the server's", err)
+	}
+	if diff := cmp.Diff([]string{"ADD c1"}, p.trace()); diff != "" {
+		t.Error(diff)
+	}
+}
