@@ -27,11 +27,12 @@ var rules = map[string][]string{
 	"delegate/thick/internal/queue": {"delegate/thick/wire", "internal/durable"},
 
 	"internal/durable": nil,
+	"internal/inroot":  nil,
 	"internal/api":     nil,
 
 	"delegate":              {"netconf"},
 	"delegate/delegatetest": {"delegate", "netconf"},
-	"delegate/lifecycle":    {"delegate", "scratch", "netconf"},
+	"delegate/lifecycle":    {"delegate", "scratch", "netconf", "internal/inroot"},
 	"delegate/thick":        {"status", "delegate/thick/wire", "delegate/thick/internal/queue"},
 	"delegate/thick/shim":   {"status", "delegate/thick/wire", "delegate/thick/internal/queue"},
 	"delegate/thick/wire":   nil,
