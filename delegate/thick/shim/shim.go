@@ -5,8 +5,9 @@
 //
 // A command that it reports as done has been done by the daemon, or, for a DEL
 // that came while there was none, is on disk for the next one. It never sends
-// an ADD twice unless the daemon has said that it did nothing, never changes
-// what the daemon says of an error, and never shows a configuration.
+// an ADD twice unless the daemon has said that it did nothing, and hands on what
+// the daemon says of an error as it is, but for a configuration that is repeated
+// in it, which is hidden. Parts of one that a daemon quotes are its own affair.
 package shim
 
 import (
