@@ -244,8 +244,8 @@ func TestS24HandOver(t *testing.T) {
 		f.want(t, "ADD c1")
 		close(g)
 		add().wantOK(t)
-		wg.Wait()
 		r.ended(2*time.Second, start)
+		wg.Wait()
 		f.want(t, "end ADD c1", "DEL c2", "DEL c3", "DEL c4")
 	})
 }

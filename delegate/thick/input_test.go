@@ -240,6 +240,7 @@ func TestStrangers(t *testing.T) {
 				r := serve(t, &Server{Handler: f, AllowUIDs: tt.allow, peer: tt.peer, Observer: seen.observe, Other: other})
 				for _, path := range []string{wire.PathCNI, wire.PathDelegate, wire.PathHealth, wire.PathReady, wire.PathInfo, "/metrics"} {
 					a := exchange(t.Context(), r.Client, "POST", path, encoded(request("ADD", "c1")))
+					synctest.Wait()
 					if tt.ok == (a.status == http.StatusForbidden) {
 						t.Errorf("%s: %d %s, %v", path, a.status, a.body, a.err)
 					}
@@ -247,7 +248,6 @@ func TestStrangers(t *testing.T) {
 						a.want(t, 403, 999, "may not connect")
 					}
 				}
-				synctest.Wait()
 				if calls := f.said(); tt.ok != (len(calls) == 1) {
 					t.Errorf("calls %q", calls)
 				}

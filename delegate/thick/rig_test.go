@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -75,6 +76,7 @@ func (f *fake) Add(ctx context.Context, a *skel.CmdArgs) (r types.Result, err er
 func (f *fake) Check(ctx context.Context, a *skel.CmdArgs) error {
 	return f.call(ctx, "CHECK", a, f.check)
 }
+
 func (f *fake) Del(ctx context.Context, a *skel.CmdArgs) error { return f.call(ctx, "DEL", a, f.del) }
 func (f *fake) GC(ctx context.Context, a *skel.CmdArgs) error  { return f.call(ctx, "GC", a, f.gc) }
 func (f *fake) Status(ctx context.Context, a *skel.CmdArgs) error {
@@ -278,10 +280,7 @@ func request(verb, id string) wire.Request {
 
 // with returns m with other variables. An empty value removes one.
 func with(m wire.Request, kv ...string) wire.Request {
-	env := make(map[string]string)
-	for k, v := range m.Env {
-		env[k] = v
-	}
+	env := maps.Clone(m.Env)
 	for pair := range slices.Chunk(kv, 2) {
 		env[pair[0]] = pair[1]
 		if pair[1] == "" {

@@ -71,8 +71,12 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if s.Queue != "" {
 		sv.flight.move(ready, starting)
 	}
-	accepted := make(chan error, 1)
-	go func() { accepted <- h.Serve(l) }()
+	var acceptErr error
+	accepted := make(chan struct{})
+	go func() {
+		defer close(accepted)
+		acceptErr = h.Serve(l)
+	}()
 	replayCtx, stop := context.WithCancel(ctx)
 	defer stop()
 	replayed := make(chan struct{})
@@ -86,16 +90,15 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	var err error
 	select {
 	case <-ctx.Done():
-	case err = <-accepted:
-		err = fmt.Errorf("thick: Serve: %w", err)
-		accepted <- err // it has ended, for those that ask later
+	case <-accepted:
+		err = fmt.Errorf("thick: Serve: %w", acceptErr)
 	}
 	stop()
 	return errors.Join(err, sv.drain(base, l, h, &conns, accepted, replayed))
 }
 
 // drain ends the service of l by h, after all that was begun.
-func (sv *service) drain(ctx context.Context, l net.Listener, h *http.Server, conns *connections, accepted <-chan error, replayed <-chan struct{}) error {
+func (sv *service) drain(ctx context.Context, l net.Listener, h *http.Server, conns *connections, accepted, replayed <-chan struct{}) error {
 	sv.flight.drain()
 	ended := sv.flight.settle(sv.drainTimeout(), sv.undoTimeout())
 	if ended {
@@ -117,7 +120,7 @@ func (sv *service) drain(ctx context.Context, l net.Listener, h *http.Server, co
 
 // handOver lets a successor take the place of l, closes l, and returns once
 // all that it accepted is being served.
-func (sv *service) handOver(ctx context.Context, l net.Listener, accepted <-chan error) {
+func (sv *service) handOver(ctx context.Context, l net.Listener, accepted <-chan struct{}) {
 	if to, ok := l.(interface {
 		HandOver(ctx context.Context) error
 	}); ok {
@@ -131,7 +134,7 @@ func (sv *service) handOver(ctx context.Context, l net.Listener, accepted <-chan
 	} else {
 		_ = l.Close()
 	}
-	_ = <-accepted // that there are no more
+	<-accepted
 	_ = l.Close()
 }
 

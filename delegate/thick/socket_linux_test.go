@@ -1,0 +1,259 @@
+package thick
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/delegate/thick/wire"
+)
+
+// unixClient is a client of the server at socket. Nobody having listened at the
+// moment it came is no answer, and it asks again, as a shim does.
+func unixClient(socket string) *http.Client {
+	return clientOf(func(ctx context.Context) (net.Conn, error) {
+		for {
+			c, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+			if !errors.Is(err, syscall.ECONNREFUSED) || ctx.Err() != nil {
+				return c, err
+			}
+		}
+	})
+}
+
+// serveUnix starts s on a unix socket of its own.
+func serveUnix(t *testing.T, s *Server) (*rig, string) {
+	t.Helper()
+	socket := socketDir(t) + "/s"
+	s.peer = peer
+	r := &rig{t: t, Server: s, Client: unixClient(socket), done: make(chan struct{})}
+	r.run(listenOn(t, socket))
+	return r, socket
+}
+
+// A body of 100 MB is refused before it has come, by a server that goes on.
+func TestS3HugeBody(t *testing.T) {
+	t.Parallel()
+	r, _ := serveUnix(t, &Server{Handler: &fake{}})
+	for name, length := range map[string]int64{"length": 100 << 20, "chunks": -1} {
+		var sent counter
+		body := io.TeeReader(io.MultiReader(strings.NewReader(`{"config":"`), io.LimitReader(endless{}, 100<<20-11)), &sent)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://dummy/cni", io.NopCloser(body))
+		ok(t, err)
+		req.ContentLength = length
+		res, err := r.Do(req)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		data, err := io.ReadAll(res.Body)
+		ok(t, err)
+		_ = res.Body.Close()
+		answer{res.StatusCode, res.Header, string(data), nil}.want(t, 413, 6, "more than 4194304 bytes")
+		if n := sent.Load(); n > 2*wire.MaxBody {
+			t.Errorf("%s: it took %d bytes", name, n)
+		}
+	}
+	r.do(request("ADD", "c1")).wantOK(t)
+}
+
+type counter struct{ atomic.Int64 }
+
+func (c *counter) Write(p []byte) (int, error) {
+	c.Add(int64(len(p)))
+	return len(p), nil
+}
+
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = 'A'
+	}
+	return len(p), nil
+}
+
+// S23: what the kernel says of a client's end is noticed, and what is sent to
+// one that has gone is not taken for received.
+func TestS23ClientCloses(t *testing.T) {
+	t.Parallel()
+	began, g, undone := make(chan struct{}, 1), make(gate), make(chan struct{})
+	f := &fake{add: func(ctx context.Context, a *skel.CmdArgs) (types.Result, error) {
+		began <- struct{}{}
+		if a.ContainerID == "c1" {
+			return addUntilEnd(ctx, a)
+		}
+		<-g
+		return someResult(), nil
+	}, del: func(context.Context, *skel.CmdArgs) error {
+		close(undone)
+		return nil
+	}}
+	seen := make(chan Event, 2)
+	_, socket := serveUnix(t, &Server{Handler: f, Observer: func(ev Event) { seen <- ev }})
+	send := func(id string) net.Conn {
+		c, err := net.Dial("unix", socket)
+		ok(t, err)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://dummy/cni", strings.NewReader(string(encoded(request("ADD", id)))))
+		ok(t, err)
+		ok(t, req.Write(c))
+		<-began
+		return c
+	}
+	ok(t, send("c1").Close())
+	if ev := <-seen; ev.Status != 499 || ev.UID != os.Geteuid() {
+		t.Errorf("%+v", ev)
+	}
+	ok(t, send("c2").Close())
+	close(g)
+	<-undone
+	if ev := <-seen; ev.Status != 499 {
+		t.Errorf("%+v", ev)
+	}
+}
+
+// What stops to write and still reads has gone, too. It is told no success.
+func TestS23HalfClosed(t *testing.T) {
+	t.Parallel()
+	began := make(chan struct{})
+	f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
+		close(began)
+		<-ctx.Done()
+		return someResult(), nil
+	}}
+	_, socket := serveUnix(t, &Server{Handler: f})
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
+	ok(t, err)
+	defer c.Close()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://dummy/cni", strings.NewReader(string(encoded(request("ADD", "c1")))))
+	ok(t, err)
+	ok(t, req.Write(c))
+	<-began
+	ok(t, c.CloseWrite())
+	data, err := io.ReadAll(c)
+	ok(t, err)
+	if !strings.HasPrefix(string(data), "HTTP/1.1 500 ") || !strings.Contains(string(data), "the client has gone") {
+		t.Errorf("answer %s", data)
+	}
+	f.want(t, "ADD c1", "end ADD c1", "DEL c1")
+}
+
+// The kernel says who connects.
+func TestStrangersOnASocket(t *testing.T) {
+	t.Parallel()
+	r, _ := serveUnix(t, &Server{Handler: &fake{}, AllowUIDs: []uint32{uint32(os.Geteuid()) + 1}}) //nolint:gosec // no ID is negative
+	r.do(request("ADD", "c1")).want(t, 403, 999, fmt.Sprintf("user %d may not connect", os.Geteuid()))
+	r, _ = serveUnix(t, &Server{Handler: &fake{}})
+	r.do(request("ADD", "c1")).wantOK(t)
+}
+
+// S24: while one daemon follows the other no request is lost: each has an
+// answer, each DEL succeeds, and an ADD that does not has done nothing.
+func TestS24Successors(t *testing.T) {
+	t.Parallel()
+	socket := socketDir(t) + "/s"
+	var adds, dels atomic.Int64
+	handler := func() Handler {
+		return &fake{
+			add: func(context.Context, *skel.CmdArgs) (types.Result, error) { adds.Add(1); return someResult(), nil },
+			del: func(context.Context, *skel.CmdArgs) error { dels.Add(1); return nil },
+		}
+	}
+	first := make(chan struct{})
+	next := func() *rig {
+		r := &rig{t: t, Server: &Server{Handler: handler(), peer: peer, MaxInFlight: 2}, done: make(chan struct{})}
+		ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+		r.stop = stop
+		go func() {
+			defer close(r.done)
+			l, err := Listen(ctx, socket)
+			if err != nil {
+				r.err = err
+				return
+			}
+			select {
+			case <-first:
+			default:
+				close(first)
+			}
+			r.err = r.Serve(ctx, l)
+		}()
+		return r
+	}
+	daemon := next()
+	<-first
+	client := unixClient(socket)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var wg sync.WaitGroup
+	var added, deleted atomic.Int64
+	stop := make(chan struct{})
+	for i := range 8 {
+		wg.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				id := fmt.Sprintf("c%d-%d", i, n)
+				a := exchange(ctx, client, http.MethodPost, wire.PathCNI, encoded(request("ADD", id)))
+				for a.status == http.StatusServiceUnavailable {
+					a = exchange(ctx, client, http.MethodPost, wire.PathCNI, encoded(request("ADD", id)))
+				}
+				if a.status != http.StatusOK || a.err != nil {
+					t.Errorf("ADD %s: %d %s, %v", id, a.status, a.body, a.err)
+					return
+				}
+				added.Add(1)
+				a = exchange(ctx, client, http.MethodPost, wire.PathCNI, encoded(request("DEL", id)))
+				if a.status != http.StatusOK || a.err != nil {
+					t.Errorf("DEL %s: %d %s, %v", id, a.status, a.body, a.err)
+					return
+				}
+				deleted.Add(1)
+			}
+		})
+	}
+	for range 5 {
+		successor := next()
+		announced(t, socket)
+		daemon.stop()
+		<-daemon.done
+		if daemon.err != nil {
+			t.Error(daemon.err)
+		}
+		daemon = successor
+		if _, err := os.Lstat(socket); err != nil {
+			t.Error(err)
+		}
+		for have := adds.Load(); adds.Load() < have+10 && !t.Failed(); {
+			a := exchange(ctx, client, http.MethodPost, wire.PathCNI, encoded(request("STATUS", "")))
+			if a.err != nil {
+				t.Error(a.err)
+			}
+		}
+	}
+	close(stop)
+	wg.Wait()
+	daemon.stop()
+	<-daemon.done
+	if daemon.err != nil {
+		t.Error(daemon.err)
+	}
+	if adds.Load() != added.Load() || dels.Load() != deleted.Load() {
+		t.Errorf("%d ADDs done, %d answered; %d DELs done, %d answered", adds.Load(), added.Load(), dels.Load(), deleted.Load())
+	}
+}
