@@ -51,14 +51,7 @@ func (c *crowd[K]) wait(d time.Duration) bool {
 	}
 	empty := c.empty
 	c.mu.Unlock()
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-empty:
-		return true
-	case <-t.C:
-		return false
-	}
+	return within(d, empty)
 }
 
 // A state is a server's. It only ever grows, but for the one who makes it

@@ -50,6 +50,9 @@ func (sv *service) replay(ctx context.Context) {
 // redo does one DEL of the queue. It does not end with ctx: nothing that has
 // begun does when the server stops.
 func (sv *service) redo(ctx context.Context, m wire.Request) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	ctx = context.WithoutCancel(ctx)
 	ev := Event{Path: wire.PathCNI, UID: -1, Replayed: true, Start: time.Now()}
 	o, err := sv.order(ev.Path, &m, nil)

@@ -101,8 +101,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 func (sv *service) drain(ctx context.Context, l net.Listener, h *http.Server, conns *connections, accepted, replayed <-chan struct{}) error {
 	sv.flight.drain()
 	ended := sv.flight.settle(sv.drainTimeout(), sv.undoTimeout())
-	if ended {
-		<-replayed
+	// It may have begun one more DEL just before it was told to stop.
+	if ended && !within(sv.undoTimeout(), replayed) {
+		ended = sv.flight.settle(0, sv.undoTimeout()) && within(time.Second, replayed)
 	}
 	sv.handOver(ctx, l, accepted)
 	// Not Shutdown: it would hang up on those that have connected and not said
@@ -116,6 +117,18 @@ func (sv *service) drain(ctx context.Context, l net.Listener, h *http.Server, co
 		return errors.New("thick: Serve: there are operations that do not end")
 	}
 	return nil
+}
+
+// within waits until done is closed, for d at most, and reports whether it is.
+func within(d time.Duration, done <-chan struct{}) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-done:
+		return true
+	case <-t.C:
+		return false
+	}
 }
 
 // handOver lets a successor take the place of l, closes l, and returns once

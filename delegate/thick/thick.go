@@ -168,7 +168,7 @@ type Event struct {
 	UID         int    // of the peer, or -1
 	Replayed    bool   // a DEL of the queue, of which there is no client
 	Start       time.Time
-	Queued      time.Duration // until it had its turn
+	Queued      time.Duration // until it had its turn; 0 when it had none
 	Duration    time.Duration // all in all
 	Status      int           // of HTTP, or 499 when nobody was there to receive it
 	Err         error         // what was answered, and what an undo that nobody hears of returned

@@ -1,0 +1,215 @@
+package thick
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate/thick/wire"
+)
+
+// S27: operations of one container run one by one, in the order in which they
+// came; those of others do not wait for them.
+func TestS27OneByOne(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		slow := func(context.Context, *skel.CmdArgs) error {
+			time.Sleep(time.Second)
+			return nil
+		}
+		f := &fake{check: slow, del: slow, add: func(context.Context, *skel.CmdArgs) (types.Result, error) {
+			time.Sleep(time.Second)
+			return someResult(), nil
+		}}
+		plug := func(*wire.Attributes) Handler { return f }
+		r := serve(t, &Server{Handler: f, HotPlug: plug})
+		var waits []func() answer
+		for _, verb := range []string{"ADD", "CHECK", "ADD"} {
+			waits = append(waits, r.begin(request(verb, "c1")))
+			synctest.Wait()
+		}
+		plugged := make(chan answer, 1)
+		go func() {
+			plugged <- exchange(t.Context(), r.Client, "POST", wire.PathDelegate, encoded(with(request("ADD", "c1"), "CNI_IFNAME", "net1")))
+		}()
+		synctest.Wait()
+		// Of another container, and of none.
+		start := time.Now()
+		r.do(request("CHECK", "c2")).wantOK(t)
+		r.do(request("GC", "c1")).wantOK(t)
+		if d := time.Since(start); d != time.Second {
+			t.Errorf("waited %v", d)
+		}
+		for _, wait := range waits {
+			wait().wantOK(t)
+		}
+		(<-plugged).wantOK(t)
+		if d := time.Since(start); d != 4*time.Second {
+			t.Errorf("took %v", d)
+		}
+		got := slices.DeleteFunc(f.said(), func(s string) bool { return !strings.HasSuffix(s, "c1") })
+		if d := cmp.Diff([]string{"ADD c1", "end ADD c1", "CHECK c1", "end CHECK c1", "ADD c1", "end ADD c1", "ADD c1", "end ADD c1"}, got); d != "" {
+			t.Errorf("calls (-want +got):\n%s", d)
+		}
+		r.idle()
+	})
+}
+
+// S27, D40: a DEL takes the place of all that came before it for its
+// container, the waiting included, after it was undone.
+func TestS27DelSupersedes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
+			<-ctx.Done()
+			time.Sleep(3 * time.Second) // undoing
+			return nil, types.NewError(101, "killed", "")
+		}, del: func(context.Context, *skel.CmdArgs) error { return nil }}
+		// All the ADDs that may be are there already: a DEL needs none of their places.
+		r := serve(t, &Server{Handler: f, MaxInFlight: 1, MaxQueued: 3})
+		add := r.begin(request("ADD", "c1"))
+		synctest.Wait()
+		queued := r.begin(request("CHECK", "c1"))
+		synctest.Wait()
+		other := r.begin(request("ADD", "c2"))
+		synctest.Wait()
+		start := time.Now()
+		first, second := r.begin(request("DEL", "c1")), r.begin(request("DEL", "c1"))
+		synctest.Wait()
+		after := r.begin(request("CHECK", "c1"))
+		add().want(t, 500, 11, "thick: ADD pods/c1/eth0: a DEL has come: killed")
+		// It must not be tried again, as a 503 would be.
+		queued().want(t, 500, 11, "thick: CHECK pods/c1/eth0: a DEL has come")
+		first().wantOK(t)
+		second().wantOK(t)
+		if d := time.Since(start); d != 3*time.Second {
+			t.Errorf("waited %v", d)
+		}
+		r.do(request("DEL", "c2")).wantOK(t)
+		other().want(t, 500, 11, "a DEL has come")
+		after().wantOK(t)
+		calls := f.said()
+		for id, want := range map[string][]string{
+			"c1": {"ADD c1", "end ADD c1", "DEL c1", "end DEL c1", "DEL c1", "end DEL c1", "CHECK c1"},
+			"c2": {"ADD c2", "end ADD c2", "DEL c2", "end DEL c2"},
+		} {
+			got := slices.DeleteFunc(slices.Clone(calls), func(s string) bool { return !strings.HasSuffix(s, id) })
+			if d := cmp.Diff(want, got); d != "" {
+				t.Errorf("calls (-want +got):\n%s", d)
+			}
+		}
+		r.idle()
+	})
+}
+
+// S27: what a DEL comes too late for has succeeded, and is removed by it.
+func TestS27DelAfterSuccess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
+			<-ctx.Done() // it has done all it had to
+			return someResult(), nil
+		}}
+		r := serve(t, &Server{Handler: f})
+		add := r.begin(request("ADD", "c1"))
+		synctest.Wait()
+		r.do(request("DEL", "c1")).wantOK(t)
+		add().wantOK(t)
+		f.want(t, "ADD c1", "end ADD c1", "DEL c1")
+	})
+}
+
+// S27: unplugging one interface ends what is done to that interface alone.
+func TestS27Unplug(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{add: addUntilEnd, check: untilEnd}
+		r := serve(t, &Server{Handler: f, HotPlug: func(*wire.Attributes) Handler { return f }, Timeouts: Timeouts{Check: time.Second}})
+		plug := func(verb, ifname string) func() answer {
+			c := make(chan answer, 1)
+			go func() {
+				c <- exchange(t.Context(), r.Client, "POST", wire.PathDelegate, encoded(with(request(verb, "c1"), "CNI_IFNAME", ifname)))
+			}()
+			synctest.Wait()
+			return func() answer { return <-c }
+		}
+		check := r.begin(request("CHECK", "c1")) // runs on, until its time is up
+		synctest.Wait()
+		one, two := plug("ADD", "net1"), plug("ADD", "net2")
+		unplugged := plug("DEL", "net1")
+		one().want(t, 500, 11, "a DEL has come")
+		check().want(t, 500, 11, "the time is up")
+		synctest.Wait()
+		// The DEL of the container takes all.
+		del := r.begin(request("DEL", "c1"))
+		two().want(t, 500, 11, "a DEL has come")
+		unplugged().wantOK(t)
+		del().wantOK(t)
+		r.idle()
+	})
+}
+
+// G7: whatever comes in whatever order, a container has one operation at a
+// time, and nothing is left held.
+func TestS27Races(t *testing.T) {
+	t.Parallel()
+	const n = 200
+	var holders [4]atomic.Int32
+	busy := func(ctx context.Context, a *skel.CmdArgs) error {
+		h := &holders[a.ContainerID[1]-'0']
+		if h.Add(1) != 1 {
+			t.Error("two at once in " + a.ContainerID)
+		}
+		defer h.Add(-1)
+		if len(a.Netns)%3 == 0 {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return nil
+	}
+	f := &fake{check: busy, del: func(context.Context, *skel.CmdArgs) error { return nil }, add: func(ctx context.Context, a *skel.CmdArgs) (types.Result, error) {
+		return someResult(), busy(ctx, a)
+	}}
+	s := &Server{Handler: f, MaxInFlight: 3, MaxQueued: n}
+	sv := s.service()
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			verb := []string{"ADD", "CHECK", "DEL", "ADD"}[i%4]
+			m := with(request(verb, fmt.Sprint("c", i/4%4)), "CNI_NETNS", strings.Repeat("x", 1+i%7))
+			m.DeadlineMs = 20
+			o, err := sv.order(wire.PathCNI, &m, nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if i%5 == 0 {
+				go cancel()
+			}
+			replies := 0
+			err = sv.operate(ctx, o, &Event{Start: time.Now()}, func([]byte, error) error {
+				replies++
+				return nil
+			})
+			if replies != 1 {
+				t.Errorf("%s: %d replies, %v", verb, replies, err)
+			}
+		})
+	}
+	wg.Wait()
+	if st := s.Stats(); st != (Stats{}) || len(sv.containers.m) != 0 || len(sv.flight.in) != 0 {
+		t.Errorf("left: %+v", st)
+	}
+}
