@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/delegate"
@@ -77,12 +79,21 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 	d.metrics = newMetrics(conf.MultusMetrics, d.server.Stats)
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", d.metrics.handler())
+	mux.HandleFunc("/", notFound)
 	d.server.Other = mux
 	d.server.Observer = func(e thick.Event) {
 		d.metrics.request(e)
 		logEvent(context.WithoutCancel(ctx), log, e)
 	}
 	return d, nil
+}
+
+// notFound answers what is nobody's path as the server would, which leaves that
+// to its Other.
+func notFound(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusNotFound)
+	_ = json.NewEncoder(w).Encode(types.NewError(types.ErrInternal, fmt.Sprintf("multinetd: there is no %.80q", r.URL.Path), "")) // nothing depends on it
 }
 
 // plugin is multinet for one request. Of the daemon's own environment plugins
