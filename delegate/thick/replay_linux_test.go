@@ -204,6 +204,11 @@ func TestS20PaidByTheRuntime(t *testing.T) {
 		if left(t, dir) != 0 {
 			t.Errorf("%d left", left(t, dir))
 		}
+		// One that is queued after it is another.
+		enqueue(t, dir, request("DEL", "c1"))
+		time.Sleep(longestPause)
+		synctest.Wait()
+		f.want(t, "DEL c1", "end DEL c1")
 	})
 }
 
