@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -308,4 +309,18 @@ func TestServeRefuses(t *testing.T) {
 		}
 		r.do(request("ADD", "c1")).wantOK(t)
 	})
+}
+
+// A daemon that stops keeps no connection for a next request.
+func TestS24ConnectionsAreNotKept(t *testing.T) {
+	t.Parallel()
+	s := &Server{Handler: &fake{}}
+	for _, want := range []string{"", "close"} {
+		w := httptest.NewRecorder()
+		s.HTTP().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, wire.PathHealth, nil))
+		if got := w.Header().Get("Connection"); got != want {
+			t.Errorf("Connection %q, want %q", got, want)
+		}
+		s.service().flight.drain()
+	}
 }

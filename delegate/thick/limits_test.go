@@ -3,6 +3,7 @@ package thick
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/status"
 )
 
 // addAfter is an ADD that waits for g.
@@ -225,4 +227,24 @@ func TestLane(t *testing.T) {
 			t.Errorf("%+v, %d wait", l.load(), len(l.waiting))
 		}
 	})
+}
+
+// An operation whose time is over when it gets its turn has none: it can be
+// said that nothing was done.
+func TestS26TooLateForItsTurn(t *testing.T) {
+	t.Parallel()
+	f := &fake{}
+	sv := (&Server{Handler: f}).service()
+	m := request("ADD", "c1")
+	for range 50 {
+		o, err := sv.order(wire.PathCNI, &m, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = sv.operate(t.Context(), o, &Event{Start: time.Now().Add(-time.Hour)}, func([]byte, error) error { return nil })
+		if httpStatus(err) != http.StatusServiceUnavailable || status.Code(err) != 11 {
+			t.Errorf("err = %v", err)
+		}
+	}
+	f.want(t)
 }
