@@ -21,6 +21,14 @@ func (w *world) cure() {
 	}
 }
 
+// sicken is the end of cure.
+func (w *world) sicken() {
+	w.t.Helper()
+	if err := os.Remove(w.file("fake", "cured")); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 // TestG2DelegateFaults: whatever the last plugin of an ADD does instead of
 // answering, what was attached is detached, and the answer is an error.
 // TestG2EveryFailureIsUndone has the places, this the faults and flannel.
@@ -91,7 +99,7 @@ func TestG6FloodAndChildren(t *testing.T) {
 				r := w.start("ADD", p)
 				if s.name == "multinet" {
 					w.ready()
-					if kept := w.memory(r); kept > 64<<10 {
+					if kept := w.memory(r.cmd.Process.Pid, "VmHWM:"); kept > 64<<10 {
 						t.Errorf("%d kB in memory", kept)
 					}
 					w.open()
@@ -284,18 +292,22 @@ func (w *world) endChildren() {
 	w.until("the children have gone", func() bool { return len(w.running()) == 0 })
 }
 
-// memory returns the most that a plugin has had in memory, in kB.
-func (w *world) memory(r *running) int {
+// memory returns a number of kB that the kernel has of a process: "VmRSS:" is
+// what it has in memory, "VmHWM:" the most it had.
+func (w *world) memory(pid int, key string) int {
 	w.t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.cmd.Process.Pid))
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	fields := strings.Fields(string(text))
-	i := slices.Index(fields, "VmHWM:")
+	i := slices.Index(fields, key)
+	if i < 0 {
+		w.t.Fatalf("no %s in %s", key, text)
+	}
 	n, err := strconv.Atoi(fields[i+1])
-	if i < 0 || err != nil {
-		w.t.Fatalf("%s: %v", text, err)
+	if err != nil {
+		w.t.Fatal(err)
 	}
 	return n
 }

@@ -24,7 +24,7 @@ func (w *world) subnetEnv(lines string) {
 
 func (w *world) subnetEnvOK() {
 	w.t.Helper()
-	w.subnetEnv(fmt.Sprintf("FLANNEL_NETWORK=10.%d.0.0/16\nFLANNEL_SUBNET=%s.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n", w.n, w.net(1)))
+	w.subnetEnv(fmt.Sprintf("FLANNEL_NETWORK=10.%d.0.0/16\nFLANNEL_SUBNET=%s.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n", w.n%256, w.net(1)))
 }
 
 // TestFlannelVersions attaches a pod through flannel in every version of the
@@ -65,7 +65,7 @@ func TestFlannelDualStack(t *testing.T) {
 	w := newWorld(t)
 	w.subnetEnv(fmt.Sprintf("FLANNEL_NETWORK=10.%d.0.0/16\nFLANNEL_SUBNET=%s.1/24\n"+
 		"FLANNEL_IPV6_NETWORK=fd00:%d::/48\nFLANNEL_IPV6_SUBNET=fd00:%d:0:1::1/64\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n",
-		w.n, w.net(1), w.n, w.n))
+		w.n%256, w.net(1), w.n, w.n))
 	p := w.pod(w.flannel("1.0.0", object{"bridge": w.name("br1-")}))
 	w.ok("ADD", p)
 	if r := decode(t, p, "1.0.0"); len(r.IPs) != 2 || r.IPs[0].Address.IP.To4() == nil || r.IPs[1].Address.IP.To4() != nil {

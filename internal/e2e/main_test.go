@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/examples/lab/host"
 )
 
@@ -29,6 +30,7 @@ const stepping = "stepping"
 var noHost string
 
 func TestMain(m *testing.M) {
+	delegatetest.Main()
 	runtime.LockOSThread() // see host.NewNS
 	flag.Parse()
 	code, err := run(m)
@@ -110,20 +112,26 @@ func build(ctx context.Context, dir string) error {
 	if err != nil {
 		return fmt.Errorf("list the reference plugins: %w", err)
 	}
+	const multinetd = "github.com/metacni/metacni/examples/multinetd"
 	for _, b := range []struct {
 		module   string
 		dir      string // below dir
 		tags     string
+		race     bool
 		packages []string
 	}{
-		{"../..", "", "", []string{"./examples/multinet"}},
-		{"../..", "", "", []string{"./examples/flannel"}},
-		{"../..", "", "", []string{"./examples/lab"}},
-		{"../..", stepping, "metacni_steps", []string{"./examples/multinet", "./examples/flannel"}},
-		{".", "", "", append(strings.Fields(string(tools)), "./fake")},
+		{"../..", "", "", false, []string{"./examples/multinet"}},
+		{"../..", "", "", false, []string{"./examples/flannel"}},
+		{"../..", "", "", false, []string{"./examples/lab"}},
+		{"../..", "", "", false, []string{"./examples/multinet-shim"}},
+		{"../../examples/multinetd", "", "", raced, []string{multinetd}},
+		{"../../examples/multinetd", stepping, "metacni_steps", false, []string{multinetd}},
+		{"../..", stepping, "metacni_steps", false, []string{"./examples/multinet", "./examples/flannel"}},
+		{".", "", "", false, append(strings.Fields(string(tools)), "./fake")},
 	} {
 		to := filepath.Join(dir, b.dir) + "/"
-		cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-buildvcs=false", "-tags", b.tags, "-o", to}, b.packages...)...)
+		args := []string{"build", "-buildvcs=false", "-race=" + strconv.FormatBool(b.race), "-tags", b.tags, "-o", to}
+		cmd := exec.CommandContext(ctx, "go", append(args, b.packages...)...)
 		cmd.Dir = b.module
 		if out, err := cmd.CombinedOutput(); err != nil && b.module == "." {
 			return fmt.Errorf("build the reference plugins: %w\n%s", err, out)
@@ -141,7 +149,7 @@ func build(ctx context.Context, dir string) error {
 }
 
 // built returns the path of an executable, or fails t with why there is none.
-func built(t *testing.T, name string) string {
+func built(t testing.TB, name string) string {
 	t.Helper()
 	path := filepath.Join(os.Getenv(binEnv), name)
 	if _, err := os.Stat(path); err != nil {

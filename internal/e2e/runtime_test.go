@@ -221,7 +221,7 @@ func (w *world) failed(a answer, code uint, words ...string) {
 }
 
 // decode returns the result of p's ADD, which must be of version.
-func decode(t *testing.T, p *pod, version string) *types100.Result {
+func decode(t testing.TB, p *pod, version string) *types100.Result {
 	t.Helper()
 	r, err := create.Create(version, p.result)
 	if err != nil {

@@ -96,7 +96,7 @@ func (w *world) recorded(p *pod, state string) bool {
 
 // has fails the test unless each of whats is among steps: else the crashes
 // would not be where the test says.
-func has(t *testing.T, steps []step, whats ...string) {
+func has(t testing.TB, steps []step, whats ...string) {
 	t.Helper()
 	for _, what := range whats {
 		if !slices.ContainsFunc(steps, func(s step) bool { return s.what == what }) {

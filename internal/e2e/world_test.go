@@ -29,7 +29,7 @@ var worlds atomic.Int32
 // A world is what one test has of the private host to itself: a directory, a
 // range of addresses, and names with its number.
 type world struct {
-	t    *testing.T
+	t    testing.TB
 	n    int
 	dir  string // for configurations and state, empty
 	bin  string // the plugins
@@ -37,11 +37,12 @@ type world struct {
 	pods int
 
 	vanished bool // whether the kernel has a namespace to clear up
+	logged   bool // whether a daemon's log has been shown
 }
 
 // newWorld skips t, or fails it if that is required, where there is no private
-// host. The tests of different worlds run side by side.
-func newWorld(t *testing.T) *world {
+// host. The tests of different worlds run side by side, but for benchmarks.
+func newWorld(t testing.TB) *world {
 	t.Helper()
 	if noHost != "" {
 		if os.Getenv(requireEnv) == "require" {
@@ -49,7 +50,9 @@ func newWorld(t *testing.T) *world {
 		}
 		t.Skip(noHost)
 	}
-	t.Parallel()
+	if test, ok := t.(*testing.T); ok {
+		test.Parallel()
+	}
 	w := &world{t: t, n: int(worlds.Add(1)), bin: os.Getenv(binEnv), path: "/usr/sbin:/usr/bin:/sbin:/bin"}
 	w.dir = fmt.Sprintf("/run/w%d", w.n)
 	for _, sub := range []string{"net.d", "fake/live"} {
@@ -73,8 +76,8 @@ func (w *world) file(elem ...string) string {
 // name returns a name that no other world has: of a network or an interface.
 func (w *world) name(s string) string { return fmt.Sprintf("%s%d", s, w.n) }
 
-// net returns the world's i'th address range without its last byte.
-func (w *world) net(i int) string { return fmt.Sprintf("10.%d.%d", w.n, i) }
+// net returns the world's i'th address range, of 16, without its last byte.
+func (w *world) net(i int) string { return fmt.Sprintf("10.%d.%d", w.n%256, w.n/256*16+i) }
 
 // pod returns a new container with a namespace, attached by conf.
 func (w *world) pod(conf object) *pod {
@@ -235,7 +238,7 @@ func (w *world) ports() (names []string) {
 }
 
 // same compares.
-func same[T any](t *testing.T, what string, want, got T) {
+func same[T any](t testing.TB, what string, want, got T) {
 	t.Helper()
 	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", what, diff)

@@ -1,0 +1,323 @@
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// TestS20KilledAtEveryStep kills the daemon at every step of 16 containers' ADDs
+// at once, of their DELs, and of the replay of these. What runtimes send
+// meanwhile, or once the next daemon is there, detaches all: a DEL succeeds
+// whether there is a daemon or not, and the next one is not ready before it has
+// done what the last one has not.
+func TestS20KilledAtEveryStep(t *testing.T) {
+	for _, command := range []string{"ADD, DEL while away", "ADD, DEL afterwards", "DEL", "replay"} {
+		t.Run(command, func(t *testing.T) {
+			w := newWorld(t)
+			c := &daemonCrashes{world: w, kind: command, plugins: "fakes", every: 1}
+			if testing.Short() {
+				c.every = 5
+			}
+			c.pods = w.crowd(16, func() object { return w.thick("1.1.0", w.fake("a"), w.fake("b")) })
+			c.run()
+		})
+	}
+}
+
+// TestS20RealPluginsKilled does so with bridge and host-local: no interface, no
+// address is left.
+func TestS20RealPluginsKilled(t *testing.T) {
+	for _, command := range []string{"ADD, DEL while away", "ADD, DEL afterwards"} {
+		t.Run(command, func(t *testing.T) {
+			w := newWorld(t)
+			c := &daemonCrashes{world: w, kind: command, plugins: "bridge and host-local", every: 3}
+			n := 16
+			if testing.Short() {
+				c.every, n = 6, 4
+			}
+			c.pods = w.crowd(n, func() object { return w.thick("1.1.0", w.bridge(1), w.bridge(2)) })
+			c.run()
+		})
+	}
+}
+
+// daemonCrashes kills the daemon of a crowd at its steps, one after the other.
+type daemonCrashes struct {
+	*world
+	kind    string // what it is killed in, and what comes then
+	plugins string
+	every   int // kinds of steps, of which one is tried
+	pods    []*pod
+}
+
+func (c *daemonCrashes) run() {
+	c.t.Helper()
+	trials, hit := 0, map[string]int{}
+	steps := c.sample()
+	for i, at := range steps {
+		if i%c.every != 0 {
+			continue
+		}
+		trials++
+		if c.trial(at) {
+			hit[alike(at.what)]++
+		}
+		if c.t.Failed() {
+			c.t.Fatalf("killed at %v", at)
+		}
+	}
+	// What 16 containers do is never the same twice: one step or the other may
+	// not be come to once more.
+	if 2*len(hit) < trials {
+		c.t.Errorf("killed at %v only, of %v", hit, steps)
+	}
+	c.figures(fmt.Sprintf("SIGKILL of the daemon at steps of %s, %d containers with %s, kinds of steps: %d", c.kind, len(c.pods), c.plugins, len(hit)), trials)
+}
+
+var (
+	anyID   = regexp.MustCompile(`\bw\d+c\d+\b`)
+	anyHash = regexp.MustCompile(`\b[0-9a-f]{64}\b`)
+)
+
+// alike returns what steps of different containers have in common.
+func alike(what string) string {
+	return anyHash.ReplaceAllString(anyID.ReplaceAllString(what, "C"), "H")
+}
+
+// daemonSteps reads the log of a daemon's steps.
+func (w *world) daemonSteps() (list []step) {
+	w.t.Helper()
+	text, err := os.ReadFile(w.file("daemon.steps"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	seen := map[string]int{}
+	for line := range strings.Lines(string(text)) {
+		_, what, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		seen[what]++
+		list = append(list, step{what, seen[what]})
+	}
+	return list
+}
+
+// stepper starts a daemon that logs its steps, and is killed at one if at is not
+// nil: it need not become ready.
+func (w *world) stepper(at *step) *daemon {
+	w.t.Helper()
+	env := map[string]string{"METACNI_STEPS": w.file("daemon.steps")}
+	if at != nil {
+		env["METACNI_STEPS_KILL"], env["METACNI_STEPS_NTH"] = at.what, strconv.Itoa(at.nth)
+	}
+	return w.startDaemon(daemonConf{env: env})
+}
+
+// sample returns the steps of a run in which nobody is killed: of those that are
+// alike any one.
+func (c *daemonCrashes) sample() (steps []step) {
+	c.t.Helper()
+	c.before()
+	d := c.stepper(nil)
+	d.ready()
+	from := 0
+	if c.kind != "replay" {
+		from = len(c.daemonSteps())
+		if c.kind != "DEL" {
+			c.allOK("ADD", c.pods)
+		} else {
+			c.allOK("DEL", c.pods)
+		}
+	}
+	all := c.daemonSteps()[from:]
+	if strings.HasPrefix(c.kind, "ADD") {
+		c.allOK("DEL", c.pods)
+	}
+	d.kill()
+	c.clean("nothing")
+	var kinds []string
+	by := map[string][]step{}
+	for _, s := range all {
+		k := alike(s.what)
+		if by[k] == nil {
+			kinds = append(kinds, k)
+		}
+		by[k] = append(by[k], s)
+	}
+	wants := []string{" flock C@lock", " unflock C@lock"}
+	switch c.kind {
+	case "replay":
+		wants = append(wants, " flock .lock", " unlinkat H.json")
+	case "DEL":
+		wants = append(wants, " unlinkat C@lock")
+	default:
+		wants = append(wants, " fsync .tmp-", " renameat .tmp-")
+	}
+	for _, want := range wants {
+		if by[want] == nil {
+			c.t.Fatalf("no step %q in %q", want, kinds)
+		}
+	}
+	for _, k := range kinds {
+		steps = append(steps, by[k][rand.IntN(len(by[k]))])
+	}
+	return steps
+}
+
+// before is the state in which the daemon to be killed is started.
+func (c *daemonCrashes) before() {
+	c.t.Helper()
+	c.forget()                                               // the numbers of processes, which are others' after a while
+	for _, file := range []string{"daemon.steps", "state"} { // state is made once only
+		if err := os.RemoveAll(c.file(file)); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	if strings.HasPrefix(c.kind, "ADD") {
+		return
+	}
+	d := c.daemon(daemonConf{})
+	c.allOK("ADD", c.pods)
+	d.kill()
+	if c.kind == "replay" {
+		c.allOK("DEL", c.pods, withoutNetNS)
+		same(c.t, "queued", len(c.pods), len(c.queued()))
+	}
+}
+
+// trial kills the daemon at a step, and reports whether it came to that.
+func (c *daemonCrashes) trial(at step) (hit bool) {
+	c.t.Helper()
+	c.before()
+	d := c.stepper(&at)
+	var next *daemon
+	switch c.kind {
+	case "ADD, DEL while away", "ADD, DEL afterwards":
+		next = c.add(d)
+		if c.kind == "ADD, DEL while away" {
+			c.allOK("DEL", c.pods, withoutNetNS)
+			same(c.t, "queued", len(c.pods), len(c.queued()))
+		} else {
+			next.ready()
+			c.allOK("DEL", c.pods, withoutNetNS)
+		}
+	case "DEL":
+		d.ready()
+		c.allOK("DEL", c.pods)
+	case "replay":
+		c.until("the daemon is ready or dead", func() bool {
+			r, err := c.ask("GET", "/readyz", nil)
+			return d.over() || err == nil && r.status == 200
+		})
+	}
+	d.kill() // where it has not come to that step
+	d.wasKilled()
+	hit = slices.Contains(c.daemonSteps(), step{"killed", 1})
+	if next == nil {
+		next = c.daemon(daemonConf{})
+	}
+	c.clean(fmt.Sprint(at))
+	next.kill()
+	return hit
+}
+
+// add runs the ADDs that the daemon d is killed in. Those that have lost it say
+// so. Those that have not found one end as the runtime that dies with the node,
+// or, where it is the next daemon's turn, succeed: with that one add returns.
+func (c *daemonCrashes) add(d *daemon) (next *daemon) {
+	c.t.Helper()
+	d.ready()
+	rs := c.all("ADD", c.pods)
+	acted := make(chan struct{})
+	go func() {
+		defer close(acted)
+		<-d.done
+		if c.kind == "ADD, DEL afterwards" {
+			next = c.startDaemon(daemonConf{})
+			return
+		}
+		for _, r := range rs {
+			_ = r.cmd.Process.Signal(syscall.SIGTERM) // or it has ended
+		}
+	}()
+	for _, r := range rs {
+		if a := c.wait(r); a.err != nil {
+			c.failed(a, 11)
+		}
+	}
+	d.kill()
+	<-acted
+	return next
+}
+
+// clean fails the test where anything is left.
+func (c *daemonCrashes) clean(after string) {
+	c.t.Helper()
+	c.noTrace()
+	if c.t.Failed() {
+		c.t.Fatalf("after %s", after)
+	}
+}
+
+// TestS20KilledWhileDelegatesRun: the daemon is killed while the plugins of 16
+// ADDs run. They go on as orphans; the DELs that are queued wait for them.
+func TestS20KilledWhileDelegatesRun(t *testing.T) {
+	w := newWorld(t)
+	pods := w.crowd(16, func() object { return w.thick("1.1.0", w.fake("a"), w.fake("b", "ADD", "gate")) })
+	d := w.daemon(daemonConf{keys: object{"connectionLimit": 16}})
+	rs := w.all("ADD", pods)
+	for range pods {
+		w.ready()
+	}
+	d.kill()
+	for _, r := range rs {
+		w.failed(w.wait(r), 11)
+	}
+	w.allOK("DEL", pods, withoutNetNS)
+	same(t, "queued", 16, len(w.queued()))
+	same(t, "orphans", 16, len(w.running()))
+	next := w.startDaemon(daemonConf{})
+	for range pods {
+		w.open()
+	}
+	next.ready()
+	w.noTrace()
+	w.figures("SIGKILL of the daemon while plugins of 16 ADDs run, DELs queued", 16)
+}
+
+// TestS23KilledShim: a shim is killed in the middle of an ADD, or of a DEL. The
+// daemon notices: the plugin ends, the ADD is undone, and of the DEL what is
+// left is done by the next one.
+func TestS23KilledShim(t *testing.T) {
+	for _, command := range []string{"ADD", "DEL"} {
+		t.Run(command, func(t *testing.T) {
+			w := newWorld(t)
+			d := w.daemon(daemonConf{})
+			p := w.pod(w.thick("1.1.0", w.bridge(1), w.fake("a"), w.fake("b", command, "hang")))
+			if command == "DEL" {
+				w.ok("ADD", p)
+			}
+			r := w.start(command, p)
+			w.ready()
+			w.kill(r)
+			w.until("the daemon has noticed", func() bool {
+				return strings.Contains(d.log.String(), `"status":499`)
+			})
+			w.noPlugins()
+			if command == "ADD" {
+				w.noTrace()
+			} else {
+				same(t, "recorded", true, w.recorded(p, "state"))
+				w.cure()
+			}
+			w.ok("DEL", p)
+			w.noTrace()
+			w.figures("SIGKILL of the shim in "+command, 1)
+		})
+	}
+}

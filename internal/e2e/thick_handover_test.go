@@ -1,0 +1,282 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/metacni/metacni/delegate/thick/wire"
+)
+
+// TestS2HandOver: daemons follow one another, each told to stop when the next
+// one waits, while shims ADD, CHECK and DEL without a pause. The socket never
+// vanishes, nobody who connects is refused, and every command succeeds.
+func TestS2HandOver(t *testing.T) {
+	w := newWorld(t)
+	handovers := 12
+	if testing.Short() {
+		handovers = 3
+	}
+	d := w.daemon(daemonConf{})
+	stop := make(chan struct{})
+	var workers sync.WaitGroup
+	var looks, calls atomic.Int64
+	workers.Go(func() { w.watch(stop, &looks) })
+	for _, p := range w.crowd(6, func() object { return w.thick("1.1.0", w.fake("a")) }) {
+		workers.Go(func() { w.load(p, stop, &calls) })
+	}
+	for range handovers {
+		next := w.startDaemon(daemonConf{})
+		w.until("the next daemon waits", func() bool { return next.waits() })
+		before := calls.Load()
+		d.signal(syscall.SIGTERM)
+		d.ended()
+		next.ready()
+		w.until("the next daemon has served", func() bool { return calls.Load() >= before+18 || t.Failed() })
+		d = next
+	}
+	close(stop)
+	workers.Wait()
+	w.noTrace()
+	d.signal(syscall.SIGTERM)
+	d.ended()
+	if looks.Load() < 1000 {
+		t.Errorf("looked at the socket %d times only", looks.Load())
+	}
+	w.figures(fmt.Sprintf("hand over between daemons under load: %d commands, socket looked at %d times", calls.Load(), looks.Load()), handovers)
+}
+
+// waits reports whether the daemon has said that it waits for the socket.
+func (d *daemon) waits() bool {
+	text, err := os.ReadFile("/proc/locks")
+	if err != nil {
+		return false
+	}
+	info, err := os.Stat(d.w.socket() + ".next")
+	if err != nil {
+		return false
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	want := fmt.Sprintf(":%d", st.Ino)
+	for line := range strings.Lines(string(text)) {
+		// "1: FLOCK  ADVISORY  WRITE 1234 00:2e:5678 0 EOF"
+		f := strings.Fields(line)
+		if ok && len(f) > 5 && f[1] == "FLOCK" && f[4] == fmt.Sprint(d.cmd.Process.Pid) && strings.HasSuffix(f[5], want) {
+			return true
+		}
+	}
+	return false
+}
+
+// watch looks at the socket until stop: it is there, and somebody is behind it.
+func (w *world) watch(stop <-chan struct{}, looks *atomic.Int64) {
+	for {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		if _, err := os.Lstat(w.socket()); err != nil {
+			w.t.Errorf("the socket has vanished: %v", err)
+			return
+		}
+		if n := looks.Add(1); n%50 != 0 {
+			continue
+		}
+		if r, err := w.ask(http.MethodGet, wire.PathHealth, nil); err != nil || r.status != http.StatusOK {
+			w.t.Errorf("%s: status %d, %v", wire.PathHealth, r.status, err)
+			return
+		}
+	}
+}
+
+// load has shims attach, check and detach p until stop.
+func (w *world) load(p *pod, stop <-chan struct{}, calls *atomic.Int64) {
+	for {
+		for _, command := range []string{"ADD", "CHECK", "DEL"} {
+			a := w.call(command, p)
+			if a.code != 0 {
+				w.t.Errorf("%s %s: %s", command, p.id, a.stdout)
+				return
+			}
+			if command == "ADD" {
+				p.result = a.stdout
+			}
+			calls.Add(1)
+		}
+		select {
+		case <-stop:
+			return
+		default:
+		}
+	}
+}
+
+// TestS24Drain: a daemon that is told to stop lets an ADD that is short end,
+// undoes one that is not, and says so to its shim with code 11. Meanwhile it
+// does DELs, and for an ADD it has not begun it does nothing.
+func TestS24Drain(t *testing.T) {
+	w := newWorld(t)
+	d := w.daemon(daemonConf{keys: object{"drainTimeout": "6s", "connectionLimit": 8}})
+	there := w.pod(w.thick("1.1.0", w.fake("there")))
+	w.ok("ADD", there)
+	short := w.pod(w.thick("1.1.0", w.bridge(1), w.fake("short", "ADD", "gate")))
+	long := w.pod(w.thick("1.1.0", w.bridge(1), w.fake("long", "ADD", "hang")))
+	late := w.pod(w.thick("1.1.0", w.fake("late")))
+	shorts, longs := w.start("ADD", short), w.start("ADD", long)
+	w.ready()
+	w.ready()
+	d.signal(syscall.SIGTERM)
+	w.draining()
+	w.open()
+	if a := w.wait(shorts); a.code != 0 {
+		t.Errorf("the short ADD: %s", a.stdout)
+	}
+	refused, err := w.ask(http.MethodPost, wire.PathCNI, w.request("ADD", late, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused.says(t, http.StatusServiceUnavailable, 11)
+	if refused.header.Get("Retry-After") == "" {
+		t.Error("it does not say when to try again")
+	}
+	w.fails(50, "STATUS", there, nil)
+	w.ok("DEL", there)
+	same(t, "queued", nil, w.queued())
+	w.failed(w.wait(longs), 11)
+	d.ended()
+	if _, err := os.Lstat(w.socket()); err == nil {
+		t.Error("the socket is still there")
+	}
+	same(t, "attached", []string{"short@" + short.id + "@net1"}, w.live())
+
+	w.fails(50, "STATUS", short, nil) // nobody is there
+	w.ok("DEL", short)
+	same(t, "queued", 1, len(w.queued()))
+	w.daemon(daemonConf{})
+	w.noTrace()
+	w.figures("SIGTERM of the daemon while ADDs run: a short one, one that hangs, one to come", 3)
+}
+
+// draining waits until the daemon takes no more ADDs.
+func (w *world) draining() {
+	w.t.Helper()
+	w.until("the daemon drains", func() bool {
+		r, err := w.ask(http.MethodGet, wire.PathReady, nil)
+		return err == nil && r.status == http.StatusServiceUnavailable
+	})
+}
+
+// TestS24SecondSignal: the second signal ends a daemon at once, as if killed:
+// the next one, and a DEL, find all that it has left.
+func TestS24SecondSignal(t *testing.T) {
+	w := newWorld(t)
+	d := w.daemon(daemonConf{})
+	p := w.pod(w.thick("1.1.0", w.fake("a"), w.fake("b", "ADD", "gate")))
+	r := w.start("ADD", p)
+	w.ready()
+	d.signal(syscall.SIGTERM)
+	w.draining()
+	d.signal(syscall.SIGTERM)
+	w.failed(w.wait(r), 11)
+	<-d.done
+	if code := d.cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(d.log.String(), "ended without waiting") {
+		t.Errorf("the daemon: %v\n%s", d.cmd.ProcessState, d.log.String())
+	}
+	same(t, "recorded", true, w.recorded(p, "state"))
+	w.open()
+	w.daemon(daemonConf{})
+	w.ok("DEL", p, withoutNetNS)
+	w.noTrace()
+	w.figures("a second SIGTERM of the daemon while an ADD runs", 1)
+}
+
+// TestS27DELOvertakesADD: a DEL that comes while the ADD of its container runs
+// does not wait for what that waits for: the ADD is undone, and answers 11.
+func TestS27DELOvertakesADD(t *testing.T) {
+	w := newWorld(t)
+	w.daemon(daemonConf{})
+	p := w.pod(w.thick("1.1.0", w.bridge(1), w.fake("b", "ADD", "gate")))
+	other := w.pod(w.thick("1.1.0", w.fake("other")))
+	add := w.start("ADD", p)
+	w.ready()
+	w.ok("ADD", other)
+	w.ok("DEL", p, withoutNetNS)
+	w.failed(w.wait(add), 11)
+	same(t, "attached", 1, len(w.live()))
+	same(t, "interfaces", nil, w.interfaces(p))
+	w.ok("DEL", p)
+	w.ok("DEL", other)
+	for i, want := range []string{"ADD b net1", "ADD other eth0", "DEL b net1"} {
+		if calls := w.calls(); i >= len(calls) || calls[i].Command+" "+calls[i].ID+" "+calls[i].IfName != want {
+			t.Errorf("call %d is not %q", i, want)
+		}
+	}
+	w.noTrace()
+	w.figures("DEL while the ADD of its container hangs, through the daemon", 1)
+}
+
+// TestS27Crowd: 64 containers at once, each by a shim of its own.
+func TestS27Crowd(t *testing.T) {
+	const crowd = 64
+	w := newWorld(t)
+	w.daemon(daemonConf{})
+	pods := w.crowd(crowd, func() object { return w.thick("1.1.0", w.fake("a"), w.fake("b")) })
+	for i, command := range []string{"ADD", "CHECK", "DEL", "DEL"} {
+		w.allOK(command, pods)
+		same(t, "attached after "+command, []int{2 * crowd, 2 * crowd, 0, 0}[i], len(w.live()))
+	}
+	w.noTrace()
+	w.figures(fmt.Sprintf("%d containers at once through shims: ADD, CHECK, DEL, DEL", crowd), crowd)
+}
+
+// TestS26Flood: 200 ADDs are there at once. All are served, a few at a time; a
+// DEL and a STATUS do not wait for them, and the daemon keeps no more than the
+// requests.
+func TestS26Flood(t *testing.T) {
+	const flood = 200
+	w := newWorld(t)
+	d := w.daemon(daemonConf{keys: object{"connectionLimit": 4}})
+	there := w.pod(w.thick("1.1.0", w.fake("there")))
+	w.ok("ADD", there)
+	before := w.memory(d.cmd.Process.Pid, "VmRSS:")
+	gate := w.crowd(4, func() object { return w.thick("1.1.0", w.fake("gate", "ADD", "gate")) })
+	pods := append(gate, w.crowd(flood-4, func() object { return w.thick("1.1.0", w.fake("a")) })...)
+	send := func(command string) (wait func()) {
+		var wg sync.WaitGroup
+		for _, p := range pods {
+			body := w.request(command, p, nil)
+			wg.Go(func() {
+				if r, err := w.ask(http.MethodPost, wire.PathCNI, body); err != nil || r.status != http.StatusOK {
+					t.Errorf("%s: status %d, %v: %s", command, r.status, err, r.body)
+				}
+			})
+			if command == "ADD" && len(p.conf["delegates"].([]object)[0]["on"].(object)) > 0 {
+				w.ready()
+			}
+		}
+		return wg.Wait
+	}
+	wait := send("ADD")
+	w.until("all requests are there", func() bool {
+		r, err := w.ask(http.MethodGet, "/metrics", nil)
+		return err == nil && strings.Contains(string(r.body), fmt.Sprintf(`multinetd_operations_queued{lane="add"} %d`, flood-4))
+	})
+	waiting := w.memory(d.cmd.Process.Pid, "VmRSS:")
+	w.ok("STATUS", there)
+	w.ok("DEL", there)
+	for range gate {
+		w.open()
+	}
+	wait()
+	same(t, "attached", flood, len(w.live()))
+	send("DEL")()
+	w.noTrace()
+	w.figures(fmt.Sprintf("%d requests at once; the daemon's memory: %d kB before, %d kB while they wait, %d kB at most (race detector: %v)",
+		flood, before, waiting, w.memory(d.cmd.Process.Pid, "VmHWM:"), raced), flood)
+}
