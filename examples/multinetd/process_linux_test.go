@@ -151,3 +151,28 @@ func TestS24TerminatedTwice(t *testing.T) {
 		t.Errorf("killed %d: %v", n, err)
 	}
 }
+
+// Plugins get the signals as the daemon's parent left them: one that is ignored
+// stays so in children.
+func TestIgnoresNoSignal(t *testing.T) {
+	t.Parallel()
+	s := startService(t, "")
+	signals := func(pid int) string {
+		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, after, _ := strings.Cut(string(data), "SigIgn:")
+		line, _, _ := strings.Cut(after, "\n")
+		return strings.TrimSpace(line)
+	}
+	if got, want := signals(s.cmd.Process.Pid), signals(os.Getpid()); got != want {
+		t.Errorf("the daemon ignores %s, and its parent %s", got, want)
+	}
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}
