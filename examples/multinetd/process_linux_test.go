@@ -99,7 +99,7 @@ func (s *service) adding(t *testing.T) <-chan error {
 // shim (S24, D51a).
 func TestS24Terminated(t *testing.T) {
 	t.Parallel()
-	for _, sig := range []os.Signal{syscall.SIGTERM, os.Interrupt} {
+	for _, sig := range []os.Signal{syscall.SIGTERM, os.Interrupt, syscall.SIGHUP} {
 		t.Run(sig.String(), func(t *testing.T) {
 			t.Parallel()
 			s := startService(t, `,"drainTimeout":"1ms"`)
