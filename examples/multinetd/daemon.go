@@ -237,25 +237,61 @@ func (a *answer) Write(p []byte) (int, error) {
 }
 
 // serveMetrics serves the metrics and the probes, and nothing else, over TCP
-// until stop is called.
+// until stop is called. While the address is another's, the daemon's before this
+// one that still ends, it goes on trying: requests do not wait for that.
 func (d *daemon) serveMetrics(ctx context.Context) (stop func(), err error) {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", d.conf.MetricsAddress)
-	if err != nil {
-		return nil, fmt.Errorf("metrics: %w", err)
+	l, err := d.listenMetrics(ctx)
+	switch {
+	case errors.Is(err, unix.EADDRINUSE):
+		d.log.LogAttrs(ctx, slog.LevelWarn, "metrics: waiting for the address", slog.Any("error", err))
+	case err != nil:
+		return nil, err
 	}
-	d.log.LogAttrs(ctx, slog.LevelInfo, "serving metrics", slog.String("address", l.Addr().String()))
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", d.metrics.handler())
 	for _, path := range []string{wire.PathHealth, wire.PathReady} {
 		mux.Handle(path, d.server.HTTP())
 	}
 	s := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: 30 * time.Second}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		var err error
+		if l == nil {
+			l, err = d.awaitMetrics(ctx)
+		}
+		if err == nil {
+			d.log.LogAttrs(ctx, slog.LevelInfo, "serving metrics", slog.String("address", l.Addr().String()))
+			err = s.Serve(l)
+		}
+		if ctx.Err() == nil {
 			d.log.LogAttrs(ctx, slog.LevelError, "metrics", slog.Any("error", err))
 		}
 	}()
-	return func() { _ = s.Close(); <-ended }, nil
+	return func() { cancel(); _ = s.Close(); <-ended }, nil
+}
+
+// awaitMetrics listens once the address is free, or fails as ctx does.
+func (d *daemon) awaitMetrics(ctx context.Context) (net.Listener, error) {
+	poll := time.NewTicker(100 * time.Millisecond)
+	defer poll.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-poll.C:
+		}
+		if l, err := d.listenMetrics(ctx); !errors.Is(err, unix.EADDRINUSE) {
+			return l, err
+		}
+	}
+}
+
+func (d *daemon) listenMetrics(ctx context.Context) (net.Listener, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", d.conf.MetricsAddress)
+	if err != nil {
+		return nil, fmt.Errorf("metrics: %w", err)
+	}
+	return l, nil
 }

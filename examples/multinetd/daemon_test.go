@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -341,7 +342,7 @@ func TestS20QueuedWhileAway(t *testing.T) {
 }
 
 // The records' directory that cannot be written to, and a metrics address that
-// cannot be had.
+// is none.
 func TestNotReady(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "").start(t)
@@ -354,17 +355,46 @@ func TestNotReady(t *testing.T) {
 	if err := writable(filepath.Join(t.TempDir(), "a", "b")); err != nil {
 		t.Error(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	bad := newWorld(t, `,"metricsAddress":"127.0.0.1:none"`)
+	sock, err := listen(t.Context(), bad.conf.SocketDir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	taken := newWorld(t, fmt.Sprintf(`,"metricsAddress":%q`, l.Addr()))
-	sock, err := listen(t.Context(), taken.conf.SocketDir, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := taken.serve(t.Context(), sock, func(string) {}); err == nil || !strings.Contains(err.Error(), "metrics") {
+	if err := bad.serve(t.Context(), sock, func(string) {}); err == nil || !strings.Contains(err.Error(), "metrics") {
 		t.Errorf("err = %v", err)
+	}
+}
+
+// The daemon before this one has the address until it has ended, which is later
+// than it leaves the socket.
+func TestMetricsAddressTaken(t *testing.T) {
+	t.Parallel()
+	before, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := fmt.Sprintf(`,"metricsAddress":%q`, before.Addr())
+	never := newWorld(t, keys).start(t)
+	never.mustRun(t, "ADD", bridge)
+	if err := never.stop(); err != nil {
+		t.Error(err)
+	}
+	w := newWorld(t, keys).start(t)
+	if err := before.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for len(w.logged.of(t, "serving metrics")) == 0 {
+		runtime.Gosched()
+	}
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+before.Addr().String()+"/healthz", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.Body.Close(); a.StatusCode != http.StatusOK {
+		t.Errorf("/healthz over TCP: %d", a.StatusCode)
 	}
 }
