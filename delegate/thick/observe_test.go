@@ -73,7 +73,9 @@ func TestObserver(t *testing.T) {
 		second().wantOK(t)
 		synctest.Wait()
 		exchange(t.Context(), r.Client, "POST", wire.PathCNI, []byte("{"))
+		synctest.Wait() // it is told after the answer
 		exchange(t.Context(), r.Client, "POST", wire.PathCNI, encoded(with(m, "CNI_COMMAND", "VERSION")))
+		synctest.Wait()
 		exchange(t.Context(), r.Client, "POST", wire.PathCNI, encoded(with(m, "CNI_CONTAINERID", "../x")))
 		exchange(t.Context(), r.Client, "GET", wire.PathCNI, nil)   // not for an operation
 		exchange(t.Context(), r.Client, "GET", wire.PathReady, nil) // nor this
