@@ -2,8 +2,10 @@ package main
 
 import (
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -116,5 +118,39 @@ func TestLabelsAreBounded(t *testing.T) {
 		if n := len(f.GetMetric()); n > maxTypes+2 {
 			t.Errorf("%s has %d series", f.GetName(), n)
 		}
+	}
+}
+
+// The daemon before this one has the address until it has ended, which is later
+// than it leaves the socket.
+func TestMetricsAddressTaken(t *testing.T) {
+	t.Parallel()
+	before, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := fmt.Sprintf(`,"metricsAddress":%q`, before.Addr())
+	never := newWorld(t, keys).start(t)
+	never.mustRun(t, "ADD", bridge)
+	if err := never.stop(); err != nil {
+		t.Error(err)
+	}
+	w := newWorld(t, keys).start(t)
+	if err := before.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for len(w.logged.of(t, "serving metrics")) == 0 {
+		runtime.Gosched()
+	}
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+before.Addr().String()+"/healthz", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.Body.Close(); a.StatusCode != http.StatusOK {
+		t.Errorf("/healthz over TCP: %d", a.StatusCode)
 	}
 }
