@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"syscall"
+	"time"
 
 	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/delegate/thick/wire"
@@ -63,7 +64,11 @@ func run(ctx context.Context, args []string, defaultFile string, environ []strin
 	if err != nil {
 		return err
 	}
+	waiting := time.AfterFunc(time.Second, func() {
+		log.WarnContext(ctx, "waiting for another daemon to leave the socket", "directory", conf.SocketDir)
+	})
 	l, err := listen(ctx, conf.SocketDir, environ)
+	waiting.Stop()
 	if err != nil {
 		return err
 	}

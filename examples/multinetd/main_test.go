@@ -1,7 +1,10 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
+	"context"
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -55,5 +58,27 @@ func TestNotify(t *testing.T) {
 	}
 	if err := notify(dir+"/absent", "READY=1"); err == nil {
 		t.Error("nobody was told, and no error")
+	}
+}
+
+// A daemon that waits for another to end says so.
+func TestWaits(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "").start(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	stderr, log := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		err := run(ctx, []string{"--socket-dir", w.conf.SocketDir}, filepath.Join(w.dir, "none"), nil, io.Discard, log)
+		_ = log.Close() // always nil
+		ended <- err
+	}()
+	line, err := bufio.NewReader(stderr).ReadString('\n')
+	if err != nil || !strings.Contains(line, "waiting for another daemon") || !strings.Contains(line, w.conf.SocketDir) {
+		t.Errorf("logged %q, %v", line, err)
+	}
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("err = %v", err)
 	}
 }
