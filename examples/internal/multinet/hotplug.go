@@ -28,8 +28,9 @@ import (
 // multinet's own configuration, of which cniDir, binDir and type count.
 //
 // ADD puts the network down in the container's record, the oldest where there
-// are several, so that the runtime's DEL, CHECK and GC include it; the network
-// namespace is the recorded one unless CNI_NETNS is another. DEL removes what is
+// are several, so that the runtime's DEL, CHECK and GC include it. CNI_NETNS may
+// be missing, and is else the recorded network namespace by whatever path: what
+// is in another one the runtime's DEL would not find. DEL removes what is
 // recorded, whatever the configuration. CHECK and STATUS are about that network
 // alone; there is no GC.
 func (p *Plugin) HotPlug(ctx context.Context, conf []byte, with *wire.Attributes) skel.CNIFuncs {
@@ -72,6 +73,10 @@ func (c *hotCall) add(ctx context.Context) error {
 	if err := program.RefuseHostNetwork(c.Root, c.args); err != nil {
 		return err
 	}
+	if c.args.Netns != first.NetNS && !program.SameFile(c.Root, c.args.Netns, first.NetNS) {
+		return types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is not the network namespace of the container", c.args.Netns)
+	}
+	c.args.Netns = first.NetNS
 	_, err = c.life.Attach(ctx, r.Key, lifecycle.Transaction{
 		Plan: func(taken []string) ([]delegate.Attachment, error) {
 			there, err := c.InterfaceNames(c.args.Netns)

@@ -3,6 +3,7 @@ package multinet
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -115,6 +116,28 @@ func TestHotPlugArguments(t *testing.T) {
 	h.clean(t)
 }
 
+// A path of its own leads to the recorded namespace, which is the one that is
+// recorded again: the runtime's DEL knows no other.
+func TestD16HotPlugByAnotherPath(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.1.0")
+	netns := filepath.Join(h.dir, "netns")
+	if err := os.WriteFile(netns, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Link(netns, netns+"2"); err != nil {
+		t.Fatal(err)
+	}
+	h.mustRun(t, "ADD", bridge)
+	h.trace()
+	h.mustPlug(t, "ADD", green, wire.Attributes{}, func(a *skel.CmdArgs) { a.Netns = netns + "2" })
+	if call := h.exec.Calls()[h.seen]; call.NetNS != netns {
+		t.Errorf("call %+v", call)
+	}
+	h.mustRun(t, "DEL", bridge)
+	h.clean(t)
+}
+
 // With several records the oldest has it, and damaged ones are in nobody's way
 // but their own (G11).
 func TestG11HotPlugOfSeveral(t *testing.T) {
@@ -156,6 +179,8 @@ func TestHotPlugRefused(t *testing.T) {
 		{name: "a name in the namespace", command: "ADD", network: green, edit: func(a *skel.CmdArgs) { a.IfName = "used0" }, code: 7, says: `"used0"`},
 		{name: "a template", command: "ADD", network: green, edit: func(a *skel.CmdArgs) { a.IfName = "net%d" }, code: 4, says: "net%d"},
 		{name: "the host's namespace", command: "ADD", network: green, edit: func(a *skel.CmdArgs) { a.Netns = "/proc/self/ns/net" }, code: 8, says: "/proc/self/ns/net"},
+		{name: "another container's namespace", command: "ADD", network: green, edit: func(a *skel.CmdArgs) { a.Netns = "/dev/null" }, code: 8, says: "/dev/null"},
+		{name: "no namespace", command: "ADD", network: green, edit: func(a *skel.CmdArgs) { a.Netns = "/absent" }, code: 8, says: "/absent"},
 		{name: "not JSON", command: "ADD", network: "{", code: 6, says: "netconf"},
 		{name: "no type", command: "ADD", network: `{"name":"green"}`, code: 7, says: `"type"`},
 		{name: "itself", command: "ADD", network: `{"name":"green","type":"multinet"}`, code: 7, says: "itself"},

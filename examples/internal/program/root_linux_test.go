@@ -56,3 +56,22 @@ func TestS22NamespacesInRoot(t *testing.T) {
 		t.Errorf("the error is about %q", e.NetNS)
 	}
 }
+
+// One namespace may be reached by several paths, but only in the root.
+func TestS22SameFileInRoot(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		root, a, b string
+		same       bool
+	}{
+		{"", "/proc/self/ns/net", "/proc/thread-self/ns/net", true},
+		{"/proc", "/self/ns/net", "/thread-self/ns/net", true},
+		{"/proc", "/self/ns/net", "/self/ns/uts", false},
+		{"/proc", "/self/ns/net", "/proc/self/ns/net", false},
+		{"", "/absent", "/absent", false},
+	} {
+		if got := SameFile(tt.root, tt.a, tt.b); got != tt.same {
+			t.Errorf("%s and %s in %q: %t", tt.a, tt.b, tt.root, got)
+		}
+	}
+}

@@ -52,6 +52,19 @@ func RefuseHostNetwork(root string, args *skel.CmdArgs) error {
 	return nil
 }
 
+// SameFile reports whether two paths in root lead to one file.
+func SameFile(root, a, b string) bool {
+	stat := func(path string) (info fs.FileInfo) {
+		_ = inroot.With(root, path, func(path string) (err error) { // what is not there is not the same
+			info, err = os.Stat(path)
+			return err
+		})
+		return info
+	}
+	first, second := stat(a), stat(b)
+	return first != nil && second != nil && os.SameFile(first, second)
+}
+
 // InterfaceNames returns [ifname.Taken] for paths in root, except that a
 // namespace that is not there, or is not ours to look into, has no names: it is
 // for the plugins to complain about.
