@@ -25,7 +25,8 @@ func (sv *service) info() wire.Info {
 	return i
 }
 
-// A check is one of what readiness takes.
+// A check is one of what readiness takes. One that is OK may have an error that
+// is no obstacle to an ADD.
 type check struct {
 	Name  string `json:"name"`
 	OK    bool   `json:"ok"`
@@ -48,17 +49,21 @@ func (sv *service) readiness(w http.ResponseWriter, r *http.Request) {
 		checks = append(checks, c)
 	}
 	var running, replayed error
+	left := sv.owed.why()
 	switch sv.flight.now() {
 	case draining:
 		running = errDraining
 	case starting:
-		replayed = errStarting
-		if why := sv.owed.why(); why != nil {
-			replayed = why
+		replayed, left = left, nil
+		if replayed == nil {
+			replayed = errStarting
 		}
 	}
 	note("daemon", running)
 	note("queue", replayed)
+	if left != nil {
+		checks[len(checks)-1].Error = status.Error(left).Error()
+	}
 	note("plugin", sv.ready(r.Context()))
 
 	if r.URL.Query().Has("verbose") {

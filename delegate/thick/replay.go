@@ -34,12 +34,12 @@ func (sv *service) replay(ctx context.Context) {
 		}
 		// What cannot be done does not keep a node from working; what cannot
 		// be read may have been removed already, as far as its runtime knows.
+		sv.owed.replayed(err)
 		if err == nil || left > 0 || errors.Is(err, queue.ErrDamaged) {
-			err = nil
 			sv.flight.move(starting, ready)
-		}
-		if sv.owed.replayed(err); err == nil && left == 0 {
-			pause = longestPause
+			if left == 0 {
+				pause = longestPause
+			}
 		}
 		if !sv.owed.pause(ctx, pause) {
 			return
@@ -85,7 +85,7 @@ func (o *order) attachment() attachment {
 type owed struct {
 	mu   sync.Mutex // guards what follows
 	dels map[attachment]bool
-	err  error         // why the queue could not be read
+	err  error         // what the last try of the queue could not do
 	wake chan struct{} // closed to end a pause; not nil during one
 }
 
@@ -150,14 +150,14 @@ func (w *owed) hurry() {
 	}
 }
 
-// replayed notes why the queue could not be read, or nil.
+// replayed notes what could not be done with the queue, or nil.
 func (w *owed) replayed(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.err = err
 }
 
-// why returns why the queue could not be read when it was last tried.
+// why returns what could not be done with the queue when it was last tried.
 func (w *owed) why() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -147,6 +147,14 @@ func TestS20FailedDelIsTriedAgain(t *testing.T) {
 		r := serve(t, &Server{Handler: f, Queue: dir, Logger: book.logger()})
 		synctest.Wait()
 		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).wantOK(t)
+		verbose := func() string {
+			a := exchange(t.Context(), r.Client, "GET", wire.PathReady+"?verbose", nil)
+			a.wantOK(t)
+			return a.body
+		}
+		if got := verbose(); !strings.Contains(got, `{"name":"queue","ok":true,"error":"`) || !strings.Contains(got, "stuck") {
+			t.Errorf("with one that is stuck: %s", got)
+		}
 		r.do(request("ADD", "c2")).wantOK(t)
 		r.do(with(request("ADD", "c1"), "CNI_IFNAME", "eth1")).wantOK(t)
 		time.Sleep(2 * time.Minute)
@@ -168,6 +176,9 @@ func TestS20FailedDelIsTriedAgain(t *testing.T) {
 		synctest.Wait()
 		if left(t, dir) != 0 {
 			t.Errorf("%d left", left(t, dir))
+		}
+		if got := verbose(); strings.Contains(got, "error") {
+			t.Errorf("with none: %s", got)
 		}
 		r.do(request("ADD", "c1")).wantOK(t)
 		n := len(tries)
