@@ -16,6 +16,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/status"
 )
 
 // An operation is an order that the server has taken on.
@@ -178,7 +179,14 @@ func (sv *service) call(ctx context.Context, op *operation) (body []byte, err er
 		case cmdGC:
 			return h.GC(ctx, a)
 		default:
-			return h.Status(ctx, a)
+			err := sv.ready(ctx)
+			if err == nil {
+				return h.Status(ctx, a)
+			}
+			if !own(err) {
+				err = fmt.Errorf("thick: %s: not ready: %w", op, err)
+			}
+			return status.NotReady(err)
 		}
 	})
 	return body, err

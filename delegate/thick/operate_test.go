@@ -3,6 +3,7 @@ package thick
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"net/http"
 	"slices"
 	"strings"
@@ -355,4 +356,25 @@ func TestStoppedHandler(t *testing.T) {
 		r.do(request("ADD", "c1")).want(t, 500, 11, "thick: ADD pods/c1/eth0: the time is up: bridge: killed")
 		r.do(request("STATUS", "")).want(t, 500, 51, "the time is up: uplink lost")
 	})
+}
+
+// S21: a STATUS says what readiness does, without a word to the handler.
+func TestS21StatusNotReady(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		ready func(context.Context) error
+		code  uint
+		says  string
+	}{
+		{func(context.Context) error { return fs.ErrPermission }, 50, "thick: STATUS pods: not ready: " + fs.ErrPermission.Error()},
+		{func(context.Context) error { return types.NewError(51, "half of it", "") }, 51, "half of it"},
+		{func(ctx context.Context) error { return untilEnd(ctx, nil) }, 50, "time is up"},
+		{func(context.Context) error { panic("hunter2") }, 50, "panicked"},
+	} {
+		s := &Server{Ready: tt.ready, Handler: &fake{status: func(context.Context, *skel.CmdArgs) error {
+			t.Error("the handler was asked")
+			return nil
+		}}}
+		post(t, s, "POST", wire.PathCNI, string(encoded(request("STATUS", "")))).want(t, 500, tt.code, tt.says)
+	}
 }

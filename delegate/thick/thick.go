@@ -90,8 +90,9 @@ type Server struct {
 	Queue string
 
 	// Ready, when not nil, is asked whether an ADD can be served, beside what
-	// the server knows itself, when somebody asks for [wire.PathReady]. It has
-	// two seconds.
+	// the server knows itself, when somebody asks for [wire.PathReady], and
+	// before each STATUS, which its error answers with code 50. It has two
+	// seconds.
 	Ready func(context.Context) error
 
 	// Other, when not nil, serves every path that is not the server's own:
