@@ -77,10 +77,15 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 		Logger:  log,
 	}
 	d.metrics = newMetrics(conf.MultusMetrics, d.server.Stats)
-	mux := http.NewServeMux()
-	mux.Handle("/metrics", d.metrics.handler())
-	mux.HandleFunc("/", notFound)
-	d.server.Other = mux
+	page := d.metrics.handler()
+	// Not a ServeMux, which sends paths that are not clean elsewhere.
+	d.server.Other = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/metrics" {
+			notFound(w, r)
+			return
+		}
+		page.ServeHTTP(w, r)
+	})
 	d.server.Observer = func(e thick.Event) {
 		d.metrics.request(e)
 		logEvent(context.WithoutCancel(ctx), log, e)

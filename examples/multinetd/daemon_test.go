@@ -340,6 +340,18 @@ func TestS20QueuedWhileAway(t *testing.T) {
 	}
 }
 
+// What is nobody's path is answered as everything else is, and not by a
+// redirection to one that is (S9).
+func TestS9UnknownPath(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "").start(t)
+	for _, path := range []string{"/", "/nope", "//cni", "/cni/../delegate", "/metrics/"} {
+		if code, body := w.get(t, path); code != 404 || !strings.Contains(body, `"code":999`) {
+			t.Errorf("%s: %d %s", path, code, body)
+		}
+	}
+}
+
 // The records' directory that cannot be written to, and a metrics address that
 // is none.
 func TestNotReady(t *testing.T) {
