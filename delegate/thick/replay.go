@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/http"
 	"sync"
 	"time"
@@ -34,8 +35,9 @@ func (sv *service) replay(ctx context.Context) {
 		}
 		// What cannot be done does not keep a node from working; what cannot
 		// be read may have been removed already, as far as its runtime knows.
-		sv.owed.replayed(err)
-		if err == nil || left > 0 || errors.Is(err, queue.ErrDamaged) {
+		read := err == nil || left > 0 || errors.Is(err, queue.ErrDamaged)
+		if sv.owed.replayed(err); read {
+			sv.owed.forget(left)
 			sv.flight.move(starting, ready)
 			if left == 0 {
 				pause = longestPause
@@ -79,12 +81,19 @@ func (o *order) attachment() attachment {
 	return attachment{o.network, o.args.ContainerID, o.args.IfName}
 }
 
+// A debt is a DEL of the queue that has failed.
+type debt struct {
+	paid bool // done since, by another
+	pass int  // when it was tried last
+}
+
 // owed is what is left in the queue. A runtime that has been told that its DEL
 // is done may use the container's ID again, so an ADD must not come before a
 // DEL that is older: it would be removed by it. The zero value owes nothing.
 type owed struct {
 	mu   sync.Mutex // guards what follows
-	dels map[attachment]bool
+	dels map[attachment]debt
+	pass int           // how often the queue has been tried
 	err  error         // what the last try of the queue could not do
 	wake chan struct{} // closed to end a pause; not nil during one
 }
@@ -98,9 +107,9 @@ func (w *owed) tried(o *order, err error) {
 		return
 	}
 	if w.dels == nil {
-		w.dels = make(map[attachment]bool)
+		w.dels = make(map[attachment]debt)
 	}
-	w.dels[o.attachment()] = false
+	w.dels[o.attachment()] = debt{pass: w.pass}
 }
 
 // paid notes that the DEL o, which is not of the queue or is, has been done. One
@@ -108,8 +117,9 @@ func (w *owed) tried(o *order, err error) {
 func (w *owed) paid(o *order) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if _, ok := w.dels[o.attachment()]; ok {
-		w.dels[o.attachment()] = true
+	if d, ok := w.dels[o.attachment()]; ok {
+		d.paid = true
+		w.dels[o.attachment()] = d
 		w.hurry()
 	}
 }
@@ -119,11 +129,11 @@ func (w *owed) paid(o *order) {
 func (w *owed) settled(o *order) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	done := w.dels[o.attachment()]
-	if done {
+	d := w.dels[o.attachment()]
+	if d.paid {
 		delete(w.dels, o.attachment())
 	}
-	return done
+	return d.paid
 }
 
 // blocks reports whether o is an ADD that has to wait for a DEL of the queue,
@@ -134,8 +144,8 @@ func (w *owed) blocks(o *order) bool {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	done, known := w.dels[o.attachment()]
-	if !known || done {
+	d, known := w.dels[o.attachment()]
+	if !known || d.paid {
 		return false
 	}
 	w.hurry()
@@ -155,6 +165,23 @@ func (w *owed) replayed(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.err = err
+	w.pass++
+}
+
+// forget drops what somebody else has taken out of the queue, of which left are
+// left after it was tried, when these are all known.
+func (w *owed) forget(left int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	gone := func(_ attachment, d debt) bool { return d.pass != w.pass-1 } // not of the try that has ended
+	for a, d := range w.dels {
+		if !gone(a, d) {
+			left--
+		}
+	}
+	if left == 0 {
+		maps.DeleteFunc(w.dels, gone)
+	}
 }
 
 // why returns what could not be done with the queue when it was last tried.

@@ -223,6 +223,48 @@ func TestS20PaidByTheRuntime(t *testing.T) {
 	})
 }
 
+// What an operator has taken out of the queue is owed no more, and what comes
+// into it later is done.
+func TestS20RemovedByHand(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var works atomic.Bool
+		var dels atomic.Int32
+		f := &fake{del: func(context.Context, *skel.CmdArgs) error {
+			dels.Add(1)
+			if works.Load() {
+				return nil
+			}
+			return types.NewError(101, "stuck", "")
+		}}
+		dir := queued(t, "c1", "c2")
+		r := serve(t, &Server{Handler: f, Queue: dir})
+		synctest.Wait()
+		names, err := filepath.Glob(dir + "/*.json")
+		if err != nil || len(names) != 2 {
+			t.Fatalf("%q, %v", names, err)
+		}
+		for _, name := range names {
+			if err := os.Remove(name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		works.Store(true)
+		r.do(request("DEL", "c2")).wantOK(t)
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		r.do(request("ADD", "c1")).wantOK(t)
+		r.do(request("ADD", "c2")).wantOK(t)
+		enqueue(t, dir, request("DEL", "c2"))
+		dels.Store(0)
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if dels.Load() != 1 || left(t, dir) != 0 {
+			t.Errorf("%d done, %d left", dels.Load(), left(t, dir))
+		}
+	})
+}
+
 // An old DEL takes the place of nothing that is newer.
 func TestS20SupersedesNothing(t *testing.T) {
 	t.Parallel()
