@@ -371,7 +371,7 @@ func TestS21StatusNotReady(t *testing.T) {
 		{func(ctx context.Context) error { return untilEnd(ctx, nil) }, 50, "time is up"},
 		{func(context.Context) error { panic("hunter2") }, 50, "panicked"},
 	} {
-		s := &Server{Ready: tt.ready, Handler: &fake{status: func(context.Context, *skel.CmdArgs) error {
+		s := &Server{Ready: tt.ready, Timeouts: Timeouts{Status: time.Second}, Handler: &fake{status: func(context.Context, *skel.CmdArgs) error {
 			t.Error("the handler was asked")
 			return nil
 		}}}
