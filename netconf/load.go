@@ -92,6 +92,14 @@ func LoadFile(path string) (Network, error) {
 	})
 }
 
+// LoadFileFS is [LoadFile] for a file at the top of fsys.
+func LoadFileFS(fsys fs.FS, file string) (Network, error) {
+	if fsys == nil || file == "." || path.Base(file) != file || !fs.ValidPath(file) {
+		return Network{}, &Error{Kind: ErrInvalid, File: file, Err: errors.New("not the name of a file")}
+	}
+	return loadFile(fsys, file, nil)
+}
+
 // loadFile reads a file at the top of fsys and, when wanted, its
 // sub-directory. It returns the zero Network for one that is not wanted.
 func loadFile(fsys fs.FS, file string, wanted func(Network) bool) (Network, error) {

@@ -228,6 +228,33 @@ func TestLoadFile(t *testing.T) {
 	}
 }
 
+func TestLoadFileFS(t *testing.T) {
+	t.Parallel()
+	fsys := files(confDir)
+	for file, want := range map[string]string{"10-red.conf": "macvlan", "40-chain.conflist": "first second third"} {
+		n, err := netconf.LoadFileFS(fsys, file)
+		if err != nil || typesOf(n) != want {
+			t.Errorf("%s is of %q, %v; want %q", file, typesOf(n), err, want)
+		}
+	}
+	for file, want := range map[string]wantError{
+		"absent.conf":   {kind: netconf.ErrNotFound, file: "absent.conf"},
+		"05-bad.conf":   {kind: netconf.ErrDecode, file: "05-bad.conf"},
+		"chain/10.conf": {kind: netconf.ErrInvalid, file: "chain/10.conf"},
+		"../x.conf":     {kind: netconf.ErrInvalid, file: "../x.conf"},
+		".":             {kind: netconf.ErrInvalid, file: "."},
+		"":              {kind: netconf.ErrInvalid},
+	} {
+		n, err := netconf.LoadFileFS(fsys, file)
+		want.check(t, err)
+		if !n.IsZero() {
+			t.Errorf("%q: a network was returned with the error", file)
+		}
+	}
+	_, err := netconf.LoadFileFS(nil, "x.conf")
+	wantError{kind: netconf.ErrInvalid, file: "x.conf"}.check(t, err)
+}
+
 func TestPrimary(t *testing.T) {
 	t.Parallel()
 	n, err := netconf.Primary(files(confDir), nil)
