@@ -1,0 +1,257 @@
+package autoconf
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/netconf"
+)
+
+const (
+	calico  = `{"cniVersion":"1.0.0","name":"calico","plugins":[{"type":"calico","capabilities":{"portMappings":true}}]}`
+	flannel = `{"cniVersion":"0.3.1","name":"flannel","type":"flannel"}`
+)
+
+// tree makes a file system of names and contents.
+func tree(files ...string) fstest.MapFS {
+	fsys := fstest.MapFS{}
+	for i := 0; i < len(files); i += 2 {
+		fsys[files[i]] = &fstest.MapFile{Data: []byte(files[i+1])}
+	}
+	return fsys
+}
+
+// our is what is our own in tests of files.
+func our() own {
+	return own{
+		name:  "00-multinet",
+		types: []string{"multinet"},
+		paths: []string{"/etc/cni/net.d/00-multinet.conf", "/etc/cni/net.d/00-multinet.conflist"},
+	}
+}
+
+// summary says what was found: the primary network's file, and each file that
+// was skipped with a word of why.
+func summary(f found) string {
+	s := f.primary.File
+	for _, skipped := range f.skipped {
+		s += " -" + skipped.File
+	}
+	if f.err != nil {
+		s += " !" + f.err.Error()
+	}
+	return strings.TrimSpace(s)
+}
+
+// M1: the first valid network in the order of runtimes, whatever its form and
+// extension, without what is ours.
+func TestM01FirstValid(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name string
+		fsys fstest.MapFS
+		want string
+	}{
+		{"by name", tree("20-b.conflist", calico, "10-a.conf", flannel), "10-a.conf"},
+		{"json counts", tree("10-a.json", flannel, "20-b.conflist", calico), "10-a.json"},
+		{"a list in .conf", tree("10-a.conf", calico), "10-a.conf"},
+		{"hidden files count", tree(".a.conf", flannel, "10-a.conf", flannel), ".a.conf"},
+		{"not lower case first", tree("a.conf", flannel, "Z.conf", flannel), "Z.conf"},
+		{"other extensions", tree("10-a.conf.bak", flannel, "10-a", flannel, "10-a.yaml", flannel, "10-a.CONF", flannel), ""},
+		{"put aside", tree("05-a.cilium_bak", flannel, "06-a.conf_bak", flannel, "07-a.conflist.tmp-1", flannel, "08.tmp-x.conf", flannel), ""},
+		{"the bad are passed over", tree("10-a.conf", "{", "20-b.conf", flannel, "30-c.conf", "{"), "20-b.conf -10-a.conf"},
+		{"none", tree(), ""},
+		{"none valid", tree("10-a.conf", "", "20-b.conflist", "[]"), "-10-a.conf -20-b.conflist"},
+		{"own file", tree("00-multinet.conflist", calico, "00-multinet.conf", flannel, "00-multinet.json", flannel, "10-a.conf", flannel), "10-a.conf"},
+		{"own type", tree("05-x.conf", `{"name":"x","type":"multinet"}`, "10-a.conf", flannel), "10-a.conf -05-x.conf"},
+		{"own type in a list", tree("05-x.conflist", `{"name":"x","plugins":[{"type":"bridge"},{"type":"multinet"}]}`), "-05-x.conflist"},
+		{"own type in a delegate", tree("05-x.conf", `{"name":"x","type":"multus","delegates":[{"name":"y","plugins":[{"type":"multinet"}]}]}`), "-05-x.conf"},
+		{"own type in flannel's delegate", tree("05-x.conf", `{"name":"x","type":"flannel","delegate":{"type":"multinet"}}`), "-05-x.conf"},
+		{"own type, escaped", tree("05-x.conf", `{"name":"x","type":"multus","delegates":[{"ty\u0070e":"mult\u0069net"}]}`), "-05-x.conf"},
+		{"own type in the sub-directory", tree("05-x.conflist", `{"name":"x","plugins":[{"type":"a"}]}`, "x/1.conf", `{"type":"multinet"}`), "-05-x.conflist"},
+		{"own file by reference", tree("05-x.conf", `{"name":"x","type":"multus","clusterNetwork":"/etc/cni//net.d/00-multinet.conflist"}`), "-05-x.conf"},
+		{"a type of a similar name", tree("05-x.conf", `{"name":"x","type":"multinet2"}`), "05-x.conf"},
+		{"huge numbers", tree("05-x.conf", `{"name":"x","type":"a","n":1e99999}`), "-05-x.conf"},
+		{"later CNI", tree("05-x.conf", `{"cniVersion":"9.9.9","name":"x","type":"a"}`), "05-x.conf"},
+		{"sub-directory", tree("05-x.conflist", `{"cniVersion":"1.1.0","name":"x"}`, "x/1.conf", `{"type":"a"}`), "05-x.conflist"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			f := finder{own: our()}.find(tt.fsys)
+			if got := summary(f); got != tt.want {
+				t.Errorf("found %q, want %q", got, tt.want)
+			}
+			if again := (finder{own: our()}).find(tt.fsys); summary(again) != summary(f) || !again.primary.Network.Equal(f.primary.Network) {
+				t.Errorf("another time %q", summary(again))
+			}
+		})
+	}
+}
+
+// M1, M4: a fixed file is the only one, and is held to the same.
+func TestM04FixedFile(t *testing.T) {
+	t.Parallel()
+	fsys := tree("10-a.conf", flannel, "20-b.conflist", calico, "30-c.conf", "{", "40-d.conf", `{"name":"x","type":"multinet"}`,
+		"bare", flannel, "00-multinet.conf", flannel, "dir.conf/x", "")
+	for fixed, want := range map[string]string{
+		"20-b.conflist":    "20-b.conflist",
+		"30-c.conf":        "-30-c.conf",
+		"40-d.conf":        "-40-d.conf",
+		"bare":             "bare",
+		"absent":           "",
+		"00-multinet.conf": "",
+		"dir.conf":         "-dir.conf",
+	} {
+		if got := summary(finder{fixed: fixed, own: our()}.find(fsys)); got != want {
+			t.Errorf("fixed %s: found %q, want %q", fixed, got, want)
+		}
+	}
+}
+
+func TestAccept(t *testing.T) {
+	t.Parallel()
+	var asked []string
+	f := finder{own: our(), accept: func(file string, n netconf.Network) bool {
+		asked = append(asked, file+" "+n.Name())
+		return n.Name() == "calico"
+	}}
+	fsys := tree("00-multinet.conf", flannel, "05-bad.conf", "", "10-a.conf", flannel, "20-b.conflist", calico, "30-c.conflist", calico)
+	if got := summary(f.find(fsys)); got != "20-b.conflist -05-bad.conf" {
+		t.Errorf("found %q", got)
+	}
+	if diff := cmp.Diff([]string{"10-a.conf flannel", "20-b.conflist calico"}, asked); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// Every JSON type in every place of a network is passed over or read, and
+// never more than that.
+func TestBadInput(t *testing.T) {
+	t.Parallel()
+	values := []string{`null`, `true`, `0`, `-1e400`, `"x"`, `""`, `[]`, `[null]`, `[[]]`, `{}`, `{"a":1}`, `[{}]`, `[1]`, `"\ud800"`}
+	places := []string{
+		`%s`, `[%s]`, `{"name":%s,"type":"a"}`, `{"name":"x","type":%s}`, `{"name":"x","cniVersion":%s,"type":"a"}`,
+		`{"name":"x","cniVersions":%s,"type":"a"}`, `{"name":"x","cniVersions":[%s],"type":"a"}`, `{"name":"x","plugins":%s}`,
+		`{"name":"x","plugins":[%s]}`, `{"name":"x","plugins":[{"type":%s}]}`, `{"name":"x","plugins":[{"type":"a","capabilities":%s}]}`,
+		`{"name":"x","plugins":[{"type":"a","capabilities":{"b":%s}}]}`, `{"name":"x","type":"a","ipam":%s}`, `{"name":"x","type":"a","dns":%s}`,
+		`{"name":"x","type":"a","prevResult":%s}`, `{"name":"x","plugins":[{"type":"a"}],"disableCheck":%s}`,
+		`{"name":"x","plugins":[{"type":"a"}],"loadOnlyInlinedPlugins":%s}`, `{"name":"x","type":"a","delegates":%s}`,
+		`{"name":"x","type":"a","args":{"cni":%s}}`, `{"name":"x","type":"a","unknown":%s}`, `{"name":"x","type":"a","unknown":%[1]s,"unknown":%[1]s}`,
+	}
+	for _, place := range places {
+		for _, value := range values {
+			content := fmt.Sprintf(place, value)
+			f := finder{own: our()}.find(tree("10-a.conf", content, "20-b.conf", flannel))
+			switch {
+			case f.primary.File == "10-a.conf":
+				n, err := Render(template, f.primary)
+				if err != nil {
+					t.Errorf("%s: %v", content, err)
+					continue
+				}
+				if _, err := write(n); err != nil {
+					t.Errorf("%s: %v", content, err)
+				}
+			case f.primary.File != "20-b.conf" || len(f.skipped) != 1 || f.err != nil:
+				t.Errorf("%s: %s", content, summary(f))
+			}
+		}
+	}
+}
+
+// What is no file, or none to read, is passed over with the reason.
+func TestBadFiles(t *testing.T) {
+	t.Parallel()
+	const name = "10-a.conf"
+	tests := []struct {
+		name string
+		file *fstest.MapFile
+		want error
+	}{
+		{"empty", &fstest.MapFile{}, netconf.ErrDecode},
+		{"binary", &fstest.MapFile{Data: []byte("\x7fELF\x02\x01\x00\xff")}, netconf.ErrDecode},
+		{"half", &fstest.MapFile{Data: []byte(calico[:60])}, netconf.ErrDecode},
+		{"trailing garbage", &fstest.MapFile{Data: []byte(flannel + "}")}, netconf.ErrDecode},
+		{"huge", &fstest.MapFile{Data: make([]byte, sizeLimit+1)}, ErrTooLarge},
+		{"FIFO", &fstest.MapFile{Mode: fs.ModeNamedPipe}, ErrNotRegular},
+		{"device", &fstest.MapFile{Mode: fs.ModeDevice | fs.ModeCharDevice}, ErrNotRegular},
+		{"socket", &fstest.MapFile{Mode: fs.ModeSocket}, ErrNotRegular},
+		{"no name", &fstest.MapFile{Data: []byte(`{"type":"a"}`)}, netconf.ErrInvalid},
+		{"no plugins", &fstest.MapFile{Data: []byte(`{"name":"x","plugins":[]}`)}, netconf.ErrInvalid},
+		{"name is a path", &fstest.MapFile{Data: []byte(`{"name":"../x","type":"a"}`)}, netconf.ErrInvalid},
+		{"type is a path", &fstest.MapFile{Data: []byte(`{"name":"x","type":"../a"}`)}, netconf.ErrInvalid},
+		{"no version", &fstest.MapFile{Data: []byte(`{"cniVersion":"banana","name":"x","type":"a"}`)}, netconf.ErrInvalid},
+		{"version below all", &fstest.MapFile{Data: []byte(`{"cniVersion":"0.0.9","name":"x","type":"a"}`)}, netconf.ErrInvalid},
+		{"our own", &fstest.MapFile{Data: []byte(`{"name":"x","type":"multinet"}`)}, ErrOwn},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			f := finder{own: our()}.find(fstest.MapFS{name: tt.file, "20-b.conf": {Data: []byte(flannel)}})
+			if got := summary(f); got != "20-b.conf -"+name {
+				t.Fatalf("found %q", got)
+			}
+			err := f.skipped[0].Err
+			var e *Error
+			if !errors.Is(err, tt.want) || !errors.As(err, &e) || e.Path != name {
+				t.Errorf("%v, want %v", err, tt.want)
+			}
+		})
+	}
+	t.Run("directory", func(t *testing.T) {
+		t.Parallel()
+		if got := summary(finder{own: our()}.find(tree("10-a.conf/x", flannel, "20-b.conf", flannel))); got != "20-b.conf" {
+			t.Errorf("found %q; runtimes do not look at directories either", got)
+		}
+	})
+	t.Run("name with newline", func(t *testing.T) {
+		t.Parallel()
+		f := finder{own: our()}.find(tree("10-a\n\x1b[2J.conf", "{"))
+		if len(f.skipped) != 1 || strings.ContainsAny(f.skipped[0].Err.Error(), "\n\x1b") {
+			t.Errorf("%q", f.skipped)
+		}
+	})
+	t.Run("secrets stay", func(t *testing.T) {
+		t.Parallel()
+		for _, content := range []string{`{"name":"x","type":"a","ipam":"hunter2"}`, `{"name":"x","type":"a","k":"hunter2}`, `{"name":"x","plugins":"hunter2"}`} {
+			f := finder{own: our()}.find(tree("10-a.conf", content))
+			if len(f.skipped) != 1 || strings.Contains(f.skipped[0].Err.Error(), "hunter2") {
+				t.Errorf("%q", f.skipped)
+			}
+		}
+	})
+	t.Run("no directory", func(t *testing.T) {
+		t.Parallel()
+		if f := (finder{}).find(dirFS("/no/such/directory")); !errors.Is(f.err, fs.ErrNotExist) {
+			t.Errorf("%v", f)
+		}
+	})
+}
+
+// A file that grows while it is read is given up.
+func TestGrowingFile(t *testing.T) {
+	t.Parallel()
+	f := &limited{File: endless{}, name: "x", left: sizeLimit}
+	buf := make([]byte, 1<<20)
+	n := 0
+	for {
+		m, err := f.Read(buf)
+		if n += m; err != nil {
+			if !errors.Is(err, ErrTooLarge) || n > sizeLimit {
+				t.Errorf("%d bytes, %v", n, err)
+			}
+			return
+		}
+	}
+}
+
+type endless struct{ fs.File }
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }

@@ -1,0 +1,176 @@
+package autoconf
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/metacni/metacni/netconf"
+)
+
+// Render makes the configuration of a meta-plugin from template, the meta-plugin's
+// own plugin object, in front of p. It is what a [Manager] without a Render
+// publishes, and a start for one that has it.
+//
+// Every key of template is kept as it was written, and to it are added:
+//
+//   - "delegates", a list of just p.Network, or "clusterNetwork", p.Path, if
+//     there is one;
+//
+//   - "capabilities": those of p.Network, which runtimes then pass on. What
+//     template says of a capability, true or false, stands. In template is where
+//     a meta-plugin asks for its own:
+//
+//     netconf.In("capabilities", netconf.Set("io.kubernetes.cri.pod-annotations", true))
+//
+//   - "name", p.Network's unless template has one. A meta-plugin that keeps
+//     records under the network's name needs one that lasts: template should
+//     have it.
+//
+//   - "cniVersion", p.Network's or that of template if it is lower, and at
+//     most what the cni library implements.
+//
+// Render fails with [ErrInvalid], in an [*Error] that holds a [*netconf.Error],
+// when template has no type or a "cniVersion" that is none, when it has
+// "delegates" or "clusterNetwork", and when p.Path is not UTF-8.
+func Render(template netconf.Plugin, p Primary) (netconf.Network, error) {
+	n, err := render(template, p)
+	if err != nil {
+		return netconf.Network{}, fail("render", p.File, because{ErrInvalid, err})
+	}
+	return n, nil
+}
+
+func render(template netconf.Plugin, p Primary) (netconf.Network, error) {
+	if template.Type() == "" {
+		return netconf.Network{}, &netconf.Error{Kind: netconf.ErrInvalid, Key: "type", Err: errors.New("missing in the template")}
+	}
+	chosen, err := supported(p.Network.CNIVersion())
+	if err != nil {
+		return netconf.Network{}, err
+	}
+	if template.Has("cniVersion") || template.Has("cniVersions") {
+		// The version a lone plugin stands for is that of a network of it.
+		limit, err := supported(netconf.Single(template).CNIVersion())
+		if err != nil {
+			return netconf.Network{}, err
+		}
+		if above, _ := version.GreaterThan(chosen, limit); above {
+			chosen = limit
+		}
+	}
+	var capabilities []netconf.Edit
+	for _, c := range p.Network.Capabilities() {
+		if c != "" {
+			capabilities = append(capabilities, netconf.Default(c, true))
+		}
+	}
+	if !utf8.ValidString(p.Path) {
+		return netconf.Network{}, &netconf.Error{Kind: netconf.ErrInvalid, Key: "clusterNetwork", Err: errors.New("a path that JSON cannot hold")}
+	}
+	primary := netconf.Set("delegates", []netconf.Network{p.Network})
+	if p.Path != "" {
+		primary = netconf.Set("clusterNetwork", p.Path)
+	}
+	plugin, err := template.Edit(
+		netconf.Forbid("delegates", "clusterNetwork"),
+		netconf.In("capabilities", capabilities...),
+		primary,
+		netconf.Default("name", p.Network.Name()),
+		netconf.Remove("cniVersions"),
+		netconf.Set("cniVersion", chosen),
+	)
+	if err != nil {
+		return netconf.Network{}, err
+	}
+	// In a list the two stand in the list's own object.
+	return netconf.Single(plugin).EditPlugins(netconf.Remove("name", "cniVersion"))
+}
+
+// A document is a file to publish.
+type document struct {
+	ext     string // ".conf" or ".conflist"
+	data    []byte
+	network string
+	primary string // the file it was made for
+}
+
+func (d document) isZero() bool { return d.data == nil }
+
+// write gives n the form in which runtimes of its time read it, and reads it
+// back: a list, or, before CNI 1.0 and where nothing is lost by it, a lone
+// plugin.
+func write(n netconf.Network) (document, error) {
+	doc := document{ext: ".conflist", network: n.Name()}
+	if lone, ok := lone(n); ok {
+		doc.ext, doc.data = ".conf", lone
+	} else {
+		doc.data, _ = n.MarshalJSON() // cannot fail
+	}
+	doc.data = append(doc.data, '\n')
+	if err := verify(n, doc.data); err != nil {
+		return document{}, because{ErrInvalid, err}
+	}
+	return doc, nil
+}
+
+// verify fails unless data, read back, is the network n and can be run.
+func verify(n netconf.Network, data []byte) error {
+	if len(data) > sizeLimit {
+		return ErrTooLarge
+	}
+	back, err := netconf.Parse(data)
+	if err != nil {
+		return err
+	}
+	if err := decodable(back); err != nil {
+		return err
+	}
+	v, err := supported(n.CNIVersion())
+	if err != nil {
+		return err
+	}
+	if newer, err := version.GreaterThan(n.CNIVersion(), v); newer || err != nil {
+		return &netconf.Error{Kind: netconf.ErrInvalid, Network: n.Name(), Key: "cniVersion", Err: errors.New("not implemented")}
+	}
+	if back.Name() != n.Name() || back.CNIVersion() != n.CNIVersion() || len(back.Plugins()) != len(n.Plugins()) {
+		return fmt.Errorf("reads back as network %q, %s, of %d plugins", back.Name(), back.CNIVersion(), len(back.Plugins()))
+	}
+	for i := range back.Plugins() {
+		was, err := n.Request(i, netconf.Request{})
+		if err != nil {
+			return err
+		}
+		if is, err := back.Request(i, netconf.Request{}); err != nil || string(is) != string(was) {
+			return errors.New("does not read back as it was written")
+		}
+	}
+	return nil
+}
+
+// lone returns n as a lone plugin object, where that is the form to use.
+func lone(n netconf.Network) ([]byte, bool) {
+	if listed, err := version.GreaterThanOrEqualTo(n.CNIVersion(), "1.0.0"); listed || err != nil || len(n.Plugins()) != 1 {
+		return nil, false
+	}
+	var keys map[string]json.RawMessage
+	if n.Decode(&keys) != nil {
+		return nil, false
+	}
+	for key := range maps.Keys(keys) {
+		if !slices.Contains([]string{"name", "cniVersion", "plugins"}, key) {
+			return nil, false // what says something of the list alone
+		}
+	}
+	p, err := n.Plugins()[0].Edit(netconf.Set("name", n.Name()), netconf.Set("cniVersion", n.CNIVersion()))
+	if err != nil {
+		return nil, false
+	}
+	data, _ := p.MarshalJSON() // cannot fail
+	return data, true
+}
