@@ -1,0 +1,248 @@
+package autoconf
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/metacni/metacni/internal/durable"
+)
+
+// defaultMode is [Manager.Mode] when that is zero.
+const defaultMode = 0o600
+
+// forms are the extensions of the two forms of the published file.
+var forms = [...]string{".conf", ".conflist"} //nolint:gochecknoglobals // never written
+
+// An output is where a document is published.
+type output struct {
+	dir  string
+	name string // without extension
+	mode fs.FileMode
+	own  own
+	hook durable.Hook // for tests
+}
+
+// A disk is what was found where a document is to be.
+type disk struct {
+	forms  map[string]form // by extension; those that are there
+	first  string          // a file that runtimes take before ours, by name
+	noDir  bool            // the directory is missing
+	others []string        // names of temporary files that were left behind
+	err    error           // why that is not known
+}
+
+// A form is one of the files.
+type form struct {
+	regular bool
+	mode    fs.FileMode
+	data    []byte
+	err     error // it cannot be read
+}
+
+// is reports whether f is what the document d says.
+func (f form) is(d document, mode fs.FileMode) bool {
+	return f.regular && f.err == nil && f.mode == mode && bytes.Equal(f.data, d.data)
+}
+
+// holds reports whether d is published.
+func (k disk) holds(d document, mode fs.FileMode) bool {
+	f, ok := k.forms[d.ext]
+	return ok && f.is(d, mode)
+}
+
+// stale returns the extension of the form that d is not in, if that is there
+// and ours to remove.
+func (k disk) stale(d document, o own) (string, bool) {
+	for ext, f := range k.forms {
+		if ext != d.ext && f.removable(o) {
+			return ext, true
+		}
+	}
+	return "", false
+}
+
+// removable reports whether f is ours to remove.
+func (f form) removable(o own) bool { return f.regular && f.err == nil && o.owns(f.data) }
+
+// before returns the name of a file that runtimes take before the published
+// one, if there is one.
+func (k disk) before(name, ext string, o own) string {
+	if k.first != "" && k.first < name+ext {
+		return k.first
+	}
+	if f, ok := k.forms[forms[0]]; ok && ext != forms[0] && !f.removable(o) {
+		return name + forms[0]
+	}
+	return ""
+}
+
+// ours reports whether there is something for remove to remove.
+func (k disk) ours(o own) bool {
+	for _, f := range k.forms {
+		if f.removable(o) {
+			return true
+		}
+	}
+	return false
+}
+
+func (o output) file(ext string) string { return filepath.Join(o.dir, o.name+ext) }
+
+// temporary begins the names of files that are being written. No runtime reads
+// a file so called, and no other program's begin so.
+func (o output) temporary() string { return "." + o.name + ".tmp-" }
+
+// look reads what there is.
+func (o output) look() disk {
+	k := disk{forms: map[string]form{}}
+	d, err := durable.OpenDir(o.dir, o.hook)
+	if err != nil {
+		return disk{noDir: errors.Is(err, fs.ErrNotExist), err: fail("read", o.dir, err)}
+	}
+	defer d.Close()
+	entries, err := os.ReadDir(o.dir) // sorted
+	if err != nil {
+		return disk{noDir: errors.Is(err, fs.ErrNotExist), err: fail("read", o.dir, err)}
+	}
+	for _, entry := range entries {
+		name := entry.Name()
+		ext := filepath.Ext(name)
+		switch {
+		case strings.HasPrefix(name, o.temporary()):
+			k.others = append(k.others, name)
+		case name == o.name+forms[0] || name == o.name+forms[1]:
+			if f := o.read(d, name, entry); !errors.Is(f.err, fs.ErrNotExist) {
+				k.forms[ext] = f
+			}
+		case k.first == "" && isConfig(name) && !entry.IsDir() && name < o.name+forms[1]:
+			k.first = name
+		}
+	}
+	return k
+}
+
+func (o output) read(d *durable.Dir, name string, entry fs.DirEntry) form {
+	info, err := entry.Info()
+	if err != nil {
+		return form{err: err}
+	}
+	f := form{regular: info.Mode().IsRegular(), mode: info.Mode().Perm()}
+	if f.regular {
+		f.data, _, f.err = d.ReadFile(name, sizeLimit)
+	}
+	return f
+}
+
+// publish makes the file of doc what doc says, and removes its other form if
+// that is ours. A reader of the directory sees the old file or the new, at any
+// moment, and so does whoever comes after a loss of power.
+func (o output) publish(doc document, k disk) error {
+	d, err := durable.OpenDir(o.dir, o.hook)
+	if err != nil {
+		return fail("publish", o.file(doc.ext), err)
+	}
+	defer d.Close()
+	for _, name := range k.others {
+		_ = d.Remove(name) // left by a crash; it harms nobody
+	}
+	if !k.holds(doc, o.mode) {
+		if err := o.replace(d, o.name+doc.ext, doc.data); err != nil {
+			return fail("publish", o.file(doc.ext), err)
+		}
+	}
+	// Only now: there has to be one of them at any moment.
+	if ext, ok := k.stale(doc, o.own); ok {
+		return fail("remove", o.file(ext), o.unlink(d, o.name+ext))
+	}
+	return nil
+}
+
+// replace replaces a file. The new one is written next to it: containerd does
+// not notice a file that is renamed from another directory.
+func (o output) replace(d *durable.Dir, name string, data []byte) error {
+	temp := o.temporary() + strconv.FormatUint(rand.Uint64(), 16)
+	err := o.fill(d, temp, data)
+	if err == nil {
+		err = d.Rename(temp, name)
+	}
+	if err != nil {
+		_ = d.Remove(temp) // the first error says more
+		return err
+	}
+	return d.Sync() // or the rename may be lost although the data is on disk
+}
+
+// fill makes a new file with data, and the data durable.
+func (o output) fill(d *durable.Dir, name string, data []byte) error {
+	f, _, err := d.OpenFile(name)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }() // closed below, but for a failure
+	for _, step := range []struct {
+		call string
+		do   func() error
+	}{
+		{"write", func() error { _, err := f.Write(data); return err }},
+		{"fchmod", func() error { return f.Chmod(o.mode) }},
+		{"fsync", f.Sync},
+		{"close", f.Close},
+	} {
+		if o.hook != nil {
+			if err := o.hook(step.call, name); err != nil {
+				return &fs.PathError{Op: step.call, Path: d.Path(name), Err: err}
+			}
+		}
+		if err := step.do(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (o output) unlink(d *durable.Dir, name string) error {
+	if err := d.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return d.Sync()
+}
+
+// remove removes what is ours: both forms, and temporary files.
+func (o output) remove(k disk) error {
+	if k.noDir {
+		return nil
+	}
+	if k.err != nil {
+		return k.err
+	}
+	d, err := durable.OpenDir(o.dir, o.hook)
+	if err != nil {
+		return fail("remove", o.dir, err)
+	}
+	defer d.Close()
+	var errs []error
+	for _, name := range k.others {
+		errs = append(errs, fail("remove", d.Path(name), o.unlink(d, name)))
+	}
+	// First the one that runtimes take second.
+	for i := len(forms) - 1; i >= 0; i-- {
+		ext := forms[i]
+		f, ok := k.forms[ext]
+		switch {
+		case !ok:
+		case f.err != nil:
+			errs = append(errs, fail("remove", o.file(ext), f.err))
+		case !f.regular:
+			errs = append(errs, fail("remove", o.file(ext), ErrNotRegular))
+		case f.removable(o.own):
+			errs = append(errs, fail("remove", o.file(ext), o.unlink(d, o.name+ext)))
+		}
+	}
+	return join("remove", o.dir, errs...)
+}

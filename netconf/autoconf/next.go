@@ -1,0 +1,230 @@
+package autoconf
+
+import (
+	"errors"
+	"io/fs"
+	"time"
+)
+
+const (
+	firstPause = time.Second // between the first two of a row of restorations
+	longPause  = time.Minute // the longest pause, and the peace that ends a row
+)
+
+// A policy is what a manager does when things go wrong. Its decisions are a
+// function of what was seen, before and now, and of the time.
+type policy struct {
+	grace          time.Duration
+	removeWhenGone bool
+	name           string // of the published file, without extension
+	mode           fs.FileMode
+	own            own
+}
+
+// facts is what one look at the world gave.
+type facts struct {
+	ready  bool
+	found  found
+	doc    document // of found.primary
+	docErr error    // why there is none
+	disk   disk
+}
+
+// A memory is what is kept from one look to the next.
+type memory struct {
+	ready     bool      // the readiness file has been seen
+	file      string    // of the primary network, as chosen last
+	want      document  // the last good one
+	published document  // what is on disk by our doing
+	goneSince time.Time // when the primary network's file was missed first
+	undoneAt  time.Time // when it was first seen that others changed the file
+	restoring pause
+	failing   pause
+	failure   error // of the last attempt to publish
+	written   int
+	restored  int
+}
+
+// A pause is one that becomes longer each time.
+type pause struct {
+	n     int
+	since time.Time
+}
+
+// until returns when the pause is over.
+func (p pause) until() time.Time {
+	if p.n == 0 {
+		return time.Time{}
+	}
+	return p.since.Add(min(firstPause<<min(p.n-1, 10), longPause))
+}
+
+// action is what is to be done.
+type action int
+
+const (
+	nothing action = iota
+	publish
+	remove
+)
+
+// A step is what a manager does after a look.
+type step struct {
+	do       action
+	restores bool          // what others have undone
+	wait     time.Duration // look again after that long; 0: when something happens
+	degraded []error       // what is not as it should be
+	end      error         // give up, and say this
+}
+
+// report notes what is not as it should be.
+func (s *step) report(errs ...error) {
+	for _, err := range errs {
+		if err != nil {
+			s.degraded = append(s.degraded, err)
+		}
+	}
+}
+
+// after asks for another look when t comes.
+func (s *step) after(t, now time.Time) {
+	if d := max(t.Sub(now), 1); s.wait == 0 || d < s.wait {
+		s.wait = d
+	}
+}
+
+// next decides. It changes neither was nor f.
+func (p policy) next(was memory, f facts, now time.Time) (memory, step) {
+	m, s := was, step{}
+	switch {
+	case f.ready:
+		m.ready = true
+	case m.ready:
+		s.end = ErrReadinessLost
+		s.report(ErrReadinessLost)
+		return m, s
+	default:
+		s.report(ErrNotReady)
+		return m, s
+	}
+	s.report(f.found.err)
+	p.elect(&m, &s, f, now)
+	if s.do == nothing {
+		p.keep(&m, &s, f, now)
+	}
+	return m, s
+}
+
+// elect chooses the primary network, and with it what is wanted.
+func (p policy) elect(m *memory, s *step, f facts, now time.Time) {
+	candidate := f.found.primary
+	has := candidate.File != ""
+	if !has || m.file != "" && candidate.File > m.file {
+		// The one we had is no longer what it was.
+		for _, skipped := range f.found.skipped {
+			if skipped.File == m.file {
+				s.report(because{ErrBadPrimary, skipped.Err})
+				m.goneSince = time.Time{}
+				return
+			}
+		}
+		if m.goneSince.IsZero() {
+			m.goneSince = now
+		}
+		over := m.goneSince.Add(p.grace)
+		switch wait := now.Before(over); {
+		case wait:
+			s.report(ErrNoPrimary)
+			s.after(over, now)
+			return
+		case !has:
+			s.report(ErrNoPrimary)
+			if p.removeWhenGone {
+				m.want, m.published, m.file = document{}, document{}, ""
+				if f.disk.ours(p.own) {
+					p.try(m, s, remove, now)
+				}
+			}
+			return
+		}
+	}
+	m.goneSince = time.Time{}
+	if f.docErr != nil {
+		s.report(f.docErr)
+		return
+	}
+	m.file, m.want = candidate.File, f.doc
+}
+
+// keep sees to it that what is wanted is on disk.
+func (p policy) keep(m *memory, s *step, f facts, now time.Time) {
+	if f.disk.err != nil {
+		s.report(f.disk.err)
+		if errors.Is(f.disk.err, errors.ErrUnsupported) {
+			s.end = f.disk.err
+		}
+		return // whatever it is, to write would fail too
+	}
+	if m.want.isZero() {
+		return
+	}
+	if first := f.disk.before(p.name, m.want.ext, p.own); first != "" {
+		s.report(fail("publish", first, ErrShadowed))
+	}
+	_, stale := f.disk.stale(m.want, p.own)
+	if f.disk.holds(m.want, p.mode) {
+		m.published, m.undoneAt = m.want, time.Time{}
+		if stale {
+			p.try(m, s, publish, now)
+		}
+		return
+	}
+	if !m.published.isZero() && !f.disk.holds(m.published, p.mode) {
+		if m.undoneAt.IsZero() {
+			m.undoneAt = now
+			if now.Sub(m.restoring.since) >= longPause {
+				m.restoring = pause{}
+			}
+		}
+		if over := m.restoring.until(); now.Before(over) {
+			s.report(ErrUndone)
+			s.after(over, now)
+			return
+		}
+		s.restores = true
+	}
+	p.try(m, s, publish, now)
+}
+
+// try has a done, unless it has failed a short while ago.
+func (p policy) try(m *memory, s *step, a action, now time.Time) {
+	if over := m.failing.until(); now.Before(over) {
+		s.report(m.failure)
+		s.after(over, now)
+		return
+	}
+	s.do = a
+}
+
+// did notes how s came out.
+func (p policy) did(m *memory, s *step, err error, now time.Time) {
+	if s.do == nothing {
+		return
+	}
+	if err != nil {
+		m.failing = pause{n: m.failing.n + 1, since: now}
+		m.failure = err
+		s.report(err)
+		s.after(m.failing.until(), now)
+		return
+	}
+	m.failing, m.failure = pause{}, nil
+	if s.do == publish {
+		m.published, m.undoneAt = m.want, time.Time{}
+		m.written++
+	}
+	if s.restores {
+		m.restoring = pause{n: m.restoring.n + 1, since: now}
+		m.restored++
+	}
+}

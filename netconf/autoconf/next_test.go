@@ -1,0 +1,388 @@
+package autoconf
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// A story is a manager without a world: what is in the directory, what is
+// published, and what time it is, are values.
+type story struct {
+	policy policy
+	mem    memory
+	now    time.Time
+	fsys   fstest.MapFS
+	ready  bool
+	disk   disk
+	fails  error // what publishing comes to
+	trace  []string
+}
+
+func newStory(files ...string) *story {
+	return &story{
+		policy: policy{grace: defaultGrace, name: "00-multinet", mode: defaultMode, own: our()},
+		now:    time.Unix(1e9, 0),
+		fsys:   tree(files...),
+		ready:  true,
+		disk:   disk{forms: map[string]form{}},
+	}
+}
+
+// look is one turn, and what came of it as a line: what was done, the primary
+// network, what is degraded, and for how long to wait.
+func (s *story) look() step {
+	f := facts{ready: s.ready, disk: s.disk, found: finder{own: our()}.find(s.fsys)}
+	if f.found.primary.File != "" {
+		n, err := Render(plugin(`{"type":"multinet"}`), f.found.primary)
+		if err == nil {
+			f.doc, err = write(n)
+			f.doc.primary = f.found.primary.File
+		}
+		f.docErr = err
+	}
+	next, step := s.policy.next(s.mem, f, s.now)
+	err := s.fails
+	if err == nil {
+		switch step.do {
+		case publish:
+			s.disk.forms = map[string]form{next.want.ext: {regular: true, mode: defaultMode, data: next.want.data}}
+		case remove:
+			s.disk.forms = map[string]form{}
+		}
+	}
+	s.policy.did(&next, &step, err, s.now)
+	s.mem = next
+	line := [...]string{"-", "publish", "remove"}[step.do]
+	line += " " + s.mem.file
+	for _, err := range step.degraded {
+		for name, is := range map[string]error{
+			"none": ErrNoPrimary, "bad": ErrBadPrimary, "unready": ErrNotReady, "lost": ErrReadinessLost,
+			"undone": ErrUndone, "shadowed": ErrShadowed, "failed": errTest,
+		} {
+			if errors.Is(err, is) {
+				line += " " + name
+			}
+		}
+	}
+	if step.wait != 0 {
+		line += " " + step.wait.String()
+	}
+	if step.end != nil {
+		line += " END"
+	}
+	s.trace = append(s.trace, strings.TrimSpace(line))
+	return step
+}
+
+func (s *story) after(d time.Duration) *story { s.now = s.now.Add(d); return s }
+
+func (s *story) expect(t *testing.T, want ...string) {
+	t.Helper()
+	if diff := cmp.Diff(want, s.trace); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+var errTest = errors.New("test")
+
+func (s *story) set(name, content string) { s.fsys[name] = &fstest.MapFile{Data: []byte(content)} }
+
+// M10, D59: bad input changes nothing but the state, for as long as it is bad.
+func TestM10LastGoodStays(t *testing.T) {
+	t.Parallel()
+	s := newStory("10-a.conflist", calico, "20-b.conf", flannel)
+	s.look()
+	for _, bad := range []string{"", "{", calico[:40], `[]`, `{"name":"x","type":"multinet"}`} {
+		s.set("10-a.conflist", bad)
+		s.after(time.Hour).look()
+	}
+	if !s.disk.holds(s.mem.want, defaultMode) || s.mem.want.primary != "10-a.conflist" {
+		t.Error("the last good one is not published")
+	}
+	s.set("10-a.conflist", strings.ReplaceAll(calico, "portMappings", "bandwidth"))
+	s.look()
+	s.look()
+	s.expect(
+		t, "publish 10-a.conflist",
+		"- 10-a.conflist bad", "- 10-a.conflist bad", "- 10-a.conflist bad", "- 10-a.conflist bad", "- 10-a.conflist bad",
+		"publish 10-a.conflist", "- 10-a.conflist",
+	)
+	if data := string(s.mem.published.data); strings.Contains(data, "portMappings") || !strings.Contains(data, `"capabilities":{"bandwidth":true}`) {
+		t.Errorf("M6: stale capabilities: %s", data)
+	}
+}
+
+// M10: with bad input from the start, nothing is published, and what an earlier
+// manager published stays.
+func TestM10BadFromTheStart(t *testing.T) {
+	t.Parallel()
+	s := newStory("10-a.conflist", "")
+	s.disk.forms[".conflist"] = form{regular: true, mode: defaultMode, data: []byte("earlier")}
+	s.look()
+	s.after(time.Hour).look()
+	s.expect(t, "-  none 10s", "-  none")
+	if string(s.disk.forms[".conflist"].data) != "earlier" {
+		t.Error("what was there is gone")
+	}
+}
+
+// M11, D61: the primary network's file goes; another appears.
+func TestM11Gone(t *testing.T) {
+	t.Parallel()
+	t.Run("next", func(t *testing.T) {
+		t.Parallel()
+		s := newStory("10-a.conflist", calico, "20-b.conf", flannel)
+		s.look()
+		delete(s.fsys, "10-a.conflist")
+		s.look()
+		s.after(4 * time.Second).look()
+		s.after(6 * time.Second).look()
+		s.look()
+		s.expect(t, "publish 10-a.conflist", "- 10-a.conflist none 10s", "- 10-a.conflist none 6s", "publish 20-b.conf", "- 20-b.conf")
+	})
+	t.Run("back in time", func(t *testing.T) {
+		t.Parallel()
+		s := newStory("10-a.conflist", calico, "20-b.conf", flannel)
+		s.look()
+		for range 3 { // each time, grace begins anew
+			delete(s.fsys, "10-a.conflist")
+			s.look()
+			s.set("10-a.conflist", calico)
+			s.after(9 * time.Second).look()
+		}
+		s.expect(
+			t, "publish 10-a.conflist", "- 10-a.conflist none 10s", "- 10-a.conflist",
+			"- 10-a.conflist none 10s", "- 10-a.conflist", "- 10-a.conflist none 10s", "- 10-a.conflist",
+		)
+	})
+	t.Run("keep", func(t *testing.T) {
+		t.Parallel()
+		s := newStory("10-a.conflist", calico)
+		s.look()
+		delete(s.fsys, "10-a.conflist")
+		s.look()
+		s.after(time.Hour).look()
+		s.disk.forms = map[string]form{} // it is restored all the same
+		s.look()
+		s.set("20-b.conf", flannel)
+		s.look()
+		s.expect(t, "publish 10-a.conflist", "- 10-a.conflist none 10s", "- 10-a.conflist none", "publish 10-a.conflist none", "publish 20-b.conf")
+	})
+	t.Run("remove", func(t *testing.T) {
+		t.Parallel()
+		s := newStory("10-a.conflist", calico)
+		s.policy.removeWhenGone = true
+		s.look()
+		delete(s.fsys, "10-a.conflist")
+		s.look()
+		s.after(10 * time.Second).look()
+		s.after(time.Minute).look()
+		s.set("20-b.conf", flannel)
+		s.look()
+		s.expect(t, "publish 10-a.conflist", "- 10-a.conflist none 10s", "remove  none", "-  none", "publish 20-b.conf")
+	})
+	t.Run("remove what an earlier one left", func(t *testing.T) {
+		t.Parallel()
+		s := newStory()
+		s.policy.removeWhenGone = true
+		s.disk.forms[".conf"] = form{regular: true, data: []byte(`{"type":"multinet","name":"x"}`)}
+		s.look()
+		s.after(10 * time.Second).look()
+		s.look()
+		s.expect(t, "-  none 10s", "remove  none", "-  none")
+	})
+	t.Run("broken, then gone", func(t *testing.T) {
+		t.Parallel()
+		s := newStory("10-a.conflist", calico, "20-b.conf", flannel)
+		s.look()
+		s.set("10-a.conflist", "")
+		s.after(time.Minute).look()
+		delete(s.fsys, "10-a.conflist")
+		s.after(time.Minute).look()
+		s.expect(t, "publish 10-a.conflist", "- 10-a.conflist bad", "- 10-a.conflist none 10s")
+	})
+	t.Run("better", func(t *testing.T) {
+		t.Parallel()
+		s := newStory("10-a.conflist", calico)
+		s.look()
+		s.set("05-z.conf", "{")
+		s.look()
+		s.set("05-z.conf", flannel)
+		s.look()
+		s.set("20-b.conf", flannel)
+		s.look()
+		s.expect(t, "publish 10-a.conflist", "- 10-a.conflist", "publish 05-z.conf", "- 05-z.conf")
+	})
+	t.Run("renamed to a better name", func(t *testing.T) {
+		t.Parallel()
+		s := newStory("10-a.conflist", calico)
+		s.look()
+		delete(s.fsys, "10-a.conflist")
+		s.set("05-a.conflist", strings.ReplaceAll(calico, "1.0.0", "0.4.0"))
+		s.look()
+		s.expect(t, "publish 10-a.conflist", "publish 05-a.conflist")
+	})
+}
+
+// M12, D66: what others undo is restored, at once, then ever more slowly, and
+// at once again after a minute of peace.
+func TestM12Restored(t *testing.T) {
+	t.Parallel()
+	s := newStory("10-a.conflist", calico)
+	s.look()
+	var waited []time.Duration
+	for range 10 {
+		s.after(10 * time.Millisecond)
+		s.disk.forms[".conflist"] = form{regular: true, mode: defaultMode, data: []byte(flannel)}
+		step := s.look()
+		waited = append(waited, step.wait.Round(time.Second))
+		if step.wait != 0 {
+			if again := s.look(); again.do != nothing || again.wait != step.wait {
+				t.Errorf("looking again: %+v", again)
+			}
+			step = s.after(step.wait).look()
+		}
+		if step.do != publish || !step.restores {
+			t.Fatalf("not restored: %q", s.trace)
+		}
+	}
+	want := "[0s 1s 2s 4s 8s 16s 32s 1m0s 1m0s 1m0s]"
+	if diff := cmp.Diff(want, fmt.Sprint(waited)); diff != "" || s.mem.restored != 10 {
+		t.Errorf("restored %d times, after:\n%s", s.mem.restored, diff)
+	}
+	s.after(time.Minute)
+	for _, damage := range []map[string]form{
+		{},
+		{".conflist": {regular: true, mode: defaultMode}},
+		{".conflist": {regular: true, mode: 0o644, data: s.mem.want.data}},
+		{".conflist": {mode: defaultMode}},
+		{".conflist": {regular: true, err: errTest}},
+	} {
+		s.trace = nil
+		s.disk.forms = damage
+		s.look()
+		s.look()
+		s.expect(t, "publish 10-a.conflist", "- 10-a.conflist")
+		s.after(time.Minute)
+	}
+}
+
+// A failure to write is waited out, and does not stop anything else.
+func TestPublishingFails(t *testing.T) {
+	t.Parallel()
+	s := newStory("10-a.conflist", calico)
+	s.fails = errTest
+	for range 3 {
+		s.look()
+		s.after(s.look().wait)
+	}
+	s.fails = nil
+	s.look()
+	s.look()
+	s.expect(
+		t, "publish 10-a.conflist failed 1s", "- 10-a.conflist failed 1s", "publish 10-a.conflist failed 2s", "- 10-a.conflist failed 2s",
+		"publish 10-a.conflist failed 4s", "- 10-a.conflist failed 4s", "publish 10-a.conflist", "- 10-a.conflist",
+	)
+	if s.mem.restored != 0 {
+		t.Errorf("restored %d times", s.mem.restored)
+	}
+}
+
+// M13, D68: nothing before the readiness file is there; its loss is the end.
+func TestM13Readiness(t *testing.T) {
+	t.Parallel()
+	s := newStory("10-a.conflist", calico)
+	s.ready = false
+	s.look()
+	s.after(time.Hour).look()
+	s.ready = true
+	s.look()
+	s.ready = false
+	if end := s.look().end; !errors.Is(end, ErrReadinessLost) {
+		t.Error(end)
+	}
+	s.expect(t, "-  unready", "-  unready", "publish 10-a.conflist", "- 10-a.conflist lost END")
+	if len(s.disk.forms) != 1 {
+		t.Error("the file was removed")
+	}
+}
+
+// M9: the other form goes when the version changes, unless it is not ours.
+func TestM09OtherForm(t *testing.T) {
+	t.Parallel()
+	s := newStory("10-a.conflist", calico)
+	s.disk.forms[".conf"] = form{regular: true, data: []byte(`{"type":"multinet","name":"old"}`)}
+	s.look()
+	s.disk.forms[".conf"] = form{regular: true, data: []byte(`{"type":"multinet","name":"old"}`)}
+	s.look()
+	s.disk.forms[".conf"] = form{regular: true, data: []byte(flannel)}
+	s.look()
+	s.expect(t, "publish 10-a.conflist", "publish 10-a.conflist", "- 10-a.conflist shadowed")
+}
+
+// Runtimes take the first file; it is told when that is not ours.
+func TestShadowed(t *testing.T) {
+	t.Parallel()
+	for first, shadowed := range map[string]bool{"": false, "00-a.conf": true, "00-multinet-a.conf": true} {
+		s := newStory("10-a.conflist", calico)
+		s.disk.first = first
+		s.look()
+		if strings.Contains(s.trace[0], "shadowed") != shadowed || !strings.HasPrefix(s.trace[0], "publish") {
+			t.Errorf("%q: %s", first, s.trace)
+		}
+	}
+}
+
+// The directory being gone is not a change of our file, and costs no pause.
+func TestDirectoryGone(t *testing.T) {
+	t.Parallel()
+	s := newStory("10-a.conflist", calico)
+	s.look()
+	there, files := s.disk, s.fsys
+	for range 5 {
+		s.disk, s.fsys = disk{noDir: true, err: errTest}, fstest.MapFS{}
+		s.after(time.Second).look()
+		there.forms = map[string]form{}
+		s.disk, s.fsys = there, files
+		s.after(2 * longPause).look()
+	}
+	if got := fmt.Sprint(s.trace[1:3]); got != "[- 10-a.conflist none failed 10s publish 10-a.conflist]" || s.mem.restored != 5 {
+		t.Error(got, s.mem.restored)
+	}
+}
+
+func TestSchedule(t *testing.T) {
+	t.Parallel()
+	start := time.Unix(1e9, 0)
+	ms := func(n int) time.Time { return start.Add(time.Duration(n) * time.Millisecond) }
+	for _, tt := range []struct {
+		name   string
+		events []int
+		want   int
+	}{
+		{"none", nil, 30_000},
+		{"one", []int{50}, 150},
+		{"a burst", []int{0, 50, 120, 219}, 319},
+		{"no end", []int{0, 90, 180, 270, 360, 450, 540, 630, 720, 810, 900, 990}, 1000},
+		{"just before another look", []int{29_950}, 30_000},
+	} {
+		s := schedule{quiet: defaultDebounce, longest: defaultMaxDelay}
+		s.looked(start, defaultResync)
+		for _, e := range tt.events {
+			s.event(ms(e))
+		}
+		if got := s.due(); !got.Equal(ms(tt.want)) {
+			t.Errorf("%s: due after %v", tt.name, got.Sub(start))
+		}
+		s.looked(ms(tt.want), time.Second)
+		if got := s.due(); !got.Equal(ms(tt.want + 1000)) {
+			t.Errorf("%s: next due after %v", tt.name, got.Sub(start))
+		}
+	}
+}
