@@ -1,0 +1,369 @@
+package autoconf
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/metacni/metacni/netconf"
+)
+
+// put writes files into a directory.
+func put(t testing.TB, dir string, files ...string) {
+	t.Helper()
+	for i := 0; i < len(files); i += 2 {
+		ok(t, os.WriteFile(filepath.Join(dir, files[i]), []byte(files[i+1]), 0o600))
+	}
+}
+
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// list names what is in a directory.
+func list(t testing.TB, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	ok(t, err)
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// newManager returns a manager of a new directory with files in it.
+func newManager(t testing.TB, files ...string) *Manager {
+	t.Helper()
+	dir := t.TempDir()
+	put(t, dir, files...)
+	return &Manager{Dir: dir, Output: filepath.Join(dir, "00-multinet"), Template: template}
+}
+
+// delegate returns the name of the network that is embedded in the published
+// file.
+func delegate(t testing.TB, file string) string {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	ok(t, err)
+	n, err := netconf.Parse(data)
+	ok(t, err)
+	var config struct{ Delegates []netconf.Network }
+	ok(t, n.Plugins()[0].Decode(&config))
+	return config.Delegates[0].Name()
+}
+
+func TestPublish(t *testing.T) {
+	t.Parallel()
+	m := newManager(t, "05-bad.conf", "{", "10-a.conflist", calico)
+	ok(t, m.Publish())
+	s := m.State()
+	if s.Primary != "10-a.conflist" || s.Network != "meta" || s.Published != m.Output+".conflist" || len(s.Skipped) != 1 || s.Degraded != nil {
+		t.Errorf("%+v", s)
+	}
+	info, err := os.Stat(s.Published)
+	if err != nil || info.Mode() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+	ok(t, m.Publish())
+	if again, err := os.Stat(s.Published); err != nil || !os.SameFile(info, again) {
+		t.Errorf("written again: %v", err)
+	}
+	// Another version, another form.
+	put(t, m.Dir, "06-b.conf", flannel)
+	ok(t, m.Publish())
+	if diff := cmp.Diff([]string{"00-multinet.conf", "05-bad.conf", "06-b.conf", "10-a.conflist"}, list(t, m.Dir)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestPublishFails(t *testing.T) {
+	t.Parallel()
+	m := newManager(t, "10-a.conf", "{", "20-b.conf", `{"name":"b","type":"multinet"}`)
+	err := m.Publish()
+	if !errors.Is(err, ErrNoPrimary) || !errors.Is(err, netconf.ErrDecode) || !errors.Is(err, ErrOwn) {
+		t.Error(err)
+	}
+	m.Ready = filepath.Join(m.Dir, "ready")
+	if err := m.Publish(); !errors.Is(err, ErrNotReady) {
+		t.Error(err)
+	}
+	put(t, m.Dir, "ready", "", "30-c.conf", flannel)
+	ok(t, m.Publish())
+	put(t, m.Dir, "00-a.conf", "{")
+	if err := m.Publish(); !errors.Is(err, ErrShadowed) {
+		t.Error(err)
+	}
+	m.Dir = filepath.Join(m.Dir, "absent")
+	if err := m.Publish(); !errors.Is(err, ErrNoPrimary) || !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+	m.Render = func(Primary) (netconf.Network, error) { return netconf.Network{}, errTest }
+	m.Dir = filepath.Dir(m.Dir)
+	if err := m.Publish(); !errors.Is(err, errTest) {
+		t.Error(err)
+	}
+}
+
+// M8, D62, D63: at whichever step publishing stops or fails, there is the old
+// file or the new one, whole, and nothing that a runtime would read beside it.
+func TestM08EveryStep(t *testing.T) {
+	t.Parallel()
+	var steps []string
+	m := newManager(t, "10-a.conflist", calico)
+	m.hook = func(call, _ string) error { steps = append(steps, call); return nil }
+	ok(t, m.Publish())
+	if len(steps) < 10 {
+		t.Fatalf("only %q", steps)
+	}
+	for i, call := range steps {
+		for _, first := range []bool{true, false} {
+			m := newManager(t, "10-a.conflist", calico)
+			if !first {
+				ok(t, m.Publish())
+				put(t, m.Dir, "05-b.conflist", strings.ReplaceAll(calico, "calico", "other"))
+			}
+			n := 0
+			m.hook = func(string, string) error {
+				if n++; n > i {
+					return errTest // and so does everything after: the process is dead
+				}
+				return nil
+			}
+			perr := m.Publish()
+			for _, name := range list(t, m.Dir) {
+				if isConfig(name) && name != "00-multinet.conflist" && name != "10-a.conflist" && name != "05-b.conflist" {
+					t.Errorf("%s: a runtime would read %s", call, name)
+				}
+			}
+			file := m.Output + ".conflist"
+			if _, err := os.Stat(file); !first || err == nil {
+				if name := delegate(t, file); name != "calico" && (name != "other" || first) {
+					t.Errorf("%s: %s is published", call, name)
+				}
+			}
+			m.hook = nil
+			if err := m.Publish(); err != nil {
+				t.Errorf("%s (%v): then %v", call, perr, err)
+			}
+			want := []string{"00-multinet.conflist", "10-a.conflist"}
+			if !first {
+				want = []string{"00-multinet.conflist", "05-b.conflist", "10-a.conflist"}
+			}
+			if names := list(t, m.Dir); perr != nil && call != "fsync" && !slices.Equal(names, want) {
+				t.Errorf("%s: left %q", call, names)
+			}
+		}
+	}
+}
+
+// M8: the temporary file is in the same directory, has the mode before it has
+// the name, and no runtime reads it.
+func TestM08Steps(t *testing.T) {
+	t.Parallel()
+	m := newManager(t, "10-a.conflist", calico)
+	m.Mode = 0o666 // more than a umask leaves
+	var steps []string
+	m.hook = func(call, name string) error {
+		if strings.HasPrefix(name, ".00-multinet.tmp-") {
+			if isConfig(name) || !isTemporary(name) {
+				t.Errorf("temporary file %q", name)
+			}
+			if entries := list(t, m.Dir); call != "openat" && !slices.Contains(entries, name) {
+				t.Errorf("%s is not in the directory", name)
+			}
+			steps = append(steps, call)
+		}
+		if call == "fsync" && name == "." {
+			steps = append(steps, "fsync .")
+		}
+		return nil
+	}
+	ok(t, m.Publish())
+	if diff := cmp.Diff([]string{"openat", "fstat", "write", "fchmod", "fsync", "close", "renameat", "fsync ."}, steps); diff != "" {
+		t.Error(diff)
+	}
+	if info, err := os.Stat(m.Output + ".conflist"); err != nil || info.Mode() != 0o666 {
+		t.Errorf("%v, %v", info, err)
+	}
+}
+
+// What a crash left is cleaned up by the next who publishes.
+func TestLeftovers(t *testing.T) {
+	t.Parallel()
+	m := newManager(t, "10-a.conflist", calico, ".00-multinet.tmp-1", "half", ".00-other.tmp-1", "not ours")
+	ok(t, m.Publish())
+	if diff := cmp.Diff([]string{".00-other.tmp-1", "00-multinet.conflist", "10-a.conflist"}, list(t, m.Dir)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// M14, #592, #1105: Uninstall removes what is ours and nothing else.
+func TestM14Uninstall(t *testing.T) {
+	t.Parallel()
+	ours := `{"name":"x","type":"multinet"}`
+	for name, tt := range map[string]struct{ content, want string }{
+		"ours":          {ours, ""},
+		"empty":         {"", ""},
+		"broken":        {"{", ""},
+		"sub-directory": {`{"name":"x","cniVersion":"1.0.0"}`, "00-multinet.conf"},
+		"someone's own": {flannel, "00-multinet.conf"},
+	} {
+		m := newManager(t, "00-multinet.conf", tt.content, "00-multinet.conflist", ours, ".00-multinet.tmp-1", "", "10-a.conf", flannel, "05-x.conf", ours)
+		ok(t, m.Uninstall())
+		want := strings.Fields(tt.want + " 05-x.conf 10-a.conf")
+		if diff := cmp.Diff(want, list(t, m.Dir)); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+		ok(t, m.Uninstall())
+	}
+	m := newManager(t)
+	ok(t, os.Symlink("10-a.conf", m.Output+".conf"))
+	if err := m.Uninstall(); !errors.Is(err, ErrNotRegular) {
+		t.Error(err)
+	}
+	ok(t, os.RemoveAll(m.Dir))
+	ok(t, m.Uninstall())
+}
+
+// What stands in the place of our file is replaced, or is an error, and what a
+// link leads to stays as it is.
+func TestInOurPlace(t *testing.T) {
+	t.Parallel()
+	for name, place := range map[string]func(file string) error{
+		"link":          func(file string) error { return os.Symlink("10-a.conflist", file) },
+		"dangling link": func(file string) error { return os.Symlink("/no/where", file) },
+		"loop":          func(file string) error { return os.Symlink(filepath.Base(file), file) },
+		"FIFO":          func(file string) error { return unix.Mkfifo(file, 0o600) },
+		"hard link":     func(file string) error { return os.Link(filepath.Join(filepath.Dir(file), "20-b.conf"), file) },
+	} {
+		m := newManager(t, "10-a.conflist", calico, "20-b.conf", flannel)
+		ok(t, place(m.Output+".conflist"))
+		if err := m.Publish(); err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		info, err := os.Lstat(m.Output + ".conflist")
+		if err != nil || !info.Mode().IsRegular() || delegate(t, m.Output+".conflist") != "calico" {
+			t.Errorf("%s: %v, %v", name, info, err)
+		}
+		for file, want := range map[string]string{"10-a.conflist": calico, "20-b.conf": flannel} {
+			if data, err := os.ReadFile(filepath.Join(m.Dir, file)); string(data) != want || err != nil {
+				t.Errorf("%s: %s is now %q, %v", name, file, data, err)
+			}
+		}
+	}
+	m := newManager(t, "10-a.conflist", calico)
+	ok(t, os.Mkdir(m.Output+".conflist", 0o700))
+	var e *Error
+	if err := m.Publish(); !errors.As(err, &e) || e.CNICode() != 5 {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([]string{"00-multinet.conflist", "10-a.conflist"}, list(t, m.Dir)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// Nothing in a real directory makes a look fail, hang or take it.
+func TestBadDirectory(t *testing.T) {
+	t.Parallel()
+	m := newManager(t, "01-empty.conf", "", "02-\n\xff.conf", "{", "90-good.conf", flannel)
+	at := func(name string) string { return filepath.Join(m.Dir, name) }
+	ok(t, unix.Mkfifo(at("03-fifo.conf"), 0o600))
+	ok(t, os.Mkdir(at("04-dir.conf"), 0o700))
+	ok(t, os.Symlink("/no/where", at("05-dangling.conf")))
+	ok(t, os.Symlink("06-loop.conf", at("06-loop.conf")))
+	ok(t, os.Symlink("03-fifo.conf", at("07-to-fifo.conf")))
+	ok(t, os.Symlink("04-dir.conf", at("08-to-dir.conf")))
+	ok(t, os.Symlink("00-multinet.conf", at("09-to-ours.conf")))
+	ok(t, os.Symlink("/dev/zero", at("10-zero.conf")))
+	ok(t, os.Truncate(at("01-empty.conf"), 0))
+	put(t, m.Dir, "11-huge.conf", "")
+	ok(t, os.Truncate(at("11-huge.conf"), sizeLimit+1))
+	put(t, m.Dir, "12-secret.conf", flannel)
+	ok(t, os.Chmod(at("12-secret.conf"), 0))
+	unreadable := os.Geteuid() != 0 // root reads everything
+	for range 2 {
+		if err := m.Publish(); err != nil && (unreadable || !errors.Is(err, ErrShadowed)) {
+			t.Error(err)
+		}
+	}
+	var skipped []string
+	for _, s := range m.State().Skipped {
+		skipped = append(skipped, s.File)
+		if !utf8.ValidString(s.Err.Error()) || strings.Contains(s.Err.Error(), "\n") {
+			t.Errorf("%q", s.Err)
+		}
+	}
+	want := []string{
+		"01-empty.conf", "02-\n\xff.conf", "03-fifo.conf", "05-dangling.conf", "06-loop.conf", "07-to-fifo.conf",
+		"08-to-dir.conf", "09-to-ours.conf", "10-zero.conf", "11-huge.conf",
+	}
+	if unreadable {
+		want = append(want, "12-secret.conf")
+	}
+	if diff := cmp.Diff(want, skipped); diff != "" {
+		t.Error(diff)
+	}
+	if file := m.Output + ".conf"; delegate(t, file) != "flannel" {
+		t.Error("not published")
+	}
+}
+
+// Only one of several managers is at work.
+func TestLock(t *testing.T) {
+	t.Parallel()
+	m := newManager(t, "10-a.conf", flannel)
+	m.Lock = filepath.Join(t.TempDir(), "state", "lock")
+	ok(t, m.Publish())
+	held, err := lock(m.Lock)
+	ok(t, err)
+	for verb, do := range map[string]func() error{"publish": m.Publish, "uninstall": m.Uninstall} {
+		err := do()
+		var e *Error
+		if !errors.Is(err, ErrLocked) || !errors.As(err, &e) || e.CNICode() != 11 {
+			t.Errorf("%s: %v", verb, err)
+		}
+	}
+	ok(t, os.Remove(m.Lock))
+	if holds(held, m.Lock) {
+		t.Error("a lock on a file that is gone is held")
+	}
+	ok(t, held.Close())
+	ok(t, m.Uninstall())
+	if diff := cmp.Diff([]string{"10-a.conf"}, list(t, m.Dir)); diff != "" {
+		t.Error(diff)
+	}
+	ok(t, os.Remove(m.Lock))
+	ok(t, os.Mkdir(m.Lock, 0o700))
+	if err := m.Publish(); err == nil || errors.Is(err, ErrLocked) {
+		t.Errorf("a directory for a lock: %v", err)
+	}
+}
+
+// By path: M9 as Multus has it.
+func TestM09ByPath(t *testing.T) {
+	t.Parallel()
+	m := newManager(t, "10-a.conflist", calico, "05-loop.conf", `{"name":"x","type":"multus","clusterNetwork":"/host/net.d/00-multinet.conf"}`)
+	m.ClusterNetworkDir = "/host/net.d"
+	ok(t, m.Publish())
+	data, err := os.ReadFile(m.State().Published)
+	if want := `"clusterNetwork":"/host/net.d/10-a.conflist"`; err != nil || !strings.Contains(string(data), want) || strings.Contains(string(data), "delegates") {
+		t.Errorf("%s, %v", data, err)
+	}
+	if got := fmt.Sprint(m.State().Skipped); !strings.Contains(got, "05-loop.conf") {
+		t.Errorf("led to itself: %s", got)
+	}
+}

@@ -1,0 +1,355 @@
+package autoconf
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+// net returns a network called name.
+func net(name string) string {
+	return `{"cniVersion":"1.0.0","name":"` + name + `","plugins":[{"type":"bridge"}]}`
+}
+
+// running starts a manager that learns of changes by events alone. The name of
+// the network it publishes is that of the primary one.
+func running(t *testing.T, m *Manager) *Manager {
+	t.Helper()
+	m.Template = plugin(`{"type":"multinet"}`)
+	m.Debounce, m.Resync, m.Grace = time.Millisecond, time.Hour, time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- m.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		var e *Error
+		if err := <-done; !errors.Is(err, context.Canceled) || !errors.As(err, &e) || e.CNICode() != 11 {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	return m
+}
+
+// until waits for a state. The time is that of a test that has failed.
+func until(t *testing.T, m *Manager, what string, is func(State) bool) State {
+	t.Helper()
+	limit := time.After(30 * time.Second)
+	for {
+		changed := m.Changed()
+		s := m.State()
+		if is(s) {
+			return s
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			t.Fatalf("never %s: %+v", what, s)
+		}
+	}
+}
+
+// publishes waits for the network of that name to be the primary one.
+func publishes(t *testing.T, m *Manager, name string) {
+	t.Helper()
+	s := until(t, m, name, func(s State) bool { return s.Network == name && s.Published != "" && s.Degraded == nil })
+	if got := delegate(t, s.Published); got != name {
+		t.Errorf("%s is published, want %s", got, name)
+	}
+}
+
+// where is a directory in a test.
+type where struct {
+	*testing.T
+
+	dir string
+}
+
+// M3, M11: every way in which a directory can change is noticed, without a
+// tick.
+func TestM03M11EveryChange(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name  string
+		start func(w where) // has "a" be the primary network
+		then  func(w where) // makes it "b"
+	}{
+		{"written in place", writeA, func(w where) { put(w.T, w.dir, "10-x.conflist", net("b")) }},
+		{"in two halves", writeA, func(w where) {
+			f, err := os.Create(filepath.Join(w.dir, "10-x.conflist"))
+			ok(w.T, err)
+			_, err = f.WriteString(net("b")[:20])
+			ok(w.T, err)
+			ok(w.T, f.Sync())
+			_, err = f.WriteString(net("b")[20:])
+			ok(w.T, err)
+			ok(w.T, f.Close())
+		}},
+		{"replaced", writeA, func(w where) {
+			put(w.T, w.dir, "10-x.conflist.tmp-1", net("b"))
+			ok(w.T, os.Rename(filepath.Join(w.dir, "10-x.conflist.tmp-1"), filepath.Join(w.dir, "10-x.conflist")))
+		}},
+		{"replaced from elsewhere", writeA, func(w where) {
+			put(w.T, filepath.Dir(w.dir), "x", net("b"))
+			ok(w.T, os.Rename(filepath.Join(filepath.Dir(w.dir), "x"), filepath.Join(w.dir, "10-x.conflist")))
+		}},
+		{"removed, and another there", func(w where) { writeA(w); put(w.T, w.dir, "20-y.conflist", net("b")) }, func(w where) {
+			ok(w.T, os.Remove(filepath.Join(w.dir, "10-x.conflist")))
+		}},
+		{"removed and made", writeA, func(w where) {
+			ok(w.T, os.Remove(filepath.Join(w.dir, "10-x.conflist")))
+			put(w.T, w.dir, "30-z.json", net("b"))
+		}},
+		{"a better one", writeA, func(w where) { put(w.T, w.dir, "05-x.conflist", net("b")) }},
+		{"a better one, made of a bad one", func(w where) { writeA(w); put(w.T, w.dir, "05-x.conflist", "") }, func(w where) {
+			put(w.T, w.dir, "05-x.conflist", net("b"))
+		}},
+		{"directory made again", writeA, func(w where) {
+			for os.RemoveAll(w.dir) != nil { // our file may be restored meanwhile
+			}
+			ok(w.T, os.Mkdir(w.dir, 0o700))
+			put(w.T, w.dir, "10-x.conflist", net("b"))
+		}},
+		{"directory replaced", writeA, func(w where) {
+			ok(w.T, os.Mkdir(w.dir+".new", 0o700))
+			put(w.T, w.dir+".new", "10-x.conflist", net("b"))
+			ok(w.T, os.Rename(w.dir, w.dir+".old"))
+			ok(w.T, os.Rename(w.dir+".new", w.dir))
+		}},
+		{"ConfigMap", configMap, func(w where) { swap(w, "..2", net("b")) }},
+		{"chain of links", func(w where) {
+			up := filepath.Dir(w.dir)
+			for _, d := range []string{"1", "2"} {
+				ok(w.T, os.Mkdir(filepath.Join(up, d), 0o700))
+			}
+			put(w.T, filepath.Join(up, "2"), "a", net("a"), "b", net("b"))
+			ok(w.T, os.Symlink("../2/a", filepath.Join(up, "1", "link")))
+			ok(w.T, os.Symlink(filepath.Join(up, "1", "link"), filepath.Join(w.dir, "10-x.conflist")))
+		}, func(w where) {
+			up := filepath.Dir(w.dir)
+			ok(w.T, os.Symlink("../2/b", filepath.Join(up, "1", "new")))
+			ok(w.T, os.Rename(filepath.Join(up, "1", "new"), filepath.Join(up, "1", "link")))
+		}},
+		{"target of a link", func(w where) {
+			put(w.T, filepath.Dir(w.dir), "x", net("a"))
+			ok(w.T, os.Symlink("../x", filepath.Join(w.dir, "10-x.conflist")))
+		}, func(w where) { put(w.T, filepath.Dir(w.dir), "x", net("b")) }},
+		{"dangling link", func(w where) {
+			ok(w.T, os.Symlink("../deep/er/x", filepath.Join(w.dir, "05-x.conflist")))
+			writeA(w)
+		}, func(w where) {
+			ok(w.T, os.MkdirAll(filepath.Join(filepath.Dir(w.dir), "deep", "er"), 0o700))
+			put(w.T, filepath.Join(filepath.Dir(w.dir), "deep", "er"), "x", net("b"))
+		}},
+		{"sub-directory", func(w where) {
+			writeA(w)
+			put(w.T, w.dir, "05-b.conflist", `{"cniVersion":"1.0.0","name":"b"}`)
+			ok(w.T, os.Mkdir(filepath.Join(w.dir, "b"), 0o700))
+		}, func(w where) { put(w.T, filepath.Join(w.dir, "b"), "1.conf", `{"type":"bridge"}`) }},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			dir := filepath.Join(t.TempDir(), "net.d")
+			ok(t, os.Mkdir(dir, 0o700))
+			w := where{t, dir}
+			tt.start(w)
+			m := running(t, &Manager{Dir: dir, Output: dir + "/00-multinet.conflist"})
+			publishes(t, m, "a")
+			tt.then(w)
+			publishes(t, m, "b")
+		})
+	}
+}
+
+func writeA(w where) { put(w.T, w.dir, "10-x.conflist", net("a")) }
+
+// configMap lays a directory out as the kubelet does.
+func configMap(w where) {
+	ok(w.T, os.Mkdir(filepath.Join(w.dir, "..1"), 0o700))
+	put(w.T, filepath.Join(w.dir, "..1"), "10-x.conflist", net("a"))
+	ok(w.T, os.Symlink("..1", filepath.Join(w.dir, "..data")))
+	ok(w.T, os.Symlink("..data/10-x.conflist", filepath.Join(w.dir, "10-x.conflist")))
+}
+
+func swap(w where, to, content string) {
+	old, err := os.Readlink(filepath.Join(w.dir, "..data"))
+	ok(w.T, err)
+	ok(w.T, os.Mkdir(filepath.Join(w.dir, to), 0o700))
+	put(w.T, filepath.Join(w.dir, to), "10-x.conflist", content)
+	ok(w.T, os.Symlink(to, filepath.Join(w.dir, "..data_tmp")))
+	ok(w.T, os.Rename(filepath.Join(w.dir, "..data_tmp"), filepath.Join(w.dir, "..data")))
+	ok(w.T, os.RemoveAll(filepath.Join(w.dir, old)))
+}
+
+// M1, M15: it waits for a directory, for a network and for the readiness file
+// as long as it takes.
+func TestM15Waits(t *testing.T) {
+	t.Parallel()
+	up := t.TempDir()
+	dir, ready := filepath.Join(up, "etc", "cni", "net.d"), filepath.Join(up, "run", "flannel", "subnet.env")
+	m := running(t, &Manager{Dir: dir, Output: filepath.Join(dir, "00-multinet"), Ready: ready})
+	until(t, m, "not ready", func(s State) bool { return errors.Is(s.Degraded, ErrNotReady) })
+	ok(t, os.MkdirAll(dir, 0o700))
+	put(t, dir, "10-x.conflist", net("a"))
+	ok(t, os.MkdirAll(filepath.Dir(ready), 0o700))
+	if names := list(t, dir); len(names) != 1 {
+		t.Errorf("published before it was ready: %q", names)
+	}
+	put(t, filepath.Dir(ready), "subnet.env", "")
+	publishes(t, m, "a")
+}
+
+// M2, D64: no file of another is touched, whatever happens.
+func TestM02ForeignFiles(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	files := []string{"10-x.conflist", net("a"), "20-y.conf", `{"cniVersion":"0.3.1","name":"y","type":"y"}`, "30-z.json", "{", "00-other.cilium_bak", net("c")}
+	put(t, dir, files...)
+	stamp := func() (s string) {
+		for i := 0; i < len(files); i += 2 {
+			var st unix.Stat_t
+			ok(t, unix.Stat(filepath.Join(dir, files[i]), &st))
+			data, err := os.ReadFile(filepath.Join(dir, files[i]))
+			ok(t, err)
+			s += string(data) + time.Unix(st.Mtim.Unix()).String() + time.Unix(st.Ctim.Unix()).String()
+		}
+		return s
+	}
+	before := stamp()
+	m := running(t, &Manager{Dir: dir, Output: filepath.Join(dir, "00-multinet")})
+	publishes(t, m, "a")
+	put(t, dir, "05-b.conf", `{"cniVersion":"0.4.0","name":"b","type":"b"}`)
+	publishes(t, m, "b")
+	ok(t, os.Remove(filepath.Join(dir, "05-b.conf")))
+	publishes(t, m, "a")
+	if diff := cmp.Diff(before, stamp()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// M12: whatever others do to our file is undone.
+func TestM12Undone(t *testing.T) {
+	t.Parallel()
+	for name, do := range map[string]func(file string) error{
+		"removed":   os.Remove,
+		"renamed":   func(file string) error { return os.Rename(file, file+".cilium_bak") },
+		"truncated": func(file string) error { return os.Truncate(file, 0) },
+		"changed":   func(file string) error { return os.WriteFile(file, []byte(net("c")), 0o600) },
+		"opened":    func(file string) error { return os.Chmod(file, 0o644) },
+		"linked": func(file string) error {
+			if err := os.Symlink("10-x.conflist", file+".new"); err != nil {
+				return err
+			}
+			return os.Rename(file+".new", file)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newManager(t, "10-x.conflist", net("a"))
+			running(t, m)
+			publishes(t, m, "a")
+			ok(t, do(m.Output+".conflist"))
+			until(t, m, "restored", func(s State) bool { return s.Restored == 1 && s.Degraded == nil })
+			publishes(t, m, "a")
+			if info, err := os.Lstat(m.Output + ".conflist"); err != nil || info.Mode() != 0o600 {
+				t.Errorf("%v, %v", info, err)
+			}
+		})
+	}
+}
+
+// M13: the loss of the readiness file ends Run, even where it is made again at
+// once, or was lost before Run looked for the first time. The process goes on,
+// and the file stays.
+func TestM13Lost(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]func(ready string) error{
+		"removed": os.Remove,
+		"renamed": func(ready string) error { return os.Rename(ready, ready+".old") },
+		"directory removed": func(ready string) error {
+			return os.RemoveAll(filepath.Dir(ready))
+		},
+		"removed and made": func(ready string) error {
+			if err := os.Remove(ready); err != nil {
+				return err
+			}
+			return os.WriteFile(ready, nil, 0o600)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newManager(t, "10-x.conflist", net("a"))
+			m.Ready = filepath.Join(t.TempDir(), "run", "..", "run", "ready") // not as an event spells it
+			ok(t, os.Mkdir(filepath.Dir(m.Ready), 0o700))
+			put(t, filepath.Dir(m.Ready), "ready", "")
+			m.Debounce, m.Resync = time.Millisecond, time.Hour
+			done := make(chan error, 1)
+			go func() { done <- m.Run(t.Context()) }()
+			s := until(t, m, "published", func(s State) bool { return s.Published != "" })
+			ok(t, lose(m.Ready))
+			if err := <-done; !errors.Is(err, ErrReadinessLost) {
+				t.Error(err)
+			}
+			if !errors.Is(m.State().Degraded, ErrReadinessLost) {
+				t.Errorf("%+v", m.State())
+			}
+			if delegate(t, s.Published) != "a" {
+				t.Error("removed")
+			}
+			ok(t, m.Uninstall())
+		})
+	}
+}
+
+// A readiness file that is replaced, or that is in a ConfigMap which is, is not
+// lost.
+func TestM13Replaced(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	w := where{t, dir}
+	configMap(w)
+	put(t, dir, "ready", "")
+	for _, ready := range []string{"ready", "10-x.conflist"} {
+		m := newManager(t, "10-x.conflist", net("a"))
+		m.Ready = filepath.Join(dir, ready)
+		running(t, m)
+		publishes(t, m, "a")
+		put(t, dir, "ready.new", "")
+		ok(t, os.Rename(filepath.Join(dir, "ready.new"), filepath.Join(dir, "ready")))
+		swap(w, "..for-"+ready, net("a"))
+		put(t, m.Dir, "05-x.conflist", net("b"))
+		publishes(t, m, "b")
+	}
+}
+
+// M14: the file stays when Run ends, and one call is at work at a time.
+func TestM14Kept(t *testing.T) {
+	t.Parallel()
+	m := newManager(t, "10-x.conflist", net("a"))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- m.Run(ctx) }()
+	until(t, m, "published", func(s State) bool { return s.Published != "" })
+	for verb, do := range map[string]func() error{"publish": m.Publish, "run": func() error { return m.Run(ctx) }, "uninstall": m.Uninstall} {
+		if err := do(); !errors.Is(err, ErrLocked) {
+			t.Errorf("%s beside Run: %v", verb, err)
+		}
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([]string{"00-multinet.conflist", "10-x.conflist"}, list(t, m.Dir)); diff != "" {
+		t.Error(diff)
+	}
+	if s := m.State(); !strings.HasSuffix(s.Published, "/00-multinet.conflist") {
+		t.Errorf("%+v", s)
+	}
+}
