@@ -2,15 +2,11 @@ package multinet
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 
 	"github.com/containernetworking/plugins/pkg/ns"
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/internal/inroot"
@@ -37,39 +33,8 @@ func moveDefaultRoute(root string, wanted []wanted, added []delegate.Attached) e
 // routeVia replaces the default routes of gateway's family in the container's
 // namespace by one via gateway on a's interface.
 func routeVia(root string, a delegate.Attached, gateway netip.Addr) error {
-	route := func(ns.NetNS) error {
-		link, err := netlink.LinkByName(a.IfName)
-		if err != nil {
-			return err
-		}
-		family := netlink.FAMILY_V4
-		if gateway.Is6() {
-			family = netlink.FAMILY_V6
-		}
-		routes, err := netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
-		if err != nil {
-			return err
-		}
-		for _, r := range routes {
-			// A default route has no destination or one of no bits, as the
-			// version of netlink has it.
-			if ones, _ := maskSize(r.Dst); ones > 0 || r.Protocol == unix.RTPROT_KERNEL {
-				continue
-			}
-			if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
-				return err
-			}
-		}
-		return netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: net.IP(gateway.AsSlice())})
-	}
+	route := func(ns.NetNS) error { return replaceDefaultRoutes(a.IfName, gateway) }
 	return inroot.With(root, a.NetNS, func(path string) error { return ns.WithNetNSPath(path, route) })
-}
-
-func maskSize(n *net.IPNet) (ones, bits int) {
-	if n == nil {
-		return 0, 0
-	}
-	return n.Mask.Size()
 }
 
 // reviseResults takes the default routes of gateway's family out of all

@@ -2,11 +2,9 @@ package multinet
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
-	"runtime"
 	"slices"
 	"testing"
 
@@ -21,29 +19,7 @@ import (
 
 // The namespace is that of the root, as plugins see it (S22).
 func TestS22DefaultRouteInRoot(t *testing.T) {
-	runtime.LockOSThread() // and never unlock: the thread is spoilt
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		runtime.UnlockOSThread()
-		t.Skipf("needs the right to make a network namespace: %v", err)
-	}
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name = "net1"
-	link := netlink.Link(&netlink.Dummy{LinkAttrs: attrs})
-	if err := netlink.LinkAdd(link); errors.Is(err, unix.EOPNOTSUPP) {
-		link = &netlink.Bridge{LinkAttrs: attrs}
-		if err := netlink.LinkAdd(link); err != nil {
-			t.Skipf("needs a kernel with dummy or bridge links: %v", err)
-		}
-	} else if err != nil {
-		t.Fatal(err)
-	}
-	addr, err := netlink.ParseAddr("10.9.1.2/24")
-	if err == nil {
-		err = errors.Join(netlink.AddrAdd(link, addr), netlink.LinkSetUp(link))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	link := newNamespace(t)
 	path := fmt.Sprintf("/%d/task/%d/ns/net", os.Getpid(), unix.Gettid())
 	wanted := []wanted{{defaultRoute: []netip.Addr{netip.MustParseAddr("10.9.1.1")}}}
 	added := []delegate.Attached{{

@@ -1,0 +1,119 @@
+package multinet
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// The messages are put together here, from package nl: package netlink knows
+// every kind of link and route, which makes a tenth of a small program.
+
+// dumps is how often the routes are listed before they hold still.
+const dumps = 10
+
+// replaceDefaultRoutes replaces the default routes of gateway's family, in the
+// current thread's namespace, by one via gateway on the interface.
+func replaceDefaultRoutes(ifName string, gateway netip.Addr) error {
+	index, err := linkIndex(ifName)
+	if err != nil {
+		return fmt.Errorf("find the interface: %w", err)
+	}
+	family := uint8(unix.AF_INET)
+	if gateway.Is6() {
+		family = unix.AF_INET6
+	}
+	routes, err := listRoutes(family)
+	if err != nil {
+		return fmt.Errorf("list routes: %w", err)
+	}
+	for _, message := range routes {
+		r, priority, err := defaultRoute(message)
+		if err != nil {
+			return fmt.Errorf("list routes: %w", err)
+		}
+		if r == nil {
+			continue
+		}
+		// By what identifies it and no more: the kernel refuses some of what it
+		// tells itself.
+		req := nl.NewNetlinkRequest(unix.RTM_DELROUTE, unix.NLM_F_ACK)
+		req.AddData(r)
+		if priority != nil {
+			req.AddData(nl.NewRtAttr(unix.RTA_PRIORITY, priority))
+		}
+		if _, err := req.Execute(unix.NETLINK_ROUTE, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("remove a route: %w", err)
+		}
+	}
+	r := nl.NewRtMsg()
+	r.Family = family
+	req := nl.NewNetlinkRequest(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
+	req.AddData(r)
+	req.AddData(nl.NewRtAttr(unix.RTA_GATEWAY, gateway.AsSlice()))
+	req.AddData(nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(index)))
+	if _, err := req.Execute(unix.NETLINK_ROUTE, 0); err != nil {
+		return fmt.Errorf("add a route: %w", err)
+	}
+	return nil
+}
+
+var errCut = errors.New("a message is cut short")
+
+func linkIndex(name string) (uint32, error) {
+	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_ACK)
+	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	messages, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	if err != nil {
+		return 0, err
+	}
+	if len(messages) != 1 || len(messages[0]) < unix.SizeofIfInfomsg {
+		return 0, errCut
+	}
+	return binary.NativeEndian.Uint32(messages[0][4:]), nil
+}
+
+// listRoutes returns the bodies of the RTM_NEWROUTE messages of a family. A
+// list that the kernel reports as interrupted is made again.
+func listRoutes(family uint8) (messages [][]byte, err error) {
+	for range dumps {
+		req := nl.NewNetlinkRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
+		req.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: family}})
+		messages, err = req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWROUTE)
+		if !errors.Is(err, nl.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return messages, err
+}
+
+// defaultRoute returns the default route in message, the body of an
+// RTM_NEWROUTE message, and its priority, or nil if it is none to be replaced:
+// another route, one of another table than the main one, the kernel's own, or a
+// cached one.
+func defaultRoute(message []byte) (r *nl.RtMsg, priority []byte, err error) {
+	if len(message) < unix.SizeofRtMsg {
+		return nil, nil, errCut
+	}
+	found := *nl.DeserializeRtMsg(message)
+	if found.Dst_len != 0 || found.Table != unix.RT_TABLE_MAIN || found.Protocol == unix.RTPROT_KERNEL || found.Flags&unix.RTM_F_CLONED != 0 {
+		return nil, nil, nil
+	}
+	found.Flags = 0 // of its next hop, as it is now
+	for b := message[unix.SizeofRtMsg:]; len(b) >= unix.SizeofRtAttr; {
+		n := int(binary.NativeEndian.Uint16(b))
+		if n < unix.SizeofRtAttr || n > len(b) {
+			return nil, nil, errCut
+		}
+		if binary.NativeEndian.Uint16(b[2:]) == unix.RTA_PRIORITY {
+			priority = b[unix.SizeofRtAttr:n]
+		}
+		b = b[min((n+unix.RTA_ALIGNTO-1)&^(unix.RTA_ALIGNTO-1), len(b)):]
+	}
+	return &found, priority, nil
+}
