@@ -2,7 +2,6 @@ package delegate
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -63,9 +62,8 @@ func hider(stdin []byte, full bool) *strings.Replacer {
 		secrets = append(secrets, unquote(string(quoted)), unquote(strconv.Quote(s)))
 	}
 	secrets = slices.DeleteFunc(secrets, func(s string) bool { return len(s) < minSecret })
-	slices.SortFunc(secrets, func(a, b string) int { // the longer first: they may hold the shorter
-		return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b))
-	})
+	slices.Sort(secrets)
+	slices.Reverse(secrets) // of two that begin alike the longer first: it may hold the other
 	var pairs []string
 	for _, s := range slices.Compact(secrets) {
 		pairs = append(pairs, s, hidden)
