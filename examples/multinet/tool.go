@@ -12,8 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/examples/internal/multinet"
@@ -102,12 +102,33 @@ func (t *tool) print(all any, heading string, rows [][]string) error {
 		e.SetIndent("", "  ")
 		return e.Encode(all)
 	}
-	table := tabwriter.NewWriter(t.out, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(table, strings.ReplaceAll(heading, " ", "\t"))
+	return t.table(append([][]string{strings.Fields(heading)}, rows...))
+}
+
+// table prints rows in columns. Package text/tabwriter, which can do more, is a
+// hundredth part of the program.
+func (t *tool) table(rows [][]string) error {
+	var widths []int
 	for _, row := range rows {
-		fmt.Fprintln(table, strings.Join(row, "\t"))
+		for i, cell := range row {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
 	}
-	return table.Flush()
+	var text strings.Builder
+	for _, row := range rows {
+		for i, cell := range row {
+			text.WriteString(cell)
+			if i < len(row)-1 {
+				text.WriteString(strings.Repeat(" ", widths[i]+2-utf8.RuneCountInString(cell)))
+			}
+		}
+		text.WriteByte('\n')
+	}
+	_, err := io.WriteString(t.out, text.String())
+	return err
 }
 
 // list prints the attachments in the records that are wanted.
