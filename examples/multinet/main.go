@@ -2,7 +2,7 @@
 // container to several networks, all of them or none.
 //
 // The plugin is in examples/internal/multinet, the operator's commands are in
-// tool.go and forget.go.
+// tool.go, forget.go and install.go.
 package main
 
 import (
@@ -32,5 +32,8 @@ func main() {
 // terminal is the console of this process.
 func terminal() console {
 	in, err := os.Stdin.Stat()
-	return console{in: os.Stdin, out: os.Stdout, ask: os.Stderr, terminal: err == nil && in.Mode()&os.ModeCharDevice != 0}
+	return console{
+		in: os.Stdin, out: os.Stdout, ask: os.Stderr, terminal: err == nil && in.Mode()&os.ModeCharDevice != 0,
+		self: os.Executable,
+	}
 }

@@ -29,19 +29,27 @@ const usage = `usage: multinet COMMAND [--dir DIR] [-o table|json]
   damaged                                 records that cannot be read
   forget CONTAINER [NETWORK IFNAME] [--yes]  removes records, and nothing else
 All but forget read the state directory without a lock. They change nothing,
-but that records that are found to be damaged are set aside`
+but that records that are found to be damaged are set aside
+
+       multinet install [--watch] [FLAGS]  copies the program, and publishes its network
+       multinet uninstall [--binary] [FLAGS]  removes what was published
+--help after either of them tells of its flags`
 
 // A console is where an operator sits.
 type console struct {
 	in       io.Reader
-	out      io.Writer // what the command is about
-	ask      io.Writer // questions
-	terminal bool      // whether in can answer
+	out      io.Writer              // what the command is about
+	ask      io.Writer              // questions
+	terminal bool                   // whether in can answer
+	self     func() (string, error) // the path of this program
 }
 
 // operate is multinet run by hand. It reads the state directory as it is,
 // and reports damaged records after the others.
 func operate(ctx context.Context, args []string, c console) error {
+	if len(args) > 0 && (args[0] == "install" || args[0] == "uninstall") {
+		return install(ctx, args, c)
+	}
 	fs := flag.NewFlagSet("multinet", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	dir := fs.String("dir", multinet.DefaultStateDir, "state directory (cniDir)")

@@ -310,7 +310,7 @@ func TestG11ToolForget(t *testing.T) {
 			}
 			calls := len(h.exec.Calls())
 			var out, ask strings.Builder
-			err := operate(t.Context(), append(tt.words, "--dir", h.state()), console{strings.NewReader(tt.answer), &out, &ask, tt.terminal})
+			err := operate(t.Context(), append(tt.words, "--dir", h.state()), console{in: strings.NewReader(tt.answer), out: &out, ask: &ask, terminal: tt.terminal})
 			if tt.errs == "" && err != nil || tt.errs != "" && (err == nil || !strings.Contains(err.Error(), tt.errs)) {
 				t.Errorf("err = %v, want %q", err, tt.errs)
 			}
@@ -345,7 +345,7 @@ func TestToolForgetTakesTheLock(t *testing.T) {
 		return copy(p, "y\n"), nil
 	}
 	var out strings.Builder
-	err := operate(ctx, []string{"forget", "half", "--dir", h.state()}, console{readFunc(asked), &out, &out, true})
+	err := operate(ctx, []string{"forget", "half", "--dir", h.state()}, console{in: readFunc(asked), out: &out, ask: &out, terminal: true})
 	wantError(t, err, 11, "half")
 	if err := l.Unlock(); err != nil {
 		t.Error(err)
@@ -356,7 +356,7 @@ func TestToolForgetTakesTheLock(t *testing.T) {
 		h.mustRun(t, "ADD", bridge, func(a *skel.CmdArgs) { a.ContainerID = "half" })
 		return copy(p, "y\n"), nil
 	}
-	err = operate(t.Context(), []string{"forget", "half", "--dir", h.state()}, console{readFunc(changed), &out, &out, true})
+	err = operate(t.Context(), []string{"forget", "half", "--dir", h.state()}, console{in: readFunc(changed), out: &out, ask: &out, terminal: true})
 	if !errors.Is(err, errChanged) || !strings.Contains(h.left(t), "half") {
 		t.Errorf("err = %v, left %s", err, h.left(t))
 	}

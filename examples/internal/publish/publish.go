@@ -1,0 +1,76 @@
+// Package publish has a network of multinet published in front of the primary
+// one: package autoconf, with what the program and the daemon want of it alike.
+package publish
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/autoconf"
+)
+
+const (
+	// ConfDir is where runtimes look for networks.
+	ConfDir = "/etc/cni/net.d"
+
+	// Output is the name of the published file, without its extension. Program
+	// and daemon have one: whichever is installed takes over from the other.
+	Output = "00-multinet"
+
+	// Network is the name of the published network. Records are kept under it,
+	// so it must not change with the primary network.
+	Network = "multinet"
+)
+
+// Manager returns what publishes a network of template in dir, in front of the
+// first that a pod can do with.
+func Manager(dir string, template netconf.Plugin) *autoconf.Manager {
+	return &autoconf.Manager{
+		Dir: dir, Output: filepath.Join(dir, Output), Template: template, Accept: accept,
+		// In front of one another, or of Multus, two would attach what a pod
+		// selects, or take each other for the primary network.
+		OwnTypes: []string{"multinet", "multinet-shim", "multus", "multus-shim"},
+	}
+}
+
+// accept refuses a network of loopback alone, which no pod can do with.
+func accept(_ string, n netconf.Network) bool {
+	for _, p := range n.Plugins() {
+		if p.Type() != "loopback" {
+			return true
+		}
+	}
+	return false
+}
+
+// Annotations has the runtime pass on the annotations of pods, unless the
+// template says something of that itself.
+func Annotations() netconf.Edit {
+	return netconf.In("capabilities", netconf.Default("io.kubernetes.cri.pod-annotations", true))
+}
+
+// Follow is m.Run, but that the end of ctx is no error, and that each state of
+// m is told. It returns when m has ended.
+func Follow(ctx context.Context, m *autoconf.Manager, tell func(autoconf.State)) error {
+	ended := make(chan error, 1)
+	go func() { ended <- m.Run(ctx) }()
+	for {
+		changed := m.Changed()
+		tell(m.State())
+		select {
+		case <-changed:
+		case err := <-ended:
+			select {
+			case <-changed:
+				tell(m.State())
+			default:
+			}
+			if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+				return nil
+			}
+			return err
+		}
+	}
+}

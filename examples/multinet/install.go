@@ -1,0 +1,205 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/metacni/metacni/examples/internal/multinet"
+	"github.com/metacni/metacni/examples/internal/publish"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/autoconf"
+)
+
+// An installer is the command install or uninstall.
+type installer struct {
+	console
+	flags *flag.FlagSet
+
+	confDir, output, binDir, typ                              string
+	name, cniDir, config, primary, hostConfDir, readinessFile string
+	mode                                                      fs.FileMode
+	annotations, watch, binary                                bool
+}
+
+// install is the command of words[0].
+func install(ctx context.Context, words []string, c console) error {
+	i := &installer{console: c, flags: flag.NewFlagSet("multinet "+words[0], flag.ContinueOnError)}
+	i.flags.SetOutput(io.Discard)
+	do := i.uninstall
+	i.text(&i.confDir, "conf-dir", publish.ConfDir, "`directory` of the runtime's networks")
+	i.text(&i.output, "output", publish.Output, "`name` of the published file, without extension")
+	i.text(&i.binDir, "bin-dir", "/opt/cni/bin", "`directory` of the plugins; empty: the program is left alone")
+	i.text(&i.typ, "type", "multinet", "type of the plugin: the `name` of the program")
+	if words[0] == "install" {
+		do = func() error { return i.install(ctx) }
+		i.text(&i.name, "name", publish.Network, "`name` of the network, under which records are kept")
+		i.text(&i.cniDir, "cni-dir", "", "state `directory` of the plugin")
+		i.text(&i.config, "config", "", "`file` with more keys of the network, a JSON object")
+		i.text(&i.primary, "cluster-network", "", "the only `file` in conf-dir to publish in front of")
+		i.text(&i.hostConfDir, "host-conf-dir", "", "refer to the cluster network in this `directory`, which the plugin sees")
+		i.text(&i.readinessFile, "readiness-file", "", "`file` to wait for; install --watch ends when it goes")
+		i.flags.Func("mode", "`permissions` of the published file (default 0600)", func(s string) error {
+			n, err := strconv.ParseUint(s, 8, 9)
+			i.mode = fs.FileMode(n)
+			return err
+		})
+		i.flags.BoolVar(&i.annotations, "pod-annotations", true, "have the runtime pass on the annotations of pods")
+		i.flags.BoolVar(&i.watch, "watch", false, "go on, and follow the cluster network")
+	} else {
+		i.flags.BoolVar(&i.binary, "binary", false, "remove the program, too")
+	}
+	switch err := i.flags.Parse(words[1:]); {
+	case errors.Is(err, flag.ErrHelp):
+		i.flags.SetOutput(c.out)
+		i.flags.Usage()
+		return nil
+	case err != nil:
+		return fmt.Errorf("%w\n%s", err, usage)
+	case i.flags.NArg() > 0:
+		return fmt.Errorf("unexpected argument %q\n%s", i.flags.Arg(0), usage)
+	}
+	if err := plainName("output", i.output); err != nil {
+		return err
+	}
+	for _, dir := range []*string{&i.confDir, &i.binDir, &i.readinessFile} {
+		if *dir == "" {
+			continue
+		}
+		var err error
+		if *dir, err = filepath.Abs(*dir); err != nil {
+			return err
+		}
+	}
+	return do()
+}
+
+func (i *installer) text(p *string, name, value, usage string) {
+	i.flags.StringVar(p, name, value, usage)
+}
+
+// install copies the program and publishes its network: once, or until ctx ends
+// or the process is told to.
+func (i *installer) install(ctx context.Context) error {
+	template, err := i.template()
+	if err != nil {
+		return err
+	}
+	m := publish.Manager(i.confDir, template)
+	m.Output = filepath.Join(i.confDir, i.output)
+	m.Primary, m.ClusterNetworkDir, m.Ready, m.Mode = i.primary, i.hostConfDir, i.readinessFile, i.mode
+	if i.binDir != "" {
+		// First: what is published needs it.
+		if err := i.copyProgram(filepath.Join(i.binDir, template.Type())); err != nil {
+			return err
+		}
+	}
+	if !i.watch {
+		err := m.Publish()
+		i.tell(m.State())
+		return err
+	}
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	return publish.Follow(ctx, m, i.tell)
+}
+
+// template is the plugin to publish: what the file says, changed by the flags
+// that were given, with their defaults where it says nothing.
+func (i *installer) template() (netconf.Plugin, error) {
+	data := []byte("{}")
+	if i.config != "" {
+		var err error
+		if data, err = os.ReadFile(i.config); err != nil {
+			return netconf.Plugin{}, err
+		}
+	}
+	given := map[string]bool{}
+	i.flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	var edits []netconf.Edit
+	for _, key := range []struct{ flag, name, value string }{
+		{"type", "type", i.typ}, {"name", "name", i.name}, {"cni-dir", "cniDir", i.cniDir},
+	} {
+		switch {
+		case given[key.flag]:
+			edits = append(edits, netconf.Set(key.name, key.value))
+		case key.value != "":
+			edits = append(edits, netconf.Default(key.name, key.value))
+		}
+	}
+	if i.annotations {
+		edits = append(edits, publish.Annotations())
+	}
+	p, err := netconf.ParsePlugin(data)
+	if err == nil {
+		p, err = p.Edit(edits...)
+	}
+	if err == nil {
+		data, err = json.Marshal(p)
+	}
+	if err == nil {
+		_, err = multinet.StateDir(data)
+	}
+	if err == nil {
+		err = plainName("type", p.Type())
+	}
+	if err != nil && i.config != "" {
+		err = fmt.Errorf("%s: %w", i.config, err)
+	}
+	return p, err
+}
+
+// plainName refuses what is not the name of a file.
+func plainName(what, name string) error {
+	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, `/\`) {
+		return fmt.Errorf("%s %q is not the name of a file", what, name)
+	}
+	return nil
+}
+
+// tell says on stderr how things are.
+func (i *installer) tell(s autoconf.State) {
+	var line strings.Builder
+	switch {
+	case s.Published != "":
+		fmt.Fprintf(&line, "%q is published in front of %q", s.Published, s.Primary)
+	case s.Degraded != nil:
+		line.WriteString("what was published before, if anything, stays")
+	default:
+		return // it has not looked yet
+	}
+	if s.Degraded != nil {
+		fmt.Fprintf(&line, "; %v", s.Degraded)
+	}
+	for _, skipped := range s.Skipped {
+		fmt.Fprintf(&line, "; passed over: %v", skipped.Err)
+	}
+	fmt.Fprintln(i.ask, "multinet:", line.String())
+}
+
+// uninstall removes the published network, and then the program if it is asked
+// to.
+func (i *installer) uninstall() error {
+	if err := plainName("type", i.typ); err != nil {
+		return err
+	}
+	template, err := netconf.Plugin{}.Edit(netconf.Set("type", i.typ))
+	if err != nil {
+		return err
+	}
+	m := &autoconf.Manager{Dir: i.confDir, Output: filepath.Join(i.confDir, i.output), Template: template}
+	if err := m.Uninstall(); err != nil || !i.binary || i.binDir == "" {
+		return err
+	}
+	return removeProgram(filepath.Join(i.binDir, i.typ))
+}
