@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -43,27 +44,31 @@ type config struct {
 	ConnectionLimit int // 0 is the server's default
 	DrainTimeout    duration
 
+	publish  publishing
 	override json.RawMessage // of each request's configuration; nil is none
 	ignored  []string        // keys of the file that mean nothing here
 	version  bool            // only say which
 }
 
 // foreign are keys of Multus's daemon that must not get into the configuration
-// of requests: where it logs, what it generates, what it asks of Kubernetes.
+// of requests: where it logs, what it asks of Kubernetes, and of what it
+// generates that which is not ours to choose.
 var foreign = []string{ //nolint:gochecknoglobals // never written
-	"capabilities", "cniConfigDir", "cniVersion", "forceCNIVersion", "globalNamespaces", "kubeconfig", "logFile", "logOptions",
-	"logToStderr", "multusAutoconfigDir", "multusConfigFile", "multusMasterCNI", "multusNamespace", "name", "namespaceIsolation",
-	"overrideNetworkName", "perNodeCertificate", "rawNonIsolatedNamespaces", "skipMultusConfWatch", "systemNamespaces", "type",
+	"cniVersion", "forceCNIVersion", "globalNamespaces", "kubeconfig", "logFile", "logOptions", "logToStderr", "multusNamespace",
+	"namespaceIsolation", "overrideNetworkName", "perNodeCertificate", "rawNonIsolatedNamespaces", "skipMultusConfWatch",
+	"systemNamespaces", "type",
 }
 
 // own returns where the keys of the file go that are the daemon's.
 func (c *config) own() map[string]any {
-	return map[string]any{
+	keys := map[string]any{
 		"socketDir": &c.SocketDir, "chrootDir": &c.ChrootDir, "queueDir": &c.QueueDir,
 		"metricsAddress": &c.MetricsAddress, "metricsPort": &c.MetricsPort, "multusMetrics": &c.MultusMetrics,
 		"logFormat": &c.LogFormat, "logLevel": &c.LogLevel,
 		"connectionLimit": &c.ConnectionLimit, "drainTimeout": &c.DrainTimeout,
 	}
+	maps.Copy(keys, c.publish.keys())
+	return keys
 }
 
 // readConfig reads the command line and the file: the one it names, or the
@@ -147,6 +152,9 @@ func (c *config) read(data []byte) error {
 		for name, t := range own {
 			if strings.EqualFold(name, key) {
 				target = t
+				if _, ok := c.publish.keys()[name]; ok {
+					c.publish.given = append(c.publish.given, key)
+				}
 			}
 		}
 		switch {
@@ -158,6 +166,11 @@ func (c *config) read(data []byte) error {
 			c.ignored = append(c.ignored, key)
 		default:
 			override[key] = value
+			if strings.EqualFold(key, "readinessindicatorfile") { // for both
+				if err := json.Unmarshal(value, &c.publish.Ready); err != nil {
+					return fmt.Errorf("key %q: %w", key, err)
+				}
+			}
 		}
 	}
 	slices.Sort(c.ignored)
@@ -204,6 +217,9 @@ func (c *config) check() error {
 	}
 	if c.MetricsAddress == "" && c.MetricsPort != 0 {
 		c.MetricsAddress = net.JoinHostPort("", strconv.Itoa(int(c.MetricsPort)))
+	}
+	if err := c.checkPublishing(); err != nil {
+		return err
 	}
 	_, err := c.stateDir()
 	return err

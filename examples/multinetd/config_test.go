@@ -58,7 +58,8 @@ func TestConfig(t *testing.T) {
 				"multusAutoconfigDir":"/host/etc/cni/net.d","multusConfigFile":"auto","socketDir":"/host/run/multus/","metricsPort":9091,"namespaceIsolation":true}`,
 			want: func(c *config) {
 				c.ChrootDir, c.SocketDir, c.MetricsPort, c.MetricsAddress = root, "/host/run/multus", 9091, ":9091"
-				c.ignored = []string{"cniConfigDir", "cniVersion", "logToStderr", "multusAutoconfigDir", "multusConfigFile", "namespaceIsolation"}
+				c.ignored = []string{"cniVersion", "logToStderr", "namespaceIsolation"}
+				c.publish = publishing{File: "auto", Dir: "/host/etc/cni/net.d", From: "/host/etc/cni/net.d"}
 			},
 		},
 		{
@@ -114,7 +115,7 @@ func TestConfig(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(defaults(tt.want), got, cmp.AllowUnexported(config{}), cmpopts.EquateEmpty()); diff != "" {
+			if diff := cmp.Diff(defaults(tt.want), got, cmp.AllowUnexported(config{}), cmpopts.IgnoreUnexported(publishing{}), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

@@ -26,6 +26,7 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/internal/multinet"
 	"github.com/metacni/metacni/examples/internal/program"
+	"github.com/metacni/metacni/netconf/autoconf"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -40,7 +41,8 @@ type daemon struct {
 	log      *slog.Logger
 	metrics  *metrics
 	server   *thick.Server
-	path     string // PATH of the plugins
+	manager  *autoconf.Manager // of the published network, or nil
+	path     string            // PATH of the plugins
 
 	exec           invoke.Exec
 	interfaceNames func(netns string) ([]string, error)
@@ -53,8 +55,12 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 	if err != nil {
 		return nil, err
 	}
+	manager, err := conf.manager()
+	if err != nil {
+		return nil, err
+	}
 	d := &daemon{
-		conf: conf, stateDir: stateDir, log: log,
+		conf: conf, stateDir: stateDir, log: log, manager: manager,
 		path:           cmp.Or(path, "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
 		exec:           &executor{Process: delegate.Process{Root: conf.ChrootDir}, log: log},
 		interfaceNames: program.InterfaceNames(conf.ChrootDir),
@@ -71,12 +77,15 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 		Attachments: d.attachments,
 		Override:    conf.override,
 		Queue:       conf.QueueDir,
-		Ready:       func(context.Context) error { return writable(d.stateDir) },
+		Ready:       d.ready,
 		MaxInFlight: conf.ConnectionLimit, DrainTimeout: time.Duration(conf.DrainTimeout),
 		Version: version,
 		Logger:  log,
 	}
 	d.metrics = newMetrics(conf.MultusMetrics, d.server.Stats)
+	if manager != nil {
+		d.metrics.follow(manager.State)
+	}
 	page := d.metrics.handler()
 	// Not a ServeMux, which sends paths that are not clean elsewhere.
 	d.server.Other = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -149,6 +158,18 @@ func (d *daemon) attachments(_ context.Context, container string) ([]thick.Attac
 	return all, errors.Join(errs...)
 }
 
+// unpublished is the key of contexts in which to be ready takes no published
+// network.
+type unpublished struct{}
+
+// ready fails unless ADDs come, and what they need is there.
+func (d *daemon) ready(ctx context.Context) error {
+	if err := writable(d.stateDir); err != nil || ctx.Value(unpublished{}) != nil {
+		return err
+	}
+	return d.published()
+}
+
 // writable fails when nothing can be written to dir, or to where it would be
 // made.
 func writable(dir string) error {
@@ -178,22 +199,33 @@ func (d *daemon) serve(ctx context.Context, l net.Listener, notify func(state st
 	}
 	d.log.LogAttrs(ctx, slog.LevelInfo, "listening", slog.String("socket", l.Addr().String()), slog.String("root", cmp.Or(d.conf.ChrootDir, "/")),
 		slog.String("records", d.stateDir), slog.String("version", d.server.Version))
-	serving, end := context.WithCancel(ctx) // ends when Serve has failed, too
+	serving, end := context.WithCancel(ctx) // ends when either of them has failed, too
 	var told sync.WaitGroup
+	var lost error
 	told.Go(func() {
-		if d.waitReady(serving) {
-			d.log.LogAttrs(ctx, slog.LevelInfo, "ready")
-			notify("READY=1")
-		}
-		<-serving.Done()
+		lost = d.announce(serving, notify)
+		end()
 		d.log.LogAttrs(ctx, slog.LevelInfo, "stopping")
 		notify("STOPPING=1")
 	})
-	err := d.server.Serve(ctx, l)
+	err := d.server.Serve(serving, l)
 	end()
 	told.Wait()
 	d.log.LogAttrs(ctx, slog.LevelInfo, "ended")
-	return err
+	return errors.Join(lost, err)
+}
+
+// announce has ADDs come once they can be served, until ctx ends, and tells
+// notify that the daemon is ready. What is published stays afterwards: without
+// it, pods would silently get other networks.
+func (d *daemon) announce(ctx context.Context, notify func(state string)) error {
+	if !d.waitReady(context.WithValue(ctx, unpublished{}, true)) {
+		return nil
+	}
+	return d.follow(ctx, sync.OnceFunc(func() {
+		d.log.LogAttrs(ctx, slog.LevelInfo, "ready")
+		notify("READY=1")
+	}))
 }
 
 // waitReady waits until an ADD would be served, and reports whether that was

@@ -99,6 +99,16 @@ func newWorld(t *testing.T, keys string) *world {
 // start starts the daemon, and returns once it is ready.
 func (w *world) start(t *testing.T) *world {
 	t.Helper()
+	w.begin(t)
+	if got := <-w.states; got != "READY=1" {
+		t.Fatalf("the service manager is told %s", got)
+	}
+	return w
+}
+
+// begin starts the daemon.
+func (w *world) begin(t *testing.T) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	l, err := listen(ctx, w.conf.SocketDir, nil)
 	if err != nil {
@@ -112,10 +122,6 @@ func (w *world) start(t *testing.T) *world {
 			t.Error(err)
 		}
 	})
-	if got := <-w.states; got != "READY=1" {
-		t.Fatalf("the service manager is told %s", got)
-	}
-	return w
 }
 
 func result(cidr string) *types100.Result {

@@ -14,6 +14,7 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/netconf/autoconf"
 )
 
 // maxTypes bounds the types of plugins that have a label of their own: they
@@ -73,6 +74,26 @@ func newMetrics(multusNames bool, stats func() thick.Stats) *metrics {
 		m.registry.MustRegister(m.multus)
 	}
 	return m
+}
+
+// follow adds the metrics of the published network.
+func (m *metrics) follow(state func() autoconf.State) {
+	m.registry.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "multinetd_network_published", Help: "Whether the network is published, and as it has to be.",
+		}, func() float64 {
+			if s := state(); s.Published != "" && s.Degraded == nil {
+				return 1
+			}
+			return 0
+		}),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "multinetd_network_writes_total", Help: "How often the network was published.",
+		}, func() float64 { return float64(state().Written) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "multinetd_network_restores_total", Help: "How often of these because others had changed it.",
+		}, func() float64 { return float64(state().Restored) }),
+	)
 }
 
 // handler serves the metrics as text.

@@ -176,3 +176,34 @@ func TestIgnoresNoSignal(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A daemon that has lost its readiness file drains, and ends with status 1 for
+// its service manager to start it again (M13).
+func TestM13ProcessReadinessLost(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for name, text := range map[string]string{"ready": "", "10-x.conf": `{"cniVersion":"0.4.0","name":"blue","type":"bridge"}`} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := startService(t, fmt.Sprintf(`,"drainTimeout":"1ms","multusConfigFile":"auto","cniConfigDir":%q,"readinessindicatorfile":%q`, dir, dir+"/ready"))
+	added := s.adding(t)
+	if err := os.Remove(filepath.Join(dir, "ready")); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-added; status.Code(err) != 11 {
+		t.Errorf("ADD: code %d: %v", status.Code(err), err)
+	}
+	s.logged(t, "the readiness file was removed")
+	s.logged(t, "msg=ended")
+	if err := s.cmd.Wait(); s.cmd.ProcessState.ExitCode() != 1 {
+		t.Errorf("the daemon ended with %v", err)
+	}
+	if got := s.Log(); !slices.Equal(got, []string{"ADD eth0", "DEL eth0"}) {
+		t.Errorf("calls %q", got)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "00-multinet.conf")); err != nil {
+		t.Errorf("what was published is gone: %v", err)
+	}
+}

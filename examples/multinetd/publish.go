@@ -1,0 +1,182 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/examples/internal/publish"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/autoconf"
+)
+
+// A publishing is the part of the configuration about the network that the
+// daemon publishes.
+type publishing struct {
+	File         string          // "auto" to publish one, or empty
+	Dir          string          // where it is published
+	From         string          // where the primary network is
+	Primary      string          // its only file, or empty
+	Ready        string          // the readiness file, or empty
+	Name         string          // of the published network
+	Capabilities json.RawMessage // of the published network
+	Network      json.RawMessage // more of its keys
+
+	given []string // which of these the file has, but for Ready
+}
+
+// keys returns where the keys of the file go that are about publishing, by the
+// names that Multus has for them but the last.
+func (p *publishing) keys() map[string]any {
+	return map[string]any{
+		"multusConfigFile": &p.File, "cniConfigDir": &p.Dir, "multusAutoconfigDir": &p.From, "multusMasterCNI": &p.Primary,
+		"name": &p.Name, "capabilities": &p.Capabilities, "network": &p.Network,
+	}
+}
+
+// checkPublishing refuses what cannot be published, and fills in the rest.
+func (c *config) checkPublishing() error {
+	p := &c.publish
+	switch p.File {
+	case "":
+		c.ignored = append(c.ignored, p.given...)
+		slices.Sort(c.ignored)
+		*p = publishing{}
+		return nil
+	case "auto":
+	default:
+		return fmt.Errorf(`multusConfigFile %q: want "auto", or none`, p.File)
+	}
+	p.Dir = cmp.Or(p.Dir, filepath.Join("/", c.ChrootDir, publish.ConfDir))
+	p.From = cmp.Or(p.From, p.Dir)
+	for name, path := range map[string]*string{"cniConfigDir": &p.Dir, "multusAutoconfigDir": &p.From, "readinessindicatorfile": &p.Ready} {
+		if *path == "" {
+			continue
+		}
+		if !filepath.IsAbs(*path) {
+			return fmt.Errorf("%s %q is not an absolute path", name, *path)
+		}
+		*path = filepath.Clean(*path)
+	}
+	var override map[string]json.RawMessage
+	_ = json.Unmarshal(c.override, &override) // made by read, or nil
+	for key := range override {
+		if strings.EqualFold(key, "delegates") || strings.EqualFold(key, "clusterNetwork") {
+			return fmt.Errorf("%s would replace what multusConfigFile has published", key)
+		}
+	}
+	_, err := c.template()
+	return err
+}
+
+// template is the plugin to publish.
+func (c *config) template() (netconf.Plugin, error) {
+	edits := []netconf.Edit{
+		netconf.Forbid("delegates", "clusterNetwork", "type"),
+		netconf.Set("type", shimType),
+		netconf.Default("name", cmp.Or(c.publish.Name, publish.Network)),
+	}
+	if c.publish.Capabilities != nil {
+		edits = append(edits, netconf.Default("capabilities", c.publish.Capabilities))
+	}
+	edits = append(edits, publish.Annotations())
+	if dir := c.onHost(c.SocketDir); dir != wire.DefaultDir {
+		edits = append(edits, netconf.Default("daemonSocketDir", dir))
+	}
+	switch dir := c.onHost(c.QueueDir); {
+	case c.QueueDir == "":
+		edits = append(edits, netconf.Default("delPolicy", "fail")) // nobody would do what is queued
+	case dir != defaultQueueDir:
+		edits = append(edits, netconf.Default("delQueueDir", dir))
+	}
+	p, err := netconf.ParsePlugin([]byte(cmp.Or(string(c.publish.Network), "{}")))
+	if err == nil {
+		p, err = p.Edit(edits...)
+	}
+	if err != nil {
+		err = fmt.Errorf("network: %w", err)
+	}
+	return p, err
+}
+
+// onHost is the path of a directory as the host sees it.
+func (c *config) onHost(dir string) string {
+	if rest, ok := strings.CutPrefix(dir, c.ChrootDir+"/"); ok && c.ChrootDir != "" {
+		return "/" + rest
+	}
+	return dir
+}
+
+// manager returns what publishes the network, or nil if none is to be.
+func (c *config) manager() (*autoconf.Manager, error) {
+	if c.publish.File == "" {
+		return nil, nil //nolint:nilnil // nothing to publish is no error
+	}
+	template, err := c.template()
+	if err != nil {
+		return nil, err
+	}
+	m := publish.Manager(c.publish.From, template)
+	m.Output = filepath.Join(c.publish.Dir, publish.Output)
+	m.Primary, m.Ready = c.publish.Primary, c.publish.Ready
+	return m, nil
+}
+
+var errNotPublished = errors.New("the network is not published")
+
+// published fails unless the network is, or need not be.
+func (d *daemon) published() error {
+	if d.manager == nil {
+		return nil
+	}
+	s := d.manager.State()
+	switch {
+	case s.Published != "":
+		return nil
+	case s.Degraded != nil:
+		return fmt.Errorf("%w: %w", errNotPublished, s.Degraded)
+	}
+	return errNotPublished
+}
+
+// follow publishes the network, if one is to be, and follows the primary one
+// until ctx ends. It calls ready once the network is published.
+func (d *daemon) follow(ctx context.Context, ready func()) error {
+	if d.manager == nil {
+		ready()
+		<-ctx.Done()
+		return nil
+	}
+	return publish.Follow(ctx, d.manager, func(s autoconf.State) {
+		logState(ctx, d.log, s)
+		if s.Published != "" {
+			ready()
+		}
+	})
+}
+
+// logState writes how the published network is.
+func logState(ctx context.Context, log *slog.Logger, s autoconf.State) {
+	level, attrs := slog.LevelInfo, []slog.Attr{}
+	if s.Published != "" {
+		attrs = append(attrs, slog.String("published", s.Published), slog.String("network", s.Network), slog.String("primary", s.Primary))
+	}
+	if s.Degraded != nil {
+		level = slog.LevelWarn
+		attrs = append(attrs, slog.String("error", s.Degraded.Error()))
+	}
+	if len(attrs) == 0 {
+		return // it has not looked yet
+	}
+	for _, skipped := range s.Skipped {
+		attrs = append(attrs, slog.String("passed_over", skipped.Err.Error()))
+	}
+	log.LogAttrs(ctx, level, "network", attrs...)
+}

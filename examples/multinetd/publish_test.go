@@ -1,0 +1,247 @@
+package main
+
+import (
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/autoconf"
+)
+
+func TestPublishingConfig(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	const annotations = `"io.kubernetes.cri.pod-annotations":true`
+	auto := publishing{File: "auto", Dir: "/etc/cni/net.d", From: "/etc/cni/net.d"}
+	for _, tt := range []struct {
+		name, file string // $ROOT is a directory
+		want       publishing
+		plugin     string
+		ignored    []string
+		errs       string
+	}{
+		{name: "nothing", file: `{}`},
+		{
+			name: "without effect", file: `{"cniConfigDir":"x","name":"n","capabilities":{},"multusMasterCNI":"x","network":{},"readinessindicatorfile":"/r"}`,
+			ignored: []string{"capabilities", "cniConfigDir", "multusMasterCNI", "name", "network"},
+		},
+		{name: "auto", file: `{"multusConfigFile":"auto"}`, want: auto, plugin: `{"capabilities":{` + annotations + `},"name":"multinet","type":"multinet-shim"}`},
+		{
+			name: "everything",
+			file: `{"multusConfigFile":"auto","cniConfigDir":"/out/","MULTUSautoconfigDir":"/in","multusMasterCNI":"10-x.conflist","readinessindicatorfile":"/r","name":"n",
+				"capabilities":{"mac":true},"network":{"cniDir":"/state","delPolicy":"exec","x":1.0},"socketDir":"/s","queueDir":"/q"}`,
+			want: publishing{
+				File: "auto", Dir: "/out", From: "/in", Primary: "10-x.conflist", Ready: "/r", Name: "n",
+				Capabilities: []byte(`{"mac":true}`), Network: []byte(`{"cniDir":"/state","delPolicy":"exec","x":1.0}`),
+			},
+			plugin: `{"capabilities":{` + annotations + `,"mac":true},"cniDir":"/state","daemonSocketDir":"/s","delPolicy":"exec","delQueueDir":"/q","name":"n","type":"multinet-shim","x":1.0}`,
+		},
+		{
+			name:   "as the host sees it",
+			file:   `{"multusConfigFile":"auto","chrootDir":"$ROOT","socketDir":"$ROOT/run/multus","queueDir":"$ROOT/q"}`,
+			want:   publishing{File: "auto", Dir: root + "/etc/cni/net.d", From: root + "/etc/cni/net.d"},
+			plugin: `{"capabilities":{` + annotations + `},"delQueueDir":"/q","name":"multinet","type":"multinet-shim"}`,
+		},
+		{
+			name: "its own words win", file: `{"multusConfigFile":"auto","name":"n","capabilities":{"mac":true},"network":{"name":"m","capabilities":{"io.kubernetes.cri.pod-annotations":false}}}`,
+			want: publishing{
+				File: "auto", Dir: "/etc/cni/net.d", From: "/etc/cni/net.d", Name: "n", Capabilities: []byte(`{"mac":true}`),
+				Network: []byte(`{"name":"m","capabilities":{"io.kubernetes.cri.pod-annotations":false}}`),
+			},
+			plugin: `{"capabilities":{"io.kubernetes.cri.pod-annotations":false},"name":"m","type":"multinet-shim"}`,
+		},
+		{
+			name: "no queue", file: `{"multusConfigFile":"auto","queueDir":""}`, want: auto,
+			plugin: `{"capabilities":{` + annotations + `},"delPolicy":"fail","name":"multinet","type":"multinet-shim"}`,
+		},
+		{name: "a file of Multus", file: `{"multusConfigFile":"/etc/multus.conf"}`, errs: "multusConfigFile"},
+		{name: "wrong type", file: `{"multusConfigFile":true}`, errs: "multusConfigFile"},
+		{name: "relative directory", file: `{"multusConfigFile":"auto","cniConfigDir":"x"}`, errs: "cniConfigDir"},
+		{name: "relative source", file: `{"multusConfigFile":"auto","multusAutoconfigDir":"x"}`, errs: "multusAutoconfigDir"},
+		{name: "relative readiness file", file: `{"multusConfigFile":"auto","readinessindicatorfile":"x"}`, errs: "readinessindicatorfile"},
+		{name: "readiness of the wrong type", file: `{"readinessindicatorfile":1}`, errs: "readinessindicatorfile"},
+		{name: "replaced delegates", file: `{"multusConfigFile":"auto","Delegates":[]}`, errs: "Delegates"},
+		{name: "replaced network", file: `{"multusConfigFile":"auto","clusterNetwork":"x"}`, errs: "clusterNetwork"},
+		{name: "published delegates", file: `{"multusConfigFile":"auto","network":{"delegates":[]}}`, errs: "delegates"},
+		{name: "published type", file: `{"multusConfigFile":"auto","network":{"type":"x"}}`, errs: "type"},
+		{name: "no object", file: `{"multusConfigFile":"auto","network":[]}`, errs: "network"},
+		{name: "capabilities of the wrong type", file: `{"multusConfigFile":"auto","capabilities":[]}`, errs: "capabilities"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			file := filepath.Join(t.TempDir(), "daemon.json")
+			if err := os.WriteFile(file, []byte(strings.ReplaceAll(tt.file, "$ROOT", root)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			c, err := readConfig(nil, file, nil)
+			if tt.errs != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.errs) {
+					t.Errorf("err = %v, want %q", err, tt.errs)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, c.publish, cmpopts.IgnoreUnexported(publishing{})); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tt.ignored, c.ignored); diff != "" {
+				t.Errorf("ignored (-want +got):\n%s", diff)
+			}
+			m, err := c.manager()
+			if (m == nil) != (tt.plugin == "") || err != nil {
+				t.Fatalf("%v, %v", m, err)
+			}
+			if m != nil {
+				got, err := m.Template.MarshalJSON()
+				if diff := cmp.Diff(tt.plugin, string(got)); diff != "" || err != nil {
+					t.Errorf("%v (-want +got):\n%s", err, diff)
+				}
+			}
+		})
+	}
+}
+
+// publishes is a world with a network and a readiness file, which a daemon
+// publishes a network for.
+func publishes(t *testing.T) *world {
+	t.Helper()
+	dir := t.TempDir()
+	w := newWorld(t, `,"multusConfigFile":"auto","cniConfigDir":"`+dir+`","readinessindicatorfile":"`+dir+`/ready"`)
+	w.put(t, "ready", "")
+	w.put(t, "10-x.conflist", `{"cniVersion":"1.1.0","name":"blue","plugins":[{"type":"bridge","password":"hunter2hunter2"}]}`)
+	return w
+}
+
+func (w *world) put(t *testing.T, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(w.conf.publish.Dir, name), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// request is what a runtime has of the published network for the shim.
+func (w *world) request(t *testing.T) string {
+	t.Helper()
+	n, err := netconf.LoadFile(filepath.Join(w.conf.publish.Dir, "00-multinet.conflist"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request, err := n.Request(0, netconf.Request{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(request)
+}
+
+// ended expects the daemon to end by itself with want.
+func (w *world) ended(t *testing.T, want error) {
+	t.Helper()
+	if got := <-w.states; got != "STOPPING=1" {
+		t.Errorf("the service manager is told %s", got)
+	}
+	err := w.stop()
+	w.stop = func() error { return nil }
+	if !errors.Is(err, want) {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+// A daemon that is ready has a network that leads to it; it stays when the
+// daemon ends (M14).
+func TestM14Publish(t *testing.T) {
+	t.Parallel()
+	w := publishes(t).start(t)
+	request := w.request(t)
+	do := w.client.Funcs(t.Context())
+	if err := do.Add(w.args(request)); err != nil {
+		t.Error(err)
+	}
+	w.wantTrace(t, "ADD bridge eth0")
+	if _, err := os.Stat(filepath.Join(w.stateDir, "c1", "multinet@eth0.json")); err != nil {
+		t.Errorf("not recorded under the network's name: %v", err)
+	}
+	if err := do.Del(w.args(request)); err != nil {
+		t.Error(err)
+	}
+	if code, body := w.get(t, wire.PathReady); code != http.StatusOK {
+		t.Errorf("/readyz: %d %s", code, body)
+	}
+	_, text := w.get(t, "/metrics")
+	if got := series(t, text); got["multinetd_network_published"] != 1 || got["multinetd_network_writes_total"] != 1 || got["multinetd_network_restores_total"] != 0 {
+		t.Errorf("metrics:\n%s", text)
+	}
+	if err := w.stop(); err != nil {
+		t.Error(err)
+	}
+	if w.request(t) != request {
+		t.Error("changed at the end")
+	}
+	if log := w.logged.String(); !strings.Contains(log, `"msg":"network"`) || strings.Contains(log, "hunter2") {
+		t.Errorf("log:\n%s", log)
+	}
+}
+
+// It is not ready before its network is published, and says why (M15).
+func TestM15NotReadyUntilPublished(t *testing.T) {
+	t.Parallel()
+	w := publishes(t)
+	if err := os.Remove(w.conf.publish.Ready); err != nil {
+		t.Fatal(err)
+	}
+	w.begin(t)
+	for { // until it has looked
+		changed := w.manager.Changed()
+		if w.manager.State().Degraded != nil {
+			break
+		}
+		<-changed
+	}
+	if code, body := w.get(t, wire.PathReady+"?verbose"); code != http.StatusServiceUnavailable || !strings.Contains(body, "not published") || !strings.Contains(body, autoconf.ErrNotReady.Error()) {
+		t.Errorf("/readyz: %d %s", code, body)
+	}
+	select {
+	case got := <-w.states:
+		t.Errorf("the service manager is told %s", got)
+	default:
+	}
+	w.put(t, "ready", "")
+	if got := <-w.states; got != "READY=1" {
+		t.Errorf("the service manager is told %s", got)
+	}
+	if code, body := w.get(t, wire.PathReady); code != http.StatusOK {
+		t.Errorf("/readyz: %d %s", code, body)
+	}
+}
+
+// When the primary network's agent is no longer ready, the daemon drains and
+// ends with an error; what it published stays (M13).
+func TestM13ReadinessLost(t *testing.T) {
+	t.Parallel()
+	w := publishes(t).start(t)
+	if err := os.Remove(w.conf.publish.Ready); err != nil {
+		t.Fatal(err)
+	}
+	w.ended(t, autoconf.ErrReadinessLost)
+	if request := w.request(t); !strings.Contains(request, "blue") {
+		t.Errorf("left: %s", request)
+	}
+}
+
+// What can never be published ends it, too.
+func TestCannotPublish(t *testing.T) {
+	t.Parallel()
+	w := publishes(t)
+	w.manager.Primary = "../x"
+	w.begin(t)
+	w.ended(t, autoconf.ErrInvalid)
+}
