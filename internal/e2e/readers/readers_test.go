@@ -1,0 +1,357 @@
+//go:build linux
+
+// Package readers tests package netconf/autoconf with those who read what it
+// publishes: the loaders of libcni and of go-cni, containerd's.
+package readers
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	gocni "github.com/containerd/go-cni"
+	"github.com/containernetworking/cni/libcni"
+
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/autoconf"
+)
+
+const (
+	// publications is how often the manager publishes, without -short.
+	publications = 10_000
+
+	// longest is after how long it is enough, with the race detector above all.
+	longest = 40 * time.Second
+)
+
+// A document is what a reader has found first.
+type document struct {
+	network string
+	plugin  []byte // its only one
+}
+
+// readers read the directory as runtimes do.
+var readers = map[string]func(dir string) (document, error){
+	// CRI-O's ocicni does as much, and goes on to the next file where the first
+	// is invalid: then pods get other networks and nobody is told.
+	"libcni": func(dir string) (document, error) {
+		files, err := libcni.ConfFiles(dir, []string{".conf", ".conflist", ".json"})
+		if err != nil {
+			return document{}, err
+		}
+		if slices.Sort(files); len(files) == 0 {
+			return document{}, errors.New("no files")
+		}
+		l, err := libcni.NetworkConfFromFile(files[0])
+		if err != nil {
+			return document{}, fmt.Errorf("%s: %w", files[0], err)
+		}
+		if len(l.Plugins) != 1 {
+			return document{}, fmt.Errorf("%s: %d plugins", files[0], len(l.Plugins))
+		}
+		return document{l.Name, l.Plugins[0].Bytes}, nil
+	},
+	// containerd has no network at all while the first file is invalid.
+	"go-cni": func(dir string) (document, error) {
+		l, err := gocni.New(gocni.WithPluginConfDir(dir), gocni.WithPluginMaxConfNum(1))
+		if err == nil {
+			err = l.Load(gocni.WithDefaultConf)
+		}
+		if err != nil {
+			return document{}, err
+		}
+		n := l.GetConfig().Networks[0].Config
+		if len(n.Plugins) != 1 {
+			return document{}, fmt.Errorf("%d plugins", len(n.Plugins))
+		}
+		return document{n.Name, []byte(n.Plugins[0].Source)}, nil
+	},
+}
+
+// generation returns which of the primary networks d was made for, and fails
+// unless d is ours, and whole.
+func (d document) generation() (int, error) {
+	var plugin struct {
+		Type      string `json:"type"`
+		Delegates []struct {
+			Name string `json:"name"`
+		} `json:"delegates"`
+	}
+	if err := json.Unmarshal(d.plugin, &plugin); err != nil {
+		return 0, err
+	}
+	if plugin.Type != "multinet" || len(plugin.Delegates) != 1 || plugin.Delegates[0].Name != d.network {
+		return 0, fmt.Errorf("network %q: %s", d.network, d.plugin)
+	}
+	return strconv.Atoi(strings.TrimPrefix(d.network, "n"))
+}
+
+// A writer changes the primary network's file in every way there is.
+type writer struct {
+	t     *testing.T
+	dir   string
+	maps  int // directories that were made for a ConfigMap
+	count map[string]int
+}
+
+func (w *writer) path(name string) string { return filepath.Join(w.dir, name) }
+
+func (w *writer) ok(err error) {
+	if err != nil {
+		w.t.Error(err)
+	}
+}
+
+func (w *writer) put(name, text string) { w.ok(os.WriteFile(w.path(name), []byte(text), 0o600)) }
+
+// network is the i'th, of a size that several writes take.
+func network(i int) string {
+	return fmt.Sprintf(`{"cniVersion":"1.0.0","name":"n%d","plugins":[{"type":"bridge","padding":%q}]}`, i, strings.Repeat("x", i%5000))
+}
+
+const primary = "10-x.conflist"
+
+// write makes the primary network the i'th, in a way that is chosen at random.
+func (w *writer) write(i int) {
+	ways := []string{"in place", "torn", "swapped", "renamed", "deleted", "linked", "garbage"}
+	way := ways[rand.N(len(ways))]
+	w.count[way]++
+	text := network(i)
+	if info, err := os.Lstat(w.path(primary)); err == nil && info.Mode()&os.ModeSymlink != 0 && way != "linked" {
+		w.ok(os.Remove(w.path(primary))) // or the link's target is what is written
+	}
+	switch way {
+	case "in place":
+		w.put(primary, text)
+	case "torn":
+		f, err := os.Create(w.path(primary))
+		w.ok(err)
+		for len(text) > 0 {
+			n := 1 + rand.N(len(text))
+			_, err := f.WriteString(text[:n])
+			w.ok(err)
+			text = text[n:]
+		}
+		w.ok(f.Close())
+	case "swapped":
+		w.put(".10-x.tmp", text)
+		w.ok(os.Rename(w.path(".10-x.tmp"), w.path(primary)))
+	case "renamed":
+		_ = os.Rename(w.path(primary), w.path("99-old.conflist"))
+		w.put("x", text)
+		w.ok(os.Rename(w.path("x"), w.path(primary)))
+		_ = os.Remove(w.path("99-old.conflist"))
+	case "deleted":
+		_ = os.Remove(w.path(primary))
+		w.put(primary, text)
+	case "garbage":
+		w.put(primary, "")
+		w.put("05-x.conf", text[:rand.N(len(text))])
+		w.put(primary, text)
+		w.ok(os.Remove(w.path("05-x.conf")))
+	case "linked": // as the kubelet does with a ConfigMap
+		w.maps++
+		data := fmt.Sprintf("..%d", w.maps)
+		w.ok(os.Mkdir(w.path(data), 0o700))
+		w.put(filepath.Join(data, "net"), text)
+		old, _ := os.Readlink(w.path("..data"))
+		w.ok(os.Symlink(data, w.path("..data_tmp")))
+		w.ok(os.Rename(w.path("..data_tmp"), w.path("..data")))
+		if old != "" {
+			w.ok(os.RemoveAll(w.path(old)))
+		}
+		if info, err := os.Lstat(w.path(primary)); err != nil || info.Mode()&os.ModeSymlink == 0 {
+			w.ok(os.Symlink("..data/net", w.path("link")))
+			w.ok(os.Rename(w.path("link"), w.path(primary)))
+		}
+	}
+}
+
+// dirEnv is how a process of this test knows that it is the reader, and of what.
+const dirEnv = "METACNI_READERS_DIR"
+
+// TestMain is the reader where it is told so: runtimes are processes, and a
+// goroutine that never rests would keep the manager from being woken up.
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(dirEnv); dir != "" {
+		if err := read(dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// read reads dir with every reader in turn, without a pause, until stdin ends.
+// Then it prints its figures.
+func read(dir string) error {
+	var stop atomic.Bool
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		stop.Store(true)
+	}()
+	reads, networks := 0, 0
+	for last := -1; !stop.Load(); reads++ {
+		for name, read := range readers {
+			d, err := read(dir)
+			generation := 0
+			if err == nil {
+				generation, err = d.generation()
+			}
+			if err != nil {
+				return fmt.Errorf("%s, after %d reads: %w", name, reads, err)
+			}
+			if generation < last {
+				return fmt.Errorf("%s, after %d reads: network %d after %d", name, reads, generation, last)
+			}
+			if generation > last {
+				networks++
+			}
+			last = generation
+		}
+		if reads == 0 {
+			fmt.Println("reading")
+		}
+	}
+	_, err := fmt.Printf("%d reads by each of %d readers, %d networks, none invalid, empty or older\n", reads, len(readers), networks)
+	return err
+}
+
+// A process is the reader while it runs.
+type process struct {
+	t     *testing.T
+	stdin io.Closer
+	said  chan string // the lines it prints; closed when it has ended
+	cmd   *exec.Cmd
+}
+
+// startReader returns once the reader has read.
+func startReader(t *testing.T, dir string) *process {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{t: t, said: make(chan string), cmd: exec.CommandContext(t.Context(), self)}
+	p.cmd.Env = append(os.Environ(), dirEnv+"="+dir, "GOMAXPROCS=1")
+	p.cmd.Stderr = os.Stderr
+	stdin, ierr := p.cmd.StdinPipe()
+	stdout, oerr := p.cmd.StdoutPipe()
+	if err := errors.Join(ierr, oerr, p.cmd.Start()); err != nil {
+		t.Fatal(err)
+	}
+	p.stdin = stdin
+	go func() {
+		defer close(p.said)
+		for lines := bufio.NewScanner(stdout); lines.Scan(); {
+			p.said <- lines.Text()
+		}
+	}()
+	if line := <-p.said; line != "reading" {
+		p.end()
+		t.Fatal("the reader has not read")
+	}
+	return p
+}
+
+// end ends the reader, which fails the test if it has found anything wrong.
+func (p *process) end() {
+	p.t.Helper()
+	_ = p.stdin.Close()
+	for line := range p.said {
+		p.t.Logf("figures: %s", line)
+	}
+	if err := p.cmd.Wait(); err != nil {
+		p.t.Errorf("the reader: %v", err)
+	}
+}
+
+// newDir returns a directory in memory, if there is such a thing: elsewhere a
+// reader without a pause and fsync make each other wait.
+func newDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "metacni") //nolint:usetesting // that of t is on a disk
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// D63: whatever becomes of the primary network's file, who reads the directory
+// finds a whole and valid file of ours first, and never an older one than
+// before.
+func TestD63Readers(t *testing.T) {
+	t.Parallel()
+	want := publications
+	if testing.Short() {
+		want /= 20
+	}
+	template, err := netconf.ParsePlugin([]byte(`{"type":"multinet"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &writer{t: t, dir: newDir(t), count: map[string]int{}}
+	m := &autoconf.Manager{Dir: w.dir, Output: w.path("00-multinet"), Template: template, Debounce: 1, Grace: time.Hour}
+	w.put(primary, network(0))
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- m.Run(ctx) }()
+	var reader *process
+	follows := func(i int) bool {
+		var gone chan string // with the reader
+		if reader != nil {
+			gone = reader.said
+		}
+		for {
+			changed := m.Changed()
+			if s := m.State(); s.Network == fmt.Sprint("n", i) && s.Published != "" {
+				return true
+			}
+			select {
+			case <-changed:
+			case <-gone:
+				return false
+			case err := <-ended:
+				t.Fatal(err)
+			}
+		}
+	}
+	follows(0)
+	reader = startReader(t, w.dir)
+	start := time.Now()
+	i := 1
+	for w.write(i); follows(i) && m.State().Written < want && time.Since(start) < longest; i++ {
+		w.write(i + 1)
+	}
+	took := time.Since(start)
+	reader.end()
+	state := m.State()
+	stop()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	t.Logf("figures: %d changes of the primary network's file %v, published %d times in %v", i, w.count, state.Written, took.Round(time.Millisecond))
+	if state.Restored > 0 || state.Degraded != nil || state.Written < want/20 {
+		t.Errorf("%+v", state)
+	}
+}
