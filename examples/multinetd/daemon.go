@@ -202,17 +202,46 @@ func (d *daemon) serve(ctx context.Context, l net.Listener, notify func(state st
 	serving, end := context.WithCancel(ctx) // ends when either of them has failed, too
 	var told sync.WaitGroup
 	var lost error
+	begun := make(chan struct{})
 	told.Go(func() {
-		lost = d.announce(serving, notify)
+		select {
+		case <-begun:
+			lost = d.announce(serving, notify)
+		case <-serving.Done():
+		}
 		end()
 		d.log.LogAttrs(ctx, slog.LevelInfo, "stopping")
 		notify("STOPPING=1")
 	})
-	err := d.server.Serve(serving, l)
+	err := d.server.Serve(serving, &accepting{l, sync.OnceFunc(func() { close(begun) })})
 	end()
 	told.Wait()
 	d.log.LogAttrs(ctx, slog.LevelInfo, "ended")
 	return errors.Join(lost, err)
+}
+
+// An accepting listener tells when connections are accepted: before that, the
+// server would say that it is ready, as it knows nothing of its queue.
+type accepting struct {
+	net.Listener
+
+	begun func()
+}
+
+// Accept accepts a connection.
+func (l *accepting) Accept() (net.Conn, error) {
+	l.begun()
+	return l.Listener.Accept()
+}
+
+// HandOver is that of a listener that has it, and else Close.
+func (l *accepting) HandOver(ctx context.Context) error {
+	if to, ok := l.Listener.(interface {
+		HandOver(ctx context.Context) error
+	}); ok {
+		return to.HandOver(ctx)
+	}
+	return l.Close()
 }
 
 // announce has ADDs come once they can be served, until ctx ends, and tells
