@@ -124,7 +124,7 @@ func TestInstall(t *testing.T) {
 			want:   published("n", `{"capabilities":{"io.kubernetes.cri.pod-annotations":false},"cniDir":"/state","delegates":[`+green+`],"type":"t","x":9007199254740993}`),
 		},
 		{name: "nothing", errs: "no primary network"},
-		{name: "loopback alone", networks: []string{"10-x.conf", loopback}, errs: "no primary network"},
+		{name: "loopback alone", networks: []string{"10-x.conf", loopback}, errs: `"10-x.conf": refused`},
 		{name: "broken", networks: []string{"10-x.conf", "{"}, errs: `"10-x.conf"`},
 		{name: "not ready", networks: []string{"10-x.conflist", blue}, flags: []string{"--readiness-file", "$DIR/absent"}, errs: "readiness file"},
 		{name: "shadowed", networks: []string{"00-a.conf", loopback, "10-x.conflist", blue}, want: ofBlue, errs: "00-a.conf"},

@@ -59,8 +59,9 @@ type Manager struct {
 	// must never take the place of another, such as one of loopback alone.
 	Primary string
 
-	// Accept, if not nil, says which valid networks can be the primary one. It
-	// is called by the goroutine of Run or Publish, and not with Output.
+	// Accept, if not nil, says which valid networks can be the primary one. One
+	// that is refused after it has been accepted counts as gone. Accept is
+	// called by the goroutine of Run or Publish, and not with Output.
 	Accept func(file string, n netconf.Network) bool
 
 	// Template is the plugin object to publish; see [Render].

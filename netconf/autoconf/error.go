@@ -28,6 +28,10 @@ var (
 	// it, or holds a plugin of our own type. CNI code 7.
 	ErrOwn = errors.New("is our own, or leads back to it")
 
+	// ErrRefused is why a valid network is passed over: [Manager.Accept] says
+	// no to it. CNI code 7.
+	ErrRefused = errors.New("refused")
+
 	// ErrNotReady means that the readiness file has not been made yet. CNI
 	// code 11.
 	ErrNotReady = errors.New("not ready: the readiness file does not exist")
@@ -89,7 +93,7 @@ func (e *Error) CNICode() uint {
 	if coder := interface{ CNICode() uint }(nil); errors.As(e.Err, &coder) {
 		return coder.CNICode()
 	}
-	for _, wrong := range []error{ErrInvalid, ErrNoPrimary, ErrBadPrimary, ErrOwn, ErrShadowed} {
+	for _, wrong := range []error{ErrInvalid, ErrNoPrimary, ErrBadPrimary, ErrOwn, ErrRefused, ErrShadowed} {
 		if errors.Is(e.Err, wrong) {
 			return types.ErrInvalidNetworkConfig
 		}

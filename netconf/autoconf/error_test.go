@@ -22,6 +22,7 @@ func TestError(t *testing.T) {
 		{&Error{"use", "", because{ErrInvalid, errors.New("Dir: x")}}, `autoconf: use: invalid: Dir: x`, 7},
 		{&Error{"follow", "", ErrNoPrimary}, `autoconf: follow: no primary network`, 7},
 		{&Error{"read", "x", ErrOwn}, `autoconf: read "x": is our own, or leads back to it`, 7},
+		{&Error{"read", "x", ErrRefused}, `autoconf: read "x": refused`, 7},
 		{&Error{"read", "x", decode}, `autoconf: read "x": netconf: cannot decode configuration: key "type"`, 6},
 		{&Error{"follow", "", because{ErrBadPrimary, decode}}, `autoconf: follow: the primary network cannot be used: netconf: cannot decode configuration: key "type"`, 6},
 		{&Error{"follow", "", errors.Join(fs.ErrExist, ErrUndone)}, "autoconf: follow: file already exists\nchanged or removed by others", 11},

@@ -82,10 +82,12 @@ func (f finder) find(fsys fs.FS) found {
 			all.skipped = append(all.skipped, Skipped{File: name, Err: fail("read", name, err)})
 			continue
 		}
-		if f.accept == nil || f.accept(name, n) {
-			all.primary = Primary{File: name, Network: n}
-			break
+		if f.accept != nil && !f.accept(name, n) {
+			all.skipped = append(all.skipped, Skipped{File: name, Err: fail("read", name, ErrRefused)})
+			continue
 		}
+		all.primary = Primary{File: name, Network: n}
+		break
 	}
 	return all
 }

@@ -123,7 +123,7 @@ func TestAccept(t *testing.T) {
 		return n.Name() == "calico"
 	}}
 	fsys := tree("00-multinet.conf", flannel, "05-bad.conf", "", "10-a.conf", flannel, "20-b.conflist", calico, "30-c.conflist", calico)
-	if got := summary(f.find(fsys)); got != "20-b.conflist -05-bad.conf" {
+	if got := summary(f.find(fsys)); got != "20-b.conflist -05-bad.conf -10-a.conf" {
 		t.Errorf("found %q", got)
 	}
 	if diff := cmp.Diff([]string{"10-a.conf flannel", "20-b.conflist calico"}, asked); diff != "" {

@@ -122,7 +122,7 @@ func (p policy) elect(m *memory, s *step, f facts, now time.Time) {
 	if !has || m.file != "" && candidate.File > m.file {
 		// The one we had is no longer what it was.
 		for _, skipped := range f.found.skipped {
-			if skipped.File == m.file {
+			if skipped.File == m.file && !errors.Is(skipped.Err, ErrRefused) {
 				s.report(because{ErrBadPrimary, skipped.Err})
 				m.goneSince = time.Time{}
 				return

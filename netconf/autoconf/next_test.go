@@ -9,12 +9,15 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/netconf"
 )
 
 // A story is a manager without a world: what is in the directory, what is
 // published, and what time it is, are values.
 type story struct {
 	policy policy
+	accept func(file string, n netconf.Network) bool
 	mem    memory
 	now    time.Time
 	fsys   fstest.MapFS
@@ -37,7 +40,7 @@ func newStory(files ...string) *story {
 // look is one turn, and what came of it as a line: what was done, the primary
 // network, what is degraded, and for how long to wait.
 func (s *story) look() step {
-	f := facts{ready: s.ready, disk: s.disk, found: finder{own: our()}.find(s.fsys)}
+	f := facts{ready: s.ready, disk: s.disk, found: finder{own: our(), accept: s.accept}.find(s.fsys)}
 	if f.found.primary.File != "" {
 		n, err := Render(plugin(`{"type":"multinet"}`), f.found.primary)
 		if err == nil {
@@ -92,6 +95,18 @@ func (s *story) expect(t *testing.T, want ...string) {
 var errTest = errors.New("test")
 
 func (s *story) set(name, content string) { s.fsys[name] = &fstest.MapFile{Data: []byte(content)} }
+
+// A network that is refused is no bad input: it is as good as gone.
+func TestRefusedLater(t *testing.T) {
+	t.Parallel()
+	s := newStory("10-a.conflist", calico, "20-b.conf", flannel)
+	s.accept = func(_ string, n netconf.Network) bool { return n.Name() != "lo" }
+	s.look()
+	s.set("10-a.conflist", `{"cniVersion":"1.0.0","name":"lo","type":"loopback"}`)
+	s.look()
+	s.after(defaultGrace).look()
+	s.expect(t, "publish 10-a.conflist", "- 10-a.conflist none 10s", "publish 20-b.conf")
+}
 
 // M10, D59: bad input changes nothing but the state, for as long as it is bad.
 func TestM10LastGoodStays(t *testing.T) {
