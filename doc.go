@@ -42,6 +42,8 @@
 //     keep its error code (uses netconf)
 //   - [github.com/metacni/metacni/delegate/lifecycle]: the five stitched together
 //     (uses delegate and scratch)
+//   - [github.com/metacni/metacni/netconf/autoconf]: publish a configuration in
+//     front of the primary network's, and follow that (uses netconf)
 //   - [github.com/metacni/metacni/delegate/delegatetest]: fake plugins in memory,
 //     for your tests
 //
