@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -318,4 +320,18 @@ func (s Selection) CapabilityArgs() map[string]json.RawMessage {
 		return nil
 	}
 	return args
+}
+
+// Edits returns what s changes in the configuration of each plugin of its
+// network, for [Network.EditPlugins]: "cni-args" goes into "args.cni", key by
+// key. It is nil when there is nothing to change.
+func (s Selection) Edits() []Edit {
+	var sets []Edit
+	for _, key := range slices.Sorted(maps.Keys(s.CNIArgs)) {
+		sets = append(sets, Set(key, s.CNIArgs[key]))
+	}
+	if sets == nil {
+		return nil
+	}
+	return []Edit{In("args", In("cni", sets...))}
 }

@@ -3,6 +3,7 @@ package netconf_test
 import (
 	"encoding/json"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -174,4 +175,43 @@ func TestCapabilityArgs(t *testing.T) {
 	if string(s[0].Bandwidth) != `{"x":1.0}` {
 		t.Error("the arguments share memory with the selection")
 	}
+}
+
+func TestSelectionEdits(t *testing.T) {
+	t.Parallel()
+	n, err := netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"a","plugins":[{"type":"x"},{"type":"y","args":{"cni":{"k":0,"old":1.0},"z":2}}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ selection, want string }{
+		{`[{"name":"a"}]`, `{"type":"x"} {"args":{"cni":{"k":0,"old":1.0},"z":2},"type":"y"}`},
+		{`[{"name":"a","cni-args":{}}]`, `{"type":"x"} {"args":{"cni":{"k":0,"old":1.0},"z":2},"type":"y"}`},
+		{
+			`[{"name":"a","cni-args":{"k":9007199254740993,"b":"<"}}]`,
+			`{"args":{"cni":{"b":"<","k":9007199254740993}},"type":"x"} {"args":{"cni":{"b":"<","k":9007199254740993,"old":1.0},"z":2},"type":"y"}`,
+		},
+	} {
+		s, err := netconf.ParseSelection(tt.selection)
+		if err != nil {
+			t.Fatal(err)
+		}
+		edited, err := n.EditPlugins(s[0].Edits()...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, p := range edited.Plugins() {
+			text, err := p.MarshalJSON()
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, string(text))
+		}
+		if d := cmp.Diff(tt.want, strings.Join(got, " ")); d != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.selection, d)
+		}
+	}
+	s := netconf.Selection{Name: "a", CNIArgs: map[string]json.RawMessage{"": json.RawMessage("1")}}
+	_, err = n.EditPlugins(s.Edits()...)
+	wantError{kind: netconf.ErrInvalid, network: "a", key: "plugins[0].args.cni"}.check(t, err)
 }
