@@ -43,6 +43,14 @@ func TestS22NetNSInRoot(t *testing.T) {
 			if tt.change != nil {
 				tt.change(t, n.Root+"/run/netns/c1", "")
 			}
+			for r, err := range n.Records() {
+				if gone := r.NetNSGone(); err != nil || gone != (tt.want == "") {
+					t.Errorf("gone: %v, %v", gone, err)
+				}
+				if r.root += "/absent"; r.NetNSGone() {
+					t.Error("gone, as far as one sees without a root")
+				}
+			}
 			if err := n.Del(t.Context(), eth0, ""); err != nil {
 				t.Fatal(err)
 			}

@@ -1,10 +1,13 @@
 package lifecycle
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"iter"
+	"os"
 	"slices"
 	"time"
 	"unicode/utf8"
@@ -12,6 +15,7 @@ import (
 	"github.com/containernetworking/cni/pkg/utils"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/inroot"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 )
@@ -24,11 +28,21 @@ type Record struct {
 	Created, Updated time.Time
 	Attached         []delegate.Attached
 
-	half bool // something of it is half done
+	half   bool    // something of it is half done
+	root   string  // in which paths of namespaces are looked at
+	places []netns // where its attachments were made
 }
 
 // Whole reports whether r has been added and nothing of it is half done.
 func (r Record) Whole() bool { return r.State == scratch.Added && !r.half }
+
+// NetNSGone reports whether no attachment of r has the network namespace any
+// more that it was made in: there is nothing at its path, or what is there is
+// another namespace. Where that cannot be known it is false. It looks at the
+// file system each time.
+func (r Record) NetNSGone() bool {
+	return len(r.places) > 0 && !slices.ContainsFunc(r.places, func(n netns) bool { return !n.gone(r.root) })
+}
 
 // Records lists the records in Dir, without a lock: others may change while
 // it is read. A damaged record is yielded with its key, as far as that is
@@ -37,9 +51,12 @@ func (r Record) Whole() bool { return r.State == scratch.Added && !r.half }
 func (m *Manager) Records() iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		for r, err := range m.all() {
-			out := Record{Key: r.Key, State: r.State, Created: r.Created, Updated: r.Updated, half: !r.Value.whole()}
+			out := Record{Key: r.Key, State: r.State, Created: r.Created, Updated: r.Updated, half: !r.Value.whole(), root: m.Root}
 			if err == nil {
 				out.Attached = r.Value.attached(r.Key.ContainerID, asRecorded)
+				for _, e := range r.Value.Delegates {
+					out.places = append(out.places, e.NetNS)
+				}
 			}
 			if !yield(out, err) {
 				return
@@ -221,6 +238,22 @@ type netns struct {
 	Path  string `json:"path,omitempty"`
 	Dev   uint64 `json:"dev,omitempty"`
 	Inode uint64 `json:"inode,omitempty"`
+}
+
+// gone reports whether n is certainly not at its path in root any more.
+func (n netns) gone(root string) bool {
+	if n.Path == "" {
+		return false
+	}
+	if _, err := os.Stat(cmp.Or(root, "/")); err != nil {
+		return false // without a root nothing is there
+	}
+	err := inroot.With(root, n.Path, func(path string) error { _, err := os.Stat(path); return err })
+	if err != nil {
+		return errors.Is(err, fs.ErrNotExist)
+	}
+	now := identify(root, n.Path)
+	return n.Inode != 0 && now.Inode != 0 && (now.Dev != n.Dev || now.Inode != n.Inode)
 }
 
 // forDel is the path to hand to a plugin for the DEL of an attachment in n,

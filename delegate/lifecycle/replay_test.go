@@ -112,6 +112,59 @@ func TestG3NetNS(t *testing.T) {
 	}
 }
 
+// A record knows whether the namespaces of its attachments are gone.
+func TestG3NetNSGone(t *testing.T) {
+	t.Parallel()
+	const path, other, none = "ns", "other", ""
+	for name, tt := range map[string]struct {
+		first, second string // of the two attachments
+		change        func(t *testing.T, path, other string)
+		want          bool
+	}{
+		"as at ADD":                    {path, path, nil, false},
+		"removed":                      {path, path, remove, true},
+		"another's by now":             {path, path, reuse, true},
+		"not there at ADD, nor now":    {other, other, nil, true},
+		"not there at ADD, but now":    {other, other, another, false},
+		"one there, one not":           {path, other, nil, false},
+		"both gone":                    {path, other, remove, true},
+		"none":                         {none, none, nil, false},
+		"one gone, one without a path": {path, none, remove, false},
+		"cannot be looked at":          {"ns/x", "ns/x", nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			dir := t.TempDir()
+			in := func(p string) string {
+				if p == none {
+					return none
+				}
+				return filepath.Join(dir, p)
+			}
+			write(t, in(path))
+			as := []delegate.Attachment{attachment(network("blue", "bridge"), "c1", "eth0"), attachment(network("red", "macvlan"), "c1", "net1")}
+			as[0].NetNS, as[1].NetNS = in(tt.first), in(tt.second)
+			if _, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(as...)}); err != nil {
+				t.Fatal(err)
+			}
+			if tt.change != nil {
+				tt.change(t, in(path), in(other))
+			}
+			for r, err := range n.Records() {
+				if got := r.NetNSGone(); got != tt.want || err != nil {
+					t.Errorf("gone: %v, want %v; %v", got, tt.want, err)
+				}
+			}
+			n.del(eth0)
+			n.wantNothing()
+		})
+	}
+	if (Record{}).NetNSGone() {
+		t.Error("what has no attachments has no namespace to lose")
+	}
+}
+
 func reuse(t *testing.T, path, _ string) {
 	t.Helper()
 	write(t, path+".new") // beside it, so that it is not the same inode again
