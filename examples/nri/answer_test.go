@@ -1,0 +1,279 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+
+	"github.com/metacni/metacni/delegate/delegatetest"
+)
+
+// Rule 3: the answer comes before the deadline, by a margin.
+func TestRule3Margin(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for _, tt := range []struct{ timeout, margin, want time.Duration }{
+		{2 * time.Second, 0, 1700 * time.Millisecond},
+		{10 * time.Second, 0, 8500 * time.Millisecond},
+		{time.Second, 0, 700 * time.Millisecond},
+		{200 * time.Millisecond, 0, -100 * time.Millisecond}, // no time at all
+		{2 * time.Second, time.Second, time.Second},
+	} {
+		conf := Config{Margin: Duration{tt.margin}}
+		if got := conf.answerBy(now, now.Add(tt.timeout)).Sub(now); got != tt.want {
+			t.Errorf("%+v: answer after %v", tt, got)
+		}
+	}
+	p := Plugin{}
+	if got := time.Until(p.answerBy(context.Background())); got > silentTimeout {
+		t.Errorf("without a deadline: %v", got)
+	}
+}
+
+// Rule 4: a failure is undone and answered with its code.
+func TestRule4Failure(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	x := plugins()
+	x.Plugins["b"] = delegatetest.FailOn("ADD", 113, "no free device", x.Plugins["b"])
+	p := n.start(x)
+	wantError(t, n.run(n.sandbox("c1", "blue,red")), `"shop/web" (c1)`, `"red"`, "no free device", "code 113")
+	same(t, "calls", []string{"ADD a net1", "ADD b net2", "DEL b net2", "DEL a net1"}, x.Trace())
+	same(t, "records", nil, p.records())
+	same(t, "running", nil, n.running())
+}
+
+// late is a margin that leaves a request a second and a half.
+func late(p *Plugin) { p.Config.Margin = Duration{requestTimeout - 1500*time.Millisecond} }
+
+// stuck is p that does its command when the gate is open, whatever its context.
+func stuck(command string, gate <-chan struct{}, p delegatetest.Plugin) delegatetest.Plugin {
+	return func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.Command == command {
+			<-gate
+		}
+		return p(ctx, c)
+	}
+}
+
+// Rule 4: when the time is up the answer is an error, so that the pod is not
+// started; undoing goes on, and the record stays until it has succeeded. The
+// runtime keeps the plugin.
+func TestRule4ErrorBeforeDeadline(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	x := plugins()
+	gate := make(chan struct{})
+	x.Plugins["b"] = stuck("ADD", gate, x.Plugins["b"])
+	p := n.start(x, late)
+	wantError(t, n.run(n.sandbox("c1", "blue,red")), `"shop/web" (c1)`, "within the runtime's timeout", "code 11")
+	same(t, "running", nil, n.running())
+	same(t, "records", []string{"c1 planned"}, p.records())
+	same(t, "alive", []string{"a c1 net1", "b c1 net2"}, x.Live())
+	n.mustRun(n.sandbox("c2", "blue")) // meanwhile
+	close(gate)
+	p.stop() // which waits
+	same(t, "alive", []string{"a c2 net1"}, x.Live())
+	same(t, "records", []string{"c2 added"}, p.records())
+	same(t, "the connection was lost", []int{0}, []int{p.log.count("not connected")})
+}
+
+// Rule 4: when an ADD succeeds just as its time is up, the answer and the record
+// say the same.
+func TestRule4EitherOr(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	x := plugins()
+	x.Script = func(call int, _ delegatetest.Call, plugin delegatetest.Plugin) delegatetest.Plugin {
+		return delegatetest.SlowOn("ADD", time.Duration(call%16)*time.Millisecond, plugin)
+	}
+	p := n.plugin(x, func(p *Plugin) { p.Config.Margin = Duration{1} })
+	if _, err := p.Configure(t.Context(), "", "test", "1.0"); err != nil {
+		t.Fatal(err)
+	}
+	var attached []string
+	for i := range 100 {
+		s := n.sandbox(fmt.Sprintf("c%03d", i), "blue")
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		if err := p.RunPodSandbox(ctx, s); err == nil {
+			attached = append(attached, s.GetId()+" added")
+		}
+		cancel()
+	}
+	p.work.running.Wait()
+	same(t, "records", attached, p.records())
+	same(t, "alive", make([]struct{}, len(attached)), make([]struct{}, len(x.Live())))
+	t.Logf("figures: %d of 100 attached in time", len(attached))
+}
+
+// Rule 4: an ADD that ends with its context is undone in the same way, and one
+// that cannot be undone stays recorded, for the next pass.
+func TestRule4UndoFails(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	x := plugins()
+	fail := make(chan bool, 1)
+	fail <- true
+	good := x.Plugins["a"]
+	x.Plugins["a"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.Command == "DEL" {
+			f := <-fail
+			fail <- f
+			if f {
+				return nil, errors.New("not now")
+			}
+		}
+		return good(ctx, c)
+	}
+	x.Plugins["b"] = delegatetest.HangOn("ADD", x.Plugins["b"])
+	p := n.start(x, late)
+	if err := n.run(n.sandbox("c1", "blue,red")); err == nil {
+		t.Error("the pod is started")
+	}
+	p.work.running.Wait() // for the ADD to end, and the undo to fail
+	same(t, "records", []string{"c1 deleting"}, p.records())
+	p.kick()
+	p.pass(func(pass Pass) bool { return pass.Failed == 1 })
+	same(t, "records", []string{"c1 deleting"}, p.records())
+	<-fail
+	fail <- false
+	p.kick()
+	p.pass(func(pass Pass) bool { return pass.Detached == 1 })
+	same(t, "alive", nil, x.Live())
+	same(t, "records", nil, p.records())
+}
+
+// Rule 5: stopping detaches in reverse order, in the recorded namespace where
+// the event has none; removing does so again. Neither fails.
+func TestRule5Stop(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		prepare func(n *node, s *api.PodSandbox)
+		netns   bool
+	}{
+		"with its namespace":                      {func(*node, *api.PodSandbox) {}, true},
+		"without namespaces":                      {func(_ *node, s *api.PodSandbox) { s.Linux = nil }, true},
+		"without annotation":                      {func(_ *node, s *api.PodSandbox) { s.Annotations = nil }, true},
+		"without namespaces, its own gone":        {func(n *node, s *api.PodSandbox) { n.unlink(s) }, false},
+		"with its namespace, networks gone":       {func(n *node, _ *api.PodSandbox) { _ = os.RemoveAll(n.file("net.d")) }, true},
+		"with its namespace, which is another by": {func(n *node, s *api.PodSandbox) { n.replace(s) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			x := plugins()
+			p := n.start(x)
+			s := n.sandbox("c1", "blue,red")
+			path := n.file("netns", "c1")
+			n.mustRun(s)
+			tt.prepare(n, s)
+			n.stop(s)
+			same(t, "calls", []string{"ADD a net1", "ADD b net2", "DEL b net2", "DEL a net1"}, x.Trace())
+			for _, c := range x.Calls()[2:] {
+				if (c.NetNS == path) != tt.netns || c.NetNS != path && c.NetNS != "" {
+					t.Errorf("%s in %q", c, c.NetNS)
+				}
+			}
+			n.stop(s)
+			n.remove(s)
+			n.remove(s)
+			same(t, "calls", []string{"ADD a net1", "ADD b net2", "DEL b net2", "DEL a net1"}, x.Trace())
+			same(t, "records", nil, p.records())
+		})
+	}
+}
+
+// replace puts another namespace where that of s was.
+func (n *node) replace(s *api.PodSandbox) {
+	n.write("", "netns", "new") // beside it, so that it is not the same inode again
+	if err := os.Rename(n.file("netns", "new"), n.file("netns", s.GetId())); err != nil {
+		n.t.Error(err)
+	}
+}
+
+// Rule 5: what a Stop could not detach the Remove does, or the sweep.
+func TestRule5RemoveAfterFailedStop(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	x := plugins()
+	good := x.Plugins["a"]
+	fails := make(chan error, 3)
+	x.Plugins["a"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.Command == "DEL" {
+			if err := <-fails; err != nil {
+				return nil, err
+			}
+		}
+		return good(ctx, c)
+	}
+	p := n.start(x)
+	s := n.sandbox("c1", "blue,red")
+	other := n.sandbox("c2", "blue")
+	n.mustRun(s, other)
+	fails <- errors.New("not now")
+	n.stop(s)
+	same(t, "alive", []string{"a c1 net1", "a c2 net1"}, x.Live()) // b was tried all the same
+	same(t, "records", []string{"c1 deleting", "c2 added"}, p.records())
+	same(t, "complaints", []int{1}, []int{p.log.count("not now")})
+	fails <- nil
+	n.remove(s)
+	same(t, "records", []string{"c2 added"}, p.records())
+	fails <- errors.New("not now")
+	fails <- errors.New("not now")
+	fails <- nil
+	// Its namespace is still there, but the runtime has said enough.
+	if err := n.StopPodSandbox(t.Context(), &api.StopPodSandboxRequest{Pod: other}); err != nil {
+		t.Error(err)
+	}
+	n.remove(other)
+	p.kick()
+	p.pass(func(pass Pass) bool { return pass.Detached == 1 })
+	same(t, "alive", nil, x.Live())
+	same(t, "records", nil, p.records())
+}
+
+// Rule 5: a Stop whose DEL takes too long has its answer in time, and the DEL
+// goes on.
+func TestRule5StopInTime(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	x := plugins()
+	gate := make(chan struct{})
+	x.Plugins["a"] = stuck("DEL", gate, x.Plugins["a"])
+	p := n.start(x, late)
+	s := n.sandbox("c1", "blue,red")
+	n.mustRun(s)
+	n.stop(s)
+	same(t, "records", []string{"c1 deleting"}, p.records())
+	close(gate)
+	n.remove(s) // waits for the other
+	p.stop()
+	same(t, "alive", nil, x.Live())
+	same(t, "records", nil, p.records())
+	same(t, "the connection was lost", []int{0}, []int{p.log.count("not connected")})
+}
+
+// Rule 5: a Stop that comes while the ADD is still being undone waits for that.
+func TestRule5StopWhileUndoing(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	x := plugins()
+	gate := make(chan struct{})
+	x.Plugins["b"] = stuck("ADD", gate, x.Plugins["b"])
+	p := n.start(x, late)
+	s := n.sandbox("c1", "blue,red")
+	if err := n.run(s); err == nil {
+		t.Error("the pod is started")
+	}
+	n.stop(s) // does not wait longer than it may
+	close(gate)
+	p.work.running.Wait()
+	same(t, "alive", nil, x.Live())
+	same(t, "records", nil, p.records())
+	same(t, "errors", []int{0}, []int{p.log.count("level=ERROR")})
+}

@@ -1,0 +1,256 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/ifname"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/scratch"
+	"github.com/metacni/metacni/status"
+)
+
+const (
+	// network is ours in the keys of records.
+	network = "nri"
+
+	// podInterface is the interface that a pod has when we come, of the
+	// cluster's network.
+	podInterface = "eth0"
+
+	// detachedTimeout bounds what goes on after the runtime has its answer,
+	// and each thing that the reconciler does.
+	detachedTimeout = 30 * time.Second
+)
+
+var (
+	errLate  = types.NewError(types.ErrTryAgainLater, "not attached within the runtime's timeout", "")
+	errGone  = errors.New("the runtime has given the pod up")
+	errEnds  = types.NewError(types.ErrTryAgainLater, "the plugin is stopping", "")
+	errRoute = errors.New("default-route is not supported")
+)
+
+// key is where a pod's attachments are recorded. A pod may have several
+// sandboxes, one after the other or at once: each has its own.
+func key(sandbox string) scratch.Key {
+	return scratch.Key{Network: network, ContainerID: sandbox, IfName: podInterface}
+}
+
+// attachInTime attaches a pod before the runtime's deadline, or not at all.
+//
+// The ADD goes on when the runtime's request does not: a runtime that has gone
+// away may have started the pod. When it is late it is undone, on time of its
+// own.
+func (p *Plugin) attachInTime(ctx context.Context, s *api.PodSandbox) error {
+	timer := time.NewTimer(time.Until(p.answerBy(ctx)))
+	defer timer.Stop()
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	var answered atomic.Bool // what the answer is goes by who is first to set it
+	answer := func() bool { return answered.CompareAndSwap(false, true) }
+	result := make(chan error, 1)
+	started := p.work.start(func() {
+		defer cancel(nil)
+		err := p.attach(ctx, s, namespace(s), func([]delegate.Attached) error {
+			if !answer() {
+				return errLate
+			}
+			return nil
+		})
+		if err != nil && !answer() {
+			p.log().WarnContext(ctx, "given up, after the answer", slog.Any("err", failed("ADD", s, err)))
+		}
+		result <- err
+	})
+	if !started {
+		cancel(nil)
+		return errEnds
+	}
+	select {
+	case err := <-result:
+		return err
+	case <-timer.C:
+	}
+	if answer() {
+		cancel(errLate)
+		return errLate
+	}
+	return <-result // which is on its way
+}
+
+// answerBy is when the request with context ctx must have its answer.
+func (p *Plugin) answerBy(ctx context.Context) time.Time {
+	_, conf := p.manager()
+	now := time.Now()
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = now.Add(silentTimeout)
+	}
+	return conf.answerBy(now, deadline)
+}
+
+// attach attaches a pod, in the namespace at netns, to the networks that it
+// selects, all of them or none. Report is the last step. That it is attached
+// already is a success.
+func (p *Plugin) attach(ctx context.Context, s *api.PodSandbox, netns string, report func([]delegate.Attached) error) error {
+	life, conf := p.manager()
+	selections, err := selections(s)
+	if err != nil {
+		return err
+	}
+	wanted := make([]delegate.Attachment, len(selections))
+	for i, selection := range selections {
+		if wanted[i], err = selected(conf.ConfDir, selection, s, netns); err != nil {
+			return fmt.Errorf("selected network %q: %w", selection.Name, err)
+		}
+	}
+	added, err := life.Add(ctx, key(s.GetId()), lifecycle.Transaction{
+		Plan: func(taken []string) ([]delegate.Attachment, error) {
+			if _, ok := p.pod(s.GetId()); !ok {
+				return nil, errGone // a DEL that came before us found nothing
+			}
+			return p.plan(wanted, netns, taken)
+		},
+		Report: report,
+	})
+	if errors.Is(err, lifecycle.ErrAdded) {
+		return nil
+	}
+	if err == nil {
+		p.log().InfoContext(ctx, "attached", slog.String("sandbox", s.GetId()), slog.Any("networks", describe(added)))
+	}
+	return err
+}
+
+// selected is the attachment to the network in dir that a selection asks for.
+// Its interface is as asked for, if it is.
+func selected(dir string, selection netconf.Selection, s *api.PodSandbox, netns string) (delegate.Attachment, error) {
+	if len(selection.DefaultRoute) > 0 {
+		return delegate.Attachment{}, &netconf.Error{Kind: netconf.ErrInvalid, Key: "default-route", Err: errRoute}
+	}
+	args, err := cniArgs(s)
+	if err != nil {
+		return delegate.Attachment{}, err
+	}
+	n, err := netconf.Load(os.DirFS(dir), selection.Name)
+	if err != nil {
+		return delegate.Attachment{}, fmt.Errorf("%s: %w", dir, err)
+	}
+	if n, err = n.EditPlugins(selection.Edits()...); err != nil {
+		return delegate.Attachment{}, err
+	}
+	return delegate.Attachment{
+		Network: n, ContainerID: s.GetId(), NetNS: netns, IfName: selection.Interface,
+		Args: args, CapabilityArgs: selection.CapabilityArgs(),
+	}, nil
+}
+
+// cniArgs says which pod it is, in the words that runtimes use.
+func cniArgs(s *api.PodSandbox) (string, error) {
+	args := []string{"IgnoreUnknown=1"}
+	for _, a := range [][2]string{
+		{"K8S_POD_NAMESPACE", s.GetNamespace()},
+		{"K8S_POD_NAME", s.GetName()},
+		{"K8S_POD_INFRA_CONTAINER_ID", s.GetId()},
+		{"K8S_POD_UID", s.GetUid()},
+	} {
+		if strings.ContainsAny(a[1], ";=") {
+			return "", fmt.Errorf("%s: %q would be more than one argument", a[0], a[1])
+		}
+		args = append(args, a[0]+"="+a[1])
+	}
+	return strings.Join(args, ";"), nil
+}
+
+// plan gives each attachment its interface, clear of the names that the pod's
+// records and its namespace use already.
+func (p *Plugin) plan(wanted []delegate.Attachment, netns string, taken []string) ([]delegate.Attachment, error) {
+	names := p.InterfaceNames
+	if names == nil {
+		names = ifname.Taken
+	}
+	there, err := names(netns)
+	if err != nil {
+		return nil, err
+	}
+	// The scheme's first interface is the pod's own: it is there, and counts, so
+	// that ours are net1, net2 and so on.
+	taken = slices.DeleteFunc(append(taken, there...), func(name string) bool { return name == podInterface })
+	asked := []string{""}
+	for _, a := range wanted {
+		asked = append(asked, a.IfName)
+	}
+	chosen, err := ifname.Scheme{Primary: podInterface, Taken: taken}.Plan(asked...)
+	if err != nil {
+		return nil, err
+	}
+	plan := slices.Clone(wanted)
+	for i := range plan {
+		plan[i].IfName = chosen[i+1]
+	}
+	return plan, nil
+}
+
+// describe is the state of a pod's interfaces as in its annotation network-status.
+func describe(added []delegate.Attached) string {
+	var all []status.Network
+	for _, a := range added {
+		r, err := a.Decode()
+		if err != nil {
+			continue // not so: it has been decoded before
+		}
+		if nets, err := status.Networks(a.Network.Name(), r, false); err == nil {
+			for _, n := range nets {
+				n.Interface = cmp.Or(n.Interface, a.IfName)
+				all = append(all, n)
+			}
+		}
+	}
+	text, err := json.Marshal(all)
+	return cmp.Or(string(text), fmt.Sprint(err))
+}
+
+// detachInTime detaches a pod. At the runtime's deadline it returns, and the
+// DEL goes on.
+func (p *Plugin) detachInTime(ctx context.Context, op string, s *api.PodSandbox) {
+	late := p.answerBy(ctx)
+	p.forget(s.GetId())
+	done := make(chan struct{})
+	started := p.work.start(func() {
+		defer close(done)
+		ctx, cancel := p.work.context(ctx)
+		defer cancel()
+		if err := p.detach(ctx, s.GetId(), namespace(s)); err != nil {
+			p.log().ErrorContext(ctx, "still attached", slog.Any("err", failed(op, s, err)))
+		}
+	})
+	if !started {
+		return // what is recorded is for the plugin that comes after us
+	}
+	timer := time.NewTimer(time.Until(late))
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+		p.log().WarnContext(ctx, "detaching goes on after the answer", slog.String("sandbox", s.GetId()))
+	}
+}
+
+// detach detaches what is recorded of a sandbox, if anything is.
+func (p *Plugin) detach(ctx context.Context, id, netns string) error {
+	life, _ := p.manager()
+	return life.Del(ctx, key(id), netns)
+}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/containerd/nri/pkg/api"
+
+	"github.com/metacni/metacni/delegate/delegatetest"
+)
+
+// Rule 1: the pod's annotation names networks of a directory; nothing is
+// attached to the host's network, nor where nothing is selected.
+func TestRule1Networks(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	x := plugins()
+	p := n.start(x)
+	plain := n.sandbox("plain", "")
+	blank := n.sandbox("blank", "  ")
+	hostless := n.sandbox("hostless", "blue")
+	hostless.Linux.Namespaces = hostless.Linux.Namespaces[:1]
+	noPath := n.sandbox("nopath", "this is [ no selection")
+	noPath.Linux.Namespaces[1].Path = ""
+	nothing := n.sandbox("nothing", "blue")
+	nothing.Linux = nil
+	ours := n.sandbox("ours", "blue")
+	ours.Linux.Namespaces[1].Path = "/proc/self/ns/net"
+	n.mustRun(plain, blank, hostless, noPath, nothing, ours)
+	same(t, "calls", nil, x.Trace())
+	if _, err := os.Stat(p.Config.StateDir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("something is recorded: %v", err)
+	}
+	for _, s := range []*api.PodSandbox{plain, hostless, nothing} {
+		n.stop(s)
+		n.remove(s)
+	}
+	both := n.sandbox("both", "blue,kube-system/red")
+	n.mustRun(both)
+	same(t, "calls", []string{"ADD a net1", "ADD b net2"}, x.Trace())
+	n.stop(both)
+	same(t, "alive", nil, x.Live())
+}
+
+// Rule 1: what cannot be attached keeps the pod from being started, and says
+// which pod, which network and why.
+func TestRule1Refused(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.write(`{"cniVersion":"1.0.0","name":"absent","type":"absent"}`, "net.d", "absent.conf")
+	n.write("{", "net.d", "broken.conf")
+	x := plugins()
+	p := n.start(x)
+	for networks, words := range map[string][]string{
+		"green":                              {"RunPodSandbox", `"shop/web" (c1)`, `"green"`, "net.d", "code 7"},
+		"blue,green":                         {`"green"`, "code 7"},
+		"../blue":                            {networksAnnotation, "code 7"},
+		"blue@eth0":                          {"eth0", "code 7"},
+		"blue@net1,red@net1":                 {"net1", "code 7"},
+		"blue@a/b":                           {"a/b", "code 4"},
+		"[{":                                 {networksAnnotation, "code 6"},
+		"absent":                             {`"absent"`, "code 7"},
+		`[{"name":"blue","mac":"x"}]`:        {"mac", "code 7"},
+		`[{"name":"blue","cni-args":{"":1}}`: {"code 6"},
+		`[{"name":"blue","default-route":["10.0.0.1"]}]`: {`"blue"`, "default-route", "code 7"},
+	} {
+		err := n.run(n.sandbox("c1", networks))
+		if err == nil {
+			t.Errorf("%s: the pod is started", networks)
+			continue
+		}
+		wantError(t, err, words...)
+	}
+	odd := n.sandbox("c1", "blue")
+	odd.Name = "web;IP=10.0.0.9"
+	wantError(t, n.run(odd), "K8S_POD_NAME", "more than one argument")
+	bad := n.sandbox("c2", "blue")
+	bad.Id = "../c2"
+	wantError(t, n.run(bad), "code 4")
+	n.stop(bad) // which nobody could have attached
+	same(t, "calls", nil, x.Trace())
+	same(t, "running", nil, n.running())
+	same(t, "records", nil, p.records())
+}
+
+// Rule 2: an attachment is known by its sandbox, not by its pod, which may have
+// several; names and arguments are those that runtimes and pods are used to.
+func TestRule2Identity(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.write(`{"cniVersion":"1.0.0","name":"mac","type":"a","capabilities":{"mac":true},"args":{"cni":{"old":1}}}`, "net.d", "mac.conf")
+	x := plugins()
+	p := n.start(x, func(p *Plugin) {
+		p.InterfaceNames = func(string) ([]string, error) { return []string{"lo", "eth0", "net2"}, nil }
+	})
+	first := n.sandbox("c1", "blue,red,blue@data0")
+	second := n.sandbox("c2", `[{"name":"mac","mac":"02:00:00:00:00:01","cni-args":{"new":2}}]`) // of the same pod
+	n.mustRun(first, second)
+	same(t, "calls", []string{"ADD a net1", "ADD b net3", "ADD a data0", "ADD a net1"}, x.Trace())
+	same(t, "records", []string{"c1 added", "c2 added"}, p.records())
+	calls := x.Calls()
+	if c := calls[0]; c.ContainerID != "c1" || c.NetNS != n.file("netns", "c1") ||
+		c.Args != "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web;K8S_POD_INFRA_CONTAINER_ID=c1;K8S_POD_UID=uid-1" ||
+		c.Path != n.file("bin") {
+		t.Errorf("call: %+v", c)
+	}
+	conf := stdin(t, calls[3])
+	if !reflect.DeepEqual(conf["runtimeConfig"], map[string]any{"mac": "02:00:00:00:00:01"}) ||
+		!reflect.DeepEqual(conf["args"], map[string]any{"cni": map[string]any{"old": 1.0, "new": 2.0}}) {
+		t.Errorf("configuration: %s", calls[3].Stdin)
+	}
+	n.stop(first)
+	same(t, "alive", []string{"a c2 net1"}, x.Live())
+	n.stop(second)
+	same(t, "alive", nil, x.Live())
+	if !strings.Contains(p.log.String(), `data0`) {
+		t.Error("the log does not say which interfaces a pod has got")
+	}
+}
+
+// Rule 3: what is about to be attached is recorded, with its namespace, before
+// the first plugin runs.
+func TestRule3IntentBeforeAdd(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	x := plugins()
+	var p *process
+	x.Script = func(_ int, c delegatetest.Call, plugin delegatetest.Plugin) delegatetest.Plugin {
+		same(t, "records at "+c.String(), []string{"c1 planned"}, p.records())
+		file := filepath.Join(p.Config.StateDir, "c1", "nri@eth0.json")
+		text, err := os.ReadFile(file)
+		if err != nil || !strings.Contains(string(text), n.file("netns", "c1")) {
+			t.Errorf("%s: %s %v", file, text, err)
+		}
+		return plugin
+	}
+	p = n.start(x)
+	n.mustRun(n.sandbox("c1", "blue,red"))
+	same(t, "records", []string{"c1 added"}, p.records())
+}

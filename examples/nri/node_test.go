@@ -1,0 +1,404 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/nri/pkg/adaptation"
+	"github.com/containerd/nri/pkg/api"
+	nrilog "github.com/containerd/nri/pkg/log"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/examples/lab/host"
+)
+
+// requestTimeout is the runtime's, for all tests. It is long, because the
+// machine may be slow; a test that is about it has a plugin with a long margin.
+const requestTimeout = 20 * time.Second
+
+func TestMain(m *testing.M) {
+	if os.Getenv(api.PluginSocketEnvVar) != "" {
+		main() // launched by the runtime of a test
+		os.Exit(0)
+	}
+	runtime.LockOSThread() // see host.NewNS
+	if os.Getenv(insideEnv) != "" {
+		if err := host.Setup(); err != nil {
+			fmt.Fprintln(os.Stderr, "nri:", err)
+			os.Exit(noHostStatus)
+		}
+	}
+	nrilog.Set(stubLogger{slog.New(slog.DiscardHandler)})
+	adaptation.SetPluginRequestTimeout(requestTimeout)
+	adaptation.SetPluginRegistrationTimeout(requestTimeout)
+	os.Exit(m.Run())
+}
+
+// A node is a runtime, with the NRI of containerd and CRI-O, and the
+// directories of a host.
+type node struct {
+	*adaptation.Adaptation
+	t   *testing.T
+	dir string
+
+	synced chan struct{} // receives when a plugin has been synchronized
+
+	mu   sync.Mutex
+	pods []*api.PodSandbox
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "nri-") //nolint:usetesting // that may be too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	n := &node{t: t, dir: dir, synced: make(chan struct{}, 100)}
+	n.network("blue", "a")
+	n.network("red", "b")
+	n.boot()
+	return n
+}
+
+// boot starts the runtime.
+func (n *node) boot() {
+	n.t.Helper()
+	var err error
+	n.Adaptation, err = adaptation.New("test", "1.0", n.synchronize,
+		func(context.Context, []*api.ContainerUpdate) ([]*api.ContainerUpdate, error) { return nil, nil },
+		adaptation.WithPluginPath(n.file("plugins")),
+		adaptation.WithPluginConfigPath(n.file("conf.d")),
+		adaptation.WithSocketPath(n.file("sock")))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if err := n.Start(); err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(n.Stop)
+	receive(n.t, n.synced, "the plugins that the runtime launches are synchronized") // be there any or not
+}
+
+func (n *node) synchronize(ctx context.Context, cb adaptation.SyncCB) error {
+	n.mu.Lock()
+	pods := slices.Clone(n.pods)
+	n.mu.Unlock()
+	_, err := cb(ctx, pods, nil)
+	if err == nil {
+		n.synced <- struct{}{}
+	}
+	return err
+}
+
+// file returns a path on the node.
+func (n *node) file(elem ...string) string { return filepath.Join(append([]string{n.dir}, elem...)...) }
+
+func (n *node) write(text string, elem ...string) {
+	n.t.Helper()
+	path := n.file(elem...)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		n.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// network makes a network that pods can select.
+func (n *node) network(name, plugin string) {
+	n.write(fmt.Sprintf(`{"cniVersion":"1.0.0","name":%q,"type":%q}`, name, plugin), "net.d", name+".conf")
+}
+
+// sandbox returns a new one, with a network namespace as far as anyone looks.
+func (n *node) sandbox(id, networks string) *api.PodSandbox {
+	n.t.Helper()
+	n.write("", "netns", id)
+	s := &api.PodSandbox{
+		Id: id, Name: "web", Namespace: "shop", Uid: "uid-1",
+		Linux: &api.LinuxPodSandbox{Namespaces: []*api.LinuxNamespace{{Type: "pid", Path: "/x"}, {Type: "network", Path: n.file("netns", id)}}},
+	}
+	if networks != "" {
+		s.Annotations = map[string]string{networksAnnotation: networks}
+	}
+	return s
+}
+
+// run starts a pod as containerd does: when a plugin fails there is none, and no
+// other event.
+func (n *node) run(s *api.PodSandbox) error {
+	block := n.BlockPluginSync()
+	defer block.Unblock()
+	err := n.RunPodSandbox(context.Background(), &api.RunPodSandboxRequest{Pod: s})
+	if err == nil {
+		n.list(s)
+	}
+	return err
+}
+
+func (n *node) mustRun(ss ...*api.PodSandbox) {
+	n.t.Helper()
+	for _, s := range ss {
+		if err := n.run(s); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+}
+
+// list has the runtime know a pod that nobody was told of.
+func (n *node) list(s *api.PodSandbox) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.pods = append(n.pods, s)
+}
+
+// running lists the pods that the runtime has.
+func (n *node) running() (ids []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, s := range n.pods {
+		ids = append(ids, s.GetId())
+	}
+	return ids
+}
+
+// stop stops a pod. Its namespace goes after that, and with it what the event
+// could have said of it.
+func (n *node) stop(s *api.PodSandbox) {
+	n.t.Helper()
+	block := n.BlockPluginSync()
+	defer block.Unblock()
+	if err := n.StopPodSandbox(context.Background(), &api.StopPodSandboxRequest{Pod: s}); err != nil {
+		n.t.Error(err)
+	}
+	n.unlink(s)
+}
+
+func (n *node) remove(s *api.PodSandbox) {
+	n.t.Helper()
+	block := n.BlockPluginSync()
+	defer block.Unblock()
+	if err := n.RemovePodSandbox(context.Background(), &api.RemovePodSandboxRequest{Pod: s}); err != nil {
+		n.t.Error(err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.pods = slices.DeleteFunc(n.pods, func(o *api.PodSandbox) bool { return o.GetId() == s.GetId() })
+}
+
+// unlink removes the namespace of a pod.
+func (n *node) unlink(s *api.PodSandbox) {
+	_ = os.Remove(n.file("netns", s.GetId()))
+	s.Linux = nil
+}
+
+// plugins are fakes that succeed.
+func plugins() *delegatetest.Exec {
+	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{}}
+	for _, name := range []string{"a", "b"} {
+		x.Plugins[name] = delegatetest.Result(&types100.Result{CNIVersion: "1.0.0"})
+	}
+	return x
+}
+
+// A process is a plugin that runs.
+type process struct {
+	*Plugin
+	n      *node
+	passes chan Pass
+	stop   func() // and wait
+	log    *journal
+
+	mu   sync.Mutex
+	conn net.Conn // the last
+}
+
+// plugin returns one that does not run yet, on the node's directories. Its sweep
+// never comes unless edit says so.
+func (n *node) plugin(x *delegatetest.Exec, edit ...func(*Plugin)) *process {
+	n.t.Helper()
+	p := &process{n: n, passes: make(chan Pass, 10000), log: &journal{}}
+	p.Plugin = &Plugin{
+		Config: Config{
+			Socket: n.file("sock"), ConfDir: n.file("net.d"), BinDir: n.file("bin"), StateDir: n.file("state"),
+			Sweep: Duration{time.Hour},
+		},
+		Exec: x, Logger: slog.New(slog.NewTextHandler(p.log, nil)),
+		InterfaceNames: func(string) ([]string, error) { return []string{"lo", "eth0"}, nil },
+		Observer:       func(pass Pass) { p.passes <- pass },
+	}
+	p.dial = func(ctx context.Context, path string) (net.Conn, error) {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.conn = conn
+		return conn, err
+	}
+	for _, e := range edit {
+		e(p.Plugin)
+	}
+	return p
+}
+
+// start runs a plugin until the end of the test, and returns when it has been
+// synchronized and has reconciled.
+func (n *node) start(x *delegatetest.Exec, edit ...func(*Plugin)) *process {
+	n.t.Helper()
+	p := n.plugin(x, edit...)
+	p.launch()
+	p.connected()
+	p.pass(func(pass Pass) bool { return pass.Synchronized })
+	return p
+}
+
+// launch starts the plugin.
+func (p *process) launch() {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx) }()
+	var once sync.Once
+	p.stop = func() {
+		once.Do(func() {
+			cancel()
+			if err := <-done; err != nil {
+				p.n.t.Errorf("Run: %v", err)
+			}
+		})
+	}
+	p.n.t.Cleanup(p.stop)
+}
+
+// connected waits until the runtime has taken the plugin in.
+func (p *process) connected() {
+	p.n.t.Helper()
+	receive(p.n.t, p.n.synced, "the plugin is synchronized")
+	p.n.BlockPluginSync().Unblock()
+}
+
+// pass waits for one.
+func (p *process) pass(want func(Pass) bool) Pass {
+	p.n.t.Helper()
+	for {
+		if got := receive(p.n.t, p.passes, "the plugin has reconciled"); want(got) {
+			return got
+		}
+	}
+}
+
+// kick has the plugin reconcile, as its sweep does.
+func (p *process) kick() {
+	p.Plugin.mu.Lock()
+	defer p.Plugin.mu.Unlock()
+	select {
+	case p.newsLocked() <- struct{}{}:
+	default:
+	}
+}
+
+// disconnect ends the connection, as the end of the runtime does.
+func (p *process) disconnect() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_ = p.conn.Close()
+}
+
+// records lists what is recorded, as "container state".
+func (p *process) records() (all []string) {
+	p.n.t.Helper()
+	life := &lifecycle.Manager{Dir: p.Config.StateDir}
+	for r, err := range life.Records() {
+		if err != nil {
+			p.n.t.Error(err)
+		}
+		all = append(all, r.Key.ContainerID+" "+string(r.State))
+	}
+	return all
+}
+
+// receive waits for what other goroutines are to do.
+func receive[T any](t *testing.T, from <-chan T, what string) T {
+	t.Helper()
+	select {
+	case v := <-from:
+		return v
+	case <-time.After(60 * time.Second):
+		var zero T
+		t.Fatalf("waited too long until %s", what)
+		return zero
+	}
+}
+
+// same compares.
+func same[T any](t *testing.T, what string, want, got []T) {
+	t.Helper()
+	if w, g := fmt.Sprintf("%v", want), fmt.Sprintf("%v", got); w != g {
+		t.Errorf("%s:\n got %s\nwant %s", what, g, w)
+	}
+}
+
+// wantError fails t unless err, as it comes from the runtime, has all words.
+func wantError(t *testing.T, err error, words ...string) {
+	t.Helper()
+	for _, w := range words {
+		if !strings.Contains(fmt.Sprint(err), w) {
+			t.Errorf("error %v\nlacks %q", err, w)
+		}
+	}
+}
+
+// stdin decodes what a call was given.
+func stdin(t *testing.T, c delegatetest.Call) (keys map[string]any) {
+	t.Helper()
+	if err := json.Unmarshal(c.Stdin, &keys); err != nil {
+		t.Fatal(err)
+	}
+	return keys
+}
+
+// A journal is what a plugin has logged.
+type journal struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (j *journal) Write(b []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(b)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.String()
+}
+
+var _ io.Writer = &journal{}
+
+// count counts lines of the log.
+func (j *journal) count(words string) int { return strings.Count(j.String(), words) }
+
+// byContainer sorts calls that workers make side by side.
+func byContainer(calls []delegatetest.Call) []string {
+	slices.SortStableFunc(calls, func(a, b delegatetest.Call) int { return cmp.Compare(a.ContainerID, b.ContainerID) })
+	var lines []string
+	for _, c := range calls {
+		lines = append(lines, c.ContainerID+": "+c.String())
+	}
+	return lines
+}

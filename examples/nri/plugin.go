@@ -1,0 +1,268 @@
+// Nri is an NRI plugin that attaches pods to the networks their annotation
+// k8s.v1.cni.cncf.io/networks names, beside whatever CNI plugin the runtime is
+// configured with. See README.md.
+//
+// The runtime's events are in plugin.go, the attachments they lead to in
+// attach.go, what makes up for lost events in reconcile.go, and the connection
+// to the runtime in run.go.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/skel"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/examples/internal/program"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/status"
+)
+
+// networksAnnotation selects a pod's networks.
+const networksAnnotation = "k8s.v1.cni.cncf.io/networks"
+
+// A Plugin answers the events of one runtime. Its fields must not change once
+// it runs.
+type Plugin struct {
+	Config Config
+
+	// Launched says that the runtime has started this process, and so chosen
+	// its index and name and handed down its connection.
+	Launched bool
+
+	Exec   invoke.Exec
+	Env    []string     // of the CNI plugins
+	Logger *slog.Logger // nil discards
+
+	// InterfaceNames lists the names in use in the network namespace at a
+	// path. Nil is [ifname.Taken].
+	InterfaceNames func(netns string) ([]string, error)
+
+	// Observer, when not nil, is called after each [Pass].
+	Observer func(Pass)
+
+	dial dialer // nil is that of unix sockets
+
+	work work
+
+	mu   sync.Mutex // guards what follows
+	conf Config     // Config, completed by the runtime's
+	life *lifecycle.Manager
+	pods map[string]pod // by sandbox ID
+	news chan struct{}  // of a Synchronize
+
+	configured, synchronized bool // on this connection
+}
+
+// A pod is a sandbox that the runtime is known to have, as far as its events
+// say.
+type pod struct {
+	sandbox *api.PodSandbox
+
+	// listed says that the runtime has named it in its last Synchronize. The
+	// others are those that it asked us to attach since: it may have given one
+	// up without telling, because a plugin after us failed.
+	listed bool
+
+	// owed says that its networks have been tried, and are to be tried again.
+	owed bool
+}
+
+// Configure takes over the configuration that the runtime keeps for plugins it
+// launches.
+func (p *Plugin) Configure(ctx context.Context, text, runtime, version string) (api.EventMask, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.configured = true
+	if text == abandoned {
+		return 0, errLost
+	}
+	conf, err := p.Config, error(nil)
+	if text != "" {
+		conf, err = conf.With([]byte(text))
+	}
+	if err == nil && (conf.Index != p.Config.Index || conf.Name != p.Config.Name || conf.Socket != p.Config.Socket) {
+		err = errors.New("nri: configuration: index, name and socket are settled before the runtime sends its configuration")
+	}
+	if err == nil {
+		conf, err = conf.complete()
+	}
+	if err != nil {
+		return 0, err
+	}
+	if p.life != nil && conf != p.conf {
+		return 0, errors.New("nri: configuration: changed since the last connection: start the plugin anew")
+	}
+	if p.life == nil {
+		p.conf = conf
+		p.life = &lifecycle.Manager{
+			Dir:     conf.StateDir,
+			Invoker: &delegate.Invoker{Exec: p.Exec, Path: []string{conf.BinDir}, Env: p.Env, Logger: p.Logger},
+		}
+	}
+	p.log().InfoContext(ctx, "connected", slog.String("runtime", runtime), slog.String("version", version))
+	return 0, nil // all events there is a method for
+}
+
+// Synchronize takes note of the pods that the runtime has, and leaves all work
+// to the reconciler: no pod can be started meanwhile.
+func (p *Plugin) Synchronize(_ context.Context, sandboxes []*api.PodSandbox, _ []*api.Container) ([]*api.ContainerUpdate, error) {
+	pods := make(map[string]pod)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range sandboxes {
+		pods[s.GetId()] = pod{sandbox: s, listed: true, owed: p.pods[s.GetId()].owed}
+	}
+	p.pods, p.synchronized = pods, true
+	select {
+	case p.newsLocked() <- struct{}{}:
+	default: // the reconciler has not yet taken up the last ones
+	}
+	return nil, nil
+}
+
+// RunPodSandbox attaches a new pod to the networks that it selects. When it
+// fails, or has not succeeded in time, the pod must not be started.
+func (p *Plugin) RunPodSandbox(ctx context.Context, s *api.PodSandbox) error {
+	if hostNetwork(s) {
+		return nil
+	}
+	selections, err := selections(s)
+	switch {
+	case err != nil:
+		return failed("RunPodSandbox", s, err)
+	case len(selections) == 0:
+		return nil
+	}
+	p.learn(s)
+	if err := p.attachInTime(ctx, s); err != nil {
+		p.giveUp(s.GetId())
+		return failed("RunPodSandbox", s, err)
+	}
+	return nil
+}
+
+// StopPodSandbox detaches a pod. It never fails: later plugins would not be
+// told of the event, and runtimes only log it. What could not be detached stays
+// recorded, for RemovePodSandbox and the reconciler.
+func (p *Plugin) StopPodSandbox(ctx context.Context, s *api.PodSandbox) error {
+	p.detachInTime(ctx, "StopPodSandbox", s)
+	return nil
+}
+
+// RemovePodSandbox does what StopPodSandbox does, once more.
+func (p *Plugin) RemovePodSandbox(ctx context.Context, s *api.PodSandbox) error {
+	p.detachInTime(ctx, "RemovePodSandbox", s)
+	return nil
+}
+
+// learn takes note of a pod that the runtime is starting.
+func (p *Plugin) learn(s *api.PodSandbox) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.pods == nil {
+		p.pods = make(map[string]pod)
+	}
+	if _, ok := p.pods[s.GetId()]; !ok {
+		p.pods[s.GetId()] = pod{sandbox: s}
+	}
+}
+
+// forget takes note of a pod that the runtime is giving up.
+func (p *Plugin) forget(id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.pods, id)
+}
+
+// giveUp takes note of a pod that could not be attached: the runtime does not
+// start it. One that it has listed since it has started all the same: the answer
+// was too late for it.
+func (p *Plugin) giveUp(id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if known := p.pods[id]; known.listed {
+		known.owed = true
+		p.pods[id] = known
+		return
+	}
+	delete(p.pods, id)
+}
+
+// owe takes note of a pod that runs without its networks, if it still runs.
+func (p *Plugin) owe(id string, owed bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if known, ok := p.pods[id]; ok {
+		known.owed = owed
+		p.pods[id] = known
+	}
+}
+
+func (p *Plugin) pod(id string) (pod, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	known, ok := p.pods[id]
+	return known, ok
+}
+
+// manager returns what Configure has made of the configuration.
+func (p *Plugin) manager() (*lifecycle.Manager, Config) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.life, p.conf
+}
+
+func (p *Plugin) newsLocked() chan struct{} {
+	if p.news == nil {
+		p.news = make(chan struct{}, 1)
+	}
+	return p.news
+}
+
+func (p *Plugin) log() *slog.Logger {
+	if p.Logger != nil {
+		return p.Logger
+	}
+	return slog.New(slog.DiscardHandler)
+}
+
+// selections reads what a pod selects.
+func selections(s *api.PodSandbox) ([]netconf.Selection, error) {
+	all, err := netconf.ParseSelection(s.GetAnnotations()[networksAnnotation])
+	if err != nil {
+		return nil, fmt.Errorf("annotation %s: %w", networksAnnotation, err)
+	}
+	return all, nil
+}
+
+// namespace is the path of a pod's network namespace, or empty for the host's
+// and where the event does not say.
+func namespace(s *api.PodSandbox) string {
+	for _, n := range s.GetLinux().GetNamespaces() {
+		if n.GetType() == "network" {
+			return n.GetPath()
+		}
+	}
+	return ""
+}
+
+// hostNetwork reports whether a pod uses the host's network: nothing is ever
+// attached to that.
+func hostNetwork(s *api.PodSandbox) bool {
+	path := namespace(s)
+	return path == "" || program.RefuseHostNetwork("", &skel.CmdArgs{Netns: path}) != nil
+}
+
+// failed says which pod an operation failed for. The code is in the text, which
+// is all that reaches the runtime.
+func failed(op string, s *api.PodSandbox, err error) error {
+	return fmt.Errorf("nri: %s pod %q (%s): %w (CNI code %d)", op, s.GetNamespace()+"/"+s.GetName(), s.GetId(), err, status.Code(err))
+}

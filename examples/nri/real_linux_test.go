@@ -1,0 +1,228 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/examples/lab/host"
+)
+
+const (
+	requireEnv   = "METACNI_E2E"        // "require": no private host is a failure
+	insideEnv    = "METACNI_NRI_INSIDE" // directory of real plugins, on a private host
+	noHostStatus = 77
+)
+
+// With real namespaces, bridge and host-local, on a private host.
+func TestRealPlugins(t *testing.T) {
+	t.Parallel()
+	if bin := os.Getenv(insideEnv); bin != "" {
+		t.Run("life", func(t *testing.T) { realLife(t, bin) })
+		t.Run("missed stop", func(t *testing.T) { realMissedStop(t, bin) })
+		t.Run("failure", func(t *testing.T) { realFailure(t, bin) })
+		t.Run("too slow", func(t *testing.T) { realTooSlow(t, bin) })
+		return
+	}
+	bin := t.TempDir()
+	build := exec.Command("go", "build", "-buildvcs=false", "-o", bin+"/",
+		"github.com/containernetworking/plugins/plugins/main/bridge", "github.com/containernetworking/plugins/plugins/ipam/host-local")
+	build.Dir = "../../internal/e2e" // the module that has them as tools
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the reference plugins: %v\n%s", err, out)
+	}
+	runtime.LockOSThread() // see host.Command
+	defer runtime.UnlockOSThread()
+	cmd := host.Command(t.Context(), "/proc/self/exe", "-test.run=^TestRealPlugins$", "-test.v")
+	cmd.Env = append(os.Environ(), insideEnv+"="+bin)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	var failed *exec.ExitError
+	if err != nil && (!errors.As(err, &failed) || failed.ExitCode() == noHostStatus) {
+		why := "needs root, or a kernel that gives user namespaces to ordinary users: " + cmpString(stderr.String(), err.Error())
+		if os.Getenv(requireEnv) == "require" {
+			t.Fatal(why)
+		}
+		t.Skip(why)
+	}
+	t.Logf("%s%s", out, stderr.String())
+	if err != nil || !strings.Contains(string(out), "--- PASS: TestRealPlugins/too_slow") {
+		t.Errorf("on the private host: %v", err)
+	}
+}
+
+// cmpString is the first of them that is not empty, without its line end.
+func cmpString(s ...string) string {
+	for _, s := range s {
+		if s = strings.TrimSpace(s); s != "" {
+			return s
+		}
+	}
+	return ""
+}
+
+// newRealNode is a node with two real networks.
+func newRealNode(t *testing.T) *node {
+	t.Helper()
+	n := newNode(t)
+	for i, name := range []string{"blue", "red"} {
+		n.write(fmt.Sprintf(`{"cniVersion":"1.0.0","name":%q,"type":"bridge","bridge":"br-%s",
+			"ipam":{"type":"host-local","subnet":"10.7%d.0.0/24"}}`, name, name, i), "net.d", name+".conf")
+	}
+	return n
+}
+
+// startReal starts a plugin that runs processes and looks into namespaces.
+func (n *node) startReal(bin string, edit ...func(*Plugin)) *process {
+	n.t.Helper()
+	return n.start(nil, append(edit, func(p *Plugin) {
+		p.Exec, p.InterfaceNames = &delegate.Process{Stderr: os.Stderr}, nil
+		p.Config.BinDir, p.Env = bin, []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
+	})...)
+}
+
+// realSandbox has a network namespace.
+func (n *node) realSandbox(id, networks string) (s *api.PodSandbox, netns string) {
+	n.t.Helper()
+	netns, err := host.NewNS(id)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { _ = host.RemoveNS(netns) })
+	s = n.sandbox(id, networks)
+	s.Linux.Namespaces[1].Path = netns
+	return s, netns
+}
+
+// interfaces lists those of a namespace that are not lo, with their addresses.
+func (n *node) interfaces(netns string) (all []string) {
+	n.t.Helper()
+	ifs, err := host.Interfaces(netns)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, i := range ifs {
+		if i.Name != "lo" {
+			all = append(all, fmt.Sprint(i.Name, i.Addresses))
+		}
+	}
+	return all
+}
+
+// leases lists the addresses that host-local has given out.
+func (n *node) leases() (all []string) {
+	n.t.Helper()
+	files, err := filepath.Glob("/var/lib/cni/networks/*/10.*")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, f := range files {
+		all = append(all, filepath.Base(f))
+	}
+	return all
+}
+
+func realLife(t *testing.T, bin string) {
+	t.Helper()
+	n := newRealNode(t)
+	p := n.startReal(bin)
+	s1, ns1 := n.realSandbox("c1", "blue,red@data0")
+	s2, ns2 := n.realSandbox("c2", "blue")
+	began := time.Now()
+	n.mustRun(s1, s2)
+	t.Logf("figures: three networks of two pods in %v", time.Since(began).Round(time.Millisecond))
+	same(t, "first pod", []string{"net1[10.70.0.2/24]", "data0[10.71.0.2/24]"}, n.interfaces(ns1))
+	same(t, "second pod", []string{"net1[10.70.0.3/24]"}, n.interfaces(ns2))
+	wantError(t, n.run(func() *api.PodSandbox { s, _ := n.realSandbox("c3", "blue@lo"); return s }()), "loopback")
+	s1.Linux = nil // containerd does not say it at Stop
+	began = time.Now()
+	n.stop(s1)
+	t.Logf("figures: two networks removed in %v", time.Since(began).Round(time.Millisecond))
+	same(t, "first pod", nil, n.interfaces(ns1))
+	same(t, "leases", []string{"10.70.0.3"}, n.leases())
+	n.stop(s2)
+	n.remove(s1)
+	n.remove(s2)
+	same(t, "second pod", nil, n.interfaces(ns2))
+	same(t, "leases", nil, n.leases())
+	same(t, "records", nil, p.records())
+}
+
+func realMissedStop(t *testing.T, bin string) {
+	t.Helper()
+	n := newRealNode(t)
+	p := n.startReal(bin)
+	s, netns := n.realSandbox("c1", "blue,red")
+	other, otherNS := n.realSandbox("c2", "blue")
+	n.mustRun(s, other)
+	p.stop()
+	if err := host.RemoveNS(netns); err != nil {
+		t.Fatal(err)
+	}
+	n.forget(s)
+	p = n.startReal(bin)
+	same(t, "records", []string{"c2 added"}, p.records())
+	if got := n.leases(); len(got) != 1 {
+		t.Errorf("leases %q", got)
+	}
+	if got := n.interfaces(otherNS); len(got) != 1 {
+		t.Errorf("interfaces of the other pod: %q", got)
+	}
+	n.stop(other)
+	same(t, "leases", nil, n.leases())
+}
+
+func realFailure(t *testing.T, bin string) {
+	t.Helper()
+	n := newRealNode(t)
+	p := n.startReal(bin)
+	n.write(`{"cniVersion":"1.0.0","name":"tiny","type":"bridge","bridge":"br-tiny",
+		"ipam":{"type":"host-local","subnet":"10.79.0.0/30"}}`, "net.d", "tiny.conf")
+	first, _ := n.realSandbox("c1", "tiny")
+	n.mustRun(first)
+	s, netns := n.realSandbox("c2", "blue,tiny,red")
+	err := n.run(s)
+	if err == nil {
+		t.Error("the pod is started")
+	}
+	wantError(t, err, `"tiny"`, "bridge", "no IP addresses available")
+	same(t, "interfaces", nil, n.interfaces(netns))
+	same(t, "leases", []string{"10.79.0.2"}, n.leases())
+	same(t, "records", []string{"c1 added"}, p.records())
+	n.stop(first)
+	same(t, "leases", nil, n.leases())
+}
+
+// A plugin that hangs, with a child, does not take the pod's start beyond its
+// time; what came before it is undone.
+func realTooSlow(t *testing.T, bin string) {
+	t.Helper()
+	n := newRealNode(t)
+	hang := "#!/bin/sh\n[ \"$CNI_COMMAND\" = ADD ] && { sleep 1000 & sleep 1000; }\nexit 0\n"
+	if err := os.WriteFile(filepath.Join(bin, "hang"), []byte(hang), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	n.network("slow", "hang")
+	p := n.startReal(bin, func(p *Plugin) { p.Config.Margin = Duration{requestTimeout - 3*time.Second} })
+	s, netns := n.realSandbox("c1", "blue,slow")
+	wantError(t, n.run(s), "code 11")
+	same(t, "running", nil, n.running())
+	p.work.running.Wait()
+	same(t, "interfaces", nil, n.interfaces(netns))
+	same(t, "leases", nil, n.leases())
+	same(t, "records", nil, p.records())
+	again, _ := n.realSandbox("c2", "blue")
+	n.mustRun(again)
+	n.stop(again)
+}

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/scratch"
+)
+
+// workers is how many pods the reconciler works on at once: one whose plugin
+// hangs must not keep all others waiting, and events come first.
+const workers = 4
+
+// A Pass is what the reconciler found and did, in one look at all records.
+type Pass struct {
+	Synchronized bool // the first since the runtime has listed its pods
+	Records      int  // that there were
+	Damaged      int  // among them, which nothing can be done about
+	Attached     int  // pods
+	Detached     int  // pods
+	Failed       int  // pods that were not attached or detached, to be tried again
+	Unattached   int  // pods that run without the networks they select, and are left so
+}
+
+// Notable reports whether there is more to say of p than that all is well.
+func (p Pass) Notable() bool {
+	return p.Synchronized || p.Damaged+p.Attached+p.Detached+p.Failed+p.Unattached > 0
+}
+
+// reconcile makes up for events that were lost, until ctx ends: after each
+// Synchronize, and now and then.
+func (p *Plugin) reconcile(ctx context.Context) {
+	p.mu.Lock()
+	news := p.newsLocked()
+	p.mu.Unlock()
+	var sweep <-chan time.Time
+	for {
+		synchronized := false
+		select {
+		case <-ctx.Done():
+			return
+		case <-news:
+			synchronized = true
+		case <-sweep:
+		}
+		if sweep == nil { // the configuration is known by now
+			_, conf := p.manager()
+			ticker := time.NewTicker(conf.Sweep.Duration)
+			defer ticker.Stop()
+			sweep = ticker.C
+		}
+		pass := p.pass(ctx, synchronized)
+		if p.Observer != nil && ctx.Err() == nil {
+			p.Observer(pass)
+		}
+	}
+}
+
+// A job is what there is to do for one sandbox.
+type job struct {
+	id     string
+	netns  string // empty where it is not known
+	attach bool   // or else detach
+}
+
+// pass looks at all records, and then at the pods without one.
+func (p *Plugin) pass(ctx context.Context, synchronized bool) Pass {
+	pass := Pass{Synchronized: synchronized}
+	life, conf := p.manager()
+	recorded := make(map[string]bool)
+	var jobs []job
+	for r, err := range life.Records() {
+		pass.Records++
+		if err != nil {
+			pass.Damaged++
+			recorded[r.Key.ContainerID] = true // perhaps ours
+			p.log().ErrorContext(ctx, "damaged record", slog.Any("err", err))
+			continue
+		}
+		if r.Key != key(r.Key.ContainerID) {
+			continue // somebody else's
+		}
+		recorded[r.Key.ContainerID] = true
+		if j := p.judge(r); j != nil {
+			jobs = append(jobs, *j)
+		}
+	}
+	p.mu.Lock()
+	pods := maps.Clone(p.pods)
+	p.mu.Unlock()
+	for _, id := range slices.Sorted(maps.Keys(pods)) {
+		if known := pods[id]; !recorded[id] && p.lacking(known) {
+			if conf.AttachRunning || known.owed {
+				jobs = append(jobs, job{id, namespace(known.sandbox), true})
+				continue
+			}
+			pass.Unattached++
+			if synchronized {
+				p.log().WarnContext(ctx, "runs without its networks", slog.String("sandbox", id),
+					slog.String("pod", known.sandbox.GetNamespace()+"/"+known.sandbox.GetName()))
+			}
+		}
+	}
+	p.doAll(ctx, jobs, &pass)
+	return pass
+}
+
+// judge says what is to be done about a record. It must be asked after the
+// record was read: events change what is known of a pod before they change its
+// record.
+func (p *Plugin) judge(r lifecycle.Record) *job {
+	id := r.Key.ContainerID
+	known, ok := p.pod(id)
+	netns := namespace(known.sandbox)
+	switch {
+	case !ok:
+		// Stopped, or given up, and not detached since.
+		return &job{id, netns, false}
+	case !known.listed && r.NetNSGone():
+		// The runtime gave the pod up when a plugin after us failed, and did
+		// not tell.
+		return &job{id, netns, false}
+	case known.listed && r.State == scratch.Planned && !r.NetNSGone():
+		// Interrupted, and started all the same.
+		for _, a := range r.Attached {
+			netns = cmp.Or(netns, a.NetNS) // not every runtime says it again
+		}
+		return &job{id, netns, true}
+	case known.listed && r.State != scratch.Added:
+		return &job{id, netns, false}
+	}
+	return nil
+}
+
+// lacking reports whether a pod that the runtime has listed runs without the
+// networks it selects, when it has no record.
+func (p *Plugin) lacking(known pod) bool {
+	selected, err := selections(known.sandbox)
+	if !known.listed || err != nil || len(selected) == 0 || hostNetwork(known.sandbox) {
+		return false
+	}
+	_, err = os.Stat(namespace(known.sandbox)) // which goes when a pod stops
+	return err == nil
+}
+
+// doAll does jobs, a few at once.
+func (p *Plugin) doAll(ctx context.Context, jobs []job, pass *Pass) {
+	var (
+		all  sync.WaitGroup
+		free = make(chan struct{}, workers)
+		mu   sync.Mutex // guards pass
+	)
+	for _, j := range jobs {
+		free <- struct{}{}
+		all.Go(func() {
+			defer func() { <-free }()
+			err := p.do(ctx, j)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case errors.Is(err, errGone): // an event was faster
+			case err != nil:
+				pass.Failed++
+				p.log().ErrorContext(ctx, "reconciling", slog.String("sandbox", j.id), slog.Any("err", err))
+			case j.attach:
+				pass.Attached++
+			default:
+				pass.Detached++
+			}
+		})
+	}
+	all.Wait()
+}
+
+func (p *Plugin) do(ctx context.Context, j job) error {
+	ctx, cancel := context.WithTimeout(ctx, detachedTimeout)
+	defer cancel()
+	known, ok := p.pod(j.id)
+	switch {
+	case !j.attach:
+		if !known.listed {
+			p.forget(j.id)
+		}
+		return p.detach(ctx, j.id, j.netns)
+	case !ok:
+		return errGone
+	}
+	err := p.attach(ctx, known.sandbox, j.netns, func([]delegate.Attached) error { return nil })
+	p.owe(j.id, err != nil)
+	return err
+}

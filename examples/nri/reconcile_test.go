@@ -1,0 +1,261 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/scratch"
+)
+
+// synchronized is the pass after a Synchronize.
+func synchronized(pass Pass) bool { return pass.Synchronized }
+
+// Rule 6: the runtime's list of pods is compared with the records.
+func TestRule6Reconcile(t *testing.T) {
+	t.Parallel()
+	for _, attachRunning := range []bool{false, true} {
+		t.Run(fmt.Sprintf("attachRunning=%v", attachRunning), func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			x := plugins()
+			p := n.start(x)
+			kept, gone := n.sandbox("kept", "blue"), n.sandbox("gone", "blue,red")
+			n.mustRun(kept, gone)
+			p.stop()
+			n.forget(gone) // while nobody is told
+			n.list(n.sandbox("new", "blue"))
+			n.list(n.sandbox("plain", ""))
+			n.list(n.sandbox("broken", "[{"))
+			dead := n.sandbox("dead", "blue") // stopped, and not yet removed
+			n.list(dead)
+			_ = os.Remove(n.file("netns", "dead"))
+			silent := n.sandbox("silent", "blue") // its namespace is not said
+			silent.Linux = nil
+			n.list(silent)
+
+			x2 := plugins()
+			p = n.plugin(x2, func(p *Plugin) { p.Config.AttachRunning = attachRunning })
+			p.launch()
+			got := p.pass(synchronized)
+			want := Pass{Synchronized: true, Records: 2, Detached: 1, Unattached: 1}
+			trace := []string{"gone: DEL b net2", "gone: DEL a net1"}
+			records := []string{"kept added"}
+			if attachRunning {
+				want.Attached, want.Unattached = 1, 0
+				trace = append(trace, "new: ADD a net1")
+				records = append(records, "new added")
+			}
+			if got != want {
+				t.Errorf("pass %+v, want %+v", got, want)
+			}
+			same(t, "calls", trace, byContainer(x2.Calls()))
+			same(t, "records", records, p.records())
+			same(t, "warnings", []int{want.Unattached}, []int{p.log.count("runs without its networks")})
+			p.kick()
+			p.pass(func(Pass) bool { return true })
+			same(t, "calls", trace, byContainer(x2.Calls()))
+		})
+	}
+}
+
+// forget has the runtime lose a pod without a word.
+func (n *node) forget(s *api.PodSandbox) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.pods = slices.DeleteFunc(n.pods, func(o *api.PodSandbox) bool { return o.GetId() == s.GetId() })
+}
+
+// Rule 6: Synchronize does not wait for the work it leads to, and neither do
+// events of other pods.
+func TestRule6InTheBackground(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	p := n.start(plugins())
+	gone := n.sandbox("gone", "blue")
+	n.mustRun(gone)
+	p.stop()
+	n.forget(gone)
+
+	x := plugins()
+	gate := make(chan struct{})
+	x.Plugins["a"] = stuck("DEL", gate, x.Plugins["a"])
+	p = n.plugin(x)
+	p.launch()
+	p.connected()
+	s := n.sandbox("c1", "blue")
+	n.mustRun(s)
+	same(t, "alive", []string{"a c1 net1"}, x.Live())
+	close(gate)
+	if got := p.pass(synchronized); got.Detached != 1 {
+		t.Errorf("pass %+v", got)
+	}
+	same(t, "records", []string{"c1 added"}, p.records())
+}
+
+// Rule 6: an event that comes while its pod is reconciled waits for that, or
+// ends it.
+func TestRule6EventMeanwhile(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	running := n.sandbox("c1", "blue,red")
+	n.list(running)
+	x := plugins()
+	arrived := make(chan struct{})
+	x.Plugins["b"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.Command == "ADD" {
+			close(arrived)
+			<-ctx.Done()
+			return nil, errors.New("signal: killed")
+		}
+		return nil, nil
+	}
+	p := n.plugin(x, func(p *Plugin) { p.Config.AttachRunning = true })
+	p.launch()
+	p.connected()
+	receive(t, arrived, "the reconciler attaches")
+	n.stop(running)
+	same(t, "calls", []string{"ADD a net1", "ADD b net2", "DEL b net2", "DEL a net1"}, x.Trace())
+	same(t, "alive", nil, x.Live())
+	if got := p.pass(synchronized); got.Failed != 1 || got.Attached != 0 {
+		t.Errorf("pass %+v", got)
+	}
+	same(t, "records", nil, p.records())
+}
+
+// Rule 6: an attachment that is decided on while its pod stops is not made.
+func TestRule6StoppedMeanwhile(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	x := plugins()
+	p := n.plugin(x)
+	if _, err := p.Configure(t.Context(), "", "test", "1.0"); err != nil {
+		t.Fatal(err)
+	}
+	s := n.sandbox("c1", "blue")
+	for _, known := range []bool{false, true} {
+		if known {
+			p.learn(s)
+			p.InterfaceNames = func(string) ([]string, error) { p.forget("c1"); return nil, nil }
+		}
+		err := p.attach(t.Context(), s, namespace(s), nil)
+		if known {
+			same(t, "records", []string{"c1 added"}, p.records())
+			if pass := p.Plugin.pass(t.Context(), false); pass.Detached != 1 {
+				t.Errorf("pass %+v", pass)
+			}
+		} else if !errors.Is(err, errGone) {
+			t.Errorf("attached: %v", err)
+		}
+	}
+	if err := p.do(t.Context(), job{id: "c2", attach: true}); !errors.Is(err, errGone) {
+		t.Errorf("attached: %v", err)
+	}
+	same(t, "alive", nil, x.Live())
+}
+
+// Rule 6: a pod that the runtime has started without waiting for us is attached
+// when it says so, though its own request fails.
+func TestRule6StartedMeanwhile(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	x := plugins()
+	arrived, gate := make(chan struct{}, 10), make(chan struct{})
+	x.Script = func(call int, _ delegatetest.Call, plugin delegatetest.Plugin) delegatetest.Plugin {
+		arrived <- struct{}{}
+		if call == 1 {
+			return delegatetest.FailOn("ADD", 101, "no", plugin)
+		}
+		return plugin
+	}
+	x.Plugins["a"] = stuck("DEL", gate, x.Plugins["a"])
+	p := n.plugin(x)
+	if _, err := p.Configure(t.Context(), "", "test", "1.0"); err != nil {
+		t.Fatal(err)
+	}
+	s := n.sandbox("c1", "blue")
+	answer := make(chan error, 1)
+	go func() { answer <- p.RunPodSandbox(context.Background(), s) }()
+	receive(t, arrived, "it attaches")
+	receive(t, arrived, "it undoes that")
+	if _, err := p.Synchronize(t.Context(), []*api.PodSandbox{s}, nil); err != nil {
+		t.Fatal(err)
+	}
+	close(gate)
+	wantError(t, receive(t, answer, "it has answered"), "code 101")
+	if pass := p.Plugin.pass(t.Context(), true); pass.Attached != 1 {
+		t.Errorf("pass %+v", pass)
+	}
+	same(t, "calls", []string{"ADD a net1", "DEL a net1", "ADD a net1"}, x.Trace())
+	same(t, "records", []string{"c1 added"}, p.records())
+}
+
+// What nobody can do anything about does not keep the reconciler from its work.
+func TestRule6Damaged(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	p := n.start(plugins())
+	bad, gone := n.sandbox("bad", "blue"), n.sandbox("gone", "blue")
+	n.mustRun(bad, gone)
+	p.stop()
+	n.forget(gone)
+	n.write("{", "state", "bad", "nri@eth0.json")
+	n.write(`{"version":1}`, "state", "none", "nri@eth0.json")
+	foreign, err := netconf.LoadFile(n.file("net.d", "blue.conf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	life := lifecycle.Manager{Dir: n.file("state"), Invoker: &delegate.Invoker{Exec: plugins()}}
+	_, err = life.Add(t.Context(), scratch.Key{Network: "multi", ContainerID: "foreign", IfName: "eth0"}, lifecycle.Transaction{
+		Plan: lifecycle.Plan(delegate.Attachment{Network: foreign, ContainerID: "foreign", IfName: "eth0"}),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := plugins()
+	p = n.plugin(x, func(p *Plugin) { p.Config.AttachRunning = true })
+	p.launch()
+	got := p.pass(synchronized)
+	if want := (Pass{Synchronized: true, Records: 4, Damaged: 2, Detached: 1}); got != want {
+		t.Errorf("pass %+v, want %+v", got, want)
+	}
+	same(t, "calls", []string{"gone: DEL a net1"}, byContainer(x.Calls()))
+	if !got.Notable() || (Pass{Records: 3}).Notable() {
+		t.Error("what is notable?")
+	}
+}
+
+// Rule 7: when a later plugin fails, nobody tells us that there is no pod. The
+// sweep finds out, when the namespace has gone, and not before.
+func TestRule7Sweep(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	x := plugins()
+	p := n.start(x, func(p *Plugin) { p.Config.Sweep = Duration{5 * time.Millisecond} })
+	n.other("95", "later", func(s *api.PodSandbox) error {
+		if s.GetId() == "c1" {
+			return errors.New("later is not willing")
+		}
+		return nil
+	})
+	s, alive := n.sandbox("c1", "blue,red"), n.sandbox("c2", "blue")
+	wantError(t, n.run(s), "later is not willing")
+	n.mustRun(alive)
+	p.pass(func(pass Pass) bool { return pass.Records == 2 })
+	p.pass(func(pass Pass) bool { return pass.Records == 2 })
+	same(t, "alive", []string{"a c1 net1", "a c2 net1", "b c1 net2"}, x.Live())
+	n.unlink(s)
+	p.pass(func(pass Pass) bool { return pass.Detached == 1 })
+	same(t, "alive", []string{"a c2 net1"}, x.Live())
+	same(t, "records", []string{"c2 added"}, p.records())
+}

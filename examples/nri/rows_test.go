@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/containerd/nri/pkg/stub"
+
+	"github.com/metacni/metacni/delegate/delegatetest"
+)
+
+// N7: plugins run in the order of their indices, and we come late by default:
+// what fails before us leaves nothing to undo.
+func TestN7Order(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	x := plugins()
+	n.start(x)
+	var calls []int
+	n.other("10", "earlier", func(*api.PodSandbox) error {
+		calls = append(calls, len(x.Calls()))
+		return errors.New("earlier is not willing")
+	})
+	wantError(t, n.run(n.sandbox("c1", "blue")), "earlier is not willing")
+	same(t, "calls before the other", []int{0}, calls)
+	same(t, "calls", nil, x.Trace())
+}
+
+// N10: a pod that is being started when the plugin connects is either in its
+// list or an event, never lost and never both.
+func TestN10Gate(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	block := n.BlockPluginSync()
+	s := n.sandbox("c1", "blue") // its event came too early for the plugin
+	x := plugins()
+	p := n.plugin(x, func(p *Plugin) { p.Config.AttachRunning = true })
+	p.launch()
+	if err := n.RunPodSandbox(t.Context(), &api.RunPodSandboxRequest{Pod: s}); err != nil {
+		t.Fatal(err)
+	}
+	n.list(s)
+	block.Unblock()
+	p.connected()
+	p.pass(synchronized)
+	same(t, "calls", []string{"ADD a net1"}, x.Trace())
+}
+
+// N11: an error is the runtime's, word for word, and later plugins are not
+// asked; a Stop that fails is none, so that they are.
+func TestN11ErrorRelay(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	x := plugins()
+	x.Plugins["a"] = delegatetest.FailOn("", 101, "no <free> \"device\"", nil)
+	n.start(x)
+	asked := 0
+	n.other("95", "later", func(*api.PodSandbox) error { asked++; return nil })
+	err := n.run(n.sandbox("c1", "blue"))
+	wantError(t, err, `nri: RunPodSandbox pod "shop/web" (c1): `, `no <free> "device"`, "(CNI code 101)")
+	same(t, "asked", []int{0}, []int{asked})
+	n.mustRun(n.sandbox("c2", ""))
+	same(t, "asked", []int{1}, []int{asked})
+}
+
+// N12: a plugin that goes away in the middle of an event does not have its pod
+// started without its network, where the runtime knows failure policies. What it
+// had begun is cleared away when it is back.
+func TestN12LostInTheMiddle(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	x := plugins()
+	arrived, gate := make(chan struct{}), make(chan struct{})
+	x.Plugins["b"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.Command == "ADD" {
+			close(arrived)
+			<-gate
+		}
+		return delegatetest.Result(nil)(ctx, c)
+	}
+	p := n.start(x)
+	s := n.sandbox("c1", "blue,red")
+	answer := make(chan error, 1)
+	go func() { answer <- n.run(s) }()
+	receive(t, arrived, "it attaches")
+	p.disconnect()
+	wantError(t, receive(t, answer, "the runtime has noticed"), "90-metacni failed to handle RunPodSandbox")
+	same(t, "running", nil, n.running())
+	close(gate)
+	p.connected()
+	for len(x.Live()) > 0 {
+		p.pass(synchronized)
+		p.kick()
+	}
+	same(t, "records", nil, p.records())
+}
+
+// N12: where the runtime does not know of failure policies such a pod is
+// started. So its ADD goes on.
+func TestN12StartedAllTheSame(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	x := plugins()
+	arrived, gate := make(chan struct{}, 10), make(chan struct{})
+	x.Script = func(_ int, _ delegatetest.Call, plugin delegatetest.Plugin) delegatetest.Plugin {
+		arrived <- struct{}{}
+		return delegatetest.GateOn("ADD", gate, plugin)
+	}
+	p := n.plugin(x)
+	if _, err := p.Configure(t.Context(), "", "test", "1.0"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, lost := context.WithCancel(context.Background())
+	answer := make(chan error, 1)
+	go func() { answer <- p.RunPodSandbox(ctx, n.sandbox("c1", "blue")) }()
+	receive(t, arrived, "it attaches")
+	lost()
+	close(gate)
+	if err := receive(t, answer, "it has attached"); err != nil {
+		t.Error(err)
+	}
+	same(t, "records", []string{"c1 added"}, p.records())
+}
+
+// N14: a runtime that stops its NRI closes its socket, and not our connection.
+// We stay, and serve the next that closes it.
+func TestN14Stop(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	x := plugins()
+	p := n.start(x)
+	n.Stop()
+	n.boot()
+	p.disconnect()
+	p.connected()
+	n.mustRun(n.sandbox("c1", "blue"))
+	same(t, "alive", []string{"a c1 net1"}, x.Live())
+}
+
+// N19: two of us on one node, by mistake or while one replaces the other, do
+// not harm each other.
+func TestN19Twice(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	x := plugins()
+	n.start(x)
+	p := n.start(x)
+	s := n.sandbox("c1", "blue,red")
+	n.mustRun(s)
+	same(t, "calls", []string{"ADD a net1", "ADD b net2"}, x.Trace())
+	same(t, "records", []string{"c1 added"}, p.records())
+	n.stop(s)
+	n.remove(s)
+	same(t, "calls", []string{"ADD a net1", "ADD b net2", "DEL b net2", "DEL a net1"}, x.Trace())
+	same(t, "records", nil, p.records())
+	if !strings.Contains(p.log.String(), "connected") {
+		t.Error(p.log)
+	}
+}
+
+// other connects another plugin.
+func (n *node) other(index, name string, run func(*api.PodSandbox) error) {
+	n.t.Helper()
+	s, err := stub.New(&other{run}, stub.WithPluginIdx(index), stub.WithPluginName(name), stub.WithSocketPath(n.file("sock")))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if err := s.Start(context.Background()); err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(s.Stop)
+	receive(n.t, n.synced, "the other plugin is synchronized")
+	n.BlockPluginSync().Unblock()
+}
+
+type other struct{ run func(*api.PodSandbox) error }
+
+func (o *other) RunPodSandbox(_ context.Context, s *api.PodSandbox) error { return o.run(s) }
