@@ -77,9 +77,8 @@ func (iv *Invoker) chain(ctx context.Context, a *Attached, paths []string) (ran 
 	var prev json.RawMessage
 	for i, path := range paths {
 		out, err := iv.run(ctx, iv.invocation("ADD", a.Attachment, i), path, prev, nil)
-		var idle *notRunError
 		switch {
-		case errors.As(err, &idle):
+		case errors.Is(err, ErrNotRun):
 			return i, err
 		case err != nil:
 			return i + 1, err

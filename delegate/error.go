@@ -18,6 +18,12 @@ var (
 	// see [Invoker.Self]: CNI code 7.
 	ErrSelf = errors.New("plugin would delegate to itself")
 
+	// ErrNotRun means that a plugin was not even started, so that there is
+	// nothing of it to undo. An Exec that knows this returns an error in which
+	// errors.Is finds ErrNotRun, and which holds nothing of what the plugin
+	// would have been given. It has no code of its own.
+	ErrNotRun = errors.New("plugin was not run")
+
 	// ErrResult means that a plugin exited successfully without printing one
 	// result that can be decoded: CNI code 6.
 	ErrResult = errors.New("cannot decode result")
@@ -133,3 +139,6 @@ type notRunError struct{ err error }
 
 func (e *notRunError) Error() string { return e.err.Error() }
 func (e *notRunError) Unwrap() error { return e.err }
+
+// Is makes a notRunError an [ErrNotRun], which its text need not say.
+func (e *notRunError) Is(target error) bool { return target == ErrNotRun }

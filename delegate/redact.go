@@ -21,8 +21,7 @@ const (
 // answered with a code chose its words, and only loses the configuration if it
 // repeats all of it; everything else loses each string of the configuration.
 func redact(err error, stdin []byte) error {
-	var idle *notRunError
-	if errors.As(err, &idle) {
+	if errors.Is(err, ErrNotRun) {
 		return err // these words are not a plugin's
 	}
 	var said *types.Error

@@ -240,3 +240,20 @@ func TestG6UndoIsShortenedByTheCallersEnd(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// A plugin that an Exec says it has not run is not asked to undo anything, with
+// whatever code that comes; those before it are. The Exec's words stay.
+func TestNotRunIsNotUndone(t *testing.T) {
+	t.Parallel()
+	x := fakes("a", "b", "c")
+	away := types.NewError(11, "b is away", "")
+	x.Plugins["b"] = failing("ADD", fmt.Errorf("%w: %w", delegate.ErrNotRun, away))
+	_, err := invoker(x).Add(t.Context(), attach(network(t, "1.1.0", "blue", "a", "b", "c")))
+	if d := cmp.Diff([]string{"ADD a eth0", "ADD b eth0", "DEL a eth0"}, x.Trace()); d != "" {
+		t.Errorf("calls (-want +got):\n%s", d)
+	}
+	var left *delegate.UndoError
+	if status.Code(err) != 11 || !errors.Is(err, away) || !errors.Is(err, delegate.ErrNotRun) || errors.As(err, &left) {
+		t.Errorf("err = %v", err)
+	}
+}
