@@ -2,7 +2,6 @@ package delegatetest
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,6 +17,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/types/create"
 	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/metacni/metacni/internal/skeleton"
 )
 
 // A Program is a plugin that can be run without a process.
@@ -51,18 +52,32 @@ func RunPlugin(ctx context.Context, p Program, exec invoke.Exec, c Call) (o Outc
 		}
 	}()
 	env := c.environ()
-	m := skeleton{
-		call: newCall(c.Plugin, c.Stdin, env), versions: p.Versions, stdout: &stdout,
-		commands: func() skel.CNIFuncs { return p.New(ctx, exec, env, &stdout) },
+	plugin := skeleton.Plugin{
+		Versions: p.Versions, Stdout: &stdout,
+		Commands: func() skel.CNIFuncs { return p.New(ctx, exec, env, &stdout) },
 	}
-	if m.versions == nil {
-		m.versions = version.All
+	if plugin.Versions == nil {
+		plugin.Versions = version.All
 	}
-	if err := m.run(); err != nil {
+	seen := newCall(c.Plugin, c.Stdin, env)
+	if err := skeleton.Run(plugin, skeleton.Call{
+		Command: seen.Command, ContainerID: seen.ContainerID, NetNS: seen.NetNS, IfName: seen.IfName, Args: seen.Args,
+		Path: seen.Path, NetNSOverride: override(env), Stdin: seen.Stdin,
+	}); err != nil {
 		o.Status = 1
-		report(&stdout, c.Stdin, err)
+		_, _ = stdout.Write(skeleton.ErrorObject(c.Stdin, skeleton.Error(err))) // an output does not fail
 	}
 	return o
+}
+
+// override is the value of CNI_NETNS_OVERRIDE in env.
+func override(env []string) (value string) {
+	for _, kv := range env {
+		if v, ok := strings.CutPrefix(kv, "CNI_NETNS_OVERRIDE="); ok {
+			value = v
+		}
+	}
+	return value
 }
 
 // environ is the environment that c stands for.
@@ -78,23 +93,6 @@ func (c Call) environ() []string {
 		}
 	}
 	return env
-}
-
-// report prints the error object.
-func report(w io.Writer, stdin []byte, err error) {
-	said := types.NewError(types.ErrInternal, err.Error(), "")
-	errors.As(err, &said)
-	var conf struct {
-		CNIVersion string `json:"cniVersion"`
-	}
-	_ = json.Unmarshal(stdin, &conf) // perhaps that is the error
-	data, err := json.Marshal(struct {
-		CNIVersion string `json:"cniVersion"`
-		*types.Error
-	}{cmp.Or(conf.CNIVersion, version.Current()), said})
-	if err == nil {
-		_, _ = w.Write(append(data, '\n')) // an output does not fail
-	}
 }
 
 // An Outcome is what a runtime sees of a plugin that has ended.

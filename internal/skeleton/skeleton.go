@@ -1,7 +1,13 @@
-package delegatetest
+// Package skeleton runs the callbacks of a CNI plugin's main as package skel
+// does in a process, without one: the variables of the environment, the
+// configuration and the versions are checked in the same order, with the same
+// errors. A test of package delegatetest compares the two.
+package skeleton
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -14,29 +20,64 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 )
 
-// A skeleton is what package skel makes of a process, without one. A test
-// compares the two.
-type skeleton struct {
-	call     Call
-	versions version.PluginInfo
-	stdout   io.Writer
-	commands func() skel.CNIFuncs
+// A Plugin is what a main passes to package skel.
+type Plugin struct {
+	Commands func() skel.CNIFuncs // called for a command that passed the checks
+	Versions version.PluginInfo
+	Stdout   io.Writer // for the answer to VERSION
 }
 
-// run fails with the [*types.Error] that skel would print.
-func (s *skeleton) run() error {
-	override := ""
-	for _, kv := range s.call.Env {
-		if v, ok := strings.CutPrefix(kv, "CNI_NETNS_OVERRIDE="); ok {
-			override = v
-		}
+// A Call is what a process is given: the variables of the specification, and
+// stdin.
+type Call struct {
+	Command, ContainerID, NetNS, IfName, Args, Path string
+	NetNSOverride                                   string
+	Stdin                                           []byte
+}
+
+// Run runs p for c. It fails with the callback's own error, or with the
+// [*types.Error] that skel would print in place of calling it.
+func Run(p Plugin, c Call) error {
+	s := &skeleton{Plugin: p, call: c}
+	return s.run()
+}
+
+// Error returns err as skel has it: the first [*types.Error] in it, or one of
+// code 999 with its text.
+func Error(err error) *types.Error {
+	said := types.NewError(types.ErrInternal, err.Error(), "")
+	errors.As(err, &said)
+	return said
+}
+
+// ErrorObject returns what a plugin that was given stdin prints when it fails
+// with err: the error object of the specification (section 5, "Error"), with
+// the cniVersion that skel leaves out, and a line feed.
+func ErrorObject(stdin []byte, err *types.Error) []byte {
+	var conf struct {
+		CNIVersion string `json:"cniVersion"`
 	}
+	_ = json.Unmarshal(stdin, &conf) // perhaps that is the error
+	data, _ := json.Marshal(struct {
+		CNIVersion string `json:"cniVersion"`
+		*types.Error
+	}{cmp.Or(conf.CNIVersion, version.Current()), err}) // strings and a number: it cannot fail
+	return append(data, '\n')
+}
+
+type skeleton struct {
+	Plugin
+	call Call
+}
+
+func (s *skeleton) run() error {
+	override := s.call.NetNSOverride
 	if err := s.checkVariables(); err != nil {
 		return err
 	}
 	command := s.call.Command
 	if command == "VERSION" {
-		if err := s.versions.Encode(s.stdout); err != nil {
+		if err := s.Versions.Encode(s.Stdout); err != nil {
 			return types.NewError(types.ErrIOFailure, err.Error(), "")
 		}
 		return nil
@@ -51,7 +92,7 @@ func (s *skeleton) run() error {
 	if err := s.checkVersion(since); err != nil {
 		return err
 	}
-	funcs := s.commands()
+	funcs := s.Commands()
 	callback := map[string]func(*skel.CmdArgs) error{
 		"ADD": funcs.Add, "DEL": funcs.Del, "CHECK": funcs.Check, "GC": funcs.GC, "STATUS": funcs.Status,
 	}[command]
@@ -142,11 +183,11 @@ func (s *skeleton) checkVersion(since string) error {
 			ok, err := version.GreaterThanOrEqualTo(supported, conf)
 			return ok && err == nil
 		}
-		if !slices.ContainsFunc(s.versions.SupportedVersions(), allows) {
+		if !slices.ContainsFunc(s.Versions.SupportedVersions(), allows) {
 			return types.NewError(types.ErrIncompatibleCNIVersion, "plugin version does not allow "+s.call.Command, "")
 		}
 	}
-	if err := new(version.Reconciler).Check(conf, s.versions); err != nil {
+	if err := new(version.Reconciler).Check(conf, s.Versions); err != nil {
 		return types.NewError(types.ErrIncompatibleCNIVersion, "incompatible CNI versions", err.Details())
 	}
 	return nil
