@@ -26,17 +26,18 @@ var rules = map[string][]string{
 
 	"delegate/thick/internal/queue": {"delegate/thick/wire", "internal/durable"},
 
-	"internal/durable": nil,
-	"internal/inroot":  nil,
-	"internal/api":     nil,
+	"internal/durable":  nil,
+	"internal/inroot":   nil,
+	"internal/skeleton": nil,
+	"internal/api":      nil,
 
 	"delegate":              {"netconf"},
-	"delegate/delegatetest": {"delegate", "netconf"},
+	"delegate/delegatetest": {"delegate", "netconf", "internal/skeleton"},
 	"delegate/lifecycle":    {"delegate", "scratch", "netconf", "internal/inroot"},
 	"delegate/thick":        {"status", "delegate/thick/wire", "delegate/thick/internal/queue"},
 	"delegate/thick/shim":   {"status", "delegate/thick/wire", "delegate/thick/internal/queue"},
 	"delegate/thick/wire":   nil,
-	"delegate/relay":        {"delegate", "netconf"},
+	"delegate/relay":        {"delegate", "netconf", "status", "delegate/thick/wire", "internal/skeleton"},
 	"netconf/autoconf":      {"netconf", "internal/durable"},
 
 	"examples/...": {"..."},
@@ -57,8 +58,8 @@ var bans = []struct {
 	{"log", "log/slog, through an injected logger", nil, true},
 	{"flag", "the command line belongs to main", []string{"examples/..."}, true},
 	{"github.com/containernetworking/cni/libcni", "the oracle of tests, no more", nil, false},
-	// delegatetest runs the callbacks of mains without a process.
-	{"github.com/containernetworking/cni/pkg/skel", "for mains", []string{"examples/...", "delegate/thick", "delegate/thick/shim", "delegate/delegatetest"}, false},
+	// delegatetest and relay run the callbacks of mains without a process.
+	{"github.com/containernetworking/cni/pkg/skel", "for mains", []string{"examples/...", "delegate/thick", "delegate/thick/shim", "delegate/relay", "delegate/delegatetest", "internal/skeleton"}, false},
 	{"k8s.io/...", "no Kubernetes", nil, false},
 	{"sigs.k8s.io/...", "no Kubernetes", nil, false},
 	{"github.com/containerd/...", "nested modules only", nil, false},
