@@ -1,0 +1,52 @@
+// Package relay runs CNI plugins that stay: a delegate is a process that
+// registers once and then serves its commands over a unix socket, where other
+// plugins are run anew for each. A [Relay] is the meta-plugin's end and hands
+// such calls on as an [invoke.Exec]; a [Delegate] is the other end, and makes a
+// resident of a plugin written for package skel.
+//
+// A call of a plugin's type that a delegate has registered never turns into
+// something else: while that delegate is not there, does not answer or is cut
+// off in the middle, it fails with CNI code 11, and so does the operation that
+// it is part of, until the delegate is back.
+//
+// # Delegates
+//
+// Delegates come by three ways: they connect to [Relay.Listener], they are
+// launched from [Relay.Dir], or they are part of the program, [Relay.Builtin].
+// All are treated alike. Each has an index of two digits and a name, and the
+// types of the plugins it serves: of each of these there is one at a time, and
+// whoever comes second is refused. Their order is that of index and name.
+//
+// A delegate that has just registered is told what is attached before it serves
+// anything, so that nothing falls in between; see [Relay.Begin].
+//
+// # Messages
+//
+// The delegate writes one line of JSON, and is answered with one:
+//
+//	{"version":1,"index":"10","name":"static","types":["static"]}
+//	{"version":1,"callTimeoutMs":30000,"requests":true}
+//
+// or, when it is refused and the connection is closed:
+//
+//	{"version":1,"error":"type \"static\" is 05-other's, and 10-static claims it"}
+//
+// Then the roles turn: on the same connection the delegate is an HTTP/2 server
+// without TLS, and the relay its client. Unknown keys are ignored.
+//
+//	POST /cni          a command: the [wire.Request] of a thick plugin's shim,
+//	                   with the header CNI-Plugin that names the type. 200 and
+//	                   what the plugin printed, or 500 and its error object.
+//	POST /ping         nothing, and 200: the first call.
+//	POST /synchronize  {"known":[...]}: what is attached. 200, or an error object.
+//	POST /requests     lines of JSON in both directions, as long as the delegate
+//	                   is connected: {"id":1,"updates":[...]} from it, and
+//	                   {"id":1,"failed":[...]} to it.
+//
+// When a call's context ends its stream is reset, which ends the context of the
+// delegate's handler; the connection stays.
+//
+// [invoke.Exec]: https://pkg.go.dev/github.com/containernetworking/cni/pkg/invoke#Exec
+//
+// [wire.Request]: https://pkg.go.dev/github.com/metacni/metacni/delegate/thick/wire#Request
+package relay

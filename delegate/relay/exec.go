@@ -1,0 +1,158 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/thick/wire"
+)
+
+const (
+	// scheme makes a type a path that is no file's: none has a zero byte.
+	scheme = "\x00relay/"
+
+	// maxLate is after how many timeouts in a row a delegate is closed.
+	maxLate = 3
+)
+
+// Exec returns an Exec that hands calls of the types that delegates serve to
+// these, and all others to base; nil is the zero [delegate.Process].
+//
+// A call returns what the plugin printed, byte for byte, or its
+// [*types.Error], or an [*Error]. When its context ends the handler's context
+// does too, the connection stays, and what the delegate does about it is not
+// waited for: a [Delegate] has the DEL of the same container wait for it. A
+// delegate that was not there, or could not be asked, has done nothing: then
+// there is a [delegate.ErrNotRun] in the error. Of the environment the
+// delegate receives the variables of the specification and of a trace.
+func (r *Relay) Exec(base invoke.Exec) invoke.Exec {
+	if base == nil {
+		base = &delegate.Process{}
+	}
+	return &executor{r, base}
+}
+
+type executor struct {
+	relay *Relay
+	base  invoke.Exec
+}
+
+// FindInPath returns a path that no file has for a type that is a delegate's,
+// and asks the Exec below for any other.
+func (x *executor) FindInPath(plugin string, paths []string) (string, error) {
+	if x.relay.owns(plugin) {
+		return scheme + plugin, nil
+	}
+	return x.base.FindInPath(plugin, paths)
+}
+
+// ExecPlugin calls the delegate for what FindInPath has returned for its type.
+func (x *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	if plugin, ok := strings.CutPrefix(path, scheme); ok {
+		return x.relay.call(ctx, plugin, stdin, environ)
+	}
+	return x.base.ExecPlugin(ctx, path, stdin, environ)
+}
+
+// Decode decodes the answer to VERSION.
+func (x *executor) Decode(data []byte) (version.PluginInfo, error) { return x.base.Decode(data) }
+
+// errLate is why the context of a call ends that takes too long.
+var errLate = errors.New("too late")
+
+// call has the delegate of a type do one command.
+func (r *Relay) call(ctx context.Context, plugin string, stdin []byte, environ []string) ([]byte, error) {
+	m := message(stdin, environ)
+	failed := &Error{Op: m.Env["CNI_COMMAND"], Which: plugin}
+	e := r.serving(plugin)
+	if e == nil {
+		failed.Err = notRun(ErrGone)
+		return nil, failed
+	}
+	failed.Which = e.String()
+	ctx, cancel := context.WithTimeoutCause(ctx, r.callTimeout(), errLate)
+	defer cancel()
+	if end, ok := ctx.Deadline(); ok {
+		// A little later than here: it is to hear from us that the time is up,
+		// and not to answer that it is.
+		m.DeadlineMs = max(0, time.Until(end).Milliseconds()) + 100
+	}
+	out, err := e.call(ctx, plugin, m, r.maxStdout())
+	var said *types.Error
+	switch late := errors.Is(context.Cause(ctx), errLate); {
+	case err == nil || errors.As(err, &said):
+		e.late.Store(0)
+		return out, err
+	case late:
+		err = r.tooLate(e, err)
+	case ctx.Err() != nil && !errors.Is(err, ctx.Err()):
+		err = fmt.Errorf("%w: %w", err, ended(ctx))
+	}
+	failed.Err = err
+	return nil, failed
+}
+
+// tooLate is what becomes of a call that e has not answered in time, and of e
+// when that has happened too often.
+func (r *Relay) tooLate(e *entry, err error) error {
+	unasked := errors.Is(err, delegate.ErrNotRun)
+	err = fmt.Errorf("%w (%v): %w", ErrTimeout, r.callTimeout(), context.DeadlineExceeded)
+	if unasked {
+		return notRun(err)
+	}
+	if e.late.Add(1) >= maxLate {
+		r.leave(e, fmt.Errorf("%w, %d times in a row", ErrTimeout, maxLate))
+	}
+	return err
+}
+
+// call waits until e serves, and has it do m.
+func (e *entry) call(ctx context.Context, plugin string, m *wire.Request, limit int) ([]byte, error) {
+	if err := e.wait(ctx); err != nil {
+		return nil, notRun(err)
+	}
+	release, err := e.link.slot(ctx)
+	if err != nil {
+		return nil, notRun(err)
+	}
+	defer release()
+	return e.link.call(ctx, plugin, m, limit)
+}
+
+// wait waits until e serves. What had begun before e came does not wait: e
+// waits for it.
+func (e *entry) wait(ctx context.Context) error {
+	if !isClosed(e.ready) && e.before[operationOf(ctx)] {
+		return fmt.Errorf("%w yet: it waits for this operation to learn what is attached", ErrGone)
+	}
+	select {
+	case <-e.ready:
+	case <-e.gone:
+	case <-ctx.Done():
+		return ended(ctx)
+	}
+	if isClosed(e.gone) {
+		return ErrGone
+	}
+	return nil
+}
+
+// message makes a message of what a process would be given.
+func message(stdin []byte, environ []string) *wire.Request {
+	m := &wire.Request{Env: make(map[string]string), Config: stdin, APIVersion: wire.Version}
+	for _, kv := range environ {
+		k, v, _ := strings.Cut(kv, "=")
+		if strings.HasPrefix(k, "CNI_") || k == wire.TraceEnv[0] || k == wire.TraceEnv[1] || k == wire.TraceEnv[2] {
+			m.Env[k] = v
+		}
+	}
+	return m
+}

@@ -1,0 +1,92 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// maxRelaunch is the longest pause before a delegate is launched again.
+const maxRelaunch = time.Minute
+
+// A file is an executable of Dir that is a delegate.
+type file struct {
+	path string
+	info Info // index and name
+}
+
+// named returns the index and the name in the name of a file.
+func named(base string) (Info, error) {
+	if len(base) > 3 && base[2] == '-' {
+		if i := (Info{Index: base[:2], Name: base[3:]}); isIndex(i.Index) && isName(i.Name) {
+			return i, nil
+		}
+	}
+	return Info{}, fmt.Errorf("%w: its name is not two digits, a dash and a name of letters, digits and _ . + -", ErrSkipped)
+}
+
+// skip notes and tells that a file of Dir is not launched.
+func (r *Relay) skip(ctx context.Context, base string, info Info, err error) {
+	path := filepath.Join(r.Dir, base)
+	s := Status{
+		Info: info, State: Skipped, Source: Launched, Path: path, UID: -1, Since: time.Now(),
+		Err: &Error{Op: "launch", Which: fmt.Sprintf("%.100q", base), Err: err},
+	}
+	r.note(s)
+	r.observe(ctx, s)
+}
+
+// supervise runs a delegate, and runs it again when it has ended. settled is
+// called once, with what became of it the first time.
+func (r *Relay) supervise(run func(settled func(error)) error, settled func(error)) {
+	first := orDefault(r.Relaunch, time.Second)
+	once := sync.Once{}
+	for wait := first; ; wait = min(2*wait, maxRelaunch) {
+		_ = run(func(err error) { // it has been told and noted
+			if err == nil {
+				wait = first
+			}
+			once.Do(func() { settled(err) })
+		})
+		if first < 0 || !pause(r.stopping, wait) {
+			return
+		}
+	}
+}
+
+// launch launches a delegate and returns when its process has ended. Why it did
+// not serve is noted.
+func (r *Relay) launch(ctx context.Context, f file, settled func(error)) error {
+	tell := settled
+	settled = func(err error) {
+		if err != nil {
+			r.note(Status{Info: f.info, State: Refused, Source: Launched, Path: f.path, UID: -1, Since: time.Now(), Err: err})
+		}
+		tell(err)
+	}
+	p, conn, err := r.start(f)
+	if err == nil {
+		if err = r.expect(conn, 0); err != nil {
+			_ = conn.Close()
+			p.end()
+		}
+	}
+	if err != nil {
+		err = &Error{Op: "launch", Which: f.info.String(), Err: err}
+		if !errors.Is(err, ErrStopped) {
+			r.observe(ctx, Status{Info: f.info, State: Refused, Source: Launched, Path: f.path, UID: -1, Since: time.Now(), Err: err})
+		}
+		settled(err)
+		return err
+	}
+	r.tasks.Go(func() {
+		<-p.exited
+		_ = conn.Close() // children of its own may hold the other end
+	})
+	return r.attend(ctx, candidate{
+		conn: conn, source: Launched, want: &f.info, path: f.path, uid: p.uid, pid: p.pid, settled: settled, bury: p.end,
+	})
+}

@@ -1,0 +1,31 @@
+package relay
+
+import (
+	"net"
+	"syscall"
+)
+
+// peer returns the user of the process that made the connection c, as it was
+// when it connected. It is not ok for anything but a connection of a unix
+// socket, and when the system does not say.
+func peer(c net.Conn) (uid int, ok bool) {
+	u, isUnix := c.(*net.UnixConn)
+	if !isUnix {
+		return -1, false
+	}
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return -1, false
+	}
+	var cred *syscall.Ucred
+	cerr := raw.Control(func(fd uintptr) {
+		cred, err = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+	})
+	if cerr != nil || err != nil || cred.Uid == noUID {
+		return -1, false
+	}
+	return int(cred.Uid), true
+}
+
+// noUID is what the kernel says of a socket that has no peer: (uid_t)-1.
+const noUID = 1<<32 - 1

@@ -1,0 +1,263 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/metacni/metacni/delegate"
+)
+
+// A Relay hands calls of plugins on to delegates. Its fields must not change
+// once it is started. Its methods may be called by any number of goroutines;
+// it is started once and stopped once. No lock is held while a delegate, or a
+// function here, is called. Before Start, and without delegates, the Exec of a
+// Relay does what the Exec below does.
+type Relay struct {
+	// Listener takes the connections of delegates; the relay closes it. It is
+	// one of a unix socket: the peer's user is asked for. Nil takes none.
+	Listener net.Listener
+
+	// AllowUIDs lists the users whose processes may register. Nil is root and
+	// the user of this process.
+	AllowUIDs []uint32
+
+	// MaxPending bounds how many connections may be registering at once;
+	// further ones are refused. Zero is 32.
+	MaxPending int
+
+	// Dir is a directory of executables that are launched as delegates: each
+	// is called by its index and name, "10-static". Links are followed. Files
+	// that are called otherwise, are not regular, not executable, not root's
+	// or this process's user's, or writable by others are skipped, see
+	// [Relay.Plugins]; a Dir that others may write to is an error. A Dir that
+	// is not there, and an empty one, launch nothing.
+	Dir string
+
+	// Builtin lists delegates that are part of this program.
+	Builtin []*Delegate
+
+	// Reserve lists types that only delegates serve, also before the first
+	// has come: until then calls of them fail as those of one that has gone.
+	Reserve []string
+
+	// Orphan is how long the types of a delegate that has gone are kept for
+	// it. After that they are like any other type again and the Exec below is
+	// asked for them. Where that finds no plugin, a DEL fails with
+	// [delegate.ErrPluginNotFound]: what was recorded of the attachment stays,
+	// and it is for the operation's owner to say how often that is tried, see
+	// lifecycle.Manager.SkipMissing. Zero keeps them until the delegate is
+	// back; less than zero keeps nothing.
+	Orphan time.Duration
+
+	// Attachments, when not nil, lists what is attached, for a delegate that
+	// has just registered. It must not call Begin. Those without a result are
+	// not known to have been added.
+	Attachments func(ctx context.Context) ([]delegate.Attached, error)
+
+	// Update, when not nil, does what a delegate asks for. It is called by
+	// several goroutines, up to 16 for a delegate, and its context ends when
+	// that has gone. Without it delegates cannot ask for anything.
+	Update func(ctx context.Context, from Info, u Update) error
+
+	// RegisterTimeout bounds each step of a registration: the hello, listing
+	// the attachments, and the delegate's answer to these. Zero is 5 seconds.
+	RegisterTimeout time.Duration
+
+	// CallTimeout bounds each call. It should be less than the deadline of the
+	// operations that calls are part of: a delegate that lets it pass three
+	// times in a row is closed. Zero is 30 seconds.
+	CallTimeout time.Duration
+
+	// PingInterval is after how long a silence a delegate must show that it is
+	// there, within as long again. Zero is 15 seconds.
+	PingInterval time.Duration
+
+	// MaxStdout is the most a plugin may print, in bytes. Zero means
+	// [delegate.DefaultMaxStdout].
+	MaxStdout int
+
+	// Grace is how long a launched delegate has between SIGTERM and SIGKILL.
+	// Zero is 2 seconds.
+	Grace time.Duration
+
+	// Relaunch is how long after its end a delegate of Dir or Builtin is run
+	// again, doubled up to a minute as long as it does not register. Zero is 1
+	// second; less than zero is never.
+	Relaunch time.Duration
+
+	// Stderr receives what launched delegates write to stdout and stderr.
+	// Nil discards it. It must be safe for concurrent use if there are
+	// several.
+	Stderr io.Writer
+
+	// Logger receives a debug record for each change of a delegate. Nil
+	// discards them.
+	Logger *slog.Logger
+
+	// Observer, when not nil, is called at each change of a delegate, with
+	// what it is then: in order for one delegate, at once for several. It must
+	// not call Stop.
+	Observer func(Status)
+
+	table
+	tasks    sync.WaitGroup
+	end      context.CancelFunc // of everything, once started
+	stopping chan struct{}      // closed when nothing new may begin
+	hurry    chan struct{}      // closed when there is no time for grace
+}
+
+// Start launches the delegates of Dir, registers those of Builtin, begins to
+// listen, and returns when each of the former two is registered or has failed
+// to be, in any order.
+//
+// It fails when Dir cannot be used, when a delegate of Builtin is refused, when
+// ctx ends, and when the relay has been started before; nothing is left running
+// then. A launched delegate that fails, or is refused, is no error of Start: see
+// [Relay.Plugins]. What runs is not ended by ctx, but by Stop.
+func (r *Relay) Start(ctx context.Context) error {
+	if err := r.open(); err != nil {
+		return err
+	}
+	all, end := context.WithCancel(context.WithoutCancel(ctx))
+	r.end, r.stopping, r.hurry = end, make(chan struct{}), make(chan struct{})
+	r.setState(running)
+	files, err := r.scan(all)
+	if err != nil {
+		return errors.Join(err, r.Stop(ctx))
+	}
+	var settled sync.WaitGroup
+	builtin := make(chan error, len(r.Builtin))
+	for _, d := range r.Builtin {
+		settled.Add(1)
+		r.tasks.Go(func() {
+			r.supervise(func(settled func(error)) error { return r.buildIn(all, d, settled) }, func(err error) {
+				builtin <- err
+				settled.Done()
+			})
+		})
+	}
+	for _, f := range files {
+		settled.Add(1)
+		r.tasks.Go(func() {
+			r.supervise(func(settled func(error)) error { return r.launch(all, f, settled) }, func(error) { settled.Done() })
+		})
+	}
+	if r.Listener != nil {
+		r.tasks.Go(func() { r.accept(all) })
+	}
+	done := make(chan struct{})
+	r.tasks.Go(func() {
+		settled.Wait()
+		close(done)
+	})
+	select {
+	case <-done:
+	case <-ctx.Done():
+		return errors.Join(&Error{Op: "launch", Which: r.Dir, Err: ended(ctx)}, r.Stop(ctx))
+	}
+	for range r.Builtin {
+		err = errors.Join(err, <-builtin)
+	}
+	if err != nil {
+		return errors.Join(err, r.Stop(ctx))
+	}
+	return nil
+}
+
+// Stop refuses new delegates, waits for the operations that have begun, and then
+// ends the delegates one after the other, last first, those that connected by
+// themselves too: their connections are closed, and what was launched gets
+// SIGTERM and, after Grace, SIGKILL. When ctx ends neither operations nor grace
+// are waited for. Stop returns when everything has ended, functions of this
+// relay that are running included. Calls fail with [ErrGone] then, whatever
+// Orphan says.
+//
+// It returns nil unless the relay has not been started or is stopped already.
+func (r *Relay) Stop(ctx context.Context) error {
+	ops, pending, err := r.close()
+	if err != nil {
+		return err
+	}
+	close(r.stopping)
+	if r.Listener != nil {
+		_ = r.Listener.Close()
+	}
+	for _, c := range pending {
+		_ = c.Close()
+	}
+	unhurry := context.AfterFunc(ctx, func() { close(r.hurry) })
+	defer unhurry()
+	for _, o := range ops {
+		select {
+		case <-o.done:
+		case <-ctx.Done():
+		}
+	}
+	for _, e := range slices.Backward(r.entries()) {
+		r.leave(e, ErrStopped)
+		<-e.ended
+	}
+	r.end()
+	r.tasks.Wait()
+	return nil
+}
+
+// An operation is what Begin begins.
+type operation struct{ done chan struct{} }
+
+type operationKey struct{}
+
+// Begin tells the relay of an operation on attachments: whoever adds, removes or
+// checks one calls Begin first, uses the context it returns, and calls end when
+// all is done, what it records included. It never waits.
+//
+// A delegate that registers is told what is attached when the operations that
+// have begun before have ended; so none of them has to be told to it while it
+// learns of the state they are changing. Operations that begin later wait for
+// that when they call the delegate, and no others do. One that has begun
+// before, and calls it nonetheless, fails with code 11.
+func (r *Relay) Begin(ctx context.Context) (operating context.Context, end func()) {
+	o := &operation{done: make(chan struct{})}
+	r.begin(o)
+	return context.WithValue(ctx, operationKey{}, o), sync.OnceFunc(func() {
+		r.finish(o)
+		close(o.done)
+	})
+}
+
+func operationOf(ctx context.Context) *operation {
+	o, _ := ctx.Value(operationKey{}).(*operation)
+	return o
+}
+
+// observe tells the observer and the logger what has become of a delegate.
+func (r *Relay) observe(ctx context.Context, s Status) {
+	if r.Logger != nil {
+		r.Logger.LogAttrs(ctx, slog.LevelDebug, "delegate", slog.String("which", s.which()), slog.String("state", string(s.State)),
+			slog.String("source", string(s.Source)), slog.Int("uid", s.UID), slog.Int("pid", s.PID), slog.Any("err", s.Err))
+	}
+	if r.Observer != nil {
+		r.Observer(s)
+	}
+}
+
+func (r *Relay) maxPending() int                { return orDefault(r.MaxPending, 32) }
+func (r *Relay) registerTimeout() time.Duration { return orDefault(r.RegisterTimeout, 5*time.Second) }
+func (r *Relay) callTimeout() time.Duration     { return orDefault(r.CallTimeout, 30*time.Second) }
+func (r *Relay) pingInterval() time.Duration    { return orDefault(r.PingInterval, 15*time.Second) }
+func (r *Relay) maxStdout() int                 { return orDefault(r.MaxStdout, delegate.DefaultMaxStdout) }
+func (r *Relay) grace() time.Duration           { return orDefault(r.Grace, 2*time.Second) }
+
+func orDefault[T comparable](v, def T) T {
+	var zero T
+	if v == zero {
+		return def
+	}
+	return v
+}

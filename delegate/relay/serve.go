@@ -1,0 +1,262 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/metacni/metacni/netconf"
+)
+
+// A Delegate is a plugin that stays. Its fields must not change once it is in
+// use; it is then safe for concurrent use. It serves one relay at a time.
+type Delegate struct {
+	Index string   // two digits; its place among delegates
+	Name  string   // letters, digits and _ . + -
+	Types []string // of the plugins that it serves
+
+	// Network, when not zero, is a network that every container is to be
+	// attached to. See [Relay.Networks].
+	Network netconf.Network
+
+	// Funcs makes the commands, for each call anew: those that a main would
+	// pass to package skel, which print their result to stdout and end with
+	// ctx. What skel does around them is done here. What they find in the
+	// process's environment is not the call's: see [CallOf]. They are called
+	// by any number of goroutines at once, but by one at a time for a
+	// container, whichever connection they came by.
+	Funcs func(ctx context.Context, stdout io.Writer) skel.CNIFuncs
+
+	// Versions are those that the plugin supports. Nil means version.All.
+	Versions version.PluginInfo
+
+	// Synchronize, when not nil, is told all that is attached by the
+	// delegate's types each time it has registered, before the first call.
+	// When it fails the delegate is refused.
+	Synchronize func(ctx context.Context, known []Known) error
+
+	// DrainTimeout is how long calls may go on once the context of Serve has
+	// ended; then theirs end too. Zero is 5 seconds.
+	DrainTimeout time.Duration
+
+	// MaxPause is the longest that Run waits before it connects again. Zero
+	// is 10 seconds.
+	MaxPause time.Duration
+
+	// Logger receives what nobody else is told: panics, and why Run has to
+	// connect again. Nil discards it.
+	Logger *slog.Logger
+
+	turns   turns
+	mu      sync.Mutex // protects session
+	session *session   // what is served; nil when there is none
+}
+
+// Serve registers d over conn and serves calls until the connection is lost or
+// ctx ends, when calls that are running are waited for. It closes conn.
+//
+// It returns nil when ctx has ended; an [*Error] in which errors.Is finds
+// [ErrRefused] when the relay does not want d, with its reason; and one with
+// [ErrLost] in it when the connection is lost.
+func (d *Delegate) Serve(ctx context.Context, conn net.Conn) error {
+	defer func() { _ = conn.Close() }()
+	s := &session{
+		delegate: d, gone: make(chan struct{}), closing: make(chan struct{}), out: make(chan []byte),
+		waiting: make(map[uint64]chan []failure),
+	}
+	w, err := d.register(ctx, conn)
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err != nil {
+		return &Error{Op: "serve", Which: d.info().String(), Err: err}
+	}
+	s.requests = w.Requests
+	all, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	srv := &http.Server{
+		Handler: s, Protocols: new(http.Protocols),
+		HTTP2:       &http.HTTP2Config{MaxConcurrentStreams: 2 * maxCalls, WriteByteTimeout: writeTimeout},
+		BaseContext: func(net.Listener) context.Context { return all },
+		ErrorLog:    slog.NewLogLogger(d.logger().Handler(), slog.LevelDebug),
+	}
+	srv.Protocols.SetUnencryptedHTTP2(true)
+	l := &single{conn: &watched{Conn: conn, lost: func(error) { close(s.gone) }}, closed: make(chan struct{})}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = srv.Serve(l) // it ends with l
+	}()
+	d.enter(s)
+	defer d.leave(s)
+	select {
+	case <-s.gone:
+	case <-ctx.Done():
+		close(s.closing)
+		drain, cancel := context.WithTimeout(all, d.drainTimeout())
+		_ = srv.Shutdown(drain) // what is left then is closed
+		cancel()
+	}
+	_ = srv.Close()
+	_ = l.conn.Close()
+	<-served
+	if ctx.Err() != nil {
+		return nil
+	}
+	return &Error{Op: "serve", Which: d.info().String(), Err: ErrLost}
+}
+
+// register says who d is and hears whether it is wanted.
+func (d *Delegate) register(ctx context.Context, conn net.Conn) (w welcome, err error) {
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	info := d.info()
+	if d.Funcs == nil {
+		return w, refused("%s has no commands", info)
+	}
+	if err := info.check(); err != nil {
+		return w, err
+	}
+	h, err := info.hello()
+	if err != nil {
+		return w, err
+	}
+	writeErr := writeLine(conn, h) // one that was refused at once is told why nonetheless
+	w, err = readWelcome(conn)
+	switch {
+	case err != nil:
+		return w, fmt.Errorf("%w: %w", ErrLost, errors.Join(writeErr, err))
+	case w.Error != "":
+		return w, refused("%s", strings.TrimPrefix(w.Error, ErrRefused.Error()+": "))
+	case w.Version != protocol:
+		return w, refused("the relay speaks version %d of the messages, and this %d", w.Version, protocol)
+	}
+	return w, nil
+}
+
+// Run connects to the relay's socket and serves, and connects again when the
+// connection is lost or d is refused, after a pause that grows from a tenth of
+// a second to MaxPause. It returns when ctx ends, and then nil.
+func (d *Delegate) Run(ctx context.Context, socket string) error {
+	first := min(100*time.Millisecond, d.maxPause())
+	wait := first
+	for ctx.Err() == nil {
+		err := d.connect(ctx, socket)
+		if ctx.Err() != nil {
+			break
+		}
+		if errors.Is(err, errServed) {
+			wait = first
+		}
+		d.logger().LogAttrs(ctx, slog.LevelDebug, "connecting again", slog.Duration("in", wait), slog.Any("err", err))
+		if !pause(ctx.Done(), wait) {
+			break
+		}
+		wait = min(2*wait, d.maxPause())
+	}
+	return nil
+}
+
+// errServed says of the error of connect that d had been welcome.
+var errServed = errors.New("served")
+
+func (d *Delegate) connect(ctx context.Context, socket string) error {
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return err
+	}
+	err = d.Serve(ctx, conn)
+	if errors.Is(err, ErrLost) {
+		err = fmt.Errorf("%w: %w", errServed, err)
+	}
+	return err
+}
+
+// Inherited returns the connection that a process has been launched with, and
+// the index and the name it was launched by, which its Delegate must have. It
+// finds them in the process's environment: CNI_RELAY_INDEX, CNI_RELAY_NAME, and
+// the descriptor's number in CNI_RELAY_SOCKET. Where that is not set the
+// connection is nil. It is to be called once.
+func Inherited(environ []string) (conn net.Conn, index, name string, err error) {
+	env := make(map[string]string)
+	for _, kv := range environ {
+		if k, v, _ := strings.Cut(kv, "="); strings.HasPrefix(k, "CNI_RELAY_") {
+			env[k] = v
+		}
+	}
+	socket, ok := env["CNI_RELAY_SOCKET"]
+	if !ok {
+		return nil, "", "", nil
+	}
+	fd, err := strconv.Atoi(socket)
+	if err != nil || fd < 3 {
+		return nil, "", "", &Error{Op: "serve", Which: "CNI_RELAY_SOCKET", Err: fmt.Errorf("%.40q is not the number of a descriptor", socket)}
+	}
+	f := os.NewFile(uintptr(fd), "relay")
+	if f == nil {
+		return nil, "", "", &Error{Op: "serve", Which: "CNI_RELAY_SOCKET", Err: os.ErrInvalid}
+	}
+	defer func() { _ = f.Close() }() // what is returned is another descriptor, which no child inherits
+	conn, err = net.FileConn(f)
+	if err != nil {
+		return nil, "", "", &Error{Op: "serve", Which: "CNI_RELAY_SOCKET", Err: err}
+	}
+	return conn, env["CNI_RELAY_INDEX"], env["CNI_RELAY_NAME"], nil
+}
+
+func (d *Delegate) info() Info {
+	return Info{Index: d.Index, Name: d.Name, Types: d.Types, Network: d.Network}
+}
+
+func (d *Delegate) versions() version.PluginInfo {
+	if d.Versions != nil {
+		return d.Versions
+	}
+	return version.All
+}
+
+func (d *Delegate) logger() *slog.Logger {
+	if d.Logger != nil {
+		return d.Logger
+	}
+	return slog.New(slog.DiscardHandler)
+}
+
+func (d *Delegate) drainTimeout() time.Duration { return orDefault(d.DrainTimeout, 5*time.Second) }
+func (d *Delegate) maxPause() time.Duration     { return orDefault(d.MaxPause, 10*time.Second) }
+
+// A single is a listener of one connection.
+type single struct {
+	conn   net.Conn
+	once   sync.Once // of Accept
+	closed chan struct{}
+	close  sync.Once
+}
+
+func (l *single) Accept() (conn net.Conn, err error) {
+	l.once.Do(func() { conn = l.conn })
+	if conn != nil {
+		return conn, nil
+	}
+	<-l.closed
+	return nil, net.ErrClosed
+}
+
+func (l *single) Close() error {
+	l.close.Do(func() { close(l.closed) })
+	return nil
+}
+
+func (l *single) Addr() net.Addr { return l.conn.LocalAddr() }

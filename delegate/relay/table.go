@@ -1,0 +1,313 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/metacni/metacni/netconf"
+)
+
+// phase is what a relay is in.
+type phase int
+
+const (
+	idle phase = iota
+	running
+	stopped
+)
+
+// A table is what a relay knows of its delegates. Everything in it is done at
+// once: nothing waits, and nobody is called, with its lock held.
+type table struct {
+	mu      sync.Mutex // protects what follows
+	phase   phase
+	live    []*entry          // in order
+	away    []away            // in order
+	broken  map[string]Status // files that are no delegates, by path
+	pending map[net.Conn]bool
+	ops     map[*operation]bool
+}
+
+// An entry is a delegate from the moment it has claimed its types.
+type entry struct {
+	Info
+	source   Source
+	path     string
+	uid, pid int
+	since    time.Time
+	link     *link
+	cancel   context.CancelFunc
+	before   map[*operation]bool // what had begun when it came; never written again
+	ready    chan struct{}       // closed when it serves
+	gone     chan struct{}       // closed when it has left, for why
+	why      error
+	ended    chan struct{} // closed when nothing of it is left
+	late     atomic.Int32  // timeouts in a row
+}
+
+// away is a delegate that has left.
+type away struct {
+	Info
+	source Source
+	path   string
+	since  time.Time
+	why    error
+}
+
+// open makes an idle relay one that starts.
+func (t *table) open() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.phase != idle {
+		return &Error{Op: "launch", Which: "all", Err: fmt.Errorf("%w: it starts once", ErrStopped)}
+	}
+	t.phase = stopped // until it is known to run
+	return nil
+}
+
+func (t *table) setState(p phase) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.phase = p
+}
+
+// close makes a running relay a stopped one, in which nothing is claimed, and
+// returns what is to be waited for.
+func (t *table) close() (ops []*operation, pending []net.Conn, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.phase != running {
+		return nil, nil, &Error{Op: "stop", Which: "all", Err: fmt.Errorf("%w, or was never started", ErrStopped)}
+	}
+	t.phase = stopped
+	return slices.Collect(maps.Keys(t.ops)), slices.Collect(maps.Keys(t.pending)), nil
+}
+
+func (t *table) begin(o *operation) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ops == nil {
+		t.ops = make(map[*operation]bool)
+	}
+	t.ops[o] = true
+}
+
+func (t *table) finish(o *operation) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.ops, o)
+}
+
+// expect notes that conn is registering, one of limit at most.
+func (t *table) expect(conn net.Conn, limit int) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.phase != running {
+		return ErrStopped
+	}
+	if limit > 0 && len(t.pending) >= limit {
+		return refused("%d delegates are registering already", len(t.pending))
+	}
+	if t.pending == nil {
+		t.pending = make(map[net.Conn]bool)
+	}
+	t.pending[conn] = true
+	return nil
+}
+
+func (t *table) settle(conn net.Conn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.pending, conn)
+}
+
+// claim enters e, unless somebody has what it wants.
+func (t *table) claim(e *entry) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.phase != running {
+		return ErrStopped
+	}
+	for _, other := range t.live {
+		if other.String() == e.String() {
+			return refused("there is a delegate %s already", e)
+		}
+		for _, typ := range e.Types {
+			if slices.Contains(other.Types, typ) {
+				return refused("type %q is %s's, and %s claims it", typ, other, e)
+			}
+		}
+		if !e.Network.IsZero() && other.Network.Name() == e.Network.Name() {
+			return refused("network %q is %s's, and %s brings another", e.Network.Name(), other, e)
+		}
+	}
+	e.before = maps.Clone(t.ops)
+	at, _ := slices.BinarySearchFunc(t.live, e, func(a, b *entry) int { return a.Info.before(b.Info) })
+	t.live = slices.Insert(t.live, at, e)
+	return nil
+}
+
+// serve makes e one that serves, in place of those that have left. It reports
+// whether e is still there.
+func (t *table) serve(e *entry) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !slices.Contains(t.live, e) {
+		return false
+	}
+	for i := range t.away {
+		a := &t.away[i]
+		a.Types = slices.DeleteFunc(slices.Clone(a.Types), func(typ string) bool { return slices.Contains(e.Types, typ) })
+		if a.String() == e.String() || a.Network.Name() == e.Network.Name() {
+			a.Network = netconf.Network{}
+		}
+	}
+	t.away = slices.DeleteFunc(t.away, func(a away) bool {
+		return a.String() == e.String() || len(a.Types) == 0 && a.Network.IsZero()
+	})
+	delete(t.broken, e.path)
+	close(e.ready)
+	return true
+}
+
+// leave makes e one that has left for why. Only the first why counts.
+func (r *Relay) leave(e *entry, why error) {
+	t := &r.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	at := slices.Index(t.live, e)
+	if at < 0 {
+		return
+	}
+	t.live = slices.Delete(t.live, at, at+1)
+	e.why = why
+	close(e.gone)
+	e.cancel()
+	if !isClosed(e.ready) {
+		return // it has served nothing: what it would have replaced is still there
+	}
+	a := away{Info: e.Info, source: e.source, path: e.path, since: time.Now(), why: why}
+	at, _ = slices.BinarySearchFunc(t.away, a, func(a, b away) int { return a.Info.before(b.Info) })
+	t.away = slices.Insert(t.away, at, a)
+}
+
+// serving returns the delegate that serves, or will serve, a type, or nil.
+func (t *table) serving(typ string) *entry {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, e := range t.live {
+		if slices.Contains(e.Types, typ) {
+			return e
+		}
+	}
+	return nil
+}
+
+// owns reports whether calls of a type are for delegates, be they there or not.
+func (r *Relay) owns(typ string) bool {
+	if r.serving(typ) != nil || slices.Contains(r.Reserve, typ) {
+		return true
+	}
+	return slices.ContainsFunc(r.kept(), func(a away) bool { return slices.Contains(a.Types, typ) })
+}
+
+// kept returns the delegates that have left and whose types are kept for them.
+func (r *Relay) kept() []away {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.Orphan == 0 || r.phase == stopped {
+		return slices.Clone(r.away)
+	}
+	now := time.Now()
+	return slices.DeleteFunc(slices.Clone(r.away), func(a away) bool { return now.Sub(a.since) >= r.Orphan })
+}
+
+// entries returns the delegates that are there, in order.
+func (t *table) entries() []*entry {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.live)
+}
+
+// note keeps what is wrong with the file at s.Path.
+func (t *table) note(s Status) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.broken == nil {
+		t.broken = make(map[string]Status)
+	}
+	t.broken[s.Path] = s
+}
+
+// Networks returns the networks that delegates have brought, in the order of
+// the delegates: what to attach every container to, beside what its own
+// configuration says. An ADD in this order is undone, and removed, in reverse.
+// The network of a delegate that has gone is among them as long as its types
+// are kept: an ADD fails then, and does not leave it out.
+func (r *Relay) Networks() []netconf.Network {
+	var from []Info
+	for _, a := range r.kept() {
+		from = append(from, a.Info)
+	}
+	for _, e := range r.entries() {
+		// One that has left may be on its way back.
+		from = slices.DeleteFunc(from, func(i Info) bool {
+			return i.String() == e.String() || !e.Network.IsZero() && i.Network.Name() == e.Network.Name()
+		})
+		from = append(from, e.Info)
+	}
+	slices.SortStableFunc(from, Info.before)
+	var ns []netconf.Network
+	for _, i := range from {
+		if !i.Network.IsZero() {
+			ns = append(ns, i.Network)
+		}
+	}
+	return ns
+}
+
+// Plugins returns what there is of delegates, in order: those that serve or are
+// about to, those that have gone and whose types are kept, and the files of Dir
+// that are none. Connections that were refused are not among them, see
+// [Relay.Observer].
+func (r *Relay) Plugins() []Status {
+	var all []Status
+	for _, a := range r.kept() {
+		all = append(all, Status{Info: a.Info, State: Gone, Source: a.source, Path: a.path, UID: -1, Since: a.since, Err: a.why})
+	}
+	for _, e := range r.entries() {
+		all = slices.DeleteFunc(all, func(s Status) bool { return s.String() == e.String() })
+		all = append(all, e.status())
+	}
+	r.mu.Lock()
+	broken := slices.Collect(maps.Values(r.broken))
+	r.mu.Unlock()
+	for _, s := range broken {
+		if !slices.ContainsFunc(all, func(o Status) bool { return o.Path == s.Path }) {
+			all = append(all, s)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Status) int {
+		if c := a.Info.before(b.Info); c != 0 {
+			return c
+		}
+		return strings.Compare(a.Path, b.Path)
+	})
+	return all
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
