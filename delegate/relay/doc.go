@@ -37,7 +37,7 @@
 //	POST /cni          a command: the [wire.Request] of a thick plugin's shim,
 //	                   with the header CNI-Plugin that names the type. 200 and
 //	                   what the plugin printed, or 500 and its error object.
-//	POST /ping         nothing, and 200: the first call.
+//	POST /ping         nothing, and 200: the first calls.
 //	POST /synchronize  {"known":[...]}: what is attached. 200, or an error object.
 //	POST /requests     lines of JSON in both directions, as long as the delegate
 //	                   is connected: {"id":1,"updates":[...]} from it, and

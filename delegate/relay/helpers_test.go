@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -134,7 +135,7 @@ func (n *node) await(event string, nth int) relay.Status {
 		select {
 		case <-more:
 		case <-late.C:
-			n.t.Fatalf("no %q (%d) among %q", event, nth, n.seen())
+			n.t.Fatalf("no %q (%d) among %q: %q", event, nth, n.seen(), n.refusals())
 		}
 	}
 }
@@ -370,3 +371,54 @@ func (m *mute) Write(p []byte) (int, error) {
 		return m.Conn.Write(p)
 	}
 }
+
+// serveHTTP answers the relay at the other end of p by hand, until it is
+// stopped.
+func serveHTTP(p *peer, answer func(path string, w io.Writer)) (stop func()) {
+	srv := &http.Server{Protocols: new(http.Protocols), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer(r.URL.Path, w)
+	})}
+	srv.Protocols.SetUnencryptedHTTP2(true)
+	l := &once{conn: make(chan net.Conn, 1), closed: make(chan struct{})}
+	l.conn <- buffered{p.Conn, p.in}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = srv.Serve(l)
+	}()
+	return func() {
+		_ = srv.Close()
+		<-done
+	}
+}
+
+// buffered is a connection of which something has been read already.
+type buffered struct {
+	net.Conn
+	in io.Reader
+}
+
+func (b buffered) Read(p []byte) (int, error) { return b.in.Read(p) }
+
+// once is a listener of one connection.
+type once struct {
+	conn   chan net.Conn
+	closed chan struct{}
+	close  sync.Once
+}
+
+func (l *once) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conn:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *once) Close() error {
+	l.close.Do(func() { close(l.closed) })
+	return nil
+}
+
+func (l *once) Addr() net.Addr { return &net.UnixAddr{} }

@@ -143,7 +143,9 @@ func TestN10FailedSynchronizationLeavesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
-			n.RegisterTimeout = 500 * time.Millisecond
+			if name == "it hangs" {
+				n.RegisterTimeout = 2 * time.Second
+			}
 			fail := true
 			n.Attachments = func(context.Context) ([]delegate.Attached, error) {
 				if fail {

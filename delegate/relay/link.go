@@ -38,21 +38,32 @@ type link struct {
 	conn      *watched
 	transport *http.Transport
 	calls     chan struct{} // holds one value for each call that runs
+	opened    chan struct{} // closed when the transport has the connection for every call
 	full      chan struct{} // closed when the connection takes no more calls
 }
 
 // newLink makes a client of conn. lost is called once, when the connection is.
 func newLink(conn net.Conn, ping time.Duration, lost func(error)) *link {
-	l := &link{conn: &watched{Conn: conn, lost: lost}, calls: make(chan struct{}, maxCalls), full: make(chan struct{})}
+	l := &link{
+		conn: &watched{Conn: conn, lost: lost}, calls: make(chan struct{}, maxCalls),
+		opened: make(chan struct{}), full: make(chan struct{}),
+	}
 	var dialed atomic.Bool
 	retire := sync.OnceFunc(l.retire)
 	l.transport = &http.Transport{
-		DialContext: func(context.Context, string, string) (net.Conn, error) {
-			if dialed.Swap(true) {
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			switch {
+			case !dialed.Swap(true):
+				return l.conn, nil
+			case isClosed(l.opened):
 				retire()
-				return nil, errFull
+			default:
+				select { // it will get the connection without this
+				case <-l.opened:
+				case <-ctx.Done():
+				}
 			}
-			return l.conn, nil
+			return nil, errFull
 		},
 		Protocols:          new(http.Protocols),
 		HTTP2:              &http.HTTP2Config{SendPingTimeout: ping, PingTimeout: ping, WriteByteTimeout: writeTimeout},
@@ -60,6 +71,18 @@ func newLink(conn net.Conn, ping time.Duration, lost func(error)) *link {
 	}
 	l.transport.Protocols.SetUnencryptedHTTP2(true)
 	return l
+}
+
+// open makes the first calls. The transport shares the connection only some
+// time after the first call has got it; a second call waits for that.
+func (l *link) open(ctx context.Context) error {
+	for range 2 {
+		if _, err := l.exchange(ctx, pathPing, "", nil, maxHello); err != nil {
+			return err
+		}
+	}
+	close(l.opened)
+	return nil
 }
 
 // errFull is why the transport does not get a second connection.

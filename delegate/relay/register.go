@@ -160,7 +160,7 @@ func (r *Relay) join(ctx context.Context, e *entry) error {
 		return err
 	}
 	// At once: its server does not wait long for a client that says nothing.
-	if err := r.step(ctx, func(ctx context.Context) error { return e.link.ping(ctx) }); err != nil {
+	if err := r.step(ctx, func(ctx context.Context) error { return e.link.open(ctx) }); err != nil {
 		return fmt.Errorf("the first call: %w", err)
 	}
 	for o := range e.before {

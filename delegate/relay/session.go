@@ -276,10 +276,11 @@ func (s *session) request(ctx context.Context, us []Update) ([]failure, error) {
 	if err != nil {
 		return nil, err
 	}
+	line = append(line, '\n')
 	out := s.out
 	for {
 		select {
-		case out <- append(line, '\n'):
+		case out <- line:
 			out = nil // once
 		case f := <-answer:
 			return f, nil

@@ -70,12 +70,6 @@ func know(a delegate.Attached, n int) (Known, error) {
 	}, err
 }
 
-// ping finds out whether the delegate is there.
-func (l *link) ping(ctx context.Context) error {
-	_, err := l.exchange(ctx, pathPing, "", nil, maxHello)
-	return err
-}
-
 // synchronize tells the delegate what is known.
 func (l *link) synchronize(ctx context.Context, known []Known) error {
 	body, err := json.Marshal(synchronization{known})
