@@ -3,23 +3,40 @@ package relay_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime"
 	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/relay"
 )
 
+// noop is a delegate that does nothing.
+func noop(index, name string) *relay.Delegate {
+	return &relay.Delegate{
+		Index: index, Name: name, Types: []string{name}, DrainTimeout: time.Second,
+		Funcs: func(_ context.Context, stdout io.Writer) skel.CNIFuncs {
+			return skel.CNIFuncs{Add: func(*skel.CmdArgs) error {
+				_, err := io.WriteString(stdout, `{"cniVersion":"1.1.0"}`)
+				return err
+			}}
+		},
+	}
+}
+
 // A call of a delegate that does nothing, by the way it comes, against running
 // the same as a process: this test's executable, which is larger than a plugin.
 func BenchmarkCall(b *testing.B) {
 	n := newNode(b)
-	n.Builtin = []*relay.Delegate{simple("20", "builtin")}
+	n.Builtin = []*relay.Delegate{noop("20", "builtin")}
 	n.start()
-	n.serve(simple("10", "resident"))
+	n.serve(noop("10", "resident"))
 	call := func(b *testing.B, typ string) {
 		b.Helper()
 		b.ReportAllocs()
@@ -66,7 +83,7 @@ func BenchmarkCall(b *testing.B) {
 // 200 calls at once, all of them.
 func BenchmarkCall200(b *testing.B) {
 	n := newNode(b).start()
-	n.serve(simple("10", "a"))
+	n.serve(noop("10", "a"))
 	errs := make(chan error, 200)
 	for b.Loop() {
 		for i := range 200 {
@@ -90,7 +107,7 @@ func BenchmarkConnect(b *testing.B) {
 	runtime.ReadMemStats(&before)
 	i := 0
 	for b.Loop() {
-		n.serve(simple("10", fmt.Sprint("d", i)))
+		n.serve(noop("10", fmt.Sprint("d", i)))
 		i++
 	}
 	runtime.GC()
@@ -118,7 +135,7 @@ func BenchmarkAdd8(b *testing.B) {
 			var as []delegate.Attachment
 			for i := range 8 {
 				name := fmt.Sprint("p", i)
-				n.serve(simple(fmt.Sprint("0", i), name))
+				n.serve(noop(fmt.Sprint("0", i), name))
 				a := attach(b, "c1", name)
 				a.Network, a.IfName = network(b, name, name), fmt.Sprint("net", i)
 				as = append(as, a)

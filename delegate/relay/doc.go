@@ -41,7 +41,10 @@
 //	POST /synchronize  {"known":[...]}: what is attached. 200, or an error object.
 //	POST /requests     lines of JSON in both directions, as long as the delegate
 //	                   is connected: {"id":1,"updates":[...]} from it, and
-//	                   {"id":1,"failed":[...]} to it.
+//	                   {"id":1,"failed":[...]} to it. With {"leaving":true} it
+//	                   asks for no more calls: the relay closes the connection
+//	                   when those that are running have been answered. 404 is
+//	                   for delegates that ask for nothing.
 //
 // When a call's context ends its stream is reset, which ends the context of the
 // delegate's handler; the connection stays.

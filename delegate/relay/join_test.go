@@ -229,7 +229,7 @@ func TestRemovalKeepsTypesUntilItIsBack(t *testing.T) {
 	<-known
 	r.stop()
 	s := n.await("10-a gone", 1)
-	if !errors.Is(s.Err, relay.ErrLost) {
+	if s.Err == nil || s.Err.Error() != "it has left" {
 		t.Errorf("gone for %v", s.Err)
 	}
 	if d := cmp.Diff([]string{"10-a gone"}, n.states()); d != "" {

@@ -29,6 +29,11 @@ const (
 	// be expected to take before it has said how many it does.
 	maxCalls = 96
 
+	// maxFrame is the most that a delegate reads at once, in bytes: as much
+	// memory is held at the other end for a body that goes on, as that of
+	// requests does.
+	maxFrame = 16 << 10
+
 	// writeTimeout bounds how long a delegate may keep from reading.
 	writeTimeout = 10 * time.Second
 )
@@ -40,6 +45,7 @@ type link struct {
 	calls     chan struct{} // holds one value for each call that runs
 	opened    chan struct{} // closed when the transport has the connection for every call
 	full      chan struct{} // closed when the connection takes no more calls
+	retired   sync.Once
 }
 
 // newLink makes a client of conn. lost is called once, when the connection is.
@@ -49,14 +55,13 @@ func newLink(conn net.Conn, ping time.Duration, lost func(error)) *link {
 		opened: make(chan struct{}), full: make(chan struct{}),
 	}
 	var dialed atomic.Bool
-	retire := sync.OnceFunc(l.retire)
 	l.transport = &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			switch {
 			case !dialed.Swap(true):
 				return l.conn, nil
 			case isClosed(l.opened):
-				retire()
+				l.retire(errFull)
 			default:
 				select { // it will get the connection without this
 				case <-l.opened:
@@ -89,16 +94,19 @@ func (l *link) open(ctx context.Context) error {
 var errFull = errors.New("the connection takes no more calls")
 
 // retire is for a connection that takes no more calls, because the delegate has
-// said that it ends or because the transport has given it up: those that run
-// may end, and then it is closed.
-func (l *link) retire() {
-	close(l.full)
-	go func() {
-		for range maxCalls {
-			l.calls <- struct{}{} // each call ends in time
-		}
-		_ = l.conn.Close()
-	}()
+// said that it leaves or because the transport has given it up: those that run
+// may end, and then it is closed for why.
+func (l *link) retire(why error) {
+	l.retired.Do(func() {
+		close(l.full)
+		go func() {
+			for range maxCalls {
+				l.calls <- struct{}{} // each call ends in time
+			}
+			l.conn.tell(why)
+			_ = l.conn.Close()
+		}()
+	})
 }
 
 func (l *link) close() {

@@ -149,7 +149,12 @@ func (r *Relay) admit(cancel context.CancelFunc, c candidate) (*entry, error) {
 		Info: info, source: c.source, path: c.path, uid: c.uid, pid: c.pid, since: time.Now(), cancel: cancel,
 		ready: make(chan struct{}), gone: make(chan struct{}), ended: make(chan struct{}),
 	}
-	e.link = newLink(c.conn, r.pingInterval(), func(err error) { r.leave(e, fmt.Errorf("%w: %w", ErrLost, err)) })
+	e.link = newLink(c.conn, r.pingInterval(), func(err error) {
+		if !errors.Is(err, errLeft) {
+			err = fmt.Errorf("%w: %w", ErrLost, err)
+		}
+		r.leave(e, err)
+	})
 	return e, r.claim(e)
 }
 
@@ -177,7 +182,13 @@ func (r *Relay) join(ctx context.Context, e *entry) error {
 	if err := r.step(ctx, func(ctx context.Context) error { return e.link.synchronize(ctx, known) }); err != nil {
 		return fmt.Errorf("telling it what is attached: %w", err)
 	}
+	if e.requests, err = r.openRequests(ctx, e); err != nil {
+		return fmt.Errorf("opening its requests: %w", err)
+	}
 	if !r.serve(e) {
+		if e.requests != nil {
+			e.requests.close()
+		}
 		return e.why
 	}
 	return nil

@@ -73,7 +73,7 @@ type Delegate struct {
 func (d *Delegate) Serve(ctx context.Context, conn net.Conn) error {
 	defer func() { _ = conn.Close() }()
 	s := &session{
-		delegate: d, gone: make(chan struct{}), closing: make(chan struct{}), out: make(chan []byte),
+		delegate: d, gone: make(chan struct{}), closing: make(chan struct{}), open: make(chan struct{}), out: make(chan []byte),
 		waiting: make(map[uint64]chan []failure),
 	}
 	w, err := d.register(ctx, conn)
@@ -88,7 +88,7 @@ func (d *Delegate) Serve(ctx context.Context, conn net.Conn) error {
 	defer end()
 	srv := &http.Server{
 		Handler: s, Protocols: new(http.Protocols),
-		HTTP2:       &http.HTTP2Config{MaxConcurrentStreams: 2 * maxCalls, WriteByteTimeout: writeTimeout},
+		HTTP2:       &http.HTTP2Config{MaxConcurrentStreams: 2 * maxCalls, MaxReadFrameSize: maxFrame, WriteByteTimeout: writeTimeout},
 		BaseContext: func(net.Listener) context.Context { return all },
 		ErrorLog:    slog.NewLogLogger(d.logger().Handler(), slog.LevelDebug),
 	}
@@ -104,10 +104,7 @@ func (d *Delegate) Serve(ctx context.Context, conn net.Conn) error {
 	select {
 	case <-s.gone:
 	case <-ctx.Done():
-		close(s.closing)
-		drain, cancel := context.WithTimeout(all, d.drainTimeout())
-		_ = srv.Shutdown(drain) // what is left then is closed
-		cancel()
+		d.drain(all, s, srv)
 	}
 	_ = srv.Close()
 	_ = l.conn.Close()
@@ -116,6 +113,22 @@ func (d *Delegate) Serve(ctx context.Context, conn net.Conn) error {
 		return nil
 	}
 	return &Error{Op: "serve", Which: d.info().String(), Err: ErrLost}
+}
+
+// drain ends a session once the calls that are running have ended, or when
+// there is no more time for that.
+func (d *Delegate) drain(ctx context.Context, s *session, srv *http.Server) {
+	ctx, cancel := context.WithTimeout(ctx, d.drainTimeout())
+	defer cancel()
+	close(s.closing)
+	if !isClosed(s.open) {
+		_ = srv.Shutdown(ctx) // what is left then is closed
+		return
+	}
+	select { // the relay has been told, and closes the connection
+	case <-s.gone:
+	case <-ctx.Done():
+	}
 }
 
 // register says who d is and hears whether it is wanted.

@@ -26,7 +26,9 @@ type session struct {
 	requests bool          // whether the relay takes any
 	gone     chan struct{} // closed when the connection is lost
 	closing  chan struct{} // closed when the delegate is to end
-	out      chan []byte   // lines for the relay
+	open     chan struct{} // closed when the relay takes lines
+	opening  sync.Once     // of open
+	out      chan []byte   // lines for it
 
 	mu      sync.Mutex // protects what follows
 	last    uint64
@@ -180,17 +182,21 @@ func (s *session) serveRequests(w http.ResponseWriter, r *http.Request) {
 		defer close(ended)
 		s.readReplies(r.Body)
 	}()
+	s.opening.Do(func() { close(s.open) })
+	closing := s.closing
 	for {
+		var line []byte
 		select {
-		case line := <-s.out:
-			if _, err := w.Write(line); err != nil || out.Flush() != nil {
-				return
-			}
+		case line = <-s.out:
+		case <-closing:
+			closing = nil // once
+			line = []byte(`{"leaving":true}` + "\n")
 		case <-ended:
 			return
-		case <-s.closing:
-			return
 		case <-r.Context().Done():
+			return
+		}
+		if _, err := w.Write(line); err != nil || out.Flush() != nil {
 			return
 		}
 	}

@@ -43,6 +43,7 @@ type entry struct {
 	uid, pid int
 	since    time.Time
 	link     *link
+	requests *stream
 	cancel   context.CancelFunc
 	before   map[*operation]bool // what had begun when it came; never written again
 	ready    chan struct{}       // closed when it serves

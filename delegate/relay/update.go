@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/utils"
@@ -63,8 +64,9 @@ type (
 		CapabilityArgs map[string]json.RawMessage `json:"capabilityArgs,omitempty"`
 	}
 	request struct {
-		ID      uint64   `json:"id"`
-		Updates []update `json:"updates"`
+		ID      uint64   `json:"id,omitempty"`
+		Updates []update `json:"updates,omitempty"`
+		Leaving bool     `json:"leaving,omitempty"` // nothing more is to be asked of the delegate
 	}
 	failure struct {
 		Index int          `json:"index"` // of the update
@@ -114,50 +116,76 @@ func (u Update) message() (update, error) {
 	return m, err
 }
 
+// A stream is the relay's end of what a delegate asks for.
+type stream struct {
+	lines   lines
+	answers *io.PipeWriter
+	close   func()
+}
+
+// openRequests opens the stream of e's requests, which ends with ctx. It is nil
+// when e makes none.
+func (r *Relay) openRequests(ctx context.Context, e *entry) (*stream, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	late := time.AfterFunc(r.registerTimeout(), func() { cancel(errLate) })
+	defer late.Stop()
+	body, answers := io.Pipe()
+	resp, err := e.link.post(ctx, pathRequests, "", body)
+	if err != nil {
+		cancel(nil)
+		return nil, err
+	}
+	q := &stream{newLines(resp.Body), answers, func() {
+		_ = answers.Close()
+		_ = resp.Body.Close()
+		cancel(nil)
+	}}
+	if resp.StatusCode != http.StatusOK {
+		q.close()
+		return nil, nil //nolint:nilnil // it asks for nothing
+	}
+	return q, nil
+}
+
 // takeRequests does what e asks for, as long as it is there. What is no
 // request ends it.
 func (r *Relay) takeRequests(ctx context.Context, e *entry) {
-	if r.Update == nil {
+	q := e.requests
+	if q == nil {
 		return
 	}
-	ours, its := io.Pipe()
-	defer func() { _ = its.Close() }()
-	resp, err := e.link.post(ctx, pathRequests, "", ours)
-	if err != nil {
-		return
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK {
-		return // it asks for nothing
-	}
+	defer q.close()
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
 	var mu sync.Mutex // one line at a time
 	slots := make(chan struct{}, maxRequests)
-	lines := newLines(resp.Body)
 	for {
-		line, err := lines.next()
+		line, err := q.lines.next()
 		if err != nil {
 			if errors.Is(err, errLine) {
 				r.leave(e, err)
 			}
 			return // the delegate has closed it, or is gone
 		}
-		var q request
-		if err := json.Unmarshal(line, &q); err != nil {
+		var m request
+		if err := json.Unmarshal(line, &m); err != nil {
 			r.leave(e, errLine)
 			return
+		}
+		if m.Leaving {
+			e.link.retire(errLeft)
+			continue
 		}
 		slots <- struct{}{} // Update ends with ctx, and this with the connection
 		tasks.Go(func() {
 			defer func() { <-slots }()
-			data, err := json.Marshal(reply{ID: q.ID, Failed: r.do(ctx, e.Info, q.Updates)})
+			data, err := json.Marshal(reply{ID: m.ID, Failed: r.do(ctx, e.Info, m.Updates)})
 			if err != nil {
 				return
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			_, _ = its.Write(append(data, '\n')) // it may be gone
+			_, _ = q.answers.Write(append(data, '\n')) // it may be gone
 		})
 	}
 }
@@ -168,7 +196,11 @@ func (r *Relay) do(ctx context.Context, from Info, us []update) []failure {
 	for i, m := range us {
 		u, err := m.understand()
 		if err == nil {
-			err = r.Update(ctx, from, u)
+			if r.Update == nil {
+				err = errors.ErrUnsupported
+			} else {
+				err = r.Update(ctx, from, u)
+			}
 		}
 		if err != nil {
 			failed = append(failed, failure{i, coded(err)})
@@ -185,6 +217,9 @@ func coded(err error) *types.Error {
 	}
 	return e
 }
+
+// errLeft is why a delegate has gone that said that it would.
+var errLeft = errors.New("it has left")
 
 // errLine is why a delegate is ended that does not speak as it should.
 var errLine = errors.New("what it asks for is not the line of JSON expected")
