@@ -49,6 +49,13 @@
 // When a call's context ends its stream is reset, which ends the context of the
 // delegate's handler; the connection stays.
 //
+// # What there is not
+//
+// A delegate gets no configuration of its own: as with every plugin, it comes
+// with each call. It subscribes to no events: what it is called for is what its
+// types are used for, and a nil command is one it does not need. And it is never
+// asked what others do.
+//
 // [invoke.Exec]: https://pkg.go.dev/github.com/containernetworking/cni/pkg/invoke#Exec
 //
 // [wire.Request]: https://pkg.go.dev/github.com/metacni/metacni/delegate/thick/wire#Request

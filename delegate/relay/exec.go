@@ -9,7 +9,6 @@ import (
 
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/thick/wire"
@@ -37,12 +36,12 @@ func (r *Relay) Exec(base invoke.Exec) invoke.Exec {
 	if base == nil {
 		base = &delegate.Process{}
 	}
-	return &executor{r, base}
+	return &executor{base, r}
 }
 
 type executor struct {
+	invoke.Exec
 	relay *Relay
-	base  invoke.Exec
 }
 
 // FindInPath returns a path that no file has for a type that is a delegate's,
@@ -51,7 +50,7 @@ func (x *executor) FindInPath(plugin string, paths []string) (string, error) {
 	if x.relay.owns(plugin) {
 		return scheme + plugin, nil
 	}
-	return x.base.FindInPath(plugin, paths)
+	return x.Exec.FindInPath(plugin, paths)
 }
 
 // ExecPlugin calls the delegate for what FindInPath has returned for its type.
@@ -59,11 +58,8 @@ func (x *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, en
 	if plugin, ok := strings.CutPrefix(path, scheme); ok {
 		return x.relay.call(ctx, plugin, stdin, environ)
 	}
-	return x.base.ExecPlugin(ctx, path, stdin, environ)
+	return x.Exec.ExecPlugin(ctx, path, stdin, environ)
 }
-
-// Decode decodes the answer to VERSION.
-func (x *executor) Decode(data []byte) (version.PluginInfo, error) { return x.base.Decode(data) }
 
 // errLate is why the context of a call ends that takes too long.
 var errLate = errors.New("too late")

@@ -90,9 +90,8 @@ func isName(s string) bool {
 	if s == "" || len(s) > maxName || s[0] == '.' {
 		return false
 	}
-	return !strings.ContainsFunc(s, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_.+-", r))
-	})
+	const allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.+-"
+	return strings.Trim(s, allowed) == "" // what is not allowed stays, wherever it is
 }
 
 // isType reports whether s can be the name of a plugin's file: a type goes into

@@ -44,7 +44,7 @@ func (r *Relay) accept(ctx context.Context) {
 			continue
 		}
 		r.tasks.Go(func() {
-			r.attend(ctx, candidate{conn: conn, source: External, uid: uid, settled: func(error) {}})
+			_ = r.attend(ctx, candidate{conn: conn, source: External, uid: uid, settled: func(error) {}}) // it has been told
 		})
 	}
 }
@@ -128,6 +128,9 @@ func (r *Relay) reject(ctx context.Context, c candidate, who Info, err error) {
 // admit hears who c is and enters it. The entry that it returns beside an error
 // has not been entered.
 func (r *Relay) admit(cancel context.CancelFunc, c candidate) (*entry, error) {
+	if c.source == External && c.uid < 0 {
+		return nil, refused("it is not known whose process it is")
+	}
 	if c.source == External && !slices.Contains(r.allowed(), c.uid) {
 		return nil, refused("processes of user %d may not register", c.uid)
 	}

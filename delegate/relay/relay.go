@@ -20,7 +20,9 @@ import (
 // Relay does what the Exec below does.
 type Relay struct {
 	// Listener takes the connections of delegates; the relay closes it. It is
-	// one of a unix socket: the peer's user is asked for. Nil takes none.
+	// one of a unix socket, in a directory that is not open to others:
+	// whose process connects is asked of the system, which is known to say so
+	// on Linux only, and refused where it does not. Nil takes none.
 	Listener net.Listener
 
 	// AllowUIDs lists the users whose processes may register. Nil is root and

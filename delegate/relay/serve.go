@@ -164,22 +164,16 @@ func (d *Delegate) register(ctx context.Context, conn net.Conn) (w welcome, err 
 // a second to MaxPause. It returns when ctx ends, and then nil.
 func (d *Delegate) Run(ctx context.Context, socket string) error {
 	first := min(100*time.Millisecond, d.maxPause())
-	wait := first
-	for ctx.Err() == nil {
+	for wait := first; ; wait = min(2*wait, d.maxPause()) {
 		err := d.connect(ctx, socket)
-		if ctx.Err() != nil {
-			break
-		}
 		if errors.Is(err, errServed) {
 			wait = first
 		}
-		d.logger().LogAttrs(ctx, slog.LevelDebug, "connecting again", slog.Duration("in", wait), slog.Any("err", err))
+		d.logger().LogAttrs(ctx, slog.LevelDebug, "disconnected", slog.Duration("pause", wait), slog.Any("err", err))
 		if !pause(ctx.Done(), wait) {
-			break
+			return nil
 		}
-		wait = min(2*wait, d.maxPause())
 	}
-	return nil
 }
 
 // errServed says of the error of connect that d had been welcome.
@@ -231,13 +225,6 @@ func Inherited(environ []string) (conn net.Conn, index, name string, err error) 
 
 func (d *Delegate) info() Info {
 	return Info{Index: d.Index, Name: d.Name, Types: d.Types, Network: d.Network}
-}
-
-func (d *Delegate) versions() version.PluginInfo {
-	if d.Versions != nil {
-		return d.Versions
-	}
-	return version.All
 }
 
 func (d *Delegate) logger() *slog.Logger {

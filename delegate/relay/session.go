@@ -15,6 +15,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/skeleton"
@@ -133,8 +134,11 @@ func (d *Delegate) run(ctx context.Context, plugin string, m *wire.Request) ([]b
 	}
 	ctx = context.WithValue(ctx, callKey{}, Call{Type: plugin, Env: m.Env})
 	var stdout output
-	err := skeleton.Run(skeleton.Plugin{Commands: func() skel.CNIFuncs { return d.Funcs(ctx, &stdout) }, Versions: d.versions(), Stdout: &stdout}, c)
-	if err != nil {
+	p := skeleton.Plugin{Commands: func() skel.CNIFuncs { return d.Funcs(ctx, &stdout) }, Versions: d.Versions, Stdout: &stdout}
+	if p.Versions == nil {
+		p.Versions = version.All
+	}
+	if err := skeleton.Run(p, c); err != nil {
 		return nil, err
 	}
 	return stdout.bytes(), nil

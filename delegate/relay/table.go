@@ -31,7 +31,7 @@ type table struct {
 	live    []*entry          // in order
 	away    []away            // in order
 	broken  map[string]Status // files that are no delegates, by path
-	pending map[net.Conn]bool
+	pending map[net.Conn]bool // true for those that count
 	ops     map[*operation]bool
 }
 
@@ -106,20 +106,27 @@ func (t *table) finish(o *operation) {
 	delete(t.ops, o)
 }
 
-// expect notes that conn is registering, one of limit at most.
+// expect notes that conn is registering, one of limit at most; without a limit
+// it does not count.
 func (t *table) expect(conn net.Conn, limit int) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.phase != running {
 		return ErrStopped
 	}
-	if limit > 0 && len(t.pending) >= limit {
-		return refused("%d delegates are registering already", len(t.pending))
+	counted := 0
+	for _, counts := range t.pending {
+		if counts {
+			counted++
+		}
+	}
+	if limit > 0 && counted >= limit {
+		return refused("%d delegates are registering already", counted)
 	}
 	if t.pending == nil {
 		t.pending = make(map[net.Conn]bool)
 	}
-	t.pending[conn] = true
+	t.pending[conn] = limit > 0
 	return nil
 }
 
@@ -195,7 +202,7 @@ func (r *Relay) leave(e *entry, why error) {
 		return // it has served nothing: what it would have replaced is still there
 	}
 	a := away{Info: e.Info, source: e.source, path: e.path, since: time.Now(), why: why}
-	at, _ = slices.BinarySearchFunc(t.away, a, func(a, b away) int { return a.Info.before(b.Info) })
+	at, _ = slices.BinarySearchFunc(t.away, a, func(a, b away) int { return a.before(b.Info) })
 	t.away = slices.Insert(t.away, at, a)
 }
 
@@ -213,21 +220,25 @@ func (t *table) serving(typ string) *entry {
 
 // owns reports whether calls of a type are for delegates, be they there or not.
 func (r *Relay) owns(typ string) bool {
-	if r.serving(typ) != nil || slices.Contains(r.Reserve, typ) {
+	if slices.Contains(r.Reserve, typ) {
 		return true
 	}
-	return slices.ContainsFunc(r.kept(), func(a away) bool { return slices.Contains(a.Types, typ) })
+	there, kept := r.view()
+	return slices.ContainsFunc(there, func(e *entry) bool { return slices.Contains(e.Types, typ) }) ||
+		slices.ContainsFunc(kept, func(a away) bool { return slices.Contains(a.Types, typ) })
 }
 
-// kept returns the delegates that have left and whose types are kept for them.
-func (r *Relay) kept() []away {
+// view returns the delegates that are there, and those that have left and whose
+// types are kept for them, as they are at one time: none falls in between.
+func (r *Relay) view() (there []*entry, kept []away) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.Orphan == 0 || r.phase == stopped {
-		return slices.Clone(r.away)
+	there, kept = slices.Clone(r.live), slices.Clone(r.away)
+	if r.Orphan != 0 && r.phase != stopped {
+		now := time.Now()
+		kept = slices.DeleteFunc(kept, func(a away) bool { return now.Sub(a.since) >= r.Orphan })
 	}
-	now := time.Now()
-	return slices.DeleteFunc(slices.Clone(r.away), func(a away) bool { return now.Sub(a.since) >= r.Orphan })
+	return there, kept
 }
 
 // entries returns the delegates that are there, in order.
@@ -253,11 +264,12 @@ func (t *table) note(s Status) {
 // The network of a delegate that has gone is among them as long as its types
 // are kept: an ADD fails then, and does not leave it out.
 func (r *Relay) Networks() []netconf.Network {
+	there, kept := r.view()
 	var from []Info
-	for _, a := range r.kept() {
+	for _, a := range kept {
 		from = append(from, a.Info)
 	}
-	for _, e := range r.entries() {
+	for _, e := range there {
 		// One that has left may be on its way back.
 		from = slices.DeleteFunc(from, func(i Info) bool {
 			return i.String() == e.String() || !e.Network.IsZero() && i.Network.Name() == e.Network.Name()
@@ -280,10 +292,11 @@ func (r *Relay) Networks() []netconf.Network {
 // [Relay.Observer].
 func (r *Relay) Plugins() []Status {
 	var all []Status
-	for _, a := range r.kept() {
+	there, kept := r.view()
+	for _, a := range kept {
 		all = append(all, Status{Info: a.Info, State: Gone, Source: a.source, Path: a.path, UID: -1, Since: a.since, Err: a.why})
 	}
-	for _, e := range r.entries() {
+	for _, e := range there {
 		all = slices.DeleteFunc(all, func(s Status) bool { return s.String() == e.String() })
 		all = append(all, e.status())
 	}
@@ -296,7 +309,7 @@ func (r *Relay) Plugins() []Status {
 		}
 	}
 	slices.SortStableFunc(all, func(a, b Status) int {
-		if c := a.Info.before(b.Info); c != 0 {
+		if c := a.before(b.Info); c != 0 {
 			return c
 		}
 		return strings.Compare(a.Path, b.Path)

@@ -434,3 +434,42 @@ func TestBuiltinThatIsRefused(t *testing.T) {
 		t.Error("it listens")
 	}
 }
+
+// However often a delegate goes and comes, there is no moment at which its type
+// is anybody else's, or its network is left out.
+func TestRemovalHasNoGap(t *testing.T) {
+	t.Parallel()
+	n := newNode(t).start()
+	d := simple("10", "a")
+	d.Network = network(t, "of-a", "a")
+	r := n.serve(d)
+	x := n.Exec(fakes("a"))
+	own, err := x.FindInPath("a", nil)
+	ok(t, err)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if path, err := x.FindInPath("a", nil); path != own || err != nil {
+				t.Errorf("path %q, %v", path, err)
+				return
+			}
+			if len(n.Networks()) != 1 || len(n.Plugins()) != 1 {
+				t.Errorf("networks %v, plugins %q", n.Networks(), n.states())
+				return
+			}
+		}
+	}()
+	for i := range 20 {
+		r.stop()
+		n.await("10-a gone", i+1)
+		r = n.serve(d, i+2)
+	}
+	close(stop)
+	<-stopped
+}

@@ -211,8 +211,7 @@ func TestExecDelWaitsForItsAdd(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	in, out := make(chan struct{}), make(chan struct{})
-	var x *delegatetest.Exec
-	x = &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"p": func(_ context.Context, c delegatetest.Call) ([]byte, error) {
+	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"p": func(_ context.Context, c delegatetest.Call) ([]byte, error) {
 		if c.Command == "ADD" {
 			close(in)
 			<-out // whatever becomes of its context

@@ -51,6 +51,7 @@ func within(t *testing.T, do func(t *testing.T, n *node, call func(typ, id strin
 // 11; it is never taken for success.
 func TestN12TimeoutFailsClosed(t *testing.T) {
 	within(t, func(t *testing.T, n *node, call func(typ, id string) error) {
+		t.Helper()
 		start := time.Now()
 		err := call("p", "hang")
 		wantCode(t, err, 11)
@@ -70,6 +71,7 @@ func TestN12TimeoutFailsClosed(t *testing.T) {
 // one that answers in between is not. Others do not notice.
 func TestN12ClosedAfterThreeInARow(t *testing.T) {
 	within(t, func(t *testing.T, n *node, call func(typ, id string) error) {
+		t.Helper()
 		for range 3 {
 			wantCode(t, call("p", "hang"), 11)
 			wantCode(t, call("p", "hang"), 11)
