@@ -1,0 +1,67 @@
+// Resident is a CNI plugin that works both ways: run anew for each command, as
+// plugins are, and as a delegate that stays and is called over a socket. What it
+// does is the same: it gives the addresses of its configuration, and keeps no
+// state, so that nothing depends on which way a command came.
+//
+// The plugin is in plugin.go. This file chooses the way.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/containernetworking/cni/pkg/skel"
+
+	"github.com/metacni/metacni/delegate/relay"
+	"github.com/metacni/metacni/examples/internal/program"
+)
+
+// pluginType is the type that the plugin has in configurations.
+const pluginType = "resident"
+
+func main() {
+	if os.Getenv("CNI_COMMAND") != "" {
+		program.Main("CNI plugin resident", func(ctx context.Context, p program.Process) skel.CNIFuncs {
+			return commands(ctx, p.Stdout)
+		})
+		return
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := stay(ctx, os.Args, os.Environ(), os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+// stay serves until ctx ends: the connection that the process was launched with,
+// or the socket that its command line names.
+func stay(ctx context.Context, args, environ []string, stderr io.Writer) error {
+	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	socket := flags.String("socket", "/run/metacni/relay.sock", "register at this `path`")
+	index := flags.String("index", "50", "two `digits`: the place among delegates")
+	if err := flags.Parse(args[1:]); err != nil {
+		return err
+	}
+	d := &relay.Delegate{
+		Index: *index, Name: pluginType, Types: []string{pluginType}, Funcs: commands,
+		Logger: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	}
+	conn, launchedIndex, launchedName, err := relay.Inherited(environ)
+	switch {
+	case err != nil:
+		return err
+	case conn != nil:
+		d.Index, d.Name = launchedIndex, launchedName
+		return d.Serve(ctx, conn)
+	}
+	return d.Run(ctx, *socket)
+}

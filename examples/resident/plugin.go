@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/metacni/metacni/status"
+)
+
+// A config is what the plugin gets on stdin.
+type config struct {
+	types.PluginConf
+	Addresses     []string       `json:"addresses"` // of the network
+	Routes        []*types.Route `json:"routes"`
+	RuntimeConfig struct {
+		IPs []string `json:"ips"` // of this container, in place of addresses
+	} `json:"runtimeConfig"`
+}
+
+// commands are what a main passes to package skel, but that their result goes
+// to stdout, whatever that is.
+func commands(_ context.Context, stdout io.Writer) skel.CNIFuncs {
+	return skel.CNIFuncs{
+		Add:   func(a *skel.CmdArgs) error { return status.Error(add(a, stdout)) },
+		Check: func(a *skel.CmdArgs) error { return status.Error(check(a)) },
+		// There is nothing to remove: what gives an interface the addresses
+		// takes them from it.
+		Del: func(*skel.CmdArgs) error { return nil },
+		GC:  func(*skel.CmdArgs) error { return nil },
+		Status: func(a *skel.CmdArgs) error {
+			_, err := decode(a.StdinData)
+			return status.Error(status.NotReady(err))
+		},
+	}
+}
+
+// add prints prevResult with the addresses, or a result of these.
+func add(a *skel.CmdArgs, stdout io.Writer) error {
+	c, err := decode(a.StdinData)
+	if err != nil {
+		return err
+	}
+	r, err := c.previous()
+	if err != nil {
+		return err
+	}
+	ips, err := c.ips()
+	if err != nil {
+		return err
+	}
+	r.IPs = append(r.IPs, ips...)
+	r.Routes = append(r.Routes, c.Routes...)
+	out, err := r.GetAsVersion(c.CNIVersion)
+	if err != nil {
+		return types.NewError(types.ErrIncompatibleCNIVersion, "resident: "+err.Error(), "")
+	}
+	return out.PrintTo(stdout)
+}
+
+// check requires the addresses in prevResult.
+func check(a *skel.CmdArgs) error {
+	c, err := decode(a.StdinData)
+	if err != nil {
+		return err
+	}
+	if c.RawPrevResult == nil {
+		return invalid("CHECK without prevResult")
+	}
+	r, err := c.previous()
+	if err != nil {
+		return err
+	}
+	ips, err := c.ips()
+	if err != nil {
+		return err
+	}
+	for _, want := range ips {
+		if !slices.ContainsFunc(r.IPs, func(ip *types100.IPConfig) bool { return ip.Address.String() == want.Address.String() }) {
+			return fmt.Errorf("resident: address %s is not there", want.Address.String())
+		}
+	}
+	return nil
+}
+
+func decode(stdin []byte) (c config, err error) {
+	if err := json.Unmarshal(stdin, &c); err != nil {
+		return c, types.NewError(types.ErrDecodingFailure, "resident: configuration: "+err.Error(), "")
+	}
+	if c.CNIVersion == "" {
+		c.CNIVersion = "0.1.0" // SPEC section 1
+	}
+	if _, err := c.ips(); err != nil {
+		return c, err
+	}
+	return c, nil
+}
+
+// ips are the addresses to give.
+func (c *config) ips() (ips []*types100.IPConfig, err error) {
+	list := c.Addresses
+	if len(c.RuntimeConfig.IPs) > 0 {
+		list = c.RuntimeConfig.IPs
+	}
+	if len(list) == 0 {
+		return nil, invalid("no addresses")
+	}
+	for _, text := range list {
+		ip, subnet, err := net.ParseCIDR(text)
+		if err != nil {
+			return nil, invalid("address %.60q is not one with the length of its prefix", text)
+		}
+		ips = append(ips, &types100.IPConfig{Address: net.IPNet{IP: ip, Mask: subnet.Mask}})
+	}
+	return ips, nil
+}
+
+// previous is the result that the addresses are added to.
+func (c *config) previous() (*types100.Result, error) {
+	if c.RawPrevResult == nil {
+		return &types100.Result{CNIVersion: types100.ImplementedSpecVersion}, nil
+	}
+	err := version.ParsePrevResult(&c.PluginConf)
+	var r *types100.Result
+	if err == nil {
+		r, err = types100.NewResultFromResult(c.PrevResult)
+	}
+	if err != nil {
+		return nil, types.NewError(types.ErrDecodingFailure, "resident: prevResult: "+err.Error(), "")
+	}
+	if r == nil {
+		return nil, errors.New("resident: no prevResult")
+	}
+	return r, nil
+}
+
+func invalid(format string, args ...any) error {
+	return types.NewError(types.ErrInvalidNetworkConfig, "resident: "+fmt.Sprintf(format, args...), "")
+}

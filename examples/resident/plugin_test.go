@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/status"
+)
+
+func ok(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+func run(t *testing.T, command, stdin string) delegatetest.Outcome {
+	t.Helper()
+	p := delegatetest.Program{New: func(ctx context.Context, _ invoke.Exec, _ []string, stdout io.Writer) skel.CNIFuncs {
+		return commands(ctx, stdout)
+	}}
+	c := delegatetest.Call{Command: command, Path: "/opt/cni/bin", Stdin: []byte(stdin)}
+	if command != "GC" && command != "STATUS" && command != "VERSION" {
+		c.ContainerID, c.IfName, c.NetNS = "c1", "eth0", "/run/netns/c1"
+	}
+	return delegatetest.RunPlugin(t.Context(), p, &delegatetest.Exec{}, c)
+}
+
+func TestPlugin(t *testing.T) {
+	t.Parallel()
+	const prev = `{"cniVersion":"1.1.0","interfaces":[{"name":"eth0"}],"ips":[{"address":"10.0.0.2/24"}]}`
+	for name, tt := range map[string]struct {
+		command, stdin string
+		want           string // on stdout
+		code           uint
+	}{
+		"addresses": {
+			"ADD", `{"cniVersion":"1.1.0","name":"x","addresses":["10.1.0.2/24","fd00::2/64"],"routes":[{"dst":"0.0.0.0/0"}]}`,
+			`{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24"},{"address":"fd00::2/64"}],"routes":[{"dst":"0.0.0.0/0"}]}`, 0,
+		},
+		"of the runtime": {
+			"ADD", `{"cniVersion":"1.0.0","name":"x","addresses":["10.1.0.2/24"],"runtimeConfig":{"ips":["10.1.0.9/24"]}}`,
+			`{"cniVersion":"1.0.0","ips":[{"address":"10.1.0.9/24"}]}`, 0,
+		},
+		"in a chain": {
+			"ADD", `{"cniVersion":"1.1.0","name":"x","addresses":["10.1.0.2/24"],"prevResult":` + prev + `}`,
+			`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0"}],"ips":[{"address":"10.0.0.2/24"},{"address":"10.1.0.2/24"}]}`, 0,
+		},
+		"none":            {"ADD", `{"cniVersion":"1.1.0","name":"x"}`, "", 7},
+		"no prefix":       {"ADD", `{"cniVersion":"1.1.0","name":"x","addresses":["10.1.0.2"]}`, "", 7},
+		"not strings":     {"ADD", `{"cniVersion":"1.1.0","name":"x","addresses":[1]}`, "", 6},
+		"bad prevResult":  {"ADD", `{"cniVersion":"1.1.0","name":"x","addresses":["10.1.0.2/24"],"prevResult":{"ips":7}}`, "", 6},
+		"version too old": {"ADD", `{"cniVersion":"0.2.0","name":"x","addresses":["10.1.0.2/24","10.1.0.3/24"]}`, `{"cniVersion":"0.2.0","ip4":{"ip":"10.1.0.2/24"},"dns":{}}`, 0},
+		"there":           {"CHECK", `{"cniVersion":"1.1.0","name":"x","addresses":["10.0.0.2/24"],"prevResult":` + prev + `}`, "", 0},
+		"not there":       {"CHECK", `{"cniVersion":"1.1.0","name":"x","addresses":["10.0.0.3/24"],"prevResult":` + prev + `}`, "", 999},
+		"nothing":         {"CHECK", `{"cniVersion":"1.1.0","name":"x","addresses":["10.0.0.3/24"]}`, "", 7},
+		"DEL":             {"DEL", `{"cniVersion":"1.1.0","name":"x"}`, "", 0},
+		"GC":              {"GC", `{"cniVersion":"1.1.0","name":"x"}`, "", 0},
+		"ready":           {"STATUS", `{"cniVersion":"1.1.0","name":"x","addresses":["10.0.0.3/24"]}`, "", 0},
+		"not ready":       {"STATUS", `{"cniVersion":"1.1.0","name":"x"}`, "", 50},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := run(t, tt.command, tt.stdin)
+			if got := status.Code(o.Err()); got != tt.code {
+				t.Fatalf("code %d, want %d: %v", got, tt.code, o.Err())
+			}
+			if tt.code != 0 {
+				return
+			}
+			if tt.want == "" {
+				if len(o.Stdout) > 0 {
+					t.Errorf("stdout: %s", o.Stdout)
+				}
+				return
+			}
+			if d := cmp.Diff(compact(t, tt.want), compact(t, string(o.Stdout))); d != "" {
+				t.Errorf("(-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+// compact is a JSON document with its keys in order.
+func compact(t *testing.T, text string) string {
+	t.Helper()
+	var v any
+	ok(t, json.NewDecoder(strings.NewReader(text)).Decode(&v))
+	out, err := json.Marshal(v)
+	ok(t, err)
+	return string(out)
+}

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/relay"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/status"
+)
+
+// The tests here run resident as the processes that it is: its executable is
+// that of the tests, by the name it is called with.
+
+func TestMain(m *testing.M) {
+	if base := filepath.Base(os.Args[0]); base == pluginType || base == "10-"+pluginType {
+		main()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// executable returns the path of resident in dir, by a name.
+func executable(tb testing.TB, dir, name string) string {
+	tb.Helper()
+	exe, err := os.Executable()
+	ok(tb, err)
+	ok(tb, os.Chmod(exe, 0o755)) // whatever the umask was when it was built
+	path := filepath.Join(dir, name)
+	ok(tb, os.Symlink(exe, path))
+	return path
+}
+
+// ways are the ways to run resident: each returns what to run it with.
+func ways() map[string]func(testing.TB) *delegate.Invoker {
+	return map[string]func(testing.TB) *delegate.Invoker{
+		"anew": func(tb testing.TB) *delegate.Invoker {
+			tb.Helper()
+			dir := tb.TempDir()
+			executable(tb, dir, pluginType)
+			return &delegate.Invoker{Path: []string{dir}}
+		},
+		"launched": func(tb testing.TB) *delegate.Invoker {
+			tb.Helper()
+			dir := tb.TempDir()
+			executable(tb, dir, "10-"+pluginType)
+			r := &relay.Relay{Dir: dir, RegisterTimeout: time.Minute}
+			ok(tb, r.Start(tb.Context()))
+			tb.Cleanup(func() { ok(tb, r.Stop(context.WithoutCancel(tb.Context()))) })
+			return &delegate.Invoker{Exec: r.Exec(nil), Path: []string{tb.TempDir()}}
+		},
+		"staying": func(tb testing.TB) *delegate.Invoker {
+			tb.Helper()
+			dir, err := os.MkdirTemp("", "r") //nolint:usetesting // T.TempDir's is too long for a socket
+			ok(tb, err)
+			tb.Cleanup(func() { _ = os.RemoveAll(dir) })
+			socket := filepath.Join(dir, "s")
+			l, err := net.Listen("unix", socket)
+			ok(tb, err)
+			ready := make(chan struct{})
+			r := &relay.Relay{Listener: l, RegisterTimeout: time.Minute, Observer: func(s relay.Status) {
+				if s.State == relay.Ready {
+					close(ready)
+				}
+			}}
+			ok(tb, r.Start(tb.Context()))
+			tb.Cleanup(func() { ok(tb, r.Stop(context.WithoutCancel(tb.Context()))) })
+			c := exec.CommandContext(context.WithoutCancel(tb.Context()), executable(tb, dir, pluginType), "-socket", socket)
+			var stderr bytes.Buffer
+			c.Env, c.Stderr = []string{}, &stderr
+			ok(tb, c.Start())
+			tb.Cleanup(func() {
+				ok(tb, c.Process.Signal(syscall.SIGTERM))
+				if err := c.Wait(); err != nil {
+					tb.Errorf("%v: %s", err, &stderr)
+				}
+			})
+			<-ready
+			return &delegate.Invoker{Exec: r.Exec(nil), Path: []string{tb.TempDir()}}
+		},
+	}
+}
+
+func attachment(tb testing.TB, addresses string) delegate.Attachment {
+	tb.Helper()
+	n, err := netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"x","plugins":[{"type":"resident","addresses":` + addresses + `}]}`))
+	ok(tb, err)
+	return delegate.Attachment{Network: n, ContainerID: "c1", NetNS: "/run/netns/c1", IfName: "eth0"}
+}
+
+// Every way gives the same, byte for byte, errors too.
+func TestSameEitherWay(t *testing.T) {
+	t.Parallel()
+	for name, way := range ways() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			iv := way(t)
+			done, err := iv.Add(t.Context(), attachment(t, `["10.1.0.2/24"]`))
+			ok(t, err)
+			want := "{\n    \"cniVersion\": \"1.1.0\",\n    \"ips\": [\n        {\n            \"address\": \"10.1.0.2/24\"\n        }\n    ]\n}"
+			if d := cmp.Diff(want, strings.TrimSpace(string(done.Result))); d != "" {
+				t.Errorf("(-want +got):\n%s", d)
+			}
+			ok(t, iv.Check(t.Context(), done))
+			ok(t, iv.Status(t.Context(), done.Network))
+			ok(t, iv.GC(t.Context(), done.Network, nil))
+			ok(t, iv.Del(t.Context(), done))
+			_, err = iv.Add(t.Context(), attachment(t, `["nonsense"]`))
+			var failed *delegate.Error
+			if status.Code(err) != 7 || !errors.As(err, &failed) ||
+				failed.Err.Error() != `resident: address "nonsense" is not one with the length of its prefix` {
+				t.Errorf("err = %v", err)
+			}
+		})
+	}
+}
+
+// A relay that is away is waited for, until the process is told to end.
+func TestStaysWithoutARelay(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	stderr := &signalling{said: make(chan struct{}, 100)}
+	end := make(chan error)
+	go func() { end <- stay(ctx, []string{pluginType, "-socket", t.TempDir() + "/none"}, nil, stderr) }()
+	<-stderr.said
+	cancel()
+	ok(t, <-end)
+}
+
+// signalling tells that something was written.
+type signalling struct{ said chan struct{} }
+
+func (s *signalling) Write(p []byte) (int, error) {
+	s.said <- struct{}{}
+	return len(p), nil
+}
+
+func TestStayRefusesNonsense(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ args, environ []string }{
+		{[]string{pluginType, "-nonsense"}, nil},
+		{[]string{pluginType}, []string{"CNI_RELAY_SOCKET=x"}},
+	} {
+		if err := stay(t.Context(), tt.args, tt.environ, new(bytes.Buffer)); err == nil {
+			t.Errorf("%q %q", tt.args, tt.environ)
+		}
+	}
+}
+
+// One ADD and its DEL, by the way the plugin is run.
+func BenchmarkAddDel(b *testing.B) {
+	for name, way := range ways() {
+		b.Run(name, func(b *testing.B) {
+			iv := way(b)
+			a := attachment(b, `["10.1.0.2/24"]`)
+			for b.Loop() {
+				done, err := iv.Add(b.Context(), a)
+				ok(b, err)
+				ok(b, iv.Del(b.Context(), done))
+			}
+		})
+	}
+}
