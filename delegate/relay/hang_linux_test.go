@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -29,70 +28,6 @@ func hangs(t *testing.T) delegatetest.Plugin {
 		}
 		return []byte(`{"cniVersion":"1.1.0"}`), nil
 	}
-}
-
-// within runs a test of time with delegates that are built in, so that all of
-// it is in a bubble: 10-p is one that hangs, 20-other one that does not.
-func within(t *testing.T, do func(t *testing.T, n *node, call func(typ, id string) error)) {
-	t.Helper()
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		n := &node{t: t, more: make(chan struct{})}
-		n.Relay = &relay.Relay{Observer: n.note, Builtin: []*relay.Delegate{with("10", "p", hangs(t)), simple("20", "other")}}
-		n.start()
-		do(t, n, func(typ, id string) error {
-			_, err := n.exec(t.Context(), typ, "ADD", id)
-			return err
-		})
-	})
-}
-
-// A delegate that does not answer in time makes the operation fail, with code
-// 11; it is never taken for success.
-func TestN12TimeoutFailsClosed(t *testing.T) {
-	within(t, func(t *testing.T, n *node, call func(typ, id string) error) {
-		t.Helper()
-		start := time.Now()
-		err := call("p", "hang")
-		wantCode(t, err, 11)
-		if !errors.Is(err, relay.ErrTimeout) || !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, delegate.ErrNotRun) {
-			t.Errorf("err = %v", err)
-		}
-		if took := time.Since(start); took != 30*time.Second {
-			t.Errorf("after %v", took)
-		}
-		if d := cmp.Diff([]string{"10-p ready", "20-other ready"}, n.states()); d != "" {
-			t.Errorf("closed after one (-want +got):\n%s", d)
-		}
-	})
-}
-
-// A delegate that lets three calls in a row pass is closed, and may come back;
-// one that answers in between is not. Others do not notice.
-func TestN12ClosedAfterThreeInARow(t *testing.T) {
-	within(t, func(t *testing.T, n *node, call func(typ, id string) error) {
-		t.Helper()
-		for range 3 {
-			wantCode(t, call("p", "hang"), 11)
-			wantCode(t, call("p", "hang"), 11)
-			ok(t, call("p", "c1"))
-		}
-		for range 3 {
-			wantCode(t, call("p", "hang"), 11)
-		}
-		s := n.await("10-p gone", 1)
-		if !errors.Is(s.Err, relay.ErrTimeout) {
-			t.Errorf("gone for %v", s.Err)
-		}
-		err := call("p", "c1")
-		wantCode(t, err, 11)
-		if !errors.Is(err, relay.ErrGone) || !errors.Is(err, delegate.ErrNotRun) {
-			t.Errorf("err = %v", err)
-		}
-		ok(t, call("other", "c1"))
-		n.await("10-p ready", 2)
-		ok(t, call("p", "c1"))
-	})
 }
 
 // A caller's own deadline is its own business: no delegate is closed for it.
@@ -256,5 +191,29 @@ func TestSecretsStayOut(t *testing.T) {
 		if err == nil || bytes.Contains([]byte(err.Error()), []byte("hunter2")) {
 			t.Errorf("err = %v", err)
 		}
+	}
+}
+
+// Calls that time out at once count as well, and none of them is taken for
+// success.
+func TestN12TimeoutsAtOnce(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.CallTimeout = 10 * time.Millisecond
+	n.start()
+	n.serve(with("10", "p", hangs(t)))
+	errs := make(chan error)
+	for range 10 {
+		go func() {
+			_, err := n.exec(t.Context(), "p", "ADD", "hang")
+			errs <- err
+		}()
+	}
+	for range 10 {
+		wantCode(t, come(t, errs, "the end of a call"), 11)
+	}
+	s := n.await("10-p gone", 1)
+	if !errors.Is(s.Err, relay.ErrTimeout) {
+		t.Errorf("gone for %v", s.Err)
 	}
 }

@@ -223,7 +223,7 @@ func TestRemovalKeepsTypesUntilItIsBack(t *testing.T) {
 	n.start()
 	below := fakes("a")
 	d := simple("10", "a")
-	d.Network = network(t, "of-a", "a")
+	d.Network, d.DrainTimeout = network(t, "of-a", "a"), patience
 	known := told(d)
 	r := n.serve(d)
 	<-known
