@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"testing"
 	"time"
@@ -12,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/relay"
 )
 
@@ -291,115 +289,4 @@ func TestBadServers(t *testing.T) {
 			n.serve(simple("10", "a")) // the name and the type are free
 		})
 	}
-}
-
-// What the other end of Serve says is bounded and checked as well.
-func TestServeAgainstBadRelays(t *testing.T) {
-	t.Parallel()
-	for name, tt := range map[string]struct {
-		say  string
-		want error
-	}{
-		"garbage":       {"garbage\n", relay.ErrLost},
-		"endless":       {strings.Repeat("x", 1<<17), relay.ErrLost},
-		"closed":        {"", relay.ErrLost},
-		"newer version": {`{"version":2}` + "\n", relay.ErrRefused},
-		"refusal":       {`{"version":2,"error":"no"}` + "\n", relay.ErrRefused},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			n := newNode(t) // for its listener alone
-			r := n.connect(simple("10", "a"))
-			c, err := n.Listener.Accept()
-			ok(t, err)
-			go func() {
-				_, _ = io.WriteString(c, tt.say)
-				_ = c.Close()
-			}()
-			if err := come(t, r.err, "the end"); !errors.Is(err, tt.want) {
-				t.Errorf("err = %v", err)
-			}
-		})
-	}
-}
-
-// A Delegate that cannot be served says so itself.
-func TestServeChecksTheDelegate(t *testing.T) {
-	t.Parallel()
-	n := newNode(t).start()
-	for _, d := range []*relay.Delegate{
-		{Index: "10", Name: "a", Types: []string{"a"}},
-		newDelegate("1", "a", fakes(), "a"),
-		newDelegate("10", "a/b", fakes(), "a"),
-		newDelegate("10", "a", fakes(), "a/b"),
-	} {
-		if err := come(t, n.connect(d).err, "the refusal"); !errors.Is(err, relay.ErrRefused) {
-			t.Errorf("err = %v", err)
-		}
-	}
-}
-
-// Run connects again when the connection is lost, and when it was refused.
-func TestRunConnectsAgain(t *testing.T) {
-	t.Parallel()
-	n := newNode(t).start()
-	first := n.serve(newDelegate("10", "a", fakes("a"), "a"))
-	d := simple("10", "a")
-	d.MaxPause = time.Millisecond
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	end := make(chan error)
-	go func() { end <- d.Run(ctx, n.socket) }()
-	n.mu.Lock()
-	more := n.more
-	n.mu.Unlock()
-	come(t, more, "a refusal")
-	first.stop()
-	n.await("10-a ready", 2)
-	_, err := n.exec(t.Context(), "a", "ADD", "c1")
-	ok(t, err)
-	cancel()
-	ok(t, come(t, end, "the end"))
-	n.await("10-a gone", 2)
-}
-
-// Handlers that run when Serve is asked to end may end, and their answers
-// arrive; new calls fail with code 11 and have not been run.
-func TestServeDrains(t *testing.T) {
-	t.Parallel()
-	n := newNode(t).start()
-	in, out := make(chan struct{}), make(chan struct{})
-	d := with("10", "p", func(_ context.Context, c delegatetest.Call) ([]byte, error) {
-		if c.ContainerID == "slow" {
-			close(in)
-			<-out
-		}
-		return []byte("done"), nil
-	})
-	d.DrainTimeout = time.Hour
-	r := n.serve(d)
-	slow := make(chan error, 1)
-	go func() {
-		answer, err := n.exec(t.Context(), "p", "ADD", "slow")
-		if string(answer) != "done" {
-			err = errors.Join(err, fmt.Errorf("answer %q", answer))
-		}
-		slow <- err
-	}()
-	come(t, in, "the call")
-	r.stop()
-	for {
-		// Until its going away has arrived, calls are answered.
-		if _, err := n.exec(t.Context(), "p", "ADD", "c2"); err != nil {
-			wantCode(t, err, 11)
-			if !errors.Is(err, delegate.ErrNotRun) {
-				t.Errorf("err = %v", err)
-			}
-			break
-		}
-	}
-	close(out)
-	ok(t, come(t, slow, "the answer"))
-	ok(t, come(t, r.err, "the end"))
-	n.await("10-p gone", 1)
 }
