@@ -8,6 +8,8 @@ import (
 	"os"
 	"slices"
 	"time"
+
+	"github.com/metacni/metacni/internal/peer"
 )
 
 // A candidate is a connection to what may become a delegate.
@@ -35,7 +37,7 @@ func (r *Relay) accept(ctx context.Context) {
 			}
 			continue
 		}
-		uid, ok := peer(conn)
+		uid, ok := peer.UID(conn)
 		if !ok {
 			uid = -1
 		}

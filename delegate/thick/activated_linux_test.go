@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metacni/metacni/internal/peer"
 )
 
 // activate starts an actor that has the files from descriptor 3 on, and is told
@@ -33,7 +35,7 @@ func playActivated(t *testing.T, arg string) {
 	fmt.Println("serves", l.Addr(), inheritable(t, from))
 	c, err := l.Accept()
 	ok(t, err)
-	uid, known := peer(c)
+	uid, known := peer.UID(c)
 	fmt.Println("peer", uid, known)
 	ok(t, c.Close())
 	ok(t, l.Close())

@@ -14,6 +14,7 @@ import (
 	"github.com/containernetworking/cni/pkg/utils"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/peer"
 )
 
 // HTTP returns what Serve serves, without the look at who connects, for tests.
@@ -32,7 +33,7 @@ type caller struct {
 
 // caller looks at who made the connection c.
 func (sv *service) caller(c net.Conn) caller {
-	ask := peer
+	ask := peer.UID
 	if sv.peer != nil {
 		ask = sv.peer
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/peer"
 )
 
 // unixClient is a client of the server at socket. Nobody having listened at the
@@ -38,7 +39,7 @@ func unixClient(socket string) *http.Client {
 func serveUnix(t *testing.T, s *Server) (*rig, string) {
 	t.Helper()
 	socket := socketDir(t) + "/s"
-	s.peer = peer
+	s.peer = peer.UID
 	r := &rig{t: t, Server: s, Client: unixClient(socket), done: make(chan struct{})}
 	r.run(listenOn(t, socket))
 	return r, socket
@@ -173,7 +174,7 @@ func TestS24Successors(t *testing.T) {
 	}
 	first := make(chan struct{})
 	next := func() *rig {
-		r := &rig{t: t, Server: &Server{Handler: handler(), peer: peer, MaxInFlight: 2}, done: make(chan struct{})}
+		r := &rig{t: t, Server: &Server{Handler: handler(), peer: peer.UID, MaxInFlight: 2}, done: make(chan struct{})}
 		ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 		r.stop = stop
 		go func() {

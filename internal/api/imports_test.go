@@ -28,16 +28,17 @@ var rules = map[string][]string{
 
 	"internal/durable":  nil,
 	"internal/inroot":   nil,
+	"internal/peer":     nil,
 	"internal/skeleton": nil,
 	"internal/api":      nil,
 
 	"delegate":              {"netconf"},
 	"delegate/delegatetest": {"delegate", "netconf", "internal/skeleton"},
 	"delegate/lifecycle":    {"delegate", "scratch", "netconf", "internal/inroot"},
-	"delegate/thick":        {"status", "delegate/thick/wire", "delegate/thick/internal/queue"},
+	"delegate/thick":        {"status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/peer"},
 	"delegate/thick/shim":   {"status", "delegate/thick/wire", "delegate/thick/internal/queue"},
 	"delegate/thick/wire":   nil,
-	"delegate/relay":        {"delegate", "netconf", "status", "delegate/thick/wire", "internal/skeleton"},
+	"delegate/relay":        {"delegate", "netconf", "status", "delegate/thick/wire", "internal/skeleton", "internal/peer"},
 	"netconf/autoconf":      {"netconf", "internal/durable"},
 
 	"examples/...": {"..."},

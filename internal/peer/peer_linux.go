@@ -1,14 +1,11 @@
-package relay
+package peer
 
 import (
 	"net"
 	"syscall"
 )
 
-// peer returns the user of the process that made the connection c, as it was
-// when it connected. It is not ok for anything but a connection of a unix
-// socket, and when the system does not say.
-func peer(c net.Conn) (uid int, ok bool) {
+func uidOf(c net.Conn) (uid int, ok bool) {
 	u, isUnix := c.(*net.UnixConn)
 	if !isUnix {
 		return -1, false
