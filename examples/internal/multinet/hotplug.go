@@ -44,6 +44,39 @@ func (p *Plugin) HotPlug(ctx context.Context, conf []byte, with *wire.Attributes
 	return program.Commands(ctx, prepare, (*hotCall).add, (*hotCall).check, (*hotCall).del, (*hotCall).gc, (*hotCall).status)
 }
 
+// Attach attaches a's network to a container that has been attached, as the ADD
+// of HotPlug does, but that a says all that is asked of it. An interface without
+// a name gets one, and a network namespace is the recorded one.
+func (p *Plugin) Attach(ctx context.Context, conf []byte, a delegate.Attachment) error {
+	c, err := p.own(conf, &skel.CmdArgs{ContainerID: a.ContainerID, Netns: a.NetNS, IfName: a.IfName, Args: a.Args})
+	if err != nil {
+		return err
+	}
+	return c.attach(ctx, func(name, cniVersion string) (netconf.Network, map[string]json.RawMessage, error) {
+		n, err := complete(a.Network, name, cniVersion)
+		return n, a.CapabilityArgs, err
+	}, nil)
+}
+
+// Detach removes the interface ifName from a container, as the DEL of HotPlug
+// does.
+func (p *Plugin) Detach(ctx context.Context, conf []byte, containerID, ifName string) error {
+	c, err := p.own(conf, &skel.CmdArgs{ContainerID: containerID, IfName: ifName})
+	if err != nil {
+		return err
+	}
+	return c.del(ctx)
+}
+
+// own is a call that no runtime has made.
+func (p *Plugin) own(conf []byte, args *skel.CmdArgs) (*hotCall, error) {
+	c, err := readConfig(conf)
+	if err != nil {
+		return nil, err
+	}
+	return &hotCall{Process: p.Process, args: args, conf: c, life: p.manager(c, "")}, nil
+}
+
 // A hotCall is one command for one network of a container.
 type hotCall struct {
 	program.Process
@@ -57,6 +90,22 @@ func (c *hotCall) add(ctx context.Context) error {
 	if err := ifname.Validate(c.args.IfName); err != nil {
 		return err
 	}
+	return c.attach(ctx, c.network, func(added []delegate.Attached) error {
+		result, err := added[0].Decode()
+		if err != nil {
+			return err
+		}
+		return added[0].PrintTo(c.Stdout, result.Version())
+	})
+}
+
+// attach attaches the network that network makes, given the name and the version
+// to complete it with. An interface that nobody has named gets a name.
+func (c *hotCall) attach(
+	ctx context.Context,
+	network func(name, cniVersion string) (netconf.Network, map[string]json.RawMessage, error),
+	report func([]delegate.Attached) error,
+) error {
 	r, err := c.record(func(r lifecycle.Record) bool { return r.State == scratch.Added && len(r.Attached) > 0 })
 	if err != nil {
 		return err
@@ -65,7 +114,7 @@ func (c *hotCall) add(ctx context.Context) error {
 		return c.notThere("")
 	}
 	first := r.Attached[0]
-	n, capabilityArgs, err := c.network(r.Key.Network, first.Network.CNIVersion())
+	n, capabilityArgs, err := network(r.Key.Network, first.Network.CNIVersion())
 	if err != nil {
 		return err
 	}
@@ -79,24 +128,29 @@ func (c *hotCall) add(ctx context.Context) error {
 	c.args.Netns = first.NetNS
 	_, err = c.life.Attach(ctx, r.Key, lifecycle.Transaction{
 		Plan: func(taken []string) ([]delegate.Attachment, error) {
-			there, err := c.InterfaceNames(c.args.Netns)
-			if err == nil {
-				_, err = ifname.Scheme{Taken: append(taken, there...)}.Plan(c.args.IfName)
-			}
+			name, err := c.name(r.Key.IfName, taken)
 			return []delegate.Attachment{{
-				Network: n, ContainerID: c.args.ContainerID, NetNS: c.args.Netns, IfName: c.args.IfName,
+				Network: n, ContainerID: c.args.ContainerID, NetNS: c.args.Netns, IfName: name,
 				Args: c.args.Args, CapabilityArgs: capabilityArgs,
 			}}, err
 		},
-		Report: func(added []delegate.Attached) error {
-			result, err := added[0].Decode()
-			if err != nil {
-				return err
-			}
-			return added[0].PrintTo(c.Stdout, result.Version())
-		},
+		Report: report,
 	})
 	return err
+}
+
+// name is that of the interface, clear of primary and of those that are taken.
+func (c *hotCall) name(primary string, taken []string) (string, error) {
+	there, err := c.InterfaceNames(c.args.Netns)
+	if err != nil {
+		return "", err
+	}
+	taken = slices.DeleteFunc(append(taken, there...), func(name string) bool { return name == primary })
+	names, err := ifname.Scheme{Primary: primary, Taken: taken}.Plan("", c.args.IfName)
+	if err != nil {
+		return "", err
+	}
+	return names[1], nil
 }
 
 // network is the one to attach, completed with a name and a version, and what

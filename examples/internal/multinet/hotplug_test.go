@@ -15,6 +15,7 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/internal/program"
+	"github.com/metacni/metacni/netconf"
 )
 
 const green = `{"cniVersion":"1.1.0","name":"green","type":"macvlan","capabilities":{"ips":true,"mac":true}}`
@@ -247,4 +248,49 @@ func TestObserver(t *testing.T) {
 	if err != nil || !cmp.Equal(seen, []string{"ADD bridge"}) {
 		t.Errorf("observed %q: %v", seen, err)
 	}
+}
+
+// What nobody's command asks for is plugged in the same way, with a name where
+// it has none, and the arguments that it comes with.
+func TestAttachAndDetach(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.1.0")
+	h.taken = []string{"net1"}
+	h.mustRun(t, "ADD", bridge)
+	h.trace()
+	p := &Plugin{Process: program.Process{Exec: h.exec, InterfaceNames: func(string) ([]string, error) { return h.taken, nil }}}
+	conf := fmt.Appendf(nil, `{"cniDir":%q,"type":"multinet"}`, h.state())
+	n, err := netconf.Parse([]byte(green))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := delegate.Attachment{
+		Network: n, ContainerID: "c1", CapabilityArgs: map[string]json.RawMessage{"ips": json.RawMessage(`["10.9.1.7/24"]`)},
+	}
+	if err := p.Attach(t.Context(), conf, a); err != nil {
+		t.Fatal(err)
+	}
+	calls := h.exec.Calls()
+	if got := string(calls[len(calls)-1].Stdin); !strings.Contains(got, `"ips":["10.9.1.7/24"]`) {
+		t.Errorf("the plugin was given %s", got)
+	}
+	a.IfName = "eth0"
+	wantError(t, p.Attach(t.Context(), conf, a), 7, `"eth0"`)
+	a.ContainerID = "c2"
+	wantError(t, p.Attach(t.Context(), conf, a), 7, `"c2"`)
+	if err := p.Detach(t.Context(), conf, "c1", "net2"); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Detach(t.Context(), conf, "c1", "net2"); err != nil { // what is gone is gone
+		t.Fatal(err)
+	}
+	wantTrace(t, h, "ADD macvlan net2", "DEL macvlan net2")
+	for name, err := range map[string]error{
+		"attach": p.Attach(t.Context(), []byte("{"), a), "detach": p.Detach(t.Context(), []byte("{"), "c1", "net2"),
+	} {
+		if err == nil {
+			t.Errorf("%s: a configuration that is none is good enough", name)
+		}
+	}
+	h.mustRun(t, "DEL", bridge)
 }
