@@ -45,6 +45,7 @@ type config struct {
 	DrainTimeout    duration
 
 	publish  publishing
+	relay    relaying
 	override json.RawMessage // of each request's configuration; nil is none
 	ignored  []string        // keys of the file that mean nothing here
 	version  bool            // only say which
@@ -68,6 +69,7 @@ func (c *config) own() map[string]any {
 		"connectionLimit": &c.ConnectionLimit, "drainTimeout": &c.DrainTimeout,
 	}
 	maps.Copy(keys, c.publish.keys())
+	maps.Copy(keys, c.relay.keys())
 	return keys
 }
 
@@ -84,6 +86,8 @@ func readConfig(args []string, defaultFile string, help io.Writer) (*config, err
 	flags.StringVar(&given.ChrootDir, "root", "", "root `directory` of the host, where plugins and network namespaces are")
 	flags.StringVar(&given.QueueDir, "queue-dir", given.QueueDir, "`directory` in which shims leave their DELs; empty is none")
 	flags.StringVar(&given.MetricsAddress, "metrics-address", "", "`address` for metrics over TCP, besides the socket")
+	flags.StringVar(&given.relay.Socket, "relay-socket", "", "`path` at which delegates that stay register; empty is none")
+	flags.StringVar(&given.relay.Dir, "relay-dir", "", "`directory` of executables that are launched as delegates; empty is none")
 	flags.StringVar(&given.LogFormat, "log-format", given.LogFormat, "text or json")
 	flags.TextVar(&given.LogLevel, "log-level", given.LogLevel, "debug, info, warn or error")
 	flags.BoolVar(&given.version, "version", false, "print the version")
@@ -121,6 +125,10 @@ func readConfig(args []string, defaultFile string, help io.Writer) (*config, err
 			c.QueueDir = given.QueueDir
 		case "metrics-address":
 			c.MetricsAddress = given.MetricsAddress
+		case "relay-socket":
+			c.relay.Socket = given.relay.Socket
+		case "relay-dir":
+			c.relay.Dir = given.relay.Dir
 		case "log-format":
 			c.LogFormat = given.LogFormat
 		case "log-level":
@@ -182,14 +190,11 @@ func (c *config) read(data []byte) error {
 
 // check refuses what cannot be meant, and tidies what can.
 func (c *config) check() error {
-	for name, dir := range map[string]*string{"socketDir": &c.SocketDir, "chrootDir": &c.ChrootDir, "queueDir": &c.QueueDir} {
-		if *dir == "" && name != "socketDir" {
-			continue
-		}
-		if !filepath.IsAbs(*dir) {
-			return fmt.Errorf("%s %q is not an absolute path", name, *dir)
-		}
-		*dir = filepath.Clean(*dir)
+	if c.SocketDir == "" {
+		return errors.New(`socketDir "" is not an absolute path`)
+	}
+	if err := tidy([]path{{"socketDir", &c.SocketDir}, {"chrootDir", &c.ChrootDir}, {"queueDir", &c.QueueDir}}); err != nil {
+		return err
 	}
 	if c.ChrootDir == "/" {
 		c.ChrootDir = ""
@@ -218,11 +223,32 @@ func (c *config) check() error {
 	if c.MetricsAddress == "" && c.MetricsPort != 0 {
 		c.MetricsAddress = net.JoinHostPort("", strconv.Itoa(int(c.MetricsPort)))
 	}
-	if err := c.checkPublishing(); err != nil {
+	if err := errors.Join(c.checkPublishing(), c.checkRelay()); err != nil {
 		return err
 	}
 	_, err := c.stateDir()
 	return err
+}
+
+// A path is one that is configured: under which key, and where it is kept.
+type path struct {
+	key string
+	at  *string
+}
+
+// tidy refuses the first of paths that is relative, and cleans the others. Those
+// that are empty are left so.
+func tidy(paths []path) error {
+	for _, p := range paths {
+		if *p.at == "" {
+			continue
+		}
+		if !filepath.IsAbs(*p.at) {
+			return fmt.Errorf("%s %q is not an absolute path", p.key, *p.at)
+		}
+		*p.at = filepath.Clean(*p.at)
+	}
+	return nil
 }
 
 // multinet is the configuration of multinet where no request brings one: the

@@ -22,6 +22,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/delegate/relay"
 	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/internal/multinet"
@@ -42,6 +43,7 @@ type daemon struct {
 	metrics  *metrics
 	server   *thick.Server
 	manager  *autoconf.Manager // of the published network, or nil
+	relay    *relay.Relay      // of the delegates that stay; not started where none can be
 	path     string            // PATH of the plugins
 
 	exec           invoke.Exec
@@ -65,14 +67,15 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 		exec:           &executor{Process: delegate.Process{Root: conf.ChrootDir}, log: log},
 		interfaceNames: program.InterfaceNames(conf.ChrootDir),
 	}
+	d.relay = d.newRelay(ctx)
 	d.server = &thick.Server{
-		Handler: thick.Funcs(func(ctx context.Context, stdout io.Writer) skel.CNIFuncs {
+		Handler: operating{thick.Funcs(func(ctx context.Context, stdout io.Writer) skel.CNIFuncs {
 			return d.plugin(ctx, stdout).Commands(ctx)
-		}),
+		}), d.relay},
 		HotPlug: func(with *wire.Attributes) thick.Handler {
-			return thick.Funcs(func(ctx context.Context, stdout io.Writer) skel.CNIFuncs {
+			return operating{thick.Funcs(func(ctx context.Context, stdout io.Writer) skel.CNIFuncs {
 				return d.plugin(ctx, stdout).HotPlug(ctx, conf.multinet(), with)
-			})
+			}), d.relay}
 		},
 		Attachments: d.attachments,
 		Override:    conf.override,
@@ -85,6 +88,9 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 	d.metrics = newMetrics(conf.MultusMetrics, d.server.Stats)
 	if manager != nil {
 		d.metrics.follow(manager.State)
+	}
+	if conf.relay.on() {
+		d.metrics.relay(d.relay.Plugins)
 	}
 	page := d.metrics.handler()
 	// Not a ServeMux, which sends paths that are not clean elsewhere.
@@ -116,7 +122,7 @@ func (d *daemon) plugin(ctx context.Context, stdout io.Writer) *multinet.Plugin 
 	adding := false // a DEL that comes after an ADD undoes one
 	return &multinet.Plugin{
 		Process: program.Process{
-			Exec: d.exec, Env: append([]string{"PATH=" + d.path}, thick.Trace(ctx)...), Stdout: stdout,
+			Exec: d.relayed(), Env: append([]string{"PATH=" + d.path}, thick.Trace(ctx)...), Stdout: stdout,
 			Root: d.conf.ChrootDir, InterfaceNames: d.interfaceNames,
 		},
 		Observer: func(e delegate.Event) {
@@ -185,7 +191,8 @@ func writable(dir string) error {
 }
 
 // serve serves l until ctx ends and all is done or undone. It tells notify
-// when the daemon is ready, and when it stops.
+// when the daemon is ready, and when it stops. Delegates that stay are there from
+// before the first operation until after the last.
 func (d *daemon) serve(ctx context.Context, l net.Listener, notify func(state string)) error {
 	if d.conf.MetricsAddress != "" {
 		stop, err := d.serveMetrics(ctx)
@@ -199,6 +206,10 @@ func (d *daemon) serve(ctx context.Context, l net.Listener, notify func(state st
 	}
 	d.log.LogAttrs(ctx, slog.LevelInfo, "listening", slog.String("socket", l.Addr().String()), slog.String("root", cmp.Or(d.conf.ChrootDir, "/")),
 		slog.String("records", d.stateDir), slog.String("version", d.server.Version))
+	stopRelay, err := d.startRelay(ctx)
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
 	serving, end := context.WithCancel(ctx) // ends when either of them has failed, too
 	var told sync.WaitGroup
 	var lost error
@@ -213,9 +224,10 @@ func (d *daemon) serve(ctx context.Context, l net.Listener, notify func(state st
 		d.log.LogAttrs(ctx, slog.LevelInfo, "stopping")
 		notify("STOPPING=1")
 	})
-	err := d.server.Serve(serving, &accepting{l, sync.OnceFunc(func() { close(begun) })})
+	err = d.server.Serve(serving, &accepting{l, sync.OnceFunc(func() { close(begun) })})
 	end()
 	told.Wait()
+	stopRelay()
 	d.log.LogAttrs(ctx, slog.LevelInfo, "ended")
 	return errors.Join(lost, err)
 }

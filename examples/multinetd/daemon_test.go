@@ -59,8 +59,8 @@ func (j *journal) String() string {
 	return j.text.String()
 }
 
-// newWorld makes a daemon with more keys in its file, which is started by
-// start.
+// newWorld makes a daemon with more keys in its file, in which $DIR is its
+// directory, which is started by start.
 func newWorld(t *testing.T, keys string) *world {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "x") //nolint:usetesting // that of t is too long for a socket
@@ -70,7 +70,7 @@ func newWorld(t *testing.T, keys string) *world {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	file := filepath.Join(dir, "daemon.json")
 	text := fmt.Sprintf(`{"socketDir":%q,"queueDir":%q,"cniDir":%q,"logFormat":"json"%s}`,
-		dir+"/run", dir+"/queue", dir+"/state", keys)
+		dir+"/run", dir+"/queue", dir+"/state", strings.ReplaceAll(keys, "$DIR", dir))
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

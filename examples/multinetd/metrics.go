@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/relay"
 	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/netconf/autoconf"
@@ -35,6 +36,7 @@ type metrics struct {
 	delegates        *prometheus.CounterVec
 	delegateDuration *prometheus.HistogramVec
 	undone           prometheus.Counter
+	residents        *prometheus.CounterVec // nil without a relay
 
 	mu    sync.Mutex
 	types []string // that have a label; guarded by mu
@@ -94,6 +96,24 @@ func (m *metrics) follow(state func() autoconf.State) {
 			Name: "multinetd_network_restores_total", Help: "How often of these because others had changed it.",
 		}, func() float64 { return float64(state().Restored) }),
 	)
+}
+
+// relay adds the metrics of delegates that stay, of which plugins says what
+// there is.
+func (m *metrics) relay(plugins func() []relay.Status) {
+	m.residents = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "multinetd_resident_calls_total", Help: "Plugins called in delegates that stay.",
+	}, []string{"type", "command", "outcome"})
+	m.registry.MustRegister(m.residents, states(plugins))
+}
+
+// resident counts a call of a plugin in a delegate that stays.
+func (m *metrics) resident(plugin, command string, err error) {
+	how := "ok"
+	if err != nil {
+		how = "failed"
+	}
+	m.residents.WithLabelValues(m.typeLabel(plugin), commandLabel(command), how).Inc()
 }
 
 // handler serves the metrics as text.
@@ -192,5 +212,26 @@ func (l load) Collect(ch chan<- prometheus.Metric) {
 	for lane, on := range map[string]thick.Load{"add": now.Add, "del": now.Del, "status": now.Status} {
 		ch <- prometheus.MustNewConstMetric(l.inFlight(), prometheus.GaugeValue, float64(on.InFlight), lane)
 		ch <- prometheus.MustNewConstMetric(l.queued(), prometheus.GaugeValue, float64(on.Queued), lane)
+	}
+}
+
+// states collects how many delegates that stay are in which state.
+type states func() []relay.Status
+
+func (states) delegates() *prometheus.Desc {
+	return prometheus.NewDesc("multinetd_resident_delegates", "Delegates that stay.", []string{"state"}, nil)
+}
+
+// Describe sends what Collect collects.
+func (s states) Describe(ch chan<- *prometheus.Desc) { ch <- s.delegates() }
+
+// Collect sends the number for each state.
+func (s states) Collect(ch chan<- prometheus.Metric) {
+	in := map[relay.State]int{relay.Joining: 0, relay.Ready: 0, relay.Gone: 0, relay.Refused: 0, relay.Skipped: 0}
+	for _, p := range s() {
+		in[p.State]++
+	}
+	for state, n := range in {
+		ch <- prometheus.MustNewConstMetric(s.delegates(), prometheus.GaugeValue, float64(n), string(state))
 	}
 }

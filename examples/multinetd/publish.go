@@ -56,14 +56,9 @@ func (c *config) checkPublishing() error {
 	}
 	p.Dir = cmp.Or(p.Dir, filepath.Join("/", c.ChrootDir, publish.ConfDir))
 	p.From = cmp.Or(p.From, p.Dir)
-	for name, path := range map[string]*string{"cniConfigDir": &p.Dir, "multusAutoconfigDir": &p.From, "readinessindicatorfile": &p.Ready} {
-		if *path == "" {
-			continue
-		}
-		if !filepath.IsAbs(*path) {
-			return fmt.Errorf("%s %q is not an absolute path", name, *path)
-		}
-		*path = filepath.Clean(*path)
+	err := tidy([]path{{"cniConfigDir", &p.Dir}, {"multusAutoconfigDir", &p.From}, {"readinessindicatorfile", &p.Ready}})
+	if err != nil {
+		return err
 	}
 	var override map[string]json.RawMessage
 	_ = json.Unmarshal(c.override, &override) // made by read, or nil
@@ -72,7 +67,7 @@ func (c *config) checkPublishing() error {
 			return fmt.Errorf("%s would replace what multusConfigFile has published", key)
 		}
 	}
-	_, err := c.template()
+	_, err = c.template()
 	return err
 }
 

@@ -1,0 +1,317 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/relay"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/status"
+)
+
+// withRelay are the keys of a world with delegates that stay, static for one.
+const withRelay = `,"relaySocket":"$DIR/run/relay.sock","relayTypes":["static"]`
+
+// two is a network of a process and one of a delegate that stays.
+const two = `"delegates":[{"type":"bridge"},{"name":"steady","type":"static"}]`
+
+// A resident is a delegate in this process that serves static as fakes do.
+type resident struct {
+	*relay.Delegate
+	fake  *delegatetest.Exec
+	known chan []relay.Known // what it has been told, each time it registered
+}
+
+func newResident(index string) *resident {
+	r := &resident{
+		fake:  &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"static": delegatetest.Result(result("10.7.0.2/24"))}},
+		known: make(chan []relay.Known, 10),
+	}
+	r.Delegate = &relay.Delegate{
+		Index: index, Name: "static", Types: []string{"static"}, MaxPause: 50 * time.Millisecond,
+		Funcs: func(ctx context.Context, stdout io.Writer) skel.CNIFuncs {
+			do := func(a *skel.CmdArgs) error {
+				var env []string
+				for k, v := range relay.CallOf(ctx).Env {
+					env = append(env, k+"="+v)
+				}
+				path, err := invoke.Exec(r.fake).FindInPath("static", nil)
+				if err != nil {
+					return err
+				}
+				out, err := r.fake.ExecPlugin(ctx, path, a.StdinData, env)
+				if err == nil {
+					_, err = stdout.Write(out)
+				}
+				return err
+			}
+			return skel.CNIFuncs{Add: do, Check: do, Del: do, GC: do, Status: do}
+		},
+		Synchronize: func(_ context.Context, known []relay.Known) error {
+			r.known <- known
+			return nil
+		},
+	}
+	return r
+}
+
+// run has the delegate register, as long as the test runs, or until stop.
+func (r *resident) run(t *testing.T, socket string) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx, socket) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+func (r *resident) clean(t *testing.T) {
+	t.Helper()
+	if live := r.fake.Live(); len(live) > 0 {
+		t.Errorf("left: %q", live)
+	}
+}
+
+// A type that is reserved fails before its delegate has come, is served by it
+// afterwards, and what is not its goes on as ever. What the delegate asks for is
+// in the container's record.
+func TestRelayLife(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withRelay).start(t)
+	if err := w.run(t, "ADD", two); status.Code(err) != 11 || !strings.Contains(err.Error(), "the delegate is not there") {
+		t.Errorf("ADD before it has come: code %d: %v", status.Code(err), err)
+	}
+	if err := w.run(t, "STATUS", two); status.Code(err) != 50 {
+		t.Errorf("STATUS before it has come: code %d: %v", status.Code(err), err)
+	}
+	w.wantTrace(t, "ADD bridge eth0", "DEL bridge eth0", "STATUS bridge")
+	w.clean(t)
+
+	r := newResident("10")
+	r.run(t, w.conf.relay.Socket)
+	if known := <-r.known; len(known) > 0 {
+		t.Errorf("it is told %+v", known)
+	}
+	w.mustRun(t, "ADD", two)
+	w.mustRun(t, "CHECK", two)
+	w.wantTrace(t, "ADD bridge eth0", "CHECK bridge eth0")
+	green, err := netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"green","type":"macvlan","capabilities":{"ips":true}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	attach := relay.Update{Op: relay.Attach, ContainerID: "c1", Network: green, CapabilityArgs: map[string]json.RawMessage{"ips": json.RawMessage(`["10.9.1.7/24"]`)}}
+	stranger := attach
+	stranger.ContainerID = "c2"
+	failed, err := r.Request(t.Context(), attach, stranger)
+	if err != nil || len(failed) != 1 || failed[0].ContainerID != "c2" || failed[0].Err.Code != 7 {
+		t.Errorf("attaching: %+v: %v", failed, err)
+	}
+	if code, body := w.get(t, "/delegate?container=c1"); code != 200 || !strings.Contains(body, `"net2"`) {
+		t.Errorf("attachments: %d %s", code, body)
+	}
+	if failed, err := r.Request(t.Context(), relay.Update{Op: relay.Detach, ContainerID: "c1", IfName: "net2"}); err != nil || len(failed) > 0 {
+		t.Errorf("detaching: %+v: %v", failed, err)
+	}
+	w.mustRun(t, "DEL", two)
+	w.wantTrace(t, "ADD macvlan net2", "DEL macvlan net2", "DEL bridge eth0")
+	if diff := cmp.Diff([]string{"ADD static net1", "CHECK static net1", "DEL static net1"}, r.fake.Trace()); diff != "" {
+		t.Errorf("the delegate's calls (-want +got):\n%s", diff)
+	}
+	w.clean(t)
+	r.clean(t)
+
+	_, text := w.get(t, "/metrics")
+	for name, want := range map[string]float64{
+		`multinetd_resident_delegates{state="ready"}`:                                     1,
+		`multinetd_resident_calls_total{command="ADD",outcome="ok",type="static"}`:        1,
+		`multinetd_resident_calls_total{command="ADD",outcome="failed",type="static"}`:    1,
+		`multinetd_resident_calls_total{command="DEL",outcome="ok",type="static"}`:        1,
+		`multinetd_delegate_executions_total{command="ADD",outcome="ok",type="bridge"}`:   2,
+		`multinetd_resident_calls_total{command="STATUS",outcome="failed",type="static"}`: 1,
+	} {
+		if got := series(t, text)[name]; got != want {
+			t.Errorf("%s is %v, want %v", name, got, want)
+		}
+	}
+	if strings.Contains(text, `resident_calls_total{command="ADD",outcome="ok",type="bridge"}`) {
+		t.Error("what was run is counted as what stays")
+	}
+	if err := w.stop(); err != nil {
+		t.Fatal(err)
+	}
+	for _, words := range []string{
+		`"msg":"delegates may register"`, `"state":"ready","source":"external","delegate":"10-static"`,
+		`"msg":"request of a delegate","update":"attach","delegate":"10-static","container":"c1"`, `"state":"gone"`,
+	} {
+		if log := w.logged.String(); !strings.Contains(log, words) {
+			t.Errorf("no %s in the log:\n%s", words, log)
+		}
+	}
+}
+
+// A daemon that comes after another tells delegates that come back what is
+// recorded, and they remove what they made for the one before.
+func TestRelayRestart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withRelay).start(t)
+	r := newResident("10")
+	r.run(t, w.conf.relay.Socket)
+	<-r.known
+	w.mustRun(t, "ADD", two)
+	if err := w.stop(); err != nil {
+		t.Fatal(err)
+	}
+	damaged := filepath.Join(w.dir, "state", "c9")
+	if err := errors.Join(os.Mkdir(damaged, 0o700), os.WriteFile(filepath.Join(damaged, "multi@eth0.json"), []byte("{"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+
+	next := newWorld(t, "")
+	next.conf.relay = w.conf.relay
+	d, err := newDaemon(t.Context(), w.conf, "/daemon/bin", "v0", newLogger(next.logged, w.conf))
+	if err != nil {
+		t.Fatal(err)
+	}
+	next.daemon, next.fake, next.dir, next.client, next.seen = d, w.fake, w.dir, w.client, len(w.fake.Trace())
+	next.exec, next.interfaceNames = w.exec, w.interfaceNames
+	next.start(t)
+	known := <-r.known
+	if len(known) != 1 || known[0].ContainerID != "c1" || known[0].IfName != "net1" || !known[0].Added {
+		t.Errorf("it is told %+v", known)
+	}
+	next.mustRun(t, "DEL", two)
+	next.wantTrace(t, "DEL bridge eth0")
+	r.clean(t)
+	if log := next.logged.String(); !strings.Contains(log, `"msg":"record that no delegate is told of","container":"c9"`) {
+		t.Errorf("log:\n%s", log)
+	}
+}
+
+// A delegate that registers in the middle of an ADD is told of it when it has
+// ended, with its result: there is no gap.
+func TestRelayNoGap(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withRelay)
+	before, begun, goOn := newResident("10"), make(chan struct{}), make(chan struct{})
+	plugin := w.fake.Plugins["bridge"]
+	w.fake.Plugins["bridge"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.Command == "ADD" {
+			close(begun)
+			<-goOn
+		}
+		return plugin(ctx, c)
+	}
+	w.start(t)
+	stop := before.run(t, w.conf.relay.Socket)
+	<-before.known
+	added := make(chan error, 1)
+	go func() { added <- w.run(t, "ADD", `"delegates":[{"type":"static"},{"type":"bridge"}]`) }()
+	<-begun
+	stop()
+
+	after, welcome := newResident("20"), make(chan struct{})
+	c, err := net.Dial("unix", w.conf.relay.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- after.Serve(ctx, &hearing{Conn: c, heard: sync.OnceFunc(func() { close(welcome) })}) }()
+	<-welcome
+	select {
+	case known := <-after.known:
+		t.Errorf("it is told %+v in the middle of the ADD", known)
+	default:
+	}
+	close(goOn)
+	if err := <-added; err != nil {
+		t.Errorf("ADD: %v", err)
+	}
+	if known := <-after.known; len(known) != 1 || known[0].ContainerID != "c1" || !known[0].Added {
+		t.Errorf("it is told %+v", known)
+	}
+	w.mustRun(t, "DEL", two)
+	if diff := cmp.Diff([]string{"DEL static eth0"}, after.fake.Trace()); diff != "" {
+		t.Errorf("the delegate's calls (-want +got):\n%s", diff)
+	}
+	w.clean(t)
+	cancel()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
+
+// A hearing connection tells that something has arrived.
+type hearing struct {
+	net.Conn
+	heard func()
+}
+
+func (h *hearing) Read(p []byte) (int, error) {
+	n, err := h.Conn.Read(p)
+	if n > 0 {
+		h.heard()
+	}
+	return n, err
+}
+
+// A relay that cannot be is an error before anything is served.
+func TestRelayCannotStart(t *testing.T) {
+	t.Parallel()
+	for name, keys := range map[string]string{
+		"an open directory":    `,"relaySocket":"$DIR/open/s"`,
+		"no directory":         `,"relayDir":"$DIR/file"`,
+		"one others may write": `,"relayDir":"$DIR/open"`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, keys)
+			open := filepath.Join(w.dir, "open")
+			if err := errors.Join(os.Mkdir(open, 0o700), os.Chmod(open, 0o777), os.WriteFile(filepath.Join(w.dir, "file"), nil, 0o600)); err != nil { //nolint:gosec // that is the matter
+				t.Fatal(err)
+			}
+			l, err := listen(t.Context(), w.conf.SocketDir, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := w.serve(t.Context(), l, func(string) {}); err == nil || !strings.Contains(err.Error(), "relay: ") {
+				t.Errorf("err = %v", err)
+			}
+		})
+	}
+}
+
+// What a launched delegate writes is for who debugs.
+func TestRelayChatter(t *testing.T) {
+	t.Parallel()
+	for level, want := range map[string]int{"info": 0, "debug": 2} {
+		w := newWorld(t, fmt.Sprintf(`,"relayDir":"$DIR/none","logLevel":%q`, level))
+		if _, err := io.WriteString(w.relay.Stderr, "one\n\n  two "+strings.Repeat("x", 2*maxLine)); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.logged.of(t, "a launched delegate says"); len(got) != want {
+			t.Errorf("%s: %v", level, got)
+		}
+	}
+}
