@@ -21,18 +21,26 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-func TestMain(m *testing.M) { programtest.Main(m, "multinetd", main) }
+func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == "10-mortal" {
+		mortal()
+		return
+	}
+	programtest.Main(m, "multinetd", main)
+}
 
 // A service is the daemon as a process.
 type service struct {
 	*programtest.Host
+	file   string // of its configuration
 	cmd    *exec.Cmd
 	stderr *bufio.Reader
 	args   *skel.CmdArgs
 	client *shim.Client
 }
 
-// startService starts the daemon and waits until it is ready.
+// startService starts the daemon with more keys in its file, in which $SOCKETS
+// is the directory of sockets, and waits until it is ready.
 func startService(t *testing.T, keys string) *service {
 	t.Helper()
 	h := programtest.NewHost(t, "multinetd")
@@ -42,21 +50,12 @@ func startService(t *testing.T, keys string) *service {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	file := filepath.Join(h.Dir, "daemon.json")
-	text := fmt.Sprintf(`{"socketDir":%q,"queueDir":%q,"cniDir":%q%s}`, dir, h.Dir+"/queue", h.State, keys)
+	text := fmt.Sprintf(`{"socketDir":%q,"queueDir":%q,"cniDir":%q%s}`, dir, h.Dir+"/queue", h.State, strings.ReplaceAll(keys, "$SOCKETS", dir))
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := &service{Host: h, cmd: h.Command("", ""), client: &shim.Client{Socket: filepath.Join(dir, wire.SocketName), Stdout: io.Discard}}
-	s.cmd.Args = append(s.cmd.Args, "--config", file)
-	stderr, err := s.cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.stderr = bufio.NewReader(stderr)
-	if err := s.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	s.logged(t, "msg=ready")
+	s := &service{Host: h, file: file, client: &shim.Client{Socket: filepath.Join(dir, wire.SocketName), Stdout: io.Discard}}
+	s.run(t)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -70,17 +69,32 @@ func startService(t *testing.T, keys string) *service {
 	return s
 }
 
-// logged waits for a line that has words.
-func (s *service) logged(t *testing.T, words string) {
+// run starts the daemon, the first or the next one, and waits until it is ready
+// and what else has words in its log has happened.
+func (s *service) run(t *testing.T, words ...string) {
 	t.Helper()
-	for {
+	s.cmd = s.Command("", "")
+	s.cmd.Args = append(s.cmd.Args, "--config", s.file)
+	stderr, err := s.cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.stderr = bufio.NewReader(stderr)
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s.logged(t, append(words, "msg=ready")...)
+}
+
+// logged waits for lines that have words, in any order.
+func (s *service) logged(t *testing.T, words ...string) {
+	t.Helper()
+	for len(words) > 0 {
 		line, err := s.stderr.ReadString('\n')
 		if err != nil {
 			t.Fatalf("no %q before the end of the log: %v", words, err)
 		}
-		if strings.Contains(line, words) {
-			return
-		}
+		words = slices.DeleteFunc(words, func(w string) bool { return strings.Contains(line, w) })
 	}
 }
 

@@ -182,7 +182,7 @@ func (h operating) GC(ctx context.Context, a *skel.CmdArgs) error {
 
 // relayed is the Exec that plugins are run by: delegates that stay, and for what
 // is not theirs, processes. It counts the former.
-func (d *daemon) relayed() invoke.Exec { //nolint:ireturn // it is what an Invoker takes
+func (d *daemon) relayed() invoke.Exec {
 	if !d.conf.relay.on() {
 		return d.exec
 	}
