@@ -3,7 +3,8 @@
 //
 // The plugin is in examples/internal/multinet, and what makes a daemon of it in
 // package thick. Here is how it is configured (config.go), put together
-// (daemon.go), and watched (log.go, metrics.go).
+// (daemon.go), served by plugins that stay (relay.go), and watched (log.go,
+// metrics.go).
 package main
 
 import (
