@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// build puts multinet and the reference plugins into dir. The plugins are
+// build puts multinet, resident and the reference plugins into dir. The plugins are
 // tools of the module of the end-to-end tests, so that whoever imports the SDK
 // does not get them as dependencies.
 func build(ctx context.Context, dir string, stderr io.Writer) error {
@@ -27,7 +27,7 @@ func build(ctx context.Context, dir string, stderr io.Writer) error {
 		module   string
 		packages []string
 	}{
-		{root, []string{"./examples/multinet"}},
+		{root, []string{"./examples/multinet", "./examples/resident"}},
 		{filepath.Join(root, "internal", "e2e"), []string{
 			plugins + "main/bridge", plugins + "main/macvlan", plugins + "meta/tuning", plugins + "ipam/host-local",
 		}},

@@ -42,6 +42,7 @@ type stdio struct {
 // A cluster is a container runtime with one network, lab, made by multinet.
 type cluster struct {
 	runtime *delegate.Invoker
+	dir     string // of the configurations
 	bin     string
 	network netconf.Network
 	macvlan error // why this kernel makes no macvlan
@@ -81,6 +82,7 @@ func newCluster(dir, bin string, std stdio) (*cluster, error) {
 			Path: []string{bin},
 			Env:  std.env,
 		},
+		dir:     dir,
 		bin:     bin,
 		network: conf,
 		macvlan: missing,

@@ -55,6 +55,9 @@ func story(ctx context.Context, std stdio, bin, who string) error {
 	if err := fail(ctx, out, c); err != nil {
 		return err
 	}
+	if err := stay(ctx, out, c, pod); err != nil {
+		return err
+	}
 	return detach(ctx, out, c, attached)
 }
 
@@ -119,7 +122,7 @@ func fail(ctx context.Context, out io.Writer, c *cluster) error {
 // detach does what containerd does: DEL when it stops the pod, and a second
 // DEL, which knows neither the namespace nor the result, when it removes it.
 func detach(ctx context.Context, out io.Writer, c *cluster, a delegate.Attached) error {
-	fmt.Fprintf(out, "\n4. DEL lab1, and DEL again without its namespace, as containerd does\n\n")
+	fmt.Fprintf(out, "\n5. DEL lab1, and DEL again without its namespace, as containerd does\n\n")
 	if err := c.runtime.Del(ctx, a); err != nil {
 		return err
 	}

@@ -122,7 +122,7 @@ func build(ctx context.Context, dir string) error {
 	}{
 		{"../..", "", "", false, []string{"./examples/multinet"}},
 		{"../..", "", "", false, []string{"./examples/flannel"}},
-		{"../..", "", "", false, []string{"./examples/lab"}},
+		{"../..", "", "", false, []string{"./examples/lab", "./examples/resident"}},
 		{"../..", "", "", false, []string{"./examples/multinet-shim"}},
 		{"../../examples/multinetd", "", "", raced, []string{multinetd}},
 		{"../../examples/multinetd", stepping, "metacni_steps", false, []string{multinetd}},
