@@ -208,58 +208,84 @@ func TestRelayRestart(t *testing.T) {
 	}
 }
 
-// A delegate that registers in the middle of an ADD is told of it when it has
-// ended, with its result: there is no gap.
+// A delegate that registers in the middle of an operation joins when that has
+// ended: a call of it that is part of the operation fails at once, and what it is
+// told is what the operation has left. There is no gap.
 func TestRelayNoGap(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withRelay)
-	before, begun, goOn := newResident("10"), make(chan struct{}), make(chan struct{})
-	plugin := w.fake.Plugins["bridge"]
-	w.fake.Plugins["bridge"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
-		if c.Command == "ADD" {
-			close(begun)
-			<-goOn
-		}
-		return plugin(ctx, c)
-	}
-	w.start(t)
-	stop := before.run(t, w.conf.relay.Socket)
-	<-before.known
-	added := make(chan error, 1)
-	go func() { added <- w.run(t, "ADD", `"delegates":[{"type":"static"},{"type":"bridge"}]`) }()
-	<-begun
-	stop()
+	for command, tt := range map[string]struct {
+		plugins string   // bridge is the first to be called
+		blocks  string   // the command of bridge that is in the middle
+		keys    string   // more of them
+		told    []string // who is attached then
+	}{
+		"ADD":   {`{"type":"bridge"},{"type":"static"}`, "ADD", "", nil},
+		"CHECK": {`{"type":"bridge"},{"type":"static"}`, "CHECK", "", []string{"c1 net1 true"}},
+		"DEL":   {`{"type":"static"},{"type":"bridge"}`, "DEL", "", []string{"c1 eth0 true"}},
+		"GC":    {`{"type":"static"},{"type":"bridge"}`, "DEL", `,"cni.dev/valid-attachments":[]`, []string{"c1 eth0 true"}},
+	} {
+		t.Run(command, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, withRelay)
+			begun, goOn, inMiddle := make(chan struct{}), make(chan struct{}), sync.Once{}
+			plugin := w.fake.Plugins["bridge"]
+			w.fake.Plugins["bridge"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+				if c.Command == tt.blocks {
+					inMiddle.Do(func() { close(begun); <-goOn })
+				}
+				return plugin(ctx, c)
+			}
+			w.start(t)
+			r := newResident("10")
+			stop := r.run(t, w.conf.relay.Socket)
+			<-r.known
+			conf := `"delegates":[` + tt.plugins + `]`
+			if command != "ADD" {
+				w.mustRun(t, "ADD", conf)
+			}
+			stop()
 
-	after, welcome := newResident("20"), make(chan struct{})
-	c, err := net.Dial("unix", w.conf.relay.Socket)
+			done := make(chan error, 1)
+			go func() { done <- w.run(t, command, conf+tt.keys) }()
+			<-begun
+			after := newResident("20")
+			after.fake = r.fake
+			after.join(t, w.conf.relay.Socket)
+			close(goOn)
+			if err := <-done; status.Code(err) != 11 || !strings.Contains(err.Error(), "it waits for this operation") {
+				t.Errorf("code %d: %v", status.Code(err), err)
+			}
+			var told []string
+			for _, k := range <-after.known {
+				told = append(told, fmt.Sprintf("%s %s %v", k.ContainerID, k.IfName, k.Added))
+			}
+			if diff := cmp.Diff(tt.told, told); diff != "" {
+				t.Errorf("told (-want +got):\n%s", diff)
+			}
+			w.mustRun(t, "DEL", conf)
+			w.clean(t)
+			after.clean(t)
+		})
+	}
+}
+
+// join connects the delegate, and returns when it has been welcomed.
+func (r *resident) join(t *testing.T, socket string) {
+	t.Helper()
+	c, err := net.Dial("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	served := make(chan error, 1)
-	go func() { served <- after.Serve(ctx, &hearing{Conn: c, heard: sync.OnceFunc(func() { close(welcome) })}) }()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	welcome, ended := make(chan struct{}), make(chan error, 1)
+	go func() { ended <- r.Serve(ctx, &hearing{Conn: c, heard: sync.OnceFunc(func() { close(welcome) })}) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 	<-welcome
-	select {
-	case known := <-after.known:
-		t.Errorf("it is told %+v in the middle of the ADD", known)
-	default:
-	}
-	close(goOn)
-	if err := <-added; err != nil {
-		t.Errorf("ADD: %v", err)
-	}
-	if known := <-after.known; len(known) != 1 || known[0].ContainerID != "c1" || !known[0].Added {
-		t.Errorf("it is told %+v", known)
-	}
-	w.mustRun(t, "DEL", two)
-	if diff := cmp.Diff([]string{"DEL static eth0"}, after.fake.Trace()); diff != "" {
-		t.Errorf("the delegate's calls (-want +got):\n%s", diff)
-	}
-	w.clean(t)
-	cancel()
-	if err := <-served; err != nil {
-		t.Error(err)
-	}
 }
 
 // A hearing connection tells that something has arrived.
