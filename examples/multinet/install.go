@@ -106,7 +106,9 @@ func (i *installer) install(ctx context.Context) error {
 	}
 	if !i.watch {
 		err := m.Publish()
-		i.tell(m.State())
+		if err == nil {
+			i.tell(m.State())
+		}
 		return err
 	}
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
@@ -184,7 +186,7 @@ func (i *installer) tell(s autoconf.State) {
 	for _, skipped := range s.Skipped {
 		fmt.Fprintf(&line, "; passed over: %v", skipped.Err)
 	}
-	fmt.Fprintln(i.ask, "multinet:", line.String())
+	fmt.Fprintln(i.ask, "multinet:", strings.ReplaceAll(line.String(), "\n", "; "))
 }
 
 // uninstall removes the published network, and then the program if it is asked
