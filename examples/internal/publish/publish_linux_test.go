@@ -1,0 +1,94 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/autoconf"
+)
+
+func manager(t *testing.T) *autoconf.Manager {
+	t.Helper()
+	template, err := netconf.Plugin{}.Edit(netconf.Set("type", "x"), Annotations())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := Manager(t.TempDir(), template)
+	m.Debounce = 1
+	return m
+}
+
+func write(t *testing.T, m *autoconf.Manager, file, network string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(m.Dir, file), []byte(network), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What a pod cannot do with, or would be attached to twice, is passed over.
+func TestPrimary(t *testing.T) {
+	t.Parallel()
+	for network, taken := range map[string]bool{
+		`{"cniVersion":"1.0.0","name":"a","type":"bridge"}`:                                                   true,
+		`{"cniVersion":"1.0.0","name":"a","plugins":[{"type":"loopback"},{"type":"bridge"}]}`:                 true,
+		`{"cniVersion":"1.0.0","name":"a","type":"loopback"}`:                                                 false,
+		`{"cniVersion":"1.0.0","name":"a","plugins":[{"type":"loopback"},{"type":"loopback"}]}`:               false,
+		`{"cniVersion":"1.0.0","name":"a","type":"multus"}`:                                                   false,
+		`{"cniVersion":"1.0.0","name":"a","type":"multus-shim"}`:                                              false,
+		`{"cniVersion":"1.0.0","name":"a","type":"multinet"}`:                                                 false,
+		`{"cniVersion":"1.0.0","name":"a","type":"multinet-shim"}`:                                            false,
+		`{"cniVersion":"1.0.0","name":"a","type":"x"}`:                                                        false,
+		`{"cniVersion":"1.0.0","name":"a","plugins":[{"type":"some","delegates":[{"type":"multinet"}]}]}`:     false,
+		`{"cniVersion":"1.0.0","name":"a","plugins":[{"type":"some","delegates":[{"type":"multinet-not"}]}]}`: true,
+	} {
+		m := manager(t)
+		write(t, m, "10-a.conflist", network)
+		if err := m.Publish(); (err == nil) != taken || err != nil && !errors.Is(err, autoconf.ErrNoPrimary) {
+			t.Errorf("%s: %v", network, err)
+		}
+	}
+}
+
+// Each state is told once; the end of the context is no error, and all else is.
+func TestFollow(t *testing.T) {
+	t.Parallel()
+	follow := func(ctx context.Context, then func(*autoconf.Manager)) ([]string, error) {
+		m := manager(t)
+		m.Ready = filepath.Join(m.Dir, "ready")
+		write(t, m, "ready", "")
+		write(t, m, "10-a.conf", `{"cniVersion":"1.0.0","name":"a","type":"bridge"}`)
+		var told []string
+		err := Follow(ctx, m, func(s autoconf.State) {
+			if told = append(told, s.Primary); s.Primary != "" {
+				then(m)
+			}
+		})
+		return told, err
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	told, err := follow(ctx, func(*autoconf.Manager) { cancel() })
+	if err != nil {
+		t.Error(err)
+	}
+	// It may have looked before it was first asked.
+	if len(told) > 1 && told[0] == "" {
+		told = told[1:]
+	}
+	if diff := cmp.Diff([]string{"10-a.conf"}, told); diff != "" {
+		t.Errorf("told (-want +got):\n%s", diff)
+	}
+	if _, err := follow(t.Context(), func(m *autoconf.Manager) { _ = os.Remove(m.Ready) }); !errors.Is(err, autoconf.ErrReadinessLost) {
+		t.Errorf("err = %v", err)
+	}
+	m := manager(t)
+	m.Primary = "../x"
+	if err := Follow(t.Context(), m, func(autoconf.State) {}); !errors.Is(err, autoconf.ErrInvalid) {
+		t.Errorf("err = %v", err)
+	}
+}
