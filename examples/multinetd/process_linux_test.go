@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -116,6 +117,9 @@ func TestS24Terminated(t *testing.T) {
 	for _, sig := range []os.Signal{syscall.SIGTERM, os.Interrupt, syscall.SIGHUP} {
 		t.Run(sig.String(), func(t *testing.T) {
 			t.Parallel()
+			if signal.Ignored(sig) {
+				t.Skipf("needs %v not to be ignored, as nohup has it: what is ignored is inherited", sig)
+			}
 			s := startService(t, `,"drainTimeout":"1ms"`)
 			added := s.adding(t)
 			if err := s.cmd.Process.Signal(sig); err != nil {
