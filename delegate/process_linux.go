@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"strings"
 	"syscall"
 	"time"
@@ -36,48 +35,27 @@ func (p *Process) execPlugin(ctx context.Context, path string, stdin []byte, env
 
 // try runs the executable once, from fork to reaping.
 func (p *Process) try(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
-	cmd := &exec.Cmd{
-		Path: path, Args: []string{path},
-		Env:         append([]string{}, environ...), // not nil: that would be our own environment
-		ExtraFiles:  inherited(ctx),
-		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
-	}
-	if p.Root != "" {
-		cmd.Dir, cmd.SysProcAttr.Chroot = "/", p.Root
-	}
-	pipes, err := p.start(cmd)
+	c, err := p.start(ctx, path, environ)
 	if err != nil {
 		return nil, &notRunError{err}
 	}
-	defer pipes.close()
-	exited := exit(cmd.Process.Pid)
-
-	startedIn(ctx)(cmd.Process.Pid)
-	pipes.feed(stdin)
-	select {
-	case <-exited:
-	case <-ctx.Done():
-		p.kill(cmd.Process.Pid, exited, p.graceIn(ctx))
-	case <-pipes.flooded:
-		p.kill(cmd.Process.Pid, exited, p.grace())
-	}
-	<-exited
-	end := ctxErr(ctx) // before draining: what ends then has not stopped the plugin
-	status := cmd.Wait()
-	pipes.drain(p.waitDelay())
-	stdout := pipes.stdout.bytes()
+	defer c.close()
+	startedIn(ctx)(c.pid)
+	status, end := c.attend(ctx, stdin, p.graceIn)
+	c.drain(p.waitDelay())
+	printed := c.stdout.kept.Bytes()
 	switch {
-	case pipes.stdout.over():
+	case c.stdout.over:
 		return nil, withCtxErr(ctx, fmt.Errorf("stopped: more than %d bytes on stdout", p.maxStdout()))
 	case status == nil:
-		return stdout, nil
+		return printed, nil
 	case end != nil:
-		if said := errorObject(stdout); said != nil {
+		if said := errorObject(printed); said != nil {
 			status = said
 		}
 		return nil, fmt.Errorf("stopped (%w): %w", status, end)
 	}
-	return nil, failure(stdout, pipes.stderr, stdin, status)
+	return nil, failure(printed, &c.stderr, stdin, status)
 }
 
 // graceIn is the grace period of a plugin whose context has ended.
@@ -87,35 +65,6 @@ func (p *Process) graceIn(ctx context.Context) time.Duration {
 		return min(turn.grace, p.grace())
 	}
 	return p.grace()
-}
-
-// kill ends the process group of pid, which has not been reaped: its number
-// cannot be another's.
-func (p *Process) kill(pid int, exited <-chan struct{}, grace time.Duration) {
-	_ = unix.Kill(-pid, unix.SIGTERM)
-	late := time.NewTimer(grace)
-	defer late.Stop()
-	select {
-	case <-exited:
-	case <-late.C:
-	}
-	// What the plugin started is in its group, and dies with it.
-	_ = unix.Kill(-pid, unix.SIGKILL)
-}
-
-// exit returns a channel that is closed when pid has exited, before it is
-// reaped.
-func exit(pid int) <-chan struct{} {
-	exited := make(chan struct{})
-	go func() {
-		defer close(exited)
-		for {
-			if err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil); !errors.Is(err, unix.EINTR) {
-				return
-			}
-		}
-	}()
-	return exited
 }
 
 // failure makes an error of what a plugin that failed has printed.
