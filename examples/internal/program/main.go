@@ -8,8 +8,6 @@ import (
 	"encoding/json"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
@@ -50,7 +48,7 @@ func Main(about string, commands func(context.Context, Process) skel.CNIFuncs) {
 // OfProcess returns what a plugin takes from this process.
 func OfProcess() Process {
 	return Process{
-		Exec: &delegate.Process{Stderr: os.Stderr}, Env: os.Environ(), Stdout: os.Stdout,
+		Exec: &Exec{delegate.Process{Stderr: os.Stderr}}, Env: os.Environ(), Stdout: os.Stdout,
 		InterfaceNames: InterfaceNames(""),
 	}
 }
@@ -61,11 +59,7 @@ func Run(about string, commands func(context.Context) skel.CNIFuncs) {
 	command := func(pick func(skel.CNIFuncs) func(*skel.CmdArgs) error) func(*skel.CmdArgs) error {
 		return func(args *skel.CmdArgs) error {
 			stdin = args.StdinData
-			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-			defer stop()
-			// A result that nobody reads is an error to undo the ADD for, not our end.
-			signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-			return status.Error(pick(commands(ctx))(args))
+			return status.Error(pick(commands(untilSignal(context.Background())))(args))
 		}
 	}
 	err := skel.PluginMainFuncsWithError(skel.CNIFuncs{
