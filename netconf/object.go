@@ -24,12 +24,13 @@ func parseObject(data []byte) (object, error) {
 
 // splitObject takes apart data, which is valid JSON without repeated keys.
 func splitObject(data []byte) (object, error) {
-	var keys object
-	if err := decodeAs(data, "", "an object", &keys); err != nil {
-		return nil, err
+	if have := jsonKind(data); have != "an object" {
+		return nil, kindError("", have, "an object")
 	}
-	for key, raw := range keys {
-		keys[key] = compact(raw)
+	keys := object{}
+	for s := (scanner{text: compact(data)}); s.next(); {
+		key := unquote(s.key())
+		keys[key] = s.value()
 	}
 	return keys, nil
 }
@@ -40,55 +41,13 @@ func checkJSON(data []byte) error {
 	if !utf8.Valid(data) {
 		return &Error{Kind: ErrDecode, Err: errors.New("not UTF-8")}
 	}
-	var raw json.RawMessage
-	if err := json.Unmarshal(data, &raw); err != nil {
-		return decodeError(position(data, err))
+	if !json.Valid(data) {
+		return decodeError(position(data, json.Unmarshal(data, new(json.RawMessage))))
 	}
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.UseNumber() // no number is too large to be passed on
-	if key := repeatedKey(dec); key != "" {
+	if key := (&scanner{text: data}).repeatedKey(); key != "" {
 		return &Error{Kind: ErrDecode, Key: key, Err: errors.New("given twice")}
 	}
 	return nil
-}
-
-// repeatedKey reads one value, which must be valid, from dec, and reports the
-// path of a key that occurs twice in an object, or "".
-func repeatedKey(dec *json.Decoder) string {
-	token, err := dec.Token()
-	if err != nil {
-		return ""
-	}
-	switch token {
-	case json.Delim('{'):
-		seen := map[string]bool{}
-		for dec.More() {
-			token, err := dec.Token()
-			key, ok := token.(string)
-			if err != nil || !ok {
-				return ""
-			}
-			if seen[key] {
-				if key == "" {
-					return `""`
-				}
-				return key
-			}
-			seen[key] = true
-			if inner := repeatedKey(dec); inner != "" {
-				return joinKey(key, inner)
-			}
-		}
-		_, _ = dec.Token()
-	case json.Delim('['):
-		for i := 0; dec.More(); i++ {
-			if inner := repeatedKey(dec); inner != "" {
-				return joinKey(fmt.Sprintf("[%d]", i), inner)
-			}
-		}
-		_, _ = dec.Token()
-	}
-	return ""
 }
 
 // position adds to a syntax error where in data it is.
@@ -107,12 +66,20 @@ func position(data []byte, err error) error {
 // it is of the JSON type want, or else fails with ErrDecode.
 func decodeAs(raw json.RawMessage, key, want string, v any) error {
 	if have := jsonKind(raw); have != want {
-		return &Error{Kind: ErrDecode, Key: key, Err: fmt.Errorf("%s, want %s", have, want)}
+		return kindError(key, have, want)
+	}
+	if s, ok := v.(*string); ok {
+		*s = unquote(raw)
+		return nil
 	}
 	if err := json.Unmarshal(raw, v); err != nil {
 		return under(key, decodeError(err))
 	}
 	return nil
+}
+
+func kindError(key, have, want string) error {
+	return &Error{Kind: ErrDecode, Key: key, Err: fmt.Errorf("%s, want %s", have, want)}
 }
 
 // jsonKind names the type of a valid JSON value.
@@ -159,9 +126,27 @@ func encode(v any) (json.RawMessage, error) {
 }
 
 // encodeString writes s as JSON.
-func encodeString(s string) json.RawMessage {
-	raw, _ := encode(s) // cannot fail: every string has a JSON form
-	return raw
+func encodeString(s string) json.RawMessage { return appendString(nil, s) }
+
+// appendString appends s as JSON to dst.
+func appendString(dst []byte, s string) []byte {
+	if !printable(s) {
+		raw, _ := encode(s) // cannot fail: every string has a JSON form
+		return append(dst, raw...)
+	}
+	dst = append(dst, '"')
+	dst = append(dst, s...)
+	return append(dst, '"')
+}
+
+// printable reports whether s is ASCII that JSON writes as it is.
+func printable(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
+			return false
+		}
+	}
+	return true
 }
 
 func (o object) has(key string) bool { _, ok := o[key]; return ok }
@@ -199,7 +184,7 @@ func (o object) marshal() json.RawMessage {
 		if i > 0 {
 			out = append(out, ',')
 		}
-		out = append(out, encodeString(key)...)
+		out = appendString(out, key)
 		out = append(out, ':')
 		out = append(out, o[key]...)
 	}
@@ -208,9 +193,8 @@ func (o object) marshal() json.RawMessage {
 
 // nameForErrors is what the object gives as its name, if it is a string.
 func (o object) nameForErrors() string {
-	var name string
-	if json.Unmarshal(o["name"], &name) != nil {
+	if jsonKind(o["name"]) != "a string" {
 		return ""
 	}
-	return name
+	return unquote(o["name"])
 }

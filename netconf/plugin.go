@@ -44,27 +44,29 @@ func newPlugin(keys object) (Plugin, error) {
 			return Plugin{}, err
 		}
 	}
-	var text string
-	for _, reserved := range []struct {
-		key, want string
-		into      any
-	}{
-		{"name", "a string", &text},
-		{"cniVersion", "a string", &text},
-		{"ipam", "an object", &types.IPAM{}},
-		{"dns", "an object", &types.DNS{}},
-		{"prevResult", "an object", &map[string]json.RawMessage{}},
-		{"cni.dev/valid-attachments", "an array", &[]types.GCAttachment{}},
-	} {
-		raw, ok := keys[reserved.key]
+	for _, r := range reserved {
+		raw, ok := keys[r.key]
 		if !ok || isNull(raw) {
 			continue
 		}
-		if err := decodeAs(raw, reserved.key, reserved.want, reserved.into); err != nil {
+		if err := decodeAs(raw, r.key, r.want, r.into()); err != nil {
 			return Plugin{}, err
 		}
 	}
 	return p, nil
+}
+
+// reserved are the keys that libcni reads, beside "type".
+var reserved = []struct { //nolint:gochecknoglobals // never written
+	key, want string
+	into      func() any
+}{
+	{"name", "a string", func() any { return new(string) }},
+	{"cniVersion", "a string", func() any { return new(string) }},
+	{"ipam", "an object", func() any { return new(types.IPAM) }},
+	{"dns", "an object", func() any { return new(types.DNS) }},
+	{"prevResult", "an object", func() any { return new(map[string]json.RawMessage) }},
+	{"cni.dev/valid-attachments", "an array", func() any { return new([]types.GCAttachment) }},
 }
 
 // Type reports the name of the plugin's executable, or "" when there is none.
@@ -81,6 +83,9 @@ func (p Plugin) Get(key string) (json.RawMessage, bool) { return p.keys.get(key)
 // are true in "capabilities". What has another type is not declared, and is no
 // error. The result is nil when there are none.
 func (p Plugin) Capabilities() []string {
+	if !p.keys.has("capabilities") {
+		return nil
+	}
 	var values map[string]json.RawMessage
 	if json.Unmarshal(p.keys["capabilities"], &values) != nil {
 		return nil
