@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -148,29 +147,30 @@ func (iv *Invoker) observe(ctx context.Context, in *invocation, start time.Time,
 
 // environ is the environment of in, sorted by key.
 func (iv *Invoker) environ(in *invocation) []string {
-	env := make(map[string]string, len(iv.Env)+6)
+	env := make([]string, 0, len(iv.Env)+6)
 	for _, kv := range iv.Env {
-		if k, v, ok := strings.Cut(kv, "="); ok {
-			env[k] = v
+		if strings.Contains(kv, "=") && !slices.Contains(parameters, envKey(kv)) {
+			env = append(env, kv)
 		}
 	}
-	for _, k := range []string{"CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS"} {
-		delete(env, k)
-	}
-	env["CNI_COMMAND"] = in.command
-	env["CNI_PATH"] = strings.Join(iv.Path, string(filepath.ListSeparator))
+	env = append(env, "CNI_COMMAND="+in.command, "CNI_PATH="+strings.Join(iv.Path, string(filepath.ListSeparator)))
 	if in.ContainerID != "" {
-		env["CNI_CONTAINERID"] = in.ContainerID
-		env["CNI_NETNS"] = in.NetNS
-		env["CNI_IFNAME"] = in.IfName
-		env["CNI_ARGS"] = in.Args
+		env = append(env, "CNI_CONTAINERID="+in.ContainerID, "CNI_NETNS="+in.NetNS, "CNI_IFNAME="+in.IfName, "CNI_ARGS="+in.Args)
 	}
-	list := make([]string, 0, len(env))
-	for _, k := range slices.Sorted(maps.Keys(env)) {
-		list = append(list, k+"="+env[k])
+	slices.SortStableFunc(env, func(a, b string) int { return strings.Compare(envKey(a), envKey(b)) })
+	unique := env[:0]
+	for i, kv := range env {
+		if i+1 == len(env) || envKey(env[i+1]) != envKey(kv) { // the last of a key counts
+			unique = append(unique, kv)
+		}
 	}
-	return list
+	return unique
 }
+
+// parameters are the variables of the specification (section 2, "Parameters").
+var parameters = []string{"CNI_COMMAND", "CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS", "CNI_PATH"} //nolint:gochecknoglobals // never written
+
+func envKey(kv string) string { key, _, _ := strings.Cut(kv, "="); return key }
 
 // ctxErr returns nil while ctx lives, and then an error in which errors.Is
 // finds both ctx.Err() and the cause.

@@ -33,31 +33,49 @@ func parseResult(stdout []byte, confVersion string, stdin []byte) (json.RawMessa
 	case text[0] != '{':
 		return nil, fmt.Errorf("stdout starts with %s", noise(text, stdin))
 	}
-	var keys map[string]json.RawMessage
-	dec := json.NewDecoder(bytes.NewReader(text))
-	if err := dec.Decode(&keys); err != nil {
-		return nil, err
-	}
-	if after := trim(text[dec.InputOffset():]); len(after) > 0 {
-		return nil, fmt.Errorf("after it stdout goes on with %s", noise(after, stdin))
-	}
-	var packed bytes.Buffer
-	_ = json.Compact(&packed, text) // cannot fail: it was decoded
-	if bytes.Equal(packed.Bytes(), stdin) {
-		return nil, errors.New("stdout repeats the configuration")
-	}
 	version, err := resultVersion(text)
 	if err != nil {
-		return nil, err
+		return nil, notOneObject(text, stdin, err)
+	}
+	if repeats(text, stdin) {
+		return nil, errors.New("stdout repeats the configuration")
 	}
 	if version == "" {
+		var keys map[string]json.RawMessage
+		_ = json.Unmarshal(text, &keys)                   // cannot fail: it was decoded
 		keys["cniVersion"], _ = json.Marshal(confVersion) // a string always marshals
 		text = encodeKeys(keys)
+		version = versionOf(text)
 	}
-	if _, err := create.Create(versionOf(text), text); err != nil {
+	if _, err := create.Create(version, text); err != nil {
 		return nil, err
 	}
 	return bytes.Clone(text), nil
+}
+
+// notOneObject says why text, which begins with a bracket, is not the result of
+// a plugin that was given stdin, or returns err.
+func notOneObject(text, stdin []byte, err error) error {
+	var object json.RawMessage
+	dec := json.NewDecoder(bytes.NewReader(text))
+	if err := dec.Decode(&object); err != nil {
+		return err
+	}
+	if after := trim(text[dec.InputOffset():]); len(after) > 0 {
+		return fmt.Errorf("after it stdout goes on with %s", noise(after, stdin))
+	}
+	return err
+}
+
+// repeats reports whether text, which is valid JSON, is conf, which has no white
+// space, but for white space.
+func repeats(text, conf []byte) bool {
+	if len(text) < len(conf) {
+		return false
+	}
+	var packed bytes.Buffer
+	_ = json.Compact(&packed, text) // cannot fail: it is valid
+	return bytes.Equal(packed.Bytes(), conf)
 }
 
 // trim removes the white space of JSON, which is less than that of Unicode.

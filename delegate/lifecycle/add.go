@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -151,7 +152,7 @@ func (m *Manager) run(ctx context.Context, t Transaction, plan []delegate.Attach
 		return nil, err
 	}
 	reported := slices.Clone(added)
-	if err := m.conclude(ctx, t, added, r); err != nil {
+	if err := m.conclude(ctx, t, reported, added, r); err != nil {
 		m.noteUndoing(r, reported)
 		return reported, m.invoker().Undo(ctx, reported, err)
 	}
@@ -168,12 +169,17 @@ func (m *Manager) noteUndoing(r scratch.Record[record], as []delegate.Attached) 
 	_ = m.store().Note(r) // without it Del serves as well
 }
 
-func (m *Manager) conclude(ctx context.Context, t Transaction, added []delegate.Attached, r scratch.Record[record]) error {
+// conclude does what is left of t when the plugins have reported: added is the
+// same, for t to adjust.
+func (m *Manager) conclude(ctx context.Context, t Transaction, reported, added []delegate.Attached, r scratch.Record[record]) error {
 	if t.Adjust != nil {
 		if err := t.Adjust(ctx, added); err != nil {
 			return withEnd(ctx, err)
 		}
-		for _, a := range added {
+		for i, a := range added {
+			if bytes.Equal(a.Result, reported[i].Result) {
+				continue
+			}
 			_, err := a.Decode()
 			if err == nil {
 				err = usable(a)
