@@ -97,6 +97,9 @@ func why(err error) string {
 
 // waitReady waits for the readiness indicator file, for readyTimeout at most.
 func (c *networkConfig) waitReady(ctx context.Context) error {
+	if c.ready() == nil {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	poll := time.NewTicker(50 * time.Millisecond)

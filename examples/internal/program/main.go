@@ -56,10 +56,14 @@ func OfProcess() Process {
 // Run is [Main] for a plugin that sees to its process by itself.
 func Run(about string, commands func(context.Context) skel.CNIFuncs) {
 	var stdin []byte
+	ctx := context.Background()
+	if os.Getenv("CNI_COMMAND") != "VERSION" { // which runs nothing
+		ctx = untilSignal(ctx)
+	}
 	command := func(pick func(skel.CNIFuncs) func(*skel.CmdArgs) error) func(*skel.CmdArgs) error {
 		return func(args *skel.CmdArgs) error {
 			stdin = args.StdinData
-			return status.Error(pick(commands(untilSignal(context.Background())))(args))
+			return status.Error(pick(commands(ctx))(args))
 		}
 	}
 	err := skel.PluginMainFuncsWithError(skel.CNIFuncs{

@@ -21,10 +21,11 @@ func untilSignal(ctx context.Context) context.Context {
 	ctx, end := context.WithCancelCause(context.WithValue(ctx, caughtKey{}, caught))
 	go func() {
 		asked := make(chan os.Signal, 1)
-		signal.Notify(asked, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+		signal.Notify(asked, syscall.SIGTERM)
 		// A result that nobody reads is an error to undo the ADD for, not our end.
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 		close(caught)
+		signal.Notify(asked, os.Interrupt, syscall.SIGHUP) // what no runtime sends can wait
 		end(fmt.Errorf("%s signal received", <-asked))
 	}()
 	return ctx
