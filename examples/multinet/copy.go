@@ -40,6 +40,21 @@ func copyTo(self func() (string, error), target string) error {
 	if err := removeTemporaries(target); err != nil {
 		return err
 	}
+	// Another who installs at this moment may take what is being written for
+	// what a crash has left, once.
+	for range 10 {
+		if err = replace(target, from); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return err
+}
+
+// replace makes the file at target one that holds what from does.
+func replace(target string, from *os.File) error {
+	if _, err := from.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
 	dir, prefix := temporaries(target)
 	temp, err := os.CreateTemp(dir, prefix+"*")
 	if err != nil {
@@ -50,7 +65,7 @@ func copyTo(self func() (string, error), target string) error {
 		err = os.Rename(temp.Name(), target)
 	}
 	if err != nil {
-		return errors.Join(err, os.Remove(temp.Name()))
+		return errors.Join(err, ignore(os.Remove(temp.Name()), fs.ErrNotExist))
 	}
 	return syncDir(dir)
 }
@@ -132,7 +147,7 @@ func removeTemporaries(target string) error {
 	err = ignore(err, fs.ErrNotExist)
 	for _, entry := range entries {
 		if strings.HasPrefix(entry.Name(), prefix) {
-			err = errors.Join(err, os.Remove(filepath.Join(dir, entry.Name())))
+			err = errors.Join(err, ignore(os.Remove(filepath.Join(dir, entry.Name())), fs.ErrNotExist))
 		}
 	}
 	return err

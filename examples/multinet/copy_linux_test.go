@@ -110,3 +110,30 @@ func TestInstallProgram(t *testing.T) {
 		t.Errorf("left (-want +got):\n%s", diff)
 	}
 }
+
+// Those who install at one time do not fail for each other's temporary files.
+func TestInstallProgramAtOnce(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.write("self", strings.Repeat("x", 1<<20))
+	for range 20 {
+		n.write("bin/.multinet.tmp-1", "left by a crash")
+		errs := make(chan error)
+		for range 4 {
+			go func() {
+				errs <- console{self: func() (string, error) { return n.path("self"), nil }}.copyProgram(n.path("bin/multinet"))
+			}()
+		}
+		for range 4 {
+			if err := <-errs; err != nil {
+				t.Error(err)
+			}
+		}
+		if diff := cmp.Diff([]string{"bin/multinet", "self"}, programtest.Files(t, n.dir)); diff != "" {
+			t.Fatalf("left (-want +got):\n%s", diff)
+		}
+		if err := os.Remove(n.path("bin/multinet")); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
