@@ -165,17 +165,23 @@ func (o output) publish(doc document, k disk) error {
 
 // replace replaces a file. The new one is written next to it: containerd does
 // not notice a file that is renamed from another directory.
-func (o output) replace(d *durable.Dir, name string, data []byte) error {
-	temp := o.temporary() + strconv.FormatUint(rand.Uint64(), 16)
-	err := o.fill(d, temp, data)
-	if err == nil {
-		err = d.Rename(temp, name)
-	}
-	if err != nil {
+func (o output) replace(d *durable.Dir, name string, data []byte) (err error) {
+	// Another Manager may take what is being written for what a crash has
+	// left, once for each time that it publishes.
+	for range 5 {
+		temp := o.temporary() + strconv.FormatUint(rand.Uint64(), 16)
+		if err = o.fill(d, temp, data); err == nil {
+			err = d.Rename(temp, name)
+		}
+		if err == nil {
+			return d.Sync() // or the rename may be lost although the data is on disk
+		}
 		_ = d.Remove(temp) // the first error says more
-		return err
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 	}
-	return d.Sync() // or the rename may be lost although the data is on disk
+	return err
 }
 
 // fill makes a new file with data, and the data durable.

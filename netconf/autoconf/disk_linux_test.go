@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"unicode/utf8"
 
@@ -206,6 +207,23 @@ func TestLeftovers(t *testing.T) {
 	m := newManager(t, "10-a.conflist", calico, ".00-multinet.tmp-1", "half", ".00-other.tmp-1", "not ours")
 	ok(t, m.Publish())
 	if diff := cmp.Diff([]string{".00-other.tmp-1", "00-multinet.conflist", "10-a.conflist"}, list(t, m.Dir)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// Another Manager, without a Lock, may take what is being written for a leftover.
+func TestLeftoverThatIsNone(t *testing.T) {
+	t.Parallel()
+	m := newManager(t, "10-a.conflist", calico)
+	once := sync.OnceValue(func() error { return os.Remove(filepath.Join(m.Dir, list(t, m.Dir)[0])) })
+	m.hook = func(call, _ string) error {
+		if call == "renameat" {
+			ok(t, once())
+		}
+		return nil
+	}
+	ok(t, m.Publish())
+	if diff := cmp.Diff([]string{"00-multinet.conflist", "10-a.conflist"}, list(t, m.Dir)); diff != "" {
 		t.Error(diff)
 	}
 }
