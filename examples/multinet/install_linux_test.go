@@ -129,6 +129,7 @@ func TestInstall(t *testing.T) {
 		{name: "not ready", networks: []string{"10-x.conflist", blue}, flags: []string{"--readiness-file", "$DIR/absent"}, errs: "readiness file"},
 		{name: "shadowed", networks: []string{"00-a.conf", loopback, "10-x.conflist", blue}, want: ofBlue, errs: "00-a.conf"},
 		{name: "a broken file", config: "{", errs: "config.json"},
+		{name: "a file that no pod can do with", networks: []string{"10-x.conflist", blue}, config: `{"defaultNetworks":"x"}`, errs: "defaultNetworks"},
 		{name: "a file with a cluster network", networks: []string{"10-x.conflist", blue}, config: `{"clusterNetwork":"x"}`, errs: "clusterNetwork"},
 		{name: "no file", flags: []string{"--config", "$DIR/absent"}, errs: "absent"},
 		{name: "relative state", flags: []string{"--cni-dir", "state"}, errs: "cniDir"},

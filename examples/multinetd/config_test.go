@@ -111,6 +111,7 @@ func TestConfig(t *testing.T) {
 		{name: "no root", args: []string{"--root", "/does/not/exist"}, errs: "chrootDir"},
 		{name: "relative state", file: `{"cniDir":"state"}`, errs: "cniDir"},
 		{name: "state of the wrong type", file: `{"cniDir":5}`, errs: "cniDir"},
+		{name: "networks of the wrong type", file: `{"defaultNetworks":"x"}`, errs: "defaultNetworks"},
 		{name: "unknown flag", args: []string{"--what"}, errs: "what"},
 		{name: "an argument", args: []string{"start"}, errs: `"start"`},
 	} {

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/examples/internal/multinet"
 	"github.com/metacni/metacni/examples/internal/publish"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/autoconf"
@@ -94,6 +95,13 @@ func (c *config) template() (netconf.Plugin, error) {
 	p, err := netconf.ParsePlugin([]byte(cmp.Or(string(c.publish.Network), "{}")))
 	if err == nil {
 		p, err = p.Edit(edits...)
+	}
+	var data []byte
+	if err == nil {
+		data, err = json.Marshal(p)
+	}
+	if err == nil {
+		_, err = multinet.StateDir(data) // what no request could be served with
 	}
 	if err != nil {
 		err = fmt.Errorf("network: %w", err)

@@ -72,6 +72,7 @@ func TestPublishingConfig(t *testing.T) {
 		{name: "replaced network", file: `{"multusConfigFile":"auto","clusterNetwork":"x"}`, errs: "clusterNetwork"},
 		{name: "published delegates", file: `{"multusConfigFile":"auto","network":{"delegates":[]}}`, errs: "delegates"},
 		{name: "published type", file: `{"multusConfigFile":"auto","network":{"type":"x"}}`, errs: "type"},
+		{name: "published for no pod", file: `{"multusConfigFile":"auto","network":{"defaultNetworks":"x"}}`, errs: "defaultNetworks"},
 		{name: "no object", file: `{"multusConfigFile":"auto","network":[]}`, errs: "network"},
 		{name: "capabilities of the wrong type", file: `{"multusConfigFile":"auto","capabilities":[]}`, errs: "capabilities"},
 	} {

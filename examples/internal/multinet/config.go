@@ -51,9 +51,12 @@ func readConfig(stdin []byte) (config, error) {
 }
 
 // StateDir is where the configuration conf has the records kept. It fails as
-// the commands do.
+// the commands do with what they cannot decode of conf.
 func StateDir(conf []byte) (string, error) {
 	c, err := readConfig(conf)
+	if err == nil {
+		_, err = c.networkConfig(conf)
+	}
 	return c.CNIDir, err
 }
 
