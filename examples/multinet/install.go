@@ -200,8 +200,16 @@ func (i *installer) uninstall() error {
 		return err
 	}
 	m := &autoconf.Manager{Dir: i.confDir, Output: filepath.Join(i.confDir, i.output), Template: template}
-	if err := m.Uninstall(); err != nil || !i.binary || i.binDir == "" {
+	if err := m.Uninstall(); err != nil {
 		return err
+	}
+	for _, ext := range []string{".conf", ".conflist"} {
+		if _, err := os.Lstat(m.Output + ext); err == nil {
+			fmt.Fprintf(i.ask, "multinet: %q is of another type than %q, and stays\n", m.Output+ext, i.typ)
+		}
+	}
+	if !i.binary || i.binDir == "" {
+		return nil
 	}
 	return removeProgram(filepath.Join(i.binDir, i.typ))
 }

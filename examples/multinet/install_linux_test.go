@@ -190,11 +190,17 @@ func TestUninstall(t *testing.T) {
 	if diff := cmp.Diff([]string{"bin/.multinet.tmp-1", "bin/multinet", "net.d/10-x.conflist", "self"}, programtest.Files(t, n.dir)); diff != "" {
 		t.Errorf("left (-want +got):\n%s", diff)
 	}
-	// A file of that name that is another's stays.
+	if n.said.Reset(); n.do("uninstall") != nil || n.said.Len() > 0 {
+		t.Errorf("said %q", n.said.String())
+	}
+	// A file of that name that is another's stays, and that is told.
 	n.write("net.d/00-multinet.conflist", green)
 	for range 2 {
 		if err := n.do("uninstall", "--binary"); err != nil {
 			t.Error(err)
+		}
+		if !strings.Contains(n.said.String(), "net.d/00-multinet.conflist") {
+			t.Errorf("said %q", n.said.String())
 		}
 	}
 	if diff := cmp.Diff([]string{"net.d/00-multinet.conflist", "net.d/10-x.conflist", "self"}, programtest.Files(t, n.dir)); diff != "" {
