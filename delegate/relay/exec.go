@@ -81,7 +81,7 @@ func (r *Relay) call(ctx context.Context, plugin string, stdin []byte, environ [
 		// and not to answer that it is.
 		m.DeadlineMs = max(0, time.Until(end).Milliseconds()) + 100
 	}
-	out, err := e.call(ctx, plugin, m, r.maxStdout())
+	out, err := e.call(ctx, plugin, m, r.maxStdout(), r.registerTimeout())
 	var said *types.Error
 	switch late := errors.Is(context.Cause(ctx), errLate); {
 	case err == nil || errors.As(err, &said):
@@ -110,9 +110,10 @@ func (r *Relay) tooLate(e *entry, err error) error {
 	return err
 }
 
-// call waits until e serves, and has it do m.
-func (e *entry) call(ctx context.Context, plugin string, m *wire.Request, limit int) ([]byte, error) {
-	if err := e.wait(ctx); err != nil {
+// call waits until e serves, which it is to do joinTime after it has come, and
+// has it do m.
+func (e *entry) call(ctx context.Context, plugin string, m *wire.Request, limit int, joinTime time.Duration) ([]byte, error) {
+	if err := e.wait(ctx, joinTime); err != nil {
 		return nil, notRun(err)
 	}
 	release, err := e.link.slot(ctx)
@@ -124,14 +125,21 @@ func (e *entry) call(ctx context.Context, plugin string, m *wire.Request, limit 
 }
 
 // wait waits until e serves. What had begun before e came does not wait: e
-// waits for it.
-func (e *entry) wait(ctx context.Context) error {
+// waits for it. What began later does not wait for long: it may hold a lock that
+// one of those waits for, and all three would wait for each other.
+func (e *entry) wait(ctx context.Context, joinTime time.Duration) error {
 	if !isClosed(e.ready) && e.before[operationOf(ctx)] {
 		return fmt.Errorf("%w yet: it waits for this operation to learn what is attached", ErrGone)
 	}
+	late := time.NewTimer(time.Until(e.since.Add(joinTime)))
+	defer late.Stop()
 	select {
 	case <-e.ready:
 	case <-e.gone:
+	case <-late.C:
+		if !isClosed(e.ready) {
+			return fmt.Errorf("%w yet: it has been joining for %v", ErrGone, joinTime)
+		}
 	case <-ctx.Done():
 		return ended(ctx)
 	}

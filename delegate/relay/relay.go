@@ -68,7 +68,8 @@ type Relay struct {
 	Update func(ctx context.Context, from Info, u Update) error
 
 	// RegisterTimeout bounds each step of a registration: the hello, listing
-	// the attachments, and the delegate's answer to these. Zero is 5 seconds.
+	// the attachments, and the delegate's answer to these; and how long calls
+	// wait for all of it, see [Relay.Begin]. Zero is 5 seconds.
 	RegisterTimeout time.Duration
 
 	// CallTimeout bounds each call. It should be less than the deadline of the
@@ -222,8 +223,9 @@ type operationKey struct{}
 // A delegate that registers is told what is attached when the operations that
 // have begun before have ended; so none of them has to be told to it while it
 // learns of the state they are changing. Operations that begin later wait for
-// that when they call the delegate, and no others do. One that has begun
-// before, and calls it nonetheless, fails with code 11.
+// that when they call the delegate, and no others do, until RegisterTimeout
+// after it has come: they may hold what an earlier one needs to end. Then, and
+// at once when they have begun before, such calls fail with code 11.
 func (r *Relay) Begin(ctx context.Context) (operating context.Context, end func()) {
 	o := &operation{done: make(chan struct{})}
 	r.begin(o)

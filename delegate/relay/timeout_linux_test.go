@@ -81,3 +81,39 @@ func TestN12ClosedAfterThreeInARow(t *testing.T) {
 		ok(t, call("p", "c1"))
 	})
 }
+
+// An operation that has begun before a delegate comes, one that has begun later
+// and has the lock that the first waits for, and the delegate: they do not wait
+// for each other, or not for long.
+func TestN10LockedOperations(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{t: t, more: make(chan struct{})}
+		n.Relay = &relay.Relay{Observer: n.note, Builtin: []*relay.Delegate{simple("10", "p")}}
+		_, end := n.Begin(t.Context())
+		started := make(chan error, 1)
+		go func() { started <- n.Start(t.Context()) }()
+		synctest.Wait()
+		if d := cmp.Diff([]string{"10-p joining"}, n.states()); d != "" {
+			t.Errorf("(-want +got):\n%s", d)
+		}
+		start := time.Now()
+		later, endLater := n.Begin(t.Context())
+		for range 2 { // with a lock on their containers
+			_, err := n.exec(later, "p", "DEL", "c1")
+			wantCode(t, err, 11)
+			if !errors.Is(err, relay.ErrGone) || !errors.Is(err, delegate.ErrNotRun) {
+				t.Errorf("err = %v", err)
+			}
+		}
+		endLater()
+		if took := time.Since(start); took != 5*time.Second {
+			t.Errorf("after %v", took)
+		}
+		end() // it had to wait for the lock
+		ok(t, <-started)
+		_, err := n.exec(t.Context(), "p", "DEL", "c1")
+		ok(t, err)
+		ok(t, n.Stop(t.Context()))
+	})
+}
