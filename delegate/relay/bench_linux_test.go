@@ -61,8 +61,7 @@ func BenchmarkCall(b *testing.B) {
 			}
 		}
 	})
-	// The same with a program of its own, if one has been built: see the
-	// comment in examples/resident.
+	// The same with a plugin of its own, if METACNI_NOOP is the path of one.
 	if path := os.Getenv("METACNI_NOOP"); path != "" {
 		b.Run("plugin", func(b *testing.B) {
 			p := &delegate.Process{}
