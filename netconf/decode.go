@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 )
 
@@ -17,11 +16,11 @@ import (
 // told, such as "delegates[1]". A failed Decode returns the zero T.
 func Decode[T any](data []byte) (T, error) {
 	var zero, v T
-	keys, err := parseObject(data)
-	if err != nil {
+	if err := checkObject(data); err != nil {
 		return zero, err
 	}
 	if err := json.Unmarshal(data, &v); err != nil {
+		keys := splitObject(data)
 		return zero, inNetwork(keys.nameForErrors(), locate[T](keys, err))
 	}
 	return v, nil
@@ -38,7 +37,7 @@ func locate[T any](keys object, err error) error {
 		tried := json.Unmarshal(object{key: raw}.marshal(), new(T))
 		return tried != nil && tried.Error() == err.Error()
 	}
-	for _, key := range slices.Sorted(maps.Keys(keys)) {
+	for _, key := range keys.sorted() {
 		if !same(key, keys[key]) {
 			continue
 		}

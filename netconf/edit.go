@@ -3,8 +3,6 @@ package netconf
 import (
 	"encoding/json"
 	"errors"
-	"maps"
-	"slices"
 	"unicode/utf8"
 )
 
@@ -115,7 +113,7 @@ func (o object) edit(edits []Edit) (object, error) {
 	// The copy is what makes the result independent of an edit that keeps
 	// hold of the map or of a value.
 	checked := make(object, len(edited))
-	for _, key := range slices.Sorted(maps.Keys(edited)) {
+	for _, key := range edited.sorted() {
 		raw := edited[key]
 		if raw == nil {
 			raw = json.RawMessage("null")

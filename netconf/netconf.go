@@ -110,9 +110,9 @@ func parsePlugins(raw json.RawMessage) ([]Plugin, error) {
 	}
 	plugins := make([]Plugin, len(elements))
 	for i, element := range elements {
-		keys, err := splitObject(element)
+		err := checkKind(element, "", "an object")
 		if err == nil {
-			plugins[i], err = newPlugin(keys)
+			plugins[i], err = newPlugin(splitObject(element))
 		}
 		if err != nil {
 			return nil, under(pluginKey(i), err)

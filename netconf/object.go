@@ -16,23 +16,29 @@ type object map[string]json.RawMessage
 
 // parseObject parses data, which must be one JSON object, strictly.
 func parseObject(data []byte) (object, error) {
-	if err := checkJSON(data); err != nil {
+	if err := checkObject(data); err != nil {
 		return nil, err
 	}
-	return splitObject(data)
+	return splitObject(data), nil
 }
 
-// splitObject takes apart data, which is valid JSON without repeated keys.
-func splitObject(data []byte) (object, error) {
-	if have := jsonKind(data); have != "an object" {
-		return nil, kindError("", have, "an object")
+// checkObject fails with ErrDecode unless data is one JSON object in UTF-8 with
+// no key twice, in it or in any other.
+func checkObject(data []byte) error {
+	if err := checkJSON(data); err != nil {
+		return err
 	}
+	return checkKind(data, "", "an object")
+}
+
+// splitObject takes apart data, for which checkObject has nothing to say.
+func splitObject(data []byte) object {
 	keys := object{}
 	for s := (scanner{text: compact(data)}); s.next(); {
 		key := unquote(s.key())
 		keys[key] = s.value()
 	}
-	return keys, nil
+	return keys
 }
 
 // checkJSON fails with ErrDecode unless data is one JSON value in UTF-8 with no
@@ -65,8 +71,8 @@ func position(data []byte, err error) error {
 // decodeAs decodes raw, the valid JSON of key, into the value v points to, when
 // it is of the JSON type want, or else fails with ErrDecode.
 func decodeAs(raw json.RawMessage, key, want string, v any) error {
-	if have := jsonKind(raw); have != want {
-		return kindError(key, have, want)
+	if err := checkKind(raw, key, want); err != nil {
+		return err
 	}
 	if s, ok := v.(*string); ok {
 		*s = unquote(raw)
@@ -78,8 +84,13 @@ func decodeAs(raw json.RawMessage, key, want string, v any) error {
 	return nil
 }
 
-func kindError(key, have, want string) error {
-	return &Error{Kind: ErrDecode, Key: key, Err: fmt.Errorf("%s, want %s", have, want)}
+// checkKind fails with ErrDecode unless raw, the valid JSON of key, is of the
+// type want.
+func checkKind(raw []byte, key, want string) error {
+	if have := jsonKind(raw); have != want {
+		return &Error{Kind: ErrDecode, Key: key, Err: fmt.Errorf("%s, want %s", have, want)}
+	}
+	return nil
 }
 
 // jsonKind names the type of a valid JSON value.
@@ -173,6 +184,16 @@ func (o object) clone() object {
 	return c
 }
 
+// sorted returns the keys of o in order.
+func (o object) sorted() []string {
+	names := make([]string, 0, len(o))
+	for key := range o {
+		names = append(names, key)
+	}
+	slices.Sort(names)
+	return names
+}
+
 // marshal writes o with sorted keys.
 func (o object) marshal() json.RawMessage {
 	size := 2
@@ -180,7 +201,7 @@ func (o object) marshal() json.RawMessage {
 		size += len(key) + len(raw) + 4
 	}
 	out := append(make([]byte, 0, size), '{')
-	for i, key := range slices.Sorted(maps.Keys(o)) {
+	for i, key := range o.sorted() {
 		if i > 0 {
 			out = append(out, ',')
 		}

@@ -142,10 +142,10 @@ func parseSelectionJSON(data []byte) ([]Selection, error) {
 
 // parseSelectionObject parses one element of the array form.
 func parseSelectionObject(data []byte) (Selection, error) {
-	keys, err := splitObject(data)
-	if err != nil {
+	if err := checkKind(data, "", "an object"); err != nil {
 		return Selection{}, err
 	}
+	keys := splitObject(data)
 	var s Selection
 	var oldInterface string
 	var routes []string
@@ -187,9 +187,11 @@ func parseSelectionObject(data []byte) (Selection, error) {
 		s.DefaultRoute = make([]netip.Addr, len(routes))
 	}
 	for i, route := range routes {
-		if s.DefaultRoute[i], err = parseAddr(route); err != nil {
+		addr, err := parseAddr(route)
+		if err != nil {
 			return Selection{}, s.fail(fmt.Sprintf("default-route[%d]", i), err)
 		}
+		s.DefaultRoute[i] = addr
 	}
 	return s, s.validate()
 }
