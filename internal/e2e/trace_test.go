@@ -1,0 +1,159 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A bill is what a plugin has done that no clock measures. Of its delegates
+// only their number is in it.
+type bill struct {
+	syncs  int // fsync and fdatasync
+	opens  int // files opened
+	scans  int // getdents64: directories listed, in pieces
+	execs  int // programs run
+	memory int // the most that was resident, in kB
+}
+
+// traced runs a plugin under ptrace(2), which is the machine's own strace: it
+// counts the same on every run.
+func (w *world) traced(path, command string, p *pod) bill {
+	w.t.Helper()
+	dir := w.t.TempDir()
+	stdin, stdout := filepath.Join(dir, "stdin"), filepath.Join(dir, "stdout")
+	if err := os.WriteFile(stdin, w.json(p.conf), 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+	in, err := os.Open(stdin)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer in.Close()
+	out, err := os.Create(stdout)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer out.Close()
+	cmd := exec.CommandContext(w.t.Context(), path)
+	cmd.Env = []string{
+		"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + p.id, "CNI_NETNS=" + p.netns, "CNI_IFNAME=" + p.ifname,
+		"CNI_PATH=" + w.bin, "PATH=" + w.path,
+		"GODEBUG=asyncpreemptoff=1", // what sleeps because of us is not to be woken by the runtime
+	}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, out
+	b, status, err := trace(cmd)
+	if text, _ := os.ReadFile(stdout); err != nil || status != 0 {
+		w.t.Fatalf("%s %s: %v, status %d: %s", path, command, err, status, text)
+	}
+	return b
+}
+
+// trace runs cmd to its end, and all that it starts. Only this thread may ask
+// after what it traces, and it asks after nothing else.
+func trace(cmd *exec.Cmd) (b bill, status int, err error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
+	if err := cmd.Start(); err != nil {
+		return b, 0, err
+	}
+	tracee := cmd.Process.Pid
+	var ws unix.WaitStatus
+	if _, err := unix.Wait4(tracee, &ws, unix.WALL, nil); err != nil {
+		return b, 0, err
+	}
+	const options = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACEFORK |
+		unix.PTRACE_O_TRACEVFORK | unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_TRACEEXIT | unix.PTRACE_O_EXITKILL
+	if err := unix.PtraceSetOptions(tracee, options); err != nil {
+		return b, 0, err
+	}
+	own := map[int]bool{tracee: true} // threads of the plugin, and others
+	calls := map[int]uint64{}         // that its threads are in
+	for tid, signal := tracee, 0; ; {
+		// A thread that has been killed meanwhile is none of our concern.
+		if err := unix.PtraceSyscall(tid, signal); err != nil && err != unix.ESRCH {
+			return b, 0, err
+		}
+		signal = 0
+		for {
+			tid, err = unix.Wait4(-1, &ws, unix.WALL|unix.WNOTHREAD, nil)
+			if err == unix.ECHILD {
+				return b, status, nil
+			}
+			if err != nil && err != unix.EINTR {
+				return b, 0, err
+			}
+			if tid == tracee && ws.Exited() {
+				status = ws.ExitStatus()
+			}
+			if err == nil && ws.Stopped() {
+				break
+			}
+		}
+		if _, known := own[tid]; !known {
+			own[tid] = threadOf(tid) == tracee
+		}
+		switch stop := ws.StopSignal(); {
+		case stop == unix.SIGTRAP|0x80:
+			if own[tid] {
+				b.syscall(tid, calls)
+			}
+		case stop == unix.SIGTRAP && ws.TrapCause() == unix.PTRACE_EVENT_EXEC:
+			b.execs++
+		case stop == unix.SIGTRAP && ws.TrapCause() == unix.PTRACE_EVENT_EXIT && own[tid]:
+			b.memory = max(b.memory, statusField(tid, "VmHWM"))
+		case stop == unix.SIGTRAP, stop == unix.SIGSTOP:
+		default:
+			signal = int(stop)
+		}
+	}
+}
+
+// syscall counts what tid has entered or left.
+func (b *bill) syscall(tid int, calls map[int]uint64) {
+	var info [88]byte // struct ptrace_syscall_info
+	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(tid), uintptr(len(info)), uintptr(unsafe.Pointer(&info[0])), 0, 0)
+	if errno != 0 {
+		return
+	}
+	value := binary.NativeEndian.Uint64(info[24:])
+	if info[0] == unix.PTRACE_SYSCALL_INFO_ENTRY {
+		calls[tid] = value
+		return
+	}
+	if int64(value) < 0 { //nolint:gosec // it is a signed one
+		return
+	}
+	switch calls[tid] {
+	case unix.SYS_FSYNC, unix.SYS_FDATASYNC:
+		b.syncs++
+	case unix.SYS_OPENAT, unix.SYS_OPENAT2:
+		b.opens++
+	case unix.SYS_GETDENTS64:
+		b.scans++
+	}
+}
+
+func threadOf(tid int) int { return statusField(tid, "Tgid") }
+
+// statusField is a number in /proc/TID/status, or 0.
+func statusField(tid int, name string) int {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
+	found := regexp.MustCompile(`(?m)^` + name + `:\s+(\d+)`).FindSubmatch(bytes.TrimSpace(text))
+	if found == nil {
+		return 0
+	}
+	n, _ := strconv.Atoi(string(found[1]))
+	return n
+}
