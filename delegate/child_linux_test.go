@@ -19,6 +19,7 @@ func TestChildWithoutPidfd(t *testing.T) {
 	}{
 		{"none", func(_ *testing.T, c *child) { c.shut(exited); c.watch() }},
 		{"always ready", func(t *testing.T, c *child) {
+			t.Helper()
 			c.shut(exited)
 			fd, err := unix.Eventfd(1, unix.EFD_CLOEXEC)
 			if err != nil {
