@@ -55,11 +55,14 @@ func OfProcess() Process {
 
 // Run is [Main] for a plugin that sees to its process by itself.
 func Run(about string, commands func(context.Context) skel.CNIFuncs) {
-	var stdin []byte
-	ctx := context.Background()
-	if os.Getenv("CNI_COMMAND") != "VERSION" { // which runs nothing
-		ctx = untilSignal(ctx)
+	if os.Getenv("CNI_COMMAND") == "VERSION" {
+		if err := version.All.Encode(os.Stdout); err != nil { // as skel does it, but for reading stdin first
+			os.Exit(1)
+		}
+		return
 	}
+	var stdin []byte
+	ctx := untilSignal(context.Background())
 	command := func(pick func(skel.CNIFuncs) func(*skel.CmdArgs) error) func(*skel.CmdArgs) error {
 		return func(args *skel.CmdArgs) error {
 			stdin = args.StdinData
