@@ -32,6 +32,7 @@ type facts struct {
 
 // A memory is what is kept from one look to the next.
 type memory struct {
+	once      bool      // nothing will be looked at again
 	ready     bool      // the readiness file has been seen
 	file      string    // of the primary network, as chosen last
 	want      document  // the last good one
@@ -119,6 +120,18 @@ func (p policy) next(was memory, f facts, now time.Time) (memory, step) {
 func (p policy) elect(m *memory, s *step, f facts, now time.Time) {
 	candidate := f.found.primary
 	has := candidate.File != ""
+	if has && m.file == "" && !m.once {
+		if bad := p.earlier(f); bad != nil {
+			if m.goneSince.IsZero() {
+				m.goneSince = now
+			}
+			if over := m.goneSince.Add(p.grace); now.Before(over) {
+				s.report(because{ErrBadPrimary, bad})
+				s.after(over, now)
+				return
+			}
+		}
+	}
 	if !has || m.file != "" && candidate.File > m.file {
 		// The one we had is no longer what it was.
 		for _, skipped := range f.found.skipped {
@@ -154,6 +167,20 @@ func (p policy) elect(m *memory, s *step, f facts, now time.Time) {
 		return
 	}
 	m.file, m.want = candidate.File, f.doc
+}
+
+// earlier returns why a file in front of the candidate is broken, if that may be
+// the network for which an earlier manager published what is on disk.
+func (p policy) earlier(f facts) error {
+	if f.docErr != nil || f.disk.holds(f.doc, p.mode) || !f.disk.ours(p.own) {
+		return nil
+	}
+	for _, skipped := range f.found.skipped {
+		if !errors.Is(skipped.Err, ErrRefused) {
+			return skipped.Err
+		}
+	}
+	return nil
 }
 
 // keep sees to it that what is wanted is on disk.

@@ -133,20 +133,6 @@ func TestM10LastGoodStays(t *testing.T) {
 	}
 }
 
-// M10: with bad input from the start, nothing is published, and what an earlier
-// manager published stays.
-func TestM10BadFromTheStart(t *testing.T) {
-	t.Parallel()
-	s := newStory("10-a.conflist", "")
-	s.disk.forms[".conflist"] = form{regular: true, mode: defaultMode, data: []byte("earlier")}
-	s.look()
-	s.after(time.Hour).look()
-	s.expect(t, "-  none 10s", "-  none")
-	if string(s.disk.forms[".conflist"].data) != "earlier" {
-		t.Error("what was there is gone")
-	}
-}
-
 // M11, D61: the primary network's file goes; another appears.
 func TestM11Gone(t *testing.T) {
 	t.Parallel()

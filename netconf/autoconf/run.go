@@ -18,7 +18,8 @@ import (
 // call is at work on m, and with [errors.ErrUnsupported] where it cannot
 // publish. All other conditions are reported by [Manager.State] and waited out:
 //
-//   - The primary network's file is broken: what was made of it last stays.
+//   - The primary network's file is broken: what was made of it last stays; what
+//     an earlier Run made of it for Grace, then the next valid network is taken.
 //   - It is gone: what was made of it last stays, for Grace. Then the next valid
 //     network is taken or, without one, RemoveWhenGone decides.
 //   - A valid network appears that sorts before it: that is taken.
@@ -258,7 +259,7 @@ func (m *Manager) Publish() error {
 		}
 		defer func() { _ = f.Close() }()
 	}
-	m.pass(&memory{}, time.Now(), false)
+	m.pass(&memory{once: true}, time.Now(), false)
 	s := m.State()
 	if !errors.Is(s.Degraded, ErrNoPrimary) {
 		return s.Degraded
