@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"flag"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -17,6 +18,11 @@ func main() {
 	file := flag.String("config", "", "configuration `file`")
 	verbose := flag.Bool("v", false, "log every plugin that is run")
 	flag.Parse()
+	if flag.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "unexpected argument %q\n", flag.Arg(0))
+		flag.Usage()
+		os.Exit(2)
+	}
 	level := slog.LevelInfo
 	if *verbose {
 		level = slog.LevelDebug
