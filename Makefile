@@ -3,14 +3,15 @@
 # The root module, and each nested one in a directory of its own.
 MODULES := . $(patsubst %/go.mod,%,$(wildcard */*/go.mod))
 
-# Flags for every go test, and how long each fuzz target runs.
+# Flags for every go test and for bench, and how long each fuzz target runs.
 TESTFLAGS ?=
+BENCHFLAGS ?=
 FUZZTIME ?= 10s
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
-.PHONY: demo test race lint fuzz cover api
+.PHONY: demo test race lint bench fuzz cover api
 
 # Real network namespaces, real plugins; as root or in a user namespace.
 demo:
@@ -30,6 +31,13 @@ lint:
 		go mod tidy -diff; \
 		go run $(STATICCHECK) ./...; \
 		go run $(GOLANGCI) run --config $(CURDIR)/.golangci.yml ./...); done
+
+# What multinet costs beside the least a meta-plugin can do, and how that grows:
+# tables, and a picture in bench.svg. BENCHFLAGS="-rounds 5 -growth 0,1000" is
+# quicker, BENCHFLAGS=-help tells of more. The parts alone:
+# go test -run '^$$' -bench . ./...
+bench:
+	@go run -C internal/e2e ./bench -plot $(CURDIR)/bench.svg $(BENCHFLAGS)
 
 fuzz:
 	@set -e; for p in $$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...); do \

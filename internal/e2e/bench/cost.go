@@ -1,0 +1,173 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"strconv"
+)
+
+type object = map[string]any
+
+// contenders are the meta-plugins. The first is what the others are compared
+// with, and the last is multinet told to run its delegates side by side.
+var contenders = []struct { //nolint:gochecknoglobals // a table
+	name, program string
+	parallel      bool
+}{
+	{"floor", "floor", false},
+	{"skel+libcni", "libcni", false},
+	{"multinet", "multinet", false},
+	{"multinet, parallel", "multinet", true},
+}
+
+const (
+	noop   = "no-op"
+	bridge = "bridge+host-local"
+)
+
+// delegates returns n of a kind.
+func (r *rig) delegates(kind string, n int) []object {
+	list := make([]object, n)
+	for i := range list {
+		name := "net-" + strconv.Itoa(i)
+		list[i] = object{"type": "noop", "name": name}
+		if kind == bridge {
+			list[i] = object{
+				"type": "bridge", "name": name, "bridge": "br" + strconv.Itoa(i), "isGateway": true,
+				"ipam": object{
+					"type": "host-local", "dataDir": r.file("leases"),
+					"ranges": [][]object{{{"subnet": fmt.Sprintf("10.%d.0.0/16", i)}}},
+				},
+			}
+		}
+	}
+	return list
+}
+
+// conf writes a configuration that all contenders take, with keys of its own,
+// and returns its path.
+func (r *rig) conf(name string, keys object) (string, error) {
+	conf := object{
+		"cniVersion": "1.1.0", "name": "bench", "type": "multinet",
+		"cniDir": r.file("state"), "confDir": r.file("net.d"), "binDir": r.file("bin"), // multinet's
+		"cacheDir": r.file("cache"), // libcni's
+	}
+	maps.Copy(conf, keys)
+	text, err := json.Marshal(conf)
+	if err != nil {
+		return "", err
+	}
+	path := r.file(name)
+	return path, os.WriteFile(path, text, 0o600)
+}
+
+// A task is one kind and number of delegates, and what it cost each contender
+// in each round.
+type task struct {
+	kind  string
+	n     int
+	stdin []string
+	add   [][]sample
+	del   [][]sample
+}
+
+// cost has the contenders attach and detach with delegates of every kind and
+// number.
+func (r *rig) cost(ctx context.Context) ([]*task, error) {
+	kinds := []string{noop}
+	if r.hosted {
+		kinds = append(kinds, bridge)
+	}
+	var tasks []*task
+	for _, kind := range kinds {
+		for _, n := range r.ns {
+			t := &task{kind: kind, n: n, add: make([][]sample, len(contenders)), del: make([][]sample, len(contenders))}
+			for _, c := range contenders {
+				keys := object{"delegates": r.delegates(kind, n)}
+				if c.parallel {
+					keys["parallel"] = true
+				}
+				path, err := r.conf(fmt.Sprintf("%s-%d-%s.json", kind, n, c.name), keys)
+				if err != nil {
+					return nil, err
+				}
+				t.stdin = append(t.stdin, path)
+			}
+			tasks = append(tasks, t)
+		}
+	}
+	order := rand.New(rand.NewPCG(1, 2))
+	for round := range r.rounds + 1 {
+		for _, t := range tasks {
+			if err := r.round(ctx, t, order.Perm(len(contenders)), round > 0); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return tasks, nil
+}
+
+// round has each contender do t once, in order.
+func (r *rig) round(ctx context.Context, t *task, order []int, counts bool) (err error) {
+	runtime.GC()
+	defer func() { err = errors.Join(err, r.sweep()) }()
+	for _, i := range order {
+		add, del, err := r.cycle(ctx, contenders[i].program, t.stdin[i])
+		if err != nil {
+			return err
+		}
+		if counts {
+			t.add[i], t.del[i] = append(t.add[i], add), append(t.del[i], del)
+		}
+	}
+	return nil
+}
+
+// cycle has program attach and detach a new container. Its network namespace
+// stays until the next sweep.
+func (r *rig) cycle(ctx context.Context, program, stdin string) (add, del sample, err error) {
+	p, err := r.pod()
+	if err != nil {
+		return add, del, err
+	}
+	c := call{program: program, command: "ADD", pod: p, stdin: stdin}
+	if add, err = r.run(ctx, c); err != nil {
+		return add, del, err
+	}
+	c.command = "DEL"
+	del, err = r.run(ctx, c)
+	return add, del, err
+}
+
+// printCost prints one figure of all tasks.
+func printCost(w io.Writer, title string, tasks []*task, figureOf func(sample) float64) error {
+	t := table{text: 3, head: []string{"delegates", "N", "command"}}
+	for _, c := range contenders {
+		t.head = append(t.head, c.name)
+	}
+	for _, task := range tasks {
+		for _, c := range []struct {
+			name    string
+			samples [][]sample
+		}{{"ADD", task.add}, {"DEL", task.del}} {
+			row := []string{task.kind, strconv.Itoa(task.n), c.name}
+			floor := of(c.samples[0], figureOf)
+			row = append(row, figure(median(floor)))
+			for _, s := range c.samples[1:] {
+				values := of(s, figureOf)
+				row = append(row, times(median(values), ratio(values, floor)))
+			}
+			t.row(row...)
+		}
+	}
+	return t.print(w, title)
+}

@@ -1,0 +1,160 @@
+//go:build linux
+
+// Bench measures what a meta-plugin costs: multinet, beside the least that a
+// meta-plugin can do (testdata/floor) and the same made with skel and libcni
+// (testdata/libcni). It prints tables and draws the cost against the number of
+// delegates. Run it with `make bench` or, in internal/e2e, `go run ./bench`.
+//
+// Every program attaches and detaches containers in turn, in an order that is
+// another one in each round, so that what the machine does beside reaches all
+// of them alike. Each attachment has a container ID and a network namespace of
+// its own, made before the clock starts. The clock runs from before the fork
+// until the process has been waited for. Given are medians, and behind them the
+// medians of the ratios to the floor in the same round. The first round does
+// not count.
+//
+// The delegates are a plugin that does nothing (testdata/noop), which leaves
+// the meta-plugin's own cost, and bridge with host-local, which is what that is
+// to be compared with. They run on a private host (see examples/lab/host); where
+// there can be none, only those that do nothing run.
+//
+// Records and leases are kept below the directory of -dir, a file system's whose
+// fsync counts. Memory is the plugin's own, VmHWM: its ru_maxrss would be this
+// program's, from which it was forked.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/metacni/metacni/examples/lab/host"
+)
+
+// stageEnv is empty, "probe" or, on the private host, the working directory.
+const stageEnv = "METACNI_BENCH_STAGE"
+
+// options are the flags.
+type options struct {
+	rounds int
+	ns     []int // numbers of delegates
+	growth []int // numbers of records
+	plot   string
+	dir    string
+}
+
+// process is what main has of this process.
+type process struct {
+	args        []string
+	stage       string
+	env         []string
+	out, stderr *os.File
+}
+
+//nolint:forbidigo // only main touches the process
+func main() {
+	runtime.LockOSThread() // see host.NewNS
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	p := process{args: os.Args[1:], stage: os.Getenv(stageEnv), env: os.Environ(), out: os.Stdout, stderr: os.Stderr}
+	err := run(ctx, p)
+	stop()
+	if err == nil || errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if inner := (*exec.ExitError)(nil); !errors.As(err, &inner) { // else it has been said
+		fmt.Fprintln(os.Stderr, "bench:", err)
+	}
+	os.Exit(1)
+}
+
+func run(ctx context.Context, p process) error {
+	o, err := parse(p.args, p.stderr)
+	if err != nil {
+		return err
+	}
+	switch p.stage {
+	case "":
+		return outside(ctx, p, o)
+	case "probe":
+		return host.Setup()
+	}
+	if err := host.Setup(); err != nil {
+		return err
+	}
+	return measure(ctx, &rig{options: o, work: p.stage, hosted: true, stderr: p.stderr}, p.out)
+}
+
+// outside builds what is to be measured and has it measured by this program,
+// run again on a private host, or by this process if there can be none.
+func outside(ctx context.Context, p process, o options) (err error) {
+	work, err := os.MkdirTemp(o.dir, "metacni-bench-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	fmt.Fprintln(p.stderr, "Building the programs (the first time takes a minute) ...")
+	if err := build(ctx, work); err != nil {
+		return err
+	}
+	if why := again(ctx, p, "probe").Run(); why != nil {
+		fmt.Fprintln(p.out, "There is no private host here, as that takes root, or a kernel that gives user namespaces to "+
+			"ordinary users: only plugins that do nothing are run, with a network namespace that does not exist.")
+		return measure(ctx, &rig{options: o, work: work, stderr: p.stderr}, p.out)
+	}
+	cmd := again(ctx, p, work)
+	cmd.Stdout, cmd.Stderr = p.out, p.stderr
+	return cmd.Run()
+}
+
+// again is this program once more, in namespaces of its own.
+func again(ctx context.Context, p process, stage string) *exec.Cmd {
+	cmd := host.Command(ctx, "/proc/self/exe", p.args...)
+	cmd.Env = append(p.env, stageEnv+"="+stage)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 10 * time.Second
+	return cmd
+}
+
+func parse(args []string, stderr io.Writer) (options, error) {
+	o := options{ns: []int{1, 2, 4, 8}, growth: []int{0, 1000, 10_000, 100_000}}
+	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	fs.IntVar(&o.rounds, "rounds", 31, "how many `rounds` count")
+	fs.Func("n", "`numbers` of delegates (default 1,2,4,8)", numbers(&o.ns, 1))
+	fs.Func("growth", "`numbers` of records, or nothing to skip that (default 0,1000,10000,100000)", numbers(&o.growth, 0))
+	fs.StringVar(&o.plot, "plot", "cost.svg", "`file` to draw into, or nothing")
+	fs.StringVar(&o.dir, "dir", "", "`directory` for records, programs and leases (default that of temporary files)")
+	if err := fs.Parse(args); err != nil {
+		return o, err
+	}
+	if fs.NArg() > 0 || o.rounds < 1 || len(o.ns) == 0 {
+		return o, errors.New("-rounds and -n want at least one, and there are no arguments")
+	}
+	return o, nil
+}
+
+// numbers reads a list of rising numbers, of at least least, into dst.
+func numbers(dst *[]int, least int) func(string) error {
+	return func(s string) error {
+		*dst = nil
+		for f := range strings.FieldsFuncSeq(s, func(r rune) bool { return r == ',' }) {
+			n, err := strconv.Atoi(f)
+			if err != nil || n < least {
+				return fmt.Errorf("want rising numbers of at least %d, with commas between", least)
+			}
+			*dst = append(*dst, n)
+			least = n + 1
+		}
+		return nil
+	}
+}

@@ -1,0 +1,53 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+
+	"golang.org/x/sys/unix"
+)
+
+// measure measures and prints everything.
+func measure(ctx context.Context, r *rig, w io.Writer) error {
+	unix.Sync()            // what was built is not to be written while a clock runs
+	debug.SetGCPercent(-1) // runtime.GC is called between the rounds
+	line, err := r.machine()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(w, line)
+	if err := r.programs(ctx, w); err != nil {
+		return err
+	}
+	tasks, err := r.cost(ctx)
+	if err != nil {
+		return err
+	}
+	if err := printCost(w, "### Time, ms\n\nIn parentheses: to floor, in the same round.", tasks, wall); err != nil {
+		return err
+	}
+	if err := printCost(w, "### CPU, ms\n\nUser and system, the delegates' included.", tasks, cpu); err != nil {
+		return err
+	}
+	if err := r.grow(ctx, w); err != nil {
+		return err
+	}
+	if r.plot == "" {
+		return nil
+	}
+	if err := os.WriteFile(r.plot, draw(panels(tasks)), 0o644); err != nil {
+		return err
+	}
+	path, err := filepath.Abs(r.plot)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(w, "\nDrawn: "+path)
+	return err
+}

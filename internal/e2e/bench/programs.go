@@ -1,0 +1,113 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"runtime"
+	"time"
+)
+
+// programs prints what the programs cost without any delegates, and how much
+// memory they have.
+func (r *rig) programs(ctx context.Context, w io.Writer) error {
+	names := []string{"noop", "floor", "libcni", "multinet"}
+	most := r.ns[len(r.ns)-1]
+	nothing, err := r.conf("nothing.json", nil)
+	if err != nil {
+		return err
+	}
+	var stdin [2]string
+	for i, n := range []int{r.ns[0], most} {
+		if stdin[i], err = r.conf(fmt.Sprintf("memory-%d.json", n), object{"delegates": r.delegates(noop, n)}); err != nil {
+			return err
+		}
+	}
+	version := make([][]sample, len(names))
+	var alone []sample
+	order := rand.New(rand.NewPCG(1, 2))
+	for round := range r.rounds + 1 {
+		runtime.GC()
+		for _, i := range order.Perm(len(names)) {
+			s, err := r.run(ctx, call{program: names[i], command: "VERSION", stdin: nothing})
+			if err != nil {
+				return err
+			}
+			version[i] = append(version[i], s)
+		}
+		s, err := r.run(ctx, call{program: "noop", command: "ADD", pod: pod{id: "c1", netns: "/c1"}, stdin: nothing})
+		if err != nil {
+			return err
+		}
+		if alone = append(alone, s); round == 0 {
+			clear(version)
+			alone = nil
+		}
+	}
+	t := table{text: 1, head: []string{
+		"program", "size, MB", "stripped", "VERSION, ms", "CPU, ms", "page faults",
+		"memory, MB", fmt.Sprintf("ADD, N=%d", r.ns[0]), fmt.Sprintf("N=%d", most),
+	}}
+	floor := version[1]
+	for i, name := range names {
+		row := []string{name}
+		for _, dir := range []string{"bin", "stripped"} {
+			bytes, err := size(r.file(dir, name))
+			if err != nil {
+				return err
+			}
+			row = append(row, mb(float64(bytes)))
+		}
+		for _, f := range []func(sample) float64{wall, cpu, faults} {
+			values := of(version[i], f)
+			row = append(row, times(median(values), ratio(values, of(floor, f))))
+		}
+		peak, err := r.peaks(ctx, call{program: name, command: "VERSION", stdin: nothing})
+		if err != nil {
+			return err
+		}
+		row = append(row, mb(peak))
+		for _, conf := range stdin {
+			if peak, err = r.peaks(ctx, call{program: name, command: "ADD", stdin: conf}); err != nil {
+				return err
+			}
+			row = append(row, mb(peak))
+		}
+		t.row(row...)
+	}
+	if err := t.print(w, "### Programs\n\nMemory is the most that is resident, of the program without its delegates, "+
+		"which do nothing. In parentheses: to floor."); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w, "\nnoop alone, which is what starting and ending a process costs: %s ms, %s ms of CPU, %s page faults.\n",
+		figure(median(of(alone, wall))), figure(median(of(alone, cpu))), figure(median(of(alone, faults))))
+	return err
+}
+
+// peaks is the median of some peaks. What c attaches is detached.
+func (r *rig) peaks(ctx context.Context, c call) (_ float64, err error) {
+	defer func() { err = errors.Join(err, r.sweep()) }()
+	var values []float64
+	for start := time.Now(); len(values) < min(r.rounds, 7) && (len(values) == 0 || time.Since(start) < enough); {
+		if c.command == "ADD" {
+			if c.pod, err = r.pod(); err != nil {
+				return 0, err
+			}
+		}
+		peak, err := r.peak(ctx, c)
+		if err == nil && c.command == "ADD" {
+			del := c
+			del.command = "DEL"
+			_, err = r.run(ctx, del)
+		}
+		if err != nil {
+			return 0, err
+		}
+		values = append(values, float64(peak))
+	}
+	return median(values), nil
+}

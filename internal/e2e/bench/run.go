@@ -1,0 +1,183 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/metacni/metacni/examples/lab/host"
+)
+
+// A rig is what measurements are made with.
+type rig struct {
+	options
+	work   string
+	hosted bool // whether there can be namespaces
+	stderr *os.File
+	pods   int
+	spaces []string // network namespaces that are there
+}
+
+// file returns a path in the working directory.
+func (r *rig) file(elem ...string) string { return filepath.Join(append([]string{r.work}, elem...)...) }
+
+// A pod is a container to be.
+type pod struct{ id, netns string }
+
+// pod returns a new one, with a network namespace where there can be any.
+func (r *rig) pod() (pod, error) {
+	r.pods++
+	p := pod{id: "bench-" + strconv.Itoa(r.pods)}
+	if !r.hosted {
+		p.netns = r.file("netns", p.id)
+		return p, nil
+	}
+	netns, err := host.NewNS(p.id)
+	if err == nil {
+		p.netns, r.spaces = netns, append(r.spaces, netns)
+	}
+	return p, err
+}
+
+// sweep removes the namespaces. It is left until a round is over, as the kernel
+// clears up behind it for a while.
+func (r *rig) sweep() (err error) {
+	for _, netns := range r.spaces {
+		err = errors.Join(err, host.RemoveNS(netns))
+	}
+	r.spaces = nil
+	return err
+}
+
+// A call is one run of a program.
+type call struct {
+	program string // in work/bin
+	command string // CNI_COMMAND
+	pod     pod
+	stdin   string   // a file
+	args    []string // when it is not run as a plugin
+}
+
+// A sample is what one run cost. All but the time is of the program together
+// with the delegates it waited for.
+type sample struct {
+	wall, cpu time.Duration
+	faults    int64 // page faults without I/O
+}
+
+// run runs a program. It fails unless that succeeds.
+func (r *rig) run(ctx context.Context, c call) (sample, error) {
+	return r.started(ctx, c, func(*os.Process) {})
+}
+
+// peak is the most memory that a program itself has had, in bytes. It looks at
+// the program all the time it runs, and so is no run to take the time of.
+func (r *rig) peak(ctx context.Context, c call) (bytes int64, err error) {
+	_, err = r.started(ctx, c, func(p *os.Process) {
+		for {
+			now := highWater(p.Pid)
+			if now == 0 { // it has ended, and has not been waited for
+				return
+			}
+			bytes = now
+		}
+	})
+	return bytes, err
+}
+
+// highWater is VmHWM of a process, or zero when it has no memory any more.
+func highWater(pid int) int64 {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	_, after, ok := bytes.Cut(text, []byte("VmHWM:"))
+	if err != nil || !ok {
+		return 0
+	}
+	kb, err := strconv.ParseInt(string(bytes.Fields(after)[0]), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return kb << 10
+}
+
+// started runs a program and calls during while it runs.
+func (r *rig) started(ctx context.Context, c call, during func(*os.Process)) (s sample, err error) {
+	if err := ctx.Err(); err != nil {
+		return s, context.Cause(ctx)
+	}
+	stdin, err := os.Open(c.stdin)
+	if err != nil {
+		return s, err
+	}
+	defer func() { _ = stdin.Close() }()
+	// A pipe takes any result; what is longer goes nowhere.
+	read, write, err := os.Pipe()
+	if err != nil {
+		return s, err
+	}
+	defer func() { _, _ = read.Close(), write.Close() }()
+	stdout := write
+	if c.args != nil {
+		if stdout, err = os.OpenFile(os.DevNull, os.O_WRONLY, 0); err != nil {
+			return s, err
+		}
+		defer func() { _ = stdout.Close() }()
+	}
+	path := r.file("bin", c.program)
+	argv := append([]string{path}, c.args...)
+	attr := &os.ProcAttr{Dir: "/", Env: r.environ(c), Files: []*os.File{stdin, stdout, r.stderr}}
+
+	start := time.Now()
+	p, err := os.StartProcess(path, argv, attr)
+	if err != nil {
+		return s, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = p.Kill() })
+	during(p)
+	state, err := p.Wait()
+	s.wall = time.Since(start)
+
+	if stop(); ctx.Err() != nil {
+		return s, context.Cause(ctx)
+	}
+	if err != nil {
+		return s, err
+	}
+	_ = write.Close()
+	out, err := io.ReadAll(read)
+	if err != nil {
+		return s, err
+	}
+	if !state.Success() {
+		return s, fmt.Errorf("%s %s %s: %s: %s", c.program, c.command, c.args, state, out)
+	}
+	if (c.command == "ADD" || c.command == "VERSION") && !bytes.Contains(out, []byte(`"cniVersion"`)) {
+		return s, fmt.Errorf("%s %s printed %q", c.program, c.command, out)
+	}
+	s.cpu = state.UserTime() + state.SystemTime()
+	usage, ok := state.SysUsage().(*syscall.Rusage)
+	if !ok {
+		return s, errors.New("no resource usage")
+	}
+	s.faults = usage.Minflt
+	return s, nil
+}
+
+func (r *rig) environ(c call) []string {
+	env := []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
+	if c.command != "" {
+		env = append(env, "CNI_COMMAND="+c.command, "CNI_PATH="+r.file("bin"))
+	}
+	if c.pod.id != "" {
+		env = append(env, "CNI_CONTAINERID="+c.pod.id, "CNI_NETNS="+c.pod.netns, "CNI_IFNAME=eth0")
+	}
+	return env
+}
