@@ -1,6 +1,10 @@
 package scratch
 
 import (
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -14,6 +18,7 @@ func benchStore(b *testing.B) (Store[blob], Key, blob) {
 
 func BenchmarkPut(b *testing.B) {
 	s, k, v := benchStore(b)
+	b.ReportAllocs()
 	for b.Loop() {
 		if err := s.Put(k, Planned, v); err != nil {
 			b.Fatal(err)
@@ -28,6 +33,7 @@ func BenchmarkPut(b *testing.B) {
 
 func BenchmarkPutAgain(b *testing.B) {
 	s, k, v := benchStore(b)
+	b.ReportAllocs()
 	for b.Loop() {
 		if err := s.Put(k, Planned, v); err != nil {
 			b.Fatal(err)
@@ -37,6 +43,7 @@ func BenchmarkPutAgain(b *testing.B) {
 
 func BenchmarkNote(b *testing.B) {
 	s, k, v := benchStore(b)
+	b.ReportAllocs()
 	for b.Loop() {
 		b.StopTimer()
 		if err := s.Put(k, Planned, v); err != nil {
@@ -49,20 +56,9 @@ func BenchmarkNote(b *testing.B) {
 	}
 }
 
-func BenchmarkGet(b *testing.B) {
-	s, k, v := benchStore(b)
-	if err := s.Put(k, Planned, v); err != nil {
-		b.Fatal(err)
-	}
-	for b.Loop() {
-		if _, err := s.Get(k); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 func BenchmarkGetMissing(b *testing.B) {
 	s, k, _ := benchStore(b)
+	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := s.Get(k); err == nil {
 			b.Fatal("found")
@@ -72,6 +68,7 @@ func BenchmarkGetMissing(b *testing.B) {
 
 func BenchmarkDelete(b *testing.B) {
 	s, k, v := benchStore(b)
+	b.ReportAllocs()
 	for b.Loop() {
 		b.StopTimer()
 		if err := s.Put(k, Planned, v); err != nil {
@@ -86,12 +83,84 @@ func BenchmarkDelete(b *testing.B) {
 
 func BenchmarkLockUnlock(b *testing.B) {
 	s, k, _ := benchStore(b)
+	b.ReportAllocs()
 	for b.Loop() {
 		l, err := s.Lock(b.Context(), k.ContainerID)
 		if err != nil {
 			b.Fatal(err)
 		}
 		if err := l.Unlock(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// What the records of others cost: finding one must not depend on how many
+// there are. Making them takes long; TMPDIR=/dev/shm saves that, and -short the
+// most.
+func BenchmarkAmong(b *testing.B) {
+	s, k, v := benchStore(b)
+	if err := s.Put(k, Added, v); err != nil {
+		b.Fatal(err)
+	}
+	have := 1
+	for _, n := range []int{1, 1000, 100_000} {
+		if n > 1000 && testing.Short() {
+			b.Skip("many records")
+		}
+		benchFill(b, s, k, have, n)
+		have = n
+		records := fmt.Sprintf("/records=%d", n)
+		b.Run("Get"+records, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := s.Get(k); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		b.Run("Container"+records, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if rs, err := s.Container(k.ContainerID); err != nil || len(rs) != 1 {
+					b.Fatal(len(rs), err)
+				}
+			}
+		})
+		b.Run("List"+records, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				found := 0
+				for _, err := range s.List() {
+					if err != nil {
+						b.Fatal(err)
+					}
+					found++
+				}
+				if found != n {
+					b.Fatalf("%d records, want %d", found, n)
+				}
+			}
+		})
+	}
+}
+
+// benchFill copies the record k for other containers, the have'th to before the
+// n'th, without waiting for the disk.
+func benchFill(b *testing.B, s Store[blob], k Key, have, n int) {
+	b.Helper()
+	text, err := os.ReadFile(filepath.Join(s.Dir, k.ContainerID, fileName(k)))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for i := have; i < n; i++ {
+		id := fmt.Sprintf("%064x", i)
+		json := strings.Replace(strings.TrimSpace(string(text))[prefix:], k.ContainerID, id, 1)
+		line := fmt.Sprintf("%.8x %s\n", sha256.Sum256([]byte(json)), json)
+		if err := os.Mkdir(filepath.Join(s.Dir, id), 0o700); err != nil {
+			b.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(s.Dir, id, fileName(k)), []byte(line), 0o600); err != nil {
 			b.Fatal(err)
 		}
 	}
