@@ -35,7 +35,7 @@ lint:
 # What multinet costs beside the least a meta-plugin can do, and how that grows:
 # tables, and a picture in bench.svg. BENCHFLAGS="-rounds 5 -growth 0,1000" is
 # quicker, BENCHFLAGS=-help tells of more. The parts alone:
-# go test -run '^$$' -bench . ./...
+# go test -run '^$' -bench . ./...
 bench:
 	@go run -C internal/e2e ./bench -plot $(CURDIR)/bench.svg $(BENCHFLAGS)
 

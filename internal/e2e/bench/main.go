@@ -18,9 +18,9 @@
 // to be compared with. They run on a private host (see examples/lab/host); where
 // there can be none, only those that do nothing run.
 //
-// Records and leases are kept below the directory of -dir, a file system's whose
-// fsync counts. Memory is the plugin's own, VmHWM: its ru_maxrss would be this
-// program's, from which it was forked.
+// Records and leases are kept below the directory of -dir, which is not to be in
+// memory, where an fsync costs nothing. The memory of a plugin is its VmHWM: the
+// ru_maxrss of a child is never less than that of the process it was forked from.
 package main
 
 import (
