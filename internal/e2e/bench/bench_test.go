@@ -182,9 +182,14 @@ func TestPeakIsThePluginsOwn(t *testing.T) {
 	for i := range ballast {
 		ballast[i] = 1
 	}
-	got, err := r.peak(t.Context(), call{program: "noop", command: "VERSION", stdin: os.DevNull})
-	if err != nil || got < 1<<20 || got > 16<<20 {
-		t.Errorf("%d bytes, %v", got, err)
+	for _, program := range []string{"noop", "multinet"} {
+		got, err := r.peak(t.Context(), call{program: program, command: "VERSION", stdin: os.DevNull})
+		if err != nil || got.bytes < 1<<20 || got.bytes > 16<<20 {
+			t.Errorf("%s: %v, %v", program, got, err)
+		}
+		if program == "multinet" && got.atMost {
+			t.Errorf("%s: %v is launch's", program, got)
+		}
 	}
 	runtime.KeepAlive(ballast)
 }

@@ -31,7 +31,7 @@ func build(ctx context.Context, work string) error {
 		packages    []string
 	}{
 		{"bin", root, nil, []string{"./examples/multinet"}},
-		{"bin", e2e, nil, []string{own + "floor", own + "libcni", own + "noop", plugins + "main/bridge", plugins + "ipam/host-local"}},
+		{"bin", e2e, nil, []string{own + "floor", own + "launch", own + "libcni", own + "noop", plugins + "main/bridge", plugins + "ipam/host-local"}},
 		{"stripped", root, []string{"-trimpath", "-ldflags=-s -w"}, []string{"./examples/multinet"}},
 		{"stripped", e2e, []string{"-trimpath", "-ldflags=-s -w"}, []string{own + "floor", own + "libcni", own + "noop"}},
 	} {

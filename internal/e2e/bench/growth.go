@@ -114,7 +114,7 @@ func (r *rig) beside(ctx context.Context, n int) (row []string, err error) {
 			}
 			samples = append(samples, s)
 		}
-		row = append(row, figure(median(of(samples, wall))), mb(peak))
+		row = append(row, figure(median(of(samples, wall))), peak.String())
 	}
 	if err := r.whole(n); err != nil {
 		return nil, err

@@ -19,8 +19,9 @@
 // there can be none, only those that do nothing run.
 //
 // Records and leases are kept below the directory of -dir, which is not to be in
-// memory, where an fsync costs nothing. The memory of a plugin is its VmHWM: the
-// ru_maxrss of a child is never less than that of the process it was forked from.
+// memory, where an fsync costs nothing. The memory of a program is its ru_maxrss, in
+// runs of their own by a small program (testdata/launch): that of a child is never
+// less than what the process had that it was forked from.
 package main
 
 import (

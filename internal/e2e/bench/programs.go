@@ -70,12 +70,12 @@ func (r *rig) programs(ctx context.Context, w io.Writer) error {
 		if err != nil {
 			return err
 		}
-		row = append(row, mb(peak))
+		row = append(row, peak.String())
 		for _, conf := range stdin {
 			if peak, err = r.peaks(ctx, call{program: name, command: "ADD", stdin: conf}); err != nil {
 				return err
 			}
-			row = append(row, mb(peak))
+			row = append(row, peak.String())
 		}
 		t.row(row...)
 	}
@@ -88,26 +88,28 @@ func (r *rig) programs(ctx context.Context, w io.Writer) error {
 	return err
 }
 
-// peaks is the median of some peaks. What c attaches is detached.
-func (r *rig) peaks(ctx context.Context, c call) (_ float64, err error) {
+// peaks is the highest of some peaks. What c attaches is detached.
+func (r *rig) peaks(ctx context.Context, c call) (highest peak, err error) {
 	defer func() { err = errors.Join(err, r.sweep()) }()
-	var values []float64
-	for start := time.Now(); len(values) < min(r.rounds, 7) && (len(values) == 0 || time.Since(start) < enough); {
+	start := time.Now()
+	for i := 0; i < min(r.rounds, 5) && (i == 0 || time.Since(start) < enough); i++ {
 		if c.command == "ADD" {
 			if c.pod, err = r.pod(); err != nil {
-				return 0, err
+				return highest, err
 			}
 		}
-		peak, err := r.peak(ctx, c)
+		p, err := r.peak(ctx, c)
 		if err == nil && c.command == "ADD" {
 			del := c
 			del.command = "DEL"
 			_, err = r.run(ctx, del)
 		}
 		if err != nil {
-			return 0, err
+			return highest, err
 		}
-		values = append(values, float64(peak))
+		if p.bytes > highest.bytes {
+			highest = p
+		}
 	}
-	return median(values), nil
+	return highest, nil
 }

@@ -76,40 +76,45 @@ type sample struct {
 
 // run runs a program. It fails unless that succeeds.
 func (r *rig) run(ctx context.Context, c call) (sample, error) {
-	return r.started(ctx, c, func(*os.Process) {})
+	return r.start(ctx, c, nil)
 }
 
-// peak is the most memory that a program itself has had, in bytes. It looks at
-// the program all the time it runs, and so is no run to take the time of.
-func (r *rig) peak(ctx context.Context, c call) (bytes int64, err error) {
-	_, err = r.started(ctx, c, func(p *os.Process) {
-		for {
-			now := highWater(p.Pid)
-			if now == 0 { // it has ended, and has not been waited for
-				return
-			}
-			bytes = now
-		}
-	})
-	return bytes, err
+// A peak is the most memory that a program itself has had.
+type peak struct {
+	bytes  float64
+	atMost bool // it was less, or as much: launch had as much itself
 }
 
-// highWater is VmHWM of a process, or zero when it has no memory any more.
-func highWater(pid int) int64 {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	_, after, ok := bytes.Cut(text, []byte("VmHWM:"))
-	if err != nil || !ok {
-		return 0
+func (p peak) String() string {
+	if p.atMost {
+		return "≤ " + mb(p.bytes)
 	}
-	kb, err := strconv.ParseInt(string(bytes.Fields(after)[0]), 10, 64)
+	return mb(p.bytes)
+}
+
+// peak runs a program by testdata/launch.
+func (r *rig) peak(ctx context.Context, c call) (p peak, err error) {
+	read, write, err := os.Pipe()
 	if err != nil {
-		return 0
+		return p, err
 	}
-	return kb << 10
+	_, err = r.start(ctx, c, write)
+	_ = write.Close()
+	text, _ := io.ReadAll(read)
+	_ = read.Close()
+	if err != nil {
+		return p, err
+	}
+	var program, launch float64
+	if _, err := fmt.Sscan(string(text), &program, &launch); err != nil {
+		return p, fmt.Errorf("launch printed %q: %w", text, err)
+	}
+	return peak{bytes: program * 1024, atMost: program <= launch}, nil
 }
 
-// started runs a program and calls during while it runs.
-func (r *rig) started(ctx context.Context, c call, during func(*os.Process)) (s sample, err error) {
+// start runs a program, by testdata/launch if there is a file for that to report
+// to.
+func (r *rig) start(ctx context.Context, c call, report *os.File) (s sample, err error) {
 	if err := ctx.Err(); err != nil {
 		return s, context.Cause(ctx)
 	}
@@ -131,17 +136,19 @@ func (r *rig) started(ctx context.Context, c call, during func(*os.Process)) (s 
 		}
 		defer func() { _ = stdout.Close() }()
 	}
-	path := r.file("bin", c.program)
-	argv := append([]string{path}, c.args...)
+	argv := append([]string{r.file("bin", c.program)}, c.args...)
 	attr := &os.ProcAttr{Dir: "/", Env: r.environ(c), Files: []*os.File{stdin, stdout, r.stderr}}
+	if report != nil {
+		argv = append([]string{r.file("bin", "launch")}, argv...)
+		attr.Files = append(attr.Files, report)
+	}
 
 	start := time.Now()
-	p, err := os.StartProcess(path, argv, attr)
+	p, err := os.StartProcess(argv[0], argv, attr)
 	if err != nil {
 		return s, err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = p.Kill() })
-	during(p)
 	state, err := p.Wait()
 	s.wall = time.Since(start)
 
