@@ -12,8 +12,9 @@ import (
 // List returns every record, in the order of file names: by container, network
 // and interface. It reads them one by one, so that what is written meanwhile
 // may or may not be in it. A damaged record is set aside and yielded as an
-// [*Error] that is [ErrCorrupt], with what is known of its key; so is every
-// container that cannot be read. A missing directory is an empty one.
+// [*Error] that is [ErrCorrupt], with what is known of its key, this time and
+// every time until [Store.Forget]; so is every container that cannot be read,
+// with the error that says why. A missing directory is an empty one.
 func (s Store[T]) List() iter.Seq2[Record[T], error] {
 	return func(yield func(Record[T], error) bool) {
 		s.each("list", yield)
@@ -51,8 +52,8 @@ func (s Store[T]) Container(id string) ([]Record[T], error) {
 	return all, errors.Join(errs...)
 }
 
-// Damaged returns the keys of the records that have been set aside, in the
-// order of file names. A name too long for a file name is only known by its
+// Damaged returns the keys of the records that have been set aside, without
+// reading any other, in the order of file names. A name too long for a file name is only known by its
 // hash, "#" and 64 hexadecimal digits, which [Store.Forget] accepts. It does not
 // look for damage: List and Get do. What cannot be read is left out, and
 // reported in an error beside the keys.
@@ -100,10 +101,16 @@ func (s Store[T]) records(op string, dir *durable.Dir, name string, yield func(R
 	}
 	for _, n := range names {
 		network, ifName, damaged, ok := parseFile(n)
-		if !ok || damaged {
+		if !ok {
 			continue
 		}
 		k := Key{Network: network, ContainerID: name, IfName: ifName}
+		if damaged {
+			if !yield(Record[T]{Key: k}, &Error{Op: op, Key: k, Path: dir.Path(n), Err: ErrCorrupt}) {
+				return false
+			}
+			continue
+		}
 		var r Record[T]
 		err := load(dir, k, func(data []byte) (err error) {
 			r, err = decode[T](data, func(got Key) bool {

@@ -108,7 +108,7 @@ func (m *Manager) tell(ctx context.Context, g *garbage, nets []netconf.Network) 
 	}
 	left := make(map[string][]types.GCAttachment) // by the delegates' network names
 	known := true
-	for r, err := range m.all() {
+	for r, err := range m.store().List() {
 		if err != nil {
 			errs = append(errs, g.fail(err))
 			// A long container ID is known by its hash only.

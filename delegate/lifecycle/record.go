@@ -50,7 +50,7 @@ func (r Record) NetNSGone() bool {
 // end the list.
 func (m *Manager) Records() iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
-		for r, err := range m.all() {
+		for r, err := range m.store().List() {
 			out := Record{Key: r.Key, State: r.State, Created: r.Created, Updated: r.Updated, half: !r.Value.whole(), root: m.Root}
 			if err == nil {
 				out.Attached = r.Value.attached(r.Key.ContainerID, asRecorded)
@@ -61,33 +61,6 @@ func (m *Manager) Records() iter.Seq2[Record, error] {
 			if !yield(out, err) {
 				return
 			}
-		}
-	}
-}
-
-// all yields every record, and then those that were found damaged earlier.
-func (m *Manager) all() iter.Seq2[scratch.Record[record], error] {
-	return func(yield func(scratch.Record[record], error) bool) {
-		failed := make(map[scratch.Key]bool)
-		for r, err := range m.store().List() {
-			if err != nil {
-				failed[r.Key] = true
-			}
-			if !yield(r, err) {
-				return
-			}
-		}
-		damaged, err := m.store().Damaged()
-		for _, k := range damaged {
-			if failed[k] {
-				continue
-			}
-			if !yield(scratch.Record[record]{Key: k}, &scratch.Error{Op: "list", Key: k, Err: scratch.ErrCorrupt}) {
-				return
-			}
-		}
-		if err != nil && len(failed) == 0 { // else it has been said
-			yield(scratch.Record[record]{}, err)
 		}
 	}
 }
