@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 
 	"github.com/metacni/metacni/netconf"
 )
@@ -26,6 +27,13 @@ func (iv *Invoker) Add(ctx context.Context, a Attachment) (Attached, error) {
 
 // AddAll does as Add does for each of as in order. When one fails, it and
 // those before it are undone, and no attachment is left: it is all or nothing.
+//
+// With [Invoker.Parallel] the first is added alone, and then the others, begun in
+// order. When one fails those after it are ended and none is begun; those before
+// it go on, as they would have been added first. So the error is that of the
+// first in order that fails, whichever is faster: the same as without Parallel,
+// and never that another has failed. Then all that ran is undone; see
+// [Invoker.DelAll].
 func (iv *Invoker) AddAll(ctx context.Context, as []Attachment) ([]Attached, error) {
 	found := make([][]string, len(as))
 	for i, a := range as {
@@ -36,13 +44,21 @@ func (iv *Invoker) AddAll(ctx context.Context, as []Attachment) ([]Attached, err
 		found[i] = paths
 	}
 	done := Intend(as)
-	for i := range done {
-		ran, err := iv.chain(ctx, &done[i], found[i])
-		if err != nil {
-			undo := removals(done[:i])
-			if ran > 0 {
-				undo = append(undo, removal{done[i], ran})
-			}
+	errs := make([]error, len(as))
+	ran := make([]removal, len(as))
+	ctxs, endFrom := endable(ctx, len(as))
+	defer endFrom(0)
+	iv.forward(len(as), func(i int) { //nolint:contextcheck // each has one made from ctx
+		var plugins int
+		plugins, errs[i] = iv.chain(ctxs[i], &done[i], found[i])
+		ran[i] = removal{Attached: done[i], plugins: plugins}
+		if errs[i] != nil {
+			endFrom(i + 1)
+		}
+	})
+	for _, err := range errs {
+		if err != nil { // the first has not been ended because of another
+			undo := slices.DeleteFunc(ran, func(r removal) bool { return r.plugins == 0 })
 			return nil, iv.undo(ctx, undo, err)
 		}
 	}

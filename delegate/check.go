@@ -30,7 +30,8 @@ func (iv *Invoker) Check(ctx context.Context, a Attached) error {
 	return nil
 }
 
-// CheckAll checks each of as, in order, and stops at the first that fails.
+// CheckAll checks each of as, in order, and stops at the first that fails. It
+// takes no notice of [Invoker.Parallel].
 func (iv *Invoker) CheckAll(ctx context.Context, as []Attached) error {
 	for _, a := range as {
 		if err := iv.Check(ctx, a); err != nil {

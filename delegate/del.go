@@ -22,8 +22,12 @@ func (iv *Invoker) Del(ctx context.Context, a Attached) error {
 
 // DelAll removes each of as, last first, as Del does. One that fails does not
 // keep the others from being removed; all failures are joined in the error.
+//
+// With [Invoker.Parallel] the first is removed alone when all others have been,
+// and these at once, begun last first. The errors are in the order of the
+// work without it.
 func (iv *Invoker) DelAll(ctx context.Context, as []Attached) error {
-	whole := func(ctx context.Context) (context.Context, context.CancelFunc) { return ctx, func() {} }
+	whole := func(ctx context.Context, _ int) (context.Context, context.CancelFunc) { return ctx, func() {} }
 	return iv.removeAll(ctx, removals(as), whole)
 }
 
@@ -31,25 +35,25 @@ func (iv *Invoker) DelAll(ctx context.Context, as []Attached) error {
 type removal struct {
 	Attached
 	plugins int
+	round   int // of undoing, in which the last of them has its turn
 }
 
 func removals(as []Attached) []removal {
 	rs := make([]removal, len(as))
 	for i, a := range as {
-		rs[i] = removal{a, len(a.Network.Plugins())}
+		rs[i] = removal{Attached: a, plugins: len(a.Network.Plugins())}
 	}
 	return rs
 }
 
 // A turn makes the context for one plugin out of the caller's.
-type turn func(context.Context) (context.Context, context.CancelFunc)
+type turn func(ctx context.Context, round int) (context.Context, context.CancelFunc)
 
 // removeAll removes each of rs, last first, and joins the errors.
 func (iv *Invoker) removeAll(ctx context.Context, rs []removal, each turn) error {
-	var errs []error
-	for _, r := range slices.Backward(rs) {
-		errs = append(errs, iv.remove(ctx, r, each))
-	}
+	errs := make([]error, len(rs))
+	iv.backward(len(rs), func(i int) { errs[i] = iv.remove(ctx, rs[i], each) })
+	slices.Reverse(errs)
 	return errors.Join(errs...)
 }
 
@@ -62,7 +66,7 @@ func (iv *Invoker) remove(ctx context.Context, r removal, each turn) error {
 	var errs []error
 	for i := r.plugins - 1; i >= 0; i-- {
 		in := iv.invocation("DEL", r.Attachment, i)
-		ctx, done := each(ctx)
+		ctx, done := each(ctx, r.round+r.plugins-1-i)
 		_, err := iv.findAndRun(ctx, in, prev, nil)
 		done()
 		errs = append(errs, err)

@@ -55,6 +55,24 @@ type Invoker struct {
 	// configuration. Nil discards them.
 	Logger *slog.Logger
 
+	// Parallel is how many attachments of one AddAll, DelAll or Undo are worked
+	// on at once. The plugins of each run one after another all the same. Zero
+	// and 1 mean one attachment after another.
+	//
+	// More is not what the specification has (section 3, "Lifecycle &
+	// Ordering"): "The container runtime must not invoke parallel operations
+	// for the same container [...]. This includes across multiple
+	// attachments." Plugins must bear with those of other containers only.
+	// Whoever sets it knows that the plugins in use also bear with others at
+	// work in their container's network namespace. Only the first attachment
+	// can rely on an order: it is added first and removed last, each time alone.
+	// What the others compete for, such as a route, any of them may get.
+	//
+	// Results and errors are in the order of the attachments, whichever is
+	// faster. Exec, Logger, Observer and what [WithStarted] was given are then
+	// called by several goroutines at once.
+	Parallel int
+
 	// UndoTimeout bounds how long undoing a failed Add goes on once the
 	// context of the Add has ended. All plugins share it. Under a context
 	// that lives, undoing has ten times as long. Zero means
@@ -62,7 +80,7 @@ type Invoker struct {
 	UndoTimeout time.Duration
 
 	// Observer, when not nil, is called after each invocation, on the
-	// goroutine that made it. It feeds metrics and traces.
+	// goroutine that made it; see Parallel. It feeds metrics and traces.
 	Observer func(Event)
 }
 

@@ -2,6 +2,7 @@ package delegate
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
@@ -13,16 +14,14 @@ import (
 //
 // Undoing goes on when ctx has ended, and past plugins that fail. Its time is
 // limited by [Invoker.UndoTimeout] and shared: a plugin that hangs is stopped
-// early enough for those after it to have their turn.
+// early enough for those after it to have their turn. The order, and what
+// [Invoker.Parallel] makes of it, is that of [Invoker.DelAll].
 func (iv *Invoker) Undo(ctx context.Context, as []Attached, cause error) error {
 	return iv.undo(ctx, removals(as), cause)
 }
 
 func (iv *Invoker) undo(ctx context.Context, rs []removal, cause error) error {
-	b := newBudget(iv.UndoTimeout)
-	for _, r := range rs {
-		b.turns += r.plugins
-	}
+	b := newBudget(iv.UndoTimeout, iv.rounds(rs))
 	err := iv.removeAll(ctx, rs, b.turn)
 	switch {
 	case err == nil:
@@ -31,6 +30,23 @@ func (iv *Invoker) undo(ctx context.Context, rs []removal, cause error) error {
 		return err
 	}
 	return &UndoError{Err: cause, Undo: err}
+}
+
+// rounds gives each of rs its round: the one in which it is begun when every
+// plugin's turn takes one round. It returns how many rounds that takes. Where
+// turns are shorter than a round, nothing is begun later.
+func (iv *Invoker) rounds(rs []removal) int {
+	// Each place is free from a round on; see backward.
+	places := make([]int, max(1, min(iv.Parallel, len(rs)-1)))
+	for i := range slices.Backward(rs) {
+		free := slices.Min(places)
+		if i == 0 {
+			free = slices.Max(places) // it waits for all others
+		}
+		rs[i].round = free
+		places[slices.Index(places, free)] += rs[i].plugins
+	}
+	return slices.Max(places)
 }
 
 // killTime is how long a turn may take to end after its context has. It is part
@@ -46,30 +62,29 @@ func (*turnOverError) Error() string { return "its share of the time for undoing
 func (*turnOverError) Unwrap() error { return context.DeadlineExceeded }
 
 // A budget is the time for undoing: long while the caller's context lives,
-// limited once that has ended.
+// limited once that has ended. It is divided into rounds.
 type budget struct {
-	limit time.Duration
-	end   time.Time // while the caller's context lives
-	turns int       // plugins that have not had their turn yet
+	limit  time.Duration
+	end    time.Time // while the caller's context lives
+	rounds int
 
 	mu    sync.Mutex // protects short
 	short time.Time  // limit after that context's end; zero while it lives
 }
 
-func newBudget(limit time.Duration) *budget {
+func newBudget(limit time.Duration, rounds int) *budget {
 	if limit == 0 {
 		limit = DefaultUndoTimeout
 	}
-	return &budget{limit: limit, end: time.Now().Add(10 * limit)}
+	return &budget{limit: limit, end: time.Now().Add(10 * limit), rounds: rounds}
 }
 
-// turn returns the context for one plugin: an equal share of what is left.
-func (b *budget) turn(caller context.Context) (context.Context, context.CancelFunc) {
-	turns := b.turns
-	b.turns--
+// turn returns the context for one plugin, whose turn is in a round from 0 on:
+// an equal share of what is left for that round and those after it.
+func (b *budget) turn(caller context.Context, round int) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(caller))
 	endBy := func(end time.Time) {
-		share := time.Until(end) / time.Duration(turns)
+		share := time.Until(end) / time.Duration(b.rounds-round)
 		grace := max(0, min(killTime, share/2))
 		timer := time.AfterFunc(share-grace, func() { cancel(&turnOverError{grace}) })
 		context.AfterFunc(ctx, func() { timer.Stop() })

@@ -1,0 +1,64 @@
+package delegate
+
+import (
+	"context"
+	"errors"
+	"sync"
+)
+
+// forward calls do with 0 to n-1 in this order: with 0 alone, and when that has
+// returned with the others, at most iv.Parallel at once.
+func (iv *Invoker) forward(n int, do func(i int)) {
+	if n > 0 {
+		do(0)
+	}
+	iv.atOnce(n-1, func(k int) { do(1 + k) })
+}
+
+// backward is the reverse of forward: it ends with 0, alone.
+func (iv *Invoker) backward(n int, do func(i int)) {
+	iv.atOnce(n-1, func(k int) { do(n - 1 - k) })
+	if n > 0 {
+		do(0)
+	}
+}
+
+// atOnce calls do with 0 to n-1 and returns when all have returned. Each has
+// its turn as soon as fewer than iv.Parallel of those before it are under way.
+// One after another they run on the caller's goroutine.
+func (iv *Invoker) atOnce(n int, do func(k int)) {
+	limit := min(iv.Parallel, n)
+	if limit <= 1 {
+		for k := range n {
+			do(k)
+		}
+		return
+	}
+	var all sync.WaitGroup
+	running := make(chan struct{}, limit)
+	for k := range n {
+		running <- struct{}{}
+		all.Go(func() {
+			do(k)
+			<-running
+		})
+	}
+	all.Wait()
+}
+
+// errEarlier is why an ADD is ended when one before it in the plan has failed.
+var errEarlier = errors.New("a network before it has failed")
+
+// endable returns n contexts, and a function that ends all but the first i.
+func endable(ctx context.Context, n int) (ctxs []context.Context, endFrom func(i int)) {
+	ctxs = make([]context.Context, n)
+	ends := make([]context.CancelCauseFunc, n)
+	for i := range n {
+		ctxs[i], ends[i] = context.WithCancelCause(ctx) //nolint:fatcontext // side by side
+	}
+	return ctxs, func(i int) {
+		for _, end := range ends[i:] {
+			end(errEarlier)
+		}
+	}
+}
