@@ -16,9 +16,10 @@ import (
 // A Transaction is what an ADD consists of beside the plugins. All of it
 // succeeds, or what was attached is detached again.
 type Transaction struct {
-	// Plan says what to attach, in order. It is called with the lock held,
-	// with the interface names that the container's records use already. A
-	// Transaction without Plan fails with [ErrPlan].
+	// Plan says what to attach, in order; see also [delegate.Invoker.Parallel].
+	// It is called with the lock held, with the interface names that the
+	// container's records use already. A Transaction without Plan fails with
+	// [ErrPlan].
 	Plan func(taken []string) ([]delegate.Attachment, error)
 
 	// Adjust, when not nil, does what is left to do in the container when

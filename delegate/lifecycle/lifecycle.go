@@ -34,7 +34,9 @@ const orphanTimeout = 2 * time.Second
 // killed if it is a plugin whose parent has died, and else left alone: the
 // operation fails with CNI code 11.
 type Manager struct {
-	// Invoker runs the plugins. Nil means the zero one, which finds none.
+	// Invoker runs the plugins. Nil means the zero one, which finds none. Its
+	// Parallel is for the attachments of one operation: operations on one
+	// container are serialised all the same.
 	Invoker *delegate.Invoker
 
 	// Dir is the directory of the records; it is made when missing.

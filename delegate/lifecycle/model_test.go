@@ -45,7 +45,7 @@ func TestModel(t *testing.T) {
 				}
 				seed := *modelSeed + i
 				story := randomOps(rand.New(rand.NewPCG(seed, 0)))
-				if replay(t, base, story) != "" && failed.CompareAndSwap(false, true) {
+				if replay(t, base, story, 0) != "" && failed.CompareAndSwap(false, true) {
 					report(t, base, seed, story)
 				}
 			}
@@ -57,8 +57,8 @@ func TestModel(t *testing.T) {
 // report fails the test with the smallest part of story that still fails.
 func report(t *testing.T, base string, seed uint64, story []op) {
 	t.Helper()
-	small := shrink(story, func(ops []op) bool { return replay(t, base, ops) != "" })
-	why := replay(t, base, small)
+	small := shrink(story, func(ops []op) bool { return replay(t, base, ops, 0) != "" })
+	why := replay(t, base, small, 0)
 	t.Errorf("the history of seed %d goes wrong; run go test ./delegate/lifecycle -run '^TestModel$' -model.seed %d -model.ops %d. This is left of it:\n%s\n%s",
 		seed, seed, historyLen, stringOf(small), why)
 }
@@ -75,9 +75,10 @@ func fastDir(t *testing.T) string {
 	return dir
 }
 
-// replay does ops with a manager and with the model. It returns the first
-// difference between the two, or what is left when all has been deleted.
-func replay(t *testing.T, base string, ops []op) string {
+// replay does ops with a manager, so many attachments at once, and with the
+// model. It returns the first difference between the two, or what is left when
+// all has been deleted.
+func replay(t *testing.T, base string, ops []op, parallel int) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(base, "") //nolint:usetesting // there are thousands, and they are in base
 	if err != nil {
@@ -85,9 +86,13 @@ func replay(t *testing.T, base string, ops []op) string {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	w, m := newWorld(t, filepath.Join(dir, "state")), newModel()
+	w.m.Invoker.Parallel, w.parallel = parallel, parallel
 	w.forgotten = func() []piece { return m.forgotten }
 	for i, o := range slices.Concat(ops, ending()) {
 		want, got := m.do(o), w.do(o)
+		if parallel > 1 {
+			want, got = unordered(want), unordered(got)
+		}
 		if got != want {
 			return fmt.Sprintf("after %d, %s:\n%s", i+1, o, difference(want, got))
 		}
@@ -169,7 +174,7 @@ func TestModelFindsAndShrinks(t *testing.T) {
 		story := randomOps(rand.New(rand.NewPCG(seed, 1)))
 		liar := func(ops []op) bool {
 			// One of another mind about a plugin than the model: DEL of tuning fails.
-			return replay(t, base, append([]op{{verb: "break", plugin: "tuning"}}, ops...)) != ""
+			return replay(t, base, append([]op{{verb: "break", plugin: "tuning"}}, ops...), 0) != ""
 		}
 		if !liar(story) {
 			continue

@@ -52,7 +52,9 @@ type world struct {
 	m    *Manager
 	gone map[string]bool
 	skip int
-	liar string // this plugin's DEL fails, unknown to the model
+
+	parallel int    // attachments at once
+	liar     string // this plugin's DEL fails, unknown to the model
 
 	forgotten func() []piece // what the record was about that is forgotten
 
@@ -81,7 +83,7 @@ func newWorld(t testing.TB, dir string) *world {
 
 // start is a new process.
 func (w *world) start() {
-	w.m = &Manager{Dir: w.dir, Invoker: &delegate.Invoker{Exec: worldExec{w.exec, w}}, SkipMissing: w.skip}
+	w.m = &Manager{Dir: w.dir, Invoker: &delegate.Invoker{Exec: worldExec{w.exec, w}, Parallel: w.parallel}, SkipMissing: w.skip}
 }
 
 // worldExec is where the world looks over the shoulder of a Manager.

@@ -32,6 +32,9 @@ const (
 // delegate that was not there, or could not be asked, has done nothing: then
 // there is a [delegate.ErrNotRun] in the error. Of the environment the
 // delegate receives the variables of the specification and of a trace.
+//
+// It is safe for concurrent use as far as base is. A [Delegate] does one call of
+// a container at a time, also with [delegate.Invoker.Parallel].
 func (r *Relay) Exec(base invoke.Exec) invoke.Exec {
 	if base == nil {
 		base = &delegate.Process{}

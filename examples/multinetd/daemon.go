@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
@@ -119,7 +120,7 @@ func notFound(w http.ResponseWriter, r *http.Request) {
 // plugin is multinet for one request. Of the daemon's own environment plugins
 // see nothing (S28).
 func (d *daemon) plugin(ctx context.Context, stdout io.Writer) *multinet.Plugin {
-	adding := false // a DEL that comes after an ADD undoes one
+	var adding atomic.Bool // a DEL that comes after an ADD undoes one
 	return &multinet.Plugin{
 		Process: program.Process{
 			Exec: d.relayed(), Env: append([]string{"PATH=" + d.path}, thick.Trace(ctx)...), Stdout: stdout,
@@ -129,9 +130,9 @@ func (d *daemon) plugin(ctx context.Context, stdout io.Writer) *multinet.Plugin 
 			d.metrics.delegate(e)
 			switch e.Command {
 			case "ADD":
-				adding = true
+				adding.Store(true)
 			case "DEL":
-				if adding {
+				if adding.Load() {
 					d.metrics.undone.Inc()
 				}
 			}
