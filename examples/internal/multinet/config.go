@@ -24,6 +24,12 @@ const (
 	defaultConfDir = "/etc/cni/multinet/net.d"
 	defaultBinDir  = "/opt/cni/bin"
 
+	// atOnce is how many networks "parallel" attaches or detaches at once.
+	// Plugins wait in the kernel most of the time, so that it is not the
+	// number of processors that counts: see BenchmarkParallelBridge in
+	// internal/e2e. It bounds the memory that one container's plugins take.
+	atOnce = 8
+
 	// readyTimeout is how long ADD waits for the readiness indicator file.
 	readyTimeout = 5 * time.Second
 )
@@ -37,6 +43,16 @@ type config struct {
 	Type       string `json:"type"`
 	CNIDir     string `json:"cniDir"`
 	BinDir     string `json:"binDir"`
+	Parallel   wish   `json:"parallel"`
+}
+
+// A wish is a true that nothing depends on: all else is false, and no error.
+type wish bool
+
+// UnmarshalJSON never fails.
+func (w *wish) UnmarshalJSON(text []byte) error {
+	*w = string(text) == "true"
+	return nil
 }
 
 func readConfig(stdin []byte) (config, error) {
@@ -69,6 +85,7 @@ type networkConfig struct {
 	Delegates          []netconf.Network          `json:"delegates"`
 	ReadinessIndicator string                     `json:"readinessindicatorfile"`
 	RuntimeConfig      map[string]json.RawMessage `json:"runtimeConfig"`
+	Parallel           bool                       `json:"parallel"` // read once more, to be refused
 
 	config `json:"-"` // the rest
 }

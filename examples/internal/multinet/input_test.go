@@ -50,6 +50,7 @@ func TestBadInput(t *testing.T) {
 		{"confDir that is missing", `"clusterNetwork":"x","confDir":"/absent"`, 7, []string{"/absent", `"x"`}},
 		{"confDir of the wrong type", keys(bridge, `"confDir":5`), 6, []string{`"multi"`, `"confDir"`}},
 		{"binDir of the wrong type", keys(bridge, `"binDir":5`), 6, []string{`"multi"`, `"binDir"`}},
+		{"parallel of the wrong type", keys(bridge, `"parallel":"yes"`), 6, []string{`"multi"`, `"parallel"`}},
 		{"readinessindicatorfile of the wrong type", keys(bridge, `"readinessindicatorfile":true`), 6, []string{`"multi"`, `"readinessindicatorfile"`}},
 
 		{"runtimeConfig of the wrong type", keys(bridge, `"runtimeConfig":"x"`), 6, []string{`"multi"`, `"runtimeConfig"`}},
@@ -167,6 +168,7 @@ func TestG4ConfigurationBrokenSince(t *testing.T) {
 		{"confDir of the wrong type", `"confDir":5`},
 		{"clusterNetwork of the wrong type", `"clusterNetwork":5`},
 		{"runtimeConfig of the wrong type", `"runtimeConfig":"x"`},
+		{"parallel of the wrong type", `"parallel":[8]`},
 		{"readiness file gone", `"readinessindicatorfile":"/absent"`},
 		{"readiness file of the wrong type", `"readinessindicatorfile":5`},
 		{"a key twice", `"delegates":[{"type":"bridge","mtu":1,"mtu":2}]`},

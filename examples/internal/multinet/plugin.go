@@ -33,7 +33,7 @@ type Plugin struct {
 	program.Process
 
 	// Observer, when not nil, is called after each invocation of a delegated
-	// plugin, on the goroutine that made it.
+	// plugin, on the goroutine that made it: with "parallel" there are several.
 	Observer func(delegate.Event)
 
 	// UndoTimeout is [delegate.Invoker.UndoTimeout]. Zero is that of a process
@@ -87,13 +87,14 @@ func (p *Plugin) manager(conf config, cniPath string) *lifecycle.Manager {
 			path = append(path, dir)
 		}
 	}
-	return &lifecycle.Manager{
-		Dir: conf.CNIDir, Root: p.Root,
-		Invoker: &delegate.Invoker{
-			Exec: p.Exec, Path: path, Env: p.Env, Self: []string{conf.Type},
-			Observer: p.Observer, UndoTimeout: cmp.Or(p.UndoTimeout, program.UndoTimeout),
-		},
+	iv := &delegate.Invoker{
+		Exec: p.Exec, Path: path, Env: p.Env, Self: []string{conf.Type},
+		Observer: p.Observer, UndoTimeout: cmp.Or(p.UndoTimeout, program.UndoTimeout),
 	}
+	if conf.Parallel {
+		iv.Parallel = atOnce
+	}
+	return &lifecycle.Manager{Dir: conf.CNIDir, Root: p.Root, Invoker: iv}
 }
 
 func (c *call) networkConfig() (networkConfig, error) {
