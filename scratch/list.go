@@ -52,11 +52,11 @@ func (s Store[T]) Container(id string) ([]Record[T], error) {
 	return all, errors.Join(errs...)
 }
 
-// Damaged returns the keys of the records that have been set aside, without
-// reading any other, in the order of file names. A name too long for a file name is only known by its
-// hash, "#" and 64 hexadecimal digits, which [Store.Forget] accepts. It does not
-// look for damage: List and Get do. What cannot be read is left out, and
-// reported in an error beside the keys.
+// Damaged returns the keys of the records that have been set aside, in the
+// order of file names, without reading any other. A name too long for a file
+// name is only known by its hash, "#" and 64 hexadecimal digits, which
+// [Store.Forget] accepts. It does not look for damage: List and Get do. What
+// cannot be read is left out, and reported in an error beside the keys.
 func (s Store[T]) Damaged() ([]Key, error) {
 	var (
 		keys []Key
