@@ -124,7 +124,7 @@ func (c *Client) Do(ctx context.Context, command string, a *skel.CmdArgs) (types
 
 // Delegate has the daemon do ADD, CHECK or DEL for one more network of a
 // container that is there already: the configuration in a is that network's,
-// and the interface the one it is to have; an empty one is the daemon's choice.
+// and the interface the one it is to have; daemons take an empty one for eth0.
 // with may be nil.
 //
 // It behaves as [Client.Do] with one difference: a DEL waits for a daemon that
