@@ -24,10 +24,11 @@ const (
 	defaultConfDir = "/etc/cni/multinet/net.d"
 	defaultBinDir  = "/opt/cni/bin"
 
-	// atOnce is how many networks "parallel" attaches or detaches at once.
-	// Plugins wait in the kernel most of the time, so that it is not the
-	// number of processors that counts: see BenchmarkParallelBridge in
-	// internal/e2e. It bounds the memory that one container's plugins take.
+	// atOnce is how many networks "parallel" attaches or detaches at once. It
+	// is more than there may be processors: plugins wait in the kernel about
+	// half of their time, see "What parallel gains" in internal/e2e. It is not
+	// more, as each takes two processes and their memory, of each container
+	// that comes at the same time.
 	atOnce = 8
 
 	// readyTimeout is how long ADD waits for the readiness indicator file.
