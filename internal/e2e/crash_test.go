@@ -15,7 +15,7 @@ import (
 // recorded; what comes next, be it DEL, ADD or GC, removes it, waiting for the
 // fake that was left behind.
 func TestG1KilledAtEveryStep(t *testing.T) {
-	for _, s := range subjects() {
+	for _, s := range allSubjects() {
 		for _, command := range []string{"ADD", "DEL", "undo"} {
 			for _, then := range []string{"DEL", "ADD", "GC"} {
 				t.Run(s.name+"/"+command+"/then "+then, func(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 // TestG7Crowd attaches, checks and detaches 64 containers at once, each by a
 // process of its own.
 func TestG7Crowd(t *testing.T) {
-	for _, s := range subjects() {
+	for _, s := range allSubjects() {
 		t.Run(s.name, func(t *testing.T) {
 			const crowd = 64
 			w := newWorld(t)

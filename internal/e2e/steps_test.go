@@ -26,6 +26,9 @@ func (s step) byFake() bool {
 	return slices.Contains([]string{"start", "middle", "end"}, s.what[strings.LastIndexByte(s.what, ' ')+1:])
 }
 
+// fake returns which fake's step it is.
+func (s step) fake() string { return strings.Fields(s.what)[1] }
+
 // stepping makes a plugin log its steps, and be killed at one if at is not nil.
 // A fake at whose step that is dies as well, unless it is to live on.
 func (w *world) stepping(p *pod, at *step, orphan bool) extra {
@@ -80,7 +83,11 @@ func (w *world) crash(command string, p *pod, at step, orphan bool) {
 		w.t.Fatalf("%s was killed after %v, not %v", command, steps[:killed], at)
 	}
 	for _, s := range steps[before+1:] {
-		if s.what != "killed" && s.byFake() == at.byFake() && (!at.byFake() || !orphan) {
+		alike := s.byFake() == at.byFake()
+		if at.byFake() && p.conf["parallel"] == true {
+			alike = s.byFake() && s.fake() == at.fake() // others go on
+		}
+		if s.what != "killed" && alike && (!at.byFake() || !orphan) {
 			w.t.Errorf("%s was killed at %v, and then came to %v", command, at, s)
 		}
 	}
@@ -139,15 +146,25 @@ func (w *world) clean(p *pod, state string) {
 	w.neverBeside()
 }
 
-// A subject is a meta-plugin under test, with fakes a and b, or a alone.
+// A subject is a meta-plugin under test, with fakes a, b and c, or the first of
+// them.
 type subject struct {
-	name  string
-	state string // its directory of records
-	fakes []string
+	name     string
+	state    string // its directory of records
+	fakes    []string
+	parallel bool // b and c side by side
 }
 
 func subjects() []subject {
-	return []subject{{"multinet", "state", []string{"a", "b"}}, {"flannel", "flannel", []string{"a"}}}
+	return []subject{
+		{name: "multinet", state: "state", fakes: []string{"a", "b"}},
+		{name: "flannel", state: "flannel", fakes: []string{"a"}},
+	}
+}
+
+// allSubjects are subjects, and multinet with "parallel".
+func allSubjects() []subject {
+	return append(subjects(), subject{name: "multinet parallel", state: "state", fakes: []string{"a", "b", "c"}, parallel: true})
 }
 
 // conf is s's configuration, in which something goes wrong with the last fake.
@@ -157,7 +174,16 @@ func (s subject) conf(w *world, on ...string) object {
 		w.subnetEnvOK()
 		return w.flannel("1.1.0", w.fake("a", on...))
 	}
-	return w.multinet("1.1.0", w.fake("a"), w.fake("b", on...))
+	var fakes []object
+	for _, id := range s.fakes {
+		fakes = append(fakes, w.fake(id))
+	}
+	fakes[len(fakes)-1] = w.fake(s.fakes[len(fakes)-1], on...)
+	conf := w.multinet("1.1.0", fakes...)
+	if s.parallel {
+		w.parallel(conf, fakes...)
+	}
+	return conf
 }
 
 // calls is what the fakes are called for in one command, as w.trace wants it.
@@ -165,7 +191,7 @@ func (s subject) calls(command string) (list []string) {
 	for i, id := range s.fakes {
 		ifname := "eth0"
 		if i > 0 {
-			ifname = "net1"
+			ifname = fmt.Sprintf("net%d", i)
 		}
 		list = append(list, command+" "+id+" "+ifname)
 	}

@@ -9,7 +9,8 @@ import (
 
 // TestG2EveryFailureIsUndone lets the ADD of each plugin of three networks of
 // two plugins fail in each way there is: nothing is left, what ran is undone
-// last first, the failing plugin included, and the cause's code is kept.
+// last first, the failing plugin included, and the cause's code is kept. With
+// "parallel", what was running beside it is undone as well.
 func TestG2EveryFailureIsUndone(t *testing.T) {
 	const networks, plugins = 3, 2
 	for fault, code := range map[string]uint{
@@ -21,44 +22,57 @@ func TestG2EveryFailureIsUndone(t *testing.T) {
 	} {
 		for fi := range networks {
 			for fj := range plugins {
-				t.Run(fmt.Sprintf("%s/%d,%d", fault, fi, fj), func(t *testing.T) {
-					w := newWorld(t)
-					var delegates []object
-					var want, undo []string
-					for i := range networks {
-						var chain []object
-						for j := range plugins {
-							id, ifname := fmt.Sprintf("n%dp%d", i, j), "eth0"
-							if i > 0 {
-								ifname = fmt.Sprintf("net%d", i)
+				for _, parallel := range []bool{false, true} {
+					t.Run(fmt.Sprintf("%s/%d,%d/parallel %v", fault, fi, fj, parallel), func(t *testing.T) {
+						w := newWorld(t)
+						var delegates, fakes []object
+						var want, undo []string
+						for i := range networks {
+							var chain []object
+							for j := range plugins {
+								id, ifname := fmt.Sprintf("n%dp%d", i, j), "eth0"
+								if i > 0 {
+									ifname = fmt.Sprintf("net%d", i)
+								}
+								if i == fi && j == fj {
+									chain = append(chain, w.fake(id, "ADD", fault))
+								} else {
+									chain = append(chain, w.fake(id))
+								}
+								if i < fi || i == fi && j <= fj {
+									want = append(want, "ADD "+id+" "+ifname)
+									undo = append([]string{"DEL " + id + " " + ifname}, undo...)
+								}
 							}
-							if i == fi && j == fj {
-								chain = append(chain, w.fake(id, "ADD", fault))
-							} else {
-								chain = append(chain, w.fake(id))
-							}
-							if i < fi || i == fi && j <= fj {
-								want = append(want, "ADD "+id+" "+ifname)
-								undo = append([]string{"DEL " + id + " " + ifname}, undo...)
-							}
+							delegates = append(delegates, object{"name": fmt.Sprintf("n%d", i), "cniVersion": "1.0.0", "plugins": chain})
+							fakes = append(fakes, chain...)
 						}
-						delegates = append(delegates, object{"name": fmt.Sprintf("n%d", i), "cniVersion": "1.0.0", "plugins": chain})
-					}
-					p := w.pod(w.multinet("1.0.0", delegates...))
-					r := w.start("ADD", p)
-					if fault == "hang" {
-						w.ready()
-						w.terminate(r)
-					}
-					a := w.wait(r)
-					w.failed(a, code, fmt.Sprintf("n%d", fi), "fake")
-					w.trace(append(want, undo...)...)
-					w.nothingLeft()
-					// The runtime's own DEL after a failed ADD finds nothing to do.
-					w.forget()
-					w.ok("DEL", p)
-					w.trace()
-				})
+						p := w.pod(w.multinet("1.0.0", delegates...))
+						if parallel {
+							w.parallel(p.conf, fakes...)
+						}
+						r := w.start("ADD", p)
+						if fault == "hang" {
+							w.ready()
+							if parallel && fi == 2 { // or the error is about one before it
+								w.until("n1 has ended", func() bool { return w.called("n1p1") && len(w.running()) == 1 })
+							}
+							w.terminate(r)
+						}
+						a := w.wait(r)
+						w.failed(a, code, fmt.Sprintf("n%d", fi), "fake")
+						if parallel {
+							w.undone(len(want))
+						} else {
+							w.trace(append(want, undo...)...)
+						}
+						w.nothingLeft()
+						// The runtime's own DEL after a failed ADD finds nothing to do.
+						w.forget()
+						w.ok("DEL", p)
+						w.trace()
+					})
+				}
 			}
 		}
 	}

@@ -20,6 +20,7 @@ type config struct {
 	Dir        string            `json:"dir"`  // where log and markers are
 	On         map[string]string `json:"on"`   // command: what goes wrong
 	Code       uint              `json:"code"` // of "fail"
+	Parallel   bool              `json:"parallel"`
 	Valid      json.RawMessage   `json:"cni.dev/valid-attachments"`
 	PrevResult json.RawMessage   `json:"prevResult"`
 }

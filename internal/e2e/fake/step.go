@@ -39,36 +39,54 @@ func step(conf config, phase string) error {
 }
 
 // alone complains when another fake works on the same container: the file it
-// holds until its end is the container's.
+// holds until its end is the container's. With "parallel" only those of the first
+// interface and others must not be side by side, nor two of one interface.
 func alone(conf config) error {
-	container := os.Getenv("CNI_CONTAINERID")
+	container, ifname := os.Getenv("CNI_CONTAINERID"), os.Getenv("CNI_IFNAME")
 	if container == "" {
 		return nil
 	}
-	f, err := os.OpenFile(filepath.Join(conf.Dir, "busy@"+container), os.O_RDWR|os.O_CREATE, 0o600)
+	if !conf.Parallel {
+		return hold(conf, "busy@"+container, syscall.LOCK_EX)
+	}
+	how := syscall.LOCK_SH
+	if ifname == "eth0" {
+		how = syscall.LOCK_EX
+	}
+	return errors.Join(hold(conf, "busy@"+container, how), hold(conf, "busy@"+container+"@"+ifname, syscall.LOCK_EX))
+}
+
+// hold locks a file until the end of the process, and complains when another has
+// it, of those whose numbers are in it.
+func hold(conf config, name string, how int) error {
+	f, err := os.OpenFile(filepath.Join(conf.Dir, name), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
 	}
 	for {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB)
 		if err == nil {
 			break
 		}
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
 			return err
 		}
-		other, err := os.ReadFile(f.Name())
+		others, err := os.ReadFile(f.Name())
 		if err != nil {
 			return err
 		}
-		if pid := strings.TrimSpace(string(other)); pid != "" && !exiting(pid) {
-			return appendLine(filepath.Join(conf.Dir, "beside"), fmt.Sprintln(os.Getenv("CNI_COMMAND"), conf.ID, container, "beside", pid))
+		for pid := range strings.FieldsSeq(string(others)) {
+			if !exiting(pid) {
+				return appendLine(filepath.Join(conf.Dir, "beside"), fmt.Sprintln(os.Getenv("CNI_COMMAND"), conf.ID, name, "beside", pid))
+			}
 		}
 	}
-	if err := f.Truncate(0); err != nil {
-		return err
+	if how == syscall.LOCK_EX {
+		if err := f.Truncate(0); err != nil {
+			return err
+		}
 	}
-	_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())), 0)
+	_, err = fmt.Fprintln(f, os.Getpid())
 	return err // f is closed by the end of the process
 }
 
