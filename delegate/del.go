@@ -23,9 +23,8 @@ func (iv *Invoker) Del(ctx context.Context, a Attached) error {
 // DelAll removes each of as, last first, as Del does. One that fails does not
 // keep the others from being removed; all failures are joined in the error.
 //
-// With [Invoker.Parallel] the first is removed alone when all others have been,
-// and these at once, begun last first. The errors are in the order of the
-// work without it.
+// With [Invoker.Parallel] they are removed at once, begun last first. The errors
+// are in the order of the work without it.
 func (iv *Invoker) DelAll(ctx context.Context, as []Attached) error {
 	whole := func(ctx context.Context, _ int) (context.Context, context.CancelFunc) { return ctx, func() {} }
 	return iv.removeAll(ctx, removals(as), whole)

@@ -64,9 +64,10 @@ type Invoker struct {
 	// for the same container [...]. This includes across multiple
 	// attachments." Plugins must bear with those of other containers only.
 	// Whoever sets it knows that the plugins in use also bear with others at
-	// work in their container's network namespace. Only the first attachment
-	// can rely on an order: it is added first and removed last, each time alone.
-	// What the others compete for, such as a route, any of them may get.
+	// work in their container's network namespace. The first attachment is
+	// added before all others are, and nothing else can rely on an order: what
+	// the others compete for, such as a route, any of them may get, and what
+	// one made its interface of may be removed before it.
 	//
 	// Results and errors are in the order of the attachments, whichever is
 	// faster. Exec, Logger, Observer and what [WithStarted] was given are then

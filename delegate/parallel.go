@@ -15,12 +15,9 @@ func (iv *Invoker) forward(n int, do func(i int)) {
 	iv.atOnce(n-1, func(k int) { do(1 + k) })
 }
 
-// backward is the reverse of forward: it ends with 0, alone.
+// backward calls do with n-1 to 0 in this order, at most iv.Parallel at once.
 func (iv *Invoker) backward(n int, do func(i int)) {
-	iv.atOnce(n-1, func(k int) { do(n - 1 - k) })
-	if n > 0 {
-		do(0)
-	}
+	iv.atOnce(n, func(k int) { do(n - 1 - k) })
 }
 
 // atOnce calls do with 0 to n-1 and returns when all have returned. Each has

@@ -37,12 +37,9 @@ func (iv *Invoker) undo(ctx context.Context, rs []removal, cause error) error {
 // turns are shorter than a round, nothing is begun later.
 func (iv *Invoker) rounds(rs []removal) int {
 	// Each place is free from a round on; see backward.
-	places := make([]int, max(1, min(iv.Parallel, len(rs)-1)))
+	places := make([]int, max(1, min(iv.Parallel, len(rs))))
 	for i := range slices.Backward(rs) {
 		free := slices.Min(places)
-		if i == 0 {
-			free = slices.Max(places) // it waits for all others
-		}
 		rs[i].round = free
 		places[slices.Index(places, free)] += rs[i].plugins
 	}

@@ -59,12 +59,13 @@ func (w *world) traced(path, command string, p *pod) bill {
 	return b
 }
 
-// trace runs cmd to its end, and all that it starts. Only this thread may ask
-// after what it traces, and it asks after nothing else.
+// trace runs cmd to its end. Only this thread may ask after what it traces, and
+// it asks after nothing else: the threads of a process group of their own, in
+// which delegates are not, nor the children of other tests.
 func trace(cmd *exec.Cmd) (b bill, status int, err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true, Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return b, 0, err
 	}
@@ -73,13 +74,11 @@ func trace(cmd *exec.Cmd) (b bill, status int, err error) {
 	if _, err := unix.Wait4(tracee, &ws, unix.WALL, nil); err != nil {
 		return b, 0, err
 	}
-	const options = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACEFORK |
-		unix.PTRACE_O_TRACEVFORK | unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_TRACEEXIT | unix.PTRACE_O_EXITKILL
+	const options = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACEEXIT | unix.PTRACE_O_EXITKILL
 	if err := unix.PtraceSetOptions(tracee, options); err != nil {
 		return b, 0, err
 	}
-	own := map[int]bool{tracee: true} // threads of the plugin, and others
-	calls := map[int]uint64{}         // that its threads are in
+	calls := map[int]syscallEntry{} // that its threads are in
 	for tid, signal := tracee, 0; ; {
 		// A thread that has been killed meanwhile is none of our concern.
 		if err := unix.PtraceSyscall(tid, signal); err != nil && err != unix.ESRCH {
@@ -87,7 +86,7 @@ func trace(cmd *exec.Cmd) (b bill, status int, err error) {
 		}
 		signal = 0
 		for {
-			tid, err = unix.Wait4(-1, &ws, unix.WALL|unix.WNOTHREAD, nil)
+			tid, err = unix.Wait4(-tracee, &ws, unix.WALL, nil)
 			if err == unix.ECHILD {
 				return b, status, nil
 			}
@@ -101,17 +100,10 @@ func trace(cmd *exec.Cmd) (b bill, status int, err error) {
 				break
 			}
 		}
-		if _, known := own[tid]; !known {
-			own[tid] = threadOf(tid) == tracee
-		}
 		switch stop := ws.StopSignal(); {
 		case stop == unix.SIGTRAP|0x80:
-			if own[tid] {
-				b.syscall(tid, calls)
-			}
-		case stop == unix.SIGTRAP && ws.TrapCause() == unix.PTRACE_EVENT_EXEC:
-			b.execs++
-		case stop == unix.SIGTRAP && ws.TrapCause() == unix.PTRACE_EVENT_EXIT && own[tid]:
+			b.syscall(tid, calls)
+		case stop == unix.SIGTRAP && ws.TrapCause() == unix.PTRACE_EVENT_EXIT:
 			b.memory = max(b.memory, statusField(tid, "VmHWM"))
 		case stop == unix.SIGTRAP, stop == unix.SIGSTOP:
 		default:
@@ -121,7 +113,7 @@ func trace(cmd *exec.Cmd) (b bill, status int, err error) {
 }
 
 // syscall counts what tid has entered or left.
-func (b *bill) syscall(tid int, calls map[int]uint64) {
+func (b *bill) syscall(tid int, calls map[int]syscallEntry) {
 	var info [88]byte // struct ptrace_syscall_info
 	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(tid), uintptr(len(info)), uintptr(unsafe.Pointer(&info[0])), 0, 0)
 	if errno != 0 {
@@ -129,23 +121,28 @@ func (b *bill) syscall(tid int, calls map[int]uint64) {
 	}
 	value := binary.NativeEndian.Uint64(info[24:])
 	if info[0] == unix.PTRACE_SYSCALL_INFO_ENTRY {
-		calls[tid] = value
+		calls[tid] = syscallEntry{number: value, first: binary.NativeEndian.Uint64(info[32:])}
 		return
 	}
 	if int64(value) < 0 { //nolint:gosec // it is a signed one
 		return
 	}
-	switch calls[tid] {
+	switch calls[tid].number {
 	case unix.SYS_FSYNC, unix.SYS_FDATASYNC:
 		b.syncs++
 	case unix.SYS_OPENAT, unix.SYS_OPENAT2:
 		b.opens++
 	case unix.SYS_GETDENTS64:
 		b.scans++
+	case unix.SYS_CLONE:
+		if calls[tid].first&unix.CLONE_VFORK != 0 { // else it is a thread
+			b.execs++
+		}
 	}
 }
 
-func threadOf(tid int) int { return statusField(tid, "Tgid") }
+// A syscallEntry is a system call, and its first argument.
+type syscallEntry struct{ number, first uint64 }
 
 // statusField is a number in /proc/TID/status, or 0.
 func statusField(tid int, name string) int {

@@ -172,7 +172,7 @@ func (p policy) elect(m *memory, s *step, f facts, now time.Time) {
 // earlier returns why a file in front of the candidate is broken, if that may be
 // the network for which an earlier manager published what is on disk.
 func (p policy) earlier(f facts) error {
-	if f.docErr != nil || f.disk.holds(f.doc, p.mode) || !f.disk.ours(p.own) {
+	if right := f.docErr == nil && f.disk.holds(f.doc, p.mode); right || !f.disk.ours(p.own) {
 		return nil
 	}
 	for _, skipped := range f.found.skipped {

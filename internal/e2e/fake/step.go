@@ -39,8 +39,8 @@ func step(conf config, phase string) error {
 }
 
 // alone complains when another fake works on the same container: the file it
-// holds until its end is the container's. With "parallel" only those of the first
-// interface and others must not be side by side, nor two of one interface.
+// holds until its end is the container's. With "parallel" only the ADDs of the first
+// interface must not be beside others, nor two fakes of one interface.
 func alone(conf config) error {
 	container, ifname := os.Getenv("CNI_CONTAINERID"), os.Getenv("CNI_IFNAME")
 	if container == "" {
@@ -50,7 +50,7 @@ func alone(conf config) error {
 		return hold(conf, "busy@"+container, syscall.LOCK_EX)
 	}
 	how := syscall.LOCK_SH
-	if ifname == "eth0" {
+	if ifname == "eth0" && os.Getenv("CNI_COMMAND") == "ADD" {
 		how = syscall.LOCK_EX
 	}
 	return errors.Join(hold(conf, "busy@"+container, how), hold(conf, "busy@"+container+"@"+ifname, syscall.LOCK_EX))
