@@ -181,3 +181,37 @@ func FuzzRecord(f *testing.F) {
 		}
 	})
 }
+
+// The records of one container are found among others, and its damage with them.
+func TestContainer(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	eth1 := key("c1", "eth1")
+	for _, k := range []scratch.Key{eth0, eth1, key("c2", "eth0"), key("c10", "eth0")} {
+		n.add(k)
+	}
+	want := func(err error, keys ...scratch.Key) {
+		t.Helper()
+		rs, got := n.Container("c1")
+		var listed []scratch.Key
+		for _, r := range rs {
+			listed = append(listed, r.Key)
+			if !r.Whole() || len(r.Attached) == 0 {
+				t.Errorf("%+v", r)
+			}
+		}
+		if d := cmp.Diff(keys, listed); d != "" || !errors.Is(got, err) {
+			t.Errorf("%v (-want +got):\n%s", got, d)
+		}
+	}
+	want(nil, eth0, eth1)
+	n.damage(eth0)
+	for range 2 {
+		want(scratch.ErrCorrupt, eth1)
+	}
+	if rs, err := n.Container("absent"); len(rs) > 0 || err != nil {
+		t.Errorf("%v, %v", rs, err)
+	}
+	_, err := n.Container("../c1")
+	wantCode(t, err, 4)
+}

@@ -51,18 +51,34 @@ func (r Record) NetNSGone() bool {
 func (m *Manager) Records() iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		for r, err := range m.store().List() {
-			out := Record{Key: r.Key, State: r.State, Created: r.Created, Updated: r.Updated, half: !r.Value.whole(), root: m.Root}
-			if err == nil {
-				out.Attached = r.Value.attached(r.Key.ContainerID, asRecorded)
-				for _, e := range r.Value.Delegates {
-					out.places = append(out.places, e.NetNS)
-				}
-			}
-			if !yield(out, err) {
+			if !yield(m.record(r), err) {
 				return
 			}
 		}
 	}
+}
+
+// Container returns what [Manager.Records] lists of container id, at a cost that
+// does not depend on how many others there are. Damaged records, and what else
+// could not be read, are joined in the error, beside the list.
+func (m *Manager) Container(id string) ([]Record, error) {
+	found, err := m.store().Container(id)
+	rs := make([]Record, len(found))
+	for i, r := range found {
+		rs[i] = m.record(r)
+	}
+	return rs, err
+}
+
+func (m *Manager) record(r scratch.Record[record]) Record {
+	out := Record{
+		Key: r.Key, State: r.State, Created: r.Created, Updated: r.Updated,
+		Attached: r.Value.attached(r.Key.ContainerID, asRecorded), half: !r.Value.whole(), root: m.Root,
+	}
+	for _, e := range r.Value.Delegates {
+		out.places = append(out.places, e.NetNS)
+	}
+	return out
 }
 
 // Recover lists the records that are not whole: of attachments that a crash

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -220,18 +219,10 @@ func (c *hotCall) status(ctx context.Context) error {
 // is the matter with others. Where there is none it returns nil, and what is
 // wrong with the container's records.
 func (c *hotCall) record(wanted func(lifecycle.Record) bool) (*lifecycle.Record, error) {
-	var found []lifecycle.Record
-	var errs []error
-	for r, err := range c.life.Records() {
-		switch {
-		case err != nil && (r.Key == scratch.Key{} || r.Key.ContainerID == c.args.ContainerID):
-			errs = append(errs, err)
-		case err == nil && r.Key.ContainerID == c.args.ContainerID && wanted(r):
-			found = append(found, r)
-		}
-	}
+	found, err := c.life.Container(c.args.ContainerID)
+	found = slices.DeleteFunc(found, func(r lifecycle.Record) bool { return !wanted(r) })
 	if len(found) == 0 {
-		return nil, errors.Join(errs...)
+		return nil, err
 	}
 	oldest := slices.MinFunc(found, func(a, b lifecycle.Record) int { return a.Created.Compare(b.Created) })
 	return &oldest, nil
