@@ -18,7 +18,8 @@ const (
 
 // flock returns the file at path, made when missing, with its lock held. It
 // waits for that until ctx ends. The lock ends with the process, and no child
-// inherits it.
+// inherits it. Nothing here removes the file: a lock on a removed file excludes
+// nobody.
 func flock(ctx context.Context, path string) (*os.File, error) {
 	for wait := firstWait; ; wait = min(2*wait, longestWait) {
 		if f, err := tryFlock(path); f != nil || err != nil {
@@ -55,19 +56,7 @@ func tryFlock(path string) (*os.File, error) {
 		}
 		return nil, &fs.PathError{Op: "flock", Path: path, Err: err}
 	}
-	// Whoever has removed the file meanwhile has made room for another lock.
-	held, err := f.Stat()
-	if err == nil {
-		var now fs.FileInfo
-		if now, err = os.Lstat(path); err == nil && os.SameFile(held, now) {
-			return f, nil
-		}
-	}
-	unflock(f)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
-	return nil, err
+	return f, nil
 }
 
 // unflock releases the lock and closes its file.

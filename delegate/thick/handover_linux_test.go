@@ -273,6 +273,27 @@ func TestS2HandOverEndsWithContext(t *testing.T) {
 	}
 }
 
+// A listener that has been replaced does not wait for those who wait for its
+// successor.
+func TestHandOverDoesNotWaitForTheOneAfterTheNext(t *testing.T) {
+	t.Parallel()
+	socket := socketDir(t) + "/s"
+	l := listenOn(t, socket)
+	defer l.Close()
+	successor, err := net.Listen("unix", socket+"2")
+	ok(t, err)
+	defer successor.Close()
+	ok(t, os.Rename(socket+"2", socket))
+	waits, err := tryFlock(socket + ".next")
+	if waits == nil {
+		t.Fatal(err)
+	}
+	defer unflock(waits)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	ok(t, l.HandOver(ctx))
+}
+
 // Nothing that a daemon has open gets to the plugins it runs: not the socket,
 // which would go on accepting, nor a connection, nor the locks.
 func TestNothingIsInherited(t *testing.T) {

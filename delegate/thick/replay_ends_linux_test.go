@@ -1,0 +1,83 @@
+package thick
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// A daemon that is told to stop lets the queued DEL that is running finish. It
+// does not cancel it.
+func TestStopDoesNotCancelAQueuedDel(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir := queued(t, "c1")
+		f := &fake{del: func(ctx context.Context, _ *skel.CmdArgs) error {
+			time.Sleep(time.Second)
+			return context.Cause(ctx)
+		}}
+		r := serve(t, &Server{Handler: f, Queue: dir})
+		synctest.Wait()
+		start := time.Now()
+		r.stop()
+		r.ended(time.Second, start)
+		if n := left(t, dir); n != 0 {
+			t.Errorf("%d left", n)
+		}
+	})
+}
+
+// Serve returns only after the queue is written: a DEL that was done is no
+// longer in it.
+func TestServeWaitsUntilTheQueueIsWritten(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir := queued(t, "c1")
+		slow := func(ev Event) { // between the DEL and the removal of its file
+			if ev.Replayed {
+				time.Sleep(time.Second)
+			}
+		}
+		r := serve(t, &Server{Handler: &fake{}, Queue: dir, Observer: slow})
+		synctest.Wait()
+		start := time.Now()
+		r.stop()
+		r.ended(time.Second, start)
+		if n := left(t, dir); n != 0 {
+			t.Errorf("%d left", n)
+		}
+	})
+}
+
+// A DEL that an operator has taken out of the queue blocks no ADD, even while
+// another DEL in the queue still fails.
+func TestRemovedDelBlocksNothingBesideOneThatFails(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{del: func(context.Context, *skel.CmdArgs) error { return types.NewError(101, "stuck", "") }}
+		dir := queued(t, "stays")
+		before, err := filepath.Glob(dir + "/*.json")
+		ok(t, err)
+		enqueue(t, dir, request("DEL", "removed"))
+		r := serve(t, &Server{Handler: f, Queue: dir})
+		synctest.Wait()
+		r.do(request("ADD", "removed")).want(t, 503, 11, "has not been done")
+		all, err := filepath.Glob(dir + "/*.json")
+		ok(t, err)
+		for _, name := range all {
+			if name != before[0] {
+				ok(t, os.Remove(name))
+			}
+		}
+		time.Sleep(longestPause)
+		synctest.Wait()
+		r.do(request("ADD", "removed")).wantOK(t)
+		r.do(request("ADD", "stays")).want(t, 503, 11, "has not been done")
+	})
+}
