@@ -110,8 +110,8 @@ func (m *mute) Write(p []byte) (int, error) {
 
 // serveHTTP answers the relay at the other end of p by hand, until it is
 // stopped.
-func serveHTTP(p *peer, answer func(path string, w io.Writer)) (stop func()) {
-	srv := &http.Server{Protocols: new(http.Protocols), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+func serveHTTP(p *peer, answer func(path string, w io.Writer)) (srv *http.Server, stop func()) {
+	srv = &http.Server{Protocols: new(http.Protocols), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		answer(r.URL.Path, w)
 	})}
 	srv.Protocols.SetUnencryptedHTTP2(true)
@@ -122,7 +122,7 @@ func serveHTTP(p *peer, answer func(path string, w io.Writer)) (stop func()) {
 		defer close(done)
 		_ = srv.Serve(l)
 	}()
-	return func() {
+	return srv, func() {
 		_ = srv.Close()
 		<-done
 	}

@@ -39,6 +39,16 @@ func (l *log) String() string {
 	return l.buf.String()
 }
 
+// child returns the number of the child that a delegate has said it started.
+func (l *log) child(t *testing.T) (pid int) {
+	t.Helper()
+	_, rest, _ := strings.Cut(l.String(), "child ")
+	if _, err := fmt.Sscan(rest, &pid); err != nil {
+		t.Fatalf("%v: %s", err, l)
+	}
+	return pid
+}
+
 // launcher is a node with a directory of delegates, which are named.
 func launcher(t *testing.T, names ...string) (*node, *log) {
 	t.Helper()
@@ -214,12 +224,7 @@ func TestN14StopEndsLaunched(t *testing.T) {
 	if d := cmp.Diff(want, n.seen()[4:]); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
-	_, rest, _ := strings.Cut(l.String(), "child ")
-	var child int
-	if _, err := fmt.Sscan(rest, &child); err != nil {
-		t.Fatalf("%v: %s", err, l)
-	}
-	for _, pid := range append(pids, child) {
+	for _, pid := range append(pids, l.child(t)) {
 		// The child is not ours to reap: it is dying at least.
 		for late := time.Now().Add(patience); alive(pid); {
 			if time.Now().After(late) {
@@ -279,6 +284,26 @@ func TestN13LaunchedAgainAfterItsDeath(t *testing.T) {
 	n.await("10-it ready", 2)
 	_, err = n.exec(t.Context(), "it", "ADD", "c1")
 	ok(t, err)
+}
+
+// A delegate whose process has died has gone and is reaped, though a child of it
+// lives on with its connection, or outside its process group with its stderr.
+func TestDeadDelegateIsGoneThoughItsChildLives(t *testing.T) {
+	t.Parallel()
+	for _, keeps := range []string{"connection", "stderr"} {
+		t.Run(keeps, func(t *testing.T) {
+			t.Parallel()
+			n, l := launcher(t, "10-it")
+			n.PingInterval = time.Hour // which would notice, too
+			n.start()
+			_, err := n.exec(t.Context(), "it", "ADD", "leave-"+keeps)
+			if !errors.Is(err, relay.ErrLost) {
+				t.Errorf("err = %v", err)
+			}
+			n.await("10-it gone", 1)
+			_ = syscall.Kill(l.child(t), syscall.SIGKILL)
+		})
+	}
 }
 
 // Only users that are allowed may register, whatever they say.

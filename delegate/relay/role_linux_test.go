@@ -50,6 +50,17 @@ func playLaunched() int {
 		switch c.ContainerID {
 		case "die":
 			os.Exit(4)
+		case "leave-connection": // dies, but its child keeps the connection
+			f, err := conn.(*net.UnixConn).File()
+			if err != nil || startSleep(&exec.Cmd{ExtraFiles: []*os.File{f}}) != nil {
+				os.Exit(7)
+			}
+			os.Exit(4)
+		case "leave-stderr": // dies, but its child, in no group of the relay's, keeps stderr
+			if startSleep(&exec.Cmd{Stderr: os.Stderr, SysProcAttr: &syscall.SysProcAttr{Setsid: true}}) != nil {
+				os.Exit(7)
+			}
+			os.Exit(4)
 		case "self":
 			return json.Marshal(self())
 		}
@@ -69,17 +80,25 @@ func playLaunched() int {
 		select {} // SIGKILL alone ends it
 	case "parent":
 		// A child that goes on when its parent is told to end.
-		child := exec.CommandContext(context.Background(), "/bin/sleep", "1000")
-		if err := child.Start(); err != nil {
+		if startSleep(&exec.Cmd{}) != nil {
 			return 6
 		}
-		fmt.Fprintln(os.Stderr, "child", child.Process.Pid)
 	}
 	if err := d.Serve(ctx, conn); err != nil && name != "liar" {
 		<-ctx.Done() // its connection is closed before it is told to end
 	}
 	fmt.Fprintln(os.Stderr, name, "ends")
 	return 0
+}
+
+// startSleep starts child, which sleeps, and says its number.
+func startSleep(child *exec.Cmd) error {
+	child.Path, child.Args = "/bin/sleep", []string{"sleep", "100"}
+	if err := child.Start(); err != nil {
+		return err
+	}
+	fmt.Fprintln(os.Stderr, "child", child.Process.Pid)
+	return nil
 }
 
 // A process is what a launched delegate finds of itself.

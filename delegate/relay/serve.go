@@ -88,7 +88,7 @@ func (d *Delegate) Serve(ctx context.Context, conn net.Conn) error {
 	defer end()
 	srv := &http.Server{
 		Handler: s, Protocols: new(http.Protocols),
-		HTTP2:       &http.HTTP2Config{MaxConcurrentStreams: 2 * maxCalls, MaxReadFrameSize: maxFrame, WriteByteTimeout: writeTimeout},
+		HTTP2:       &http.HTTP2Config{MaxConcurrentStreams: 2 * maxCalls, MaxReadFrameSize: maxFrame},
 		BaseContext: func(net.Listener) context.Context { return all },
 		ErrorLog:    slog.NewLogLogger(d.logger().Handler(), slog.LevelDebug),
 	}

@@ -8,6 +8,7 @@ package relay_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -115,5 +116,72 @@ func TestN10LockedOperations(t *testing.T) {
 		_, err := n.exec(t.Context(), "p", "DEL", "c1")
 		ok(t, err)
 		ok(t, n.Stop(t.Context()))
+	})
+}
+
+// A call that is not handed to a delegate in time, because that is still
+// joining, does not count as one that the delegate has not answered.
+func TestCallsBeforeReadyDoNotCountAsUnanswered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, told := simple("10", "p"), make(chan struct{})
+		d.Synchronize = func(context.Context, []relay.Known) error { <-told; return nil }
+		n := &node{t: t, more: make(chan struct{})}
+		n.Relay = &relay.Relay{Observer: n.note, Builtin: []*relay.Delegate{d}, CallTimeout: time.Second}
+		started := make(chan error, 1)
+		go func() { started <- n.Start(t.Context()) }()
+		synctest.Wait()
+		for range 3 { // as many as would close it
+			_, err := n.exec(t.Context(), "p", "ADD", "c1")
+			wantCode(t, err, 11)
+			if !errors.Is(err, relay.ErrTimeout) || !errors.Is(err, delegate.ErrNotRun) {
+				t.Errorf("err = %v", err)
+			}
+		}
+		close(told)
+		ok(t, <-started)
+		_, err := n.exec(t.Context(), "p", "ADD", "c1")
+		ok(t, err)
+		ok(t, n.Stop(t.Context()))
+	})
+}
+
+// The relay does 16 requests of a delegate at once, and the others later.
+func TestRequestsAtOnceAreLimited(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const most, all = 16, 40
+		var running, highest, done atomic.Int32
+		next := make(chan struct{})
+		n := &node{t: t, more: make(chan struct{})}
+		d := simple("10", "p")
+		n.Relay = &relay.Relay{Observer: n.note, Builtin: []*relay.Delegate{d}}
+		n.Update = func(context.Context, relay.Info, relay.Update) error {
+			highest.Store(max(highest.Load(), running.Add(1)))
+			<-next
+			running.Add(-1)
+			return nil
+		}
+		n.start()
+		for range all {
+			go func() {
+				failed, err := d.Request(t.Context(), relay.Update{Op: relay.Detach, ContainerID: "c1", IfName: "net1"})
+				if err != nil || len(failed) > 0 {
+					t.Error(failed, err)
+				}
+				done.Add(1)
+			}()
+		}
+		synctest.Wait()
+		if n := highest.Load(); n != most {
+			t.Errorf("%d at once, want %d", n, most)
+		}
+		for range all {
+			next <- struct{}{}
+			synctest.Wait()
+		}
+		if highest.Load() != most || done.Load() != all {
+			t.Errorf("%d at once, %d done", highest.Load(), done.Load())
+		}
 	})
 }

@@ -179,9 +179,10 @@ func (n *node) askByHand(index, name, say string) {
 	if w := p.hear(); w.Error != "" {
 		n.t.Fatal(w.Error)
 	}
-	n.t.Cleanup(serveHTTP(p, func(path string, w io.Writer) {
+	_, stop := serveHTTP(p, func(path string, w io.Writer) {
 		if path == "/requests" {
 			_, _ = io.WriteString(w, say)
 		}
-	}))
+	})
+	n.t.Cleanup(stop)
 }
