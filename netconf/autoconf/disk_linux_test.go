@@ -359,6 +359,10 @@ func TestLock(t *testing.T) {
 	if holds(held, m.Lock) {
 		t.Error("a lock on a file that is gone is held")
 	}
+	put(t, filepath.Dir(m.Lock), filepath.Base(m.Lock), "")
+	if holds(held, m.Lock) {
+		t.Error("a lock on a file that was replaced is held")
+	}
 	ok(t, held.Close())
 	ok(t, m.Uninstall())
 	if diff := cmp.Diff([]string{"10-a.conf"}, list(t, m.Dir)); diff != "" {
