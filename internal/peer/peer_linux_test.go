@@ -72,8 +72,11 @@ func TestUIDOfAPair(t *testing.T) {
 func TestUIDOfOthers(t *testing.T) {
 	t.Parallel()
 	pipe, _ := net.Pipe()
+	unconnected, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket(t), Net: "unixgram"})
+	ok(t, err)
+	defer unconnected.Close()
 	for name, c := range map[string]net.Conn{
-		"tcp": connected(t, "tcp", "127.0.0.1:0"), "pipe": pipe, "nil": nil, "nothing open": &net.UnixConn{},
+		"tcp": connected(t, "tcp", "127.0.0.1:0"), "pipe": pipe, "nil": nil, "nothing open": &net.UnixConn{}, "no peer": unconnected,
 	} {
 		if uid, known := UID(c); uid != -1 || known {
 			t.Errorf("%s: %d, %v", name, uid, known)
