@@ -148,6 +148,24 @@ func TestRule6TriedAgain(t *testing.T) {
 	same(t, "calls", make([]int, calls), make([]int, len(x.Calls())))
 }
 
+// A pod whose ADD was interrupted and whose namespace has gone is detached, also
+// while the runtime still lists it: there is nothing to attach.
+func TestInterruptedPodWithoutANamespaceIsDetached(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	s := n.sandbox("c1", "blue")
+	n.interrupted(s)
+	n.unlink(s)
+	x := plugins()
+	p := n.plugin(x)
+	p.launch()
+	if got, want := p.pass(synchronized), (Pass{Synchronized: true, Records: 1, Detached: 1}); got != want {
+		t.Errorf("pass %+v, want %+v", got, want)
+	}
+	same(t, "calls", []string{"DEL a net1"}, x.Trace())
+	same(t, "records", nil, p.records())
+}
+
 // interrupted leaves the record of a pod whose ADD was interrupted, and has it
 // run.
 func (n *node) interrupted(s *api.PodSandbox) {

@@ -306,3 +306,24 @@ func TestRun(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What was started before the end, and comes to its work only after it, does
+// not hold up the end.
+func TestWorkBegunAfterTheEndIsCancelled(t *testing.T) {
+	t.Parallel()
+	var w work
+	began, done := make(chan struct{}), make(chan error, 1)
+	w.start(func() {
+		<-began
+		ctx, cancel := w.context(t.Context())
+		defer cancel()
+		done <- ctx.Err()
+	})
+	go w.end()
+	for w.start(func() {}) { // until it has ended
+	}
+	close(began)
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("context of the work: %v", err)
+	}
+}
