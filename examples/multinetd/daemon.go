@@ -33,7 +33,7 @@ import (
 )
 
 // undoTimeout is how long undoing an ADD may take once its context has ended.
-// It is less than the server waits for it.
+// The server waits longer than that, so that the outcome can be recorded.
 const undoTimeout = 8 * time.Second
 
 // A daemon is multinet behind a socket, apart from its process.
@@ -82,7 +82,7 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 		Override:    conf.override,
 		Queue:       conf.QueueDir,
 		Ready:       d.ready,
-		MaxInFlight: conf.ConnectionLimit, DrainTimeout: time.Duration(conf.DrainTimeout),
+		MaxInFlight: conf.ConnectionLimit, DrainTimeout: time.Duration(conf.DrainTimeout), UndoTimeout: undoTimeout + 2*time.Second,
 		Version: version,
 		Logger:  log,
 	}
@@ -331,7 +331,7 @@ func (d *daemon) serveMetrics(ctx context.Context) (stop func(), err error) {
 	for _, path := range []string{wire.PathHealth, wire.PathReady} {
 		mux.Handle(path, d.server.HTTP())
 	}
-	s := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: 30 * time.Second}
+	s := metricsServer(mux)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan struct{})
 	go func() {
@@ -349,6 +349,11 @@ func (d *daemon) serveMetrics(ctx context.Context) (stop func(), err error) {
 		}
 	}()
 	return func() { cancel(); _ = s.Close(); <-ended }, nil
+}
+
+// metricsServer serves h to clients that send their requests in time.
+func metricsServer(h http.Handler) *http.Server {
+	return &http.Server{Handler: h, ReadTimeout: 10 * time.Second} // which bounds the header and the wait for a request as well
 }
 
 // awaitMetrics listens once the address is free, or fails as ctx does.

@@ -195,6 +195,15 @@ func (w *world) get(t *testing.T, path string) (int, string) {
 	return a.StatusCode, string(body)
 }
 
+// The server waits longer for an ADD to be undone than that may take.
+func TestServerOutlastsUndoing(t *testing.T) {
+	t.Parallel()
+	d := newWorld(t, "").daemon
+	if server, undoing := d.server.UndoTimeout, d.plugin(t.Context(), io.Discard).UndoTimeout; undoing <= 0 || server <= undoing {
+		t.Errorf("the server waits %v, and undoing takes up to %v", server, undoing)
+	}
+}
+
 // The life of a container, from the shim to the plugins and back; what is
 // plugged in meanwhile is covered by its DEL (D16).
 func TestD16Life(t *testing.T) {

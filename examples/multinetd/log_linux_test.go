@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -187,6 +188,22 @@ func TestD57CutAnywhere(t *testing.T) {
 				t.Fatalf("logged %s", got)
 			}
 		}
+	}
+}
+
+// A secret is hidden as well where a plugin quotes it.
+func TestQuotedSecretIsHidden(t *testing.T) {
+	t.Parallel()
+	const odd = "hunter2\"\thunter2"
+	conf, err := json.Marshal(map[string]string{"password": odd})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var j journal
+	w := &lineWriter{ctx: t.Context(), log: slog.New(slog.NewJSONHandler(&j, nil)), stdin: conf}
+	_, _ = fmt.Fprintf(w, "password %q is wrong\n", odd)
+	if got := j.lines(t); len(got) != 1 || got[0]["text"] != `password "(hidden)" is wrong` {
+		t.Errorf("logged %v", got)
 	}
 }
 

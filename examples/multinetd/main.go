@@ -39,8 +39,8 @@ func main() {
 		fmt.Fprintf(os.Stderr, "multinetd: %v again: ended without waiting\n", <-signals)
 		os.Exit(1)
 	}()
-	// A client that has gone is an error to undo an ADD for, not our end. It is
-	// not ignored, which plugins would inherit.
+	// A log that nobody reads any more does not end the daemon. The signal is not
+	// ignored, as plugins would inherit that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	if err := run(ctx, os.Args[1:], defaultFile, os.Environ(), os.Stdout, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, "multinetd:", err)

@@ -35,6 +35,7 @@ type service struct {
 	*programtest.Host
 	file   string // of its configuration
 	cmd    *exec.Cmd
+	pipe   io.Closer // that stderr reads from
 	stderr *bufio.Reader
 	args   *skel.CmdArgs
 	client *shim.Client
@@ -80,7 +81,7 @@ func (s *service) run(t *testing.T, words ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.stderr = bufio.NewReader(stderr)
+	s.pipe, s.stderr = stderr, bufio.NewReader(stderr)
 	if err := s.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -192,6 +193,21 @@ func TestIgnoresNoSignal(t *testing.T) {
 	}
 	if err := s.cmd.Wait(); err != nil {
 		t.Error(err)
+	}
+}
+
+// The daemon goes on when nobody reads its log any more.
+func TestDaemonOutlivesTheReaderOfItsLog(t *testing.T) {
+	t.Parallel()
+	s := startService(t, "")
+	if err := s.pipe.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil { // which it logs
+		t.Fatal(err)
+	}
+	if err := s.cmd.Wait(); err != nil {
+		t.Errorf("the daemon ended with %v", err)
 	}
 }
 
