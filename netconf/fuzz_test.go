@@ -139,7 +139,7 @@ func FuzzParsePlugin(f *testing.F) {
 func FuzzParseSelection(f *testing.F) {
 	for _, seed := range []string{
 		"", "a", "ns/a@net1, b", "a,,b", "../a", "a@b@c", `[{"name":"a"}]`, `{"name":"a"}`,
-		`[{"name":"a","namespace":"n","interfaceRequest":"i","mac":"02:00:00:00:00:01","ips":["10.0.0.1/8","::1"],"portMappings":[{}],"bandwidth":{"x":1.0},"cni-args":{"<":"<"},"default-route":["::ffff:1.2.3.4"],"deviceID":"d","infiniband-guid":"0011.2233.4455.6677","ipam-claim-reference":"c"}]`,
+		`[{"name":"a","namespace":"n","interfaceRequest":"i","mac":"02:00:00:00:00:01","ips":["10.0.0.1/8","::1"],"portMappings":[{}],"bandwidth":{"x":1.0},"cni-args":{"<":"<"},"default-route":["::ffff:1.2.3.4"],"deviceID":"d","infiniband-guid":"0011.2233.4455.6677"},{"name":"b","default-route":[],"ipam-claim-reference":"c"}]`,
 	} {
 		f.Add(seed)
 	}

@@ -4,10 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"net/netip"
-	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -57,11 +55,12 @@ type Selection struct {
 	CNIArgs map[string]json.RawMessage `json:"cni-args,omitzero"`
 
 	// DefaultRoute lists the gateways of the default routes the attachment is
-	// to have. Nil says nothing about default routes; empty, but not nil, that
-	// there is a list with no gateway in it.
+	// to have, at most one of each family. An empty list asks for nothing, as
+	// nil does; it is not nil if the element has the key.
 	DefaultRoute []netip.Addr `json:"default-route,omitzero"`
 
-	// IPAMClaimReference names a claim of persistent addresses.
+	// IPAMClaimReference names a claim of persistent addresses. A selection
+	// with IPs has none.
 	IPAMClaimReference string `json:"ipam-claim-reference,omitempty"`
 }
 
@@ -72,8 +71,11 @@ type Selection struct {
 // nothing. In an element, "interfaceRequest" is an old name for "interface";
 // null is the same as absent; keys that are not known are ignored.
 //
-// It fails with [ErrDecode] where JSON is broken or of the wrong types and with
-// [ErrInvalid] where a name, address or GUID is not valid. The [*Error] names
+// It fails with [ErrDecode] where JSON is broken or of the wrong types. It fails
+// with [ErrInvalid] where a name, address or GUID is not valid, where an element
+// has both "ips" and "ipam-claim-reference" or two gateways of one family, and
+// where more than one element has a gateway: a container has one default route
+// of each family, and the last one would win. The [*Error] names
 // the element and the key, as in "[1].mac", and the element's network where
 // that is known. Names are never paths. The CNI code of an interface name that
 // cannot be used is 4.
@@ -130,8 +132,15 @@ func parseSelectionJSON(data []byte) ([]Selection, error) {
 		return nil, err
 	}
 	var selections []Selection
+	routed := -1 // the element with the default route
 	for i, element := range elements {
 		s, err := parseSelectionObject(element)
+		if err == nil && len(s.DefaultRoute) > 0 {
+			if routed >= 0 {
+				err = s.fail("default-route", fmt.Errorf("element [%d] has gateways already, and only one may have them", routed))
+			}
+			routed = i
+		}
 		if err != nil {
 			return nil, under(fmt.Sprintf("[%d]", i), err)
 		}
@@ -259,6 +268,20 @@ func (s Selection) validate() error {
 			return s.fail(fmt.Sprintf("ips[%d]", i), err)
 		}
 	}
+	seen := map[string]bool{}
+	for i, gateway := range s.DefaultRoute {
+		family := "IPv6"
+		if gateway.Unmap().Is4() {
+			family = "IPv4"
+		}
+		if seen[family] {
+			return s.fail(fmt.Sprintf("default-route[%d]", i), fmt.Errorf("a second gateway of %s", family))
+		}
+		seen[family] = true
+	}
+	if s.IPAMClaimReference != "" && len(s.IPs) > 0 {
+		return s.fail("ipam-claim-reference", errors.New(`given together with "ips": the claim says which addresses there are`))
+	}
 	if s.IPAMClaimReference != "" && validateName(s.IPAMClaimReference) != nil {
 		return s.fail("ipam-claim-reference", fmt.Errorf("%q is not a name", s.IPAMClaimReference))
 	}
@@ -293,47 +316,4 @@ func (s Selection) fail(key string, err error) error {
 
 func (s Selection) failInterface(err error) error {
 	return &Error{Kind: ErrInvalid, Network: s.Name, Key: "interface", Err: err, code: types.ErrInvalidEnvironmentVariables}
-}
-
-// CapabilityArgs returns what s asks for as capability arguments, under the
-// names of CNI's CONVENTIONS.md: "mac", "ips", "portMappings", "bandwidth",
-// "infinibandGUID" and "deviceID", those that are given. It is nil when none
-// is. "cni-args" and "default-route" are not capability arguments.
-func (s Selection) CapabilityArgs() map[string]json.RawMessage {
-	args := object{}
-	for key, value := range map[string]string{
-		"mac":            s.MAC,
-		"infinibandGUID": s.InfinibandGUID,
-		"deviceID":       s.DeviceID,
-	} {
-		if value != "" {
-			args[key] = encodeString(value)
-		}
-	}
-	if len(s.IPs) > 0 {
-		args["ips"], _ = encode(s.IPs) // cannot fail: strings
-	}
-	for key, raw := range map[string]json.RawMessage{"portMappings": s.PortMappings, "bandwidth": s.Bandwidth} {
-		if len(raw) > 0 {
-			args[key] = append(json.RawMessage(nil), raw...)
-		}
-	}
-	if len(args) == 0 {
-		return nil
-	}
-	return args
-}
-
-// Edits returns what s changes in the configuration of each plugin of its
-// network, for [Network.EditPlugins]: "cni-args" goes into "args.cni", key by
-// key. It is nil when there is nothing to change.
-func (s Selection) Edits() []Edit {
-	var sets []Edit
-	for _, key := range slices.Sorted(maps.Keys(s.CNIArgs)) {
-		sets = append(sets, Set(key, s.CNIArgs[key]))
-	}
-	if sets == nil {
-		return nil
-	}
-	return []Edit{In("args", In("cni", sets...))}
 }

@@ -32,23 +32,32 @@ func TestParseSelection(t *testing.T) {
 			`[{"name":"blue","namespace":"ns","interface":"net1","mac":"02:00:00:00:00:01","infiniband-guid":"00:11:22:33:44:55:66:77",
 			   "deviceID":"0000:03:00.0","ips":["10.0.0.5/24","fd00::5"],"portMappings":[{"hostPort":80, "containerPort":8080.0}],
 			   "bandwidth":{"ingressRate": 1e6},"cni-args":{"k":[1, 9007199254740993]},"default-route":["10.0.0.1","fd00::1"],
-			   "ipam-claim-reference":"claim.a","unknown":true},
-			  {"name":"red"}]`,
+			   "unknown":true},
+			  {"name":"red","ipam-claim-reference":"claim.a"}]`,
 			[]netconf.Selection{{
 				Name: "blue", Namespace: "ns", Interface: "net1", MAC: "02:00:00:00:00:01", InfinibandGUID: "00:11:22:33:44:55:66:77",
 				DeviceID: "0000:03:00.0", IPs: []string{"10.0.0.5/24", "fd00::5"},
-				PortMappings:       json.RawMessage(`[{"hostPort":80,"containerPort":8080.0}]`),
-				Bandwidth:          json.RawMessage(`{"ingressRate":1e6}`),
-				CNIArgs:            map[string]json.RawMessage{"k": json.RawMessage(`[1,9007199254740993]`)},
-				DefaultRoute:       []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")},
-				IPAMClaimReference: "claim.a",
-			}, {Name: "red"}},
+				PortMappings: json.RawMessage(`[{"hostPort":80,"containerPort":8080.0}]`),
+				Bandwidth:    json.RawMessage(`{"ingressRate":1e6}`),
+				CNIArgs:      map[string]json.RawMessage{"k": json.RawMessage(`[1,9007199254740993]`)},
+				DefaultRoute: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")},
+			}, {Name: "red", IPAMClaimReference: "claim.a"}},
 		},
 		{"old name of the interface", `[{"name":"a","interfaceRequest":"net5"},{"name":"b","interface":"net6","interfaceRequest":"net7"}]`, []netconf.Selection{{Name: "a", Interface: "net5"}, {Name: "b", Interface: "net6"}}},
 		{
 			"null is absent",
 			`[{"name":"a","namespace":null,"interface":null,"interfaceRequest":null,"mac":null,"infiniband-guid":null,"deviceID":null,"ips":null,"portMappings":null,"bandwidth":null,"cni-args":null,"default-route":null,"ipam-claim-reference":null}]`,
 			[]netconf.Selection{{Name: "a"}},
+		},
+		{
+			"lists of gateways without one beside one with",
+			`[{"name":"a","default-route":[]},{"name":"b","default-route":["fd00::1","10.0.0.1"]},{"name":"c","default-route":null},{"name":"d","ips":[],"ipam-claim-reference":"claim"}]`,
+			[]netconf.Selection{
+				{Name: "a", DefaultRoute: []netip.Addr{}},
+				{Name: "b", DefaultRoute: []netip.Addr{netip.MustParseAddr("fd00::1"), netip.MustParseAddr("10.0.0.1")}},
+				{Name: "c"},
+				{Name: "d", IPs: []string{}, IPAMClaimReference: "claim"},
+			},
 		},
 		{"empty default route and arguments", `[{"name":"a","default-route":[],"cni-args":{},"ips":[]}]`, []netconf.Selection{{Name: "a", DefaultRoute: []netip.Addr{}, CNIArgs: map[string]json.RawMessage{}, IPs: []string{}}}}, // D55
 	}
@@ -114,6 +123,11 @@ func TestParseSelectionErrors(t *testing.T) {
 		{`[{"name":"a","cni-args":"x=y"}]`, wantError{kind: decode, network: "a", key: "[0].cni-args"}},
 		{`[{"name":"a","default-route":"10.0.0.1"}]`, wantError{kind: decode, network: "a", key: "[0].default-route"}},
 		{`[{"name":"a","default-route":["10.0.0.1","gw"]}]`, wantError{kind: invalid, network: "a", key: "[0].default-route[1]"}},
+		{`[{"name":"a","default-route":["10.0.0.1","10.0.0.2"]}]`, wantError{kind: invalid, network: "a", key: "[0].default-route[1]", text: "second gateway of IPv4"}},
+		{`[{"name":"a","default-route":["10.0.0.1","fd00::1","::ffff:10.0.0.1"]}]`, wantError{kind: invalid, network: "a", key: "[0].default-route[2]", text: "second gateway of IPv4"}},
+		{`[{"name":"a","default-route":["fd00::1","10.0.0.1","fd00::1"]}]`, wantError{kind: invalid, network: "a", key: "[0].default-route[2]", text: "second gateway of IPv6"}},
+		{`[{"name":"a","default-route":["10.0.0.1"]},{"name":"b","default-route":[]},{"name":"c","default-route":["fd00::1"]}]`, wantError{kind: invalid, network: "c", key: "[2].default-route", text: "[0]"}},
+		{`[{"name":"a","ips":["10.0.0.1"],"ipam-claim-reference":"claim"}]`, wantError{kind: invalid, network: "a", key: "[0].ipam-claim-reference", text: `"ips"`}},
 		{`[{"name":"a","ipam-claim-reference":"../x"}]`, wantError{kind: invalid, network: "a", key: "[0].ipam-claim-reference"}},
 	}
 	for _, tt := range tests {

@@ -1,0 +1,50 @@
+package netconf
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+)
+
+// CapabilityArgs returns what s asks for as capability arguments, under the
+// names of CNI's CONVENTIONS.md: "mac", "ips", "portMappings", "bandwidth",
+// "infinibandGUID" and "deviceID", those that are given. It is nil when none
+// is. "cni-args" and "default-route" are not capability arguments.
+func (s Selection) CapabilityArgs() map[string]json.RawMessage {
+	args := object{}
+	for key, value := range map[string]string{
+		"mac":            s.MAC,
+		"infinibandGUID": s.InfinibandGUID,
+		"deviceID":       s.DeviceID,
+	} {
+		if value != "" {
+			args[key] = encodeString(value)
+		}
+	}
+	if len(s.IPs) > 0 {
+		args["ips"], _ = encode(s.IPs) // cannot fail: strings
+	}
+	for key, raw := range map[string]json.RawMessage{"portMappings": s.PortMappings, "bandwidth": s.Bandwidth} {
+		if len(raw) > 0 {
+			args[key] = append(json.RawMessage(nil), raw...)
+		}
+	}
+	if len(args) == 0 {
+		return nil
+	}
+	return args
+}
+
+// Edits returns what s changes in the configuration of each plugin of its
+// network, for [Network.EditPlugins]: "cni-args" goes into "args.cni", key by
+// key. It is nil when there is nothing to change.
+func (s Selection) Edits() []Edit {
+	var sets []Edit
+	for _, key := range slices.Sorted(maps.Keys(s.CNIArgs)) {
+		sets = append(sets, Set(key, s.CNIArgs[key]))
+	}
+	if sets == nil {
+		return nil
+	}
+	return []Edit{In("args", In("cni", sets...))}
+}
