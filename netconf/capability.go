@@ -2,6 +2,7 @@ package netconf
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 )
@@ -47,4 +48,29 @@ func (s Selection) Edits() []Edit {
 		return nil
 	}
 	return []Edit{In("args", In("cni", sets...))}
+}
+
+// ServedBy fails with [ErrInvalid] unless each of [Selection.CapabilityArgs] is
+// served: some plugin of n declares its capability. One that nobody serves would
+// be dropped without a word, and the pod would start without the address or port
+// it asked for. Call it before anything is attached. The [*Error] names the
+// selection's network and key.
+//
+// Whoever serves a key in another way clears that field in a copy of s first.
+func (s Selection) ServedBy(n Network) error {
+	declared := n.Capabilities()
+	args := object(s.CapabilityArgs())
+	for _, capability := range args.sorted() {
+		if slices.Contains(declared, capability) {
+			continue
+		}
+		key := capability
+		if capability == "infinibandGUID" {
+			key = "infiniband-guid"
+		}
+		return s.fail(key, fmt.Errorf(
+			`asked for, but no plugin of the network has "capabilities":{%q:true}: add that to the plugin that supports it, or ask without the key`,
+			capability))
+	}
+	return nil
 }

@@ -149,6 +149,9 @@ func selected(dir string, selection netconf.Selection, s *api.PodSandbox, netns 
 	if err != nil {
 		return delegate.Attachment{}, fmt.Errorf("%s: %w", dir, err)
 	}
+	if err := selection.ServedBy(n); err != nil {
+		return delegate.Attachment{}, err
+	}
 	if n, err = n.EditPlugins(selection.Edits()...); err != nil {
 		return delegate.Attachment{}, err
 	}

@@ -56,16 +56,17 @@ func TestRule1Refused(t *testing.T) {
 	x := plugins()
 	p := n.start(x)
 	for networks, words := range map[string][]string{
-		"green":                              {"RunPodSandbox", `"shop/web" (c1)`, `"green"`, "net.d", "code 7"},
-		"blue,green":                         {`"green"`, "code 7"},
-		"../blue":                            {networksAnnotation, "code 7"},
-		"blue@eth0":                          {"eth0", "code 7"},
-		"blue@net1,red@net1":                 {"net1", "code 7"},
-		"blue@a/b":                           {"a/b", "code 4"},
-		"[{":                                 {networksAnnotation, "code 6"},
-		"absent":                             {`"absent"`, "code 7"},
-		`[{"name":"blue","mac":"x"}]`:        {"mac", "code 7"},
-		`[{"name":"blue","cni-args":{"":1}}`: {"code 6"},
+		"green":                       {"RunPodSandbox", `"shop/web" (c1)`, `"green"`, "net.d", "code 7"},
+		"blue,green":                  {`"green"`, "code 7"},
+		"../blue":                     {networksAnnotation, "code 7"},
+		"blue@eth0":                   {"eth0", "code 7"},
+		"blue@net1,red@net1":          {"net1", "code 7"},
+		"blue@a/b":                    {"a/b", "code 4"},
+		"[{":                          {networksAnnotation, "code 6"},
+		"absent":                      {`"absent"`, "code 7"},
+		`[{"name":"blue","mac":"x"}]`: {"mac", "code 7"},
+		`[{"name":"blue","mac":"02:00:00:00:00:01"}]`:    {`"blue"`, `"mac"`, "capabilities", "code 7"},
+		`[{"name":"blue","cni-args":{"":1}}`:             {"code 6"},
 		`[{"name":"blue","default-route":["10.0.0.1"]}]`: {`"blue"`, "default-route", "code 7"},
 	} {
 		err := n.run(n.sandbox("c1", networks))

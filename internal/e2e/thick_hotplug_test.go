@@ -29,7 +29,7 @@ func TestS6HotPlug(t *testing.T) {
 		return r
 	}
 	green := w.with(w.bridge(5), object{"name": w.name("green"), "cniVersion": "1.0.0", "capabilities": object{"mac": true}})
-	fakes := w.with(w.fake("h"), object{"name": "fakes", "cniVersion": "1.1.0"})
+	fakes := w.with(w.fake("h"), object{"name": "fakes", "cniVersion": "1.1.0", "capabilities": object{"mac": true}})
 	w.isResult(plug("ADD", "hot0", green))
 	w.isResult(plug("ADD", "hot1", fakes))
 	plug("ADD", "hot1", fakes).says(t, http.StatusInternalServerError, 7, "hot1")

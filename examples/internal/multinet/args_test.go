@@ -136,6 +136,43 @@ func TestD21DefaultRouteFails(t *testing.T) {
 	h.mustRun(t, "ADD", keys(bridge, annotated(`[{"name":"fast","default-route":[]}]`)))
 }
 
+// What no plugin of the selected network serves is not dropped in silence:
+// nothing runs.
+func TestSelectionThatNobodyServes(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ asked, says string }{
+		{`"mac":"02:00:00:00:00:01"`, `"mac"`},
+		{`"ips":["10.9.1.5/24"]`, `"ips"`},
+		{`"portMappings":[{"hostPort":80}]`, `"portMappings"`},
+		{`"bandwidth":{"ingressRate":1}`, `"bandwidth"`},
+		{`"infiniband-guid":"02:00:00:00:00:00:00:01"`, `"infiniband-guid"`},
+		{`"deviceID":"0000:03:02.0"`, `"deviceID"`},
+	} {
+		h := newHost(t, "1.0.0")
+		// What the runtime asks of the primary is not asked of the selected one.
+		conf := keys(bridge, annotated(`[{"name":"other"},{"name":"storage",`+tt.asked+`}]`, `"mac":"02:00:00:00:00:09"`))
+		wantError(t, h.run(t, "ADD", conf), 7, `"storage"`, tt.says, "capabilities")
+		wantTrace(t, h)
+		h.clean(t)
+	}
+}
+
+// Selections that contradict each other, or themselves, are found before
+// anything runs.
+func TestSelectionsThatContradict(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ selections, says string }{
+		{`[{"name":"fast","default-route":["10.9.1.1"]},{"name":"other","default-route":["fd00::1"]}]`, "default-route"},
+		{`[{"name":"fast","default-route":["10.9.1.1","10.9.1.2"]}]`, "default-route"},
+		{`[{"name":"fast","ips":["10.9.1.5"],"ipam-claim-reference":"c"}]`, "ipam-claim-reference"},
+	} {
+		h := newHost(t, "1.0.0")
+		wantError(t, h.run(t, "ADD", keys(bridge, annotated(tt.selections))), 7, networksAnnotation, tt.says)
+		wantTrace(t, h)
+		h.clean(t)
+	}
+}
+
 func TestSelectedSharesNothing(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0")

@@ -169,6 +169,9 @@ func (c *hotCall) network(name, cniVersion string) (n netconf.Network, capabilit
 		err = json.Unmarshal(asked, &s)
 	}
 	if err == nil {
+		err = s.ServedBy(n)
+	}
+	if err == nil {
 		n, err = withArgs(n, s.CNIArgs)
 	}
 	if err != nil {

@@ -187,6 +187,8 @@ func TestHotPlugRefused(t *testing.T) {
 		{name: "itself", command: "ADD", network: `{"name":"green","type":"multinet"}`, code: 7, says: "itself"},
 		{name: "bad mac", command: "ADD", network: green, with: wire.Attributes{MAC: "x"}, code: 7, says: "mac"},
 		{name: "bad ips", command: "ADD", network: green, with: wire.Attributes{IPs: []string{"x"}}, code: 7, says: "ips"},
+		{name: "mac that nobody serves", command: "ADD", network: `{"name":"green","type":"macvlan","capabilities":{"ips":true}}`, with: wire.Attributes{MAC: "02:00:00:00:00:01"}, code: 7, says: `network "green", key "mac"`},
+		{name: "ips that nobody serves", command: "ADD", network: `{"name":"green","type":"macvlan"}`, with: wire.Attributes{IPs: []string{"10.9.1.5/24"}}, code: 7, says: `network "green", key "ips"`},
 		{name: "GC", command: "GC", network: green, code: 4, says: "GC"},
 		{name: "STATUS of nothing", command: "STATUS", network: "{}", code: 7, says: "type"},
 	} {

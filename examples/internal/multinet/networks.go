@@ -174,6 +174,9 @@ func (c *networkConfig) selected(s netconf.Selection, shared map[string]json.Raw
 		n, err = c.complete(n)
 	}
 	if err == nil {
+		err = s.ServedBy(n)
+	}
+	if err == nil {
 		n, err = withArgs(n, s.CNIArgs)
 	}
 	if err != nil {

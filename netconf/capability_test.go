@@ -1,0 +1,80 @@
+package netconf_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/metacni/metacni/netconf"
+)
+
+// What a selection asks for reaches a plugin or is an error: nothing is dropped
+// in silence.
+func TestSelectionIsServedOrRefused(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		asked      string // keys of the selection
+		key        string // of these, the one that takes the capability
+		capability string
+	}{
+		{`"ips":["10.0.0.1/8"]`, "ips", "ips"},
+		{`"mac":"02:00:00:00:00:01"`, "mac", "mac"},
+		{`"portMappings":[{"hostPort":1}]`, "portMappings", "portMappings"},
+		{`"portMappings":[]`, "portMappings", "portMappings"},
+		{`"bandwidth":{"ingressRate":1}`, "bandwidth", "bandwidth"},
+		{`"infiniband-guid":"00:11:22:33:44:55:66:77"`, "infiniband-guid", "infinibandGUID"},
+		{`"deviceID":"0000:03:02.0"`, "deviceID", "deviceID"},
+		{`"cni-args":{"a":1},"default-route":["10.0.0.1"],"interface":"net1","ips":[],"ipam-claim-reference":"c"`, "", ""},
+	} {
+		t.Run(tt.asked, func(t *testing.T) {
+			t.Parallel()
+			selections, err := netconf.ParseSelection(`[{"name":"blue",` + tt.asked + `}]`)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := selections[0]
+			for capabilities, served := range map[string]bool{
+				``: false, `{}`: false, `{"` + tt.capability + `":false}`: false, `{"other":true}`: false,
+				`{"` + strings.ToUpper(tt.capability) + `":true}`:     false,
+				`{"` + tt.capability + `":true}`:                      true,
+				`{"` + tt.capability + `":true,"portMappings2":true}`: true,
+			} {
+				plugin := `{"type":"x"}`
+				if capabilities != "" {
+					plugin = `{"type":"x","capabilities":` + capabilities + `}`
+				}
+				n, err := netconf.Parse([]byte(`{"name":"blue","plugins":[{"type":"first"},` + plugin + `,{"type":"last"}]}`))
+				if err != nil {
+					t.Fatal(err)
+				}
+				err = s.ServedBy(n)
+				if served || tt.key == "" {
+					if err != nil {
+						t.Errorf("%s: %v", capabilities, err)
+					}
+					continue
+				}
+				wantError{kind: netconf.ErrInvalid, network: "blue", key: tt.key, text: `"capabilities":{"` + tt.capability + `":true}`}.check(t, err)
+			}
+		})
+	}
+}
+
+// A selection is served by several plugins together, and not by the zero
+// Network; what is not served is named in the same order each time.
+func TestServedBySeveralPlugins(t *testing.T) {
+	t.Parallel()
+	s := netconf.Selection{Name: "blue", MAC: "02:00:00:00:00:01", IPs: []string{"10.0.0.1"}, DeviceID: "d"}
+	n, err := netconf.Parse([]byte(`{"name":"other","plugins":[{"type":"x","capabilities":{"mac":true}},{"type":"y","capabilities":{"ips":true,"deviceID":true}}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.ServedBy(n); err != nil {
+		t.Error(err)
+	}
+	wantError{kind: netconf.ErrInvalid, network: "blue", key: "deviceID"}.check(t, s.ServedBy(netconf.Network{}))
+	s.DeviceID = ""
+	wantError{kind: netconf.ErrInvalid, network: "blue", key: "ips"}.check(t, s.ServedBy(netconf.Network{}))
+	if err := (netconf.Selection{Name: "blue"}).ServedBy(netconf.Network{}); err != nil {
+		t.Error(err)
+	}
+}
