@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"testing"
 
@@ -102,5 +104,49 @@ func TestS6HotPlugAndDEL(t *testing.T) {
 	w.ok("DEL", p, withoutNetNS)
 	r := <-answered
 	r.says(t, http.StatusInternalServerError, 11)
+	w.noTrace()
+}
+
+// TestHotPlugByMultusClient: real plugins attach and detach what Multus's own
+// client, multus-dynamic-networks-controller, asks for. Its arguments name the
+// pod and do not tell plugins to ignore what they do not know.
+func TestHotPlugByMultusClient(t *testing.T) {
+	w := newWorld(t)
+	w.daemon(daemonConf{keys: object{"binDir": w.bin}})
+	p := w.pod(w.thick("1.1.0", w.bridge(1)))
+	w.ok("ADD", p)
+	// The definition of a network as it is in Kubernetes, white space and all.
+	definition := fmt.Sprintf(`{
+		"cniVersion": "1.0.0", "name": %q, "type": "bridge", "bridge": %q, "capabilities": {"mac": true},
+		"ipam": {"type": "host-local", "subnet": "%s.0/24"}
+	}`, w.name("green"), w.name("br5-"), w.net(5))
+	ask := func(command, attributes string) reply {
+		t.Helper()
+		// The client's struct, in the order of its fields; a map has sorted keys.
+		body := fmt.Sprintf(`{"env":{"CNI_ARGS":"K8S_POD_NAMESPACE=default;K8S_POD_NAME=%s;K8S_POD_UID=4f8c","CNI_COMMAND":%q,`+
+			`"CNI_CONTAINERID":%q,"CNI_IFNAME":"net1","CNI_NETNS":%q},"config":%q%s}`,
+			p.id, command, p.id, p.netns, base64.StdEncoding.EncodeToString([]byte(definition)), attributes)
+		r, err := w.ask(http.MethodPost, wire.PathDelegate, []byte(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	for _, attributes := range []string{``, `,"interfaceAttributes":{"mac":"02:00:00:00:77:01","cni-args":null}`} {
+		w.isResult(ask("ADD", attributes))
+		same(t, "interfaces", []string{"eth0", "net1"}, w.interfaces(p))
+		w.ok("CHECK", p)
+		if r := ask("DEL", attributes); r.status != http.StatusOK {
+			t.Errorf("DEL: %s", r.body)
+		}
+		same(t, "interfaces", []string{"eth0"}, w.interfaces(p))
+		same(t, "addresses", 1, len(w.leases()))
+	}
+	// What is asked and cannot be done is refused, and undone by nobody.
+	ask("ADD", `,"interfaceAttributes":{"ips":["10.9.1.7/24"],"cni-args":null}`).says(t, http.StatusInternalServerError, 7, `"ips"`, w.name("green"))
+
+	w.isResult(ask("ADD", ``))
+	w.ok("DEL", p)
+	same(t, "interfaces", nil, w.interfaces(p))
 	w.noTrace()
 }

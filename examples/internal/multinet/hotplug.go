@@ -47,7 +47,7 @@ func (p *Plugin) HotPlug(ctx context.Context, conf []byte, with *wire.Attributes
 // of HotPlug does, but that a says all that is asked of it. An interface without
 // a name gets one, and a network namespace is the recorded one.
 func (p *Plugin) Attach(ctx context.Context, conf []byte, a delegate.Attachment) error {
-	c, err := p.own(conf, &skel.CmdArgs{ContainerID: a.ContainerID, Netns: a.NetNS, IfName: a.IfName, Args: a.Args})
+	c, err := p.own(conf, &skel.CmdArgs{ContainerID: a.ContainerID, Netns: a.NetNS, IfName: a.IfName, Args: program.CNIArgs(a.Args)})
 	if err != nil {
 		return err
 	}

@@ -267,7 +267,7 @@ func TestAttachAndDetach(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := delegate.Attachment{
-		Network: n, ContainerID: "c1", CapabilityArgs: map[string]json.RawMessage{"ips": json.RawMessage(`["10.9.1.7/24"]`)},
+		Network: n, ContainerID: "c1", Args: "K8S_POD_NAME=p", CapabilityArgs: map[string]json.RawMessage{"ips": json.RawMessage(`["10.9.1.7/24"]`)},
 	}
 	if err := p.Attach(t.Context(), conf, a); err != nil {
 		t.Fatal(err)
@@ -275,6 +275,9 @@ func TestAttachAndDetach(t *testing.T) {
 	calls := h.exec.Calls()
 	if got := string(calls[len(calls)-1].Stdin); !strings.Contains(got, `"ips":["10.9.1.7/24"]`) {
 		t.Errorf("the plugin was given %s", got)
+	}
+	if got, want := calls[len(calls)-1].Args, "IgnoreUnknown=1;K8S_POD_NAME=p"; got != want {
+		t.Errorf("the plugin was given the arguments %q, want %q", got, want)
 	}
 	a.IfName = "eth0"
 	wantError(t, p.Attach(t.Context(), conf, a), 7, `"eth0"`)

@@ -53,6 +53,41 @@ func TestCommands(t *testing.T) {
 	}
 }
 
+// Plugins refuse arguments that they do not know unless they are told to ignore
+// them, and none knows those of Kubernetes.
+func TestArgumentsOfKubernetesAreToBeIgnored(t *testing.T) {
+	t.Parallel()
+	const pod = "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p;K8S_POD_UID=4f8c"
+	for _, tt := range []struct{ name, args, want string }{
+		{"none", "", ""},
+		{"a pod", pod, "IgnoreUnknown=1;" + pod},
+		{"beside others", "IP=10.0.0.5;K8S_POD_NAME=p", "IgnoreUnknown=1;IP=10.0.0.5;K8S_POD_NAME=p"},
+		{"as runtimes have it", "IgnoreUnknown=1;" + pod, "IgnoreUnknown=1;" + pod},
+		{"at the end", pod + ";IgnoreUnknown=true", pod + ";IgnoreUnknown=true"},
+		{"not wanted", "IgnoreUnknown=0;" + pod, "IgnoreUnknown=0;" + pod},
+		{"a key that plugins do not take for it", "ignoreunknown=1;K8S_POD_NAME=p", "IgnoreUnknown=1;ignoreunknown=1;K8S_POD_NAME=p"},
+		{"a value that looks like it", "K8S_POD_NAME=IgnoreUnknown", "IgnoreUnknown=1;K8S_POD_NAME=IgnoreUnknown"},
+		{"others alone", "IP=10.0.0.5;X=K8S_POD_NAME", "IP=10.0.0.5;X=K8S_POD_NAME"},
+		{"no pairs", "K8S_;notapair", "K8S_;notapair"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			given := &skel.CmdArgs{Args: tt.args}
+			var got string
+			note := func(args string, _ context.Context) error { got = args; return nil }
+			do := Commands(t.Context(), func(a *skel.CmdArgs) (string, error) { return a.Args, nil }, note, note, note, note, note)
+			for _, command := range []func(*skel.CmdArgs) error{do.Add, do.Check, do.Del, do.GC, do.Status} {
+				if err := command(given); err != nil || got != tt.want {
+					t.Errorf("%q, %v; want %q", got, err, tt.want)
+				}
+			}
+			if given.Args != tt.args {
+				t.Errorf("the caller's are %q now", given.Args)
+			}
+		})
+	}
+}
+
 // A list of valid attachments is there, or not, or not to be trusted (G10).
 func TestG10Valid(t *testing.T) {
 	t.Parallel()

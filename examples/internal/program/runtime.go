@@ -14,12 +14,15 @@ import (
 	"github.com/metacni/metacni/internal/inroot"
 )
 
-// Commands are those of a plugin that prepares each in the same way. They end
-// early, undoing what they did, with ctx.
+// Commands are those of a plugin that prepares each in the same way, from
+// arguments completed by [CNIArgs]. They end early, undoing what they did, with
+// ctx.
 func Commands[C any](ctx context.Context, prepare func(*skel.CmdArgs) (C, error), add, check, del, gc, status func(C, context.Context) error) skel.CNIFuncs {
 	command := func(do func(C, context.Context) error) func(*skel.CmdArgs) error {
 		return func(args *skel.CmdArgs) error {
-			c, err := prepare(args)
+			completed := *args
+			completed.Args = CNIArgs(args.Args)
+			c, err := prepare(&completed)
 			if err != nil {
 				return err
 			}
@@ -27,6 +30,26 @@ func Commands[C any](ctx context.Context, prepare func(*skel.CmdArgs) (C, error)
 		}
 	}
 	return skel.CNIFuncs{Add: command(add), Check: command(check), Del: command(del), GC: command(gc), Status: command(status)}
+}
+
+// CNIArgs returns args, the value of CNI_ARGS, as delegated plugins bear with
+// them: with IgnoreUnknown=1 where they name a Kubernetes pod and do not say
+// whether to ignore what is unknown. Runtimes say so, but not everybody who
+// attaches networks does: multus-dynamic-networks-controller does not, and
+// bridge, macvlan and host-local refuse its arguments, in the DEL too.
+func CNIArgs(args string) string {
+	ofPod := false
+	for pair := range strings.SplitSeq(args, ";") {
+		key, _, ok := strings.Cut(pair, "=")
+		if key == "IgnoreUnknown" {
+			return args
+		}
+		ofPod = ofPod || ok && strings.HasPrefix(key, "K8S_")
+	}
+	if !ofPod {
+		return args
+	}
+	return "IgnoreUnknown=1;" + args
 }
 
 // RefuseHostNetwork fails for the network namespace that the process itself
