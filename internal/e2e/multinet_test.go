@@ -115,28 +115,34 @@ func TestSelectionArguments(t *testing.T) {
 }
 
 // TestDefaultRoute moves the default route to the network that the pod selects
-// for it.
+// for it, and says so in results of every form.
 func TestDefaultRoute(t *testing.T) {
-	w := newWorld(t)
-	exit := w.name("exit")
-	bridge := w.bridge(2)
-	delete(bridge["ipam"].(object), "routes")
-	bridge["cniVersion"] = "1.0.0"
-	w.network(exit, bridge)
-	p := w.pod(w.multinet("1.1.0", w.bridge(1)))
-	p.annotations = map[string]string{annotation: fmt.Sprintf(`[{"name": %q, "default-route": ["%s.1"]}]`, exit, w.net(2))}
-	w.ok("ADD", p)
-	same(t, "default routes", []string{w.net(2) + ".1 dev net1"}, w.defaultRoutes(p))
-	w.answersPing(p, w.net(2)+".1")
-	w.answersPing(p, w.net(1)+".1")
-	for _, r := range decode(t, p, "1.1.0").Routes {
-		if ones, _ := r.Dst.Mask.Size(); ones == 0 {
-			t.Errorf("the result still has the default route %v", r)
-		}
+	for _, version := range []string{"0.1.0", "0.2.0", "0.4.0", "1.1.0"} {
+		t.Run(version, func(t *testing.T) {
+			w := newWorld(t)
+			exit := w.name("exit")
+			bridge := w.bridge(2)
+			delete(bridge["ipam"].(object), "routes")
+			bridge["cniVersion"] = "1.0.0"
+			w.network(exit, bridge)
+			p := w.pod(w.multinet(version, w.bridge(1)))
+			p.annotations = map[string]string{annotation: fmt.Sprintf(`[{"name": %q, "default-route": ["%s.1"]}]`, exit, w.net(2))}
+			w.ok("ADD", p)
+			same(t, "default routes", []string{w.net(2) + ".1 dev net1"}, w.defaultRoutes(p))
+			w.answersPing(p, w.net(2)+".1")
+			w.answersPing(p, w.net(1)+".1")
+			for _, r := range decode(t, p, version).Routes {
+				if ones, _ := r.Dst.Mask.Size(); ones == 0 {
+					t.Errorf("the result still has the default route %v: %s", r, p.result)
+				}
+			}
+			if version >= "0.4.0" {
+				w.ok("CHECK", p)
+			}
+			w.ok("DEL", p, withoutNetNS)
+			w.nothingLeft()
+		})
 	}
-	w.ok("CHECK", p)
-	w.ok("DEL", p)
-	w.nothingLeft()
 }
 
 // TestD54NameTaken: a name that an interface of the namespace has, as its

@@ -40,9 +40,9 @@ func TestS22DefaultRouteInRoot(t *testing.T) {
 	}
 }
 
-// A default route is recognised however it is written (D15, D55), and what else
-// a result holds stays as it is.
-func TestD15ReviseResults(t *testing.T) {
+// Results of every version say where the default route leads, however it is
+// written, and what else a result holds stays as it is.
+func TestResultsSayWhereTheDefaultRouteLeads(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name, gateway string
@@ -69,9 +69,38 @@ func TestD15ReviseResults(t *testing.T) {
 			[]string{`{"routes":[{"dst":5},7,{"dst":"x"}]}`, `{"routes":[{"dst":"0.0.0.0/0","gw":"10.9.1.1"}]}`},
 		},
 		{
-			"old results have no place for it", "10.9.1.1",
-			[]string{`{"ip4":{"ip":"10.9.0.2/24","routes":[{"dst":"0.0.0.0/0"}]}}`, `{"ip6":{"ip":"fd00::2/64"}}`},
-			[]string{`{"ip4":{"ip":"10.9.0.2/24","routes":[{"dst":"0.0.0.0/0"}]}}`, `{"ip6":{"ip":"fd00::2/64"}}`},
+			"those of other tables stay", "10.9.1.1",
+			[]string{
+				`{"cniVersion":"1.1.0","routes":[{"dst":"0.0.0.0/0","table":100},{"dst":"0.0.0.0/0","table":254},{"dst":"0.0.0.0/0","table":0},{"dst":"0.0.0.0/0","table":null},{"dst":"0.0.0.0/0","table":253}]}`,
+				`{"cniVersion":"1.1.0","routes":[{"dst":"0.0.0.0/0","gw":"10.9.1.9","table":100}]}`,
+			},
+			[]string{
+				`{"cniVersion":"1.1.0","routes":[{"dst":"0.0.0.0/0","table":100},{"dst":"0.0.0.0/0","table":253}]}`,
+				`{"cniVersion":"1.1.0","routes":[{"dst":"0.0.0.0/0","gw":"10.9.1.9","table":100},{"dst":"0.0.0.0/0","gw":"10.9.1.1"}]}`,
+			},
+		},
+		{
+			"in old results", "10.9.1.1",
+			[]string{
+				`{"cniVersion":"0.2.0","ip4":{"ip":"10.9.0.2/24","routes":[{"dst":"10.0.0.0/8"},{"dst":"0.0.0.0/0","gw":"10.9.0.1"}]},"ip6":{"ip":"fd00::2/64","routes":[{"dst":"::/0"}]}}`,
+				`{"cniVersion":"0.1.0","ip4":{"ip":"10.9.1.2/24","x":1.0}}`,
+				`{"cniVersion":"0.2.0","dns":{},"ip4":null,"routes":[{"dst":"0.0.0.0/0"}]}`,
+			},
+			[]string{
+				`{"cniVersion":"0.2.0","ip4":{"ip":"10.9.0.2/24","routes":[{"dst":"10.0.0.0/8"}]},"ip6":{"ip":"fd00::2/64","routes":[{"dst":"::/0"}]}}`,
+				`{"cniVersion":"0.1.0","ip4":{"ip":"10.9.1.2/24","routes":[{"dst":"0.0.0.0/0","gw":"10.9.1.1"}],"x":1.0}}`,
+				`{"cniVersion":"0.2.0","dns":{},"ip4":null,"routes":[{"dst":"0.0.0.0/0"}]}`, // "routes" means nothing there
+			},
+		},
+		{
+			"in old results, IPv6", "fd00::1",
+			[]string{`{"cniVersion":"0.1.0","ip4":{"routes":[{"dst":"0.0.0.0/0"}]},"ip6":{"ip":"fd00::2/64","routes":[{"dst":"::/0"}]}}`, `{"cniVersion":"0.1.0","ip4":{"ip":"10.9.1.2/24"}}`},
+			[]string{`{"cniVersion":"0.1.0","ip4":{"routes":[{"dst":"0.0.0.0/0"}]},"ip6":{"ip":"fd00::2/64","routes":[]}}`, `{"cniVersion":"0.1.0","ip4":{"ip":"10.9.1.2/24"}}`},
+		},
+		{
+			"of an older and a newer plugin", "10.9.1.1",
+			[]string{`{"cniVersion":"0.2.0","ip4":{"ip":"10.9.0.2/24","routes":[{"dst":"0.0.0.0/0"}]}}`, `{"cniVersion":"1.0.0","ip4":{"routes":[{"dst":"0.0.0.0/0"}]}}`},
+			[]string{`{"cniVersion":"0.2.0","ip4":{"ip":"10.9.0.2/24","routes":[]}}`, `{"cniVersion":"1.0.0","ip4":{"routes":[{"dst":"0.0.0.0/0"}]},"routes":[{"dst":"0.0.0.0/0","gw":"10.9.1.1"}]}`},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -92,7 +121,7 @@ func TestD15ReviseResults(t *testing.T) {
 			}
 		})
 	}
-	for _, bad := range []string{`[]`, `{"routes":{}}`} {
+	for _, bad := range []string{`[]`, `null`, `{"routes":{}}`, `{"cniVersion":5}`, `{"cniVersion":"0.2.0","ip4":[]}`, `{"cniVersion":"0.2.0","ip4":{"routes":{}}}`} {
 		if err := reviseResults([]delegate.Attached{{Result: json.RawMessage(bad)}}, 0, netip.IPv4Unspecified()); err == nil {
 			t.Errorf("%s: no error", bad)
 		}
