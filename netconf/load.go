@@ -16,6 +16,9 @@ import (
 // plugins of the files <name>/*.conf are appended (SPEC section 1, "Loading
 // plugin configurations").
 //
+// Only regular files, and links to them, are opened. All else of those names is
+// a bad file, as is one that does not parse.
+//
 // A bad file never hides a good one: it counts only when no file defines name.
 // The error is then [ErrNotFound] joined with what was wrong in each bad file.
 // An error without a Kind, and CNI code 5, means that fsys cannot be listed. A
@@ -72,7 +75,8 @@ func search(fsys fs.FS, name string, accept func(string, Network) bool) (Network
 // [Load] does.
 //
 // A file that does not exist is [ErrNotFound] and also [fs.ErrNotExist]; one
-// that cannot be read gives an [*Error] without a Kind, and CNI code 5. Other
+// that cannot be read gives an [*Error] without a Kind, and CNI code 5. What is
+// not a regular file, nor a link to one, is [ErrInvalid] and is not opened. Other
 // errors are those of [Parse]; all of them name the file.
 func LoadFile(path string) (Network, error) {
 	dir, file := filepath.Split(path)
@@ -175,8 +179,16 @@ func configFiles(fsys fs.FS, dir string, extensions ...string) ([]string, error)
 	return files, nil
 }
 
-// readFile reads a file of fsys.
+// readFile reads a file of fsys. It asks first what the file is: to open a FIFO
+// waits for a writer, which nothing can interrupt.
 func readFile(fsys fs.FS, file string) ([]byte, error) {
+	info, err := fs.Stat(fsys, file)
+	if err != nil {
+		return nil, fileError(file, err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, &Error{Kind: ErrInvalid, File: file, Err: errors.New("not a regular file")}
+	}
 	data, err := fs.ReadFile(fsys, file)
 	if err != nil {
 		return nil, fileError(file, err)

@@ -210,7 +210,7 @@ func TestLoadFile(t *testing.T) {
 		{at("06-bad.conflist"), wantError{kind: netconf.ErrInvalid, file: at("06-bad.conflist"), network: "blue", key: "plugins"}},
 		{at("07-sub.conflist"), wantError{kind: netconf.ErrInvalid, file: at("broken/10.conf"), network: "broken", key: "type"}},
 		{at("44-none.conflist"), wantError{kind: netconf.ErrInvalid, file: at("44-none.conflist"), network: "none", key: "plugins"}},
-		{at("chain"), wantError{kind: nil, code: 5, file: at("chain")}},
+		{at("chain"), wantError{kind: netconf.ErrInvalid, file: at("chain"), text: "not a regular file"}},
 		{at("chain") + "/", wantError{kind: netconf.ErrInvalid, file: at("chain") + "/"}},
 		{at("chain") + "/..", wantError{kind: netconf.ErrInvalid, file: at("chain") + "/.."}},
 		{"", wantError{kind: netconf.ErrInvalid}},

@@ -41,7 +41,15 @@ func (e *subnetError) CNICode() uint { return e.code }
 // readSubnet reads the subnet.env at path. Unknown keys, empty lines and
 // comments are ignored; of a key given twice the last counts.
 func readSubnet(path string) (subnet, error) {
-	data, err := os.ReadFile(path)
+	// To open a FIFO waits for a writer, which nothing can interrupt.
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		return subnet{}, &subnetError{path, types.ErrIOFailure, []error{errors.New("not a regular file")}}
+	}
+	var data []byte
+	if err == nil {
+		data, err = os.ReadFile(path)
+	}
 	if errors.Is(err, os.ErrNotExist) {
 		return subnet{}, &subnetError{path, types.ErrTryAgainLater, []error{fmt.Errorf("flanneld has not written it: %w", os.ErrNotExist)}}
 	}

@@ -99,8 +99,10 @@ func TestReadSubnetFile(t *testing.T) {
 	if status.Code(err) != 11 || !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), dir) {
 		t.Errorf("code %d: %v", status.Code(err), err)
 	}
-	if _, err = readSubnet(dir); status.Code(err) != 5 || !strings.Contains(err.Error(), dir) {
-		t.Errorf("code %d: %v", status.Code(err), err)
+	for _, path := range []string{dir, "/dev/null"} { // a FIFO would be waited for
+		if _, err = readSubnet(path); status.Code(err) != 5 || !strings.Contains(err.Error(), path+": not a regular file") {
+			t.Errorf("code %d: %v", status.Code(err), err)
+		}
 	}
 }
 

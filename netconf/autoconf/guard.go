@@ -16,11 +16,7 @@ type guarded struct{ fsys fs.FS }
 // Open opens a file or directory. It asks what it is first: to open a device
 // may have effects.
 func (g guarded) Open(name string) (fs.File, error) {
-	info, err := fs.Stat(g.fsys, name)
-	if err != nil {
-		return nil, err
-	}
-	if err := check(name, info); err != nil {
+	if _, err := g.Stat(name); err != nil {
 		return nil, err
 	}
 	f, err := g.fsys.Open(name)
@@ -28,7 +24,8 @@ func (g guarded) Open(name string) (fs.File, error) {
 		return nil, err
 	}
 	// It may be another file by now.
-	if info, err = f.Stat(); err == nil {
+	info, err := f.Stat()
+	if err == nil {
 		err = check(name, info)
 	}
 	if err != nil {
@@ -39,6 +36,15 @@ func (g guarded) Open(name string) (fs.File, error) {
 		return f, nil
 	}
 	return &limited{File: f, name: name, left: sizeLimit}, nil
+}
+
+// Stat fails for what Open would not open.
+func (g guarded) Stat(name string) (fs.FileInfo, error) {
+	info, err := fs.Stat(g.fsys, name)
+	if err != nil {
+		return nil, err
+	}
+	return info, check(name, info)
 }
 
 // ReadDir lists a directory.

@@ -1,0 +1,32 @@
+package multinet
+
+import (
+	"fmt"
+	"path/filepath"
+	"syscall"
+	"testing"
+)
+
+// A FIFO among the configurations keeps no command waiting, and costs nobody a
+// network that another file has.
+func TestFIFOAmongConfigurations(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.1.0")
+	fifo := filepath.Join(h.dir, "net.d", "00-fifo.conf")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"ADD", "STATUS"} {
+		for conf, says := range map[string]string{
+			fmt.Sprintf(`"clusterNetwork":%q`, fifo):                  "clusterNetwork",
+			keys(bridge, fmt.Sprintf(`"defaultNetworks":[%q]`, fifo)): "defaultNetworks",
+		} {
+			wantError(t, h.run(t, command, conf), 7, says, fifo, "not a regular file")
+		}
+	}
+	wantTrace(t, h)
+	h.mustRun(t, "ADD", keys(bridge, annotated("fast")))
+	wantTrace(t, h, "ADD bridge eth0", "ADD macvlan net1")
+	h.mustRun(t, "DEL", bridge)
+	h.clean(t)
+}

@@ -1,0 +1,54 @@
+package netconf_test
+
+import (
+	"io/fs"
+	"testing"
+	"testing/fstest"
+
+	"github.com/metacni/metacni/netconf"
+)
+
+// An unopenable file system has files that are not to be opened: to open a FIFO
+// may wait for ever, and to open a device may have effects.
+type unopenable struct {
+	fstest.MapFS
+
+	t *testing.T
+}
+
+func (u unopenable) Open(name string) (fs.File, error) {
+	if f := u.MapFS[name]; f != nil && !f.Mode.IsRegular() {
+		u.t.Errorf("%s is opened", name)
+	}
+	return u.MapFS.Open(name)
+}
+
+// What is not a regular file is refused without being opened, and hides no file
+// that is.
+func TestLoadOpensRegularFilesOnly(t *testing.T) {
+	t.Parallel()
+	for name, mode := range map[string]fs.FileMode{
+		"FIFO": fs.ModeNamedPipe, "socket": fs.ModeSocket, "device": fs.ModeDevice, "terminal": fs.ModeDevice | fs.ModeCharDevice,
+		"something else": fs.ModeIrregular,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fsys := unopenable{files(confDir), t}
+			for _, name := range []string{"01-odd.conf", "02-odd.conflist", "03-odd.json", "only/00-odd.conf"} {
+				fsys.MapFS[name] = &fstest.MapFile{Data: []byte(`{"name":"odd","type":"x"}`), Mode: mode}
+			}
+			if n, err := netconf.Load(fsys, "red"); err != nil || typesOf(n) != "macvlan" {
+				t.Errorf("beside it: %q, %v", typesOf(n), err)
+			}
+			if n, err := netconf.Primary(fsys, nil); err != nil || n.Name() != "red" {
+				t.Errorf("the first network is %q, %v", n.Name(), err)
+			}
+			_, err := netconf.Load(fsys, "odd")
+			wantError{kind: netconf.ErrNotFound, network: "odd", text: `file "01-odd.conf": not a regular file; invalid configuration: file "02-odd.conflist"`}.check(t, err)
+			_, err = netconf.Load(fsys, "only") // half a chain is not what was asked for
+			wantError{kind: netconf.ErrNotFound, network: "only", text: `file "only/00-odd.conf"`}.check(t, err)
+			_, err = netconf.LoadFileFS(fsys, "01-odd.conf")
+			wantError{kind: netconf.ErrInvalid, file: "01-odd.conf", text: "not a regular file"}.check(t, err)
+		})
+	}
+}
