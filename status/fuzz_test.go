@@ -18,6 +18,11 @@ func FuzzNetworks(f *testing.F) {
 	for _, tt := range results {
 		f.Add([]byte(tt.result), true)
 	}
+	for _, text := range whole {
+		for _, data := range variants(f, text, "null", "[null]", "-1") {
+			f.Add(data, false)
+		}
+	}
 	f.Fuzz(func(t *testing.T, data []byte, def bool) {
 		r, err := create.CreateFromBytes(data)
 		if err != nil {
