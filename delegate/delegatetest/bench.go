@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"maps"
 	"math/big"
 	"net"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/types/create"
 	"github.com/containernetworking/cni/pkg/version"
 )
 
@@ -43,16 +45,35 @@ type bench struct {
 	version string
 	dir     string
 	conf    map[string]json.RawMessage // the plugin's
+	files   []string                   // that Stdin wrote
+	twice   bool                       // whether a key is there twice
 	marked  []string                   // delegates whose configuration has the unknown key
 	exec    *Exec
 	host    host
 
-	mu     sync.Mutex // protects script
-	script func(Call, Plugin) Plugin
+	mu     sync.Mutex // protects the following
+	script func(int, Call, Plugin) Plugin
+	wrong  []int    // indices of the calls that fault has hit
+	given  []net.IP // addresses, by delegates
+	spaces map[string]space
+}
+
+// A space is the network namespace of a container.
+type space struct {
+	path   string
+	remove func()
 }
 
 func (b *bench) start(ctx context.Context) error {
 	text := b.suite.conf.Stdin(b.dir)
+	if err := filepath.WalkDir(b.dir, func(path string, e fs.DirEntry, err error) error {
+		if err == nil && !e.IsDir() {
+			b.files = append(b.files, path)
+		}
+		return err
+	}); err != nil {
+		return err
+	}
 	d := json.NewDecoder(strings.NewReader(text))
 	d.UseNumber()
 	var conf map[string]any
@@ -69,16 +90,20 @@ func (b *bench) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.exec = &Exec{Plugins: make(map[string]Plugin), Script: func(_ int, c Call, p Plugin) Plugin {
+	b.exec = &Exec{Plugins: make(map[string]Plugin), Script: func(n int, c Call, p Plugin) Plugin {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if b.script == nil {
 			return p
 		}
-		return b.script(c, p)
+		return b.script(n, c, p)
 	}}
-	for i, typ := range b.suite.conf.Delegates {
-		b.exec.Plugins[typ] = attaching(address(i))
+	for i, typ := range b.types() {
+		fake := b.suite.conf.Fakes[typ]
+		if fake == nil {
+			fake = attaching(address(i))
+		}
+		b.exec.Plugins[typ] = b.noting(fake)
 	}
 	h, err := b.plugin.serve(ctx, b.exec, b.dir)
 	if err == nil {
@@ -98,7 +123,7 @@ func (b *bench) mark(v any) {
 		for _, e := range v {
 			b.mark(e)
 		}
-		if typ, ok := v["type"].(string); ok && slices.Contains(b.suite.conf.Delegates, typ) {
+		if typ, ok := v["type"].(string); ok && slices.Contains(b.types(), typ) {
 			v[unknownKey] = json.RawMessage(unknownValue)
 			b.marked = append(b.marked, typ)
 		}
@@ -128,6 +153,28 @@ func attaching(ip net.IPNet) Plugin {
 	}
 }
 
+// noting is p, whose addresses are noted.
+func (b *bench) noting(p Plugin) Plugin {
+	return func(ctx context.Context, c Call) ([]byte, error) {
+		out, err := p(ctx, c)
+		if c.Command != "ADD" || err != nil {
+			return out, err
+		}
+		var ips []net.IP
+		if r, err := create.CreateFromBytes(out); err == nil {
+			if r, err := types100.NewResultFromResult(r); err == nil {
+				for _, ip := range r.IPs {
+					ips = append(ips, ip.Address.IP)
+				}
+			}
+		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.given = append(b.given, ips...)
+		return out, nil
+	}
+}
+
 // call runs the plugin for c1, eth0, completing c.
 func (b *bench) call(ctx context.Context, c Call) Outcome {
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -140,19 +187,42 @@ func (b *bench) call(ctx context.Context, c Call) Outcome {
 	switch c.Command {
 	case "ADD", "CHECK", "DEL":
 		c.ContainerID, c.IfName = cmp.Or(c.ContainerID, "c1"), cmp.Or(c.IfName, "eth0")
-		c.NetNS = cmp.Or(c.NetNS, b.netns())
+		switch c.NetNS {
+		case "":
+			netns, err := b.netns(c.ContainerID)
+			if err != nil {
+				return Outcome{Status: -1, Stderr: []byte(err.Error())}
+			}
+			c.NetNS = netns
+		case none:
+			c.NetNS = ""
+		}
 		if c.IfName == none {
 			c.IfName = ""
-		}
-		if c.NetNS == none {
-			c.NetNS = ""
 		}
 	}
 	return b.host.run(ctx, c)
 }
 
-func (b *bench) netns() string {
-	return cmp.Or(b.suite.conf.NetNS, filepath.Join(b.dir, "netns"))
+// netns is the path of the container's network namespace.
+func (b *bench) netns(containerID string) (string, error) {
+	if b.suite.conf.NetNS == nil {
+		return filepath.Join(b.dir, "netns", containerID), nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n, ok := b.spaces[containerID]
+	if !ok {
+		var err error
+		if n.path, n.remove, err = b.suite.conf.NetNS(b.dir, containerID); err != nil {
+			return "", fmt.Errorf("the network namespace of %s: %w", containerID, err)
+		}
+		if b.spaces == nil {
+			b.spaces = make(map[string]space)
+		}
+		b.spaces[containerID] = n
+	}
+	return n.path, nil
 }
 
 // none is for a variable that is to be left out.
@@ -169,6 +239,9 @@ func (b *bench) stdin(keys map[string]any) []byte {
 	data, err := json.Marshal(conf)
 	if err != nil {
 		panic(err) // what was JSON still is
+	}
+	if b.twice {
+		data = append([]byte(`{"delegatetest.example/twice":1,"delegatetest.example/twice":1,`), data[1:]...)
 	}
 	return data
 }
@@ -187,19 +260,32 @@ func (b *bench) later(command string, added Outcome) Call {
 	return Call{Command: command, Stdin: b.stdin(keys)}
 }
 
-// fault has the k-th of the coming calls of command go wrong.
+// fault has the k-th of the coming calls of command go wrong, or, when k is
+// every, each of them.
 func (b *bench) fault(command string, k int, wrong func(Plugin) Plugin) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	n := 0
-	b.script = func(c Call, p Plugin) Plugin {
+	count := 0
+	b.script = func(n int, c Call, p Plugin) Plugin {
 		if c.Command == command {
-			if n++; n == k {
+			if count++; count == k || k == every {
+				b.wrong = append(b.wrong, n-1)
 				return wrong(p)
 			}
 		}
 		return p
 	}
+}
+
+// every is for fault.
+const every = 0
+
+// fatal is which delegates must fail for an ADD or a STATUS to fail.
+func (s *suite) fatal() int {
+	if len(s.conf.Idle) > 0 {
+		return every
+	}
+	return 1
 }
 
 // failing goes wrong with an error.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -25,6 +26,7 @@ func checks() []check {
 		{"undo-garbage", undone(func(p Plugin) Plugin { return GarbageOn("", p) })},
 		{"undo-silence", undone(func(p Plugin) Plugin { return SilentOn("", p) })},
 		{"undo-two-documents", undone(func(p Plugin) Plugin { return TwiceOn("", p) })},
+		{"add-broken", checkAddBroken},
 		{"error", checkError},
 		{"error-version", checkErrorVersion},
 		{"code", checkCode},
@@ -33,6 +35,7 @@ func checks() []check {
 		{"del-unknown", checkDelUnknown},
 		{"del-failed", checkDelFailed},
 		{"del-bare", checkDelBare},
+		{"del-broken", checkDelBroken},
 		{"del-error", failsWith("DEL")},
 		{"del-retry", checkDelRetry},
 		{"check", checkCheck},
@@ -98,18 +101,20 @@ func (b *bench) isResult(o Outcome) error {
 	if err != nil {
 		return err
 	}
-	for i := range b.suite.conf.Delegates {
-		for _, ip := range current.IPs {
-			if given := address(i); ip.Address.IP.Equal(given.IP) {
-				return nil
-			}
-		}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.given) > 0 && !slices.ContainsFunc(current.IPs, func(ip *types100.IPConfig) bool {
+		return slices.ContainsFunc(b.given, ip.Address.IP.Equal)
+	}) {
+		return fmt.Errorf("the result %s has no address that a delegate gave, of %v", o.Stdout, b.given)
 	}
-	first := address(0)
-	return fmt.Errorf("the result %s has no address that a delegate gave, such as %v", o.Stdout, first.String())
+	return nil
 }
 
 func checkVersions(ctx context.Context, s *suite) error {
+	if err := s.works(); err != nil {
+		return err
+	}
 	var errs []error
 	for _, v := range s.versions {
 		b, err := s.bench(ctx)
@@ -132,7 +137,7 @@ func checkVersions(ctx context.Context, s *suite) error {
 }
 
 // undone checks that an ADD fails and leaves nothing when any of its delegates
-// goes wrong.
+// goes wrong. With idle delegates it may succeed, unless all go wrong.
 func undone(wrong func(Plugin) Plugin) func(context.Context, *suite) error {
 	return func(ctx context.Context, s *suite) error {
 		n, err := s.count(ctx, "ADD")
@@ -140,20 +145,53 @@ func undone(wrong func(Plugin) Plugin) func(context.Context, *suite) error {
 			return err
 		}
 		var errs []error
-		for k := 1; k <= n; k++ {
+		trial := func(k int) error {
+			what := which(k, n)
 			b, err := s.bench(ctx)
 			if err != nil {
 				return err
 			}
 			b.fault("ADD", k, wrong)
-			if b.call(ctx, Call{Command: "ADD"}).Status == 0 {
-				errs = append(errs, fmt.Errorf("ADD succeeds though delegate %d of %d went wrong", k, n))
-				continue
+			o := b.call(ctx, Call{Command: "ADD"})
+			switch {
+			case o.Status != 0:
+				return b.empty("an ADD in which " + what + " went wrong")
+			case k != every && s.fatal() == every:
+				return b.recovered(ctx, o, what)
 			}
-			errs = append(errs, b.empty(fmt.Sprintf("an ADD whose delegate %d of %d went wrong", k, n)))
+			return fmt.Errorf("ADD succeeds though %s went wrong", what)
+		}
+		for k := 1; k <= n; k++ {
+			errs = append(errs, trial(k))
+		}
+		if s.fatal() == every {
+			errs = append(errs, trial(every))
 		}
 		return errors.Join(errs...)
 	}
+}
+
+// recovered checks an ADD that succeeded with other delegates than the one that
+// went wrong.
+func (b *bench) recovered(ctx context.Context, o Outcome, what string) error {
+	if err := b.isResult(o); err != nil {
+		return fmt.Errorf("ADD, in which %s went wrong: %w", what, err)
+	}
+	b.mu.Lock()
+	wrong := slices.Clone(b.wrong)
+	b.mu.Unlock()
+	alive := make(map[string]bool) // unless a later ADD of the same went well
+	for i, c := range b.exec.Calls() {
+		if c.Command == "ADD" {
+			alive[c.attachment()] = slices.Contains(wrong, i)
+		}
+	}
+	for _, a := range b.exec.Live() {
+		if alive[a] {
+			return fmt.Errorf("ADD succeeds, and leaves behind %q, which went wrong: delegates ran as %q", a, b.exec.Trace())
+		}
+	}
+	return b.deleted(ctx, "the DEL after an ADD in which "+what+" went wrong", b.later("DEL", o))
 }
 
 // failsWith checks that command fails when any of its delegates does.
@@ -166,22 +204,37 @@ func failsWith(command string) func(context.Context, *suite) error {
 		if err != nil {
 			return err
 		}
+		first := 1
+		if command == "STATUS" && s.fatal() == every {
+			first, n = every, every
+		}
 		var errs []error
-		for k := 1; k <= n; k++ {
+		for k := first; k <= n; k++ {
 			b, o, err := s.attached(ctx)
 			if err != nil {
 				return err
 			}
 			b.fault(command, k, failing)
 			if b.call(ctx, b.later(command, o)).Status == 0 {
-				errs = append(errs, fmt.Errorf("%s succeeds though delegate %d of %d fails", command, k, n))
+				errs = append(errs, fmt.Errorf("%s succeeds though %s fails", command, which(k, n)))
 			}
 		}
 		return errors.Join(errs...)
 	}
 }
 
+// which names what fault makes go wrong.
+func which(k, n int) string {
+	if k == every {
+		return "every delegate"
+	}
+	return fmt.Sprintf("delegate %d of %d", k, n)
+}
+
 func checkConcurrent(ctx context.Context, s *suite) error {
+	if err := s.works(); err != nil {
+		return err
+	}
 	b, err := s.bench(ctx)
 	if err != nil {
 		return err

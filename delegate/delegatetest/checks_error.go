@@ -21,12 +21,16 @@ func (s *suite) failures(ctx context.Context) ([]failedCall, error) {
 	if err != nil {
 		return nil, err
 	}
-	b.fault("ADD", 1, failing)
-	return []failedCall{
+	b.fault("ADD", s.fatal(), failing)
+	failures := []failedCall{
 		{"an ADD whose delegate fails", b.version, b.call(ctx, Call{Command: "ADD"})},
 		{"an ADD without CNI_IFNAME", "", b.call(ctx, Call{Command: "ADD", IfName: none})},
 		{"an ADD with half a configuration", "", b.call(ctx, Call{Command: "ADD", Stdin: []byte(`{"cniVersion":`)})},
-	}, nil
+	}
+	if s.delegates() != nil {
+		failures = failures[1:]
+	}
+	return failures, nil
 }
 
 func checkError(ctx context.Context, s *suite) error {
@@ -65,16 +69,24 @@ func checkErrorVersion(ctx context.Context, s *suite) error {
 			continue
 		}
 		if said.CNIVersion == "" || f.version != "" && said.CNIVersion != f.version {
-			errs = append(errs, fmt.Errorf("%s: the error has cniVersion %q, the configuration %q", f.what, said.CNIVersion, f.version))
+			err := fmt.Errorf("%s: the error has cniVersion %q, the configuration %q", f.what, said.CNIVersion, f.version)
+			if said.CNIVersion == "" {
+				err = fmt.Errorf("%w: if the plugin calls skel.PluginMainFuncs, that prints errors without; "+
+					"skel.PluginMainFuncsWithError returns them to be printed with it", err)
+			}
+			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
 func checkCode(ctx context.Context, s *suite) error {
+	if err := s.delegates(); err != nil {
+		return err
+	}
 	var errs []error
 	for _, command := range []string{"ADD", "CHECK", "DEL"} {
-		if s.needs(command) != nil {
+		if s.needs(command) != nil || command != "ADD" && s.works() != nil {
 			continue
 		}
 		b, err := s.bench(ctx)
@@ -85,7 +97,7 @@ func checkCode(ctx context.Context, s *suite) error {
 		if command != "ADD" {
 			o = b.call(ctx, Call{Command: "ADD"})
 		}
-		b.fault(command, 1, failing)
+		b.fault(command, s.fatal(), failing)
 		o = b.call(ctx, b.later(command, o))
 		var said *types.Error
 		if err := o.Err(); err != nil && (!errors.As(err, &said) || said.Code != failure) {

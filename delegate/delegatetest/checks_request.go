@@ -15,6 +15,9 @@ import (
 
 // checkRequest is about what delegates receive on stdin, by whatever command.
 func checkRequest(ctx context.Context, s *suite) error {
+	if err := s.delegates(); err != nil {
+		return err
+	}
 	b, o, err := s.attached(ctx)
 	if err != nil {
 		return err
@@ -30,7 +33,7 @@ func checkRequest(ctx context.Context, s *suite) error {
 			continue
 		}
 		if err := b.isComplete(c.Plugin, c.Stdin); err != nil {
-			errs = append(errs, fmt.Errorf("the stdin of %v: %w", c, err))
+			errs = append(errs, fmt.Errorf("the stdin of %v: %w: what arrived is %s", c, err, clip(c.Stdin)))
 		}
 	}
 	return errors.Join(errs...)
@@ -74,6 +77,9 @@ func find(text json.RawMessage) (values [][]byte) {
 }
 
 func checkEnvironment(ctx context.Context, s *suite) error {
+	if err := s.delegates(); err != nil {
+		return err
+	}
 	b, o, err := s.attached(ctx)
 	if err != nil {
 		return err
@@ -95,6 +101,9 @@ func checkEnvironment(ctx context.Context, s *suite) error {
 }
 
 func checkStderr(ctx context.Context, s *suite) error {
+	if err := s.delegates(); err != nil {
+		return err
+	}
 	b, o, err := s.attached(ctx)
 	if err != nil {
 		return err
@@ -113,7 +122,11 @@ func checkStderr(ctx context.Context, s *suite) error {
 
 // sees fails unless c has the environment of the plugin itself.
 func (b *bench) sees(c Call) error {
-	want := Call{ContainerID: "c1", NetNS: b.netns(), Args: args}
+	netns, err := b.netns("c1")
+	if err != nil {
+		return err
+	}
+	want := Call{ContainerID: "c1", NetNS: netns, Args: args}
 	for _, v := range []struct{ name, got, want string }{
 		{"CNI_CONTAINERID", c.ContainerID, want.ContainerID},
 		{"CNI_NETNS", c.NetNS, want.NetNS},

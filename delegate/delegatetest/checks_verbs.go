@@ -50,11 +50,14 @@ func checkDelUnknown(ctx context.Context, s *suite) error {
 }
 
 func checkDelFailed(ctx context.Context, s *suite) error {
+	if err := s.delegates(); err != nil {
+		return err
+	}
 	b, err := s.bench(ctx)
 	if err != nil {
 		return err
 	}
-	b.fault("ADD", 1, failing)
+	b.fault("ADD", s.fatal(), failing)
 	b.call(ctx, Call{Command: "ADD"})
 	return b.deleted(ctx, "the DEL after an ADD that failed", Call{Command: "DEL"})
 }

@@ -45,12 +45,30 @@ type Config struct {
 	Stdin func(dir string) string
 
 	// Delegates are the types of the plugins that are delegated to. Each must
-	// run in an ADD. They are fakes, which attach nothing.
+	// run in an ADD. They are fakes, which attach nothing. With none, the checks
+	// that are about delegates are skipped.
 	Delegates []string
 
-	// NetNS is CNI_NETNS. Empty is a path at which there is nothing: that does
-	// when the plugin itself does not look into the namespace.
-	NetNS string
+	// Idle are the types of more plugins that Stdin names, which need not run in
+	// an ADD: a plugin that tries one alternative after another has its first
+	// in Delegates and the rest here. With Idle, an ADD or a STATUS may
+	// succeed although a delegate fails, unless all fail. An ADD must then still
+	// undo what failed.
+	Idle []string
+
+	// Fakes holds the fakes of Delegates and Idle, by type, where the plugin
+	// needs a certain result; see [Result]. Any other gives an address of
+	// 192.0.2.0/24, without a gateway. A [Plugin] here is shared by all hosts.
+	Fakes map[string]Plugin
+
+	// NetNS returns CNI_NETNS for a container of one of the hosts. It is called
+	// once for each, with the directory that Stdin gets and the container's ID.
+	// Remove, unless nil, is called when the host is not used any more. A plugin
+	// that makes interfaces needs [NewNetNS] here. Nil means paths at which there
+	// is nothing, for plugins that do not look into the namespace.
+	//
+	// When the error is an [errors.ErrUnsupported], all checks are skipped.
+	NetNS func(dir, containerID string) (path string, remove func(), err error)
 
 	// Skip holds the checks that are not for this plugin, by name, and why.
 	Skip map[string]string
@@ -76,6 +94,8 @@ type Config struct {
 //	undo-garbage        or prints what is not JSON
 //	undo-silence        or prints nothing
 //	undo-two-documents  or prints two documents
+//	add-broken          an ADD with a broken configuration fails and leaves
+//	                    nothing, or succeeds and prints a result
 //	error               a failure is told in one JSON object with code and msg
 //	error-version       and with cniVersion, which skel.PluginMainFuncs leaves out
 //	code                the delegate's error code is the plugin's
@@ -84,6 +104,7 @@ type Config struct {
 //	del-unknown         and for what was never attached
 //	del-failed          and after an ADD that failed
 //	del-bare            and without CNI_NETNS and prevResult
+//	del-broken          and when the configuration has been broken since the ADD
 //	del-error           DEL fails when a delegate's does
 //	del-retry           and then removes the rest when it is repeated
 //	check               CHECK runs every delegate's, with prevResult
@@ -95,11 +116,18 @@ type Config struct {
 //	status-error        and fails when one does
 //	concurrent          ADD and DEL work for several containers at once
 //
-// Checks of commands that no supported version has are skipped, that of stderr
-// for a [Program], which has none, and all others
-// after a version that fails. The plugin is
-// called as by a runtime, in order but for the last check. Nothing is written
-// but to a temporary directory.
+// A broken configuration is that of [Config] in one of these states: it has a
+// key twice; one of its lists is empty, or a number; the objects that configure delegates are
+// empty; the files that Stdin wrote are gone. The specification does not ask for
+// del-broken: a runtime repeats the configuration of the ADD. But people edit
+// configurations, and only a plugin that records what it attached can still
+// remove it.
+//
+// A check is skipped, with the reason, when it cannot be made: no supported
+// version has the command, a [Program] has no stderr, the version check has
+// failed, or the first ADD has failed and the check needs one that works. The
+// plugin is called as by a runtime: one call after another, except in the last
+// check. Conform writes to temporary directories only.
 func Conform[S TB[S]](t S, plugin Target, conf Config) {
 	t.Helper()
 	all := checks()
@@ -109,18 +137,22 @@ func Conform[S TB[S]](t S, plugin Target, conf Config) {
 		}
 	}
 	s := &suite{plugin: plugin, conf: conf}
-	if err := s.prepare(t.Context()); err != nil {
+	if err := s.prepare(t.Context()); errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err.Error())
+		return
+	} else if err != nil {
 		t.Errorf("delegatetest: %v", err)
 		return
 	}
-	if len(s.versions) == 0 {
-		all = all[:1] // which says why there is no other
-	}
-	for _, c := range all {
+	for i, c := range all {
 		t.Run(c.name, func(t S) {
 			t.Helper()
 			if why, ok := conf.Skip[c.name]; ok {
 				t.Skip(why)
+				return
+			}
+			if i > 0 && len(s.versions) == 0 {
+				t.Skip("VERSION names no version of CNI: see the check \"version\"")
 				return
 			}
 			defer s.clear()
@@ -154,16 +186,26 @@ type suite struct {
 	versions  []string // that the plugin supports, of those known here
 	version   string   // the newest of them
 	supported Outcome  // of VERSION
+	tried     bool     // whether ADD has been tried
+	broken    bool     // whether that failed
 	open      []*bench
 }
 
 // prepare asks for the plugin's versions.
 func (s *suite) prepare(ctx context.Context) error {
-	if s.conf.Stdin == nil || len(s.conf.Delegates) == 0 {
-		return errors.New("a Config needs Stdin and Delegates")
+	if s.conf.Stdin == nil {
+		return errors.New("a Config needs Stdin")
+	}
+	for typ := range s.conf.Fakes {
+		if !slices.Contains(s.types(), typ) {
+			return fmt.Errorf("the fake %q is neither in Delegates nor in Idle", typ)
+		}
 	}
 	defer s.clear()
 	b, err := s.bench(ctx)
+	if err == nil {
+		_, err = b.netns("c1")
+	}
 	if err != nil {
 		return err
 	}
@@ -174,10 +216,18 @@ func (s *suite) prepare(ctx context.Context) error {
 	return nil
 }
 
+// types are those of all fakes.
+func (s *suite) types() []string { return slices.Concat(s.conf.Delegates, s.conf.Idle) }
+
 // clear ends what the checks have opened.
 func (s *suite) clear() {
 	for _, b := range s.open {
 		b.host.stop()
+		for _, n := range b.spaces {
+			if n.remove != nil {
+				n.remove()
+			}
+		}
 		_ = os.RemoveAll(b.dir) // it is temporary
 	}
 	s.open = nil
@@ -199,19 +249,36 @@ func (s *suite) bench(ctx context.Context) (*bench, error) {
 
 // attached is a bench on which c1 has been attached, with the result of that.
 func (s *suite) attached(ctx context.Context) (*bench, Outcome, error) {
+	if err := s.works(); err != nil {
+		return nil, Outcome{}, err
+	}
 	b, err := s.bench(ctx)
 	if err != nil {
 		return nil, Outcome{}, err
 	}
 	o := b.call(ctx, Call{Command: "ADD"})
-	if err := o.Err(); err != nil {
+	err = o.Err()
+	s.broken = err != nil && !s.tried
+	s.tried = true
+	if err != nil {
 		return nil, o, fmt.Errorf("ADD fails: %w", err)
 	}
 	return b, o, nil
 }
 
+// works fails if there is no ADD to be had.
+func (s *suite) works() error {
+	if s.broken {
+		return &skipError{"the first ADD has failed, and this check needs one that works"}
+	}
+	return nil
+}
+
 // count is how many calls of command an attachment takes.
 func (s *suite) count(ctx context.Context, command string) (int, error) {
+	if err := s.delegates(); err != nil {
+		return 0, err
+	}
 	b, o, err := s.attached(ctx)
 	if err == nil && command != "ADD" {
 		err = b.call(ctx, b.later(command, o)).Err()
@@ -233,4 +300,12 @@ func (s *suite) needs(command string) error {
 		return nil
 	}
 	return &skipError{fmt.Sprintf("the plugin supports no version that has %s, but %q", command, s.versions)}
+}
+
+// delegates fails unless there are some.
+func (s *suite) delegates() error {
+	if len(s.conf.Delegates) == 0 {
+		return &skipError{"the plugin has no delegates"}
+	}
+	return nil
 }

@@ -2,14 +2,23 @@ package delegatetest_test
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"maps"
+	"net"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/skel"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -51,29 +60,42 @@ func ExampleConform() {
 func TestWrongPlugins(t *testing.T) {
 	t.Parallel()
 	found := make(map[string]bool)
-	for _, flaw := range slices.Sorted(maps.Keys(wrong)) {
-		t.Run(flaw, func(t *testing.T) {
-			r := newRecorder(t.Context())
-			delegatetest.Conform(r, delegatetest.Program{New: newMeta(flaw)}, metaConfig)
-			if diff := cmp.Diff(wrong[flaw], *r.failed, cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("failed (-want +got):\n%s%s", diff, strings.Join(*r.said, "\n"))
-			}
-			if diff := cmp.Diff([]string{"stderr"}, *r.skipped); diff != "" {
-				t.Errorf("skipped %q", *r.skipped)
-			}
-			for _, name := range *r.failed {
-				found[name] = true
-			}
-		})
+	for _, of := range []struct {
+		name  string
+		conf  delegatetest.Config
+		wrong map[string][]string
+	}{
+		{"all delegates", metaConfig, wrong},
+		{"the first that works", delegatetest.Config{
+			Stdin: metaAlternatives, Delegates: []string{"one"}, Idle: []string{"two", "three"},
+		}, wrongAlternatives},
+	} {
+		for _, flaw := range slices.Sorted(maps.Keys(of.wrong)) {
+			t.Run(of.name+"/"+flaw, func(t *testing.T) {
+				r := newRecorder(t.Context())
+				delegatetest.Conform(r, delegatetest.Program{New: newMeta(flaw)}, of.conf)
+				if diff := cmp.Diff(sorted(of.wrong[flaw]), sorted(*r.failed), cmpopts.EquateEmpty()); diff != "" {
+					t.Errorf("failed (-want +got):\n%s%s", diff, strings.Join(*r.said, "\n"))
+				}
+				if diff := cmp.Diff([]string{"stderr"}, *r.skipped); diff != "" {
+					t.Errorf("skipped (-want +got):\n%s", diff)
+				}
+				for _, name := range *r.failed {
+					found[name] = true
+				}
+			})
+		}
 	}
 	// These are about what RunPlugin does for a Program.
 	for _, name := range []string{"version", "add", "stderr", "error", "error-version"} {
 		found[name] = true
 	}
-	if diff := cmp.Diff(slices.Sorted(slices.Values(names(t))), slices.Sorted(maps.Keys(found))); diff != "" {
+	if diff := cmp.Diff(sorted(names(t)), slices.Sorted(maps.Keys(found))); diff != "" {
 		t.Errorf("checks that nothing fails (-all +failed):\n%s", diff)
 	}
 }
+
+func sorted(names []string) []string { return slices.Sorted(slices.Values(names)) }
 
 // names are those of all checks, which the comment of Conform has as well.
 func names(t *testing.T) []string {
@@ -134,7 +156,7 @@ func TestConformSkips(t *testing.T) {
 		{"older than GC", []string{"0.4.0", "1.0.0"}, nil, nil, []string{"stderr", "gc", "gc-error", "gc-valid", "status", "status-error"}},
 		{"not to check", []string{"1.1.0"}, map[string]string{"gc-valid": "nobody uses it", "code": "later"}, nil, []string{"stderr", "code", "gc-valid"}},
 		{"no such check", []string{"1.1.0"}, map[string]string{"gcvalid": "?"}, []string{""}, []string{"stderr"}},
-		{"versions of the future", []string{"7.0.0"}, nil, []string{"version"}, nil},
+		{"versions of the future", []string{"7.0.0"}, nil, []string{"version"}, names(t)[1:]},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -154,15 +176,156 @@ func TestConformSkips(t *testing.T) {
 
 func TestConformConfig(t *testing.T) {
 	t.Parallel()
-	for name, conf := range map[string]delegatetest.Config{
-		"a Config needs":    {Delegates: []string{"one"}},
-		"Delegates":         {Stdin: metaStdin},
-		"not a JSON object": {Stdin: func(string) string { return "null" }, Delegates: []string{"one"}},
+	stdin := func(string) string { return "null" }
+	for want, conf := range map[string]delegatetest.Config{
+		"a Config needs Stdin": {Delegates: []string{"one"}},
+		"not a JSON object":    {Stdin: stdin, Delegates: []string{"one"}},
+		`the fake "two"`:       {Stdin: metaStdin, Delegates: []string{"one"}, Fakes: map[string]delegatetest.Plugin{"two": delegatetest.Result(nil)}},
+		"no namespace today": {Stdin: metaStdin, Delegates: []string{"one"}, NetNS: func(string, string) (string, func(), error) {
+			return "", nil, errors.New("no namespace today")
+		}},
 	} {
 		r := newRecorder(t.Context())
 		delegatetest.Conform(r, delegatetest.Program{New: newMeta()}, conf)
-		if len(*r.said) != 1 || !strings.Contains((*r.said)[0], name) {
-			t.Errorf("said %q, want %q", *r.said, name)
+		if len(*r.said) != 1 || len(*r.failed) != 1 || !strings.Contains((*r.said)[0], want) {
+			t.Errorf("said %q, want %q", *r.said, want)
 		}
+	}
+}
+
+// One failure is told once.
+func TestConformAddFails(t *testing.T) {
+	t.Parallel()
+	conf := metaConfig
+	conf.Fakes = map[string]delegatetest.Plugin{"two": delegatetest.FailOn("ADD", 11, "no free device", delegatetest.Result(nil))}
+	r := newRecorder(t.Context())
+	delegatetest.Conform(r, delegatetest.Program{New: newMeta()}, conf)
+	if diff := cmp.Diff([]string{"add"}, *r.failed); diff != "" {
+		t.Errorf("failed (-want +got):\n%s%s", diff, strings.Join(*r.said, "\n"))
+	}
+	ran := []string{"version", "add", "add-broken", "error", "error-version", "code", "del-unknown", "del-failed", "status"}
+	if diff := cmp.Diff(names(t), slices.Concat(ran, *r.skipped), cmpopts.SortSlices(strings.Compare)); diff != "" {
+		t.Errorf("skipped (-want +got):\n%s", diff)
+	}
+	if n := strings.Count(strings.Join(*r.said, "\n"), "no free device"); n != 1 {
+		t.Errorf("told %d times:\n%s", n, strings.Join(*r.said, "\n"))
+	}
+	if n := strings.Count(strings.Join(*r.said, "\n"), "the first ADD has failed"); n != len(*r.skipped) {
+		t.Errorf("%d of %d say why they are skipped:\n%s", n, len(*r.skipped), strings.Join(*r.said, "\n"))
+	}
+}
+
+// A plugin without delegates can be checked for what is left to check.
+func TestConformWithoutDelegates(t *testing.T) {
+	t.Parallel()
+	plugin := delegatetest.Program{New: func(_ context.Context, _ invoke.Exec, _ []string, stdout io.Writer) skel.CNIFuncs {
+		nothing := func(*skel.CmdArgs) error { return nil }
+		return skel.CNIFuncs{Check: nothing, Del: nothing, GC: nothing, Status: nothing, Add: func(args *skel.CmdArgs) error {
+			var conf struct{ CNIVersion string }
+			if err := json.Unmarshal(args.StdinData, &conf); err != nil {
+				return err
+			}
+			_, err := fmt.Fprintf(stdout, `{"cniVersion":%q}`, conf.CNIVersion)
+			return err
+		}}
+	}}
+	r := newRecorder(t.Context())
+	delegatetest.Conform(r, plugin, delegatetest.Config{Stdin: func(string) string { return `{"type":"alone"}` }})
+	if len(*r.failed) > 0 {
+		t.Errorf("failed %q:\n%s", *r.failed, strings.Join(*r.said, "\n"))
+	}
+	if diff := cmp.Diff(slices.Concat([]string{"request", "environment", "stderr"}, anyUndo, []string{
+		"code", "del-failed", "del-error", "del-retry", "check-error", "gc-error", "status-error",
+	}), *r.skipped); diff != "" {
+		t.Errorf("skipped (-want +got):\n%s", diff)
+	}
+}
+
+// ip is an address that Conform does not give by itself.
+var ip = net.IPNet{IP: net.IPv4(10, 1, 2, 3).To4(), Mask: net.CIDRMask(24, 32)}
+
+// The result of a fake is what the plugin gets, and what its own is held against.
+func TestConformFakes(t *testing.T) {
+	t.Parallel()
+	conf := metaConfig
+	conf.Fakes = map[string]delegatetest.Plugin{
+		"one": delegatetest.Result(&types100.Result{IPs: []*types100.IPConfig{{Address: ip, Gateway: net.IPv4(10, 1, 2, 1)}}}),
+		"two": delegatetest.Result(nil),
+	}
+	delegatetest.Conform(t, delegatetest.Program{New: newMeta()}, conf)
+
+	r := newRecorder(t.Context())
+	delegatetest.Conform(r, delegatetest.Program{New: newMeta("prints an empty result")}, conf)
+	if diff := cmp.Diff([]string{"result", "versions"}, *r.failed); diff != "" || !strings.Contains(strings.Join(*r.said, "\n"), "10.1.2.3") {
+		t.Errorf("failed (-want +got):\n%s%s", diff, strings.Join(*r.said, "\n"))
+	}
+}
+
+// Each container of each host has a namespace, which is removed in the end.
+func TestConformNetNS(t *testing.T) {
+	t.Parallel()
+	conf := metaConfig
+	var mu sync.Mutex
+	made, seen := make(map[string]bool), make(map[string]bool)
+	conf.NetNS = func(dir, containerID string) (string, func(), error) {
+		mu.Lock()
+		defer mu.Unlock()
+		path := filepath.Join(dir, "ns-"+containerID)
+		if _, ok := made[path]; ok {
+			t.Errorf("%s is made twice", path)
+		}
+		made[path] = true
+		return path, func() {
+			mu.Lock()
+			defer mu.Unlock()
+			made[path] = false
+			if _, err := os.Stat(dir); err != nil {
+				t.Errorf("%s is removed after its directory", path)
+			}
+		}, nil
+	}
+	conf.Fakes = map[string]delegatetest.Plugin{"one": func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if c.NetNS != "" {
+			seen[c.NetNS] = true
+			if !made[c.NetNS] || !strings.HasSuffix(c.NetNS, c.ContainerID) {
+				t.Errorf("%s is run in %s", c.ContainerID, c.NetNS)
+			}
+		}
+		return delegatetest.Result(&types100.Result{IPs: []*types100.IPConfig{{Address: ip}}})(ctx, c)
+	}}
+	delegatetest.Conform(t, delegatetest.Program{New: newMeta()}, conf)
+	if len(seen) < 40 {
+		t.Errorf("only %d namespaces are used", len(seen))
+	}
+	for path, there := range made {
+		if there {
+			t.Errorf("%s is never removed", path)
+		}
+	}
+}
+
+// Where there can be no namespaces, that is no fault of the plugin.
+func TestConformWithoutNetNS(t *testing.T) {
+	t.Parallel()
+	conf := metaConfig
+	conf.NetNS = func(string, string) (string, func(), error) {
+		return "", nil, fmt.Errorf("%w: no rights", errors.ErrUnsupported)
+	}
+	r := newRecorder(t.Context())
+	delegatetest.Conform(r, delegatetest.Program{New: newMeta()}, conf)
+	if diff := cmp.Diff([]string{""}, *r.skipped); diff != "" || len(*r.failed) > 0 || !strings.Contains(strings.Join(*r.said, ""), "no rights") {
+		t.Errorf("skipped %q, failed %q, said %q", *r.skipped, *r.failed, *r.said)
+	}
+}
+
+// What is said is enough to mend it.
+func TestConformSays(t *testing.T) {
+	t.Parallel()
+	r := newRecorder(t.Context())
+	delegatetest.Conform(r, delegatetest.Program{New: newMeta("drops keys")}, metaConfig)
+	if said := strings.Join(*r.said, "\n"); !strings.Contains(said, `what arrived is {"cniVersion":"1.1.0","name":"conform","type":"one"}`) {
+		t.Errorf("said %s", said)
 	}
 }

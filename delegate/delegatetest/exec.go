@@ -1,5 +1,5 @@
 // Package delegatetest tests plugins that delegate to other plugins, and fakes
-// those they delegate to: it needs no root and no network.
+// those they delegate to. Only [NewNetNS] needs root; nothing needs a network.
 //
 // An [Exec] stands in for the one that runs processes. It knows which
 // attachments are alive, so a test that ends with [Exec.Live] empty has shown

@@ -1,0 +1,393 @@
+package delegatetest_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/types/create"
+)
+
+// A meta is a small meta-plugin, and with flaws a wrong one. It uses nothing of
+// this module, as the plugins that Conform is for.
+type meta struct {
+	flaws   []string
+	ctx     context.Context
+	exec    invoke.Exec
+	environ []string
+	stdout  io.Writer
+	args    *skel.CmdArgs
+	conf    metaConf
+}
+
+type metaConf struct {
+	CNIVersion, Name, Dir, File string
+	First                       bool // the delegates are alternatives
+	Delegates                   []json.RawMessage
+	PrevResult                  json.RawMessage
+	Valid                       []types.GCAttachment `json:"cni.dev/valid-attachments"`
+}
+
+// A metaRecord is what a meta knows of an attachment.
+type metaRecord struct{ Delegates, Results []json.RawMessage }
+
+// metaStdin configures a meta.
+func metaStdin(dir string) string {
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		panic(err)
+	}
+	return fmt.Sprintf(`{"type":"meta","dir":%q,"file":%q,"delegates":[{"type":"one"},{"type":"two","more":{"type":"else"}}]}`, dir, file)
+}
+
+// metaAlternatives configures a meta that attaches the first delegate that
+// works.
+func metaAlternatives(dir string) string {
+	return fmt.Sprintf(`{"type":"meta","dir":%q,"first":true,"delegates":[{"type":"one"},{"type":"two"},{"type":"three"}]}`, dir)
+}
+
+// newMeta is for a Program.
+func newMeta(flaws ...string) func(context.Context, invoke.Exec, []string, io.Writer) skel.CNIFuncs {
+	return func(ctx context.Context, exec invoke.Exec, environ []string, stdout io.Writer) skel.CNIFuncs {
+		command := func(do func(*meta) error) func(*skel.CmdArgs) error {
+			return func(args *skel.CmdArgs) error {
+				m := &meta{flaws: flaws, ctx: ctx, exec: exec, environ: environ, stdout: stdout, args: args}
+				err := json.Unmarshal(args.StdinData, &m.conf)
+				wrong := (*json.UnmarshalTypeError)(nil) // a part; the rest has been read
+				if err != nil && (!errors.As(err, &wrong) || !slices.Contains(environ, "CNI_COMMAND=DEL") || m.has("needs all of its configuration")) {
+					return err
+				}
+				if m.has("refuses keys given twice") && bytes.Count(args.StdinData, []byte(`"delegatetest.example/twice"`)) > 1 {
+					return errors.New("a key twice")
+				}
+				return do(m)
+			}
+		}
+		return skel.CNIFuncs{Add: command((*meta).add), Check: command((*meta).check), Del: command((*meta).del), GC: command((*meta).gc), Status: command((*meta).status)}
+	}
+}
+
+func (m *meta) has(flaw string) bool { return slices.Contains(m.flaws, flaw) }
+
+// state is where the results of the delegates are.
+func (m *meta) state() string {
+	if m.has("one state for all") {
+		return filepath.Join(m.conf.Dir, "state")
+	}
+	return filepath.Join(m.conf.Dir, m.args.ContainerID+"@"+m.args.IfName)
+}
+
+func (m *meta) ifname(i int) string {
+	if (i == 0 || m.conf.First) && !m.has("own names") {
+		return m.args.IfName
+	}
+	return fmt.Sprint("net", i)
+}
+
+// run runs the i-th delegate.
+func (m *meta) run(command string, i int, keys map[string]any) ([]byte, error) {
+	var conf map[string]json.RawMessage
+	if err := json.Unmarshal(m.conf.Delegates[i], &conf); err != nil {
+		return nil, err
+	}
+	var typ string
+	if err := json.Unmarshal(conf["type"], &typ); err != nil {
+		return nil, err
+	}
+	stdin := map[string]any{"name": m.conf.Name, "cniVersion": m.conf.CNIVersion, "type": typ}
+	for k, v := range conf {
+		if stdin[k] == nil && !m.has("drops keys") {
+			stdin[k] = v
+		}
+	}
+	maps.Copy(stdin, keys)
+	if m.has("drops the name") {
+		delete(stdin, "name")
+	}
+	if m.has("drops the version") && command == "DEL" {
+		delete(stdin, "cniVersion")
+	}
+	data, err := json.Marshal(stdin)
+	if m.has("decodes numbers") {
+		var v any
+		_ = json.Unmarshal(data, &v)
+		data, err = json.Marshal(v)
+	}
+	if err != nil {
+		return nil, err
+	}
+	path, err := m.exec.FindInPath(typ, filepath.SplitList(m.args.Path))
+	if err != nil {
+		return nil, err
+	}
+	return m.exec.ExecPlugin(m.ctx, path, data, m.environment(command, i))
+}
+
+func (m *meta) environment(command string, i int) []string {
+	var env []string
+	for _, kv := range m.environ {
+		key, _, _ := strings.Cut(kv, "=")
+		switch {
+		case key == "CNI_COMMAND" || key == "CNI_IFNAME":
+		case !strings.HasPrefix(key, "CNI_") && m.has("own environment"):
+		case key == "CNI_ARGS" && m.has("drops CNI_ARGS"):
+		case key == "CNI_PATH" && m.has("own path"):
+			env = append(env, "CNI_PATH=/opt/cni/bin")
+		default:
+			env = append(env, kv)
+		}
+	}
+	env = append(env, "CNI_COMMAND="+command)
+	if m.args.IfName != "" {
+		env = append(env, "CNI_IFNAME="+m.ifname(i))
+	}
+	return env
+}
+
+func (m *meta) add() error {
+	if _, err := os.Stat(m.state()); err == nil {
+		return errors.New("attached already")
+	}
+	if len(m.conf.Delegates) == 0 {
+		switch {
+		case m.has("has nothing to do"):
+			return nil
+		case m.has("panics with nothing to do"):
+			panic("nothing to do")
+		}
+		return errors.New("no delegates")
+	}
+	if m.conf.First {
+		return m.addFirst()
+	}
+	record := metaRecord{Delegates: m.conf.Delegates}
+	for i := range m.conf.Delegates {
+		out, err := m.run("ADD", i, nil)
+		out, bad := m.result(out)
+		if err == nil && bad != nil && m.has("forgets what printed garbage") {
+			return bad
+		}
+		if err = cmpErr(err, bad); err != nil {
+			if i > 0 && m.has("attaches what it can") {
+				continue
+			}
+			if m.has("undoes only those before") {
+				i--
+			}
+			for ; i >= 0 && !m.has("undoes nothing"); i-- {
+				_, _ = m.run("DEL", i, nil)
+			}
+			return m.fail(err)
+		}
+		record.Results = append(record.Results, out)
+	}
+	return m.done(record)
+}
+
+// addFirst attaches the first delegate that works.
+func (m *meta) addFirst() error {
+	var last error
+	for i, d := range m.conf.Delegates {
+		out, err := m.run("ADD", i, nil)
+		out, bad := m.result(out)
+		if last = cmpErr(err, bad); last == nil {
+			return m.done(metaRecord{[]json.RawMessage{d}, []json.RawMessage{out}})
+		}
+		if !m.has("undoes nothing") {
+			_, _ = m.run("DEL", i, nil)
+		}
+		if m.has("gives up at once") {
+			break
+		}
+	}
+	if m.has("is never at a loss") {
+		return m.print([]byte(`{"cniVersion":"1.1.0","ips":[{"address":"192.0.2.1/24"}]}`))
+	}
+	return m.fail(last)
+}
+
+// done notes record, and prints its first result.
+func (m *meta) done(record metaRecord) error {
+	data, err := json.Marshal(record)
+	if err == nil {
+		err = os.WriteFile(m.state(), data, 0o600)
+	}
+	if err != nil {
+		return err
+	}
+	return m.print(record.Results[0])
+}
+
+func cmpErr(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *meta) fail(err error) error {
+	if m.has("own codes") {
+		return types.NewError(7, err.Error(), "")
+	}
+	return err
+}
+
+func (m *meta) result(out []byte) ([]byte, error) {
+	if len(out) == 0 && m.has("takes nothing for a result") {
+		return []byte(`{"cniVersion":"1.0.0"}`), nil
+	}
+	if m.has("reads one document") {
+		var doc json.RawMessage
+		if err := json.NewDecoder(bytes.NewReader(out)).Decode(&doc); err != nil {
+			return nil, err
+		}
+		out = doc
+	}
+	_, err := create.CreateFromBytes(out)
+	return out, err
+}
+
+func (m *meta) print(result []byte) error {
+	switch {
+	case m.has("prints noise"):
+		result = append([]byte("attached\n"), result...)
+	case m.has("prints nothing"):
+		return nil
+	case m.has("prints an empty result"):
+		result = fmt.Appendf(nil, `{"cniVersion":%q}`, m.conf.CNIVersion)
+	case m.has("prints two results"):
+		result = append(result, result...)
+	case m.has("prints its own version"):
+		result = bytes.Replace(result, []byte(`"cniVersion":"1.1.0"`), []byte(`"cniVersion":"1.0.0"`), 1)
+	}
+	_, err := m.stdout.Write(result)
+	return err
+}
+
+// recorded are the results of the delegates, which are those of the ADD from
+// then on.
+func (m *meta) recorded() ([]json.RawMessage, error) {
+	data, err := os.ReadFile(m.state())
+	var record metaRecord
+	if err == nil {
+		err = json.Unmarshal(data, &record)
+	}
+	if err == nil && !m.has("remembers results only") {
+		m.conf.Delegates = record.Delegates
+	}
+	return record.Results, err
+}
+
+func (m *meta) del() error {
+	results, err := m.recorded()
+	switch {
+	case m.has("deletes nothing"):
+		return nil
+	case m.has("needs CNI_NETNS") && m.args.Netns == "", m.has("needs prevResult") && m.conf.PrevResult == nil, m.has("needs state") && err != nil:
+		return errors.New("cannot delete")
+	case m.has("forgets first") && results == nil:
+		return nil
+	case m.has("forgets first"):
+		_ = os.Remove(m.state())
+	case m.has("needs its file"):
+		if _, err := os.Stat(m.conf.File); err != nil {
+			return err
+		}
+	}
+	var errs []error
+	for i := range slices.Backward(m.conf.Delegates) {
+		keys := map[string]any{}
+		if i < len(results) {
+			keys["prevResult"] = results[i]
+		}
+		_, err := m.run("DEL", i, keys)
+		errs = append(errs, err)
+	}
+	err = errors.Join(errs...)
+	if err != nil && !m.has("ignores DEL") {
+		return m.fail(err)
+	}
+	_ = os.Remove(m.state())
+	return nil
+}
+
+func (m *meta) check() error {
+	results, err := m.recorded()
+	if err != nil || m.has("checks nothing") {
+		return err
+	}
+	for i := range m.conf.Delegates {
+		keys := map[string]any{"prevResult": results[i]}
+		if m.has("checks without prevResult") {
+			keys = nil
+		}
+		if _, err := m.run("CHECK", i, keys); err != nil && !m.has("ignores CHECK") {
+			return m.fail(err)
+		}
+	}
+	return nil
+}
+
+func (m *meta) gc() error {
+	if m.has("collects nothing") {
+		return nil
+	}
+	if m.has("prints in GC") {
+		fmt.Fprintln(m.stdout, "{}")
+	}
+	var errs []error
+	for i := range m.conf.Delegates {
+		valid := []types.GCAttachment{}
+		for _, a := range m.conf.Valid {
+			if i > 0 && !m.conf.First && !m.has("hands on attachments as they are") {
+				a.IfName = m.ifname(i)
+			}
+			valid = append(valid, a)
+		}
+		if m.has("collects everything") {
+			m.args.ContainerID, m.args.IfName = "c1", "eth0"
+			m.environ = append(m.environ, "CNI_CONTAINERID=c1")
+			_, _ = m.run("DEL", i, nil)
+			m.args.IfName = ""
+		}
+		_, err := m.run("GC", i, map[string]any{"cni.dev/valid-attachments": valid})
+		errs = append(errs, err)
+		if err != nil && m.has("stops in GC") {
+			return err
+		}
+	}
+	if m.has("ignores GC") {
+		return nil
+	}
+	return errors.Join(errs...)
+}
+
+func (m *meta) status() error {
+	for i := range m.conf.Delegates {
+		if m.has("is always ready") {
+			return nil
+		}
+		_, err := m.run("STATUS", i, nil)
+		switch {
+		case err != nil && m.conf.First && i+1 < len(m.conf.Delegates), m.has("ignores STATUS"):
+		case err != nil:
+			return err
+		case m.conf.First:
+			return nil
+		}
+	}
+	return nil
+}

@@ -1,0 +1,55 @@
+package delegatetest_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/metacni/metacni/delegate/delegatetest"
+)
+
+// Every call makes a new namespace, other than this process's, and what is
+// removed is gone.
+func TestNewNetNS(t *testing.T) {
+	t.Parallel()
+	here, err := os.Stat("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := []os.FileInfo{here}
+	for range 3 {
+		path, remove, err := delegatetest.NewNetNS(t.TempDir(), "c1")
+		if errors.Is(err, errors.ErrUnsupported) {
+			t.Skip(err)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			remove()
+			if _, err := os.Stat(path); err == nil {
+				t.Errorf("%s is still there", path)
+			}
+		}()
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, other := range seen {
+			if os.SameFile(info, other) {
+				t.Errorf("%s is not new", path)
+			}
+		}
+		seen = append(seen, info)
+	}
+	threads, err := filepath.Glob("/proc/self/task/*/ns/net")
+	if err != nil || len(threads) == 0 {
+		t.Fatalf("threads %q: %v", threads, err)
+	}
+	for _, thread := range threads {
+		if info, err := os.Stat(thread); err == nil && !os.SameFile(info, here) {
+			t.Errorf("%s is in another namespace", thread)
+		}
+	}
+}
