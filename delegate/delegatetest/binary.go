@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -19,12 +20,24 @@ import (
 // A Binary is a plugin as an executable file, for [Conform]. Its delegates are
 // processes as well: the test's own executable, which [Main] lets play them.
 type Binary struct {
-	Path string   // of the executable
-	Env  []string // of its environment, beside the variables of CNI; there is no more
+	Path string // of the executable
+
+	// Env is the environment of the executable, as "key=value". It gets no other
+	// variables but those of CNI, and GORACE where Env has none: a program
+	// that is built with the race detector otherwise ends a second late.
+	Env []string
 }
 
-// socketName is in the directory of the delegates' executables.
-const socketName = "delegatetest.sock"
+const (
+	// socketName is of a link to the socket, beside the delegates' executables.
+	socketName = "delegatetest.sock"
+
+	// raceEnv has programs that are built with the race detector end at once.
+	raceEnv = "GORACE=atexit_sleep_ms=0"
+
+	// maxSocket is how long the path of a socket may be on every system.
+	maxSocket = 100
+)
 
 // A request is a call of a delegate, from its process to the test's.
 type request struct {
@@ -57,9 +70,9 @@ func (p Binary) serve(ctx context.Context, x *Exec, dir string) (host, error) {
 			return host{}, err
 		}
 	}
-	l, err := new(net.ListenConfig).Listen(ctx, "unix", filepath.Join(bin, socketName))
+	l, remove, err := listen(ctx, bin)
 	if err != nil {
-		return host{}, err
+		return host{}, fmt.Errorf("the socket of the delegates: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -80,15 +93,38 @@ func (p Binary) serve(ctx context.Context, x *Exec, dir string) (host, error) {
 			cancel()
 			_ = l.Close()
 			wg.Wait()
+			remove()
 		},
 	}, nil
+}
+
+// listen makes the socket, and the link to it in bin. The socket is elsewhere
+// where the path would be too long for one.
+func listen(ctx context.Context, bin string) (l net.Listener, remove func(), err error) {
+	dir := bin
+	remove = func() {}
+	if len(dir)+len("/socket") > maxSocket {
+		if dir, err = os.MkdirTemp("/tmp", "conform"); err != nil {
+			return nil, nil, fmt.Errorf("the path %s is too long for one: %w", bin, err)
+		}
+		remove = func() { _ = os.RemoveAll(dir) } // it is temporary
+	}
+	socket := filepath.Join(dir, "socket")
+	if l, err = new(net.ListenConfig).Listen(ctx, "unix", socket); err == nil {
+		err = os.Symlink(socket, filepath.Join(bin, socketName))
+	}
+	if err != nil {
+		remove()
+		return nil, nil, err
+	}
+	return l, remove, nil
 }
 
 // run runs the executable as runtimes do.
 func (p Binary) run(ctx context.Context, c Call) Outcome {
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, p.Path)
-	c.Env = append(append([]string{}, p.Env...), c.Env...)
+	c.Env = slices.Concat([]string{raceEnv}, p.Env, c.Env)
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = c.environ(), bytes.NewReader(c.Stdin), &stdout, &stderr
 	err := cmd.Run()
 	o := Outcome{Status: -1, Stdout: stdout.Bytes(), Stderr: stderr.Bytes()}

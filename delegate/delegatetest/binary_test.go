@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -78,7 +79,7 @@ func metaOtherMain() {
 }
 
 func binary(path string) delegatetest.Binary {
-	return delegatetest.Binary{Path: path, Env: []string{"GORACE=atexit_sleep_ms=0", "GOCOVERDIR=" + filepath.Dir(path)}}
+	return delegatetest.Binary{Path: path, Env: []string{"GOCOVERDIR=" + filepath.Dir(path)}}
 }
 
 func TestConformBinary(t *testing.T) {
@@ -90,14 +91,7 @@ func TestConformBinary(t *testing.T) {
 func TestWrongBinaries(t *testing.T) {
 	t.Parallel()
 	// These say what there is to say; the others take their time.
-	some := []string{"version", "add", "stderr", "undo-killed", "error", "error-version", "code", "del"}
-	conf := metaConfig
-	conf.Skip = make(map[string]string)
-	for _, name := range names(t) {
-		if !slices.Contains(some, name) {
-			conf.Skip[name] = "about the callbacks"
-		}
-	}
+	conf := onlyChecks(t, "version", "add", "stderr", "undo-killed", "error", "error-version", "code", "del")
 	for name, want := range map[string][]string{
 		"meta":          nil,
 		"meta-skel":     {"error-version"},
@@ -120,6 +114,75 @@ func TestWrongBinaries(t *testing.T) {
 				t.Errorf("failed (-want +got):\n%s%s", diff, strings.Join(*r.said, "\n"))
 			}
 		})
+	}
+}
+
+// The executable and its delegates end at once also with the race detector.
+func TestBinaryDoesNotWaitForTheRaceDetector(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		env  []string
+		want string
+	}{
+		{"by itself", nil, "GORACE=atexit_sleep_ms=0"},
+		{"unless told", []string{"GORACE=halt_on_error=1"}, "GORACE=halt_on_error=1"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			plugin := binary(executable(t, "meta"))
+			plugin.Env = append(plugin.Env, tt.env...)
+			var mu sync.Mutex
+			seen := make(map[string]bool)
+			fake := func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				for _, kv := range c.Env {
+					if strings.HasPrefix(kv, "GORACE=") {
+						seen[kv] = true
+					}
+				}
+				return delegatetest.Result(nil)(ctx, c)
+			}
+			conf := onlyChecks(t, "add")
+			conf.Fakes = map[string]delegatetest.Plugin{"one": fake, "two": fake}
+			delegatetest.Conform(t, plugin, conf)
+			if diff := gocmp.Diff(map[string]bool{tt.want: true}, seen); diff != "" {
+				t.Errorf("environment (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// onlyChecks is the configuration of a meta for these checks and no others.
+func onlyChecks(t *testing.T, some ...string) delegatetest.Config {
+	t.Helper()
+	conf := metaConfig
+	conf.Skip = make(map[string]string)
+	for _, name := range names(t) {
+		if !slices.Contains(some, name) {
+			conf.Skip[name] = "not asked for"
+		}
+	}
+	return conf
+}
+
+// The path of a socket is short. That of a temporary directory need not be.
+func TestBinaryInALongDirectory(t *testing.T) { //nolint:paralleltest // sets TMPDIR
+	t.Setenv("TMPDIR", t.TempDir()+strings.Repeat("/a-long-name", 10))
+	if err := os.MkdirAll(os.TempDir(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	delegatetest.Conform(t, binary(executable(t, "meta")), onlyChecks(t, "add", "del"))
+}
+
+// A plugin that leaves its errors to skel is told why they are not enough.
+func TestErrorVersionSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	r := newRecorder(t.Context())
+	delegatetest.Conform(r, binary(executable(t, "meta-skel")), onlyChecks(t, "error-version"))
+	if said := strings.Join(*r.said, "\n"); !strings.Contains(said, "skel.PluginMainFuncsWithError") {
+		t.Errorf("said %s", said)
 	}
 }
 

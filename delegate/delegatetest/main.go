@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 )
 
 // Main must come first in the TestMain of a test that gives [Conform] a
@@ -29,23 +30,27 @@ func Main() {
 	r, err := ask(socket)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "delegatetest:", err)
-		os.Exit(3)
+		exit(3)
 	}
 	if r.Die {
 		if self, err := os.FindProcess(os.Getpid()); err == nil {
 			_ = self.Kill()
 		}
-		os.Exit(3) // where there is no such end
+		exit(3) // where there is no such end
 	}
 	_, err = os.Stdout.Write(r.Stdout)
 	if r.Error != nil {
 		_ = json.NewEncoder(os.Stdout).Encode(r.Error) // the status says it all
 	}
 	if r.Error != nil || err != nil {
-		os.Exit(1)
+		exit(1)
 	}
-	os.Exit(0)
+	exit(0)
 }
+
+// exit ends the process at once. [os.Exit] takes a second if the test has been
+// built with the race detector and the plugin has not handed on [raceEnv].
+func exit(status int) { syscall.Exit(status) }
 
 // delegateSocket is where a process that is a delegate finds the test.
 func delegateSocket() (path string, ok bool) {
@@ -53,9 +58,15 @@ func delegateSocket() (path string, ok bool) {
 	if !filepath.IsAbs(name) {
 		return "", false
 	}
-	path = filepath.Join(filepath.Dir(name), socketName)
-	_, err := os.Stat(path)
-	return path, err == nil
+	link := filepath.Join(filepath.Dir(name), socketName)
+	if _, err := os.Lstat(link); err != nil {
+		return "", false
+	}
+	// What it leads to may be gone with the test. The delegate then fails.
+	if path, _ = os.Readlink(link); path == "" {
+		path = link
+	}
+	return path, true
 }
 
 func ask(socket string) (r reply, err error) {
