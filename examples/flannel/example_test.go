@@ -2,6 +2,8 @@ package main_test
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -9,6 +11,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
@@ -21,55 +24,63 @@ import (
 // The flannel kind of meta-plugin, whole: it completes the configuration of
 // one delegated plugin, runs it, and remembers what it ran.
 
-type config struct {
-	CNIVersion, Name, DataDir, Subnet string
-	Delegate                          netconf.Plugin
-}
-
 type call struct {
-	config
-	*skel.CmdArgs
-	key  scratch.Key
-	life *lifecycle.Manager
+	CNIVersion, Name, DataDir string
+	Valid                     []types.GCAttachment `json:"cni.dev/valid-attachments"`
+	*skel.CmdArgs             `json:"-"`
+	key                       scratch.Key
+	life                      *lifecycle.Manager
 }
 
-func commands(ctx context.Context, exec invoke.Exec, stdout io.Writer) skel.CNIFuncs {
+func commands(ctx context.Context, exec invoke.Exec, environ []string, stdout io.Writer) skel.CNIFuncs {
 	command := func(do func(call) error) func(*skel.CmdArgs) error {
 		return func(args *skel.CmdArgs) error {
-			conf, err := netconf.Decode[config](args.StdinData)
-			if err != nil {
-				return status.Error(err)
+			c := call{CmdArgs: args} // what DEL needs; the rest may have been broken since the ADD
+			if err := json.Unmarshal(args.StdinData, &c); err != nil {
+				return status.Error(&netconf.Error{Kind: netconf.ErrDecode, Err: err})
 			}
-			return status.Error(do(call{conf, args, scratch.Key{Network: conf.Name, ContainerID: args.ContainerID, IfName: args.IfName}, &lifecycle.Manager{
-				Dir:     conf.DataDir,
-				Invoker: &delegate.Invoker{Exec: exec, Path: filepath.SplitList(args.Path)},
-			}}))
+			c.key = scratch.Key{Network: c.Name, ContainerID: c.ContainerID, IfName: c.IfName}
+			c.life = &lifecycle.Manager{Dir: c.DataDir, Invoker: &delegate.Invoker{Exec: exec, Path: filepath.SplitList(c.Path), Env: environ}}
+			return status.Error(do(c))
 		}
 	}
 	return skel.CNIFuncs{
 		Add: command(func(c call) error {
-			plugin, err := c.Delegate.Edit(
-				netconf.Forbid("name", "ipam"),
-				netconf.Set("name", c.Name),
-				netconf.Set("cniVersion", c.CNIVersion),
-				netconf.Default("type", "bridge"),
-				netconf.Default("isGateway", true),
-				netconf.In("ipam", netconf.Set("type", "host-local"), netconf.Set("subnet", c.Subnet)),
-			)
-			if err != nil {
-				return err
-			}
-			_, err = c.life.Add(ctx, c.key, lifecycle.Transaction{
-				Plan: lifecycle.Plan(delegate.Attachment{
-					Network: netconf.Single(plugin), ContainerID: c.ContainerID, NetNS: c.Netns, IfName: c.IfName, Args: c.Args,
-				}),
-				Report: func(added []delegate.Attached) error { return added[0].PrintTo(stdout, c.CNIVersion) },
-			})
+			_, err := c.life.Add(ctx, c.key, lifecycle.Transaction{Plan: c.plan, Report: func(added []delegate.Attached) error { return added[0].PrintTo(stdout, c.CNIVersion) }})
 			return err
 		}),
 		Check: command(func(c call) error { return c.life.Check(ctx, c.key) }),
 		Del:   command(func(c call) error { return c.life.Del(ctx, c.key, c.Netns) }),
+		GC: command(func(c call) error {
+			n, err := c.network()
+			return errors.Join(err, c.life.GC(ctx, c.Name, c.Valid, []netconf.Network{n}))
+		}),
+		Status: command(func(c call) error {
+			n, err := c.network()
+			return status.NotReady(errors.Join(err, c.life.Status(ctx, []netconf.Network{n})))
+		}),
 	}
+}
+
+func (c call) plan([]string) ([]delegate.Attachment, error) {
+	n, err := c.network()
+	return []delegate.Attachment{{Network: n, ContainerID: c.ContainerID, NetNS: c.Netns, IfName: c.IfName, Args: c.Args}}, err
+}
+
+func (c call) network() (netconf.Network, error) {
+	conf, err := netconf.Decode[struct {
+		Subnet   string
+		Delegate netconf.Plugin
+	}](c.StdinData)
+	if err != nil {
+		return netconf.Network{}, err
+	}
+	plugin, err := conf.Delegate.Edit(
+		netconf.Forbid("name", "ipam"), netconf.Set("name", c.Name), netconf.Set("cniVersion", c.CNIVersion),
+		netconf.Default("type", "bridge"), netconf.Default("isGateway", true),
+		netconf.In("ipam", netconf.Set("type", "host-local"), netconf.Set("subnet", conf.Subnet)),
+	)
+	return netconf.Single(plugin), err
 }
 
 func Example() {
@@ -78,8 +89,7 @@ func Example() {
 	fake := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"bridge": delegatetest.Result(nil)}}
 	args := &skel.CmdArgs{ContainerID: "c1", IfName: "eth0", StdinData: fmt.Appendf(nil,
 		`{"cniVersion":"1.0.0","name":"pods","dataDir":%q,"subnet":"10.9.1.0/24","delegate":{"mtu":1450}}`, dir)}
-
-	do := commands(context.Background(), fake, os.Stdout)
+	do := commands(context.Background(), fake, os.Environ(), os.Stdout)
 	fmt.Println(do.Add(args), fake.Live(), string(fake.Calls()[0].Stdin))
 	fmt.Println(do.Del(args), fake.Live(), fake.Trace())
 	// Output:

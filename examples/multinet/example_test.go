@@ -2,6 +2,7 @@ package main_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -24,40 +25,31 @@ import (
 // The Multus kind of meta-plugin, whole: it attaches a container to several
 // networks, the first of them its default, all or none.
 
-type config struct {
-	CNIVersion, Name, ConfDir, DataDir string
-	Networks                           []struct{ Name, IfName string }
-	Valid                              []types.GCAttachment `json:"cni.dev/valid-attachments"`
-}
-
 type call struct {
-	config
-	*skel.CmdArgs
-	key  scratch.Key
-	life *lifecycle.Manager
+	CNIVersion, Name, ConfDir, DataDir string
+	Valid                              []types.GCAttachment `json:"cni.dev/valid-attachments"`
+
+	*skel.CmdArgs `json:"-"`
+	key           scratch.Key
+	life          *lifecycle.Manager
 }
 
-func commands(ctx context.Context, exec invoke.Exec, stdout io.Writer) skel.CNIFuncs {
+func commands(ctx context.Context, exec invoke.Exec, environ []string, stdout io.Writer) skel.CNIFuncs {
 	command := func(do func(call) error) func(*skel.CmdArgs) error {
 		return func(args *skel.CmdArgs) error {
-			conf, err := netconf.Decode[config](args.StdinData)
-			if err != nil {
-				return status.Error(err)
+			c := call{CmdArgs: args} // what DEL needs; the rest may have been broken since the ADD
+			if err := json.Unmarshal(args.StdinData, &c); err != nil {
+				return status.Error(&netconf.Error{Kind: netconf.ErrDecode, Err: err})
 			}
-			return status.Error(do(call{conf, args, scratch.Key{Network: conf.Name, ContainerID: args.ContainerID, IfName: args.IfName}, &lifecycle.Manager{
-				Dir:     conf.DataDir,
-				Invoker: &delegate.Invoker{Exec: exec, Path: filepath.SplitList(args.Path)},
-			}}))
+			c.key = scratch.Key{Network: c.Name, ContainerID: c.ContainerID, IfName: c.IfName}
+			c.life = &lifecycle.Manager{Dir: c.DataDir, Invoker: &delegate.Invoker{Exec: exec, Path: filepath.SplitList(c.Path), Env: environ}}
+			return status.Error(do(c))
 		}
 	}
 	return skel.CNIFuncs{
 		Add: command(func(c call) error {
-			nets, err := c.networks()
-			if err != nil {
-				return err
-			}
-			_, err = c.life.Add(ctx, c.key, lifecycle.Transaction{
-				Plan:   func(taken []string) ([]delegate.Attachment, error) { return c.plan(nets, taken) },
+			_, err := c.life.Add(ctx, c.key, lifecycle.Transaction{
+				Plan:   c.plan,
 				Report: func(added []delegate.Attached) error { return added[0].PrintTo(stdout, c.CNIVersion) },
 			})
 			return err
@@ -65,11 +57,11 @@ func commands(ctx context.Context, exec invoke.Exec, stdout io.Writer) skel.CNIF
 		Check: command(func(c call) error { return c.life.Check(ctx, c.key) }),
 		Del:   command(func(c call) error { return c.life.Del(ctx, c.key, c.Netns) }),
 		GC: command(func(c call) error {
-			nets, err := c.networks()
+			nets, _, err := c.networks()
 			return errors.Join(c.life.GC(ctx, c.Name, c.Valid, nets), err)
 		}),
 		Status: command(func(c call) error {
-			nets, err := c.networks()
+			nets, _, err := c.networks()
 			if err == nil {
 				err = c.life.Status(ctx, nets)
 			}
@@ -78,24 +70,30 @@ func commands(ctx context.Context, exec invoke.Exec, stdout io.Writer) skel.CNIF
 	}
 }
 
-// networks loads the configured networks, in order.
-func (c call) networks() ([]netconf.Network, error) {
-	var nets []netconf.Network
-	for _, want := range c.Networks {
+// networks loads the configured networks, in order, and returns the interface
+// names that are asked for.
+func (c call) networks() (nets []netconf.Network, asked []string, err error) {
+	conf, err := netconf.Decode[struct {
+		Networks []struct{ Name, IfName string }
+	}](c.StdinData)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, want := range conf.Networks {
 		n, err := netconf.Load(os.DirFS(c.ConfDir), want.Name)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		nets = append(nets, n)
+		nets, asked = append(nets, n), append(asked, want.IfName)
 	}
-	return nets, nil
+	return nets, asked, nil
 }
 
 // plan gives every network an interface name before anything is attached.
-func (c call) plan(nets []netconf.Network, taken []string) ([]delegate.Attachment, error) {
-	asked := make([]string, len(nets))
-	for i, want := range c.Networks {
-		asked[i] = want.IfName
+func (c call) plan(taken []string) ([]delegate.Attachment, error) {
+	nets, asked, err := c.networks()
+	if err != nil {
+		return nil, err
 	}
 	names, err := ifname.Scheme{Primary: c.IfName, Taken: taken}.Plan(asked...)
 	if err != nil {
@@ -124,7 +122,7 @@ func Example() {
 	args := &skel.CmdArgs{ContainerID: "c1", IfName: "eth0", StdinData: fmt.Appendf(nil,
 		`{"cniVersion":"1.1.0","name":"multi","confDir":%q,"dataDir":%q,"networks":[{"name":"pods"},{"name":"storage"}]}`, dir, filepath.Join(dir, "state"))}
 
-	do := commands(context.Background(), fake, io.Discard)
+	do := commands(context.Background(), fake, os.Environ(), io.Discard)
 	err := do.Add(args)
 	fmt.Println("ADD:", err, "- code", status.Code(err))
 	fmt.Println("alive:", fake.Live())

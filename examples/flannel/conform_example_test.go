@@ -1,0 +1,20 @@
+package main_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"github.com/metacni/metacni/delegate/delegatetest"
+)
+
+// The short form does what the specification wants as well.
+func TestConformExample(t *testing.T) {
+	t.Parallel()
+	delegatetest.Conform(t, delegatetest.Program{New: commands}, delegatetest.Config{
+		Stdin: func(dir string) string {
+			return fmt.Sprintf(`{"type":"flannel","dataDir":%q,"subnet":"10.9.1.0/24","delegate":{"type":"bridge"}}`, filepath.Join(dir, "state"))
+		},
+		Delegates: []string{"bridge"},
+	})
+}
