@@ -14,7 +14,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/examples/internal/programtest"
 )
 
@@ -22,7 +21,6 @@ import (
 // real namespaces are in internal/e2e.
 
 func TestMain(m *testing.M) {
-	delegatetest.Main()
 	programtest.Main(m, "flannel", main)
 }
 

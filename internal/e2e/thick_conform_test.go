@@ -11,14 +11,9 @@ import (
 // TestThickConform: the built shim and daemon do what the specification wants of
 // a plugin that delegates.
 func TestThickConform(t *testing.T) {
-	if raced {
-		// Each delegate is this test's executable, which then ends a second
-		// late; the daemon hands on no variable that would change that (S28).
-		t.Skip("with the race detector every delegate takes a second more")
-	}
 	w := newWorld(t)
 	w.daemon(daemonConf{keys: object{"cniDir": nil}}) // which would go before that of a request
-	delegatetest.Conform(t, delegatetest.Binary{Path: built(t, "multinet-shim")}, delegatetest.Config{
+	conform(t, delegatetest.Binary{Path: built(t, "multinet-shim")}, delegatetest.Config{
 		Stdin: func(dir string) string {
 			return fmt.Sprintf(`{"type":"multinet-shim","daemonSocketDir":%q,"delQueueDir":%q,
 				"cniDir":%q,"confDir":%[3]q,"binDir":%q,"delegates":[
