@@ -27,7 +27,7 @@ func Example() {
 	if err != nil {
 		fmt.Println(status.Error(err)) // one error object: the cause's CNI code, everyone's words
 	}
-	life := &lifecycle.Manager{Dir: dir, Invoker: &delegate.Invoker{Exec: fake, Path: []string{"/opt/cni/bin"}}}
+	life := &lifecycle.Manager{Dir: dir, Invoker: &delegate.Invoker{Exec: fake, Path: []string{"/opt/cni/bin"}, Env: os.Environ()}}
 	key := scratch.Key{Network: "meta", ContainerID: "c1", IfName: "eth0"}
 
 	_, err = life.Add(ctx, key, lifecycle.Transaction{ // recorded before, undone if anything fails
