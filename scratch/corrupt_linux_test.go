@@ -16,15 +16,15 @@ import (
 )
 
 func recordPath(s Store[value], k Key) string {
-	return filepath.Join(s.Dir, dirName(k.ContainerID), fileName(k))
+	return filepath.Join(s.Dir, fileName(k))
 }
 
 // history is a record's file after Put and two Notes, and what each line says.
 func history(t *testing.T, s Store[value], k Key) (data []byte, said []string) {
 	t.Helper()
 	put(t, s, k, "one")
-	ok(t, s.Note(Record[value]{Key: k, State: Added, Value: value{"two"}}))
-	ok(t, s.Note(Record[value]{Key: k, State: Deleting, Value: value{"three"}}))
+	ok(t, note(s, Record[value]{Key: k, State: Added, Value: value{"two"}}))
+	ok(t, note(s, Record[value]{Key: k, State: Deleting, Value: value{"three"}}))
 	data, err := os.ReadFile(recordPath(s, k))
 	ok(t, err)
 	return data, []string{"planned one", "added two", "deleting three"}
@@ -51,8 +51,7 @@ func TestG11EveryTruncation(t *testing.T) {
 		if got := text(s, k1); got != now {
 			t.Fatalf("file of %d bytes: %q, want %q", n, got, now)
 		}
-		ok(t, s.Forget(k1))
-		ok(t, os.Mkdir(filepath.Join(s.Dir, "c1"), 0o700))
+		ok(t, forget(s, k1))
 	}
 	if next != len(said) {
 		t.Errorf("%d lines seen", next)
@@ -105,8 +104,8 @@ func TestG11EveryByteFlip(t *testing.T) {
 	}
 }
 
-// A damaged record is set aside by the Get that finds it, stays corrupt for
-// every verb, harms no other, and is named until it is forgotten (D4, D5).
+// A damaged record stays where it is, is corrupt for every verb, harms no other,
+// and is named until it is forgotten (D4, D5).
 func TestG11DamagedUntilForgotten(t *testing.T) {
 	t.Parallel()
 	for _, find := range []string{"get", "list", "container"} {
@@ -120,17 +119,17 @@ func TestG11DamagedUntilForgotten(t *testing.T) {
 			case "get":
 				_, err = s.Get(k1)
 			case "list":
-				for _, lerr := range s.List() {
+				for _, lerr := range s.List(t.Context()) {
 					err = errors.Join(err, lerr)
 				}
 			case "container":
 				var all []Record[value]
-				if all, err = s.Container("c1"); len(all) != 1 || all[0].Key != k2 {
+				if all, err = s.Container(t.Context(), "c1"); len(all) != 1 || all[0].Key != k2 {
 					t.Errorf("container: %v", all)
 				}
 			}
 			var e *Error
-			if !errors.Is(err, ErrCorrupt) || code(err) != 5 || !errors.As(err, &e) || e.Key != k1 || e.Path != recordPath(s, k1)+".corrupt" {
+			if !errors.Is(err, ErrCorrupt) || code(err) != 5 || !errors.As(err, &e) || e.Key != k1 || e.Path != recordPath(s, k1) {
 				t.Errorf("%s of %q: %v", find, content, err)
 			}
 			for range 2 {
@@ -142,35 +141,34 @@ func TestG11DamagedUntilForgotten(t *testing.T) {
 			ok(t, err)
 			r := Record[value]{Key: k1, State: Added}
 			for verb, err := range map[string]error{
-				"put": s.Put(k1, Planned, value{}), "update": s.Update(r), "note": s.Note(r),
+				"put": s.Put(l, r), "note": s.Note(l, r), "delete": s.Delete(l, k1),
 				"consume": s.Consume(t.Context(), l, k1, nil),
 			} {
 				if !errors.Is(err, ErrCorrupt) || code(err) != 5 {
 					t.Errorf("%s: %v", verb, err)
 				}
 			}
-			ok(t, s.Delete(k1))
 			var listed []string
-			for r, err := range s.List() {
+			for r, err := range s.List(t.Context()) {
 				listed = append(listed, fmt.Sprint(r.Key, errors.Is(err, ErrCorrupt), err == nil))
 			}
 			if diff := cmp.Diff([]string{fmt.Sprint(k1, true, false), fmt.Sprint(k2, false, true)}, listed); diff != "" {
 				t.Errorf("listed (-want +got):\n%s", diff)
 			}
-			keys, err := s.Damaged()
+			keys, err := s.Damaged(t.Context())
 			if diff := cmp.Diff([]Key{k1}, keys); diff != "" || err != nil {
 				t.Error(diff, err)
 			}
-			kept, err := os.ReadFile(recordPath(s, k1) + ".corrupt")
+			kept, err := os.ReadFile(recordPath(s, k1))
 			if string(kept) != content || err != nil {
 				t.Errorf("kept %q, %v", kept, err)
 			}
-			ok(t, s.Forget(k1))
-			ok(t, s.Forget(k1))
+			ok(t, s.Forget(l, k1))
+			ok(t, s.Forget(l, k1))
 			if got := text(s, k1); got != "none" {
 				t.Errorf("after forget: %s", got)
 			}
-			ok(t, s.Delete(k2))
+			ok(t, s.Delete(l, k2))
 			ok(t, l.Unlock())
 			if left := tree(t, s.Dir); len(left) != 0 {
 				t.Errorf("left: %q", left)
@@ -189,12 +187,12 @@ func TestDamagedWithLongNames(t *testing.T) {
 	if got := text(s, k); got != "corrupt" {
 		t.Error(got)
 	}
-	keys, err := s.Damaged()
+	keys, err := s.Damaged(t.Context())
 	ok(t, err)
 	if diff := cmp.Diff([]Key{{part(k.Network), part(k.ContainerID), "eth0"}}, keys); diff != "" {
 		t.Fatal(diff)
 	}
-	ok(t, s.Forget(keys[0]))
+	ok(t, forget(s, keys[0]))
 	if left := tree(t, s.Dir); len(left) != 0 {
 		t.Errorf("left: %q", left)
 	}
@@ -211,7 +209,7 @@ func TestG12NoLinkIsFollowed(t *testing.T) {
 	plant := map[string]func(path string) error{
 		"eth0": func(p string) error { return os.Symlink(secret, p) },
 		"eth1": func(p string) error { return os.Symlink(recordPath(s, k3), p) },
-		"eth2": func(p string) error { return os.Symlink("../c2/"+fileName(k3), p) },
+		"eth2": func(p string) error { return os.Symlink(fileName(k3), p) },
 		"eth3": func(p string) error { return os.Mkdir(p, 0o700) },
 		"eth4": func(p string) error { return unix.Mkfifo(p, 0o600) },
 		"eth5": func(p string) error { return os.Truncate(p, maxFile+1) },
@@ -224,18 +222,18 @@ func TestG12NoLinkIsFollowed(t *testing.T) {
 			ok(t, os.Remove(recordPath(s, k)))
 		}
 		ok(t, f(recordPath(s, k)))
-		if err := s.Note(Record[value]{Key: k, State: Added}); err == nil && ifName != "eth5" {
-			t.Errorf("noted in %s", ifName)
-		}
-		if ifName == "eth5" { // made whole by the note
-			ok(t, os.Truncate(recordPath(s, k), maxFile+1))
+		r := Record[value]{Key: k, State: Added}
+		for verb, err := range map[string]error{"put": update(s, r), "note": note(s, r), "delete": del(s, k)} {
+			if !errors.Is(err, ErrCorrupt) {
+				t.Errorf("%s, %s: %v", ifName, verb, err)
+			}
 		}
 		if got := text(s, k); got != "corrupt" {
 			t.Errorf("%s: %s", ifName, got)
 		}
-		ok(t, s.Forget(k))
+		ok(t, forget(s, k))
 		put(t, s, k, "")
-		ok(t, s.Delete(k))
+		ok(t, del(s, k))
 	}
 	// A record's file with a second name is replaced, not written through.
 	put(t, s, k1, "")
@@ -243,7 +241,7 @@ func TestG12NoLinkIsFollowed(t *testing.T) {
 	ok(t, os.Link(recordPath(s, k1), twin))
 	before, err := os.ReadFile(twin)
 	ok(t, err)
-	ok(t, s.Note(Record[value]{Key: k1, State: Added}))
+	ok(t, note(s, Record[value]{Key: k1, State: Added}))
 	if after, err := os.ReadFile(twin); string(after) != string(before) || err != nil || text(s, k1) != "added " {
 		t.Errorf("twin: %q, %v; record: %s", after, err, text(s, k1))
 	}
@@ -255,42 +253,58 @@ func TestG12NoLinkIsFollowed(t *testing.T) {
 	}
 }
 
-// A container's directory, or its lock, that is something else is an error,
-// and passed over when all are listed (G12).
-func TestG12NoContainerElsewhere(t *testing.T) {
+// A lock that is something else than a file is an error that names it, for
+// whoever wants to write; it is not followed, and nobody hangs (G12).
+func TestLockThatIsNoFile(t *testing.T) {
 	t.Parallel()
 	s, out := newStore(t), t.TempDir()
 	put(t, s, k3, "another container's")
 	for name, f := range map[string]func(path string) error{
-		"out":    func(p string) error { return os.Symlink(out, p) },
-		"inside": func(p string) error { return os.Symlink("c2", p) },
-		"file":   func(p string) error { return os.WriteFile(p, nil, 0o600) },
+		"out":    func(p string) error { return os.Symlink(filepath.Join(out, "lock"), p) },
+		"inside": func(p string) error { return os.Symlink("c2@lock", p) },
 		"fifo":   func(p string) error { return unix.Mkfifo(p, 0o600) },
+		"dir":    func(p string) error { return os.Mkdir(p, 0o700) },
+		"socket": func(p string) error { return unix.Mknod(p, unix.S_IFSOCK|0o600, 0) },
 	} {
-		ok(t, f(filepath.Join(s.Dir, name)))
-		ok(t, os.Symlink(filepath.Join(out, "lock"), filepath.Join(s.Dir, name+"@lock")))
-		k := Key{"other", name, "eth0"}
-		_, gerr := s.Get(k)
-		_, cerr := s.Container(name)
+		path := filepath.Join(s.Dir, name+"@lock")
+		ok(t, f(path))
 		_, lerr := s.Lock(t.Context(), name)
 		_, kerr := s.KillOrphans(name)
-		for verb, err := range map[string]error{
-			"put": s.Put(k, Planned, value{}), "note": s.Note(Record[value]{Key: k, State: Added}), "get": gerr,
-			"container": cerr, "delete": s.Delete(k), "forget": s.Forget(k), "lock": lerr, "kill": kerr,
-		} {
-			if code(err) != 5 {
+		for verb, err := range map[string]error{"lock": lerr, "kill": kerr} {
+			if !errors.Is(err, durable.ErrNotRegular) || code(err) != 5 || !strings.Contains(err.Error(), path) {
 				t.Errorf("%s, %s: %v", name, verb, err)
 			}
 		}
 	}
+	// What has a container's name was one's directory in the former layout, and
+	// belongs to somebody else if it is none: flannel and Multus keep such files.
+	for name, f := range map[string]func(path string) error{
+		"flink":   func(p string) error { return os.Symlink(out, p) },
+		"flannel": func(p string) error { return os.WriteFile(p, []byte("{}"), 0o600) },
+		"ffifo":   func(p string) error { return unix.Mkfifo(p, 0o600) },
+	} {
+		ok(t, f(filepath.Join(s.Dir, name)))
+		k := Key{"other", name, "eth0"}
+		put(t, s, k, "x")
+		if got := text(s, k); got != "planned x" {
+			t.Errorf("%s: %s", name, got)
+		}
+		if all, err := s.Container(t.Context(), name); len(all) != 1 || err != nil {
+			t.Errorf("%s: %v, %v", name, all, err)
+		}
+		ok(t, del(s, k))
+		if _, err := os.Lstat(filepath.Join(s.Dir, name)); err != nil {
+			t.Error(err)
+		}
+	}
 	n := 0
-	for r, err := range s.List() {
+	for r, err := range s.List(t.Context()) {
 		ok(t, err)
 		if n++; r.Key != k3 {
 			t.Error(r.Key)
 		}
 	}
-	if keys, err := s.Damaged(); n != 1 || len(keys) != 0 || err != nil {
+	if keys, err := s.Damaged(t.Context()); n != 1 || len(keys) != 0 || err != nil {
 		t.Error(n, keys, err)
 	}
 	if left := tree(t, out); len(left) != 0 {
@@ -298,30 +312,82 @@ func TestG12NoContainerElsewhere(t *testing.T) {
 	}
 }
 
-// A record that is replaced between reading it and setting it aside is read
-// again; one that goes is gone.
-func TestQuarantineTakesOnlyWhatWasRead(t *testing.T) {
+// A record that changes while it is read is read again before it is called
+// damaged.
+func TestDamageIsWhatStays(t *testing.T) {
 	t.Parallel()
 	for want, meanwhile := range map[string]func(Store[value]) error{
-		"planned new": func(s Store[value]) error { return s.Put(k1, Planned, value{"new"}) },
-		"none":        func(s Store[value]) error { return s.Delete(k1) },
-		"corrupt":     func(s Store[value]) error { _ = text(s, k1); return nil },
+		"planned new": func(s Store[value]) error {
+			return errors.Join(os.Remove(recordPath(s, k1)), putRecord(s, k1, Planned, value{"new"}))
+		},
+		"none":    func(s Store[value]) error { return forget(s, k1) },
+		"corrupt": func(Store[value]) error { return nil },
 	} {
 		s := newStore(t)
 		put(t, s, k1, "")
 		ok(t, os.WriteFile(recordPath(s, k1), []byte("damaged"), 0o600))
-		done := false
+		reads := 0
 		hooked := s
 		hook := durable.Hook(func(call, name string) error {
-			if call == "fstatat" && name == fileName(k1) && !done {
-				done = true
-				return meanwhile(s)
+			if call == "openat" && name == fileName(k1) {
+				if reads++; reads == 2 {
+					return meanwhile(s)
+				}
 			}
 			return nil
 		})
 		hooked.hook = &hook
-		if got := text(hooked, k1); got != want || !done {
+		if got := text(hooked, k1); got != want || reads < 2 {
 			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
+// A record of another version is left alone by every verb, and named by those
+// that read all; the rest of the store goes on.
+func TestUnknownVersionIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	for _, version := range []string{"0", "3", "99"} {
+		for _, former := range []bool{false, true} {
+			s := newStore(t)
+			put(t, s, k2, "two")
+			content := line(`{"version":` + version + `,"anything":[]}`)
+			path := recordPath(s, k1)
+			if former {
+				ok(t, os.Mkdir(filepath.Join(s.Dir, "c1"), 0o700))
+				path = filepath.Join(s.Dir, "c1", "net@eth0.json")
+			}
+			ok(t, os.WriteFile(path, []byte(content), 0o600))
+			listed := 0
+			for r, err := range s.List(t.Context()) {
+				if r.Key == k1 && errors.Is(err, ErrVersion) && !errors.Is(err, ErrCorrupt) {
+					listed++
+				}
+			}
+			_, gerr := s.Get(k1)
+			_, cerr := s.Container(t.Context(), "c1")
+			if keys, err := s.Damaged(t.Context()); len(keys) != 0 || !errors.Is(err, ErrVersion) || listed != 1 {
+				t.Errorf("%v, %v, listed %d times", keys, err, listed)
+			}
+			l := lock(t, s)
+			r := Record[value]{Key: k1, State: Added}
+			_, rerr := s.Records(t.Context(), l)
+			for verb, err := range map[string]error{
+				"get": gerr, "container": cerr, "records": rerr,
+				"put": s.Put(l, r), "note": s.Note(l, r), "delete": s.Delete(l, k1), "forget": s.Forget(l, k1),
+				"consume": s.Consume(t.Context(), l, k1, nil),
+			} {
+				if !errors.Is(err, ErrVersion) || errors.Is(err, ErrCorrupt) || code(err) != 5 || !strings.Contains(err.Error(), "version "+version+",") {
+					t.Errorf("version %s, %s: %v", version, verb, err)
+				}
+			}
+			ok(t, l.Unlock())
+			if data, err := os.ReadFile(recordPath(s, k1)); string(data) != content || err != nil {
+				t.Errorf("it says %q now, %v", data, err)
+			}
+			if got := text(s, k2); got != "planned two" {
+				t.Error(got)
+			}
 		}
 	}
 }

@@ -32,11 +32,11 @@ func Example() {
 	defer lock.Unlock()
 
 	// ADD: the intent survives a loss of power, ...
-	fmt.Println("put:", store.Put(k, scratch.Planned, "bridge, please"))
+	fmt.Println("put:", store.Put(lock, scratch.Record[string]{Key: k, State: scratch.Planned, Value: "bridge, please"}))
 	// ... the outcome the end of the process.
 	r, _ := store.Get(k)
 	r.State, r.Value = scratch.Added, "bridge, 10.1.2.3"
-	fmt.Println("note:", store.Note(r))
+	fmt.Println("note:", store.Note(lock, r))
 
 	// DEL: the first try fails, and so the record stays for the second.
 	del := func(err error) error {
@@ -71,24 +71,38 @@ func ExampleStore_List() {
 	defer os.RemoveAll(dir)
 
 	store := scratch.Store[int]{Dir: dir}
+	ctx := context.Background()
 	for i, id := range []string{"c1", "c2", "c3"} {
-		if err := store.Put(scratch.Key{Network: "blue", ContainerID: id, IfName: "eth0"}, scratch.Planned, i); err != nil {
+		lock, err := store.Lock(ctx, id)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		k := scratch.Key{Network: "blue", ContainerID: id, IfName: "eth0"}
+		if err := store.Put(lock, scratch.Record[int]{Key: k, State: scratch.Planned, Value: i}); err != nil {
 			fmt.Println(err)
 		}
+		lock.Unlock()
 	}
-	if err := os.Truncate(dir+"/c2/blue@eth0.json", 50); err != nil {
+	if err := os.Truncate(dir+"/c2@blue@eth0.json", 50); err != nil {
 		fmt.Println(err)
 	}
-	for r, err := range store.List() {
+	for r, err := range store.List(ctx) {
 		if e := (*scratch.Error)(nil); errors.As(err, &e) {
 			fmt.Println(e.Key, "corrupt:", errors.Is(err, scratch.ErrCorrupt), "code:", e.CNICode())
 			continue
 		}
 		fmt.Println(r.Key, r.Value)
 	}
-	damaged, err := store.Damaged()
+	damaged, err := store.Damaged(ctx)
 	fmt.Println("damaged:", damaged, err)
-	fmt.Println("forget:", store.Forget(damaged[0]))
+	lock, err := store.Lock(ctx, damaged[0].ContainerID)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer lock.Unlock()
+	fmt.Println("forget:", store.Forget(lock, damaged[0]))
 	// Output:
 	// blue/c1/eth0 0
 	// blue/c2/eth0 corrupt: true code: 5

@@ -17,16 +17,19 @@ import (
 var errCrash = errors.New("crash")
 
 // at returns s with a hook that answers err to the nth system call, and to
-// every later one if the process is to be dead by then. torn cuts a write.
-func at(t *testing.T, s Store[value], n int, err error) Store[value] {
+// every later one if the process is to be dead by then. A write that a crash
+// stops has written a part. reached reports whether there was an nth call.
+func at(t *testing.T, s Store[value], n int, err error) (hooked Store[value], reached func() bool) {
 	t.Helper()
 	calls, dead := 0, errors.Is(err, errCrash)
 	hook := durable.Hook(func(call, name string) error {
 		if calls++; calls == n || dead && calls > n {
-			if call == "write" && calls == n && durable.IsTemp(name) {
-				temps, _ := filepath.Glob(filepath.Join(s.Dir, "*", name))
-				for _, path := range temps {
-					ok(t, os.WriteFile(path, []byte("0123456789abcdef {\"ver"), 0o600))
+			if call == "write" && calls == n && dead {
+				if durable.IsTemp(name) {
+					f, err := os.OpenFile(filepath.Join(s.Dir, name), os.O_WRONLY, 0)
+					ok(t, err)
+					_, err = f.WriteString("0123456789abcdef {\"ver")
+					ok(t, errors.Join(err, f.Close()))
 				}
 			}
 			return err
@@ -34,7 +37,7 @@ func at(t *testing.T, s Store[value], n int, err error) Store[value] {
 		return nil
 	})
 	s.hook = &hook
-	return s
+	return s, func() bool { return calls >= n }
 }
 
 // A verb that changes a record, with what may be there when it failed.
@@ -57,107 +60,205 @@ func changes(t *testing.T) []change {
 		return errors.Join(err, l.Unlock())
 	}
 	return []change{
-		{"first put", "none", "planned new", func(s Store[value]) error { return s.Put(k1, Planned, value{"new"}) }},
-		{"put", "planned old", "planned new", func(s Store[value]) error { return s.Put(k1, Planned, value{"new"}) }},
-		{"update", "planned old", "added new", func(s Store[value]) error { return s.Update(r) }},
-		{"note", "planned old", "added new", func(s Store[value]) error { return s.Note(r) }},
-		{"delete", "planned old", "none", func(s Store[value]) error { return s.Delete(k1) }},
-		{"forget", "planned old", "none", func(s Store[value]) error { return s.Forget(k1) }},
+		{"first put", "none", "added new", func(s Store[value]) error { return update(s, r) }},
+		{"put", "planned old", "added new", func(s Store[value]) error { return update(s, r) }},
+		{"note", "planned old", "added new", func(s Store[value]) error { return note(s, r) }},
+		{"delete", "planned old", "none", func(s Store[value]) error { return del(s, k1) }},
+		{"forget", "planned old", "none", func(s Store[value]) error { return forget(s, k1) }},
 		{"consume", "planned old", "none", consume},
-		{"forget damaged", "corrupt", "none", func(s Store[value]) error { return s.Forget(k1) }},
+		{"forget damaged", "corrupt", "none", func(s Store[value]) error { return forget(s, k1) }},
 	}
 }
 
-func prepare(t *testing.T, c change) Store[value] {
+// A setting is what the directory is like before a verb.
+var settings = []string{"plain", "with a spare file", "former layout", "former layout without the lock's file"}
+
+func prepare(t *testing.T, c change, setting string) Store[value] {
 	t.Helper()
 	s := newStore(t)
+	if setting == "with a spare file" { // longer than what will be written
+		put(t, s, k1, strings.Repeat("never to be read again", 100))
+		ok(t, del(s, k1))
+		if names := spares(t, s); len(names) != 1 {
+			t.Fatal(names)
+		}
+	}
 	if c.old != "none" {
 		put(t, s, k1, "old")
 	}
 	if c.old == "corrupt" {
 		ok(t, os.Truncate(recordPath(s, k1), 9))
-		_ = text(s, k1)
+	}
+	if strings.HasPrefix(setting, "former") {
+		dir := filepath.Join(s.Dir, "c1")
+		ok(t, os.Mkdir(dir, 0o700))
+		if c.old != "none" {
+			ok(t, os.Rename(recordPath(s, k1), filepath.Join(dir, "net@eth0.json")))
+		}
+		ok(t, os.WriteFile(filepath.Join(dir, ".tmp-1"), []byte("half"), 0o600))
+		if strings.HasSuffix(setting, "file") {
+			ok(t, gone(os.Remove(filepath.Join(s.Dir, "c1@lock"))))
+		}
 	}
 	return s
 }
 
+// spares returns the names of the spare files.
+func spares(t *testing.T, s Store[value]) []string {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(s.Dir, ".spare-*"))
+	ok(t, err)
+	return names
+}
+
 // After a crash before any system call of any verb the record is the old one or
-// the new one, nobody else's record is touched, and the next DEL cleans up all
-// that is left (G1, D3).
+// the new one, nobody else's record is touched, the lock's file says no less
+// than there is, and the next DEL cleans up all that is left (G1, D3).
 func TestG1CrashAnywhere(t *testing.T) {
 	t.Parallel()
 	for _, c := range changes(t) {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			for n := 1; ; n++ {
-				s := prepare(t, c)
-				put(t, s, k3, "bystander")
-				err := c.do(at(t, s, n, errCrash))
-				got := text(s, k1)
-				if err == nil && got != c.new {
-					t.Errorf("nil, and there is %q", got)
+		for _, setting := range settings {
+			t.Run(c.name+"/"+setting, func(t *testing.T) {
+				t.Parallel()
+				for n := 1; ; n++ {
+					s := prepare(t, c, setting)
+					put(t, s, k3, "bystander")
+					hooked, reached := at(t, s, n, errCrash)
+					err := c.do(hooked)
+					got := text(s, k1)
+					if err == nil && got != c.new {
+						t.Errorf("nil, and there is %q", got)
+					}
+					if got != c.old && got != c.new {
+						t.Errorf("crash at call %d: %q", n, got)
+					}
+					if got := text(s, k3); got != "planned bystander" {
+						t.Errorf("crash at call %d: bystander %q", n, got)
+					}
+					checkLockMode(t, s, "c1")
+					if got == "corrupt" {
+						ok(t, forget(s, k1))
+					}
+					l, lerr := s.Lock(t.Context(), "c1")
+					ok(t, lerr)
+					ok(t, s.Consume(t.Context(), l, k1, func(context.Context, Record[value]) error { return nil }))
+					ok(t, l.Unlock())
+					ok(t, del(s, k3))
+					if left := tree(t, s.Dir); len(left) != 0 {
+						t.Errorf("crash at call %d: left %q", n, left)
+					}
+					if !reached() {
+						break
+					}
 				}
-				if got != c.old && got != c.new {
-					t.Errorf("crash at call %d: %q", n, got)
+			})
+		}
+	}
+}
+
+// checkLockMode checks that the mode of a container's lock file does not say
+// that there are fewer records than there are.
+func checkLockMode(t *testing.T, s Store[value], id string) {
+	t.Helper()
+	all, err := filepath.Glob(filepath.Join(s.Dir, id+"@*@*"))
+	ok(t, err)
+	info, err := os.Stat(filepath.Join(s.Dir, id+"@lock"))
+	if err != nil {
+		if len(all) > 0 {
+			t.Errorf("%d records without a lock's file: %v", len(all), err)
+		}
+		return
+	}
+	most := 1 << 20
+	switch {
+	case info.Mode() == modeNone:
+		most = 0
+	case info.Mode() == modeOne:
+		most = 1
+	}
+	if len(all) > most {
+		t.Errorf("%d records, and the lock's file has mode %v", len(all), info.Mode())
+	}
+}
+
+// The same while a container has several records, which come and go under one
+// lock or under several.
+func TestCrashAmongSeveralRecords(t *testing.T) {
+	t.Parallel()
+	k4 := Key{"net", "c1", "net2"}
+	for _, setting := range []string{"flat", "former"} {
+		for n := 1; ; n++ {
+			s := newStore(t)
+			put(t, s, k1, "one")
+			if setting == "former" {
+				put(t, s, k2, "two")
+				ok(t, os.Mkdir(filepath.Join(s.Dir, "c1"), 0o700))
+				for _, k := range []Key{k1, k2} {
+					ok(t, os.Rename(recordPath(s, k), filepath.Join(s.Dir, "c1", "net@"+k.IfName+".json")))
 				}
-				if got := text(s, k3); got != "planned bystander" {
-					t.Errorf("crash at call %d: bystander %q", n, got)
-				}
-				if got == "corrupt" {
-					ok(t, s.Forget(k1))
-				}
-				l, lerr := s.Lock(t.Context(), "c1")
-				ok(t, lerr)
-				ok(t, s.Consume(t.Context(), l, k1, func(context.Context, Record[value]) error { return nil }))
-				ok(t, l.Unlock())
-				ok(t, s.Delete(k3))
-				if left := tree(t, s.Dir); len(left) != 0 {
-					t.Errorf("crash at call %d: left %q", n, left)
-				}
-				if err == nil {
-					break
-				}
+				ok(t, os.Remove(filepath.Join(s.Dir, "c1@lock")))
 			}
-		})
+			hooked, reached := at(t, s, n, errCrash)
+			_ = under(hooked, "c1", func(l *Lock) error {
+				return errors.Join(s.Put(l, Record[value]{Key: k2, State: Planned}), s.Delete(l, k1), s.Put(l, Record[value]{Key: k4, State: Planned}))
+			})
+			checkLockMode(t, s, "c1")
+			_ = under(hooked, "c1", func(l *Lock) error { return s.Delete(l, k2) })
+			checkLockMode(t, s, "c1")
+			for _, k := range []Key{k1, k2, k4} {
+				ok(t, under(s, "c1", func(l *Lock) error {
+					all, err := s.Container(t.Context(), "c1")
+					ok(t, err)
+					if got, err := s.Records(t.Context(), l); len(got) != len(all) || err != nil {
+						t.Errorf("%s, crash at call %d: %d records, want %d, %v", setting, n, len(got), len(all), err)
+					}
+					return s.Consume(t.Context(), l, k, func(context.Context, Record[value]) error { return nil })
+				}))
+			}
+			if left := tree(t, s.Dir); len(left) != 0 {
+				t.Errorf("%s, crash at call %d: left %q", setting, n, left)
+			}
+			if !reached() {
+				break
+			}
+		}
 	}
 }
 
 // Every system call of every verb that fails is reported with its errno and
-// code 5, and leaves the old record or the new.
+// code 5, or does not matter, and leaves the old record or the new.
 func TestFailureAnywhere(t *testing.T) {
 	t.Parallel()
 	for _, c := range changes(t) {
-		for _, errno := range []unix.Errno{unix.ENOSPC, unix.EIO, unix.EROFS, unix.EACCES} {
-			t.Run(c.name+"/"+errno.Error(), func(t *testing.T) {
-				t.Parallel()
-				silent := 0
-				for n := 1; ; n++ {
-					s := prepare(t, c)
-					failing := at(t, s, n, errno)
-					err := c.do(failing)
-					got := text(s, k1)
-					switch {
-					case err == nil && got != c.new:
-						t.Errorf("call %d: nil, and there is %q", n, got)
-					case err != nil && (!errors.Is(err, errno) || code(err) != 5):
-						t.Errorf("call %d: %v", n, err)
-					case got != c.old && got != c.new:
-						t.Errorf("call %d: %q", n, got)
-					}
-					for _, name := range tree(t, s.Dir) {
-						if strings.Contains(name, durable.TempPrefix) {
-							t.Errorf("call %d: left %s", n, name)
+		for _, setting := range settings {
+			for _, errno := range []unix.Errno{unix.ENOSPC, unix.EIO, unix.EROFS, unix.EACCES} {
+				t.Run(c.name+"/"+setting+"/"+errno.Error(), func(t *testing.T) {
+					t.Parallel()
+					for n := 1; ; n++ {
+						s := prepare(t, c, setting)
+						failing, reached := at(t, s, n, errno)
+						err := c.do(failing)
+						got := text(s, k1)
+						switch {
+						case err == nil && got != c.new:
+							t.Errorf("call %d: nil, and there is %q", n, got)
+						case err != nil && (!errors.Is(err, errno) || code(err) != 5):
+							t.Errorf("call %d: %v", n, err)
+						case got != c.old && got != c.new:
+							t.Errorf("call %d: %q", n, got)
 						}
-					}
-					// One thing is merely looked at and may fail in silence: whether
-					// the record that a Put replaces is there.
-					if err == nil {
-						if silent++; silent > 1 {
+						checkLockMode(t, s, "c1")
+						for _, name := range tree(t, s.Dir) {
+							if strings.HasPrefix(name, durable.TempPrefix) {
+								t.Errorf("call %d: left %s", n, name)
+							}
+						}
+						if !reached() {
 							break
 						}
 					}
-				}
-			})
+				})
+			}
 		}
 	}
 }
@@ -172,32 +273,17 @@ func TestReadFailureAnywhere(t *testing.T) {
 			if present {
 				put(t, s, k1, "one")
 			}
-			_, err := at(t, s, n, unix.EIO).Get(k1)
-			if err == nil || !errors.Is(err, unix.EIO) {
+			hooked, reached := at(t, s, n, unix.EIO)
+			_, err := hooked.Get(k1)
+			if !reached() {
 				break
 			}
-			if errors.Is(err, ErrCorrupt) || code(err) != 5 {
+			if !errors.Is(err, unix.EIO) || errors.Is(err, ErrCorrupt) || code(err) != 5 {
 				t.Errorf("call %d: %v", n, err)
 			}
 			if got := text(s, k1); present != (got == "planned one") {
 				t.Errorf("call %d: %s", n, got)
 			}
-		}
-	}
-	// A record that cannot be set aside is corrupt all the same, every time.
-	s := newStore(t)
-	put(t, s, k1, "one")
-	ok(t, os.Truncate(recordPath(s, k1), 9))
-	hook := durable.Hook(func(call, _ string) error {
-		if call == "renameat" {
-			return unix.EROFS
-		}
-		return nil
-	})
-	s.hook = &hook
-	for range 2 {
-		if _, err := s.Get(k1); !errors.Is(err, ErrCorrupt) || !errors.Is(err, unix.EROFS) {
-			t.Error(err)
 		}
 	}
 }
@@ -206,7 +292,7 @@ func TestReadFailureAnywhere(t *testing.T) {
 func TestListFailures(t *testing.T) {
 	t.Parallel()
 	for _, call := range []string{"open", "openat", "getdents", "read"} {
-		for _, name := range []string{"c1", fileName(k1), "."} {
+		for _, name := range []string{fileName(k1), "."} {
 			s := newStore(t)
 			put(t, s, k1, "")
 			put(t, s, k3, "")
@@ -222,7 +308,7 @@ func TestListFailures(t *testing.T) {
 			hooked.hook = &hook
 			records := 0
 			var errs []error
-			for _, err := range hooked.List() {
+			for _, err := range hooked.List(t.Context()) {
 				if err != nil {
 					errs = append(errs, err)
 				} else {
@@ -236,95 +322,57 @@ func TestListFailures(t *testing.T) {
 				t.Errorf("list: %d records", records)
 			}
 			done = false
-			if keys, err := hooked.Damaged(); done != errors.Is(err, unix.EIO) {
+			if keys, err := hooked.Damaged(t.Context()); done != errors.Is(err, unix.EIO) {
 				t.Errorf("damaged, EIO at %s %s: %v, %v", call, name, keys, err)
 			}
 			done = false
-			if all, err := hooked.Container("c1"); done != errors.Is(err, unix.EIO) {
+			if all, err := hooked.Container(t.Context(), "c1"); done != errors.Is(err, unix.EIO) {
 				t.Errorf("container, EIO at %s %s: %v, %v", call, name, all, err)
 			}
 		}
 	}
 }
 
-// Put does not mind, at whatever moment, that somebody else deletes the last
-// record of the container and with it the directory.
-func TestPutWhileOthersDelete(t *testing.T) {
-	t.Parallel()
-	for n := 1; ; n++ {
-		s := newStore(t)
-		put(t, s, k2, "last")
-		calls := 0
-		hook := durable.Hook(func(string, string) error {
-			if calls++; calls == n {
-				return s.Delete(k2)
-			}
-			return nil
-		})
-		putting := s
-		putting.hook = &hook
-		if err := putting.Put(k1, Planned, value{"new"}); err != nil {
-			t.Errorf("deleted at call %d: %v", n, err)
-		}
-		if got := text(s, k1); got != "planned new" {
-			t.Errorf("deleted at call %d: %s", n, got)
-		}
-		if got := tree(t, s.Dir); calls >= n && !slices.Equal(got, []string{"c1", "c1/net@eth0.json"}) {
-			t.Errorf("deleted at call %d: left %q", n, got)
-		}
-		if calls < n {
-			break
-		}
-	}
-}
-
-// A directory that vanishes for ever is an error in the end.
-func TestPutGivesUp(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	tries := 0
-	hook := durable.Hook(func(call, name string) error {
-		if call == "openat" && name == "c1" {
-			tries++
-			return os.Remove(filepath.Join(s.Dir, "c1"))
-		}
-		return nil
-	})
-	s.hook = &hook
-	if err := s.Put(k1, Planned, value{}); !errors.Is(err, os.ErrNotExist) || tries != maxTries {
-		t.Errorf("%v after %d tries", err, tries)
-	}
-}
-
-// The directories are synced when the record is new, its own alone when it is
-// replaced, and a note syncs nothing.
-func TestSyncsAreFew(t *testing.T) {
+// A Put syncs the file and the directory, whatever was there and whether an
+// earlier one failed; the other verbs sync nothing.
+func TestSyncsAreTwo(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	var syncs []string
+	failing := ""
 	hook := durable.Hook(func(call, name string) error {
-		if call == "fsync" {
-			if durable.IsTemp(name) {
-				name = "file"
-			}
-			syncs = append(syncs, name)
+		if call != "fsync" {
+			return nil
+		}
+		if durable.IsTemp(name) {
+			name = "file"
+		}
+		syncs = append(syncs, name)
+		if name == failing {
+			return unix.EIO
 		}
 		return nil
 	})
 	s.hook = &hook
+	r := Record[value]{Key: k1, State: Added}
 	for _, step := range []struct {
-		name string
-		do   func() error
-		want []string
+		name, fail string
+		do         func() error
+		want       []string
 	}{
-		{"new", func() error { return s.Put(k1, Planned, value{}) }, []string{"file", ".", "."}},
-		{"second of the container", func() error { return s.Put(k2, Planned, value{}) }, []string{"file", ".", "."}},
-		{"again", func() error { return s.Put(k1, Planned, value{}) }, []string{"file", "."}},
-		{"note", func() error { return s.Note(Record[value]{Key: k1, State: Added}) }, nil},
-		{"delete", func() error { return s.Delete(k1) }, nil},
+		{"the directory's fails", ".", func() error { return update(s, r) }, []string{"file", "."}},
+		{"after it failed", "", func() error { return update(s, r) }, []string{"file", "."}},
+		{"the file's fails", "file", func() error { return update(s, r) }, []string{"file"}},
+		{"again", "", func() error { return update(s, r) }, []string{"file", "."}},
+		{"second of the container", "", func() error { return putRecord(s, k2, Planned, value{}) }, []string{"file", "."}},
+		{"note", "", func() error { return note(s, r) }, nil},
+		{"delete", "", func() error { return del(s, k1) }, nil},
+		{"in a spare file", "", func() error { return update(s, r) }, []string{"file", "."}},
 	} {
-		syncs = nil
-		ok(t, step.do())
+		syncs, failing = nil, step.fail
+		if err := step.do(); (err != nil) != (step.fail != "") {
+			t.Errorf("%s: %v", step.name, err)
+		}
 		if !slices.Equal(syncs, step.want) {
 			t.Errorf("%s: %q, want %q", step.name, syncs, step.want)
 		}

@@ -1,8 +1,10 @@
 package scratch
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
+	"strings"
 
 	"github.com/metacni/metacni/internal/durable"
 )
@@ -13,12 +15,15 @@ type files struct {
 	hook durable.Hook
 }
 
+// A parser reads a record's file. Damage is ErrCorrupt, and a file that has
+// been given to another record is fs.ErrNotExist.
+type parser func(data []byte) error
+
 const (
-	// maxTries bounds how often a container's directory may vanish between
-	// making it and writing in it, when others delete the container's other
-	// records at the same time.
-	maxTries = 100
-	// A record file is written anew when notes have made it this large and
+	// maxReads bounds how often a damaged file is read again because it has
+	// changed.
+	maxReads = 100
+	// A record is written to a new file when notes have made it this large and
 	// four times as large as the record.
 	minCompact = 64 << 10
 )
@@ -39,216 +44,247 @@ func (f files) make() (*durable.Dir, error) {
 	return durable.MakeDir(f.dir, f.hook)
 }
 
-// container opens a container's directory beside the store's.
-func (f files) container(id string) (root, dir *durable.Dir, err error) {
-	if root, err = f.open(); err != nil {
-		return nil, nil, err
-	}
-	if dir, err = root.Open(dirName(id)); err != nil {
-		root.Close()
-		return nil, nil, err
-	}
-	return root, dir, nil
-}
-
-func (f files) replace(k Key, line []byte) error {
-	for try := 1; ; try++ {
-		err := f.tryReplace(k, line)
-		if !errors.Is(err, fs.ErrNotExist) || try == maxTries {
-			return err
-		}
-	}
-}
-
-func (f files) tryReplace(k Key, line []byte) error {
-	root, err := f.make()
+// get reads k's record without a lock.
+func (f files) get(k Key, parse parser) error {
+	root, err := f.open()
 	if err != nil {
 		return err
 	}
 	defer root.Close()
-	name := dirName(k.ContainerID)
-	made := true
-	if err := root.Mkdir(name); errors.Is(err, fs.ErrExist) {
-		made = false
-	} else if err != nil {
-		return err
-	}
-	dir, err := root.Open(name)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	found := false
-	if !made {
-		if err := notQuarantined(dir, k); err != nil {
-			return err
-		}
-		_, err := dir.Stat(fileName(k))
-		found = err == nil
-	}
-	if err := dir.WriteFile(fileName(k), line); err != nil {
-		if made {
-			_ = root.Rmdir(name) // the first error says more
-		}
-		return err
-	}
-	if found {
-		return nil
-	}
-	// Also when the directory was there: who made it may have died before this.
-	return root.Sync()
-}
-
-// notQuarantined returns ErrCorrupt when k's record has been set aside.
-func notQuarantined(dir *durable.Dir, k Key) error {
-	_, err := dir.Stat(corruptName(k))
-	if err == nil {
-		return &fs.PathError{Op: "set aside", Path: dir.Path(corruptName(k)), Err: ErrCorrupt}
-	}
+	// The former layout first: records only ever move out of it.
+	_, err = loadFormer(root, k, parse)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		_, err = loadFlat(root, k, parse)
 	}
 	return err
 }
 
-// missing turns the absence of k's record into ErrCorrupt where that is why it
-// is absent.
-func missing(dir *durable.Dir, k Key, err error) error {
+// loadFlat reads k's record in root and returns where its text ends.
+func loadFlat(root *durable.Dir, k Key, parse parser) (end int64, err error) {
+	end, err = load(root, fileName(k), parse)
+	return end, missing(root, corruptName(k), err)
+}
+
+// missing turns the absence of a record into ErrCorrupt where the former layout
+// found it damaged and renamed it to corrupt.
+func missing(dir *durable.Dir, corrupt string, err error) error {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if qerr := notQuarantined(dir, k); qerr != nil {
-		return qerr
+	switch _, serr := dir.Stat(corrupt); {
+	case serr == nil:
+		return &fs.PathError{Op: "read", Path: dir.Path(corrupt), Err: ErrCorrupt}
+	case !errors.Is(serr, fs.ErrNotExist):
+		return serr
 	}
 	return err
 }
 
-func (f files) note(k Key, line []byte) error {
-	root, dir, err := f.container(k.ContainerID)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	defer dir.Close()
-	// The newline ends what a crash may have left of a line.
-	done, err := dir.Append(fileName(k), append([]byte{'\n'}, line...), max(minCompact, 4*int64(len(line))))
-	if err != nil {
-		return missing(dir, k, err)
-	}
-	if done {
-		return nil
-	}
-	return dir.WriteFile(fileName(k), line)
-}
-
-func (f files) get(k Key, parse func([]byte) error) error {
-	root, dir, err := f.container(k.ContainerID)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	defer dir.Close()
-	return missing(dir, k, load(dir, k, parse))
-}
-
-// load reads k's record and sets it aside when parse, or the file itself, says
-// that it is damaged.
-func load(dir *durable.Dir, k Key, parse func([]byte) error) error {
-	name := fileName(k)
+// load reads the record in the file name and returns where its text ends. It
+// needs no lock: a file that is read while it gets another record can look
+// damaged, so only damage that stays is believed.
+func load(dir *durable.Dir, name string, parse parser) (end int64, err error) {
+	var before []byte
 	for try := 1; ; try++ {
-		data, id, err := dir.ReadFile(name, maxFile)
+		data, _, err := dir.ReadFile(name, maxFile)
 		switch {
 		case err == nil:
 			err = parse(data)
 		case errors.Is(err, durable.ErrNotRegular), errors.Is(err, durable.ErrTooLarge):
 			err = corrupt(err)
 		}
-		if !errors.Is(err, ErrCorrupt) {
-			return err
+		if errors.Is(err, ErrCorrupt) && try < maxReads && (try == 1 || !bytes.Equal(before, data)) {
+			before = data
+			continue
 		}
-		now, serr := dir.Stat(name)
-		gone := errors.Is(serr, fs.ErrNotExist)
-		replaced := serr == nil && id != durable.ID{} && now.ID != id
-		if try < maxTries && (gone || replaced) {
-			continue // it is not what we have read any more
+		if err == nil {
+			// With the newline that ends the last line, if it is there.
+			return int64(min(len(bytes.TrimRight(data, "\n"))+1, len(data))), nil
 		}
-		if rerr := dir.Rename(name, corruptName(k)); rerr != nil {
-			return &fs.PathError{Op: "read", Path: dir.Path(name), Err: errors.Join(err, rerr)}
+		if p := (*fs.PathError)(nil); !errors.As(err, &p) {
+			err = &fs.PathError{Op: "read", Path: dir.Path(name), Err: err}
 		}
-		return &fs.PathError{Op: "read", Path: dir.Path(corruptName(k)), Err: err}
+		return 0, err
 	}
 }
 
-// remove deletes k's record, its damaged record too when damaged is set, and
-// the container's directory when nothing else is in it.
-func (f files) remove(k Key, damaged bool) error {
-	root, dir, err := f.container(k.ContainerID)
+// put writes line as k's record, in place of one that parse accepts.
+func (l *Lock) put(k Key, line []byte, parse parser) error {
+	if err := l.takeOver(); err != nil {
+		return err
+	}
+	_, err := l.load(k, parse)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		err = l.grow(1)
 	}
 	if err != nil {
 		return err
 	}
-	defer root.Close()
-	defer dir.Close()
-	if err := unlink(dir, fileName(k)); err != nil {
+	return l.replace(k, line)
+}
+
+// replace writes line as k's record, whatever is there.
+func (l *Lock) replace(k Key, line []byte) error {
+	first, err := encodeReused(k)
+	if err != nil {
 		return err
 	}
-	if damaged {
-		if err := unlinkAny(dir, corruptName(k)); err != nil {
+	delete(l.known, k) // until it has succeeded
+	var text []byte
+	err = l.root.Recycle(fileName(k), func(reused bool) []byte {
+		if text = line; reused {
+			text = append(first, line...)
+		}
+		return text
+	})
+	if err == nil {
+		l.known[k] = int64(len(text))
+	}
+	return err
+}
+
+// load reads k's record, unless its end is known.
+func (l *Lock) load(k Key, parse parser) (end int64, err error) {
+	if end, ok := l.known[k]; ok {
+		return end, nil
+	}
+	if end, err = loadFlat(l.root, k, parse); err == nil {
+		l.saw(k, end)
+	}
+	return end, err
+}
+
+// read reads k's record, and calls parse in any case.
+func (l *Lock) read(k Key, parse parser) error {
+	if l.former {
+		if _, err := loadFormer(l.root, k, parse); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
-	return tidy(root, dir, dirName(k.ContainerID))
+	delete(l.known, k)
+	_, err := l.load(k, parse)
+	return err
 }
 
-func unlink(dir *durable.Dir, name string) error {
-	if err := dir.Remove(name); !errors.Is(err, fs.ErrNotExist) {
+// note appends line to k's record.
+func (l *Lock) note(k Key, line []byte, parse parser) error {
+	if l.former {
+		if err := noteFormer(l.root, k, line, parse); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	end, err := l.load(k, parse)
+	if err != nil {
 		return err
+	}
+	// The newline ends what a crash may have left of a line.
+	text := append([]byte{'\n'}, line...)
+	done, err := l.root.Overwrite(fileName(k), end, text, max(minCompact, 4*int64(len(line))))
+	switch {
+	case err != nil:
+		delete(l.known, k)
+		return err
+	case done:
+		l.known[k] = end + int64(len(text))
+		return nil
+	}
+	return l.replace(k, line)
+}
+
+// remove deletes k's record, unless parse refuses it.
+func (l *Lock) remove(k Key, parse parser) error {
+	if l.former {
+		if err := removeFormer(l.root, k, parse); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	name := fileName(k)
+	_, err := l.load(k, parse)
+	found := err == nil
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	delete(l.known, k)
+	// What a Put that was killed has left, and a file of another record's.
+	if err := gone(l.root.Remove(durable.TempPrefix + name)); err != nil {
+		return err
+	}
+	if err := gone(l.root.Retire(name)); err != nil {
+		return err
+	}
+	if found && l.most > 0 {
+		l.most--
 	}
 	return nil
 }
 
-// unlinkAny is unlink for what somebody else may have put there, a directory.
-func unlinkAny(dir *durable.Dir, name string) error {
-	info, err := dir.Stat(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err == nil && info.IsDir {
-		return dir.Rmdir(name)
-	}
-	return unlink(dir, name)
-}
-
-// tidy removes a container's directory unless it holds anything but temporary
-// files. If one of those is being written at the moment, its writer begins
-// again.
-func tidy(root, dir *durable.Dir, name string) error {
-	err := root.Rmdir(name)
-	if err == nil || errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	names, err := dir.Names()
-	if err != nil {
-		return err
-	}
-	for _, n := range names {
-		if !durable.IsTemp(n) {
-			return nil
+// forget deletes k's record, damaged or not. Only parse can refuse it.
+func (l *Lock) forget(k Key, parse parser) error {
+	forget := func(dir *durable.Dir, record, corrupt string) error {
+		if _, err := load(dir, record, parse); errors.Is(err, ErrVersion) {
+			return err
 		}
+		for _, name := range []string{durable.TempPrefix + record, record, corrupt} {
+			if err := unlinkAny(dir, name); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
-	for _, n := range names {
-		if err := unlink(dir, n); err != nil {
+	l.known, l.most = map[Key]int64{}, unknownMost
+	if l.former {
+		err := inFormer(l.root, k, func(dir *durable.Dir, base string) error {
+			return forget(dir, base+recordSuffix, base+corruptSuffix)
+		})
+		if err := gone(err); err != nil {
 			return err
 		}
 	}
-	err = root.Rmdir(name)
-	if errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {
-		return nil // somebody writes in it again, or was faster
+	return forget(l.root, fileName(k), corruptName(k))
+}
+
+// gone passes over the absence of what was to be removed.
+func gone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
 	return err
+}
+
+// unlinkAny removes what has the name, an empty directory included.
+func unlinkAny(dir *durable.Dir, name string) error {
+	info, err := dir.Stat(name)
+	if err == nil && info.IsDir {
+		return gone(dir.Rmdir(name))
+	}
+	if err == nil {
+		err = dir.Remove(name)
+	}
+	return gone(err)
+}
+
+// names returns the file names of the container's records, damaged or not.
+func (l *Lock) names() ([]string, error) {
+	all, err := l.root.Names()
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, name := range all {
+		if _, _, ok := parseName(name); ok && strings.HasPrefix(name, part(l.container)+"@") {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+// onlyVersion is a parser that accepts what is damaged: it knows the versions
+// alone.
+func onlyVersion(k Key) parser {
+	return func(data []byte) error {
+		if _, err := decode[struct{}](data, k); errors.Is(err, ErrVersion) {
+			return err
+		}
+		return nil
+	}
 }

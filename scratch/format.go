@@ -7,31 +7,49 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"time"
 )
 
 const (
-	version = 1
+	version = 2 // what is written; version 1 had no reused lines
+
 	sumLen  = 16          // hexadecimal digits
 	prefix  = sumLen + 1  // and a space
 	maxLine = 16 << 20    // of a record
 	maxFile = 4 * maxLine // of what is read back
 )
 
-// An envelope is the JSON of one line.
-type envelope[T any] struct {
-	Version     int       `json:"version"`
-	Network     string    `json:"network"`
-	ContainerID string    `json:"container"`
-	IfName      string    `json:"ifname"`
-	State       State     `json:"state"`
-	Created     time.Time `json:"created"`
-	Updated     time.Time `json:"updated"`
-	Value       T         `json:"value"`
+// errReused means that a file holds the record of another key because it was
+// written again after the record it belonged to was deleted.
+var errReused = fmt.Errorf("%w: the file is used by another record", fs.ErrNotExist)
+
+// An origin begins the JSON of every line.
+type origin struct {
+	Version int  `json:"version"`
+	Reused  bool `json:"reused,omitempty"` // the line only says whose lines follow
+
+	Network     string `json:"network"`
+	ContainerID string `json:"container"`
+	IfName      string `json:"ifname"`
 }
 
-func (e *envelope[T]) key() Key {
-	return Key{Network: e.Network, ContainerID: e.ContainerID, IfName: e.IfName}
+// An envelope is the JSON of one line.
+type envelope[T any] struct {
+	origin
+
+	State   State     `json:"state"`
+	Created time.Time `json:"created"`
+	Updated time.Time `json:"updated"`
+	Value   T         `json:"value"`
+}
+
+func (o *origin) key() Key {
+	return Key{Network: o.Network, ContainerID: o.ContainerID, IfName: o.IfName}
+}
+
+func originOf(k Key) origin {
+	return origin{Version: version, Network: k.Network, ContainerID: k.ContainerID, IfName: k.IfName}
 }
 
 // encode returns the line for r, with its newline, after checking r.
@@ -46,18 +64,28 @@ func encode[T any](r Record[T]) ([]byte, error) {
 	if r.Created.IsZero() {
 		r.Created = now
 	}
+	return encodeLine(&envelope[T]{
+		origin: originOf(r.Key),
+		State:  r.State, Created: r.Created.UTC(), Updated: now,
+		Value: r.Value,
+	})
+}
+
+// encodeReused returns the line that a file which held another record begins
+// with.
+func encodeReused(k Key) ([]byte, error) {
+	o := originOf(k)
+	o.Reused = true
+	return encodeLine(&o)
+}
+
+func encodeLine(v any) ([]byte, error) {
 	var b bytes.Buffer
 	b.Write(make([]byte, prefix))
 	// Not json.Marshal: it would write < > and & in other ways than the user.
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	err := enc.Encode(&envelope[T]{
-		Version: version,
-		Network: r.Key.Network, ContainerID: r.Key.ContainerID, IfName: r.Key.IfName,
-		State: r.State, Created: r.Created.UTC(), Updated: now,
-		Value: r.Value,
-	})
-	if err != nil {
+	if err := enc.Encode(v); err != nil {
 		return nil, err
 	}
 	line := b.Bytes()
@@ -75,10 +103,11 @@ func sum(dst, text []byte) {
 	hex.Encode(dst[:sumLen], s[:sumLen/2])
 }
 
-// decode returns the record in data, a file's content: its last good line. When
-// there is none the error is ErrCorrupt. match tells whether a key is the one
-// that belongs in the file.
-func decode[T any](data []byte, match func(Key) bool) (Record[T], error) {
+// decode returns the record of k in data, a file's content: its last good line.
+// When there is none the error is ErrCorrupt; ErrVersion when a later line is
+// of another version; and fs.ErrNotExist when the file says that it was given
+// to another record after k's was deleted. k may come from a file name.
+func decode[T any](data []byte, k Key) (Record[T], error) {
 	why := errors.New("empty")
 	for len(data) > 0 {
 		start := bytes.LastIndexByte(data, '\n') + 1
@@ -87,26 +116,30 @@ func decode[T any](data []byte, match func(Key) bool) (Record[T], error) {
 		if len(line) == 0 {
 			continue
 		}
-		r, err := decodeLine[T](line, match)
-		if err == nil {
-			return r, nil
+		r, err := decodeLine[T](line, k)
+		if err == nil || errors.Is(err, ErrVersion) || errors.Is(err, errReused) {
+			return r, err
 		}
 		why = err
 	}
 	return Record[T]{}, corrupt(why)
 }
 
-func decodeLine[T any](line []byte, match func(Key) bool) (Record[T], error) {
+func decodeLine[T any](line []byte, k Key) (Record[T], error) {
 	env := new(envelope[T])
 	if err := verify(line); err != nil {
 		return Record[T]{}, err
 	}
-	switch err := json.Unmarshal(line[prefix:], env); {
-	case err != nil && (env.Version == 0 || env.Version == version):
-		return Record[T]{}, err
-	case env.Version != version: // what else was wrong with it, its own reader knows
-		return Record[T]{}, fmt.Errorf("unknown version %d", env.Version)
-	case checkKey(env.key()) != nil || !match(env.key()):
+	if err := json.Unmarshal(line[prefix:], env); err != nil || !known(env.Version) {
+		return Record[T]{}, unknown(line[prefix:], err)
+	}
+	same := checkKey(env.key()) == nil && sameFile(env.key(), k)
+	switch {
+	case env.Reused && same:
+		return Record[T]{}, errors.New("no record follows")
+	case env.Reused:
+		return Record[T]{}, errReused
+	case !same:
 		return Record[T]{}, fmt.Errorf("it is the record of %q", env.key().String())
 	case !env.State.valid():
 		return Record[T]{}, fmt.Errorf("unknown state %q", string(env.State))
@@ -114,6 +147,25 @@ func decodeLine[T any](line []byte, match func(Key) bool) (Record[T], error) {
 	return Record[T]{
 		Key: env.key(), State: env.State, Created: env.Created, Updated: env.Updated, Value: env.Value,
 	}, nil
+}
+
+// known reports whether v is a version that this program reads.
+func known(v int) bool { return v == 1 || v == version }
+
+// unknown returns why text, the JSON of a line that adds up, was not decoded:
+// because of its version, which is another program's to read, or because of
+// err.
+func unknown(text []byte, err error) error {
+	var v struct {
+		Version *int64 `json:"version"`
+	}
+	if json.Unmarshal(text, &v) == nil && v.Version != nil && (*v.Version > version || *v.Version < 1) {
+		return fmt.Errorf("%w: it is of version %d, this program reads 1 and %d", ErrVersion, *v.Version, version)
+	}
+	if err == nil {
+		err = errors.New("no version")
+	}
+	return err
 }
 
 // verify checks a line's sum.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 	"testing"
 	"time"
@@ -17,9 +18,14 @@ var k1 = Key{Network: "net", ContainerID: "c1", IfName: "eth0"}
 
 // check reads data as k1's file and returns what it says.
 func check(data []byte) string {
-	r, err := decode[value](data, func(k Key) bool { return k == k1 })
-	if errors.Is(err, ErrCorrupt) {
+	r, err := decode[value](data, k1)
+	switch {
+	case errors.Is(err, ErrCorrupt):
 		return "corrupt"
+	case errors.Is(err, ErrVersion):
+		return "version"
+	case errors.Is(err, fs.ErrNotExist):
+		return "none"
 	}
 	if err != nil {
 		return err.Error()
@@ -51,13 +57,13 @@ func TestG11LinesThatDoNotCount(t *testing.T) {
 	}
 	for _, tt := range []struct{ name, json, why string }{
 		{"empty", ``, "not a record"},
-		{"null", `null`, "unknown version 0"},
+		{"null", `null`, "no version"},
 		{"list", `[]`, "cannot unmarshal array"},
 		{"not JSON", `{`, "unexpected end"},
 		{"two values", good + `{}`, "after top-level value"},
-		{"no version", swap(`"version":1,`, ``), "unknown version 0"},
-		{"later version", swap(`"version":1`, `"version":2`), "unknown version 2"},
-		{"later version with another value", strings.Replace(swap(`"version":1`, `"version":2`), `{"Text":"x"}`, `7`, 1), "unknown version 2"},
+		{"no version", swap(`"version":1,`, ``), "no version"},
+		{"version of another type", swap(`"version":1`, `"version":"1"`), "cannot unmarshal string"},
+		{"no record after the first line of a reused file", `{"version":2,"reused":true,"network":"net","container":"c1","ifname":"eth0"}`, "no record follows"},
 		{"another network", swap(`"net"`, `"ten"`), `"ten/c1/eth0"`},
 		{"another container", swap(`"c1"`, `"c2"`), `"net/c2/eth0"`},
 		{"another interface", swap(`"eth0"`, `"eth1"`), `"net/c1/eth1"`},
@@ -71,7 +77,7 @@ func TestG11LinesThatDoNotCount(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			_, err := decode[value]([]byte(line(tt.json)), func(k Key) bool { return k == k1 })
+			_, err := decode[value]([]byte(line(tt.json)), k1)
 			if !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), tt.why) {
 				t.Errorf("%v; want %q", err, tt.why)
 			}
@@ -92,7 +98,7 @@ func TestDecodeUndoesEncode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := decode[value](data, func(k Key) bool { return k == k1 })
+		got, err := decode[value](data, k1)
 		r.Updated = got.Updated
 		if diff := cmp.Diff(r, got); diff != "" || err != nil || bytes.Count(data, []byte{'\n'}) != 1 {
 			t.Error(diff, err)
@@ -100,5 +106,75 @@ func TestDecodeUndoesEncode(t *testing.T) {
 	}
 	if _, err := encode(Record[value]{Key: k1, State: Added, Created: time.Date(10_000, 1, 1, 0, 0, 0, 0, time.UTC)}); err == nil {
 		t.Error("a year of five digits was written: " + fmt.Sprint(err))
+	}
+}
+
+// A line of another version is neither damage nor passed over, whatever else is
+// in it: an older line before it is not the record any more.
+func TestUnknownVersionIsNotDamage(t *testing.T) {
+	t.Parallel()
+	good := line(`{"version":1,"network":"net","container":"c1","ifname":"eth0","state":"planned","created":"2024-01-02T03:04:05Z","updated":"2024-01-02T03:04:05Z","value":{"Text":"x"}}`)
+	for _, tt := range []struct{ name, json, version string }{
+		{"0", `{"version":0}`, "0"},
+		{"below", `{"version":-1}`, "-1"},
+		{"3", `{"version":3}`, "3"},
+		{"3, with our keys", `{"version":3,"network":"net","container":"c1","ifname":"eth0","state":"planned"}`, "3"},
+		{"3, with our keys of other types", `{"version":3,"network":7,"created":{},"value":[]}`, "3"},
+		{"3, at the end", `{"state":[],"created":1,"value":7,"version":3}`, "3"},
+		{"3, with the mark of reuse", `{"version":3,"reused":true}`, "3"},
+	} {
+		for _, before := range []string{"", good, "\n\ngarbage\n"} {
+			_, err := decode[value]([]byte(before+line(tt.json)), k1)
+			if !errors.Is(err, ErrVersion) || errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "version "+tt.version+", this program reads 1 and 2") {
+				t.Errorf("%s after %q: %v", tt.name, before, err)
+			}
+		}
+		if got := check([]byte(line(tt.json) + good)); got != "planned x" {
+			t.Errorf("%s, then a good line: %s", tt.name, got)
+		}
+	}
+}
+
+// A file that was given to another record is no record of the key that it
+// belonged to, unless a line of that is left.
+func TestReusedFileIsNoRecordOfTheFormerKey(t *testing.T) {
+	t.Parallel()
+	first, err := encodeReused(k1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rest, err := encode(Record[value]{Key: k1, State: Added, Value: value{"new"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := Key{"net", "c0", "eth0"}
+	old, err := encode(Record[value]{Key: other, State: Added, Value: value{"old"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := func(k Key, parts ...[]byte) string {
+		r, err := decode[value](bytes.Join(parts, nil), k)
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrCorrupt):
+			return "none"
+		case errors.Is(err, ErrCorrupt):
+			return "corrupt"
+		}
+		return r.Value.Text
+	}
+	padding := []byte("\n\n\n")
+	for _, tt := range []struct{ name, got, want string }{
+		{"the new key", read(k1, first, rest, padding), "new"},
+		{"the former key", read(other, first, rest, padding), "none"},
+		{"the former key, torn", read(other, first, rest[:50], padding), "none"},
+		{"the former key, with a line left", read(other, first, rest[:50], []byte("\n"), old), "old"},
+		{"the former key, nothing written", read(other, old), "old"},
+		{"the former key, the mark torn", read(other, first[:50], []byte("\n"), padding), "corrupt"},
+		{"another's record without the mark", read(other, rest), "corrupt"},
+		{"the new key, torn", read(k1, first, rest[:50]), "corrupt"},
+	} {
+		if tt.got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, tt.got, tt.want)
+		}
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/metacni/metacni/internal/durable"
 )
 
 // Whatever is on disk, decode returns a record that a line of it says, of the
@@ -28,17 +30,24 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte("0123456789abcdef "))
 	f.Add([]byte("null"))
 	f.Add(one[prefix : len(one)-1])
+	first, err := encodeReused(Key{Network: "net", ContainerID: "c2", IfName: "eth0"})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(append(first, one...))
+	f.Add([]byte(line(`{"version":1,"network":"net","container":"c1","ifname":"eth0","state":"added","created":"2024-01-02T03:04:05Z","updated":"2024-01-02T03:04:05Z","value":1}`)))
+	f.Add([]byte(line(`{"version":3,"created":1}`)))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if r, err := decode[any]([]byte(line(string(data))), func(got Key) bool { return got == k }); err == nil && r.Key != k {
+		if r, err := decode[any]([]byte(line(string(data))), k); err == nil && r.Key != k {
 			t.Errorf("with a fitting sum: %+v", r)
 		}
 		before := bytes.Clone(data)
-		r, err := decode[any](data, func(got Key) bool { return got == k })
+		r, err := decode[any](data, k)
 		if !bytes.Equal(before, data) {
 			t.Error("the data was changed")
 		}
 		if err != nil {
-			if !errors.Is(err, ErrCorrupt) {
+			if !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrVersion) && !errors.Is(err, errReused) {
 				t.Error(err)
 			}
 			return
@@ -69,77 +78,68 @@ func FuzzNames(f *testing.F) {
 		if checkKey(a) != nil {
 			return
 		}
-		dir, file := dirName(a.ContainerID), fileName(a)
-		for _, name := range []string{dir, file, corruptName(a), lockName(a.ContainerID)} {
-			if len(name) > 255 || strings.ContainsAny(name, "/\x00") || name[0] == '.' {
+		for _, name := range []string{fileName(a), corruptName(a), lockName(a.ContainerID), formerDir(a.ContainerID), formerName(a) + corruptSuffix} {
+			if len(durable.TempPrefix+name) > 255 || strings.ContainsAny(name, "/\x00") || name[0] == '.' {
 				t.Errorf("%q of %q", name, a)
 			}
 		}
-		if strings.Contains(dir, "@") || !storedName(dir) {
-			t.Errorf("directory %q could be a lock or foreign", dir)
+		if _, _, ok := parseName(lockName(a.ContainerID)); ok || isFormerDir(lockName(a.ContainerID)) {
+			t.Errorf("lock %q could be a record", lockName(a.ContainerID))
 		}
-		for _, name := range []string{file, corruptName(a)} {
-			network, ifName, corrupt, ok := parseFile(name)
-			if !ok || corrupt != (name != file) || ifName != a.IfName || part(network) != part(a.Network) {
-				t.Errorf("%q is read back as %q, %q, %v, %v", name, network, ifName, corrupt, ok)
+		if dir := formerDir(a.ContainerID); !isFormerDir(dir) {
+			t.Errorf("directory %q is not known as one", dir)
+		}
+		for _, name := range []string{fileName(a), corruptName(a)} {
+			k, damaged, ok := parseName(name)
+			if !ok || damaged != (name != fileName(a)) || !sameFile(a, k) || fileName(k) != fileName(a) || isFormerDir(name) {
+				t.Errorf("%q is read back as %q, %v, %v", name, k, damaged, ok)
 			}
 		}
-		if checkKey(b) == nil && a != b && dirName(b.ContainerID) == dir && fileName(b) == file {
-			t.Errorf("%q and %q share %s/%s", a, b, dir, file)
+		if k, damaged, ok := parseRest(formerName(a)+recordSuffix, formerMaxPart); !ok || damaged || k.IfName != a.IfName || !samePart(a.Network, k.Network) {
+			t.Errorf("%q is read back as %q, %v, %v", formerName(a), k, damaged, ok)
+		}
+		if checkKey(b) == nil && a != b && (fileName(a) == fileName(b) || formerDir(a.ContainerID) == formerDir(b.ContainerID) && formerName(a) == formerName(b)) {
+			t.Errorf("%q and %q share a file", a, b)
 		}
 	})
 }
 
-// A file name that is understood is one that fileName or corruptName makes.
-func FuzzParseFile(f *testing.F) {
-	for _, name := range []string{"net@eth0.json", "net@eth0.json.corrupt", "n@%2F.json", "n@%2f.json", "@.json", "#@x.json", "n@a@b.json", ".tmp-1"} {
+// A file name that is understood, in either layout, is one that is made.
+func FuzzParseName(f *testing.F) {
+	for _, name := range []string{"c@net@eth0.json", "c@net@eth0.json.corrupt", "net@eth0.json", "c@n@%2F.json", "c@n@%2f.json", "@@.json", "#@x.json", "c@n@a@b.json", ".tmp-1", "c@lock"} {
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, name string) {
-		network, ifName, corrupt, ok := parseFile(name)
-		if !ok {
-			return
+		if k, damaged, ok := parseName(name); ok {
+			if err := checkStoredKey(k); err != nil {
+				t.Errorf("%q: %v", name, err)
+			}
+			if made := map[bool]string{false: fileName(k), true: corruptName(k)}[damaged]; made != name {
+				t.Errorf("%q is read as %q, which has %q", name, k, made)
+			}
 		}
-		k := Key{Network: network, ContainerID: "c", IfName: ifName}
-		if err := checkStoredKey(k); err != nil {
-			t.Errorf("%q: %v", name, err)
-		}
-		if made := fileName(k); !corrupt && made != name {
-			t.Errorf("%q is read as %q, which has %q", name, k, made)
-		}
-		if made := corruptName(k); corrupt && made != name {
-			t.Errorf("%q is read as %q, which has %q", name, k, made)
-		}
-	})
-}
-
-// Whatever a lock's file says, what is read of it cannot mean every process,
-// or process 1 (G7).
-func FuzzParseLock(f *testing.F) {
-	f.Add([]byte(owner{process{10, 20}, 30}.String() + process{40, 50}.String()))
-	f.Add([]byte("group -1 1\ngroup 0 1\ngroup 1 1\ngroup 9"))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		o, groups := parseLock(data)
-		if o != (owner{}) {
-			groups = append(groups, o.process)
-		}
-		for _, g := range groups {
-			if g.pid <= 1 || g.pid > 1<<31-1 {
-				t.Errorf("%v", g)
+		if k, damaged, ok := parseRest(name, formerMaxPart); ok {
+			k.ContainerID = "c"
+			if err := checkStoredKey(k); err != nil {
+				t.Errorf("%q: %v", name, err)
+			}
+			if made := formerName(k) + map[bool]string{false: recordSuffix, true: corruptSuffix}[damaged]; made != name {
+				t.Errorf("%q is read as %q, which has %q", name, k, made)
 			}
 		}
 	})
 }
 
-// Whatever a process is called, its numbers are not taken from its name.
-func FuzzParseStat(f *testing.F) {
-	f.Add("sh")
-	f.Add(") Z 1 2 3 (")
-	f.Add("\n")
-	f.Fuzz(func(t *testing.T, comm string) {
+// Whatever /proc holds, nothing panics.
+func FuzzParseProc(f *testing.F) {
+	f.Add("sh", "pos:\t0\nflags:\t0100000\nlock:\t1: FLOCK  ADVISORY  WRITE 42 fe:00:7 0 EOF\n")
+	f.Add(") Z 1 2 3 (", "lock:\t1: FLOCK")
+	f.Add("\n", "flags:\t-1\nlock: 1: POSIX ADVISORY WRITE 42 0 0")
+	f.Fuzz(func(t *testing.T, comm, info string) {
+		_ = parseFdinfo([]byte(info))
 		_, _ = parseStat([]byte(comm))
 		got, ok := parseStat([]byte("41 (" + comm + ") S 1 42 3 4 5 6 7 8 9 10 11 12 13 14 15 16 2 18 777 20\n"))
-		if want := (procStat{process{41, 777}, 'S', 42, 2}); !ok || got != want {
+		if want := (procStat{'S', 2}); !ok || got != want {
 			t.Errorf("%q: %v, %v", comm, got, ok)
 		}
 	})

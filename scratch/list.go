@@ -1,47 +1,91 @@
 package scratch
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"iter"
+	"slices"
 	"strings"
 
 	"github.com/metacni/metacni/internal/durable"
 )
 
 // List returns every record, in the order of file names: by container, network
-// and interface. It reads them one by one, so that what is written meanwhile
-// may or may not be in it. A damaged record is set aside and yielded as an
-// [*Error] that is [ErrCorrupt], with what is known of its key, this time and
-// every time until [Store.Forget]; so is every container that cannot be read,
-// with the error that says why. A missing directory is an empty one.
-func (s Store[T]) List() iter.Seq2[Record[T], error] {
+// and interface. It reads them one by one, without a lock, so that what is
+// written meanwhile may or may not be in it. What cannot be read is yielded as
+// an [*Error] with what is known of its key, time and again: a damaged record
+// is [ErrCorrupt], until [Store.Forget], and one of another version
+// [ErrVersion]. When ctx ends List yields its error and stops. A missing
+// directory is an empty one.
+func (s Store[T]) List(ctx context.Context) iter.Seq2[Record[T], error] {
 	return func(yield func(Record[T], error) bool) {
-		s.each("list", yield)
+		s.each(ctx, "list", "", yield)
 	}
 }
 
 // Container returns the records of one container, in the order of file names.
 // What cannot be read is left out, and reported in an error beside what could.
-// Its cost does not depend on how many containers there are.
-func (s Store[T]) Container(id string) ([]Record[T], error) {
-	if err := checkContainer(id); err != nil {
+// It looks at the names of all records; see [Store.Records].
+func (s Store[T]) Container(ctx context.Context, id string) ([]Record[T], error) {
+	if err := checkStoredContainer(id); err != nil {
 		return nil, fail("list", Key{ContainerID: id}, err)
 	}
-	root, dir, err := s.files().container(id)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+	return collect(func(yield func(Record[T], error) bool) { s.each(ctx, "list", id, yield) })
+}
+
+// Records is [Store.Container] for the container of l, which must be held. It
+// does not look at the names of all records where the lock knows that the
+// container has none, or which one it has: in an ADD of a new container.
+func (s Store[T]) Records(ctx context.Context, l *Lock) ([]Record[T], error) {
+	const op = "list"
+	if l == nil {
+		return nil, fail(op, Key{}, errNotHeld)
 	}
-	if err != nil {
-		return nil, fail("list", Key{ContainerID: id}, err)
+	if err := l.begin(s.Dir, l.container); err != nil {
+		return nil, fail(op, Key{ContainerID: l.container}, err)
 	}
-	defer root.Close()
-	defer dir.Close()
+	defer l.end()
+	if l.former { // they could not be taken over
+		return s.Container(ctx, l.container)
+	}
+	var names []string
+	if l.most == len(l.known) {
+		for k := range l.known {
+			names = append(names, fileName(k))
+		}
+		slices.Sort(names)
+	} else {
+		var err error
+		if names, err = l.names(); err != nil {
+			return nil, fail(op, Key{ContainerID: l.container}, err)
+		}
+		l.most = len(names)
+	}
+	return collect(func(yield func(Record[T], error) bool) {
+		for _, name := range names {
+			if err := ctx.Err(); err != nil {
+				yield(Record[T]{}, fail(op, Key{ContainerID: l.container}, ended(ctx)))
+				return
+			}
+			k, damaged, _ := parseName(name)
+			e, found := s.read(op, l.root, name, k, damaged)
+			if found && e.err == nil {
+				l.known[e.Key] = e.end
+			}
+			if found && !yield(e.Record, e.err) {
+				return
+			}
+		}
+	})
+}
+
+func collect[T any](each func(yield func(Record[T], error) bool)) ([]Record[T], error) {
 	var (
 		all  []Record[T]
 		errs []error
 	)
-	s.records("list", dir, dirName(id), func(r Record[T], err error) bool {
+	each(func(r Record[T], err error) bool {
 		if err != nil {
 			errs = append(errs, err)
 		} else {
@@ -52,115 +96,139 @@ func (s Store[T]) Container(id string) ([]Record[T], error) {
 	return all, errors.Join(errs...)
 }
 
-// Damaged returns the keys of the records that have been set aside, in the
-// order of file names, without reading any other. A name too long for a file
-// name is only known by its hash, "#" and 64 hexadecimal digits, which
-// [Store.Forget] accepts. It does not look for damage: List and Get do. What
-// cannot be read is left out, and reported in an error beside the keys.
-func (s Store[T]) Damaged() ([]Key, error) {
+// Damaged returns the keys of the damaged records, in the order of file names.
+// It reads all records. A name too long for a file name is only known by its
+// hash, "#" and 64 hexadecimal digits, which [Store.Lock] and [Store.Forget]
+// accept. What cannot be read for another reason is left out, and reported in
+// an error beside the keys.
+func (s Store[T]) Damaged(ctx context.Context) ([]Key, error) {
 	var (
 		keys []Key
 		errs []error
 	)
-	err := s.files().containers(func(dir *durable.Dir, name string, err error) bool {
-		var names []string
-		if err == nil {
-			names, err = dir.Names()
-		}
-		if err != nil {
-			errs = append(errs, fail("damaged", Key{ContainerID: name}, err))
-		}
-		for _, n := range names {
-			if network, ifName, corrupt, ok := parseFile(n); ok && corrupt {
-				keys = append(keys, Key{Network: network, ContainerID: name, IfName: ifName})
-			}
+	s.each(ctx, "damaged", "", func(r Record[T], err error) bool {
+		switch {
+		case errors.Is(err, ErrCorrupt):
+			keys = append(keys, r.Key)
+		case err != nil:
+			errs = append(errs, err)
 		}
 		return true
 	})
-	return keys, errors.Join(append(errs, fail("damaged", Key{}, err))...)
+	return keys, errors.Join(errs...)
 }
 
-// each yields the records of all containers.
-func (s Store[T]) each(op string, yield func(Record[T], error) bool) {
-	err := s.files().containers(func(dir *durable.Dir, name string, err error) bool {
-		if err != nil {
-			return yield(Record[T]{}, fail(op, Key{ContainerID: name}, err))
-		}
-		return s.records(op, dir, name, yield)
-	})
-	if err != nil {
-		yield(Record[T]{}, fail(op, Key{}, err))
-	}
-}
-
-// records yields the records in dir, a container's directory called name.
-func (s Store[T]) records(op string, dir *durable.Dir, name string, yield func(Record[T], error) bool) bool {
-	names, err := dir.Names()
-	if err != nil {
-		return yield(Record[T]{}, fail(op, Key{ContainerID: name}, err))
-	}
-	for _, n := range names {
-		network, ifName, damaged, ok := parseFile(n)
-		if !ok {
-			continue
-		}
-		k := Key{Network: network, ContainerID: name, IfName: ifName}
-		if damaged {
-			if !yield(Record[T]{Key: k}, &Error{Op: op, Key: k, Path: dir.Path(n), Err: ErrCorrupt}) {
-				return false
-			}
-			continue
-		}
-		var r Record[T]
-		err := load(dir, k, func(data []byte) (err error) {
-			r, err = decode[T](data, func(got Key) bool {
-				return dirName(got.ContainerID) == name && fileName(got) == n
-			})
-			return err
-		})
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // deleted since the directory was read
-		}
-		if err != nil {
-			r = Record[T]{Key: k}
-		}
-		if !yield(r, fail(op, k, err)) {
-			return false
-		}
-	}
-	return true
-}
-
-// containers calls visit with each container's directory until it returns
-// false. What is not a container's directory is passed over.
-func (f files) containers(visit func(dir *durable.Dir, name string, err error) bool) error {
-	root, err := f.open()
+// each yields the records of a container, or of all when id is empty.
+func (s Store[T]) each(ctx context.Context, op, id string, yield func(Record[T], error) bool) {
+	whole := Key{ContainerID: id}
+	root, err := s.files().open()
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return
 	}
 	if err != nil {
-		return err
+		yield(Record[T]{}, fail(op, whole, err))
+		return
 	}
 	defer root.Close()
 	names, err := root.Names()
 	if err != nil {
-		return err
+		yield(Record[T]{}, fail(op, whole, err))
+		return
 	}
 	for _, name := range names {
-		if strings.Contains(name, "@") || !storedName(name) {
-			continue
+		if ctx.Err() != nil {
+			yield(Record[T]{}, fail(op, whole, ended(ctx)))
+			return
 		}
-		dir, err := root.Open(name)
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, durable.ErrNotDir) {
-			continue
-		}
-		more := visit(dir, name, err)
-		if err == nil {
-			dir.Close()
+		more := true
+		switch {
+		case isFormerDir(name):
+			if id == "" || name == formerDir(id) {
+				more = s.formerRecords(op, root, name, names, yield)
+			}
+		case id == "" || strings.HasPrefix(name, part(id)+"@"):
+			more = s.record(op, root, name, yield)
 		}
 		if !more {
-			return nil
+			return
 		}
 	}
-	return nil
+}
+
+// An entry is what a record's file holds.
+type entry[T any] struct {
+	Record[T]
+	end int64
+	err error
+}
+
+// read reads the file name, of the record k, in dir. found is false when it is
+// not there any more.
+func (s Store[T]) read(op string, dir *durable.Dir, name string, k Key, damaged bool) (e entry[T], found bool) {
+	if damaged {
+		e.err = &fs.PathError{Op: "read", Path: dir.Path(name), Err: ErrCorrupt}
+	} else {
+		e.end, e.err = load(dir, name, func(data []byte) (err error) {
+			e.Record, err = decode[T](data, k)
+			return err
+		})
+	}
+	if e.err != nil {
+		e.Record = Record[T]{Key: k}
+	}
+	found = !errors.Is(e.err, fs.ErrNotExist)
+	e.err = fail(op, k, e.err)
+	return e, found
+}
+
+// record yields the record in the file name, if it is one's.
+func (s Store[T]) record(op string, root *durable.Dir, name string, yield func(Record[T], error) bool) bool {
+	k, damaged, ok := parseName(name)
+	if !ok {
+		return true
+	}
+	e, found := s.read(op, root, name, k, damaged)
+	return !found || yield(e.Record, e.err)
+}
+
+// formerRecords yields the records of a container's directory of the former
+// layout, and those that have been taken over since it was seen there. others
+// are the names in root that are yielded otherwise.
+func (s Store[T]) formerRecords(op string, root *durable.Dir, name string, others []string, yield func(Record[T], error) bool) bool {
+	names, dir, err := openFormer(root, name)
+	if err != nil {
+		return yield(Record[T]{}, fail(op, Key{ContainerID: name}, err))
+	}
+	if dir != nil {
+		defer dir.Close()
+	}
+	taken := len(names) == 0
+	yielded := map[string]bool{}
+	for _, n := range names {
+		k, damaged, _ := parseRest(n, formerMaxPart)
+		k.ContainerID = name
+		e, found := s.read(op, dir, n, k, damaged)
+		if !found {
+			taken = true
+			continue
+		}
+		yielded[fileName(k)], yielded[corruptName(k)] = true, true
+		if !yield(e.Record, e.err) {
+			return false
+		}
+	}
+	if !taken {
+		return true
+	}
+	now, err := root.Names()
+	if err != nil {
+		return yield(Record[T]{}, fail(op, Key{ContainerID: name}, err))
+	}
+	for _, n := range now {
+		_, other := slices.BinarySearch(others, n)
+		if !other && !yielded[n] && strings.HasPrefix(n, part(name)+"@") && !s.record(op, root, n, yield) {
+			return false
+		}
+	}
+	return true
 }

@@ -1,6 +1,9 @@
 package scratch
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,13 +15,13 @@ import (
 func TestListAndContainer(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	for range s.List() {
+	for range s.List(t.Context()) {
 		t.Error("a record in an empty store")
 	}
-	for range (Store[value]{Dir: s.Dir + "/none"}).List() {
+	for range (Store[value]{Dir: s.Dir + "/none"}).List(t.Context()) {
 		t.Error("a record in no store")
 	}
-	if all, err := s.Container("c1"); len(all) != 0 || err != nil {
+	if all, err := s.Container(t.Context(), "c1"); len(all) != 0 || err != nil {
 		t.Error(all, err)
 	}
 	long := Key{strings.Repeat("n", 300), strings.Repeat("c", 300), "eth0"}
@@ -26,13 +29,13 @@ func TestListAndContainer(t *testing.T) {
 		put(t, s, k, k.String())
 	}
 	// Foreign files are none of our business (and stay).
-	for _, name := range []string{"README", "c1@lock", "x@y.json", "#notahash", ".hidden", "c1/.tmp-1", "c1/notes.json", "c1/a@%65th0.json", "c1/@.json", "c1/net@eth0.json~"} {
+	for _, name := range []string{"README", "c9@lock", "x@y.json", "#notahash", ".hidden", ".tmp-1", ".spare-x", "c1@notes.json", "c1@a@%65th0.json", "c1@@.json", "c1@net@eth0.json~", "c1"} {
 		ok(t, os.WriteFile(filepath.Join(s.Dir, name), []byte("foreign"), 0o600))
 	}
 	ok(t, os.Mkdir(filepath.Join(s.Dir, "lost+found"), 0o700))
 	before := tree(t, s.Dir)
 	var got []Key
-	for r, err := range s.List() {
+	for r, err := range s.List(t.Context()) {
 		ok(t, err)
 		if r.Value.Text != r.Key.String() {
 			t.Errorf("%v holds %v", r.Key, r.Value)
@@ -42,14 +45,14 @@ func TestListAndContainer(t *testing.T) {
 	if diff := cmp.Diff([]Key{long, k1, k2, k3}, got); diff != "" {
 		t.Error(diff)
 	}
-	for r, err := range s.List() { // stops when told to
+	for r, err := range s.List(t.Context()) { // stops when told to
 		ok(t, err)
 		if r.Key != long {
 			t.Error(r.Key)
 		}
 		break
 	}
-	all, err := s.Container("c1")
+	all, err := s.Container(t.Context(), "c1")
 	ok(t, err)
 	got = nil
 	for _, r := range all {
@@ -58,7 +61,7 @@ func TestListAndContainer(t *testing.T) {
 	if diff := cmp.Diff([]Key{k1, k2}, got); diff != "" {
 		t.Error(diff)
 	}
-	if keys, err := s.Damaged(); len(keys) != 0 || err != nil {
+	if keys, err := s.Damaged(t.Context()); len(keys) != 0 || err != nil {
 		t.Error(keys, err)
 	}
 	if diff := cmp.Diff(before, tree(t, s.Dir)); diff != "" {
@@ -75,15 +78,81 @@ func TestListWhileOthersWrite(t *testing.T) {
 		put(t, s, Key{"net", id, "eth1"}, id)
 	}
 	var got []string
-	for r, err := range s.List() {
+	for r, err := range s.List(t.Context()) {
 		ok(t, err)
 		got = append(got, r.Key.ContainerID+r.Key.IfName)
-		ok(t, s.Delete(Key{"net", "a", "eth1"})) // its name has been read
-		ok(t, s.Delete(Key{"net", "b", "eth0"}))
-		ok(t, s.Delete(Key{"net", "b", "eth1"}))
+		ok(t, del(s, Key{"net", "a", "eth1"})) // its name has been read
+		ok(t, del(s, Key{"net", "b", "eth0"}))
+		ok(t, del(s, Key{"net", "b", "eth1"}))
 	}
 	want := []string{"aeth0", "ceth0", "ceth1"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// List says that its context has ended instead of pretending to be complete.
+func TestListEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	put(t, s, k1, "")
+	put(t, s, k3, "")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var got []string
+	for r, err := range s.List(ctx) {
+		cancel()
+		got = append(got, fmt.Sprint(r.Key, code(err)))
+	}
+	if diff := cmp.Diff([]string{fmt.Sprint(k1, 0), fmt.Sprint(Key{}, 11)}, got); diff != "" {
+		t.Error(diff)
+	}
+	if _, err := s.Container(ctx, "c1"); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if _, err := s.Damaged(ctx); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// Records says what Container says, however much the lock knows.
+func TestRecordsIsContainerUnderTheLock(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	put(t, s, k3, "another container's")
+	for _, before := range [][]Key{nil, {k1}, {k1, k2}} {
+		for _, k := range before {
+			put(t, s, k, "before")
+		}
+		ok(t, under(s, "c1", func(l *Lock) error {
+			for range 2 {
+				want, err := s.Container(t.Context(), "c1")
+				ok(t, err)
+				got, err := s.Records(t.Context(), l)
+				ok(t, err)
+				if diff := cmp.Diff(want, got); diff != "" || len(got) != len(before) {
+					t.Errorf("%d records: %s", len(before), diff)
+				}
+			}
+			k := Key{"net", "c1", "new"}
+			ok(t, s.Put(l, Record[value]{Key: k, State: Planned}))
+			if got, err := s.Records(t.Context(), l); len(got) != len(before)+1 || err != nil {
+				t.Errorf("%v, %v after a put", got, err)
+			}
+			ok(t, s.Delete(l, k))
+			for _, k := range before {
+				ok(t, s.Delete(l, k))
+			}
+			if got, err := s.Records(t.Context(), l); len(got) != 0 || err != nil {
+				t.Errorf("%v, %v after all were deleted", got, err)
+			}
+			return nil
+		}))
+		if diff := cmp.Diff([]string{"c2@lock", "c2@other@eth0.json"}, tree(t, s.Dir)); diff != "" {
+			t.Error(diff)
+		}
+	}
+	if _, err := s.Records(t.Context(), nil); !errors.Is(err, errNotHeld) {
+		t.Error(err)
 	}
 }

@@ -17,9 +17,20 @@ const (
 	longestWait = 25 * time.Millisecond
 )
 
+// The mode of a lock's file says how many records its container can have, so
+// that Unlock need not look. A mode is raised before the record is written.
+const (
+	modeNone = 0o400  // none
+	modeOne  = 0o600  // at most one
+	modeMany = 0o1600 // any number, as with every other mode
+)
+
+// unknownMost is Lock.most when nothing is known.
+const unknownMost = -1
+
 // A Lock is a held lock of one container, from [Store.Lock]. Its methods may be
-// called by several goroutines at once. Whoever loses it without Unlock holds
-// the lock until the process ends.
+// called by several goroutines at once. A Lock that is lost without Unlock is
+// held until the process, and every child that has [Lock.File], ends.
 type Lock struct {
 	dir, container string
 
@@ -27,146 +38,182 @@ type Lock struct {
 	name string // of the file in root
 	id   durable.ID
 
-	mu   sync.Mutex // guards what follows
-	file *os.File   // nil once released
-	end  int64      // of what is written in file
+	mu   sync.Mutex // guards what follows, and is held while a verb works
+	fd   int        // not an *os.File, which the garbage collector would close; -1 once released
+	mode uint32
+	// linked says that the file has another name: it is somebody else's too,
+	// so its mode is neither believed nor changed.
+	linked bool
+	// former says that records may be in the former layout.
+	former bool
+	// most is how many records the container has at most, or unknownMost.
+	most int
+	// known holds records that are there and whole, with the end of their text.
+	known map[Key]int64
 }
 
-// File returns the lock's file, to be handed to children: a child that has it
-// open keeps the lock when this process dies, and loses it with [Lock.Unlock].
-// Do not close it. After Unlock File returns nil.
+// File returns a new descriptor of the lock's file, to be handed to children:
+// a child that has it open keeps the lock when this process dies, and loses it
+// with [Lock.Unlock]. The caller closes it. After Unlock, and when no
+// descriptor can be had, File returns nil.
 func (l *Lock) File() *os.File {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.file
+	if l.fd < 0 {
+		return nil
+	}
+	fd, err := dup(l.fd)
+	if err != nil {
+		return nil
+	}
+	return os.NewFile(uintptr(fd), l.root.Path(l.name))
 }
 
-// Started writes down that the child pid, which leads a process group of its
-// own and has the lock's file open, works under the lock, so that
-// [Store.KillOrphans] can end the group when this process has died. Call it
-// before waiting for the child.
-//
-// When it fails the child works under the lock all the same, but others will
-// have to wait for it: that is no reason to stop the child.
-func (l *Lock) Started(pid int) error {
-	return fail("record a child of", Key{ContainerID: l.container}, l.started(pid))
-}
-
-func (l *Lock) started(pid int) error {
+// Unlock releases the lock, including every copy of its file that a child has
+// inherited, and removes the file when the container has no record left. The
+// second and every later call does nothing and returns nil. When Unlock fails
+// the lock is released all the same, and the file may have been left.
+func (l *Lock) Unlock() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.file == nil {
-		return os.ErrClosed
+	if l.fd < 0 {
+		return nil
 	}
-	start, err := startTime(pid)
-	if err != nil {
-		return err
+	err := l.tidy()
+	// Closing alone would leave the lock to whoever has inherited the file.
+	err = errors.Join(err, unflock(l.fd, l.root.Path(l.name)))
+	closeFD(l.fd)
+	l.root.Close()
+	l.fd = -1
+	return fail("unlock", Key{ContainerID: l.container}, err)
+}
+
+// tidy removes the lock's file when the container has no record.
+func (l *Lock) tidy() error {
+	if l.former || len(l.known) > 0 {
+		return nil
 	}
-	text := ""
-	if l.end == 0 {
-		// Who we are matters only when we leave somebody behind, so a lock that
-		// starts nothing is not made to pay for it.
-		me, err := self()
-		if err != nil {
+	if l.most != 0 {
+		names, err := l.names()
+		if err != nil || len(names) > 0 {
 			return err
 		}
-		text = me.String()
 	}
-	text += process{pid: pid, start: start}.String()
-	durable.Step("pwrite", l.name)
-	n, err := l.file.WriteAt([]byte(text), l.end)
+	// Only while we hold the lock is the file's name certainly ours to remove.
+	now, err := l.root.Stat(l.name)
+	if err == nil && now.ID == l.id {
+		err = l.root.Remove(l.name)
+	}
+	return gone(err)
+}
+
+// begin keeps the lock until end. It fails unless l is held, for that container
+// of the store in dir.
+func (l *Lock) begin(dir, container string) error {
+	if l == nil {
+		return errNotHeld
+	}
+	l.mu.Lock()
+	if l.fd >= 0 && l.dir == dir && samePart(l.container, container) {
+		return nil
+	}
+	l.mu.Unlock()
+	return errNotHeld
+}
+
+func (l *Lock) end() { l.mu.Unlock() }
+
+// saw notes that k's record is there and whole.
+func (l *Lock) saw(k Key, end int64) {
+	l.known[k] = end
+	if l.most >= 0 && l.most < len(l.known) {
+		// Somebody has removed the lock's file and with it what it said.
+		l.most = unknownMost
+		_ = l.mark(modeMany) // if it fails the next one will see this too
+	}
+}
+
+// grow says that n more records are about to be written.
+func (l *Lock) grow(n int) error {
+	if l.most >= 0 {
+		l.most += n
+	}
+	if l.most == 1 {
+		return l.mark(modeOne)
+	}
+	return l.mark(modeMany)
+}
+
+// mark raises the mode of the lock's file.
+func (l *Lock) mark(mode uint32) error {
+	if l.linked || l.mode == mode || l.mode == modeMany {
+		return nil
+	}
+	err := l.root.Chmod(l.fd, l.name, mode)
 	if err == nil {
-		l.end += int64(n)
+		l.mode = mode
 	}
 	return err
 }
 
-// Unlock releases the lock, every copy of its file that a child has inherited
-// included, and removes the file. The second and every later call does nothing
-// and returns nil. When Unlock fails the lock is released all the same, and the
-// file may have been left.
-func (l *Lock) Unlock() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.file == nil {
-		return nil
-	}
-	var errs []error
-	// Only while we hold the lock is the file's name certainly ours to remove.
-	switch now, err := l.root.Stat(l.name); {
-	case err == nil && now.ID == l.id:
-		errs = append(errs, unlink(l.root, l.name))
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		errs = append(errs, err)
-	}
-	// Closing alone would leave the lock to whoever has inherited the file.
-	errs = append(errs, unflock(l.file), l.file.Close())
-	l.root.Close()
-	l.file = nil
-	return fail("unlock", Key{ContainerID: l.container}, errors.Join(errs...))
-}
-
-// holds reports whether l is held, for that container of the store in dir.
-func (l *Lock) holds(dir, container string) bool {
-	if l == nil {
-		return false
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.file != nil && l.dir == dir && l.container == container
-}
-
 func (f files) lock(ctx context.Context, id string) (*Lock, error) {
-	if err := checkContainer(id); err != nil {
+	if err := checkStoredContainer(id); err != nil {
 		return nil, err
 	}
 	root, err := f.make()
 	if err != nil {
 		return nil, err
 	}
-	l := &Lock{dir: f.dir, container: id, root: root, name: lockName(id)}
-	if err := l.acquire(ctx); err != nil {
+	l := &Lock{dir: f.dir, container: id, root: root, name: lockName(id), fd: -1, former: true, known: map[Key]int64{}}
+	first := true
+	err = acquire(ctx, func() (bool, error) {
+		defer func() { first = false }()
+		return l.try(first)
+	})
+	if err != nil {
 		root.Close()
 		return nil, err
+	}
+	// Where it fails the records are used where they are.
+	if l.takeOver() != nil {
+		l.most = unknownMost
 	}
 	return l, nil
 }
 
-// acquire waits for the lock.
-func (l *Lock) acquire(ctx context.Context) error {
-	wait := firstWait
-	for first := true; ; first = false {
+// acquire calls try until it has the lock, or fails, or ctx ends.
+func acquire(ctx context.Context, try func() (bool, error)) error {
+	for wait := firstWait; ; wait = min(2*wait, longestWait) {
 		if ctx.Err() != nil {
 			return ended(ctx)
 		}
-		if held, err := l.try(first); held || err != nil {
+		if held, err := try(); held || err != nil {
 			return err
 		}
 		if !pause(ctx, wait) {
 			return ended(ctx)
 		}
-		wait = min(2*wait, longestWait)
 	}
 }
 
-// try takes the lock if it is free. It opens the file anew every time, because
-// whoever releases the lock removes the file.
+// try takes the lock if it is free. It opens the file again every time, because
+// whoever releases the lock may remove the file.
 func (l *Lock) try(first bool) (held bool, err error) {
-	file, id, err := l.root.OpenFile(l.name)
+	fd, id, err := l.root.OpenLock(l.name, modeNone)
 	if err != nil {
 		return false, err
 	}
 	defer func() {
 		if !held {
-			_ = file.Close()
+			closeFD(fd)
 		}
 	}()
-	free, err := flock(file)
+	free, err := flock(fd, l.root.Path(l.name))
 	if err != nil {
 		return false, err
 	}
 	if !free {
-		if first && inherited(file, id) {
+		if first && inherited(fd, id) {
 			return false, ErrNested
 		}
 		return false, nil
@@ -179,16 +226,45 @@ func (l *Lock) try(first bool) (held bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if now.Size > 0 {
-		// A holder that died wrote this. Its numbers may be used again, and it
-		// is we who start processes now.
-		durable.Step("ftruncate", l.name)
-		if err := file.Truncate(0); err != nil {
-			return false, err
-		}
+	l.fd, l.id, l.mode, l.linked = fd, id, now.Mode, now.Links != 1
+	l.most = unknownMost
+	switch {
+	case l.linked:
+	case l.mode == modeNone:
+		l.most = 0
+	case l.mode == modeOne:
+		l.most = 1
 	}
-	l.file, l.id = file, id
 	return true, nil
+}
+
+// lockDir takes the lock of the whole directory.
+func (f files) lockDir(ctx context.Context, exclusive bool) (unlock func() error, err error) {
+	var root *durable.Dir
+	if exclusive {
+		if root, err = f.open(); errors.Is(err, fs.ErrNotExist) {
+			return func() error { return nil }, nil
+		}
+	} else {
+		root, err = f.make()
+	}
+	if err != nil {
+		return nil, err
+	}
+	err = acquire(ctx, func() (bool, error) { return root.Flock(exclusive) })
+	if err != nil {
+		root.Close()
+		return nil, err
+	}
+	var once sync.Once
+	return func() error {
+		var err error
+		once.Do(func() {
+			err = root.Unflock()
+			root.Close()
+		})
+		return err
+	}, nil
 }
 
 // pause waits, and reports false when ctx ended first.
@@ -211,20 +287,3 @@ func ended(ctx context.Context) error {
 	}
 	return fmt.Errorf("%w: %w", err, cause)
 }
-
-// A process is one that had pid at a time: numbers are used again.
-type process struct {
-	pid   int
-	start uint64 // clock ticks since boot, /proc/PID/stat field 22
-}
-
-// An owner is the process that holds a lock. A pid means something in its
-// namespace only.
-type owner struct {
-	process
-	pidns uint64 // inode number
-}
-
-func (p process) String() string { return fmt.Sprintf("group %d %d\n", p.pid, p.start) }
-
-func (o owner) String() string { return fmt.Sprintf("owner %d %d %d\n", o.pid, o.start, o.pidns) }

@@ -1,7 +1,6 @@
 package scratch
 
 import (
-	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -12,11 +11,11 @@ import (
 	"github.com/metacni/metacni/internal/durable"
 )
 
-// flock tries to take the lock on f, without waiting.
-func flock(f *os.File) (bool, error) {
-	durable.Step("flock", filepath.Base(f.Name()))
+// flock tries to take the lock on fd, the file at path, without waiting.
+func flock(fd int, path string) (bool, error) {
+	durable.Step("flock", filepath.Base(path))
 	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
 		switch err {
 		case nil:
 			return true, nil
@@ -24,23 +23,27 @@ func flock(f *os.File) (bool, error) {
 		case unix.EWOULDBLOCK:
 			return false, nil
 		default:
-			return false, &fs.PathError{Op: "flock", Path: f.Name(), Err: err}
+			return false, &fs.PathError{Op: "flock", Path: path, Err: err}
 		}
 	}
 }
 
-func unflock(f *os.File) error {
-	durable.Step("unflock", filepath.Base(f.Name()))
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_UN); err != nil {
-		return &fs.PathError{Op: "flock", Path: f.Name(), Err: err}
+func unflock(fd int, path string) error {
+	durable.Step("unflock", filepath.Base(path))
+	if err := unix.Flock(fd, unix.LOCK_UN); err != nil {
+		return &fs.PathError{Op: "flock", Path: path, Err: err}
 	}
 	return nil
 }
 
+func dup(fd int) (int, error) { return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3) }
+
+func closeFD(fd int) { _ = unix.Close(fd) }
+
 // inherited reports whether this process has the file id open otherwise than
 // by opening it: what Go opens is closed on exec, what a parent handed down is
-// not. self is a file that does not count.
-func inherited(self *os.File, id durable.ID) bool {
+// not. The descriptor self does not count.
+func inherited(self int, id durable.ID) bool {
 	dir, err := os.Open("/proc/self/fd")
 	if err != nil {
 		return false
@@ -49,7 +52,7 @@ func inherited(self *os.File, id durable.ID) bool {
 	names, _ := dir.Readdirnames(-1) // what could be read will do
 	for _, name := range names {
 		fd, err := strconv.Atoi(name)
-		if err != nil || fd == int(self.Fd()) {
+		if err != nil || fd == self {
 			continue
 		}
 		var st unix.Stat_t
@@ -62,47 +65,4 @@ func inherited(self *os.File, id durable.ID) bool {
 		}
 	}
 	return false
-}
-
-// self returns this process as the owner of a lock.
-func self() (owner, error) {
-	st, err := readStat("self")
-	if err != nil {
-		return owner{}, err
-	}
-	if st.pid != os.Getpid() {
-		return owner{}, errors.New("/proc is that of another PID namespace")
-	}
-	const path = "/proc/self/ns/pid"
-	var ns unix.Stat_t
-	if err := unix.Stat(path, &ns); err != nil {
-		return owner{}, &fs.PathError{Op: "stat", Path: path, Err: err}
-	}
-	return owner{process: st.process, pidns: ns.Ino}, nil
-}
-
-func startTime(pid int) (uint64, error) {
-	st, err := readStat(strconv.Itoa(pid))
-	return st.start, err
-}
-
-// readStat reads /proc/PID/stat with as few system calls as there can be: it
-// is on the path of every lock.
-func readStat(pid string) (procStat, error) {
-	path := "/proc/" + pid + "/stat"
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return procStat{}, &fs.PathError{Op: "open", Path: path, Err: err}
-	}
-	defer func() { _ = unix.Close(fd) }()
-	buf := make([]byte, 1024) // 52 numbers and a name of 15 bytes
-	n, err := unix.Read(fd, buf)
-	if err != nil {
-		return procStat{}, &fs.PathError{Op: "read", Path: path, Err: err}
-	}
-	st, ok := parseStat(buf[:n])
-	if !ok {
-		return procStat{}, &fs.PathError{Op: "read", Path: path, Err: errors.New("not understood")}
-	}
-	return st, nil
 }

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -107,16 +109,23 @@ func TestUnlockTwice(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	l := lock(t, s)
-	if l.File() == nil {
-		t.Error("no file")
+	f := l.File()
+	if f == nil {
+		t.Fatal("no file")
+	}
+	flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFD, 0)
+	if err != nil || flags&unix.FD_CLOEXEC == 0 {
+		t.Errorf("every child would inherit the file: %v", err)
+	}
+	// The file is the caller's: the lock does not depend on it.
+	ok(t, f.Close())
+	if err := tryLock(t, s); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("closing the file released the lock: %v", err)
 	}
 	ok(t, l.Unlock())
 	ok(t, l.Unlock())
 	if l.File() != nil {
 		t.Error("a file after unlock")
-	}
-	if err := l.Started(os.Getpid()); !errors.Is(err, os.ErrClosed) {
-		t.Error(err)
 	}
 }
 
@@ -180,85 +189,144 @@ func TestUnlockReleasesInAnyCase(t *testing.T) {
 	}
 }
 
-// What a holder that died wrote about itself is gone when the next one writes.
-func TestStartedReplacesTheDeadHoldersWords(t *testing.T) {
+// A lock that is lost without Unlock is held as long as the process lives: the
+// garbage collector does not release it.
+func TestLostLockStaysHeld(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	path := filepath.Join(s.Dir, "c1@lock")
-	ok(t, os.WriteFile(path, []byte("owner 7 7 7\ngroup 8 8\n"), 0o600))
-	l := lock(t, s)
-	if data, err := os.ReadFile(path); len(data) != 0 || err != nil {
-		t.Errorf("%q, %v", data, err)
+	id := lock(t, s).id // and the rest of it is garbage
+	for range 3 {
+		runtime.GC()
 	}
-	ok(t, l.Started(os.Getpid()))
-	ok(t, l.Started(os.Getppid()))
-	data, err := os.ReadFile(path)
+	if err := tryLock(t, s); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the lock was released: %v", err)
+	}
+	// Close what the test has lost.
+	fds, err := os.ReadDir("/proc/self/fd")
 	ok(t, err)
-	o, groups := parseLock(data)
-	if me, err := self(); err != nil || o != me || o.pid != os.Getpid() || len(groups) != 2 || groups[0] != o.process || groups[1].pid != os.Getppid() {
-		t.Errorf("%q, %v", data, err)
+	for _, e := range fds {
+		var st unix.Stat_t
+		if fd, err := strconv.Atoi(e.Name()); err == nil && unix.Fstat(fd, &st) == nil && durable.IDOf(&st) == id {
+			closeFD(fd)
+		}
 	}
-	if !o.alive() || o.reused() {
-		t.Error("this process does not live")
+	ok(t, tryLock(t, s))
+}
+
+// A hard link planted as the lock's file keeps its content and mode, and the
+// lock works all the same.
+func TestHardLinkAsLockIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	victim := filepath.Join(t.TempDir(), "victim")
+	ok(t, os.WriteFile(victim, []byte("precious"), 0o400))
+	ok(t, os.Link(victim, filepath.Join(s.Dir, "c1@lock")))
+	l := lock(t, s)
+	if err := tryLock(t, s); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("two hold the lock: %v", err)
 	}
-	if err := l.Started(1 << 30); !errors.Is(err, fs.ErrNotExist) || code(err) != 5 {
-		t.Errorf("no such process: %v", err)
+	for _, k := range []Key{k1, k2} {
+		ok(t, s.Put(l, Record[value]{Key: k, State: Planned}))
 	}
-	// The group it says it started is its own: it must not be killed.
+	if all, err := s.Records(t.Context(), l); len(all) != 2 || err != nil {
+		t.Error(all, err)
+	}
+	ok(t, s.Delete(l, k1))
+	ok(t, l.Unlock())
 	if n, err := s.KillOrphans("c1"); n != 0 || err != nil {
 		t.Error(n, err)
 	}
-	ok(t, l.Unlock())
-	if n, err := s.KillOrphans("c1"); n != 0 || err != nil {
-		t.Errorf("no lock file: %d, %v", n, err)
+	ok(t, del(s, k2))
+	if left := tree(t, s.Dir); len(left) != 0 {
+		t.Errorf("left %q", left)
 	}
-	if n, err := (Store[value]{Dir: s.Dir + "/none"}).KillOrphans("c1"); n != 0 || err != nil {
-		t.Errorf("no directory: %d, %v", n, err)
+	info, err := os.Stat(victim)
+	ok(t, err)
+	if data, err := os.ReadFile(victim); string(data) != "precious" || info.Mode() != 0o400 || err != nil {
+		t.Errorf("the victim is %q with mode %v, %v", data, info.Mode(), err)
 	}
 }
 
-func TestParseLock(t *testing.T) {
+// The lock of the directory is shared or exclusive, and its wait ends with the
+// context.
+func TestLockDir(t *testing.T) {
+	t.Parallel()
+	s := Store[value]{Dir: filepath.Join(t.TempDir(), "made", "when needed")}
+	unlock, err := s.LockDir(t.Context(), true)
+	ok(t, err)
+	ok(t, unlock())
+	if _, err := os.Stat(s.Dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the exclusive lock made the directory: %v", err)
+	}
+	free := func(exclusive bool) bool {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		unlock, err := s.LockDir(ctx, exclusive)
+		if err == nil {
+			ok(t, unlock())
+			return true
+		}
+		if !errors.Is(err, context.DeadlineExceeded) || code(err) != 11 {
+			t.Error(err)
+		}
+		return false
+	}
+	one, err := s.LockDir(t.Context(), false)
+	ok(t, err)
+	two, err := s.LockDir(t.Context(), false)
+	ok(t, err)
+	if free(true) || !free(false) {
+		t.Error("while it is shared")
+	}
+	ok(t, one())
+	ok(t, one()) // does nothing
+	if free(true) {
+		t.Error("while one still has it")
+	}
+	ok(t, two())
+	one, err = s.LockDir(t.Context(), true)
+	ok(t, err)
+	if free(true) || free(false) {
+		t.Error("while one has it alone")
+	}
+	ok(t, tryLock(t, s)) // a container's is another
+	ok(t, one())
+	if !free(true) {
+		t.Error("after all have gone")
+	}
+}
+
+func TestParseFdinfo(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name, text string
-		owner      owner
-		groups     []process
+		want       descriptor
 	}{
-		{"empty", "", owner{}, nil},
-		{"whole", "owner 10 20 30\ngroup 40 50\ngroup 60 70\n", owner{process{10, 20}, 30}, []process{{40, 50}, {60, 70}}},
-		{"cut off", "owner 10 20 30\ngroup 40 50\ngroup 60 7", owner{process{10, 20}, 30}, []process{{40, 50}}},
-		{"everybody", "owner 10 20 30\ngroup -1 5\ngroup 0 5\ngroup 1 5\n", owner{process{10, 20}, 30}, nil},
-		{"too large", "owner 10 20 30\ngroup 4294967297 5\ngroup 5 99999999999999999999\n", owner{process{10, 20}, 30}, nil},
-		{"garbage", "owner\ngroup\nowner a b c\ngroup a b\ngroup 4 5 6\n\x00\n", owner{}, nil},
+		{"empty", "", descriptor{}},
+		{"taken", "pos:\t0\nflags:\t02100000\nmnt_id:\t29\nino:\t7\nlock:\t1: FLOCK  ADVISORY  WRITE 42 fe:00:7 0 EOF\n", descriptor{locked: true, taker: 42}},
+		{"inherited", "flags:\t0100000\nlock:\t1: FLOCK  ADVISORY  WRITE 42 fe:00:7 0 EOF\n", descriptor{locked: true, taker: 42, inherited: true}},
+		{"taker hidden", "flags:\t0100000\nlock:\t1: FLOCK  ADVISORY  WRITE 0 fe:00:7 0 EOF\n", descriptor{locked: true, inherited: true}},
+		{"waits", "flags:\t0100000\n", descriptor{inherited: true}},
+		{"another kind of lock", "flags:\t0100000\nlock:\t1: POSIX  ADVISORY  WRITE 42 fe:00:7 0 EOF\n", descriptor{inherited: true}},
+		{"no flags", "lock:\t1: FLOCK  ADVISORY  WRITE 42 fe:00:7 0 EOF\n", descriptor{locked: true, taker: 42}},
+		{"garbage", "lock:\nflags:\nflags:\t9\nlock: FLOCK\n", descriptor{}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			o, groups := parseLock([]byte(tt.text))
-			if o != tt.owner || len(groups) != len(tt.groups) {
-				t.Fatalf("%v %v", o, groups)
-			}
-			for i, g := range groups {
-				if g != tt.groups[i] {
-					t.Errorf("%v, want %v", g, tt.groups[i])
-				}
-			}
-		})
+		if got := parseFdinfo([]byte(tt.text)); got != tt.want {
+			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
+		}
 	}
 }
 
 func TestParseStat(t *testing.T) {
 	t.Parallel()
 	const rest = " S 1 42 3 4 5 6 7 8 9 10 11 12 13 14 15 16 2 18 777 20\n"
-	for text, want := range map[string]procStat{
-		"41 (sh)" + rest:        {process{41, 777}, 'S', 42, 2},
-		"41 (a) R 1 (b)" + rest: {process{41, 777}, 'S', 42, 2},
-		"41 (\n)" + rest:        {process{41, 777}, 'S', 42, 2},
-	} {
-		if got, ok := parseStat([]byte(text)); !ok || got != want {
+	for _, text := range []string{"41 (sh)" + rest, "41 (a) R 1 (b)" + rest, "41 (\n)" + rest} {
+		if got, ok := parseStat([]byte(text)); !ok || got != (procStat{'S', 2}) {
 			t.Errorf("%q: %v, %v", text, got, ok)
 		}
 	}
-	for _, text := range []string{"", "41 (sh", "41 )(" + rest, "41 (sh) S 1 42", "x (sh)" + rest, "41 (sh) SS" + rest[2:]} {
+	for _, text := range []string{"", "41 (sh", "41 )(" + rest, "41 (sh) S 1 42", "41 (sh) SS" + rest[2:]} {
 		if got, ok := parseStat([]byte(text)); ok {
 			t.Errorf("%q: %v", text, got)
 		}

@@ -4,19 +4,18 @@ package scratch
 
 import (
 	"errors"
-	"os"
 
 	"github.com/metacni/metacni/internal/durable"
 )
 
-func flock(*os.File) (bool, error) { return false, errors.ErrUnsupported }
+func flock(int, string) (bool, error) { return false, errors.ErrUnsupported }
 
-func unflock(*os.File) error { return errors.ErrUnsupported }
+func unflock(int, string) error { return errors.ErrUnsupported }
 
-func inherited(*os.File, durable.ID) bool { return false }
+func dup(int) (int, error) { return -1, errors.ErrUnsupported }
 
-func self() (owner, error) { return owner{}, errors.ErrUnsupported }
+func closeFD(int) {}
 
-func startTime(int) (uint64, error) { return 0, errors.ErrUnsupported }
+func inherited(int, durable.ID) bool { return false }
 
 func (f files) killOrphans(string) (int, error) { return 0, errors.ErrUnsupported }

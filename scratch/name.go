@@ -13,10 +13,14 @@ const (
 	corruptSuffix = ".json.corrupt"
 	lockSuffix    = "@lock"
 
-	// maxPart is how long a network name or a container ID may be on disk.
-	// With an interface name of 15 escaped bytes and the longest suffix, or
-	// with lockSuffix, it stays below the 255 bytes of a file name.
-	maxPart   = 190
+	// maxPart is how long a network name or a container ID may be in a file
+	// name. Two of them, an interface name of 15 escaped bytes, two "@", the
+	// longest suffix and the prefix of a temporary file fit in 255 bytes.
+	maxPart = 95
+	// formerMaxPart is maxPart of the former layout, which had a directory for
+	// each container.
+	formerMaxPart = 190
+
 	maxIfName = 15 // the kernel's IFNAMSIZ, less the NUL
 	hashedLen = 1 + 2*sha256.Size
 )
@@ -40,6 +44,14 @@ func checkContainer(id string) error {
 		return &keyError{code: 4, part: "container ID", name: id}
 	}
 	return nil
+}
+
+// checkStoredContainer is checkContainer for an ID that may be a hash.
+func checkStoredContainer(id string) error {
+	if hashed(id) {
+		return nil
+	}
+	return checkContainer(id)
 }
 
 // checkStoredKey is checkKey for a key that may come from file names, where a
@@ -82,29 +94,37 @@ func validIfName(s string) bool {
 	})
 }
 
-// dirName is the name of a container's directory: the ID, or its hash when it
-// is long. Valid names neither begin with "#" nor hold "@" or "%".
-func dirName(containerID string) string { return part(containerID) }
+// fileName is the name of k's record. It is injective. Valid names neither
+// begin with "#" nor hold "@" or "%".
+func fileName(k Key) string { return baseName(k) + recordSuffix }
+
+// corruptName is the name of k's record if the former layout found it damaged.
+func corruptName(k Key) string { return baseName(k) + corruptSuffix }
+
+func baseName(k Key) string {
+	return part(k.ContainerID) + "@" + part(k.Network) + "@" + escape(k.IfName)
+}
 
 func lockName(containerID string) string { return part(containerID) + lockSuffix }
 
-// fileName is the name of k's record in its container's directory. It is
-// injective.
-func fileName(k Key) string { return baseName(k) + recordSuffix }
+// formerDir is the name of a container's directory in the former layout.
+func formerDir(containerID string) string { return shorten(containerID, formerMaxPart) }
 
-func corruptName(k Key) string { return baseName(k) + corruptSuffix }
+// formerName is the name of k's record in formerDir, without its suffix.
+func formerName(k Key) string { return shorten(k.Network, formerMaxPart) + "@" + escape(k.IfName) }
 
-func baseName(k Key) string { return part(k.Network) + "@" + escape(k.IfName) }
+func part(name string) string { return shorten(name, maxPart) }
 
-func part(name string) string {
-	if len(name) <= maxPart {
+// shorten replaces a name over limit by its hash.
+func shorten(name string, limit int) string {
+	if len(name) <= limit || hashed(name) {
 		return name
 	}
 	sum := sha256.Sum256([]byte(name))
 	return "#" + hex.EncodeToString(sum[:])
 }
 
-// hashed reports whether s is what part makes of long names.
+// hashed reports whether s is what shorten makes of long names.
 func hashed(s string) bool {
 	return len(s) == hashedLen && s[0] == '#' && strings.Trim(s[1:], "0123456789abcdef") == ""
 }
@@ -142,22 +162,41 @@ func unescape(s string) (string, bool) {
 	return name, escape(name) == s
 }
 
-// parseFile reads a file name back. ok is false for what is no record's name.
-// A long network name comes back as its hash.
-func parseFile(name string) (network, ifName string, corrupt, ok bool) {
-	base, corrupt := strings.CutSuffix(name, corruptSuffix)
-	if !corrupt {
+// parseName reads the name of a record, damaged or not, back. Long parts come
+// back as their hashes. ok is false for what is no record's name.
+func parseName(name string) (k Key, damaged, ok bool) {
+	container, rest, ok := strings.Cut(name, "@")
+	if !ok || !storedName(container, maxPart) {
+		return Key{}, false, false
+	}
+	k, damaged, ok = parseRest(rest, maxPart)
+	k.ContainerID = container
+	return k, damaged, ok
+}
+
+// parseRest reads what follows the container in a record's name.
+func parseRest(name string, limit int) (k Key, damaged, ok bool) {
+	base, damaged := strings.CutSuffix(name, corruptSuffix)
+	if !damaged {
 		if base, ok = strings.CutSuffix(name, recordSuffix); !ok {
-			return "", "", false, false
+			return Key{}, false, false
 		}
 	}
 	network, escaped, ok := strings.Cut(base, "@")
-	if !ok || !storedName(network) {
-		return "", "", false, false
+	if !ok || !storedName(network, limit) {
+		return Key{}, false, false
 	}
-	ifName, ok = unescape(escaped)
-	return network, ifName, corrupt, ok && validIfName(ifName)
+	ifName, ok := unescape(escaped)
+	return Key{Network: network, IfName: ifName}, damaged, ok && validIfName(ifName)
 }
 
-// storedName reports whether s can be what part returned.
-func storedName(s string) bool { return hashed(s) || validName(s) && len(s) <= maxPart }
+// storedName reports whether s can be what shorten returned.
+func storedName(s string, limit int) bool { return hashed(s) || validName(s) && len(s) <= limit }
+
+// sameFile reports whether a and b are the same key as far as file names tell.
+// b may come from one, with hashes in place of long parts.
+func sameFile(a, b Key) bool {
+	return a == b || a.IfName == b.IfName && samePart(a.ContainerID, b.ContainerID) && samePart(a.Network, b.Network)
+}
+
+func samePart(a, b string) bool { return a == b || hashed(b) && shorten(a, 0) == b }

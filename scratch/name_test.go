@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"github.com/metacni/metacni/internal/durable"
 )
 
 // Names that could be mistaken for one another have different files, on random
@@ -29,7 +31,7 @@ func TestD9NamesAreInjective(t *testing.T) {
 			continue
 		}
 		valid++
-		path := dirName(k.ContainerID) + "/" + fileName(k)
+		path := fileName(k)
 		if other, found := seen[path]; found && other != k {
 			t.Fatalf("%q and %q share %s", k, other, path)
 		}
@@ -47,21 +49,24 @@ func TestFileNames(t *testing.T) {
 		key  Key
 		want string
 	}{
-		{Key{"net", "c0ffee", "eth0"}, "c0ffee/net@eth0.json"},
-		{Key{"a-b.c_d", "c", "eth0.100"}, "c/a-b.c_d@eth0.100.json"},
-		{Key{"n", "c", "a@b%c"}, "c/n@a%40b%25c.json"},
-		{Key{"n", "c", "é"}, "c/n@%C3%A9.json"},
-		{Key{strings.Repeat("n", 190), "c", "e"}, "c/" + strings.Repeat("n", 190) + "@e.json"},
-		{Key{strings.Repeat("n", 191), "c", "e"}, "c/#276ee9fcad693f2d09036448de7319fd5a7201a3e59b10c356534f899dd716b0@e.json"},
+		{Key{"net", "c0ffee", "eth0"}, "c0ffee@net@eth0.json"},
+		{Key{"a-b.c_d", "c", "eth0.100"}, "c@a-b.c_d@eth0.100.json"},
+		{Key{"n", "c", "a@b%c"}, "c@n@a%40b%25c.json"},
+		{Key{"n", "c", "é"}, "c@n@%C3%A9.json"},
+		{Key{strings.Repeat("n", 95), strings.Repeat("c", 95), "e"}, strings.Repeat("c", 95) + "@" + strings.Repeat("n", 95) + "@e.json"},
+		{Key{strings.Repeat("n", 191), "c", "e"}, "c@#276ee9fcad693f2d09036448de7319fd5a7201a3e59b10c356534f899dd716b0@e.json"},
 	} {
-		got := dirName(tt.key.ContainerID) + "/" + fileName(tt.key)
-		if got != tt.want {
+		if got := fileName(tt.key); got != tt.want {
 			t.Errorf("got %s, want %s", got, tt.want)
 		}
 	}
-	for _, name := range []string{"", "net", "net.json", "@eth0.json", "net@.json", "net@a@b.json", "../net@e.json", ".net@e.json", "net@%zz.json", "net@%4.json", "net@e.corrupt", "#12@e.json", strings.Repeat("n", 191) + "@e.json"} {
-		if network, ifName, _, ok := parseFile(name); ok {
-			t.Errorf("%q is read as %q, %q", name, network, ifName)
+	longest := Key{strings.Repeat("n", 95), strings.Repeat("c", 95), strings.Repeat("\u00e9", 7) + "@"}
+	if n := len(durable.TempPrefix + corruptName(longest)); checkKey(longest) != nil || n > 255 {
+		t.Errorf("a file name of %d bytes", n)
+	}
+	for _, name := range []string{"", "c", "c@lock", "c@net", "c@net.json", "net@eth0.json", "@net@eth0.json", "c@@eth0.json", "c@net@.json", "c@net@a@b.json", "../c@net@e.json", ".c@net@e.json", "c@net@%zz.json", "c@net@%4.json", "c@net@e.corrupt", "c@#12@e.json", "c@" + strings.Repeat("n", 96) + "@e.json"} {
+		if k, _, ok := parseName(name); ok {
+			t.Errorf("%q is read as %q", name, k)
 		}
 	}
 	if s := fmt.Sprint(Key{"n", "c", "e"}); s != "n/c/e" {

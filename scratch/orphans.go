@@ -6,47 +6,35 @@ import (
 	"strings"
 )
 
-// parseLock reads a lock's file. It passes over what it does not understand,
-// and over a last line without its end: half a number is another number.
-func parseLock(data []byte) (o owner, groups []process) {
-	for {
-		line, rest, ok := bytes.Cut(data, []byte{'\n'})
-		if !ok {
-			return o, groups
-		}
-		data = rest
-		f := strings.Split(string(line), " ")
-		switch {
-		case len(f) == 4 && f[0] == "owner":
-			p, ok := parseProcess(f[1], f[2])
-			ns, err := strconv.ParseUint(f[3], 10, 64)
-			if ok && err == nil {
-				o = owner{process: p, pidns: ns}
-			}
-		case len(f) == 3 && f[0] == "group":
-			if p, ok := parseProcess(f[1], f[2]); ok {
-				groups = append(groups, p)
-			}
-		}
-	}
+// A descriptor is what /proc/PID/fdinfo/N says of one.
+type descriptor struct {
+	locked    bool // it shares a lock of flock(2)
+	taker     int  // the process that took the lock; 0 is one we cannot see
+	inherited bool // a program that takes a lock itself closes the file on exec
 }
 
-// parseProcess refuses the numbers that mean more than one process to kill(2),
-// and process 1.
-func parseProcess(pid, start string) (process, bool) {
-	n, err := strconv.ParseInt(pid, 10, 32)
-	if err != nil || n <= 1 {
-		return process{}, false
+const oCloexec = 0o2000000
+
+// parseFdinfo reads /proc/PID/fdinfo/N, proc(5).
+func parseFdinfo(data []byte) descriptor {
+	var d descriptor
+	for line := range bytes.Lines(data) {
+		f := strings.Fields(string(line))
+		switch {
+		case len(f) >= 2 && f[0] == "flags:":
+			flags, err := strconv.ParseUint(f[1], 8, 32)
+			d.inherited = err == nil && flags&oCloexec == 0
+		case len(f) >= 6 && f[0] == "lock:" && f[2] == "FLOCK":
+			d.locked = true
+			d.taker, _ = strconv.Atoi(f[5])
+		}
 	}
-	t, err := strconv.ParseUint(start, 10, 64)
-	return process{pid: int(n), start: t}, err == nil
+	return d
 }
 
 // A procStat is what we need of /proc/PID/stat.
 type procStat struct {
-	process
 	state   byte
-	pgrp    int
 	threads int
 }
 
@@ -62,15 +50,12 @@ func parseStat(data []byte) (procStat, bool) {
 	if len(f) < 20 || len(f[0]) != 1 {
 		return procStat{}, false
 	}
-	pid, err1 := strconv.Atoi(strings.TrimSpace(text[:open]))
-	pgrp, err2 := strconv.Atoi(f[5-3])
-	threads, err3 := strconv.Atoi(f[20-3])
-	start, err4 := strconv.ParseUint(f[22-3], 10, 64)
-	if err1 != nil || err2 != nil || err3 != nil || err4 != nil {
-		return procStat{}, false
-	}
-	return procStat{
-		process: process{pid: pid, start: start},
-		state:   f[0][0], pgrp: pgrp, threads: threads,
-	}, true
+	threads, err := strconv.Atoi(f[20-3])
+	return procStat{state: f[0][0], threads: threads}, err == nil
+}
+
+// dead reports whether the process has ended and only its parent has not asked
+// yet. While one of its threads lives it has not.
+func (s procStat) dead() bool {
+	return s.state == 'X' || s.state == 'x' || s.state == 'Z' && s.threads <= 1
 }

@@ -5,17 +5,15 @@ import (
 	"io/fs"
 	"os"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/internal/durable"
 )
 
-// maxLockFile bounds what is read of a lock's file.
-const maxLockFile = 1 << 20
-
 func (f files) killOrphans(containerID string) (int, error) {
-	if err := checkContainer(containerID); err != nil {
+	if err := checkStoredContainer(containerID); err != nil {
 		return 0, err
 	}
 	root, err := f.open()
@@ -26,95 +24,134 @@ func (f files) killOrphans(containerID string) (int, error) {
 		return 0, err
 	}
 	defer root.Close()
-	data, id, err := root.ReadFile(lockName(containerID), maxLockFile)
+	lock := lockFile{name: lockName(containerID)}
+	info, err := root.Stat(lock.name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
 	}
+	if err == nil && !info.IsFile {
+		err = &fs.PathError{Op: "open", Path: root.Path(lock.name), Err: durable.ErrNotRegular}
+	}
 	if err != nil {
 		return 0, err
 	}
-	o, groups := parseLock(data)
-	if len(groups) == 0 {
-		return 0, nil
-	}
-	me, err := self()
+	lock.id = info.ID
+	orphans, err := lock.orphans()
 	if err != nil {
 		return 0, err
 	}
-	if o.pidns != me.pidns || o.alive() {
-		return 0, nil // its numbers mean others here, or it is at work
-	}
-	killed, own := 0, unix.Getpgrp()
-	for _, g := range groups {
-		if g.pid == own || g.reused() || !holds(g.pid, id) {
-			continue
+	killed := 0
+	for _, pid := range orphans {
+		if !lock.look(pid).locked {
+			continue // gone meanwhile, and its number may be another's
 		}
-		switch err := unix.Kill(-g.pid, unix.SIGKILL); {
-		case err == nil:
-			killed++
-		case err != unix.ESRCH: // gone by itself
-			return killed, &fs.PathError{Op: "kill group " + strconv.Itoa(g.pid), Path: root.Path(lockName(containerID)), Err: err}
+		if err := kill(pid); err != nil {
+			return killed, &fs.PathError{Op: "kill process " + strconv.Itoa(pid), Path: root.Path(lock.name), Err: err}
 		}
+		killed++
 	}
 	return killed, nil
 }
 
-// alive reports whether p may still run. In doubt it does: a process that is
-// hidden from us is not a dead one.
-func (p process) alive() bool {
-	st, err := readStat(strconv.Itoa(p.pid))
-	if err != nil {
-		return unix.Kill(p.pid, 0) != unix.ESRCH
+// kill kills a process, and its process group if it leads one that is not ours.
+func kill(pid int) error {
+	if pgid, err := unix.Getpgid(pid); err == nil && pgid == pid && pgid != unix.Getpgrp() {
+		_ = unix.Kill(-pid, unix.SIGKILL) // the process alone has the lock
 	}
-	return st.start == p.start && !st.dead()
+	if err := unix.Kill(pid, unix.SIGKILL); err != unix.ESRCH {
+		return err
+	}
+	return nil
 }
 
-// dead reports whether the process has ended and only its parent has not asked
-// yet. While one of its threads lives it has not.
-func (s procStat) dead() bool {
-	return s.state == 'X' || s.state == 'x' || s.state == 'Z' && s.threads <= 1
+// A lockFile is a lock's file as other processes have it open.
+type lockFile struct {
+	name string
+	id   durable.ID
 }
 
-// reused reports whether p's number belongs to another process by now. A group
-// whose leader is gone keeps the number from being used again.
-func (p process) reused() bool {
-	st, err := readStat(strconv.Itoa(p.pid))
-	return err == nil && st.start != p.start
-}
-
-// holds reports whether a process of the group pgid has the file id open.
-func holds(pgid int, id durable.ID) bool {
+// orphans returns the processes that have inherited the lock of a process that
+// is dead. Where the one that took the lock may live there are none.
+func (l lockFile) orphans() ([]int, error) {
 	proc, err := os.Open("/proc")
 	if err != nil {
-		return false
+		return nil, err
 	}
 	defer func() { _ = proc.Close() }()
 	names, _ := proc.Readdirnames(-1) // what could be read will do
+	var pids []int
+	taker := 0
 	for _, name := range names {
-		if name[0] < '1' || name[0] > '9' {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
 			continue
 		}
-		st, err := readStat(name)
-		if err == nil && st.pgrp == pgid && hasOpen(name, id) {
-			return true
+		d := l.look(pid)
+		if !d.locked {
+			continue
 		}
+		if !d.inherited || d.taker == pid || pid == os.Getpid() || pid == 1 {
+			return nil, nil
+		}
+		taker = d.taker
+		pids = append(pids, pid)
 	}
-	return false
+	if len(pids) > 0 && mayHold(taker) {
+		return nil, nil
+	}
+	return pids, nil
 }
 
-func hasOpen(pid string, id durable.ID) bool {
-	path := "/proc/" + pid + "/fd"
-	dir, err := os.Open(path)
+// look returns the descriptor with which pid shares the lock. Of several it is
+// one that was not inherited, if there is one.
+func (l lockFile) look(pid int) (found descriptor) {
+	proc := "/proc/" + strconv.Itoa(pid)
+	dir, err := os.Open(proc + "/fd")
 	if err != nil {
-		return false // gone, or not ours to know about
+		return found // gone, or not ours to know about
 	}
 	defer func() { _ = dir.Close() }()
-	names, _ := dir.Readdirnames(-1)
+	names, _ := dir.Readdirnames(-1) // what could be read will do
 	for _, name := range names {
+		// By name first: stat(2) of a file on a dead server hangs.
+		target, err := os.Readlink(proc + "/fd/" + name)
+		if err != nil || !strings.HasSuffix(target, "/"+l.name) {
+			continue
+		}
 		var st unix.Stat_t
-		if unix.Stat(path+"/"+name, &st) == nil && durable.IDOf(&st) == id {
-			return true
+		if unix.Stat(proc+"/fd/"+name, &st) != nil || durable.IDOf(&st) != l.id {
+			continue
+		}
+		data, err := os.ReadFile(proc + "/fdinfo/" + name)
+		if err != nil {
+			continue
+		}
+		if d := parseFdinfo(data); d.locked && (!found.locked || !d.inherited) {
+			found = d
 		}
 	}
-	return false
+	return found
+}
+
+// mayHold reports whether pid, which no descriptor of the lock was seen at, may
+// be the process that took it. In doubt it may: a process that is hidden from
+// us is not a dead one. One whose files can be seen has got the number since.
+func mayHold(pid int) bool {
+	if pid <= 0 {
+		return false // it is in another PID namespace, or dead
+	}
+	proc := "/proc/" + strconv.Itoa(pid)
+	data, err := os.ReadFile(proc + "/stat")
+	if err != nil {
+		return unix.Kill(pid, 0) != unix.ESRCH
+	}
+	st, ok := parseStat(data)
+	if !ok {
+		return true
+	}
+	if st.state == 'Z' {
+		return !st.dead()
+	}
+	files, err := os.ReadDir(proc + "/fd")
+	return err != nil || len(files) == 0
 }

@@ -7,8 +7,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -82,9 +84,12 @@ func orphan(t *testing.T, s Store[value], children string) (p *actor, pids []int
 		case said == "started":
 			started = true
 		case strings.HasPrefix(said, "child "):
-			pid, err := strconv.Atoi(said[len("child "):])
+			text, arg, _ := strings.Cut(said[len("child "):], " ")
+			pid, err := strconv.Atoi(text)
 			ok(t, err)
-			pids = append(pids, pid)
+			if pids = append(pids, pid); arg == "stay" { // orphans first
+				slices.Reverse(pids)
+			}
 			t.Cleanup(func() { _ = unix.Kill(pid, unix.SIGKILL) })
 		}
 	}
@@ -95,7 +100,7 @@ func orphan(t *testing.T, s Store[value], children string) (p *actor, pids []int
 // who may: then, and not before the holder has died (G7).
 func TestG7OrphansHoldTheLockUntilKilled(t *testing.T) {
 	t.Parallel()
-	for _, children := range []string{"stay", "stay,stay", "leave"} {
+	for _, children := range []string{"stay", "stay,stay", "leave", "setsid"} {
 		t.Run(children, func(t *testing.T) {
 			t.Parallel()
 			s := newStore(t)
@@ -112,7 +117,7 @@ func TestG7OrphansHoldTheLockUntilKilled(t *testing.T) {
 			}
 			want := strings.Count(children, ",") + 1
 			if n, err := s.KillOrphans("c1"); n != want || err != nil {
-				t.Errorf("killed %d groups of %d, %v", n, want, err)
+				t.Errorf("killed %d of %d, %v", n, want, err)
 			}
 			p.gone(t)
 			ok(t, lock(t, s).Unlock())
@@ -126,43 +131,85 @@ func TestG7OrphansHoldTheLockUntilKilled(t *testing.T) {
 	}
 }
 
-// Nobody is killed whose number is another's by now, who does not have the
-// lock's file, or whose number comes from another namespace.
+// Those that merely have the lock's file open, those that wait for the lock, and
+// those that may have taken it themselves are not killed.
 func TestG7NobodyElseIsKilled(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name, child string
-		rewrite     func(o owner, g process) string
+		want        int
 	}{
-		{"reused number", "stay", func(o owner, g process) string { return o.String() + process{g.pid, g.start + 1}.String() }},
-		{"without the lock's file", "without", func(o owner, g process) string { return o.String() + g.String() }},
-		{"another namespace", "stay", func(o owner, g process) string { return owner{o.process, o.pidns + 1}.String() + g.String() }},
-		{"no owner", "stay", func(_ owner, g process) string { return g.String() }},
-		{"owner's number in use by itself", "stay", func(o owner, g process) string { return owner{g, o.pidns}.String() + g.String() }},
-		{"cut off", "stay", func(o owner, g process) string { return strings.TrimSuffix(o.String()+g.String(), "\n") }},
-		{"our own group", "stay", func(o owner, _ process) string { return o.String() + process{unix.Getpgrp(), 0}.String() }},
+		{"without the lock's file", "without", 0},
+		{"with the file open anew", "anew", 0},
+		{"closes the file on exec, as who takes a lock does", "cloexec", 0},
+		{"beside an orphan", "stay,anew", 1},
+		{"beside an orphan, and waits", "stay,wait", 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			s := newStore(t)
 			p, pids := orphan(t, s, tt.child)
-			path := filepath.Join(s.Dir, "c1@lock")
-			data, err := os.ReadFile(path)
-			ok(t, err)
-			o, groups := parseLock(data)
-			if o.pid != p.Process.Pid || len(groups) != 1 || groups[0].pid != pids[0] {
-				t.Fatalf("%q", data)
-			}
 			p.kill(t)
-			ok(t, os.WriteFile(path, []byte(tt.rewrite(o, groups[0])), 0o600))
-			if n, err := s.KillOrphans("c1"); n != 0 || err != nil {
-				t.Errorf("killed %d, %v", n, err)
+			if n, err := s.KillOrphans("c1"); n != tt.want || err != nil {
+				t.Errorf("killed %d, want %d, %v", n, tt.want, err)
 			}
-			if st, err := readStat(strconv.Itoa(pids[0])); err != nil || st.dead() {
-				t.Errorf("the child is dead: %v, %v", st, err)
+			for _, pid := range pids[tt.want:] {
+				data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+				if st, _ := parseStat(data); err != nil || st.dead() {
+					t.Errorf("the child is dead: %q, %v", data, err)
+				}
 			}
 		})
 	}
+}
+
+// Whoever is in an orphan's process group may kill the orphan, and not itself.
+func TestG7OwnGroupIsNotKilled(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	p, pids := orphan(t, s, "stay")
+	killer := startIn(t, pids[0], "killer", s.Dir, "")
+	p.kill(t)
+	if said := killer.says(t); !strings.HasPrefix(said, "child ") {
+		t.Fatal(said)
+	}
+	ok(t, killer.Process.Signal(unix.SIGUSR1))
+	if said := killer.says(t); said != "1 <nil>" {
+		t.Errorf("killed %s", said)
+	}
+	killer.gone(t)
+	p.gone(t)
+	ok(t, tryLock(t, s))
+}
+
+// A process that has inherited the lock itself kills nobody with it.
+func TestG7ThoseInsideKillNobody(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	p, pids := orphan(t, s, "stay,killer")
+	p.kill(t)
+	ok(t, unix.Kill(pids[1], unix.SIGUSR1))
+	if said := p.says(t); said != "0 <nil>" {
+		t.Errorf("killed %s", said)
+	}
+	ok(t, unix.Kill(pids[0], 0))
+}
+
+// In a PID namespace of its own the kernel does not tell a dead taker's number:
+// orphans are found there as well.
+func TestG7OrphansInAPIDNamespace(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	s := newStore(t)
+	a := startWith(t, &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS, Setpgid: true}, "namespace", s.Dir, "")
+	if said := a.says(t); said != "0 1 <nil>" {
+		t.Error(said)
+	}
+	a.in.Close()
+	a.gone(t)
+	ok(t, lock(t, s).Unlock())
 }
 
 // Unlock releases the lock although a child that was left behind still has its
@@ -171,7 +218,7 @@ func TestUnlockReleasesInheritedCopies(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	l := lock(t, s)
-	c := start(t, "child", s.Dir, "", l.File())
+	c := start(t, "child", s.Dir, "", file(t, l))
 	if said := c.says(t); !strings.HasPrefix(said, "child ") {
 		t.Fatal(said)
 	}
@@ -188,7 +235,7 @@ func TestG7NestedIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	l := lock(t, s)
-	c := start(t, "nested", s.Dir, "", l.File())
+	c := start(t, "nested", s.Dir, "", file(t, l))
 	if got := c.says(t); got != "true true 7" {
 		t.Errorf("same container: %s", got)
 	}
@@ -214,7 +261,8 @@ func TestG1KilledWhilePutting(t *testing.T) {
 			if got != old && got != "planned new" {
 				t.Errorf("killed at call %d: %s", n, got)
 			}
-			ok(t, s.Delete(k1))
+			checkLockMode(t, s, "c1")
+			ok(t, del(s, k1))
 			if left := tree(t, s.Dir); len(left) != 0 {
 				t.Errorf("killed at call %d: left %q", n, left)
 			}
@@ -228,8 +276,8 @@ func TestG1KilledWhilePutting(t *testing.T) {
 	}
 }
 
-// Without the lock, too, processes do not get in each other's way as long as
-// their keys differ, although the container's directory comes and goes.
+// Processes that put and delete records of one container, and recycle each
+// other's files, never see another's record.
 func TestManyProcessesOneContainer(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -33,9 +34,20 @@ type actor struct {
 // start starts a part. It has its own process group and the files from 3 on.
 func start(t *testing.T, role, dir, arg string, files ...*os.File) *actor {
 	t.Helper()
+	return startWith(t, &syscall.SysProcAttr{Setpgid: true}, role, dir, arg, files...)
+}
+
+// startIn starts a part in another's process group.
+func startIn(t *testing.T, pgid int, role, dir, arg string) *actor {
+	t.Helper()
+	return startWith(t, &syscall.SysProcAttr{Setpgid: true, Pgid: pgid}, role, dir, arg)
+}
+
+func startWith(t *testing.T, attr *syscall.SysProcAttr, role, dir, arg string, files ...*os.File) *actor {
+	t.Helper()
 	a := &actor{Cmd: exec.CommandContext(context.WithoutCancel(t.Context()), os.Args[0], "-test.run=^TestRole$")}
 	a.Env = append(os.Environ(), roleVar+"="+role+" "+dir+" "+arg)
-	a.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	a.SysProcAttr = attr
 	a.ExtraFiles = files
 	a.Stderr = os.Stderr
 	in, err := a.StdinPipe()
@@ -87,7 +99,7 @@ func TestRole(t *testing.T) {
 	}
 	s := Store[value]{Dir: role[1]}
 	play, found := map[string]func(t *testing.T, s Store[value], arg string){
-		"hold": hold, "count": count, "parent": parent, "child": child, "nested": nested, "crash": crash, "churn": churn,
+		"hold": hold, "count": count, "parent": parent, "child": child, "killer": killer, "namespace": namespace, "nested": nested, "crash": crash, "churn": churn,
 	}[role[0]]
 	if !found {
 		t.Fatal(role)
@@ -123,6 +135,14 @@ func count(t *testing.T, s Store[value], arg string) {
 	}
 }
 
+// file is l's file for a child, until the test ends.
+func file(t *testing.T, l *Lock) *os.File {
+	t.Helper()
+	f := l.File()
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
 // parent takes the lock and starts a child that has its file, as a plugin does
 // with a delegate, or several. Its argument is theirs.
 func parent(t *testing.T, s Store[value], arg string) {
@@ -131,14 +151,23 @@ func parent(t *testing.T, s Store[value], arg string) {
 	fmt.Println("locked")
 	for a := range strings.SplitSeq(arg, ",") {
 		c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRole$")
-		c.Env = append(os.Environ(), roleVar+"=child "+s.Dir+" "+a)
-		c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-		if a != "without" {
+		role := "child"
+		if a == "killer" {
+			role = a
+		}
+		c.Env = append(os.Environ(), roleVar+"="+role+" "+s.Dir+" "+a)
+		c.SysProcAttr = &syscall.SysProcAttr{Setpgid: a != "setsid", Setsid: a == "setsid"}
+		switch a {
+		case "without", "wait":
+		case "anew":
+			f, err := os.Open(l.root.Path(l.name))
+			ok(t, err)
+			c.ExtraFiles = []*os.File{f}
+		default:
 			c.ExtraFiles = []*os.File{l.File()}
 		}
 		c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
 		ok(t, c.Start())
-		ok(t, l.Started(c.Process.Pid))
 		if a == "leave" {
 			// The child is gone, and not a zombie, before we go on.
 			_ = c.Wait()
@@ -149,18 +178,51 @@ func parent(t *testing.T, s Store[value], arg string) {
 }
 
 // child lives until its input ends. "leave" starts another child in its
-// process group and goes.
+// process group and goes, "wait" waits for the lock, and "cloexec" does not
+// hand the lock's file on.
 func child(t *testing.T, s Store[value], arg string) {
 	t.Helper()
-	if arg == "leave" {
+	switch arg {
+	case "leave":
 		c := exec.CommandContext(context.WithoutCancel(t.Context()), os.Args[0], "-test.run=^TestRole$")
 		c.Env = append(os.Environ(), roleVar+"=child "+s.Dir+" stay")
 		c.Stdin, c.Stdout, c.ExtraFiles = os.Stdin, os.Stdout, []*os.File{os.NewFile(3, "lock")}
 		ok(t, c.Start())
 		os.Exit(0) // without the words that a test ends with
+	case "wait":
+		go func() {
+			if l, err := s.Lock(t.Context(), "c1"); err == nil {
+				_ = l.Unlock()
+			}
+		}()
+	case "cloexec":
+		unix.CloseOnExec(3)
 	}
-	fmt.Println("child", os.Getpid())
+	fmt.Println("child", os.Getpid(), arg)
 	untilEOF()
+}
+
+// killer kills orphans when it gets a signal.
+func killer(_ *testing.T, s Store[value], arg string) {
+	told := make(chan os.Signal, 1)
+	signal.Notify(told, unix.SIGUSR1)
+	fmt.Println("child", os.Getpid(), arg)
+	<-told
+	n, err := s.KillOrphans("c1")
+	fmt.Println(n, err)
+}
+
+// namespace is process 1 of a PID namespace and kills orphans in it.
+func namespace(t *testing.T, s Store[value], _ string) {
+	t.Helper()
+	ok(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	ok(t, unix.Mount("proc", "/proc", "proc", 0, ""))
+	p, _ := orphan(t, s, "stay")
+	before, err := s.KillOrphans("c1")
+	ok(t, err)
+	p.kill(t)
+	n, err := s.KillOrphans("c1")
+	fmt.Println(before, n, err)
 }
 
 // nested asks for the lock inside an operation that holds it.
@@ -186,12 +248,11 @@ func crash(t *testing.T, s Store[value], arg string) {
 		return nil
 	})
 	s.hook = &hook
-	ok(t, s.Put(k1, Planned, value{"new"}))
+	ok(t, putRecord(s, k1, Planned, value{"new"}))
 	fmt.Println("survived")
 }
 
-// churn puts and deletes one record of a container again and again, without
-// the lock.
+// churn puts and deletes one record of a container again and again.
 func churn(t *testing.T, s Store[value], arg string) {
 	t.Helper()
 	k := Key{"net", "c1", arg}
@@ -200,7 +261,13 @@ func churn(t *testing.T, s Store[value], arg string) {
 		if got := text(s, k); got != "planned "+strconv.Itoa(i) {
 			t.Fatal(got)
 		}
-		ok(t, s.Delete(k))
+		for r, err := range s.List(t.Context()) {
+			ok(t, err)
+			if r.Key.ContainerID != "c1" {
+				t.Fatal(r.Key)
+			}
+		}
+		ok(t, del(s, k))
 	}
 	fmt.Println("done")
 }

@@ -3,30 +3,45 @@
 // A CNI plugin is a new process for every command. What it must remember about
 // an attachment it writes down here: before it acts, so that a crash leaves
 // something to clean up with, and again when it knows more. A record that
-// [Store.Put] has written survives a crash at any point, whole or not at all;
-// a damaged one is set aside and reported until someone deals with it, and
-// never harms another.
+// [Store.Put] has written survives a crash at any point, whole or not at all.
+// A damaged one stays where it is, is reported until [Store.Forget], and never
+// harms another.
 //
-// The caveat: records are as safe as the file system keeps what it has synced,
-// a [Lock] only keeps out those who ask for it, and both want a local file
-// system.
+// Two conditions: the directory is on a local file system, which keeps what it
+// has synced, and whoever changes records takes their [Lock].
 //
 // # On disk
 //
-// A container's records are in a directory of its own, Dir/CONTAINER, each in
-// a file NETWORK@IFNAME.json; a damaged record has ".corrupt" appended. The
-// lock is Dir/CONTAINER@lock. Names longer than 190 bytes become "#" and the
-// SHA-256 of the name. Nothing of a container stays when its last record is
-// deleted and its lock released. Other files are ignored.
+// Dir holds these files, and ignores others:
 //
-// A record file is lines of text, each the first 16 hexadecimal digits of the
-// SHA-256 of what follows, a space, and a JSON object that holds its own key
-// and a version. The last line whose sum, version and key fit is the record.
-// So a record can be added to without being endangered: what a crash leaves of
-// a line does not count, and the one before does.
+//   - CONTAINER@NETWORK@IFNAME.json is a record.
+//   - CONTAINER@lock is the lock of a container, locked with flock(2). It stays
+//     as long as the container has records, so that DEL and CHECK need no free
+//     inode and no writable disk. Its mode says how many records there can be:
+//     0400 none, 0600 one, any other mode any number.
+//   - .spare-0 to .spare-7 are files of deleted records, kept for new ones.
+//   - .tmp-* are files that are being written, or that a crash has left.
 //
-// Directories have mode 0700 and files 0600: configurations hold credentials.
-// Names from outside stay inside Dir, and no symbolic link in it is followed.
+// A container ID or network name longer than 95 bytes becomes "#" and its
+// SHA-256. Directories have mode 0700 and files 0600, because configurations
+// hold credentials. Names from outside stay inside Dir, and no symbolic link in
+// it is followed.
+//
+// A record's file is text. Each line has the first 16 hexadecimal digits of the
+// SHA-256 of the rest, a space, and a JSON object that holds a version and the
+// record's key. The last line whose checksum, version and key fit is the
+// record. So a line can be added without risk: while it is incomplete, the line
+// before it counts. Empty lines mean nothing.
+//
+// A file that belonged to a deleted record is written over from its beginning
+// and filled up with newlines. Its first line then has "reused": true and the
+// new record's key. If a loss of power brings the deleted record's name back,
+// this line tells that the file is not its own any more.
+//
+// Version 1 of the format had a directory CONTAINER for each container, with
+// the records as NETWORK@IFNAME.json in it, and appended ".corrupt" to the
+// names of damaged ones. Such records are read where they are, and moved when
+// their container's lock is taken.
 package scratch
 
 import (
@@ -34,6 +49,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"time"
 
 	"github.com/metacni/metacni/internal/durable"
@@ -62,16 +78,19 @@ type State string
 const (
 	Planned  State = "planned"  // about to be attached; nothing, a part or all of it is
 	Added    State = "added"    // attached
+	Partial  State = "partial"  // attached, and something more of it is half done
 	Deleting State = "deleting" // being detached; all, a part or nothing of it is left
 )
 
-func (s State) valid() bool { return s == Planned || s == Added || s == Deleting }
+func (s State) valid() bool {
+	return s == Planned || s == Added || s == Partial || s == Deleting
+}
 
 // A Record is what is stored under a key.
 type Record[T any] struct {
 	Key     Key
 	State   State
-	Created time.Time // when Put wrote the record, in UTC
+	Created time.Time // when the record was first put, in UTC; zero for a verb that writes means now
 	Updated time.Time // when it was last written; set by the verb that writes
 	Value   T
 }
@@ -79,9 +98,9 @@ type Record[T any] struct {
 // A Store holds one record per key, as files in one directory. T goes through
 // encoding/json and must come back as it went.
 //
-// Any number of goroutines and processes may use one directory. Those that
-// write one container's records should hold its [Store.Lock]: without it no
-// record is torn, but of two that write the same key either may win.
+// Any number of goroutines and processes may use one directory. The verbs that
+// write a record want the held [Lock] of its container in this store; with
+// another they fail. The verbs that read need no lock.
 //
 // Every error is an [*Error], except that several damaged records are reported
 // as several of them, joined, and that what Consume's callback returns is
@@ -102,104 +121,114 @@ func (s Store[T]) files() files {
 	return f
 }
 
-// Put starts a record under k, in place of any other. When it returns nil the
-// record survives a loss of power; when it fails, what was there before is
-// there, or the new record is.
+// Put writes r, in place of any other record under its key. When it returns nil
+// the record survives a loss of power; when it fails, what was there before is
+// there, or r is.
 //
-// A key whose damaged record has been set aside is refused with [ErrCorrupt]
-// until [Store.Forget]: what it would have cleaned up is not known.
-func (s Store[T]) Put(k Key, st State, v T) error {
-	return s.replace("put", Record[T]{Key: k, State: st, Value: v})
-}
-
-// Update is Put for a record that has been read: it keeps r.Created. A zero
-// r.Created means now.
-func (s Store[T]) Update(r Record[T]) error { return s.replace("update", r) }
-
-func (s Store[T]) replace(op string, r Record[T]) error {
-	line, err := encode(r)
-	if err == nil {
-		err = s.files().replace(r.Key, line)
-	}
-	return fail(op, r.Key, err)
+// A damaged record is not replaced: that is [ErrCorrupt] until [Store.Forget],
+// because nobody knows what it would have cleaned up. Nor is one of another
+// version, see [ErrVersion].
+func (s Store[T]) Put(l *Lock, r Record[T]) error {
+	return s.write("put", l, r, l.put)
 }
 
 // Note writes r over the record that is there without waiting for the disk.
 // What it wrote survives the death of the process; a loss of power may take it
-// back, and then the record reads as before. A zero r.Created means now.
+// back, and then the record reads as before.
 //
-// Without a record it fails with [fs.ErrNotExist], or [ErrCorrupt] when it was
-// damaged. When it fails otherwise, the record reads as before or as r.
-func (s Store[T]) Note(r Record[T]) error {
+// Without a record it fails with [fs.ErrNotExist], and over a damaged one with
+// [ErrCorrupt]. When it fails otherwise, the record reads as before or as r.
+func (s Store[T]) Note(l *Lock, r Record[T]) error {
+	return s.write("note", l, r, l.note)
+}
+
+func (s Store[T]) write(op string, l *Lock, r Record[T], write func(Key, []byte, parser) error) error {
 	line, err := encode(r)
 	if err == nil {
-		err = s.files().note(r.Key, line)
+		err = s.locked(l, r.Key, func() error { return write(r.Key, line, s.parser(r.Key, nil)) })
 	}
-	return fail("note", r.Key, err)
+	return fail(op, r.Key, err)
+}
+
+// locked calls f while l cannot be released. l must be the lock for k.
+func (s Store[T]) locked(l *Lock, k Key, f func() error) error {
+	if err := l.begin(s.Dir, k.ContainerID); err != nil {
+		return err
+	}
+	defer l.end()
+	return f()
+}
+
+// parser returns a parser for k's record that stores it in r unless that is nil.
+func (s Store[T]) parser(k Key, r *Record[T]) parser {
+	return func(data []byte) error {
+		got, err := decode[T](data, k)
+		if r != nil {
+			*r = got
+		}
+		return err
+	}
 }
 
 // Get returns the record under k. Without one it fails with [fs.ErrNotExist].
-// A record that cannot be read back is set aside and is [ErrCorrupt], this
-// time and every time until [Store.Forget]. One of another version of the
-// format, or whose value T does not take, cannot be read back either.
+// A record that cannot be read back, or whose value T does not take, is
+// [ErrCorrupt], and one of another version of the format [ErrVersion].
 func (s Store[T]) Get(k Key) (Record[T], error) {
 	var r Record[T]
 	err := checkKey(k)
 	if err == nil {
-		err = s.files().get(k, func(data []byte) (err error) {
-			r, err = decode[T](data, func(got Key) bool { return got == k })
-			return err
-		})
+		err = s.files().get(k, s.parser(k, &r))
+	}
+	if err != nil {
+		r = Record[T]{}
 	}
 	return r, fail("get", k, err)
 }
 
-// Delete forgets the record under k, and removes what its container has left
-// when it was the last. Forgetting what is not there succeeds. It does not wait
-// for the disk: after a loss of power the record may be there again, which
-// means one more DEL. It leaves damaged records alone, see [Store.Forget].
-func (s Store[T]) Delete(k Key) error {
+// Delete deletes the record under k. Deleting what is not there succeeds. It
+// does not wait for the disk: after a loss of power the record may be there
+// again, which means one more DEL. A damaged record is [ErrCorrupt], one of
+// another version [ErrVersion]; both stay.
+func (s Store[T]) Delete(l *Lock, k Key) error {
 	err := checkKey(k)
 	if err == nil {
-		err = s.files().remove(k, false)
+		err = s.locked(l, k, func() error { return l.remove(k, s.parser(k, nil)) })
 	}
 	return fail("delete", k, err)
 }
 
-// Forget is Delete that also removes the damaged record of k. It is for an
-// operator who has cleaned up by hand. It accepts keys as [Store.Damaged]
-// returns them.
-func (s Store[T]) Forget(k Key) error {
+// Forget is Delete for damaged records too. It is for an operator who has
+// cleaned up by hand. It accepts keys as [Store.Damaged] returns them. A record
+// of another version it leaves alone, with [ErrVersion].
+func (s Store[T]) Forget(l *Lock, k Key) error {
 	err := checkStoredKey(k)
 	if err == nil {
-		err = s.files().remove(k, true)
+		err = s.locked(l, k, func() error { return l.forget(k, onlyVersion(k)) })
 	}
 	return fail("forget", k, err)
 }
 
 // Consume calls use with the record under k and, only when use returns nil,
 // deletes it. When use fails the record stays, for another try, and Consume
-// returns use's error as it is. When there is no record Consume returns nil
+// returns use's error unchanged. When there is no record Consume returns nil
 // without calling use, as the specification asks of DEL; a damaged one is
-// [ErrCorrupt]. ctx is passed to use and not looked at.
-//
-// l must be the held lock of k's container in this store.
+// [ErrCorrupt], and one of another version [ErrVersion]. ctx is passed to use.
 func (s Store[T]) Consume(ctx context.Context, l *Lock, k Key, use func(context.Context, Record[T]) error) error {
-	if !l.holds(s.Dir, k.ContainerID) {
-		return fail("consume", k, errNotHeld)
+	var r Record[T]
+	err := checkKey(k)
+	if err == nil {
+		err = s.locked(l, k, func() error { return l.read(k, s.parser(k, &r)) })
 	}
-	r, err := s.Get(k)
 	if errors.Is(err, fs.ErrNotExist) {
-		// A Put that was interrupted may have left an empty directory.
-		return s.Delete(k)
+		return s.Delete(l, k) // a Put that was killed may have left something
 	}
 	if err != nil {
-		return err
+		return fail("consume", k, err)
 	}
 	if err := use(ctx, r); err != nil {
 		return err
 	}
-	return s.Delete(k)
+	return s.Delete(l, k)
 }
 
 // Lock takes the lock of a container: one holder at a time on this machine,
@@ -218,17 +247,43 @@ func (s Store[T]) Lock(ctx context.Context, containerID string) (*Lock, error) {
 	return l, fail("lock", Key{ContainerID: containerID}, err)
 }
 
+// LockDir takes the lock of the whole directory: exclusive alone, otherwise
+// together with any number of others. It is independent of the locks of
+// containers. It waits until it has the lock or ctx ends. The second call of
+// unlock does nothing. When exclusive is true and there is no directory, there
+// is nothing to lock and LockDir succeeds; otherwise it makes the directory.
+func (s Store[T]) LockDir(ctx context.Context, exclusive bool) (unlock func() error, err error) {
+	unlock, err = s.files().lockDir(ctx, exclusive)
+	return unlock, fail("lock", Key{}, err)
+}
+
 // KillOrphans ends what a dead holder of the container's lock has left behind,
-// so that the lock can be had. For every process group that the holder passed
-// to [Lock.Started] it sends SIGKILL to the group, if a process of the group
-// still has the lock's file open. It returns how many groups it killed.
+// so that the lock can be had: every process that inherited the lock's file,
+// see [Lock.File], gets SIGKILL, and its process group too if it leads one. It
+// returns how many processes it killed.
 //
-// It does nothing while the holder lives, when the holder was in another PID
-// namespace, and to a group whose number belongs to others by now. It does not
-// wait for the killed to be gone: [Store.Lock] does.
+// It kills nobody while the holder lives or may live, or when this process is
+// one of those that have the file. Processes that wait for the lock are no
+// holders. It does not wait for the killed to be gone: [Store.Lock] does.
 func (s Store[T]) KillOrphans(containerID string) (killed int, err error) {
 	killed, err = s.files().killOrphans(containerID)
 	return killed, fail("kill orphans", Key{ContainerID: containerID}, err)
+}
+
+// WriteFile replaces the file at path by one with this data and mode 0600. It
+// is for state of another format than a Store's. A reader sees the old file or
+// the new one, never a part, and so does whoever comes after a crash. When
+// WriteFile returns nil the new file survives a loss of power; when it fails
+// the old one or the new one is there. The directory must exist. A symbolic
+// link at path is replaced, not followed.
+func WriteFile(path string, data []byte) error {
+	dir, name := filepath.Split(path)
+	d, err := durable.OpenDir(filepath.Clean(dir), nil)
+	if err == nil {
+		err = d.WriteFile(name, data)
+		d.Close()
+	}
+	return fail("write", Key{}, err)
 }
 
 // fail wraps err, once.

@@ -35,30 +35,75 @@ func OpenDir(path string, hook Hook) (*Dir, error) {
 	return d, nil
 }
 
+// newDirMode is the mode of a directory between mkdir and the fsync of its
+// parent: the sticky bit says that the directory may not survive a loss of
+// power yet.
+const newDirMode = unix.S_ISVTX | 0o700
+
 // MakeDir opens the directory at path after making it, and every missing
-// directory above it, with mode 0700. What it made survives a loss of power.
+// directory above it, with mode 0700. What it returns survives a loss of
+// power, even if it was made by a process that died before it could sync.
 func MakeDir(path string, hook Hook) (*Dir, error) {
 	path = filepath.Clean(path)
 	d, err := OpenDir(path, hook)
-	if !errors.Is(err, fs.ErrNotExist) {
-		return d, err
+	if errors.Is(err, fs.ErrNotExist) && filepath.Dir(path) != path {
+		if err := mkdir(path, hook); err != nil {
+			return nil, err
+		}
+		d, err = OpenDir(path, hook)
 	}
-	above := filepath.Dir(path)
-	if above == path {
-		return nil, err
-	}
-	parent, err := MakeDir(above, hook)
 	if err != nil {
 		return nil, err
 	}
+	if err := d.settle(); err != nil {
+		d.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// mkdir makes the directory at path, which may be there already.
+func mkdir(path string, hook Hook) error {
+	parent, err := MakeDir(filepath.Dir(path), hook)
+	if err != nil {
+		return err
+	}
 	defer parent.Close()
-	if err := parent.Mkdir(filepath.Base(path)); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, err
+	name := filepath.Base(path)
+	err = parent.at("mkdirat", name, func() error { return unix.Mkdirat(parent.fd, name, newDirMode) })
+	if errors.Is(err, fs.ErrExist) {
+		return nil
 	}
+	return err
+}
+
+// settle makes d survive a loss of power if its mode says that it may not.
+func (d *Dir) settle() error {
+	var st unix.Stat_t
+	if err := d.do("fstat", ".", func() error { return unix.Fstat(d.fd, &st) }); err != nil {
+		return err
+	}
+	// Any other mode with a sticky bit, such as that of /tmp, is not ours.
+	if st.Mode&0o1777 != newDirMode {
+		return nil
+	}
+	parent := &Dir{path: filepath.Dir(d.path), hook: d.hook}
+	err := d.do("open", "..", func() (err error) {
+		parent.fd, err = unix.Openat(d.fd, "..", dirFlags, 0)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer parent.Close()
 	if err := parent.Sync(); err != nil {
-		return nil, err
+		return err
 	}
-	return OpenDir(path, hook)
+	err = d.do("fchmod", ".", func() error { return unix.Fchmod(d.fd, st.Mode&0o7777&^unix.S_ISVTX) })
+	if errors.Is(err, unix.EROFS) {
+		return nil // nothing can be written here, let alone lost
+	}
+	return err
 }
 
 // Close closes d. There is nothing in a directory that closing could lose.
@@ -84,12 +129,6 @@ func (d *Dir) Open(name string) (*Dir, error) {
 	return sub, nil
 }
 
-// Mkdir makes the directory name with mode 0700. One that is there already is
-// [fs.ErrExist]. It does not sync d.
-func (d *Dir) Mkdir(name string) error {
-	return d.at("mkdirat", name, func() error { return unix.Mkdirat(d.fd, name, 0o700) })
-}
-
 // Rmdir removes the empty directory name. One that is not empty is
 // [fs.ErrExist] (ENOTEMPTY).
 func (d *Dir) Rmdir(name string) error {
@@ -113,13 +152,52 @@ func (d *Dir) Rename(from, to string) error {
 
 // Sync makes the names in d survive a loss of power.
 func (d *Dir) Sync() error {
-	return d.do("fsync", ".", func() error {
-		err := unix.Fsync(d.fd)
-		if err == unix.EINVAL {
-			return nil // this file system has nothing to sync for a directory
-		}
-		return err
+	err := d.do("fsync", ".", func() error { return unix.Fsync(d.fd) })
+	if errors.Is(err, unix.EINVAL) {
+		return nil // this file system has nothing to sync for a directory
+	}
+	return err
+}
+
+// Move gives the file from of the directory src the name to in d, which must
+// be free: otherwise the error is [fs.ErrExist]. It does not sync. Where the
+// file system cannot do both in one step, a file that gets the name meanwhile
+// is replaced.
+func (d *Dir) Move(src *Dir, from, to string) error {
+	if !plain(to) {
+		return d.fail("renameat2", to, unix.EINVAL)
+	}
+	err := src.at("renameat2", from, func() error {
+		return unix.Renameat2(src.fd, from, d.fd, to, unix.RENAME_NOREPLACE)
 	})
+	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) {
+		return err
+	}
+	if _, err := d.Stat(to); err == nil {
+		return d.fail("renameat", to, unix.EEXIST)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return src.at("renameat", from, func() error { return unix.Renameat(src.fd, from, d.fd, to) })
+}
+
+// Flock takes the lock of d itself, without waiting, and reports whether it
+// was free.
+func (d *Dir) Flock(exclusive bool) (bool, error) {
+	how := unix.LOCK_SH
+	if exclusive {
+		how = unix.LOCK_EX
+	}
+	err := d.do("flock", ".", func() error { return unix.Flock(d.fd, how|unix.LOCK_NB) })
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Unflock releases the lock of d, for those too who share its descriptor.
+func (d *Dir) Unflock() error {
+	return d.do("unflock", ".", func() error { return unix.Flock(d.fd, unix.LOCK_UN) })
 }
 
 // Stat returns what is known of the entry name, without following a link.
@@ -131,7 +209,7 @@ func (d *Dir) Stat(name string) (Info, error) {
 	if err != nil {
 		return Info{}, err
 	}
-	return Info{ID: IDOf(&st), Size: st.Size, IsDir: st.Mode&unix.S_IFMT == unix.S_IFDIR}, nil
+	return infoOf(&st), nil
 }
 
 // Names returns the names in d, sorted. A directory that has been removed since
@@ -173,6 +251,39 @@ func (d *Dir) OpenFile(name string) (*os.File, ID, error) {
 	return os.NewFile(uintptr(fd), d.Path(name)), IDOf(&st), nil
 }
 
+// OpenLock opens the regular file name for locking and reports what it is. It
+// makes an empty file with the given mode only where there is none, so that
+// what exists can be opened on a full or read-only file system. The caller
+// closes the descriptor, which children do not inherit.
+func (d *Dir) OpenLock(name string, mode uint32) (fd int, id ID, err error) {
+	const flags = unix.O_RDONLY | unix.O_NONBLOCK
+	for {
+		fd, st, err := d.open(name, flags)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return fd, IDOf(&st), err
+		}
+		err = d.at("create", name, func() (err error) {
+			fd, err = unix.Openat(d.fd, name, flags|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
+			return err
+		})
+		switch {
+		case err == nil:
+			if err := d.at("fstat", name, func() error { return unix.Fstat(fd, &st) }); err != nil {
+				_ = unix.Close(fd)
+				return -1, ID{}, err
+			}
+			return fd, IDOf(&st), nil
+		case !errors.Is(err, fs.ErrExist):
+			return -1, ID{}, err
+		}
+	}
+}
+
+// Chmod changes the mode of fd, the file name.
+func (d *Dir) Chmod(fd int, name string, mode uint32) error {
+	return d.at("fchmod", name, func() error { return unix.Fchmod(fd, mode) })
+}
+
 // open opens name, which must be a regular file.
 func (d *Dir) open(name string, flags int) (int, unix.Stat_t, error) {
 	var fd int
@@ -204,6 +315,15 @@ func IDOf(st *unix.Stat_t) ID {
 	return ID{Dev: uint64(st.Dev), Ino: st.Ino} //nolint:unconvert // 32 bits on mips
 }
 
+func infoOf(st *unix.Stat_t) Info {
+	kind := st.Mode & unix.S_IFMT
+	return Info{
+		ID: IDOf(st), Size: st.Size,
+		Mode: st.Mode & 0o7777, UID: st.Uid, Links: uint64(st.Nlink), //nolint:unconvert // 32 bits elsewhere
+		IsDir: kind == unix.S_IFDIR, IsFile: kind == unix.S_IFREG,
+	}
+}
+
 // plain reports whether name can only be an entry of a directory.
 func plain(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
@@ -217,16 +337,14 @@ func (d *Dir) at(call, name string, f func() error) error {
 	return d.do(call, name, f)
 }
 
-// do makes one system call.
+// do makes one system call, again as long as a signal interrupts it.
 func (d *Dir) do(call, name string, f func() error) error {
 	Step(call, name)
-	if d.hook != nil {
-		if err := d.hook(call, name); err != nil {
-			return d.fail(call, name, err)
-		}
-	}
 	for {
-		err := f()
+		err := d.hooked(call, name)
+		if err == nil {
+			err = f()
+		}
 		if err == nil {
 			return nil
 		}
@@ -234,6 +352,13 @@ func (d *Dir) do(call, name string, f func() error) error {
 			return d.fail(call, name, err)
 		}
 	}
+}
+
+func (d *Dir) hooked(call, name string) error {
+	if d.hook == nil {
+		return nil
+	}
+	return d.hook(call, name)
 }
 
 func (d *Dir) fail(call, name string, err error) error {

@@ -26,9 +26,6 @@ func (d *Dir) Path(name string) string { return name }
 // Open returns [errors.ErrUnsupported].
 func (d *Dir) Open(string) (*Dir, error) { return nil, errors.ErrUnsupported }
 
-// Mkdir returns [errors.ErrUnsupported].
-func (d *Dir) Mkdir(string) error { return errors.ErrUnsupported }
-
 // Rmdir returns [errors.ErrUnsupported].
 func (d *Dir) Rmdir(string) error { return errors.ErrUnsupported }
 
@@ -53,8 +50,31 @@ func (d *Dir) OpenFile(string) (*os.File, ID, error) { return nil, ID{}, errors.
 // WriteFile returns [errors.ErrUnsupported].
 func (d *Dir) WriteFile(string, []byte) error { return errors.ErrUnsupported }
 
-// Append returns [errors.ErrUnsupported].
-func (d *Dir) Append(string, []byte, int64) (bool, error) { return false, errors.ErrUnsupported }
+// Overwrite returns [errors.ErrUnsupported].
+func (d *Dir) Overwrite(string, int64, []byte, int64) (bool, error) {
+	return false, errors.ErrUnsupported
+}
+
+// Recycle returns [errors.ErrUnsupported].
+func (d *Dir) Recycle(string, func(bool) []byte) error { return errors.ErrUnsupported }
+
+// Retire returns [errors.ErrUnsupported].
+func (d *Dir) Retire(string) error { return errors.ErrUnsupported }
+
+// Move returns [errors.ErrUnsupported].
+func (d *Dir) Move(*Dir, string, string) error { return errors.ErrUnsupported }
+
+// Flock returns [errors.ErrUnsupported].
+func (d *Dir) Flock(bool) (bool, error) { return false, errors.ErrUnsupported }
+
+// Unflock returns [errors.ErrUnsupported].
+func (d *Dir) Unflock() error { return errors.ErrUnsupported }
+
+// OpenLock returns [errors.ErrUnsupported].
+func (d *Dir) OpenLock(string, uint32) (int, ID, error) { return -1, ID{}, errors.ErrUnsupported }
+
+// Chmod returns [errors.ErrUnsupported].
+func (d *Dir) Chmod(int, string, uint32) error { return errors.ErrUnsupported }
 
 // ReadFile returns [errors.ErrUnsupported].
 func (d *Dir) ReadFile(string, int64) ([]byte, ID, error) {

@@ -23,8 +23,8 @@ import (
 // made when it returns an error; the error takes the place of the call's own.
 type Hook func(call, name string) error
 
-// TempPrefix begins the names of the files that [Dir.WriteFile] writes to
-// before it renames them. A crash may leave one behind.
+// TempPrefix begins the names of the files that [Dir.WriteFile] and
+// [Dir.Recycle] write to before they rename them. A crash may leave one behind.
 const TempPrefix = ".tmp-"
 
 var (
@@ -43,10 +43,14 @@ type ID struct{ Dev, Ino uint64 }
 
 // An Info is what [Dir.Stat] tells of a directory's entry.
 type Info struct {
-	ID    ID
-	Size  int64
-	IsDir bool
+	ID     ID
+	Size   int64
+	Mode   uint32 // the permissions, with the setuid, setgid and sticky bits
+	UID    uint32
+	Links  uint64
+	IsDir  bool
+	IsFile bool // a regular file
 }
 
-// IsTemp reports whether name is one of [Dir.WriteFile]'s temporary files.
+// IsTemp reports whether name is that of a temporary file.
 func IsTemp(name string) bool { return strings.HasPrefix(name, TempPrefix) }

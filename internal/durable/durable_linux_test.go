@@ -159,41 +159,44 @@ func TestWriteFileReportsEveryFailure(t *testing.T) {
 	}
 }
 
-func TestAppend(t *testing.T) {
+func TestOverwrite(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	d := open(t, dir, nil)
 	path := filepath.Join(dir, "f")
-	if _, err := d.Append("f", []byte("x"), 9); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("missing: %v", err)
+	if _, err := d.Overwrite("f", 0, []byte("x"), 9); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
 	}
-	write(t, path, "old")
-	if ok, err := d.Append("f", []byte("+new"), 7); !ok || err != nil {
-		t.Error(ok, err)
+	write(t, path, "old....")
+	if ok, err := d.Overwrite("f", 3, []byte("+new"), 7); !ok || err != nil {
+		t.Errorf("at the limit: %v, %v", ok, err)
 	}
-	if ok, err := d.Append("f", []byte("+"), 7); ok || err != nil {
+	if ok, err := d.Overwrite("f", 7, []byte("+"), 7); ok || err != nil {
 		t.Errorf("over the limit: %v, %v", ok, err)
+	}
+	if ok, err := d.Overwrite("f", 7, []byte("+"), 8); !ok || err != nil {
+		t.Errorf("beyond the end: %v, %v", ok, err)
 	}
 	if err := os.Link(path, filepath.Join(dir, "g")); err != nil {
 		t.Fatal(err)
 	}
-	if ok, err := d.Append("f", []byte("+"), 99); ok || err != nil {
+	if ok, err := d.Overwrite("f", 0, []byte("+"), 99); ok || err != nil {
 		t.Errorf("with another link: %v, %v", ok, err)
 	}
-	if diff := cmp.Diff([]string{"f=old+new", "g=old+new"}, entries(t, dir)); diff != "" {
+	if diff := cmp.Diff([]string{"f=old+new+", "g=old+new+"}, entries(t, dir)); diff != "" {
 		t.Error(diff)
 	}
-	for _, call := range []string{"openat", "fstat", "write", "close"} {
+	if err := os.Remove(filepath.Join(dir, "g")); err != nil {
+		t.Fatal(err)
+	}
+	for _, call := range []string{"openat", "fstat", "lseek", "write", "close"} {
 		d := open(t, dir, func(c, _ string) error {
 			if c == call {
 				return unix.EIO
 			}
 			return nil
 		})
-		if err := os.Remove(filepath.Join(dir, "g")); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			t.Fatal(err)
-		}
-		if ok, err := d.Append("f", []byte("+"), 99); ok || !errors.Is(err, unix.EIO) {
+		if ok, err := d.Overwrite("f", 0, []byte("+"), 99); ok || !errors.Is(err, unix.EIO) {
 			t.Errorf("EIO at %s: %v, %v", call, ok, err)
 		}
 	}
@@ -221,8 +224,11 @@ func TestG12NothingLeadsOut(t *testing.T) {
 		if data, _, err := d.ReadFile(name, 99); !errors.Is(err, ErrNotRegular) {
 			t.Errorf("read %s: %q, %v", name, data, err)
 		}
-		if _, err := d.Append(name, []byte("x"), 99); !errors.Is(err, ErrNotRegular) {
-			t.Errorf("append to %s: %v", name, err)
+		if _, err := d.Overwrite(name, 0, []byte("x"), 99); !errors.Is(err, ErrNotRegular) {
+			t.Errorf("overwrite %s: %v", name, err)
+		}
+		if _, _, err := d.OpenLock(name, 0o600); !errors.Is(err, ErrNotRegular) {
+			t.Errorf("open lock %s: %v", name, err)
 		}
 		if f, _, err := d.OpenFile(name); !errors.Is(err, ErrNotRegular) {
 			t.Errorf("open %s: %v, %v", name, f, err)
@@ -244,7 +250,9 @@ func TestG12NothingLeadsOut(t *testing.T) {
 			"write":  d.WriteFile(name, nil),
 			"remove": d.Remove(name),
 			"rmdir":  d.Rmdir(name),
-			"mkdir":  d.Mkdir(name),
+			"retire": d.Retire(name),
+			"new":    d.Recycle(name, func(bool) []byte { return nil }),
+			"move":   d.Move(d, "link", name),
 			"rename": d.Rename("link", name),
 			"from":   d.Rename(name, "x"),
 		} {
@@ -319,54 +327,6 @@ func TestReadFileThatGrows(t *testing.T) {
 	}
 }
 
-func TestMakeDir(t *testing.T) {
-	t.Parallel()
-	base := t.TempDir()
-	hook, calls := trace()
-	d, err := MakeDir(base+"/a/../b/c/", hook)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	want := []string{
-		"open .", "open .", "open .", // c, b, base
-		"mkdirat b", "fsync .", "open .",
-		"mkdirat c", "fsync .", "open .",
-	}
-	if diff := cmp.Diff(want, *calls); diff != "" {
-		t.Error(diff)
-	}
-	info, err := os.Stat(filepath.Join(base, "b", "c"))
-	if err != nil || info.Mode().Perm() != 0o700 {
-		t.Errorf("mode %v, %v; want 0700 (G12)", info.Mode(), err)
-	}
-	again, err := MakeDir(base+"/b/c", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	again.Close()
-	write(t, filepath.Join(base, "file"), "")
-	for _, path := range []string{base + "/file", base + "/file/d", ""} {
-		if d, err := OpenDir(path, nil); err == nil {
-			t.Errorf("opened %q: %v", path, d)
-		}
-	}
-	if d, err := MakeDir(base+"/file/d/e", nil); err == nil {
-		t.Errorf("made a directory in a file: %v", d)
-	}
-	for at := 2; at <= 9; at++ {
-		n := 0
-		if d, err := MakeDir(filepath.Join(t.TempDir(), "b/c"), func(string, string) error {
-			if n++; n == at {
-				return unix.EIO
-			}
-			return nil
-		}); !errors.Is(err, unix.EIO) {
-			t.Errorf("EIO at call %d: %v, %v", at, d, err)
-		}
-	}
-}
-
 func TestNames(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -395,45 +355,5 @@ func TestNames(t *testing.T) {
 	})
 	if names, err := d.Names(); !errors.Is(err, unix.EIO) {
 		t.Error(names, err)
-	}
-}
-
-func TestDirectories(t *testing.T) {
-	t.Parallel()
-	d := open(t, t.TempDir(), nil)
-	if err := d.Mkdir("a"); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Mkdir("a"); !errors.Is(err, fs.ErrExist) {
-		t.Error(err)
-	}
-	a, err := d.Open("a")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer a.Close()
-	if err := a.WriteFile("f", nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Rmdir("a"); !errors.Is(err, fs.ErrExist) {
-		t.Errorf("not empty: %v", err)
-	}
-	if err := a.Remove("f"); err != nil {
-		t.Error(err)
-	}
-	if err := a.Remove("f"); !errors.Is(err, fs.ErrNotExist) {
-		t.Error(err)
-	}
-	if err := d.Rmdir("a"); err != nil {
-		t.Error(err)
-	}
-	if err := a.WriteFile("f", nil); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("in a removed directory: %v", err)
-	}
-	if _, err := d.Stat("a"); !errors.Is(err, fs.ErrNotExist) {
-		t.Error(err)
-	}
-	if err := d.Sync(); err != nil {
-		t.Error(err)
 	}
 }

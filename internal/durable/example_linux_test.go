@@ -34,5 +34,5 @@ func ExampleDir_WriteFile() {
 	fmt.Println(calls)
 	// Output:
 	// planned <nil>
-	// [open create write fsync close renameat fsync openat fstat read]
+	// [open fstat create write fsync close renameat fsync openat fstat read]
 }

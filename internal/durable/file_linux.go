@@ -1,6 +1,7 @@
 package durable
 
 import (
+	"errors"
 	"math/rand/v2"
 	"strconv"
 
@@ -18,61 +19,67 @@ func (d *Dir) WriteFile(name string, data []byte) error {
 	if !plain(name) {
 		return d.fail("renameat", name, unix.EINVAL)
 	}
-	temp, err := d.writeTemp(data)
+	temp := TempPrefix + strconv.FormatUint(rand.Uint64(), 16)
+	fd, err := d.create(temp)
 	if err != nil {
 		return err
 	}
-	if err := d.Rename(temp, name); err != nil {
-		_ = d.Remove(temp) // the rename's error says more
+	return d.publish(fd, temp, name, data)
+}
+
+// create makes the file name, which must not be there.
+func (d *Dir) create(name string) (fd int, err error) {
+	err = d.at("create", name, func() (err error) {
+		fd, err = unix.Openat(d.fd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+		return err
+	})
+	return fd, err
+}
+
+// publish writes data to fd, the file temp, and gives that the name. It makes
+// the data durable first: a rename may reach the disk before the data does.
+func (d *Dir) publish(fd int, temp, name string, data []byte) error {
+	err := d.write(fd, temp, data)
+	if err == nil {
+		err = d.at("fsync", temp, func() error { return unix.Fsync(fd) })
+	}
+	if cerr := d.close(fd, temp); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = d.Rename(temp, name)
+	}
+	if err != nil {
+		_ = d.Remove(temp) // the first error says more
 		return err
 	}
 	// Without this the rename may be lost although the data is on disk.
 	return d.Sync()
 }
 
-// writeTemp writes data to a new file and makes it durable before it gets its
-// name: a rename may reach the disk before the data does.
-func (d *Dir) writeTemp(data []byte) (string, error) {
-	name := TempPrefix + strconv.FormatUint(rand.Uint64(), 16)
-	var fd int
-	err := d.at("create", name, func() (err error) {
-		fd, err = unix.Openat(d.fd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
-		return err
-	})
-	if err != nil {
-		return "", err
-	}
-	err = d.write(fd, name, data)
-	if err == nil {
-		err = d.at("fsync", name, func() error { return unix.Fsync(fd) })
-	}
-	if cerr := d.close(fd, name); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		_ = d.Remove(name) // the first error says more
-		return "", err
-	}
-	return name, nil
-}
-
-// Append adds data to the end of the file name with one write, and does not
-// sync: what is added survives the end of the process, but a loss of power may
-// take it away, whole or in part. A process that dies while it writes may
-// leave a part, too.
+// Overwrite writes data into the file name, from the offset on, with one
+// write, and does not sync: what is written survives the end of the process,
+// but a loss of power may take it away, whole or in part. A process that dies
+// while it writes may leave a part, too.
 //
-// It reports false, having written nothing, when the file would grow beyond
-// limit or has other hard links, which a write would reach: replace it then.
-// A missing file is [io/fs.ErrNotExist].
-func (d *Dir) Append(name string, data []byte, limit int64) (bool, error) {
-	fd, st, err := d.open(name, unix.O_WRONLY|unix.O_APPEND|unix.O_NONBLOCK)
+// It reports false, having written nothing, when data would end beyond limit,
+// or when the file has other hard links, which a write would reach: replace it
+// then. A missing file is [io/fs.ErrNotExist].
+func (d *Dir) Overwrite(name string, offset int64, data []byte, limit int64) (bool, error) {
+	fd, st, err := d.open(name, unix.O_WRONLY|unix.O_NONBLOCK)
 	if err != nil {
 		return false, err
 	}
-	if st.Size+int64(len(data)) > limit || st.Nlink != 1 {
+	if offset+int64(len(data)) > limit || st.Nlink != 1 {
 		return false, d.close(fd, name)
 	}
-	err = d.write(fd, name, data)
+	err = d.at("lseek", name, func() error {
+		_, err := unix.Seek(fd, offset, unix.SEEK_SET)
+		return err
+	})
+	if err == nil {
+		err = d.write(fd, name, data)
+	}
 	if cerr := d.close(fd, name); err == nil {
 		err = cerr
 	}
@@ -134,14 +141,11 @@ func (d *Dir) write(fd int, name string, data []byte) error {
 // away, not leave a file open.
 func (d *Dir) close(fd int, name string) error {
 	Step("close", name)
-	var err error
-	if d.hook != nil {
-		err = d.hook("close", name)
+	err := d.hooked("close", name)
+	if cerr := unix.Close(fd); err == nil {
+		err = cerr
 	}
-	if cerr := unix.Close(fd); err == nil && cerr != unix.EINTR {
-		err = cerr // after EINTR the file is closed all the same
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, unix.EINTR) { // after EINTR the file is closed all the same
 		return d.fail("close", name, err)
 	}
 	return nil

@@ -1,7 +1,9 @@
 package scratch
 
 import (
+	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,15 +18,27 @@ func benchStore(b *testing.B) (Store[blob], Key, blob) {
 	return Store[blob]{Dir: b.TempDir()}, Key{"net", "c0ffee", "eth0"}, blob{A: strings.Repeat("x", 4000)}
 }
 
+// benchLock takes a lock for the whole benchmark: it has its own.
+func benchLock(b *testing.B, s Store[blob], k Key) *Lock {
+	b.Helper()
+	l, err := s.Lock(b.Context(), k.ContainerID)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = l.Unlock() })
+	return l
+}
+
 func BenchmarkPut(b *testing.B) {
 	s, k, v := benchStore(b)
+	l := benchLock(b, s, k)
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := s.Put(k, Planned, v); err != nil {
+		if err := s.Put(l, Record[blob]{Key: k, State: Planned, Value: v}); err != nil {
 			b.Fatal(err)
 		}
 		b.StopTimer()
-		if err := s.Delete(k); err != nil {
+		if err := s.Delete(l, k); err != nil {
 			b.Fatal(err)
 		}
 		b.StartTimer()
@@ -33,9 +47,10 @@ func BenchmarkPut(b *testing.B) {
 
 func BenchmarkPutAgain(b *testing.B) {
 	s, k, v := benchStore(b)
+	l := benchLock(b, s, k)
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := s.Put(k, Planned, v); err != nil {
+		if err := s.Put(l, Record[blob]{Key: k, State: Planned, Value: v}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -43,14 +58,30 @@ func BenchmarkPutAgain(b *testing.B) {
 
 func BenchmarkNote(b *testing.B) {
 	s, k, v := benchStore(b)
+	l := benchLock(b, s, k)
 	b.ReportAllocs()
 	for b.Loop() {
 		b.StopTimer()
-		if err := s.Put(k, Planned, v); err != nil {
+		if err := s.Put(l, Record[blob]{Key: k, State: Planned, Value: v}); err != nil {
 			b.Fatal(err)
 		}
 		b.StartTimer()
-		if err := s.Note(Record[blob]{Key: k, State: Added, Value: v}); err != nil {
+		if err := s.Note(l, Record[blob]{Key: k, State: Added, Value: v}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// An attachment's life as a plugin sees it: ADD and DEL, each with the lock.
+func BenchmarkAddDel(b *testing.B) {
+	s, k, v := benchStore(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := errors.Join(under(s, k.ContainerID, func(l *Lock) error {
+			return errors.Join(s.Put(l, Record[blob]{Key: k, State: Planned, Value: v}), s.Note(l, Record[blob]{Key: k, State: Added, Value: v}))
+		}), under(s, k.ContainerID, func(l *Lock) error {
+			return s.Consume(b.Context(), l, k, func(_ context.Context, r Record[blob]) error { return s.Note(l, r) })
+		})); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -68,14 +99,15 @@ func BenchmarkGetMissing(b *testing.B) {
 
 func BenchmarkDelete(b *testing.B) {
 	s, k, v := benchStore(b)
+	l := benchLock(b, s, k)
 	b.ReportAllocs()
 	for b.Loop() {
 		b.StopTimer()
-		if err := s.Put(k, Planned, v); err != nil {
+		if err := s.Put(l, Record[blob]{Key: k, State: Planned, Value: v}); err != nil {
 			b.Fatal(err)
 		}
 		b.StartTimer()
-		if err := s.Delete(k); err != nil {
+		if err := s.Delete(l, k); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -100,7 +132,7 @@ func BenchmarkLockUnlock(b *testing.B) {
 // most.
 func BenchmarkAmong(b *testing.B) {
 	s, k, v := benchStore(b)
-	if err := s.Put(k, Added, v); err != nil {
+	if err := putRecord(s, k, Added, v); err != nil {
 		b.Fatal(err)
 	}
 	have := 1
@@ -119,10 +151,24 @@ func BenchmarkAmong(b *testing.B) {
 				}
 			}
 		})
+		b.Run("LockRecordsUnlock"+records, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := under(s, "another", func(l *Lock) error {
+					rs, err := s.Records(b.Context(), l)
+					if len(rs) != 0 {
+						b.Error(len(rs))
+					}
+					return err
+				}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 		b.Run("Container"+records, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if rs, err := s.Container(k.ContainerID); err != nil || len(rs) != 1 {
+				if rs, err := s.Container(b.Context(), k.ContainerID); err != nil || len(rs) != 1 {
 					b.Fatal(len(rs), err)
 				}
 			}
@@ -131,7 +177,7 @@ func BenchmarkAmong(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				found := 0
-				for _, err := range s.List() {
+				for _, err := range s.List(b.Context()) {
 					if err != nil {
 						b.Fatal(err)
 					}
@@ -149,7 +195,7 @@ func BenchmarkAmong(b *testing.B) {
 // n'th, without waiting for the disk.
 func benchFill(b *testing.B, s Store[blob], k Key, have, n int) {
 	b.Helper()
-	text, err := os.ReadFile(filepath.Join(s.Dir, k.ContainerID, fileName(k)))
+	text, err := os.ReadFile(filepath.Join(s.Dir, fileName(k)))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -157,10 +203,7 @@ func benchFill(b *testing.B, s Store[blob], k Key, have, n int) {
 		id := fmt.Sprintf("%064x", i)
 		json := strings.Replace(strings.TrimSpace(string(text))[prefix:], k.ContainerID, id, 1)
 		line := fmt.Sprintf("%.8x %s\n", sha256.Sum256([]byte(json)), json)
-		if err := os.Mkdir(filepath.Join(s.Dir, id), 0o700); err != nil {
-			b.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(s.Dir, id, fileName(k)), []byte(line), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(s.Dir, fileName(Key{k.Network, id, k.IfName})), []byte(line), 0o600); err != nil {
 			b.Fatal(err)
 		}
 	}
