@@ -58,23 +58,23 @@ func (m *Manager) Add(ctx context.Context, k scratch.Key, t Transaction) ([]dele
 		if err := m.clear(ctx, l, k); err != nil {
 			return err
 		}
-		plan, err := m.fresh(k, t)
+		plan, err := m.fresh(ctx, l, k, t)
 		if err != nil {
 			return err
 		}
 		r := scratch.Record[record]{Key: k, State: scratch.Planned, Created: time.Now(), Value: newRecord(m.Root, delegate.Intend(plan))}
-		if err := m.store().Update(r); err != nil {
-			return also(err, m.store().Delete(k)) // nothing has run
+		if err := m.store().Put(l, r); err != nil {
+			return also(err, m.store().Delete(l, k)) // nothing has run
 		}
-		added, err = m.run(ctx, t, plan, r)
+		added, err = m.run(ctx, l, t, plan, r)
 		switch {
 		case err == nil:
 			return nil
 		case undone(err):
-			return also(err, m.store().Delete(k))
+			return also(err, m.store().Delete(l, k))
 		}
 		r.State, r.Value = scratch.Deleting, r.Value.with(added)
-		_ = m.store().Note(r) // without it the record reads as before, which serves Del as well
+		_ = m.store().Note(l, r) // without it the record reads as before, which serves Del as well
 		return err
 	})
 	if err != nil {
@@ -98,11 +98,11 @@ func (m *Manager) clear(ctx context.Context, l *scratch.Lock, k scratch.Key) err
 }
 
 // fresh plans t and refuses a plan that cannot be carried out.
-func (m *Manager) fresh(k scratch.Key, t Transaction) ([]delegate.Attachment, error) {
+func (m *Manager) fresh(ctx context.Context, l *scratch.Lock, k scratch.Key, t Transaction) ([]delegate.Attachment, error) {
 	if t.Plan == nil {
 		return nil, fmt.Errorf("%w: there is none", ErrPlan)
 	}
-	taken, err := m.taken(k.ContainerID)
+	taken, err := m.taken(ctx, l)
 	if err != nil {
 		return nil, err
 	}
@@ -128,10 +128,10 @@ func (m *Manager) fresh(k scratch.Key, t Transaction) ([]delegate.Attachment, er
 	return plan, nil
 }
 
-// taken returns the interface names that the records of container id use. A
+// taken returns the interface names that the records of l's container use. A
 // damaged record is a matter of its own attachment: what it used is not known.
-func (m *Manager) taken(id string) ([]string, error) {
-	rs, err := m.store().Container(id)
+func (m *Manager) taken(ctx context.Context, l *scratch.Lock) ([]string, error) {
+	rs, err := m.store().Records(ctx, l)
 	if err := except(err, scratch.ErrCorrupt); err != nil {
 		return nil, err
 	}
@@ -147,14 +147,14 @@ func (m *Manager) taken(id string) ([]string, error) {
 // run carries out plan, for which r is recorded already: plan is the last of
 // it. When run returns an error, plan has been undone, or there is a
 // [*delegate.UndoError] in it; added is then what the plugins had reported.
-func (m *Manager) run(ctx context.Context, t Transaction, plan []delegate.Attachment, r scratch.Record[record]) (added []delegate.Attached, err error) {
+func (m *Manager) run(ctx context.Context, l *scratch.Lock, t Transaction, plan []delegate.Attachment, r scratch.Record[record]) (added []delegate.Attached, err error) {
 	added, err = m.invoker().AddAll(ctx, plan)
 	if err != nil {
 		return nil, err
 	}
 	reported := slices.Clone(added)
-	if err := m.conclude(ctx, t, reported, added, r); err != nil {
-		m.noteUndoing(r, reported)
+	if err := m.conclude(ctx, l, t, reported, added, r); err != nil {
+		m.noteUndoing(l, r, reported)
 		return reported, m.invoker().Undo(ctx, reported, err)
 	}
 	return added, nil
@@ -162,17 +162,17 @@ func (m *Manager) run(ctx context.Context, t Transaction, plan []delegate.Attach
 
 // noteUndoing takes back that as, the last of r, are added, should this process
 // die while it undoes them.
-func (m *Manager) noteUndoing(r scratch.Record[record], as []delegate.Attached) {
+func (m *Manager) noteUndoing(l *scratch.Lock, r scratch.Record[record], as []delegate.Attached) {
 	r.Value = r.Value.with(as).leaving(len(as))
 	if r.State == scratch.Planned {
 		r.State = scratch.Deleting
 	}
-	_ = m.store().Note(r) // without it Del serves as well
+	_ = m.store().Note(l, r) // without it Del serves as well
 }
 
 // conclude does what is left of t when the plugins have reported: added is the
 // same, for t to adjust.
-func (m *Manager) conclude(ctx context.Context, t Transaction, reported, added []delegate.Attached, r scratch.Record[record]) error {
+func (m *Manager) conclude(ctx context.Context, l *scratch.Lock, t Transaction, reported, added []delegate.Attached, r scratch.Record[record]) error {
 	if t.Adjust != nil {
 		if err := t.Adjust(ctx, added); err != nil {
 			return withEnd(ctx, err)
@@ -191,7 +191,7 @@ func (m *Manager) conclude(ctx context.Context, t Transaction, reported, added [
 		}
 	}
 	r.State, r.Value = scratch.Added, r.Value.with(added)
-	if err := m.store().Note(r); err != nil {
+	if err := m.store().Note(l, r); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {

@@ -69,10 +69,10 @@ func (m *Manager) remove(ctx context.Context, l *scratch.Lock, k scratch.Key, gi
 	return m.store().Consume(ctx, l, k, func(ctx context.Context, r scratch.Record[record]) error {
 		if r.State != scratch.Deleting {
 			r.State = scratch.Deleting
-			_ = m.store().Note(r) // a full disk must not keep a container from going
+			_ = m.store().Note(l, r) // a full disk must not keep a container from going
 		}
 		err := m.invoker().DelAll(ctx, r.Value.attached(k.ContainerID, func(n netns) string { return n.forDel(m.Root, given) }))
-		return m.skip(r, err)
+		return m.skip(l, r, err)
 	})
 }
 
@@ -82,13 +82,13 @@ var errSkipped = errors.New("plugin skipped")
 
 // skip returns err, what removing r came to, or errSkipped in its place when it
 // is time for that.
-func (m *Manager) skip(r scratch.Record[record], err error) error {
+func (m *Manager) skip(l *scratch.Lock, r scratch.Record[record], err error) error {
 	if err == nil || m.SkipMissing == 0 || !onlyMissing(err) {
 		return err
 	}
 	r.State = scratch.Deleting
 	r.Value.Missed++
-	if noteErr := m.store().Note(r); noteErr != nil {
+	if noteErr := m.store().Note(l, r); noteErr != nil {
 		return errors.Join(err, noteErr)
 	}
 	if r.Value.Missed < m.SkipMissing {

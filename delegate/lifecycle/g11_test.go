@@ -54,7 +54,7 @@ func TestG11DamagedRecord(t *testing.T) {
 	}
 	n.add(key("c1", "eth2"))
 	n.del(key("c1", "eth2"))
-	if err := (scratch.Store[record]{Dir: n.Dir}).Forget(eth0); err != nil {
+	if err := n.forget(eth0); err != nil {
 		t.Fatal(err)
 	}
 	n.exec.Plugins = plugins()
@@ -131,7 +131,15 @@ func TestG11Nonsense(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
-			if err := (scratch.Store[json.RawMessage]{Dir: n.Dir}).Put(eth0, scratch.Added, json.RawMessage(value)); err != nil {
+			store := scratch.Store[json.RawMessage]{Dir: n.Dir}
+			l, err := store.Lock(t.Context(), eth0.ContainerID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := store.Put(l, scratch.Record[json.RawMessage]{Key: eth0, State: scratch.Added, Value: json.RawMessage(value)}); err != nil {
+				t.Fatal(err)
+			}
+			if err := l.Unlock(); err != nil {
 				t.Fatal(err)
 			}
 			wantCode(t, n.Del(t.Context(), eth0, ""), 5)

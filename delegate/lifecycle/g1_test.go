@@ -204,9 +204,6 @@ func TestG1NoRecordNothingRuns(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(dir string) error{
 		"a file for the directory": func(dir string) error { return os.WriteFile(dir, nil, 0o600) },
-		"a file for the container's directory": func(dir string) error {
-			return errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "c1"), nil, 0o600))
-		},
 		"a directory for the lock": func(dir string) error { return os.MkdirAll(filepath.Join(dir, "c1@lock"), 0o700) },
 		"a link to nowhere for the directory": func(dir string) error {
 			return os.Symlink(filepath.Join(filepath.Dir(dir), "no", "such"), dir)

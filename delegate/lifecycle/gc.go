@@ -75,7 +75,7 @@ func (g *garbage) stale(k scratch.Key, updated time.Time) bool {
 // business, see tell.
 func (m *Manager) collect(ctx context.Context, g *garbage) error {
 	var stale []scratch.Key
-	for r, err := range (scratch.Store[struct{}]{Dir: m.Dir}).List() { // what they consist of does not matter yet
+	for r, err := range (scratch.Store[struct{}]{Dir: m.Dir}).List(ctx) { // what they consist of does not matter yet
 		if err == nil && g.stale(r.Key, r.Updated) {
 			stale = append(stale, r.Key)
 		}
@@ -108,7 +108,7 @@ func (m *Manager) tell(ctx context.Context, g *garbage, nets []netconf.Network) 
 	}
 	left := make(map[string][]types.GCAttachment) // by the delegates' network names
 	known := true
-	for r, err := range m.store().List() {
+	for r, err := range m.store().List(ctx) {
 		if err != nil {
 			errs = append(errs, g.fail(err))
 			// A long container ID is known by its hash only.

@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -184,12 +185,12 @@ func (n *node) wantNothing() {
 	}
 }
 
-// files are the paths under dir, sorted.
+// files are the paths under dir, sorted, except the store's spare files.
 func files(tb testing.TB, dir string) []string {
 	tb.Helper()
 	var all []string
 	err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
-		if os.IsNotExist(err) || path == dir {
+		if os.IsNotExist(err) || path == dir || strings.HasPrefix(filepath.Base(path), ".spare-") {
 			return nil
 		}
 		all = append(all, strings.TrimPrefix(path, dir+"/"))
@@ -210,7 +211,18 @@ func wantCode(tb testing.TB, err error, code uint) {
 
 // recordFile is the file of k's record.
 func (n *node) recordFile(k scratch.Key) string {
-	return filepath.Join(n.Dir, k.ContainerID, k.Network+"@"+k.IfName+".json")
+	return filepath.Join(n.Dir, k.ContainerID+"@"+k.Network+"@"+k.IfName+".json")
+}
+
+// forget forgets k's record, as an operator does.
+func (n *node) forget(k scratch.Key) error { return forget(n.t.Context(), n.store(), k) }
+
+func forget(ctx context.Context, s scratch.Store[record], k scratch.Key) error {
+	l, err := s.Lock(ctx, k.ContainerID)
+	if err != nil {
+		return err
+	}
+	return errors.Join(s.Forget(l, k), l.Unlock())
 }
 
 // damage makes k's record unreadable.

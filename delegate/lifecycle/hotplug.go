@@ -25,29 +25,29 @@ func (m *Manager) Attach(ctx context.Context, k scratch.Key, t Transaction) ([]d
 		return nil, fail("ATTACH", k, ErrNotAdded)
 	}
 	var added []delegate.Attached
-	err := m.locked(ctx, k.ContainerID, func(ctx context.Context, _ *scratch.Lock) error {
-		before, err := m.settled(ctx, k)
+	err := m.locked(ctx, k.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
+		before, err := m.settled(ctx, l, k)
 		if err != nil {
 			return err
 		}
-		plan, err := m.fresh(k, t)
+		plan, err := m.fresh(ctx, l, k, t)
 		if err != nil {
 			return err
 		}
 		r := before
 		r.Value.Delegates = slices.Concat(r.Value.Delegates, newRecord(m.Root, delegate.Intend(plan)).Delegates)
-		if err := m.store().Update(r); err != nil {
-			return also(err, m.store().Note(before)) // nothing has run
+		if err := m.store().Put(l, r); err != nil {
+			return also(err, m.store().Note(l, before)) // nothing has run
 		}
-		added, err = m.run(ctx, t, plan, r)
+		added, err = m.run(ctx, l, t, plan, r)
 		switch {
 		case err == nil:
 			return nil
 		case undone(err):
-			return also(err, m.store().Note(before))
+			return also(err, m.store().Note(l, before))
 		}
 		r.Value = r.Value.with(added).leaving(len(plan))
-		return also(err, m.store().Note(r))
+		return also(err, m.store().Note(l, r))
 	})
 	if err != nil {
 		return nil, fail("ATTACH", k, because(ctx, err))
@@ -67,7 +67,7 @@ func (m *Manager) Detach(ctx context.Context, k scratch.Key, ifname string) erro
 	if m.nothing(k) {
 		return nil
 	}
-	return fail("DETACH", k, m.locked(ctx, k.ContainerID, func(ctx context.Context, _ *scratch.Lock) error {
+	return fail("DETACH", k, m.locked(ctx, k.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
 		r, err := m.store().Get(k)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
@@ -75,7 +75,7 @@ func (m *Manager) Detach(ctx context.Context, k scratch.Key, ifname string) erro
 		if err != nil {
 			return err
 		}
-		return m.drop(ctx, &r, func(e entry) bool { return e.IfName == ifname })
+		return m.drop(ctx, l, &r, func(e entry) bool { return e.IfName == ifname })
 	}))
 }
 
@@ -90,17 +90,17 @@ func (m *Manager) added(k scratch.Key) (scratch.Record[record], error) {
 
 // settled returns the record of k, which has been added, after it has removed
 // what an interrupted Attach left of itself.
-func (m *Manager) settled(ctx context.Context, k scratch.Key) (scratch.Record[record], error) {
+func (m *Manager) settled(ctx context.Context, l *scratch.Lock, k scratch.Key) (scratch.Record[record], error) {
 	r, err := m.added(k)
 	if err != nil {
 		return r, err
 	}
-	err = m.drop(ctx, &r, func(e entry) bool { return !e.whole() })
+	err = m.drop(ctx, l, &r, func(e entry) bool { return !e.whole() })
 	return r, err
 }
 
 // drop removes the attachments of r that are which, and then r of them.
-func (m *Manager) drop(ctx context.Context, r *scratch.Record[record], which func(entry) bool) error {
+func (m *Manager) drop(ctx context.Context, l *scratch.Lock, r *scratch.Record[record], which func(entry) bool) error {
 	gone, kept := record{}, record{Delegates: []entry{}}
 	for _, e := range r.Value.Delegates {
 		if which(e) {
@@ -117,5 +117,5 @@ func (m *Manager) drop(ctx context.Context, r *scratch.Record[record], which fun
 		return err
 	}
 	r.Value = kept
-	return m.store().Note(*r) // lost with the power, it costs one more DEL
+	return m.store().Note(l, *r) // lost with the power, it costs one more DEL
 }

@@ -85,10 +85,10 @@ func (m *Manager) locked(ctx context.Context, id string, do func(context.Context
 			m.invoker().Logger.LogAttrs(ctx, slog.LevelDebug, "unlock", slog.String("container", id), slog.Any("err", err))
 		}
 	}()
-	ctx = delegate.WithFiles(ctx, l.File())
-	ctx = delegate.WithStarted(ctx, func(pid int) {
-		_ = l.Started(pid) // unknown, it is waited for in vain if we die: no reason to stop it
-	})
+	if f := l.File(); f != nil {
+		defer func() { _ = f.Close() }()
+		ctx = delegate.WithFiles(ctx, f)
+	}
 	return do(ctx, l)
 }
 

@@ -14,7 +14,7 @@ import (
 
 // damage damages the file of a record, if there is one.
 func (w *world) damage(o op) error {
-	name := filepath.Join(w.dir, o.key.ContainerID, o.key.Network+"@"+o.key.IfName+".json")
+	name := filepath.Join(w.dir, o.key.ContainerID+"@"+o.key.Network+"@"+o.key.IfName+".json")
 	data, err := os.ReadFile(name)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -23,10 +23,14 @@ func (w *world) damage(o op) error {
 		return err
 	}
 	if o.verb == "damage" {
-		return os.WriteFile(name, [][]byte{nil, []byte("{}"), []byte("0123456789abcdef {}\n"), data[:1], []byte("null\n")}[o.shape], 0o600)
+		return os.WriteFile(name, [][]byte{nil, []byte("{}"), []byte("0123456789abcdef {}\n"), data[:min(1, len(data))], []byte("null\n")}[o.shape], 0o600)
 	}
 	for !goodEnd(data) {
-		data = data[:bytes.LastIndexByte(data, '\n')]
+		end := bytes.LastIndexByte(data, '\n')
+		if end < 0 {
+			return nil // it is damaged already
+		}
+		data = data[:end]
 	}
 	middle := (len(data) + bytes.LastIndexByte(data, '\n')) / 2
 	if o.shape%2 == 0 {
@@ -56,5 +60,5 @@ func (w *world) forget(ctx context.Context, k scratch.Key) error {
 			}
 		}
 	}
-	return w.m.store().Forget(k)
+	return forget(ctx, w.m.store(), k)
 }

@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -50,7 +51,7 @@ func (r Record) NetNSGone() bool {
 // end the list.
 func (m *Manager) Records() iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
-		for r, err := range m.store().List() {
+		for r, err := range m.store().List(context.TODO()) {
 			if !yield(m.record(r), err) {
 				return
 			}
@@ -62,7 +63,7 @@ func (m *Manager) Records() iter.Seq2[Record, error] {
 // does not depend on how many others there are. Damaged records, and what else
 // could not be read, are joined in the error, beside the list.
 func (m *Manager) Container(id string) ([]Record, error) {
-	found, err := m.store().Container(id)
+	found, err := m.store().Container(context.TODO(), id)
 	rs := make([]Record, len(found))
 	for i, r := range found {
 		rs[i] = m.record(r)

@@ -125,7 +125,7 @@ func (h *host) stdin(t *testing.T) string {
 // clean fails unless everything was undone and no record is left.
 func (h *host) clean(t *testing.T) {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(h.state(), "*", "*"))
+	files, err := filepath.Glob(filepath.Join(h.state(), "*.json*"))
 	if live := h.exec.Live(); len(live) > 0 || len(files) > 0 || err != nil {
 		t.Errorf("left: %q, in dataDir %q (%v)", live, files, err)
 	}
@@ -295,7 +295,7 @@ func TestD4Damaged(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0", subnetEnv)
 	h.mustRun(t, "ADD", "")
-	if err := os.WriteFile(filepath.Join(h.state(), "c1", "pods@eth0.json"), []byte("null"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(h.state(), "c1@pods@eth0.json"), []byte("null"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {

@@ -35,17 +35,14 @@ func (t *tool) forget(ctx context.Context, words []string) error {
 		return err
 	}
 	store := scratch.Store[struct{}]{Dir: t.life.Dir}
-	// An ID that is known by its hash only has no lock that could be found.
-	if id := words[0]; !strings.HasPrefix(id, "#") {
-		// Not while it was asked: the runtime would have to wait for people.
-		ctx, cancel := context.WithTimeout(ctx, lifecycle.DefaultLockTimeout)
-		defer cancel()
-		l, err := store.Lock(ctx, id)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = l.Unlock() }() // it ends with us at the latest
+	// Not while it was asked: the runtime would have to wait for people.
+	ctx, cancel := context.WithTimeout(ctx, lifecycle.DefaultLockTimeout)
+	defer cancel()
+	l, err := store.Lock(ctx, words[0])
+	if err != nil {
+		return err
 	}
+	defer func() { _ = l.Unlock() }() // it ends with us at the latest
 	if now, err := t.find(wanted); err != nil || !slices.Equal(now, found) {
 		return fmt.Errorf("%w: %w", errNotForgotten, errors.Join(err, errChanged))
 	}
@@ -53,7 +50,7 @@ func (t *tool) forget(ctx context.Context, words []string) error {
 	var rows [][]string
 	var errs []error
 	for _, f := range found {
-		if err := store.Forget(f.key); err != nil {
+		if err := store.Forget(l, f.key); err != nil {
 			errs = append(errs, err)
 			continue
 		}

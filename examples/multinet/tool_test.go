@@ -128,7 +128,7 @@ func TestG11ToolDamaged(t *testing.T) {
 	t.Parallel()
 	for _, garbage := range []string{"", "[]", "null", "\x00\xff", `0123456789abcdef {"version":1}` + "\n"} {
 		h := populated(t)
-		h.write(t, "state/gone/multi@eth0.json", garbage)
+		h.write(t, "state/gone@multi@eth0.json", garbage)
 		h.write(t, "state/foreign.txt", "x")
 		for range 2 {
 			for _, words := range [][]string{{"list"}, {"list", "-o", "json"}, {"show", "c1"}, {"show", "c1", "-o", "json"}, {"status", "c1"}, {"status", "c1", "-o", "table"}, {"gc", "--dry-run"}} {
@@ -224,7 +224,7 @@ func TestG11ToolListsDamaged(t *testing.T) {
 	if out, err := h.tool(t, "damaged"); err != nil || strings.Count(out, "\n") != 1 {
 		t.Errorf("damaged: %v\n%s", err, out)
 	}
-	h.write(t, "state/gone/multi@eth0.json", "garbage")
+	h.write(t, "state/gone@multi@eth0.json", "garbage")
 	for range 2 {
 		out, err := h.tool(t, "damaged")
 		if err != nil || strings.Count(out, "\n") != 2 || !strings.Contains(out, "gone") || !strings.Contains(out, "corrupt") {
@@ -270,7 +270,7 @@ func (h *host) left(t *testing.T) string {
 	t.Helper()
 	var all []string
 	for _, f := range programtest.Files(t, h.state()) {
-		if strings.Contains(f, "@") {
+		if strings.HasSuffix(f, ".json") {
 			all = append(all, strings.TrimPrefix(f, h.state()+"/"))
 		}
 	}
@@ -281,7 +281,7 @@ func (h *host) left(t *testing.T) string {
 // be added again.
 func TestG11ToolForget(t *testing.T) {
 	t.Parallel()
-	const all = "c1/multi@eth0.json gone/multi@eth0.json.corrupt half/multi@eth0.json"
+	const all = "c1@multi@eth0.json gone@multi@eth0.json half@multi@eth0.json"
 	for name, tt := range map[string]struct {
 		words    []string
 		terminal bool
@@ -289,11 +289,11 @@ func TestG11ToolForget(t *testing.T) {
 		want     string // what is left
 		errs     string
 	}{
-		"yes":                {words: []string{"forget", "gone", "--yes"}, want: "c1/multi@eth0.json half/multi@eth0.json"},
-		"one key":            {words: []string{"forget", "gone", "multi", "eth0", "--yes"}, want: "c1/multi@eth0.json half/multi@eth0.json"},
-		"json":               {words: []string{"forget", "gone", "--yes", "-o", "json"}, want: "c1/multi@eth0.json half/multi@eth0.json"},
-		"not damaged":        {words: []string{"forget", "half"}, terminal: true, answer: "yes\n", want: "c1/multi@eth0.json gone/multi@eth0.json.corrupt"},
-		"asked, y":           {words: []string{"forget", "gone"}, terminal: true, answer: "y\n", want: "c1/multi@eth0.json half/multi@eth0.json"},
+		"yes":                {words: []string{"forget", "gone", "--yes"}, want: "c1@multi@eth0.json half@multi@eth0.json"},
+		"one key":            {words: []string{"forget", "gone", "multi", "eth0", "--yes"}, want: "c1@multi@eth0.json half@multi@eth0.json"},
+		"json":               {words: []string{"forget", "gone", "--yes", "-o", "json"}, want: "c1@multi@eth0.json half@multi@eth0.json"},
+		"not damaged":        {words: []string{"forget", "half"}, terminal: true, answer: "yes\n", want: "c1@multi@eth0.json gone@multi@eth0.json"},
+		"asked, y":           {words: []string{"forget", "gone"}, terminal: true, answer: "y\n", want: "c1@multi@eth0.json half@multi@eth0.json"},
 		"asked, n":           {words: []string{"forget", "gone"}, terminal: true, answer: "n\n", want: all, errs: "nothing was forgotten"},
 		"asked, return":      {words: []string{"forget", "gone"}, terminal: true, answer: "\n", want: all, errs: "nothing was forgotten"},
 		"asked, end":         {words: []string{"forget", "gone"}, terminal: true, want: all, errs: "nothing was forgotten"},
@@ -304,7 +304,7 @@ func TestG11ToolForget(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := populated(t)
-			h.write(t, "state/gone/multi@eth0.json", "garbage")
+			h.write(t, "state/gone@multi@eth0.json", "garbage")
 			if _, err := h.tool(t, "damaged"); err != nil {
 				t.Fatal(err)
 			}

@@ -162,7 +162,7 @@ func TestS24TerminatedTwice(t *testing.T) {
 	if err := <-added; status.Code(err) != 11 {
 		t.Errorf("ADD: code %d: %v", status.Code(err), err)
 	}
-	if _, err := os.Stat(filepath.Join(s.State, "c1", "multi@eth0.json")); err != nil {
+	if _, err := os.Stat(filepath.Join(s.State, "c1@multi@eth0.json")); err != nil {
 		t.Errorf("there is no record of it: %v", err)
 	}
 	// The plugin is left, and holds the container's lock.

@@ -168,7 +168,7 @@ func TestM14Publish(t *testing.T) {
 		t.Error(err)
 	}
 	w.wantTrace(t, "ADD bridge eth0")
-	if _, err := os.Stat(filepath.Join(w.stateDir, "c1", "multinet@eth0.json")); err != nil {
+	if _, err := os.Stat(filepath.Join(w.stateDir, "c1@multinet@eth0.json")); err != nil {
 		t.Errorf("not recorded under the network's name: %v", err)
 	}
 	if err := do.Del(w.args(request)); err != nil {

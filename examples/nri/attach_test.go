@@ -132,7 +132,7 @@ func TestRule3IntentBeforeAdd(t *testing.T) {
 	var p *process
 	x.Script = func(_ int, c delegatetest.Call, plugin delegatetest.Plugin) delegatetest.Plugin {
 		same(t, "records at "+c.String(), []string{"c1 planned"}, p.records())
-		file := filepath.Join(p.Config.StateDir, "c1", "nri@eth0.json")
+		file := filepath.Join(p.Config.StateDir, "c1@nri@eth0.json")
 		text, err := os.ReadFile(file)
 		if err != nil || !strings.Contains(string(text), n.file("netns", "c1")) {
 			t.Errorf("%s: %s %v", file, text, err)

@@ -209,8 +209,8 @@ func TestRule6Damaged(t *testing.T) {
 	n.mustRun(bad, gone)
 	p.stop()
 	n.forget(gone)
-	n.write("{", "state", "bad", "nri@eth0.json")
-	n.write(`{"version":1}`, "state", "none", "nri@eth0.json")
+	n.write("{", "state", "bad@nri@eth0.json")
+	n.write(`{"version":1}`, "state", "none@nri@eth0.json")
 	foreign, err := netconf.LoadFile(n.file("net.d", "blue.conf"))
 	if err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -76,8 +77,8 @@ func tour(ctx context.Context, out io.Writer, dir string) error {
 		return err
 	}
 	show()
-	left, err := os.ReadDir(dir)
-	fmt.Fprintf(out, "   attached: %q, files: %d\n", plugins.Live(), len(left))
+	left, err := filepath.Glob(filepath.Join(dir, "*.json"))
+	fmt.Fprintf(out, "   attached: %q, records: %d\n", plugins.Live(), len(left))
 	return err
 }
 

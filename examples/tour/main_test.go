@@ -37,5 +37,5 @@ func Example() {
 	//    DEL sriov net1
 	//    DEL tuning eth0
 	//    DEL bridge eth0
-	//    attached: [], files: 0
+	//    attached: [], records: 0
 }

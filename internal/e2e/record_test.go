@@ -80,7 +80,7 @@ func TestG11EveryDamage(t *testing.T) {
 func (w *world) recordFile(p *pod, state string) string {
 	w.t.Helper()
 	for _, name := range w.list(w.file(state)) {
-		if strings.HasPrefix(name, p.id+"/") && strings.HasSuffix(name, "@"+p.ifname+".json") {
+		if strings.HasPrefix(name, p.id+"@") && strings.HasSuffix(name, "@"+p.ifname+".json") {
 			return w.file(state, name)
 		}
 	}
@@ -111,11 +111,8 @@ func (w *world) damaged(p *pod, s subject, file string, d damage, data []byte) {
 			w.fails(5, command, p, nil)
 		}
 		w.trace()
-		if _, err := os.Stat(file + ".corrupt"); err != nil {
-			w.t.Errorf("%s: not set aside: %v", d.name, err)
-		}
-		if err := os.Remove(file + ".corrupt"); err != nil {
-			w.t.Fatal(err)
+		if now, err := os.ReadFile(file); err != nil || !bytes.Equal(now, d.data) {
+			w.t.Errorf("%s: it was changed: %v", d.name, err)
 		}
 		if err := os.WriteFile(file, data, 0o600); err != nil {
 			w.t.Fatal(err)
@@ -145,7 +142,7 @@ func TestG11EveryDamageInProcess(t *testing.T) {
 				}
 				n.broken = false
 			}
-			file := filepath.Join(n.Dir, "c1", "n@eth0.json")
+			file := filepath.Join(n.Dir, "c1@n@eth0.json")
 			data, err := os.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)
@@ -171,7 +168,12 @@ func TestG11EveryDamageInProcess(t *testing.T) {
 					if err := n.Del(t.Context(), victim, ""); !errors.Is(err, scratch.ErrCorrupt) {
 						t.Fatalf("%s: once more: %v", d.name, err)
 					}
-					if err := (scratch.Store[json.RawMessage]{Dir: n.Dir}).Forget(victim); err != nil {
+					store := scratch.Store[json.RawMessage]{Dir: n.Dir}
+					l, err := store.Lock(t.Context(), victim.ContainerID)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if err := errors.Join(store.Forget(l, victim), l.Unlock()); err != nil {
 						t.Fatal(err)
 					}
 				default:

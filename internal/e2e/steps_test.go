@@ -97,7 +97,7 @@ func (w *world) crash(command string, p *pod, at step, orphan bool) {
 func (w *world) recorded(p *pod, state string) bool {
 	w.t.Helper()
 	return slices.ContainsFunc(w.list(w.file(state)), func(name string) bool {
-		return strings.HasPrefix(name, p.id+"/") && strings.HasSuffix(name, "@"+p.ifname+".json")
+		return strings.HasPrefix(name, p.id+"@") && strings.HasSuffix(name, "@"+p.ifname+".json")
 	})
 }
 

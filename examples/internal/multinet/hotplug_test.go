@@ -148,7 +148,7 @@ func TestG11HotPlugOfSeveral(t *testing.T) {
 		h.mustRun(t, "ADD", bridge, func(a *skel.CmdArgs) { a.IfName = ifname })
 	}
 	h.mustPlug(t, "ADD", green, wire.Attributes{})
-	h.write(t, "state/c1/multi@eth0.json", "garbage")
+	h.write(t, "state/c1@multi@eth0.json", "garbage")
 	h.trace()
 	h.mustPlug(t, "CHECK", green, wire.Attributes{})
 	h.mustPlug(t, "DEL", green, wire.Attributes{})

@@ -225,7 +225,7 @@ func TestD57SecretsStay(t *testing.T) {
 	h := newHost(t, "1.0.0")
 	h.mustRun(t, "ADD", `"delegates":[{"type":"bridge","password":"`+secret+`"}]`)
 	// Whoever may read it is the record's business: G12.
-	for _, path := range []string{h.state(), filepath.Join(h.state(), "c1"), filepath.Join(h.state(), "c1", "multi@eth0.json")} {
+	for _, path := range []string{h.state(), filepath.Join(h.state(), "c1@multi@eth0.json")} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm()&0o077 != 0 {
 			t.Errorf("%s: %v, %v", path, info, err)
 		}

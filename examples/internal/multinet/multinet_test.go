@@ -144,10 +144,10 @@ func (h *host) clean(t *testing.T) {
 	}
 }
 
-// records lists the files in cniDir.
+// records lists the records in cniDir.
 func (h *host) records(t *testing.T) []string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(h.state(), "*", "*"))
+	files, err := filepath.Glob(filepath.Join(h.state(), "*.json*"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,7 +209,7 @@ func TestLife(t *testing.T) {
 	if got := h.printed.String(); !strings.Contains(got, "10.9.0.2/24") || strings.Contains(got, "10.9.1.2") || strings.Count(got, "cniVersion") != 1 {
 		t.Errorf("result %s, want that of bridge alone", got)
 	}
-	if got := h.records(t); !cmp.Equal(got, []string{"c1/multi@eth0.json"}) {
+	if got := h.records(t); !cmp.Equal(got, []string{"c1@multi@eth0.json"}) {
 		t.Errorf("records %q", got)
 	}
 

@@ -205,7 +205,7 @@ func TestG11Damaged(t *testing.T) {
 	h.mustRun(t, "ADD", bridge)
 	h.mustRun(t, "ADD", bridge, other)
 	h.trace()
-	h.write(t, "state/c1/multi@eth0.json", `[]`) // D5
+	h.write(t, "state/c1@multi@eth0.json", `[]`) // D5
 	for range 2 {
 		for _, command := range []string{"ADD", "CHECK", "DEL"} {
 			wantError(t, h.run(t, command, bridge), 5, "multi", "c1")

@@ -213,12 +213,13 @@ func (h *Host) Said(stdout []byte) (cniVersion string, said types.Error) {
 	return v.CNIVersion, said
 }
 
-// Files lists what is in dir, at whatever depth, but for directories.
+// Files lists what is in dir, at whatever depth, except directories and a
+// store's spare files.
 func Files(t TB, dir string) []string {
 	t.Helper()
 	var files []string
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
+		if err == nil && !d.IsDir() && !strings.HasPrefix(d.Name(), ".spare-") {
 			path, err = filepath.Rel(dir, path)
 			files = append(files, path)
 		}

@@ -312,7 +312,9 @@ func TestPutSyncs(t *testing.T) {
 	hook, calls := trace()
 	q := queue{dir: dir, hook: hook}
 	ok(t, q.put(t.Context(), request("c1"), away))
-	want := []string{"open .", "open .", "mkdirat queue", "fsync .", "open .", "fstatat .lock"}
+	want := []string{
+		"open .", "open .", "fstat .", "mkdirat queue", "open .", "fstat .", "open ..", "fsync .", "fchmod .", "fstatat .lock",
+	}
 	for range above {
 		want = append(want, "open .", "fsync .")
 	}
@@ -325,7 +327,7 @@ func TestPutSyncs(t *testing.T) {
 	// the last of these calls.
 	*calls = nil
 	ok(t, q.put(t.Context(), request("c1"), away))
-	want = []string{"open .", "fstatat .lock", "openat .lock", "fstat .lock", "openat ENTRY", "fstat ENTRY", "read ENTRY", "fsync ."}
+	want = []string{"open .", "fstat .", "fstatat .lock", "openat .lock", "fstat .lock", "openat ENTRY", "fstat ENTRY", "read ENTRY", "fsync ."}
 	if diff := cmp.Diff(want, *calls); diff != "" {
 		t.Error(diff)
 	}
