@@ -24,8 +24,10 @@ func Step(call, name string) {
 	if log == "" {
 		return
 	}
-	if IsTemp(name) {
-		name = TempPrefix
+	for _, prefix := range []string{TempPrefix, ".spare-"} { // which one is chance
+		if strings.HasPrefix(name, prefix) {
+			name = prefix
+		}
 	}
 	step := strings.Join([]string{os.Getenv("CNI_COMMAND"), call, name}, " ")
 	steps.Lock()

@@ -209,8 +209,6 @@ func (w *world) killAtRandom(command string, p *pod, limit time.Duration) (windo
 	window = "before the first plugin"
 	for _, s := range w.steps(p) {
 		switch {
-		case s.what == command+" pwrite C@lock": // it has been started
-			window = "in a plugin"
 		case s.byFake():
 			window = "in a plugin"
 			if strings.HasSuffix(s.what, " end") {

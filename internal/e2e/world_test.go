@@ -168,14 +168,14 @@ func (w *world) needsProgram(names ...string) {
 }
 
 // list returns the paths of all files and directories below dir, which need
-// not be there.
+// not be there, except a store's spare files.
 func (w *world) list(dir string) (names []string) {
 	w.t.Helper()
 	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
-		if err == nil && path != dir {
+		if err == nil && path != dir && !strings.HasPrefix(filepath.Base(path), ".spare-") {
 			names = append(names, strings.TrimPrefix(path, dir+"/"))
 		}
 		return err
