@@ -314,3 +314,20 @@ func TestFormatOnDisk(t *testing.T) {
 		}
 	}
 }
+
+// A number that is nobody's, or another's by now, is not the taker of a lock; a
+// zombie is dead.
+func TestMayHold(t *testing.T) {
+	t.Parallel()
+	zombie := start(t, "hold", newStore(t).Dir, "")
+	if got := zombie.says(t); got != "locked" {
+		t.Fatal(got)
+	}
+	ok(t, zombie.Process.Kill())
+	zombie.gone(t) // and nobody has waited for it
+	for name, pid := range map[string]int{"hidden": 0, "negative": -1, "none": 1 << 30, "has other files": os.Getpid(), "zombie": zombie.Process.Pid} {
+		if mayHold(pid) {
+			t.Errorf("%s: process %d may hold the lock", name, pid)
+		}
+	}
+}
