@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// races is how often a path is looked up that something was renamed on.
+// races is how often a path is looked up while others rename files.
 const races = 100
 
 func with(root, path string, do func(path string) error) error {
@@ -39,9 +39,16 @@ func open(root, path string) (int, error) {
 
 func lookup(root int, path string) (int, error) {
 	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT}
-	fd, err := unix.Openat2(root, path, how)
-	for tries := 0; tries < races && (errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR)); tries++ {
-		fd, err = unix.Openat2(root, path, how)
+	return again(func() (int, error) { return unix.Openat2(root, path, how) })
+}
+
+// again calls open until nothing interferes, at most as often as races says.
+func again(open func() (int, error)) (fd int, err error) {
+	for range races {
+		fd, err = open()
+		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
+			break
+		}
 	}
 	return fd, err
 }

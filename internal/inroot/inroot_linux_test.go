@@ -105,6 +105,28 @@ func TestNamespaceOfAProcess(t *testing.T) {
 	}
 }
 
+// A link that the kernel does not follow inside a root is followed only where
+// the kernel itself makes links: in a proc file system.
+func TestLinkToANamespaceIsNotFollowed(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	if err := errors.Join(
+		os.Symlink("proc", root+"/proc"), // never ends, so that the kernel gives up
+		os.Symlink("/proc/self/ns/net", root+"/escape"),
+	); err != nil {
+		t.Fatal(err)
+	}
+	err := inroot.With(root, "/escape", func(path string) error {
+		to, err := os.Readlink(path)
+		t.Errorf("it led to %s: %v", to, err)
+		return nil
+	})
+	var e *fs.PathError
+	if !errors.As(err, &e) {
+		t.Errorf("err = %v", err)
+	}
+}
+
 // Any number of roots side by side; nothing is left open, and nothing of the
 // process changes (S22, D48).
 func TestS22RootsSideBySide(t *testing.T) {
