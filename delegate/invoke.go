@@ -87,7 +87,7 @@ func (iv *Invoker) find(plugin string) (string, error) {
 		return "", fmt.Errorf("%w: a type is the name of a file in a directory of CNI_PATH", ErrPluginNotFound)
 	}
 	path, err := iv.exec().FindInPath(plugin, iv.Path)
-	if err != nil && !errors.Is(err, ErrPluginNotFound) {
+	if err != nil && !errors.Is(err, ErrPluginNotFound) && codeIn(err) == types.ErrUnknown {
 		err = fmt.Errorf("%w: %w", ErrPluginNotFound, err)
 	}
 	return path, err

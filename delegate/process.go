@@ -27,6 +27,8 @@ const (
 // discards what plugins write to stderr. A Process is safe for concurrent use
 // if its Stderr is.
 //
+// Running plugins needs Linux 5.4 or later, and Linux 5.6 with a Root.
+//
 // [invoke.Exec]: https://pkg.go.dev/github.com/containernetworking/cni/pkg/invoke#Exec
 type Process struct {
 	version.PluginDecoder
@@ -58,21 +60,36 @@ type Process struct {
 
 // FindInPath returns the path of the first executable regular file called
 // plugin in one of paths, or [ErrPluginNotFound]. With a Root it is a path
-// inside it.
+// inside it. Directories that are not absolute paths are skipped. When this
+// process has no file descriptors left, the error has CNI code 11 (try again
+// later) and is not ErrPluginNotFound.
 func (p *Process) FindInPath(plugin string, paths []string) (string, error) {
 	return p.find(plugin, paths)
 }
 
-// ExecPlugin runs the executable at path with stdin and environ, and returns
+// ExecPlugin runs the executable at path, which is absolute, with stdin and
+// environ, and returns
 // what it printed to stdout if it exits with status 0. An empty environ is an
-// empty environment, not this process's.
+// empty environment, not this process's. The working directory of a plugin is
+// the root directory.
 //
-// When ctx ends, the plugin's process group receives SIGTERM and, after the
-// grace period or when the plugin has exited, SIGKILL; pipes that are still
-// open after another WaitDelay are dropped. Descendants that have left the
-// group are not reached. The error then is one in which errors.Is finds the
-// context's. A plugin that has exited with status 0 has succeeded, even so and
-// whoever holds its pipes. When ctx has ended before, nothing is run.
+// When ctx ends, the plugin's process group receives SIGTERM, and so does the
+// plugin if it has left that group. After the grace period, or when the plugin
+// has exited, the group receives SIGKILL, together with the plugin and its
+// descendants. Not reached are descendants outside the group whose parent has
+// exited. Pipes that are still open after another WaitDelay are dropped. The
+// error then is one in which errors.Is finds the context's. A plugin that has
+// exited with status 0 has succeeded, even so and whoever holds its pipes. When
+// ctx has ended before, nothing is run.
+//
+// A meta-plugin needs a part of its grace period to undo what it did, and gives
+// its own plugins a grace period as well. If that is as long as its own, then a
+// plugin that ignores SIGTERM uses up both: the meta-plugin is killed before it
+// can undo anything. Its plugins are killed with it, and its DEL does the rest.
+//
+// A plugin that cannot be started is [ErrNotRun]. The error has CNI code 11
+// (try again later) when the system is short of descriptors, processes or
+// memory.
 //
 // A plugin that fails yields the [*types.Error] it printed, also after other
 // lines. One that fails without saying why yields an error with its exit status

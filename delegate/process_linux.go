@@ -6,13 +6,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"golang.org/x/sys/unix"
+
+	"github.com/metacni/metacni/internal/inroot"
 )
 
 func (p *Process) execPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
@@ -37,25 +41,41 @@ func (p *Process) execPlugin(ctx context.Context, path string, stdin []byte, env
 func (p *Process) try(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
 	c, err := p.start(ctx, path, environ)
 	if err != nil {
-		return nil, &notRunError{err}
+		return nil, &notRunError{shortage(err)}
 	}
 	defer c.close()
 	startedIn(ctx)(c.pid)
-	status, end := c.attend(ctx, stdin, p.graceIn)
-	c.drain(p.waitDelay())
-	printed := c.stdout.kept.Bytes()
+	alive, stop := context.WithCancel(ctx)
+	defer stop()
+	stdout := capture{limit: p.maxStdout()}
+	stderr := capture{limit: 4096, tail: true}
+	passed := passed{to: p.Stderr, left: maxStderr}
+	var pipes sync.WaitGroup
+	pipes.Go(func() { c.send(stdin) })
+	pipes.Go(func() {
+		collect(c.stdout, func(b []byte) {
+			if stdout.add(b); stdout.over {
+				stop()
+			}
+		})
+	})
+	pipes.Go(func() {
+		collect(c.stderr, func(b []byte) {
+			stderr.add(b)
+			passed.add(b)
+		})
+	})
+	status := c.attend(alive, p.graceIn)
+	c.finish(p.waitDelay(), &pipes)
+	passed.end(max(p.waitDelay(), time.Second))
+	printed := stdout.kept.Bytes()
 	switch {
-	case c.stdout.over:
+	case stdout.over:
 		return nil, withCtxErr(ctx, fmt.Errorf("stopped: more than %d bytes on stdout", p.maxStdout()))
 	case status == nil:
 		return printed, nil
-	case end != nil:
-		if said := errorObject(printed); said != nil {
-			status = said
-		}
-		return nil, fmt.Errorf("stopped (%w): %w", status, end)
 	}
-	return nil, failure(printed, &c.stderr, stdin, status)
+	return nil, withCtxErr(ctx, failure(printed, &stderr, stdin, status))
 }
 
 // graceIn is the grace period of a plugin whose context has ended.
@@ -94,39 +114,49 @@ func (p *Process) find(plugin string, paths []string) (string, error) {
 	if plugin == "" || strings.ContainsRune(plugin, os.PathSeparator) {
 		return "", fmt.Errorf("%w: %q is not the name of a file", ErrPluginNotFound, plugin)
 	}
+	relative := ""
 	for _, dir := range paths {
-		if dir == "" {
-			continue // not the working directory
+		if !filepath.IsAbs(dir) {
+			relative = "; directories must be absolute"
+			continue // nothing comes from the working directory
 		}
 		path := strings.TrimSuffix(dir, "/") + "/" + plugin
-		if p.executable(path) {
+		switch err := p.executable(path); {
+		case err == nil:
 			return path, nil
+		case errors.As(shortage(err), new(*shortageError)):
+			return "", shortage(err)
 		}
 	}
-	return "", fmt.Errorf("%w: no executable %q in %q", ErrPluginNotFound, plugin, paths)
+	return "", fmt.Errorf("%w: no executable %q in %q%s", ErrPluginNotFound, plugin, paths, relative)
 }
 
-// executable reports whether there is an executable regular file at path, as
-// a plugin in Root would see it.
-func (p *Process) executable(path string) bool {
-	if p.Root == "" {
+// executable returns nil if there is an executable regular file at path, as a
+// plugin in Root would see it.
+func (p *Process) executable(path string) error {
+	return inroot.With(p.Root, path, func(path string) error {
 		info, err := os.Stat(path)
-		return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
+		if err == nil && (!info.Mode().IsRegular() || info.Mode()&0o111 == 0) {
+			err = fs.ErrPermission
+		}
+		return err
+	})
+}
+
+// A shortageError is the want of something that may be there again later, such
+// as a descriptor or a process.
+type shortageError struct{ err error }
+
+func (e *shortageError) Error() string { return e.err.Error() }
+func (e *shortageError) Unwrap() error { return e.err }
+func (*shortageError) CNICode() uint   { return types.ErrTryAgainLater }
+
+// shortage returns err, as a shortageError if it is one.
+func shortage(err error) error {
+	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.EAGAIN, syscall.ENOMEM} {
+		if errors.Is(err, errno) {
+			return &shortageError{err}
+		}
 	}
-	root, err := os.Open(p.Root)
-	if err != nil {
-		return false
-	}
-	defer root.Close() //nolint:errcheck // opened to read
-	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT}
-	fd, err := unix.Openat2(int(root.Fd()), path, how)
-	for tries := 0; tries < 100 && (errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR)); tries++ {
-		fd, err = unix.Openat2(int(root.Fd()), path, how) // something was renamed meanwhile
-	}
-	if err != nil {
-		return false
-	}
-	defer unix.Close(fd) //nolint:errcheck // nothing was written
-	var st unix.Stat_t
-	return unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Mode&0o111 != 0
+	return err
 }

@@ -156,6 +156,21 @@ func TestG6GrandchildDoesNotHoldSuccess(t *testing.T) {
 	release.Close()
 }
 
+// Nor by one that holds its stdin and does not read it.
+func TestUnreadStdinDoesNotHoldSuccess(t *testing.T) {
+	t.Parallel()
+	hold, release := pipe(t)
+	ctx := delegate.WithFiles(t.Context(), hold)
+	out, err := (&delegate.Process{WaitDelay: 1}).ExecPlugin(ctx, script(t, `
+		exec 4<&0
+		(read line <&3) <&4 & # it ends when the test closes its end
+		echo '{}'`), make([]byte, 1<<20), nil)
+	if err != nil || string(out) != "{}\n" {
+		t.Errorf("printed %q: %v", out, err)
+	}
+	release.Close()
+}
+
 // Nor by one that goes on printing; that one ends when nobody listens any more.
 func TestG6NoisyGrandchildIsLeft(t *testing.T) {
 	t.Parallel()
@@ -213,7 +228,7 @@ func busy(t *testing.T) (path string, file *os.File) {
 	return path, file
 }
 
-// A busy executable is tried again, with a fresh Cmd each time, until it is
+// A busy executable is tried again until it is
 // free. D43; V5 in the style guide.
 func TestG6BusyExecutableIsRetried(t *testing.T) {
 	t.Parallel()

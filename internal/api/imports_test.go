@@ -32,7 +32,7 @@ var rules = map[string][]string{
 	"internal/skeleton": nil,
 	"internal/api":      nil,
 
-	"delegate":              {"netconf"},
+	"delegate":              {"netconf", "internal/inroot"},
 	"delegate/delegatetest": {"delegate", "netconf", "internal/skeleton"},
 	"delegate/lifecycle":    {"delegate", "scratch", "netconf", "internal/inroot"},
 	"delegate/thick":        {"status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/peer"},
