@@ -34,15 +34,8 @@ type Request struct {
 // type, or the network no valid name, and with [ErrDecode] when r holds what is
 // not JSON.
 func (n Network) Request(i int, r Request) ([]byte, error) {
-	switch {
-	case n.invalid != nil:
-		return nil, n.invalid
-	case i < 0 || i >= len(n.plugins):
-		return nil, n.fail(ErrInvalid, "plugins", fmt.Errorf("no plugin %d of %d", i, len(n.plugins)))
-	case n.list.name == "":
-		return nil, n.fail(ErrInvalid, "name", errMissing)
-	case n.plugins[i].typ == "":
-		return nil, n.fail(ErrInvalid, pluginKey(i)+".type", errMissing)
+	if err := n.requestable(i); err != nil {
+		return nil, err
 	}
 	keys := n.plugins[i].keys.shallow()
 	if err := r.addTo(keys, n.plugins[i].Capabilities()); err != nil {
@@ -53,29 +46,54 @@ func (n Network) Request(i int, r Request) ([]byte, error) {
 	return keys.marshal(), nil
 }
 
+// CheckRequest fails as Request would for some plugin of n, or because n has no
+// plugins, at a fraction of the cost.
+func (n Network) CheckRequest(r Request) error {
+	if len(n.plugins) == 0 {
+		return n.requestable(0)
+	}
+	for i, p := range n.plugins {
+		if err := n.requestable(i); err != nil {
+			return err
+		}
+		if _, err := r.runtimeConfig(p.Capabilities()); err != nil {
+			return inNetwork(n.Name(), under(pluginKey(i), err))
+		}
+	}
+	if _, err := r.prevResult(); err != nil {
+		return inNetwork(n.Name(), under(pluginKey(0), err))
+	}
+	return nil
+}
+
+// requestable fails where there is no i'th plugin that could be run.
+func (n Network) requestable(i int) error {
+	switch {
+	case n.invalid != nil:
+		return n.invalid
+	case i < 0 || i >= len(n.plugins):
+		return n.fail(ErrInvalid, "plugins", fmt.Errorf("no plugin %d of %d", i, len(n.plugins)))
+	case n.list.name == "":
+		return n.fail(ErrInvalid, "name", errMissing)
+	case n.plugins[i].typ == "":
+		return n.fail(ErrInvalid, pluginKey(i)+".type", errMissing)
+	}
+	return nil
+}
+
 // addTo stores what r adds in keys, those of a plugin with the given
 // capabilities.
 func (r Request) addTo(keys object, capabilities []string) error {
-	if len(r.PrevResult) > 0 && !isNull(r.PrevResult) {
-		result, err := parseObject(r.PrevResult)
-		if err != nil {
-			return under("prevResult", err)
-		}
-		keys["prevResult"] = result.marshal()
+	prev, err := r.prevResult()
+	if err != nil {
+		return err
 	}
-	runtimeConfig := object{}
-	for _, name := range capabilities {
-		arg, ok := r.CapabilityArgs[name]
-		if !ok {
-			continue
-		}
-		if arg == nil {
-			arg = json.RawMessage("null")
-		}
-		if err := checkJSON(arg); err != nil {
-			return under("runtimeConfig", under(name, err))
-		}
-		runtimeConfig[name] = compact(arg)
+	if prev != nil {
+		keys["prevResult"] = prev.marshal()
+	}
+	runtimeConfig, err := r.runtimeConfig(capabilities)
+	if err != nil {
+		return err
 	}
 	if len(runtimeConfig) > 0 {
 		keys["runtimeConfig"] = runtimeConfig.marshal()
@@ -89,4 +107,33 @@ func (r Request) addTo(keys object, capabilities []string) error {
 		keys["cni.dev/attachments"] = valid
 	}
 	return nil
+}
+
+// prevResult returns the keys of the previous result, or nil without one.
+func (r Request) prevResult() (object, error) {
+	if len(r.PrevResult) == 0 || isNull(r.PrevResult) {
+		return nil, nil
+	}
+	result, err := parseObject(r.PrevResult)
+	return result, under("prevResult", err)
+}
+
+// runtimeConfig returns the capability arguments for a plugin with the given
+// capabilities.
+func (r Request) runtimeConfig(capabilities []string) (object, error) {
+	args := object{}
+	for _, name := range capabilities {
+		arg, ok := r.CapabilityArgs[name]
+		if !ok {
+			continue
+		}
+		if arg == nil {
+			arg = json.RawMessage("null")
+		}
+		if err := checkJSON(arg); err != nil {
+			return nil, under("runtimeConfig", under(name, err))
+		}
+		args[name] = compact(arg)
+	}
+	return args, nil
 }
