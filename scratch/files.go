@@ -166,10 +166,11 @@ func (l *Lock) read(k Key, parse parser) error {
 	return err
 }
 
-// note appends line to k's record.
-func (l *Lock) note(k Key, line []byte, parse parser) error {
+// note appends line to k's record, or writes the whole record in its place when
+// it has grown too long.
+func (l *Lock) note(k Key, line []byte, whole func() ([]byte, error), parse parser) error {
 	if l.former {
-		if err := noteFormer(l.root, k, line, parse); !errors.Is(err, fs.ErrNotExist) {
+		if err := noteFormer(l.root, k, whole, parse); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
@@ -179,7 +180,14 @@ func (l *Lock) note(k Key, line []byte, parse parser) error {
 	}
 	// The newline ends what a crash may have left of a line.
 	text := append([]byte{'\n'}, line...)
-	done, err := l.root.Overwrite(fileName(k), end, text, max(minCompact, 4*int64(len(line))))
+	limit := int64(minCompact)
+	if end+int64(len(text)) > limit {
+		if line, err = whole(); err != nil {
+			return err
+		}
+		limit = max(limit, 4*int64(len(line)))
+	}
+	done, err := l.root.Overwrite(fileName(k), end, text, limit)
 	switch {
 	case err != nil:
 		delete(l.known, k)

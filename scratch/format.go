@@ -8,11 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"time"
 )
 
 const (
-	version = 2 // what is written; version 1 had no reused lines
+	version = 2 // what is written; version 1 had no reused lines and no changes
 
 	sumLen  = 16          // hexadecimal digits
 	prefix  = sumLen + 1  // and a space
@@ -34,14 +35,22 @@ type origin struct {
 	IfName      string `json:"ifname"`
 }
 
-// An envelope is the JSON of one line.
-type envelope[T any] struct {
+// A stage begins the JSON of a line that is or changes a record.
+type stage struct {
 	origin
 
 	State   State     `json:"state"`
 	Created time.Time `json:"created"`
 	Updated time.Time `json:"updated"`
-	Value   T         `json:"value"`
+}
+
+// An envelope is the JSON of a line: a record, with its value, or the change of
+// one.
+type envelope[T any] struct {
+	stage
+
+	Value  T               `json:"value"`
+	Change json.RawMessage `json:"change,omitempty"`
 }
 
 func (o *origin) key() Key {
@@ -54,21 +63,40 @@ func originOf(k Key) origin {
 
 // encode returns the line for r, with its newline, after checking r.
 func encode[T any](r Record[T]) ([]byte, error) {
-	if err := checkKey(r.Key); err != nil {
+	s, err := stageOf(r)
+	if err != nil {
 		return nil, err
 	}
+	return encodeLine(&envelope[T]{stage: s, Value: r.Value})
+}
+
+// encodeChange returns the line for what has changed in r.
+func encodeChange[T any](r Record[T], change any) ([]byte, error) {
+	if _, ok := any(&r.Value).(Changer); !ok {
+		return nil, fmt.Errorf("%T cannot be changed in part", r.Value)
+	}
+	s, err := stageOf(r)
+	if err != nil {
+		return nil, err
+	}
+	return encodeLine(&struct {
+		stage
+		Change any `json:"change"`
+	}{s, change})
+}
+
+func stageOf[T any](r Record[T]) (stage, error) {
+	if err := checkKey(r.Key); err != nil {
+		return stage{}, err
+	}
 	if !r.State.valid() {
-		return nil, fmt.Errorf("unknown state %q", string(r.State))
+		return stage{}, fmt.Errorf("unknown state %q", string(r.State))
 	}
 	now := time.Now().UTC()
 	if r.Created.IsZero() {
 		r.Created = now
 	}
-	return encodeLine(&envelope[T]{
-		origin: originOf(r.Key),
-		State:  r.State, Created: r.Created.UTC(), Updated: now,
-		Value: r.Value,
-	})
+	return stage{origin: originOf(r.Key), State: r.State, Created: r.Created.UTC(), Updated: now}, nil
 }
 
 // encodeReused returns the line that a file which held another record begins
@@ -103,12 +131,14 @@ func sum(dst, text []byte) {
 	hex.Encode(dst[:sumLen], s[:sumLen/2])
 }
 
-// decode returns the record of k in data, a file's content: its last good line.
-// When there is none the error is ErrCorrupt; ErrVersion when a later line is
+// decode returns the record of k in data, a file's content: its last good line
+// that is a whole record, with the changes in the good lines after it. When
+// there is none the error is ErrCorrupt; ErrVersion when a later line is
 // of another version; and fs.ErrNotExist when the file says that it was given
 // to another record after k's was deleted. k may come from a file name.
 func decode[T any](data []byte, k Key) (Record[T], error) {
 	why := errors.New("empty")
+	var changes []envelope[T] // the last first
 	for len(data) > 0 {
 		start := bytes.LastIndexByte(data, '\n') + 1
 		line := data[start:]
@@ -116,37 +146,52 @@ func decode[T any](data []byte, k Key) (Record[T], error) {
 		if len(line) == 0 {
 			continue
 		}
-		r, err := decodeLine[T](line, k)
-		if err == nil || errors.Is(err, ErrVersion) || errors.Is(err, errReused) {
-			return r, err
+		env, err := decodeLine[T](line, k)
+		switch {
+		case err == nil && env.Change != nil:
+			changes = append(changes, env)
+		case err == nil:
+			return env.record(changes), nil
+		case errors.Is(err, ErrVersion), errors.Is(err, errReused):
+			return Record[T]{}, err
+		default:
+			why = err
 		}
-		why = err
 	}
 	return Record[T]{}, corrupt(why)
 }
 
-func decodeLine[T any](line []byte, k Key) (Record[T], error) {
-	env := new(envelope[T])
-	if err := verify(line); err != nil {
-		return Record[T]{}, err
+// record returns the record in e with changes made to it, the last first.
+func (e *envelope[T]) record(changes []envelope[T]) Record[T] {
+	r := Record[T]{Key: e.key(), State: e.State, Created: e.Created, Updated: e.Updated, Value: e.Value}
+	for _, c := range slices.Backward(changes) {
+		if v, ok := any(&r.Value).(Changer); ok && v.Change(c.Change) != nil {
+			continue
+		}
+		r.State, r.Updated = c.State, c.Updated
 	}
-	if err := json.Unmarshal(line[prefix:], env); err != nil || !known(env.Version) {
-		return Record[T]{}, unknown(line[prefix:], err)
+	return r
+}
+
+func decodeLine[T any](line []byte, k Key) (env envelope[T], err error) {
+	if err := verify(line); err != nil {
+		return env, err
+	}
+	if err := json.Unmarshal(line[prefix:], &env); err != nil || !known(env.Version) {
+		return env, unknown(line[prefix:], err)
 	}
 	same := checkKey(env.key()) == nil && sameFile(env.key(), k)
 	switch {
 	case env.Reused && same:
-		return Record[T]{}, errors.New("no record follows")
+		return env, errors.New("no record follows")
 	case env.Reused:
-		return Record[T]{}, errReused
+		return env, errReused
 	case !same:
-		return Record[T]{}, fmt.Errorf("it is the record of %q", env.key().String())
+		return env, fmt.Errorf("it is the record of %q", env.key().String())
 	case !env.State.valid():
-		return Record[T]{}, fmt.Errorf("unknown state %q", string(env.State))
+		return env, fmt.Errorf("unknown state %q", string(env.State))
 	}
-	return Record[T]{
-		Key: env.key(), State: env.State, Created: env.Created, Updated: env.Updated, Value: env.Value,
-	}, nil
+	return env, nil
 }
 
 // known reports whether v is a version that this program reads.

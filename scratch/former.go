@@ -37,8 +37,12 @@ func loadFormer(root *durable.Dir, k Key, parse parser) (end int64, err error) {
 	return end, err
 }
 
-func noteFormer(root *durable.Dir, k Key, line []byte, parse parser) error {
+func noteFormer(root *durable.Dir, k Key, whole func() ([]byte, error), parse parser) error {
 	end, err := loadFormer(root, k, parse)
+	if err != nil {
+		return err
+	}
+	line, err := whole() // version 1 had no changes
 	if err != nil {
 		return err
 	}
