@@ -18,15 +18,15 @@
 //	// ADD: all networks or none. Recorded on disk before the first plugin
 //	// runs; undone, last first, if anything fails.
 //	_, err := life.Add(ctx, key, lifecycle.Transaction{
-//		Plan: func(taken []string) ([]delegate.Attachment, error) {
+//		Plan: func(_ context.Context, taken []string) ([]delegate.Attachment, error) {
 //			names, err := ifname.Scheme{Primary: "eth0", Taken: taken}.Plan("", "storage0")
 //			...
 //		},
-//		Report: func(added []delegate.Attached) error { return added[0].PrintTo(stdout, version) },
+//		Report: func(_ context.Context, added []delegate.Attached) error { return added[0].PrintTo(stdout, version) },
 //	})
 //
 //	err = life.Check(ctx, key)      // CHECK: with what ADD used
-//	err = life.Del(ctx, key, netns) // DEL: from the record, whatever the configuration says by now
+//	err = life.Del(ctx, lifecycle.Removal{Key: key, NetNS: netns}) // DEL: from the record, whatever the configuration says by now
 //	return status.Error(err)        // one error object: the cause's code, everyone's words
 //
 // The packages, each useful without the others as far as the arrows allow:

@@ -32,11 +32,11 @@ func Example() {
 
 	_, err = life.Add(ctx, key, lifecycle.Transaction{ // recorded before, undone if anything fails
 		Plan:   lifecycle.Plan(delegate.Attachment{Network: pods, ContainerID: "c1", NetNS: "/run/netns/c1", IfName: "eth0"}),
-		Report: func(added []delegate.Attached) error { return added[0].PrintTo(os.Stdout, "1.1.0") },
+		Report: func(_ context.Context, added []delegate.Attached) error { return added[0].PrintTo(os.Stdout, "1.1.0") },
 	})
 	fmt.Println("ADD  ", err, fake.Live())
 	fmt.Println("CHECK", life.Check(ctx, key))                // with what ADD used
-	fmt.Println("DEL  ", life.Del(ctx, key, ""), fake.Live()) // from the record, whatever has changed
+	fmt.Println("DEL  ", life.Del(ctx, lifecycle.Removal{Key: key}), fake.Live()) // from the record, whatever has changed
 	// Output:
 	// {"cniVersion":"1.1.0"}
 	// ADD   <nil> [bridge c1 eth0 tuning c1 eth0]

@@ -4,37 +4,43 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"slices"
 
 	"github.com/metacni/metacni/netconf"
 )
 
 // Add applies a to its container and returns it with the final result.
 //
-// Every executable is found, and every request configuration made, before the
-// first plugin is run. When a plugin fails, or prints something that is not a
-// result, or ctx ends, that plugin and those before it are asked to undo what
-// they did, last first, before Add returns; see [Invoker.Undo]. A plugin that
-// could not even be started has done nothing, and is not asked. The error is an
-// [*Error]; if undoing failed too, an [*UndoError] around it.
+// Every executable is found before the first plugin is run. When a plugin
+// fails, or prints something that is not a result, or ctx ends, that plugin and
+// those before it are asked to undo what they did, last first, before Add
+// returns; see [Invoker.Undo]. A plugin that could not be started has done
+// nothing and is not asked. The error is an [*Error]; if undoing failed too, an
+// [*UndoError] around it, and what Add returns is what is left: keep it for Del.
+//
+// The undo runs the DEL of the plugin that failed. If it failed because the
+// container has an interface of that name already, its DEL may remove that
+// interface: choose a name that is free, see package ifname. The Manager of
+// package lifecycle looks for itself.
 func (iv *Invoker) Add(ctx context.Context, a Attachment) (Attached, error) {
 	done, err := iv.AddAll(ctx, []Attachment{a})
-	if err != nil {
+	if len(done) == 0 {
 		return Attached{Attachment: a}, err
 	}
-	return done[0], nil
+	return done[0], err
 }
 
 // AddAll does as Add does for each of as in order. When one fails, it and
-// those before it are undone, and no attachment is left: it is all or nothing.
+// those before it are undone: it is all or nothing. When undoing fails, AddAll
+// returns what is left beside the [*UndoError], for a later DelAll.
 //
-// With [Invoker.Parallel] the first is added alone, and then the others, begun in
-// order. When one fails those after it are ended and none is begun; those before
-// it go on, as they would have been added first. So the error is that of the
-// first in order that fails, whichever is faster: the same as without Parallel,
-// and never that another has failed. Then all that ran is undone; see
-// [Invoker.DelAll].
-func (iv *Invoker) AddAll(ctx context.Context, as []Attachment) ([]Attached, error) {
+// With [Invoker.Parallel] the first is added alone, and then the others, begun
+// in order. When one fails, those after it are ended and no other is begun;
+// those before it go on, as they would have been added first. So the error is
+// that of the first in order that fails, whichever is faster: the same as
+// without Parallel. Then all that ran is undone; see [Invoker.DelAll].
+//
+// Each note is told of every plugin that has been added, and undone.
+func (iv *Invoker) AddAll(ctx context.Context, as []Attachment, note ...Note) ([]Attached, error) {
 	found := make([][]string, len(as))
 	for i, a := range as {
 		paths, err := iv.prepare(a)
@@ -43,24 +49,30 @@ func (iv *Invoker) AddAll(ctx context.Context, as []Attachment) ([]Attached, err
 		}
 		found[i] = paths
 	}
+	all := &notes{all: note}
 	done := Intend(as)
-	errs := make([]error, len(as))
-	ran := make([]removal, len(as))
+	begun := make([]bool, len(as))
 	ctxs, endFrom := endable(ctx, len(as))
 	defer endFrom(0)
-	iv.forward(len(as), func(i int) { //nolint:contextcheck // each has one made from ctx
-		var plugins int
-		plugins, errs[i] = iv.chain(ctxs[i], &done[i], found[i])
-		ran[i] = removal{Attached: done[i], plugins: plugins}
-		if errs[i] != nil {
+	errs := iv.forward(len(as), func(i int) error { //nolint:contextcheck // each has one made from ctx
+		begun[i] = true
+		err := iv.chain(ctxs[i], i, &done[i], found[i], all)
+		if err != nil {
 			endFrom(i + 1)
 		}
+		return err
 	})
 	for _, err := range errs {
-		if err != nil { // the first has not been ended because of another
-			undo := slices.DeleteFunc(ran, func(r removal) bool { return r.plugins == 0 })
-			return nil, iv.undo(ctx, undo, err)
+		if err == nil {
+			continue
 		}
+		for i := range done {
+			if !begun[i] {
+				done[i] = done[i].without(0)
+			}
+		}
+		err = iv.undo(ctx, done, err, all) // the first has not been ended because of another
+		return Left(done), err
 	}
 	return done, nil
 }
@@ -68,39 +80,43 @@ func (iv *Invoker) AddAll(ctx context.Context, as []Attachment) ([]Attached, err
 // prepare finds the executables of a's plugins, and refuses what must not or
 // cannot be run at all.
 func (iv *Invoker) prepare(a Attachment) ([]string, error) {
-	if err := checkAttachment("ADD", a); err != nil {
+	if err := checkAttachment(CommandAdd, a); err != nil {
 		return nil, err
+	}
+	if err := a.Network.CheckRequest(netconf.Request{CapabilityArgs: a.CapabilityArgs}); err != nil {
+		return nil, a.fail(CommandAdd, err)
 	}
 	plugins := a.Network.Plugins()
 	paths := make([]string, len(plugins))
 	for i, p := range plugins {
 		path, err := iv.find(p.Type())
-		if err == nil {
-			_, err = a.Network.Request(i, netconf.Request{CapabilityArgs: a.CapabilityArgs})
-		}
 		if err != nil {
-			return nil, (&invocation{command: "ADD", Attachment: a, plugin: p.Type()}).fail(err)
+			return nil, iv.invocation(CommandAdd, a, i).fail(err)
 		}
 		paths[i] = path
 	}
 	return paths, nil
 }
 
-// chain runs the ADD of each plugin of a in order and stores the last result
-// in a. It reports how many plugins have run, the failing one included if it
-// was started.
-func (iv *Invoker) chain(ctx context.Context, a *Attached, paths []string) (ran int, err error) {
+// chain runs the ADD of each plugin of a, the i'th attachment, in order. It
+// keeps in a the last result, and, when it fails, which plugins have not run.
+func (iv *Invoker) chain(ctx context.Context, i int, a *Attached, paths []string, notes *notes) (err error) {
+	defer catch(&err) // then all of them may have run
 	var prev json.RawMessage
-	for i, path := range paths {
-		out, err := iv.run(ctx, iv.invocation("ADD", a.Attachment, i), path, prev, nil)
+	for p, path := range paths {
+		out, err := iv.run(ctx, iv.invocation(CommandAdd, a.Attachment, p), path, prev, nil)
 		switch {
 		case errors.Is(err, ErrNotRun):
-			return i, err
-		case err != nil:
-			return i + 1, err
+			*a = a.without(p)
+			return err
+		case err == nil:
+			prev, a.Result, a.Added = out, out, p == len(paths)-1
+			err = notes.tell(i, *a)
 		}
-		prev = out
+		if err != nil {
+			*a = a.without(p + 1)
+			return err
+		}
 	}
-	a.Result = prev
-	return len(paths), nil
+	return nil
 }

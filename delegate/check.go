@@ -3,6 +3,7 @@ package delegate
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -10,20 +11,25 @@ import (
 )
 
 // Check asks every plugin of a to confirm that the attachment is as its result
-// says. It stops at the first that does not; the error is an [*Error].
+// says. It stops at the first that does not; the error is an [*Error]. Without
+// a result, or with one that the network's version cannot express, it fails
+// with [ErrResult].
 //
 // A network with disableCheck, or of a version before CHECK (CNI 0.4.0), is
-// not asked, and nil is returned: there is nothing to compare with.
+// not asked, and nil is returned.
 func (iv *Invoker) Check(ctx context.Context, a Attached) error {
-	if err := checkAttachment("CHECK", a.Attachment); err != nil {
+	if err := checkAttachment(CommandCheck, a.Attachment); err != nil {
 		return err
 	}
 	if a.Network.DisableCheck() || !atLeast(a.Network.CNIVersion(), "0.4.0") {
 		return nil
 	}
 	prev := a.prevResult()
+	if prev == nil {
+		return a.fail(CommandCheck, fmt.Errorf("%w: there is none to compare with", ErrResult))
+	}
 	for i := range a.Network.Plugins() {
-		if _, err := iv.findAndRun(ctx, iv.invocation("CHECK", a.Attachment, i), prev, nil); err != nil {
+		if _, err := iv.findAndRun(ctx, iv.invocation(CommandCheck, a.Attachment, i), prev, nil); err != nil {
 			return err
 		}
 	}
@@ -45,14 +51,14 @@ func (iv *Invoker) CheckAll(ctx context.Context, as []Attached) error {
 // the first that cannot; the error is an [*Error]. Networks older than CNI 1.1
 // are always ready.
 func (iv *Invoker) Status(ctx context.Context, n netconf.Network) error {
-	if err := checkNetwork("STATUS", n); err != nil {
+	if err := checkNetwork(CommandStatus, n); err != nil {
 		return err
 	}
 	if !atLeast(n.CNIVersion(), "1.1.0") {
 		return nil
 	}
 	for i := range n.Plugins() {
-		if _, err := iv.findAndRun(ctx, iv.invocation("STATUS", Attachment{Network: n}, i), nil, nil); err != nil {
+		if _, err := iv.findAndRun(ctx, iv.invocation(CommandStatus, Attachment{Network: n}, i), nil, nil); err != nil {
 			return err
 		}
 	}
@@ -66,7 +72,7 @@ func (iv *Invoker) Status(ctx context.Context, n netconf.Network) error {
 // A network with disableGC, or older than CNI 1.1, is not told: its stale
 // attachments are removed by Del of what was recorded.
 func (iv *Invoker) GC(ctx context.Context, n netconf.Network, valid []types.GCAttachment) error {
-	if err := checkNetwork("GC", n); err != nil {
+	if err := checkNetwork(CommandGC, n); err != nil {
 		return err
 	}
 	if n.DisableGC() || !atLeast(n.CNIVersion(), "1.1.0") {
@@ -77,7 +83,7 @@ func (iv *Invoker) GC(ctx context.Context, n netconf.Network, valid []types.GCAt
 	}
 	var errs []error
 	for i := range n.Plugins() {
-		_, err := iv.findAndRun(ctx, iv.invocation("GC", Attachment{Network: n}, i), nil, valid)
+		_, err := iv.findAndRun(ctx, iv.invocation(CommandGC, Attachment{Network: n}, i), nil, valid)
 		errs = append(errs, err) // nil ones are dropped by Join
 	}
 	return errors.Join(errs...)

@@ -12,10 +12,11 @@ import (
 // Del removes an attachment, last plugin first. It goes on past plugins that
 // fail or cannot be found and joins the errors, in the order of the work: each
 // is an [*Error]. Once ctx has ended nothing more is run, and the error says
-// so. Removing what is not there succeeds, as far as the plugins see to it.
+// so. Removing what is not there succeeds, provided the plugins' DEL is
+// idempotent.
 //
 // Plugins of networks of CNI 0.4.0 and later receive a's result as prevResult,
-// if there is one.
+// if there is one. Those in a.Gone are not run.
 func (iv *Invoker) Del(ctx context.Context, a Attached) error {
 	return iv.DelAll(ctx, []Attached{a})
 }
@@ -25,49 +26,49 @@ func (iv *Invoker) Del(ctx context.Context, a Attached) error {
 //
 // With [Invoker.Parallel] they are removed at once, begun last first. The errors
 // are in the order of the work without it.
-func (iv *Invoker) DelAll(ctx context.Context, as []Attached) error {
+//
+// Each note is told of every plugin whose DEL has succeeded. A DEL that is
+// tried again should leave these out, by [Attached.Gone]: what they freed, such
+// as an address, may belong to another container by then.
+func (iv *Invoker) DelAll(ctx context.Context, as []Attached, note ...Note) error {
 	whole := func(ctx context.Context, _ int) (context.Context, context.CancelFunc) { return ctx, func() {} }
-	return iv.removeAll(ctx, removals(as), whole)
-}
-
-// A removal is an attachment of which the first plugins have been run.
-type removal struct {
-	Attached
-	plugins int
-	round   int // of undoing, in which the last of them has its turn
-}
-
-func removals(as []Attached) []removal {
-	rs := make([]removal, len(as))
-	for i, a := range as {
-		rs[i] = removal{Attached: a, plugins: len(a.Network.Plugins())}
-	}
-	return rs
+	return iv.removeAll(ctx, slices.Clone(as), make([]int, len(as)), whole, &notes{all: note})
 }
 
 // A turn makes the context for one plugin out of the caller's.
 type turn func(ctx context.Context, round int) (context.Context, context.CancelFunc)
 
-// removeAll removes each of rs, last first, and joins the errors.
-func (iv *Invoker) removeAll(ctx context.Context, rs []removal, each turn) error {
-	errs := make([]error, len(rs))
-	iv.backward(len(rs), func(i int) { errs[i] = iv.remove(ctx, rs[i], each) })
+// removeAll removes each of as, last first, and joins the errors. It keeps in as
+// what is gone. rounds says in which round of undoing each is begun.
+func (iv *Invoker) removeAll(ctx context.Context, as []Attached, rounds []int, each turn, notes *notes) error {
+	errs := iv.backward(len(as), func(i int) error { return iv.remove(ctx, i, &as[i], rounds[i], each, notes) })
 	slices.Reverse(errs)
 	return errors.Join(errs...)
 }
 
-// remove runs the DEL of r's plugins, last first.
-func (iv *Invoker) remove(ctx context.Context, r removal, each turn) error {
-	if err := checkAttachment("DEL", r.Attachment); err != nil {
+// remove runs the DEL of a's plugins that are left, last first.
+func (iv *Invoker) remove(ctx context.Context, i int, a *Attached, round int, each turn, notes *notes) (err error) {
+	defer catch(&err)
+	if a.left() == 0 {
+		return nil
+	}
+	if err := checkAttachment(CommandDel, a.Attachment); err != nil {
 		return err
 	}
-	prev := r.prevResult()
+	prev := a.prevResult()
 	var errs []error
-	for i := r.plugins - 1; i >= 0; i-- {
-		in := iv.invocation("DEL", r.Attachment, i)
-		ctx, done := each(ctx, r.round+r.plugins-1-i)
-		_, err := iv.findAndRun(ctx, in, prev, nil)
+	for p := len(a.Network.Plugins()) - 1; p >= 0; p-- {
+		if slices.Contains(a.Gone, p) {
+			continue
+		}
+		ctx, done := each(ctx, round)
+		_, err := iv.findAndRun(ctx, iv.invocation(CommandDel, a.Attachment, p), prev, nil)
 		done()
+		round++
+		if err == nil {
+			a.Gone = withIndex(a.Gone, p)
+			err = notes.tell(i, *a)
+		}
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
@@ -85,11 +86,11 @@ func (a Attached) prevResult() json.RawMessage {
 		return a.Result
 	}
 	// What cannot be handed on as it is must not keep DEL from running.
-	r, err := typed(a.Result)
+	r, err := decodeResult(a.Result)
 	if err != nil {
 		return nil
 	}
-	if r, err = r.GetAsVersion(v); err != nil {
+	if r, err = convert(r, v); err != nil {
 		return nil
 	}
 	converted, err := json.Marshal(r)

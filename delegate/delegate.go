@@ -9,10 +9,16 @@
 // Nothing is read from the process's environment, standard files or working
 // directory and nothing is written to them: whatever a delegated plugin sees
 // comes from the [Invoker] and the [Attachment].
+//
+// [Process], which runs the plugins, works on Linux. Elsewhere the package
+// builds, and an Invoker works with another Exec, such as the cni library's
+// own, without what only Process promises: process groups, files handed down,
+// a root directory.
 package delegate
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -70,8 +76,8 @@ type Invoker struct {
 	// one made its interface of may be removed before it.
 	//
 	// Results and errors are in the order of the attachments, whichever is
-	// faster. Exec, Logger, Observer and what [WithStarted] was given are then
-	// called by several goroutines at once.
+	// faster. Exec, Logger and Observer are then called by several goroutines
+	// at once.
 	Parallel int
 
 	// UndoTimeout bounds how long undoing a failed Add goes on once the
@@ -80,21 +86,33 @@ type Invoker struct {
 	// [DefaultUndoTimeout].
 	UndoTimeout time.Duration
 
-	// Observer, when not nil, is called after each invocation, on the
-	// goroutine that made it; see Parallel. It feeds metrics and traces.
-	Observer func(Event)
+	// Observer, when not nil, is called before each invocation, on the
+	// goroutine that makes it; see Parallel. It returns the context for the
+	// invocation, which must be ctx or derived from it, and a function that is
+	// called when the invocation has ended, with nil or its [*Error]. So it
+	// can count, measure and open spans.
+	Observer func(ctx context.Context, e Event) (context.Context, func(err error))
 }
 
-// An Event is one finished invocation of one plugin.
+// A Command is what a plugin is asked to do, as in CNI_COMMAND.
+type Command string
+
+// The commands that an [Invoker] gives.
+const (
+	CommandAdd    Command = "ADD"
+	CommandCheck  Command = "CHECK"
+	CommandDel    Command = "DEL"
+	CommandGC     Command = "GC"
+	CommandStatus Command = "STATUS"
+)
+
+// An Event is one invocation of one plugin.
 type Event struct {
-	Command     string // "ADD", "CHECK", "DEL", "GC" or "STATUS"
+	Command     Command
 	Plugin      string // the plugin's type
 	Network     string
 	ContainerID string // empty for GC and STATUS
 	IfName      string // empty for GC and STATUS
-	Start       time.Time
-	Duration    time.Duration
-	Err         error // nil, or an [*Error]
 }
 
 // An Attachment names one network and the container interface to apply it to.
@@ -116,10 +134,19 @@ type Attachment struct {
 type Attached struct {
 	Attachment
 
-	// Result is what the last plugin of the network printed, completed with
-	// a cniVersion where it had none. Nil means that Add is not known to
-	// have succeeded.
+	// Result is what the last plugin that succeeded printed, completed with
+	// a cniVersion where it had none. Nil means that none is known to have
+	// succeeded.
 	Result json.RawMessage
+
+	// Added says that every plugin has succeeded, so that Result is final.
+	// Check and Del take no notice of it.
+	Added bool
+
+	// Gone lists the plugins, by their index in the network and in ascending
+	// order, that have nothing in the container: they have not run, or their
+	// DEL has succeeded. Del does not run them. Nil means that all may have.
+	Gone []int
 }
 
 // Intend returns as as they are before any is added: what to write down first,
@@ -136,44 +163,46 @@ func Intend(as []Attachment) []Attached {
 // [ErrResult] when there is none or it cannot be decoded.
 func (a Attached) Decode() (types.Result, error) {
 	if a.Result == nil {
-		return nil, a.fail("ADD", fmt.Errorf("%w: there is none", ErrResult))
+		return nil, a.fail(CommandAdd, fmt.Errorf("%w: there is none", ErrResult))
 	}
-	r, err := typed(a.Result)
+	r, err := decodeResult(a.Result)
 	if err != nil {
-		return nil, a.fail("ADD", err)
+		return nil, a.fail(CommandAdd, err)
 	}
 	return r, nil
 }
 
-// PrintTo writes the result to w as the answer to an ADD, in one write: as it
-// is when it is of version cniVersion, and else converted. It fails as Decode
-// does, with CNI code 1 when the version cannot express the result, and with
-// code 5 when w fails; the error is an [*Error].
+// PrintTo writes the result to w as the answer to an ADD, in one write. A
+// result of version cniVersion is written as it is, any other is converted;
+// an empty cniVersion means the result's own.
+//
+// It fails as Decode does, with CNI code 1 when the version cannot express the
+// result, and with [ErrPrint] when w fails; the error is an [*Error].
 func (a Attached) PrintTo(w io.Writer, cniVersion string) error {
 	r, err := a.Decode()
 	if err != nil {
 		return err
 	}
 	out := bytes.NewBuffer(bytes.Clone(a.Result))
-	if r.Version() != cniVersion {
+	if cniVersion != "" && r.Version() != cniVersion {
 		out.Reset()
-		if r, err = r.GetAsVersion(cniVersion); err == nil {
+		if r, err = convert(r, cniVersion); err == nil {
 			err = r.PrintTo(out)
 		}
 		if err != nil {
-			return a.fail("ADD", types.NewError(types.ErrIncompatibleCNIVersion, "result cannot be expressed in version "+cniVersion, err.Error()))
+			return a.fail(CommandAdd, types.NewError(types.ErrIncompatibleCNIVersion, "result cannot be expressed in version "+cniVersion, err.Error()))
 		}
 	}
 	out.WriteByte('\n')
 	if _, err := w.Write(out.Bytes()); err != nil {
-		return a.fail("ADD", types.NewError(types.ErrIOFailure, "print the result", err.Error()))
+		return a.fail(CommandAdd, fmt.Errorf("%w: %w", ErrPrint, err))
 	}
 	return nil
 }
 
 // fail says that command failed for a because of err, and no plugin of it in
 // particular.
-func (a Attachment) fail(command string, err error) error {
+func (a Attachment) fail(command Command, err error) error {
 	return &Error{Command: command, Network: a.Network.Name(), ContainerID: a.ContainerID, IfName: a.IfName, Err: err}
 }
 

@@ -27,13 +27,17 @@ var (
 	// ErrResult means that a plugin exited successfully without printing one
 	// result that can be decoded: CNI code 6.
 	ErrResult = errors.New("cannot decode result")
+
+	// ErrPrint means that a result could not be written to where the caller
+	// of the ADD reads it, see [Attached.PrintTo]: CNI code 5.
+	ErrPrint = errors.New("cannot print the result")
 )
 
 // An Error is one failed invocation, or an attachment that cannot be invoked
 // at all. When the plugin said why, Err is or wraps its [*types.Error]. When a
 // context ended it, errors.Is finds the context's error.
 type Error struct {
-	Command     string // "ADD", "CHECK", "DEL", "GC" or "STATUS"
+	Command     Command
 	Plugin      string // the plugin's type; empty when no plugin in particular
 	Network     string
 	ContainerID string // empty for GC and STATUS
@@ -42,7 +46,10 @@ type Error struct {
 }
 
 // Error names the command, the network, the interface and the plugin, then the
-// cause. It holds nothing of the plugin's configuration.
+// cause. What Process and Invoker say in it holds no string or number of the
+// plugin's configuration. A plugin that printed an error object chose its own
+// words: of these the configuration as a whole is hidden, and the values of
+// keys that look like credentials, such as "password" or "authToken".
 func (e *Error) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "delegate: %s network %q", e.Command, e.Network)
@@ -91,6 +98,8 @@ func codeIn(err error) uint {
 		return types.ErrInvalidNetworkConfig
 	case ErrResult:
 		return types.ErrDecodingFailure
+	case ErrPrint:
+		return types.ErrIOFailure
 	}
 	switch e := err.(type) { //nolint:errorlint // as above
 	case interface{ Unwrap() error }:

@@ -74,8 +74,11 @@ func TestErrorCNICode(t *testing.T) {
 }
 
 const (
-	secret = "hunter2!"
-	pem    = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0\nBAQEFAASCBKcwggSjAgEAAoIBAQ\n-----END KEY-----\n"
+	secret     = "hunter2!"
+	bracketed  = "opensesame{tail}" // a part of it is a secret as well
+	pin        = "90071992547409931"
+	credential = secret + "-argument"
+	pem        = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0\nBAQEFAASCBKcwggSjAgEAAoIBAQ\n-----END KEY-----\n"
 )
 
 // vault is a network whose configuration holds secrets, at several depths.
@@ -86,13 +89,13 @@ func vault(tb testing.TB) delegate.Attachment {
 		tb.Fatal(err)
 	}
 	a := attach(parse(tb, `{"cniVersion":"1.1.0","name":"blue","plugins":[{"type":"p","capabilities":{"token":true},
-		"password":"`+secret+`","auth":{"keys":[`+string(key)+`]}}]}`))
-	a.CapabilityArgs = map[string]json.RawMessage{"token": json.RawMessage(`"` + secret + `-argument"`)}
+		"password":"`+secret+`","auth":{"keys":[`+string(key)+`,"`+bracketed+`"],"pin":`+pin+`}}]}`))
+	a.CapabilityArgs = map[string]json.RawMessage{"token": json.RawMessage(`"` + credential + `"`)}
 	return a
 }
 
 func leaks(text string) bool {
-	return strings.Contains(text, "hunter2") || strings.Contains(text, "MIIE") || strings.Contains(text, "BAQEF") || strings.Contains(text, "argument")
+	return strings.Contains(text, "sesame") || strings.Contains(text, "9007") || strings.Contains(text, "hunter2") || strings.Contains(text, "MIIE") || strings.Contains(text, "BAQEF") || strings.Contains(text, "argument")
 }
 
 // tree returns the texts of err and of all that it wraps.
@@ -132,6 +135,11 @@ func TestG5SecretsStayOut(t *testing.T) {
 		{"result is the indented configuration", func(in []byte) ([]byte, error) { return indent(in), nil }, 6},
 		{"noise is the configuration", func(in []byte) ([]byte, error) { return append([]byte("got: "), in...), nil }, 6},
 		{"noise is a secret", func([]byte) ([]byte, error) { return []byte("password=" + secret + "\n{}"), nil }, 6},
+		{"a bracket is in the secret", func([]byte) ([]byte, error) { return []byte(bracketed + "\n{}"), nil }, 6},
+		{"a number is the secret", func([]byte) ([]byte, error) { return nil, errors.New("pin " + pin + " refused") }, 999},
+		{"coded error repeats a credential", func([]byte) ([]byte, error) {
+			return nil, types.NewError(999, "log in: "+credential+" refused", credential)
+		}, 999},
 		{"noise is a long secret", func([]byte) ([]byte, error) { return []byte(pem), nil }, 6},
 		{"configuration after the result", func(in []byte) ([]byte, error) { return append([]byte(`{"cniVersion":"1.1.0"} `), in...), nil }, 6},
 		{"secret after the result", func([]byte) ([]byte, error) { return []byte(`{"cniVersion":"1.1.0"} ` + secret), nil }, 6},
@@ -161,10 +169,10 @@ func TestG5SecretsStayOut(t *testing.T) {
 				return nil, errors.New("DEL with " + secret)
 			}
 			var log bytes.Buffer
-			var events []delegate.Event
+			var events []invocation
 			iv := invoker(x)
 			iv.Logger = slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-			iv.Observer = func(e delegate.Event) { events = append(events, e) }
+			iv.Observer = observe(func(e invocation) { events = append(events, e) })
 			_, err := iv.Add(t.Context(), vault(t))
 			if got := status.Code(err); got != tt.code {
 				t.Errorf("code %d, want %d: %v", got, tt.code, err)
@@ -177,9 +185,8 @@ func TestG5SecretsStayOut(t *testing.T) {
 					t.Errorf("a secret is in %q", text)
 				}
 			}
-			for i, command := range []string{"ADD", "DEL"} {
-				if e := events[i]; e.Command != command || e.Plugin != "p" || e.Network != "blue" || e.ContainerID != "c1" || e.IfName != "eth0" ||
-					e.Err == nil || e.Start.IsZero() || e.Duration < 0 {
+			for i, command := range []delegate.Command{delegate.CommandAdd, delegate.CommandDel} {
+				if e := events[i]; e.Command != command || e.Plugin != "p" || e.Network != "blue" || e.ContainerID != "c1" || e.IfName != "eth0" || e.err == nil {
 					t.Errorf("event %+v", e)
 				}
 			}
@@ -216,11 +223,11 @@ func TestWordsSurvive(t *testing.T) {
 func TestObserverAndLogger(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	var events []delegate.Event
+	var events []invocation
 	x := fakes("p")
 	iv := invoker(x)
 	iv.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	iv.Observer = func(e delegate.Event) { events = append(events, e) }
+	iv.Observer = observe(func(e invocation) { events = append(events, e) })
 	a := vault(t)
 	done, err := iv.Add(t.Context(), a)
 	if err != nil {
@@ -231,10 +238,10 @@ func TestObserverAndLogger(t *testing.T) {
 	}
 	var commands []string
 	for _, e := range events {
-		if e.Err != nil || e.Network != "blue" || e.Plugin != "p" || (e.ContainerID == "") != (e.Command == "STATUS" || e.Command == "GC") {
+		if e.err != nil || e.Network != "blue" || e.Plugin != "p" || (e.ContainerID == "") != (e.Command == "STATUS" || e.Command == "GC") {
 			t.Errorf("event %+v", e)
 		}
-		commands = append(commands, e.Command)
+		commands = append(commands, string(e.Command))
 	}
 	if got := strings.Join(commands, " "); got != "ADD CHECK DEL STATUS GC" {
 		t.Errorf("events of %s", got)

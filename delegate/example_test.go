@@ -120,8 +120,8 @@ func ExampleInvoker_observer() {
 		fmt.Println(err)
 		return
 	}
-	iv := &delegate.Invoker{Exec: exec, Observer: func(e delegate.Event) {
-		fmt.Println(e.Command, e.Plugin, e.Network, e.Err != nil)
+	iv := &delegate.Invoker{Exec: exec, Observer: func(ctx context.Context, e delegate.Event) (context.Context, func(error)) {
+		return ctx, func(err error) { fmt.Println(e.Command, e.Plugin, e.Network, err != nil) }
 	}}
 	fmt.Println(iv.Status(context.Background(), network))
 	// Output:

@@ -41,7 +41,7 @@ func FuzzReadResult(f *testing.F) {
 			}
 			return
 		}
-		if _, err := typed(result); err != nil {
+		if _, err := decodeResult(result); err != nil {
 			t.Fatalf("%q became %q, which does not decode: %v", stdout, result, err)
 		}
 		if _, err := next.Request(0, netconf.Request{PrevResult: result}); err != nil {

@@ -20,13 +20,13 @@ import (
 // An invocation is one command for one plugin of one attachment. For GC and
 // STATUS the attachment is just a network.
 type invocation struct {
-	command string
+	command Command
 	Attachment
 	index  int
 	plugin string // type of the index'th plugin
 }
 
-func (iv *Invoker) invocation(command string, a Attachment, index int) *invocation {
+func (iv *Invoker) invocation(command Command, a Attachment, index int) *invocation {
 	return &invocation{command: command, Attachment: a, index: index, plugin: a.Network.Plugins()[index].Type()}
 }
 
@@ -39,7 +39,7 @@ func (in *invocation) fail(err error) error {
 }
 
 // checkAttachment refuses what no plugin may be asked to do.
-func checkAttachment(command string, a Attachment) error {
+func checkAttachment(command Command, a Attachment) error {
 	err := validate(a)
 	if err == nil {
 		return nil
@@ -48,7 +48,7 @@ func checkAttachment(command string, a Attachment) error {
 }
 
 // checkNetwork refuses a network that no plugin can be asked about.
-func checkNetwork(command string, n netconf.Network) error {
+func checkNetwork(command Command, n netconf.Network) error {
 	if err := validateNetwork(n); err != nil {
 		return &Error{Command: command, Network: n.Name(), Err: err}
 	}
@@ -115,33 +115,37 @@ func (iv *Invoker) run(ctx context.Context, in *invocation, path string, prev js
 	if err != nil {
 		return nil, in.fail(&notRunError{err})
 	}
-	start := time.Now()
+	ctx, done := iv.observed(ctx, in)
 	out, err := iv.exec().ExecPlugin(ctx, path, stdin, iv.environ(in))
 	switch {
 	case err != nil:
 		err = redact(err, stdin)
-	case in.command == "ADD":
+	case in.command == CommandAdd:
 		out, err = readResult(out, in.Network.CNIVersion(), stdin)
 	}
 	if err != nil {
 		err = in.fail(withCtxErr(ctx, err))
 	}
-	iv.observe(ctx, in, start, err)
+	done(err)
 	return out, err
 }
 
-// observe tells the logger and the observer what became of in.
-func (iv *Invoker) observe(ctx context.Context, in *invocation, start time.Time, err error) {
-	took := time.Since(start)
-	iv.logger().LogAttrs(ctx, slog.LevelDebug, "invoked plugin",
-		slog.String("command", in.command), slog.String("plugin", in.plugin), slog.String("network", in.Network.Name()),
-		slog.String("container", in.ContainerID), slog.String("ifname", in.IfName),
-		slog.Duration("took", took), slog.Any("err", err))
+// observed tells the observer that in begins. The function it returns tells
+// the observer and the logger what became of it.
+func (iv *Invoker) observed(ctx context.Context, in *invocation) (context.Context, func(error)) {
+	start := time.Now()
+	ended := func(error) {}
 	if iv.Observer != nil {
-		iv.Observer(Event{
+		ctx, ended = iv.Observer(ctx, Event{
 			Command: in.command, Plugin: in.plugin, Network: in.Network.Name(), ContainerID: in.ContainerID, IfName: in.IfName,
-			Start: start, Duration: took, Err: err,
 		})
+	}
+	return ctx, func(err error) {
+		iv.logger().LogAttrs(ctx, slog.LevelDebug, "invoked plugin",
+			slog.String("command", string(in.command)), slog.String("plugin", in.plugin), slog.String("network", in.Network.Name()),
+			slog.String("container", in.ContainerID), slog.String("ifname", in.IfName),
+			slog.Duration("took", time.Since(start)), slog.Any("err", err))
+		ended(err)
 	}
 }
 
@@ -153,7 +157,7 @@ func (iv *Invoker) environ(in *invocation) []string {
 			env = append(env, kv)
 		}
 	}
-	env = append(env, "CNI_COMMAND="+in.command, "CNI_PATH="+strings.Join(iv.Path, string(filepath.ListSeparator)))
+	env = append(env, "CNI_COMMAND="+string(in.command), "CNI_PATH="+strings.Join(iv.Path, string(filepath.ListSeparator)))
 	if in.ContainerID != "" {
 		env = append(env, "CNI_CONTAINERID="+in.ContainerID, "CNI_NETNS="+in.NetNS, "CNI_IFNAME="+in.IfName, "CNI_ARGS="+in.Args)
 	}

@@ -3,21 +3,36 @@ package delegate
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 )
 
-// forward calls do with 0 to n-1 in this order: with 0 alone, and when that has
-// returned with the others, at most iv.Parallel at once.
-func (iv *Invoker) forward(n int, do func(i int)) {
+// forward calls do with 0 to n-1 in this order and returns what it returned:
+// with 0 alone, and when that has returned with the others, at most
+// iv.Parallel at once.
+func (iv *Invoker) forward(n int, do func(i int) error) []error {
+	errs := make([]error, n)
 	if n > 0 {
-		do(0)
+		errs[0] = do(0)
 	}
-	iv.atOnce(n-1, func(k int) { do(1 + k) })
+	iv.atOnce(n-1, func(k int) { errs[1+k] = do(1 + k) })
+	return errs
 }
 
 // backward calls do with n-1 to 0 in this order, at most iv.Parallel at once.
-func (iv *Invoker) backward(n int, do func(i int)) {
-	iv.atOnce(n, func(k int) { do(n - 1 - k) })
+func (iv *Invoker) backward(n int, do func(i int) error) []error {
+	errs := make([]error, n)
+	iv.atOnce(n, func(k int) { errs[n-1-k] = do(n - 1 - k) })
+	return errs
+}
+
+// catch makes an error of a panic, deferred by what works on one attachment. On
+// a goroutine of ours the panic would end the process, and on the caller's it
+// would leave an ADD half undone.
+func catch(err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("panic: %v", p)
+	}
 }
 
 // atOnce calls do with 0 to n-1 and returns when all have returned. Each has

@@ -296,11 +296,11 @@ func TestParallelAddInPlanOrder(t *testing.T) {
 				events := 0
 				iv := invoker(x)
 				iv.Parallel = parallel
-				iv.Observer = func(delegate.Event) {
+				iv.Observer = observe(func(invocation) {
 					mu.Lock()
 					defer mu.Unlock()
 					events++
-				}
+				})
 				perform(func(ctx context.Context) {
 					done, err := iv.AddAll(ctx, as)
 					if err != nil || len(done) != len(as) {

@@ -33,13 +33,13 @@ func TestParallelFailureWaitsForThoseBefore(t *testing.T) {
 		var ended error
 		iv := invoker(x)
 		iv.Parallel = 8
-		iv.Observer = func(e delegate.Event) {
+		iv.Observer = observe(func(e invocation) {
 			mu.Lock()
 			defer mu.Unlock()
 			if e.Plugin == "d0" && e.Command == "ADD" {
-				ended = e.Err
+				ended = e.err
 			}
-		}
+		})
 		start := time.Now()
 		_, err := iv.AddAll(t.Context(), as)
 		if took := time.Since(start); took != 5*time.Second {

@@ -120,31 +120,6 @@ func inherited(ctx context.Context) []*os.File {
 	return files
 }
 
-type startedKey struct{}
-
-// WithStarted returns a context that makes [Process] call started with the
-// process ID of each plugin, which is the ID of its process group as well,
-// before the plugin is given its configuration: should this process die in
-// between, the plugin finds its stdin empty and does nothing. Functions add up,
-// those given first are called first; nil adds none. An Exec that starts no
-// processes ignores it.
-func WithStarted(ctx context.Context, started func(pid int)) context.Context {
-	outer := startedIn(ctx)
-	return context.WithValue(ctx, startedKey{}, func(pid int) {
-		outer(pid)
-		if started != nil {
-			started(pid)
-		}
-	})
-}
-
-func startedIn(ctx context.Context) func(pid int) {
-	if f, ok := ctx.Value(startedKey{}).(func(pid int)); ok {
-		return f
-	}
-	return func(int) {}
-}
-
 func (p *Process) grace() time.Duration     { return orDefault(p.Grace, time.Second) }
 func (p *Process) waitDelay() time.Duration { return orDefault(p.WaitDelay, time.Second) }
 func (p *Process) maxStdout() int           { return orDefault(p.MaxStdout, DefaultMaxStdout) }

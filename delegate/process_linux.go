@@ -44,7 +44,6 @@ func (p *Process) try(ctx context.Context, path string, stdin []byte, environ []
 		return nil, &notRunError{shortage(err)}
 	}
 	defer c.close()
-	startedIn(ctx)(c.pid)
 	alive, stop := context.WithCancel(ctx)
 	defer stop()
 	stdout := capture{limit: p.maxStdout()}

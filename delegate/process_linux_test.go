@@ -267,41 +267,8 @@ func TestProcessAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	ctx = delegate.WithStarted(ctx, func(pid int) { t.Errorf("process %d was started", pid) })
 	if _, err := new(delegate.Process).ExecPlugin(ctx, "/bin/true", nil, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("err = %v", err)
-	}
-}
-
-// The process ID is known before the plugin is given its configuration: one
-// that is killed by then has read nothing.
-func TestG7StartedBeforeStdin(t *testing.T) {
-	t.Parallel()
-	r, w := pipe(t)
-	var pids []int
-	var read string
-	ctx := delegate.WithStarted(delegate.WithFiles(t.Context(), w), nil)
-	ctx = delegate.WithStarted(ctx, func(pid int) { pids = append(pids, pid) })
-	ctx = delegate.WithStarted(ctx, func(pid int) {
-		pids = append(pids, pid)
-		if pgid, err := syscall.Getpgid(pid); err != nil || pgid != pid {
-			t.Errorf("process %d is in group %d: %v", pid, pgid, err)
-		}
-		w.Close()
-		if err := syscall.Kill(-pid, syscall.SIGKILL); err != nil {
-			t.Error(err)
-		}
-		read = rest(t, r)
-	})
-	_, err := new(delegate.Process).ExecPlugin(ctx, script(t, `exec cat >&3`), []byte(`{"a":1}`), []string{"PATH=" + os.Getenv("PATH")})
-	if err == nil || !strings.Contains(err.Error(), "signal: killed") {
-		t.Errorf("err = %v", err)
-	}
-	if len(pids) != 2 || pids[0] != pids[1] {
-		t.Errorf("started %v", pids)
-	}
-	if read != "" {
-		t.Errorf("the plugin had read %q", read)
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"fmt"
 
 	"github.com/containernetworking/cni/pkg/types"
+	types020 "github.com/containernetworking/cni/pkg/types/020"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
 
 	"github.com/metacni/metacni/netconf"
@@ -44,10 +46,9 @@ func parseResult(stdout []byte, confVersion string, stdin []byte) (json.RawMessa
 		var keys map[string]json.RawMessage
 		_ = json.Unmarshal(text, &keys)                   // cannot fail: it was decoded
 		keys["cniVersion"], _ = json.Marshal(confVersion) // a string always marshals
-		text = encodeKeys(keys)
-		version = versionOf(text)
+		text = encode(keys)
 	}
-	if _, err := create.Create(version, text); err != nil {
+	if _, err := decodeResult(text); err != nil {
 		return nil, err
 	}
 	return bytes.Clone(text), nil
@@ -81,12 +82,12 @@ func repeats(text, conf []byte) bool {
 // trim removes the white space of JSON, which is less than that of Unicode.
 func trim(text []byte) []byte { return bytes.Trim(text, " \t\r\n") }
 
-// encodeKeys writes keys, which were decoded, with no escapes for HTML.
-func encodeKeys(keys map[string]json.RawMessage) []byte {
+// encode writes v, which can be marshalled, with no escapes for HTML.
+func encode(v any) []byte {
 	var out bytes.Buffer
 	enc := json.NewEncoder(&out)
 	enc.SetEscapeHTML(false)
-	_ = enc.Encode(keys) // cannot fail: the values are valid JSON
+	_ = enc.Encode(v)
 	return bytes.TrimSpace(out.Bytes())
 }
 
@@ -109,14 +110,82 @@ func versionOf(result []byte) string {
 	return v.CNIVersion
 }
 
-// typed decodes a result that has a cniVersion.
-func typed(result []byte) (types.Result, error) {
-	if !bytes.HasPrefix(trim(result), []byte("{")) {
+// decodeResult decodes a result that has a cniVersion. It is the one place
+// that decides what a result is: a JSON object that the types of its version
+// take, with no null in its lists.
+func decodeResult(text []byte) (types.Result, error) {
+	if !bytes.HasPrefix(trim(text), []byte("{")) {
 		return nil, fmt.Errorf("%w: not an object", ErrResult) // null would decode
 	}
-	r, err := create.Create(versionOf(result), result)
+	r, err := create.Create(versionOf(text), text)
+	if err == nil {
+		err = refuseNulls(text)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrResult, err)
 	}
 	return r, nil
+}
+
+// refuseNulls fails for a result with null in a list. The types of the cni
+// library accept it, and panic or invent values when they are converted.
+func refuseNulls(result []byte) error {
+	type values []json.RawMessage
+	type address struct {
+		Routes values `json:"routes"`
+	}
+	var lists struct {
+		Interfaces values `json:"interfaces"`
+		IPs        values `json:"ips"`
+		address
+		IP4 address `json:"ip4"`
+		IP6 address `json:"ip6"`
+		DNS struct {
+			Nameservers values `json:"nameservers"`
+			Search      values `json:"search"`
+			Options     values `json:"options"`
+		} `json:"dns"`
+	}
+	_ = json.Unmarshal(result, &lists) // what is no list in this version has no nulls
+	for _, list := range []struct {
+		key    string
+		values values
+	}{
+		{"interfaces", lists.Interfaces}, {"ips", lists.IPs}, {"routes", lists.Routes},
+		{"ip4.routes", lists.IP4.Routes}, {"ip6.routes", lists.IP6.Routes},
+		{"dns.nameservers", lists.DNS.Nameservers}, {"dns.search", lists.DNS.Search}, {"dns.options", lists.DNS.Options},
+	} {
+		for i, value := range list.values {
+			if string(value) == "null" {
+				return fmt.Errorf("%s[%d] is null", list.key, i)
+			}
+		}
+	}
+	return nil
+}
+
+// convert returns r, which has been decoded, in another version. It fails
+// where that version has no place for r's addresses: up to 0.2.0 there is one
+// for each family.
+func convert(r types.Result, version string) (_ types.Result, err error) {
+	defer catch(&err) // the converters are not ours
+	to, err := r.GetAsVersion(version)
+	if err != nil {
+		return nil, err
+	}
+	if _, old := to.(*types020.Result); !old {
+		return to, nil
+	}
+	all, err := types100.NewResultFromResult(r)
+	if err != nil {
+		return nil, err
+	}
+	families := make(map[bool]int)
+	for _, ip := range all.IPs {
+		families[ip.Address.IP.To4() != nil]++
+	}
+	if families[true] > 1 || families[false] > 1 {
+		return nil, errors.New("it has more than one address of a family")
+	}
+	return to, nil
 }

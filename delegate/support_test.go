@@ -109,3 +109,17 @@ func mustCIDR(s string) net.IPNet {
 	}
 	return net.IPNet{IP: ip, Mask: network.Mask}
 }
+
+// An invocation is what an observer was told of one.
+type invocation struct {
+	delegate.Event
+	err error
+}
+
+// observe returns an observer that calls ended with each invocation that has
+// ended.
+func observe(ended func(invocation)) func(context.Context, delegate.Event) (context.Context, func(error)) {
+	return func(ctx context.Context, e delegate.Event) (context.Context, func(error)) {
+		return ctx, func(err error) { ended(invocation{e, err}) }
+	}
+}

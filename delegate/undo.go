@@ -14,15 +14,18 @@ import (
 //
 // Undoing goes on when ctx has ended, and past plugins that fail. Its time is
 // limited by [Invoker.UndoTimeout] and shared: a plugin that hangs is stopped
-// early enough for those after it to have their turn. The order, and what
-// [Invoker.Parallel] makes of it, is that of [Invoker.DelAll].
-func (iv *Invoker) Undo(ctx context.Context, as []Attached, cause error) error {
-	return iv.undo(ctx, removals(as), cause)
+// early enough for those after it to have their turn. The order, what
+// [Invoker.Parallel] makes of it, and what each note is told are those of
+// [Invoker.DelAll].
+func (iv *Invoker) Undo(ctx context.Context, as []Attached, cause error, note ...Note) error {
+	return iv.undo(ctx, slices.Clone(as), cause, &notes{all: note})
 }
 
-func (iv *Invoker) undo(ctx context.Context, rs []removal, cause error) error {
-	b := newBudget(iv.UndoTimeout, iv.rounds(rs))
-	err := iv.removeAll(ctx, rs, b.turn)
+// undo keeps in as what is gone.
+func (iv *Invoker) undo(ctx context.Context, as []Attached, cause error, notes *notes) error {
+	begin, total := iv.rounds(as)
+	b := newBudget(iv.UndoTimeout, total)
+	err := iv.removeAll(ctx, as, begin, b.turn, notes)
 	switch {
 	case err == nil:
 		return cause
@@ -32,18 +35,18 @@ func (iv *Invoker) undo(ctx context.Context, rs []removal, cause error) error {
 	return &UndoError{Err: cause, Undo: err}
 }
 
-// rounds gives each of rs its round: the one in which it is begun when every
-// plugin's turn takes one round. It returns how many rounds that takes. Where
-// turns are shorter than a round, nothing is begun later.
-func (iv *Invoker) rounds(rs []removal) int {
+// rounds says in which round each of as is begun, when every plugin's turn
+// takes one round, and how many rounds all take. Where turns are shorter than a
+// round, nothing is begun later.
+func (iv *Invoker) rounds(as []Attached) (begin []int, total int) {
 	// Each place is free from a round on; see backward.
-	places := make([]int, max(1, min(iv.Parallel, len(rs))))
-	for i := range slices.Backward(rs) {
-		free := slices.Min(places)
-		rs[i].round = free
-		places[slices.Index(places, free)] += rs[i].plugins
+	places := make([]int, max(1, min(iv.Parallel, len(as))))
+	begin = make([]int, len(as))
+	for i := range slices.Backward(as) {
+		begin[i] = slices.Min(places)
+		places[slices.Index(places, begin[i])] += as[i].left()
 	}
-	return slices.Max(places)
+	return begin, slices.Max(places)
 }
 
 // killTime is how long a turn may take to end after its context has. It is part

@@ -21,7 +21,7 @@ func TestPrevResultOfDelAndCheck(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name, version, result string
-		del, check            string // "" for no prevResult, "-" for not run
+		del, check            string // "" for no prevResult, "-" for not run, "none" for ErrResult
 	}{
 		{"0.1.0", "0.1.0", `{"cniVersion":"0.1.0"}`, "", "-"},
 		{"0.2.0", "0.2.0", `{"cniVersion":"0.2.0"}`, "", "-"},
@@ -30,16 +30,16 @@ func TestPrevResultOfDelAndCheck(t *testing.T) {
 		{"0.4.0", "0.4.0", `{"cniVersion":"0.4.0","x":1e3}`, `{"cniVersion":"0.4.0","x":1e3}`, `{"cniVersion":"0.4.0","x":1e3}`},
 		{"1.0.0", "1.0.0", `{"cniVersion":"1.0.0"}`, `{"cniVersion":"1.0.0"}`, `{"cniVersion":"1.0.0"}`},
 		{"1.1.0", "1.1.0", `{"cniVersion":"1.1.0"}`, `{"cniVersion":"1.1.0"}`, `{"cniVersion":"1.1.0"}`},
-		{"none", "1.1.0", ``, "", ""},
+		{"none", "1.1.0", ``, "", "none"},
 		{
 			"of another version", "1.0.0", `{"cniVersion":"0.4.0","ips":[{"version":"4","address":"10.0.0.2/24"}]}`,
 			`{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.2/24"}]}`, `{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.2/24"}]}`,
 		},
-		{"of no known version", "1.0.0", `{"cniVersion":"7.0.0"}`, "", ""},
-		{"not convertible", "0.4.0", `{"cniVersion":"0.4.0","ips":7,"ips":8}`, "", ""},
+		{"of no known version", "1.0.0", `{"cniVersion":"7.0.0"}`, "", "none"},
+		{"not convertible", "0.4.0", `{"cniVersion":"0.4.0","ips":7,"ips":8}`, "", "none"},
 		{"with a key twice", "1.0.0", `{"cniVersion":"1.0.0","x":1,"x":2}`, `{"cniVersion":"1.0.0"}`, `{"cniVersion":"1.0.0"}`},
-		{"null", "1.0.0", `null`, "", ""},
-		{"broken", "1.0.0", `{"cniVersion":"1.0.0"`, "", ""},
+		{"null", "1.0.0", `null`, "", "none"},
+		{"broken", "1.0.0", `{"cniVersion":"1.0.0"`, "", "none"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -51,10 +51,12 @@ func TestPrevResultOfDelAndCheck(t *testing.T) {
 			for command, want := range map[string]string{"DEL": tt.del, "CHECK": tt.check} {
 				x := fakes("p")
 				run := map[string]func(context.Context, delegate.Attached) error{"DEL": invoker(x).Del, "CHECK": invoker(x).Check}[command]
-				if err := run(t.Context(), a); err != nil {
+				got := "-"
+				if err := run(t.Context(), a); errors.Is(err, delegate.ErrResult) && status.Code(err) == 6 {
+					got = "none"
+				} else if err != nil {
 					t.Errorf("%s: %v", command, err)
 				}
-				got := "-"
 				for _, c := range x.Calls() {
 					got = string(stdin(t, c)["prevResult"])
 				}
@@ -165,7 +167,7 @@ func TestG6NothingStartsAfterTheEnd(t *testing.T) {
 	n := network(t, "1.1.0", "blue", "p")
 	_, add := iv.Add(ctx, attach(n))
 	for command, err := range map[string]error{
-		"ADD": add, "DEL": iv.Del(ctx, added(attach(n), "")), "CHECK": iv.Check(ctx, added(attach(n), "")),
+		"ADD": add, "DEL": iv.Del(ctx, added(attach(n), "")), "CHECK": iv.Check(ctx, added(attach(n), `{"cniVersion":"1.1.0"}`)),
 		"STATUS": iv.Status(ctx, n), "GC": iv.GC(ctx, n, nil),
 	} {
 		if !errors.Is(err, context.Canceled) || status.Code(err) != 11 {

@@ -1,7 +1,6 @@
 package lifecycle
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,42 +13,64 @@ import (
 )
 
 // A Transaction is what an ADD consists of beside the plugins. All of it
-// succeeds, or what was attached is detached again.
+// succeeds, or what was attached is detached again. Its functions are called
+// with the container's lock held, one at a time, in the order of the fields.
 type Transaction struct {
+	// NetNS is the path of the container's network namespace. The names of
+	// the interfaces in it are in what Plan is told is taken. Without it Plan
+	// is told of the names in records only.
+	NetNS string
+
 	// Plan says what to attach, in order; see also [delegate.Invoker.Parallel].
-	// It is called with the lock held, with the interface names that the
-	// container's records use already. A Transaction without Plan fails with
-	// [ErrPlan].
-	Plan func(taken []string) ([]delegate.Attachment, error)
+	// taken are the interface names in use, in the container's records and in
+	// NetNS. A Transaction without Plan fails with [ErrPlan].
+	Plan func(ctx context.Context, taken []string) ([]delegate.Attachment, error)
+
+	// Next, when not nil, is asked for another plan when one has failed and
+	// has been undone whole: because it could not be carried out, or because
+	// of a plugin or Adjust. failed says why. An empty plan ends the ADD,
+	// which fails with failed; an error ends it as well. The container stays
+	// locked in between, so that no DEL finds nothing while an ADD goes on.
+	Next func(ctx context.Context, failed error) ([]delegate.Attachment, error)
 
 	// Adjust, when not nil, does what is left to do in the container when
 	// all is attached. It may change the results; they are recorded as it
 	// leaves them, and CHECK compares with that. It must leave results that
-	// can be decoded. What is undone later is undone with the results as the
-	// plugins gave them.
+	// can be decoded. An undo that follows uses the plugins' original results.
 	Adjust func(ctx context.Context, added []delegate.Attached) error
 
-	// Report, when not nil, tells the caller of the ADD, last of all.
-	Report func(added []delegate.Attached) error
+	// Report, when not nil, runs last and prints the result; if it fails, the
+	// ADD is undone.
+	Report func(ctx context.Context, added []delegate.Attached) error
+
+	// Undone, when not nil, is called when the ADD has failed with cause and
+	// nothing is left of it, before its record is removed: for who keeps state
+	// of his own about the attachment. Its context is alive for the undo
+	// timeout at least. When it fails the record stays, for Del.
+	Undone func(ctx context.Context, cause error) error
 }
 
 // Plan returns a plan of fixed attachments, for [Transaction.Plan].
-func Plan(as ...delegate.Attachment) func([]string) ([]delegate.Attachment, error) {
-	return func([]string) ([]delegate.Attachment, error) { return as, nil }
+func Plan(as ...delegate.Attachment) func(context.Context, []string) ([]delegate.Attachment, error) {
+	return func(context.Context, []string) ([]delegate.Attachment, error) { return as, nil }
 }
 
 // Add attaches container k.ContainerID as t says, under the record k, and
 // returns what was attached.
 //
-// The plan is recorded before the first plugin runs, so that whatever happens
-// next can be undone by Del. When anything fails, or ctx ends, everything is
-// undone before Add returns and the record is removed; where undoing fails the
-// error has a [*delegate.UndoError] in it and the record stays, for Del.
+// The plan is recorded before the first plugin runs, and each result before
+// the next plugin does, so that whatever happens can be undone by Del. When
+// anything fails, or ctx ends, everything is undone before Add returns and the
+// record is removed; where undoing fails the error has a
+// [*delegate.UndoError] in it and the record stays, for Del.
+//
+// A plan with an interface name that a record of the container has, or that
+// exists in the network namespace, fails with [ErrPlan] before anything runs:
+// undoing the plugin's failure could remove the other interface.
 //
 // On an attachment that is recorded as added Add fails with [ErrAdded] and
 // does nothing. What an interrupted Add or Del left is undone first. A damaged
-// record fails with [scratch.ErrCorrupt], a plan that cannot be carried out
-// with [ErrPlan]. Every error is an [*Error].
+// record fails with [scratch.ErrCorrupt]. Every error is an [*Error].
 func (m *Manager) Add(ctx context.Context, k scratch.Key, t Transaction) ([]delegate.Attached, error) {
 	ctx, finish := m.begin(ctx, k)
 	defer finish()
@@ -58,29 +79,16 @@ func (m *Manager) Add(ctx context.Context, k scratch.Key, t Transaction) ([]dele
 		if err := m.clear(ctx, l, k); err != nil {
 			return err
 		}
-		plan, err := m.fresh(ctx, l, k, t)
-		if err != nil {
-			return err
+		a := &addition{
+			m: m, t: t, lock: l, whileRunning: scratch.Planned,
+			r:      scratch.Record[record]{Key: k, Created: time.Now()},
+			forget: func() error { return m.store().Delete(l, k) },
 		}
-		r := scratch.Record[record]{Key: k, State: scratch.Planned, Created: time.Now(), Value: newRecord(m.Root, delegate.Intend(plan))}
-		if err := m.store().Put(l, r); err != nil {
-			return also(err, m.store().Delete(l, k)) // nothing has run
-		}
-		added, err = m.run(ctx, l, t, plan, r)
-		switch {
-		case err == nil:
-			return nil
-		case undone(err):
-			return also(err, m.store().Delete(l, k))
-		}
-		r.State, r.Value = scratch.Deleting, r.Value.with(added)
-		_ = m.store().Note(l, r) // without it the record reads as before, which serves Del as well
+		var err error
+		added, err = a.do(ctx)
 		return err
 	})
-	if err != nil {
-		return nil, fail("ADD", k, because(ctx, err))
-	}
-	return added, nil
+	return added, fail(OpAdd, k, because(ctx, err))
 }
 
 // clear undoes what an earlier call has left of k, and refuses what is whole.
@@ -91,48 +99,83 @@ func (m *Manager) clear(ctx context.Context, l *scratch.Lock, k scratch.Key) err
 		return nil
 	case err != nil:
 		return err
-	case r.State == scratch.Added:
+	case r.State.Attached():
 		return ErrAdded
 	}
 	return m.remove(ctx, l, k, "")
 }
 
-// fresh plans t and refuses a plan that cannot be carried out.
-func (m *Manager) fresh(ctx context.Context, l *scratch.Lock, k scratch.Key, t Transaction) ([]delegate.Attachment, error) {
-	if t.Plan == nil {
-		return nil, fmt.Errorf("%w: there is none", ErrPlan)
-	}
-	taken, err := m.taken(ctx, l)
-	if err != nil {
-		return nil, err
-	}
-	plan, err := t.Plan(slices.Clone(taken))
-	if err != nil {
-		return nil, err
-	}
-	if len(plan) == 0 {
-		return nil, fmt.Errorf("%w: no networks", ErrPlan)
-	}
-	for _, a := range plan {
-		if a.ContainerID != k.ContainerID {
-			return nil, fmt.Errorf("%w: network %q is for container %q", ErrPlan, a.Network.Name(), a.ContainerID)
-		}
-		if slices.Contains(taken, a.IfName) {
-			return nil, fmt.Errorf("%w: network %q: interface %q is in use", ErrPlan, a.Network.Name(), a.IfName)
-		}
-		if err := keepable(a); err != nil {
-			return nil, fmt.Errorf("network %q (%s): %w", a.Network.Name(), a.IfName, err)
-		}
-		taken = append(taken, a.IfName)
-	}
-	return plan, nil
+// An addition is a Transaction under way: the last delegates of r, from first
+// on, are those it adds.
+type addition struct {
+	m            *Manager
+	t            Transaction
+	lock         *scratch.Lock
+	r            scratch.Record[record]
+	first        int
+	whileRunning scratch.State
+	recorded     bool         // a plan has been
+	forget       func() error // makes the record what it was before
 }
 
-// taken returns the interface names that the records of l's container use. A
-// damaged record is a matter of its own attachment: what it used is not known.
-func (m *Manager) taken(ctx context.Context, l *scratch.Lock) ([]string, error) {
-	rs, err := m.store().Records(ctx, l)
-	if err := except(err, scratch.ErrCorrupt); err != nil {
+// do carries out the first plan that can be.
+func (a *addition) do(ctx context.Context) ([]delegate.Attached, error) {
+	a.first = len(a.r.Value.Delegates)
+	if a.t.Plan == nil {
+		return nil, fmt.Errorf("%w: there is none", ErrPlan)
+	}
+	if ctx.Err() != nil { // while what was there before was removed
+		return nil, ended(ctx)
+	}
+	taken, err := a.taken(ctx)
+	if err != nil {
+		return nil, err
+	}
+	plan, err := a.t.Plan(ctx, slices.Clone(taken))
+	if err != nil {
+		return nil, err
+	}
+	for {
+		added, final, err := a.try(ctx, plan, taken)
+		switch {
+		case err == nil:
+			return added, nil
+		case !undone(err):
+			return nil, err // the record stays, for Del
+		case final || a.t.Next == nil || ctx.Err() != nil:
+			return nil, a.end(ctx, err)
+		}
+		next, nextErr := a.t.Next(ctx, err)
+		switch {
+		case nextErr != nil:
+			return nil, a.end(ctx, nextErr)
+		case ctx.Err() != nil:
+			return nil, a.end(ctx, ended(ctx))
+		case len(next) == 0:
+			return nil, a.end(ctx, err)
+		}
+		plan = next
+	}
+}
+
+// end forgets the addition, of which nothing is left, because of err.
+func (a *addition) end(ctx context.Context, err error) error {
+	if a.recorded && a.t.Undone != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.m.undoTimeout())
+		defer cancel()
+		if hookErr := a.t.Undone(ctx, err); hookErr != nil {
+			a.keep(nil)
+			return &delegate.UndoError{Err: err, Undo: hookErr}
+		}
+	}
+	return also(err, a.forget())
+}
+
+// taken returns the interface names in use. A damaged record is a matter of its
+// own attachment: what it used is not known.
+func (a *addition) taken(ctx context.Context) ([]string, error) {
+	rs, err := a.m.store().Records(ctx, a.lock)
+	if err := except(except(err, scratch.ErrCorrupt), scratch.ErrVersion); err != nil {
 		return nil, err
 	}
 	var taken []string
@@ -141,64 +184,196 @@ func (m *Manager) taken(ctx context.Context, l *scratch.Lock) ([]string, error) 
 			taken = append(taken, e.IfName)
 		}
 	}
-	return taken, nil
+	there, err := a.m.interfaceNames(a.t.NetNS)
+	return append(taken, there...), err
 }
 
-// run carries out plan, for which r is recorded already: plan is the last of
-// it. When run returns an error, plan has been undone, or there is a
-// [*delegate.UndoError] in it; added is then what the plugins had reported.
-func (m *Manager) run(ctx context.Context, l *scratch.Lock, t Transaction, plan []delegate.Attachment, r scratch.Record[record]) (added []delegate.Attached, err error) {
-	added, err = m.invoker().AddAll(ctx, plan)
+// check refuses a plan that cannot be carried out.
+func (a *addition) check(plan []delegate.Attachment, taken []string) error {
+	if len(plan) == 0 {
+		return fmt.Errorf("%w: no networks", ErrPlan)
+	}
+	there := map[string][]string{a.t.NetNS: nil} // its names are in taken
+	for _, p := range plan {
+		if p.ContainerID != a.r.Key.ContainerID {
+			return fmt.Errorf("%w: network %q is for container %q", ErrPlan, p.Network.Name(), p.ContainerID)
+		}
+		names, known := there[p.NetNS]
+		if !known {
+			var err error
+			if names, err = a.m.interfaceNames(p.NetNS); err != nil {
+				return err
+			}
+			there[p.NetNS] = names
+		}
+		if slices.Contains(taken, p.IfName) || slices.Contains(names, p.IfName) {
+			return fmt.Errorf("%w: network %q: interface %q is in use", ErrPlan, p.Network.Name(), p.IfName)
+		}
+		if err := keepable(p); err != nil {
+			return fmt.Errorf("network %q (%s): %w", p.Network.Name(), p.IfName, err)
+		}
+		taken = append(slices.Clip(taken), p.IfName)
+	}
+	return nil
+}
+
+// try records plan and carries it out. When it fails, plan has been undone, or
+// the error has a [*delegate.UndoError] in it. final says that another plan
+// would fail as well.
+func (a *addition) try(ctx context.Context, plan []delegate.Attachment, taken []string) (added []delegate.Attached, final bool, err error) {
+	if err := a.check(plan, taken); err != nil {
+		return nil, false, err
+	}
+	a.r.State = a.whileRunning
+	a.r.Value.Delegates = slices.Concat(a.r.Value.Delegates[:a.first], entries(a.m.Root, plan))
+	for i := range plan {
+		a.r.Value.Delegates[a.first+i].Half = a.whileRunning == scratch.Partial
+	}
+	if err := a.put(ctx); err != nil {
+		return nil, true, err
+	}
+	a.recorded = true
+	left := 0
+	for _, p := range plan {
+		left += len(p.Network.Plugins())
+	}
+	var noteErr error
+	added, err = a.m.invoker().AddAll(ctx, plan, func(i int, d delegate.Attached) error {
+		if d.Gone != nil {
+			a.noteGone(i, d)
+			return nil
+		}
+		e := &a.r.Value.Delegates[a.first+i]
+		e.Result, e.Unfinished = d.Result, !d.Added
+		if left--; left == 0 && a.t.Adjust == nil {
+			a.settle()
+		}
+		if a.whileRunning == scratch.Partial && a.r.State == scratch.Added {
+			noteErr = a.m.store().Note(a.lock, a.r) // of several delegates something has changed
+		} else {
+			noteErr = a.m.store().NoteChange(a.lock, a.r, change{At: a.first + i, Result: e.Result, Unfinished: e.Unfinished})
+		}
+		return noteErr
+	})
 	if err != nil {
-		return nil, err
+		if !undone(err) {
+			a.keep(added)
+		}
+		return nil, noteErr != nil, err
 	}
 	reported := slices.Clone(added)
-	if err := m.conclude(ctx, l, t, reported, added, r); err != nil {
-		m.noteUndoing(l, r, reported)
-		return reported, m.invoker().Undo(ctx, reported, err)
+	if final, err = a.conclude(ctx, reported, added); err == nil {
+		return added, false, nil
 	}
-	return added, nil
+	for i, d := range reported { // not as they have been adjusted
+		a.r.Value.Delegates[a.first+i].Result = d.Result
+	}
+	a.noteUndoing() // should this process die while it undoes them
+	return nil, final, a.m.invoker().Undo(ctx, reported, err, func(i int, d delegate.Attached) error {
+		a.noteGone(i, d)
+		return nil
+	})
 }
 
-// noteUndoing takes back that as, the last of r, are added, should this process
-// die while it undoes them.
-func (m *Manager) noteUndoing(l *scratch.Lock, r scratch.Record[record], as []delegate.Attached) {
-	r.Value = r.Value.with(as).leaving(len(as))
-	if r.State == scratch.Planned {
-		r.State = scratch.Deleting
-	}
-	_ = m.store().Note(l, r) // without it Del serves as well
-}
-
-// conclude does what is left of t when the plugins have reported: added is the
-// same, for t to adjust.
-func (m *Manager) conclude(ctx context.Context, l *scratch.Lock, t Transaction, reported, added []delegate.Attached, r scratch.Record[record]) error {
-	if t.Adjust != nil {
-		if err := t.Adjust(ctx, added); err != nil {
-			return withEnd(ctx, err)
-		}
-		for i, a := range added {
-			if bytes.Equal(a.Result, reported[i].Result) {
-				continue
-			}
-			_, err := a.Decode()
-			if err == nil {
-				err = usable(a)
-			}
-			if err != nil {
-				return fmt.Errorf("adjusted: %w", err)
-			}
-		}
-	}
-	r.State, r.Value = scratch.Added, r.Value.with(added)
-	if err := m.store().Note(l, r); err != nil {
+// put records the plan. It waits while GC tells plugins what is attached, for
+// what they are not told of they may remove.
+func (a *addition) put(ctx context.Context) error {
+	unlock, err := a.m.lockDir(ctx, false)
+	if err != nil {
 		return err
 	}
-	if ctx.Err() != nil {
-		return fmt.Errorf("before the result was reported: %w", ended(ctx))
+	defer unlock() //nolint:errcheck // the lock ends with the process at the latest
+	return a.m.store().Put(a.lock, a.r)
+}
+
+// settle makes of the record one of what has been added.
+func (a *addition) settle() {
+	a.r.State = scratch.Added
+	for i := range a.r.Value.Delegates[a.first:] {
+		a.r.Value.Delegates[a.first+i].Half = false
 	}
-	if t.Report != nil {
-		return withEnd(ctx, t.Report(added))
+}
+
+// noteGone records which plugins of the i'th delegate have been undone, unless
+// nothing is left of any: then the record goes.
+func (a *addition) noteGone(i int, d delegate.Attached) {
+	es := a.r.Value.Delegates[a.first:]
+	es[i].Result, es[i].Gone = d.Result, d.Gone
+	if slices.ContainsFunc(es, entry.left) {
+		a.noteUndoing()
+	}
+}
+
+// keep records that of the plan only left is left.
+func (a *addition) keep(left []delegate.Attached) {
+	for i := range a.r.Value.Delegates[a.first:] {
+		e := &a.r.Value.Delegates[a.first+i]
+		at := slices.IndexFunc(left, func(d delegate.Attached) bool { return d.IfName == e.IfName })
+		if at >= 0 {
+			e.Result, e.Gone = left[at].Result, left[at].Gone
+			continue
+		}
+		e.Gone = nil
+		for p := range e.Network.Plugins() {
+			e.Gone = append(e.Gone, p)
+		}
+	}
+	a.noteUndoing()
+}
+
+// noteUndoing records that the plan is being undone. A full disk must not keep
+// it from being undone, and Del serves as well without it.
+func (a *addition) noteUndoing() {
+	a.r.State = scratch.Deleting
+	if a.whileRunning == scratch.Partial {
+		a.r.State = scratch.Partial
+		for i := range a.r.Value.Delegates[a.first:] {
+			a.r.Value.Delegates[a.first+i].Half = true
+		}
+	}
+	_ = a.m.store().Note(a.lock, a.r)
+}
+
+// conclude does what is left of the transaction when the plugins have reported:
+// added is the same, to adjust.
+func (a *addition) conclude(ctx context.Context, reported, added []delegate.Attached) (final bool, err error) {
+	if a.t.Adjust != nil {
+		if err := a.t.Adjust(ctx, added); err != nil {
+			return false, withEnd(ctx, err)
+		}
+		if err := checkAdjusted(reported, added); err != nil {
+			return false, err
+		}
+		for i, d := range added {
+			a.r.Value.Delegates[a.first+i].Result = d.Result
+		}
+		a.settle()
+		if err := a.m.store().Note(a.lock, a.r); err != nil {
+			return true, err
+		}
+	}
+	if ctx.Err() != nil {
+		return true, fmt.Errorf("before the result was reported: %w", ended(ctx))
+	}
+	if a.t.Report != nil {
+		return true, withEnd(ctx, a.t.Report(ctx, added))
+	}
+	return true, nil
+}
+
+// checkAdjusted refuses results that have been changed to what is none.
+func checkAdjusted(reported, added []delegate.Attached) error {
+	for i, d := range added {
+		if string(d.Result) == string(reported[i].Result) {
+			continue
+		}
+		_, err := d.Decode()
+		if err == nil {
+			err = usable(d)
+		}
+		if err != nil {
+			return fmt.Errorf("adjusted: %w", err)
+		}
 	}
 	return nil
 }
@@ -207,37 +382,4 @@ func (m *Manager) conclude(ctx context.Context, l *scratch.Lock, t Transaction, 
 func undone(err error) bool {
 	var left *delegate.UndoError
 	return !errors.As(err, &left)
-}
-
-// An addition is a running ADD, which a DEL of the same key cancels.
-type addition struct{ cancel context.CancelCauseFunc }
-
-// begin makes the ADD of k one that a DEL of k can cancel.
-func (m *Manager) begin(ctx context.Context, k scratch.Key) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	a := &addition{cancel}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.adds == nil {
-		m.adds = make(map[scratch.Key][]*addition)
-	}
-	m.adds[k] = append(m.adds[k], a)
-	return ctx, func() {
-		cancel(nil)
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.adds[k] = slices.DeleteFunc(m.adds[k], func(b *addition) bool { return b == a })
-		if len(m.adds[k]) == 0 {
-			delete(m.adds, k)
-		}
-	}
-}
-
-// supersede cancels the ADDs of k that this Manager is doing or about to do.
-func (m *Manager) supersede(k scratch.Key) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, a := range m.adds[k] {
-		a.cancel(ErrSuperseded)
-	}
 }

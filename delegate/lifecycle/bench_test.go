@@ -73,14 +73,14 @@ func BenchmarkGC(b *testing.B) {
 			n.Invoker.Exec = quiet
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := n.GC(b.Context(), "multi", list, nil); err != nil {
+				if err := n.GC(b.Context(), Collection{Network: "multi", Valid: list}); err != nil {
 					b.Fatal(err)
 				}
 			}
 			// Not in the loop: collecting Go's garbage takes its time.
 			quiet.measure = true
 			before := live()
-			if err := n.GC(b.Context(), "multi", list, nil); err != nil {
+			if err := n.GC(b.Context(), Collection{Network: "multi", Valid: list}); err != nil {
 				b.Fatal(err)
 			}
 			var told struct {

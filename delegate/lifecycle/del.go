@@ -7,42 +7,58 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"syscall"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/scratch"
 )
 
-// Del removes the attachment k as it was recorded, whatever its configuration
-// has become. An Add of k that is running in this Manager is cancelled, and
-// waited for.
+// A Removal is what Del is asked to do.
+type Removal struct {
+	Key scratch.Key
+
+	// NetNS is the container's network namespace as the runtime gives it with
+	// the DEL. Empty means the recorded one.
+	NetNS string
+}
+
+// Del removes the attachment as it was recorded, whatever its configuration
+// has become. An Add of its key that is running in this Manager is cancelled,
+// and waited for.
 //
 // Every plugin is tried, whatever fails. When one fails the record stays, for
-// the next try, and the errors are joined. An attachment without a record was
-// never made: Del returns nil. A damaged record fails with
-// [scratch.ErrCorrupt]. Every error is an [*Error].
+// the next try, and the errors are joined. A plugin whose DEL has succeeded is
+// not run again: what it has freed, such as an address, may belong to another
+// container by then. An attachment without a record was never made: Del
+// returns nil. A damaged record fails with [scratch.ErrCorrupt]. Every error
+// is an [*Error].
 //
 // Run by a plugin of an operation on the same container, Del returns nil if
-// nothing was added under k: it undoes an Add that was refused there. Else it
-// fails with [scratch.ErrNested].
+// nothing was added under the key: it undoes an Add that was refused there.
+// Else it fails with [scratch.ErrNested].
 //
 // A plugin whose executable is not found fails like any other, until it has
 // been missed often enough; see [Manager.SkipMissing].
 //
-// The plugins receive netns, or the recorded namespace when netns is empty;
-// but only as long as it is the namespace that was there at ADD, and else an
-// empty one: the same path may have become another container's.
-func (m *Manager) Del(ctx context.Context, k scratch.Key, netns string) error {
+// The plugins receive the Removal's or the recorded namespace only as long as
+// it is the one that was there at ADD, and else an empty one: the same path may
+// have become another container's.
+func (m *Manager) Del(ctx context.Context, r Removal) error {
+	k := r.Key
 	m.supersede(k)
 	if m.nothing(k) {
 		return nil
 	}
 	err := m.locked(ctx, k.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
-		return m.remove(ctx, l, k, netns)
+		return m.remove(ctx, l, k, r.NetNS)
 	})
-	if errors.Is(err, errSkipped) || errors.Is(err, scratch.ErrNested) && m.refused(k) {
+	switch {
+	case errors.Is(err, errSkipped), errors.Is(err, scratch.ErrNested) && m.refused(k):
 		return nil
+	case noRoom(err) && m.unrecorded(k):
+		return nil // the lock's file is not there, so nobody is attaching k either
 	}
-	return fail("DEL", k, err)
+	return fail(OpDel, k, err)
 }
 
 // refused reports whether an ADD of k cannot have got further than to the lock
@@ -50,7 +66,19 @@ func (m *Manager) Del(ctx context.Context, k scratch.Key, netns string) error {
 // that operation's own, which is not finished.
 func (m *Manager) refused(k scratch.Key) bool {
 	r, err := m.store().Get(k)
-	return errors.Is(err, fs.ErrNotExist) || err == nil && r.State != scratch.Added
+	return errors.Is(err, fs.ErrNotExist) || err == nil && !r.State.Attached()
+}
+
+// noRoom reports whether err came about because the file system takes no new
+// file: it is full, without inodes, or read-only.
+func noRoom(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EROFS)
+}
+
+// unrecorded reports whether there is no record of k, damaged or not.
+func (m *Manager) unrecorded(k scratch.Key) bool {
+	_, err := m.store().Get(k)
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 // nothing reports whether there cannot be a record of k, nor somebody who is
@@ -60,8 +88,7 @@ func (m *Manager) nothing(k scratch.Key) bool {
 	if _, err := os.Lstat(m.Dir); !errors.Is(err, fs.ErrNotExist) {
 		return false
 	}
-	_, err := m.store().Get(k)
-	return errors.Is(err, fs.ErrNotExist)
+	return m.unrecorded(k)
 }
 
 // remove runs the DELs of what is recorded under k and forgets it.
@@ -69,10 +96,47 @@ func (m *Manager) remove(ctx context.Context, l *scratch.Lock, k scratch.Key, gi
 	return m.store().Consume(ctx, l, k, func(ctx context.Context, r scratch.Record[record]) error {
 		if r.State != scratch.Deleting {
 			r.State = scratch.Deleting
-			_ = m.store().Note(l, r) // a full disk must not keep a container from going
+			_ = m.store().NoteChange(l, r, change{}) // a full disk must not keep a container from going
 		}
-		err := m.invoker().DelAll(ctx, r.Value.attached(k.ContainerID, func(n netns) string { return n.forDel(m.Root, given) }))
+		err := m.detach(ctx, l, &r, given, func(entry) bool { return true })
 		return m.skip(l, r, err)
+	})
+}
+
+// detach runs the DELs of the delegates of r that are which. It keeps in r and
+// in its record which plugins are gone, unless nothing is left of any. A record
+// that says added becomes partial with the first that is.
+func (m *Manager) detach(ctx context.Context, l *scratch.Lock, r *scratch.Record[record], given string, which func(entry) bool) error {
+	var at []int
+	var as []delegate.Attached
+	places := make(map[netns]string)
+	for i, e := range r.Value.Delegates {
+		if !which(e) {
+			continue
+		}
+		if _, ok := places[e.NetNS]; !ok {
+			places[e.NetNS] = e.NetNS.forDel(m.Root, given)
+		}
+		at = append(at, i)
+		as = append(as, e.attached(r.Key.ContainerID, func(n netns) string { return places[n] }))
+	}
+	m.disown(ctx, r.Key, as)
+	r.Value.Delegates = slices.Clone(r.Value.Delegates)
+	return m.invoker().DelAll(ctx, as, func(i int, a delegate.Attached) error {
+		e := &r.Value.Delegates[at[i]]
+		e.Gone = a.Gone
+		attached := r.State.Attached()
+		if attached {
+			r.State, e.Half = scratch.Partial, true
+		}
+		switch {
+		case !slices.ContainsFunc(at, func(i int) bool { return r.Value.Delegates[i].left() }):
+		case attached:
+			_ = m.store().Note(l, *r) // as above
+		default:
+			_ = m.store().NoteChange(l, *r, change{At: at[i], Gone: a.Gone})
+		}
+		return nil
 	})
 }
 

@@ -33,9 +33,22 @@ var (
 	ErrSuperseded = errors.New("superseded by a DEL")
 )
 
+// An Op is an operation of a [Manager].
+type Op string
+
+// The operations.
+const (
+	OpAdd    Op = "ADD"
+	OpCheck  Op = "CHECK"
+	OpDel    Op = "DEL"
+	OpGC     Op = "GC"
+	OpAttach Op = "ATTACH"
+	OpDetach Op = "DETACH"
+)
+
 // An Error is an operation on one attachment that failed.
 type Error struct {
-	Op  string      // "ADD", "CHECK", "DEL", "GC", "ATTACH" or "DETACH"
+	Op  Op
 	Key scratch.Key // for GC, of the network alone or of a stale attachment
 	Err error
 }
@@ -68,7 +81,7 @@ func (e *Error) CNICode() uint {
 }
 
 // fail says that op on k failed because of err, or returns nil for nil.
-func fail(op string, k scratch.Key, err error) error {
+func fail(op Op, k scratch.Key, err error) error {
 	if err == nil {
 		return nil
 	}

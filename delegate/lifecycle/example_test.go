@@ -62,10 +62,10 @@ func Example() {
 
 	// A DEL that fails is tried again: nothing is forgotten.
 	exec.Plugins["sriov"] = delegatetest.FailOn("DEL", 11, "device is busy", works)
-	fmt.Println(m.Del(ctx, k, ""))
+	fmt.Println(m.Del(ctx, lifecycle.Removal{Key: k}))
 	fmt.Println("alive:", exec.Live())
 	exec.Plugins["sriov"] = works
-	fmt.Println("collected:", m.GC(ctx, "multi", []types.GCAttachment{}, nil))
+	fmt.Println("collected:", m.GC(ctx, lifecycle.Collection{Network: "multi", Valid: []types.GCAttachment{}}))
 	fmt.Println("alive:", exec.Live())
 	// Output:
 	// lifecycle: ADD multi/c1/eth0: delegate: ADD network "storage" (net1): plugin "sriov": no free device

@@ -73,16 +73,16 @@ func TestG10NoList(t *testing.T) {
 	n := newNode(t)
 	n.add(eth0)
 	calls := n.trace()
-	err := n.GC(t.Context(), "multi", nil, []netconf.Network{network("blue", "bridge")})
+	err := n.GC(t.Context(), Collection{Network: "multi", Networks: []netconf.Network{network("blue", "bridge")}})
 	wantCode(t, err, 7)
 	if !errors.Is(err, ErrNoList) || err.Error() != `lifecycle: GC network "multi": no list of valid attachments` {
 		t.Errorf("err = %v", err)
 	}
 	for _, bad := range []string{"", "../x"} {
-		wantCode(t, n.GC(t.Context(), bad, noneValid, nil), 7)
+		wantCode(t, n.GC(t.Context(), Collection{Network: bad, Valid: noneValid}), 7)
 	}
 	n.wantTrace(calls...)
-	if err := n.GC(t.Context(), "multi", noneValid, nil); err != nil {
+	if err := n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid}); err != nil {
 		t.Fatal(err)
 	}
 	n.wantNothing()
@@ -103,7 +103,7 @@ func TestG10GC(t *testing.T) {
 	}
 	before := len(n.trace())
 	nets := []netconf.Network{network("blue", "bridge", "tuning"), network("new", "ipvlan"), network("blue", "bridge", "tuning")}
-	if err := n.GC(t.Context(), "multi", validFor(valid, again, key("c7", "eth0")), nets); err != nil {
+	if err := n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(valid, again, key("c7", "eth0")), Networks: nets}); err != nil {
 		t.Fatal(err)
 	}
 	n.wantRecords("c1/eth1 added", "c8/eth0 added", "c9/eth0 added")
@@ -118,10 +118,11 @@ func TestG10GC(t *testing.T) {
 		t.Errorf("told (-want +got):\n%s", d)
 	}
 	for _, p := range []string{"bridge", "tuning"} {
-		wantValid(t, n.last("GC "+p), "c1 eth1", "c8 eth0", "c9 eth0")
+		wantValid(t, n.last("GC "+p), "c1 eth1", "c7 eth0", "c8 eth0", "c9 eth0")
 	}
-	wantValid(t, n.last("GC macvlan"), "c1 net1", "c8 net0", "c9 net0")
-	wantValid(t, n.last("GC ipvlan"))
+	// c7 has no record: what the runtime calls valid is passed on to all.
+	wantValid(t, n.last("GC macvlan"), "c1 net1", "c7 eth0", "c8 net0", "c9 net0")
+	wantValid(t, n.last("GC ipvlan"), "c7 eth0")
 }
 
 // A network is told once, though each container has it in another edition;
@@ -145,7 +146,7 @@ func TestG10EachNetworkOnce(t *testing.T) {
 	add(c2, `{"cniVersion":"1.1.0","name":"n","type":"bridge","edition":2}`, `{"cniVersion":"1.1.0","name":"mute","disableGC":true,"plugins":[{"type":"ipvlan"}]}`,
 		`{"cniVersion":"0.4.0","name":"old","type":"tuning"}`)
 	add(scratch.Key{Network: "other", ContainerID: "c3", IfName: "eth0"}, `{"cniVersion":"1.1.0","name":"theirs","type":"tuning"}`, `{"cniVersion":"1.1.0","name":"n","type":"bridge"}`)
-	if err := n.GC(t.Context(), "multi", validFor(eth0, c2), nil); err != nil {
+	if err := n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0, c2)}); err != nil {
 		t.Fatal(err)
 	}
 	if d := gocmp.Diff([]string{"n bridge", "n macvlan"}, n.gcs()); d != "" {
@@ -159,7 +160,7 @@ func TestG10EachNetworkOnce(t *testing.T) {
 		mustParse(`{"cniVersion":"1.1.0","name":"n","type":"bridge","edition":3}`),
 		mustParse(`{"cniVersion":"1.1.0","name":"n","type":"bridge","edition":4}`),
 	}
-	if err := n.GC(t.Context(), "multi", validFor(eth0, c2), nets); err != nil {
+	if err := n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0, c2), Networks: nets}); err != nil {
 		t.Fatal(err)
 	}
 	if d := gocmp.Diff([]string{"n bridge", "n bridge", "n macvlan"}, n.gcs()[2:]); d != "" {
@@ -183,20 +184,20 @@ func TestG10NewerIsKept(t *testing.T) {
 		if c.ContainerID != "c1" {
 			return nil
 		}
-		err := meanwhile.Del(ctx, anew, "")
+		err := meanwhile.Del(ctx, Removal{Key: anew})
 		_, err2 := meanwhile.Add(ctx, anew, pair(anew))
 		_, err3 := meanwhile.Add(ctx, fresh, pair(fresh))
 		_, err4 := meanwhile.Attach(ctx, plugged, hotplug(plugged))
 		return errors.Join(err, err2, err3, err4)
 	})
-	if err := n.GC(t.Context(), "multi", noneValid, nil); err != nil {
+	if err := n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid}); err != nil {
 		t.Fatal(err)
 	}
 	n.wantRecords("c2/eth0 added", "c3/eth0 added", "c4/eth0 added")
 	wantValid(t, n.last("GC bridge"), "c2 eth0", "c3 eth0", "c4 eth0")
 	wantValid(t, n.last("GC ipvlan"), "c2 hot0")
 	n.exec.Plugins = plugins()
-	if err := n.GC(t.Context(), "multi", noneValid, nil); err != nil { // not for ever
+	if err := n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid}); err != nil { // not for ever
 		t.Fatal(err)
 	}
 	n.wantNothing()
@@ -219,7 +220,7 @@ func TestG10FailuresAreJoined(t *testing.T) {
 		return nil
 	})
 	n.failOn("GC tuning", 102)
-	err := n.GC(t.Context(), "multi", validFor(valid), nil)
+	err := n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(valid)})
 	wantCode(t, err, 101)
 	for _, say := range []string{`lifecycle: GC multi/c1/eth0: delegate: DEL network "red" (net0): plugin "macvlan"`, `lifecycle: GC network "multi": delegate: GC network "blue": plugin "tuning"`} {
 		if err == nil || !strings.Contains(err.Error(), say) {
@@ -229,7 +230,7 @@ func TestG10FailuresAreJoined(t *testing.T) {
 	n.wantRecords("c1/eth0 deleting", "c3/eth0 added")
 	wantValid(t, n.last("GC macvlan"), "c3 net0")
 	n.exec.Plugins = plugins()
-	if err := n.GC(t.Context(), "multi", validFor(valid), nil); err != nil {
+	if err := n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(valid)}); err != nil {
 		t.Fatal(err)
 	}
 	n.wantRecords("c3/eth0 added")
@@ -244,7 +245,7 @@ func TestG10Ended(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	n.on("DEL bridge", func(context.Context, delegatetest.Call) error { cancel(); return nil })
-	err := n.GC(ctx, "multi", noneValid, nil)
+	err := n.GC(ctx, Collection{Network: "multi", Valid: noneValid})
 	wantCode(t, err, 11)
 	if !errors.Is(err, context.Canceled) || strings.Count(err.Error(), "canceled") != 1 {
 		t.Errorf("err = %v", err)
@@ -261,7 +262,7 @@ func TestG10Leftovers(t *testing.T) {
 	dead := newNode(t)
 	dead.crash("ADD tuning", eth0)
 	n := nodeAt(t, dead.Dir)
-	if err := n.GC(t.Context(), "multi", noneValid, nil); err != nil {
+	if err := n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid}); err != nil {
 		t.Fatal(err)
 	}
 	n.wantTrace("DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0")
@@ -272,7 +273,7 @@ func TestG10Leftovers(t *testing.T) {
 func TestG10Empty(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	if err := n.GC(t.Context(), "multi", noneValid, []netconf.Network{network("blue", "bridge")}); err != nil {
+	if err := n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid, Networks: []netconf.Network{network("blue", "bridge")}}); err != nil {
 		t.Fatal(err)
 	}
 	wantValid(t, n.last("GC bridge"))
@@ -280,7 +281,7 @@ func TestG10Empty(t *testing.T) {
 	if err := os.WriteFile(n.Dir, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, n.GC(t.Context(), "multi", noneValid, []netconf.Network{network("blue", "bridge")}), 5)
+	wantCode(t, n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid, Networks: []netconf.Network{network("blue", "bridge")}}), 5)
 	n.wantTrace("GC bridge")
 }
 
@@ -305,7 +306,7 @@ func TestG11GCNamesTheDamaged(t *testing.T) {
 			for _, k := range []scratch.Key{tt.damaged, stale, valid} {
 				n.add(k)
 			}
-			found, err := filepath.Glob(filepath.Join(n.Dir, "*.json"))
+			found, err := filepath.Glob(filepath.Join(n.Dir, "[c#]*.json"))
 			if err != nil || len(found) != 3 {
 				t.Fatal(found, err)
 			}
@@ -319,7 +320,7 @@ func TestG11GCNamesTheDamaged(t *testing.T) {
 			}
 			for range 3 { // it is named every time
 				before := len(n.trace())
-				err := n.GC(t.Context(), "multi", list, nil)
+				err := n.GC(t.Context(), Collection{Network: "multi", Valid: list})
 				wantCode(t, err, 5)
 				if !errors.Is(err, scratch.ErrCorrupt) || tt.told == nil && !strings.Contains(err.Error(), "no plugin was told what is valid") {
 					t.Errorf("err = %v", err)
@@ -345,18 +346,22 @@ func TestG11GCNamesTheDamaged(t *testing.T) {
 			if err := n.forget(keys[0]); err != nil {
 				t.Fatal(err)
 			}
-			if err := n.GC(t.Context(), "multi", list, nil); err != nil {
+			if err := n.GC(t.Context(), Collection{Network: "multi", Valid: list}); err != nil {
 				t.Error(err)
 			}
-			wantValid(t, n.last("GC bridge"), "c3 eth0")
+			want := []string{"c3 eth0"}
+			if tt.valid {
+				want = []string{"c1 eth0", "c3 eth0"} // of which nothing is recorded any more
+			}
+			wantValid(t, n.last("GC bridge"), want...)
 		})
 	}
 }
 
 // rank puts what TestG11GCNamesTheDamaged damages first.
 func rank(path string) int {
-	dir, _, _ := strings.Cut(filepath.Base(path), "@")
-	if dir == "c2" || dir == "c3" {
+	container, _, _ := strings.Cut(filepath.Base(path), "@")
+	if container == "c2" || container == "c3" {
 		return 1
 	}
 	return 0

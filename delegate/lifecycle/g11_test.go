@@ -28,7 +28,7 @@ func TestG11DamagedRecord(t *testing.T) {
 		for verb, do := range map[string]func() error{
 			"ADD":    func() error { _, err := n.Add(t.Context(), eth0, pair(eth0)); return err },
 			"CHECK":  func() error { return n.Check(t.Context(), eth0) },
-			"DEL":    func() error { return n.Del(t.Context(), eth0, "") },
+			"DEL":    func() error { return n.Del(t.Context(), Removal{Key: eth0}) },
 			"ATTACH": func() error { _, err := n.Attach(t.Context(), eth0, hotplug(eth0)); return err },
 			"DETACH": func() error { return n.Detach(t.Context(), eth0, "net0") },
 		} {
@@ -38,7 +38,7 @@ func TestG11DamagedRecord(t *testing.T) {
 				t.Errorf("%s: %v", verb, err)
 			}
 		}
-		rs, err := n.Recover()
+		rs, err := n.Incomplete(t.Context())
 		wantCode(t, err, 5)
 		if len(rs) > 0 {
 			t.Errorf("Recover: %v", rs)
@@ -131,18 +131,16 @@ func TestG11Nonsense(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
-			store := scratch.Store[json.RawMessage]{Dir: n.Dir}
-			l, err := store.Lock(t.Context(), eth0.ContainerID)
+			raw := scratch.Store[json.RawMessage]{Dir: n.Dir}
+			l, err := raw.Lock(t.Context(), "c1")
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := store.Put(l, scratch.Record[json.RawMessage]{Key: eth0, State: scratch.Added, Value: json.RawMessage(value)}); err != nil {
+			err = raw.Put(l, scratch.Record[json.RawMessage]{Key: eth0, State: scratch.Added, Value: json.RawMessage(value)})
+			if err := errors.Join(err, l.Unlock()); err != nil {
 				t.Fatal(err)
 			}
-			if err := l.Unlock(); err != nil {
-				t.Fatal(err)
-			}
-			wantCode(t, n.Del(t.Context(), eth0, ""), 5)
+			wantCode(t, n.Del(t.Context(), Removal{Key: eth0}), 5)
 			wantCode(t, n.Check(t.Context(), eth0), 5)
 			n.wantTrace()
 			n.wantRecords("c1/eth0 damaged")
@@ -184,7 +182,14 @@ func FuzzRecord(f *testing.F) {
 		if err := except(err, delegate.ErrPluginNotFound); err != nil { // a type may be a path
 			t.Errorf("DEL: %v", err)
 		}
-		if d := cmp.Diff(r.whole(), again.whole()); d != "" {
+		half := func(r record) []bool {
+			var all []bool
+			for _, e := range r.Delegates {
+				all = append(all, e.Half)
+			}
+			return all
+		}
+		if d := cmp.Diff(half(r), half(again)); d != "" {
 			t.Error(d)
 		}
 	})
@@ -200,11 +205,11 @@ func TestContainer(t *testing.T) {
 	}
 	want := func(err error, keys ...scratch.Key) {
 		t.Helper()
-		rs, got := n.Container("c1")
+		rs, got := n.Container(t.Context(), "c1")
 		var listed []scratch.Key
 		for _, r := range rs {
 			listed = append(listed, r.Key)
-			if !r.Whole() || len(r.Attached) == 0 {
+			if r.State != scratch.Added || len(r.Attached) == 0 {
 				t.Errorf("%+v", r)
 			}
 		}
@@ -217,9 +222,9 @@ func TestContainer(t *testing.T) {
 	for range 2 {
 		want(scratch.ErrCorrupt, eth1)
 	}
-	if rs, err := n.Container("absent"); len(rs) > 0 || err != nil {
+	if rs, err := n.Container(t.Context(), "absent"); len(rs) > 0 || err != nil {
 		t.Errorf("%v, %v", rs, err)
 	}
-	_, err := n.Container("../c1")
+	_, err := n.Container(t.Context(), "../c1")
 	wantCode(t, err, 4)
 }

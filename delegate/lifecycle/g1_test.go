@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -34,7 +35,7 @@ func TestG1RecordedBeforeTheFirstPlugin(t *testing.T) {
 	seen := false
 	n.on("ADD bridge", func(context.Context, delegatetest.Call) error {
 		seen = true
-		for r, err := range nodeAt(t, n.Dir).Records() {
+		for r, err := range nodeAt(t, n.Dir).Records(t.Context()) {
 			if err != nil {
 				return err
 			}
@@ -65,7 +66,7 @@ func TestG1AddOnAddedRunsNothing(t *testing.T) {
 	n := newNode(t)
 	n.add(eth0)
 	before := n.trace()
-	planned := Transaction{Plan: func([]string) ([]delegate.Attachment, error) {
+	planned := Transaction{Plan: func(context.Context, []string) ([]delegate.Attachment, error) {
 		t.Error("planned")
 		return nil, errors.New("planned")
 	}}
@@ -88,22 +89,27 @@ var crashes = []string{"ADD bridge", "ADD tuning", "ADD macvlan", "adjust", "rep
 // what a killed one leaves, see also the tests with real ones.
 func (n *node) crash(at string, k scratch.Key) {
 	n.t.Helper()
-	n.on(at, func(context.Context, delegatetest.Call) error { panic(at) })
+	n.on(at, func(context.Context, delegatetest.Call) error { runtime.Goexit(); return nil })
 	t := pair(k)
 	t.Adjust = func(context.Context, []delegate.Attached) error { return dieAt(at, "adjust") }
-	t.Report = func([]delegate.Attached) error { return dieAt(at, "report") }
-	defer func() {
-		if recover() == nil {
-			n.t.Errorf("it did not die at %s", at)
-		}
+	t.Report = func(context.Context, []delegate.Attached) error { return dieAt(at, "report") }
+	n.dies(func() error { _, err := n.Add(n.t.Context(), k, t); return err })
+}
+
+// dies wants do to end its goroutine, as a process ends, and not to return.
+func (n *node) dies(do func() error) {
+	n.t.Helper()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		n.t.Errorf("it did not die, but returned %v", do())
 	}()
-	_, err := n.Add(n.t.Context(), k, t)
-	n.t.Errorf("Add returned %v", err)
+	<-ended
 }
 
 func dieAt(at, here string) error {
 	if at == here {
-		panic(at)
+		runtime.Goexit()
 	}
 	return nil
 }
@@ -122,7 +128,7 @@ func TestG1CrashAnywhereThenDel(t *testing.T) {
 				n.wantRecords("c1/eth0 added")
 			} else {
 				n.wantRecords("c1/eth0 planned")
-				rs, err := n.Recover()
+				rs, err := n.Incomplete(t.Context())
 				if err != nil || len(rs) != 1 || len(rs[0].Attached) != 2 {
 					t.Errorf("Recover: %v, %v", rs, err)
 				}
@@ -162,22 +168,23 @@ func TestG1AddOnDeletingUndoesFirst(t *testing.T) {
 			n := newNode(t)
 			n.add(eth0)
 			sick := nodeAt(t, n.Dir)
-			func() {
-				defer func() { _ = recover() }() // D1: what is left to do is still known
-				sick.on("DEL tuning", func(context.Context, delegatetest.Call) error {
-					if how == "dies" {
-						panic(how)
-					}
-					return errors.New("no")
-				})
-				if err := sick.Del(t.Context(), eth0, ""); err == nil {
-					t.Error("Del succeeded")
+			sick.on("DEL tuning", func(context.Context, delegatetest.Call) error {
+				if how == "dies" {
+					runtime.Goexit()
 				}
-			}()
+				return errors.New("no")
+			})
+			del := func() error { return sick.Del(t.Context(), Removal{Key: eth0}) }
+			if how == "dies" {
+				sick.dies(del)
+			} else if err := del(); err == nil {
+				t.Error("Del succeeded")
+			}
 			n.wantRecords("c1/eth0 deleting")
 			again := nodeAt(t, n.Dir)
 			again.add(eth0)
-			if got := strings.Join(again.trace(), ", "); !strings.HasPrefix(got, "DEL macvlan net0, DEL tuning eth0, DEL bridge eth0, ADD bridge") {
+			want := map[string]string{"fails": "DEL tuning eth0, ADD bridge", "dies": "DEL tuning eth0, DEL bridge eth0, ADD bridge"}[how]
+			if got := strings.Join(again.trace(), ", "); !strings.HasPrefix(got, want) {
 				t.Errorf("calls: %s", got)
 			}
 			again.del(eth0)
@@ -204,6 +211,9 @@ func TestG1NoRecordNothingRuns(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(dir string) error{
 		"a file for the directory": func(dir string) error { return os.WriteFile(dir, nil, 0o600) },
+		"a directory for the record": func(dir string) error {
+			return os.MkdirAll(filepath.Join(dir, "c1@multi@eth0.json"), 0o700)
+		},
 		"a directory for the lock": func(dir string) error { return os.MkdirAll(filepath.Join(dir, "c1@lock"), 0o700) },
 		"a link to nowhere for the directory": func(dir string) error {
 			return os.Symlink(filepath.Join(filepath.Dir(dir), "no", "such"), dir)
@@ -283,7 +293,9 @@ func TestG1ImpossiblePlans(t *testing.T) {
 		n := newNode(t)
 		_, err := n.Add(t.Context(), eth0, Transaction{})
 		wantCode(t, err, 7)
-		_, err = n.Add(t.Context(), eth0, Transaction{Plan: func([]string) ([]delegate.Attachment, error) { return nil, fmt.Errorf("x: %w", ErrPlan) }})
+		_, err = n.Add(t.Context(), eth0, Transaction{Plan: func(context.Context, []string) ([]delegate.Attachment, error) {
+			return nil, fmt.Errorf("x: %w", ErrPlan)
+		}})
 		wantCode(t, err, 7)
 		n.wantNothing()
 	})
@@ -314,13 +326,13 @@ func TestG12BadKeys(t *testing.T) {
 			wantCode(t, err, tt.code)
 			_, err = n.Attach(ctx, tt.k, pair(eth0))
 			wantCode(t, err, tt.code)
-			wantCode(t, n.Del(ctx, tt.k, ""), tt.code)
+			wantCode(t, n.Del(ctx, Removal{Key: tt.k}), tt.code)
 			wantCode(t, n.Check(ctx, tt.k), tt.code)
 			wantCode(t, n.Detach(ctx, tt.k, "net9"), tt.code)
 			n.wantTrace()
 			n.wantNothing()
 			// And when there is no directory yet.
-			wantCode(t, nodeAt(t, n.Dir+"2").Del(ctx, tt.k, ""), tt.code)
+			wantCode(t, nodeAt(t, n.Dir+"2").Del(ctx, Removal{Key: tt.k}), tt.code)
 		})
 	}
 }
@@ -332,11 +344,11 @@ func TestG3NoDir(t *testing.T) {
 	ctx := t.Context()
 	_, err := m.Add(ctx, eth0, pair(eth0))
 	wantCode(t, err, 5)
-	wantCode(t, m.Del(ctx, eth0, ""), 5)
+	wantCode(t, m.Del(ctx, Removal{Key: eth0}), 5)
 	wantCode(t, m.Check(ctx, eth0), 5)
 	wantCode(t, m.Detach(ctx, eth0, "net0"), 5)
-	wantCode(t, m.GC(ctx, "multi", noneValid, nil), 5)
-	_, err = m.Recover()
+	wantCode(t, m.GC(ctx, Collection{Network: "multi", Valid: noneValid}), 5)
+	_, err = m.Incomplete(t.Context())
 	wantCode(t, err, 5)
 	// Without an Invoker there are no plugins.
 	m.Dir = filepath.Join(t.TempDir(), "state")

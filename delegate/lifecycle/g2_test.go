@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -65,10 +66,10 @@ func TestG2FailAnywhere(t *testing.T) {
 			t.Adjust = func(context.Context, []delegate.Attached) error { return os.Remove(n.recordFile(eth0)) }
 		}, 5, all},
 		"Report": {func(_ *node, t *Transaction) {
-			t.Report = func([]delegate.Attached) error { return later }
+			t.Report = func(context.Context, []delegate.Attached) error { return later }
 		}, 11, all},
 		"Report without a code": {func(_ *node, t *Transaction) {
-			t.Report = func([]delegate.Attached) error { return errors.New("broken pipe") }
+			t.Report = func(context.Context, []delegate.Attached) error { return errors.New("broken pipe") }
 		}, 999, all},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -119,7 +120,10 @@ func TestG2ContextEndsAnywhere(t *testing.T) {
 			plan := pair(eth0).Plan
 			end("begin")
 			_, err := n.Add(ctx, eth0, Transaction{
-				Plan: func(taken []string) ([]delegate.Attachment, error) { end("plan"); return plan(taken) },
+				Plan: func(_ context.Context, taken []string) ([]delegate.Attachment, error) {
+					end("plan")
+					return plan(t.Context(), taken)
+				},
 				Adjust: func(ctx context.Context, _ []delegate.Attached) error {
 					switch at {
 					case "adjust":
@@ -133,7 +137,7 @@ func TestG2ContextEndsAnywhere(t *testing.T) {
 					}
 					return nil
 				},
-				Report: func([]delegate.Attached) error {
+				Report: func(context.Context, []delegate.Attached) error {
 					t.Error("reported")
 					return nil
 				},
@@ -157,7 +161,7 @@ func TestG2UndoFails(t *testing.T) {
 			n := newNode(t)
 			tr := pair(eth0)
 			if at == "report" {
-				tr.Report = func([]delegate.Attached) error { return types.NewError(101, "no", "") }
+				tr.Report = func(context.Context, []delegate.Attached) error { return types.NewError(101, "no", "") }
 			} else {
 				n.failOn(at, 101)
 			}
@@ -204,7 +208,7 @@ func TestG2RecordStays(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	tr := pair(eth0)
-	tr.Report = func([]delegate.Attached) error {
+	tr.Report = func(context.Context, []delegate.Attached) error {
 		file := n.recordFile(eth0)
 		return errors.Join(types.NewError(101, "no", ""), os.Remove(file), os.MkdirAll(filepath.Join(file, "x"), 0o700))
 	}
@@ -227,7 +231,7 @@ func TestG2UndoneWithPluginsResults(t *testing.T) {
 		added[1].Result = json.RawMessage(`{"cniVersion":"1.1.0","dns":{}}`)
 		return nil
 	}
-	tr.Report = func([]delegate.Attached) error { return errors.New("no") }
+	tr.Report = func(context.Context, []delegate.Attached) error { return errors.New("no") }
 	if _, err := n.Add(t.Context(), eth0, tr); err == nil {
 		t.Fatal("Add succeeded")
 	}
@@ -250,7 +254,10 @@ func TestG4AdjustedResults(t *testing.T) {
 		return nil
 	}
 	var reported string
-	tr.Report = func(added []delegate.Attached) error { reported = string(added[1].Result); return nil }
+	tr.Report = func(_ context.Context, added []delegate.Attached) error {
+		reported = string(added[1].Result)
+		return nil
+	}
 	added, err := n.Add(t.Context(), eth0, tr)
 	if err != nil {
 		t.Fatal(err)
@@ -286,16 +293,13 @@ func TestG2KilledWhileUndoingReport(t *testing.T) {
 	dies := true
 	n.on("DEL bridge", func(context.Context, delegatetest.Call) error {
 		if dies {
-			panic("killed")
+			runtime.Goexit()
 		}
 		return nil
 	})
 	tx := pair(eth0)
-	tx.Report = func([]delegate.Attached) error { return errors.New("nobody listens") }
-	func() {
-		defer func() { _ = recover() }()
-		_, _ = n.Add(t.Context(), eth0, tx)
-	}()
+	tx.Report = func(context.Context, []delegate.Attached) error { return errors.New("nobody listens") }
+	n.dies(func() error { _, err := n.Add(t.Context(), eth0, tx); return err })
 	n.wantRecords("c1/eth0 deleting")
 	dies = false
 	n.add(eth0)

@@ -24,7 +24,7 @@ func TestG3DelFailsThenRetries(t *testing.T) {
 	delete(n.exec.Plugins, "bridge") // its binary is gone
 	n.failOn("DEL macvlan", 101)
 	for range 2 {
-		err := n.Del(t.Context(), eth0, "")
+		err := n.Del(t.Context(), Removal{Key: eth0})
 		wantCode(t, err, 101)
 		if !errors.Is(err, delegate.ErrPluginNotFound) {
 			t.Errorf("err = %v, want it to name the missing plugin as well", err)
@@ -37,8 +37,8 @@ func TestG3DelFailsThenRetries(t *testing.T) {
 	n.wantNothing()
 	n.wantTrace("ADD bridge eth0", "ADD tuning eth0", "ADD macvlan net0",
 		"DEL macvlan net0", "DEL tuning eth0",
-		"DEL macvlan net0", "DEL tuning eth0",
-		"DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0")
+		"DEL macvlan net0", // what has gone is not asked again
+		"DEL macvlan net0", "DEL bridge eth0")
 }
 
 // D38: the second DEL is a no-op. D34: no record, nothing was done.
@@ -67,13 +67,13 @@ func TestG3DelEnded(t *testing.T) {
 	n.add(eth0)
 	ctx, cancel := context.WithCancel(t.Context())
 	n.on("DEL tuning", func(context.Context, delegatetest.Call) error { cancel(); return nil })
-	err := n.Del(ctx, eth0, "")
+	err := n.Del(ctx, Removal{Key: eth0})
 	wantCode(t, err, 11)
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("err = %v", err)
 	}
 	n.wantRecords("c1/eth0 deleting")
-	wantCode(t, n.Del(ctx, eth0, ""), 11)
+	wantCode(t, n.Del(ctx, Removal{Key: eth0}), 11)
 	n.del(eth0)
 	n.wantNothing()
 }
@@ -131,7 +131,7 @@ func TestG3OneContainerTwice(t *testing.T) {
 	n.wantRecords("c1/eth0 added", "c1/eth1 added", "c1/eth2 added")
 	// The names of all records are taken, for the planner and for us.
 	var taken []string
-	_, err := n.Add(t.Context(), key("c1", "eth9"), Transaction{Plan: func(names []string) ([]delegate.Attachment, error) {
+	_, err := n.Add(t.Context(), key("c1", "eth9"), Transaction{Plan: func(_ context.Context, names []string) ([]delegate.Attachment, error) {
 		taken = names
 		return []delegate.Attachment{attachment(network("blue", "bridge"), "c1", "net1")}, nil
 	}})
@@ -157,21 +157,21 @@ func TestG3ThousandCycles(t *testing.T) {
 	n := newNode(t)
 	stays := key("stays", "eth0")
 	n.add(stays)
-	before := files(t, n.Dir)
+	before := n.files()
 	var ten sync.WaitGroup
 	for i := range 10 {
 		ten.Go(func() {
 			k := key("c"+string(rune('0'+i)), "eth0")
 			for range 100 {
 				_, err := n.Add(t.Context(), k, pair(k))
-				if err := errors.Join(err, n.Del(t.Context(), k, "")); err != nil {
+				if err := errors.Join(err, n.Del(t.Context(), Removal{Key: k})); err != nil {
 					t.Error(err)
 				}
 			}
 		})
 	}
 	ten.Wait()
-	if d := cmp.Diff(before, files(t, n.Dir)); d != "" {
+	if d := cmp.Diff(before, n.files()); d != "" {
 		t.Errorf("files (-before +after):\n%s", d)
 	}
 	n.del(stays)

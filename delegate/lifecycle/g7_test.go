@@ -109,7 +109,7 @@ func TestG7DelCancelsEveryAdd(t *testing.T) {
 	wantCode(t, err, 11)
 	patient := &Manager{Invoker: n.Invoker, Dir: n.Dir}
 	done := make(chan error)
-	go func() { done <- patient.Del(t.Context(), eth0, "") }() // of "another process": it only waits
+	go func() { done <- patient.Del(t.Context(), Removal{Key: eth0}) }() // of "another process": it only waits
 	n.del(eth0)
 	if err := <-errs; !errors.Is(err, ErrSuperseded) {
 		t.Errorf("ADD: %v", err)
@@ -136,8 +136,8 @@ func TestG7DelOfAnotherKeyWaits(t *testing.T) {
 	<-in
 	calls := n.trace()
 	hasty := &Manager{Invoker: n.Invoker, Dir: n.Dir, LockTimeout: time.Millisecond}
-	wantCode(t, hasty.Del(t.Context(), eth1, ""), 11)
-	wantCode(t, hasty.Del(t.Context(), eth0, ""), 11) // nor does another Manager
+	wantCode(t, hasty.Del(t.Context(), Removal{Key: eth1}), 11)
+	wantCode(t, hasty.Del(t.Context(), Removal{Key: eth0}), 11) // nor does another Manager
 	n.wantTrace(calls...)
 	n.wantRecords("c1/eth0 planned", "c1/eth1 added")
 	n.del(key("c2", "eth0")) // other containers have locks of their own
@@ -188,17 +188,17 @@ func TestG7LockTimeout(t *testing.T) {
 			t.Fatal(err)
 		}
 		verbs := map[string]func(context.Context) error{
-			"DEL":    func(ctx context.Context) error { return n.Del(ctx, eth0, "") },
+			"DEL":    func(ctx context.Context) error { return n.Del(ctx, Removal{Key: eth0}) },
 			"CHECK":  func(ctx context.Context) error { return n.Check(ctx, eth0) },
 			"DETACH": func(ctx context.Context) error { return n.Detach(ctx, eth0, "net0") },
-			"GC":     func(ctx context.Context) error { return n.GC(ctx, "multi", noneValid, nil) },
+			"GC":     func(ctx context.Context) error { return n.GC(ctx, Collection{Network: "multi", Valid: noneValid}) },
 			"ADD":    func(ctx context.Context) error { _, err := n.Add(ctx, eth0, pair(eth0)); return err },
 			"ATTACH": func(ctx context.Context) error { _, err := n.Attach(ctx, eth0, hotplug(eth0)); return err },
 		}
 		for verb, do := range verbs {
 			start := time.Now()
 			err := do(t.Context())
-			if e := (*Error)(nil); !errors.As(err, &e) || e.Op != verb || e.Key.ContainerID != "c1" {
+			if e := (*Error)(nil); !errors.As(err, &e) || string(e.Op) != verb || e.Key.ContainerID != "c1" {
 				t.Errorf("%s: %v", verb, err)
 			}
 			wantCode(t, err, 11)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"sort"
 	"strings"
@@ -18,66 +19,81 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// GC removes the attachments of network that are recorded and not valid, and
+// A Collection is what GC is asked to do.
+type Collection struct {
+	// Network is the name of our network, as in the keys of records.
+	Network string
+
+	// Valid is the runtime's list of attachments to it. Nil is no list.
+	Valid []types.GCAttachment
+
+	// Networks are those of the current configuration.
+	Networks []netconf.Network
+}
+
+// GC removes the attachments of c.Network that are recorded and not valid, and
 // then tells the plugins which of their attachments remain.
 //
-// valid is the runtime's list of (container, interface) pairs. Nil is no list:
-// GC fails with [ErrNoList] and removes nothing. Stale attachments are removed
-// as Del does it, from their own records; records that were made or changed
-// since GC started are kept.
+// Without a list of what is valid GC fails with [ErrNoList] and removes
+// nothing. Stale attachments are removed as Del does it, from their own
+// records; records that were made or changed since GC started are kept.
 //
-// Each network of nets, the current configuration, and of the records of
-// network that are kept receives GC once, with its own attachments of all
-// records in Dir, those of other networks' records included: they are not ours
-// to judge. A recorded network is one of nets if it has the same name and the
-// same types of plugins.
+// Each network of c.Networks, and of the records of c.Network that are kept,
+// receives GC once, with its own attachments of all records in Dir, those of
+// other networks' records included: they are not ours to judge. A recorded
+// network is one of c.Networks if it has the same name and the same types of
+// plugins. What the runtime calls valid and nobody has recorded, such as what
+// was attached before records were kept, is passed on to each. No attachment
+// is recorded while plugins are told.
 //
 // Everything is tried; all failures, each an [*Error], are joined in the
-// error. Damaged records are among them, as [scratch.ErrCorrupt], until they
-// are forgotten, see [scratch.Store.Forget]. While one of them may be of a
-// valid attachment, nobody knows what that consists of, and no plugin is told
-// anything: it would take what it is not told for garbage.
-func (m *Manager) GC(ctx context.Context, network string, valid []types.GCAttachment, nets []netconf.Network) error {
-	g := &garbage{network: network, start: time.Now(), valid: make(map[types.GCAttachment]bool), failed: make(map[scratch.Key]bool)}
-	if err := utils.ValidateNetworkName(network); err != nil {
+// error. Records that cannot be read are among them, as [scratch.ErrCorrupt]
+// or [scratch.ErrVersion], until they are dealt with, see
+// [scratch.Store.Forget]. While one of them may be of a valid attachment,
+// nobody knows what that consists of, and no plugin is told anything: it would
+// take what it is not told for garbage.
+func (m *Manager) GC(ctx context.Context, c Collection) error {
+	g := &garbage{network: c.Network, valid: make(map[types.GCAttachment]bool), failed: make(map[scratch.Key]bool)}
+	if err := utils.ValidateNetworkName(c.Network); err != nil {
 		return g.fail(err)
 	}
-	if valid == nil {
+	if c.Valid == nil {
 		return g.fail(ErrNoList)
 	}
-	for _, a := range valid {
+	for _, a := range c.Valid {
 		g.valid[a] = true
 	}
 	err := m.collect(ctx, g)
 	if ctx.Err() != nil {
 		return errors.Join(err, g.fail(ended(ctx)))
 	}
-	return errors.Join(err, m.tell(ctx, g, nets))
+	return errors.Join(err, m.tell(ctx, g, c.Networks))
 }
 
 // garbage is one GC.
 type garbage struct {
 	network string
-	start   time.Time
 	valid   map[types.GCAttachment]bool // the runtime's list
 	failed  map[scratch.Key]bool        // stale ones whose DEL has failed
 }
 
-func (g *garbage) fail(err error) error { return fail("GC", scratch.Key{Network: g.network}, err) }
+func (g *garbage) fail(err error) error { return fail(OpGC, scratch.Key{Network: g.network}, err) }
 
-// stale reports whether the record of k, last written at updated, is to go.
-func (g *garbage) stale(k scratch.Key, updated time.Time) bool {
-	return k.Network == g.network && !updated.After(g.start) &&
-		!g.valid[types.GCAttachment{ContainerID: k.ContainerID, IfName: k.IfName}]
+// stale reports whether the record of k is to go.
+func (g *garbage) stale(k scratch.Key) bool {
+	return k.Network == g.network && !g.valid[types.GCAttachment{ContainerID: k.ContainerID, IfName: k.IfName}]
 }
 
 // collect removes what is stale. Records that cannot be read are not its
 // business, see tell.
 func (m *Manager) collect(ctx context.Context, g *garbage) error {
+	type written struct{ created, updated time.Time }
 	var stale []scratch.Key
+	seen := make(map[scratch.Key]written)
 	for r, err := range (scratch.Store[struct{}]{Dir: m.Dir}).List(ctx) { // what they consist of does not matter yet
-		if err == nil && g.stale(r.Key, r.Updated) {
+		if err == nil && g.stale(r.Key) {
 			stale = append(stale, r.Key)
+			seen[r.Key] = written{r.Created, r.Updated}
 		}
 	}
 	var errs []error
@@ -87,33 +103,41 @@ func (m *Manager) collect(ctx context.Context, g *garbage) error {
 		}
 		err := m.locked(ctx, k.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
 			r, err := m.store().Get(k)
-			if errors.Is(err, fs.ErrNotExist) || err == nil && !g.stale(k, r.Updated) {
+			if errors.Is(err, fs.ErrNotExist) || err == nil && seen[k] != (written{r.Created, r.Updated}) {
 				return nil // somebody was faster, or has made it anew
 			}
 			err = m.remove(ctx, l, k, "")
 			g.failed[k] = err != nil
 			return err
 		})
-		errs = append(errs, fail("GC", k, err))
+		errs = append(errs, fail(OpGC, k, err))
 	}
 	return errors.Join(errs...)
 }
 
 // tell forwards GC to each network once.
 func (m *Manager) tell(ctx context.Context, g *garbage, nets []netconf.Network) error {
+	unlock, err := m.lockDir(ctx, true)
+	if err != nil {
+		return g.fail(err)
+	}
+	defer unlock() //nolint:errcheck // the lock ends with the process at the latest
 	var errs []error
 	var to networks
 	for _, n := range nets {
 		to.add(n)
 	}
 	left := make(map[string][]types.GCAttachment) // by the delegates' network names
+	unrecorded := maps.Clone(g.valid)
 	known := true
 	for r, err := range m.store().List(ctx) {
 		if err != nil {
 			errs = append(errs, g.fail(err))
-			// A long container ID is known by its hash only.
-			known = known && errors.Is(err, scratch.ErrCorrupt) && !strings.HasPrefix(r.Key.ContainerID, "#") && g.stale(r.Key, r.Updated)
+			known = known && unreadable(err) && !strings.HasPrefix(r.Key.ContainerID, "#") && g.stale(r.Key) // a long ID is known by its hash only
 			continue
+		}
+		if r.Key.Network == g.network {
+			delete(unrecorded, types.GCAttachment{ContainerID: r.Key.ContainerID, IfName: r.Key.IfName})
 		}
 		if g.failed[r.Key] && r.State == scratch.Deleting {
 			continue // a plugin's GC may do what its DEL did not
@@ -130,13 +154,18 @@ func (m *Manager) tell(ctx context.Context, g *garbage, nets []netconf.Network) 
 		return errors.Join(append(errs, g.fail(errors.New("no plugin was told what is valid, because not all of it is known")))...)
 	}
 	for _, n := range to.all {
-		as := left[n.Name()]
+		as := slices.AppendSeq(slices.Clone(left[n.Name()]), maps.Keys(unrecorded))
 		sort.Sort(attachments(as))
-		if err := m.invoker().GC(ctx, n, as); err != nil {
+		if err := m.invoker().GC(ctx, n, slices.Compact(as)); err != nil {
 			errs = append(errs, g.fail(err))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// unreadable reports whether err is about one record, and its key is known.
+func unreadable(err error) bool {
+	return errors.Is(err, scratch.ErrCorrupt) || errors.Is(err, scratch.ErrVersion)
 }
 
 // attachments are sorted with package sort, which thin programs have already:
@@ -151,27 +180,28 @@ func (as attachments) Less(i, j int) bool {
 
 // networks are those to be told.
 type networks struct {
-	all  []netconf.Network
-	kind map[string]bool
+	all    []netconf.Network
+	ofKind map[string][]netconf.Network
 }
 
 // add adds a network of the current configuration. Several of one name and
 // kind may differ in what their plugins do.
 func (ns *networks) add(n netconf.Network) {
-	if slices.ContainsFunc(ns.all, n.Equal) {
+	k := kind(n)
+	if slices.ContainsFunc(ns.ofKind[k], n.Equal) {
 		return
 	}
-	if ns.kind == nil {
-		ns.kind = make(map[string]bool)
+	if ns.ofKind == nil {
+		ns.ofKind = make(map[string][]netconf.Network)
 	}
 	ns.all = append(ns.all, n)
-	ns.kind[kind(n)] = true
+	ns.ofKind[k] = append(ns.ofKind[k], n)
 }
 
 // addRecorded adds the network of a record, unless it is one of those, or was
 // when it was recorded: records may differ for each container.
 func (ns *networks) addRecorded(n netconf.Network) {
-	if !ns.kind[kind(n)] {
+	if len(ns.ofKind[kind(n)]) == 0 {
 		ns.add(n)
 	}
 }

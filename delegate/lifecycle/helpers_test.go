@@ -125,7 +125,7 @@ func (n *node) add(k scratch.Key) {
 
 func (n *node) del(k scratch.Key) {
 	n.t.Helper()
-	if err := n.Del(n.t.Context(), k, ""); err != nil {
+	if err := n.Del(n.t.Context(), Removal{Key: k}); err != nil {
 		n.t.Fatal(err)
 	}
 }
@@ -134,16 +134,12 @@ func (n *node) del(k scratch.Key) {
 func (n *node) records() []string {
 	n.t.Helper()
 	var all []string
-	for r, err := range n.Records() {
+	for r, err := range n.Records(n.t.Context()) {
 		if err != nil {
 			all = append(all, r.Key.ContainerID+"/"+r.Key.IfName+" damaged")
 			continue
 		}
-		s := r.Key.ContainerID + "/" + r.Key.IfName + " " + string(r.State)
-		if r.State == scratch.Added && !r.Whole() {
-			s += " not whole"
-		}
-		all = append(all, s)
+		all = append(all, r.Key.ContainerID+"/"+r.Key.IfName+" "+string(r.State))
 	}
 	return all
 }
@@ -180,17 +176,23 @@ func (n *node) wantNothing() {
 	if left := n.exec.Live(); len(left) > 0 {
 		n.t.Errorf("alive: %q", left)
 	}
-	if left := files(n.t, n.Dir); len(left) > 0 {
+	if left := n.files(); len(left) > 0 {
 		n.t.Errorf("files: %q", left)
 	}
 }
 
-// files are the paths under dir, sorted, except the store's spare files.
+// files are the paths under the directory, without those of deleted records.
+func (n *node) files() []string {
+	n.t.Helper()
+	return slices.DeleteFunc(files(n.t, n.Dir), func(name string) bool { return strings.HasPrefix(name, ".spare-") })
+}
+
+// files are the paths under dir, sorted.
 func files(tb testing.TB, dir string) []string {
 	tb.Helper()
 	var all []string
 	err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
-		if os.IsNotExist(err) || path == dir || strings.HasPrefix(filepath.Base(path), ".spare-") {
+		if os.IsNotExist(err) || path == dir {
 			return nil
 		}
 		all = append(all, strings.TrimPrefix(path, dir+"/"))
@@ -214,23 +216,21 @@ func (n *node) recordFile(k scratch.Key) string {
 	return filepath.Join(n.Dir, k.ContainerID+"@"+k.Network+"@"+k.IfName+".json")
 }
 
-// forget forgets k's record, as an operator does.
-func (n *node) forget(k scratch.Key) error { return forget(n.t.Context(), n.store(), k) }
-
-func forget(ctx context.Context, s scratch.Store[record], k scratch.Key) error {
-	l, err := s.Lock(ctx, k.ContainerID)
-	if err != nil {
-		return err
-	}
-	return errors.Join(s.Forget(l, k), l.Unlock())
-}
-
 // damage makes k's record unreadable.
 func (n *node) damage(k scratch.Key) {
 	n.t.Helper()
 	if err := os.WriteFile(n.recordFile(k), []byte("0123456789abcdef {}\n"), 0o600); err != nil {
 		n.t.Fatal(err)
 	}
+}
+
+// forget does what an operator does about k's damaged record.
+func (n *node) forget(k scratch.Key) error {
+	l, err := n.store().Lock(n.t.Context(), k.ContainerID)
+	if err != nil {
+		return err
+	}
+	return errors.Join(n.store().Forget(l, k), l.Unlock())
 }
 
 // gate returns a hook for on that closes in when it is called, and waits for out.

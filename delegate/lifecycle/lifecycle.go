@@ -8,6 +8,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -58,8 +59,15 @@ type Manager struct {
 	// meanwhile. Zero means never: a missing plugin is an error every time.
 	SkipMissing int
 
+	// InterfaceNames returns the names in use in the network namespace at a
+	// path, for Add and Attach. Nil means [ifname.Taken] for paths in Root,
+	// except that what is not there, is not a network namespace, or must not
+	// be entered by an ordinary user, has no names. With a function that
+	// returns nothing the plugins find a name in use, or do not.
+	InterfaceNames func(netns string) ([]string, error)
+
 	mu   sync.Mutex
-	adds map[scratch.Key][]*addition // running ADDs of this Manager, guarded by mu
+	adds map[scratch.Key][]*running // of this Manager, guarded by mu
 }
 
 func (m *Manager) store() scratch.Store[record] { return scratch.Store[record]{Dir: m.Dir} }
@@ -85,19 +93,13 @@ func (m *Manager) locked(ctx context.Context, id string, do func(context.Context
 			m.invoker().Logger.LogAttrs(ctx, slog.LevelDebug, "unlock", slog.String("container", id), slog.Any("err", err))
 		}
 	}()
-	if f := l.File(); f != nil {
-		defer func() { _ = f.Close() }()
-		ctx = delegate.WithFiles(ctx, f)
-	}
-	return do(ctx, l)
+	file := l.File()
+	defer file.Close() //nolint:errcheck // it was not written to
+	return do(delegate.WithFiles(ctx, file), l)
 }
 
 func (m *Manager) lock(ctx context.Context, id string) (*scratch.Lock, error) {
-	limit := m.LockTimeout
-	if limit == 0 {
-		limit = DefaultLockTimeout
-	}
-	l, err := m.lockWithin(ctx, limit, id)
+	l, err := m.lockWithin(ctx, m.lockTimeout(), id)
 	if err == nil || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
 		return l, err
 	}
@@ -114,6 +116,20 @@ func (m *Manager) lockWithin(ctx context.Context, limit time.Duration, id string
 	return m.store().Lock(ctx, id)
 }
 
+// lockDir locks the directory of the records: exclusively, so that none is
+// made, or with others who make one.
+func (m *Manager) lockDir(ctx context.Context, exclusive bool) (unlock func() error, err error) {
+	ctx, cancel := context.WithTimeout(ctx, m.lockTimeout())
+	defer cancel()
+	return m.store().LockDir(ctx, exclusive)
+}
+
+func (m *Manager) lockTimeout() time.Duration { return cmp.Or(m.LockTimeout, DefaultLockTimeout) }
+
+func (m *Manager) undoTimeout() time.Duration {
+	return cmp.Or(m.invoker().UndoTimeout, delegate.DefaultUndoTimeout)
+}
+
 // Check asks the plugins of the attachment k to confirm it, with the
 // configuration and the results that were recorded. It fails with
 // [ErrNotAdded] when k is not recorded as added, or an interrupted
@@ -121,14 +137,14 @@ func (m *Manager) lockWithin(ctx context.Context, limit time.Duration, id string
 // its record is damaged; and else with the first plugin's [*delegate.Error].
 func (m *Manager) Check(ctx context.Context, k scratch.Key) error {
 	if m.nothing(k) {
-		return fail("CHECK", k, ErrNotAdded)
+		return fail(OpCheck, k, ErrNotAdded)
 	}
-	return fail("CHECK", k, m.locked(ctx, k.ContainerID, func(ctx context.Context, _ *scratch.Lock) error {
+	return fail(OpCheck, k, m.locked(ctx, k.ContainerID, func(ctx context.Context, _ *scratch.Lock) error {
 		r, err := m.added(k)
 		if err != nil {
 			return err
 		}
-		if !r.Value.whole() {
+		if r.State == scratch.Partial {
 			return ErrNotAdded
 		}
 		return m.invoker().CheckAll(ctx, r.Value.attached(k.ContainerID, asRecorded))

@@ -35,7 +35,7 @@ func TestD36SkipMissing(t *testing.T) {
 				n.failOn("DEL bridge", types.ErrTryAgainLater)
 			}
 			for i, ok := range tt.attempts {
-				err := n.Del(t.Context(), eth0, "")
+				err := n.Del(t.Context(), Removal{Key: eth0})
 				if (err == nil) != ok {
 					t.Fatalf("DEL %d: %v", i+1, err)
 				}
@@ -47,9 +47,9 @@ func TestD36SkipMissing(t *testing.T) {
 			_, err := n.Add(t.Context(), eth0, pair(eth0))
 			wantCode(t, err, 7)
 			if !tt.failDEL {
-				wantCode(t, n.GC(t.Context(), "multi", []types.GCAttachment{}, nil), 7)
+				wantCode(t, n.GC(t.Context(), Collection{Network: "multi", Valid: []types.GCAttachment{}}), 7)
 				n.exec.Plugins["tuning"] = tuning // it is back
-				if err := n.GC(t.Context(), "multi", []types.GCAttachment{}, nil); err != nil {
+				if err := n.GC(t.Context(), Collection{Network: "multi", Valid: []types.GCAttachment{}}); err != nil {
 					t.Error(err)
 				}
 				n.wantNothing()

@@ -23,9 +23,10 @@ func (w *world) damage(o op) error {
 		return err
 	}
 	if o.verb == "damage" {
-		return os.WriteFile(name, [][]byte{nil, []byte("{}"), []byte("0123456789abcdef {}\n"), data[:min(1, len(data))], []byte("null\n")}[o.shape], 0o600)
+		return os.WriteFile(name, [][]byte{nil, []byte("{}"), []byte("0123456789abcdef {}\n"), data[:1], []byte("null\n")}[o.shape], 0o600)
 	}
-	for !goodEnd(data) {
+	// A file that was another's ends in empty lines.
+	for data = bytes.TrimRight(data, "\n"); !goodEnd(data); data = bytes.TrimRight(data, "\n") {
 		end := bytes.LastIndexByte(data, '\n')
 		if end < 0 {
 			return nil // it is damaged already
@@ -60,5 +61,5 @@ func (w *world) forget(ctx context.Context, k scratch.Key) error {
 			}
 		}
 	}
-	return forget(ctx, w.m.store(), k)
+	return (&node{Manager: w.m, t: w.t}).forget(k)
 }

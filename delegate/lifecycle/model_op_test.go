@@ -15,7 +15,9 @@ import (
 // Beside the verbs of Manager there are: "vanish" of a plugin, "return" of all,
 // "skip" (from now on Manager.SkipMissing is shape), "damage" (of the whole file
 // of a record) and "tear" (of its last line), and "forget", the operator who
-// cleans up after a damaged record.
+// cleans up after a damaged record, and "reuse": the network namespace of key's
+// container becomes another one. What gc is told is valid and has no record
+// stands for attachments made before there were records.
 type op struct {
 	verb   string
 	key    scratch.Key // of add, check, del, attach, detach, damage, tear, forget
@@ -24,6 +26,8 @@ type op struct {
 	plugin string      // of vanish and return
 	valid  []scratch.Key
 	nets   bool // whether gc is given a network
+	bare   bool // add and attach without Adjust
+	next   bool // add and attach with an alternative
 	faults []fault
 }
 
@@ -39,7 +43,7 @@ func (o op) String() string {
 	case "detach":
 		fmt.Fprintf(&b, " %s %s", o.key, o.ifname)
 	case "add", "attach":
-		fmt.Fprintf(&b, " %s %s", o.key, o.plan())
+		fmt.Fprintf(&b, " %s %s bare %v next %v", o.key, o.plan(), o.bare, o.next)
 	default:
 		fmt.Fprintf(&b, " %s %d", o.key, o.shape)
 	}
@@ -58,7 +62,8 @@ func stringOf(ops []op) string {
 }
 
 // A fault is what goes wrong at a place: a call such as "ADD bridge", the
-// search for a plugin such as "find bridge", "plan", "adjust" or "report".
+// search for a plugin such as "find bridge", "plan", "next", "adjust", "report" or
+// "undone".
 //
 // Kinds: "error" (with a code), "plain" (without), "noise" and "silence" (on
 // stdout), "hang" (until the operation's context ends, which is now), "cancel"
@@ -89,7 +94,7 @@ var (
 )
 
 func allPlaces() []string {
-	all := []string{"plan", "adjust", "report"}
+	all := []string{"plan", "adjust", "report", "next", "undone"}
 	for _, verb := range []string{"ADD", "DEL", "CHECK", "GC", "find"} {
 		for _, p := range pluginTypes {
 			all = append(all, verb+" "+p)
@@ -123,18 +128,52 @@ func (s *plot) at(place string) fault {
 
 // A piece is one attachment of a plan or a record.
 type piece struct {
-	network        string
-	plugins        []string
-	ifname         string
-	added, leaving bool
+	network string
+	plugins []string
+	ifname  string
+	result  string   // the plugin that printed it
+	gone    []string // plugins
+	half    bool
+	ns      int // which namespace of its container, by number
 }
 
 func (l piece) String() string {
-	s := fmt.Sprintf("%s%v %s", l.network, l.plugins, l.ifname)
-	if l.added {
-		s += " +"
+	s := fmt.Sprintf("%s%v %s result %q", l.network, l.plugins, l.ifname, l.result)
+	if len(l.gone) > 0 {
+		s += fmt.Sprintf(" gone %v", l.gone)
+	}
+	if l.half {
+		s += " half"
 	}
 	return s
+}
+
+// left reports whether a plugin of l is not gone.
+func (l piece) left() bool { return len(l.gone) < len(l.plugins) }
+
+// without returns l with p gone.
+func (l piece) without(p string) piece {
+	gone := append(slices.Clone(l.gone), p)
+	l.gone = nil
+	for _, q := range l.plugins { // in their order
+		if slices.Contains(gone, q) {
+			l.gone = append(l.gone, q)
+		}
+	}
+	return l
+}
+
+// alternative is what o attaches when its plan has failed, and nothing once
+// that has.
+func (o op) alternative(asked int) []piece {
+	if !o.next || asked > 0 {
+		return nil
+	}
+	ifname := "hot1"
+	if o.verb == "add" {
+		ifname = o.key.IfName
+	}
+	return []piece{{network: "blue", plugins: []string{"bridge", "ipvlan"}, ifname: ifname}}
 }
 
 // plan is what o attaches.
@@ -175,7 +214,7 @@ func modelKeys() []scratch.Key {
 
 // verbs are drawn as often as they stand here.
 var verbs = strings.Fields(strings.Repeat("add ", 14) + strings.Repeat("attach ", 11) + strings.Repeat("del ", 6) +
-	strings.Repeat("check detach gc ", 4) + "recover vanish vanish return return return skip damage tear tear forget forget")
+	strings.Repeat("check detach gc ", 4) + "reuse reuse recover vanish vanish return return return skip damage tear tear forget forget")
 
 func randomOps(r *rand.Rand) []op {
 	ops := make([]op, historyLen)
@@ -194,6 +233,7 @@ func randomOp(r *rand.Rand, k scratch.Key) op {
 		verb: pick(r, verbs), key: k, plugin: pick(r, pluginTypes), nets: r.IntN(3) == 0,
 		shape: []int{0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 4}[r.IntN(14)],
 	}
+	o.bare, o.next = r.IntN(2) == 0, r.IntN(3) == 0
 	o.ifname = pick(r, []string{"hot0", "hot0", "hot1", "net0", "net1", k.IfName})
 	for _, k := range modelKeys() {
 		if r.IntN(8) > 0 {
@@ -216,7 +256,7 @@ func randomOp(r *rand.Rand, k scratch.Key) op {
 func faultPlaces(verb string) []string {
 	switch verb {
 	case "add", "attach":
-		return strings.Fields("ADD ADD ADD DEL DEL DEL DEL find plan adjust report report")
+		return strings.Fields("ADD ADD ADD ADD DEL DEL DEL DEL find plan adjust report report next undone")
 	case "del", "detach":
 		return strings.Fields("DEL DEL DEL DEL DEL DEL DEL DEL DEL find start")
 	case "check":
@@ -242,6 +282,8 @@ func randomFault(r *rand.Rand, o op) (fault, bool) {
 		return fault{at: f.at, kind: "no list"}, true
 	case "find":
 		kinds = "crash"
+	case "undone":
+		kinds = "error plain crash"
 	case "adjust":
 		kinds += " spoil"
 	case "ADD":

@@ -17,6 +17,7 @@ type model struct {
 	live    map[string]bool
 	gone    map[string]bool // plugins that have vanished
 	skip    int             // Manager.SkipMissing
+	ns      map[string]int  // the namespace of a container, by number
 
 	// Of the operation that is under way:
 	plot      plot
@@ -42,10 +43,6 @@ type modelLine struct {
 
 func (r *modelRecord) now() modelLine { return r.lines[len(r.lines)-1] }
 
-func (l modelLine) whole() bool {
-	return !slices.ContainsFunc(l.pieces, func(l piece) bool { return !l.added || l.leaving })
-}
-
 // codes are the codes of joined errors, 0 for one without: nil is no error.
 type codes []uint
 
@@ -63,7 +60,7 @@ func (cs codes) code() uint {
 }
 
 func newModel() *model {
-	return &model{keys: modelKeys(), records: make(map[scratch.Key]*modelRecord), live: make(map[string]bool), gone: make(map[string]bool)}
+	return &model{keys: modelKeys(), records: make(map[scratch.Key]*modelRecord), live: make(map[string]bool), gone: make(map[string]bool), ns: make(map[string]int)}
 }
 
 // do does o, and says what has come of it in the same words as world.do.
@@ -118,6 +115,8 @@ func (m *model) verb(o op) codes {
 		m.gone[o.plugin] = true
 	case "return":
 		clear(m.gone)
+	case "reuse":
+		m.ns[o.key.ContainerID]++
 	case "skip":
 		m.skip = o.shape
 	case "damage":
@@ -195,7 +194,14 @@ func (m *model) call(verb, plugin string, k scratch.Key, l piece, undo bool) cod
 			return cs
 		}
 	}
-	m.trace = append(m.trace, strings.TrimSpace(verb+" "+plugin+" "+k.ContainerID+" "+l.ifname))
+	line := verb + " " + plugin + " " + k.ContainerID + " " + l.ifname
+	if verb == "DEL" && l.result != "" {
+		line += " after " + l.result
+	}
+	if verb == "DEL" && l.ns != m.ns[k.ContainerID] && !undo {
+		line += " without a namespace"
+	}
+	m.trace = append(m.trace, strings.TrimSpace(line))
 	if verb == "ADD" {
 		m.live[mark(plugin, k, l)] = true
 	}
@@ -224,24 +230,27 @@ func (m *model) call(verb, plugin string, k scratch.Key, l piece, undo bool) cod
 	return nil
 }
 
-// delAll deletes ls, last first.
-func (m *model) delAll(k scratch.Key, ls []piece, undo bool) codes {
+// delAll deletes the pieces of ls that are which, last first, and calls gone
+// with each that has lost a plugin.
+func (m *model) delAll(k scratch.Key, ls []piece, undo bool, which func(piece) bool, gone func(i int)) codes {
 	var cs codes
-	for _, l := range slices.Backward(ls) {
+	for i, l := range slices.Backward(ls) {
+		if !which(l) {
+			continue
+		}
 		for _, p := range slices.Backward(l.plugins) {
-			cs = append(cs, m.call("DEL", p, k, l, undo)...)
+			if slices.Contains(ls[i].gone, p) {
+				continue
+			}
+			if failed := m.call("DEL", p, k, l, undo); failed != nil {
+				cs = append(cs, failed...)
+				continue
+			}
+			ls[i] = ls[i].without(p)
+			gone(i)
 		}
 	}
 	return cs
-}
-
-// undo deletes ls because of cause.
-func (m *model) undo(k scratch.Key, ls []piece, cause codes) codes {
-	if m.delAll(k, ls, true) != nil {
-		m.undoError = true
-		return codes{cause.code()}
-	}
-	return cause
 }
 
 // own is a part of a transaction that is the caller's.
@@ -262,8 +271,8 @@ func (m *model) own(place string) codes {
 	return nil
 }
 
-// planned plans plan.
-func (m *model) planned(k scratch.Key, plan []piece) codes {
+// taken are the interface names in the records of k's container.
+func (m *model) taken(k scratch.Key) []string {
 	var taken []string
 	for _, other := range m.keys {
 		if r := m.records[other]; other.ContainerID == k.ContainerID && r != nil && !r.damaged {
@@ -272,10 +281,12 @@ func (m *model) planned(k scratch.Key, plan []piece) codes {
 			}
 		}
 	}
-	m.trace = append(m.trace, fmt.Sprint("plan ", taken))
-	if cs := m.own("plan"); cs != nil {
-		return cs
-	}
+	return taken
+}
+
+// possible says whether plan can be carried out.
+func possible(plan []piece, taken []string) codes {
+	taken = slices.Clone(taken)
 	for _, l := range plan {
 		if slices.Contains(taken, l.ifname) {
 			return codes{7}
@@ -300,20 +311,20 @@ func (m *model) stored() []string {
 		case r.damaged:
 			all = append(all, fmt.Sprint(k, " damaged"))
 		default:
-			all = append(all, describeRecord(k, r.now().state, r.now().whole(), r.now().pieces))
+			all = append(all, describeRecord(k, r.now().state, r.now().pieces))
 		}
 	}
 	slices.Sort(all)
 	return all
 }
 
-// broken is what Recover returns.
+// broken is what Incomplete returns.
 func (m *model) broken() string {
 	n, damaged := 0, 0
 	for _, r := range m.records {
 		if r.damaged {
 			damaged++
-		} else if r.now().state != scratch.Added || !r.now().whole() {
+		} else if r.now().state != scratch.Added {
 			n++
 		}
 	}

@@ -8,9 +8,9 @@ import (
 )
 
 // tame returns ops without what depends on the order in which attachments are
-// worked on: deaths, ends of contexts, what happens at one call of several, and
-// DELs that fail to undo an ADD, of which there may be more. In exchange the
-// plans are long.
+// worked on: deaths, ends of contexts, what happens at one call of several, DELs
+// that fail to undo an ADD, of which there may be more, and the loss of the last
+// of the notes. In exchange the plans are long.
 func tame(ops []op) []op {
 	ops = slices.Clone(ops)
 	for i, o := range ops {
@@ -21,6 +21,9 @@ func tame(ops []op) []op {
 			if f.nth = 0; !undoing && slices.Contains(kinds, f.kind) {
 				ops[i].faults = append(ops[i].faults, f)
 			}
+		}
+		if o.verb == "tear" {
+			ops[i].verb = "damage"
 		}
 		if o.verb == "add" && o.shape < 2 {
 			ops[i].shape = 3

@@ -100,7 +100,7 @@ func replay(t *testing.T, base string, ops []op, parallel int) string {
 			return fmt.Sprintf("after %d, %s: alive and not recorded: %q", i+1, o, lost)
 		}
 	}
-	if left := append(w.exec.Live(), files(t, w.dir)...); len(left) > 0 {
+	if left := append(w.exec.Live(), (&node{Manager: w.m, t: t}).files()...); len(left) > 0 {
 		return fmt.Sprintf("left when all is deleted: %q", left)
 	}
 	return ""

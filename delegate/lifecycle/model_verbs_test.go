@@ -2,60 +2,168 @@ package lifecycle
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/metacni/metacni/scratch"
 )
 
-// run attaches plan, which is recorded after before. It returns what is
-// recorded of plan when that cannot be undone.
-func (m *model) run(k scratch.Key, before, plan []piece) ([]piece, codes) {
-	for _, l := range plan {
+// transaction attaches what o plans under k, whose record holds before already.
+// It calls forget when nothing is left of it.
+func (m *model) transaction(o op, before []piece, running scratch.State, forget func()) codes {
+	if m.ended { // while what was there before was removed
+		return codes{11}
+	}
+	k, taken := o.key, m.taken(o.key)
+	m.trace = append(m.trace, fmt.Sprint("plan ", taken))
+	if cs := m.own("plan"); cs != nil {
+		return cs
+	}
+	recorded, plan := false, o.plan()
+	end := func(cs codes) codes {
+		if recorded {
+			m.trace = append(m.trace, "undone")
+			if m.own("undone") != nil {
+				now := slices.Clone(m.records[k].now().pieces)
+				for i := len(before); i < len(now); i++ {
+					now[i].gone = now[i].plugins
+				}
+				m.noteUndoing(k, running, before, now[len(before):])
+				m.undoError = true
+				return codes{cs.code()}
+			}
+		}
+		forget()
+		return cs
+	}
+	for asked := 0; ; asked++ {
+		cs, final := possible(plan, taken), false
+		if cs == nil {
+			recorded = recorded || !m.ended
+			final, cs = m.try(k, before, plan, running, o.bare)
+		}
+		switch {
+		case cs == nil || m.undoError:
+			return cs
+		case final || m.ended:
+			return end(cs)
+		}
+		m.trace = append(m.trace, "next")
+		if hook := m.own("next"); hook != nil {
+			return end(hook)
+		}
+		if m.ended {
+			return end(codes{11})
+		}
+		if plan = o.alternative(asked); plan == nil {
+			return end(cs)
+		}
+	}
+}
+
+// noteUndoing notes that left, after before in the record of k, is being undone.
+func (m *model) noteUndoing(k scratch.Key, running scratch.State, before, left []piece) {
+	state, left := scratch.Deleting, slices.Clone(left)
+	if running == scratch.Partial {
+		state = scratch.Partial
+		for i := range left {
+			left[i].half = true
+		}
+	}
+	m.note(k, state, slices.Concat(before, left))
+}
+
+// try records plan after before and attaches it. final says that another plan
+// would not help.
+func (m *model) try(k scratch.Key, before, plan []piece, running scratch.State, bare bool) (final bool, cs codes) {
+	if m.ended {
+		return true, codes{11}
+	}
+	mine := slices.Clone(plan)
+	left := 0
+	for i := range mine {
+		mine[i].half, mine[i].ns = running == scratch.Partial, m.ns[k.ContainerID]
+		left += len(mine[i].plugins)
+	}
+	m.write(k, running, slices.Concat(before, mine))
+	for _, l := range mine {
 		for _, p := range l.plugins {
 			if cs := m.find(p); cs != nil {
-				return nil, cs
+				return false, cs
 			}
 		}
 	}
-	for i, l := range plan {
+	state := running
+	for i, l := range mine {
 		for j, p := range l.plugins {
 			asked := len(m.trace)
 			if cs := m.call("ADD", p, k, l, false); cs != nil {
-				part := l
-				part.plugins = l.plugins[:j+len(m.trace)-asked]
-				return plan, m.undo(k, append(slices.Clone(plan[:i]), part), cs)
+				ran := slices.Clone(mine)
+				ran[i].gone = l.plugins[j+len(m.trace)-asked:]
+				for n := i + 1; n < len(ran); n++ {
+					ran[n].gone = ran[n].plugins
+				}
+				cs = m.undo(k, running, before, mine, ran, cs)
+				if m.undoError {
+					m.noteUndoing(k, running, before, ran)
+				}
+				return false, cs
 			}
+			mine[i].result = p
+			if left--; left == 0 && bare {
+				state, mine = scratch.Added, settled(mine)
+			}
+			m.note(k, state, slices.Concat(before, mine))
 		}
 	}
-	added := slices.Clone(plan)
-	for i := range added {
-		added[i].added = true
+	if !bare {
+		if cs := m.own("adjust"); cs != nil {
+			m.noteUndoing(k, running, before, mine)
+			return false, m.undo(k, running, before, mine, slices.Clone(mine), cs)
+		}
+		mine = settled(mine)
+		m.note(k, scratch.Added, slices.Concat(before, mine))
 	}
-	cs := m.own("adjust")
+	if m.ended {
+		cs = codes{11}
+	} else {
+		cs = m.own("report")
+	}
 	if cs == nil {
-		m.note(k, scratch.Added, slices.Concat(before, added))
-		if m.ended {
-			cs = codes{11}
-		} else {
-			cs = m.own("report")
-		}
+		return true, nil
 	}
-	if cs != nil {
-		undoing, state := slices.Clone(added), scratch.Deleting
-		for i := range undoing {
-			undoing[i].leaving = true
-		}
-		if len(before) > 0 {
-			state = scratch.Added
-		}
-		m.note(k, state, slices.Concat(before, undoing))
-		return added, m.undo(k, added, cs)
+	m.noteUndoing(k, running, before, mine)
+	return true, m.undo(k, running, before, mine, slices.Clone(mine), cs)
+}
+
+// settled returns ls as they are once they have been added.
+func settled(ls []piece) []piece {
+	ls = slices.Clone(ls)
+	for i := range ls {
+		ls[i].half = false
 	}
-	return nil, nil
+	return ls
+}
+
+// undo deletes what is left of ran because of cause. The record of k holds known
+// after before, and what is gone by and by.
+func (m *model) undo(k scratch.Key, running scratch.State, before, known, ran []piece, cause codes) codes {
+	known = slices.Clone(known)
+	failed := m.delAll(k, ran, true, piece.left, func(i int) {
+		known[i].gone = ran[i].gone
+		if slices.ContainsFunc(known, piece.left) {
+			m.noteUndoing(k, running, before, known)
+		}
+	})
+	if failed == nil {
+		return cause
+	}
+	m.undoError = true
+	return codes{cause.code()}
 }
 
 func (m *model) add(o op) codes {
-	k, plan := o.key, o.plan()
+	k := o.key
 	if m.ended {
 		return codes{11}
 	}
@@ -63,51 +171,23 @@ func (m *model) add(o op) codes {
 		switch {
 		case r.damaged:
 			return codes{5}
-		case r.now().state == scratch.Added:
+		case r.now().state == scratch.Added, r.now().state == scratch.Partial:
 			return codes{7}
 		}
 		if cs, _ := m.remove(k); cs != nil {
 			return cs
 		}
 	}
-	if cs := m.planned(k, plan); cs != nil {
-		return cs
-	}
-	m.write(k, scratch.Planned, plan)
-	left, cs := m.run(k, nil, plan)
-	switch {
-	case cs == nil:
-	case m.undoError:
-		m.note(k, scratch.Deleting, left)
-	default:
-		delete(m.records, k)
-	}
-	return cs
+	return m.transaction(o, nil, scratch.Planned, func() { delete(m.records, k) })
 }
 
 func (m *model) attach(o op) codes {
-	k, plan := o.key, o.plan()
-	kept, cs := m.settled(k)
-	if cs == nil {
-		cs = m.planned(k, plan)
-	}
+	k := o.key
+	kept, cs := m.settle(k)
 	if cs != nil {
 		return cs
 	}
-	m.write(k, scratch.Added, slices.Concat(kept, plan))
-	left, cs := m.run(k, kept, plan)
-	switch {
-	case cs == nil:
-	case m.undoError:
-		left = slices.Clone(left)
-		for i := range left {
-			left[i].leaving = true
-		}
-		m.note(k, scratch.Added, slices.Concat(kept, left))
-	default:
-		m.note(k, scratch.Added, kept)
-	}
-	return cs
+	return m.transaction(o, kept, scratch.Partial, func() { m.note(k, scratch.Added, kept) })
 }
 
 // added returns the record of k if it is one of an added attachment.
@@ -120,38 +200,49 @@ func (m *model) added(k scratch.Key) (modelLine, codes) {
 		return modelLine{}, codes{7}
 	case r.damaged:
 		return modelLine{}, codes{5}
-	case r.now().state != scratch.Added:
+	case r.now().state != scratch.Added && r.now().state != scratch.Partial:
 		return modelLine{}, codes{7}
 	}
 	return r.now(), nil
 }
 
-// settled removes what an Attach has left in the record of k.
-func (m *model) settled(k scratch.Key) ([]piece, codes) {
+// settle removes what an Attach has left in the record of k.
+func (m *model) settle(k scratch.Key) ([]piece, codes) {
 	now, cs := m.added(k)
 	if cs != nil {
 		return nil, cs
 	}
-	return m.drop(k, now, func(l piece) bool { return !l.added || l.leaving })
+	return m.drop(k, now, func(l piece) bool { return l.half })
 }
 
 func (m *model) drop(k scratch.Key, now modelLine, which func(piece) bool) ([]piece, codes) {
-	var gone, kept []piece
-	for _, l := range now.pieces {
+	ls, state := slices.Clone(now.pieces), now.state
+	var chosen []int
+	for i, l := range ls {
 		if which(l) {
-			gone = append(gone, l)
-		} else {
-			kept = append(kept, l)
+			chosen = append(chosen, i)
 		}
 	}
-	if gone == nil {
-		return kept, nil
+	if chosen == nil {
+		return ls, nil
 	}
-	cs := m.delAll(k, gone, false)
-	if cs == nil {
-		m.note(k, now.state, kept)
+	cs := m.delAll(k, ls, false, which, func(i int) {
+		if state == scratch.Added || state == scratch.Partial {
+			state, ls[i].half = scratch.Partial, true
+		}
+		if slices.ContainsFunc(chosen, func(i int) bool { return ls[i].left() }) {
+			m.records[k].lines = append(m.records[k].lines, modelLine{state, slices.Clone(ls), now.missed})
+		}
+	})
+	if cs != nil {
+		return ls, cs
 	}
-	return kept, cs
+	kept := slices.DeleteFunc(ls, which)
+	if state == scratch.Partial && !slices.ContainsFunc(kept, func(l piece) bool { return l.half }) {
+		state = scratch.Added
+	}
+	m.records[k].lines = append(m.records[k].lines, modelLine{state, slices.Clone(kept), now.missed})
+	return kept, nil
 }
 
 func (m *model) detach(k scratch.Key, ifname string) codes {
@@ -191,14 +282,22 @@ func (m *model) del(k scratch.Key) codes {
 // when they have been missed often enough, and the record stays.
 func (m *model) remove(k scratch.Key) (cs codes, skipped bool) {
 	now := m.records[k].now()
-	if now.state != scratch.Deleting {
-		m.note(k, scratch.Deleting, now.pieces)
+	ls := slices.Clone(now.pieces)
+	note := func(missed int) {
+		m.records[k].lines = append(m.records[k].lines, modelLine{scratch.Deleting, slices.Clone(ls), missed})
 	}
-	cs = m.delAll(k, now.pieces, false)
+	if now.state != scratch.Deleting {
+		note(now.missed)
+	}
+	cs = m.delAll(k, ls, false, piece.left, func(int) {
+		if slices.ContainsFunc(ls, piece.left) {
+			note(now.missed)
+		}
+	})
 	if cs == nil {
 		delete(m.records, k)
 	} else if m.skip > 0 && !slices.ContainsFunc(cs, func(c uint) bool { return c != 7 }) {
-		m.records[k].lines = append(m.records[k].lines, modelLine{scratch.Deleting, now.pieces, now.missed + 1})
+		note(now.missed + 1)
 		skipped = now.missed+1 >= m.skip
 	}
 	return cs, skipped
@@ -209,7 +308,7 @@ func (m *model) check(k scratch.Key) codes {
 	if cs != nil {
 		return cs
 	}
-	if !now.whole() {
+	if now.state == scratch.Partial {
 		return codes{7}
 	}
 	for _, l := range now.pieces {
@@ -249,6 +348,13 @@ func (m *model) gc(o op) codes {
 		to = append(to, gcNet)
 	}
 	left := make(map[string][]string)
+	unrecorded := make(map[string]bool)
+	for _, v := range o.valid {
+		own := scratch.Key{Network: o.key.Network, ContainerID: v.ContainerID, IfName: v.IfName}
+		if m.records[own] == nil {
+			unrecorded[v.ContainerID+"/"+v.IfName] = true
+		}
+	}
 	for _, k := range m.keys {
 		r := m.records[k]
 		switch {
@@ -271,7 +377,9 @@ func (m *model) gc(o op) codes {
 		return cs
 	}
 	for _, n := range to {
+		left[n.network] = slices.AppendSeq(left[n.network], maps.Keys(unrecorded))
 		slices.Sort(left[n.network])
+		left[n.network] = slices.Compact(left[n.network])
 		for _, p := range n.plugins {
 			// The names of what remains stand where others have an interface.
 			cs = append(cs, m.call("GC", p, scratch.Key{ContainerID: n.network}, piece{ifname: fmt.Sprint(left[n.network])}, false)...)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
@@ -23,7 +25,8 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// death is what a process dies of: model and world panic with it.
+// death is what the model panics with where a process dies. In the world its
+// goroutine ends.
 type death struct{}
 
 // describe puts in words what an operation has come to.
@@ -40,8 +43,8 @@ func describe(answer string, trace, live, stored []string) string {
 	return b.String()
 }
 
-func describeRecord(k scratch.Key, st scratch.State, whole bool, ls []piece) string {
-	return fmt.Sprintf("%s %s whole %v: %v", k, st, st == scratch.Added && whole, ls)
+func describeRecord(k scratch.Key, st scratch.State, ls []piece) string {
+	return fmt.Sprintf("%s %s: %v", k, st, ls)
 }
 
 // A world is a node: a directory, plugins, and one process after another.
@@ -52,6 +55,8 @@ type world struct {
 	m    *Manager
 	gone map[string]bool
 	skip int
+
+	namespaces int // made so far
 
 	parallel int    // attachments at once
 	liar     string // this plugin's DEL fails, unknown to the model
@@ -74,7 +79,11 @@ func newWorld(t testing.TB, dir string) *world {
 	for name, p := range w.exec.Plugins {
 		w.exec.Plugins[name] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) { return w.plugin(ctx, c, p) }
 	}
-	if err := os.Mkdir(dir, 0o700); err != nil { // so that there is always a lock to be waited for
+	err := errors.Join(os.Mkdir(dir, 0o700), os.Mkdir(dir+"-ns", 0o700)) // so that there is always a lock to be waited for
+	for _, k := range modelKeys() {
+		err = errors.Join(err, w.makeNamespace(k.ContainerID))
+	}
+	if err != nil {
 		t.Error(err)
 	}
 	w.start()
@@ -97,7 +106,7 @@ func (e worldExec) FindInPath(plugin string, paths []string) (string, error) {
 	f := e.w.plot.at("find " + plugin)
 	e.w.mu.Unlock()
 	if f.kind == "crash" {
-		panic(death{})
+		runtime.Goexit()
 	}
 	if e.w.gone[plugin] {
 		return "", errors.New("vanished")
@@ -111,7 +120,7 @@ func (e worldExec) ExecPlugin(ctx context.Context, pluginPath string, stdin []by
 	defer e.w.mu.Unlock()
 	if e.w.after {
 		e.w.after = false
-		panic(death{})
+		runtime.Goexit()
 	}
 	return out, err
 }
@@ -160,7 +169,7 @@ func (w *world) goesWrong(ctx context.Context, f fault) error {
 	case "plain":
 		return errors.New("no")
 	case "crash":
-		panic(death{})
+		runtime.Goexit()
 	case "cancel", "hang":
 		w.end()
 	}
@@ -177,6 +186,20 @@ func (w *world) goesWrong(ctx context.Context, f fault) error {
 // saw notes a call, and that it was made under the container's lock.
 func (w *world) saw(c delegatetest.Call) {
 	line := strings.Join([]string{c.Command, c.Plugin, c.ContainerID, c.IfName}, " ")
+	if c.Command == "DEL" {
+		var conf struct {
+			PrevResult *types100.Result `json:"prevResult"`
+		}
+		if err := json.Unmarshal(c.Stdin, &conf); err != nil {
+			w.wrong = append(w.wrong, err.Error())
+		}
+		if conf.PrevResult != nil {
+			line += " after " + conf.PrevResult.Interfaces[0].Name
+		}
+		if c.NetNS == "" {
+			line += " without a namespace"
+		}
+	}
 	if c.Command == "GC" {
 		var conf struct {
 			Name  string               `json:"name"`
@@ -200,7 +223,7 @@ func (w *world) saw(c delegatetest.Call) {
 func (w *world) overtake(ctx context.Context) error {
 	background, m, k := context.WithValue(w.t.Context(), quiet{}, true), w.m, w.key
 	passed := make(chan error, 1)
-	go func() { passed <- m.Del(background, k, "") }()
+	go func() { passed <- m.Del(background, Removal{Key: k}) }()
 	w.passed = passed
 	limit := time.NewTimer(5 * time.Second)
 	defer limit.Stop()
@@ -238,17 +261,23 @@ func (w *world) do(o op) string {
 }
 
 func (w *world) answer(ctx context.Context, o op) (answer string, undoError bool) {
-	defer func() {
-		if r := recover(); r != nil {
-			if _, ok := r.(death); !ok {
-				panic(r)
-			}
-			w.start()
-			answer = "died"
-		}
+	died := make(chan bool)
+	go func() {
+		alive := false
+		defer func() { died <- !alive }()
+		answer, undoError = w.answerAlive(ctx, o)
+		alive = true
 	}()
+	if <-died {
+		w.start()
+		return "died", false
+	}
+	return answer, undoError
+}
+
+func (w *world) answerAlive(ctx context.Context, o op) (answer string, undoError bool) {
 	if o.verb == "recover" {
-		rs, err := w.m.Recover()
+		rs, err := w.m.Incomplete(w.t.Context())
 		damaged := 0
 		if joined, ok := err.(interface{ Unwrap() []error }); ok {
 			damaged = len(joined.Unwrap())
@@ -269,7 +298,7 @@ func (w *world) verb(ctx context.Context, o op) error {
 		_, err := w.m.Attach(ctx, o.key, w.transaction(ctx, o))
 		return err
 	case "del":
-		return w.m.Del(ctx, o.key, "")
+		return w.m.Del(ctx, Removal{Key: o.key})
 	case "check":
 		return w.m.Check(ctx, o.key)
 	case "detach":
@@ -280,6 +309,8 @@ func (w *world) verb(ctx context.Context, o op) error {
 		w.gone[o.plugin] = true
 	case "return":
 		clear(w.gone)
+	case "reuse":
+		return w.makeNamespace(o.key.ContainerID)
 	case "skip":
 		w.skip = o.shape
 		w.start()
@@ -300,15 +331,30 @@ func (w *world) transaction(ctx context.Context, o op) Transaction {
 		w.mu.Unlock()
 		return f, w.goesWrong(ctx, f)
 	}
-	var plan []delegate.Attachment
-	for _, l := range o.plan() {
-		plan = append(plan, attachment(network(l.network, l.plugins...), o.key.ContainerID, l.ifname))
+	attachments := func(plan []piece) (as []delegate.Attachment) {
+		for _, l := range plan {
+			a := attachment(network(l.network, l.plugins...), o.key.ContainerID, l.ifname)
+			a.NetNS = w.namespace(o.key.ContainerID)
+			as = append(as, a)
+		}
+		return as
 	}
-	return Transaction{
-		Plan: func(taken []string) ([]delegate.Attachment, error) {
+	asked := 0
+	tx := Transaction{
+		NetNS: w.namespace(o.key.ContainerID),
+		Plan: func(_ context.Context, taken []string) ([]delegate.Attachment, error) {
 			w.trace = append(w.trace, fmt.Sprint("plan ", taken))
 			_, err := own(ctx, "plan")
-			return plan, err
+			return attachments(o.plan()), err
+		},
+		Next: func(ctx context.Context, failed error) ([]delegate.Attachment, error) {
+			w.trace = append(w.trace, "next")
+			if failed == nil {
+				w.wrong = append(w.wrong, "next of nothing that has failed")
+			}
+			asked++
+			_, err := own(ctx, "next")
+			return attachments(o.alternative(asked - 1)), err
 		},
 		Adjust: func(ctx context.Context, added []delegate.Attached) error {
 			f, err := own(ctx, "adjust")
@@ -317,11 +363,34 @@ func (w *world) transaction(ctx context.Context, o op) Transaction {
 			}
 			return err
 		},
-		Report: func([]delegate.Attached) error {
+		Report: func(context.Context, []delegate.Attached) error {
 			_, err := own(ctx, "report")
 			return err
 		},
+		Undone: func(ctx context.Context, _ error) error {
+			w.trace = append(w.trace, "undone")
+			_, err := own(ctx, "undone")
+			return err
+		},
 	}
+	if o.bare {
+		tx.Adjust = nil
+	}
+	return tx
+}
+
+// namespace is the path of a container's network namespace, as it were: a file.
+func (w *world) namespace(container string) string { return filepath.Join(w.dir+"-ns", container) }
+
+// makeNamespace makes another one at the path. What was there is kept, so that
+// no other has its inode.
+func (w *world) makeNamespace(container string) error {
+	path := w.namespace(container)
+	w.namespaces++
+	if err := os.Rename(path, fmt.Sprint(path, "-", w.namespaces)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return os.WriteFile(path, nil, 0o600)
 }
 
 func (w *world) gc(ctx context.Context, o op) error {
@@ -333,13 +402,13 @@ func (w *world) gc(ctx context.Context, o op) error {
 	if w.plot.at("nil").kind != "" {
 		valid = nil
 	}
-	return w.m.GC(ctx, o.key.Network, valid, nets)
+	return w.m.GC(ctx, Collection{Network: o.key.Network, Valid: valid, Networks: nets})
 }
 
 // stored says what is recorded.
 func (w *world) stored() []string {
 	var all []string
-	for r, err := range w.m.Records() {
+	for r, err := range w.m.store().List(w.t.Context()) {
 		switch {
 		case errors.Is(err, scratch.ErrCorrupt):
 			all = append(all, fmt.Sprint(r.Key, " damaged"))
@@ -349,15 +418,26 @@ func (w *world) stored() []string {
 			continue
 		}
 		var ls []piece
-		for _, a := range r.Attached {
-			l := piece{network: a.Network.Name(), ifname: a.IfName, added: a.Result != nil}
-			for _, p := range a.Network.Plugins() {
-				l.plugins = append(l.plugins, p.Type())
-			}
-			ls = append(ls, l)
+		for _, e := range r.Value.Delegates {
+			ls = append(ls, pieceOf(e))
 		}
-		all = append(all, describeRecord(r.Key, r.State, r.Whole(), ls))
+		all = append(all, describeRecord(r.Key, r.State, ls))
 	}
 	slices.Sort(all)
 	return all
+}
+
+func pieceOf(e entry) piece {
+	l := piece{network: e.Network.Name(), ifname: e.IfName, half: e.Half}
+	for i, p := range e.Network.Plugins() {
+		l.plugins = append(l.plugins, p.Type())
+		if slices.Contains(e.Gone, i) {
+			l.gone = append(l.gone, p.Type())
+		}
+	}
+	var result types100.Result
+	if json.Unmarshal(e.Result, &result) == nil {
+		l.result = result.Interfaces[0].Name
+	}
+	return l
 }

@@ -1,6 +1,12 @@
 package lifecycle
 
 import (
+	"os"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"github.com/containernetworking/plugins/pkg/ns"
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/internal/inroot"
@@ -13,10 +19,65 @@ func identify(root, path string) netns {
 	if path == "" {
 		return n
 	}
-	var st unix.Stat_t
-	err := inroot.With(root, path, func(path string) error { return unix.Stat(path, &st) })
-	if err == nil {
+	_ = inroot.With(root, path, func(path string) error { // without identity it is nobody's
+		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd) //nolint:errcheck // nothing was written
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
+			return err
+		}
 		n.Dev, n.Inode = uint64(st.Dev), st.Ino //nolint:unconvert // not on every architecture
-	}
+		n.Unique = unique(fd, path)
+		return nil
+	})
 	return n
+}
+
+// unique returns what no other network namespace has had or will have, or
+// nothing where the kernel does not tell: its number, of which there are no two
+// while the machine runs, and which start of the machine that was.
+func unique(fd int, path string) string {
+	var fs unix.Statfs_t
+	if unix.Fstatfs(fd, &fs) != nil || fs.Type != unix.NSFS_MAGIC {
+		return ""
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	id, kind := namespaceID(fd), "id"
+	if id == 0 {
+		id, kind = cookie(path), "cookie"
+	}
+	if id == 0 {
+		return ""
+	}
+	return strings.TrimSpace(string(boot)) + "/" + kind + "/" + strconv.FormatUint(id, 10)
+}
+
+// namespaceID asks for the number of the namespace itself (Linux 6.18).
+func namespaceID(fd int) (id uint64) {
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.NS_GET_ID, uintptr(unsafe.Pointer(&id)))
+	if errno != 0 {
+		return 0
+	}
+	return id
+}
+
+// cookie returns the SO_NETNS_COOKIE of a socket in the namespace (Linux 5.14),
+// which takes the right to enter it.
+func cookie(path string) (id uint64) {
+	_ = ns.WithNetNSPath(path, func(ns.NetNS) error {
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd) //nolint:errcheck // nothing was written
+		id, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+		return err
+	})
+	return id
 }

@@ -43,7 +43,7 @@ func TestS22NetNSInRoot(t *testing.T) {
 			if tt.change != nil {
 				tt.change(t, n.Root+"/run/netns/c1", "")
 			}
-			for r, err := range n.Records() {
+			for r, err := range n.Records(t.Context()) {
 				if gone := r.NetNSGone(); err != nil || gone != (tt.want == "") {
 					t.Errorf("gone: %v, %v", gone, err)
 				}
@@ -51,7 +51,7 @@ func TestS22NetNSInRoot(t *testing.T) {
 					t.Error("gone, as far as one sees without a root")
 				}
 			}
-			if err := n.Del(t.Context(), eth0, ""); err != nil {
+			if err := n.Del(t.Context(), Removal{Key: eth0}); err != nil {
 				t.Fatal(err)
 			}
 			if add, del := n.last("ADD").NetNS, n.last("DEL").NetNS; add != tt.atAdd || del != tt.want {
@@ -59,5 +59,30 @@ func TestS22NetNSInRoot(t *testing.T) {
 			}
 			n.wantNothing()
 		})
+	}
+}
+
+// The names in use are those of the namespace at the path in the root. What is
+// no namespace has no names, and is for the plugins to complain about.
+func TestNamesInUseInRoot(t *testing.T) {
+	t.Parallel()
+	here, err := namesIn("", "/proc/self/ns/net")
+	if err != nil || os.Geteuid() == 0 && len(here) == 0 {
+		t.Fatalf("%q, %v", here, err)
+	}
+	names, err := namesIn("/proc", "/self/ns/net")
+	if err != nil || len(names) != len(here) {
+		t.Errorf("in the root: %q, %v; without: %q", names, err, here)
+	}
+	for _, tt := range []struct{ root, path string }{
+		{"", ""}, {"", "/absent"}, {"", "/proc/self/ns/uts"}, {"", "/proc/self/status"},
+		{"/proc", ""}, {"/proc", "/proc/self/ns/net"}, {"/proc", "/absent"}, {"/proc", "/self/ns/uts"}, {"/proc", "/self/status"},
+	} {
+		if names, err := namesIn(tt.root, tt.path); err != nil || len(names) > 0 {
+			t.Errorf("%q in %q: %q, %v", tt.path, tt.root, names, err)
+		}
+	}
+	if _, err := namesIn("/proc", "/self/exe"); os.Geteuid() == 0 && err == nil {
+		t.Error("a link out of the root was followed")
 	}
 }

@@ -36,12 +36,12 @@ func TestG1Killed(t *testing.T) {
 	}{
 		"ADD at the first plugin":   {role{Verb: "ADD", KillAt: "ADD bridge"}, false, "planned", three},
 		"ADD at the last plugin":    {role{Verb: "ADD", KillAt: "ADD macvlan"}, false, "planned", three},
-		"ADD while it is undone":    {role{Verb: "ADD", FailAt: "ADD macvlan", KillAt: "DEL tuning"}, false, "planned", three},
+		"ADD while it is undone":    {role{Verb: "ADD", FailAt: "ADD macvlan", KillAt: "DEL tuning"}, false, "deleting", three[1:]},
 		"DEL at the first plugin":   {role{Verb: "DEL", KillAt: "DEL macvlan"}, true, "deleting", three},
-		"DEL at the last plugin":    {role{Verb: "DEL", KillAt: "DEL bridge"}, true, "deleting", three},
-		"ATTACH":                    {role{Verb: "ATTACH", KillAt: "ADD ipvlan"}, true, "added not whole", append([]string{"DEL ipvlan hot0"}, three...)},
-		"ATTACH while it is undone": {role{Verb: "ATTACH", FailAt: "ADD ipvlan", KillAt: "DEL ipvlan"}, true, "added not whole", append([]string{"DEL ipvlan hot0"}, three...)},
-		"GC":                        {role{Verb: "GC", KillAt: "DEL bridge"}, true, "deleting", three},
+		"DEL at the last plugin":    {role{Verb: "DEL", KillAt: "DEL bridge"}, true, "deleting", three[2:]},
+		"ATTACH":                    {role{Verb: "ATTACH", KillAt: "ADD ipvlan"}, true, "partial", append([]string{"DEL ipvlan hot0"}, three...)},
+		"ATTACH while it is undone": {role{Verb: "ATTACH", FailAt: "ADD ipvlan", KillAt: "DEL ipvlan"}, true, "partial", append([]string{"DEL ipvlan hot0"}, three...)},
+		"GC":                        {role{Verb: "GC", KillAt: "DEL bridge"}, true, "deleting", three[2:]},
 	} {
 		for _, then := range []string{"DEL", "ADD", "GC"} {
 			if then == "ADD" && tt.role.Verb == "ATTACH" {
@@ -59,7 +59,7 @@ func TestG1Killed(t *testing.T) {
 
 				n := nodeAt(t, first.Dir)
 				n.wantRecords("c1/eth0 " + tt.state)
-				if rs, err := n.Recover(); err != nil || len(rs) != 1 {
+				if rs, err := n.Incomplete(t.Context()); err != nil || len(rs) != 1 {
 					t.Errorf("Recover: %v, %v", rs, err)
 				}
 				if err := n.verb(t.Context(), then); err != nil {
@@ -116,7 +116,7 @@ func TestG7TwoProcesses(t *testing.T) {
 			wantCode(t, err, map[string]uint{"ADD, ADD": 7, "ATTACH, ATTACH": 7}[tt.role.Verb+", "+tt.then])
 			wantCode(t, errOf(out), map[string]uint{"ADD macvlan": 101}[r.FailAt])
 			n.del(eth0)
-			if left := files(t, n.Dir); len(left) > 0 {
+			if left := n.files(); len(left) > 0 {
 				t.Errorf("files: %q", left)
 			}
 		})
@@ -219,7 +219,7 @@ func TestG7OrphanIsKilled(t *testing.T) {
 			t.Helper()
 			wantAlive()
 			m := hasty(n)
-			if err := m.Del(t.Context(), eth0, ""); err != nil {
+			if err := m.Del(t.Context(), Removal{Key: eth0}); err != nil {
 				t.Error(err)
 			}
 		},
@@ -228,7 +228,7 @@ func TestG7OrphanIsKilled(t *testing.T) {
 			wantAlive()
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			defer cancel()
-			wantCode(t, n.Del(ctx, eth0, ""), 11)
+			wantCode(t, n.Del(ctx, Removal{Key: eth0}), 11)
 			n.wantTrace()
 			n.del(eth0) // the next has no need to wait
 		},
@@ -268,8 +268,8 @@ func TestG7OwnersPluginIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	r := startReal(t)
 	n := r.node
-	wantCode(t, hasty(n).Del(t.Context(), eth0, ""), 11)
-	wantCode(t, hasty(n).GC(t.Context(), "multi", noneValid, nil), 11)
+	wantCode(t, hasty(n).Del(t.Context(), Removal{Key: eth0}), 11)
+	wantCode(t, hasty(n).GC(t.Context(), Collection{Network: "multi", Valid: noneValid}), 11)
 	if !alive(r.pid) {
 		t.Fatal("the plugin was killed")
 	}
@@ -313,8 +313,8 @@ func TestG1DiskFull(t *testing.T) {
 		after  []string
 	}{
 		"ADD, nothing fits":  {role{Verb: "ADD", Limit: 1}, false, 5, nil, nil},
-		"ADD, the plan fits": {role{Verb: "ADD", Limit: forPlan}, false, 5, []string{"ADD bridge eth0", "ADD tuning eth0", "ADD macvlan net0", "DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0"}, nil},
-		"ADD, undo fails":    {role{Verb: "ADD", Limit: forPlan, FailAt: "DEL bridge"}, false, 5, []string{"ADD bridge eth0", "ADD tuning eth0", "ADD macvlan net0", "DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0"}, []string{"c1/eth0 planned"}},
+		"ADD, the plan fits": {role{Verb: "ADD", Limit: forPlan}, false, 5, []string{"ADD bridge eth0", "DEL bridge eth0"}, nil},
+		"ADD, undo fails":    {role{Verb: "ADD", Limit: forPlan, FailAt: "DEL bridge"}, false, 5, []string{"ADD bridge eth0", "DEL bridge eth0"}, []string{"c1/eth0 planned"}},
 		"ATTACH":             {role{Verb: "ATTACH", Limit: 1}, true, 5, nil, []string{"c1/eth0 added"}},
 		"DEL":                {role{Verb: "DEL", Limit: 1}, true, 0, []string{"DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0"}, nil},
 		"DEL that fails":     {role{Verb: "DEL", Limit: 1, FailAt: "DEL bridge"}, true, 101, []string{"DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0"}, []string{"c1/eth0 added"}},
@@ -335,7 +335,7 @@ func TestG1DiskFull(t *testing.T) {
 			}
 			n.wantRecords(tt.after...)
 			n.del(eth0) // when there is room again
-			if left := files(t, n.Dir); len(left) > 0 {
+			if left := n.files(); len(left) > 0 {
 				t.Errorf("files: %q", left)
 			}
 		})
@@ -354,7 +354,7 @@ func TestG7Nested(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "runs inside the operation") {
 		t.Errorf("err = %v", err)
 	}
-	if left := files(t, n.Dir); len(left) > 0 {
+	if left := n.files(); len(left) > 0 {
 		t.Errorf("files: %q", left)
 	}
 }

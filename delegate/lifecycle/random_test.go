@@ -95,7 +95,7 @@ func TestG7Crowd(t *testing.T) {
 			_, err := m.Add(ctx, k, pair(k))
 			return err
 		case 3, 4:
-			return m.Del(ctx, k, "")
+			return m.Del(ctx, Removal{Key: k})
 		case 5:
 			return m.Check(ctx, k)
 		case 6:
@@ -106,7 +106,7 @@ func TestG7Crowd(t *testing.T) {
 			_, err := m.Attach(ctx, k, t)
 			return err
 		default:
-			return m.GC(ctx, "multi", validFor(keys[c.intN(len(keys))], keys[c.intN(len(keys))]), nil)
+			return m.GC(ctx, Collection{Network: "multi", Valid: validFor(keys[c.intN(len(keys))], keys[c.intN(len(keys))])})
 		}
 	}
 	var all sync.WaitGroup
@@ -132,7 +132,7 @@ func TestG7Crowd(t *testing.T) {
 		t.Error(err)
 	}
 	one.exec.Plugins = plugins()
-	for r, err := range one.Records() {
+	for r, err := range one.Records(t.Context()) {
 		if err != nil || len(r.Attached) == 0 {
 			t.Errorf("%s: %v, %v", r.Key, r.Attached, err)
 		}

@@ -1,14 +1,11 @@
 package lifecycle
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"iter"
-	"os"
 	"slices"
 	"time"
 	"unicode/utf8"
@@ -16,7 +13,6 @@ import (
 	"github.com/containernetworking/cni/pkg/utils"
 
 	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/internal/inroot"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 )
@@ -25,33 +21,33 @@ import (
 // sees it: the interface it asked for, and all those that came with it.
 type Record struct {
 	Key              scratch.Key
-	State            scratch.State
+	State            scratch.State // Partial while one of Attached is being attached, or could not be undone
 	Created, Updated time.Time
 	Attached         []delegate.Attached
 
-	half   bool    // something of it is half done
-	root   string  // in which paths of namespaces are looked at
-	places []netns // where its attachments were made
+	root    string  // in which paths of namespaces are looked at
+	entries []entry // what Attached was made of
 }
 
-// Whole reports whether r has been added and nothing of it is half done.
-func (r Record) Whole() bool { return r.State == scratch.Added && !r.half }
+// Whole reports whether r.Attached[i] is attached and nothing of it is half
+// done. It is for the attachments of a Partial record.
+func (r Record) Whole(i int) bool { return r.State.Attached() && !r.entries[i].Half }
 
 // NetNSGone reports whether no attachment of r has the network namespace any
 // more that it was made in: there is nothing at its path, or what is there is
 // another namespace. Where that cannot be known it is false. It looks at the
 // file system each time.
 func (r Record) NetNSGone() bool {
-	return len(r.places) > 0 && !slices.ContainsFunc(r.places, func(n netns) bool { return !n.gone(r.root) })
+	return len(r.entries) > 0 && !slices.ContainsFunc(r.entries, func(e entry) bool { return !e.NetNS.gone(r.root) })
 }
 
 // Records lists the records in Dir, without a lock: others may change while
 // it is read. A damaged record is yielded with its key, as far as that is
-// known, and an error, [scratch.ErrCorrupt], until it is forgotten; it does not
-// end the list.
-func (m *Manager) Records() iter.Seq2[Record, error] {
+// known, and an error, [scratch.ErrCorrupt] or [scratch.ErrVersion], until it is
+// dealt with; it does not end the list. The end of ctx does, with its error.
+func (m *Manager) Records(ctx context.Context) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
-		for r, err := range m.store().List(context.TODO()) {
+		for r, err := range m.store().List(ctx) {
 			if !yield(m.record(r), err) {
 				return
 			}
@@ -59,11 +55,11 @@ func (m *Manager) Records() iter.Seq2[Record, error] {
 	}
 }
 
-// Container returns what [Manager.Records] lists of container id, at a cost that
-// does not depend on how many others there are. Damaged records, and what else
-// could not be read, are joined in the error, beside the list.
-func (m *Manager) Container(id string) ([]Record, error) {
-	found, err := m.store().Container(context.TODO(), id)
+// Container returns what [Manager.Records] lists of container id. Damaged
+// records, and what else could not be read, are joined in the error, beside the
+// list.
+func (m *Manager) Container(ctx context.Context, id string) ([]Record, error) {
+	found, err := m.store().Container(ctx, id)
 	rs := make([]Record, len(found))
 	for i, r := range found {
 		rs[i] = m.record(r)
@@ -72,31 +68,28 @@ func (m *Manager) Container(id string) ([]Record, error) {
 }
 
 func (m *Manager) record(r scratch.Record[record]) Record {
-	out := Record{
+	r = settledState(r)
+	return Record{
 		Key: r.Key, State: r.State, Created: r.Created, Updated: r.Updated,
-		Attached: r.Value.attached(r.Key.ContainerID, asRecorded), half: !r.Value.whole(), root: m.Root,
+		Attached: r.Value.attached(r.Key.ContainerID, asRecorded), root: m.Root, entries: r.Value.Delegates,
 	}
-	for _, e := range r.Value.Delegates {
-		out.places = append(out.places, e.NetNS)
-	}
-	return out
 }
 
-// Recover lists the records that are not whole: of attachments that a crash
-// or a failure interrupted, and of those that are being worked on. Nothing is
-// done about them: Del is for those the runtime gives up, Add undoes those it
+// Incomplete lists the records that are not [scratch.Added]: of attachments that
+// a crash or a failure interrupted, and of those that are being worked on. It
+// changes nothing: Del is for those the runtime gives up, Add undoes those it
 // asks for again. Damaged records are joined in the error, beside the list.
-func (m *Manager) Recover() ([]Record, error) {
-	var broken []Record
+func (m *Manager) Incomplete(ctx context.Context) ([]Record, error) {
+	var incomplete []Record
 	var errs []error
-	for r, err := range m.Records() {
+	for r, err := range m.Records(ctx) {
 		if err != nil {
 			errs = append(errs, err)
-		} else if !r.Whole() {
-			broken = append(broken, r)
+		} else if r.State != scratch.Added {
+			incomplete = append(incomplete, r)
 		}
 	}
-	return broken, errors.Join(errs...)
+	return incomplete, errors.Join(errs...)
 }
 
 // record is the form of a record on disk. It is apart from the types of
@@ -113,7 +106,10 @@ type entry struct {
 	Args           string                     `json:"args,omitempty"`
 	CapabilityArgs map[string]json.RawMessage `json:"capabilityArgs,omitempty"`
 	Result         json.RawMessage            `json:"result,omitempty"`
-	Leaving        bool                       `json:"leaving,omitempty"` // undoing it has failed
+	Unfinished     bool                       `json:"unfinished,omitempty"` // Result is not of the last plugin
+	Gone           []int                      `json:"gone,omitempty"`       // see [delegate.Attached]
+	Half           bool                       `json:"half,omitempty"`       // in a partial record: it is to be removed
+	Leaving        bool                       `json:"leaving,omitempty"`    // what Half was called in version 1
 }
 
 // UnmarshalJSON refuses what no Del could work with: such a record is damaged.
@@ -127,11 +123,45 @@ func (r *record) UnmarshalJSON(data []byte) error {
 		return errors.New("no delegates")
 	}
 	*r = record(p)
+	for i, e := range r.Delegates {
+		r.Delegates[i].Half, r.Delegates[i].Leaving = e.Half || e.Leaving, false
+	}
 	for i, a := range r.attached("", asRecorded) {
 		if err := usable(a); err != nil {
 			return fmt.Errorf("delegate %d: %w", i, err)
 		}
 	}
+	return nil
+}
+
+// A change is what is noted of a record between a plugin and the next.
+type change struct {
+	At         int             `json:"at"` // which delegate
+	Result     json.RawMessage `json:"result,omitempty"`
+	Unfinished bool            `json:"unfinished,omitempty"`
+	Gone       []int           `json:"gone,omitempty"`
+}
+
+// Change makes a change that was noted.
+func (r *record) Change(text json.RawMessage) error {
+	var c change
+	if err := json.Unmarshal(text, &c); err != nil {
+		return err
+	}
+	if c.At < 0 || c.At >= len(r.Delegates) {
+		return fmt.Errorf("no delegate %d of %d", c.At, len(r.Delegates))
+	}
+	e := r.Delegates[c.At]
+	if c.Result != nil {
+		e.Result, e.Unfinished = c.Result, c.Unfinished
+	}
+	if c.Gone != nil {
+		e.Gone = c.Gone
+	}
+	if err := usable(e.attached("", asRecorded)); err != nil {
+		return err
+	}
+	r.Delegates[c.At] = e
 	return nil
 }
 
@@ -143,18 +173,7 @@ func usable(a delegate.Attached) error {
 	if err := utils.ValidateInterfaceName(a.IfName); err != nil {
 		return err
 	}
-	plugins := a.Network.Plugins()
-	if len(plugins) == 0 {
-		return fmt.Errorf("%w: no plugins", ErrPlan)
-	}
-	with := netconf.Request{PrevResult: a.Result, CapabilityArgs: a.CapabilityArgs}
-	for i := range plugins {
-		if _, err := a.Network.Request(i, with); err != nil {
-			return err
-		}
-		with.PrevResult = nil // the same for all, so once is enough
-	}
-	return nil
+	return a.Network.CheckRequest(netconf.Request{PrevResult: a.Result, CapabilityArgs: a.CapabilityArgs})
 }
 
 // keepable refuses what could not be read back as it was written.
@@ -167,40 +186,39 @@ func keepable(a delegate.Attachment) error {
 	return usable(delegate.Attached{Attachment: a})
 }
 
-func newRecord(root string, as []delegate.Attached) record {
-	r := record{Delegates: make([]entry, len(as))}
-	for i, a := range as {
-		r.Delegates[i] = entry{
-			Network: a.Network, NetNS: identify(root, a.NetNS), IfName: a.IfName,
-			Args: a.Args, CapabilityArgs: a.CapabilityArgs, Result: a.Result,
+// entries returns what is recorded of plan before it is carried out.
+func entries(root string, plan []delegate.Attachment) []entry {
+	places := make(map[string]netns)
+	es := make([]entry, len(plan))
+	for i, a := range plan {
+		place, ok := places[a.NetNS]
+		if !ok {
+			place = identify(root, a.NetNS)
+			places[a.NetNS] = place
 		}
+		es[i] = entry{Network: a.Network, NetNS: place, IfName: a.IfName, Args: a.Args, CapabilityArgs: a.CapabilityArgs}
+	}
+	return es
+}
+
+// left reports whether a plugin of e may have something in the container.
+func (e entry) left() bool {
+	return len(delegate.Left([]delegate.Attached{e.attached("", asRecorded)})) > 0
+}
+
+// settledState returns r with the state Partial where version 1 had Added for
+// a record with something half done in it.
+func settledState(r scratch.Record[record]) scratch.Record[record] {
+	half := func(e entry) bool { return e.Half || e.Result == nil }
+	if r.State != scratch.Added || !slices.ContainsFunc(r.Value.Delegates, half) {
+		return r
+	}
+	r.State = scratch.Partial
+	r.Value.Delegates = slices.Clone(r.Value.Delegates)
+	for i, e := range r.Value.Delegates {
+		r.Value.Delegates[i].Half = half(e)
 	}
 	return r
-}
-
-// with returns r with the results of as, its last delegates.
-func (r record) with(as []delegate.Attached) record {
-	ds := slices.Clone(r.Delegates)
-	for i, a := range as {
-		ds[len(ds)-len(as)+i].Result = a.Result
-	}
-	return record{Delegates: ds}
-}
-
-// leaving returns r with its last n delegates as what could not be undone.
-func (r record) leaving(n int) record {
-	ds := slices.Clone(r.Delegates)
-	for i := range ds[len(ds)-n:] {
-		ds[len(ds)-n+i].Leaving = true
-	}
-	return record{Delegates: ds}
-}
-
-// whole reports whether e has been added, as far as is known.
-func (e entry) whole() bool { return e.Result != nil && !e.Leaving }
-
-func (r record) whole() bool {
-	return !slices.ContainsFunc(r.Delegates, func(e entry) bool { return !e.whole() })
 }
 
 // asRecorded is the namespace as it was at ADD, for [record.attached].
@@ -211,54 +229,17 @@ func asRecorded(n netns) string { return n.Path }
 func (r record) attached(containerID string, where func(netns) string) []delegate.Attached {
 	as := make([]delegate.Attached, len(r.Delegates))
 	for i, e := range r.Delegates {
-		as[i] = delegate.Attached{
-			Attachment: delegate.Attachment{
-				Network: e.Network, ContainerID: containerID, NetNS: where(e.NetNS), IfName: e.IfName,
-				Args: e.Args, CapabilityArgs: e.CapabilityArgs,
-			},
-			Result: e.Result,
-		}
+		as[i] = e.attached(containerID, where)
 	}
 	return as
 }
 
-// netns is a network namespace: its path, and what tells it from another that
-// has come to the same path.
-type netns struct {
-	Path  string `json:"path,omitempty"`
-	Dev   uint64 `json:"dev,omitempty"`
-	Inode uint64 `json:"inode,omitempty"`
-}
-
-// gone reports whether n is certainly not at its path in root any more.
-func (n netns) gone(root string) bool {
-	if n.Path == "" {
-		return false
+func (e entry) attached(containerID string, where func(netns) string) delegate.Attached {
+	return delegate.Attached{
+		Attachment: delegate.Attachment{
+			Network: e.Network, ContainerID: containerID, NetNS: where(e.NetNS), IfName: e.IfName,
+			Args: e.Args, CapabilityArgs: e.CapabilityArgs,
+		},
+		Result: e.Result, Added: e.Result != nil && !e.Unfinished, Gone: e.Gone,
 	}
-	if _, err := os.Stat(cmp.Or(root, "/")); err != nil {
-		return false // without a root nothing is there
-	}
-	err := inroot.With(root, n.Path, func(path string) error { _, err := os.Stat(path); return err })
-	if err != nil {
-		return errors.Is(err, fs.ErrNotExist)
-	}
-	now := identify(root, n.Path)
-	return n.Inode != 0 && now.Inode != 0 && (now.Dev != n.Dev || now.Inode != n.Inode)
-}
-
-// forDel is the path to hand to a plugin for the DEL of an attachment in n,
-// when the runtime's DEL came with path given, or empty where that would be,
-// or might be, another container's namespace. Paths are looked at in root.
-func (n netns) forDel(root, given string) string {
-	if n.Inode == 0 {
-		return given // it was never seen, so there is nothing to compare with
-	}
-	path := given
-	if path == "" {
-		path = n.Path
-	}
-	if now := identify(root, path); now.Dev != n.Dev || now.Inode != n.Inode {
-		return ""
-	}
-	return path
 }

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -101,7 +102,7 @@ func TestG3NetNS(t *testing.T) {
 			if tt.change != nil {
 				tt.change(t, in(path), in(other))
 			}
-			if err := n.Del(t.Context(), eth0, in(tt.given)); err != nil {
+			if err := n.Del(t.Context(), Removal{Key: eth0, NetNS: in(tt.given)}); err != nil {
 				t.Fatal(err)
 			}
 			if got, want := n.last("DEL").NetNS, in(tt.want); got != want {
@@ -151,7 +152,7 @@ func TestG3NetNSGone(t *testing.T) {
 			if tt.change != nil {
 				tt.change(t, in(path), in(other))
 			}
-			for r, err := range n.Records() {
+			for r, err := range n.Records(t.Context()) {
 				if got := r.NetNSGone(); got != tt.want || err != nil {
 					t.Errorf("gone: %v, want %v; %v", got, tt.want, err)
 				}
@@ -209,7 +210,7 @@ func TestG3NetNSOfAnUndoneLeftover(t *testing.T) {
 	a := attachment(network("blue", "bridge"), "c1", "eth0")
 	a.NetNS = ns
 	n.failOn("DEL", 101)
-	_, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(a), Report: func([]delegate.Attached) error { return errors.New("no") }})
+	_, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(a), Report: func(context.Context, []delegate.Attached) error { return errors.New("no") }})
 	wantCode(t, err, 999)
 	n.exec.Plugins = plugins()
 	if _, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(a)}); err != nil {

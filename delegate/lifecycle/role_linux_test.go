@@ -127,9 +127,9 @@ func (n *node) verb(ctx context.Context, verb string) (err error) {
 	case "ATTACH":
 		_, err = n.Attach(ctx, eth0, hotplug(eth0))
 	case "DEL":
-		err = n.Del(ctx, eth0, "")
+		err = n.Del(ctx, Removal{Key: eth0})
 	case "GC":
-		err = n.GC(ctx, "multi", noneValid, []netconf.Network{})
+		err = n.GC(ctx, Collection{Network: "multi", Valid: noneValid, Networks: []netconf.Network{}})
 	default:
 		err = fmt.Errorf("no verb %q", verb)
 	}

@@ -36,8 +36,8 @@ func TestN10WhatADelegateIsTold(t *testing.T) {
 	three := attach(t, "c3", "a")
 	n.Attachments = func(context.Context) ([]delegate.Attached, error) {
 		return []delegate.Attached{
-			{Attachment: one, Result: json.RawMessage(`{"cniVersion":"1.1.0"}`)},
-			{Attachment: two, Result: json.RawMessage(`{"cniVersion":"1.1.0"}`)},
+			{Attachment: one, Added: true, Result: json.RawMessage(`{"cniVersion":"1.1.0"}`)},
+			{Attachment: two, Added: true, Result: json.RawMessage(`{"cniVersion":"1.1.0"}`)},
 			{Attachment: three},
 		}, nil
 	}

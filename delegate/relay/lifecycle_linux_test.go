@@ -44,12 +44,12 @@ func (d *daemon) add(ctx context.Context, as ...delegate.Attachment) error {
 func (d *daemon) del(ctx context.Context, id string) error {
 	ctx, end := d.relay.Begin(ctx)
 	defer end()
-	return d.Del(ctx, key(id), "")
+	return d.Del(ctx, lifecycle.Removal{Key: key(id)})
 }
 
 // attachments is what is recorded.
-func (d *daemon) attachments(context.Context) (all []delegate.Attached, err error) {
-	for r, err := range d.Records() {
+func (d *daemon) attachments(ctx context.Context) (all []delegate.Attached, err error) {
+	for r, err := range d.Records(ctx) {
 		if err != nil {
 			return nil, err
 		}
@@ -73,7 +73,7 @@ func (d *daemon) update(ctx context.Context, _ relay.Info, u relay.Update) error
 // records are the containers on record, "c1 added".
 func (d *daemon) records(t *testing.T) (all []string) {
 	t.Helper()
-	for r, err := range d.Records() {
+	for r, err := range d.Records(t.Context()) {
 		ok(t, err)
 		all = append(all, r.Key.ContainerID+" "+string(r.State))
 	}

@@ -66,7 +66,7 @@ func know(a delegate.Attached, n int) (Known, error) {
 	}
 	return Known{
 		Type: a.Network.Plugins()[n].Type(), ContainerID: a.ContainerID, NetNS: a.NetNS, IfName: a.IfName, Args: a.Args,
-		Config: conf, Added: a.Result != nil,
+		Config: conf, Added: a.Added,
 	}, err
 }
 

@@ -60,11 +60,11 @@ func (m *meta) Check(ctx context.Context, a *skel.CmdArgs) error {
 }
 
 func (m *meta) Del(ctx context.Context, a *skel.CmdArgs) error {
-	return m.Manager.Del(ctx, m.key(a), a.Netns)
+	return m.Manager.Del(ctx, lifecycle.Removal{Key: m.key(a), NetNS: a.Netns})
 }
 
 func (m *meta) GC(ctx context.Context, _ *skel.CmdArgs) error {
-	return m.Manager.GC(ctx, "pods", []types.GCAttachment{}, nil)
+	return m.Manager.GC(ctx, lifecycle.Collection{Network: "pods", Valid: []types.GCAttachment{}})
 }
 
 func (m *meta) Status(ctx context.Context, _ *skel.CmdArgs) error {
@@ -123,7 +123,7 @@ func TestS23NothingStaysAlive(t *testing.T) {
 					if live := exec.Live(); len(live) != 0 {
 						t.Errorf("alive %q", live)
 					}
-					for rec := range m.Records() {
+					for rec := range m.Records(t.Context()) {
 						t.Errorf("recorded: %+v", rec)
 					}
 				})

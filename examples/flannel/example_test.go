@@ -46,14 +46,16 @@ func commands(ctx context.Context, exec invoke.Exec, environ []string, stdout io
 	}
 	return skel.CNIFuncs{
 		Add: command(func(c call) error {
-			_, err := c.life.Add(ctx, c.key, lifecycle.Transaction{Plan: c.plan, Report: func(added []delegate.Attached) error { return added[0].PrintTo(stdout, c.CNIVersion) }})
+			_, err := c.life.Add(ctx, c.key, lifecycle.Transaction{Plan: c.plan, Report: func(_ context.Context, added []delegate.Attached) error {
+				return added[0].PrintTo(stdout, c.CNIVersion)
+			}})
 			return err
 		}),
 		Check: command(func(c call) error { return c.life.Check(ctx, c.key) }),
-		Del:   command(func(c call) error { return c.life.Del(ctx, c.key, c.Netns) }),
+		Del:   command(func(c call) error { return c.life.Del(ctx, lifecycle.Removal{Key: c.key, NetNS: c.Netns}) }),
 		GC: command(func(c call) error {
 			n, err := c.network()
-			return errors.Join(err, c.life.GC(ctx, c.Name, c.Valid, []netconf.Network{n}))
+			return errors.Join(err, c.life.GC(ctx, lifecycle.Collection{Network: c.Name, Valid: c.Valid, Networks: []netconf.Network{n}}))
 		}),
 		Status: command(func(c call) error {
 			n, err := c.network()
@@ -62,7 +64,7 @@ func commands(ctx context.Context, exec invoke.Exec, environ []string, stdout io
 	}
 }
 
-func (c call) plan([]string) ([]delegate.Attachment, error) {
+func (c call) plan(context.Context, []string) ([]delegate.Attachment, error) {
 	n, err := c.network()
 	return []delegate.Attachment{{Network: n, ContainerID: c.ContainerID, NetNS: c.Netns, IfName: c.IfName, Args: c.Args}}, err
 }

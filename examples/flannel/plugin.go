@@ -52,7 +52,7 @@ func (p *plugin) call(args *skel.CmdArgs) (*call, error) {
 		Process: p.Process, args: args, conf: conf,
 		key: scratch.Key{Network: conf.Name, ContainerID: args.ContainerID, IfName: args.IfName},
 		life: &lifecycle.Manager{
-			Dir: conf.DataDir, Root: p.Root,
+			Dir: conf.DataDir, Root: p.Root, InterfaceNames: p.InterfaceNames,
 			Invoker: &delegate.Invoker{
 				Exec: p.Exec, Env: p.Env, Path: filepath.SplitList(args.Path),
 				Self: []string{conf.Type}, UndoTimeout: program.UndoTimeout,
@@ -86,30 +86,21 @@ func (c *call) add(ctx context.Context) error {
 		return err
 	}
 	_, err = c.life.Add(ctx, c.key, lifecycle.Transaction{
-		Plan: func(taken []string) ([]delegate.Attachment, error) { return c.plan(n, taken) },
-		Report: func(added []delegate.Attached) error {
+		Plan: lifecycle.Plan(delegate.Attachment{
+			Network: n, ContainerID: c.args.ContainerID, NetNS: c.args.Netns, IfName: c.args.IfName, Args: c.args.Args,
+		}),
+		Report: func(_ context.Context, added []delegate.Attached) error {
 			return added[0].PrintTo(c.Stdout, c.conf.CNIVersion)
 		},
 	})
 	return err
 }
 
-// plan attaches n as the interface that was asked for, unless there is one of
-// that name: the plugin would find out as well, but undoing its ADD would take
-// the other one away.
-func (c *call) plan(n netconf.Network, taken []string) ([]delegate.Attachment, error) {
-	there, err := c.InterfaceNames(c.args.Netns)
-	if err == nil {
-		_, err = ifname.Scheme{Taken: append(taken, there...)}.Plan(c.args.IfName)
-	}
-	return []delegate.Attachment{{
-		Network: n, ContainerID: c.args.ContainerID, NetNS: c.args.Netns, IfName: c.args.IfName, Args: c.args.Args,
-	}}, err
-}
-
 func (c *call) check(ctx context.Context) error { return c.life.Check(ctx, c.key) }
 
-func (c *call) del(ctx context.Context) error { return c.life.Del(ctx, c.key, c.args.Netns) }
+func (c *call) del(ctx context.Context) error {
+	return c.life.Del(ctx, lifecycle.Removal{Key: c.key, NetNS: c.args.Netns})
+}
 
 // status is not ready without a subnet.env that can be read; what is wrong with
 // the configuration itself will not become ready by waiting.
@@ -139,5 +130,5 @@ func (c *call) gc(ctx context.Context) error {
 	case errors.Is(err, fs.ErrNotExist):
 		err = nil
 	}
-	return errors.Join(c.life.GC(ctx, c.conf.Name, valid, nets), err)
+	return errors.Join(c.life.GC(ctx, lifecycle.Collection{Network: c.conf.Name, Valid: valid, Networks: nets}), err)
 }

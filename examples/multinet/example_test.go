@@ -49,16 +49,18 @@ func commands(ctx context.Context, exec invoke.Exec, environ []string, stdout io
 	return skel.CNIFuncs{
 		Add: command(func(c call) error {
 			_, err := c.life.Add(ctx, c.key, lifecycle.Transaction{
-				Plan:   c.plan,
-				Report: func(added []delegate.Attached) error { return added[0].PrintTo(stdout, c.CNIVersion) },
+				NetNS: c.Netns, Plan: c.plan,
+				Report: func(_ context.Context, added []delegate.Attached) error {
+					return added[0].PrintTo(stdout, c.CNIVersion)
+				},
 			})
 			return err
 		}),
 		Check: command(func(c call) error { return c.life.Check(ctx, c.key) }),
-		Del:   command(func(c call) error { return c.life.Del(ctx, c.key, c.Netns) }),
+		Del:   command(func(c call) error { return c.life.Del(ctx, lifecycle.Removal{Key: c.key, NetNS: c.Netns}) }),
 		GC: command(func(c call) error {
 			nets, _, err := c.networks()
-			return errors.Join(c.life.GC(ctx, c.Name, c.Valid, nets), err)
+			return errors.Join(c.life.GC(ctx, lifecycle.Collection{Network: c.Name, Valid: c.Valid, Networks: nets}), err)
 		}),
 		Status: command(func(c call) error {
 			nets, _, err := c.networks()
@@ -90,7 +92,7 @@ func (c call) networks() (nets []netconf.Network, asked []string, err error) {
 }
 
 // plan gives every network an interface name before anything is attached.
-func (c call) plan(taken []string) ([]delegate.Attachment, error) {
+func (c call) plan(_ context.Context, taken []string) ([]delegate.Attachment, error) {
 	nets, asked, err := c.networks()
 	if err != nil {
 		return nil, err

@@ -24,7 +24,7 @@ func (t *tool) forget(ctx context.Context, words []string) error {
 	wanted := func(k scratch.Key) bool {
 		return k.ContainerID == words[0] && (len(words) == 1 || k.Network == words[1] && k.IfName == words[2])
 	}
-	found, err := t.find(wanted)
+	found, err := t.find(ctx, wanted)
 	if err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func (t *tool) forget(ctx context.Context, words []string) error {
 		return err
 	}
 	defer func() { _ = l.Unlock() }() // it ends with us at the latest
-	if now, err := t.find(wanted); err != nil || !slices.Equal(now, found) {
+	if now, err := t.find(ctx, wanted); err != nil || !slices.Equal(now, found) {
 		return fmt.Errorf("%w: %w", errNotForgotten, errors.Join(err, errChanged))
 	}
 	gone := []keyView{}
@@ -69,10 +69,10 @@ type finding struct {
 }
 
 // find returns the records, damaged ones included, whose keys are wanted.
-func (t *tool) find(wanted func(scratch.Key) bool) ([]finding, error) {
+func (t *tool) find(ctx context.Context, wanted func(scratch.Key) bool) ([]finding, error) {
 	var found []finding
 	var errs []error
-	for r, err := range t.life.Records() {
+	for r, err := range t.life.Records(ctx) {
 		switch {
 		case err != nil && !errors.Is(err, scratch.ErrCorrupt):
 			errs = append(errs, err)
@@ -109,7 +109,7 @@ func (t *tool) agree(found []finding) error {
 
 // state says how far a record has come.
 func state(r lifecycle.Record) string {
-	if r.State == scratch.Added && !r.Whole() {
+	if r.State == scratch.Partial {
 		return "incomplete" // an interrupted hot-plug
 	}
 	return string(r.State)

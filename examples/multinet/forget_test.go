@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -21,14 +22,16 @@ func TestToolIncomplete(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.exec.Plugins["dies"] = func(context.Context, delegatetest.Call) ([]byte, error) { panic("dies") }
+	h.exec.Plugins["dies"] = func(context.Context, delegatetest.Call) ([]byte, error) { runtime.Goexit(); return nil, nil }
 	life := &lifecycle.Manager{Dir: h.state(), Invoker: &delegate.Invoker{Exec: h.exec}}
-	func() {
-		defer func() { _ = recover() }()
+	died := make(chan struct{})
+	go func() {
+		defer close(died)
 		_, err := life.Attach(t.Context(), scratch.Key{Network: "multi", ContainerID: "c1", IfName: "eth0"},
 			lifecycle.Transaction{Plan: lifecycle.Plan(delegate.Attachment{Network: green, ContainerID: "c1", IfName: "hot0"})})
 		t.Errorf("it did not die: %v", err)
 	}()
+	<-died
 	if out, err := h.tool(t, "list"); err != nil || strings.Count(out, "incomplete") != 2 || strings.Contains(out, "added") {
 		t.Errorf("list: %v\n%s", err, out)
 	}

@@ -65,16 +65,16 @@ func operate(ctx context.Context, args []string, c console) error {
 	switch {
 	case !slices.Contains([]string{"", "table", "json"}, *form), *dryRun != (command == "gc"), *yes && command != "forget":
 	case command == "list" && len(words) == 1:
-		return t.list(func(lifecycle.Record) bool { return true })
+		return t.list(ctx, func(lifecycle.Record) bool { return true })
 	case command == "gc" && len(words) == 1:
-		return t.list(namespaceIsGone)
+		return t.list(ctx, namespaceIsGone)
 	case command == "damaged" && len(words) == 1:
-		return t.damaged()
+		return t.damaged(ctx)
 	case command == "show" && len(words) == 2:
-		return t.show(words[1])
+		return t.show(ctx, words[1])
 	case command == "status" && len(words) == 2:
 		t.json = *form != "table" // it has always been JSON
-		return t.status(words[1])
+		return t.status(ctx, words[1])
 	case command == "forget" && (len(words) == 2 || len(words) == 4):
 		return t.forget(ctx, words[1:])
 	}
@@ -140,10 +140,10 @@ func (t *tool) table(rows [][]string) error {
 }
 
 // list prints the attachments in the records that are wanted.
-func (t *tool) list(want func(lifecycle.Record) bool) error {
+func (t *tool) list(ctx context.Context, want func(lifecycle.Record) bool) error {
 	all := []recordView{}
 	var rows [][]string
-	err := t.each(func(r lifecycle.Record) error {
+	err := t.each(ctx, func(r lifecycle.Record) error {
 		if !want(r) {
 			return nil
 		}
@@ -168,10 +168,10 @@ func namespaceIsGone(r lifecycle.Record) bool {
 
 // show prints what is recorded of a container, without the configurations of
 // its networks: they may hold secrets.
-func (t *tool) show(container string) error {
+func (t *tool) show(ctx context.Context, container string) error {
 	all := []recordView{}
 	var text strings.Builder
-	err := t.of(container, func(r lifecycle.Record) error {
+	err := t.of(ctx, container, func(r lifecycle.Record) error {
 		v := view(r)
 		fmt.Fprintf(&text, "%s: %s, created %s, last changed %s\n", r.Key, state(r), r.Created.Format(time.RFC3339), r.Updated.Format(time.RFC3339))
 		for i, a := range r.Attached {
@@ -198,11 +198,11 @@ func (t *tool) show(container string) error {
 
 // status prints the network-status of a container; its JSON is that of the
 // annotation k8s.v1.cni.cncf.io/network-status.
-func (t *tool) status(container string) error {
+func (t *tool) status(ctx context.Context, container string) error {
 	all := []status.Network{}
 	var rows [][]string
-	err := t.of(container, func(r lifecycle.Record) error {
-		if !r.Whole() {
+	err := t.of(ctx, container, func(r lifecycle.Record) error {
+		if r.State != scratch.Added {
 			return nil
 		}
 		for i, a := range r.Attached {
@@ -231,8 +231,8 @@ func (t *tool) status(container string) error {
 
 // damaged prints the records that cannot be read. That there are some is the
 // answer, and no error.
-func (t *tool) damaged() error {
-	found, err := t.find(func(scratch.Key) bool { return true })
+func (t *tool) damaged(ctx context.Context) error {
+	found, err := t.find(ctx, func(scratch.Key) bool { return true })
 	all := []damagedView{}
 	var rows [][]string
 	for _, f := range found {
@@ -247,9 +247,9 @@ func (t *tool) damaged() error {
 var errNoRecord = errors.New("there is no record of it")
 
 // of calls do with every record of a container, see each.
-func (t *tool) of(container string, do func(lifecycle.Record) error) error {
+func (t *tool) of(ctx context.Context, container string, do func(lifecycle.Record) error) error {
 	found := false
-	err := t.each(func(r lifecycle.Record) error {
+	err := t.each(ctx, func(r lifecycle.Record) error {
 		if r.Key.ContainerID != container {
 			return nil
 		}
@@ -264,9 +264,9 @@ func (t *tool) of(container string, do func(lifecycle.Record) error) error {
 
 // each calls do with every record. What is damaged, or do fails on, does not
 // keep it from the others.
-func (t *tool) each(do func(lifecycle.Record) error) error {
+func (t *tool) each(ctx context.Context, do func(lifecycle.Record) error) error {
 	var errs []error
-	for r, err := range t.life.Records() {
+	for r, err := range t.life.Records(ctx) {
 		if err == nil {
 			err = do(r)
 		}

@@ -64,9 +64,8 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 	}
 	d := &daemon{
 		conf: conf, stateDir: stateDir, log: log, manager: manager,
-		path:           cmp.Or(path, "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
-		exec:           &executor{Process: delegate.Process{Root: conf.ChrootDir}, log: log},
-		interfaceNames: program.InterfaceNames(conf.ChrootDir),
+		path: cmp.Or(path, "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+		exec: &executor{Process: delegate.Process{Root: conf.ChrootDir}, log: log},
 	}
 	d.relay = d.newRelay(ctx)
 	d.server = &thick.Server{
@@ -126,26 +125,26 @@ func (d *daemon) plugin(ctx context.Context, stdout io.Writer) *multinet.Plugin 
 			Exec: d.relayed(), Env: append([]string{"PATH=" + d.path}, thick.Trace(ctx)...), Stdout: stdout,
 			Root: d.conf.ChrootDir, InterfaceNames: d.interfaceNames,
 		},
-		Observer: func(e delegate.Event) {
-			d.metrics.delegate(e)
+		Observer: func(ctx context.Context, e delegate.Event) (context.Context, func(error)) {
 			switch e.Command {
-			case "ADD":
+			case delegate.CommandAdd:
 				adding.Store(true)
-			case "DEL":
+			case delegate.CommandDel:
 				if adding.Load() {
 					d.metrics.undone.Inc()
 				}
 			}
+			return ctx, d.metrics.delegate(e)
 		},
 		UndoTimeout: undoTimeout,
 	}
 }
 
 // attachments lists what is recorded of a container, or of all.
-func (d *daemon) attachments(_ context.Context, container string) ([]thick.Attachment, error) {
+func (d *daemon) attachments(ctx context.Context, container string) ([]thick.Attachment, error) {
 	var all []thick.Attachment
 	var errs []error
-	for r, err := range (&lifecycle.Manager{Dir: d.stateDir}).Records() {
+	for r, err := range (&lifecycle.Manager{Dir: d.stateDir}).Records(ctx) {
 		switch {
 		case err != nil && r.Key == scratch.Key{}:
 			errs = append(errs, err)
@@ -153,10 +152,10 @@ func (d *daemon) attachments(_ context.Context, container string) ([]thick.Attac
 		case err != nil:
 			all = append(all, thick.Attachment{ContainerID: r.Key.ContainerID, IfName: r.Key.IfName, Network: r.Key.Network, State: "damaged"})
 		default:
-			for _, a := range r.Attached {
+			for i, a := range r.Attached {
 				state := string(r.State)
-				if r.State == scratch.Added && a.Result == nil {
-					state = "incomplete" // an interrupted hot-plug
+				if r.State == scratch.Partial {
+					state = map[bool]string{true: string(scratch.Added), false: "incomplete"}[r.Whole(i)]
 				}
 				all = append(all, thick.Attachment{ContainerID: a.ContainerID, IfName: a.IfName, Network: a.Network.Name(), State: state, Result: a.Result})
 			}

@@ -278,8 +278,8 @@ func TestS12Override(t *testing.T) {
 	if call.Path != "/from/file:/opt/other/bin" || !strings.Contains(string(call.Stdin), `"cniVersion":"1.1.0"`) || !strings.Contains(string(call.Stdin), `"name":"multi"`) {
 		t.Errorf("call %+v %s", call, call.Stdin)
 	}
-	if _, err := os.Stat(w.dir + "/state/c1"); err != nil {
-		t.Errorf("the records are not where the file says: %v", err)
+	if records, err := filepath.Glob(w.dir + "/state/c1@*.json"); len(records) != 1 {
+		t.Errorf("the records are not where the file says: %q, %v", records, err)
 	}
 	w.mustRun(t, "DEL", bridge)
 	w.clean(t)

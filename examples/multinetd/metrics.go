@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -142,14 +143,18 @@ func (m *metrics) request(e thick.Event) {
 	}
 }
 
-// delegate counts an invocation of a plugin.
-func (m *metrics) delegate(e delegate.Event) {
-	plugin, command, how := m.typeLabel(e.Plugin), commandLabel(e.Command), "ok"
-	if e.Err != nil {
-		how = "failed"
+// delegate returns a function that counts an invocation of a plugin, which
+// begins now, when it has ended.
+func (m *metrics) delegate(e delegate.Event) func(error) {
+	start := time.Now()
+	return func(err error) {
+		plugin, command, how := m.typeLabel(e.Plugin), commandLabel(string(e.Command)), "ok"
+		if err != nil {
+			how = "failed"
+		}
+		m.delegates.WithLabelValues(plugin, command, how).Inc()
+		m.delegateDuration.WithLabelValues(plugin, command).Observe(time.Since(start).Seconds())
 	}
-	m.delegates.WithLabelValues(plugin, command, how).Inc()
-	m.delegateDuration.WithLabelValues(plugin, command).Observe(e.Duration.Seconds())
 }
 
 // outcome is what an HTTP status means for an operation.

@@ -108,9 +108,9 @@ func TestLabelsAreBounded(t *testing.T) {
 	t.Parallel()
 	m := newMetrics(false, func() thick.Stats { return thick.Stats{} })
 	for i := range 1000 {
-		m.delegate(delegate.Event{Plugin: fmt.Sprintf("p%d", i), Command: fmt.Sprintf("C%d", i)})
-		m.delegate(delegate.Event{Plugin: strings.Repeat("x", i+33), Command: "ADD"})
-		m.delegate(delegate.Event{Plugin: fmt.Sprintf("a/../%d\n", i), Command: "ADD"})
+		m.delegate(delegate.Event{Plugin: fmt.Sprintf("p%d", i), Command: delegate.Command(fmt.Sprintf("C%d", i))})(nil)
+		m.delegate(delegate.Event{Plugin: strings.Repeat("x", i+33), Command: delegate.CommandAdd})(nil)
+		m.delegate(delegate.Event{Plugin: fmt.Sprintf("a/../%d\n", i), Command: delegate.CommandAdd})(nil)
 		m.request(thick.Event{Path: fmt.Sprintf("/%d", i), Command: fmt.Sprintf("C%d", i), Status: 404})
 	}
 	families, err := m.registry.Gather()

@@ -109,7 +109,7 @@ func (d *daemon) startRelay(ctx context.Context) (stop func(), err error) {
 // cannot be read concerns itself only.
 func (d *daemon) recorded(ctx context.Context) ([]delegate.Attached, error) {
 	var all []delegate.Attached
-	for r, err := range (&lifecycle.Manager{Dir: d.stateDir}).Records() {
+	for r, err := range (&lifecycle.Manager{Dir: d.stateDir}).Records(ctx) {
 		switch {
 		case err == nil:
 			all = append(all, r.Attached...)

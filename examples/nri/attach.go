@@ -64,7 +64,7 @@ func (p *Plugin) attachInTime(ctx context.Context, s *api.PodSandbox) error {
 	result := make(chan error, 1)
 	started := p.work.start(func() {
 		defer cancel(nil)
-		err := p.attach(ctx, s, namespace(s), func([]delegate.Attached) error {
+		err := p.attach(ctx, s, namespace(s), func(context.Context, []delegate.Attached) error {
 			if !answer() {
 				return errLate
 			}
@@ -105,7 +105,7 @@ func (p *Plugin) answerBy(ctx context.Context) time.Time {
 // attach attaches a pod, in the namespace at netns, to the networks that it
 // selects, all of them or none. Report is the last step. That it is attached
 // already is a success.
-func (p *Plugin) attach(ctx context.Context, s *api.PodSandbox, netns string, report func([]delegate.Attached) error) error {
+func (p *Plugin) attach(ctx context.Context, s *api.PodSandbox, netns string, report func(context.Context, []delegate.Attached) error) error {
 	life, conf := p.manager()
 	selections, err := selections(s)
 	if err != nil {
@@ -118,11 +118,12 @@ func (p *Plugin) attach(ctx context.Context, s *api.PodSandbox, netns string, re
 		}
 	}
 	added, err := life.Add(ctx, key(s.GetId()), lifecycle.Transaction{
-		Plan: func(taken []string) ([]delegate.Attachment, error) {
+		NetNS: netns,
+		Plan: func(_ context.Context, taken []string) ([]delegate.Attachment, error) {
 			if _, ok := p.pod(s.GetId()); !ok {
 				return nil, errGone // a DEL that came before us found nothing
 			}
-			return p.plan(wanted, netns, taken)
+			return plan(wanted, taken)
 		},
 		Report: report,
 	})
@@ -178,20 +179,11 @@ func cniArgs(s *api.PodSandbox) (string, error) {
 	return strings.Join(args, ";"), nil
 }
 
-// plan gives each attachment its interface, clear of the names that the pod's
-// records and its namespace use already.
-func (p *Plugin) plan(wanted []delegate.Attachment, netns string, taken []string) ([]delegate.Attachment, error) {
-	names := p.InterfaceNames
-	if names == nil {
-		names = ifname.Taken
-	}
-	there, err := names(netns)
-	if err != nil {
-		return nil, err
-	}
+// plan gives each attachment its interface, clear of the names in use.
+func plan(wanted []delegate.Attachment, taken []string) ([]delegate.Attachment, error) {
 	// The scheme's first interface is the pod's own: it is there, and counts, so
 	// that ours are net1, net2 and so on.
-	taken = slices.DeleteFunc(append(taken, there...), func(name string) bool { return name == podInterface })
+	taken = slices.DeleteFunc(taken, func(name string) bool { return name == podInterface })
 	asked := []string{""}
 	for _, a := range wanted {
 		asked = append(asked, a.IfName)
@@ -255,5 +247,5 @@ func (p *Plugin) detachInTime(ctx context.Context, op string, s *api.PodSandbox)
 // detach detaches what is recorded of a sandbox, if anything is.
 func (p *Plugin) detach(ctx context.Context, id, netns string) error {
 	life, _ := p.manager()
-	return life.Del(ctx, key(id), netns)
+	return life.Del(ctx, lifecycle.Removal{Key: key(id), NetNS: netns})
 }

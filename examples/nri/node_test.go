@@ -321,7 +321,7 @@ func (p *process) disconnect() {
 func (p *process) records() (all []string) {
 	p.n.t.Helper()
 	life := &lifecycle.Manager{Dir: p.Config.StateDir}
-	for r, err := range life.Records() {
+	for r, err := range life.Records(p.n.t.Context()) {
 		if err != nil {
 			p.n.t.Error(err)
 		}

@@ -41,8 +41,7 @@ type Plugin struct {
 	Env    []string     // of the CNI plugins
 	Logger *slog.Logger // nil discards
 
-	// InterfaceNames lists the names in use in the network namespace at a
-	// path. Nil is [ifname.Taken].
+	// InterfaceNames is [lifecycle.Manager.InterfaceNames].
 	InterfaceNames func(netns string) ([]string, error)
 
 	// Observer, when not nil, is called after each [Pass].
@@ -103,8 +102,9 @@ func (p *Plugin) Configure(ctx context.Context, text, runtime, version string) (
 	if p.life == nil {
 		p.conf = conf
 		p.life = &lifecycle.Manager{
-			Dir:     conf.StateDir,
-			Invoker: &delegate.Invoker{Exec: p.Exec, Path: []string{conf.BinDir}, Env: p.Env, Logger: p.Logger},
+			Dir:            conf.StateDir,
+			InterfaceNames: p.InterfaceNames,
+			Invoker:        &delegate.Invoker{Exec: p.Exec, Path: []string{conf.BinDir}, Env: p.Env, Logger: p.Logger},
 		}
 	}
 	p.log().InfoContext(ctx, "connected", slog.String("runtime", runtime), slog.String("version", version))

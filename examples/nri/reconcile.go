@@ -78,7 +78,7 @@ func (p *Plugin) pass(ctx context.Context, synchronized bool) Pass {
 	life, conf := p.manager()
 	recorded := make(map[string]bool)
 	var jobs []job
-	for r, err := range life.Records() {
+	for r, err := range life.Records(ctx) {
 		pass.Records++
 		if err != nil {
 			pass.Damaged++
@@ -194,7 +194,7 @@ func (p *Plugin) do(ctx context.Context, j job) error {
 	case !ok:
 		return errGone
 	}
-	err := p.attach(ctx, known.sandbox, j.netns, func([]delegate.Attached) error { return nil })
+	err := p.attach(ctx, known.sandbox, j.netns, func(context.Context, []delegate.Attached) error { return nil })
 	p.owe(j.id, err != nil)
 	return err
 }

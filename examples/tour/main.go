@@ -63,17 +63,17 @@ func tour(ctx context.Context, out io.Writer, dir string) error {
 		return err
 	}
 	show()
-	for r, err := range life.Records() {
+	for r, err := range life.Records(ctx) {
 		fmt.Fprintf(out, "   record %s: %s, %d networks, error %v\n", r.Key, r.State, len(r.Attached), err)
 	}
 
-	fmt.Fprintln(out, "A DEL that fails keeps the record, and the next one tries again:")
+	fmt.Fprintln(out, "A DEL that fails keeps the record, and the next one does the rest:")
 	plugins.Plugins["bridge"] = delegatetest.FailOn("DEL", types.ErrTryAgainLater, "busy", ok)
-	err = life.Del(ctx, key, "")
+	err = life.Del(ctx, lifecycle.Removal{Key: key})
 	show()
 	fmt.Fprintf(out, "   attached: %q, CNI code %d\n", plugins.Live(), status.Code(err))
 	plugins.Plugins["bridge"] = ok
-	if err := life.Del(ctx, key, ""); err != nil {
+	if err := life.Del(ctx, lifecycle.Removal{Key: key}); err != nil {
 		return err
 	}
 	show()
@@ -83,7 +83,7 @@ func tour(ctx context.Context, out io.Writer, dir string) error {
 }
 
 // plan names an interface for each network before anything is attached.
-func plan(taken []string) ([]delegate.Attachment, error) {
+func plan(_ context.Context, taken []string) ([]delegate.Attachment, error) {
 	names, err := ifname.Scheme{Primary: "eth0", Taken: taken}.Plan("", "")
 	if err != nil {
 		return nil, err

@@ -29,13 +29,11 @@ func Example() {
 	//    ADD tuning eth0
 	//    ADD sriov net1
 	//    record tour/c1/eth0: added, 2 networks, error <nil>
-	// A DEL that fails keeps the record, and the next one tries again:
+	// A DEL that fails keeps the record, and the next one does the rest:
 	//    DEL sriov net1
 	//    DEL tuning eth0
 	//    DEL bridge eth0
 	//    attached: ["bridge c1 eth0"], CNI code 11
-	//    DEL sriov net1
-	//    DEL tuning eth0
 	//    DEL bridge eth0
 	//    attached: [], records: 0
 }

@@ -34,7 +34,7 @@ var rules = map[string][]string{
 
 	"delegate":              {"netconf", "internal/inroot"},
 	"delegate/delegatetest": {"delegate", "netconf", "internal/skeleton"},
-	"delegate/lifecycle":    {"delegate", "scratch", "netconf", "internal/inroot"},
+	"delegate/lifecycle":    {"delegate", "scratch", "netconf", "ifname", "internal/inroot"},
 	"delegate/thick":        {"status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/peer"},
 	"delegate/thick/shim":   {"status", "delegate/thick/wire", "delegate/thick/internal/queue"},
 	"delegate/thick/wire":   nil,
@@ -67,8 +67,8 @@ var bans = []struct {
 	{"github.com/prometheus/...", "nested modules only", nil, false},
 	{"google.golang.org/...", "nested modules only", nil, false},
 	{"github.com/fsnotify/...", "one package watches directories", []string{"netconf/autoconf", "examples/..."}, false},
-	{"github.com/vishvananda/netlink/...", "one package looks into namespaces", []string{"ifname", "examples/..."}, false},
-	{"github.com/containernetworking/plugins/...", "one package looks into namespaces", []string{"ifname", "examples/..."}, false},
+	{"github.com/vishvananda/netlink/...", "names in use, and telling namespaces apart", []string{"ifname", "delegate/lifecycle", "examples/..."}, false},
+	{"github.com/containernetworking/plugins/...", "names in use, and telling namespaces apart", []string{"ifname", "delegate/lifecycle", "examples/..."}, false},
 }
 
 // requirements are the direct dependencies of the root module. Each more needs

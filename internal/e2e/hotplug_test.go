@@ -103,14 +103,14 @@ func TestG1Recover(t *testing.T) {
 	w.until("the orphan has ended", func() bool { return len(w.running()) == 0 })
 
 	agent := w.agent()
-	broken, err := agent.Recover()
+	broken, err := agent.Incomplete(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(broken) != 1 || broken[0].Key != recordKey(p) {
 		t.Fatalf("recover found %v", broken)
 	}
-	if err := agent.Del(t.Context(), broken[0].Key, ""); err != nil {
+	if err := agent.Del(t.Context(), lifecycle.Removal{Key: broken[0].Key}); err != nil {
 		t.Fatal(err)
 	}
 	same(t, "attached", []string{"whole@" + whole.id + "@eth0"}, w.live())

@@ -90,7 +90,7 @@ func TestParallel(t *testing.T) {
 				w.allOK("ADD", ps[1:])
 				same(t, "addresses", networks*pods, len(w.leases()))
 				records := map[string][]string{}
-				for r, err := range (&lifecycle.Manager{Dir: w.file("state")}).Records() {
+				for r, err := range (&lifecycle.Manager{Dir: w.file("state")}).Records(t.Context()) {
 					if err != nil {
 						t.Fatal(err)
 					}

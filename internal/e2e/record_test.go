@@ -137,7 +137,7 @@ func TestG11EveryDamageInProcess(t *testing.T) {
 			}
 			if verb == "DEL" {
 				n.broken = true
-				if err := n.Del(t.Context(), victim, ""); err == nil {
+				if err := n.Del(t.Context(), lifecycle.Removal{Key: victim}); err == nil {
 					t.Fatal("DEL succeeds though the plugin fails")
 				}
 				n.broken = false
@@ -157,7 +157,7 @@ func TestG11EveryDamageInProcess(t *testing.T) {
 				if err := os.WriteFile(file, d.data, 0o600); err != nil {
 					t.Fatal(err)
 				}
-				switch err := n.Del(t.Context(), victim, ""); {
+				switch err := n.Del(t.Context(), lifecycle.Removal{Key: victim}); {
 				case err == nil:
 					intact++
 					n.lives(others...)
@@ -165,7 +165,7 @@ func TestG11EveryDamageInProcess(t *testing.T) {
 				case errors.Is(err, scratch.ErrCorrupt):
 					set++
 					n.lives(append(others, victim)...)
-					if err := n.Del(t.Context(), victim, ""); !errors.Is(err, scratch.ErrCorrupt) {
+					if err := n.Del(t.Context(), lifecycle.Removal{Key: victim}); !errors.Is(err, scratch.ErrCorrupt) {
 						t.Fatalf("%s: once more: %v", d.name, err)
 					}
 					store := scratch.Store[json.RawMessage]{Dir: n.Dir}

@@ -17,7 +17,6 @@ import (
 	"github.com/metacni/metacni/examples/internal/program"
 	"github.com/metacni/metacni/ifname"
 	"github.com/metacni/metacni/netconf"
-	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
 )
 
@@ -89,12 +88,8 @@ func (c *hotCall) add(ctx context.Context) error {
 	if err := ifname.Validate(c.args.IfName); err != nil {
 		return err
 	}
-	return c.attach(ctx, c.network, func(added []delegate.Attached) error {
-		result, err := added[0].Decode()
-		if err != nil {
-			return err
-		}
-		return added[0].PrintTo(c.Stdout, result.Version())
+	return c.attach(ctx, c.network, func(_ context.Context, added []delegate.Attached) error {
+		return added[0].PrintTo(c.Stdout, "") // in the version it has
 	})
 }
 
@@ -103,9 +98,9 @@ func (c *hotCall) add(ctx context.Context) error {
 func (c *hotCall) attach(
 	ctx context.Context,
 	network func(name, cniVersion string) (netconf.Network, map[string]json.RawMessage, error),
-	report func([]delegate.Attached) error,
+	report func(context.Context, []delegate.Attached) error,
 ) error {
-	r, err := c.record(func(r lifecycle.Record) bool { return r.State == scratch.Added && len(r.Attached) > 0 })
+	r, err := c.record(ctx, func(r lifecycle.Record) bool { return r.State.Attached() && len(r.Attached) > 0 })
 	if err != nil {
 		return err
 	}
@@ -126,7 +121,8 @@ func (c *hotCall) attach(
 	}
 	c.args.Netns = first.NetNS
 	_, err = c.life.Attach(ctx, r.Key, lifecycle.Transaction{
-		Plan: func(taken []string) ([]delegate.Attachment, error) {
+		NetNS: c.args.Netns,
+		Plan: func(_ context.Context, taken []string) ([]delegate.Attachment, error) {
 			name, err := c.name(r.Key.IfName, taken)
 			return []delegate.Attachment{{
 				Network: n, ContainerID: c.args.ContainerID, NetNS: c.args.Netns, IfName: name,
@@ -140,11 +136,7 @@ func (c *hotCall) attach(
 
 // name is that of the interface, clear of primary and of those that are taken.
 func (c *hotCall) name(primary string, taken []string) (string, error) {
-	there, err := c.InterfaceNames(c.args.Netns)
-	if err != nil {
-		return "", err
-	}
-	taken = slices.DeleteFunc(append(taken, there...), func(name string) bool { return name == primary })
+	taken = slices.DeleteFunc(taken, func(name string) bool { return name == primary })
 	names, err := ifname.Scheme{Primary: primary, Taken: taken}.Plan("", c.args.IfName)
 	if err != nil {
 		return "", err
@@ -183,7 +175,7 @@ func (c *hotCall) network(name, cniVersion string) (n netconf.Network, capabilit
 // check asks the plugins of this one attachment. No lock is held: it changes
 // nothing, and who serves it serialises the container.
 func (c *hotCall) check(ctx context.Context) error {
-	r, err := c.record(func(r lifecycle.Record) bool { return r.State == scratch.Added && c.in(r) != nil })
+	r, err := c.record(ctx, func(r lifecycle.Record) bool { return r.State.Attached() && c.in(r) != nil })
 	if err != nil {
 		return err
 	}
@@ -196,7 +188,7 @@ func (c *hotCall) check(ctx context.Context) error {
 // del removes what is recorded. What is not recorded is not there, unless a
 // record that cannot be read could say otherwise.
 func (c *hotCall) del(ctx context.Context) error {
-	r, err := c.record(func(r lifecycle.Record) bool { return c.in(r) != nil })
+	r, err := c.record(ctx, func(r lifecycle.Record) bool { return c.in(r) != nil })
 	if r == nil {
 		return err
 	}
@@ -221,8 +213,8 @@ func (c *hotCall) status(ctx context.Context) error {
 // record returns the oldest record of the container that is wanted, whatever
 // is the matter with others. Where there is none it returns nil, and what is
 // wrong with the container's records.
-func (c *hotCall) record(wanted func(lifecycle.Record) bool) (*lifecycle.Record, error) {
-	found, err := c.life.Container(c.args.ContainerID)
+func (c *hotCall) record(ctx context.Context, wanted func(lifecycle.Record) bool) (*lifecycle.Record, error) {
+	found, err := c.life.Container(ctx, c.args.ContainerID)
 	found = slices.DeleteFunc(found, func(r lifecycle.Record) bool { return !wanted(r) })
 	if len(found) == 0 {
 		return nil, err

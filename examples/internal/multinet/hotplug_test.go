@@ -1,6 +1,7 @@
 package multinet
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -243,8 +244,11 @@ func TestObserver(t *testing.T) {
 	h := newHost(t, "1.0.0")
 	var seen []string
 	p := &Plugin{
-		Process:  program.Process{Exec: h.exec, Stdout: h.stdout, InterfaceNames: func(string) ([]string, error) { return nil, nil }},
-		Observer: func(e delegate.Event) { seen = append(seen, e.Command+" "+e.Plugin) },
+		Process: program.Process{Exec: h.exec, Stdout: h.stdout, InterfaceNames: func(string) ([]string, error) { return nil, nil }},
+		Observer: func(ctx context.Context, e delegate.Event) (context.Context, func(error)) {
+			seen = append(seen, string(e.Command)+" "+e.Plugin)
+			return ctx, func(error) {}
+		},
 	}
 	err := p.Commands(t.Context()).Add(&skel.CmdArgs{ContainerID: "c1", IfName: "eth0", StdinData: []byte(h.conf(bridge))})
 	if err != nil || !cmp.Equal(seen, []string{"ADD bridge"}) {

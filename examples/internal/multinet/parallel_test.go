@@ -50,7 +50,7 @@ func TestParallel(t *testing.T) {
 		t.Errorf("printed %s: %v", &h.printed, err)
 	}
 	var recorded []string
-	for r, err := range (&lifecycle.Manager{Dir: h.state()}).Records() {
+	for r, err := range (&lifecycle.Manager{Dir: h.state()}).Records(t.Context()) {
 		if err != nil || r.State != scratch.Added {
 			t.Errorf("%s: %s, %v", r.Key, r.State, err)
 		}

@@ -32,9 +32,8 @@ import (
 type Plugin struct {
 	program.Process
 
-	// Observer, when not nil, is called after each invocation of a delegated
-	// plugin, on the goroutine that made it: with "parallel" there are several.
-	Observer func(delegate.Event)
+	// Observer is [delegate.Invoker.Observer].
+	Observer func(context.Context, delegate.Event) (context.Context, func(error))
 
 	// UndoTimeout is [delegate.Invoker.UndoTimeout]. Zero is that of a process
 	// that is about to be killed, [program.UndoTimeout].
@@ -94,7 +93,7 @@ func (p *Plugin) manager(conf config, cniPath string) *lifecycle.Manager {
 	if conf.Parallel {
 		iv.Parallel = atOnce
 	}
-	return &lifecycle.Manager{Dir: conf.CNIDir, Root: p.Root, Invoker: iv}
+	return &lifecycle.Manager{Dir: conf.CNIDir, Root: p.Root, Invoker: iv, InterfaceNames: p.InterfaceNames}
 }
 
 func (c *call) networkConfig() (networkConfig, error) {
@@ -120,29 +119,25 @@ func (c *call) add(ctx context.Context) error {
 		return err
 	}
 	_, err = c.life.Add(ctx, c.key, lifecycle.Transaction{
-		Plan: func(taken []string) ([]delegate.Attachment, error) { return c.plan(wanted, taken) },
+		NetNS: c.args.Netns,
+		Plan:  func(_ context.Context, taken []string) ([]delegate.Attachment, error) { return c.plan(wanted, taken) },
 		Adjust: func(_ context.Context, added []delegate.Attached) error {
 			return moveDefaultRoute(c.Root, wanted, added)
 		},
-		Report: func(added []delegate.Attached) error {
+		Report: func(_ context.Context, added []delegate.Attached) error {
 			return added[0].PrintTo(c.Stdout, c.conf.CNIVersion)
 		},
 	})
 	return err
 }
 
-// plan gives each wanted network its interface, clear of the names that the
-// container's records and its namespace use already.
+// plan gives each wanted network its interface, clear of the names in use.
 func (c *call) plan(wanted []wanted, taken []string) ([]delegate.Attachment, error) {
-	there, err := c.InterfaceNames(c.args.Netns)
-	if err != nil {
-		return nil, err
-	}
 	asked := make([]string, len(wanted))
 	for i, w := range wanted {
 		asked[i] = w.ifname
 	}
-	names, err := ifname.Scheme{Primary: c.args.IfName, Taken: append(taken, there...)}.Plan(asked...)
+	names, err := ifname.Scheme{Primary: c.args.IfName, Taken: taken}.Plan(asked...)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", askers(wanted, c.args.IfName, err), err)
 	}
@@ -172,7 +167,9 @@ func askers(wanted []wanted, primary string, err error) string {
 
 func (c *call) check(ctx context.Context) error { return c.life.Check(ctx, c.key) }
 
-func (c *call) del(ctx context.Context) error { return c.life.Del(ctx, c.key, c.args.Netns) }
+func (c *call) del(ctx context.Context) error {
+	return c.life.Del(ctx, lifecycle.Removal{Key: c.key, NetNS: c.args.Netns})
+}
 
 func (c *call) status(ctx context.Context) error {
 	conf, err := c.networkConfig()
@@ -204,5 +201,5 @@ func (c *call) gc(ctx context.Context) error {
 	if err == nil {
 		nets, err = conf.standing()
 	}
-	return errors.Join(c.life.GC(ctx, c.conf.Name, valid, nets), err)
+	return errors.Join(c.life.GC(ctx, lifecycle.Collection{Network: c.conf.Name, Valid: valid, Networks: nets}), err)
 }

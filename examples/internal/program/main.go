@@ -33,8 +33,7 @@ type Process struct {
 	// namespaces are looked at: that of the delegated plugins.
 	Root string
 
-	// InterfaceNames lists the names in use in the network namespace at a
-	// path. See the function of that name.
+	// InterfaceNames is [lifecycle.Manager.InterfaceNames].
 	InterfaceNames func(netns string) ([]string, error)
 }
 
@@ -49,7 +48,6 @@ func Main(about string, commands func(context.Context, Process) skel.CNIFuncs) {
 func OfProcess() Process {
 	return Process{
 		Exec: &Exec{delegate.Process{Stderr: os.Stderr}}, Env: os.Environ(), Stdout: os.Stdout,
-		InterfaceNames: InterfaceNames(""),
 	}
 }
 

@@ -1,14 +1,11 @@
 package program
 
 import (
-	"errors"
-	"os"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/metacni/metacni/ifname"
 	"github.com/metacni/metacni/status"
 )
 
@@ -34,26 +31,6 @@ func TestS22NamespacesInRoot(t *testing.T) {
 		if got := host(tt.root, tt.netns) == types.ErrInvalidNetNS; got != tt.refused {
 			t.Errorf("%s in %q: refused is %t", tt.netns, tt.root, got)
 		}
-	}
-
-	here, err := InterfaceNames("")("/proc/self/ns/net")
-	if err != nil {
-		t.Fatal(err)
-	}
-	names, err := InterfaceNames("/proc")("/self/ns/net")
-	if err != nil || len(names) != len(here) {
-		t.Errorf("in the root: %q, %v; without: %q", names, err, here)
-	}
-	for _, path := range []string{"", "/proc/self/ns/net", "/absent", "/self/ns/uts", "/self/status"} {
-		if names, err := InterfaceNames("/proc")(path); err != nil || len(names) > 0 {
-			t.Errorf("%q: %q, %v", path, names, err)
-		}
-	}
-	if _, err := InterfaceNames("/proc")("/self/exe"); os.Geteuid() == 0 && err == nil {
-		t.Error("a link out of the root was followed")
-	}
-	if e := (*ifname.Error)(nil); errors.As(err, &e) && e.NetNS != "/self/ns/net" {
-		t.Errorf("the error is about %q", e.NetNS)
 	}
 }
 

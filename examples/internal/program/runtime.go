@@ -2,7 +2,6 @@ package program
 
 import (
 	"context"
-	"errors"
 	"io/fs"
 	"os"
 	"strings"
@@ -10,7 +9,6 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/metacni/metacni/ifname"
 	"github.com/metacni/metacni/internal/inroot"
 )
 
@@ -86,23 +84,4 @@ func SameFile(root, a, b string) bool {
 	}
 	first, second := stat(a), stat(b)
 	return first != nil && second != nil && os.SameFile(first, second)
-}
-
-// InterfaceNames returns [ifname.Taken] for paths in root, except that a
-// namespace that is not there, or is not ours to look into, has no names: it is
-// for the plugins to complain about.
-func InterfaceNames(root string) func(netns string) ([]string, error) {
-	return func(netns string) (names []string, err error) {
-		err = inroot.With(root, netns, func(path string) error {
-			names, err = ifname.Taken(path)
-			return err
-		})
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ifname.ErrNetNS) || err != nil && os.Geteuid() != 0 {
-			return nil, nil
-		}
-		if e := (*ifname.Error)(nil); errors.As(err, &e) {
-			err = &ifname.Error{NetNS: netns, Err: e.Err} // not the path it was reached by
-		}
-		return names, err
-	}
 }

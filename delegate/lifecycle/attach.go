@@ -22,7 +22,7 @@ func (m *Manager) Attach(ctx context.Context, k scratch.Key, t Transaction) ([]d
 	ctx, finish := m.begin(ctx, k)
 	defer finish()
 	if m.nothing(k) {
-		return nil, fail("ATTACH", k, ErrNotAdded)
+		return nil, fail(OpAttach, k, ErrNotAdded)
 	}
 	var added []delegate.Attached
 	err := m.locked(ctx, k.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
@@ -30,29 +30,14 @@ func (m *Manager) Attach(ctx context.Context, k scratch.Key, t Transaction) ([]d
 		if err != nil {
 			return err
 		}
-		plan, err := m.fresh(ctx, l, k, t)
-		if err != nil {
-			return err
+		a := &addition{
+			m: m, t: t, lock: l, r: before, whileRunning: scratch.Partial,
+			forget: func() error { return m.store().Note(l, before) },
 		}
-		r := before
-		r.Value.Delegates = slices.Concat(r.Value.Delegates, newRecord(m.Root, delegate.Intend(plan)).Delegates)
-		if err := m.store().Put(l, r); err != nil {
-			return also(err, m.store().Note(l, before)) // nothing has run
-		}
-		added, err = m.run(ctx, l, t, plan, r)
-		switch {
-		case err == nil:
-			return nil
-		case undone(err):
-			return also(err, m.store().Note(l, before))
-		}
-		r.Value = r.Value.with(added).leaving(len(plan))
-		return also(err, m.store().Note(l, r))
+		added, err = a.do(ctx)
+		return err
 	})
-	if err != nil {
-		return nil, fail("ATTACH", k, because(ctx, err))
-	}
-	return added, nil
+	return added, fail(OpAttach, k, because(ctx, err))
 }
 
 // Detach removes the interface ifname from the attachment k of a running
@@ -62,12 +47,12 @@ func (m *Manager) Attach(ctx context.Context, k scratch.Key, t Transaction) ([]d
 // Detach fails with [ErrPlan].
 func (m *Manager) Detach(ctx context.Context, k scratch.Key, ifname string) error {
 	if ifname == k.IfName {
-		return fail("DETACH", k, fmt.Errorf("%w: %q is the attachment's own interface", ErrPlan, ifname))
+		return fail(OpDetach, k, fmt.Errorf("%w: %q is the attachment's own interface", ErrPlan, ifname))
 	}
 	if m.nothing(k) {
 		return nil
 	}
-	return fail("DETACH", k, m.locked(ctx, k.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
+	return fail(OpDetach, k, m.locked(ctx, k.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
 		r, err := m.store().Get(k)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
@@ -75,6 +60,7 @@ func (m *Manager) Detach(ctx context.Context, k scratch.Key, ifname string) erro
 		if err != nil {
 			return err
 		}
+		r = settledState(r)
 		return m.drop(ctx, l, &r, func(e entry) bool { return e.IfName == ifname })
 	}))
 }
@@ -82,7 +68,8 @@ func (m *Manager) Detach(ctx context.Context, k scratch.Key, ifname string) erro
 // added returns the record of k, if k has been added.
 func (m *Manager) added(k scratch.Key) (scratch.Record[record], error) {
 	r, err := m.store().Get(k)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && r.State != scratch.Added {
+	r = settledState(r)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !r.State.Attached() {
 		return r, ErrNotAdded
 	}
 	return r, err
@@ -95,27 +82,21 @@ func (m *Manager) settled(ctx context.Context, l *scratch.Lock, k scratch.Key) (
 	if err != nil {
 		return r, err
 	}
-	err = m.drop(ctx, l, &r, func(e entry) bool { return !e.whole() })
+	err = m.drop(ctx, l, &r, func(e entry) bool { return e.Half })
 	return r, err
 }
 
 // drop removes the attachments of r that are which, and then r of them.
 func (m *Manager) drop(ctx context.Context, l *scratch.Lock, r *scratch.Record[record], which func(entry) bool) error {
-	gone, kept := record{}, record{Delegates: []entry{}}
-	for _, e := range r.Value.Delegates {
-		if which(e) {
-			gone.Delegates = append(gone.Delegates, e)
-		} else {
-			kept.Delegates = append(kept.Delegates, e)
-		}
-	}
-	if len(gone.Delegates) == 0 {
+	if !slices.ContainsFunc(r.Value.Delegates, which) {
 		return nil
 	}
-	as := gone.attached(r.Key.ContainerID, func(n netns) string { return n.forDel(m.Root, "") })
-	if err := m.invoker().DelAll(ctx, as); err != nil {
+	if err := m.detach(ctx, l, r, "", which); err != nil {
 		return err
 	}
-	r.Value = kept
+	r.Value.Delegates = slices.DeleteFunc(r.Value.Delegates, which)
+	if r.State == scratch.Partial && !slices.ContainsFunc(r.Value.Delegates, func(e entry) bool { return e.Half }) {
+		r.State = scratch.Added
+	}
 	return m.store().Note(l, *r) // lost with the power, it costs one more DEL
 }

@@ -1,0 +1,191 @@
+package delegate_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/status"
+)
+
+// marked returns a plugin that says in its result that it has run.
+func marked(name string) delegatetest.Plugin {
+	return func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.Command == "ADD" {
+			return []byte(`{"cniVersion":"1.1.0","last":"` + name + `"}`), nil
+		}
+		return delegatetest.Result(nil)(ctx, c)
+	}
+}
+
+func crewOf(names ...string) *delegatetest.Exec {
+	x := fakes()
+	for _, name := range names {
+		x.Plugins[name] = marked(name)
+	}
+	return x
+}
+
+// prevOf returns the "last" in what a plugin was given as prevResult.
+func prevOf(t *testing.T, c delegatetest.Call) string {
+	t.Helper()
+	var prev struct {
+		Last string `json:"last"`
+	}
+	if raw := stdin(t, c)["prevResult"]; raw != nil {
+		if err := json.Unmarshal(raw, &prev); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return prev.Last
+}
+
+// notes collects what a Note is told, a line each.
+type noted []string
+
+func (n *noted) note(i int, a delegate.Attached) error {
+	var last struct {
+		Last string `json:"last"`
+	}
+	_ = json.Unmarshal(a.Result, &last)
+	*n = append(*n, fmt.Sprintf("%d %s %v", i, last.Last, a.Gone))
+	return nil
+}
+
+// A Note hears of every plugin that has been added, undone and removed, before
+// the next one runs, with the last result.
+func TestNotesTellEveryStep(t *testing.T) {
+	t.Parallel()
+	as := []delegate.Attachment{attach(network(t, "1.1.0", "blue", "a", "b")), attach(network(t, "1.1.0", "red", "c"))}
+	x := crewOf("a", "b", "c")
+	iv := invoker(x)
+	var got noted
+	done, err := iv.AddAll(t.Context(), as, got.note)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := iv.DelAll(t.Context(), done, got.note); err != nil {
+		t.Fatal(err)
+	}
+	x.Plugins["c"] = delegatetest.FailOn("ADD", 100, "no device", x.Plugins["c"])
+	if left, err := iv.AddAll(t.Context(), as, got.note); left != nil || status.Code(err) != 100 {
+		t.Fatalf("%v, %v", left, err)
+	}
+	want := noted{
+		"0 a []", "0 b []", "1 c []",
+		"1 c [0]", "0 b [1]", "0 b [0 1]",
+		"0 a []", "0 b []",
+		"1  [0]", "0 b [1]", "0 b [0 1]",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// What cannot be written down must not be there: a Note that fails, fails the
+// ADD, and what ran is undone with the results it had.
+func TestFailedNoteIsUndone(t *testing.T) {
+	t.Parallel()
+	full := errors.New("disk full")
+	for at := range 3 {
+		x := crewOf("a", "b", "c")
+		n := 0
+		left, err := invoker(x).AddAll(t.Context(), []delegate.Attachment{attach(network(t, "1.1.0", "blue", "a", "b", "c"))},
+			func(int, delegate.Attached) error {
+				if n++; n == at+1 {
+					return full
+				}
+				return nil
+			})
+		if !errors.Is(err, full) || left != nil || len(x.Live()) > 0 {
+			t.Errorf("at %d: left %v, alive %q, %v", at, left, x.Live(), err)
+		}
+	}
+}
+
+// A chain that fails is undone with the last result there was: a firewall needs
+// the addresses to find its rules.
+func TestUndoOfAChainHasTheLastResult(t *testing.T) {
+	t.Parallel()
+	x := crewOf("bridge", "firewall")
+	x.Plugins["last"] = delegatetest.FailOn("ADD", 100, "no device", delegatetest.Result(nil))
+	_, err := invoker(x).Add(t.Context(), attach(network(t, "1.1.0", "blue", "bridge", "firewall", "last")))
+	if status.Code(err) != 100 {
+		t.Fatal(err)
+	}
+	for _, c := range x.Calls() {
+		if c.Command == "DEL" && prevOf(t, c) != "firewall" {
+			t.Errorf("DEL %s was given %s", c.Plugin, c.Stdin)
+		}
+	}
+}
+
+// When undoing fails, what is left is returned, and DEL of it runs what is left,
+// with the last result, and nothing else.
+func TestFailedUndoReturnsWhatIsLeft(t *testing.T) {
+	t.Parallel()
+	x := crewOf("a", "b", "c", "d", "e")
+	good := x.Plugins["b"]
+	x.Plugins["b"] = delegatetest.FailOn("DEL", 5, "b is stuck", good)
+	x.Plugins["d"] = delegatetest.FailOn("ADD", 100, "no device", x.Plugins["d"])
+	iv := invoker(x)
+	left, err := iv.AddAll(t.Context(), []delegate.Attachment{
+		attach(network(t, "1.1.0", "blue", "a", "b", "c")), attach(network(t, "1.1.0", "red", "d", "e")),
+	})
+	var undo *delegate.UndoError
+	if !errors.As(err, &undo) || len(left) != 1 || left[0].Network.Name() != "blue" {
+		t.Fatalf("left %v, %v", left, err)
+	}
+	if diff := cmp.Diff([]int{0, 2}, left[0].Gone); diff != "" {
+		t.Errorf("gone (-want +got):\n%s", diff)
+	}
+	x.Plugins["b"] = good
+	before := len(x.Calls())
+	if err := iv.DelAll(t.Context(), left); err != nil || len(x.Live()) > 0 {
+		t.Errorf("alive %q, %v", x.Live(), err)
+	}
+	later := x.Calls()[before:]
+	if len(later) != 1 || later[0].Plugin != "b" || prevOf(t, later[0]) != "c" {
+		t.Errorf("later DEL ran %v", later)
+	}
+}
+
+// A panic of an Exec, one after another or on a goroutine, is an error like any
+// other: the ADD is undone, the DEL goes on.
+func TestPanicIsAnError(t *testing.T) {
+	t.Parallel()
+	for _, parallel := range []int{0, 4} {
+		for _, command := range []string{"ADD", "DEL"} {
+			x := crewOf("a", "b", "c")
+			good := x.Plugins["c"]
+			x.Plugins["c"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+				if c.Command == command {
+					panic("index out of range")
+				}
+				return good(ctx, c)
+			}
+			iv := invoker(x)
+			iv.Parallel = parallel
+			as := []delegate.Attachment{attach(network(t, "1.1.0", "blue", "a")), attach(network(t, "1.1.0", "green", "b")), attach(network(t, "1.1.0", "red", "c"))}
+			done, err := iv.AddAll(t.Context(), as)
+			if command == "DEL" {
+				err = iv.DelAll(t.Context(), done)
+			}
+			if err == nil || !strings.Contains(err.Error(), "panic: index out of range") {
+				t.Errorf("%s with %d at once: %v", command, parallel, err)
+			}
+			for _, alive := range x.Live() {
+				if !strings.HasPrefix(alive, "c ") {
+					t.Errorf("%s with %d at once: left %q", command, parallel, alive)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,181 @@
+package delegate_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/status"
+)
+
+// wholeResult returns a result with something at every place of its version.
+func wholeResult(version string) string {
+	switch version {
+	case "0.1.0", "0.2.0":
+		return `{"cniVersion":"` + version + `",
+			"ip4":{"ip":"10.0.0.2/24","gateway":"10.0.0.1","routes":[{"dst":"0.0.0.0/0","gw":"10.0.0.1"}]},
+			"ip6":{"ip":"fd00::2/64","gateway":"fd00::1","routes":[{"dst":"::/0","gw":"fd00::1"}]},
+			"dns":{"nameservers":["10.0.0.1"],"domain":"x","search":["x"],"options":["y"]}}`
+	}
+	return `{"cniVersion":"` + version + `",
+		"interfaces":[{"name":"eth0","mac":"02:00:00:00:00:01","sandbox":"/run/netns/c1"}],
+		"ips":[{"version":"4","interface":0,"address":"10.0.0.2/24","gateway":"10.0.0.1"}],
+		"routes":[{"dst":"0.0.0.0/0","gw":"10.0.0.1"}],
+		"dns":{"nameservers":["10.0.0.1"],"domain":"x","search":["x"],"options":["y"]}}`
+}
+
+// variants returns whole with the value at each place replaced by one of each
+// JSON type.
+func variants(tb testing.TB, whole string) []string {
+	tb.Helper()
+	var root any
+	if err := json.Unmarshal([]byte(whole), &root); err != nil {
+		tb.Fatal(err)
+	}
+	var out []string
+	print := func() {
+		text, err := json.Marshal(root)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		out = append(out, string(text))
+	}
+	var visit func(v any, set func(any))
+	visit = func(v any, set func(any)) {
+		for _, other := range []any{nil, true, 7, -1.5, "text", []any{}, []any{nil}, map[string]any{}, map[string]any{"x": nil}} {
+			set(other)
+			print()
+		}
+		set(v)
+		switch v := v.(type) {
+		case map[string]any:
+			for key := range v {
+				visit(v[key], func(other any) { v[key] = other })
+			}
+		case []any:
+			for i := range v {
+				visit(v[i], func(other any) { v[i] = other })
+			}
+		}
+	}
+	visit(root, func(other any) { root = other })
+	return out
+}
+
+// Whatever a plugin prints, ADD attaches or leaves nothing, and what it attached
+// can be printed or not, checked and removed.
+func TestEveryTypeAtEveryPlaceOfAResult(t *testing.T) {
+	t.Parallel()
+	for _, version := range versions {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			for _, text := range variants(t, wholeResult(version)) {
+				for _, confVersion := range []string{"0.1.0", "0.4.0", "1.1.0"} {
+					x := fakes("last")
+					x.Plugins["p"] = printing(text)
+					iv := invoker(x)
+					a, err := iv.Add(t.Context(), attach(network(t, confVersion, "blue", "p", "last")))
+					if err != nil {
+						if !errors.Is(err, delegate.ErrResult) || len(x.Live()) > 0 {
+							t.Errorf("%s: %v, left %q", text, err, x.Live())
+						}
+						continue
+					}
+					a.Result = json.RawMessage(text) // also where the last plugin printed another
+					for _, to := range append([]string{"", "9.9.9"}, versions...) {
+						_ = a.PrintTo(new(bytes.Buffer), to) // does not panic
+					}
+					if err := iv.Check(t.Context(), a); err != nil && !errors.Is(err, delegate.ErrResult) {
+						t.Errorf("CHECK after %s: %v", text, err)
+					}
+					if err := iv.Del(t.Context(), a); err != nil || len(x.Live()) > 0 {
+						t.Errorf("DEL after %s: %v, left %q", text, err, x.Live())
+					}
+				}
+			}
+		})
+	}
+}
+
+// A list with null in it is no result: the error says where, and the ADD is
+// undone. As a result on disk, from an earlier version, it keeps no DEL from
+// running.
+func TestNullInAListIsNoResult(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ result, where string }{
+		{`{"cniVersion":"1.0.0","interfaces":[null]}`, "interfaces[0]"},
+		{`{"cniVersion":"1.1.0","interfaces":[{"name":"a"},null]}`, "interfaces[1]"},
+		{`{"cniVersion":"0.4.0","ips":[null]}`, "ips[0]"},
+		{`{"cniVersion":"0.3.1","routes":[null]}`, "routes[0]"},
+		{`{"cniVersion":"0.2.0","ip4":{"ip":"10.0.0.2/24","routes":[null]}}`, "ip4.routes[0]"},
+		{`{"cniVersion":"0.1.0","ip6":{"ip":"fd00::2/64","routes":[null]}}`, "ip6.routes[0]"},
+		{`{"cniVersion":"1.0.0","dns":{"nameservers":[null]}}`, "dns.nameservers[0]"},
+	} {
+		for _, confVersion := range []string{"0.2.0", "0.4.0", "1.0.0", "1.1.0"} {
+			x := fakes("first")
+			x.Plugins["p"] = printing(tt.result)
+			a := attach(network(t, confVersion, "blue", "first", "p"))
+			_, err := invoker(x).Add(t.Context(), a)
+			if !errors.Is(err, delegate.ErrResult) || status.Code(err) != 6 || !strings.Contains(fmt.Sprint(err), tt.where+" is null") {
+				t.Errorf("%s: %v", tt.result, err)
+			}
+			if got := strings.Join(x.Trace(), ", "); !strings.HasSuffix(got, "DEL p eth0, DEL first eth0") {
+				t.Errorf("%s: %s", tt.result, got)
+			}
+			old := added(a, tt.result)
+			if err := invoker(x).Del(t.Context(), old); err != nil {
+				t.Errorf("DEL with %s: %v", tt.result, err)
+			}
+		}
+	}
+}
+
+// A version that has one place for each family expresses no second address.
+func TestSecondAddressOfAFamilyIsNotDropped(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		ips  string
+		code uint
+	}{
+		{`{"address":"10.0.0.2/24"}`, 0},
+		{`{"address":"10.0.0.2/24"},{"address":"fd00::2/64"}`, 0},
+		{`{"address":"10.0.0.2/24"},{"address":"10.0.1.2/24"}`, 1},
+		{`{"address":"fd00::2/64"},{"address":"fd00::3/64"}`, 1},
+	} {
+		a := added(attach(network(t, "1.0.0", "blue", "p")), `{"cniVersion":"1.0.0","ips":[`+tt.ips+`]}`)
+		for _, version := range []string{"0.1.0", "0.2.0"} {
+			if err := a.PrintTo(new(bytes.Buffer), version); status.Code(err) != tt.code {
+				t.Errorf("%s in %s: %v", tt.ips, version, err)
+			}
+		}
+		if err := a.PrintTo(new(bytes.Buffer), "0.4.0"); err != nil {
+			t.Errorf("%s in 0.4.0: %v", tt.ips, err)
+		}
+	}
+}
+
+// A result is printed in its own version where no other is asked for, and a
+// caller can tell that it could not be printed from a plugin's failure.
+func TestPrintToItsOwnVersionAndNowhere(t *testing.T) {
+	t.Parallel()
+	const text = `{"cniVersion":"0.4.0","x":1e3}`
+	a := added(attach(network(t, "1.0.0", "blue", "p")), text)
+	var out bytes.Buffer
+	if err := a.PrintTo(&out, ""); err != nil || out.String() != text+"\n" {
+		t.Errorf("%s, %v", &out, err)
+	}
+	err := a.PrintTo(closedWriter{}, "")
+	if !errors.Is(err, delegate.ErrPrint) || !errors.Is(err, errClosed) || status.Code(err) != 5 {
+		t.Errorf("err = %v", err)
+	}
+}
+
+var errClosed = errors.New("closed")
+
+type closedWriter struct{}
+
+func (closedWriter) Write([]byte) (int, error) { return 0, errClosed }
