@@ -1,6 +1,7 @@
 // Fake is a CNI plugin that attaches nothing. It writes down how it was
 // called, keeps a marker for what a real plugin would have made, and fails as
-// its configuration says.
+// its configuration says. With "inner" it stands in front of a real plugin,
+// which then does the work.
 package main
 
 import (
@@ -16,10 +17,12 @@ import (
 // config is what the fake reads of its configuration.
 type config struct {
 	CNIVersion string            `json:"cniVersion"`
-	ID         string            `json:"id"`   // tells one fake from another
-	Dir        string            `json:"dir"`  // where log and markers are
-	On         map[string]string `json:"on"`   // command: what goes wrong
-	Code       uint              `json:"code"` // of "fail"
+	ID         string            `json:"id"`    // tells one fake from another
+	Dir        string            `json:"dir"`   // where log and markers are
+	On         map[string]string `json:"on"`    // command: what goes wrong
+	Code       uint              `json:"code"`  // of "fail"
+	Inner      string            `json:"inner"` // a plugin that does the work
+	Print      json.RawMessage   `json:"print"` // the result, as it is written
 	Parallel   bool              `json:"parallel"`
 	Valid      json.RawMessage   `json:"cni.dev/valid-attachments"`
 	PrevResult json.RawMessage   `json:"prevResult"`
@@ -51,13 +54,23 @@ func run(conf config, command string, stdin json.RawMessage) error {
 	}
 	// What goes wrong in an ADD does so when the plugin has done its work, in
 	// a DEL before.
+	var out []byte
 	if command == "ADD" {
-		if err := os.WriteFile(marker, nil, 0o600); err != nil {
+		err := os.WriteFile(marker, nil, 0o600)
+		if err == nil {
+			out, err = inner(conf, stdin)
+		}
+		if err != nil {
 			return err
 		}
 	}
 	if err := misbehave(conf, command); err != nil {
 		return err
+	}
+	if command != "ADD" {
+		if _, err := inner(conf, stdin); err != nil {
+			return err
+		}
 	}
 	if command == "DEL" {
 		if err := os.Remove(marker); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -69,7 +82,7 @@ func run(conf config, command string, stdin json.RawMessage) error {
 	}
 	switch command {
 	case "ADD":
-		if err := result(conf); err != nil {
+		if err := answer(conf, out); err != nil {
 			return err
 		}
 	case "CHECK":
@@ -91,6 +104,19 @@ func log(conf config, command string, stdin json.RawMessage) error {
 		return err
 	}
 	return appendLine(filepath.Join(conf.Dir, "log"), string(line)+"\n")
+}
+
+// answer answers an ADD with what the inner plugin printed, with what the
+// configuration has for it, or else with result.
+func answer(conf config, out []byte) error {
+	if len(out) == 0 {
+		out = conf.Print
+	}
+	if len(out) == 0 {
+		return result(conf)
+	}
+	_, err := os.Stdout.Write(out)
+	return err
 }
 
 // result answers an ADD: what came before, or one interface with one address.

@@ -1,0 +1,31 @@
+package e2e
+
+import (
+	"context"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// A report is what a command of multinet's for operators said.
+type report struct {
+	code           int
+	stdout, stderr string
+}
+
+// operate runs a command of multinet's for operators on the world's state
+// directory, without a terminal.
+func (w *world) operate(words ...string) report {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
+	defer cancel()
+	var stdout, stderr strings.Builder
+	cmd := exec.CommandContext(ctx, built(w.t, "multinet"), append(words, "--dir", w.file("state"))...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = []string{"PATH=" + w.path}, &stdout, &stderr
+	_ = cmd.Run()
+	r := report{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+	if r.code != 0 && r.code != 1 || strings.Contains(r.stderr, "panic: ") {
+		w.t.Fatalf("multinet %s: exit status %d: %s", strings.Join(words, " "), r.code, r.stderr)
+	}
+	return r
+}

@@ -1,0 +1,99 @@
+package e2e
+
+import (
+	"maps"
+	"strings"
+	"testing"
+)
+
+// Belongings are what a container must not lose when another one, which had
+// its address before, is detached once more.
+type belongings struct {
+	Interfaces, Rules, Leases, Live []string
+}
+
+func (w *world) belongings(p *pod) belongings {
+	w.t.Helper()
+	b := belongings{Interfaces: w.interfaces(p), Live: w.leaked(p)}
+	about := w.marks(p.id)
+	for _, lease := range w.leases() {
+		if words := strings.Fields(lease); words[1] == p.id {
+			b.Leases = append(b.Leases, lease)
+			about = append(about, words[0])
+		}
+	}
+	b.Rules = w.rulesAbout(about)
+	return b
+}
+
+// single returns the world's i'th bridge, whose range has one address alone.
+func (w *world) single(i int) object {
+	conf := w.with(w.bridge(i), object{"ipMasq": true})
+	maps.Copy(conf["ipam"].(object), object{"rangeStart": w.net(i) + ".5", "rangeEnd": w.net(i) + ".5"})
+	return conf
+}
+
+// TestAddressHasMoved: the DEL of a container fails in one plugin, the others
+// succeed, and the address goes to a second container. The DELs and GCs of the
+// first that follow, failing again or not, take nothing from the second.
+func TestAddressHasMoved(t *testing.T) {
+	for name, networks := range map[string]func(w *world, on ...string) []object{
+		"another network fails": func(w *world, on ...string) []object {
+			return []object{w.chain(1, w.single(1), firewall(), portmap()), w.fake("x", on...)}
+		},
+		"another chain's firewall fails": func(w *world, on ...string) []object {
+			return []object{w.chain(1, w.single(1), firewall()), w.chain(2, w.bridge(2), w.behind("x", firewall(), on...))}
+		},
+		"the chain's last plugin fails": func(w *world, on ...string) []object {
+			return []object{w.chain(1, w.single(1), firewall(), portmap(), w.fake("x", on...))}
+		},
+		"the plugin before firewall fails": func(w *world, on ...string) []object {
+			return []object{w.chain(1, w.single(1), w.fake("x", on...), firewall(), portmap())}
+		},
+		"firewall itself fails": func(w *world, on ...string) []object {
+			return []object{w.chain(1, w.single(1), w.behind("x", firewall(), on...), portmap())}
+		},
+	} {
+		for _, then := range []string{"DEL", "DEL without a namespace", "DEL, the namespace gone", "GC"} {
+			t.Run(name+"/"+then, func(t *testing.T) {
+				w := newWorld(t)
+				w.needsProgram("iptables", "iptables-save")
+				first := w.published(networks(w, "DEL", "fail")...)
+				second := w.published(networks(w)...)
+				w.ok("ADD", first)
+				w.fails(111, "DEL", first, nil)
+				w.ok("ADD", second)
+				want := w.belongings(second)
+				same(t, "reserved for the second", w.net(1)+".5 "+second.id+" eth0", want.Leases[0])
+
+				again := func() answer {
+					t.Helper()
+					if then == "GC" {
+						return w.call("GC", first, valid(second))
+					}
+					if then == "DEL" {
+						return w.call("DEL", first)
+					}
+					return w.call("DEL", first, withoutNetNS)
+				}
+				if then == "DEL, the namespace gone" {
+					w.vanish(first)
+				}
+				for range 2 {
+					w.failed(again(), 111)
+					same(t, "the second's, after a "+then+" that fails", want, w.belongings(second))
+				}
+				w.cure()
+				if a := again(); a.err != nil {
+					t.Errorf("%s: %s", then, a.stdout)
+				}
+				same(t, "the second's, after a "+then+" that succeeds", want, w.belongings(second))
+				w.ok("CHECK", second)
+				w.answersPing(second, w.net(1)+".1")
+				w.ok("DEL", second)
+				w.gone(second)
+				w.figures("the address has moved, "+name+", then "+then, 3)
+			})
+		}
+	}
+}

@@ -1,0 +1,121 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/metacni/metacni/examples/lab/host"
+)
+
+// TestNamespaceNumberReused: the kernel gives the device and inode number of a
+// network namespace that has gone to the next one that is made. When that one
+// is at the same path too, detaching the container that had the first takes
+// nothing from the container that has the second.
+func TestNamespaceNumberReused(t *testing.T) {
+	for name, detach := range map[string]func(w *world, old, now *pod) answer{
+		"DEL":                     func(w *world, old, _ *pod) answer { return w.call("DEL", old) },
+		"DEL without a namespace": func(w *world, old, _ *pod) answer { return w.call("DEL", old, withoutNetNS) },
+		"GC":                      func(w *world, old, now *pod) answer { return w.call("GC", old, valid(now)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			conf := w.multinet("1.1.0", w.bridge(1), w.fake("b"))
+			old := w.succeeded(conf)
+			now := w.pod(conf)
+			now.netns = old.netns
+			w.ok("ADD", now)
+			w.forget()
+			dry := w.operate("gc", "--dry-run")
+			if strings.Contains(dry.stdout, now.id) || !strings.Contains(dry.stdout, old.id) {
+				t.Errorf("gc --dry-run, where the namespace of %s alone has gone: %+v", old.id, dry)
+			}
+			if a := detach(w, old, now); a.err != nil {
+				t.Errorf("%s: %s", name, a.stdout)
+			}
+			same(t, "the other's interfaces", []string{"eth0"}, w.interfaces(now))
+			same(t, "leases", 1, len(w.leases()))
+			same(t, "attached by fakes", []string{"b@" + now.id + "@net1"}, w.live())
+			for _, c := range w.calls() {
+				if c.Command == "DEL" && c.NetNS != "" {
+					t.Errorf("the plugin was given %s", c.NetNS)
+				}
+			}
+			w.ok("CHECK", now)
+			w.answersPing(now, w.net(1)+".1")
+			w.ok("DEL", now)
+			w.nothingLeft()
+			w.figures("the number of the namespace is another container's, "+name, 1)
+		})
+	}
+}
+
+// renumbering is held by a test that waits for a number, so that no two of them
+// wait for each other.
+var renumbering sync.Mutex
+
+// succeeded returns a container that was attached by conf, whose namespace has
+// gone, and at whose path there is another namespace with its numbers.
+func (w *world) succeeded(conf object) *pod {
+	w.t.Helper()
+	renumbering.Lock()
+	defer renumbering.Unlock()
+	for range 10 {
+		p := w.pod(conf)
+		w.ok("ADD", p)
+		number := w.numbers(p.netns)
+		w.vanish(p)
+		if w.reused(p, number) {
+			same(w.t, "numbers of the new namespace", number, w.numbers(p.netns))
+			return p
+		}
+		w.ok("DEL", p)
+	}
+	w.t.Fatal("no namespace was given the number of one that has gone")
+	return nil
+}
+
+// reused makes namespaces until one has number, and puts that at p's path. It
+// keeps the others meanwhile, so that the lower numbers are in use. A test that
+// runs beside this one may have been given the number: then there is none.
+func (w *world) reused(p *pod, number [2]uint64) bool {
+	w.t.Helper()
+	// The kernel takes its time to free a number, the more so the more
+	// namespaces there are to clear up: not too many of them.
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for i := range 60 {
+		path, err := host.NewNS(fmt.Sprintf("%s-%d", p.id, i))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		defer func() { _ = host.RemoveNS(path) }()
+		if w.numbers(path) != number {
+			<-tick.C
+			continue
+		}
+		w.write("", "mount")
+		if err := unix.Rename(w.file("mount"), p.netns); err != nil {
+			w.t.Fatal(err)
+		}
+		if err := unix.Mount(path, p.netns, "", unix.MS_BIND, ""); err != nil {
+			w.t.Fatal(err)
+		}
+		return true
+	}
+	return false
+}
+
+// numbers returns the device and inode number of a namespace.
+func (w *world) numbers(path string) [2]uint64 {
+	w.t.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		w.t.Fatal(err)
+	}
+	return [2]uint64{uint64(st.Dev), st.Ino} //nolint:unconvert // not on every architecture
+}

@@ -1,0 +1,137 @@
+package e2e
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/plugins/pkg/utils"
+)
+
+// ruled returns a network of plugins that need an earlier result in DEL: the
+// world's i'th bridge with masquerading, and firewall, whose rules name
+// addresses alone; more follows them in the chain.
+func (w *world) ruled(i int, more ...object) object {
+	bridge := w.with(w.bridge(i), object{"ipMasq": true})
+	return w.chain(i, append([]object{bridge, firewall()}, more...)...)
+}
+
+// chain returns the world's i'th network of its own name.
+func (w *world) chain(i int, plugins ...object) object {
+	return object{"name": w.chainName(i), "cniVersion": "1.1.0", "plugins": plugins}
+}
+
+func (w *world) chainName(i int) string { return w.name(fmt.Sprintf("chain%d-", i)) }
+
+func firewall() object { return object{"type": "firewall", "backend": "iptables"} }
+
+func portmap() object {
+	return object{"type": "portmap", "backend": "iptables", "capabilities": object{"portMappings": true}}
+}
+
+// published is a pod attached by delegates, a port of which is published on the
+// host by those that can.
+func (w *world) published(delegates ...object) *pod {
+	w.t.Helper()
+	p := w.pod(w.multinet("1.1.0", delegates...))
+	p.conf["capabilities"].(object)["portMappings"] = true
+	p.conf["runtimeConfig"] = object{"portMappings": []object{{"hostPort": 8080 + w.n, "containerPort": 80, "protocol": "tcp"}}}
+	return p
+}
+
+// behind returns conf with a fake in front of its plugin, so that the fake can
+// log, fail or be killed, and the plugin does the work.
+func (w *world) behind(id string, conf object, on ...string) object {
+	w.t.Helper()
+	front := w.fake(id, on...)
+	front["inner"] = built(w.t, fmt.Sprint(conf["type"]))
+	for k, v := range conf {
+		if k != "type" {
+			front[k] = v
+		}
+	}
+	return front
+}
+
+// rules lists the rules and chains of iptables that are about containers of
+// this world, sorted: those with a container's ID, those with one of the world's
+// addresses, and the containers' own chains.
+func (w *world) rules() []string {
+	w.t.Helper()
+	var about []string
+	for i := range maxRanges {
+		about = append(about, w.net(i)+".")
+	}
+	for n := range w.pods {
+		about = append(about, w.marks(fmt.Sprintf("w%dc%d", w.n, n+1))...)
+	}
+	return w.rulesAbout(about)
+}
+
+// maxRanges is how many ranges of addresses a world has.
+const maxRanges = 16
+
+// marks are the words in rules that are a container's, but for its addresses.
+func (w *world) marks(id string) (words []string) {
+	words = append(words, id)
+	for i := range maxRanges {
+		words = append(words,
+			utils.FormatChainName(w.chainName(i), id),
+			utils.MustFormatChainNameWithPrefix(w.chainName(i), id, "DN-"))
+	}
+	return words
+}
+
+// rulesAbout lists the rules and chains, sorted, in which there is one of words.
+// An address that ends with a dot stands for its range.
+func (w *world) rulesAbout(words []string) (list []string) {
+	w.t.Helper()
+	for _, table := range []string{"filter", "nat"} {
+		cmd := exec.CommandContext(w.t.Context(), w.program("iptables-save"), "-t", table)
+		text, err := cmd.Output()
+		if err != nil {
+			w.t.Fatalf("%v: %v", cmd, err)
+		}
+		for line := range strings.Lines(string(text)) {
+			if slices.ContainsFunc(strings.FieldsFunc(line, apart), func(got string) bool {
+				return slices.ContainsFunc(words, func(word string) bool {
+					return got == word || strings.HasSuffix(word, ".") && strings.HasPrefix(got, word)
+				})
+			}) {
+				line, _, _ = strings.Cut(line, " [") // counters
+				list = append(list, table+": "+strings.TrimSpace(line))
+			}
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// apart reports whether c stands between the words of a rule: an address is a
+// word without its mask and port.
+func apart(c rune) bool { return strings.ContainsRune(" \t\n:/\\\"", c) }
+
+// program returns the path of a program that plugins run, or skips the test.
+func (w *world) program(name string) string {
+	w.t.Helper()
+	for _, dir := range filepath.SplitList(w.path) {
+		if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
+			return path
+		}
+	}
+	w.t.Skipf("needs %s", name)
+	return ""
+}
+
+// gone fails the test where anything is left of p's attachment, or of any other
+// container of the world: interfaces, rules, and what nothingLeft looks for.
+func (w *world) gone(p *pod) {
+	w.t.Helper()
+	if !w.vanished {
+		same(w.t, "interfaces", nil, w.interfaces(p))
+	}
+	same(w.t, "rules", nil, w.rules())
+	w.nothingLeft()
+}
