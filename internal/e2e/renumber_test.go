@@ -64,38 +64,40 @@ func (w *world) succeeded(conf object) *pod {
 	w.t.Helper()
 	renumbering.Lock()
 	defer renumbering.Unlock()
-	for range 10 {
+	for range 20 {
 		p := w.pod(conf)
 		w.ok("ADD", p)
-		number := w.numbers(p.netns)
+		numbers := w.numbers(p.netns)
 		w.vanish(p)
-		if w.reused(p, number) {
-			same(w.t, "numbers of the new namespace", number, w.numbers(p.netns))
+		if w.reused(p, numbers) {
+			same(w.t, "numbers of the new namespace", numbers, w.numbers(p.netns))
 			return p
 		}
 		w.ok("DEL", p)
 	}
-	w.t.Fatal("no namespace was given the number of one that has gone")
+	w.t.Fatal("no namespace was given the numbers of one that has gone")
 	return nil
 }
 
-// reused makes namespaces until one has number, and puts that at p's path. It
-// keeps the others meanwhile, so that the lower numbers are in use. A test that
-// runs beside this one may have been given the number: then there is none.
-func (w *world) reused(p *pod, number [2]uint64) bool {
+// reused makes namespaces until one has the numbers, and puts that at p's path.
+// It keeps the others meanwhile, so that the lower numbers are in use. A test
+// that runs beside this one may have been given the numbers: then there is none.
+func (w *world) reused(p *pod, want [2]uint64) bool {
 	w.t.Helper()
-	// The kernel takes its time to free a number, the more so the more
-	// namespaces there are to clear up: not too many of them.
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for i := range 60 {
+	for i, waited := 0, 0; i < 1000 && waited < 20; i++ {
 		path, err := host.NewNS(fmt.Sprintf("%s-%d", p.id, i))
 		if err != nil {
 			w.t.Fatal(err)
 		}
 		defer func() { _ = host.RemoveNS(path) }()
-		if w.numbers(path) != number {
+		got := w.numbers(path)
+		if got[1] > want[1] { // the kernel takes its time to free a number
+			waited++
 			<-tick.C
+		}
+		if got != want {
 			continue
 		}
 		w.write("", "mount")
@@ -110,7 +112,7 @@ func (w *world) reused(p *pod, number [2]uint64) bool {
 	return false
 }
 
-// numbers returns the device and inode number of a namespace.
+// numbers returns the device and inode numbers of a namespace.
 func (w *world) numbers(path string) [2]uint64 {
 	w.t.Helper()
 	var st unix.Stat_t
