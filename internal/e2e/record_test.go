@@ -80,7 +80,7 @@ func TestG11EveryDamage(t *testing.T) {
 func (w *world) recordFile(p *pod, state string) string {
 	w.t.Helper()
 	for _, name := range w.list(w.file(state)) {
-		if strings.HasPrefix(name, p.id+"@") && strings.HasSuffix(name, "@"+p.ifname+".json") {
+		if p.isRecord(name) {
 			return w.file(state, name)
 		}
 	}

@@ -96,9 +96,7 @@ func (w *world) crash(command string, p *pod, at step, orphan bool) {
 // recorded reports whether there is a record of p, whatever it says.
 func (w *world) recorded(p *pod, state string) bool {
 	w.t.Helper()
-	return slices.ContainsFunc(w.list(w.file(state)), func(name string) bool {
-		return strings.HasPrefix(name, p.id+"@") && strings.HasSuffix(name, "@"+p.ifname+".json")
-	})
+	return slices.ContainsFunc(w.list(w.file(state)), p.isRecord)
 }
 
 // has fails the test unless each of whats is among steps: else the crashes

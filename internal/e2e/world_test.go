@@ -257,7 +257,7 @@ func (w *world) nothingLeft() {
 	w.neverBeside()
 	same(w.t, "leased addresses", nil, w.leases())
 	same(w.t, "interfaces on the host", nil, w.ports())
-	same(w.t, "state of multinet", nil, w.list(w.file("state")))
+	same(w.t, "state of multinet", nil, w.state())
 	same(w.t, "state of flannel", nil, w.list(w.file("flannel")))
 }
 
