@@ -65,8 +65,13 @@ func TestRecordOfAnotherVersion(t *testing.T) {
 			}
 			for range 2 {
 				for _, words := range [][]string{
-					{"list"}, {"damaged"}, {"show", p.id}, {"status", p.id}, {"gc", "--dry-run"},
-					{"forget", p.id, "--yes"}, {"forget", p.id, w.name("multi"), "eth0", "--yes"},
+					{"list"},
+					{"damaged"},
+					{"show", p.id},
+					{"status", p.id},
+					{"gc", "--dry-run"},
+					{"forget", p.id, "--yes"},
+					{"forget", p.id, w.name("multi"), "eth0", "--yes"},
 				} {
 					r := w.operate(words...)
 					stays(strings.Join(words, " "))
