@@ -8,7 +8,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -67,7 +66,7 @@ func operate(ctx context.Context, args []string, c console) error {
 	case command == "list" && len(words) == 1:
 		return t.list(ctx, func(lifecycle.Record) bool { return true })
 	case command == "gc" && len(words) == 1:
-		return t.list(ctx, namespaceIsGone)
+		return t.list(ctx, lifecycle.Record.NetNSGone)
 	case command == "damaged" && len(words) == 1:
 		return t.damaged(ctx)
 	case command == "show" && len(words) == 2:
@@ -154,16 +153,6 @@ func (t *tool) list(ctx context.Context, want func(lifecycle.Record) bool) error
 		return nil
 	})
 	return errors.Join(t.print(all, "CONTAINER INTERFACE NETWORK STATE SINCE", rows), err)
-}
-
-// namespaceIsGone tells the records of containers that have gone without a DEL.
-func namespaceIsGone(r lifecycle.Record) bool {
-	for _, a := range r.Attached {
-		if _, err := os.Lstat(a.NetNS); a.NetNS != "" && errors.Is(err, os.ErrNotExist) {
-			return true
-		}
-	}
-	return false
 }
 
 // show prints what is recorded of a container, without the configurations of
