@@ -18,6 +18,7 @@
 //	// ADD: all networks or none. Recorded on disk before the first plugin
 //	// runs; undone, last first, if anything fails.
 //	_, err := life.Add(ctx, key, lifecycle.Transaction{
+//		NetNS: netns,
 //		Plan: func(_ context.Context, taken []string) ([]delegate.Attachment, error) {
 //			names, err := ifname.Scheme{Primary: "eth0", Taken: taken}.Plan("", "storage0")
 //			...
@@ -25,9 +26,10 @@
 //		Report: func(_ context.Context, added []delegate.Attached) error { return added[0].PrintTo(stdout, version) },
 //	})
 //
-//	err = life.Check(ctx, key)      // CHECK: with what ADD used
-//	err = life.Del(ctx, lifecycle.Removal{Key: key, NetNS: netns}) // DEL: from the record, whatever the configuration says by now
-//	return status.Error(err)        // one error object: the cause's code, everyone's words
+//	err = life.Check(ctx, key) // CHECK: with what ADD used
+//	// DEL: from the record, whatever the configuration says by now.
+//	err = life.Del(ctx, lifecycle.Removal{Key: key, NetNS: netns})
+//	return status.Error(err) // one error object: the cause's code, everyone's words
 //
 // The packages, each useful without the others as far as the arrows allow:
 //
@@ -41,7 +43,7 @@
 //   - [github.com/metacni/metacni/delegate]: run one plugin or a chain, undo it,
 //     keep its error code (uses netconf)
 //   - [github.com/metacni/metacni/delegate/lifecycle]: the five stitched together
-//     (uses delegate and scratch)
+//     (uses delegate, scratch and ifname)
 //   - [github.com/metacni/metacni/netconf/autoconf]: publish a configuration in
 //     front of the primary network's, and follow that (uses netconf)
 //   - [github.com/metacni/metacni/delegate/delegatetest]: fake plugins in memory,

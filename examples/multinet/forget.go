@@ -110,7 +110,7 @@ func (t *tool) agree(found []finding) error {
 // state says how far a record has come.
 func state(r lifecycle.Record) string {
 	if r.State == scratch.Partial {
-		return "incomplete" // an interrupted hot-plug
+		return "incomplete" // one more network was being attached, or detached
 	}
 	return string(r.State)
 }

@@ -27,8 +27,7 @@ const usage = `usage: multinet COMMAND [--dir DIR] [-o table|json]
   gc --dry-run                            whose network namespace is gone
   damaged                                 records that cannot be read
   forget CONTAINER [NETWORK IFNAME] [--yes]  removes records, and nothing else
-All but forget read the state directory without a lock. They change nothing,
-but that records that are found to be damaged are set aside
+All but forget read the state directory without a lock and change nothing
 
        multinet install [--watch] [FLAGS]  copies the program, and publishes its network
        multinet uninstall [--binary] [FLAGS]  removes what was published
