@@ -1,9 +1,7 @@
 package delegate
 
 import (
-	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -40,10 +38,11 @@ func childrenOf(pid int) []int {
 	if self, err := os.Readlink("/proc/self"); err != nil || self != strconv.Itoa(os.Getpid()) {
 		return nil
 	}
-	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	tasks := "/proc/" + strconv.Itoa(pid) + "/task/"
+	threads, _ := os.ReadDir(tasks) // none of a process that has gone
 	var all []int
 	for _, thread := range threads {
-		text, _ := os.ReadFile(thread)
+		text, _ := os.ReadFile(tasks + thread.Name() + "/children")
 		for id := range strings.FieldsSeq(string(text)) {
 			if child, err := strconv.Atoi(id); err == nil {
 				all = append(all, child)

@@ -11,8 +11,9 @@ import (
 
 // files is a Store without its type: what is done with a record's bytes.
 type files struct {
-	dir  string
-	hook durable.Hook
+	dir   string
+	hook  durable.Hook
+	value func() any // makes a pointer to a value of the store's type
 }
 
 // A parser reads a record's file. Damage is ErrCorrupt, and a file that has
@@ -44,19 +45,84 @@ func (f files) make() (*durable.Dir, error) {
 	return durable.MakeDir(f.dir, f.hook)
 }
 
-// get reads k's record without a lock.
-func (f files) get(k Key, parse parser) error {
-	root, err := f.open()
+// held calls f while l cannot be released. l must be the lock for k.
+func (f files) held(l *Lock, k Key, do func() error) error {
+	if err := l.begin(f.dir, k.ContainerID); err != nil {
+		return err
+	}
+	defer l.end()
+	return do()
+}
+
+// parser returns a parser for k's record that stores it in r unless that is nil.
+func (f files) parser(k Key, r *stored) parser {
+	return func(data []byte) error {
+		got, err := decode(data, k, f.value)
+		if r != nil {
+			*r = got
+		}
+		return err
+	}
+}
+
+func (f files) put(l *Lock, r stored) error {
+	line, err := encode(r)
 	if err != nil {
 		return err
 	}
+	return f.held(l, r.Key, func() error { return l.put(r.Key, line, f.parser(r.Key, nil)) })
+}
+
+// note appends what encode makes of r, and writes all of r where it gets too
+// long for that.
+func (f files) note(l *Lock, r stored, encoded func(stored) ([]byte, error)) error {
+	line, err := encoded(r)
+	if err != nil {
+		return err
+	}
+	whole := func() ([]byte, error) { return encode(r) }
+	return f.held(l, r.Key, func() error { return l.note(r.Key, line, whole, f.parser(r.Key, nil)) })
+}
+
+func (f files) remove(l *Lock, k Key) error {
+	if err := checkKey(k); err != nil {
+		return err
+	}
+	return f.held(l, k, func() error { return l.remove(k, f.parser(k, nil)) })
+}
+
+func (f files) forget(l *Lock, k Key) error {
+	if err := checkStoredKey(k); err != nil {
+		return err
+	}
+	return f.held(l, k, func() error { return l.forget(k, onlyVersion(k)) })
+}
+
+// read reads k's record under its lock.
+func (f files) read(l *Lock, k Key) (r stored, err error) {
+	if err := checkKey(k); err != nil {
+		return r, err
+	}
+	err = f.held(l, k, func() error { return l.read(k, f.parser(k, &r)) })
+	return r, err
+}
+
+// get reads k's record without a lock.
+func (f files) get(k Key) (r stored, err error) {
+	if err := checkKey(k); err != nil {
+		return r, err
+	}
+	root, err := f.open()
+	if err != nil {
+		return r, err
+	}
 	defer root.Close()
 	// The former layout first: records only ever move out of it.
-	_, err = loadFormer(root, k, parse)
+	_, err = loadFormer(root, k, f.parser(k, &r))
 	if errors.Is(err, fs.ErrNotExist) {
-		_, err = loadFlat(root, k, parse)
+		_, err = loadFlat(root, k, f.parser(k, &r))
 	}
-	return err
+	return r, err
 }
 
 // loadFlat reads k's record in root and returns where its text ends.
@@ -290,7 +356,7 @@ func (l *Lock) names() ([]string, error) {
 // alone.
 func onlyVersion(k Key) parser {
 	return func(data []byte) error {
-		if _, err := decode[struct{}](data, k); errors.Is(err, ErrVersion) {
+		if _, err := decode(data, k, func() any { return new(struct{}) }); errors.Is(err, ErrVersion) {
 			return err
 		}
 		return nil

@@ -46,10 +46,10 @@ type stage struct {
 
 // An envelope is the JSON of a line: a record, with its value, or the change of
 // one.
-type envelope[T any] struct {
+type envelope struct {
 	stage
 
-	Value  T               `json:"value"`
+	Value  any             `json:"value"` // to be read, a pointer to what it is to be
 	Change json.RawMessage `json:"change,omitempty"`
 }
 
@@ -62,17 +62,17 @@ func originOf(k Key) origin {
 }
 
 // encode returns the line for r, with its newline, after checking r.
-func encode[T any](r Record[T]) ([]byte, error) {
+func encode(r stored) ([]byte, error) {
 	s, err := stageOf(r)
 	if err != nil {
 		return nil, err
 	}
-	return encodeLine(&envelope[T]{stage: s, Value: r.Value})
+	return encodeLine(&envelope{stage: s, Value: r.Value})
 }
 
 // encodeChange returns the line for what has changed in r.
-func encodeChange[T any](r Record[T], change any) ([]byte, error) {
-	if _, ok := any(&r.Value).(Changer); !ok {
+func encodeChange(r stored, change any) ([]byte, error) {
+	if _, ok := r.Value.(Changer); !ok {
 		return nil, fmt.Errorf("%T cannot be changed in part", r.Value)
 	}
 	s, err := stageOf(r)
@@ -85,7 +85,7 @@ func encodeChange[T any](r Record[T], change any) ([]byte, error) {
 	}{s, change})
 }
 
-func stageOf[T any](r Record[T]) (stage, error) {
+func stageOf(r stored) (stage, error) {
 	if err := checkKey(r.Key); err != nil {
 		return stage{}, err
 	}
@@ -131,14 +131,18 @@ func sum(dst, text []byte) {
 	hex.Encode(dst[:sumLen], s[:sumLen/2])
 }
 
+// A stored record has a pointer to its value in Value.
+type stored = Record[any]
+
 // decode returns the record of k in data, a file's content: its last good line
 // that is a whole record, with the changes in the good lines after it. When
 // there is none the error is ErrCorrupt; ErrVersion when a later line is
 // of another version; and fs.ErrNotExist when the file says that it was given
 // to another record after k's was deleted. k may come from a file name.
-func decode[T any](data []byte, k Key) (Record[T], error) {
+// value makes a pointer to a new value.
+func decode(data []byte, k Key, value func() any) (stored, error) {
 	why := errors.New("empty")
-	var changes []envelope[T] // the last first
+	var changes []envelope // the last first
 	for len(data) > 0 {
 		start := bytes.LastIndexByte(data, '\n') + 1
 		line := data[start:]
@@ -146,26 +150,26 @@ func decode[T any](data []byte, k Key) (Record[T], error) {
 		if len(line) == 0 {
 			continue
 		}
-		env, err := decodeLine[T](line, k)
+		env, err := decodeLine(line, k, value)
 		switch {
 		case err == nil && env.Change != nil:
 			changes = append(changes, env)
 		case err == nil:
 			return env.record(changes), nil
 		case errors.Is(err, ErrVersion), errors.Is(err, errReused):
-			return Record[T]{}, err
+			return stored{}, err
 		default:
 			why = err
 		}
 	}
-	return Record[T]{}, corrupt(why)
+	return stored{}, corrupt(why)
 }
 
 // record returns the record in e with changes made to it, the last first.
-func (e *envelope[T]) record(changes []envelope[T]) Record[T] {
-	r := Record[T]{Key: e.key(), State: e.State, Created: e.Created, Updated: e.Updated, Value: e.Value}
+func (e *envelope) record(changes []envelope) stored {
+	r := stored{Key: e.key(), State: e.State, Created: e.Created, Updated: e.Updated, Value: e.Value}
 	for _, c := range slices.Backward(changes) {
-		if v, ok := any(&r.Value).(Changer); ok && v.Change(c.Change) != nil {
+		if v, ok := r.Value.(Changer); ok && v.Change(c.Change) != nil {
 			continue
 		}
 		r.State, r.Updated = c.State, c.Updated
@@ -173,11 +177,17 @@ func (e *envelope[T]) record(changes []envelope[T]) Record[T] {
 	return r
 }
 
-func decodeLine[T any](line []byte, k Key) (env envelope[T], err error) {
+func decodeLine(line []byte, k Key, value func() any) (env envelope, err error) {
 	if err := verify(line); err != nil {
 		return env, err
 	}
-	if err := json.Unmarshal(line[prefix:], &env); err != nil || !known(env.Version) {
+	v := value()
+	env.Value = v
+	err = json.Unmarshal(line[prefix:], &env)
+	if err == nil && env.Value == nil { // null, which is for the value's own decoder to judge
+		env.Value, err = v, json.Unmarshal([]byte("null"), v)
+	}
+	if err != nil || !known(env.Version) {
 		return env, unknown(line[prefix:], err)
 	}
 	same := checkKey(env.key()) == nil && sameFile(env.key(), k)

@@ -18,7 +18,7 @@ var k1 = Key{Network: "net", ContainerID: "c1", IfName: "eth0"}
 
 // check reads data as k1's file and returns what it says.
 func check(data []byte) string {
-	r, err := decode[value](data, k1)
+	r, err := decodeAs[value](data, k1)
 	switch {
 	case errors.Is(err, ErrCorrupt):
 		return "corrupt"
@@ -77,7 +77,7 @@ func TestG11LinesThatDoNotCount(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			_, err := decode[value]([]byte(line(tt.json)), k1)
+			_, err := decodeAs[value]([]byte(line(tt.json)), k1)
 			if !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), tt.why) {
 				t.Errorf("%v; want %q", err, tt.why)
 			}
@@ -94,17 +94,17 @@ func TestDecodeUndoesEncode(t *testing.T) {
 	t.Parallel()
 	for i, v := range []string{"", "\n", "\x00", "é\u2028", `"\`, strings.Repeat("x", 100_000)} {
 		r := Record[value]{Key: k1, State: Added, Created: time.Unix(int64(i)*1e9, 1).UTC(), Value: value{v}}
-		data, err := encode(r)
+		data, err := encodeRecord(r)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := decode[value](data, k1)
+		got, err := decodeAs[value](data, k1)
 		r.Updated = got.Updated
 		if diff := cmp.Diff(r, got); diff != "" || err != nil || bytes.Count(data, []byte{'\n'}) != 1 {
 			t.Error(diff, err)
 		}
 	}
-	if _, err := encode(Record[value]{Key: k1, State: Added, Created: time.Date(10_000, 1, 1, 0, 0, 0, 0, time.UTC)}); err == nil {
+	if _, err := encodeRecord(Record[value]{Key: k1, State: Added, Created: time.Date(10_000, 1, 1, 0, 0, 0, 0, time.UTC)}); err == nil {
 		t.Error("a year of five digits was written: " + fmt.Sprint(err))
 	}
 }
@@ -124,7 +124,7 @@ func TestUnknownVersionIsNotDamage(t *testing.T) {
 		{"3, with the mark of reuse", `{"version":3,"reused":true}`, "3"},
 	} {
 		for _, before := range []string{"", good, "\n\ngarbage\n"} {
-			_, err := decode[value]([]byte(before+line(tt.json)), k1)
+			_, err := decodeAs[value]([]byte(before+line(tt.json)), k1)
 			if !errors.Is(err, ErrVersion) || errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "version "+tt.version+", this program reads 1 and 2") {
 				t.Errorf("%s after %q: %v", tt.name, before, err)
 			}
@@ -143,17 +143,17 @@ func TestReusedFileIsNoRecordOfTheFormerKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rest, err := encode(Record[value]{Key: k1, State: Added, Value: value{"new"}})
+	rest, err := encodeRecord(Record[value]{Key: k1, State: Added, Value: value{"new"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	other := Key{"net", "c0", "eth0"}
-	old, err := encode(Record[value]{Key: other, State: Added, Value: value{"old"}})
+	old, err := encodeRecord(Record[value]{Key: other, State: Added, Value: value{"old"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	read := func(k Key, parts ...[]byte) string {
-		r, err := decode[value](bytes.Join(parts, nil), k)
+		r, err := decodeAs[value](bytes.Join(parts, nil), k)
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrCorrupt):
 			return "none"

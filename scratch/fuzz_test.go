@@ -14,11 +14,11 @@ import (
 // right key, or ErrCorrupt (G11).
 func FuzzDecode(f *testing.F) {
 	k := Key{Network: "net", ContainerID: "c1", IfName: "eth0"}
-	one, err := encode(Record[any]{Key: k, State: Planned, Value: map[string]any{"a": 1.0}})
+	one, err := encodeRecord(Record[any]{Key: k, State: Planned, Value: map[string]any{"a": 1.0}})
 	if err != nil {
 		f.Fatal(err)
 	}
-	two, err := encode(Record[any]{Key: k, State: Added, Created: time.Unix(1, 0), Value: []any{nil, "\n"}})
+	two, err := encodeRecord(Record[any]{Key: k, State: Added, Created: time.Unix(1, 0), Value: []any{nil, "\n"}})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -38,11 +38,11 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(line(`{"version":1,"network":"net","container":"c1","ifname":"eth0","state":"added","created":"2024-01-02T03:04:05Z","updated":"2024-01-02T03:04:05Z","value":1}`)))
 	f.Add([]byte(line(`{"version":3,"created":1}`)))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if r, err := decode[any]([]byte(line(string(data))), k); err == nil && r.Key != k {
+		if r, err := decodeAs[any]([]byte(line(string(data))), k); err == nil && r.Key != k {
 			t.Errorf("with a fitting sum: %+v", r)
 		}
 		before := bytes.Clone(data)
-		r, err := decode[any](data, k)
+		r, err := decodeAs[any](data, k)
 		if !bytes.Equal(before, data) {
 			t.Error("the data was changed")
 		}

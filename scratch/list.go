@@ -20,7 +20,7 @@ import (
 // directory is an empty one.
 func (s Store[T]) List(ctx context.Context) iter.Seq2[Record[T], error] {
 	return func(yield func(Record[T], error) bool) {
-		s.each(ctx, "list", "", yield)
+		s.files().each(ctx, "list", "", func(r stored, err error) bool { return yield(typed[T](r), err) })
 	}
 }
 
@@ -28,26 +28,44 @@ func (s Store[T]) List(ctx context.Context) iter.Seq2[Record[T], error] {
 // What cannot be read is left out, and reported in an error beside what could.
 // It looks at the names of all records; see [Store.Records].
 func (s Store[T]) Container(ctx context.Context, id string) ([]Record[T], error) {
+	all, err := s.files().container(ctx, id)
+	return allTyped[T](all), err
+}
+
+func allTyped[T any](all []stored) []Record[T] {
+	var ts []Record[T]
+	for _, r := range all {
+		ts = append(ts, typed[T](r))
+	}
+	return ts
+}
+
+func (f files) container(ctx context.Context, id string) ([]stored, error) {
 	if err := checkStoredContainer(id); err != nil {
 		return nil, fail("list", Key{ContainerID: id}, err)
 	}
-	return collect(func(yield func(Record[T], error) bool) { s.each(ctx, "list", id, yield) })
+	return collect(func(yield func(stored, error) bool) { f.each(ctx, "list", id, yield) })
 }
 
 // Records is [Store.Container] for the container of l, which must be held. It
 // does not look at the names of all records where the lock knows that the
 // container has none, or which one it has: in an ADD of a new container.
 func (s Store[T]) Records(ctx context.Context, l *Lock) ([]Record[T], error) {
+	all, err := s.files().records(ctx, l)
+	return allTyped[T](all), err
+}
+
+func (f files) records(ctx context.Context, l *Lock) ([]stored, error) {
 	const op = "list"
 	if l == nil {
 		return nil, fail(op, Key{}, errNotHeld)
 	}
-	if err := l.begin(s.Dir, l.container); err != nil {
+	if err := l.begin(f.dir, l.container); err != nil {
 		return nil, fail(op, Key{ContainerID: l.container}, err)
 	}
 	defer l.end()
 	if l.former { // they could not be taken over
-		return s.Container(ctx, l.container)
+		return f.container(ctx, l.container)
 	}
 	var names []string
 	if l.most == len(l.known) {
@@ -62,30 +80,30 @@ func (s Store[T]) Records(ctx context.Context, l *Lock) ([]Record[T], error) {
 		}
 		l.most = len(names)
 	}
-	return collect(func(yield func(Record[T], error) bool) {
+	return collect(func(yield func(stored, error) bool) {
 		for _, name := range names {
 			if err := ctx.Err(); err != nil {
-				yield(Record[T]{}, fail(op, Key{ContainerID: l.container}, ended(ctx)))
+				yield(stored{}, fail(op, Key{ContainerID: l.container}, ended(ctx)))
 				return
 			}
 			k, damaged, _ := parseName(name)
-			e, found := s.read(op, l.root, name, k, damaged)
+			e, found := f.readFile(op, l.root, name, k, damaged)
 			if found && e.err == nil {
 				l.known[e.Key] = e.end
 			}
-			if found && !yield(e.Record, e.err) {
+			if found && !yield(e.stored, e.err) {
 				return
 			}
 		}
 	})
 }
 
-func collect[T any](each func(yield func(Record[T], error) bool)) ([]Record[T], error) {
+func collect(each func(yield func(stored, error) bool)) ([]stored, error) {
 	var (
-		all  []Record[T]
+		all  []stored
 		errs []error
 	)
-	each(func(r Record[T], err error) bool {
+	each(func(r stored, err error) bool {
 		if err != nil {
 			errs = append(errs, err)
 		} else {
@@ -106,7 +124,7 @@ func (s Store[T]) Damaged(ctx context.Context) ([]Key, error) {
 		keys []Key
 		errs []error
 	)
-	s.each(ctx, "damaged", "", func(r Record[T], err error) bool {
+	s.files().each(ctx, "damaged", "", func(r stored, err error) bool {
 		switch {
 		case errors.Is(err, ErrCorrupt):
 			keys = append(keys, r.Key)
@@ -119,35 +137,35 @@ func (s Store[T]) Damaged(ctx context.Context) ([]Key, error) {
 }
 
 // each yields the records of a container, or of all when id is empty.
-func (s Store[T]) each(ctx context.Context, op, id string, yield func(Record[T], error) bool) {
+func (f files) each(ctx context.Context, op, id string, yield func(stored, error) bool) {
 	whole := Key{ContainerID: id}
-	root, err := s.files().open()
+	root, err := f.open()
 	if errors.Is(err, fs.ErrNotExist) {
 		return
 	}
 	if err != nil {
-		yield(Record[T]{}, fail(op, whole, err))
+		yield(stored{}, fail(op, whole, err))
 		return
 	}
 	defer root.Close()
 	names, err := root.Names()
 	if err != nil {
-		yield(Record[T]{}, fail(op, whole, err))
+		yield(stored{}, fail(op, whole, err))
 		return
 	}
 	for _, name := range names {
 		if ctx.Err() != nil {
-			yield(Record[T]{}, fail(op, whole, ended(ctx)))
+			yield(stored{}, fail(op, whole, ended(ctx)))
 			return
 		}
 		more := true
 		switch {
 		case isFormerDir(name):
 			if id == "" || name == formerDir(id) {
-				more = s.formerRecords(op, root, name, names, yield)
+				more = f.formerRecords(op, root, name, names, yield)
 			}
 		case id == "" || strings.HasPrefix(name, part(id)+"@"):
-			more = s.record(op, root, name, yield)
+			more = f.record(op, root, name, yield)
 		}
 		if !more {
 			return
@@ -156,25 +174,25 @@ func (s Store[T]) each(ctx context.Context, op, id string, yield func(Record[T],
 }
 
 // An entry is what a record's file holds.
-type entry[T any] struct {
-	Record[T]
+type entry struct {
+	stored
 	end int64
 	err error
 }
 
 // read reads the file name, of the record k, in dir. found is false when it is
 // not there any more.
-func (s Store[T]) read(op string, dir *durable.Dir, name string, k Key, damaged bool) (e entry[T], found bool) {
+func (f files) readFile(op string, dir *durable.Dir, name string, k Key, damaged bool) (e entry, found bool) {
 	if damaged {
 		e.err = &fs.PathError{Op: "read", Path: dir.Path(name), Err: ErrCorrupt}
 	} else {
 		e.end, e.err = load(dir, name, func(data []byte) (err error) {
-			e.Record, err = decode[T](data, k)
+			e.stored, err = decode(data, k, f.value)
 			return err
 		})
 	}
 	if e.err != nil {
-		e.Record = Record[T]{Key: k}
+		e.stored = stored{Key: k}
 	}
 	found = !errors.Is(e.err, fs.ErrNotExist)
 	e.err = fail(op, k, e.err)
@@ -182,22 +200,22 @@ func (s Store[T]) read(op string, dir *durable.Dir, name string, k Key, damaged 
 }
 
 // record yields the record in the file name, if it is one's.
-func (s Store[T]) record(op string, root *durable.Dir, name string, yield func(Record[T], error) bool) bool {
+func (f files) record(op string, root *durable.Dir, name string, yield func(stored, error) bool) bool {
 	k, damaged, ok := parseName(name)
 	if !ok {
 		return true
 	}
-	e, found := s.read(op, root, name, k, damaged)
-	return !found || yield(e.Record, e.err)
+	e, found := f.readFile(op, root, name, k, damaged)
+	return !found || yield(e.stored, e.err)
 }
 
 // formerRecords yields the records of a container's directory of the former
 // layout, and those that have been taken over since it was seen there. others
 // are the names in root that are yielded otherwise.
-func (s Store[T]) formerRecords(op string, root *durable.Dir, name string, others []string, yield func(Record[T], error) bool) bool {
+func (f files) formerRecords(op string, root *durable.Dir, name string, others []string, yield func(stored, error) bool) bool {
 	names, dir, err := openFormer(root, name)
 	if err != nil {
-		return yield(Record[T]{}, fail(op, Key{ContainerID: name}, err))
+		return yield(stored{}, fail(op, Key{ContainerID: name}, err))
 	}
 	if dir != nil {
 		defer dir.Close()
@@ -207,13 +225,13 @@ func (s Store[T]) formerRecords(op string, root *durable.Dir, name string, other
 	for _, n := range names {
 		k, damaged, _ := parseRest(n, formerMaxPart)
 		k.ContainerID = name
-		e, found := s.read(op, dir, n, k, damaged)
+		e, found := f.readFile(op, dir, n, k, damaged)
 		if !found {
 			taken = true
 			continue
 		}
 		yielded[fileName(k)], yielded[corruptName(k)] = true, true
-		if !yield(e.Record, e.err) {
+		if !yield(e.stored, e.err) {
 			return false
 		}
 	}
@@ -222,11 +240,11 @@ func (s Store[T]) formerRecords(op string, root *durable.Dir, name string, other
 	}
 	now, err := root.Names()
 	if err != nil {
-		return yield(Record[T]{}, fail(op, Key{ContainerID: name}, err))
+		return yield(stored{}, fail(op, Key{ContainerID: name}, err))
 	}
 	for _, n := range now {
 		_, other := slices.BinarySearch(others, n)
-		if !other && !yielded[n] && strings.HasPrefix(n, part(name)+"@") && !s.record(op, root, n, yield) {
+		if !other && !yielded[n] && strings.HasPrefix(n, part(name)+"@") && !f.record(op, root, n, yield) {
 			return false
 		}
 	}

@@ -119,11 +119,25 @@ type Store[T any] struct {
 }
 
 func (s Store[T]) files() files {
-	f := files{dir: s.Dir}
+	f := files{dir: s.Dir, value: func() any { return new(T) }}
 	if s.hook != nil {
 		f.hook = *s.hook
 	}
 	return f
+}
+
+// storedOf returns r with a pointer to its value.
+func storedOf[T any](r Record[T]) stored {
+	return stored{Key: r.Key, State: r.State, Created: r.Created, Updated: r.Updated, Value: &r.Value}
+}
+
+// typed returns r with the value itself.
+func typed[T any](r stored) Record[T] {
+	t := Record[T]{Key: r.Key, State: r.State, Created: r.Created, Updated: r.Updated}
+	if v, ok := r.Value.(*T); ok {
+		t.Value = *v
+	}
+	return t
 }
 
 // Put writes r, in place of any other record under its key. When it returns nil
@@ -134,11 +148,7 @@ func (s Store[T]) files() files {
 // because nobody knows what it would have cleaned up. Nor is one of another
 // version, see [ErrVersion].
 func (s Store[T]) Put(l *Lock, r Record[T]) error {
-	line, err := encode(r)
-	if err == nil {
-		err = s.locked(l, r.Key, func() error { return l.put(r.Key, line, s.parser(r.Key, nil)) })
-	}
-	return fail("put", r.Key, err)
+	return fail("put", r.Key, s.files().put(l, storedOf(r)))
 }
 
 // Note writes r over the record that is there without waiting for the disk.
@@ -148,11 +158,7 @@ func (s Store[T]) Put(l *Lock, r Record[T]) error {
 // Without a record it fails with [fs.ErrNotExist], and over a damaged one with
 // [ErrCorrupt]. When it fails otherwise, the record reads as before or as r.
 func (s Store[T]) Note(l *Lock, r Record[T]) error {
-	line, err := encode(r)
-	if err == nil {
-		err = s.note(l, r, line)
-	}
-	return fail("note", r.Key, err)
+	return fail("note", r.Key, s.files().note(l, storedOf(r), encode))
 }
 
 // A Changer is a value that can be changed in part, see [Store.NoteChange].
@@ -167,52 +173,18 @@ type Changer interface {
 // with change applied to it. When several changes have been noted and one is
 // damaged, the others count.
 func (s Store[T]) NoteChange(l *Lock, r Record[T], change any) error {
-	line, err := encodeChange(r, change)
-	if err == nil {
-		err = s.note(l, r, line)
-	}
-	return fail("note", r.Key, err)
-}
-
-// note appends line, and writes all of r where it gets too long for that.
-func (s Store[T]) note(l *Lock, r Record[T], line []byte) error {
-	whole := func() ([]byte, error) { return encode(r) }
-	return s.locked(l, r.Key, func() error { return l.note(r.Key, line, whole, s.parser(r.Key, nil)) })
-}
-
-// locked calls f while l cannot be released. l must be the lock for k.
-func (s Store[T]) locked(l *Lock, k Key, f func() error) error {
-	if err := l.begin(s.Dir, k.ContainerID); err != nil {
-		return err
-	}
-	defer l.end()
-	return f()
-}
-
-// parser returns a parser for k's record that stores it in r unless that is nil.
-func (s Store[T]) parser(k Key, r *Record[T]) parser {
-	return func(data []byte) error {
-		got, err := decode[T](data, k)
-		if r != nil {
-			*r = got
-		}
-		return err
-	}
+	return fail("note", r.Key, s.files().note(l, storedOf(r), func(r stored) ([]byte, error) { return encodeChange(r, change) }))
 }
 
 // Get returns the record under k. Without one it fails with [fs.ErrNotExist].
 // A record that cannot be read back, or whose value T does not take, is
 // [ErrCorrupt], and one of another version of the format [ErrVersion].
 func (s Store[T]) Get(k Key) (Record[T], error) {
-	var r Record[T]
-	err := checkKey(k)
-	if err == nil {
-		err = s.files().get(k, s.parser(k, &r))
-	}
+	r, err := s.files().get(k)
 	if err != nil {
-		r = Record[T]{}
+		return Record[T]{}, fail("get", k, err)
 	}
-	return r, fail("get", k, err)
+	return typed[T](r), nil
 }
 
 // Delete deletes the record under k. Deleting what is not there succeeds. It
@@ -220,22 +192,14 @@ func (s Store[T]) Get(k Key) (Record[T], error) {
 // again, which means one more DEL. A damaged record is [ErrCorrupt], one of
 // another version [ErrVersion]; both stay.
 func (s Store[T]) Delete(l *Lock, k Key) error {
-	err := checkKey(k)
-	if err == nil {
-		err = s.locked(l, k, func() error { return l.remove(k, s.parser(k, nil)) })
-	}
-	return fail("delete", k, err)
+	return fail("delete", k, s.files().remove(l, k))
 }
 
 // Forget is Delete for damaged records too. It is for an operator who has
 // cleaned up by hand. It accepts keys as [Store.Damaged] returns them. A record
 // of another version it leaves alone, with [ErrVersion].
 func (s Store[T]) Forget(l *Lock, k Key) error {
-	err := checkStoredKey(k)
-	if err == nil {
-		err = s.locked(l, k, func() error { return l.forget(k, onlyVersion(k)) })
-	}
-	return fail("forget", k, err)
+	return fail("forget", k, s.files().forget(l, k))
 }
 
 // Consume calls use with the record under k and, only when use returns nil,
@@ -244,18 +208,14 @@ func (s Store[T]) Forget(l *Lock, k Key) error {
 // without calling use, as the specification asks of DEL; a damaged one is
 // [ErrCorrupt], and one of another version [ErrVersion]. ctx is passed to use.
 func (s Store[T]) Consume(ctx context.Context, l *Lock, k Key, use func(context.Context, Record[T]) error) error {
-	var r Record[T]
-	err := checkKey(k)
-	if err == nil {
-		err = s.locked(l, k, func() error { return l.read(k, s.parser(k, &r)) })
-	}
+	r, err := s.files().read(l, k)
 	if errors.Is(err, fs.ErrNotExist) {
 		return s.Delete(l, k) // a Put that was killed may have left something
 	}
 	if err != nil {
 		return fail("consume", k, err)
 	}
-	if err := use(ctx, r); err != nil {
+	if err := use(ctx, typed[T](r)); err != nil {
 		return err
 	}
 	return s.Delete(l, k)
