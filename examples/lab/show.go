@@ -81,7 +81,9 @@ func look(path string) (r remains, err error) {
 	}
 	err = files(stateDir, func(file string) error {
 		name, err := filepath.Rel(stateDir, file)
-		r.records = append(r.records, name)
+		if !strings.HasPrefix(name, ".") { // such a file is kept for the next record
+			r.records = append(r.records, name)
+		}
 		return err
 	})
 	return r, err
