@@ -51,7 +51,7 @@ func (p *Plugin) Attach(ctx context.Context, conf []byte, a delegate.Attachment)
 		return err
 	}
 	return c.attach(ctx, func(name, cniVersion string) (netconf.Network, map[string]json.RawMessage, error) {
-		n, err := complete(a.Network, name, cniVersion)
+		n, err := program.Complete(a.Network, name, cniVersion)
 		return n, a.CapabilityArgs, err
 	}, nil)
 }
@@ -149,7 +149,7 @@ func (c *hotCall) name(primary string, taken []string) (string, error) {
 func (c *hotCall) network(name, cniVersion string) (n netconf.Network, capabilityArgs map[string]json.RawMessage, err error) {
 	n, err = netconf.Parse(c.args.StdinData)
 	if err == nil {
-		n, err = complete(n, name, cniVersion)
+		n, err = program.Complete(n, name, cniVersion)
 	}
 	if err != nil {
 		return n, nil, err
@@ -202,7 +202,7 @@ func (c *hotCall) gc(context.Context) error {
 func (c *hotCall) status(ctx context.Context) error {
 	n, err := netconf.Parse(c.args.StdinData)
 	if err == nil {
-		n, err = complete(n, cmp.Or(c.conf.Name, "multinet"), c.conf.CNIVersion)
+		n, err = program.Complete(n, cmp.Or(c.conf.Name, "multinet"), c.conf.CNIVersion)
 	}
 	if err != nil {
 		return err

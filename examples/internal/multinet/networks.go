@@ -125,15 +125,7 @@ func (c *networkConfig) load(name string) (netconf.Network, error) {
 
 // complete gives n the name and the version that it lacks: ours.
 func (c *networkConfig) complete(n netconf.Network) (netconf.Network, error) {
-	return complete(n, c.Name, c.CNIVersion)
-}
-
-func complete(n netconf.Network, name, cniVersion string) (netconf.Network, error) {
-	edits := []netconf.Edit{netconf.Default("name", name)}
-	if !n.Has("cniVersions") {
-		edits = append(edits, netconf.Default("cniVersion", cniVersion))
-	}
-	return n.Edit(edits...)
+	return program.Complete(n, c.Name, c.CNIVersion)
 }
 
 // withArgs returns n with args in the args.cni of its plugins.

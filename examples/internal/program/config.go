@@ -42,6 +42,16 @@ func StateDir(network, key, dir, fallback string) (string, error) {
 	return dir, nil
 }
 
+// Complete gives the network n the name and the version that it lacks: those
+// of the plugin that delegates to it.
+func Complete(n netconf.Network, name, cniVersion string) (netconf.Network, error) {
+	edits := []netconf.Edit{netconf.Default("name", name)}
+	if !n.Has("cniVersions") {
+		edits = append(edits, netconf.Default("cniVersion", cniVersion))
+	}
+	return n.Edit(edits...)
+}
+
 // Invalid says that key of the network's configuration is invalid because of
 // err.
 func Invalid(network, key string, err error) error {
