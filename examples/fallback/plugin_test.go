@@ -1,0 +1,396 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/examples/internal/program"
+	"github.com/metacni/metacni/examples/internal/programtest"
+	"github.com/metacni/metacni/status"
+)
+
+// A host is where fallback runs: its state directory, and plugins to choose.
+type host struct {
+	dir     string
+	version string // of the configuration
+	exec    *delegatetest.Exec
+	ctx     context.Context
+	taken   []string // interface names in every network namespace
+	stdout  io.Writer
+	printed bytes.Buffer
+	seen    int // calls that wantTrace has compared
+}
+
+func newHost(t *testing.T, version string) *host {
+	t.Helper()
+	works := delegatetest.Result(nil)
+	h := &host{dir: t.TempDir(), version: version, ctx: t.Context(), exec: &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
+		"fallback": works,
+		"bridge":   works,
+		"tuning":   works,
+		"full":     delegatetest.FailOn("ADD", 107, "no free address", works),
+		"later":    delegatetest.FailOn("ADD", types.ErrTryAgainLater, "no device yet", works),
+		"garbage":  delegatetest.GarbageOn("ADD", works),
+		"stuck":    delegatetest.FailOn("ADD", 107, "no free address", delegatetest.FailOn("DEL", 108, "device is busy", works)),
+		"down":     delegatetest.FailOn("STATUS", 50, "no daemon", works),
+		"limited":  delegatetest.FailOn("STATUS", 51, "uplink lost", works),
+	}}}
+	h.stdout = &h.printed
+	return h
+}
+
+func (h *host) state() string { return filepath.Join(h.dir, "state") }
+
+// run runs a command with a configuration that has more keys, as JSON without
+// the braces, for the attachment eth0 of the container c1 unless edits say
+// otherwise.
+func (h *host) run(command, keys string, edits ...func(*skel.CmdArgs)) error {
+	conf := fmt.Sprintf(`{"cniVersion":%q,"name":"pods","type":"fallback","cniDir":%q,%s`, h.version, h.state(), keys)
+	args := &skel.CmdArgs{
+		ContainerID: "c1", Netns: filepath.Join(h.dir, "netns"), IfName: "eth0", Args: "IgnoreUnknown=1",
+		Path: "/opt/cni/bin", StdinData: []byte(strings.TrimSuffix(conf, ",") + "}"),
+	}
+	for _, edit := range edits {
+		edit(args)
+	}
+	do := (&plugin{program.Process{
+		Exec: h.exec, Stdout: h.stdout, InterfaceNames: func(string) ([]string, error) { return h.taken, nil },
+	}}).commands(h.ctx)
+	return map[string]func(*skel.CmdArgs) error{"ADD": do.Add, "CHECK": do.Check, "DEL": do.Del, "GC": do.GC, "STATUS": do.Status}[command](args)
+}
+
+func (h *host) mustRun(t *testing.T, command, keys string, edits ...func(*skel.CmdArgs)) {
+	t.Helper()
+	if err := h.run(command, keys, edits...); err != nil {
+		t.Fatalf("%s: %v", command, err)
+	}
+}
+
+// wantTrace compares the calls since the last time.
+func (h *host) wantTrace(t *testing.T, want ...string) {
+	t.Helper()
+	got := h.exec.Trace()[h.seen:]
+	h.seen += len(got)
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
+// wantPrinted compares what was printed, without its spaces.
+func (h *host) wantPrinted(t *testing.T, want string) {
+	t.Helper()
+	if got := strings.Join(strings.Fields(h.printed.String()), ""); got != want {
+		t.Errorf("printed %s, want %s", got, want)
+	}
+}
+
+// A request is what a plugin is given.
+type request struct {
+	Name          string               `json:"name"`
+	CNIVersion    string               `json:"cniVersion"`
+	Bridge        string               `json:"bridge"`
+	RuntimeConfig map[string]any       `json:"runtimeConfig"`
+	Valid         []types.GCAttachment `json:"cni.dev/valid-attachments"`
+}
+
+// last is what the last call of command brought to plugin.
+func (h *host) last(t *testing.T, command, plugin string) (r request) {
+	t.Helper()
+	for _, c := range h.exec.Calls() {
+		if c.Command != command || c.Plugin != plugin {
+			continue
+		}
+		r = request{}
+		if err := json.Unmarshal(c.Stdin, &r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return r
+}
+
+// clean fails unless everything was undone and no record is left.
+func (h *host) clean(t *testing.T) {
+	t.Helper()
+	if live := h.exec.Live(); len(live) > 0 {
+		t.Errorf("attached: %q", live)
+	}
+	if files := programtest.Files(t, h.state()); len(files) > 0 {
+		t.Errorf("left in cniDir: %q", files)
+	}
+}
+
+func wantError(t *testing.T, err error, code uint, words ...string) {
+	t.Helper()
+	if got := status.Code(err); got != code {
+		t.Errorf("code %d, want %d: %v", got, code, err)
+	}
+	if err == nil {
+		return
+	}
+	text := status.Error(err).Error()
+	for _, word := range words {
+		if !strings.Contains(text, word) {
+			t.Errorf("%q does not say %q", text, word)
+		}
+	}
+}
+
+// choicesOf is the key choices, with plugins of these types.
+func choicesOf(types ...string) string {
+	var all []map[string]string
+	for _, typ := range types {
+		all = append(all, map[string]string{"type": typ})
+	}
+	text, err := json.Marshal(all)
+	if err != nil {
+		panic(err)
+	}
+	return `"choices":` + string(text)
+}
+
+// The first choice that works is attached. What failed before it is undone
+// first, and CHECK and DEL are for the one that was chosen, whatever the
+// configuration says by then.
+func TestFirstChoiceThatWorksIsAttached(t *testing.T) {
+	t.Parallel()
+	const list = `{"name":"spare","cniVersion":"1.0.0","plugins":[{"type":"tuning"},%s]}`
+	for _, tt := range []struct {
+		name, choices string
+		added, chosen []string
+	}{
+		{"the first", choicesOf("bridge", "tuning"), []string{"ADD bridge eth0"}, []string{"bridge"}},
+		{"the only one", choicesOf("bridge"), []string{"ADD bridge eth0"}, []string{"bridge"}},
+		{"the second", choicesOf("full", "bridge"), []string{"ADD full eth0", "DEL full eth0", "ADD bridge eth0"}, []string{"bridge"}},
+		{
+			"the third", choicesOf("full", "garbage", "bridge"),
+			[]string{"ADD full eth0", "DEL full eth0", "ADD garbage eth0", "DEL garbage eth0", "ADD bridge eth0"},
+			[]string{"bridge"},
+		},
+		{"the first is not installed", choicesOf("absent", "bridge"), []string{"ADD bridge eth0"}, []string{"bridge"}},
+		{
+			"a plugin of the first is not installed", `"choices":[` + fmt.Sprintf(list, `{"type":"absent"}`) + `,{"type":"bridge"}]`,
+			[]string{"ADD bridge eth0"},
+			[]string{"bridge"},
+		},
+		{
+			"the end of the first fails", `"choices":[` + fmt.Sprintf(list, `{"type":"full"}`) + `,{"type":"bridge"}]`,
+			[]string{"ADD tuning eth0", "ADD full eth0", "DEL full eth0", "DEL tuning eth0", "ADD bridge eth0"},
+			[]string{"bridge"},
+		},
+		{
+			"a list", `"choices":[{"type":"full"},` + fmt.Sprintf(list, `{"type":"bridge"}`) + `]`,
+			[]string{"ADD full eth0", "DEL full eth0", "ADD tuning eth0", "ADD bridge eth0"},
+			[]string{"tuning", "bridge"},
+		},
+		{"the first would be fallback again", choicesOf("fallback", "bridge"), []string{"ADD bridge eth0"}, []string{"bridge"}},
+	} {
+		for _, since := range []string{"", `"choices":5`, `"choices":[{"type":"tuning"}]`, `"choices":null,"runtimeConfig":7`} {
+			t.Run(tt.name+", then "+since, func(t *testing.T) {
+				t.Parallel()
+				h := newHost(t, "1.1.0")
+				h.mustRun(t, "ADD", tt.choices)
+				h.wantTrace(t, tt.added...)
+				h.wantPrinted(t, `{"cniVersion":"1.1.0"}`)
+				wantError(t, h.run("ADD", tt.choices), 7, "already added")
+				h.wantTrace(t)
+				var checked, deleted []string
+				for _, typ := range tt.chosen {
+					checked = append(checked, "CHECK "+typ+" eth0")
+					deleted = append([]string{"DEL " + typ + " eth0"}, deleted...)
+				}
+				if since == "" {
+					since = tt.choices
+				}
+				h.mustRun(t, "CHECK", since)
+				h.wantTrace(t, checked...)
+				h.mustRun(t, "DEL", since)
+				h.wantTrace(t, deleted...)
+				h.clean(t)
+				h.mustRun(t, "DEL", since)
+				h.wantTrace(t)
+			})
+		}
+	}
+}
+
+// When no choice works the error has each one's reason, in order, and the code
+// that tells a runtime most.
+func TestEveryChoiceFails(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, choices string
+		code          uint
+		says          []string
+	}{
+		{"one", choicesOf("full"), 107, []string{`"full": no free address`}},
+		{"the code of the last", choicesOf("garbage", "full"), 107, []string{"choices[0]", `"garbage"`, "; choices[1]", "no free address"}},
+		{"the last is not installed", choicesOf("full", "absent"), 7, []string{"choices[0]", "no free address", "; choices[1]", `"absent"`, "not found"}},
+		{"try again later", choicesOf("full", "later", "absent"), 11, []string{"no free address", "; choices[1]", "no device yet", "; choices[2]", `"absent"`}},
+		{"nothing is installed", choicesOf("absent", "missing"), 7, []string{`"absent"`, `"missing"`}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "1.0.0")
+			err := h.run("ADD", tt.choices)
+			wantError(t, err, tt.code, tt.says...)
+			if n := strings.Count(fmt.Sprint(err), "pods/c1/eth0"); n != 1 {
+				t.Errorf("the attachment is named %d times: %v", n, err)
+			}
+			h.clean(t)
+			if h.printed.Len() > 0 {
+				t.Errorf("printed %s", h.printed.String())
+			}
+			wantError(t, h.run("CHECK", tt.choices), 7, "not added")
+			h.mustRun(t, "DEL", tt.choices)
+		})
+	}
+}
+
+// A choice that could not be undone is not followed by another. The record
+// stays, and DEL removes it.
+func TestNoChoiceIsTriedAfterAnUndoThatFailed(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		choices string
+		trace   []string
+	}{
+		{choicesOf("stuck", "bridge"), []string{"ADD stuck eth0", "DEL stuck eth0"}},
+		{choicesOf("full", "stuck", "bridge"), []string{"ADD full eth0", "DEL full eth0", "ADD stuck eth0", "DEL stuck eth0"}},
+	} {
+		h := newHost(t, "1.0.0")
+		wantError(t, h.run("ADD", tt.choices), 107, "no free address", "undoing it failed as well", "device is busy")
+		h.wantTrace(t, tt.trace...)
+		if files := programtest.Files(t, h.state()); len(files) == 0 {
+			t.Error("no record")
+		}
+		wantError(t, h.run("CHECK", tt.choices), 7, "not added")
+		wantError(t, h.run("DEL", tt.choices), 108, "device is busy")
+		h.exec.Plugins["stuck"] = delegatetest.Result(nil)
+		h.mustRun(t, "DEL", tt.choices)
+		h.clean(t)
+	}
+}
+
+// No choice is tried once the time is up.
+func TestNoChoiceIsTriedAfterTheContextHasEnded(t *testing.T) {
+	t.Parallel()
+	for _, first := range [][]string{{"hang"}, {"full", "hang"}} {
+		t.Run(fmt.Sprint(first), func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "1.0.0")
+			var end context.CancelFunc
+			h.ctx, end = context.WithCancel(t.Context())
+			h.exec.Plugins["hang"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+				if c.Command == "ADD" {
+					end()
+				}
+				return delegatetest.HangOn("ADD", delegatetest.Result(nil))(ctx, c)
+			}
+			wantError(t, h.run("ADD", choicesOf(append(first, "bridge")...)), 11, `"hang"`, "context canceled")
+			if trace := h.exec.Trace(); trace[len(trace)-1] != "DEL hang eth0" {
+				t.Errorf("calls %q", trace)
+			}
+			h.clean(t)
+		})
+	}
+}
+
+type brokenPipe struct{}
+
+func (brokenPipe) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
+// A result that cannot be printed is no reason to try another choice.
+func TestNoChoiceIsTriedWhenNobodyReads(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.0.0")
+	h.stdout = brokenPipe{}
+	wantError(t, h.run("ADD", choicesOf("full", "bridge", "tuning")), 5, "choices[0]", "no free address", "choices[1]", "cannot print")
+	h.wantTrace(t, "ADD full eth0", "DEL full eth0", "ADD bridge eth0", "DEL bridge eth0")
+	h.clean(t)
+}
+
+// An interface name that is in use is so for every choice.
+func TestNameInUseRunsNoChoice(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.0.0")
+	h.taken = []string{"lo", "eth0"}
+	err := h.run("ADD", choicesOf("full", "bridge"))
+	wantError(t, err, 7, `"eth0" is in use`)
+	if strings.Count(fmt.Sprint(err), "in use") != 1 {
+		t.Errorf("said for each choice: %v", err)
+	}
+	h.wantTrace(t)
+	h.clean(t)
+}
+
+// A choice inherits what it lacks, and gets the capability arguments that it
+// declares; the answer is in the version of the configuration.
+func TestChoiceIsCompleted(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.1.0")
+	mac := map[string]any{"mac": "02:00:00:00:00:01"}
+	keys := `"runtimeConfig":{"mac":"02:00:00:00:00:01","x":1},"choices":[
+		{"type":"full","capabilities":{"mac":true}},
+		{"type":"bridge","name":"spare","cniVersion":"0.4.0","capabilities":{"mac":true}}]`
+	h.mustRun(t, "ADD", keys)
+	for plugin, want := range map[string]request{
+		"full":   {Name: "pods", CNIVersion: "1.1.0", RuntimeConfig: mac},
+		"bridge": {Name: "spare", CNIVersion: "0.4.0", RuntimeConfig: mac},
+	} {
+		if diff := cmp.Diff(want, h.last(t, "ADD", plugin)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", plugin, diff)
+		}
+	}
+	h.wantPrinted(t, `{"cniVersion":"1.1.0"}`)
+	h.mustRun(t, "DEL", "") // the arguments are from the record
+	if got := h.last(t, "DEL", "bridge"); got.Name != "spare" || !cmp.Equal(got.RuntimeConfig, mac) {
+		t.Errorf("DEL: %+v", got)
+	}
+	h.clean(t)
+}
+
+// Choices may have one name: each container is detached from that which it has.
+func TestChoicesWithOneName(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.1.0")
+	const keys = `"choices":[{"type":"bridge","bridge":"br0"},{"type":"tuning"},{"type":"bridge","bridge":"br1"}]`
+	c2 := func(a *skel.CmdArgs) { a.ContainerID = "c2" }
+	c3 := func(a *skel.CmdArgs) { a.ContainerID = "c3" }
+	works := delegatetest.Result(nil)
+	h.exec.Plugins["bridge"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.ContainerID == "c2" || c.ContainerID == "c3" && strings.Contains(string(c.Stdin), "br0") {
+			return delegatetest.FailOn("ADD", 107, "no free address", works)(ctx, c)
+		}
+		return works(ctx, c)
+	}
+	h.mustRun(t, "ADD", keys)
+	h.mustRun(t, "ADD", keys, c2)
+	h.exec.Plugins["tuning"] = delegatetest.FailOn("ADD", 107, "no free address", works)
+	h.mustRun(t, "ADD", keys, c3)
+	h.seen = len(h.exec.Trace())
+	h.mustRun(t, "DEL", keys, c2)
+	h.wantTrace(t, "DEL tuning eth0")
+	h.mustRun(t, "DEL", keys, c3)
+	h.wantTrace(t, "DEL bridge eth0")
+	if got := h.last(t, "DEL", "bridge").Bridge; got != "br1" {
+		t.Errorf("DEL of bridge %q", got)
+	}
+	h.mustRun(t, "DEL", keys)
+	h.wantTrace(t, "DEL bridge eth0")
+	if got := h.last(t, "DEL", "bridge").Bridge; got != "br0" {
+		t.Errorf("DEL of bridge %q", got)
+	}
+	h.clean(t)
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate/delegatetest"
+)
+
+// STATUS is ready if any choice is, and else has the reasons of all.
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, choices string
+		code          uint
+		says, trace   []string
+	}{
+		{"the first is ready", choicesOf("bridge", "down"), 0, nil, []string{"STATUS bridge"}},
+		{"the last is ready", choicesOf("absent", "down", "bridge"), 0, nil, []string{"STATUS down", "STATUS bridge"}},
+		{"none is ready", choicesOf("absent", "down"), 50, []string{"choices[0]", `"absent"`, "; choices[1]", "no daemon"}, []string{"STATUS down"}},
+		{"limited", choicesOf("down", "limited"), 51, []string{"no daemon", "uplink lost"}, []string{"STATUS down", "STATUS limited"}},
+		{"one is ready, another limited", choicesOf("limited", "bridge"), 0, nil, []string{"STATUS limited", "STATUS bridge"}},
+		{"no choices", `"choices":[]`, 7, []string{`"choices"`}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "1.1.0")
+			wantError(t, h.run("STATUS", tt.choices), tt.code, tt.says...)
+			h.wantTrace(t, tt.trace...)
+		})
+	}
+}
+
+// GC removes what is stale, and tells every choice what it still has.
+func TestGC(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.1.0")
+	keys := `"choices":[{"type":"bridge","name":"first"},{"type":"tuning","name":"second"},{"type":"absent"}]`
+	works := delegatetest.Result(nil)
+	of := func(id string) func(*skel.CmdArgs) { return func(a *skel.CmdArgs) { a.ContainerID = id } }
+	h.mustRun(t, "ADD", keys, of("c1"))
+	h.mustRun(t, "ADD", keys, of("c2"))
+	h.exec.Plugins["bridge"] = delegatetest.FailOn("ADD", 107, "no free address", works)
+	h.mustRun(t, "ADD", keys, of("c3"))
+	h.mustRun(t, "ADD", keys, of("c4"))
+	h.seen = len(h.exec.Trace())
+
+	valid := `,"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"},{"containerID":"c3","ifname":"eth0"}]`
+	h.mustRun(t, "GC", keys+valid)
+	calls := h.exec.Calls()[h.seen:]
+	var lines []string
+	for _, c := range calls {
+		lines = append(lines, strings.TrimSpace(fmt.Sprint(c, " ", c.ContainerID)))
+	}
+	if diff := cmp.Diff([]string{"DEL bridge eth0 c2", "DEL tuning eth0 c4", "GC bridge", "GC tuning"}, lines); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+	for plugin, id := range map[string]string{"bridge": "c1", "tuning": "c3"} {
+		if got := h.last(t, "GC", plugin).Valid; !cmp.Equal(got, []types.GCAttachment{{ContainerID: id, IfName: "eth0"}}) {
+			t.Errorf("%s is told that %v are valid, want %s", plugin, got, id)
+		}
+	}
+	if diff := cmp.Diff([]string{"bridge c1 eth0", "tuning c3 eth0"}, h.exec.Live()); diff != "" {
+		t.Errorf("attached (-want +got):\n%s", diff)
+	}
+
+	// A choice that is recorded is told although its plugin has gone since:
+	// then there is something that nobody collects.
+	delete(h.exec.Plugins, "tuning")
+	wantError(t, h.run("GC", keys+valid), 7, `"tuning"`, "not found")
+
+	// What is recorded is collected whatever has become of the choices.
+	h.exec.Plugins["tuning"] = works
+	wantError(t, h.run("GC", `"choices":5,"cni.dev/valid-attachments":[]`), 6, `"choices"`)
+	h.clean(t)
+	wantError(t, h.run("GC", keys), 7, "no list of valid attachments")
+}
+
+// Whatever is wrong is found before anything runs, has the right code, and is
+// said with network and key.
+func TestBadInput(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, keys string
+		code       uint
+		says       []string
+	}{
+		{"no choices", ``, 7, []string{`"pods"`, `"choices"`}},
+		{"null", `"choices":null`, 7, []string{`"pods"`, `"choices"`}},
+		{"empty", `"choices":[]`, 7, []string{`"pods"`, `"choices"`}},
+		{"null among them", `"choices":[{"type":"bridge"},null]`, 7, []string{`"pods"`, `"choices[1]"`, "null"}},
+		{"not a list", `"choices":{"type":"bridge"}`, 6, []string{`"choices"`}},
+		{"no object", `"choices":[5]`, 6, []string{`choices`}},
+		{"no type", `"choices":[{"type":"bridge"},{"mtu":5}]`, 7, []string{"type"}},
+		{"empty plugins", `"choices":[{"name":"x","plugins":[]}]`, 7, []string{"plugins"}},
+		{"name of the wrong type", `"choices":[{"type":"bridge","name":5}]`, 6, []string{"name"}},
+		{"a key twice", `"choices":[{"type":"bridge","mtu":1,"mtu":2}]`, 6, []string{"mtu"}},
+		{"runtimeConfig of the wrong type", `"choices":[{"type":"bridge"}],"runtimeConfig":5`, 6, []string{`"runtimeConfig"`}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "1.1.0")
+			for _, command := range []string{"ADD", "STATUS"} {
+				wantError(t, h.run(command, tt.keys), tt.code, tt.says...)
+			}
+			h.wantTrace(t)
+			h.clean(t)
+			h.mustRun(t, "DEL", tt.keys)
+		})
+	}
+}
+
+func TestBadCall(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		edit func(*skel.CmdArgs)
+		code uint
+	}{
+		{"not JSON", func(a *skel.CmdArgs) { a.StdinData = []byte("{") }, 6},
+		{"null", func(a *skel.CmdArgs) { a.StdinData = []byte("null") }, 6},
+		{"template for an interface name", func(a *skel.CmdArgs) { a.IfName = "net%d" }, 4},
+		{"the host's own namespace", func(a *skel.CmdArgs) { a.Netns = "/proc/self/ns/net" }, 8},
+		{"container ID that leads out", func(a *skel.CmdArgs) { a.ContainerID = "../../x" }, 4},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "1.1.0")
+			wantError(t, h.run("ADD", choicesOf("full", "bridge"), tt.edit), tt.code)
+			h.wantTrace(t)
+			h.clean(t)
+		})
+	}
+}
+
+// The state directory is fallback's alone.
+func TestStateDirectory(t *testing.T) {
+	t.Parallel()
+	for dir, code := range map[string]uint{`"state"`: 7, `"/var/lib/cni"`: 7, `"/var/lib/cni/results/"`: 7, `5`: 6} {
+		for _, command := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS"} {
+			h := newHost(t, "1.1.0")
+			err := h.run(command, choicesOf("bridge"), func(a *skel.CmdArgs) {
+				a.StdinData = []byte(strings.Replace(string(a.StdinData), `"`+h.state()+`"`, dir, 1))
+			})
+			wantError(t, err, code, `"pods"`, `"cniDir"`)
+			h.wantTrace(t)
+		}
+	}
+}
