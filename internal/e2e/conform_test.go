@@ -68,28 +68,34 @@ func TestConformExamples(t *testing.T) {
 		name, program string
 		stdin         func(dir string) string
 		delegates     []string
+		idle          []string
 	}{
 		{"multinet", "multinet", func(dir string) string {
 			return fmt.Sprintf(multinet, filepath.Join(dir, "state"), dir, false)
-		}, []string{"bridge", "macvlan", "tuning", "ipvlan"}},
+		}, []string{"bridge", "macvlan", "tuning", "ipvlan"}, nil},
 		{"multinet parallel", "multinet", func(dir string) string {
 			return fmt.Sprintf(multinet, filepath.Join(dir, "state"), dir, true)
-		}, []string{"bridge", "macvlan", "tuning", "ipvlan"}},
+		}, []string{"bridge", "macvlan", "tuning", "ipvlan"}, nil},
 		{"flannel", "flannel", func(dir string) string {
 			subnet := filepath.Join(dir, "subnet.env")
 			if err := os.WriteFile(subnet, []byte("FLANNEL_NETWORK=10.9.0.0/16\nFLANNEL_SUBNET=10.9.1.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n"), 0o600); err != nil {
 				panic(err)
 			}
 			return fmt.Sprintf(`{"type":"flannel","dataDir":%q,"subnetFile":%q,"delegate":{"type":"bridge"}}`, filepath.Join(dir, "state"), subnet)
-		}, []string{"bridge"}},
+		}, []string{"bridge"}, nil},
+		{"fallback", "fallback", func(dir string) string {
+			return fmt.Sprintf(`{"type":"fallback","cniDir":%q,"choices":[
+				{"name":"storage","plugins":[{"type":"macvlan"},{"type":"tuning"}]}, {"type":"bridge"}, {"type":"ipvlan"}
+			]}`, filepath.Join(dir, "state"))
+		}, []string{"macvlan", "tuning"}, []string{"bridge", "ipvlan"}},
 		{"resident", "resident", func(string) string {
 			return `{"type":"resident","addresses":["10.1.0.2/24"]}`
-		}, nil},
+		}, nil, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			newWorld(t)
 			conform(t, delegatetest.Binary{Path: built(t, tt.program)}, delegatetest.Config{
-				Stdin: tt.stdin, Delegates: tt.delegates, NetNS: delegatetest.NewNetNS,
+				Stdin: tt.stdin, Delegates: tt.delegates, Idle: tt.idle, NetNS: delegatetest.NewNetNS,
 			})
 		})
 	}

@@ -122,11 +122,12 @@ func build(ctx context.Context, dir string) error {
 	}{
 		{"../..", "", "", false, []string{"./examples/multinet"}},
 		{"../..", "", "", false, []string{"./examples/flannel"}},
+		{"../..", "", "", false, []string{"./examples/fallback"}},
 		{"../..", "", "", false, []string{"./examples/lab", "./examples/resident"}},
 		{"../..", "", "", false, []string{"./examples/multinet-shim"}},
 		{"../../examples/multinetd", "", "", raced, []string{multinetd}},
 		{"../../examples/multinetd", stepping, "metacni_steps", false, []string{multinetd}},
-		{"../..", stepping, "metacni_steps", false, []string{"./examples/multinet", "./examples/flannel"}},
+		{"../..", stepping, "metacni_steps", false, []string{"./examples/multinet", "./examples/flannel", "./examples/fallback"}},
 		{".", "", "", false, append(strings.Fields(string(tools)), "./fake")},
 	} {
 		to := filepath.Join(dir, b.dir) + "/"

@@ -172,6 +172,9 @@ func (s subject) conf(w *world, on ...string) object {
 		w.subnetEnvOK()
 		return w.flannel("1.1.0", w.fake("a", on...))
 	}
+	if s.name == "fallback" {
+		return w.fallback("1.1.0", w.fake("a", "ADD", "fail"), w.fake("b", on...))
+	}
 	var fakes []object
 	for _, id := range s.fakes {
 		fakes = append(fakes, w.fake(id))
