@@ -57,7 +57,7 @@ func (iv *Invoker) remove(ctx context.Context, i int, a *Attached, round int, ea
 	}
 	prev := a.prevResult()
 	var errs []error
-	for p := len(a.Network.Plugins()) - 1; p >= 0; p-- {
+	for p := range slices.Backward(a.Network.Plugins()) {
 		if slices.Contains(a.Gone, p) {
 			continue
 		}

@@ -151,9 +151,14 @@ func refuseNulls(result []byte) error {
 		key    string
 		values values
 	}{
-		{"interfaces", lists.Interfaces}, {"ips", lists.IPs}, {"routes", lists.Routes},
-		{"ip4.routes", lists.IP4.Routes}, {"ip6.routes", lists.IP6.Routes},
-		{"dns.nameservers", lists.DNS.Nameservers}, {"dns.search", lists.DNS.Search}, {"dns.options", lists.DNS.Options},
+		{"interfaces", lists.Interfaces},
+		{"ips", lists.IPs},
+		{"routes", lists.Routes},
+		{"ip4.routes", lists.IP4.Routes},
+		{"ip6.routes", lists.IP6.Routes},
+		{"dns.nameservers", lists.DNS.Nameservers},
+		{"dns.search", lists.DNS.Search},
+		{"dns.options", lists.DNS.Options},
 	} {
 		for i, value := range list.values {
 			if string(value) == "null" {

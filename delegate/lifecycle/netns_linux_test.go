@@ -75,8 +75,15 @@ func TestNamesInUseInRoot(t *testing.T) {
 		t.Errorf("in the root: %q, %v; without: %q", names, err, here)
 	}
 	for _, tt := range []struct{ root, path string }{
-		{"", ""}, {"", "/absent"}, {"", "/proc/self/ns/uts"}, {"", "/proc/self/status"},
-		{"/proc", ""}, {"/proc", "/proc/self/ns/net"}, {"/proc", "/absent"}, {"/proc", "/self/ns/uts"}, {"/proc", "/self/status"},
+		{"", ""},
+		{"", "/absent"},
+		{"", "/proc/self/ns/uts"},
+		{"", "/proc/self/status"},
+		{"/proc", ""},
+		{"/proc", "/proc/self/ns/net"},
+		{"/proc", "/absent"},
+		{"/proc", "/self/ns/uts"},
+		{"/proc", "/self/status"},
 	} {
 		if names, err := namesIn(tt.root, tt.path); err != nil || len(names) > 0 {
 			t.Errorf("%q in %q: %q, %v", tt.path, tt.root, names, err)
