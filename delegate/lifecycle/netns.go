@@ -40,7 +40,14 @@ func (n netns) gone(root string) bool {
 		return errors.Is(err, fs.ErrNotExist)
 	}
 	now := identify(root, n.Path)
-	return n.Inode != 0 && now.Inode != 0 && !n.same(now)
+	return n.Inode != 0 && now.Inode != 0 && n.other(now)
+}
+
+// other reports whether now, which is there, is certainly not the namespace n
+// that was recorded. It is not for want of now's Unique, which a process
+// without the right to enter the namespace, or without descriptors, cannot get.
+func (n netns) other(now netns) bool {
+	return n.Dev != now.Dev || n.Inode != now.Inode || n.Unique != "" && now.Unique != "" && n.Unique != now.Unique
 }
 
 // forDel is the path to hand to a plugin for the DEL of an attachment in n,

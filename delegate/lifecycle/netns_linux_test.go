@@ -62,6 +62,27 @@ func TestS22NetNSInRoot(t *testing.T) {
 	}
 }
 
+// A container whose namespace is there has not gone because this process cannot
+// tell the namespace's number: it would be detached while it runs. A DEL does
+// not name the namespace either then, which may be another container's.
+func TestNamespaceOfUnknownNumberIsNotGone(t *testing.T) {
+	t.Parallel()
+	path := t.TempDir() + "/c1"
+	write(t, path) // no namespace, so nobody can tell its number
+	now := identify("", path)
+	for unique, wantPath := range map[string]string{"": path, "boot/id/1": ""} {
+		recorded := now
+		recorded.Unique = unique
+		r := Record{entries: []entry{{NetNS: recorded}}}
+		if r.NetNSGone() {
+			t.Errorf("recorded with number %q: gone", unique)
+		}
+		if got := recorded.forDel("", path); got != wantPath {
+			t.Errorf("recorded with number %q: DEL is given %q, want %q", unique, got, wantPath)
+		}
+	}
+}
+
 // The names in use are those of the namespace at the path in the root. What is
 // no namespace has no names, and is for the plugins to complain about.
 func TestNamesInUseInRoot(t *testing.T) {
