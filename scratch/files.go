@@ -267,6 +267,7 @@ func (l *Lock) note(k Key, line []byte, whole func() ([]byte, error), parse pars
 
 // remove deletes k's record, unless parse refuses it.
 func (l *Lock) remove(k Key, parse parser) error {
+	l.removed = true
 	if l.former {
 		if err := removeFormer(l.root, k, parse); !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -305,7 +306,7 @@ func (l *Lock) forget(k Key, parse parser) error {
 		}
 		return nil
 	}
-	l.known, l.most = map[Key]int64{}, unknownMost
+	l.known, l.most, l.removed = map[Key]int64{}, unknownMost, true
 	if l.former {
 		err := inFormer(l.root, k, func(dir *durable.Dir, base string) error {
 			return forget(dir, base+recordSuffix, base+corruptSuffix)

@@ -48,6 +48,8 @@ type Lock struct {
 	former bool
 	// most is how many records the container has at most, or unknownMost.
 	most int
+	// removed says that a record was to be removed.
+	removed bool
 	// known holds records that are there and whole, with the end of their text.
 	known map[Key]int64
 }
@@ -90,7 +92,10 @@ func (l *Lock) Unlock() error {
 
 // tidy removes the lock's file when the container has no record.
 func (l *Lock) tidy() error {
-	if l.former || len(l.known) > 0 {
+	if len(l.known) > 0 || l.most != 0 && !l.removed {
+		return nil // whoever left the file there had a record
+	}
+	if l.former && l.takeOver() != nil {
 		return nil
 	}
 	if l.most != 0 {

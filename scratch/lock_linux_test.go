@@ -339,3 +339,25 @@ func TestParseStat(t *testing.T) {
 		}
 	}
 }
+
+// Whoever has only read a container's record does not look at the names of all
+// records when it unlocks.
+func TestUnlockReadsNoDirectoryWhenNothingWasRemoved(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	put(t, s, k1, "a")
+	put(t, s, k2, "b")
+	l := lock(t, s)
+	_, err := s.Get(k1)
+	ok(t, err)
+	l.root.Close() // so that reading it would fail
+	ok(t, l.tidy())
+	l.root, err = s.files().open()
+	ok(t, err)
+	ok(t, l.Unlock())
+	ok(t, del(s, k1))
+	ok(t, del(s, k2))
+	if left := tree(t, s.Dir); left != nil {
+		t.Errorf("left %q", left)
+	}
+}
