@@ -324,7 +324,8 @@ func TestMayHold(t *testing.T) {
 		t.Fatal(got)
 	}
 	ok(t, zombie.Process.Kill())
-	zombie.gone(t) // and nobody has waited for it
+	// All its threads are gone, and nobody has waited for it.
+	ok(t, unix.Waitid(unix.P_PID, zombie.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil))
 	for name, pid := range map[string]int{"hidden": 0, "negative": -1, "none": 1 << 30, "has other files": os.Getpid(), "zombie": zombie.Process.Pid} {
 		if mayHold(pid) {
 			t.Errorf("%s: process %d may hold the lock", name, pid)

@@ -144,7 +144,7 @@ func TestRecycledFilesShowNothingOfTheFormerRecord(t *testing.T) {
 		for _, after := range sizes {
 			s := newStore(t)
 			put(t, s, k3, strings.Repeat("former", before))
-			for range 3 {
+			for range 2 {
 				ok(t, note(s, Record[value]{Key: k3, State: Added, Value: value{strings.Repeat("former", before)}}))
 			}
 			was, err := os.Stat(recordPath(s, k3))
