@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"syscall"
 )
 
 var (
@@ -50,7 +51,8 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // CNICode returns the CNI error code for e: 4 for an unusable container ID or
 // interface name, 7 for an unusable network name and for [ErrNested], 11 for a
-// context that ended, and otherwise 5, an I/O failure.
+// context that ended and when the system is short of descriptors or memory, and
+// otherwise 5, an I/O failure.
 func (e *Error) CNICode() uint {
 	if k := (*keyError)(nil); errors.As(e.Err, &k) {
 		return k.code
@@ -58,7 +60,8 @@ func (e *Error) CNICode() uint {
 	switch {
 	case errors.Is(e.Err, ErrNested):
 		return 7
-	case errors.Is(e.Err, context.Canceled), errors.Is(e.Err, context.DeadlineExceeded):
+	case errors.Is(e.Err, context.Canceled), errors.Is(e.Err, context.DeadlineExceeded),
+		errors.Is(e.Err, syscall.EMFILE), errors.Is(e.Err, syscall.ENFILE), errors.Is(e.Err, syscall.ENOMEM):
 		return 11
 	}
 	return 5

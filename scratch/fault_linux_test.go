@@ -378,3 +378,14 @@ func TestSyncsAreTwo(t *testing.T) {
 		}
 	}
 }
+
+// Want of descriptors or memory passes: the runtime is told to try again.
+func TestShortageIsTryAgain(t *testing.T) {
+	t.Parallel()
+	for errno, want := range map[unix.Errno]uint{unix.EMFILE: 11, unix.ENFILE: 11, unix.ENOMEM: 11, unix.EIO: 5, unix.ENOSPC: 5} {
+		s, _ := at(t, newStore(t), 1, errno)
+		if _, err := s.Get(k1); !errors.Is(err, errno) || code(err) != want {
+			t.Errorf("%v has code %d, want %d", err, code(err), want)
+		}
+	}
+}
