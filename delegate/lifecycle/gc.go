@@ -115,52 +115,111 @@ func (m *Manager) collect(ctx context.Context, g *garbage) error {
 	return errors.Join(errs...)
 }
 
-// tell forwards GC to each network once.
+// tell forwards GC to each network once. No attachment is recorded meanwhile,
+// but between two networks an ADD that waits gets its turn: none of them shall
+// wait for longer than it can.
 func (m *Manager) tell(ctx context.Context, g *garbage, nets []netconf.Network) error {
 	unlock, err := m.lockDir(ctx, true)
 	if err != nil {
 		return g.fail(err)
 	}
-	defer unlock() //nolint:errcheck // the lock ends with the process at the latest
-	var errs []error
-	var to networks
-	for _, n := range nets {
-		to.add(n)
+	defer func() { _ = unlock() }() // the lock ends with the process at the latest
+	since := time.Now()
+	left, err := m.left(ctx, g)
+	errs := []error{err}
+	for _, n := range left.told(nets) {
+		if left.known && time.Since(since) > m.lockTimeout()/4 {
+			if unlock, err = m.letIn(ctx, unlock); err != nil {
+				return errors.Join(append(errs, g.fail(err))...)
+			}
+			since = time.Now()
+			left, _ = m.left(ctx, g) // its errors have been said
+		}
+		if !left.known {
+			return errors.Join(append(errs, g.fail(errors.New("no plugin was told what is valid, because not all of it is known")))...)
+		}
+		// With the time it takes to end a plugin, less than an ADD waits.
+		limited, cancel := context.WithTimeout(ctx, m.lockTimeout()/2)
+		err := m.invoker().GC(limited, n, left.of(n))
+		cancel()
+		if err != nil {
+			errs = append(errs, g.fail(err))
+		}
 	}
-	left := make(map[string][]types.GCAttachment) // by the delegates' network names
-	unrecorded := maps.Clone(g.valid)
-	known := true
+	return errors.Join(errs...)
+}
+
+// letIn releases the directory's lock for those who wait to record an
+// attachment, and takes it again.
+func (m *Manager) letIn(ctx context.Context, unlock func() error) (func() error, error) {
+	_ = unlock() // as it is released in any case
+	select {
+	case <-time.After(turn):
+	case <-ctx.Done():
+	}
+	again, err := m.lockDir(ctx, true)
+	if err != nil {
+		return unlock, err
+	}
+	return again, nil
+}
+
+// turn is how long those who wait have to take the directory's lock: twice as
+// long as they wait between two tries.
+const turn = 50 * time.Millisecond
+
+// what is left in all records.
+type remaining struct {
+	known      bool                            // all that may be valid could be read
+	attached   map[string][]types.GCAttachment // by the delegates' network names
+	unrecorded map[types.GCAttachment]bool     // valid, and in no record
+	networks   []netconf.Network               // of our records
+}
+
+// left reads what is left, and joins in the error what could not be read.
+func (m *Manager) left(ctx context.Context, g *garbage) (remaining, error) {
+	left := remaining{known: true, attached: make(map[string][]types.GCAttachment), unrecorded: maps.Clone(g.valid)}
+	var errs []error
 	for r, err := range m.store().List(ctx) {
 		if err != nil {
 			errs = append(errs, g.fail(err))
-			known = known && unreadable(err) && !strings.HasPrefix(r.Key.ContainerID, "#") && g.stale(r.Key) // a long ID is known by its hash only
+			left.known = left.known && unreadable(err) && !strings.HasPrefix(r.Key.ContainerID, "#") && g.stale(r.Key) // a long ID is known by its hash only
 			continue
 		}
 		if r.Key.Network == g.network {
-			delete(unrecorded, types.GCAttachment{ContainerID: r.Key.ContainerID, IfName: r.Key.IfName})
+			delete(left.unrecorded, types.GCAttachment{ContainerID: r.Key.ContainerID, IfName: r.Key.IfName})
 		}
 		if g.failed[r.Key] && r.State == scratch.Deleting {
 			continue // a plugin's GC may do what its DEL did not
 		}
 		for _, e := range r.Value.Delegates {
 			name := e.Network.Name()
-			left[name] = append(left[name], types.GCAttachment{ContainerID: r.Key.ContainerID, IfName: e.IfName})
+			left.attached[name] = append(left.attached[name], types.GCAttachment{ContainerID: r.Key.ContainerID, IfName: e.IfName})
 			if r.Key.Network == g.network {
-				to.addRecorded(e.Network)
+				left.networks = append(left.networks, e.Network)
 			}
 		}
 	}
-	if !known {
-		return errors.Join(append(errs, g.fail(errors.New("no plugin was told what is valid, because not all of it is known")))...)
+	return left, errors.Join(errs...)
+}
+
+// told returns the networks that are to be told: nets and the recorded ones.
+func (left remaining) told(nets []netconf.Network) []netconf.Network {
+	var to networks
+	for _, n := range nets {
+		to.add(n)
 	}
-	for _, n := range to.all {
-		as := slices.AppendSeq(slices.Clone(left[n.Name()]), maps.Keys(unrecorded))
-		sort.Sort(attachments(as))
-		if err := m.invoker().GC(ctx, n, slices.Compact(as)); err != nil {
-			errs = append(errs, g.fail(err))
-		}
+	for _, n := range left.networks {
+		to.addRecorded(n)
 	}
-	return errors.Join(errs...)
+	return to.all
+}
+
+// of returns what is valid in n, as far as n is to know.
+func (left remaining) of(n netconf.Network) []types.GCAttachment {
+	as := slices.AppendSeq(slices.Clone(left.attached[n.Name()]), maps.Keys(left.unrecorded))
+	sort.Sort(attachments(as))
+	return slices.Compact(as)
 }
 
 // unreadable reports whether err is about one record, and its key is known.

@@ -47,8 +47,9 @@ type Manager struct {
 	// namespaces are looked at: that of [delegate.Process.Root].
 	Root string
 
-	// LockTimeout bounds the wait for other operations on the container.
-	// Zero means [DefaultLockTimeout].
+	// LockTimeout bounds the wait for other operations on the container, and
+	// of an ADD for a GC. Zero means [DefaultLockTimeout]. It should be the
+	// same for all who use Dir.
 	LockTimeout time.Duration
 
 	// SkipMissing says after how many DELs of an attachment a plugin whose
