@@ -91,6 +91,16 @@ func (f files) remove(l *Lock, k Key) error {
 	return f.held(l, k, func() error { return l.remove(k, f.parser(k, nil)) })
 }
 
+// consume is remove, and reports whether there may be another record of k, in the
+// other layout.
+func (f files) consume(l *Lock, k Key) (another bool, err error) {
+	err = f.held(l, k, func() error {
+		another = l.former
+		return l.remove(k, f.parser(k, nil))
+	})
+	return another, err
+}
+
 func (f files) forget(l *Lock, k Key) error {
 	if err := checkStoredKey(k); err != nil {
 		return err

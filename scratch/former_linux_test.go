@@ -161,6 +161,39 @@ func TestFormerRecordsThatCannotBeMoved(t *testing.T) {
 	}
 }
 
+// A program of the former layout does not see the records of this one, and may
+// make another under a key. Consume then uses both: one DEL is all that comes.
+func TestConsumeUsesTheRecordsOfBothLayouts(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	put(t, s, k1, "flat")
+	ok(t, os.Rename(recordPath(s, k1), filepath.Join(s.Dir, "aside")))
+	former := formerStore(t)
+	ok(t, os.Rename(filepath.Join(former.Dir, "c1"), filepath.Join(s.Dir, "c1")))
+	ok(t, os.Rename(filepath.Join(s.Dir, "aside"), recordPath(s, k1)))
+	var used []string
+	consume := func(fails error) {
+		err := under(s, "c1", func(l *Lock) error {
+			return s.Consume(t.Context(), l, k1, func(_ context.Context, r Record[value]) error {
+				used = append(used, r.Value.Text)
+				return fails
+			})
+		})
+		if !errors.Is(err, fails) {
+			t.Error(err)
+		}
+	}
+	consume(errCrash)
+	consume(nil)
+	if d := cmp.Diff([]string{"noted <&>", "noted <&>", "flat"}, used); d != "" {
+		t.Error(d)
+	}
+	ok(t, del(s, k2))
+	if left := tree(t, s.Dir); left != nil {
+		t.Errorf("left %q", left)
+	}
+}
+
 // List misses no record that is taken over while it lists.
 func TestListWhileOthersTakeOver(t *testing.T) {
 	t.Parallel()

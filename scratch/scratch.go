@@ -207,18 +207,25 @@ func (s Store[T]) Forget(l *Lock, k Key) error {
 // returns use's error unchanged. When there is no record Consume returns nil
 // without calling use, as the specification asks of DEL; a damaged one is
 // [ErrCorrupt], and one of another version [ErrVersion]. ctx is passed to use.
+// Where a program of the former layout has made another record under k, use is
+// called with both.
 func (s Store[T]) Consume(ctx context.Context, l *Lock, k Key, use func(context.Context, Record[T]) error) error {
-	r, err := s.files().read(l, k)
-	if errors.Is(err, fs.ErrNotExist) {
-		return s.Delete(l, k) // a Put that was killed may have left something
+	for {
+		r, err := s.files().read(l, k)
+		if errors.Is(err, fs.ErrNotExist) {
+			return s.Delete(l, k) // a Put that was killed may have left something
+		}
+		if err != nil {
+			return fail("consume", k, err)
+		}
+		if err := use(ctx, typed[T](r)); err != nil {
+			return err
+		}
+		another, err := s.files().consume(l, k)
+		if err != nil || !another {
+			return fail("delete", k, err)
+		}
 	}
-	if err != nil {
-		return fail("consume", k, err)
-	}
-	if err := use(ctx, typed[T](r)); err != nil {
-		return err
-	}
-	return s.Delete(l, k)
 }
 
 // Lock takes the lock of a container: one holder at a time on this machine,
