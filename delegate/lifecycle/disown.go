@@ -1,9 +1,12 @@
 package lifecycle
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/netip"
+	"slices"
+	"strings"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/scratch"
@@ -37,60 +40,53 @@ func (m *Manager) disown(ctx context.Context, k scratch.Key, as []delegate.Attac
 			if owned[name] == nil {
 				owned[name] = make(map[netip.Addr]bool)
 			}
-			for _, a := range addresses(e.Result) {
+			without(e.Result, func(a netip.Addr) bool {
 				owned[name][a] = true
-			}
+				return false
+			})
 		}
 	}
 	for i, a := range as {
 		if a.Gone != nil {
-			as[i].Result = without(a.Result, owned[a.Network.Name()])
+			as[i].Result = without(a.Result, func(ip netip.Addr) bool { return owned[a.Network.Name()][ip] })
 		}
 	}
 }
 
-// addresses returns those that a result of version 0.3.0 and later gives out;
-// the plugins of earlier ones are not given results in DEL.
-func addresses(result json.RawMessage) []netip.Addr {
-	var all struct {
-		IPs []address `json:"ips"`
-	}
-	_ = json.Unmarshal(result, &all) // what cannot be decoded has none
-	var out []netip.Addr
-	for _, a := range all.IPs {
-		if p, err := netip.ParsePrefix(a.Address); err == nil {
-			out = append(out, p.Addr())
-		}
-	}
-	return out
-}
-
-type address struct {
-	Address string `json:"address"`
-}
-
-// without returns result without the addresses that are owned.
-func without(result json.RawMessage, owned map[netip.Addr]bool) json.RawMessage {
+// without returns result without the addresses that are owned. It asks about
+// each address.
+func without(result json.RawMessage, owned func(netip.Addr) bool) json.RawMessage {
 	var keys map[string]json.RawMessage
-	var ips []json.RawMessage
-	if len(owned) == 0 || json.Unmarshal(result, &keys) != nil || json.Unmarshal(keys["ips"], &ips) != nil {
-		return result
-	}
-	kept := []json.RawMessage{}
-	for _, ip := range ips {
-		var a address
-		_ = json.Unmarshal(ip, &a)
-		if p, err := netip.ParsePrefix(a.Address); err != nil || !owned[p.Addr()] {
-			kept = append(kept, ip)
+	_ = json.Unmarshal(result, &keys) // what cannot be decoded has none
+	changed := false
+	for key, value := range keys {
+		switch strings.ToLower(key) { // as package json reads it
+		case "ips":
+			var ips []json.RawMessage
+			_ = json.Unmarshal(value, &ips)
+			kept := slices.DeleteFunc(slices.Clone(ips), func(ip json.RawMessage) bool { return holds(ip, owned) })
+			if len(kept) < len(ips) {
+				keys[key], _ = json.Marshal(kept) // it was valid JSON
+				changed = true
+			}
+		case "ip4", "ip6": // of a result before 0.3.0
+			if holds(value, owned) {
+				delete(keys, key)
+				changed = true
+			}
 		}
 	}
-	if len(kept) == len(ips) {
+	if !changed {
 		return result
 	}
-	keys["ips"], _ = json.Marshal(kept) // it was valid JSON
-	out, err := json.Marshal(keys)
-	if err != nil {
-		return result
-	}
+	out, _ := json.Marshal(keys) // as above
 	return out
+}
+
+// holds reports whether ip, an address in a result, is owned.
+func holds(ip json.RawMessage, owned func(netip.Addr) bool) bool {
+	var a struct{ Address, IP string }
+	_ = json.Unmarshal(ip, &a)
+	p, err := netip.ParsePrefix(cmp.Or(a.Address, a.IP))
+	return err == nil && owned(p.Addr())
 }

@@ -1,0 +1,137 @@
+package lifecycle
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/scratch"
+)
+
+// addWith adds a network of this name whose two plugins print result.
+func (n *node) addWith(k scratch.Key, networkName, result string) {
+	n.t.Helper()
+	n.printing("bridge", result)
+	n.printing("tuning", result)
+	tr := Transaction{Plan: Plan(attachment(network(networkName, "bridge", "tuning"), k.ContainerID, k.IfName))}
+	if _, err := n.Add(n.t.Context(), k, tr); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func ipsOf(addresses ...string) string {
+	var ips []string
+	for _, a := range addresses {
+		ips = append(ips, `{"address":"`+a+`","x":1.0}`)
+	}
+	return `{"cniVersion":"1.1.0","n":9007199254740993,"ips":[` + strings.Join(ips, ",") + `],"routes":[{"dst":"0.0.0.0/0"}]}`
+}
+
+// An address that belongs to another attachment by now is not in the
+// prevResult of a DEL that is tried again: the plugin that failed would remove
+// what the new owner has. Everything else is there, as it was.
+func TestAddressOfAnotherIsNotInTheNextDel(t *testing.T) {
+	t.Parallel()
+	c2 := key("c2", "eth0")
+	own := func(k scratch.Key, net string, addresses ...string) func(*node) {
+		return func(n *node) { n.addWith(k, net, ipsOf(addresses...)) }
+	}
+	for name, tt := range map[string]struct {
+		mine  string // the result, ipsOf(10.0.0.2/24) unless set
+		owner func(*node)
+		want  string
+	}{
+		"nobody has it":     {"", func(*node) {}, ipsOf("10.0.0.2/24")},
+		"another container": {"", own(c2, "blue", "10.0.0.2/24"), ipsOf()},
+		"IPv6":              {ipsOf("fd00::2/64"), own(c2, "blue", "fd00:0:0::2/64"), ipsOf()},
+		"one of several":    {ipsOf("10.0.0.2/24", "fd00::2/64", "10.0.0.3/24"), own(c2, "blue", "fd00::2/64", "10.9.9.9/24"), ipsOf("10.0.0.2/24", "10.0.0.3/24")},
+		"all of several":    {ipsOf("10.0.0.2/24", "fd00::2/64"), own(c2, "blue", "fd00::2/64", "10.0.0.2/24"), ipsOf()},
+		"another mask":      {"", own(c2, "blue", "10.0.0.2/16"), ipsOf()},
+		"another address":   {"", own(c2, "blue", "10.0.0.20/24"), ipsOf("10.0.0.2/24")},
+		"another network":   {"", own(c2, "red", "10.0.0.2/24"), ipsOf("10.0.0.2/24")},
+		"of two owners": {ipsOf("10.0.0.2/24", "10.0.0.3/24"), func(n *node) {
+			own(c2, "blue", "10.0.0.2/24")(n)
+			own(key("c3", "eth0"), "blue", "10.0.0.3/24")(n)
+		}, ipsOf()},
+		"another interface of the container": {"", own(key("c1", "eth1"), "blue", "10.0.0.2/24"), ipsOf()},
+		"another plugin's record":            {"", own(scratch.Key{Network: "other", ContainerID: "c1", IfName: "eth1"}, "blue", "10.0.0.2/24"), ipsOf()},
+		"an owner that is being added": {"", func(n *node) {
+			n.printing("bridge", ipsOf("10.0.0.2/24"))
+			dead := nodeAt(n.t, n.Dir)
+			dead.exec.Plugins["bridge"] = n.exec.Plugins["bridge"]
+			dead.crash("ADD tuning", c2)
+		}, ipsOf()},
+		"an owner that is being deleted": {"", func(n *node) {
+			own(c2, "blue", "10.0.0.2/24")(n)
+			sick := nodeAt(n.t, n.Dir)
+			sick.failOn("DEL bridge", 101)
+			wantCode(n.t, sick.Del(n.t.Context(), Removal{Key: c2}), 101)
+		}, ipsOf("10.0.0.2/24")},
+		"a damaged owner": {"", func(n *node) {
+			own(c2, "blue", "10.0.0.2/24")(n)
+			n.damage(c2)
+		}, ipsOf("10.0.0.2/24")},
+		"an old result": {
+			`{"cniVersion":"0.2.0","ip4":{"ip":"10.0.0.2/24"},"ip6":{"ip":"fd00::2/64"}}`, own(c2, "blue", "10.0.0.2/24"),
+			`{"cniVersion":"1.1.0","ips":[{"address":"fd00::2/64"}]}`,
+		},
+		"an owner's old result": {"", func(n *node) {
+			n.addWith(c2, "blue", `{"cniVersion":"0.2.0","ip4":{"ip":"10.0.0.2/24"}}`)
+		}, ipsOf()},
+		"keys in capitals": {
+			`{"cniVersion":"1.1.0","IPS":[{"Address":"10.0.0.2/24"}]}`, own(c2, "blue", "10.0.0.2/24"),
+			`{"cniVersion":"1.1.0","IPS":[]}`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			if tt.mine == "" {
+				tt.mine = ipsOf("10.0.0.2/24")
+			}
+			n.addWith(eth0, "blue", tt.mine)
+			sick := nodeAt(t, n.Dir)
+			sick.failOn("DEL bridge", 101)
+			wantCode(t, sick.Del(t.Context(), Removal{Key: eth0}), 101)
+			tt.owner(n)
+			before := len(n.exec.Calls())
+			n.del(eth0)
+			calls := n.exec.Calls()[before:]
+			if len(calls) != 1 || calls[0].String() != "DEL bridge eth0" {
+				t.Fatalf("calls %v", calls)
+			}
+			var got, want any
+			var conf struct{ PrevResult json.RawMessage }
+			if err := json.Unmarshal(calls[0].Stdin, &conf); err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(json.Unmarshal(conf.PrevResult, &got), json.Unmarshal([]byte(tt.want), &want)); err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(want, got); d != "" {
+				t.Errorf("prevResult (-want +got):\n%s", d)
+			}
+			if strings.Contains(tt.want, "9007199254740993") && !strings.Contains(string(conf.PrevResult), "9007199254740993") {
+				t.Errorf("prevResult %s", conf.PrevResult)
+			}
+		})
+	}
+}
+
+// A first DEL is given the addresses as they were: two attachments that have
+// one address in common, as anycast has, are removed alike.
+func TestFirstDelHasAllAddresses(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.addWith(eth0, "blue", ipsOf("10.0.0.2/24"))
+	n.addWith(key("c2", "eth0"), "blue", ipsOf("10.0.0.2/24"))
+	n.del(eth0)
+	for _, p := range []string{"tuning", "bridge"} {
+		if !strings.Contains(string(n.last("DEL "+p).Stdin), "10.0.0.2") {
+			t.Errorf("DEL %s: %s", p, n.last("DEL "+p).Stdin)
+		}
+	}
+}
