@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -13,25 +12,35 @@ import (
 
 var (
 	// ErrAdded means that the attachment has been added already: code 7.
-	ErrAdded = errors.New("already added")
+	ErrAdded error = &codedError{types.ErrInvalidNetworkConfig, "already added"}
 
 	// ErrNotAdded means that there is no attachment, or none that is whole:
 	// code 7.
-	ErrNotAdded = errors.New("not added")
+	ErrNotAdded error = &codedError{types.ErrInvalidNetworkConfig, "not added"}
 
 	// ErrPlan means that a plan cannot be carried out: there is none, it is
-	// empty, is for another container, uses an interface name twice, or holds
-	// what cannot be recorded: code 7.
-	ErrPlan = errors.New("impossible plan")
+	// empty, is for another container, uses an interface name that is in use,
+	// or holds what cannot be recorded: code 7.
+	ErrPlan error = &codedError{types.ErrInvalidNetworkConfig, "impossible plan"}
 
 	// ErrNoList means that GC was not told which attachments are valid, so
 	// that it must not take any for stale: code 7.
-	ErrNoList = errors.New("no list of valid attachments")
+	ErrNoList error = &codedError{types.ErrInvalidNetworkConfig, "no list of valid attachments"}
 
 	// ErrSuperseded is why the context of an ADD ended when a DEL of the same
 	// attachment came in: code 11.
-	ErrSuperseded = errors.New("superseded by a DEL")
+	ErrSuperseded error = &codedError{types.ErrTryAgainLater, "superseded by a DEL"}
 )
+
+// A codedError is a sentinel that has a CNI code wherever it is wrapped: also in
+// what the hooks of a [Transaction] are told.
+type codedError struct {
+	code uint
+	text string
+}
+
+func (e *codedError) Error() string { return e.text }
+func (e *codedError) CNICode() uint { return e.code }
 
 // An Op is an operation of a [Manager].
 type Op string
@@ -46,7 +55,8 @@ const (
 	OpDetach Op = "DETACH"
 )
 
-// An Error is an operation on one attachment that failed.
+// An Error is an operation on one attachment that failed. Its CNI code is that
+// of its cause.
 type Error struct {
 	Op  Op
 	Key scratch.Key // for GC, of the network alone or of a stale attachment
@@ -63,22 +73,6 @@ func (e *Error) Error() string {
 
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
-
-// CNICode reports the CNI error code of the sentinels of this package, and 0
-// for other causes: these have codes of their own.
-func (e *Error) CNICode() uint {
-	for err := e.Err; err != nil; err = errors.Unwrap(err) {
-		if i := slices.Index([]error{ErrSuperseded, ErrAdded, ErrNotAdded, ErrPlan, ErrNoList}, err); i == 0 {
-			return types.ErrTryAgainLater
-		} else if i > 0 {
-			return types.ErrInvalidNetworkConfig
-		}
-		if _, ok := err.(interface{ CNICode() uint }); ok {
-			break // it knows better, whatever it wraps
-		}
-	}
-	return types.ErrUnknown
-}
 
 // fail says that op on k failed because of err, or returns nil for nil.
 func fail(op Op, k scratch.Key, err error) error {
