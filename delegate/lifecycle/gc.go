@@ -183,7 +183,7 @@ func (m *Manager) left(ctx context.Context, g *garbage) (remaining, error) {
 	for r, err := range m.store().List(ctx) {
 		if err != nil {
 			errs = append(errs, g.fail(err))
-			left.known = left.known && unreadable(err) && !strings.HasPrefix(r.Key.ContainerID, "#") && g.stale(r.Key) // a long ID is known by its hash only
+			left.known = left.known && !strings.HasPrefix(r.Key.ContainerID, "#") && g.stale(r.Key) // a long ID is known by its hash only
 			continue
 		}
 		if r.Key.Network == g.network {
@@ -220,11 +220,6 @@ func (left remaining) of(n netconf.Network) []types.GCAttachment {
 	as := slices.AppendSeq(slices.Clone(left.attached[n.Name()]), maps.Keys(left.unrecorded))
 	sort.Sort(attachments(as))
 	return slices.Compact(as)
-}
-
-// unreadable reports whether err is about one record, and its key is known.
-func unreadable(err error) bool {
-	return errors.Is(err, scratch.ErrCorrupt) || errors.Is(err, scratch.ErrVersion)
 }
 
 // attachments are sorted with package sort, which thin programs have already:

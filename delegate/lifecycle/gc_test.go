@@ -1,0 +1,246 @@
+package lifecycle
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/scratch"
+)
+
+// put writes a record as value says, which need not be one.
+func (n *node) put(k scratch.Key, state scratch.State, created time.Time, value string, changes ...string) {
+	n.t.Helper()
+	raw := scratch.Store[text]{Dir: n.Dir}
+	l, err := raw.Lock(n.t.Context(), k.ContainerID)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	r := scratch.Record[text]{Key: k, State: state, Created: created, Value: text{json.RawMessage(value)}}
+	err = raw.Put(l, r)
+	for _, c := range changes {
+		err = errors.Join(err, raw.NoteChange(l, r, json.RawMessage(c)))
+	}
+	if err := errors.Join(err, l.Unlock()); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// A text is a record's value as it stands on disk.
+type text struct{ json.RawMessage }
+
+func (*text) Change(json.RawMessage) error { return nil }
+
+// What the runtime calls valid and nobody has recorded under our network is
+// passed on to each plugin, once, whatever else is recorded of its container.
+func TestGCPassesOnWhatIsNotRecorded(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.add(eth0)
+	others := scratch.Key{Network: "other", ContainerID: "c2", IfName: "eth0"}
+	n.add(others)
+	valid := validFor(eth0, key("c2", "eth0"), key("c1", "eth7"), key("c0", "eth0"), key("c0", "eth0"))
+	if err := n.GC(t.Context(), Collection{Network: "multi", Valid: valid, Networks: []netconf.Network{network("new", "ipvlan")}}); err != nil {
+		t.Fatal(err)
+	}
+	wantValid(t, n.last("GC bridge"), "c0 eth0", "c1 eth0", "c1 eth7", "c2 eth0")
+	wantValid(t, n.last("GC macvlan"), "c0 eth0", "c1 eth7", "c1 net0", "c2 eth0", "c2 net0")
+	wantValid(t, n.last("GC ipvlan"), "c0 eth0", "c1 eth7", "c2 eth0")
+	// Of the other network c1 is stale, and the same is passed on.
+	if err := n.GC(t.Context(), Collection{Network: "other", Valid: validFor(eth0)}); err != nil {
+		t.Fatal(err)
+	}
+	n.wantRecords("c1/eth0 added")
+	wantValid(t, n.last("GC macvlan"), "c0 eth0", "c1 eth7", "c1 net0", "c2 eth0", "c2 net0") // nobody has it to be told
+}
+
+// A clock that has been wrong keeps no record from being collected.
+func TestGCCollectsRecordsOfTheFuture(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.put(eth0, scratch.Added, time.Now().AddDate(100, 0, 0),
+		`{"delegates":[{"network":{"cniVersion":"1.1.0","name":"blue","type":"bridge"},"ifname":"eth0","result":{"cniVersion":"1.1.0"}}]}`)
+	n.wantRecords("c1/eth0 added")
+	if err := n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid}); err != nil {
+		t.Fatal(err)
+	}
+	n.wantTrace("DEL bridge eth0")
+	n.wantNothing()
+}
+
+// A stale record is removed only as GC has found it: one that is changed, made
+// again or added to before GC has its container's lock stays, and its plugins
+// are told of it.
+func TestGCKeepsWhatChangesBeforeItsLock(t *testing.T) {
+	t.Parallel()
+	c2 := key("c2", "eth0")
+	for name, tt := range map[string]struct {
+		change func(n *node) error
+		want   []string
+		told   []string
+	}{
+		"attached to":   {func(n *node) error { _, err := n.Attach(n.t.Context(), c2, hotplug(c2)); return err }, []string{"c2/eth0 added"}, []string{"c2 eth0"}},
+		"detached from": {func(n *node) error { return n.Detach(n.t.Context(), c2, "net0") }, []string{"c2/eth0 added"}, []string{"c2 eth0"}},
+		"made again": {func(n *node) error {
+			err := n.Del(n.t.Context(), Removal{Key: c2})
+			_, err2 := n.Add(n.t.Context(), c2, pair(c2))
+			return errors.Join(err, err2)
+		}, []string{"c2/eth0 added"}, []string{"c2 eth0"}},
+		"deleted": {func(n *node) error { return n.Del(n.t.Context(), Removal{Key: c2}) }, nil, nil},
+		"half deleted": {func(n *node) error {
+			sick := nodeAt(n.t, n.Dir)
+			sick.failOn("DEL bridge", 101)
+			wantCode(n.t, sick.Del(n.t.Context(), Removal{Key: c2}), 101)
+			return nil
+		}, []string{"c2/eth0 deleting"}, []string{"c2 eth0"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			n.add(eth0)
+			n.add(c2)
+			meanwhile := nodeAt(t, n.Dir)
+			n.on("DEL bridge", func(_ context.Context, c delegatetest.Call) error {
+				if c.ContainerID == "c1" {
+					return tt.change(meanwhile)
+				}
+				return nil
+			})
+			blue := []netconf.Network{network("blue", "bridge", "tuning")}
+			if err := n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid, Networks: blue}); err != nil {
+				t.Fatal(err)
+			}
+			n.wantRecords(tt.want...)
+			for _, c := range n.exec.Calls() {
+				if c.ContainerID == "c2" && c.Command == "DEL" {
+					t.Errorf("GC ran %s", c)
+				}
+			}
+			wantValid(t, n.last("GC bridge"), tt.told...)
+		})
+	}
+}
+
+// What is being deleted is somebody's while the runtime calls it valid, or when
+// it has been added again since GC's own DEL of it failed: the plugins are told
+// of it. They are not told of what GC could not delete.
+func TestGCTellsOfWhatIsBeingDeleted(t *testing.T) {
+	t.Parallel()
+	c2, c3 := key("c2", "eth0"), key("c3", "eth0")
+	for name, tt := range map[string]struct {
+		valid []scratch.Key
+		again bool
+		told  []string
+	}{
+		"valid":       {[]scratch.Key{eth0, c2, c3}, false, []string{"c1 eth0", "c2 eth0", "c3 eth0"}},
+		"stale":       {[]scratch.Key{c2, c3}, false, []string{"c2 eth0", "c3 eth0"}},
+		"added again": {[]scratch.Key{c3}, true, []string{"c1 eth0", "c3 eth0"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			for _, k := range []scratch.Key{eth0, c2, c3} {
+				n.add(k)
+			}
+			sick := true
+			n.on("DEL bridge", func(ctx context.Context, c delegatetest.Call) error {
+				switch {
+				case c.ContainerID == "c1" && sick:
+					return types.NewError(101, "no", "")
+				case c.ContainerID == "c2" && tt.again:
+					sick = false
+					_, err := nodeAt(t, n.Dir).Add(ctx, eth0, pair(eth0))
+					return err
+				}
+				return nil
+			})
+			wantCode(t, n.Del(t.Context(), Removal{Key: eth0}), 101)
+			err := n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(tt.valid...)})
+			if name == "valid" && err != nil || name != "valid" && err == nil {
+				t.Errorf("err = %v", err)
+			}
+			wantValid(t, n.last("GC bridge"), tt.told...)
+		})
+	}
+}
+
+// What is attached before plugins are told is in what they are told; what comes
+// while they are told waits, and runs no plugin until they have been.
+func TestAttachWaitsWhilePluginsAreTold(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	c2 := key("c2", "eth0")
+	n.add(eth0)
+	n.add(c2)
+	inAttach, outAttach, holdAttach := gate()
+	n.on("ADD ipvlan hot0", holdAttach)
+	inGC, outGC, holdGC := gate()
+	n.on("GC bridge", holdGC)
+	var all sync.WaitGroup
+	all.Go(func() { n.attach() }) // is half done when GC comes
+	<-inAttach
+	all.Go(func() {
+		if err := n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0, c2)}); err != nil {
+			t.Error(err)
+		}
+	})
+	<-inGC
+	close(outAttach) // what is recorded already need not wait
+	hasty := nodeAt(t, n.Dir)
+	hasty.LockTimeout = time.Millisecond
+	_, err := hasty.Attach(t.Context(), c2, hotplug(c2))
+	wantCode(t, err, 11)
+	_, err = hasty.Add(t.Context(), key("c3", "eth0"), pair(key("c3", "eth0")))
+	wantCode(t, err, 11)
+	if err := hasty.Check(t.Context(), c2); err != nil { // what attaches nothing does not wait
+		t.Error(err)
+	}
+	hasty.wantTrace("CHECK bridge eth0 of c2", "CHECK tuning eth0 of c2", "CHECK macvlan net0 of c2")
+	late := Transaction{Plan: func(context.Context, []string) ([]delegate.Attachment, error) {
+		close(outGC)
+		return []delegate.Attachment{attachment(network("gold", "tuning"), "c2", "hot1")}, nil
+	}}
+	if _, err := n.Attach(t.Context(), c2, late); err != nil {
+		t.Error(err)
+	}
+	all.Wait()
+	trace := n.exec.Trace()
+	for _, told := range []string{"GC bridge", "GC tuning", "GC macvlan", "GC ipvlan"} {
+		if i := slices.Index(trace, told); i < 0 || i > slices.Index(trace, "ADD tuning hot1") {
+			t.Errorf("%s is not before the ADD in %q", told, trace)
+		}
+	}
+	wantValid(t, n.last("GC ipvlan"), "c1 hot0")
+	n.wantRecords("c1/eth0 added", "c2/eth0 added")
+}
+
+// While attachments are being recorded nobody is told: GC waits, and says so.
+func TestGCWaitsForWhatIsBeingRecorded(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.add(eth0)
+	unlock, err := n.store().LockDir(t.Context(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.LockTimeout = time.Millisecond
+	collect := func() error { return n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0)}) }
+	err = collect()
+	wantCode(t, err, 11)
+	if e := (*Error)(nil); !errors.As(err, &e) || e.Op != OpGC || len(n.gcs()) > 0 {
+		t.Errorf("told %q, %v", n.gcs(), err)
+	}
+	n.LockTimeout = 0
+	if err := errors.Join(unlock(), collect()); err != nil || len(n.gcs()) != 3 {
+		t.Errorf("told %q, %v", n.gcs(), err)
+	}
+}
