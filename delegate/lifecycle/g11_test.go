@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -146,53 +145,6 @@ func TestG11Nonsense(t *testing.T) {
 			n.wantRecords("c1/eth0 damaged")
 		})
 	}
-}
-
-// Whatever decodes as a record can be encoded, decoded again, and deleted: no
-// disk content makes the package panic, or a DEL that can never succeed.
-func FuzzRecord(f *testing.F) {
-	f.Add([]byte(`{"delegates":[{"network":{"name":"n","cniVersion":"1.1.0","plugins":[{"type":"bridge","x":1.0}]},"ifname":"eth0","netns":{"path":"/x","inode":7},"args":"A=1","result":{"cniVersion":"1.1.0","ips":[]}}]}`))
-	f.Add([]byte(`{"delegates":[{"network":{"name":"n","cniVersion":"0.4.0","plugins":[{"type":"bridge","capabilities":{"mac":true}}]},"ifname":"eth0","capabilityArgs":{"mac":"x"},"leaving":true}]}`))
-	f.Add([]byte(`{"delegates":[]}`))
-	f.Add([]byte(`{"delegates":null}`))
-	f.Add([]byte(`{"delegates":[{"network":{"name":"n","cniVersion":"9.9.9","type":"a/b"},"ifname":"e","result":{"cniVersion":"9.9.9"}}]}`))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		var r, again record
-		if json.Unmarshal(data, &r) != nil {
-			return
-		}
-		out, err := json.Marshal(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := json.Unmarshal(out, &again); err != nil {
-			t.Fatalf("%s: %v", out, err)
-		}
-		a, b := r.attached("c1", asRecorded), again.attached("c1", asRecorded)
-		if len(a) != len(b) {
-			t.Fatalf("%d delegates, then %d", len(a), len(b))
-		}
-		n := nodeAt(t, "unused")
-		for _, e := range a {
-			for _, p := range e.Network.Plugins() {
-				n.exec.Plugins[p.Type()] = n.exec.Plugins["bridge"]
-			}
-		}
-		err = n.Invoker.DelAll(t.Context(), a)
-		if err := except(err, delegate.ErrPluginNotFound); err != nil { // a type may be a path
-			t.Errorf("DEL: %v", err)
-		}
-		half := func(r record) []bool {
-			var all []bool
-			for _, e := range r.Delegates {
-				all = append(all, e.Half)
-			}
-			return all
-		}
-		if d := cmp.Diff(half(r), half(again)); d != "" {
-			t.Error(d)
-		}
-	})
 }
 
 // The records of one container are found among others, and its damage with them.
