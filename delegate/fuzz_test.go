@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/metacni/metacni/netconf"
@@ -62,6 +63,50 @@ func FuzzReadResult(f *testing.F) {
 			}
 			if key != "cniVersion" && want.String() != got.String() {
 				t.Fatalf("key %q: %s became %s", key, raw, kept[key])
+			}
+		}
+	})
+}
+
+// Whatever decodes as a result can be asked for in every version: that succeeds
+// or fails, without a panic, and what it makes decodes again, in that version.
+func FuzzConvert(f *testing.F) {
+	versions := []string{"", "0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
+	for _, version := range versions[1:] {
+		for _, seed := range []string{
+			`{}`, `{"cniVersion":"V"}`, `{"cniVersion":"V","ips":[null]}`, `{"cniVersion":"V","interfaces":[null],"routes":[null]}`,
+			`{"cniVersion":"V","ips":[{}]}`, `{"cniVersion":"V","ip4":{}}`, `{"cniVersion":"V","ip4":{"ip":"10.0.0.2/24","gateway":"10.0.0.1","routes":[{"dst":"0.0.0.0/0"},{"dst":"10.0.0.0/8","gw":"10.0.0.1"}]},"ip6":{"ip":"fd00::2/64","routes":[null]}}`,
+			`{"cniVersion":"V","ips":[{"version":"4","address":"10.0.0.2/24","interface":9}],"routes":[{"dst":"0.0.0.0/0"}],"dns":{"search":[null]}}`,
+			`{"cniVersion":"V","ips":[{"address":"10.0.0.2/24"},{"address":"10.0.0.3/24"},{"address":"fd00::2/64"}],"interfaces":[{}]}`,
+			`{"cniVersion":"V","ips":[{"version":"5","address":"::ffff:10.0.0.2/120","gateway":""}],"routes":[{"dst":"::/0","gw":"x"}],"dns":null}`,
+			`{"cniVersion":"V","IPS":[{"Address":"10.0.0.2/24"}],"routes":[{"dst":"10.0.0.0/8","mtu":1,"advmss":2,"priority":3,"table":4,"scope":5}]}`,
+		} {
+			f.Add([]byte(strings.ReplaceAll(seed, `"V"`, `"`+version+`"`)))
+		}
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		r, err := decodeResult(text)
+		if err != nil {
+			if !errors.Is(err, ErrResult) || r != nil {
+				t.Fatalf("%q: %v, %v", text, r, err)
+			}
+			return
+		}
+		for _, version := range versions {
+			to, err := convert(r, version)
+			if err != nil {
+				if strings.Contains(err.Error(), "panic") {
+					t.Errorf("%q in %q: %v", text, version, err)
+				}
+				continue
+			}
+			printed, err := json.Marshal(to)
+			if err != nil {
+				t.Fatal(err)
+			}
+			again, err := decodeResult(printed)
+			if err != nil || again.Version() != to.Version() || version != "" && to.Version() != version {
+				t.Errorf("%q in %q is %s, which is of version %q: %v", text, version, printed, to.Version(), err)
 			}
 		}
 	})

@@ -171,11 +171,19 @@ func refuseNulls(result []byte) error {
 
 // convert returns r, which has been decoded, in another version. It fails
 // where that version has no place for r's addresses: up to 0.2.0 there is one
-// for each family.
+// for each family. It fails as well where what comes out is no result, such as
+// an address that is "<nil>".
 func convert(r types.Result, version string) (_ types.Result, err error) {
 	defer catch(&err) // the converters are not ours
 	to, err := r.GetAsVersion(version)
 	if err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(to)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := decodeResult(text); err != nil {
 		return nil, err
 	}
 	if _, old := to.(*types020.Result); !old {

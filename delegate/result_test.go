@@ -158,6 +158,27 @@ func TestSecondAddressOfAFamilyIsNotDropped(t *testing.T) {
 	}
 }
 
+// What another version would make nonsense of is not printed in it, and is not
+// the prevResult of a DEL.
+func TestNonsenseIsNotPrinted(t *testing.T) {
+	t.Parallel()
+	a := added(attach(network(t, "1.1.0", "blue", "p")), `{"cniVersion":"1.0.0","ips":[{}]}`)
+	var out bytes.Buffer
+	if err := a.PrintTo(&out, "0.4.0"); status.Code(err) != 1 || out.Len() > 0 {
+		t.Errorf("printed %s, %v", &out, err)
+	}
+	x := fakes("p")
+	if err := invoker(x).Del(t.Context(), a); err != nil {
+		t.Error(err)
+	}
+	if prev := stdin(t, x.Calls()[0])["prevResult"]; prev != nil {
+		t.Errorf("prevResult %s", prev)
+	}
+	if err := invoker(x).Check(t.Context(), a); !errors.Is(err, delegate.ErrResult) {
+		t.Errorf("CHECK: %v", err)
+	}
+}
+
 // A result is printed in its own version where no other is asked for, and a
 // caller can tell that it could not be printed from a plugin's failure.
 func TestPrintToItsOwnVersionAndNowhere(t *testing.T) {
