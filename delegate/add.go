@@ -51,11 +51,9 @@ func (iv *Invoker) AddAll(ctx context.Context, as []Attachment, note ...Note) ([
 	}
 	all := &notes{all: note}
 	done := Intend(as)
-	begun := make([]bool, len(as))
 	ctxs, endFrom := endable(ctx, len(as))
 	defer endFrom(0)
 	errs := iv.forward(len(as), func(i int) error { //nolint:contextcheck // each has one made from ctx
-		begun[i] = true
 		err := iv.chain(ctxs[i], i, &done[i], found[i], all)
 		if err != nil {
 			endFrom(i + 1)
@@ -65,11 +63,6 @@ func (iv *Invoker) AddAll(ctx context.Context, as []Attachment, note ...Note) ([
 	for _, err := range errs {
 		if err == nil {
 			continue
-		}
-		for i := range done {
-			if !begun[i] {
-				done[i] = done[i].without(0)
-			}
 		}
 		err = iv.undo(ctx, done, err, all) // the first has not been ended because of another
 		return Left(done), err

@@ -49,9 +49,6 @@ func (iv *Invoker) removeAll(ctx context.Context, as []Attached, rounds []int, e
 // remove runs the DEL of a's plugins that are left, last first.
 func (iv *Invoker) remove(ctx context.Context, i int, a *Attached, round int, each turn, notes *notes) (err error) {
 	defer catch(&err)
-	if a.left() == 0 {
-		return nil
-	}
 	if err := checkAttachment(CommandDel, a.Attachment); err != nil {
 		return err
 	}
@@ -79,7 +76,7 @@ func (iv *Invoker) remove(ctx context.Context, i int, a *Attached, round int, ea
 // express, or the version is older than prevResult in DEL (CNI 0.4.0).
 func (a Attached) prevResult() json.RawMessage {
 	v := a.Network.CNIVersion()
-	if a.Result == nil || !atLeast(v, "0.4.0") {
+	if !atLeast(v, "0.4.0") {
 		return nil
 	}
 	if have, err := resultVersion(a.Result); err == nil && have == v {

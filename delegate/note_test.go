@@ -89,6 +89,61 @@ func TestNotesTellEveryStep(t *testing.T) {
 	}
 }
 
+// Added is said once the last plugin of a network has succeeded, and not
+// earlier: until then the result is not final.
+func TestAddedIsSaidAtTheEnd(t *testing.T) {
+	t.Parallel()
+	var got []string
+	done, err := invoker(crewOf("a", "b", "c")).AddAll(t.Context(),
+		[]delegate.Attachment{attach(network(t, "1.1.0", "blue", "a", "b")), attach(network(t, "1.1.0", "red", "c"))},
+		func(i int, a delegate.Attached) error {
+			got = append(got, fmt.Sprint(i, a.Added))
+			return nil
+		})
+	if diff := cmp.Diff([]string{"0 false", "0 true", "1 true"}, got); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	for _, a := range done {
+		if !a.Added {
+			t.Errorf("%s is not added", a.Network.Name())
+		}
+	}
+}
+
+// A DEL goes on past a Note that fails, and says so.
+func TestFailedNoteOfADelIsSaid(t *testing.T) {
+	t.Parallel()
+	full := errors.New("disk full")
+	x := crewOf("a", "b")
+	as := []delegate.Attached{added(attach(network(t, "1.1.0", "blue", "a", "b")), `{"cniVersion":"1.1.0"}`)}
+	err := invoker(x).DelAll(t.Context(), as, func(int, delegate.Attached) error { return full })
+	if diff := cmp.Diff([]string{"DEL b eth0", "DEL a eth0"}, x.Trace()); diff != "" || !errors.Is(err, full) {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+}
+
+// What a caller hands in to be removed is not changed: its notes are told what
+// is gone.
+func TestDelAllLeavesItsArgumentAlone(t *testing.T) {
+	t.Parallel()
+	iv := invoker(crewOf("a", "b"))
+	as := []delegate.Attached{added(attach(network(t, "1.1.0", "blue", "a", "b")), `{"cniVersion":"1.1.0"}`)}
+	as[0].Gone = make([]int, 0, 8)
+	all := as[0].Gone[:cap(as[0].Gone)]
+	for name, do := range map[string]func() error{
+		"Del":    func() error { return iv.Del(t.Context(), as[0]) },
+		"DelAll": func() error { return iv.DelAll(t.Context(), as) },
+		"Undo":   func() error { return iv.Undo(t.Context(), as, nil) },
+	} {
+		if err := do(); err != nil {
+			t.Error(err)
+		}
+		if len(as[0].Gone) > 0 || all[0] != 0 || all[1] != 0 {
+			t.Errorf("%s: gone %v of %v", name, as[0].Gone, all)
+		}
+	}
+}
+
 // What cannot be written down must not be there: a Note that fails, fails the
 // ADD, and what ran is undone with the results it had.
 func TestFailedNoteIsUndone(t *testing.T) {

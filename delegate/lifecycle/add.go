@@ -43,10 +43,12 @@ type Transaction struct {
 	// ADD is undone.
 	Report func(ctx context.Context, added []delegate.Attached) error
 
-	// Undone, when not nil, is called when the ADD has failed with cause and
-	// nothing is left of it, before its record is removed: for who keeps state
-	// of his own about the attachment. Its context is alive for the undo
-	// timeout at least. When it fails the record stays, for Del.
+	// Undone, when not nil, is called when an ADD that had a record has failed
+	// with cause and nothing is left of it, before the record is removed. A
+	// caller who keeps state of its own about the attachment removes it there.
+	// Its context is alive for the undo timeout, whatever has ended. When it
+	// fails the record stays, for Del, which runs no plugin and does not call
+	// Undone.
 	Undone func(ctx context.Context, cause error) error
 }
 
@@ -212,7 +214,7 @@ func (a *addition) check(plan []delegate.Attachment, taken []string) error {
 		if err := keepable(p); err != nil {
 			return fmt.Errorf("network %q (%s): %w", p.Network.Name(), p.IfName, err)
 		}
-		taken = append(slices.Clip(taken), p.IfName)
+		taken = append(taken, p.IfName)
 	}
 	return nil
 }

@@ -86,7 +86,8 @@ func (m *Manager) settled(ctx context.Context, l *scratch.Lock, k scratch.Key) (
 	return r, err
 }
 
-// drop removes the attachments of r that are which, and then r of them.
+// drop detaches the delegates of r for which which is true, and takes them out
+// of the record.
 func (m *Manager) drop(ctx context.Context, l *scratch.Lock, r *scratch.Record[record], which func(entry) bool) error {
 	if !slices.ContainsFunc(r.Value.Delegates, which) {
 		return nil

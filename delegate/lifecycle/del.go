@@ -103,9 +103,10 @@ func (m *Manager) remove(ctx context.Context, l *scratch.Lock, k scratch.Key, gi
 	})
 }
 
-// detach runs the DELs of the delegates of r that are which. It keeps in r and
-// in its record which plugins are gone, unless nothing is left of any. A record
-// that says added becomes partial with the first that is.
+// detach runs the DELs of the delegates of r for which which is true. It notes
+// in r and in its record each plugin that is gone, except the last: then the
+// caller removes them all. A record that says added becomes partial with the
+// first plugin that is gone.
 func (m *Manager) detach(ctx context.Context, l *scratch.Lock, r *scratch.Record[record], given string, which func(entry) bool) error {
 	var at []int
 	var as []delegate.Attached

@@ -26,7 +26,7 @@ func TestNamesInTheNamespaceAreRefused(t *testing.T) {
 	t.Parallel()
 	blue := func(ifname string) delegate.Attachment { return attachment(network("blue", "bridge"), "c1", ifname) }
 	red := func(ifname string) delegate.Attachment { return attachment(network("red", "macvlan"), "c1", ifname) }
-	there := map[string][]string{"": nil, "/ns/a": {"lo", "eth0"}, "/ns/b": {"lo", "net0"}, "/ns/c": {"lo"}}
+	there := map[string][]string{"/ns/a": {"lo", "eth0"}, "/ns/b": {"lo", "net0"}, "/ns/c": {"lo"}}
 	for name, tt := range map[string]struct {
 		netns  string // of the transaction
 		plan   []delegate.Attachment
@@ -39,9 +39,9 @@ func TestNamesInTheNamespaceAreRefused(t *testing.T) {
 		"the second":                    {"/ns/b", []delegate.Attachment{in("/ns/b", blue("eth0")), in("/ns/b", red("net0"))}, []string{"lo", "net0"}, []string{"/ns/b"}, `network "red": interface "net0" is in use`},
 		"loopback":                      {"/ns/c", []delegate.Attachment{in("/ns/c", blue("lo"))}, []string{"lo"}, []string{"/ns/c"}, `interface "lo" is in use`},
 		"another namespace than t's":    {"/ns/c", []delegate.Attachment{in("/ns/a", blue("eth0"))}, []string{"lo"}, []string{"/ns/c", "/ns/a"}, `interface "eth0" is in use`},
-		"t has none":                    {"", []delegate.Attachment{in("/ns/a", blue("eth0"))}, nil, []string{"", "/ns/a"}, `interface "eth0" is in use`},
-		"t has none, and it is free":    {"", []delegate.Attachment{in("/ns/b", blue("eth0"))}, nil, []string{"", "/ns/b"}, ""},
-		"no namespace":                  {"", []delegate.Attachment{blue("eth0")}, nil, []string{""}, ""},
+		"t has none":                    {"", []delegate.Attachment{in("/ns/a", blue("eth0"))}, nil, []string{"/ns/a"}, `interface "eth0" is in use`},
+		"t has none, and it is free":    {"", []delegate.Attachment{in("/ns/b", blue("eth0"))}, nil, []string{"/ns/b"}, ""},
+		"no namespace":                  {"", []delegate.Attachment{blue("eth0")}, nil, nil, ""},
 		"several, each looked at once":  {"/ns/c", []delegate.Attachment{in("/ns/b", blue("eth0")), in("/ns/b", red("eth7")), in("/ns/a", red("eth8"))}, []string{"lo"}, []string{"/ns/c", "/ns/b", "/ns/a"}, ""},
 		"several, the name in another":  {"/ns/c", []delegate.Attachment{in("/ns/a", blue("net0")), in("/ns/b", red("eth0"))}, []string{"lo"}, []string{"/ns/c", "/ns/a", "/ns/b"}, ""},
 		"several, the last is refused":  {"/ns/c", []delegate.Attachment{in("/ns/a", blue("net0")), in("/ns/b", red("eth0")), in("/ns/b", red("net0"))}, []string{"lo"}, []string{"/ns/c", "/ns/a", "/ns/b"}, `interface "net0" is in use`},
@@ -97,7 +97,8 @@ func TestAttachRefusesNamesInTheNamespace(t *testing.T) {
 	n.add(eth0)
 	n.InterfaceNames = func(string) ([]string, error) { return []string{"hot0"}, nil }
 	calls := n.trace()
-	_, err := n.Attach(t.Context(), eth0, hotplug(eth0))
+	hot := in("/ns/a", attachment(network("green", "ipvlan"), "c1", "hot0"))
+	_, err := n.Attach(t.Context(), eth0, Transaction{NetNS: "/ns/a", Plan: Plan(hot)})
 	if !errors.Is(err, ErrPlan) {
 		t.Errorf("err = %v", err)
 	}

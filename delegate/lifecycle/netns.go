@@ -66,7 +66,10 @@ func (n netns) forDel(root, given string) string {
 
 // interfaceNames returns the names in use in the network namespace at path.
 func (m *Manager) interfaceNames(path string) ([]string, error) {
-	if m.InterfaceNames != nil {
+	switch {
+	case path == "":
+		return nil, nil
+	case m.InterfaceNames != nil:
 		return m.InterfaceNames(path)
 	}
 	return namesIn(m.Root, path)
@@ -77,9 +80,6 @@ func (m *Manager) interfaceNames(path string) ([]string, error) {
 // there, or must not be looked into by an ordinary user, has no names: that is
 // for the plugins to find out.
 func namesIn(root, path string) (names []string, err error) {
-	if path == "" {
-		return nil, nil
-	}
 	err = inroot.With(root, path, func(path string) error {
 		if _, err := os.Stat(path); err != nil {
 			return fs.ErrNotExist
