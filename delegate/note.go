@@ -39,12 +39,10 @@ func (a Attached) without(first int) Attached {
 	return a
 }
 
-// withIndex returns the sorted set with i in it, and leaves set itself alone.
+// withIndex returns the sorted set with i in it, which was not, and leaves set
+// itself alone.
 func withIndex(set []int, i int) []int {
-	at, found := slices.BinarySearch(set, i)
-	if found {
-		return set
-	}
+	at, _ := slices.BinarySearch(set, i)
 	return slices.Insert(slices.Clone(set), at, i)
 }
 

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -119,6 +121,32 @@ func TestFailedNoteOfADelIsSaid(t *testing.T) {
 	err := invoker(x).DelAll(t.Context(), as, func(int, delegate.Attached) error { return full })
 	if diff := cmp.Diff([]string{"DEL b eth0", "DEL a eth0"}, x.Trace()); diff != "" || !errors.Is(err, full) {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+}
+
+// Notes of attachments that are worked on at once do not overlap.
+func TestNotesDoNotOverlap(t *testing.T) {
+	t.Parallel()
+	iv := invoker(crewOf("a", "b"))
+	iv.Parallel = 8
+	var as []delegate.Attachment
+	for i := range 16 {
+		as = append(as, attach(network(t, "1.1.0", fmt.Sprint("net", i), "a", "b")))
+	}
+	total := 0 // the race detector looks at it as well
+	var busy atomic.Bool
+	count := func(int, delegate.Attached) error {
+		if !busy.CompareAndSwap(false, true) {
+			t.Error("two at once")
+		}
+		total++
+		runtime.Gosched()
+		busy.Store(false)
+		return nil
+	}
+	done, err := iv.AddAll(t.Context(), as, count)
+	if err := errors.Join(err, iv.DelAll(t.Context(), done, count)); err != nil || total != 64 {
+		t.Errorf("%d notes, %v", total, err)
 	}
 }
 

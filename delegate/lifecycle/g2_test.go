@@ -306,3 +306,20 @@ func TestG2KilledWhileUndoingReport(t *testing.T) {
 	n.del(eth0)
 	n.wantNothing()
 }
+
+// An ADD whose context ends while it removes what was there before plans
+// nothing: it has nothing to be undone.
+func TestEndedWhileLeftoversAreRemoved(t *testing.T) {
+	t.Parallel()
+	dead := newNode(t)
+	dead.crash("ADD bridge", eth0)
+	n := nodeAt(t, dead.Dir)
+	ctx, cancel := context.WithCancel(t.Context())
+	n.on("DEL bridge", func(context.Context, delegatetest.Call) error { cancel(); return nil })
+	_, err := n.Add(ctx, eth0, Transaction{
+		Plan:   func(context.Context, []string) ([]delegate.Attachment, error) { t.Error("planned"); return nil, nil },
+		Undone: func(context.Context, error) error { t.Error("undone"); return nil },
+	})
+	wantCode(t, err, 11)
+	n.wantNothing()
+}
