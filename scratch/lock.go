@@ -95,7 +95,7 @@ func (l *Lock) tidy() error {
 	if len(l.known) > 0 || l.most != 0 && !l.removed {
 		return nil // whoever left the file there had a record
 	}
-	if l.former && l.takeOver() != nil {
+	if _ = l.takeOver(); l.former {
 		return nil
 	}
 	if l.most != 0 {
