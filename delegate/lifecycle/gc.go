@@ -90,7 +90,8 @@ func (m *Manager) collect(ctx context.Context, g *garbage) error {
 	type written struct{ created, updated time.Time }
 	var stale []scratch.Key
 	seen := make(map[scratch.Key]written)
-	for r, err := range (scratch.Store[struct{}]{Dir: m.Dir}).List(ctx) { // what they consist of does not matter yet
+	headers := scratch.Store[struct{}]{Dir: m.Dir} // what they consist of does not matter yet
+	for r, err := range headers.List(ctx) {
 		if err == nil && g.stale(r.Key) {
 			stale = append(stale, r.Key)
 			seen[r.Key] = written{r.Created, r.Updated}
@@ -102,7 +103,7 @@ func (m *Manager) collect(ctx context.Context, g *garbage) error {
 			break
 		}
 		err := m.locked(ctx, k.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
-			r, err := m.store().Get(k)
+			r, err := headers.Get(k)
 			if errors.Is(err, fs.ErrNotExist) || err == nil && seen[k] != (written{r.Created, r.Updated}) {
 				return nil // somebody was faster, or has made it anew
 			}

@@ -9,6 +9,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/scratch"
 )
 
 // A plugin whose GC hangs is ended before the ADDs that wait for it fail. They
@@ -47,4 +48,25 @@ func TestHangingGCDoesNotFailAnADD(t *testing.T) {
 		t.Errorf("ADD: %v", err)
 	}
 	wantValid(t, n.last("GC macvlan"), want...)
+}
+
+// A noted change that this program does not understand does not keep a stale
+// record for ever, as one that others are changing.
+func TestGCCollectsARecordWithAnUnknownChange(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.add(eth0)
+	r, err := n.store().Get(eth0)
+	if err == nil {
+		err = n.locked(t.Context(), "c1", func(_ context.Context, l *scratch.Lock) error {
+			return n.store().NoteChange(l, r, change{At: len(r.Value.Delegates)})
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid}); err != nil {
+		t.Fatal(err)
+	}
+	n.wantNothing()
 }
