@@ -52,13 +52,19 @@ func (m *Manager) Del(ctx context.Context, r Removal) error {
 	err := m.locked(ctx, k.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
 		return m.remove(ctx, l, k, r.NetNS)
 	})
+	return fail(OpDel, k, m.answer(k, err))
+}
+
+// answer returns what Del says when removing k has come to err: nil as well
+// where the runtime may let the container go all the same.
+func (m *Manager) answer(k scratch.Key, err error) error {
 	switch {
 	case errors.Is(err, errSkipped), errors.Is(err, scratch.ErrNested) && m.refused(k):
 		return nil
 	case noRoom(err) && m.unrecorded(k):
 		return nil // the lock's file is not there, so nobody is attaching k either
 	}
-	return fail(OpDel, k, err)
+	return err
 }
 
 // refused reports whether an ADD of k cannot have got further than to the lock

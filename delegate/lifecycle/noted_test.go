@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -330,4 +331,26 @@ func TestDelGoesOnWithoutNotes(t *testing.T) {
 	n.failOn("DEL bridge", 101)
 	wantCode(t, n.Del(t.Context(), Removal{Key: eth0}), 101)
 	n.wantTrace("ADD bridge eth0", "ADD tuning eth0", "ADD macvlan net0", "DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0")
+}
+
+// A DEL is on record before its first plugin runs, and once more when it is
+// tried again only if something has gone.
+func TestDelIsOnRecordBeforeItsFirstPlugin(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.add(eth0)
+	n.on("DEL macvlan", func(context.Context, delegatetest.Call) error {
+		n.wantRecords("c1/eth0 deleting")
+		return nil
+	})
+	n.failOn("DEL", 101)
+	var before string
+	for i := range 3 {
+		wantCode(t, n.Del(t.Context(), Removal{Key: eth0}), 101)
+		text, err := os.ReadFile(n.recordFile(eth0))
+		if err != nil || i > 0 && string(text) != before {
+			t.Errorf("the record is\n%s, was\n%s, %v", text, before, err)
+		}
+		before = string(text)
+	}
 }
