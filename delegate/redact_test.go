@@ -3,6 +3,7 @@ package delegate
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -50,5 +51,27 @@ func TestWhoseWordsAreHidden(t *testing.T) {
 				t.Errorf("code %d, was %d", codeIn(got), codeIn(tt.err))
 			}
 		})
+	}
+}
+
+// Of unexpected text the beginning is quoted, up to where it might be a part of
+// the configuration, and without what is in that.
+func TestNoiseIsQuotedAsFarAsItIsSafe(t *testing.T) {
+	t.Parallel()
+	conf := []byte(`{"type":"p","key":"hunter2{hunter2"}`)
+	for text, want := range map[string]string{
+		"loading":                     `"loading"`,
+		"loading {\"key\":7}":         `"loading "`,
+		"loading [1]":                 `"loading "`,
+		"{}":                          "more JSON",
+		"[":                           "more JSON",
+		"key hunter2{hunter2 {":       `"key (hidden) "`,
+		strings.Repeat("x", 100):      `"` + strings.Repeat("x", 64) + `"`,
+		strings.Repeat("x", 64) + "{": `"` + strings.Repeat("x", 64) + `"`,
+		strings.Repeat("x", 58) + "hunter2{hunter2": `"` + strings.Repeat("x", 58) + `(hidde"`,
+	} {
+		if got := noise([]byte(text), conf); got != want {
+			t.Errorf("%q: %s, want %s", text, got, want)
+		}
 	}
 }

@@ -128,7 +128,6 @@ func (m *Manager) detach(ctx context.Context, l *scratch.Lock, r *scratch.Record
 		as = append(as, e.attached(r.Key.ContainerID, func(n netns) string { return places[n] }))
 	}
 	m.disown(ctx, r.Key, as)
-	r.Value.Delegates = slices.Clone(r.Value.Delegates)
 	return m.invoker().DelAll(ctx, as, func(i int, a delegate.Attached) error {
 		e := &r.Value.Delegates[at[i]]
 		e.Gone = a.Gone

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -133,5 +135,35 @@ func TestFirstDelHasAllAddresses(t *testing.T) {
 		if !strings.Contains(string(n.last("DEL "+p).Stdin), "10.0.0.2") {
 			t.Errorf("DEL %s: %s", p, n.last("DEL "+p).Stdin)
 		}
+	}
+}
+
+// An address of the attachment itself is its own: a Detach that is tried again
+// hands it to the plugins.
+func TestOwnAddressIsInTheNextDetach(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.add(eth0)
+	n.printing("ipvlan", ipsOf("10.0.0.2/24"))
+	hot := Transaction{Plan: Plan(attachment(network("green", "ipvlan", "ipvlan"), "c1", "hot0"))}
+	if _, err := n.Attach(t.Context(), eth0, hot); err != nil {
+		t.Fatal(err)
+	}
+	tries := 0
+	n.on("DEL ipvlan", func(context.Context, delegatetest.Call) error {
+		if tries++; tries == 2 {
+			return errors.New("no")
+		}
+		return nil
+	})
+	if err := n.Detach(t.Context(), eth0, "hot0"); err == nil {
+		t.Fatal("it succeeded")
+	}
+	n.wantRecords("c1/eth0 partial")
+	if err := n.Detach(t.Context(), eth0, "hot0"); err != nil {
+		t.Fatal(err)
+	}
+	if last := n.last("DEL ipvlan"); tries != 3 || !strings.Contains(string(last.Stdin), "10.0.0.2/24") {
+		t.Errorf("DEL %d: %s", tries, last.Stdin)
 	}
 }

@@ -241,6 +241,9 @@ func TestDetachTriedAgainLeavesOutWhatIsGone(t *testing.T) {
 				}
 				n = nodeAt(t, n.Dir)
 				n.wantRecords("c1/eth0 partial")
+				if r, err := n.store().Get(eth0); err != nil || r.State != scratch.Partial {
+					t.Errorf("written as %s, %v", r.State, err)
+				}
 				wantCode(t, n.Check(t.Context(), eth0), 7)
 				switch then {
 				case "Detach":
@@ -353,4 +356,32 @@ func TestDelIsOnRecordBeforeItsFirstPlugin(t *testing.T) {
 		}
 		before = string(text)
 	}
+}
+
+// A Detach from what could not be deleted removes its interface, and the next
+// Del leaves that out.
+func TestDetachFromWhatIsBeingDeleted(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	tr := Transaction{Plan: Plan(
+		attachment(network("blue", "bridge"), "c1", "eth0"), attachment(network("red", "macvlan", "ipvlan"), "c1", "net0"),
+	)}
+	if _, err := n.Add(t.Context(), eth0, tr); err != nil {
+		t.Fatal(err)
+	}
+	n.failOn("DEL", 101)
+	wantCode(t, n.Del(t.Context(), Removal{Key: eth0}), 101)
+	sick := nodeAt(t, n.Dir)
+	sick.failOn("DEL macvlan", 102)
+	wantCode(t, sick.Detach(t.Context(), eth0, "net0"), 102)
+	sick.wantTrace("DEL ipvlan net0", "DEL macvlan net0")
+	n = nodeAt(t, n.Dir)
+	n.wantRecords("c1/eth0 deleting")
+	if err := n.Detach(t.Context(), eth0, "net0"); err != nil {
+		t.Error(err)
+	}
+	n.wantRecords("c1/eth0 deleting")
+	n.del(eth0)
+	n.wantCalls(0, "DEL macvlan net0 <ipvlan>", "DEL bridge eth0 <bridge>")
+	n.wantNothing()
 }
