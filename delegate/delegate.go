@@ -65,15 +65,15 @@ type Invoker struct {
 	// on at once. The plugins of each run one after another all the same. Zero
 	// and 1 mean one attachment after another.
 	//
-	// More is not what the specification has (section 3, "Lifecycle &
+	// Values above 1 deviate from the specification (section 3, "Lifecycle &
 	// Ordering"): "The container runtime must not invoke parallel operations
 	// for the same container [...]. This includes across multiple
-	// attachments." Plugins must bear with those of other containers only.
-	// Whoever sets it knows that the plugins in use also bear with others at
-	// work in their container's network namespace. The first attachment is
-	// added before all others are, and nothing else can rely on an order: what
-	// the others compete for, such as a route, any of them may get, and what
-	// one made its interface of may be removed before it.
+	// attachments." Plugins need only tolerate concurrent calls for other
+	// containers. Set it only if the plugins in use also tolerate concurrent
+	// calls in their container's network namespace. The first attachment is
+	// added before all others. Beyond that there is no order: any of the others
+	// may get what they compete for, such as a route, and an interface may be
+	// removed after the one it was made on.
 	//
 	// Results and errors are in the order of the attachments, whichever is
 	// faster. Exec, Logger and Observer are then called by several goroutines
@@ -149,8 +149,8 @@ type Attached struct {
 	Gone []int
 }
 
-// Intend returns as as they are before any is added: what to write down first,
-// so that whatever happens next can be undone.
+// Intend returns the attachments without results, to be recorded before the
+// first is added: so whatever happens next can be undone.
 func Intend(as []Attachment) []Attached {
 	intents := make([]Attached, len(as))
 	for i, a := range as {
