@@ -44,7 +44,7 @@ func TestWhoseWordsAreHidden(t *testing.T) {
 				t.Errorf("%#v is another error", got)
 			}
 			var said *types.Error
-			if _, direct := tt.err.(*types.Error); direct && !errors.As(got, &said) { //nolint:errorlint // itself
+			if _, direct := tt.err.(*types.Error); direct && !errors.As(got, &said) {
 				t.Errorf("%#v is no plugin's error", got)
 			}
 			if codeIn(got) != codeIn(tt.err) {
