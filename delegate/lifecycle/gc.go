@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"slices"
 	"sort"
@@ -63,11 +62,7 @@ func (m *Manager) GC(ctx context.Context, c Collection) error {
 	for _, a := range c.Valid {
 		g.valid[a] = true
 	}
-	err := m.collect(ctx, g)
-	if ctx.Err() != nil {
-		return errors.Join(err, g.fail(ended(ctx)))
-	}
-	return errors.Join(err, m.tell(ctx, g, c.Networks))
+	return errors.Join(m.collect(ctx, g), m.tell(ctx, g, c.Networks))
 }
 
 // garbage is one GC.
@@ -87,14 +82,13 @@ func (g *garbage) stale(k scratch.Key) bool {
 // collect removes what is stale. Records that cannot be read are not its
 // business, see tell.
 func (m *Manager) collect(ctx context.Context, g *garbage) error {
-	type written struct{ created, updated time.Time }
 	var stale []scratch.Key
-	seen := make(map[scratch.Key]written)
+	seen := make(map[scratch.Key]time.Time)
 	headers := scratch.Store[struct{}]{Dir: m.Dir} // what they consist of does not matter yet
 	for r, err := range headers.List(ctx) {
 		if err == nil && g.stale(r.Key) {
 			stale = append(stale, r.Key)
-			seen[r.Key] = written{r.Created, r.Updated}
+			seen[r.Key] = r.Updated
 		}
 	}
 	var errs []error
@@ -103,11 +97,10 @@ func (m *Manager) collect(ctx context.Context, g *garbage) error {
 			break
 		}
 		err := m.locked(ctx, k.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
-			r, err := headers.Get(k)
-			if errors.Is(err, fs.ErrNotExist) || err == nil && seen[k] != (written{r.Created, r.Updated}) {
-				return nil // somebody was faster, or has made it anew
+			if r, err := headers.Get(k); err == nil && !r.Updated.Equal(seen[k]) {
+				return nil // it has been changed, or deleted and made again
 			}
-			err = m.remove(ctx, l, k, "")
+			err := m.remove(ctx, l, k, "")
 			g.failed[k] = err != nil
 			return err
 		})

@@ -244,3 +244,40 @@ func TestGCWaitsForWhatIsBeingRecorded(t *testing.T) {
 		t.Errorf("told %q, %v", n.gcs(), err)
 	}
 }
+
+// Each network of one name is told the whole list.
+func TestGCTellsNetworksOfOneNameTheSame(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	var ks []scratch.Key
+	for _, c := range []string{"c1", "c2", "c3"} { // of which a slice grows to four
+		k := key(c, "eth0")
+		ks = append(ks, k)
+		if _, err := n.Add(t.Context(), k, Transaction{Plan: Plan(attachment(network("blue", "bridge"), c, "eth0"))}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nets := []netconf.Network{network("blue", "bridge"), network("blue", "macvlan"), network("blue", "ipvlan")}
+	if err := n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(append(ks, key("a0", "eth0"))...), Networks: nets}); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []string{"bridge", "macvlan", "ipvlan"} {
+		wantValid(t, n.last("GC "+p), "a0 eth0", "c1 eth0", "c2 eth0", "c3 eth0")
+	}
+}
+
+// One damaged record of a valid attachment is enough for nobody to be told,
+// whatever else is damaged.
+func TestGCTellsNobodyBesideStaleDamage(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	for _, c := range []string{"c0", "c1", "c2"} {
+		n.add(key(c, "eth0"))
+		n.damage(key(c, "eth0"))
+	}
+	err := n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0), Networks: []netconf.Network{network("blue", "bridge")}})
+	wantCode(t, err, 5)
+	if len(n.gcs()) > 0 {
+		t.Errorf("told: %q", n.gcs())
+	}
+}

@@ -3,6 +3,8 @@ package lifecycle
 import (
 	"errors"
 	"os"
+	"path/filepath"
+	"syscall"
 	"testing"
 )
 
@@ -112,5 +114,26 @@ func TestNamesInUseInRoot(t *testing.T) {
 	}
 	if _, err := namesIn("/proc", "/self/exe"); os.Geteuid() == 0 && err == nil {
 		t.Error("a link out of the root was followed")
+	}
+}
+
+// What is at a namespace's path and cannot be looked at, may be it.
+func TestNetNSThatCannotBeLookedAtIsNotGone(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "ns")
+	write(t, path)
+	n := identify("", path)
+	remove(t, path, "")
+	if !n.gone("") {
+		t.Error("what is not there is there")
+	}
+	if err := syscall.Mknod(path, syscall.S_IFSOCK|0o600, 0); err != nil { // which cannot be opened
+		t.Fatal(err)
+	}
+	if n.gone("") {
+		t.Error("gone")
+	}
+	if got := n.forDel("", path); got != "" { // but nobody is sent there
+		t.Errorf("DEL is given %q", got)
 	}
 }
