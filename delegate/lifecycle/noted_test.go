@@ -385,3 +385,25 @@ func TestDetachFromWhatIsBeingDeleted(t *testing.T) {
 	n.wantCalls(0, "DEL macvlan net0 <ipvlan>", "DEL bridge eth0 <bridge>")
 	n.wantNothing()
 }
+
+// What a Detach has removed stays out when a Del that comes after it dies.
+func TestDelThatDiesKeepsWhatADetachHasRemoved(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	tr := Transaction{Plan: Plan(
+		attachment(network("blue", "bridge", "tuning", "ipvlan"), "c1", "net0"), attachment(network("red", "macvlan"), "c1", "eth0"),
+	)}
+	if _, err := n.Add(t.Context(), eth0, tr); err != nil {
+		t.Fatal(err)
+	}
+	n.failOn("DEL tuning", 101)
+	wantCode(t, n.Detach(t.Context(), eth0, "net0"), 101)
+	dead := nodeAt(t, n.Dir)
+	dead.dieOn("DEL macvlan")
+	dead.dies(func() error { return dead.Del(t.Context(), Removal{Key: eth0}) })
+	n = nodeAt(t, n.Dir)
+	n.wantRecords("c1/eth0 deleting")
+	n.del(eth0)
+	n.wantCalls(0, "DEL macvlan eth0 <macvlan>", "DEL tuning net0 <ipvlan>")
+	n.wantNothing()
+}

@@ -206,15 +206,14 @@ func (e entry) left() bool {
 	return len(delegate.Left([]delegate.Attached{e.attached("", asRecorded)})) > 0
 }
 
-// settledState returns r with the state Partial where version 1 had Added for
-// a record with something half done in it.
+// settledState returns r, which has just been read, with the state Partial where
+// version 1 had Added for a record with something half done in it.
 func settledState(r scratch.Record[record]) scratch.Record[record] {
 	half := func(e entry) bool { return e.Half || e.Result == nil }
 	if r.State != scratch.Added || !slices.ContainsFunc(r.Value.Delegates, half) {
 		return r
 	}
 	r.State = scratch.Partial
-	r.Value.Delegates = slices.Clone(r.Value.Delegates)
 	for i, e := range r.Value.Delegates {
 		r.Value.Delegates[i].Half = half(e)
 	}
