@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/metacni/metacni/internal/durable"
+
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -154,5 +156,39 @@ func TestRecordsIsContainerUnderTheLock(t *testing.T) {
 	}
 	if _, err := s.Records(t.Context(), nil); !errors.Is(err, errNotHeld) {
 		t.Error(err)
+	}
+}
+
+// Taking and releasing the lock of a container costs the same however many
+// records others have: the directory is listed only after a record was deleted
+// that may have been the last of several.
+func TestLockDoesNotListTheDirectory(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	lists := 0
+	hook := durable.Hook(func(call, _ string) error {
+		if call == "getdents" {
+			lists++
+		}
+		return nil
+	})
+	s.hook = &hook
+	step := func(name string, want int, err error) {
+		t.Helper()
+		if err != nil || lists != want {
+			t.Errorf("%s: listed %d times, %v; want %d", name, lists, err, want)
+		}
+		lists = 0
+	}
+	nothing := func(*Lock) error { return nil }
+	step("no record", 0, under(s, "c1", nothing))
+	step("put", 0, putRecord(s, k1, Added, value{}))
+	step("one record", 0, under(s, "c1", nothing))
+	step("put another", 0, putRecord(s, k2, Added, value{}))
+	step("two records", 0, under(s, "c1", nothing))
+	step("delete one of two", 1, del(s, k1))
+	step("delete the last", 1, del(s, k2))
+	if left := tree(t, s.Dir); len(left) != 0 {
+		t.Errorf("left %q", left)
 	}
 }

@@ -147,9 +147,10 @@ func TestRecycledFilesShowNothingOfTheFormerRecord(t *testing.T) {
 			for range 2 {
 				ok(t, note(s, Record[value]{Key: k3, State: Added, Value: value{strings.Repeat("former", before)}}))
 			}
+			ok(t, note(s, Record[value]{Key: k3, State: Deleting}))
 			was, err := os.Stat(recordPath(s, k3))
 			ok(t, err)
-			ok(t, detach(s, k3))
+			ok(t, del(s, k3))
 			put(t, s, k1, strings.Repeat("new", after))
 			data, err := os.ReadFile(recordPath(s, k1))
 			ok(t, err)
