@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -13,7 +14,8 @@ import (
 // TestG1KilledAtEveryStep kills each plugin at every step of an ADD, of a DEL
 // and of the undoing of an ADD. Whatever a fake has attached by then is
 // recorded; what comes next, be it DEL, ADD or GC, removes it, waiting for the
-// fake that was left behind.
+// fake that was left behind. The directory of records is new, and then one in
+// which a deleted record has left its file to the next.
 func TestG1KilledAtEveryStep(t *testing.T) {
 	for _, s := range allSubjects() {
 		for _, command := range []string{"ADD", "DEL", "undo"} {
@@ -34,6 +36,7 @@ type crashes struct {
 	s             subject
 	command, then string
 	p             *pod
+	used          bool // the directory of records has been used before
 }
 
 func (c *crashes) run() {
@@ -43,43 +46,61 @@ func (c *crashes) run() {
 		verb = "ADD"
 		c.p.conf = c.s.conf(c.world, "ADD", "fail")
 	}
-	c.before()
-	c.ok2(c.call(verb, c.p, c.stepping(c.p, nil, false)))
-	steps := c.steps(c.p)
-	c.ok("DEL", c.p)
-	c.has(steps)
 	trials := 0
-	for _, at := range steps {
-		for _, orphan := range []bool{false, true} {
-			if orphan && !at.byFake() {
-				continue
-			}
-			c.before()
-			c.crash(verb, c.p, at, orphan)
-			trials++
-			// In this order: a fake that lives on may attach something now.
-			if live := c.leaked(c.p); len(live) > 0 && !c.recorded(c.p, c.s.state) {
-				c.t.Errorf("killed at %v: %v attached, nothing recorded (G1)", at, live)
-			}
-			c.after(at)
-			if c.t.Failed() {
-				c.t.Fatalf("killed at %v (orphan: %v)", at, orphan)
+	for _, c.used = range []bool{false, true} {
+		c.before()
+		c.ok2(c.call(verb, c.p, c.stepping(c.p, nil, false)))
+		steps := c.steps(c.p)
+		c.ok("DEL", c.p)
+		c.has(steps)
+		for _, at := range steps {
+			for _, orphan := range []bool{false, true} {
+				if at.byFake() && c.used || !at.byFake() && orphan {
+					continue // fakes do not know
+				}
+				c.try(verb, at, orphan)
+				trials++
 			}
 		}
 	}
 	c.figures(fmt.Sprintf("SIGKILL of %s at every step of %s, then %s", c.s.name, c.command, c.then), trials)
 }
 
+// try kills the plugin at a step.
+func (c *crashes) try(verb string, at step, orphan bool) {
+	c.t.Helper()
+	c.before()
+	c.crash(verb, c.p, at, orphan)
+	// In this order: a fake that lives on may attach something now.
+	if live := c.leaked(c.p); len(live) > 0 && !c.recorded(c.p, c.s.state) {
+		c.t.Errorf("killed at %v: %v attached, nothing recorded (G1)", at, live)
+	}
+	c.after(at)
+	if c.t.Failed() {
+		c.t.Fatalf("killed at %v (orphan: %v, used: %v)", at, orphan, c.used)
+	}
+}
+
 // has makes sure that the crashes are where they should be.
 func (c *crashes) has(steps []step) {
 	c.t.Helper()
 	verb, kind := c.command, c.command
-	switch c.command {
-	case "ADD":
-		has(c.t, steps, "ADD fsync .tmp-", "ADD renameat .tmp-")
-	case "undo":
-		has(c.t, steps, "ADD fsync .tmp-", "ADD renameat .tmp-")
+	if c.command == "undo" {
 		verb, kind = "DEL", "ADD"
+	}
+	if kind == "ADD" {
+		file := "ADD create .tmp-"
+		if c.used {
+			file = "ADD renameat .spare-"
+		}
+		has(c.t, steps, "ADD create C@lock", "ADD fchmod C@lock", "ADD flock .", file, "ADD write .tmp-",
+			"ADD fsync .tmp-", "ADD renameat .tmp-", "ADD fsync .", "ADD unflock .")
+	}
+	if c.command != "ADD" {
+		has(c.t, steps, kind+" renameat2 C@", kind+" unlinkat C@lock") // the record becomes a spare file
+	}
+	if c.command != "undo" || len(c.s.fakes) > 1 {
+		has(c.t, steps, kind+" write C@") // a note
 	}
 	has(c.t, steps, kind+" flock C@lock", kind+" unflock C@lock")
 	for _, id := range c.s.fakes {
@@ -90,8 +111,13 @@ func (c *crashes) has(steps []step) {
 // before is the state in which the plugin is killed.
 func (c *crashes) before() {
 	c.t.Helper()
-	if err := os.RemoveAll(c.file(c.s.state)); err != nil { // it is made once only
-		c.t.Fatal(err)
+	if !c.used {
+		if err := os.RemoveAll(c.file(c.s.state)); err != nil {
+			c.t.Fatal(err)
+		}
+	} else if spare, _ := filepath.Glob(c.file(c.s.state, ".spare-*")); len(spare) == 0 {
+		c.call("ADD", c.p)
+		c.ok("DEL", c.p)
 	}
 	if c.command == "DEL" {
 		c.ok("ADD", c.p)

@@ -45,7 +45,7 @@ func damages(data []byte) (list []damage) {
 // TestG11EveryDamage damages a plugin's record in every way there is, on a
 // sample through the plugin itself and all of them through its [lifecycle]. No
 // panic; a DEL that succeeds has removed everything; one that does not says 5,
-// runs nothing, and sets the record aside until it is forgotten; and the
+// runs nothing, and leaves the record as it is until it is forgotten; and the
 // container's and other containers' other attachments are untouched.
 func TestG11EveryDamage(t *testing.T) {
 	for _, s := range subjects() {
@@ -147,7 +147,7 @@ func TestG11EveryDamageInProcess(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			same(t, "states in the record", map[string]int{"ADD": 2, "DEL": 3}[verb], bytes.Count(data, []byte(`"state"`)))
+			same(t, "states in the record", map[string]int{"ADD": 3, "DEL": 4}[verb], bytes.Count(data, []byte(`"state"`)))
 			intact, set := 0, 0
 			all := damages(data)
 			if testing.Short() {
@@ -221,7 +221,7 @@ func newNode(t *testing.T) *node {
 // add attaches k by two networks.
 func (n *node) add(k scratch.Key) {
 	n.t.Helper()
-	if _, err := os.Stat(filepath.Join(n.Dir, k.ContainerID, k.Network+"@"+k.IfName+".json")); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(n.Dir, k.ContainerID+"@"+k.Network+"@"+k.IfName+".json")); !errors.Is(err, fs.ErrNotExist) {
 		n.t.Fatalf("%v is recorded: %v", k, err)
 	}
 	var plan []delegate.Attachment

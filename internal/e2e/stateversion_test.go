@@ -176,6 +176,36 @@ func TestRecordOfVersion1(t *testing.T) {
 	}
 }
 
+// TestTakingOverKilledAtEveryStep kills a DEL of a record of version 1 at every
+// step, among them those that move the record. The next DEL removes everything.
+func TestTakingOverKilledAtEveryStep(t *testing.T) {
+	w := newWorld(t)
+	p := w.pod(w.multinet("1.1.0", w.fake("a"), w.fake("b")))
+	before := func() {
+		w.ok("ADD", p) // for what the fakes keep
+		if err := os.RemoveAll(w.file("state")); err != nil {
+			t.Fatal(err)
+		}
+		w.version1(p, []string{"planned", "added"})
+	}
+	before()
+	w.ok("DEL", p, w.stepping(p, nil, false))
+	steps := w.steps(p)
+	has(t, steps, "DEL create C@lock", "DEL fchmod C@lock", "DEL renameat2 multi", "DEL fsync .", "DEL rmdir C")
+	for _, at := range steps {
+		before()
+		w.crash("DEL", p, at, false)
+		same(t, "recorded", len(w.leaked(p)) > 0, len(w.leaked(p)) > 0 && w.recorded(p, "state"))
+		w.ok("DEL", p)
+		w.clean(p, "state")
+		if t.Failed() {
+			t.Fatalf("killed at %v", at)
+		}
+	}
+	w.figures("SIGKILL of a DEL of a record of version 1 at every step, then DEL", len(steps))
+	w.nothingLeft()
+}
+
 // version1 writes a record of version 1 of p, which has come to each of states
 // in turn.
 func (w *world) version1(p *pod, states []string) {

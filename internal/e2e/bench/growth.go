@@ -124,12 +124,12 @@ func (r *rig) beside(ctx context.Context, n int) (row []string, err error) {
 
 // whole fails unless there are n records: GC was told that all are valid.
 func (r *rig) whole(n int) error {
-	left, err := os.ReadDir(r.file("state"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	left, err := filepath.Glob(filepath.Join(r.file("state"), "*.json"))
+	if err != nil {
 		return err
 	}
 	if len(left) != n {
-		return fmt.Errorf("there are %d entries in %s, and not %d records", len(left), r.file("state"), n)
+		return fmt.Errorf("there are %d records in %s, and not %d", len(left), r.file("state"), n)
 	}
 	return nil
 }
