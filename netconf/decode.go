@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 )
 
@@ -21,20 +22,21 @@ func Decode[T any](data []byte) (T, error) {
 	}
 	if err := json.Unmarshal(data, &v); err != nil {
 		keys := splitObject(data)
-		return zero, inNetwork(keys.nameForErrors(), locate[T](keys, err))
+		return zero, inNetwork(keys.nameForErrors(), locate(keys, new(T), err))
 	}
 	return v, nil
 }
 
-// locate makes an *Error of err, which decoding keys into a T gave. Where
-// encoding/json did not say which key it is about, each is tried by itself.
-func locate[T any](keys object, err error) error {
+// locate makes an *Error of err, which decoding keys into a value such as v
+// points to gave. Where encoding/json did not say which key it is about, each
+// is tried by itself. It is not generic, for each type would get a copy of it.
+func locate(keys object, v any, err error) error {
 	var mismatch *json.UnmarshalTypeError
-	if _, whole := any(new(T)).(json.Unmarshaler); whole || errors.As(err, &mismatch) {
+	if _, whole := v.(json.Unmarshaler); whole || errors.As(err, &mismatch) {
 		return decodeError(err)
 	}
 	same := func(key string, raw json.RawMessage) bool {
-		tried := json.Unmarshal(object{key: raw}.marshal(), new(T))
+		tried := json.Unmarshal(object{key: raw}.marshal(), reflect.New(reflect.TypeOf(v).Elem()).Interface())
 		return tried != nil && tried.Error() == err.Error()
 	}
 	for _, key := range keys.sorted() {
