@@ -8,13 +8,14 @@ import (
 
 // TestG10StaleContainer: GC removes what a container left that the runtime no
 // longer knows, secondary networks included, and nothing of the others (D70,
-// D71, D72).
+// D71, D72). The delegates are told of a container that was attached without
+// multinet, too.
 func TestG10StaleContainer(t *testing.T) {
 	w := newWorld(t)
 	second := w.name("second")
 	w.network(second, w.with(w.bridge(2), object{"cniVersion": "1.1.0"}))
 	conf := w.multinet("1.1.0", w.bridge(1), w.with(w.fake("f"), object{"name": "fakes"}))
-	stays, stale := w.pod(conf), w.pod(conf)
+	stays, stale, stranger := w.pod(conf), w.pod(conf), w.pod(conf)
 	for _, p := range []*pod{stays, stale} {
 		p.annotations = map[string]string{annotation: second}
 		w.ok("ADD", p)
@@ -23,7 +24,7 @@ func TestG10StaleContainer(t *testing.T) {
 	w.vanish(stale)
 	w.forget()
 
-	w.ok("GC", stays, valid(stays))
+	w.ok("GC", stays, valid(stays, stranger))
 	same(t, "leases", 2, len(w.leases()))
 	same(t, "attached", []string{"f@" + stays.id + "@net1"}, w.live())
 	same(t, "interfaces", []string{"eth0", "net2"}, w.interfaces(stays))
@@ -36,7 +37,7 @@ func TestG10StaleContainer(t *testing.T) {
 			told = append(told, w.key(c.Stdin, "cni.dev/valid-attachments"))
 		}
 	}
-	same(t, "told", []string{fmt.Sprintf(`[{"containerID":%q,"ifname":"net1"}]`, stays.id)}, told)
+	same(t, "told", []string{fmt.Sprintf(`[{"containerID":%q,"ifname":"net1"},{"containerID":%q,"ifname":"eth0"}]`, stays.id, stranger.id)}, told)
 	w.ok("DEL", stays)
 	w.ok("GC", stays, valid())
 	w.nothingLeft()
