@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/metacni/metacni/internal/durable"
-
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/internal/durable"
 )
 
 func TestListAndContainer(t *testing.T) {
