@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -44,5 +45,15 @@ func TestG5ErrorCodes(t *testing.T) {
 	}
 	if err := fail("ADD", eth0, nil); err != nil {
 		t.Errorf("%v of nothing", err)
+	}
+}
+
+// Without a descriptor to hand down nothing runs, and the runtime tries again:
+// a plugin that outlived us would work beside the next DEL.
+func TestNoDescriptorToHandDownIsTryAgainLater(t *testing.T) {
+	t.Parallel()
+	wantCode(t, handable(nil), 11)
+	if err := handable(os.Stdin); err != nil {
+		t.Error(err)
 	}
 }

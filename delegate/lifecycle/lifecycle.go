@@ -12,8 +12,11 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
 	"sync"
 	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/netconf"
@@ -95,8 +98,20 @@ func (m *Manager) locked(ctx context.Context, id string, do func(context.Context
 		}
 	}()
 	file := l.File()
+	if err := handable(file); err != nil {
+		return err
+	}
 	defer file.Close() //nolint:errcheck // it was not written to
 	return do(delegate.WithFiles(ctx, file), l)
+}
+
+// handable fails when there is no descriptor of the lock's file to hand down:
+// plugins that do not keep the lock must not run.
+func handable(lockFile *os.File) error {
+	if lockFile == nil {
+		return types.NewError(types.ErrTryAgainLater, "no file descriptor is left to hand the container's lock to plugins", "")
+	}
+	return nil
 }
 
 func (m *Manager) lock(ctx context.Context, id string) (*scratch.Lock, error) {
