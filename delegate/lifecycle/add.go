@@ -250,8 +250,8 @@ func (a *addition) try(ctx context.Context, plan []delegate.Attachment, taken []
 		if left--; left == 0 && a.t.Adjust == nil {
 			a.settle()
 		}
-		if a.whileRunning == scratch.Partial && a.r.State == scratch.Added {
-			noteErr = a.m.store().Note(a.lock, a.r) // of several delegates something has changed
+		if a.whileRunning == scratch.Partial {
+			noteErr = a.m.store().Note(a.lock, a.r) // with the last plugin several delegates change
 		} else {
 			noteErr = a.m.store().NoteChange(a.lock, a.r, change{At: a.first + i, Result: e.Result, Unfinished: e.Unfinished})
 		}
@@ -300,7 +300,7 @@ func (a *addition) settle() {
 // nothing is left of any: then the record goes.
 func (a *addition) noteGone(i int, d delegate.Attached) {
 	es := a.r.Value.Delegates[a.first:]
-	es[i].Result, es[i].Gone = d.Result, d.Gone
+	es[i].Gone = d.Gone
 	if slices.ContainsFunc(es, entry.left) {
 		a.noteUndoing()
 	}
@@ -312,7 +312,7 @@ func (a *addition) keep(left []delegate.Attached) {
 		e := &a.r.Value.Delegates[a.first+i]
 		at := slices.IndexFunc(left, func(d delegate.Attached) bool { return d.IfName == e.IfName })
 		if at >= 0 {
-			e.Result, e.Gone = left[at].Result, left[at].Gone
+			e.Gone = left[at].Gone
 			continue
 		}
 		e.Gone = nil

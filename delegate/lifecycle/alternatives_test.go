@@ -344,8 +344,8 @@ func TestFailedUndoneKeepsARecordOfNothing(t *testing.T) {
 				}
 				n.wantRecords("c1/eth0 deleting")
 				for r := range n.Records(t.Context()) {
-					if len(r.Attached) != 2 || delegate.Left(r.Attached) != nil {
-						t.Errorf("left: %v", r.Attached)
+					if d := cmp.Diff([][]int{{0, 1}, {0}}, [][]int{r.Attached[0].Gone, r.Attached[1].Gone}); d != "" {
+						t.Errorf("gone (-want +got):\n%s", d)
 					}
 				}
 				wantCode(t, n.Check(t.Context(), eth0), 7)

@@ -323,3 +323,53 @@ func TestEndedWhileLeftoversAreRemoved(t *testing.T) {
 	wantCode(t, err, 11)
 	n.wantNothing()
 }
+
+// A process that dies while it undoes what it has adjusted leaves the plugins'
+// own results, for the DEL that comes.
+func TestKilledWhileUndoingLeavesPluginsResults(t *testing.T) {
+	t.Parallel()
+	dead := newNode(t)
+	dead.dieOn("DEL macvlan")
+	tr := pair(eth0)
+	tr.Adjust = func(_ context.Context, added []delegate.Attached) error {
+		for i := range added {
+			added[i].Result = json.RawMessage(`{"cniVersion":"1.1.0","interfaces":[{"name":"adjusted"}]}`)
+		}
+		return nil
+	}
+	tr.Report = func(context.Context, []delegate.Attached) error { return errors.New("nobody listens") }
+	dead.dies(func() error { _, err := dead.Add(t.Context(), eth0, tr); return err })
+	n := nodeAt(t, dead.Dir)
+	n.wantRecords("c1/eth0 deleting")
+	n.del(eth0)
+	n.wantCalls(0, "DEL macvlan net0 <macvlan>", "DEL tuning eth0 <tuning>", "DEL bridge eth0 <tuning>")
+}
+
+// Plugins that have not run are gone, also where no undo has succeeded.
+func TestWhatHasNotRunIsNotDeleted(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.failOn("ADD bridge", 101)
+	n.failOn("DEL bridge", 102)
+	_, err := n.Add(t.Context(), eth0, pair(eth0))
+	wantCode(t, err, 101)
+	n = nodeAt(t, n.Dir)
+	n.del(eth0)
+	n.wantTrace("DEL bridge eth0")
+	n.wantNothing()
+}
+
+// A Report that fails because its context has ended says so.
+func TestReportEnded(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	tr := pair(eth0)
+	tr.Report = func(context.Context, []delegate.Attached) error { cancel(); return errors.New("broken pipe") }
+	_, err := n.Add(ctx, eth0, tr)
+	wantCode(t, err, 11)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("err = %v", err)
+	}
+	n.wantNothing()
+}

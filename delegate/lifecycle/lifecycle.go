@@ -120,7 +120,7 @@ func (m *Manager) lock(ctx context.Context, id string) (*scratch.Lock, error) {
 		return l, err
 	}
 	killed, killErr := m.store().KillOrphans(id)
-	if killed == 0 || ctx.Err() != nil {
+	if killed == 0 {
 		return nil, errors.Join(err, killErr)
 	}
 	return m.lockWithin(ctx, orphanTimeout, id)
