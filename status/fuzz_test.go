@@ -26,7 +26,7 @@ func FuzzNetworks(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte, def bool) {
 		r, err := create.CreateFromBytes(data)
 		if err != nil {
-			t.Skip()
+			return // no result
 		}
 		list, err := status.Networks("n", r, def)
 		if err != nil {

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -140,9 +139,6 @@ func (n *node) fill(records int) (list []types.GCAttachment) {
 				text = strings.Replace(text, `"container":"c0"`, fmt.Sprintf(`"container":%q`, k.ContainerID), 1)
 				fmt.Fprintf(&out, "%.8x %s\n", sha256.Sum256([]byte(text)), text)
 			}
-		}
-		if err := os.Mkdir(filepath.Dir(n.recordFile(k)), 0o700); err != nil {
-			n.t.Fatal(err)
 		}
 		if err := os.WriteFile(n.recordFile(k), []byte(out.String()), 0o600); err != nil {
 			n.t.Fatal(err)
