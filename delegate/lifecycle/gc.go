@@ -167,7 +167,7 @@ type remaining struct {
 	known      bool                            // all that may be valid could be read
 	attached   map[string][]types.GCAttachment // by the delegates' network names
 	unrecorded map[types.GCAttachment]bool     // valid, and in no record
-	networks   []netconf.Network               // of our records
+	networks   networks                        // of our records
 }
 
 // left reads what is left, and joins in the error what could not be read.
@@ -190,7 +190,7 @@ func (m *Manager) left(ctx context.Context, g *garbage) (remaining, error) {
 			name := e.Network.Name()
 			left.attached[name] = append(left.attached[name], types.GCAttachment{ContainerID: r.Key.ContainerID, IfName: e.IfName})
 			if r.Key.Network == g.network {
-				left.networks = append(left.networks, e.Network)
+				left.networks.addRecorded(e.Network)
 			}
 		}
 	}
@@ -203,7 +203,7 @@ func (left remaining) told(nets []netconf.Network) []netconf.Network {
 	for _, n := range nets {
 		to.add(n)
 	}
-	for _, n := range left.networks {
+	for _, n := range left.networks.all {
 		to.addRecorded(n)
 	}
 	return to.all
