@@ -314,7 +314,12 @@ func TestS2Stranger(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(w.file("d", "shim"), text, 0o755); err != nil {
+	// A child that another test forks meanwhile would have the file open, and
+	// nobody could run it.
+	syscall.ForkLock.RLock()
+	err = os.WriteFile(w.file("d", "shim"), text, 0o755)
+	syscall.ForkLock.RUnlock()
+	if err != nil {
 		t.Fatal(err)
 	}
 	conf, err := json.Marshal(p.conf)
