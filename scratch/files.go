@@ -84,16 +84,11 @@ func (f files) note(l *Lock, r stored, encoded func(stored) ([]byte, error)) err
 	return f.held(l, r.Key, func() error { return l.note(r.Key, line, whole, f.parser(r.Key, nil)) })
 }
 
-func (f files) remove(l *Lock, k Key) error {
+// remove reports whether there may be another record of k, in the other layout.
+func (f files) remove(l *Lock, k Key) (another bool, err error) {
 	if err := checkKey(k); err != nil {
-		return err
+		return false, err
 	}
-	return f.held(l, k, func() error { return l.remove(k, f.parser(k, nil)) })
-}
-
-// consume is remove, and reports whether there may be another record of k, in the
-// other layout.
-func (f files) consume(l *Lock, k Key) (another bool, err error) {
 	err = f.held(l, k, func() error {
 		another = l.former
 		return l.remove(k, f.parser(k, nil))

@@ -82,7 +82,7 @@ func (f files) records(ctx context.Context, l *Lock) ([]stored, error) {
 	}
 	return collect(func(yield func(stored, error) bool) {
 		for _, name := range names {
-			if err := ctx.Err(); err != nil {
+			if ctx.Err() != nil {
 				yield(stored{}, fail(op, Key{ContainerID: l.container}, ended(ctx)))
 				return
 			}
@@ -180,7 +180,7 @@ type entry struct {
 	err error
 }
 
-// read reads the file name, of the record k, in dir. found is false when it is
+// readFile reads the file name, of the record k, in dir. found is false when it is
 // not there any more.
 func (f files) readFile(op string, dir *durable.Dir, name string, k Key, damaged bool) (e entry, found bool) {
 	if damaged {

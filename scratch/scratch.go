@@ -192,7 +192,8 @@ func (s Store[T]) Get(k Key) (Record[T], error) {
 // again, which means one more DEL. A damaged record is [ErrCorrupt], one of
 // another version [ErrVersion]; both stay.
 func (s Store[T]) Delete(l *Lock, k Key) error {
-	return fail("delete", k, s.files().remove(l, k))
+	_, err := s.files().remove(l, k)
+	return fail("delete", k, err)
 }
 
 // Forget is Delete for damaged records too. It is for an operator who has
@@ -221,7 +222,7 @@ func (s Store[T]) Consume(ctx context.Context, l *Lock, k Key, use func(context.
 		if err := use(ctx, typed[T](r)); err != nil {
 			return err
 		}
-		another, err := s.files().consume(l, k)
+		another, err := s.files().remove(l, k)
 		if err != nil || !another {
 			return fail("delete", k, err)
 		}
