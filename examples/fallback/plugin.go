@@ -47,14 +47,8 @@ func (p *plugin) call(args *skel.CmdArgs) (*call, error) {
 	conf.CNIVersion = cmp.Or(conf.CNIVersion, "0.1.0") // SPEC section 1: what no version means
 	return &call{
 		Process: p.Process, args: args, conf: conf,
-		key: scratch.Key{Network: conf.Name, ContainerID: args.ContainerID, IfName: args.IfName},
-		life: &lifecycle.Manager{
-			Dir: conf.CNIDir, Root: p.Root, InterfaceNames: p.InterfaceNames,
-			Invoker: &delegate.Invoker{
-				Exec: p.Exec, Env: p.Env, Path: filepath.SplitList(args.Path),
-				Self: []string{conf.Type}, UndoTimeout: program.UndoTimeout,
-			},
-		},
+		key:  scratch.Key{Network: conf.Name, ContainerID: args.ContainerID, IfName: args.IfName},
+		life: p.Manager(conf.CNIDir, conf.Type, filepath.SplitList(args.Path)),
 	}, nil
 }
 

@@ -86,14 +86,13 @@ func (p *Plugin) manager(conf config, cniPath string) *lifecycle.Manager {
 			path = append(path, dir)
 		}
 	}
-	iv := &delegate.Invoker{
-		Exec: p.Exec, Path: path, Env: p.Env, Self: []string{conf.Type},
-		Observer: p.Observer, UndoTimeout: cmp.Or(p.UndoTimeout, program.UndoTimeout),
-	}
+	life := p.Manager(conf.CNIDir, conf.Type, path)
+	life.Invoker.Observer = p.Observer
+	life.Invoker.UndoTimeout = cmp.Or(p.UndoTimeout, life.Invoker.UndoTimeout)
 	if conf.Parallel {
-		iv.Parallel = atOnce
+		life.Invoker.Parallel = atOnce
 	}
-	return &lifecycle.Manager{Dir: conf.CNIDir, Root: p.Root, Invoker: iv, InterfaceNames: p.InterfaceNames}
+	return life
 }
 
 func (c *call) networkConfig() (networkConfig, error) {

@@ -16,6 +16,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/status"
 )
 
@@ -35,6 +36,15 @@ type Process struct {
 
 	// InterfaceNames is [lifecycle.Manager.InterfaceNames].
 	InterfaceNames func(netns string) ([]string, error)
+}
+
+// Manager returns a manager of the records in dir that runs plugins in the
+// directories of path, as the plugin of type typ that the runtime knows.
+func (p Process) Manager(dir, typ string, path []string) *lifecycle.Manager {
+	return &lifecycle.Manager{
+		Dir: dir, Root: p.Root, InterfaceNames: p.InterfaceNames,
+		Invoker: &delegate.Invoker{Exec: p.Exec, Env: p.Env, Path: path, Self: []string{typ}, UndoTimeout: UndoTimeout},
+	}
 }
 
 // Main runs the plugin that commands makes, as the CNI specification wants
