@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/jsontest"
 	"github.com/metacni/metacni/status"
 )
 
@@ -28,42 +29,14 @@ func wholeResult(version string) string {
 		"dns":{"nameservers":["10.0.0.1"],"domain":"x","search":["x"],"options":["y"]}}`
 }
 
-// variants returns whole with the value at each place replaced by one of each
-// JSON type.
+// variants returns whole with something wrong in one place.
 func variants(tb testing.TB, whole string) []string {
 	tb.Helper()
-	var root any
-	if err := json.Unmarshal([]byte(whole), &root); err != nil {
+	all, err := jsontest.Variants(whole)
+	if err != nil {
 		tb.Fatal(err)
 	}
-	var out []string
-	print := func() {
-		text, err := json.Marshal(root)
-		if err != nil {
-			tb.Fatal(err)
-		}
-		out = append(out, string(text))
-	}
-	var visit func(v any, set func(any))
-	visit = func(v any, set func(any)) {
-		for _, other := range []any{nil, true, 7, -1.5, "text", []any{}, []any{nil}, map[string]any{}, map[string]any{"x": nil}} {
-			set(other)
-			print()
-		}
-		set(v)
-		switch v := v.(type) {
-		case map[string]any:
-			for key := range v {
-				visit(v[key], func(other any) { v[key] = other })
-			}
-		case []any:
-			for i := range v {
-				visit(v[i], func(other any) { v[i] = other })
-			}
-		}
-	}
-	visit(root, func(other any) { root = other })
-	return out
+	return all
 }
 
 // Whatever a plugin prints, ADD attaches or leaves nothing, and what it attached

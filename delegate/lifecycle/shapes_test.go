@@ -1,7 +1,6 @@
 package lifecycle
 
 import (
-	"encoding/json"
 	"errors"
 	"os"
 	"slices"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/jsontest"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -23,45 +23,14 @@ const (
 	wholeChange = `{"at":0,"unfinished":true,"gone":[0],"result":{"cniVersion":"0.4.0","ips":[{"version":"4","address":"10.0.0.3/24"}]}}`
 )
 
-// variants returns whole with the value at each place replaced by one of each
-// JSON type, or removed.
+// variants returns whole with something wrong in one place.
 func variants(tb testing.TB, whole string) []string {
 	tb.Helper()
-	var root any
-	if err := json.Unmarshal([]byte(whole), &root); err != nil {
+	all, err := jsontest.Variants(whole)
+	if err != nil {
 		tb.Fatal(err)
 	}
-	var out []string
-	print := func() {
-		text, err := json.Marshal(root)
-		if err != nil {
-			tb.Fatal(err)
-		}
-		out = append(out, string(text))
-	}
-	var visit func(v any, set func(any))
-	visit = func(v any, set func(any)) {
-		for _, other := range []any{nil, true, 7, -1.5, 1e300, "text", "", []any{}, []any{nil}, []any{-1, 99, 0, 0}, map[string]any{}, map[string]any{"x": nil}} {
-			set(other)
-			print()
-		}
-		set(v)
-		switch v := v.(type) {
-		case map[string]any:
-			for key, was := range v {
-				visit(was, func(other any) { v[key] = other })
-				delete(v, key)
-				print()
-				v[key] = was
-			}
-		case []any:
-			for i := range v {
-				visit(v[i], func(other any) { v[i] = other })
-			}
-		}
-	}
-	visit(root, func(other any) { root = other })
-	return out
+	return all
 }
 
 // ran are the commands of the calls after the first ones.

@@ -30,6 +30,7 @@ var rules = map[string][]string{
 	"internal/inroot":   nil,
 	"internal/peer":     nil,
 	"internal/skeleton": nil,
+	"internal/jsontest": nil,
 	"internal/api":      nil,
 
 	"delegate":              {"netconf", "internal/inroot"},
