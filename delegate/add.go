@@ -15,7 +15,7 @@ import (
 // those before it are asked to undo what they did, last first, before Add
 // returns; see [Invoker.Undo]. A plugin that could not be started has done
 // nothing and is not asked. The error is an [*Error]; if undoing failed too, an
-// [*UndoError] around it, and what Add returns is what is left: keep it for Del.
+// [*UndoError] around it. Add then returns the part that is left: keep it for Del.
 //
 // The undo runs the DEL of the plugin that failed. If it failed because the
 // container has an interface of that name already, its DEL may remove that
@@ -31,7 +31,8 @@ func (iv *Invoker) Add(ctx context.Context, a Attachment) (Attached, error) {
 
 // AddAll does as Add does for each of as in order. When one fails, it and
 // those before it are undone: it is all or nothing. When undoing fails, AddAll
-// returns what is left beside the [*UndoError], for a later DelAll.
+// returns the attachments that are left, for a later DelAll, and the error is an
+// [*UndoError].
 //
 // With [Invoker.Parallel] the first is added alone, and then the others, begun
 // in order. When one fails, those after it are ended and no other is begun;
