@@ -192,14 +192,11 @@ func (a *addition) taken(ctx context.Context) ([]string, error) {
 
 // check refuses a plan that cannot be carried out.
 func (a *addition) check(plan []delegate.Attachment, taken []string) error {
-	if len(plan) == 0 {
-		return fmt.Errorf("%w: no networks", ErrPlan)
+	if err := recordable(a.r.Key, plan); err != nil {
+		return err
 	}
 	there := map[string][]string{a.t.NetNS: nil} // its names are in taken
 	for _, p := range plan {
-		if p.ContainerID != a.r.Key.ContainerID {
-			return fmt.Errorf("%w: network %q is for container %q", ErrPlan, p.Network.Name(), p.ContainerID)
-		}
 		names, known := there[p.NetNS]
 		if !known {
 			var err error
@@ -210,9 +207,6 @@ func (a *addition) check(plan []delegate.Attachment, taken []string) error {
 		}
 		if slices.Contains(taken, p.IfName) || slices.Contains(names, p.IfName) {
 			return fmt.Errorf("%w: network %q: interface %q is in use", ErrPlan, p.Network.Name(), p.IfName)
-		}
-		if err := keepable(p); err != nil {
-			return fmt.Errorf("network %q (%s): %w", p.Network.Name(), p.IfName, err)
 		}
 		taken = append(taken, p.IfName)
 	}
@@ -231,7 +225,7 @@ func (a *addition) try(ctx context.Context, plan []delegate.Attachment, taken []
 	for i := range plan {
 		a.r.Value.Delegates[a.first+i].Half = a.whileRunning == scratch.Partial
 	}
-	if err := a.put(ctx); err != nil {
+	if err := a.m.put(ctx, a.lock, a.r); err != nil {
 		return nil, true, err
 	}
 	a.recorded = true
@@ -277,23 +271,12 @@ func (a *addition) try(ctx context.Context, plan []delegate.Attachment, taken []
 	})
 }
 
-// put records the plan. It waits while GC tells plugins what is attached, for
-// what they are not told of they may remove.
-func (a *addition) put(ctx context.Context) error {
-	unlock, err := a.m.lockDir(ctx, false)
-	if err != nil {
-		return err
-	}
-	defer unlock() //nolint:errcheck // the lock ends with the process at the latest
-	return a.m.store().Put(a.lock, a.r)
-}
-
 // settle makes of the record one of what has been added.
 func (a *addition) settle() {
-	a.r.State = scratch.Added
 	for i := range a.r.Value.Delegates[a.first:] {
 		a.r.Value.Delegates[a.first+i].Half = false
 	}
+	a.r.State = a.r.Value.whole()
 }
 
 // noteGone records which plugins of the i'th delegate have been undone, unless
@@ -315,10 +298,7 @@ func (a *addition) keep(left []delegate.Attached) {
 			e.Gone = left[at].Gone
 			continue
 		}
-		e.Gone = nil
-		for p := range e.Network.Plugins() {
-			e.Gone = append(e.Gone, p)
-		}
+		e.Gone = allOf(e.Network)
 	}
 	a.noteUndoing()
 }

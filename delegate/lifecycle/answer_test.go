@@ -45,7 +45,7 @@ func TestDelWithoutALock(t *testing.T) {
 		"quota":     {disk(syscall.EDQUOT), []bool{true, false, false, false, false, false}},
 		"read-only": {disk(syscall.EROFS), []bool{true, false, false, false, false, false}},
 		"broken":    {disk(syscall.EIO), []bool{false, false, false, false, false, false}},
-		"skipped":   {fmt.Errorf("%w: x", errSkipped), []bool{true, true, true, true, true, true}},
+		"given up":  {fmt.Errorf("%w: x", errGivenUp), []bool{true, true, true, true, true, true}},
 		"another":   {errors.New("x"), []bool{false, false, false, false, false, false}},
 	} {
 		t.Run(name, func(t *testing.T) {

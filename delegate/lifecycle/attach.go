@@ -16,8 +16,9 @@ import (
 // [ErrNotAdded] when k is not recorded as added. When it fails otherwise, what
 // it had attached is undone, and k is as before; where undoing fails the error
 // has a [*delegate.UndoError] in it, and what is left stays recorded, for Del,
-// Detach and the next Attach to remove. A Del of k cancels it. See
-// [Manager.Add].
+// Detach and the next Attach to remove. What cannot be removed keeps its
+// interface name, and is in nobody's way otherwise. A Del of k cancels Attach.
+// See [Manager.Add].
 func (m *Manager) Attach(ctx context.Context, k scratch.Key, t Transaction) ([]delegate.Attached, error) {
 	ctx, finish := m.begin(ctx, k)
 	defer finish()
@@ -26,15 +27,19 @@ func (m *Manager) Attach(ctx context.Context, k scratch.Key, t Transaction) ([]d
 	}
 	var added []delegate.Attached
 	err := m.locked(ctx, k.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
-		before, err := m.settled(ctx, l, k)
+		before, err := m.added(k)
 		if err != nil {
 			return err
 		}
+		leftErr := m.drop(ctx, l, &before, func(e entry) bool { return e.Half })
 		a := &addition{
 			m: m, t: t, lock: l, r: before, whileRunning: scratch.Partial,
 			forget: func() error { return m.store().Note(l, before) },
 		}
 		added, err = a.do(ctx)
+		if errors.Is(err, ErrPlan) {
+			err = also(err, leftErr) // it may be in the way
+		}
 		return err
 	})
 	return added, fail(OpAttach, k, because(ctx, err))
@@ -75,17 +80,6 @@ func (m *Manager) added(k scratch.Key) (scratch.Record[record], error) {
 	return r, err
 }
 
-// settled returns the record of k, which has been added, after it has removed
-// what an interrupted Attach left of itself.
-func (m *Manager) settled(ctx context.Context, l *scratch.Lock, k scratch.Key) (scratch.Record[record], error) {
-	r, err := m.added(k)
-	if err != nil {
-		return r, err
-	}
-	err = m.drop(ctx, l, &r, func(e entry) bool { return e.Half })
-	return r, err
-}
-
 // drop detaches the delegates of r for which which is true, and takes them out
 // of the record.
 func (m *Manager) drop(ctx context.Context, l *scratch.Lock, r *scratch.Record[record], which func(entry) bool) error {
@@ -96,8 +90,8 @@ func (m *Manager) drop(ctx context.Context, l *scratch.Lock, r *scratch.Record[r
 		return err
 	}
 	r.Value.Delegates = slices.DeleteFunc(r.Value.Delegates, which)
-	if r.State == scratch.Partial && !slices.ContainsFunc(r.Value.Delegates, func(e entry) bool { return e.Half }) {
-		r.State = scratch.Added
+	if r.State == scratch.Partial {
+		r.State = r.Value.whole()
 	}
 	return m.store().Note(l, *r) // lost with the power, it costs one more DEL
 }

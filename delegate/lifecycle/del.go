@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -37,8 +38,7 @@ type Removal struct {
 // nothing was added under the key: it undoes an Add that was refused there.
 // Else it fails with [scratch.ErrNested].
 //
-// A plugin whose executable is not found fails like any other, until it has
-// been missed often enough; see [Manager.SkipMissing].
+// A DEL that keeps failing has an end for the runtime, see [Manager.DelTries].
 //
 // The plugins receive the Removal's or the recorded namespace only as long as
 // it is the one that was there at ADD, and else an empty one: the same path may
@@ -59,7 +59,7 @@ func (m *Manager) Del(ctx context.Context, r Removal) error {
 // where the runtime may let the container go all the same.
 func (m *Manager) answer(k scratch.Key, err error) error {
 	switch {
-	case errors.Is(err, errSkipped), errors.Is(err, scratch.ErrNested) && m.refused(k):
+	case errors.Is(err, errGivenUp), errors.Is(err, scratch.ErrNested) && m.refused(k):
 		return nil
 	case noRoom(err) && m.unrecorded(k):
 		return nil // the lock's file is not there, so nobody is attaching k either
@@ -99,14 +99,47 @@ func (m *Manager) nothing(k scratch.Key) bool {
 
 // remove runs the DELs of what is recorded under k and forgets it.
 func (m *Manager) remove(ctx context.Context, l *scratch.Lock, k scratch.Key, given string) error {
+	return m.removeAs(ctx, l, k, given, nil)
+}
+
+// removeAs is remove that tries what current returns, see detachAs, when what is
+// recorded fails.
+func (m *Manager) removeAs(ctx context.Context, l *scratch.Lock, k scratch.Key, given string, current func(name string) (netconf.Network, bool)) error {
 	return m.store().Consume(ctx, l, k, func(ctx context.Context, r scratch.Record[record]) error {
 		if r.State != scratch.Deleting {
 			r.State = scratch.Deleting
 			_ = m.store().NoteChange(l, r, change{}) // a full disk must not keep a container from going
 		}
 		err := m.detach(ctx, l, &r, given, func(entry) bool { return true })
-		return m.skip(l, r, err)
+		if err != nil && current != nil && m.detachAs(ctx, &r, current) {
+			err = nil
+		}
+		if err == nil {
+			err = m.removeSources(r.Value.Sources)
+		}
+		return m.giveUp(l, r, given, err)
 	})
+}
+
+// detachAs tries the DELs of what never was attached, and cannot be deleted, with
+// the networks as they are configured now: what was wrong with them may be why
+// neither worked. It reports whether nothing of r is left.
+func (m *Manager) detachAs(ctx context.Context, r *scratch.Record[record], current func(name string) (netconf.Network, bool)) bool {
+	for i, e := range r.Value.Delegates {
+		if !e.left() || e.Result != nil {
+			continue
+		}
+		now, ok := current(e.Network.Name())
+		if !ok || now.Equal(e.Network) {
+			continue
+		}
+		a := e.attached(r.Key.ContainerID, func(n netns) string { return n.forDel(m.Root, "") })
+		a.Network, a.Gone = now, nil
+		if m.invoker().Del(ctx, a) == nil {
+			r.Value.Delegates[i].Gone = allOf(e.Network)
+		}
+	}
+	return !slices.ContainsFunc(r.Value.Delegates, entry.left)
 }
 
 // detach runs the DELs of the delegates of r for which which is true. It notes
@@ -146,33 +179,30 @@ func (m *Manager) detach(ctx context.Context, l *scratch.Lock, r *scratch.Record
 	})
 }
 
-// errSkipped is why the record of a DEL stays that has nothing to do any more
-// but to run plugins that were not found too often.
-var errSkipped = errors.New("plugin skipped")
+// errGivenUp is why the record of a DEL stays although the runtime may let the
+// container go.
+var errGivenUp = errors.New("given up")
 
-// skip returns err, what removing r came to, or errSkipped in its place when it
-// is time for that.
-func (m *Manager) skip(l *scratch.Lock, r scratch.Record[record], err error) error {
-	if err == nil || m.SkipMissing == 0 || !onlyMissing(err) {
-		return err
+// giveUp returns err, what removing r came to, after it has counted the failure.
+// It returns errGivenUp in its place when it is time for that; given is the
+// namespace that came with the DEL.
+func (m *Manager) giveUp(l *scratch.Lock, r scratch.Record[record], given string, err error) error {
+	if err == nil {
+		return nil
 	}
 	r.State = scratch.Deleting
-	r.Value.Missed++
-	if noteErr := m.store().Note(l, r); noteErr != nil {
-		return errors.Join(err, noteErr)
-	}
-	if r.Value.Missed < m.SkipMissing {
+	r.Value.Tries++
+	r.Value.Why = err.Error()
+	_ = m.store().Note(l, r) // a full disk counts no failures
+	if m.DelTries == 0 || r.Value.Tries < m.DelTries || !m.vanished(r, given) {
 		return err
 	}
-	return fmt.Errorf("%w after %d tries: %w", errSkipped, r.Value.Missed, err)
+	return fmt.Errorf("%w: %w", errGivenUp, err)
 }
 
-// onlyMissing reports whether all that err joins is plugins that were not
-// found.
-func onlyMissing(err error) bool {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		return !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !onlyMissing(e) })
-	}
-	var failed *delegate.Error
-	return errors.As(err, &failed) && errors.Is(failed.Err, delegate.ErrPluginNotFound)
+// vanished reports whether the container of r has no network namespace any more,
+// as far as anybody knows who does not give one with the DEL.
+func (m *Manager) vanished(r scratch.Record[record], given string) bool {
+	known := slices.ContainsFunc(r.Value.Delegates, func(e entry) bool { return e.NetNS.Path != "" })
+	return !known && given == "" || m.record(r).NetNSGone()
 }

@@ -47,12 +47,15 @@ type Op string
 
 // The operations.
 const (
-	OpAdd    Op = "ADD"
-	OpCheck  Op = "CHECK"
-	OpDel    Op = "DEL"
-	OpGC     Op = "GC"
-	OpAttach Op = "ATTACH"
-	OpDetach Op = "DETACH"
+	OpAdd     Op = "ADD"
+	OpCheck   Op = "CHECK"
+	OpDel     Op = "DEL"
+	OpGC      Op = "GC"
+	OpAttach  Op = "ATTACH"
+	OpDetach  Op = "DETACH"
+	OpAdopt   Op = "ADOPT"
+	OpRelease Op = "RELEASE"
+	OpSweep   Op = "SWEEP"
 )
 
 // An Error is an operation on one attachment that failed. Its CNI code is that

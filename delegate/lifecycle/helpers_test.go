@@ -211,6 +211,16 @@ func wantCode(tb testing.TB, err error, code uint) {
 	}
 }
 
+// wantSaid wants an error whose text has all of words.
+func wantSaid(tb testing.TB, err error, words ...string) {
+	tb.Helper()
+	for _, w := range words {
+		if err == nil || !strings.Contains(err.Error(), w) {
+			tb.Errorf("%v: does not say %q", err, w)
+		}
+	}
+}
+
 // recordFile is the file of k's record.
 func (n *node) recordFile(k scratch.Key) string {
 	return filepath.Join(n.Dir, k.ContainerID+"@"+k.Network+"@"+k.IfName+".json")

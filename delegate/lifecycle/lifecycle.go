@@ -13,6 +13,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -55,13 +56,14 @@ type Manager struct {
 	// same for all who use Dir.
 	LockTimeout time.Duration
 
-	// SkipMissing says after how many DELs of an attachment a plugin whose
-	// executable is not found is skipped, where nothing else is left to do.
-	// That Del returns nil, so that the runtime can let the container go; the
-	// record stays, as "deleting", and each GC tries again until the plugin
-	// is back or the record is forgotten. An ADD of the attachment fails
-	// meanwhile. Zero means never: a missing plugin is an error every time.
-	SkipMissing int
+	// DelTries says after how many failed DELs of an attachment Del returns
+	// nil, so that the runtime can let the container go, once the container's
+	// network namespace is gone: whichever plugin fails, and for whatever
+	// reason. The record stays, as "deleting", and each GC and [Sweeper] tries
+	// again until it succeeds or the record is forgotten. An ADD of the
+	// attachment fails meanwhile. Zero means never: what is left is an error
+	// every time.
+	DelTries int
 
 	// InterfaceNames returns the names in use in the network namespace at a
 	// path, for Add and Attach. Nil means [ifname.Taken] for paths in Root,
@@ -83,14 +85,19 @@ func (m *Manager) invoker() *delegate.Invoker {
 	return &delegate.Invoker{}
 }
 
-// locked calls do while it holds the lock of container id. Plugins that do
-// runs with its context inherit the lock, so that those that outlive this
-// process keep it.
+// locked calls do while it holds the lock of container id.
 func (m *Manager) locked(ctx context.Context, id string, do func(context.Context, *scratch.Lock) error) error {
 	l, err := m.lock(ctx, id)
 	if err != nil {
 		return err
 	}
+	return m.holding(ctx, id, l, do)
+}
+
+// holding calls do, and then releases the lock l of container id. Plugins that
+// do runs with its context inherit the lock, so that those that outlive this
+// process keep it.
+func (m *Manager) holding(ctx context.Context, id string, l *scratch.Lock, do func(context.Context, *scratch.Lock) error) error {
 	defer func() {
 		// Nothing that was done is undone by it, and the lock ends with us at the latest.
 		if err := l.Unlock(); err != nil && m.invoker().Logger != nil {
@@ -148,9 +155,9 @@ func (m *Manager) undoTimeout() time.Duration {
 
 // Check asks the plugins of the attachment k to confirm it, with the
 // configuration and the results that were recorded. It fails with
-// [ErrNotAdded] when k is not recorded as added, or an interrupted
-// [Manager.Attach] has left something of itself; with [scratch.ErrCorrupt] when
-// its record is damaged; and else with the first plugin's [*delegate.Error].
+// [ErrNotAdded] when k is not recorded as added, with [scratch.ErrCorrupt] when
+// its record is damaged, and else with the first plugin's [*delegate.Error].
+// What an interrupted [Manager.Attach] has left of itself is no part of it.
 func (m *Manager) Check(ctx context.Context, k scratch.Key) error {
 	if m.nothing(k) {
 		return fail(OpCheck, k, ErrNotAdded)
@@ -160,9 +167,10 @@ func (m *Manager) Check(ctx context.Context, k scratch.Key) error {
 		if err != nil {
 			return err
 		}
-		if r.State == scratch.Partial {
+		if slices.ContainsFunc(r.Value.Delegates, func(e entry) bool { return e.Half && e.IfName == k.IfName }) {
 			return ErrNotAdded
 		}
+		r.Value.Delegates = slices.DeleteFunc(r.Value.Delegates, func(e entry) bool { return e.Half })
 		return m.invoker().CheckAll(ctx, r.Value.attached(k.ContainerID, asRecorded))
 	}))
 }

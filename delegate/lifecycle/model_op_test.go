@@ -13,7 +13,7 @@ import (
 // so that these can be left out.
 //
 // Beside the verbs of Manager there are: "vanish" of a plugin, "return" of all,
-// "skip" (from now on Manager.SkipMissing is shape), "damage" (of the whole file
+// "tries" (from now on Manager.DelTries is shape), "damage" (of the whole file
 // of a record) and "tear" (of its last line), and "forget", the operator who
 // cleans up after a damaged record, and "reuse": the network namespace of key's
 // container becomes another one. What gc is told is valid and has no record
@@ -214,7 +214,7 @@ func modelKeys() []scratch.Key {
 
 // verbs are drawn as often as they stand here.
 var verbs = strings.Fields(strings.Repeat("add ", 14) + strings.Repeat("attach ", 11) + strings.Repeat("del ", 6) +
-	strings.Repeat("check detach gc ", 4) + "reuse reuse recover vanish vanish return return return skip damage tear tear forget forget")
+	strings.Repeat("check detach gc ", 4) + "reuse reuse recover vanish vanish return return return tries damage tear tear forget forget")
 
 func randomOps(r *rand.Rand) []op {
 	ops := make([]op, historyLen)

@@ -16,7 +16,7 @@ type model struct {
 	records map[scratch.Key]*modelRecord
 	live    map[string]bool
 	gone    map[string]bool // plugins that have vanished
-	skip    int             // Manager.SkipMissing
+	tries   int             // Manager.DelTries
 	ns      map[string]int  // the namespace of a container, by number
 
 	// Of the operation that is under way:
@@ -38,7 +38,7 @@ type modelRecord struct {
 type modelLine struct {
 	state  scratch.State
 	pieces []piece
-	missed int // DELs that failed for want of a plugin alone
+	tries  int // DELs that have failed
 }
 
 func (r *modelRecord) now() modelLine { return r.lines[len(r.lines)-1] }
@@ -117,8 +117,8 @@ func (m *model) verb(o op) codes {
 		clear(m.gone)
 	case "reuse":
 		m.ns[o.key.ContainerID]++
-	case "skip":
-		m.skip = o.shape
+	case "tries":
+		m.tries = o.shape
 	case "damage":
 		if r != nil {
 			r.damaged = true

@@ -111,7 +111,8 @@ func (m *model) try(k scratch.Key, before, plan []piece, running scratch.State, 
 			}
 			mine[i].result = p
 			if left--; left == 0 && bare {
-				state, mine = scratch.Added, settled(mine)
+				mine = settled(mine)
+				state = whole(before)
 			}
 			m.note(k, state, slices.Concat(before, mine))
 		}
@@ -122,7 +123,7 @@ func (m *model) try(k scratch.Key, before, plan []piece, running scratch.State, 
 			return false, m.undo(k, running, before, mine, slices.Clone(mine), cs)
 		}
 		mine = settled(mine)
-		m.note(k, scratch.Added, slices.Concat(before, mine))
+		m.note(k, whole(before), slices.Concat(before, mine))
 	}
 	if m.ended {
 		cs = codes{11}
@@ -134,6 +135,14 @@ func (m *model) try(k scratch.Key, before, plan []piece, running scratch.State, 
 	}
 	m.noteUndoing(k, running, before, mine)
 	return true, m.undo(k, running, before, mine, slices.Clone(mine), cs)
+}
+
+// whole is the state of an attachment that has ls and what is settled.
+func whole(ls []piece) scratch.State {
+	if slices.ContainsFunc(ls, func(l piece) bool { return l.half }) {
+		return scratch.Partial
+	}
+	return scratch.Added
 }
 
 // settled returns ls as they are once they have been added.
@@ -183,11 +192,13 @@ func (m *model) add(o op) codes {
 
 func (m *model) attach(o op) codes {
 	k := o.key
-	kept, cs := m.settle(k)
+	now, cs := m.added(k)
 	if cs != nil {
 		return cs
 	}
-	return m.transaction(o, kept, scratch.Partial, func() { m.note(k, scratch.Added, kept) })
+	kept, _ := m.drop(k, now, func(l piece) bool { return l.half }) // what stays is in nobody's way
+	state := m.records[k].now().state
+	return m.transaction(o, kept, scratch.Partial, func() { m.note(k, state, kept) })
 }
 
 // added returns the record of k if it is one of an added attachment.
@@ -206,15 +217,6 @@ func (m *model) added(k scratch.Key) (modelLine, codes) {
 	return r.now(), nil
 }
 
-// settle removes what an Attach has left in the record of k.
-func (m *model) settle(k scratch.Key) ([]piece, codes) {
-	now, cs := m.added(k)
-	if cs != nil {
-		return nil, cs
-	}
-	return m.drop(k, now, func(l piece) bool { return l.half })
-}
-
 func (m *model) drop(k scratch.Key, now modelLine, which func(piece) bool) ([]piece, codes) {
 	ls, state := slices.Clone(now.pieces), now.state
 	var chosen []int
@@ -231,17 +233,17 @@ func (m *model) drop(k scratch.Key, now modelLine, which func(piece) bool) ([]pi
 			state, ls[i].half = scratch.Partial, true
 		}
 		if slices.ContainsFunc(chosen, func(i int) bool { return ls[i].left() }) {
-			m.records[k].lines = append(m.records[k].lines, modelLine{state, slices.Clone(ls), now.missed})
+			m.records[k].lines = append(m.records[k].lines, modelLine{state, slices.Clone(ls), now.tries})
 		}
 	})
 	if cs != nil {
 		return ls, cs
 	}
 	kept := slices.DeleteFunc(ls, which)
-	if state == scratch.Partial && !slices.ContainsFunc(kept, func(l piece) bool { return l.half }) {
-		state = scratch.Added
+	if state == scratch.Partial {
+		state = whole(kept)
 	}
-	m.records[k].lines = append(m.records[k].lines, modelLine{state, slices.Clone(kept), now.missed})
+	m.records[k].lines = append(m.records[k].lines, modelLine{state, slices.Clone(kept), now.tries})
 	return kept, nil
 }
 
@@ -271,36 +273,36 @@ func (m *model) del(k scratch.Key) codes {
 	case r.damaged:
 		return codes{5}
 	}
-	cs, skipped := m.remove(k)
-	if skipped {
+	cs, givenUp := m.remove(k)
+	if givenUp {
 		return nil
 	}
 	return cs
 }
 
-// remove deletes what is recorded under k. Plugins that are missing are skipped
-// when they have been missed often enough, and the record stays.
-func (m *model) remove(k scratch.Key) (cs codes, skipped bool) {
+// remove deletes what is recorded under k. When that has failed often enough and
+// the namespace is gone it is given up, and the record stays.
+func (m *model) remove(k scratch.Key) (cs codes, givenUp bool) {
 	now := m.records[k].now()
 	ls := slices.Clone(now.pieces)
-	note := func(missed int) {
-		m.records[k].lines = append(m.records[k].lines, modelLine{scratch.Deleting, slices.Clone(ls), missed})
+	note := func(tries int) {
+		m.records[k].lines = append(m.records[k].lines, modelLine{scratch.Deleting, slices.Clone(ls), tries})
 	}
 	if now.state != scratch.Deleting {
-		note(now.missed)
+		note(now.tries)
 	}
 	cs = m.delAll(k, ls, false, piece.left, func(int) {
 		if slices.ContainsFunc(ls, piece.left) {
-			note(now.missed)
+			note(now.tries)
 		}
 	})
 	if cs == nil {
 		delete(m.records, k)
-	} else if m.skip > 0 && !slices.ContainsFunc(cs, func(c uint) bool { return c != 7 }) {
-		note(now.missed + 1)
-		skipped = now.missed+1 >= m.skip
+		return nil, false
 	}
-	return cs, skipped
+	note(now.tries + 1)
+	there := slices.ContainsFunc(ls, func(l piece) bool { return l.ns == m.ns[k.ContainerID] })
+	return cs, m.tries > 0 && now.tries+1 >= m.tries && !there
 }
 
 func (m *model) check(k scratch.Key) codes {
@@ -308,10 +310,10 @@ func (m *model) check(k scratch.Key) codes {
 	if cs != nil {
 		return cs
 	}
-	if now.state == scratch.Partial {
-		return codes{7}
-	}
 	for _, l := range now.pieces {
+		if l.half {
+			continue
+		}
 		for _, p := range l.plugins {
 			if cs := m.call("CHECK", p, k, l, false); cs != nil {
 				return cs

@@ -49,12 +49,12 @@ func describeRecord(k scratch.Key, st scratch.State, ls []piece) string {
 
 // A world is a node: a directory, plugins, and one process after another.
 type world struct {
-	t    testing.TB
-	dir  string
-	exec *delegatetest.Exec
-	m    *Manager
-	gone map[string]bool
-	skip int
+	t     testing.TB
+	dir   string
+	exec  *delegatetest.Exec
+	m     *Manager
+	gone  map[string]bool
+	tries int
 
 	namespaces int // made so far
 
@@ -92,7 +92,7 @@ func newWorld(t testing.TB, dir string) *world {
 
 // start is a new process.
 func (w *world) start() {
-	w.m = &Manager{Dir: w.dir, Invoker: &delegate.Invoker{Exec: worldExec{w.exec, w}, Parallel: w.parallel}, SkipMissing: w.skip}
+	w.m = &Manager{Dir: w.dir, Invoker: &delegate.Invoker{Exec: worldExec{w.exec, w}, Parallel: w.parallel}, DelTries: w.tries}
 }
 
 // worldExec is where the world looks over the shoulder of a Manager.
@@ -311,8 +311,8 @@ func (w *world) verb(ctx context.Context, o op) error {
 		clear(w.gone)
 	case "reuse":
 		return w.makeNamespace(o.key.ContainerID)
-	case "skip":
-		w.skip = o.shape
+	case "tries":
+		w.tries = o.shape
 		w.start()
 	case "break":
 		w.liar = o.plugin

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/metacni/metacni/ifname"
 	"github.com/metacni/metacni/internal/inroot"
@@ -27,7 +29,10 @@ func (n netns) same(now netns) bool {
 	return n.Dev == now.Dev && n.Inode == now.Inode && (n.Unique == "" || n.Unique == now.Unique)
 }
 
-// gone reports whether n is certainly not at its path in root any more.
+// gone reports whether n is certainly not at its path in root any more. Where
+// the directory of the path is not there, or what is there is no namespace, this
+// process may just not see what is mounted there: unless the machine has been
+// started since.
 func (n netns) gone(root string) bool {
 	if n.Path == "" {
 		return false
@@ -35,12 +40,26 @@ func (n netns) gone(root string) bool {
 	if _, err := os.Stat(cmp.Or(root, "/")); err != nil {
 		return false // without a root nothing is there
 	}
-	err := inroot.With(root, n.Path, func(path string) error { _, err := os.Stat(path); return err })
-	if err != nil {
-		return errors.Is(err, fs.ErrNotExist)
+	err := stat(root, n.Path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		// What a process had in /proc is gone with it, directory and all.
+		return !n.ofThisBoot() || stat(root, filepath.Dir(n.Path)) == nil || strings.HasPrefix(n.Path, "/proc/")
+	case err != nil:
+		return false
 	}
 	now := identify(root, n.Path)
-	return n.Inode != 0 && now.Inode != 0 && n.other(now)
+	return n.Inode != 0 && now.Inode != 0 && n.other(now) && (now.Unique != "" || !n.ofThisBoot())
+}
+
+func stat(root, path string) error {
+	return inroot.With(root, path, func(path string) error { _, err := os.Stat(path); return err })
+}
+
+// ofThisBoot reports whether n was there since the machine was last started.
+func (n netns) ofThisBoot() bool {
+	boot := bootID()
+	return boot != "" && strings.HasPrefix(n.Unique, boot+"/")
 }
 
 // other reports whether now, which is there, is certainly not the namespace n

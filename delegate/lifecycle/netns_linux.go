@@ -44,8 +44,8 @@ func unique(fd int, path string) string {
 	if unix.Fstatfs(fd, &fs) != nil || fs.Type != unix.NSFS_MAGIC {
 		return ""
 	}
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
+	boot := bootID()
+	if boot == "" {
 		return ""
 	}
 	id, kind := namespaceID(fd), "id"
@@ -55,7 +55,14 @@ func unique(fd int, path string) string {
 	if id == 0 {
 		return ""
 	}
-	return strings.TrimSpace(string(boot)) + "/" + kind + "/" + strconv.FormatUint(id, 10)
+	return boot + "/" + kind + "/" + strconv.FormatUint(id, 10)
+}
+
+// bootID tells this start of the machine from others. It is empty where the
+// kernel does not tell.
+func bootID() string {
+	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(id))
 }
 
 // namespaceID asks for the number of the namespace itself (Linux 6.18).

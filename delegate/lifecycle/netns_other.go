@@ -3,3 +3,5 @@
 package lifecycle
 
 func identify(_, path string) netns { return netns{Path: path} }
+
+func bootID() string { return "" }

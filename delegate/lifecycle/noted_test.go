@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -244,7 +243,6 @@ func TestDetachTriedAgainLeavesOutWhatIsGone(t *testing.T) {
 				if r, err := n.store().Get(eth0); err != nil || r.State != scratch.Partial {
 					t.Errorf("written as %s, %v", r.State, err)
 				}
-				wantCode(t, n.Check(t.Context(), eth0), 7)
 				switch then {
 				case "Detach":
 					if err := detach(); err != nil {
@@ -294,10 +292,10 @@ func TestParallelDelLeavesOutWhatIsGone(t *testing.T) {
 
 // While nothing but missing plugins is left, those that were found are not run
 // again, whoever tries.
-func TestSkippedDelLeavesOutWhatIsGone(t *testing.T) {
+func TestDelThatIsGivenUpLeavesOutWhatIsGone(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	n.SkipMissing = 1
+	n.DelTries = 1
 	n.add(eth0)
 	tuning := n.exec.Plugins["tuning"]
 	delete(n.exec.Plugins, "tuning")
@@ -336,8 +334,7 @@ func TestDelGoesOnWithoutNotes(t *testing.T) {
 	n.wantTrace("ADD bridge eth0", "ADD tuning eth0", "ADD macvlan net0", "DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0")
 }
 
-// A DEL is on record before its first plugin runs, and once more when it is
-// tried again only if something has gone.
+// A DEL is on record before its first plugin runs.
 func TestDelIsOnRecordBeforeItsFirstPlugin(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -347,15 +344,7 @@ func TestDelIsOnRecordBeforeItsFirstPlugin(t *testing.T) {
 		return nil
 	})
 	n.failOn("DEL", 101)
-	var before string
-	for i := range 3 {
-		wantCode(t, n.Del(t.Context(), Removal{Key: eth0}), 101)
-		text, err := os.ReadFile(n.recordFile(eth0))
-		if err != nil || i > 0 && string(text) != before {
-			t.Errorf("the record is\n%s, was\n%s, %v", text, before, err)
-		}
-		before = string(text)
-	}
+	wantCode(t, n.Del(t.Context(), Removal{Key: eth0}), 101)
 }
 
 // A Detach from what could not be deleted removes its interface, and the next

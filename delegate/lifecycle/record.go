@@ -25,6 +25,14 @@ type Record struct {
 	Created, Updated time.Time
 	Attached         []delegate.Attached
 
+	// Sources are the files that it was adopted from, see [Adoption].
+	Sources []string
+
+	// Tries is how many DELs have failed since it is being deleted, and Why
+	// what the last of them said.
+	Tries int
+	Why   string
+
 	root    string  // in which paths of namespaces are looked at
 	entries []entry // what Attached was made of
 }
@@ -71,7 +79,9 @@ func (m *Manager) record(r scratch.Record[record]) Record {
 	r = settledState(r)
 	return Record{
 		Key: r.Key, State: r.State, Created: r.Created, Updated: r.Updated,
-		Attached: r.Value.attached(r.Key.ContainerID, asRecorded), root: m.Root, entries: r.Value.Delegates,
+		Attached: r.Value.attached(r.Key.ContainerID, asRecorded),
+		Sources:  r.Value.Sources, Tries: r.Value.Tries, Why: r.Value.Why,
+		root: m.Root, entries: r.Value.Delegates,
 	}
 }
 
@@ -95,8 +105,11 @@ func (m *Manager) Incomplete(ctx context.Context) ([]Record, error) {
 // record is the form of a record on disk. It is apart from the types of
 // package delegate, so that these can change.
 type record struct {
-	Delegates []entry `json:"delegates"`
-	Missed    int     `json:"missed,omitempty"` // DELs that failed for want of an executable alone
+	Delegates []entry  `json:"delegates"`
+	Adopted   bool     `json:"adopted,omitempty"` // so that results may be unknown
+	Sources   []string `json:"sources,omitempty"`
+	Tries     int      `json:"tries,omitempty"`
+	Why       string   `json:"why,omitempty"`
 }
 
 type entry struct {
@@ -176,6 +189,22 @@ func usable(a delegate.Attached) error {
 	return a.Network.CheckRequest(netconf.Request{PrevResult: a.Result, CapabilityArgs: a.CapabilityArgs})
 }
 
+// recordable refuses what cannot be attached, or recorded, under k.
+func recordable(k scratch.Key, plan []delegate.Attachment) error {
+	if len(plan) == 0 {
+		return fmt.Errorf("%w: no networks", ErrPlan)
+	}
+	for _, p := range plan {
+		if p.ContainerID != k.ContainerID {
+			return fmt.Errorf("%w: network %q is for container %q", ErrPlan, p.Network.Name(), p.ContainerID)
+		}
+		if err := keepable(p); err != nil {
+			return fmt.Errorf("network %q (%s): %w", p.Network.Name(), p.IfName, err)
+		}
+	}
+	return nil
+}
+
 // keepable refuses what could not be read back as it was written.
 func keepable(a delegate.Attachment) error {
 	for _, s := range []string{a.IfName, a.NetNS, a.Args} {
@@ -206,10 +235,27 @@ func (e entry) left() bool {
 	return len(delegate.Left([]delegate.Attached{e.attached("", asRecorded)})) > 0
 }
 
+// allOf are the plugins of n, as [delegate.Attached.Gone] has them.
+func allOf(n netconf.Network) (plugins []int) {
+	for i := range n.Plugins() {
+		plugins = append(plugins, i)
+	}
+	return plugins
+}
+
+// whole is the state of r when it is attached: Added if nothing of it is half
+// done.
+func (r record) whole() scratch.State {
+	if slices.ContainsFunc(r.Delegates, func(e entry) bool { return e.Half }) {
+		return scratch.Partial
+	}
+	return scratch.Added
+}
+
 // settledState returns r, which has just been read, with the state Partial where
 // version 1 had Added for a record with something half done in it.
 func settledState(r scratch.Record[record]) scratch.Record[record] {
-	half := func(e entry) bool { return e.Half || e.Result == nil }
+	half := func(e entry) bool { return e.Half || e.Result == nil && !r.Value.Adopted }
 	if r.State != scratch.Added || !slices.ContainsFunc(r.Value.Delegates, half) {
 		return r
 	}

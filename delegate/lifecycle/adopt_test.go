@@ -1,0 +1,261 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/scratch"
+)
+
+// foreign attaches what pair plans without a record, as another program does,
+// and returns what is to be adopted. It has one file that says so.
+func (n *node) foreign(k scratch.Key, netns string) Adoption {
+	n.t.Helper()
+	plan, err := inNetNS(pair(k).Plan, netns)(n.t.Context(), nil)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	as, err := n.invoker().AddAll(n.t.Context(), plan)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	source := filepath.Join(n.t.TempDir(), "entry")
+	if err := os.WriteFile(source, nil, 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+	return Adoption{Key: k, Attached: as, Sources: []string{source}}
+}
+
+func (n *node) adopt(a Adoption, want bool) {
+	n.t.Helper()
+	if got, err := n.Adopt(n.t.Context(), a); err != nil || got != want {
+		n.t.Fatalf("adopted %v, want %v: %v", got, want, err)
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// What another program has attached is as good as what Add has, once it is
+// adopted.
+func TestAdoptedIsAttached(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	netns := newNetNS(t)
+	a := n.foreign(eth0, netns)
+	calls := len(n.trace())
+	n.adopt(a, true)
+	n.adopt(a, false)
+	n.wantRecords("c1/eth0 added")
+	if len(n.trace()) != calls {
+		t.Errorf("ran %q", n.trace()[calls:])
+	}
+
+	if err := n.Check(t.Context(), eth0); err != nil {
+		t.Error(err)
+	}
+	if prev := stdin(t, n.last("CHECK bridge"))["prevResult"]; prev == nil {
+		t.Error("CHECK without the result of ADD")
+	}
+	if _, err := n.Attach(t.Context(), eth0, hotplug(eth0)); err != nil {
+		t.Error(err)
+	}
+	if err := n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0)}); err != nil {
+		t.Error(err)
+	}
+	n.wantRecords("c1/eth0 added")
+	_, err := n.Add(t.Context(), eth0, pair(eth0))
+	if !errors.Is(err, ErrAdded) {
+		t.Error(err)
+	}
+	n.del(eth0)
+	if got := n.last("DEL bridge"); stdin(t, got)["prevResult"] == nil || got.NetNS != netns {
+		t.Errorf("DEL in %q of %s", got.NetNS, got.Stdin)
+	}
+	n.wantNothing()
+	if exists(a.Sources[0]) {
+		t.Error("the other program's file is still there")
+	}
+	n.adopt(a, false) // what has been deleted is not adopted again
+	n.wantNothing()
+}
+
+// Nothing is adopted over what is known, and nothing that could not be deleted.
+func TestNotAdopted(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		do   func(*node, *Adoption)
+		err  error
+	}{
+		{"recorded", func(n *node, _ *Adoption) { n.add(eth0) }, nil},
+		{"one of its interfaces recorded", func(n *node, _ *Adoption) {
+			k := scratch.Key{Network: "other", ContainerID: "c1", IfName: "net0"}
+			n.t.Helper()
+			if _, err := n.Add(n.t.Context(), k, Transaction{Plan: Plan(attachment(network("green", "ipvlan"), "c1", "net0"))}); err != nil {
+				n.t.Fatal(err)
+			}
+		}, nil},
+		{"source gone", func(n *node, a *Adoption) { unlink(n.t, a.Sources[0]) }, nil},
+		{"damaged record", func(n *node, _ *Adoption) { n.add(eth0); n.damage(eth0) }, scratch.ErrCorrupt},
+		{"nothing attached", func(_ *node, a *Adoption) { a.Attached = nil }, ErrPlan},
+		{"another container's", func(_ *node, a *Adoption) { a.Attached[1].ContainerID = "c2" }, ErrPlan},
+		{"name that is none", func(_ *node, a *Adoption) { a.Attached[1].IfName = "a/b" }, os.ErrNotExist},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			a := n.foreign(eth0, "")
+			tt.do(n, &a)
+			before := n.records()
+			got, err := n.Adopt(t.Context(), a)
+			if got || (err == nil) != (tt.err == nil) || tt.err != nil && tt.err != os.ErrNotExist && !errors.Is(err, tt.err) { //nolint:errorlint // itself
+				t.Errorf("adopted %v, %v", got, err)
+			}
+			if after := n.records(); !slices.Equal(before, after) {
+				t.Errorf("records %q, then %q", before, after)
+			}
+		})
+	}
+}
+
+// Of a container that is gone the rest is removed, once.
+func TestAdoptedOfAContainerThatIsGone(t *testing.T) {
+	t.Parallel()
+	for _, said := range []bool{true, false} {
+		n := newNode(t)
+		netns := newNetNS(t)
+		a := n.foreign(eth0, netns)
+		if a.Gone = said; !said {
+			unlink(t, netns)
+		}
+		n.adopt(a, true)
+		n.wantRecords("c1/eth0 deleting")
+		if err := n.GC(t.Context(), Collection{Network: "multi", Valid: []types.GCAttachment{}}); err != nil {
+			t.Error(err)
+		}
+		n.wantNothing()
+		n.adopt(a, false)
+	}
+}
+
+// A result that nobody has kept is no reason to leave the attachment alone.
+func TestAdoptedWithoutResults(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	a := n.foreign(eth0, "")
+	for i := range a.Attached {
+		a.Attached[i].Result, a.Attached[i].Added = nil, false
+	}
+	n.adopt(a, true)
+	n.wantRecords("c1/eth0 added")
+	if _, err := n.Attach(t.Context(), eth0, hotplug(eth0)); err != nil {
+		t.Error(err)
+	}
+	n.wantRecords("c1/eth0 added")
+	n.del(eth0)
+	n.wantNothing()
+}
+
+// While the other program's file cannot be removed, the DEL is not done.
+func TestDelOfAdoptedWhoseFileStays(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	a := n.foreign(eth0, "")
+	n.adopt(a, true)
+	unlink(t, a.Sources[0])
+	if err := os.MkdirAll(filepath.Join(a.Sources[0], "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Del(t.Context(), Removal{Key: eth0}); err == nil {
+		t.Error("success")
+	}
+	n.wantRecords("c1/eth0 deleting")
+	calls := len(n.trace())
+	unlink(t, filepath.Join(a.Sources[0], "x"))
+	n.del(eth0)
+	n.wantNothing()
+	if len(n.trace()) != calls {
+		t.Errorf("run again: %q", n.trace()[calls:])
+	}
+}
+
+// What is given back keeps its own interface, for another program to delete, and
+// nothing else.
+func TestReleased(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	netns := newNetNS(t)
+	a := n.foreign(eth0, netns)
+	n.adopt(a, true)
+	var kept []Record
+	keep := func(_ context.Context, r Record) error { kept = append(kept, r); return nil }
+	for range 2 {
+		if err := n.Release(t.Context(), eth0, keep); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(kept) != 1 || len(kept[0].Attached) != 1 || kept[0].Attached[0].IfName != "eth0" || kept[0].Attached[0].Result == nil {
+		t.Errorf("kept %+v", kept)
+	}
+	if want := []string{"bridge c1 eth0", "tuning c1 eth0"}; !slices.Equal(n.exec.Live(), want) {
+		t.Errorf("alive %q, want %q", n.exec.Live(), want)
+	}
+	if files := n.files(); len(files) > 0 || exists(a.Sources[0]) {
+		t.Errorf("left %q", files)
+	}
+	if err := n.invoker().DelAll(t.Context(), kept[0].Attached); err != nil {
+		t.Error(err)
+	}
+	n.wantNothing()
+}
+
+// What is not attached is removed whole: nobody else would.
+func TestReleasedOfWhatIsNotAttached(t *testing.T) {
+	t.Parallel()
+	for name, leave := range map[string]func(n *node, netns string){
+		"container gone": func(n *node, netns string) { unlink(n.t, netns) },
+		"deleting": func(n *node, _ string) {
+			n.failOn("DEL bridge", 101)
+			wantCode(n.t, n.Del(n.t.Context(), Removal{Key: eth0}), 101)
+			n.exec.Plugins = plugins()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			netns := newNetNS(t)
+			n.adopt(n.foreign(eth0, netns), true)
+			leave(n, netns)
+			err := n.Release(t.Context(), eth0, func(context.Context, Record) error { t.Error("kept"); return nil })
+			if err != nil {
+				t.Error(err)
+			}
+			n.wantNothing()
+		})
+	}
+}
+
+// Until all of it has succeeded, an attachment is not given back.
+func TestReleaseThatFails(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.add(eth0)
+	n.failOn("DEL macvlan", 101)
+	keep := func(context.Context, Record) error { return errors.New("disk full") }
+	wantCode(t, n.Release(t.Context(), eth0, keep), 101)
+	n.wantRecords("c1/eth0 added")
+	n.exec.Plugins = plugins()
+	wantSaid(t, n.Release(t.Context(), eth0, keep), "disk full")
+	n.wantRecords("c1/eth0 added")
+	n.del(eth0)
+	n.wantNothing()
+}

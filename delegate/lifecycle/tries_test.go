@@ -1,0 +1,108 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/delegate"
+)
+
+// A DEL that always fails has an end for the runtime once the network namespace
+// is gone, and is not forgotten. D36.
+func TestD36DELThatNeverSucceeds(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name     string
+		tries    int
+		missing  bool // instead of failing
+		there    bool // the namespace is
+		attempts []bool
+	}{
+		{"never", 0, false, false, []bool{false, false, false, false}},
+		{"at once", 1, false, false, []bool{true, true}},
+		{"after three", 3, false, false, []bool{false, false, true, true}},
+		{"after three without an executable", 3, true, false, []bool{false, false, true, true}},
+		{"not while the namespace is there", 1, false, true, []bool{false, false}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			n.DelTries = tt.tries
+			netns := newNetNS(t)
+			plan := pair(eth0)
+			plan.Plan = inNetNS(plan.Plan, netns)
+			if _, err := n.Add(t.Context(), eth0, plan); err != nil {
+				t.Fatal(err)
+			}
+			if !tt.there {
+				unlink(t, netns)
+			}
+			tuning := n.exec.Plugins["tuning"]
+			if tt.missing {
+				delete(n.exec.Plugins, "tuning")
+			} else {
+				n.failOn("DEL tuning", 123)
+			}
+			for i, ok := range tt.attempts {
+				err := n.Del(t.Context(), Removal{Key: eth0, NetNS: netns})
+				if (err == nil) != ok {
+					t.Fatalf("DEL %d: %v", i+1, err)
+				}
+				if !ok && tt.missing && !errors.Is(err, delegate.ErrPluginNotFound) {
+					t.Errorf("DEL %d: %v", i+1, err)
+				}
+			}
+			n.wantRecords("c1/eth0 deleting")
+			r, err := n.Container(t.Context(), "c1")
+			if err != nil || r[0].Tries != len(tt.attempts) || !strings.Contains(r[0].Why, "tuning") {
+				t.Errorf("tried %d times, because of %q: %v", r[0].Tries, r[0].Why, err)
+			}
+			if _, err := n.Add(t.Context(), eth0, pair(eth0)); err == nil {
+				t.Error("an ADD beside what is left")
+			}
+			if err := n.GC(t.Context(), Collection{Network: "multi", Valid: []types.GCAttachment{}}); err == nil {
+				t.Error("GC said nothing")
+			}
+			n.exec.Plugins["tuning"] = tuning // it is mended
+			if err := n.GC(t.Context(), Collection{Network: "multi", Valid: []types.GCAttachment{}}); err != nil {
+				t.Error(err)
+			}
+			n.wantNothing()
+		})
+	}
+}
+
+// newNetNS returns the path of a network namespace, as far as one can be told
+// from another here.
+func newNetNS(tb testing.TB) string {
+	tb.Helper()
+	path := filepath.Join(tb.TempDir(), "ns")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	return path
+}
+
+func unlink(tb testing.TB, path string) {
+	tb.Helper()
+	if err := os.Remove(path); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// inNetNS is plan in a network namespace.
+func inNetNS(plan func(context.Context, []string) ([]delegate.Attachment, error), netns string) func(context.Context, []string) ([]delegate.Attachment, error) {
+	return func(ctx context.Context, taken []string) ([]delegate.Attachment, error) {
+		as, err := plan(ctx, taken)
+		for i := range as {
+			as[i].NetNS = netns
+		}
+		return as, err
+	}
+}
