@@ -1,0 +1,295 @@
+package lifecycle
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/scratch"
+)
+
+// A Sweeper removes the attachments that are stale, without anybody's asking:
+// those whose network namespace is gone, those that a Del or an undo could not
+// remove, those of an Add that has died, and what an Attach has left of itself.
+// Some runtimes forget a container whose ADD has failed even if its DEL did, and
+// never ask for a GC. What is attached to a container that is there it leaves
+// alone, and so what another operation is working on.
+//
+// It may be used by one goroutine at a time. Any number of Sweepers may work on
+// one directory.
+type Sweeper struct {
+	// Manager removes what is stale. Nil has no records.
+	Manager *Manager
+
+	// Current, when not nil, returns the network of a name as it is configured
+	// now. What never was attached and cannot be removed as it was recorded,
+	// because of a mistake in the configuration, is removed with that instead,
+	// or else with the configuration of whatever is attached to a network of
+	// that name.
+	Current func(name string) (netconf.Network, error)
+
+	// Batch is how many attachments one pass tries at most. Zero means
+	// [DefaultBatch].
+	Batch int
+
+	// Timeout bounds each try. Zero means [DefaultSweepTimeout].
+	Timeout time.Duration
+
+	// Wait is how long an attachment is left alone after it could not be
+	// removed. It doubles with each failure, up to MaxWait. Zero means
+	// [DefaultWait] and [DefaultMaxWait].
+	Wait, MaxWait time.Duration
+
+	// Tell, when not nil, is called for each attachment that was removed, and
+	// where the reason is a new one why an attachment cannot be removed or a
+	// record not be read. It is called by one goroutine at a time.
+	Tell func(Swept)
+
+	now   func() time.Time // instead of time.Now
+	tries map[scratch.Key]*try
+}
+
+// What the zero fields of a [Sweeper] mean.
+const (
+	DefaultBatch        = 64
+	DefaultSweepTimeout = 30 * time.Second
+	DefaultWait         = 30 * time.Second
+	DefaultMaxWait      = time.Hour
+)
+
+// sweepers is how many attachments are tried at once, so that a plugin that
+// hangs does not keep the others waiting.
+const sweepers = 4
+
+// Swept is what has become of an attachment.
+type Swept struct {
+	Key scratch.Key
+	Err error     // an [*Error]: why it is still there; nil if it is not
+	At  time.Time // when it will be tried again; zero for a record that cannot be read
+}
+
+// A Sweep counts what one pass has found and done.
+type Sweep struct {
+	Removed    int // stale, and removed
+	Failed     int // stale, tried and still there
+	Waiting    int // stale, and not tried: not yet, not in this pass, or others are at work on it
+	Unreadable int // records
+}
+
+// A try is an attachment that could not be removed, or a record not be read.
+type try struct {
+	why  string
+	wait time.Duration
+	at   time.Time // of the next one
+}
+
+// Sweep is one pass: it tries what is stale and due, longest due first. Its error
+// is that of the context.
+func (s *Sweeper) Sweep(ctx context.Context) (Sweep, error) {
+	if s.Manager == nil {
+		return Sweep{}, ctx.Err()
+	}
+	var swept Sweep
+	current := make(map[string]Record) // the last that was attached to a network
+	found := make(map[scratch.Key]bool)
+	var due []scratch.Key
+	for r, err := range s.Manager.Records(ctx) {
+		switch {
+		case err != nil && r.Key == (scratch.Key{}):
+			continue // of the directory, or the end of ctx
+		case err != nil:
+			found[r.Key] = true
+			swept.Unreadable++
+			s.failed(r.Key, fail(OpSweep, r.Key, err), 0)
+			continue
+		}
+		for i, a := range r.Attached {
+			if name := a.Network.Name(); r.Whole(i) && r.Updated.After(current[name].Updated) {
+				current[name] = r
+			}
+		}
+		if !r.stale() {
+			continue
+		}
+		found[r.Key] = true
+		if t := s.tries[r.Key]; t != nil && t.at.After(s.time()) {
+			swept.Waiting++
+		} else {
+			due = append(due, r.Key)
+		}
+	}
+	for k := range s.tries {
+		if !found[k] {
+			delete(s.tries, k)
+		}
+	}
+	slices.SortStableFunc(due, func(a, b scratch.Key) int { return s.due(a).Compare(s.due(b)) })
+	batch := due[:min(len(due), cmp.Or(s.Batch, DefaultBatch))]
+	swept.Waiting += len(due) - len(batch)
+	s.each(batch, func(k scratch.Key) (bool, error) { return s.remove(ctx, k, current) }, func(k scratch.Key, done bool, err error) {
+		switch {
+		case err != nil && ctx.Err() == nil:
+			swept.Failed++
+			s.failed(k, err, cmp.Or(s.Wait, DefaultWait))
+		case !done:
+			swept.Waiting++
+		default:
+			swept.Removed++
+			delete(s.tries, k)
+			s.tell(Swept{Key: k})
+		}
+	})
+	return swept, ctx.Err()
+}
+
+// Run sweeps now and then again and again, with pauses, until ctx ends; its error
+// is that of the context. seen, when not nil, is told of each pass.
+func (s *Sweeper) Run(ctx context.Context, pause time.Duration, seen func(Sweep)) error {
+	for {
+		swept, err := s.Sweep(ctx)
+		if seen != nil {
+			seen(swept)
+		}
+		if err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+// each calls do for all of ks, sweepers at once, and after with what came of
+// each, one at a time.
+func (s *Sweeper) each(ks []scratch.Key, do func(scratch.Key) (bool, error), after func(scratch.Key, bool, error)) {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	next := make(chan scratch.Key)
+	for range min(sweepers, len(ks)) {
+		wg.Go(func() {
+			for k := range next {
+				done, err := do(k)
+				mu.Lock()
+				after(k, done, err)
+				mu.Unlock()
+			}
+		})
+	}
+	for _, k := range ks {
+		next <- k
+	}
+	close(next)
+	wg.Wait()
+}
+
+// remove removes what is stale of k, and reports whether it had to and did.
+func (s *Sweeper) remove(ctx context.Context, k scratch.Key, known map[string]Record) (done bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.Timeout, DefaultSweepTimeout))
+	defer cancel()
+	m := s.Manager
+	l, err := m.lockIdle(ctx, k.ContainerID)
+	if l == nil || err != nil {
+		return false, fail(OpSweep, k, err)
+	}
+	err = m.holding(ctx, k.ContainerID, l, func(ctx context.Context, l *scratch.Lock) error {
+		r, err := m.store().Get(k)
+		if err != nil {
+			return except(err, fs.ErrNotExist)
+		}
+		r = settledState(r)
+		if !m.record(r).stale() {
+			return nil
+		}
+		done = true
+		if r.State == scratch.Partial && !m.record(r).NetNSGone() {
+			return m.drop(ctx, l, &r, func(e entry) bool { return e.Half })
+		}
+		return m.removeAs(ctx, l, k, "", func(name string) (netconf.Network, bool) { return s.current(name, known) })
+	})
+	return done, fail(OpSweep, k, err)
+}
+
+// current is the network of a name as it is now.
+func (s *Sweeper) current(name string, known map[string]Record) (netconf.Network, bool) {
+	if s.Current != nil {
+		if n, err := s.Current(name); err == nil {
+			return n, true
+		}
+	}
+	for _, a := range known[name].Attached {
+		if a.Network.Name() == name {
+			return a.Network, true
+		}
+	}
+	return netconf.Network{}, false
+}
+
+// stale reports whether r is to go, or a part of it.
+func (r Record) stale() bool {
+	return r.State != scratch.Added || r.NetNSGone()
+}
+
+// failed notes that k could not be removed because of err, and is to be left
+// alone for a while.
+func (s *Sweeper) failed(k scratch.Key, err error, wait time.Duration) {
+	t := s.tries[k]
+	if t == nil {
+		t = &try{wait: wait}
+		if s.tries == nil {
+			s.tries = make(map[scratch.Key]*try)
+		}
+		s.tries[k] = t
+	} else {
+		t.wait = min(2*t.wait, cmp.Or(s.MaxWait, DefaultMaxWait))
+	}
+	swept := Swept{Key: k, Err: err}
+	if wait > 0 {
+		t.at = s.time().Add(t.wait)
+		swept.At = t.at
+	}
+	if t.why != err.Error() {
+		t.why = err.Error()
+		s.tell(swept)
+	}
+}
+
+func (s *Sweeper) tell(swept Swept) {
+	if s.Tell != nil {
+		s.Tell(swept)
+	}
+}
+
+// due is when k was to be tried.
+func (s *Sweeper) due(k scratch.Key) time.Time {
+	if t := s.tries[k]; t != nil {
+		return t.at
+	}
+	return time.Time{}
+}
+
+func (s *Sweeper) time() time.Time {
+	if s.now != nil {
+		return s.now()
+	}
+	return time.Now()
+}
+
+// lockIdle takes the lock of container id unless somebody else is at work on it:
+// then it returns nil. Plugins whose parent has died do not count.
+func (m *Manager) lockIdle(ctx context.Context, id string) (*scratch.Lock, error) {
+	l, err := m.lockWithin(ctx, time.Millisecond, id)
+	if err == nil || !errors.Is(err, context.DeadlineExceeded) {
+		return l, err
+	}
+	if killed, err := m.store().KillOrphans(id); killed == 0 {
+		return nil, err
+	}
+	return m.lockWithin(ctx, orphanTimeout, id)
+}

@@ -1,0 +1,280 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/scratch"
+)
+
+// sweeping is a Sweeper on a node, with a clock that is set by hand.
+type sweeping struct {
+	*Sweeper
+	n    *node
+	now  time.Time
+	told []string
+}
+
+func newSweeper(n *node) *sweeping {
+	s := &sweeping{n: n, now: time.Unix(1e9, 0)}
+	s.Sweeper = &Sweeper{Manager: n.Manager, now: func() time.Time { return s.now }}
+	s.Tell = func(swept Swept) {
+		said := "removed " + swept.Key.ContainerID
+		if swept.Err != nil {
+			said = fmt.Sprintf("%s in %s", swept.Key.ContainerID, swept.At.Sub(s.now))
+		}
+		s.told = append(s.told, said)
+	}
+	return s
+}
+
+func (s *sweeping) sweep(want Sweep) {
+	s.n.t.Helper()
+	got, err := s.Sweep(s.n.t.Context())
+	if err != nil || got != want {
+		s.n.t.Errorf("%+v, want %+v: %v", got, want, err)
+	}
+}
+
+func (s *sweeping) wantTold(want ...string) {
+	s.n.t.Helper()
+	if d := cmp.Diff(want, s.told); d != "" {
+		s.n.t.Errorf("told (-want +got):\n%s", d)
+	}
+}
+
+// addIn attaches what pair plans, in a namespace.
+func (n *node) addIn(k scratch.Key, netns string) {
+	n.t.Helper()
+	plan := pair(k)
+	plan.Plan = inNetNS(plan.Plan, netns)
+	if _, err := n.Add(n.t.Context(), k, plan); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// A sweep removes what nobody will ask for any more, and leaves alone what is
+// attached.
+func TestSweepRemovesWhatIsStaleAlone(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	alive := newNetNS(t)
+	n.addIn(key("alive", "eth0"), alive)
+	gone := newNetNS(t)
+	n.addIn(key("gone", "eth0"), gone)
+	unlink(t, gone)
+	n.add(key("deleting", "eth0"))
+	n.failOn("DEL bridge eth0", 101)
+	wantCode(t, n.Del(t.Context(), Removal{Key: key("deleting", "eth0")}), 101)
+	n.exec.Plugins = plugins()
+	n.dieOn("ADD macvlan")
+	n.dies(func() error { n.addIn(key("planned", "eth0"), alive); return nil })
+	n = nodeAtWith(n)
+	n.wantRecords("alive/eth0 added", "deleting/eth0 deleting", "gone/eth0 added", "planned/eth0 planned")
+
+	s := newSweeper(n)
+	s.sweep(Sweep{Removed: 3})
+	n.wantRecords("alive/eth0 added")
+	slices.Sort(s.told)
+	s.wantTold("removed deleting", "removed gone", "removed planned")
+	calls := len(n.trace())
+	s.sweep(Sweep{})
+	if len(n.trace()) > calls {
+		t.Errorf("ran %q", n.trace()[calls:])
+	}
+	n.del(key("alive", "eth0"))
+	n.wantNothing()
+}
+
+// nodeAtWith is another process that works with what is alive on n.
+func nodeAtWith(n *node) *node {
+	m := nodeAt(n.t, n.Dir)
+	n.exec.Plugins = plugins()
+	m.exec = n.exec
+	m.Invoker.Exec = n.exec
+	return m
+}
+
+// Of what is attached a sweep removes what an Attach has left of itself.
+func TestSweepRemovesLeftoversOfAttach(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.addIn(eth0, newNetNS(t))
+	n.failOn("ADD ipvlan hot0", 101)
+	n.failOn("DEL ipvlan hot0", 102)
+	_, err := n.Attach(t.Context(), eth0, hotplug(eth0))
+	wantCode(t, err, 101)
+	s := newSweeper(n)
+	s.sweep(Sweep{Failed: 1})
+	n.wantRecords("c1/eth0 partial")
+	n.exec.Plugins = plugins()
+	s.now = s.now.Add(time.Hour)
+	s.sweep(Sweep{Removed: 1})
+	n.wantRecords("c1/eth0 added")
+	n.del(eth0)
+	n.wantNothing()
+}
+
+// What cannot be removed is left alone for longer each time, and said once.
+func TestSweepBacksOff(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.add(eth0)
+	n.failOn("DEL bridge eth0", 101)
+	wantCode(t, n.Del(t.Context(), Removal{Key: eth0}), 101)
+	s := newSweeper(n)
+	s.Wait, s.MaxWait = time.Minute, 3*time.Minute
+	for _, wait := range []time.Duration{time.Minute, 2 * time.Minute, 3 * time.Minute, 3 * time.Minute} {
+		s.sweep(Sweep{Failed: 1})
+		s.now = s.now.Add(wait - 1)
+		s.sweep(Sweep{Waiting: 1})
+		s.now = s.now.Add(1)
+	}
+	s.wantTold("c1 in 1m0s")
+	n.exec.Plugins = plugins()
+	n.failOn("DEL bridge eth0", 102)
+	n.exec.Plugins["bridge"] = delegatetest.FailOn("DEL", 102, "for another reason", n.exec.Plugins["bridge"])
+	s.sweep(Sweep{Failed: 1})
+	s.wantTold("c1 in 1m0s", "c1 in 3m0s")
+	n.del2(eth0) // by somebody else
+	s.sweep(Sweep{})
+	n.wantNothing()
+}
+
+// del2 is del with plugins that succeed.
+func (n *node) del2(k scratch.Key) {
+	n.t.Helper()
+	n.exec.Plugins = plugins()
+	n.del(k)
+}
+
+// One pass tries so many, and those first that have waited longest.
+func TestSweepIsBounded(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	s := newSweeper(n)
+	s.Batch = 2
+	for i := range 5 {
+		n.add(key(fmt.Sprint("c", i), "eth0"))
+	}
+	n.failOn("DEL", 101)
+	for i := range 5 {
+		wantCode(t, n.Del(t.Context(), Removal{Key: key(fmt.Sprint("c", i), "eth0")}), 101)
+	}
+	s.sweep(Sweep{Failed: 2, Waiting: 3})
+	s.sweep(Sweep{Failed: 2, Waiting: 3})
+	s.sweep(Sweep{Failed: 1, Waiting: 4})
+	n.exec.Plugins = plugins()
+	s.sweep(Sweep{Waiting: 5})
+	s.now = s.now.Add(DefaultWait)
+	s.sweep(Sweep{Removed: 2, Waiting: 3})
+	s.sweep(Sweep{Removed: 2, Waiting: 1})
+	s.sweep(Sweep{Removed: 1})
+	n.wantNothing()
+}
+
+// A sweep does not wait for another operation, nor count it as a failure.
+func TestSweepLeavesAloneWhatOthersWorkOn(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	in, out, wait := gate()
+	n.on("ADD macvlan", wait)
+	done := make(chan error)
+	go func() {
+		_, err := n.Add(t.Context(), eth0, pair(eth0))
+		done <- err
+	}()
+	<-in
+	s := newSweeper(n)
+	s.sweep(Sweep{Waiting: 1})
+	close(out)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	s.sweep(Sweep{})
+	n.wantRecords("c1/eth0 added")
+	s.wantTold()
+}
+
+// A record that cannot be read is said once.
+func TestSweepSaysWhatIsDamaged(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.add(eth0)
+	n.damage(eth0)
+	s := newSweeper(n)
+	s.sweep(Sweep{Unreadable: 1})
+	s.sweep(Sweep{Unreadable: 1})
+	if len(s.told) != 1 {
+		t.Errorf("told %q", s.told)
+	}
+}
+
+// What never was attached because of a mistake in its configuration goes once
+// that is mended, although the mistake is on record.
+func TestSweepWithMendedConfiguration(t *testing.T) {
+	t.Parallel()
+	typo := network("red", "macvln")
+	for _, tt := range []struct {
+		name string
+		mend func(*sweeping)
+	}{
+		{"as it is configured now", func(s *sweeping) {
+			s.Current = func(name string) (netconf.Network, error) { return network(name, "macvlan"), nil }
+		}},
+		{"as another container has it", func(s *sweeping) {
+			s.n.addIn(key("c2", "eth0"), newNetNS(s.n.t))
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			_, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(
+				attachment(network("blue", "bridge"), "c1", "eth0"), attachment(typo, "c1", "net0"),
+			)})
+			wantCode(t, err, 7)
+			n.wantRecords()
+			n.exec.Plugins["macvln"] = func(context.Context, delegatetest.Call) ([]byte, error) { return nil, errors.New("no such IPAM") }
+			_, err = n.Add(t.Context(), eth0, Transaction{Plan: Plan(
+				attachment(network("blue", "bridge"), "c1", "eth0"), attachment(typo, "c1", "net0"),
+			)})
+			if err == nil {
+				t.Fatal("success")
+			}
+			n.wantRecords("c1/eth0 deleting")
+			s := newSweeper(n)
+			s.sweep(Sweep{Failed: 1})
+			tt.mend(s)
+			s.now = s.now.Add(time.Hour)
+			s.sweep(Sweep{Removed: 1})
+			if n.last("DEL macvlan").ContainerID != "c1" {
+				t.Error("not with what is right")
+			}
+		})
+	}
+}
+
+// What was attached is never removed with another configuration.
+func TestSweepKeepsToWhatWasAttached(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.add(eth0)
+	n.failOn("DEL macvlan", 101)
+	wantCode(t, n.Del(t.Context(), Removal{Key: eth0}), 101)
+	s := newSweeper(n)
+	s.Current = func(name string) (netconf.Network, error) { return network(name, "ipvlan"), nil }
+	s.sweep(Sweep{Failed: 1})
+	for _, c := range n.trace() {
+		if c == "DEL ipvlan net0" {
+			t.Error("with another plugin")
+		}
+	}
+}
