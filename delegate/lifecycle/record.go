@@ -49,6 +49,10 @@ func (r Record) NetNSGone() bool {
 	return len(r.entries) > 0 && !slices.ContainsFunc(r.entries, func(e entry) bool { return !e.NetNS.gone(r.root) })
 }
 
+// Stale reports whether r, or a part of it, is to be removed, unless an operation
+// on its container goes on: see [Sweeper].
+func (r Record) Stale() bool { return r.State != scratch.Added || r.NetNSGone() }
+
 // Records lists the records in Dir, without a lock: others may change while
 // it is read. A damaged record is yielded with its key, as far as that is
 // known, and an error, [scratch.ErrCorrupt] or [scratch.ErrVersion], until it is

@@ -113,7 +113,7 @@ func (s *Sweeper) Sweep(ctx context.Context) (Sweep, error) {
 				current[name] = r
 			}
 		}
-		if !r.stale() {
+		if !r.Stale() {
 			continue
 		}
 		found[r.Key] = true
@@ -204,7 +204,7 @@ func (s *Sweeper) remove(ctx context.Context, k scratch.Key, known map[string]Re
 			return except(err, fs.ErrNotExist)
 		}
 		r = settledState(r)
-		if !m.record(r).stale() {
+		if !m.record(r).Stale() {
 			return nil
 		}
 		done = true
@@ -229,11 +229,6 @@ func (s *Sweeper) current(name string, known map[string]Record) (netconf.Network
 		}
 	}
 	return netconf.Network{}, false
-}
-
-// stale reports whether r is to go, or a part of it.
-func (r Record) stale() bool {
-	return r.State != scratch.Added || r.NetNSGone()
 }
 
 // failed notes that k could not be removed because of err, and is to be left

@@ -24,6 +24,10 @@ import (
 // do not wait long between SIGTERM and SIGKILL.
 const UndoTimeout = 3 * time.Second
 
+// delTries is how often a runtime may have tried in vain to delete an attachment
+// whose network namespace is gone: about a minute's worth of a kubelet's tries.
+const delTries = 10
+
 // A Process is what a plugin takes from its process, and its tests fake.
 type Process struct {
 	Exec   invoke.Exec
@@ -42,7 +46,7 @@ type Process struct {
 // directories of path, as the plugin of type typ that the runtime knows.
 func (p Process) Manager(dir, typ string, path []string) *lifecycle.Manager {
 	return &lifecycle.Manager{
-		Dir: dir, Root: p.Root, InterfaceNames: p.InterfaceNames,
+		Dir: dir, Root: p.Root, InterfaceNames: p.InterfaceNames, DelTries: delTries,
 		Invoker: &delegate.Invoker{Exec: p.Exec, Env: p.Env, Path: path, Self: []string{typ}, UndoTimeout: UndoTimeout},
 	}
 }
