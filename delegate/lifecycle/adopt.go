@@ -90,7 +90,8 @@ func (m *Manager) adoption(a Adoption) (scratch.Record[record], error) {
 		}
 		r.Value.Delegates[i].Result = d.Result
 	}
-	if a.Gone || m.record(r).NetNSGone() {
+	there := slices.ContainsFunc(a.Attached, func(d delegate.Attached) bool { return !nothingAt(m.Root, d.NetNS) })
+	if a.Gone || !there {
 		r.State = scratch.Deleting
 	}
 	return r, nil

@@ -29,8 +29,8 @@ func (n netns) same(now netns) bool {
 	return n.Dev == now.Dev && n.Inode == now.Inode && (n.Unique == "" || n.Unique == now.Unique)
 }
 
-// gone reports whether n is certainly not at its path in root any more. Where
-// the directory of the path is not there, or what is there is no namespace, this
+// gone reports whether n is certainly not at its path in root any more. Where the
+// directory of the path is not there, or what is there is no namespace, this
 // process may just not see what is mounted there: unless the machine has been
 // started since.
 func (n netns) gone(root string) bool {
@@ -50,6 +50,11 @@ func (n netns) gone(root string) bool {
 	}
 	now := identify(root, n.Path)
 	return n.Inode != 0 && now.Inode != 0 && n.other(now) && (now.Unique != "" || !n.ofThisBoot())
+}
+
+// nothingAt reports whether there certainly is nothing at path in root.
+func nothingAt(root, path string) bool {
+	return path != "" && errors.Is(stat(root, path), fs.ErrNotExist) && stat(root, filepath.Dir(path)) == nil
 }
 
 func stat(root, path string) error {

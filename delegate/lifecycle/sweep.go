@@ -45,6 +45,10 @@ type Sweeper struct {
 	// [DefaultWait] and [DefaultMaxWait].
 	Wait, MaxWait time.Duration
 
+	// Begin, when not nil, is called before each try, by several goroutines.
+	// The try has the context it returns, and ends with the function.
+	Begin func(context.Context) (context.Context, func())
+
 	// Tell, when not nil, is called for each attachment that was removed, and
 	// where the reason is a new one why an attachment cannot be removed or a
 	// record not be read. It is called by one goroutine at a time.
@@ -193,6 +197,11 @@ func (s *Sweeper) each(ks []scratch.Key, do func(scratch.Key) (bool, error), aft
 func (s *Sweeper) remove(ctx context.Context, k scratch.Key, known map[string]Record) (done bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.Timeout, DefaultSweepTimeout))
 	defer cancel()
+	if s.Begin != nil {
+		var end func()
+		ctx, end = s.Begin(ctx)
+		defer end()
+	}
 	m := s.Manager
 	l, err := m.lockIdle(ctx, k.ContainerID)
 	if l == nil || err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -68,6 +69,7 @@ func TestSweepRemovesWhatIsStaleAlone(t *testing.T) {
 	n := newNode(t)
 	alive := newNetNS(t)
 	n.addIn(key("alive", "eth0"), alive)
+	n.addIn(key("unseen", "eth0"), filepath.Join(t.TempDir(), "ns")) // there never was one
 	gone := newNetNS(t)
 	n.addIn(key("gone", "eth0"), gone)
 	unlink(t, gone)
@@ -78,11 +80,11 @@ func TestSweepRemovesWhatIsStaleAlone(t *testing.T) {
 	n.dieOn("ADD macvlan")
 	n.dies(func() error { n.addIn(key("planned", "eth0"), alive); return nil })
 	n = nodeAtWith(n)
-	n.wantRecords("alive/eth0 added", "deleting/eth0 deleting", "gone/eth0 added", "planned/eth0 planned")
+	n.wantRecords("alive/eth0 added", "deleting/eth0 deleting", "gone/eth0 added", "planned/eth0 planned", "unseen/eth0 added")
 
 	s := newSweeper(n)
 	s.sweep(Sweep{Removed: 3})
-	n.wantRecords("alive/eth0 added")
+	n.wantRecords("alive/eth0 added", "unseen/eth0 added")
 	slices.Sort(s.told)
 	s.wantTold("removed deleting", "removed gone", "removed planned")
 	calls := len(n.trace())
@@ -91,6 +93,7 @@ func TestSweepRemovesWhatIsStaleAlone(t *testing.T) {
 		t.Errorf("ran %q", n.trace()[calls:])
 	}
 	n.del(key("alive", "eth0"))
+	n.del(key("unseen", "eth0"))
 	n.wantNothing()
 }
 

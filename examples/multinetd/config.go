@@ -43,6 +43,7 @@ type config struct {
 	LogLevel        level
 	ConnectionLimit int // 0 is the server's default
 	DrainTimeout    duration
+	SweepInterval   duration // 0 is never
 
 	publish  publishing
 	relay    relaying
@@ -66,7 +67,7 @@ func (c *config) own() map[string]any {
 		"socketDir": &c.SocketDir, "chrootDir": &c.ChrootDir, "queueDir": &c.QueueDir,
 		"metricsAddress": &c.MetricsAddress, "metricsPort": &c.MetricsPort, "multusMetrics": &c.MultusMetrics,
 		"logFormat": &c.LogFormat, "logLevel": &c.LogLevel,
-		"connectionLimit": &c.ConnectionLimit, "drainTimeout": &c.DrainTimeout,
+		"connectionLimit": &c.ConnectionLimit, "drainTimeout": &c.DrainTimeout, "sweepInterval": &c.SweepInterval,
 	}
 	maps.Copy(keys, c.publish.keys())
 	maps.Copy(keys, c.relay.keys())
@@ -77,7 +78,7 @@ func (c *config) own() map[string]any {
 // default one if that is there. It writes to help when it is asked for help,
 // and then fails with [flag.ErrHelp].
 func readConfig(args []string, defaultFile string, help io.Writer) (*config, error) {
-	c := &config{SocketDir: wire.DefaultDir, QueueDir: defaultQueueDir, LogFormat: "text"}
+	c := &config{SocketDir: wire.DefaultDir, QueueDir: defaultQueueDir, LogFormat: "text", SweepInterval: defaultSweepInterval}
 	given := *c // by flags
 	flags := flag.NewFlagSet("multinetd", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -219,6 +220,9 @@ func (c *config) check() error {
 	}
 	if c.DrainTimeout < 0 {
 		return fmt.Errorf("drainTimeout %v is negative", time.Duration(c.DrainTimeout))
+	}
+	if c.SweepInterval < 0 {
+		return fmt.Errorf("sweepInterval %v is negative", time.Duration(c.SweepInterval))
 	}
 	if c.MetricsAddress == "" && c.MetricsPort != 0 {
 		c.MetricsAddress = net.JoinHostPort("", strconv.Itoa(int(c.MetricsPort)))

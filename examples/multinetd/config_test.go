@@ -16,7 +16,7 @@ import (
 )
 
 func defaults(edit func(*config)) *config {
-	c := &config{SocketDir: "/run/multus", QueueDir: "/var/lib/cni/multinet.queue", LogFormat: "text"}
+	c := &config{SocketDir: "/run/multus", QueueDir: "/var/lib/cni/multinet.queue", LogFormat: "text", SweepInterval: duration(time.Minute)}
 	edit(c)
 	return c
 }
@@ -36,7 +36,7 @@ func TestConfig(t *testing.T) {
 		{
 			name: "everything",
 			file: `{"socketDir":"/run/x/","chrootDir":"$ROOT","queueDir":"/q","metricsAddress":"127.0.0.1:9","multusMetrics":true,"logFormat":"json",
-				"logLevel":"debug","connectionLimit":7,"drainTimeout":"1m"}`,
+				"logLevel":"debug","connectionLimit":7,"drainTimeout":"1m","sweepInterval":"0s"}`,
 			want: func(c *config) {
 				*c = config{
 					SocketDir: "/run/x", ChrootDir: root, QueueDir: "/q", MetricsAddress: "127.0.0.1:9", MultusMetrics: true, LogFormat: "json",

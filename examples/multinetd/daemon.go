@@ -224,6 +224,13 @@ func (d *daemon) serve(ctx context.Context, l net.Listener, notify func(state st
 		d.log.LogAttrs(ctx, slog.LevelInfo, "stopping")
 		notify("STOPPING=1")
 	})
+	told.Go(func() {
+		select {
+		case <-begun:
+			d.sweep(serving)
+		case <-serving.Done():
+		}
+	})
 	err = d.server.Serve(serving, &accepting{l, sync.OnceFunc(func() { close(begun) })})
 	end()
 	told.Wait()

@@ -38,6 +38,7 @@ type metrics struct {
 	delegateDuration *prometheus.HistogramVec
 	undone           prometheus.Counter
 	residents        *prometheus.CounterVec // nil without a relay
+	sweeps           sweeps
 
 	mu    sync.Mutex
 	types []string // that have a label; guarded by mu
@@ -70,6 +71,7 @@ func newMetrics(multusNames bool, stats func() thick.Stats) *metrics {
 	}
 	m.registry.MustRegister(m.requests, m.duration, m.refused, m.delegates, m.delegateDuration, m.undone, load(stats),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.sweeps = newSweeps(m.registry)
 	if multusNames {
 		m.multus = prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "multus_server_request_total", Help: "Requests for an operation.",

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/metacni/metacni/delegate/lifecycle"
+)
+
+// defaultSweepInterval is how long the daemon pauses between two sweeps.
+const defaultSweepInterval = duration(time.Minute)
+
+// sweep removes stale attachments, again and again, until ctx ends.
+func (d *daemon) sweep(ctx context.Context) {
+	if d.conf.SweepInterval == 0 {
+		return
+	}
+	s, err := d.plugin(ctx, io.Discard).Sweeper(d.conf.multinet())
+	if err != nil {
+		d.log.LogAttrs(ctx, slog.LevelError, "no sweeps", slog.Any("error", err)) // nor any request
+		return
+	}
+	s.Begin = d.relay.Begin
+	s.Tell = func(swept lifecycle.Swept) { logSwept(ctx, d.log, swept) }
+	_ = s.Run(ctx, time.Duration(d.conf.SweepInterval), d.metrics.sweep) // which ends with ctx alone
+}
+
+// logSwept writes what has become of a stale attachment.
+func logSwept(ctx context.Context, log *slog.Logger, swept lifecycle.Swept) {
+	attrs := []slog.Attr{
+		slog.String("container", swept.Key.ContainerID), slog.String("network", swept.Key.Network), slog.String("ifname", swept.Key.IfName),
+	}
+	switch {
+	case swept.Err == nil:
+		log.LogAttrs(ctx, slog.LevelInfo, "stale attachment removed", attrs...)
+	case swept.At.IsZero():
+		log.LogAttrs(ctx, slog.LevelWarn, "record cannot be read", append(attrs, slog.Any("error", swept.Err))...)
+	default:
+		attrs = append(attrs, slog.Any("error", swept.Err), slog.Time("again", swept.At))
+		log.LogAttrs(ctx, slog.LevelWarn, "stale attachment cannot be removed", attrs...)
+	}
+}
+
+// sweeps are the metrics of sweeps.
+type sweeps struct {
+	tries *prometheus.CounterVec
+	left  *prometheus.GaugeVec
+}
+
+func newSweeps(registry *prometheus.Registry) sweeps {
+	s := sweeps{
+		tries: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "multinetd_stale_attachments_tried_total", Help: "Stale attachments that a sweep tried to remove.",
+		}, []string{"outcome"}),
+		left: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "multinetd_records_left", Help: "Records that the last sweep has left: of stale attachments, and unreadable ones.",
+		}, []string{"state"}),
+	}
+	registry.MustRegister(s.tries, s.left)
+	return s
+}
+
+// sweep counts a pass.
+func (m *metrics) sweep(swept lifecycle.Sweep) {
+	m.sweeps.tries.WithLabelValues("ok").Add(float64(swept.Removed))
+	m.sweeps.tries.WithLabelValues("failed").Add(float64(swept.Failed))
+	m.sweeps.left.WithLabelValues("stale").Set(float64(swept.Failed + swept.Waiting))
+	m.sweeps.left.WithLabelValues("unreadable").Set(float64(swept.Unreadable))
+}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/metacni/metacni/delegate/delegatetest"
+)
+
+// What nobody will ask to remove goes by itself. What becomes of it is logged
+// once, however many sweeps there are, and counted.
+func TestSweepsWhatIsStale(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, logged, counted string
+		fails                 bool
+		records               float64
+	}{
+		{"removed", "stale attachment removed", `multinetd_stale_attachments_tried_total{outcome="ok"}`, false, 0},
+		{"stays", "stale attachment cannot be removed", `multinetd_stale_attachments_tried_total{outcome="failed"}`, true, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, `,"sweepInterval":"1ms"`)
+			netns := filepath.Join(w.dir, "netns")
+			if err := os.WriteFile(netns, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			tried := make(chan struct{})
+			p := w.fake.Plugins["bridge"]
+			if tt.fails {
+				p = delegatetest.FailOn("DEL", 101, "not now", p)
+			}
+			w.fake.Plugins["bridge"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+				if c.Command == "DEL" {
+					close(tried) // once, or it panics
+				}
+				return p(ctx, c)
+			}
+			w.start(t)
+			w.mustRun(t, "ADD", bridge)
+			if err := os.Remove(netns); err != nil {
+				t.Fatal(err)
+			}
+			<-tried
+			got := w.final(t)
+			if got[tt.counted] != 1 || got[`multinetd_records_left{state="stale"}`] != tt.records {
+				t.Errorf("%v", got)
+			}
+			if n := strings.Count(w.logged.String(), tt.logged); n != 1 {
+				t.Errorf("logged %d times: %s", n, w.logged)
+			}
+		})
+	}
+}
