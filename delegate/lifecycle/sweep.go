@@ -137,11 +137,11 @@ func (s *Sweeper) Sweep(ctx context.Context) (Sweep, error) {
 	swept.Waiting += len(due) - len(batch)
 	s.each(batch, func(k scratch.Key) (bool, error) { return s.remove(ctx, k, current) }, func(k scratch.Key, done bool, err error) {
 		switch {
-		case err != nil && ctx.Err() == nil:
+		case err == nil && !done, err != nil && ctx.Err() != nil: // which may be why
+			swept.Waiting++
+		case err != nil:
 			swept.Failed++
 			s.failed(k, err, cmp.Or(s.Wait, DefaultWait))
-		case !done:
-			swept.Waiting++
 		default:
 			swept.Removed++
 			delete(s.tries, k)

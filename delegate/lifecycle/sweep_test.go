@@ -126,6 +126,22 @@ func TestSweepRemovesLeftoversOfAttach(t *testing.T) {
 	n.wantNothing()
 }
 
+// What the end of the sweep has kept from being removed has not failed.
+func TestSweepThatIsEnded(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.add(eth0)
+	n.failOn("DEL bridge eth0", 101)
+	wantCode(t, n.Del(t.Context(), Removal{Key: eth0}), 101)
+	ctx, cancel := context.WithCancel(t.Context())
+	n.on("DEL bridge eth0", func(context.Context, delegatetest.Call) error { cancel(); return nil })
+	s := newSweeper(n)
+	if got, err := s.Sweep(ctx); got != (Sweep{Waiting: 1}) || !errors.Is(err, context.Canceled) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	s.wantTold()
+}
+
 // What cannot be removed is left alone for longer each time, and said once.
 func TestSweepBacksOff(t *testing.T) {
 	t.Parallel()

@@ -149,14 +149,18 @@ func (d *daemon) update(ctx context.Context, from relay.Info, u relay.Update) er
 	return err
 }
 
-// An operating handler tells the relay of each operation on attachments. Status
-// is none.
+// An operating handler tells the relay of each operation on attachments, and the
+// sweeps what ADDs come with. Status is no operation.
 type operating struct {
 	thick.Handler
 	relay *relay.Relay
+	asked *atomic.Pointer[asked] // is told of each ADD; nil is told of none
 }
 
 func (h operating) Add(ctx context.Context, a *skel.CmdArgs) (types.Result, error) {
+	if h.asked != nil {
+		h.asked.Store(&asked{a.StdinData, a.Path})
+	}
 	ctx, end := h.relay.Begin(ctx)
 	defer end()
 	return h.Handler.Add(ctx, a)

@@ -14,19 +14,41 @@ import (
 // defaultSweepInterval is how long the daemon pauses between two sweeps.
 const defaultSweepInterval = duration(time.Minute)
 
-// sweep removes stale attachments, again and again, until ctx ends.
+// An asked is what an ADD came with.
+type asked struct {
+	conf    []byte
+	cniPath string
+}
+
+// sweep removes stale attachments, again and again, until ctx ends: with the
+// configuration of the last ADD, which says where plugins are and what networks
+// are like now, and before the first with the daemon's own. What cannot be
+// removed is tried again in the next sweep, then after two, four and so on.
 func (d *daemon) sweep(ctx context.Context) {
-	if d.conf.SweepInterval == 0 {
+	pause := time.Duration(d.conf.SweepInterval)
+	if pause == 0 {
 		return
 	}
-	s, err := d.plugin(ctx, io.Discard).Sweeper(d.conf.multinet())
-	if err != nil {
-		d.log.LogAttrs(ctx, slog.LevelError, "no sweeps", slog.Any("error", err)) // nor any request
-		return
+	s := &lifecycle.Sweeper{
+		Wait: pause, MaxWait: 60 * pause, Begin: d.relay.Begin,
+		Tell: func(swept lifecycle.Swept) { logSwept(ctx, d.log, swept) },
 	}
-	s.Begin = d.relay.Begin
-	s.Tell = func(swept lifecycle.Swept) { logSwept(ctx, d.log, swept) }
-	_ = s.Run(ctx, time.Duration(d.conf.SweepInterval), d.metrics.sweep) // which ends with ctx alone
+	plugin := d.plugin(ctx, io.Discard)
+	for {
+		last := d.asked.Load()
+		if last == nil || plugin.PrepareSweep(s, last.conf, last.cniPath) != nil {
+			if err := plugin.PrepareSweep(s, d.conf.multinet(), ""); err != nil {
+				d.log.LogAttrs(ctx, slog.LevelError, "no sweep", slog.Any("error", err))
+			}
+		}
+		swept, _ := s.Sweep(ctx) // fails as ctx does
+		d.metrics.sweep(swept)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
 }
 
 // logSwept writes what has become of a stale attachment.

@@ -7,18 +7,17 @@ import (
 	"github.com/metacni/metacni/netconf"
 )
 
-// Sweeper returns what removes stale attachments from the records of multinet
-// with the configuration conf. It fails as a DEL does with what it cannot decode
-// of conf.
-func (p *Plugin) Sweeper(conf []byte) (*lifecycle.Sweeper, error) {
+// PrepareSweep has s remove stale attachments from the records of multinet with
+// the configuration conf, which came with the runtime's path cniPath. It fails as
+// a DEL does with what it cannot decode of conf, and leaves s as it is.
+func (p *Plugin) PrepareSweep(s *lifecycle.Sweeper, conf []byte, cniPath string) error {
 	c, err := readConfig(conf)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return &lifecycle.Sweeper{
-		Manager: p.manager(c, ""),
-		Current: func(name string) (netconf.Network, error) { return c.current(conf, name) },
-	}, nil
+	s.Manager = p.manager(c, cniPath)
+	s.Current = func(name string) (netconf.Network, error) { return c.current(conf, name) }
+	return nil
 }
 
 // current is the network of a name as it is configured now.
