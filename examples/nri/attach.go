@@ -94,12 +94,18 @@ func (p *Plugin) attachInTime(ctx context.Context, s *api.PodSandbox) error {
 // answerBy is when the request with context ctx must have its answer.
 func (p *Plugin) answerBy(ctx context.Context) time.Time {
 	_, conf := p.manager()
-	now := time.Now()
+	return conf.answerBy(requested(ctx))
+}
+
+// requested returns when the request with context ctx has come, which is now,
+// and its deadline.
+func requested(ctx context.Context) (now, deadline time.Time) {
+	now = time.Now()
 	deadline, ok := ctx.Deadline()
 	if !ok {
 		deadline = now.Add(silentTimeout)
 	}
-	return conf.answerBy(now, deadline)
+	return now, deadline
 }
 
 // attach attaches a pod, in the namespace at netns, to the networks that it

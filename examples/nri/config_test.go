@@ -14,11 +14,15 @@ import (
 // Rule 9: the runtime's configuration comes over the plugin's own, key by key.
 func TestRule9Configure(t *testing.T) {
 	t.Parallel()
-	base := Config{Index: "42", ConfDir: "/own/net.d", BinDir: "/own/bin"}
+	if conf, err := (Config{}).complete(); err != nil || conf.StateDir != "/var/lib/cni/nri" || conf.ConfDir != "/etc/cni/nri/net.d" {
+		t.Errorf("by default: %+v, %v", conf, err)
+	}
+	dir := t.TempDir()
+	base := Config{Index: "42", ConfDir: "/own/net.d", BinDir: "/own/bin", StateDir: dir + "/own"}
 	for text, want := range map[string]Config{
-		"": {Index: "42", Name: "metacni", Socket: api.DefaultSocketPath, ConfDir: "/own/net.d", BinDir: "/own/bin", StateDir: "/var/lib/cni/nri", Sweep: Duration{time.Minute}},
-		`{"confDir":"/c","stateDir":"/s/../t","margin":"1s","sweep":"2m","attachRunning":true,"index":"42"}`: {
-			Index: "42", Name: "metacni", Socket: api.DefaultSocketPath, ConfDir: "/c", BinDir: "/own/bin", StateDir: "/t",
+		"": {Index: "42", Name: "metacni", Socket: api.DefaultSocketPath, ConfDir: "/own/net.d", BinDir: "/own/bin", StateDir: dir + "/own", Sweep: Duration{time.Minute}},
+		`{"confDir":"/c","stateDir":"` + dir + `/s/../t","margin":"1s","sweep":"2m","attachRunning":true,"index":"42"}`: {
+			Index: "42", Name: "metacni", Socket: api.DefaultSocketPath, ConfDir: "/c", BinDir: "/own/bin", StateDir: dir + "/t",
 			Margin: Duration{time.Second}, Sweep: Duration{2 * time.Minute}, AttachRunning: true,
 		},
 	} {

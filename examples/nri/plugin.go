@@ -22,6 +22,7 @@ import (
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/examples/internal/program"
 	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
 )
 
@@ -51,13 +52,15 @@ type Plugin struct {
 
 	work work
 
-	mu   sync.Mutex // guards what follows
-	conf Config     // Config, completed by the runtime's
+	mu   sync.Mutex    // guards what follows
+	conf Config        // Config, completed by the runtime's
+	held *scratch.Lock // on conf.StateDir, until Run returns
 	life *lifecycle.Manager
 	pods map[string]pod // by sandbox ID
 	news chan struct{}  // of a Synchronize
 
-	configured, synchronized bool // on this connection
+	configured, synchronized bool  // on this connection
+	taken                    error // why Run cannot go on: the state directory is another's
 }
 
 // A pod is a sandbox that the runtime is known to have, as far as its events
@@ -76,12 +79,29 @@ type pod struct {
 
 // Configure takes over the configuration that the runtime keeps for plugins it
 // launches.
+//
+// Not before that is it known where the records are, and not before the state
+// directory is its own does a Plugin answer events.
 func (p *Plugin) Configure(ctx context.Context, text, runtime, version string) (api.EventMask, error) {
+	conf, err := p.settle(text)
+	if err == nil {
+		err = p.claim(ctx, conf)
+	}
+	if err != nil {
+		p.log().ErrorContext(ctx, "not started", slog.Any("err", err)) // a runtime kills what it has launched
+		return 0, err
+	}
+	p.log().InfoContext(ctx, "connected", slog.String("runtime", runtime), slog.String("version", version))
+	return 0, nil // all events there is a method for
+}
+
+// settle returns the configuration with the runtime's keys in place of ours.
+func (p *Plugin) settle(text string) (Config, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.configured = true
 	if text == abandoned {
-		return 0, errLost
+		return Config{}, errLost
 	}
 	conf, err := p.Config, error(nil)
 	if text != "" {
@@ -93,22 +113,53 @@ func (p *Plugin) Configure(ctx context.Context, text, runtime, version string) (
 	if err == nil {
 		conf, err = conf.complete()
 	}
+	if err == nil && p.life != nil && conf != p.conf {
+		err = errors.New("nri: configuration: changed since the last connection: start the plugin anew")
+	}
+	return conf, err
+}
+
+// claim makes the state directory ours, until Run returns. Two plugins with one
+// would detach each other's pods: none knows those of the other. It waits for a
+// plugin that is about to end, as long as the runtime waits for us.
+func (p *Plugin) claim(ctx context.Context, conf Config) error {
+	p.mu.Lock()
+	claimed := p.held != nil
+	p.mu.Unlock()
+	if claimed {
+		return nil
+	}
+	late := conf.answerBy(requested(ctx))
+	waiting, cancel := context.WithDeadline(ctx, late)
+	defer cancel()
+	held, err := scratch.Store[struct{}]{Dir: conf.StateDir}.Lock(waiting, network)
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if err != nil {
-		return 0, err
+		if ctx.Err() == nil && waiting.Err() != nil {
+			err = fmt.Errorf("nri: stateDir %q is in use by another nri, of this runtime or another: each needs one of its own", conf.StateDir)
+			p.taken = err
+		}
+		return err
 	}
-	if p.life != nil && conf != p.conf {
-		return 0, errors.New("nri: configuration: changed since the last connection: start the plugin anew")
+	p.conf, p.held = conf, held
+	p.life = &lifecycle.Manager{
+		Dir:            conf.StateDir,
+		InterfaceNames: p.InterfaceNames,
+		Invoker:        &delegate.Invoker{Exec: p.Exec, Path: []string{conf.BinDir}, Env: p.Env, Logger: p.Logger},
 	}
-	if p.life == nil {
-		p.conf = conf
-		p.life = &lifecycle.Manager{
-			Dir:            conf.StateDir,
-			InterfaceNames: p.InterfaceNames,
-			Invoker:        &delegate.Invoker{Exec: p.Exec, Path: []string{conf.BinDir}, Env: p.Env, Logger: p.Logger},
+	return nil
+}
+
+// yield lets another plugin have the state directory.
+func (p *Plugin) yield() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.held != nil {
+		if err := p.held.Unlock(); err != nil {
+			p.log().Warn("leaving the state directory", slog.Any("err", err))
 		}
 	}
-	p.log().InfoContext(ctx, "connected", slog.String("runtime", runtime), slog.String("version", version))
-	return 0, nil // all events there is a method for
 }
 
 // Synchronize takes note of the pods that the runtime has, and leaves all work
@@ -211,6 +262,14 @@ func (p *Plugin) pod(id string) (pod, bool) {
 	defer p.mu.Unlock()
 	known, ok := p.pods[id]
 	return known, ok
+}
+
+// live reports whether the runtime is connected and has listed its pods on this
+// connection. A list of before says nothing of what the runtime has done since.
+func (p *Plugin) live() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.synchronized
 }
 
 // manager returns what Configure has made of the configuration.

@@ -125,11 +125,12 @@ func (p *Plugin) judge(r lifecycle.Record) *job {
 	case !ok:
 		// Stopped, or given up, and not detached since.
 		return &job{id, netns, false}
-	case !known.listed && r.NetNSGone():
-		// The runtime gave the pod up when a plugin after us failed, and did
-		// not tell.
+	case r.NetNSGone():
+		// The pod is dead, and the runtime has not told: because it was started
+		// again, or the node was, since the pod was started; or because it gave
+		// the pod up when a plugin after us failed. It may list it for long.
 		return &job{id, netns, false}
-	case known.listed && r.State == scratch.Planned && !r.NetNSGone():
+	case known.listed && r.State == scratch.Planned:
 		// Interrupted, and started all the same.
 		for _, a := range r.Attached {
 			netns = cmp.Or(netns, a.NetNS) // not every runtime says it again
@@ -161,6 +162,9 @@ func (p *Plugin) doAll(ctx context.Context, jobs []job, pass *Pass) {
 	)
 	for _, j := range jobs {
 		free <- struct{}{}
+		if !p.live() {
+			break // what the runtime has said is out of date
+		}
 		all.Go(func() {
 			defer func() { <-free }()
 			err := p.do(ctx, j)
@@ -184,14 +188,12 @@ func (p *Plugin) doAll(ctx context.Context, jobs []job, pass *Pass) {
 func (p *Plugin) do(ctx context.Context, j job) error {
 	ctx, cancel := context.WithTimeout(ctx, detachedTimeout)
 	defer cancel()
-	known, ok := p.pod(j.id)
-	switch {
-	case !j.attach:
-		if !known.listed {
-			p.forget(j.id)
-		}
+	if !j.attach {
+		p.forget(j.id)
 		return p.detach(ctx, j.id, j.netns)
-	case !ok:
+	}
+	known, ok := p.pod(j.id)
+	if !ok {
 		return errGone
 	}
 	err := p.attach(ctx, known.sandbox, j.netns, func(context.Context, []delegate.Attached) error { return nil })

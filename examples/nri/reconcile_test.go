@@ -142,6 +142,9 @@ func TestRule6StoppedMeanwhile(t *testing.T) {
 	if _, err := p.Configure(t.Context(), "", "test", "1.0"); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := p.Synchronize(t.Context(), nil, nil); err != nil {
+		t.Fatal(err)
+	}
 	s := n.sandbox("c1", "blue")
 	for _, known := range []bool{false, true} {
 		if known {

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 
 	"github.com/containerd/nri/pkg/api"
@@ -138,27 +137,6 @@ func TestN14Stop(t *testing.T) {
 	p.connected()
 	n.mustRun(n.sandbox("c1", "blue"))
 	same(t, "alive", []string{"a c1 net1"}, x.Live())
-}
-
-// N19: two of us on one node, by mistake or while one replaces the other, do
-// not harm each other.
-func TestN19Twice(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	x := plugins()
-	n.start(x)
-	p := n.start(x)
-	s := n.sandbox("c1", "blue,red")
-	n.mustRun(s)
-	same(t, "calls", []string{"ADD a net1", "ADD b net2"}, x.Trace())
-	same(t, "records", []string{"c1 added"}, p.records())
-	n.stop(s)
-	n.remove(s)
-	same(t, "calls", []string{"ADD a net1", "ADD b net2", "DEL b net2", "DEL a net1"}, x.Trace())
-	same(t, "records", nil, p.records())
-	if !strings.Contains(p.log.String(), "connected") {
-		t.Error(p.log)
-	}
 }
 
 // other connects another plugin.

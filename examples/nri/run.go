@@ -33,8 +33,9 @@ var errLost = errors.New("nri: the runtime has closed the connection")
 type dialer func(ctx context.Context, path string) (net.Conn, error)
 
 // Run serves the runtime until ctx ends, on one connection after the other. It
-// returns an error when it cannot: the configuration is wrong, or the one
-// connection that a launched plugin has is lost.
+// returns an error when it cannot: the configuration is wrong, another plugin
+// has the state directory, or the one connection that a launched plugin has is
+// lost.
 //
 // When ctx ends, what is being attached has the time that the runtime gives it,
 // its answer is sent, what is being undone or detached is brought to an end, and
@@ -44,6 +45,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	defer p.yield()
 	ctx, stop := context.WithCancel(ctx)
 	var reconciler sync.WaitGroup
 	reconciler.Go(func() { p.reconcile(ctx) })
@@ -55,7 +57,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case p.Launched:
+		case p.Launched || p.refused():
 			return err
 		case errors.Is(err, errLost):
 			wait = firstWait // there was a connection
@@ -72,9 +74,8 @@ func (p *Plugin) Run(ctx context.Context) error {
 
 // serve connects to the runtime and serves it until the connection or ctx ends.
 func (p *Plugin) serve(ctx context.Context, conf Config) error {
-	p.mu.Lock()
-	p.configured, p.synchronized = false, false
-	p.mu.Unlock()
+	p.begin()
+	defer p.begin() // what was said on this connection is over with it
 	options := []stub.Option{
 		stub.WithLogger(stubLogger{p.log()}),
 		// Should we be late or gone all the same, a runtime that knows of such
@@ -133,6 +134,13 @@ func (p *Plugin) serve(ctx context.Context, conf Config) error {
 	return p.lost(<-ended)
 }
 
+// begin forgets what belongs to one connection.
+func (p *Plugin) begin() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.configured, p.synchronized = false, false
+}
+
 func (p *Plugin) connect(ctx context.Context, path string) (net.Conn, error) {
 	if p.dial != nil {
 		return p.dial(ctx, path)
@@ -144,10 +152,20 @@ func (p *Plugin) connect(ctx context.Context, path string) (net.Conn, error) {
 func (p *Plugin) lost(err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.synchronized || err == nil {
+	switch {
+	case p.taken != nil:
+		return p.taken
+	case p.synchronized || err == nil:
 		return errLost
 	}
 	return err
+}
+
+// refused reports whether another plugin has the state directory.
+func (p *Plugin) refused() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.taken != nil
 }
 
 // release lets a stub go that waits to be configured. It does so for ever, even

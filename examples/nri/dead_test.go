@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"testing"
+
+	"github.com/containerd/nri/pkg/api"
+)
+
+// After a restart of the runtime or of the node the runtime lists pods that are
+// dead, and tells of no Stop nor Remove of them. What is recorded of a pod is
+// detached once its namespace is gone, whether the runtime lists the pod or not.
+func TestDeadPodsAreDetachedThoughTheRuntimeListsThem(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		die  func(n *node, s *api.PodSandbox)
+		says bool // the list says where its namespace is
+	}{
+		{"the namespace is gone", func(n *node, s *api.PodSandbox) { netns := s.Linux; n.unlink(s); s.Linux = netns }, true},
+		{"the list does not say where it was", func(n *node, s *api.PodSandbox) { n.unlink(s) }, false},
+		{"another has come to its path", func(n *node, s *api.PodSandbox) { n.replace(s) }, true},
+	} {
+		for _, restart := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, restart=%v", tt.name, restart), func(t *testing.T) {
+				t.Parallel()
+				n := newNode(t)
+				x := plugins()
+				p := n.start(x, attachRunning)
+				live, dead := n.sandbox("live", "blue"), n.sandbox("dead", "blue,red")
+				n.mustRun(live, dead)
+				if restart {
+					p.stop()
+					x = plugins()
+				}
+				tt.die(n, dead)
+				if restart {
+					p = n.plugin(x, attachRunning)
+					p.launch()
+				} else {
+					p.disconnect()
+				}
+				if got, want := p.pass(synchronized), (Pass{Synchronized: true, Records: 2, Detached: 1}); got != want {
+					t.Errorf("pass %+v, want %+v", got, want)
+				}
+				same(t, "records", []string{"live added"}, p.records())
+				dels := x.Calls()[len(x.Calls())-2:]
+				same(t, "calls", []string{"dead: DEL b net2", "dead: DEL a net1"}, byContainer(dels))
+				for _, c := range dels {
+					if c.NetNS != "" {
+						t.Errorf("%s in %q, which may be another pod's", c, c.NetNS)
+					}
+				}
+				calls := len(x.Calls())
+				p.kick()
+				p.pass(func(Pass) bool { return true })
+				n.stop(live)
+				same(t, "calls", make([]struct{}, calls+1), make([]struct{}, len(x.Calls())))
+			})
+		}
+	}
+}
+
+// A pod that dies while nri is connected, and of which the runtime does not
+// tell, is detached by the sweep.
+func TestSweepDetachesDeadPods(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	x := plugins()
+	p := n.start(x)
+	live, dead := n.sandbox("live", "blue"), n.sandbox("dead", "blue")
+	n.mustRun(live, dead)
+	p.disconnect()
+	p.connected() // both are listed
+	p.pass(synchronized)
+	n.unlink(dead)
+	p.kick()
+	p.pass(func(pass Pass) bool { return pass.Detached == 1 })
+	same(t, "alive", []string{"a live net1"}, x.Live())
+	same(t, "records", []string{"live added"}, p.records())
+}
+
+// attachRunning has the plugin attach pods that it finds running.
+func attachRunning(p *Plugin) { p.Config.AttachRunning = true }
+
+// What the runtime listed before a connection was lost says nothing of what it
+// has started since: without a connection nothing is detached.
+func TestNothingIsDetachedWithoutAConnection(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	x := plugins()
+	p := n.plugin(x)
+	dial, away, tried := p.dial, make(chan bool, 1), make(chan struct{}, 1000)
+	away <- false
+	p.dial = func(ctx context.Context, path string) (net.Conn, error) {
+		a := <-away
+		away <- a
+		if a {
+			tried <- struct{}{}
+			return nil, errLost
+		}
+		return dial(ctx, path)
+	}
+	p.launch()
+	p.connected()
+	p.pass(synchronized)
+	s := n.sandbox("c1", "blue")
+	n.mustRun(s)
+	p.forget("c1") // as if the runtime had started it without telling
+	<-away
+	away <- true
+	p.disconnect()
+	receive(t, tried, "it has lost the connection")
+	if got, want := p.Plugin.pass(t.Context(), false), (Pass{Records: 1}); got != want {
+		t.Errorf("pass %+v, want %+v", got, want)
+	}
+	<-away
+	away <- false
+	p.connected()
+	if got, want := p.pass(synchronized), (Pass{Synchronized: true, Records: 1}); got != want {
+		t.Errorf("pass %+v, want %+v", got, want)
+	}
+	same(t, "calls", []string{"ADD a net1"}, x.Trace())
+}
+
+// A connection that is lost while the reconciler is at work ends its work.
+func TestALostConnectionEndsThePass(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	x := plugins()
+	p := n.start(x)
+	s := n.sandbox("c1", "blue")
+	n.mustRun(s)
+	p.Plugin.mu.Lock()
+	p.Plugin.synchronized = false
+	p.Plugin.mu.Unlock()
+	p.forget("c1")
+	pass := Pass{}
+	p.doAll(t.Context(), []job{{id: "c1"}}, &pass)
+	if pass != (Pass{}) {
+		t.Errorf("pass %+v", pass)
+	}
+	same(t, "alive", []string{"a c1 net1"}, x.Live())
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/metacni/metacni/delegate/delegatetest"
+)
+
+// impatient is a margin that leaves a request little time.
+func impatient(p *Plugin) { p.Config.Margin = Duration{requestTimeout - 100*time.Millisecond} }
+
+// refused runs a plugin that must not start, and checks what Run says.
+func (n *node) refused(x *delegatetest.Exec, dir string, edit ...func(*Plugin)) {
+	n.t.Helper()
+	p := n.plugin(x, append(edit, impatient, func(p *Plugin) { p.Config.StateDir = dir })...)
+	ctx, cancel := context.WithCancel(n.t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx) }()
+	wantError(n.t, receive(n.t, ended, "the second plugin has given up"), "stateDir", dir, "another nri", "of its own")
+	same(n.t, "calls", nil, x.Trace())
+}
+
+// Two of us on one state directory would each detach what the other has
+// attached. The second is refused, whatever its name and its runtime, and does
+// not harm the first.
+func TestTwoOnOneStateDirectory(t *testing.T) {
+	t.Parallel()
+	n, other := newNode(t), newNode(t)
+	x := plugins()
+	p := n.start(x)
+	s := n.sandbox("c1", "blue,red")
+	n.mustRun(s)
+	dir := p.Config.StateDir
+	n.refused(plugins(), dir)
+	n.refused(plugins(), dir, func(p *Plugin) { p.Config.Index, p.Config.Name = "91", "other" })
+	other.refused(plugins(), dir) // which has no such pod
+	same(t, "records", []string{"c1 added"}, p.records())
+	n.stop(s)
+	same(t, "calls", []string{"ADD a net1", "ADD b net2", "DEL b net2", "DEL a net1"}, x.Trace())
+	same(t, "the connection was lost", []int{0}, []int{p.log.count("not connected")})
+}
+
+// A plugin that takes the place of another on its state directory waits for it
+// to end, and finds its records.
+func TestSuccessorWaitsForTheStateDirectory(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	first := n.start(plugins())
+	s := n.sandbox("c1", "blue")
+	n.mustRun(s)
+	x := plugins()
+	next := n.plugin(x)
+	next.launch()
+	first.stop()
+	next.connected()
+	next.pass(synchronized)
+	n.stop(s)
+	same(t, "calls", []string{"DEL a net1"}, x.Trace())
+	same(t, "records", nil, next.records())
+}
+
+// Two of us with a state directory each, on one runtime or on two, leave one
+// another's pods alone, also when one of them loses its connection or ends.
+func TestTwoWithAStateDirectoryEach(t *testing.T) {
+	t.Parallel()
+	for _, runtimes := range []int{1, 2} {
+		t.Run([]string{"", "one runtime", "two runtimes"}[runtimes], func(t *testing.T) {
+			t.Parallel()
+			nodes := []*node{newNode(t), newNode(t)}
+			if runtimes == 1 {
+				nodes[1] = nodes[0]
+			}
+			xs, ps := []*delegatetest.Exec{plugins(), plugins()}, make([]*process, 2)
+			for i, n := range nodes {
+				ps[i] = n.start(xs[i], func(p *Plugin) {
+					p.Config.Index, p.Config.StateDir = []string{"90", "91"}[i], n.file("state", p.Config.Index+string(rune('a'+i)))
+				})
+			}
+			for i, n := range nodes[:runtimes] {
+				n.mustRun(n.sandbox("c"+string(rune('1'+i)), "blue"))
+			}
+			before := [][]string{xs[0].Live(), xs[1].Live()}
+			for i, p := range ps {
+				p.disconnect()
+				ps[1-i].kick()
+				p.connected()
+				p.pass(synchronized)
+				p.kick()
+				p.pass(func(Pass) bool { return true })
+			}
+			ps[0].stop()
+			ps[1].kick()
+			ps[1].pass(func(Pass) bool { return true })
+			for i := range xs {
+				same(t, "alive", before[i], xs[i].Live())
+				if len(xs[i].Live()) != 1 {
+					t.Errorf("alive: %q", xs[i].Live())
+				}
+			}
+		})
+	}
+}
