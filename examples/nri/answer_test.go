@@ -71,7 +71,8 @@ func TestRule4ErrorBeforeDeadline(t *testing.T) {
 	gate := make(chan struct{})
 	x.Plugins["b"] = stuck("ADD", gate, x.Plugins["b"])
 	p := n.start(x, late)
-	wantError(t, n.run(n.sandbox("c1", "blue,red")), `"shop/web" (c1)`, "within the runtime's timeout", "code 11")
+	wantError(t, n.run(n.sandbox("c1", "blue,red")), `"shop/web" (c1)`, `network "red" (net2)`, `plugin "b"`,
+		"within the runtime's timeout", "plugin_request_timeout", "nri_plugin_request_timeout", "code 11")
 	same(t, "running", nil, n.running())
 	same(t, "records", []string{"c1 planned"}, p.records())
 	same(t, "alive", []string{"a c1 net1", "b c1 net2"}, x.Live())
@@ -275,5 +276,5 @@ func TestRule5StopWhileUndoing(t *testing.T) {
 	p.work.running.Wait()
 	same(t, "alive", nil, x.Live())
 	same(t, "records", nil, p.records())
-	same(t, "errors", []int{0}, []int{p.log.count("level=ERROR")})
+	same(t, "errors", []int{1}, []int{p.log.count("level=ERROR")}) // that the pod is refused
 }

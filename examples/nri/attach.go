@@ -38,7 +38,11 @@ const (
 )
 
 var (
-	errLate  = types.NewError(types.ErrTryAgainLater, "not attached within the runtime's timeout", "")
+	errLate = types.NewError(types.ErrTryAgainLater, "not attached within the runtime's timeout",
+		"if that is too short, raise plugin_request_timeout of containerd or nri_plugin_request_timeout of CRI-O")
+	errNoList = types.NewError(types.ErrInvalidNetNS, "the event does not say where the pod's network namespace is", "it lists no namespaces")
+	errNoPath = types.NewError(types.ErrInvalidNetNS, "the event does not say where the pod's network namespace is",
+		"it lists one, but no path: a pod with a user namespace may get its own too late for NRI")
 	errGone  = errors.New("the runtime has given the pod up")
 	errEnds  = types.NewError(types.ErrTryAgainLater, "the plugin is stopping", "")
 	errRoute = errors.New("default-route is not supported")
@@ -58,7 +62,8 @@ func key(sandbox string) scratch.Key {
 func (p *Plugin) attachInTime(ctx context.Context, s *api.PodSandbox) error {
 	timer := time.NewTimer(time.Until(p.answerBy(ctx)))
 	defer timer.Stop()
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	var at progress
+	ctx, cancel := context.WithCancelCause(context.WithValue(context.WithoutCancel(ctx), progressKey{}, &at))
 	var answered atomic.Bool // what the answer is goes by who is first to set it
 	answer := func() bool { return answered.CompareAndSwap(false, true) }
 	result := make(chan error, 1)
@@ -86,9 +91,32 @@ func (p *Plugin) attachInTime(ctx context.Context, s *api.PodSandbox) error {
 	}
 	if answer() {
 		cancel(errLate)
-		return errLate
+		return at.late()
 	}
 	return <-result // which is on its way
+}
+
+// A progress is the last plugin that was run for a request. It goes with the
+// request's context.
+type progress struct{ atomic.Pointer[delegate.Event] }
+
+type progressKey struct{}
+
+// observe is [delegate.Invoker.Observer].
+func observe(ctx context.Context, e delegate.Event) (context.Context, func(error)) {
+	if at, ok := ctx.Value(progressKey{}).(*progress); ok {
+		at.Store(&e)
+	}
+	return ctx, func(error) {}
+}
+
+// late is errLate with what took the time.
+func (at *progress) late() error {
+	e := at.Load()
+	if e == nil {
+		return fmt.Errorf("no plugin was run yet, another operation on the pod goes on: %w", errLate)
+	}
+	return fmt.Errorf("network %q (%s): plugin %q: %w", e.Network, e.IfName, e.Plugin, errLate)
 }
 
 // answerBy is when the request with context ctx must have its answer.
@@ -137,7 +165,7 @@ func (p *Plugin) attach(ctx context.Context, s *api.PodSandbox, netns string, re
 		return nil
 	}
 	if err == nil {
-		p.log().InfoContext(ctx, "attached", slog.String("sandbox", s.GetId()), slog.Any("networks", describe(added)))
+		p.log().InfoContext(ctx, "attached", who(name(s), s.GetId()), slog.Any("networks", describe(added)))
 	}
 	return err
 }
@@ -166,6 +194,19 @@ func selected(dir string, selection netconf.Selection, s *api.PodSandbox, netns 
 		Network: n, ContainerID: s.GetId(), NetNS: netns, IfName: selection.Interface,
 		Args: args, CapabilityArgs: selection.CapabilityArgs(),
 	}, nil
+}
+
+// podOf returns the name of the pod that attachments were made for, as cniArgs
+// gave it to the plugins, or nothing.
+func podOf(as []delegate.Attached) string {
+	pod := make(map[string]string)
+	for _, a := range as {
+		for arg := range strings.SplitSeq(a.Args, ";") {
+			key, value, _ := strings.Cut(arg, "=")
+			pod[key] = value
+		}
+	}
+	return pod["K8S_POD_NAMESPACE"] + "/" + pod["K8S_POD_NAME"]
 }
 
 // cniArgs says which pod it is, in the words that runtimes use.
@@ -246,7 +287,7 @@ func (p *Plugin) detachInTime(ctx context.Context, op string, s *api.PodSandbox)
 	select {
 	case <-done:
 	case <-timer.C:
-		p.log().WarnContext(ctx, "detaching goes on after the answer", slog.String("sandbox", s.GetId()))
+		p.log().WarnContext(ctx, "detaching goes on after the answer", who(name(s), s.GetId()))
 	}
 }
 

@@ -23,16 +23,16 @@ func TestRule1Networks(t *testing.T) {
 	blank := n.sandbox("blank", "  ")
 	hostless := n.sandbox("hostless", "blue")
 	hostless.Linux.Namespaces = hostless.Linux.Namespaces[:1]
-	noPath := n.sandbox("nopath", "this is [ no selection")
-	noPath.Linux.Namespaces[1].Path = ""
-	nothing := n.sandbox("nothing", "blue")
-	nothing.Linux = nil
+	broken := n.sandbox("broken", "this is [ no selection")
+	broken.Linux.Namespaces = broken.Linux.Namespaces[:1]
+	silent := n.sandbox("silent", "")
+	silent.Linux = nil
 	ours := n.sandbox("ours", "blue")
 	ours.Linux.Namespaces[1].Path = "/proc/self/ns/net"
-	n.mustRun(plain, blank, hostless, noPath, nothing, ours)
+	n.mustRun(plain, blank, hostless, broken, silent, ours)
 	same(t, "calls", nil, x.Trace())
 	same(t, "records", nil, p.records())
-	for _, s := range []*api.PodSandbox{plain, hostless, nothing} {
+	for _, s := range []*api.PodSandbox{plain, hostless, silent} {
 		n.stop(s)
 		n.remove(s)
 	}
@@ -41,6 +41,79 @@ func TestRule1Networks(t *testing.T) {
 	same(t, "calls", []string{"ADD a net1", "ADD b net2"}, x.Trace())
 	n.stop(both)
 	same(t, "alive", nil, x.Live())
+}
+
+// A pod that selects networks and of which the event does not say where its
+// network namespace is cannot be attached, and is not taken for one on the
+// host's network.
+func TestMissingNamespacesAreAnError(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		change func(s *api.PodSandbox)
+		want   string
+	}{
+		{"no Linux at all", func(s *api.PodSandbox) { s.Linux = nil }, "no namespaces"},
+		{"no namespaces", func(s *api.PodSandbox) { s.Linux.Namespaces = nil }, "no namespaces"},
+		{"no path, as of a pod with a user namespace", func(s *api.PodSandbox) { s.Linux.Namespaces[1].Path = "" }, "no path"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			x := plugins()
+			p := n.start(x)
+			s := n.sandbox("c1", "blue")
+			tt.change(s)
+			wantError(t, n.run(s), `"shop/web" (c1)`, "network namespace", tt.want, "code 8")
+			n.stop(s)
+			same(t, "calls", nil, x.Trace())
+			same(t, "records", nil, p.records())
+		})
+	}
+}
+
+// A pod that is refused is in the log, with its name and why.
+func TestRefusedPodsAreLogged(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	p := n.start(plugins())
+	for networks, why := range map[string]string{"green": "green", "[{": networksAnnotation} {
+		before := p.log.String()
+		if n.run(n.sandbox("c1", networks)) == nil {
+			t.Fatal("the pod is started")
+		}
+		line := strings.TrimPrefix(p.log.String(), before)
+		for _, word := range []string{"level=ERROR", "refused", "shop/web", "c1", why, "CNI code"} {
+			if !strings.Contains(line, word) {
+				t.Errorf("%q lacks %q", line, word)
+			}
+		}
+	}
+	n.mustRun(n.sandbox("c1", "blue"))
+	if p.log.count("msg=attached pod=shop/web sandbox=c1") != 1 {
+		t.Error(p.log)
+	}
+}
+
+// What the reconciler detaches is in the log by the pod's name, which the record
+// has when the runtime has forgotten it.
+func TestTheReconcilerNamesPods(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	x := plugins()
+	x.Plugins["a"] = delegatetest.FailOn("DEL", 113, "not now", x.Plugins["a"])
+	p := n.start(x)
+	gone := n.sandbox("gone", "blue")
+	n.mustRun(gone)
+	n.forget(gone)
+	p.disconnect()
+	p.connected()
+	if pass := p.pass(synchronized); pass.Failed != 1 {
+		t.Errorf("pass %+v", pass)
+	}
+	if p.log.count("msg=reconciling pod=shop/web sandbox=gone") != 1 {
+		t.Error(p.log)
+	}
 }
 
 // Rule 1: what cannot be attached keeps the pod from being started, and says

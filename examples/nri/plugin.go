@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 
 	"github.com/containerd/nri/pkg/api"
@@ -146,7 +147,7 @@ func (p *Plugin) claim(ctx context.Context, conf Config) error {
 	p.life = &lifecycle.Manager{
 		Dir:            conf.StateDir,
 		InterfaceNames: p.InterfaceNames,
-		Invoker:        &delegate.Invoker{Exec: p.Exec, Path: []string{conf.BinDir}, Env: p.Env, Logger: p.Logger},
+		Invoker:        &delegate.Invoker{Exec: p.Exec, Path: []string{conf.BinDir}, Env: p.Env, Logger: p.Logger, Observer: observe},
 	}
 	return nil
 }
@@ -188,16 +189,22 @@ func (p *Plugin) RunPodSandbox(ctx context.Context, s *api.PodSandbox) error {
 	selections, err := selections(s)
 	switch {
 	case err != nil:
-		return failed("RunPodSandbox", s, err)
 	case len(selections) == 0:
 		return nil
-	}
-	p.learn(s)
-	if err := p.attachInTime(ctx, s); err != nil {
+	case len(s.GetLinux().GetNamespaces()) == 0:
+		err = errNoList
+	case namespace(s) == "":
+		err = errNoPath
+	default:
+		p.learn(s)
+		if err = p.attachInTime(ctx, s); err == nil {
+			return nil
+		}
 		p.giveUp(s.GetId())
-		return failed("RunPodSandbox", s, err)
 	}
-	return nil
+	err = failed("RunPodSandbox", s, err)
+	p.log().ErrorContext(ctx, "refused", slog.Any("err", err))
+	return err
 }
 
 // StopPodSandbox detaches a pod. It never fails: later plugins would not be
@@ -305,23 +312,36 @@ func selections(s *api.PodSandbox) ([]netconf.Selection, error) {
 // namespace is the path of a pod's network namespace, or empty for the host's
 // and where the event does not say.
 func namespace(s *api.PodSandbox) string {
-	for _, n := range s.GetLinux().GetNamespaces() {
-		if n.GetType() == "network" {
-			return n.GetPath()
-		}
+	listed := s.GetLinux().GetNamespaces()
+	if i := slices.IndexFunc(listed, ofNetwork); i >= 0 {
+		return listed[i].GetPath()
 	}
 	return ""
 }
 
 // hostNetwork reports whether a pod uses the host's network: nothing is ever
-// attached to that.
+// attached to that. It does if the event lists its namespaces and none is of the
+// network. An event that lists none says nothing.
 func hostNetwork(s *api.PodSandbox) bool {
-	path := namespace(s)
-	return path == "" || program.RefuseHostNetwork("", &skel.CmdArgs{Netns: path}) != nil
+	if path := namespace(s); path != "" {
+		return program.RefuseHostNetwork("", &skel.CmdArgs{Netns: path}) != nil
+	}
+	listed := s.GetLinux().GetNamespaces()
+	return len(listed) > 0 && !slices.ContainsFunc(listed, ofNetwork)
 }
+
+func ofNetwork(n *api.LinuxNamespace) bool { return n.GetType() == "network" }
+
+// who names a pod in the log.
+func who(pod, sandbox string) slog.Attr {
+	return slog.Attr{Value: slog.GroupValue(slog.String("pod", pod), slog.String("sandbox", sandbox))}
+}
+
+// name is a pod's name, with its namespace.
+func name(s *api.PodSandbox) string { return s.GetNamespace() + "/" + s.GetName() }
 
 // failed says which pod an operation failed for. The code is in the text, which
 // is all that reaches the runtime.
 func failed(op string, s *api.PodSandbox, err error) error {
-	return fmt.Errorf("nri: %s pod %q (%s): %w (CNI code %d)", op, s.GetNamespace()+"/"+s.GetName(), s.GetId(), err, status.Code(err))
+	return fmt.Errorf("nri: %s pod %q (%s): %w (CNI code %d)", op, name(s), s.GetId(), err, status.Code(err))
 }

@@ -68,6 +68,7 @@ func (p *Plugin) reconcile(ctx context.Context) {
 // A job is what there is to do for one sandbox.
 type job struct {
 	id     string
+	pod    string // its name
 	netns  string // empty where it is not known
 	attach bool   // or else detach
 }
@@ -100,13 +101,12 @@ func (p *Plugin) pass(ctx context.Context, synchronized bool) Pass {
 	for _, id := range slices.Sorted(maps.Keys(pods)) {
 		if known := pods[id]; !recorded[id] && p.lacking(known) {
 			if conf.AttachRunning || known.owed {
-				jobs = append(jobs, job{id, namespace(known.sandbox), true})
+				jobs = append(jobs, job{id, name(known.sandbox), namespace(known.sandbox), true})
 				continue
 			}
 			pass.Unattached++
 			if synchronized {
-				p.log().WarnContext(ctx, "runs without its networks", slog.String("sandbox", id),
-					slog.String("pod", known.sandbox.GetNamespace()+"/"+known.sandbox.GetName()))
+				p.log().WarnContext(ctx, "runs without its networks", who(name(known.sandbox), id))
 			}
 		}
 	}
@@ -118,26 +118,26 @@ func (p *Plugin) pass(ctx context.Context, synchronized bool) Pass {
 // record was read: events change what is known of a pod before they change its
 // record.
 func (p *Plugin) judge(r lifecycle.Record) *job {
-	id := r.Key.ContainerID
+	id, pod := r.Key.ContainerID, podOf(r.Attached)
 	known, ok := p.pod(id)
 	netns := namespace(known.sandbox)
 	switch {
 	case !ok:
 		// Stopped, or given up, and not detached since.
-		return &job{id, netns, false}
+		return &job{id, pod, netns, false}
 	case r.NetNSGone():
 		// The pod is dead, and the runtime has not told: because it was started
 		// again, or the node was, since the pod was started; or because it gave
 		// the pod up when a plugin after us failed. It may list it for long.
-		return &job{id, netns, false}
+		return &job{id, pod, netns, false}
 	case known.listed && r.State == scratch.Planned:
 		// Interrupted, and started all the same.
 		for _, a := range r.Attached {
 			netns = cmp.Or(netns, a.NetNS) // not every runtime says it again
 		}
-		return &job{id, netns, true}
+		return &job{id, pod, netns, true}
 	case known.listed && r.State != scratch.Added:
-		return &job{id, netns, false}
+		return &job{id, pod, netns, false}
 	}
 	return nil
 }
@@ -174,7 +174,7 @@ func (p *Plugin) doAll(ctx context.Context, jobs []job, pass *Pass) {
 			case errors.Is(err, errGone): // an event was faster
 			case err != nil:
 				pass.Failed++
-				p.log().ErrorContext(ctx, "reconciling", slog.String("sandbox", j.id), slog.Any("err", err))
+				p.log().ErrorContext(ctx, "reconciling", who(j.pod, j.id), slog.Any("err", err))
 			case j.attach:
 				pass.Attached++
 			default:
