@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -27,18 +28,21 @@ func main() {
 	if *verbose {
 		level = slog.LevelDebug
 	}
-	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	stderr := destination(os.Stderr, systemLog)
+	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *file, log); err != nil {
+	if err := run(ctx, *file, stderr, log); err != nil {
 		log.Error("stopped", slog.Any("err", err))
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, file string, log *slog.Logger) error {
+// run runs a plugin, configured by a file unless its name is empty, until ctx
+// ends. The CNI plugins' stderr is stderr.
+func run(ctx context.Context, file string, stderr io.Writer, log *slog.Logger) error {
 	p := Plugin{
-		Exec: &delegate.Process{Stderr: os.Stderr}, Env: os.Environ(), Logger: log,
+		Exec: &delegate.Process{Stderr: stderr}, Env: environment(os.Environ()), Logger: log,
 		Launched: os.Getenv(api.PluginSocketEnvVar) != "",
 		Observer: func(pass Pass) {
 			level := slog.LevelDebug
