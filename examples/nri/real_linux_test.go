@@ -32,6 +32,10 @@ func TestRealPlugins(t *testing.T) {
 		t.Run("missed stop", func(t *testing.T) { realMissedStop(t, bin) })
 		t.Run("failure", func(t *testing.T) { realFailure(t, bin) })
 		t.Run("too slow", func(t *testing.T) { realTooSlow(t, bin) })
+		t.Run("restart", func(t *testing.T) { realRestart(t, bin) })
+		t.Run("reboot", func(t *testing.T) { realReboot(t, bin) })
+		t.Run("two runtimes", func(t *testing.T) { realTwoRuntimes(t, bin) })
+		t.Run("launched", func(t *testing.T) { realLaunched(t, bin) })
 		return
 	}
 	bin := t.TempDir()
@@ -57,7 +61,7 @@ func TestRealPlugins(t *testing.T) {
 		t.Skip(why)
 	}
 	t.Logf("%s%s", out, stderr.String())
-	if err != nil || !strings.Contains(string(out), "--- PASS: TestRealPlugins/too_slow") {
+	if err != nil || !strings.Contains(string(out), "--- PASS: TestRealPlugins/launched") {
 		t.Errorf("on the private host: %v", err)
 	}
 }
@@ -86,10 +90,15 @@ func newRealNode(t *testing.T) *node {
 // startReal starts a plugin that runs processes and looks into namespaces.
 func (n *node) startReal(bin string, edit ...func(*Plugin)) *process {
 	n.t.Helper()
-	return n.start(nil, append(edit, func(p *Plugin) {
+	return n.start(nil, append(edit, realProcesses(bin))...)
+}
+
+// realProcesses has the plugin run processes and look into namespaces.
+func realProcesses(bin string) func(*Plugin) {
+	return func(p *Plugin) {
 		p.Exec, p.InterfaceNames = &delegate.Process{Stderr: os.Stderr}, nil
-		p.Config.BinDir, p.Env = bin, []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
-	})...)
+		p.Config.BinDir, p.Env = bin, environment(nil)
+	}
 }
 
 // realSandbox has a network namespace.
