@@ -3,6 +3,8 @@ package netconf
 import (
 	"encoding/json"
 	"errors"
+	"slices"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -59,12 +61,13 @@ func Remove(names ...string) Edit {
 	}
 }
 
-// Forbid fails with [ErrInvalid], naming the key, when one of names is there.
+// Forbid fails with [ErrInvalid], naming the key, when one of names is there, in
+// upper or lower case: plugins that use encoding/json do not tell them apart.
 func Forbid(names ...string) Edit {
 	return func(keys map[string]json.RawMessage) error {
-		for _, name := range names {
-			if _, ok := keys[name]; ok {
-				return &Error{Kind: ErrInvalid, Key: name, Err: errors.New("not to be set here")}
+		for _, key := range object(keys).sorted() {
+			if slices.ContainsFunc(names, func(name string) bool { return strings.EqualFold(name, key) }) {
+				return &Error{Kind: ErrInvalid, Key: key, Err: errors.New("not to be set here")}
 			}
 		}
 		return nil

@@ -36,6 +36,7 @@ func TestEdits(t *testing.T) {
 		}, `{"ipam":{"type":"host-local","x":1,"y":{"z":1.0}},"n":{"made":true},"new":{"made":true},"type":"a"}`, wantError{}},
 		{"in empties", []netconf.Edit{netconf.Remove("list", "mtu", "n"), netconf.In("ipam", netconf.Remove("type"))}, `{"ipam":{},"type":"a"}`, wantError{}},
 		{"forbid", []netconf.Edit{netconf.Forbid("name", "ipam")}, "", wantError{kind: netconf.ErrInvalid, key: "ipam"}},
+		{"forbid, spelled otherwise", []netconf.Edit{netconf.Set("IpAm", 1), netconf.Set("IPam", 1), netconf.Remove("ipam"), netconf.Forbid("name", "ipam")}, "", wantError{kind: netconf.ErrInvalid, key: "IPam"}},
 		{"forbid passes", []netconf.Edit{netconf.Remove("ipam", "list", "n", "mtu"), netconf.Forbid("name", "x")}, `{"type":"a"}`, wantError{}},
 		{"forbid deep", []netconf.Edit{netconf.In("ipam", netconf.Forbid("type"))}, "", wantError{kind: netconf.ErrInvalid, key: "ipam.type"}},
 		{"in a number", []netconf.Edit{netconf.In("mtu", netconf.Set("x", 1))}, "", wantError{kind: netconf.ErrDecode, key: "mtu"}},

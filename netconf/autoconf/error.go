@@ -16,8 +16,13 @@ var (
 	ErrInvalid = errors.New("invalid")
 
 	// ErrNoPrimary means that there is no network to publish a configuration
-	// in front of: none is valid, or the one there was is gone. CNI code 7.
+	// in front of: none is valid. CNI code 7.
 	ErrNoPrimary = errors.New("no primary network")
+
+	// ErrGone means that the primary network's file is gone, or that it is
+	// refused now, and that there is another network, which takes its place
+	// after [Manager.Grace]. CNI code 7.
+	ErrGone = errors.New("the primary network is gone: another takes its place if it does not come back")
 
 	// ErrBadPrimary means that the file of the primary network is there and
 	// cannot be used any more; what was made of it before stays. CNI code 7,
@@ -93,7 +98,7 @@ func (e *Error) CNICode() uint {
 	if coder := interface{ CNICode() uint }(nil); errors.As(e.Err, &coder) {
 		return coder.CNICode()
 	}
-	for _, wrong := range []error{ErrInvalid, ErrNoPrimary, ErrBadPrimary, ErrOwn, ErrRefused, ErrShadowed} {
+	for _, wrong := range []error{ErrInvalid, ErrNoPrimary, ErrGone, ErrBadPrimary, ErrOwn, ErrRefused, ErrShadowed} {
 		if errors.Is(e.Err, wrong) {
 			return types.ErrInvalidNetworkConfig
 		}

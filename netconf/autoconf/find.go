@@ -177,11 +177,10 @@ func (o own) in(n netconf.Network) bool {
 func (o own) inValue(value any) bool {
 	switch v := value.(type) {
 	case map[string]any:
-		if typ, ok := v["type"].(string); ok && slices.Contains(o.types, typ) {
-			return true
-		}
-		for _, inner := range v {
-			if o.inValue(inner) {
+		for key, inner := range v {
+			// A plugin written in Go takes "Type" for it as well.
+			typ, ok := inner.(string)
+			if ok && strings.EqualFold(key, "type") && slices.Contains(o.types, typ) || o.inValue(inner) {
 				return true
 			}
 		}

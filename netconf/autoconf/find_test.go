@@ -74,6 +74,8 @@ func TestM01FirstValid(t *testing.T) {
 		{"own type in a delegate", tree("05-x.conf", `{"name":"x","type":"multus","delegates":[{"name":"y","plugins":[{"type":"multinet"}]}]}`), "-05-x.conf"},
 		{"own type in flannel's delegate", tree("05-x.conf", `{"name":"x","type":"flannel","delegate":{"type":"multinet"}}`), "-05-x.conf"},
 		{"own type, escaped", tree("05-x.conf", `{"name":"x","type":"multus","delegates":[{"ty\u0070e":"mult\u0069net"}]}`), "-05-x.conf"},
+		{"own type, spelled otherwise", tree("05-x.conf", `{"name":"x","type":"multus","delegates":[{"Type":"multinet"}]}`), "-05-x.conf"},
+		{"own type, in capitals and beside another", tree("05-x.conf", `{"name":"x","type":"a","TYPE":"multinet"}`), "-05-x.conf"},
 		{"own type in the sub-directory", tree("05-x.conflist", `{"name":"x","plugins":[{"type":"a"}]}`, "x/1.conf", `{"type":"multinet"}`), "-05-x.conflist"},
 		{"own file by reference", tree("05-x.conf", `{"name":"x","type":"multus","clusterNetwork":"/etc/cni//net.d/00-multinet.conflist"}`), "-05-x.conf"},
 		{"a type of a similar name", tree("05-x.conf", `{"name":"x","type":"multinet2"}`), "05-x.conf"},

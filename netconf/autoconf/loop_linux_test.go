@@ -116,7 +116,7 @@ func TestM11M12Clock(t *testing.T) {
 		happen()
 		time.Sleep(10*time.Second - time.Nanosecond)
 		written(t, m, 1)
-		if !errors.Is(m.State().Degraded, ErrNoPrimary) {
+		if !errors.Is(m.State().Degraded, ErrGone) {
 			t.Errorf("%+v", m.State())
 		}
 		time.Sleep(time.Nanosecond)

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io/fs"
 	"time"
+
+	"github.com/metacni/metacni/netconf"
 )
 
 const (
@@ -32,9 +34,10 @@ type facts struct {
 
 // A memory is what is kept from one look to the next.
 type memory struct {
-	once      bool      // nothing will be looked at again
-	ready     bool      // the readiness file has been seen
-	file      string    // of the primary network, as chosen last
+	once      bool   // nothing will be looked at again
+	ready     bool   // the readiness file has been seen
+	file      string // of the primary network, as chosen last
+	network   netconf.Network
 	want      document  // the last good one
 	published document  // what is on disk by our doing
 	goneSince time.Time // when the primary network's file was missed first
@@ -145,9 +148,15 @@ func (p policy) elect(m *memory, s *step, f facts, now time.Time) {
 			m.goneSince = now
 		}
 		over := m.goneSince.Add(p.grace)
-		switch wait := now.Before(over); {
+		wait := now.Before(over)
+		switch {
+		case has && candidate.Network.Equal(m.network): // its file was renamed
 		case wait:
-			s.report(ErrNoPrimary)
+			if has {
+				s.report(fail("read", m.file, ErrGone))
+			} else {
+				s.report(ErrNoPrimary)
+			}
 			s.after(over, now)
 			return
 		case !has:
@@ -166,7 +175,7 @@ func (p policy) elect(m *memory, s *step, f facts, now time.Time) {
 		s.report(f.docErr)
 		return
 	}
-	m.file, m.want = candidate.File, f.doc
+	m.file, m.network, m.want = candidate.File, candidate.Network, f.doc
 }
 
 // earlier returns why a file in front of the candidate is broken, if that may be

@@ -65,7 +65,7 @@ func (s *story) look() step {
 	line += " " + s.mem.file
 	for _, err := range step.degraded {
 		for name, is := range map[string]error{
-			"none": ErrNoPrimary, "bad": ErrBadPrimary, "unready": ErrNotReady, "lost": ErrReadinessLost,
+			"none": ErrNoPrimary, "gone": ErrGone, "bad": ErrBadPrimary, "unready": ErrNotReady, "lost": ErrReadinessLost,
 			"undone": ErrUndone, "shadowed": ErrShadowed, "failed": errTest,
 		} {
 			if errors.Is(err, is) {
@@ -105,7 +105,7 @@ func TestRefusedLater(t *testing.T) {
 	s.set("10-a.conflist", `{"cniVersion":"1.0.0","name":"lo","type":"loopback"}`)
 	s.look()
 	s.after(defaultGrace).look()
-	s.expect(t, "publish 10-a.conflist", "- 10-a.conflist none 10s", "publish 20-b.conf")
+	s.expect(t, "publish 10-a.conflist", "- 10-a.conflist gone 10s", "publish 20-b.conf")
 }
 
 // M10, D59: bad input changes nothing but the state, for as long as it is bad.
@@ -145,7 +145,32 @@ func TestM11Gone(t *testing.T) {
 		s.after(4 * time.Second).look()
 		s.after(6 * time.Second).look()
 		s.look()
-		s.expect(t, "publish 10-a.conflist", "- 10-a.conflist none 10s", "- 10-a.conflist none 6s", "publish 20-b.conf", "- 20-b.conf")
+		s.expect(t, "publish 10-a.conflist", "- 10-a.conflist gone 10s", "- 10-a.conflist gone 6s", "publish 20-b.conf", "- 20-b.conf")
+	})
+	t.Run("renamed", func(t *testing.T) {
+		t.Parallel()
+		for _, to := range []string{"05-a.conflist", "15-a.conflist"} {
+			s := newStory("10-a.conflist", calico, "20-b.conf", flannel)
+			s.look()
+			delete(s.fsys, "10-a.conflist")
+			s.set(to, calico)
+			s.look()
+			s.look()
+			s.expect(t, "publish 10-a.conflist", "- "+to, "- "+to)
+			if got := s.mem.published.primary; got != to {
+				t.Errorf("published for %q", got)
+			}
+		}
+	})
+	t.Run("renamed and changed", func(t *testing.T) {
+		t.Parallel()
+		s := newStory("10-a.conflist", calico, "20-b.conf", flannel)
+		s.look()
+		delete(s.fsys, "10-a.conflist")
+		s.set("15-a.conflist", strings.ReplaceAll(calico, "portMappings", "bandwidth"))
+		s.look()
+		s.after(defaultGrace).look()
+		s.expect(t, "publish 10-a.conflist", "- 10-a.conflist gone 10s", "publish 15-a.conflist")
 	})
 	t.Run("back in time", func(t *testing.T) {
 		t.Parallel()
@@ -158,8 +183,8 @@ func TestM11Gone(t *testing.T) {
 			s.after(9 * time.Second).look()
 		}
 		s.expect(
-			t, "publish 10-a.conflist", "- 10-a.conflist none 10s", "- 10-a.conflist",
-			"- 10-a.conflist none 10s", "- 10-a.conflist", "- 10-a.conflist none 10s", "- 10-a.conflist",
+			t, "publish 10-a.conflist", "- 10-a.conflist gone 10s", "- 10-a.conflist",
+			"- 10-a.conflist gone 10s", "- 10-a.conflist", "- 10-a.conflist gone 10s", "- 10-a.conflist",
 		)
 	})
 	t.Run("keep", func(t *testing.T) {
@@ -206,7 +231,7 @@ func TestM11Gone(t *testing.T) {
 		s.after(time.Minute).look()
 		delete(s.fsys, "10-a.conflist")
 		s.after(time.Minute).look()
-		s.expect(t, "publish 10-a.conflist", "- 10-a.conflist bad", "- 10-a.conflist none 10s")
+		s.expect(t, "publish 10-a.conflist", "- 10-a.conflist bad", "- 10-a.conflist gone 10s")
 	})
 	t.Run("better", func(t *testing.T) {
 		t.Parallel()

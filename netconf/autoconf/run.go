@@ -21,7 +21,8 @@ import (
 //   - The primary network's file is broken: what was made of it last stays; what
 //     an earlier Run made of it for Grace, then the next valid network is taken.
 //   - It is gone: what was made of it last stays, for Grace. Then the next valid
-//     network is taken or, without one, RemoveWhenGone decides.
+//     network is taken or, without one, RemoveWhenGone decides. If the next is
+//     the same network, in a file that was renamed, it is taken at once.
 //   - A valid network appears that sorts before it: that is taken.
 //   - Others change, rename or remove the published file: it is restored, at
 //     once, and when that has to be done again and again after 1 s, 2 s and so on,
