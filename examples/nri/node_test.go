@@ -242,6 +242,7 @@ func (n *node) plugin(x *delegatetest.Exec, edit ...func(*Plugin)) *process {
 		InterfaceNames: func(string) ([]string, error) { return []string{"lo", "eth0"}, nil },
 		Observer:       func(pass Pass) { p.passes <- pass },
 	}
+	p.pause = 1 // so that kick need not wait
 	p.dial = func(ctx context.Context, path string) (net.Conn, error) {
 		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
 		p.mu.Lock()

@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/containerd/nri/pkg/api"
 	"github.com/containernetworking/cni/pkg/invoke"
@@ -49,9 +50,11 @@ type Plugin struct {
 	// Observer, when not nil, is called after each [Pass].
 	Observer func(Pass)
 
-	dial dialer // nil is that of unix sockets
+	dial  dialer        // nil is that of unix sockets
+	pause time.Duration // after a pod could not be detached; see [lifecycle.Sweeper]
 
-	work work
+	work    work
+	sweeper *lifecycle.Sweeper // the reconciler's
 
 	mu   sync.Mutex    // guards what follows
 	conf Config        // Config, completed by the runtime's

@@ -13,6 +13,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -28,6 +29,7 @@ type Pass struct {
 	Attached     int  // pods
 	Detached     int  // pods
 	Failed       int  // pods that were not attached or detached, to be tried again
+	Waiting      int  // pods that are left for another pass, after failures or because there are many
 	Unattached   int  // pods that run without the networks they select, and are left so
 }
 
@@ -69,7 +71,7 @@ func (p *Plugin) reconcile(ctx context.Context) {
 type job struct {
 	id     string
 	pod    string // its name
-	netns  string // empty where it is not known
+	netns  string // in which to attach
 	attach bool   // or else detach
 }
 
@@ -77,31 +79,38 @@ type job struct {
 func (p *Plugin) pass(ctx context.Context, synchronized bool) Pass {
 	pass := Pass{Synchronized: synchronized}
 	life, conf := p.manager()
-	recorded := make(map[string]bool)
-	var jobs []job
+	recorded := make(map[string]string) // the name of the pod
+	var attach, detach []job
 	for r, err := range life.Records(ctx) {
 		pass.Records++
 		if err != nil {
 			pass.Damaged++
-			recorded[r.Key.ContainerID] = true // perhaps ours
-			p.log().ErrorContext(ctx, "damaged record", slog.Any("err", err))
+			recorded[r.Key.ContainerID] = "" // perhaps ours
+			if r.Key == (scratch.Key{}) {    // else the sweep tells, once
+				p.log().ErrorContext(ctx, "reading the records", slog.Any("err", err))
+			}
 			continue
 		}
 		if r.Key != key(r.Key.ContainerID) {
 			continue // somebody else's
 		}
-		recorded[r.Key.ContainerID] = true
-		if j := p.judge(r); j != nil {
-			jobs = append(jobs, *j)
+		recorded[r.Key.ContainerID] = podOf(r.Attached)
+		switch j := p.judge(r); {
+		case j == nil:
+		case j.attach:
+			attach = append(attach, *j)
+		default:
+			detach = append(detach, *j)
 		}
 	}
 	p.mu.Lock()
 	pods := maps.Clone(p.pods)
 	p.mu.Unlock()
 	for _, id := range slices.Sorted(maps.Keys(pods)) {
-		if known := pods[id]; !recorded[id] && p.lacking(known) {
+		known := pods[id]
+		if _, ok := recorded[id]; !ok && p.lacking(known) {
 			if conf.AttachRunning || known.owed {
-				jobs = append(jobs, job{id, name(known.sandbox), namespace(known.sandbox), true})
+				attach = append(attach, job{id, name(known.sandbox), namespace(known.sandbox), true})
 				continue
 			}
 			pass.Unattached++
@@ -110,34 +119,63 @@ func (p *Plugin) pass(ctx context.Context, synchronized bool) Pass {
 			}
 		}
 	}
-	p.doAll(ctx, jobs, &pass)
+	// What was interrupted of a pod that runs is not stale for the sweep, and
+	// what cannot be detached is, next time.
+	if p.doAll(ctx, attach, &pass) {
+		p.sweep(ctx, recorded, &pass)
+		p.doAll(ctx, detach, &pass)
+	}
 	return pass
 }
 
-// judge says what is to be done about a record. It must be asked after the
-// record was read: events change what is known of a pod before they change its
-// record.
+// sweep detaches what is stale, whatever the runtime says: pods that are dead,
+// and what could not be detached before. A runtime that was started again, or the
+// node with it, lists dead pods for long, and does not tell of their end; nor
+// does it tell of a pod that it gave up because a plugin after us failed.
+func (p *Plugin) sweep(ctx context.Context, pods map[string]string, pass *Pass) {
+	life, conf := p.manager()
+	if p.sweeper == nil {
+		p.sweeper = &lifecycle.Sweeper{
+			Manager: life, Wait: p.pause, Timeout: detachedTimeout,
+			Current: func(name string) (netconf.Network, error) { return netconf.Load(os.DirFS(conf.ConfDir), name) },
+		}
+	}
+	p.sweeper.Tell = func(s lifecycle.Swept) {
+		id := s.Key.ContainerID
+		if s.Err == nil {
+			p.forget(id)
+			p.log().InfoContext(ctx, "detached", who(pods[id], id))
+			return
+		}
+		attrs := []slog.Attr{who(pods[id], id), slog.Any("err", s.Err)}
+		if !s.At.IsZero() { // it will be tried
+			attrs = append(attrs, slog.Time("next", s.At))
+		}
+		p.log().LogAttrs(ctx, slog.LevelError, "still attached", attrs...)
+	}
+	swept, _ := p.sweeper.Sweep(ctx) // its error is that ctx has ended
+	pass.Detached += swept.Removed
+	pass.Failed += swept.Failed
+	pass.Waiting += swept.Waiting
+}
+
+// judge says what is to be done about a record because of what the runtime says.
+// It must be asked after the record was read: events change what is known of a
+// pod before they change its record.
 func (p *Plugin) judge(r lifecycle.Record) *job {
 	id, pod := r.Key.ContainerID, podOf(r.Attached)
 	known, ok := p.pod(id)
-	netns := namespace(known.sandbox)
 	switch {
-	case !ok:
+	case !ok && !r.Stale():
 		// Stopped, or given up, and not detached since.
-		return &job{id, pod, netns, false}
-	case r.NetNSGone():
-		// The pod is dead, and the runtime has not told: because it was started
-		// again, or the node was, since the pod was started; or because it gave
-		// the pod up when a plugin after us failed. It may list it for long.
-		return &job{id, pod, netns, false}
-	case known.listed && r.State == scratch.Planned:
+		return &job{id: id, pod: pod}
+	case known.listed && r.State == scratch.Planned && !r.NetNSGone():
 		// Interrupted, and started all the same.
+		netns := namespace(known.sandbox)
 		for _, a := range r.Attached {
 			netns = cmp.Or(netns, a.NetNS) // not every runtime says it again
 		}
 		return &job{id, pod, netns, true}
-	case known.listed && r.State != scratch.Added:
-		return &job{id, pod, netns, false}
 	}
 	return nil
 }
@@ -153,8 +191,9 @@ func (p *Plugin) lacking(known pod) bool {
 	return err == nil
 }
 
-// doAll does jobs, a few at once.
-func (p *Plugin) doAll(ctx context.Context, jobs []job, pass *Pass) {
+// doAll does jobs, a few at once. It reports whether the runtime is connected
+// still: what it has said before is out of date otherwise, and the rest is left.
+func (p *Plugin) doAll(ctx context.Context, jobs []job, pass *Pass) (live bool) {
 	var (
 		all  sync.WaitGroup
 		free = make(chan struct{}, workers)
@@ -163,7 +202,7 @@ func (p *Plugin) doAll(ctx context.Context, jobs []job, pass *Pass) {
 	for _, j := range jobs {
 		free <- struct{}{}
 		if !p.live() {
-			break // what the runtime has said is out of date
+			break
 		}
 		all.Go(func() {
 			defer func() { <-free }()
@@ -183,6 +222,7 @@ func (p *Plugin) doAll(ctx context.Context, jobs []job, pass *Pass) {
 		})
 	}
 	all.Wait()
+	return p.live()
 }
 
 func (p *Plugin) do(ctx context.Context, j job) error {
@@ -190,7 +230,7 @@ func (p *Plugin) do(ctx context.Context, j job) error {
 	defer cancel()
 	if !j.attach {
 		p.forget(j.id)
-		return p.detach(ctx, j.id, j.netns)
+		return p.detach(ctx, j.id, "")
 	}
 	known, ok := p.pod(j.id)
 	if !ok {
