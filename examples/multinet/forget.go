@@ -29,7 +29,7 @@ func (t *tool) forget(ctx context.Context, words []string) error {
 		return err
 	}
 	if len(found) == 0 {
-		return fmt.Errorf("%s: %w", strings.Join(words, " "), errNoRecord)
+		return t.unknown(ctx, words)
 	}
 	if err := t.agree(found); err != nil {
 		return err
@@ -58,6 +58,20 @@ func (t *tool) forget(ctx context.Context, words []string) error {
 		rows = append(rows, []string{f.key.ContainerID, f.key.Network, f.key.IfName, f.state})
 	}
 	return errors.Join(append(errs, t.print(gone, "FORGOTTEN NETWORK INTERFACE STATE", rows))...)
+}
+
+// unknown says that there is no record of words, and which ones the container
+// has.
+func (t *tool) unknown(ctx context.Context, words []string) error {
+	others, err := t.find(ctx, func(k scratch.Key) bool { return k.ContainerID == words[0] })
+	text := strings.Join(words, " ")
+	for i, f := range others {
+		if i == 0 {
+			text += ": the container's records are of"
+		}
+		text += fmt.Sprintf(" %s %s,", f.key.Network, f.key.IfName)
+	}
+	return errors.Join(fmt.Errorf("%s: %w", strings.TrimSuffix(text, ","), errNoRecord), err)
 }
 
 // A finding is a record as it was found.

@@ -189,6 +189,12 @@ func TestToolProcess(t *testing.T) {
 	if out, errs, code := tool("status", "--dir", h.State, "c1"); !json.Valid([]byte(out)) || errs != "" || code != 0 {
 		t.Errorf("status %d, %s, %s", code, out, errs)
 	}
+	if out, errs, code := tool("--help"); !strings.HasPrefix(out, "usage: multinet") || errs != "" || code != 0 {
+		t.Errorf("status %d, %s, %s", code, out, errs)
+	}
+	if out, errs, code := tool("list", "--dir", h.State+"x"); out != "" || !strings.Contains(errs, "no directory") || code != 1 {
+		t.Errorf("status %d, %s, %s", code, out, errs)
+	}
 	if out, errs, code := tool("burn"); out != "" || !strings.Contains(errs, "usage: multinet") || code != 1 {
 		t.Errorf("status %d, %s, %s", code, out, errs)
 	}

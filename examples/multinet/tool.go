@@ -8,6 +8,8 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,7 +28,9 @@ const usage = `usage: multinet COMMAND [--dir DIR] [-o table|json]
   status CONTAINER                        its network-status (JSON, unless -o table)
   gc --dry-run                            whose network namespace is gone
   damaged                                 records that cannot be read
-  forget CONTAINER [NETWORK IFNAME] [--yes]  removes records, and nothing else
+  forget CONTAINER [NETWORK IFNAME] [--yes]  removes records, and nothing else;
+                                          list shows NETWORK IFNAME as RECORD
+  --help
 All but forget read the state directory without a lock and change nothing
 
        multinet install [--watch] [FLAGS]  copies the program, and publishes its network
@@ -48,35 +52,55 @@ func operate(ctx context.Context, args []string, c console) error {
 	if len(args) > 0 && (args[0] == "install" || args[0] == "uninstall") {
 		return install(ctx, args, c)
 	}
-	fs := flag.NewFlagSet("multinet", flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
-	dir := fs.String("dir", multinet.DefaultStateDir, "state directory (cniDir)")
-	dryRun := fs.Bool("dry-run", false, "only say what would be removed")
-	yes := fs.Bool("yes", false, "do not ask")
-	form := fs.String("o", "", "table or json")
-	words, err := parse(fs, args)
-	if err != nil {
+	flags := flag.NewFlagSet("multinet", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	dir := flags.String("dir", multinet.DefaultStateDir, "state directory (cniDir)")
+	dryRun := flags.Bool("dry-run", false, "only say what would be removed")
+	yes := flags.Bool("yes", false, "do not ask")
+	form := flags.String("o", "", "table or json")
+	words, err := parse(flags, args)
+	switch {
+	case errors.Is(err, flag.ErrHelp), err == nil && slices.Equal(words, []string{"help"}):
+		_, err := fmt.Fprintln(c.out, usage)
+		return err
+	case err != nil:
 		return fmt.Errorf("%w\n%s", err, usage)
 	}
 	t := &tool{console: c, life: &lifecycle.Manager{Dir: *dir}, json: *form == "json", yes: *yes}
 	command := strings.Join(words[:min(1, len(words))], "")
+	var do func() error
 	switch {
 	case !slices.Contains([]string{"", "table", "json"}, *form), *dryRun != (command == "gc"), *yes && command != "forget":
 	case command == "list" && len(words) == 1:
-		return t.list(ctx, func(lifecycle.Record) bool { return true })
+		do = func() error { return t.list(ctx, func(lifecycle.Record) bool { return true }) }
 	case command == "gc" && len(words) == 1:
-		return t.list(ctx, lifecycle.Record.NetNSGone)
+		do = func() error { return t.list(ctx, lifecycle.Record.NetNSGone) }
 	case command == "damaged" && len(words) == 1:
-		return t.damaged(ctx)
+		do = func() error { return t.damaged(ctx) }
 	case command == "show" && len(words) == 2:
-		return t.show(ctx, words[1])
+		do = func() error { return t.show(ctx, words[1]) }
 	case command == "status" && len(words) == 2:
 		t.json = *form != "table" // it has always been JSON
-		return t.status(ctx, words[1])
+		do = func() error { return t.status(ctx, words[1]) }
 	case command == "forget" && (len(words) == 2 || len(words) == 4):
-		return t.forget(ctx, words[1:])
+		do = func() error { return t.forget(ctx, words[1:]) }
 	}
-	return errors.New(usage)
+	if do == nil {
+		return errors.New(usage)
+	}
+	if err := missing(*dir); err != nil {
+		return err
+	}
+	return do()
+}
+
+// missing fails for a state directory that does not exist, which the operator
+// has mistyped. Only the default one is absent where nothing was ever attached.
+func missing(dir string) error {
+	if _, err := os.Stat(dir); dir == multinet.DefaultStateDir || !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return fmt.Errorf("there is no directory %q: --dir must be the cniDir of the network", dir)
 }
 
 // A tool is one command of an operator.
@@ -88,12 +112,12 @@ type tool struct {
 }
 
 // parse lets flags stand before, between and after the words.
-func parse(fs *flag.FlagSet, args []string) (words []string, err error) {
+func parse(flags *flag.FlagSet, args []string) (words []string, err error) {
 	for len(args) > 0 {
-		if err := fs.Parse(args); err != nil {
+		if err := flags.Parse(args); err != nil {
 			return nil, err
 		}
-		if args = fs.Args(); len(args) > 0 {
+		if args = flags.Args(); len(args) > 0 {
 			words, args = append(words, args[0]), args[1:]
 		}
 	}
@@ -147,11 +171,11 @@ func (t *tool) list(ctx context.Context, want func(lifecycle.Record) bool) error
 		}
 		all = append(all, view(r))
 		for _, a := range r.Attached {
-			rows = append(rows, []string{a.ContainerID, a.IfName, a.Network.Name(), state(r), r.Created.Format(time.RFC3339)})
+			rows = append(rows, []string{a.ContainerID, a.IfName, a.Network.Name(), state(r), r.Created.Format(time.RFC3339), r.Key.Network + " " + r.Key.IfName})
 		}
 		return nil
 	})
-	return errors.Join(t.print(all, "CONTAINER INTERFACE NETWORK STATE SINCE", rows), err)
+	return errors.Join(t.print(all, "CONTAINER INTERFACE NETWORK STATE SINCE RECORD", rows), err)
 }
 
 // show prints what is recorded of a container, without the configurations of

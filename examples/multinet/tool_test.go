@@ -6,6 +6,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/examples/internal/multinet"
 	"github.com/metacni/metacni/examples/internal/programtest"
 	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
@@ -62,9 +65,10 @@ func TestToolList(t *testing.T) {
 	var got []string
 	for line := range strings.Lines(out) {
 		fields := strings.Fields(line)
-		got = append(got, strings.Join(fields[:4], " "))
+		got = append(got, strings.Join(slices.Concat(fields[:4], fields[5:]), " "))
 	}
-	want := "CONTAINER INTERFACE NETWORK STATE; c1 eth0 multi added; c1 net1 storage added; gone eth0 multi added; half eth0 multi deleting"
+	want := "CONTAINER INTERFACE NETWORK STATE RECORD; c1 eth0 multi added multi eth0; c1 net1 storage added multi eth0; " +
+		"gone eth0 multi added multi eth0; half eth0 multi deleting multi eth0"
 	if strings.Join(got, "; ") != want {
 		t.Errorf("list:\n%s\nwant %s", out, want)
 	}
@@ -193,8 +197,10 @@ func TestToolJSON(t *testing.T) {
 	if shown := read("show", "c1"); len(shown) != 1 || shown[0].Attachments[0].Result["ips"] == nil {
 		t.Errorf("show has no result: %+v", shown)
 	}
+	empty := newHost(t)
+	empty.write(t, "state/lock", "")
 	for _, words := range [][]string{{"list"}, {"damaged"}, {"gc", "--dry-run"}} { // an empty list is one
-		if out, err := newHost(t).tool(t, append(words, "-o", "json")...); err != nil || strings.TrimSpace(out) != "[]" {
+		if out, err := empty.tool(t, append(words, "-o", "json")...); err != nil || strings.TrimSpace(out) != "[]" {
 			t.Errorf("%v of nothing: %v, %q", words, err, out)
 		}
 	}
@@ -300,6 +306,7 @@ func TestG11ToolForget(t *testing.T) {
 		"nobody to ask":      {words: []string{"forget", "gone"}, answer: "y\n", want: all, errs: "no terminal"},
 		"no container":       {words: []string{"forget", "absent", "--yes"}, want: all, errs: "no record"},
 		"no interface of it": {words: []string{"forget", "gone", "multi", "eth1", "--yes"}, want: all, errs: "no record"},
+		"a delegate's names": {words: []string{"forget", "c1", "storage", "net1", "--yes"}, want: all, errs: "c1 storage net1: the container's records are of multi eth0: there is no record of it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -369,17 +376,33 @@ func (f readFunc) Read(p []byte) (int, error) { return f(p) }
 func TestToolUsage(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	for _, words := range [][]string{nil, {"help"}, {"list", "x"}, {"show"}, {"show", "a", "b"}, {"status"}, {"gc"}, {"gc", "--force"}, {"--what"}, {"damaged", "x"}, {"forget"}, {"forget", "c1", "multi"}, {"list", "--yes"}, {"list", "--dry-run"}, {"list", "-o", "xml"}} {
+	for _, words := range [][]string{nil, {"help", "x"}, {"list", "x"}, {"show"}, {"show", "a", "b"}, {"status"}, {"gc"}, {"gc", "--force"}, {"--what"}, {"damaged", "x"}, {"forget"}, {"forget", "c1", "multi"}, {"list", "--yes"}, {"list", "--dry-run"}, {"list", "-o", "xml"}} {
 		out, err := h.tool(t, words...)
 		if err == nil || !strings.Contains(err.Error(), "usage: multinet") || out != "" {
 			t.Errorf("%q: %v, %q", words, err, out)
 		}
 	}
-	// Where nothing has ever been kept there is nothing to list, or to make.
-	if out, err := h.tool(t, "list"); err != nil || strings.Count(out, "\n") != 1 {
-		t.Errorf("list of nothing: %v, %q", err, out)
+	for _, words := range [][]string{{"help"}, {"--help"}, {"-h"}, {"list", "--help"}, {"forget", "c1", "-h"}} {
+		if out, err := h.tool(t, words...); err != nil || !strings.HasPrefix(out, "usage: multinet") {
+			t.Errorf("%q: %v, %q", words, err, out)
+		}
+	}
+}
+
+// A state directory that was mistyped is not an empty one. The default one need
+// not exist: nothing has been attached on this node yet.
+func TestToolNamesADirectoryThatIsNotThere(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	for _, words := range [][]string{{"list"}, {"gc", "--dry-run"}, {"damaged"}, {"show", "c1"}, {"status", "c1"}, {"forget", "c1", "--yes"}} {
+		if out, err := h.tool(t, words...); err == nil || !strings.Contains(err.Error(), "no directory "+strconv.Quote(h.state())) || out != "" {
+			t.Errorf("%q: %v, %q", words, err, out)
+		}
 	}
 	if _, err := os.Stat(h.state()); !os.IsNotExist(err) {
 		t.Errorf("made %s: %v", h.state(), err)
+	}
+	if err := missing(multinet.DefaultStateDir); err != nil {
+		t.Error(err)
 	}
 }
