@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/internal/terse"
 )
 
 var (
@@ -46,7 +48,7 @@ type Error struct {
 }
 
 // Error names the command, the network, the interface and the plugin, then the
-// cause. What Process and Invoker say in it holds no string or number of the
+// cause, in one line. What Process and Invoker say in it holds no string or number of the
 // plugin's configuration. A plugin that printed an error object chose its own
 // words: of these the configuration as a whole is hidden, and the values of
 // keys that look like credentials, such as "password" or "authToken".
@@ -59,7 +61,7 @@ func (e *Error) Error() string {
 	if e.Plugin != "" {
 		fmt.Fprintf(&b, ": plugin %q", e.Plugin)
 	}
-	return b.String() + ": " + e.Err.Error()
+	return b.String() + ": " + terse.Line(e.Err.Error())
 }
 
 // Unwrap returns the cause.
@@ -122,9 +124,9 @@ type UndoError struct {
 	Undo error // what could not be undone
 }
 
-// Error gives both texts, the cause first.
+// Error gives both texts in one line, the cause first.
 func (e *UndoError) Error() string {
-	return e.Err.Error() + "; undoing it failed as well: " + e.Undo.Error()
+	return terse.Line(e.Err.Error()) + "; undoing it failed as well: " + terse.Line(e.Undo.Error())
 }
 
 // Unwrap returns the cause and what could not be undone, in this order.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/metacni/metacni/internal/terse"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -24,8 +25,9 @@ var (
 	ErrPlan error = &codedError{types.ErrInvalidNetworkConfig, "impossible plan"}
 
 	// ErrNoList means that GC was not told which attachments are valid, so
-	// that it must not take any for stale: code 7.
-	ErrNoList error = &codedError{types.ErrInvalidNetworkConfig, "no list of valid attachments"}
+	// that it must not take any for stale: code 7. Container runtimes send the
+	// list; "cnitool gc" has none to send.
+	ErrNoList error = &codedError{types.ErrInvalidNetworkConfig, `no list of valid attachments, nothing was deleted: GC needs "cni.dev/valid-attachments", which container runtimes send and cnitool does not`}
 
 	// ErrSuperseded is why the context of an ADD ended when a DEL of the same
 	// attachment came in: code 11.
@@ -66,12 +68,15 @@ type Error struct {
 	Err error
 }
 
-// Error returns "lifecycle: OP which: why".
+// Error returns "lifecycle: OP which: why" in one line. Of a container ID of 64
+// hexadecimal digits it shows the first 12.
 func (e *Error) Error() string {
-	if e.Key.ContainerID == "" && e.Key.IfName == "" {
-		return fmt.Sprintf("lifecycle: %s network %q: %v", e.Op, e.Key.Network, e.Err)
+	k, why := e.Key, terse.Line(e.Err.Error())
+	if k.ContainerID == "" && k.IfName == "" {
+		return fmt.Sprintf("lifecycle: %s network %q: %s", e.Op, k.Network, why)
 	}
-	return fmt.Sprintf("lifecycle: %s %s: %v", e.Op, e.Key, e.Err)
+	k.ContainerID = terse.ID(k.ContainerID)
+	return fmt.Sprintf("lifecycle: %s %s: %s", e.Op, k, why)
 }
 
 // Unwrap returns the cause.

@@ -20,9 +20,9 @@ var rules = map[string][]string{
 
 	// Leaves.
 	"netconf": nil,
-	"status":  nil,
+	"status":  {"internal/terse"},
 	"ifname":  nil,
-	"scratch": {"internal/durable"},
+	"scratch": {"internal/durable", "internal/terse"},
 
 	"delegate/thick/internal/queue": {"delegate/thick/wire", "internal/durable"},
 
@@ -30,12 +30,13 @@ var rules = map[string][]string{
 	"internal/inroot":   nil,
 	"internal/peer":     nil,
 	"internal/skeleton": nil,
+	"internal/terse":    nil,
 	"internal/jsontest": nil,
 	"internal/api":      nil,
 
-	"delegate":              {"netconf", "internal/inroot"},
+	"delegate":              {"netconf", "internal/inroot", "internal/terse"},
 	"delegate/delegatetest": {"delegate", "netconf", "internal/skeleton"},
-	"delegate/lifecycle":    {"delegate", "scratch", "netconf", "ifname", "internal/inroot"},
+	"delegate/lifecycle":    {"delegate", "scratch", "netconf", "ifname", "internal/inroot", "internal/terse"},
 	"delegate/thick":        {"status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/peer"},
 	"delegate/thick/shim":   {"status", "delegate/thick/wire", "delegate/thick/internal/queue"},
 	"delegate/thick/wire":   nil,
