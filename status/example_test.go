@@ -43,8 +43,7 @@ func ExampleNotReady() {
 	fmt.Println(err)
 	// Output:
 	// 51
-	// blue: no daemon
-	// red: uplink lost
+	// blue: no daemon; red: uplink lost
 }
 
 func ExampleNetworks() {

@@ -1,7 +1,7 @@
 // Package status turns outcomes into what runtimes and operators read: errors
 // into CNI error objects, and results into network status lists.
 //
-// It knows none of this module's other packages. An error tells its CNI code
+// It knows no other public package of this module. An error tells its CNI code
 // by having a method CNICode() uint, and needs no import to do so.
 package status
 
@@ -11,6 +11,8 @@ import (
 	"iter"
 
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/internal/terse"
 )
 
 // Codes that answer a STATUS (SPEC, "STATUS: Check plugin status").
@@ -47,8 +49,8 @@ func Code(err error) uint {
 }
 
 // Error returns err as package skel prints it for the runtime: a
-// [*types.Error] with the code that [Code] finds and all of err's text. It
-// returns nil for nil, and a [*types.Error] that has a code as it is, with its
+// [*types.Error] with the code that [Code] finds and all of err's text, in one
+// line. It returns nil for nil, and a [*types.Error] that has a code as it is, with its
 // details in their place.
 //
 // Wrap with it whatever a plugin's callback returns. An error returned as it is
@@ -69,7 +71,7 @@ func Error(err error) error {
 // NotReady marks err as the answer to a STATUS: its [Code] is 51 (not
 // available, and existing containers may have limited connectivity) if any
 // error in err's tree has that code, or else 50 (not available). It returns nil
-// for nil. The text is err's, errors.Is and errors.As find in it what they find
+// for nil. The text is err's in one line, errors.Is and errors.As find in it what they find
 // in err, except that package skel sees the new code with all of the text.
 func NotReady(err error) error {
 	if err == nil {
@@ -143,12 +145,12 @@ func own(err error) uint {
 	return 0
 }
 
-// text returns err's text, also for the nil *types.Error that a function
+// text returns err's text in one line, also for the nil *types.Error that a function
 // returning that type makes of success.
 func text(err error) string {
 	//nolint:errorlint // A nil pointer further in is its wrapper's affair.
 	if e, ok := err.(*types.Error); ok && e == nil {
 		return "unknown error"
 	}
-	return err.Error()
+	return terse.Line(err.Error())
 }

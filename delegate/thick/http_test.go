@@ -225,7 +225,7 @@ func TestS5Errors(t *testing.T) {
 		want   string
 	}{
 		"its own":      {types.NewError(11, "no free address", "10.1.0.0/24"), 500, strings.TrimSpace(fixture(t, "answer-error.json"))},
-		"wrapped":      {errors.Join(errors.New("net1"), types.NewError(107, "no device", "")), 500, `{"code":107,"msg":"net1\nno device"}`},
+		"wrapped":      {errors.Join(errors.New("net1"), types.NewError(107, "no device", "")), 500, `{"code":107,"msg":"net1; no device"}`},
 		"without code": {errors.New("odd"), 500, `{"code":999,"msg":"odd"}`},
 		"no cleanup":   {types.NewError(3, "unknown", ""), 500, `{"code":3,"msg":"unknown"}`},
 	} {
