@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -90,18 +91,39 @@ func (e *Error) CNICode() uint {
 	return types.ErrInvalidNetworkConfig
 }
 
-// fileErrors is what was wrong with files that did not hide others.
-type fileErrors []error
-
-func (b fileErrors) Error() string {
-	texts := make([]string, len(b))
-	for i, err := range b {
-		texts[i] = asError(err, nil).describe()
-	}
-	return strings.Join(texts, "; ")
+// An unfound is why a search found no network.
+type unfound struct {
+	misnamed string  // which file is called like the network, and defines another
+	own      error   // the first of bad that is about the network, if one is
+	bad      []error // what is wrong with files
 }
 
-func (b fileErrors) Unwrap() []error { return b }
+// add adds what is wrong with a file to the search for the network called name.
+func (u *unfound) add(err error, name string) {
+	u.bad = append(u.bad, err)
+	if e := asError(err, nil); u.own == nil && name != "" && (e.Network == name || called(e.File, name)) {
+		u.own = err
+	}
+}
+
+// Error tells of one bad file only: the others are rarely the reason.
+func (u *unfound) Error() string {
+	var parts []string
+	if u.misnamed != "" {
+		parts = append(parts, u.misnamed)
+	}
+	switch n := len(u.bad); {
+	case u.own != nil:
+		parts = append(parts, asError(u.own, nil).describe())
+	case n == 1:
+		parts = append(parts, "1 bad file: "+asError(u.bad[0], nil).describe())
+	case n > 1:
+		parts = append(parts, strconv.Itoa(n)+" bad files, the first: "+asError(u.bad[0], nil).describe())
+	}
+	return strings.Join(parts, "; ")
+}
+
+func (u *unfound) Unwrap() []error { return u.bad }
 
 // under returns err, an *Error or nil, with prefix before its key.
 func under(prefix string, err error) error {

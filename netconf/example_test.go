@@ -73,7 +73,7 @@ func ExampleLoad() {
 	// bridge
 	// tuning
 	// <nil>
-	// netconf: no such network: network "red": cannot decode configuration: file "10-broken.conf": line 1, column 17: unexpected end of JSON input
+	// netconf: no such network: network "red": 1 bad file: cannot decode configuration: file "10-broken.conf": line 1, column 17: unexpected end of JSON input
 }
 
 func ExampleLoadFile() {

@@ -2,11 +2,13 @@ package netconf
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 )
 
 // Load finds the network called name among the configuration files at the top
@@ -21,6 +23,9 @@ import (
 //
 // A bad file never hides a good one: it counts only when no file defines name.
 // The error is then [ErrNotFound] joined with what was wrong in each bad file.
+// Its text names a file that is called like the network and defines another. It
+// says what is wrong with the bad file that defines name or is called like it,
+// or else how many files are bad, and what is wrong with the first.
 // An error without a Kind, and CNI code 5, means that fsys cannot be listed. A
 // name that is not a CNI network name is [ErrInvalid]; it is never used as a
 // path before.
@@ -48,15 +53,22 @@ func search(fsys fs.FS, name string, accept func(string, Network) bool) (Network
 	if err != nil {
 		return Network{}, inNetwork(name, err)
 	}
-	wanted := func(n Network) bool { return name == "" || n.Name() == name }
-	var bad fileErrors
+	var missed unfound
 	for _, file := range files {
-		n, err := loadFile(fsys, file, wanted)
+		n, err := loadFile(fsys, file, func(n Network) bool {
+			if name == "" || n.Name() == name {
+				return true
+			}
+			if called(file, name) {
+				missed.misnamed = fmt.Sprintf("file %q defines network %q", file, n.Name())
+			}
+			return false
+		})
 		if err == nil && name == "" && n.Name() == "" {
 			err = &Error{Kind: ErrInvalid, File: file, Key: "name", Err: errMissing}
 		}
 		if err != nil {
-			bad = append(bad, err)
+			missed.add(err, name)
 			continue
 		}
 		if !n.IsZero() && (accept == nil || accept(file, n)) {
@@ -64,11 +76,14 @@ func search(fsys fs.FS, name string, accept func(string, Network) bool) (Network
 		}
 	}
 	notFound := &Error{Kind: ErrNotFound, Network: name}
-	if len(bad) > 0 {
-		notFound.Err = bad
+	if missed.misnamed != "" || len(missed.bad) > 0 {
+		notFound.Err = &missed
 	}
 	return Network{}, notFound
 }
+
+// called reports whether file has the name of a network, but for its extension.
+func called(file, name string) bool { return strings.TrimSuffix(file, path.Ext(file)) == name }
 
 // LoadFile reads the network configuration at path, of either form and with any
 // file name extension, and appends the plugins of a list's sub-directory as

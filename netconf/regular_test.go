@@ -44,7 +44,7 @@ func TestLoadOpensRegularFilesOnly(t *testing.T) {
 				t.Errorf("the first network is %q, %v", n.Name(), err)
 			}
 			_, err := netconf.Load(fsys, "odd")
-			wantError{kind: netconf.ErrNotFound, network: "odd", text: `file "01-odd.conf": not a regular file; invalid configuration: file "02-odd.conflist"`}.check(t, err)
+			wantError{kind: netconf.ErrNotFound, network: "odd", text: `6 bad files, the first: invalid configuration: file "01-odd.conf": not a regular file`}.check(t, err)
 			_, err = netconf.Load(fsys, "only") // half a chain is not what was asked for
 			wantError{kind: netconf.ErrNotFound, network: "only", text: `file "only/00-odd.conf"`}.check(t, err)
 			_, err = netconf.LoadFileFS(fsys, "01-odd.conf")
