@@ -17,10 +17,15 @@ GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 demo:
 	go run ./examples/lab
 
-# Every test of every module. The end-to-end tests run what they build, of
-# which the test cache knows nothing: hence -count=1.
+# Every test of every module, and at the end how many passed, failed and were
+# skipped for which reason. With -json among TESTFLAGS it prints what go test
+# does. The end-to-end tests run what they build, of which the test cache knows
+# nothing, hence -count=1; on a slow machine they take more than ten minutes.
+test: SHELL := bash
 test:
-	@status=0; for m in $(MODULES); do (set -x; go test -C $$m -count=1 $(TESTFLAGS) ./...) || status=1; done; exit $$status
+	@set -o pipefail; { status=0; for m in $(MODULES); do \
+		(set -x; go test -C $$m -count=1 -timeout 20m -json $(TESTFLAGS) ./...) || status=1; done; exit $$status; } | \
+		$(if $(filter -json,$(TESTFLAGS)),cat,go run ./internal/testreport $(filter -v,$(TESTFLAGS)))
 
 race:
 	@$(MAKE) --no-print-directory test TESTFLAGS="-race $(TESTFLAGS)"

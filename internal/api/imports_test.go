@@ -34,6 +34,8 @@ var rules = map[string][]string{
 	"internal/jsontest": nil,
 	"internal/api":      nil,
 
+	"internal/testreport": nil,
+
 	"delegate":              {"netconf", "internal/inroot", "internal/terse"},
 	"delegate/delegatetest": {"delegate", "netconf", "internal/skeleton"},
 	"delegate/lifecycle":    {"delegate", "scratch", "netconf", "ifname", "internal/inroot", "internal/terse"},
@@ -59,7 +61,7 @@ var bans = []struct {
 	{"encoding/xml", "thin binaries stay small", nil, false},
 	{"testing", "only tests and what is for them", []string{"delegate/delegatetest"}, false},
 	{"log", "log/slog, through an injected logger", nil, true},
-	{"flag", "the command line belongs to main", []string{"examples/..."}, true},
+	{"flag", "the command line belongs to main", []string{"examples/...", "internal/testreport"}, true},
 	{"github.com/containernetworking/cni/libcni", "the oracle of tests, no more", nil, false},
 	// delegatetest and relay run the callbacks of mains without a process.
 	{"github.com/containernetworking/cni/pkg/skel", "for mains", []string{"examples/...", "delegate/thick", "delegate/thick/shim", "delegate/relay", "delegate/delegatetest", "internal/skeleton"}, false},

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// An event is a line of `go test -json`: see `go doc test2json`.
+type event struct {
+	Action, Package, Test, Output string
+}
+
+// A report is what all events say together.
+type report struct {
+	out     io.Writer
+	verbose bool
+	live    bool // says how each package went
+	ok      bool
+
+	running  map[string]*run     // packages that have not ended
+	results  map[string][]string // of a test's name: "pass", "fail", "skip"
+	count    map[string]int      // by result
+	skipped  map[string][]string // tests by reason
+	coverage map[string]float64  // by package
+}
+
+// A run is the tests of one package.
+type run struct {
+	tests  []string            // that have not ended, in the order of their start
+	output map[string][]string // by test; "" is the package itself
+	failed int
+}
+
+func newReport(out io.Writer) *report {
+	return &report{
+		out: out, ok: true, running: map[string]*run{}, results: map[string][]string{},
+		count: map[string]int{}, skipped: map[string][]string{}, coverage: map[string]float64{},
+	}
+}
+
+// fail says that something failed.
+func (r *report) fail(format string, args ...any) {
+	r.ok = false
+	fmt.Fprintf(r.out, "FAILED: "+format+"\n", args...)
+}
+
+var covered = regexp.MustCompile(`coverage: ([0-9.]+)% of statements`)
+
+// add adds an event of the run of go test called name.
+func (r *report) add(name string, e event) {
+	if e.Action == "build-output" {
+		fmt.Fprint(r.out, e.Output)
+		return
+	}
+	if e.Package == "" {
+		return
+	}
+	p := r.running[e.Package]
+	if p == nil {
+		p = &run{output: map[string][]string{}}
+		r.running[e.Package] = p
+	}
+	switch e.Action {
+	case "run":
+		p.tests = append(p.tests, e.Test)
+	case "output":
+		p.output[e.Test] = append(p.output[e.Test], e.Output)
+		if r.verbose {
+			fmt.Fprint(r.out, e.Output)
+		}
+		if m := covered.FindStringSubmatch(e.Output); m != nil && e.Test == "" {
+			r.coverage[e.Package], _ = strconv.ParseFloat(m[1], 64)
+		}
+	case "pass", "fail", "skip":
+		if e.Test == "" {
+			r.endPackage(name, e, p)
+			return
+		}
+		r.endTest(name, e, p)
+	}
+}
+
+// endTest adds how a test ended.
+func (r *report) endTest(name string, e event, p *run) {
+	r.count[e.Action]++
+	// What becomes of a part becomes of the whole, here.
+	top, _, _ := strings.Cut(e.Test, "/")
+	r.results[top] = append(r.results[top], e.Action)
+	output := own(p.output[e.Test])
+	switch e.Action {
+	case "fail":
+		p.failed++
+		r.fail("%s%s %s%s", name, e.Package, e.Test, show(output))
+	case "skip":
+		r.skipped[reason(output)] = append(r.skipped[reason(output)], e.Test)
+	}
+	delete(p.output, e.Test)
+	if i := slices.Index(p.tests, e.Test); i >= 0 {
+		p.tests = slices.Delete(p.tests, i, i+1)
+	}
+}
+
+// endPackage adds how a package ended. When that is a panic, as at the timeout,
+// some tests have not ended.
+func (r *report) endPackage(name string, e event, p *run) {
+	delete(r.running, e.Package)
+	if e.Action != "fail" {
+		if last := p.output[""]; r.live && !r.verbose && len(last) > 0 {
+			fmt.Fprint(r.out, last[len(last)-1])
+		}
+		return
+	}
+	for _, test := range p.tests {
+		if output := own(p.output[test]); len(output) > 0 { // the others waited for their turn
+			p.failed++
+			r.count["fail"]++
+			r.fail("%s%s %s did not end%s", name, e.Package, test, show(output))
+		}
+	}
+	if p.failed == 0 {
+		r.count["fail"]++
+	}
+	output := slices.DeleteFunc(own(p.output[""]), func(line string) bool { return line == "FAIL\n" })
+	r.fail("%s%s%s", name, e.Package, show(output))
+}
+
+// close tells what is known at the end. Unless cover is 0, a core package must be
+// covered by so many percent.
+func (r *report) close(cover float64) {
+	for _, why := range slices.Sorted(maps.Keys(r.skipped)) {
+		const most = 5
+		tests := r.skipped[why]
+		names := slices.Compact(slices.Sorted(slices.Values(tests)))
+		more := ""
+		if len(names) > most {
+			names, more = names[:most], fmt.Sprintf(" and %d more", len(names)-most)
+		}
+		fmt.Fprintf(r.out, "skipped %d: %s: %s%s\n", len(tests), why, strings.Join(names, ", "), more)
+	}
+	if cover > 0 {
+		r.covers(cover)
+	}
+	if r.count["pass"] == 0 {
+		r.fail("no test ran")
+	}
+	fmt.Fprintf(r.out, "%d passed, %d failed, %d skipped\n", r.count["pass"], r.count["fail"], r.count["skip"])
+}
+
+// covers lists the coverage of each package.
+func (r *report) covers(least float64) {
+	for _, pkg := range slices.Sorted(maps.Keys(r.coverage)) {
+		fmt.Fprintf(r.out, "coverage: %5.1f%% %s\n", r.coverage[pkg], pkg)
+		if core.MatchString(pkg) && r.coverage[pkg] < least {
+			r.fail("coverage of %s is below %.0f%%", pkg, least)
+		}
+	}
+}
+
+// own is output without the lines that go test adds.
+func own(output []string) (lines []string) {
+	for line := range strings.Lines(strings.Join(output, "")) {
+		if !strings.HasPrefix(line, "=== ") && !strings.HasPrefix(strings.TrimSpace(line), "--- ") {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+var place = regexp.MustCompile(`^\S+\.go:\d+: `)
+
+// reason is why a test with this output was skipped.
+func reason(output []string) string {
+	if len(output) == 0 {
+		return "no reason given"
+	}
+	return place.ReplaceAllString(strings.TrimSpace(output[0]), "")
+}
+
+// show returns a colon, and the end of lines on lines of their own. A panic is
+// shown with what comes before it and, as the goroutines in its dump can be
+// thousands, the beginning of the dump.
+func show(lines []string) string {
+	const most, before = 200, 50
+	from := max(0, len(lines)-most)
+	if i := slices.IndexFunc(lines, func(s string) bool { return strings.HasPrefix(s, "panic: ") }); i >= 0 {
+		from = min(from, max(0, i-before))
+	}
+	to := min(len(lines), from+most)
+	text := strings.TrimSuffix(strings.Join(lines[from:to], ""), "\n")
+	if from > 0 {
+		text = fmt.Sprintf("... %d lines left out\n", from) + text
+	}
+	if to < len(lines) {
+		text += fmt.Sprintf("\n... %d lines left out", len(lines)-to)
+	}
+	if text == "" {
+		return ""
+	}
+	return ":\n" + text
+}
