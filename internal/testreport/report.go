@@ -133,14 +133,7 @@ func (r *report) endPackage(name string, e event, p *run) {
 // covered by so many percent.
 func (r *report) close(cover float64) {
 	for _, why := range slices.Sorted(maps.Keys(r.skipped)) {
-		const most = 5
-		tests := r.skipped[why]
-		names := slices.Compact(slices.Sorted(slices.Values(tests)))
-		more := ""
-		if len(names) > most {
-			names, more = names[:most], fmt.Sprintf(" and %d more", len(names)-most)
-		}
-		fmt.Fprintf(r.out, "skipped %d: %s: %s%s\n", len(tests), why, strings.Join(names, ", "), more)
+		fmt.Fprintf(r.out, "skipped %d: %s: %s\n", len(r.skipped[why]), why, some(r.skipped[why]))
 	}
 	if cover > 0 {
 		r.covers(cover)
@@ -149,6 +142,25 @@ func (r *report) close(cover float64) {
 		r.fail("no test ran")
 	}
 	fmt.Fprintf(r.out, "%d passed, %d failed, %d skipped\n", r.count["pass"], r.count["fail"], r.count["skip"])
+}
+
+// some names tests, each once: if there are many, some of them without the names
+// of their parts.
+func some(tests []string) string {
+	const most = 5
+	names := slices.Compact(slices.Sorted(slices.Values(tests)))
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	for i, name := range names {
+		names[i], _, _ = strings.Cut(name, "/")
+	}
+	names = slices.Compact(names)
+	text := strings.Join(names[:min(most, len(names))], ", ")
+	if more := len(names) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
 
 // covers lists the coverage of each package.

@@ -67,9 +67,9 @@ func TestReport(t *testing.T) {
 		},
 		"many skips are not all named": {
 			events: []string{
-				"pass p TestA", "skip p T1", "skip p T2", "skip p T3", "skip p T4", "skip p T5", "skip p T6", "skip p T7", "pass p -",
+				"pass p TestA", "skip p T1", "skip p T2", "skip p T3", "skip p T4", "skip p T5", "skip p T6/a", "skip p T6/b", "skip p T7", "pass p -",
 			},
-			want: []string{"skipped 7: no reason given: T1, T2, T3, T4, T5 and 2 more", "1 passed, 0 failed, 7 skipped"},
+			want: []string{"skipped 8: no reason given: T1, T2, T3, T4, T5 and 2 more", "1 passed, 0 failed, 8 skipped"},
 			ok:   true,
 		},
 		"a failure is shown with its output": {
