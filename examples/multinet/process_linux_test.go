@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -190,6 +191,9 @@ func TestToolProcess(t *testing.T) {
 		t.Errorf("status %d, %s, %s", code, out, errs)
 	}
 	if out, errs, code := tool("--help"); !strings.HasPrefix(out, "usage: multinet") || errs != "" || code != 0 {
+		t.Errorf("status %d, %s, %s", code, out, errs)
+	}
+	if out, errs, code := tool("--version"); !regexp.MustCompile(`^multinet \S+\n$`).MatchString(out) || errs != "" || code != 0 {
 		t.Errorf("status %d, %s, %s", code, out, errs)
 	}
 	if out, errs, code := tool("list", "--dir", h.State+"x"); out != "" || !strings.Contains(errs, "no directory") || code != 1 {

@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,7 +31,7 @@ const usage = `usage: multinet COMMAND [--dir DIR] [-o table|json]
   damaged                                 records that cannot be read
   forget CONTAINER [NETWORK IFNAME] [--yes]  removes records, and nothing else;
                                           list shows NETWORK IFNAME as RECORD
-  --help
+  --help, --version
 All but forget read the state directory without a lock and change nothing
 
        multinet install [--watch] [FLAGS]  copies the program, and publishes its network
@@ -57,6 +58,7 @@ func operate(ctx context.Context, args []string, c console) error {
 	dir := flags.String("dir", multinet.DefaultStateDir, "state directory (cniDir)")
 	dryRun := flags.Bool("dry-run", false, "only say what would be removed")
 	yes := flags.Bool("yes", false, "do not ask")
+	version := flags.Bool("version", false, "print the version")
 	form := flags.String("o", "", "table or json")
 	words, err := parse(flags, args)
 	switch {
@@ -65,6 +67,9 @@ func operate(ctx context.Context, args []string, c console) error {
 		return err
 	case err != nil:
 		return fmt.Errorf("%w\n%s", err, usage)
+	case *version:
+		_, err := fmt.Fprintln(c.out, "multinet", programVersion())
+		return err
 	}
 	t := &tool{console: c, life: &lifecycle.Manager{Dir: *dir}, json: *form == "json", yes: *yes}
 	command := strings.Join(words[:min(1, len(words))], "")
@@ -92,6 +97,15 @@ func operate(ctx context.Context, args []string, c console) error {
 		return err
 	}
 	return do()
+}
+
+// programVersion is the version of the module that the go command built the
+// program of: "(devel)" where it knows of none.
+func programVersion() string {
+	if built, ok := debug.ReadBuildInfo(); ok {
+		return built.Main.Version
+	}
+	return "(unknown)"
 }
 
 // missing fails for a state directory that does not exist, which the operator
