@@ -96,6 +96,11 @@ func operate(ctx context.Context, args []string, c console) error {
 	if err := missing(*dir); err != nil {
 		return err
 	}
+	if len(words) > 1 {
+		if words[1], err = t.container(ctx, words[1]); err != nil {
+			return err
+		}
+	}
 	return do()
 }
 
@@ -268,6 +273,25 @@ func (t *tool) damaged(ctx context.Context) error {
 		}
 	}
 	return errors.Join(t.print(all, "CONTAINER NETWORK INTERFACE WHY", rows), err)
+}
+
+// container returns the ID of the container with records that word is, or that
+// it begins with, as errors show it. A word that is neither it returns.
+func (t *tool) container(ctx context.Context, word string) (string, error) {
+	const shown = 12
+	found := word
+	for r := range t.life.Records(ctx) { // its errors are the command's
+		switch id := r.Key.ContainerID; {
+		case id == word:
+			return word, nil
+		case len(word) < shown || id == found || !strings.HasPrefix(id, word):
+		case found != word:
+			return "", fmt.Errorf("%q begins the IDs of more than one container", word)
+		default:
+			found = id
+		}
+	}
+	return found, nil
 }
 
 var errNoRecord = errors.New("there is no record of it")

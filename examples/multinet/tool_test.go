@@ -340,6 +340,40 @@ func TestG11ToolForget(t *testing.T) {
 	}
 }
 
+// A container is found by what errors show of its ID, as runtimes' tools find it,
+// unless that is the beginning of another's.
+func TestToolTakesAShortContainerID(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.write(t, "netns", "")
+	long := strings.Repeat("0123456789abcdef", 4)
+	add := func(id string) { h.mustRun(t, "ADD", bridge, func(a *skel.CmdArgs) { a.ContainerID = id }) }
+	add(long)
+	for _, words := range [][]string{{"show", long[:12]}, {"status", long[:20]}, {"show", long}} {
+		if out, err := h.tool(t, words...); err != nil || !strings.Contains(out, "10.9.0.2") {
+			t.Errorf("%q: %v\n%s", words, err, out)
+		}
+	}
+	for _, words := range [][]string{{"show", long[:11]}, {"show", long[1:13]}, {"forget", long[:11], "--yes"}} {
+		if out, err := h.tool(t, words...); !errors.Is(err, errNoRecord) {
+			t.Errorf("%q: %v\n%s", words, err, out)
+		}
+	}
+	other := long[:63] + "0"
+	add(other)
+	for _, words := range [][]string{{"show", long[:12]}, {"status", long[:12]}, {"forget", long[:12], "multi", "eth0", "--yes"}} {
+		if out, err := h.tool(t, words...); err == nil || !strings.Contains(err.Error(), "more than one container") || out != "" {
+			t.Errorf("%q: %v\n%s", words, err, out)
+		}
+	}
+	if out, err := h.tool(t, "forget", other, "--yes"); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if out, err := h.tool(t, "forget", long[:12], "--yes"); err != nil || h.left(t) != "" {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 // Forgetting waits for what is being done to the container, and does not forget
 // what that has made of it.
 func TestToolForgetTakesTheLock(t *testing.T) {
