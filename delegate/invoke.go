@@ -119,7 +119,7 @@ func (iv *Invoker) run(ctx context.Context, in *invocation, path string, prev js
 	out, err := iv.exec().ExecPlugin(ctx, path, stdin, iv.environ(in))
 	switch {
 	case err != nil:
-		err = redact(err, stdin)
+		err = redacted(err, stdin)
 	case in.command == CommandAdd:
 		out, err = readResult(out, in.Network.CNIVersion(), stdin)
 	}

@@ -36,7 +36,7 @@ func TestWhoseWordsAreHidden(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := redact(tt.err, conf)
+			got := redacted(tt.err, conf)
 			if got.Error() != tt.want {
 				t.Errorf("%q, want %q", got, tt.want)
 			}

@@ -11,6 +11,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
 
+	"github.com/metacni/metacni/internal/redact"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -22,7 +23,7 @@ func readResult(stdout []byte, confVersion string, stdin []byte) (json.RawMessag
 	result, err := parseResult(stdout, confVersion, stdin)
 	if err != nil {
 		// Decoders quote what they cannot read: their words only, not the chain.
-		return nil, fmt.Errorf("%w: %s", ErrResult, hider(stdin, true).Replace(err.Error()))
+		return nil, fmt.Errorf("%w: %s", ErrResult, redact.Values(stdin).Hide(err.Error()))
 	}
 	return result, nil
 }

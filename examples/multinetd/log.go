@@ -2,19 +2,16 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
-	"encoding/json"
-	"fmt"
 	"io"
 	"log/slog"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/thick"
+	"github.com/metacni/metacni/internal/redact"
 	"github.com/metacni/metacni/status"
 )
 
@@ -107,20 +104,19 @@ type lineWriter struct {
 	log   *slog.Logger
 	stdin []byte
 
-	mu      sync.Mutex // guards what follows: a plugin's child may still write
-	hide    *strings.Replacer
-	longest int // string that hide hides
-	line    []byte
-	lines   int // -1 when nothing more is logged
+	mu     sync.Mutex    // guards what follows: a plugin's child may still write
+	hidden *redact.Hider // nil until there is something to log
+	line   []byte
+	lines  int // -1 when nothing more is logged
 }
 
 func (w *lineWriter) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.hide == nil {
-		w.hide, w.longest = hider(w.stdin)
+	if w.hidden == nil {
+		w.hidden = redact.Values(w.stdin)
 	}
-	most := maxLine + w.longest
+	most := maxLine + w.hidden.Longest()
 	for rest := p; len(rest) > 0 && w.lines >= 0; {
 		line, after, whole := bytes.Cut(rest, []byte("\n"))
 		w.line = append(w.line, line[:min(len(line), most-len(w.line))]...)
@@ -144,8 +140,12 @@ func (w *lineWriter) end() {
 
 // flush logs the line there is. w.mu is held.
 func (w *lineWriter) flush() {
+	if len(w.line) == 0 {
+		return
+	}
 	text := string(bytes.TrimSpace(w.line))
-	cut := len(w.line) == maxLine+w.longest
+	longest := w.hidden.Longest()
+	cut := len(w.line) == maxLine+longest
 	w.line = w.line[:0]
 	if text == "" {
 		return
@@ -156,57 +156,12 @@ func (w *lineWriter) flush() {
 		return
 	}
 	w.lines++
-	text = w.hide.Replace(text)
+	text = w.hidden.Hide(text)
 	if cut { // its end may be the beginning of what is to be hidden
-		text = text[:max(0, len(text)-w.longest)]
+		text = text[:max(0, len(text)-longest)]
 	}
 	if cut || len(text) > maxLine {
 		text = strings.ToValidUTF8(text[:min(len(text), maxLine)], "") + "..."
 	}
 	w.log.LogAttrs(w.ctx, slog.LevelInfo, "plugin's stderr", slog.String("text", text))
-}
-
-// minSecret is how long a string is that is worth hiding: without those that
-// are shorter there would be nothing left to read.
-const minSecret = 6
-
-// hider returns what replaces the strings of the configuration stdin, but for
-// those that say which it is, and the length of the longest.
-func hider(stdin []byte) (hide *strings.Replacer, longest int) {
-	var conf any
-	_ = json.Unmarshal(stdin, &conf) // of what is not JSON nothing is known
-	var secrets []string
-	var walk func(v any)
-	walk = func(v any) {
-		switch v := v.(type) {
-		case string:
-			for line := range strings.Lines(v) {
-				if line = strings.TrimSpace(line); len(line) >= minSecret {
-					quoted := fmt.Sprintf("%q", line)
-					secrets = append(secrets, line, quoted[1:len(quoted)-1])
-				}
-			}
-		case []any:
-			for _, item := range v {
-				walk(item)
-			}
-		case map[string]any:
-			for key, item := range v {
-				switch key {
-				case "name", "type", "cniVersion", "prevResult":
-				default:
-					walk(item)
-				}
-			}
-		}
-	}
-	walk(conf)
-	// The longer first: they may hold the shorter.
-	slices.SortFunc(secrets, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
-	var pairs []string
-	for _, s := range slices.Compact(secrets) {
-		pairs = append(pairs, s, "(hidden)")
-		longest = max(longest, len(s))
-	}
-	return strings.NewReplacer(pairs...), longest
 }

@@ -29,6 +29,7 @@ var rules = map[string][]string{
 	"internal/durable":  nil,
 	"internal/inroot":   nil,
 	"internal/peer":     nil,
+	"internal/redact":   nil,
 	"internal/skeleton": nil,
 	"internal/terse":    nil,
 	"internal/jsontest": nil,
@@ -36,11 +37,11 @@ var rules = map[string][]string{
 
 	"internal/testreport": nil,
 
-	"delegate":              {"netconf", "internal/inroot", "internal/terse"},
+	"delegate":              {"netconf", "internal/inroot", "internal/redact", "internal/terse"},
 	"delegate/delegatetest": {"delegate", "netconf", "internal/skeleton"},
 	"delegate/lifecycle":    {"delegate", "scratch", "netconf", "ifname", "internal/inroot", "internal/terse"},
 	"delegate/thick":        {"status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/peer"},
-	"delegate/thick/shim":   {"status", "delegate/thick/wire", "delegate/thick/internal/queue"},
+	"delegate/thick/shim":   {"status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/redact"},
 	"delegate/thick/wire":   nil,
 	"delegate/relay":        {"delegate", "netconf", "status", "delegate/thick/wire", "internal/skeleton", "internal/peer"},
 	"netconf/autoconf":      {"netconf", "internal/durable"},

@@ -15,13 +15,11 @@ import (
 	"github.com/containernetworking/cni/pkg/types/create"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/redact"
 )
 
-const (
-	maxText   = 256 // bytes of a text that is no error object
-	minSecret = 6   // bytes of a configuration that are worth hiding
-	hidden    = "(hidden)"
-)
+// maxText is how many bytes of a text that is no error object an error quotes.
+const maxText = 256
 
 // result returns what a response with the status 200 says. Only an ADD has a
 // result.
@@ -111,25 +109,17 @@ func (k *call) excerpt(body []byte) string {
 	return strings.ToValidUTF8(text[:min(len(text), maxText)], "\uFFFD") // "" could join what was hidden apart
 }
 
-// hide takes the configuration out of text, in the forms that errors have been
-// seen to repeat it in (D57).
+// hide takes the configuration out of text, and the credentials in it. Daemons
+// of Multus have also been seen to repeat the configuration as numbers and as
+// base64.
 func (k *call) hide(text string) string {
 	conf := k.args.StdinData
-	whole := string(bytes.TrimSpace(conf))
-	if len(whole) < minSecret || len(text) < len(whole) {
-		return text
+	if len(conf) >= redact.MinSecret {
+		for _, form := range []string{strings.Trim(fmt.Sprintf("%d", conf), "[]"), base64.StdEncoding.EncodeToString(conf)} {
+			text = strings.ReplaceAll(text, form, redact.Hidden)
+		}
 	}
-	asJSON, _ := json.Marshal(whole) // a string always marshals
-	for _, form := range []string{
-		whole,
-		strings.Trim(strconv.Quote(whole), `"`),
-		strings.Trim(string(asJSON), `"`),
-		strings.Trim(fmt.Sprintf("%d", conf), "[]"),
-		base64.StdEncoding.EncodeToString(conf),
-	} {
-		text = strings.ReplaceAll(text, form, hidden)
-	}
-	return text
+	return redact.Credentials(conf).Hide(text)
 }
 
 // info is the answer to [Client.Info].

@@ -311,6 +311,7 @@ func TestD57NoConfigurationInErrors(t *testing.T) {
 		fmt.Sprintf("stdin %q", conf), strings.Repeat("a", 1000), "x\x00\xff\nline",
 		object(string(conf)), object(numbers), object(fmt.Sprintf("%+v", struct{ StdinData []byte }{conf})), object(string(encoded)),
 		object(strings.TrimSpace(fmt.Sprintf("%q", conf))),
+		"bad token secret-1", object("bad token secret-1"),
 	}
 	for i, body := range bodies {
 		for _, head := range []string{"400 Bad Request", "503 Service Unavailable"} {
