@@ -92,6 +92,7 @@ func (sv *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	default:
 		if sv.Other != nil {
+			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // not supported in tests only
 			sv.Other.ServeHTTP(w, r)
 			return
 		}

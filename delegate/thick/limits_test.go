@@ -3,6 +3,7 @@ package thick
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -72,6 +73,34 @@ func TestS26Flood(t *testing.T) {
 		}
 		r.idle()
 	})
+}
+
+// A client that asks and never reads an answer loses its connection, whatever it
+// asks for.
+func TestClientThatNeverReadsIsCutOff(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{wire.PathHealth, wire.PathReady, wire.PathInfo, wire.PathDelegate, "/metrics"} {
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				page := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+					_, _ = io.WriteString(w, strings.Repeat("x", 1<<20))
+				})
+				r := serve(t, &Server{Handler: &fake{}, Other: page})
+				c, err := r.l.dial(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: daemon\r\n\r\n"); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(writeTimeout + time.Second)
+				if n, err := io.Copy(io.Discard, c); n != 0 || err != nil {
+					t.Errorf("%d bytes later, %v", n, err)
+				}
+			})
+		})
+	}
 }
 
 // S26: DELs have a bound of their own, and STATUSes.

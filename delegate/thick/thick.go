@@ -96,7 +96,9 @@ type Server struct {
 	Ready func(context.Context) error
 
 	// Other, when not nil, serves every path that is not the server's own:
-	// metrics, for instance. Nothing limits what it does.
+	// metrics, for instance. It has ten seconds until its client must have
+	// taken the answer, unless it sets another write deadline with an
+	// [http.ResponseController]. Nothing else limits what it does.
 	Other http.Handler
 
 	// AllowUIDs lists the users whose processes may connect. Nil is root and
