@@ -2,16 +2,11 @@ package main
 
 import (
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
-	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
-	"testing/synctest"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/thick"
@@ -125,89 +120,3 @@ func TestLabelsAreBounded(t *testing.T) {
 }
 
 // The daemon before this one has the address until it has ended, which is later
-// than it leaves the socket.
-func TestMetricsAddressTaken(t *testing.T) {
-	t.Parallel()
-	before, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	keys := fmt.Sprintf(`,"metricsAddress":%q`, before.Addr())
-	never := newWorld(t, keys).start(t)
-	never.mustRun(t, "ADD", bridge)
-	if err := never.stop(); err != nil {
-		t.Error(err)
-	}
-	w := newWorld(t, keys).start(t)
-	if err := before.Close(); err != nil {
-		t.Fatal(err)
-	}
-	for len(w.logged.of(t, "serving metrics")) == 0 {
-		runtime.Gosched()
-	}
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+before.Addr().String()+"/healthz", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if a.Body.Close(); a.StatusCode != http.StatusOK {
-		t.Errorf("/healthz over TCP: %d", a.StatusCode)
-	}
-}
-
-// A client that stops in the middle of a request is closed, wherever it stops.
-func TestMetricsClientsThatStopAreClosed(t *testing.T) {
-	t.Parallel()
-	for name, said := range map[string]string{
-		"says nothing":            "",
-		"stops in a header":       "GET /metrics HTTP/1.1\r\nHost:",
-		"stops in a body":         "GET /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n1",
-		"stops after an exchange": "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				near, far := net.Pipe()
-				l := &oneConn{conn: make(chan net.Conn, 1), closed: make(chan struct{})}
-				l.conn <- far
-				s := metricsServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-				served := make(chan error, 1)
-				go func() { served <- s.Serve(l) }()
-				if _, err := io.WriteString(near, said); err != nil {
-					t.Fatal(err)
-				}
-				if _, err := io.Copy(io.Discard, near); err != nil {
-					t.Errorf("not closed: %v", err)
-				}
-				_ = s.Close()
-				<-served
-			})
-		})
-	}
-}
-
-// A oneConn is a listener of one connection.
-type oneConn struct {
-	conn   chan net.Conn
-	closed chan struct{}
-	once   sync.Once
-}
-
-func (l *oneConn) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conn:
-		return c, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (l *oneConn) Close() error {
-	l.once.Do(func() { close(l.closed) })
-	return nil
-}
-
-func (l *oneConn) Addr() net.Addr { return &net.UnixAddr{} }

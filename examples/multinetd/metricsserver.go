@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/metacni/metacni/delegate/thick/wire"
+)
+
+// serveMetrics serves the metrics and the probes, and nothing else, over TCP
+// until stop is called. While the address is another's, the daemon's before this
+// one that still ends, it goes on trying: requests do not wait for that.
+func (d *daemon) serveMetrics(ctx context.Context) (stop func(), err error) {
+	l, err := d.listenMetrics(ctx)
+	switch {
+	case errors.Is(err, unix.EADDRINUSE):
+		d.log.LogAttrs(ctx, slog.LevelWarn, "metrics: waiting for the address", slog.Any("error", err))
+	case err != nil:
+		return nil, err
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", d.metrics.handler())
+	for _, path := range []string{wire.PathHealth, wire.PathReady} {
+		mux.Handle(path, d.server.HTTP())
+	}
+	s := metricsServer(mux, d.log)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		var err error
+		if l == nil {
+			l, err = d.awaitMetrics(ctx)
+		}
+		if err == nil {
+			d.log.LogAttrs(ctx, slog.LevelInfo, "serving metrics", slog.String("address", l.Addr().String()))
+			err = s.Serve(&newestListener{Listener: l, most: metricsConnections})
+		}
+		if ctx.Err() == nil {
+			d.log.LogAttrs(ctx, slog.LevelError, "metrics", slog.Any("error", err))
+		}
+	}()
+	return func() { cancel(); _ = s.Close(); <-ended }, nil
+}
+
+// The limits of an exchange over TCP, where anybody may connect.
+const (
+	metricsConnections    = 64
+	metricsReadTimeout    = 10 * time.Second // of a request, and of the wait for the first
+	metricsWriteTimeout   = 10 * time.Second // for a client to take its answer
+	metricsIdleTimeout    = 2 * time.Minute  // longer than scrapers pause
+	metricsMaxHeaderBytes = 16 << 10
+)
+
+// metricsServer serves h to clients that send their requests and take their
+// answers in time. What goes wrong is in the log.
+func metricsServer(h http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler: h, ReadTimeout: metricsReadTimeout, WriteTimeout: metricsWriteTimeout, IdleTimeout: metricsIdleTimeout,
+		MaxHeaderBytes: metricsMaxHeaderBytes, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+}
+
+// A newestListener bounds how many of the connections that it has accepted are
+// open: one more closes the one that has been open for the longest. So a probe
+// is answered however many connections others hold.
+type newestListener struct {
+	net.Listener
+	most int
+
+	mu   sync.Mutex
+	open []*newestConn // by age; guarded by mu
+}
+
+// Accept returns the next connection.
+func (l *newestListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	accepted := &newestConn{c, l}
+	l.mu.Lock()
+	l.open = append(l.open, accepted)
+	var oldest *newestConn
+	if len(l.open) > l.most {
+		oldest = l.open[0]
+	}
+	l.mu.Unlock()
+	if oldest != nil {
+		_ = oldest.Close() // which its own side does as well
+	}
+	return accepted, nil
+}
+
+// A newestConn is a connection of a newestListener.
+type newestConn struct {
+	net.Conn
+	l *newestListener
+}
+
+// Close closes the connection, and makes place for another.
+func (c *newestConn) Close() error {
+	c.l.mu.Lock()
+	c.l.open = slices.DeleteFunc(c.l.open, func(o *newestConn) bool { return o == c })
+	c.l.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// awaitMetrics listens once the address is free, or fails as ctx does.
+func (d *daemon) awaitMetrics(ctx context.Context) (net.Listener, error) {
+	poll := time.NewTicker(100 * time.Millisecond)
+	defer poll.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-poll.C:
+		}
+		if l, err := d.listenMetrics(ctx); !errors.Is(err, unix.EADDRINUSE) {
+			return l, err
+		}
+	}
+}
+
+func (d *daemon) listenMetrics(ctx context.Context) (net.Listener, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", d.conf.MetricsAddress)
+	if err != nil {
+		return nil, fmt.Errorf("metrics: %w", err)
+	}
+	return l, nil
+}

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// than it leaves the socket.
+func TestMetricsAddressTaken(t *testing.T) {
+	t.Parallel()
+	before, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := fmt.Sprintf(`,"metricsAddress":%q`, before.Addr())
+	never := newWorld(t, keys).start(t)
+	never.mustRun(t, "ADD", bridge)
+	if err := never.stop(); err != nil {
+		t.Error(err)
+	}
+	w := newWorld(t, keys).start(t)
+	if err := before.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for len(w.logged.of(t, "serving metrics")) == 0 {
+		runtime.Gosched()
+	}
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+before.Addr().String()+"/healthz", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.Body.Close(); a.StatusCode != http.StatusOK {
+		t.Errorf("/healthz over TCP: %d", a.StatusCode)
+	}
+}
+
+// A client that stops in the middle of a request, or never reads, is closed,
+// wherever it stops.
+func TestMetricsClientsThatStopAreClosed(t *testing.T) {
+	t.Parallel()
+	const get = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+	for _, tt := range []struct {
+		name, said string
+		reads      bool // what is answered
+	}{
+		{"says nothing", "", true},
+		{"stops in a header", "GET /metrics HTTP/1.1\r\nHost:", true},
+		{"stops in a body", "GET /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n1", true},
+		{"stops after an exchange", get, true},
+		{"never reads", get, false},
+		{"asks for ever and never reads", strings.Repeat(get, 10_000), false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				near, far := net.Pipe()
+				l := &oneConn{conn: make(chan net.Conn, 1), closed: make(chan struct{})}
+				l.conn <- far
+				page := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, strings.Repeat("x", 1<<16)) })
+				s := metricsServer(page, slog.New(slog.DiscardHandler))
+				served := make(chan error, 1)
+				go func() { served <- s.Serve(l) }()
+				var said sync.WaitGroup
+				said.Go(func() { _, _ = io.WriteString(near, tt.said) }) // until it is closed
+				if !tt.reads {
+					time.Sleep(metricsWriteTimeout + time.Second)
+				}
+				if n, err := io.Copy(io.Discard, near); err != nil || n != 0 && !tt.reads {
+					t.Errorf("not closed: read %d bytes, %v", n, err)
+				}
+				said.Wait()
+				_ = s.Close()
+				<-served
+			})
+		})
+	}
+}
+
+// A oneConn is a listener of one connection.
+type oneConn struct {
+	conn   chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (l *oneConn) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conn:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *oneConn) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+func (l *oneConn) Addr() net.Addr { return &net.UnixAddr{} }
+
+// Of more connections than there may be the newest are kept.
+func TestMetricsConnectionsAreBounded(t *testing.T) {
+	t.Parallel()
+	accepts := &oneConn{conn: make(chan net.Conn, 1), closed: make(chan struct{})}
+	l := &newestListener{Listener: accepts, most: 2}
+	var near, far []net.Conn
+	accept := func() {
+		t.Helper()
+		a, b := net.Pipe()
+		accepts.conn <- b
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		near, far = append(near, a), append(far, c)
+	}
+	closed := func() (all []bool) {
+		for _, c := range far {
+			err := c.SetDeadline(time.Time{})
+			all = append(all, err != nil)
+		}
+		return all
+	}
+	want := func(what string, want ...bool) {
+		t.Helper()
+		if diff := cmp.Diff(want, closed()); diff != "" {
+			t.Errorf("%s: closed (-want +got):\n%s", what, diff)
+		}
+	}
+	accept()
+	accept()
+	want("as many as may be", false, false)
+	accept()
+	want("one more", true, false, false)
+	if err := far[2].Close(); err != nil {
+		t.Fatal(err)
+	}
+	accept()
+	want("one less, and one more", true, false, true, false)
+	accept()
+	want("one more again", true, true, true, false, false)
+	_ = accepts.Close()
+	if _, err := l.Accept(); err == nil {
+		t.Error("it accepts after its end")
+	}
+	for i := range near {
+		_, _ = near[i].Close(), far[i].Close()
+	}
+}
