@@ -163,3 +163,104 @@ func TestS22RootsSideBySide(t *testing.T) {
 		}
 	}
 }
+
+// A resolved path is inside the root, wherever links point and whether or not
+// there is anything yet: what is made there is found by the same path in the
+// root, and outside nothing is made.
+func TestResolvedPathIsInsideTheRoot(t *testing.T) {
+	t.Parallel()
+	root, outside := jail(t, "inside")
+	if err := errors.Join(
+		os.Symlink("/data/cni", root+"/var/lib"), // dangles, in the root and out of it
+		os.Symlink("../../../../../../../../../../../.."+outside+"/new", root+"/var/relative"),
+		os.Symlink(outside+"/new", root+"/var/absolute"),
+		os.Symlink("lib", root+"/var/again"),
+	); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		"/run/netns":               "/run/netns",
+		"/var/run/netns/":          "/run/netns",
+		"run//./netns/../x":        "/run/x",
+		"/../../run":               "/run",
+		"/":                        "/",
+		"":                         "/",
+		"/absent/a/b":              "/absent/a/b",
+		"/var/lib/queue":           "/data/cni/queue",
+		"/var/again/queue":         "/data/cni/queue",
+		"/var/relative/queue":      outside + "/new/queue",
+		"/var/absolute/queue":      outside + "/new/queue",
+		"/up/c1":                   outside + "/c1",
+		"/run/netns/c1/no/dir":     "/run/netns/c1/no/dir",
+		outside + "/../x":          filepath.Dir(outside) + "/x",
+		"/var/absolute/../sibling": outside + "/sibling",
+	} {
+		got, err := inroot.Resolve(root, path)
+		if err != nil || got != filepath.Join(root, want) {
+			t.Errorf("%q: %q, %v; want %q in the root", path, got, err, want)
+		}
+	}
+	made, err := inroot.Resolve(root, "/var/absolute/queue")
+	if err := errors.Join(err, os.MkdirAll(made, 0o700), os.WriteFile(made+"/entry", []byte("made"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := read(root, "/var/absolute/queue/entry"); text != "made" || err != nil {
+		t.Errorf("%q, %v", text, err)
+	}
+	if _, err := os.Lstat(outside + "/new"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("made outside: %v", err)
+	}
+	var e *fs.PathError
+	for _, path := range []string{"/loop/x", "/proc/x"} {
+		if got, err := inroot.Resolve(root, path); !errors.As(err, &e) || e.Path != path {
+			t.Errorf("a loop: %q, %v", got, err)
+		}
+	}
+	if got, err := inroot.Resolve("", "/a/../b"); got != "/a/../b" || err != nil {
+		t.Errorf("without a root: %q, %v", got, err)
+	}
+}
+
+// A directory in a root is read as one of os.DirFS, and no link in it leads out
+// of the root.
+func TestDirInRoot(t *testing.T) {
+	t.Parallel()
+	root, outside := jail(t, "inside")
+	if err := errors.Join(
+		os.Symlink(outside+"/c1", root+"/run/netns/out"), os.Symlink("/run/netns/c1", root+"/run/netns/in"),
+		os.Mkdir(root+"/run/netns/sub", 0o700), os.WriteFile(root+"/run/netns/sub/f", []byte("deep"), 0o600),
+	); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []fs.FS{inroot.Dir{Root: root, Path: "/var/run/netns"}, inroot.Dir{Path: root + "/run/netns"}} {
+		for name, want := range map[string]string{"c1": "inside", "sub/f": "deep"} {
+			if data, err := fs.ReadFile(d, name); string(data) != want || err != nil {
+				t.Errorf("%v: %s: %q, %v", d, name, data, err)
+			}
+		}
+		entries, err := fs.ReadDir(d, ".")
+		if err != nil || len(entries) != 4 {
+			t.Errorf("%v: %v, %v", d, entries, err)
+		}
+		if info, err := fs.Stat(d, "sub"); err != nil || !info.IsDir() {
+			t.Errorf("%v: sub: %v, %v", d, info, err)
+		}
+		for _, name := range []string{"absent", "sub/absent"} {
+			if _, err := fs.ReadFile(d, name); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("%v: %s: %v", d, name, err)
+			}
+		}
+		for _, name := range []string{"../c1", "/c1", ""} {
+			if _, err := d.Open(name); !errors.Is(err, fs.ErrInvalid) {
+				t.Errorf("%v: %q: %v", d, name, err)
+			}
+		}
+	}
+	d := inroot.Dir{Root: root, Path: "/run/netns"}
+	if data, err := fs.ReadFile(d, "in"); string(data) != "inside" || err != nil {
+		t.Errorf("a link inside: %q, %v", data, err)
+	}
+	if data, err := fs.ReadFile(d, "out"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a link out: %q, %v", data, err)
+	}
+}

@@ -1,0 +1,97 @@
+package inroot
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// maxLinks is how many links a path may have, as in the kernel.
+const maxLinks = 40
+
+// Resolve returns the path, without any link, that leads to what is at path for
+// a process whose root directory is root. Nothing needs to be there yet: what is
+// made at that path later is made inside root. With an empty root it is path
+// itself. The answer holds as long as nobody changes the links; [With] is for
+// what must not depend on that.
+//
+// The error is an [*fs.PathError] of path.
+func Resolve(root, path string) (string, error) {
+	if root == "" {
+		return path, nil
+	}
+	resolved, err := resolve(root, path)
+	if err != nil {
+		return "", &fs.PathError{Op: "resolve", Path: path, Err: err}
+	}
+	return filepath.Join(root, resolved), nil
+}
+
+// resolve returns the absolute path in root that has no links.
+func resolve(root, path string) (string, error) {
+	done, links := "/", 0
+	for rest := path; rest != ""; {
+		var name string
+		name, rest, _ = strings.Cut(rest, "/")
+		next := filepath.Join(done, name) // of which "" and "." change nothing, and ".." stops at the root
+		to, err := os.Readlink(filepath.Join(root, next))
+		switch {
+		case err != nil: // no link, or nothing: what is wrong with it is for who uses it
+			done = next
+		case links == maxLinks:
+			return "", errors.New("too many symbolic links")
+		default:
+			links++
+			if filepath.IsAbs(to) {
+				done = "/"
+			}
+			rest = to + "/" + rest
+		}
+	}
+	return done, nil
+}
+
+// bare returns what is wrong with a path, without the path.
+func bare(err error) error {
+	if e := (*fs.PathError)(nil); errors.As(err, &e) {
+		return e.Err
+	}
+	return err
+}
+
+// A Dir is [os.DirFS] of the directory that is at Path for a process whose root
+// directory is Root: no link in it leads out of Root. With an empty Root it is
+// os.DirFS(Path).
+type Dir struct{ Root, Path string }
+
+// Open opens a file of the directory.
+func (d Dir) Open(name string) (f fs.File, err error) {
+	err = d.with("open", name, func(path string) error {
+		f, err = os.Open(path)
+		return err
+	})
+	return f, err
+}
+
+// Stat says what a file of the directory is.
+func (d Dir) Stat(name string) (info fs.FileInfo, err error) {
+	err = d.with("stat", name, func(path string) error {
+		info, err = os.Stat(path)
+		return err
+	})
+	return info, err
+}
+
+// with calls do with a path of the file called name.
+func (d Dir) with(op, name string, do func(path string) error) error {
+	if !fs.ValidPath(name) {
+		return &fs.PathError{Op: op, Path: name, Err: fs.ErrInvalid}
+	}
+	path := filepath.Join(d.Path, name)
+	if err := With(d.Root, path, do); err != nil {
+		return &fs.PathError{Op: op, Path: path, Err: bare(err)}
+	}
+	return nil
+}
