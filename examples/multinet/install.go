@@ -150,7 +150,7 @@ func (i *installer) template() (netconf.Plugin, error) {
 		data, err = json.Marshal(p)
 	}
 	if err == nil {
-		_, err = multinet.StateDir(data)
+		_, err = multinet.StateDir("", data)
 	}
 	if err == nil {
 		err = plainName("type", p.Type())

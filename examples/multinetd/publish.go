@@ -101,7 +101,7 @@ func (c *config) template() (netconf.Plugin, error) {
 		data, err = json.Marshal(p)
 	}
 	if err == nil {
-		_, err = multinet.StateDir(data) // what no request could be served with
+		_, err = multinet.StateDir(c.ChrootDir, data) // what no request could be served with
 	}
 	if err != nil {
 		err = fmt.Errorf("network: %w", err)

@@ -33,7 +33,7 @@ import (
 // alone; there is no GC.
 func (p *Plugin) HotPlug(ctx context.Context, conf []byte, with *wire.Attributes) skel.CNIFuncs {
 	prepare := func(args *skel.CmdArgs) (*hotCall, error) {
-		c, err := readConfig(conf)
+		c, err := readConfig(p.Root, conf)
 		if err != nil {
 			return nil, err
 		}
@@ -68,7 +68,7 @@ func (p *Plugin) Detach(ctx context.Context, conf []byte, containerID, ifName st
 
 // own is a call that no runtime has made.
 func (p *Plugin) own(conf []byte, args *skel.CmdArgs) (*hotCall, error) {
-	c, err := readConfig(conf)
+	c, err := readConfig(p.Root, conf)
 	if err != nil {
 		return nil, err
 	}

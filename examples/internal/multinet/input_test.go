@@ -56,6 +56,9 @@ func TestBadInput(t *testing.T) {
 		{"parallel of the wrong type", keys(bridge, `"parallel":"yes"`), 6, []string{`"multi"`, `"parallel"`}},
 		{"readinessindicatorfile of the wrong type", keys(bridge, `"readinessindicatorfile":true`), 6, []string{`"multi"`, `"readinessindicatorfile"`}},
 
+		{"readinessTimeout of the wrong type", keys(bridge, `"readinessTimeout":45`), 6, []string{`"multi"`, `"readinessTimeout"`}},
+		{"readinessTimeout that is no time", keys(bridge, `"readinessTimeout":"soon"`), 6, []string{`"multi"`, `"readinessTimeout"`}},
+
 		{"runtimeConfig of the wrong type", keys(bridge, `"runtimeConfig":"x"`), 6, []string{`"multi"`, `"runtimeConfig"`}},
 		{"annotations of the wrong type", keys(bridge, `"runtimeConfig":{"io.kubernetes.cri.pod-annotations":["x"]}`), 6, []string{`"multi"`, "runtimeConfig.io.kubernetes.cri.pod-annotations"}},
 		{"annotation of the wrong type", keys(bridge, `"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"k8s.v1.cni.cncf.io/networks":5}}`), 6, []string{`"multi"`, "k8s.v1.cni.cncf.io/networks"}},

@@ -27,6 +27,7 @@ import (
 // A host is where multinet runs: its directories, and plugins to delegate to.
 type host struct {
 	dir     string
+	root    string // of the node, where it is not this process's
 	exec    *delegatetest.Exec
 	version string   // of the configuration
 	taken   []string // interface names in every network namespace
@@ -91,7 +92,7 @@ func (h *host) call(ctx context.Context, command, conf string, edits ...func(*sk
 		edit(args)
 	}
 	p := &Plugin{Process: program.Process{
-		Exec: h.exec, Stdout: h.stdout,
+		Exec: h.exec, Stdout: h.stdout, Root: h.root,
 		InterfaceNames: func(string) ([]string, error) { return h.taken, nil },
 	}}
 	do := p.Commands(ctx)
@@ -288,6 +289,8 @@ func TestNetworks(t *testing.T) {
 		{"cluster network by path", `"clusterNetwork":"$DIR/elsewhere/x.conf"`, []string{"ADD bridge eth0 elsewhere"}},
 		{"nameless by path", `"clusterNetwork":"$DIR/elsewhere/nameless"`, []string{"ADD bridge eth0 multi"}},
 		{"cluster network before the first delegate", keys(bridge, `"clusterNetwork":"fast"`), []string{"ADD macvlan eth0 fast"}},
+		{"cluster network in place of all delegates", `"clusterNetwork":"fast","delegates":[{"type":"bridge"},{"type":"tuning"}]`, []string{"ADD macvlan eth0 fast"}},
+		{"the first usable network of a directory", `"clusterNetwork":"$DIR/nodes"`, []string{"ADD bridge eth0 third"}},
 		{"default networks", keys(bridge, `"defaultNetworks":["fast","$DIR/elsewhere/x.conf"]`), []string{"ADD bridge eth0 multi", "ADD macvlan net1 fast", "ADD bridge net2 elsewhere"}},
 		{"default networks before other delegates", `"delegates":[{"type":"bridge"},{"type":"tuning"}],"defaultNetworks":["fast"]`, []string{"ADD bridge eth0 multi", "ADD macvlan net1 fast"}},
 		{"selected last", keys(`"clusterNetwork":"other","defaultNetworks":["fast"]`, annotated("storage")), []string{"ADD bridge eth0 other", "ADD macvlan net1 fast", "ADD macvlan net2 storage", "ADD tuning net2 storage"}},
@@ -300,6 +303,10 @@ func TestNetworks(t *testing.T) {
 			h := newHost(t, "1.0.0")
 			h.write(t, "elsewhere/x.conf", `{"name":"elsewhere","type":"bridge"}`)
 			h.write(t, "elsewhere/nameless", `{"type":"bridge"}`)
+			h.write(t, "nodes/00-multinet.conflist", `{"name":"own","plugins":[{"type":"multinet"}]}`)
+			h.write(t, "nodes/10-bad.conf", `{`)
+			h.write(t, "nodes/20-third.conf", `{"name":"third","type":"bridge"}`)
+			h.write(t, "nodes/30-fourth.conf", `{"name":"fourth","type":"macvlan"}`)
 			h.mustRun(t, "ADD", strings.ReplaceAll(tt.keys, "$DIR", h.dir))
 			var got []string
 			for i, c := range h.exec.Calls() {

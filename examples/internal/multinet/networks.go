@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 
@@ -66,7 +65,8 @@ func (c *networkConfig) wanted() ([]wanted, error) {
 
 // standing lists the networks that every container is attached to: first its
 // default network, the clusterNetwork or the first delegate, then the
-// defaultNetworks or the other delegates.
+// defaultNetworks or the other delegates. As in Multus a clusterNetwork stands
+// in the place of all delegates.
 func (c *networkConfig) standing() ([]netconf.Network, error) {
 	for i, n := range c.Delegates {
 		if n.IsZero() { // null
@@ -79,6 +79,7 @@ func (c *networkConfig) standing() ([]netconf.Network, error) {
 		if first, err = c.loadAll("clusterNetwork", c.ClusterNetwork); err != nil {
 			return nil, err
 		}
+		others = nil
 	}
 	if len(first) == 0 {
 		return nil, program.Invalid(c.Name, "delegates", errors.New("there is neither a delegate nor a clusterNetwork"))
@@ -103,7 +104,7 @@ func (c *networkConfig) loadAll(key string, names ...string) ([]netconf.Network,
 	for _, name := range names {
 		load := c.load
 		if filepath.IsAbs(name) {
-			load = netconf.LoadFile
+			load = c.loadPath
 		}
 		n, err := load(name)
 		if err != nil {
@@ -116,7 +117,7 @@ func (c *networkConfig) loadAll(key string, names ...string) ([]netconf.Network,
 
 // load finds a network in confDir. Names from outside are never paths.
 func (c *networkConfig) load(name string) (netconf.Network, error) {
-	n, err := netconf.Load(os.DirFS(c.ConfDir), name)
+	n, err := netconf.Load(c.directory(c.ConfDir), name)
 	if err != nil {
 		return n, fmt.Errorf("%s: %w", c.ConfDir, err)
 	}

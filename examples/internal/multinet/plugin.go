@@ -66,7 +66,7 @@ type call struct {
 }
 
 func (p *Plugin) call(args *skel.CmdArgs) (*call, error) {
-	conf, err := readConfig(args.StdinData)
+	conf, err := readConfig(p.Root, args.StdinData)
 	if err != nil {
 		return nil, err
 	}
@@ -108,6 +108,9 @@ func (c *call) add(ctx context.Context) error {
 	}
 	conf, err := c.networkConfig()
 	if err != nil {
+		return err
+	}
+	if err := conf.refuse(); err != nil {
 		return err
 	}
 	if err := conf.waitReady(ctx); err != nil {
@@ -173,6 +176,9 @@ func (c *call) del(ctx context.Context) error {
 func (c *call) status(ctx context.Context) error {
 	conf, err := c.networkConfig()
 	if err != nil {
+		return err
+	}
+	if err := conf.refuse(); err != nil {
 		return err
 	}
 	if err := conf.ready(); err != nil {

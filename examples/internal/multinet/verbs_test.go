@@ -47,6 +47,15 @@ func TestD31Readiness(t *testing.T) {
 		wantTrace(t, h)
 		h.clean(t)
 	})
+	bubble("missing, with a timeout of its own", func(t *testing.T, h *host, conf, _ string) {
+		t.Helper()
+		for text, want := range map[string]time.Duration{"45s": 45 * time.Second, "0s": 0} {
+			took(t, want, func() {
+				wantError(t, h.run(t, "ADD", keys(conf, `"readinessTimeout":"`+text+`"`)), 11, "readinessindicatorfile")
+			})
+		}
+		h.clean(t)
+	})
 	bubble("comes", func(t *testing.T, h *host, conf, file string) {
 		t.Helper()
 		time.AfterFunc(1990*time.Millisecond, func() { h.write(t, "ready", "") })

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"path/filepath"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -56,6 +57,16 @@ func Complete(n netconf.Network, name, cniVersion string) (netconf.Network, erro
 // err.
 func Invalid(network, key string, err error) error {
 	return &netconf.Error{Kind: netconf.ErrInvalid, Network: network, Key: key, Err: err}
+}
+
+// A Duration is written as "25s" in a configuration.
+type Duration time.Duration
+
+// UnmarshalText reads what [time.ParseDuration] does.
+func (d *Duration) UnmarshalText(text []byte) error {
+	parsed, err := time.ParseDuration(string(text))
+	*d = Duration(parsed)
+	return err
 }
 
 // Valid reads the runtime's list of valid attachments from the configuration

@@ -1,6 +1,8 @@
 package program
 
 import (
+	"errors"
+	"os"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -49,6 +51,34 @@ func TestS22SameFileInRoot(t *testing.T) {
 	} {
 		if got := SameFile(tt.root, tt.a, tt.b); got != tt.same {
 			t.Errorf("%s and %s in %q: %t", tt.a, tt.b, tt.root, got)
+		}
+	}
+}
+
+// A path of the configuration is the node's, as the node has it or as this
+// process sees it, and never leads out of the root.
+func TestInRoot(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	if err := errors.Join(os.MkdirAll(root+"/var/lib", 0o700), os.Symlink("/data", root+"/var/lib/cni")); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ root, path, node, want string }{
+		{"", "/var/lib/cni", "/var/lib/cni", "/var/lib/cni"},
+		{"", root + "/x", root + "/x", root + "/x"},
+		{root, "/var/lib/cni/q", "/var/lib/cni/q", root + "/data/q"},
+		{root, root + "/var/lib/cni/q", "/var/lib/cni/q", root + "/data/q"},
+		{root + "/", root + "//var/q", "/var/q", root + "/var/q"},
+		{root, root + "-2/q", root + "-2/q", ""}, // beside it
+		{root, "/proc/q", "/proc/q", ""},         // this process's
+		{root, "/a-directory/of/nobody", "/a-directory/of/nobody", root + "/a-directory/of/nobody"},
+		{root, "/", "/", root},
+	} {
+		if got := OnNode(tt.root, tt.path); got != tt.node {
+			t.Errorf("%s in %s: on the node %s, want %s", tt.path, tt.root, got, tt.node)
+		}
+		if got, err := InRoot(tt.root, tt.path); got != tt.want || (err == nil) != (tt.want != "") {
+			t.Errorf("%s in %s: %s, %v; want %s", tt.path, tt.root, got, err, tt.want)
 		}
 	}
 }
