@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -20,6 +21,7 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/internal/multinet"
 	"github.com/metacni/metacni/examples/internal/program"
+	"github.com/metacni/metacni/examples/internal/publish"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -50,15 +52,8 @@ type config struct {
 	override json.RawMessage // of each request's configuration; nil is none
 	ignored  []string        // keys of the file that mean nothing here
 	version  bool            // only say which
-}
 
-// foreign are keys of Multus's daemon that must not get into the configuration
-// of requests: where it logs, what it asks of Kubernetes, and of what it
-// generates that which is not ours to choose.
-var foreign = []string{ //nolint:gochecknoglobals // never written
-	"cniVersion", "forceCNIVersion", "globalNamespaces", "kubeconfig", "logFile", "logOptions", "logToStderr", "multusNamespace",
-	"namespaceIsolation", "overrideNetworkName", "perNodeCertificate", "rawNonIsolatedNamespaces", "skipMultusConfWatch",
-	"systemNamespaces", "type",
+	queueOnNode string // QueueDir before its links were followed
 }
 
 // own returns where the keys of the file go that are the daemon's.
@@ -148,7 +143,7 @@ func (c *config) read(data []byte) error {
 	if err != nil {
 		return err
 	}
-	own := c.own()
+	own, multinets := c.own(), multinet.Keys()
 	override := make(map[string]json.RawMessage)
 	seen := make(map[string]string)
 	for key, value := range all {
@@ -157,7 +152,7 @@ func (c *config) read(data []byte) error {
 			return fmt.Errorf("%q and %q are one key", min(key, other), max(key, other))
 		}
 		seen[folded] = key
-		target, isForeign := any(nil), slices.ContainsFunc(foreign, func(k string) bool { return strings.EqualFold(k, key) })
+		var target any
 		for name, t := range own {
 			if strings.EqualFold(name, key) {
 				target = t
@@ -171,8 +166,8 @@ func (c *config) read(data []byte) error {
 			if err := json.Unmarshal(value, target); err != nil {
 				return fmt.Errorf("key %q: %w", key, err)
 			}
-		case isForeign:
-			c.ignored = append(c.ignored, key)
+		case folded == "cniversion", folded == "type", !slices.ContainsFunc(multinets, func(k string) bool { return strings.EqualFold(k, key) }):
+			c.ignored = append(c.ignored, key) // each request's own, or nobody's
 		default:
 			override[key] = value
 			if strings.EqualFold(key, "readinessindicatorfile") { // for both
@@ -194,7 +189,7 @@ func (c *config) check() error {
 	if c.SocketDir == "" {
 		return errors.New(`socketDir "" is not an absolute path`)
 	}
-	if err := tidy([]path{{"socketDir", &c.SocketDir}, {"chrootDir", &c.ChrootDir}, {"queueDir", &c.QueueDir}}); err != nil {
+	if err := tidy([]path{{"chrootDir", &c.ChrootDir}}); err != nil {
 		return err
 	}
 	if c.ChrootDir == "/" {
@@ -208,7 +203,7 @@ func (c *config) check() error {
 		}
 	}
 	if c.QueueDir != "" {
-		if _, err := program.StateDir("", "queueDir", c.QueueDir, ""); err != nil {
+		if _, err := program.StateDir("", "queueDir", program.OnNode(c.ChrootDir, c.QueueDir), ""); err != nil {
 			return err
 		}
 	}
@@ -227,11 +222,59 @@ func (c *config) check() error {
 	if c.MetricsAddress == "" && c.MetricsPort != 0 {
 		c.MetricsAddress = net.JoinHostPort("", strconv.Itoa(int(c.MetricsPort)))
 	}
+	if err := c.findInRoot(); err != nil {
+		return err
+	}
 	if err := errors.Join(c.checkPublishing(), c.checkRelay()); err != nil {
 		return err
 	}
 	_, err := c.stateDir()
 	return err
+}
+
+// findInRoot replaces the node's paths by those of this process, which have none
+// of the node's links. The plugin does that for what a request names.
+func (c *config) findInRoot() error {
+	c.queueOnNode = c.QueueDir
+	paths := []path{{"socketDir", &c.SocketDir}, {"queueDir", &c.QueueDir}}
+	if p := &c.publish; p.File != "" {
+		p.Dir = cmp.Or(p.Dir, publish.ConfDir)
+		paths = append(paths, path{"cniConfigDir", &p.Dir}, path{"multusAutoconfigDir", &p.From}, path{"readinessindicatorfile", &p.Ready})
+	}
+	if err := tidy(paths); err != nil {
+		return err
+	}
+	for _, p := range paths {
+		if *p.at == "" {
+			continue
+		}
+		found, err := program.InRoot(c.ChrootDir, *p.at)
+		if err != nil {
+			return fmt.Errorf("%s: %w", p.key, err)
+		}
+		*p.at = found
+	}
+	return nil
+}
+
+// queueUsable fails when the daemon would not see what shims of the node queue,
+// because the node's links do not lead to QueueDir any more, or could not remove
+// it.
+func (c *config) queueUsable() error {
+	if c.QueueDir == "" {
+		return nil
+	}
+	now, err := program.InRoot(c.ChrootDir, c.queueOnNode)
+	if err == nil && now != c.QueueDir {
+		err = fmt.Errorf("%q leads to %q now, and the daemon has %q: start it anew", c.queueOnNode, now, c.QueueDir)
+	}
+	if err == nil {
+		err = writable(now)
+	}
+	if err != nil {
+		return fmt.Errorf("queueDir: %w", err)
+	}
+	return nil
 }
 
 // A path is one that is configured: under which key, and where it is kept.
@@ -267,17 +310,9 @@ func (c *config) multinet() []byte {
 
 // stateDir is where the records are, unless the runtime's configuration has
 // another cniDir and the file has none.
-func (c *config) stateDir() (string, error) { return multinet.StateDir(c.multinet()) }
+func (c *config) stateDir() (string, error) { return multinet.StateDir(c.ChrootDir, c.multinet()) }
 
-// A duration is written as "25s".
-type duration time.Duration
-
-// UnmarshalText reads what [time.ParseDuration] does.
-func (d *duration) UnmarshalText(text []byte) error {
-	parsed, err := time.ParseDuration(string(text))
-	*d = duration(parsed)
-	return err
-}
+type duration = program.Duration
 
 // A level is one of slog's.
 type level slog.Level

@@ -21,9 +21,26 @@ func defaults(edit func(*config)) *config {
 	return c
 }
 
+// node makes a root directory as nodes have it.
+func node(t *testing.T) (root string) {
+	t.Helper()
+	root = t.TempDir()
+	for _, dir := range []string{"/etc", "/run", "/var/lib", "/opt"} {
+		if err := os.MkdirAll(root+dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
 func TestConfig(t *testing.T) {
 	t.Parallel()
-	root := t.TempDir()
+	root, host := node(t), t.TempDir()
+	for _, dir := range []string{"/etc", "/run"} { // mounts of a container
+		if err := os.Symlink(root+dir, host+dir); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, tt := range []struct {
 		name string
 		file string // $ROOT is a directory; empty is no file
@@ -39,7 +56,7 @@ func TestConfig(t *testing.T) {
 				"logLevel":"debug","connectionLimit":7,"drainTimeout":"1m","sweepInterval":"0s"}`,
 			want: func(c *config) {
 				*c = config{
-					SocketDir: "/run/x", ChrootDir: root, QueueDir: "/q", MetricsAddress: "127.0.0.1:9", MultusMetrics: true, LogFormat: "json",
+					SocketDir: root + "/run/x", ChrootDir: root, QueueDir: root + "/q", MetricsAddress: "127.0.0.1:9", MultusMetrics: true, LogFormat: "json",
 					LogLevel: level(slog.LevelDebug), ConnectionLimit: 7, DrainTimeout: duration(time.Minute),
 				}
 			},
@@ -49,25 +66,29 @@ func TestConfig(t *testing.T) {
 			file: `{"socketDir":"/a","chrootDir":"/absent","queueDir":"/q","metricsAddress":"a:1","logFormat":"json","logLevel":"debug"}`,
 			args: []string{"--socket-dir", "/b", "--root", root, "--queue-dir", "", "--metrics-address", "b:2", "--log-format", "text", "--log-level", "warn"},
 			want: func(c *config) {
-				c.SocketDir, c.ChrootDir, c.QueueDir, c.MetricsAddress, c.LogLevel = "/b", root, "", "b:2", level(slog.LevelWarn)
+				c.SocketDir, c.ChrootDir, c.QueueDir, c.MetricsAddress, c.LogLevel = root+"/b", root, "", "b:2", level(slog.LevelWarn)
 			},
 		},
 		{
 			name: "Multus's own",
-			file: `{"chrootDir":"$ROOT","cniVersion":"0.3.1","logLevel":"verbose","logToStderr":true,"cniConfigDir":"/host/etc/cni/net.d",
-				"multusAutoconfigDir":"/host/etc/cni/net.d","multusConfigFile":"auto","socketDir":"/host/run/multus/","metricsPort":9091,"namespaceIsolation":true}`,
+			file: `{"chrootDir":"$ROOT","cniVersion":"0.3.1","logLevel":"verbose","logToStderr":true,"cniConfigDir":"$HOST/etc/cni/net.d",
+				"multusAutoconfigDir":"$HOST/etc/cni/net.d","multusConfigFile":"auto","socketDir":"$HOST/run/multus/","metricsPort":9091,"namespaceIsolation":false}`,
 			want: func(c *config) {
-				c.ChrootDir, c.SocketDir, c.MetricsPort, c.MetricsAddress = root, "/host/run/multus", 9091, ":9091"
-				c.ignored = []string{"cniVersion", "logToStderr", "namespaceIsolation"}
-				c.publish = publishing{File: "auto", Dir: "/host/etc/cni/net.d", From: "/host/etc/cni/net.d"}
+				c.ChrootDir, c.SocketDir, c.MetricsPort, c.MetricsAddress = root, root+"/run/multus", 9091, ":9091"
+				c.QueueDir = root + c.QueueDir
+				c.ignored = []string{"cniVersion", "logToStderr"}
+				c.override = []byte(`{"namespaceIsolation":false}`)
+				c.publish = publishing{File: "auto", Dir: root + "/etc/cni/net.d", From: root + "/etc/cni/net.d"}
 			},
 		},
 		{
-			name: "the rest is for requests, as it is written",
-			file: `{"binDir":"/opt/x","cniDir":"/state","x":{"n":9007199254740993,"y":[1.0]},"READINESSindicatorfile":"/f","SocketDir":"/s"}`,
+			name: "multinet's keys are for requests, as they are written, and others have no effect",
+			file: `{"binDir":"/opt/x","cniDir":"/state","runtimeConfig":{"n":9007199254740993,"y":[1.0]},"READINESSindicatorfile":"/f","SocketDir":"/s",
+				"delegate":[],"logFile":"/l","type":"x","cniVersion":"1.0.0","name":"n","delPolicy":"exec","metricAddress":"x"}`,
 			want: func(c *config) {
 				c.SocketDir = "/s"
-				c.override = []byte(`{"READINESSindicatorfile":"/f","binDir":"/opt/x","cniDir":"/state","x":{"n":9007199254740993,"y":[1.0]}}`)
+				c.override = []byte(`{"READINESSindicatorfile":"/f","binDir":"/opt/x","cniDir":"/state","runtimeConfig":{"n":9007199254740993,"y":[1.0]}}`)
+				c.ignored = []string{"cniVersion", "delPolicy", "delegate", "logFile", "metricAddress", "name", "type"}
 			},
 		},
 		{
@@ -109,6 +130,12 @@ func TestConfig(t *testing.T) {
 		{name: "relative queue", args: []string{"--queue-dir", "q"}, errs: "queueDir"},
 		{name: "the runtime's queue", args: []string{"--queue-dir", "/var/lib/cni"}, errs: "queueDir"},
 		{name: "no root", args: []string{"--root", "/does/not/exist"}, errs: "chrootDir"},
+		{name: "a path of no node", file: `{"chrootDir":"$ROOT","queueDir":"/proc/q"}`, errs: "queueDir"},
+		{name: "records on no node", file: `{"chrootDir":"$ROOT","cniDir":"/proc/state"}`, errs: "cniDir"},
+		{name: "networks on no node", file: `{"chrootDir":"$ROOT","multusConfigFile":"auto","cniConfigDir":"/proc/x"}`, errs: "cniConfigDir"},
+		{name: "the runtime's queue on the node", file: `{"chrootDir":"$ROOT","queueDir":"$ROOT/var/lib/cni"}`, errs: "queueDir"},
+		{name: "isolation", file: `{"namespaceIsolation":true}`, errs: "namespaceIsolation"},
+		{name: "system namespaces", file: `{"defaultNetworks":["x"],"systemNamespaces":["kube-system"]}`, errs: "systemNamespaces"},
 		{name: "relative state", file: `{"cniDir":"state"}`, errs: "cniDir"},
 		{name: "state of the wrong type", file: `{"cniDir":5}`, errs: "cniDir"},
 		{name: "networks of the wrong type", file: `{"defaultNetworks":"x"}`, errs: "defaultNetworks"},
@@ -119,7 +146,7 @@ func TestConfig(t *testing.T) {
 			t.Parallel()
 			file := filepath.Join(t.TempDir(), "daemon.json")
 			if tt.file != "" {
-				if err := os.WriteFile(file, []byte(strings.ReplaceAll(tt.file, "$ROOT", root)), 0o600); err != nil {
+				if err := os.WriteFile(file, []byte(strings.NewReplacer("$ROOT", root, "$HOST", host).Replace(tt.file)), 0o600); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -133,7 +160,7 @@ func TestConfig(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(defaults(tt.want), got, cmp.AllowUnexported(config{}), cmpopts.IgnoreUnexported(publishing{}), cmpopts.EquateEmpty()); diff != "" {
+			if diff := cmp.Diff(defaults(tt.want), got, cmp.AllowUnexported(config{}), cmpopts.IgnoreFields(config{}, "queueOnNode"), cmpopts.IgnoreUnexported(publishing{}), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
@@ -171,9 +198,9 @@ func TestOwnConfiguration(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "f")
 	for text, want := range map[string][2]string{
-		`{}`:                                   {`{"type":"multinet-shim"}`, "/var/lib/cni/multinet"},
-		`{"cniDir":"/state/","type":"x"}`:      {`{"cniDir":"/state/","type":"multinet-shim"}`, "/state"},
-		`{"x":9007199254740993,"CNIDIR":"/s"}`: {`{"CNIDIR":"/s","type":"multinet-shim","x":9007199254740993}`, "/s"},
+		`{}`:                               {`{"type":"multinet-shim"}`, "/var/lib/cni/multinet"},
+		`{"cniDir":"/state/","type":"x"}`:  {`{"cniDir":"/state/","type":"multinet-shim"}`, "/state"},
+		`{"parallel":false,"CNIDIR":"/s"}`: {`{"CNIDIR":"/s","parallel":false,"type":"multinet-shim"}`, "/s"},
 	} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)

@@ -171,7 +171,7 @@ type unpublished struct{}
 
 // ready fails unless ADDs come, and what they need is there.
 func (d *daemon) ready(ctx context.Context) error {
-	if err := writable(d.stateDir); err != nil || ctx.Value(unpublished{}) != nil {
+	if err := errors.Join(writable(d.stateDir), d.conf.queueUsable()); err != nil || ctx.Value(unpublished{}) != nil {
 		return err
 	}
 	return d.published()

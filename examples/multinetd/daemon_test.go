@@ -90,7 +90,7 @@ func newWorld(t *testing.T, keys string) *world {
 	}}
 	w.exec, w.interfaceNames = w.fake, func(string) ([]string, error) { return nil, nil }
 	w.client = &shim.Client{
-		Socket: filepath.Join(dir, "run", wire.SocketName), Stdout: &w.printed, Queue: conf.QueueDir,
+		Socket: filepath.Join(conf.SocketDir, wire.SocketName), Stdout: &w.printed, Queue: conf.QueueDir,
 		Env: []string{"TRACEPARENT=00-1-2-01", "SECRET=hunter2hunter2", "CNI_PATH=/opt/other/bin"},
 	}
 	return w

@@ -18,7 +18,7 @@ import (
 
 func TestPublishingConfig(t *testing.T) {
 	t.Parallel()
-	root := t.TempDir()
+	root := node(t)
 	const annotations = `"io.kubernetes.cri.pod-annotations":true`
 	auto := publishing{File: "auto", Dir: "/etc/cni/net.d", From: "/etc/cni/net.d"}
 	for _, tt := range []struct {

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -40,6 +41,7 @@ func TestS22HostRoot(t *testing.T) {
 		put(path, string(text))
 	}
 	put("/run/netns/c1", "")
+	put("/tmp/.keep", "")
 	put("/opt/cni/bin/inside", `#!/bin/sh
 echo "$CNI_COMMAND $CNI_NETNS $(pwd)" >>/log
 [ $CNI_COMMAND = ADD ] && echo '{"cniVersion":"1.1.0"}'
@@ -61,5 +63,45 @@ exit 0
 	log, err := os.ReadFile(root + "/log")
 	if want := "ADD /run/netns/c1 /\nDEL /run/netns/c1 /"; err != nil || strings.TrimSpace(string(log)) != want {
 		t.Errorf("the plugin wrote %q, want %q: %v", log, want, err)
+	}
+}
+
+// With a root the socket, the queue and the records are where the node has them,
+// whatever links it has and whatever is at these paths in the daemon's own root:
+// a DEL that a shim of the node has queued is done. Once the node's links lead
+// elsewhere the daemon is not ready.
+func TestQueueIsTheOneOfTheNode(t *testing.T) {
+	t.Parallel()
+	root := node(t)
+	if err := os.Symlink("/data/tmp", root+"/tmp"); err != nil { // in the daemon's own root there is no such thing
+		t.Fatal(err)
+	}
+	w := newWorld(t, fmt.Sprintf(`,"chrootDir":%q`, root))
+	onNode := filepath.Join(root, "data", w.dir)
+	if got, want := []string{w.conf.SocketDir, w.conf.QueueDir, w.stateDir}, []string{onNode + "/run", onNode + "/queue", onNode + "/state"}; !slices.Equal(got, want) {
+		t.Fatalf("directories %q, want %q", got, want)
+	}
+	w.mustRun(t, "DEL", bridge) // there is no daemon
+	if queued, err := filepath.Glob(onNode + "/queue/*"); len(queued) == 0 {
+		t.Fatalf("nothing is queued: %v", err)
+	}
+	w.start(t)
+	if code, body := w.get(t, "/readyz"); code != 200 {
+		t.Errorf("/readyz: %d %s", code, body)
+	}
+	if log := w.logged.String(); !strings.Contains(log, `"replayed":true`) {
+		t.Errorf("the DEL was not done:\n%s", log)
+	}
+	w.mustRun(t, "ADD", bridge)
+	w.mustRun(t, "DEL", bridge)
+	if outside, _ := filepath.Glob(w.dir + "/[qs]*"); len(outside) > 0 {
+		t.Errorf("made outside of the root: %q", outside)
+	}
+
+	if err := errors.Join(os.Remove(root+"/tmp"), os.Symlink("/data/new", root+"/tmp")); err != nil {
+		t.Fatal(err)
+	}
+	if code, body := w.get(t, "/readyz?verbose"); code == 200 || !strings.Contains(body, "queueDir") {
+		t.Errorf("/readyz with another queue: %d %s", code, body)
 	}
 }

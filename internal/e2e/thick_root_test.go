@@ -13,7 +13,7 @@ import (
 
 // TestS22Root: a daemon in a container has the host's root directory somewhere.
 // Plugins are looked up and run in there, by 16 requests at once, and so are
-// network namespaces; records and queue are the daemon's own.
+// network namespaces, records, queue and socket.
 func TestS22Root(t *testing.T) {
 	w := newWorld(t)
 	root := w.file("root")
@@ -28,6 +28,15 @@ func TestS22Root(t *testing.T) {
 	}
 	if err := os.WriteFile(filepath.Join(root, "opt/cni/bin/fake"), text, 0o700); err != nil {
 		t.Fatal(err)
+	}
+	// What the node has there, the tests have by links.
+	if err := os.MkdirAll(filepath.Join(root, w.dir), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"d", "queue", "state"} {
+		if err := os.Symlink(filepath.Join(root, w.file(dir)), w.file(dir)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	w.daemon(daemonConf{args: []string{"--root", root}})
 	fake := func(id string) object { return w.with(w.fake(id), object{"dir": "/fake"}) } // as it is in there

@@ -60,7 +60,11 @@ func TestS22SameFileInRoot(t *testing.T) {
 func TestInRoot(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	if err := errors.Join(os.MkdirAll(root+"/var/lib", 0o700), os.Symlink("/data", root+"/var/lib/cni")); err != nil {
+	mounts := t.TempDir() // links stand for mounts
+	if err := errors.Join(
+		os.MkdirAll(root+"/var/lib", 0o700), os.Symlink("/data", root+"/var/lib/cni"),
+		os.Symlink(root+"/var", mounts+"/var"), os.Symlink(root+"/var/lib", mounts+"/other"),
+	); err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct{ root, path, node, want string }{
@@ -73,6 +77,10 @@ func TestInRoot(t *testing.T) {
 		{root, "/proc/q", "/proc/q", ""},         // this process's
 		{root, "/a-directory/of/nobody", "/a-directory/of/nobody", root + "/a-directory/of/nobody"},
 		{root, "/", "/", root},
+		{root, mounts + "/var", mounts + "/var", root + "/var"},
+		{root, mounts + "/var/run/x", mounts + "/var/run/x", root + "/var/run/x"},
+		{root, mounts + "/var/lib/cni/q", mounts + "/var/lib/cni/q", root + "/data/q"},
+		{root, mounts + "/other/q", mounts + "/other/q", ""}, // where on the node, nobody knows
 	} {
 		if got := OnNode(tt.root, tt.path); got != tt.node {
 			t.Errorf("%s in %s: on the node %s, want %s", tt.path, tt.root, got, tt.node)
