@@ -1,0 +1,69 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func deployed(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// The configuration in the DaemonSet is one that the daemon takes, with no key
+// without effect, and its probes ask where it answers.
+func TestDaemonSetConfiguresTheDaemon(t *testing.T) {
+	t.Parallel()
+	manifest := deployed(t, "daemonset.yaml")
+	_, conf, ok := strings.Cut(manifest, "daemon-config.json: |\n")
+	conf, _, end := strings.Cut(conf, "\n---\n")
+	if !ok || !end {
+		t.Fatal("no configuration")
+	}
+	root, file := node(t), filepath.Join(t.TempDir(), "daemon-config.json")
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(conf, `"/host"`, `"`+root+`"`)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := readConfig([]string{"--config", file}, "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.ignored) > 0 || c.ChrootDir != root || c.publish.Dir != root+"/etc/cni/net.d" {
+		t.Errorf("%+v", c)
+	}
+	host, port, _ := strings.Cut(c.MetricsAddress, ":")
+	if n := strings.Count(manifest, "{host: "+host+", port: "+port+","); n != 2 {
+		t.Errorf("%d probes ask at %s, want 2", n, c.MetricsAddress)
+	}
+}
+
+// Whoever takes over a pod of the daemon finds no token in it, and what installs
+// the shim sees no more of the node than where plugins are.
+func TestDeploymentGivesNoMoreThanIsNeeded(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"daemonset.yaml", "../multinet/daemonset.yaml"} {
+		if !strings.Contains(deployed(t, name), "\n      automountServiceAccountToken: false") {
+			t.Errorf("%s: the pod has a token", name)
+		}
+	}
+	_, install, _ := strings.Cut(deployed(t, "daemonset.yaml"), "initContainers:")
+	install, _, _ = strings.Cut(install, "\n      containers:")
+	if strings.Count(install, "mountPath:") != 1 || !strings.Contains(install, "{name: plugins, mountPath: /opt/cni/bin}") {
+		t.Errorf("the init container mounts more than plugins:\n%s", install)
+	}
+}
+
+// However often the daemon has failed, systemd starts it again.
+func TestServiceIsAlwaysStartedAgain(t *testing.T) {
+	t.Parallel()
+	unit, service, _ := strings.Cut(deployed(t, "multinetd.service"), "[Service]")
+	if !strings.Contains(unit, "\nStartLimitIntervalSec=0\n") || !strings.Contains(service, "\nRestart=always\n") {
+		t.Errorf("%s", unit)
+	}
+}
