@@ -40,6 +40,7 @@ var rules = map[string][]string{
 	"delegate":              {"netconf", "internal/inroot", "internal/redact", "internal/terse"},
 	"delegate/delegatetest": {"delegate", "netconf", "internal/skeleton"},
 	"delegate/lifecycle":    {"delegate", "scratch", "netconf", "ifname", "internal/inroot", "internal/terse"},
+	"delegate/adopt":        {"delegate", "delegate/lifecycle", "scratch", "netconf", "internal/inroot"},
 	"delegate/thick":        {"status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/peer"},
 	"delegate/thick/shim":   {"status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/redact"},
 	"delegate/thick/wire":   nil,
@@ -73,7 +74,7 @@ var bans = []struct {
 	{"google.golang.org/...", "nested modules only", nil, false},
 	{"github.com/fsnotify/...", "one package watches directories", []string{"netconf/autoconf", "examples/..."}, false},
 	{"github.com/vishvananda/netlink/...", "names in use, and telling namespaces apart", []string{"ifname", "delegate/lifecycle", "examples/..."}, false},
-	{"github.com/containernetworking/plugins/...", "names in use, and telling namespaces apart", []string{"ifname", "delegate/lifecycle", "examples/..."}, false},
+	{"github.com/containernetworking/plugins/...", "names in use, and telling namespaces apart", []string{"ifname", "delegate/lifecycle", "delegate/adopt", "examples/..."}, false},
 }
 
 // requirements are the direct dependencies of the root module. Each more needs

@@ -1,0 +1,173 @@
+package adopt
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/utils"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/scratch"
+)
+
+// kind is what libcni says of an entry of its cache.
+const kind = "cniCacheV1"
+
+// An entry is a file in the cache of libcni.
+type entry struct {
+	Kind           string                     `json:"kind"`
+	ContainerID    string                     `json:"containerId"`
+	Config         []byte                     `json:"config"`
+	IfName         string                     `json:"ifName"`
+	NetworkName    string                     `json:"networkName"`
+	NetNS          string                     `json:"netns,omitempty"`
+	Args           [][2]string                `json:"cniArgs,omitempty"`
+	CapabilityArgs map[string]json.RawMessage `json:"capabilityArgs,omitempty"`
+	Result         json.RawMessage            `json:"result,omitempty"`
+
+	path string
+}
+
+// file is the name of the file of e. It does not tell which dash is part of a
+// name, so that what the file says is what counts.
+func (e *entry) file() string {
+	return e.NetworkName + "-" + e.ContainerID + "-" + e.IfName
+}
+
+// cache is the directory of the entries of a cache directory.
+func cache(dir string) string { return filepath.Join(dir, "results") }
+
+// Libcni lists the attachments to the networks Primary in libcni's cache. See
+// [Node.Attachments] for its errors.
+func (n Node) Libcni() iter.Seq2[lifecycle.Adoption, error] {
+	return func(yield func(lifecycle.Adoption, error) bool) {
+		if n.CacheDir == "" {
+			return
+		}
+		mayBe := func(file string) bool {
+			return slices.ContainsFunc(n.Primary, func(name string) bool { return strings.HasPrefix(file, name+"-") })
+		}
+		for e, err := range n.entries(cache(n.CacheDir), mayBe) {
+			var a lifecycle.Adoption
+			if err == nil {
+				if !slices.Contains(n.Primary, e.NetworkName) {
+					continue
+				}
+				var attached delegate.Attached
+				attached, err = e.attached()
+				if err == nil && n.own(attached.Network) {
+					continue
+				}
+				a = n.adoption(scratch.Key{Network: n.Network, ContainerID: e.ContainerID, IfName: e.IfName}, []delegate.Attached{attached}, e.path)
+			}
+			if err != nil {
+				a = lifecycle.Adoption{}
+			}
+			if !yield(a, err) {
+				return
+			}
+		}
+	}
+}
+
+// entries lists the entries in dir, those of files whose name is wanted.
+func (n Node) entries(dir string, wanted func(file string) bool) iter.Seq2[*entry, error] {
+	return func(yield func(*entry, error) bool) {
+		for f, err := range files(n.Root, dir, wanted) {
+			var e *entry
+			if err == nil {
+				e, err = readEntry(f)
+			}
+			if !yield(e, err) {
+				return
+			}
+		}
+	}
+}
+
+// readEntry reads the entry f, but for its configuration.
+func readEntry(f file) (*entry, error) {
+	e := &entry{path: f.path}
+	if err := json.Unmarshal(f.data, e); err != nil {
+		return nil, &Error{f.path, fmt.Errorf("torn, or no entry of libcni's cache: %w", err)}
+	}
+	err := errors.New("its name is not that of the network, container and interface in it")
+	switch {
+	case e.Kind != kind:
+		return nil, &Error{f.path, fmt.Errorf("of kind %q, want %q", e.Kind, kind)}
+	case e.file() != filepath.Base(f.path):
+		return nil, &Error{f.path, err}
+	}
+	if err := utils.ValidateContainerID(e.ContainerID); err != nil {
+		return nil, &Error{f.path, err}
+	}
+	if err := utils.ValidateInterfaceName(e.IfName); err != nil {
+		return nil, &Error{f.path, err}
+	}
+	if bytes.Equal(e.Result, []byte("null")) {
+		e.Result = nil
+	}
+	return e, nil
+}
+
+// attached is the attachment that e is of.
+func (e *entry) attached() (delegate.Attached, error) {
+	network, err := netconf.Parse(e.Config)
+	if err == nil && network.Name() != e.NetworkName {
+		err = fmt.Errorf("the configuration is of network %q", network.Name())
+	}
+	if err != nil {
+		return delegate.Attached{}, &Error{e.path, err}
+	}
+	args := make([]string, len(e.Args))
+	for i, arg := range e.Args {
+		args[i] = arg[0] + "=" + arg[1]
+	}
+	a := delegate.Attached{
+		Attachment: delegate.Attachment{
+			Network: network, ContainerID: e.ContainerID, NetNS: e.NetNS, IfName: e.IfName,
+			Args: strings.Join(args, ";"), CapabilityArgs: e.CapabilityArgs,
+		},
+		Result: e.Result, Added: e.Result != nil,
+	}
+	if err := checkResult(a); err != nil {
+		return delegate.Attached{}, &Error{e.path, err}
+	}
+	if a.NetNS == "" { // libcni 1.1 and before did not write it down
+		a.NetNS = sandbox(a)
+	}
+	return a, nil
+}
+
+func checkResult(a delegate.Attached) error {
+	if a.Result == nil {
+		return nil
+	}
+	_, err := a.Decode()
+	var e *delegate.Error
+	if errors.As(err, &e) {
+		return e.Err // it was no ADD that failed
+	}
+	return err
+}
+
+// adoption is that of what is attached, found in sources.
+func (n Node) adoption(k scratch.Key, attached []delegate.Attached, sources ...string) lifecycle.Adoption {
+	a := lifecycle.Adoption{Key: k, Attached: attached, Sources: sources}
+	settle(n.Root, &a)
+	return a
+}
+
+// own reports whether network runs a meta-plugin that is not to be taken over
+// from libcni.
+func (n Node) own(network netconf.Network) bool {
+	return slices.ContainsFunc(network.Plugins(), func(p netconf.Plugin) bool { return slices.Contains(n.Own, p.Type()) })
+}

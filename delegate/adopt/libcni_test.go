@@ -1,0 +1,335 @@
+package adopt_test
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate/adopt"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/scratch"
+)
+
+// runtime is what a runtime attaches c1 with.
+func runtime(netns string) libcni.RuntimeConf {
+	return libcni.RuntimeConf{
+		ContainerID: "c1", NetNS: netns, IfName: "eth0", Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAME", "p=q"}},
+		CapabilityArgs: map[string]any{"portMappings": []any{map[string]any{"hostPort": 80}}},
+	}
+}
+
+var eth0 = scratch.Key{Network: "multi", ContainerID: "c1", IfName: "eth0"}
+
+// A container that the runtime has attached by libcni is, once taken over, one
+// that can be checked and removed, with the configuration, the arguments and the
+// result of its ADD.
+func TestWhatTheRuntimeAttachedIsCheckedAndRemoved(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.attach("cni", cbr, runtime(unseen))
+	w.attach("cni", strings.ReplaceAll(cbr, "cbr", "podman"), runtime(unseen))
+	if diff := cmp.Diff([]string{"adopted multi/c1/eth0 cbr:eth0"}, w.take(w.node.Attachments(), false)); diff != "" {
+		t.Fatalf("first (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"recorded multi/c1/eth0 cbr:eth0"}, w.take(w.node.Attachments(), false)); diff != "" {
+		t.Errorf("again (-want +got):\n%s", diff)
+	}
+	if err := w.life.Check(t.Context(), eth0); err != nil {
+		t.Error(err)
+	}
+	if err := w.life.Del(t.Context(), lifecycle.Removal{Key: eth0, NetNS: unseen}); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([]string{"CHECK bridge eth0", "CHECK portmap eth0", "DEL portmap eth0", "DEL bridge eth0"}, w.exec.Trace()); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+	del := w.exec.Calls()[2]
+	for key, want := range map[string]string{
+		"name": `"cbr"`, "runtimeConfig": `{"portMappings":[{"hostPort":80}]}`,
+	} {
+		if got := stdin(t, del, key); got != want {
+			t.Errorf("%s is %s, want %s", key, got, want)
+		}
+	}
+	if got := stdin(t, w.exec.Calls()[3], "big"); got != "9007199254740993" {
+		t.Errorf("a number has become %s", got)
+	}
+	if !strings.Contains(stdin(t, del, "prevResult"), "02:00:00:00:00:01") || !strings.Contains(strings.Join(del.Env, " "), "CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAME=p=q") {
+		t.Errorf("prevResult %s, environment %q", stdin(t, del, "prevResult"), del.Env)
+	}
+	// What has been deleted is not there to be taken over again.
+	if got := w.take(w.node.Attachments(), false); got != nil || w.exists("cni/results/cbr-c1-eth0") || !w.exists("cni/results/podman-c1-eth0") {
+		t.Errorf("after DEL: %q", got)
+	}
+	if len(w.states()) > 0 {
+		t.Errorf("records: %q", w.states())
+	}
+}
+
+// Of a container that is gone a DEL is owed, and run once, without a namespace:
+// its path may be another's by then.
+func TestContainersThatAreGoneAreRemoved(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.attach("cni", cbr, runtime(away))
+	if diff := cmp.Diff([]string{"adopted multi/c1/eth0 cbr:eth0 gone"}, w.take(w.node.Attachments(), false)); diff != "" {
+		t.Fatalf("first (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"c1/eth0 deleting"}, w.states()); diff != "" {
+		t.Errorf("records (-want +got):\n%s", diff)
+	}
+	if err := w.life.GC(t.Context(), lifecycle.Collection{Network: "multi", Valid: []types.GCAttachment{}}); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"DEL portmap eth0", "DEL bridge eth0"}, w.exec.Trace()); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+	if env := strings.Join(w.exec.Calls()[0].Env, " "); strings.Contains(env, away) {
+		t.Errorf("environment %q", env)
+	}
+	if len(w.states()) > 0 || w.exists("cni/results/cbr-c1-eth0") {
+		t.Errorf("left: %q", w.states())
+	}
+}
+
+// Entries of other networks, of meta-plugins and of networks whose name only
+// begins alike are nobody's mistake, and not ours to take.
+func TestEntriesOfOthersAreLeftAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.exec.Plugins["multinet"], w.exec.Plugins["multus"] = w.exec.Plugins["bridge"], w.exec.Plugins["bridge"]
+	w.node.Primary = []string{"cbr", "ours", "theirs"}
+	for _, conf := range []string{
+		`{"cniVersion":"1.0.0","name":"podman","plugins":[{"type":"bridge"}]}`,
+		`{"cniVersion":"1.0.0","name":"cbr-2","plugins":[{"type":"bridge"}]}`,
+		`{"cniVersion":"1.0.0","name":"ours","plugins":[{"type":"multinet"}]}`,
+		`{"cniVersion":"1.0.0","name":"theirs","plugins":[{"type":"bridge"},{"type":"multus"}]}`,
+	} {
+		w.attach("cni", conf, runtime(unseen))
+	}
+	if got := w.take(w.node.Attachments(), false); got != nil {
+		t.Errorf("taken: %q", got)
+	}
+	w.node.CacheDir, w.node.MultusDir = "", ""
+	if got := w.take(w.node.Attachments(), false); got != nil {
+		t.Errorf("from nowhere: %q", got)
+	}
+	w.node.CacheDir, w.node.MultusDir = w.path("absent"), w.path("absent")
+	if got := w.take(w.node.Attachments(), false); got != nil {
+		t.Errorf("from what is not there: %q", got)
+	}
+}
+
+func b64(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
+
+// text is an entry as libcni would write it, each part as given.
+func text(kind, container, config, result string) string {
+	return fmt.Sprintf(`{"kind":%q,"containerId":%q,"config":%q,"ifName":"eth0","networkName":"cbr","netns":%q,"result":%s}`, kind, container, b64(config), unseen, result)
+}
+
+// A file that cannot be used is reported by its name, with the reason, and hides
+// no other.
+func TestBadEntriesAreSkippedAndReported(t *testing.T) {
+	t.Parallel()
+	const result = `{"cniVersion":"1.0.0","ips":[]}`
+	good := text("cniCacheV1", "c1", cbr, result)
+	for _, tt := range []struct {
+		name, file, text string
+		want             string // in the reason
+	}{
+		{"empty", "cbr-c1-eth0", "", "empty"},
+		{"torn", "cbr-c1-eth0", good[:len(good)/2], "torn"},
+		{"not JSON", "cbr-c1-eth0", "\x00\x01", "torn"},
+		{"a list", "cbr-c1-eth0", "[]", "torn"},
+		{"null", "cbr-c1-eth0", "null", `of kind ""`},
+		{"another type", "cbr-c1-eth0", `{"kind":5}`, "torn"},
+		{"no base64", "cbr-c1-eth0", `{"kind":"cniCacheV1","config":"%"}`, "torn"},
+		{"a result alone, as before libcni 0.8", "cbr-c1-eth0", result, `of kind ""`},
+		{"another version", "cbr-c1-eth0", text("cniCacheV2", "c1", cbr, result), `of kind "cniCacheV2"`},
+		{"too large", "cbr-c1-eth0", good + strings.Repeat(" ", 1<<20), "larger"},
+		{"another's name", "cbr-c2-eth0", good, "its name is not"},
+		{"a container that is none", "cbr--c1-eth0", text("cniCacheV1", "-c1", cbr, result), "-c1"},
+		{"a container that is a path", "cbr-..-eth0", text("cniCacheV1", "..", cbr, result), ".."},
+		{"no container", "cbr--eth0", text("cniCacheV1", "", cbr, result), "containerID"},
+		{"no interface", "cbr-c1-", fmt.Sprintf(`{"kind":"cniCacheV1","containerId":"c1","config":%q,"networkName":"cbr"}`, b64(cbr)), "interface"},
+		{"no configuration", "cbr-c1-eth0", text("cniCacheV1", "c1", "", result), "JSON"},
+		{"no plugins", "cbr-c1-eth0", text("cniCacheV1", "c1", `{"name":"cbr"}`, result), "plugins"},
+		{"a configuration with a key twice", "cbr-c1-eth0", text("cniCacheV1", "c1", `{"name":"cbr","name":"cbr","type":"bridge"}`, result), "twice"},
+		{"of another network inside", "cbr-c1-eth0", text("cniCacheV1", "c1", strings.ReplaceAll(cbr, "cbr", "x"), result), `network "x"`},
+		{"a result that is none", "cbr-c1-eth0", text("cniCacheV1", "c1", cbr, `"x"`), "result"},
+		{"a result with null in it", "cbr-c1-eth0", text("cniCacheV1", "c1", cbr, `{"cniVersion":"1.0.0","interfaces":[null]}`), "cannot decode result"},
+		{"a result of a version to come", "cbr-c1-eth0", text("cniCacheV1", "c1", cbr, `{"cniVersion":"9.0.0"}`), "9.0.0"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			path := w.write("cni/results/"+tt.file, tt.text)
+			w.write("cni/results/cbr-z9-eth0", text("cniCacheV1", "z9", cbr, "null"))
+			got := w.take(w.node.Attachments(), false)
+			if len(got) != 2 || got[1] != "adopted multi/z9/eth0 cbr:eth0" {
+				t.Fatalf("%q", got)
+			}
+			if !strings.HasPrefix(got[0], "skipped: $DIR/cni/results/"+tt.file+": ") || !strings.Contains(got[0], tt.want) {
+				t.Errorf("%q, want %q", got[0], tt.want)
+			}
+			if left, err := os.ReadFile(path); err != nil || string(left) != tt.text {
+				t.Errorf("the file is changed: %v", err)
+			}
+			for _, err := range w.node.Attachments() {
+				if err == nil {
+					continue
+				}
+				var e *adopt.Error
+				if !errors.As(err, &e) || e.Path != path || e.Unwrap() == nil || e.CNICode() == 0 {
+					t.Errorf("%#v", err)
+				}
+			}
+		})
+	}
+}
+
+// What is no file is neither waited for nor followed.
+func TestWhatIsNoFileIsSkipped(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	good := w.write("elsewhere", text("cniCacheV1", "c1", cbr, "null"))
+	dir := w.path("cni/results")
+	if err := errors.Join(
+		os.MkdirAll(filepath.Join(dir, "cbr-dir-eth0"), 0o700),
+		syscall.Mkfifo(filepath.Join(dir, "cbr-fifo-eth0"), 0o600),
+		os.Symlink(good, filepath.Join(dir, "cbr-c1-eth0")),
+	); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"skipped: $DIR/cni/results/cbr-c1-eth0: not a regular file",
+		"skipped: $DIR/cni/results/cbr-fifo-eth0: not a regular file",
+	}
+	if diff := cmp.Diff(want, w.take(w.node.Attachments(), false)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	w.write("cni2/results", "")
+	w.node.CacheDir = w.path("cni2")
+	if diff := cmp.Diff([]string{"$DIR/cni2/results: not a directory"}, w.errorsOf(w.node.Attachments())); diff != "" {
+		t.Errorf("no directory (-want +got):\n%s", diff)
+	}
+}
+
+// libcni before 1.2 did not record the namespace: the result tells it.
+func TestNamespaceOfAnOldEntryIsThatOfItsResult(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	rt := runtime("")
+	w.attach("cni", cbr, rt)
+	for a, err := range w.node.Libcni() {
+		if err != nil || a.Attached[0].NetNS != "/no-such-directory/sandbox" || !a.Attached[0].Added {
+			t.Errorf("%+v, %v", a, err)
+		}
+	}
+}
+
+// Paths are those of the root: the entries, the namespaces, and what is removed
+// with the record.
+func TestTakingOverInARoot(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.attach("root/cni", cbr, runtime("/netns/c1"))
+	if err := os.Mkdir(w.path("root/netns"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	w.node.Root, w.node.CacheDir, w.node.MultusDir = w.path("root"), "/cni", "/multus"
+	w.life.Root = w.node.Root
+	if diff := cmp.Diff([]string{"adopted multi/c1/eth0 cbr:eth0 gone"}, w.take(w.node.Attachments(), false)); diff != "" {
+		t.Fatalf("(-want +got):\n%s", diff)
+	}
+	if err := w.life.Del(t.Context(), lifecycle.Removal{Key: eth0}); err != nil || w.exists("root/cni/results/cbr-c1-eth0") {
+		t.Errorf("the entry is left: %v", err)
+	}
+}
+
+// A dry run says the same, and records nothing.
+func TestDryRun(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.attach("cni", cbr, runtime(unseen))
+	rt := runtime(unseen)
+	rt.ContainerID = "c2"
+	w.attach("cni", cbr, rt)
+	want := []string{"adoptable multi/c1/eth0 cbr:eth0", "adoptable multi/c2/eth0 cbr:eth0"}
+	if diff := cmp.Diff(want, w.take(w.node.Attachments(), true)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if _, err := os.Lstat(w.life.Dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the state directory is there: %v", err)
+	}
+	w.take(w.node.Attachments(), false)
+	want = []string{"recorded multi/c1/eth0 cbr:eth0", "recorded multi/c2/eth0 cbr:eth0"}
+	if diff := cmp.Diff(want, w.take(w.node.Attachments(), true)); diff != "" {
+		t.Errorf("after (-want +got):\n%s", diff)
+	}
+	for _, dryRun := range []bool{false, true} {
+		w.write("state/c1@multi@eth0.json", "x")
+		got := w.take(w.node.Attachments(), dryRun)
+		if len(got) != 2 || !strings.HasPrefix(got[0], "skipped multi/c1/eth0 cbr:eth0: ") || got[1] != want[1] {
+			t.Errorf("damaged: %q", got)
+		}
+	}
+}
+
+// When its context ends it says so.
+func TestTakeEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.attach("cni", cbr, runtime(unseen))
+	got := adopt.Take(ended(t.Context()), w.life, w.node.Attachments(), false)
+	if len(got) != 1 || !errors.Is(got[0].Err, context.Canceled) || len(w.states()) > 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// What cannot be recorded is reported, and the next is taken over.
+func TestWhatCannotBeRecordedIsSkipped(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.write("cni/results/cbr-c1-e\x01", strings.Replace(text("cniCacheV1", "c1", cbr, "null"), `"eth0"`, `"e\u0001"`, 1))
+	w.write("cni/results/cbr-c2-eth0", text("cniCacheV1", "c2", cbr, "null"))
+	got := w.take(w.node.Attachments(), false)
+	if len(got) != 2 || !strings.HasPrefix(got[0], "skipped multi/c1/e\x01 cbr:e\x01: ") || got[1] != "adopted multi/c2/eth0 cbr:eth0" {
+		t.Errorf("%q", got)
+	}
+}
+
+// Ten thousand entries are read in one pass, each once.
+func TestManyEntries(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	const n = 10_000
+	w.write("cni/results/x", "")
+	for i := range n {
+		id := fmt.Sprintf("c%d", i)
+		if err := os.WriteFile(w.path("cni/results/cbr-"+id+"-eth0"), []byte(text("cniCacheV1", id, cbr, "null")), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	count := 0
+	for _, err := range w.node.Attachments() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		count++
+	}
+	if count != n {
+		t.Errorf("%d of %d", count, n)
+	}
+}
