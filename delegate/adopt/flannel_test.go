@@ -1,0 +1,138 @@
+package adopt_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/adopt"
+	"github.com/metacni/metacni/delegate/lifecycle"
+)
+
+// ofFlannel is what flannel's plugin records.
+const ofFlannel = `{"cniVersion":"1.0.0","hairpinMode":true,"ipMasq":false,"ipam":{"type":"host-local"},"isGateway":true,"mtu":1450,"name":"cbr0","type":"bridge"}`
+
+// at is what a call for c1 says.
+func at(result string) delegate.Attached {
+	a := delegate.Attached{Attachment: delegate.Attachment{ContainerID: "c1", NetNS: unseen, IfName: "eth0", Args: "A=B"}}
+	if result != "" {
+		a.Result = json.RawMessage(result)
+	}
+	return a
+}
+
+// What flannel's plugin has attached is removed with the configuration that it
+// recorded and the result that the runtime brings.
+func TestWhatFlannelAttached(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.write("flannel/c1", ofFlannel)
+	a, err := adopt.Flannel("", w.path("flannel"), "cbr0", at(`{"cniVersion":"1.0.0","ips":[{"address":"10.1.0.5/24"}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if adopted, err := w.life.Adopt(t.Context(), a); !adopted || err != nil {
+		t.Fatalf("%t, %v", adopted, err)
+	}
+	if err := w.life.Check(t.Context(), a.Key); err != nil {
+		t.Error(err)
+	}
+	if err := w.life.Del(t.Context(), lifecycle.Removal{Key: a.Key}); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([]string{"CHECK bridge eth0", "DEL bridge eth0"}, w.exec.Trace()); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+	if c := w.exec.Calls()[1]; !strings.Contains(stdin(t, c, "prevResult"), "10.1.0.5") || stdin(t, c, "mtu") != "1450" || !strings.Contains(strings.Join(c.Env, " "), "A=B") {
+		t.Errorf("%s %q", c.Stdin, c.Env)
+	}
+	if w.exists("flannel/c1") {
+		t.Error("the file is left")
+	}
+	if _, err := adopt.Flannel("", w.path("flannel"), "cbr0", at("")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("after: %v", err)
+	}
+}
+
+// Without a file there is nothing to take over; with one that cannot be used
+// that is an error.
+func TestStateOfFlannelThatCannotBeUsed(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, text, result string
+		make               func(path string) error
+		want               string // empty: there is nothing
+	}{
+		{name: "none"},
+		{name: "a directory, as records had before", make: func(path string) error { return os.Mkdir(path, 0o700) }},
+		{name: "a FIFO", make: func(path string) error { return syscall.Mkfifo(path, 0o600) }, want: "not a regular file"},
+		{name: "a link", make: func(path string) error { return os.Symlink("/etc/passwd", path) }, want: "not a regular file"},
+		{name: "empty", make: func(path string) error { return os.WriteFile(path, nil, 0o600) }, want: "empty"},
+		{name: "torn", text: ofFlannel[:20], want: "JSON"},
+		{name: "no plugin", text: `{"name":"cbr0"}`, want: "plugins"},
+		{name: "of another network", text: strings.Replace(ofFlannel, "cbr0", "other", 1), want: `network "other"`},
+		{name: "with a result that is none", text: ofFlannel, result: `[]`, want: "result"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.write("flannel/c2", ofFlannel)
+			path := w.path("flannel/c1")
+			if tt.text != "" {
+				w.write("flannel/c1", tt.text)
+			}
+			if tt.make != nil {
+				if err := tt.make(path); err != nil {
+					t.Fatal(err)
+				}
+			}
+			a, err := adopt.Flannel("", w.path("flannel"), "cbr0", at(tt.result))
+			var e *adopt.Error
+			switch {
+			case a.Attached != nil:
+				t.Errorf("%+v", a)
+			case tt.want == "" && !errors.Is(err, fs.ErrNotExist):
+				t.Error(err)
+			case tt.want != "" && (!errors.As(err, &e) || e.Path != path || !strings.Contains(err.Error(), tt.want) || errors.Is(err, fs.ErrNotExist)):
+				t.Errorf("%v, want %q", err, tt.want)
+			}
+		})
+	}
+	a := at("")
+	a.ContainerID = "../c1"
+	if _, err := adopt.Flannel("", t.TempDir(), "cbr0", a); err == nil || errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a path: %v", err)
+	}
+}
+
+// What the runtime does not call valid is stale, unless it may be being attached.
+// Other programs' files, and records of ours, are left alone.
+func TestWhatFlannelLeft(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, id := range []string{"alive", "gone", "torn"} {
+		w.old(w.write("flannel/"+id, ofFlannel))
+	}
+	w.write("flannel/young", ofFlannel)
+	w.old(w.write("flannel/c1@cbr0@eth0.json", ofFlannel))
+	w.old(w.write("flannel/torn", "{"))
+	found := adopt.FlannelStale("", w.path("flannel"), "cbr0", []types.GCAttachment{{ContainerID: "alive", IfName: "eth1"}})
+	got := w.take(found, false)
+	if len(got) != 2 || got[0] != "adopted cbr0/gone/eth0 cbr0:eth0 gone" || !strings.HasPrefix(got[1], "skipped: $DIR/flannel/torn: ") {
+		t.Errorf("%q", got)
+	}
+	if diff := cmp.Diff([]string{"gone/eth0 deleting"}, w.states()); diff != "" {
+		t.Errorf("records (-want +got):\n%s", diff)
+	}
+	for range adopt.FlannelStale("", w.path("absent"), "cbr0", nil) {
+		t.Error("something is found in a directory that is not there")
+	}
+}

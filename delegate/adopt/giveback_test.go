@@ -1,0 +1,138 @@
+package adopt_test
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/adopt"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/netconf"
+)
+
+// attachOurs attaches c1 to networks as our plugin does.
+func (w *world) attachOurs(networks ...string) {
+	w.t.Helper()
+	var plan []delegate.Attachment
+	for i, ifname := range []string{"eth0", "net1"}[:len(networks)] {
+		n, err := netconf.Parse([]byte(networks[i]))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		plan = append(plan, delegate.Attachment{
+			Network: n, ContainerID: "c1", NetNS: unseen, IfName: ifname, Args: "IgnoreUnknown=1;K8S_POD_NAME=p=q;flag",
+			CapabilityArgs: map[string]json.RawMessage{"portMappings": []byte(`[{"hostPort":80}]`)},
+		})
+	}
+	if _, err := w.life.Add(w.t.Context(), eth0, lifecycle.Transaction{Plan: lifecycle.Plan(plan...)}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// What is given back is removed by the runtime as if it had attached it: libcni
+// finds the configuration, the arguments and the result.
+func TestWhatIsGivenBackIsTheRuntimes(t *testing.T) {
+	t.Parallel()
+	for _, conf := range []string{cbr, `{"cniVersion":"0.4.0","name":"cbr","type":"bridge"}`} {
+		w := newWorld(t)
+		w.attachOurs(conf, storage)
+		dirs := []string{w.path("cni"), w.path("cni2")}
+		if err := w.life.Release(t.Context(), eth0, adopt.GiveBack(dirs...)); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.exec.Trace()[len(w.exec.Trace())-1]; got != "DEL macvlan net1" || len(w.states()) > 0 {
+			t.Errorf("last was %s; records %q", got, w.states())
+		}
+		list, err := libcni.NetworkConfFromBytes([]byte(asList(t, conf)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, dir := range dirs {
+			exec := &delegatetest.Exec{Plugins: w.exec.Plugins}
+			cni := libcni.NewCNIConfigWithCacheDir([]string{"/bin"}, dir, exec)
+			attachments, err := cni.GetCachedAttachments("c1")
+			if err != nil || len(attachments) != 1 {
+				t.Fatalf("%v, %v", attachments, err)
+			}
+			want := &libcni.NetworkAttachment{
+				ContainerID: "c1", Network: "cbr", IfName: "eth0", NetNS: unseen, Config: attachments[0].Config,
+				CniArgs:        [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAME", "p=q"}, {"flag", ""}},
+				CapabilityArgs: map[string]any{"portMappings": []any{map[string]any{"hostPort": 80.0}}},
+			}
+			if diff := cmp.Diff(want, attachments[0]); diff != "" {
+				t.Errorf("cached (-want +got):\n%s", diff)
+			}
+			cached, err := libcni.NetworkConfFromBytes(attachments[0].Config)
+			if err != nil || cached.Name != "cbr" || len(cached.Plugins) != len(list.Plugins) || cached.CNIVersion != list.CNIVersion {
+				t.Errorf("configuration %s, %v", attachments[0].Config, err)
+			}
+			rt := &libcni.RuntimeConf{ContainerID: "c1", NetNS: unseen, IfName: "eth0"}
+			result, err := cni.GetNetworkListCachedResult(list, rt)
+			if err != nil || result == nil {
+				t.Errorf("result %v, %v", result, err)
+			}
+			info, err := os.Stat(dir + "/results/cbr-c1-eth0")
+			if err != nil || info.Mode() != 0o600 {
+				t.Errorf("%v, %v", info.Mode(), err)
+			}
+			if err := cni.DelNetworkList(t.Context(), list, rt); err != nil {
+				t.Error(err)
+			}
+			if c := exec.Calls()[0]; c.Command != "DEL" || !strings.Contains(stdin(t, c, "prevResult"), "02:00:00:00:00:01") {
+				t.Errorf("%s: %s", c, c.Stdin)
+			}
+		}
+	}
+}
+
+// Given back, a container can be taken over again: an uninstallation that is
+// followed by an installation loses nothing.
+func TestThereAndBackAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.attach("cni", cbr, runtime(unseen))
+	for range 3 {
+		if diff := cmp.Diff([]string{"adopted multi/c1/eth0 cbr:eth0"}, w.take(w.node.Attachments(), false)); diff != "" {
+			t.Fatalf("(-want +got):\n%s", diff)
+		}
+		if err := w.life.Release(t.Context(), eth0, adopt.GiveBack(w.node.CacheDir)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(w.exec.Trace()) > 0 {
+		t.Errorf("calls %q", w.exec.Trace())
+	}
+}
+
+// What cannot be written stays recorded.
+func TestGivingBackThatFails(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.attachOurs(cbr)
+	w.write("cni", "")
+	if err := w.life.Release(t.Context(), eth0, adopt.GiveBack(w.path("cni"))); err == nil {
+		t.Error("no error")
+	}
+	if err := os.Remove(w.path("cni")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(w.path("cni/results/cbr-c1-eth0/x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.life.Release(t.Context(), eth0, adopt.GiveBack(w.path("cni"))); err == nil {
+		t.Error("no error with a directory in the way")
+	}
+	if diff := cmp.Diff([]string{"c1/eth0 added"}, w.states()); diff != "" {
+		t.Errorf("records (-want +got):\n%s", diff)
+	}
+	if err := adopt.GiveBack(w.path("cni"))(t.Context(), lifecycle.Record{Key: eth0}); err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("of nothing: %v", err)
+	}
+}
