@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/metacni/metacni/netconf"
@@ -37,12 +38,34 @@ func TestInvalidManager(t *testing.T) {
 	} {
 		m := newManager(t, "10-a.conf", flannel)
 		change(m)
-		for verb, do := range map[string]func() error{"publish": m.Publish, "run": func() error { return m.Run(t.Context()) }, "uninstall": m.Uninstall} {
+		for verb, do := range map[string]func() error{"publish": m.Publish, "run": func() error { return m.Run(t.Context()) }, "uninstall": m.Uninstall, "find": func() error { _, err := m.Find(); return err }} {
 			err := do()
 			var e *Error
 			if !errors.Is(err, ErrInvalid) || !errors.As(err, &e) || e.CNICode() != 7 && e.CNICode() != 6 {
 				t.Errorf("%s: %s: %v", name, verb, err)
 			}
 		}
+	}
+}
+
+// What would be published in front of is told without publishing anything.
+func TestFind(t *testing.T) {
+	t.Parallel()
+	m := newManager(t, "05-a.conf", "{", "10-a.conf", flannel)
+	m.Ready = filepath.Join(m.Dir, "absent")
+	p, err := m.Find()
+	if err != nil || p.File != "10-a.conf" || p.Network.Name() == "" {
+		t.Errorf("%+v, %v", p, err)
+	}
+	m.Primary = "05-a.conf"
+	if p, err = m.Find(); !errors.Is(err, ErrNoPrimary) || !strings.Contains(err.Error(), "05-a.conf") || p.File != "" {
+		t.Errorf("%+v, %v", p, err)
+	}
+	m.Dir = filepath.Join(m.Dir, "absent")
+	if _, err = m.Find(); !errors.Is(err, ErrNoPrimary) || !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+	if s := m.State(); s.Written > 0 || s.Degraded != nil {
+		t.Errorf("%+v", s)
 	}
 }

@@ -235,3 +235,22 @@ func sameFile(files ...string) func(fs.FileInfo) bool {
 		return slices.ContainsFunc(infos, func(ours fs.FileInfo) bool { return os.SameFile(ours, info) })
 	}
 }
+
+// Find looks once, and returns the network that Publish would publish in front
+// of. It changes nothing, and does not look whether the readiness file exists.
+// It fails with [ErrNoPrimary] together with why files were passed over, and with
+// [ErrInvalid] as [Manager.Run] does. The Primary's Path is empty.
+func (m *Manager) Find() (Primary, error) {
+	if err := m.validate(); err != nil {
+		return Primary{}, err
+	}
+	f := m.finder(m.own()).find(dirFS(m.Dir))
+	if f.primary.File != "" {
+		return f.primary, nil
+	}
+	errs := []error{ErrNoPrimary, fail("find", m.Dir, f.err)}
+	for _, skipped := range f.skipped {
+		errs = append(errs, skipped.Err)
+	}
+	return Primary{}, join("find", m.Dir, errs...)
+}
