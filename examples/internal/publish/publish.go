@@ -29,11 +29,14 @@ const (
 func Manager(dir string, template netconf.Plugin) *autoconf.Manager {
 	return &autoconf.Manager{
 		Dir: dir, Output: filepath.Join(dir, Output), Template: template, Accept: accept,
-		// In front of one another, or of Multus, two would attach what a pod
-		// selects, or take each other for the primary network.
-		OwnTypes: []string{"multinet", "multinet-shim", "multus", "multus-shim"},
+		OwnTypes: OwnTypes(),
 	}
 }
+
+// OwnTypes are the types of the meta-plugins in the manner of Multus. In front
+// of one another two would attach what a pod selects, or take each other for
+// the primary network.
+func OwnTypes() []string { return []string{"multinet", "multinet-shim", "multus", "multus-shim"} }
 
 // accept refuses a network of loopback alone, which no pod can do with.
 func accept(_ string, n netconf.Network) bool {

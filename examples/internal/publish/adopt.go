@@ -1,0 +1,135 @@
+package publish
+
+import (
+	"context"
+	"encoding/json"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/metacni/metacni/delegate/adopt"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/autoconf"
+)
+
+const (
+	// every is how often a follower looks for what is to be taken over,
+	// although nothing has happened: a pod may have been on its way.
+	every = time.Minute
+
+	// firstPass is how long publishing waits for the first look.
+	firstPass = 10 * time.Second
+)
+
+// An Adopter takes over what is attached to the network that ours is published
+// in front of. Its methods are for one goroutine.
+type Adopter struct {
+	Publisher *autoconf.Manager // of our network
+	Life      *lifecycle.Manager
+	Node      adopt.Node // where others keep their records; the rest is filled in
+
+	// Tell is called for each attachment that has been taken over, and for
+	// each that could not be when the reason is not that of the pass before.
+	Tell func(adopt.Outcome)
+
+	told map[string]bool
+}
+
+// Pass takes over what there is now. What is wrong it tells, and goes on.
+func (a *Adopter) Pass(ctx context.Context) {
+	told := make(map[string]bool)
+	for _, o := range a.Take(ctx, false) {
+		switch o.Verdict {
+		case adopt.Adopted:
+			a.Tell(o)
+		case adopt.Skipped:
+			why := o.Err.Error()
+			if !a.told[why] && !told[why] {
+				a.Tell(o)
+			}
+			told[why] = true
+		}
+	}
+	a.told = told
+}
+
+// Follow is [Follow] for the Publisher, with a pass before it publishes, which it
+// waits some seconds for at most, one after each state, and one a minute. These
+// are made by another goroutine, which ends before Follow does.
+func (a *Adopter) Follow(ctx context.Context, tell func(autoconf.State)) error {
+	first, cancel := context.WithTimeout(ctx, firstPass)
+	a.Pass(first)
+	cancel()
+	ctx, cancel = context.WithCancel(ctx)
+	changed := make(chan struct{}, 1)
+	var passes sync.WaitGroup
+	passes.Go(func() {
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for {
+			select {
+			case <-changed:
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+			a.Pass(ctx)
+		}
+	})
+	defer passes.Wait()
+	defer cancel()
+	return Follow(ctx, a.Publisher, func(s autoconf.State) {
+		tell(s)
+		select {
+		case changed <- struct{}{}:
+		default: // one that has not begun will see it
+		}
+	})
+}
+
+// Take is [adopt.Take] for all that there is. Before anything is published, it
+// goes by the network that would be published in front of.
+func (a *Adopter) Take(ctx context.Context, dryRun bool) []adopt.Outcome {
+	n := a.Node
+	n.Own = OwnTypes()
+	if len(n.Primary) == 0 {
+		n.Primary = Primaries(a.Publisher)
+	}
+	if n.Network == "" {
+		name, _ := a.Publisher.Template.Get("name")
+		_ = json.Unmarshal(name, &n.Network) // without one no key is valid, which is told
+	}
+	return adopt.Take(ctx, a.Life, n.Attachments(), dryRun)
+}
+
+// Primaries are the names of the networks that m has published ours in front of,
+// and would now.
+func Primaries(m *autoconf.Manager) []string {
+	var names []string
+	add := func(n netconf.Network, err error) {
+		if err == nil && n.Name() != "" && !slices.Contains(names, n.Name()) {
+			names = append(names, n.Name())
+		}
+	}
+	for _, ext := range []string{".conflist", ".conf"} {
+		ours, err := netconf.LoadFile(m.Output + ext)
+		if err != nil || len(ours.Plugins()) == 0 {
+			continue
+		}
+		var front struct {
+			Delegates      []netconf.Network `json:"delegates"`
+			ClusterNetwork string            `json:"clusterNetwork"`
+		}
+		switch err := ours.Plugins()[0].Decode(&front); {
+		case err == nil && front.ClusterNetwork != "": // a path as the plugin sees it
+			add(netconf.LoadFile(filepath.Join(m.Dir, filepath.Base(front.ClusterNetwork))))
+		case err == nil && len(front.Delegates) > 0:
+			add(front.Delegates[0], nil)
+		}
+	}
+	p, err := m.Find()
+	add(p.Network, err)
+	return names
+}

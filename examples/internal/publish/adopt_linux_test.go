@@ -1,0 +1,176 @@
+package publish
+
+import (
+	"context"
+	"encoding/base64"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate/adopt"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/autoconf"
+)
+
+const ofBlue = `{"cniVersion":"1.0.0","name":"blue","plugins":[{"type":"bridge"}]}`
+
+// adopter returns one of a node without attachments, and what it tells.
+func adopter(t *testing.T) (a *Adopter, told chan string) {
+	t.Helper()
+	m := manager(t)
+	var err error
+	if m.Template, err = m.Template.Edit(netconf.Set("name", "multi")); err != nil {
+		t.Fatal(err)
+	}
+	told = make(chan string, 100)
+	a = &Adopter{
+		Publisher: m, Life: &lifecycle.Manager{Dir: filepath.Join(t.TempDir(), "state")}, Node: adopt.Node{CacheDir: t.TempDir()},
+		Tell: func(o adopt.Outcome) { told <- string(o.Verdict) + " " + o.Adoption.Key.ContainerID },
+	}
+	if err := os.Mkdir(filepath.Join(a.Node.CacheDir, "results"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return a, told
+}
+
+// attach makes an entry of libcni's.
+func (a *Adopter) attach(t *testing.T, network, container string) {
+	t.Helper()
+	conf := base64.StdEncoding.EncodeToString([]byte(strings.Replace(ofBlue, "blue", network, 1)))
+	text := `{"kind":"cniCacheV1","containerId":"` + container + `","config":"` + conf + `","ifName":"eth0","networkName":"` + network + `","netns":"/no-such-directory/x"}`
+	if err := os.WriteFile(filepath.Join(a.Node.CacheDir, "results", network+"-"+container+"-eth0"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func all(told chan string) []string {
+	var words []string
+	for len(told) > 0 {
+		words = append(words, <-told)
+	}
+	return words
+}
+
+// A pass takes over what is new, and tells nothing twice.
+func TestPassTellsOfChanges(t *testing.T) {
+	t.Parallel()
+	a, told := adopter(t)
+	write(t, a.Publisher, "10-a.conflist", ofBlue)
+	a.attach(t, "blue", "c1")
+	a.attach(t, "red", "c1") // nobody's
+	bad := filepath.Join(a.Node.CacheDir, "results/blue-bad-eth0")
+	if err := os.WriteFile(bad, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range [][]string{{"skipped ", "adopted c1"}, nil, {"adopted c2"}, nil, {"skipped "}} {
+		switch i {
+		case 2:
+			a.attach(t, "blue", "c2")
+		case 3:
+			if err := os.Remove(bad); err != nil {
+				t.Fatal(err)
+			}
+		case 4:
+			if err := os.WriteFile(bad, []byte("{"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		a.Pass(t.Context())
+		if diff := cmp.Diff(want, all(told)); diff != "" {
+			t.Errorf("pass %d (-want +got):\n%s", i+1, diff)
+		}
+	}
+}
+
+// The networks are those that ours is published in front of, embedded or by
+// reference, and that it would be published in front of now.
+func TestPrimaries(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, dir string
+		next      string // a network that comes before
+		want      []string
+	}{
+		{name: "published", want: []string{"blue"}},
+		{name: "by reference", dir: "/host/net.d", want: []string{"blue"}},
+		{name: "about to change", next: "red", want: []string{"blue", "red"}},
+		{name: "about to change by reference", dir: "/host/net.d", next: "red", want: []string{"blue", "red"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			a, _ := adopter(t)
+			m := a.Publisher
+			m.ClusterNetworkDir = tt.dir
+			if got := Primaries(m); got != nil {
+				t.Errorf("none: %q", got)
+			}
+			write(t, m, "10-a.conflist", ofBlue)
+			if diff := cmp.Diff([]string{"blue"}, Primaries(m)); diff != "" {
+				t.Errorf("before (-want +got):\n%s", diff)
+			}
+			if err := m.Publish(); err != nil {
+				t.Fatal(err)
+			}
+			if tt.next != "" {
+				write(t, m, "05-a.conflist", strings.Replace(ofBlue, "blue", tt.next, 1))
+			}
+			if diff := cmp.Diff(tt.want, Primaries(m)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+	m := manager(t)
+	write(t, m, "00-multinet.conflist", `{"name":"x","plugins":[{"type":"x","delegates":5}]}`)
+	write(t, m, "00-multinet.conf", "{")
+	if got := Primaries(m); got != nil {
+		t.Errorf("nonsense: %q", got)
+	}
+}
+
+// What is attached is taken over before anything is published, and what comes
+// meanwhile after it.
+func TestAdopterFollows(t *testing.T) {
+	t.Parallel()
+	a, told := adopter(t)
+	write(t, a.Publisher, "10-a.conflist", ofBlue)
+	a.attach(t, "blue", "c1")
+	tell := a.Tell
+	ctx, cancel := context.WithCancel(t.Context())
+	a.Tell = func(o adopt.Outcome) {
+		_, err := os.Lstat(a.Publisher.Output + ".conflist")
+		if o.Adoption.Key.ContainerID == "c1" && err == nil {
+			t.Error("c1 is taken over after the network has been published")
+		}
+		tell(o)
+		if o.Adoption.Key.ContainerID == "c2" {
+			cancel()
+		}
+	}
+	err := a.Follow(ctx, func(s autoconf.State) {
+		if s.Published != "" {
+			a.attach(t, "blue", "c2")
+		}
+	})
+	if diff := cmp.Diff([]string{"adopted c1", "adopted c2"}, all(told)); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+}
+
+// A dry run is told what would be taken over.
+func TestTakeWithANetworkOfTheCallers(t *testing.T) {
+	t.Parallel()
+	a, _ := adopter(t)
+	a.attach(t, "blue", "c1")
+	if got := a.Take(t.Context(), true); got != nil {
+		t.Errorf("without a network: %+v", got)
+	}
+	a.Node.Primary, a.Node.Network = []string{"blue"}, "n"
+	got := a.Take(t.Context(), true)
+	if len(got) != 1 || got[0].Verdict != adopt.Adoptable || got[0].Adoption.Key.Network != "n" {
+		t.Errorf("%+v", got)
+	}
+}
