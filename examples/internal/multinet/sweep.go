@@ -11,7 +11,7 @@ import (
 // the configuration conf, which came with the runtime's path cniPath. It fails as
 // a DEL does with what it cannot decode of conf, and leaves s as it is.
 func (p *Plugin) PrepareSweep(s *lifecycle.Sweeper, conf []byte, cniPath string) error {
-	c, err := readConfig(conf)
+	c, err := readConfig(p.Root, conf)
 	if err != nil {
 		return err
 	}
