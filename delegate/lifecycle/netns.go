@@ -32,7 +32,7 @@ func (n netns) same(now netns) bool {
 // gone reports whether n is certainly not at its path in root any more. Where the
 // directory of the path is not there, or what is there is no namespace, this
 // process may just not see what is mounted there: unless the machine has been
-// started since. Where it has never been seen at all, nobody knows.
+// started since.
 func (n netns) gone(root string) bool {
 	if n.Path == "" {
 		return false
@@ -42,8 +42,6 @@ func (n netns) gone(root string) bool {
 	}
 	err := stat(root, n.Path)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && n.Inode == 0:
-		return stat(root, filepath.Dir(n.Path)) == nil
 	case errors.Is(err, fs.ErrNotExist):
 		// What a process had in /proc is gone with it, directory and all.
 		return !n.ofThisBoot() || stat(root, filepath.Dir(n.Path)) == nil || strings.HasPrefix(n.Path, "/proc/")
