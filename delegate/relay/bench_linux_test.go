@@ -33,21 +33,16 @@ func noop(index, name string) *relay.Delegate {
 // A call of a delegate that does nothing, by the way it comes, against running
 // the same as a process: this test's executable, which is larger than a plugin.
 func BenchmarkCall(b *testing.B) {
-	n := newNode(b)
-	n.Builtin = []*relay.Delegate{noop("20", "builtin")}
-	n.start()
+	n := newNode(b).start()
 	n.serve(noop("10", "resident"))
-	call := func(b *testing.B, typ string) {
-		b.Helper()
+	b.Run("resident", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if _, err := n.exec(b.Context(), typ, "ADD", "c1"); err != nil {
+			if _, err := n.exec(b.Context(), "resident", "ADD", "c1"); err != nil {
 				b.Fatal(err)
 			}
 		}
-	}
-	b.Run("resident", func(b *testing.B) { call(b, "resident") })
-	b.Run("builtin", func(b *testing.B) { call(b, "builtin") })
+	})
 	b.Run("process", func(b *testing.B) {
 		dir := b.TempDir()
 		executable(b, dir, "noop")

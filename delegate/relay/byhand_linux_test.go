@@ -39,10 +39,9 @@ func (p *peer) say(text string) *peer {
 
 // hear returns the relay's answer to the hello.
 func (p *peer) hear() (answer struct {
-	Version       int
-	Error         string
-	CallTimeoutMs int64
-	Requests      bool
+	Version  int
+	Error    string
+	Requests bool
 },
 ) {
 	p.t.Helper()

@@ -11,11 +11,11 @@
 //
 // # Delegates
 //
-// Delegates come by three ways: they connect to [Relay.Listener], they are
-// launched from [Relay.Dir], or they are part of the program, [Relay.Builtin].
-// All are treated alike. Each has an index of two digits and a name, and the
-// types of the plugins it serves: of each of these there is one at a time, and
-// whoever comes second is refused. Their order is that of index and name.
+// Delegates come in two ways: they connect to [Relay.Listener], or they are
+// launched from [Relay.Dir]. Both are treated alike. Each has an index of two
+// digits and a name, and the types of the plugins it serves: of each of these
+// there is one at a time, and whoever comes second is refused. Their order is
+// that of index and name.
 //
 // A delegate that has just registered is told what is attached before it serves
 // anything, so that nothing falls in between; see [Relay.Begin].
@@ -25,7 +25,7 @@
 // The delegate writes one line of JSON, and is answered with one:
 //
 //	{"version":1,"index":"10","name":"static","types":["static"]}
-//	{"version":1,"callTimeoutMs":30000,"requests":true}
+//	{"version":1,"requests":true}
 //
 // or, when it is refused and the connection is closed:
 //

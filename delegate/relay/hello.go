@@ -9,10 +9,7 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"time"
 	"unicode"
-
-	"github.com/metacni/metacni/netconf"
 )
 
 // protocol is the version of the messages.
@@ -26,18 +23,16 @@ const (
 
 // A hello is what a delegate says of itself, and a welcome what it is answered.
 type hello struct {
-	Version int             `json:"version"`
-	Index   string          `json:"index"`
-	Name    string          `json:"name"`
-	Types   []string        `json:"types"`
-	Network json.RawMessage `json:"network,omitempty"`
+	Version int      `json:"version"`
+	Index   string   `json:"index"`
+	Name    string   `json:"name"`
+	Types   []string `json:"types"`
 }
 
 type welcome struct {
-	Version       int    `json:"version"`
-	Error         string `json:"error,omitempty"`
-	CallTimeoutMs int64  `json:"callTimeoutMs,omitempty"`
-	Requests      bool   `json:"requests,omitempty"` // whether the delegate may ask for updates
+	Version  int    `json:"version"`
+	Error    string `json:"error,omitempty"`
+	Requests bool   `json:"requests,omitempty"` // whether the delegate may ask for updates
 }
 
 // Info is what a delegate registers as.
@@ -45,10 +40,6 @@ type Info struct {
 	Index string   // two digits
 	Name  string   // letters, digits and _ . + -
 	Types []string // of the plugins that it serves
-
-	// Network, when not zero, is a network that every container is to be
-	// attached to: see [Relay.Networks]. Its plugins may be of any type.
-	Network netconf.Network
 }
 
 // String returns "10-static": index and name.
@@ -108,28 +99,12 @@ func (h hello) info() (Info, error) {
 	if h.Version != protocol {
 		return i, refused("version %d of the messages is not known here, %d is", h.Version, protocol)
 	}
-	if err := i.check(); err != nil {
-		return i, err
-	}
-	if len(h.Network) > 0 && string(h.Network) != "null" {
-		n, err := netconf.Parse(h.Network)
-		if err != nil {
-			return i, refused("%s: its network: %w", i, err)
-		}
-		i.Network = n
-	}
-	return i, nil
+	return i, i.check()
 }
 
 // hello is what i says of itself.
-func (i Info) hello() (hello, error) {
-	h := hello{Version: protocol, Index: i.Index, Name: i.Name, Types: i.Types}
-	if i.Network.IsZero() {
-		return h, nil
-	}
-	data, err := i.Network.MarshalJSON()
-	h.Network = data
-	return h, err
+func (i Info) hello() hello {
+	return hello{Version: protocol, Index: i.Index, Name: i.Name, Types: i.Types}
 }
 
 // readHello reads the one line that a delegate says before it is answered.
@@ -195,5 +170,5 @@ func writeLine(conn net.Conn, v any) error {
 
 // answer is the welcome of a delegate that is not refused.
 func (r *Relay) answer() welcome {
-	return welcome{Version: protocol, CallTimeoutMs: int64(r.callTimeout() / time.Millisecond), Requests: r.Update != nil}
+	return welcome{Version: protocol, Requests: r.Update != nil}
 }

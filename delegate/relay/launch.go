@@ -39,17 +39,17 @@ func (r *Relay) skip(ctx context.Context, base string, info Info, err error) {
 	r.observe(ctx, s)
 }
 
-// supervise runs a delegate, and runs it again when it has ended. settled is
-// called once, with what became of it the first time.
-func (r *Relay) supervise(run func(settled func(error)) error, settled func(error)) {
+// supervise launches a delegate, and launches it again when it has ended. settled
+// is called once, when it has registered or failed to the first time.
+func (r *Relay) supervise(ctx context.Context, f file, settled func()) {
 	first := orDefault(r.Relaunch, time.Second)
-	once := sync.Once{}
+	settled = sync.OnceFunc(settled)
 	for wait := first; ; wait = min(2*wait, maxRelaunch) {
-		_ = run(func(err error) { // it has been told and noted
+		_ = r.launch(ctx, f, func(err error) { // it has been told and noted
 			if err == nil {
 				wait = first
 			}
-			once.Do(func() { settled(err) })
+			settled()
 		})
 		if first < 0 || !pause(r.stopping, wait) {
 			return

@@ -80,50 +80,6 @@ func (d *daemon) records(t *testing.T) (all []string) {
 	return all
 }
 
-// networksOf plans one attachment for each network that delegates bring.
-func networksOf(n *node, id string) (as []delegate.Attachment) {
-	for i, net := range n.Networks() {
-		as = append(as, delegate.Attachment{Network: net, ContainerID: id, NetNS: "/run/netns/" + id, IfName: fmt.Sprint("net", i)})
-	}
-	return as
-}
-
-// Networks that delegates bring are added in the order of these, and removed in
-// reverse; so it is when the last one fails.
-func TestN7AddInOrderAndDelInReverse(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	d := newDaemon(n, nil, t.TempDir())
-	n.start()
-	x := fakes("a", "b", "c")
-	x.Plugins["c"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
-		if c.Command == "ADD" && c.ContainerID == "c2" {
-			return nil, errors.New("no")
-		}
-		return delegatetest.Result(nil)(ctx, c)
-	}
-	for _, who := range []struct{ index, name string }{{"30", "c"}, {"10", "b"}, {"20", "a"}} {
-		it := newDelegate(who.index, who.name, x)
-		it.Network = network(t, "of-"+who.name, who.name)
-		n.serve(it)
-	}
-	ok(t, d.add(t.Context(), networksOf(n, "c1")...))
-	ok(t, d.del(t.Context(), "c1"))
-	want := []string{"ADD b net0", "ADD a net1", "ADD c net2", "DEL c net2", "DEL a net1", "DEL b net0"}
-	if diff := cmp.Diff(want, x.Trace()); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if err := d.add(t.Context(), networksOf(n, "c2")...); err == nil {
-		t.Error("it succeeded")
-	}
-	if diff := cmp.Diff(want, x.Trace()[6:]); diff != "" {
-		t.Errorf("undone (-want +got):\n%s", diff)
-	}
-	if live, records := x.Live(), d.records(t); len(live)+len(records) > 0 {
-		t.Errorf("alive: %q, recorded: %q", live, records)
-	}
-}
-
 // A delegate that dies in the middle of an ADD: code 11, what others did is
 // undone at once, and what it did stays recorded until it is back and has done
 // its DEL. Nothing is left alive then.

@@ -51,17 +51,6 @@ func (r *Relay) accept(ctx context.Context) {
 	}
 }
 
-// buildIn registers a delegate of this program, which serves one end of a pipe,
-// and returns when that has ended.
-func (r *Relay) buildIn(ctx context.Context, d *Delegate, settled func(error)) error {
-	ours, its := net.Pipe()
-	serving, cancel := context.WithCancel(ctx)
-	r.tasks.Go(func() { _ = d.Serve(serving, its) }) // what it says is what we said
-	info := d.info()
-	_ = r.expect(ours, 0) // claim says the same
-	return r.attend(ctx, candidate{conn: ours, source: Builtin, want: &info, uid: os.Geteuid(), settled: settled, bury: cancel})
-}
-
 // attend sees c through, from its hello until nothing of it is left, and
 // returns why it ended.
 func (r *Relay) attend(ctx context.Context, c candidate) error {

@@ -43,36 +43,15 @@ func TestN7OrderIsIndexAndName(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	for _, d := range []struct{ index, name string }{{"20", "b"}, {"10", "z"}, {"20", "a"}, {"00", "x"}, {"20", "c"}} {
-		it := simple(d.index, d.name)
-		it.Network = network(t, "of-"+d.name, d.name)
-		n.serve(it)
+		n.serve(simple(d.index, d.name))
 	}
 	if d := cmp.Diff([]string{"00-x ready", "10-z ready", "20-a ready", "20-b ready", "20-c ready"}, n.states()); d != "" {
 		t.Errorf("plugins (-want +got):\n%s", d)
-	}
-	var nets []string
-	for _, net := range n.Networks() {
-		nets = append(nets, net.Name())
-	}
-	if d := cmp.Diff([]string{"of-x", "of-z", "of-a", "of-b", "of-c"}, nets); d != "" {
-		t.Errorf("networks (-want +got):\n%s", d)
 	}
 	ok(t, n.Stop(t.Context()))
 	want := []string{"20-c gone", "20-b gone", "20-a gone", "10-z gone", "00-x gone"}
 	if d := cmp.Diff(want, n.seen()[5:]); d != "" {
 		t.Errorf("stopped (-want +got):\n%s", d)
-	}
-}
-
-// A delegate is told how long it has.
-func TestN8TimeoutIsTold(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.CallTimeout = 1500 * time.Millisecond
-	n.start()
-	p := n.dial().say(hello("10", "a", "a"))
-	if w := p.hear(); w.Version != 1 || w.Error != "" || w.CallTimeoutMs != 1500 || w.Requests {
-		t.Errorf("%+v", w)
 	}
 }
 
@@ -86,35 +65,33 @@ func TestBadHellos(t *testing.T) {
 		many[i] = fmt.Sprint("t", i)
 	}
 	for name, tt := range map[string]struct{ say, want string }{
-		"not JSON":             {"hello\n", "not the line of JSON expected"},
-		"HTTP":                 {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "more after the hello"},
-		"HTTP/2":               {"PRI * HTTP/2.0\r\n", "not the line of JSON expected"},
-		"a list":               {"[]\n", "not the line of JSON expected"},
-		"null":                 {"null\n", "version 0"},
-		"empty":                {"\n", "not the line of JSON expected"},
-		"more than a line":     {hello("10", "a", "a") + "x", "more after the hello"},
-		"too long":             {strings.Repeat(" ", 64<<10), "more than 65536 bytes"},
-		"no version":           {`{"index":"10","name":"a","types":["a"]}` + "\n", "version 0"},
-		"unknown version":      {`{"version":2,"index":"10","name":"a","types":["a"]}` + "\n", "version 2 of the messages is not known here"},
-		"index of one digit":   {hello("1", "a", "a"), `index "1"`},
-		"index of letters":     {hello("aa", "a", "a"), `index "aa"`},
-		"index of three":       {hello("100", "a", "a"), `index "100"`},
-		"no name":              {hello("10", "", "a"), `name ""`},
-		"name with a path":     {hello("10", "../a", "a"), `name "../a"`},
-		"name with a dot":      {hello("10", ".a", "a"), `name ".a"`},
-		"name with a space":    {hello("10", "a b", "a"), `name "a b"`},
-		"long name":            {hello("10", strings.Repeat("a", 65), "a"), `name "aaa`},
-		"no types":             {hello("10", "a"), "10-a serves no types"},
-		"too many types":       {hello("10", "a", many...), "65 types"},
-		"type with a path":     {hello("10", "a", "a", "../../bin/sh"), `type "../../bin/sh" is not the name of a plugin`},
-		"absolute type":        {hello("10", "a", "/bin/sh"), `type "/bin/sh"`},
-		"type dot dot":         {hello("10", "a", ".."), `type ".."`},
-		"empty type":           {hello("10", "a", ""), `type ""`},
-		"type with a zero":     {hello("10", "a", "a\x00b"), `type "a\x00b"`},
-		"type with a newline":  {hello("10", "a", "a\nb"), `type "a\nb"`},
-		"type twice":           {hello("10", "a", "a", "a"), `type "a" is there twice`},
-		"network of no kind":   {`{"version":1,"index":"10","name":"a","types":["a"],"network":7}` + "\n", "its network"},
-		"network without type": {`{"version":1,"index":"10","name":"a","types":["a"],"network":{"name":"x","plugins":[{}]}}` + "\n", "its network"},
+		"not JSON":            {"hello\n", "not the line of JSON expected"},
+		"HTTP":                {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "more after the hello"},
+		"HTTP/2":              {"PRI * HTTP/2.0\r\n", "not the line of JSON expected"},
+		"a list":              {"[]\n", "not the line of JSON expected"},
+		"null":                {"null\n", "version 0"},
+		"empty":               {"\n", "not the line of JSON expected"},
+		"more than a line":    {hello("10", "a", "a") + "x", "more after the hello"},
+		"too long":            {strings.Repeat(" ", 64<<10), "more than 65536 bytes"},
+		"no version":          {`{"index":"10","name":"a","types":["a"]}` + "\n", "version 0"},
+		"unknown version":     {`{"version":2,"index":"10","name":"a","types":["a"]}` + "\n", "version 2 of the messages is not known here"},
+		"index of one digit":  {hello("1", "a", "a"), `index "1"`},
+		"index of letters":    {hello("aa", "a", "a"), `index "aa"`},
+		"index of three":      {hello("100", "a", "a"), `index "100"`},
+		"no name":             {hello("10", "", "a"), `name ""`},
+		"name with a path":    {hello("10", "../a", "a"), `name "../a"`},
+		"name with a dot":     {hello("10", ".a", "a"), `name ".a"`},
+		"name with a space":   {hello("10", "a b", "a"), `name "a b"`},
+		"long name":           {hello("10", strings.Repeat("a", 65), "a"), `name "aaa`},
+		"no types":            {hello("10", "a"), "10-a serves no types"},
+		"too many types":      {hello("10", "a", many...), "65 types"},
+		"type with a path":    {hello("10", "a", "a", "../../bin/sh"), `type "../../bin/sh" is not the name of a plugin`},
+		"absolute type":       {hello("10", "a", "/bin/sh"), `type "/bin/sh"`},
+		"type dot dot":        {hello("10", "a", ".."), `type ".."`},
+		"empty type":          {hello("10", "a", ""), `type ""`},
+		"type with a zero":    {hello("10", "a", "a\x00b"), `type "a\x00b"`},
+		"type with a newline": {hello("10", "a", "a\nb"), `type "a\nb"`},
+		"type twice":          {hello("10", "a", "a", "a"), `type "a" is there twice`},
 	} {
 		p := n.dial().say(tt.say)
 		w := p.hear()
@@ -213,25 +190,14 @@ func TestN19DuplicateNameIsRefused(t *testing.T) {
 	ok(t, err)
 }
 
-// Of two that claim one type, or bring networks of one name, the second is
-// refused, and both are named.
+// Of two that claim one type, the second is refused, and both are named.
 func TestN15ConflictNamesBoth(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
-	a := newDelegate("10", "a", fakes("x", "y"), "x", "y")
-	a.Network = network(t, "blue", "x")
-	n.serve(a)
-	b := newDelegate("05", "b", fakes("y"), "y")
-	c := newDelegate("05", "c", fakes("z"), "z")
-	c.Network = network(t, "blue", "z")
-	for d, want := range map[*relay.Delegate]string{
-		b: `type "y" is 10-a's, and 05-b claims it`,
-		c: `network "blue" is 10-a's, and 05-c brings another`,
-	} {
-		err := come(t, n.connect(d).err, "the refusal")
-		if !errors.Is(err, relay.ErrRefused) || !strings.Contains(err.Error(), want) {
-			t.Errorf("err = %v, want %q", err, want)
-		}
+	n.serve(newDelegate("10", "a", fakes("x", "y"), "x", "y"))
+	err := come(t, n.connect(newDelegate("05", "b", fakes("y"), "y")).err, "the refusal")
+	if !errors.Is(err, relay.ErrRefused) || !strings.Contains(err.Error(), `type "y" is 10-a's, and 05-b claims it`) {
+		t.Errorf("err = %v", err)
 	}
 	if d := cmp.Diff([]string{"10-a ready"}, n.states()); d != "" {
 		t.Errorf("(-want +got):\n%s", d)

@@ -41,9 +41,6 @@ type Relay struct {
 	// is not there, and an empty one, launch nothing.
 	Dir string
 
-	// Builtin lists delegates that are part of this program.
-	Builtin []*Delegate
-
 	// Reserve lists types that only delegates serve, also before the first
 	// has come: until then calls of them fail as those of one that has gone.
 	Reserve []string
@@ -89,8 +86,7 @@ type Relay struct {
 	// Zero is 2 seconds.
 	Grace time.Duration
 
-	// Relaunch is how long after its end a delegate of Dir or Builtin is run
-	// again, doubled up to a minute as long as it does not register. Zero is 1
+	// Relaunch is how long after its end a delegate of Dir is launched again, doubled up to a minute as long as it does not register. Zero is 1
 	// second; less than zero is never.
 	Relaunch time.Duration
 
@@ -115,14 +111,13 @@ type Relay struct {
 	hurry    chan struct{}      // closed when there is no time for grace
 }
 
-// Start launches the delegates of Dir, registers those of Builtin, begins to
-// listen, and returns when each of the former two is registered or has failed
-// to be, in any order.
+// Start launches the delegates of Dir, begins to listen, and returns when each of
+// those launched is registered or has failed to be.
 //
-// It fails when Dir cannot be used, when a delegate of Builtin is refused, when
-// ctx ends, and when the relay has been started before; nothing is left running
-// then. A launched delegate that fails, or is refused, is no error of Start: see
-// [Relay.Plugins]. What runs is not ended by ctx, but by Stop.
+// It fails when Dir cannot be used, when ctx ends, and when the relay has been
+// started before; nothing is left running then. A launched delegate that fails,
+// or is refused, is no error of Start: see [Relay.Plugins]. What runs is not
+// ended by ctx, but by Stop.
 func (r *Relay) Start(ctx context.Context) error {
 	if err := r.open(); err != nil {
 		return err
@@ -135,21 +130,9 @@ func (r *Relay) Start(ctx context.Context) error {
 		return errors.Join(err, r.Stop(ctx))
 	}
 	var settled sync.WaitGroup
-	builtin := make(chan error, len(r.Builtin))
-	for _, d := range r.Builtin {
-		settled.Add(1)
-		r.tasks.Go(func() {
-			r.supervise(func(settled func(error)) error { return r.buildIn(all, d, settled) }, func(err error) {
-				builtin <- err
-				settled.Done()
-			})
-		})
-	}
 	for _, f := range files {
 		settled.Add(1)
-		r.tasks.Go(func() {
-			r.supervise(func(settled func(error)) error { return r.launch(all, f, settled) }, func(error) { settled.Done() })
-		})
+		r.tasks.Go(func() { r.supervise(all, f, settled.Done) })
 	}
 	if r.Listener != nil {
 		r.tasks.Go(func() { r.accept(all) })
@@ -161,16 +144,10 @@ func (r *Relay) Start(ctx context.Context) error {
 	})
 	select {
 	case <-done:
+		return nil
 	case <-ctx.Done():
 		return errors.Join(&Error{Op: "launch", Which: r.Dir, Err: ended(ctx)}, r.Stop(ctx))
 	}
-	for range r.Builtin {
-		err = errors.Join(err, <-builtin)
-	}
-	if err != nil {
-		return errors.Join(err, r.Stop(ctx))
-	}
-	return nil
 }
 
 // Stop refuses new delegates, waits for the operations that have begun, and then

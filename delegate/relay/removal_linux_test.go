@@ -25,7 +25,7 @@ func TestRemovalKeepsTypesUntilItIsBack(t *testing.T) {
 	n.start()
 	below := fakes("a")
 	d := simple("10", "a")
-	d.Network, d.DrainTimeout = network(t, "of-a", "a"), patience
+	d.DrainTimeout = patience
 	known := told(d)
 	r := n.serve(d)
 	<-known
@@ -36,9 +36,6 @@ func TestRemovalKeepsTypesUntilItIsBack(t *testing.T) {
 	}
 	if d := cmp.Diff([]string{"10-a gone"}, n.states()); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
-	}
-	if nets := n.Networks(); len(nets) != 1 {
-		t.Errorf("an ADD would leave its network out: %d networks", len(nets))
 	}
 	iv := n.invoker(below)
 	a := attach(t, "c1", "a")
@@ -58,9 +55,6 @@ func TestRemovalKeepsTypesUntilItIsBack(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	ok(t, iv.Del(t.Context(), delegate.Attached{Attachment: a}))
-	if nets := n.Networks(); len(nets) != 1 {
-		t.Errorf("%d networks", len(nets))
-	}
 }
 
 // Another delegate may take what one has left.
@@ -138,12 +132,11 @@ func TestReservedTypesAreNeverRunBelow(t *testing.T) {
 }
 
 // However often a delegate goes and comes, there is no moment at which its type
-// is anybody else's, or its network is left out.
+// is anybody else's.
 func TestRemovalHasNoGap(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	d := simple("10", "a")
-	d.Network = network(t, "of-a", "a")
 	r := n.serve(d)
 	x := n.Exec(fakes("a"))
 	own, err := x.FindInPath("a", nil)
@@ -161,8 +154,8 @@ func TestRemovalHasNoGap(t *testing.T) {
 				t.Errorf("path %q, %v", path, err)
 				return
 			}
-			if len(n.Networks()) != 1 || len(n.Plugins()) != 1 {
-				t.Errorf("networks %v, plugins %q", n.Networks(), n.states())
+			if len(n.Plugins()) != 1 {
+				t.Errorf("plugins %q", n.states())
 				return
 			}
 		}

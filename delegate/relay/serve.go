@@ -16,8 +16,6 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/version"
-
-	"github.com/metacni/metacni/netconf"
 )
 
 // A Delegate is a plugin that stays. Its fields must not change once it is in
@@ -26,10 +24,6 @@ type Delegate struct {
 	Index string   // two digits; its place among delegates
 	Name  string   // letters, digits and _ . + -
 	Types []string // of the plugins that it serves
-
-	// Network, when not zero, is a network that every container is to be
-	// attached to. See [Relay.Networks].
-	Network netconf.Network
 
 	// Funcs makes the commands, for each call anew: those that a main would
 	// pass to package skel, which print their result to stdout and end with
@@ -142,11 +136,7 @@ func (d *Delegate) register(ctx context.Context, conn net.Conn) (w welcome, err 
 	if err := info.check(); err != nil {
 		return w, err
 	}
-	h, err := info.hello()
-	if err != nil {
-		return w, err
-	}
-	writeErr := writeLine(conn, h) // one that was refused at once is told why nonetheless
+	writeErr := writeLine(conn, info.hello()) // one that was refused at once is told why nonetheless
 	w, err = readWelcome(conn)
 	switch {
 	case err != nil:
@@ -224,7 +214,7 @@ func Inherited(environ []string) (conn net.Conn, index, name string, err error) 
 }
 
 func (d *Delegate) info() Info {
-	return Info{Index: d.Index, Name: d.Name, Types: d.Types, Network: d.Network}
+	return Info{Index: d.Index, Name: d.Name, Types: d.Types}
 }
 
 func (d *Delegate) logger() *slog.Logger {

@@ -24,7 +24,6 @@ type Source string
 const (
 	External Source = "external" // it connected
 	Launched Source = "launched" // from Dir
-	Builtin  Source = "builtin"
 )
 
 // A Status is what a relay knows of one delegate.

@@ -3,12 +3,10 @@ package relay_test
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/relay"
 )
 
@@ -51,7 +49,6 @@ func TestN14StopEndsEverything(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.Orphan = -1
-	n.Builtin = []*relay.Delegate{simple("30", "built")}
 	n.start()
 	a, b := n.serve(simple("10", "a")), n.serve(simple("20", "b"))
 	ok(t, n.Stop(t.Context()))
@@ -60,7 +57,7 @@ func TestN14StopEndsEverything(t *testing.T) {
 			t.Errorf("err = %v", err)
 		}
 	}
-	if d := cmp.Diff([]string{"30-built gone", "20-b gone", "10-a gone"}, n.seen()[3:]); d != "" {
+	if d := cmp.Diff([]string{"20-b gone", "10-a gone"}, n.seen()[2:]); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 	below := fakes("a")
@@ -70,44 +67,5 @@ func TestN14StopEndsEverything(t *testing.T) {
 		if s.State != relay.Gone || !errors.Is(s.Err, relay.ErrStopped) {
 			t.Errorf("%s: %v", text(s), s.Err)
 		}
-	}
-}
-
-// Delegates of the program are like all others.
-func TestBuiltin(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	x := fakes("x")
-	n.Builtin = []*relay.Delegate{newDelegate("20", "b", x, "x"), with("10", "p", func(context.Context, delegatetest.Call) ([]byte, error) {
-		panic("secret")
-	})}
-	n.start()
-	_, err := n.exec(t.Context(), "x", "ADD", "c1")
-	ok(t, err)
-	_, err = n.exec(t.Context(), "p", "ADD", "c1")
-	wantCode(t, err, 999)
-	if d := cmp.Diff([]string{"10-p ready", "20-b ready"}, n.states()); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
-	err = come(t, n.connect(newDelegate("30", "c", fakes("x"), "x")).err, "the refusal")
-	if !errors.Is(err, relay.ErrRefused) {
-		t.Errorf("err = %v", err)
-	}
-}
-
-// One that is refused is a mistake in the program: nothing is started.
-func TestBuiltinThatIsRefused(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.Builtin = []*relay.Delegate{simple("20", "b"), newDelegate("10", "a", fakes("b"), "b")}
-	err := n.Start(t.Context())
-	if !errors.Is(err, relay.ErrRefused) || !strings.Contains(err.Error(), `type "b"`) {
-		t.Errorf("err = %v", err)
-	}
-	if err := n.Stop(t.Context()); !errors.Is(err, relay.ErrStopped) {
-		t.Errorf("it runs: %v", err)
-	}
-	if n.connects() {
-		t.Error("it listens")
 	}
 }

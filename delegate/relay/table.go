@@ -10,8 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/metacni/metacni/netconf"
 )
 
 // phase is what a relay is in.
@@ -152,9 +150,6 @@ func (t *table) claim(e *entry) error {
 				return refused("type %q is %s's, and %s claims it", typ, other, e)
 			}
 		}
-		if !e.Network.IsZero() && other.Network.Name() == e.Network.Name() {
-			return refused("network %q is %s's, and %s brings another", e.Network.Name(), other, e)
-		}
 	}
 	e.before = maps.Clone(t.ops)
 	at, _ := slices.BinarySearchFunc(t.live, e, func(a, b *entry) int { return a.Info.before(b.Info) })
@@ -173,12 +168,9 @@ func (t *table) serve(e *entry) bool {
 	for i := range t.away {
 		a := &t.away[i]
 		a.Types = slices.DeleteFunc(slices.Clone(a.Types), func(typ string) bool { return slices.Contains(e.Types, typ) })
-		if a.String() == e.String() || a.Network.Name() == e.Network.Name() {
-			a.Network = netconf.Network{}
-		}
 	}
 	t.away = slices.DeleteFunc(t.away, func(a away) bool {
-		return a.String() == e.String() || len(a.Types) == 0 && a.Network.IsZero()
+		return a.String() == e.String() || len(a.Types) == 0
 	})
 	delete(t.broken, e.path)
 	close(e.ready)
@@ -256,34 +248,6 @@ func (t *table) note(s Status) {
 		t.broken = make(map[string]Status)
 	}
 	t.broken[s.Path] = s
-}
-
-// Networks returns the networks that delegates have brought, in the order of
-// the delegates: what to attach every container to, beside what its own
-// configuration says. An ADD in this order is undone, and removed, in reverse.
-// The network of a delegate that has gone is among them as long as its types
-// are kept: an ADD fails then, and does not leave it out.
-func (r *Relay) Networks() []netconf.Network {
-	there, kept := r.view()
-	var from []Info
-	for _, a := range kept {
-		from = append(from, a.Info)
-	}
-	for _, e := range there {
-		// One that has left may be on its way back.
-		from = slices.DeleteFunc(from, func(i Info) bool {
-			return i.String() == e.String() || !e.Network.IsZero() && i.Network.Name() == e.Network.Name()
-		})
-		from = append(from, e.Info)
-	}
-	slices.SortStableFunc(from, Info.before)
-	var ns []netconf.Network
-	for _, i := range from {
-		if !i.Network.IsZero() {
-			ns = append(ns, i.Network)
-		}
-	}
-	return ns
 }
 
 // Plugins returns what there is of delegates, in order: those that serve or are

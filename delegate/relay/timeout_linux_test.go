@@ -8,6 +8,7 @@ package relay_test
 import (
 	"context"
 	"errors"
+	"net"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -19,15 +20,26 @@ import (
 	"github.com/metacni/metacni/delegate/relay"
 )
 
-// within runs a test of time with delegates that are built in, so that all of
-// it is in a bubble: 10-p is one that hangs, 20-other one that does not.
+// pipe has d serve one end of a pipe, and the relay register the other.
+func (n *node) pipe(d *relay.Delegate) {
+	n.t.Helper()
+	ours, its := net.Pipe()
+	n.Attend(n.t.Context(), ours)
+	go func() { _ = d.Serve(n.t.Context(), its) }()
+}
+
+// within runs a test of time in a bubble: delegate 10-p is one that hangs,
+// 20-other one that does not.
 func within(t *testing.T, do func(t *testing.T, n *node, call func(typ, id string) error)) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{t: t, more: make(chan struct{})}
-		n.Relay = &relay.Relay{Observer: n.note, Builtin: []*relay.Delegate{with("10", "p", hangs(t)), simple("20", "other")}}
+		n.Relay = &relay.Relay{Observer: n.note}
 		n.start()
+		n.pipe(with("10", "p", hangs(t)))
+		n.pipe(simple("20", "other"))
+		synctest.Wait()
 		do(t, n, func(typ, id string) error {
 			_, err := n.exec(t.Context(), typ, "ADD", id)
 			return err
@@ -78,6 +90,7 @@ func TestN12ClosedAfterThreeInARow(t *testing.T) {
 			t.Errorf("err = %v", err)
 		}
 		ok(t, call("other", "c1"))
+		n.pipe(with("10", "p", hangs(t)))
 		n.await("10-p ready", 2)
 		ok(t, call("p", "c1"))
 	})
@@ -90,10 +103,10 @@ func TestN10LockedOperations(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{t: t, more: make(chan struct{})}
-		n.Relay = &relay.Relay{Observer: n.note, Builtin: []*relay.Delegate{simple("10", "p")}}
+		n.Relay = &relay.Relay{Observer: n.note}
+		n.start()
 		_, end := n.Begin(t.Context())
-		started := make(chan error, 1)
-		go func() { started <- n.Start(t.Context()) }()
+		n.pipe(simple("10", "p"))
 		synctest.Wait()
 		if d := cmp.Diff([]string{"10-p joining"}, n.states()); d != "" {
 			t.Errorf("(-want +got):\n%s", d)
@@ -112,10 +125,9 @@ func TestN10LockedOperations(t *testing.T) {
 			t.Errorf("after %v", took)
 		}
 		end() // it had to wait for the lock
-		ok(t, <-started)
+		n.await("10-p ready", 1)
 		_, err := n.exec(t.Context(), "p", "DEL", "c1")
 		ok(t, err)
-		ok(t, n.Stop(t.Context()))
 	})
 }
 
@@ -127,9 +139,9 @@ func TestCallsBeforeReadyDoNotCountAsUnanswered(t *testing.T) {
 		d, told := simple("10", "p"), make(chan struct{})
 		d.Synchronize = func(context.Context, []relay.Known) error { <-told; return nil }
 		n := &node{t: t, more: make(chan struct{})}
-		n.Relay = &relay.Relay{Observer: n.note, Builtin: []*relay.Delegate{d}, CallTimeout: time.Second}
-		started := make(chan error, 1)
-		go func() { started <- n.Start(t.Context()) }()
+		n.Relay = &relay.Relay{Observer: n.note, CallTimeout: time.Second}
+		n.start()
+		n.pipe(d)
 		synctest.Wait()
 		for range 3 { // as many as would close it
 			_, err := n.exec(t.Context(), "p", "ADD", "c1")
@@ -139,10 +151,9 @@ func TestCallsBeforeReadyDoNotCountAsUnanswered(t *testing.T) {
 			}
 		}
 		close(told)
-		ok(t, <-started)
+		n.await("10-p ready", 1)
 		_, err := n.exec(t.Context(), "p", "ADD", "c1")
 		ok(t, err)
-		ok(t, n.Stop(t.Context()))
 	})
 }
 
@@ -155,7 +166,7 @@ func TestRequestsAtOnceAreLimited(t *testing.T) {
 		next := make(chan struct{})
 		n := &node{t: t, more: make(chan struct{})}
 		d := simple("10", "p")
-		n.Relay = &relay.Relay{Observer: n.note, Builtin: []*relay.Delegate{d}}
+		n.Relay = &relay.Relay{Observer: n.note}
 		n.Update = func(context.Context, relay.Info, relay.Update) error {
 			highest.Store(max(highest.Load(), running.Add(1)))
 			<-next
@@ -163,6 +174,8 @@ func TestRequestsAtOnceAreLimited(t *testing.T) {
 			return nil
 		}
 		n.start()
+		n.pipe(d)
+		n.await("10-p ready", 1)
 		for range all {
 			go func() {
 				failed, err := d.Request(t.Context(), relay.Update{Op: relay.Detach, ContainerID: "c1", IfName: "net1"})
