@@ -28,13 +28,20 @@ func named(base string) (Info, error) {
 	return Info{}, fmt.Errorf("%w: its name is not two digits, a dash and a name of letters, digits and _ . + -", ErrSkipped)
 }
 
+// failed is the status of a delegate that has not been launched, or does not
+// serve, for err.
+func (f file) failed(err error) Status {
+	s := Status{Info: f.info, State: Refused, Source: Launched, Path: f.path, UID: -1, Since: time.Now(), Err: err}
+	if errors.Is(err, ErrSkipped) {
+		s.State = Skipped
+	}
+	return s
+}
+
 // skip notes and tells that a file of Dir is not launched.
 func (r *Relay) skip(ctx context.Context, base string, info Info, err error) {
-	path := filepath.Join(r.Dir, base)
-	s := Status{
-		Info: info, State: Skipped, Source: Launched, Path: path, UID: -1, Since: time.Now(),
-		Err: &Error{Op: "launch", Which: fmt.Sprintf("%.100q", base), Err: err},
-	}
+	f := file{filepath.Join(r.Dir, base), info}
+	s := f.failed(&Error{Op: "launch", Which: fmt.Sprintf("%.100q", base), Err: err})
 	r.note(s)
 	r.observe(ctx, s)
 }
@@ -63,7 +70,7 @@ func (r *Relay) launch(ctx context.Context, f file, settled func(error)) error {
 	tell := settled
 	settled = func(err error) {
 		if err != nil {
-			r.note(Status{Info: f.info, State: Refused, Source: Launched, Path: f.path, UID: -1, Since: time.Now(), Err: err})
+			r.note(f.failed(err))
 		}
 		tell(err)
 	}
@@ -77,7 +84,7 @@ func (r *Relay) launch(ctx context.Context, f file, settled func(error)) error {
 	if err != nil {
 		err = &Error{Op: "launch", Which: f.info.String(), Err: err}
 		if !errors.Is(err, ErrStopped) {
-			r.observe(ctx, Status{Info: f.info, State: Refused, Source: Launched, Path: f.path, UID: -1, Since: time.Now(), Err: err})
+			r.observe(ctx, f.failed(err))
 		}
 		settled(err)
 		return err

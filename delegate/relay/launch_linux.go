@@ -22,17 +22,15 @@ func (r *Relay) scan(ctx context.Context) ([]file, error) {
 	if r.Dir == "" {
 		return nil, nil
 	}
-	info, err := os.Stat(r.Dir)
+	dir, err := r.openDir()
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
+	var entries []fs.DirEntry
 	if err == nil {
-		err = trusted(info)
+		_ = dir.Close()
+		entries, err = os.ReadDir(r.Dir)
 	}
-	if err != nil {
-		return nil, &Error{Op: "launch", Which: r.Dir, Err: err}
-	}
-	entries, err := os.ReadDir(r.Dir)
 	if err != nil {
 		return nil, &Error{Op: "launch", Which: r.Dir, Err: err}
 	}
@@ -41,7 +39,9 @@ func (r *Relay) scan(ctx context.Context) ([]file, error) {
 		info, err := named(e.Name())
 		path := filepath.Join(r.Dir, e.Name())
 		if err == nil {
-			err = launchable(path)
+			var f *os.File
+			f, err = r.openFile(path)
+			_ = f.Close() // it is opened again for each launch
 		}
 		if err != nil {
 			r.skip(ctx, e.Name(), info, err)
@@ -52,21 +52,69 @@ func (r *Relay) scan(ctx context.Context) ([]file, error) {
 	return files, nil
 }
 
+// openDir opens Dir, unless others may write to it.
+func (r *Relay) openDir() (*os.File, error) {
+	dir, err := openPath(unix.AT_FDCWD, r.Dir, unix.O_DIRECTORY)
+	if err != nil {
+		return nil, err
+	}
+	info, err := dir.Stat()
+	if err == nil {
+		err = trusted(info)
+	}
+	if err != nil {
+		_ = dir.Close()
+		return nil, err
+	}
+	return dir, nil
+}
+
+// openFile opens the file of Dir at path, unless it is not to be launched. Links
+// are followed: what they lead to is looked at, and is what is opened.
+func (r *Relay) openFile(path string) (*os.File, error) {
+	dir, err := r.openDir()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrSkipped, r.Dir, err)
+	}
+	defer func() { _ = dir.Close() }()
+	f, err := openPath(int(dir.Fd()), filepath.Base(path), 0) //nolint:gosec // a descriptor
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrSkipped, err)
+	}
+	if err := launchable(f); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("%w: %w", ErrSkipped, err)
+	}
+	return f, nil
+}
+
+// openPath opens what is at path, seen from the directory of a descriptor, to be
+// looked at and executed, whatever it is.
+func openPath(dir int, path string, flags int) (*os.File, error) {
+	for {
+		fd, err := unix.Openat(dir, path, unix.O_PATH|unix.O_CLOEXEC|flags, 0)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+		default:
+			return os.NewFile(uintptr(fd), path), nil //nolint:gosec // a descriptor
+		}
+	}
+}
+
 // launchable refuses what is not to be launched.
-func launchable(path string) error {
-	info, err := os.Stat(path)
+func launchable(f *os.File) error {
+	info, err := f.Stat()
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: %w", ErrSkipped, err)
+		return err
 	case !info.Mode().IsRegular():
-		return fmt.Errorf("%w: it is not a regular file", ErrSkipped)
+		return errors.New("it is not a regular file")
 	case info.Mode()&0o111 == 0:
-		return fmt.Errorf("%w: it is not executable", ErrSkipped)
+		return errors.New("it is not executable")
 	}
-	if err := trusted(info); err != nil {
-		return fmt.Errorf("%w: %w", ErrSkipped, err)
-	}
-	return nil
+	return trusted(info)
 }
 
 // trusted refuses what others than root and this process's user may have
@@ -91,8 +139,15 @@ type process struct {
 	end      func()        // ends it, once, and returns when it is reaped
 }
 
-// start runs a delegate's executable with one end of a connection.
+// start runs a delegate's executable with one end of a connection. What is run
+// is the file that has been looked at, whatever is at its path by now. The
+// delegate inherits its descriptor: the interpreter of a script opens it again.
 func (r *Relay) start(f file) (*process, net.Conn, error) {
+	executable, err := r.openFile(f.path)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { _ = executable.Close() }()
 	ours, its, err := socketpair()
 	if err != nil {
 		return nil, nil, err
@@ -104,9 +159,9 @@ func (r *Relay) start(f file) (*process, net.Conn, error) {
 		return nil, nil, err
 	}
 	cmd := &exec.Cmd{
-		Path: f.path, Args: []string{f.path}, Dir: "/",
+		Path: "/proc/self/fd/4", Args: []string{f.path}, Dir: "/",
 		Env:        []string{"CNI_RELAY_INDEX=" + f.info.Index, "CNI_RELAY_NAME=" + f.info.Name, "CNI_RELAY_SOCKET=3"},
-		ExtraFiles: []*os.File{its},
+		ExtraFiles: []*os.File{its, executable},
 		Stdout:     r.Stderr, Stderr: r.Stderr,
 		WaitDelay:   time.Second,
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},

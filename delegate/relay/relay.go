@@ -39,6 +39,12 @@ type Relay struct {
 	// or this process's user's, or writable by others are skipped, see
 	// [Relay.Plugins]; a Dir that others may write to is an error. A Dir that
 	// is not there, and an empty one, launch nothing.
+	//
+	// The file and the Dir are looked at before each launch, and what is run
+	// is the file that was looked at, even if another takes its place
+	// meanwhile. So the kernel knows the process as "4", the descriptor of
+	// that file, and a script finds /proc/self/fd/4 in $0; the name is in the
+	// environment, see [Inherited]. Launching needs proc(5).
 	Dir string
 
 	// Reserve lists types that only delegates serve, also before the first
