@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metacni/metacni/internal/proctree"
 )
 
 // A child is a plugin that has been started. Waiting for its files, also for
@@ -122,7 +124,7 @@ func (c *child) terminate() {
 // has left the group, as the plugins do that a meta-plugin runs, and to what
 // outlives c in it.
 func (c *child) kill() {
-	killTree(c.pid, c.pidfd)
+	proctree.Kill(c.pid, c.pidfd)
 	_ = unix.Kill(-c.pid, unix.SIGKILL)
 }
 

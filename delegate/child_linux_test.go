@@ -2,13 +2,10 @@ package delegate
 
 import (
 	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // What was printed in time is kept, however late it is read, and a writer that
@@ -49,34 +46,5 @@ func TestLateReaderGetsWhatIsInThePipe(t *testing.T) {
 				t.Errorf("%d bytes were read, %d had been written", n, len(text))
 			}
 		})
-	}
-}
-
-// A process that is gone is not mistaken for the one that has its number now.
-func TestKillTreeSparesANumberThatIsAnothers(t *testing.T) {
-	t.Parallel()
-	c, err := (&Process{}).start(t.Context(), "/bin/true", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.close()
-	if err := c.reap(); err != nil {
-		t.Fatal(err)
-	}
-	other := exec.CommandContext(t.Context(), "cat")
-	stdin, err := other.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := other.Start(); err != nil {
-		t.Fatal(err)
-	}
-	killTree(os.Getpid(), c.pidfd) // other is a child of this process
-	stdin.Close()
-	if err := other.Wait(); err != nil {
-		t.Errorf("another's child: %v", err)
-	}
-	if err := unix.PidfdSendSignal(c.pidfd, 0, nil, 0); err == nil {
-		t.Error("the process is not gone")
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metacni/metacni/internal/proctree"
 )
 
 // scan returns the files of Dir that are to be launched, in order, and tells of
@@ -166,6 +168,8 @@ func (r *Relay) start(f file) (*process, net.Conn, error) {
 		WaitDelay:   time.Second,
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
 	}
+	pidfd := -1
+	cmd.SysProcAttr.PidFD = &pidfd
 	if err := cmd.Start(); err != nil {
 		_ = conn.Close()
 		return nil, nil, err
@@ -178,6 +182,7 @@ func (r *Relay) start(f file) (*process, net.Conn, error) {
 	})
 	p.end = sync.OnceFunc(func() {
 		// It is not reaped yet: its number cannot be another's.
+		below := proctree.Below(p.pid) // whose parents may exit first
 		_ = unix.Kill(-p.pid, unix.SIGTERM)
 		late := time.NewTimer(r.grace())
 		defer late.Stop()
@@ -186,8 +191,11 @@ func (r *Relay) start(f file) (*process, net.Conn, error) {
 		case <-late.C:
 		case <-r.hurry:
 		}
-		_ = unix.Kill(-p.pid, unix.SIGKILL) // what it has started too
+		proctree.Kill(p.pid, pidfd)
+		below.Kill()
+		_ = unix.Kill(-p.pid, unix.SIGKILL) // what has outlived its parents
 		<-p.exited
+		_ = unix.Close(pidfd)
 		_ = cmd.Wait() // how it ended does not matter
 	})
 	return p, conn, nil

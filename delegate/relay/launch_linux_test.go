@@ -225,12 +225,36 @@ func TestN14StopEndsLaunched(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 	for _, pid := range append(pids, l.child(t)) {
-		// The child is not ours to reap: it is dying at least.
-		for late := time.Now().Add(patience); alive(pid); {
-			if time.Now().After(late) {
-				t.Fatalf("%d is alive", pid)
-			}
+		died(t, pid)
+	}
+}
+
+// died fails the test unless a process is dying. It may not be ours to reap.
+func died(t *testing.T, pid int) {
+	t.Helper()
+	for late := time.Now().Add(patience); alive(pid); {
+		if time.Now().After(late) {
+			t.Fatalf("%d is alive", pid)
 		}
+	}
+}
+
+// Stop ends the children of a launched delegate that have left its process
+// group as well, whether it ends when it is told to or has to be killed.
+func TestStopEndsChildrenInOtherSessions(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"leaver", "deaf-leaver"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n, l := launcher(t, "10-"+name)
+			n.Grace = 20 * time.Millisecond
+			if name == "leaver" {
+				n.Grace = patience
+			}
+			n.start()
+			ok(t, n.Stop(t.Context()))
+			died(t, l.child(t))
+		})
 	}
 }
 

@@ -159,7 +159,8 @@ func (r *Relay) Start(ctx context.Context) error {
 // Stop refuses new delegates, waits for the operations that have begun, and then
 // ends the delegates one after the other, last first, those that connected by
 // themselves too: their connections are closed, and what was launched gets
-// SIGTERM and, after Grace, SIGKILL. When ctx ends neither operations nor grace
+// SIGTERM and, after Grace, SIGKILL; with it its process group and the
+// descendants it had, in whatever group. When ctx ends neither operations nor grace
 // are waited for. Stop returns when everything has ended, functions of this
 // relay that are running included. Calls fail with [ErrGone] then, whatever
 // Orphan says.

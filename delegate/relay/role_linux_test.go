@@ -78,6 +78,15 @@ func playLaunched() int {
 		signal.Ignore(syscall.SIGTERM)
 		_ = d.Serve(context.Background(), conn)
 		select {} // SIGKILL alone ends it
+	case "leaver", "deaf-leaver": // has a child in a session of its own
+		if startSleep(&exec.Cmd{SysProcAttr: &syscall.SysProcAttr{Setsid: true}}) != nil {
+			return 6
+		}
+		if name == "deaf-leaver" {
+			signal.Ignore(syscall.SIGTERM)
+			_ = d.Serve(context.Background(), conn)
+			select {}
+		}
 	case "parent":
 		// A child that goes on when its parent is told to end.
 		if startSleep(&exec.Cmd{}) != nil {

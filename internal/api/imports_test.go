@@ -29,6 +29,7 @@ var rules = map[string][]string{
 	"internal/durable":  nil,
 	"internal/inroot":   nil,
 	"internal/peer":     nil,
+	"internal/proctree": nil,
 	"internal/redact":   nil,
 	"internal/skeleton": nil,
 	"internal/terse":    nil,
@@ -37,14 +38,14 @@ var rules = map[string][]string{
 
 	"internal/testreport": nil,
 
-	"delegate":              {"netconf", "internal/inroot", "internal/redact", "internal/terse"},
+	"delegate":              {"netconf", "internal/inroot", "internal/proctree", "internal/redact", "internal/terse"},
 	"delegate/delegatetest": {"delegate", "netconf", "internal/skeleton"},
 	"delegate/lifecycle":    {"delegate", "scratch", "netconf", "ifname", "internal/inroot", "internal/terse"},
 	"delegate/adopt":        {"delegate", "delegate/lifecycle", "scratch", "netconf", "internal/inroot"},
 	"delegate/thick":        {"status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/peer"},
 	"delegate/thick/shim":   {"status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/redact"},
 	"delegate/thick/wire":   nil,
-	"delegate/relay":        {"delegate", "netconf", "status", "delegate/thick/wire", "internal/skeleton", "internal/peer"},
+	"delegate/relay":        {"delegate", "netconf", "status", "delegate/thick/wire", "internal/skeleton", "internal/peer", "internal/proctree"},
 	"netconf/autoconf":      {"netconf", "internal/durable"},
 
 	"examples/...": {"..."},

@@ -1,0 +1,110 @@
+package proctree
+
+import (
+	"bufio"
+	"errors"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// run starts a shell that does what script says, and returns the descriptor of
+// its process and what it prints first.
+func run(t *testing.T, script string) (cmd *exec.Cmd, pidfd int, said string) {
+	t.Helper()
+	cmd = exec.CommandContext(t.Context(), "/bin/sh", "-c", script)
+	cmd.SysProcAttr = &syscall.SysProcAttr{PidFD: &pidfd}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(pidfd) })
+	said, err = bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cmd, pidfd, strings.TrimSpace(said)
+}
+
+// hold returns a descriptor of a process, which a shell has told of.
+func hold(t *testing.T, said string) int {
+	t.Helper()
+	pid, err := strconv.Atoi(said)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	return fd
+}
+
+// ends waits until the process of pidfd has exited.
+func ends(t *testing.T, pidfd int) {
+	t.Helper()
+	poll := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}} //nolint:gosec // a descriptor
+	for {
+		n, err := unix.Poll(poll, 30_000)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if n == 0 || err != nil {
+			t.Fatalf("it is alive: %v", err)
+		}
+		return
+	}
+}
+
+// Descendants die with a process, in whatever session they are.
+func TestKillReachesDescendantsInOtherSessions(t *testing.T) {
+	t.Parallel()
+	cmd, pidfd, said := run(t, `setsid sh -c 'echo $$; sleep 1000; :' & wait`)
+	grandchild := hold(t, said)
+	Kill(cmd.Process.Pid, pidfd)
+	_ = cmd.Wait()
+	ends(t, grandchild)
+}
+
+// Those that were below a process die even if it has exited meanwhile.
+func TestTreeReachesThoseWhoseParentHasExited(t *testing.T) {
+	t.Parallel()
+	cmd, _, said := run(t, `setsid sleep 1000 & echo $!; wait`)
+	child := hold(t, said)
+	below := Below(cmd.Process.Pid)
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	below.Kill()
+	ends(t, child)
+}
+
+// A process that is gone is not mistaken for the one that has its number now.
+func TestKillSparesANumberThatIsAnothers(t *testing.T) {
+	t.Parallel()
+	gone, pidfd, _ := run(t, "echo gone")
+	_ = gone.Wait()
+	if err := unix.PidfdSendSignal(pidfd, 0, nil, 0); err == nil {
+		t.Fatal("the process is not gone")
+	}
+	other := exec.CommandContext(t.Context(), "cat")
+	stdin, err := other.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	Kill(unix.Getpid(), pidfd) // other is a child of this process
+	_ = stdin.Close()
+	if err := other.Wait(); err != nil {
+		t.Errorf("another's child: %v", err)
+	}
+}
