@@ -39,6 +39,30 @@ func (s *stalled) Close() error {
 	return s.Conn.Close()
 }
 
+// A delegate that is not answered gives up, and can connect again.
+func TestWelcomeDoesNotTakeForEver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ours, its := net.Pipe()
+		served := make(chan error, 1)
+		go func() { served <- plain().Serve(t.Context(), its) }()
+		if _, err := readHello(ours); err != nil {
+			t.Fatal(err)
+		}
+		late := time.NewTimer(time.Hour)
+		defer late.Stop()
+		select {
+		case err := <-served:
+			if !errors.Is(err, ErrLost) {
+				t.Errorf("err = %v", err)
+			}
+		case <-late.C:
+			t.Error("it waits")
+		}
+		_ = ours.Close()
+	})
+}
+
 // A delegate that stops reading is closed, long before its silence is noticed or
 // the call's time is up.
 func TestDelegateThatStopsReadingIsClosed(t *testing.T) {

@@ -18,6 +18,9 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 )
 
+// welcomeTimeout is how long a relay may take to say whether it wants a delegate.
+const welcomeTimeout = 30 * time.Second
+
 // A Delegate is a plugin that stays. Its fields must not change once it is in
 // use; it is then safe for concurrent use. It serves one relay at a time.
 type Delegate struct {
@@ -63,11 +66,12 @@ type Delegate struct {
 //
 // It returns nil when ctx has ended; an [*Error] in which errors.Is finds
 // [ErrRefused] when the relay does not want d, with its reason; and one with
-// [ErrLost] in it when the connection is lost.
+// [ErrLost] in it when the connection is lost, or when the relay has not said
+// within 30 seconds whether it wants d.
 func (d *Delegate) Serve(ctx context.Context, conn net.Conn) error {
 	defer func() { _ = conn.Close() }()
 	s := &session{
-		delegate: d, gone: make(chan struct{}), closing: make(chan struct{}), open: make(chan struct{}), out: make(chan []byte),
+		delegate: d, conn: conn, gone: make(chan struct{}), closing: make(chan struct{}), open: make(chan struct{}), out: make(chan []byte),
 		waiting: make(map[uint64]chan []failure),
 	}
 	w, err := d.register(ctx, conn)
@@ -127,6 +131,9 @@ func (d *Delegate) drain(ctx context.Context, s *session, srv *http.Server) {
 
 // register says who d is and hears whether it is wanted.
 func (d *Delegate) register(ctx context.Context, conn net.Conn) (w welcome, err error) {
+	if err := conn.SetDeadline(time.Now().Add(welcomeTimeout)); err != nil {
+		return w, fmt.Errorf("%w: %w", ErrLost, err)
+	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	info := d.info()
@@ -146,7 +153,7 @@ func (d *Delegate) register(ctx context.Context, conn net.Conn) (w welcome, err 
 	case w.Version != protocol:
 		return w, refused("the relay speaks version %d of the messages, and this %d", w.Version, protocol)
 	}
-	return w, nil
+	return w, conn.SetDeadline(time.Time{})
 }
 
 // Run connects to the relay's socket and serves, and connects again when the

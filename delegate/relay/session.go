@@ -5,8 +5,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"runtime/debug"
 	"slices"
@@ -24,6 +26,7 @@ import (
 // A session is a delegate's end of one connection.
 type session struct {
 	delegate *Delegate
+	conn     net.Conn
 	requests bool          // whether the relay takes any
 	gone     chan struct{} // closed when the connection is lost
 	closing  chan struct{} // closed when the delegate is to end
@@ -174,10 +177,14 @@ func (s *session) synchronize(r *http.Request) error {
 	return s.delegate.Synchronize(r.Context(), m.Known)
 }
 
-// serveRequests takes lines to the relay, and the answers from it.
+// serveRequests takes lines to the relay, and the answers from it. When it ends
+// nothing can be asked for any more: the connection ends with it, and the next
+// one is as good as new.
 func (s *session) serveRequests(w http.ResponseWriter, r *http.Request) {
+	defer func() { _ = s.conn.Close() }()
 	out := http.NewResponseController(w)
 	w.WriteHeader(http.StatusOK)
+	s.opening.Do(func() { close(s.open) })
 	if out.Flush() != nil {
 		return
 	}
@@ -186,7 +193,6 @@ func (s *session) serveRequests(w http.ResponseWriter, r *http.Request) {
 		defer close(ended)
 		s.readReplies(r.Body)
 	}()
-	s.opening.Do(func() { close(s.open) })
 	closing := s.closing
 	for {
 		var line []byte
@@ -228,13 +234,15 @@ func (s *session) readReplies(body io.Reader) {
 }
 
 // Request asks the relay for updates, which it does one after the other, and
-// returns those that failed. It may be called at any time, also by a command;
-// but what is asked for a container waits for the command of that container to
-// end, so a command must not wait for it.
+// returns those that failed, with texts of up to 1000 bytes. It may be called by
+// a command; but what is asked for a container waits for the command of that
+// container to end, so a command must not wait for it.
 //
-// It fails with [ErrGone] when d is not connected, with [errors.ErrUnsupported]
-// when the relay takes no requests, with [ErrLost] when the connection is lost
-// meanwhile, and when ctx ends; what was asked for may have been done then.
+// It fails with [ErrGone] when d is not connected, or is still told what is
+// attached, as it is by Synchronize; with [errors.ErrUnsupported] when the relay
+// takes no requests; and when us are more than 64 or more than 1 MiB. When it
+// fails with [ErrLost], because the connection is lost meanwhile, or because ctx
+// ends, what was asked for may have been done.
 func (d *Delegate) Request(ctx context.Context, us ...Update) ([]Failed, error) {
 	failed := &Error{Op: "request", Which: d.info().String()}
 	d.mu.Lock()
@@ -246,6 +254,9 @@ func (d *Delegate) Request(ctx context.Context, us ...Update) ([]Failed, error) 
 		return nil, failed
 	case !s.requests:
 		failed.Err = errors.ErrUnsupported
+		return nil, failed
+	case !isClosed(s.open):
+		failed.Err = fmt.Errorf("%w yet: it has not been told what is attached", ErrGone)
 		return nil, failed
 	}
 	answer, err := s.request(ctx, us)
@@ -263,6 +274,9 @@ func (d *Delegate) Request(ctx context.Context, us ...Update) ([]Failed, error) 
 }
 
 func (s *session) request(ctx context.Context, us []Update) ([]failure, error) {
+	if len(us) > maxUpdates {
+		return nil, fmt.Errorf("%d updates are more than %d", len(us), maxUpdates)
+	}
 	q := request{Updates: []update{}}
 	for _, u := range us {
 		m, err := u.message()
@@ -272,11 +286,7 @@ func (s *session) request(ctx context.Context, us []Update) ([]failure, error) {
 		q.Updates = append(q.Updates, m)
 	}
 	answer := make(chan []failure, 1)
-	s.mu.Lock()
-	s.last++
-	q.ID = s.last
-	s.waiting[q.ID] = answer
-	s.mu.Unlock()
+	q.ID = s.await(answer)
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -285,6 +295,9 @@ func (s *session) request(ctx context.Context, us []Update) ([]failure, error) {
 	line, err := json.Marshal(q)
 	if err != nil {
 		return nil, err
+	}
+	if len(line) >= maxRequest {
+		return nil, fmt.Errorf("%d bytes are more than %d", len(line), maxRequest)
 	}
 	line = append(line, '\n')
 	out := s.out
@@ -302,6 +315,15 @@ func (s *session) request(ctx context.Context, us []Update) ([]failure, error) {
 			return nil, ended(ctx)
 		}
 	}
+}
+
+// await has heard be told of the answer to the request whose ID it returns.
+func (s *session) await(heard chan []failure) (id uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last++
+	s.waiting[s.last] = heard
+	return s.last
 }
 
 // An output takes what a plugin prints, from all of its goroutines.

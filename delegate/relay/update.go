@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,8 +27,13 @@ const (
 )
 
 const (
-	maxRequest  = 1 << 20 // bytes of a line of requests
+	maxRequest  = 1 << 20 // bytes of a line of requests, or of their answers
 	maxRequests = 16      // of one delegate, that are done at once
+
+	// An answer is no longer than a line may be if all the updates of its
+	// request have failed, even where each byte of their texts takes six.
+	maxUpdates = 64   // of one request
+	maxText    = 1000 // bytes of a text of a failure
 )
 
 // An Update is something that a delegate asks for of its own accord. Of its
@@ -168,7 +174,7 @@ func (r *Relay) takeRequests(ctx context.Context, e *entry) {
 			return // the delegate has closed it, or is gone
 		}
 		var m request
-		if err := json.Unmarshal(line, &m); err != nil {
+		if err := json.Unmarshal(line, &m); err != nil || len(m.Updates) > maxUpdates {
 			r.leave(e, errLine)
 			return
 		}
@@ -203,7 +209,7 @@ func (r *Relay) do(ctx context.Context, from Info, us []update) []failure {
 			}
 		}
 		if err != nil {
-			failed = append(failed, failure{i, coded(err)})
+			failed = append(failed, failure{i, cut(coded(err))})
 		}
 	}
 	return failed
@@ -216,6 +222,17 @@ func coded(err error) *types.Error {
 		return types.NewError(types.ErrInternal, err.Error(), "")
 	}
 	return e
+}
+
+// cut returns e with texts of limited length.
+func cut(e *types.Error) *types.Error {
+	short := func(s string) string {
+		if len(s) <= maxText {
+			return s
+		}
+		return strings.ToValidUTF8(s[:maxText], "") + "..."
+	}
+	return types.NewError(e.Code, short(e.Msg), short(e.Details))
 }
 
 // errLeft is why a delegate has gone that said that it would.
