@@ -121,7 +121,7 @@ func (m *Manager) Release(ctx context.Context, k scratch.Key, keep func(context.
 			return err
 		}
 		r = settledState(r)
-		if !r.State.Attached() || m.record(r).NetNSGone() {
+		if !r.State.Attached() || m.record(r).outlived() {
 			return m.remove(ctx, l, k, "")
 		}
 		err = m.drop(ctx, l, &r, func(e entry) bool { return e.Half || e.IfName != k.IfName })

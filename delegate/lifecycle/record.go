@@ -52,9 +52,12 @@ func (r Record) NetNSGone() bool {
 // Stale reports whether r, or a part of it, is to be removed, unless an operation
 // on its container goes on: see [Sweeper]. What was attached where nobody has
 // ever seen a network namespace is not.
-func (r Record) Stale() bool {
-	seen := slices.ContainsFunc(r.entries, func(e entry) bool { return e.NetNS.Inode != 0 })
-	return r.State != scratch.Added || seen && r.NetNSGone()
+func (r Record) Stale() bool { return r.State != scratch.Added || r.outlived() }
+
+// outlived reports whether the container is gone: it had a network namespace,
+// and has it no more.
+func (r Record) outlived() bool {
+	return slices.ContainsFunc(r.entries, func(e entry) bool { return e.NetNS.Inode != 0 }) && r.NetNSGone()
 }
 
 // Records lists the records in Dir, without a lock: others may change while

@@ -217,7 +217,7 @@ func (s *Sweeper) remove(ctx context.Context, k scratch.Key, known map[string]Re
 			return nil
 		}
 		done = true
-		if r.State == scratch.Partial && !m.record(r).NetNSGone() {
+		if r.State == scratch.Partial && !m.record(r).outlived() {
 			return m.drop(ctx, l, &r, func(e entry) bool { return e.Half })
 		}
 		return m.removeAs(ctx, l, k, "", func(name string) (netconf.Network, bool) { return s.current(name, known) })

@@ -179,7 +179,7 @@ func TestLifecycleOrphanStaysOnRecord(t *testing.T) {
 	n := newNode(t)
 	n.Orphan = -1
 	d := newDaemon(n, nil, t.TempDir())
-	d.SkipMissing = 2
+	d.DelTries = 2
 	n.start()
 	x := fakes("a")
 	a := n.serve(newDelegate("10", "a", x))

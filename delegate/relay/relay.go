@@ -56,7 +56,7 @@ type Relay struct {
 	// asked for them. Where that finds no plugin, a DEL fails with
 	// [delegate.ErrPluginNotFound]: what was recorded of the attachment stays,
 	// and it is for the operation's owner to say how often that is tried, see
-	// lifecycle.Manager.SkipMissing. Zero keeps them until the delegate is
+	// lifecycle.Manager.DelTries. Zero keeps them until the delegate is
 	// back; less than zero keeps nothing.
 	Orphan time.Duration
 
