@@ -54,7 +54,7 @@ func TestInstallProgram(t *testing.T) {
 	n.write("bin/.multinet.tmp-1", "left by a crash")
 	n.write("self", "")
 	install()
-	if diff := cmp.Diff([]string{"bin/multinet", "net.d/00-multinet.conflist", "net.d/10-x.conflist", "self"}, programtest.Files(t, n.dir)); diff != "" {
+	if diff := cmp.Diff([]string{"bin/multinet", "net.d/.multinet/lock", "net.d/00-multinet.conflist", "net.d/10-x.conflist", "self"}, programtest.Files(t, n.dir)); diff != "" {
 		t.Errorf("left (-want +got):\n%s", diff)
 	}
 

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/metacni/metacni/examples/internal/multinet"
 	"github.com/metacni/metacni/examples/internal/publish"
@@ -95,8 +96,7 @@ func (i *installer) install(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	m := publish.Manager(i.confDir, template)
-	m.Output = filepath.Join(i.confDir, i.output)
+	m := publish.Manager(i.confDir, filepath.Join(i.confDir, i.output), template)
 	m.Primary, m.ClusterNetworkDir, m.Ready, m.Mode = i.primary, i.hostConfDir, i.readinessFile, i.mode
 	if i.binDir != "" {
 		// First: what is published needs it.
@@ -186,7 +186,11 @@ func (i *installer) tell(s autoconf.State) {
 	for _, skipped := range s.Skipped {
 		fmt.Fprintf(&line, "; passed over: %v", skipped.Err)
 	}
-	fmt.Fprintln(i.ask, "multinet:", strings.ReplaceAll(line.String(), "\n", "; "))
+	who := "multinet:"
+	if i.watch {
+		who = time.Now().UTC().Format(time.RFC3339) + " " + who
+	}
+	fmt.Fprintln(i.ask, who, strings.ReplaceAll(line.String(), "\n", "; "))
 }
 
 // uninstall removes the published network, and then the program if it is asked
@@ -200,7 +204,8 @@ func (i *installer) uninstall() error {
 		return err
 	}
 	m := &autoconf.Manager{Dir: i.confDir, Output: filepath.Join(i.confDir, i.output), Template: template}
-	if err := m.Uninstall(); err != nil {
+	m.Lock = publish.Lock(m.Output)
+	if err := publish.Uninstall(m); err != nil {
 		return err
 	}
 	for _, ext := range []string{".conf", ".conflist"} {

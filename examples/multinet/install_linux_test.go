@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -206,6 +207,9 @@ func TestUninstall(t *testing.T) {
 	if diff := cmp.Diff([]string{"net.d/00-multinet.conflist", "net.d/10-x.conflist", "self"}, programtest.Files(t, n.dir)); diff != "" {
 		t.Errorf("left (-want +got):\n%s", diff)
 	}
+	if err := n.do("uninstall", "--conf-dir", "$DIR/none"); err != nil {
+		t.Errorf("from where nothing is: %v", err)
+	}
 	for _, words := range [][]string{{"uninstall", "--watch"}, {"uninstall", "--type", ".."}, {"uninstall", "x"}} {
 		if err := n.do(words...); err == nil {
 			t.Errorf("%q: no error", words)
@@ -246,8 +250,8 @@ func startWatch(t *testing.T, flags ...string) *watcher {
 	return w
 }
 
-// says waits for a line that has words.
-func (w *watcher) says(words string) {
+// says waits for a line that has words, and returns it.
+func (w *watcher) says(words string) string {
 	w.t.Helper()
 	for {
 		line, err := w.stderr.ReadString('\n')
@@ -255,7 +259,7 @@ func (w *watcher) says(words string) {
 			w.t.Fatalf("never said %q: %v", words, err)
 		}
 		if strings.Contains(line, words) {
-			return
+			return line
 		}
 	}
 }
@@ -278,6 +282,43 @@ func TestInstallWatch(t *testing.T) {
 				t.Errorf("left: %s", got)
 			}
 		})
+	}
+}
+
+// While one follows the cluster network no other publishes or removes anything
+// beside it, nor does one that publishes under another name.
+func TestOneInstallsAtATime(t *testing.T) {
+	t.Parallel()
+	w := startWatch(t)
+	w.write("self", "another")
+	for _, words := range [][]string{{"install"}, {"install", "--output", "01-multinet"}, {"uninstall"}} {
+		if err := w.do(words...); !errors.Is(err, autoconf.ErrLocked) {
+			t.Errorf("%q: %v", words, err)
+		}
+	}
+	if err := w.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	_ = w.cmd.Wait()
+	if err := w.do("uninstall"); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([]string{"10-x.conflist"}, programtest.Files(t, w.path("net.d"))); diff != "" {
+		t.Errorf("left (-want +got):\n%s", diff)
+	}
+	if _, err := os.Lstat(w.path("net.d/.multinet")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the lock's directory: %v", err)
+	}
+}
+
+// What is said while it follows the cluster network says when.
+func TestWatchSaysWhen(t *testing.T) {
+	t.Parallel()
+	w := startWatch(t)
+	w.write("net.d/05-y.conflist", green)
+	line, _, _ := strings.Cut(w.says("05-y.conflist"), " multinet: ")
+	if _, err := time.Parse(time.RFC3339, line); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -126,8 +126,7 @@ func (c *config) manager() (*autoconf.Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := publish.Manager(c.publish.From, template)
-	m.Output = filepath.Join(c.publish.Dir, publish.Output)
+	m := publish.Manager(c.publish.From, filepath.Join(c.publish.Dir, publish.Output), template)
 	m.Primary, m.Ready = c.publish.Primary, c.publish.Ready
 	return m, nil
 }

@@ -94,7 +94,8 @@ type Manager struct {
 
 	// Lock, if not empty, is a file to lock, so that only one of several
 	// Managers publishes. It is made, with its directory, and stays. It must
-	// not be in Dir or next to Output.
+	// not be in Dir or next to Output; a directory of its own in there will
+	// do, which Managers in several containers see alike.
 	Lock string
 
 	// Mode is that of the published file. Zero is 0600: configurations hold

@@ -373,6 +373,15 @@ func TestLock(t *testing.T) {
 	if err := m.Publish(); err == nil || errors.Is(err, ErrLocked) {
 		t.Errorf("a directory for a lock: %v", err)
 	}
+	// Its directory is made, and none above it.
+	up := filepath.Join(t.TempDir(), "up")
+	m.Lock = filepath.Join(up, "state", "lock")
+	if err := m.Publish(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("nothing to make it in: %v", err)
+	}
+	if _, err := os.Lstat(up); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("was made: %v", err)
+	}
 }
 
 // By path: M9 as Multus has it.

@@ -2,6 +2,7 @@ package autoconf
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -10,11 +11,16 @@ import (
 	"github.com/metacni/metacni/internal/durable"
 )
 
-// lock takes the lock on the file at path, which it makes, without waiting. It
-// is released when the file is closed, or the process ends. Without an error
-// and a file, someone else has it.
+// lock takes the lock on the file at path, which it makes with its directory,
+// without waiting. It is released when the file is closed, or the process ends.
+// Without an error and a file, someone else has it.
 func lock(path string) (*os.File, error) {
-	d, err := durable.MakeDir(filepath.Dir(path), nil)
+	// Not the directories above it: the one of configurations is for others to
+	// make, who know its mode.
+	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	d, err := durable.OpenDir(filepath.Dir(path), nil)
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,8 @@ package publish
 import (
 	"context"
 	"errors"
+	"io/fs"
+	"os"
 	"path/filepath"
 
 	"github.com/metacni/metacni/netconf"
@@ -24,11 +26,11 @@ const (
 	Network = "multinet"
 )
 
-// Manager returns what publishes a network of template in dir, in front of the
-// first that a pod can do with.
-func Manager(dir string, template netconf.Plugin) *autoconf.Manager {
+// Manager returns what publishes a network of template as the file output, in
+// front of the first in dir that a pod can do with.
+func Manager(dir, output string, template netconf.Plugin) *autoconf.Manager {
 	return &autoconf.Manager{
-		Dir: dir, Output: filepath.Join(dir, Output), Template: template, Accept: accept,
+		Dir: dir, Output: output, Template: template, Accept: accept, Lock: Lock(output),
 		OwnTypes: OwnTypes(),
 	}
 }
@@ -37,6 +39,27 @@ func Manager(dir string, template netconf.Plugin) *autoconf.Manager {
 // of one another two would attach what a pod selects, or take each other for
 // the primary network.
 func OwnTypes() []string { return []string{"multinet", "multinet-shim", "multus", "multus-shim"} }
+
+// Lock is the file that whoever publishes output, or removes it, has locked: one
+// for each directory, and in it, for that is what all of them see the same,
+// whichever container they run in. Runtimes do not look into its directory.
+func Lock(output string) string { return filepath.Join(filepath.Dir(output), ".multinet", "lock") }
+
+// Uninstall removes what m has published, and its lock.
+func Uninstall(m *autoconf.Manager) error {
+	if _, err := os.Stat(filepath.Dir(m.Output)); errors.Is(err, fs.ErrNotExist) {
+		return nil // nor is there a place for the lock
+	}
+	if err := m.Uninstall(); err != nil {
+		return err
+	}
+	// Who has taken it meanwhile sees that it is gone, and makes another.
+	if err := os.Remove(m.Lock); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	_ = os.Remove(filepath.Dir(m.Lock)) // unless there is another
+	return nil
+}
 
 // accept refuses a network of loopback alone, which no pod can do with.
 func accept(_ string, n netconf.Network) bool {

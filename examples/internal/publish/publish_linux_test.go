@@ -19,7 +19,8 @@ func manager(t *testing.T) *autoconf.Manager {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := Manager(t.TempDir(), template)
+	dir := t.TempDir()
+	m := Manager(dir, filepath.Join(dir, Output), template)
 	m.Debounce = 1
 	return m
 }
