@@ -134,7 +134,7 @@ func TestALostConnectionEndsThePass(t *testing.T) {
 	s := n.sandbox("c1", "blue")
 	n.mustRun(s)
 	p.Plugin.mu.Lock()
-	p.Plugin.synchronized = false
+	p.synchronized = false
 	p.Plugin.mu.Unlock()
 	p.forget("c1")
 	pass := Pass{}

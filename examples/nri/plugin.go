@@ -159,11 +159,13 @@ func (p *Plugin) claim(ctx context.Context, conf Config) error {
 func (p *Plugin) yield() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.held != nil {
-		if err := p.held.Unlock(); err != nil {
-			p.log().Warn("leaving the state directory", slog.Any("err", err))
-		}
+	if p.held == nil {
+		return
 	}
+	if err := p.held.Unlock(); err != nil {
+		p.log().Warn("leaving the state directory", slog.Any("err", err))
+	}
+	p.held = nil
 }
 
 // Synchronize takes note of the pods that the runtime has, and leaves all work

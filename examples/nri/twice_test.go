@@ -62,6 +62,21 @@ func TestSuccessorWaitsForTheStateDirectory(t *testing.T) {
 	same(t, "records", nil, next.records())
 }
 
+// A plugin that waits for the state directory can be ended.
+func TestWaitingForTheStateDirectoryEnds(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.start(plugins())
+	p := n.plugin(plugins())
+	p.launch()
+	until(t, "it has been configured", func() bool {
+		p.Plugin.mu.Lock()
+		defer p.Plugin.mu.Unlock()
+		return p.configured
+	})
+	p.stop()
+}
+
 // Two of us with a state directory each, on one runtime or on two, leave one
 // another's pods alone, also when one of them loses its connection or ends.
 func TestTwoWithAStateDirectoryEach(t *testing.T) {
