@@ -261,3 +261,15 @@ func TestD6OtherNetworks(t *testing.T) {
 	}
 	h.clean(t)
 }
+
+// The error of a damaged record says what to do about it.
+func TestDamagedRecordSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.1.0")
+	h.mustRun(t, "ADD", bridge)
+	h.write(t, "state/c1@multi@eth0.json", "garbage")
+	for _, command := range []string{"ADD", "CHECK", "DEL"} {
+		wantError(t, h.run(t, command, bridge), 5, "corrupt record", `let "multinet forget" remove its record`)
+	}
+	wantError(t, h.run(t, "GC", keys(bridge, gcFor())), 5, `"multinet forget"`)
+}

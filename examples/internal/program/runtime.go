@@ -2,6 +2,8 @@ package program
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"strings"
@@ -10,6 +12,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/internal/inroot"
+	"github.com/metacni/metacni/scratch"
 )
 
 // Commands are those of a plugin that prepares each in the same way, from
@@ -24,10 +27,18 @@ func Commands[C any](ctx context.Context, prepare func(*skel.CmdArgs) (C, error)
 			if err != nil {
 				return err
 			}
-			return do(c, ctx)
+			return advise(do(c, ctx))
 		}
 	}
 	return skel.CNIFuncs{Add: command(add), Check: command(check), Del: command(del), GC: command(gc), Status: command(status)}
+}
+
+// advise adds to the error of a damaged record what an operator can do about it.
+func advise(err error) error {
+	if !errors.Is(err, scratch.ErrCorrupt) {
+		return err
+	}
+	return fmt.Errorf(`%w (clean up after the container, then let "multinet forget" remove its record)`, err)
 }
 
 // CNIArgs returns args, the value of CNI_ARGS, as delegated plugins bear with
