@@ -117,7 +117,7 @@ func TestNotAdopted(t *testing.T) {
 			tt.do(n, &a)
 			before := n.records()
 			got, err := n.Adopt(t.Context(), a)
-			if got || (err == nil) != (tt.err == nil) || tt.err != nil && tt.err != os.ErrNotExist && !errors.Is(err, tt.err) { //nolint:errorlint // itself
+			if got || (err == nil) != (tt.err == nil) || tt.err != nil && tt.err != os.ErrNotExist && !errors.Is(err, tt.err) {
 				t.Errorf("adopted %v, %v", got, err)
 			}
 			if after := n.records(); !slices.Equal(before, after) {

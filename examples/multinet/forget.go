@@ -65,13 +65,14 @@ func (t *tool) forget(ctx context.Context, words []string) error {
 func (t *tool) unknown(ctx context.Context, words []string) error {
 	others, err := t.find(ctx, func(k scratch.Key) bool { return k.ContainerID == words[0] })
 	text := strings.Join(words, " ")
-	for i, f := range others {
-		if i == 0 {
-			text += ": the container's records are of"
+	if len(others) > 0 {
+		var names []string
+		for _, f := range others {
+			names = append(names, f.key.Network+" "+f.key.IfName)
 		}
-		text += fmt.Sprintf(" %s %s,", f.key.Network, f.key.IfName)
+		text += ": the container's records are of " + strings.Join(names, ", ")
 	}
-	return errors.Join(fmt.Errorf("%s: %w", strings.TrimSuffix(text, ","), errNoRecord), err)
+	return errors.Join(fmt.Errorf("%s: %w", text, errNoRecord), err)
 }
 
 // A finding is a record as it was found.

@@ -279,19 +279,21 @@ func (t *tool) damaged(ctx context.Context) error {
 // it begins with, as errors show it. A word that is neither it returns.
 func (t *tool) container(ctx context.Context, word string) (string, error) {
 	const shown = 12
-	found := word
-	for r := range t.life.Records(ctx) { // its errors are the command's
-		switch id := r.Key.ContainerID; {
+	found, _ := t.find(ctx, func(k scratch.Key) bool { // the command itself meets its errors
+		return k.ContainerID == word || len(word) >= shown && strings.HasPrefix(k.ContainerID, word)
+	})
+	whole := word
+	for _, f := range found {
+		switch id := f.key.ContainerID; {
 		case id == word:
 			return word, nil
-		case len(word) < shown || id == found || !strings.HasPrefix(id, word):
-		case found != word:
+		case whole != word && whole != id:
 			return "", fmt.Errorf("%q begins the IDs of more than one container", word)
 		default:
-			found = id
+			whole = id
 		}
 	}
-	return found, nil
+	return whole, nil
 }
 
 var errNoRecord = errors.New("there is no record of it")

@@ -61,8 +61,7 @@ func (r *report) readAll(files []string, stdin io.Reader) error {
 			return err
 		}
 		err = r.read(strings.TrimSuffix(filepath.Base(file), ".json")+": ", f)
-		f.Close()
-		if err != nil {
+		if err := errors.Join(err, f.Close()); err != nil {
 			return err
 		}
 	}

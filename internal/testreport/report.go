@@ -54,7 +54,7 @@ var covered = regexp.MustCompile(`coverage: ([0-9.]+)% of statements`)
 // add adds an event of the run of go test called name.
 func (r *report) add(name string, e event) {
 	if e.Action == "build-output" {
-		fmt.Fprint(r.out, e.Output)
+		fmt.Fprintf(r.out, "%s", e.Output)
 		return
 	}
 	if e.Package == "" {
@@ -71,7 +71,7 @@ func (r *report) add(name string, e event) {
 	case "output":
 		p.output[e.Test] = append(p.output[e.Test], e.Output)
 		if r.verbose {
-			fmt.Fprint(r.out, e.Output)
+			fmt.Fprintf(r.out, "%s", e.Output)
 		}
 		if m := covered.FindStringSubmatch(e.Output); m != nil && e.Test == "" {
 			r.coverage[e.Package], _ = strconv.ParseFloat(m[1], 64)
@@ -111,7 +111,7 @@ func (r *report) endPackage(name string, e event, p *run) {
 	delete(r.running, e.Package)
 	if e.Action != "fail" {
 		if last := p.output[""]; r.live && !r.verbose && len(last) > 0 {
-			fmt.Fprint(r.out, last[len(last)-1])
+			fmt.Fprintf(r.out, "%s", last[len(last)-1])
 		}
 		return
 	}
