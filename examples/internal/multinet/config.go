@@ -71,8 +71,8 @@ func readConfig(root string, stdin []byte) (config, error) {
 		return config{}, err
 	}
 	c.root = root
-	c.CNIVersion = cmp.Or(c.CNIVersion, "0.1.0") // SPEC section 1: what no version means
-	c.BinDir = cmp.Or(c.BinDir, defaultBinDir)
+	c.CNIVersion = cmp.Or(c.CNIVersion, "0.1.0")                     // SPEC section 1: what no version means
+	c.BinDir = program.OnNode(root, cmp.Or(c.BinDir, defaultBinDir)) // where the plugins are run
 	if c.CNIDir, err = program.StateDir(c.Name, "cniDir", program.OnNode(root, c.CNIDir), DefaultStateDir); err != nil {
 		return c, err
 	}

@@ -30,13 +30,16 @@ func TestPathsAreThoseOfTheNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, conf := range map[string]string{
-		"as the node has them":     `"cniDir":"/var/lib/cni/multinet","confDir":"/etc/cni/net.d","clusterNetwork":"/run/primary.conf","readinessindicatorfile":"/etc/cni/net.d/fast.conf"`,
-		"as this process has them": `"cniDir":"` + h.root + `/var/lib/cni/multinet","confDir":"` + h.root + `/etc/cni/net.d","clusterNetwork":"` + h.root + `/run","readinessindicatorfile":"` + h.root + `/etc/cni/net.d/fast.conf"`,
+		"as the node has them":     `"binDir":"/opt/x","cniDir":"/var/lib/cni/multinet","confDir":"/etc/cni/net.d","clusterNetwork":"/run/primary.conf","readinessindicatorfile":"/etc/cni/net.d/fast.conf"`,
+		"as this process has them": `"binDir":"` + h.root + `/opt/x","cniDir":"` + h.root + `/var/lib/cni/multinet","confDir":"` + h.root + `/etc/cni/net.d","clusterNetwork":"` + h.root + `/run","readinessindicatorfile":"` + h.root + `/etc/cni/net.d/fast.conf"`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			conf = `{"cniVersion":"1.1.0","name":"multi","type":"multinet",` + conf + `,` + annotated("storage,fast") + `}`
 			if err := h.call(t.Context(), "ADD", conf); err != nil {
 				t.Fatal(err)
+			}
+			if path := h.exec.Calls()[h.seen].Path; path != "/opt/x:/opt/other/bin" {
+				t.Errorf("plugins are looked for in %s", path)
 			}
 			wantTrace(t, h, "ADD bridge eth0", "ADD macvlan net1", "ADD bridge net2")
 			if records, err := filepath.Glob(h.root + "/state/multinet/c1@*.json"); len(records) != 1 {
