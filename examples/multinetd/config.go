@@ -228,6 +228,9 @@ func (c *config) check() error {
 	if err := errors.Join(c.checkPublishing(), c.checkRelay()); err != nil {
 		return err
 	}
+	if err := c.checkShim(); err != nil {
+		return err
+	}
 	_, err := c.stateDir()
 	return err
 }
@@ -253,6 +256,37 @@ func (c *config) findInRoot() error {
 			return fmt.Errorf("%s: %w", p.key, err)
 		}
 		*p.at = found
+	}
+	return nil
+}
+
+// checkShim refuses to publish a network whose shims would not find the daemon,
+// or leave their DELs where it does not look.
+func (c *config) checkShim() error {
+	if c.publish.File == "" {
+		return nil
+	}
+	p, err := c.template()
+	if err != nil {
+		return err
+	}
+	var shim struct {
+		DaemonSocketDir string `json:"daemonSocketDir"`
+		DelQueueDir     string `json:"delQueueDir"`
+		DelPolicy       string `json:"delPolicy"`
+	}
+	if err := p.Decode(&shim); err != nil {
+		return fmt.Errorf("network: %w", err)
+	}
+	type place struct{ key, onNode, ownKey, own string }
+	places := []place{{"daemonSocketDir", cmp.Or(shim.DaemonSocketDir, wire.DefaultDir), "socketDir", c.SocketDir}}
+	if cmp.Or(shim.DelPolicy, "queue") == "queue" {
+		places = append(places, place{"delQueueDir", cmp.Or(shim.DelQueueDir, defaultQueueDir), "queueDir", c.QueueDir})
+	}
+	for _, p := range places {
+		if there, err := program.InRoot(c.ChrootDir, filepath.Clean(p.onNode)); err != nil || there != p.own {
+			return fmt.Errorf("network: the %s of shims is %q, and the daemon's %s is %q", p.key, p.onNode, p.ownKey, p.own)
+		}
 	}
 	return nil
 }

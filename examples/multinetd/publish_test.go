@@ -73,6 +73,14 @@ func TestPublishingConfig(t *testing.T) {
 		{name: "published delegates", file: `{"multusConfigFile":"auto","network":{"delegates":[]}}`, errs: "delegates"},
 		{name: "published type", file: `{"multusConfigFile":"auto","network":{"type":"x"}}`, errs: "type"},
 		{name: "published for no pod", file: `{"multusConfigFile":"auto","network":{"defaultNetworks":"x"}}`, errs: "defaultNetworks"},
+		{name: "published socket elsewhere", file: `{"multusConfigFile":"auto","network":{"daemonSocketDir":"/run/x"}}`, errs: "daemonSocketDir"},
+		{name: "published queue elsewhere", file: `{"multusConfigFile":"auto","network":{"delQueueDir":"/q"}}`, errs: "delQueueDir"},
+		{name: "published queue of nobody", file: `{"multusConfigFile":"auto","queueDir":"","network":{"delPolicy":"queue"}}`, errs: "queueDir"},
+		{name: "published queue of the wrong type", file: `{"multusConfigFile":"auto","network":{"delQueueDir":5}}`, errs: "delQueueDir"},
+		{
+			name: "published queue elsewhere that nobody uses", file: `{"multusConfigFile":"auto","network":{"delPolicy":"exec","delQueueDir":"/q"}}`, want: publishing{File: "auto", Dir: auto.Dir, From: auto.From, Network: []byte(`{"delPolicy":"exec","delQueueDir":"/q"}`)},
+			plugin: `{"capabilities":{` + annotations + `},"delPolicy":"exec","delQueueDir":"/q","name":"multinet","type":"multinet-shim"}`,
+		},
 		{name: "no object", file: `{"multusConfigFile":"auto","network":[]}`, errs: "network"},
 		{name: "capabilities of the wrong type", file: `{"multusConfigFile":"auto","capabilities":[]}`, errs: "capabilities"},
 	} {
