@@ -228,9 +228,6 @@ func (c *config) check() error {
 	if err := errors.Join(c.checkPublishing(), c.checkRelay()); err != nil {
 		return err
 	}
-	if err := c.checkShim(); err != nil {
-		return err
-	}
 	_, err := c.stateDir()
 	return err
 }
@@ -263,9 +260,6 @@ func (c *config) findInRoot() error {
 // checkShim refuses to publish a network whose shims would not find the daemon,
 // or leave their DELs where it does not look.
 func (c *config) checkShim() error {
-	if c.publish.File == "" {
-		return nil
-	}
 	p, err := c.template()
 	if err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/internal/multinet"
+	"github.com/metacni/metacni/examples/internal/program"
 	"github.com/metacni/metacni/examples/internal/publish"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/autoconf"
@@ -55,12 +56,7 @@ func (c *config) checkPublishing() error {
 	default:
 		return fmt.Errorf(`multusConfigFile %q: want "auto", or none`, p.File)
 	}
-	p.Dir = cmp.Or(p.Dir, filepath.Join("/", c.ChrootDir, publish.ConfDir))
 	p.From = cmp.Or(p.From, p.Dir)
-	err := tidy([]path{{"cniConfigDir", &p.Dir}, {"multusAutoconfigDir", &p.From}, {"readinessindicatorfile", &p.Ready}})
-	if err != nil {
-		return err
-	}
 	var override map[string]json.RawMessage
 	_ = json.Unmarshal(c.override, &override) // made by read, or nil
 	for key := range override {
@@ -68,8 +64,7 @@ func (c *config) checkPublishing() error {
 			return fmt.Errorf("%s would replace what multusConfigFile has published", key)
 		}
 	}
-	_, err = c.template()
-	return err
+	return c.checkShim()
 }
 
 // template is the plugin to publish.
@@ -83,10 +78,10 @@ func (c *config) template() (netconf.Plugin, error) {
 		edits = append(edits, netconf.Default("capabilities", c.publish.Capabilities))
 	}
 	edits = append(edits, publish.Annotations())
-	if dir := c.onHost(c.SocketDir); dir != wire.DefaultDir {
+	if dir := program.OnNode(c.ChrootDir, c.SocketDir); dir != wire.DefaultDir {
 		edits = append(edits, netconf.Default("daemonSocketDir", dir))
 	}
-	switch dir := c.onHost(c.QueueDir); {
+	switch dir := program.OnNode(c.ChrootDir, c.QueueDir); {
 	case c.QueueDir == "":
 		edits = append(edits, netconf.Default("delPolicy", "fail")) // nobody would do what is queued
 	case dir != defaultQueueDir:
@@ -107,14 +102,6 @@ func (c *config) template() (netconf.Plugin, error) {
 		err = fmt.Errorf("network: %w", err)
 	}
 	return p, err
-}
-
-// onHost is the path of a directory as the host sees it.
-func (c *config) onHost(dir string) string {
-	if rest, ok := strings.CutPrefix(dir, c.ChrootDir+"/"); ok && c.ChrootDir != "" {
-		return "/" + rest
-	}
-	return dir
 }
 
 // manager returns what publishes the network, or nil if none is to be.
