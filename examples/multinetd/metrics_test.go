@@ -118,5 +118,3 @@ func TestLabelsAreBounded(t *testing.T) {
 		}
 	}
 }
-
-// The daemon before this one has the address until it has ended, which is later

@@ -16,7 +16,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// than it leaves the socket.
+// The daemon before this one has the address until it has ended, which is later
+// than it leaves the socket. A probe is answered then, and shims are served,
+// however many connections others hold.
 func TestMetricsAddressTaken(t *testing.T) {
 	t.Parallel()
 	before, err := net.Listen("tcp", "127.0.0.1:0")
@@ -36,6 +38,14 @@ func TestMetricsAddressTaken(t *testing.T) {
 	for len(w.logged.of(t, "serving metrics")) == 0 {
 		runtime.Gosched()
 	}
+	for range 2 * metricsConnections { // which say nothing
+		c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", before.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	w.mustRun(t, "ADD", bridge)
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+before.Addr().String()+"/healthz", nil)
 	if err != nil {
 		t.Fatal(err)
