@@ -68,7 +68,7 @@ func TestRule4ErrorBeforeDeadline(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	x := plugins()
-	gate := make(chan struct{})
+	gate, open := n.gate()
 	x.Plugins["b"] = stuck("ADD", gate, x.Plugins["b"])
 	p := n.start(x, late)
 	wantError(t, n.run(n.sandbox("c1", "blue,red")), `"shop/web" (c1)`, `network "red" (net2)`, `plugin "b"`,
@@ -77,7 +77,7 @@ func TestRule4ErrorBeforeDeadline(t *testing.T) {
 	same(t, "records", []string{"c1 planned"}, p.records())
 	same(t, "alive", []string{"a c1 net1", "b c1 net2"}, x.Live())
 	n.mustRun(n.sandbox("c2", "blue")) // meanwhile
-	close(gate)
+	open()
 	p.stop() // which waits
 	same(t, "alive", []string{"a c2 net1"}, x.Live())
 	same(t, "records", []string{"c2 added"}, p.records())
@@ -244,14 +244,14 @@ func TestRule5StopInTime(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	x := plugins()
-	gate := make(chan struct{})
+	gate, open := n.gate()
 	x.Plugins["a"] = stuck("DEL", gate, x.Plugins["a"])
 	p := n.start(x, late)
 	s := n.sandbox("c1", "blue,red")
 	n.mustRun(s)
 	n.stop(s)
 	same(t, "records", []string{"c1 deleting"}, p.records())
-	close(gate)
+	open()
 	n.remove(s) // waits for the other
 	p.stop()
 	same(t, "alive", nil, x.Live())
@@ -264,7 +264,7 @@ func TestRule5StopWhileUndoing(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	x := plugins()
-	gate := make(chan struct{})
+	gate, open := n.gate()
 	x.Plugins["b"] = stuck("ADD", gate, x.Plugins["b"])
 	p := n.start(x, late)
 	s := n.sandbox("c1", "blue,red")
@@ -272,7 +272,7 @@ func TestRule5StopWhileUndoing(t *testing.T) {
 		t.Error("the pod is started")
 	}
 	n.stop(s) // does not wait longer than it may
-	close(gate)
+	open()
 	p.work.running.Wait()
 	same(t, "alive", nil, x.Live())
 	same(t, "records", nil, p.records())

@@ -60,6 +60,8 @@ type node struct {
 
 	mu   sync.Mutex
 	pods []*api.PodSandbox
+
+	gates []func() // guarded by mu
 }
 
 func newNode(t *testing.T) *node {
@@ -140,11 +142,16 @@ func (n *node) sandbox(id, networks string) *api.PodSandbox {
 }
 
 // run starts a pod as containerd does: when a plugin fails there is none, and no
-// other event.
+// other event. One that has just been stopped is asked and found closed: then the
+// kubelet asks again.
 func (n *node) run(s *api.PodSandbox) error {
 	block := n.BlockPluginSync()
 	defer block.Unblock()
-	err := n.RunPodSandbox(context.Background(), &api.RunPodSandboxRequest{Pod: s})
+	request := &api.RunPodSandboxRequest{Pod: s}
+	err := n.RunPodSandbox(context.Background(), request)
+	for err != nil && strings.Contains(err.Error(), "ttrpc: closed") {
+		err = n.RunPodSandbox(context.Background(), request)
+	}
 	if err == nil {
 		n.list(s)
 	}
@@ -205,6 +212,25 @@ func (n *node) remove(s *api.PodSandbox) {
 func (n *node) unlink(s *api.PodSandbox) {
 	_ = os.Remove(n.file("netns", s.GetId()))
 	s.Linux = nil
+}
+
+// gate returns what a fake waits for, and a function that opens it. At the end of
+// the test it is open, before the plugins are stopped.
+func (n *node) gate() (wait <-chan struct{}, open func()) {
+	gate := make(chan struct{})
+	open = sync.OnceFunc(func() { close(gate) })
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.gates = append(n.gates, open)
+	return gate, open
+}
+
+func (n *node) openGates() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, open := range n.gates {
+		open()
+	}
 }
 
 // plugins are fakes that succeed.
@@ -281,7 +307,7 @@ func (p *process) launch() {
 			}
 		})
 	}
-	p.n.t.Cleanup(p.stop)
+	p.n.t.Cleanup(func() { p.n.openGates(); p.stop() })
 }
 
 // connected waits until the runtime has taken the plugin in.

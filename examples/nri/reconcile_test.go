@@ -88,7 +88,7 @@ func TestRule6InTheBackground(t *testing.T) {
 	n.forget(gone)
 
 	x := plugins()
-	gate := make(chan struct{})
+	gate, open := n.gate()
 	x.Plugins["a"] = stuck("DEL", gate, x.Plugins["a"])
 	p = n.plugin(x)
 	p.launch()
@@ -96,7 +96,7 @@ func TestRule6InTheBackground(t *testing.T) {
 	s := n.sandbox("c1", "blue")
 	n.mustRun(s)
 	same(t, "alive", []string{"a c1 net1"}, x.Live())
-	close(gate)
+	open()
 	if got := p.pass(synchronized); got.Detached != 1 {
 		t.Errorf("pass %+v", got)
 	}
@@ -174,7 +174,8 @@ func TestRule6StartedMeanwhile(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	x := plugins()
-	arrived, gate := make(chan struct{}, 10), make(chan struct{})
+	arrived := make(chan struct{}, 10)
+	gate, open := n.gate()
 	x.Script = func(call int, _ delegatetest.Call, plugin delegatetest.Plugin) delegatetest.Plugin {
 		arrived <- struct{}{}
 		if call == 1 {
@@ -195,7 +196,7 @@ func TestRule6StartedMeanwhile(t *testing.T) {
 	if _, err := p.Synchronize(t.Context(), []*api.PodSandbox{s}, nil); err != nil {
 		t.Fatal(err)
 	}
-	close(gate)
+	open()
 	wantError(t, receive(t, answer, "it has answered"), "code 101")
 	if pass := p.Plugin.pass(t.Context(), true); pass.Attached != 1 {
 		t.Errorf("pass %+v", pass)

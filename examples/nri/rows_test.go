@@ -72,7 +72,8 @@ func TestN12LostInTheMiddle(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	x := plugins()
-	arrived, gate := make(chan struct{}), make(chan struct{})
+	arrived := make(chan struct{})
+	gate, open := n.gate()
 	x.Plugins["b"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
 		if c.Command == "ADD" {
 			close(arrived)
@@ -88,7 +89,7 @@ func TestN12LostInTheMiddle(t *testing.T) {
 	p.disconnect()
 	wantError(t, receive(t, answer, "the runtime has noticed"), "90-metacni failed to handle RunPodSandbox")
 	same(t, "running", nil, n.running())
-	close(gate)
+	open()
 	p.connected()
 	for len(x.Live()) > 0 {
 		p.pass(synchronized)
@@ -103,7 +104,8 @@ func TestN12StartedAllTheSame(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	x := plugins()
-	arrived, gate := make(chan struct{}, 10), make(chan struct{})
+	arrived := make(chan struct{}, 10)
+	gate, open := n.gate()
 	x.Script = func(_ int, _ delegatetest.Call, plugin delegatetest.Plugin) delegatetest.Plugin {
 		arrived <- struct{}{}
 		return delegatetest.GateOn("ADD", gate, plugin)
@@ -117,7 +119,7 @@ func TestN12StartedAllTheSame(t *testing.T) {
 	go func() { answer <- p.RunPodSandbox(ctx, n.sandbox("c1", "blue")) }()
 	receive(t, arrived, "it attaches")
 	lost()
-	close(gate)
+	open()
 	if err := receive(t, answer, "it has attached"); err != nil {
 		t.Error(err)
 	}

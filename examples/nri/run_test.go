@@ -158,7 +158,7 @@ func TestRule8End(t *testing.T) { // not parallel: it looks at all goroutines
 	n := newNode(t)
 	x := plugins()
 	arrived := make(chan struct{}, 2)
-	gate := make(chan struct{})
+	gate, open := n.gate()
 	x.Plugins["b"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
 		if c.Command == "ADD" {
 			arrived <- struct{}{}
@@ -201,7 +201,7 @@ func TestRule8End(t *testing.T) { // not parallel: it looks at all goroutines
 		defer p.work.mu.Unlock()
 		return p.work.ended
 	})
-	close(gate)
+	open()
 	receive(t, ended, "it has ended")
 	if !reconciled.Load() {
 		t.Error("the reconciler is at work still")
