@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/metacni/metacni/delegate/adopt"
 	"github.com/metacni/metacni/examples/internal/multinet"
 	"github.com/metacni/metacni/examples/internal/publish"
 	"github.com/metacni/metacni/netconf"
@@ -31,13 +32,20 @@ type installer struct {
 	name, cniDir, config, primary, hostConfDir, readinessFile string
 	mode                                                      fs.FileMode
 	annotations, watch, binary                                bool
+
+	node adopt.Node // install: where others keep their records
+
+	// uninstall: what becomes of what is attached
+	dir           string
+	detach, leave bool
+	cacheDirs     []string
 }
 
 // install is the command of words[0].
 func install(ctx context.Context, words []string, c console) error {
 	i := &installer{console: c, flags: flag.NewFlagSet("multinet "+words[0], flag.ContinueOnError)}
 	i.flags.SetOutput(io.Discard)
-	do := i.uninstall
+	var do func() error
 	i.text(&i.confDir, "conf-dir", publish.ConfDir, "`directory` of the runtime's networks")
 	i.text(&i.output, "output", publish.Output, "`name` of the published file, without extension")
 	i.text(&i.binDir, "bin-dir", "/opt/cni/bin", "`directory` of the plugins; empty: the program is left alone")
@@ -57,8 +65,10 @@ func install(ctx context.Context, words []string, c console) error {
 		})
 		i.flags.BoolVar(&i.annotations, "pod-annotations", true, "have the runtime pass on the annotations of pods")
 		i.flags.BoolVar(&i.watch, "watch", false, "go on, and follow the cluster network")
+		sources(i.flags, &i.node)
 	} else {
-		i.flags.BoolVar(&i.binary, "binary", false, "remove the program, too")
+		do = func() error { return i.uninstall(ctx) }
+		i.uninstallFlags()
 	}
 	switch err := i.flags.Parse(words[1:]); {
 	case errors.Is(err, flag.ErrHelp):
@@ -104,16 +114,22 @@ func (i *installer) install(ctx context.Context) error {
 			return err
 		}
 	}
+	adopter, err := i.adopter(m)
+	if err != nil {
+		return err
+	}
 	if !i.watch {
+		adopter.Pass(ctx)
 		err := m.Publish()
 		if err == nil {
 			i.tell(m.State())
+			adopter.Pass(ctx) // containers that were on their way
 		}
 		return err
 	}
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	return publish.Follow(ctx, m, i.tell)
+	return adopter.Follow(ctx, i.tell)
 }
 
 // template is the plugin to publish: what the file says, changed by the flags
@@ -191,30 +207,4 @@ func (i *installer) tell(s autoconf.State) {
 		who = time.Now().UTC().Format(time.RFC3339) + " " + who
 	}
 	fmt.Fprintln(i.ask, who, strings.ReplaceAll(line.String(), "\n", "; "))
-}
-
-// uninstall removes the published network, and then the program if it is asked
-// to.
-func (i *installer) uninstall() error {
-	if err := plainName("type", i.typ); err != nil {
-		return err
-	}
-	template, err := netconf.Plugin{}.Edit(netconf.Set("type", i.typ))
-	if err != nil {
-		return err
-	}
-	m := &autoconf.Manager{Dir: i.confDir, Output: filepath.Join(i.confDir, i.output), Template: template}
-	m.Lock = publish.Lock(m.Output)
-	if err := publish.Uninstall(m); err != nil {
-		return err
-	}
-	for _, ext := range []string{".conf", ".conflist"} {
-		if _, err := os.Lstat(m.Output + ext); err == nil {
-			fmt.Fprintf(i.ask, "multinet: %q is of another type than %q, and stays\n", m.Output+ext, i.typ)
-		}
-	}
-	if !i.binary || i.binDir == "" {
-		return nil
-	}
-	return removeProgram(filepath.Join(i.binDir, i.typ))
 }

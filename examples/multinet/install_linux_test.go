@@ -4,11 +4,11 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,6 +16,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/examples/internal/program"
 	"github.com/metacni/metacni/examples/internal/programtest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/autoconf"
@@ -25,14 +27,16 @@ import (
 type node struct {
 	t    *testing.T
 	dir  string
-	said strings.Builder // on stderr
+	exec *delegatetest.Exec
+
+	said, printed strings.Builder // on stderr, on stdout
 }
 
 // newNode makes a node with networks in its net.d: name, content and so on. The
 // program is the file self.
 func newNode(t *testing.T, networks ...string) *node {
 	t.Helper()
-	n := &node{t: t, dir: t.TempDir()}
+	n := &node{t: t, dir: t.TempDir(), exec: &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{}}}
 	for _, dir := range []string{"net.d", "bin"} {
 		if err := os.Mkdir(n.path(dir), 0o700); err != nil {
 			t.Fatal(err)
@@ -78,8 +82,17 @@ func (n *node) do(words ...string) error {
 	for i := range words {
 		words[i] = strings.ReplaceAll(words[i], "$DIR", n.dir)
 	}
-	words = append([]string{words[0], "--conf-dir", n.path("net.d"), "--bin-dir", n.path("bin")}, words[1:]...)
-	return operate(n.t.Context(), words, console{out: io.Discard, ask: &n.said, self: func() (string, error) { return n.path("self"), nil }})
+	flags := []string{"--conf-dir", n.path("net.d"), "--bin-dir", n.path("bin"), "--cache-dir", n.path("cni"), "--multus-dir", n.path("multus")}
+	switch words[0] {
+	case "uninstall":
+		flags = append(flags[:6:6], "--dir", n.path("state"))
+	case "adopt":
+		flags = append(flags[:2:2], flags[4:]...)
+	}
+	return operate(n.t.Context(), slices.Concat(words[:1], flags, words[1:]), console{
+		out: &n.printed, ask: &n.said, self: func() (string, error) { return n.path("self"), nil },
+		process: func() program.Process { return program.Process{Exec: n.exec} },
+	})
 }
 
 const (
@@ -210,12 +223,15 @@ func TestUninstall(t *testing.T) {
 	if err := n.do("uninstall", "--conf-dir", "$DIR/none"); err != nil {
 		t.Errorf("from where nothing is: %v", err)
 	}
-	for _, words := range [][]string{{"uninstall", "--watch"}, {"uninstall", "--type", ".."}, {"uninstall", "x"}} {
+	for _, words := range [][]string{
+		{"uninstall", "--watch"}, {"uninstall", "--type", ".."}, {"uninstall", "x"}, {"uninstall", "--detach", "--leave"},
+		{"uninstall", "--detach", "--bin-dir", ""}, {"uninstall", "--cache-dir", "x"},
+	} {
 		if err := n.do(words...); err == nil {
 			t.Errorf("%q: no error", words)
 		}
 	}
-	for _, word := range []string{"install", "uninstall"} {
+	for _, word := range []string{"install", "uninstall", "adopt"} {
 		var out strings.Builder
 		if err := operate(t.Context(), []string{word, "--help"}, console{out: &out}); err != nil || !strings.Contains(out.String(), "-conf-dir") {
 			t.Errorf("%v: %s", err, out.String())
@@ -236,7 +252,8 @@ func startWatch(t *testing.T, flags ...string) *watcher {
 	t.Helper()
 	w := &watcher{node: newNode(t, "10-x.conflist", blue), cmd: programtest.NewHost(t, "multinet").Command("", "")}
 	w.write("ready", "")
-	w.cmd.Args = append(w.cmd.Args, "install", "--watch", "--conf-dir", w.path("net.d"), "--bin-dir", w.path("bin"), "--readiness-file", w.path("ready"))
+	w.cmd.Args = append(w.cmd.Args, "install", "--watch", "--conf-dir", w.path("net.d"), "--bin-dir", w.path("bin"), "--readiness-file", w.path("ready"),
+		"--cni-dir", w.path("state"), "--cache-dir", w.path("cni"), "--multus-dir", w.path("multus"))
 	w.cmd.Args = append(w.cmd.Args, flags...)
 	pipe, err := w.cmd.StderrPipe()
 	if err == nil {

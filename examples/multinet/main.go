@@ -2,7 +2,7 @@
 // container to several networks, all of them or none.
 //
 // The plugin is in examples/internal/multinet, the operator's commands are in
-// tool.go, forget.go and install.go.
+// tool.go, forget.go, adopt.go, install.go and uninstall.go.
 package main
 
 import (
@@ -34,6 +34,6 @@ func terminal() console {
 	in, err := os.Stdin.Stat()
 	return console{
 		in: os.Stdin, out: os.Stdout, ask: os.Stderr, terminal: err == nil && in.Mode()&os.ModeCharDevice != 0,
-		self: os.Executable,
+		self: os.Executable, process: program.OfProcess,
 	}
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/examples/internal/multinet"
+	"github.com/metacni/metacni/examples/internal/program"
 	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
 )
@@ -34,9 +35,10 @@ const usage = `usage: multinet COMMAND [--dir DIR] [-o table|json]
   --help, --version
 All but forget read the state directory without a lock and change nothing
 
+       multinet adopt [--dry-run] [FLAGS]  takes over what others have attached
        multinet install [--watch] [FLAGS]  copies the program, and publishes its network
-       multinet uninstall [--binary] [FLAGS]  removes what was published
---help after either of them tells of its flags`
+       multinet uninstall [--detach|--leave] [--binary] [FLAGS]  removes what was published
+--help after one of these tells of its flags`
 
 // A console is where an operator sits.
 type console struct {
@@ -45,13 +47,18 @@ type console struct {
 	ask      io.Writer              // questions
 	terminal bool                   // whether in can answer
 	self     func() (string, error) // the path of this program
+	process  func() program.Process // what runs plugins
 }
 
 // operate is multinet run by hand. It reads the state directory as it is,
 // and reports damaged records after the others.
 func operate(ctx context.Context, args []string, c console) error {
-	if len(args) > 0 && (args[0] == "install" || args[0] == "uninstall") {
+	switch {
+	case len(args) == 0:
+	case args[0] == "install" || args[0] == "uninstall":
 		return install(ctx, args, c)
+	case args[0] == "adopt":
+		return takeOver(ctx, args[1:], c)
 	}
 	flags := flag.NewFlagSet("multinet", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)

@@ -35,7 +35,7 @@ func populated(t *testing.T) *host {
 	h := newHost(t)
 	h.write(t, "netns", "")
 	h.mustRun(t, "ADD", bridge+`,{"name":"storage","plugins":[{"type":"macvlan"},{"type":"tuning"}]}`)
-	h.mustRun(t, "ADD", bridge, func(a *skel.CmdArgs) { a.ContainerID, a.Netns = "gone", "/absent/netns" })
+	h.mustRun(t, "ADD", bridge, func(a *skel.CmdArgs) { a.ContainerID, a.Netns = "gone", "/absent" })
 	h.exec.Plugins["both"] = delegatetest.FailOn("ADD", 107, "no", delegatetest.FailOn("DEL", 108, "no", delegatetest.Result(nil)))
 	err := h.run(t, "ADD", `{"type":"both"}`, func(a *skel.CmdArgs) { a.ContainerID = "half" })
 	wantError(t, err, 107)
@@ -178,7 +178,7 @@ func TestToolJSON(t *testing.T) {
 	c1 := record{"multi", "c1", "eth0", "added", time.Time{}, time.Time{}, []attachment{
 		{"multi", "eth0", ns, []string{"bridge"}, nil}, {"storage", "net1", ns, []string{"macvlan", "tuning"}, nil},
 	}}
-	gone := record{"multi", "gone", "eth0", "added", time.Time{}, time.Time{}, []attachment{{"multi", "eth0", "/absent/netns", []string{"bridge"}, nil}}}
+	gone := record{"multi", "gone", "eth0", "added", time.Time{}, time.Time{}, []attachment{{"multi", "eth0", "/absent", []string{"bridge"}, nil}}}
 	half := record{"multi", "half", "eth0", "deleting", time.Time{}, time.Time{}, []attachment{{"multi", "eth0", ns, []string{"both"}, nil}}}
 	for _, tt := range []struct {
 		words []string

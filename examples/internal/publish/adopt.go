@@ -113,11 +113,7 @@ func Primaries(m *autoconf.Manager) []string {
 			names = append(names, n.Name())
 		}
 	}
-	for _, ext := range []string{".conflist", ".conf"} {
-		ours, err := netconf.LoadFile(m.Output + ext)
-		if err != nil || len(ours.Plugins()) == 0 {
-			continue
-		}
+	if ours, ok := Published(m); ok {
 		var front struct {
 			Delegates      []netconf.Network `json:"delegates"`
 			ClusterNetwork string            `json:"clusterNetwork"`
@@ -132,4 +128,16 @@ func Primaries(m *autoconf.Manager) []string {
 	p, err := m.Find()
 	add(p.Network, err)
 	return names
+}
+
+// Published returns the network that m, or one like it, has published, if there
+// is one.
+func Published(m *autoconf.Manager) (netconf.Network, bool) {
+	for _, ext := range []string{".conflist", ".conf"} {
+		n, err := netconf.LoadFile(m.Output + ext)
+		if err == nil && (slices.Contains(m.OwnTypes, n.Plugins()[0].Type()) || n.Plugins()[0].Type() == m.Template.Type()) {
+			return n, true
+		}
+	}
+	return netconf.Network{}, false
 }

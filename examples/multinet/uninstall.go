@@ -1,0 +1,124 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"syscall"
+
+	"github.com/metacni/metacni/delegate/adopt"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/examples/internal/publish"
+	"github.com/metacni/metacni/scratch"
+)
+
+func (i *installer) uninstallFlags() {
+	i.flags.BoolVar(&i.binary, "binary", false, "remove the program, too")
+	i.text(&i.dir, "dir", "", "state `directory` of the plugin (default that of what is published)")
+	i.text(&i.name, "name", "", "`name` of the network (default that of what is published)")
+	i.flags.BoolVar(&i.detach, "detach", false, "detach what is not of the cluster network, and leave that to the runtime")
+	i.flags.BoolVar(&i.leave, "leave", false, "leave what is attached as it is, for an installation to come")
+	i.flags.Func("cache-dir", "cache `directory` of the libcni to leave it to; may be given again (default "+adopt.DefaultCacheDir+")", func(dir string) error {
+		if !filepath.IsAbs(dir) {
+			return errors.New("not an absolute path")
+		}
+		i.cacheDirs = append(i.cacheDirs, dir)
+		return nil
+	})
+}
+
+// uninstall removes the published network, what is attached and the program, as
+// far as it is asked to.
+func (i *installer) uninstall(ctx context.Context) error {
+	if err := plainName("type", i.typ); err != nil {
+		return err
+	}
+	if i.detach && (i.leave || i.binDir == "") {
+		return errors.New("--detach goes neither with --leave nor without plugins in --bin-dir")
+	}
+	m, err := publisher(i.confDir, i.output, i.typ)
+	if err != nil {
+		return err
+	}
+	name, dir := ours(m)
+	life := i.process().Manager(cmp.Or(i.dir, dir), i.typ, []string{i.binDir})
+	attached, err := attachedTo(ctx, life, cmp.Or(i.name, name))
+	if !i.detach && !i.leave && (len(attached) > 0 || err != nil) {
+		return errors.Join(err, fmt.Errorf(`%s still attached and nothing has changed: --detach removes all but the cluster network, --leave leaves all as it is`, count(attached)))
+	}
+	if err := publish.Uninstall(m); err != nil {
+		return err
+	}
+	for _, ext := range []string{".conf", ".conflist"} {
+		if _, err := os.Lstat(m.Output + ext); err == nil {
+			fmt.Fprintf(i.ask, "multinet: %q is of another type than %q, and stays\n", m.Output+ext, i.typ)
+		}
+	}
+	if i.detach {
+		if err := i.release(ctx, life, cmp.Or(i.name, name)); err != nil {
+			return err
+		}
+	}
+	if !i.binary || i.binDir == "" {
+		return nil
+	}
+	return removeProgram(filepath.Join(i.binDir, i.typ))
+}
+
+// release gives every container of the network name back to the runtime. It may
+// be repeated.
+func (i *installer) release(ctx context.Context, life *lifecycle.Manager, name string) error {
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	dirs := i.cacheDirs
+	if dirs == nil {
+		dirs = []string{adopt.DefaultCacheDir}
+	}
+	attached, err := attachedTo(ctx, life, name)
+	errs := []error{err}
+	var left []scratch.Key
+	for _, k := range attached {
+		if err := life.Release(ctx, k, adopt.GiveBack(dirs...)); err != nil {
+			left, errs = append(left, k), append(errs, err)
+		}
+	}
+	fmt.Fprintf(i.ask, "multinet: %d attachments were given back to the runtime, or removed\n", len(attached)-len(left))
+	if err = errors.Join(errs...); err != nil {
+		err = fmt.Errorf("%w\n%s still attached: say it again with --dir %s --name %s", err, count(left), life.Dir, name)
+	}
+	return err
+}
+
+// attachedTo are the records of the network name, but for those that cannot be
+// read, which are the error.
+func attachedTo(ctx context.Context, life *lifecycle.Manager, name string) ([]scratch.Key, error) {
+	var keys []scratch.Key
+	var errs []error
+	for r, err := range life.Records(ctx) {
+		switch {
+		case err != nil:
+			errs = append(errs, err)
+		case r.Key.Network == name:
+			keys = append(keys, r.Key)
+		}
+	}
+	return keys, errors.Join(errs...)
+}
+
+// count says of how many containers keys are.
+func count(keys []scratch.Key) string {
+	ids := make([]string, len(keys))
+	for i, k := range keys {
+		ids[i] = k.ContainerID
+	}
+	slices.Sort(ids)
+	if ids = slices.Compact(ids); len(ids) == 1 {
+		return "1 container is"
+	}
+	return fmt.Sprintf("%d containers are", len(ids))
+}
