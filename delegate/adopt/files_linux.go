@@ -72,14 +72,15 @@ func openDir(root, dir string) (d *os.File, err error) {
 	return d, err
 }
 
-// readAt reads the file called name in d. It neither follows a link nor waits
+// readAt reads the file called name in d. With an error it returns what else is
+// known of the file. It neither follows a link nor waits
 // for the other end of a FIFO.
 func readAt(d *os.File, path, name string) (file, error) {
 	data, changed, err := read(int(d.Fd()), name)
 	if err != nil {
-		return file{}, &Error{path, cause(err)}
+		err = &Error{path, cause(err)}
 	}
-	return file{path, data, changed}, nil
+	return file{path, data, changed}, err
 }
 
 func read(dir int, name string) ([]byte, time.Time, error) {
@@ -118,10 +119,11 @@ func read(dir int, name string) ([]byte, time.Time, error) {
 		}
 		n += got
 	}
+	changed := time.Unix(st.Mtim.Unix())
 	if n == 0 {
-		return nil, time.Time{}, errEmpty
+		return nil, changed, errEmpty
 	}
-	return data[:n], time.Unix(st.Mtim.Unix()), nil
+	return data[:n], changed, nil
 }
 
 // cause returns what is wrong, without the path that goes before it.

@@ -15,10 +15,15 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/adopt"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/netconf"
 )
 
 // ofFlannel is what flannel's plugin records.
 const ofFlannel = `{"cniVersion":"1.0.0","hairpinMode":true,"ipMasq":false,"ipam":{"type":"host-local"},"isGateway":true,"mtu":1450,"name":"cbr0","type":"bridge"}`
+
+func (w *world) flannel() adopt.Flannel {
+	return adopt.Flannel{Dir: w.path("flannel"), Network: "cbr0"}
+}
 
 // at is what a call for c1 says.
 func at(result string) delegate.Attached {
@@ -35,7 +40,7 @@ func TestWhatFlannelAttached(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.write("flannel/c1", ofFlannel)
-	a, err := adopt.Flannel("", w.path("flannel"), "cbr0", at(`{"cniVersion":"1.0.0","ips":[{"address":"10.1.0.5/24"}]}`))
+	a, err := w.flannel().Attachment(at(`{"cniVersion":"1.0.0","ips":[{"address":"10.1.0.5/24"}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +62,7 @@ func TestWhatFlannelAttached(t *testing.T) {
 	if w.exists("flannel/c1") {
 		t.Error("the file is left")
 	}
-	if _, err := adopt.Flannel("", w.path("flannel"), "cbr0", at("")); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := w.flannel().Attachment(at("")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("after: %v", err)
 	}
 }
@@ -78,7 +83,7 @@ func TestStateOfFlannelThatCannotBeUsed(t *testing.T) {
 		{name: "empty", make: func(path string) error { return os.WriteFile(path, nil, 0o600) }, want: "empty"},
 		{name: "torn", text: ofFlannel[:20], want: "JSON"},
 		{name: "no plugin", text: `{"name":"cbr0"}`, want: "plugins"},
-		{name: "of another network", text: strings.Replace(ofFlannel, "cbr0", "other", 1), want: `network "other"`},
+		{name: "of another network", text: strings.Replace(ofFlannel, "cbr0", "other", 1)},
 		{name: "with a result that is none", text: ofFlannel, result: `[]`, want: "result"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -94,7 +99,7 @@ func TestStateOfFlannelThatCannotBeUsed(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			a, err := adopt.Flannel("", w.path("flannel"), "cbr0", at(tt.result))
+			a, err := w.flannel().Attachment(at(tt.result))
 			var e *adopt.Error
 			switch {
 			case a.Attached != nil:
@@ -108,7 +113,7 @@ func TestStateOfFlannelThatCannotBeUsed(t *testing.T) {
 	}
 	a := at("")
 	a.ContainerID = "../c1"
-	if _, err := adopt.Flannel("", t.TempDir(), "cbr0", a); err == nil || errors.Is(err, fs.ErrNotExist) {
+	if _, err := newWorld(t).flannel().Attachment(a); err == nil || errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a path: %v", err)
 	}
 }
@@ -124,7 +129,9 @@ func TestWhatFlannelLeft(t *testing.T) {
 	w.write("flannel/young", ofFlannel)
 	w.old(w.write("flannel/c1@cbr0@eth0.json", ofFlannel))
 	w.old(w.write("flannel/torn", "{"))
-	found := adopt.FlannelStale("", w.path("flannel"), "cbr0", []types.GCAttachment{{ContainerID: "alive", IfName: "eth1"}})
+	w.old(w.write("flannel/others", strings.Replace(ofFlannel, "cbr0", "other", 1)))
+	w.write("flannel/half", "")
+	found := w.flannel().Stale([]types.GCAttachment{{ContainerID: "alive", IfName: "eth1"}})
 	got := w.take(found, false)
 	if len(got) != 2 || got[0] != "adopted cbr0/gone/eth0 cbr0:eth0 gone" || !strings.HasPrefix(got[1], "skipped: $DIR/flannel/torn: ") {
 		t.Errorf("%q", got)
@@ -132,7 +139,29 @@ func TestWhatFlannelLeft(t *testing.T) {
 	if diff := cmp.Diff([]string{"gone/eth0 deleting"}, w.states()); diff != "" {
 		t.Errorf("records (-want +got):\n%s", diff)
 	}
-	for range adopt.FlannelStale("", w.path("absent"), "cbr0", nil) {
+	for range newWorld(t).flannel().Stale(nil) {
 		t.Error("something is found in a directory that is not there")
+	}
+}
+
+// A configuration that a loss of power has taken is replaced by what it would be
+// now, where that is known.
+func TestStateOfFlannelThatIsLost(t *testing.T) {
+	t.Parallel()
+	for _, left := range []string{"", ofFlannel[:30]} {
+		w := newWorld(t)
+		f := w.flannel()
+		var err error
+		if f.Current, err = netconf.Parse([]byte(ofFlannel)); err != nil {
+			t.Fatal(err)
+		}
+		w.old(w.write("flannel/c1", left))
+		a, err := f.Attachment(at("null"))
+		if err != nil || a.Attached[0].Result != nil || !a.Attached[0].Network.Equal(f.Current) {
+			t.Errorf("%+v, %v", a, err)
+		}
+		if diff := cmp.Diff([]string{"adopted cbr0/c1/eth0 cbr0:eth0 gone"}, w.take(f.Stale(nil), false)); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
 	}
 }

@@ -1,10 +1,6 @@
 package adopt_test
 
-import (
-	"testing"
-
-	"github.com/metacni/metacni/delegate/adopt"
-)
+import "testing"
 
 // No file makes a reader panic, and what it makes of one can be recorded or is
 // refused.
@@ -20,7 +16,7 @@ func FuzzFiles(f *testing.F) {
 		w.old(w.write("multus/c1", string(data)))
 		w.write("flannel/c1", string(data))
 		w.take(w.node.Attachments(), false)
-		_, _ = adopt.Flannel("", w.path("flannel"), "cbr0", at(""))
+		_, _ = w.flannel().Attachment(at(""))
 		for _, err := range w.life.Records(t.Context()) {
 			if err != nil {
 				t.Error(err)

@@ -90,9 +90,17 @@ func (c *call) add(ctx context.Context) error {
 	return err
 }
 
-func (c *call) check(ctx context.Context) error { return c.life.Check(ctx, c.key) }
+func (c *call) check(ctx context.Context) error {
+	if err := c.adopt(ctx); err != nil {
+		return err
+	}
+	return c.life.Check(ctx, c.key)
+}
 
 func (c *call) del(ctx context.Context) error {
+	if err := c.adopt(ctx); err != nil {
+		return err
+	}
 	return c.life.Del(ctx, lifecycle.Removal{Key: c.key, NetNS: c.args.Netns})
 }
 
@@ -124,5 +132,6 @@ func (c *call) gc(ctx context.Context) error {
 	case errors.Is(err, fs.ErrNotExist):
 		err = nil
 	}
-	return errors.Join(c.life.GC(ctx, lifecycle.Collection{Network: c.conf.Name, Valid: valid, Networks: nets}), err)
+	adoptErr := c.adoptStale(ctx, valid)
+	return errors.Join(c.life.GC(ctx, lifecycle.Collection{Network: c.conf.Name, Valid: valid, Networks: nets}), err, adoptErr)
 }

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/status"
+)
+
+// theirs is what flannel's own plugin records of a delegate.
+const theirs = `{"cniVersion":"1.0.0","hairpinMode":true,"ipMasq":false,"ipam":{"ranges":[[{"subnet":"10.244.9.0/24"}]],"type":"host-local"},"mtu":1400,"name":"pods","type":"bridge"}`
+
+// attachedByTheirs has flannel's own plugin attach a container, long ago.
+func (h *host) attachedByTheirs(t *testing.T, container, recorded string) string {
+	t.Helper()
+	file := filepath.Join(h.state(), container)
+	if err := errors.Join(os.MkdirAll(h.state(), 0o700), os.WriteFile(file, []byte(recorded), 0o600), os.Chtimes(file, time.Time{}, time.Now().Add(-time.Hour))); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func exists(file string) bool {
+	_, err := os.Lstat(file)
+	return err == nil
+}
+
+// A container that flannel's own plugin has attached is checked and removed with
+// what that has recorded, and with the runtime's result.
+func TestContainerOfFlannelsOwnPlugin(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.0.0", subnetEnv)
+	file := h.attachedByTheirs(t, "c1", theirs)
+	other := h.attachedByTheirs(t, "c2", theirs)
+	if err := os.WriteFile(filepath.Join(h.dir, "netns"), nil, 0o600); err != nil { // else it is gone
+		t.Fatal(err)
+	}
+	const prev = `"prevResult":{"cniVersion":"1.0.0","ips":[{"address":"10.244.9.7/24"}]}`
+	h.mustRun(t, "CHECK", prev)
+	h.wantTrace(t, "CHECK bridge eth0")
+	h.mustRun(t, "DEL", prev)
+	h.wantTrace(t, "DEL bridge eth0")
+	for _, words := range []string{`"mtu":1400`, `10.244.9.7/24`, `10.244.9.0/24`} {
+		if !strings.Contains(h.stdin(t), words) {
+			t.Errorf("no %s in %s", words, h.stdin(t))
+		}
+	}
+	if exists(file) || !exists(other) {
+		t.Error("the file is left, or the other is not")
+	}
+	h.mustRun(t, "DEL", prev)
+	h.wantTrace(t)
+	h.clean(t)
+}
+
+// A DEL that fails leaves it all for the next.
+func TestDelOfFlannelsOwnThatFails(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.0.0", subnetEnv)
+	file := h.attachedByTheirs(t, "c1", strings.Replace(theirs, "bridge", "stuck", 1))
+	if err := h.run(t, "DEL", ""); status.Code(err) != 108 || !exists(file) {
+		t.Errorf("DEL: %v", err)
+	}
+	h.exec.Plugins["stuck"] = h.exec.Plugins["ptp"]
+	h.mustRun(t, "DEL", "")
+	if exists(file) {
+		t.Error("the file is left")
+	}
+	h.clean(t)
+}
+
+// What cannot be used of the file is replaced, or is an error; it is never a
+// success that did nothing, nor another's.
+func TestBadFilesOfFlannelsOwn(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, file, env, keys string
+		want                  string // the call
+		code                  uint
+	}{
+		{name: "whole", file: theirs, want: "DEL bridge eth0"},
+		{name: "without subnet.env", file: theirs, env: "none", want: "DEL bridge eth0"},
+		{name: "empty", want: "DEL bridge eth0"},
+		{name: "torn", file: theirs[:40], want: "DEL bridge eth0"},
+		{name: "empty without subnet.env", env: "none", code: 5},
+		{name: "torn without subnet.env", file: theirs[:40], env: "none", code: 6},
+		{name: "no plugin", file: `{"name":"pods"}`, code: 7},
+		{name: "of another network", file: strings.Replace(theirs, "pods", "other", 1)},
+		{name: "with a result that is none", file: theirs, keys: `"prevResult":{"cniVersion":"9.9.9"}`, want: "DEL bridge eth0"},
+		{name: "with null for a result", file: theirs, keys: `"prevResult":null`, want: "DEL bridge eth0"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			env := subnetEnv
+			if tt.env != "" {
+				env = ""
+			}
+			h := newHost(t, "1.0.0", env)
+			file := h.attachedByTheirs(t, "c1", tt.file)
+			if err := h.run(t, "DEL", tt.keys); status.Code(err) != tt.code {
+				t.Errorf("code %d, want %d: %v", status.Code(err), tt.code, err)
+			}
+			if tt.want == "" {
+				h.wantTrace(t)
+			} else {
+				h.wantTrace(t, tt.want)
+			}
+			if exists(file) != (tt.want == "") {
+				t.Errorf("the file is there: %t", exists(file))
+			}
+			h.clean(t)
+		})
+	}
+}
+
+// GC removes what flannel's own plugin has attached and is not valid any more.
+func TestGCOfFlannelsOwn(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.1.0", subnetEnv)
+	alive, stale, torn := h.attachedByTheirs(t, "alive", theirs), h.attachedByTheirs(t, "stale", theirs), h.attachedByTheirs(t, "torn", "{")
+	if err := h.run(t, "GC", ""); !errors.Is(err, lifecycle.ErrNoList) || !exists(stale) {
+		t.Errorf("without a list: %v", err)
+	}
+	h.mustRun(t, "GC", `"cni.dev/valid-attachments":[{"containerID":"alive","ifname":"eth0"}]`)
+	h.wantTrace(t, "DEL bridge eth0", "DEL bridge eth0", "GC bridge")
+	if !exists(alive) || exists(stale) || exists(torn) {
+		t.Error("the wrong files are there")
+	}
+	// Without subnet.env nobody knows what was torn.
+	torn = h.attachedByTheirs(t, "torn", "{")
+	if err := os.Remove(h.subnetFile()); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.run(t, "GC", `"cni.dev/valid-attachments":[{"containerID":"alive","ifname":"eth0"}]`); err == nil || !strings.Contains(err.Error(), torn) {
+		t.Errorf("torn: %v", err)
+	}
+}
+
+// A record is never mistaken for one of flannel's own plugin, and an ADD after
+// it is one of ours.
+func TestFlannelsOwnAndOurs(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.0.0", subnetEnv)
+	h.mustRun(t, "ADD", "")
+	h.mustRun(t, "ADD", "", func(a *skel.CmdArgs) { a.ContainerID = "c2" })
+	h.wantTrace(t, "ADD bridge eth0", "ADD bridge eth0")
+	h.attachedByTheirs(t, "c1", theirs)
+	h.mustRun(t, "DEL", "")
+	if !strings.Contains(h.stdin(t), `"mtu":1450`) {
+		t.Errorf("not as it was added: %s", h.stdin(t))
+	}
+}
