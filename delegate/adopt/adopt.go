@@ -106,7 +106,7 @@ func Take(ctx context.Context, m *lifecycle.Manager, found iter.Seq2[lifecycle.A
 	}
 	for a, err := range found {
 		if ctx.Err() != nil {
-			return append(done, Outcome{Verdict: Skipped, Err: context.Cause(ctx)})
+			return append(done, Outcome{Verdict: Skipped, Err: ctx.Err()})
 		}
 		o := Outcome{Adoption: a, Verdict: Skipped, Err: err}
 		if err == nil {

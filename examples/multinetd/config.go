@@ -239,7 +239,8 @@ func (c *config) findInRoot() error {
 	paths := []path{{"socketDir", &c.SocketDir}, {"queueDir", &c.QueueDir}}
 	if p := &c.publish; p.File != "" {
 		p.Dir = cmp.Or(p.Dir, publish.ConfDir)
-		paths = append(paths, path{"cniConfigDir", &p.Dir}, path{"multusAutoconfigDir", &p.From}, path{"readinessindicatorfile", &p.Ready})
+		paths = append(paths, path{"cniConfigDir", &p.Dir}, path{"multusAutoconfigDir", &p.From}, path{"readinessindicatorfile", &p.Ready},
+			path{"cniCacheDir", &p.CacheDir}, path{"multusStateDir", &p.MultusDir})
 	}
 	if err := tidy(paths); err != nil {
 		return err

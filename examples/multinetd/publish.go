@@ -30,16 +30,18 @@ type publishing struct {
 	Name         string          // of the published network
 	Capabilities json.RawMessage // of the published network
 	Network      json.RawMessage // more of its keys
+	CacheDir     string          // where the runtime's libcni has its cache, or empty
+	MultusDir    string          // where Multus has its state, or empty
 
 	given []string // which of these the file has, but for Ready
 }
 
 // keys returns where the keys of the file go that are about publishing, by the
-// names that Multus has for them but the last.
+// names that Multus has for them but the last three.
 func (p *publishing) keys() map[string]any {
 	return map[string]any{
 		"multusConfigFile": &p.File, "cniConfigDir": &p.Dir, "multusAutoconfigDir": &p.From, "multusMasterCNI": &p.Primary,
-		"name": &p.Name, "capabilities": &p.Capabilities, "network": &p.Network,
+		"name": &p.Name, "capabilities": &p.Capabilities, "network": &p.Network, "cniCacheDir": &p.CacheDir, "multusStateDir": &p.MultusDir,
 	}
 }
 
@@ -136,14 +138,15 @@ func (d *daemon) published() error {
 }
 
 // follow publishes the network, if one is to be, and follows the primary one
-// until ctx ends. It calls ready once the network is published.
+// until ctx ends, and takes over what is attached to that. It calls ready once
+// the network is published.
 func (d *daemon) follow(ctx context.Context, ready func()) error {
 	if d.manager == nil {
 		ready()
 		<-ctx.Done()
 		return nil
 	}
-	return publish.Follow(ctx, d.manager, func(s autoconf.State) {
+	return d.adopter(ctx).Follow(ctx, func(s autoconf.State) {
 		logState(ctx, d.log, s)
 		if s.Published != "" {
 			ready()

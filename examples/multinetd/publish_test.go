@@ -66,6 +66,8 @@ func TestPublishingConfig(t *testing.T) {
 		{name: "wrong type", file: `{"multusConfigFile":true}`, errs: "multusConfigFile"},
 		{name: "relative directory", file: `{"multusConfigFile":"auto","cniConfigDir":"x"}`, errs: "cniConfigDir"},
 		{name: "relative source", file: `{"multusConfigFile":"auto","multusAutoconfigDir":"x"}`, errs: "multusAutoconfigDir"},
+		{name: "relative cache", file: `{"multusConfigFile":"auto","cniCacheDir":"x"}`, errs: "cniCacheDir"},
+		{name: "relative state of Multus", file: `{"multusConfigFile":"auto","multusStateDir":"x"}`, errs: "multusStateDir"},
 		{name: "relative readiness file", file: `{"multusConfigFile":"auto","readinessindicatorfile":"x"}`, errs: "readinessindicatorfile"},
 		{name: "readiness of the wrong type", file: `{"readinessindicatorfile":1}`, errs: "readinessindicatorfile"},
 		{name: "replaced delegates", file: `{"multusConfigFile":"auto","Delegates":[]}`, errs: "Delegates"},
@@ -125,7 +127,7 @@ func TestPublishingConfig(t *testing.T) {
 func publishes(t *testing.T) *world {
 	t.Helper()
 	dir := t.TempDir()
-	w := newWorld(t, `,"multusConfigFile":"auto","cniConfigDir":"`+dir+`","readinessindicatorfile":"`+dir+`/ready"`)
+	w := newWorld(t, `,"multusConfigFile":"auto","cniConfigDir":"`+dir+`","readinessindicatorfile":"`+dir+`/ready","cniCacheDir":"`+dir+`/cni","multusStateDir":"`+dir+`/multus"`)
 	w.put(t, "ready", "")
 	w.put(t, "10-x.conflist", `{"cniVersion":"1.1.0","name":"blue","plugins":[{"type":"bridge","password":"hunter2hunter2"}]}`)
 	return w

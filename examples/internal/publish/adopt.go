@@ -3,6 +3,8 @@ package publish
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"maps"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -45,6 +47,10 @@ func (a *Adopter) Pass(ctx context.Context) {
 		case adopt.Adopted:
 			a.Tell(o)
 		case adopt.Skipped:
+			if ctx.Err() != nil && errors.Is(o.Err, ctx.Err()) {
+				maps.Copy(told, a.told) // the next pass sees the rest
+				break
+			}
 			why := o.Err.Error()
 			if !a.told[why] && !told[why] {
 				a.Tell(o)

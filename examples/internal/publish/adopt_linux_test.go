@@ -174,3 +174,17 @@ func TestTakeWithANetworkOfTheCallers(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// A pass that is ended has nothing to tell of what it has not seen.
+func TestPassThatIsEnded(t *testing.T) {
+	t.Parallel()
+	a, told := adopter(t)
+	write(t, a.Publisher, "10-a.conflist", ofBlue)
+	a.attach(t, "blue", "c1")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	a.Pass(ctx)
+	if got := all(told); got != nil {
+		t.Errorf("told %q", got)
+	}
+}

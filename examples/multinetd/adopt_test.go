@@ -1,0 +1,84 @@
+package main
+
+import (
+	"encoding/base64"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// cached has the runtime attach a container to the network blue, as its libcni
+// records it.
+func (w *world) cached(t *testing.T, container, text string) string {
+	t.Helper()
+	conf := `{"cniVersion":"1.0.0","name":"blue","plugins":[{"type":"bridge"}]}`
+	if text == "" {
+		text = fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"config":%q,"ifName":"eth0","networkName":"blue","netns":"/no-such-directory/x","result":{"cniVersion":"1.0.0"}}`,
+			container, base64.StdEncoding.EncodeToString([]byte(conf)))
+	}
+	file := filepath.Join(w.conf.publish.CacheDir, "results", "blue-"+container+"-eth0")
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// A container that the runtime attached before the daemon came is the daemon's
+// once that is ready: its DEL removes it. What cannot be taken over is told once.
+func TestTakesOverWhatTheRuntimeAttached(t *testing.T) {
+	t.Parallel()
+	w := publishes(t)
+	file := w.cached(t, "c1", "")
+	w.cached(t, "c2", "{")
+	w.start(t)
+	request := w.request(t)
+	w.put(t, "05-y.conflist", `{"cniVersion":"1.1.0","name":"green","plugins":[{"type":"macvlan"}]}`) // another pass
+	if err := w.client.Funcs(t.Context()).Del(w.args(request)); err != nil {
+		t.Error(err)
+	}
+	w.wantTrace(t, "DEL bridge eth0")
+	if _, err := os.Lstat(file); err == nil {
+		t.Error("the runtime's file is left")
+	}
+	w.final(t)
+	logged := w.logged.String()
+	for words, times := range map[string]int{"attachment taken over": 1, "attachment not taken over": 1, "blue-c2-eth0": 1} {
+		if n := strings.Count(logged, words); n != times {
+			t.Errorf("%q is logged %d times:\n%s", words, n, logged)
+		}
+	}
+}
+
+// Directories are those of the node, and so are the files that go with a record.
+func TestTakesOverInTheRoot(t *testing.T) {
+	t.Parallel()
+	w := publishes(t)
+	root := w.conf.publish.Dir
+	if err := os.Mkdir(root+"/var", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	w.conf.ChrootDir, w.conf.publish.MultusDir, w.conf.override = root, "", nil
+	a := w.adopter(t.Context())
+	if a.Node.Root != root || a.Node.CacheDir != "/cni" || a.Node.MultusDir != "/var/lib/cni/multus" || a.Life.Root != root || a.Life.Dir != root+"/var/lib/cni/multinet" {
+		t.Errorf("%+v, records in %s", a.Node, a.Life.Dir)
+	}
+}
+
+// Records are where those of the published network are: the daemon's file has the
+// last word.
+func TestRecordsOfThePublishedNetwork(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `,"multusConfigFile":"auto","network":{"cniDir":"/other"}`)
+	if dir := w.adopter(t.Context()).Life.Dir; dir != w.stateDir {
+		t.Errorf("records in %s", dir)
+	}
+	w.conf.override = nil
+	if dir := w.adopter(t.Context()).Life.Dir; dir != "/other" {
+		t.Errorf("records in %s", dir)
+	}
+}
