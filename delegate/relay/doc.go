@@ -4,10 +4,12 @@
 // such calls on as an [invoke.Exec]; a [Delegate] is the other end, and makes a
 // resident of a plugin written for package skel.
 //
-// A call of a plugin's type that a delegate has registered never turns into
-// something else: while that delegate is not there, does not answer or is cut
-// off in the middle, it fails with CNI code 11, and so does the operation that
-// it is part of, until the delegate is back.
+// A type that a delegate has registered is the delegate's from then on: no
+// executable of that name is run in its stead. When the delegate is not there,
+// DEL, CHECK and GC wait for it, and ADD and STATUS fail at once. A call for which
+// it does not come back in time, which it does not answer, or which is cut off in
+// the middle fails with CNI code 11, and so does the operation that the call is
+// part of. With [Relay.StateDir] this holds after a restart, too.
 //
 // # Delegates
 //
@@ -19,6 +21,14 @@
 //
 // A delegate that has just registered is told what is attached before it serves
 // anything, so that nothing falls in between; see [Relay.Begin].
+//
+// # Giving a type up
+//
+// To go back from a delegate to an executable of its type, end the delegate for
+// good and remove the type's file from [Relay.StateDir]. The executable then
+// gets the DELs of what the delegate has attached. If it cannot do these, remove
+// the containers first: a relay that is started while nothing is attached by a
+// type gives that up by itself. [Relay.Orphan] gives types up after a time.
 //
 // # Messages
 //

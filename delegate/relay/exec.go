@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -28,9 +29,12 @@ const (
 // A call returns what the plugin printed, byte for byte, or its
 // [*types.Error], or an [*Error]. When its context ends the handler's context
 // does too, the connection stays, and what the delegate does about it is not
-// waited for: a [Delegate] has the DEL of the same container wait for it. A
-// delegate that was not there, or could not be asked, has done nothing: then
-// there is a [delegate.ErrNotRun] in the error. Of the environment the
+// waited for: a [Delegate] has the DEL of the same container wait for it.
+//
+// DEL, CHECK and GC wait for a delegate that has just gone, see
+// [Relay.ReturnTimeout]; ADD and STATUS wait only while one joins. A delegate that
+// was not there, or could not be asked, has done nothing: then there is a
+// [delegate.ErrNotRun] in the error. Of the environment the
 // delegate receives the variables of the specification and of a trace.
 //
 // It is safe for concurrent use as far as base is. A [Delegate] does one call of
@@ -56,9 +60,16 @@ func (x *executor) FindInPath(plugin string, paths []string) (string, error) {
 	return x.Exec.FindInPath(plugin, paths)
 }
 
-// ExecPlugin calls the delegate for what FindInPath has returned for its type.
+// ExecPlugin calls the delegate for what FindInPath has returned for its type,
+// and for what has become a delegate's since.
 func (x *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
-	if plugin, ok := strings.CutPrefix(path, scheme); ok {
+	plugin, own := strings.CutPrefix(path, scheme)
+	if !own {
+		plugin = filepath.Base(path)
+		x.relay.use(operationOf(ctx), plugin) // a delegate that comes from now on waits for it
+		own = x.relay.owns(plugin)
+	}
+	if own {
 		return x.relay.call(ctx, plugin, stdin, environ)
 	}
 	return x.Exec.ExecPlugin(ctx, path, stdin, environ)
@@ -70,13 +81,25 @@ var errLate = errors.New("too late")
 // call has the delegate of a type do one command.
 func (r *Relay) call(ctx context.Context, plugin string, stdin []byte, environ []string) ([]byte, error) {
 	m := message(stdin, environ)
-	failed := &Error{Op: m.Env["CNI_COMMAND"], Which: plugin}
-	e := r.serving(plugin)
-	if e == nil {
-		failed.Err = notRun(ErrGone)
-		return nil, failed
+	command := m.Env["CNI_COMMAND"]
+	patient := command == "DEL" || command == "CHECK" || command == "GC"
+	patient = patient && time.Since(r.missedSince(plugin)) < r.returnTimeout()
+	waiting, cancel := context.WithTimeoutCause(ctx, r.returnTimeout(), errLate)
+	defer cancel()
+	for {
+		e, err := r.await(waiting, plugin, patient)
+		if err != nil {
+			return nil, &Error{Op: command, Which: plugin, Err: notRun(err)}
+		}
+		out, err := r.ask(ctx, e, plugin, m)
+		if !patient || !errors.Is(err, ErrGone) {
+			return out, err
+		}
 	}
-	failed.Which = e.String()
+}
+
+// ask has e do one command, as the plugin of a type.
+func (r *Relay) ask(ctx context.Context, e *entry, plugin string, m *wire.Request) ([]byte, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, r.callTimeout(), errLate)
 	defer cancel()
 	if end, ok := ctx.Deadline(); ok {
@@ -84,7 +107,7 @@ func (r *Relay) call(ctx context.Context, plugin string, stdin []byte, environ [
 		// and not to answer that it is.
 		m.DeadlineMs = max(0, time.Until(end).Milliseconds()) + 100
 	}
-	out, err := e.call(ctx, plugin, m, r.maxStdout(), r.registerTimeout())
+	out, err := e.call(ctx, plugin, m, r.maxStdout())
 	var said *types.Error
 	switch late := errors.Is(context.Cause(ctx), errLate); {
 	case err == nil || errors.As(err, &said):
@@ -95,8 +118,7 @@ func (r *Relay) call(ctx context.Context, plugin string, stdin []byte, environ [
 	case ctx.Err() != nil && !errors.Is(err, ctx.Err()):
 		err = fmt.Errorf("%w: %w", err, ended(ctx))
 	}
-	failed.Err = err
-	return nil, failed
+	return nil, &Error{Op: m.Env["CNI_COMMAND"], Which: e.String(), Err: err}
 }
 
 // tooLate is what becomes of a call that e has not answered in time, and of e
@@ -113,43 +135,14 @@ func (r *Relay) tooLate(e *entry, err error) error {
 	return err
 }
 
-// call waits until e serves, which it is to do joinTime after it has come, and
-// has it do m.
-func (e *entry) call(ctx context.Context, plugin string, m *wire.Request, limit int, joinTime time.Duration) ([]byte, error) {
-	if err := e.wait(ctx, joinTime); err != nil {
-		return nil, notRun(err)
-	}
+// call has e do m in its turn.
+func (e *entry) call(ctx context.Context, plugin string, m *wire.Request, limit int) ([]byte, error) {
 	release, err := e.link.slot(ctx)
 	if err != nil {
 		return nil, notRun(err)
 	}
 	defer release()
 	return e.link.call(ctx, plugin, m, limit)
-}
-
-// wait waits until e serves. What had begun before e came does not wait: e
-// waits for it. What began later does not wait for long: it may hold a lock that
-// one of those waits for, and all three would wait for each other.
-func (e *entry) wait(ctx context.Context, joinTime time.Duration) error {
-	if !isClosed(e.ready) && e.before[operationOf(ctx)] {
-		return fmt.Errorf("%w yet: it waits for this operation to learn what is attached", ErrGone)
-	}
-	late := time.NewTimer(time.Until(e.since.Add(joinTime)))
-	defer late.Stop()
-	select {
-	case <-e.ready:
-	case <-e.gone:
-	case <-late.C:
-		if !isClosed(e.ready) {
-			return fmt.Errorf("%w yet: it has been joining for %v", ErrGone, joinTime)
-		}
-	case <-ctx.Done():
-		return ended(ctx)
-	}
-	if isClosed(e.gone) {
-		return ErrGone
-	}
-	return nil
 }
 
 // message makes a message of what a process would be given.

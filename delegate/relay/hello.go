@@ -88,7 +88,7 @@ func isName(s string) bool {
 // isType reports whether s can be the name of a plugin's file: a type goes into
 // paths, and into a header.
 func isType(s string) bool {
-	return s != "" && s != "." && s != ".." && len(s) <= 255 && !strings.ContainsFunc(s, func(r rune) bool {
+	return s != "" && s[0] != '.' && len(s) <= 255 && !strings.ContainsFunc(s, func(r rune) bool {
 		return r == '/' || r == unicode.ReplacementChar || !unicode.IsPrint(r)
 	})
 }

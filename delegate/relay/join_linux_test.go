@@ -39,6 +39,7 @@ func TestN10WhatADelegateIsTold(t *testing.T) {
 			{Attachment: one, Added: true, Result: json.RawMessage(`{"cniVersion":"1.1.0"}`)},
 			{Attachment: two, Added: true, Result: json.RawMessage(`{"cniVersion":"1.1.0"}`)},
 			{Attachment: three},
+			{Attachment: attach(t, "c4", "a", "b"), Gone: []int{0}},
 		}, nil
 	}
 	n.start()
@@ -57,10 +58,10 @@ func TestN10WhatADelegateIsTold(t *testing.T) {
 	}
 }
 
-// An operation that has begun before a delegate comes is waited for, and so is
-// in what that is told; one that begins later waits for that, when it calls the
-// delegate. No others wait, and none is told twice.
-func TestN10NothingFallsInBetween(t *testing.T) {
+// An operation that has used a type before its delegate comes is waited for, and
+// so is in what that is told; one that uses it later waits for that. No others
+// wait, and none is told twice.
+func TestNothingFallsBetweenTheListAndTheCalls(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	var attached atomic.Bool
@@ -71,10 +72,16 @@ func TestN10NothingFallsInBetween(t *testing.T) {
 		}
 		return []delegate.Attached{{Attachment: a, Result: json.RawMessage(`{"cniVersion":"1.1.0"}`)}}, nil
 	}
+	n.ReturnTimeout = patience
 	n.start()
 	n.serve(simple("20", "other"))
 
 	before, end := n.Begin(t.Context())
+	below := fakes("a")
+	_, err := n.invoker(below).Add(before, a) // nobody has claimed it
+	ok(t, err)
+	idle, endIdle := n.Begin(t.Context())
+	defer endIdle()
 	x := fakes("a")
 	d := newDelegate("10", "a", x)
 	known := told(d)
@@ -84,22 +91,14 @@ func TestN10NothingFallsInBetween(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// What began before is not told: it may be what is being told.
-	_, err := n.exec(before, "a", "ADD", "c0")
-	wantCode(t, err, 11)
-	if !errors.Is(err, delegate.ErrNotRun) || !errors.Is(err, relay.ErrGone) {
-		t.Errorf("err = %v", err)
-	}
 	// Nobody else is held up.
 	_, err = n.exec(before, "other", "ADD", "c0")
 	ok(t, err)
-	after, endAfter := n.Begin(t.Context())
-	defer endAfter()
-	_, err = n.exec(after, "other", "ADD", "c0")
+	_, err = n.exec(idle, "other", "ADD", "c0")
 	ok(t, err)
 	later := make(chan error, 1)
 	go func() {
-		_, err := n.exec(after, "a", "DEL", "c1")
+		_, err := n.exec(idle, "a", "DEL", "c1")
 		later <- err
 	}()
 	if got := n.states(); got[0] != "10-a joining" {
@@ -121,6 +120,29 @@ func TestN10NothingFallsInBetween(t *testing.T) {
 	ok(t, come(t, later, "the call"))
 	if d := cmp.Diff([]string{"DEL a eth0"}, x.Trace()); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
+	}
+	if d := cmp.Diff([]string{"ADD a eth0"}, below.Trace()); d != "" {
+		t.Errorf("the Exec below (-want +got):\n%s", d)
+	}
+}
+
+// A plugin that was found before a delegate claimed its type is not run any
+// more: the delegate is called.
+func TestWhatWasFoundBeforeTheClaimIsNotRun(t *testing.T) {
+	t.Parallel()
+	n := newNode(t).start()
+	below := fakes("a")
+	exec := n.Exec(below)
+	path, err := exec.FindInPath("a", []string{"/opt/cni/bin"})
+	ok(t, err)
+	x := fakes("a")
+	n.serve(newDelegate("10", "a", x))
+	_, err = exec.ExecPlugin(t.Context(), path, []byte(`{"cniVersion":"1.1.0","name":"blue","type":"a"}`), []string{
+		"CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_NETNS=x", "CNI_IFNAME=eth0", "CNI_PATH=x", "CNI_NETNS_OVERRIDE=1",
+	})
+	ok(t, err)
+	if d := cmp.Diff([]string{"ADD a eth0"}, x.Trace()); d != "" || len(below.Trace()) > 0 {
+		t.Errorf("the Exec below: %q (-want +got):\n%s", below.Trace(), d)
 	}
 }
 

@@ -162,12 +162,8 @@ func (r *Relay) join(ctx context.Context, e *entry) error {
 	if err := r.step(ctx, func(ctx context.Context) error { return e.link.open(ctx) }); err != nil {
 		return fmt.Errorf("the first call: %w", err)
 	}
-	for o := range e.before {
-		select {
-		case <-o.done:
-		case <-e.gone:
-			return e.why
-		}
+	if !r.quiet(e) {
+		return e.why
 	}
 	known, err := r.known(ctx, e.Info)
 	if err != nil {
@@ -179,13 +175,16 @@ func (r *Relay) join(ctx context.Context, e *entry) error {
 	if e.requests, err = r.openRequests(ctx, e); err != nil {
 		return fmt.Errorf("opening its requests: %w", err)
 	}
-	if !r.serve(e) {
+	err = r.remember(e)
+	if err == nil && !r.serve(e) {
+		err = e.why
+	}
+	if err != nil {
 		if e.requests != nil {
 			e.requests.close()
 		}
-		return e.why
 	}
-	return nil
+	return err
 }
 
 // step does one step of a registration, in time.

@@ -51,8 +51,20 @@ type Relay struct {
 	// has come: until then calls of them fail as those of one that has gone.
 	Reserve []string
 
+	// StateDir, when not empty, is a directory in which the relay notes the
+	// types that delegates serve, before the first call: a file for each,
+	// called as the type is. It is made when missing, and must not be that of
+	// another relay, or of anything else. Without it, nothing is known after a
+	// restart of the delegates before, and the Exec below is asked for their
+	// types until they are back.
+	//
+	// To have the Exec below serve a type again when its delegate has gone for
+	// good, remove the file; no restart is needed. Start removes the files of
+	// types of which nothing is attached, if Attachments says what is.
+	StateDir string
+
 	// Orphan is how long the types of a delegate that has gone are kept for
-	// it. After that they are like any other type again and the Exec below is
+	// it, or of one that was there before Start. After that they are like any other type again and the Exec below is
 	// asked for them. Where that finds no plugin, a DEL fails with
 	// [delegate.ErrPluginNotFound]: what was recorded of the attachment stays,
 	// and it is for the operation's owner to say how often that is tried, see
@@ -71,9 +83,15 @@ type Relay struct {
 	Update func(ctx context.Context, from Info, u Update) error
 
 	// RegisterTimeout bounds each step of a registration: the hello, listing
-	// the attachments, and the delegate's answer to these; and how long calls
-	// wait for all of it, see [Relay.Begin]. Zero is 5 seconds.
+	// the attachments, and the delegate's answer to these. Zero is 5 seconds.
 	RegisterTimeout time.Duration
+
+	// ReturnTimeout bounds how long a call waits for a delegate that is not
+	// there, or still joins. Once a delegate has been gone for that long, since
+	// it was there or since Start, calls fail at once: they would only keep
+	// others from being served. Zero is 15 seconds, which is longer than
+	// [Delegate.Run] waits before it connects again.
+	ReturnTimeout time.Duration
 
 	// CallTimeout bounds each call. It should be less than the deadline of the
 	// operations that calls are part of: a delegate that lets it pass three
@@ -120,7 +138,7 @@ type Relay struct {
 // Start launches the delegates of Dir, begins to listen, and returns when each of
 // those launched is registered or has failed to be.
 //
-// It fails when Dir cannot be used, when ctx ends, and when the relay has been
+// It fails when Dir or StateDir cannot be used, when ctx ends, and when the relay has been
 // started before; nothing is left running then. A launched delegate that fails,
 // or is refused, is no error of Start: see [Relay.Plugins]. What runs is not
 // ended by ctx, but by Stop.
@@ -131,7 +149,11 @@ func (r *Relay) Start(ctx context.Context) error {
 	all, end := context.WithCancel(context.WithoutCancel(ctx))
 	r.end, r.stopping, r.hurry = end, make(chan struct{}), make(chan struct{})
 	r.setState(running)
-	files, err := r.scan(all)
+	err := r.recall(ctx)
+	var files []file
+	if err == nil {
+		files, err = r.scan(all)
+	}
 	if err != nil {
 		return errors.Join(err, r.Stop(ctx))
 	}
@@ -196,7 +218,11 @@ func (r *Relay) Stop(ctx context.Context) error {
 }
 
 // An operation is what Begin begins.
-type operation struct{ done chan struct{} }
+type operation struct {
+	done  chan struct{}
+	used  map[string]bool // types of which something has been called; guarded by table.mu
+	waits map[string]int  // calls that wait for the delegate of a type; guarded by table.mu
+}
 
 type operationKey struct{}
 
@@ -204,14 +230,14 @@ type operationKey struct{}
 // checks one calls Begin first, uses the context it returns, and calls end when
 // all is done, what it records included. It never waits.
 //
-// A delegate that registers is told what is attached when the operations that
-// have begun before have ended; so none of them has to be told to it while it
-// learns of the state they are changing. Operations that begin later wait for
-// that when they call the delegate, and no others do, until RegisterTimeout
-// after it has come: they may hold what an earlier one needs to end. Then, and
-// at once when they have begun before, such calls fail with code 11.
+// A delegate that registers is told what is attached when the operations have
+// ended that have called a plugin of its types, be it the delegate before it or
+// the Exec below; so none has to be told to it while it learns of the state they
+// are changing. Those that call its types for the first time wait until it has
+// been told. So do those that call them once more: it does not wait for these,
+// as they would wait for each other.
 func (r *Relay) Begin(ctx context.Context) (operating context.Context, end func()) {
-	o := &operation{done: make(chan struct{})}
+	o := &operation{done: make(chan struct{}), used: make(map[string]bool), waits: make(map[string]int)}
 	r.begin(o)
 	return context.WithValue(ctx, operationKey{}, o), sync.OnceFunc(func() {
 		r.finish(o)
@@ -237,6 +263,7 @@ func (r *Relay) observe(ctx context.Context, s Status) {
 
 func (r *Relay) maxPending() int                { return orDefault(r.MaxPending, 32) }
 func (r *Relay) registerTimeout() time.Duration { return orDefault(r.RegisterTimeout, 5*time.Second) }
+func (r *Relay) returnTimeout() time.Duration   { return orDefault(r.ReturnTimeout, 15*time.Second) }
 func (r *Relay) callTimeout() time.Duration     { return orDefault(r.CallTimeout, 30*time.Second) }
 func (r *Relay) pingInterval() time.Duration    { return orDefault(r.PingInterval, 15*time.Second) }
 func (r *Relay) maxStdout() int                 { return orDefault(r.MaxStdout, delegate.DefaultMaxStdout) }

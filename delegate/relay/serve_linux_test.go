@@ -85,10 +85,13 @@ func TestRunConnectsAgain(t *testing.T) {
 }
 
 // Handlers that run when Serve is asked to end may end, and their answers
-// arrive; new calls fail with code 11 and have not been run.
+// arrive; new ADDs fail with code 11 and have not been run, and DELs wait for the
+// next delegate.
 func TestServeDrains(t *testing.T) {
 	t.Parallel()
-	n := newNode(t).start()
+	n := newNode(t)
+	n.ReturnTimeout = patience
+	n.start()
 	in, out := make(chan struct{}), make(chan struct{})
 	d := with("10", "p", func(_ context.Context, c delegatetest.Call) ([]byte, error) {
 		if c.ContainerID == "slow" {
@@ -119,8 +122,19 @@ func TestServeDrains(t *testing.T) {
 			break
 		}
 	}
+	deleted := make(chan error, 1)
+	go func() {
+		_, err := n.exec(t.Context(), "p", "DEL", "c2")
+		deleted <- err
+	}()
 	close(out)
 	ok(t, come(t, slow, "the answer"))
 	ok(t, come(t, r.err, "the end"))
 	n.await("10-p gone", 1)
+	x := fakes("p")
+	n.serve(newDelegate("10", "p", x), 2)
+	ok(t, come(t, deleted, "the DEL"))
+	if got := x.Trace(); len(got) != 1 || got[0] != "DEL p eth0" {
+		t.Errorf("%q", got)
+	}
 }

@@ -20,9 +20,9 @@ type Known struct {
 	Args        string          // CNI_ARGS
 	Config      json.RawMessage // with prevResult, as CHECK would get it
 
-	// Added says that its ADD has succeeded. Else it has been begun and not
-	// finished, or is being removed: an ADD or a DEL may follow, or nothing
-	// if it was undone.
+	// Added says that its ADD, and that of every other plugin of the network,
+	// has succeeded. Else it has been begun and not finished, or is being
+	// removed: an ADD or a DEL may follow, or nothing.
 	Added bool
 }
 
@@ -45,7 +45,7 @@ func (r *Relay) known(ctx context.Context, i Info) ([]Known, error) {
 	}
 	for _, a := range as {
 		for n, p := range a.Network.Plugins() {
-			if !slices.Contains(i.Types, p.Type()) {
+			if !slices.Contains(i.Types, p.Type()) || slices.Contains(a.Gone, n) {
 				continue
 			}
 			k, err := know(a, n)

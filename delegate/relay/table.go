@@ -26,11 +26,13 @@ const (
 type table struct {
 	mu      sync.Mutex // protects what follows
 	phase   phase
+	started time.Time
 	live    []*entry          // in order
 	away    []away            // in order
 	broken  map[string]Status // files that are no delegates, by path
 	pending map[net.Conn]bool // true for those that count
 	ops     map[*operation]bool
+	change  chan struct{} // closed when what somebody waits for may have come; nil while nobody waits
 }
 
 // An entry is a delegate from the moment it has claimed its types.
@@ -43,9 +45,8 @@ type entry struct {
 	link     *link
 	requests *stream
 	cancel   context.CancelFunc
-	before   map[*operation]bool // what had begun when it came; never written again
-	ready    chan struct{}       // closed when it serves
-	gone     chan struct{}       // closed when it has left, for why
+	ready    chan struct{} // closed when it serves
+	gone     chan struct{} // closed when it has left, for why
 	why      error
 	ended    chan struct{} // closed when nothing of it is left
 	late     atomic.Int32  // timeouts in a row
@@ -68,6 +69,7 @@ func (t *table) open() error {
 		return &Error{Op: "launch", Which: "all", Err: fmt.Errorf("%w: it starts once", ErrStopped)}
 	}
 	t.phase = stopped // until it is known to run
+	t.started = time.Now()
 	return nil
 }
 
@@ -86,6 +88,7 @@ func (t *table) close() (ops []*operation, pending []net.Conn, err error) {
 		return nil, nil, &Error{Op: "stop", Which: "all", Err: fmt.Errorf("%w, or was never started", ErrStopped)}
 	}
 	t.phase = stopped
+	t.signal()
 	return slices.Collect(maps.Keys(t.ops)), slices.Collect(maps.Keys(t.pending)), nil
 }
 
@@ -102,6 +105,7 @@ func (t *table) finish(o *operation) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.ops, o)
+	t.signal()
 }
 
 // expect notes that conn is registering, one of limit at most; without a limit
@@ -151,7 +155,6 @@ func (t *table) claim(e *entry) error {
 			}
 		}
 	}
-	e.before = maps.Clone(t.ops)
 	at, _ := slices.BinarySearchFunc(t.live, e, func(a, b *entry) int { return a.Info.before(b.Info) })
 	t.live = slices.Insert(t.live, at, e)
 	return nil
@@ -174,6 +177,7 @@ func (t *table) serve(e *entry) bool {
 	})
 	delete(t.broken, e.path)
 	close(e.ready)
+	t.signal()
 	return true
 }
 
@@ -188,20 +192,24 @@ func (r *Relay) leave(e *entry, why error) {
 	}
 	t.live = slices.Delete(t.live, at, at+1)
 	e.why = why
+	t.signal()
 	close(e.gone)
 	e.cancel()
 	if !isClosed(e.ready) {
 		return // it has served nothing: what it would have replaced is still there
 	}
-	a := away{Info: e.Info, source: e.source, path: e.path, since: time.Now(), why: why}
-	at, _ = slices.BinarySearchFunc(t.away, a, func(a, b away) int { return a.before(b.Info) })
+	t.miss(away{Info: e.Info, source: e.source, path: e.path, since: time.Now(), why: why})
+}
+
+// miss enters a delegate that is not there. The lock is held.
+func (t *table) miss(a away) {
+	at, _ := slices.BinarySearchFunc(t.away, a, func(a, b away) int { return a.before(b.Info) })
 	t.away = slices.Insert(t.away, at, a)
 }
 
-// serving returns the delegate that serves, or will serve, a type, or nil.
+// serving returns the delegate that serves, or will serve, a type, or nil. The
+// lock is held.
 func (t *table) serving(typ string) *entry {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	for _, e := range t.live {
 		if slices.Contains(e.Types, typ) {
 			return e
@@ -224,13 +232,20 @@ func (r *Relay) owns(typ string) bool {
 // types are kept for them, as they are at one time: none falls in between.
 func (r *Relay) view() (there []*entry, kept []away) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	there, kept = slices.Clone(r.live), slices.Clone(r.away)
-	if r.Orphan != 0 && r.phase != stopped {
+	if r.phase == stopped {
+		r.mu.Unlock()
+		return there, kept
+	}
+	r.mu.Unlock()
+	if r.Orphan != 0 {
 		now := time.Now()
 		kept = slices.DeleteFunc(kept, func(a away) bool { return now.Sub(a.since) >= r.Orphan })
 	}
-	return there, kept
+	for i, a := range kept {
+		kept[i].Types = slices.DeleteFunc(slices.Clone(a.Types), r.released)
+	}
+	return there, slices.DeleteFunc(kept, func(a away) bool { return len(a.Types) == 0 })
 }
 
 // entries returns the delegates that are there, in order.

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -20,12 +21,18 @@ import (
 	"github.com/metacni/metacni/delegate/relay"
 )
 
-// pipe has d serve one end of a pipe, and the relay register the other.
-func (n *node) pipe(d *relay.Delegate) {
+// pipe has d serve one end of a pipe, until it is stopped, and the relay register
+// the other.
+func (n *node) pipe(d *relay.Delegate) (stop func()) {
 	n.t.Helper()
 	ours, its := net.Pipe()
 	n.Attend(n.t.Context(), ours)
-	go func() { _ = d.Serve(n.t.Context(), its) }()
+	ctx, stop := context.WithCancel(n.t.Context())
+	go func() {
+		defer stop()
+		_ = d.Serve(ctx, its)
+	}()
+	return stop
 }
 
 // within runs a test of time in a bubble: delegate 10-p is one that hangs,
@@ -96,38 +103,91 @@ func TestN12ClosedAfterThreeInARow(t *testing.T) {
 	})
 }
 
-// An operation that has begun before a delegate comes, one that has begun later
-// and has the lock that the first waits for, and the delegate: they do not wait
-// for each other, or not for long.
-func TestN10LockedOperations(t *testing.T) {
+// An operation that has used a type before its delegate comes is waited for, but
+// not while it waits for that itself: they do not wait for each other, nor does
+// a later operation, which has the lock that the first needs.
+func TestOperationsAndDelegateDoNotWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{t: t, more: make(chan struct{})}
 		n.Relay = &relay.Relay{Observer: n.note}
 		n.start()
-		_, end := n.Begin(t.Context())
+		first, endFirst := n.Begin(t.Context())
+		_, err := n.invoker(fakes("p")).Add(first, attach(t, "c1", "p"))
+		ok(t, err)
 		n.pipe(simple("10", "p"))
 		synctest.Wait()
 		if d := cmp.Diff([]string{"10-p joining"}, n.states()); d != "" {
 			t.Errorf("(-want +got):\n%s", d)
 		}
 		start := time.Now()
-		later, endLater := n.Begin(t.Context())
-		for range 2 { // with a lock on their containers
-			_, err := n.exec(later, "p", "DEL", "c1")
-			wantCode(t, err, 11)
-			if !errors.Is(err, relay.ErrGone) || !errors.Is(err, delegate.ErrNotRun) {
-				t.Errorf("err = %v", err)
-			}
+		second, endSecond := n.Begin(t.Context())
+		done := make(chan error, 1)
+		go func() {
+			_, err := n.exec(second, "p", "DEL", "c2")
+			done <- err
+		}()
+		synctest.Wait()
+		if len(done) > 0 {
+			t.Error("it is called before it has been told what is attached")
 		}
-		endLater()
-		if took := time.Since(start); took != 5*time.Second {
+		_, err = n.exec(first, "p", "DEL", "c1")
+		ok(t, err)
+		ok(t, <-done)
+		endSecond()
+		endFirst()
+		if took := time.Since(start); took > 0 {
 			t.Errorf("after %v", took)
 		}
-		end() // it had to wait for the lock
+	})
+}
+
+// A DEL, a CHECK and a GC wait for a delegate that has gone, and are done when it
+// is back; an ADD and a STATUS are answered at once, and so are all when it has
+// been gone for long.
+func TestCallsWaitForADelegateThatHasGone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{t: t, more: make(chan struct{})}
+		n.Relay = &relay.Relay{Observer: n.note, Reserve: []string{"p"}}
+		n.start()
+		unanswered := func(command string, after time.Duration) {
+			t.Helper()
+			start := time.Now()
+			_, err := n.exec(t.Context(), "p", command, "c1")
+			wantCode(t, err, 11)
+			if took := time.Since(start); took != after || !errors.Is(err, relay.ErrGone) || !errors.Is(err, delegate.ErrNotRun) {
+				t.Errorf("%s after %v: %v", command, took, err)
+			}
+		}
+		unanswered("ADD", 0)
+		unanswered("STATUS", 0)
+		unanswered("DEL", 15*time.Second)
+		unanswered("DEL", 0)
+
+		x := fakes("p")
+		stop := n.pipe(newDelegate("10", "p", x))
 		n.await("10-p ready", 1)
-		_, err := n.exec(t.Context(), "p", "DEL", "c1")
-		ok(t, err)
+		stop()
+		n.await("10-p gone", 1)
+		unanswered("ADD", 0)
+		done := make(chan error)
+		for _, command := range []string{"DEL", "CHECK", "GC"} {
+			go func() {
+				_, err := n.exec(t.Context(), "p", command, "c1")
+				done <- err
+			}()
+		}
+		synctest.Wait()
+		n.pipe(newDelegate("10", "p", x))
+		for range 3 {
+			ok(t, <-done)
+		}
+		got := x.Trace()
+		slices.Sort(got)
+		if d := cmp.Diff([]string{"CHECK p eth0", "DEL p eth0", "GC p eth0"}, got); d != "" {
+			t.Errorf("(-want +got):\n%s", d)
+		}
 	})
 }
 
@@ -139,14 +199,14 @@ func TestCallsBeforeReadyDoNotCountAsUnanswered(t *testing.T) {
 		d, told := simple("10", "p"), make(chan struct{})
 		d.Synchronize = func(context.Context, []relay.Known) error { <-told; return nil }
 		n := &node{t: t, more: make(chan struct{})}
-		n.Relay = &relay.Relay{Observer: n.note, CallTimeout: time.Second}
+		n.Relay = &relay.Relay{Observer: n.note, ReturnTimeout: time.Second}
 		n.start()
 		n.pipe(d)
 		synctest.Wait()
 		for range 3 { // as many as would close it
 			_, err := n.exec(t.Context(), "p", "ADD", "c1")
 			wantCode(t, err, 11)
-			if !errors.Is(err, relay.ErrTimeout) || !errors.Is(err, delegate.ErrNotRun) {
+			if !errors.Is(err, relay.ErrGone) || !errors.Is(err, delegate.ErrNotRun) {
 				t.Errorf("err = %v", err)
 			}
 		}

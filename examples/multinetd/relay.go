@@ -74,6 +74,7 @@ func (d *daemon) newRelay(ctx context.Context) *relay.Relay {
 		return r
 	}
 	ctx = context.WithoutCancel(ctx)
+	r.StateDir = d.stateDir + ".relay"
 	r.Attachments = d.recorded
 	r.Update = d.update
 	r.Stderr = &chatter{ctx, d.log}

@@ -3,13 +3,16 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -68,8 +71,8 @@ func launchable(t *testing.T, program, name string) (dir string) {
 }
 
 // register runs examples/resident, which registers at a socket until the test
-// ends.
-func register(t *testing.T, program, socket string) {
+// ends, or until stop.
+func register(t *testing.T, program, socket string) (stop func()) {
 	t.Helper()
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), program, "-socket", socket)
 	var stderr bytes.Buffer
@@ -77,7 +80,7 @@ func register(t *testing.T, program, socket string) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Error(err)
 		}
@@ -85,6 +88,8 @@ func register(t *testing.T, program, socket string) {
 			t.Errorf("%v: %s", err, &stderr)
 		}
 	})
+	t.Cleanup(stop)
+	return stop
 }
 
 // networks are the container's networks in the configuration of s: that of a
@@ -150,9 +155,76 @@ func TestRelayProcess(t *testing.T) {
 	}
 }
 
+// A daemon that is killed leaves to the next one whose the types are: what is
+// attached by a delegate is detached by it, and by no executable of its type,
+// though one is there and the delegate comes last. That is so until the note of
+// the type is removed.
+func TestRelayRestartRunsNothingInstead(t *testing.T) {
+	t.Parallel()
+	program := built(t)
+	s := startService(t, `,"relaySocket":"$SOCKETS/relay.sock"`)
+	socket := filepath.Join(filepath.Dir(s.client.Socket), "relay.sock")
+	ran := filepath.Join(s.Dir, "ran")
+	script := fmt.Sprintf("#!/bin/sh\necho $CNI_COMMAND >>%q\necho '{\"cniVersion\":\"1.0.0\"}'\n", ran)
+	if err := os.WriteFile(filepath.Join(s.args.Path, "resident"), []byte(script), 0o700); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	s.networks(`{"name":"steady","type":"resident","addresses":["10.7.0.2/24"]}`)
+	other := *s.args
+	other.ContainerID = "c2"
+	commands := s.client.Funcs(t.Context())
+
+	stop := register(t, program, socket)
+	s.logged(t, "state=ready")
+	for _, a := range []*skel.CmdArgs{s.args, &other} {
+		if err := commands.Add(a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop()
+	s.logged(t, "state=gone")
+	if err := s.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = s.cmd.Wait()
+	s.run(t)
+	third := other
+	third.ContainerID = "c3"
+	if err := commands.Add(&third); status.Code(err) != 11 {
+		t.Errorf("ADD: code %d: %v", status.Code(err), err)
+	}
+	deleted := make(chan error, 1)
+	go func() { deleted <- commands.Del(s.args) }()
+	stop = register(t, program, socket)
+	s.logged(t, "state=ready")
+	if err := <-deleted; err != nil {
+		t.Error(err)
+	}
+	if text, err := os.ReadFile(ran); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the executable has run: %s, %v", text, err)
+	}
+
+	// The delegate is uninstalled for good.
+	stop()
+	s.logged(t, "state=gone")
+	if err := os.Remove(filepath.Join(s.State+".relay", "resident")); err != nil {
+		t.Fatal(err)
+	}
+	if err := commands.Del(&other); err != nil {
+		t.Error(err)
+	}
+	if text, err := os.ReadFile(ran); string(text) != "DEL\n" {
+		t.Errorf("the executable has run: %s, %v", text, err)
+	}
+	if files := programtest.Files(t, s.State); len(files) > 0 {
+		t.Errorf("left: %q", files)
+	}
+	s.end(t)
+}
+
 // A delegate that dies in the middle of an ADD: code 11, and what others did is
-// undone at once. What it did itself is recorded until it is back for its DEL,
-// and then nothing is left.
+// undone at once. Its own DEL waits until it has been launched again, and then
+// nothing is left.
 func TestRelayDelegateDies(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -208,9 +207,9 @@ func TestRelayRestart(t *testing.T) {
 	}
 }
 
-// A delegate that registers in the middle of an operation joins when that has
-// ended: a call of it that is part of the operation fails at once, and what it is
-// told is what the operation has left. There is no gap.
+// A delegate that registers in the middle of an operation that has not called it
+// yet joins at once, and is called by the operation: it has been told of what was
+// attached before, and has no gap to fill.
 func TestRelayNoGap(t *testing.T) {
 	t.Parallel()
 	for command, tt := range map[string]struct {
@@ -218,11 +217,15 @@ func TestRelayNoGap(t *testing.T) {
 		blocks  string   // the command of bridge that is in the middle
 		keys    string   // more of them
 		told    []string // who is attached then
+		calls   []string // of the delegate, by the operation
 	}{
-		"ADD":   {`{"type":"bridge"},{"type":"static"}`, "ADD", "", nil},
-		"CHECK": {`{"type":"bridge"},{"type":"static"}`, "CHECK", "", []string{"c1 net1 true"}},
-		"DEL":   {`{"type":"static"},{"type":"bridge"}`, "DEL", "", []string{"c1 eth0 true"}},
-		"GC":    {`{"type":"static"},{"type":"bridge"}`, "DEL", `,"cni.dev/valid-attachments":[]`, []string{"c1 eth0 true"}},
+		"ADD":   {`{"type":"bridge"},{"type":"static"}`, "ADD", "", []string{"c1 net1 false"}, []string{"ADD static net1"}},
+		"CHECK": {`{"type":"bridge"},{"type":"static"}`, "CHECK", "", []string{"c1 net1 true"}, []string{"CHECK static net1"}},
+		"DEL":   {`{"type":"static"},{"type":"bridge"}`, "DEL", "", []string{"c1 eth0 true"}, []string{"DEL static eth0"}},
+		"GC": {
+			`{"type":"static"},{"type":"bridge"}`, "DEL", `,"cni.dev/valid-attachments":[]`, []string{"c1 eth0 true"},
+			[]string{"DEL static eth0", "GC static"},
+		},
 	} {
 		t.Run(command, func(t *testing.T) {
 			t.Parallel()
@@ -249,12 +252,7 @@ func TestRelayNoGap(t *testing.T) {
 			go func() { done <- w.run(t, command, conf+tt.keys) }()
 			<-begun
 			after := newResident("20")
-			after.fake = r.fake
-			after.join(t, w.conf.relay.Socket)
-			close(goOn)
-			if err := <-done; status.Code(err) != 11 || !strings.Contains(err.Error(), "it waits for this operation") {
-				t.Errorf("code %d: %v", status.Code(err), err)
-			}
+			after.run(t, w.conf.relay.Socket)
 			var told []string
 			for _, k := range <-after.known {
 				told = append(told, fmt.Sprintf("%s %s %v", k.ContainerID, k.IfName, k.Added))
@@ -262,44 +260,17 @@ func TestRelayNoGap(t *testing.T) {
 			if diff := cmp.Diff(tt.told, told); diff != "" {
 				t.Errorf("told (-want +got):\n%s", diff)
 			}
+			close(goOn)
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			if diff := cmp.Diff(tt.calls, after.fake.Trace()); diff != "" {
+				t.Errorf("called (-want +got):\n%s", diff)
+			}
 			w.mustRun(t, "DEL", conf)
 			w.clean(t)
-			after.clean(t)
 		})
 	}
-}
-
-// join connects the delegate, and returns when it has been welcomed.
-func (r *resident) join(t *testing.T, socket string) {
-	t.Helper()
-	c, err := net.Dial("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	welcome, ended := make(chan struct{}), make(chan error, 1)
-	go func() { ended <- r.Serve(ctx, &hearing{Conn: c, heard: sync.OnceFunc(func() { close(welcome) })}) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
-	<-welcome
-}
-
-// A hearing connection tells that something has arrived.
-type hearing struct {
-	net.Conn
-	heard func()
-}
-
-func (h *hearing) Read(p []byte) (int, error) {
-	n, err := h.Conn.Read(p)
-	if n > 0 {
-		h.heard()
-	}
-	return n, err
 }
 
 // A relay that cannot be is an error before anything is served.

@@ -1,0 +1,137 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/metacni/metacni/internal/durable"
+)
+
+// served is what a file of StateDir says of the type that it is called by.
+type served struct {
+	Index  string `json:"index"`
+	Name   string `json:"name"`
+	Source Source `json:"source"`
+}
+
+// maxServed is the most that is read of such a file, in bytes.
+const maxServed = 4 << 10
+
+// errBefore is why a delegate is not there that was before Start.
+var errBefore = errors.New("it has not come back since the relay was started")
+
+// remembers reports whether types are kept beyond a restart.
+func (r *Relay) remembers() bool { return r.StateDir != "" && r.Orphan >= 0 }
+
+// remember notes, before e is called, which types are e's.
+func (r *Relay) remember(e *entry) error {
+	if !r.remembers() {
+		return nil
+	}
+	dir, err := durable.MakeDir(r.StateDir, nil)
+	if err != nil {
+		return fmt.Errorf("noting its types: %w", err)
+	}
+	defer dir.Close()
+	data, err := json.Marshal(served{e.Index, e.Name, e.source})
+	for _, typ := range e.Types {
+		if known, _, readErr := dir.ReadFile(typ, maxServed); readErr == nil && bytes.Equal(known, data) {
+			continue // a full disk does not keep a delegate from coming back
+		}
+		if err == nil {
+			err = dir.WriteFile(typ, data)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("noting its types: %w", err)
+	}
+	return nil
+}
+
+// recall enters what delegates have served before Start, as theirs still.
+func (r *Relay) recall(ctx context.Context) error {
+	if !r.remembers() {
+		return nil
+	}
+	dir, err := durable.MakeDir(r.StateDir, nil)
+	if err != nil {
+		return &Error{Op: "recall", Which: r.StateDir, Err: err}
+	}
+	defer dir.Close()
+	names, err := dir.Names()
+	if err != nil {
+		return &Error{Op: "recall", Which: r.StateDir, Err: err}
+	}
+	slices.Sort(names)
+	needed := r.attached(ctx)
+	missed := make(map[string]*away)
+	var order []*away
+	for _, typ := range names {
+		if !isType(typ) {
+			continue // a temporary file
+		}
+		a := away{Info: Info{Name: typ}, since: time.Now(), why: errBefore}
+		var who served
+		data, _, err := dir.ReadFile(typ, maxServed)
+		if err == nil && json.Unmarshal(data, &who) == nil && isIndex(who.Index) && isName(who.Name) {
+			if !needed(typ) && dir.Remove(typ) == nil {
+				continue
+			}
+			a.Info, a.source = Info{Index: who.Index, Name: who.Name}, who.Source
+		}
+		its := missed[a.String()]
+		if its == nil {
+			its = &a
+			missed[a.String()] = its
+			order = append(order, its)
+		}
+		its.Types = append(its.Types, typ)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, a := range order {
+		r.miss(*a)
+	}
+	return nil
+}
+
+// attached returns a function that reports whether something is attached by a
+// plugin of a type. Where that is not known, it says that it is.
+func (r *Relay) attached(ctx context.Context) func(typ string) bool {
+	all := func(string) bool { return true }
+	if r.Attachments == nil {
+		return all
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.registerTimeout())
+	defer cancel()
+	as, err := r.Attachments(ctx)
+	if err != nil {
+		return all
+	}
+	types := make(map[string]bool)
+	for _, a := range as {
+		for n, p := range a.Network.Plugins() {
+			if !slices.Contains(a.Gone, n) {
+				types[p.Type()] = true
+			}
+		}
+	}
+	return func(typ string) bool { return types[typ] }
+}
+
+// released reports whether somebody has removed the note of a type.
+func (r *Relay) released(typ string) bool {
+	if !r.remembers() {
+		return false
+	}
+	_, err := os.Lstat(filepath.Join(r.StateDir, typ))
+	return errors.Is(err, fs.ErrNotExist)
+}
