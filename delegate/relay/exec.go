@@ -89,7 +89,7 @@ func (r *Relay) call(ctx context.Context, plugin string, stdin []byte, environ [
 	for {
 		e, err := r.await(waiting, plugin, patient)
 		if err != nil {
-			return nil, &Error{Op: command, Which: plugin, Err: notRun(err)}
+			return nil, &Error{Op: command, Which: plugin, Err: notRun(r.advise(plugin, err))}
 		}
 		out, err := r.ask(ctx, e, plugin, m)
 		if !patient || !errors.Is(err, ErrGone) {

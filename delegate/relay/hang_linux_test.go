@@ -31,7 +31,7 @@ func hangs(t *testing.T) delegatetest.Plugin {
 }
 
 // A caller's own deadline is its own business: no delegate is closed for it.
-func TestN12CallersDeadlineDoesNotCount(t *testing.T) {
+func TestCallersDeadlineDoesNotCount(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	n.serve(with("10", "p", hangs(t)))
@@ -50,7 +50,7 @@ func TestN12CallersDeadlineDoesNotCount(t *testing.T) {
 }
 
 // An error is an answer.
-func TestN11ErrorsAreAnswers(t *testing.T) {
+func TestErrorsAreAnswers(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	n.serve(newDelegate("10", "d", &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
@@ -196,7 +196,7 @@ func TestSecretsStayOut(t *testing.T) {
 
 // Calls that time out at once count as well, and none of them is taken for
 // success.
-func TestN12TimeoutsAtOnce(t *testing.T) {
+func TestTimeoutsAtOnceCloseADelegate(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.CallTimeout = 10 * time.Millisecond

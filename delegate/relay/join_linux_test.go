@@ -28,7 +28,7 @@ func told(d *relay.Delegate) chan []relay.Known {
 
 // A delegate is told of what is its own: as its plugin was given it in ADD, with
 // the result.
-func TestN10WhatADelegateIsTold(t *testing.T) {
+func TestWhatADelegateIsTold(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	one, two := attach(t, "c1", "a", "b", "a"), attach(t, "c2", "b")
@@ -148,7 +148,7 @@ func TestWhatWasFoundBeforeTheClaimIsNotRun(t *testing.T) {
 
 // A delegate that cannot be told what is attached is not entered, not even in
 // part: its types are free, calls that waited for it fail with code 11.
-func TestN10FailedSynchronizationLeavesNothing(t *testing.T) {
+func TestFailedSynchronizationLeavesNothing(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("a record is broken")
 	for name, tt := range map[string]struct {
@@ -198,7 +198,7 @@ func TestN10FailedSynchronizationLeavesNothing(t *testing.T) {
 
 // A call that waits for a delegate to be told gives up with its context, or
 // when that fails, and has run nothing.
-func TestN10CallsDoNotWaitForEver(t *testing.T) {
+func TestCallsDoNotWaitForEver(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.RegisterTimeout = time.Hour

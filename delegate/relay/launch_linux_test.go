@@ -72,7 +72,7 @@ func alive(pid int) bool {
 
 // Files that are no delegates are skipped and reported, each with the reason,
 // and keep nobody from being launched.
-func TestN3BadFilesAreSkipped(t *testing.T) {
+func TestBadFilesAreSkipped(t *testing.T) {
 	t.Parallel()
 	n, _ := launcher(t, "10-good", "20-also")
 	write := func(name string, mode fs.FileMode) {
@@ -124,7 +124,7 @@ func TestN3BadFilesAreSkipped(t *testing.T) {
 
 // A directory that is not there is none; one that others may write to is an
 // error, and nothing of it is launched.
-func TestN3Directory(t *testing.T) {
+func TestLaunchDirectoryMayBeMissingButNotOpen(t *testing.T) {
 	t.Parallel()
 	n, _ := launcher(t)
 	n.Dir = filepath.Join(n.Dir, "none")
@@ -141,7 +141,7 @@ func TestN3Directory(t *testing.T) {
 
 // A launched delegate finds its index, its name and its connection, and nothing
 // of this process: no variable, no file, no group, no directory.
-func TestN5WhatALaunchedDelegateFinds(t *testing.T) {
+func TestWhatALaunchedDelegateFinds(t *testing.T) {
 	t.Parallel()
 	n, l := launcher(t, "10-it")
 	n.start()
@@ -167,7 +167,7 @@ func TestN5WhatALaunchedDelegateFinds(t *testing.T) {
 
 // Delegates that fail to start are reported; the others serve, and the failed
 // ones leave no process.
-func TestN6OneThatFailsKeepsNobodyBack(t *testing.T) {
+func TestOneThatFailsKeepsNobodyBack(t *testing.T) {
 	t.Parallel()
 	n, _ := launcher(t, "10-dies", "30-liar", "40-good")
 	ok(t, os.WriteFile(filepath.Join(n.Dir, "50-noformat"), []byte("x"), 0o755))
@@ -194,7 +194,7 @@ func TestN6OneThatFailsKeepsNobodyBack(t *testing.T) {
 }
 
 // One that never registers is killed and reported, in time.
-func TestN6SilentLaunchedIsEnded(t *testing.T) {
+func TestSilentLaunchedIsEnded(t *testing.T) {
 	t.Parallel()
 	n, _ := launcher(t, "20-silent")
 	n.RegisterTimeout = 10 * time.Millisecond
@@ -207,7 +207,7 @@ func TestN6SilentLaunchedIsEnded(t *testing.T) {
 
 // Stop ends launched delegates, last first, each before the next is told:
 // SIGTERM, and SIGKILL for those that do not listen, and for their children.
-func TestN14StopEndsLaunched(t *testing.T) {
+func TestStopEndsLaunched(t *testing.T) {
 	t.Parallel()
 	n, l := launcher(t, "10-first", "20-stubborn", "30-parent")
 	n.Grace = 20 * time.Millisecond
@@ -259,7 +259,7 @@ func TestStopEndsChildrenInOtherSessions(t *testing.T) {
 }
 
 // When there is no time, there is no grace.
-func TestN14StopInAHurry(t *testing.T) {
+func TestStopInAHurryGivesNoGrace(t *testing.T) {
 	t.Parallel()
 	n, _ := launcher(t, "20-stubborn")
 	n.Grace = time.Hour
@@ -290,7 +290,7 @@ func TestStartIsInterrupted(t *testing.T) {
 
 // A launched delegate that dies leaves at once, fails what is running with code
 // 11, is reaped, and is launched again.
-func TestN13LaunchedAgainAfterItsDeath(t *testing.T) {
+func TestLaunchedAgainAfterItsDeath(t *testing.T) {
 	t.Parallel()
 	n, _ := launcher(t, "10-it")
 	n.Relaunch = time.Millisecond
@@ -331,7 +331,7 @@ func TestDeadDelegateIsGoneThoughItsChildLives(t *testing.T) {
 }
 
 // Only users that are allowed may register, whatever they say.
-func TestN18OtherUsersAreRefused(t *testing.T) {
+func TestOtherUsersAreRefused(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to be another user")

@@ -229,7 +229,7 @@ func TestLifecycleRestartOfTheMetaPlugin(t *testing.T) {
 
 // What a delegate asks for is done through the records: its failures are told,
 // and what was attached goes with the container.
-func TestN16ThroughTheRecords(t *testing.T) {
+func TestRequestsGoThroughTheRecords(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	d := newDaemon(n, nil, t.TempDir())

@@ -16,7 +16,7 @@ import (
 
 // Nothing has to be configured, and nothing there is no error: a relay without
 // anything hands all to the Exec below, started or not.
-func TestN1NothingIsRequired(t *testing.T) {
+func TestNothingIsRequired(t *testing.T) {
 	t.Parallel()
 	near := fakes("near")
 	r := &relay.Relay{}
@@ -39,7 +39,7 @@ func TestN1NothingIsRequired(t *testing.T) {
 }
 
 // The order is that of index and name, whoever came first.
-func TestN7OrderIsIndexAndName(t *testing.T) {
+func TestOrderIsIndexAndName(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	for _, d := range []struct{ index, name string }{{"20", "b"}, {"10", "z"}, {"20", "a"}, {"00", "x"}, {"20", "c"}} {
@@ -123,7 +123,7 @@ func TestHelloOfANewerDelegate(t *testing.T) {
 }
 
 // A client that says nothing, or not all, delays nobody; it is refused in time.
-func TestN9SilentClientsDelayNobody(t *testing.T) {
+func TestSilentClientsDelayNobody(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.RegisterTimeout = time.Hour
@@ -142,7 +142,7 @@ func TestN9SilentClientsDelayNobody(t *testing.T) {
 	}
 }
 
-func TestN9SilentClientIsRefusedInTime(t *testing.T) {
+func TestSilentClientIsRefusedInTime(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.RegisterTimeout = 10 * time.Millisecond
@@ -155,7 +155,7 @@ func TestN9SilentClientIsRefusedInTime(t *testing.T) {
 }
 
 // So many may register at once and no more; whoever is done makes room.
-func TestN9PendingAreLimited(t *testing.T) {
+func TestPendingAreLimited(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.MaxPending, n.RegisterTimeout = 2, time.Hour
@@ -176,7 +176,7 @@ func TestN9PendingAreLimited(t *testing.T) {
 
 // Of two with one name, the second is refused, with the reason; the first does
 // not notice.
-func TestN19DuplicateNameIsRefused(t *testing.T) {
+func TestDuplicateNameIsRefused(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	n.serve(simple("10", "a"))
@@ -191,7 +191,7 @@ func TestN19DuplicateNameIsRefused(t *testing.T) {
 }
 
 // Of two that claim one type, the second is refused, and both are named.
-func TestN15ConflictNamesBoth(t *testing.T) {
+func TestConflictNamesBoth(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	n.serve(newDelegate("10", "a", fakes("x", "y"), "x", "y"))
@@ -205,7 +205,7 @@ func TestN15ConflictNamesBoth(t *testing.T) {
 }
 
 // Of many that claim one type at once, one gets it.
-func TestN15ConflictAtOnce(t *testing.T) {
+func TestOneOfManyThatClaimATypeGetsIt(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	var all []*resident

@@ -135,3 +135,15 @@ func (r *Relay) released(typ string) bool {
 	_, err := os.Lstat(filepath.Join(r.StateDir, typ))
 	return errors.Is(err, fs.ErrNotExist)
 }
+
+// advise adds to err, of a call of a type, what to do when its delegate does not
+// come back.
+func (r *Relay) advise(typ string, err error) error {
+	r.mu.Lock()
+	there := r.serving(typ) != nil
+	r.mu.Unlock()
+	if there || !r.remembers() || r.released(typ) {
+		return err
+	}
+	return fmt.Errorf("%w (to have an executable serve this type again, remove %s)", err, filepath.Join(r.StateDir, typ))
+}

@@ -47,6 +47,9 @@ func TestRestartKeepsTypesUntilTheirDelegateIsBack(t *testing.T) {
 	iv, a := n.invoker(below), attach(t, "c1", "a")
 	_, err := iv.Add(t.Context(), a)
 	wantCode(t, err, 11)
+	if want := "remove " + filepath.Join(n.StateDir, "a"); !strings.Contains(err.Error(), want) {
+		t.Errorf("%v does not say: %s", err, want)
+	}
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, err := range []error{iv.Del(over, delegate.Attached{Attachment: a}), iv.GC(over, a.Network, nil)} {

@@ -45,7 +45,7 @@ func (n *node) connects() bool {
 
 // Stop closes external delegates too, and refuses those that come; calls fail
 // with code 11 whatever the policy, and go nowhere else.
-func TestN14StopEndsEverything(t *testing.T) {
+func TestStopEndsEverything(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.Orphan = -1

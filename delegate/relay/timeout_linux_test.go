@@ -56,7 +56,7 @@ func within(t *testing.T, do func(t *testing.T, n *node, call func(typ, id strin
 
 // A delegate that does not answer in time makes the operation fail, with code
 // 11; it is never taken for success.
-func TestN12TimeoutFailsClosed(t *testing.T) {
+func TestTimeoutFailsClosed(t *testing.T) {
 	within(t, func(t *testing.T, n *node, call func(typ, id string) error) {
 		t.Helper()
 		start := time.Now()
@@ -76,7 +76,7 @@ func TestN12TimeoutFailsClosed(t *testing.T) {
 
 // A delegate that lets three calls in a row pass is closed, and may come back;
 // one that answers in between is not. Others do not notice.
-func TestN12ClosedAfterThreeInARow(t *testing.T) {
+func TestDelegateIsClosedAfterThreeTimeoutsInARow(t *testing.T) {
 	within(t, func(t *testing.T, n *node, call func(typ, id string) error) {
 		t.Helper()
 		for range 3 {

@@ -36,7 +36,7 @@ func (u *updater) update(_ context.Context, from relay.Info, what relay.Update) 
 
 // A delegate asks for updates of its own accord; those that fail are listed in
 // the answer, each with its code, and the others are done.
-func TestN16FailuresAreListed(t *testing.T) {
+func TestRequestsListTheirFailures(t *testing.T) {
 	t.Parallel()
 	n, u := newNode(t), &updater{}
 	n.Update = u.update
@@ -76,7 +76,7 @@ func TestN16FailuresAreListed(t *testing.T) {
 
 // It may do so from inside a call, and have the plugins of that called meanwhile,
 // itself too; no lock is in the way.
-func TestN16FromInsideACall(t *testing.T) {
+func TestRequestFromInsideACall(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.Update = func(ctx context.Context, _ relay.Info, u relay.Update) error {
@@ -102,7 +102,7 @@ func TestN16FromInsideACall(t *testing.T) {
 
 // Requests fail with a reason when there is nobody, or nobody who takes them,
 // and when that ends meanwhile.
-func TestN16RequestsThatFail(t *testing.T) {
+func TestRequestsThatFailSayWhy(t *testing.T) {
 	t.Parallel()
 	d := simple("10", "a")
 	u := relay.Update{Op: relay.Detach, ContainerID: "c1", IfName: "net1"}
@@ -149,7 +149,7 @@ func TestN16RequestsThatFail(t *testing.T) {
 }
 
 // A delegate that asks in no language is closed.
-func TestN17UnknownRequests(t *testing.T) {
+func TestDelegateThatAsksForNothingKnownIsClosed(t *testing.T) {
 	t.Parallel()
 	for name, say := range map[string]string{
 		"garbage": "garbage\n", "too long": strings.Repeat("x", 2<<20), "other JSON": "[]\n",
