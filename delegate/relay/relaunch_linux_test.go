@@ -17,32 +17,31 @@ import (
 func TestRelaunchLooksAtTheFileAgain(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		swap func(t *testing.T, dir string) // makes 10-it another
+		swap func(dir string) error // makes 10-it another
 		want string
 	}{
-		"writable by all": {func(t *testing.T, dir string) { other(t, dir, 0o777) }, "others may write to it"},
-		"a group's":       {func(t *testing.T, dir string) { other(t, dir, 0o775) }, "others may write to it"},
-		"no executable":   {func(t *testing.T, dir string) { other(t, dir, 0o644) }, "not executable"},
-		"another user's": {func(t *testing.T, dir string) {
-			if os.Geteuid() != 0 {
-				t.Skip("needs root, to give a file away")
-			}
-			ok(t, os.Chown(other(t, dir, 0o755), 65534, 65534))
+		"writable by all": {func(dir string) error { return other(dir, 0o777) }, "others may write to it"},
+		"a group's":       {func(dir string) error { return other(dir, 0o775) }, "others may write to it"},
+		"no executable":   {func(dir string) error { return other(dir, 0o644) }, "not executable"},
+		"another user's": {func(dir string) error {
+			return errors.Join(other(dir, 0o755), os.Chown(filepath.Join(dir, "10-it"), 65534, 65534))
 		}, "it is user 65534's"},
-		"a link to another": {func(t *testing.T, dir string) {
-			elsewhere := t.TempDir()
-			ok(t, os.Rename(other(t, dir, 0o777), filepath.Join(elsewhere, "it")))
-			ok(t, os.Symlink(filepath.Join(elsewhere, "it"), filepath.Join(dir, "10-it")))
+		"a link to another": {func(dir string) error {
+			elsewhere := filepath.Join(dir, "elsewhere")
+			return errors.Join(other(dir, 0o777), os.Rename(filepath.Join(dir, "10-it"), elsewhere), os.Symlink(elsewhere, filepath.Join(dir, "10-it")))
 		}, "others may write to it"},
-		"no file":           {func(t *testing.T, dir string) { ok(t, os.Remove(filepath.Join(dir, "10-it"))) }, "no such file"},
-		"an open directory": {func(t *testing.T, dir string) { ok(t, os.Chmod(dir, 0o777)) }, "others may write to it"},
+		"no file":           {func(dir string) error { return os.Remove(filepath.Join(dir, "10-it")) }, "no such file"},
+		"an open directory": {func(dir string) error { return os.Chmod(dir, 0o777) }, "others may write to it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if name == "another user's" && os.Geteuid() != 0 {
+				t.Skip("needs root, to give a file away")
+			}
 			n, l := launcher(t, "10-it")
 			n.Relaunch = time.Millisecond
 			n.start()
-			tt.swap(t, n.Dir)
+			ok(t, tt.swap(n.Dir))
 			_, err := n.exec(t.Context(), "it", "ADD", "die")
 			wantCode(t, err, 11)
 			s := n.await("10-it skipped", 1)
@@ -60,13 +59,11 @@ func TestRelaunchLooksAtTheFileAgain(t *testing.T) {
 }
 
 // other replaces 10-it in dir by a file of its own, that says that it has run.
-func other(t *testing.T, dir string, mode os.FileMode) (path string) {
-	t.Helper()
-	path = filepath.Join(dir, "10-it")
-	ok(t, os.WriteFile(path+"~", []byte("#!/bin/sh\necho intruder\n"), 0o600))
-	ok(t, os.Chmod(path+"~", mode))
-	ok(t, os.Rename(path+"~", path))
-	return path
+func other(dir string, mode os.FileMode) error {
+	path := filepath.Join(dir, "10-it")
+	return errors.Join(
+		os.WriteFile(path+"~", []byte("#!/bin/sh\necho intruder\n"), 0o600), os.Chmod(path+"~", mode), os.Rename(path+"~", path),
+	)
 }
 
 // A file that was mended is launched again.

@@ -263,11 +263,12 @@ func (r *Relay) observe(ctx context.Context, s Status) {
 
 func (r *Relay) maxPending() int                { return orDefault(r.MaxPending, 32) }
 func (r *Relay) registerTimeout() time.Duration { return orDefault(r.RegisterTimeout, 5*time.Second) }
-func (r *Relay) returnTimeout() time.Duration   { return orDefault(r.ReturnTimeout, 15*time.Second) }
 func (r *Relay) callTimeout() time.Duration     { return orDefault(r.CallTimeout, 30*time.Second) }
 func (r *Relay) pingInterval() time.Duration    { return orDefault(r.PingInterval, 15*time.Second) }
-func (r *Relay) maxStdout() int                 { return orDefault(r.MaxStdout, delegate.DefaultMaxStdout) }
-func (r *Relay) grace() time.Duration           { return orDefault(r.Grace, 2*time.Second) }
+func (r *Relay) returnTimeout() time.Duration   { return orDefault(r.ReturnTimeout, 15*time.Second) }
+
+func (r *Relay) maxStdout() int       { return orDefault(r.MaxStdout, delegate.DefaultMaxStdout) }
+func (r *Relay) grace() time.Duration { return orDefault(r.Grace, 2*time.Second) }
 
 func orDefault[T comparable](v, def T) T {
 	var zero T

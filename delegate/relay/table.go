@@ -155,7 +155,7 @@ func (t *table) claim(e *entry) error {
 			}
 		}
 	}
-	at, _ := slices.BinarySearchFunc(t.live, e, func(a, b *entry) int { return a.Info.before(b.Info) })
+	at, _ := slices.BinarySearchFunc(t.live, e, func(a, b *entry) int { return a.before(b.Info) })
 	t.live = slices.Insert(t.live, at, e)
 	return nil
 }

@@ -223,7 +223,8 @@ func TestRelayNoGap(t *testing.T) {
 		"CHECK": {`{"type":"bridge"},{"type":"static"}`, "CHECK", "", []string{"c1 net1 true"}, []string{"CHECK static net1"}},
 		"DEL":   {`{"type":"static"},{"type":"bridge"}`, "DEL", "", []string{"c1 eth0 true"}, []string{"DEL static eth0"}},
 		"GC": {
-			`{"type":"static"},{"type":"bridge"}`, "DEL", `,"cni.dev/valid-attachments":[]`, []string{"c1 eth0 true"},
+			`{"type":"static"},{"type":"bridge"}`, "DEL", `,"cni.dev/valid-attachments":[]`,
+			[]string{"c1 eth0 true"},
 			[]string{"DEL static eth0", "GC static"},
 		},
 	} {
