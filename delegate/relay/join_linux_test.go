@@ -201,7 +201,7 @@ func TestFailedSynchronizationLeavesNothing(t *testing.T) {
 func TestCallsDoNotWaitForEver(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	n.RegisterTimeout = time.Hour
+	n.RegisterTimeout, n.ReturnTimeout = time.Hour, patience
 	n.start()
 	in, out := make(chan struct{}), make(chan error)
 	d := simple("10", "a")

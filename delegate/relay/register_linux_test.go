@@ -207,7 +207,9 @@ func TestConflictNamesBoth(t *testing.T) {
 // Of many that claim one type at once, one gets it.
 func TestOneOfManyThatClaimATypeGetsIt(t *testing.T) {
 	t.Parallel()
-	n := newNode(t).start()
+	n := newNode(t)
+	n.ReturnTimeout = patience
+	n.start()
 	var all []*resident
 	for i := range 10 {
 		all = append(all, n.connect(newDelegate("10", fmt.Sprint("d", i), fakes("x"), "x")))

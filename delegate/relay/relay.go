@@ -60,7 +60,8 @@ type Relay struct {
 	//
 	// To have the Exec below serve a type again when its delegate has gone for
 	// good, remove the file; no restart is needed. Start removes the files of
-	// types of which nothing is attached, if Attachments says what is.
+	// types of which nothing is attached, if Attachments says what is, and
+	// Orphan those of types that are given up.
 	StateDir string
 
 	// Orphan is how long the types of a delegate that has gone are kept for

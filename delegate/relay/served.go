@@ -28,12 +28,9 @@ const maxServed = 4 << 10
 // errBefore is why a delegate is not there that was before Start.
 var errBefore = errors.New("it has not come back since the relay was started")
 
-// remembers reports whether types are kept beyond a restart.
-func (r *Relay) remembers() bool { return r.StateDir != "" && r.Orphan >= 0 }
-
 // remember notes, before e is called, which types are e's.
 func (r *Relay) remember(e *entry) error {
-	if !r.remembers() {
+	if r.StateDir == "" || r.Orphan < 0 {
 		return nil
 	}
 	dir, err := durable.MakeDir(r.StateDir, nil)
@@ -58,7 +55,7 @@ func (r *Relay) remember(e *entry) error {
 
 // recall enters what delegates have served before Start, as theirs still.
 func (r *Relay) recall(ctx context.Context) error {
-	if !r.remembers() {
+	if r.StateDir == "" {
 		return nil
 	}
 	dir, err := durable.MakeDir(r.StateDir, nil)
@@ -82,7 +79,7 @@ func (r *Relay) recall(ctx context.Context) error {
 		var who served
 		data, _, err := dir.ReadFile(typ, maxServed)
 		if err == nil && json.Unmarshal(data, &who) == nil && isIndex(who.Index) && isName(who.Name) {
-			if !needed(typ) && dir.Remove(typ) == nil {
+			if (r.Orphan < 0 || !needed(typ)) && dir.Remove(typ) == nil {
 				continue
 			}
 			a.Info, a.source = Info{Index: who.Index, Name: who.Name}, who.Source
@@ -129,11 +126,28 @@ func (r *Relay) attached(ctx context.Context) func(typ string) bool {
 
 // released reports whether somebody has removed the note of a type.
 func (r *Relay) released(typ string) bool {
-	if !r.remembers() {
+	if r.StateDir == "" {
 		return false
 	}
 	_, err := os.Lstat(filepath.Join(r.StateDir, typ))
 	return errors.Is(err, fs.ErrNotExist)
+}
+
+// giveUp forgets the delegates that have been gone for a time, and what is noted
+// of their types. The lock is held.
+func (r *Relay) giveUp(after time.Duration) {
+	now := time.Now()
+	r.away = slices.DeleteFunc(r.away, func(a away) bool {
+		if now.Sub(a.since) < after {
+			return false
+		}
+		for _, typ := range a.Types {
+			if r.StateDir != "" && r.serving(typ) == nil {
+				_ = os.Remove(filepath.Join(r.StateDir, typ)) // or it is kept once more after a restart
+			}
+		}
+		return true
+	})
 }
 
 // advise adds to err, of a call of a type, what to do when its delegate does not
@@ -142,7 +156,7 @@ func (r *Relay) advise(typ string, err error) error {
 	r.mu.Lock()
 	there := r.serving(typ) != nil
 	r.mu.Unlock()
-	if there || !r.remembers() || r.released(typ) {
+	if there || r.StateDir == "" || r.released(typ) {
 		return err
 	}
 	return fmt.Errorf("%w (to have an executable serve this type again, remove %s)", err, filepath.Join(r.StateDir, typ))

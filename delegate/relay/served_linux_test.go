@@ -89,6 +89,7 @@ func TestTypesAreGivenUp(t *testing.T) {
 		"when its file is removed":    {early: func(n *node) error { return os.Remove(filepath.Join(n.StateDir, "a")) }},
 		"when that happens later":     {late: func(n *node) error { return os.Remove(filepath.Join(n.StateDir, "a")) }},
 		"when orphans are not wanted": {early: func(n *node) error { n.Orphan = -1; return nil }},
+		"when its time is up":         {early: func(n *node) error { n.Orphan = 1; return nil }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -104,6 +105,9 @@ func TestTypesAreGivenUp(t *testing.T) {
 			}
 			below := fakes("a")
 			err := n.invoker(below).Del(t.Context(), delegate.Attached{Attachment: attach(t, "c1", "a")})
+			if noted, _ := os.ReadDir(n.StateDir); len(noted) > 0 != tt.kept {
+				t.Errorf("noted: %v", noted)
+			}
 			if tt.kept {
 				wantCode(t, err, 11)
 			} else if err != nil || len(below.Trace()) != 1 || len(n.Plugins()) > 0 {

@@ -48,7 +48,7 @@ func (n *node) connects() bool {
 func TestStopEndsEverything(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	n.Orphan = -1
+	n.Orphan, n.StateDir = -1, t.TempDir()
 	n.start()
 	a, b := n.serve(simple("10", "a")), n.serve(simple("20", "b"))
 	ok(t, n.Stop(t.Context()))

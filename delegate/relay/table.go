@@ -232,16 +232,14 @@ func (r *Relay) owns(typ string) bool {
 // types are kept for them, as they are at one time: none falls in between.
 func (r *Relay) view() (there []*entry, kept []away) {
 	r.mu.Lock()
-	there, kept = slices.Clone(r.live), slices.Clone(r.away)
+	defer r.mu.Unlock()
 	if r.phase == stopped {
-		r.mu.Unlock()
-		return there, kept
+		return slices.Clone(r.live), slices.Clone(r.away)
 	}
-	r.mu.Unlock()
 	if r.Orphan != 0 {
-		now := time.Now()
-		kept = slices.DeleteFunc(kept, func(a away) bool { return now.Sub(a.since) >= r.Orphan })
+		r.giveUp(r.Orphan)
 	}
+	there, kept = slices.Clone(r.live), slices.Clone(r.away)
 	for i, a := range kept {
 		kept[i].Types = slices.DeleteFunc(slices.Clone(a.Types), r.released)
 	}

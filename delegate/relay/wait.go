@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -67,10 +68,14 @@ func (t *table) await(ctx context.Context, typ string, patient bool) (*entry, er
 			t.signal() // a delegate may have waited for o
 		}
 		if !t.sleep(ctx.Done()) {
+			err := ErrGone
 			if e != nil {
-				return nil, fmt.Errorf("%w yet: %s joins or leaves: %w", ErrGone, e, ended(ctx))
+				err = fmt.Errorf("%w yet: %s joins or leaves", ErrGone, e)
 			}
-			return nil, fmt.Errorf("%w: %w", ErrGone, ended(ctx))
+			if !errors.Is(context.Cause(ctx), errLate) { // it is the caller's time that is up
+				err = fmt.Errorf("%w: %w", err, ended(ctx))
+			}
+			return nil, err
 		}
 	}
 }
