@@ -20,6 +20,7 @@ import (
 	"github.com/metacni/metacni/delegate/relay"
 	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/examples/internal/multinet"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -74,7 +75,7 @@ func (d *daemon) newRelay(ctx context.Context) *relay.Relay {
 		return r
 	}
 	ctx = context.WithoutCancel(ctx)
-	r.StateDir = d.stateDir + ".relay"
+	r.StateDir = multinet.RelayState(d.stateDir)
 	r.Attachments = d.recorded
 	r.Update = d.update
 	r.Stderr = &chatter{ctx, d.log}

@@ -87,6 +87,7 @@ func (p *Plugin) manager(conf config, cniPath string) *lifecycle.Manager {
 		}
 	}
 	life := p.Manager(conf.CNIDir, conf.Type, path)
+	life.Invoker.Exec = served{p.Exec, RelayState(conf.CNIDir)}
 	life.Invoker.Observer = p.Observer
 	life.Invoker.UndoTimeout = cmp.Or(p.UndoTimeout, life.Invoker.UndoTimeout)
 	if conf.Parallel {
