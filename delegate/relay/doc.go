@@ -51,7 +51,8 @@
 //	POST /synchronize  {"known":[...]}: what is attached. 200, or an error object.
 //	POST /requests     lines of JSON in both directions, as long as the delegate
 //	                   is connected: {"id":1,"updates":[...]} from it, and
-//	                   {"id":1,"failed":[...]} to it. With {"leaving":true} it
+//	                   {"id":1,"failed":[...]} to it, up to 64 updates in a line
+//	                   of less than 1 MiB. With {"leaving":true} it
 //	                   asks for no more calls: the relay closes the connection
 //	                   when those that are running have been answered. 404 is
 //	                   for delegates that ask for nothing.

@@ -243,13 +243,13 @@ func TestRelayDelegateDies(t *testing.T) {
 	if got := s.Log(); !slices.Equal(got, []string{"ADD eth0", "DEL eth0"}) {
 		t.Errorf("calls %q", got)
 	}
+	if files := programtest.Files(t, s.State); len(files) > 0 {
+		t.Errorf("left: %q", files)
+	}
 	s.logged(t, "state=gone")
 	s.logged(t, "state=ready")
 	if err := s.client.Funcs(t.Context()).Del(s.args); err != nil {
 		t.Error(err)
-	}
-	if files := programtest.Files(t, s.State); len(files) > 0 {
-		t.Errorf("left: %q", files)
 	}
 	s.end(t)
 }
