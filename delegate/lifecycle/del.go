@@ -122,15 +122,15 @@ func (m *Manager) removeAs(ctx context.Context, l *scratch.Lock, k scratch.Key, 
 }
 
 // detachAs tries the DELs of what never was attached, and cannot be deleted, with
-// the networks as they are configured now: what was wrong with them may be why
-// neither worked. It reports whether nothing of r is left.
+// the networks as they are configured now, of the same plugins: what was wrong
+// with them may be why neither worked. It reports whether nothing of r is left.
 func (m *Manager) detachAs(ctx context.Context, r *scratch.Record[record], current func(name string) (netconf.Network, bool)) bool {
 	for i, e := range r.Value.Delegates {
 		if !e.left() || e.Result != nil {
 			continue
 		}
 		now, ok := current(e.Network.Name())
-		if !ok || now.Equal(e.Network) {
+		if !ok || kind(now) != kind(e.Network) || now.Equal(e.Network) {
 			continue
 		}
 		a := e.attached(r.Key.ContainerID, func(n netns) string { return n.forDel(m.Root, "") })

@@ -26,11 +26,15 @@ type Sweeper struct {
 	// Manager removes what is stale. Nil has no records.
 	Manager *Manager
 
+	// Unseen has those removed as well that were attached where nobody has ever
+	// seen a network namespace, and where there is none.
+	Unseen bool
+
 	// Current, when not nil, returns the network of a name as it is configured
 	// now. What never was attached and cannot be removed as it was recorded,
 	// because of a mistake in the configuration, is removed with that instead,
-	// or else with the configuration of whatever is attached to a network of
-	// that name.
+	// or else with the configuration of what is attached to a network of that
+	// name. The network must have the same types of plugins.
 	Current func(name string) (netconf.Network, error)
 
 	// Batch is how many attachments one pass tries at most. Zero means
@@ -117,7 +121,7 @@ func (s *Sweeper) Sweep(ctx context.Context) (Sweep, error) {
 				current[name] = r
 			}
 		}
-		if !r.Stale() {
+		if !s.stale(r) {
 			continue
 		}
 		found[r.Key] = true
@@ -213,17 +217,23 @@ func (s *Sweeper) remove(ctx context.Context, k scratch.Key, known map[string]Re
 			return except(err, fs.ErrNotExist)
 		}
 		r = settledState(r)
-		if !m.record(r).Stale() {
+		if !s.stale(m.record(r)) {
 			return nil
 		}
 		done = true
-		if r.State == scratch.Partial && !m.record(r).outlived() {
+		if r.State == scratch.Partial && !s.gone(m.record(r)) {
 			return m.drop(ctx, l, &r, func(e entry) bool { return e.Half })
 		}
 		return m.removeAs(ctx, l, k, "", func(name string) (netconf.Network, bool) { return s.current(name, known) })
 	})
 	return done, fail(OpSweep, k, err)
 }
+
+// stale reports whether r is to go, or a part of it.
+func (s *Sweeper) stale(r Record) bool { return r.Stale() || s.gone(r) }
+
+// gone reports whether the container of r is.
+func (s *Sweeper) gone(r Record) bool { return r.outlived() || s.Unseen && r.NetNSGone() }
 
 // current is the network of a name as it is now.
 func (s *Sweeper) current(name string, known map[string]Record) (netconf.Network, bool) {

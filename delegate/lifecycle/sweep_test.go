@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -92,8 +93,9 @@ func TestSweepRemovesWhatIsStaleAlone(t *testing.T) {
 	if len(n.trace()) > calls {
 		t.Errorf("ran %q", n.trace()[calls:])
 	}
+	s.Unseen = true
+	s.sweep(Sweep{Removed: 1})
 	n.del(key("alive", "eth0"))
-	n.del(key("unseen", "eth0"))
 	n.wantNothing()
 }
 
@@ -238,32 +240,47 @@ func TestSweepSaysWhatIsDamaged(t *testing.T) {
 }
 
 // What never was attached because of a mistake in its configuration goes once
-// that is mended, although the mistake is on record.
+// that is mended, although the mistake is on record. Another network of the same
+// name is no mended one.
 func TestSweepWithMendedConfiguration(t *testing.T) {
 	t.Parallel()
-	typo := network("red", "macvln")
+	ipam := func(typ string) netconf.Network {
+		return mustParse(fmt.Sprintf(`{"cniVersion":"1.1.0","name":"red","plugins":[{"type":"macvlan","ipam":{"type":%q}}]}`, typ))
+	}
+	now := func(n netconf.Network) func(*sweeping) {
+		return func(s *sweeping) {
+			s.Current = func(string) (netconf.Network, error) { return n, nil }
+		}
+	}
 	for _, tt := range []struct {
 		name string
 		mend func(*sweeping)
+		want Sweep
 	}{
-		{"as it is configured now", func(s *sweeping) {
-			s.Current = func(name string) (netconf.Network, error) { return network(name, "macvlan"), nil }
-		}},
+		{"as it is configured now", now(ipam("host-local")), Sweep{Removed: 1}},
 		{"as another container has it", func(s *sweeping) {
-			s.n.addIn(key("c2", "eth0"), newNetNS(s.n.t))
-		}},
+			plan := Transaction{Plan: inNetNS(Plan(attachment(ipam("host-local"), "c2", "eth0")), newNetNS(s.n.t))}
+			if _, err := s.n.Add(s.n.t.Context(), key("c2", "eth0"), plan); err != nil {
+				s.n.t.Fatal(err)
+			}
+		}, Sweep{Removed: 1}},
+		{"not mended", now(ipam("host-lcl")), Sweep{Failed: 1}},
+		{"another network", now(network("red", "ipvlan")), Sweep{Failed: 1}},
+		{"no network", func(s *sweeping) {
+			s.Current = func(string) (netconf.Network, error) { return netconf.Network{}, netconf.ErrNotFound }
+		}, Sweep{Failed: 1}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
+			n.on("", func(_ context.Context, c delegatetest.Call) error {
+				if c.Plugin == "macvlan" && !strings.Contains(string(c.Stdin), "host-local") {
+					return errors.New("no such IPAM")
+				}
+				return nil
+			})
 			_, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(
-				attachment(network("blue", "bridge"), "c1", "eth0"), attachment(typo, "c1", "net0"),
-			)})
-			wantCode(t, err, 7)
-			n.wantRecords()
-			n.exec.Plugins["macvln"] = func(context.Context, delegatetest.Call) ([]byte, error) { return nil, errors.New("no such IPAM") }
-			_, err = n.Add(t.Context(), eth0, Transaction{Plan: Plan(
-				attachment(network("blue", "bridge"), "c1", "eth0"), attachment(typo, "c1", "net0"),
+				attachment(network("blue", "bridge"), "c1", "eth0"), attachment(ipam("host-locl"), "c1", "net0"),
 			)})
 			if err == nil {
 				t.Fatal("success")
@@ -273,10 +290,7 @@ func TestSweepWithMendedConfiguration(t *testing.T) {
 			s.sweep(Sweep{Failed: 1})
 			tt.mend(s)
 			s.now = s.now.Add(time.Hour)
-			s.sweep(Sweep{Removed: 1})
-			if n.last("DEL macvlan").ContainerID != "c1" {
-				t.Error("not with what is right")
-			}
+			s.sweep(tt.want)
 		})
 	}
 }

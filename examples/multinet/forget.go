@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -43,7 +45,7 @@ func (t *tool) forget(ctx context.Context, words []string) error {
 		return err
 	}
 	defer func() { _ = l.Unlock() }() // it ends with us at the latest
-	if now, err := t.find(ctx, wanted); err != nil || !slices.Equal(now, found) {
+	if now, err := t.find(ctx, wanted); err != nil || !slices.EqualFunc(now, found, finding.same) {
 		return fmt.Errorf("%w: %w", errNotForgotten, errors.Join(err, errChanged))
 	}
 	gone := []keyView{}
@@ -53,6 +55,11 @@ func (t *tool) forget(ctx context.Context, words []string) error {
 		if err := store.Forget(l, f.key); err != nil {
 			errs = append(errs, err)
 			continue
+		}
+		for _, source := range f.sources { // or it would be taken over again
+			if err := os.Remove(source); !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, err)
+			}
 		}
 		gone = append(gone, viewKey(f.key))
 		rows = append(rows, []string{f.key.ContainerID, f.key.Network, f.key.IfName, f.state})
@@ -81,6 +88,12 @@ type finding struct {
 	state   string
 	updated time.Time // zero where it is damaged
 	why     string    // it is damaged
+	sources []string  // files it was adopted from
+}
+
+// same reports whether the record is as it was found.
+func (f finding) same(was finding) bool {
+	return f.key == was.key && f.state == was.state && f.updated.Equal(was.updated) && f.why == was.why
 }
 
 // find returns the records, damaged ones included, whose keys are wanted.
@@ -95,7 +108,7 @@ func (t *tool) find(ctx context.Context, wanted func(scratch.Key) bool) ([]findi
 		case err != nil:
 			found = append(found, finding{key: r.Key, state: "damaged", why: err.Error()})
 		default:
-			found = append(found, finding{key: r.Key, state: state(r), updated: r.Updated})
+			found = append(found, finding{key: r.Key, state: state(r), updated: r.Updated, sources: r.Sources})
 		}
 	}
 	return found, errors.Join(errs...)

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -33,7 +34,9 @@ type installer struct {
 	mode                                                      fs.FileMode
 	annotations, watch, binary                                bool
 
-	node adopt.Node // install: where others keep their records
+	node          adopt.Node // install: where others keep their records
+	root          string     // in which plugins run
+	sweepInterval time.Duration
 
 	// uninstall: what becomes of what is attached
 	dir           string
@@ -65,6 +68,8 @@ func install(ctx context.Context, words []string, c console) error {
 		})
 		i.flags.BoolVar(&i.annotations, "pod-annotations", true, "have the runtime pass on the annotations of pods")
 		i.flags.BoolVar(&i.watch, "watch", false, "go on, and follow the cluster network")
+		i.flags.DurationVar(&i.sweepInterval, "sweep-interval", time.Minute, "`time` between two searches of install --watch for what is stale; 0: never")
+		i.text(&i.root, "root", "", "root `directory` of the node, in which these run the plugins")
 		sources(i.flags, &i.node)
 	} else {
 		do = func() error { return i.uninstall(ctx) }
@@ -127,8 +132,19 @@ func (i *installer) install(ctx context.Context) error {
 		}
 		return err
 	}
+	sweeper, err := i.sweeper(template)
+	if err != nil {
+		return err
+	}
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	ctx, cancel := context.WithCancel(ctx)
+	var sweeps sync.WaitGroup
+	defer sweeps.Wait()
+	defer cancel()
+	if i.sweepInterval > 0 {
+		sweeps.Go(func() { _ = sweeper.Run(ctx, i.sweepInterval, nil) }) // fails as ctx does
+	}
 	return adopter.Follow(ctx, i.tell)
 }
 

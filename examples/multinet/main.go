@@ -2,7 +2,7 @@
 // container to several networks, all of them or none.
 //
 // The plugin is in examples/internal/multinet, the operator's commands are in
-// tool.go, forget.go, adopt.go, install.go and uninstall.go.
+// tool.go, forget.go, sweep.go, adopt.go, install.go and uninstall.go.
 package main
 
 import (

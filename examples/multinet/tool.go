@@ -28,12 +28,14 @@ const usage = `usage: multinet COMMAND [--dir DIR] [-o table|json]
   list                                    every attachment
   show CONTAINER                          what is recorded of a container
   status CONTAINER                        its network-status (JSON, unless -o table)
-  gc --dry-run                            whose network namespace is gone
+  gc [--dry-run]                          detaches what is stale: of containers that are
+                                          gone, or what could not be detached before
   damaged                                 records that cannot be read
   forget CONTAINER [NETWORK IFNAME] [--yes]  removes records, and nothing else;
                                           list shows NETWORK IFNAME as RECORD
   --help, --version
-All but forget read the state directory without a lock and change nothing
+All but gc and forget read the state directory without a lock and change nothing.
+gc has --bin-dir and --conf-dir, where plugins and networks are
 
        multinet adopt [--dry-run] [FLAGS]  takes over what others have attached
        multinet install [--watch] [FLAGS]  copies the program, and publishes its network
@@ -64,6 +66,8 @@ func operate(ctx context.Context, args []string, c console) error {
 	flags.SetOutput(io.Discard)
 	dir := flags.String("dir", multinet.DefaultStateDir, "state directory (cniDir)")
 	dryRun := flags.Bool("dry-run", false, "only say what would be removed")
+	binDir := flags.String("bin-dir", "", "directory of the plugins (binDir)")
+	confDir := flags.String("conf-dir", "", "directory of networks (confDir)")
 	yes := flags.Bool("yes", false, "do not ask")
 	version := flags.Bool("version", false, "print the version")
 	form := flags.String("o", "", "table or json")
@@ -82,11 +86,14 @@ func operate(ctx context.Context, args []string, c console) error {
 	command := strings.Join(words[:min(1, len(words))], "")
 	var do func() error
 	switch {
-	case !slices.Contains([]string{"", "table", "json"}, *form), *dryRun != (command == "gc"), *yes && command != "forget":
+	case !slices.Contains([]string{"", "table", "json"}, *form), (*dryRun || *binDir != "" || *confDir != "") && command != "gc", *yes && command != "forget":
 	case command == "list" && len(words) == 1:
 		do = func() error { return t.list(ctx, func(lifecycle.Record) bool { return true }) }
 	case command == "gc" && len(words) == 1:
-		do = func() error { return t.list(ctx, lifecycle.Record.NetNSGone) }
+		do = func() error { return t.gc(ctx, *dir, *binDir, *confDir) }
+		if *dryRun {
+			do = func() error { return t.list(ctx, unlessAdded) }
+		}
 	case command == "damaged" && len(words) == 1:
 		do = func() error { return t.damaged(ctx) }
 	case command == "show" && len(words) == 2:

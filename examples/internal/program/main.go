@@ -42,6 +42,18 @@ type Process struct {
 	InterfaceNames func(netns string) ([]string, error)
 }
 
+// InRoot returns p as the process of a node whose root directory is root: its
+// plugins run there. The empty root is the process's own.
+func (p Process) InRoot(root string) Process {
+	p.Root = root
+	if x, ok := p.Exec.(*Exec); ok {
+		x = &Exec{x.Process}
+		x.Root = root
+		p.Exec = x
+	}
+	return p
+}
+
 // Manager returns a manager of the records in dir that runs plugins in the
 // directories of path, as the plugin of type typ that the runtime knows.
 func (p Process) Manager(dir, typ string, path []string) *lifecycle.Manager {
