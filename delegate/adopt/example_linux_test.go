@@ -24,7 +24,7 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // of the example alone
+	defer os.RemoveAll(dir)
 	ctx := context.Background()
 	exec := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
 		"bridge": delegatetest.Result(&types100.Result{CNIVersion: "1.0.0"}),

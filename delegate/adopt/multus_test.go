@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/netconf"
 )
 
 const (
@@ -38,18 +39,15 @@ func (w *world) multus(networks ...string) {
 // asList is a configuration as a list.
 func asList(t testing.TB, conf string) string {
 	t.Helper()
-	if strings.Contains(conf, "plugins") {
-		return conf
-	}
-	single, err := libcni.ConfFromBytes([]byte(conf))
+	n, err := netconf.Parse([]byte(conf))
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := libcni.ConfListFromConf(single)
+	list, err := n.MarshalJSON()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(list.Bytes)
+	return string(list)
 }
 
 // What Multus has attached to a container is one attachment of the runtime's,

@@ -224,8 +224,12 @@ func TestUninstall(t *testing.T) {
 		t.Errorf("from where nothing is: %v", err)
 	}
 	for _, words := range [][]string{
-		{"uninstall", "--watch"}, {"uninstall", "--type", ".."}, {"uninstall", "x"}, {"uninstall", "--detach", "--leave"},
-		{"uninstall", "--detach", "--bin-dir", ""}, {"uninstall", "--cache-dir", "x"},
+		{"uninstall", "--watch"},
+		{"uninstall", "--type", ".."},
+		{"uninstall", "x"},
+		{"uninstall", "--detach", "--leave"},
+		{"uninstall", "--detach", "--bin-dir", ""},
+		{"uninstall", "--cache-dir", "x"},
 	} {
 		if err := n.do(words...); err == nil {
 			t.Errorf("%q: no error", words)
