@@ -20,7 +20,7 @@ import (
 // missing; when GiveBack returns nil the entries survive a loss of power.
 func GiveBack(dirs ...string) func(context.Context, lifecycle.Record) error {
 	return func(_ context.Context, r lifecycle.Record) error {
-		i := slices.IndexFunc(r.Attached, func(a delegate.Attached) bool { return a.IfName == r.Key.IfName })
+		i := own(r)
 		if i < 0 {
 			return nil // nothing is left
 		}
@@ -42,6 +42,38 @@ func GiveBack(dirs ...string) func(context.Context, lifecycle.Record) error {
 		}
 		return nil
 	}
+}
+
+// GiveBackToMultus is [GiveBack] to Multus, with dir for its cniDir: it writes
+// Multus's state of the container as well, with the network that is left alone.
+func GiveBackToMultus(dir string) func(context.Context, lifecycle.Record) error {
+	cached := GiveBack(dir)
+	return func(ctx context.Context, r lifecycle.Record) error {
+		if err := cached(ctx, r); err != nil {
+			return err
+		}
+		i := own(r)
+		if i < 0 {
+			return nil
+		}
+		network := r.Attached[i].Network
+		config, err := network.MarshalJSON()
+		if err != nil {
+			return err
+		}
+		data, err := json.Marshal([]any{map[string]any{
+			"Conf": struct{}{}, "ConfList": json.RawMessage(config), "Name": network.Name(), "Bytes": config,
+		}})
+		if err != nil {
+			return err
+		}
+		return scratch.WriteFile(filepath.Join(dir, r.Key.ContainerID), data)
+	}
+}
+
+// own is the index of the attachment that is the record's own, or -1.
+func own(r lifecycle.Record) int {
+	return slices.IndexFunc(r.Attached, func(a delegate.Attached) bool { return a.IfName == r.Key.IfName })
 }
 
 // entryOf is what libcni would cache of a.

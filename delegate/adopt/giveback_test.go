@@ -136,3 +136,35 @@ func TestGivingBackThatFails(t *testing.T) {
 		t.Errorf("of nothing: %v", err)
 	}
 }
+
+// Multus gets its state of the container as well, with what is left: what it
+// would do with it is what we do.
+func TestGivingBackToMultus(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.attachOurs(cbr, storage)
+	before := len(w.exec.Trace())
+	if err := w.life.Release(t.Context(), eth0, adopt.GiveBackToMultus(w.node.MultusDir)); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"DEL macvlan net1"}, w.exec.Trace()[before:]); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"adopted multi/c1/eth0 cbr:eth0"}, w.take(w.node.Multus(), false)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	var state []struct {
+		Name     string
+		ConfList struct {
+			Name    string                  `json:"name"`
+			Plugins []struct{ Type string } `json:"plugins"`
+		}
+		Bytes []byte
+	}
+	if err := json.Unmarshal(must(os.ReadFile(w.path("multus/c1"))), &state); err != nil {
+		t.Fatal(err)
+	}
+	if len(state) != 1 || state[0].Name != "cbr" || len(state[0].ConfList.Plugins) != 2 || !strings.Contains(string(state[0].Bytes), "9007199254740993") {
+		t.Errorf("%+v", state)
+	}
+}

@@ -64,7 +64,7 @@ func (n Node) Multus() iter.Seq2[lifecycle.Adoption, error] {
 			return
 		}
 		m := &multus{Node: n}
-		for f, err := range files(n.Root, n.MultusDir, func(string) bool { return true }) {
+		for f, err := range files(n.Root, n.MultusDir, notRecord) {
 			var a lifecycle.Adoption
 			if err == nil {
 				a, err = m.container(f)
@@ -79,6 +79,12 @@ func (n Node) Multus() iter.Seq2[lifecycle.Adoption, error] {
 			}
 		}
 	}
+}
+
+// notRecord reports whether a file of that name is not one of a Manager's records,
+// for which somebody may use the same directory.
+func notRecord(name string) bool {
+	return !strings.Contains(name, "@") && !strings.HasPrefix(name, ".spare-") && !strings.HasPrefix(name, ".tmp-")
 }
 
 // multus is Multus's state, as far as it has been read.

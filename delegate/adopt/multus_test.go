@@ -299,3 +299,26 @@ func TestGCOfWhatMultusAttached(t *testing.T) {
 		t.Errorf("calls (-want +got):\n%s", diff)
 	}
 }
+
+// A meta-plugin that has taken Multus's place may keep its records in the same
+// directory. They are none of Multus's.
+func TestRecordsBesideTheStateOfMultus(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.life.Dir = w.node.MultusDir
+	w.write("multus/c1", "["+saved(cbr, "")+"]")
+	w.multus("eth0", cbr)
+	w.write("multus/.spare-0", "x")
+	w.write("multus/.tmp-1", "x")
+	for _, want := range []string{"adopted", "recorded"} {
+		if diff := cmp.Diff([]string{want + " multi/c1/eth0 cbr:eth0"}, w.take(w.node.Attachments(), false)); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+	if err := w.life.Del(t.Context(), lifecycle.Removal{Key: eth0}); err != nil || w.exists("multus/c1") {
+		t.Errorf("the state is left: %v", err)
+	}
+	if got := w.take(w.node.Attachments(), false); got != nil {
+		t.Errorf("after DEL: %q", got)
+	}
+}

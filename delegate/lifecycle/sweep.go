@@ -70,6 +70,10 @@ const (
 	DefaultMaxWait      = time.Hour
 )
 
+// idleTimeout is how long a container's lock must not be held for to be free: a
+// busy machine may take that long to try it once.
+const idleTimeout = 100 * time.Millisecond
+
 // sweepers is how many attachments are tried at once, so that a plugin that
 // hangs does not keep the others waiting.
 const sweepers = 4
@@ -298,7 +302,7 @@ func (s *Sweeper) time() time.Time {
 // lockIdle takes the lock of container id unless somebody else is at work on it:
 // then it returns nil. Plugins whose parent has died do not count.
 func (m *Manager) lockIdle(ctx context.Context, id string) (*scratch.Lock, error) {
-	l, err := m.lockWithin(ctx, time.Millisecond, id)
+	l, err := m.lockWithin(ctx, idleTimeout, id)
 	if err == nil || !errors.Is(err, context.DeadlineExceeded) {
 		return l, err
 	}

@@ -275,6 +275,34 @@ func TestUninstallDetaches(t *testing.T) {
 	}
 }
 
+// Multus can take back what it is left.
+func TestUninstallForMultus(t *testing.T) {
+	t.Parallel()
+	n := attached(t)
+	if err := n.do("uninstall", "--detach", "--cache-dir", n.path("cni"), "--multus-dir", n.path("multus")); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{"cni/results/blue-c1-eth0", "multus/results/blue-c1-eth0", "multus/c1"} {
+		if n.read(file) == "" {
+			t.Errorf("no %s", file)
+		}
+	}
+}
+
+// The network of the daemon is not the program's to remove.
+func TestUninstallLeavesWhatIsOfAnotherType(t *testing.T) {
+	t.Parallel()
+	n := attached(t)
+	theirs := published("other", `{"type":"multinet-shim","delegates":[`+blue+`]}`)
+	n.write("net.d/00-multinet.conflist", theirs)
+	if err := n.do("uninstall", "--leave"); err != nil || n.read("net.d/00-multinet.conflist") != theirs {
+		t.Errorf("it is removed: %v", err)
+	}
+	if err := n.do("uninstall", "--leave", "--type", "multinet-shim"); err != nil || n.read("net.d/00-multinet.conflist") != "" {
+		t.Errorf("it is left: %v", err)
+	}
+}
+
 // What cannot be detached stays recorded, is told, and can be tried again.
 func TestUninstallThatCannotDetach(t *testing.T) {
 	t.Parallel()

@@ -34,8 +34,8 @@ type installer struct {
 	mode                                                      fs.FileMode
 	annotations, watch, binary                                bool
 
-	node          adopt.Node // install: where others keep their records
-	root          string     // in which plugins run
+	node          adopt.Node // where others keep their records
+	root          string     // in which sweeps run plugins
 	sweepInterval time.Duration
 
 	// uninstall: what becomes of what is attached

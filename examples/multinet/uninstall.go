@@ -30,6 +30,7 @@ func (i *installer) uninstallFlags() {
 		i.cacheDirs = append(i.cacheDirs, dir)
 		return nil
 	})
+	i.text(&i.node.MultusDir, "multus-dir", "", "state `directory` of the Multus to leave it to (cniDir)")
 }
 
 // uninstall removes the published network, what is attached and the program, as
@@ -45,6 +46,7 @@ func (i *installer) uninstall(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	m.OwnTypes = nil // what is of another type is another's
 	name, dir := ours(m)
 	life := i.process().Manager(cmp.Or(i.dir, dir), i.typ, []string{i.binDir})
 	attached, err := attachedTo(ctx, life, cmp.Or(i.name, name))
@@ -79,11 +81,18 @@ func (i *installer) release(ctx context.Context, life *lifecycle.Manager, name s
 	if dirs == nil {
 		dirs = []string{adopt.DefaultCacheDir}
 	}
+	keep := adopt.GiveBack(dirs...)
+	if i.node.MultusDir != "" {
+		toRuntime, toMultus := keep, adopt.GiveBackToMultus(i.node.MultusDir)
+		keep = func(ctx context.Context, r lifecycle.Record) error {
+			return errors.Join(toRuntime(ctx, r), toMultus(ctx, r))
+		}
+	}
 	attached, err := attachedTo(ctx, life, name)
 	errs := []error{err}
 	var left []scratch.Key
 	for _, k := range attached {
-		if err := life.Release(ctx, k, adopt.GiveBack(dirs...)); err != nil {
+		if err := life.Release(ctx, k, keep); err != nil {
 			left, errs = append(left, k), append(errs, err)
 		}
 	}
