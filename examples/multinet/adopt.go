@@ -114,7 +114,7 @@ func (t *tool) adopted(done []adopt.Outcome) error {
 			why = "its container is gone"
 		}
 		all = append(all, v)
-		rows = append(rows, []string{cmp.Or(v.Container, "-"), cmp.Or(v.Interface, "-"), cmp.Or(strings.Join(v.Networks, ","), "-"), v.Outcome, why})
+		rows = append(rows, []string{cmp.Or(v.Container, "-"), cmp.Or(v.Interface, "-"), cmp.Or(strings.Join(v.Networks, ","), "-"), v.Outcome, cmp.Or(why, "-")})
 	}
 	err := t.print(all, "CONTAINER INTERFACE NETWORKS OUTCOME WHY", rows)
 	if skipped > 0 {

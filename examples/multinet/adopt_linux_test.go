@@ -108,7 +108,7 @@ func TestAdopt(t *testing.T) {
 	n.cached("c1", blue, unseen)
 	n.cached("c2", blue, "/absent")
 	table := func(outcome string) []string {
-		return []string{"CONTAINER INTERFACE NETWORKS OUTCOME WHY", "c1 eth0 blue " + outcome, "c2 eth0 blue " + outcome + " its container is gone"}
+		return []string{"CONTAINER INTERFACE NETWORKS OUTCOME WHY", "c1 eth0 blue " + outcome + " -", "c2 eth0 blue " + outcome + " its container is gone"}
 	}
 	do := func(words ...string) []string {
 		t.Helper()
