@@ -3,6 +3,7 @@ package thick
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -72,8 +73,8 @@ func TestS24AddIsUndone(t *testing.T) {
 	})
 }
 
-// S24: while it drains a daemon takes no ADD, says that nothing was done, and
-// does each DEL and GC.
+// While it drains a daemon takes on no ADD, says that nothing was done, and does
+// each DEL and GC. What it has taken on before goes on.
 func TestS24WhileDraining(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -86,9 +87,7 @@ func TestS24WhileDraining(t *testing.T) {
 		synctest.Wait()
 		start := time.Now()
 		r.stop()
-		// What waits has done nothing, and need not wait any longer.
-		byLane().want(t, 503, 11, "the daemon is stopping")
-		byContainer().want(t, 503, 11, "the daemon is stopping")
+		synctest.Wait()
 		for _, verb := range []string{"ADD", "CHECK"} {
 			r.do(request(verb, "c3")).want(t, 503, 11, "the daemon is stopping")
 			exchange(t.Context(), r.Client, "POST", wire.PathDelegate, encoded(request(verb, "c3"))).want(t, 503, 11, "the daemon is stopping")
@@ -107,11 +106,54 @@ func TestS24WhileDraining(t *testing.T) {
 		// A DEL of the container that is worked on ends that.
 		r.do(request("DEL", "c1")).wantOK(t)
 		add().want(t, 500, 11, "a DEL has come")
+		byContainer().want(t, 500, 11, "a DEL has come")
+		close(g)
+		byLane().wantOK(t)
 		r.ended(0, start)
 		if _, err := r.l.dial(t.Context()); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("dial: %v", err)
 		}
 	})
+}
+
+// A daemon that is told to stop serves every ADD that it has taken on, those too
+// that wait for their turn, as long as its time to drain lasts. The others are
+// told to come again, and nothing has been done for them.
+func TestAddsTakenOnAreServedWhileDraining(t *testing.T) {
+	t.Parallel()
+	for limit, want := range map[time.Duration]int{25 * time.Second: 12, 3500 * time.Millisecond: 6} {
+		synctest.Test(t, func(t *testing.T) {
+			f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
+				time.Sleep(time.Second)
+				return someResult(), ctx.Err()
+			}}
+			r := serve(t, &Server{Handler: f, MaxInFlight: 2, DrainTimeout: limit})
+			var adds []func() answer
+			for i := range 12 {
+				adds = append(adds, r.begin(request("ADD", fmt.Sprint("c", i))))
+			}
+			synctest.Wait()
+			r.stop()
+			served := 0
+			for _, add := range adds {
+				switch a := add(); a.status {
+				case http.StatusOK:
+					served++
+				case http.StatusServiceUnavailable:
+					a.want(t, 503, 11, "the daemon is stopping")
+				default: // it ran when the time was over, and is undone
+					a.want(t, 500, 11, "the daemon is stopping")
+				}
+			}
+			if served != want {
+				t.Errorf("%d served in %v, want %d", served, limit, want)
+			}
+			<-r.done
+			if n := len(f.said()) / 2; n > want+2 {
+				t.Errorf("%d were begun", n)
+			}
+		})
+	}
 }
 
 // S24: an ADD that succeeds although its time is over, for a client that has

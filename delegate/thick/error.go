@@ -31,12 +31,17 @@ var (
 	errDraining   error = &stopped{"the daemon is stopping", context.Canceled}
 	errDeadline   error = &stopped{"the time is up", context.DeadlineExceeded}
 	errLate       error = &stopped{"no turn in time", context.DeadlineExceeded}
-	errStarting   error = &stopped{"the daemon is starting", nil}
 	errFull       error = &stopped{"too many are waiting", nil}
 	errOwed       error = &stopped{"a DEL that came before has not been done yet", nil}
 
 	errUnheard = errors.New("the answer was not received")
+	errUnpaid  = errors.New("detached, but the queued DEL cannot be removed")
 )
+
+// unreadable is why no ADD is served when the queue cannot be read.
+func unreadable(err error) error {
+	return &stopped{"the queued DELs cannot be read: " + err.Error(), err}
+}
 
 // A fault is an error with its HTTP status. Its code is the first of err's.
 type fault struct {

@@ -1,7 +1,6 @@
 package thick
 
 import (
-	"context"
 	"sync"
 	"time"
 )
@@ -54,84 +53,37 @@ func (c *crowd[K]) wait(d time.Duration) bool {
 	return within(d, empty)
 }
 
-// A state is a server's. It only ever grows, but for the one who makes it
-// starting.
-type state int
-
-const (
-	ready    state = iota // which a server is that has nothing to start
-	starting              // the queue has not been replayed
-	draining
-)
-
-// refuses returns why operations of the command c are not served in the state.
-func (st state) refuses(c command) error {
-	switch {
-	case c.removes() || st == ready:
-		return nil
-	case st == starting:
-		return errStarting
-	}
-	return errDraining
-}
-
-// A flight is the state of a server and the operations it has taken on, from
-// their arrival to their answer. The zero value is ready.
+// A flight is the operations that a server has taken on, from their arrival to
+// their answer. The zero value takes on all.
 type flight struct {
 	crowd[*operation]
 
-	state state // guarded by crowd.mu
+	draining bool // guarded by crowd.mu
 }
 
-// begin takes on op, unless the state refuses it. op has to leave.
+// begin takes on op, unless it comes too late. op has to leave.
 func (f *flight) begin(op *operation) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err := f.state.refuses(op.command); err != nil {
-		return err
+	if f.draining && !op.command.removes() {
+		return errDraining
 	}
 	f.add(op)
 	return nil
 }
 
-// start says that op has its turn, and returns why its context has ended if it
-// has. An operation that has started is not refused any more.
-func (f *flight) start(ctx context.Context, op *operation) error {
+// ends reports whether the server takes on only what removes.
+func (f *flight) ends() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	op.started = true
-	return nil
+	return f.draining
 }
 
-// now returns the state.
-func (f *flight) now() state {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.state
-}
-
-// move goes from the state from to the state to, if it is in from.
-func (f *flight) move(from, to state) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.state == from {
-		f.state = to
-	}
-}
-
-// drain refuses what has not started and does not remove, from now on.
+// drain takes on only what removes, from now on. What has been taken on goes on.
 func (f *flight) drain() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.state = draining
-	for op := range f.in {
-		if !op.started && !op.command.removes() {
-			op.cancel(errDraining)
-		}
-	}
+	f.draining = true
 }
 
 // settle waits until nothing is in flight, for d at most, then cancels what is

@@ -51,7 +51,7 @@ func (sv *service) caller(c net.Conn) caller {
 func (sv *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
 	w.Header().Set(wire.VersionHeader, strconv.Itoa(wire.Version))
-	if sv.flight.now() == draining {
+	if sv.flight.ends() {
 		w.Header().Set("Connection", "close")
 	}
 	who, looked := r.Context().Value(callerKey{}).(caller)

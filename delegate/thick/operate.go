@@ -24,7 +24,6 @@ type operation struct {
 	*order
 	handler Handler
 	cancel  context.CancelCauseFunc
-	started bool // guarded by the flight
 	reply   reply
 	replied bool
 }
@@ -62,7 +61,7 @@ func (sv *service) operate(client context.Context, o *order, ev *Event, answer r
 // inTurn runs op once it has its container and its turn, in this order: what
 // waits for its container is in nobody's way.
 func (sv *service) inTurn(ctx, client context.Context, op *operation, ev *Event) error {
-	l := sv.lane(op.command)
+	l := sv.lane(op.order)
 	if !l.admit() {
 		return op.stop(http.StatusServiceUnavailable, errFull, nil)
 	}
@@ -80,18 +79,17 @@ func (sv *service) inTurn(ctx, client context.Context, op *operation, ev *Event)
 		return op.unbegun(err)
 	}
 	defer l.release()
-	if err := sv.flight.start(ctx, op); err != nil {
-		return op.unbegun(err)
+	if ctx.Err() != nil {
+		return op.unbegun(context.Cause(ctx))
 	}
 	ev.Queued = time.Since(ev.Start)
-	if sv.owed.blocks(op.order) {
-		return op.stop(http.StatusServiceUnavailable, errOwed, nil)
+	if err := sv.mayAdd(op.order); err != nil {
+		return op.stop(http.StatusServiceUnavailable, err, nil)
 	}
-	err := sv.perform(ctx, client, op)
-	if op.command == cmdDel && !op.hotPlug && err == nil {
-		sv.owed.paid(op.order)
+	if paid, err := sv.paid(op.order); paid || err != nil {
+		return err
 	}
-	return err
+	return sv.perform(ctx, client, op)
 }
 
 // unbegun returns why op, which has done nothing, ended. What may be tried
@@ -110,6 +108,9 @@ func (op *operation) unbegun(why error) error {
 // perform runs op, and undoes an ADD that leaves something nobody knows of.
 func (sv *service) perform(ctx, client context.Context, op *operation) error {
 	body, err := sv.call(ctx, op)
+	if err == nil {
+		err = sv.pay(op.order)
+	}
 	if err == nil {
 		err = op.hand(client, body)
 	}
@@ -153,7 +154,7 @@ func (op *operation) hand(client context.Context, body []byte) error {
 func own(err error) bool {
 	var p *panicError
 	var r *resultError
-	return errors.As(err, &p) || errors.As(err, &r)
+	return errors.As(err, &p) || errors.As(err, &r) || errors.Is(err, errUnpaid)
 }
 
 // unknown reports whether an ADD that ended with err may have left something
@@ -179,7 +180,10 @@ func (sv *service) call(ctx context.Context, op *operation) (body []byte, err er
 		case cmdGC:
 			return h.GC(ctx, a)
 		default:
-			err := sv.ready(ctx)
+			err := sv.readable()
+			if err == nil {
+				err = sv.ready(ctx)
+			}
 			if err == nil {
 				return h.Status(ctx, a)
 			}

@@ -48,21 +48,15 @@ func (sv *service) readiness(w http.ResponseWriter, r *http.Request) {
 		}
 		checks = append(checks, c)
 	}
-	var running, replayed error
-	left := sv.owed.why()
-	switch sv.flight.now() {
-	case draining:
+	var running error
+	if sv.flight.ends() {
 		running = errDraining
-	case starting:
-		replayed, left = left, nil
-		if replayed == nil {
-			replayed = errStarting
-		}
 	}
 	note("daemon", running)
-	note("queue", replayed)
-	if left != nil {
-		checks[len(checks)-1].Error = status.Error(left).Error()
+	unread := sv.readable()
+	note("queue", unread)
+	if why := sv.backlog.why(); unread == nil && why != nil {
+		checks[len(checks)-1].Error = status.Error(why).Error()
 	}
 	note("plugin", sv.ready(r.Context()))
 

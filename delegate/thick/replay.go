@@ -3,8 +3,9 @@ package thick
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
-	"maps"
 	"net/http"
 	"sync"
 	"time"
@@ -15,45 +16,55 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
-// Pauses between the tries to do what is in the queue.
-const (
-	firstPause   = time.Second
-	longestPause = time.Minute
-)
-
-// replay does the DELs of the queue until ctx ends: once before the server is
-// ready, and then those that failed, and those of shims that could not connect
-// although it was there.
+// replay does the DELs of the queue until ctx ends, and returns once those that
+// have begun have ended. It looks for more from time to time: a shim may not
+// have been able to connect although the server was there.
 func (sv *service) replay(ctx context.Context) {
-	for pause := firstPause; ; pause = min(2*pause, longestPause) {
-		left, err := queue.Replay(ctx, sv.Queue, sv.maxInFlight(), sv.redo)
-		if ctx.Err() != nil {
-			return
+	var running sync.WaitGroup
+	defer running.Wait()
+	for {
+		if sv.backlog.old() {
+			sv.relist(ctx)
 		}
-		if err != nil {
-			sv.log(ctx, slog.LevelWarn, "queue", slog.Int("left", left), slog.Any("err", err))
-		}
-		// What cannot be done does not keep a node from working; what cannot
-		// be read may have been removed already, as far as its runtime knows.
-		read := err == nil || left > 0 || errors.Is(err, queue.ErrDamaged)
-		if sv.owed.replayed(err); read {
-			sv.owed.forget(left)
-			sv.flight.move(starting, ready)
-			if left == 0 {
-				pause = longestPause
+		for ctx.Err() == nil {
+			name, found := sv.backlog.next()
+			if !found {
+				break
 			}
+			running.Go(func() {
+				err := sv.redo(ctx, name)
+				if sv.backlog.tried(name, err) {
+					sv.log(ctx, slog.LevelWarn, "queue", slog.Any("err", err))
+				}
+			})
 		}
-		if !sv.owed.pause(ctx, pause) {
+		if !sv.backlog.wait(ctx) {
 			return
 		}
 	}
 }
 
-// redo does one DEL of the queue. It does not end with ctx: nothing that has
-// begun does when the server stops.
-func (sv *service) redo(ctx context.Context, m wire.Request) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
+// relist reads the queue.
+func (sv *service) relist(ctx context.Context) {
+	limited, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	names, odd, err := queue.In(sv.Queue).List(limited)
+	if sv.backlog.listed(names, odd, err) && ctx.Err() == nil {
+		sv.log(ctx, slog.LevelWarn, "queue", slog.Any("err", errors.Join(odd, err)))
+	}
+}
+
+// redo does the DEL in the file name. It does not end with ctx: nothing that has
+// begun does when the server stops. It returns nil when the DEL is not owed any
+// more.
+func (sv *service) redo(ctx context.Context, name string) error {
+	q := queue.In(sv.Queue)
+	m, err := q.Read(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
 	}
 	ctx = context.WithoutCancel(ctx)
 	ev := Event{Path: wire.PathCNI, UID: -1, Replayed: true, Start: time.Now()}
@@ -62,155 +73,80 @@ func (sv *service) redo(ctx context.Context, m wire.Request) error {
 	if err == nil && o.command != cmdDel {
 		err = coded(http.StatusBadRequest, types.ErrInvalidEnvironmentVariables, "%s: not for a queue", o.command)
 	}
-	if err == nil {
-		if sv.owed.settled(o) {
-			return nil
-		}
+	if err != nil {
+		err = q.SetAside(name, err) // it would be refused for ever
+	} else {
 		o.replayed = true
 		err = sv.operate(ctx, o, &ev, func([]byte, error) error { return nil })
-		sv.owed.tried(o, err)
 	}
 	sv.observe(ev, err)
-	return err
-}
-
-// An attachment is one as the runtime knows it.
-type attachment struct{ network, containerID, ifName string }
-
-func (o *order) attachment() attachment {
-	return attachment{o.network, o.args.ContainerID, o.args.IfName}
-}
-
-// A debt is a DEL of the queue that has failed.
-type debt struct {
-	paid bool // done since, by another
-	pass int  // when it was tried last
-}
-
-// owed is what is left in the queue. A runtime that has been told that its DEL
-// is done may use the container's ID again, so an ADD must not come before a
-// DEL that is older: it would be removed by it. The zero value owes nothing.
-type owed struct {
-	mu   sync.Mutex // guards what follows
-	dels map[attachment]debt
-	pass int           // how often the queue has been tried
-	err  error         // what the last try of the queue could not do
-	wake chan struct{} // closed to end a pause; not nil during one
-}
-
-// tried notes that the DEL o of the queue ended with err.
-func (w *owed) tried(o *order, err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if err == nil {
-		delete(w.dels, o.attachment())
-		return
+	if err != nil {
+		return fmt.Errorf("DEL of container %q, interface %q: %w", o.args.ContainerID, o.args.IfName, err)
 	}
-	if w.dels == nil {
-		w.dels = make(map[attachment]debt)
-	}
-	w.dels[o.attachment()] = debt{pass: w.pass}
+	return nil
 }
 
-// paid notes that the DEL o, which is not of the queue or is, has been done. One
-// that is in the queue has nothing left to do.
-func (w *owed) paid(o *order) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if d, ok := w.dels[o.attachment()]; ok {
-		d.paid = true
-		w.dels[o.attachment()] = d
-		w.hurry()
+// debt is the name of o's file in the queue, or empty where there can be none:
+// only the runtime's commands meet there.
+func (sv *service) debt(o *order, m *wire.Request) string {
+	if sv.Queue == "" || o.hotPlug || o.command != cmdAdd && o.command != cmdDel {
+		return ""
 	}
+	name, err := queue.Name(*m)
+	if err != nil {
+		return "" // a shim could not have queued it either
+	}
+	return name
 }
 
-// settled reports whether the DEL o of the queue has been done by another, and
-// forgets it if so.
-func (w *owed) settled(o *order) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	d := w.dels[o.attachment()]
-	if d.paid {
-		delete(w.dels, o.attachment())
+// mayAdd returns why o must not begin because of what is in the queue. A runtime
+// that has been told that its DEL is done may use the container's ID again, so an
+// ADD must not come before a DEL that is older: it would be removed by it.
+func (sv *service) mayAdd(o *order) error {
+	if o.command != cmdAdd || o.debt == "" {
+		return nil
 	}
-	return d.paid
+	owed, err := queue.In(sv.Queue).Owes(o.debt)
+	if err != nil {
+		return unreadable(err)
+	}
+	if owed {
+		sv.backlog.want(o.debt)
+		return errOwed
+	}
+	return nil
 }
 
-// blocks reports whether o is an ADD that has to wait for a DEL of the queue,
-// and if so sees to it that this is tried soon.
-func (w *owed) blocks(o *order) bool {
-	if o.command != cmdAdd || o.hotPlug {
-		return false
+// paid reports whether o is a DEL of the queue that has been done by another
+// since it was read. What it would remove now may be newer.
+func (sv *service) paid(o *order) (bool, error) {
+	if !o.replayed {
+		return false, nil
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	d, known := w.dels[o.attachment()]
-	if !known || d.paid {
-		return false
-	}
-	w.hurry()
-	return true
+	owed, err := queue.In(sv.Queue).Owes(o.debt)
+	return !owed && err == nil, err
 }
 
-// hurry ends the pause. w.mu is held.
-func (w *owed) hurry() {
-	if w.wake != nil {
-		close(w.wake)
-		w.wake = nil
+// pay takes the DEL o, which has been done, out of the queue, whoever asked for
+// it.
+func (sv *service) pay(o *order) error {
+	if o.command != cmdDel || o.debt == "" {
+		return nil
 	}
+	if err := queue.In(sv.Queue).Pay(o.debt); err != nil {
+		return fmt.Errorf("%w: %w", errUnpaid, err)
+	}
+	return nil
 }
 
-// replayed notes what could not be done with the queue, or nil.
-func (w *owed) replayed(err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.err = err
-	w.pass++
-}
-
-// forget drops what somebody else has taken out of the queue, of which left are
-// left after it was tried, when these are all known.
-func (w *owed) forget(left int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	gone := func(_ attachment, d debt) bool { return d.pass != w.pass-1 } // not of the try that has ended
-	for a, d := range w.dels {
-		if !gone(a, d) {
-			left--
-		}
+// readable returns why the queue cannot be read, if it cannot: then nobody
+// knows which attachments must not be added.
+func (sv *service) readable() error {
+	if sv.Queue == "" {
+		return nil
 	}
-	if left == 0 {
-		maps.DeleteFunc(w.dels, gone)
+	if err := queue.In(sv.Queue).Readable(); err != nil {
+		return unreadable(err)
 	}
-}
-
-// why returns what could not be done with the queue when it was last tried.
-func (w *owed) why() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.err
-}
-
-// pause waits for d, or less where somebody waits for the queue, but for
-// firstPause. It reports false when ctx ended.
-func (w *owed) pause(ctx context.Context, d time.Duration) bool {
-	w.mu.Lock()
-	wake := make(chan struct{})
-	w.wake = wake
-	w.mu.Unlock()
-	t := time.NewTimer(firstPause)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-		return false
-	}
-	t.Reset(d - firstPause)
-	select {
-	case <-t.C:
-	case <-wake:
-	case <-ctx.Done():
-		return false
-	}
-	return true
+	return nil
 }

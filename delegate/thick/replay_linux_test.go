@@ -2,7 +2,6 @@ package thick
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,6 +22,8 @@ import (
 func queued(t *testing.T, ids ...string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "queue")
+	_, _, err := queue.In(dir).List(t.Context()) // as a daemon has
+	ok(t, err)
 	for _, id := range ids {
 		enqueue(t, dir, request("DEL", id))
 	}
@@ -31,7 +32,7 @@ func queued(t *testing.T, ids ...string) string {
 
 func enqueue(t *testing.T, dir string, m wire.Request) {
 	t.Helper()
-	if err := queue.Put(t.Context(), dir, m, func() (bool, error) { return false, nil }); err != nil {
+	if err := queue.In(dir).Put(t.Context(), m, func() (bool, error) { return false, nil }); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -46,85 +47,41 @@ func left(t *testing.T, dir string) int {
 	return len(names)
 }
 
-// S20, D10: what came while the daemon was away is done before it takes an
-// ADD, as wide as DELs are, and by the rules for them.
-func TestS20QueueIsDoneFirst(t *testing.T) {
+// A DEL of the runtime does not wait for one of the queue that hangs, whatever
+// attachment of the container that is for: it takes its place.
+func TestDelTakesThePlaceOfAQueuedOne(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const n = 10
-		var ids []string
-		for i := range n {
-			ids = append(ids, fmt.Sprint("c", i))
-		}
-		dir := queued(t, ids...)
-		g := make(gate)
-		var running, most atomic.Int32
-		var seen events
-		f := &fake{del: func(ctx context.Context, a *skel.CmdArgs) error {
-			if !strings.Contains(string(a.StdinData), `"binDir":"/host"`) {
-				t.Errorf("without the override: %s", a.StdinData)
-			}
-			if d, ok := ctx.Deadline(); !ok || time.Until(d) != time.Minute {
-				t.Errorf("deadline %v", d)
-			}
-			most.Store(max(most.Load(), running.Add(1)))
-			defer running.Add(-1)
-			return g.wait(ctx)
-		}}
-		r := serve(t, &Server{
-			Handler: f, Queue: dir, MaxInFlight: 4, Override: []byte(`{"binDir":"/host"}`), Observer: seen.observe,
-			Timeouts: Timeouts{Del: time.Minute},
-		})
-		synctest.Wait()
-		if most.Load() != 4 {
-			t.Errorf("%d at once", most.Load())
-		}
-		r.do(request("ADD", "x")).want(t, 503, 11, "the daemon is starting")
-		r.do(request("CHECK", "x")).want(t, 503, 11, "the daemon is starting")
-		r.do(request("STATUS", "")).want(t, 503, 50, "the daemon is starting")
-		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).want(t, 503, 11, "not ready: queue: the daemon is starting")
-		exchange(t.Context(), r.Client, "GET", wire.PathHealth, nil).wantOK(t)
-		if calls := f.said(); len(calls) != 4 {
-			t.Errorf("calls %q", calls)
-		}
-		close(g)
-		synctest.Wait()
-		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).wantOK(t)
-		r.do(request("ADD", "x")).wantOK(t)
-		synctest.Wait()
-		if left(t, dir) != 0 {
-			t.Errorf("%d left", left(t, dir))
-		}
-		all := seen.taken()
-		all = slices.DeleteFunc(all, func(e Event) bool { return !e.Replayed })
-		if len(all) != n || all[0].UID != -1 || all[0].Command != "DEL" || all[0].Status != 200 || all[0].ContainerID == "" {
-			t.Errorf("events %+v", all)
-		}
-	})
-}
-
-// DELs are served while the queue is, the same one after the other.
-func TestS20DelWhileStarting(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		g := make(gate)
-		f := &fake{del: func(ctx context.Context, a *skel.CmdArgs) error {
-			if a.ContainerID == "c2" {
+	for _, ifName := range []string{"eth0", "eth1"} {
+		synctest.Test(t, func(t *testing.T) {
+			first := true
+			f := &fake{del: func(ctx context.Context, a *skel.CmdArgs) error {
+				if first {
+					first = false
+					return untilEnd(ctx, a)
+				}
 				return nil
+			}}
+			dir := queued(t, "c1")
+			r := serve(t, &Server{Handler: f, Queue: dir})
+			synctest.Wait()
+			start := time.Now()
+			r.do(with(request("DEL", "c1"), "CNI_IFNAME", ifName)).wantOK(t)
+			if d := time.Since(start); d != 0 {
+				t.Errorf("it waited %v", d)
 			}
-			return g.wait(ctx)
-		}}
-		r := serve(t, &Server{Handler: f, Queue: queued(t, "c1")})
-		synctest.Wait()
-		r.do(request("DEL", "c2")).wantOK(t)
-		r.do(request("GC", "")).wantOK(t)
-		same := r.begin(request("DEL", "c1"))
-		synctest.Wait()
-		f.want(t, "DEL c1", "DEL c2", "end DEL c2", "GC")
-		close(g)
-		same().wantOK(t)
-		f.want(t, "end DEL c1", "DEL c1", "end DEL c1")
-	})
+			f.want(t, "DEL c1", "end DEL c1", "DEL c1", "end DEL c1")
+			time.Sleep(firstPause)
+			synctest.Wait()
+			if ifName == "eth0" {
+				f.want(t)
+			} else {
+				f.want(t, "DEL c1", "end DEL c1")
+			}
+			if left(t, dir) != 0 {
+				t.Errorf("%d left", left(t, dir))
+			}
+		})
+	}
 }
 
 // A DEL that fails stays, and is tried again with growing pauses; the daemon
@@ -189,9 +146,10 @@ func TestS20FailedDelIsTriedAgain(t *testing.T) {
 	})
 }
 
-// A DEL of the runtime does what the one in the queue would: this is not done
-// to the attachment that has the name next.
-func TestS20PaidByTheRuntime(t *testing.T) {
+// A DEL of the runtime pays for the one in the queue: its file has gone when the
+// DEL is answered, so that no daemon, this one or the next, does it to the
+// attachment that has the name afterwards.
+func TestDelOfTheRuntimePaysForTheQueuedOne(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fails := true
@@ -208,18 +166,102 @@ func TestS20PaidByTheRuntime(t *testing.T) {
 		r.do(request("ADD", "c1")).want(t, 503, 11, "has not been done")
 		fails = false
 		r.do(request("DEL", "c1")).wantOK(t)
-		r.do(request("ADD", "c1")).wantOK(t)
-		f.said()
-		time.Sleep(time.Hour)
-		f.want(t)
 		if left(t, dir) != 0 {
 			t.Errorf("%d left", left(t, dir))
 		}
+		r.do(request("ADD", "c1")).wantOK(t)
+		r.stop()
+		<-r.done
+		f.said()
+		serve(t, &Server{Handler: f, Queue: dir})
+		time.Sleep(time.Hour)
+		f.want(t)
 		// One that is queued after it is another.
 		enqueue(t, dir, request("DEL", "c1"))
 		time.Sleep(longestPause)
 		synctest.Wait()
 		f.want(t, "DEL c1", "end DEL c1")
+	})
+}
+
+// A DEL whose file cannot be removed is not done: as long as the file is there,
+// the attachment cannot be added.
+func TestDelThatStaysInTheQueueIsNotDone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{del: func(context.Context, *skel.CmdArgs) error { return types.NewError(101, "stuck", "") }}
+		dir := queued(t, "c1")
+		r := serve(t, &Server{Handler: f, Queue: dir})
+		synctest.Wait() // tried, and not again before a second is over
+		file, err := filepath.Glob(dir + "/*.json")
+		ok(t, err)
+		ok(t, os.Remove(file[0]))
+		ok(t, os.Mkdir(file[0], 0o700)) // which cannot be unlinked
+		f.del = nil
+		r.do(request("DEL", "c1")).want(t, 500, 5, "detached, but the queued DEL cannot be removed")
+		r.do(request("ADD", "c1")).want(t, 503, 11, "has not been done")
+		ok(t, os.Remove(file[0]))
+		r.do(request("DEL", "c1")).wantOK(t)
+		r.do(request("ADD", "c1")).wantOK(t)
+	})
+}
+
+// A DEL that somebody has taken out of the queue while it waited for its turn is
+// not done: another daemon may have done it, and added the attachment again.
+func TestDelTakenOutWhileItWaitsIsNotDone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{add: func(context.Context, *skel.CmdArgs) (types.Result, error) {
+			time.Sleep(time.Minute / 3)
+			return someResult(), nil
+		}}
+		dir := queued(t)
+		r := serve(t, &Server{Handler: f, Queue: dir})
+		synctest.Wait()
+		enqueue(t, dir, request("DEL", "c1"))
+		time.Sleep(longestPause - time.Second)
+		add := r.begin(with(request("ADD", "c1"), "CNI_IFNAME", "eth1"))
+		time.Sleep(2 * time.Second) // it waits for the container
+		file, err := filepath.Glob(dir + "/*.json")
+		ok(t, err)
+		ok(t, os.Remove(file[0]))
+		add().wantOK(t)
+		synctest.Wait()
+		f.want(t, "ADD c1", "end ADD c1")
+	})
+}
+
+// A DEL that the server refuses, and always would, is set aside and told of. It
+// is not tried again.
+func TestDelThatIsRefusedForGoodIsSetAside(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var book logBook
+		var seen events
+		dir := queued(t)
+		enqueue(t, dir, with(request("DEL", "c1"), "CNI_ARGS", "notapair"))
+		f := &fake{}
+		r := serve(t, &Server{Handler: f, Queue: dir, Logger: book.logger(), Observer: seen.observe})
+		time.Sleep(time.Hour)
+		f.want(t)
+		all := seen.taken()
+		if len(all) != 1 || all[0].Status != 400 || all[0].ContainerID != "c1" || !all[0].Replayed {
+			t.Errorf("%+v", all)
+		}
+		if aside, err := filepath.Glob(dir + "/*.corrupt"); left(t, dir) != 0 || len(aside) != 1 || err != nil {
+			t.Errorf("%d left, set aside %q", left(t, dir), aside)
+		}
+		a := exchange(t.Context(), r.Client, "GET", wire.PathReady+"?verbose", nil)
+		a.wantOK(t)
+		for _, text := range []string{a.body, book.String()} {
+			if !strings.Contains(text, "damaged") || !strings.Contains(text, ".corrupt") {
+				t.Errorf("it does not say so: %s", text)
+			}
+		}
+		if !strings.Contains(book.String(), "notapair") {
+			t.Errorf("it does not say why: %s", book.String())
+		}
+		r.do(request("ADD", "c1")).wantOK(t)
 	})
 }
 
@@ -333,32 +375,33 @@ func TestS20Damaged(t *testing.T) {
 }
 
 // A queue that cannot be read keeps the daemon from being ready, and says why,
-// until it can.
-func TestS20Unreadable(t *testing.T) {
+// until it can: nobody knows what must not be added. DELs are served.
+func TestQueueThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		dir := queued(t, "c1")
-		if err := os.Chmod(dir, 0o777); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, os.Chmod(dir, 0o777))
 		f := &fake{}
 		r := serve(t, &Server{Handler: f, Queue: dir})
 		synctest.Wait()
-		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).want(t, 503, 11, "others may write to the directory")
-		r.do(request("ADD", "c2")).want(t, 503, 11, "starting")
-		if err := os.Chmod(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		const why = "others may write to the directory"
+		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).want(t, 503, 11, why)
+		r.do(request("ADD", "c2")).want(t, 503, 11, why)
+		r.do(request("STATUS", "")).want(t, 500, 50, why)
+		r.do(request("DEL", "c2")).wantOK(t)
+		f.want(t, "DEL c2")
+		ok(t, os.Chmod(dir, 0o700))
+		r.do(request("ADD", "c2")).wantOK(t)
+		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).wantOK(t)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		f.want(t, "DEL c1")
-		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).wantOK(t)
+		f.want(t, "ADD c2", "DEL c1")
 	})
 }
 
-// A daemon that is told to stop while it starts does what it has begun, and
-// leaves the rest for the next.
-func TestS20StoppedWhileStarting(t *testing.T) {
+// A daemon that is told to stop does what it has begun, and leaves the rest for
+// the next.
+func TestStoppedWithAQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		dir := queued(t, "c1", "c2", "c3")
@@ -366,7 +409,7 @@ func TestS20StoppedWhileStarting(t *testing.T) {
 			time.Sleep(time.Second)
 			return nil
 		}}
-		r := serve(t, &Server{Handler: f, Queue: dir, MaxInFlight: 2})
+		r := serve(t, &Server{Handler: f, Queue: dir, MaxInFlight: 4})
 		synctest.Wait()
 		start := time.Now()
 		r.stop()

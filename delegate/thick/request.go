@@ -21,6 +21,7 @@ type order struct {
 	command  command
 	hotPlug  bool
 	replayed bool   // from the queue
+	debt     string // the name of its file in the queue, were there one; or empty
 	network  string // the name in the configuration
 	args     skel.CmdArgs
 	with     *wire.Attributes // never nil
@@ -67,6 +68,7 @@ func (sv *service) order(path string, m *wire.Request, header http.Header) (*ord
 	if ms := m.DeadlineMs; ms > 0 && ms < o.timeout.Milliseconds() {
 		o.timeout = time.Duration(ms) * time.Millisecond
 	}
+	o.debt = sv.debt(o, m)
 	o.trace = traceOf(m.Env, header)
 	if err := o.environment(m.Env); err != nil {
 		return o, err

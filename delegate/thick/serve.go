@@ -25,11 +25,10 @@ const (
 // returns nil. When l fails it drains too, and returns its error. l is closed
 // when Serve returns, and everything that Serve has started has ended.
 //
-// It serves at once: DEL and GC always, the others once the DELs of the Queue
-// have been tried. Until then, and while it drains, these are answered with
-// code 11 (a STATUS with 50), and nothing has been done for them. To drain is to
-// wait for what runs, for DrainTimeout, and to cancel and undo what is left.
-// DEL and GC are served until the end.
+// It serves at once. To drain is to take on nothing new except DEL and GC, to
+// wait for what has been taken on, for DrainTimeout, and to cancel and undo what
+// is left. What comes meanwhile, and what had no turn in that time, is answered
+// with code 11 (a STATUS with 50), and nothing has been done for it.
 //
 // When l has a method HandOver(context.Context) error, as a [Listener] has, it
 // is called once nothing is in flight any more: it lets a successor take the
@@ -67,9 +66,6 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			return context.WithValue(ctx, callerKey{}, sv.caller(c))
 		},
 		ConnState: conns.changed,
-	}
-	if s.Queue != "" {
-		sv.flight.move(ready, starting)
 	}
 	var acceptErr error
 	accepted := make(chan struct{})

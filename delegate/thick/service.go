@@ -41,7 +41,8 @@ type service struct {
 	flight           flight
 	containers       containers
 	add, del, status *lane
-	owed             owed
+	replays          *lane // of DELs of the queue: they take no turn from others
+	backlog          backlog
 }
 
 func (s *Server) service() *service {
@@ -57,21 +58,24 @@ func (s *Server) service() *service {
 		sv.add = newLane(s.maxInFlight(), places)
 		sv.del = newLane(s.maxInFlight(), places)
 		sv.status = newLane(statusInFlight, places)
+		sv.backlog.most = max(1, s.maxInFlight()/2)
+		sv.replays = newLane(sv.backlog.most, 0)
 		s.own = sv
 	})
 	return s.own
 }
 
-// lane returns the one for operations of the command c.
-func (sv *service) lane(c command) *lane {
-	switch c {
-	case cmdDel, cmdGC:
+// lane returns the one for o.
+func (sv *service) lane(o *order) *lane {
+	switch {
+	case o.replayed:
+		return sv.replays
+	case o.command.removes():
 		return sv.del
-	case cmdStatus:
+	case o.command == cmdStatus:
 		return sv.status
-	default:
-		return sv.add
 	}
+	return sv.add
 }
 
 func (s *Server) maxInFlight() int {

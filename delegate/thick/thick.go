@@ -9,6 +9,23 @@
 // take the place of an ADD that is still running, runs one operation of a
 // container at a time and only so many at once, and finishes or undoes what it
 // has begun before it stops.
+//
+// # DELs while there is no server
+//
+// A shim may leave a DEL in a directory, the [Server.Queue], for the next server,
+// and tell the runtime that it is done. The runtime then goes on without it, so a
+// plugin has less to work with than in a DEL that is done at once:
+//
+//   - CNI_NETNS is the path that the runtime gave with the DEL. By now there may
+//     be nothing at it, or the network namespace of another container. A Handler
+//     that keeps records knows the namespace of the ADD, and hands on a path only
+//     as long as that namespace is at it, as package
+//     [github.com/metacni/metacni/delegate/lifecycle] does. Otherwise plugins get
+//     none. What they would remove with the namespace has gone with it, except
+//     what they look up in it: bridge leaves its ipMasq chain.
+//   - The configuration is the one of the DEL. Results are the recorded ones.
+//   - Devices that were moved into the namespace are back on the host, or lost.
+//   - It may come late. Addresses and ports stay taken until then.
 package thick
 
 import (
@@ -84,9 +101,17 @@ type Server struct {
 	Override json.RawMessage
 
 	// Queue is the directory in which shims leave the DELs that came while
-	// there was no server, see shim.Client. They are done before the server
-	// is ready; those that fail are tried again from time to time, and until
-	// then the same attachment is not added again. Empty is no queue.
+	// there was no server, see shim.Client. Serve makes it, marks it as one that
+	// is read, and does what is in it, half as many DELs at once as MaxInFlight
+	// says and beside all others. A DEL that fails is tried again from time to
+	// time. One that the server would always refuse is set aside, under a name
+	// that ends in ".corrupt", and told of.
+	//
+	// An attachment whose DEL is in the Queue is not added again before that is
+	// done: ADD answers code 11. A DEL of the runtime does it, and fails when
+	// it cannot be removed from the Queue. All others need not wait. While the
+	// directory cannot be read the server is not ready, and no ADD is served.
+	// Empty is no queue.
 	Queue string
 
 	// Ready, when not nil, is asked whether an ADD can be served, beside what
@@ -107,8 +132,9 @@ type Server struct {
 	AllowUIDs []uint32
 
 	// MaxInFlight bounds how many operations run at once that make or check
-	// attachments, and, apart from these, how many that remove them. Zero is
-	// twice the number of processors, and 4 at least.
+	// attachments, and, apart from these, how many that remove them, without
+	// those of the Queue. Zero is twice the number of processors, and 4 at
+	// least.
 	MaxInFlight int
 
 	// MaxQueued bounds, for each of the two, how many more may wait for their
@@ -120,8 +146,8 @@ type Server struct {
 	// Timeouts bounds each operation, waiting included.
 	Timeouts Timeouts
 
-	// DrainTimeout is how long operations may go on once the context of Serve
-	// has ended. Those that are left then are cancelled and have UndoTimeout
+	// DrainTimeout is how long operations that have arrived may wait and run
+	// once the context of Serve has ended. Those that are left then are cancelled and have UndoTimeout
 	// to undo what they did. It is also how long the Del may take that undoes
 	// an ADD. Zero is 25 seconds, and 10.
 	DrainTimeout time.Duration
@@ -180,7 +206,7 @@ type Event struct {
 // Stats counts operations at one moment.
 type Stats struct {
 	Add    Load // ADD and CHECK, of hot-plugged networks too
-	Del    Load // DEL and GC
+	Del    Load // DEL and GC, with the DELs of the Queue
 	Status Load
 }
 
@@ -193,5 +219,8 @@ type Load struct {
 // Stats returns how many operations run and wait now.
 func (s *Server) Stats() Stats {
 	sv := s.service()
-	return Stats{Add: sv.add.load(), Del: sv.del.load(), Status: sv.status.load()}
+	del, replays := sv.del.load(), sv.replays.load()
+	del.InFlight += replays.InFlight
+	del.Queued += replays.Queued
+	return Stats{Add: sv.add.load(), Del: del, Status: sv.status.load()}
 }

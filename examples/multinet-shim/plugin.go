@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"path/filepath"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 
@@ -21,6 +22,10 @@ type config struct {
 	Name            string `json:"name"`
 	DaemonSocketDir string `json:"daemonSocketDir"`
 	DelQueueDir     string `json:"delQueueDir"`
+
+	// DelQueueWait is how long a DEL waits for the daemon before it is left to
+	// the next one, such as "500ms". Empty is the default of package shim.
+	DelQueueWait string `json:"delQueueWait"`
 
 	// DelPolicy says what becomes of a DEL while there is no daemon: "queue",
 	// the default, leaves it to the next one; "exec" does it here, from the
@@ -69,6 +74,9 @@ func (p *plugin) client(args *skel.CmdArgs) (*shim.Client, error) {
 	c := &shim.Client{Socket: filepath.Join(dir, wire.SocketName), Env: p.env, Stdout: p.stdout, UndoTimeout: program.UndoTimeout}
 	switch conf.DelPolicy {
 	case "", "queue":
+		if c.QueueWait, err = conf.wait(); err != nil {
+			return nil, err
+		}
 		c.Queue, err = program.StateDir(conf.Name, "delQueueDir", conf.DelQueueDir, defaultQueueDir)
 	case "exec":
 		c.Away = p.del
@@ -77,4 +85,16 @@ func (p *plugin) client(args *skel.CmdArgs) (*shim.Client, error) {
 		err = program.Invalid(conf.Name, "delPolicy", errors.New(`want "queue", "exec" or "fail"`))
 	}
 	return c, err
+}
+
+// wait is DelQueueWait as a [shim.Client] has it, for which 0 is the default.
+func (c config) wait() (time.Duration, error) {
+	if c.DelQueueWait == "" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(c.DelQueueWait)
+	if err != nil || d < 0 {
+		return 0, program.Invalid(c.Name, "delQueueWait", errors.New("not a duration such as \"2s\""))
+	}
+	return cmp.Or(d, -1), nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/internal/multinet"
 	"github.com/metacni/metacni/examples/internal/program"
@@ -154,6 +156,9 @@ func TestS19Errors(t *testing.T) {
 		{"unknown policy", "ADD", conf("1.0.0", d.dir, `,"delPolicy":"drop"`), 7},
 		{"policy of the wrong type", "ADD", conf("1.0.0", d.dir, `,"delPolicy":5`), 6},
 		{"relative directory", "ADD", conf("1.0.0", "run", ""), 7},
+		{"no daemon reads the queue", "DEL", conf("1.0.0", away, fmt.Sprintf(`,"delQueueDir":%q,"delQueueWait":"0s"`, h.Dir+"/unread")), 11},
+		{"wait that is none", "DEL", conf("1.0.0", d.dir, `,"delQueueWait":"2"`), 7},
+		{"wait that is none", "ADD", conf("1.0.0", d.dir, `,"delQueueWait":"-1s"`), 7},
 		{"relative queue", "DEL", conf("1.0.0", d.dir, `,"delQueueDir":"queue"`), 7},
 		{"runtime's directory", "DEL", conf("1.0.0", d.dir, `,"delQueueDir":"/var/lib/cni"`), 7},
 		{"not JSON", "ADD", "{", 6},
@@ -176,6 +181,21 @@ func TestS19Errors(t *testing.T) {
 	}
 }
 
+// mark has a daemon read the queue, and go away.
+func mark(t *testing.T, queue string) {
+	t.Helper()
+	l, err := net.Listen("unix", filepath.Join(socketDir(t), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	s := &thick.Server{Queue: queue, Handler: thick.Funcs(func(context.Context, io.Writer) skel.CNIFuncs { return skel.CNIFuncs{} })}
+	if err := s.Serve(ctx, l); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A DEL that finds no daemon is on disk for the next one, or done from the
 // records, or an error: never a success that did nothing (S20, D30).
 func TestS20DelWhileAway(t *testing.T) {
@@ -184,7 +204,8 @@ func TestS20DelWhileAway(t *testing.T) {
 		t.Parallel()
 		h := programtest.NewHost(t, "multinet-shim")
 		queue := filepath.Join(h.Dir, "queue")
-		stdout, stderr, code := h.Run("DEL", conf("1.0.0", socketDir(t), fmt.Sprintf(`,"delQueueDir":%q`, queue)))
+		mark(t, queue)
+		stdout, stderr, code := h.Run("DEL", conf("1.0.0", socketDir(t), fmt.Sprintf(`,"delQueueDir":%q,"delQueueWait":"1ms"`, queue)))
 		if code != 0 || len(stdout) > 0 || stderr != "" {
 			t.Errorf("status %d, %s, %s", code, stdout, stderr)
 		}

@@ -90,7 +90,7 @@ func newWorld(t *testing.T, keys string) *world {
 	}}
 	w.exec, w.interfaceNames = w.fake, func(string) ([]string, error) { return nil, nil }
 	w.client = &shim.Client{
-		Socket: filepath.Join(conf.SocketDir, wire.SocketName), Stdout: &w.printed, Queue: conf.QueueDir,
+		Socket: filepath.Join(conf.SocketDir, wire.SocketName), Stdout: &w.printed, Queue: conf.QueueDir, QueueWait: -1,
 		Env: []string{"TRACEPARENT=00-1-2-01", "SECRET=hunter2hunter2", "CNI_PATH=/opt/other/bin"},
 	}
 	return w
@@ -171,6 +171,20 @@ func (w *world) wantTrace(t *testing.T, want ...string) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
 	}
+}
+
+// replayed returns a channel that is closed when the daemon, which has not been
+// started, has done a DEL of the queue.
+func (w *world) replayed() <-chan struct{} {
+	done := make(chan struct{})
+	observe := w.server.Observer
+	w.server.Observer = func(e thick.Event) {
+		observe(e)
+		if e.Replayed {
+			close(done)
+		}
+	}
+	return done
 }
 
 // get returns what the daemon answers to a GET.
@@ -330,8 +344,7 @@ func TestG5Codes(t *testing.T) {
 	}
 }
 
-// A DEL that came while there was no daemon is done before the next one is
-// ready (S20).
+// A DEL that came while there was no daemon is done by the next one.
 func TestS20QueuedWhileAway(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "").start(t)
@@ -347,7 +360,9 @@ func TestS20QueuedWhileAway(t *testing.T) {
 	next.fake, next.exec, next.seen = w.fake, w.fake, w.seen
 	next.conf.SocketDir, next.stateDir, next.dir, next.client = w.conf.SocketDir, w.stateDir, w.dir, w.client
 	next.server.Queue, next.server.Override = w.conf.QueueDir, w.conf.override
+	replayed := next.replayed()
 	next.start(t)
+	<-replayed
 	next.wantTrace(t, "DEL bridge eth0")
 	next.clean(t)
 	if log := next.logged.String(); !strings.Contains(log, `"replayed":true`) {

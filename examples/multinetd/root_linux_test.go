@@ -81,11 +81,17 @@ func TestQueueIsTheOneOfTheNode(t *testing.T) {
 	if got, want := []string{w.conf.SocketDir, w.conf.QueueDir, w.stateDir}, []string{onNode + "/run", onNode + "/queue", onNode + "/state"}; !slices.Equal(got, want) {
 		t.Fatalf("directories %q, want %q", got, want)
 	}
+	// The mark of the daemon before this one.
+	if err := errors.Join(os.MkdirAll(onNode+"/queue", 0o700), os.WriteFile(onNode+"/queue/.reader", nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
 	w.mustRun(t, "DEL", bridge) // there is no daemon
-	if queued, err := filepath.Glob(onNode + "/queue/*"); len(queued) == 0 {
+	if queued, err := filepath.Glob(onNode + "/queue/*.json"); len(queued) == 0 {
 		t.Fatalf("nothing is queued: %v", err)
 	}
+	replayed := w.replayed()
 	w.start(t)
+	<-replayed
 	if code, body := w.get(t, "/readyz"); code != 200 {
 		t.Errorf("/readyz: %d %s", code, body)
 	}

@@ -25,7 +25,7 @@ import (
 // thick returns a configuration of multinet-shim, whose daemon is this world's.
 func (w *world) thick(version string, delegates ...object) object {
 	return w.with(w.multinet(version, delegates...), object{
-		"type": "multinet-shim", "daemonSocketDir": w.file("d"), "delQueueDir": w.file("queue"),
+		"type": "multinet-shim", "daemonSocketDir": w.file("d"), "delQueueDir": w.file("queue"), "delQueueWait": "0s",
 	})
 }
 
@@ -255,14 +255,14 @@ func (r reply) says(t testing.TB, status int, code uint, words ...string) {
 // queued lists the DELs that are left to the next daemon.
 func (w *world) queued() []string {
 	w.t.Helper()
-	return slices.DeleteFunc(w.list(w.file("queue")), func(name string) bool { return name == ".lock" })
+	return slices.DeleteFunc(w.list(w.file("queue")), func(name string) bool { return name == ".reader" })
 }
 
 // noTrace fails the test where anything is left of any container: in the
 // queue, running, or as w.nothingLeft has it.
 func (w *world) noTrace() {
 	w.t.Helper()
-	same(w.t, "queue", nil, w.queued())
+	w.until("the queue is empty", func() bool { return len(w.queued()) == 0 })
 	// One that nobody waits for has let go of its lock just before it ends.
 	w.until("no plugin runs", func() bool { return len(w.running()) == 0 })
 	w.nothingLeft()

@@ -229,10 +229,10 @@ func TestS18UnprintedResultIsUndone(t *testing.T) {
 	t.Run("there is no daemon any more", func(t *testing.T) {
 		t.Parallel()
 		var l io.Closer
-		queue := filepath.Join(tempDir(t), "q")
+		queue := newQueue(t)
 		d := newDaemon(t, replies(okAdd))
 		l = d.l
-		c := &Client{Socket: d.socket, Stdout: closing{l}, Queue: queue}
+		c := &Client{Socket: d.socket, Stdout: closing{l}, Queue: queue, QueueWait: -1}
 		wantError(t, c.Funcs(t.Context()).Add(args()), 5)
 		if all := queued(t, queue); len(all) != 1 || all[0].Env["CNI_COMMAND"] != "DEL" {
 			t.Errorf("queued %v", all)

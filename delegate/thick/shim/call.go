@@ -64,13 +64,25 @@ func (k *call) send(ctx context.Context) (*response, error) {
 	defer cancel()
 	patience, cancel := context.WithTimeout(ctx, k.client.wait())
 	defer cancel()
+	untilQueued, cancel := context.WithTimeout(ctx, k.client.queueWait())
+	defer cancel()
 	for pause := firstPause; ; pause = min(2*pause, maxPause) {
 		if ctx.Err() != nil {
 			return nil, k.fail(ended(ctx))
 		}
-		conn, err := k.connect(ctx)
-		if k.leave && k.client.Away != nil && errors.Is(err, ErrAway) {
-			return nil, k.client.Away(ctx, k.args)
+		conn, err := dial(k.socket)
+		if k.leave && errors.Is(err, ErrAway) {
+			switch {
+			case k.client.Away != nil:
+				return nil, k.client.Away(ctx, k.args)
+			case k.client.Queue == "":
+			case rest(untilQueued, pause, -1):
+				continue
+			case ctx.Err() != nil:
+				continue
+			default:
+				conn, err = k.queue(ctx)
+			}
 		}
 		var r *response
 		if conn != nil {
@@ -107,14 +119,10 @@ func (k *call) repeatable(err error) bool {
 	return errors.Is(err, errBusy)
 }
 
-// connect returns a connection to the daemon, or neither that nor an error for a
-// DEL that has been written down (D30).
-func (k *call) connect(ctx context.Context) (*net.UnixConn, error) {
-	conn, err := dial(k.socket)
-	if !k.leave || k.client.Away != nil || k.client.Queue == "" || !errors.Is(err, ErrAway) {
-		return conn, err
-	}
-	err = queue.Put(ctx, k.client.Queue, k.request, func() (bool, error) {
+// queue writes the DEL down. It returns a connection when the daemon has come
+// meanwhile, and then has written nothing.
+func (k *call) queue(ctx context.Context) (conn *net.UnixConn, err error) {
+	err = queue.In(k.client.Queue).Put(ctx, k.request, func() (bool, error) {
 		var err error
 		conn, err = dial(k.socket)
 		if errors.Is(err, ErrAway) {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -30,8 +32,8 @@ func TestS20D30DelIsQueued(t *testing.T) {
 	for name, socket := range sockets {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir := filepath.Join(tempDir(t), "q")
-			c := &Client{Socket: socket, Queue: dir, Env: []string{"CNI_X=y", "TOKEN=secret"}}
+			dir := newQueue(t)
+			c := &Client{Socket: socket, Queue: dir, QueueWait: -1, Env: []string{"CNI_X=y", "TOKEN=secret"}}
 			for range 2 { // the second is the same
 				if err := c.Funcs(t.Context()).Del(args()); err != nil {
 					t.Fatal(err)
@@ -46,6 +48,78 @@ func TestS20D30DelIsQueued(t *testing.T) {
 			}}
 			if diff := cmp.Diff(want, queued(t, dir)); diff != "" {
 				t.Error(diff)
+			}
+		})
+	}
+}
+
+// A DEL is not left in a directory that no daemon reads: it fails, and says why.
+func TestDelIsQueuedOnlyWhereADaemonReads(t *testing.T) {
+	t.Parallel()
+	for name, dir := range map[string]string{"missing": filepath.Join(tempDir(t), "q"), "unmarked": tempDir(t)} {
+		c := &Client{Socket: filepath.Join(tempDir(t), "s"), Queue: dir, QueueWait: -1}
+		err := c.Funcs(t.Context()).Del(args())
+		wantError(t, err, 11)
+		if !strings.Contains(err.Error(), "no daemon reads this directory") || !strings.Contains(err.Error(), dir) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if len(queued(t, dir)) != 0 {
+			t.Errorf("%s: queued", name)
+		}
+	}
+}
+
+// A DEL waits a little for a daemon that is away before it is queued: done at
+// once it leaves less behind. When the shim is told to stop meanwhile, the DEL
+// is neither done nor queued, and fails.
+func TestDelWaitsForTheDaemonBeforeItIsQueued(t *testing.T) {
+	t.Parallel()
+	dir, socket := newQueue(t), filepath.Join(tempDir(t), "s")
+	done := make(chan error, 1)
+	go func() {
+		done <- (&Client{Socket: socket, Queue: dir, QueueWait: time.Minute}).Funcs(t.Context()).Del(args())
+	}()
+	l := listen(t, socket+"-")
+	go func() {
+		conn, err := l.AcceptUnix()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		replies(okEmpty)(0, conn)
+	}()
+	if err := os.Rename(socket+"-", socket); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	for _, end := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if end {
+				time.AfterFunc(time.Second, cancel)
+			}
+			start := time.Now()
+			c := &Client{Socket: filepath.Join(dir, "no-socket"), Queue: dir}
+			err := c.Funcs(ctx).Del(args())
+			if end {
+				wantError(t, err, 11)
+			} else if err != nil {
+				t.Error(err)
+			}
+			want := map[bool]time.Duration{false: 2 * time.Second, true: time.Second}[end]
+			if d := time.Since(start); d != want {
+				t.Errorf("waited %v, want %v", d, want)
+			}
+			if n := len(queued(t, dir)); end == (n > 0) {
+				t.Errorf("queued %d", n)
+			}
+			for _, name := range glob(t, dir) {
+				if err := os.Remove(name); err != nil {
+					t.Fatal(err)
+				}
 			}
 		})
 	}
@@ -73,8 +147,8 @@ func serveOnce(t *testing.T, text string) (socket string) {
 func TestS20DelThatCannotBeQueued(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(tempDir(t), "s")
-	full := filepath.Join(tempDir(t), "q")
-	c := &Client{Socket: socket, Queue: full}
+	full := newQueue(t)
+	c := &Client{Socket: socket, Queue: full, QueueWait: -1}
 	for i := range queue.Cap {
 		a := args()
 		a.ContainerID = "c" + strconv.Itoa(i)
@@ -90,13 +164,13 @@ func TestS20DelThatCannotBeQueued(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, (&Client{Socket: socket, Queue: file}).Funcs(t.Context()).Del(args()), 5)
+	wantError(t, (&Client{Socket: socket, Queue: file, QueueWait: -1}).Funcs(t.Context()).Del(args()), 5)
 	wantError(t, (&Client{Socket: socket}).Funcs(t.Context()).Del(args()), 11) // there is none
 
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	dir := filepath.Join(tempDir(t), "q")
-	wantError(t, (&Client{Socket: socket, Queue: dir}).Funcs(ended).Del(args()), 11)
+	dir := newQueue(t)
+	wantError(t, (&Client{Socket: socket, Queue: dir, QueueWait: -1}).Funcs(ended).Del(args()), 11)
 	if len(queued(t, dir)) != 0 {
 		t.Error("queued all the same, and reported as not done")
 	}
@@ -142,12 +216,8 @@ func TestS20D31DaemonComesBeforeTheDelIsQueued(t *testing.T) {
 // is about to be written down but for the lock, which a daemon has that replays.
 func delMeetsReplay(t *testing.T) (socket, dir string, done chan error) {
 	t.Helper()
-	socket, dir = filepath.Join(tempDir(t), "s"), filepath.Join(tempDir(t), "q")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	lock := filepath.Join(dir, ".lock")
-	f, err := os.OpenFile(lock, os.O_RDWR|os.O_CREATE, 0o600)
+	socket, dir = filepath.Join(tempDir(t), "s"), newQueue(t)
+	f, err := os.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,9 +226,9 @@ func delMeetsReplay(t *testing.T) (socket, dir string, done chan error) {
 		t.Fatal(err)
 	}
 	done = make(chan error, 1)
-	c := &Client{Socket: socket, Queue: dir, Wait: -1}
+	c := &Client{Socket: socket, Queue: dir, QueueWait: -1, Wait: -1}
 	go func() { done <- c.Funcs(t.Context()).Del(args()) }()
-	until(t, func() bool { return opened(lock) == 2 })
+	until(t, func() bool { return opened(dir) == 2 })
 	return socket, dir, done
 }
 
@@ -182,9 +252,9 @@ func TestS20Away(t *testing.T) {
 		err  error
 		code uint
 	}{{nil, 0}, {own, 107}, {errors.New("plain"), 999}, {ErrLost, 11}} {
-		dir := filepath.Join(tempDir(t), "q")
+		dir := newQueue(t)
 		asked := 0
-		c := &Client{Socket: filepath.Join(tempDir(t), "s"), Queue: dir, Away: func(_ context.Context, a *skel.CmdArgs) error {
+		c := &Client{Socket: filepath.Join(tempDir(t), "s"), Queue: dir, QueueWait: -1, Away: func(_ context.Context, a *skel.CmdArgs) error {
 			asked++
 			if diff := cmp.Diff(args(), a); diff != "" {
 				t.Error(diff)
@@ -197,8 +267,8 @@ func TestS20Away(t *testing.T) {
 		} else if err != nil {
 			t.Error(err)
 		}
-		if _, err := os.Stat(dir); err == nil || asked != 1 {
-			t.Errorf("asked %d times; queue: %v", asked, err)
+		if n := len(queued(t, dir)); n > 0 || asked != 1 {
+			t.Errorf("asked %d times; queued %d", asked, n)
 		}
 		c.Socket = serveOnce(t, "") // it dies on the DEL
 		if err := c.Funcs(t.Context()).Del(args()); (err != nil) != (tt.code != 0) || asked != 2 {
@@ -217,11 +287,11 @@ func TestS20Away(t *testing.T) {
 // that it would meet again.
 func TestS20DelErrorIsReported(t *testing.T) {
 	t.Parallel()
-	dir := filepath.Join(tempDir(t), "q")
+	dir := newQueue(t)
 	d := newDaemon(t, replies(answer("500 X", `{"code":107,"msg":"x"}`)))
-	wantError(t, (&Client{Socket: d.socket, Queue: dir}).Funcs(t.Context()).Del(args()), 107)
-	if _, err := os.Stat(dir); err == nil {
-		t.Error("there is a queue")
+	wantError(t, (&Client{Socket: d.socket, Queue: dir, QueueWait: -1}).Funcs(t.Context()).Del(args()), 107)
+	if len(queued(t, dir)) > 0 {
+		t.Error("queued")
 	}
 }
 
@@ -231,17 +301,17 @@ func TestFullBacklogIsNotAway(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(tempDir(t), "s")
 	fill(t, socket)
-	dir := filepath.Join(tempDir(t), "q")
+	dir := newQueue(t)
 	for _, command := range commands {
-		c := &Client{Socket: socket, Queue: dir, Wait: -1}
+		c := &Client{Socket: socket, Queue: dir, QueueWait: -1, Wait: -1}
 		_, err := c.Do(t.Context(), command, args())
 		wantError(t, err, map[bool]uint{true: 50, false: 11}[command == "STATUS"])
 		if errors.Is(err, ErrAway) {
 			t.Error(err)
 		}
 	}
-	if _, err := os.Stat(dir); err == nil {
-		t.Error("there is a queue")
+	if len(queued(t, dir)) > 0 {
+		t.Error("queued")
 	}
 }
 

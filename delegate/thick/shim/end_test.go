@@ -6,8 +6,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -32,11 +30,11 @@ func TestEndIsToldToTheDaemon(t *testing.T) {
 				})
 				a := args()
 				a.StdinData = []byte(`{"name":"net","x":"` + body + `"}`)
-				dir := filepath.Join(tempDir(t), "q")
+				dir := newQueue(t)
 				_, err := (&Client{Socket: socket, UndoTimeout: time.Minute, Queue: dir}).Do(ctx, command, a)
 				wantError(t, err, 107)
-				if _, err := os.Stat(dir); err == nil {
-					t.Error("there is a queue")
+				if len(queued(t, dir)) > 0 {
+					t.Error("queued")
 				}
 			})
 		}
@@ -63,7 +61,7 @@ func TestEndWithoutAnAnswer(t *testing.T) {
 						<-t.Context().Done()
 					}
 				})
-				dir := filepath.Join(tempDir(t), "q")
+				dir := newQueue(t)
 				c := &Client{Socket: d.socket, Queue: dir, UndoTimeout: 5 * time.Millisecond}
 				if command == "STATUS" {
 					c.UndoTimeout = time.Hour // for which there is no time
@@ -77,8 +75,8 @@ func TestEndWithoutAnAnswer(t *testing.T) {
 				if !errors.Is(err, want) || d.count() != 1 {
 					t.Errorf("%s: %v, sent %d times", command, err, d.count())
 				}
-				if _, err := os.Stat(dir); err == nil {
-					t.Error("there is a queue")
+				if len(queued(t, dir)) > 0 {
+					t.Error("queued")
 				}
 			}
 		}

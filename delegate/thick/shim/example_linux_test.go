@@ -6,15 +6,13 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
-	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/delegate/thick/shim"
 )
 
@@ -32,7 +30,7 @@ import (
 //		}
 //	}
 //
-// Here a server of net/http plays the daemon, and a plain call skel.
+// Here everything is in one process, and a plain call plays skel.
 func Example() {
 	dir, err := os.MkdirTemp("", "x")
 	if err != nil {
@@ -40,24 +38,26 @@ func Example() {
 		return
 	}
 	defer os.RemoveAll(dir)
-	socket := filepath.Join(dir, "multus.sock")
+	socket, queue := filepath.Join(dir, "multus.sock"), filepath.Join(dir, "queue")
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	daemon := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		if strings.Contains(string(body), `"CNI_COMMAND":"ADD"`) {
-			fmt.Fprint(w, `{"Result":{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.5/24"}]}}`)
-			return
+	daemon := &thick.Server{Queue: queue, Handler: thick.Funcs(func(_ context.Context, stdout io.Writer) skel.CNIFuncs {
+		return skel.CNIFuncs{
+			Add: func(*skel.CmdArgs) error {
+				_, err := fmt.Fprint(stdout, `{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.5/24"}]}`)
+				return err
+			},
+			Check: func(*skel.CmdArgs) error { return types.NewError(11, "the switch does not answer", "") },
 		}
-		w.WriteHeader(http.StatusInternalServerError)
-		fmt.Fprint(w, `{"code":11,"msg":"the switch does not answer"}`)
 	})}
-	go func() { _ = daemon.Serve(l) }()
+	ctx, stop := context.WithCancel(context.Background())
+	stopped := make(chan error, 1)
+	go func() { stopped <- daemon.Serve(ctx, l) }()
 
-	c := &shim.Client{Socket: socket, Stdout: os.Stdout, Queue: filepath.Join(dir, "queue")}
+	c := &shim.Client{Socket: socket, Stdout: os.Stdout, Queue: queue}
 	plugin := c.Funcs(context.Background())
 	args := &skel.CmdArgs{
 		ContainerID: "c1", Netns: "/run/netns/c1", IfName: "eth0", Path: "/opt/cni/bin",
@@ -70,7 +70,8 @@ func Example() {
 		fmt.Println(said.Code, said.Msg)
 	}
 
-	_ = daemon.Close()
+	stop()
+	fmt.Println(<-stopped)
 	fmt.Println(plugin.Del(args)) // on disk for the next daemon
 	// Output:
 	// {
@@ -82,5 +83,6 @@ func Example() {
 	// }
 	// <nil>
 	// 11 the switch does not answer
+	// <nil>
 	// <nil>
 }

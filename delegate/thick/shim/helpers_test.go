@@ -19,6 +19,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/metacni/metacni/delegate/thick/internal/queue"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/status"
 )
@@ -177,15 +178,21 @@ func wantError(t *testing.T, err error, code uint) {
 	}
 }
 
+// newQueue returns the directory of a queue that a daemon has marked.
+func newQueue(t testing.TB) (dir string) {
+	t.Helper()
+	dir = filepath.Join(tempDir(t), "q")
+	if _, odd, err := queue.In(dir).List(t.Context()); odd != nil || err != nil {
+		t.Fatal(odd, err)
+	}
+	return dir
+}
+
 // queued lists what is in a queue.
 func queued(t *testing.T, dir string) []wire.Request {
 	t.Helper()
-	names, err := filepath.Glob(filepath.Join(dir, "*.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var all []wire.Request
-	for _, name := range names {
+	for _, name := range glob(t, dir) {
 		data, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
@@ -197,6 +204,16 @@ func queued(t *testing.T, dir string) []wire.Request {
 		all = append(all, r)
 	}
 	return all
+}
+
+// glob lists the files that hold a DEL.
+func glob(t *testing.T, dir string) []string {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(dir, "*.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
 }
 
 // until waits for cond to hold.

@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	c := &Client{Socket: os.Getenv(socketVar), Env: os.Environ(), Stdout: os.Stdout, Queue: os.Getenv(queueVar)}
+	c := &Client{Socket: os.Getenv(socketVar), Env: os.Environ(), Stdout: os.Stdout, Queue: os.Getenv(queueVar), QueueWait: -1}
 	if e := skel.PluginMainFuncsWithError(c.Funcs(ctx), version.All, "a shim"); e != nil {
 		_ = e.Print()
 		os.Exit(1)
@@ -96,7 +96,7 @@ func TestS19S20Process(t *testing.T) {
 			t.Error(command, diff)
 		}
 	}
-	away := filepath.Join(tempDir(t), "s")
+	away := filepath.Join(filepath.Dir(newQueue(t)), "s")
 	cmd, out = process(t, away, "DEL")
 	if err := cmd.Run(); err != nil || out.Len() > 0 {
 		t.Errorf("%v: %s", err, out)

@@ -182,7 +182,7 @@ func TestS17Socket(t *testing.T) {
 func TestRefusedBeforeSending(t *testing.T) {
 	t.Parallel()
 	d := newDaemon(t, replies(okEmpty))
-	c := &Client{Socket: d.socket, Queue: filepath.Join(tempDir(t), "q")}
+	c := &Client{Socket: d.socket, Queue: newQueue(t)}
 	for _, command := range []string{"", "VERSION", "add", "FETCH"} {
 		_, err := c.Do(t.Context(), command, args())
 		wantError(t, err, 4)

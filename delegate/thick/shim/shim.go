@@ -4,7 +4,7 @@
 // answers. It is small on purpose, and knows nothing of net/http.
 //
 // A command that it reports as done has been done by the daemon, or, for a DEL
-// that came while there was none, is on disk for the next one. It never sends
+// that came while there was none, is on disk where the next one reads it. It never sends
 // an ADD twice unless the daemon has said that it did nothing, and hands on what
 // the daemon says of an error as it is, but for a configuration that is repeated
 // in it, which is hidden. Parts of one that a daemon quotes are its own affair.
@@ -57,9 +57,16 @@ type Client struct {
 	// 3 seconds.
 	UndoTimeout time.Duration
 
-	// Queue is the directory for DELs that come while the daemon is away. It
-	// does them when it is back. Empty is no queue: such a DEL fails.
+	// Queue is the directory for DELs that come while the daemon is away: its
+	// Server's Queue, as this process sees it. The daemon does them when it is
+	// back. A DEL fails with code 11 when no daemon has marked the directory as
+	// one that it reads. Empty is no queue: such a DEL fails.
 	Queue string
+
+	// QueueWait is how long a DEL waits for a daemon that is away before it goes
+	// to the Queue: done at once it leaves less behind, see package thick. Zero
+	// is 2 seconds; less is no wait.
+	QueueWait time.Duration
 
 	// Away, when not nil, does a DEL that comes while the daemon is away, in
 	// place of the Queue. Its error is the command's.
@@ -101,8 +108,8 @@ func (c *Client) Funcs(ctx context.Context) skel.CNIFuncs {
 // ADD, CHECK and GC wait for a daemon that is away, [ErrAway], and all commands
 // but STATUS for one that is busy. A daemon that goes away before it has
 // answered is [ErrLost] to an ADD; other commands are sent again. A DEL that
-// finds no daemon is left to Away or to the Queue, and nil means then that it
-// has been done or survives a loss of power. STATUS tries once.
+// finds no daemon is left to Away, or to the Queue after QueueWait, and nil means
+// then that it has been done or survives a loss of power. STATUS tries once.
 //
 // When ctx ends, or the Timeout, the daemon is told so and its answer is waited
 // for a little longer. A result that comes after that is not returned: the
@@ -183,6 +190,10 @@ func (c *Client) add(ctx context.Context, a *skel.CmdArgs) error {
 
 func (c *Client) wait() time.Duration {
 	return orDefault(c.Wait, 30*time.Second)
+}
+
+func (c *Client) queueWait() time.Duration {
+	return orDefault(c.QueueWait, 2*time.Second)
 }
 
 func (c *Client) timeout() time.Duration {

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -50,7 +49,7 @@ func TestS21WaitForADaemonThatIsAway(t *testing.T) {
 		for _, command := range []string{"ADD", "CHECK", "DEL"} {
 			synctest.Test(t, func(t *testing.T) {
 				start := time.Now()
-				dir := filepath.Join(tempDir(t), "q")
+				dir := newQueue(t)
 				c := &Client{Socket: socket, Wait: 10 * time.Second, Queue: dir, Away: func(context.Context, *skel.CmdArgs) error {
 					t.Error("a command of nobody's runtime was done in the daemon's place")
 					return nil
@@ -60,8 +59,8 @@ func TestS21WaitForADaemonThatIsAway(t *testing.T) {
 				if !errors.Is(err, ErrAway) || time.Since(start) != c.Wait {
 					t.Errorf("%s: %v after %v", command, err, time.Since(start))
 				}
-				if _, err := os.Stat(dir); err == nil {
-					t.Error("there is a queue")
+				if len(queued(t, dir)) > 0 {
+					t.Error("queued")
 				}
 			})
 		}
@@ -158,8 +157,8 @@ func TestS21BusyDaemon(t *testing.T) {
 		t.Run(command, func(t *testing.T) {
 			t.Parallel()
 			d := newDaemon(t, replies(busy, busy, okAdd))
-			dir := filepath.Join(tempDir(t), "q")
-			err := (&Client{Socket: d.socket, Stdout: io.Discard, Queue: dir}).run(t, command)
+			dir := newQueue(t)
+			err := (&Client{Socket: d.socket, Stdout: io.Discard, Queue: dir, QueueWait: -1}).run(t, command)
 			n := d.count()
 			if command == "STATUS" {
 				wantError(t, err, 50)
@@ -173,13 +172,13 @@ func TestS21BusyDaemon(t *testing.T) {
 			}
 			// and when it stays so, 11, and no DEL is taken for queued
 			d = newDaemon(t, replies(busy))
-			err = (&Client{Socket: d.socket, Stdout: io.Discard, Queue: dir, Wait: 200 * time.Millisecond}).run(t, command)
+			err = (&Client{Socket: d.socket, Stdout: io.Discard, Queue: dir, QueueWait: -1, Wait: 200 * time.Millisecond}).run(t, command)
 			wantError(t, err, 11)
 			if n := d.count(); n < 2 {
 				t.Errorf("asked %d times", n)
 			}
-			if _, err := os.Stat(dir); err == nil {
-				t.Error("there is a queue")
+			if len(queued(t, dir)) > 0 {
+				t.Error("queued")
 			}
 		})
 	}
@@ -204,8 +203,8 @@ func TestS21LostDaemon(t *testing.T) {
 			t.Run(command+" "+at, func(t *testing.T) {
 				t.Parallel()
 				d := newDaemon(t, replies(text, okAdd))
-				dir := filepath.Join(tempDir(t), "q")
-				err := (&Client{Socket: d.socket, Stdout: io.Discard, Queue: dir}).run(t, command)
+				dir := newQueue(t)
+				err := (&Client{Socket: d.socket, Stdout: io.Discard, Queue: dir, QueueWait: -1}).run(t, command)
 				n := d.count()
 				switch command {
 				case "ADD":
@@ -223,8 +222,8 @@ func TestS21LostDaemon(t *testing.T) {
 						t.Errorf("%v, sent %d times", err, n)
 					}
 				}
-				if _, err := os.Stat(dir); err == nil {
-					t.Error("there is a queue")
+				if len(queued(t, dir)) > 0 {
+					t.Error("queued")
 				}
 			})
 		}
@@ -269,10 +268,10 @@ func TestNotADaemon(t *testing.T) {
 			if command == "STATUS" {
 				code = 50
 			}
-			dir := filepath.Join(tempDir(t), "q")
-			wantError(t, (&Client{Socket: socket, Stdout: io.Discard, Queue: dir}).run(t, command), code)
-			if _, err := os.Stat(dir); err == nil {
-				t.Error("there is a queue")
+			dir := newQueue(t)
+			wantError(t, (&Client{Socket: socket, Stdout: io.Discard, Queue: dir, QueueWait: -1}).run(t, command), code)
+			if len(queued(t, dir)) > 0 {
+				t.Error("queued")
 			}
 		}
 	}

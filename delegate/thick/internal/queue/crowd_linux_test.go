@@ -74,28 +74,40 @@ func TestRole(t *testing.T) {
 		n, err := strconv.Atoi(role[2])
 		ok(t, err)
 		calls := 0
-		q := queue{dir: filepath.Join(role[1], "queue"), hook: func(string, string) error {
+		q := Queue{dir: filepath.Join(role[1], "queue"), hook: func(string, string) error {
 			if calls++; calls == n {
 				return unix.Kill(os.Getpid(), unix.SIGKILL)
 			}
 			return nil
 		}}
-		ok(t, q.put(t.Context(), request("c1"), away))
+		ok(t, q.Put(t.Context(), request("c1"), away))
 		fmt.Println("survived")
 	case "hold":
-		ok(t, Put(t.Context(), role[1], request("c1"), func() (bool, error) {
+		ok(t, In(role[1]).Put(t.Context(), request("c1"), func() (bool, error) {
 			fmt.Println("holds")
 			_, _ = io.Copy(io.Discard, os.Stdin)
 			return false, nil
 		}))
-	case "replay":
-		left, err := Replay(t.Context(), role[1], 1, func(context.Context, wire.Request) error {
-			fmt.Println("holds")
-			_, _ = io.Copy(io.Discard, os.Stdin)
+	case "list":
+		q := Queue{dir: role[1], hook: func(call, _ string) error {
+			if call == "getdents" {
+				fmt.Println("holds")
+				_, _ = io.Copy(io.Discard, os.Stdin)
+			}
 			return nil
-		})
-		fmt.Println(left, err)
+		}}
+		_, _, err := q.List(t.Context())
+		ok(t, err)
 	}
+}
+
+// world returns a directory with a queue that a daemon has marked.
+func world(t *testing.T) (base string) {
+	t.Helper()
+	base = t.TempDir()
+	ok(t, os.Mkdir(filepath.Join(base, "done"), 0o700))
+	mark(t, filepath.Join(base, "queue"))
+	return base
 }
 
 // shim does what a shim does, with a daemon that is there when base has a file
@@ -110,7 +122,7 @@ func shim(ctx context.Context, base, container string) error {
 	if done, err := try(); done || err != nil {
 		return err
 	}
-	return Put(ctx, filepath.Join(base, "queue"), request(container), try)
+	return In(filepath.Join(base, "queue")).Put(ctx, request(container), try)
 }
 
 func note(base, container string) error {
@@ -121,7 +133,7 @@ func note(base, container string) error {
 func daemon(t *testing.T, base string) {
 	t.Helper()
 	ok(t, os.WriteFile(filepath.Join(base, "up"), nil, 0o600))
-	left, err := Replay(t.Context(), filepath.Join(base, "queue"), 4, func(_ context.Context, r wire.Request) error {
+	left, err := pass(t.Context(), filepath.Join(base, "queue"), func(_ context.Context, r wire.Request) error {
 		return note(base, r.Env["CNI_CONTAINERID"])
 	})
 	if left != 0 || err != nil {
@@ -134,8 +146,7 @@ func daemon(t *testing.T, base string) {
 func TestNoDelIsLeftBehind(t *testing.T) {
 	t.Parallel()
 	for round := range 8 {
-		base := t.TempDir()
-		ok(t, os.Mkdir(filepath.Join(base, "done"), 0o700))
+		base := world(t)
 		var all sync.WaitGroup
 		first := make(chan struct{}, 32*8)
 		for w := range 32 {
@@ -165,8 +176,7 @@ func TestNoDelIsLeftBehind(t *testing.T) {
 // The same between processes.
 func TestNoDelIsLeftBehindByProcesses(t *testing.T) {
 	t.Parallel()
-	base := t.TempDir()
-	ok(t, os.Mkdir(filepath.Join(base, "done"), 0o700))
+	base := world(t)
 	var all []*actor
 	for w := range 32 {
 		all = append(all, start(t, "write", base, fmt.Sprint("c", w)))
@@ -195,11 +205,11 @@ func TestNoDelIsLeftBehindByProcesses(t *testing.T) {
 func TestWriterKilledAnywhere(t *testing.T) {
 	t.Parallel()
 	for n := 1; ; n++ {
-		base := t.TempDir()
+		base := world(t)
+		dir := filepath.Join(base, "queue")
 		a := start(t, "crash", base, strconv.Itoa(n))
 		said, _ := a.out.ReadString('\n')
 		_ = a.Wait()
-		dir := filepath.Join(base, "queue")
 		before := entries(t, dir)
 		got := containers(t, dir)
 		if said == "survived\n" {
@@ -211,7 +221,7 @@ func TestWriterKilledAnywhere(t *testing.T) {
 		if written := slices.ContainsFunc(before, isEntry); written != (len(got) == 1) {
 			t.Errorf("killed before call %d: %q, and in it %q", n, before, got)
 		}
-		ok(t, Put(t.Context(), dir, request("c1"), away))
+		ok(t, In(dir).Put(t.Context(), request("c1"), away))
 		if got := containers(t, dir); len(got) != 1 {
 			t.Errorf("after call %d: %q", n, got)
 		}
@@ -224,7 +234,7 @@ func TestWriterKilledAnywhere(t *testing.T) {
 // A lock ends with the process that has it, whichever side it is.
 func TestHolderKilled(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
+	dir := marked(t)
 	writer := start(t, "hold", dir, "")
 	if said := writer.says(t); said != "holds" {
 		t.Fatal(said)
@@ -237,19 +247,18 @@ func TestHolderKilled(t *testing.T) {
 		t.Error(all)
 	}
 	fill(t, dir, 1)
-	reader := start(t, "replay", dir, "")
+	reader := start(t, "list", dir, "")
 	if said := reader.says(t); said != "holds" {
 		t.Fatal(said)
 	}
 	tried := make(chan struct{}, 1<<20)
 	put := make(chan error, 1)
 	go func() {
-		put <- Put(t.Context(), dir, request("c1"), func() (bool, error) { tried <- struct{}{}; return false, nil })
+		put <- In(dir).Put(t.Context(), request("c1"), func() (bool, error) { tried <- struct{}{}; return false, nil })
 	}()
 	<-tried
 	ok(t, reader.Process.Kill())
 	ok(t, <-put)
-	// What it was at is there still: it may have been done, or not.
 	if all := containers(t, dir); !slices.Equal(all, []string{"c0", "c1"}) {
 		t.Error(all)
 	}
@@ -260,10 +269,10 @@ func TestHolderKilled(t *testing.T) {
 func TestPowerLoss(t *testing.T) {
 	t.Parallel()
 	for stop := 1; ; stop++ {
-		dir := filepath.Join(t.TempDir(), "queue")
-		ok(t, Put(t.Context(), dir, request("old"), away))
+		dir := marked(t)
+		ok(t, In(dir).Put(t.Context(), request("old"), away))
 		disk := newDisk(t, dir)
-		err := queue{dir: dir, hook: disk.hook(stop)}.put(t.Context(), request("new"), away)
+		err := Queue{dir: dir, hook: disk.hook(stop)}.Put(t.Context(), request("new"), away)
 		for _, lost := range []bool{true, false} { // what was not synced
 			after := disk.afterwards(t, lost)
 			got := containers(t, after)

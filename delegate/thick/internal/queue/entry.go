@@ -24,17 +24,33 @@ const (
 	maxFile = wire.MaxBody + int64(sumLen)
 )
 
-// encode returns the name and the content of r's file. The name is a hash of
-// what r is to detach, so that a runtime that asks again does not fill the
-// queue. The content is the JSON of r with one more key at its start, a sum of
-// the rest: a DEL with one letter changed may be another container's.
-func encode(r wire.Request) (name string, data []byte, err error) {
+// Name returns the name of r's file, a hash of the attachment that r is about,
+// so that a runtime that asks again does not fill the queue. Only a request
+// whose configuration says its name has one.
+func Name(r wire.Request) (string, error) {
 	var conf *struct {
 		Name string `json:"name"`
 	}
 	// Not the error itself, which quotes the configuration.
 	if err := json.Unmarshal(r.Config, &conf); err != nil || conf == nil {
-		return "", nil, errConfig
+		return "", errConfig
+	}
+	h := sha256.New()
+	for _, part := range []string{conf.Name, r.Env["CNI_CONTAINERID"], r.Env["CNI_IFNAME"]} {
+		var n [8]byte
+		binary.BigEndian.PutUint64(n[:], uint64(len(part)))
+		h.Write(n[:])
+		h.Write([]byte(part))
+	}
+	return hex.EncodeToString(h.Sum(nil)) + entrySuffix, nil
+}
+
+// encode returns the name and the content of r's file. The content is the JSON
+// of r with one more key at its start, a sum of the rest: a DEL with one letter
+// changed may be another container's.
+func encode(r wire.Request) (name string, data []byte, err error) {
+	if name, err = Name(r); err != nil {
+		return "", nil, err
 	}
 	r.DeadlineMs = 0 // nobody waits for it
 	body, err := json.Marshal(r)
@@ -44,19 +60,15 @@ func encode(r wire.Request) (name string, data []byte, err error) {
 	if len(body) > wire.MaxBody {
 		return "", nil, errTooMuch
 	}
-	h := sha256.New()
-	for _, part := range []string{conf.Name, r.Env["CNI_CONTAINERID"], r.Env["CNI_IFNAME"]} {
-		var n [8]byte
-		binary.BigEndian.PutUint64(n[:], uint64(len(part)))
-		h.Write(n[:])
-		h.Write([]byte(part))
-	}
-	data = append([]byte(head(body)), body[1:]...)
-	return hex.EncodeToString(h.Sum(nil)) + entrySuffix, data, nil
+	return name, append([]byte(head(body)), body[1:]...), nil
 }
 
-// decode returns the request that encode has made the content of.
-func decode(data []byte) (wire.Request, error) {
+// decode returns the request that encode has made the file name of. A JSON
+// object that does not begin as encode has it is of another version.
+func decode(name string, data []byte) (wire.Request, error) {
+	if !bytes.HasPrefix(data, []byte(sumHead)) && json.Valid(data) && data[0] == '{' {
+		return wire.Request{}, ErrVersion
+	}
 	if len(data) < sumLen {
 		return wire.Request{}, errors.New("cut off")
 	}
@@ -67,6 +79,9 @@ func decode(data []byte) (wire.Request, error) {
 	var r wire.Request
 	if err := json.Unmarshal(body, &r); err != nil {
 		return wire.Request{}, errors.New("not a request")
+	}
+	if is, err := Name(r); err != nil || is != name {
+		return wire.Request{}, errors.New("the request of another name")
 	}
 	return r, nil
 }

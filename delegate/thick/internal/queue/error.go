@@ -10,18 +10,26 @@ import (
 var (
 	// ErrFull means that there are [Cap] requests. Its CNI code is 11.
 	ErrFull = errors.New("the queue is full")
-	// ErrDamaged means that there are files which cannot be read back. Its CNI
-	// code is 5.
+	// ErrUnread means that no daemon has marked the directory as one that it
+	// reads, so that nobody would do what is left there. Its CNI code is 11.
+	ErrUnread = errors.New("no daemon reads this directory (it has no file " + markName + "): is it the queue directory of the daemon?")
+	// ErrDamaged means that there are files that cannot be done, whatever is
+	// tried. Its CNI code is 5.
 	ErrDamaged = errors.New("damaged")
+	// ErrVersion means that a file has been written by another version of the
+	// shim. Its CNI code is 5.
+	ErrVersion = errors.New("written by another version")
+	// ErrForeign means that there are files that are none of the queue's.
+	ErrForeign = errors.New("not files of the queue")
 
 	errConfig  = errors.New("the configuration is not a JSON object that says its name as a string")
 	errTooMuch = errors.New("too large a request")
 )
 
-// An Error is a failed operation on a queue. It holds nothing of the request
-// but the container and the interface.
+// An Error is a failed operation on a queue. It quotes nothing of a
+// configuration.
 type Error struct {
-	Op   string // "put", "replay", or "lock" where the wait for it ended
+	Op   string // "put", "list" or "remove", for instance
 	Path string // the directory, or the file in it
 	Err  error
 }
@@ -33,13 +41,13 @@ func (e *Error) Error() string { return "queue: " + e.Op + " " + e.Path + ": " +
 func (e *Error) Unwrap() error { return e.Err }
 
 // CNICode returns the CNI error code for e: 6 for a request that cannot be
-// understood, 11 for [ErrFull] and for a context that ended, and otherwise 5,
-// an I/O failure.
+// understood, 11 for [ErrFull], for [ErrUnread] and for a context that ended,
+// and otherwise 5, an I/O failure.
 func (e *Error) CNICode() uint {
 	switch {
 	case errors.Is(e.Err, errConfig), errors.Is(e.Err, errTooMuch):
 		return types.ErrDecodingFailure
-	case errors.Is(e.Err, ErrFull), errors.Is(e.Err, context.Canceled), errors.Is(e.Err, context.DeadlineExceeded):
+	case errors.Is(e.Err, ErrFull), errors.Is(e.Err, ErrUnread), errors.Is(e.Err, context.Canceled), errors.Is(e.Err, context.DeadlineExceeded):
 		return types.ErrTryAgainLater
 	}
 	return types.ErrIOFailure

@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
+
+	"github.com/metacni/metacni/internal/durable"
 )
 
 const (
@@ -13,46 +14,32 @@ const (
 	longestWait = 25 * time.Millisecond
 )
 
-// A mode is how a lock is held.
-type mode int
-
+// The two ways to hold the lock, which is that of the directory.
 const (
-	shared mode = iota
-	exclusive
+	shared    = false
+	exclusive = true
 )
 
-// A lock is that of a queue, held or not. It ends with the process that holds
-// it, and its children do not inherit it.
-type lock struct{ file *os.File }
+// oldLockName is the file that earlier versions locked in place of the
+// directory.
+const oldLockName = ".lock"
 
-// acquire takes the lock. While somebody else has it, it calls meanwhile, and
-// gives up without the lock when that says done or returns an error.
-func (l *lock) acquire(ctx context.Context, m mode, meanwhile func() (done bool, err error)) (done bool, err error) {
+// lock takes the lock of the queue, which is open as dir. While somebody else has
+// the lock, it calls meanwhile, and gives up without the lock when that says done
+// or returns an error. The lock ends with the process at the latest.
+func (q Queue) lock(ctx context.Context, dir *durable.Dir, how bool, meanwhile func() (done bool, err error)) (done bool, unlock func(), err error) {
 	for wait := firstWait; ; wait = min(2*wait, longestWait) {
-		if held, err := flock(l.file, m); held || err != nil {
-			return false, l.fail(err)
+		if held, err := dir.Flock(how); held || err != nil {
+			// Closing alone would leave the lock to a child before its exec.
+			return false, func() { _ = dir.Unflock() }, q.fail("lock", "", err)
 		}
 		if done, err := meanwhile(); done || err != nil {
-			return done, err
+			return done, nil, err
 		}
 		if err := pause(ctx, wait); err != nil {
-			return false, l.fail(err)
+			return false, nil, q.fail("lock", "", err)
 		}
 	}
-}
-
-func (l *lock) fail(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &Error{Op: "lock", Path: l.file.Name(), Err: err}
-}
-
-// release lets go of the lock if it is held, and closes it.
-func (l *lock) release() {
-	// Closing alone would leave it to a child that has not got to its exec yet.
-	_ = unflock(l.file)
-	_ = l.file.Close()
 }
 
 // pause waits, and returns why when ctx ended first.

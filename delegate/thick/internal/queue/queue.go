@@ -1,24 +1,28 @@
 // Package queue keeps the DELs that a daemon was not there to do, as files in a
-// directory, until it is. Writers are shims, many at once; the reader is the
-// daemon. A file that is there once Put has returned is there after a loss of
-// power, and goes only when what it says is done.
+// directory. Shims write them, many at once. A daemon does them.
 //
-// That no DEL is left behind takes both sides, and the order they do things in.
-// A shim that could not connect takes the shared lock, tries again, and only
-// then writes its DEL down. The daemon listens first, then takes the exclusive
-// lock and reads. So a shim that writes has done so before the daemon read, or
-// has found it when it tried again.
+// The files are the only truth. A file that is there once [Queue.Put] has
+// returned is there after a loss of power. As long as it is there, its DEL is
+// owed, and the same attachment must not be added: a DEL done later would remove
+// the new attachment. The file goes when a DEL of the attachment has been done,
+// whoever asked for that DEL, see [Queue.Pay].
 //
-// The daemon holds the lock until it has done what it read, not just while it
-// reads. Otherwise it could take a file away, done, just after a shim had found
-// that file there and reported its own DEL as written down. No shim waits for
-// that: while the lock is the daemon's, Put keeps trying to connect, and the
-// daemon is there to be connected to.
+// A shim writes only to a directory that a daemon reads. A daemon marks the
+// directory, see [Queue.List]; without the mark Put fails. So a DEL is never
+// left where nobody looks, such as in a directory of the same name in another
+// root.
+//
+// No DEL is left behind, because of the order in which both sides act. A shim
+// that could not connect takes the shared lock, tries again, and only then
+// writes. The daemon listens first, then takes the exclusive lock, and lists the
+// files. So a shim has either written before the daemon listed, or has found the
+// daemon when it tried again.
 package queue
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"path/filepath"
 
@@ -26,92 +30,83 @@ import (
 	"github.com/metacni/metacni/internal/durable"
 )
 
-// Cap is how many DELs a queue takes. As many more as there are writers at the
-// same moment may come in.
-const Cap = 256
+const (
+	// Cap is how many DELs a queue takes. As many more as there are writers at
+	// the same moment may come in.
+	Cap = 256
 
-// maxDamaged is how many damaged files are kept for people to look at.
-const maxDamaged = 64
+	// maxDamaged is how many damaged files take no place in the queue.
+	maxDamaged = 64
+)
 
-// lockName is the file in the directory that is locked. It stays.
-const lockName = ".lock"
+// markName is the file that says that a daemon reads the directory, and markText
+// its content, for people.
+const (
+	markName = ".reader"
+	markText = "A daemon does the DELs in this directory. Without this file shims leave none here.\n"
+)
 
-// Put calls try, and writes r down in the directory dir if that reports that
-// the daemon is away still: neither done nor an error. It makes dir when it is
-// missing. One that others may write to is refused: the daemon does what it
-// finds there.
+// A Queue is a directory of DELs, see [In]. Its methods may be called by any
+// number of goroutines and processes at once. Their errors are [*Error]s, which
+// quote nothing of a configuration.
+type Queue struct {
+	dir  string
+	hook durable.Hook // nil except in tests
+}
+
+// In returns the queue in the directory dir.
+func In(dir string) Queue { return Queue{dir: dir} }
+
+// Put calls try, and writes r down if try reports that the daemon is still
+// away: neither done nor an error.
 //
-// Call it when connecting has already been tried in vain. try must do no more
-// than connect: the lock is held meanwhile, which the daemon waits for. While
-// somebody else has the exclusive lock try is called again and again without
-// it.
+// Call it when connecting has already failed. try must only connect: the lock
+// is held meanwhile, which the daemon waits for. While the daemon has the lock,
+// Put calls try again and again without it.
 //
 // A request for the same attachment (network, container, interface) that is
 // there and undamaged is kept, and r is dropped. Put returns nil when try has
-// said done, or when the request survives a loss of power; try's error as it is;
-// otherwise an [*Error], and then r may have been written all the same. It is
-// [ErrFull] when there are [Cap] requests. The end of ctx ends the wait for the
-// lock, nothing else.
-func Put(ctx context.Context, dir string, r wire.Request, try func() (done bool, err error)) error {
-	return queue{dir: dir}.put(ctx, r, try)
-}
-
-// Replay calls do for each request in the directory dir, width at a time in
-// the order of the files' names, and removes those for which it returned nil.
-// It returns how many are left, and why. A missing directory has none.
-//
-// Call it once the daemon listens. It holds the exclusive lock until it returns,
-// so one Replay waits for the other. After a crash do is called again for what
-// it has done already. When ctx ends nothing more is begun, and the rest is
-// left; do has to heed ctx itself.
-//
-// A damaged file is set aside under a name ending in ".corrupt". It is not
-// counted as left, but is named in an [ErrDamaged] by this and every later
-// Replay until somebody removes it. Other files are ignored, but for temporary
-// ones of writers that died, which are removed.
-//
-// The error joins what went wrong, in the order of names, as [*Error]s. It may
-// be there with nothing left, and says nothing of a configuration unless an
-// error of do does.
-func Replay(ctx context.Context, dir string, width int, do func(context.Context, wire.Request) error) (left int, err error) {
-	return queue{dir: dir}.replay(ctx, width, do)
-}
-
-type queue struct {
-	dir  string
-	hook durable.Hook // nil but in tests
-}
-
-func (q queue) put(ctx context.Context, r wire.Request, try func() (bool, error)) error {
+// said done, or when the request survives a loss of power; it returns try's
+// error unchanged; any other error is an [*Error], and then r may have been
+// written all the same. The error is [ErrUnread] when no daemon has marked the
+// directory, and [ErrFull] when there are [Cap] requests. A directory that
+// others may write to is refused: the daemon does what it finds there. The end
+// of ctx ends the wait for the lock and nothing else.
+func (q Queue) Put(ctx context.Context, r wire.Request, try func() (done bool, err error)) error {
 	name, data, err := encode(r)
 	if err != nil {
 		return q.fail("put", "", err)
 	}
-	dir, err := durable.MakeDir(q.dir, q.hook)
+	dir, err := q.open()
+	if errors.Is(err, fs.ErrNotExist) {
+		err = ErrUnread
+	}
 	if err != nil {
 		return q.fail("put", "", err)
 	}
 	defer dir.Close()
-	l, err := q.open(dir)
-	if err != nil {
+	switch _, err := dir.Stat(markName); {
+	case errors.Is(err, fs.ErrNotExist):
+		return q.fail("put", "", ErrUnread)
+	case err != nil:
 		return q.fail("put", "", err)
 	}
-	defer l.release()
-	done, err := l.acquire(ctx, shared, try)
-	if err == nil && !done {
-		done, err = try() // under the lock
+	done, unlock, err := q.lock(ctx, dir, shared, try)
+	if err != nil || done {
+		return err
 	}
-	if done || err != nil {
+	defer unlock()
+	if done, err := try(); done || err != nil {
 		return err
 	}
 	return q.fail("put", name, write(dir, name, data))
 }
 
-// write puts the file down, unless it is there.
+// write writes the file, unless it is there.
 func write(dir *durable.Dir, name string, data []byte) error {
 	if old, _, err := dir.ReadFile(name, maxFile); err == nil {
-		if _, err := decode(old); err == nil {
-			// Whoever wrote it may be about to sync, or have died before it did.
+		if _, err := decode(name, old); err == nil {
+			// Whoever wrote it may be about to sync, or have died before.
 			return dir.Sync()
 		}
 	}
@@ -119,63 +114,200 @@ func write(dir *durable.Dir, name string, data []byte) error {
 	if err != nil {
 		return err
 	}
-	n := 0
+	entries, damaged := 0, 0
 	for _, other := range names {
-		// A damaged one is replaced: it was for the same attachment.
-		if other != name && isEntry(other) {
-			n++
+		switch {
+		case other == name: // damaged, and replaced: it was for the same attachment
+		case isEntry(other):
+			entries++
+		case isDamaged(other):
+			damaged++
 		}
 	}
-	if n >= Cap {
+	if entries+max(damaged-maxDamaged, 0) >= Cap {
 		return ErrFull
 	}
 	return dir.WriteFile(name, data)
 }
 
-// open returns the open lock, not held, of the queue in dir.
-func (q queue) open(dir *durable.Dir) (*lock, error) {
-	if err := private(q.dir); err != nil {
-		return nil, err
+// List returns the names of the files that hold a DEL, sorted, and marks the
+// directory as one that a daemon reads. It makes the directory when it is
+// missing. Call it once the daemon listens, and from time to time.
+//
+// What List passes over is told in odd, and no reason to fail: damaged files
+// that were set aside ([ErrDamaged]), files that are none of the queue's
+// ([ErrForeign]), and a mark that could not be written ([ErrUnread]). It removes
+// nothing except temporary files of writers that died.
+func (q Queue) List(ctx context.Context) (names []string, odd, err error) {
+	made, err := durable.MakeDir(q.dir, q.hook)
+	if err == nil {
+		made.Close()
 	}
-	// Whoever is first may have made the directory, and not yet what keeps it
-	// after a loss of power. The lock's file says that this has been done.
-	if _, err := dir.Stat(lockName); err != nil {
-		if err := q.syncAbove(); err != nil {
-			return nil, err
+	dir, err := q.open() // which may be there although it cannot be made
+	if err != nil {
+		return nil, nil, q.fail("list", "", err)
+	}
+	defer dir.Close()
+	never := func() (bool, error) { return false, nil }
+	_, unlock, err := q.lock(ctx, dir, exclusive, never)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer unlock()
+	var odds []error
+	if _, err := dir.Stat(markName); err != nil {
+		if err := dir.WriteFile(markName, []byte(markText)); err != nil {
+			odds = append(odds, q.fail("mark", "", fmt.Errorf("%w: %w", ErrUnread, err)))
 		}
 	}
-	file, _, err := dir.OpenFile(lockName)
+	all, err := dir.Names()
+	if err != nil {
+		return nil, nil, q.fail("list", "", err)
+	}
+	var damaged, foreign []string
+	for _, name := range all {
+		switch {
+		case name == markName, name == oldLockName:
+		case isEntry(name):
+			names = append(names, name)
+		case isDamaged(name):
+			damaged = append(damaged, name)
+		case durable.IsTemp(name):
+			_ = dir.Remove(name) // its writer is dead: we have the lock
+		default:
+			foreign = append(foreign, name)
+		}
+	}
+	if len(damaged) > 0 {
+		odds = append(odds, q.fail("list", "", fmt.Errorf("%w and not done, remove when looked at: %s", ErrDamaged, some(damaged))))
+	}
+	if len(foreign) > 0 {
+		odds = append(odds, q.fail("list", "", fmt.Errorf("%w: %s", ErrForeign, some(foreign))))
+	}
+	return names, errors.Join(odds...), nil
+}
+
+// Read returns the request in the file name. The error is [fs.ErrNotExist] when
+// the file has gone, and [ErrVersion] when it is of another version: it stays,
+// for a daemon of that version. A damaged file is set aside, as by [Queue.SetAside].
+func (q Queue) Read(name string) (wire.Request, error) {
+	var r wire.Request
+	dir, err := q.open()
+	if err != nil {
+		return r, q.fail("read", name, err)
+	}
+	defer dir.Close()
+	data, _, err := dir.ReadFile(name, maxFile)
+	switch {
+	case errors.Is(err, durable.ErrNotRegular), errors.Is(err, durable.ErrTooLarge):
+	case err != nil:
+		return r, q.fail("read", name, err) // it may be readable later
+	default:
+		if r, err = decode(name, data); err == nil || errors.Is(err, ErrVersion) {
+			return r, q.fail("read", name, err)
+		}
+	}
+	return wire.Request{}, q.fail("read", name, setAside(dir, name, err))
+}
+
+// SetAside takes the file name out of the queue because of why, under another
+// name, which ends in ".corrupt". It is there for people: [Queue.List] tells of
+// it until somebody removes it. The error is why, and [ErrDamaged].
+func (q Queue) SetAside(name string, why error) error {
+	dir, err := q.open()
+	if err != nil {
+		return q.fail("set aside", name, errors.Join(why, err))
+	}
+	defer dir.Close()
+	return q.fail("set aside", name, setAside(dir, name, why))
+}
+
+func setAside(dir *durable.Dir, name string, why error) error {
+	to := damagedName(name)
+	if err := dir.Rename(name, to); err != nil {
+		return fmt.Errorf("%w: %w; and cannot be set aside: %w", ErrDamaged, why, err)
+	}
+	return errors.Join(fmt.Errorf("%w, set aside as %s: %w", ErrDamaged, to, why), dir.Sync())
+}
+
+// Owes reports whether the file name is there. An error means that this cannot
+// be told.
+func (q Queue) Owes(name string) (bool, error) {
+	dir, err := q.open()
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, q.fail("look at", "", err)
+	}
+	defer dir.Close()
+	_, err = dir.Stat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, q.fail("look at", name, err)
+}
+
+// Pay removes the file name, for good, if it is there. Call it after a DEL of
+// its attachment has been done and before the attachment can be added again.
+// When it fails the DEL is still owed, or may be after a loss of power.
+func (q Queue) Pay(name string) error {
+	dir, err := durable.OpenDir(q.dir, q.hook)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return q.fail("remove", name, err)
+	}
+	defer dir.Close()
+	// On a disk that cannot be written to, even the removal of what is not
+	// there fails.
+	if _, err := dir.Stat(name); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	err = dir.Remove(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil // another has paid
+	}
+	if err == nil {
+		err = dir.Sync()
+	}
+	return q.fail("remove", name, err)
+}
+
+// Readable returns why the queue cannot be read, if it is there and cannot.
+func (q Queue) Readable() error {
+	_, err := q.Owes(markName)
+	return err
+}
+
+// open opens the directory, unless others may write to it.
+func (q Queue) open() (*durable.Dir, error) {
+	dir, err := durable.OpenDir(q.dir, q.hook)
 	if err != nil {
 		return nil, err
 	}
-	return &lock{file}, nil
-}
-
-// syncAbove makes the directory itself survive a loss of power.
-func (q queue) syncAbove() error {
-	for path := filepath.Clean(q.dir); path != filepath.Dir(path); {
-		path = filepath.Dir(path)
-		above, err := durable.OpenDir(path, q.hook)
-		if errors.Is(err, fs.ErrPermission) {
-			return nil // what we may not open has not been made by us
-		}
-		if err != nil {
-			return err
-		}
-		err = above.Sync()
-		above.Close()
-		if err != nil {
-			return err
-		}
+	if err := private(q.dir); err != nil {
+		dir.Close()
+		return nil, err
 	}
-	return nil
+	return dir, nil
 }
 
 // fail returns err as an [*Error], and nil as nil. An empty name is the
 // directory's.
-func (q queue) fail(op, name string, err error) error {
+func (q Queue) fail(op, name string, err error) error {
 	if err == nil {
 		return nil
 	}
 	return &Error{Op: op, Path: filepath.Join(q.dir, name), Err: err}
+}
+
+// some quotes names, but not all when there are many.
+func some(names []string) string {
+	const most = 8
+	if n := len(names) - most; n > 0 {
+		return fmt.Sprintf("%q and %d more", names[:most], n)
+	}
+	return fmt.Sprintf("%q", names)
 }

@@ -48,22 +48,63 @@ func nameOf(t *testing.T, r wire.Request) string {
 	return name
 }
 
-// containers replays dir one at a time and returns whose DELs were in it.
+// mark has a daemon read dir, which is made.
+func mark(t testing.TB, dir string) {
+	t.Helper()
+	if _, odd, err := In(dir).List(t.Context()); odd != nil || err != nil {
+		t.Fatal(odd, err)
+	}
+}
+
+// marked returns the directory of an empty queue that a daemon reads.
+func marked(t testing.TB) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "queue")
+	mark(t, dir)
+	return dir
+}
+
+// pass does what a daemon does: it tries once to do each DEL. It returns how
+// many are left, and everything that is wrong.
+func pass(ctx context.Context, dir string, do func(context.Context, wire.Request) error) (left int, err error) {
+	return In(dir).pass(ctx, do)
+}
+
+func (q Queue) pass(ctx context.Context, do func(context.Context, wire.Request) error) (left int, err error) {
+	names, odd, err := q.List(ctx)
+	errs := []error{odd, err}
+	for _, name := range names {
+		r, err := q.Read(name)
+		if err == nil {
+			err = do(ctx, r)
+		}
+		if err == nil {
+			err = q.Pay(name)
+		}
+		if err != nil && !errors.Is(err, ErrDamaged) {
+			left++
+		}
+		errs = append(errs, err)
+	}
+	return left, errors.Join(errs...)
+}
+
+// containers does the DELs in dir and returns whose they were.
 func containers(t *testing.T, dir string) []string {
 	t.Helper()
 	var got []string
-	left, err := Replay(t.Context(), dir, 1, func(_ context.Context, r wire.Request) error {
+	left, err := pass(t.Context(), dir, func(_ context.Context, r wire.Request) error {
 		got = append(got, r.Env["CNI_CONTAINERID"])
 		return nil
 	})
-	if err != nil || left != 0 {
+	if err != nil && !errors.Is(err, ErrForeign) || left != 0 {
 		t.Errorf("%d left: %v", left, err)
 	}
 	slices.Sort(got)
 	return got
 }
 
-// entries lists the directory, but for the lock's file.
+// entries lists the directory, without the mark.
 func entries(t *testing.T, dir string) []string {
 	t.Helper()
 	list, err := os.ReadDir(dir)
@@ -72,7 +113,7 @@ func entries(t *testing.T, dir string) []string {
 	}
 	var names []string
 	for _, e := range list {
-		if e.Name() != lockName {
+		if e.Name() != markName {
 			names = append(names, e.Name())
 		}
 	}
@@ -91,24 +132,22 @@ func code(t *testing.T, err error) uint {
 func TestPutReplay(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir() + "/a/queue"
-	if left, err := Replay(t.Context(), dir, 4, done); left != 0 || err != nil {
-		t.Errorf("no directory: %d, %v", left, err)
-	}
+	mark(t, dir)
 	r := request("c1")
 	r.DeadlineMs = 115000
-	ok(t, Put(t.Context(), dir, r, away))
+	ok(t, In(dir).Put(t.Context(), r, away))
 	for path, want := range map[string]fs.FileMode{
 		filepath.Dir(dir):                fs.ModeDir | 0o700,
 		dir:                              fs.ModeDir | 0o700,
 		filepath.Join(dir, nameOf(t, r)): 0o600,
-		filepath.Join(dir, lockName):     0o600,
+		filepath.Join(dir, markName):     0o600,
 	} {
 		if info, err := os.Stat(path); err != nil || info.Mode() != want {
 			t.Errorf("%s: %v, %v", path, info.Mode(), err)
 		}
 	}
 	var got []wire.Request
-	left, err := Replay(t.Context(), dir, 4, func(_ context.Context, r wire.Request) error {
+	left, err := pass(t.Context(), dir, func(_ context.Context, r wire.Request) error {
 		got = append(got, r)
 		return nil
 	})
@@ -126,13 +165,13 @@ func TestPutReplay(t *testing.T) {
 // that the request must fail.
 func TestPutTriesFirst(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
+	dir := marked(t)
 	broken := errors.New("the daemon has another user")
 	for _, tt := range []struct {
 		done bool
 		err  error
 	}{{true, nil}, {false, broken}, {true, broken}} {
-		err := Put(t.Context(), dir, request("c1"), func() (bool, error) { return tt.done, tt.err })
+		err := In(dir).Put(t.Context(), request("c1"), func() (bool, error) { return tt.done, tt.err })
 		if err != tt.err || len(entries(t, dir)) != 0 {
 			t.Errorf("%v: %v, %q", tt, err, entries(t, dir))
 		}
@@ -180,8 +219,8 @@ func TestFormat(t *testing.T) {
 		t.Error(diff)
 	}
 	// What a later version adds is covered by the sum, and ignored.
-	body := []byte(`{"later":true,"env":{"CNI_CONTAINERID":"c1"}}`)
-	r, err := decode(append([]byte(head(body)), body[1:]...))
+	body := []byte(`{"later":true,"env":{"CNI_CONTAINERID":"c1","CNI_IFNAME":"eth0"},"config":"eyJuYW1lIjoibmV0In0="}`)
+	r, err := decode(name, append([]byte(head(body)), body[1:]...))
 	if err != nil || r.Env["CNI_CONTAINERID"] != "c1" {
 		t.Errorf("%v, %v", r, err)
 	}
@@ -191,18 +230,18 @@ func TestFormat(t *testing.T) {
 // nor told.
 func TestPutOfBadConfig(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
+	dir := marked(t)
 	for _, conf := range []string{"", "secret", "null", "[]", `"secret"`, `{"name":{"secret":1}}`, `{"password":"secret"`, "\x00"} {
 		r := request("c1")
 		r.Config = []byte(conf)
-		err := Put(t.Context(), dir, r, away)
+		err := In(dir).Put(t.Context(), r, away)
 		if code(t, err) != 6 || strings.Contains(err.Error(), "secret") || len(entries(t, dir)) != 0 {
 			t.Errorf("%q: %v", conf, err)
 		}
 	}
 	r := request("c1")
 	r.Config = fmt.Appendf(nil, `{"name":"net","x":%q}`, strings.Repeat("x", wire.MaxBody))
-	if err := Put(t.Context(), dir, r, away); code(t, err) != 6 || len(entries(t, dir)) != 0 {
+	if err := In(dir).Put(t.Context(), r, away); code(t, err) != 6 || len(entries(t, dir)) != 0 {
 		t.Errorf("large: %.100v", err)
 	}
 }
@@ -210,14 +249,14 @@ func TestPutOfBadConfig(t *testing.T) {
 // One attachment takes one place, and the first request for it stays.
 func TestPutKeepsWhatIsThere(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
+	dir := marked(t)
 	first, second := request("c1"), request("c1")
 	second.Env["CNI_NETNS"] = ""
-	ok(t, Put(t.Context(), dir, first, away))
-	ok(t, Put(t.Context(), dir, second, away))
+	ok(t, In(dir).Put(t.Context(), first, away))
+	ok(t, In(dir).Put(t.Context(), second, away))
 	check := func(want wire.Request) {
 		t.Helper()
-		left, err := Replay(t.Context(), dir, 1, func(_ context.Context, got wire.Request) error {
+		left, err := pass(t.Context(), dir, func(_ context.Context, got wire.Request) error {
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Error(diff)
 			}
@@ -229,36 +268,36 @@ func TestPutKeepsWhatIsThere(t *testing.T) {
 	}
 	check(first)
 	// A damaged one is as good as none.
-	ok(t, Put(t.Context(), dir, first, away))
+	ok(t, In(dir).Put(t.Context(), first, away))
 	ok(t, os.Truncate(filepath.Join(dir, nameOf(t, first)), 30))
-	ok(t, Put(t.Context(), dir, second, away))
+	ok(t, In(dir).Put(t.Context(), second, away))
 	check(second)
 }
 
 // The queue is bounded, and what is in it already counts once.
 func TestCap(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
+	dir := marked(t)
 	for _, name := range []string{strings.Repeat("0", 64) + damagedSuffix, durable.TempPrefix + "1", "README", strings.Repeat("0", 63) + entrySuffix} {
 		ok(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
 	}
 	for i := range Cap {
-		ok(t, Put(t.Context(), dir, request(fmt.Sprint("c", i)), away))
+		ok(t, In(dir).Put(t.Context(), request(fmt.Sprint("c", i)), away))
 	}
-	err := Put(t.Context(), dir, request("one more"), away)
+	err := In(dir).Put(t.Context(), request("one more"), away)
 	if !errors.Is(err, ErrFull) || code(t, err) != 11 {
 		t.Error(err)
 	}
-	ok(t, Put(t.Context(), dir, request("c7"), away))
+	ok(t, In(dir).Put(t.Context(), request("c7"), away))
 	// There, though damaged: no new place is needed.
 	ok(t, os.Truncate(filepath.Join(dir, nameOf(t, request("c8"))), 0))
-	ok(t, Put(t.Context(), dir, request("c8"), away))
+	ok(t, In(dir).Put(t.Context(), request("c8"), away))
 	n := 0
-	left, err := Replay(t.Context(), dir, 1, func(context.Context, wire.Request) error { n++; return nil })
+	left, err := pass(t.Context(), dir, func(context.Context, wire.Request) error { n++; return nil })
 	if n != Cap || left != 0 || !errors.Is(err, ErrDamaged) {
 		t.Error(n, left, err)
 	}
-	ok(t, Put(t.Context(), dir, request("one more"), away))
+	ok(t, In(dir).Put(t.Context(), request("one more"), away))
 }
 
 // What others may have planted is not run.
@@ -274,13 +313,13 @@ func TestDirectoryOfOthers(t *testing.T) {
 			return os.Chown(dir, 12345, 12345)
 		},
 	} {
-		dir := t.TempDir()
-		ok(t, Put(t.Context(), dir, request("c1"), away))
+		dir := marked(t)
+		ok(t, In(dir).Put(t.Context(), request("c1"), away))
 		ok(t, change(dir))
-		if err := Put(t.Context(), dir, request("c2"), away); code(t, err) != 5 {
+		if err := In(dir).Put(t.Context(), request("c2"), away); code(t, err) != 5 {
 			t.Errorf("%s: %v", name, err)
 		}
-		if _, err := Replay(t.Context(), dir, 1, func(context.Context, wire.Request) error { t.Error("done"); return nil }); code(t, err) != 5 {
+		if _, err := pass(t.Context(), dir, func(context.Context, wire.Request) error { t.Error("done"); return nil }); code(t, err) != 5 {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -308,33 +347,42 @@ func trace() (durable.Hook, *[]string) {
 func TestPutSyncs(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "queue")
-	above := strings.Count(dir, "/")
 	hook, calls := trace()
-	q := queue{dir: dir, hook: hook}
-	ok(t, q.put(t.Context(), request("c1"), away))
+	q := Queue{dir: dir, hook: hook}
+	_, _, err := q.List(t.Context())
+	ok(t, err)
 	want := []string{
-		"open .", "open .", "fstat .", "mkdirat queue", "open .", "fstat .", "open ..", "fsync .", "fchmod .", "fstatat .lock",
+		"open .", "open .", "fstat .", "mkdirat queue", "open .", "fstat .", "open ..", "fsync .", "fchmod .",
+		"open .", "flock .", "fstatat .reader", "create TEMP", "write TEMP", "fsync TEMP", "close TEMP", "renameat TEMP", "fsync .",
+		"getdents .", "unflock .",
 	}
-	for range above {
-		want = append(want, "open .", "fsync .")
+	if diff := cmp.Diff(want, *calls); diff != "" {
+		t.Error(diff)
 	}
-	want = append(want, "openat .lock", "fstat .lock", "openat ENTRY", "getdents .",
-		"create TEMP", "write TEMP", "fsync TEMP", "close TEMP", "renameat TEMP", "fsync .")
+	*calls = nil
+	ok(t, q.Put(t.Context(), request("c1"), away))
+	want = []string{
+		"open .", "fstatat .reader", "flock .", "openat ENTRY", "getdents .",
+		"create TEMP", "write TEMP", "fsync TEMP", "close TEMP", "renameat TEMP", "fsync .", "unflock .",
+	}
 	if diff := cmp.Diff(want, *calls); diff != "" {
 		t.Error(diff)
 	}
 	// Whoever finds its request there does not know whether its writer got to
 	// the last of these calls.
 	*calls = nil
-	ok(t, q.put(t.Context(), request("c1"), away))
-	want = []string{"open .", "fstat .", "fstatat .lock", "openat .lock", "fstat .lock", "openat ENTRY", "fstat ENTRY", "read ENTRY", "fsync ."}
+	ok(t, q.Put(t.Context(), request("c1"), away))
+	want = []string{"open .", "fstatat .reader", "flock .", "openat ENTRY", "fstat ENTRY", "read ENTRY", "fsync .", "unflock ."}
 	if diff := cmp.Diff(want, *calls); diff != "" {
 		t.Error(diff)
 	}
 	*calls = nil
-	_, err := q.replay(t.Context(), 1, done)
+	_, err = q.pass(t.Context(), done)
 	ok(t, err)
-	want = []string{"open .", "fstatat .lock", "openat .lock", "fstat .lock", "getdents .", "openat ENTRY", "fstat ENTRY", "read ENTRY", "unlinkat ENTRY", "fsync ."}
+	want = []string{
+		"open .", "fstat .", "open .", "flock .", "fstatat .reader", "getdents .", "unflock .",
+		"open .", "openat ENTRY", "fstat ENTRY", "read ENTRY", "open .", "fstatat ENTRY", "unlinkat ENTRY", "fsync .",
+	}
 	if diff := cmp.Diff(want, *calls); diff != "" {
 		t.Error(diff)
 	}
@@ -347,9 +395,9 @@ func TestPutReportsEveryFailure(t *testing.T) {
 	for _, errno := range []unix.Errno{unix.ENOSPC, unix.EIO, unix.EROFS, unix.EDQUOT, unix.EMFILE} {
 		for _, there := range []bool{false, true} {
 			for at := 1; ; at++ {
-				dir := filepath.Join(t.TempDir(), "queue")
+				dir := marked(t)
 				if there {
-					ok(t, Put(t.Context(), dir, request("c1"), away))
+					ok(t, In(dir).Put(t.Context(), request("c1"), away))
 				}
 				n := 0
 				hook := func(call, name string) error {
@@ -358,7 +406,7 @@ func TestPutReportsEveryFailure(t *testing.T) {
 					}
 					return nil
 				}
-				err := queue{dir: dir, hook: hook}.put(t.Context(), request("c1"), away)
+				err := Queue{dir: dir, hook: hook}.Put(t.Context(), request("c1"), away)
 				got := containers(t, dir)
 				if err == nil {
 					if len(got) != 1 {
