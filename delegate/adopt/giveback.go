@@ -3,6 +3,8 @@ package adopt
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,8 +18,10 @@ import (
 // GiveBack returns what [lifecycle.Manager.Release] is to call: it writes the
 // attachment that is left into libcni's cache in each of dirs, as libcni would
 // have when it made it. The DEL of whoever uses that cache then has the result
-// of the ADD, and its arguments. The directories are made where they are
-// missing; when GiveBack returns nil the entries survive a loss of power.
+// of the ADD, and its arguments. What is cached there of the meta-plugin's own
+// network, which nobody will ask to delete any more, is removed. The directories
+// are made where they are missing; when GiveBack returns nil the entries survive
+// a loss of power.
 func GiveBack(dirs ...string) func(context.Context, lifecycle.Record) error {
 	return func(_ context.Context, r lifecycle.Record) error {
 		i := own(r)
@@ -37,6 +41,13 @@ func GiveBack(dirs ...string) func(context.Context, lifecycle.Record) error {
 				return err
 			}
 			if err := scratch.WriteFile(filepath.Join(cache(dir), e.file()), data); err != nil {
+				return err
+			}
+			ours := entry{NetworkName: r.Key.Network, ContainerID: r.Key.ContainerID, IfName: r.Key.IfName}
+			if ours.NetworkName == e.NetworkName {
+				continue
+			}
+			if err := os.Remove(filepath.Join(cache(dir), ours.file())); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 		}

@@ -44,7 +44,7 @@ func newLiveNode(t *testing.T) *liveNode {
 
 // primary is the network that pods of the node have without a meta-plugin.
 func (n *liveNode) primary() object {
-	return n.chain(0, n.with(n.bridge(0), object{"ipMasq": true}), portmap(), firewall())
+	return n.chain(0, n.bridge(0), portmap(), firewall())
 }
 
 // runtime is libcni with its cache in a directory of the world.
@@ -163,7 +163,7 @@ func (p *livePod) isGone() {
 	}
 	for _, dir := range []string{"state", "cache", "multus"} {
 		for _, name := range p.n.in(dir) {
-			if strings.Contains(name, p.id) {
+			if strings.Contains(name, p.id) && !strings.Contains(name, "podman") {
 				p.n.t.Errorf("%s is still in %s/%s", p.id, dir, name)
 			}
 		}
@@ -276,8 +276,11 @@ func TestLiveNodeOfTheRuntime(t *testing.T) {
 	same(t, "records", []string{
 		first.id + " eth0 added", second.id + " eth0 added", third.id + " eth0 added", dead.id + " eth0 deleting",
 	}, n.records())
-	n.install()                                                                                                                                                                // once more is nothing
-	same(t, "adopted", "", n.tool(0, "adopt", "--dir", n.file("state"), "--conf-dir", n.file("cni"), "--cache-dir", n.file("cache"), "--multus-dir", n.file("multus")).stdout) // nor is this
+	n.install() // once more is nothing, nor is this
+	said := n.tool(0, "adopt", "--dir", n.file("state"), "--conf-dir", n.file("cni"), "--cache-dir", n.file("cache"), "--multus-dir", n.file("multus")).stdout
+	if strings.Contains(said, "adopted") || !strings.Contains(said, "recorded") {
+		t.Errorf("adopted once more: %s", said)
+	}
 	n.tool(0, "gc", "--dir", n.file("state"), "--bin-dir", n.bin)
 	dead.isGone()
 
@@ -370,7 +373,7 @@ func TestLiveNodeOfMultus(t *testing.T) {
 	n.tool(0, "gc", "--dir", n.file("state"), "--bin-dir", n.bin)
 	dead.isGone()
 
-	n.uninstall(0, "--detach", "--cache-dir", n.file("multus"))
+	n.uninstall(0, "--detach", "--multus-dir", n.file("multus"))
 	same(t, "interfaces", []string{"eth0"}, n.interfaces(second.pod))
 	second.answers()
 	if err := n.runtime("multus").DelNetworkList(t.Context(), n.first(), second.rt()); err != nil {
