@@ -2,256 +2,11 @@ package e2e
 
 import (
 	"encoding/json"
-	"fmt"
-	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/containernetworking/cni/libcni"
-
-	"github.com/metacni/metacni/examples/lab/host"
 )
-
-// A liveNode is a node with a runtime as containerd is one: it runs the first
-// network of its directory by libcni, which keeps what it did in a cache.
-type liveNode struct {
-	*world
-	pods []*livePod
-}
-
-// A livePod is a pod of a liveNode, which serves a port.
-type livePod struct {
-	*pod
-	n        *liveNode
-	hostPort int
-}
-
-func newLiveNode(t *testing.T) *liveNode {
-	n := &liveNode{world: newWorld(t)}
-	n.needsProgram("iptables", "iptables-save")
-	for _, dir := range []string{"cni", "cache", "multus"} {
-		if err := os.MkdirAll(n.file(dir), 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return n
-}
-
-// primary is the network that pods of the node have without a meta-plugin.
-func (n *liveNode) primary() object {
-	return n.chain(0, n.bridge(0), portmap(), firewall())
-}
-
-// runtime is libcni with its cache in a directory of the world.
-func (n *liveNode) runtime(cache string) *libcni.CNIConfig {
-	return libcni.NewCNIConfigWithCacheDir([]string{n.bin}, n.file(cache), nil)
-}
-
-// first is the network that the runtime runs: the first of its directory.
-func (n *liveNode) first() *libcni.NetworkConfigList {
-	n.t.Helper()
-	files, err := libcni.ConfFiles(n.file("cni"), []string{".conf", ".conflist"})
-	if err != nil || len(files) == 0 {
-		n.t.Fatalf("no network: %v", err)
-	}
-	slices.Sort(files)
-	return n.list(files[0])
-}
-
-func (n *liveNode) list(file string) *libcni.NetworkConfigList {
-	n.t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	return n.parse(text)
-}
-
-func (n *liveNode) parse(text []byte) *libcni.NetworkConfigList {
-	n.t.Helper()
-	list, err := libcni.NetworkConfFromBytes(text)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	return list
-}
-
-func (p *livePod) rt() *libcni.RuntimeConf {
-	args := map[string]any{
-		"portMappings": []object{{"hostPort": p.hostPort, "containerPort": 80, "protocol": "tcp"}},
-	}
-	if p.annotations != nil {
-		args["io.kubernetes.cri.pod-annotations"] = p.annotations
-	}
-	return &libcni.RuntimeConf{
-		ContainerID: p.id, NetNS: p.netns, IfName: p.ifname, CapabilityArgs: args,
-		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", p.id}},
-	}
-}
-
-// newPod returns a pod that nothing has attached yet.
-func (n *liveNode) newPod(networks string) *livePod {
-	n.t.Helper()
-	p := &livePod{pod: n.pod(nil), n: n, hostPort: 20000 + 100*n.n + len(n.pods)}
-	if networks != "" {
-		p.annotations = map[string]string{"k8s.v1.cni.cncf.io/networks": networks}
-	}
-	n.pods = append(n.pods, p)
-	err := host.Do(p.netns, func() error {
-		l, err := (&net.ListenConfig{}).Listen(n.t.Context(), "tcp", ":80")
-		if err != nil {
-			return err
-		}
-		n.t.Cleanup(func() { _ = l.Close() })
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				_, _ = fmt.Fprint(c, p.id)
-				_ = c.Close()
-			}
-		}()
-		return nil
-	})
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	return p
-}
-
-// start has the runtime start a pod.
-func (n *liveNode) startPod(networks string) *livePod {
-	n.t.Helper()
-	p := n.newPod(networks)
-	result, err := n.runtime("cache").AddNetworkList(n.t.Context(), n.first(), p.rt())
-	if err != nil {
-		n.t.Fatalf("ADD %s: %v", p.id, err)
-	}
-	if p.result, err = json.Marshal(result); err != nil {
-		n.t.Fatal(err)
-	}
-	return p
-}
-
-// stop has the runtime stop a pod; nothing of it is left.
-func (p *livePod) stop() {
-	p.n.t.Helper()
-	if err := p.n.runtime("cache").DelNetworkList(p.n.t.Context(), p.n.first(), p.rt()); err != nil {
-		p.n.t.Fatalf("DEL %s: %v", p.id, err)
-	}
-	p.isGone()
-}
-
-// isGone fails the test where anything is left of p.
-func (p *livePod) isGone() {
-	p.n.t.Helper()
-	if _, err := os.Stat(p.netns); err == nil {
-		same(p.n.t, "interfaces of "+p.id, nil, p.n.interfaces(p.pod))
-	}
-	same(p.n.t, "rules of "+p.id, nil, p.n.rulesAbout(p.n.marks(p.id)))
-	for _, lease := range p.n.leases() {
-		if strings.Contains(lease+" ", " "+p.id+" ") {
-			p.n.t.Errorf("%s has still %s", p.id, lease)
-		}
-	}
-	for _, dir := range []string{"state", "cache", "multus"} {
-		for _, name := range p.n.in(dir) {
-			if strings.Contains(name, p.id) && !strings.Contains(name, "podman") {
-				p.n.t.Errorf("%s is still in %s/%s", p.id, dir, name)
-			}
-		}
-	}
-}
-
-// in lists the files in a directory of the node.
-func (n *liveNode) in(dir string) []string { return n.world.list(n.file(dir)) }
-
-// answers fails the test unless p's port answers on the host.
-func (p *livePod) answers() {
-	p.n.t.Helper()
-	addr := net.JoinHostPort(p.n.net(0)+".1", fmt.Sprint(p.hostPort))
-	c, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(p.n.t.Context(), "tcp", addr)
-	if err != nil {
-		p.n.t.Fatalf("%s: %v", p.id, err)
-	}
-	defer func() { _ = c.Close() }()
-	said := make([]byte, 64)
-	k, _ := c.Read(said)
-	same(p.n.t, "who answers on the host's port", p.id, string(said[:k]))
-}
-
-// tool runs a command of multinet's for operators, and returns what it said.
-func (n *liveNode) tool(want int, words ...string) report {
-	n.t.Helper()
-	var stdout, stderr strings.Builder
-	cmd := exec.CommandContext(n.t.Context(), built(n.t, "multinet"), words...)
-	cmd.Env, cmd.Stdout, cmd.Stderr = []string{"PATH=" + n.path}, &stdout, &stderr
-	_ = cmd.Run()
-	r := report{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
-	if r.code != want {
-		n.t.Fatalf("multinet %s: exit status %d, want %d: %s%s", strings.Join(words, " "), r.code, want, r.stdout, r.stderr)
-	}
-	return r
-}
-
-// places are the flags that have multinet work on this node alone.
-func (n *liveNode) places() []string {
-	return []string{"--conf-dir", n.file("cni"), "--bin-dir", n.bin, "--cache-dir", n.file("cache")}
-}
-
-// install has multinet stand in front of the node's network.
-func (n *liveNode) install() {
-	n.t.Helper()
-	n.write(object{"confDir": n.file("net.d")}, "more.json")
-	n.tool(0, slices.Concat([]string{"install"}, n.places(), []string{
-		"--multus-dir", n.file("multus"), "--cni-dir", n.file("state"), "--config", n.file("more.json"),
-	})...)
-	if got := n.first().Plugins[0].Network.Type; got != "multinet" {
-		n.t.Fatalf("the first network is %s's", got)
-	}
-}
-
-// records lists what multinet has recorded: containers and states.
-func (n *liveNode) records() (list []string) {
-	n.t.Helper()
-	r := n.tool(0, "list", "-o", "json", "--dir", n.file("state"))
-	var records []struct{ Container, Interface, State string }
-	if err := json.Unmarshal([]byte(r.stdout), &records); err != nil {
-		n.t.Fatal(err)
-	}
-	for _, r := range records {
-		list = append(list, r.Container+" "+r.Interface+" "+r.State)
-	}
-	slices.Sort(list)
-	return list
-}
-
-// uninstall takes multinet away again.
-func (n *liveNode) uninstall(want int, flags ...string) report {
-	n.t.Helper()
-	return n.tool(want, slices.Concat([]string{"uninstall"}, n.places(), []string{"--dir", n.file("state")}, flags)...)
-}
-
-// check has multinet confirm p's attachment, as a runtime does.
-func (p *livePod) check() {
-	p.n.t.Helper()
-	list := p.n.first()
-	var conf object
-	if err := json.Unmarshal(list.Plugins[0].Bytes, &conf); err != nil {
-		p.n.t.Fatal(err)
-	}
-	conf["name"], conf["cniVersion"] = list.Name, list.CNIVersion
-	q := *p.pod
-	q.conf, q.annotations = conf, nil
-	p.n.ok("CHECK", &q)
-}
 
 // A node with pods gets multinet, and loses it again: every port answers all the
 // time, and every pod that goes leaves nothing.
@@ -261,7 +16,7 @@ func TestLiveNodeOfTheRuntime(t *testing.T) {
 	n.write(n.primary(), "cni", "10-primary.conflist")
 	first, second, third := n.startPod(""), n.startPod(""), n.startPod("")
 	dead := n.startPod("")
-	n.vanish(dead.pod)
+	dead.dies()
 	others := filepath.Join("cache", "results", "podman-"+second.id+"-eth1")
 	n.write(object{
 		"kind": "cniCacheV1", "containerId": second.id, "ifName": "eth1", "networkName": "podman",
@@ -361,7 +116,7 @@ func TestLiveNodeOfMultus(t *testing.T) {
 		t.Fatal(err)
 	}
 	first, second, dead := n.multus(), n.multus(), n.multus()
-	n.vanish(dead.pod)
+	dead.dies()
 	n.install()
 	same(t, "records", []string{
 		first.id + " eth0 added", second.id + " eth0 added", dead.id + " eth0 deleting",
@@ -379,6 +134,9 @@ func TestLiveNodeOfMultus(t *testing.T) {
 	if err := n.runtime("multus").DelNetworkList(t.Context(), n.first(), second.rt()); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Remove(n.file("multus", second.id)); err != nil { // as Multus does
+		t.Error(err)
+	}
 	second.stop() // there is nothing to do but to forget it
 	same(t, "rules", nil, n.rules())
 	n.nothingLeft()
@@ -389,14 +147,15 @@ func TestLiveNodeOfMultus(t *testing.T) {
 func TestLiveNodeOfFlannel(t *testing.T) {
 	n := newLiveNode(t)
 	n.subnetEnvOK()
-	conf := n.flannel("1.0.0", object{"isDefaultGateway": true})
-	conf["plugins"] = []object{{"type": "flannel", "subnetFile": conf["subnetFile"], "dataDir": conf["dataDir"], "delegate": conf["delegate"]}, portmap()}
-	for _, key := range []string{"type", "subnetFile", "dataDir", "delegate"} {
-		delete(conf, key)
+	ours := n.flannel("1.0.0", object{"isDefaultGateway": true})
+	name := ours["name"]
+	delete(ours, "name")
+	delete(ours, "cniVersion")
+	list := func(first object) object {
+		return object{"name": name, "cniVersion": "1.0.0", "plugins": []object{first, portmap()}}
 	}
-	delegated := n.with(n.bridge(0), object{"cniVersion": "1.0.0", "name": conf["name"], "ipMasq": true})
-	before := n.with(conf, object{"plugins": []object{n.with(n.bridge(0), object{"ipMasq": true}), portmap()}})
-	n.write(before, "cni", "10-flannel.conflist")
+	n.write(list(n.bridge(0)), "cni", "10-flannel.conflist") // as flannel's plugin delegates
+	delegated := n.with(n.bridge(0), object{"cniVersion": "1.0.0", "name": name})
 	if err := os.MkdirAll(n.file("flannel"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -406,7 +165,7 @@ func TestLiveNodeOfFlannel(t *testing.T) {
 		n.write(delegated, "flannel", p.id)
 		pods = append(pods, p)
 	}
-	n.write(conf, "cni", "10-flannel.conflist") // with our plugin in flannel's place
+	n.write(list(ours), "cni", "10-flannel.conflist") // with our plugin in flannel's place
 	for _, p := range pods {
 		p.answers()
 		if err := n.runtime("cache").CheckNetworkList(t.Context(), n.first(), p.rt()); err != nil {
