@@ -109,6 +109,35 @@ func realTwoRuntimes(t *testing.T, bin string) {
 	same(t, "records", nil, append(p1.records(), p2.records()...))
 }
 
+// Two of us on one runtime: both attach what a pod selects, and neither touches
+// what the other has attached, when it comes back or when it goes for good.
+func realTwoOnOne(t *testing.T, bin string) {
+	t.Helper()
+	n := newRealNode(t)
+	first := n.startReal(bin)
+	second := n.startReal(bin, func(p *Plugin) { p.Config.Index, p.Config.StateDir = "91", n.file("state2") })
+	s, netns := n.realSandbox("c1", "blue")
+	n.mustRun(s)
+	want := n.interfaces(netns)
+	if len(want) != 2 {
+		t.Errorf("interfaces %q", want)
+	}
+	for _, p := range []*process{first, second} {
+		p.disconnect()
+		p.connected()
+		p.pass(synchronized)
+	}
+	second.stop()
+	first.kick()
+	first.pass(func(Pass) bool { return true })
+	same(t, "interfaces", want, n.interfaces(netns))
+	second = n.startReal(bin, func(p *Plugin) { p.Config.Index, p.Config.StateDir = "91", n.file("state2") })
+	n.stop(s)
+	same(t, "interfaces", nil, n.interfaces(netns))
+	same(t, "leases", nil, n.leases())
+	same(t, "records", nil, append(first.records(), second.records()...))
+}
+
 // A plugin that the runtime launches, with an environment of three variables and
 // nowhere to write to, runs CNI plugins that find their programs, and logs.
 func realLaunched(t *testing.T, _ string) {
