@@ -65,7 +65,7 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 	}
 	d := &daemon{
 		conf: conf, stateDir: stateDir, log: log, manager: manager,
-		path: cmp.Or(path, "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+		path: cmp.Or(path, program.DefaultPath),
 		exec: &executor{Process: delegate.Process{Root: conf.ChrootDir}, log: log},
 	}
 	d.relay = d.newRelay(ctx)

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/metacni/metacni/examples/internal/program"
 )
 
 // A runtime launches plugins without PATH. CNI plugins look for programs such as
@@ -20,11 +22,11 @@ func TestPluginsHaveAPath(t *testing.T) {
 		name      string
 		env, want []string
 	}{
-		{"none", []string{"A=b"}, []string{"A=b", defaultPath}},
-		{"an empty one", []string{"PATH=", "A=b"}, []string{"PATH=", "A=b", defaultPath}},
+		{"none", []string{"A=b"}, []string{"A=b", "PATH=" + program.DefaultPath}},
+		{"an empty one", []string{"PATH=", "A=b"}, []string{"PATH=", "A=b", "PATH=" + program.DefaultPath}},
 		{"its own", []string{"PATH=/bin", "A=b"}, []string{"PATH=/bin", "A=b"}},
 	} {
-		if got := environment(tt.env); !slices.Equal(got, tt.want) {
+		if got := program.WithPath(tt.env); !slices.Equal(got, tt.want) {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
 	}

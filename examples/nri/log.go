@@ -4,22 +4,7 @@ import (
 	"io"
 	"log/syslog"
 	"os"
-	"slices"
-	"strings"
 )
-
-// defaultPath is where CNI plugins find the programs they need, such as
-// iptables, when nri itself has no PATH.
-const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-// environment returns env, with a PATH. A runtime launches plugins without.
-func environment(env []string) []string {
-	has := func(e string) bool { return strings.HasPrefix(e, "PATH=") && e != "PATH=" }
-	if slices.ContainsFunc(env, has) {
-		return env
-	}
-	return append(slices.Clone(env), defaultPath)
-}
 
 // priority is that of lines in the system's log; their own level is in them.
 const priority = syslog.LOG_DAEMON | syslog.LOG_INFO

@@ -8,6 +8,8 @@ import (
 	"encoding/json"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
@@ -42,10 +44,25 @@ type Process struct {
 	InterfaceNames func(netns string) ([]string, error)
 }
 
-// InRoot returns p as the process of a node whose root directory is root: its
-// plugins run there. The empty root is the process's own.
+// DefaultPath is where plugins find the programs they need, such as iptables,
+// where a process has no PATH.
+const DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// WithPath returns env, with the default PATH if it has none.
+func WithPath(env []string) []string {
+	for _, e := range env {
+		if strings.HasPrefix(e, "PATH=") && e != "PATH=" {
+			return env
+		}
+	}
+	return append(slices.Clone(env), "PATH="+DefaultPath)
+}
+
+// InRoot returns p as a process that no runtime has started, on a node whose root
+// directory is root: its plugins run there, with a PATH. The empty root is the
+// process's own.
 func (p Process) InRoot(root string) Process {
-	p.Root = root
+	p.Root, p.Env = root, WithPath(p.Env)
 	if x, ok := p.Exec.(*Exec); ok {
 		x = &Exec{x.Process}
 		x.Root = root
