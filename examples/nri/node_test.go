@@ -144,6 +144,15 @@ func (n *node) sandbox(id, networks string) *api.PodSandbox {
 // run starts a pod as containerd does: when a plugin fails there is none, and no
 // other event.
 func (n *node) run(s *api.PodSandbox) error {
+	err := n.runOnce(s)
+	for err != nil && strings.Contains(err.Error(), "ttrpc: closed") {
+		err = n.runOnce(s)
+	}
+	return err
+}
+
+// runOnce is run where the kubelet does not ask again.
+func (n *node) runOnce(s *api.PodSandbox) error {
 	block := n.BlockPluginSync()
 	defer block.Unblock()
 	err := n.RunPodSandbox(context.Background(), &api.RunPodSandboxRequest{Pod: s})
@@ -318,11 +327,20 @@ func (p *process) connected() {
 	p.n.BlockPluginSync().Unblock()
 }
 
-// pass waits for one.
+// pass waits for one. What its sweep has left, because the machine was too slow
+// to lock it at once, is done in more of them, which count as one.
 func (p *process) pass(want func(Pass) bool) Pass {
 	p.n.t.Helper()
+	var sum Pass
 	for {
-		if got := receive(p.n.t, p.passes, "the plugin has reconciled"); want(got) {
+		got := receive(p.n.t, p.passes, "the plugin has reconciled")
+		if sum.Waiting > 0 {
+			got.Records = sum.Records
+			got.Attached, got.Detached, got.Failed = got.Attached+sum.Attached, got.Detached+sum.Detached, got.Failed+sum.Failed
+		}
+		if sum = got; got.Waiting > 0 {
+			p.kick()
+		} else if want(got) {
 			return got
 		}
 	}

@@ -84,7 +84,7 @@ func TestN12LostInTheMiddle(t *testing.T) {
 	p := n.start(x)
 	s := n.sandbox("c1", "blue,red")
 	answer := make(chan error, 1)
-	go func() { answer <- n.run(s) }()
+	go func() { answer <- n.runOnce(s) }()
 	receive(t, arrived, "it attaches")
 	p.disconnect()
 	wantError(t, receive(t, answer, "the runtime has noticed"), "90-metacni failed to handle RunPodSandbox")
