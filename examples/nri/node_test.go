@@ -1,13 +1,9 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -23,7 +19,6 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
-	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/examples/lab/host"
 )
 
@@ -162,16 +157,10 @@ func (n *node) runOnce(s *api.PodSandbox) error {
 	return err
 }
 
-// mustRun starts pods. A plugin that has just been stopped is asked and found
-// closed: then the kubelet asks again.
 func (n *node) mustRun(ss ...*api.PodSandbox) {
 	n.t.Helper()
 	for _, s := range ss {
-		err := n.run(s)
-		for err != nil && strings.Contains(err.Error(), "ttrpc: closed") {
-			err = n.run(s)
-		}
-		if err != nil {
+		if err := n.run(s); err != nil {
 			n.t.Fatal(err)
 		}
 	}
@@ -250,201 +239,4 @@ func plugins() *delegatetest.Exec {
 		x.Plugins[name] = delegatetest.Result(&types100.Result{CNIVersion: "1.0.0"})
 	}
 	return x
-}
-
-// A process is a plugin that runs.
-type process struct {
-	*Plugin
-	n      *node
-	passes chan Pass
-	stop   func() // and wait
-	log    *journal
-
-	mu   sync.Mutex
-	conn net.Conn // the last
-}
-
-// plugin returns one that does not run yet, on the node's directories. Its sweep
-// never comes unless edit says so.
-func (n *node) plugin(x *delegatetest.Exec, edit ...func(*Plugin)) *process {
-	n.t.Helper()
-	p := &process{n: n, passes: make(chan Pass, 10000), log: &journal{}}
-	p.Plugin = &Plugin{
-		Config: Config{
-			Socket: n.file("sock"), ConfDir: n.file("net.d"), BinDir: n.file("bin"), StateDir: n.file("state"),
-			Sweep: Duration{time.Hour},
-		},
-		Exec: x, Logger: slog.New(slog.NewTextHandler(p.log, nil)),
-		InterfaceNames: func(string) ([]string, error) { return []string{"lo", "eth0"}, nil },
-		Observer:       func(pass Pass) { p.passes <- pass },
-	}
-	p.pause = 1 // so that kick need not wait
-	p.dial = func(ctx context.Context, path string) (net.Conn, error) {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.conn = conn
-		return conn, err
-	}
-	for _, e := range edit {
-		e(p.Plugin)
-	}
-	return p
-}
-
-// start runs a plugin until the end of the test, and returns when it has been
-// synchronized and has reconciled.
-func (n *node) start(x *delegatetest.Exec, edit ...func(*Plugin)) *process {
-	n.t.Helper()
-	p := n.plugin(x, edit...)
-	p.launch()
-	p.connected()
-	p.pass(func(pass Pass) bool { return pass.Synchronized })
-	return p
-}
-
-// launch starts the plugin.
-func (p *process) launch() {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- p.Run(ctx) }()
-	var once sync.Once
-	p.stop = func() {
-		once.Do(func() {
-			cancel()
-			if err := <-done; err != nil {
-				p.n.t.Errorf("Run: %v", err)
-			}
-		})
-	}
-	p.n.t.Cleanup(func() { p.n.openGates(); p.stop() })
-}
-
-// connected waits until the runtime has taken the plugin in.
-func (p *process) connected() {
-	p.n.t.Helper()
-	receive(p.n.t, p.n.synced, "the plugin is synchronized")
-	p.n.BlockPluginSync().Unblock()
-}
-
-// pass waits for one. What its sweep has left, because the machine was too slow
-// to lock it at once, is done in more of them, which count as one.
-func (p *process) pass(want func(Pass) bool) Pass {
-	p.n.t.Helper()
-	var sum Pass
-	for {
-		got := receive(p.n.t, p.passes, "the plugin has reconciled")
-		if sum.Waiting > 0 {
-			got.Records = sum.Records
-			got.Attached, got.Detached, got.Failed = got.Attached+sum.Attached, got.Detached+sum.Detached, got.Failed+sum.Failed
-		}
-		if sum = got; got.Waiting > 0 {
-			p.kick()
-		} else if want(got) {
-			return got
-		}
-	}
-}
-
-// kick has the plugin reconcile, as its sweep does.
-func (p *process) kick() {
-	p.Plugin.mu.Lock()
-	defer p.Plugin.mu.Unlock()
-	select {
-	case p.newsLocked() <- struct{}{}:
-	default:
-	}
-}
-
-// disconnect ends the connection, as the end of the runtime does.
-func (p *process) disconnect() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	_ = p.conn.Close()
-}
-
-// records lists what is recorded, as "container state".
-func (p *process) records() (all []string) {
-	p.n.t.Helper()
-	life := &lifecycle.Manager{Dir: p.Config.StateDir}
-	for r, err := range life.Records(p.n.t.Context()) {
-		if err != nil {
-			p.n.t.Error(err)
-		}
-		all = append(all, r.Key.ContainerID+" "+string(r.State))
-	}
-	return all
-}
-
-// receive waits for what other goroutines are to do.
-func receive[T any](t *testing.T, from <-chan T, what string) T {
-	t.Helper()
-	select {
-	case v := <-from:
-		return v
-	case <-time.After(60 * time.Second):
-		var zero T
-		t.Fatalf("waited too long until %s", what)
-		return zero
-	}
-}
-
-// same compares.
-func same[T any](t *testing.T, what string, want, got []T) {
-	t.Helper()
-	if w, g := fmt.Sprintf("%v", want), fmt.Sprintf("%v", got); w != g {
-		t.Errorf("%s:\n got %s\nwant %s", what, g, w)
-	}
-}
-
-// wantError fails t unless err, as it comes from the runtime, has all words.
-func wantError(t *testing.T, err error, words ...string) {
-	t.Helper()
-	for _, w := range words {
-		if !strings.Contains(fmt.Sprint(err), w) {
-			t.Errorf("error %v\nlacks %q", err, w)
-		}
-	}
-}
-
-// stdin decodes what a call was given.
-func stdin(t *testing.T, c delegatetest.Call) (keys map[string]any) {
-	t.Helper()
-	if err := json.Unmarshal(c.Stdin, &keys); err != nil {
-		t.Fatal(err)
-	}
-	return keys
-}
-
-// A journal is what a plugin has logged.
-type journal struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (j *journal) Write(b []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.Write(b)
-}
-
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.String()
-}
-
-var _ io.Writer = &journal{}
-
-// count counts lines of the log.
-func (j *journal) count(words string) int { return strings.Count(j.String(), words) }
-
-// byContainer sorts calls that workers make side by side.
-func byContainer(calls []delegatetest.Call) []string {
-	slices.SortStableFunc(calls, func(a, b delegatetest.Call) int { return cmp.Compare(a.ContainerID, b.ContainerID) })
-	var lines []string
-	for _, c := range calls {
-		lines = append(lines, c.ContainerID+": "+c.String())
-	}
-	return lines
 }
