@@ -143,11 +143,11 @@ func (i *installer) adopter(m *autoconf.Manager) (*publish.Adopter, error) {
 	return &publish.Adopter{Publisher: m, Life: &lifecycle.Manager{Dir: dir}, Node: i.node, Tell: func(o adopt.Outcome) {
 		switch k := o.Adoption.Key; {
 		case o.Verdict == adopt.Skipped:
-			fmt.Fprintln(i.ask, "multinet: not taken over:", strings.ReplaceAll(o.Err.Error(), "\n", "; "))
+			i.say("not taken over: %v", o.Err)
 		case o.Adoption.Gone:
-			fmt.Fprintf(i.ask, "multinet: %s %s (%s) is taken over, to be detached: its container is gone\n", k.ContainerID, k.IfName, strings.Join(networks(o), ", "))
+			i.say("%s %s (%s) is taken over, to be detached: its container is gone", k.ContainerID, k.IfName, strings.Join(networks(o), ", "))
 		default:
-			fmt.Fprintf(i.ask, "multinet: %s %s (%s) is taken over\n", k.ContainerID, k.IfName, strings.Join(networks(o), ", "))
+			i.say("%s %s (%s) is taken over", k.ContainerID, k.IfName, strings.Join(networks(o), ", "))
 		}
 	}}, err
 }

@@ -34,6 +34,8 @@ type installer struct {
 	mode                                                      fs.FileMode
 	annotations, watch, binary                                bool
 
+	saying sync.Mutex // held while a line is written
+
 	node          adopt.Node // where others keep their records
 	root          string     // in which sweeps run plugins
 	sweepInterval time.Duration
@@ -218,9 +220,18 @@ func (i *installer) tell(s autoconf.State) {
 	for _, skipped := range s.Skipped {
 		fmt.Fprintf(&line, "; passed over: %v", skipped.Err)
 	}
-	who := "multinet:"
+	i.say("%s", &line)
+}
+
+// say writes one line to stderr, with the time where others are to follow. It may
+// be called from several goroutines.
+func (i *installer) say(format string, args ...any) {
+	who := "multinet: "
 	if i.watch {
 		who = time.Now().UTC().Format(time.RFC3339) + " " + who
 	}
-	fmt.Fprintln(i.ask, who, strings.ReplaceAll(line.String(), "\n", "; "))
+	line := who + strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ") + "\n"
+	i.saying.Lock()
+	defer i.saying.Unlock()
+	_, _ = io.WriteString(i.ask, line) // nobody is left to tell of a failure
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
-	"strings"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/examples/internal/multinet"
@@ -73,12 +72,10 @@ func (i *installer) sweeper(plugin netconf.Plugin) (*lifecycle.Sweeper, error) {
 		return nil, err
 	}
 	s := &lifecycle.Sweeper{Wait: i.sweepInterval, MaxWait: 60 * i.sweepInterval, Tell: func(swept lifecycle.Swept) {
-		k := swept.Key
-		switch {
-		case swept.Err == nil:
-			fmt.Fprintf(i.ask, "multinet: %s %s was stale, and has been removed\n", k.ContainerID, k.IfName)
-		default:
-			fmt.Fprintln(i.ask, "multinet:", strings.ReplaceAll(swept.Err.Error(), "\n", "; "))
+		if swept.Err == nil {
+			i.say("%s %s was stale, and has been removed", swept.Key.ContainerID, swept.Key.IfName)
+		} else {
+			i.say("%v", swept.Err)
 		}
 	}}
 	return s, (&multinet.Plugin{Process: i.process().InRoot(i.root)}).PrepareSweep(s, conf, "")

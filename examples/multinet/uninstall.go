@@ -58,7 +58,7 @@ func (i *installer) uninstall(ctx context.Context) error {
 	}
 	for _, ext := range []string{".conf", ".conflist"} {
 		if _, err := os.Lstat(m.Output + ext); err == nil {
-			fmt.Fprintf(i.ask, "multinet: %q is of another type than %q, and stays\n", m.Output+ext, i.typ)
+			i.say("%q is of another type than %q, and stays", m.Output+ext, i.typ)
 		}
 	}
 	if i.detach {
@@ -96,7 +96,7 @@ func (i *installer) release(ctx context.Context, life *lifecycle.Manager, name s
 			left, errs = append(left, k), append(errs, err)
 		}
 	}
-	fmt.Fprintf(i.ask, "multinet: %d attachments were given back to the runtime, or removed\n", len(attached)-len(left))
+	i.say("%d attachments were given back to the runtime, or removed", len(attached)-len(left))
 	if err = errors.Join(errs...); err != nil {
 		err = fmt.Errorf("%w\n%s still attached: say it again with --dir %s --name %s", err, count(left), life.Dir, name)
 	}

@@ -261,4 +261,3 @@ func (p *livePod) check() {
 	q.conf, q.annotations = conf, nil
 	p.n.ok("CHECK", &q)
 }
-
