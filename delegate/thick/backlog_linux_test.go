@@ -124,7 +124,7 @@ func TestQueuedDelsThatHangKeepNoOtherFromItsTurn(t *testing.T) {
 		var seen events
 		dir := queued(t, ids("hung", 40)...)
 		r := serve(t, &Server{Handler: &fake{del: hung}, Queue: dir, MaxInFlight: 2, Observer: seen.observe, Timeouts: Timeouts{Del: time.Minute}})
-		time.Sleep(41 * time.Minute) // all of them have failed
+		time.Sleep(41*time.Minute + 30*time.Second) // all of them have failed, and none ends now
 		enqueue(t, dir, request("DEL", "new"))
 		enqueue(t, dir, request("DEL", "new-and-wanted"))
 		seen.taken()
