@@ -145,6 +145,7 @@ func (i *installer) adopter(m *autoconf.Manager) (*publish.Adopter, error) {
 		case o.Verdict == adopt.Skipped:
 			i.say("not taken over: %v", o.Err)
 		case o.Adoption.Gone:
+			i.orphans = true
 			i.say("%s %s (%s) is taken over, to be detached: its container is gone", k.ContainerID, k.IfName, strings.Join(networks(o), ", "))
 		default:
 			i.say("%s %s (%s) is taken over", k.ContainerID, k.IfName, strings.Join(networks(o), ", "))

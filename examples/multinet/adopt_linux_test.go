@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -61,6 +62,7 @@ const unseen = "/no-such-directory/netns/c" // where nothing is known of namespa
 func TestInstallTakesOver(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "10-x.conflist", blue, "20-y.conflist", green)
+	n.exec.Plugins = map[string]delegatetest.Plugin{"bridge": delegatetest.Result(nil)}
 	n.cached("c1", blue, unseen)
 	n.cached("c2", blue, "/absent")
 	n.cached("c3", green, unseen)
@@ -69,12 +71,15 @@ func TestInstallTakesOver(t *testing.T) {
 		if err := n.do("install", "--cni-dir", n.path("state")); err != nil {
 			t.Fatal(err)
 		}
-		want := []string{"multinet/c1/eth0 added blue", "multinet/c2/eth0 deleting blue"}
+		want := []string{"multinet/c1/eth0 added blue"}
 		if diff := cmp.Diff(want, n.records()); diff != "" {
 			t.Errorf("records (-want +got):\n%s", diff)
 		}
 	}
-	for _, words := range []string{"multinet: c1 eth0 (blue) is taken over\n", "c2 eth0 (blue) is taken over, to be detached", "not taken over: " + n.path("cni/results/blue-c4-eth0")} {
+	if got, want := n.exec.Trace(), []string{"DEL bridge eth0"}; !slices.Equal(got, want) {
+		t.Errorf("ran %q, want %q", got, want)
+	}
+	for _, words := range []string{"multinet: c1 eth0 (blue) is taken over\n", "c2 eth0 (blue) is taken over, to be detached", "c2 eth0 was stale, and has been removed", "not taken over: " + n.path("cni/results/blue-c4-eth0")} {
 		if !strings.Contains(n.said.String(), words) {
 			t.Errorf("%q is not said: %s", words, n.said.String())
 		}

@@ -34,7 +34,8 @@ type installer struct {
 	mode                                                      fs.FileMode
 	annotations, watch, binary                                bool
 
-	saying sync.Mutex // held while a line is written
+	saying  sync.Mutex // held while a line is written
+	orphans bool       // containers that are gone have been taken over
 
 	node          adopt.Node // where others keep their records
 	root          string     // in which sweeps run plugins
@@ -125,17 +126,20 @@ func (i *installer) install(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if !i.watch {
-		adopter.Pass(ctx)
-		err := m.Publish()
-		if err == nil {
-			i.tell(m.State())
-			adopter.Pass(ctx) // containers that were on their way
-		}
-		return err
-	}
 	sweeper, err := i.sweeper(template)
 	if err != nil {
+		return err
+	}
+	if !i.watch {
+		adopter.Pass(ctx)
+		if err := m.Publish(); err != nil {
+			return err
+		}
+		i.tell(m.State())
+		adopter.Pass(ctx) // containers that were on their way
+		if i.orphans {
+			_, err = sweeper.Sweep(ctx)
+		}
 		return err
 	}
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)

@@ -218,7 +218,7 @@ func (n *liveNode) places() []string {
 // install has multinet stand in front of the node's network.
 func (n *liveNode) install() {
 	n.t.Helper()
-	n.write(object{"confDir": n.file("net.d")}, "more.json")
+	n.write(object{"confDir": n.file("net.d"), "binDir": n.bin}, "more.json")
 	n.tool(0, slices.Concat([]string{"install"}, n.places(), []string{
 		"--multus-dir", n.file("multus"), "--cni-dir", n.file("state"), "--config", n.file("more.json"),
 	})...)
