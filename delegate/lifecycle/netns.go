@@ -42,14 +42,17 @@ func (n netns) gone(root string) bool {
 	}
 	err := stat(root, n.Path)
 	switch {
+	case errors.Is(err, fs.ErrNotExist) && (n.Inode == 0 || n.ofEarlierBoot()): // nobody has seen it since
+		return true
+	case errors.Is(err, fs.ErrNotExist) && strings.HasPrefix(n.Path, "/proc/"):
+		return seesProcesses(root) // what a process had there is gone with it, directory and all
 	case errors.Is(err, fs.ErrNotExist):
-		// What a process had in /proc is gone with it, directory and all.
-		return !n.ofThisBoot() || stat(root, filepath.Dir(n.Path)) == nil || strings.HasPrefix(n.Path, "/proc/")
+		return stat(root, filepath.Dir(n.Path)) == nil
 	case err != nil:
 		return false
 	}
 	now := identify(root, n.Path)
-	return n.Inode != 0 && now.Inode != 0 && n.other(now) && (now.Unique != "" || !n.ofThisBoot())
+	return n.Inode != 0 && now.Inode != 0 && n.other(now) && (now.Unique != "" || now.Dev == n.Dev || n.ofEarlierBoot())
 }
 
 // nothingAt reports whether there certainly is nothing at path in root.
@@ -61,10 +64,11 @@ func stat(root, path string) error {
 	return inroot.With(root, path, func(path string) error { _, err := os.Stat(path); return err })
 }
 
-// ofThisBoot reports whether n was there since the machine was last started.
-func (n netns) ofThisBoot() bool {
+// ofEarlierBoot reports whether the machine has certainly been started since n was
+// there.
+func (n netns) ofEarlierBoot() bool {
 	boot := bootID()
-	return boot != "" && strings.HasPrefix(n.Unique, boot+"/")
+	return boot != "" && n.Unique != "" && !strings.HasPrefix(n.Unique, boot+"/")
 }
 
 // other reports whether now, which is there, is certainly not the namespace n

@@ -65,6 +65,24 @@ func bootID() string {
 	return strings.TrimSpace(string(id))
 }
 
+// seesProcesses reports whether the proc file system in root certainly shows all
+// processes of the machine: this one, or the first that it shows, is in the
+// kernel's first PID namespace, whose number is fixed. Not everybody may ask
+// about the first.
+func seesProcesses(root string) bool {
+	for _, process := range []string{"self", "1"} {
+		link := ""
+		_ = inroot.With(root, "/proc/"+process+"/ns", func(dir string) (err error) {
+			link, err = os.Readlink(dir + "/pid")
+			return err
+		})
+		if link == "pid:[4026531836]" {
+			return true
+		}
+	}
+	return false
+}
+
 // namespaceID asks for the number of the namespace itself (Linux 6.18).
 func namespaceID(fd int) (id uint64) {
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.NS_GET_ID, uintptr(unsafe.Pointer(&id)))

@@ -137,3 +137,35 @@ func TestNetNSThatCannotBeLookedAtIsNotGone(t *testing.T) {
 		t.Errorf("DEL is given %q", got)
 	}
 }
+
+// A namespace that this process may just not see is not gone, whatever the kernel
+// it was recorded under could tell of it: its container would be detached while
+// it runs.
+func TestNamespaceOutOfSightIsNotGone(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write(t, dir+"/file")
+	file := identify("", dir+"/file")
+	for _, unique := range []string{"", bootID() + "/id/1"} {
+		for name, tt := range map[string]struct {
+			n    netns
+			root string
+			want bool
+		}{
+			"a directory that is not there":     {netns{Path: dir + "/absent/c1", Dev: 4, Inode: 7}, "", false},
+			"something else than a namespace":   {netns{Path: dir + "/file", Dev: file.Dev + 1, Inode: 7}, "", false},
+			"another one of the same kind":      {netns{Path: dir + "/file", Dev: file.Dev, Inode: file.Inode + 1}, "", true},
+			"a directory without it":            {netns{Path: dir + "/c1", Dev: 4, Inode: 7}, "", true},
+			"a process, where none are seen":    {netns{Path: "/proc/4242/ns/net", Dev: 4, Inode: 7}, dir, false},
+			"a process, where all are seen":     {netns{Path: "/proc/4194305/ns/net", Dev: 4, Inode: 7}, "", seesProcesses("")},
+			"before the machine was started up": {netns{Path: dir + "/absent/c1", Dev: 4, Inode: 7, Unique: "boot/id/1"}, "", true},
+		} {
+			if tt.n.Unique == "" {
+				tt.n.Unique = unique
+			}
+			if got := tt.n.gone(tt.root); got != tt.want {
+				t.Errorf("%s, with number %q: gone %v, want %v", name, tt.n.Unique, got, tt.want)
+			}
+		}
+	}
+}
