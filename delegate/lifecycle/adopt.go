@@ -93,6 +93,9 @@ func (m *Manager) adoption(a Adoption) (scratch.Record[record], error) {
 	there := slices.ContainsFunc(a.Attached, func(d delegate.Attached) bool { return !nothingAt(m.Root, d.NetNS) })
 	if a.Gone || !there {
 		r.State = scratch.Deleting
+		for i := range r.Value.Delegates {
+			r.Value.Delegates[i].Gone = []int{} // the other program may have begun to
+		}
 	}
 	return r, nil
 }

@@ -150,12 +150,16 @@ func (m *Manager) detach(ctx context.Context, l *scratch.Lock, r *scratch.Record
 	var at []int
 	var as []delegate.Attached
 	places := make(map[netns]string)
+	others := r.Value.Adopted && m.anyMissing(r.Value.Sources) // the other program has removed it as well
 	for i, e := range r.Value.Delegates {
 		if !which(e) {
 			continue
 		}
 		if _, ok := places[e.NetNS]; !ok {
 			places[e.NetNS] = e.NetNS.forDel(m.Root, given)
+		}
+		if others && e.Gone == nil {
+			e.Gone = []int{}
 		}
 		at = append(at, i)
 		as = append(as, e.attached(r.Key.ContainerID, func(n netns) string { return places[n] }))

@@ -13,10 +13,11 @@ import (
 )
 
 // disown takes from the results of as, attachments of k, the addresses that
-// other attachments to the same network have by now. Only what a DEL has left
-// half removed can have such ones: the plugin that gave the address out has
-// freed it, and another, such as a firewall, has failed. That one's next DEL
-// must not remove what the address's new owner has.
+// other attachments to the same network have by now. Only where a DEL has been
+// tried before, ours or that of the program that it was adopted from, can there
+// be such ones: the plugin that gave the address out has freed it, and another,
+// such as a firewall, has failed, or is run once more. That one's next DEL must
+// not remove what the address's new owner has.
 func (m *Manager) disown(ctx context.Context, k scratch.Key, as []delegate.Attached) {
 	networks := make(map[string]bool)
 	for _, a := range as {
@@ -28,8 +29,13 @@ func (m *Manager) disown(ctx context.Context, k scratch.Key, as []delegate.Attac
 		return
 	}
 	owned := make(map[string]map[netip.Addr]bool)
-	for r, err := range m.store().List(ctx) {
-		if err != nil || r.Key == k || r.State == scratch.Deleting {
+	headers := scratch.Store[struct{}]{Dir: m.Dir} // thousands may be deleting
+	for h, err := range headers.List(ctx) {
+		if err != nil || h.Key == k || h.State == scratch.Deleting {
+			continue
+		}
+		r, err := m.store().Get(h.Key)
+		if err != nil || r.State == scratch.Deleting {
 			continue // what cannot be read cannot be spared
 		}
 		for _, e := range r.Value.Delegates {

@@ -138,6 +138,39 @@ func TestFirstDelHasAllAddresses(t *testing.T) {
 	}
 }
 
+// The program that an attachment was adopted from may have removed it already,
+// where its file is gone, or the container was: an address that belongs to another
+// attachment by now is not in the prevResult of our DEL. While the file is there
+// and the container as well, the DEL is a first one.
+func TestAddressOfAnotherIsNotInTheDelOfAdopted(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		gone   bool
+		before func(n *node, source string)
+		want   bool
+	}{
+		"attached":                   {false, func(*node, string) {}, true},
+		"its file removed":           {false, func(n *node, source string) { unlink(n.t, source) }, false},
+		"gone when it was adopted":   {true, func(*node, string) {}, false},
+		"gone, and its file as well": {true, func(n *node, source string) { unlink(n.t, source) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			n.printing("tuning", ipsOf("10.0.0.2/24"))
+			a := n.foreign(eth0, newNetNS(t))
+			a.Gone = tt.gone
+			n.adopt(a, true)
+			n.addWith(key("c2", "eth0"), "blue", ipsOf("10.0.0.2/24"))
+			tt.before(n, a.Sources[0])
+			n.del(eth0)
+			if got := strings.Contains(string(n.last("DEL tuning").Stdin), "10.0.0.2"); got != tt.want {
+				t.Errorf("DEL has the address: %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
 // An address of the attachment itself is its own: a Detach that is tried again
 // hands it to the plugins.
 func TestOwnAddressIsInTheNextDetach(t *testing.T) {

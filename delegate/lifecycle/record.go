@@ -131,7 +131,7 @@ type entry struct {
 	CapabilityArgs map[string]json.RawMessage `json:"capabilityArgs,omitempty"`
 	Result         json.RawMessage            `json:"result,omitempty"`
 	Unfinished     bool                       `json:"unfinished,omitempty"` // Result is not of the last plugin
-	Gone           []int                      `json:"gone,omitempty"`       // see [delegate.Attached]
+	Gone           []int                      `json:"gone,omitzero"`        // see [delegate.Attached]; not nil once a DEL has been tried
 	Half           bool                       `json:"half,omitempty"`       // in a partial record: it is to be removed
 	Leaving        bool                       `json:"leaving,omitempty"`    // what Half was called in version 1
 }
