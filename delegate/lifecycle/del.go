@@ -126,7 +126,7 @@ func (m *Manager) removeAs(ctx context.Context, l *scratch.Lock, k scratch.Key, 
 // with them may be why neither worked. It reports whether nothing of r is left.
 func (m *Manager) detachAs(ctx context.Context, r *scratch.Record[record], current func(name string) (netconf.Network, bool)) bool {
 	for i, e := range r.Value.Delegates {
-		if !e.left() || e.Result != nil {
+		if !e.left() || e.Result != nil || r.Value.Adopted && !e.Half { // what was adopted is attached, without a result as well
 			continue
 		}
 		now, ok := current(e.Network.Name())
@@ -134,7 +134,7 @@ func (m *Manager) detachAs(ctx context.Context, r *scratch.Record[record], curre
 			continue
 		}
 		a := e.attached(r.Key.ContainerID, func(n netns) string { return n.forDel(m.Root, "") })
-		a.Network, a.Gone = now, nil
+		a.Network = now
 		if m.invoker().Del(ctx, a) == nil {
 			r.Value.Delegates[i].Gone = allOf(e.Network)
 		}

@@ -295,6 +295,57 @@ func TestSweepWithMendedConfiguration(t *testing.T) {
 	}
 }
 
+// Of what goes with a mended configuration the plugins that are gone already are
+// not run again.
+func TestSweepWithMendedConfigurationRunsWhatIsLeft(t *testing.T) {
+	t.Parallel()
+	red := func(mode string) netconf.Network {
+		return mustParse(fmt.Sprintf(`{"cniVersion":"1.1.0","name":"red","plugins":[{"type":"macvlan","mode":%q},{"type":"tuning"}]}`, mode))
+	}
+	n := newNode(t)
+	n.on("", func(_ context.Context, c delegatetest.Call) error {
+		if strings.Contains(string(c.Stdin), "wrong") {
+			return errors.New("no such mode")
+		}
+		return nil
+	})
+	if _, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(attachment(red("wrong"), "c1", "eth0"))}); err == nil {
+		t.Fatal("success")
+	}
+	s := newSweeper(n)
+	s.Current = func(string) (netconf.Network, error) { return red("right"), nil }
+	s.sweep(Sweep{Removed: 1})
+	n.wantNothing()
+	if slices.Contains(n.trace(), "DEL tuning eth0") {
+		t.Errorf("ran what never was attached: %q", n.trace())
+	}
+}
+
+// What another program has attached is not removed with another configuration
+// either, although nobody has kept its result.
+func TestSweepKeepsToWhatWasAdopted(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	a := n.foreign(eth0, "")
+	a.Gone = true
+	for i := range a.Attached {
+		a.Attached[i].Result, a.Attached[i].Added = nil, false
+	}
+	n.adopt(a, true)
+	n.on("DEL macvlan", func(_ context.Context, c delegatetest.Call) error {
+		if !strings.Contains(string(c.Stdin), "mode") {
+			return errors.New("not now")
+		}
+		return nil
+	})
+	s := newSweeper(n)
+	s.Current = func(string) (netconf.Network, error) {
+		return mustParse(`{"cniVersion":"1.1.0","name":"red","plugins":[{"type":"macvlan","mode":"l2"}]}`), nil
+	}
+	s.sweep(Sweep{Failed: 1})
+	n.wantRecords("c1/eth0 deleting")
+}
+
 // What was attached is never removed with another configuration.
 func TestSweepKeepsToWhatWasAttached(t *testing.T) {
 	t.Parallel()
