@@ -72,6 +72,9 @@ type Error struct {
 // hexadecimal digits it shows the first 12.
 func (e *Error) Error() string {
 	k, why := e.Key, terse.Line(e.Err.Error())
+	if k == (scratch.Key{}) {
+		return fmt.Sprintf("lifecycle: %s: %s", e.Op, why)
+	}
 	if k.ContainerID == "" && k.IfName == "" {
 		return fmt.Sprintf("lifecycle: %s network %q: %s", e.Op, k.Network, why)
 	}

@@ -54,8 +54,9 @@ type Sweeper struct {
 	Begin func(context.Context) (context.Context, func())
 
 	// Tell, when not nil, is called for each attachment that was removed, and
-	// where the reason is a new one why an attachment cannot be removed or a
-	// record not be read. It is called by one goroutine at a time.
+	// where the reason is a new one why an attachment cannot be removed, or a
+	// record or the directory not be read. It is called by one goroutine at a
+	// time.
 	Tell func(Swept)
 
 	now   func() time.Time // instead of time.Now
@@ -80,9 +81,9 @@ const sweepers = 4
 
 // Swept is what has become of an attachment.
 type Swept struct {
-	Key scratch.Key
-	Err error     // an [*Error]: why it is still there; nil if it is not
-	At  time.Time // when it will be tried again; zero for a record that cannot be read
+	Key scratch.Key // as far as it is known: of the directory nothing is
+	Err error       // an [*Error]: why it is still there; nil if it is not
+	At  time.Time   // when it will be tried again; zero for a record that cannot be read
 }
 
 // A Sweep counts what one pass has found and done.
@@ -90,7 +91,7 @@ type Sweep struct {
 	Removed    int // stale, and removed
 	Failed     int // stale, tried and still there
 	Waiting    int // stale, and not tried: not yet, not in this pass, or others are at work on it
-	Unreadable int // records
+	Unreadable int // records, and the directory
 }
 
 // A try is an attachment that could not be removed, or a record not be read.
@@ -112,8 +113,8 @@ func (s *Sweeper) Sweep(ctx context.Context) (Sweep, error) {
 	var due []scratch.Key
 	for r, err := range s.Manager.Records(ctx) {
 		switch {
-		case err != nil && r.Key == (scratch.Key{}):
-			continue // of the directory, or the end of ctx
+		case err != nil && ctx.Err() != nil:
+			continue // which may be why
 		case err != nil:
 			found[r.Key] = true
 			swept.Unreadable++

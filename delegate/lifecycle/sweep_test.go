@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -237,6 +239,25 @@ func TestSweepSaysWhatIsDamaged(t *testing.T) {
 	if len(s.told) != 1 {
 		t.Errorf("told %q", s.told)
 	}
+}
+
+// A directory that cannot be read is said once, too: nothing would be swept there.
+func TestSweepSaysThatTheDirectoryCannotBeRead(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	if err := os.WriteFile(n.Dir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := newSweeper(n)
+	var told []error
+	s.Tell = func(swept Swept) { told = append(told, swept.Err) }
+	s.sweep(Sweep{Unreadable: 1})
+	s.sweep(Sweep{Unreadable: 1})
+	if len(told) != 1 || !errors.Is(told[0], syscall.ENOTDIR) || strings.Contains(told[0].Error(), `""`) {
+		t.Errorf("told %q", told)
+	}
+	unlink(t, n.Dir)
+	s.sweep(Sweep{})
 }
 
 // What never was attached because of a mistake in its configuration goes once

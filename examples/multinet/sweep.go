@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -36,13 +37,13 @@ func (t *tool) gc(ctx context.Context, dir, binDir, confDir string) error {
 	var rows [][]string
 	s := &lifecycle.Sweeper{Batch: math.MaxInt, Unseen: true, Tell: func(swept lifecycle.Swept) {
 		v := sweptView{keyView: viewKey(swept.Key), Removed: swept.Err == nil}
-		outcome, why := "removed", ""
+		outcome, why := "removed", "-"
 		if swept.Err != nil {
 			outcome, v.Error = "failed", swept.Err.Error()
 			why = v.Error
 		}
 		all = append(all, v)
-		rows = append(rows, []string{v.Container, v.Interface, v.Network, outcome, why})
+		rows = append(rows, []string{cmp.Or(v.Container, "-"), cmp.Or(v.Interface, "-"), cmp.Or(v.Network, "-"), outcome, why})
 	}}
 	if err := (&multinet.Plugin{Process: t.process()}).PrepareSweep(s, conf, ""); err != nil {
 		return err

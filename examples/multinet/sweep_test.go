@@ -57,6 +57,18 @@ func TestGCRemovesWhatIsStale(t *testing.T) {
 	}
 }
 
+// A directory that cannot be read is no success.
+func TestGCOfWhatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	if err := os.WriteFile(h.state(), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, _, err := h.gc(t); err == nil || !strings.Contains(out, "not a directory") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
 // What an operation goes on with is left alone, which is said.
 func TestGCLeavesAloneWhatIsWorkedOn(t *testing.T) {
 	t.Parallel()
