@@ -30,22 +30,24 @@ func (d *daemon) adopter(ctx context.Context) *publish.Adopter {
 }
 
 // publishedStateDir is where the records are of requests that come with the
-// published configuration: the file's word is the last.
+// published configuration.
 func (d *daemon) publishedStateDir() string {
+	if dir, err := multinet.StateDir(d.conf.ChrootDir, d.publishedConf()); err == nil {
+		return dir
+	}
+	return d.stateDir
+}
+
+// publishedConf is the configuration that such requests have here: the file's word is
+// the last.
+func (d *daemon) publishedConf() []byte {
 	conf := make(map[string]json.RawMessage)
-	data, err := json.Marshal(d.manager.Template)
+	data, _ := json.Marshal(d.manager.Template) // raw values that have been read
 	for _, keys := range [][]byte{data, d.conf.override} {
 		_ = json.Unmarshal(keys, &conf) // made by this program, or nil
 	}
-	if err == nil {
-		data, err = json.Marshal(conf)
-	}
-	if err == nil {
-		if dir, err := multinet.StateDir(d.conf.ChrootDir, data); err == nil {
-			return dir
-		}
-	}
-	return d.stateDir
+	data, _ = json.Marshal(conf)
+	return data
 }
 
 // logAdopted writes what has become of an attachment that others had made.

@@ -43,10 +43,10 @@ type daemon struct {
 	log      *slog.Logger
 	metrics  *metrics
 	server   *thick.Server
-	manager  *autoconf.Manager     // of the published network, or nil
-	relay    *relay.Relay          // of the delegates that stay; not started where none can be
-	path     string                // PATH of the plugins
-	asked    atomic.Pointer[asked] // what the last ADD came with
+	manager  *autoconf.Manager // of the published network, or nil
+	relay    *relay.Relay      // of the delegates that stay; not started where none can be
+	path     string            // PATH of the plugins
+	asked    sync.Map          // what the last ADD came with, by the directory of its records
 
 	exec           invoke.Exec
 	interfaceNames func(netns string) ([]string, error)
@@ -72,7 +72,7 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 	d.server = &thick.Server{
 		Handler: operating{thick.Funcs(func(ctx context.Context, stdout io.Writer) skel.CNIFuncs {
 			return d.plugin(ctx, stdout).Commands(ctx)
-		}), d.relay, &d.asked},
+		}), d.relay, d.ask},
 		HotPlug: func(with *wire.Attributes) thick.Handler {
 			return operating{thick.Funcs(func(ctx context.Context, stdout io.Writer) skel.CNIFuncs {
 				return d.plugin(ctx, stdout).HotPlug(ctx, conf.multinet(), with)

@@ -156,12 +156,12 @@ func (d *daemon) update(ctx context.Context, from relay.Info, u relay.Update) er
 type operating struct {
 	thick.Handler
 	relay *relay.Relay
-	asked *atomic.Pointer[asked] // is told of each ADD; nil is told of none
+	ask   func(conf []byte, cniPath string) // is told of each ADD; nil is told of none
 }
 
 func (h operating) Add(ctx context.Context, a *skel.CmdArgs) (types.Result, error) {
-	if h.asked != nil {
-		h.asked.Store(&asked{a.StdinData, a.Path})
+	if h.ask != nil {
+		h.ask(a.StdinData, a.Path)
 	}
 	ctx, end := h.relay.Begin(ctx)
 	defer end()

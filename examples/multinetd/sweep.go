@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/examples/internal/multinet"
 )
 
 // defaultSweepInterval is how long the daemon pauses between two sweeps.
@@ -20,29 +21,51 @@ type asked struct {
 	cniPath string
 }
 
-// sweep removes stale attachments, again and again, until ctx ends: with the
-// configuration of the last ADD, which says where plugins are and what networks
-// are like now, and before the first with the daemon's own. What cannot be
-// removed is tried again in the next sweep, then after two, four and so on.
+// ask notes what an ADD came with, for the sweeps of the records that its
+// configuration has kept. What it fails on is no ADD.
+func (d *daemon) ask(conf []byte, cniPath string) {
+	if dir, err := multinet.StateDir(d.conf.ChrootDir, conf); err == nil {
+		d.asked.Store(dir, asked{conf, cniPath})
+	}
+}
+
+// sweep removes stale attachments, again and again, until ctx ends, wherever
+// records are kept: with the configuration of the last ADD that has its records
+// there, which says where plugins are and what networks are like now, and before
+// the first with the daemon's own. What cannot be removed is tried again in the
+// next sweep, then after two, four and so on.
 func (d *daemon) sweep(ctx context.Context) {
 	pause := time.Duration(d.conf.SweepInterval)
 	if pause == 0 {
 		return
 	}
-	s := &lifecycle.Sweeper{
-		Wait: pause, MaxWait: 60 * pause, Begin: d.relay.Begin,
-		Tell: func(swept lifecycle.Swept) { logSwept(ctx, d.log, swept) },
+	d.asked.LoadOrStore(d.stateDir, asked{conf: d.conf.multinet()})
+	if d.manager != nil {
+		d.asked.LoadOrStore(d.publishedStateDir(), asked{conf: d.publishedConf()})
 	}
 	plugin := d.plugin(ctx, io.Discard)
+	sweepers := make(map[any]*lifecycle.Sweeper) // by directory
 	for {
-		last := d.asked.Load()
-		if last == nil || plugin.PrepareSweep(s, last.conf, last.cniPath) != nil {
-			if err := plugin.PrepareSweep(s, d.conf.multinet(), ""); err != nil {
+		var all lifecycle.Sweep
+		for dir, last := range d.asked.Range {
+			s := sweepers[dir]
+			if s == nil {
+				s = &lifecycle.Sweeper{
+					Wait: pause, MaxWait: 60 * pause, Begin: d.relay.Begin,
+					Tell: func(swept lifecycle.Swept) { logSwept(ctx, d.log, swept) },
+				}
+				sweepers[dir] = s
+			}
+			if err := plugin.PrepareSweep(s, last.(asked).conf, last.(asked).cniPath); err != nil {
 				d.log.LogAttrs(ctx, slog.LevelError, "no sweep", slog.Any("error", err))
 			}
+			swept, _ := s.Sweep(ctx) // fails as ctx does
+			all.Removed += swept.Removed
+			all.Failed += swept.Failed
+			all.Waiting += swept.Waiting
+			all.Unreadable += swept.Unreadable
 		}
-		swept, _ := s.Sweep(ctx) // fails as ctx does
-		d.metrics.sweep(swept)
+		d.metrics.sweep(all)
 		select {
 		case <-ctx.Done():
 			return

@@ -61,3 +61,37 @@ func TestSweepsWhatIsStale(t *testing.T) {
 		})
 	}
 }
+
+// Records are swept wherever requests have them kept.
+func TestSweepsEveryStateDirectory(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `,"sweepInterval":"1ms"`)
+	w.server.Override = nil
+	netns := filepath.Join(w.dir, "netns")
+	if err := os.WriteFile(netns, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	removed := make(chan struct{}, 2)
+	p := w.fake.Plugins["bridge"]
+	w.fake.Plugins["bridge"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.Command == "DEL" {
+			removed <- struct{}{}
+		}
+		return p(ctx, c)
+	}
+	w.start(t)
+	for _, dir := range []string{"/one", "/two"} {
+		if err := w.client.Funcs(t.Context()).Add(w.args(strings.Replace(conf(bridge), "/of/the/runtime", w.dir+dir, 1))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Remove(netns); err != nil {
+		t.Fatal(err)
+	}
+	<-removed
+	<-removed
+	w.final(t)
+	if left := w.fake.Live(); len(left) > 0 {
+		t.Errorf("attached: %q", left)
+	}
+}
