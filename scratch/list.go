@@ -98,6 +98,44 @@ func (f files) records(ctx context.Context, l *Lock) ([]stored, error) {
 	})
 }
 
+// Unused returns the containers that have a lock and no record, a long ID as its
+// hash, "#" and 64 hexadecimal digits: of an operation that goes on, or of a
+// process that has died. Where nobody holds such a lock, taking it and calling
+// [Store.Records] has Unlock remove its file.
+func (s Store[T]) Unused() ([]string, error) {
+	ids, err := s.files().unused()
+	return ids, fail("list", Key{}, err)
+}
+
+func (f files) unused() (ids []string, err error) {
+	root, err := f.open()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	names, err := root.Names()
+	if err != nil {
+		return nil, err
+	}
+	used := make(map[string]bool)
+	for _, name := range names {
+		if isFormerDir(name) {
+			used[part(name)] = true
+		} else if k, _, ok := parseName(name); ok {
+			used[part(k.ContainerID)] = true
+		}
+	}
+	for _, name := range names {
+		if id, ok := strings.CutSuffix(name, lockSuffix); ok && checkStoredContainer(id) == nil && !used[id] {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
+}
+
 func collect(each func(yield func(stored, error) bool)) ([]stored, error) {
 	var (
 		all  []stored

@@ -157,7 +157,23 @@ func (s *Sweeper) Sweep(ctx context.Context) (Sweep, error) {
 			s.tell(Swept{Key: k})
 		}
 	})
+	s.tidy(ctx)
 	return swept, ctx.Err()
+}
+
+// tidy removes locks of containers without a record that processes have left
+// which died just then: nobody else would ever take them again. What cannot be
+// removed is in nobody's way.
+func (s *Sweeper) tidy(ctx context.Context) {
+	ids, _ := s.Manager.store().Unused()
+	for _, id := range ids[:min(len(ids), cmp.Or(s.Batch, DefaultBatch))] {
+		l, _ := s.Manager.lockIdle(ctx, id)
+		if l == nil {
+			continue
+		}
+		_, _ = s.Manager.store().Records(ctx, l) // so that the lock knows there are none
+		_ = l.Unlock()
+	}
 }
 
 // Run sweeps now and then again and again, with pauses, until ctx ends; its error

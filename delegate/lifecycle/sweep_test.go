@@ -130,6 +130,36 @@ func TestSweepRemovesLeftoversOfAttach(t *testing.T) {
 	n.wantNothing()
 }
 
+// A process that dies between a record and its lock leaves the lock. Nobody will
+// take it again, but a sweep.
+func TestSweepRemovesLocksOfTheDead(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.add(key("alive", "eth0"))
+	for _, c := range []string{"dead", "busy"} {
+		n.add(key(c, "eth0"))
+		if err := os.Remove(n.recordFile(key(c, "eth0"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l, err := n.store().Lock(t.Context(), "busy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	newSweeper(n).sweep(Sweep{})
+	want := []string{"alive@lock", "alive@multi@eth0.json", "busy@lock"}
+	if got := n.files(); !slices.Equal(got, want) {
+		t.Errorf("files %q, want %q", got, want)
+	}
+	if err := l.Unlock(); err != nil {
+		t.Error(err)
+	}
+	newSweeper(n).sweep(Sweep{})
+	if got := n.files(); !slices.Equal(got, want[:2]) {
+		t.Errorf("files %q, want %q", got, want[:2])
+	}
+}
+
 // What the end of the sweep has kept from being removed has not failed.
 func TestSweepThatIsEnded(t *testing.T) {
 	t.Parallel()

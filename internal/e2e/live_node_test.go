@@ -98,7 +98,7 @@ func (p *livePod) rt() *libcni.RuntimeConf {
 // newPod returns a pod that nothing has attached yet.
 func (n *liveNode) newPod(networks string) *livePod {
 	n.t.Helper()
-	p := &livePod{pod: n.pod(nil), n: n, hostPort: 20000 + 100*n.n + len(n.pods)}
+	p := &livePod{pod: n.pod(nil), n: n, hostPort: 20000 + 16*n.n + len(n.pods)}
 	if networks != "" {
 		p.annotations = map[string]string{"k8s.v1.cni.cncf.io/networks": networks}
 	}

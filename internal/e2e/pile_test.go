@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -24,6 +25,9 @@ func TestRecordsNeverPileUp(t *testing.T) {
 			w.daemon(daemonConf{keys: object{"sweepInterval": "50ms"}})
 		}},
 		{"install --watch", func(w *world) object { return w.multinet("1.0.0", w.bridge(0)) }, func(w *world) {
+			if err := os.MkdirAll(w.file("cni"), 0o700); err != nil {
+				t.Fatal(err)
+			}
 			w.write(w.chain(0, w.bridge(0)), "cni", "10-primary.conflist")
 			w.write(object{"confDir": w.file("net.d")}, "more.json")
 			cmd := exec.CommandContext(t.Context(), built(w.t, "multinet"), "install", "--watch", "--sweep-interval", "50ms",

@@ -147,7 +147,7 @@ func TestG11EveryDamageInProcess(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			same(t, "states in the record", map[string]int{"ADD": 3, "DEL": 4}[verb], bytes.Count(data, []byte(`"state"`)))
+			same(t, "states in the record", map[string]int{"ADD": 3, "DEL": 5}[verb], bytes.Count(data, []byte(`"state"`)))
 			intact, set := 0, 0
 			all := damages(data)
 			if testing.Short() {
