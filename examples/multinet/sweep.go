@@ -79,5 +79,6 @@ func (i *installer) sweeper(plugin netconf.Plugin) (*lifecycle.Sweeper, error) {
 			i.say("%v", swept.Err)
 		}
 	}}
-	return s, (&multinet.Plugin{Process: i.process().InRoot(i.root)}).PrepareSweep(s, conf, "")
+	// The runtime's plugins are where the program is, unless the plugin says more.
+	return s, (&multinet.Plugin{Process: i.process().InRoot(i.root)}).PrepareSweep(s, conf, i.binDir)
 }

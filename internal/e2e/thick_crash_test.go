@@ -48,6 +48,11 @@ func TestS20RealPluginsKilled(t *testing.T) {
 	}
 }
 
+// unswept starts a daemon whose steps are those of requests alone.
+func unswept(env map[string]string) daemonConf {
+	return daemonConf{env: env, keys: object{"sweepInterval": "0s"}}
+}
+
 // daemonCrashes kills the daemon of a crowd at its steps, one after the other.
 type daemonCrashes struct {
 	*world
@@ -115,7 +120,7 @@ func (w *world) stepper(at *step) *daemon {
 	if at != nil {
 		env["METACNI_STEPS_KILL"], env["METACNI_STEPS_NTH"] = at.what, strconv.Itoa(at.nth)
 	}
-	return w.startDaemon(daemonConf{env: env})
+	return w.startDaemon(unswept(env))
 }
 
 // sample returns the steps of a run in which nobody is killed: of those that are
@@ -182,7 +187,7 @@ func (c *daemonCrashes) before() {
 	if strings.HasPrefix(c.kind, "ADD") {
 		return
 	}
-	d := c.daemon(daemonConf{})
+	d := c.daemon(unswept(nil))
 	c.allOK("ADD", c.pods)
 	d.kill()
 	if c.kind == "replay" {
@@ -217,7 +222,7 @@ func (c *daemonCrashes) trial(at step) (hit bool) {
 	d.wasKilled()
 	hit = slices.Contains(c.daemonSteps(), step{"killed", 1})
 	if next == nil {
-		next = c.daemon(daemonConf{})
+		next = c.daemon(unswept(nil))
 	}
 	c.clean(fmt.Sprint(at))
 	next.kill()
@@ -236,7 +241,7 @@ func (c *daemonCrashes) add(d *daemon) (next *daemon) {
 		defer close(acted)
 		<-d.done
 		if c.kind == "ADD, DEL afterwards" {
-			next = c.startDaemon(daemonConf{})
+			next = c.startDaemon(unswept(nil))
 			return
 		}
 		for _, r := range rs {
@@ -279,7 +284,7 @@ func TestS20KilledWhileDelegatesRun(t *testing.T) {
 	w.allOK("DEL", pods, withoutNetNS)
 	same(t, "queued", 16, len(w.queued()))
 	same(t, "orphans", 16, len(w.running()))
-	next := w.startDaemon(daemonConf{})
+	next := w.startDaemon(unswept(nil))
 	for range pods {
 		w.open()
 	}
@@ -295,7 +300,7 @@ func TestS23KilledShim(t *testing.T) {
 	for _, command := range []string{"ADD", "DEL"} {
 		t.Run(command, func(t *testing.T) {
 			w := newWorld(t)
-			d := w.daemon(daemonConf{})
+			d := w.daemon(unswept(nil))
 			p := w.pod(w.thick("1.1.0", w.bridge(1), w.fake("a"), w.fake("b", command, "hang")))
 			if command == "DEL" {
 				w.ok("ADD", p)
