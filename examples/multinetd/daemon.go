@@ -46,7 +46,7 @@ type daemon struct {
 	manager  *autoconf.Manager // of the published network, or nil
 	relay    *relay.Relay      // of the delegates that stay; not started where none can be
 	path     string            // PATH of the plugins
-	asked    sync.Map          // what the last ADD came with, by the directory of its records
+	asked    places            // for sweeps
 
 	exec           invoke.Exec
 	interfaceNames func(netns string) ([]string, error)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"maps"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,11 +23,36 @@ type asked struct {
 	cniPath string
 }
 
+// places are where records are kept, and what the last ADD came with that has its
+// records there.
+type places struct {
+	mu   sync.Mutex // guards what follows
+	last map[string]asked
+}
+
+// note notes a in the place of what was asked before, or else only if nothing was.
+func (p *places) note(dir string, a asked, instead bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.last == nil {
+		p.last = make(map[string]asked)
+	}
+	if _, known := p.last[dir]; instead || !known {
+		p.last[dir] = a
+	}
+}
+
+func (p *places) all() map[string]asked {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.last)
+}
+
 // ask notes what an ADD came with, for the sweeps of the records that its
 // configuration has kept. What it fails on is no ADD.
 func (d *daemon) ask(conf []byte, cniPath string) {
 	if dir, err := multinet.StateDir(d.conf.ChrootDir, conf); err == nil {
-		d.asked.Store(dir, asked{conf, cniPath})
+		d.asked.note(dir, asked{conf, cniPath}, true)
 	}
 }
 
@@ -39,15 +66,15 @@ func (d *daemon) sweep(ctx context.Context) {
 	if pause == 0 {
 		return
 	}
-	d.asked.LoadOrStore(d.stateDir, asked{conf: d.conf.multinet()})
+	d.asked.note(d.stateDir, asked{conf: d.conf.multinet()}, false)
 	if d.manager != nil {
-		d.asked.LoadOrStore(d.publishedStateDir(), asked{conf: d.publishedConf()})
+		d.asked.note(d.publishedStateDir(), asked{conf: d.publishedConf()}, false)
 	}
 	plugin := d.plugin(ctx, io.Discard)
-	sweepers := make(map[any]*lifecycle.Sweeper) // by directory
+	sweepers := make(map[string]*lifecycle.Sweeper) // by directory
 	for {
 		var all lifecycle.Sweep
-		for dir, last := range d.asked.Range {
+		for dir, last := range d.asked.all() {
 			s := sweepers[dir]
 			if s == nil {
 				s = &lifecycle.Sweeper{
@@ -56,7 +83,7 @@ func (d *daemon) sweep(ctx context.Context) {
 				}
 				sweepers[dir] = s
 			}
-			if err := plugin.PrepareSweep(s, last.(asked).conf, last.(asked).cniPath); err != nil {
+			if err := plugin.PrepareSweep(s, last.conf, last.cniPath); err != nil {
 				d.log.LogAttrs(ctx, slog.LevelError, "no sweep", slog.Any("error", err))
 			}
 			swept, _ := s.Sweep(ctx) // fails as ctx does
