@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -277,6 +278,36 @@ func TestUninstallDetaches(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"multinet/c0/eth0 added blue", "multinet/c1/eth0 added blue", "multinet/c2/eth0 added blue"}, n.records()); diff != "" {
 		t.Errorf("records (-want +got):\n%s", diff)
+	}
+}
+
+// A container that the runtime has begun to add before is detached as well.
+func TestUninstallDetachesWhatIsAddedMeanwhile(t *testing.T) {
+	t.Parallel()
+	n := attached(t)
+	network, err := netconf.Parse([]byte(blue))
+	if err != nil {
+		t.Fatal(err)
+	}
+	works := n.exec.Plugins["macvlan"]
+	n.exec.Plugins["macvlan"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.ContainerID == "c2" && c.Command == "DEL" {
+			k := scratch.Key{Network: "multinet", ContainerID: "a1", IfName: "eth0"}
+			plan := lifecycle.Plan(delegate.Attachment{Network: network, ContainerID: "a1", IfName: "eth0", NetNS: unseen})
+			if _, err := n.life().Add(context.WithoutCancel(ctx), k, lifecycle.Transaction{Plan: plan}); err != nil {
+				return nil, err
+			}
+		}
+		return works(ctx, c)
+	}
+	if err := n.do("uninstall", "--detach", "--binary", "--cache-dir", n.path("cni")); err != nil {
+		t.Error(err)
+	}
+	if n.records() != nil || n.read("cni/results/blue-a1-eth0") == "" {
+		t.Errorf("left: %q", n.records())
+	}
+	if !strings.Contains(n.said.String(), "4 attachments") {
+		t.Errorf("said: %s", n.said.String())
 	}
 }
 

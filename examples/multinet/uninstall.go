@@ -72,8 +72,8 @@ func (i *installer) uninstall(ctx context.Context) error {
 	return removeProgram(filepath.Join(i.binDir, i.typ))
 }
 
-// release gives every container of the network name back to the runtime. It may
-// be repeated.
+// release gives every container of the network name back to the runtime, those
+// included that are added meanwhile. It may be repeated.
 func (i *installer) release(ctx context.Context, life *lifecycle.Manager, name string) error {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -88,16 +88,22 @@ func (i *installer) release(ctx context.Context, life *lifecycle.Manager, name s
 			return errors.Join(toRuntime(ctx, r), toMultus(ctx, r))
 		}
 	}
-	attached, err := attachedTo(ctx, life, name)
-	errs := []error{err}
+	tried := make(map[scratch.Key]bool)
 	var left []scratch.Key
-	for _, k := range attached {
-		if err := life.Release(ctx, k, keep); err != nil {
-			left, errs = append(left, k), append(errs, err)
+	var errs []error
+	attached, err := attachedTo(ctx, life, name)
+	for len(attached) > 0 {
+		for _, k := range attached {
+			tried[k] = true
+			if err := life.Release(ctx, k, keep); err != nil {
+				left, errs = append(left, k), append(errs, err)
+			}
 		}
+		attached, err = attachedTo(ctx, life, name)
+		attached = slices.DeleteFunc(attached, func(k scratch.Key) bool { return tried[k] })
 	}
-	i.say("%d attachments were given back to the runtime, or removed", len(attached)-len(left))
-	if err = errors.Join(errs...); err != nil {
+	i.say("%d attachments were given back to the runtime, or removed", len(tried)-len(left))
+	if err = errors.Join(append(errs, err)...); err != nil {
 		err = fmt.Errorf("%w\n%s still attached: say it again with --dir %s --name %s", err, count(left), life.Dir, name)
 	}
 	return err
