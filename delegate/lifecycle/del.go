@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/metacni/metacni/delegate"
@@ -187,6 +188,9 @@ func (m *Manager) detach(ctx context.Context, l *scratch.Lock, r *scratch.Record
 // container go.
 var errGivenUp = errors.New("given up")
 
+// maxWhy is how much of an error is recorded: plugins may be talkative.
+const maxWhy = 2 << 10
+
 // giveUp returns err, what removing r came to, after it has counted the failure.
 // It returns errGivenUp in its place when it is time for that; given is the
 // namespace that came with the DEL.
@@ -194,9 +198,10 @@ func (m *Manager) giveUp(l *scratch.Lock, r scratch.Record[record], given string
 	if err == nil {
 		return nil
 	}
+	why := err.Error()
 	r.State = scratch.Deleting
 	r.Value.Tries++
-	r.Value.Why = err.Error()
+	r.Value.Why = strings.ToValidUTF8(why[:min(len(why), maxWhy)], "")
 	_ = m.store().Note(l, r) // a full disk counts no failures
 	if m.DelTries == 0 || r.Value.Tries < m.DelTries || !m.vanished(r, given) {
 		return err

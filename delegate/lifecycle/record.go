@@ -29,7 +29,7 @@ type Record struct {
 	Sources []string
 
 	// Tries is how many DELs have failed since it is being deleted, and Why
-	// what the last of them said.
+	// the beginning of what the last of them said.
 	Tries int
 	Why   string
 

@@ -11,7 +11,28 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
 )
+
+// However much a plugin has to say, its failure is counted, and the beginning of it
+// kept.
+func TestDelThatFailsAtLengthIsCounted(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.DelTries = 2
+	n.add(eth0)
+	n.on("DEL tuning", func(context.Context, delegatetest.Call) error {
+		return types.NewError(101, strings.Repeat("é", 10<<20), "")
+	})
+	if err := n.Del(t.Context(), Removal{Key: eth0}); err == nil {
+		t.Error("success")
+	}
+	r, err := n.Container(t.Context(), "c1")
+	if err != nil || r[0].Tries != 1 || !strings.Contains(r[0].Why, "tuning") || len(r[0].Why) > 1<<12 || strings.Contains(r[0].Why, "\ufffd") {
+		t.Errorf("%d tries, %d bytes: %v", r[0].Tries, len(r[0].Why), err)
+	}
+	n.del(eth0)
+}
 
 // A DEL that always fails has an end for the runtime once the network namespace
 // is gone, and is not forgotten. D36.
