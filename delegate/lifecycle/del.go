@@ -151,7 +151,8 @@ func (m *Manager) detach(ctx context.Context, l *scratch.Lock, r *scratch.Record
 	var at []int
 	var as []delegate.Attached
 	places := make(map[netns]string)
-	others := r.Value.Adopted && m.anyMissing(r.Value.Sources) // the other program has removed it as well
+	// Another program may have removed it: it had recorded it, or ours was not in front of its network.
+	others := r.Value.Adopted && m.anyMissing(r.Value.Sources) || m.record(*r).NetNSGone()
 	for i, e := range r.Value.Delegates {
 		if !which(e) {
 			continue

@@ -14,10 +14,10 @@ import (
 
 // disown takes from the results of as, attachments of k, the addresses that
 // other attachments to the same network have by now. Only where a DEL has been
-// tried before, ours or that of the program that it was adopted from, can there
-// be such ones: the plugin that gave the address out has freed it, and another,
-// such as a firewall, has failed, or is run once more. That one's next DEL must
-// not remove what the address's new owner has.
+// tried before, ours or another program's past us, can there be such ones: the
+// plugin that gave the address out has freed it, and another, such as a
+// firewall, has failed, or is run once more. That one's next DEL must not
+// remove what the address's new owner has.
 func (m *Manager) disown(ctx context.Context, k scratch.Key, as []delegate.Attached) {
 	networks := make(map[string]bool)
 	for _, a := range as {

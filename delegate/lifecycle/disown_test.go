@@ -171,6 +171,27 @@ func TestAddressOfAnotherIsNotInTheDelOfAdopted(t *testing.T) {
 	}
 }
 
+// Of what is attached and has lost its namespace, another program may have removed
+// it past us: while ours was not in front of its network.
+func TestAddressOfAnotherIsNotInTheDelOfStale(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	netns := newNetNS(t)
+	n.printing("tuning", ipsOf("10.0.0.2/24"))
+	n.addIn(eth0, netns)
+	n.addWith(key("c2", "eth0"), "blue", ipsOf("10.0.0.2/24"))
+	unlink(t, netns)
+	newSweeper(n).sweep(Sweep{Removed: 1})
+	if strings.Contains(string(n.last("DEL tuning").Stdin), "10.0.0.2") {
+		t.Error("DEL has the address")
+	}
+	n.del(key("c2", "eth0"))
+	if !strings.Contains(string(n.last("DEL tuning").Stdin), "10.0.0.2") {
+		t.Error("the owner's DEL has no address")
+	}
+	n.wantNothing()
+}
+
 // An address of the attachment itself is its own: a Detach that is tried again
 // hands it to the plugins.
 func TestOwnAddressIsInTheNextDetach(t *testing.T) {
