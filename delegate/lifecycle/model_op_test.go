@@ -12,7 +12,7 @@ import (
 // An op is one operation of a history. It does not depend on those before it,
 // so that these can be left out.
 //
-// Beside the verbs of Manager there are: "vanish" of a plugin, "return" of all,
+// Beside the verbs of Manager there are: "sweep" of one attachment, "vanish" of a plugin, "return" of all,
 // "tries" (from now on Manager.DelTries is shape), "damage" (of the whole file
 // of a record) and "tear" (of its last line), and "forget", the operator who
 // cleans up after a damaged record, and "reuse": the network namespace of key's
@@ -20,7 +20,7 @@ import (
 // stands for attachments made before there were records.
 type op struct {
 	verb   string
-	key    scratch.Key // of add, check, del, attach, detach, damage, tear, forget
+	key    scratch.Key // of add, check, del, attach, detach, sweep, damage, tear, forget
 	shape  int         // which plan, or how to damage
 	ifname string      // of detach
 	plugin string      // of vanish and return
@@ -214,7 +214,7 @@ func modelKeys() []scratch.Key {
 
 // verbs are drawn as often as they stand here.
 var verbs = strings.Fields(strings.Repeat("add ", 14) + strings.Repeat("attach ", 11) + strings.Repeat("del ", 6) +
-	strings.Repeat("check detach gc ", 4) + "reuse reuse recover vanish vanish return return return tries damage tear tear forget forget")
+	strings.Repeat("check detach gc sweep ", 4) + "reuse reuse recover vanish vanish return return return tries damage tear tear forget forget")
 
 func randomOps(r *rand.Rand) []op {
 	ops := make([]op, historyLen)
@@ -257,7 +257,7 @@ func faultPlaces(verb string) []string {
 	switch verb {
 	case "add", "attach":
 		return strings.Fields("ADD ADD ADD ADD DEL DEL DEL DEL find plan adjust report report next undone")
-	case "del", "detach":
+	case "del", "detach", "sweep":
 		return strings.Fields("DEL DEL DEL DEL DEL DEL DEL DEL DEL find start")
 	case "check":
 		return strings.Fields("CHECK CHECK CHECK CHECK CHECK find start")

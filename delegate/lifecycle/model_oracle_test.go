@@ -111,6 +111,8 @@ func (m *model) verb(o op) codes {
 		return m.detach(o.key, o.ifname)
 	case "gc":
 		return m.gc(o)
+	case "sweep":
+		return m.sweep(o.key)
 	case "vanish":
 		m.gone[o.plugin] = true
 	case "return":

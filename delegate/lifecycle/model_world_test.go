@@ -9,7 +9,6 @@ import (
 	"path"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -305,6 +304,8 @@ func (w *world) verb(ctx context.Context, o op) error {
 		return w.m.Detach(ctx, o.key, o.ifname)
 	case "gc":
 		return w.gc(ctx, o)
+	case "sweep":
+		return w.sweep(ctx, o.key)
 	case "vanish":
 		w.gone[o.plugin] = true
 	case "return":
@@ -379,20 +380,6 @@ func (w *world) transaction(ctx context.Context, o op) Transaction {
 	return tx
 }
 
-// namespace is the path of a container's network namespace, as it were: a file.
-func (w *world) namespace(container string) string { return filepath.Join(w.dir+"-ns", container) }
-
-// makeNamespace makes another one at the path. What was there is kept, so that
-// no other has its inode.
-func (w *world) makeNamespace(container string) error {
-	path := w.namespace(container)
-	w.namespaces++
-	if err := os.Rename(path, fmt.Sprint(path, "-", w.namespaces)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return os.WriteFile(path, nil, 0o600)
-}
-
 func (w *world) gc(ctx context.Context, o op) error {
 	var nets []netconf.Network
 	if o.nets {
@@ -403,41 +390,4 @@ func (w *world) gc(ctx context.Context, o op) error {
 		valid = nil
 	}
 	return w.m.GC(ctx, Collection{Network: o.key.Network, Valid: valid, Networks: nets})
-}
-
-// stored says what is recorded.
-func (w *world) stored() []string {
-	var all []string
-	for r, err := range w.m.store().List(w.t.Context()) {
-		switch {
-		case errors.Is(err, scratch.ErrCorrupt):
-			all = append(all, fmt.Sprint(r.Key, " damaged"))
-			continue
-		case err != nil:
-			all = append(all, err.Error())
-			continue
-		}
-		var ls []piece
-		for _, e := range r.Value.Delegates {
-			ls = append(ls, pieceOf(e))
-		}
-		all = append(all, describeRecord(r.Key, r.State, ls))
-	}
-	slices.Sort(all)
-	return all
-}
-
-func pieceOf(e entry) piece {
-	l := piece{network: e.Network.Name(), ifname: e.IfName, half: e.Half}
-	for i, p := range e.Network.Plugins() {
-		l.plugins = append(l.plugins, p.Type())
-		if slices.Contains(e.Gone, i) {
-			l.gone = append(l.gone, p.Type())
-		}
-	}
-	var result types100.Result
-	if json.Unmarshal(e.Result, &result) == nil {
-		l.result = result.Interfaces[0].Name
-	}
-	return l
 }
