@@ -40,6 +40,8 @@ type Removal struct {
 // Else it fails with [scratch.ErrNested].
 //
 // A DEL that keeps failing has an end for the runtime, see [Manager.DelTries].
+// Where everything is detached, and just a file of [Adoption.Sources] cannot be
+// removed, Del returns nil, and the record stays until that is done.
 //
 // The plugins receive the Removal's or the recorded namespace only as long as
 // it is the one that was there at ADD, and else an empty one: the same path may
@@ -193,8 +195,8 @@ var errGivenUp = errors.New("given up")
 const maxWhy = 2 << 10
 
 // giveUp returns err, what removing r came to, after it has counted the failure.
-// It returns errGivenUp in its place when it is time for that; given is the
-// namespace that came with the DEL.
+// It returns errGivenUp in its place when it is time for that, and when nothing of
+// r is attached any more; given is the namespace that came with the DEL.
 func (m *Manager) giveUp(l *scratch.Lock, r scratch.Record[record], given string, err error) error {
 	if err == nil {
 		return nil
@@ -203,7 +205,10 @@ func (m *Manager) giveUp(l *scratch.Lock, r scratch.Record[record], given string
 	r.State = scratch.Deleting
 	r.Value.Tries++
 	r.Value.Why = strings.ToValidUTF8(why[:min(len(why), maxWhy)], "")
-	_ = m.store().Note(l, r) // a full disk counts no failures
+	noted := m.store().Note(l, r) // a full disk counts no failures
+	if noted == nil && !slices.ContainsFunc(r.Value.Delegates, entry.left) {
+		return fmt.Errorf("%w: %w", errGivenUp, err)
+	}
 	if m.DelTries == 0 || r.Value.Tries < m.DelTries || !m.vanished(r, given) {
 		return err
 	}
