@@ -213,7 +213,7 @@ func (c *daemonCrashes) trial(at step) (hit bool) {
 			c.allOK("DEL", c.pods, withoutNetNS)
 		}
 	case "DEL":
-		d.ready()
+		d.readyOrOver()
 		c.allOK("DEL", c.pods)
 	case "replay":
 		c.until("the queue is empty or the daemon dead", func() bool { return d.over() || len(c.queued()) == 0 })
@@ -234,7 +234,7 @@ func (c *daemonCrashes) trial(at step) (hit bool) {
 // or, where it is the next daemon's turn, succeed: with that one add returns.
 func (c *daemonCrashes) add(d *daemon) (next *daemon) {
 	c.t.Helper()
-	d.ready()
+	d.readyOrOver()
 	rs := c.all("ADD", c.pods)
 	acted := make(chan struct{})
 	go func() {

@@ -135,9 +135,20 @@ func (d *daemon) ready() {
 		if d.over() {
 			d.w.t.Fatalf("the daemon has ended: %v\n%s", d.cmd.ProcessState, d.log.String())
 		}
-		r, err := d.w.ask(http.MethodGet, wire.PathReady, nil)
-		return err == nil && r.status == http.StatusOK
+		return d.isReady()
 	})
+}
+
+// readyOrOver waits until an ADD would be taken, or the daemon is dead: one that
+// is killed at a step may come to that sooner than the one it was seen in.
+func (d *daemon) readyOrOver() {
+	d.w.t.Helper()
+	d.w.until("the daemon is ready, or dead", func() bool { return d.over() || d.isReady() })
+}
+
+func (d *daemon) isReady() bool {
+	r, err := d.w.ask(http.MethodGet, wire.PathReady, nil)
+	return err == nil && r.status == http.StatusOK
 }
 
 // kill kills the daemon with all it could still say.
