@@ -112,22 +112,11 @@ func (m *Manager) adoption(a Adoption) (scratch.Record[record], error) {
 // keep. The files that the attachment was adopted from are removed before keep
 // is called. Every error is an [*Error].
 func (m *Manager) Release(ctx context.Context, k scratch.Key, keep func(context.Context, Record) error) error {
-	if m.nothing(k) {
-		return nil
-	}
-	return fail(OpRelease, k, m.locked(ctx, k.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
-		r, err := m.store().Get(k)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		r = settledState(r)
+	return fail(OpRelease, k, m.withRecord(ctx, k, func(ctx context.Context, l *scratch.Lock, r scratch.Record[record]) error {
 		if !r.State.Attached() || m.record(r).outlived() {
 			return m.remove(ctx, l, k, "")
 		}
-		err = m.drop(ctx, l, &r, func(e entry) bool { return e.Half || e.IfName != k.IfName })
+		err := m.drop(ctx, l, &r, func(e entry) bool { return e.Half || e.IfName != k.IfName })
 		if err == nil {
 			err = m.removeSources(r.Value.Sources)
 		}

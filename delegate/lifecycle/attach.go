@@ -54,20 +54,24 @@ func (m *Manager) Detach(ctx context.Context, k scratch.Key, ifname string) erro
 	if ifname == k.IfName {
 		return fail(OpDetach, k, fmt.Errorf("%w: %q is the attachment's own interface", ErrPlan, ifname))
 	}
+	return fail(OpDetach, k, m.withRecord(ctx, k, func(ctx context.Context, l *scratch.Lock, r scratch.Record[record]) error {
+		return m.drop(ctx, l, &r, func(e entry) bool { return e.IfName == ifname })
+	}))
+}
+
+// withRecord calls do with the record of k while it holds the container's lock.
+// Without a record it returns nil.
+func (m *Manager) withRecord(ctx context.Context, k scratch.Key, do func(context.Context, *scratch.Lock, scratch.Record[record]) error) error {
 	if m.nothing(k) {
 		return nil
 	}
-	return fail(OpDetach, k, m.locked(ctx, k.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
+	return m.locked(ctx, k.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
 		r, err := m.store().Get(k)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
 		if err != nil {
-			return err
+			return except(err, fs.ErrNotExist)
 		}
-		r = settledState(r)
-		return m.drop(ctx, l, &r, func(e entry) bool { return e.IfName == ifname })
-	}))
+		return do(ctx, l, settledState(r))
+	})
 }
 
 // added returns the record of k, if k has been added.
