@@ -31,7 +31,7 @@ func (m *Manager) Attach(ctx context.Context, k scratch.Key, t Transaction) ([]d
 		if err != nil {
 			return err
 		}
-		leftErr := m.drop(ctx, l, &before, func(e entry) bool { return e.Half })
+		leftErr := m.drop(ctx, l, &before, halfDone)
 		a := &addition{
 			m: m, t: t, lock: l, r: before, whileRunning: scratch.Partial,
 			forget: func() error { return m.store().Note(l, before) },

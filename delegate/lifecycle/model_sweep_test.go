@@ -18,14 +18,9 @@ func (w *world) sweep(ctx context.Context, k scratch.Key) error {
 }
 
 func (m *model) sweep(k scratch.Key) codes {
-	r := m.records[k]
-	switch {
-	case m.ended:
-		return codes{11}
-	case r == nil:
-		return nil
-	case r.damaged:
-		return codes{5}
+	r, cs := m.recorded(k)
+	if r == nil {
+		return cs
 	}
 	now := r.now()
 	there := slices.ContainsFunc(now.pieces, func(l piece) bool { return l.ns == m.ns[k.ContainerID] })
@@ -36,7 +31,7 @@ func (m *model) sweep(k scratch.Key) codes {
 		_, cs := m.drop(k, now, func(l piece) bool { return l.half })
 		return cs
 	}
-	cs, _ := m.remove(k)
+	cs, _ = m.remove(k)
 	return cs
 }
 

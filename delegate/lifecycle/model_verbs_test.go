@@ -248,30 +248,34 @@ func (m *model) drop(k scratch.Key, now modelLine, which func(piece) bool) ([]pi
 }
 
 func (m *model) detach(k scratch.Key, ifname string) codes {
-	r := m.records[k]
-	switch {
-	case ifname == k.IfName:
+	if ifname == k.IfName {
 		return codes{7}
-	case m.ended:
-		return codes{11}
-	case r == nil:
-		return nil
-	case r.damaged:
-		return codes{5}
 	}
-	_, cs := m.drop(k, r.now(), func(l piece) bool { return l.ifname == ifname })
+	r, cs := m.recorded(k)
+	if r == nil {
+		return cs
+	}
+	_, cs = m.drop(k, r.now(), func(l piece) bool { return l.ifname == ifname })
 	return cs
 }
 
-func (m *model) del(k scratch.Key) codes {
+// recorded returns the record of k, or nil and what an operation answers that has
+// none to work on.
+func (m *model) recorded(k scratch.Key) (*modelRecord, codes) {
 	r := m.records[k]
 	switch {
 	case m.ended:
-		return codes{11}
-	case r == nil:
-		return nil
-	case r.damaged:
-		return codes{5}
+		return nil, codes{11}
+	case r != nil && r.damaged:
+		return nil, codes{5}
+	}
+	return r, nil
+}
+
+func (m *model) del(k scratch.Key) codes {
+	r, cs := m.recorded(k)
+	if r == nil {
+		return cs
 	}
 	cs, givenUp := m.remove(k)
 	if givenUp {

@@ -241,6 +241,9 @@ func entries(root string, plan []delegate.Attachment) []entry {
 	return es
 }
 
+// halfDone reports whether e, in a partial record, is to be removed.
+func halfDone(e entry) bool { return e.Half }
+
 // left reports whether a plugin of e may have something in the container.
 func (e entry) left() bool {
 	return len(delegate.Left([]delegate.Attached{e.attached("", asRecorded)})) > 0
@@ -257,7 +260,7 @@ func allOf(n netconf.Network) (plugins []int) {
 // whole is the state of r when it is attached: Added if nothing of it is half
 // done.
 func (r record) whole() scratch.State {
-	if slices.ContainsFunc(r.Delegates, func(e entry) bool { return e.Half }) {
+	if slices.ContainsFunc(r.Delegates, halfDone) {
 		return scratch.Partial
 	}
 	return scratch.Added

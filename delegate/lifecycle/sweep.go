@@ -243,7 +243,7 @@ func (s *Sweeper) remove(ctx context.Context, k scratch.Key, known map[string]Re
 		}
 		done = true
 		if r.State == scratch.Partial && !s.gone(m.record(r)) {
-			return m.drop(ctx, l, &r, func(e entry) bool { return e.Half })
+			return m.drop(ctx, l, &r, halfDone)
 		}
 		return m.removeAs(ctx, l, k, "", func(name string) (netconf.Network, bool) { return s.current(name, known) })
 	})
