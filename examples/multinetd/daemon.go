@@ -89,7 +89,9 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 	d.metrics = newMetrics(conf.MultusMetrics, d.server.Stats)
 	if manager != nil {
 		d.metrics.follow(manager.State)
+		d.asked.note(d.publishedStateDir(), asked{conf: d.publishedConf()})
 	}
+	d.asked.note(d.stateDir, asked{conf: d.conf.multinet()})
 	if conf.relay.on() {
 		d.metrics.relay(d.relay.Plugins)
 	}

@@ -30,16 +30,14 @@ type places struct {
 	last map[string]asked
 }
 
-// note notes a in the place of what was asked before, or else only if nothing was.
-func (p *places) note(dir string, a asked, instead bool) {
+// note notes a in the place of what was asked before.
+func (p *places) note(dir string, a asked) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.last == nil {
 		p.last = make(map[string]asked)
 	}
-	if _, known := p.last[dir]; instead || !known {
-		p.last[dir] = a
-	}
+	p.last[dir] = a
 }
 
 func (p *places) all() map[string]asked {
@@ -52,7 +50,7 @@ func (p *places) all() map[string]asked {
 // configuration has kept. What it fails on is no ADD.
 func (d *daemon) ask(conf []byte, cniPath string) {
 	if dir, err := multinet.StateDir(d.conf.ChrootDir, conf); err == nil {
-		d.asked.note(dir, asked{conf, cniPath}, true)
+		d.asked.note(dir, asked{conf, cniPath})
 	}
 }
 
@@ -65,10 +63,6 @@ func (d *daemon) sweep(ctx context.Context) {
 	pause := time.Duration(d.conf.SweepInterval)
 	if pause == 0 {
 		return
-	}
-	d.asked.note(d.stateDir, asked{conf: d.conf.multinet()}, false)
-	if d.manager != nil {
-		d.asked.note(d.publishedStateDir(), asked{conf: d.publishedConf()}, false)
 	}
 	plugin := d.plugin(ctx, io.Discard)
 	sweepers := make(map[string]*lifecycle.Sweeper) // by directory
