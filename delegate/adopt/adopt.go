@@ -4,9 +4,9 @@
 // A meta-plugin that is installed on a node in use has no record of the
 // containers that are there: its DEL would remove nothing of them. Others have
 // recorded these containers: libcni for the container runtime, Multus, and
-// flannel's plugin. A [Node] reads what they have written, [Take] has a Manager
-// record it. Both look at what is there and not at what happened: repeat them as
-// often as you like.
+// flannel's plugin. A [Node] reads their files. [Take] has a Manager record what
+// was read. Both may be repeated at any time: what is recorded already is left
+// alone.
 //
 // Nothing is written but by the Manager and by [GiveBack]. What cannot be read,
 // or not be understood, is an error about one file and hides no other. A file is
@@ -95,9 +95,9 @@ type Outcome struct {
 }
 
 // Take has m record each attachment of found, and returns what became of each,
-// in order. With dryRun nothing is recorded. One that cannot be recorded does
-// not keep it from the others. When ctx ends Take returns what it has done, and
-// one more Outcome with ctx's error.
+// in order. With dryRun nothing is recorded. When an attachment cannot be
+// recorded, Take goes on with the next. When ctx ends, Take returns what it has
+// done and one more Outcome, with ctx's error.
 func Take(ctx context.Context, m *lifecycle.Manager, found iter.Seq2[lifecycle.Adoption, error], dryRun bool) []Outcome {
 	var done []Outcome
 	adopt := m.Adopt
@@ -127,8 +127,8 @@ func Take(ctx context.Context, m *lifecycle.Manager, found iter.Seq2[lifecycle.A
 	return done
 }
 
-// known is what is recorded: the interfaces of each container, and why not all
-// of a container may be in it.
+// known holds the recorded interfaces of each container. An interface has an
+// error if its record could not be read.
 type known map[string]map[string]error
 
 // recorded lists what m has recorded.

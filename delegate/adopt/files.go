@@ -9,7 +9,7 @@ import (
 // arguments, and some hundred delegates of Multus.
 const maxSize = 1 << 20
 
-// A file is what is in one.
+// A file is a file that has been read.
 type file struct {
 	path    string // in the root
 	data    []byte

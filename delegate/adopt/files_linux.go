@@ -16,9 +16,9 @@ import (
 )
 
 // files lists the regular files of dir in root whose names are wanted, in the
-// order of their names. A directory that is not there has none. What else has
-// such a name, but for directories, is an error, as is a file that is empty or
-// too large.
+// order of their names. A missing dir has none. Directories are passed over. An
+// error is yielded for everything else with a wanted name, such as a link or a
+// FIFO, and for a file that is empty or too large.
 func files(root, dir string, wanted func(name string) bool) iter.Seq2[file, error] {
 	return func(yield func(file, error) bool) {
 		d, err := openDir(root, dir)
@@ -126,7 +126,7 @@ func read(dir int, name string) ([]byte, time.Time, error) {
 	return data[:n], changed, nil
 }
 
-// cause returns what is wrong, without the path that goes before it.
+// cause returns the reason in err without its path, which [Error] has.
 func cause(err error) error {
 	var e *fs.PathError
 	if errors.As(err, &e) {
