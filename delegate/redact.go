@@ -61,3 +61,12 @@ func noise(text, stdin []byte) string {
 	}
 	return strconv.Quote(shown[:min(len(shown), shownText)])
 }
+
+// A Hider hides the values of one configuration in texts, as [Error] does.
+// Goroutines may share it.
+type Hider = redact.Hider
+
+// NewHider returns a Hider for what a plugin writes that was given the
+// configuration conf: for a daemon's log, say. It hides each string and number
+// of conf that has at least six bytes, except the name, type and version.
+func NewHider(conf []byte) *Hider { return redact.Values(conf) }

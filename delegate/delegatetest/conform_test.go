@@ -2,10 +2,8 @@ package delegatetest_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net"
 	"os"
@@ -16,14 +14,13 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/containernetworking/cni/pkg/invoke"
-	"github.com/containernetworking/cni/pkg/skel"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/plugin"
 )
 
 var _ delegatetest.TB[*testing.T] = (*testing.T)(nil)
@@ -33,14 +30,14 @@ var metaConfig = delegatetest.Config{Stdin: metaStdin, Delegates: []string{"one"
 // A plugin that is right passes.
 func TestConform(t *testing.T) {
 	t.Parallel()
-	delegatetest.Conform(t, delegatetest.Program{New: newMeta()}, metaConfig)
+	delegatetest.Conform(t, newMeta().program(), metaConfig)
 }
 
 // A plugin that forgets to undo is told so.
 func ExampleConform() {
 	// In a test, t is the first argument, and each check a test below it.
 	t := newRecorder(context.Background())
-	plugin := delegatetest.Program{New: newMeta("undoes only those before")}
+	plugin := newMeta("undoes only those before").program()
 	delegatetest.Conform(t, plugin, delegatetest.Config{
 		Stdin: func(dir string) string {
 			return fmt.Sprintf(`{"type":"meta","dir":%q,"delegates":[{"type":"bridge"},{"type":"tuning"}]}`, dir)
@@ -73,7 +70,7 @@ func TestWrongPlugins(t *testing.T) {
 		for _, flaw := range slices.Sorted(maps.Keys(of.wrong)) {
 			t.Run(of.name+"/"+flaw, func(t *testing.T) {
 				r := newRecorder(t.Context())
-				delegatetest.Conform(r, delegatetest.Program{New: newMeta(flaw)}, of.conf)
+				delegatetest.Conform(r, newMeta(flaw).program(), of.conf)
 				if diff := cmp.Diff(sorted(of.wrong[flaw]), sorted(*r.failed), cmpopts.EquateEmpty()); diff != "" {
 					t.Errorf("failed (-want +got):\n%s%s", diff, strings.Join(*r.said, "\n"))
 				}
@@ -102,7 +99,7 @@ func names(t *testing.T) []string {
 	t.Helper()
 	r := newRecorder(t.Context())
 	var all []string
-	delegatetest.Conform(lister{r, &all}, delegatetest.Program{New: newMeta()}, metaConfig)
+	delegatetest.Conform(lister{r, &all}, newMeta().program(), metaConfig)
 	return all
 }
 
@@ -137,7 +134,7 @@ func TestConformAdd(t *testing.T) {
 	conf := metaConfig
 	conf.Delegates = []string{"one", "two", "three"}
 	r := newRecorder(t.Context())
-	delegatetest.Conform(r, delegatetest.Program{New: newMeta()}, conf)
+	delegatetest.Conform(r, newMeta().program(), conf)
 	if diff := cmp.Diff([]string{"add", "check", "gc", "gc-error", "status"}, *r.failed); diff != "" {
 		t.Errorf("failed (-want +got):\n%s%s", diff, strings.Join(*r.said, "\n"))
 	}
@@ -163,7 +160,9 @@ func TestConformSkips(t *testing.T) {
 			conf := metaConfig
 			conf.Skip = tt.skip
 			r := newRecorder(t.Context())
-			delegatetest.Conform(r, delegatetest.Program{New: newMeta(), Versions: version.PluginSupports(tt.versions...)}, conf)
+			p := newMeta().plugin()
+			p.Versions = version.PluginSupports(tt.versions...)
+			delegatetest.Conform(r, delegatetest.Program(p.Execute), conf)
 			if diff := cmp.Diff(tt.failed, *r.failed, cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("failed (-want +got):\n%s%s", diff, strings.Join(*r.said, "\n"))
 			}
@@ -186,7 +185,7 @@ func TestConformConfig(t *testing.T) {
 		}},
 	} {
 		r := newRecorder(t.Context())
-		delegatetest.Conform(r, delegatetest.Program{New: newMeta()}, conf)
+		delegatetest.Conform(r, newMeta().program(), conf)
 		if len(*r.said) != 1 || len(*r.failed) != 1 || !strings.Contains((*r.said)[0], want) {
 			t.Errorf("said %q, want %q", *r.said, want)
 		}
@@ -199,7 +198,7 @@ func TestConformAddFails(t *testing.T) {
 	conf := metaConfig
 	conf.Fakes = map[string]delegatetest.Plugin{"two": delegatetest.FailOn("ADD", 11, "no free device", delegatetest.Result(nil))}
 	r := newRecorder(t.Context())
-	delegatetest.Conform(r, delegatetest.Program{New: newMeta()}, conf)
+	delegatetest.Conform(r, newMeta().program(), conf)
 	if diff := cmp.Diff([]string{"add"}, *r.failed); diff != "" {
 		t.Errorf("failed (-want +got):\n%s%s", diff, strings.Join(*r.said, "\n"))
 	}
@@ -218,19 +217,16 @@ func TestConformAddFails(t *testing.T) {
 // A plugin without delegates can be checked for what is left to check.
 func TestConformWithoutDelegates(t *testing.T) {
 	t.Parallel()
-	plugin := delegatetest.Program{New: func(_ context.Context, _ invoke.Exec, _ []string, stdout io.Writer) skel.CNIFuncs {
-		nothing := func(*skel.CmdArgs) error { return nil }
-		return skel.CNIFuncs{Check: nothing, Del: nothing, GC: nothing, Status: nothing, Add: func(args *skel.CmdArgs) error {
-			var conf struct{ CNIVersion string }
-			if err := json.Unmarshal(args.StdinData, &conf); err != nil {
-				return err
-			}
-			_, err := fmt.Fprintf(stdout, `{"cniVersion":%q}`, conf.CNIVersion)
+	nothing := func(context.Context, *plugin.Call) error { return nil }
+	alone := plugin.Plugin{
+		Check: nothing, Del: nothing, GC: nothing, Status: nothing,
+		Add: func(_ context.Context, c *plugin.Call) error {
+			_, err := fmt.Fprintf(c.Stdout, `{"cniVersion":%q}`, c.CNIVersion)
 			return err
-		}}
-	}}
+		},
+	}
 	r := newRecorder(t.Context())
-	delegatetest.Conform(r, plugin, delegatetest.Config{Stdin: func(string) string { return `{"type":"alone"}` }})
+	delegatetest.Conform(r, delegatetest.Program(alone.Execute), delegatetest.Config{Stdin: func(string) string { return `{"type":"alone"}` }})
 	if len(*r.failed) > 0 {
 		t.Errorf("failed %q:\n%s", *r.failed, strings.Join(*r.said, "\n"))
 	}
@@ -252,10 +248,10 @@ func TestConformFakes(t *testing.T) {
 		"one": delegatetest.Result(&types100.Result{IPs: []*types100.IPConfig{{Address: ip, Gateway: net.IPv4(10, 1, 2, 1)}}}),
 		"two": delegatetest.Result(nil),
 	}
-	delegatetest.Conform(t, delegatetest.Program{New: newMeta()}, conf)
+	delegatetest.Conform(t, newMeta().program(), conf)
 
 	r := newRecorder(t.Context())
-	delegatetest.Conform(r, delegatetest.Program{New: newMeta("prints an empty result")}, conf)
+	delegatetest.Conform(r, newMeta("prints an empty result").program(), conf)
 	if diff := cmp.Diff([]string{"result", "versions"}, *r.failed); diff != "" || !strings.Contains(strings.Join(*r.said, "\n"), "10.1.2.3") {
 		t.Errorf("failed (-want +got):\n%s%s", diff, strings.Join(*r.said, "\n"))
 	}
@@ -295,7 +291,7 @@ func TestConformNetNS(t *testing.T) {
 		}
 		return delegatetest.Result(&types100.Result{IPs: []*types100.IPConfig{{Address: ip}}})(ctx, c)
 	}}
-	delegatetest.Conform(t, delegatetest.Program{New: newMeta()}, conf)
+	delegatetest.Conform(t, newMeta().program(), conf)
 	if len(seen) < 40 {
 		t.Errorf("only %d namespaces are used", len(seen))
 	}
@@ -314,7 +310,7 @@ func TestConformWithoutNetNS(t *testing.T) {
 		return "", nil, fmt.Errorf("%w: no rights", errors.ErrUnsupported)
 	}
 	r := newRecorder(t.Context())
-	delegatetest.Conform(r, delegatetest.Program{New: newMeta()}, conf)
+	delegatetest.Conform(r, newMeta().program(), conf)
 	if diff := cmp.Diff([]string{""}, *r.skipped); diff != "" || len(*r.failed) > 0 || !strings.Contains(strings.Join(*r.said, ""), "no rights") {
 		t.Errorf("skipped %q, failed %q, said %q", *r.skipped, *r.failed, *r.said)
 	}
@@ -324,7 +320,7 @@ func TestConformWithoutNetNS(t *testing.T) {
 func TestConformSays(t *testing.T) {
 	t.Parallel()
 	r := newRecorder(t.Context())
-	delegatetest.Conform(r, delegatetest.Program{New: newMeta("drops keys")}, metaConfig)
+	delegatetest.Conform(r, newMeta("drops keys").program(), metaConfig)
 	if said := strings.Join(*r.said, "\n"); !strings.Contains(said, `what arrived is {"cniVersion":"1.1.0","name":"conform","type":"one"}`) {
 		t.Errorf("said %s", said)
 	}

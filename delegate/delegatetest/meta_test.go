@@ -17,6 +17,9 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/types/create"
+
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/plugin"
 )
 
 // A meta is a small meta-plugin, and with flaws a wrong one. It uses nothing of
@@ -57,8 +60,39 @@ func metaAlternatives(dir string) string {
 	return fmt.Sprintf(`{"type":"meta","dir":%q,"first":true,"delegates":[{"type":"one"},{"type":"two"},{"type":"three"}]}`, dir)
 }
 
-// newMeta is for a Program.
-func newMeta(flaws ...string) func(context.Context, invoke.Exec, []string, io.Writer) skel.CNIFuncs {
+// callbacks are a stranger's plugin, as its main has it for package skel.
+type callbacks func(ctx context.Context, exec invoke.Exec, environ []string, stdout io.Writer) skel.CNIFuncs
+
+// program runs them as skel does: with their first *types.Error, and a callback
+// that is missing does nothing.
+func (f callbacks) plugin() plugin.Plugin {
+	command := func(pick func(skel.CNIFuncs) func(*skel.CmdArgs) error) func(context.Context, *plugin.Call) error {
+		return func(ctx context.Context, c *plugin.Call) error {
+			do := pick(f(ctx, c.Exec, c.Env, c.Stdout))
+			if do == nil {
+				return nil
+			}
+			err := do(&c.CmdArgs)
+			if said := (*types.Error)(nil); errors.As(err, &said) {
+				return said
+			}
+			return err
+		}
+	}
+	return plugin.Plugin{
+		Add:    command(func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.Add }),
+		Check:  command(func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.Check }),
+		Del:    command(func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.Del }),
+		GC:     command(func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.GC }),
+		Status: command(func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.Status }),
+	}
+}
+
+// program is for RunPlugin and Conform.
+func (f callbacks) program() delegatetest.Program { return f.plugin().Execute }
+
+// newMeta makes a meta with flaws.
+func newMeta(flaws ...string) callbacks {
 	return func(ctx context.Context, exec invoke.Exec, environ []string, stdout io.Writer) skel.CNIFuncs {
 		command := func(do func(*meta) error) func(*skel.CmdArgs) error {
 			return func(args *skel.CmdArgs) error {

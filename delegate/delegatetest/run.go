@@ -13,71 +13,33 @@ import (
 	"sync"
 
 	"github.com/containernetworking/cni/pkg/invoke"
-	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/types/create"
-	"github.com/containernetworking/cni/pkg/version"
-
-	"github.com/metacni/metacni/internal/skeleton"
 )
 
-// A Program is a plugin that can be run without a process.
-type Program struct {
-	// New makes the plugin's commands. All that a process would give them is
-	// in its arguments: ctx ends when the plugin is told to stop, exec runs
-	// the plugins that it delegates to, environ is its environment, and
-	// stdout takes its result. New is called for every command anew.
-	New func(ctx context.Context, exec invoke.Exec, environ []string, stdout io.Writer) skel.CNIFuncs
-
-	// Versions are those that the plugin supports. Nil means version.All.
-	Versions version.PluginInfo
-}
+// A Program is a plugin that runs without a process of its own. It executes the
+// command that env and stdin have, as package skel would, runs the plugins that
+// it delegates to with exec, and prints its result or its error object to
+// stdout. It returns an error where a process would exit with status 1. The
+// method Execute of a plugin.Plugin is one.
+type Program func(ctx context.Context, exec invoke.Exec, env []string, stdin io.Reader, stdout, stderr io.Writer) error
 
 // RunPlugin runs p for one call, delegating to the plugins of exec, and returns
-// what a runtime would see of it.
-//
-// It does what skel.PluginMainFuncs does in a process: it requires the
-// variables of the command, validates them, the network's name and the version,
-// calls back, and prints the error. The error object is that of the
-// specification (section 5, "Error"), with the cniVersion that skel leaves out.
-// A panic in p ends it with status 2. Neither the environment nor the standard
-// files of the process are touched, so that any number of plugins can run side
-// by side. CNI_PATH is required, as skel does: see [Call].
+// what a runtime would see of it. A panic in p ends it with status 2. Neither the environment nor the standard files of the process
+// are touched, so that any number of plugins can run side by side. CNI_PATH is
+// required, see [Call].
 func RunPlugin(ctx context.Context, p Program, exec invoke.Exec, c Call) (o Outcome) {
-	var stdout output
+	var stdout, stderr output
 	defer func() {
-		o.Stdout = stdout.bytes()
+		o.Stdout, o.Stderr = stdout.bytes(), stderr.bytes()
 		if r := recover(); r != nil {
-			o.Status, o.Stderr = 2, fmt.Appendf(nil, "panic: %v\n\n%s", r, debug.Stack())
+			o.Status, o.Stderr = 2, fmt.Appendf(o.Stderr, "panic: %v\n\n%s", r, debug.Stack())
 		}
 	}()
-	env := c.environ()
-	plugin := skeleton.Plugin{
-		Versions: p.Versions, Stdout: &stdout,
-		Commands: func() skel.CNIFuncs { return p.New(ctx, exec, env, &stdout) },
-	}
-	if plugin.Versions == nil {
-		plugin.Versions = version.All
-	}
-	seen := newCall(c.Plugin, c.Stdin, env)
-	if err := skeleton.Run(plugin, skeleton.Call{
-		Command: seen.Command, ContainerID: seen.ContainerID, NetNS: seen.NetNS, IfName: seen.IfName, Args: seen.Args,
-		Path: seen.Path, NetNSOverride: override(env), Stdin: seen.Stdin,
-	}); err != nil {
+	if p(ctx, exec, c.environ(), bytes.NewReader(c.Stdin), &stdout, &stderr) != nil {
 		o.Status = 1
-		_, _ = stdout.Write(skeleton.ErrorObject(c.Stdin, skeleton.Error(err))) // an output does not fail
 	}
 	return o
-}
-
-// override is the value of CNI_NETNS_OVERRIDE in env.
-func override(env []string) (value string) {
-	for _, kv := range env {
-		if v, ok := strings.CutPrefix(kv, "CNI_NETNS_OVERRIDE="); ok {
-			value = v
-		}
-	}
-	return value
 }
 
 // environ is the environment that c stands for.

@@ -23,26 +23,26 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/netconf"
-	"github.com/metacni/metacni/status"
 )
 
 // A meta-plugin of one delegate runs without a process.
 func ExampleRunPlugin() {
-	plugin := delegatetest.Program{New: func(ctx context.Context, exec invoke.Exec, environ []string, stdout io.Writer) skel.CNIFuncs {
-		iv := &delegate.Invoker{Exec: exec, Env: environ, Path: []string{"/opt/cni/bin"}}
-		return skel.CNIFuncs{Add: func(args *skel.CmdArgs) error {
+	mine := plugin.Plugin{
+		Add: func(ctx context.Context, c *plugin.Call) error {
+			iv := &delegate.Invoker{Exec: c.Exec, Env: c.Env, Path: []string{"/opt/cni/bin"}}
 			n, err := netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"blue","type":"bridge"}`))
 			if err != nil {
 				return err
 			}
-			added, err := iv.Add(ctx, delegate.Attachment{Network: n, ContainerID: args.ContainerID, NetNS: args.Netns, IfName: args.IfName})
+			added, err := iv.Add(ctx, c.Attachment(n))
 			if err != nil {
-				return status.Error(err)
+				return err
 			}
-			return added.PrintTo(stdout, "1.1.0")
-		}}
-	}}
+			return added.PrintTo(c.Stdout, c.CNIVersion)
+		},
+	}
 	fake := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
 		"bridge": delegatetest.Result(&types100.Result{CNIVersion: "1.1.0"}),
 	}}
@@ -50,11 +50,11 @@ func ExampleRunPlugin() {
 		Command: "ADD", ContainerID: "c1", NetNS: "/run/netns/c1", IfName: "eth0", Path: "/opt/cni/bin",
 		Stdin: []byte(`{"cniVersion":"1.1.0","name":"multi","type":"mine"}`),
 	}
-	out := delegatetest.RunPlugin(context.Background(), plugin, fake, add)
+	out := delegatetest.RunPlugin(context.Background(), mine.Execute, fake, add)
 	fmt.Printf("%d %s", out.Status, out.Stdout)
 
 	fake.Plugins["bridge"] = delegatetest.FailOn("ADD", 11, "no free address", delegatetest.Result(nil))
-	out = delegatetest.RunPlugin(context.Background(), plugin, fake, add)
+	out = delegatetest.RunPlugin(context.Background(), mine.Execute, fake, add)
 	fmt.Printf("%d %s", out.Status, out.Stdout)
 	fmt.Println(fake.Live())
 	// Output:
@@ -151,11 +151,20 @@ func compareWithSkel(t *testing.T, path string, env []string, stdin string) {
 		return
 	}
 	want := delegatetest.Outcome{Status: cmd.ProcessState.ExitCode(), Stdout: stdout.Bytes()}
-	got := delegatetest.RunPlugin(t.Context(), delegatetest.Program{New: func(ctx context.Context, x invoke.Exec, _ []string, w io.Writer) skel.CNIFuncs {
+	like := callbacks(func(ctx context.Context, x invoke.Exec, _ []string, w io.Writer) skel.CNIFuncs {
 		return echo(ctx, x, cmd.Environ(), w)
-	}, Versions: echoVersions}, nil, delegatetest.Call{Env: env, Stdin: []byte(stdin)})
+	}).plugin()
+	like.Versions = echoVersions
+	got := delegatetest.RunPlugin(t.Context(), like.Execute, nil, delegatetest.Call{Env: env, Stdin: []byte(stdin)})
 	if got.Status != want.Status {
 		t.Errorf("%q %s: status %d, with skel %d: %s", env, stdin, got.Status, want.Status, want.Stdout)
+		return
+	}
+	if said := (*types.Error)(nil); errors.As(got.Err(), &said) && said.Code == types.ErrInvalidNetNS {
+		// The namespace of this process: skel refuses it once an ADD is done.
+		if all := printed(want.Stdout); len(all) == 0 || all[len(all)-1]["code"] != float64(said.Code) {
+			t.Errorf("%q %s: printed %s, with skel %s", env, stdin, got.Stdout, want.Stdout)
+		}
 		return
 	}
 	if got.Status == 0 && !bytes.Equal(got.Stdout, want.Stdout) {
@@ -192,7 +201,7 @@ func TestRunPluginError(t *testing.T) {
 		{"DEL", `{"name":"n"}`, `{"cniVersion":"1.1.0","code":999,"msg":"plain"}`},
 		{"DEL", `{"cniVersion":"0.4.0"}`, `{"cniVersion":"0.4.0","code":7,"msg":"missing network name"}`},
 	} {
-		o := delegatetest.RunPlugin(t.Context(), delegatetest.Program{New: echo}, nil, delegatetest.Call{
+		o := delegatetest.RunPlugin(t.Context(), callbacks(echo).program(), nil, delegatetest.Call{
 			Command: tt.command, ContainerID: "c", NetNS: "/n", IfName: "e", Path: "/p", Stdin: []byte(tt.stdin),
 		})
 		if doc, err := o.Document(); err != nil || o.Status != 1 || string(doc) != tt.want {
@@ -208,13 +217,13 @@ func TestRunPluginError(t *testing.T) {
 func TestG8RunPluginEnvironment(t *testing.T) {
 	t.Parallel()
 	var seen []string
-	p := delegatetest.Program{New: func(_ context.Context, _ invoke.Exec, environ []string, _ io.Writer) skel.CNIFuncs {
-		seen = environ
-		return skel.CNIFuncs{}
+	p := plugin.Plugin{GC: func(_ context.Context, c *plugin.Call) error {
+		seen = c.Env
+		return nil
 	}}
 	c := delegatetest.Call{Command: "GC", Path: "/p", Env: []string{"X=1", "CNI_COMMAND=ADD", "CNI_ARGS=kept", "CNI_PATH=gone"}, Stdin: []byte(`{"cniVersion":"1.1.0","name":"n"}`)}
 	before := slices.Clone(c.Env)
-	if o := delegatetest.RunPlugin(t.Context(), p, nil, c); o.Err() != nil || len(o.Stdout) > 0 {
+	if o := delegatetest.RunPlugin(t.Context(), p.Execute, nil, c); o.Err() != nil || len(o.Stdout) > 0 {
 		t.Errorf("printed %q: %v", o.Stdout, o.Err())
 	}
 	if diff := cmp.Diff([]string{"X=1", "CNI_ARGS=kept", "CNI_COMMAND=GC", "CNI_PATH=/p"}, seen); diff != "" {
@@ -227,13 +236,11 @@ func TestG8RunPluginEnvironment(t *testing.T) {
 
 func TestRunPluginPanic(t *testing.T) {
 	t.Parallel()
-	p := delegatetest.Program{New: func(_ context.Context, _ invoke.Exec, _ []string, stdout io.Writer) skel.CNIFuncs {
-		return skel.CNIFuncs{Status: func(*skel.CmdArgs) error {
-			_, _ = io.WriteString(stdout, "{")
-			panic("at the disco")
-		}}
+	p := plugin.Plugin{Status: func(_ context.Context, c *plugin.Call) error {
+		_, _ = io.WriteString(c.Stdout, "{")
+		panic("at the disco")
 	}}
-	o := delegatetest.RunPlugin(t.Context(), p, nil, delegatetest.Call{Command: "STATUS", Path: "/p", Stdin: []byte(`{"cniVersion":"1.1.0","name":"n"}`)})
+	o := delegatetest.RunPlugin(t.Context(), p.Execute, nil, delegatetest.Call{Command: "STATUS", Path: "/p", Stdin: []byte(`{"cniVersion":"1.1.0","name":"n"}`)})
 	if o.Status != 2 || string(o.Stdout) != "{" || !bytes.HasPrefix(o.Stderr, []byte("panic: at the disco\n")) || o.Err() == nil {
 		t.Errorf("%+v", o)
 	}

@@ -8,42 +8,33 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/metacni/metacni/examples/internal/program"
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/status"
 )
 
-// config is what every command needs of fallback's configuration.
-type config struct {
-	CNIVersion string `json:"cniVersion"`
-	Name       string `json:"name"`
-	Type       string `json:"type"`
-	CNIDir     string `json:"cniDir"`
-}
-
-// choices is the rest of the configuration. DEL does not read it, so that it
-// works when it has been broken since the ADD.
+// choices are the networks to try, in order, complete, and the capability
+// arguments of whichever works. DEL does not read them, so that it works when
+// they have been broken since the ADD.
 type choices struct {
 	Choices       []netconf.Network          `json:"choices"`
 	RuntimeConfig map[string]json.RawMessage `json:"runtimeConfig"`
 }
 
-// choices reads the choices, and gives each the name and the version that it
-// lacks.
-func (c *config) choices(stdin []byte) (choices, error) {
-	all, err := netconf.Decode[choices](stdin)
+func readChoices(c *plugin.Call) (choices, error) {
+	all, err := plugin.Config[choices](c)
 	if err != nil {
 		return choices{}, err
 	}
 	if len(all.Choices) == 0 {
-		return choices{}, program.Invalid(c.Name, "choices", errors.New("there is none"))
+		return choices{}, c.Invalid("choices", errors.New("there is none"))
 	}
 	for i, n := range all.Choices {
 		key := fmt.Sprintf("choices[%d]", i)
 		if n.IsZero() {
-			return choices{}, program.Invalid(c.Name, key, errors.New("null, want an object"))
+			return choices{}, c.Invalid(key, errors.New("null, want an object"))
 		}
-		if all.Choices[i], err = program.Complete(n, c.Name, c.CNIVersion); err != nil {
+		if all.Choices[i], err = c.Complete(n); err != nil {
 			return choices{}, fmt.Errorf("network %q: %s: %w", c.Name, key, err)
 		}
 	}

@@ -2,16 +2,6 @@
 // that works, of those in its configuration.
 package main
 
-import (
-	"context"
+import "github.com/metacni/metacni/delegate/plugin"
 
-	"github.com/containernetworking/cni/pkg/skel"
-
-	"github.com/metacni/metacni/examples/internal/program"
-)
-
-func main() {
-	program.Main("CNI meta-plugin fallback", func(ctx context.Context, p program.Process) skel.CNIFuncs {
-		return (&plugin{p}).commands(ctx)
-	})
-}
+func main() { plugin.Main(fallback()) }

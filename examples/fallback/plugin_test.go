@@ -15,8 +15,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
-	"github.com/metacni/metacni/examples/internal/program"
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/internal/programtest"
 	"github.com/metacni/metacni/status"
 )
@@ -65,10 +66,9 @@ func (h *host) run(command, keys string, edits ...func(*skel.CmdArgs)) error {
 	for _, edit := range edits {
 		edit(args)
 	}
-	do := (&plugin{program.Process{
+	return fallback().Do(h.ctx, plugin.Process{
 		Exec: h.exec, Stdout: h.stdout, InterfaceNames: func(string) ([]string, error) { return h.taken, nil },
-	}}).commands(h.ctx)
-	return map[string]func(*skel.CmdArgs) error{"ADD": do.Add, "CHECK": do.Check, "DEL": do.Del, "GC": do.GC, "STATUS": do.Status}[command](args)
+	}, delegate.Command(command), *args)
 }
 
 func (h *host) mustRun(t *testing.T, command, keys string, edits ...func(*skel.CmdArgs)) {

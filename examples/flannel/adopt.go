@@ -2,47 +2,39 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io/fs"
 
-	"github.com/containernetworking/cni/pkg/types"
-
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/adopt"
-	"github.com/metacni/metacni/examples/internal/program"
+	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/netconf"
 )
 
-// theirs is what flannel's own plugin has recorded in the same directory.
-func (c *call) theirs() adopt.Flannel {
-	return adopt.Flannel{Root: c.Root, Dir: c.conf.DataDir, Network: c.conf.Name}
+// found is what flannel's own plugin has recorded in the same directory.
+func found(c *plugin.Call) adopt.Flannel {
+	return adopt.Flannel{Root: string(c.Root), Dir: c.Manager.Dir, Network: c.Name}
 }
 
-// adopt takes the container over from flannel's own plugin, if that has attached
-// it. The runtime brings the result with each call.
-func (c *call) adopt(ctx context.Context) error {
-	conf, err := program.Decode[struct {
-		PrevResult json.RawMessage `json:"prevResult"`
-	}](c.args.StdinData)
-	if err != nil {
+// takeOver adopts the container if flannel's own plugin has attached it. The
+// runtime brings the result with each call.
+func takeOver(ctx context.Context, c *plugin.Call) error {
+	at := delegate.Attached{Attachment: c.Attachment(netconf.Network{})}
+	if err := c.Value("prevResult", &at.Result); err != nil {
 		return err
 	}
-	at := delegate.Attached{
-		Attachment: delegate.Attachment{ContainerID: c.args.ContainerID, NetNS: c.args.Netns, IfName: c.args.IfName, Args: c.args.Args},
-		Result:     conf.PrevResult,
-	}
-	a, err := c.theirs().Attachment(at)
+	a, err := found(c).Attachment(at)
 	if errors.Is(err, delegate.ErrResult) {
 		at.Result = nil // a DEL does without
-		a, err = c.theirs().Attachment(at)
+		a, err = found(c).Attachment(at)
 	}
 	if errors.As(err, new(*adopt.Error)) && !errors.Is(err, fs.ErrNotExist) {
-		current := c.theirs()
-		current.Current, _ = c.network() // without one, the file is all there is
+		current := found(c)
+		current.Current, _ = network(c) // without one, the file is all there is
 		a, err = current.Attachment(at)
 	}
 	if err == nil {
-		_, err = c.life.Adopt(ctx, a)
+		_, err = c.Manager.Adopt(ctx, a)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -50,16 +42,17 @@ func (c *call) adopt(ctx context.Context) error {
 	return err
 }
 
-// adoptStale takes over what flannel's own plugin has left of containers that are
+// takeOverStale adopts what flannel's own plugin has left of containers that are
 // not valid, for GC to remove.
-func (c *call) adoptStale(ctx context.Context, valid []types.GCAttachment) error {
-	if valid == nil {
-		return nil
+func takeOverStale(ctx context.Context, c *plugin.Call) error {
+	valid, err := c.Valid()
+	if valid == nil || err != nil {
+		return nil // GC says so
 	}
-	theirs := c.theirs()
-	theirs.Current, _ = c.network() // as above
+	stale := found(c)
+	stale.Current, _ = network(c) // as above
 	var errs []error
-	for _, o := range adopt.Take(ctx, c.life, theirs.Stale(valid), false) {
+	for _, o := range adopt.Take(ctx, c.Manager, stale.Stale(valid), false) {
 		errs = append(errs, o.Err)
 	}
 	return errors.Join(errs...)

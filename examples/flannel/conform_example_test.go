@@ -11,7 +11,7 @@ import (
 // The short form does what the specification wants as well.
 func TestConformExample(t *testing.T) {
 	t.Parallel()
-	delegatetest.Conform(t, delegatetest.Program{New: commands}, delegatetest.Config{
+	delegatetest.Conform(t, delegatetest.Program(short.Execute), delegatetest.Config{
 		Stdin: func(dir string) string {
 			return fmt.Sprintf(`{"type":"flannel","dataDir":%q,"subnet":"10.9.1.0/24","delegate":{"type":"bridge"}}`, filepath.Join(dir, "state"))
 		},

@@ -17,8 +17,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
-	"github.com/metacni/metacni/examples/internal/program"
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/status"
 )
 
@@ -88,12 +89,10 @@ func (h *host) run(t *testing.T, command, keys string, edits ...func(*skel.CmdAr
 	for _, edit := range edits {
 		edit(args)
 	}
-	p := &plugin{program.Process{
+	return flannel().Do(t.Context(), plugin.Process{
 		Exec: h.exec, Stdout: h.stdout,
 		InterfaceNames: func(string) ([]string, error) { return h.taken, nil },
-	}}
-	do := p.commands(t.Context())
-	return map[string]func(*skel.CmdArgs) error{"ADD": do.Add, "CHECK": do.Check, "DEL": do.Del, "GC": do.GC, "STATUS": do.Status}[command](args)
+	}, delegate.Command(command), *args)
 }
 
 func (h *host) mustRun(t *testing.T, command, keys string, edits ...func(*skel.CmdArgs)) {

@@ -8,54 +8,49 @@ import (
 	"maps"
 	"net/netip"
 
-	"github.com/metacni/metacni/examples/internal/program"
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/netconf"
 )
 
-// config is what every command needs of flannel's configuration.
+// config is flannel's configuration, beside what every one has.
 type config struct {
-	CNIVersion string `json:"cniVersion"`
-	Name       string `json:"name"`
-	Type       string `json:"type"`
-	DataDir    string `json:"dataDir"`
-}
-
-// template is what only making a network needs: a DEL must not fail because it
-// has been broken since.
-type template struct {
 	SubnetFile    string                     `json:"subnetFile"`
 	Delegate      netconf.Plugin             `json:"delegate"`
 	IPAM          map[string]json.RawMessage `json:"ipam"`
 	RuntimeConfig map[string]json.RawMessage `json:"runtimeConfig"`
 }
 
-// template reads the rest of the configuration, and refuses what flannel alone
-// may say.
-func (c *config) template(stdin []byte) (template, error) {
-	t, err := netconf.Decode[template](stdin)
-	if err != nil {
-		return template{}, err
+// network is the delegate's, as of now.
+func network(c *plugin.Call) (netconf.Network, error) {
+	conf, err := plugin.Config[config](c)
+	if err == nil && conf.Delegate.IsZero() {
+		conf.Delegate, err = netconf.ParsePlugin([]byte("{}"))
 	}
-	if t.Delegate.IsZero() {
-		if t.Delegate, err = netconf.ParsePlugin([]byte("{}")); err != nil {
-			return template{}, err
-		}
+	if err != nil {
+		return netconf.Network{}, err
 	}
 	for _, key := range []string{"name", "ipam"} {
-		if t.Delegate.Has(key) {
-			return template{}, program.Invalid(c.Name, "delegate."+key, errors.New("not to be set here"))
+		if conf.Delegate.Has(key) {
+			return netconf.Network{}, c.Invalid("delegate."+key, errors.New("must not be set by the user"))
 		}
 	}
-	t.SubnetFile = cmp.Or(t.SubnetFile, defaultSubnetFile)
-	return t, nil
+	s, err := readSubnet(cmp.Or(conf.SubnetFile, defaultSubnetFile))
+	if err != nil {
+		return netconf.Network{}, err
+	}
+	n, err := conf.complete(c, s)
+	if err != nil {
+		return n, fmt.Errorf("network %q: %w", c.Name, err)
+	}
+	return n, nil
 }
 
-// network completes the delegated plugin: its user's values win, except for
-// the name and the address management, which are flannel's.
-func (c *config) network(t template, s subnet) (netconf.Network, error) {
-	ipam, err := addresses(t.IPAM, s)
+// complete completes the delegated plugin: its user's values win, except for the
+// name and the address management, which are flannel's.
+func (conf *config) complete(c *plugin.Call, s subnet) (netconf.Network, error) {
+	ipam, err := addresses(conf.IPAM, s)
 	if err != nil {
-		return netconf.Network{}, fmt.Errorf("network %q: %w", c.Name, err)
+		return netconf.Network{}, err
 	}
 	edits := []netconf.Edit{
 		netconf.Set("name", c.Name),
@@ -65,17 +60,14 @@ func (c *config) network(t template, s subnet) (netconf.Network, error) {
 		netconf.Default("mtu", s.mtu),
 		netconf.Set("ipam", ipam),
 	}
-	if !t.Delegate.Has("type") || t.Delegate.Type() == "bridge" {
+	if !conf.Delegate.Has("type") || conf.Delegate.Type() == "bridge" {
 		edits = append(edits, netconf.Default("isGateway", true))
 	}
-	if t.RuntimeConfig != nil {
-		edits = append(edits, netconf.Set("runtimeConfig", t.RuntimeConfig))
+	if conf.RuntimeConfig != nil {
+		edits = append(edits, netconf.Set("runtimeConfig", conf.RuntimeConfig))
 	}
-	plugin, err := t.Delegate.Edit(edits...)
-	if err != nil {
-		return netconf.Network{}, fmt.Errorf("network %q: %w", c.Name, err)
-	}
-	return netconf.Single(plugin), nil
+	p, err := conf.Delegate.Edit(edits...)
+	return netconf.Single(p), err
 }
 
 // addresses is the delegate's address management: this host's subnets, the

@@ -1,20 +1,13 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"io/fs"
-	"path/filepath"
 
-	"github.com/containernetworking/cni/pkg/skel"
-
-	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
-	"github.com/metacni/metacni/examples/internal/program"
-	"github.com/metacni/metacni/ifname"
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/netconf"
-	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
 )
 
@@ -23,115 +16,61 @@ const (
 	defaultDataDir    = "/var/lib/cni/flannel"
 )
 
-// A plugin is flannel in a process.
-type plugin struct{ program.Process }
-
-func (p *plugin) commands(ctx context.Context) skel.CNIFuncs {
-	return program.Commands(ctx, p.call, (*call).add, (*call).check, (*call).del, (*call).gc, (*call).status)
+func flannel() plugin.Plugin {
+	return plugin.Plugin{
+		About:    "CNI meta-plugin flannel",
+		StateDir: defaultDataDir, StateKey: "dataDir",
+		Forget: "multinet forget",
+		Add:    add, Check: check, Del: del, GC: gc, Status: ready,
+	}
 }
 
-// A call is one command of the runtime.
-type call struct {
-	program.Process
-	args *skel.CmdArgs
-	conf config
-	key  scratch.Key
-	life *lifecycle.Manager
-}
-
-func (p *plugin) call(args *skel.CmdArgs) (*call, error) {
-	conf, err := program.Decode[config](args.StdinData)
-	if err != nil {
-		return nil, err
-	}
-	if conf.DataDir, err = program.StateDir(conf.Name, "dataDir", conf.DataDir, defaultDataDir); err != nil {
-		return nil, err
-	}
-	conf.CNIVersion = cmp.Or(conf.CNIVersion, "0.1.0") // SPEC section 1: what no version means
-	return &call{
-		Process: p.Process, args: args, conf: conf,
-		key:  scratch.Key{Network: conf.Name, ContainerID: args.ContainerID, IfName: args.IfName},
-		life: p.Manager(conf.DataDir, conf.Type, filepath.SplitList(args.Path)),
-	}, nil
-}
-
-// network is the delegate's, as of now.
-func (c *call) network() (netconf.Network, error) {
-	t, err := c.conf.template(c.args.StdinData)
-	if err != nil {
-		return netconf.Network{}, err
-	}
-	s, err := readSubnet(t.SubnetFile)
-	if err != nil {
-		return netconf.Network{}, err
-	}
-	return c.conf.network(t, s)
-}
-
-func (c *call) add(ctx context.Context) error {
-	if err := ifname.Validate(c.args.IfName); err != nil {
-		return err
-	}
-	if err := program.RefuseHostNetwork(c.Root, c.args); err != nil {
-		return err
-	}
-	n, err := c.network()
+func add(ctx context.Context, c *plugin.Call) error {
+	n, err := network(c)
 	if err != nil {
 		return err
 	}
-	_, err = c.life.Add(ctx, c.key, lifecycle.Transaction{
-		Plan: lifecycle.Plan(delegate.Attachment{
-			Network: n, ContainerID: c.args.ContainerID, NetNS: c.args.Netns, IfName: c.args.IfName, Args: c.args.Args,
-		}),
-		Report: func(_ context.Context, added []delegate.Attached) error {
-			return added[0].PrintTo(c.Stdout, c.conf.CNIVersion)
-		},
-	})
-	return err
+	return c.Add(ctx, lifecycle.Transaction{Plan: lifecycle.Plan(c.Attachment(n))})
 }
 
-func (c *call) check(ctx context.Context) error {
-	if err := c.adopt(ctx); err != nil {
+func check(ctx context.Context, c *plugin.Call) error {
+	if err := takeOver(ctx, c); err != nil {
 		return err
 	}
-	return c.life.Check(ctx, c.key)
+	return c.Check(ctx)
 }
 
-func (c *call) del(ctx context.Context) error {
-	if err := c.adopt(ctx); err != nil {
+func del(ctx context.Context, c *plugin.Call) error {
+	if err := takeOver(ctx, c); err != nil {
 		return err
 	}
-	return c.life.Del(ctx, lifecycle.Removal{Key: c.key, NetNS: c.args.Netns})
-}
-
-// status is not ready without a subnet.env that can be read; what is wrong with
-// the configuration itself will not become ready by waiting.
-func (c *call) status(ctx context.Context) error {
-	n, err := c.network()
-	var file *subnetError
-	if err != nil && !errors.As(err, &file) {
-		return err
-	}
-	if err == nil {
-		err = c.life.Status(ctx, []netconf.Network{n})
-	}
-	return status.NotReady(err)
+	return c.Del(ctx)
 }
 
 // gc collects what is recorded, also while flanneld has not come up.
-func (c *call) gc(ctx context.Context) error {
-	valid, err := program.Valid(c.args.StdinData)
-	if err != nil {
-		return err
-	}
+func gc(ctx context.Context, c *plugin.Call) error {
 	var nets []netconf.Network
-	n, err := c.network()
+	n, err := network(c)
 	switch {
 	case err == nil:
 		nets = append(nets, n)
 	case errors.Is(err, fs.ErrNotExist):
 		err = nil
 	}
-	adoptErr := c.adoptStale(ctx, valid)
-	return errors.Join(c.life.GC(ctx, lifecycle.Collection{Network: c.conf.Name, Valid: valid, Networks: nets}), err, adoptErr)
+	adopted := takeOverStale(ctx, c)
+	return errors.Join(c.GC(ctx, nets...), err, adopted)
+}
+
+// ready is not ready without a subnet.env that can be read. A mistake in the
+// configuration itself is an error: waiting does not mend it.
+func ready(ctx context.Context, c *plugin.Call) error {
+	n, err := network(c)
+	var file *subnetError
+	switch {
+	case errors.As(err, &file):
+		return status.NotReady(err)
+	case err != nil:
+		return err
+	}
+	return c.Status(ctx, n)
 }

@@ -4,22 +4,22 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"io"
 	"path/filepath"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick/shim"
 	"github.com/metacni/metacni/delegate/thick/wire"
-	"github.com/metacni/metacni/examples/internal/program"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 )
 
 const defaultQueueDir = "/var/lib/cni/multinet.queue"
 
 // config is the shim's part of the configuration. All else is the daemon's.
 type config struct {
-	Name            string `json:"name"`
 	DaemonSocketDir string `json:"daemonSocketDir"`
 	DelQueueDir     string `json:"delQueueDir"`
 
@@ -33,26 +33,18 @@ type config struct {
 	DelPolicy string `json:"delPolicy"`
 }
 
-// A plugin is this program apart from its process.
-type plugin struct {
-	env    []string
-	stdout io.Writer
-
-	// del does a DEL without the daemon.
-	del func(context.Context, *skel.CmdArgs) error
-}
-
-func (p *plugin) commands(ctx context.Context) skel.CNIFuncs {
-	command := func(pick func(skel.CNIFuncs) func(*skel.CmdArgs) error) func(*skel.CmdArgs) error {
-		return func(args *skel.CmdArgs) error {
-			c, err := p.client(args)
+func multinetShim() plugin.Plugin {
+	command := func(pick func(skel.CNIFuncs) func(*skel.CmdArgs) error) func(context.Context, *plugin.Call) error {
+		return func(ctx context.Context, c *plugin.Call) error {
+			client, err := client(c)
 			if err != nil {
 				return err
 			}
-			return pick(c.Funcs(ctx))(args)
+			return pick(client.Funcs(ctx))(&c.CmdArgs)
 		}
 	}
-	return skel.CNIFuncs{
+	return plugin.Plugin{
+		About:  "CNI meta-plugin multinet-shim",
 		Add:    command(func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.Add }),
 		Check:  command(func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.Check }),
 		Del:    command(func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.Del }),
@@ -61,40 +53,44 @@ func (p *plugin) commands(ctx context.Context) skel.CNIFuncs {
 	}
 }
 
-// client is what does a command as its configuration says.
-func (p *plugin) client(args *skel.CmdArgs) (*shim.Client, error) {
-	conf, err := program.Decode[config](args.StdinData)
+// client is what executes a command as the configuration says.
+func client(c *plugin.Call) (*shim.Client, error) {
+	conf, err := plugin.Config[config](c)
 	if err != nil {
 		return nil, err
 	}
 	dir := cmp.Or(conf.DaemonSocketDir, wire.DefaultDir)
 	if !filepath.IsAbs(dir) {
-		return nil, program.Invalid(conf.Name, "daemonSocketDir", errors.New("not an absolute path"))
+		return nil, c.Invalid("daemonSocketDir", errors.New("not an absolute path"))
 	}
-	c := &shim.Client{Socket: filepath.Join(dir, wire.SocketName), Env: p.env, Stdout: p.stdout, UndoTimeout: program.UndoTimeout}
+	client := &shim.Client{Socket: filepath.Join(dir, wire.SocketName), Env: c.Env, Stdout: c.Stdout, UndoTimeout: plugin.DefaultUndoTimeout}
 	switch conf.DelPolicy {
 	case "", "queue":
-		if c.QueueWait, err = conf.wait(); err != nil {
+		if client.QueueWait, err = conf.wait(c); err != nil {
 			return nil, err
 		}
-		c.Queue, err = program.StateDir(conf.Name, "delQueueDir", conf.DelQueueDir, defaultQueueDir)
+		if client.Queue, err = plugin.CheckStateDir(cmp.Or(conf.DelQueueDir, defaultQueueDir)); err != nil {
+			return nil, c.Invalid("delQueueDir", err)
+		}
 	case "exec":
-		c.Away = p.del
+		client.Away = func(ctx context.Context, args *skel.CmdArgs) error {
+			return multinet.New().Do(ctx, c.Process, delegate.CommandDel, *args)
+		}
 	case "fail":
 	default:
-		err = program.Invalid(conf.Name, "delPolicy", errors.New(`want "queue", "exec" or "fail"`))
+		return nil, c.Invalid("delPolicy", errors.New(`want "queue", "exec" or "fail"`))
 	}
-	return c, err
+	return client, nil
 }
 
 // wait is DelQueueWait as a [shim.Client] has it, for which 0 is the default.
-func (c config) wait() (time.Duration, error) {
-	if c.DelQueueWait == "" {
+func (conf config) wait(c *plugin.Call) (time.Duration, error) {
+	if conf.DelQueueWait == "" {
 		return 0, nil
 	}
-	d, err := time.ParseDuration(c.DelQueueWait)
+	d, err := time.ParseDuration(conf.DelQueueWait)
 	if err != nil || d < 0 {
-		return 0, program.Invalid(c.Name, "delQueueWait", errors.New("not a duration such as \"2s\""))
+		return 0, c.Invalid("delQueueWait", errors.New("not a duration such as \"2s\""))
 	}
 	return cmp.Or(d, -1), nil
 }

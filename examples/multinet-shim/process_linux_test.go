@@ -20,12 +20,13 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/delegate/thick/wire"
-	"github.com/metacni/metacni/examples/internal/multinet"
-	"github.com/metacni/metacni/examples/internal/program"
 	"github.com/metacni/metacni/examples/internal/programtest"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 )
 
 // The tests here run the shim as the process that a runtime starts. The daemon
@@ -224,11 +225,11 @@ func TestS20DelWhileAway(t *testing.T) {
 		fake := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"fake": delegatetest.Result(nil)}}
 		text := conf("1.0.0", socketDir(t), fmt.Sprintf(`,"delPolicy":"exec","cniDir":%q,"delegates":[{"type":"fake","dir":%q}]`, h.State, h.Dir))
 		// The daemon has added it, and gone.
-		do := (&multinet.Plugin{Process: program.Process{
+		err := multinet.New().Do(t.Context(), plugin.Process{
 			Exec: fake, Stdout: io.Discard,
 			InterfaceNames: func(string) ([]string, error) { return nil, nil },
-		}}).Commands(t.Context())
-		if err := do.Add(&skel.CmdArgs{ContainerID: "c1", IfName: "eth0", Netns: h.NetNS, StdinData: []byte(text)}); err != nil {
+		}, delegate.CommandAdd, skel.CmdArgs{ContainerID: "c1", IfName: "eth0", Netns: h.NetNS, StdinData: []byte(text)})
+		if err != nil {
 			t.Fatal(err)
 		}
 		for range 2 {

@@ -12,7 +12,7 @@ import (
 // The short form does what the specification wants as well.
 func TestConformExample(t *testing.T) {
 	t.Parallel()
-	delegatetest.Conform(t, delegatetest.Program{New: commands}, delegatetest.Config{
+	delegatetest.Conform(t, delegatetest.Program(short.Execute), delegatetest.Config{
 		Stdin: func(dir string) string {
 			for file, conf := range map[string]string{
 				"a.conflist": `{"cniVersion":"1.1.0","name":"pods","plugins":[{"type":"bridge"},{"type":"tuning"}]}`,

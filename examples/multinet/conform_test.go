@@ -1,19 +1,12 @@
 package main
 
 import (
-	"context"
 	"fmt"
-	"io"
 	"path/filepath"
 	"testing"
 
-	"github.com/containernetworking/cni/pkg/invoke"
-	"github.com/containernetworking/cni/pkg/skel"
-
 	"github.com/metacni/metacni/delegate/delegatetest"
-	"github.com/metacni/metacni/examples/internal/multinet"
-	"github.com/metacni/metacni/examples/internal/program"
-	"github.com/metacni/metacni/status"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 )
 
 // conformConfig has multinet attach two networks, one of them a chain.
@@ -29,15 +22,5 @@ var conformConfig = delegatetest.Config{
 // Multinet does what the specification wants of a plugin that delegates.
 func TestConform(t *testing.T) {
 	t.Parallel()
-	delegatetest.Conform(t, delegatetest.Program{New: func(ctx context.Context, exec invoke.Exec, environ []string, stdout io.Writer) skel.CNIFuncs {
-		do := (&multinet.Plugin{Process: program.Process{
-			Exec: exec, Env: environ, Stdout: stdout,
-			InterfaceNames: func(string) ([]string, error) { return nil, nil },
-		}}).Commands(ctx)
-		for _, command := range []*func(*skel.CmdArgs) error{&do.Add, &do.Check, &do.Del, &do.GC, &do.Status} {
-			callback := *command
-			*command = func(args *skel.CmdArgs) error { return status.Error(callback(args)) } // as program.Main does
-		}
-		return do
-	}}, conformConfig)
+	delegatetest.Conform(t, delegatetest.Program(multinet.New().Execute), conformConfig)
 }

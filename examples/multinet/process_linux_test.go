@@ -80,13 +80,13 @@ func TestD27OneError(t *testing.T) {
 		version              string
 		code                 uint
 	}{
-		{"unknown command", "JUMP", conf, nil, "1.1.0", 4},
+		{"unknown command", "JUMP", conf, nil, "1.0.0", 4},
 		{"no container ID", "ADD", conf, []string{"CNI_CONTAINERID="}, "1.1.0", 4},
 		{"container ID that leads out", "DEL", conf, []string{"CNI_CONTAINERID=../x"}, "1.1.0", 4},
 		{"interface name of 16 bytes", "ADD", conf, []string{"CNI_IFNAME=abcdefghijklmnop"}, "1.1.0", 4},
 		{"template for an interface name", "ADD", conf, []string{"CNI_IFNAME=net%d"}, "1.0.0", 4},
 		{"not JSON", "ADD", "{", nil, "1.1.0", 6},
-		{"no name", "ADD", `{"cniVersion":"1.0.0"}`, nil, "1.1.0", 7},
+		{"no name", "ADD", `{"cniVersion":"1.0.0"}`, nil, "1.0.0", 7},
 		{"unknown version", "ADD", strings.Replace(conf, "1.0.0", "9.0.0", 1), nil, "1.1.0", 1},
 		{"no delegates", "ADD", `{"cniVersion":"0.4.0","name":"multi","type":"multinet","cniDir":"` + h.State + `"}`, nil, "0.4.0", 7},
 		{"the host's own namespace", "ADD", conf, []string{"CNI_NETNS=/proc/self/ns/net"}, "1.0.0", 8},

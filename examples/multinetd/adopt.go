@@ -8,9 +8,8 @@ import (
 
 	"github.com/metacni/metacni/delegate/adopt"
 	"github.com/metacni/metacni/delegate/lifecycle"
-	"github.com/metacni/metacni/examples/internal/multinet"
-	"github.com/metacni/metacni/examples/internal/program"
-	"github.com/metacni/metacni/examples/internal/publish"
+	"github.com/metacni/metacni/examples/multinet/multinet"
+	"github.com/metacni/metacni/examples/multinet/publish"
 )
 
 // adopter takes over what is attached to the network that the daemon publishes
@@ -22,8 +21,8 @@ func (d *daemon) adopter(ctx context.Context) *publish.Adopter {
 		Life:      &lifecycle.Manager{Dir: d.publishedStateDir(), Root: d.conf.ChrootDir},
 		Node: adopt.Node{
 			Root:      d.conf.ChrootDir,
-			CacheDir:  program.OnNode(d.conf.ChrootDir, cmp.Or(p.CacheDir, adopt.DefaultCacheDir)),
-			MultusDir: program.OnNode(d.conf.ChrootDir, cmp.Or(p.MultusDir, adopt.DefaultMultusDir)),
+			CacheDir:  d.conf.root().OnNode(cmp.Or(p.CacheDir, adopt.DefaultCacheDir)),
+			MultusDir: d.conf.root().OnNode(cmp.Or(p.MultusDir, adopt.DefaultMultusDir)),
 		},
 		Tell: func(o adopt.Outcome) { logAdopted(ctx, d.log, o) },
 	}
@@ -32,7 +31,7 @@ func (d *daemon) adopter(ctx context.Context) *publish.Adopter {
 // publishedStateDir is where the records are of requests that come with the
 // published configuration.
 func (d *daemon) publishedStateDir() string {
-	if dir, err := multinet.StateDir(d.conf.ChrootDir, d.publishedConf()); err == nil {
+	if dir, err := multinet.StateDir(d.conf.root(), d.publishedConf()); err == nil {
 		return dir
 	}
 	return d.stateDir

@@ -18,10 +18,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick/wire"
-	"github.com/metacni/metacni/examples/internal/multinet"
-	"github.com/metacni/metacni/examples/internal/program"
-	"github.com/metacni/metacni/examples/internal/publish"
+	"github.com/metacni/metacni/examples/multinet/multinet"
+	"github.com/metacni/metacni/examples/multinet/publish"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -203,8 +203,8 @@ func (c *config) check() error {
 		}
 	}
 	if c.QueueDir != "" {
-		if _, err := program.StateDir("", "queueDir", program.OnNode(c.ChrootDir, c.QueueDir), ""); err != nil {
-			return err
+		if _, err := plugin.CheckStateDir(c.root().OnNode(c.QueueDir)); err != nil {
+			return fmt.Errorf("queueDir: %w", err)
 		}
 	}
 	if c.LogFormat != "text" && c.LogFormat != "json" {
@@ -249,7 +249,7 @@ func (c *config) findInRoot() error {
 		if *p.at == "" {
 			continue
 		}
-		found, err := program.InRoot(c.ChrootDir, *p.at)
+		found, err := c.root().Resolve(*p.at)
 		if err != nil {
 			return fmt.Errorf("%s: %w", p.key, err)
 		}
@@ -279,7 +279,7 @@ func (c *config) checkShim() error {
 		places = append(places, place{"delQueueDir", cmp.Or(shim.DelQueueDir, defaultQueueDir), "queueDir", c.QueueDir})
 	}
 	for _, p := range places {
-		if there, err := program.InRoot(c.ChrootDir, filepath.Clean(p.onNode)); err != nil || there != p.own {
+		if there, err := c.root().Resolve(filepath.Clean(p.onNode)); err != nil || there != p.own {
 			return fmt.Errorf("network: the %s of shims is %q, and the daemon's %s is %q", p.key, p.onNode, p.ownKey, p.own)
 		}
 	}
@@ -293,7 +293,7 @@ func (c *config) queueUsable() error {
 	if c.QueueDir == "" {
 		return nil
 	}
-	now, err := program.InRoot(c.ChrootDir, c.queueOnNode)
+	now, err := c.root().Resolve(c.queueOnNode)
 	if err == nil && now != c.QueueDir {
 		err = fmt.Errorf("%q leads to %q now, and the daemon has %q: start it anew", c.queueOnNode, now, c.QueueDir)
 	}
@@ -339,9 +339,12 @@ func (c *config) multinet() []byte {
 
 // stateDir is where the records are, unless the runtime's configuration has
 // another cniDir and the file has none.
-func (c *config) stateDir() (string, error) { return multinet.StateDir(c.ChrootDir, c.multinet()) }
+func (c *config) stateDir() (string, error) { return multinet.StateDir(c.root(), c.multinet()) }
 
-type duration = program.Duration
+// root is the node's root directory.
+func (c *config) root() plugin.Root { return plugin.Root(c.ChrootDir) }
+
+type duration = multinet.Duration
 
 // A level is one of slog's.
 type level slog.Level

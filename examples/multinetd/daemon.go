@@ -23,11 +23,11 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/relay"
 	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/delegate/thick/wire"
-	"github.com/metacni/metacni/examples/internal/multinet"
-	"github.com/metacni/metacni/examples/internal/program"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf/autoconf"
 	"github.com/metacni/metacni/scratch"
 )
@@ -65,17 +65,17 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 	}
 	d := &daemon{
 		conf: conf, stateDir: stateDir, log: log, manager: manager,
-		path: cmp.Or(path, program.DefaultPath),
+		path: cmp.Or(path, plugin.DefaultPath),
 		exec: &executor{Process: delegate.Process{Root: conf.ChrootDir}, log: log},
 	}
 	d.relay = d.newRelay(ctx)
 	d.server = &thick.Server{
 		Handler: operating{thick.Funcs(func(ctx context.Context, stdout io.Writer) skel.CNIFuncs {
-			return d.plugin(ctx, stdout).Commands(ctx)
+			return callbacks(ctx, multinet.New(), d.process(ctx, stdout))
 		}), d.relay, d.ask},
 		HotPlug: func(with *wire.Attributes) thick.Handler {
 			return operating{thick.Funcs(func(ctx context.Context, stdout io.Writer) skel.CNIFuncs {
-				return d.plugin(ctx, stdout).HotPlug(ctx, conf.multinet(), with)
+				return callbacks(ctx, multinet.Secondary(conf.multinet(), with), d.process(ctx, stdout))
 			}), d.relay, nil}
 		},
 		Attachments: d.attachments,
@@ -119,15 +119,24 @@ func notFound(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(types.NewError(types.ErrInternal, fmt.Sprintf("multinetd: there is no %.80q", r.URL.Path), "")) // nothing depends on it
 }
 
-// plugin is multinet for one request. Of the daemon's own environment plugins
-// see nothing (S28).
-func (d *daemon) plugin(ctx context.Context, stdout io.Writer) *multinet.Plugin {
+// callbacks are p's commands.
+func callbacks(ctx context.Context, p plugin.Plugin, process plugin.Process) skel.CNIFuncs {
+	do := func(command delegate.Command) func(*skel.CmdArgs) error {
+		return func(a *skel.CmdArgs) error { return p.Do(ctx, process, command, *a) }
+	}
+	return skel.CNIFuncs{
+		Add: do(delegate.CommandAdd), Check: do(delegate.CommandCheck), Del: do(delegate.CommandDel),
+		GC: do(delegate.CommandGC), Status: do(delegate.CommandStatus),
+	}
+}
+
+// process is what multinet has for one request. Of the daemon's own environment
+// plugins see nothing.
+func (d *daemon) process(ctx context.Context, stdout io.Writer) plugin.Process {
 	var adding atomic.Bool // a DEL that comes after an ADD undoes one
-	return &multinet.Plugin{
-		Process: program.Process{
-			Exec: d.relayed(), Env: append([]string{"PATH=" + d.path}, thick.Trace(ctx)...), Stdout: stdout,
-			Root: d.conf.ChrootDir, InterfaceNames: d.interfaceNames,
-		},
+	return plugin.Process{
+		Exec: d.relayed(), Env: append([]string{"PATH=" + d.path}, thick.Trace(ctx)...), Stdout: stdout,
+		Root: d.conf.root(), InterfaceNames: d.interfaceNames,
 		Observer: func(ctx context.Context, e delegate.Event) (context.Context, func(error)) {
 			switch e.Command {
 			case delegate.CommandAdd:

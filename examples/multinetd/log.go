@@ -11,7 +11,6 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/thick"
-	"github.com/metacni/metacni/internal/redact"
 	"github.com/metacni/metacni/status"
 )
 
@@ -104,8 +103,8 @@ type lineWriter struct {
 	log   *slog.Logger
 	stdin []byte
 
-	mu     sync.Mutex    // guards what follows: a plugin's child may still write
-	hidden *redact.Hider // nil until there is something to log
+	mu     sync.Mutex      // guards what follows: a plugin's child may still write
+	hidden *delegate.Hider // nil until there is something to log
 	line   []byte
 	lines  int // -1 when nothing more is logged
 }
@@ -114,7 +113,7 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.hidden == nil {
-		w.hidden = redact.Values(w.stdin)
+		w.hidden = delegate.NewHider(w.stdin)
 	}
 	most := maxLine + w.hidden.Longest()
 	for rest := p; len(rest) > 0 && w.lines >= 0; {

@@ -86,8 +86,8 @@ func TestD57LogHasNoSecrets(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, `,"logLevel":"debug"`)
 	bin := t.TempDir()
-	plugin(t, bin, "talks", `conf=$(cat); echo "called with $conf" >&2; echo "$conf" | tr , '\n' >&2; echo '{"cniVersion":"1.1.0"}'`)
-	plugin(t, bin, "fails", `cat >&2; [ $CNI_COMMAND = ADD ] && exit 3; exit 0`)
+	script(t, bin, "talks", `conf=$(cat); echo "called with $conf" >&2; echo "$conf" | tr , '\n' >&2; echo '{"cniVersion":"1.1.0"}'`)
+	script(t, bin, "fails", `cat >&2; [ $CNI_COMMAND = ADD ] && exit 3; exit 0`)
 	w.exec = &executor{log: w.log}
 	w.path = os.Getenv("PATH")
 	w.start(t)
@@ -118,8 +118,8 @@ func TestD57LogHasNoSecrets(t *testing.T) {
 	}
 }
 
-// plugin writes a plugin that is a shell script.
-func plugin(t *testing.T, dir, name, text string) string {
+// script writes a plugin that is a shell script.
+func script(t *testing.T, dir, name, text string) string {
 	t.Helper()
 	path := filepath.Join(dir, name)
 	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o700); err != nil {
@@ -234,7 +234,7 @@ func TestExecutor(t *testing.T) {
 	t.Parallel()
 	var j journal
 	x := &executor{Process: delegate.Process{MaxStdout: 100}, log: slog.New(slog.NewJSONHandler(&j, nil))}
-	path := plugin(t, t.TempDir(), "p", `echo "{}"; echo said >&2`)
+	path := script(t, t.TempDir(), "p", `echo "{}"; echo said >&2`)
 	if out, err := x.ExecPlugin(t.Context(), path, nil, []string{"CNI_COMMAND=ADD"}); err != nil || strings.TrimSpace(string(out)) != "{}" {
 		t.Errorf("%s, %v", out, err)
 	}

@@ -1,7 +1,7 @@
 // Multinetd is multinet as a daemon: the runtime runs examples/multinet-shim,
 // which hands each command over to it on a unix socket.
 //
-// The plugin is in examples/internal/multinet, and what makes a daemon of it in
+// The plugin is in examples/multinet/multinet, and what makes a daemon of it in
 // package thick. Here is how it is configured (config.go), put together
 // (daemon.go), served by plugins that stay (relay.go), and watched (log.go,
 // metrics.go).

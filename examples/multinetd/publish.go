@@ -12,9 +12,8 @@ import (
 	"strings"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
-	"github.com/metacni/metacni/examples/internal/multinet"
-	"github.com/metacni/metacni/examples/internal/program"
-	"github.com/metacni/metacni/examples/internal/publish"
+	"github.com/metacni/metacni/examples/multinet/multinet"
+	"github.com/metacni/metacni/examples/multinet/publish"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/autoconf"
 )
@@ -80,10 +79,10 @@ func (c *config) template() (netconf.Plugin, error) {
 		edits = append(edits, netconf.Default("capabilities", c.publish.Capabilities))
 	}
 	edits = append(edits, publish.Annotations())
-	if dir := program.OnNode(c.ChrootDir, c.SocketDir); dir != wire.DefaultDir {
+	if dir := c.root().OnNode(c.SocketDir); dir != wire.DefaultDir {
 		edits = append(edits, netconf.Default("daemonSocketDir", dir))
 	}
-	switch dir := program.OnNode(c.ChrootDir, c.QueueDir); {
+	switch dir := c.root().OnNode(c.QueueDir); {
 	case c.QueueDir == "":
 		edits = append(edits, netconf.Default("delPolicy", "fail")) // nobody would do what is queued
 	case dir != defaultQueueDir:
@@ -98,7 +97,7 @@ func (c *config) template() (netconf.Plugin, error) {
 		data, err = json.Marshal(p)
 	}
 	if err == nil {
-		_, err = multinet.StateDir(c.ChrootDir, data) // what no request could be served with
+		_, err = multinet.StateDir(c.root(), data) // what no request could be served with
 	}
 	if err != nil {
 		err = fmt.Errorf("network: %w", err)

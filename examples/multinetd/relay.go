@@ -20,7 +20,7 @@ import (
 	"github.com/metacni/metacni/delegate/relay"
 	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/delegate/thick/wire"
-	"github.com/metacni/metacni/examples/internal/multinet"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -75,7 +75,7 @@ func (d *daemon) newRelay(ctx context.Context) *relay.Relay {
 		return r
 	}
 	ctx = context.WithoutCancel(ctx)
-	r.StateDir = multinet.RelayState(d.stateDir)
+	r.StateDir = multinet.ResidentState(d.stateDir)
 	r.Attachments = d.recorded
 	r.Update = d.update
 	r.Stderr = &chatter{ctx, d.log}
@@ -131,12 +131,12 @@ func (d *daemon) update(ctx context.Context, from relay.Info, u relay.Update) er
 	ctx, end := d.relay.Begin(ctx)
 	defer end()
 	start := time.Now()
-	p := d.plugin(ctx, nil)
+	process := d.process(ctx, nil)
 	var err error
 	if u.Op == relay.Detach {
-		err = p.Detach(ctx, d.conf.multinet(), u.ContainerID, u.IfName)
+		err = multinet.Detach(ctx, process, d.conf.multinet(), u.ContainerID, u.IfName)
 	} else {
-		err = p.Attach(ctx, d.conf.multinet(), delegate.Attachment{
+		err = multinet.Attach(ctx, process, d.conf.multinet(), delegate.Attachment{
 			Network: u.Network, ContainerID: u.ContainerID, IfName: u.IfName, Args: u.Args, CapabilityArgs: u.CapabilityArgs,
 		})
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
-	"github.com/metacni/metacni/examples/internal/multinet"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 )
 
 // defaultSweepInterval is how long the daemon pauses between two sweeps.
@@ -49,7 +49,7 @@ func (p *places) all() map[string]asked {
 // ask notes what an ADD came with, for the sweeps of the records that its
 // configuration has kept. What it fails on is no ADD.
 func (d *daemon) ask(conf []byte, cniPath string) {
-	if dir, err := multinet.StateDir(d.conf.ChrootDir, conf); err == nil {
+	if dir, err := multinet.StateDir(d.conf.root(), conf); err == nil {
 		d.asked.note(dir, asked{conf, cniPath})
 	}
 }
@@ -64,7 +64,7 @@ func (d *daemon) sweep(ctx context.Context) {
 	if pause == 0 {
 		return
 	}
-	plugin := d.plugin(ctx, io.Discard)
+	process := d.process(ctx, io.Discard)
 	sweepers := make(map[string]*lifecycle.Sweeper) // by directory
 	for {
 		var all lifecycle.Sweep
@@ -77,7 +77,7 @@ func (d *daemon) sweep(ctx context.Context) {
 				}
 				sweepers[dir] = s
 			}
-			if err := plugin.PrepareSweep(s, last.conf, last.cniPath); err != nil {
+			if err := multinet.PrepareSweep(s, process, last.conf, last.cniPath); err != nil {
 				d.log.LogAttrs(ctx, slog.LevelError, "no sweep", slog.Any("error", err))
 			}
 			swept, _ := s.Sweep(ctx) // fails as ctx does

@@ -12,7 +12,7 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 
-	"github.com/metacni/metacni/examples/internal/program"
+	"github.com/metacni/metacni/delegate/plugin"
 )
 
 // Config says how the plugin registers, and where it finds and keeps things.
@@ -81,7 +81,10 @@ func (c Config) complete() (Config, error) {
 		}
 	}
 	var err error
-	c.StateDir, err = program.StateDir(network, "stateDir", c.StateDir, "/var/lib/cni/nri")
+	c.StateDir, err = plugin.CheckStateDir(cmp.Or(c.StateDir, "/var/lib/cni/nri"))
+	if err != nil {
+		err = fmt.Errorf("stateDir: %w", err)
+	}
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return Config{}, fmt.Errorf("nri: configuration: %w", err)
 	}

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/metacni/metacni/examples/internal/program"
+	"github.com/metacni/metacni/delegate/plugin"
 )
 
 // A runtime launches plugins without PATH. CNI plugins look for programs such as
@@ -22,11 +22,11 @@ func TestPluginsHaveAPath(t *testing.T) {
 		name      string
 		env, want []string
 	}{
-		{"none", []string{"A=b"}, []string{"A=b", "PATH=" + program.DefaultPath}},
-		{"an empty one", []string{"PATH=", "A=b"}, []string{"PATH=", "A=b", "PATH=" + program.DefaultPath}},
+		{"none", []string{"A=b"}, []string{"A=b", "PATH=" + plugin.DefaultPath}},
+		{"an empty one", []string{"PATH=", "A=b"}, []string{"PATH=", "A=b", "PATH=" + plugin.DefaultPath}},
 		{"its own", []string{"PATH=/bin", "A=b"}, []string{"PATH=/bin", "A=b"}},
 	} {
-		if got := program.WithPath(tt.env); !slices.Equal(got, tt.want) {
+		if got := plugin.WithPath(tt.env); !slices.Equal(got, tt.want) {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
 	}

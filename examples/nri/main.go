@@ -13,7 +13,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 
 	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/examples/internal/program"
+	"github.com/metacni/metacni/delegate/plugin"
 )
 
 func main() {
@@ -43,7 +43,7 @@ func main() {
 // ends. The CNI plugins' stderr is stderr.
 func run(ctx context.Context, file string, stderr io.Writer, log *slog.Logger) error {
 	p := Plugin{
-		Exec: &delegate.Process{Stderr: stderr}, Env: program.WithPath(os.Environ()), Logger: log,
+		Exec: &delegate.Process{Stderr: stderr}, Env: plugin.WithPath(os.Environ()), Logger: log,
 		Launched: os.Getenv(api.PluginSocketEnvVar) != "",
 		Observer: func(pass Pass) {
 			level := slog.LevelDebug

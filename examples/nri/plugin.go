@@ -18,11 +18,10 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 	"github.com/containernetworking/cni/pkg/invoke"
-	"github.com/containernetworking/cni/pkg/skel"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
-	"github.com/metacni/metacni/examples/internal/program"
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
@@ -329,7 +328,7 @@ func namespace(s *api.PodSandbox) string {
 // network. An event that lists none says nothing.
 func hostNetwork(s *api.PodSandbox) bool {
 	if path := namespace(s); path != "" {
-		return program.RefuseHostNetwork("", &skel.CmdArgs{Netns: path}) != nil
+		return plugin.Root("").OwnNetNS(path)
 	}
 	listed := s.GetLinux().GetNamespaces()
 	return len(listed) > 0 && !slices.ContainsFunc(listed, ofNetwork)

@@ -15,7 +15,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 
 	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/examples/internal/program"
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/lab/host"
 )
 
@@ -99,7 +99,7 @@ func (n *node) startReal(bin string, edit ...func(*Plugin)) *process {
 func realProcesses(bin string) func(*Plugin) {
 	return func(p *Plugin) {
 		p.Exec, p.InterfaceNames = &delegate.Process{Stderr: os.Stderr}, nil
-		p.Config.BinDir, p.Env = bin, program.WithPath(nil)
+		p.Config.BinDir, p.Env = bin, plugin.WithPath(nil)
 	}
 }
 

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/metacni/metacni/examples/internal/program"
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/lab/host"
 )
 
@@ -174,7 +174,7 @@ func realLaunched(t *testing.T, _ string) {
 	s, _ := n.realSandbox("c1", "asks")
 	n.mustRun(s)
 	env, err := os.ReadFile(n.file("environment"))
-	if err != nil || !strings.Contains(string(env), "PATH="+program.DefaultPath) {
+	if err != nil || !strings.Contains(string(env), "PATH="+plugin.DefaultPath) {
 		t.Errorf("environment of the CNI plugin: %s %v", env, err)
 	}
 	if log == nil {

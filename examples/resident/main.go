@@ -18,8 +18,10 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/relay"
-	"github.com/metacni/metacni/examples/internal/program"
+	"github.com/metacni/metacni/status"
 )
 
 // pluginType is the type that the plugin has in configurations.
@@ -27,9 +29,7 @@ const pluginType = "resident"
 
 func main() {
 	if os.Getenv("CNI_COMMAND") != "" {
-		program.Main("CNI plugin resident", func(ctx context.Context, p program.Process) skel.CNIFuncs {
-			return commands(ctx, p.Stdout)
-		})
+		plugin.Main(resident())
 		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -52,7 +52,7 @@ func stay(ctx context.Context, args, environ []string, stderr io.Writer) error {
 		return err
 	}
 	d := &relay.Delegate{
-		Index: *index, Name: pluginType, Types: []string{pluginType}, Funcs: commands,
+		Index: *index, Name: pluginType, Types: []string{pluginType}, Funcs: callbacks,
 		Logger: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	conn, launchedIndex, launchedName, err := relay.Inherited(environ)
@@ -64,4 +64,16 @@ func stay(ctx context.Context, args, environ []string, stderr io.Writer) error {
 		return d.Serve(ctx, conn)
 	}
 	return d.Run(ctx, *socket)
+}
+
+func callbacks(ctx context.Context, stdout io.Writer) skel.CNIFuncs {
+	do := func(command delegate.Command) func(*skel.CmdArgs) error {
+		return func(a *skel.CmdArgs) error {
+			return status.Error(resident().Do(ctx, plugin.Process{Stdout: stdout}, command, *a))
+		}
+	}
+	return skel.CNIFuncs{
+		Add: do(delegate.CommandAdd), Check: do(delegate.CommandCheck), Del: do(delegate.CommandDel),
+		GC: do(delegate.CommandGC), Status: do(delegate.CommandStatus),
+	}
 }

@@ -5,15 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"slices"
 
-	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
 
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/status"
 )
 
@@ -27,26 +26,23 @@ type config struct {
 	} `json:"runtimeConfig"`
 }
 
-// commands are what a main passes to package skel, but that their result goes
-// to stdout, whatever that is.
-func commands(_ context.Context, stdout io.Writer) skel.CNIFuncs {
-	return skel.CNIFuncs{
-		Add:   func(a *skel.CmdArgs) error { return status.Error(add(a, stdout)) },
-		Check: func(a *skel.CmdArgs) error { return status.Error(check(a)) },
-		// There is nothing to remove: what gives an interface the addresses
-		// takes them from it.
-		Del: func(*skel.CmdArgs) error { return nil },
-		GC:  func(*skel.CmdArgs) error { return nil },
-		Status: func(a *skel.CmdArgs) error {
-			_, err := decode(a.StdinData)
-			return status.Error(status.NotReady(err))
+// resident is the plugin. It keeps no records: what gives an interface the
+// addresses takes them from it.
+func resident() plugin.Plugin {
+	nothing := func(context.Context, *plugin.Call) error { return nil }
+	return plugin.Plugin{
+		About: "CNI plugin resident",
+		Add:   add, Check: check, Del: nothing, GC: nothing,
+		Status: func(_ context.Context, c *plugin.Call) error {
+			_, err := decode(c.StdinData)
+			return status.NotReady(err)
 		},
 	}
 }
 
 // add prints prevResult with the addresses, or a result of these.
-func add(a *skel.CmdArgs, stdout io.Writer) error {
-	c, err := decode(a.StdinData)
+func add(_ context.Context, call *plugin.Call) error {
+	c, err := decode(call.StdinData)
 	if err != nil {
 		return err
 	}
@@ -64,12 +60,12 @@ func add(a *skel.CmdArgs, stdout io.Writer) error {
 	if err != nil {
 		return types.NewError(types.ErrIncompatibleCNIVersion, "resident: "+err.Error(), "")
 	}
-	return out.PrintTo(stdout)
+	return out.PrintTo(call.Stdout)
 }
 
 // check requires the addresses in prevResult.
-func check(a *skel.CmdArgs) error {
-	c, err := decode(a.StdinData)
+func check(_ context.Context, call *plugin.Call) error {
+	c, err := decode(call.StdinData)
 	if err != nil {
 		return err
 	}

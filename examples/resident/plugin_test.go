@@ -1,14 +1,10 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
-	"io"
 	"strings"
 	"testing"
 
-	"github.com/containernetworking/cni/pkg/invoke"
-	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
@@ -24,14 +20,11 @@ func ok(tb testing.TB, err error) {
 
 func run(t *testing.T, command, stdin string) delegatetest.Outcome {
 	t.Helper()
-	p := delegatetest.Program{New: func(ctx context.Context, _ invoke.Exec, _ []string, stdout io.Writer) skel.CNIFuncs {
-		return commands(ctx, stdout)
-	}}
 	c := delegatetest.Call{Command: command, Path: "/opt/cni/bin", Stdin: []byte(stdin)}
 	if command != "GC" && command != "STATUS" && command != "VERSION" {
 		c.ContainerID, c.IfName, c.NetNS = "c1", "eth0", "/run/netns/c1"
 	}
-	return delegatetest.RunPlugin(t.Context(), p, &delegatetest.Exec{}, c)
+	return delegatetest.RunPlugin(t.Context(), delegatetest.Program(resident().Execute), &delegatetest.Exec{}, c)
 }
 
 func TestPlugin(t *testing.T) {

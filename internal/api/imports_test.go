@@ -39,7 +39,8 @@ var rules = map[string][]string{
 	"internal/testreport": nil,
 
 	"delegate":              {"netconf", "internal/inroot", "internal/proctree", "internal/redact", "internal/terse"},
-	"delegate/delegatetest": {"delegate", "netconf", "internal/skeleton"},
+	"delegate/plugin":       {"delegate", "delegate/lifecycle", "netconf", "scratch", "ifname", "status", "internal/inroot"},
+	"delegate/delegatetest": {"delegate", "netconf"},
 	"delegate/lifecycle":    {"delegate", "scratch", "netconf", "ifname", "internal/inroot", "internal/terse"},
 	"delegate/adopt":        {"delegate", "delegate/lifecycle", "scratch", "netconf", "internal/inroot"},
 	"delegate/thick":        {"status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/peer"},
@@ -67,7 +68,7 @@ var bans = []struct {
 	{"flag", "the command line belongs to main", []string{"examples/...", "internal/testreport"}, true},
 	{"github.com/containernetworking/cni/libcni", "the oracle of tests, no more", nil, false},
 	// delegatetest and relay run the callbacks of mains without a process.
-	{"github.com/containernetworking/cni/pkg/skel", "for mains", []string{"examples/...", "delegate/thick", "delegate/thick/shim", "delegate/relay", "delegate/delegatetest", "internal/skeleton"}, false},
+	{"github.com/containernetworking/cni/pkg/skel", "for mains", []string{"examples/...", "delegate/thick", "delegate/thick/shim", "delegate/relay", "delegate/plugin", "internal/skeleton"}, false},
 	{"k8s.io/...", "no Kubernetes", nil, false},
 	{"sigs.k8s.io/...", "no Kubernetes", nil, false},
 	{"github.com/containerd/...", "nested modules only", nil, false},

@@ -17,6 +17,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -24,9 +25,14 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
+// names are those that Main answers to. A test binary that does not would run its
+// tests again, and these the binary.
+var names []string //nolint:gochecknoglobals // set once, by TestMain
+
 // Main is the TestMain of the example plugin that is called name and has the
 // main function main.
 func Main(m interface{ Run() int }, name string, main func()) {
+	names = []string{name, "fake"}
 	switch filepath.Base(os.Args[0]) {
 	case name:
 		main()
@@ -101,6 +107,9 @@ type Host struct {
 // NewHost makes a host for the plugin called name, as in [Main].
 func NewHost(t TB, name string) *Host {
 	t.Helper()
+	if !slices.Contains(names, name) {
+		t.Fatalf("TestMain of this package does not call programtest.Main for %q", name)
+	}
 	dir := t.TempDir()
 	h := &Host{Dir: dir, State: filepath.Join(dir, "state"), NetNS: filepath.Join(dir, "netns"), t: t, name: name, bin: filepath.Join(dir, "bin")}
 	self, err := os.Executable()

@@ -1,0 +1,356 @@
+package plugin_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/scratch"
+	"github.com/metacni/metacni/status"
+)
+
+// small is the plugin of the package comment, with a directory to choose.
+func small() plugin.Plugin {
+	return plugin.Plugin{
+		StateDir: "/var/lib/cni/small", StateKey: "stateDir",
+		Networks: func(_ context.Context, c *plugin.Call) ([]netconf.Network, error) {
+			conf, err := plugin.Config[struct{ Delegates []netconf.Network }](c)
+			return conf.Delegates, err
+		},
+	}
+}
+
+// The plugin of the package comment does all that the specification wants of a
+// plugin that delegates.
+func TestSmallPluginConforms(t *testing.T) {
+	t.Parallel()
+	delegatetest.Conform(t, delegatetest.Program(small().Execute), delegatetest.Config{
+		Stdin: func(dir string) string {
+			return fmt.Sprintf(`{"type":"small","stateDir":%q,"delegates":[{"type":"bridge"},{"name":"storage","plugins":[{"type":"macvlan"},{"type":"tuning"}]}]}`,
+				filepath.Join(dir, "state"))
+		},
+		Delegates: []string{"bridge", "macvlan", "tuning"},
+	})
+}
+
+// A node runs plugins without a process.
+type node struct {
+	dir   string
+	exec  *delegatetest.Exec
+	out   bytes.Buffer
+	taken []string
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	ok := delegatetest.Result(nil)
+	return &node{dir: t.TempDir(), exec: &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"bridge": ok, "macvlan": ok}}}
+}
+
+func (n *node) process() plugin.Process {
+	return plugin.Process{Exec: n.exec, Stdout: &n.out, InterfaceNames: func(string) ([]string, error) { return n.taken, nil }}
+}
+
+// do runs a command of p for eth0 of c1, with more keys in its configuration.
+func (n *node) do(t *testing.T, p plugin.Plugin, command delegate.Command, keys string) error {
+	t.Helper()
+	n.out.Reset()
+	return p.Do(t.Context(), n.process(), command, skel.CmdArgs{
+		ContainerID: "c1", IfName: "eth0", Netns: "/absent", Args: "K8S_POD_NAME=p", Path: "/opt/cni/bin",
+		StdinData: fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"n","type":"small","stateDir":%q%s}`, filepath.Join(n.dir, "state"), keys),
+	})
+}
+
+const two = `,"delegates":[{"type":"bridge","capabilities":{"ips":true,"dns":true}},{"type":"macvlan","name":"m","capabilities":{"ips":true,"dns":true}}]`
+
+func TestNetworksAreNamedAndCompleted(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.taken = []string{"net1"}
+	if err := n.do(t, small(), "ADD", two+`,"runtimeConfig":{"ips":["10.0.0.9/24"],"dns":{"servers":["10.0.0.1"]}}`); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.out.String(); !strings.Contains(got, `"cniVersion":"1.1.0"`) {
+		t.Errorf("printed %s", got)
+	}
+	var got []string
+	for _, c := range n.exec.Calls() {
+		got = append(got, c.IfName+" "+c.Args+" "+string(c.Stdin))
+	}
+	want := []string{
+		`eth0 IgnoreUnknown=1;K8S_POD_NAME=p {"capabilities":{"ips":true,"dns":true},"cniVersion":"1.1.0","name":"n","runtimeConfig":{"dns":{"servers":["10.0.0.1"]},"ips":["10.0.0.9/24"]},"type":"bridge"}`,
+		`net2 IgnoreUnknown=1;K8S_POD_NAME=p {"capabilities":{"ips":true,"dns":true},"cniVersion":"1.1.0","name":"m","runtimeConfig":{"dns":{"servers":["10.0.0.1"]}},"type":"macvlan"}`,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
+func TestMistakesInTheConfiguration(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, command, keys string
+		code                uint
+		words               string
+	}{
+		{"a network that is null", "ADD", `,"delegates":[null]`, 7, "a network is null"},
+		{"networks of the wrong type", "ADD", `,"delegates":5`, 6, `"Delegates"`},
+		{"a key twice, when attaching", "ADD", two + `,"x":1,"x":2`, 6, `"x"`},
+		{"a key twice, when asked for the status", "STATUS", two + `,"x":1,"x":2`, 6, `"x"`},
+		{"a key twice, when deleting", "DEL", two + `,"x":1,"x":2`, 0, ""},
+		{"a key twice, when checking", "CHECK", two + `,"x":1,"x":2`, 7, "not added"},
+		{"networks of the wrong type, when deleting", "DEL", `,"delegates":5`, 0, ""},
+		{"networks of the wrong type, when asked for the status", "STATUS", `,"delegates":5`, 6, `"Delegates"`},
+		{"capability arguments of the wrong type", "ADD", two + `,"runtimeConfig":5`, 6, `"runtimeConfig"`},
+		{"no list of what is valid", "GC", two, 7, ""},
+		{"an attachment without a name in the list", "GC", two + `,"cni.dev/valid-attachments":[{"containerID":"c1"}]`, 7, "lacks containerID or ifname"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			err := newNode(t).do(t, small(), delegate.Command(tt.command), tt.keys)
+			if status.Code(err) != tt.code || err != nil && !strings.Contains(err.Error(), tt.words) {
+				t.Errorf("code %d, want %d: %v, want %q", status.Code(err), tt.code, err, tt.words)
+			}
+		})
+	}
+}
+
+func TestStateDirIsThePluginsOwn(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ dir, want string }{
+		{"/x/../y/", "/y"},
+		{"/var/lib/cni/mine", "/var/lib/cni/mine"},
+		{"", ""},
+		{"x", ""},
+		{"/var/lib/cni/", ""},
+		{"/var/lib//cni/results", ""},
+	} {
+		if got, err := plugin.CheckStateDir(tt.dir); got != tt.want || (err == nil) != (tt.want != "") {
+			t.Errorf("%q: %q, %v", tt.dir, got, err)
+		}
+	}
+	for conf, want := range map[string]string{
+		`{"name":"n"}`:                                   "/var/lib/cni/small",
+		`{"name":"n","stateDir":""}`:                     "/var/lib/cni/small",
+		`{"name":"n","stateDir":"/a/../b"}`:              "/b",
+		`{"name":"n","STATEDIR":"/b"}`:                   "/b",
+		`{"name":"n","STATEDIR":"/a","stateDir":"/b"}`:   "/b",
+		`{"name":"n","stateDir":"b"}`:                    "",
+		`{"name":"n","stateDir":5}`:                      "",
+		`{"name":"n","stateDir":"/var/lib/cni/results"}`: "",
+	} {
+		c, err := small().Call(plugin.Process{}, delegate.CommandDel, skel.CmdArgs{StdinData: []byte(conf)})
+		got := ""
+		if err == nil {
+			got = c.Manager.Dir
+		} else if !errors.Is(err, netconf.ErrInvalid) && !errors.Is(err, netconf.ErrDecode) {
+			t.Errorf("%s: %v", conf, err)
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", conf, got, want)
+		}
+	}
+}
+
+// A command that the plugin has no function for, and no records to serve it
+// from, is refused.
+func TestCommandsThatThePluginHasNot(t *testing.T) {
+	t.Parallel()
+	for _, p := range []plugin.Plugin{{}, {StateDir: "/x", StateKey: "stateDir"}} {
+		err := newNode(t).do(t, p, "ADD", "")
+		if status.Code(err) != types.ErrInvalidEnvironmentVariables || !strings.Contains(err.Error(), "the plugin has no ADD") {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+func TestHostNetworkIsRefused(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "netns")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		netns, override string
+		refused         bool
+	}{
+		{"/proc/self/ns/net", "", true},
+		{"/proc/self/ns/../ns/net", "0", true},
+		{"/proc/self/ns/net", "1", false},
+		{"/proc/self/ns/net", "True", false},
+		{file, "", false},
+		{"/absent", "", false},
+		{"", "", false},
+	} {
+		run := false
+		p := plugin.Plugin{Add: func(context.Context, *plugin.Call) error { run = true; return nil }}
+		err := p.Do(t.Context(), plugin.Process{}, delegate.CommandAdd, skel.CmdArgs{IfName: "eth0", Netns: tt.netns, NetnsOverride: tt.override})
+		if (status.Code(err) == types.ErrInvalidNetNS) != tt.refused || run == tt.refused {
+			t.Errorf("%+v: run is %t: %v", tt, run, err)
+		}
+	}
+}
+
+// Plugins refuse arguments that they do not know unless they are told to ignore
+// them, and none knows those of Kubernetes.
+func TestArgumentsOfKubernetesAreToBeIgnored(t *testing.T) {
+	t.Parallel()
+	const pod = "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p;K8S_POD_UID=4f8c"
+	for _, tt := range []struct{ name, args, want string }{
+		{"none", "", ""},
+		{"a pod", pod, "IgnoreUnknown=1;" + pod},
+		{"beside others", "IP=10.0.0.5;K8S_POD_NAME=p", "IgnoreUnknown=1;IP=10.0.0.5;K8S_POD_NAME=p"},
+		{"as runtimes have it", "IgnoreUnknown=1;" + pod, "IgnoreUnknown=1;" + pod},
+		{"at the end", pod + ";IgnoreUnknown=true", pod + ";IgnoreUnknown=true"},
+		{"not wanted", "IgnoreUnknown=0;" + pod, "IgnoreUnknown=0;" + pod},
+		{"a key that plugins do not take for it", "ignoreunknown=1;K8S_POD_NAME=p", "IgnoreUnknown=1;ignoreunknown=1;K8S_POD_NAME=p"},
+		{"a value that looks like it", "K8S_POD_NAME=IgnoreUnknown", "IgnoreUnknown=1;K8S_POD_NAME=IgnoreUnknown"},
+		{"others alone", "IP=10.0.0.5;X=K8S_POD_NAME", "IP=10.0.0.5;X=K8S_POD_NAME"},
+		{"no pairs", "K8S_;notapair", "K8S_;notapair"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			for _, command := range []delegate.Command{"ADD", "CHECK", "DEL", "GC", "STATUS"} {
+				c, err := plugin.Plugin{}.Call(plugin.Process{}, command, skel.CmdArgs{Args: tt.args})
+				if err != nil || c.Args != tt.want {
+					t.Errorf("%s: %q, %v; want %q", command, c.Args, err, tt.want)
+				}
+			}
+		})
+	}
+}
+
+// A list of valid attachments is there, or not, or not to be trusted.
+func TestValidAttachments(t *testing.T) {
+	t.Parallel()
+	c1 := types.GCAttachment{ContainerID: "c1", IfName: "eth0"}
+	for _, tt := range []struct {
+		conf string
+		want []types.GCAttachment
+		code uint
+	}{
+		{`{}`, nil, 0},
+		{`{"cni.dev/valid-attachments":null}`, nil, 0},
+		{`{"cni.dev/valid-attachments":[]}`, []types.GCAttachment{}, 0},
+		{`{"cni.dev/attachments":[]}`, []types.GCAttachment{}, 0},
+		{`{"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}],"cni.dev/attachments":[]}`, []types.GCAttachment{c1}, 0},
+		{`{"cni.dev/valid-attachments":null,"cni.dev/attachments":[{"containerID":"c1","ifname":"eth0"}]}`, []types.GCAttachment{c1}, 0},
+		{`{"cni.dev/valid-attachments":[{"containerID":"c1"}]}`, nil, 7},
+		{`{"cni.dev/attachments":[null]}`, nil, 7},
+		{`{"cni.dev/valid-attachments":{}}`, nil, 6},
+		{`{"cni.dev/valid-attachments":[5]}`, nil, 6},
+		{`{`, nil, 6},
+	} {
+		c := &plugin.Call{CmdArgs: skel.CmdArgs{StdinData: []byte(tt.conf)}}
+		got, err := c.Valid()
+		if status.Code(err) != tt.code {
+			t.Errorf("%s: code %d, want %d: %v", tt.conf, status.Code(err), tt.code, err)
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.conf, diff)
+		}
+	}
+}
+
+// What deletes ignores mistakes in what it does not read.
+func TestLenientConfig(t *testing.T) {
+	t.Parallel()
+	type conf struct {
+		Name string `json:"name"`
+	}
+	for _, tt := range []struct {
+		text, want string
+		code       uint
+	}{
+		{`{"name":"a"}`, "a", 0},
+		{`{"name":"a","x":{"y":1,"y":2}}`, "a", 0},
+		{"{\"name\":\"a\",\"x\":\"\xff\"}", "a", 0},
+		{`{}`, "", 0},
+		{`{"name":5}`, "", 6},
+		{`null`, "", 6},
+		{`[]`, "", 6},
+		{`"x"`, "", 6},
+		{``, "", 6},
+		{`{"name":"a"}}`, "", 6},
+	} {
+		got, err := plugin.Config[conf](&plugin.Call{Command: delegate.CommandDel, CmdArgs: skel.CmdArgs{StdinData: []byte(tt.text)}})
+		if status.Code(err) != tt.code || err == nil && got.Name != tt.want {
+			t.Errorf("%s: %+v, code %d: %v", tt.text, got, status.Code(err), err)
+		}
+		if err != nil && !errors.Is(err, netconf.ErrDecode) {
+			t.Errorf("%s: %v", tt.text, err)
+		}
+	}
+}
+
+// The operator learns what to do about a damaged record.
+func TestDamagedRecordSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	p := small()
+	p.Forget = "small forget"
+	p.Del = func(context.Context, *plugin.Call) error { return fmt.Errorf("c1: %w", scratch.ErrCorrupt) }
+	if err := newNode(t).do(t, p, "DEL", ""); !errors.Is(err, scratch.ErrCorrupt) || !strings.Contains(err.Error(), `let "small forget" remove its record`) {
+		t.Errorf("%v", err)
+	}
+}
+
+// A plugin may keep state of its own beside the record, in another program's
+// format: it writes it when all is attached, and Undone removes it when the ADD
+// fails after that.
+func TestStateOfThePluginsOwn(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	file := filepath.Join(n.dir, "c1.json")
+	broken := errors.New("nobody reads")
+	p := small()
+	var report error
+	p.Add = func(ctx context.Context, c *plugin.Call) error {
+		nets, err := p.Networks(ctx, c)
+		if err != nil {
+			return err
+		}
+		whole, err := c.Complete(nets[0])
+		if err != nil {
+			return err
+		}
+		return c.Add(ctx, lifecycle.Transaction{
+			Plan: lifecycle.Plan(c.Attachment(whole)),
+			Report: func(context.Context, []delegate.Attached) error {
+				text, err := json.Marshal(whole)
+				return errors.Join(err, scratch.WriteFile(file, text), report)
+			},
+			Undone: func(context.Context, error) error { return os.Remove(file) },
+		})
+	}
+	if err := n.do(t, p, "ADD", two); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(file); err != nil {
+		t.Error(err)
+	}
+	if err := n.do(t, p, "DEL", two); err != nil {
+		t.Fatal(err)
+	}
+	report = broken
+	if err := n.do(t, p, "ADD", two); !errors.Is(err, broken) {
+		t.Errorf("%v", err)
+	}
+	if _, err := os.Stat(file); err == nil || len(n.exec.Live()) > 0 {
+		t.Errorf("left: %v, %v", err, n.exec.Live())
+	}
+}

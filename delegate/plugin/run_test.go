@@ -1,0 +1,83 @@
+package plugin_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/delegate/plugin"
+)
+
+// What a runtime and a person see of a whole run. How Run checks what it is
+// given is compared with package skel in package delegatetest.
+func TestRun(t *testing.T) {
+	t.Parallel()
+	const conf = `{"cniVersion":"1.0.0","name":"n","type":"p"}`
+	add := []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS=/absent", "CNI_PATH=/x"}
+	p := plugin.Plugin{
+		About: "CNI plugin p",
+		Add: func(_ context.Context, c *plugin.Call) error {
+			if c.Args == "fail" {
+				return errors.Join(errors.New("first"), types.NewError(107, "no free device", ""))
+			}
+			_, err := io.WriteString(c.Stdout, c.IfName+" "+c.CNIVersion)
+			return err
+		},
+	}
+	for _, tt := range []struct {
+		name           string
+		env            []string
+		stdin          io.Reader
+		stdout, stderr string // their beginnings
+		code           uint
+	}{
+		{"a command", add, strings.NewReader(conf), "eth0 1.0.0", "", 0},
+		{"the last of a variable given twice", append(add, "CNI_IFNAME=net1"), strings.NewReader(conf), "net1 1.0.0", "", 0},
+		{"an error, with all of its text", append(add, "CNI_ARGS=fail"), strings.NewReader(conf), `{"cniVersion":"1.0.0","code":107,"msg":"first; no free device"}`, "", 107},
+		{"an unknown version", add, strings.NewReader(strings.Replace(conf, "1.0.0", "9.0.0", 1)), `{"cniVersion":"1.1.0","code":1,`, "", 1},
+		{"no configuration", add, strings.NewReader(""), `{"cniVersion":"1.1.0","code":6,`, "", 6},
+		{"a broken stdin", add, iotest.ErrReader(errors.New("broken pipe")), `{"cniVersion":"1.1.0","code":5,"msg":"error reading from stdin: broken pipe"}`, "", 5},
+		{"an interface name that the kernel changes", append(add, "CNI_IFNAME=net%d"), strings.NewReader(conf), `{"cniVersion":"1.0.0","code":4,`, "", 4},
+		{"VERSION, without stdin", []string{"CNI_COMMAND=VERSION"}, nil, `{"cniVersion":"1.1.0","supportedVersions":["0.1.0",`, "", 0},
+		{"by hand", nil, nil, "", "CNI plugin p\nCNI protocol versions supported: 0.1.0, ", 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var stdout, stderr bytes.Buffer
+			err := p.Run(t.Context(), plugin.Process{Env: tt.env, Stdin: tt.stdin, Stdout: &stdout, Stderr: &stderr})
+			var said *types.Error
+			if errors.As(err, &said); (said != nil) != (tt.code != 0) || said != nil && said.Code != tt.code {
+				t.Errorf("%v, want code %d", err, tt.code)
+			}
+			if !strings.HasPrefix(stdout.String(), tt.stdout) || (tt.stdout == "") != (stdout.Len() == 0) {
+				t.Errorf("stdout %q, want %q", &stdout, tt.stdout)
+			}
+			if !strings.HasPrefix(stderr.String(), tt.stderr) || (tt.stderr == "") != (stderr.Len() == 0) {
+				t.Errorf("stderr %q, want %q", &stderr, tt.stderr)
+			}
+		})
+	}
+}
+
+// A plugin finds programs such as iptables whatever its process was given.
+func TestDelegatedPluginsHaveAPath(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		env, want []string
+	}{
+		{nil, []string{"PATH=" + plugin.DefaultPath}},
+		{[]string{"A=b", "PATH="}, []string{"A=b", "PATH=", "PATH=" + plugin.DefaultPath}},
+		{[]string{"PATH=/x"}, []string{"PATH=/x"}},
+	} {
+		got := plugin.Process{Env: tt.env}.NewManager("/s", "p", nil).Invoker
+		if strings.Join(got.Env, " ") != strings.Join(tt.want, " ") || got.Self[0] != "p" || got.UndoTimeout != plugin.DefaultUndoTimeout {
+			t.Errorf("%q: %+v", tt.env, got)
+		}
+	}
+}

@@ -1,0 +1,230 @@
+package multinet
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/ifname"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/status"
+)
+
+// Secondary returns a plugin that attaches one more network to a running
+// container, and detaches it: its configuration is that of the network,
+// CNI_IFNAME the interface, and with what else is asked of it. conf is
+// multinet's own configuration, of which cniDir, binDir and type count.
+//
+// ADD adds the network to the container's record, the oldest where there are
+// several, so that the runtime's DEL, CHECK and GC include it. CNI_NETNS may be
+// missing; otherwise it must be the recorded network namespace, by whatever
+// path, because the runtime's DEL would not find an interface in another. DEL
+// removes what is recorded, whatever the configuration. CHECK and STATUS are
+// about that network alone; there is no GC.
+func Secondary(conf []byte, with *wire.Attributes) plugin.Plugin {
+	do := func(command func(*secondary, context.Context) error) func(context.Context, *plugin.Call) error {
+		return func(ctx context.Context, c *plugin.Call) error {
+			s, err := newSecondary(c, conf)
+			if err != nil {
+				return err
+			}
+			s.with = with
+			return command(s, ctx)
+		}
+	}
+	return plugin.Plugin{
+		Add: do((*secondary).add), Check: do((*secondary).check), Del: do((*secondary).del), GC: do((*secondary).gc), Status: do((*secondary).status),
+	}
+}
+
+// Attach attaches a's network to a running container, as the ADD of [Secondary]
+// does. An attachment without an interface name gets one; the network namespace
+// is the recorded one.
+func Attach(ctx context.Context, process plugin.Process, conf []byte, a delegate.Attachment) error {
+	c, err := plugin.Plugin{}.Call(process, delegate.CommandAdd, skel.CmdArgs{
+		ContainerID: a.ContainerID, Netns: a.NetNS, IfName: a.IfName, Args: a.Args,
+	})
+	if err != nil {
+		return err
+	}
+	s, err := newSecondary(c, conf)
+	if err != nil {
+		return err
+	}
+	return s.attach(ctx, func(c *plugin.Call) (netconf.Network, map[string]json.RawMessage, error) {
+		n, err := c.Complete(a.Network)
+		return n, a.CapabilityArgs, err
+	}, nil)
+}
+
+// Detach removes the interface ifName from a container, as the DEL of
+// [Secondary] does.
+func Detach(ctx context.Context, process plugin.Process, conf []byte, containerID, ifName string) error {
+	return Secondary(conf, nil).Do(ctx, process, delegate.CommandDel, skel.CmdArgs{ContainerID: containerID, IfName: ifName})
+}
+
+// A secondary is one command for one network of a running container.
+type secondary struct {
+	*plugin.Call              // of the network
+	own          *plugin.Call // of multinet
+	with         *wire.Attributes
+}
+
+func newSecondary(c *plugin.Call, conf []byte) (*secondary, error) {
+	own, err := New().Call(c.Process, c.Command, skel.CmdArgs{StdinData: conf, Path: c.Path})
+	return &secondary{Call: c, own: own}, err
+}
+
+func (s *secondary) add(ctx context.Context) error {
+	return s.attach(ctx, s.network, func(_ context.Context, added []delegate.Attached) error {
+		return added[0].PrintTo(s.Stdout, "") // in the version it has
+	})
+}
+
+// attach attaches the network that network makes, completed by the call it is
+// given. An interface that nobody has named gets a name.
+func (s *secondary) attach(
+	ctx context.Context,
+	network func(*plugin.Call) (netconf.Network, map[string]json.RawMessage, error),
+	report func(context.Context, []delegate.Attached) error,
+) error {
+	r, err := s.record(ctx, func(r lifecycle.Record) bool { return r.State.Attached() && len(r.Attached) > 0 })
+	if err != nil {
+		return err
+	}
+	if r == nil {
+		return s.notThere("")
+	}
+	first := r.Attached[0]
+	n, capabilityArgs, err := network(&plugin.Call{Name: r.Key.Network, CNIVersion: first.Network.CNIVersion()})
+	if err != nil {
+		return err
+	}
+	if s.Netns != "" && s.Netns != first.NetNS && !s.Root.SameFile(s.Netns, first.NetNS) {
+		return types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is not the network namespace of the container", s.Netns)
+	}
+	s.Netns = first.NetNS
+	_, err = s.own.Manager.Attach(ctx, r.Key, lifecycle.Transaction{
+		NetNS: s.Netns,
+		Plan: func(_ context.Context, taken []string) ([]delegate.Attachment, error) {
+			name, err := s.name(r.Key.IfName, taken)
+			a := s.Attachment(n)
+			a.IfName, a.CapabilityArgs = name, capabilityArgs
+			return []delegate.Attachment{a}, err
+		},
+		Report: report,
+	})
+	return err
+}
+
+// name returns a name for the interface that is neither primary nor taken.
+func (s *secondary) name(primary string, taken []string) (string, error) {
+	taken = slices.DeleteFunc(taken, func(name string) bool { return name == primary })
+	names, err := ifname.Scheme{Primary: primary, Taken: taken}.Plan("", s.IfName)
+	if err != nil {
+		return "", err
+	}
+	return names[1], nil
+}
+
+// network is the one to attach, completed by c, and what is asked of it.
+func (s *secondary) network(c *plugin.Call) (n netconf.Network, capabilityArgs map[string]json.RawMessage, err error) {
+	n, err = netconf.Parse(s.StdinData)
+	if err == nil {
+		n, err = c.Complete(n)
+	}
+	if err != nil {
+		return n, nil, err
+	}
+	// The attributes are those of a selection of that network: check them as one.
+	asked, err := json.Marshal(netconf.Selection{Name: n.Name(), IPs: s.with.IPs, MAC: s.with.MAC, CNIArgs: s.with.CNIArgs})
+	var selected netconf.Selection
+	if err == nil {
+		err = json.Unmarshal(asked, &selected)
+	}
+	if err == nil {
+		err = selected.ServedBy(n)
+	}
+	if err == nil {
+		n, err = withArgs(n, selected.CNIArgs)
+	}
+	if err != nil {
+		return n, nil, fmt.Errorf("interfaceAttributes: %w", err)
+	}
+	return n, selected.CapabilityArgs(), nil
+}
+
+// check asks the plugins of this one attachment. It holds no lock: it changes
+// nothing, and the server serialises the container.
+func (s *secondary) check(ctx context.Context) error {
+	r, err := s.record(ctx, func(r lifecycle.Record) bool { return r.State.Attached() && s.in(r) != nil })
+	if err != nil {
+		return err
+	}
+	if r == nil || s.in(*r).Result == nil {
+		return s.notThere(" as " + strconv.Quote(s.IfName))
+	}
+	return s.own.Manager.Invoker.CheckAll(ctx, []delegate.Attached{*s.in(*r)})
+}
+
+// del removes what is recorded. What is not recorded is not there, unless a
+// record that cannot be read could say otherwise.
+func (s *secondary) del(ctx context.Context) error {
+	r, err := s.record(ctx, func(r lifecycle.Record) bool { return s.in(r) != nil })
+	if r == nil {
+		return err
+	}
+	return s.own.Manager.Detach(ctx, r.Key, s.IfName)
+}
+
+func (s *secondary) gc(context.Context) error {
+	return types.NewError(types.ErrInvalidEnvironmentVariables, "GC is for multinet's networks, not for one more network of a container", "")
+}
+
+func (s *secondary) status(ctx context.Context) error {
+	n, err := netconf.Parse(s.StdinData)
+	if err == nil {
+		n, err = (&plugin.Call{Name: cmp.Or(s.own.Name, "multinet"), CNIVersion: s.own.CNIVersion}).Complete(n)
+	}
+	if err != nil {
+		return err
+	}
+	return status.NotReady(s.own.Manager.Status(ctx, []netconf.Network{n}))
+}
+
+// record returns the oldest record of the container that is wanted, whatever
+// is the matter with others. Where there is none it returns nil, and what is
+// wrong with the container's records.
+func (s *secondary) record(ctx context.Context, wanted func(lifecycle.Record) bool) (*lifecycle.Record, error) {
+	found, err := s.own.Manager.Container(ctx, s.ContainerID)
+	found = slices.DeleteFunc(found, func(r lifecycle.Record) bool { return !wanted(r) })
+	if len(found) == 0 {
+		return nil, err
+	}
+	oldest := slices.MinFunc(found, func(a, b lifecycle.Record) int { return a.Created.Compare(b.Created) })
+	return &oldest, nil
+}
+
+// in returns the attachment in r that has the interface, or nil.
+func (s *secondary) in(r lifecycle.Record) *delegate.Attached {
+	for i, a := range r.Attached {
+		if a.IfName == s.IfName {
+			return &r.Attached[i]
+		}
+	}
+	return nil
+}
+
+func (s *secondary) notThere(as string) error {
+	return types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("container %q is not recorded as attached%s", s.ContainerID, as), "")
+}

@@ -1,0 +1,297 @@
+package multinet
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/netconf"
+)
+
+const green = `{"cniVersion":"1.1.0","name":"green","type":"macvlan","capabilities":{"ips":true,"mac":true}}`
+
+// plug runs a hot-plug command with the configuration of one network, for the
+// interface hot0 of the container c1.
+func (h *host) plug(t *testing.T, command, network string, with wire.Attributes, edits ...func(*skel.CmdArgs)) error {
+	t.Helper()
+	args := &skel.CmdArgs{ContainerID: "c1", IfName: "hot0", StdinData: []byte(network)}
+	for _, edit := range edits {
+		edit(args)
+	}
+	p := Secondary(fmt.Appendf(nil, `{"cniDir":%q,"type":"multinet"}`, h.state()), &with)
+	return p.Do(t.Context(), h.process(), delegate.Command(command), *args)
+}
+
+func (h *host) mustPlug(t *testing.T, command, network string, with wire.Attributes, edits ...func(*skel.CmdArgs)) {
+	t.Helper()
+	if err := h.plug(t, command, network, with, edits...); err != nil {
+		t.Fatalf("%s: %v", command, err)
+	}
+}
+
+// What is plugged in is the sandbox's: its CHECK, GC and DEL cover it (D16).
+func TestD16HotPlugged(t *testing.T) {
+	t.Parallel()
+	for _, end := range []string{"DEL", "GC", "unplug"} {
+		t.Run(end, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "1.1.0")
+			h.mustRun(t, "ADD", bridge)
+			h.printed.Reset()
+			h.mustPlug(t, "ADD", green, wire.Attributes{})
+			if got := h.printed.String(); !strings.Contains(got, "10.9.1.2/24") {
+				t.Errorf("printed %s", got)
+			}
+			h.trace()
+			h.mustRun(t, "CHECK", bridge)
+			wantTrace(t, h, "CHECK bridge eth0", "CHECK macvlan hot0")
+			h.mustPlug(t, "CHECK", green, wire.Attributes{})
+			wantTrace(t, h, "CHECK macvlan hot0")
+			h.mustRun(t, "GC", keys(bridge, gcFor("c1 eth0")))
+			h.trace()
+			switch end {
+			case "DEL":
+				h.mustRun(t, "DEL", bridge)
+				wantTrace(t, h, "DEL macvlan hot0", "DEL bridge eth0")
+			case "GC":
+				h.mustRun(t, "GC", keys(bridge, gcFor()))
+				if got := h.trace(); !cmp.Equal(got[:2], []string{"DEL macvlan hot0", "DEL bridge eth0"}) {
+					t.Errorf("GC: %q", got)
+				}
+			case "unplug":
+				h.mustPlug(t, "DEL", "broken", wire.Attributes{})
+				wantTrace(t, h, "DEL macvlan hot0")
+				h.mustPlug(t, "DEL", green, wire.Attributes{}) // what is gone is gone
+				wantError(t, h.plug(t, "CHECK", green, wire.Attributes{}), 7, `"c1"`, `"hot0"`)
+				h.mustRun(t, "CHECK", bridge)
+				wantTrace(t, h, "CHECK bridge eth0")
+				h.mustRun(t, "DEL", bridge)
+			}
+			h.clean(t)
+		})
+	}
+}
+
+// What is asked of the interface reaches the plugins, and DEL as well.
+func TestHotPlugArguments(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.1.0")
+	h.mustRun(t, "ADD", bridge)
+	h.trace()
+	with := wire.Attributes{
+		IPs: []string{"10.0.0.5/24"}, MAC: "02:00:00:00:00:01",
+		CNIArgs: map[string]json.RawMessage{"a": json.RawMessage(`{"b":1.0}`)},
+	}
+	h.mustPlug(t, "ADD", `{"type":"macvlan","capabilities":{"ips":true,"mac":true},"x":9007199254740993}`, with, func(a *skel.CmdArgs) { a.Args = "K=v" })
+	want := []string{`{"ips":["10.0.0.5/24"],"mac":"02:00:00:00:00:01"} {"cni":{"a":{"b":1.0}}}`}
+	if diff := cmp.Diff(want, arguments(t, h)); diff != "" {
+		t.Errorf("ADD (-want +got):\n%s", diff)
+	}
+	call := h.exec.Calls()[h.seen]
+	if in := h.stdin(t, 0); in["name"] != "multi" || in["cniVersion"] != "1.1.0" {
+		t.Errorf("not completed: %v", in)
+	}
+	if !strings.Contains(string(call.Stdin), `"x":9007199254740993`) || call.Args != "K=v" || call.NetNS != filepath.Join(h.dir, "netns") {
+		t.Errorf("call %+v", call)
+	}
+	h.trace()
+	h.mustPlug(t, "DEL", "", wire.Attributes{})
+	if diff := cmp.Diff(want, arguments(t, h)); diff != "" {
+		t.Errorf("DEL (-want +got):\n%s", diff)
+	}
+	h.mustRun(t, "DEL", bridge)
+	h.clean(t)
+}
+
+// A path of its own leads to the recorded namespace, which is the one that is
+// recorded again: the runtime's DEL knows no other.
+func TestD16HotPlugByAnotherPath(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.1.0")
+	netns := filepath.Join(h.dir, "netns")
+	if err := os.WriteFile(netns, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Link(netns, netns+"2"); err != nil {
+		t.Fatal(err)
+	}
+	h.mustRun(t, "ADD", bridge)
+	h.trace()
+	h.mustPlug(t, "ADD", green, wire.Attributes{}, func(a *skel.CmdArgs) { a.Netns = netns + "2" })
+	if call := h.exec.Calls()[h.seen]; call.NetNS != netns {
+		t.Errorf("call %+v", call)
+	}
+	h.mustRun(t, "DEL", bridge)
+	h.clean(t)
+}
+
+// With several records the oldest has it, and damaged ones are in nobody's way
+// but their own (G11).
+func TestG11HotPlugOfSeveral(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.1.0")
+	for _, ifname := range []string{"eth1", "eth0"} {
+		h.mustRun(t, "ADD", bridge, func(a *skel.CmdArgs) { a.IfName = ifname })
+	}
+	h.mustPlug(t, "ADD", green, wire.Attributes{})
+	h.write(t, "state/c1@multi@eth0.json", "garbage")
+	h.trace()
+	h.mustPlug(t, "CHECK", green, wire.Attributes{})
+	h.mustPlug(t, "DEL", green, wire.Attributes{})
+	wantTrace(t, h, "CHECK macvlan hot0", "DEL macvlan hot0")
+	h.mustPlug(t, "ADD", green, wire.Attributes{})
+	h.mustRun(t, "DEL", bridge, func(a *skel.CmdArgs) { a.IfName = "eth1" })
+	h.trace()
+	// Whether the damaged one had it is not known.
+	for _, command := range []string{"ADD", "CHECK", "DEL"} {
+		wantError(t, h.plug(t, command, green, wire.Attributes{}), 5, "c1")
+	}
+	wantTrace(t, h)
+}
+
+// Whatever is wrong is found before anything runs.
+func TestHotPlugRefused(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, command, network string
+		with                   wire.Attributes
+		edit                   func(*skel.CmdArgs)
+		code                   uint
+		says                   string
+	}{
+		{name: "unknown container", command: "ADD", network: green, edit: func(a *skel.CmdArgs) { a.ContainerID = "c2" }, code: 7, says: `"c2"`},
+		{name: "unknown container", command: "CHECK", network: green, edit: func(a *skel.CmdArgs) { a.ContainerID = "c2" }, code: 7, says: `"c2"`},
+		{name: "its first interface", command: "ADD", network: green, edit: func(a *skel.CmdArgs) { a.IfName = "eth0" }, code: 7, says: `"eth0"`},
+		{name: "its first interface", command: "DEL", network: green, edit: func(a *skel.CmdArgs) { a.IfName = "eth0" }, code: 7, says: `"eth0"`},
+		{name: "a name in the namespace", command: "ADD", network: green, edit: func(a *skel.CmdArgs) { a.IfName = "used0" }, code: 7, says: `"used0"`},
+		{name: "a template", command: "ADD", network: green, edit: func(a *skel.CmdArgs) { a.IfName = "net%d" }, code: 4, says: "net%d"},
+		{name: "the host's namespace", command: "ADD", network: green, edit: func(a *skel.CmdArgs) { a.Netns = "/proc/self/ns/net" }, code: 8, says: "/proc/self/ns/net"},
+		{name: "another container's namespace", command: "ADD", network: green, edit: func(a *skel.CmdArgs) { a.Netns = "/dev/null" }, code: 8, says: "/dev/null"},
+		{name: "no namespace", command: "ADD", network: green, edit: func(a *skel.CmdArgs) { a.Netns = "/absent" }, code: 8, says: "/absent"},
+		{name: "not JSON", command: "ADD", network: "{", code: 6, says: "netconf"},
+		{name: "no type", command: "ADD", network: `{"name":"green"}`, code: 7, says: `"type"`},
+		{name: "itself", command: "ADD", network: `{"name":"green","type":"multinet"}`, code: 7, says: "itself"},
+		{name: "bad mac", command: "ADD", network: green, with: wire.Attributes{MAC: "x"}, code: 7, says: "mac"},
+		{name: "bad ips", command: "ADD", network: green, with: wire.Attributes{IPs: []string{"x"}}, code: 7, says: "ips"},
+		{name: "mac that nobody serves", command: "ADD", network: `{"name":"green","type":"macvlan","capabilities":{"ips":true}}`, with: wire.Attributes{MAC: "02:00:00:00:00:01"}, code: 7, says: `network "green", key "mac"`},
+		{name: "ips that nobody serves", command: "ADD", network: `{"name":"green","type":"macvlan"}`, with: wire.Attributes{IPs: []string{"10.9.1.5/24"}}, code: 7, says: `network "green", key "ips"`},
+		{name: "GC", command: "GC", network: green, code: 4, says: "GC"},
+		{name: "STATUS of nothing", command: "STATUS", network: "{}", code: 7, says: "type"},
+	} {
+		t.Run(tt.name+" "+tt.command, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "1.1.0")
+			h.mustRun(t, "ADD", bridge)
+			h.trace()
+			h.taken = []string{"lo", "used0"}
+			edit := tt.edit
+			if edit == nil {
+				edit = func(*skel.CmdArgs) {}
+			}
+			wantError(t, h.plug(t, tt.command, tt.network, tt.with, edit), tt.code, tt.says)
+			wantTrace(t, h)
+			h.mustRun(t, "DEL", bridge)
+			h.clean(t)
+		})
+	}
+}
+
+// A plug that fails is undone, and the container is as before (G2, G5).
+func TestG2HotPlugFails(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.1.0")
+	h.mustRun(t, "ADD", bridge)
+	h.trace()
+	wantError(t, h.plug(t, "ADD", `{"name":"x","plugins":[{"type":"macvlan"},{"type":"full"}]}`, wire.Attributes{}), 107, `"x"`, "no free device")
+	wantTrace(t, h, "ADD macvlan hot0", "ADD full hot0", "DEL full hot0", "DEL macvlan hot0")
+	h.stdout = brokenPipe{}
+	wantError(t, h.plug(t, "ADD", green, wire.Attributes{}), 5, "broken pipe")
+	h.stdout = &h.printed
+	h.trace()
+	h.mustRun(t, "CHECK", bridge)
+	wantTrace(t, h, "CHECK bridge eth0")
+	h.mustRun(t, "DEL", bridge)
+	h.clean(t)
+}
+
+func TestHotPlugStatus(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.1.0")
+	h.mustPlug(t, "STATUS", green, wire.Attributes{})
+	wantTrace(t, h, "STATUS macvlan")
+	h.exec.Plugins["down"] = delegatetest.FailOn("STATUS", 50, "no uplink", delegatetest.Result(nil))
+	wantError(t, h.plug(t, "STATUS", `{"cniVersion":"1.1.0","type":"down"}`, wire.Attributes{}), 50, "no uplink")
+}
+
+// The delegates' calls are there to be counted.
+func TestObserver(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.0.0")
+	var seen []string
+	process := h.process()
+	process.Observer = func(ctx context.Context, e delegate.Event) (context.Context, func(error)) {
+		seen = append(seen, string(e.Command)+" "+e.Plugin)
+		return ctx, func(error) {}
+	}
+	err := New().Do(t.Context(), process, delegate.CommandAdd, skel.CmdArgs{ContainerID: "c1", IfName: "eth0", StdinData: []byte(h.conf(bridge))})
+	if err != nil || !cmp.Equal(seen, []string{"ADD bridge"}) {
+		t.Errorf("observed %q: %v", seen, err)
+	}
+}
+
+// What nobody's command asks for is plugged in the same way, with a name where
+// it has none, and the arguments that it comes with.
+func TestAttachAndDetach(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.1.0")
+	h.taken = []string{"net1"}
+	h.mustRun(t, "ADD", bridge)
+	h.trace()
+	conf := fmt.Appendf(nil, `{"cniDir":%q,"type":"multinet"}`, h.state())
+	n, err := netconf.Parse([]byte(green))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := delegate.Attachment{
+		Network: n, ContainerID: "c1", Args: "K8S_POD_NAME=p", CapabilityArgs: map[string]json.RawMessage{"ips": json.RawMessage(`["10.9.1.7/24"]`)},
+	}
+	if err := Attach(t.Context(), h.process(), conf, a); err != nil {
+		t.Fatal(err)
+	}
+	calls := h.exec.Calls()
+	if got := string(calls[len(calls)-1].Stdin); !strings.Contains(got, `"ips":["10.9.1.7/24"]`) {
+		t.Errorf("the plugin was given %s", got)
+	}
+	if got, want := calls[len(calls)-1].Args, "IgnoreUnknown=1;K8S_POD_NAME=p"; got != want {
+		t.Errorf("the plugin was given the arguments %q, want %q", got, want)
+	}
+	a.IfName = "eth0"
+	wantError(t, Attach(t.Context(), h.process(), conf, a), 7, `"eth0"`)
+	a.ContainerID = "c2"
+	wantError(t, Attach(t.Context(), h.process(), conf, a), 7, `"c2"`)
+	if err := Detach(t.Context(), h.process(), conf, "c1", "net2"); err != nil {
+		t.Fatal(err)
+	}
+	if err := Detach(t.Context(), h.process(), conf, "c1", "net2"); err != nil { // what is gone is gone
+		t.Fatal(err)
+	}
+	wantTrace(t, h, "ADD macvlan net2", "DEL macvlan net2")
+	for name, err := range map[string]error{
+		"attach": Attach(t.Context(), h.process(), []byte("{"), a), "detach": Detach(t.Context(), h.process(), []byte("{"), "c1", "net2"),
+	} {
+		if err == nil {
+			t.Errorf("%s: a configuration that is none is good enough", name)
+		}
+	}
+	h.mustRun(t, "DEL", bridge)
+}

@@ -1,0 +1,208 @@
+package multinet
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/netconf"
+)
+
+// DefaultStateDir is where multinet keeps its records unless the configuration
+// says otherwise.
+const DefaultStateDir = "/var/lib/cni/multinet"
+
+const (
+	defaultConfDir = "/etc/cni/multinet/net.d"
+	defaultBinDir  = "/opt/cni/bin"
+
+	// atOnce is how many networks "parallel" attaches or detaches at once. It
+	// is more than there may be processors: plugins wait in the kernel about
+	// half of their time, see "What parallel gains" in internal/e2e. It is not
+	// more, as each takes two processes and their memory, of each container
+	// that comes at the same time.
+	atOnce = 8
+
+	// readyTimeout is how long ADD waits for the readiness indicator file
+	// unless the configuration says otherwise.
+	readyTimeout = 5 * time.Second
+)
+
+// lenientBool: anything but true is false.
+type lenientBool bool
+
+// UnmarshalJSON never fails.
+func (b *lenientBool) UnmarshalJSON(text []byte) error {
+	*b = string(text) == "true"
+	return nil
+}
+
+// Keys lists the keys of the configuration that multinet reads.
+func Keys() []string {
+	keys := []string{"cniVersion", "name", "type", "cniDir", "binDir"}
+	for i := range reflect.TypeFor[config]().NumField() {
+		if key := reflect.TypeFor[config]().Field(i).Tag.Get("json"); key != "" {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// config is the part of the configuration that says what to attach, and when. DEL
+// does not read it, because it must not fail when that has been broken since.
+type config struct {
+	ConfDir            string                     `json:"confDir"`
+	ClusterNetwork     string                     `json:"clusterNetwork"`
+	DefaultNetworks    []string                   `json:"defaultNetworks"`
+	Delegates          []netconf.Network          `json:"delegates"`
+	ReadinessIndicator string                     `json:"readinessindicatorfile"`
+	ReadinessTimeout   *Duration                  `json:"readinessTimeout"`
+	RuntimeConfig      map[string]json.RawMessage `json:"runtimeConfig"`
+	Parallel           bool                       `json:"parallel"` // for mistakes: prepare is lenient
+
+	// What Multus does and multinet does not: see refuse.
+	NamespaceIsolation    any `json:"namespaceIsolation"`
+	SystemNamespaces      any `json:"systemNamespaces"`
+	AuxiliaryCNIChainName any `json:"auxiliaryCNIChainName"`
+
+	call *plugin.Call // whose configuration it is
+}
+
+// A Duration is written as "25s" in a configuration.
+type Duration time.Duration
+
+// UnmarshalText reads what [time.ParseDuration] does.
+func (d *Duration) UnmarshalText(text []byte) error {
+	parsed, err := time.ParseDuration(string(text))
+	*d = Duration(parsed)
+	return err
+}
+
+func readConfig(c *plugin.Call) (*config, error) {
+	conf, err := plugin.Config[config](c)
+	conf.ConfDir, conf.call = cmp.Or(conf.ConfDir, defaultConfDir), c
+	return &conf, err
+}
+
+// defaultNetworkAnnotation is the annotation by which a pod replaces its first
+// network in Multus.
+const defaultNetworkAnnotation = "v1.multus-cni.io/default-network"
+
+// refuse fails where the configuration asks for something that multinet does
+// not do, and whose absence nobody would notice: a pod would be attached to
+// networks that it must not reach, or not be attached to one. It is for what
+// attaches; whoever cleans up does not ask.
+func (c *config) refuse() error {
+	var annotations map[string]any
+	_ = json.Unmarshal(c.RuntimeConfig[podAnnotations], &annotations) // what is wrong with them is for selections
+	inAll := len(c.DefaultNetworks) > 0 || c.ClusterNetwork == "" && len(c.Delegates) > 1
+	for _, refused := range []struct {
+		key     string
+		asked   bool
+		instead string
+	}{
+		{
+			"namespaceIsolation", asks(c.NamespaceIsolation),
+			"multinet does not know which namespace a network belongs to: set it to false, and keep networks that not every pod may select out of confDir",
+		},
+		{
+			"systemNamespaces", asks(c.SystemNamespaces) && inAll,
+			"multinet attaches the pods of every namespace to the defaultNetworks: remove this key, or the defaultNetworks",
+		},
+		{
+			"auxiliaryCNIChainName", asks(c.AuxiliaryCNIChainName),
+			"multinet has no auxiliary chain: remove this key, and name the chain in defaultNetworks",
+		},
+		{
+			"runtimeConfig." + podAnnotations + "." + defaultNetworkAnnotation, asks(annotations[defaultNetworkAnnotation]),
+			"a pod cannot replace its first network: remove the annotation, and select the network in " + networksAnnotation,
+		},
+	} {
+		if refused.asked {
+			return c.call.Invalid(refused.key, errors.New(refused.instead))
+		}
+	}
+	return nil
+}
+
+// asks reports whether the value of a key asks for something, whatever its type.
+func asks(value any) bool {
+	switch v := value.(type) {
+	case nil:
+		return false
+	case bool:
+		return v
+	case string:
+		return strings.TrimSpace(v) != ""
+	case []any:
+		return len(v) > 0
+	}
+	return true
+}
+
+// loadPath reads the network in the file at path, or the first one in the
+// directory at path, in the order of runtimes, that is not multinet's own.
+func (c *config) loadPath(path string) (netconf.Network, error) {
+	if info, err := fs.Stat(c.call.Root.Dir(path), "."); err == nil && info.IsDir() {
+		return netconf.Primary(c.call.Root.Dir(path), func(_ string, n netconf.Network) bool {
+			return !slices.ContainsFunc(n.Plugins(), func(p netconf.Plugin) bool { return p.Type() == c.call.Type })
+		})
+	}
+	return netconf.LoadFileFS(c.call.Root.Dir(filepath.Dir(path)), filepath.Base(path))
+}
+
+// ready fails while the readiness indicator file is missing.
+func (c *config) ready() error {
+	if c.ReadinessIndicator == "" {
+		return nil
+	}
+	if _, err := fs.Stat(c.call.Root.Dir(filepath.Dir(c.ReadinessIndicator)), filepath.Base(c.ReadinessIndicator)); err != nil {
+		return types.NewError(types.ErrTryAgainLater, fmt.Sprintf("network %q is not ready: %s", c.call.Name, why(err)), c.ReadinessIndicator)
+	}
+	return nil
+}
+
+func why(err error) string {
+	if errors.Is(err, fs.ErrNotExist) {
+		return "readinessindicatorfile is missing"
+	}
+	return err.Error()
+}
+
+// waitReady waits for the readiness indicator file, for readinessTimeout at
+// most.
+func (c *config) waitReady(ctx context.Context) error {
+	if c.ready() == nil {
+		return nil
+	}
+	timeout := readyTimeout
+	if c.ReadinessTimeout != nil {
+		timeout = time.Duration(*c.ReadinessTimeout)
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	poll := time.NewTicker(50 * time.Millisecond)
+	defer poll.Stop()
+	for {
+		err := c.ready()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-poll.C:
+		}
+	}
+}

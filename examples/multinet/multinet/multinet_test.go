@@ -1,0 +1,360 @@
+package multinet
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/status"
+)
+
+// A host is where multinet runs: its directories, and plugins to delegate to.
+type host struct {
+	dir     string
+	root    string // of the node, where it is not this process's
+	exec    *delegatetest.Exec
+	version string   // of the configuration
+	taken   []string // interface names in every network namespace
+	stdout  io.Writer
+	printed bytes.Buffer
+	seen    int // calls that trace has returned
+}
+
+func newHost(t *testing.T, version string) *host {
+	t.Helper()
+	h := &host{dir: t.TempDir(), version: version, exec: &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
+		"multinet": delegatetest.Result(nil),
+		"bridge":   delegatetest.Result(result("10.9.0.2/24")),
+		"macvlan":  delegatetest.Result(result("10.9.1.2/24")),
+		"tuning":   delegatetest.Result(nil),
+		"full":     delegatetest.FailOn("ADD", 107, "no free device", delegatetest.Result(nil)),
+		"stuck":    delegatetest.FailOn("DEL", 108, "device is busy", delegatetest.Result(nil)),
+	}}}
+	h.stdout = &h.printed
+	h.write(t, "net.d/storage.conflist", `{"name":"storage","cniVersion":"1.0.0","plugins":[{"type":"macvlan"},{"type":"tuning"}]}`)
+	h.write(t, "net.d/fast.conf", `{"name":"fast","type":"macvlan"}`)
+	h.write(t, "net.d/bad.conf", `{"name":"bad","type":5}`)
+	h.write(t, "net.d/other.json", `{"name":"other","type":"bridge"}`)
+	return h
+}
+
+func result(cidr string) *types100.Result {
+	ip, network, err := net.ParseCIDR(cidr)
+	if err != nil {
+		panic(err)
+	}
+	network.IP = ip
+	return &types100.Result{CNIVersion: "1.1.0", IPs: []*types100.IPConfig{{Address: *network}}}
+}
+
+func (h *host) write(t *testing.T, name, text string) {
+	t.Helper()
+	path := filepath.Join(h.dir, name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// conf is a configuration with more keys, as JSON without the braces.
+func (h *host) conf(keys string) string {
+	if !strings.Contains(keys, `"confDir"`) {
+		keys = strings.TrimSuffix(fmt.Sprintf(`"confDir":%q,`, filepath.Join(h.dir, "net.d"))+keys, ",")
+	}
+	return fmt.Sprintf(`{"cniVersion":%q,"name":"multi","type":"multinet","cniDir":%q,%s}`, h.version, h.state(), keys)
+}
+
+func (h *host) state() string { return filepath.Join(h.dir, "state") }
+
+// call runs a command with a whole configuration, for the attachment eth0 of
+// the container c1 unless edits say otherwise.
+func (h *host) call(ctx context.Context, command, conf string, edits ...func(*skel.CmdArgs)) error {
+	args := &skel.CmdArgs{
+		ContainerID: "c1", Netns: filepath.Join(h.dir, "netns"), IfName: "eth0", Args: "IgnoreUnknown=1;K8S_POD_NAME=p",
+		Path: "/opt/other/bin", StdinData: []byte(conf),
+	}
+	for _, edit := range edits {
+		edit(args)
+	}
+	return New().Do(ctx, h.process(), delegate.Command(command), *args)
+}
+
+// process is what multinet has of its process.
+func (h *host) process() plugin.Process {
+	return plugin.Process{
+		Exec: h.exec, Stdout: h.stdout, Root: plugin.Root(h.root),
+		InterfaceNames: func(string) ([]string, error) { return h.taken, nil },
+	}
+}
+
+// run is call with a configuration that has more keys.
+func (h *host) run(t *testing.T, command, keys string, edits ...func(*skel.CmdArgs)) error {
+	t.Helper()
+	return h.call(t.Context(), command, h.conf(keys), edits...)
+}
+
+// mustRun is run of a command that is to succeed.
+func (h *host) mustRun(t *testing.T, command, keys string, edits ...func(*skel.CmdArgs)) {
+	t.Helper()
+	if err := h.run(t, command, keys, edits...); err != nil {
+		t.Fatalf("%s: %v", command, err)
+	}
+}
+
+// trace is what the plugins were called for since the last trace.
+func (h *host) trace() []string {
+	trace := h.exec.Trace()[h.seen:]
+	h.seen += len(trace)
+	return trace
+}
+
+// stdin is the configuration that the i'th call since the last trace brought.
+func (h *host) stdin(t *testing.T, i int) map[string]any {
+	t.Helper()
+	calls := h.exec.Calls()[h.seen:]
+	if i >= len(calls) {
+		t.Fatalf("%d calls only: %q", len(calls), h.exec.Trace())
+	}
+	var keys map[string]any
+	if err := json.Unmarshal(calls[i].Stdin, &keys); err != nil {
+		t.Fatal(err)
+	}
+	return keys
+}
+
+// clean fails unless everything was undone and no record is left.
+func (h *host) clean(t *testing.T) {
+	t.Helper()
+	if live := h.exec.Live(); len(live) > 0 {
+		t.Errorf("left: %q", live)
+	}
+	if files := h.records(t); len(files) > 0 {
+		t.Errorf("left in cniDir: %q", files)
+	}
+}
+
+// records lists the records in cniDir.
+func (h *host) records(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(h.state(), "*.json*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range files {
+		files[i] = strings.TrimPrefix(files[i], h.state()+"/")
+	}
+	return files
+}
+
+// annotated is the runtimeConfig with which a runtime passes on the annotation
+// that selects networks, with more capability arguments.
+func annotated(selection string, more ...string) string {
+	quoted, err := json.Marshal(selection)
+	if err != nil {
+		panic(err)
+	}
+	more = append(more, fmt.Sprintf(`"io.kubernetes.cri.pod-annotations":{"k8s.v1.cni.cncf.io/networks":%s,"other":"[{"}`, quoted))
+	return `"runtimeConfig":{` + strings.Join(more, ",") + `}`
+}
+
+const bridge = `"delegates":[{"type":"bridge"}]`
+
+// keys joins groups of keys.
+func keys(groups ...string) string { return strings.Join(groups, ",") }
+
+// wantError fails unless err has the code and says all of words.
+func wantError(t *testing.T, err error, code uint, words ...string) {
+	t.Helper()
+	if status.Code(err) != code {
+		t.Errorf("code %d, want %d: %v", status.Code(err), code, err)
+	}
+	if err == nil {
+		return
+	}
+	text := status.Error(err).Error()
+	for _, word := range words {
+		if !strings.Contains(text, word) {
+			t.Errorf("%q does not say %q", text, word)
+		}
+	}
+}
+
+func wantTrace(t *testing.T, h *host, want ...string) {
+	t.Helper()
+	if diff := cmp.Diff(want, h.trace(), cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
+// The life of a container on four networks: order and names as the contract
+// has them, the record in between, and nothing left (G1, G2, G3).
+func TestLife(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.1.0")
+	conf := keys(`"delegates":[{"type":"bridge"},{"name":"second","cniVersion":"0.4.0","plugins":[{"type":"macvlan"},{"type":"tuning"}]}]`,
+		annotated("fast, default/storage"))
+	h.mustRun(t, "ADD", conf)
+	wantTrace(t, h, "ADD bridge eth0", "ADD macvlan net1", "ADD tuning net1", "ADD macvlan net2", "ADD macvlan net3", "ADD tuning net3")
+	if got := h.printed.String(); !strings.Contains(got, "10.9.0.2/24") || strings.Contains(got, "10.9.1.2") || strings.Count(got, "cniVersion") != 1 {
+		t.Errorf("result %s, want that of bridge alone", got)
+	}
+	if got := h.records(t); !cmp.Equal(got, []string{"c1@multi@eth0.json"}) {
+		t.Errorf("records %q", got)
+	}
+
+	wantError(t, h.run(t, "ADD", conf), 7, "already added")
+	wantTrace(t, h)
+
+	h.mustRun(t, "CHECK", conf)
+	wantTrace(t, h, "CHECK bridge eth0", "CHECK macvlan net1", "CHECK tuning net1", "CHECK macvlan net2", "CHECK macvlan net3", "CHECK tuning net3")
+
+	h.mustRun(t, "STATUS", conf)
+	wantTrace(t, h, "STATUS bridge") // the other is of CNI 0.4.0
+
+	h.mustRun(t, "GC", keys(conf, `"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]`))
+	if got := h.trace(); slices.ContainsFunc(got, func(call string) bool { return !strings.HasPrefix(call, "GC ") }) || len(got) == 0 {
+		t.Errorf("GC with everything valid: %q", got)
+	}
+
+	h.mustRun(t, "DEL", conf)
+	wantTrace(t, h, "DEL tuning net3", "DEL macvlan net3", "DEL macvlan net2", "DEL tuning net1", "DEL macvlan net1", "DEL bridge eth0")
+	h.mustRun(t, "DEL", conf)
+	wantTrace(t, h)
+	wantError(t, h.run(t, "CHECK", conf), 7, "not added")
+	h.clean(t)
+}
+
+// Names are of the container: a second attachment of it stays clear of those
+// of the first, and of those in its namespace.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	as := func(ifname string) func(*skel.CmdArgs) { return func(a *skel.CmdArgs) { a.IfName = ifname } }
+	for _, tt := range []struct {
+		name      string
+		selection string
+		taken     []string
+		want      []string
+	}{
+		{"by position", "fast,fast", nil, []string{"eth0", "net1", "net2"}},
+		{"asked for", "fast@data,fast", nil, []string{"eth0", "data", "net2"}},
+		{"asked for, of another position", "fast,fast@net1", nil, []string{"eth0", "net2", "net1"}},
+		{"old key", `[{"name":"fast","interfaceRequest":"old0"}]`, nil, []string{"eth0", "old0"}},
+		{"in the namespace", "fast,fast", []string{"lo", "net1"}, []string{"eth0", "net2", "net3"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "1.0.0")
+			h.taken = tt.taken
+			h.mustRun(t, "ADD", keys(bridge, annotated(tt.selection)))
+			var got []string
+			for _, c := range h.exec.Calls() {
+				got = append(got, c.IfName)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("names (-want +got):\n%s", diff)
+			}
+		})
+	}
+	t.Run("of other records", func(t *testing.T) {
+		t.Parallel()
+		h := newHost(t, "1.0.0")
+		h.mustRun(t, "ADD", keys(bridge, annotated("fast")))
+		h.mustRun(t, "ADD", keys(bridge, annotated("fast")), as("eth1"))
+		wantTrace(t, h, "ADD bridge eth0", "ADD macvlan net1", "ADD bridge eth1", "ADD macvlan net2")
+		wantError(t, h.run(t, "ADD", bridge, as("net1")), 7, `"net1"`)
+		wantTrace(t, h)
+	})
+}
+
+// Networks come from confDir by name, and from anywhere by path.
+func TestNetworks(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, keys string // $DIR is the host's directory
+		want       []string
+	}{
+		{"cluster network by name", `"clusterNetwork":"storage"`, []string{"ADD macvlan eth0 storage", "ADD tuning eth0 storage"}},
+		{"cluster network by path", `"clusterNetwork":"$DIR/elsewhere/x.conf"`, []string{"ADD bridge eth0 elsewhere"}},
+		{"nameless by path", `"clusterNetwork":"$DIR/elsewhere/nameless"`, []string{"ADD bridge eth0 multi"}},
+		{"cluster network before the first delegate", keys(bridge, `"clusterNetwork":"fast"`), []string{"ADD macvlan eth0 fast"}},
+		{"cluster network in place of all delegates", `"clusterNetwork":"fast","delegates":[{"type":"bridge"},{"type":"tuning"}]`, []string{"ADD macvlan eth0 fast"}},
+		{"the first usable network of a directory", `"clusterNetwork":"$DIR/nodes"`, []string{"ADD bridge eth0 third"}},
+		{"default networks", keys(bridge, `"defaultNetworks":["fast","$DIR/elsewhere/x.conf"]`), []string{"ADD bridge eth0 multi", "ADD macvlan net1 fast", "ADD bridge net2 elsewhere"}},
+		{"default networks before other delegates", `"delegates":[{"type":"bridge"},{"type":"tuning"}],"defaultNetworks":["fast"]`, []string{"ADD bridge eth0 multi", "ADD macvlan net1 fast"}},
+		{"selected last", keys(`"clusterNetwork":"other","defaultNetworks":["fast"]`, annotated("storage")), []string{"ADD bridge eth0 other", "ADD macvlan net1 fast", "ADD macvlan net2 storage", "ADD tuning net2 storage"}},
+		{"namespace is nobody's business", keys(bridge, annotated("ns1/fast")), []string{"ADD bridge eth0 multi", "ADD macvlan net1 fast"}},
+		{"one network twice", keys(bridge, annotated("fast,fast")), []string{"ADD bridge eth0 multi", "ADD macvlan net1 fast", "ADD macvlan net2 fast"}},
+		{"a bad file hides nobody", keys(bridge, annotated("other")), []string{"ADD bridge eth0 multi", "ADD bridge net1 other"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "1.0.0")
+			h.write(t, "elsewhere/x.conf", `{"name":"elsewhere","type":"bridge"}`)
+			h.write(t, "elsewhere/nameless", `{"type":"bridge"}`)
+			h.write(t, "nodes/00-multinet.conflist", `{"name":"own","plugins":[{"type":"multinet"}]}`)
+			h.write(t, "nodes/10-bad.conf", `{`)
+			h.write(t, "nodes/20-third.conf", `{"name":"third","type":"bridge"}`)
+			h.write(t, "nodes/30-fourth.conf", `{"name":"fourth","type":"macvlan"}`)
+			h.mustRun(t, "ADD", strings.ReplaceAll(tt.keys, "$DIR", h.dir))
+			var got []string
+			for i, c := range h.exec.Calls() {
+				got = append(got, fmt.Sprint(c, " ", h.stdin(t, i)["name"]))
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("calls (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// What a delegate lacks it inherits; what it has, known or not, it keeps (G4).
+func TestG4Inherited(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.0.0")
+	h.mustRun(t, "ADD", `"delegates":[
+		{"type":"bridge","mtu":9007199254740993,"x":{"y":[1.0,"<&>"]}},
+		{"type":"tuning","name":"own","cniVersion":"0.3.1"},
+		{"plugins":[{"type":"tuning"}],"cniVersions":["0.4.0","1.0.0"]}]`)
+	calls := h.exec.Calls()
+	if want := `{"cniVersion":"1.0.0","mtu":9007199254740993,"name":"multi","type":"bridge","x":{"y":[1.0,"<&>"]}}`; string(calls[0].Stdin) != want {
+		t.Errorf("stdin %s\nwant  %s", calls[0].Stdin, want)
+	}
+	for i, want := range []string{"multi 1.0.0", "own 0.3.1", "multi 1.0.0"} {
+		if in := h.stdin(t, i); fmt.Sprint(in["name"], " ", in["cniVersion"]) != want {
+			t.Errorf("plugin %d: %v, want %s", i, in, want)
+		}
+	}
+	for _, c := range calls {
+		env := strings.Join(c.Env, "\n")
+		if c.ContainerID != "c1" || c.Args != "IgnoreUnknown=1;K8S_POD_NAME=p" || !strings.Contains(env, "CNI_PATH=/opt/cni/bin:/opt/other/bin") {
+			t.Errorf("environment of %s: %s", c, env)
+		}
+	}
+}
+
+// binDir comes before CNI_PATH, once.
+func TestPath(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.0.0")
+	path := func(a *skel.CmdArgs) { a.Path = "/a:/opt/mine:/b" }
+	h.mustRun(t, "ADD", keys(bridge, `"binDir":"/opt/mine"`), path)
+	if env := h.exec.Calls()[0].Env; !slices.Contains(env, "CNI_PATH=/opt/mine:/a:/b") {
+		t.Errorf("environment %q", env)
+	}
+}

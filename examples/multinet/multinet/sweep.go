@@ -1,0 +1,49 @@
+package multinet
+
+import (
+	"fmt"
+
+	"github.com/containernetworking/cni/pkg/skel"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/netconf"
+)
+
+// PrepareSweep has s remove stale attachments from the records of multinet with
+// the configuration conf, which came with the runtime's path cniPath. It fails as
+// a DEL does with what it cannot decode of conf, and leaves s as it is.
+func PrepareSweep(s *lifecycle.Sweeper, process plugin.Process, conf []byte, cniPath string) error {
+	c, err := New().Call(process, delegate.CommandGC, skel.CmdArgs{StdinData: conf, Path: cniPath})
+	if err != nil {
+		return err
+	}
+	s.Manager = c.Manager
+	s.Current = func(name string) (netconf.Network, error) { return current(c, name) }
+	return nil
+}
+
+// current is the network of a name as it is configured now.
+func current(c *plugin.Call, name string) (netconf.Network, error) {
+	conf, err := readConfig(c)
+	if err != nil {
+		return netconf.Network{}, err
+	}
+	standing, err := conf.standing()
+	if err == nil {
+		for _, n := range standing {
+			if n.Name() == name {
+				return n, nil
+			}
+		}
+	}
+	n, err := conf.load(name)
+	if err == nil {
+		n, err = c.Complete(n)
+	}
+	if err != nil {
+		return n, fmt.Errorf("network %q: %w", c.Name, err)
+	}
+	return n, nil
+}

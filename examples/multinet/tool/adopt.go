@@ -1,0 +1,154 @@
+package tool
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+
+	"github.com/metacni/metacni/delegate/adopt"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/examples/multinet/multinet"
+	"github.com/metacni/metacni/examples/multinet/publish"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/autoconf"
+)
+
+// sources adds the flags that say where others keep their records.
+func sources(flags *flag.FlagSet, node *adopt.Node) {
+	flags.StringVar(&node.CacheDir, "cache-dir", adopt.DefaultCacheDir, "cache `directory` of the runtime's libcni; empty: none is read")
+	flags.StringVar(&node.MultusDir, "multus-dir", adopt.DefaultMultusDir, "state `directory` of Multus (cniDir); empty: none is read")
+}
+
+// takeOver is the command adopt.
+func takeOver(ctx context.Context, words []string, c console) error {
+	flags := flag.NewFlagSet("multinet adopt", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	var node adopt.Node
+	sources(flags, &node)
+	confDir := flags.String("conf-dir", publish.ConfDir, "`directory` of the runtime's networks")
+	dir := flags.String("dir", "", "state `directory` of multinet (default that of what is published)")
+	flags.StringVar(&node.Network, "name", "", "`name` of multinet's network (default that of what is published)")
+	network := flags.String("network", "", "`name` of the network to take over from (default the one that is, or would be, published in front of)")
+	dryRun := flags.Bool("dry-run", false, "only say what would be taken over")
+	form := flags.String("o", "table", "table or json")
+	switch err := flags.Parse(words); {
+	case errors.Is(err, flag.ErrHelp):
+		flags.SetOutput(c.out)
+		flags.Usage()
+		return nil
+	case err != nil:
+		return fmt.Errorf("%w\n%s", err, usage)
+	case flags.NArg() > 0 || *form != "table" && *form != "json":
+		return errors.New(usage)
+	}
+	m, err := publisher(*confDir, publish.Output, "multinet")
+	if err != nil {
+		return err
+	}
+	if *network != "" {
+		node.Primary = []string{*network}
+	}
+	name, state := ours(m)
+	node.Network = cmp.Or(node.Network, name)
+	a := &publish.Adopter{Publisher: m, Life: &lifecycle.Manager{Dir: cmp.Or(*dir, state)}, Node: node}
+	t := &tool{console: c, json: *form == "json"}
+	return t.adopted(a.Take(ctx, *dryRun))
+}
+
+// publisher is what publishes a plugin of that type.
+func publisher(confDir, output, typ string) (*autoconf.Manager, error) {
+	dir, err := filepath.Abs(confDir)
+	if err != nil {
+		return nil, err
+	}
+	template, err := netconf.Plugin{}.Edit(netconf.Set("type", typ))
+	return publish.Manager(dir, filepath.Join(dir, output), template), err
+}
+
+// ours are the name of the network that m has published, and its directory of
+// records: the default ones where nothing is published.
+func ours(m *autoconf.Manager) (name, dir string) {
+	name, dir = publish.Network, multinet.DefaultStateDir
+	n, ok := publish.Published(m)
+	if !ok {
+		return name, dir
+	}
+	data, err := json.Marshal(n.Plugins()[0])
+	if err == nil {
+		if own, err := multinet.StateDir("", data); err == nil {
+			dir = own
+		}
+	}
+	return n.Name(), dir
+}
+
+// outcomeView is what -o json prints of one attachment. Programs rely on it.
+type outcomeView struct {
+	keyView
+	Networks []string `json:"networks"`
+	Outcome  string   `json:"outcome"`
+	Gone     bool     `json:"gone"`
+	Error    string   `json:"error,omitempty"`
+}
+
+// adopted prints what has become of what was found, and fails when something was
+// skipped.
+func (t *tool) adopted(done []adopt.Outcome) error {
+	all := []outcomeView{}
+	var rows [][]string
+	skipped := 0
+	for _, o := range done {
+		v := outcomeView{keyView: viewKey(o.Adoption.Key), Networks: networks(o), Outcome: string(o.Verdict), Gone: o.Adoption.Gone}
+		why := ""
+		if o.Verdict == adopt.Skipped {
+			skipped++
+			v.Error = o.Err.Error()
+			why = strings.ReplaceAll(v.Error, "\n", "; ")
+		} else if o.Adoption.Gone {
+			why = "its container is gone"
+		}
+		all = append(all, v)
+		rows = append(rows, []string{cmp.Or(v.Container, "-"), cmp.Or(v.Interface, "-"), cmp.Or(strings.Join(v.Networks, ","), "-"), v.Outcome, cmp.Or(why, "-")})
+	}
+	err := t.print(all, "CONTAINER INTERFACE NETWORKS OUTCOME WHY", rows)
+	if skipped > 0 {
+		err = errors.Join(err, fmt.Errorf("%d could not be taken over", skipped))
+	}
+	return err
+}
+
+// networks are the names of the networks of what was found.
+func networks(o adopt.Outcome) []string {
+	names := make([]string, 0, len(o.Adoption.Attached))
+	for _, a := range o.Adoption.Attached {
+		names = append(names, a.Network.Name())
+	}
+	return names
+}
+
+// adopter takes over what is attached to the network that m publishes in front
+// of. It says on stderr what it does.
+func (i *installer) adopter(m *autoconf.Manager) (*publish.Adopter, error) {
+	data, err := json.Marshal(m.Template)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := multinet.StateDir("", data)
+	return &publish.Adopter{Publisher: m, Life: &lifecycle.Manager{Dir: dir}, Node: i.node, Tell: func(o adopt.Outcome) {
+		switch k := o.Adoption.Key; {
+		case o.Verdict == adopt.Skipped:
+			i.say("not taken over: %v", o.Err)
+		case o.Adoption.Gone:
+			i.orphans = true
+			i.say("%s %s (%s) is taken over, to be detached: its container is gone", k.ContainerID, k.IfName, strings.Join(networks(o), ", "))
+		default:
+			i.say("%s %s (%s) is taken over", k.ContainerID, k.IfName, strings.Join(networks(o), ", "))
+		}
+	}}, err
+}

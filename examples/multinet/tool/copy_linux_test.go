@@ -1,0 +1,139 @@
+package tool
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/examples/internal/programtest"
+)
+
+// The program is replaced as a whole, also while it runs, and is not written
+// when it is there already.
+func TestInstallProgram(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "10-x.conflist", blue)
+	install := func() fs.FileInfo {
+		t.Helper()
+		if err := n.do("install"); err != nil {
+			t.Fatal(err)
+		}
+		if got := n.read("bin/multinet"); got != n.read("self") {
+			t.Errorf("the copy is %q", got)
+		}
+		info := n.stat("bin/multinet")
+		if info.Mode() != 0o755 {
+			t.Errorf("mode %v", info.Mode())
+		}
+		return info
+	}
+	first := install()
+	if again := install(); !os.SameFile(first, again) || !first.ModTime().Equal(again.ModTime()) {
+		t.Error("written again")
+	}
+	n.write("self", strings.Repeat("x", 100<<10)+"a")
+	second := install()
+	n.write("self", strings.Repeat("x", 100<<10)+"b")
+	if install(); os.SameFile(first, second) {
+		t.Error("written in place")
+	}
+	if err := os.Chmod(n.path("bin/multinet"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	install()
+	if err := errors.Join(os.Remove(n.path("bin/multinet")), os.Symlink("../self", n.path("bin/multinet"))); err != nil {
+		t.Fatal(err)
+	}
+	install()
+	n.write("bin/.multinet.tmp-1", "left by a crash")
+	n.write("self", "")
+	install()
+	if diff := cmp.Diff([]string{"bin/multinet", "net.d/.multinet/lock", "net.d/00-multinet.conflist", "net.d/10-x.conflist", "self"}, programtest.Files(t, n.dir)); diff != "" {
+		t.Errorf("left (-want +got):\n%s", diff)
+	}
+
+	// By itself it does nothing to itself.
+	c := console{self: func() (string, error) { return n.path("bin/multinet"), nil }}
+	if err := c.copyProgram(n.path("bin/multinet")); err != nil {
+		t.Error(err)
+	}
+	// A program that runs cannot be written to; here it can be replaced.
+	sleep, err := exec.LookPath("sleep")
+	if err != nil {
+		t.Skip(err)
+	}
+	c.self = func() (string, error) { return sleep, nil }
+	if err := c.copyProgram(n.path("bin/sleep")); err != nil {
+		t.Fatal(err)
+	}
+	var cmd *exec.Cmd
+	for err = syscall.ETXTBSY; errors.Is(err, syscall.ETXTBSY); { // a child that a test starts at this moment may have it open
+		cmd = exec.CommandContext(t.Context(), n.path("bin/sleep"), "600")
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.write("self", "#!/bin/sh\nexit 7\n")
+	c.self = func() (string, error) { return n.path("self"), nil }
+	if err := c.copyProgram(n.path("bin/sleep")); err != nil {
+		t.Error(err)
+	}
+	if n.read("bin/sleep") != n.read("self") {
+		t.Error("not replaced")
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Errorf("the old one has ended: %v", err)
+	}
+	_ = cmd.Wait()
+
+	// What fails leaves what there was.
+	before := programtest.Files(t, n.dir)
+	c.self = func() (string, error) { return n.path("absent"), nil }
+	if err := c.copyProgram(n.path("bin/sleep")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("err = %v", err)
+	}
+	c.self = func() (string, error) { return n.path("self"), nil }
+	if err := errors.Join(os.Mkdir(n.path("bin/dir"), 0o700), os.Mkdir(n.path("bin/dir/x"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.copyProgram(n.path("bin/dir")); err == nil {
+		t.Error("a directory was replaced")
+	}
+	if diff := cmp.Diff(before, programtest.Files(t, n.dir)); diff != "" {
+		t.Errorf("left (-want +got):\n%s", diff)
+	}
+}
+
+// Those who install at one time do not fail for each other's temporary files.
+func TestInstallProgramAtOnce(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.write("self", strings.Repeat("x", 1<<20))
+	for range 20 {
+		n.write("bin/.multinet.tmp-1", "left by a crash")
+		errs := make(chan error)
+		for range 4 {
+			go func() {
+				errs <- console{self: func() (string, error) { return n.path("self"), nil }}.copyProgram(n.path("bin/multinet"))
+			}()
+		}
+		for range 4 {
+			if err := <-errs; err != nil {
+				t.Error(err)
+			}
+		}
+		if diff := cmp.Diff([]string{"bin/multinet", "self"}, programtest.Files(t, n.dir)); diff != "" {
+			t.Fatalf("left (-want +got):\n%s", diff)
+		}
+		if err := os.Remove(n.path("bin/multinet")); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

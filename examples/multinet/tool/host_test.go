@@ -1,0 +1,99 @@
+package tool
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/examples/multinet/multinet"
+	"github.com/metacni/metacni/status"
+)
+
+// A host is where the operator's commands find what multinet has recorded. The
+// plugin itself is tested in its package.
+type host struct {
+	dir  string
+	exec *delegatetest.Exec
+}
+
+func newHost(t *testing.T) *host {
+	t.Helper()
+	return &host{dir: t.TempDir(), exec: &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
+		"bridge":  delegatetest.Result(result("10.9.0.2/24")),
+		"macvlan": delegatetest.Result(result("10.9.1.2/24")),
+		"tuning":  delegatetest.Result(nil),
+	}}}
+}
+
+func result(cidr string) *types100.Result {
+	ip, network, err := net.ParseCIDR(cidr)
+	if err != nil {
+		panic(err)
+	}
+	network.IP = ip
+	return &types100.Result{CNIVersion: "1.1.0", IPs: []*types100.IPConfig{{Address: *network}}}
+}
+
+func (h *host) state() string { return filepath.Join(h.dir, "state") }
+
+func (h *host) write(t *testing.T, name, text string) {
+	t.Helper()
+	path := filepath.Join(h.dir, name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const (
+	bridge = `{"type":"bridge","password":"` + secret + `"}`
+	secret = "hunter2hunter2"
+)
+
+// run runs a command of multinet's with the delegates given, for the attachment
+// eth0 of the container c1 unless edits say otherwise.
+func (h *host) run(t *testing.T, command, delegates string, edits ...func(*skel.CmdArgs)) error {
+	t.Helper()
+	args := &skel.CmdArgs{
+		ContainerID: "c1", Netns: filepath.Join(h.dir, "netns"), IfName: "eth0",
+		StdinData: fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":"multi","type":"multinet","cniDir":%q,"delegates":[%s]}`, h.state(), delegates),
+	}
+	for _, edit := range edits {
+		edit(args)
+	}
+	return multinet.New().Do(t.Context(), plugin.Process{
+		Exec: h.exec, Stdout: io.Discard,
+		InterfaceNames: func(string) ([]string, error) { return nil, nil },
+	}, delegate.Command(command), *args)
+}
+
+// mustRun is run of a command that is to succeed.
+func (h *host) mustRun(t *testing.T, command, delegates string, edits ...func(*skel.CmdArgs)) {
+	t.Helper()
+	if err := h.run(t, command, delegates, edits...); err != nil {
+		t.Fatalf("%s: %v", command, err)
+	}
+}
+
+// wantError fails unless err has the code and says all of words.
+func wantError(t *testing.T, err error, code uint, words ...string) {
+	t.Helper()
+	if status.Code(err) != code {
+		t.Errorf("code %d, want %d: %v", status.Code(err), code, err)
+	}
+	for _, word := range words {
+		if err != nil && !strings.Contains(err.Error(), word) {
+			t.Errorf("%q does not say %q", err, word)
+		}
+	}
+}

@@ -1,0 +1,241 @@
+package tool
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/metacni/metacni/delegate/adopt"
+	"github.com/metacni/metacni/examples/multinet/multinet"
+	"github.com/metacni/metacni/examples/multinet/publish"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/autoconf"
+)
+
+// An installer is the command install or uninstall.
+type installer struct {
+	console
+	flags *flag.FlagSet
+
+	confDir, output, binDir, typ                              string
+	name, cniDir, config, primary, hostConfDir, readinessFile string
+	mode                                                      fs.FileMode
+	annotations, watch, binary                                bool
+
+	saying  sync.Mutex // held while a line is written
+	orphans bool       // containers that are gone have been taken over
+
+	node          adopt.Node // where others keep their records
+	root          string     // in which sweeps run plugins
+	sweepInterval time.Duration
+
+	// uninstall: what becomes of what is attached
+	dir           string
+	detach, leave bool
+	cacheDirs     []string
+}
+
+// install is the command of words[0].
+func install(ctx context.Context, words []string, c console) error {
+	i := &installer{console: c, flags: flag.NewFlagSet("multinet "+words[0], flag.ContinueOnError)}
+	i.flags.SetOutput(io.Discard)
+	var do func() error
+	i.text(&i.confDir, "conf-dir", publish.ConfDir, "`directory` of the runtime's networks")
+	i.text(&i.output, "output", publish.Output, "`name` of the published file, without extension")
+	i.text(&i.binDir, "bin-dir", "/opt/cni/bin", "`directory` of the plugins; empty: the program is left alone")
+	i.text(&i.typ, "type", "multinet", "type of the plugin: the `name` of the program")
+	if words[0] == "install" {
+		do = func() error { return i.install(ctx) }
+		i.text(&i.name, "name", publish.Network, "`name` of the network, under which records are kept")
+		i.text(&i.cniDir, "cni-dir", "", "state `directory` of the plugin")
+		i.text(&i.config, "config", "", "`file` with more keys of the network, a JSON object")
+		i.text(&i.primary, "cluster-network", "", "the only `file` in conf-dir to publish in front of")
+		i.text(&i.hostConfDir, "host-conf-dir", "", "refer to the cluster network in this `directory`, which the plugin sees")
+		i.text(&i.readinessFile, "readiness-file", "", "`file` to wait for; install --watch ends when it goes")
+		i.flags.Func("mode", "`permissions` of the published file (default 0600)", func(s string) error {
+			n, err := strconv.ParseUint(s, 8, 9)
+			i.mode = fs.FileMode(n)
+			return err
+		})
+		i.flags.BoolVar(&i.annotations, "pod-annotations", true, "have the runtime pass on the annotations of pods")
+		i.flags.BoolVar(&i.watch, "watch", false, "go on, and follow the cluster network")
+		i.flags.DurationVar(&i.sweepInterval, "sweep-interval", time.Minute, "`time` between two searches of install --watch for what is stale; 0: never")
+		i.text(&i.root, "root", "", "root `directory` of the node, in which these run the plugins")
+		sources(i.flags, &i.node)
+	} else {
+		do = func() error { return i.uninstall(ctx) }
+		i.uninstallFlags()
+	}
+	switch err := i.flags.Parse(words[1:]); {
+	case errors.Is(err, flag.ErrHelp):
+		i.flags.SetOutput(c.out)
+		i.flags.Usage()
+		return nil
+	case err != nil:
+		return fmt.Errorf("%w\n%s", err, usage)
+	case i.flags.NArg() > 0:
+		return fmt.Errorf("unexpected argument %q\n%s", i.flags.Arg(0), usage)
+	}
+	if err := plainName("output", i.output); err != nil {
+		return err
+	}
+	for _, dir := range []*string{&i.confDir, &i.binDir, &i.readinessFile} {
+		if *dir == "" {
+			continue
+		}
+		var err error
+		if *dir, err = filepath.Abs(*dir); err != nil {
+			return err
+		}
+	}
+	return do()
+}
+
+func (i *installer) text(p *string, name, value, usage string) {
+	i.flags.StringVar(p, name, value, usage)
+}
+
+// install copies the program and publishes its network: once, or until ctx ends
+// or the process is told to.
+func (i *installer) install(ctx context.Context) error {
+	template, err := i.template()
+	if err != nil {
+		return err
+	}
+	m := publish.Manager(i.confDir, filepath.Join(i.confDir, i.output), template)
+	m.Primary, m.ClusterNetworkDir, m.Ready, m.Mode = i.primary, i.hostConfDir, i.readinessFile, i.mode
+	if i.binDir != "" {
+		// First: what is published needs it.
+		if err := i.copyProgram(filepath.Join(i.binDir, template.Type())); err != nil {
+			return err
+		}
+	}
+	adopter, err := i.adopter(m)
+	if err != nil {
+		return err
+	}
+	sweeper, err := i.sweeper(template)
+	if err != nil {
+		return err
+	}
+	if !i.watch {
+		adopter.Pass(ctx)
+		if err := m.Publish(); err != nil {
+			return err
+		}
+		i.tell(m.State())
+		adopter.Pass(ctx) // containers that were on their way
+		if i.orphans {
+			_, err = sweeper.Sweep(ctx)
+		}
+		return err
+	}
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithCancel(ctx)
+	var sweeps sync.WaitGroup
+	defer sweeps.Wait()
+	defer cancel()
+	if i.sweepInterval > 0 {
+		sweeps.Go(func() { _ = sweeper.Run(ctx, i.sweepInterval, nil) }) // fails as ctx does
+	}
+	return adopter.Follow(ctx, i.tell)
+}
+
+// template is the plugin to publish: what the file says, changed by the flags
+// that were given, with their defaults where it says nothing.
+func (i *installer) template() (netconf.Plugin, error) {
+	data := []byte("{}")
+	if i.config != "" {
+		var err error
+		if data, err = os.ReadFile(i.config); err != nil {
+			return netconf.Plugin{}, err
+		}
+	}
+	given := map[string]bool{}
+	i.flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	var edits []netconf.Edit
+	for _, key := range []struct{ flag, name, value string }{
+		{"type", "type", i.typ}, {"name", "name", i.name}, {"cni-dir", "cniDir", i.cniDir},
+	} {
+		switch {
+		case given[key.flag]:
+			edits = append(edits, netconf.Set(key.name, key.value))
+		case key.value != "":
+			edits = append(edits, netconf.Default(key.name, key.value))
+		}
+	}
+	if i.annotations {
+		edits = append(edits, publish.Annotations())
+	}
+	p, err := netconf.ParsePlugin(data)
+	if err == nil {
+		p, err = p.Edit(edits...)
+	}
+	if err == nil {
+		data, err = json.Marshal(p)
+	}
+	if err == nil {
+		_, err = multinet.StateDir("", data)
+	}
+	if err == nil {
+		err = plainName("type", p.Type())
+	}
+	if err != nil && i.config != "" {
+		err = fmt.Errorf("%s: %w", i.config, err)
+	}
+	return p, err
+}
+
+// plainName refuses what is not the name of a file.
+func plainName(what, name string) error {
+	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, `/\`) {
+		return fmt.Errorf("%s %q is not the name of a file", what, name)
+	}
+	return nil
+}
+
+// tell says on stderr how things are.
+func (i *installer) tell(s autoconf.State) {
+	var line strings.Builder
+	switch {
+	case s.Published != "":
+		fmt.Fprintf(&line, "%q is published in front of %q", s.Published, s.Primary)
+	case s.Degraded != nil:
+		line.WriteString("what was published before, if anything, stays")
+	default:
+		return // it has not looked yet
+	}
+	if s.Degraded != nil {
+		fmt.Fprintf(&line, "; %v", s.Degraded)
+	}
+	for _, skipped := range s.Skipped {
+		fmt.Fprintf(&line, "; passed over: %v", skipped.Err)
+	}
+	i.say("%s", &line)
+}
+
+// say writes one line to stderr, with the time where others are to follow. It may
+// be called from several goroutines.
+func (i *installer) say(format string, args ...any) {
+	who := "multinet: "
+	if i.watch {
+		who = time.Now().UTC().Format(time.RFC3339) + " " + who
+	}
+	line := who + strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ") + "\n"
+	i.saying.Lock()
+	defer i.saying.Unlock()
+	_, _ = io.WriteString(i.ask, line) // nobody is left to tell of a failure
+}

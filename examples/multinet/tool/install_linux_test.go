@@ -1,0 +1,400 @@
+package tool
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/examples/internal/programtest"
+	"github.com/metacni/metacni/examples/multinet/multinet"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/autoconf"
+)
+
+func TestMain(m *testing.M) {
+	programtest.Main(m, "multinet", func() { // as the executable does
+		if os.Getenv("CNI_COMMAND") != "" {
+			plugin.Main(multinet.New())
+		} else if err := Run(context.Background(), os.Args[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, "multinet:", err)
+			os.Exit(1)
+		}
+	})
+}
+
+// A node is where multinet is installed.
+type node struct {
+	t    *testing.T
+	dir  string
+	exec *delegatetest.Exec
+
+	said, printed strings.Builder // on stderr, on stdout
+}
+
+// newNode makes a node with networks in its net.d: name, content and so on. The
+// program is the file self.
+func newNode(t *testing.T, networks ...string) *node {
+	t.Helper()
+	n := &node{t: t, dir: t.TempDir(), exec: &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{}}}
+	for _, dir := range []string{"net.d", "bin"} {
+		if err := os.Mkdir(n.path(dir), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.write("self", "#!/bin/sh\n")
+	for i := 0; i < len(networks); i += 2 {
+		n.write("net.d/"+networks[i], networks[i+1])
+	}
+	return n
+}
+
+func (n *node) path(name string) string { return filepath.Join(n.dir, name) }
+
+func (n *node) write(name, text string) {
+	n.t.Helper()
+	if err := os.WriteFile(n.path(name), []byte(text), 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *node) read(name string) string {
+	n.t.Helper()
+	text, err := os.ReadFile(n.path(name))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		n.t.Fatal(err)
+	}
+	return strings.ReplaceAll(string(text), n.dir, "$DIR")
+}
+
+func (n *node) stat(name string) fs.FileInfo {
+	n.t.Helper()
+	info, err := os.Lstat(n.path(name))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return info
+}
+
+// do runs the operator's command on the node. $DIR is its directory.
+func (n *node) do(words ...string) error {
+	n.t.Helper()
+	for i := range words {
+		words[i] = strings.ReplaceAll(words[i], "$DIR", n.dir)
+	}
+	flags := []string{"--conf-dir", n.path("net.d"), "--bin-dir", n.path("bin"), "--cache-dir", n.path("cni"), "--multus-dir", n.path("multus")}
+	switch words[0] {
+	case "uninstall":
+		flags = append(flags[:6:6], "--dir", n.path("state"))
+	case "adopt":
+		flags = append(flags[:2:2], flags[4:]...)
+	}
+	return operate(n.t.Context(), slices.Concat(words[:1], flags, words[1:]), console{
+		out: &n.printed, ask: &n.said, self: func() (string, error) { return n.path("self"), nil },
+		process: plugin.Process{Exec: n.exec},
+	})
+}
+
+const (
+	blue     = `{"cniVersion":"1.0.0","name":"blue","plugins":[{"capabilities":{"mac":true},"type":"bridge"}]}`
+	green    = `{"cniVersion":"1.0.0","name":"green","plugins":[{"type":"macvlan"}]}`
+	loopback = `{"cniVersion":"1.0.0","name":"lo","type":"loopback"}`
+)
+
+// published is the plugin of a published network, as it is written.
+func published(name, plugin string) string {
+	return `{"cniVersion":"1.0.0","name":"` + name + `","plugins":[` + plugin + "]}\n"
+}
+
+func TestInstall(t *testing.T) {
+	t.Parallel()
+	const annotations = `"io.kubernetes.cri.pod-annotations":true`
+	ofBlue := published("multinet", `{"capabilities":{`+annotations+`,"mac":true},"delegates":[`+blue+`],"type":"multinet"}`)
+	ofGreen := published("multinet", `{"capabilities":{`+annotations+`},"delegates":[`+green+`],"type":"multinet"}`)
+	for _, tt := range []struct {
+		name     string
+		networks []string
+		config   string
+		flags    []string
+		want     string
+		errs     string
+	}{
+		{name: "in front of the first", networks: []string{"10-x.conflist", blue, "20-y.conflist", green}, want: ofBlue},
+		{name: "passing over what cannot be used", networks: []string{"05-x.conf", "", "06-x.conf", loopback, "10-x.conflist", blue}, want: ofBlue},
+		{name: "in front of the one that is named", networks: []string{"10-x.conflist", blue, "20-y.conflist", green}, flags: []string{"--cluster-network", "20-y.conflist"}, want: ofGreen},
+		{name: "of another type", networks: []string{"10-x.conf", `{"name":"multus","type":"multus"}`, "20-y.conflist", green}, want: ofGreen},
+		{
+			name: "by reference", networks: []string{"10-x.conflist", green}, flags: []string{"--host-conf-dir", "/host/net.d"},
+			want: published("multinet", `{"capabilities":{`+annotations+`},"clusterNetwork":"/host/net.d/10-x.conflist","type":"multinet"}`),
+		},
+		{
+			name: "with all flags", networks: []string{"10-x.conflist", green},
+			flags: []string{"--name", "n", "--type", "t", "--cni-dir", "/state", "--mode", "644", "--pod-annotations=false", "--readiness-file", "$DIR/self"},
+			want:  published("n", `{"cniDir":"/state","delegates":[`+green+`],"type":"t"}`),
+		},
+		{
+			name: "with a file", networks: []string{"10-x.conflist", green}, flags: []string{"--name", "n"},
+			config: `{"name":"other","type":"t","capabilities":{"io.kubernetes.cri.pod-annotations":false},"cniDir":"/state","x":9007199254740993}`,
+			want:   published("n", `{"capabilities":{"io.kubernetes.cri.pod-annotations":false},"cniDir":"/state","delegates":[`+green+`],"type":"t","x":9007199254740993}`),
+		},
+		{name: "nothing", errs: "no primary network"},
+		{name: "loopback alone", networks: []string{"10-x.conf", loopback}, errs: `"10-x.conf": refused`},
+		{name: "broken", networks: []string{"10-x.conf", "{"}, errs: `"10-x.conf"`},
+		{name: "not ready", networks: []string{"10-x.conflist", blue}, flags: []string{"--readiness-file", "$DIR/absent"}, errs: "readiness file"},
+		{name: "shadowed", networks: []string{"00-a.conf", loopback, "10-x.conflist", blue}, want: ofBlue, errs: "00-a.conf"},
+		{name: "a broken file", config: "{", errs: "config.json"},
+		{name: "a file that no pod can do with", networks: []string{"10-x.conflist", blue}, config: `{"defaultNetworks":"x"}`, errs: "defaultNetworks"},
+		{name: "a file with a cluster network", networks: []string{"10-x.conflist", blue}, config: `{"clusterNetwork":"x"}`, errs: "clusterNetwork"},
+		{name: "no file", flags: []string{"--config", "$DIR/absent"}, errs: "absent"},
+		{name: "relative state", flags: []string{"--cni-dir", "state"}, errs: "cniDir"},
+		{name: "no name", networks: []string{"10-x.conflist", blue}, flags: []string{"--name", ""}, errs: "name"},
+		{name: "a path for a type", flags: []string{"--type", "../x"}, errs: "type"},
+		{name: "a path for the output", flags: []string{"--output", "../x"}, errs: "output"},
+		{name: "a path for the cluster network", flags: []string{"--cluster-network", "/x"}, errs: "Primary"},
+		{name: "a relative directory of the host", flags: []string{"--host-conf-dir", "x"}, errs: "ClusterNetworkDir"},
+		{name: "bad mode", flags: []string{"--mode", "rw"}, errs: "mode"},
+		{name: "more than permissions", flags: []string{"--mode", "4755"}, errs: "mode"},
+		{name: "no directory of networks", flags: []string{"--conf-dir", "$DIR/absent"}, errs: "absent"},
+		{name: "no directory of plugins", flags: []string{"--bin-dir", "$DIR/absent"}, errs: "absent"},
+		{name: "a flag of uninstall", flags: []string{"--binary"}, errs: "binary"},
+		{name: "an argument", flags: []string{"x"}, errs: `"x"`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, tt.networks...)
+			if tt.config != "" {
+				n.write("config.json", tt.config)
+				tt.flags = append(tt.flags, "--config", n.path("config.json"))
+			}
+			err := n.do(append([]string{"install"}, tt.flags...)...)
+			if (err != nil) != (tt.errs != "") || err != nil && !strings.Contains(err.Error(), tt.errs) {
+				t.Errorf("err = %v, want %q", err, tt.errs)
+			}
+			if diff := cmp.Diff(tt.want, n.read("net.d/00-multinet.conflist")); diff != "" {
+				t.Errorf("published (-want +got):\n%s", diff)
+			}
+			mode := fs.FileMode(0o600)
+			for i, flag := range tt.flags {
+				if flag == "--mode" && tt.flags[i+1] == "644" {
+					mode = 0o644
+				}
+			}
+			if tt.want != "" && n.stat("net.d/00-multinet.conflist").Mode() != mode {
+				t.Errorf("mode %v", n.stat("net.d/00-multinet.conflist").Mode())
+			}
+			if strings.Contains(n.said.String(), "is published") != (tt.errs == "") {
+				t.Errorf("said %q", n.said.String())
+			}
+		})
+	}
+}
+
+// What is published is removed, and nothing else; the program when that is
+// asked for.
+func TestUninstall(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "10-x.conflist", blue)
+	if err := n.do("install"); err != nil {
+		t.Fatal(err)
+	}
+	n.write("bin/.multinet.tmp-1", "left by a crash")
+	if err := n.do("uninstall"); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([]string{"bin/.multinet.tmp-1", "bin/multinet", "net.d/10-x.conflist", "self"}, programtest.Files(t, n.dir)); diff != "" {
+		t.Errorf("left (-want +got):\n%s", diff)
+	}
+	if n.said.Reset(); n.do("uninstall") != nil || n.said.Len() > 0 {
+		t.Errorf("said %q", n.said.String())
+	}
+	// A file of that name that is another's stays, and that is told.
+	n.write("net.d/00-multinet.conflist", green)
+	for range 2 {
+		if err := n.do("uninstall", "--binary"); err != nil {
+			t.Error(err)
+		}
+		if !strings.Contains(n.said.String(), "net.d/00-multinet.conflist") {
+			t.Errorf("said %q", n.said.String())
+		}
+	}
+	if diff := cmp.Diff([]string{"net.d/00-multinet.conflist", "net.d/10-x.conflist", "self"}, programtest.Files(t, n.dir)); diff != "" {
+		t.Errorf("left (-want +got):\n%s", diff)
+	}
+	if err := n.do("uninstall", "--conf-dir", "$DIR/none"); err != nil {
+		t.Errorf("from where nothing is: %v", err)
+	}
+	for _, words := range [][]string{
+		{"uninstall", "--watch"},
+		{"uninstall", "--type", ".."},
+		{"uninstall", "x"},
+		{"uninstall", "--detach", "--leave"},
+		{"uninstall", "--detach", "--bin-dir", ""},
+		{"uninstall", "--cache-dir", "x"},
+	} {
+		if err := n.do(words...); err == nil {
+			t.Errorf("%q: no error", words)
+		}
+	}
+	for _, word := range []string{"install", "uninstall", "adopt"} {
+		var out strings.Builder
+		if err := operate(t.Context(), []string{word, "--help"}, console{out: &out}); err != nil || !strings.Contains(out.String(), "-conf-dir") {
+			t.Errorf("%v: %s", err, out.String())
+		}
+	}
+}
+
+// A watcher is the process of install --watch.
+type watcher struct {
+	*node
+	cmd    *exec.Cmd
+	stderr *bufio.Reader
+}
+
+// startWatch starts the process. It returns once its first network is
+// published.
+func startWatch(t *testing.T, flags ...string) *watcher {
+	t.Helper()
+	w := &watcher{node: newNode(t, "10-x.conflist", blue), cmd: programtest.NewHost(t, "multinet").Command("", "")}
+	w.write("ready", "")
+	w.cmd.Args = append(w.cmd.Args, "install", "--watch", "--conf-dir", w.path("net.d"), "--bin-dir", w.path("bin"), "--readiness-file", w.path("ready"),
+		"--cni-dir", w.path("state"), "--cache-dir", w.path("cni"), "--multus-dir", w.path("multus"))
+	w.cmd.Args = append(w.cmd.Args, flags...)
+	pipe, err := w.cmd.StderrPipe()
+	if err == nil {
+		err = w.cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.stderr = bufio.NewReader(pipe)
+	w.says(`is published in front of "10-x.conflist"`)
+	return w
+}
+
+// says waits for a line that has words, and returns it.
+func (w *watcher) says(words string) string {
+	w.t.Helper()
+	for {
+		line, err := w.stderr.ReadString('\n')
+		if err != nil {
+			w.t.Fatalf("never said %q: %v", words, err)
+		}
+		if strings.Contains(line, words) {
+			return line
+		}
+	}
+}
+
+func TestInstallWatch(t *testing.T) {
+	t.Parallel()
+	for _, sig := range []os.Signal{syscall.SIGTERM, os.Interrupt} {
+		t.Run(sig.String(), func(t *testing.T) {
+			t.Parallel()
+			w := startWatch(t)
+			w.write("net.d/05-y.conflist", green)
+			w.says(`is published in front of "05-y.conflist"`)
+			if err := w.cmd.Process.Signal(sig); err != nil {
+				t.Fatal(err)
+			}
+			if err := w.cmd.Wait(); err != nil {
+				t.Errorf("ended with %v", err)
+			}
+			if got := w.read("net.d/00-multinet.conflist"); !strings.Contains(got, "green") {
+				t.Errorf("left: %s", got)
+			}
+		})
+	}
+}
+
+// While one follows the cluster network no other publishes or removes anything
+// beside it, nor does one that publishes under another name.
+func TestOneInstallsAtATime(t *testing.T) {
+	t.Parallel()
+	w := startWatch(t)
+	w.write("self", "another")
+	for _, words := range [][]string{{"install"}, {"install", "--output", "01-multinet"}, {"uninstall"}} {
+		if err := w.do(words...); !errors.Is(err, autoconf.ErrLocked) {
+			t.Errorf("%q: %v", words, err)
+		}
+	}
+	if err := w.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	_ = w.cmd.Wait()
+	if err := w.do("uninstall"); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([]string{"10-x.conflist"}, programtest.Files(t, w.path("net.d"))); diff != "" {
+		t.Errorf("left (-want +got):\n%s", diff)
+	}
+	if _, err := os.Lstat(w.path("net.d/.multinet")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the lock's directory: %v", err)
+	}
+}
+
+// What is said while it follows the cluster network says when.
+func TestWatchSaysWhen(t *testing.T) {
+	t.Parallel()
+	w := startWatch(t)
+	w.write("net.d/05-y.conflist", green)
+	line, _, _ := strings.Cut(w.says("05-y.conflist"), " multinet: ")
+	if _, err := time.Parse(time.RFC3339, line); err != nil {
+		t.Error(err)
+	}
+}
+
+// When the cluster network's agent is no longer ready, it ends so that it is
+// started again, and waits. What it published stays.
+func TestM13InstallReadinessLost(t *testing.T) {
+	t.Parallel()
+	w := startWatch(t)
+	if err := os.Remove(w.path("ready")); err != nil {
+		t.Fatal(err)
+	}
+	w.says(autoconf.ErrReadinessLost.Error())
+	if err := w.cmd.Wait(); w.cmd.ProcessState.ExitCode() != 1 {
+		t.Errorf("ended with %v", err)
+	}
+	if got := w.read("net.d/00-multinet.conflist"); !strings.Contains(got, "blue") {
+		t.Errorf("left: %s", got)
+	}
+}
+
+// Whatever multinet publishes, multinet can use.
+func TestInstallMakesSense(t *testing.T) {
+	t.Parallel()
+	h := programtest.NewHost(t, "multinet")
+	n := newNode(t, "10-x.conflist", fmt.Sprintf(`{"cniVersion":"1.1.0","name":"blue","plugins":[{"type":"fake","dir":%q}]}`, h.Dir))
+	if err := n.do("install", "--cni-dir", h.State); err != nil {
+		t.Fatal(err)
+	}
+	network, err := netconf.LoadFile(n.path("net.d/00-multinet.conflist"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request, err := network.Request(0, netconf.Request{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"STATUS", "ADD", "CHECK", "DEL"} {
+		if stdout, stderr, code := h.Run(command, string(request)); code != 0 {
+			t.Errorf("%s: %s%s", command, stdout, stderr)
+		}
+	}
+	if diff := cmp.Diff([]string{"STATUS", "ADD eth0", "CHECK eth0", "DEL eth0"}, h.Log()); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}

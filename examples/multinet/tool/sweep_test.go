@@ -1,0 +1,115 @@
+package tool
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/scratch"
+)
+
+// gc runs the command gc on h's records.
+func (h *host) gc(t *testing.T, words ...string) (out, said string, err error) {
+	t.Helper()
+	var stdout, stderr strings.Builder
+	err = operate(t.Context(), append(words, "gc", "--dir", h.state()), console{
+		out: &stdout, ask: &stderr, process: plugin.Process{Exec: h.exec},
+	})
+	return stdout.String(), stderr.String(), err
+}
+
+// gc removes what is stale and nothing else, says what it could not, and fails
+// then; once that is mended nothing is left.
+func TestGCRemovesWhatIsStale(t *testing.T) {
+	t.Parallel()
+	h := populated(t)
+	out, _, err := h.gc(t, "-o", "json")
+	if err == nil || !strings.Contains(err.Error(), "1 of 2 could not be removed") {
+		t.Errorf("gc: %v", err)
+	}
+	var got []sweptView
+	if err := json.Unmarshal([]byte(out), &got); err != nil || len(got) != 2 {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, v := range got {
+		if v.Removed != (v.Container == "gone") || v.Removed != (v.Error == "") {
+			t.Errorf("%+v", v)
+		}
+	}
+	if live := h.exec.Live(); cmp.Diff([]string{"both half eth0", "bridge c1 eth0", "macvlan c1 net1", "tuning c1 net1"}, live) != "" {
+		t.Errorf("attached %q", live)
+	}
+	h.exec.Plugins["both"] = delegatetest.Result(nil)
+	if out, said, err := h.gc(t); err != nil || !strings.Contains(out, "half") || !strings.Contains(out, "removed") || said != "" {
+		t.Errorf("gc: %v\n%s%s", err, out, said)
+	}
+	if out, said, err := h.gc(t); err != nil || strings.Count(out, "\n") != 1 || said != "" { // the heading
+		t.Errorf("gc of nothing: %v\n%s%s", err, out, said)
+	}
+}
+
+// A directory that cannot be read is no success.
+func TestGCOfWhatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	if err := os.WriteFile(h.state(), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, _, err := h.gc(t); err == nil || !strings.Contains(out, "not a directory") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// What an operation goes on with is left alone, which is said.
+func TestGCLeavesAloneWhatIsWorkedOn(t *testing.T) {
+	t.Parallel()
+	h := populated(t)
+	l, err := (scratch.Store[struct{}]{Dir: h.state()}).Lock(t.Context(), "gone")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Unlock() }()
+	h.exec.Plugins["both"] = delegatetest.Result(nil)
+	_, said, err := h.gc(t)
+	if err != nil || !strings.Contains(said, "1 left alone") {
+		t.Errorf("%v, %s", err, said)
+	}
+}
+
+// What the operator has forgotten is not taken over again: the files that it was
+// taken over from go as well.
+func TestForgetOfWhatWasAdopted(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	entry := filepath.Join(h.dir, "entry")
+	if err := os.WriteFile(entry, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n, err := netconf.Parse([]byte(`{"cniVersion":"1.0.0","name":"cbr","type":"bridge"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	adopted, err := (&lifecycle.Manager{Dir: h.state()}).Adopt(t.Context(), lifecycle.Adoption{
+		Key:      scratch.Key{Network: "multi", ContainerID: "c1", IfName: "eth0"},
+		Sources:  []string{entry},
+		Attached: []delegate.Attached{{Attachment: delegate.Attachment{Network: n, ContainerID: "c1", IfName: "eth0"}}},
+	})
+	if err != nil || !adopted {
+		t.Fatalf("adopted %v: %v", adopted, err)
+	}
+	if _, err := h.tool(t, "forget", "c1", "--yes"); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(entry); !os.IsNotExist(err) {
+		t.Errorf("the entry is there: %v", err)
+	}
+}

@@ -1,0 +1,139 @@
+package tool
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"syscall"
+
+	"github.com/metacni/metacni/delegate/adopt"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/examples/multinet/publish"
+	"github.com/metacni/metacni/scratch"
+)
+
+func (i *installer) uninstallFlags() {
+	i.flags.BoolVar(&i.binary, "binary", false, "remove the program, too")
+	i.text(&i.dir, "dir", "", "state `directory` of the plugin (default that of what is published)")
+	i.text(&i.name, "name", "", "`name` of the network (default that of what is published)")
+	i.flags.BoolVar(&i.detach, "detach", false, "detach what is not of the cluster network, and leave that to the runtime")
+	i.flags.BoolVar(&i.leave, "leave", false, "leave what is attached as it is, for an installation to come")
+	i.flags.Func("cache-dir", "cache `directory` of the libcni to leave it to; may be given again (default "+adopt.DefaultCacheDir+")", func(dir string) error {
+		if !filepath.IsAbs(dir) {
+			return errors.New("not an absolute path")
+		}
+		i.cacheDirs = append(i.cacheDirs, dir)
+		return nil
+	})
+	i.text(&i.node.MultusDir, "multus-dir", "", "state `directory` of the Multus to leave it to (cniDir)")
+}
+
+// uninstall removes the published network, what is attached and the program, as
+// far as it is asked to.
+func (i *installer) uninstall(ctx context.Context) error {
+	if err := plainName("type", i.typ); err != nil {
+		return err
+	}
+	if i.detach && (i.leave || i.binDir == "") {
+		return errors.New("--detach goes neither with --leave nor without plugins in --bin-dir")
+	}
+	m, err := publisher(i.confDir, i.output, i.typ)
+	if err != nil {
+		return err
+	}
+	m.OwnTypes = nil // what is of another type is another's
+	name, dir := ours(m)
+	life := i.process.NewManager(cmp.Or(i.dir, dir), i.typ, []string{i.binDir})
+	attached, err := attachedTo(ctx, life, cmp.Or(i.name, name))
+	if !i.detach && !i.leave && (len(attached) > 0 || err != nil) {
+		return errors.Join(err, fmt.Errorf(`%s still attached and nothing has changed: --detach removes all but the cluster network, --leave leaves all as it is`, count(attached)))
+	}
+	if err := publish.Uninstall(m); err != nil {
+		return err
+	}
+	for _, ext := range []string{".conf", ".conflist"} {
+		if _, err := os.Lstat(m.Output + ext); err == nil {
+			i.say("%q is of another type than %q, and stays", m.Output+ext, i.typ)
+		}
+	}
+	if i.detach {
+		if err := i.release(ctx, life, cmp.Or(i.name, name)); err != nil {
+			return err
+		}
+	}
+	if !i.binary || i.binDir == "" {
+		return nil
+	}
+	return removeProgram(filepath.Join(i.binDir, i.typ))
+}
+
+// release gives every container of the network name back to the runtime, those
+// included that are added meanwhile. It may be repeated.
+func (i *installer) release(ctx context.Context, life *lifecycle.Manager, name string) error {
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	dirs := i.cacheDirs
+	if dirs == nil {
+		dirs = []string{adopt.DefaultCacheDir}
+	}
+	keep := adopt.GiveBack(dirs...)
+	if i.node.MultusDir != "" {
+		toRuntime, toMultus := keep, adopt.GiveBackToMultus(i.node.MultusDir)
+		keep = func(ctx context.Context, r lifecycle.Record) error {
+			return errors.Join(toRuntime(ctx, r), toMultus(ctx, r))
+		}
+	}
+	tried := make(map[scratch.Key]bool)
+	var left []scratch.Key
+	var errs []error
+	attached, err := attachedTo(ctx, life, name)
+	for len(attached) > 0 {
+		for _, k := range attached {
+			tried[k] = true
+			if err := life.Release(ctx, k, keep); err != nil {
+				left, errs = append(left, k), append(errs, err)
+			}
+		}
+		attached, err = attachedTo(ctx, life, name)
+		attached = slices.DeleteFunc(attached, func(k scratch.Key) bool { return tried[k] })
+	}
+	i.say("%d attachments were given back to the runtime, or removed", len(tried)-len(left))
+	if err = errors.Join(append(errs, err)...); err != nil {
+		err = fmt.Errorf("%w\n%s still attached: say it again with --dir %s --name %s", err, count(left), life.Dir, name)
+	}
+	return err
+}
+
+// attachedTo are the records of the network name, but for those that cannot be
+// read, which are the error.
+func attachedTo(ctx context.Context, life *lifecycle.Manager, name string) ([]scratch.Key, error) {
+	var keys []scratch.Key
+	var errs []error
+	for r, err := range life.Records(ctx) {
+		switch {
+		case err != nil:
+			errs = append(errs, err)
+		case r.Key.Network == name:
+			keys = append(keys, r.Key)
+		}
+	}
+	return keys, errors.Join(errs...)
+}
+
+// count says of how many containers keys are.
+func count(keys []scratch.Key) string {
+	ids := make([]string, len(keys))
+	for i, k := range keys {
+		ids[i] = k.ContainerID
+	}
+	slices.Sort(ids)
+	if ids = slices.Compact(ids); len(ids) == 1 {
+		return "1 container is"
+	}
+	return fmt.Sprintf("%d containers are", len(ids))
+}
