@@ -10,8 +10,9 @@ FUZZTIME ?= 10s
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
 
-.PHONY: demo test race lint bench fuzz cover api
+.PHONY: demo test race lint vuln bench fuzz cover api
 
 # Real network namespaces, real plugins; as root or in a user namespace.
 demo:
@@ -36,6 +37,12 @@ lint:
 		go mod tidy -diff; \
 		go run $(STATICCHECK) ./...; \
 		go run $(GOLANGCI) run --config $(CURDIR)/.golangci.yml ./...); done
+
+# Known vulnerabilities that the code can reach, by the database at vuln.go.dev, or
+# at GOVULNDB, which may be a file:// URL.
+vuln:
+	@set -e; for m in $(MODULES); do (set -x; \
+		go run -C $$m $(GOVULNCHECK) $(if $(GOVULNDB),-db $(GOVULNDB)) ./...); done
 
 # What multinet costs beside the least a meta-plugin can do, and how that grows:
 # tables, and a picture in bench.svg. BENCHFLAGS="-rounds 5 -growth 0,1000" is
