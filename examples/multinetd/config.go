@@ -53,6 +53,10 @@ type config struct {
 	ignored  []string        // keys of the file that mean nothing here
 	version  bool            // only say which
 
+	// installShim is the directory to copy the shim to, which is all that is
+	// done then.
+	installShim string
+
 	queueOnNode string // QueueDir before its links were followed
 }
 
@@ -86,6 +90,7 @@ func readConfig(args []string, defaultFile string, help io.Writer) (*config, err
 	flags.StringVar(&given.relay.Dir, "relay-dir", "", "`directory` of executables that are launched as delegates; empty is none")
 	flags.StringVar(&given.LogFormat, "log-format", given.LogFormat, "text or json")
 	flags.TextVar(&given.LogLevel, "log-level", given.LogLevel, "debug, info, warn or error")
+	flags.StringVar(&given.installShim, "install-shim", "", "copy the program "+shimType+", which is beside this one, to a `directory` of plugins, and end")
 	flags.BoolVar(&given.version, "version", false, "print the version")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
@@ -129,6 +134,8 @@ func readConfig(args []string, defaultFile string, help io.Writer) (*config, err
 			c.LogFormat = given.LogFormat
 		case "log-level":
 			c.LogLevel = given.LogLevel
+		case "install-shim":
+			c.installShim = given.installShim
 		case "version":
 			c.version = given.version
 		}

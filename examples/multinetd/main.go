@@ -23,6 +23,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/examples/multinet/publish"
 )
 
 func main() {
@@ -59,6 +60,8 @@ func run(ctx context.Context, args []string, defaultFile string, environ []strin
 	case conf.version:
 		_, err := fmt.Fprintln(stdout, "multinetd", buildVersion())
 		return err
+	case conf.installShim != "":
+		return installShim(os.Executable, conf.installShim)
 	}
 	log := newLogger(stderr, conf)
 	d, err := newDaemon(ctx, conf, variable(environ, "PATH"), buildVersion(), log)
@@ -79,6 +82,16 @@ func run(ctx context.Context, args []string, defaultFile string, environ []strin
 			log.WarnContext(ctx, "service manager", "error", err)
 		}
 	})
+}
+
+// installShim copies the shim from where this program is to dir, whole at every
+// moment, as an image without a shell could not.
+func installShim(self func() (string, error), dir string) error {
+	path, err := self()
+	if err != nil {
+		return err
+	}
+	return publish.Program(filepath.Join(filepath.Dir(path), shimType), filepath.Join(dir, shimType))
 }
 
 // listen takes the socket that a service manager has opened, or opens one in

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -31,6 +32,38 @@ func TestS25Run(t *testing.T) {
 	}
 	if err := run(t.Context(), []string{"--help"}, "/absent", nil, &out, io.Discard); err != nil || !strings.Contains(out.String(), "-socket-dir") {
 		t.Errorf("%v: %s", err, out.String())
+	}
+}
+
+// What the DaemonSet's init container runs puts the shim of the image on the node,
+// in place of an older one that may be running.
+func TestShimIsInstalledFromBesideTheDaemon(t *testing.T) {
+	t.Parallel()
+	image, node := t.TempDir(), t.TempDir()
+	self := func() (string, error) { return filepath.Join(image, "multinetd"), nil }
+	if err := installShim(self, node); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("an image without the shim: %v", err)
+	}
+	shim := filepath.Join(node, shimType)
+	for _, version := range []string{"one", "two"} {
+		if err := os.WriteFile(filepath.Join(image, shimType), []byte(version), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		old, _ := os.Stat(shim) // nil the first time
+		if err := installShim(self, node); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(shim)
+		info, _ := os.Stat(shim)
+		if err != nil || string(text) != version || info.Mode() != 0o755 || os.SameFile(old, info) {
+			t.Errorf("%s: %q, %v, %v", version, text, info.Mode(), err)
+		}
+	}
+	if entries, _ := os.ReadDir(node); len(entries) != 1 {
+		t.Errorf("more than the shim: %v", entries)
+	}
+	if err := run(t.Context(), []string{"--install-shim", node}, "/absent", nil, io.Discard, io.Discard); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the test has no shim beside it: %v", err)
 	}
 }
 

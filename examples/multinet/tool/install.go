@@ -239,3 +239,12 @@ func (i *installer) say(format string, args ...any) {
 	defer i.saying.Unlock()
 	_, _ = io.WriteString(i.ask, line) // nobody is left to tell of a failure
 }
+
+// copyProgram makes the file at target a copy of this program.
+func (c console) copyProgram(target string) error {
+	path, err := c.self()
+	if err != nil {
+		return err
+	}
+	return publish.Program(path, target)
+}

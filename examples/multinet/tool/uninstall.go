@@ -69,7 +69,7 @@ func (i *installer) uninstall(ctx context.Context) error {
 	if !i.binary || i.binDir == "" {
 		return nil
 	}
-	return removeProgram(filepath.Join(i.binDir, i.typ))
+	return publish.RemoveProgram(filepath.Join(i.binDir, i.typ))
 }
 
 // release gives every container of the network name back to the runtime, those

@@ -1,4 +1,4 @@
-package tool
+package publish
 
 import (
 	"bytes"
@@ -14,21 +14,17 @@ import (
 // programMode is that of a program everybody may run.
 const programMode = 0o755
 
-// copyProgram makes the file at target a copy of this program, which is there
+// Program makes the file at target a copy of the program at path, which is there
 // whole at every moment. One that is a copy already is not written. The runtime
 // may be running the old one meanwhile, and goes on with it.
-func (c console) copyProgram(target string) error {
-	if err := copyTo(c.self, target); err != nil {
+func Program(path, target string) error {
+	if err := copyTo(path, target); err != nil {
 		return fmt.Errorf("copy the program to %q: %w", target, err)
 	}
 	return nil
 }
 
-func copyTo(self func() (string, error), target string) error {
-	path, err := self()
-	if err != nil {
-		return err
-	}
+func copyTo(path, target string) error {
 	from, err := os.Open(path)
 	if err != nil {
 		return err
@@ -126,8 +122,8 @@ func fill(to, from *os.File) error {
 	return errors.Join(err, to.Close())
 }
 
-// removeProgram removes the program at target, if it is there.
-func removeProgram(target string) error {
+// RemoveProgram removes the program at target, if it is there.
+func RemoveProgram(target string) error {
 	err := ignore(os.Remove(target), fs.ErrNotExist)
 	if err == nil {
 		err = removeTemporaries(target)
