@@ -11,8 +11,9 @@ FUZZTIME ?= 10s
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
+CYCLONEDX := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
 
-.PHONY: demo test race lint vuln bench fuzz cover api
+.PHONY: demo test race lint vuln bench fuzz cover api release
 
 # Real network namespaces, real plugins; as root or in a user namespace.
 demo:
@@ -62,3 +63,7 @@ cover:
 # Accepts the exported API as it is now.
 api:
 	go test ./internal/api -run '^TestAPI$$' -update
+
+# What a release consists of, in dist/, from the tag of HEAD.
+release:
+	.ci/release

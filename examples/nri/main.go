@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/containerd/nri/pkg/api"
@@ -19,11 +20,16 @@ import (
 func main() {
 	file := flag.String("config", "", "configuration `file`")
 	verbose := flag.Bool("v", false, "log every plugin that is run")
+	version := flag.Bool("version", false, "print the version")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		fmt.Fprintf(os.Stderr, "unexpected argument %q\n", flag.Arg(0))
 		flag.Usage()
 		os.Exit(2)
+	}
+	if *version {
+		fmt.Println("nri", buildVersion())
+		return
 	}
 	level := slog.LevelInfo
 	if *verbose {
@@ -63,4 +69,12 @@ func run(ctx context.Context, file string, stderr io.Writer, log *slog.Logger) e
 		}
 	}
 	return p.Run(ctx)
+}
+
+// buildVersion is the version of the module that was built.
+func buildVersion() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
 }
