@@ -10,6 +10,7 @@ FUZZTIME ?= 10s
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
 CYCLONEDX := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
 
@@ -38,6 +39,7 @@ lint:
 		go mod tidy -diff; \
 		go run $(STATICCHECK) ./...; \
 		go run $(GOLANGCI) run --config $(CURDIR)/.golangci.yml ./...); done
+	go run $(ACTIONLINT) -shellcheck= -pyflakes=
 
 # Known vulnerabilities that the code can reach, by the database at vuln.go.dev, or
 # at GOVULNDB, which may be a file:// URL.

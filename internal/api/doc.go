@@ -3,4 +3,7 @@
 // Both change only on purpose:
 //
 //	go test ./internal/api -update
+//
+// Its tests also hold .github, the Makefile, the scripts of .ci and the Dockerfiles
+// to naming only what exists (repository_test.go).
 package api

@@ -1,0 +1,143 @@
+package api
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestDependabotKnowsEveryModule(t *testing.T) {
+	t.Parallel()
+	_, listed, _ := strings.Cut(content(t, ".github/dependabot.yml"), "directories:\n")
+	listed, _, _ = strings.Cut(listed, "schedule:")
+	got := submatches(listed, `(?m)^ +- /(.*)$`)
+	want := []string{""}
+	for _, file := range glob(t, "*/*/go.mod") {
+		want = append(want, filepath.ToSlash(filepath.Dir(file)))
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("modules (-) and what dependabot.yml lists (+):\n%s", diff)
+	}
+}
+
+func TestWorkflowsCallTargetsThatExist(t *testing.T) {
+	t.Parallel()
+	targets := submatches(content(t, "Makefile"), `(?m)^([a-z]+):`)
+	files := glob(t, ".github/workflows/*.yml")
+	if len(files) == 0 {
+		t.Fatal("no workflows")
+	}
+	for _, file := range files {
+		workflow := content(t, file)
+		for _, call := range submatches(workflow, `run: make ([a-z ]+)`) {
+			for target := range strings.FieldsSeq(call) {
+				if !slices.Contains(targets, target) {
+					t.Errorf("%s: the Makefile has no target %s", file, target)
+				}
+			}
+		}
+		for _, script := range submatches(workflow, `run: (\.ci/[a-z-]+)`) {
+			if _, err := os.Stat(filepath.Join(root, script)); err != nil {
+				t.Errorf("%s: %v", file, err)
+			}
+		}
+	}
+}
+
+// A tag of an action can be moved to other code, a commit cannot.
+func TestWorkflowsPinActionsAndBoundThemselves(t *testing.T) {
+	t.Parallel()
+	pinned := regexp.MustCompile(`@[0-9a-f]{40} # v[0-9.]+$`)
+	for _, file := range glob(t, ".github/workflows/*.yml") {
+		workflow := content(t, file)
+		for _, action := range submatches(workflow, `(?m)uses: (.*)$`) {
+			if !pinned.MatchString(action) {
+				t.Errorf("%s: %s is not pinned to a commit", file, action)
+			}
+		}
+		for _, key := range []string{"\npermissions:\n  contents: read\n", "\nconcurrency:\n"} {
+			if !strings.Contains(workflow, key) {
+				t.Errorf("%s lacks %q", file, key)
+			}
+		}
+		if jobs, limits := strings.Count(workflow, "runs-on:"), strings.Count(workflow, "timeout-minutes:"); jobs != limits {
+			t.Errorf("%s: %d jobs, and %d of them have a timeout", file, jobs, limits)
+		}
+	}
+}
+
+func TestImagesHoldProgramsOfTheRelease(t *testing.T) {
+	t.Parallel()
+	programs := strings.Fields(submatches(content(t, ".ci/release"), `(?m)^programs=\((.*)\)$`)[0])
+	var names []string
+	for _, dir := range programs {
+		if _, err := os.Stat(filepath.Join(root, dir, "main.go")); err != nil {
+			t.Errorf(".ci/release builds it: %v", err)
+		}
+		names = append(names, filepath.Base(dir))
+	}
+	files := glob(t, "examples/*/Dockerfile")
+	if len(files) == 0 {
+		t.Fatal("no images")
+	}
+	for _, file := range files {
+		inside := make(map[string]bool)
+		for _, line := range submatches(content(t, file), `(?m)^COPY (.*)$`) {
+			from, to, _ := strings.Cut(line, " ")
+			name, ok := strings.CutSuffix(from, "-linux-${TARGETARCH}")
+			if !ok || !slices.Contains(names, name) {
+				t.Errorf("%s copies %s, which no release has", file, from)
+			}
+			inside[to] = true
+		}
+		manifest := filepath.Join(filepath.Dir(file), "daemonset.yaml")
+		commands := submatches(content(t, manifest), `command: \[([^,]*),`)
+		if len(commands) == 0 {
+			t.Errorf("%s runs nothing", manifest)
+		}
+		for _, command := range commands {
+			if !inside[command] {
+				t.Errorf("%s runs %s, which the image of %s has not", manifest, command, file)
+			}
+		}
+	}
+}
+
+// content is what a file of the repository says.
+func content(t *testing.T, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(root, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// glob returns the files of the repository that match, in order.
+func glob(t *testing.T, pattern string) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, pattern))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, file := range files {
+		if files[i], err = filepath.Rel(root, file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return files
+}
+
+// submatches returns what the group of expr matches in s, each time.
+func submatches(s, expr string) []string {
+	var found []string
+	for _, m := range regexp.MustCompile(expr).FindAllStringSubmatch(s, -1) {
+		found = append(found, m[1])
+	}
+	return found
+}
