@@ -44,7 +44,7 @@ import (
 // they may share what its functions use.
 type Plugin struct {
 	// About is what the executable prints for people who run it by hand, such
-	// as "CNI meta-plugin mine v1.2.0".
+	// as "CNI meta-plugin mine". Its [Version] is added.
 	About string
 
 	// Versions are the versions of the specification that the plugin supports.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
@@ -86,6 +87,15 @@ func WithPath(env []string) []string {
 // OfProcess returns the Process of this operating system process.
 func OfProcess() Process {
 	return Process{Env: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}
+}
+
+// Version returns the version of the main module that the go command has built
+// this program of, such as "v1.2.0", or "(devel)" where it knows of none.
+func Version() string {
+	if built, ok := debug.ReadBuildInfo(); ok && built.Main.Version != "" {
+		return built.Main.Version
+	}
+	return "(devel)"
 }
 
 // Main runs p as this process is asked to, and exits with status 1 if that

@@ -27,7 +27,7 @@ import (
 // When that fails Run prints the error object of the specification (section 5,
 // "Error"), with the cniVersion of the configuration, and returns it: an
 // executable exits with status 1. VERSION does not read Stdin. Without
-// CNI_COMMAND it prints About to Stderr.
+// CNI_COMMAND it prints About and the [Version] to Stderr.
 func (p Plugin) Run(ctx context.Context, process Process) error {
 	r := &run{Plugin: p, process: process, env: variables(process.Env)}
 	if r.Versions == nil {
@@ -89,7 +89,7 @@ type run struct {
 func (r *run) run(ctx context.Context) error {
 	command := r.env["CNI_COMMAND"]
 	if command == "" && r.About != "" && r.process.Stderr != nil {
-		_, err := fmt.Fprintf(r.process.Stderr, "%s\nCNI protocol versions supported: %s\n", r.About, strings.Join(r.Versions.SupportedVersions(), ", "))
+		_, err := fmt.Fprintf(r.process.Stderr, "%s %s\nCNI protocol versions supported: %s\n", r.About, Version(), strings.Join(r.Versions.SupportedVersions(), ", "))
 		return err
 	}
 	if err := r.checkVariables(); err != nil {

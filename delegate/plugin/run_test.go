@@ -45,7 +45,7 @@ func TestRun(t *testing.T) {
 		{"a broken stdin", add, iotest.ErrReader(errors.New("broken pipe")), `{"cniVersion":"1.1.0","code":5,"msg":"error reading from stdin: broken pipe"}`, "", 5},
 		{"an interface name that the kernel changes", append(add, "CNI_IFNAME=net%d"), strings.NewReader(conf), `{"cniVersion":"1.0.0","code":4,`, "", 4},
 		{"VERSION, without stdin", []string{"CNI_COMMAND=VERSION"}, nil, `{"cniVersion":"1.1.0","supportedVersions":["0.1.0",`, "", 0},
-		{"by hand", nil, nil, "", "CNI plugin p\nCNI protocol versions supported: 0.1.0, ", 0},
+		{"by hand", nil, nil, "", "CNI plugin p " + plugin.Version() + "\nCNI protocol versions supported: 0.1.0, ", 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

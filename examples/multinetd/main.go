@@ -17,10 +17,10 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime/debug"
 	"syscall"
 	"time"
 
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/multinet/publish"
@@ -58,13 +58,13 @@ func run(ctx context.Context, args []string, defaultFile string, environ []strin
 	case err != nil:
 		return err
 	case conf.version:
-		_, err := fmt.Fprintln(stdout, "multinetd", buildVersion())
+		_, err := fmt.Fprintln(stdout, "multinetd", plugin.Version())
 		return err
 	case conf.installShim != "":
 		return installShim(os.Executable, conf.installShim)
 	}
 	log := newLogger(stderr, conf)
-	d, err := newDaemon(ctx, conf, variable(environ, "PATH"), buildVersion(), log)
+	d, err := newDaemon(ctx, conf, variable(environ, "PATH"), plugin.Version(), log)
 	if err != nil {
 		return err
 	}
@@ -126,12 +126,4 @@ func variable(environ []string, key string) string {
 		}
 	}
 	return ""
-}
-
-// buildVersion is the version of the module that was built.
-func buildVersion() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "(devel)"
 }

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 
 	"github.com/containerd/nri/pkg/api"
@@ -28,7 +27,7 @@ func main() {
 		os.Exit(2)
 	}
 	if *version {
-		fmt.Println("nri", buildVersion())
+		fmt.Println("nri", plugin.Version())
 		return
 	}
 	level := slog.LevelInfo
@@ -69,12 +68,4 @@ func run(ctx context.Context, file string, stderr io.Writer, log *slog.Logger) e
 		}
 	}
 	return p.Run(ctx)
-}
-
-// buildVersion is the version of the module that was built.
-func buildVersion() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "(devel)"
 }

@@ -12,7 +12,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -92,7 +91,7 @@ func operate(ctx context.Context, args []string, c console) error {
 	case err != nil:
 		return fmt.Errorf("%w\n%s", err, usage)
 	case *version:
-		_, err := fmt.Fprintln(c.out, "multinet", programVersion())
+		_, err := fmt.Fprintln(c.out, "multinet", plugin.Version())
 		return err
 	}
 	t := &tool{console: c, life: &lifecycle.Manager{Dir: *dir}, json: *form == "json", yes: *yes}
@@ -129,15 +128,6 @@ func operate(ctx context.Context, args []string, c console) error {
 		}
 	}
 	return do()
-}
-
-// programVersion is the version of the module that the go command built the
-// program of: "(devel)" where it knows of none.
-func programVersion() string {
-	if built, ok := debug.ReadBuildInfo(); ok {
-		return built.Main.Version
-	}
-	return "(unknown)"
 }
 
 // missing fails for a state directory that does not exist, which the operator
