@@ -40,15 +40,6 @@ func ExampleValidate() {
 	// ifname: "all": not a valid interface name: the kernel keeps it for settings of all interfaces
 }
 
-// The host's end of a veth pair is named after the attachment it belongs to.
-func ExampleHash() {
-	fmt.Println(ifname.Hash("veth", "blue", "c1", "eth0"))
-	fmt.Println(ifname.Hash("veth", "blue", "c1", "net1"))
-	// Output:
-	// vethifdiauv9f7h
-	// veths2ce7soh10v
-}
-
 // A container that is gone has no names, and says so.
 func ExampleTaken() {
 	_, err := ifname.Taken("/var/run/netns/gone")

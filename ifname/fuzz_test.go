@@ -71,21 +71,3 @@ func FuzzPlan(f *testing.F) {
 		}
 	})
 }
-
-// Hash is injective as far as anyone can tell, and always a valid name.
-func FuzzHash(f *testing.F) {
-	f.Add("ab", "c", "a", "bc")
-	f.Add("", "", "", "\x00")
-	f.Fuzz(func(t *testing.T, a, b, c, d string) {
-		x, y := ifname.Hash("veth", a, b), ifname.Hash("veth", c, d)
-		if (x == y) != (a == c && b == d) {
-			t.Errorf("(%q, %q) is %s, (%q, %q) is %s", a, b, x, c, d, y)
-		}
-		if err := ifname.Validate(x); err != nil || !strings.HasPrefix(x, "veth") {
-			t.Errorf("%q: %v", x, err)
-		}
-		if ifname.Hash("veth", a+b) == x {
-			t.Errorf("joining (%q, %q) changes nothing", a, b)
-		}
-	})
-}

@@ -1,9 +1,8 @@
 // Package ifname chooses, checks and lists the names of container interfaces.
 //
-// [Validate], [Scheme.Plan] and [Hash] are pure functions of their arguments:
-// the same names come out wherever and whenever they are called. [Taken] is
-// the only one that looks at a system: it reads the names that a network
-// namespace already has, to feed [Scheme].
+// [Validate] and [Scheme.Plan] are pure functions: the same arguments always
+// give the same names. [Taken] looks at the system: it reads the names that a
+// network namespace already has, for [Scheme.Taken].
 //
 // Choose names once, when attaching, and record them. Names are not meant to
 // be worked out again when detaching: the configuration may have changed.

@@ -175,51 +175,6 @@ func TestPlanErrors(t *testing.T) {
 	}
 }
 
-func TestHash(t *testing.T) {
-	t.Parallel()
-	// Golden: interfaces on hosts must keep their names over an upgrade.
-	for _, tt := range []struct {
-		prefix string
-		parts  []string
-		want   string
-	}{
-		{"veth", []string{"blue", "c1", "eth0"}, "vethifdiauv9f7h"},
-		{"", nil, "seoc8gkovge196n"},
-		{"1234567", []string{"x"}, "12345670a7grtdo"},
-	} {
-		if got := ifname.Hash(tt.prefix, tt.parts...); got != tt.want {
-			t.Errorf("Hash(%q, %q) = %q, want %q", tt.prefix, tt.parts, got, tt.want)
-		}
-	}
-	// D9: the same bytes, parted otherwise, are other parts.
-	seen := map[string][]string{}
-	for _, parts := range [][]string{nil, {""}, {"", ""}, {"abc"}, {"ab", "c"}, {"a", "bc"}, {"a", "b", "c"}, {"abc", ""}, {"", "abc"}} {
-		name := ifname.Hash("veth", parts...)
-		if other, ok := seen[name]; ok {
-			t.Errorf("%q and %q are both %s", parts, other, name)
-		}
-		seen[name] = parts
-		if len(name) != ifname.MaxLen {
-			t.Errorf("%s has %d bytes", name, len(name))
-		}
-	}
-}
-
-func TestHashPanics(t *testing.T) {
-	t.Parallel()
-	for _, prefix := range []string{"12345678", "a b", "-x", "a%"} {
-		t.Run(prefix, func(t *testing.T) {
-			t.Parallel()
-			defer func() {
-				if r, ok := recover().(string); !ok || !strings.HasPrefix(r, "ifname: ") {
-					t.Errorf("recovered %q", r)
-				}
-			}()
-			t.Errorf("Hash returned %q", ifname.Hash(prefix, "x"))
-		})
-	}
-}
-
 func TestErrorText(t *testing.T) {
 	t.Parallel()
 	for want, err := range map[string]error{
