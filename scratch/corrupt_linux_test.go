@@ -155,7 +155,7 @@ func TestG11DamagedUntilForgotten(t *testing.T) {
 			if diff := cmp.Diff([]string{fmt.Sprint(k1, true, false), fmt.Sprint(k2, false, true)}, listed); diff != "" {
 				t.Errorf("listed (-want +got):\n%s", diff)
 			}
-			keys, err := s.Damaged(t.Context())
+			keys, err := damaged(t.Context(), s)
 			if diff := cmp.Diff([]Key{k1}, keys); diff != "" || err != nil {
 				t.Error(diff, err)
 			}
@@ -187,7 +187,7 @@ func TestDamagedWithLongNames(t *testing.T) {
 	if got := text(s, k); got != "corrupt" {
 		t.Error(got)
 	}
-	keys, err := s.Damaged(t.Context())
+	keys, err := damaged(t.Context(), s)
 	ok(t, err)
 	if diff := cmp.Diff([]Key{{part(k.Network), part(k.ContainerID), "eth0"}}, keys); diff != "" {
 		t.Fatal(diff)
@@ -304,7 +304,7 @@ func TestLockThatIsNoFile(t *testing.T) {
 			t.Error(r.Key)
 		}
 	}
-	if keys, err := s.Damaged(t.Context()); n != 1 || len(keys) != 0 || err != nil {
+	if keys, err := damaged(t.Context(), s); n != 1 || len(keys) != 0 || err != nil {
 		t.Error(n, keys, err)
 	}
 	if left := tree(t, out); len(left) != 0 {
@@ -366,7 +366,7 @@ func TestUnknownVersionIsLeftAlone(t *testing.T) {
 			}
 			_, gerr := s.Get(k1)
 			_, cerr := s.Container(t.Context(), "c1")
-			if keys, err := s.Damaged(t.Context()); len(keys) != 0 || !errors.Is(err, ErrVersion) || listed != 1 {
+			if keys, err := damaged(t.Context(), s); len(keys) != 0 || !errors.Is(err, ErrVersion) || listed != 1 {
 				t.Errorf("%v, %v, listed %d times", keys, err, listed)
 			}
 			l := lock(t, s)

@@ -87,26 +87,25 @@ func ExampleStore_List() {
 	if err := os.Truncate(dir+"/c2@blue@eth0.json", 50); err != nil {
 		fmt.Println(err)
 	}
+	var damaged scratch.Key
 	for r, err := range store.List(ctx) {
 		if e := (*scratch.Error)(nil); errors.As(err, &e) {
 			fmt.Println(e.Key, "corrupt:", errors.Is(err, scratch.ErrCorrupt), "code:", e.CNICode())
+			damaged = e.Key
 			continue
 		}
 		fmt.Println(r.Key, r.Value)
 	}
-	damaged, err := store.Damaged(ctx)
-	fmt.Println("damaged:", damaged, err)
-	lock, err := store.Lock(ctx, damaged[0].ContainerID)
+	lock, err := store.Lock(ctx, damaged.ContainerID)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	defer lock.Unlock()
-	fmt.Println("forget:", store.Forget(lock, damaged[0]))
+	fmt.Println("forget:", store.Forget(lock, damaged))
 	// Output:
 	// blue/c1/eth0 0
 	// blue/c2/eth0 corrupt: true code: 5
 	// blue/c3/eth0 2
-	// damaged: [blue/c2/eth0] <nil>
 	// forget: <nil>
 }

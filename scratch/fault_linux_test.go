@@ -322,7 +322,7 @@ func TestListFailures(t *testing.T) {
 				t.Errorf("list: %d records", records)
 			}
 			done = false
-			if keys, err := hooked.Damaged(t.Context()); done != errors.Is(err, unix.EIO) {
+			if keys, err := damaged(t.Context(), hooked); done != errors.Is(err, unix.EIO) {
 				t.Errorf("damaged, EIO at %s %s: %v, %v", call, name, keys, err)
 			}
 			done = false

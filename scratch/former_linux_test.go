@@ -74,7 +74,7 @@ func TestFormerRecordsAreRead(t *testing.T) {
 	if all, err := s.Container(t.Context(), "c1"); len(all) != 2 || err != nil {
 		t.Error(all, err)
 	}
-	keys, err := s.Damaged(t.Context())
+	keys, err := damaged(t.Context(), s)
 	if diff := cmp.Diff([]Key{{"net", "c2", "eth0"}, {"net", "c3", "eth0"}}, keys); diff != "" || err != nil {
 		t.Error(diff, err)
 	}

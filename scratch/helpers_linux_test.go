@@ -76,6 +76,19 @@ func text(s Store[value], k Key) string {
 	return string(r.State) + " " + r.Value.Text
 }
 
+// damaged returns the keys that List has of damaged records, and its other
+// errors.
+func damaged[T any](ctx context.Context, s Store[T]) (keys []Key, err error) {
+	for _, rerr := range s.List(ctx) {
+		if e := (*Error)(nil); errors.Is(rerr, ErrCorrupt) && errors.As(rerr, &e) {
+			keys = append(keys, e.Key)
+		} else {
+			err = errors.Join(err, rerr)
+		}
+	}
+	return keys, err
+}
+
 // tree lists what is under dir, except spare files.
 func tree(t *testing.T, dir string) []string {
 	t.Helper()

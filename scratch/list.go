@@ -13,11 +13,16 @@ import (
 
 // List returns every record, in the order of file names: by container, network
 // and interface. It reads them one by one, without a lock, so that what is
-// written meanwhile may or may not be in it. What cannot be read is yielded as
-// an [*Error] with what is known of its key, time and again: a damaged record
-// is [ErrCorrupt], until [Store.Forget], and one of another version
-// [ErrVersion]. When ctx ends List yields its error and stops. A missing
-// directory is an empty one.
+// written meanwhile may or may not be in it.
+//
+// A record that cannot be read is yielded as an [*Error] with its key, at every
+// call: a damaged record is [ErrCorrupt], until [Store.Forget] deletes it, and
+// a record of another version is [ErrVersion]. Of a name that is too long for a
+// file name only the hash is known, "#" and 64 hexadecimal digits;
+// [Store.Lock] and [Store.Forget] accept the hash in place of the name.
+//
+// When ctx ends List yields its error and stops. A missing directory is an
+// empty one.
 func (s Store[T]) List(ctx context.Context) iter.Seq2[Record[T], error] {
 	return func(yield func(Record[T], error) bool) {
 		s.files().each(ctx, "list", "", func(r stored, err error) bool { return yield(typed[T](r), err) })
@@ -150,28 +155,6 @@ func collect(each func(yield func(stored, error) bool)) ([]stored, error) {
 		return true
 	})
 	return all, errors.Join(errs...)
-}
-
-// Damaged returns the keys of the damaged records, in the order of file names.
-// It reads all records. A name too long for a file name is only known by its
-// hash, "#" and 64 hexadecimal digits, which [Store.Lock] and [Store.Forget]
-// accept. What cannot be read for another reason is left out, and reported in
-// an error beside the keys.
-func (s Store[T]) Damaged(ctx context.Context) ([]Key, error) {
-	var (
-		keys []Key
-		errs []error
-	)
-	s.files().each(ctx, "damaged", "", func(r stored, err error) bool {
-		switch {
-		case errors.Is(err, ErrCorrupt):
-			keys = append(keys, r.Key)
-		case err != nil:
-			errs = append(errs, err)
-		}
-		return true
-	})
-	return keys, errors.Join(errs...)
 }
 
 // each yields the records of a container, or of all when id is empty.

@@ -63,7 +63,7 @@ func TestListAndContainer(t *testing.T) {
 	if diff := cmp.Diff([]Key{k1, k2}, got); diff != "" {
 		t.Error(diff)
 	}
-	if keys, err := s.Damaged(t.Context()); len(keys) != 0 || err != nil {
+	if keys, err := damaged(t.Context(), s); len(keys) != 0 || err != nil {
 		t.Error(keys, err)
 	}
 	if diff := cmp.Diff(before, tree(t, s.Dir)); diff != "" {
@@ -112,7 +112,7 @@ func TestListEndsWithItsContext(t *testing.T) {
 	if _, err := s.Container(ctx, "c1"); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	if _, err := s.Damaged(ctx); !errors.Is(err, context.Canceled) {
+	if _, err := damaged(ctx, s); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }

@@ -197,8 +197,8 @@ func (s Store[T]) Delete(l *Lock, k Key) error {
 }
 
 // Forget is Delete for damaged records too. It is for an operator who has
-// cleaned up by hand. It accepts keys as [Store.Damaged] returns them. A record
-// of another version it leaves alone, with [ErrVersion].
+// cleaned up by hand. It accepts a key as [Store.List] has it in an [*Error]. A
+// record of another version stays, and Forget fails with [ErrVersion].
 func (s Store[T]) Forget(l *Lock, k Key) error {
 	return fail("forget", k, s.files().forget(l, k))
 }

@@ -212,7 +212,7 @@ func TestErrors(t *testing.T) {
 	s := newStore(t)
 	var none Store[value]
 	_, lerr := none.Lock(t.Context(), "c")
-	_, derr := none.Damaged(t.Context())
+	_, derr := damaged(t.Context(), none)
 	_, cerr := none.Container(t.Context(), "c")
 	for name, err := range map[string]error{
 		"lock": lerr, "damaged": derr, "container": cerr,
