@@ -7,22 +7,19 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// A ResultError reports a result that [Networks] cannot read. It is not changed
-// once returned, so goroutines may share it.
-type ResultError struct {
-	Network string // the network's name, as passed to Networks
-	Err     error  // what is wrong with its result
+// A resultError is a result that [Networks] cannot read.
+type resultError struct {
+	network string
+	err     error // what is wrong with its result
 }
 
-// Error returns "status: network", its name, and what is wrong.
-func (e *ResultError) Error() string {
-	return fmt.Sprintf("status: network %q: %v", e.Network, e.Err)
+func (e *resultError) Error() string {
+	return fmt.Sprintf("network %q: %v", e.network, e.err)
 }
 
-// Unwrap returns e.Err.
-func (e *ResultError) Unwrap() error { return e.Err }
+func (e *resultError) Unwrap() error { return e.err }
 
 // CNICode reports the CNI error code 6, failed to decode content.
-func (*ResultError) CNICode() uint { return types.ErrDecodingFailure }
+func (*resultError) CNICode() uint { return types.ErrDecodingFailure }
 
 var errNoResult = errors.New("no result")

@@ -63,14 +63,14 @@ type Network struct {
 // more is known to whoever reads the device information file and may be put in
 // its place.
 //
-// The error is a [*ResultError], when r is nil or no result of a known version;
-// then there are no Networks. Indices, nil entries and malformed addresses in r
+// Networks fails, with CNI code 6, when r is nil or no result of a known
+// version; then there are no Networks. Indices, nil entries and malformed addresses in r
 // are never an error. r is not changed, and shares nothing with what is
 // returned.
 func Networks(name string, r types.Result, def bool) ([]Network, error) {
 	res, err := read(r)
 	if err != nil {
-		return nil, &ResultError{Network: name, Err: err}
+		return nil, &resultError{network: name, err: err}
 	}
 	list, at := res.interfaces()
 	last := len(list) - 1

@@ -230,21 +230,20 @@ func TestNetworksErrors(t *testing.T) {
 		result types.Result
 		text   string
 	}{
-		"nil":       {nil, `status: network "blue": no result`},
-		"nil 100":   {(*types100.Result)(nil), `status: network "blue": no result`},
-		"nil 040":   {(*types040.Result)(nil), `status: network "blue": no result`},
-		"nil 020":   {(*types020.Result)(nil), `status: network "blue": no result`},
-		"unwilling": {ownResult{err: errPlain}, `status: network "blue": result of version "own": plain`},
-		"unknown":   {ownResult{as: ownResult{}}, `status: network "blue": result of version "own" is of the unknown type status_test.ownResult`},
-		"nothing":   {ownResult{}, `status: network "blue": result of version "own" is of the unknown type status_test.ownResult`},
-		"empty 100": {ownResult{as: (*types100.Result)(nil)}, `status: network "blue": result of version "own" is of the unknown type status_test.ownResult`},
+		"nil":       {nil, `network "blue": no result`},
+		"nil 100":   {(*types100.Result)(nil), `network "blue": no result`},
+		"nil 040":   {(*types040.Result)(nil), `network "blue": no result`},
+		"nil 020":   {(*types020.Result)(nil), `network "blue": no result`},
+		"unwilling": {ownResult{err: errPlain}, `network "blue": result of version "own": plain`},
+		"unknown":   {ownResult{as: ownResult{}}, `network "blue": result of version "own" is of the unknown type status_test.ownResult`},
+		"nothing":   {ownResult{}, `network "blue": result of version "own" is of the unknown type status_test.ownResult`},
+		"empty 100": {ownResult{as: (*types100.Result)(nil)}, `network "blue": result of version "own" is of the unknown type status_test.ownResult`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got, err := status.Networks("blue", tt.result, true)
-			var e *status.ResultError
-			if got != nil || !errors.As(err, &e) || e.Network != "blue" {
-				t.Fatalf("Networks = %v, %v; want a *ResultError", got, err)
+			if got != nil || err == nil {
+				t.Fatalf("Networks = %v, %v; want an error", got, err)
 			}
 			if err.Error() != tt.text || status.Code(err) != 6 {
 				t.Errorf("error %q, code %d; want %q, 6", err, status.Code(err), tt.text)
