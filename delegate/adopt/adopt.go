@@ -66,7 +66,7 @@ type Node struct {
 // is an [*Error] about one file or directory and does not end the list.
 func (n Node) Attachments() iter.Seq2[lifecycle.Adoption, error] {
 	return func(yield func(lifecycle.Adoption, error) bool) {
-		for _, list := range []iter.Seq2[lifecycle.Adoption, error]{n.Multus(), n.Libcni()} {
+		for _, list := range []iter.Seq2[lifecycle.Adoption, error]{n.multus(), n.libcni()} {
 			for a, err := range list {
 				if !yield(a, err) {
 					return

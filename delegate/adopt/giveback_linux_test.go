@@ -150,7 +150,7 @@ func TestGivingBackToMultus(t *testing.T) {
 	if diff := cmp.Diff([]string{"DEL macvlan net1"}, w.exec.Trace()[before:]); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"adopted multi/c1/eth0 cbr:eth0"}, w.take(w.node.Multus(), false)); diff != "" {
+	if diff := cmp.Diff([]string{"adopted multi/c1/eth0 cbr:eth0"}, w.take(w.node.Attachments(), false)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	var state []struct {

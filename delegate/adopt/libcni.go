@@ -45,9 +45,9 @@ func (e *entry) file() string {
 // cache is the directory of the entries of a cache directory.
 func cache(dir string) string { return filepath.Join(dir, "results") }
 
-// Libcni lists the attachments to the networks Primary in libcni's cache. See
+// libcni lists the attachments to the networks Primary in libcni's cache. See
 // [Node.Attachments] for its errors.
-func (n Node) Libcni() iter.Seq2[lifecycle.Adoption, error] {
+func (n Node) libcni() iter.Seq2[lifecycle.Adoption, error] {
 	return func(yield func(lifecycle.Adoption, error) bool) {
 		if n.CacheDir == "" {
 			return

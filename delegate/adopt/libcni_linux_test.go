@@ -232,7 +232,7 @@ func TestNamespaceOfAnOldEntryIsThatOfItsResult(t *testing.T) {
 	w := newWorld(t)
 	rt := runtime("")
 	w.attach("cni", cbr, rt)
-	for a, err := range w.node.Libcni() {
+	for a, err := range w.node.Attachments() {
 		if err != nil || a.Attached[0].NetNS != "/no-such-directory/sandbox" || !a.Attached[0].Added {
 			t.Errorf("%+v, %v", a, err)
 		}

@@ -139,7 +139,7 @@ func TestInterfaceOfTheRuntime(t *testing.T) {
 			default:
 				w.write("cni/results/m-c1-"+tt.runtime, entry("m", tt.runtime))
 			}
-			if diff := cmp.Diff([]string{"adopted " + tt.want}, w.take(w.node.Multus(), false)); diff != "" {
+			if diff := cmp.Diff([]string{"adopted " + tt.want}, w.take(w.node.Attachments(), false)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
@@ -206,7 +206,7 @@ func TestStateOfMultusWithoutBytes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.old(w.write("multus/c1", `[{"Conf":`+storage+`,"ConfList":{"plugins":null}},{"Conf":{"name":"","type":""},"ConfList":`+fast+`,"Bytes":""}]`))
-	if diff := cmp.Diff([]string{"adopted multi/c1/eth0 storage:eth0 fast:net1"}, w.take(w.node.Multus(), false)); diff != "" {
+	if diff := cmp.Diff([]string{"adopted multi/c1/eth0 storage:eth0 fast:net1"}, w.take(w.node.Attachments(), false)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

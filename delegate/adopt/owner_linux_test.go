@@ -74,7 +74,7 @@ func TestWhoseContainerItIs(t *testing.T) {
 			w := newWorld(t)
 			w.write("cni/results/cbr-c1-eth0", fmt.Sprintf(`{"kind":"cniCacheV1","containerId":"c1","config":%q,"ifName":"eth0","networkName":"cbr","netns":%q,"result":%s}`,
 				b64(cbr), netns, `{"cniVersion":"1.0.0",`+tt.result[1:]))
-			for a, err := range w.node.Libcni() {
+			for a, err := range w.node.Attachments() {
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -102,7 +102,7 @@ func TestWhatIsNoNamespaceTellsNothing(t *testing.T) {
 	} {
 		w.write("cni/results/cbr-c1-eth0", fmt.Sprintf(`{"kind":"cniCacheV1","containerId":"c1","config":%q,"ifName":"eth0","networkName":"cbr","netns":%q,"result":%s}`,
 			b64(cbr), path, `{"cniVersion":"1.0.0","ips":[{"address":"10.1.0.5/24"}]}`))
-		for a, err := range w.node.Libcni() {
+		for a, err := range w.node.Attachments() {
 			if err != nil || a.Gone != gone {
 				t.Errorf("%s: gone %t, %v", path, a.Gone, err)
 			}
