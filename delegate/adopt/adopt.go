@@ -61,9 +61,16 @@ type Node struct {
 	MultusDir string
 }
 
-// Attachments lists what Multus has recorded, and then what libcni has. What
-// both know of is listed twice, Multus's first: there it is complete. An error
-// is an [*Error] about one file or directory and does not end the list.
+// Attachments lists what Multus has recorded in MultusDir, and then the
+// attachments to the networks Primary in libcni's cache. What both have is
+// listed twice: Multus's first, because it is complete. An error is an [*Error]
+// about one file or directory and does not end the list.
+//
+// What Multus has of a container is one adoption with all its networks. The
+// first is that of the runtime's interface. A network that Multus has attached
+// later is among them. Multus records a container before it attaches it: while
+// not all of the networks are attached, the container is an error until its
+// record is five minutes old or its namespace is gone.
 func (n Node) Attachments() iter.Seq2[lifecycle.Adoption, error] {
 	return func(yield func(lifecycle.Adoption, error) bool) {
 		for _, list := range []iter.Seq2[lifecycle.Adoption, error]{n.multus(), n.libcni()} {

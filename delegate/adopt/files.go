@@ -2,22 +2,100 @@ package adopt
 
 import (
 	"errors"
+	"io/fs"
+	"iter"
+	"path/filepath"
 	"time"
+
+	"github.com/metacni/metacni/internal/durable"
+	"github.com/metacni/metacni/internal/inroot"
 )
 
-// maxSize is the most that a file may hold: a configuration, a result and
-// arguments, and some hundred delegates of Multus.
+// maxSize is the size in bytes over which a file is not read. Multus's state of
+// some hundred networks fits.
 const maxSize = 1 << 20
+
+var errEmpty = errors.New("empty")
 
 // A file is a file that has been read.
 type file struct {
 	path    string // in the root
 	data    []byte
-	changed time.Time
+	changed time.Time // zero where the file could not be read
 }
 
-var (
-	errNotRegular = errors.New("not a regular file")
-	errTooLarge   = errors.New("larger than 1 MiB")
-	errEmpty      = errors.New("empty")
-)
+// files lists the regular files of dir in root whose names are wanted, in the
+// order of their names. A missing dir has none. Directories are left out. For
+// anything else with a wanted name, such as a link or a FIFO, and for a file
+// that is empty or too large, files yields an error.
+func files(root, dir string, wanted func(name string) bool) iter.Seq2[file, error] {
+	return func(yield func(file, error) bool) {
+		d, err := openDir(root, dir)
+		var names []string
+		if err == nil {
+			defer d.Close()
+			names, err = d.Names()
+		}
+		if err != nil {
+			if !errors.Is(err, fs.ErrNotExist) {
+				yield(file{}, &Error{dir, inroot.Cause(err)})
+			}
+			return
+		}
+		for _, name := range names {
+			if !wanted(name) {
+				continue
+			}
+			f, err := readAt(d, filepath.Join(dir, name))
+			if errors.Is(err, fs.ErrNotExist) {
+				continue // a directory, or removed meanwhile
+			}
+			if !yield(f, err) {
+				return
+			}
+		}
+	}
+}
+
+// readFile reads the file at path in root, as files does. It fails with
+// [fs.ErrNotExist] where there is none, or a directory.
+func readFile(root, path string) (file, error) {
+	d, err := openDir(root, filepath.Dir(path))
+	if err != nil {
+		return file{}, &Error{path, inroot.Cause(err)}
+	}
+	defer d.Close()
+	return readAt(d, path)
+}
+
+// openDir opens the directory dir in root.
+func openDir(root, dir string) (d *durable.Dir, err error) {
+	err = inroot.With(root, dir, func(path string) error {
+		d, err = durable.OpenDir(path, nil)
+		return err
+	})
+	return d, err
+}
+
+// readAt reads the file at path, which is in d.
+func readAt(d *durable.Dir, path string) (file, error) {
+	f := file{path: path}
+	name := filepath.Base(path)
+	info, err := d.Stat(name)
+	if err == nil && info.IsDir {
+		err = fs.ErrNotExist
+	}
+	if err == nil {
+		f.data, _, err = d.ReadFile(name, maxSize)
+	}
+	if err == nil {
+		f.changed = info.Changed
+		if len(f.data) == 0 {
+			err = errEmpty
+		}
+	}
+	if err != nil {
+		err = &Error{path, inroot.Cause(err)}
+	}
+	return f, err
+}

@@ -45,8 +45,7 @@ func (e *entry) file() string {
 // cache is the directory of the entries of a cache directory.
 func cache(dir string) string { return filepath.Join(dir, "results") }
 
-// libcni lists the attachments to the networks Primary in libcni's cache. See
-// [Node.Attachments] for its errors.
+// libcni lists the attachments to the networks Primary in libcni's cache.
 func (n Node) libcni() iter.Seq2[lifecycle.Adoption, error] {
 	return func(yield func(lifecycle.Adoption, error) bool) {
 		if n.CacheDir == "" {

@@ -157,7 +157,7 @@ func TestBadEntriesAreSkippedAndReported(t *testing.T) {
 		{"no base64", "cbr-c1-eth0", `{"kind":"cniCacheV1","config":"%"}`, "torn"},
 		{"a result alone, as before libcni 0.8", "cbr-c1-eth0", result, `of kind ""`},
 		{"another version", "cbr-c1-eth0", text("cniCacheV2", "c1", cbr, result), `of kind "cniCacheV2"`},
-		{"too large", "cbr-c1-eth0", good + strings.Repeat(" ", 1<<20), "larger"},
+		{"too large", "cbr-c1-eth0", good + strings.Repeat(" ", 1<<20), "too large"},
 		{"another's name", "cbr-c2-eth0", good, "its name is not"},
 		{"a container that is none", "cbr--c1-eth0", text("cniCacheV1", "-c1", cbr, result), "-c1"},
 		{"a container that is a path", "cbr-..-eth0", text("cniCacheV1", "..", cbr, result), ".."},

@@ -51,13 +51,7 @@ func (d multusDelegate) name(i int) string {
 	return "net" + strconv.Itoa(i)
 }
 
-// multus lists what Multus has recorded in MultusDir: of each container all its
-// networks in one, the first being that of the runtime's interface. A network
-// that Multus has attached later, and has recorded the result of alone, is among
-// them. See [Node.Attachments] for the errors.
-//
-// Multus records a container before it attaches it. One that is not attached
-// whole is listed when its record is five minutes old, or its namespace is gone.
+// multus lists what Multus has recorded.
 func (n Node) multus() iter.Seq2[lifecycle.Adoption, error] {
 	return func(yield func(lifecycle.Adoption, error) bool) {
 		if n.MultusDir == "" {

@@ -227,7 +227,7 @@ func TestBadStateOfMultusIsSkippedAndReported(t *testing.T) {
 		{"null", "multus/c1", "null", "no networks"},
 		{"null for a network", "multus/c1", "[null]", "network 1"},
 		{"no network", "multus/c1", "[" + saved(cbr, "") + "," + saved(`{"name":"x"}`, "") + "]", "network 2"},
-		{"too large", "multus/c1", good + strings.Repeat(" ", 1<<20), "larger"},
+		{"too large", "multus/c1", good + strings.Repeat(" ", 1<<20), "too large"},
 		{"not a container", "multus/.c1.swp", good, "invalid characters"},
 		{"an entry that is torn", "multus/results/cbr-c1-eth0", `{"kind":`, "torn"},
 		{"an entry of another container", "multus/results/cbr-c1-eth0", text("cniCacheV1", "c3", cbr, "null"), "its name is not"},

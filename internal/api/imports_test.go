@@ -42,7 +42,7 @@ var rules = map[string][]string{
 	"delegate/plugin":       {"delegate", "delegate/lifecycle", "netconf", "scratch", "ifname", "status", "internal/inroot"},
 	"delegate/delegatetest": {"delegate", "netconf"},
 	"delegate/lifecycle":    {"delegate", "scratch", "netconf", "ifname", "internal/inroot", "internal/terse"},
-	"delegate/adopt":        {"delegate", "delegate/lifecycle", "scratch", "netconf", "internal/inroot"},
+	"delegate/adopt":        {"delegate", "delegate/lifecycle", "scratch", "netconf", "internal/durable", "internal/inroot"},
 	"delegate/thick":        {"status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/peer"},
 	"delegate/thick/shim":   {"status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/redact"},
 	"delegate/thick/wire":   nil,

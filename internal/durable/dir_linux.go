@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -312,14 +313,14 @@ func (d *Dir) open(name string, flags int) (int, unix.Stat_t, error) {
 
 // IDOf returns the identity of the file that st is about.
 func IDOf(st *unix.Stat_t) ID {
-	return ID{Dev: uint64(st.Dev), Ino: st.Ino} //nolint:unconvert // 32 bits on mips
+	return ID{dev: uint64(st.Dev), ino: st.Ino} //nolint:unconvert // 32 bits on mips
 }
 
 func infoOf(st *unix.Stat_t) Info {
 	kind := st.Mode & unix.S_IFMT
 	return Info{
-		ID: IDOf(st), Size: st.Size,
-		Mode: st.Mode & 0o7777, UID: st.Uid, Links: uint64(st.Nlink), //nolint:unconvert // 32 bits elsewhere
+		ID: IDOf(st), Changed: time.Unix(st.Mtim.Unix()), size: st.Size,
+		Mode: st.Mode & 0o7777, uid: st.Uid, Links: uint64(st.Nlink), //nolint:unconvert // 32 bits elsewhere
 		IsDir: kind == unix.S_IFDIR, IsFile: kind == unix.S_IFREG,
 	}
 }

@@ -16,6 +16,7 @@ package durable
 import (
 	"errors"
 	"strings"
+	"time"
 )
 
 // A Hook is called before a system call, with the call's name and the entry of
@@ -39,17 +40,19 @@ var (
 )
 
 // An ID tells two files of one machine apart. The zero ID is no file's.
-type ID struct{ Dev, Ino uint64 }
+type ID struct{ dev, ino uint64 }
 
 // An Info is what [Dir.Stat] tells of a directory's entry.
 type Info struct {
-	ID     ID
-	Size   int64
-	Mode   uint32 // the permissions, with the setuid, setgid and sticky bits
-	UID    uint32
-	Links  uint64
-	IsDir  bool
-	IsFile bool // a regular file
+	ID      ID
+	Mode    uint32 // the permissions, with the setuid, setgid and sticky bits
+	Links   uint64
+	IsDir   bool
+	IsFile  bool // a regular file
+	Changed time.Time
+
+	size int64
+	uid  uint32
 }
 
 // IsTemp reports whether name is that of a temporary file.

@@ -275,7 +275,7 @@ func TestReadFile(t *testing.T) {
 	write(t, filepath.Join(dir, "long"), long)
 	for name, want := range map[string]string{"empty": "", "long": long} {
 		got, id, err := d.ReadFile(name, int64(len(want)))
-		if info, serr := d.Stat(name); err != nil || serr != nil || string(got) != want || id != info.ID || info.IsDir || info.Size != int64(len(want)) {
+		if info, serr := d.Stat(name); err != nil || serr != nil || string(got) != want || id != info.ID || info.IsDir || info.size != int64(len(want)) {
 			t.Errorf("%s: %d bytes, %v, %v", name, len(got), err, serr)
 		}
 	}

@@ -120,5 +120,5 @@ func spareName(name string, i int) string {
 // spare reports whether a file can be kept and written to again: nobody else
 // can read it, or has another name for it.
 func (i Info) spare() bool {
-	return i.IsFile && i.Links == 1 && i.Size <= maxSpare && i.Mode == 0o600 && int(i.UID) == os.Geteuid()
+	return i.IsFile && i.Links == 1 && i.size <= maxSpare && i.Mode == 0o600 && int(i.uid) == os.Geteuid()
 }

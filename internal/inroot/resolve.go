@@ -53,8 +53,9 @@ func resolve(root, path string) (string, error) {
 	return done, nil
 }
 
-// bare returns what is wrong with a path, without the path.
-func bare(err error) error {
+// Cause returns the cause of a failed operation on a file, without the path:
+// for an error that names the path itself. It returns any other error as it is.
+func Cause(err error) error {
 	if e := (*fs.PathError)(nil); errors.As(err, &e) {
 		return e.Err
 	}
@@ -91,7 +92,7 @@ func (d Dir) with(op, name string, do func(path string) error) error {
 	}
 	path := filepath.Join(d.Path, name)
 	if err := With(d.Root, path, do); err != nil {
-		return &fs.PathError{Op: op, Path: path, Err: bare(err)}
+		return &fs.PathError{Op: op, Path: path, Err: Cause(err)}
 	}
 	return nil
 }
