@@ -50,6 +50,9 @@ func (d *Dir) OpenFile(string) (*os.File, ID, error) { return nil, ID{}, errors.
 // WriteFile returns [errors.ErrUnsupported].
 func (d *Dir) WriteFile(string, []byte) error { return errors.ErrUnsupported }
 
+// Replace returns [errors.ErrUnsupported].
+func (d *Dir) Replace(string, string, []byte, uint32) error { return errors.ErrUnsupported }
+
 // Overwrite returns [errors.ErrUnsupported].
 func (d *Dir) Overwrite(string, int64, []byte, int64) (bool, error) {
 	return false, errors.ErrUnsupported

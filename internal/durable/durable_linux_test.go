@@ -86,6 +86,38 @@ func TestG1WriteFileSyncsFileThenDirectory(t *testing.T) {
 	}
 }
 
+// A file has its mode, which the umask does not change, before it has its name;
+// where the mode cannot be set, no temporary file is left.
+func TestReplaceSetsTheModeFirst(t *testing.T) {
+	t.Parallel()
+	hook, calls := trace()
+	fails := error(nil)
+	d := open(t, t.TempDir(), func(call, name string) error {
+		if call == "fchmod" {
+			return errors.Join(hook(call, name), fails)
+		}
+		return hook(call, name)
+	})
+	*calls = nil
+	if err := d.Replace(".tmp-1", "f", []byte("new"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"create .tmp-", "fchmod .tmp-", "write .tmp-", "fsync .tmp-", "close .tmp-", "renameat .tmp-", "fsync ."}
+	if diff := cmp.Diff(want, *calls); diff != "" {
+		t.Error(diff)
+	}
+	if info, err := os.Stat(d.Path("f")); err != nil || info.Mode().Perm() != 0o666 {
+		t.Errorf("%v, %v; want mode 0666", info, err)
+	}
+	fails = unix.EPERM
+	if err := d.Replace(".tmp-1", "f", []byte("newer"), 0o644); !errors.Is(err, unix.EPERM) {
+		t.Errorf("err = %v", err)
+	}
+	if diff := cmp.Diff([]string{"f=new"}, entries(t, d.Path("."))); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // Stopped before any of its system calls, and in the middle of writing,
 // WriteFile leaves the old content or the new, never a part (G1, D3).
 func TestG1CrashLeavesOldOrNew(t *testing.T) {

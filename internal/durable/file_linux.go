@@ -13,16 +13,28 @@ import (
 // A reader sees the old file or the new one, never a part, and so does whoever
 // comes after a crash at any point. When WriteFile returns nil the new file
 // survives a loss of power, provided that d itself does; when it returns an
-// error the old one or the new one is there. A temporary file may be left by a
-// crash, see [IsTemp].
+// error the old file or the new one is there. A crash may leave a temporary
+// file, see [IsTemp].
 func (d *Dir) WriteFile(name string, data []byte) error {
+	return d.Replace(TempPrefix+strconv.FormatUint(rand.Uint64(), 16), name, data, 0o600)
+}
+
+// Replace is [Dir.WriteFile] with another mode, whatever the umask, and with
+// temp as the name of the temporary file, which must be free.
+func (d *Dir) Replace(temp, name string, data []byte, mode uint32) error {
 	if !plain(name) {
 		return d.fail("renameat", name, unix.EINVAL)
 	}
-	temp := TempPrefix + strconv.FormatUint(rand.Uint64(), 16)
 	fd, err := d.create(temp)
 	if err != nil {
 		return err
+	}
+	if mode != 0o600 {
+		if err := d.Chmod(fd, temp, mode); err != nil {
+			_ = d.close(fd, temp) // the first error says more
+			_ = d.Remove(temp)
+			return err
+		}
 	}
 	return d.publish(fd, temp, name, data)
 }

@@ -163,53 +163,18 @@ func (o output) publish(doc document, k disk) error {
 	return nil
 }
 
-// replace replaces a file. The new one is written next to it: containerd does
-// not notice a file that is renamed from another directory.
+// replace replaces a file. The temporary file is in the same directory:
+// containerd does not notice a file that is renamed from another one.
 func (o output) replace(d *durable.Dir, name string, data []byte) (err error) {
-	// Another Manager may take what is being written for what a crash has
-	// left, once for each time that it publishes.
+	// Another Manager may remove the temporary file as one that a crash has
+	// left, once each time it publishes.
 	for range 5 {
 		temp := o.temporary() + strconv.FormatUint(rand.Uint64(), 16)
-		if err = o.fill(d, temp, data); err == nil {
-			err = d.Rename(temp, name)
-		}
-		if err == nil {
-			return d.Sync() // or the rename may be lost although the data is on disk
-		}
-		_ = d.Remove(temp) // the first error says more
-		if !errors.Is(err, fs.ErrNotExist) {
+		if err = d.Replace(temp, name, data, uint32(o.mode)); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
 	return err
-}
-
-// fill makes a new file with data, and the data durable.
-func (o output) fill(d *durable.Dir, name string, data []byte) error {
-	f, _, err := d.OpenFile(name)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }() // closed below, but for a failure
-	for _, step := range []struct {
-		call string
-		do   func() error
-	}{
-		{"write", func() error { _, err := f.Write(data); return err }},
-		{"fchmod", func() error { return f.Chmod(o.mode) }},
-		{"fsync", f.Sync},
-		{"close", f.Close},
-	} {
-		if o.hook != nil {
-			if err := o.hook(step.call, name); err != nil {
-				return &fs.PathError{Op: step.call, Path: d.Path(name), Err: err}
-			}
-		}
-		if err := step.do(); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func (o output) unlink(d *durable.Dir, name string) error {
