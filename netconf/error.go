@@ -101,7 +101,7 @@ type unfound struct {
 // add adds what is wrong with a file to the search for the network called name.
 func (u *unfound) add(err error, name string) {
 	u.bad = append(u.bad, err)
-	if e := asError(err, nil); u.own == nil && name != "" && (e.Network == name || called(e.File, name)) {
+	if e := asError(err, nil); u.own == nil && (e.Network == name || called(e.File, name)) {
 		u.own = err
 	}
 }

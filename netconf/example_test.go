@@ -94,16 +94,24 @@ func ExampleLoadFile() {
 }
 
 // A meta-plugin passes over itself when it looks for the network to delegate to.
-func ExamplePrimary() {
+func ExampleFiles() {
 	dir := fstest.MapFS{
 		"00-multinet.conf": {Data: []byte(`{"name": "multi", "type": "multinet"}`)},
+		"05-half.conflist": {Data: []byte(`{"name": "half", "plug`)},
 		"10-blue.conf":     {Data: []byte(`{"name": "blue", "type": "bridge"}`)},
 	}
-	n, err := netconf.Primary(dir, func(_ string, n netconf.Network) bool {
-		return n.Plugins()[0].Type() != "multinet"
-	})
-	fmt.Println(n.Name(), err)
-	// Output: blue <nil>
+	for f, err := range netconf.Files(dir, nil) {
+		switch {
+		case err != nil:
+			fmt.Println("cannot be used:", f.Name)
+		case f.Network.Plugins()[0].Type() != "multinet":
+			fmt.Println("primary:", f.Network.Name())
+			return
+		}
+	}
+	// Output:
+	// cannot be used: 05-half.conflist
+	// primary: blue
 }
 
 // The configuration of a meta-plugin can hold networks and plugins.

@@ -3,6 +3,7 @@ package netconf
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -18,8 +19,8 @@ import (
 // plugins of the files <name>/*.conf are appended (SPEC section 1, "Loading
 // plugin configurations").
 //
-// Only regular files, and links to them, are opened. All else of those names is
-// a bad file, as is one that does not parse.
+// Only regular files of at most 16 MiB, and links to them, are opened. Anything
+// else of those names is a bad file, as is a file that does not parse.
 //
 // A bad file never hides a good one: it counts only when no file defines name.
 // The error is then [ErrNotFound] joined with what was wrong in each bad file.
@@ -33,45 +34,23 @@ func Load(fsys fs.FS, name string) (Network, error) {
 	if err := validateName(name); err != nil {
 		return Network{}, err
 	}
-	return search(fsys, name, nil)
-}
-
-// Primary finds the first valid network, one with a name and plugins, in the
-// order in which runtimes look: that of the file names at the top of fsys,
-// whatever their kind. Networks that accept does not want are passed over; it
-// is called with the file's name. A nil accept takes any.
-//
-// Files are read, and errors are made, as [Load] does.
-func Primary(fsys fs.FS, accept func(file string, n Network) bool) (Network, error) {
-	return search(fsys, "", accept)
-}
-
-// search returns the first network called name, or with any name if that is
-// empty, that accept agrees to.
-func search(fsys fs.FS, name string, accept func(string, Network) bool) (Network, error) {
-	files, err := configFiles(fsys, ".", ".conf", ".conflist", ".json")
+	files, err := listDir(fsys, ".", isConfig)
 	if err != nil {
 		return Network{}, inNetwork(name, err)
 	}
 	var missed unfound
 	for _, file := range files {
 		n, err := loadFile(fsys, file, func(n Network) bool {
-			if name == "" || n.Name() == name {
-				return true
-			}
-			if called(file, name) {
+			if n.Name() != name && called(file, name) {
 				missed.misnamed = fmt.Sprintf("file %q defines network %q", file, n.Name())
 			}
-			return false
+			return n.Name() == name
 		})
-		if err == nil && name == "" && n.Name() == "" {
-			err = &Error{Kind: ErrInvalid, File: file, Key: "name", Err: errMissing}
-		}
 		if err != nil {
 			missed.add(err, name)
 			continue
 		}
-		if !n.IsZero() && (accept == nil || accept(file, n)) {
+		if !n.IsZero() {
 			return n, nil
 		}
 	}
@@ -91,8 +70,8 @@ func called(file, name string) bool { return strings.TrimSuffix(file, path.Ext(f
 //
 // A file that does not exist is [ErrNotFound] and also [fs.ErrNotExist]; one
 // that cannot be read gives an [*Error] without a Kind, and CNI code 5. What is
-// not a regular file, nor a link to one, is [ErrInvalid] and is not opened. Other
-// errors are those of [Parse]; all of them name the file.
+// not a regular file of at most 16 MiB, nor a link to one, is [ErrInvalid] and is
+// not opened. Other errors are those of [Parse]; all of them name the file.
 func LoadFile(path string) (Network, error) {
 	dir, file := filepath.Split(path)
 	if file == "" || file == "." || !fs.ValidPath(file) {
@@ -150,7 +129,7 @@ func loadFile(fsys fs.FS, file string, wanted func(Network) bool) (Network, erro
 // subdirectory reads the plugins that are configured in the directory dir of
 // fsys. There may be none.
 func subdirectory(fsys fs.FS, dir string) ([]Plugin, error) {
-	files, err := configFiles(fsys, dir, ".conf")
+	files, err := listDir(fsys, dir, func(entry fs.DirEntry) bool { return !entry.IsDir() && path.Ext(entry.Name()) == ".conf" })
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -175,8 +154,8 @@ func subdirectory(fsys fs.FS, dir string) ([]Plugin, error) {
 	return plugins, nil
 }
 
-// configFiles lists the files of dir with one of the extensions, sorted.
-func configFiles(fsys fs.FS, dir string, extensions ...string) ([]string, error) {
+// listDir lists the paths of the wanted entries of dir, sorted.
+func listDir(fsys fs.FS, dir string, wanted func(fs.DirEntry) bool) ([]string, error) {
 	if fsys == nil {
 		return nil, &Error{Kind: ErrInvalid, Err: errors.New("no file system to load from")}
 	}
@@ -186,7 +165,7 @@ func configFiles(fsys fs.FS, dir string, extensions ...string) ([]string, error)
 	}
 	var files []string
 	for _, entry := range entries {
-		if !entry.IsDir() && slices.Contains(extensions, path.Ext(entry.Name())) {
+		if wanted(entry) {
 			files = append(files, path.Join(dir, entry.Name()))
 		}
 	}
@@ -194,21 +173,54 @@ func configFiles(fsys fs.FS, dir string, extensions ...string) ([]string, error)
 	return files, nil
 }
 
-// readFile reads a file of fsys. It asks first what the file is: to open a FIFO
-// waits for a writer, which nothing can interrupt.
+// maxFile is the size in bytes over which a file is not read.
+const maxFile = 16 << 20
+
+// readFile reads a file of fsys. It asks what the file is before it opens it:
+// opening a FIFO waits for a writer, and opening a device may have effects. It
+// asks again afterwards, because it may be another file by then.
 func readFile(fsys fs.FS, file string) ([]byte, error) {
 	info, err := fs.Stat(fsys, file)
 	if err != nil {
 		return nil, fileError(file, err)
 	}
-	if !info.Mode().IsRegular() {
-		return nil, &Error{Kind: ErrInvalid, File: file, Err: errors.New("not a regular file")}
+	if err := readable(file, info); err != nil {
+		return nil, err
 	}
-	data, err := fs.ReadFile(fsys, file)
+	f, err := fsys.Open(file)
 	if err != nil {
 		return nil, fileError(file, err)
 	}
+	defer func() { _ = f.Close() }() // nothing was written
+	if info, err = f.Stat(); err != nil {
+		return nil, fileError(file, err)
+	}
+	if err := readable(file, info); err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1)) // it may be growing
+	if err != nil {
+		return nil, fileError(file, err)
+	}
+	if len(data) > maxFile {
+		return nil, tooLarge(file)
+	}
 	return data, nil
+}
+
+// readable fails unless a file can be read.
+func readable(file string, info fs.FileInfo) error {
+	if !info.Mode().IsRegular() {
+		return &Error{Kind: ErrInvalid, File: file, Err: errors.New("not a regular file")}
+	}
+	if info.Size() > maxFile {
+		return tooLarge(file)
+	}
+	return nil
+}
+
+func tooLarge(file string) error {
+	return &Error{Kind: ErrInvalid, File: file, Err: errors.New("larger than 16 MiB")}
 }
 
 // fileError makes an *Error of what a file system returned.

@@ -9,8 +9,6 @@ import (
 	"testing"
 	"testing/fstest"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -263,30 +261,4 @@ func TestLoadFileFS(t *testing.T) {
 	}
 	_, err := netconf.LoadFileFS(nil, "x.conf")
 	wantError{kind: netconf.ErrInvalid, file: "x.conf"}.check(t, err)
-}
-
-func TestPrimary(t *testing.T) {
-	t.Parallel()
-	n, err := netconf.Primary(files(confDir), nil)
-	if err != nil || n.Name() != "red" {
-		t.Errorf("primary is %q, %v; want red, the first that is valid", n.Name(), err)
-	}
-	var seen []string
-	n, err = netconf.Primary(files(confDir), func(file string, n netconf.Network) bool {
-		seen = append(seen, file+" "+n.Name())
-		return n.Name() == "only"
-	})
-	if err != nil || typesOf(n) != "alone" {
-		t.Errorf("primary is of %q, %v; want alone", typesOf(n), err)
-	}
-	want := []string{"10-red.conf red", "20-blue.json blue", "30-blue.conflist blue", "40-chain.conflist chain", "41-only.conflist only"}
-	if d := cmp.Diff(want, seen); d != "" {
-		t.Errorf("accept was asked (-want +got):\n%s", d)
-	}
-	_, err = netconf.Primary(files(map[string]string{"1.conf": `{"type":"x"}`, "2.conf": `{}`}), nil)
-	wantError{kind: netconf.ErrNotFound, text: `2 bad files, the first: invalid configuration: file "1.conf", key "name": missing`}.check(t, err)
-	_, err = netconf.Primary(files(confDir), func(string, netconf.Network) bool { return false })
-	wantError{kind: netconf.ErrNotFound, text: `05-bad.conf`}.check(t, err)
-	_, err = netconf.Primary(nil, nil)
-	wantError{kind: netconf.ErrInvalid}.check(t, err)
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -40,8 +42,9 @@ func TestLoadOpensRegularFilesOnly(t *testing.T) {
 			if n, err := netconf.Load(fsys, "red"); err != nil || typesOf(n) != "macvlan" {
 				t.Errorf("beside it: %q, %v", typesOf(n), err)
 			}
-			if n, err := netconf.Primary(fsys, nil); err != nil || n.Name() != "red" {
-				t.Errorf("the first network is %q, %v", n.Name(), err)
+			want := []string{"01-odd.conf !", "02-odd.conflist !", "03-odd.json !"}
+			if diff := cmp.Diff(want, found(fsys, nil, "03-odd.json")); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
 			}
 			_, err := netconf.Load(fsys, "odd")
 			wantError{kind: netconf.ErrNotFound, network: "odd", text: `6 bad files, the first: invalid configuration: file "01-odd.conf": not a regular file`}.check(t, err)

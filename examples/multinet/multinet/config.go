@@ -154,10 +154,18 @@ func asks(value any) bool {
 // loadPath reads the network in the file at path, or the first one in the
 // directory at path, in the order of runtimes, that is not multinet's own.
 func (c *config) loadPath(path string) (netconf.Network, error) {
-	if info, err := fs.Stat(c.call.Root.Dir(path), "."); err == nil && info.IsDir() {
-		return netconf.Primary(c.call.Root.Dir(path), func(_ string, n netconf.Network) bool {
-			return !slices.ContainsFunc(n.Plugins(), func(p netconf.Plugin) bool { return p.Type() == c.call.Type })
-		})
+	dir := c.call.Root.Dir(path)
+	if info, err := fs.Stat(dir, "."); err == nil && info.IsDir() {
+		var errs []error
+		for f, err := range netconf.Files(dir, nil) {
+			switch {
+			case err != nil:
+				errs = append(errs, err)
+			case !slices.ContainsFunc(f.Network.Plugins(), func(p netconf.Plugin) bool { return p.Type() == c.call.Type }):
+				return f.Network, nil
+			}
+		}
+		return netconf.Network{}, &netconf.Error{Kind: netconf.ErrNotFound, File: path, Err: errors.Join(errs...)}
 	}
 	return netconf.LoadFileFS(c.call.Root.Dir(filepath.Dir(path)), filepath.Base(path))
 }

@@ -1,0 +1,106 @@
+package netconf_test
+
+import (
+	"errors"
+	"io/fs"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/netconf"
+)
+
+// found lists what Files finds, up to the file called last: "FILE NETWORK", or
+// "FILE !" and the key that is wrong.
+func found(fsys fs.FS, consider func(fs.DirEntry) bool, last string) []string {
+	var all []string
+	for f, err := range netconf.Files(fsys, consider) {
+		s := f.Name + " " + f.Network.Name()
+		if e := (*netconf.Error)(nil); errors.As(err, &e) {
+			s += "!" + e.Key
+			if f.Network.Name() != "" || e.File == "" {
+				s += " with a network, or without a file"
+			}
+		}
+		all = append(all, s)
+		if f.Name == last {
+			break
+		}
+	}
+	return all
+}
+
+func TestFilesAreThoseOfRuntimesInTheirOrder(t *testing.T) {
+	t.Parallel()
+	fsys := files(confDir)
+	want := []string{"05-bad.conf !", "06-bad.conflist !plugins", "07-sub.conflist !type", "10-red.conf red"}
+	if diff := cmp.Diff(want, found(fsys, nil, "10-red.conf")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	const good = `{"name":"x","type":"a"}`
+	fsys = files(map[string]string{
+		"10-a.yaml": good, "10-b.CONF": good, "10-c": good, "10-d.conf_bak": good, "10-e.tmp-x.conf": good, "10-f.conf/x": "",
+		"20-a.json": good, ".a.conf": good, "Z.conflist": `{"name":"z"}`, "z/1.conf": `{"type":"a"}`,
+	})
+	if diff := cmp.Diff([]string{".a.conf x", "20-a.json x", "Z.conflist z"}, found(fsys, nil, "")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	considered := func(entry fs.DirEntry) bool { return strings.HasPrefix(entry.Name(), "10-") }
+	want = []string{"10-a.yaml x", "10-b.CONF x", "10-c x", "10-d.conf_bak x", "10-e.tmp-x.conf x", "10-f.conf !"}
+	if diff := cmp.Diff(want, found(fsys, considered, "")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// What Files yields without an error can be run by a runtime.
+func TestFilesThatNoRuntimeCanRunAreErrors(t *testing.T) {
+	t.Parallel()
+	for text, key := range map[string]string{
+		`{"type":"a"}`:                               "name",
+		`{"name":"x","plugins":[]}`:                  "plugins",
+		`{"name":"x","plugins":[{}]}`:                "plugins[0].type",
+		`{"name":"x","type":"../a"}`:                 "type",
+		`{"name":"x","type":".."}`:                   "type",
+		`{"cniVersion":"x","name":"x","type":"a"}`:   "cniVersion",
+		`{"cniVersion":"0","name":"x","type":"a"}`:   "cniVersion",
+		`{"name":"x","type":"a","mtu":1e99999}`:      "",
+		`{"name":"x","type":"a","name":"y"}`:         "name",
+		strings.Repeat(" ", 16<<20) + `{"name":"x"}`: "",
+	} {
+		got := found(files(map[string]string{"1.conf": text}), nil, "")
+		if diff := cmp.Diff([]string{"1.conf !" + key}, got); diff != "" {
+			t.Errorf("%.50q (-want +got):\n%s", text, diff)
+		}
+	}
+	for _, text := range []string{`{"name":"x","type":"a"}`, `{"cniVersion":"9.9.9","name":"x","plugins":[{"type":"a"}]}`} {
+		if diff := cmp.Diff([]string{"1.conf x"}, found(files(map[string]string{"1.conf": text}), nil, "")); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", text, diff)
+		}
+	}
+}
+
+func TestFilesOfADirectoryThatCannotBeListed(t *testing.T) {
+	t.Parallel()
+	for name, fsys := range map[string]fs.FS{"none": nil, "absent": subdirectory(t, "absent")} {
+		n := 0
+		for f, err := range netconf.Files(fsys, nil) {
+			if n++; err == nil || f.Name != "" {
+				t.Errorf("%s: %+v, %v", name, f, err)
+			}
+		}
+		if n != 1 {
+			t.Errorf("%s: %d results", name, n)
+		}
+	}
+}
+
+func subdirectory(t *testing.T, dir string) fs.FS {
+	t.Helper()
+	fsys, err := fs.Sub(fstest.MapFS{}, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fsys
+}
