@@ -228,6 +228,8 @@ func fileError(file string, err error) error {
 	e := &Error{File: file, Err: err}
 	if file == "." { // the caller's own directory: err says more
 		e.File = ""
+	} else if p := (*fs.PathError)(nil); errors.As(err, &p) {
+		e.Err = p.Err // the file is named already
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		e.Kind = ErrNotFound

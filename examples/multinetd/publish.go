@@ -114,8 +114,9 @@ func (c *config) manager() (*autoconf.Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := publish.Manager(c.publish.From, filepath.Join(c.publish.Dir, publish.Output), template)
-	m.Primary, m.Ready = c.publish.Primary, c.publish.Ready
+	onNode := func(path string) string { return program.OnNode(c.ChrootDir, path) }
+	m := publish.Manager(onNode(c.publish.From), filepath.Join(onNode(c.publish.Dir), publish.Output), template)
+	m.Root, m.Primary, m.Ready = c.ChrootDir, c.publish.Primary, onNode(c.publish.Ready)
 	return m, nil
 }
 
@@ -163,11 +164,8 @@ func logState(ctx context.Context, log *slog.Logger, s autoconf.State) {
 		level = slog.LevelWarn
 		attrs = append(attrs, slog.String("error", s.Degraded.Error()))
 	}
-	if len(attrs) == 0 {
-		return // it has not looked yet
-	}
 	for _, skipped := range s.Skipped {
-		attrs = append(attrs, slog.String("passed_over", skipped.Err.Error()))
+		attrs = append(attrs, slog.String("passed_over", skipped.Error()))
 	}
 	log.LogAttrs(ctx, level, "network", attrs...)
 }

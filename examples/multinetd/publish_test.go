@@ -2,9 +2,11 @@ package main
 
 import (
 	"errors"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/examples/internal/publish"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/autoconf"
 )
@@ -202,20 +205,25 @@ func TestM14Publish(t *testing.T) {
 	}
 }
 
-// It is not ready before its network is published, and says why (M15).
-func TestM15NotReadyUntilPublished(t *testing.T) {
+// lines has the lines of a log.
+type lines chan string
+
+func (l lines) Write(line []byte) (int, error) {
+	l <- string(line)
+	return len(line), nil
+}
+
+// It is not ready before its network is published, and says why.
+func TestNotReadyUntilPublished(t *testing.T) {
 	t.Parallel()
 	w := publishes(t)
 	if err := os.Remove(w.conf.publish.Ready); err != nil {
 		t.Fatal(err)
 	}
+	looked := make(lines, 100)
+	w.log = slog.New(slog.NewTextHandler(looked, nil))
 	w.begin(t)
-	for { // until it has looked
-		changed := w.manager.Changed()
-		if w.manager.State().Degraded != nil {
-			break
-		}
-		<-changed
+	for !strings.Contains(<-looked, autoconf.ErrNotReady.Error()) {
 	}
 	if code, body := w.get(t, wire.PathReady+"?verbose"); code != http.StatusServiceUnavailable || !strings.Contains(body, "not published") || !strings.Contains(body, autoconf.ErrNotReady.Error()) {
 		t.Errorf("/readyz: %d %s", code, body)
@@ -255,4 +263,41 @@ func TestCannotPublish(t *testing.T) {
 	w.manager.Primary = "../x"
 	w.begin(t)
 	w.ended(t, autoconf.ErrInvalid)
+}
+
+// A link of the node, also that of a single file, leads where it leads on the
+// node.
+func TestLinksOfTheNodeAreFollowedInItsRoot(t *testing.T) {
+	t.Parallel()
+	root := node(t)
+	config := filepath.Join(t.TempDir(), "daemon.json")
+	for file, text := range map[string]string{
+		root + "/opt/blue.conflist": `{"cniVersion":"1.1.0","name":"blue","plugins":[{"type":"bridge"}]}`,
+		config:                      `{"chrootDir":"` + root + `","multusConfigFile":"auto"}`,
+	} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir := root + "/etc/cni/net.d"
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.Symlink("/opt/blue.conflist", dir+"/10-blue.conflist")); err != nil {
+		t.Fatal(err)
+	}
+	c, err := readConfig(nil, config, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := c.manager()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Publish(); err != nil {
+		t.Fatal(err)
+	}
+	if names := publish.Primaries(m); !slices.Equal(names, []string{"blue"}) {
+		t.Errorf("published in front of %q", names)
+	}
+	if _, err := os.Stat(dir + "/00-multinet.conflist"); err != nil {
+		t.Error(err)
+	}
 }

@@ -47,7 +47,7 @@ var rules = map[string][]string{
 	"delegate/thick/shim":   {"status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/redact"},
 	"delegate/thick/wire":   nil,
 	"delegate/relay":        {"delegate", "netconf", "status", "delegate/thick/wire", "internal/durable", "internal/skeleton", "internal/peer", "internal/proctree"},
-	"netconf/autoconf":      {"netconf", "internal/durable"},
+	"netconf/autoconf":      {"netconf", "internal/durable", "internal/inroot"},
 
 	"examples/...": {"..."},
 }

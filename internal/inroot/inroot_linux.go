@@ -10,6 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// nonblock makes opening a FIFO return at once.
+const nonblock = unix.O_NONBLOCK
+
 // races is how often a path is looked up while others rename files.
 const races = 100
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/metacni/metacni/internal/inroot"
@@ -262,5 +263,21 @@ func TestDirInRoot(t *testing.T) {
 	}
 	if data, err := fs.ReadFile(d, "out"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a link out: %q, %v", data, err)
+	}
+}
+
+// A FIFO has no writer for ever, and does not keep whoever opens it.
+func TestOpeningAFIFODoesNotWait(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	if err := syscall.Mkfifo(root+"/fifo", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []inroot.Dir{{Root: root, Path: "/"}, {Path: root}} {
+		f, err := d.Open("fifo")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = f.Close()
 	}
 }

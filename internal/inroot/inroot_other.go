@@ -4,4 +4,6 @@ package inroot
 
 import "errors"
 
+const nonblock = 0
+
 func with(string, string, func(string) error) error { return errors.ErrUnsupported }

@@ -64,13 +64,13 @@ func Cause(err error) error {
 
 // A Dir is [os.DirFS] of the directory that is at Path for a process whose root
 // directory is Root: no link in it leads out of Root. With an empty Root it is
-// os.DirFS(Path).
+// os.DirFS(Path). Opening a FIFO does not wait for a writer.
 type Dir struct{ Root, Path string }
 
 // Open opens a file of the directory.
 func (d Dir) Open(name string) (f fs.File, err error) {
 	err = d.with("open", name, func(path string) error {
-		f, err = os.Open(path)
+		f, err = os.OpenFile(path, os.O_RDONLY|nonblock, 0)
 		return err
 	})
 	return f, err

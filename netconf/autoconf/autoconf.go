@@ -1,20 +1,21 @@
-// Package autoconf publishes the configuration of a meta-plugin in front of the
-// primary network's, and follows that.
+// Package autoconf writes the node's CNI configuration for a meta-plugin and
+// keeps it in step with the cluster network.
 //
-// A [Manager] finds the first valid network in the directory that container
-// runtimes read, makes a configuration that delegates to it, and puts that in a
-// file that sorts first. [Manager.Publish] does so once; [Manager.Run] again
-// whenever something changes, and restores its file when others touch it.
+// A [Manager] finds the primary network: the first valid one in the directory
+// that container runtimes read. It makes a configuration that delegates to the
+// primary network, and writes that to a file which sorts first, so that runtimes
+// take it. [Manager.Publish] does so once. [Manager.Run] does so again whenever
+// something changes, and restores the file when others touch it.
 //
-// What is published is always whole and valid: it was read back before it got
-// its name, and a reader of the directory sees the file before or the file
-// after. No file but the Manager's own is ever written, and nothing in the
-// directory, whatever it is, makes a Manager panic, hang or give up: what cannot
-// be used is passed over and named in [State].
+// The file is replaced atomically: a reader of the directory sees the old file or
+// the new one, whole and valid. A Manager writes no other file. Nothing in the
+// directory, whatever it is, makes a Manager panic, hang or give up: files that
+// cannot be used are passed over and reported in [State].
 //
-// A Manager looks at what is there and not at what happened. So nothing is
-// missed, and its decisions do not depend on the order of events. It publishes
-// on Linux; elsewhere it answers [errors.ErrUnsupported].
+// A Manager is level-triggered: it looks at the directory, not at the events that
+// led to it. So it misses nothing, and its decisions do not depend on the order
+// of events. It works on Linux; elsewhere it fails with
+// [errors.ErrUnsupported].
 package autoconf
 
 import (
@@ -29,102 +30,112 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/internal/durable"
+	"github.com/metacni/metacni/internal/inroot"
 	"github.com/metacni/metacni/netconf"
 )
 
-// A Manager publishes one file. Its fields are its configuration: they are read,
-// never written, and not to be changed once a method has been called. Dir,
-// Output, and Template or Render have to be set; paths are absolute.
+// A Manager publishes one file. Its fields are its configuration. It never writes
+// them, and they must not change while one of its methods works. Dir, Output and
+// Template are required; paths are absolute.
 //
-// [Manager.State] and [Manager.Changed] may be called by any goroutine at any
-// time. Of [Manager.Run], [Manager.Publish] and [Manager.Uninstall] one works at
-// a time, and the others fail with [ErrLocked] meanwhile. A Manager must not be
-// copied after first use.
+// Any goroutine may call [Manager.State] at any time. Of [Manager.Run],
+// [Manager.Publish] and [Manager.Uninstall] only one can work at a time: the
+// others fail with [ErrLocked] meanwhile. A Manager must not be copied after
+// first use.
 type Manager struct {
+	// Root, if not empty, is the root directory of the node as this process
+	// sees it. Dir, Output, Ready and Lock are paths of the node then, and the
+	// node's symbolic links are followed inside Root.
+	Root string
+
 	// Dir is the directory in which to find the primary network, such as
 	// /etc/cni/net.d. It need not exist yet.
 	Dir string
 
-	// Output is the file to publish, such as /etc/cni/net.d/00-multinet. Its
-	// extension is replaced: it is .conflist from CNI 1.0.0 on, which has
+	// Output is the file to publish, such as /etc/cni/net.d/00-multinet. The
+	// Manager chooses the extension: .conflist from CNI 1.0.0 on, which has
 	// retired the other form, and .conf before. A file that has the name is
 	// replaced, whoever wrote it. Output should sort before all other files of
-	// its directory, which has to exist.
+	// its directory, which must exist.
 	Output string
 
-	// Primary is the name of the only file in Dir to be the primary network.
-	// Empty: the first that is valid, in the order of the names, of those that
-	// end in .conf, .conflist or .json. Those with ".tmp-" in their name are
-	// being written. Set Primary, or Accept, where there are networks that
-	// must never take the place of another, such as one of loopback alone.
+	// Primary, if not empty, is the name of the only file in Dir that can be the
+	// primary network. Otherwise the primary network is the first that
+	// [netconf.Files] finds. Set Primary, or Accept, where the directory has
+	// networks that no pod can do with, such as one of loopback alone.
 	Primary string
 
-	// Accept, if not nil, says which valid networks can be the primary one. One
-	// that is refused after it has been accepted counts as gone. Accept is
-	// called by the goroutine of Run or Publish, and not with Output.
-	Accept func(file string, n netconf.Network) bool
+	// Accept, if not nil, reports whether a valid network can be the primary
+	// one. A primary network that Accept refuses later counts as removed. The
+	// goroutine of Run, Publish or Find calls Accept.
+	Accept func(netconf.File) bool
 
-	// Template is the plugin object to publish; see [Render].
+	// Template is the meta-plugin's own plugin object. The published network
+	// consists of this plugin, with every key as it is written, and these:
+	//
+	//   - "delegates", a list of just the primary network; or "clusterNetwork",
+	//     see ClusterNetworkDir. Template must have neither.
+	//   - "capabilities": Template's, and those of the primary network that
+	//     Template does not mention. A meta-plugin asks for its own in
+	//     Template:
+	//     netconf.In("capabilities", netconf.Set("io.kubernetes.cri.pod-annotations", true))
+	//   - "name": Template's, or else that of the primary network. A meta-plugin
+	//     that keeps records under the network's name should have a name in
+	//     Template, because the primary network can change.
+	//   - "cniVersion": that of the primary network, of Template, or the highest
+	//     that the cni library implements, whichever is lowest.
 	Template netconf.Plugin
 
-	// Render, if not nil, takes the place of the function [Render] with
-	// Template. What it gives has to be a network that can be run, in a
-	// version that the cni library implements, else it is not published. The
-	// same Primary has to give the same network.
-	Render func(p Primary) (netconf.Network, error)
-
-	// OwnTypes are the types of our plugins, besides that of Template: a
-	// network with a plugin of such a type anywhere in it is never the primary
-	// one, nor is one that names Output.
+	// OwnTypes are the types of our plugins, besides that of Template. A
+	// network that has a plugin of such a type at any depth, or that names
+	// Output, is never the primary network.
 	OwnTypes []string
 
-	// ClusterNetworkDir is the path at which the plugin finds Dir. If it is
-	// set, the primary network is referred to as "clusterNetwork", a path. If
-	// it is empty, the network is embedded: then pods can start while its file
-	// is replaced, broken or gone, with the last that was good; the plugin
-	// needs no access to Dir, and no path is wrong inside a container. What a
-	// reference is good for is a Manager that does not run all the time:
-	// changes of the file reach the plugin without it.
+	// ClusterNetworkDir, if not empty, is the path at which the plugin finds
+	// Dir. The published network then refers to the primary network's file with
+	// "clusterNetwork": changes of the file reach the plugin without a Manager.
+	//
+	// If it is empty, the primary network is embedded. Pods can then start
+	// while its file is replaced, broken or gone, and the plugin needs no
+	// access to Dir.
 	ClusterNetworkDir string
 
 	// Ready, if not empty, is a file that the primary network's agent makes.
-	// Nothing is published before it exists, though what an earlier Manager
-	// has published stays, and Run ends when it is removed.
+	// Nothing is published before it exists; a file that was published earlier
+	// stays. Run ends when Ready is removed.
 	Ready string
 
 	// Lock, if not empty, is a file to lock, so that only one of several
 	// Managers publishes. It is made, with its directory, and stays. It must
-	// not be in Dir or next to Output; a directory of its own in there will
-	// do, which Managers in several containers see alike.
+	// not be in Dir or next to Output, but may be in a directory of its own
+	// there, which Managers in several containers have in common.
 	Lock string
 
-	// Mode is that of the published file. Zero is 0600: configurations hold
-	// credentials, and the embedded network's are those of another.
+	// Mode is the mode of the published file. Zero is 0600: configurations hold
+	// credentials, and the embedded network's credentials are another
+	// program's.
 	Mode fs.FileMode
 
-	// Grace is how long Run goes on with the primary network after its file
-	// is gone, before it takes another: it is replaced when the network is
-	// upgraded. Zero is 10 s.
+	// Observer, if not nil, is called with each new state, by the goroutine of
+	// Run, Publish or Uninstall, which waits until Observer returns. The calls
+	// come one after the other; each state differs from the one before. During
+	// the call [Manager.State] returns the same state.
+	Observer func(State)
+
+	// Grace is how long Run keeps to the primary network after its file was
+	// removed, before it takes another. Zero is 10 s.
 	Grace time.Duration
 
-	// RemoveWhenGone has Run remove the published file when, after Grace,
-	// there is no other network either. Without it, the file stays.
-	RemoveWhenGone bool
+	// Debounce is how long Run waits for quiet after a change in a directory,
+	// at most for a second. Zero is 100 ms.
+	Debounce time.Duration
 
-	// Debounce is how long Run waits for quiet after something has happened in
-	// a directory, and MaxDelay how long at most. Zero is 100 ms and 1 s.
-	Debounce, MaxDelay time.Duration
+	resync time.Duration // for tests: zero is 30 s
+	hook   durable.Hook  // for tests: called before each step of publishing
 
-	// Resync is how often Run looks although nothing has happened. Zero is
-	// 30 s.
-	Resync time.Duration
-
-	hook durable.Hook // for tests: called before each step of publishing
-
-	mu      sync.Mutex // protects what follows
-	busy    bool
-	state   State
-	changed chan struct{} // closed when state changes; nil: nobody asked
+	mu    sync.Mutex // protects what follows
+	busy  bool
+	state State
 }
 
 // validate fails with [ErrInvalid] unless the fields can be used.
@@ -136,6 +147,7 @@ func (m *Manager) validate() error {
 		field, value string
 		needed       bool
 	}{
+		{"Root", m.Root, false},
 		{"Dir", m.Dir, true},
 		{"Output", m.Output, true},
 		{"ClusterNetworkDir", m.ClusterNetworkDir, false},
@@ -154,26 +166,20 @@ func (m *Manager) validate() error {
 		return wrong("Primary", "not the name of a file")
 	case m.Primary != "" && !m.finder(m.own()).considers(m.Primary):
 		return wrong("Primary", "is Output")
-	case m.Render == nil && m.Template.Type() == "":
-		return wrong("Template", "no type, and no Render")
-	case m.Template.Type() == "" && len(m.OwnTypes) == 0:
-		return wrong("OwnTypes", "none, and no Template")
-	case m.Lock != "" && (sameDir(filepath.Dir(m.Lock), m.Dir) || sameDir(filepath.Dir(m.Lock), filepath.Dir(m.Output))):
+	case m.Lock != "" && (m.sameDir(filepath.Dir(m.Lock), m.Dir) || m.sameDir(filepath.Dir(m.Lock), filepath.Dir(m.Output))):
 		return wrong("Lock", "in a directory of configurations")
 	case m.Mode&^fs.ModePerm != 0:
 		return wrong("Mode", "more than permissions")
-	case min(m.Grace, m.Debounce, m.MaxDelay, m.Resync) < 0:
-		return wrong("Grace, Debounce, MaxDelay, Resync", "negative")
+	case min(m.Grace, m.Debounce) < 0:
+		return wrong("Grace, Debounce", "negative")
 	}
-	if m.Render == nil {
-		// What is wrong with Template is wrong with any network.
-		n, err := netconf.Parse([]byte(`{"cniVersion":"1.0.0","name":"any","type":"any"}`))
-		if err == nil {
-			_, err = m.document(Primary{File: "any", Network: n})
-		}
-		if err != nil {
-			return fail("use", "", because{ErrInvalid, because{errors.New("Template"), err}})
-		}
+	// What is wrong with Template is wrong with any network.
+	n, err := netconf.Parse([]byte(`{"cniVersion":"1.0.0","name":"any","type":"any"}`))
+	if err == nil {
+		_, err = m.document(candidate{File: netconf.File{Name: "any", Network: n}})
+	}
+	if err != nil {
+		return fail("use", "", because{ErrInvalid, because{errors.New("Template"), err}})
 	}
 	return nil
 }
@@ -191,43 +197,60 @@ func (m *Manager) outputName() (dir, name string) {
 // now.
 func (m *Manager) output() output {
 	dir, name := m.outputName()
-	return output{dir: dir, name: name, mode: cmp.Or(m.Mode, defaultMode), own: m.own(), hook: m.hook}
+	return output{root: m.Root, dir: dir, name: name, mode: cmp.Or(m.Mode, defaultMode), own: m.own(), hook: m.hook}
 }
 
 func (m *Manager) own() own {
 	dir, name := m.outputName()
-	o := own{types: slices.Clone(m.OwnTypes)}
-	if t := m.Template.Type(); t != "" {
-		o.types = append(o.types, t)
-	}
+	o := own{types: append(slices.Clone(m.OwnTypes), m.Template.Type())}
 	dirs := []string{dir}
-	if real, err := filepath.EvalSymlinks(dir); err == nil {
+	if real, err := resolve(m.Root, dir); err == nil {
 		dirs = append(dirs, real)
 	}
-	if sameDir(dir, m.Dir) {
+	if m.sameDir(dir, m.Dir) {
 		o.name = name
 		if m.ClusterNetworkDir != "" {
 			dirs = append(dirs, m.ClusterNetworkDir)
 		}
 	}
-	var files []string
 	for _, ext := range forms {
-		files = append(files, filepath.Join(dir, name+ext))
 		for _, d := range dirs {
 			o.paths = append(o.paths, filepath.Join(d, name+ext))
 		}
 	}
-	o.same = sameFile(files...)
 	return o
 }
 
+// resolve returns path without links, as a process with the root directory root
+// has it.
+func resolve(root, path string) (string, error) {
+	root = cmp.Or(root, "/")
+	real, err := inroot.Resolve(root, path)
+	if err == nil {
+		real, err = filepath.Rel(root, real)
+	}
+	return filepath.Join("/", real), err
+}
+
+// stat says what is at path in Root.
+func (m *Manager) stat(path string) (info fs.FileInfo, err error) {
+	err = inroot.With(m.Root, path, func(path string) error {
+		info, err = os.Stat(path)
+		return err
+	})
+	return info, err
+}
+
+// files is the directory Dir.
+func (m *Manager) files() fs.FS { return inroot.Dir{Root: m.Root, Path: m.Dir} }
+
 // sameDir reports whether two paths are of one directory.
-func sameDir(a, b string) bool {
+func (m *Manager) sameDir(a, b string) bool {
 	if filepath.Clean(a) == filepath.Clean(b) {
 		return true
 	}
-	ai, aerr := os.Stat(a)
-	bi, berr := os.Stat(b)
+	ai, aerr := m.stat(a)
+	bi, berr := m.stat(b)
 	return aerr == nil && berr == nil && os.SameFile(ai, bi)
 }
 
@@ -236,11 +259,5 @@ func (m *Manager) finder(o own) finder {
 }
 
 func (m *Manager) policy(out output) policy {
-	return policy{
-		grace:          cmp.Or(m.Grace, defaultGrace),
-		removeWhenGone: m.RemoveWhenGone,
-		name:           out.name,
-		mode:           out.mode,
-		own:            out.own,
-	}
+	return policy{grace: cmp.Or(m.Grace, defaultGrace), name: out.name, mode: out.mode, own: out.own}
 }

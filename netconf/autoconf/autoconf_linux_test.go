@@ -27,14 +27,11 @@ func TestInvalidManager(t *testing.T) {
 		"Template's network": func(m *Manager) { m.Template = plugin(`{"type":"multinet","clusterNetwork":"x"}`) },
 		"Template's number":  func(m *Manager) { m.Template = plugin(`{"type":"multinet","n":1e999}`) },
 		"no Template":        func(m *Manager) { m.Template = netconf.Plugin{} },
-		"no types": func(m *Manager) {
-			m.Template = netconf.Plugin{}
-			m.Render = func(Primary) (netconf.Network, error) { return netconf.Network{}, errTest }
-		},
-		"Lock in Dir":   func(m *Manager) { m.Lock = m.Dir + "/lock" },
-		"Lock via link": func(m *Manager) { m.Lock = m.Dir + "/../" + filepath.Base(m.Dir) + "/lock" },
-		"Mode":          func(m *Manager) { m.Mode = 0o600 | fs.ModeSetuid },
-		"Grace":         func(m *Manager) { m.Grace = -1 },
+		"relative Root":      func(m *Manager) { m.Root = "host" },
+		"Lock in Dir":        func(m *Manager) { m.Lock = m.Dir + "/lock" },
+		"Lock via link":      func(m *Manager) { m.Lock = m.Dir + "/../" + filepath.Base(m.Dir) + "/lock" },
+		"Mode":               func(m *Manager) { m.Mode = 0o600 | fs.ModeSetuid },
+		"Grace":              func(m *Manager) { m.Grace = -1 },
 	} {
 		m := newManager(t, "10-a.conf", flannel)
 		change(m)
@@ -54,11 +51,11 @@ func TestFind(t *testing.T) {
 	m := newManager(t, "05-a.conf", "{", "10-a.conf", flannel)
 	m.Ready = filepath.Join(m.Dir, "absent")
 	p, err := m.Find()
-	if err != nil || p.File != "10-a.conf" || p.Network.Name() == "" {
+	if err != nil || p.Name != "10-a.conf" || p.Network.Name() == "" {
 		t.Errorf("%+v, %v", p, err)
 	}
 	m.Primary = "05-a.conf"
-	if p, err = m.Find(); !errors.Is(err, ErrNoPrimary) || !strings.Contains(err.Error(), "05-a.conf") || p.File != "" {
+	if p, err = m.Find(); !errors.Is(err, ErrNoPrimary) || !strings.Contains(err.Error(), "05-a.conf") || p.Name != "" {
 		t.Errorf("%+v, %v", p, err)
 	}
 	m.Dir = filepath.Join(m.Dir, "absent")

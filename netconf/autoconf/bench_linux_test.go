@@ -20,16 +20,16 @@ func BenchmarkChange(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			m := newManager(b, "10-x.conflist", net("a"))
 			m.Debounce, m.Template = debounce, plugin(`{"type":"multinet"}`)
+			observe(b, m)
 			ctx, cancel := context.WithCancel(b.Context())
 			done := make(chan error, 1)
 			go func() { done <- m.Run(ctx) }()
 			follow := func(network string) {
 				for {
-					changed := m.Changed()
 					if s := m.State(); s.Network == network && s.Published != "" {
 						return
 					}
-					<-changed
+					<-changes(m)
 				}
 			}
 			follow("a")
@@ -52,7 +52,7 @@ func BenchmarkChange(b *testing.B) {
 }
 
 // BenchmarkAtRest is one resync in which nothing has changed, in a directory
-// of ten networks. What it takes of a CPU at rest is its CPU time by [Manager.Resync].
+// of ten networks. What it takes of a CPU at rest is its CPU time by the interval.
 func BenchmarkAtRest(b *testing.B) {
 	m := newManager(b)
 	for i := range 10 {
@@ -88,7 +88,7 @@ func cpu(tb testing.TB) time.Duration {
 func BenchmarkRender(b *testing.B) {
 	p := primary(calico)
 	for b.Loop() {
-		n, err := Render(template, p)
+		n, err := render(template, p)
 		ok(b, err)
 		if _, err := write(n); err != nil {
 			b.Fatal(err)

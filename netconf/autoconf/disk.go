@@ -5,22 +5,26 @@ import (
 	"errors"
 	"io/fs"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 
 	"github.com/metacni/metacni/internal/durable"
+	"github.com/metacni/metacni/internal/inroot"
 )
 
 // defaultMode is [Manager.Mode] when that is zero.
 const defaultMode = 0o600
+
+// sizeLimit is the size in bytes over which a file is not read.
+const sizeLimit = 16 << 20
 
 // forms are the extensions of the two forms of the published file.
 var forms = [...]string{".conf", ".conflist"} //nolint:gochecknoglobals // never written
 
 // An output is where a document is published.
 type output struct {
+	root string // in which dir is
 	dir  string
 	name string // without extension
 	mode fs.FileMode
@@ -98,41 +102,51 @@ func (o output) file(ext string) string { return filepath.Join(o.dir, o.name+ext
 // a file so called, and no other program's begin so.
 func (o output) temporary() string { return "." + o.name + ".tmp-" }
 
+// open opens the directory.
+func (o output) open() (d *durable.Dir, err error) {
+	err = inroot.With(o.root, o.dir, func(path string) error {
+		d, err = durable.OpenDir(path, o.hook)
+		return err
+	})
+	return d, err
+}
+
 // look reads what there is.
 func (o output) look() disk {
 	k := disk{forms: map[string]form{}}
-	d, err := durable.OpenDir(o.dir, o.hook)
+	d, err := o.open()
+	var names []string
+	if err == nil {
+		defer d.Close()
+		names, err = d.Names() // sorted
+	}
 	if err != nil {
 		return disk{noDir: errors.Is(err, fs.ErrNotExist), err: fail("read", o.dir, err)}
 	}
-	defer d.Close()
-	entries, err := os.ReadDir(o.dir) // sorted
-	if err != nil {
-		return disk{noDir: errors.Is(err, fs.ErrNotExist), err: fail("read", o.dir, err)}
-	}
-	for _, entry := range entries {
-		name := entry.Name()
+	for _, name := range names {
 		ext := filepath.Ext(name)
 		switch {
 		case strings.HasPrefix(name, o.temporary()):
 			k.others = append(k.others, name)
 		case name == o.name+forms[0] || name == o.name+forms[1]:
-			if f := o.read(d, name, entry); !errors.Is(f.err, fs.ErrNotExist) {
+			if f := read(d, name); !errors.Is(f.err, fs.ErrNotExist) {
 				k.forms[ext] = f
 			}
-		case k.first == "" && isConfig(name) && !entry.IsDir() && name < o.name+forms[1]:
-			k.first = name
+		case k.first == "" && isConfig(name) && name < o.name+forms[1]:
+			if info, err := d.Stat(name); err == nil && !info.IsDir {
+				k.first = name
+			}
 		}
 	}
 	return k
 }
 
-func (o output) read(d *durable.Dir, name string, entry fs.DirEntry) form {
-	info, err := entry.Info()
+func read(d *durable.Dir, name string) form {
+	info, err := d.Stat(name)
 	if err != nil {
 		return form{err: err}
 	}
-	f := form{regular: info.Mode().IsRegular(), mode: info.Mode().Perm()}
+	f := form{regular: info.IsFile, mode: fs.FileMode(info.Mode).Perm()}
 	if f.regular {
 		f.data, _, f.err = d.ReadFile(name, sizeLimit)
 	}
@@ -143,7 +157,7 @@ func (o output) read(d *durable.Dir, name string, entry fs.DirEntry) form {
 // that is ours. A reader of the directory sees the old file or the new, at any
 // moment, and so does whoever comes after a loss of power.
 func (o output) publish(doc document, k disk) error {
-	d, err := durable.OpenDir(o.dir, o.hook)
+	d, err := o.open()
 	if err != nil {
 		return fail("publish", o.file(doc.ext), err)
 	}
@@ -192,14 +206,14 @@ func (o output) remove(k disk) error {
 	if k.err != nil {
 		return k.err
 	}
-	d, err := durable.OpenDir(o.dir, o.hook)
+	d, err := o.open()
 	if err != nil {
 		return fail("remove", o.dir, err)
 	}
 	defer d.Close()
 	var errs []error
 	for _, name := range k.others {
-		errs = append(errs, fail("remove", d.Path(name), o.unlink(d, name)))
+		errs = append(errs, fail("remove", filepath.Join(o.dir, name), o.unlink(d, name)))
 	}
 	// First the one that runtimes take second.
 	for i := len(forms) - 1; i >= 0; i-- {
@@ -210,7 +224,7 @@ func (o output) remove(k disk) error {
 		case f.err != nil:
 			errs = append(errs, fail("remove", o.file(ext), f.err))
 		case !f.regular:
-			errs = append(errs, fail("remove", o.file(ext), ErrNotRegular))
+			errs = append(errs, fail("remove", o.file(ext), errNotRegular))
 		case f.removable(o.own):
 			errs = append(errs, fail("remove", o.file(ext), o.unlink(d, o.name+ext)))
 		}

@@ -5,91 +5,84 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 
-	"github.com/containernetworking/cni/pkg/version"
-
 	"github.com/metacni/metacni/netconf"
 )
 
-// A Primary is the network that a configuration is published in front of.
-type Primary struct {
-	// File is the name of its file in the directory that is watched.
-	File string
+// A candidate is the network to publish a configuration in front of.
+type candidate struct {
+	netconf.File
 
-	// Path is where the plugin finds that file, or empty when the network is
-	// to be embedded; see [Manager.ClusterNetworkDir].
-	Path string
-
-	// Network is what the file holds, together with the plugins of its
-	// sub-directory.
-	Network netconf.Network
+	// path is where the plugin finds the file, or empty when the network is to
+	// be embedded; see [Manager.ClusterNetworkDir].
+	path string
 }
 
-// A Skipped file is one that a runtime would look at, and that cannot be the
-// primary network.
-type Skipped struct {
-	File string // as it is named in the directory; any byte but a slash
-	Err  error  // why
+// A skippedFile is one that a runtime would read and that cannot be the primary
+// network.
+type skippedFile struct {
+	name string // as it is named in the directory; any byte but a slash
+	err  error  // why
 }
 
-// A finder finds the primary network. It is a function of what the directory
-// holds and of nothing else.
+// A finder finds the primary network. What it finds is a function of what the
+// directory holds.
 type finder struct {
 	fixed  string // the only file to look at, if not empty
-	accept func(file string, n netconf.Network) bool
+	accept func(netconf.File) bool
 	own    own
 }
 
 // own is what a finder must not find.
 type own struct {
-	name  string                 // of the published file, without extension; empty if it is elsewhere
-	same  func(fs.FileInfo) bool // reports whether it is the published file by another name; may be nil
-	paths []string               // those of the published file, to recognise what refers to it
-	types []string               // of our plugins
+	name  string   // of the published file, without extension; empty if it is elsewhere
+	paths []string // those of the published file, to recognise what refers to it
+	types []string // of our plugins
 }
 
 // found is what a finder found.
 type found struct {
-	primary Primary   // with no File if there is none
-	skipped []Skipped // those that were looked at before it
-	err     error     // the directory cannot be listed
+	primary candidate     // without a name if there is none
+	skipped []skippedFile // the files before it that cannot be used
+	err     error         // the directory cannot be listed
 }
 
-// find looks through the files at the top of fsys in the order of runtimes,
-// that of the names.
+// find looks through the files at the top of fsys in the order of runtimes.
 func (f finder) find(fsys fs.FS) found {
-	fsys = guarded{fsys}
-	entries, err := fs.ReadDir(fsys, ".")
-	if err != nil {
-		return found{err: err}
-	}
-	var names []string
-	for _, entry := range entries {
-		if name := entry.Name(); f.considers(name) && (!entry.IsDir() || name == f.fixed) {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
 	var all found
-	for _, name := range names {
-		n, err := f.read(fsys, name)
-		if err != nil {
-			all.skipped = append(all.skipped, Skipped{File: name, Err: fail("read", name, err)})
-			continue
+	consider := func(entry fs.DirEntry) bool {
+		return f.considers(entry.Name()) && (!entry.IsDir() || f.fixed != "")
+	}
+	for file, err := range netconf.Files(fsys, consider) {
+		if file.Name == "" {
+			return found{err: err}
 		}
-		if f.accept != nil && !f.accept(name, n) {
-			all.skipped = append(all.skipped, Skipped{File: name, Err: fail("read", name, ErrRefused)})
-			continue
+		err = bare(err, file.Name)
+		if err == nil {
+			err = f.refuse(file)
 		}
-		all.primary = Primary{File: name, Network: n}
-		break
+		if err == nil {
+			all.primary.File = file
+			break
+		}
+		all.skipped = append(all.skipped, skippedFile{file.Name, fail("read", file.Name, err)})
 	}
 	return all
+}
+
+// refuse says why a network that can be run is not the primary one.
+func (f finder) refuse(file netconf.File) error {
+	if f.own.in(file.Network) {
+		return errOwn
+	}
+	if f.accept != nil && !f.accept(file) {
+		return errRefused
+	}
+	return nil
 }
 
 // considers reports whether a file of that name can be the primary network.
@@ -113,49 +106,11 @@ func isTemporary(name string) bool {
 	return strings.Contains(name, ".tmp-") || strings.HasSuffix(name, "_bak")
 }
 
-// read reads a network that can be the primary one.
-func (f finder) read(fsys fs.FS, name string) (netconf.Network, error) {
-	if f.own.same != nil {
-		if info, err := fs.Stat(fsys, name); err == nil && f.own.same(info) {
-			return netconf.Network{}, ErrOwn
-		}
-	}
-	n, err := netconf.LoadFileFS(fsys, name)
-	if err != nil {
-		return netconf.Network{}, bare(err, name)
-	}
-	if n.Name() == "" {
-		return netconf.Network{}, &netconf.Error{Kind: netconf.ErrInvalid, Key: "name", Err: errors.New("missing")}
-	}
-	if _, err := supported(n.CNIVersion()); err != nil {
-		return netconf.Network{}, err
-	}
-	if err := decodable(n); err != nil {
-		return netconf.Network{}, err
-	}
-	for _, p := range n.Plugins() {
-		if t := p.Type(); t == "." || t == ".." || strings.ContainsAny(t, `/\`) {
-			return netconf.Network{}, &netconf.Error{Kind: netconf.ErrInvalid, Network: n.Name(), Key: "type", Err: errors.New("a path, want the name of an executable")}
-		}
-	}
-	if f.own.in(n) {
-		return netconf.Network{}, ErrOwn
-	}
-	return n, nil
-}
-
-// decodable fails where a number is larger than any that Go has: libcni cannot
-// read a list with it.
-func decodable(n netconf.Network) error {
-	var value any
-	return n.Decode(&value)
-}
-
 // bare returns an error of netconf without the name of the file, which whoever
 // reports it says as well. Another file is one of the sub-directory.
 func bare(err error, name string) error {
 	var e *netconf.Error
-	if !errors.As(err, &e) || e.File != name {
+	if err == nil || !errors.As(err, &e) || e.File != name {
 		return err
 	}
 	c := *e
@@ -203,54 +158,21 @@ func (o own) owns(data []byte) bool {
 	return o.in(n)
 }
 
-// supported returns the highest version of the protocol that is implemented
-// and not above v.
-func supported(v string) (string, error) {
-	best := ""
-	for _, known := range version.All.SupportedVersions() {
-		ok, err := version.GreaterThanOrEqualTo(v, known)
-		if err != nil {
-			return "", &netconf.Error{Kind: netconf.ErrInvalid, Key: "cniVersion", Err: errors.New("not a version")}
-		}
-		if ok {
-			best = known
-		}
-	}
-	if best == "" {
-		return "", &netconf.Error{Kind: netconf.ErrInvalid, Key: "cniVersion", Err: errors.New("below all that are implemented")}
-	}
-	return best, nil
-}
-
-// sameFile reports whether an fs.FileInfo is of one of files, those that exist.
-// What a link in place of one of them leads to is another file.
-func sameFile(files ...string) func(fs.FileInfo) bool {
-	var infos []fs.FileInfo
-	for _, file := range files {
-		if info, err := os.Lstat(file); err == nil {
-			infos = append(infos, info)
-		}
-	}
-	return func(info fs.FileInfo) bool {
-		return slices.ContainsFunc(infos, func(ours fs.FileInfo) bool { return os.SameFile(ours, info) })
-	}
-}
-
-// Find looks once, and returns the network that Publish would publish in front
-// of. It changes nothing, and does not look whether the readiness file exists.
-// It fails with [ErrNoPrimary] together with why files were passed over, and with
-// [ErrInvalid] as [Manager.Run] does. The Primary's Path is empty.
-func (m *Manager) Find() (Primary, error) {
+// Find returns the file that Publish would take for the primary network now. It
+// changes nothing, and does not need the readiness file to exist. It fails with
+// [ErrNoPrimary] and why each file was passed over, and with [ErrInvalid] as
+// [Manager.Run] does.
+func (m *Manager) Find() (netconf.File, error) {
 	if err := m.validate(); err != nil {
-		return Primary{}, err
+		return netconf.File{}, err
 	}
-	f := m.finder(m.own()).find(dirFS(m.Dir))
-	if f.primary.File != "" {
-		return f.primary, nil
+	f := m.finder(m.own()).find(m.files())
+	if f.primary.Name != "" {
+		return f.primary.File, nil
 	}
 	errs := []error{ErrNoPrimary, fail("find", m.Dir, f.err)}
 	for _, skipped := range f.skipped {
-		errs = append(errs, skipped.Err)
+		errs = append(errs, skipped.err)
 	}
-	return Primary{}, join("find", m.Dir, errs...)
+	return netconf.File{}, join("find", m.Dir, errs...)
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -39,9 +40,9 @@ func our() own {
 // summary says what was found: the primary network's file, and each file that
 // was skipped with a word of why.
 func summary(f found) string {
-	s := f.primary.File
+	s := f.primary.Name
 	for _, skipped := range f.skipped {
-		s += " -" + skipped.File
+		s += " -" + skipped.name
 	}
 	if f.err != nil {
 		s += " !" + f.err.Error()
@@ -120,9 +121,9 @@ func TestM04FixedFile(t *testing.T) {
 func TestAccept(t *testing.T) {
 	t.Parallel()
 	var asked []string
-	f := finder{own: our(), accept: func(file string, n netconf.Network) bool {
-		asked = append(asked, file+" "+n.Name())
-		return n.Name() == "calico"
+	f := finder{own: our(), accept: func(f netconf.File) bool {
+		asked = append(asked, f.Name+" "+f.Network.Name())
+		return f.Network.Name() == "calico"
 	}}
 	fsys := tree("00-multinet.conf", flannel, "05-bad.conf", "", "10-a.conf", flannel, "20-b.conflist", calico, "30-c.conflist", calico)
 	if got := summary(f.find(fsys)); got != "20-b.conflist -05-bad.conf -10-a.conf" {
@@ -152,8 +153,8 @@ func TestBadInput(t *testing.T) {
 			content := fmt.Sprintf(place, value)
 			f := finder{own: our()}.find(tree("10-a.conf", content, "20-b.conf", flannel))
 			switch {
-			case f.primary.File == "10-a.conf":
-				n, err := Render(template, f.primary)
+			case f.primary.Name == "10-a.conf":
+				n, err := render(template, f.primary)
 				if err != nil {
 					t.Errorf("%s: %v", content, err)
 					continue
@@ -161,7 +162,7 @@ func TestBadInput(t *testing.T) {
 				if _, err := write(n); err != nil {
 					t.Errorf("%s: %v", content, err)
 				}
-			case f.primary.File != "20-b.conf" || len(f.skipped) != 1 || f.err != nil:
+			case f.primary.Name != "20-b.conf" || len(f.skipped) != 1 || f.err != nil:
 				t.Errorf("%s: %s", content, summary(f))
 			}
 		}
@@ -181,17 +182,17 @@ func TestBadFiles(t *testing.T) {
 		{"binary", &fstest.MapFile{Data: []byte("\x7fELF\x02\x01\x00\xff")}, netconf.ErrDecode},
 		{"half", &fstest.MapFile{Data: []byte(calico[:60])}, netconf.ErrDecode},
 		{"trailing garbage", &fstest.MapFile{Data: []byte(flannel + "}")}, netconf.ErrDecode},
-		{"huge", &fstest.MapFile{Data: make([]byte, sizeLimit+1)}, ErrTooLarge},
-		{"FIFO", &fstest.MapFile{Mode: fs.ModeNamedPipe}, ErrNotRegular},
-		{"device", &fstest.MapFile{Mode: fs.ModeDevice | fs.ModeCharDevice}, ErrNotRegular},
-		{"socket", &fstest.MapFile{Mode: fs.ModeSocket}, ErrNotRegular},
+		{"huge", &fstest.MapFile{Data: make([]byte, sizeLimit+1)}, netconf.ErrInvalid},
+		{"FIFO", &fstest.MapFile{Mode: fs.ModeNamedPipe}, netconf.ErrInvalid},
+		{"device", &fstest.MapFile{Mode: fs.ModeDevice | fs.ModeCharDevice}, netconf.ErrInvalid},
+		{"socket", &fstest.MapFile{Mode: fs.ModeSocket}, netconf.ErrInvalid},
 		{"no name", &fstest.MapFile{Data: []byte(`{"type":"a"}`)}, netconf.ErrInvalid},
 		{"no plugins", &fstest.MapFile{Data: []byte(`{"name":"x","plugins":[]}`)}, netconf.ErrInvalid},
 		{"name is a path", &fstest.MapFile{Data: []byte(`{"name":"../x","type":"a"}`)}, netconf.ErrInvalid},
 		{"type is a path", &fstest.MapFile{Data: []byte(`{"name":"x","type":"../a"}`)}, netconf.ErrInvalid},
 		{"no version", &fstest.MapFile{Data: []byte(`{"cniVersion":"banana","name":"x","type":"a"}`)}, netconf.ErrInvalid},
 		{"version below all", &fstest.MapFile{Data: []byte(`{"cniVersion":"0.0.9","name":"x","type":"a"}`)}, netconf.ErrInvalid},
-		{"our own", &fstest.MapFile{Data: []byte(`{"name":"x","type":"multinet"}`)}, ErrOwn},
+		{"our own", &fstest.MapFile{Data: []byte(`{"name":"x","type":"multinet"}`)}, errOwn},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -200,7 +201,7 @@ func TestBadFiles(t *testing.T) {
 			if got := summary(f); got != "20-b.conf -"+name {
 				t.Fatalf("found %q", got)
 			}
-			err := f.skipped[0].Err
+			err := f.skipped[0].err
 			var e *Error
 			if !errors.Is(err, tt.want) || !errors.As(err, &e) || e.Path != name {
 				t.Errorf("%v, want %v", err, tt.want)
@@ -216,44 +217,23 @@ func TestBadFiles(t *testing.T) {
 	t.Run("name with newline", func(t *testing.T) {
 		t.Parallel()
 		f := finder{own: our()}.find(tree("10-a\n\x1b[2J.conf", "{"))
-		if len(f.skipped) != 1 || strings.ContainsAny(f.skipped[0].Err.Error(), "\n\x1b") {
-			t.Errorf("%q", f.skipped)
+		if len(f.skipped) != 1 || strings.ContainsAny(f.skipped[0].err.Error(), "\n\x1b") {
+			t.Errorf("%+v", f.skipped)
 		}
 	})
 	t.Run("secrets stay", func(t *testing.T) {
 		t.Parallel()
 		for _, content := range []string{`{"name":"x","type":"a","ipam":"hunter2"}`, `{"name":"x","type":"a","k":"hunter2}`, `{"name":"x","plugins":"hunter2"}`} {
 			f := finder{own: our()}.find(tree("10-a.conf", content))
-			if len(f.skipped) != 1 || strings.Contains(f.skipped[0].Err.Error(), "hunter2") {
-				t.Errorf("%q", f.skipped)
+			if len(f.skipped) != 1 || strings.Contains(f.skipped[0].err.Error(), "hunter2") {
+				t.Errorf("%+v", f.skipped)
 			}
 		}
 	})
 	t.Run("no directory", func(t *testing.T) {
 		t.Parallel()
-		if f := (finder{}).find(dirFS("/no/such/directory")); !errors.Is(f.err, fs.ErrNotExist) {
+		if f := (finder{}).find(os.DirFS("/no/such/directory")); !errors.Is(f.err, fs.ErrNotExist) {
 			t.Errorf("%v", f)
 		}
 	})
 }
-
-// A file that grows while it is read is given up.
-func TestGrowingFile(t *testing.T) {
-	t.Parallel()
-	f := &limited{File: endless{}, name: "x", left: sizeLimit}
-	buf := make([]byte, 1<<20)
-	n := 0
-	for {
-		m, err := f.Read(buf)
-		if n += m; err != nil {
-			if !errors.Is(err, ErrTooLarge) || n > sizeLimit {
-				t.Errorf("%d bytes, %v", n, err)
-			}
-			return
-		}
-	}
-}
-
-type endless struct{ fs.File }
-
-func (endless) Read(p []byte) (int, error) { return len(p), nil }

@@ -3,15 +3,17 @@ package autoconf
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+	"github.com/google/go-cmp/cmp"
 )
 
 // A fakeSource tells what a test tells it. Time is that of the test, too.
@@ -44,7 +46,7 @@ func loop(t *testing.T, m *Manager, f func(src *fakeSource)) {
 		synctest.Wait()
 		f(src)
 		cancel()
-		if err := <-done; !errors.Is(err, context.Canceled) {
+		if err := <-done; err != nil {
 			t.Error(err)
 		}
 	})
@@ -116,7 +118,7 @@ func TestM11M12Clock(t *testing.T) {
 		happen()
 		time.Sleep(10*time.Second - time.Nanosecond)
 		written(t, m, 1)
-		if !errors.Is(m.State().Degraded, ErrGone) {
+		if !errors.Is(m.State().Degraded, errGone) {
 			t.Errorf("%+v", m.State())
 		}
 		time.Sleep(time.Nanosecond)
@@ -127,7 +129,7 @@ func TestM11M12Clock(t *testing.T) {
 		ok(t, os.Remove(file))
 		happen()
 		written(t, m, 3)
-		if s := m.State(); !errors.Is(s.Degraded, ErrUndone) || s.Published != "" {
+		if s := m.State(); !errors.Is(s.Degraded, errUndone) || s.Published != "" {
 			t.Errorf("%+v", s)
 		}
 		time.Sleep(900 * time.Millisecond)
@@ -232,7 +234,7 @@ func TestMatters(t *testing.T) {
 	ok(t, os.Symlink("../target", filepath.Join(dir, "10-x.conf")))
 	ok(t, os.Symlink("loop", filepath.Join(up, "loop")))
 	considers := finder{own: our()}.considers
-	w, entry := places(dir, filepath.Join(up, "out", "put"), filepath.Join(up, "run", "ready"), considers)
+	w, entry := places("", dir, filepath.Join(up, "out", "put"), filepath.Join(up, "run", "ready"), considers)
 	if entry != "" {
 		t.Errorf("readiness entry %q without a directory", entry)
 	}
@@ -246,41 +248,34 @@ func TestMatters(t *testing.T) {
 	}
 	for file, there := range map[string]bool{"": true, "net.d/../net.d": true, "loop": false, "loop/x": false, "target/x": false, "none": false, "net.d/10-x.conf": true} {
 		w := watched{}
-		if last, ok := w.follow(up + "/" + file); ok != there || !ok && len(w) == 0 {
+		if last, ok := w.follow("", up+"/"+file); ok != there || !ok && len(w) == 0 {
 			t.Errorf("%q: %s, %v", file, last, ok)
 		}
 	}
 	// A directory that exists tells of itself: the one above it may be busy.
 	w = watched{}
-	w.watchDir(filepath.Join(dir, "sub"), considers)
+	w.watchDir("", filepath.Join(dir, "sub"), considers)
 	if len(w) != 1 || w[filepath.Join(real, "net.d", "sub")] == nil {
 		t.Errorf("watches %v", w)
 	}
 }
 
-// The state says what changed, and wakes those who wait, once.
-func TestChanged(t *testing.T) {
+// Each state is observed once, and is the manager's when it is.
+func TestObserverSeesEachStateOnce(t *testing.T) {
 	t.Parallel()
 	m := &Manager{}
-	first := m.Changed()
-	if m.Changed() != first {
-		t.Error("another channel without a change")
+	var seen []string
+	m.Observer = func(s State) {
+		if diff := cmp.Diff(fmt.Sprint(s), fmt.Sprint(m.State())); diff != "" {
+			t.Errorf("the state is another (-observed +is):\n%s", diff)
+		}
+		seen = append(seen, fmt.Sprint(s.Skipped))
 	}
-	m.setState(State{})
-	select {
-	case <-first:
-		t.Error("woken up without a change")
-	default:
+	for _, s := range []State{{}, {Skipped: []error{errTest}}, {Skipped: []error{errTest}}, {Skipped: []error{errTest, fs.ErrExist}}, {}} {
+		m.setState(s)
 	}
-	m.setState(State{Skipped: []Skipped{{"x", errTest}}})
-	<-first
-	again := m.Changed()
-	m.setState(State{Skipped: []Skipped{{"x", errTest}}})
-	select {
-	case <-again:
-		t.Error("woken up without a change")
-	default:
+	want := []string{fmt.Sprint([]error{errTest}), fmt.Sprint([]error{errTest, fs.ErrExist}), "[]"}
+	if diff := cmp.Diff(want, seen); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
-	m.setState(State{Skipped: []Skipped{{"x", errors.New(strings.Repeat("x", 9))}}})
-	<-again
 }

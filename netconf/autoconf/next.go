@@ -16,11 +16,10 @@ const (
 // A policy is what a manager does when things go wrong. Its decisions are a
 // function of what was seen, before and now, and of the time.
 type policy struct {
-	grace          time.Duration
-	removeWhenGone bool
-	name           string // of the published file, without extension
-	mode           fs.FileMode
-	own            own
+	grace time.Duration
+	name  string // of the published file, without extension
+	mode  fs.FileMode
+	own   own
 }
 
 // facts is what one look at the world gave.
@@ -63,18 +62,9 @@ func (p pause) until() time.Time {
 	return p.since.Add(min(firstPause<<min(p.n-1, 10), longPause))
 }
 
-// action is what is to be done.
-type action int
-
-const (
-	nothing action = iota
-	publish
-	remove
-)
-
 // A step is what a manager does after a look.
 type step struct {
-	do       action
+	publish  bool
 	restores bool          // what others have undone
 	wait     time.Duration // look again after that long; 0: when something happens
 	degraded []error       // what is not as it should be
@@ -113,33 +103,31 @@ func (p policy) next(was memory, f facts, now time.Time) (memory, step) {
 	}
 	s.report(f.found.err)
 	p.elect(&m, &s, f, now)
-	if s.do == nothing {
-		p.keep(&m, &s, f, now)
-	}
+	p.keep(&m, &s, f, now)
 	return m, s
 }
 
 // elect chooses the primary network, and with it what is wanted.
 func (p policy) elect(m *memory, s *step, f facts, now time.Time) {
 	candidate := f.found.primary
-	has := candidate.File != ""
+	has := candidate.Name != ""
 	if has && m.file == "" && !m.once {
 		if bad := p.earlier(f); bad != nil {
 			if m.goneSince.IsZero() {
 				m.goneSince = now
 			}
 			if over := m.goneSince.Add(p.grace); now.Before(over) {
-				s.report(because{ErrBadPrimary, bad})
+				s.report(because{errBadPrimary, bad})
 				s.after(over, now)
 				return
 			}
 		}
 	}
-	if !has || m.file != "" && candidate.File > m.file {
+	if !has || m.file != "" && candidate.Name > m.file {
 		// The one we had is no longer what it was.
 		for _, skipped := range f.found.skipped {
-			if skipped.File == m.file && !errors.Is(skipped.Err, ErrRefused) {
-				s.report(because{ErrBadPrimary, skipped.Err})
+			if skipped.name == m.file && !errors.Is(skipped.err, errRefused) {
+				s.report(because{errBadPrimary, skipped.err})
 				m.goneSince = time.Time{}
 				return
 			}
@@ -153,7 +141,7 @@ func (p policy) elect(m *memory, s *step, f facts, now time.Time) {
 		case has && candidate.Network.Equal(m.network): // its file was renamed
 		case wait:
 			if has {
-				s.report(fail("read", m.file, ErrGone))
+				s.report(fail("read", m.file, errGone))
 			} else {
 				s.report(ErrNoPrimary)
 			}
@@ -161,12 +149,6 @@ func (p policy) elect(m *memory, s *step, f facts, now time.Time) {
 			return
 		case !has:
 			s.report(ErrNoPrimary)
-			if p.removeWhenGone {
-				m.want, m.published, m.file = document{}, document{}, ""
-				if f.disk.ours(p.own) {
-					p.try(m, s, remove, now)
-				}
-			}
 			return
 		}
 	}
@@ -175,7 +157,7 @@ func (p policy) elect(m *memory, s *step, f facts, now time.Time) {
 		s.report(f.docErr)
 		return
 	}
-	m.file, m.network, m.want = candidate.File, candidate.Network, f.doc
+	m.file, m.network, m.want = candidate.Name, candidate.Network, f.doc
 }
 
 // earlier returns why a file in front of the candidate is broken, if that may be
@@ -185,8 +167,8 @@ func (p policy) earlier(f facts) error {
 		return nil
 	}
 	for _, skipped := range f.found.skipped {
-		if !errors.Is(skipped.Err, ErrRefused) {
-			return skipped.Err
+		if !errors.Is(skipped.err, errRefused) {
+			return skipped.err
 		}
 	}
 	return nil
@@ -211,7 +193,7 @@ func (p policy) keep(m *memory, s *step, f facts, now time.Time) {
 	if f.disk.holds(m.want, p.mode) {
 		m.published, m.undoneAt = m.want, time.Time{}
 		if stale {
-			p.try(m, s, publish, now)
+			p.try(m, s, now)
 		}
 		return
 	}
@@ -223,28 +205,28 @@ func (p policy) keep(m *memory, s *step, f facts, now time.Time) {
 			}
 		}
 		if over := m.restoring.until(); now.Before(over) {
-			s.report(ErrUndone)
+			s.report(errUndone)
 			s.after(over, now)
 			return
 		}
 		s.restores = true
 	}
-	p.try(m, s, publish, now)
+	p.try(m, s, now)
 }
 
-// try has a done, unless it has failed a short while ago.
-func (p policy) try(m *memory, s *step, a action, now time.Time) {
+// try has the file published, unless that has failed a short while ago.
+func (p policy) try(m *memory, s *step, now time.Time) {
 	if over := m.failing.until(); now.Before(over) {
 		s.report(m.failure)
 		s.after(over, now)
 		return
 	}
-	s.do = a
+	s.publish = true
 }
 
 // did notes how s came out.
 func (p policy) did(m *memory, s *step, err error, now time.Time) {
-	if s.do == nothing {
+	if !s.publish {
 		return
 	}
 	if err != nil {
@@ -255,10 +237,8 @@ func (p policy) did(m *memory, s *step, err error, now time.Time) {
 		return
 	}
 	m.failing, m.failure = pause{}, nil
-	if s.do == publish {
-		m.published, m.undoneAt = m.want, time.Time{}
-		m.written++
-	}
+	m.published, m.undoneAt = m.want, time.Time{}
+	m.written++
 	if s.restores {
 		m.restoring = pause{n: m.restoring.n + 1, since: now}
 		m.restored++

@@ -17,7 +17,7 @@ import (
 // published, and what time it is, are values.
 type story struct {
 	policy policy
-	accept func(file string, n netconf.Network) bool
+	accept func(netconf.File) bool
 	mem    memory
 	now    time.Time
 	fsys   fstest.MapFS
@@ -41,32 +41,29 @@ func newStory(files ...string) *story {
 // network, what is degraded, and for how long to wait.
 func (s *story) look() step {
 	f := facts{ready: s.ready, disk: s.disk, found: finder{own: our(), accept: s.accept}.find(s.fsys)}
-	if f.found.primary.File != "" {
-		n, err := Render(plugin(`{"type":"multinet"}`), f.found.primary)
+	if f.found.primary.Name != "" {
+		n, err := render(plugin(`{"type":"multinet"}`), f.found.primary)
 		if err == nil {
 			f.doc, err = write(n)
-			f.doc.primary = f.found.primary.File
+			f.doc.primary = f.found.primary.Name
 		}
 		f.docErr = err
 	}
 	next, step := s.policy.next(s.mem, f, s.now)
 	err := s.fails
-	if err == nil {
-		switch step.do {
-		case publish:
-			s.disk.forms = map[string]form{next.want.ext: {regular: true, mode: defaultMode, data: next.want.data}}
-		case remove:
-			s.disk.forms = map[string]form{}
-		}
+	if err == nil && step.publish {
+		s.disk.forms = map[string]form{next.want.ext: {regular: true, mode: defaultMode, data: next.want.data}}
 	}
 	s.policy.did(&next, &step, err, s.now)
 	s.mem = next
-	line := [...]string{"-", "publish", "remove"}[step.do]
-	line += " " + s.mem.file
+	line := "- " + s.mem.file
+	if step.publish {
+		line = "publish " + s.mem.file
+	}
 	for _, err := range step.degraded {
 		for name, is := range map[string]error{
-			"none": ErrNoPrimary, "gone": ErrGone, "bad": ErrBadPrimary, "unready": ErrNotReady, "lost": ErrReadinessLost,
-			"undone": ErrUndone, "shadowed": ErrShadowed, "failed": errTest,
+			"none": ErrNoPrimary, "gone": errGone, "bad": errBadPrimary, "unready": ErrNotReady, "lost": ErrReadinessLost,
+			"undone": errUndone, "shadowed": ErrShadowed, "failed": errTest,
 		} {
 			if errors.Is(err, is) {
 				line += " " + name
@@ -100,7 +97,7 @@ func (s *story) set(name, content string) { s.fsys[name] = &fstest.MapFile{Data:
 func TestRefusedLater(t *testing.T) {
 	t.Parallel()
 	s := newStory("10-a.conflist", calico, "20-b.conf", flannel)
-	s.accept = func(_ string, n netconf.Network) bool { return n.Name() != "lo" }
+	s.accept = func(f netconf.File) bool { return f.Network.Name() != "lo" }
 	s.look()
 	s.set("10-a.conflist", `{"cniVersion":"1.0.0","name":"lo","type":"loopback"}`)
 	s.look()
@@ -200,29 +197,6 @@ func TestM11Gone(t *testing.T) {
 		s.look()
 		s.expect(t, "publish 10-a.conflist", "- 10-a.conflist none 10s", "- 10-a.conflist none", "publish 10-a.conflist none", "publish 20-b.conf")
 	})
-	t.Run("remove", func(t *testing.T) {
-		t.Parallel()
-		s := newStory("10-a.conflist", calico)
-		s.policy.removeWhenGone = true
-		s.look()
-		delete(s.fsys, "10-a.conflist")
-		s.look()
-		s.after(10 * time.Second).look()
-		s.after(time.Minute).look()
-		s.set("20-b.conf", flannel)
-		s.look()
-		s.expect(t, "publish 10-a.conflist", "- 10-a.conflist none 10s", "remove  none", "-  none", "publish 20-b.conf")
-	})
-	t.Run("remove what an earlier one left", func(t *testing.T) {
-		t.Parallel()
-		s := newStory()
-		s.policy.removeWhenGone = true
-		s.disk.forms[".conf"] = form{regular: true, data: []byte(`{"type":"multinet","name":"x"}`)}
-		s.look()
-		s.after(10 * time.Second).look()
-		s.look()
-		s.expect(t, "-  none 10s", "remove  none", "-  none")
-	})
 	t.Run("broken, then gone", func(t *testing.T) {
 		t.Parallel()
 		s := newStory("10-a.conflist", calico, "20-b.conf", flannel)
@@ -269,12 +243,12 @@ func TestM12Restored(t *testing.T) {
 		step := s.look()
 		waited = append(waited, step.wait.Round(time.Second))
 		if step.wait != 0 {
-			if again := s.look(); again.do != nothing || again.wait != step.wait {
+			if again := s.look(); again.publish || again.wait != step.wait {
 				t.Errorf("looking again: %+v", again)
 			}
 			step = s.after(step.wait).look()
 		}
-		if step.do != publish || !step.restores {
+		if !step.publish || !step.restores {
 			t.Fatalf("not restored: %q", s.trace)
 		}
 	}
@@ -398,7 +372,7 @@ func TestSchedule(t *testing.T) {
 		{"no end", []int{0, 90, 180, 270, 360, 450, 540, 630, 720, 810, 900, 990}, 1000},
 		{"just before another look", []int{29_950}, 30_000},
 	} {
-		s := schedule{quiet: defaultDebounce, longest: defaultMaxDelay}
+		s := schedule{quiet: defaultDebounce, longest: maxDelay}
 		s.looked(start, defaultResync)
 		for _, e := range tt.events {
 			s.event(ms(e))

@@ -1,6 +1,7 @@
 package autoconf
 
 import (
+	"cmp"
 	"os"
 	"path"
 	"path/filepath"
@@ -43,21 +44,23 @@ func (w watched) wants(file string) bool {
 	return m != nil && (m.all || m.names[name] || m.confs && path.Ext(name) == ".conf")
 }
 
-// follow adds every place that decides what the absolute path file leads to:
-// the directory entries that are links along the way, and the last one, but for
-// a directory, which tells itself when it goes. Where the way ends early, it is
-// the entry that is missing, in the nearest directory that exists. It returns
-// the last place, and whether something is there.
-func (w watched) follow(file string) (last string, there bool) {
-	file = filepath.Clean(file)
-	root := filepath.VolumeName(file) + string(filepath.Separator)
-	at, rest := root, split(file[len(filepath.VolumeName(file)):])
+// follow adds every place that decides what the absolute path file in root leads
+// to: the directory entries that are links along the way, and the last entry
+// unless it is a directory, whose own watch reports its removal. Where an entry is
+// missing, follow adds that and stops. It returns the last place, and whether
+// something is there. No link leads out of root.
+func (w watched) follow(root, file string) (last string, there bool) {
+	volume := filepath.VolumeName(file)
+	root = cmp.Or(root, volume+string(filepath.Separator))
+	at, rest := root, split(filepath.Clean(file)[len(volume):])
 	links := 0
 	for len(rest) > 0 {
 		name := rest[0]
 		rest = rest[1:]
 		if name == ".." {
-			at = filepath.Dir(at)
+			if at != root {
+				at = filepath.Dir(at)
+			}
 			continue
 		}
 		entry := filepath.Join(at, name)
@@ -99,22 +102,22 @@ func split(file string) []string {
 	return parts
 }
 
-// places returns what to watch for a manager of dir, whose output is in
-// outDir, and whose readiness file, if any, is ready. It also returns the entry
-// by which the readiness file is known: that it was removed is told by an event
-// about it, even where it has been made again since.
-func places(dir, outDir, ready string, considers func(name string) bool) (w watched, readyEntry string) {
+// places returns what to watch for a manager of the directory dir, the directory
+// outDir of the published file, and the readiness file ready, if any, all in root.
+// It also returns the directory entry of the readiness file: an event about the
+// entry tells that the file was removed, even if it has been made again since.
+func places(root, dir, outDir, ready string, considers func(name string) bool) (w watched, readyEntry string) {
 	w = watched{}
-	w.watchDir(dir, considers)
-	if real, ok := w.follow(outDir); ok {
+	w.watchDir(root, dir, considers)
+	if real, ok := w.follow(root, outDir); ok {
 		w.at(real).all = true
 	}
 	if ready == "" {
 		return w, ""
 	}
-	w.follow(ready)
+	w.follow(root, ready)
 	// Not what a link leads to: that goes when a ConfigMap is replaced.
-	if parent, ok := (watched{}).follow(filepath.Dir(ready)); ok {
+	if parent, ok := (watched{}).follow(root, filepath.Dir(ready)); ok {
 		readyEntry = filepath.Join(parent, filepath.Base(ready))
 	}
 	return w, readyEntry
@@ -122,8 +125,8 @@ func places(dir, outDir, ready string, considers func(name string) bool) (w watc
 
 // watchDir adds a directory of configurations: all in it, what its links lead
 // to, and the plugins in its sub-directories.
-func (w watched) watchDir(dir string, considers func(name string) bool) {
-	real, ok := w.follow(dir)
+func (w watched) watchDir(root, dir string, considers func(name string) bool) {
+	real, ok := w.follow(root, dir)
 	if !ok {
 		return
 	}
@@ -133,19 +136,20 @@ func (w watched) watchDir(dir string, considers func(name string) bool) {
 	for _, entry := range entries {
 		name := entry.Name()
 		link := entry.Type()&os.ModeSymlink != 0
-		if link && considers(name) {
-			w.follow(filepath.Join(real, name))
-			continue
-		}
-		if !entry.IsDir() && !link || subdirectories == maxSubdirectories {
-			continue
-		}
-		if info, err := os.Stat(filepath.Join(real, name)); err != nil || !info.IsDir() {
-			continue
-		}
-		if sub, ok := w.follow(filepath.Join(real, name)); ok {
-			w.at(sub).confs = true
-			subdirectories++
+		switch {
+		case link && considers(name):
+			w.follow(root, filepath.Join(dir, name))
+		case (link || entry.IsDir()) && subdirectories < maxSubdirectories:
+			if sub, ok := (watched{}).follow(root, filepath.Join(dir, name)); ok && isDir(sub) {
+				w.follow(root, filepath.Join(dir, name))
+				w.at(sub).confs = true
+				subdirectories++
+			}
 		}
 	}
+}
+
+func isDir(path string) bool {
+	info, err := os.Lstat(path)
+	return err == nil && info.IsDir()
 }

@@ -13,40 +13,17 @@ import (
 	"github.com/metacni/metacni/netconf"
 )
 
-// Render makes the configuration of a meta-plugin from template, the meta-plugin's
-// own plugin object, in front of p. It is what a [Manager] without a Render
-// publishes, and a start for one that has it.
-//
-// Every key of template is kept as it was written, and to it are added:
-//
-//   - "delegates", a list of just p.Network, or "clusterNetwork", p.Path, if
-//     there is one;
-//
-//   - "capabilities": those of p.Network, which runtimes then pass on. What
-//     template says of a capability, true or false, stands. In template is where
-//     a meta-plugin asks for its own:
-//
-//     netconf.In("capabilities", netconf.Set("io.kubernetes.cri.pod-annotations", true))
-//
-//   - "name", p.Network's unless template has one. A meta-plugin that keeps
-//     records under the network's name needs one that lasts: template should
-//     have it.
-//
-//   - "cniVersion", p.Network's or that of template if it is lower, and at
-//     most what the cni library implements.
-//
-// Render fails with [ErrInvalid], in an [*Error] that holds a [*netconf.Error],
-// when template has no type or a "cniVersion" that is none, when it has
-// "delegates" or "clusterNetwork", and when p.Path is not UTF-8.
-func Render(template netconf.Plugin, p Primary) (netconf.Network, error) {
-	n, err := render(template, p)
+// render makes the network of template in front of p, as [Manager.Template] says.
+// It fails with [ErrInvalid].
+func render(template netconf.Plugin, p candidate) (netconf.Network, error) {
+	n, err := networkOf(template, p)
 	if err != nil {
-		return netconf.Network{}, fail("render", p.File, because{ErrInvalid, err})
+		return netconf.Network{}, fail("render", p.Name, because{ErrInvalid, err})
 	}
 	return n, nil
 }
 
-func render(template netconf.Plugin, p Primary) (netconf.Network, error) {
+func networkOf(template netconf.Plugin, p candidate) (netconf.Network, error) {
 	if template.Type() == "" {
 		return netconf.Network{}, &netconf.Error{Kind: netconf.ErrInvalid, Key: "type", Err: errors.New("missing in the template")}
 	}
@@ -70,12 +47,12 @@ func render(template netconf.Plugin, p Primary) (netconf.Network, error) {
 			capabilities = append(capabilities, netconf.Default(c, true))
 		}
 	}
-	if !utf8.ValidString(p.Path) {
+	if !utf8.ValidString(p.path) {
 		return netconf.Network{}, &netconf.Error{Kind: netconf.ErrInvalid, Key: "clusterNetwork", Err: errors.New("a path that JSON cannot hold")}
 	}
 	primary := netconf.Set("delegates", []netconf.Network{p.Network})
-	if p.Path != "" {
-		primary = netconf.Set("clusterNetwork", p.Path)
+	if p.path != "" {
+		primary = netconf.Set("clusterNetwork", p.path)
 	}
 	plugin, err := template.Edit(
 		netconf.Forbid("delegates", "clusterNetwork"),
@@ -90,6 +67,32 @@ func render(template netconf.Plugin, p Primary) (netconf.Network, error) {
 	}
 	// In a list the two stand in the list's own object.
 	return netconf.Single(plugin).EditPlugins(netconf.Remove("name", "cniVersion"))
+}
+
+// supported returns the highest version of the protocol that is implemented
+// and not above v.
+func supported(v string) (string, error) {
+	best := ""
+	for _, known := range version.All.SupportedVersions() {
+		ok, err := version.GreaterThanOrEqualTo(v, known)
+		if err != nil {
+			return "", &netconf.Error{Kind: netconf.ErrInvalid, Key: "cniVersion", Err: errors.New("not a version")}
+		}
+		if ok {
+			best = known
+		}
+	}
+	if best == "" {
+		return "", &netconf.Error{Kind: netconf.ErrInvalid, Key: "cniVersion", Err: errors.New("below all that are implemented")}
+	}
+	return best, nil
+}
+
+// decodable fails where a number is larger than any that Go has: libcni cannot
+// read a list with it.
+func decodable(n netconf.Network) error {
+	var value any
+	return n.Decode(&value)
 }
 
 // A document is a file to publish.
@@ -122,7 +125,7 @@ func write(n netconf.Network) (document, error) {
 // verify fails unless data, read back, is the network n and can be run.
 func verify(n netconf.Network, data []byte) error {
 	if len(data) > sizeLimit {
-		return ErrTooLarge
+		return errTooLarge
 	}
 	back, err := netconf.Parse(data)
 	if err != nil {

@@ -23,18 +23,18 @@ func plugin(s string) netconf.Plugin {
 	return p
 }
 
-func primary(s string) Primary {
+func primary(s string) candidate {
 	n, err := netconf.Parse([]byte(s))
 	if err != nil {
 		panic(err)
 	}
-	return Primary{File: "10-p.conflist", Network: n}
+	return candidate{File: netconf.File{Name: "10-p.conflist", Network: n}}
 }
 
 // rendered returns what is published, as text.
-func rendered(t *testing.T, template netconf.Plugin, p Primary) (ext, data string) {
+func rendered(t *testing.T, template netconf.Plugin, p candidate) (ext, data string) {
 	t.Helper()
-	n, err := Render(template, p)
+	n, err := render(template, p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestM09Render(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name      string
-		p         Primary
+		p         candidate
 		ext, want string
 	}{
 		{
@@ -78,7 +78,7 @@ func TestM09Render(t *testing.T) {
 		},
 		{
 			"by path",
-			Primary{File: "x", Path: "/etc/cni/net.d/x", Network: primary(calico).Network},
+			candidate{File: primary(calico).File, path: "/etc/cni/net.d/x"},
 			".conflist",
 			`{"cniVersion":"1.0.0","name":"meta","plugins":[{"big":12345678901234567890.10,"capabilities":{"portMappings":true},"clusterNetwork":"/etc/cni/net.d/x","cniDir":"/var/lib/cni/multinet","type":"multinet"}]}`,
 		},
@@ -145,7 +145,7 @@ func TestM06Capabilities(t *testing.T) {
 	}
 	for _, tt := range tests {
 		p := primary(`{"cniVersion":"1.0.0","name":"x","plugins":[` + tt.primary + `]}`)
-		n, err := Render(plugin(`{"type":"multinet"`+tt.template+`}`), p)
+		n, err := render(plugin(`{"type":"multinet"`+tt.template+`}`), p)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -159,7 +159,7 @@ func TestM06Capabilities(t *testing.T) {
 func TestM07Name(t *testing.T) {
 	t.Parallel()
 	for template, want := range map[string]string{`{"type":"multinet"}`: "calico", `{"type":"multinet","name":"meta"}`: "meta"} {
-		n, err := Render(plugin(template), primary(calico))
+		n, err := render(plugin(template), primary(calico))
 		if err != nil || n.Name() != want {
 			t.Errorf("%s: name %q, %v; want %q", template, n.Name(), err, want)
 		}
@@ -178,7 +178,7 @@ func TestRenderRefuses(t *testing.T) {
 		{`{"type":"multinet","capabilities":[]}`, "capabilities", 6},
 		{`{"type":"multinet","cniVersion":"banana"}`, "cniVersion", 7},
 	} {
-		_, err := Render(plugin(tt.template), primary(calico))
+		_, err := render(plugin(tt.template), primary(calico))
 		var e *Error
 		var cause *netconf.Error
 		if !errors.Is(err, ErrInvalid) || !errors.As(err, &e) || !errors.As(err, &cause) || cause.Key != tt.key || e.CNICode() != tt.code {
@@ -190,13 +190,13 @@ func TestRenderRefuses(t *testing.T) {
 func TestRenderPath(t *testing.T) {
 	t.Parallel()
 	p := primary(calico)
-	p.Path = "/etc/cni/net.d/\xff.conf"
-	if _, err := Render(template, p); !errors.Is(err, ErrInvalid) {
+	p.path = "/etc/cni/net.d/\xff.conf"
+	if _, err := render(template, p); !errors.Is(err, ErrInvalid) {
 		t.Errorf("a path that would be another: %v", err)
 	}
 }
 
-// What a Render of one's own gives is published only if it can be run.
+// What is published can be run.
 func TestWriteVerifies(t *testing.T) {
 	t.Parallel()
 	bad := map[string]netconf.Network{
@@ -237,12 +237,12 @@ func FuzzRender(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte, text, path string) {
 		found := finder{own: our()}.find(tree("10-p.conf", string(data)))
 		ours, err := netconf.ParsePlugin([]byte(text))
-		if found.primary.File == "" || err != nil {
+		if found.primary.Name == "" || err != nil {
 			return
 		}
 		p := found.primary
-		p.Path = path
-		n, err := Render(ours, p)
+		p.path = path
+		n, err := render(ours, p)
 		if err != nil {
 			if !errors.Is(err, ErrInvalid) {
 				t.Fatal(err)
@@ -265,7 +265,7 @@ func FuzzRender(f *testing.F) {
 				t.Fatalf("%v: %s does not hold %s", err, doc.data, data)
 			}
 		}
-		again, _ := Render(ours, p)
+		again, _ := render(ours, p)
 		if !again.Equal(n) {
 			t.Fatal("another result for the same")
 		}

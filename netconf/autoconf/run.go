@@ -8,32 +8,37 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/internal/inroot"
 )
 
-// Run publishes, and keeps what is published right, until ctx ends: then it
-// fails with its error. It fails with [ErrReadinessLost] when the readiness file
-// has been there and was removed, even if it has been made again since; with
-// [ErrInvalid] when the fields cannot be used, with [ErrLocked] when another
-// call is at work on m, and with [errors.ErrUnsupported] where it cannot
-// publish. All other conditions are reported by [Manager.State] and waited out:
+// Run publishes and keeps the published file right until ctx ends; then it returns
+// nil. It fails with
 //
-//   - The primary network's file is broken: what was made of it last stays; what
-//     an earlier Run made of it for Grace, then the next valid network is taken.
-//   - It is gone: what was made of it last stays, for Grace. Then the next valid
-//     network is taken or, without one, RemoveWhenGone decides. If the next is
-//     the same network, in a file that was renamed, it is taken at once.
-//   - A valid network appears that sorts before it: that is taken.
-//   - Others change, rename or remove the published file: it is restored, at
-//     once, and when that has to be done again and again after 1 s, 2 s and so on,
-//     at most a minute. After a minute of peace it is done at once again.
-//   - Writing fails: it is tried again after such pauses.
-//   - Another Manager has the Lock: Run stands by and takes over from it.
+//   - [ErrInvalid] when the fields cannot be used,
+//   - [ErrLocked] when another method works on m,
+//   - [ErrReadinessLost] when the readiness file existed and was removed, even
+//     if it has been made again since,
+//   - [errors.ErrUnsupported] where it cannot publish.
+//
+// It reports every other problem in [State.Degraded], and waits for its end:
+//
+//   - The primary network's file is broken: the file published for it stays. A
+//     file that an earlier Run published stays for Grace, then Run takes the next
+//     valid network.
+//   - The primary network's file is removed: the published file stays for
+//     Grace, because an upgrade removes and makes the file. Then Run takes the next
+//     valid network; without one the published file stays. A network whose file
+//     was only renamed is taken at once.
+//   - Another valid network sorts before the primary one: Run takes it.
+//   - Others change, rename or remove the published file: Run restores it at
+//     once; when that happens again and again, after 1 s, 2 s and so on, at most
+//     a minute. After a minute without a change it restores at once again.
+//   - Writing fails: Run tries again after such pauses.
+//   - Another Manager has the Lock: Run waits and takes over from it.
 //   - Directories cannot be watched: Run looks every second.
 //
-// The file published last stays when Run returns, however it does: without it,
-// pods would get other networks than they ask for, and nobody would be told. See
-// [Manager.Uninstall].
+// The published file stays when Run returns: without it, pods would silently get
+// other networks than they ask for. [Manager.Uninstall] removes it.
 //
 // Run starts one goroutine, which ends before Run does.
 func (m *Manager) Run(ctx context.Context) error {
@@ -69,20 +74,16 @@ func (m *Manager) end() {
 // run is Run with src to tell it what happens.
 func (m *Manager) run(ctx context.Context, src source) error {
 	var held *os.File // the lock
-	defer func() {
-		if held != nil {
-			_ = held.Close()
-		}
-	}()
+	defer func() { release(held) }()
 	var mem memory
-	plan := schedule{quiet: cmp.Or(m.Debounce, defaultDebounce), longest: cmp.Or(m.MaxDelay, defaultMaxDelay)}
+	plan := schedule{quiet: cmp.Or(m.Debounce, defaultDebounce), longest: maxDelay}
 	plan.looked(time.Now(), 0)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return fail("run", m.Dir, ctx.Err())
+			return nil
 		case <-src.Happened():
 			plan.event(time.Now())
 		case <-timer.C:
@@ -103,16 +104,9 @@ func (m *Manager) run(ctx context.Context, src source) error {
 // turn looks once and does what is to be done. It returns how long to wait
 // for something to happen.
 func (m *Manager) turn(src source, held **os.File, mem *memory) (time.Duration, error) {
-	if m.Lock != "" && !holds(*held, m.Lock) {
-		f, err := m.lock()
-		if err != nil {
-			m.setState(State{Degraded: err})
-			return pollInterval, unsupported(err)
-		}
-		if *held != nil {
-			_ = (*held).Close()
-		}
-		*held = f
+	if err := m.lock(held); err != nil {
+		m.setState(State{Degraded: err})
+		return pollInterval, unsupported(err)
 	}
 	// First the watch, so that nothing happens between the look and the wait
 	// without being noticed.
@@ -122,7 +116,7 @@ func (m *Manager) turn(src source, held **os.File, mem *memory) (time.Duration, 
 	if s.end != nil {
 		return 0, s.end
 	}
-	wait := cmp.Or(m.Resync, defaultResync)
+	wait := cmp.Or(m.resync, defaultResync)
 	if watchErr != nil {
 		wait = min(wait, pollInterval)
 	}
@@ -132,13 +126,32 @@ func (m *Manager) turn(src source, held **os.File, mem *memory) (time.Duration, 
 	return wait, nil
 }
 
-// lock takes the Lock or fails, with [ErrLocked] if someone else has it.
-func (m *Manager) lock() (*os.File, error) {
-	f, err := lock(m.Lock)
-	if err == nil && f == nil {
+// lock has held be the Lock, if one is needed, or fails: with [ErrLocked] when
+// someone else has it.
+func (m *Manager) lock(held **os.File) error {
+	if m.Lock == "" {
+		return nil
+	}
+	path, err := inroot.Resolve(m.Root, m.Lock)
+	if err == nil && holds(*held, path) {
+		return nil
+	}
+	release(*held)
+	*held = nil
+	if err == nil {
+		*held, err = lock(path)
+	}
+	if err == nil && *held == nil {
 		err = ErrLocked
 	}
-	return f, fail("lock", m.Lock, err)
+	return fail("lock", m.Lock, err)
+}
+
+// release releases a lock, if there is one.
+func release(held *os.File) {
+	if held != nil {
+		_ = held.Close()
+	}
 }
 
 // holds reports whether f is the file at path still: to hold the lock of a file
@@ -169,7 +182,7 @@ func (m *Manager) watch(src source) error {
 	dir, _ := m.outputName()
 	considers := m.finder(m.own()).considers
 	for range 5 {
-		w, readyEntry := places(m.Dir, dir, m.Ready, considers)
+		w, readyEntry := places(m.Root, m.Dir, dir, m.Ready, considers)
 		if changed, err := src.Watch(w, readyEntry); err != nil || !changed {
 			return err
 		}
@@ -188,11 +201,8 @@ func (m *Manager) pass(mem *memory, now time.Time, lost bool, trouble ...error) 
 	}
 	next, s := p.next(*mem, f, now)
 	var err error
-	switch s.do {
-	case publish:
+	if s.publish {
 		err = out.publish(next.want, f.disk)
-	case remove:
-		err = out.remove(f.disk)
 	}
 	p.did(&next, &s, err, now)
 	*mem = next
@@ -204,9 +214,9 @@ func (m *Manager) pass(mem *memory, now time.Time, lost bool, trouble ...error) 
 // look gathers the facts.
 func (m *Manager) look(out output) facts {
 	f := facts{ready: m.isReady(), disk: out.look()}
-	f.found = m.finder(out.own).find(dirFS(m.Dir))
+	f.found = m.finder(out.own).find(m.files())
 	f.found.err = fail("find", m.Dir, f.found.err)
-	if f.found.primary.File != "" {
+	if f.found.primary.Name != "" {
 		f.doc, f.docErr = m.document(f.found.primary)
 	}
 	return f
@@ -217,49 +227,47 @@ func (m *Manager) isReady() bool {
 	if m.Ready == "" {
 		return true
 	}
-	_, err := os.Stat(m.Ready)
+	_, err := m.stat(m.Ready)
 	return err == nil
 }
 
 // document makes what to publish in front of p.
-func (m *Manager) document(p Primary) (document, error) {
+func (m *Manager) document(p candidate) (document, error) {
 	if m.ClusterNetworkDir != "" {
-		p.Path = filepath.Join(m.ClusterNetworkDir, p.File)
+		p.path = filepath.Join(m.ClusterNetworkDir, p.Name)
 	}
-	render := m.Render
-	if render == nil {
-		render = func(p Primary) (netconf.Network, error) { return Render(m.Template, p) }
-	}
-	n, err := render(p)
+	n, err := render(m.Template, p)
 	if err != nil {
-		return document{}, asError("render", p.File, err)
+		return document{}, err
 	}
 	doc, err := write(n)
-	doc.primary = p.File
-	return doc, fail("render", p.File, err)
+	doc.primary = p.Name
+	return doc, fail("render", p.Name, err)
 }
 
-// Publish looks once, and publishes in front of what it finds. It returns nil
-// when the published file is as it has to be, whether that was to be written or
-// not, and is what runtimes take. Otherwise it fails with what [State.Degraded]
-// says: [ErrNoPrimary] together with why files were passed over, [ErrNotReady],
-// [ErrShadowed] (the file is published nonetheless), an error of Render or of a
-// file; or as [Manager.Run] does, with [ErrInvalid] and [ErrLocked]. It removes
-// nothing but the other form of its own file, and waits for nothing. It knows
-// nothing of earlier calls: where the primary network's file is broken, it takes
-// the next that is valid.
+// Publish looks once, and publishes in front of what it finds. It returns nil when
+// the published file is right, whether or not it had to be written, and runtimes
+// take it. Otherwise it fails with what [State.Degraded] says:
+//
+//   - [ErrNoPrimary], with the reason for each file that was passed over,
+//   - [ErrNotReady],
+//   - [ErrShadowed], although the file is published,
+//   - a failure to read or write a file,
+//
+// or with [ErrInvalid] or [ErrLocked] as [Manager.Run] does. It waits for
+// nothing, and does not remember earlier calls: where the primary network's file
+// is broken, it takes the next that is valid. It removes no file except the other
+// form of its own.
 func (m *Manager) Publish() error {
 	if err := m.begin(); err != nil {
 		return err
 	}
 	defer m.end()
-	if m.Lock != "" {
-		f, err := m.lock()
-		if err != nil {
-			return err
-		}
-		defer func() { _ = f.Close() }()
+	var held *os.File
+	if err := m.lock(&held); err != nil {
+		return err
 	}
+	defer release(held)
 	m.pass(&memory{once: true}, time.Now(), false)
 	s := m.State()
 	if !errors.Is(s.Degraded, ErrNoPrimary) {
@@ -267,30 +275,27 @@ func (m *Manager) Publish() error {
 	}
 	errs := []error{s.Degraded}
 	for _, skipped := range s.Skipped {
-		errs = append(errs, skipped.Err)
+		errs = append(errs, skipped)
 	}
 	return join("publish", m.Output, errs...)
 }
 
 // Uninstall removes the published file, in both its forms, and temporary files
-// that a crash may have left. A file of that name is removed if it is the
-// configuration of a plugin of ours, or none that could be used, and is left
-// where it is the network of someone else. What is not there is not an error.
-// Uninstall fails as [Manager.Run] does, with [ErrInvalid] and [ErrLocked], with
-// [ErrNotRegular] where something other than a file has the name, and with
-// errors of files.
+// that a crash may have left. A file of that name is removed if it has a plugin of
+// ours, or is no configuration at all. The configuration of someone else stays.
+// Uninstall returns nil when there is nothing to remove. It fails with
+// [ErrInvalid] and [ErrLocked] as [Manager.Run] does, when something that is not
+// a file has the name, and when a file cannot be read or removed.
 func (m *Manager) Uninstall() error {
 	if err := m.begin(); err != nil {
 		return err
 	}
 	defer m.end()
-	if m.Lock != "" {
-		f, err := m.lock()
-		if err != nil {
-			return err
-		}
-		defer func() { _ = f.Close() }()
+	var held *os.File
+	if err := m.lock(&held); err != nil {
+		return err
 	}
+	defer release(held)
 	out := m.output()
 	err := out.remove(out.look())
 	m.setState(State{Degraded: err})

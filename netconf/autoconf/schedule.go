@@ -2,11 +2,11 @@ package autoconf
 
 import "time"
 
-// What the durations of a [Manager] are when they are zero.
+// The durations of a [Manager].
 const (
 	defaultGrace    = 10 * time.Second
 	defaultDebounce = 100 * time.Millisecond
-	defaultMaxDelay = time.Second
+	maxDelay        = time.Second // of a look after the first event
 	defaultResync   = 30 * time.Second
 )
 

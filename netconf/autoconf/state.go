@@ -5,33 +5,33 @@ import (
 	"slices"
 )
 
-// A State is what a [Manager] knows.
+// A State is what a [Manager] has found and done.
 type State struct {
-	// Primary is the name of the file the published configuration was made
-	// for, and Network the name of the network published. They are empty while
-	// the Manager has published nothing.
+	// Primary is the name of the primary network's file, and Network the name
+	// of the published network. Both are empty while the Manager has published
+	// nothing.
 	Primary, Network string
 
-	// Published is the path of the file that is on disk by the Manager's
-	// doing, and as it has to be, or empty.
+	// Published is the path of the published file, in Root. It is empty while
+	// the Manager has published nothing, and while the file on disk is not what
+	// the Manager has published.
 	Published string
 
-	// Skipped are the files in front of the primary network's, or all if there
-	// is none, that cannot be used, and why. The others are not looked at.
-	Skipped []Skipped
+	// Skipped has an [*Error] for each file that cannot be used, of those in
+	// front of the primary network's file, or of all if there is no primary
+	// network.
+	Skipped []error
 
-	// Degraded is what is not as it should be, nil if all is well; see the
-	// errors of this package. Where the file published before could stay, it
-	// did.
+	// Degraded is what is wrong, nil if nothing is; see the errors of this
+	// package. Where the file that was published before can stay, it does.
 	Degraded error
 
-	// Written counts how often the file was published, and Restored how often
-	// of these because others had changed or removed it.
+	// Written counts how often the file was written, and Restored how often
+	// because others had changed or removed it.
 	Written, Restored int
 }
 
-// State returns what the Manager has found and done last. It is the zero State
-// before it has looked.
+// State returns the last state. It is the zero State before the first look.
 func (m *Manager) State() State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -40,38 +40,23 @@ func (m *Manager) State() State {
 	return s
 }
 
-// Changed returns a channel that is closed when [Manager.State] is no longer
-// what it is now. To miss nothing, call Changed before State:
-//
-//	for {
-//		changed := m.Changed()
-//		use(m.State())
-//		<-changed
-//	}
-func (m *Manager) Changed() <-chan struct{} {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.changed == nil {
-		m.changed = make(chan struct{})
-	}
-	return m.changed
-}
-
-// setState stores s, and wakes up those who wait for it to change.
+// setState stores s, and reports it if it is new.
 func (m *Manager) setState(s State) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	same := fmt.Sprintf("%q", m.state) == fmt.Sprintf("%q", s)
 	m.state = s
-	if !same && m.changed != nil {
-		close(m.changed)
-		m.changed = nil
+	m.mu.Unlock()
+	if !same && m.Observer != nil {
+		m.Observer(m.State())
 	}
 }
 
 // tell stores what a look and the step after it gave.
 func (m *Manager) tell(mem memory, f facts, s step, out output) {
-	state := State{Skipped: f.found.skipped, Written: mem.written, Restored: mem.restored}
+	state := State{Written: mem.written, Restored: mem.restored}
+	for _, skipped := range f.found.skipped {
+		state.Skipped = append(state.Skipped, skipped.err)
+	}
 	if !mem.published.isZero() && mem.undoneAt.IsZero() && f.disk.err == nil {
 		state.Primary, state.Network = mem.published.primary, mem.published.network
 		state.Published = out.file(mem.published.ext)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/adopt"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/internal/inroot"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/autoconf"
 )
@@ -61,9 +62,10 @@ func (a *Adopter) Pass(ctx context.Context) {
 	a.told = told
 }
 
-// Follow is [Follow] for the Publisher, with a pass before it publishes, which it
-// waits some seconds for at most, one after each state, and one a minute. These
-// are made by another goroutine, which ends before Follow does.
+// Follow runs the Publisher until ctx ends, and calls tell with each of its
+// states. It makes a pass before the Publisher publishes, which may take some
+// seconds, another after each state, and one a minute. Another goroutine makes
+// these; it ends before Follow returns.
 func (a *Adopter) Follow(ctx context.Context, tell func(autoconf.State)) error {
 	first, cancel := context.WithTimeout(ctx, firstPass)
 	a.Pass(first)
@@ -86,13 +88,14 @@ func (a *Adopter) Follow(ctx context.Context, tell func(autoconf.State)) error {
 	})
 	defer passes.Wait()
 	defer cancel()
-	return Follow(ctx, a.Publisher, func(s autoconf.State) {
+	a.Publisher.Observer = func(s autoconf.State) {
 		tell(s)
 		select {
 		case changed <- struct{}{}:
 		default: // one that has not begun will see it
 		}
-	})
+	}
+	return a.Publisher.Run(ctx)
 }
 
 // Take is [adopt.Take] for all that there is. Before anything is published, it
@@ -126,21 +129,22 @@ func Primaries(m *autoconf.Manager) []string {
 		}
 		switch err := ours.Plugins()[0].Decode(&front); {
 		case err == nil && front.ClusterNetwork != "": // a path as the plugin sees it
-			add(netconf.LoadFile(filepath.Join(m.Dir, filepath.Base(front.ClusterNetwork))))
+			add(netconf.LoadFileFS(inroot.Dir{Root: m.Root, Path: m.Dir}, filepath.Base(front.ClusterNetwork)))
 		case err == nil && len(front.Delegates) > 0:
 			add(front.Delegates[0], nil)
 		}
 	}
-	p, err := m.Find()
-	add(p.Network, err)
+	f, err := m.Find()
+	add(f.Network, err)
 	return names
 }
 
 // Published returns the network that m, or one like it, has published, if there
 // is one.
 func Published(m *autoconf.Manager) (netconf.Network, bool) {
+	dir, name := filepath.Split(m.Output)
 	for _, ext := range []string{".conflist", ".conf"} {
-		n, err := netconf.LoadFile(m.Output + ext)
+		n, err := netconf.LoadFileFS(inroot.Dir{Root: m.Root, Path: dir}, name+ext)
 		if err == nil && (slices.Contains(m.OwnTypes, n.Plugins()[0].Type()) || n.Plugins()[0].Type() == m.Template.Type()) {
 			return n, true
 		}

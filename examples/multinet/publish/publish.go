@@ -3,7 +3,6 @@
 package publish
 
 import (
-	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -62,8 +61,8 @@ func Uninstall(m *autoconf.Manager) error {
 }
 
 // accept refuses a network of loopback alone, which no pod can do with.
-func accept(_ string, n netconf.Network) bool {
-	for _, p := range n.Plugins() {
+func accept(f netconf.File) bool {
+	for _, p := range f.Network.Plugins() {
 		if p.Type() != "loopback" {
 			return true
 		}
@@ -75,28 +74,4 @@ func accept(_ string, n netconf.Network) bool {
 // template says something of that itself.
 func Annotations() netconf.Edit {
 	return netconf.In("capabilities", netconf.Default("io.kubernetes.cri.pod-annotations", true))
-}
-
-// Follow is m.Run, but that the end of ctx is no error, and that each state of
-// m is told. It returns when m has ended.
-func Follow(ctx context.Context, m *autoconf.Manager, tell func(autoconf.State)) error {
-	ended := make(chan error, 1)
-	go func() { ended <- m.Run(ctx) }()
-	for {
-		changed := m.Changed()
-		tell(m.State())
-		select {
-		case <-changed:
-		case err := <-ended:
-			select {
-			case <-changed:
-				tell(m.State())
-			default:
-			}
-			if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-				return nil
-			}
-			return err
-		}
-	}
 }

@@ -1,13 +1,10 @@
 package publish
 
 import (
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/autoconf"
@@ -53,43 +50,5 @@ func TestPrimary(t *testing.T) {
 		if err := m.Publish(); (err == nil) != taken || err != nil && !errors.Is(err, autoconf.ErrNoPrimary) {
 			t.Errorf("%s: %v", network, err)
 		}
-	}
-}
-
-// Each state is told once; the end of the context is no error, and all else is.
-func TestFollow(t *testing.T) {
-	t.Parallel()
-	follow := func(ctx context.Context, then func(*autoconf.Manager)) ([]string, error) {
-		m := manager(t)
-		m.Ready = filepath.Join(m.Dir, "ready")
-		write(t, m, "ready", "")
-		write(t, m, "10-a.conf", `{"cniVersion":"1.0.0","name":"a","type":"bridge"}`)
-		var told []string
-		err := Follow(ctx, m, func(s autoconf.State) {
-			if told = append(told, s.Primary); s.Primary != "" {
-				then(m)
-			}
-		})
-		return told, err
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	told, err := follow(ctx, func(*autoconf.Manager) { cancel() })
-	if err != nil {
-		t.Error(err)
-	}
-	// It may have looked before it was first asked.
-	if len(told) > 1 && told[0] == "" {
-		told = told[1:]
-	}
-	if diff := cmp.Diff([]string{"10-a.conf"}, told); diff != "" {
-		t.Errorf("told (-want +got):\n%s", diff)
-	}
-	if _, err := follow(t.Context(), func(m *autoconf.Manager) { _ = os.Remove(m.Ready) }); !errors.Is(err, autoconf.ErrReadinessLost) {
-		t.Errorf("err = %v", err)
-	}
-	m := manager(t)
-	m.Primary = "../x"
-	if err := Follow(t.Context(), m, func(autoconf.State) {}); !errors.Is(err, autoconf.ErrInvalid) {
-		t.Errorf("err = %v", err)
 	}
 }

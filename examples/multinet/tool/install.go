@@ -215,14 +215,12 @@ func (i *installer) tell(s autoconf.State) {
 		fmt.Fprintf(&line, "%q is published in front of %q", s.Published, s.Primary)
 	case s.Degraded != nil:
 		line.WriteString("what was published before, if anything, stays")
-	default:
-		return // it has not looked yet
 	}
 	if s.Degraded != nil {
 		fmt.Fprintf(&line, "; %v", s.Degraded)
 	}
 	for _, skipped := range s.Skipped {
-		fmt.Fprintf(&line, "; passed over: %v", skipped.Err)
+		fmt.Fprintf(&line, "; passed over: %v", skipped)
 	}
 	i.say("%s", &line)
 }

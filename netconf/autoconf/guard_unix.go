@@ -1,8 +1,0 @@
-//go:build unix
-
-package autoconf
-
-import "syscall"
-
-// nonblock makes opening a FIFO return at once.
-const nonblock = syscall.O_NONBLOCK
