@@ -35,12 +35,12 @@ type Error struct {
 	Err error
 }
 
-// Error returns "ifname:", the name or the namespace, and why.
+// Error returns the name or the namespace, and why.
 func (e *Error) Error() string {
 	if e.NetNS != "" || (e.Name == "" && !errors.Is(e.Err, ErrInvalid)) {
-		return fmt.Sprintf("ifname: network namespace %q: %v", e.NetNS, e.Err)
+		return fmt.Sprintf("network namespace %q: %v", e.NetNS, e.Err)
 	}
-	return fmt.Sprintf("ifname: %q: %v", e.Name, e.Err)
+	return fmt.Sprintf("%q: %v", e.Name, e.Err)
 }
 
 // Unwrap returns e.Err.

@@ -25,7 +25,7 @@ func ExampleScheme_Plan_taken() {
 	fmt.Println(errors.Is(err, ifname.ErrTaken))
 	// Output:
 	// [eth0 net2] <nil>
-	// ifname: "storage0": interface name already taken: in use in the container
+	// "storage0": interface name already taken: in use in the container
 	// true
 }
 
@@ -35,9 +35,9 @@ func ExampleValidate() {
 	}
 	// Output:
 	// <nil>
-	// ifname: "net%d": not a valid interface name: contains '%'
-	// ifname: "1234567890123456": not a valid interface name: 16 bytes, but the longest is 15
-	// ifname: "all": not a valid interface name: the kernel keeps it for settings of all interfaces
+	// "net%d": not a valid interface name: contains '%'
+	// "1234567890123456": not a valid interface name: 16 bytes, but the longest is 15
+	// "all": not a valid interface name: the kernel keeps it for settings of all interfaces
 }
 
 // A container that is gone has no names, and says so.

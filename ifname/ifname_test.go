@@ -93,7 +93,7 @@ func checkError(t *testing.T, err, kind error, code uint, name, text string) {
 	if !errors.Is(err, kind) || e.CNICode() != code || e.Name != name {
 		t.Errorf("error %v: kind %v, code %d, name %q; want %v, %d, %q", err, e.Err, e.CNICode(), e.Name, kind, code, name)
 	}
-	if !strings.HasPrefix(err.Error(), "ifname: ") || !strings.Contains(err.Error(), text) {
+	if !strings.HasPrefix(err.Error(), "") || !strings.Contains(err.Error(), text) {
 		t.Errorf("error %q does not say %q", err, text)
 	}
 }
@@ -178,14 +178,14 @@ func TestPlanErrors(t *testing.T) {
 func TestErrorText(t *testing.T) {
 	t.Parallel()
 	for want, err := range map[string]error{
-		`ifname: "net%d": not a valid interface name: contains '%'`:                          ifname.Validate("net%d"),
-		`ifname: "": not a valid interface name: empty`:                                      ifname.Validate(""),
-		`ifname: network namespace "/n": boom`:                                               &ifname.Error{NetNS: "/n", Err: errors.New("boom")},
-		`ifname: network namespace "": boom`:                                                 &ifname.Error{Err: errors.New("boom")},
-		`ifname: "a": interface name already taken: in use in the container`:                 plan("a", "a"),
-		`ifname: "": not a valid interface name: empty, for the first interface`:             plan(""),
-		`ifname: "lo": not a valid interface name: the loopback interface`:                   ifname.Validate("lo"),
-		`ifname: "a\x00": not a valid interface name: contains the control character '\x00'`: ifname.Validate("a\x00"),
+		`"net%d": not a valid interface name: contains '%'`:                          ifname.Validate("net%d"),
+		`"": not a valid interface name: empty`:                                      ifname.Validate(""),
+		`network namespace "/n": boom`:                                               &ifname.Error{NetNS: "/n", Err: errors.New("boom")},
+		`network namespace "": boom`:                                                 &ifname.Error{Err: errors.New("boom")},
+		`"a": interface name already taken: in use in the container`:                 plan("a", "a"),
+		`"": not a valid interface name: empty, for the first interface`:             plan(""),
+		`"lo": not a valid interface name: the loopback interface`:                   ifname.Validate("lo"),
+		`"a\x00": not a valid interface name: contains the control character '\x00'`: ifname.Validate("a\x00"),
 	} {
 		if err.Error() != want {
 			t.Errorf("text %q, want %q", err, want)

@@ -70,7 +70,7 @@ func TestDecodeErrors(t *testing.T) {
 		{"plugins empty", `{"name":"m","primary":{"plugins":[]}}`, wantError{kind: invalid, network: "m", key: "primary.plugins"}},
 		{"plugin type", `{"name":"m","delegates":[{"name":"d","plugins":[{"type":"a"},{"type":1}]}]}`, wantError{kind: decode, network: "d", key: "delegates[0].plugins[1].type"}},
 		{"in a map", `{"name":"m","byName":{"x":{"plugins":[]}}}`, wantError{kind: invalid, network: "m", key: "byName.plugins"}},
-		{"wrapped", `{"name":"m","odd":{"type":1}}`, wantError{kind: decode, network: "m", key: "odd", text: "odd: netconf"}},
+		{"wrapped", `{"name":"m","odd":{"type":1}}`, wantError{kind: decode, network: "m", key: "odd", text: "odd: cannot decode"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

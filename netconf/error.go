@@ -39,10 +39,7 @@ type Error struct {
 }
 
 // Error describes the failure in one line.
-func (e *Error) Error() string { return "netconf: " + e.describe() }
-
-// describe is the text without the name of the package.
-func (e *Error) describe() string {
+func (e *Error) Error() string {
 	var parts []string
 	if e.Kind != nil {
 		parts = append(parts, e.Kind.Error())
@@ -114,11 +111,11 @@ func (u *unfound) Error() string {
 	}
 	switch n := len(u.bad); {
 	case u.own != nil:
-		parts = append(parts, asError(u.own, nil).describe())
+		parts = append(parts, u.own.Error())
 	case n == 1:
-		parts = append(parts, "1 bad file: "+asError(u.bad[0], nil).describe())
+		parts = append(parts, "1 bad file: "+u.bad[0].Error())
 	case n > 1:
-		parts = append(parts, strconv.Itoa(n)+" bad files, the first: "+asError(u.bad[0], nil).describe())
+		parts = append(parts, strconv.Itoa(n)+" bad files, the first: "+u.bad[0].Error())
 	}
 	return strings.Join(parts, "; ")
 }

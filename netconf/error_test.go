@@ -29,11 +29,11 @@ func TestError(t *testing.T) {
 		text string
 		code uint
 	}{
-		{netconf.Error{}, "netconf: cannot read configuration", 5},
-		{netconf.Error{File: "f", Err: fs.ErrPermission}, `netconf: cannot read configuration: file "f": permission denied`, 5},
-		{netconf.Error{Kind: netconf.ErrNotFound, Network: "n"}, `netconf: no such network: network "n"`, 7},
-		{netconf.Error{Kind: netconf.ErrDecode, File: "f", Network: "n", Key: "k", Err: cause}, `netconf: cannot decode configuration: file "f", network "n", key "k": why`, 6},
-		{netconf.Error{Kind: netconf.ErrInvalid, Key: "k"}, `netconf: invalid configuration: key "k"`, 7},
+		{netconf.Error{}, "cannot read configuration", 5},
+		{netconf.Error{File: "f", Err: fs.ErrPermission}, `cannot read configuration: file "f": permission denied`, 5},
+		{netconf.Error{Kind: netconf.ErrNotFound, Network: "n"}, `no such network: network "n"`, 7},
+		{netconf.Error{Kind: netconf.ErrDecode, File: "f", Network: "n", Key: "k", Err: cause}, `cannot decode configuration: file "f", network "n", key "k": why`, 6},
+		{netconf.Error{Kind: netconf.ErrInvalid, Key: "k"}, `invalid configuration: key "k"`, 7},
 	}
 	for _, tt := range tests {
 		if got := tt.err.Error(); got != tt.text {
@@ -61,7 +61,7 @@ func TestG5EditErrors(t *testing.T) {
 	wantError{kind: netconf.ErrInvalid, code: 11}.check(t, fail(types.NewError(11, "later", "")))
 	wantError{kind: netconf.ErrInvalid, code: 103, text: "outside: code 103"}.check(t, fail(fmt.Errorf("outside: %w", codeError(103))))
 	_, inner := netconf.ParsePlugin([]byte(`[]`))
-	wantError{kind: netconf.ErrDecode, text: "outside: netconf: cannot decode"}.check(t, fail(fmt.Errorf("outside: %w", inner)))
+	wantError{kind: netconf.ErrDecode, text: "outside: cannot decode"}.check(t, fail(fmt.Errorf("outside: %w", inner)))
 	wantError{kind: netconf.ErrDecode}.check(t, fail(inner))
 	wantError{kind: netconf.ErrNotFound}.check(t, fail(fmt.Errorf("looking: %w", netconf.ErrNotFound)))
 	wantError{kind: netconf.ErrInvalid}.check(t, fail(codeError(0)))
@@ -102,7 +102,7 @@ func (w wantError) check(t *testing.T, err error) {
 	if d := cmp.Diff([]string{w.file, w.network, w.key}, got); d != "" {
 		t.Errorf("file, network, key (-want +got):\n%s", d)
 	}
-	if !strings.HasPrefix(err.Error(), "netconf: ") || !strings.Contains(err.Error(), w.text) {
+	if !strings.HasPrefix(err.Error(), "") || !strings.Contains(err.Error(), w.text) {
 		t.Errorf("text is %q, want %q in it", err, w.text)
 	}
 	if strings.Contains(err.Error(), "\n") {

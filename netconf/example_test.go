@@ -49,7 +49,7 @@ func ExampleParse() {
 		fmt.Println(e.Network, e.Key, e.CNICode())
 	}
 	// Output:
-	// netconf: invalid configuration: network "blue", key "plugins[1].type": missing
+	// invalid configuration: network "blue", key "plugins[1].type": missing
 	// true
 	// blue plugins[1].type 7
 }
@@ -73,7 +73,7 @@ func ExampleLoad() {
 	// bridge
 	// tuning
 	// <nil>
-	// netconf: no such network: network "red": 1 bad file: cannot decode configuration: file "10-broken.conf": line 1, column 17: unexpected end of JSON input
+	// no such network: network "red": 1 bad file: cannot decode configuration: file "10-broken.conf": line 1, column 17: unexpected end of JSON input
 }
 
 func ExampleLoadFile() {
@@ -135,7 +135,7 @@ func ExampleDecode() {
 	// red 1
 	// blue 2
 	// <nil>
-	// netconf: invalid configuration: network "red", key "delegates[0].plugins": missing, and there is no "type" either
+	// invalid configuration: network "red", key "delegates[0].plugins": missing, and there is no "type" either
 }
 
 func ExampleParseSelection() {
@@ -156,7 +156,7 @@ func ExampleParseSelection() {
 	// "red" "" "" map[]
 	// "blue" "kube-system" "net7" map[]
 	// "red" "" "" map[ips:["10.0.0.5/24"] mac:"02:00:00:00:00:01"]
-	// netconf: invalid configuration: network "../blue", key "[1].name": not a network name: letters, digits, "_", "." and "-" after a letter or digit
+	// invalid configuration: network "../blue", key "[1].name": not a network name: letters, digits, "_", "." and "-" after a letter or digit
 }
 
 // A program's own edits compose with those of the package.

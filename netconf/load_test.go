@@ -88,7 +88,7 @@ func TestLoadNotFound(t *testing.T) {
 		t.Errorf("%v does not join what was wrong", err)
 	}
 	// The first of the bad files stands for all.
-	const want = `netconf: no such network: network "green": 3 bad files, the first: cannot decode configuration: file "05-bad.conf": line 1, column 22: `
+	const want = `no such network: network "green": 3 bad files, the first: cannot decode configuration: file "05-bad.conf": line 1, column 22: `
 	if text := err.Error(); !strings.HasPrefix(text, want) || strings.Contains(text, "06-bad") {
 		t.Errorf("%q, want %q", text, want)
 	}
@@ -99,10 +99,10 @@ func TestLoadNotFound(t *testing.T) {
 	wantError{kind: netconf.ErrNotFound, network: "none", text: `file "44-none.conflist", network "none", key "plugins"`}.check(t, err)
 
 	for name, want := range map[string]string{
-		"other":   `netconf: no such network: network "other": file "other.conf" defines network "another"; 1 bad file: cannot decode configuration: file "05-torn.conf": line 1, column 8: `,
+		"other":   `no such network: network "other": file "other.conf" defines network "another"; 1 bad file: cannot decode configuration: file "05-torn.conf": line 1, column 8: `,
 		"another": ``,
-		"nobody":  `netconf: no such network: network "nobody": 1 bad file: cannot decode`,
-		"torn":    `netconf: no such network: network "torn": cannot decode configuration: file "torn.conf"`,
+		"nobody":  `no such network: network "nobody": 1 bad file: cannot decode`,
+		"torn":    `no such network: network "torn": cannot decode configuration: file "torn.conf"`,
 	} {
 		dir := map[string]string{"05-torn.conf": `{"name":`, "other.conf": `{"name":"another","type":"x"}`}
 		if name == "torn" {

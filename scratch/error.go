@@ -32,17 +32,17 @@ type Error struct {
 	Err  error
 }
 
-// Error returns "scratch: OP which (path): why". Of a container ID of 64
-// hexadecimal digits it shows the first 12; the path has all of it.
+// Error returns "OP which (path): why". Of a container ID of 64 hexadecimal digits
+// it shows the first 12; the path has all of it.
 func (e *Error) Error() string {
-	s := "scratch: " + e.Op
+	s := e.Op
 	switch k := e.Key; {
 	case k == Key{}:
 	case k.Network == "" && k.IfName == "":
 		s += " container " + strconv.Quote(terse.ID(k.ContainerID))
 	default:
 		k.ContainerID = terse.ID(k.ContainerID)
-		s += " " + strconv.Quote(k.String())
+		s += " record " + strconv.Quote(k.String())
 	}
 	if e.Path != "" {
 		s += " (" + e.Path + ")"

@@ -236,14 +236,14 @@ func TestErrors(t *testing.T) {
 		t.Errorf("too long: %v", err)
 	}
 	for err, want := range map[error]string{
-		&Error{Op: "list", Path: "/d", Err: fs.ErrPermission}:                                                            "scratch: list (/d): permission denied",
-		&Error{Op: "lock", Key: Key{ContainerID: "c"}, Err: context.Canceled}:                                            `scratch: lock container "c": context canceled`,
-		&Error{Op: "get", Key: k1, Err: ErrCorrupt}:                                                                      `scratch: get "net/c1/eth0": corrupt record`,
-		putRecord(s, Key{Network: "n", ContainerID: "c", IfName: "a b"}, Planned, value{}):                               `scratch: put "n/c/a b": unusable interface name "a b"`,
-		del(s, Key{ContainerID: "c", IfName: "a"}):                                                                       `scratch: delete "/c/a": no network name`,
-		fail("get", Key{Network: "net", ContainerID: strings.Repeat("0123456789abcdef", 4), IfName: "eth0"}, ErrCorrupt): `scratch: get "net/0123456789ab/eth0": corrupt record`,
-		&Error{Op: "lock", Key: Key{ContainerID: strings.Repeat("0123456789abcdef", 4)}, Err: context.Canceled}:          `scratch: lock container "0123456789ab": context canceled`,
-		fail("get", k1, &fs.PathError{Op: "openat", Path: "/d/f", Err: fs.ErrPermission}):                                `scratch: get "net/c1/eth0" (/d/f): openat: permission denied`,
+		&Error{Op: "list", Path: "/d", Err: fs.ErrPermission}:                                                            "list (/d): permission denied",
+		&Error{Op: "lock", Key: Key{ContainerID: "c"}, Err: context.Canceled}:                                            `lock container "c": context canceled`,
+		&Error{Op: "get", Key: k1, Err: ErrCorrupt}:                                                                      `get record "net/c1/eth0": corrupt record`,
+		putRecord(s, Key{Network: "n", ContainerID: "c", IfName: "a b"}, Planned, value{}):                               `put record "n/c/a b": unusable interface name "a b"`,
+		del(s, Key{ContainerID: "c", IfName: "a"}):                                                                       `delete record "/c/a": no network name`,
+		fail("get", Key{Network: "net", ContainerID: strings.Repeat("0123456789abcdef", 4), IfName: "eth0"}, ErrCorrupt): `get record "net/0123456789ab/eth0": corrupt record`,
+		&Error{Op: "lock", Key: Key{ContainerID: strings.Repeat("0123456789abcdef", 4)}, Err: context.Canceled}:          `lock container "0123456789ab": context canceled`,
+		fail("get", k1, &fs.PathError{Op: "openat", Path: "/d/f", Err: fs.ErrPermission}):                                `get record "net/c1/eth0" (/d/f): openat: permission denied`,
 	} {
 		if err.Error() != want {
 			t.Errorf("got  %s\nwant %s", err, want)

@@ -57,7 +57,7 @@ func TestErrorIsOneLineWithAShortContainerID(t *testing.T) {
 	k := scratch.Key{Network: "multi", ContainerID: id, IfName: "eth0"}
 	for why, want := range map[error]string{
 		errors.Join(errors.New("a"), errors.New("b\nc")):           "lifecycle: DEL multi/0123456789ab/eth0: a; b; c",
-		&scratch.Error{Op: "get", Key: k, Err: scratch.ErrCorrupt}: `lifecycle: DEL multi/0123456789ab/eth0: scratch: get "multi/0123456789ab/eth0": corrupt record`,
+		&scratch.Error{Op: "get", Key: k, Err: scratch.ErrCorrupt}: `lifecycle: DEL multi/0123456789ab/eth0: get record "multi/0123456789ab/eth0": corrupt record`,
 	} {
 		if got := fail(OpDel, k, why).Error(); got != want {
 			t.Errorf("%q, want %q", got, want)

@@ -59,8 +59,8 @@ func TestBadCall(t *testing.T) {
 		code uint
 		says []string
 	}{
-		{"not JSON", func(a *skel.CmdArgs) { a.StdinData = []byte("{") }, 6, []string{"netconf"}},
-		{"null", func(a *skel.CmdArgs) { a.StdinData = []byte("null") }, 6, []string{"netconf"}},
+		{"not JSON", func(a *skel.CmdArgs) { a.StdinData = []byte("{") }, 6, []string{"cannot decode configuration"}},
+		{"null", func(a *skel.CmdArgs) { a.StdinData = []byte("null") }, 6, []string{"cannot decode configuration"}},
 		{"template for an interface name", func(a *skel.CmdArgs) { a.IfName = "net%d" }, 4, []string{"net%d"}},
 		{"interface name of 16 bytes", func(a *skel.CmdArgs) { a.IfName = "abcdefghijklmnop" }, 4, []string{"abcdefghijklmnop"}},
 		{"interface name that is a path", func(a *skel.CmdArgs) { a.IfName = "../x" }, 4, []string{"../x"}},

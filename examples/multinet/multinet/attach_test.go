@@ -178,7 +178,7 @@ func TestHotPlugRefused(t *testing.T) {
 		{name: "the host's namespace", command: "ADD", network: green, edit: func(a *skel.CmdArgs) { a.Netns = "/proc/self/ns/net" }, code: 8, says: "/proc/self/ns/net"},
 		{name: "another container's namespace", command: "ADD", network: green, edit: func(a *skel.CmdArgs) { a.Netns = "/dev/null" }, code: 8, says: "/dev/null"},
 		{name: "no namespace", command: "ADD", network: green, edit: func(a *skel.CmdArgs) { a.Netns = "/absent" }, code: 8, says: "/absent"},
-		{name: "not JSON", command: "ADD", network: "{", code: 6, says: "netconf"},
+		{name: "not JSON", command: "ADD", network: "{", code: 6, says: "cannot decode configuration"},
 		{name: "no type", command: "ADD", network: `{"name":"green"}`, code: 7, says: `"type"`},
 		{name: "itself", command: "ADD", network: `{"name":"green","type":"multinet"}`, code: 7, says: "itself"},
 		{name: "bad mac", command: "ADD", network: green, with: wire.Attributes{MAC: "x"}, code: 7, says: "mac"},

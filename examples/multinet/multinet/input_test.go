@@ -101,12 +101,12 @@ func TestBadCall(t *testing.T) {
 		code uint
 		says []string
 	}{
-		{"not JSON", func(a *skel.CmdArgs) { a.StdinData = []byte("{") }, 6, []string{"netconf"}},
-		{"nothing", func(a *skel.CmdArgs) { a.StdinData = nil }, 6, []string{"netconf"}},
-		{"null", func(a *skel.CmdArgs) { a.StdinData = []byte("null") }, 6, []string{"netconf"}},
-		{"an array", func(a *skel.CmdArgs) { a.StdinData = []byte("[]") }, 6, []string{"netconf"}},
-		{"trailing data", func(a *skel.CmdArgs) { a.StdinData = append(a.StdinData, '{') }, 6, []string{"netconf"}},
-		{"no interface name", func(a *skel.CmdArgs) { a.IfName = "" }, 4, []string{"ifname"}},
+		{"not JSON", func(a *skel.CmdArgs) { a.StdinData = []byte("{") }, 6, []string{"cannot decode configuration"}},
+		{"nothing", func(a *skel.CmdArgs) { a.StdinData = nil }, 6, []string{"cannot decode configuration"}},
+		{"null", func(a *skel.CmdArgs) { a.StdinData = []byte("null") }, 6, []string{"cannot decode configuration"}},
+		{"an array", func(a *skel.CmdArgs) { a.StdinData = []byte("[]") }, 6, []string{"cannot decode configuration"}},
+		{"trailing data", func(a *skel.CmdArgs) { a.StdinData = append(a.StdinData, '{') }, 6, []string{"cannot decode configuration"}},
+		{"no interface name", func(a *skel.CmdArgs) { a.IfName = "" }, 4, []string{"not a valid interface name"}},
 		{"template for an interface name", func(a *skel.CmdArgs) { a.IfName = "net%d" }, 4, []string{"net%d"}},
 		{"interface name of 16 bytes", func(a *skel.CmdArgs) { a.IfName = "abcdefghijklmnop" }, 4, []string{"abcdefghijklmnop"}},
 		{"interface name that is a path", func(a *skel.CmdArgs) { a.IfName = "../x" }, 4, []string{"../x"}},
