@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"github.com/metacni/metacni/scratch"
 )
@@ -108,4 +109,25 @@ func ExampleStore_List() {
 	// blue/c2/eth0 corrupt: true code: 5
 	// blue/c3/eth0 2
 	// forget: <nil>
+}
+
+// A plugin that is replaced by this one kept the delegate's configuration in a file
+// of its own. Its format is kept, so that the plugin can be put back.
+func ExampleWriteFile() {
+	dir, err := os.MkdirTemp("", "flannel")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(dir)
+
+	file := filepath.Join(dir, "c0ffee") // the container's ID
+	fmt.Println("write:", scratch.WriteFile(file, []byte(`{"type":"bridge","mtu":1450}`)))
+	fmt.Println("replace:", scratch.WriteFile(file, []byte(`{"type":"bridge","mtu":1400}`)))
+	data, err := os.ReadFile(file)
+	fmt.Println(string(data), err)
+	// Output:
+	// write: <nil>
+	// replace: <nil>
+	// {"type":"bridge","mtu":1400} <nil>
 }

@@ -268,12 +268,20 @@ func (s Store[T]) KillOrphans(containerID string) (killed int, err error) {
 	return killed, fail("kill orphans", Key{ContainerID: containerID}, err)
 }
 
-// WriteFile replaces the file at path by one with this data and mode 0600. It
-// is for state of another format than a Store's. A reader sees the old file or
-// the new one, never a part, and so does whoever comes after a crash. When
-// WriteFile returns nil the new file survives a loss of power; when it fails
-// the old one or the new one is there. The directory must exist. A symbolic
-// link at path is replaced, not followed.
+// WriteFile replaces the file at path with data, atomically and durably. It is for
+// state that must have another program's format; for a plugin's own state there is
+// [Store].
+//
+//   - A reader sees the old file or the new one, never a part, and so does a
+//     program that starts after a crash.
+//   - When WriteFile returns nil, the new file survives a loss of power. When it
+//     fails, the old file or the new one is there.
+//   - The new file has mode 0600. The directory must exist. A symbolic link at
+//     path is replaced, not followed.
+//
+// A crash may leave a temporary file beside path, whose name begins with ".tmp-".
+// Goroutines and processes that write one file at the same time need a lock of
+// their own: the last one wins.
 func WriteFile(path string, data []byte) error {
 	dir, name := filepath.Split(path)
 	d, err := durable.OpenDir(filepath.Clean(dir), nil)
