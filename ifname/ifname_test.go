@@ -40,7 +40,7 @@ var names = []struct {
 	{"a/b", `'/'`},
 	{"../../etc", `'/'`},
 	{"a:1", `':'`},
-	{"net%d", `'%'`}, // D54: the kernel creates net0
+	{"net%d", `'%'`}, // The kernel creates net0
 	{"100%", `'%'`},
 	{"a b", "space"},
 	{"a\tb", "space"},
@@ -49,7 +49,7 @@ var names = []struct {
 	{"a\u00a0b", "space"},
 	{"a\u0085b", "space"},
 	{"a\u2003b", "space"},
-	{"a\x00b", "control"}, // D54: the kernel creates a
+	{"a\x00b", "control"}, // The kernel creates a
 	{"a\x01b", "control"},
 	{"a\x1bb", "control"},
 	{"a\x7fb", "control"},
@@ -64,7 +64,7 @@ var names = []struct {
 	{"default", "settings"},
 }
 
-// D54, G12: no name that the kernel would refuse or change gets through.
+// No name that the kernel would refuse or change gets through.
 func TestValidate(t *testing.T) {
 	t.Parallel()
 	for _, tt := range names {
@@ -98,7 +98,7 @@ func checkError(t *testing.T, err, kind error, code uint, name, text string) {
 	}
 }
 
-// G9, D19, D53: names are settled before anything runs, the same every time.
+// Names are settled before anything runs, the same every time.
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	type scheme = ifname.Scheme

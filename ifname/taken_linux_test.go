@@ -60,7 +60,7 @@ func TestTakenErrors(t *testing.T) {
 	}
 }
 
-// D53, D54: every name a new link would collide with, and no handle kept.
+// Every name a new link would collide with, and no handle kept.
 func TestTaken(t *testing.T) {
 	path := inNamespace(t)
 	if path == "" {

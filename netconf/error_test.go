@@ -50,8 +50,8 @@ func TestError(t *testing.T) {
 	}
 }
 
-// An edit's own error keeps its kind and its code (G5).
-func TestG5EditErrors(t *testing.T) {
+// An edit's own error keeps its kind and its code.
+func TestEditErrorsKeepKindAndCode(t *testing.T) {
 	t.Parallel()
 	p := mustPlugin(t, `{"type":"a"}`)
 	fail := func(err error) error {

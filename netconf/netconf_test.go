@@ -114,14 +114,14 @@ func TestParse(t *testing.T) {
 			gc:          true,
 		},
 		{
-			name:        "capabilities of all plugins, odd ones passed over", // D67
+			name:        "capabilities of all plugins, odd ones passed over",
 			data:        `{"plugins":[{"type":"a","capabilities":{"z":true,"mac":"true","ips":false,"x":1,"y":null}},{"type":"b","capabilities":7},{"type":"c","capabilities":{"aa":true,"z":true}}]}`,
 			wantVersion: "0.1.0",
 			wantTypes:   []string{"a", "b", "c"},
 			wantCaps:    []string{"aa", "z"},
 		},
 		{
-			name:         "unknown keys, numbers and strings as written", // G4, D7
+			name:         "unknown keys, numbers and strings as written",
 			data:         ` { "x" : [ 1e400 , 9007199254740993, "<&>\u0041" ], "plugins":[{"type":"a","mtu":1.50,"":{ }}] , "<k>":null}`,
 			wantVersion:  "0.1.0",
 			wantTypes:    []string{"a"},

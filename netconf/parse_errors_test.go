@@ -34,7 +34,7 @@ func TestParseErrors(t *testing.T) {
 		{"name null", `{"name":null,"plugins":[{"type":"a"}]}`, wantError{kind: decode, key: "name"}},
 		{"name null in a lone plugin", `{"name":null,"type":"a"}`, wantError{kind: decode, key: "name"}},
 		{"name empty", `{"name":"","plugins":[{"type":"a"}]}`, wantError{kind: invalid, key: "name", text: "empty"}},
-		{"name a path", `{"name":"../x","plugins":[{"type":"a"}]}`, wantError{kind: invalid, network: "../x", key: "name"}}, // G12
+		{"name a path", `{"name":"../x","plugins":[{"type":"a"}]}`, wantError{kind: invalid, network: "../x", key: "name"}},
 		{"name a path in a lone plugin", `{"name":"a/b","type":"a"}`, wantError{kind: invalid, network: "a/b", key: "name"}},
 		{"cniVersion a number", `{"name":"n","cniVersion":1,"plugins":[{"type":"a"}]}`, wantError{kind: decode, network: "n", key: "cniVersion"}},
 		{"cniVersions a string", `{"name":"n","cniVersions":"1.0.0","type":"a"}`, wantError{kind: decode, network: "n", key: "cniVersions"}},
@@ -78,8 +78,8 @@ func TestParseErrors(t *testing.T) {
 	}
 }
 
-// Secrets of a configuration do not get into errors (G5).
-func TestG5ErrorsQuoteNoValues(t *testing.T) {
+// Secrets of a configuration do not get into errors.
+func TestErrorsQuoteNoValues(t *testing.T) {
 	t.Parallel()
 	for _, data := range []string{
 		`{"name":"n","plugins":[{"type":"a","token":"hunter2","token":"hunter2"}]}`,

@@ -9,9 +9,9 @@ import (
 	"github.com/metacni/metacni/netconf"
 )
 
-// TestG4Lossless: what encoding/json loses in a typed structure survives every
-// way through the package (V7, D7, D8).
-func TestG4Lossless(t *testing.T) {
+// TestConfigurationIsLossless: what encoding/json loses in a typed structure survives every
+// way through the package.
+func TestConfigurationIsLossless(t *testing.T) {
 	t.Parallel()
 	values := []string{
 		`9007199254740993`, `1e400`, `-0`, `1.50`, `123456789012345678901234567890`,

@@ -74,7 +74,7 @@ func TestRequest(t *testing.T) {
 			if string(got) != tt.want {
 				t.Errorf("got\n%s, want\n%s", got, tt.want)
 			}
-			// G9: the same again, and nothing kept of the last time.
+			// The same again, and nothing kept of the last time.
 			clear(got)
 			if again, err := n.Request(tt.i, tt.r); err != nil || string(again) != tt.want {
 				t.Errorf("the second time: %s, %v", again, err)

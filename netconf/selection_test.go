@@ -59,7 +59,7 @@ func TestParseSelection(t *testing.T) {
 				{Name: "d", IPs: []string{}, IPAMClaimReference: "claim"},
 			},
 		},
-		{"empty default route and arguments", `[{"name":"a","default-route":[],"cni-args":{},"ips":[]}]`, []netconf.Selection{{Name: "a", DefaultRoute: []netip.Addr{}, CNIArgs: map[string]json.RawMessage{}, IPs: []string{}}}}, // D55
+		{"empty default route and arguments", `[{"name":"a","default-route":[],"cni-args":{},"ips":[]}]`, []netconf.Selection{{Name: "a", DefaultRoute: []netip.Addr{}, CNIArgs: map[string]json.RawMessage{}, IPs: []string{}}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -31,8 +31,8 @@ func history(t *testing.T, s Store[value], k Key) (data []byte, said []string) {
 }
 
 // Wherever a file is cut off, it says what a line of it said, or is corrupt: no
-// line is ever read in part (D3).
-func TestG11EveryTruncation(t *testing.T) {
+// line is ever read in part.
+func TestEveryTruncation(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	data, said := history(t, s, k1)
@@ -75,7 +75,7 @@ func endOfLine(data []byte, n int) int {
 
 // Whichever byte is changed, to whatever, the file says what a line of it said,
 // or is corrupt.
-func TestG11EveryByteFlip(t *testing.T) {
+func TestEveryByteFlip(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	data, said := history(t, s, k1)
@@ -105,8 +105,8 @@ func TestG11EveryByteFlip(t *testing.T) {
 }
 
 // A damaged record stays where it is, is corrupt for every verb, harms no other,
-// and is named until it is forgotten (D4, D5).
-func TestG11DamagedUntilForgotten(t *testing.T) {
+// and is named until it is forgotten.
+func TestDamagedUntilForgotten(t *testing.T) {
 	t.Parallel()
 	for _, find := range []string{"get", "list", "container"} {
 		for _, content := range []string{"", "null", "[]", "{}", "\x00\x00\x00", strings.Repeat("\n", 99), "0123456789abcdef {}"} {
@@ -199,8 +199,8 @@ func TestDamagedWithLongNames(t *testing.T) {
 }
 
 // What has a record's name without being a file is damage like any other, and
-// is not followed (G12).
-func TestG12NoLinkIsFollowed(t *testing.T) {
+// is not followed.
+func TestNoLinkIsFollowed(t *testing.T) {
 	t.Parallel()
 	s, out := newStore(t), t.TempDir()
 	secret := filepath.Join(out, "secret")
@@ -254,7 +254,7 @@ func TestG12NoLinkIsFollowed(t *testing.T) {
 }
 
 // A lock that is something else than a file is an error that names it, for
-// whoever wants to write; it is not followed, and nobody hangs (G12).
+// whoever wants to write; it is not followed, and nobody hangs.
 func TestLockThatIsNoFile(t *testing.T) {
 	t.Parallel()
 	s, out := newStore(t), t.TempDir()

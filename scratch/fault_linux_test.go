@@ -113,8 +113,8 @@ func spares(t *testing.T, s Store[value]) []string {
 
 // After a crash before any system call of any verb the record is the old one or
 // the new one, nobody else's record is touched, the lock's file says no less
-// than there is, and the next DEL cleans up all that is left (G1, D3).
-func TestG1CrashAnywhere(t *testing.T) {
+// than there is, and the next DEL cleans up all that is left.
+func TestCrashAnywhere(t *testing.T) {
 	t.Parallel()
 	for _, c := range changes(t) {
 		for _, setting := range settings {

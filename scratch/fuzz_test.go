@@ -11,7 +11,7 @@ import (
 )
 
 // Whatever is on disk, decode returns a record that a line of it says, of the
-// right key, or ErrCorrupt (G11).
+// right key, or ErrCorrupt.
 func FuzzDecode(f *testing.F) {
 	k := Key{Network: "net", ContainerID: "c1", IfName: "eth0"}
 	one, err := encodeRecord(Record[any]{Key: k, State: Planned, Value: map[string]any{"a": 1.0}})
@@ -66,7 +66,7 @@ func FuzzDecode(f *testing.F) {
 }
 
 // Two keys never share a file, names stay below the limit and cannot be
-// anything but names, and they can be read back (G12, D9, D10).
+// anything but names, and they can be read back.
 func FuzzNames(f *testing.F) {
 	long := strings.Repeat("x", 190)
 	f.Add("a-b", "c", "eth0", "a", "b-c", "eth0")

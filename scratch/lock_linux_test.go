@@ -40,8 +40,8 @@ func lock(t *testing.T, s Store[value]) *Lock {
 }
 
 // One at a time in one process, too; another container's lock is another lock;
-// and nothing is left (G7, D40).
-func TestG7OneAtATime(t *testing.T) {
+// and nothing is left.
+func TestOneHolderAtATime(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	var wg sync.WaitGroup
@@ -75,7 +75,7 @@ func TestG7OneAtATime(t *testing.T) {
 	}
 }
 
-// Waiting ends with the context, whatever ended it, and the code is 11 (G6).
+// Waiting ends with the context, whatever ended it, and the code is 11.
 func TestLockEndsWithContext(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

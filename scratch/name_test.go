@@ -10,8 +10,8 @@ import (
 )
 
 // Names that could be mistaken for one another have different files, on random
-// keys from an alphabet chosen for confusion (D6, D9).
-func TestD9NamesAreInjective(t *testing.T) {
+// keys from an alphabet chosen for confusion.
+func TestNamesAreInjective(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(1, 2))
 	pick := func(alphabet []string, n int) string {

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Another process's lock is waited for, or until the context ends (G7, D40).
-func TestG7LockAcrossProcesses(t *testing.T) {
+// Another process's lock is waited for, or until the context ends.
+func TestLockAcrossProcesses(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	holder := start(t, "hold", s.Dir, "")
@@ -53,7 +53,7 @@ func TestG7LockAcrossProcesses(t *testing.T) {
 }
 
 // Several processes that take the lock in turns are never in it together.
-func TestG7ExclusiveAcrossProcesses(t *testing.T) {
+func TestExclusiveAcrossProcesses(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	ok(t, os.WriteFile(filepath.Join(s.Dir, "count"), []byte("0"), 0o600))
@@ -97,8 +97,8 @@ func orphan(t *testing.T, s Store[value], children string) (p *actor, pids []int
 }
 
 // The children of a killed holder still hold the lock, and are killed by those
-// who may: then, and not before the holder has died (G7).
-func TestG7OrphansHoldTheLockUntilKilled(t *testing.T) {
+// who may: then, and not before the holder has died.
+func TestOrphansHoldTheLockUntilKilled(t *testing.T) {
 	t.Parallel()
 	for _, children := range []string{"stay", "stay,stay", "leave", "setsid"} {
 		t.Run(children, func(t *testing.T) {
@@ -133,7 +133,7 @@ func TestG7OrphansHoldTheLockUntilKilled(t *testing.T) {
 
 // Those that merely have the lock's file open, those that wait for the lock, and
 // those that may have taken it themselves are not killed.
-func TestG7NobodyElseIsKilled(t *testing.T) {
+func TestNobodyElseIsKilled(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name, child string
@@ -164,7 +164,7 @@ func TestG7NobodyElseIsKilled(t *testing.T) {
 }
 
 // Whoever is in an orphan's process group may kill the orphan, and not itself.
-func TestG7OwnGroupIsNotKilled(t *testing.T) {
+func TestOwnGroupIsNotKilled(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	p, pids := orphan(t, s, "stay")
@@ -183,7 +183,7 @@ func TestG7OwnGroupIsNotKilled(t *testing.T) {
 }
 
 // A process that has inherited the lock itself kills nobody with it.
-func TestG7ThoseInsideKillNobody(t *testing.T) {
+func TestThoseInsideKillNobody(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	p, pids := orphan(t, s, "stay,killer")
@@ -197,7 +197,7 @@ func TestG7ThoseInsideKillNobody(t *testing.T) {
 
 // In a PID namespace of its own the kernel does not tell a dead taker's number:
 // orphans are found there as well.
-func TestG7OrphansInAPIDNamespace(t *testing.T) {
+func TestOrphansInAPIDNamespace(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("needs root")
@@ -231,7 +231,7 @@ func TestUnlockReleasesInheritedCopies(t *testing.T) {
 
 // A plugin that is run inside the operation that holds the lock is told so at
 // once, instead of waiting for itself (code 7).
-func TestG7NestedIsRefused(t *testing.T) {
+func TestNestedLockIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	l := lock(t, s)
@@ -246,8 +246,8 @@ func TestG7NestedIsRefused(t *testing.T) {
 }
 
 // A process that is killed before any system call of Put leaves the old record
-// or the new (G1, D3).
-func TestG1KilledWhilePutting(t *testing.T) {
+// or the new.
+func TestKilledWhilePutting(t *testing.T) {
 	t.Parallel()
 	for _, old := range []string{"none", "planned old"} {
 		for n := 1; ; n++ {

@@ -109,8 +109,8 @@ func TestNote(t *testing.T) {
 	}
 }
 
-// A DEL that is tried again and again does not fill the disk (D13).
-func TestD13NotesDoNotGrowWithoutEnd(t *testing.T) {
+// A DEL that is tried again and again does not fill the disk.
+func TestNotesDoNotGrowWithoutEnd(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	long := strings.Repeat("x", 10_000)
@@ -128,8 +128,8 @@ func TestD13NotesDoNotGrowWithoutEnd(t *testing.T) {
 }
 
 // Values come back as they went in: nothing is escaped, dropped or rounded
-// (G4, D7).
-func TestG4ValuesAreLossless(t *testing.T) {
+// .
+func TestValuesAreLossless(t *testing.T) {
 	t.Parallel()
 	s := Store[map[string]json.RawMessage]{Dir: t.TempDir()}
 	in := map[string]json.RawMessage{
@@ -252,8 +252,8 @@ func TestErrors(t *testing.T) {
 }
 
 // A DEL that fails keeps the record, one that succeeds deletes it, and one that
-// finds nothing is a success that does nothing (G3, D1, D2).
-func TestG3ConsumeForgetsOnlyAfterSuccess(t *testing.T) {
+// finds nothing is a success that does nothing.
+func TestConsumeForgetsOnlyAfterSuccess(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	put(t, s, k1, "one")
@@ -334,8 +334,8 @@ func TestConsumeRemovesWhatACrashLeft(t *testing.T) {
 }
 
 // A thousand attachments leave the directory as it was, but for a few spare
-// files (D13).
-func TestD13ThousandCyclesLeaveNothing(t *testing.T) {
+// files.
+func TestThousandCyclesLeaveNothing(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	keep := Key{"net", "keep", "eth0"}

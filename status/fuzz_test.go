@@ -12,7 +12,7 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// G9, G11: whatever a plugin prints that is a result at all makes a list, with
+// Whatever a plugin prints that is a result at all makes a list, with
 // one default and bare addresses, always the same.
 func FuzzNetworks(f *testing.F) {
 	for _, tt := range results {

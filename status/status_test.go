@@ -38,7 +38,7 @@ var errPlain = errors.New("plain")
 
 func coded(code uint, msg string) error { return types.NewError(code, msg, "") }
 
-// G5, D77, V1, V2: the code gets through wrapping and joining, and all of the
+// The code gets through wrapping and joining, and all of the
 // text with it.
 func TestCode(t *testing.T) {
 	t.Parallel()
@@ -118,7 +118,7 @@ func TestErrorKeepsDetails(t *testing.T) {
 	}
 }
 
-// SPEC, STATUS: 50 or 51, with the reason; D77.
+// SPEC, STATUS: 50 or 51, with the reason.
 func TestNotReady(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

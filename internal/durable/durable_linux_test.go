@@ -67,8 +67,8 @@ func trace() (Hook, *[]string) {
 }
 
 // The order is the guarantee: the data before the name, the name before the
-// return (G1, D3).
-func TestG1WriteFileSyncsFileThenDirectory(t *testing.T) {
+// return.
+func TestWriteFileSyncsFileThenDirectory(t *testing.T) {
 	t.Parallel()
 	hook, calls := trace()
 	d := open(t, t.TempDir(), hook)
@@ -119,8 +119,8 @@ func TestReplaceSetsTheModeFirst(t *testing.T) {
 }
 
 // Stopped before any of its system calls, and in the middle of writing,
-// WriteFile leaves the old content or the new, never a part (G1, D3).
-func TestG1CrashLeavesOldOrNew(t *testing.T) {
+// WriteFile leaves the old content or the new, never a part.
+func TestCrashLeavesOldOrNew(t *testing.T) {
 	t.Parallel()
 	crash := errors.New("crash")
 	for _, old := range []string{"", "old"} {
@@ -234,8 +234,8 @@ func TestOverwrite(t *testing.T) {
 	}
 }
 
-// Whatever has a name in the directory, no verb leaves it or hangs (G12).
-func TestG12NothingLeadsOut(t *testing.T) {
+// Whatever has a name in the directory, no verb leaves it or hangs.
+func TestNoNameLeadsOutOfTheDirectory(t *testing.T) {
 	t.Parallel()
 	dir, outside := t.TempDir(), t.TempDir()
 	write(t, filepath.Join(outside, "f"), "secret")

@@ -113,9 +113,9 @@ func TestPublishFails(t *testing.T) {
 	}
 }
 
-// M8, D62, D63: at whichever step publishing stops or fails, there is the old
+// At whichever step publishing stops or fails, there is the old
 // file or the new one, whole, and nothing that a runtime would read beside it.
-func TestM08EveryStep(t *testing.T) {
+func TestOldOrNewFileAtEveryStep(t *testing.T) {
 	t.Parallel()
 	var steps []string
 	m := newManager(t, "10-a.conflist", calico)
@@ -165,9 +165,9 @@ func TestM08EveryStep(t *testing.T) {
 	}
 }
 
-// M8: the temporary file is in the same directory, has the mode before it has
+// The temporary file is in the same directory, has the mode before it has
 // the name, and no runtime reads it.
-func TestM08Steps(t *testing.T) {
+func TestFileHasItsModeBeforeItsName(t *testing.T) {
 	t.Parallel()
 	m := newManager(t, "10-a.conflist", calico)
 	m.Mode = 0o666 // more than a umask leaves
@@ -223,8 +223,8 @@ func TestLeftoverThatIsNone(t *testing.T) {
 	}
 }
 
-// M14, #592, #1105: Uninstall removes what is ours and nothing else.
-func TestM14Uninstall(t *testing.T) {
+// Uninstall removes what is ours and nothing else.
+func TestUninstallRemovesOnlyOurs(t *testing.T) {
 	t.Parallel()
 	ours := `{"name":"x","type":"multinet"}`
 	for name, tt := range map[string]struct{ content, want string }{
@@ -381,8 +381,8 @@ func TestLock(t *testing.T) {
 	}
 }
 
-// By path: M9 as Multus has it.
-func TestM09ByPath(t *testing.T) {
+// By reference, the published network names the file as the plugin finds it.
+func TestPublishByPath(t *testing.T) {
 	t.Parallel()
 	m := newManager(t, "10-a.conflist", calico, "05-loop.conf", `{"name":"x","type":"multus","clusterNetwork":"/host/net.d/00-multinet.conf"}`)
 	m.ClusterNetworkDir = "/host/net.d"

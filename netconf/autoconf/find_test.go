@@ -50,9 +50,9 @@ func summary(f found) string {
 	return strings.TrimSpace(s)
 }
 
-// M1: the first valid network in the order of runtimes, whatever its form and
+// The first valid network in the order of runtimes, whatever its form and
 // extension, without what is ours.
-func TestM01FirstValid(t *testing.T) {
+func TestFirstValidNetworkIsPrimary(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name string
@@ -98,8 +98,8 @@ func TestM01FirstValid(t *testing.T) {
 	}
 }
 
-// M1, M4: a fixed file is the only one, and is held to the same.
-func TestM04FixedFile(t *testing.T) {
+// A fixed file is the only one, and is held to the same.
+func TestFixedFileIsTheOnlyOne(t *testing.T) {
 	t.Parallel()
 	fsys := tree("10-a.conf", flannel, "20-b.conflist", calico, "30-c.conf", "{", "40-d.conf", `{"name":"x","type":"multinet"}`,
 		"bare", flannel, "00-multinet.conf", flannel, "dir.conf/x", "")

@@ -103,7 +103,7 @@ func TestResync(t *testing.T) {
 }
 
 // Grace and the pauses of a fight pass by themselves.
-func TestM11M12Clock(t *testing.T) {
+func TestGraceAndPausesPass(t *testing.T) {
 	t.Parallel()
 	m := newManager(t, "10-x.conflist", net("a"), "20-y.conflist", net("b"))
 	file := m.Output + ".conflist"
@@ -199,7 +199,7 @@ func TestTakesOver(t *testing.T) {
 	ok(t, f.Close())
 }
 
-// M3: when the system has lost events, everything is looked at.
+// When the system has lost events, everything is looked at.
 func TestQueueOverflow(t *testing.T) {
 	t.Parallel()
 	w := newWatcher()

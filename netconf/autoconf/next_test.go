@@ -105,8 +105,8 @@ func TestRefusedLater(t *testing.T) {
 	s.expect(t, "publish 10-a.conflist", "- 10-a.conflist gone 10s", "publish 20-b.conf")
 }
 
-// M10, D59: bad input changes nothing but the state, for as long as it is bad.
-func TestM10LastGoodStays(t *testing.T) {
+// Bad input changes nothing but the state, for as long as it is bad.
+func TestLastGoodStaysOnBadInput(t *testing.T) {
 	t.Parallel()
 	s := newStory("10-a.conflist", calico, "20-b.conf", flannel)
 	s.look()
@@ -130,8 +130,8 @@ func TestM10LastGoodStays(t *testing.T) {
 	}
 }
 
-// M11, D61: the primary network's file goes; another appears.
-func TestM11Gone(t *testing.T) {
+// The primary network's file goes; another appears.
+func TestPrimaryThatIsGone(t *testing.T) {
 	t.Parallel()
 	t.Run("next", func(t *testing.T) {
 		t.Parallel()
@@ -230,9 +230,9 @@ func TestM11Gone(t *testing.T) {
 	})
 }
 
-// M12, D66: what others undo is restored, at once, then ever more slowly, and
+// What others undo is restored, at once, then ever more slowly, and
 // at once again after a minute of peace.
-func TestM12Restored(t *testing.T) {
+func TestRestoringSlowsDown(t *testing.T) {
 	t.Parallel()
 	s := newStory("10-a.conflist", calico)
 	s.look()
@@ -294,8 +294,8 @@ func TestPublishingFails(t *testing.T) {
 	}
 }
 
-// M13, D68: nothing before the readiness file is there; its loss is the end.
-func TestM13Readiness(t *testing.T) {
+// Nothing before the readiness file is there; its loss is the end.
+func TestNothingIsDoneWithoutReadiness(t *testing.T) {
 	t.Parallel()
 	s := newStory("10-a.conflist", calico)
 	s.ready = false
@@ -313,8 +313,8 @@ func TestM13Readiness(t *testing.T) {
 	}
 }
 
-// M9: the other form goes when the version changes, unless it is not ours.
-func TestM09OtherForm(t *testing.T) {
+// The other form goes when the version changes, unless it is not ours.
+func TestOtherFormIsRemoved(t *testing.T) {
 	t.Parallel()
 	s := newStory("10-a.conflist", calico)
 	s.disk.forms[".conf"] = form{regular: true, data: []byte(`{"type":"multinet","name":"old"}`)}

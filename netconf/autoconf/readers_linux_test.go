@@ -10,7 +10,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 )
 
-// D63: whoever reads the directory as runtimes do, while the primary network's
+// Whoever reads the directory as runtimes do, while the primary network's
 // file is torn, replaced and removed, always finds a whole file of ours first.
 func TestReadersSeeWhole(t *testing.T) {
 	t.Parallel()

@@ -60,8 +60,8 @@ func oracle(t *testing.T, doc document) {
 	}
 }
 
-// M9: the form follows the version, and every key of the template survives.
-func TestM09Render(t *testing.T) {
+// The form follows the version, and every key of the template survives.
+func TestRender(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name      string
@@ -102,8 +102,8 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// M5, D65: the version is the primary network's, as far as it is implemented.
-func TestM05Version(t *testing.T) {
+// The version is the primary network's, as far as it is implemented.
+func TestRenderVersion(t *testing.T) {
 	t.Parallel()
 	tests := []struct{ primary, template, want, ext string }{
 		{`"cniVersion":"1.1.0",`, ``, "1.1.0", ".conflist"},
@@ -133,9 +133,9 @@ func TestM05Version(t *testing.T) {
 	}
 }
 
-// M6, D67: capabilities are those of now, whatever their types; the template's
+// Capabilities are those of now, whatever their types; the template's
 // word on one stands.
-func TestM06Capabilities(t *testing.T) {
+func TestRenderCapabilities(t *testing.T) {
 	t.Parallel()
 	tests := []struct{ template, primary, want string }{
 		{``, `{"type":"a","capabilities":{"b":true,"a":true,"no":false,"odd":"true"}},{"type":"c","capabilities":{"c":true}},{"type":"d","capabilities":[1]}`, `{"a":true,"b":true,"c":true}`},
@@ -155,8 +155,8 @@ func TestM06Capabilities(t *testing.T) {
 	}
 }
 
-// M7: the name is the template's, or the primary network's of now.
-func TestM07Name(t *testing.T) {
+// The name is the template's, or the primary network's of now.
+func TestRenderName(t *testing.T) {
 	t.Parallel()
 	for template, want := range map[string]string{`{"type":"multinet"}`: "calico", `{"type":"multinet","name":"meta"}`: "meta"} {
 		n, err := render(plugin(template), primary(calico))

@@ -94,9 +94,9 @@ type where struct {
 	dir string
 }
 
-// M3, M11: every way in which a directory can change is noticed, without a
+// Every way in which a directory can change is noticed, without a
 // tick.
-func TestM03M11EveryChange(t *testing.T) {
+func TestEveryChangeIsNoticed(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name  string
@@ -211,9 +211,9 @@ func swap(w where, to, content string) {
 	ok(w.T, os.RemoveAll(filepath.Join(w.dir, old)))
 }
 
-// M1, M15: it waits for a directory, for a network and for the readiness file
+// It waits for a directory, for a network and for the readiness file
 // as long as it takes.
-func TestM15Waits(t *testing.T) {
+func TestRunWaitsForWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	up := t.TempDir()
 	dir, ready := filepath.Join(up, "etc", "cni", "net.d"), filepath.Join(up, "run", "flannel", "subnet.env")
@@ -229,8 +229,8 @@ func TestM15Waits(t *testing.T) {
 	publishes(t, m, "a")
 }
 
-// M2, D64: no file of another is touched, whatever happens.
-func TestM02ForeignFiles(t *testing.T) {
+// No file of another is touched, whatever happens.
+func TestForeignFilesAreNotTouched(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	files := []string{"10-x.conflist", net("a"), "20-y.conf", `{"cniVersion":"0.3.1","name":"y","type":"y"}`, "30-z.json", "{", "00-other.cilium_bak", net("c")}
@@ -257,8 +257,8 @@ func TestM02ForeignFiles(t *testing.T) {
 	}
 }
 
-// M12: whatever others do to our file is undone.
-func TestM12Undone(t *testing.T) {
+// Whatever others do to our file is undone.
+func TestPublishedFileIsRestored(t *testing.T) {
 	t.Parallel()
 	for name, do := range map[string]func(file string) error{
 		"removed":   os.Remove,
@@ -288,10 +288,10 @@ func TestM12Undone(t *testing.T) {
 	}
 }
 
-// M13: the loss of the readiness file ends Run, even where it is made again at
+// The loss of the readiness file ends Run, even where it is made again at
 // once, or was lost before Run looked for the first time. The process goes on,
 // and the file stays.
-func TestM13Lost(t *testing.T) {
+func TestLossOfReadinessEndsRun(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(ready string) error{
 		"removed": os.Remove,
@@ -334,7 +334,7 @@ func TestM13Lost(t *testing.T) {
 
 // A readiness file that is replaced, or that is in a ConfigMap which is, is not
 // lost.
-func TestM13Replaced(t *testing.T) {
+func TestReplacedReadinessFileIsNotLost(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	w := where{t, dir}
@@ -353,8 +353,8 @@ func TestM13Replaced(t *testing.T) {
 	}
 }
 
-// M14: the file stays when Run ends, and one call is at work at a time.
-func TestM14Kept(t *testing.T) {
+// The file stays when Run ends, and one call is at work at a time.
+func TestPublishedFileStaysWhenRunEnds(t *testing.T) {
 	t.Parallel()
 	m := newManager(t, "10-x.conflist", net("a"))
 	observe(t, m)

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// M10: with bad input from the start, nothing is published, and what an earlier
+// With bad input from the start, nothing is published, and what an earlier
 // manager published stays.
-func TestM10BadFromTheStart(t *testing.T) {
+func TestBadFromTheStart(t *testing.T) {
 	t.Parallel()
 	s := newStory("10-a.conflist", "")
 	s.disk.forms[".conflist"] = form{regular: true, mode: defaultMode, data: []byte("earlier")}
@@ -19,10 +19,10 @@ func TestM10BadFromTheStart(t *testing.T) {
 	}
 }
 
-// M10: a manager that begins while the primary network's file is torn gives it
+// A manager that begins while the primary network's file is torn gives it
 // time before it takes another, where an earlier manager has published; and
 // takes no time where what is published is right.
-func TestM10BrokenAtTheStart(t *testing.T) {
+func TestBrokenAtTheStart(t *testing.T) {
 	t.Parallel()
 	begin := func() *story {
 		s := newStory("10-a.conflist", calico, "20-b.conf", flannel)

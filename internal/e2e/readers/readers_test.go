@@ -298,10 +298,10 @@ func newDir(t *testing.T) string {
 	return dir
 }
 
-// D63: whatever becomes of the primary network's file, who reads the directory
+// Whatever becomes of the primary network's file, who reads the directory
 // finds a whole and valid file of ours first, and never an older one than
 // before.
-func TestD63Readers(t *testing.T) {
+func TestReadersSeeWholeFilesOnly(t *testing.T) {
 	t.Parallel()
 	want := publications
 	if testing.Short() {
