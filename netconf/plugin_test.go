@@ -9,7 +9,7 @@ import (
 	"github.com/metacni/metacni/netconf"
 )
 
-// TestConfigurationIsLossless: what encoding/json loses in a typed structure survives every
+// What encoding/json loses in a typed structure survives every
 // way through the package.
 func TestConfigurationIsLossless(t *testing.T) {
 	t.Parallel()

@@ -127,8 +127,7 @@ func TestNotesDoNotGrowWithoutEnd(t *testing.T) {
 	}
 }
 
-// Values come back as they went in: nothing is escaped, dropped or rounded
-// .
+// Values come back as they went in: nothing is escaped, dropped or rounded.
 func TestValuesAreLossless(t *testing.T) {
 	t.Parallel()
 	s := Store[map[string]json.RawMessage]{Dir: t.TempDir()}
