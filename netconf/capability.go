@@ -9,8 +9,8 @@ import (
 
 // CapabilityArgs returns what s asks for as capability arguments, under the
 // names of CNI's CONVENTIONS.md: "mac", "ips", "portMappings", "bandwidth",
-// "infinibandGUID" and "deviceID", those that are given. It is nil when none
-// is. "cni-args" and "default-route" are not capability arguments.
+// "infinibandGUID" and "deviceID". It has only those that s gives, and is nil when
+// s gives none. "cni-args" and "default-route" are not capability arguments.
 func (s Selection) CapabilityArgs() map[string]json.RawMessage {
 	args := object{}
 	for key, value := range map[string]string{
@@ -36,9 +36,9 @@ func (s Selection) CapabilityArgs() map[string]json.RawMessage {
 	return args
 }
 
-// Edits returns what s changes in the configuration of each plugin of its
-// network, for [Network.EditPlugins]: "cni-args" goes into "args.cni", key by
-// key. It is nil when there is nothing to change.
+// Edits returns the edits that s makes to each plugin of its network, for
+// [Network.EditPlugins]: each key of "cni-args" is set in "args.cni". It is nil
+// when there is nothing to change.
 func (s Selection) Edits() []Edit {
 	var sets []Edit
 	for _, key := range slices.Sorted(maps.Keys(s.CNIArgs)) {
@@ -50,13 +50,14 @@ func (s Selection) Edits() []Edit {
 	return []Edit{In("args", In("cni", sets...))}
 }
 
-// ServedBy fails with [ErrInvalid] unless each of [Selection.CapabilityArgs] is
-// served: some plugin of n declares its capability. One that nobody serves would
-// be dropped without a word, and the pod would start without the address or port
-// it asked for. Call it before anything is attached. The [*Error] names the
+// ServedBy fails with [ErrInvalid] unless for each of [Selection.CapabilityArgs]
+// some plugin of n declares the capability. Without this check the argument would
+// be dropped silently, and the pod would start without the address or port it
+// asked for. Call ServedBy before anything is attached. The [*Error] names the
 // selection's network and key.
 //
-// Whoever serves a key in another way clears that field in a copy of s first.
+// A program that serves a key in another way clears that field in a copy of s
+// first.
 func (s Selection) ServedBy(n Network) error {
 	declared := n.Capabilities()
 	args := object(s.CapabilityArgs())

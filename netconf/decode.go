@@ -8,13 +8,13 @@ import (
 	"slices"
 )
 
-// Decode parses data, the configuration a plugin was handed on stdin, into a T
-// as [json.Unmarshal] does. T may hold [Network] and [Plugin] values.
+// Decode parses data, the configuration that a plugin reads from stdin, into a T
+// as [json.Unmarshal] does. T may have fields of type [Network] and [Plugin].
 //
-// It fails with [ErrDecode] when data is not exactly one JSON object, has a key
-// twice, or does not fit T, and with the kind that [Parse] gives for a Network
-// or Plugin in it. The [*Error] names the network, and the key where it can be
-// told, such as "delegates[1]". A failed Decode returns the zero T.
+// Decode fails with [ErrDecode] when data is not exactly one JSON object, has a
+// key twice, or does not fit T, and as [Parse] does for a Network or Plugin in
+// it. The [*Error] names the network, and the key if it is known, such as
+// "delegates[1]". Decode returns the zero T with an error.
 func Decode[T any](data []byte) (T, error) {
 	var zero, v T
 	if err := checkObject(data); err != nil {
@@ -27,9 +27,9 @@ func Decode[T any](data []byte) (T, error) {
 	return v, nil
 }
 
-// locate makes an *Error of err, which decoding keys into a value such as v
-// points to gave. Where encoding/json did not say which key it is about, each
-// is tried by itself. It is not generic, for each type would get a copy of it.
+// locate makes an *Error of err, a failure to decode keys into a value such as v
+// points to. Where encoding/json does not name the key, locate tries each key by
+// itself. It is not generic, so that there is one copy of it for all types.
 func locate(keys object, v any, err error) error {
 	var mismatch *json.UnmarshalTypeError
 	if _, whole := v.(json.Unmarshaler); whole || errors.As(err, &mismatch) {

@@ -8,19 +8,18 @@ import (
 	"unicode/utf8"
 )
 
-// An Edit changes the keys of a configuration object in place. The map and its
-// values are the edit's own to change until it returns; values must be valid
-// JSON then, nil is null. When an edit fails, the object it was applied to
-// stays as it was.
+// An Edit changes the keys of a configuration object in place. Until it returns it
+// may change the map and its values. When it returns, each value must be valid
+// JSON; a nil value means null. When an edit fails, the object stays unchanged.
 //
-// Edits compose, and a program's own are as good as those below. A nil Edit
-// changes nothing. The edits of this package may be shared by goroutines.
+// Edits compose. A program can write its own, with the same rights as those below.
+// A nil Edit changes nothing. Goroutines may share the edits of this package.
 //
 // An error that is not an [*Error] is wrapped in one with [ErrInvalid]; it
 // keeps the CNI code it reports by a method CNICode() uint, if any.
 type Edit func(keys map[string]json.RawMessage) error
 
-// Set stores value, as JSON, under key, replacing what was there. It fails with
+// Set stores value, as JSON, under key, in place of any other value. It fails with
 // [ErrInvalid] when key is empty, value is nil (there is [Remove]), or value
 // has no JSON form.
 func Set(key string, value any) Edit {
@@ -40,7 +39,8 @@ func Set(key string, value any) Edit {
 	}
 }
 
-// Default is [Set] unless the key is there already, whatever its value.
+// Default is [Set] for a key that is absent. It leaves a key that is there,
+// whatever its value.
 func Default(key string, value any) Edit {
 	set := Set(key, value)
 	return func(keys map[string]json.RawMessage) error {
@@ -75,9 +75,9 @@ func Forbid(names ...string) Edit {
 }
 
 // In applies edits to the object under key. An absent or null object counts as
-// empty, and is created when edits leave a key in it. In fails with [ErrDecode]
-// when key holds something else; errors of edits name the whole path, such as
-// "ipam.type".
+// empty; In creates it when the edits leave a key in it. In fails with [ErrDecode]
+// when the value of key is not an object. Errors of edits name the whole path,
+// such as "ipam.type".
 func In(key string, edits ...Edit) Edit {
 	return func(keys map[string]json.RawMessage) error {
 		if key == "" {
@@ -113,8 +113,7 @@ func (o object) edit(edits []Edit) (object, error) {
 			return nil, asError(err, ErrInvalid)
 		}
 	}
-	// The copy is what makes the result independent of an edit that keeps
-	// hold of the map or of a value.
+	// Copied, in case an edit keeps the map or a value and changes it later.
 	checked := make(object, len(edited))
 	for _, key := range edited.sorted() {
 		raw := edited[key]

@@ -17,20 +17,26 @@ type File struct {
 	Network Network // what the file and its sub-directory hold; zero with an error
 }
 
-// Files finds the networks at the top of fsys that a container runtime would
-// consider, in the order in which the runtime does: that of the file names. The
-// first that a meta-plugin can use is the primary network.
+// Files yields the network configuration files at the top of fsys in the order in
+// which container runtimes take them, that of their names. The primary network is
+// the first that a meta-plugin can use:
 //
-// A nil consider takes the files that runtimes read: those ending in .conf,
-// .conflist and .json, without temporary files (".tmp-" in the name) and files
-// that were put aside ("_bak" at the end). Files are read as [Load] reads them,
-// one at a time, as far as the iteration goes.
+//	for f, err := range netconf.Files(fsys, nil) {
+//		if err == nil && !ours(f.Network) {
+//			return f.Network, nil
+//		}
+//	}
 //
-// An error says why a file cannot be used: what [Parse] would say, or that no
-// runtime can run the network, because it has no name, a version of the protocol
-// that is not implemented, a number that is too large for Go, or a path in place
-// of a type. The File has the name then. An error with an empty File means that
-// fsys cannot be listed.
+// Files yields those that consider wants. A nil consider wants the files that
+// runtimes read: those ending in .conf, .conflist and .json, but no temporary file
+// (".tmp-" in the name) and no backup ("_bak" at the end). Files reads a file as
+// [Load] does, and only when the iteration comes to it.
+//
+// A file that cannot be used is yielded with an error, which names the file, and
+// no Network. The error is one of [LoadFile], or [ErrInvalid] for a network that no
+// runtime can run: it has no name, a version of the protocol below all that are
+// implemented, a path in place of a plugin's type, or a number that is too large
+// for Go. An error with the zero File means that fsys cannot be listed.
 func Files(fsys fs.FS, consider func(fs.DirEntry) bool) iter.Seq2[File, error] {
 	if consider == nil {
 		consider = runtimeReads

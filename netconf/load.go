@@ -12,24 +12,24 @@ import (
 	"strings"
 )
 
-// Load finds the network called name among the configuration files at the top
-// of fsys: those ending in .conf, .conflist and .json, each with a list or a
-// lone plugin, in the order of their names. The first that has the name is
-// taken. To a list, which says so unless "loadOnlyInlinedPlugins" is true, the
-// plugins of the files <name>/*.conf are appended (SPEC section 1, "Loading
-// plugin configurations").
+// Load finds the network called name among the configuration files at the top of
+// fsys: those ending in .conf, .conflist and .json, in the order of their names.
+// Each file has a list or a lone plugin. Load takes the first with the name. It
+// appends the plugins of the files <name>/*.conf to a list, unless the list's
+// "loadOnlyInlinedPlugins" is true (SPEC section 1, "Loading plugin
+// configurations").
 //
 // Only regular files of at most 16 MiB, and links to them, are opened. Anything
 // else of those names is a bad file, as is a file that does not parse.
 //
-// A bad file never hides a good one: it counts only when no file defines name.
-// The error is then [ErrNotFound] joined with what was wrong in each bad file.
-// Its text names a file that is called like the network and defines another. It
-// says what is wrong with the bad file that defines name or is called like it,
-// or else how many files are bad, and what is wrong with the first.
-// An error without a Kind, and CNI code 5, means that fsys cannot be listed. A
-// name that is not a CNI network name is [ErrInvalid]; it is never used as a
-// path before.
+// A bad file never hides a good one. Where no file defines name, the error is
+// [ErrNotFound] joined with the error of each bad file. Its text has the error of
+// the bad file that defines name, or has its name; or else the number of bad files
+// and the first error. It also names a file that has the network's name and
+// defines another network.
+//
+// An error without a Kind, of CNI code 5, means that fsys cannot be listed. A name
+// that is not a CNI network name is [ErrInvalid], and is not used as a path.
 func Load(fsys fs.FS, name string) (Network, error) {
 	if err := validateName(name); err != nil {
 		return Network{}, err
@@ -61,17 +61,17 @@ func Load(fsys fs.FS, name string) (Network, error) {
 	return Network{}, notFound
 }
 
-// called reports whether file has the name of a network, but for its extension.
+// called reports whether file, without its extension, is the network's name.
 func called(file, name string) bool { return strings.TrimSuffix(file, path.Ext(file)) == name }
 
 // LoadFile reads the network configuration at path, of either form and with any
 // file name extension, and appends the plugins of a list's sub-directory as
 // [Load] does.
 //
-// A file that does not exist is [ErrNotFound] and also [fs.ErrNotExist]; one
-// that cannot be read gives an [*Error] without a Kind, and CNI code 5. What is
-// not a regular file of at most 16 MiB, nor a link to one, is [ErrInvalid] and is
-// not opened. Other errors are those of [Parse]; all of them name the file.
+// A file that does not exist is [ErrNotFound] and [fs.ErrNotExist]. A file that
+// cannot be read is an [*Error] without a Kind, of CNI code 5. Anything else than a
+// regular file of at most 16 MiB, or a link to one, is [ErrInvalid] and is not
+// opened. Other errors are those of [Parse]. Every error names the file.
 func LoadFile(path string) (Network, error) {
 	dir, file := filepath.Split(path)
 	if file == "" || file == "." || !fs.ValidPath(file) {
@@ -98,8 +98,8 @@ func LoadFileFS(fsys fs.FS, file string) (Network, error) {
 	return loadFile(fsys, file, nil)
 }
 
-// loadFile reads a file at the top of fsys and, when wanted, its
-// sub-directory. It returns the zero Network for one that is not wanted.
+// loadFile reads a file at the top of fsys and the sub-directory of its network. It
+// returns the zero Network for a network that is not wanted; nil wants any.
 func loadFile(fsys fs.FS, file string, wanted func(Network) bool) (Network, error) {
 	inFile := func(err error) error { return amend(err, func(e *Error) { e.File = file }) }
 	data, err := readFile(fsys, file)

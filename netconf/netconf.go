@@ -1,16 +1,15 @@
 // Package netconf reads CNI network configurations and derives from them the
 // request configurations that plugins receive on stdin.
 //
-// A configuration is kept as the JSON it came from, one raw value per key, so
-// that keys this package does not know, and numbers that no Go type holds,
-// reach the plugin as they were written. What is written has its keys sorted:
-// the same configuration always gives the same bytes. Where libcni reads the
-// same file, the meaning is the same.
+// A configuration is kept as JSON, one raw value per key. So unknown keys, and
+// numbers that no Go type holds, reach the plugin as they were written. The keys
+// of the output are sorted: the same configuration always gives the same bytes. A
+// file means the same to this package as to libcni.
 //
-// The package is stricter than encoding/json about what it reads: a key given
-// twice in one object, at any depth, bytes that are not UTF-8 and data after
-// the value are errors, and the keys of the specification are matched by case.
-// Every error is an [*Error].
+// The package is stricter than encoding/json. A key given twice in one object, at
+// any depth, is an error, and so are bytes that are not UTF-8 and data after the
+// value. The keys of the specification are case-sensitive. Every error is an
+// [*Error].
 package netconf
 
 import (
@@ -25,21 +24,25 @@ import (
 // name and one version of the CNI protocol (SPEC section 1, "Configuration
 // format").
 //
-// It is immutable: every method that changes something returns a new Network,
-// and what methods return is a copy. Goroutines may share it. The zero Network
-// has no plugins: it can be asked and marshaled (as null), [Network.Edit],
-// [Network.EditPlugins] and [Network.Request] reject it with [ErrInvalid].
+// It is immutable: a method that changes something returns a new Network, and what
+// methods return is a copy. Goroutines may share it. The zero Network has no
+// plugins and marshals as null; [Network.Edit], [Network.EditPlugins] and
+// [Network.Request] reject it with [ErrInvalid].
 type Network struct {
-	keys    object   // list-level keys but "plugins"; nil only in the zero Network
-	plugins []Plugin // with a type each, but for what Single was given
+	keys    object   // list-level keys without "plugins"; nil only in the zero Network
+	plugins []Plugin // each with a type, except perhaps that of Single
 	list    listKeys // what keys say
 	invalid error    // why keys say nothing; only Single makes such a Network
 }
 
-// Parse parses a network configuration: an object with "plugins", or the form
-// that CNI 1.0 retired, a lone plugin configuration object, which becomes a
-// network of that one plugin whose "name", "cniVersion" and "cniVersions" are
-// also the network's. An object with both "plugins" and "type" is a list.
+// Parse parses a network configuration in one of its two forms:
+//
+//   - a list: an object with "plugins";
+//   - a lone plugin configuration object, the form that CNI 1.0 has retired. It
+//     becomes a network of that one plugin, and its "name", "cniVersion" and
+//     "cniVersions" are also the network's.
+//
+// An object with both "plugins" and "type" is a list.
 //
 // "name" and "cniVersion" may be absent, for a meta-plugin to fill in:
 //
@@ -51,8 +54,8 @@ type Network struct {
 // plugin has no type, or a value is not among those allowed. The [*Error] names
 // the key, such as "plugins[1].type", and the network where it is known.
 //
-// Parse looks at no files: plugins in a sub-directory, which a list without
-// "plugins" relies on, are for [Load] and [LoadFile].
+// Parse reads no files. A list without "plugins" has its plugins in a
+// sub-directory: use [Load] or [LoadFile].
 func Parse(data []byte) (Network, error) {
 	n, _, err := parse(data)
 	if err != nil {
@@ -64,8 +67,8 @@ func Parse(data []byte) (Network, error) {
 	return n, nil
 }
 
-// parse is Parse but for lists without "plugins", which it lets pass. It
-// reports whether data had the form of a list.
+// parse is Parse, and accepts a list without "plugins". It reports whether data
+// had the form of a list.
 func parse(data []byte) (n Network, list bool, err error) {
 	keys, err := parseObject(data)
 	if err != nil {
@@ -121,12 +124,12 @@ func parsePlugins(raw json.RawMessage) ([]Plugin, error) {
 	return plugins, nil
 }
 
-// Single returns the network of just p, named and versioned as p's "name",
-// "cniVersion" and "cniVersions" say. Single of the zero Plugin is the zero
+// Single returns the network that consists of p, with the name and version in p's
+// "name", "cniVersion" and "cniVersions". Single of the zero Plugin is the zero
 // Network.
 //
-// It does not fail, so that a half-finished plugin can become a network and be
-// completed: what p lacks, or has wrong, [Network.Request] reports.
+// Single does not fail, so that a half-finished plugin can become a network and be
+// completed later. [Network.Request] reports what is missing or wrong.
 func Single(p Plugin) Network {
 	if p.IsZero() {
 		return Network{}
@@ -138,8 +141,8 @@ func Single(p Plugin) Network {
 	return n
 }
 
-// lone makes a network of one plugin. When it fails, the network it returns
-// lacks what the failure is about and nothing else.
+// lone makes a network of one plugin. With an error, the network lacks only the
+// key that is wrong.
 func lone(p Plugin) (Network, error) {
 	keys := object{}
 	for _, key := range []string{"name", "cniVersion", "cniVersions"} {
@@ -150,7 +153,8 @@ func lone(p Plugin) (Network, error) {
 	return newNetwork(keys, []Plugin{p})
 }
 
-// newNetwork makes a network of keys and plugins, which it owns from here on.
+// newNetwork makes a network of keys and plugins, which the caller must not change
+// later.
 func newNetwork(keys object, plugins []Plugin) (Network, error) {
 	list, err := readListKeys(keys)
 	return Network{keys: keys, plugins: plugins, list: list}, err
@@ -176,10 +180,10 @@ func (n Network) fail(kind error, key string, err error) error {
 func (n Network) Name() string { return n.list.name }
 
 // CNIVersion reports the version of the protocol to speak: the highest of
-// "cniVersions" and "cniVersion" that the cni library implements, or where
-// there is no "cniVersions", or nothing in it is known, what "cniVersion" says.
-// It is "0.1.0" when none is given, as the specification has it; libcni leaves
-// that to the plugin.
+// "cniVersions" and "cniVersion" that the cni library implements. Without
+// "cniVersions", or when none of them is implemented, it is "cniVersion". It is
+// "0.1.0" when neither key is given, as the specification says; libcni leaves that
+// to the plugin.
 func (n Network) CNIVersion() string {
 	if n.list.version == "" {
 		return "0.1.0"
@@ -201,17 +205,17 @@ func (n Network) Capabilities() []string {
 	return slices.Compact(all)
 }
 
-// DisableCheck reports whether CHECK is to be answered without asking the
-// plugins. As in libcni the strings "true" and "false" are as good as the
-// booleans.
+// DisableCheck reports "disableCheck": whether CHECK succeeds without running the
+// plugins. As in libcni, the value may be a boolean or the string "true" or
+// "false".
 func (n Network) DisableCheck() bool { return n.list.disableCheck }
 
-// DisableGC reports whether GC is not to be performed for the network; see
-// [Network.DisableCheck] for the values.
+// DisableGC reports "disableGC": whether GC succeeds without running the plugins.
+// See [Network.DisableCheck] for the values.
 func (n Network) DisableGC() bool { return n.list.disableGC }
 
-// Has reports whether the network's own object, the list, has key. "plugins"
-// counts as one.
+// Has reports whether the network's own object, the list, has key. It has
+// "plugins".
 func (n Network) Has(key string) bool { _, ok := n.Get(key); return ok }
 
 // Get returns the value of the network's own key, and whether it is there. The
@@ -244,10 +248,10 @@ func (n Network) Equal(m Network) bool {
 	return bytes.Equal(a, b)
 }
 
-// Edit applies edits, in order, to the network's own keys, and returns the
-// result; n is left as it was. Edits see "plugins" but may not change it:
-// that, like everything [Parse] would not accept, is [ErrInvalid] or
-// [ErrDecode]. An error of an edit is returned as an [*Error], too.
+// Edit applies edits, in order, to the network's own keys, and returns the result;
+// n stays unchanged. Edits see "plugins" but must not change it. Edit fails with
+// [ErrInvalid] or [ErrDecode] when an edit does that, or leaves what [Parse] would
+// not accept. An error of an edit becomes an [*Error].
 func (n Network) Edit(edits ...Edit) (Network, error) {
 	if n.IsZero() {
 		return Network{}, &Error{Kind: ErrInvalid, Err: errZeroNetwork}
@@ -272,10 +276,10 @@ func (n Network) Edit(edits ...Edit) (Network, error) {
 }
 
 // EditPlugins applies the same edits to every plugin and returns the network of
-// the results; n is left as it was. It fails with [ErrInvalid] when an edit
-// does, or leaves a plugin without type, and with [ErrDecode] when an edit
-// leaves what [ParsePlugin] would not accept; the key of the [*Error] says in
-// which plugin, as in "plugins[1].ipam".
+// the results; n stays unchanged. It fails with [ErrInvalid] when an edit fails or
+// leaves a plugin without type, and with [ErrDecode] when an edit leaves what
+// [ParsePlugin] would not accept. The key of the [*Error] names the plugin, as in
+// "plugins[1].ipam".
 func (n Network) EditPlugins(edits ...Edit) (Network, error) {
 	if n.IsZero() {
 		return Network{}, &Error{Kind: ErrInvalid, Err: errZeroNetwork}
@@ -294,11 +298,11 @@ func (n Network) EditPlugins(edits ...Edit) (Network, error) {
 	return n, nil
 }
 
-// MarshalJSON writes the network as a list, with sorted keys, and strings and
-// numbers as they were read. The zero Network is null. It does not fail.
+// MarshalJSON writes the network as a list, with sorted keys, and with strings and
+// numbers as they were read. The zero Network is null. MarshalJSON does not fail.
 //
-// Called by way of [json.Marshal], which escapes <, > and & for HTML in what it
-// is given, the strings may be spelled differently; they mean the same.
+// [json.Marshal] escapes <, > and & for HTML in what MarshalJSON returns: with it
+// strings may be spelled differently, but mean the same.
 func (n Network) MarshalJSON() ([]byte, error) {
 	if n.IsZero() {
 		return []byte("null"), nil

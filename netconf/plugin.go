@@ -11,9 +11,9 @@ import (
 // A Plugin is one plugin configuration object (SPEC section 1, "Plugin
 // configuration objects").
 //
-// It is immutable: every method that changes something returns a new Plugin,
-// and what methods return is a copy. Goroutines may share it. The zero Plugin
-// has no keys; [Plugin.Edit] can make something of it.
+// It is immutable: a method that changes something returns a new Plugin, and what
+// methods return is a copy. Goroutines may share it. The zero Plugin has no keys;
+// [Plugin.Edit] can add some.
 type Plugin struct {
 	keys object // nil only in the zero Plugin
 	typ  string

@@ -13,24 +13,24 @@ import (
 	"github.com/containernetworking/cni/pkg/utils"
 )
 
-// A Selection asks for one attachment: an element of the annotation
-// k8s.v1.cni.cncf.io/networks, whose names its JSON has. Strings are as they
-// were written; those that are not given are empty.
+// A Selection asks for one attachment: it is an element of the annotation
+// k8s.v1.cni.cncf.io/networks. Strings are as they were written; a string that is
+// not given is empty.
 //
-// It marshals to the element it was parsed from, but for keys that are not
-// known. Unmarshaling it checks it as [ParseSelection] does. Goroutines may
-// share a Selection that none of them changes.
+// A Selection marshals to the element it was parsed from, without unknown keys.
+// Unmarshaling checks it as [ParseSelection] does. Goroutines may share a
+// Selection that none of them changes.
 type Selection struct {
-	// Name is the network's name, always there and a valid CNI network name.
+	// Name is the network's name: a valid CNI network name, never empty.
 	Name string `json:"name"`
 
-	// Namespace is the Kubernetes namespace the network was asked from, a
-	// DNS label. What it means is the caller's business.
+	// Namespace is the Kubernetes namespace of the network, a DNS label. This
+	// package gives it no meaning.
 	Namespace string `json:"namespace,omitempty"`
 
-	// Interface is the name the interface is to have. It is free of path
-	// separators and white space and has at most 15 bytes, but has not been
-	// held against all rules of the kernel.
+	// Interface is the interface's name in the container. It has at most 15
+	// bytes, no path separator and no white space. The kernel has more rules,
+	// which are not checked here.
 	Interface string `json:"interface,omitempty"`
 
 	// MAC is a hardware address in one of the forms of [net.ParseMAC].
@@ -40,23 +40,23 @@ type Selection struct {
 	// [net.ParseMAC].
 	InfinibandGUID string `json:"infiniband-guid,omitempty"`
 
-	// DeviceID names a device in a form that is up to the plugin.
+	// DeviceID names a device. Its form is defined by the plugin.
 	DeviceID string `json:"deviceID,omitempty"`
 
 	// IPs are addresses, with a prefix length ("10.0.0.5/24") or without.
 	IPs []string `json:"ips,omitempty"`
 
-	// PortMappings is an array of objects, and Bandwidth an object, to be
-	// passed on; nil when not given.
+	// PortMappings is an array of objects, and Bandwidth an object. Both are
+	// passed on as they are, and are nil when not given.
 	PortMappings json.RawMessage `json:"portMappings,omitempty"`
 	Bandwidth    json.RawMessage `json:"bandwidth,omitempty"`
 
 	// CNIArgs ("cni-args") is for the plugin's "args.cni"; nil when not given.
 	CNIArgs map[string]json.RawMessage `json:"cni-args,omitzero"`
 
-	// DefaultRoute lists the gateways of the default routes the attachment is
-	// to have, at most one of each family. An empty list asks for nothing, as
-	// nil does; it is not nil if the element has the key.
+	// DefaultRoute lists the gateways of the attachment's default routes, at
+	// most one of each family. An empty list means the same as nil, no default
+	// route, and is what an element with an empty key has.
 	DefaultRoute []netip.Addr `json:"default-route,omitzero"`
 
 	// IPAMClaimReference names a claim of persistent addresses. A selection
