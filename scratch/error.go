@@ -10,14 +10,13 @@ import (
 )
 
 var (
-	// ErrCorrupt means that a record is there but cannot be read back. Its CNI
-	// code is 5.
+	// ErrCorrupt means that a record is damaged. CNI code 5.
 	ErrCorrupt = errors.New("corrupt record")
 	// ErrVersion means that a record is of a version of the format that this
-	// program does not know. No verb changes such a record. Its CNI code is 5.
+	// program does not know. No method changes such a record. CNI code 5.
 	ErrVersion = errors.New("record of an unknown version")
-	// ErrNested means that this process runs inside an operation that holds
-	// the lock it asks for. Its CNI code is 7.
+	// ErrNested means that this process runs inside the operation that holds
+	// the lock it asks for. CNI code 7.
 	ErrNested = errors.New("runs inside the operation that holds the lock")
 )
 
@@ -26,8 +25,8 @@ var errNotHeld = errors.New("the lock of this container is not held")
 // An Error is a failed operation. Test for [fs.ErrNotExist], [ErrCorrupt],
 // [ErrVersion], [ErrNested] and the errors of contexts with errors.Is.
 type Error struct {
-	Op   string // the verb: "put", "get", "lock" and so on
-	Key  Key    // what is known of it; only the container for a lock, zero for a whole store
+	Op   string // "put", "get", "lock" and so on
+	Key  Key    // as far as it is known: only the container for a lock, zero for the whole store
 	Path string // the file or directory it is about, if any
 	Err  error
 }

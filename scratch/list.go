@@ -29,9 +29,9 @@ func (s Store[T]) List(ctx context.Context) iter.Seq2[Record[T], error] {
 	}
 }
 
-// Container returns the records of one container, in the order of file names.
-// What cannot be read is left out, and reported in an error beside what could.
-// It looks at the names of all records; see [Store.Records].
+// Container returns the records of one container, in the order of file names. With
+// an error about records that cannot be read, it returns the others. It looks at
+// the names of all records; see [Store.Records].
 func (s Store[T]) Container(ctx context.Context, id string) ([]Record[T], error) {
 	all, err := s.files().container(ctx, id)
 	return allTyped[T](all), err
@@ -52,9 +52,9 @@ func (f files) container(ctx context.Context, id string) ([]stored, error) {
 	return collect(func(yield func(stored, error) bool) { f.each(ctx, "list", id, yield) })
 }
 
-// Records is [Store.Container] for the container of l, which must be held. It
-// does not look at the names of all records where the lock knows that the
-// container has none, or which one it has: in an ADD of a new container.
+// Records is [Store.Container] for the container of l, which must be held. It is
+// faster where l knows the container's records, as in the ADD of a new container:
+// then Records does not look at the names of all records.
 func (s Store[T]) Records(ctx context.Context, l *Lock) ([]Record[T], error) {
 	all, err := s.files().records(ctx, l)
 	return allTyped[T](all), err
@@ -103,10 +103,10 @@ func (f files) records(ctx context.Context, l *Lock) ([]stored, error) {
 	})
 }
 
-// Unused returns the containers that have a lock and no record, a long ID as its
-// hash, "#" and 64 hexadecimal digits: of an operation that goes on, or of a
-// process that has died. Where nobody holds such a lock, taking it and calling
-// [Store.Records] has Unlock remove its file.
+// Unused returns the containers that have a lock and no record: an operation is
+// running, or a process has died. A long ID is returned as its hash, "#" and 64
+// hexadecimal digits. To remove the file of a lock that nobody holds, take the
+// lock, call [Store.Records], and unlock.
 func (s Store[T]) Unused() ([]string, error) {
 	ids, err := s.files().unused()
 	return ids, fail("list", Key{}, err)

@@ -28,9 +28,9 @@ const (
 // unknownMost is Lock.most when nothing is known.
 const unknownMost = -1
 
-// A Lock is a held lock of one container, from [Store.Lock]. Its methods may be
-// called by several goroutines at once. A Lock that is lost without Unlock is
-// held until the process, and every child that has [Lock.File], ends.
+// A Lock is a held lock of one container, from [Store.Lock]. Goroutines may call
+// its methods at the same time. Without Unlock, the lock is held until the process
+// and every child that has [Lock.File] have ended.
 type Lock struct {
 	dir, container string
 
@@ -54,10 +54,11 @@ type Lock struct {
 	known map[Key]int64
 }
 
-// File returns a new descriptor of the lock's file, to be handed to children:
-// a child that has it open keeps the lock when this process dies, and loses it
-// with [Lock.Unlock]. The caller closes it. After Unlock, and when no
-// descriptor can be had, File returns nil.
+// File returns a new descriptor of the lock's file for child processes. Use it to
+// keep the lock until the last descendant exits: a child that has the file open
+// keeps the lock when this process dies. [Lock.Unlock] releases it all the same.
+// The caller closes the file. File returns nil after Unlock, and when the system
+// has no descriptor left.
 func (l *Lock) File() *os.File {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -71,10 +72,10 @@ func (l *Lock) File() *os.File {
 	return os.NewFile(uintptr(fd), l.root.Path(l.name))
 }
 
-// Unlock releases the lock, including every copy of its file that a child has
-// inherited, and removes the file when the container has no record left. The
-// second and every later call does nothing and returns nil. When Unlock fails
-// the lock is released all the same, and the file may have been left.
+// Unlock releases the lock, also for children that have inherited its file, and
+// removes the file when the container has no record left. Later calls do nothing
+// and return nil. When Unlock fails, the lock is released all the same, and the
+// file may be left.
 func (l *Lock) Unlock() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

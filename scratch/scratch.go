@@ -1,14 +1,13 @@
 // Package scratch keeps a plugin's state from ADD until DEL.
 //
-// A CNI plugin is a new process for every command. What it must remember about
-// an attachment it writes down here: before it acts, so that a crash leaves
-// something to clean up with, and again when it knows more. A record that
-// [Store.Put] has written survives a crash at any point, whole or not at all.
-// A damaged one stays where it is, is reported until [Store.Forget], and never
-// harms another.
+// A CNI plugin is a new process for every command. It records here what it must
+// remember about an attachment: before it acts, so that after a crash a DEL can
+// clean up, and again with the result. A record that [Store.Put] has written
+// survives a crash at any point, whole or not at all. A damaged record stays where
+// it is, is reported until [Store.Forget], and never harms another.
 //
-// Two conditions: the directory is on a local file system, which keeps what it
-// has synced, and whoever changes records takes their [Lock].
+// There are two conditions: the directory is on a local file system that keeps
+// what it has synced, and a program that changes records holds their [Lock].
 //
 // # On disk
 //
@@ -17,31 +16,31 @@
 //   - CONTAINER@NETWORK@IFNAME.json is a record.
 //   - CONTAINER@lock is the lock of a container, locked with flock(2). It stays
 //     as long as the container has records, so that DEL and CHECK need no free
-//     inode and no writable disk. Its mode says how many records there can be:
-//     0400 none, 0600 one, any other mode any number.
-//   - .spare-0 to .spare-7 are files of deleted records, kept for new ones.
-//   - .tmp-* are files that are being written, or that a crash has left.
+//     inode and no writable disk. Its mode limits the number of records: 0400
+//     is none, 0600 is one, any other mode is no limit.
+//   - .spare-0 to .spare-7 are files of deleted records, kept for new records.
+//   - .tmp-* are files that are being written, or that a crash has left behind.
 //
-// A container ID or network name longer than 95 bytes becomes "#" and its
-// SHA-256. Directories have mode 0700 and files 0600, because configurations
-// hold credentials. Names from outside stay inside Dir, and no symbolic link in
-// it is followed.
+// A container ID or network name longer than 95 bytes becomes "#" and its SHA-256.
+// Directories have mode 0700 and files 0600, because configurations hold
+// credentials. There is no path traversal: no name leads out of Dir, and no
+// symbolic link in Dir is followed.
 //
 // A record's file is text. Each line has the first 16 hexadecimal digits of the
-// SHA-256 of the rest, a space, and a JSON object that holds a version and the
-// record's key. The last line whose checksum, version and key fit is the
-// record. So a line can be added without risk: while it is incomplete, the line
-// before it counts. Empty lines mean nothing.
+// SHA-256 of the rest, a space, and a JSON object with a version and the record's
+// key. The last line with the right checksum, version and key is the record. So
+// appending a line is safe: while it is incomplete, the line before it counts.
+// Empty lines are ignored.
 //
-// A file that belonged to a deleted record is written over from its beginning
-// and filled up with newlines. Its first line then has "reused": true and the
-// new record's key. If a loss of power brings the deleted record's name back,
-// this line tells that the file is not its own any more.
+// The file of a deleted record is overwritten from its beginning and padded with
+// newlines. Its first line has "reused": true and the new record's key. If a loss
+// of power brings the deleted record's name back, this line shows that the file
+// has another record now.
 //
-// Version 1 of the format had a directory CONTAINER for each container, with
-// the records as NETWORK@IFNAME.json in it, and appended ".corrupt" to the
-// names of damaged ones. Such records are read where they are, and moved when
-// their container's lock is taken.
+// Version 1 of the format had a directory CONTAINER for each container, with the
+// records in it as NETWORK@IFNAME.json, and appended ".corrupt" to the names of
+// damaged records. These are read where they are, and moved when their container's
+// lock is taken.
 package scratch
 
 import (
@@ -77,42 +76,41 @@ type State string
 
 // The states of a record.
 const (
-	Planned  State = "planned"  // about to be attached; nothing, a part or all of it is
+	Planned  State = "planned"  // being attached: nothing, a part or everything is done
 	Added    State = "added"    // attached
-	Partial  State = "partial"  // attached, and something more of it is half done
-	Deleting State = "deleting" // being detached; all, a part or nothing of it is left
+	Partial  State = "partial"  // attached, and a later change of it is half done
+	Deleting State = "deleting" // being detached: everything, a part or nothing is left
 )
 
 func (s State) valid() bool {
 	return s == Planned || s == Added || s == Partial || s == Deleting
 }
 
-// Attached reports whether an attachment in state s is there for its container
-// to use: [Added] or [Partial].
+// Attached reports whether the container can use an attachment in state s: it is
+// [Added] or [Partial].
 func (s State) Attached() bool { return s == Added || s == Partial }
 
 // A Record is what is stored under a key.
 type Record[T any] struct {
 	Key     Key
 	State   State
-	Created time.Time // when the record was first put, in UTC; zero for a verb that writes means now
-	Updated time.Time // when it was last written; set by the verb that writes
+	Created time.Time // when the record was first put, in UTC; methods that write take zero for now
+	Updated time.Time // when the record was last written; set by the methods that write
 	Value   T
 }
 
-// A Store holds one record per key, as files in one directory. T goes through
-// encoding/json and must come back as it went.
+// A Store holds one record per key, as files in one directory. T must round-trip
+// through encoding/json.
 //
-// Any number of goroutines and processes may use one directory. The verbs that
-// write a record want the held [Lock] of its container in this store; with
-// another they fail. The verbs that read need no lock.
+// Any number of goroutines and processes may use one directory. The methods that
+// write a record need the held [Lock] of its container in this store, and fail
+// with another. The methods that read need no lock.
 //
-// Every error is an [*Error], except that several damaged records are reported
-// as several of them, joined, and that what Consume's callback returns is
-// passed on as it is.
+// Every error is an [*Error], with two exceptions: several damaged records are
+// several errors, joined, and the error of Consume's callback is returned as it is.
 type Store[T any] struct {
-	// Dir is the directory. The verbs that write make it when it is missing,
-	// for the others it is empty then. The zero value is an error.
+	// Dir is the directory. Methods that write make it if it is missing; for
+	// methods that read, a missing directory is an empty one. It must be set.
 	Dir string
 
 	hook *durable.Hook // tests fail and stop it at every system call
@@ -140,45 +138,46 @@ func typed[T any](r stored) Record[T] {
 	return t
 }
 
-// Put writes r, in place of any other record under its key. When it returns nil
-// the record survives a loss of power; when it fails, what was there before is
-// there, or r is.
+// Put writes r, in place of any other record under its key. When it returns nil,
+// the record survives a loss of power. When it fails, the record before is there,
+// or r is.
 //
-// A damaged record is not replaced: that is [ErrCorrupt] until [Store.Forget],
-// because nobody knows what it would have cleaned up. Nor is one of another
-// version, see [ErrVersion].
+// Put does not replace a damaged record, because nobody knows what it would have
+// cleaned up: it fails with [ErrCorrupt] until [Store.Forget]. Nor does it replace
+// a record of another version, see [ErrVersion].
 func (s Store[T]) Put(l *Lock, r Record[T]) error {
 	return fail("put", r.Key, s.files().put(l, storedOf(r)))
 }
 
-// Note writes r over the record that is there without waiting for the disk.
-// What it wrote survives the death of the process; a loss of power may take it
-// back, and then the record reads as before.
+// Note updates the record under r's key to r, without waiting for the disk: at a
+// fraction of the cost of Put. The update survives the death of the process. A loss
+// of power may undo it; then the record reads as before.
 //
-// Without a record it fails with [fs.ErrNotExist], and over a damaged one with
-// [ErrCorrupt]. When it fails otherwise, the record reads as before or as r.
+// Note fails with [fs.ErrNotExist] when there is no record, and with [ErrCorrupt]
+// when it is damaged. When Note fails otherwise, the record reads as before or
+// as r.
 func (s Store[T]) Note(l *Lock, r Record[T]) error {
 	return fail("note", r.Key, s.files().note(l, storedOf(r), encode))
 }
 
 // A Changer is a value that can be changed in part, see [Store.NoteChange].
 type Changer interface {
-	// Change changes the value as text says, the JSON of a change that was
-	// noted. What it refuses with an error is passed over.
+	// Change makes a change that was noted; text is its JSON. A change for
+	// which it returns an error is ignored.
 	Change(text json.RawMessage) error
 }
 
-// NoteChange is Note at a fraction of the cost: it writes change alone, with
-// r's state. *T is a [Changer], and r.Value is the value that was last written
-// with change applied to it. When several changes have been noted and one is
-// damaged, the others count.
+// NoteChange is Note for a large record: it writes only change, and r's state. *T
+// must be a [Changer], and r.Value must be the value that was last written, with
+// change made to it. When one of several noted changes is damaged, the others
+// count.
 func (s Store[T]) NoteChange(l *Lock, r Record[T], change any) error {
 	return fail("note", r.Key, s.files().note(l, storedOf(r), func(r stored) ([]byte, error) { return encodeChange(r, change) }))
 }
 
-// Get returns the record under k. Without one it fails with [fs.ErrNotExist].
-// A record that cannot be read back, or whose value T does not take, is
-// [ErrCorrupt], and one of another version of the format [ErrVersion].
+// Get returns the record under k. It fails with [fs.ErrNotExist] when there is
+// none, with [ErrCorrupt] when it is damaged or its value does not fit T, and with
+// [ErrVersion] when it is of another version of the format.
 func (s Store[T]) Get(k Key) (Record[T], error) {
 	r, err := s.files().get(k)
 	if err != nil {
@@ -187,10 +186,10 @@ func (s Store[T]) Get(k Key) (Record[T], error) {
 	return typed[T](r), nil
 }
 
-// Delete deletes the record under k. Deleting what is not there succeeds. It
-// does not wait for the disk: after a loss of power the record may be there
-// again, which means one more DEL. A damaged record is [ErrCorrupt], one of
-// another version [ErrVersion]; both stay.
+// Delete deletes the record under k, and returns nil when there is none. It does
+// not wait for the disk: after a loss of power the record may be there again, and
+// needs one more DEL. A damaged record stays, and Delete fails with [ErrCorrupt];
+// so does a record of another version, with [ErrVersion].
 func (s Store[T]) Delete(l *Lock, k Key) error {
 	_, err := s.files().remove(l, k)
 	return fail("delete", k, err)
@@ -203,13 +202,14 @@ func (s Store[T]) Forget(l *Lock, k Key) error {
 	return fail("forget", k, s.files().forget(l, k))
 }
 
-// Consume calls use with the record under k and, only when use returns nil,
-// deletes it. When use fails the record stays, for another try, and Consume
-// returns use's error unchanged. When there is no record Consume returns nil
-// without calling use, as the specification asks of DEL; a damaged one is
-// [ErrCorrupt], and one of another version [ErrVersion]. ctx is passed to use.
-// Where a program of the former layout has made another record under k, use is
-// called with both.
+// Consume calls use with ctx and the record under k, and deletes the record when
+// use returns nil. When use fails, the record stays for the next try, and Consume
+// returns use's error unchanged.
+//
+// When there is no record, Consume returns nil without calling use, as the
+// specification asks of DEL. It fails with [ErrCorrupt] for a damaged record and
+// with [ErrVersion] for one of another version. Where an old program has written a
+// second record under k, in the former layout, Consume calls use with both.
 func (s Store[T]) Consume(ctx context.Context, l *Lock, k Key, use func(context.Context, Record[T]) error) error {
 	for {
 		r, err := s.files().read(l, k)
@@ -229,40 +229,43 @@ func (s Store[T]) Consume(ctx context.Context, l *Lock, k Key, use func(context.
 	}
 }
 
-// Lock takes the lock of a container: one holder at a time on this machine,
-// in this process or another. It waits until it has it or ctx ends; then the
-// error is ctx's, of code 11. Where the process inherited the lock's file from
-// the holder, waiting would be for ever: that is [ErrNested] at once.
+// Lock takes the lock of a container. It has one holder at a time on this machine,
+// in this process or another. Lock waits until the lock is free; when ctx ends
+// before, it fails with ctx's error and code 11. A process that inherited the
+// lock's file from the holder would wait for ever: Lock fails with [ErrNested] at
+// once.
 //
-// The lock is for what is done to the container. Memory that goroutines share
-// needs a mutex of its own.
+// The lock serialises operations on the container. It does not protect memory that
+// goroutines share.
 //
 // The lock outlives its process as long as a child has its file open, see
-// [Lock.File]. On systems other than Linux Lock fails with
+// [Lock.File]. On systems other than Linux, Lock fails with
 // [errors.ErrUnsupported].
 func (s Store[T]) Lock(ctx context.Context, containerID string) (*Lock, error) {
 	l, err := s.files().lock(ctx, containerID)
 	return l, fail("lock", Key{ContainerID: containerID}, err)
 }
 
-// LockDir takes the lock of the whole directory: exclusive alone, otherwise
-// together with any number of others. It is independent of the locks of
-// containers. It waits until it has the lock or ctx ends. The second call of
-// unlock does nothing. When exclusive is true and there is no directory, there
-// is nothing to lock and LockDir succeeds; otherwise it makes the directory.
+// LockDir takes the lock of the whole directory: an exclusive lock excludes all
+// others, any number of shared ones can be held together. The lock is independent
+// of those of containers. LockDir waits until it has the lock or ctx ends. A second
+// call of unlock does nothing.
+//
+// LockDir makes a missing directory for a shared lock. For an exclusive one there
+// is nothing to lock then, and LockDir succeeds.
 func (s Store[T]) LockDir(ctx context.Context, exclusive bool) (unlock func() error, err error) {
 	unlock, err = s.files().lockDir(ctx, exclusive)
 	return unlock, fail("lock", Key{}, err)
 }
 
-// KillOrphans ends what a dead holder of the container's lock has left behind,
-// so that the lock can be had: every process that inherited the lock's file,
-// see [Lock.File], gets SIGKILL, and its process group too if it leads one. It
-// returns how many processes it killed.
+// KillOrphans kills the processes that a dead holder of the container's lock has
+// left behind, and that keep the lock: every process that inherited the lock's
+// file, see [Lock.File], gets SIGKILL, and its process group too if it leads one.
+// KillOrphans returns the number of processes killed.
 //
-// It kills nobody while the holder lives or may live, or when this process is
-// one of those that have the file. Processes that wait for the lock are no
-// holders. It does not wait for the killed to be gone: [Store.Lock] does.
+// It kills nobody while the holder is alive or may be, or when this process has
+// inherited the file itself. It does not kill processes that wait for the lock. It
+// does not wait until the killed processes are gone: [Store.Lock] does.
 func (s Store[T]) KillOrphans(containerID string) (killed int, err error) {
 	killed, err = s.files().killOrphans(containerID)
 	return killed, fail("kill orphans", Key{ContainerID: containerID}, err)
