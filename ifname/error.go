@@ -10,28 +10,26 @@ var (
 	// ErrInvalid means that no interface can be given the name. CNI code 4.
 	ErrInvalid = errors.New("not a valid interface name")
 
-	// ErrTaken means that another interface has the name, or was promised it
-	// in the same plan. CNI code 7.
+	// ErrTaken means that another interface has the name, or requests it in
+	// the same plan. CNI code 7.
 	ErrTaken = errors.New("interface name already taken")
 )
 
-// ErrNetNS marks a namespace that CNI_NETNS names wrongly, as opposed to one
-// that cannot be read.
+// ErrNetNS means that there is no network namespace at the path given as CNI_NETNS.
+// CNI code 4.
 var ErrNetNS = errors.New("not a network namespace")
 
-// An Error reports a name that cannot be used, or a namespace whose names
-// cannot be read. It is the only type of error that this package returns.
-// It is not changed once returned, so goroutines may share it.
+// An Error reports a name that cannot be used, or a namespace whose names cannot be
+// read. Every error of this package is an *Error. Goroutines may share it.
 type Error struct {
-	// Name is the interface name in question; empty when the empty name is
-	// the mistake, and when NetNS is set.
+	// Name is the interface name that cannot be used. It is empty when NetNS is
+	// set, and may be empty because an empty name cannot be used.
 	Name string
 
 	// NetNS is the path of the network namespace that [Taken] could not read.
 	NetNS string
 
-	// Err says why. It is or wraps [ErrInvalid] or [ErrTaken] when the
-	// matter is a name.
+	// Err says why. For a name, it wraps [ErrInvalid] or [ErrTaken].
 	Err error
 }
 
@@ -46,11 +44,10 @@ func (e *Error) Error() string {
 // Unwrap returns e.Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// CNICode reports the CNI error code for e (SPEC, "Error"): 4 for
-// [ErrInvalid], and for a path that does not exist or is no network namespace
-// (the runtime's CNI_IFNAME and CNI_NETNS are environment); 7 for [ErrTaken];
-// 5 for a namespace that cannot be read; 0, none, where errors.ErrUnsupported
-// is the reason.
+// CNICode reports the CNI error code for e (SPEC, "Error"): 4 for [ErrInvalid] and
+// [ErrNetNS], because CNI_IFNAME and CNI_NETNS are environment variables; 7 for
+// [ErrTaken]; 5 for a namespace that cannot be read; 0, no code, for
+// [errors.ErrUnsupported].
 func (e *Error) CNICode() uint {
 	switch {
 	case errors.Is(e.Err, ErrInvalid), errors.Is(e.Err, ErrNetNS):

@@ -8,15 +8,15 @@ import (
 	"github.com/metacni/metacni/ifname"
 )
 
-// The container gets four interfaces. Nobody cares what the second is called;
-// "net1" is asked for further on, so the generated name steps aside.
+// The container gets four interfaces. The second has no requested name: its
+// generated name is not "net1", which the fourth asks for.
 func Example() {
 	names, err := ifname.Scheme{Primary: "eth0"}.Plan("", "", "storage0", "net1")
 	fmt.Println(names, err)
 	// Output: [eth0 net2 storage0 net1] <nil>
 }
 
-// A name that the container has already is found before anything is attached.
+// A name that is in use is found before anything is attached.
 func ExampleScheme_Plan_taken() {
 	s := ifname.Scheme{Primary: "eth0", Taken: []string{"lo", "net1", "storage0"}}
 	fmt.Println(s.Plan("", ""))
@@ -37,7 +37,7 @@ func ExampleValidate() {
 	// <nil>
 	// "net%d": not a valid interface name: contains '%'
 	// "1234567890123456": not a valid interface name: 16 bytes, but the longest is 15
-	// "all": not a valid interface name: the kernel keeps it for settings of all interfaces
+	// "all": not a valid interface name: reserved by the kernel
 }
 
 // A container that is gone has no names, and says so.

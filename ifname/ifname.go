@@ -1,11 +1,11 @@
-// Package ifname chooses, checks and lists the names of container interfaces.
+// Package ifname plans, checks and lists the names of container interfaces.
 //
 // [Validate] and [Scheme.Plan] are pure functions: the same arguments always
 // give the same names. [Taken] looks at the system: it reads the names that a
 // network namespace already has, for [Scheme.Taken].
 //
-// Choose names once, when attaching, and record them. Names are not meant to
-// be worked out again when detaching: the configuration may have changed.
+// Plan names once, in ADD, and record them. DEL needs the recorded names, because
+// the configuration may have changed.
 package ifname
 
 import (
@@ -20,32 +20,29 @@ import (
 // the terminating NUL).
 const MaxLen = 15
 
-// Validate returns nil when a container interface can be created as name, is
-// then called exactly name, and can be deleted as name again.
-//
-// The error is an [*Error] with [ErrInvalid] underneath, and says what is
-// wrong. It is an error when name
+// Validate returns nil when a container interface can be created and deleted with
+// exactly this name. Otherwise it returns an [*Error] that wraps [ErrInvalid] and
+// says what is wrong: when name
 //
 //   - is empty, or longer than [MaxLen] bytes (bytes, not characters);
 //   - is "." or "..", or holds "/" or ":", which the kernel refuses;
 //   - holds "%", which the kernel takes for a template: asked for "net%d" it
 //     creates "net0";
 //   - holds white space or a control character, in ASCII or in Unicode. NUL
-//     would end the name early, and the kernel takes the others but tools
-//     that print or parse them do not;
+//     would end the name early. The kernel accepts the others, but tools that
+//     print or parse names do not;
 //   - holds the byte 0xA0, which the kernel takes for a space even where it is
-//     one half of a letter ("à");
-//   - is not valid UTF-8. The kernel would take it, but JSON cannot hold it:
-//     the name in a record or a result would be another one;
+//     half of a letter ("à");
+//   - is not valid UTF-8. The kernel would accept it, but JSON cannot hold it:
+//     a record or a result would have another name;
 //   - starts with "-", which tools take for an option;
 //   - is "lo", which every namespace has, or "all" or "default", which the
 //     kernel refuses for a link because /proc/sys/net/ipv4/conf has entries
 //     of these names.
 //
-// Everything else is accepted, as the kernel does: digits only, upper case,
-// "é", "@" and quotes. Validate is stricter than the rules of the CNI
-// specification for CNI_IFNAME and accepts nothing that they refuse. It does
-// not know which names are in use; see [Taken].
+// Validate accepts everything else, as the kernel does: digits only, upper case,
+// "é", "@" and quotes. It refuses every name that the CNI specification refuses as
+// CNI_IFNAME. It does not know which names are in use; see [Taken].
 func Validate(name string) error {
 	if why := fault(name); why != "" {
 		return &Error{Name: name, Err: fmt.Errorf("%w: %s", ErrInvalid, why)}
@@ -65,7 +62,7 @@ func fault(name string) string {
 	case name == "lo":
 		return "the loopback interface"
 	case name == "all" || name == "default":
-		return "the kernel keeps it for settings of all interfaces"
+		return "reserved by the kernel"
 	case name[0] == '-':
 		return `starts with "-"`
 	case !utf8.ValidString(name):
@@ -88,38 +85,34 @@ func fault(name string) string {
 	return ""
 }
 
-// A Scheme says how the interfaces of one container are named. Its zero value
-// can plan interfaces that are all asked for by name; anything else needs
-// Primary. A Scheme is never written to, so goroutines may share it.
+// A Scheme plans the names of the interfaces of one container. The zero value can
+// plan interfaces that all have a requested name; otherwise set Primary. Goroutines
+// may share a Scheme.
 type Scheme struct {
 	// Primary is the name of the first interface: the runtime's CNI_IFNAME.
 	// Generated names stay clear of it.
 	Primary string
 
-	// Prefix starts the names of interfaces nobody asked a name for; the
-	// interface's position in the plan follows. The empty Prefix means "net".
+	// Prefix starts generated names; the interface's position in the plan
+	// follows. The empty Prefix means "net".
 	Prefix string
 
-	// Taken holds names that are in use already and must not be given out:
-	// those of the namespace, from [Taken], and those on record. Nil means
-	// none. Its entries are compared, not validated.
+	// Taken holds the names that are in use: those in the namespace, from
+	// [Taken], and those on record. They are compared, not validated.
 	Taken []string
 }
 
-// Plan returns a name for each of requests, in order. An empty request asks
-// for a generated name, except that the first request, when empty, asks for
-// s.Primary. No requests give no names.
+// Plan returns a name for each request, in order. An empty request asks for a
+// generated name; as the first request it asks for s.Primary.
 //
-// Requested names are settled before generated ones, so a generated name never
-// takes one that is asked for further on. The generated name of the i'th
-// request (the first is 0) is s.Prefix and i, or where that is taken the next
-// higher number that is free.
+// Plan assigns requested names first, so that a generated name never takes a name
+// that a later request asks for. The generated name of the i'th request (the first
+// is 0) is s.Prefix and i, or the next higher number that is free.
 //
-// The error is an [*Error]: with [ErrInvalid] when a name does not pass
-// [Validate], generated ones included; with [ErrTaken] when a name is asked
-// for twice or is among s.Taken. The first request that is wrong, in order, is
-// the one reported, and no names are returned. The same arguments give the
-// same plan. Plan changes nothing, and looks at nothing but its arguments.
+// Plan fails with [ErrInvalid] when a name, requested or generated, does not pass
+// [Validate], and with [ErrTaken] when a name is requested twice or is in s.Taken.
+// The [*Error] is about the first request that is wrong. The same arguments always
+// give the same plan.
 func (s Scheme) Plan(requests ...string) ([]string, error) {
 	names := slices.Clone(requests)
 	if len(names) > 0 && names[0] == "" {

@@ -60,8 +60,8 @@ var names = []struct {
 	{"-rf", `starts with "-"`},
 	{"--help", `starts with "-"`},
 	{"lo", "loopback"},
-	{"all", "settings"},
-	{"default", "settings"},
+	{"all", "reserved"},
+	{"default", "reserved"},
 }
 
 // No name that the kernel would refuse or change gets through.

@@ -2,21 +2,21 @@ package ifname
 
 import "slices"
 
-// Taken returns every name that a link of the network namespace at nsPath
-// answers to: link names and alternative names, the loopback's "lo" included,
-// sorted and each once. Creating a link under one of them fails. It is what
-// [Scheme] wants as its Taken.
+// Taken returns the names and alternative names of all links in the network
+// namespace at nsPath, including the loopback's "lo", sorted and each once. A new
+// link cannot have one of these names: pass them to [Scheme.Taken].
 //
-// The error is an [*Error] that names nsPath. errors.Is finds
-// [io/fs.ErrNotExist] when there is nothing at nsPath (CNI code 4), and
-// [errors.ErrUnsupported] on systems other than Linux (no code). What is there
-// but is no network namespace is an error with code 4; a namespace that may not
-// be entered, or cannot be read, one with code 5. Entering a namespace takes
-// CAP_SYS_ADMIN.
+// Entering a namespace takes CAP_SYS_ADMIN. The error is an [*Error] that names
+// nsPath:
 //
-// Taken keeps no handle on the namespace, and leaves the calling goroutine's
-// namespace as it was. It may be called from several goroutines. The answer is
-// as of the call: Taken reserves nothing.
+//   - [io/fs.ErrNotExist] when there is nothing at nsPath; CNI code 4;
+//   - [ErrNetNS] when something else than a network namespace is there; code 4;
+//   - any other when the namespace cannot be entered or read; code 5;
+//   - [errors.ErrUnsupported] on systems other than Linux; no code.
+//
+// Taken keeps no handle on the namespace, and does not change the namespace of the
+// calling goroutine. Goroutines may call it at the same time. It does not reserve
+// names: the answer is that of the moment.
 func Taken(nsPath string) ([]string, error) {
 	names, err := taken(nsPath)
 	if err != nil {

@@ -38,7 +38,7 @@ type Lock struct {
 	name string // of the file in root
 	id   durable.ID
 
-	mu   sync.Mutex // guards what follows, and is held while a verb works
+	mu   sync.Mutex // guards what follows, and is held while a method works
 	fd   int        // not an *os.File, which the garbage collector would close; -1 once released
 	mode uint32
 	// linked says that the file has another name: it is somebody else's too,

@@ -62,7 +62,7 @@ import (
 // Network and ContainerID are names in the sense of the CNI specification
 // (section 1 and section 2, "Parameters"): a letter or digit followed by
 // letters, digits, ".", "_" and "-". IfName is 1 to 15 bytes of UTF-8, not "."
-// or "..", without "/", ":", white space and control characters. Every verb
+// or "..", without "/", ":", white space and control characters. Every method
 // refuses another key with an [*Error] of code 7 (network) or 4.
 type Key struct {
 	Network, ContainerID, IfName string
