@@ -6,10 +6,10 @@ const DeviceInfoVersion = "1.1.0"
 
 // A DeviceInfo is the "device-info" of a [Network], in the JSON form of the
 // Network Plumbing Working Group's Device Information Specification, which is
-// also that of the files device plugins and CNI plugins leave it in. At most
-// one of the pointers is set: the one Type names. Keys it does not know are
-// dropped when a file is read into it. A DeviceInfo is a plain value: goroutines
-// may share it as long as none writes to it.
+// also that of the files in which device plugins and CNI plugins leave it. At most
+// one of the pointers is set: the one that Type names. Reading a file into a
+// DeviceInfo drops unknown keys. Goroutines may share a DeviceInfo that none of
+// them changes.
 type DeviceInfo struct {
 	Type      string       `json:"type,omitempty"`    // "pci", "vdpa", "vhost-user" or "memif"
 	Version   string       `json:"version,omitempty"` // of the specification, as [DeviceInfoVersion]

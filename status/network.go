@@ -30,7 +30,8 @@ type Network struct {
 	// MTU is in bytes; 0 when the result does not say.
 	MTU int `json:"mtu,omitempty"`
 
-	// Default says that the container's default network comes in here.
+	// Default says that this is the interface of the container's default
+	// network.
 	Default bool `json:"default,omitempty"`
 
 	// DNS is the result's, the same for each of its interfaces.
@@ -44,27 +45,27 @@ type Network struct {
 	Gateway []string `json:"gateway,omitempty"`
 }
 
-// Networks lists the container interfaces of the ADD result r, in its order.
-// name is the network's; def says that it is the container's default network.
+// Networks lists the container interfaces of the ADD result r, in its order. name
+// is the network's name; def says that it is the container's default network.
 //
-// Results of every version from 0.1.0 to 1.1.0 are understood. An interface is
-// the container's when it has a sandbox. Where the result shows none, because
-// its version knows no interfaces or its plugin did not list them, there is a
-// single Network, without a name for its interface, that has all addresses.
+// r may be of every version from 0.1.0 to 1.1.0. An interface is in the container
+// when it has a sandbox. If the result has no such interface, because its version
+// or its plugin lists none, Networks returns a single Network that has all
+// addresses and no interface name.
 //
-// An address belongs to the interface its index names; those of interfaces
-// outside of the container are left out. One without an index, or with an index
-// that is out of range, goes to the last interface, where Multus shows it. An
-// interface's gateways are those of its addresses, then those of the default
-// routes whose gateway lies in one of its subnets; a default route whose gateway
-// lies in none goes to the last interface. Default is set, if def, for the
-// first interface one of whose addresses has a gateway, or else for the first
-// one. An interface with a PCI address (CNI 1.1) has a DeviceInfo that says so;
-// more is known to whoever reads the device information file and may be put in
-// its place.
+//   - IPs: an address belongs to the interface of its index. An address without an
+//     index, or with one out of range, belongs to the last interface, as in
+//     Multus. Addresses of interfaces outside the container are left out.
+//   - Gateway: the gateways of the interface's addresses, then those of the
+//     default routes whose gateway is in one of its subnets. Other default routes
+//     belong to the last interface.
+//   - Default: if def, true for the first interface with an address that has a
+//     gateway, or else for the first interface.
+//   - DeviceInfo: the PCI address, if the interface has one (CNI 1.1). A caller
+//     that reads the device information file can replace it.
 //
-// Networks fails, with CNI code 6, when r is nil or no result of a known
-// version; then there are no Networks. Indices, nil entries and malformed addresses in r
+// Networks fails, with CNI code 6, when r is nil or no result of a known version;
+// then it returns no Networks. Indices, nil entries and malformed addresses in r
 // are never an error. r is not changed, and shares nothing with what is
 // returned.
 func Networks(name string, r types.Result, def bool) ([]Network, error) {

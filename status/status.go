@@ -1,8 +1,9 @@
-// Package status turns outcomes into what runtimes and operators read: errors
-// into CNI error objects, and results into network status lists.
+// Package status turns errors into CNI error objects, and results into the network
+// status lists that operators read.
 //
-// It knows no other public package of this module. An error tells its CNI code
-// by having a method CNICode() uint, and needs no import to do so.
+// An error has a CNI code if it has a method CNICode() uint. So a package can give
+// its errors codes without importing this one, and this package imports no other
+// public package of the module.
 package status
 
 import (
@@ -34,7 +35,7 @@ const (
 // [context.DeadlineExceeded]) is 11, try again later, and anything else 999,
 // internal.
 //
-// Code changes nothing and keeps nothing. Any error may be passed.
+// Code accepts any error.
 func Code(err error) uint {
 	if err == nil {
 		return 0
@@ -48,15 +49,15 @@ func Code(err error) uint {
 	return types.ErrInternal
 }
 
-// Error returns err as package skel prints it for the runtime: a
-// [*types.Error] with the code that [Code] finds and all of err's text, in one
-// line. It returns nil for nil, and a [*types.Error] that has a code as it is, with its
-// details in their place.
+// Error returns err as one error object for the runtime: a [*types.Error] with the
+// failing plugin's code, as [Code] finds it, and the full error text, in one line.
+// It returns nil for nil. It returns a [*types.Error] that has a code unchanged,
+// with its details.
 //
-// Wrap with it whatever a plugin's callback returns. An error returned as it is
-// loses the text around an inner [*types.Error], and all but the first of
-// errors that were joined. What is returned no longer wraps err: errors.Is and
-// errors.As do not find its causes.
+// Call it for every error that a plugin's callback returns. Without it, package
+// skel drops the text around an inner [*types.Error], and all joined errors except
+// the first. The result does not wrap err: errors.Is and errors.As find no causes
+// in it.
 func Error(err error) error {
 	if err == nil {
 		return nil
@@ -68,11 +69,12 @@ func Error(err error) error {
 	return types.NewError(Code(err), text(err), "")
 }
 
-// NotReady marks err as the answer to a STATUS: its [Code] is 51 (not
-// available, and existing containers may have limited connectivity) if any
-// error in err's tree has that code, or else 50 (not available). It returns nil
-// for nil. The text is err's in one line, errors.Is and errors.As find in it what they find
-// in err, except that package skel sees the new code with all of the text.
+// NotReady returns err as the answer to a STATUS. Its [Code] is 51 (not available,
+// and existing containers may have limited connectivity) if any error in err's tree
+// has that code, otherwise 50 (not available). NotReady returns nil for nil.
+//
+// The text is err's, in one line. errors.Is and errors.As find in it what they find
+// in err; only package skel finds the new code with the whole text.
 func NotReady(err error) error {
 	if err == nil {
 		return nil
