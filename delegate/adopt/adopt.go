@@ -1,16 +1,15 @@
 // Package adopt finds the attachments that other programs have made, so that a
 // [lifecycle.Manager] can take them over, and gives attachments back to them.
 //
-// A meta-plugin that is installed on a node in use has no record of the
-// containers that are there: its DEL would remove nothing of them. Others have
-// recorded these containers: libcni for the container runtime, Multus, and
-// flannel's plugin. A [Node] reads their files. [Take] has a Manager record what
-// was read. Both may be repeated at any time: what is recorded already is left
-// alone.
+// A meta-plugin that is installed on a node in use has no record of the existing
+// containers: its DEL would remove nothing of them. Other programs have recorded
+// them: libcni for the container runtime, Multus, and flannel's plugin. A [Node]
+// and a [Flannel] read their files. [Take] has a Manager record each attachment.
+// Both can be repeated at any time: they leave alone what is recorded already.
 //
-// Nothing is written but by the Manager and by [GiveBack]. What cannot be read,
-// or not be understood, is an error about one file and hides no other. A file is
-// never waited for, and nothing in one can make the package panic.
+// Only the Manager and [GiveBack] write files. A file that cannot be read or
+// understood is one error and hides no other file. No file makes the package wait
+// or panic.
 package adopt
 
 import (
@@ -31,26 +30,26 @@ const (
 	DefaultMultusDir = "/var/lib/cni/multus"
 )
 
-// A Node is where other programs have recorded attachments, and which of these
-// a meta-plugin has come to be in charge of. Its fields must not change while it
-// is in use; it may then be used by any number of goroutines.
+// A Node says where other programs have recorded attachments, and which of these
+// the meta-plugin takes over. Goroutines may share a Node that none of them
+// changes.
 type Node struct {
-	// Root, when not empty, is the root directory in which all paths are
-	// looked at: [lifecycle.Manager.Root].
+	// Root, if not empty, is the root directory of the node as this process
+	// sees it, as [lifecycle.Manager.Root]. All paths are paths of the node.
 	Root string
 
-	// Network is the name of the meta-plugin's own network, under which the
-	// attachments are to be recorded.
+	// Network is the name of the meta-plugin's own network. The attachments are
+	// recorded under this name.
 	Network string
 
-	// Primary are the names of the networks that the runtime has attached
-	// containers to and that Network has taken the place of. Attachments to
-	// other networks are somebody else's.
+	// Primary are the names of the networks that Network has replaced as the
+	// runtime's network. Attachments to other networks are not taken over from
+	// libcni's cache.
 	Primary []string
 
-	// Own are the types of the meta-plugins that attachments are recorded of
-	// elsewhere: this one, and Multus. A network with such a plugin is none of
-	// libcni's to take over.
+	// Own are the types of meta-plugins that have records of their own: this
+	// one, and Multus. A network with such a plugin is not taken over from
+	// libcni's cache.
 	Own []string
 
 	// CacheDir is libcni's cache directory, the one with the directory
@@ -83,28 +82,28 @@ func (n Node) Attachments() iter.Seq2[lifecycle.Adoption, error] {
 	}
 }
 
-// A Verdict is what has become of an attachment that was found.
+// A Verdict says what [Take] has done about an attachment.
 type Verdict string
 
 // The verdicts.
 const (
-	Adopted   Verdict = "adopted"   // it has been recorded
-	Adoptable Verdict = "adoptable" // it would be recorded, if it were not a dry run
-	Recorded  Verdict = "recorded"  // there is a record of it, or it has been removed meanwhile
-	Skipped   Verdict = "skipped"   // see Outcome.Err
+	Adopted   Verdict = "adopted"   // recorded
+	Adoptable Verdict = "adoptable" // in a dry run: it would be recorded
+	Recorded  Verdict = "recorded"  // nothing: there is a record, or the attachment has been removed
+	Skipped   Verdict = "skipped"   // nothing, because of Outcome.Err
 )
 
-// An Outcome is what [Take] has done about one attachment, or could not.
+// An Outcome is what [Take] has done about one attachment.
 type Outcome struct {
-	Adoption lifecycle.Adoption // zero where a file could not be understood
+	Adoption lifecycle.Adoption // zero if a file could not be understood
 	Verdict  Verdict
 	Err      error // why it was skipped
 }
 
-// Take has m record each attachment of found, and returns what became of each,
-// in order. With dryRun nothing is recorded. When an attachment cannot be
-// recorded, Take goes on with the next. When ctx ends, Take returns what it has
-// done and one more Outcome, with ctx's error.
+// Take has m record each attachment of found, and returns an Outcome for each, in
+// order. With dryRun it records nothing. When an attachment cannot be recorded,
+// Take continues with the next. When ctx ends, Take stops, and the last Outcome has
+// ctx's error.
 func Take(ctx context.Context, m *lifecycle.Manager, found iter.Seq2[lifecycle.Adoption, error], dryRun bool) []Outcome {
 	var done []Outcome
 	adopt := m.Adopt
@@ -176,21 +175,19 @@ func (k known) adoptable(_ context.Context, a lifecycle.Adoption) (bool, error) 
 	return true, nil
 }
 
-// An Error is a file, or a directory, that nothing could be taken over from.
+// An Error reports a file or a directory that cannot be read or understood.
 type Error struct {
 	Path string
 	Err  error
 }
 
-// Error returns "path: why". It has nothing of the configurations in the file
-// but names.
+// Error returns "path: why". Of the configurations in the file it has only names.
 func (e *Error) Error() string { return fmt.Sprintf("%s: %v", e.Path, e.Err) }
 
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// CNICode returns the code of the cause where it has one, and else 5, an I/O
-// failure.
+// CNICode returns the cause's code if it has one, otherwise 5, an I/O failure.
 func (e *Error) CNICode() uint {
 	var coded interface{ CNICode() uint }
 	if errors.As(e.Err, &coded) {

@@ -19,30 +19,30 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// A Flannel is what flannel's plugin has recorded: for each container a file with
-// the configuration of the delegate, and nothing else.
+// A Flannel reads what flannel's plugin has recorded: for each container a file
+// with the delegate's configuration, and nothing else.
 type Flannel struct {
-	// Root, when not empty, is the root directory in which all paths are
-	// looked at: [lifecycle.Manager.Root].
+	// Root, if not empty, is the root directory of the node as this process
+	// sees it, as [lifecycle.Manager.Root]. All paths are paths of the node.
 	Root string
 
 	// Dir is the plugin's dataDir.
 	Dir string
 
-	// Network is the name of flannel's network. What is recorded of another is
-	// not there.
+	// Network is the name of flannel's network. Files of another network are
+	// ignored.
 	Network string
 
-	// Current, if it is not zero, is the delegate's configuration as it would
-	// be now. It takes the place of one that a file has lost: flannel's plugin
-	// does not wait for the disk.
+	// Current, if it is not zero, is the delegate's configuration as an ADD
+	// would make it now. It is used for a file that is empty or torn: flannel's
+	// plugin does not wait for the disk.
 	Current netconf.Network
 }
 
-// Attachment returns what is recorded of the container of at. All but the network
-// is as at has it, and so as the runtime's call: the call's prevResult is
-// at.Result. Without a file Attachment fails with [fs.ErrNotExist]. Where the
-// file cannot be used the error is an [*Error].
+// Attachment returns the attachment that is recorded for the container of at: at,
+// which describes the runtime's call, with the recorded network. at.Result is the
+// call's prevResult. Attachment fails with [fs.ErrNotExist] when there is no file,
+// and with an [*Error] when the file cannot be used.
 func (f Flannel) Attachment(at delegate.Attached) (lifecycle.Adoption, error) {
 	if err := utils.ValidateContainerID(at.ContainerID); err != nil {
 		return lifecycle.Adoption{}, err
@@ -78,10 +78,11 @@ func (f Flannel) attachment(recorded file, err error, at delegate.Attached) (lif
 	return Node{Root: f.Root}.adoption(k, []delegate.Attached{at}, recorded.path), nil
 }
 
-// Stale lists what is recorded of containers that are none of valid: they are
-// gone. Their interface is eth0, for nothing says which. What has been recorded
-// less than five minutes ago may be being attached, and is left out. An error is
-// an [*Error] about one file or the directory and does not end the list.
+// Stale lists the recorded attachments of containers that are not in valid: these
+// are gone. Their interface is taken to be eth0, because the record does not say.
+// Files that are less than five minutes old are left out: their containers may just
+// be attached. An error is an [*Error] about one file or the directory and does not
+// end the list.
 func (f Flannel) Stale(valid []types.GCAttachment) iter.Seq2[lifecycle.Adoption, error] {
 	return func(yield func(lifecycle.Adoption, error) bool) {
 		stale := func(name string) bool {

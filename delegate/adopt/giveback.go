@@ -15,13 +15,12 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// GiveBack returns what [lifecycle.Manager.Release] is to call: it writes the
-// attachment that is left into libcni's cache in each of dirs, as libcni would
-// have when it made it. The DEL of whoever uses that cache then has the result
-// of the ADD, and its arguments. What is cached there of the meta-plugin's own
-// network, which nobody will ask to delete any more, is removed. The directories
-// are made where they are missing; when GiveBack returns nil the entries survive
-// a loss of power.
+// GiveBack returns a callback for [lifecycle.Manager.Release]. The callback writes
+// the attachment that is left into libcni's cache in each of dirs, as libcni would
+// have written it. A program that uses the cache then has the result and the
+// arguments of the ADD for its DEL. The callback removes the cache's entry of the
+// meta-plugin's own network, which nobody will delete any more. It makes missing
+// directories. When it returns nil, the entries survive a loss of power.
 func GiveBack(dirs ...string) func(context.Context, lifecycle.Record) error {
 	return func(_ context.Context, r lifecycle.Record) error {
 		i := own(r)
@@ -55,8 +54,8 @@ func GiveBack(dirs ...string) func(context.Context, lifecycle.Record) error {
 	}
 }
 
-// GiveBackToMultus is [GiveBack] to Multus, with dir for its cniDir: it writes
-// Multus's state of the container as well, with the network that is left alone.
+// GiveBackToMultus is [GiveBack] for Multus, whose cniDir is dir. The callback also
+// writes Multus's state of the container, with the one network that is left.
 func GiveBackToMultus(dir string) func(context.Context, lifecycle.Record) error {
 	cached := GiveBack(dir)
 	return func(ctx context.Context, r lifecycle.Record) error {

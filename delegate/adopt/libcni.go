@@ -36,8 +36,8 @@ type entry struct {
 	path string
 }
 
-// file is the name of the file of e. It does not tell which dash is part of a
-// name, so that what the file says is what counts.
+// file is the name of the file of e. A dash may be part of a name or separate two,
+// so that the names in the file count.
 func (e *entry) file() string {
 	return e.NetworkName + "-" + e.ContainerID + "-" + e.IfName
 }
@@ -92,13 +92,13 @@ func (n Node) entries(dir string, wanted func(file string) bool) iter.Seq2[*entr
 	}
 }
 
-// readEntry reads the entry f, but for its configuration.
+// readEntry reads the entry f, without its configuration.
 func readEntry(f file) (*entry, error) {
 	e := &entry{path: f.path}
 	if err := json.Unmarshal(f.data, e); err != nil {
-		return nil, &Error{f.path, fmt.Errorf("torn, or no entry of libcni's cache: %w", err)}
+		return nil, &Error{f.path, fmt.Errorf("incomplete, or not an entry of libcni's cache: %w", err)}
 	}
-	err := errors.New("its name is not that of the network, container and interface in it")
+	err := errors.New("the file name does not match the network, container and interface in it")
 	switch {
 	case e.Kind != kind:
 		return nil, &Error{f.path, fmt.Errorf("of kind %q, want %q", e.Kind, kind)}
@@ -165,8 +165,7 @@ func (n Node) adoption(k scratch.Key, attached []delegate.Attached, sources ...s
 	return a
 }
 
-// own reports whether network runs a meta-plugin that is not to be taken over
-// from libcni.
+// own reports whether network has a meta-plugin with records of its own.
 func (n Node) own(network netconf.Network) bool {
 	return slices.ContainsFunc(network.Plugins(), func(p netconf.Plugin) bool { return slices.Contains(n.Own, p.Type()) })
 }

@@ -20,10 +20,10 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// settling is how long an ADD may take: until then what is missing may come.
+// settling is how long an ADD may take: until then, missing networks may come.
 const settling = 5 * time.Minute
 
-var errAttaching = errors.New("it may be being attached: not all of its networks are recorded yet")
+var errAttaching = errors.New("not all networks are recorded yet: the container may just be attached")
 
 // A multusDelegate is one network in Multus's state of a container.
 type multusDelegate struct {
@@ -32,7 +32,7 @@ type multusDelegate struct {
 	Bytes          []byte // the configuration
 }
 
-// network is the configuration of d: as Multus got it, where that is recorded.
+// network is the configuration of d, as Multus read it if that is recorded.
 func (d multusDelegate) network() (netconf.Network, error) {
 	if len(d.Bytes) > 0 {
 		return netconf.Parse(d.Bytes)
@@ -75,8 +75,8 @@ func (n Node) multus() iter.Seq2[lifecycle.Adoption, error] {
 	}
 }
 
-// notRecord reports whether a file of that name is not one of a Manager's records,
-// for which somebody may use the same directory.
+// notRecord reports whether a file is none of a [lifecycle.Manager], whose
+// directory may be the same.
 func notRecord(name string) bool {
 	return !strings.Contains(name, "@") && !strings.HasPrefix(name, ".spare-") && !strings.HasPrefix(name, ".tmp-")
 }
@@ -103,7 +103,7 @@ func (m *multus) container(f file) (lifecycle.Adoption, error) {
 		err = errors.New("no networks")
 	}
 	if err != nil {
-		return lifecycle.Adoption{}, &Error{f.path, fmt.Errorf("torn, or no state of Multus: %w", err)}
+		return lifecycle.Adoption{}, &Error{f.path, fmt.Errorf("incomplete, or not a state of Multus: %w", err)}
 	}
 	m.readEntries()
 	own := m.ownEntry(id)

@@ -152,7 +152,7 @@ func TestMultusMayBeAtWork(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	state := w.write("multus/c1", "["+saved(cbr, "")+","+saved(storage, "")+"]")
-	want := []string{"skipped: $DIR/multus/c1: it may be being attached: not all of its networks are recorded yet"}
+	want := []string{"skipped: $DIR/multus/c1: not all networks are recorded yet: the container may just be attached"}
 	if diff := cmp.Diff(want, w.take(w.node.Attachments(), false)); diff != "" {
 		t.Errorf("before (-want +got):\n%s", diff)
 	}
@@ -221,16 +221,16 @@ func TestBadStateOfMultusIsSkippedAndReported(t *testing.T) {
 		want             string // in the reason; empty: it is nobody's concern
 	}{
 		{"empty", "multus/c1", "", "empty"},
-		{"torn", "multus/c1", good[:len(good)-4], "torn"},
-		{"of flannel", "multus/c1", cbr, "torn"},
+		{"torn", "multus/c1", good[:len(good)-4], "incomplete"},
+		{"of flannel", "multus/c1", cbr, "incomplete"},
 		{"no networks", "multus/c1", "[]", "no networks"},
 		{"null", "multus/c1", "null", "no networks"},
 		{"null for a network", "multus/c1", "[null]", "network 1"},
 		{"no network", "multus/c1", "[" + saved(cbr, "") + "," + saved(`{"name":"x"}`, "") + "]", "network 2"},
 		{"too large", "multus/c1", good + strings.Repeat(" ", 1<<20), "too large"},
 		{"not a container", "multus/.c1.swp", good, "invalid characters"},
-		{"an entry that is torn", "multus/results/cbr-c1-eth0", `{"kind":`, "torn"},
-		{"an entry of another container", "multus/results/cbr-c1-eth0", text("cniCacheV1", "c3", cbr, "null"), "its name is not"},
+		{"an entry that is torn", "multus/results/cbr-c1-eth0", `{"kind":`, "incomplete"},
+		{"an entry of another container", "multus/results/cbr-c1-eth0", text("cniCacheV1", "c3", cbr, "null"), "the file name does not match"},
 		{"an entry of the runtime", "cni/results/x-c1-eth0", "", ""},
 		{"a directory", "multus/dir/c1", "", ""},
 	} {

@@ -16,10 +16,10 @@ import (
 	"github.com/metacni/metacni/internal/inroot"
 )
 
-// settle finds out whether the container of a is gone: there is nothing at the
-// path of its network namespace any more, or what is there is another
-// container's. Then a has no namespace, so that nothing of another container
-// is touched. Where it cannot be known a is left as it is.
+// settle finds out whether the container of a is gone: nothing is at the path of
+// its network namespace, or another container's namespace is. Then settle removes
+// the path from a, so that nothing of another container is touched. When it cannot
+// find out, it leaves a unchanged.
 func settle(root string, a *lifecycle.Adoption) {
 	i := slices.IndexFunc(a.Attached, func(d delegate.Attached) bool { return d.NetNS != "" })
 	if i < 0 || !gone(root, a.Attached[i].NetNS, a.Attached) {
@@ -38,8 +38,8 @@ func gone(root, path string, attached []delegate.Attached) bool {
 		return false
 	}
 	if missing(root, path) {
-		// Where not even its directory is there, we do not see the
-		// namespaces: we run in another container, or in another root.
+		// Without its directory we do not see the namespaces: we run in
+		// another container, or in another root.
 		return !missing(root, filepath.Dir(path))
 	}
 	want := addressesOf(attached)
@@ -55,7 +55,7 @@ func missing(root, path string) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// addresses are what tells one container from another.
+// addresses identify a container.
 type addresses struct {
 	mac map[string]bool
 	ip  map[netip.Addr]bool
