@@ -123,7 +123,7 @@ func TestStateOfFlannelThatCannotBeUsed(t *testing.T) {
 func TestWhatFlannelLeft(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	for _, id := range []string{"alive", "gone", "incomplete"} {
+	for _, id := range []string{"alive", "gone", "torn"} {
 		w.old(w.write("flannel/"+id, ofFlannel))
 	}
 	w.write("flannel/young", ofFlannel)

@@ -114,7 +114,7 @@ func (c *config) manager() (*autoconf.Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	onNode := func(path string) string { return program.OnNode(c.ChrootDir, path) }
+	onNode := c.root().OnNode
 	m := publish.Manager(onNode(c.publish.From), filepath.Join(onNode(c.publish.Dir), publish.Output), template)
 	m.Root, m.Primary, m.Ready = c.ChrootDir, c.publish.Primary, onNode(c.publish.Ready)
 	return m, nil
