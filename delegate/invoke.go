@@ -14,6 +14,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/utils"
 
+	"github.com/metacni/metacni/internal/cause"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -95,7 +96,7 @@ func (iv *Invoker) find(plugin string) (string, error) {
 
 // findAndRun is run for a plugin whose path is not known yet.
 func (iv *Invoker) findAndRun(ctx context.Context, in *invocation, prev json.RawMessage, valid []types.GCAttachment) ([]byte, error) {
-	if err := ctxErr(ctx); err != nil {
+	if err := cause.Of(ctx); err != nil {
 		return nil, in.fail(err)
 	}
 	path, err := iv.find(in.plugin)
@@ -108,7 +109,7 @@ func (iv *Invoker) findAndRun(ctx context.Context, in *invocation, prev json.Raw
 // run is the one place where a plugin is executed. It returns what the plugin
 // printed, which for ADD is a result that can be decoded.
 func (iv *Invoker) run(ctx context.Context, in *invocation, path string, prev json.RawMessage, valid []types.GCAttachment) ([]byte, error) {
-	if err := ctxErr(ctx); err != nil {
+	if err := cause.Of(ctx); err != nil {
 		return nil, in.fail(&notRunError{err})
 	}
 	stdin, err := in.Network.Request(in.index, netconf.Request{PrevResult: prev, CapabilityArgs: in.CapabilityArgs, ValidAttachments: valid})
@@ -124,7 +125,7 @@ func (iv *Invoker) run(ctx context.Context, in *invocation, path string, prev js
 		out, err = readResult(out, in.Network.CNIVersion(), stdin)
 	}
 	if err != nil {
-		err = in.fail(withCtxErr(ctx, err))
+		err = in.fail(cause.Add(ctx, err))
 	}
 	done(err)
 	return out, err
@@ -175,29 +176,3 @@ func (iv *Invoker) environ(in *invocation) []string {
 var parameters = []string{"CNI_COMMAND", "CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS", "CNI_PATH"} //nolint:gochecknoglobals // never written
 
 func envKey(kv string) string { key, _, _ := strings.Cut(kv, "="); return key }
-
-// ctxErr returns nil while ctx lives, and then an error in which errors.Is
-// finds both ctx.Err() and the cause.
-func ctxErr(ctx context.Context) error {
-	err, cause := ctx.Err(), context.Cause(ctx)
-	if err == nil || errors.Is(cause, err) {
-		return cause
-	}
-	return &endedError{err: cause, end: err}
-}
-
-// withCtxErr adds to err that ctx has ended, if that is so and err does not
-// say it, whatever the Exec made of it.
-func withCtxErr(ctx context.Context, err error) error {
-	if ctx.Err() == nil || errors.Is(err, ctx.Err()) {
-		return err
-	}
-	return &endedError{err: err, end: ctxErr(ctx)}
-}
-
-// An endedError is err, which came about because a context had ended. Its text
-// is one line.
-type endedError struct{ err, end error }
-
-func (e *endedError) Error() string   { return e.err.Error() + ": " + e.end.Error() }
-func (e *endedError) Unwrap() []error { return []error{e.err, e.end} }

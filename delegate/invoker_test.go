@@ -304,7 +304,7 @@ func TestG3DelAfterTheEndIsAnError(t *testing.T) {
 		return nil, nil
 	}
 	err := invoker(x).Del(ctx, added(attach(network(t, "1.0.0", "blue", "a", "b")), ""))
-	if !errors.Is(err, context.Canceled) || status.Code(err) != 11 || !strings.Contains(fmt.Sprint(err), `plugin "a": shutting down`) {
+	if !errors.Is(err, context.Canceled) || status.Code(err) != 11 || !strings.Contains(fmt.Sprint(err), `plugin "a": context canceled: shutting down`) {
 		t.Errorf("err = %v", err)
 	}
 	if diff := cmp.Diff([]string{"DEL b eth0"}, x.Trace()); diff != "" {

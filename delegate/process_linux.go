@@ -16,13 +16,14 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/metacni/metacni/internal/cause"
 	"github.com/metacni/metacni/internal/inroot"
 )
 
 func (p *Process) execPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
 	giveUp := time.Now().Add(busyTimeout)
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
-		if err := ctxErr(ctx); err != nil {
+		if err := cause.Of(ctx); err != nil {
 			return nil, &notRunError{err}
 		}
 		out, err := p.try(ctx, path, stdin, environ)
@@ -31,7 +32,7 @@ func (p *Process) execPlugin(ctx context.Context, path string, stdin []byte, env
 		}
 		select {
 		case <-ctx.Done():
-			return nil, withCtxErr(ctx, err)
+			return nil, cause.Add(ctx, err)
 		case <-time.After(wait):
 		}
 	}
@@ -70,11 +71,11 @@ func (p *Process) try(ctx context.Context, path string, stdin []byte, environ []
 	printed := stdout.kept.Bytes()
 	switch {
 	case stdout.over:
-		return nil, withCtxErr(ctx, fmt.Errorf("stopped: more than %d bytes on stdout", p.maxStdout()))
+		return nil, cause.Add(ctx, fmt.Errorf("stopped: more than %d bytes on stdout", p.maxStdout()))
 	case status == nil:
 		return printed, nil
 	}
-	return nil, withCtxErr(ctx, failure(printed, &stderr, stdin, status))
+	return nil, cause.Add(ctx, failure(printed, &stderr, stdin, status))
 }
 
 // graceIn is the grace period of a plugin whose context has ended.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/metacni/metacni/internal/cause"
 	"github.com/metacni/metacni/internal/durable"
 )
 
@@ -88,7 +89,7 @@ func (f files) records(ctx context.Context, l *Lock) ([]stored, error) {
 	return collect(func(yield func(stored, error) bool) {
 		for _, name := range names {
 			if ctx.Err() != nil {
-				yield(stored{}, fail(op, Key{ContainerID: l.container}, ended(ctx)))
+				yield(stored{}, fail(op, Key{ContainerID: l.container}, cause.Of(ctx)))
 				return
 			}
 			k, damaged, _ := parseName(name)
@@ -176,7 +177,7 @@ func (f files) each(ctx context.Context, op, id string, yield func(stored, error
 	}
 	for _, name := range names {
 		if ctx.Err() != nil {
-			yield(stored{}, fail(op, whole, ended(ctx)))
+			yield(stored{}, fail(op, whole, cause.Of(ctx)))
 			return
 		}
 		more := true

@@ -3,12 +3,12 @@ package scratch
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"sync"
 	"time"
 
+	"github.com/metacni/metacni/internal/cause"
 	"github.com/metacni/metacni/internal/durable"
 )
 
@@ -191,13 +191,13 @@ func (f files) lock(ctx context.Context, id string) (*Lock, error) {
 func acquire(ctx context.Context, try func() (bool, error)) error {
 	for wait := firstWait; ; wait = min(2*wait, longestWait) {
 		if ctx.Err() != nil {
-			return ended(ctx)
+			return cause.Of(ctx)
 		}
 		if held, err := try(); held || err != nil {
 			return err
 		}
 		if !pause(ctx, wait) {
-			return ended(ctx)
+			return cause.Of(ctx)
 		}
 	}
 }
@@ -283,13 +283,4 @@ func pause(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
-}
-
-// ended returns why ctx ended, as an error that is ctx.Err() too.
-func ended(ctx context.Context) error {
-	err, cause := ctx.Err(), context.Cause(ctx)
-	if errors.Is(cause, err) {
-		return cause
-	}
-	return fmt.Errorf("%w: %w", err, cause)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/cause"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -127,7 +128,7 @@ func (a *addition) do(ctx context.Context) ([]delegate.Attached, error) {
 		return nil, fmt.Errorf("%w: there is none", ErrPlan)
 	}
 	if ctx.Err() != nil { // while what was there before was removed
-		return nil, ended(ctx)
+		return nil, cause.Of(ctx)
 	}
 	taken, err := a.taken(ctx)
 	if err != nil {
@@ -152,7 +153,7 @@ func (a *addition) do(ctx context.Context) ([]delegate.Attached, error) {
 		case nextErr != nil:
 			return nil, a.end(ctx, nextErr)
 		case ctx.Err() != nil:
-			return nil, a.end(ctx, ended(ctx))
+			return nil, a.end(ctx, cause.Of(ctx))
 		case len(next) == 0:
 			return nil, a.end(ctx, err)
 		}
@@ -321,7 +322,7 @@ func (a *addition) noteUndoing() {
 func (a *addition) conclude(ctx context.Context, reported, added []delegate.Attached) (final bool, err error) {
 	if a.t.Adjust != nil {
 		if err := a.t.Adjust(ctx, added); err != nil {
-			return false, withEnd(ctx, err)
+			return false, cause.Add(ctx, err)
 		}
 		if err := checkAdjusted(reported, added); err != nil {
 			return false, err
@@ -335,10 +336,10 @@ func (a *addition) conclude(ctx context.Context, reported, added []delegate.Atta
 		}
 	}
 	if ctx.Err() != nil {
-		return true, fmt.Errorf("before the result was reported: %w", ended(ctx))
+		return true, fmt.Errorf("before the result was reported: %w", cause.Of(ctx))
 	}
 	if a.t.Report != nil {
-		return true, withEnd(ctx, a.t.Report(ctx, added))
+		return true, cause.Add(ctx, a.t.Report(ctx, added))
 	}
 	return true, nil
 }

@@ -116,23 +116,6 @@ func except(err, what error) error {
 	return err
 }
 
-// ended returns an error in which errors.Is finds that ctx has ended, and why.
-func ended(ctx context.Context) error {
-	err, cause := ctx.Err(), context.Cause(ctx)
-	if errors.Is(cause, err) {
-		return cause
-	}
-	return fmt.Errorf("%w: %w", err, cause)
-}
-
-// withEnd adds to err that ctx has ended, if it has and err does not say so.
-func withEnd(ctx context.Context, err error) error {
-	if err == nil || ctx.Err() == nil || errors.Is(err, ctx.Err()) {
-		return err
-	}
-	return fmt.Errorf("%w: %w", err, ended(ctx))
-}
-
 // because adds to err, which says that ctx was cancelled, that a DEL did it.
 func because(ctx context.Context, err error) error {
 	cause := context.Cause(ctx)

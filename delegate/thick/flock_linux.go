@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metacni/metacni/internal/cause"
 )
 
 const (
@@ -74,10 +76,6 @@ func sleep(ctx context.Context, d time.Duration) error {
 	case <-t.C:
 		return nil
 	case <-ctx.Done():
-		err, cause := ctx.Err(), context.Cause(ctx)
-		if errors.Is(cause, err) {
-			return cause
-		}
-		return fmt.Errorf("%w: %w", err, cause)
+		return cause.Of(ctx)
 	}
 }

@@ -22,10 +22,11 @@ var rules = map[string][]string{
 	"netconf": nil,
 	"status":  {"internal/terse"},
 	"ifname":  nil,
-	"scratch": {"internal/durable", "internal/terse"},
+	"scratch": {"internal/durable", "internal/terse", "internal/cause"},
 
-	"delegate/thick/internal/queue": {"delegate/thick/wire", "internal/durable"},
+	"delegate/thick/internal/queue": {"delegate/thick/wire", "internal/durable", "internal/cause"},
 
+	"internal/cause":    nil,
 	"internal/durable":  nil,
 	"internal/inroot":   nil,
 	"internal/peer":     nil,
@@ -38,13 +39,13 @@ var rules = map[string][]string{
 
 	"internal/testreport": nil,
 
-	"delegate":              {"netconf", "internal/inroot", "internal/proctree", "internal/redact", "internal/terse"},
-	"delegate/plugin":       {"delegate", "delegate/lifecycle", "netconf", "scratch", "ifname", "status", "internal/inroot"},
+	"delegate": {"netconf", "internal/inroot", "internal/proctree", "internal/redact", "internal/terse", "internal/cause"},
+	"delegate/plugin": {"delegate", "delegate/lifecycle", "netconf", "scratch", "ifname", "status", "internal/inroot"},
 	"delegate/delegatetest": {"delegate", "netconf"},
-	"delegate/lifecycle":    {"delegate", "scratch", "netconf", "ifname", "internal/inroot", "internal/terse"},
-	"delegate/adopt":        {"delegate", "delegate/lifecycle", "scratch", "netconf", "internal/durable", "internal/inroot"},
-	"delegate/thick":        {"status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/peer"},
-	"delegate/thick/shim":   {"status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/redact"},
+	"delegate/lifecycle": {"delegate", "scratch", "netconf", "ifname", "internal/inroot", "internal/terse", "internal/cause"},
+	"delegate/adopt": {"delegate", "delegate/lifecycle", "scratch", "netconf", "internal/durable", "internal/inroot"},
+	"delegate/thick": {"status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/peer", "internal/cause"},
+	"delegate/thick/shim": {"status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/redact", "internal/cause"},
 	"delegate/thick/wire":   nil,
 	"delegate/relay":        {"delegate", "netconf", "status", "delegate/thick/wire", "internal/durable", "internal/skeleton", "internal/peer", "internal/proctree"},
 	"netconf/autoconf":      {"netconf", "internal/durable", "internal/inroot"},

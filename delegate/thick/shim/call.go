@@ -13,6 +13,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/thick/internal/queue"
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/cause"
 )
 
 const (
@@ -68,7 +69,7 @@ func (k *call) send(ctx context.Context) (*response, error) {
 	defer cancel()
 	for pause := firstPause; ; pause = min(2*pause, maxPause) {
 		if ctx.Err() != nil {
-			return nil, k.fail(ended(ctx))
+			return nil, k.fail(cause.Of(ctx))
 		}
 		conn, err := dial(k.socket)
 		if k.leave && errors.Is(err, ErrAway) {
@@ -101,7 +102,7 @@ func (k *call) send(ctx context.Context) (*response, error) {
 		}
 		if !rest(patience, pause, hint) {
 			if ctx.Err() != nil {
-				err = fmt.Errorf("%w, and before that: %w", ended(ctx), err)
+				err = fmt.Errorf("%w, and before that: %w", cause.Of(ctx), err)
 			}
 			return nil, k.outcome(err)
 		}
@@ -147,7 +148,7 @@ func (k *call) exchange(ctx context.Context, conn *net.UnixConn) (*response, err
 	r, late, err := exchange(ctx, conn, text, undo)
 	if err == nil && late && r.status == 200 && k.command == "ADD" {
 		// The daemon has been told that nobody waits, and may undo it.
-		return nil, fmt.Errorf("%w: then the result came", ended(ctx))
+		return nil, fmt.Errorf("%w: then the result came", cause.Of(ctx))
 	}
 	return r, err
 }

@@ -1,8 +1,6 @@
 package shim
 
 import (
-	"context"
-	"errors"
 	"fmt"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -80,13 +78,4 @@ func (e *Error) CNICode() uint {
 		}
 	}
 	return code
-}
-
-// ended returns why ctx ended, as an error that is ctx.Err() too.
-func ended(ctx context.Context) error {
-	err, cause := ctx.Err(), context.Cause(ctx)
-	if errors.Is(cause, err) {
-		return cause
-	}
-	return fmt.Errorf("%w: %w", err, cause)
 }

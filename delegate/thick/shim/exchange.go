@@ -9,6 +9,8 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"github.com/metacni/metacni/internal/cause"
 )
 
 // dial connects to the daemon. The error is ErrAway where there is none, and
@@ -58,7 +60,7 @@ func exchange(ctx context.Context, conn *net.UnixConn, text []byte, undo time.Du
 	case r != nil:
 		return r, late, nil
 	case ctx.Err() != nil:
-		return nil, late, ended(ctx)
+		return nil, late, cause.Of(ctx)
 	case errors.Is(err, errMalformed):
 		return nil, late, err
 	}

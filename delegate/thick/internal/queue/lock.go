@@ -2,10 +2,9 @@ package queue
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
+	"github.com/metacni/metacni/internal/cause"
 	"github.com/metacni/metacni/internal/durable"
 )
 
@@ -50,15 +49,6 @@ func pause(ctx context.Context, d time.Duration) error {
 	case <-t.C:
 		return nil
 	case <-ctx.Done():
-		return ended(ctx)
+		return cause.Of(ctx)
 	}
-}
-
-// ended returns why ctx ended, as an error that is ctx.Err() too.
-func ended(ctx context.Context) error {
-	err, cause := ctx.Err(), context.Cause(ctx)
-	if errors.Is(cause, err) {
-		return cause
-	}
-	return fmt.Errorf("%w: %w", err, cause)
 }
