@@ -3,7 +3,6 @@ package delegate
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -26,7 +25,7 @@ func (iv *Invoker) Check(ctx context.Context, a Attached) error {
 	}
 	prev := a.prevResult()
 	if prev == nil {
-		return a.fail(CommandCheck, fmt.Errorf("%w: there is none to compare with", ErrResult))
+		return a.fail(CommandCheck, &markedError{errors.New("no result to compare with"), ErrResult})
 	}
 	for i := range a.Network.Plugins() {
 		if _, err := iv.findAndRun(ctx, iv.invocation(CommandCheck, a.Attachment, i), prev, nil); err != nil {

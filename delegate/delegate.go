@@ -20,6 +20,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -163,11 +164,11 @@ func Intend(as []Attachment) []Attached {
 // [ErrResult] when there is none or it cannot be decoded.
 func (a Attached) Decode() (types.Result, error) {
 	if a.Result == nil {
-		return nil, a.fail(CommandAdd, fmt.Errorf("%w: there is none", ErrResult))
+		return nil, a.fail(CommandAdd, &markedError{errors.New("no result"), ErrResult})
 	}
 	r, err := decodeResult(a.Result)
 	if err != nil {
-		return nil, a.fail(CommandAdd, err)
+		return nil, a.fail(CommandAdd, fmt.Errorf("%w: %w", ErrResult, err))
 	}
 	return r, nil
 }

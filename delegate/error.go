@@ -9,6 +9,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/internal/terse"
+	"github.com/metacni/metacni/netconf"
 )
 
 var (
@@ -18,7 +19,7 @@ var (
 
 	// ErrSelf means that the network would run the plugin that is asking,
 	// see [Invoker.Self]: CNI code 7.
-	ErrSelf = errors.New("plugin would delegate to itself")
+	ErrSelf = errors.New("a plugin must not delegate to itself: remove it from the network's plugins")
 
 	// ErrNotRun means that a plugin was not even started, so that there is
 	// nothing of it to undo. An Exec that knows this returns an error in which
@@ -47,21 +48,36 @@ type Error struct {
 	Err         error
 }
 
-// Error names the command, the network, the interface and the plugin, then the
-// cause, in one line. What Process and Invoker say in it holds no string or number of the
-// plugin's configuration. A plugin that printed an error object chose its own
-// words: of these the configuration as a whole is hidden, and the values of
-// keys that look like credentials, such as "password" or "authToken".
+// Error names the command, the network, the interface and the plugin, and then
+// the cause, in one line. It leaves out fields that are empty. The words of
+// Process and Invoker hold no string or number of the plugin's configuration. A
+// plugin that printed an error object chose its own words: in these the
+// configuration as a whole is hidden, and the values of keys that look like
+// credentials, such as "password" or "authToken".
 func (e *Error) Error() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "delegate: %s network %q", e.Command, e.Network)
+	where := string(e.Command)
+	if e.Network != "" {
+		where += fmt.Sprintf(" network %q", e.Network)
+	}
 	if e.IfName != "" {
-		fmt.Fprintf(&b, " (%s)", e.IfName)
+		where += " (" + e.IfName + ")"
 	}
 	if e.Plugin != "" {
-		fmt.Fprintf(&b, ": plugin %q", e.Plugin)
+		where += fmt.Sprintf(": plugin %q", e.Plugin)
 	}
-	return b.String() + ": " + terse.Line(e.Err.Error())
+	return terse.Line(strings.TrimLeft(where+": ", " :") + terse.Within(e.Err, e.retell))
+}
+
+// retell leaves the network out of what is wrong with its configuration: e
+// names it, or the error around e does.
+func (e *Error) retell(err error) (string, bool) {
+	conf, ok := err.(*netconf.Error) //nolint:errorlint // it is one step in the tree
+	if !ok || e.Network != "" && e.Network != conf.Network {
+		return "", false
+	}
+	c := *conf
+	c.Network = ""
+	return c.Error(), true
 }
 
 // Unwrap returns the cause.
@@ -145,11 +161,12 @@ func (e *UndoError) CNICode() uint {
 	return types.ErrInternal
 }
 
-// A notRunError is why a plugin was not even started: it has nothing to undo.
-type notRunError struct{ err error }
+// A markedError is err, in which errors.Is also finds mark. Its text is that of
+// err: it need not say what the mark says.
+type markedError struct{ err, mark error }
 
-func (e *notRunError) Error() string { return e.err.Error() }
-func (e *notRunError) Unwrap() error { return e.err }
+func (e *markedError) Error() string   { return e.err.Error() }
+func (e *markedError) Unwrap() []error { return []error{e.err, e.mark} }
 
-// Is makes a notRunError an [ErrNotRun], which its text need not say.
-func (e *notRunError) Is(target error) bool { return target == ErrNotRun }
+// notRun marks err as the reason why a plugin was not even started.
+func notRun(err error) error { return &markedError{err, ErrNotRun} }

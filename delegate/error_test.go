@@ -40,18 +40,18 @@ func TestG5CodesSurvive(t *testing.T) {
 			t.Errorf("%s: the plugin's error is lost", name)
 		}
 	}
-	if got, want := e.Error(), `delegate: ADD network "blue" (net1): plugin "sriov": no free device; all 8 in use`; got != want {
+	if got, want := e.Error(), `ADD network "blue" (net1): plugin "sriov": no free device; all 8 in use`; got != want {
 		t.Errorf("text %q, want %q", got, want)
 	}
 	lines := types.NewError(107, "no free device\n  8 in use\n", "dmesg says:\r\nhot")
 	e.Err = &delegate.UndoError{Err: errors.Join(lines, errors.New("x")), Undo: errors.New("y\nz")}
-	if got, want := e.Error(), `delegate: ADD network "blue" (net1): plugin "sriov": no free device; 8 in use; dmesg says:; hot; x; undoing it failed as well: y; z`; got != want {
+	if got, want := e.Error(), `ADD network "blue" (net1): plugin "sriov": no free device; 8 in use; dmesg says:; hot; x; undoing it failed as well: y; z`; got != want {
 		t.Errorf("text %q, want %q", got, want)
 	}
 	if got, want := e.Err.Error(), `no free device; 8 in use; dmesg says:; hot; x; undoing it failed as well: y; z`; got != want {
 		t.Errorf("text %q, want %q", got, want)
 	}
-	if got, want := (&delegate.Error{Command: "GC", Network: "blue", Err: said}).Error(), `delegate: GC network "blue": no free device; all 8 in use`; got != want {
+	if got, want := (&delegate.Error{Command: "GC", Network: "blue", Err: said}).Error(), `GC network "blue": no free device; all 8 in use`; got != want {
 		t.Errorf("text %q, want %q", got, want)
 	}
 }

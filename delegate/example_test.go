@@ -80,7 +80,7 @@ func ExampleInvoker_AddAll() {
 	fmt.Println(strings.Join(exec.Trace(), "\n"))
 	fmt.Println("left:", exec.Live())
 	// Output:
-	// delegate: ADD network "red" (net2): plugin "sriov": no free device
+	// ADD network "red" (net2): plugin "sriov": no free device
 	// code 107 from sriov
 	// ADD bridge net1
 	// ADD sriov net2
@@ -126,5 +126,5 @@ func ExampleInvoker_observer() {
 	fmt.Println(iv.Status(context.Background(), network))
 	// Output:
 	// STATUS bridge blue true
-	// delegate: STATUS network "blue": plugin "bridge": no daemon
+	// STATUS network "blue": plugin "bridge": no daemon
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"path/filepath"
 	"slices"
@@ -85,11 +84,11 @@ func (iv *Invoker) find(plugin string) (string, error) {
 	case slices.Contains(iv.Self, plugin):
 		return "", ErrSelf
 	case plugin == "", plugin == ".", plugin == "..", strings.ContainsAny(plugin, "/\x00"):
-		return "", fmt.Errorf("%w: a type is the name of a file in a directory of CNI_PATH", ErrPluginNotFound)
+		return "", &markedError{errors.New("not found: a plugin's type must be the name of a file in a directory of CNI_PATH"), ErrPluginNotFound}
 	}
 	path, err := iv.exec().FindInPath(plugin, iv.Path)
 	if err != nil && !errors.Is(err, ErrPluginNotFound) && codeIn(err) == types.ErrUnknown {
-		err = fmt.Errorf("%w: %w", ErrPluginNotFound, err)
+		err = &markedError{err, ErrPluginNotFound}
 	}
 	return path, err
 }
@@ -110,11 +109,11 @@ func (iv *Invoker) findAndRun(ctx context.Context, in *invocation, prev json.Raw
 // printed, which for ADD is a result that can be decoded.
 func (iv *Invoker) run(ctx context.Context, in *invocation, path string, prev json.RawMessage, valid []types.GCAttachment) ([]byte, error) {
 	if err := cause.Of(ctx); err != nil {
-		return nil, in.fail(&notRunError{err})
+		return nil, in.fail(notRun(err))
 	}
 	stdin, err := in.Network.Request(in.index, netconf.Request{PrevResult: prev, CapabilityArgs: in.CapabilityArgs, ValidAttachments: valid})
 	if err != nil {
-		return nil, in.fail(&notRunError{err})
+		return nil, in.fail(notRun(err))
 	}
 	ctx, done := iv.observed(ctx, in)
 	out, err := iv.exec().ExecPlugin(ctx, path, stdin, iv.environ(in))

@@ -73,7 +73,7 @@ func TestStderrIsCapped(t *testing.T) {
 	if stderr.Len() != 1<<20 {
 		t.Errorf("%d bytes passed on, want 1 MiB", stderr.Len())
 	}
-	if err == nil || !strings.Contains(err.Error(), `exit status 4, with no error object on stdout; last on stderr: "done"`) {
+	if err == nil || !strings.Contains(err.Error(), `exit status 4, without an error object on stdout; last line on stderr: "done"`) {
 		t.Errorf("err = %v", err)
 	}
 }
@@ -103,8 +103,8 @@ func TestG5ProcessErrors(t *testing.T) {
 		{"error object after noise", `echo loading; echo '{}'; printf '{\n  "code": 105,\n  "msg": "no device"\n}\n'; exit 1`, 105, "no device"},
 		{"error object after the configuration", `cat; echo; echo '{"code":105,"msg":"no device"}'; exit 1`, 105, "no device"},
 		{"error object without a code", `echo '{"msg":"no device"}'; exit 1`, 0, "no device"},
-		{"nothing", `exit 3`, 0, "exit status 3, with no error object on stdout"},
-		{"words on stderr", `echo first >&2; echo 'cannot open device' >&2; exit 3`, 0, `last on stderr: "cannot open device"`},
+		{"nothing", `exit 3`, 0, "exit status 3, without an error object on stdout"},
+		{"words on stderr", `echo first >&2; echo 'cannot open device' >&2; exit 3`, 0, `last line on stderr: "cannot open device"`},
 		{"empty object", `echo '{}'; exit 3`, 0, "exit status 3"},
 		{"signal", `kill -9 $$`, 0, "signal: killed"},
 		{"configuration on stdout", `cat; exit 3`, 0, "exit status 3"},

@@ -59,7 +59,7 @@ func (iv *Invoker) atOnce(n int, do func(k int)) {
 }
 
 // errEarlier is why an ADD is ended when one before it in the plan has failed.
-var errEarlier = errors.New("a network before it has failed")
+var errEarlier = errors.New("an earlier network failed")
 
 // endable returns n contexts, and a function that ends all but the first i.
 func endable(ctx context.Context, n int) (ctxs []context.Context, endFrom func(i int)) {

@@ -48,7 +48,7 @@ func TestParallelFailureWaitsForThoseBefore(t *testing.T) {
 		if status.Code(err) != 102 || errors.Is(err, context.Canceled) {
 			t.Errorf("err = %v", err)
 		}
-		if !errors.Is(ended, context.Canceled) || !strings.Contains(fmt.Sprint(ended), "a network before it has failed") {
+		if !errors.Is(ended, context.Canceled) || !strings.Contains(fmt.Sprint(ended), "an earlier network failed") {
 			t.Errorf("d0: %v", ended)
 		}
 	})

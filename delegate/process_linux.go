@@ -24,7 +24,7 @@ func (p *Process) execPlugin(ctx context.Context, path string, stdin []byte, env
 	giveUp := time.Now().Add(busyTimeout)
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		if err := cause.Of(ctx); err != nil {
-			return nil, &notRunError{err}
+			return nil, notRun(err)
 		}
 		out, err := p.try(ctx, path, stdin, environ)
 		if !errors.Is(err, syscall.ETXTBSY) || time.Now().After(giveUp) {
@@ -42,7 +42,7 @@ func (p *Process) execPlugin(ctx context.Context, path string, stdin []byte, env
 func (p *Process) try(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
 	c, err := p.start(ctx, path, environ)
 	if err != nil {
-		return nil, &notRunError{shortage(err)}
+		return nil, notRun(shortage(err))
 	}
 	defer c.close()
 	alive, stop := context.WithCancel(ctx)
@@ -71,7 +71,7 @@ func (p *Process) try(ctx context.Context, path string, stdin []byte, environ []
 	printed := stdout.kept.Bytes()
 	switch {
 	case stdout.over:
-		return nil, cause.Add(ctx, fmt.Errorf("stopped: more than %d bytes on stdout", p.maxStdout()))
+		return nil, cause.Add(ctx, fmt.Errorf("killed: more than %d bytes on stdout", p.maxStdout()))
 	case status == nil:
 		return printed, nil
 	}
@@ -93,9 +93,9 @@ func failure(stdout []byte, stderr *capture, stdin []byte, exit error) error {
 		return said
 	}
 	if line := stderr.lastLine(); len(line) > 0 {
-		return fmt.Errorf("%w, with no error object on stdout; last on stderr: %s", exit, noise(line, stdin))
+		return fmt.Errorf("%w, without an error object on stdout; last line on stderr: %s", exit, noise(line, stdin))
 	}
-	return fmt.Errorf("%w, with no error object on stdout", exit)
+	return fmt.Errorf("%w, without an error object on stdout", exit)
 }
 
 // errorObject returns the error object that is what a plugin printed, or that
@@ -112,12 +112,12 @@ func errorObject(stdout []byte) error {
 
 func (p *Process) find(plugin string, paths []string) (string, error) {
 	if plugin == "" || strings.ContainsRune(plugin, os.PathSeparator) {
-		return "", fmt.Errorf("%w: %q is not the name of a file", ErrPluginNotFound, plugin)
+		return "", &markedError{fmt.Errorf("not found: %q is not the name of a file", plugin), ErrPluginNotFound}
 	}
-	relative := ""
+	skipped := ""
 	for _, dir := range paths {
 		if !filepath.IsAbs(dir) {
-			relative = "; directories must be absolute"
+			skipped = "; relative directories are skipped"
 			continue // nothing comes from the working directory
 		}
 		path := strings.TrimSuffix(dir, "/") + "/" + plugin
@@ -128,7 +128,11 @@ func (p *Process) find(plugin string, paths []string) (string, error) {
 			return "", shortage(err)
 		}
 	}
-	return "", fmt.Errorf("%w: no executable %q in %q%s", ErrPluginNotFound, plugin, paths, relative)
+	where := strings.Join(paths, string(os.PathListSeparator))
+	if where == "" {
+		where = "an empty path"
+	}
+	return "", &markedError{fmt.Errorf("not found in %s%s", where, skipped), ErrPluginNotFound}
 }
 
 // executable returns nil if there is an executable regular file at path, as a

@@ -8,10 +8,10 @@ import (
 	"fmt"
 )
 
-func (p *Process) find(plugin string, _ []string) (string, error) {
-	return "", fmt.Errorf("%w: %q: processes are run on Linux only: %w", ErrPluginNotFound, plugin, errors.ErrUnsupported)
+func (p *Process) find(string, []string) (string, error) {
+	return "", &markedError{fmt.Errorf("plugins are run on Linux only: %w", errors.ErrUnsupported), ErrPluginNotFound}
 }
 
 func (p *Process) execPlugin(context.Context, string, []byte, []string) ([]byte, error) {
-	return nil, fmt.Errorf("processes are run on Linux only: %w", errors.ErrUnsupported)
+	return nil, fmt.Errorf("plugins are run on Linux only: %w", errors.ErrUnsupported)
 }

@@ -19,7 +19,7 @@ func TestWhoseWordsAreHidden(t *testing.T) {
 		err  error
 		want string
 	}{
-		"not run":            {&notRunError{errors.New("fork/exec /run/one-path: hunter2-hunter2")}, "fork/exec /run/one-path: hunter2-hunter2"},
+		"not run":            {notRun(errors.New("fork/exec /run/one-path: hunter2-hunter2")), "fork/exec /run/one-path: hunter2-hunter2"},
 		"plain":              {errors.New("no /run/one-path, mtu 123456, hunter2-hunter2"), "no (hidden), mtu (hidden), (hidden)"},
 		"name and type":      {errors.New("storage: bridge-one: fd00::1234"), "storage: bridge-one: fd00::1234"},
 		"a line":             {errors.New("x line two 2"), "x (hidden)"},

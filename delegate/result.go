@@ -116,14 +116,14 @@ func versionOf(result []byte) string {
 // take, with no null in its lists.
 func decodeResult(text []byte) (types.Result, error) {
 	if !bytes.HasPrefix(trim(text), []byte("{")) {
-		return nil, fmt.Errorf("%w: not an object", ErrResult) // null would decode
+		return nil, errors.New("not an object") // null would decode
 	}
 	r, err := create.Create(versionOf(text), text)
 	if err == nil {
 		err = refuseNulls(text)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrResult, err)
+		return nil, err
 	}
 	return r, nil
 }

@@ -58,7 +58,7 @@ const killTime = time.Second
 // are not used up by that.
 type turnOverError struct{ grace time.Duration }
 
-func (*turnOverError) Error() string { return "its share of the time for undoing is up" }
+func (*turnOverError) Error() string { return "its share of the undo timeout has passed" }
 func (*turnOverError) Unwrap() error { return context.DeadlineExceeded }
 
 // A budget is the time for undoing: long while the caller's context lives,

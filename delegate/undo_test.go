@@ -232,7 +232,7 @@ func TestG6UndoIsShortenedByTheCallersEnd(t *testing.T) {
 		if took, want := time.Since(start), 4*time.Second+10*time.Second/3-time.Second; took != want {
 			t.Errorf("took %v, want %v (%v)", took, want, err)
 		}
-		if !strings.Contains(fmt.Sprint(err), "its share of the time for undoing is up") || strings.Contains(fmt.Sprint(err), "\n") {
+		if !strings.Contains(fmt.Sprint(err), "its share of the undo timeout has passed") || strings.Contains(fmt.Sprint(err), "\n") {
 			t.Errorf("err = %v", err)
 		}
 	})

@@ -123,7 +123,7 @@ func TestUnknownPlugin(t *testing.T) {
 	if path, err := x.FindInPath("a", nil); err != nil || path != "/delegatetest/a" {
 		t.Errorf("a is at %q: %v", path, err)
 	}
-	if _, err := x.FindInPath("c", []string{"/bin"}); err == nil || err.Error() != `delegatetest: no plugin "c" among ["a" "b"]` {
+	if _, err := x.FindInPath("c", []string{"/bin"}); err == nil || err.Error() != `not found among the fakes ["a" "b"]` {
 		t.Errorf("err = %v", err)
 	}
 	if _, err := new(delegatetest.Exec).ExecPlugin(t.Context(), "/bin/c", nil, []string{"CNI_COMMAND=ADD"}); err == nil {

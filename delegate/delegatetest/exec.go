@@ -81,7 +81,7 @@ type Exec struct {
 // an error when there is none. It looks at no file; paths is ignored.
 func (e *Exec) FindInPath(plugin string, _ []string) (string, error) {
 	if _, ok := e.Plugins[plugin]; !ok {
-		return "", fmt.Errorf("delegatetest: no plugin %q among %q", plugin, slices.Sorted(maps.Keys(e.Plugins)))
+		return "", fmt.Errorf("not found among the fakes %q", slices.Sorted(maps.Keys(e.Plugins)))
 	}
 	return "/delegatetest/" + plugin, nil
 }

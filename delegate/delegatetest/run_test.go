@@ -59,7 +59,7 @@ func ExampleRunPlugin() {
 	fmt.Println(fake.Live())
 	// Output:
 	// 0 {"cniVersion":"1.1.0"}
-	// 1 {"cniVersion":"1.1.0","code":11,"msg":"delegate: ADD network \"blue\" (eth0): plugin \"bridge\": no free address"}
+	// 1 {"cniVersion":"1.1.0","code":11,"msg":"ADD network \"blue\" (eth0): plugin \"bridge\": no free address"}
 	// []
 }
 

@@ -105,7 +105,10 @@ func (m *Manager) clear(ctx context.Context, l *scratch.Lock, k scratch.Key) err
 	case r.State.Attached():
 		return ErrAdded
 	}
-	return m.remove(ctx, l, k, "")
+	if err := m.remove(ctx, l, k, ""); err != nil {
+		return fmt.Errorf("what an earlier operation left cannot be removed: %w", err)
+	}
+	return nil
 }
 
 // An addition is a Transaction under way: the last delegates of r, from first
@@ -125,7 +128,7 @@ type addition struct {
 func (a *addition) do(ctx context.Context) ([]delegate.Attached, error) {
 	a.first = len(a.r.Value.Delegates)
 	if a.t.Plan == nil {
-		return nil, fmt.Errorf("%w: there is none", ErrPlan)
+		return nil, impossible("there is no plan")
 	}
 	if ctx.Err() != nil { // while what was there before was removed
 		return nil, cause.Of(ctx)
@@ -207,7 +210,7 @@ func (a *addition) check(plan []delegate.Attachment, taken []string) error {
 			there[p.NetNS] = names
 		}
 		if slices.Contains(taken, p.IfName) || slices.Contains(names, p.IfName) {
-			return fmt.Errorf("%w: network %q: interface %q is in use", ErrPlan, p.Network.Name(), p.IfName)
+			return refused(p, impossible("the interface name is in use, choose another"))
 		}
 		taken = append(taken, p.IfName)
 	}
@@ -355,7 +358,7 @@ func checkAdjusted(reported, added []delegate.Attached) error {
 			err = usable(d)
 		}
 		if err != nil {
-			return fmt.Errorf("adjusted: %w", err)
+			return fmt.Errorf("the adjusted result: %w", err)
 		}
 	}
 	return nil

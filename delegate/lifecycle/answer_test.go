@@ -2,7 +2,6 @@ package lifecycle
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"syscall"
 	"testing"
@@ -45,7 +44,7 @@ func TestDelWithoutALock(t *testing.T) {
 		"quota":     {disk(syscall.EDQUOT), []bool{true, false, false, false, false, false}},
 		"read-only": {disk(syscall.EROFS), []bool{true, false, false, false, false, false}},
 		"broken":    {disk(syscall.EIO), []bool{false, false, false, false, false, false}},
-		"given up":  {fmt.Errorf("%w: x", errGivenUp), []bool{true, true, true, true, true, true}},
+		"given up":  {&givenUpError{errors.New("x")}, []bool{true, true, true, true, true, true}},
 		"another":   {errors.New("x"), []bool{false, false, false, false, false, false}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -3,7 +3,6 @@ package lifecycle
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"slices"
 
@@ -52,7 +51,7 @@ func (m *Manager) Attach(ctx context.Context, k scratch.Key, t Transaction) ([]d
 // Detach fails with [ErrPlan].
 func (m *Manager) Detach(ctx context.Context, k scratch.Key, ifname string) error {
 	if ifname == k.IfName {
-		return fail(OpDetach, k, fmt.Errorf("%w: %q is the attachment's own interface", ErrPlan, ifname))
+		return fail(OpDetach, k, impossible("only DEL removes the attachment's own interface"))
 	}
 	return fail(OpDetach, k, m.withRecord(ctx, k, func(ctx context.Context, l *scratch.Lock, r scratch.Record[record]) error {
 		return m.drop(ctx, l, &r, func(e entry) bool { return e.IfName == ifname })

@@ -3,7 +3,6 @@ package lifecycle
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"slices"
@@ -11,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/terse"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 )
@@ -62,7 +62,7 @@ func (m *Manager) Del(ctx context.Context, r Removal) error {
 // where the runtime may let the container go all the same.
 func (m *Manager) answer(k scratch.Key, err error) error {
 	switch {
-	case errors.Is(err, errGivenUp), errors.Is(err, scratch.ErrNested) && m.refused(k):
+	case errors.As(err, new(*givenUpError)), errors.Is(err, scratch.ErrNested) && m.refused(k):
 		return nil
 	case noRoom(err) && m.unrecorded(k):
 		return nil // the lock's file is not there, so nobody is attaching k either
@@ -187,32 +187,34 @@ func (m *Manager) detach(ctx context.Context, l *scratch.Lock, r *scratch.Record
 	})
 }
 
-// errGivenUp is why the record of a DEL stays although the runtime may let the
-// container go.
-var errGivenUp = errors.New("given up")
+// A givenUpError is why the record of a DEL stays although the runtime may let
+// the container go.
+type givenUpError struct{ error }
+
+func (e *givenUpError) Unwrap() error { return e.error }
 
 // maxWhy is how much of an error is recorded: plugins may be talkative.
 const maxWhy = 2 << 10
 
 // giveUp returns err, what removing r came to, after it has counted the failure.
-// It returns errGivenUp in its place when it is time for that, and when nothing of
+// It returns a givenUpError when it is time for that, and when nothing of
 // r is attached any more; given is the namespace that came with the DEL.
 func (m *Manager) giveUp(l *scratch.Lock, r scratch.Record[record], given string, err error) error {
 	if err == nil {
 		return nil
 	}
-	why := err.Error()
+	why := terse.Line(err.Error())
 	r.State = scratch.Deleting
 	r.Value.Tries++
 	r.Value.Why = strings.ToValidUTF8(why[:min(len(why), maxWhy)], "")
 	noted := m.store().Note(l, r) // a full disk counts no failures
 	if noted == nil && !slices.ContainsFunc(r.Value.Delegates, entry.left) {
-		return fmt.Errorf("%w: %w", errGivenUp, err)
+		return &givenUpError{err}
 	}
 	if m.DelTries == 0 || r.Value.Tries < m.DelTries || !m.vanished(r, given) {
 		return err
 	}
-	return fmt.Errorf("%w: %w", errGivenUp, err)
+	return &givenUpError{err}
 }
 
 // vanished reports whether the container of r has no network namespace any more,

@@ -4,45 +4,59 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/internal/terse"
 	"github.com/metacni/metacni/scratch"
 )
 
 var (
 	// ErrAdded means that the attachment has been added already: code 7.
-	ErrAdded error = &codedError{types.ErrInvalidNetworkConfig, "already added"}
+	ErrAdded error = &codedError{types.ErrInvalidNetworkConfig, "already added, DEL must come first", nil}
 
 	// ErrNotAdded means that there is no attachment, or none that is whole:
 	// code 7.
-	ErrNotAdded error = &codedError{types.ErrInvalidNetworkConfig, "not added"}
+	ErrNotAdded error = &codedError{types.ErrInvalidNetworkConfig, "not added, or not completely", nil}
 
 	// ErrPlan means that a plan cannot be carried out: there is none, it is
 	// empty, is for another container, uses an interface name that is in use,
 	// or holds what cannot be recorded: code 7.
-	ErrPlan error = &codedError{types.ErrInvalidNetworkConfig, "impossible plan"}
+	ErrPlan error = &codedError{types.ErrInvalidNetworkConfig, "impossible plan", nil}
 
 	// ErrNoList means that GC was not told which attachments are valid, so
 	// that it must not take any for stale: code 7. Container runtimes send the
 	// list; "cnitool gc" has none to send.
-	ErrNoList error = &codedError{types.ErrInvalidNetworkConfig, `no list of valid attachments, nothing was deleted: GC needs "cni.dev/valid-attachments", which container runtimes send and cnitool does not`}
+	ErrNoList error = &codedError{types.ErrInvalidNetworkConfig, `no list of valid attachments, nothing was deleted: GC needs "cni.dev/valid-attachments", which container runtimes send and cnitool does not`, nil}
 
 	// ErrSuperseded is why the context of an ADD ended when a DEL of the same
 	// attachment came in: code 11.
-	ErrSuperseded error = &codedError{types.ErrTryAgainLater, "superseded by a DEL"}
+	ErrSuperseded error = &codedError{types.ErrTryAgainLater, "cancelled by a DEL of the same attachment", nil}
 )
 
-// A codedError is a sentinel that has a CNI code wherever it is wrapped: also in
-// what the hooks of a [Transaction] are told.
+// A codedError has a CNI code wherever it is wrapped: also in what the hooks of a
+// [Transaction] are told.
 type codedError struct {
 	code uint
 	text string
+	kind error // the sentinel that it is one of, or nil
 }
 
 func (e *codedError) Error() string { return e.text }
 func (e *codedError) CNICode() uint { return e.code }
+func (e *codedError) Unwrap() error { return e.kind }
+
+// impossible returns an [ErrPlan] of this text.
+func impossible(text string) error {
+	return &codedError{types.ErrInvalidNetworkConfig, text, ErrPlan}
+}
+
+// refused says that a, which is planned, cannot be attached because of err.
+func refused(a delegate.Attachment, err error) error {
+	return &delegate.Error{Network: a.Network.Name(), ContainerID: a.ContainerID, IfName: a.IfName, Err: err}
+}
 
 // An Op is an operation of a [Manager].
 type Op string
@@ -60,6 +74,17 @@ const (
 	OpSweep   Op = "SWEEP"
 )
 
+// command is what plugins are asked to do for op, mostly.
+func (op Op) command() delegate.Command {
+	switch op {
+	case OpAttach:
+		return delegate.CommandAdd
+	case OpDetach, OpRelease, OpSweep:
+		return delegate.CommandDel
+	}
+	return delegate.Command(op)
+}
+
 // An Error is an operation on one attachment that failed. Its CNI code is that
 // of its cause.
 type Error struct {
@@ -68,18 +93,43 @@ type Error struct {
 	Err error
 }
 
-// Error returns "lifecycle: OP which: why" in one line. Of a container ID of 64
-// hexadecimal digits it shows the first 12.
+// Error returns the operation, the container, its interface, and the cause, in
+// one line: "ADD c1 eth0: why". Of a container ID of 64 hexadecimal digits it
+// shows the first 12. What the cause says of the same operation, container and
+// interface is left out.
 func (e *Error) Error() string {
-	k, why := e.Key, terse.Line(e.Err.Error())
-	if k == (scratch.Key{}) {
-		return fmt.Sprintf("lifecycle: %s: %s", e.Op, why)
+	where := string(e.Op)
+	if k := e.Key; k.ContainerID == "" && k.Network != "" {
+		where += fmt.Sprintf(" network %q", k.Network)
+	} else {
+		where += " " + terse.ID(k.ContainerID) + " " + k.IfName
 	}
-	if k.ContainerID == "" && k.IfName == "" {
-		return fmt.Sprintf("lifecycle: %s network %q: %s", e.Op, k.Network, why)
+	return terse.Line(strings.TrimRight(where, " ") + ": " + terse.Within(e.Err, e.retell))
+}
+
+// retell leaves out of err, a part of the cause, what e says.
+func (e *Error) retell(err error) (string, bool) {
+	switch err := err.(type) { //nolint:errorlint // it is one step in the tree
+	case *delegate.Error:
+		c := *err
+		if c.Command == e.Op.command() {
+			c.Command = ""
+		}
+		if c.IfName == e.Key.IfName {
+			c.IfName = ""
+		}
+		if e.Key.ContainerID == "" && c.Network == e.Key.Network {
+			c.Network = ""
+		}
+		return c.Error(), true
+	case *scratch.Error:
+		c := *err
+		if c.Key == e.Key || c.Key == (scratch.Key{ContainerID: e.Key.ContainerID}) {
+			c.Key = scratch.Key{}
+		}
+		return c.Error(), true
 	}
-	k.ContainerID = terse.ID(k.ContainerID)
-	return fmt.Sprintf("lifecycle: %s %s: %s", e.Op, k, why)
+	return "", false
 }
 
 // Unwrap returns the cause.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -46,25 +45,6 @@ func TestG5ErrorCodes(t *testing.T) {
 	}
 	if err := fail("ADD", eth0, nil); err != nil {
 		t.Errorf("%v of nothing", err)
-	}
-}
-
-// An error is one line, in which an operator finds the container by the digits
-// that the runtime's tools show.
-func TestErrorIsOneLineWithAShortContainerID(t *testing.T) {
-	t.Parallel()
-	id := strings.Repeat("0123456789abcdef", 4)
-	k := scratch.Key{Network: "multi", ContainerID: id, IfName: "eth0"}
-	for why, want := range map[error]string{
-		errors.Join(errors.New("a"), errors.New("b\nc")):           "lifecycle: DEL multi/0123456789ab/eth0: a; b; c",
-		&scratch.Error{Op: "get", Key: k, Err: scratch.ErrCorrupt}: `lifecycle: DEL multi/0123456789ab/eth0: get record "multi/0123456789ab/eth0": corrupt record`,
-	} {
-		if got := fail(OpDel, k, why).Error(); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
-	}
-	if got, want := fail(OpGC, scratch.Key{Network: "multi"}, errors.New("a\nb")).Error(), `lifecycle: GC network "multi": a; b`; got != want {
-		t.Errorf("%q, want %q", got, want)
 	}
 }
 

@@ -68,12 +68,12 @@ func Example() {
 	fmt.Println("collected:", m.GC(ctx, lifecycle.Collection{Network: "multi", Valid: []types.GCAttachment{}}))
 	fmt.Println("alive:", exec.Live())
 	// Output:
-	// lifecycle: ADD multi/c1/eth0: delegate: ADD network "storage" (net1): plugin "sriov": no free device
+	// ADD c1 eth0: network "storage" (net1): plugin "sriov": no free device
 	// alive: []
 	// alive: [bridge c1 eth0 sriov c1 net1]
-	// lifecycle: ADD multi/c1/eth0: already added
+	// ADD c1 eth0: already added, DEL must come first
 	// check: <nil>
-	// lifecycle: DEL multi/c1/eth0: delegate: DEL network "storage" (net1): plugin "sriov": device is busy
+	// DEL c1 eth0: network "storage" (net1): plugin "sriov": device is busy
 	// alive: [sriov c1 net1]
 	// collected: <nil>
 	// alive: []

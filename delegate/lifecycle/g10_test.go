@@ -222,7 +222,7 @@ func TestG10FailuresAreJoined(t *testing.T) {
 	n.failOn("GC tuning", 102)
 	err := n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(valid)})
 	wantCode(t, err, 101)
-	for _, say := range []string{`lifecycle: GC multi/c1/eth0: delegate: DEL network "red" (net0): plugin "macvlan"`, `lifecycle: GC network "multi": delegate: GC network "blue": plugin "tuning"`} {
+	for _, say := range []string{`GC c1 eth0: DEL network "red" (net0): plugin "macvlan"`, `GC network "multi": network "blue": plugin "tuning"`} {
 		if err == nil || !strings.Contains(err.Error(), say) {
 			t.Errorf("err = %v, want it to say %s", err, say)
 		}
@@ -322,7 +322,7 @@ func TestG11GCNamesTheDamaged(t *testing.T) {
 				before := len(n.trace())
 				err := n.GC(t.Context(), Collection{Network: "multi", Valid: list})
 				wantCode(t, err, 5)
-				if !errors.Is(err, scratch.ErrCorrupt) || tt.told == nil && !strings.Contains(err.Error(), "no plugin was told what is valid") {
+				if !errors.Is(err, scratch.ErrCorrupt) || tt.told == nil && !strings.Contains(err.Error(), "plugins were not told") {
 					t.Errorf("err = %v", err)
 				}
 				var told []string

@@ -259,11 +259,11 @@ func TestG1ImpossiblePlans(t *testing.T) {
 		code uint
 		say  string
 	}{
-		"empty":             {nil, 7, "no networks"},
-		"other container":   {with(func(a *delegate.Attachment) { a.ContainerID = "c2" }), 7, `network "blue" is for container "c2"`},
-		"one name twice":    {append(with(func(*delegate.Attachment) {}), attachment(network("red", "macvlan"), "c1", "eth0")), 7, `network "red": interface "eth0" is in use`},
-		"no network":        {with(func(a *delegate.Attachment) { a.Network = netconf.Network{} }), 7, "network name"},
-		"no network name":   {with(func(a *delegate.Attachment) { a.Network = mustParse(`{"type":"bridge"}`) }), 7, "network name"},
+		"empty":             {nil, 7, "the plan has no networks"},
+		"other container":   {with(func(a *delegate.Attachment) { a.ContainerID = "c2" }), 7, `network "blue": planned for another container, c2`},
+		"one name twice":    {append(with(func(*delegate.Attachment) {}), attachment(network("red", "macvlan"), "c1", "eth0")), 7, `network "red": the interface name is in use, choose another`},
+		"no network":        {with(func(a *delegate.Attachment) { a.Network = netconf.Network{} }), 7, "missing network name:"},
+		"no network name":   {with(func(a *delegate.Attachment) { a.Network = mustParse(`{"type":"bridge"}`) }), 7, "missing network name:"},
 		"no type":           {with(func(a *delegate.Attachment) { a.Network = netconf.Single(half) }), 7, "type"},
 		"16 bytes":          {with(func(a *delegate.Attachment) { a.IfName = strings.Repeat("x", 16) }), 4, "too long"},
 		"a path for a name": {with(func(a *delegate.Attachment) { a.IfName = "../x" }), 4, "/"},
@@ -281,7 +281,7 @@ func TestG1ImpossiblePlans(t *testing.T) {
 			n := newNode(t)
 			_, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(tt.plan...)})
 			wantCode(t, err, tt.code)
-			if err == nil || !strings.Contains(err.Error(), tt.say) || !strings.HasPrefix(err.Error(), "lifecycle: ADD multi/c1/eth0: ") {
+			if err == nil || !strings.Contains(err.Error(), tt.say) || !strings.HasPrefix(err.Error(), "ADD c1 eth0: ") {
 				t.Errorf("err = %v, want it to say %s", err, tt.say)
 			}
 			n.wantTrace()

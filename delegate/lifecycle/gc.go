@@ -130,7 +130,7 @@ func (m *Manager) tell(ctx context.Context, g *garbage, nets []netconf.Network) 
 			left, _ = m.left(ctx, g) // its errors have been said
 		}
 		if !left.known {
-			return errors.Join(append(errs, g.fail(errors.New("no plugin was told what is valid, because not all of it is known")))...)
+			return errors.Join(append(errs, g.fail(errors.New("plugins were not told which attachments are valid, because not all records can be read")))...)
 		}
 		// With the time it takes to end a plugin, less than an ADD waits.
 		limited, cancel := context.WithTimeout(ctx, m.lockTimeout()/2)

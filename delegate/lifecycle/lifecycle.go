@@ -11,6 +11,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"slices"
@@ -128,7 +129,7 @@ func (m *Manager) lock(ctx context.Context, id string) (*scratch.Lock, error) {
 	}
 	killed, killErr := m.store().KillOrphans(id)
 	if killed == 0 {
-		return nil, errors.Join(err, killErr)
+		return nil, also(fmt.Errorf("another operation on the container has not ended: %w", err), killErr)
 	}
 	return m.lockWithin(ctx, orphanTimeout, id)
 }

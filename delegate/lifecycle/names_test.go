@@ -35,17 +35,17 @@ func TestNamesInTheNamespaceAreRefused(t *testing.T) {
 		refuse string
 	}{
 		"free":                          {"/ns/a", []delegate.Attachment{in("/ns/a", blue("eth1"))}, []string{"lo", "eth0"}, []string{"/ns/a"}, ""},
-		"in use":                        {"/ns/a", []delegate.Attachment{in("/ns/a", blue("eth0"))}, []string{"lo", "eth0"}, []string{"/ns/a"}, `network "blue": interface "eth0" is in use`},
-		"the second":                    {"/ns/b", []delegate.Attachment{in("/ns/b", blue("eth0")), in("/ns/b", red("net0"))}, []string{"lo", "net0"}, []string{"/ns/b"}, `network "red": interface "net0" is in use`},
-		"loopback":                      {"/ns/c", []delegate.Attachment{in("/ns/c", blue("lo"))}, []string{"lo"}, []string{"/ns/c"}, `interface "lo" is in use`},
-		"another namespace than t's":    {"/ns/c", []delegate.Attachment{in("/ns/a", blue("eth0"))}, []string{"lo"}, []string{"/ns/c", "/ns/a"}, `interface "eth0" is in use`},
-		"t has none":                    {"", []delegate.Attachment{in("/ns/a", blue("eth0"))}, nil, []string{"/ns/a"}, `interface "eth0" is in use`},
+		"in use":                        {"/ns/a", []delegate.Attachment{in("/ns/a", blue("eth0"))}, []string{"lo", "eth0"}, []string{"/ns/a"}, `network "blue": the interface name is in use`},
+		"the second":                    {"/ns/b", []delegate.Attachment{in("/ns/b", blue("eth0")), in("/ns/b", red("net0"))}, []string{"lo", "net0"}, []string{"/ns/b"}, `network "red" (net0): the interface name is in use`},
+		"loopback":                      {"/ns/c", []delegate.Attachment{in("/ns/c", blue("lo"))}, []string{"lo"}, []string{"/ns/c"}, `network "blue" (lo): the interface name is in use`},
+		"another namespace than t's":    {"/ns/c", []delegate.Attachment{in("/ns/a", blue("eth0"))}, []string{"lo"}, []string{"/ns/c", "/ns/a"}, `network "blue": the interface name is in use`},
+		"t has none":                    {"", []delegate.Attachment{in("/ns/a", blue("eth0"))}, nil, []string{"/ns/a"}, `network "blue": the interface name is in use`},
 		"t has none, and it is free":    {"", []delegate.Attachment{in("/ns/b", blue("eth0"))}, nil, []string{"/ns/b"}, ""},
 		"no namespace":                  {"", []delegate.Attachment{blue("eth0")}, nil, nil, ""},
 		"several, each looked at once":  {"/ns/c", []delegate.Attachment{in("/ns/b", blue("eth0")), in("/ns/b", red("eth7")), in("/ns/a", red("eth8"))}, []string{"lo"}, []string{"/ns/c", "/ns/b", "/ns/a"}, ""},
 		"several, the name in another":  {"/ns/c", []delegate.Attachment{in("/ns/a", blue("net0")), in("/ns/b", red("eth0"))}, []string{"lo"}, []string{"/ns/c", "/ns/a", "/ns/b"}, ""},
-		"several, the last is refused":  {"/ns/c", []delegate.Attachment{in("/ns/a", blue("net0")), in("/ns/b", red("eth0")), in("/ns/b", red("net0"))}, []string{"lo"}, []string{"/ns/c", "/ns/a", "/ns/b"}, `interface "net0" is in use`},
-		"in use in t's, not in its own": {"/ns/a", []delegate.Attachment{in("/ns/c", blue("eth0"))}, []string{"lo", "eth0"}, []string{"/ns/a", "/ns/c"}, `interface "eth0" is in use`},
+		"several, the last is refused":  {"/ns/c", []delegate.Attachment{in("/ns/a", blue("net0")), in("/ns/b", red("eth0")), in("/ns/b", red("net0"))}, []string{"lo"}, []string{"/ns/c", "/ns/a", "/ns/b"}, `network "red" (net0): the interface name is in use`},
+		"in use in t's, not in its own": {"/ns/a", []delegate.Attachment{in("/ns/c", blue("eth0"))}, []string{"lo", "eth0"}, []string{"/ns/a", "/ns/c"}, `network "blue": the interface name is in use`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -13,6 +13,7 @@ import (
 	"github.com/containernetworking/cni/pkg/utils"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/terse"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 )
@@ -203,14 +204,14 @@ func usable(a delegate.Attached) error {
 // recordable refuses what cannot be attached, or recorded, under k.
 func recordable(k scratch.Key, plan []delegate.Attachment) error {
 	if len(plan) == 0 {
-		return fmt.Errorf("%w: no networks", ErrPlan)
+		return impossible("the plan has no networks")
 	}
 	for _, p := range plan {
 		if p.ContainerID != k.ContainerID {
-			return fmt.Errorf("%w: network %q is for container %q", ErrPlan, p.Network.Name(), p.ContainerID)
+			return refused(p, impossible("planned for another container, "+terse.ID(p.ContainerID)))
 		}
 		if err := keepable(p); err != nil {
-			return fmt.Errorf("network %q (%s): %w", p.Network.Name(), p.IfName, err)
+			return refused(p, err)
 		}
 	}
 	return nil
@@ -220,7 +221,7 @@ func recordable(k scratch.Key, plan []delegate.Attachment) error {
 func keepable(a delegate.Attachment) error {
 	for _, s := range []string{a.IfName, a.NetNS, a.Args} {
 		if !utf8.ValidString(s) {
-			return fmt.Errorf("%w: %q is not UTF-8", ErrPlan, s)
+			return impossible(fmt.Sprintf("%q is not UTF-8", s))
 		}
 	}
 	return usable(delegate.Attached{Attachment: a})

@@ -245,7 +245,7 @@ func TestEveryChoiceFails(t *testing.T) {
 			h := newHost(t, "1.0.0")
 			err := h.run("ADD", tt.choices)
 			wantError(t, err, tt.code, tt.says...)
-			if n := strings.Count(fmt.Sprint(err), "pods/c1/eth0"); n != 1 {
+			if n := strings.Count(fmt.Sprint(err), "c1 eth0"); n != 1 {
 				t.Errorf("the attachment is named %d times: %v", n, err)
 			}
 			h.clean(t)
@@ -327,7 +327,7 @@ func TestNameInUseRunsNoChoice(t *testing.T) {
 	h := newHost(t, "1.0.0")
 	h.taken = []string{"lo", "eth0"}
 	err := h.run("ADD", choicesOf("full", "bridge"))
-	wantError(t, err, 7, `"eth0" is in use`)
+	wantError(t, err, 7, "ADD c1 eth0", "is in use")
 	if strings.Count(fmt.Sprint(err), "in use") != 1 {
 		t.Errorf("said for each choice: %v", err)
 	}

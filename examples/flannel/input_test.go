@@ -64,7 +64,7 @@ func TestBadCall(t *testing.T) {
 		{"template for an interface name", func(a *skel.CmdArgs) { a.IfName = "net%d" }, 4, []string{"net%d"}},
 		{"interface name of 16 bytes", func(a *skel.CmdArgs) { a.IfName = "abcdefghijklmnop" }, 4, []string{"abcdefghijklmnop"}},
 		{"interface name that is a path", func(a *skel.CmdArgs) { a.IfName = "../x" }, 4, []string{"../x"}},
-		{"interface name that is taken", func(a *skel.CmdArgs) { a.IfName = "used0" }, 7, []string{`"used0"`, `pods`}},
+		{"interface name that is taken", func(a *skel.CmdArgs) { a.IfName = "used0" }, 7, []string{"used0", "pods", "in use"}},
 		{"container ID with a slash", func(a *skel.CmdArgs) { a.ContainerID = "a/b" }, 4, []string{"a/b"}},
 		{"container ID that leads out", func(a *skel.CmdArgs) { a.ContainerID = "../../x" }, 4, []string{"../../x"}},
 		{"the host's own namespace", func(a *skel.CmdArgs) { a.Netns = "/proc/self/ns/net" }, 8, []string{"/proc/self/ns/net"}},

@@ -85,7 +85,7 @@ func Example() {
 		fmt.Println(line)
 	}
 	// Output:
-	// ADD: lifecycle: ADD multi/c1/eth0: delegate: ADD network "storage" (sto0): plugin "sriov": no free device - code 11
+	// ADD: ADD c1 eth0: network "storage" (sto0): plugin "sriov": no free device - code 11
 	// alive: []
 	// ADD bridge eth0
 	// ADD tuning eth0

@@ -23,7 +23,7 @@ func Example() {
 	//    DEL tuning eth0
 	//    DEL bridge eth0
 	//    attached: [], CNI code 11
-	//    lifecycle: ADD tour/c1/eth0: delegate: ADD network "storage" (net1): plugin "sriov": no free device
+	//    ADD c1 eth0: network "storage" (net1): plugin "sriov": no free device
 	// There is a device now. Both are attached, and written down:
 	//    ADD bridge eth0
 	//    ADD tuning eth0

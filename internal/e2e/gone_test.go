@@ -72,8 +72,8 @@ func TestG3PluginGone(t *testing.T) {
 			}
 			const tries = 5
 			for range tries {
-				w.fails(7, "DEL", p, []string{`no executable "fake"`}, withoutNetNS)
-				w.fails(7, "GC", p, []string{`no executable "fake"`}, valid())
+				w.fails(7, "DEL", p, []string{`plugin "fake": not found in`}, withoutNetNS)
+				w.fails(7, "GC", p, []string{`plugin "fake": not found in`}, valid())
 			}
 			same(t, "attached", len(s.fakes), len(w.live()))
 			same(t, "recorded", true, w.recorded(p, s.state))

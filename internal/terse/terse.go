@@ -22,9 +22,6 @@ func ID(id string) string {
 // Line returns text in one line: its lines, without spaces and semicolons around
 // them, separated by "; ". Empty lines are left out.
 func Line(text string) string {
-	if !strings.Contains(text, "\n") {
-		return text
-	}
 	all := strings.Split(text, "\n")
 	lines := all[:0]
 	for _, line := range all {
@@ -33,4 +30,36 @@ func Line(text string) string {
 		}
 	}
 	return strings.Join(lines, "; ")
+}
+
+// Within returns the text of err, in one line, for use in the text of another
+// error. That error may name things which the errors in the tree of err name as
+// well. retell returns the text of such an error without them, and false for
+// every other error, whose own causes are then looked at.
+func Within(err error, retell func(error) (string, bool)) string {
+	if text, ok := retell(err); ok {
+		return Line(text)
+	}
+	var text strings.Builder
+	rest := Line(err.Error())
+	for _, cause := range causes(err) {
+		if before, after, ok := strings.Cut(rest, Line(cause.Error())); ok {
+			text.WriteString(before + Within(cause, retell))
+			rest = after
+		}
+	}
+	return text.String() + rest
+}
+
+// causes returns what err wraps.
+func causes(err error) []error {
+	switch err := err.(type) { //nolint:errorlint // one step in the tree
+	case interface{ Unwrap() []error }:
+		return err.Unwrap()
+	case interface{ Unwrap() error }:
+		if cause := err.Unwrap(); cause != nil {
+			return []error{cause}
+		}
+	}
+	return nil
 }

@@ -171,8 +171,8 @@ func TestHotPlugRefused(t *testing.T) {
 	}{
 		{name: "unknown container", command: "ADD", network: green, edit: func(a *skel.CmdArgs) { a.ContainerID = "c2" }, code: 7, says: `"c2"`},
 		{name: "unknown container", command: "CHECK", network: green, edit: func(a *skel.CmdArgs) { a.ContainerID = "c2" }, code: 7, says: `"c2"`},
-		{name: "its first interface", command: "ADD", network: green, edit: func(a *skel.CmdArgs) { a.IfName = "eth0" }, code: 7, says: `"eth0"`},
-		{name: "its first interface", command: "DEL", network: green, edit: func(a *skel.CmdArgs) { a.IfName = "eth0" }, code: 7, says: `"eth0"`},
+		{name: "its first interface", command: "ADD", network: green, edit: func(a *skel.CmdArgs) { a.IfName = "eth0" }, code: 7, says: "eth0"},
+		{name: "its first interface", command: "DEL", network: green, edit: func(a *skel.CmdArgs) { a.IfName = "eth0" }, code: 7, says: "eth0"},
 		{name: "a name in the namespace", command: "ADD", network: green, edit: func(a *skel.CmdArgs) { a.IfName = "used0" }, code: 7, says: `"used0"`},
 		{name: "a template", command: "ADD", network: green, edit: func(a *skel.CmdArgs) { a.IfName = "net%d" }, code: 4, says: "net%d"},
 		{name: "the host's namespace", command: "ADD", network: green, edit: func(a *skel.CmdArgs) { a.Netns = "/proc/self/ns/net" }, code: 8, says: "/proc/self/ns/net"},
