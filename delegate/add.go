@@ -51,7 +51,10 @@ func (iv *Invoker) AddAll(ctx context.Context, as []Attachment, note ...Note) ([
 		found[i] = paths
 	}
 	all := &notes{all: note}
-	done := Intend(as)
+	done := make([]Attached, len(as))
+	for i, a := range as {
+		done[i].Attachment = a
+	}
 	ctxs, endFrom := endable(ctx, len(as))
 	defer endFrom(0)
 	errs := iv.forward(len(as), func(i int) error { //nolint:contextcheck // each has one made from ctx

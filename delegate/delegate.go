@@ -55,7 +55,7 @@ type Invoker struct {
 
 	// Self lists plugin types that must not be delegated to: the type under
 	// which the runtime knows the calling plugin, so that a configuration
-	// that names itself fails with [ErrSelf] and does not fork forever.
+	// that names itself fails, with CNI code 7, and does not fork forever.
 	Self []string
 
 	// Logger receives one debug record per invocation, without its
@@ -148,16 +148,6 @@ type Attached struct {
 	// order, that have nothing in the container: they have not run, or their
 	// DEL has succeeded. Del does not run them. Nil means that all may have.
 	Gone []int
-}
-
-// Intend returns the attachments without results, to be recorded before the
-// first is added: so whatever happens next can be undone.
-func Intend(as []Attachment) []Attached {
-	intents := make([]Attached, len(as))
-	for i, a := range as {
-		intents[i].Attachment = a
-	}
-	return intents
 }
 
 // Decode returns the result in the version it was printed in. It fails with

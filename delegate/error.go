@@ -17,10 +17,6 @@ var (
 	// plugin: an invalid network configuration, CNI code 7.
 	ErrPluginNotFound = errors.New("plugin not found")
 
-	// ErrSelf means that the network would run the plugin that is asking,
-	// see [Invoker.Self]: CNI code 7.
-	ErrSelf = errors.New("a plugin must not delegate to itself: remove it from the network's plugins")
-
 	// ErrNotRun means that a plugin was not even started, so that there is
 	// nothing of it to undo. An Exec that knows this returns an error in which
 	// errors.Is finds ErrNotRun, and which holds nothing of what the plugin
@@ -112,7 +108,7 @@ func codeIn(err error) uint {
 		}
 	}
 	switch err {
-	case ErrPluginNotFound, ErrSelf: //nolint:errorlint // as above
+	case ErrPluginNotFound: //nolint:errorlint // as above
 		return types.ErrInvalidNetworkConfig
 	case ErrResult:
 		return types.ErrDecodingFailure

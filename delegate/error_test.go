@@ -66,7 +66,6 @@ func TestErrorCNICode(t *testing.T) {
 		{"nothing has one", errors.New("exit status 1"), 0},
 		{"zero", types.NewError(0, "x", ""), 0},
 		{"plugin not found", fmt.Errorf("%w: x", delegate.ErrPluginNotFound), 7},
-		{"self", delegate.ErrSelf, 7},
 		{"result", fmt.Errorf("%w: x", delegate.ErrResult), 6},
 		{"cancelled", fmt.Errorf("signal: killed: %w", context.Canceled), 11},
 		{"deadline", errors.Join(types.NewError(5, "x", ""), context.DeadlineExceeded), 11},

@@ -82,7 +82,7 @@ func validateNetwork(n netconf.Network) error {
 func (iv *Invoker) find(plugin string) (string, error) {
 	switch {
 	case slices.Contains(iv.Self, plugin):
-		return "", ErrSelf
+		return "", types.NewError(types.ErrInvalidNetworkConfig, "a plugin must not delegate to itself: remove it from the network's plugins", "")
 	case plugin == "", plugin == ".", plugin == "..", strings.ContainsAny(plugin, "/\x00"):
 		return "", &markedError{errors.New("not found: a plugin's type must be the name of a file in a directory of CNI_PATH"), ErrPluginNotFound}
 	}

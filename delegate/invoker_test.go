@@ -187,19 +187,6 @@ func TestAttachedPrintTo(t *testing.T) {
 	}
 }
 
-func TestIntend(t *testing.T) {
-	t.Parallel()
-	as := []delegate.Attachment{attach(network(t, "1.0.0", "blue", "bridge")), attach(network(t, "1.0.0", "red", "bridge"))}
-	for i, a := range delegate.Intend(as) {
-		if a.Network.Name() != as[i].Network.Name() || a.Result != nil {
-			t.Errorf("intent %d is %+v", i, a)
-		}
-	}
-	if got := delegate.Intend(nil); len(got) != 0 {
-		t.Errorf("intents of nothing: %v", got)
-	}
-}
-
 // What cannot be attached is refused before anything is run: a missing binary
 // (D36), the plugin itself (D60), a bad name, a container that is none (G12).
 func TestNothingIsRunForBadInput(t *testing.T) {
@@ -219,7 +206,7 @@ func TestNothingIsRunForBadInput(t *testing.T) {
 		text string
 	}{
 		{"missing binary of the last plugin", named("absent"), 7, delegate.ErrPluginNotFound, `plugin "absent"`},
-		{"self", named("multinet"), 7, delegate.ErrSelf, `plugin "multinet"`},
+		{"self", named("multinet"), 7, nil, `plugin "multinet": a plugin must not delegate to itself`},
 		{"type with a path", named("../bridge"), 7, delegate.ErrPluginNotFound, "CNI_PATH"},
 		{"type ..", named(".."), 7, delegate.ErrPluginNotFound, "CNI_PATH"},
 		{"type with NUL", named(`a\u0000b`), 7, delegate.ErrPluginNotFound, "CNI_PATH"},

@@ -215,9 +215,6 @@ func TestG1CrashInAttach(t *testing.T) {
 				if err := n.Check(t.Context(), eth0); err != nil { // what is left over is no part of it
 					t.Error(err)
 				}
-				if rs, err := n.Incomplete(t.Context()); err != nil || len(rs) != 1 {
-					t.Errorf("Recover: %v, %v", rs, err)
-				}
 				tried := len(n.trace())
 				do(n)
 				n.del(eth0)

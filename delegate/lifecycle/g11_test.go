@@ -37,11 +37,6 @@ func TestG11DamagedRecord(t *testing.T) {
 				t.Errorf("%s: %v", verb, err)
 			}
 		}
-		rs, err := n.Incomplete(t.Context())
-		wantCode(t, err, 5)
-		if len(rs) > 0 {
-			t.Errorf("Recover: %v", rs)
-		}
 		n.wantRecords("c1/eth0 damaged", "c1/eth1 added", "c2/eth0 added")
 	}
 	n.wantTrace(calls...)

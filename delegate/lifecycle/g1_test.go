@@ -42,7 +42,8 @@ func TestG1RecordedBeforeTheFirstPlugin(t *testing.T) {
 			if r.State != scratch.Planned || r.Key != eth0 {
 				t.Errorf("%s is %s", r.Key, r.State)
 			}
-			if d := cmp.Diff(delegate.Intend(as), r.Attached, cmp.Comparer(netconf.Network.Equal)); d != "" {
+			want := []delegate.Attached{{Attachment: as[0]}, {Attachment: as[1]}}
+			if d := cmp.Diff(want, r.Attached, cmp.Comparer(netconf.Network.Equal)); d != "" {
 				t.Errorf("recorded (-want +got):\n%s", d)
 			}
 			return nil
@@ -128,9 +129,9 @@ func TestG1CrashAnywhereThenDel(t *testing.T) {
 				n.wantRecords("c1/eth0 added")
 			} else {
 				n.wantRecords("c1/eth0 planned")
-				rs, err := n.Incomplete(t.Context())
+				rs, err := n.Container(t.Context(), "c1")
 				if err != nil || len(rs) != 1 || len(rs[0].Attached) != 2 {
-					t.Errorf("Recover: %v, %v", rs, err)
+					t.Errorf("records: %v, %v", rs, err)
 				}
 			}
 			n.del(eth0)
@@ -348,7 +349,7 @@ func TestG3NoDir(t *testing.T) {
 	wantCode(t, m.Check(ctx, eth0), 5)
 	wantCode(t, m.Detach(ctx, eth0, "net0"), 5)
 	wantCode(t, m.GC(ctx, Collection{Network: "multi", Valid: noneValid}), 5)
-	_, err = m.Incomplete(t.Context())
+	_, err = m.Container(t.Context(), "c1")
 	wantCode(t, err, 5)
 	// Without an Invoker there are no plugins.
 	m.Dir = filepath.Join(t.TempDir(), "state")

@@ -35,7 +35,7 @@ func (o op) String() string {
 	var b strings.Builder
 	b.WriteString(o.verb)
 	switch o.verb {
-	case "recover", "return":
+	case "return":
 	case "vanish", "break":
 		b.WriteString(" " + o.plugin)
 	case "gc":
@@ -214,7 +214,7 @@ func modelKeys() []scratch.Key {
 
 // verbs are drawn as often as they stand here.
 var verbs = strings.Fields(strings.Repeat("add ", 14) + strings.Repeat("attach ", 11) + strings.Repeat("del ", 6) +
-	strings.Repeat("check detach gc sweep ", 4) + "reuse reuse recover vanish vanish return return return tries damage tear tear forget forget")
+	strings.Repeat("check detach gc sweep ", 4) + "reuse reuse vanish vanish return return return tries damage tear tear forget forget")
 
 func randomOps(r *rand.Rand) []op {
 	ops := make([]op, historyLen)

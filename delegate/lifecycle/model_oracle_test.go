@@ -90,9 +90,6 @@ func (m *model) answer(o op) (answer string) {
 			answer = "died"
 		}
 	}()
-	if o.verb == "recover" {
-		return m.broken()
-	}
 	return fmt.Sprint(m.verb(o).code())
 }
 
@@ -318,19 +315,6 @@ func (m *model) stored() []string {
 	}
 	slices.Sort(all)
 	return all
-}
-
-// broken is what Incomplete returns.
-func (m *model) broken() string {
-	n, damaged := 0, 0
-	for _, r := range m.records {
-		if r.damaged {
-			damaged++
-		} else if r.now().state != scratch.Added {
-			n++
-		}
-	}
-	return fmt.Sprintf("%d broken, %d damaged", n, damaged)
 }
 
 // unrecorded is what is alive and stands in no record.

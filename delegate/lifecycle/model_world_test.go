@@ -275,14 +275,6 @@ func (w *world) answer(ctx context.Context, o op) (answer string, undoError bool
 }
 
 func (w *world) answerAlive(ctx context.Context, o op) (answer string, undoError bool) {
-	if o.verb == "recover" {
-		rs, err := w.m.Incomplete(w.t.Context())
-		damaged := 0
-		if joined, ok := err.(interface{ Unwrap() []error }); ok {
-			damaged = len(joined.Unwrap())
-		}
-		return fmt.Sprintf("%d broken, %d damaged", len(rs), damaged), false
-	}
 	err := w.verb(ctx, o)
 	var left *delegate.UndoError
 	return fmt.Sprint(status.Code(err)), errors.As(err, &left)

@@ -59,9 +59,6 @@ func TestG1Killed(t *testing.T) {
 
 				n := nodeAt(t, first.Dir)
 				n.wantRecords("c1/eth0 " + tt.state)
-				if rs, err := n.Incomplete(t.Context()); err != nil || len(rs) != 1 {
-					t.Errorf("Recover: %v, %v", rs, err)
-				}
 				if err := n.verb(t.Context(), then); err != nil {
 					t.Fatal(err)
 				}

@@ -29,10 +29,8 @@ type Record struct {
 	// Sources are the files that it was adopted from, see [Adoption].
 	Sources []string
 
-	// Tries is how many DELs have failed since it is being deleted, and Why
-	// the beginning of what the last of them said.
-	Tries int
-	Why   string
+	// Why is the beginning of what the last DEL that failed has said.
+	Why string
 
 	root    string  // in which paths of namespaces are looked at
 	entries []entry // what Attached was made of
@@ -92,26 +90,9 @@ func (m *Manager) record(r scratch.Record[record]) Record {
 	return Record{
 		Key: r.Key, State: r.State, Created: r.Created, Updated: r.Updated,
 		Attached: r.Value.attached(r.Key.ContainerID, asRecorded),
-		Sources:  r.Value.Sources, Tries: r.Value.Tries, Why: r.Value.Why,
+		Sources:  r.Value.Sources, Why: r.Value.Why,
 		root: m.Root, entries: r.Value.Delegates,
 	}
-}
-
-// Incomplete lists the records that are not [scratch.Added]: of attachments that
-// a crash or a failure interrupted, and of those that are being worked on. It
-// changes nothing: Del is for those the runtime gives up, Add undoes those it
-// asks for again. Damaged records are joined in the error, beside the list.
-func (m *Manager) Incomplete(ctx context.Context) ([]Record, error) {
-	var incomplete []Record
-	var errs []error
-	for r, err := range m.Records(ctx) {
-		if err != nil {
-			errs = append(errs, err)
-		} else if r.State != scratch.Added {
-			incomplete = append(incomplete, r)
-		}
-	}
-	return incomplete, errors.Join(errs...)
 }
 
 // record is the form of a record on disk. It is apart from the types of

@@ -79,7 +79,7 @@ func TestEveryTypeAtEveryPlaceOfARecord(t *testing.T) {
 				if err != nil && !damaged || damaged && tt.change != "" {
 					t.Fatalf("%s %s: %v", tt.value, tt.change, err)
 				}
-				_, _ = n.Incomplete(t.Context())
+				_ = n.records()
 				for _, verb := range []struct {
 					name string
 					do   func() error

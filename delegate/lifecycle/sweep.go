@@ -38,15 +38,15 @@ type Sweeper struct {
 	Current func(name string) (netconf.Network, error)
 
 	// Batch is how many attachments one pass tries at most. Zero means
-	// [DefaultBatch].
+	// 64.
 	Batch int
 
-	// Timeout bounds each try. Zero means [DefaultSweepTimeout].
+	// Timeout bounds each try. Zero means 30 seconds.
 	Timeout time.Duration
 
 	// Wait is how long an attachment is left alone after it could not be
 	// removed. It doubles with each failure, up to MaxWait. Zero means
-	// [DefaultWait] and [DefaultMaxWait].
+	// 30 seconds and 1 hour.
 	Wait, MaxWait time.Duration
 
 	// Begin, when not nil, is called before each try, by several goroutines.
@@ -65,10 +65,10 @@ type Sweeper struct {
 
 // What the zero fields of a [Sweeper] mean.
 const (
-	DefaultBatch        = 64
-	DefaultSweepTimeout = 30 * time.Second
-	DefaultWait         = 30 * time.Second
-	DefaultMaxWait      = time.Hour
+	defaultBatch   = 64
+	defaultTimeout = 30 * time.Second
+	defaultWait    = 30 * time.Second
+	defaultMaxWait = time.Hour
 )
 
 // idleTimeout is how long a container's lock must not be held for to be free: a
@@ -142,7 +142,7 @@ func (s *Sweeper) Sweep(ctx context.Context) (Sweep, error) {
 		}
 	}
 	slices.SortStableFunc(due, func(a, b scratch.Key) int { return s.due(a).Compare(s.due(b)) })
-	batch := due[:min(len(due), cmp.Or(s.Batch, DefaultBatch))]
+	batch := due[:min(len(due), cmp.Or(s.Batch, defaultBatch))]
 	swept.Waiting += len(due) - len(batch)
 	s.each(batch, func(k scratch.Key) (bool, error) { return s.remove(ctx, k, current) }, func(k scratch.Key, done bool, err error) {
 		switch {
@@ -150,7 +150,7 @@ func (s *Sweeper) Sweep(ctx context.Context) (Sweep, error) {
 			swept.Waiting++
 		case err != nil:
 			swept.Failed++
-			s.failed(k, err, cmp.Or(s.Wait, DefaultWait))
+			s.failed(k, err, cmp.Or(s.Wait, defaultWait))
 		default:
 			swept.Removed++
 			delete(s.tries, k)
@@ -166,7 +166,7 @@ func (s *Sweeper) Sweep(ctx context.Context) (Sweep, error) {
 // removed is in nobody's way.
 func (s *Sweeper) tidy(ctx context.Context) {
 	ids, _ := s.Manager.store().Unused()
-	for _, id := range ids[:min(len(ids), cmp.Or(s.Batch, DefaultBatch))] {
+	for _, id := range ids[:min(len(ids), cmp.Or(s.Batch, defaultBatch))] {
 		l, _ := s.Manager.lockIdle(ctx, id)
 		if l == nil {
 			continue
@@ -220,7 +220,7 @@ func (s *Sweeper) each(ks []scratch.Key, do func(scratch.Key) (bool, error), aft
 
 // remove removes what is stale of k, and reports whether it had to and did.
 func (s *Sweeper) remove(ctx context.Context, k scratch.Key, known map[string]Record) (done bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.Timeout, DefaultSweepTimeout))
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.Timeout, defaultTimeout))
 	defer cancel()
 	if s.Begin != nil {
 		var end func()
@@ -282,7 +282,7 @@ func (s *Sweeper) failed(k scratch.Key, err error, wait time.Duration) {
 		}
 		s.tries[k] = t
 	} else {
-		t.wait = min(2*t.wait, cmp.Or(s.MaxWait, DefaultMaxWait))
+		t.wait = min(2*t.wait, cmp.Or(s.MaxWait, defaultMaxWait))
 	}
 	swept := Swept{Key: k, Err: err}
 	if wait > 0 {

@@ -226,7 +226,7 @@ func TestSweepIsBounded(t *testing.T) {
 	s.sweep(Sweep{Failed: 1, Waiting: 4})
 	n.exec.Plugins = plugins()
 	s.sweep(Sweep{Waiting: 5})
-	s.now = s.now.Add(DefaultWait)
+	s.now = s.now.Add(defaultWait)
 	s.sweep(Sweep{Removed: 2, Waiting: 3})
 	s.sweep(Sweep{Removed: 2, Waiting: 1})
 	s.sweep(Sweep{Removed: 1})

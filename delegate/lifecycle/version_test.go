@@ -43,7 +43,6 @@ func TestUnknownVersionIsLeftAlone(t *testing.T) {
 			"DEL":    func() error { return n.Del(t.Context(), Removal{Key: eth0}) },
 			"ATTACH": func() error { _, err := n.Attach(t.Context(), eth0, hotplug(eth0)); return err },
 			"DETACH": func() error { return n.Detach(t.Context(), eth0, "net0") },
-			"list":   func() error { _, err := n.Incomplete(t.Context()); return err },
 			"one":    func() error { _, err := n.Container(t.Context(), "c1"); return err },
 			"forget": func() error { return n.forget(eth0) },
 		} {

@@ -103,12 +103,12 @@ func TestG1Recover(t *testing.T) {
 	w.until("the orphan has ended", func() bool { return len(w.running()) == 0 })
 
 	agent := w.agent()
-	broken, err := agent.Incomplete(t.Context())
+	broken, err := agent.Container(t.Context(), recordKey(p).ContainerID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(broken) != 1 || broken[0].Key != recordKey(p) {
-		t.Fatalf("recover found %v", broken)
+	if len(broken) != 1 || broken[0].Key != recordKey(p) || broken[0].State == scratch.Added {
+		t.Fatalf("records: %v", broken)
 	}
 	if err := agent.Del(t.Context(), lifecycle.Removal{Key: broken[0].Key}); err != nil {
 		t.Fatal(err)
