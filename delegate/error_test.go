@@ -19,8 +19,8 @@ import (
 )
 
 // A code is found however it is wrapped, joined or left behind, together with
-// who said it. D77, V1, V2 in the style guide.
-func TestG5CodesSurvive(t *testing.T) {
+// who said it.
+func TestCodesSurviveWrappingAndJoining(t *testing.T) {
 	t.Parallel()
 	said := types.NewError(107, "no free device", "all 8 in use")
 	e := &delegate.Error{Command: "ADD", Plugin: "sriov", Network: "blue", ContainerID: "c1", IfName: "net1", Err: said}
@@ -141,8 +141,8 @@ func timeless(_ []string, a slog.Attr) slog.Attr {
 }
 
 // Whatever a plugin does with its configuration, no error, event or log line
-// repeats it. D57, D58.
-func TestG5SecretsStayOut(t *testing.T) {
+// repeats it.
+func TestSecretsStayOutOfErrorsEventsAndLogs(t *testing.T) {
 	t.Parallel()
 	indent := func(stdin []byte) []byte {
 		var out bytes.Buffer

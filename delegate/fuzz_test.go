@@ -12,7 +12,7 @@ import (
 
 // What a plugin prints is a result or it is not. A result can be decoded, can
 // be the prevResult of the next plugin, reads back as itself, and has every key
-// as it was printed. Nothing panics. D26, D28, G4.
+// as it was printed. Nothing panics.
 func FuzzReadResult(f *testing.F) {
 	for _, seed := range []string{
 		"", " \n", "{}", "null", "[]", "7", `"x"`, "{", `{"a":1}{"b":2}`, "loading\n{}", `{} done`, `{}}`, "{\"a\":\"\xff\"}",

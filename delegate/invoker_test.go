@@ -23,8 +23,7 @@ import (
 
 // Wherever an ADD fails and in whatever way, what ran is undone, last first and
 // the failing plugin included, and the code of the cause is kept.
-// D17, D18, D19, D21, D23, D26, D28.
-func TestG2AddLeavesNothingWhereverItFails(t *testing.T) {
+func TestAddLeavesNothingWhereverItFails(t *testing.T) {
 	t.Parallel()
 	const networks, plugins = 3, 2
 	ways := []struct {
@@ -155,7 +154,7 @@ type brokenPipe struct{}
 
 func (brokenPipe) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
-// The runtime gets the result in the version it asked for (D29), in one write.
+// The runtime gets the result in the version it asked for, in one write.
 func TestAttachedPrintTo(t *testing.T) {
 	t.Parallel()
 	const printed = `{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.2/24"}],"x":1.50e2}`
@@ -187,8 +186,8 @@ func TestAttachedPrintTo(t *testing.T) {
 	}
 }
 
-// What cannot be attached is refused before anything is run: a missing binary
-// (D36), the plugin itself (D60), a bad name, a container that is none (G12).
+// What cannot be attached is refused before anything is run: a missing binary,
+// the plugin itself, a bad name, a container that is none.
 func TestNothingIsRunForBadInput(t *testing.T) {
 	t.Parallel()
 	good := attach(network(t, "1.0.0", "blue", "bridge"))
@@ -253,8 +252,8 @@ func TestZeroInvoker(t *testing.T) {
 }
 
 // DEL tries every plugin of every attachment whatever fails, last first, and
-// says all that went wrong in that order. D1, D35, D36.
-func TestG3DelGoesOnPastFailures(t *testing.T) {
+// says all that went wrong in that order.
+func TestDelGoesOnPastFailures(t *testing.T) {
 	t.Parallel()
 	x := fakes("a", "b", "c", "d")
 	x.Plugins["a"] = delegatetest.FailOn("DEL", 5, "a is stuck", x.Plugins["a"])
@@ -282,7 +281,7 @@ func TestG3DelGoesOnPastFailures(t *testing.T) {
 }
 
 // A DEL whose context has ended does nothing and does not claim otherwise.
-func TestG3DelAfterTheEndIsAnError(t *testing.T) {
+func TestDelAfterItsContextHasEndedIsAnError(t *testing.T) {
 	t.Parallel()
 	x := fakes("a", "b")
 	ctx, cancel := context.WithCancelCause(t.Context())

@@ -25,8 +25,8 @@ import (
 // the same order, and read back the same result. The differences are these, and
 // [normal] takes them away:
 //
-//   - the environment is sorted; libcni's order changes from call to call (V6);
-//   - numbers are kept as written; libcni sends 9007199254740993 as ...992 (V7):
+//   - the environment is sorted; libcni's order changes from call to call;
+//   - numbers are kept as written; libcni sends 9007199254740993 as ...992:
 //     they are compared as libcni has them;
 //   - unknown keys of results are kept on the way to prevResult; here the
 //     plugins print none;

@@ -12,7 +12,7 @@ import (
 )
 
 // A plugin that prints without end is stopped; so is one that then exits well.
-func TestG6StdoutIsCapped(t *testing.T) {
+func TestStdoutIsCapped(t *testing.T) {
 	t.Parallel()
 	for name, body := range map[string]string{
 		"without end":    `while :; do echo 0123456789abcdef; done`,
@@ -90,7 +90,7 @@ func TestBlockedStderrDoesNotBlock(t *testing.T) {
 }
 
 // What a plugin says when it fails is kept; what it was given is not.
-func TestG5ProcessErrors(t *testing.T) {
+func TestErrorOfAProcessSaysWhatThePluginSaid(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 5000)
 	conf := `{"name":"blue","type":"p","password":"` + secret + `","long":"` + long + `","nested":{"key":"` + secret + `2"}}`

@@ -214,7 +214,7 @@ func fail(x *delegatetest.Exec, plugins ...string) {
 // In whatever order plugins come to their ends, and wherever one or two of them
 // fail: nothing is left, every plugin that was run is undone and no other, what
 // order there is is kept, and the error is that of doing one after another.
-func TestG2ParallelAddIsUndone(t *testing.T) {
+func TestParallelAddIsUndone(t *testing.T) {
 	t.Parallel()
 	all := slices.Concat(crew...)
 	var cases [][]string
@@ -331,7 +331,7 @@ func TestParallelAddInPlanOrder(t *testing.T) {
 
 // DEL tries every plugin, and says what failed in the order of the work as it
 // is one after another, in whatever order that happens.
-func TestG3ParallelDel(t *testing.T) {
+func TestParallelDelGoesOnPastFailures(t *testing.T) {
 	t.Parallel()
 	for parallel, want := range map[int]int{0: 1, 1: 1, 2: 48, 8: 630} {
 		t.Run(fmt.Sprint(parallel), func(t *testing.T) {

@@ -60,7 +60,7 @@ func TestParallelFailureWaitsForThoseBefore(t *testing.T) {
 
 // One that hangs until the end of the context is the one that is named, with
 // code 11, though others that come after it in the plan fail earlier.
-func TestG6ParallelHang(t *testing.T) {
+func TestParallelAddThatHangsEndsInTime(t *testing.T) {
 	t.Parallel()
 	for _, failing := range [][]string{nil, {"c0"}, {"c0", "d1"}} {
 		as, x := crewed(t)
@@ -89,7 +89,7 @@ func TestG6ParallelHang(t *testing.T) {
 }
 
 // A DEL that hangs keeps no other waiting.
-func TestG6ParallelDelHangs(t *testing.T) {
+func TestParallelDelThatHangsEndsInTime(t *testing.T) {
 	t.Parallel()
 	as, x := crewed(t)
 	x.Plugins["c0"] = delegatetest.HangOn("DEL", x.Plugins["c0"])
@@ -114,7 +114,7 @@ func TestG6ParallelDelHangs(t *testing.T) {
 // The time for undoing is shared among as many as are undone at once: a plugin
 // has a longer turn than it would have one after another, and nobody's is taken
 // by those that hang.
-func TestG6ParallelUndoBudgetIsShared(t *testing.T) {
+func TestParallelUndoBudgetIsShared(t *testing.T) {
 	t.Parallel()
 	hang := delegatetest.HangOn("DEL", delegatetest.Result(nil))
 	const ms = time.Millisecond
@@ -198,7 +198,7 @@ func TestG6ParallelUndoBudgetIsShared(t *testing.T) {
 
 // Whatever is to be undone, however many at once and whichever plugins hang, each
 // has its turn, which is no shorter than one after another, and the limit holds.
-func TestG6ParallelUndoInTime(t *testing.T) {
+func TestParallelUndoEndsInTime(t *testing.T) {
 	t.Parallel()
 	const limit = 3 * time.Second
 	for seed := range uint64(200) {

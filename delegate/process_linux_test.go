@@ -81,8 +81,8 @@ func run(t *testing.T, p *delegate.Process, body string) (out []byte, said strin
 }
 
 // The end of the context kills the plugin and what it started, also when they
-// do not heed SIGTERM. D41, D42; V3, V4 in the style guide.
-func TestG6DeadlineKillsTheGroup(t *testing.T) {
+// do not heed SIGTERM.
+func TestDeadlineKillsTheProcessGroup(t *testing.T) {
 	t.Parallel()
 	_, _, err := run(t, &delegate.Process{Grace: time.Millisecond, WaitDelay: forever}, `trap '' TERM
 		sleep 3600 & # inherits stdout and descriptor 3, and ignores SIGTERM as well
@@ -94,7 +94,7 @@ func TestG6DeadlineKillsTheGroup(t *testing.T) {
 }
 
 // SIGTERM comes first, and a plugin that uses its grace period may say why.
-func TestG6TermComesFirst(t *testing.T) {
+func TestPluginIsAskedToEndBeforeItIsKilled(t *testing.T) {
 	t.Parallel()
 	_, said, err := run(t, &delegate.Process{Grace: forever, WaitDelay: forever}, `trap 'echo term >&3; echo "{\"code\":105,\"msg\":\"undone\"}"; exit 1' TERM
 		sleep 3600 &
@@ -113,7 +113,7 @@ func TestG6TermComesFirst(t *testing.T) {
 }
 
 // A plugin that exits well in its grace period has succeeded.
-func TestG6SuccessInTheGracePeriodCounts(t *testing.T) {
+func TestSuccessInTheGracePeriodCounts(t *testing.T) {
 	t.Parallel()
 	out, _, err := run(t, &delegate.Process{Grace: forever, WaitDelay: forever}, `trap 'echo "{}"; exit 0' TERM
 		echo ready >&3
@@ -124,7 +124,7 @@ func TestG6SuccessInTheGracePeriodCounts(t *testing.T) {
 }
 
 // While an Add is undone a plugin's grace is a part of its turn.
-func TestG6GraceIsPartOfTheTurn(t *testing.T) {
+func TestGraceIsPartOfTheTurn(t *testing.T) {
 	t.Parallel()
 	r, w := pipe(t)
 	path := script(t, `if [ "$CNI_COMMAND" = DEL ]; then trap '' TERM; echo hanging >&3; while :; do sleep 1; done; fi`)
@@ -142,7 +142,7 @@ func TestG6GraceIsPartOfTheTurn(t *testing.T) {
 }
 
 // A plugin that has exited well is not failed by a child that holds its pipes.
-func TestG6GrandchildDoesNotHoldSuccess(t *testing.T) {
+func TestGrandchildDoesNotHoldSuccess(t *testing.T) {
 	t.Parallel()
 	hold, release := pipe(t)
 	ctx := delegate.WithFiles(t.Context(), hold)
@@ -172,7 +172,7 @@ func TestUnreadStdinDoesNotHoldSuccess(t *testing.T) {
 }
 
 // Nor by one that goes on printing; that one ends when nobody listens any more.
-func TestG6NoisyGrandchildIsLeft(t *testing.T) {
+func TestNoisyGrandchildIsLeft(t *testing.T) {
 	t.Parallel()
 	r, w := pipe(t)
 	var stderr bytes.Buffer
@@ -188,7 +188,7 @@ func TestG6NoisyGrandchildIsLeft(t *testing.T) {
 }
 
 // The same by way of the invoker: the ADD succeeds and nothing is undone.
-func TestG6AddSucceedsBesideADaemon(t *testing.T) {
+func TestAddSucceedsBesideADaemon(t *testing.T) {
 	t.Parallel()
 	hold, release := pipe(t)
 	defer release.Close()
@@ -229,8 +229,8 @@ func busy(t *testing.T) (path string, file *os.File) {
 }
 
 // A busy executable is tried again until it is
-// free. D43; V5 in the style guide.
-func TestG6BusyExecutableIsRetried(t *testing.T) {
+// free.
+func TestBusyExecutableIsRetried(t *testing.T) {
 	t.Parallel()
 	path, file := busy(t)
 	waits := 0
@@ -248,7 +248,7 @@ func TestG6BusyExecutableIsRetried(t *testing.T) {
 	}
 }
 
-func TestG6BusyExecutableUntilTheEnd(t *testing.T) {
+func TestBusyExecutableIsRetriedUntilTheContextEnds(t *testing.T) {
 	t.Parallel()
 	path, _ := busy(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -263,7 +263,7 @@ func TestG6BusyExecutableUntilTheEnd(t *testing.T) {
 	}
 }
 
-func TestProcessAfterTheEnd(t *testing.T) {
+func TestProcessDoesNotRunAfterTheContextHasEnded(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -273,7 +273,7 @@ func TestProcessAfterTheEnd(t *testing.T) {
 }
 
 // Files are handed down from descriptor 3 on, in order, and none other is.
-func TestG7FilesAreInherited(t *testing.T) {
+func TestFilesAreInherited(t *testing.T) {
 	t.Parallel()
 	r3, w3 := pipe(t)
 	r4, w4 := pipe(t)
@@ -287,8 +287,8 @@ func TestG7FilesAreInherited(t *testing.T) {
 	}
 }
 
-// An empty environment is empty; this process's own is never passed on. D44.
-func TestG8EmptyEnvironmentIsEmpty(t *testing.T) {
+// An empty environment is empty; this process's own is never passed on.
+func TestEmptyEnvironmentIsEmpty(t *testing.T) {
 	t.Parallel()
 	env, err := exec.LookPath("env")
 	if err != nil {
@@ -308,7 +308,7 @@ func TestG8EmptyEnvironmentIsEmpty(t *testing.T) {
 
 // A binary that cannot be started has done nothing: nothing is undone, and
 // nothing is left for a DEL that could not work either.
-func TestG2BinaryThatCannotBeStarted(t *testing.T) {
+func TestBinaryThatCannotBeStartedIsNotUndone(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	if err := os.WriteFile(dir+"/broken", []byte("\x7fELF half a file"), 0o755); err != nil {

@@ -16,8 +16,8 @@ import (
 )
 
 // Unknown keys, numbers and nesting reach every plugin as they were written,
-// and DEL replays what ADD used. D7, D8.
-func TestG4Lossless(t *testing.T) {
+// and DEL replays what ADD used.
+func TestConfigurationReachesPluginsAsItWasWritten(t *testing.T) {
 	t.Parallel()
 	n := parse(t, `{"cniVersion":"1.1.0","name":"blue","plugins":[
 		{"type":"first","capabilities":{"mac":true},"vendor":{"id":9007199254740993,"ratio":1.50e+2,"deep":[{"a":[1,[2]]}]},"html":"<&>","null":null},
@@ -74,8 +74,8 @@ func TestG4Lossless(t *testing.T) {
 }
 
 // The environment is sorted, the same for the same input, and has none of the
-// caller's CNI_ variables. D44, D45; V6 in the style guide.
-func TestG9Environment(t *testing.T) {
+// caller's CNI_ variables.
+func TestEnvironmentIsSortedAndTheCallersOwn(t *testing.T) {
 	t.Parallel()
 	env := []string{
 		"PATH=/bin", "CNI_COMMAND=STATUS", "CNI_IFNAME=other", "CNI_NETNS=/other", "CNI_ARGS=X=1", "CNI_CONTAINERID=other", "CNI_PATH=/other",
@@ -123,8 +123,8 @@ func TestG9Environment(t *testing.T) {
 	}
 }
 
-// Any number of invokers work side by side. D44, D47.
-func TestG8InvokersShareNothing(t *testing.T) {
+// Any number of invokers work side by side.
+func TestInvokersShareNothing(t *testing.T) {
 	t.Parallel()
 	var wg sync.WaitGroup
 	for i := range 8 {

@@ -70,8 +70,8 @@ func jail(t *testing.T) (root, outside string) {
 	return root, outside
 }
 
-// No link leads out of the root. D48, G12.
-func TestG12RootIsNotLeft(t *testing.T) {
+// No link leads out of the root.
+func TestNoLinkLeadsOutOfTheRoot(t *testing.T) {
 	t.Parallel()
 	root, outside := jail(t)
 	p := &delegate.Process{Root: root}
@@ -90,9 +90,8 @@ func TestG12RootIsNotLeft(t *testing.T) {
 }
 
 // The child alone changes its root: plugins run in two of them side by side,
-// each in a directory of its own root, and this process stays where it is. S22,
-// D48.
-func TestS22RunInRoot(t *testing.T) {
+// each in a directory of its own root, and this process stays where it is.
+func TestPluginRunsInItsRoot(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to change the root directory of a child")

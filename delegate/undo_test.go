@@ -18,7 +18,7 @@ import (
 )
 
 // Undoing goes on past failures, and says both what failed and what is left.
-func TestG2UndoGoesOnPastFailures(t *testing.T) {
+func TestUndoGoesOnPastFailures(t *testing.T) {
 	t.Parallel()
 	x := fakes("a", "b", "c")
 	x.Plugins["b"] = delegatetest.FailOn("DEL", 11, "b is stuck", x.Plugins["b"])
@@ -41,7 +41,7 @@ func TestG2UndoGoesOnPastFailures(t *testing.T) {
 }
 
 // What went wrong in undoing does not decide the code.
-func TestG5CauseDecidesTheCode(t *testing.T) {
+func TestCauseDecidesTheCodeOfAFailedUndo(t *testing.T) {
 	t.Parallel()
 	stuck := types.NewError(types.ErrTryAgainLater, "stuck", "")
 	for _, tt := range []struct {
@@ -90,7 +90,7 @@ func TestUndoReturnsTheCause(t *testing.T) {
 }
 
 // A plugin that was never started has done nothing, so there is nothing to undo.
-func TestG2PluginThatNeverRanIsNotUndone(t *testing.T) {
+func TestPluginThatNeverRanIsNotUndone(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	x := fakes("a", "b")
@@ -123,9 +123,9 @@ func slow(d time.Duration) delegatetest.Plugin {
 }
 
 // Undoing has a budget of its own once the caller's context has ended, and one
-// hanging plugin does not use up the others' part of it. D22. In a bubble: the
+// hanging plugin does not use up the others' part of it. In a bubble: the
 // times are exact and nobody waits for them.
-func TestG6UndoBudgetIsShared(t *testing.T) {
+func TestUndoBudgetIsShared(t *testing.T) {
 	t.Parallel()
 	hang := delegatetest.HangOn("DEL", delegatetest.Result(nil))
 	tests := []struct {
@@ -217,7 +217,7 @@ func TestG6UndoBudgetIsShared(t *testing.T) {
 }
 
 // A caller that gives up while undoing goes on shortens what is left of it.
-func TestG6UndoIsShortenedByTheCallersEnd(t *testing.T) {
+func TestUndoIsShortenedByTheCallersEnd(t *testing.T) {
 	t.Parallel()
 	x := fakes("a", "b", "c")
 	x.Plugins["c"] = delegatetest.HangOn("DEL", delegatetest.Result(nil))

@@ -68,7 +68,7 @@ func TestPrevResultOfDelAndCheck(t *testing.T) {
 	}
 }
 
-func TestCheck(t *testing.T) {
+func TestCheckStopsAtTheFirstFailure(t *testing.T) {
 	t.Parallel()
 	x := fakes("a", "b", "c")
 	x.Plugins["b"] = delegatetest.FailOn("CHECK", 110, "address is gone", x.Plugins["b"])
@@ -78,7 +78,7 @@ func TestCheck(t *testing.T) {
 	red := added(attach(network(t, "1.0.0", "red", "c")), `{"cniVersion":"1.0.0"}`)
 	off := added(attach(parse(t, `{"cniVersion":"1.0.0","name":"off","disableCheck":true,"plugins":[{"type":"a"}]}`)), `{"cniVersion":"1.0.0"}`)
 
-	// D75: one that is too old is passed over, and does not fail.
+	// One that is too old is passed over, and does not fail.
 	if err := iv.CheckAll(t.Context(), []delegate.Attached{old, off, red}); err != nil {
 		t.Error(err)
 	}
@@ -93,7 +93,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-func TestStatus(t *testing.T) {
+func TestStatusStopsAtTheFirstFailure(t *testing.T) {
 	t.Parallel()
 	x := fakes("a", "b", "c")
 	x.Plugins["b"] = delegatetest.FailOn("STATUS", 50, "no daemon", x.Plugins["b"])
@@ -118,8 +118,8 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// D71: every plugin is told, with the list under both keys.
-func TestGC(t *testing.T) {
+// Every plugin is told, with the list under both keys.
+func TestGCTellsEveryPlugin(t *testing.T) {
 	t.Parallel()
 	x := fakes("a", "b", "c")
 	x.Plugins["a"] = delegatetest.FailOn("GC", 101, "a is busy", x.Plugins["a"])
@@ -158,7 +158,7 @@ func TestGC(t *testing.T) {
 }
 
 // No command runs a plugin once its context has ended.
-func TestG6NothingStartsAfterTheEnd(t *testing.T) {
+func TestNothingStartsAfterTheContextHasEnded(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

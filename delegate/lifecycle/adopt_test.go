@@ -89,7 +89,7 @@ func TestAdoptedIsAttached(t *testing.T) {
 }
 
 // Nothing is adopted over what is known, and nothing that could not be deleted.
-func TestNotAdopted(t *testing.T) {
+func TestWhatMustNotBeAdoptedIsNot(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name string
@@ -195,7 +195,7 @@ func TestDelOfAdoptedWhoseFileStays(t *testing.T) {
 
 // What is given back keeps its own interface, for another program to delete, and
 // nothing else.
-func TestReleased(t *testing.T) {
+func TestReleasedIsNotDeleted(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	netns := newNetNS(t)

@@ -22,8 +22,8 @@ func (n *node) attach() {
 	}
 }
 
-// What was attached later is checked, and deleted with the rest: D16.
-func TestG1HotPlug(t *testing.T) {
+// What was attached later is checked, and deleted with the rest.
+func TestAttachAddsToTheRecord(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.add(eth0)
@@ -66,12 +66,12 @@ func TestG1HotPlug(t *testing.T) {
 		"CHECK bridge eth0", "CHECK tuning eth0", "CHECK macvlan net0", "CHECK ipvlan hot0")
 }
 
-func TestG3DelRemovesHotPlugged(t *testing.T) {
+func TestDelRemovesWhatWasAttachedLater(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.add(eth0)
 	n.attach()
-	// G3: when it fails, it is tried again.
+	// When it fails, it is tried again.
 	n.failOn("DEL ipvlan", 101)
 	wantCode(t, n.Del(t.Context(), Removal{Key: eth0}), 101)
 	n.exec.Plugins = plugins()
@@ -83,7 +83,7 @@ func TestG3DelRemovesHotPlugged(t *testing.T) {
 }
 
 // There is nothing to attach to.
-func TestG1AttachNeedsAnAttachment(t *testing.T) {
+func TestAttachNeedsAnAttachment(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	refused := func(when string) {
@@ -112,8 +112,8 @@ func TestG1AttachNeedsAnAttachment(t *testing.T) {
 	n.wantNothing()
 }
 
-// An Attach that fails anywhere leaves the attachment as it was. D21.
-func TestG2AttachFailsAnywhere(t *testing.T) {
+// An Attach that fails anywhere leaves the attachment as it was.
+func TestAttachLeavesNothingWhereverItFails(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		spoil func(*node, *Transaction)
@@ -155,7 +155,7 @@ func TestG2AttachFailsAnywhere(t *testing.T) {
 
 // The same when the record cannot be written at the end: the plugins' work is
 // undone, and the error says that the record is not what it was.
-func TestG2AttachNoteFails(t *testing.T) {
+func TestAttachThatCannotBeNotedIsUndone(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.add(eth0)
@@ -170,7 +170,7 @@ func TestG2AttachNoteFails(t *testing.T) {
 
 // What a crash or a failed undo leaves of an Attach is not taken for attached,
 // and is removed by the next Attach, by Detach and by Del.
-func TestG1CrashInAttach(t *testing.T) {
+func TestCrashInAttachIsCleanedUp(t *testing.T) {
 	t.Parallel()
 	lefts := map[string]func(*node){
 		"dies": func(n *node) {
@@ -229,7 +229,7 @@ func TestG1CrashInAttach(t *testing.T) {
 	}
 }
 
-func TestG3Detach(t *testing.T) {
+func TestDetachRemovesOneInterface(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	detach := func(name string) error { return n.Detach(t.Context(), eth0, name) }
@@ -275,7 +275,7 @@ func TestG3Detach(t *testing.T) {
 }
 
 // The last interface of an attachment may go, when its own never came.
-func TestG3DetachAll(t *testing.T) {
+func TestDetachRemovesEveryNetworkOfAnInterface(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	if _, err := n.Add(t.Context(), eth0, hotplug(eth0)); err != nil {
@@ -291,7 +291,7 @@ func TestG3DetachAll(t *testing.T) {
 }
 
 // Detach has the recorded namespace, as long as it is that.
-func TestG3DetachNetNS(t *testing.T) {
+func TestDetachKeepsToTheRecordedNamespace(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	ns := filepath.Join(t.TempDir(), "ns")

@@ -13,8 +13,8 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// A sentinel has its code wherever it is found first. G5.
-func TestG5ErrorCodes(t *testing.T) {
+// A sentinel has its code wherever it is found first.
+func TestSentinelsHaveTheirCodesHoweverWrapped(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		err  error

@@ -45,7 +45,7 @@ func unordered(description string) string {
 }
 
 // With Invoker.Parallel the answers, what is alive and what is recorded are what
-// the model says, which knows nothing of it. G2 G3.
+// the model says, which knows nothing of it.
 func TestModelParallel(t *testing.T) {
 	t.Parallel()
 	base := fastDir(t)

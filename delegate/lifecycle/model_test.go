@@ -24,8 +24,7 @@ const historyLen = 50
 
 // Whatever is done to a few containers, whatever fails and wherever it dies,
 // what is alive, what is recorded and what is answered is what the model says;
-// what is alive is recorded, and deleting everything leaves nothing. G1 G2 G3
-// G7 G10 G11.
+// what is alive is recorded, and deleting everything leaves nothing.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	ops := *modelOps

@@ -9,8 +9,8 @@ import (
 )
 
 // Namespaces are looked at where plugins find them: in the root, and by no
-// link that leads out of it (S22).
-func TestS22NetNSInRoot(t *testing.T) {
+// link that leads out of it.
+func TestNetNSIsLookedAtInRoot(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		atAdd  string

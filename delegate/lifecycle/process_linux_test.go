@@ -24,8 +24,8 @@ func hasty(n *node) *Manager {
 }
 
 // A process that is killed in a plugin's call leaves a record with which
-// another one's DEL finds everything, and an ADD begins anew: G1, D20 D40.
-func TestG1Killed(t *testing.T) {
+// another one's DEL finds everything, and an ADD begins anew.
+func TestKilledProcessLeavesWhatDelNeeds(t *testing.T) {
 	t.Parallel()
 	three := []string{"DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0"}
 	for name, tt := range map[string]struct {
@@ -74,8 +74,8 @@ func TestG1Killed(t *testing.T) {
 	}
 }
 
-// Operations of two processes on one container do not overlap. D38 D40.
-func TestG7TwoProcesses(t *testing.T) {
+// Operations of two processes on one container do not overlap.
+func TestProcessesTakeTurns(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		role   role
@@ -209,7 +209,7 @@ func alive(pid int) bool {
 
 // The plugin of an ADD that was killed goes on and holds the lock. DEL waits
 // for it, then kills it, and never runs beside it.
-func TestG7OrphanIsKilled(t *testing.T) {
+func TestOrphanIsKilled(t *testing.T) {
 	t.Parallel()
 	for name, del := range map[string]func(*testing.T, *node, func()){
 		"after LockTimeout": func(t *testing.T, n *node, wantAlive func()) {
@@ -261,7 +261,7 @@ func TestG7OrphanIsKilled(t *testing.T) {
 }
 
 // The plugin of an ADD that is alive is nobody's to kill.
-func TestG7OwnersPluginIsLeftAlone(t *testing.T) {
+func TestOwnersPluginIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	r := startReal(t)
 	n := r.node
@@ -292,8 +292,8 @@ func TestG7OwnersPluginIsLeftAlone(t *testing.T) {
 }
 
 // The disk is full: what cannot be recorded is not done, what cannot be noted
-// is undone, and DEL works all the same. D10.
-func TestG1DiskFull(t *testing.T) {
+// is undone, and DEL works all the same.
+func TestAddOnAFullDisk(t *testing.T) {
 	t.Parallel()
 	dead := newNode(t)
 	dead.crash("ADD bridge", eth0)
@@ -341,8 +341,8 @@ func TestG1DiskFull(t *testing.T) {
 
 // A meta-plugin that is run by itself for the same container would wait for
 // itself for ever: its ADD fails at once, and the DEL that undoes that does not,
-// or the container could never go. D60.
-func TestG7Nested(t *testing.T) {
+// or the container could never go.
+func TestOperationInsideAnotherIsRefused(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.Invoker = &delegate.Invoker{Exec: &delegate.Process{}, Path: []string{filepath.Dir(nested(t, n.Dir))}, Env: []string{"PATH=" + os.Getenv("PATH"), noRaceSleep}}

@@ -66,8 +66,8 @@ func (c *crowd) plugin(p delegatetest.Plugin) delegatetest.Plugin {
 
 // Whatever many callers of two processes do with few containers, no two of
 // them work on one container at a time, every failure is one that may be, and
-// what is deleted at the end leaves nothing. D23 D38 D40.
-func TestG7Crowd(t *testing.T) {
+// what is deleted at the end leaves nothing.
+func TestGoroutinesTakeTurns(t *testing.T) {
 	t.Parallel()
 	const callers, each = 6, 20
 	c := &crowd{busy: make(map[string]string), rng: rand.New(rand.NewPCG(1, 2))}

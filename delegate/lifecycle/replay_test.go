@@ -14,8 +14,8 @@ import (
 )
 
 // DEL and CHECK send what ADD sent, to the byte, whatever the configuration
-// has become: D7 D8 D19 D72.
-func TestG4DelAndCheckReplayAdd(t *testing.T) {
+// has become.
+func TestDelAndCheckReplayAdd(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	conf := `{"cniVersion":"1.1.0","name":"blue","plugins":[{"type":"bridge","big":9007199254740993,"f":1.50,"s":"<&>é","nested":{"z":[1e3,{"a":null}]},"capabilities":{"portMappings":true}}]}`
@@ -61,7 +61,7 @@ func TestG4DelAndCheckReplayAdd(t *testing.T) {
 
 // A path that has become another's namespace is not handed to a plugin. A path
 // with a new inode is what a new container's looks like.
-func TestG3NetNS(t *testing.T) {
+func TestDelUsesANamespaceOnlyIfItIsTheRecordedOne(t *testing.T) {
 	t.Parallel()
 	const path, other, none = "ns", "other", ""
 	for name, tt := range map[string]struct {
@@ -114,7 +114,7 @@ func TestG3NetNS(t *testing.T) {
 }
 
 // A record knows whether the namespaces of its attachments are gone.
-func TestG3NetNSGone(t *testing.T) {
+func TestNetNSGone(t *testing.T) {
 	t.Parallel()
 	const path, other, none = "ns", "other", ""
 	for name, tt := range map[string]struct {
@@ -202,7 +202,7 @@ func write(t *testing.T, path string) {
 
 // A netns that runtime and record agree on is not needed for ADD on what a
 // crash left, either: the undo has the recorded one.
-func TestG3NetNSOfAnUndoneLeftover(t *testing.T) {
+func TestNetNSOfAnUndoneLeftover(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	ns := filepath.Join(t.TempDir(), "ns")

@@ -35,8 +35,8 @@ func TestDelThatFailsAtLengthIsCounted(t *testing.T) {
 }
 
 // A DEL that always fails has an end for the runtime once the network namespace
-// is gone, and is not forgotten. D36.
-func TestD36DELThatNeverSucceeds(t *testing.T) {
+// is gone, and is not forgotten.
+func TestDelThatNeverSucceedsIsGivenUp(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name     string

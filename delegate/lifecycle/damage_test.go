@@ -13,8 +13,8 @@ import (
 )
 
 // A damaged record is code 5 for its own attachment, every time, and nothing
-// to the others, those of its container included: D3 D4 D5 D11.
-func TestG11DamagedRecord(t *testing.T) {
+// to the others, those of its container included.
+func TestDamagedRecordHarmsItsAttachmentOnly(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	eth1, c2 := key("c1", "eth1"), key("c2", "eth0")
@@ -59,7 +59,7 @@ func TestG11DamagedRecord(t *testing.T) {
 
 // Damage found while the container's names are gathered is not the new
 // attachment's.
-func TestG11AddBesideDamage(t *testing.T) {
+func TestAddBesideDamage(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.add(eth0)
@@ -78,7 +78,7 @@ func TestG11AddBesideDamage(t *testing.T) {
 }
 
 // It is listed once, by whoever finds it and ever after.
-func TestG11DamageIsListedOnce(t *testing.T) {
+func TestDamageIsListedOnce(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.add(eth0)
@@ -90,7 +90,7 @@ func TestG11DamageIsListedOnce(t *testing.T) {
 }
 
 // Damage at the end leaves what was written first, which is enough for DEL.
-func TestG11WhatIsLeftSuffices(t *testing.T) {
+func TestWhatIsLeftOfADamagedRecordSuffices(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.add(eth0)
@@ -107,7 +107,7 @@ func TestG11WhatIsLeftSuffices(t *testing.T) {
 }
 
 // A record that is whole as a file and makes no sense is damaged as well.
-func TestG11Nonsense(t *testing.T) {
+func TestNonsenseInARecordIsDamage(t *testing.T) {
 	t.Parallel()
 	for name, value := range map[string]string{
 		"null":             `null`,
@@ -143,7 +143,7 @@ func TestG11Nonsense(t *testing.T) {
 }
 
 // The records of one container are found among others, and its damage with them.
-func TestContainer(t *testing.T) {
+func TestContainerListsItsRecords(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	eth1 := key("c1", "eth1")

@@ -19,9 +19,8 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// The first plugin finds everything on disk, readable by another process: D10
-// D12 D34.
-func TestG1RecordedBeforeTheFirstPlugin(t *testing.T) {
+// The first plugin finds everything on disk, readable by another process.
+func TestRecordedBeforeTheFirstPlugin(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	as := []delegate.Attachment{
@@ -62,7 +61,7 @@ func TestG1RecordedBeforeTheFirstPlugin(t *testing.T) {
 
 type raw = json.RawMessage
 
-func TestG1AddOnAddedRunsNothing(t *testing.T) {
+func TestAddOfWhatIsAddedRunsNothing(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.add(eth0)
@@ -116,8 +115,8 @@ func dieAt(at, here string) error {
 }
 
 // Wherever an ADD dies, the record says so and the DEL of another process
-// removes what there may be: D2 D12 D20.
-func TestG1CrashAnywhereThenDel(t *testing.T) {
+// removes what there may be.
+func TestDelAfterACrashAnywhere(t *testing.T) {
 	t.Parallel()
 	for _, at := range crashes {
 		t.Run(at, func(t *testing.T) {
@@ -141,8 +140,8 @@ func TestG1CrashAnywhereThenDel(t *testing.T) {
 	}
 }
 
-// ADD on what an ADD left undoes that first: G1, D20.
-func TestG1AddOnPlannedUndoesFirst(t *testing.T) {
+// ADD on what an ADD left undoes that first.
+func TestAddUndoesWhatACrashLeftFirst(t *testing.T) {
 	t.Parallel()
 	for _, at := range crashes[:len(crashes)-1] {
 		t.Run(at, func(t *testing.T) {
@@ -161,7 +160,7 @@ func TestG1AddOnPlannedUndoesFirst(t *testing.T) {
 }
 
 // The same for what a DEL left, by failing or by dying.
-func TestG1AddOnDeletingUndoesFirst(t *testing.T) {
+func TestAddUndoesWhatADelLeftFirst(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"fails", "dies"} {
 		t.Run(how, func(t *testing.T) {
@@ -195,7 +194,7 @@ func TestG1AddOnDeletingUndoesFirst(t *testing.T) {
 }
 
 // When what is left cannot be undone, ADD adds nothing beside it.
-func TestG1AddThatCannotUndoFirst(t *testing.T) {
+func TestAddFailsBesideWhatItCannotUndo(t *testing.T) {
 	t.Parallel()
 	dead := newNode(t)
 	dead.crash("ADD tuning", eth0)
@@ -208,7 +207,7 @@ func TestG1AddThatCannotUndoFirst(t *testing.T) {
 }
 
 // The disk is full, or not there: nothing runs.
-func TestG1NoRecordNothingRuns(t *testing.T) {
+func TestNothingRunsWithoutARecord(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(dir string) error{
 		"a file for the directory": func(dir string) error { return os.WriteFile(dir, nil, 0o600) },
@@ -242,8 +241,8 @@ func TestG1NoRecordNothingRuns(t *testing.T) {
 }
 
 // What could not be read back, or handed to a DEL, is refused before it is
-// written or run. D5 D19 D54, "Bad input".
-func TestG1ImpossiblePlans(t *testing.T) {
+// written or run.
+func TestImpossiblePlansRunNothing(t *testing.T) {
 	t.Parallel()
 	blue := network("blue", "bridge")
 	half, err := netconf.ParsePlugin([]byte(`{"name":"blue","mtu":1}`))
@@ -303,8 +302,7 @@ func TestG1ImpossiblePlans(t *testing.T) {
 }
 
 // Keys that are no keys reach neither a plugin nor the disk, from any verb.
-// G12.
-func TestG12BadKeys(t *testing.T) {
+func TestBadKeysAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		k    scratch.Key
@@ -338,8 +336,8 @@ func TestG12BadKeys(t *testing.T) {
 	}
 }
 
-// The zero Manager fails clearly, it does not succeed at doing nothing. G3.
-func TestG3NoDir(t *testing.T) {
+// The zero Manager fails clearly, it does not succeed at doing nothing.
+func TestManagerWithoutADirectoryFails(t *testing.T) {
 	t.Parallel()
 	var m Manager
 	ctx := t.Context()

@@ -16,8 +16,8 @@ import (
 )
 
 // A DEL that fails tries everything, keeps the record, and the next one tries
-// again: D1 D2 D35 D36.
-func TestG3DelFailsThenRetries(t *testing.T) {
+// again.
+func TestDelThatFailsIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.add(eth0)
@@ -41,8 +41,8 @@ func TestG3DelFailsThenRetries(t *testing.T) {
 		"DEL macvlan net0", "DEL bridge eth0")
 }
 
-// D38: the second DEL is a no-op. D34: no record, nothing was done.
-func TestG3DelTwiceAndWithoutRecord(t *testing.T) {
+// The second DEL is a no-op. Without a record nothing was done.
+func TestDelTwiceAndWithoutARecordSucceeds(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.del(eth0) // no directory
@@ -61,7 +61,7 @@ func TestG3DelTwiceAndWithoutRecord(t *testing.T) {
 }
 
 // A DEL whose context has ended runs nothing more and keeps the record.
-func TestG3DelEnded(t *testing.T) {
+func TestDelEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.add(eth0)
@@ -78,8 +78,8 @@ func TestG3DelEnded(t *testing.T) {
 	n.wantNothing()
 }
 
-// CHECK asks the plugins of what was recorded, all of them: D75 D76.
-func TestG3Check(t *testing.T) {
+// CHECK asks the plugins of what was recorded, all of them.
+func TestCheckAsksEveryRecordedPlugin(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	err := n.Check(t.Context(), eth0)
@@ -105,8 +105,8 @@ func TestG3Check(t *testing.T) {
 }
 
 // STATUS asks each network, stops at the first that is not ready, and needs no
-// directory. D77.
-func TestG5Status(t *testing.T) {
+// directory.
+func TestStatusIsThePluginsOwn(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	both := []netconf.Network{network("blue", "bridge"), network("red", "macvlan")}
@@ -119,8 +119,8 @@ func TestG5Status(t *testing.T) {
 	n.wantNothing()
 }
 
-// Two attachments of one container to one network do not know each other: D6.
-func TestG3OneContainerTwice(t *testing.T) {
+// Two attachments of one container to one network do not know each other.
+func TestTwoAttachmentsOfOneContainerAreIndependent(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	eth1 := key("c1", "eth1")
@@ -151,8 +151,8 @@ func TestG3OneContainerTwice(t *testing.T) {
 	n.wantNothing()
 }
 
-// D13: what comes and goes leaves nothing.
-func TestG3ThousandCycles(t *testing.T) {
+// What comes and goes leaves nothing.
+func TestThousandCyclesLeaveNothing(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	stays := key("stays", "eth0")

@@ -20,8 +20,8 @@ import (
 var noneValid = []types.GCAttachment{}
 
 // Wherever an ADD fails it is undone, the failing plugin included, the record
-// goes and the cause's code stays: D17 D18 D21 D26.
-func TestG2FailAnywhere(t *testing.T) {
+// goes and the cause's code stays.
+func TestAddThatFailsAnywhereIsUndone(t *testing.T) {
 	t.Parallel()
 	all := []string{"DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0"}
 	later := types.NewError(11, "later", "")
@@ -97,8 +97,8 @@ func TestG2FailAnywhere(t *testing.T) {
 	}
 }
 
-// The same when the context ends, at each place, whoever notices. D22.
-func TestG2ContextEndsAnywhere(t *testing.T) {
+// The same when the context ends, at each place, whoever notices.
+func TestAddWhoseContextEndsAnywhereIsUndone(t *testing.T) {
 	t.Parallel()
 	for _, at := range []string{"begin", "plan", "ADD bridge", "ADD tuning", "ADD macvlan", "hang", "adjust", "adjust silently", "adjust failing"} {
 		t.Run(at, func(t *testing.T) {
@@ -151,9 +151,8 @@ func TestG2ContextEndsAnywhere(t *testing.T) {
 	}
 }
 
-// Undoing fails: the record stays, with the results, and DEL does it. D1 D2
-// D12.
-func TestG2UndoFails(t *testing.T) {
+// Undoing fails: the record stays, with the results, and DEL does it.
+func TestRecordStaysWhenTheUndoFails(t *testing.T) {
 	t.Parallel()
 	for _, at := range []string{"ADD macvlan", "report"} {
 		t.Run(at, func(t *testing.T) {
@@ -167,7 +166,7 @@ func TestG2UndoFails(t *testing.T) {
 			}
 			n.failOn("DEL tuning", 102)
 			_, err := n.Add(t.Context(), eth0, tr)
-			wantCode(t, err, 101) // D77: the cause's
+			wantCode(t, err, 101) // the cause's
 			var left *delegate.UndoError
 			if !errors.As(err, &left) {
 				t.Fatalf("err = %v", err)
@@ -189,7 +188,7 @@ func TestG2UndoFails(t *testing.T) {
 }
 
 // What cannot be recorded any more is undone all the same.
-func TestG2RecordVanishes(t *testing.T) {
+func TestAddWhoseRecordVanishesIsUndone(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.failOn("DEL bridge", 101)
@@ -204,7 +203,7 @@ func TestG2RecordVanishes(t *testing.T) {
 
 // When the record of an undone ADD cannot be removed, that is said beside the
 // cause.
-func TestG2RecordStays(t *testing.T) {
+func TestRecordThatCannotBeDeletedStays(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	tr := pair(eth0)
@@ -223,7 +222,7 @@ func TestG2RecordStays(t *testing.T) {
 }
 
 // What is undone is undone with the results as the plugins gave them.
-func TestG2UndoneWithPluginsResults(t *testing.T) {
+func TestUndoUsesThePluginsOwnResults(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	tr := pair(eth0)
@@ -243,8 +242,8 @@ func TestG2UndoneWithPluginsResults(t *testing.T) {
 }
 
 // What Adjust makes of the results is what CHECK and DEL hand to the plugins,
-// and what Add returns. G4 D15.
-func TestG4AdjustedResults(t *testing.T) {
+// and what Add returns.
+func TestAdjustedResultsAreRecorded(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	tr := pair(eth0)
@@ -287,7 +286,7 @@ func TestG4AdjustedResults(t *testing.T) {
 
 // A process that dies while it undoes an ADD that could not be reported leaves
 // no record that says added: the next ADD undoes the rest first.
-func TestG2KilledWhileUndoingReport(t *testing.T) {
+func TestKilledWhileUndoingAFailedReport(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	dies := true
@@ -360,7 +359,7 @@ func TestWhatHasNotRunIsNotDeleted(t *testing.T) {
 }
 
 // A Report that fails because its context has ended says so.
-func TestReportEnded(t *testing.T) {
+func TestReportAfterTheContextHasEnded(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -17,8 +17,8 @@ import (
 )
 
 // In one process a DEL cancels the ADD of the same key, wherever it is, and
-// waits for its undo: D40.
-func TestG7DelCancelsAdd(t *testing.T) {
+// waits for its undo.
+func TestDelCancelsAdd(t *testing.T) {
 	t.Parallel()
 	for _, at := range []string{"ADD bridge", "ADD macvlan", "adjust"} {
 		t.Run(at, func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestG7DelCancelsAdd(t *testing.T) {
 }
 
 // So it does with an Attach, and then removes the rest.
-func TestG7DelCancelsAttach(t *testing.T) {
+func TestDelCancelsAttach(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.add(eth0)
@@ -88,7 +88,7 @@ func TestG7DelCancelsAttach(t *testing.T) {
 
 // An ADD that waits in line is cancelled as well, and one that has ended does
 // not hide the others from the DEL.
-func TestG7DelCancelsEveryAdd(t *testing.T) {
+func TestDelCancelsEveryAdd(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	in := make(chan struct{})
@@ -124,7 +124,7 @@ func TestG7DelCancelsEveryAdd(t *testing.T) {
 }
 
 // A DEL of another attachment of the container waits, and cancels nothing.
-func TestG7DelOfAnotherKeyWaits(t *testing.T) {
+func TestDelOfAnotherKeyWaits(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	eth1 := key("c1", "eth1")
@@ -150,7 +150,7 @@ func TestG7DelOfAnotherKeyWaits(t *testing.T) {
 }
 
 // Of two ADDs of one key one is made, the other is told.
-func TestG7TwoAddsAtOnce(t *testing.T) {
+func TestSecondOfTwoAddsAtOnceIsRefused(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	other := &Manager{Invoker: n.Invoker, Dir: n.Dir}
@@ -177,7 +177,7 @@ func TestG7TwoAddsAtOnce(t *testing.T) {
 
 // Without LockTimeout an operation waits for ten seconds, and then kills
 // nobody who is alive. The context counts too.
-func TestG7LockTimeout(t *testing.T) {
+func TestWaitForTheLockIsBounded(t *testing.T) {
 	t.Parallel()
 	dir := newNode(t).Dir
 	synctest.Test(t, func(t *testing.T) {
@@ -230,8 +230,8 @@ func TestG7LockTimeout(t *testing.T) {
 	})
 }
 
-// An undo that hangs ends with its time, and the record stays. G6.
-func TestG6UndoHangs(t *testing.T) {
+// An undo that hangs ends with its time, and the record stays.
+func TestUndoThatHangsEndsInTime(t *testing.T) {
 	t.Parallel()
 	dir := newNode(t).Dir
 	synctest.Test(t, func(t *testing.T) {

@@ -66,9 +66,9 @@ func (n *node) gcs() []string {
 	return all
 }
 
-// Without a list nothing is stale, nobody is told anything: D70 and section 4
-// of the specification. An empty list is a list.
-func TestG10NoList(t *testing.T) {
+// Without a list nothing is stale, nobody is told anything: section 4 of the
+// specification. An empty list is a list.
+func TestGCWithoutAListDeletesNothing(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.add(eth0)
@@ -89,8 +89,8 @@ func TestG10NoList(t *testing.T) {
 }
 
 // What is stale goes, from its own records, with all that came with it; what
-// is valid is translated for each network: D70 D71 D72 D73.
-func TestG10GC(t *testing.T) {
+// is valid is translated for each network.
+func TestGCRemovesWhatIsStaleAndTellsWhatIsValid(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	other := scratch.Key{Network: "other", ContainerID: "c8", IfName: "eth0"}
@@ -98,7 +98,7 @@ func TestG10GC(t *testing.T) {
 	for _, k := range []scratch.Key{other, stale, valid, eth0, again} {
 		n.add(k)
 	}
-	if _, err := n.Attach(t.Context(), stale, hotplug(stale)); err != nil { // D16
+	if _, err := n.Attach(t.Context(), stale, hotplug(stale)); err != nil {
 		t.Fatal(err)
 	}
 	before := len(n.trace())
@@ -128,7 +128,7 @@ func TestG10GC(t *testing.T) {
 // A network is told once, though each container has it in another edition;
 // networks that share a name are not one. Networks of others' records are not
 // ours to tell.
-func TestG10EachNetworkOnce(t *testing.T) {
+func TestGCTellsEachNetworkOnce(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	add := func(k scratch.Key, confs ...string) {
@@ -170,7 +170,7 @@ func TestG10EachNetworkOnce(t *testing.T) {
 
 // What is made or changed while GC runs is kept, and the plugins are told of
 // it.
-func TestG10NewerIsKept(t *testing.T) {
+func TestGCKeepsRecordsNewerThanItsStart(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	plugged, anew, fresh := key("c2", "eth0"), key("c3", "eth0"), key("c4", "eth0")
@@ -206,7 +206,7 @@ func TestG10NewerIsKept(t *testing.T) {
 // What fails does not keep the rest from being done, and all of it is said.
 // Its own DEL having failed, a stale attachment is left to the plugin's GC,
 // and stays recorded.
-func TestG10FailuresAreJoined(t *testing.T) {
+func TestGCJoinsFailures(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	stale, valid := key("c2", "eth0"), key("c3", "eth0")
@@ -237,7 +237,7 @@ func TestG10FailuresAreJoined(t *testing.T) {
 }
 
 // GC ends with its context, which is said once.
-func TestG10Ended(t *testing.T) {
+func TestGCEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	for i := range 5 {
@@ -257,7 +257,7 @@ func TestG10Ended(t *testing.T) {
 }
 
 // What a crash has left is collected like the rest.
-func TestG10Leftovers(t *testing.T) {
+func TestGCRemovesLeftovers(t *testing.T) {
 	t.Parallel()
 	dead := newNode(t)
 	dead.crash("ADD tuning", eth0)
@@ -270,7 +270,7 @@ func TestG10Leftovers(t *testing.T) {
 }
 
 // A directory without records, or without itself, is in order.
-func TestG10Empty(t *testing.T) {
+func TestGCOfNothing(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	if err := n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid, Networks: []netconf.Network{network("blue", "bridge")}}); err != nil {
@@ -286,8 +286,8 @@ func TestG10Empty(t *testing.T) {
 }
 
 // While a damaged record may be of a valid attachment nobody is told what is
-// valid; stale ones are collected all the same. G11.
-func TestG11GCNamesTheDamaged(t *testing.T) {
+// valid; stale ones are collected all the same.
+func TestGCNamesTheDamaged(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		damaged scratch.Key
@@ -358,7 +358,7 @@ func TestG11GCNamesTheDamaged(t *testing.T) {
 	}
 }
 
-// rank puts what TestG11GCNamesTheDamaged damages first.
+// rank puts what TestGCNamesTheDamaged damages first.
 func rank(path string) int {
 	container, _, _ := strings.Cut(filepath.Base(path), "@")
 	if container == "c2" || container == "c3" {
