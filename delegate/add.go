@@ -10,17 +10,17 @@ import (
 
 // Add applies a to its container and returns it with the final result.
 //
-// Every executable is found before the first plugin is run. When a plugin
-// fails, or prints something that is not a result, or ctx ends, that plugin and
-// those before it are asked to undo what they did, last first, before Add
-// returns; see [Invoker.Undo]. A plugin that could not be started has done
-// nothing and is not asked. The error is an [*Error]; if undoing failed too, an
-// [*UndoError] around it. Add then returns the part that is left: keep it for Del.
+// Add finds every executable before it runs the first plugin. A plugin may fail
+// or print something that is not a result, and ctx may end. Add then runs the DEL
+// of that plugin and of those before it, last first, and returns an [*Error]; see
+// [Invoker.Undo]. It does not run the DEL of a plugin that could not be started.
+// If undoing fails as well the error is an [*UndoError] around the first, and Add
+// returns what is left: keep it for Del.
 //
-// The undo runs the DEL of the plugin that failed. If it failed because the
-// container has an interface of that name already, its DEL may remove that
-// interface: choose a name that is free, see package ifname. The Manager of
-// package lifecycle looks for itself.
+// The plugin that failed is undone as well. If it failed because the container
+// already has an interface of that name, its DEL may remove that interface. So
+// choose a name that is free, see package ifname. The Manager of package lifecycle
+// checks the names itself.
 func (iv *Invoker) Add(ctx context.Context, a Attachment) (Attached, error) {
 	done, err := iv.AddAll(ctx, []Attachment{a})
 	if len(done) == 0 {
@@ -29,18 +29,19 @@ func (iv *Invoker) Add(ctx context.Context, a Attachment) (Attached, error) {
 	return done[0], err
 }
 
-// AddAll does as Add does for each of as in order. When one fails, it and
-// those before it are undone: it is all or nothing. When undoing fails, AddAll
-// returns the attachments that are left, for a later DelAll, and the error is an
-// [*UndoError].
+// AddAll adds each of as in order, as Add does. It is all or nothing: when one
+// fails, it and those before it are undone. When undoing fails the error is an
+// [*UndoError], and AddAll returns the attachments that are left, for a later
+// DelAll.
 //
-// With [Invoker.Parallel] the first is added alone, and then the others, begun
-// in order. When one fails, those after it are ended and no other is begun;
-// those before it go on, as they would have been added first. So the error is
-// that of the first in order that fails, whichever is faster: the same as
-// without Parallel. Then all that ran is undone; see [Invoker.DelAll].
+// With [Invoker.Parallel] the first is added alone. Then the others are begun in
+// order. When one fails, those after it are ended and no other is begun, and
+// those before it go on. The error is that of the first in order that fails, as
+// it is without Parallel. Then everything that ran is undone; see
+// [Invoker.DelAll].
 //
-// Each note is told of every plugin that has been added, and undone.
+// Each note is called for every plugin that has been added, and for every plugin
+// that has been undone.
 func (iv *Invoker) AddAll(ctx context.Context, as []Attachment, note ...Note) ([]Attached, error) {
 	found := make([][]string, len(as))
 	for i, a := range as {
@@ -74,8 +75,8 @@ func (iv *Invoker) AddAll(ctx context.Context, as []Attachment, note ...Note) ([
 	return done, nil
 }
 
-// prepare finds the executables of a's plugins, and refuses what must not or
-// cannot be run at all.
+// prepare finds the executables of a's plugins. It refuses what must not or
+// cannot run.
 func (iv *Invoker) prepare(a Attachment) ([]string, error) {
 	if err := checkAttachment(CommandAdd, a); err != nil {
 		return nil, err
@@ -96,7 +97,8 @@ func (iv *Invoker) prepare(a Attachment) ([]string, error) {
 }
 
 // chain runs the ADD of each plugin of a, the i'th attachment, in order. It
-// keeps in a the last result, and, when it fails, which plugins have not run.
+// keeps the last result in a. When it fails it notes in a which plugins have not
+// run.
 func (iv *Invoker) chain(ctx context.Context, i int, a *Attached, paths []string, notes *notes) (err error) {
 	defer catch(&err) // then all of them may have run
 	var prev json.RawMessage

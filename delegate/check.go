@@ -10,12 +10,12 @@ import (
 )
 
 // Check asks every plugin of a to confirm that the attachment is as its result
-// says. It stops at the first that does not; the error is an [*Error]. Without
-// a result, or with one that the network's version cannot express, it fails
-// with [ErrResult].
+// says. It stops at the first plugin that fails; the error is an [*Error].
+// Without a result, or with one that the network's version cannot express, it
+// fails with [ErrResult].
 //
-// A network with disableCheck, or of a version before CHECK (CNI 0.4.0), is
-// not asked, and nil is returned.
+// If the network has disableCheck, or is older than CHECK (CNI 0.4.0), Check runs
+// nothing and returns nil.
 func (iv *Invoker) Check(ctx context.Context, a Attached) error {
 	if err := checkAttachment(CommandCheck, a.Attachment); err != nil {
 		return err
@@ -36,7 +36,7 @@ func (iv *Invoker) Check(ctx context.Context, a Attached) error {
 }
 
 // CheckAll checks each of as, in order, and stops at the first that fails. It
-// takes no notice of [Invoker.Parallel].
+// ignores [Invoker.Parallel].
 func (iv *Invoker) CheckAll(ctx context.Context, as []Attached) error {
 	for _, a := range as {
 		if err := iv.Check(ctx, a); err != nil {
@@ -46,9 +46,9 @@ func (iv *Invoker) CheckAll(ctx context.Context, as []Attached) error {
 	return nil
 }
 
-// Status asks every plugin of n whether it can service an Add, and stops at
-// the first that cannot; the error is an [*Error]. Networks older than CNI 1.1
-// are always ready.
+// Status asks every plugin of n whether it can service an Add. It stops at the
+// first that cannot; the error is an [*Error]. Networks older than CNI 1.1 are
+// always ready.
 func (iv *Invoker) Status(ctx context.Context, n netconf.Network) error {
 	if err := checkNetwork(CommandStatus, n); err != nil {
 		return err
@@ -65,11 +65,11 @@ func (iv *Invoker) Status(ctx context.Context, n netconf.Network) error {
 }
 
 // GC tells every plugin of n which attachments to the network are still valid.
-// All plugins are told; all failures, each an [*Error], are joined in the
-// error. An empty valid says that there are none; nil says the same.
+// It goes on past plugins that fail and joins their errors; each is an [*Error].
+// An empty or nil valid means that no attachment is valid.
 //
-// A network with disableGC, or older than CNI 1.1, is not told: its stale
-// attachments are removed by Del of what was recorded.
+// If the network has disableGC, or is older than CNI 1.1, GC runs nothing. Remove
+// its stale attachments with Del.
 func (iv *Invoker) GC(ctx context.Context, n netconf.Network, valid []types.GCAttachment) error {
 	if err := checkNetwork(CommandGC, n); err != nil {
 		return err

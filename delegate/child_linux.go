@@ -16,9 +16,8 @@ import (
 	"github.com/metacni/metacni/internal/proctree"
 )
 
-// A child is a plugin that has been started. Waiting for its files, also for
-// its exit, blocks no thread: a thread costs more than all else that is done
-// for a child here.
+// A child is a plugin that has been started. Waiting for its output and for its
+// exit blocks no thread: a thread costs more than everything else here.
 type child struct {
 	pid   int
 	pidfd int
@@ -77,7 +76,7 @@ func pollable(fd int) *os.File {
 	return os.NewFile(uintptr(fd), "") //nolint:gosec // a descriptor that was just opened
 }
 
-// close closes our files, if any, of a child that was reaped or never ran.
+// close closes our files of a child that was reaped or never ran.
 func (c *child) close() {
 	for _, f := range []*os.File{c.exit, c.stdin, c.stdout, c.stderr} {
 		_ = f.Close()
@@ -98,8 +97,8 @@ func (c *child) attend(ctx context.Context, grace func(context.Context) time.Dur
 	return c.reap()
 }
 
-// exited waits until c exits, and reports false if the deadline of c.exit is
-// earlier. It does not reap c: its number cannot become another's.
+// exited waits until c exits. It reports false if the deadline of c.exit comes
+// first. It does not reap c, so that no other process can get its PID.
 func (c *child) exited() bool {
 	conn, err := c.exit.SyscallConn()
 	if err != nil {
@@ -120,9 +119,8 @@ func (c *child) terminate() {
 	}
 }
 
-// kill sends SIGKILL to c, to its descendants and to its group: also to what
-// has left the group, as the plugins do that a meta-plugin runs, and to what
-// outlives c in it.
+// kill sends SIGKILL to c, to its descendants and to its group. The plugins of a
+// meta-plugin are descendants outside the group.
 func (c *child) kill() {
 	proctree.Kill(c.pid, c.pidfd)
 	_ = unix.Kill(-c.pid, unix.SIGKILL)
@@ -152,8 +150,8 @@ func (c *child) send(text []byte) {
 	_ = c.stdin.Close()
 }
 
-// collect reads until the end of file or until the deadline of f, and then
-// once more what is in the pipe.
+// collect reads until the end of file or the deadline of f. After the deadline
+// it reads what is still in the pipe.
 func collect(f *os.File, to func([]byte)) {
 	var buf [4096]byte
 	var err error
@@ -166,7 +164,7 @@ func collect(f *os.File, to func([]byte)) {
 	}
 }
 
-// inPipe reads what is in a pipe now, and no more: others may go on writing.
+// inPipe reads what is in a pipe now. It does not wait: others may go on writing.
 func inPipe(f *os.File) (text []byte) {
 	conn, err := f.SyscallConn()
 	if err != nil {
@@ -181,8 +179,8 @@ func inPipe(f *os.File) (text []byte) {
 	return text
 }
 
-// finish gives up the pipes of c, which has exited, once they are read to their
-// end: at most limit later, whoever holds them.
+// finish waits until the pipes of c, which has exited, are read to their end. It
+// gives up after limit, because children of c may keep them open.
 func (c *child) finish(limit time.Duration, readers *sync.WaitGroup) {
 	_ = c.stdin.Close()
 	late := time.Now().Add(limit)

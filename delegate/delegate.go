@@ -1,19 +1,25 @@
-// Package delegate invokes CNI plugins on behalf of another plugin.
+// Package delegate runs CNI plugins on behalf of another plugin.
 //
-// The unit is the attachment: one network configuration applied to one
-// container interface. A network of a single plugin and one of many are
-// invoked alike. An ADD that fails is undone before it is reported; a DEL goes
-// on past failures; the CNI error code of the plugin that failed survives, what
-// it was given in its configuration does not turn up in an error.
+// An [Invoker] works on attachments. An [Attachment] is one network
+// configuration, of one plugin or a chain of plugins, applied to one container
+// interface:
 //
-// Nothing is read from the process's environment, standard files or working
-// directory and nothing is written to them: whatever a delegated plugin sees
-// comes from the [Invoker] and the [Attachment].
+//   - Add runs the ADD of each plugin in order. When one fails, Add undoes what
+//     has been done before it returns the error.
+//   - Del runs the DEL of each plugin, last first, and goes on past failures.
+//   - Check, Status and GC run the commands of these names.
 //
-// [Process], which runs the plugins, works on Linux. Elsewhere the package
-// builds, and an Invoker works with another Exec, such as the cni library's
-// own, without what only Process promises: process groups, files handed down,
-// a root directory.
+// An error keeps the CNI error code of the plugin that failed, and does not
+// repeat the plugin's configuration, which may hold secrets.
+//
+// The package does not use the environment, the standard files or the working
+// directory of the process. What a plugin sees comes from the Invoker and the
+// Attachment.
+//
+// [Process], which runs the plugins, needs Linux. On other systems the package
+// builds, and an Invoker works with another Exec, such as that of the cni
+// library. Process groups, inherited files and a root directory are features of
+// Process alone.
 package delegate
 
 import (
@@ -35,21 +41,22 @@ import (
 // DefaultUndoTimeout is what a zero [Invoker.UndoTimeout] means.
 const DefaultUndoTimeout = 10 * time.Second
 
-// An Invoker runs delegated plugins. Its fields must not change once it is in
-// use; an Invoker is then safe for concurrent use, as far as its Exec, Logger
-// and Observer are. The zero Invoker finds no plugins, because its Path is
-// empty.
+// An Invoker runs delegated plugins. The zero Invoker finds no plugins, because
+// its Path is empty.
+//
+// The fields must not change once the Invoker is in use. It is then safe for
+// concurrent use if its Exec, Logger and Observer are.
 type Invoker struct {
 	// Exec finds and runs executables. Nil means the zero [Process].
 	Exec invoke.Exec
 
-	// Path lists the directories searched for plugins, first match wins.
-	// Delegated plugins receive it as their CNI_PATH.
+	// Path lists the directories in which plugins are searched for; the first
+	// match wins. Delegated plugins receive it as their CNI_PATH.
 	Path []string
 
-	// Env is the environment delegated plugins start from, as "key=value";
-	// of a key given twice the last counts. The six CNI_ variables of the
-	// specification (section 2, "Parameters") are replaced in it. A plugin's
+	// Env is the environment of delegated plugins, as "key=value". If a key
+	// occurs twice the last value counts. The Invoker replaces the six CNI_
+	// variables of the specification (section 2, "Parameters"). A plugin's
 	// main passes os.Environ(). Nil is an empty environment.
 	Env []string
 
@@ -62,36 +69,35 @@ type Invoker struct {
 	// configuration. Nil discards them.
 	Logger *slog.Logger
 
-	// Parallel is how many attachments of one AddAll, DelAll or Undo are worked
-	// on at once. The plugins of each run one after another all the same. Zero
-	// and 1 mean one attachment after another.
+	// Parallel is how many attachments one AddAll, DelAll or Undo works on at
+	// the same time. The plugins of one attachment always run one after
+	// another. Zero and 1 mean one attachment after another.
 	//
 	// Values above 1 deviate from the specification (section 3, "Lifecycle &
 	// Ordering"): "The container runtime must not invoke parallel operations
 	// for the same container [...]. This includes across multiple
 	// attachments." Plugins need only tolerate concurrent calls for other
 	// containers. Set it only if the plugins in use also tolerate concurrent
-	// calls in their container's network namespace. The first attachment is
-	// added before all others. Beyond that there is no order: any of the others
-	// may get what they compete for, such as a route, and an interface may be
-	// removed after the one it was made on.
+	// calls in their container's network namespace.
 	//
-	// Results and errors are in the order of the attachments, whichever is
-	// faster. Exec, Logger and Observer are then called by several goroutines
-	// at once.
+	// The first attachment is added before all others. The others have no
+	// order. If two of them compete for something, such as a route, either may
+	// get it. An interface may be removed after the one it was made on.
+	//
+	// Results and errors are always in the order of the attachments. Exec,
+	// Logger and Observer are called by several goroutines at once.
 	Parallel int
 
-	// UndoTimeout bounds how long undoing a failed Add goes on once the
-	// context of the Add has ended. All plugins share it. Under a context
-	// that lives, undoing has ten times as long. Zero means
-	// [DefaultUndoTimeout].
+	// UndoTimeout bounds how long undoing a failed Add takes once the context
+	// of the Add has ended. All plugins share it. While the context lives the
+	// limit is ten times as long. Zero means [DefaultUndoTimeout].
 	UndoTimeout time.Duration
 
-	// Observer, when not nil, is called before each invocation, on the
-	// goroutine that makes it; see Parallel. It returns the context for the
-	// invocation, which must be ctx or derived from it, and a function that is
-	// called when the invocation has ended, with nil or its [*Error]. So it
-	// can count, measure and open spans.
+	// Observer, if not nil, is called before each invocation, on the goroutine
+	// that makes it; see Parallel. It returns the context for the invocation,
+	// which must be ctx or derived from it, and a function that is called with
+	// nil or an [*Error] when the invocation has ended. Use it to count, to
+	// measure and to open spans.
 	Observer func(ctx context.Context, e Event) (context.Context, func(err error))
 }
 
@@ -129,29 +135,30 @@ type Attachment struct {
 	CapabilityArgs map[string]json.RawMessage
 }
 
-// Attached is an attachment that has been added, or was about to be, with its
-// final result if there is one. It is what Check and Del need, and so what a
-// plugin keeps between invocations.
+// Attached is an attachment that has been added, or was about to be added, with
+// its result if there is one. Check and Del need it, so a plugin keeps it
+// between invocations.
 type Attached struct {
 	Attachment
 
-	// Result is what the last plugin that succeeded printed, completed with
-	// a cniVersion where it had none. Nil means that none is known to have
-	// succeeded.
+	// Result is what the last plugin that succeeded has printed. If that had
+	// no cniVersion it has been added. Nil means that no plugin is known to
+	// have succeeded.
 	Result json.RawMessage
 
 	// Added says that every plugin has succeeded, so that Result is final.
-	// Check and Del take no notice of it.
+	// Check and Del ignore it.
 	Added bool
 
-	// Gone lists the plugins, by their index in the network and in ascending
-	// order, that have nothing in the container: they have not run, or their
-	// DEL has succeeded. Del does not run them. Nil means that all may have.
+	// Gone lists the plugins that have nothing in the container, because they
+	// have not run or their DEL has succeeded. Each is an index into the
+	// network's plugins, in ascending order. Del does not run them. Nil means
+	// that every plugin may have something in the container.
 	Gone []int
 }
 
-// Decode returns the result in the version it was printed in. It fails with
-// [ErrResult] when there is none or it cannot be decoded.
+// Decode returns the result in the version in which it was printed. Without a
+// result, and when it cannot be decoded, Decode fails with [ErrResult].
 func (a Attached) Decode() (types.Result, error) {
 	if a.Result == nil {
 		return nil, a.fail(CommandAdd, &markedError{errors.New("no result"), ErrResult})
@@ -164,11 +171,12 @@ func (a Attached) Decode() (types.Result, error) {
 }
 
 // PrintTo writes the result to w as the answer to an ADD, in one write. A
-// result of version cniVersion is written as it is, any other is converted;
-// an empty cniVersion means the result's own.
+// result of another version than cniVersion is converted first. An empty
+// cniVersion means the version of the result.
 //
-// It fails as Decode does, with CNI code 1 when the version cannot express the
-// result, and with [ErrPrint] when w fails; the error is an [*Error].
+// PrintTo fails as Decode does. It fails with CNI code 1 when the version cannot
+// express the result, and with [ErrPrint] when w fails. The error is an
+// [*Error].
 func (a Attached) PrintTo(w io.Writer, cniVersion string) error {
 	r, err := a.Decode()
 	if err != nil {
@@ -191,8 +199,7 @@ func (a Attached) PrintTo(w io.Writer, cniVersion string) error {
 	return nil
 }
 
-// fail says that command failed for a because of err, and no plugin of it in
-// particular.
+// fail says that command failed for a because of err. It names no plugin.
 func (a Attachment) fail(command Command, err error) error {
 	return &Error{Command: command, Network: a.Network.Name(), ContainerID: a.ContainerID, IfName: a.IfName, Err: err}
 }

@@ -17,24 +17,25 @@ var (
 	// plugin: an invalid network configuration, CNI code 7.
 	ErrPluginNotFound = errors.New("plugin not found")
 
-	// ErrNotRun means that a plugin was not even started, so that there is
-	// nothing of it to undo. An Exec that knows this returns an error in which
-	// errors.Is finds ErrNotRun, and which holds nothing of what the plugin
-	// would have been given. It has no code of its own.
+	// ErrNotRun means that a plugin was not even started, so that it has
+	// nothing to undo. An Exec that knows this returns an error in which
+	// errors.Is finds ErrNotRun, and which repeats nothing of the plugin's
+	// configuration. It has no code of its own.
 	ErrNotRun = errors.New("plugin was not run")
 
 	// ErrResult means that a plugin exited successfully without printing one
 	// result that can be decoded: CNI code 6.
 	ErrResult = errors.New("cannot decode result")
 
-	// ErrPrint means that a result could not be written to where the caller
-	// of the ADD reads it, see [Attached.PrintTo]: CNI code 5.
+	// ErrPrint means that [Attached.PrintTo] could not write the result: CNI
+	// code 5.
 	ErrPrint = errors.New("cannot print the result")
 )
 
-// An Error is one failed invocation, or an attachment that cannot be invoked
-// at all. When the plugin said why, Err is or wraps its [*types.Error]. When a
-// context ended it, errors.Is finds the context's error.
+// An Error is one failed invocation, or the reason why a network or an attachment
+// is refused before any plugin runs. If the plugin printed an error object, Err
+// is or wraps its [*types.Error]. If a context ended the invocation, errors.Is
+// finds the error of the context.
 type Error struct {
 	Command     Command
 	Plugin      string // the plugin's type; empty when no plugin in particular
@@ -79,9 +80,9 @@ func (e *Error) retell(err error) (string, bool) {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// CNICode reports the CNI error code for e: 11 (try again later) when its
-// context ended, else the plugin's own, else the code of the sentinel in it,
-// and 0 when nothing has a code.
+// CNICode returns the CNI error code for e: 11 (try again later) when its context
+// ended, else the plugin's own, else the code of the sentinel in it, and 0 when
+// nothing has a code.
 func (e *Error) CNICode() uint {
 	if ended(e.Err) {
 		return types.ErrTryAgainLater
@@ -128,9 +129,9 @@ func codeIn(err error) uint {
 	return types.ErrUnknown
 }
 
-// An UndoError means that an Add failed and undoing it failed as well, so
-// something may have been left behind. Keep what Del needs, and let the
-// runtime's DEL try again.
+// An UndoError means that an Add failed and that undoing it failed as well.
+// Something may have been left behind: keep what Del needs, and let the runtime's
+// DEL try again.
 type UndoError struct {
 	Err  error // why the Add failed; decides the CNI code
 	Undo error // what could not be undone
@@ -144,9 +145,9 @@ func (e *UndoError) Error() string {
 // Unwrap returns the cause and what could not be undone, in this order.
 func (e *UndoError) Unwrap() []error { return []error{e.Err, e.Undo} }
 
-// CNICode reports the code of the cause, 11 (try again later) when that is no
-// more than the end of a context, and 999 when it has none: what went wrong in
-// undoing does not decide it.
+// CNICode returns the code of the cause: 11 (try again later) when the cause is
+// the end of a context, and 999 when it has no code. What went wrong in undoing
+// does not matter.
 func (e *UndoError) CNICode() uint {
 	switch code := codeIn(e.Err); {
 	case code != types.ErrUnknown:

@@ -30,7 +30,7 @@ func (iv *Invoker) invocation(command Command, a Attachment, index int) *invocat
 	return &invocation{command: command, Attachment: a, index: index, plugin: a.Network.Plugins()[index].Type()}
 }
 
-// fail says that in failed because of err.
+// fail returns the error of in, which failed because of err.
 func (in *invocation) fail(err error) error {
 	return &Error{
 		Command: in.command, Plugin: in.plugin, Network: in.Network.Name(),
@@ -38,7 +38,7 @@ func (in *invocation) fail(err error) error {
 	}
 }
 
-// checkAttachment refuses what no plugin may be asked to do.
+// checkAttachment refuses an attachment with which no plugin may be run.
 func checkAttachment(command Command, a Attachment) error {
 	err := validate(a)
 	if err == nil {
@@ -47,7 +47,7 @@ func checkAttachment(command Command, a Attachment) error {
 	return a.fail(command, err)
 }
 
-// checkNetwork refuses a network that no plugin can be asked about.
+// checkNetwork refuses a network with which no plugin may be run.
 func checkNetwork(command Command, n netconf.Network) error {
 	if err := validateNetwork(n); err != nil {
 		return &Error{Command: command, Network: n.Name(), Err: err}
@@ -93,7 +93,7 @@ func (iv *Invoker) find(plugin string) (string, error) {
 	return path, err
 }
 
-// findAndRun is run for a plugin whose path is not known yet.
+// findAndRun finds the executable of in and runs it.
 func (iv *Invoker) findAndRun(ctx context.Context, in *invocation, prev json.RawMessage, valid []types.GCAttachment) ([]byte, error) {
 	if err := cause.Of(ctx); err != nil {
 		return nil, in.fail(err)
@@ -105,8 +105,8 @@ func (iv *Invoker) findAndRun(ctx context.Context, in *invocation, prev json.Raw
 	return iv.run(ctx, in, path, prev, valid)
 }
 
-// run is the one place where a plugin is executed. It returns what the plugin
-// printed, which for ADD is a result that can be decoded.
+// run executes a plugin; nothing else does. It returns what the plugin printed.
+// For ADD that is a result that can be decoded.
 func (iv *Invoker) run(ctx context.Context, in *invocation, path string, prev json.RawMessage, valid []types.GCAttachment) ([]byte, error) {
 	if err := cause.Of(ctx); err != nil {
 		return nil, in.fail(notRun(err))
@@ -130,8 +130,8 @@ func (iv *Invoker) run(ctx context.Context, in *invocation, path string, prev js
 	return out, err
 }
 
-// observed tells the observer that in begins. The function it returns tells
-// the observer and the logger what became of it.
+// observed tells the observer that in begins. The function that it returns tells
+// the observer and the logger how in ended.
 func (iv *Invoker) observed(ctx context.Context, in *invocation) (context.Context, func(error)) {
 	start := time.Now()
 	ended := func(error) {}
@@ -149,7 +149,7 @@ func (iv *Invoker) observed(ctx context.Context, in *invocation) (context.Contex
 	}
 }
 
-// environ is the environment of in, sorted by key.
+// environ returns the environment of in, sorted by key.
 func (iv *Invoker) environ(in *invocation) []string {
 	env := make([]string, 0, len(iv.Env)+6)
 	for _, kv := range iv.Env {

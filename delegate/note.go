@@ -5,13 +5,13 @@ import (
 	"sync"
 )
 
-// A Note is told what is known of attachment i of an operation each time one
-// of its plugins has succeeded: after an ADD a.Result is what that plugin
-// printed, after a DEL a.Gone includes that plugin. It is called before the
-// next plugin of the attachment runs, so that a caller who writes it down
-// knows enough to clean up wherever the process dies. Calls do not overlap.
+// A Note is called each time a plugin of attachment i of an operation has
+// succeeded. After an ADD a.Result is what that plugin printed. After a DEL
+// a.Gone includes that plugin. The call comes before the next plugin of the
+// attachment runs: a caller who writes a down can clean up wherever the process
+// dies. Calls do not overlap.
 //
-// An error of a Note fails an ADD, which is then undone; a DEL goes on past it.
+// If a Note fails an ADD fails, and is undone. A DEL goes on.
 type Note func(i int, a Attached) error
 
 // notes are the Notes of one operation.
@@ -31,7 +31,7 @@ func (n *notes) tell(i int, a Attached) error {
 	return nil
 }
 
-// without returns a with the plugins from first on as gone, which have not run.
+// without returns a with the plugins from first on, which have not run, in Gone.
 func (a Attached) without(first int) Attached {
 	for i := first; i < len(a.Network.Plugins()); i++ {
 		a.Gone = withIndex(a.Gone, i)
@@ -39,8 +39,7 @@ func (a Attached) without(first int) Attached {
 	return a
 }
 
-// withIndex returns the sorted set with i in it, which was not, and leaves set
-// itself alone.
+// withIndex returns a copy of the sorted set to which i is added.
 func withIndex(set []int, i int) []int {
 	at, _ := slices.BinarySearch(set, i)
 	return slices.Insert(slices.Clone(set), at, i)
@@ -57,7 +56,7 @@ func (a Attached) left() int {
 	return n
 }
 
-// Left returns those of as with plugins that are not gone, or nil.
+// Left returns those of as that have a plugin which is not in Gone, or nil.
 func Left(as []Attached) []Attached {
 	var left []Attached
 	for _, a := range as {

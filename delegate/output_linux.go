@@ -26,8 +26,8 @@ func (c *capture) add(b []byte) {
 	c.kept.Next(max(0, over))
 }
 
-// lastLine returns the last line that is not empty, or nothing if its beginning
-// is lost.
+// lastLine returns the last line that is not empty. It returns nothing if the
+// beginning of that line has not been kept.
 func (c *capture) lastLine() []byte {
 	text := bytes.TrimSpace(c.kept.Bytes())
 	i := bytes.LastIndexByte(text, '\n')
@@ -37,9 +37,9 @@ func (c *capture) lastLine() []byte {
 	return text[i+1:]
 }
 
-// passed hands on the first left bytes and drops the rest, and errors: stderr
-// is information only. A goroutine does so while there is something to hand
-// on, so that a writer that blocks keeps nobody waiting.
+// passed forwards at most left bytes to a writer and ignores its errors: stderr
+// is information only. A goroutine writes them, so that a writer that blocks does
+// not block the caller.
 type passed struct {
 	to io.Writer
 
@@ -80,8 +80,8 @@ func (p *passed) pass() {
 	}
 }
 
-// end waits until all is handed on, for limit at most. Then the write that
-// blocks is the last.
+// end waits until everything is written, for limit at most. After that nothing
+// more is written.
 func (p *passed) end(limit time.Duration) {
 	p.mu.Lock()
 	done := p.done

@@ -7,9 +7,8 @@ import (
 	"sync"
 )
 
-// forward calls do with 0 to n-1 in this order and returns what it returned:
-// with 0 alone, and when that has returned with the others, at most
-// iv.Parallel at once.
+// forward calls do with 0 to n-1, in this order, and returns the errors. The call
+// with 0 is alone. After it at most iv.Parallel calls run at the same time.
 func (iv *Invoker) forward(n int, do func(i int) error) []error {
 	errs := make([]error, n)
 	if n > 0 {
@@ -19,25 +18,26 @@ func (iv *Invoker) forward(n int, do func(i int) error) []error {
 	return errs
 }
 
-// backward calls do with n-1 to 0 in this order, at most iv.Parallel at once.
+// backward calls do with n-1 to 0, in this order, at most iv.Parallel at the same
+// time.
 func (iv *Invoker) backward(n int, do func(i int) error) []error {
 	errs := make([]error, n)
 	iv.atOnce(n, func(k int) { errs[n-1-k] = do(n - 1 - k) })
 	return errs
 }
 
-// catch makes an error of a panic, deferred by what works on one attachment. On
-// a goroutine of ours the panic would end the process, and on the caller's it
-// would leave an ADD half undone.
+// catch turns a panic into an error. Functions that work on one attachment defer
+// it. A panic on one of our goroutines would end the process, and a panic on the
+// caller's would leave an ADD half done.
 func catch(err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("panic: %v", p)
 	}
 }
 
-// atOnce calls do with 0 to n-1 and returns when all have returned. Each has
-// its turn as soon as fewer than iv.Parallel of those before it are under way.
-// One after another they run on the caller's goroutine.
+// atOnce calls do with 0 to n-1, in this order, at most iv.Parallel at the same
+// time, and returns when all calls have returned. Without parallelism the calls
+// run on the caller's goroutine.
 func (iv *Invoker) atOnce(n int, do func(k int)) {
 	limit := min(iv.Parallel, n)
 	if limit <= 1 {
@@ -58,7 +58,7 @@ func (iv *Invoker) atOnce(n int, do func(k int)) {
 	all.Wait()
 }
 
-// errEarlier is why an ADD is ended when one before it in the plan has failed.
+// errEarlier ends an ADD when one before it in the plan has failed.
 var errEarlier = errors.New("an earlier network failed")
 
 // endable returns n contexts, and a function that ends all but the first i.

@@ -22,10 +22,9 @@ const (
 	busyTimeout = 5 * time.Second
 )
 
-// A Process runs plugins as child processes, each in a process group of its
-// own. It is the [invoke.Exec] of real use; the zero Process is ready, and
-// discards what plugins write to stderr. A Process is safe for concurrent use
-// if its Stderr is.
+// A Process is an [invoke.Exec] that runs plugins as child processes, each in a
+// process group of its own. The zero Process is ready to use, and discards what
+// plugins write to stderr. A Process is safe for concurrent use if its Stderr is.
 //
 // Running plugins needs Linux 5.4 or later, and Linux 5.6 with a Root.
 //
@@ -33,71 +32,70 @@ const (
 type Process struct {
 	version.PluginDecoder
 
-	// Stderr receives the stderr of plugins while they run, as the CNI
-	// specification asks, up to 1 MiB of each. Nil discards it.
+	// Stderr receives what plugins write to stderr while they run, up to
+	// 1 MiB of each plugin. Nil discards it.
 	Stderr io.Writer
 
 	// Grace is how long a plugin has between SIGTERM and SIGKILL when its
-	// context ends. Zero means 1 second. While an Add is undone it is at most
-	// half of the plugin's share of the time, see [Invoker.UndoTimeout].
+	// context ends. Zero means 1 second. While an Add is undone, it is at most
+	// half of the plugin's share of [Invoker.UndoTimeout].
 	Grace time.Duration
 
-	// WaitDelay bounds how long a plugin that has exited may keep its pipes
-	// open through children of its own; what is in them by then is still
-	// read. A Stderr that blocks is waited for as long again, and at least for
-	// 1 second. Zero means 1 second.
+	// WaitDelay bounds how long children of a plugin that has exited may keep
+	// its pipes open. What is in the pipes by then is still read. After that, a
+	// Stderr that blocks is given WaitDelay again, and at least 1 second. Zero
+	// means 1 second.
 	WaitDelay time.Duration
 
-	// MaxStdout is the most a plugin may print, in bytes; one that prints
+	// MaxStdout is how many bytes a plugin may print. A plugin that prints
 	// more is killed. Zero means [DefaultMaxStdout].
 	MaxStdout int
 
-	// Root, when not empty, is a directory that plugins see as their root:
-	// the child alone changes into it. Paths given to FindInPath are then
-	// paths in it, and no link leads out of it.
+	// Root, if not empty, is the root directory of plugins; this process keeps
+	// its own. The paths given to FindInPath are paths in Root, and no symbolic
+	// link leads out of it.
 	Root string
 }
 
 // FindInPath returns the path of the first executable regular file called
-// plugin in one of paths, or [ErrPluginNotFound]. With a Root it is a path
-// inside it. Directories that are not absolute paths are skipped. When this
-// process has no file descriptors left, the error has CNI code 11 (try again
-// later) and is not ErrPluginNotFound.
+// plugin in one of paths. Without such a file it fails with [ErrPluginNotFound].
+// With a Root the path is one in Root. Relative directories are skipped. When
+// this process has no file descriptors left, the error has CNI code 11 (try
+// again later) and is not ErrPluginNotFound.
 func (p *Process) FindInPath(plugin string, paths []string) (string, error) {
 	return p.find(plugin, paths)
 }
 
 // ExecPlugin runs the executable at path, which is absolute, with stdin and
-// environ, and returns
-// what it printed to stdout if it exits with status 0. An empty environ is an
-// empty environment, not this process's. The working directory of a plugin is
-// the root directory.
+// environ. It returns what the plugin printed to stdout if the plugin exits with
+// status 0. An empty environ is an empty environment, not that of this process.
+// The working directory of a plugin is the root directory.
 //
 // When ctx ends, the plugin's process group receives SIGTERM, and so does the
 // plugin if it has left that group. After the grace period, or when the plugin
 // has exited, the group receives SIGKILL, together with the plugin and its
-// descendants. Not reached are descendants outside the group whose parent has
-// exited. Pipes that are still open after another WaitDelay are dropped. The
-// error then is one in which errors.Is finds the context's. A plugin that has
-// exited with status 0 has succeeded, even so and whoever holds its pipes. When
-// ctx has ended before, nothing is run.
+// descendants. Descendants outside the group whose parent has exited are not
+// reached. Pipes that are still open after another WaitDelay are closed. In the
+// error errors.Is finds the error of the context. A plugin that exits with
+// status 0 has succeeded all the same. If ctx has ended before, ExecPlugin runs
+// nothing.
 //
-// A meta-plugin needs a part of its grace period to undo what it did, and gives
-// its own plugins a grace period as well. If that is as long as its own, then a
-// plugin that ignores SIGTERM uses up both: the meta-plugin is killed before it
-// can undo anything. Its plugins are killed with it, and its DEL does the rest.
+// A meta-plugin that is run by a Process needs a part of its grace period to
+// undo what it did. If it gives its own plugins as long a grace period, then one
+// that ignores SIGTERM uses up both: the meta-plugin is killed before it can undo
+// anything. Its plugins are killed with it, and its DEL does the rest.
 //
 // A plugin that cannot be started is [ErrNotRun]. The error has CNI code 11
 // (try again later) when the system is short of descriptors, processes or
 // memory.
 //
-// A plugin that fails yields the [*types.Error] it printed, also after other
-// lines. One that fails without saying why yields an error with its exit status
-// and the last line of its stderr, cut where a configuration could begin and
-// without the strings of stdin.
+// If the plugin fails, the error is the [*types.Error] that it printed last.
+// Without one the error has the exit status and the last line of stderr. That
+// line is cut where a configuration could begin, and does not hold the strings of
+// stdin.
 //
-// An executable that is being written (ETXTBSY) is retried until ctx ends, at
-// most for 5 seconds.
+// An executable that is being written (ETXTBSY) is tried again until ctx ends,
+// for 5 seconds at most.
 //
 // [*types.Error]: https://pkg.go.dev/github.com/containernetworking/cni/pkg/types#Error
 func (p *Process) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
@@ -106,11 +104,11 @@ func (p *Process) ExecPlugin(ctx context.Context, path string, stdin []byte, env
 
 type filesKey struct{}
 
-// WithFiles returns a context that makes [Process] hand files down to the
-// plugins it runs, as descriptors 3 and up. They are what a lock needs that is
-// to be held until the last descendant of this process has ended. Files add up:
-// those given first come first. The caller keeps them open until the plugins
-// have been run. An Exec that starts no processes ignores it.
+// WithFiles returns a context with which [Process] hands files down to the
+// plugins it runs, as descriptors 3 and up. Use it to keep a lock until the last
+// descendant of this process exits. Files of an outer call come first. The caller
+// keeps the files open until the plugins have exited. An Exec that starts no
+// processes ignores them.
 func WithFiles(ctx context.Context, files ...*os.File) context.Context {
 	return context.WithValue(ctx, filesKey{}, slices.Concat(inherited(ctx), files))
 }

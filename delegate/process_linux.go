@@ -98,8 +98,8 @@ func failure(stdout []byte, stderr *capture, stdin []byte, exit error) error {
 	return fmt.Errorf("%w, without an error object on stdout", exit)
 }
 
-// errorObject returns the error object that is what a plugin printed, or that
-// is on the last lines of it, or nil.
+// errorObject returns the error object that a plugin printed, alone or after
+// other lines, or nil.
 func errorObject(stdout []byte) error {
 	for _, text := range [][]byte{stdout, stdout[bytes.LastIndex(stdout, []byte("\n{"))+1:]} {
 		var e types.Error

@@ -13,11 +13,12 @@ import (
 // shownText is how many bytes of unexpected text an error quotes.
 const shownText = 64
 
-// redacted returns err without what the plugin was given to keep. A plugin that
-// answered with an error object chose its words: of these go the configuration
-// as a whole and what its keys call a credential. Everything else loses each
-// string and number of the configuration. (A program made with package skel
-// gives every plain error code 999, so the code tells nothing of the words.)
+// redacted returns err without the secrets of stdin, the plugin's configuration.
+// A plugin that printed an error object chose its own words: only the
+// configuration as a whole and the values of keys that look like credentials are
+// hidden in them. In everything else each string and number of the configuration
+// is hidden. The code does not tell whether a plugin chose its words: package
+// skel gives every plain error code 999.
 func redacted(err error, stdin []byte) error {
 	if errors.Is(err, ErrNotRun) {
 		return err // these words are not a plugin's
@@ -38,8 +39,8 @@ func redacted(err error, stdin []byte) error {
 	return &redactedError{text: text, err: err}
 }
 
-// A redactedError is err with another text. What it wraps cannot be had from
-// it, but for the identity and the code.
+// A redactedError is err with another text. Nobody can unwrap err, but errors.Is
+// and the code still work.
 type redactedError struct {
 	text string
 	err  error
@@ -49,8 +50,9 @@ func (e *redactedError) Error() string        { return e.text }
 func (e *redactedError) Is(target error) bool { return errors.Is(e.err, target) }
 func (e *redactedError) CNICode() uint        { return codeIn(e.err) }
 
-// noise quotes the beginning of what should not have been printed by a plugin
-// that was given stdin, as far as it cannot be part of a configuration.
+// noise quotes the beginning of text, which a plugin should not have printed. It
+// stops where a configuration could begin, and hides the strings and numbers of
+// stdin.
 func noise(text, stdin []byte) string {
 	shown := redact.Values(stdin).Hide(string(text)) // before it is cut: half a secret is not found
 	if i := strings.IndexAny(shown, "{["); i >= 0 {

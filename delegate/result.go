@@ -15,14 +15,15 @@ import (
 	"github.com/metacni/metacni/netconf"
 )
 
-// readResult returns the result that a successful ADD printed, which was given
-// stdin: exactly one JSON object, with no key twice, that decodes as a result
-// of its version. A result without a cniVersion is of the configuration's, as
-// the specification has it.
+// readResult returns the result in stdout, which a successful ADD with stdin
+// printed. A result is one JSON object, with no key twice, that can be decoded in
+// its version. Without a cniVersion its version is that of the configuration, as
+// in the specification.
 func readResult(stdout []byte, confVersion string, stdin []byte) (json.RawMessage, error) {
 	result, err := parseResult(stdout, confVersion, stdin)
 	if err != nil {
-		// Decoders quote what they cannot read: their words only, not the chain.
+		// Decoders quote what they cannot read. So keep the text alone, without
+		// its secrets, and not the error.
 		return nil, fmt.Errorf("%w: %s", ErrResult, redact.Values(stdin).Hide(err.Error()))
 	}
 	return result, nil
@@ -55,8 +56,8 @@ func parseResult(stdout []byte, confVersion string, stdin []byte) (json.RawMessa
 	return bytes.Clone(text), nil
 }
 
-// notOneObject says why text, which begins with a bracket, is not the result of
-// a plugin that was given stdin, or returns err.
+// notOneObject says why text, which begins with a bracket, is not one JSON
+// object. If it is one, notOneObject returns err.
 func notOneObject(text, stdin []byte, err error) error {
 	var object json.RawMessage
 	dec := json.NewDecoder(bytes.NewReader(text))
@@ -69,8 +70,8 @@ func notOneObject(text, stdin []byte, err error) error {
 	return err
 }
 
-// repeats reports whether text, which is valid JSON, is conf, which has no white
-// space, but for white space.
+// repeats reports whether text, which is valid JSON, differs from conf in white
+// space only. conf has none.
 func repeats(text, conf []byte) bool {
 	if len(text) < len(conf) {
 		return false
@@ -80,10 +81,10 @@ func repeats(text, conf []byte) bool {
 	return bytes.Equal(packed.Bytes(), conf)
 }
 
-// trim removes the white space of JSON, which is less than that of Unicode.
+// trim removes white space in the sense of JSON from both ends.
 func trim(text []byte) []byte { return bytes.Trim(text, " \t\r\n") }
 
-// encode writes v, which can be marshalled, with no escapes for HTML.
+// encode returns v, which can be marshalled, as JSON without escapes for HTML.
 func encode(v any) []byte {
 	var out bytes.Buffer
 	enc := json.NewEncoder(&out)
@@ -92,8 +93,8 @@ func encode(v any) []byte {
 	return bytes.TrimSpace(out.Bytes())
 }
 
-// resultVersion is the cniVersion of a result, or empty where it has none. It
-// fails where no plugin could be handed the result as prevResult.
+// resultVersion returns the cniVersion of a result, which may be empty. It fails
+// if the result could not be handed to a plugin as prevResult.
 func resultVersion(result []byte) (string, error) {
 	v, err := netconf.Decode[struct {
 		CNIVersion string `json:"cniVersion"`
@@ -101,19 +102,19 @@ func resultVersion(result []byte) (string, error) {
 	return v.CNIVersion, err
 }
 
-// versionOf is the cniVersion of a result, or empty where there is none to be
-// had.
+// versionOf returns the cniVersion of a result, or nothing if it has none or
+// cannot be decoded.
 func versionOf(result []byte) string {
 	var v struct {
 		CNIVersion string `json:"cniVersion"`
 	}
-	_ = json.Unmarshal(result, &v) // what cannot be decoded has no version
+	_ = json.Unmarshal(result, &v) // if it fails there is no version
 	return v.CNIVersion
 }
 
-// decodeResult decodes a result that has a cniVersion. It is the one place
-// that decides what a result is: a JSON object that the types of its version
-// take, with no null in its lists.
+// decodeResult decodes a result that has a cniVersion. This is the only place
+// that decides what a result is: a JSON object that can be decoded into the type
+// of its version, without null in its lists.
 func decodeResult(text []byte) (types.Result, error) {
 	if !bytes.HasPrefix(trim(text), []byte("{")) {
 		return nil, errors.New("not an object") // null would decode
@@ -147,7 +148,7 @@ func refuseNulls(result []byte) error {
 			Options     values `json:"options"`
 		} `json:"dns"`
 	}
-	_ = json.Unmarshal(result, &lists) // what is no list in this version has no nulls
+	_ = json.Unmarshal(result, &lists) // a field of another type has no nulls
 	for _, list := range []struct {
 		key    string
 		values values
@@ -170,10 +171,10 @@ func refuseNulls(result []byte) error {
 	return nil
 }
 
-// convert returns r, which has been decoded, in another version. It fails
-// where that version has no place for r's addresses: up to 0.2.0 there is one
-// for each family. It fails as well where what comes out is no result, such as
-// an address that is "<nil>".
+// convert returns r, which has been decoded, in another version. It fails if that
+// version has no place for all addresses: versions up to 0.2.0 have one for each
+// family. It also fails if the outcome is not a result, for example if an address
+// is "<nil>".
 func convert(r types.Result, version string) (_ types.Result, err error) {
 	defer catch(&err) // the converters are not ours
 	to, err := r.GetAsVersion(version)

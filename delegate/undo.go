@@ -7,21 +7,21 @@ import (
 	"time"
 )
 
-// Undo removes as, last first, because of cause, and returns cause when that
-// succeeded, or else an [*UndoError] with both. It is for programs with work
-// of their own to do after an Add: when that work fails, the Add is undone. With
-// a nil cause it returns what could not be undone, or nil.
+// Undo removes as, last first, because of cause. When that succeeds it returns
+// cause, and else an [*UndoError] with both errors. Use it when a step of your
+// own fails after an Add. With a nil cause Undo returns what could not be undone,
+// or nil.
 //
-// Undoing goes on when ctx has ended, and past plugins that fail. Its time is
-// limited by [Invoker.UndoTimeout] and shared: a plugin that hangs is stopped
-// early enough for those after it to have their turn. The order, what
-// [Invoker.Parallel] makes of it, and what each note is told are those of
+// Undo goes on past plugins that fail, and when ctx has ended. Its time is limited
+// by [Invoker.UndoTimeout]. All plugins share that time: a plugin that hangs is
+// stopped early enough for those after it to have their turn. The order, the
+// effect of [Invoker.Parallel] and the calls of each note are those of
 // [Invoker.DelAll].
 func (iv *Invoker) Undo(ctx context.Context, as []Attached, cause error, note ...Note) error {
 	return iv.undo(ctx, slices.Clone(as), cause, &notes{all: note})
 }
 
-// undo keeps in as what is gone.
+// undo is Undo. It notes in as which plugins are gone.
 func (iv *Invoker) undo(ctx context.Context, as []Attached, cause error, notes *notes) error {
 	begin, total := iv.rounds(as)
 	b := newBudget(iv.UndoTimeout, total)
@@ -35,11 +35,11 @@ func (iv *Invoker) undo(ctx context.Context, as []Attached, cause error, notes *
 	return &UndoError{Err: cause, Undo: err}
 }
 
-// rounds says in which round each of as is begun, when every plugin's turn
-// takes one round, and how many rounds all take. Where turns are shorter than a
-// round, nothing is begun later.
+// rounds returns the round in which each of as is begun, and how many rounds all
+// take, if every plugin's turn takes one round. With shorter turns nothing is
+// begun later.
 func (iv *Invoker) rounds(as []Attached) (begin []int, total int) {
-	// Each place is free from a round on; see backward.
+	// The round from which on each place is free; see backward.
 	places := make([]int, max(1, min(iv.Parallel, len(as))))
 	begin = make([]int, len(as))
 	for i := range slices.Backward(as) {

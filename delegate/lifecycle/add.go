@@ -13,47 +13,48 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// A Transaction is what an ADD consists of beside the plugins. All of it
-// succeeds, or what was attached is detached again. Its functions are called
-// with the container's lock held, one at a time, in the order of the fields.
+// A Transaction says what an ADD does. When a part of it fails, everything is
+// undone. Its functions are called one at a time, in the order of the fields, with
+// the container's lock held.
 type Transaction struct {
-	// NetNS is the path of the container's network namespace. The names of
-	// the interfaces in it are in what Plan is told is taken. Without it Plan
-	// is told of the names in records only.
+	// NetNS is the path of the container's network namespace. The names of its
+	// interfaces are among those that Plan receives as taken. Without NetNS
+	// Plan receives the names in records only.
 	NetNS string
 
-	// Plan says what to attach, in order; see also [delegate.Invoker.Parallel].
-	// taken are the interface names in use, in the container's records and in
-	// NetNS. A Transaction without Plan fails with [ErrPlan].
+	// Plan returns what to attach, in order; see also
+	// [delegate.Invoker.Parallel]. taken holds the interface names in use, in
+	// the container's records and in NetNS. A Transaction without Plan fails
+	// with [ErrPlan].
 	Plan func(ctx context.Context, taken []string) ([]delegate.Attachment, error)
 
-	// Next, when not nil, is asked for another plan when one has failed and
-	// has been undone whole: because it could not be carried out, or because
-	// of a plugin or Adjust. failed says why. An empty plan ends the ADD,
-	// which fails with failed; an error ends it as well. The container stays
-	// locked in between, so that no DEL finds nothing while an ADD goes on.
+	// Next, if not nil, returns another plan after one has failed and has been
+	// undone completely. A plan fails because it is impossible, or because a
+	// plugin or Adjust fails; failed says why. If Next returns an empty plan,
+	// the ADD fails with failed. If Next returns an error, the ADD fails with
+	// it. The container stays locked in between.
 	Next func(ctx context.Context, failed error) ([]delegate.Attachment, error)
 
-	// Adjust, when not nil, does what is left to do in the container when
-	// all is attached. It may change the results; they are recorded as it
-	// leaves them, and CHECK compares with that. It must leave results that
-	// can be decoded. An undo that follows uses the plugins' original results.
+	// Adjust, if not nil, does further work in the container when everything is
+	// attached. It may change the results, but they must remain decodable. The
+	// changed results are recorded, and CHECK uses them. A later undo uses the
+	// plugins' original results.
 	Adjust func(ctx context.Context, added []delegate.Attached) error
 
-	// Report, when not nil, runs last and prints the result; if it fails, the
-	// ADD is undone.
+	// Report, if not nil, runs last and prints the result. If it fails, the ADD
+	// is undone.
 	Report func(ctx context.Context, added []delegate.Attached) error
 
-	// Undone, when not nil, is called when an ADD that had a record has failed
-	// with cause and nothing is left of it, before the record is removed. A
-	// caller who keeps state of its own about the attachment removes it there.
-	// Its context is alive for the undo timeout, whatever has ended. When it
-	// fails the record stays, for Del, which runs no plugin and does not call
-	// Undone.
+	// Undone, if not nil, is called when an ADD that was recorded has failed
+	// with cause and has been undone completely, before the record is removed.
+	// A caller who keeps state of its own about the attachment removes it here.
+	// The context lives for the undo timeout, even if that of the ADD has
+	// ended. If Undone fails the record stays for Del, which then runs no
+	// plugin and does not call Undone.
 	Undone func(ctx context.Context, cause error) error
 }
 
-// Plan returns a plan of fixed attachments, for [Transaction.Plan].
+// Plan returns a function for [Transaction.Plan] that plans as.
 func Plan(as ...delegate.Attachment) func(context.Context, []string) ([]delegate.Attachment, error) {
 	return func(context.Context, []string) ([]delegate.Attachment, error) { return as, nil }
 }
@@ -61,19 +62,20 @@ func Plan(as ...delegate.Attachment) func(context.Context, []string) ([]delegate
 // Add attaches container k.ContainerID as t says, under the record k, and
 // returns what was attached.
 //
-// The plan is recorded before the first plugin runs, and each result before
-// the next plugin does, so that whatever happens can be undone by Del. When
-// anything fails, or ctx ends, everything is undone before Add returns and the
-// record is removed; where undoing fails the error has a
-// [*delegate.UndoError] in it and the record stays, for Del.
+// The plan is recorded before the first plugin runs, and each result before the
+// next plugin runs, so that Del can clean up after a crash. When anything fails,
+// or ctx ends, Add undoes everything and removes the record before it returns. If
+// undoing fails, errors.As finds a [*delegate.UndoError], and the record stays
+// for Del.
 //
-// A plan with an interface name that a record of the container has, or that
-// exists in the network namespace, fails with [ErrPlan] before anything runs:
-// undoing the plugin's failure could remove the other interface.
+// An interface name in the plan must not be in a record of the container nor in
+// the network namespace. Otherwise Add fails with [ErrPlan] before anything runs:
+// an undo could remove the other interface.
 //
-// On an attachment that is recorded as added Add fails with [ErrAdded] and
-// does nothing. What an interrupted Add or Del left is undone first. A damaged
-// record fails with [scratch.ErrCorrupt]. Every error is an [*Error].
+// If k is recorded as added, Add fails with [ErrAdded] and does nothing. If k is
+// recorded because an Add or Del was interrupted, Add removes first what that
+// left. If the record is damaged, Add fails with [scratch.ErrCorrupt]. Every
+// error is an [*Error].
 func (m *Manager) Add(ctx context.Context, k scratch.Key, t Transaction) ([]delegate.Attached, error) {
 	ctx, finish := m.begin(ctx, k)
 	defer finish()
@@ -94,7 +96,8 @@ func (m *Manager) Add(ctx context.Context, k scratch.Key, t Transaction) ([]dele
 	return added, fail(OpAdd, k, because(ctx, err))
 }
 
-// clear undoes what an earlier call has left of k, and refuses what is whole.
+// clear removes what an interrupted operation has left of k. It fails with
+// ErrAdded when k is attached.
 func (m *Manager) clear(ctx context.Context, l *scratch.Lock, k scratch.Key) error {
 	r, err := m.store().Get(k)
 	switch {
@@ -111,8 +114,8 @@ func (m *Manager) clear(ctx context.Context, l *scratch.Lock, k scratch.Key) err
 	return nil
 }
 
-// An addition is a Transaction under way: the last delegates of r, from first
-// on, are those it adds.
+// An addition is a Transaction that is carried out. It adds the delegates of r
+// from first on.
 type addition struct {
 	m            *Manager
 	t            Transaction
@@ -120,8 +123,8 @@ type addition struct {
 	r            scratch.Record[record]
 	first        int
 	whileRunning scratch.State
-	recorded     bool         // a plan has been
-	forget       func() error // makes the record what it was before
+	recorded     bool         // whether a plan has been recorded
+	forget       func() error // makes the record what it was before the addition
 }
 
 // do carries out the first plan that can be.
@@ -130,7 +133,7 @@ func (a *addition) do(ctx context.Context) ([]delegate.Attached, error) {
 	if a.t.Plan == nil {
 		return nil, impossible("there is no plan")
 	}
-	if ctx.Err() != nil { // while what was there before was removed
+	if ctx.Err() != nil { // it may have ended in clear
 		return nil, cause.Of(ctx)
 	}
 	taken, err := a.taken(ctx)
@@ -164,7 +167,8 @@ func (a *addition) do(ctx context.Context) ([]delegate.Attached, error) {
 	}
 }
 
-// end forgets the addition, of which nothing is left, because of err.
+// end removes the record of an addition that has failed with err and has been
+// undone completely.
 func (a *addition) end(ctx context.Context, err error) error {
 	if a.recorded && a.t.Undone != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.m.undoTimeout())
@@ -177,8 +181,8 @@ func (a *addition) end(ctx context.Context, err error) error {
 	return also(err, a.forget())
 }
 
-// taken returns the interface names in use. A damaged record is a matter of its
-// own attachment: what it used is not known.
+// taken returns the interface names in use. It ignores damaged records, whose
+// names are not known.
 func (a *addition) taken(ctx context.Context) ([]string, error) {
 	rs, err := a.m.store().Records(ctx, a.lock)
 	if err := except(except(err, scratch.ErrCorrupt), scratch.ErrVersion); err != nil {
@@ -218,8 +222,8 @@ func (a *addition) check(plan []delegate.Attachment, taken []string) error {
 }
 
 // try records plan and carries it out. When it fails, plan has been undone, or
-// the error has a [*delegate.UndoError] in it. final says that another plan
-// would fail as well.
+// errors.As finds a [*delegate.UndoError]. final says that another plan would
+// fail as well.
 func (a *addition) try(ctx context.Context, plan []delegate.Attachment, taken []string) (added []delegate.Attached, final bool, err error) {
 	if err := a.check(plan, taken); err != nil {
 		return nil, false, err
@@ -265,7 +269,7 @@ func (a *addition) try(ctx context.Context, plan []delegate.Attachment, taken []
 	if final, err = a.conclude(ctx, reported, added); err == nil {
 		return added, false, nil
 	}
-	for i, d := range reported { // not as they have been adjusted
+	for i, d := range reported { // undo uses the plugins' results
 		a.r.Value.Delegates[a.first+i].Result = d.Result
 	}
 	a.noteUndoing() // should this process die while it undoes them
@@ -275,7 +279,7 @@ func (a *addition) try(ctx context.Context, plan []delegate.Attachment, taken []
 	})
 }
 
-// settle makes of the record one of what has been added.
+// settle marks in the record everything as added.
 func (a *addition) settle() {
 	for i := range a.r.Value.Delegates[a.first:] {
 		a.r.Value.Delegates[a.first+i].Half = false
@@ -283,8 +287,8 @@ func (a *addition) settle() {
 	a.r.State = a.r.Value.whole()
 }
 
-// noteGone records which plugins of the i'th delegate have been undone, unless
-// nothing is left of any: then the record goes.
+// noteGone records which plugins of the i'th delegate have been undone. If nothing
+// is left of any delegate it does nothing, because the record is removed next.
 func (a *addition) noteGone(i int, d delegate.Attached) {
 	es := a.r.Value.Delegates[a.first:]
 	es[i].Gone = d.Gone
@@ -293,7 +297,7 @@ func (a *addition) noteGone(i int, d delegate.Attached) {
 	}
 }
 
-// keep records that of the plan only left is left.
+// keep records that everything in the plan is gone except left.
 func (a *addition) keep(left []delegate.Attached) {
 	for i := range a.r.Value.Delegates[a.first:] {
 		e := &a.r.Value.Delegates[a.first+i]
@@ -307,8 +311,8 @@ func (a *addition) keep(left []delegate.Attached) {
 	a.noteUndoing()
 }
 
-// noteUndoing records that the plan is being undone. A full disk must not keep
-// it from being undone, and Del serves as well without it.
+// noteUndoing records that the plan is being undone. It ignores errors: the undo
+// must go on when the disk is full, and Del does not need this note.
 func (a *addition) noteUndoing() {
 	a.r.State = scratch.Deleting
 	if a.whileRunning == scratch.Partial {
@@ -320,8 +324,8 @@ func (a *addition) noteUndoing() {
 	_ = a.m.store().Note(a.lock, a.r)
 }
 
-// conclude does what is left of the transaction when the plugins have reported:
-// added is the same, to adjust.
+// conclude runs Adjust and Report after the plugins. reported holds the plugins'
+// results, and added, which is equal, is for Adjust to change.
 func (a *addition) conclude(ctx context.Context, reported, added []delegate.Attached) (final bool, err error) {
 	if a.t.Adjust != nil {
 		if err := a.t.Adjust(ctx, added); err != nil {
@@ -347,7 +351,7 @@ func (a *addition) conclude(ctx context.Context, reported, added []delegate.Atta
 	return true, nil
 }
 
-// checkAdjusted refuses results that have been changed to what is none.
+// checkAdjusted refuses changed results that cannot be decoded or recorded.
 func checkAdjusted(reported, added []delegate.Attached) error {
 	for i, d := range added {
 		if string(d.Result) == string(reported[i].Result) {
@@ -364,7 +368,7 @@ func checkAdjusted(reported, added []delegate.Attached) error {
 	return nil
 }
 
-// undone reports whether nothing is left of the ADD that failed with err.
+// undone reports whether an ADD that failed with err has been undone completely.
 func undone(err error) bool {
 	var left *delegate.UndoError
 	return !errors.As(err, &left)

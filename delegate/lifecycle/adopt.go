@@ -14,20 +14,20 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// An Adoption is an attachment that another program has made: a runtime with the
-// network that ours has come to stand in front of, or another meta-plugin.
+// An Adoption is an attachment that another program has made: a runtime, before
+// our plugin was installed, or another meta-plugin.
 type Adoption struct {
 	// Key is what the attachment is to be recorded under: our network, and
 	// the container and interface that the runtime's DEL will name.
 	Key scratch.Key
 
-	// Attached is what is attached, in the order in which it was, with the
-	// results as far as they are known. The first has Key's interface.
+	// Attached are the attached networks in the order of their ADDs, with their
+	// results if they are known. The first has Key's interface.
 	Attached []delegate.Attached
 
-	// Gone says that the container is known to be gone, although there may be
-	// something at the path of its network namespace. A namespace that is
-	// certainly gone is found without it.
+	// Gone says that the container is gone, even if something exists at the
+	// path of its network namespace. If nothing exists there, Adopt knows
+	// without Gone.
 	Gone bool
 
 	// Sources are the files in which the other program has recorded the
@@ -37,16 +37,17 @@ type Adoption struct {
 }
 
 // Adopt records an attachment that another program has made, and reports whether
-// it did: CHECK, Del, GC, Attach and Detach then work as if Add had made it. No
-// plugin is run. The attachment of a container that is gone is recorded as
-// [scratch.Deleting], for a [Sweeper], GC or Del to remove what it has left.
+// it did. Check, Del, GC, Attach and Detach then work as if Add had made it. Adopt
+// runs no plugin. If the container is gone the state of the record is
+// [scratch.Deleting], and a [Sweeper], GC or Del removes what is left.
 //
-// Adopt does nothing and returns false where a record has the key or one of the
-// interfaces, and where one of the Sources is not there any more: so it may be
-// repeated, and what Del has removed stays removed. A damaged record of the
-// container is [scratch.ErrCorrupt], and an attachment that could not be deleted
-// by what is known of it [ErrPlan] or a [*netconf.Error]. Every error is an
-// [*Error]; nothing has been recorded then.
+// Adopt returns false and records nothing if the container has a record with the
+// key or with one of the interfaces, and if one of the Sources does not exist any
+// more. So it can be repeated, and does not adopt again what Del has removed.
+//
+// It fails with [scratch.ErrCorrupt] if a record of the container is damaged, and
+// with [ErrPlan] or a [*netconf.Error] if a Del of the attachment is impossible.
+// Every error is an [*Error].
 func (m *Manager) Adopt(ctx context.Context, a Adoption) (adopted bool, err error) {
 	if _, err := m.store().Get(a.Key); err == nil {
 		return false, nil
@@ -66,14 +67,14 @@ func (m *Manager) Adopt(ctx context.Context, a Adoption) (adopted bool, err erro
 	return adopted, fail(OpAdopt, a.Key, err)
 }
 
-// known reports whether r is a record of a, or of one of its interfaces.
+// known reports whether r has the key or one of the interfaces of a.
 func (a Adoption) known(r scratch.Record[record]) bool {
 	return r.Key == a.Key || slices.ContainsFunc(r.Value.Delegates, func(e entry) bool {
 		return slices.ContainsFunc(a.Attached, func(d delegate.Attached) bool { return d.IfName == e.IfName })
 	})
 }
 
-// adoption is the record to make of a.
+// adoption returns the record of a.
 func (m *Manager) adoption(a Adoption) (scratch.Record[record], error) {
 	r := scratch.Record[record]{Key: a.Key, State: scratch.Added, Value: record{Sources: a.Sources, Adopted: true}}
 	plan := make([]delegate.Attachment, len(a.Attached))
@@ -100,17 +101,19 @@ func (m *Manager) adoption(a Adoption) (scratch.Record[record], error) {
 	return r, nil
 }
 
-// Release gives the attachment k back, for another program to remove: what
-// belongs to it beside its own interface is detached, keep is told what is left
-// and writes it down for the other program, and the record is removed without
-// a DEL of what is left. It is what Adopt is the opposite of.
+// Release hands the attachment k over to another program, which then removes it.
+// It is the opposite of Adopt:
 //
-// What is not attached, because its container is gone or an Add or a Del has
-// been interrupted, cannot be given back: it is removed, as Del does it, and
-// keep is not called. Without a record Release returns nil. When a plugin or
-// keep fails the record stays, so that Release can be repeated, and so can
-// keep. The files that the attachment was adopted from are removed before keep
-// is called. Every error is an [*Error].
+//  1. It detaches everything except the attachment's own interface.
+//  2. It removes the files from which the attachment was adopted.
+//  3. It calls keep with the rest of the record, to write it down for the other
+//     program.
+//  4. It deletes the record, without a DEL of its own interface.
+//
+// If the container is gone, or an Add or Del was interrupted, Release does not
+// call keep, and removes everything as Del does. Without a record it returns nil.
+// If a plugin or keep fails the record stays, and Release can be repeated, keep
+// included. Every error is an [*Error].
 func (m *Manager) Release(ctx context.Context, k scratch.Key, keep func(context.Context, Record) error) error {
 	return fail(OpRelease, k, m.withRecord(ctx, k, func(ctx context.Context, l *scratch.Lock, r scratch.Record[record]) error {
 		if !r.State.Attached() || m.record(r).outlived() {
@@ -130,8 +133,8 @@ func (m *Manager) Release(ctx context.Context, k scratch.Key, keep func(context.
 	}))
 }
 
-// put records r, which is new. It waits while GC tells plugins what is attached,
-// for what they are not told of they may remove.
+// put writes r with new attachments. It waits while GC runs plugins: they may
+// remove attachments that GC does not know.
 func (m *Manager) put(ctx context.Context, l *scratch.Lock, r scratch.Record[record]) error {
 	if r.Created.IsZero() {
 		r.Created = time.Now()
@@ -150,8 +153,8 @@ func (m *Manager) anyMissing(sources []string) bool {
 	})
 }
 
-// removeSources removes files of other programs. Those that are not there are
-// removed already.
+// removeSources removes files of other programs. It ignores files that do not
+// exist.
 func (m *Manager) removeSources(sources []string) error {
 	var errs []error
 	for _, path := range sources {
@@ -162,8 +165,8 @@ func (m *Manager) removeSources(sources []string) error {
 	return errors.Join(errs...)
 }
 
-// inDir calls do with a path to the file at path in Root. A link there is not
-// followed by opening its directory alone.
+// inDir calls do with a path to the file at path in Root. It opens only the
+// directory, so that a symbolic link at path is not followed.
 func (m *Manager) inDir(path string, do func(path string) error) error {
 	return inroot.With(m.Root, filepath.Dir(path), func(dir string) error {
 		return do(filepath.Join(dir, filepath.Base(path)))

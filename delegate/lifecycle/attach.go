@@ -10,14 +10,15 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// Attach adds what t plans to the attachment k of a running container, and
-// records it there: the Del, Check and GC of k then include it. It fails with
-// [ErrNotAdded] when k is not recorded as added. When it fails otherwise, what
-// it had attached is undone, and k is as before; where undoing fails the error
-// has a [*delegate.UndoError] in it, and what is left stays recorded, for Del,
-// Detach and the next Attach to remove. What cannot be removed keeps its
-// interface name, and is in nobody's way otherwise. A Del of k cancels Attach.
-// See [Manager.Add].
+// Attach attaches a running container to more networks, as t plans. It records
+// them with the attachment k, so that the Del, Check and GC of k include them.
+//
+// If k is not recorded as added, Attach fails with [ErrNotAdded]. When it fails
+// otherwise, what it has attached is undone, and k is as before. If undoing
+// fails, errors.As finds a [*delegate.UndoError], and what is left stays recorded
+// for Del, Detach and the next Attach to remove. Until then its interface name
+// remains in use; other interfaces can be attached. A Del of k cancels Attach.
+// See also [Manager.Add].
 func (m *Manager) Attach(ctx context.Context, k scratch.Key, t Transaction) ([]delegate.Attached, error) {
 	ctx, finish := m.begin(ctx, k)
 	defer finish()
@@ -37,7 +38,7 @@ func (m *Manager) Attach(ctx context.Context, k scratch.Key, t Transaction) ([]d
 		}
 		added, err = a.do(ctx)
 		if errors.Is(err, ErrPlan) {
-			err = also(err, leftErr) // it may be in the way
+			err = also(err, leftErr) // its interface name may be why
 		}
 		return err
 	})
@@ -45,10 +46,10 @@ func (m *Manager) Attach(ctx context.Context, k scratch.Key, t Transaction) ([]d
 }
 
 // Detach removes the interface ifname from the attachment k of a running
-// container, and from its record. What is not recorded, or not any more, is
-// not there: Detach returns nil. When a plugin fails the record stays as it
-// was, for the next try. The interface of k itself goes with Del alone: for it
-// Detach fails with [ErrPlan].
+// container, and from its record. If there is no such interface in the record,
+// Detach returns nil. When a plugin fails the interface stays recorded, for the
+// next try. Only Del removes the interface of k itself: for that Detach fails
+// with [ErrPlan].
 func (m *Manager) Detach(ctx context.Context, k scratch.Key, ifname string) error {
 	if ifname == k.IfName {
 		return fail(OpDetach, k, impossible("only DEL removes the attachment's own interface"))

@@ -15,37 +15,36 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// A Removal is what Del is asked to do.
+// A Removal says what Del removes.
 type Removal struct {
 	Key scratch.Key
 
-	// NetNS is the container's network namespace as the runtime gives it with
-	// the DEL. Empty means the recorded one.
+	// NetNS is the path of the container's network namespace, as the runtime
+	// passes it with the DEL. Empty means the recorded one.
 	NetNS string
 }
 
-// Del removes the attachment as it was recorded, whatever its configuration
-// has become. An Add of its key that is running in this Manager is cancelled,
-// and waited for.
+// Del removes an attachment with its recorded configuration, and then its record.
+// It cancels an Add of the same key in this Manager and waits for its undo. If
+// there is no record, Del returns nil.
 //
-// Every plugin is tried, whatever fails. When one fails the record stays, for
-// the next try, and the errors are joined. A plugin whose DEL has succeeded is
-// not run again: what it has freed, such as an address, may belong to another
-// container by then. An attachment without a record was never made: Del
-// returns nil. A damaged record fails with [scratch.ErrCorrupt]. Every error
-// is an [*Error].
+// Del runs every plugin, whatever fails, and joins the errors. When one fails the
+// record stays, for the next try. A plugin whose DEL has succeeded is not run
+// again: what it has freed, such as an address, may belong to another container
+// by then. If the record is damaged, Del fails with [scratch.ErrCorrupt]. Every
+// error is an [*Error].
 //
-// Run by a plugin of an operation on the same container, Del returns nil if
-// nothing was added under the key: it undoes an Add that was refused there.
-// Else it fails with [scratch.ErrNested].
+// Del returns nil in two cases although the record stays. One is the bound of
+// [Manager.DelTries]. In the other everything is detached, and only a file of
+// [Adoption.Sources] cannot be removed.
 //
-// A DEL that keeps failing has an end for the runtime, see [Manager.DelTries].
-// Where everything is detached, and just a file of [Adoption.Sources] cannot be
-// removed, Del returns nil, and the record stays until that is done.
+// A plugin may run inside an operation on the same container, and call Del. Del
+// then returns nil if nothing is added under the key: it undoes an Add that was
+// refused there. Otherwise it fails with [scratch.ErrNested].
 //
-// The plugins receive the Removal's or the recorded namespace only as long as
-// it is the one that was there at ADD, and else an empty one: the same path may
-// have become another container's.
+// The plugins receive the namespace of the Removal, or the recorded one, if it is
+// still the namespace of the ADD. Otherwise they receive none, because the path
+// may belong to another container by now.
 func (m *Manager) Del(ctx context.Context, r Removal) error {
 	k := r.Key
 	m.supersede(k)
@@ -58,28 +57,28 @@ func (m *Manager) Del(ctx context.Context, r Removal) error {
 	return fail(OpDel, k, m.answer(k, err))
 }
 
-// answer returns what Del says when removing k has come to err: nil as well
-// where the runtime may let the container go all the same.
+// answer returns what Del returns when removing k has failed with err. It is nil
+// if the runtime may remove the container all the same.
 func (m *Manager) answer(k scratch.Key, err error) error {
 	switch {
 	case errors.As(err, new(*givenUpError)), errors.Is(err, scratch.ErrNested) && m.refused(k):
 		return nil
 	case noRoom(err) && m.unrecorded(k):
-		return nil // the lock's file is not there, so nobody is attaching k either
+		return nil // without the lock's file nobody is attaching k either
 	}
 	return err
 }
 
-// refused reports whether an ADD of k cannot have got further than to the lock
-// that the operation holds inside which it ran: then there is no record, or
-// that operation's own, which is not finished.
+// refused reports whether an ADD of k, inside an operation that holds the lock,
+// cannot have done anything. Then there is no record, or that of the operation,
+// which is not finished.
 func (m *Manager) refused(k scratch.Key) bool {
 	r, err := m.store().Get(k)
 	return errors.Is(err, fs.ErrNotExist) || err == nil && !r.State.Attached()
 }
 
-// noRoom reports whether err came about because the file system takes no new
-// file: it is full, without inodes, or read-only.
+// noRoom reports whether the cause of err is a file system that takes no new
+// file: it is full, has no inodes left, or is read-only.
 func noRoom(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EROFS)
 }
@@ -90,9 +89,9 @@ func (m *Manager) unrecorded(k scratch.Key) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// nothing reports whether there cannot be a record of k, nor somebody who is
-// about to write it, because there is no Dir: not even a lock has been taken
-// there, ever. It is false for what is no key, and when Dir is not set.
+// nothing reports whether Dir does not exist. Then there is no record of k, and
+// nobody is about to write one, because even taking a lock creates Dir. It is
+// false for an invalid key and when Dir is not set.
 func (m *Manager) nothing(k scratch.Key) bool {
 	if _, err := os.Lstat(m.Dir); !errors.Is(err, fs.ErrNotExist) {
 		return false
@@ -100,18 +99,18 @@ func (m *Manager) nothing(k scratch.Key) bool {
 	return m.unrecorded(k)
 }
 
-// remove runs the DELs of what is recorded under k and forgets it.
+// remove runs the DELs of what is recorded under k and deletes the record.
 func (m *Manager) remove(ctx context.Context, l *scratch.Lock, k scratch.Key, given string) error {
 	return m.removeAs(ctx, l, k, given, nil)
 }
 
-// removeAs is remove that tries what current returns, see detachAs, when what is
-// recorded fails.
+// removeAs is remove which, when the recorded networks fail, tries those that
+// current returns; see detachAs.
 func (m *Manager) removeAs(ctx context.Context, l *scratch.Lock, k scratch.Key, given string, current func(name string) (netconf.Network, bool)) error {
 	return m.store().Consume(ctx, l, k, func(ctx context.Context, r scratch.Record[record]) error {
 		if r.State != scratch.Deleting {
 			r.State = scratch.Deleting
-			_ = m.store().NoteChange(l, r, change{}) // a full disk must not keep a container from going
+			_ = m.store().NoteChange(l, r, change{}) // DEL must work when the disk is full
 		}
 		err := m.detach(ctx, l, &r, given, func(entry) bool { return true })
 		if err != nil && current != nil && m.detachAs(ctx, &r, current) {
@@ -124,12 +123,13 @@ func (m *Manager) removeAs(ctx context.Context, l *scratch.Lock, k scratch.Key, 
 	})
 }
 
-// detachAs tries the DELs of what never was attached, and cannot be deleted, with
-// the networks as they are configured now, of the same plugins: what was wrong
-// with them may be why neither worked. It reports whether nothing of r is left.
+// detachAs runs DELs with the networks as they are configured now, if they have
+// the same plugins. It does so for delegates that never were attached and whose
+// DEL fails: a mistake in the recorded configuration may be why. It reports
+// whether nothing of r is left.
 func (m *Manager) detachAs(ctx context.Context, r *scratch.Record[record], current func(name string) (netconf.Network, bool)) bool {
 	for i, e := range r.Value.Delegates {
-		if !e.left() || e.Result != nil || r.Value.Adopted && !e.Half { // what was adopted is attached, without a result as well
+		if !e.left() || e.Result != nil || r.Value.Adopted && !e.Half { // an adopted one is attached, even without a result
 			continue
 		}
 		now, ok := current(e.Network.Name())
@@ -145,15 +145,16 @@ func (m *Manager) detachAs(ctx context.Context, r *scratch.Record[record], curre
 	return !slices.ContainsFunc(r.Value.Delegates, entry.left)
 }
 
-// detach runs the DELs of the delegates of r for which which is true. It notes
-// in r and in its record each plugin that is gone, except the last: then the
-// caller removes them all. A record that says added becomes partial with the
-// first plugin that is gone.
+// detach runs the DELs of the delegates of r for which which is true. It notes in
+// r and on disk each plugin that is gone. The last it notes in r only, because the
+// caller removes all these delegates. With the first plugin that is gone an added
+// record becomes partial.
 func (m *Manager) detach(ctx context.Context, l *scratch.Lock, r *scratch.Record[record], given string, which func(entry) bool) error {
 	var at []int
 	var as []delegate.Attached
 	places := make(map[netns]string)
-	// Another program may have removed it: it had recorded it, or ours was not in front of its network.
+	// Another program may have removed it: one that had recorded it, or the
+	// runtime while our plugin was not installed.
 	others := r.Value.Adopted && m.anyMissing(r.Value.Sources) || m.record(*r).NetNSGone()
 	for i, e := range r.Value.Delegates {
 		if !which(e) {
@@ -193,12 +194,12 @@ type givenUpError struct{ error }
 
 func (e *givenUpError) Unwrap() error { return e.error }
 
-// maxWhy is how much of an error is recorded: plugins may be talkative.
+// maxWhy bounds how many bytes of an error are recorded.
 const maxWhy = 2 << 10
 
-// giveUp returns err, what removing r came to, after it has counted the failure.
-// It returns a givenUpError when it is time for that, and when nothing of
-// r is attached any more; given is the namespace that came with the DEL.
+// giveUp counts the failure err of removing r and returns err. It returns a
+// givenUpError after [Manager.DelTries] failures, and when nothing of r is
+// attached any more. given is the namespace that came with the DEL.
 func (m *Manager) giveUp(l *scratch.Lock, r scratch.Record[record], given string, err error) error {
 	if err == nil {
 		return nil
@@ -207,7 +208,7 @@ func (m *Manager) giveUp(l *scratch.Lock, r scratch.Record[record], given string
 	r.State = scratch.Deleting
 	r.Value.Tries++
 	r.Value.Why = strings.ToValidUTF8(why[:min(len(why), maxWhy)], "")
-	noted := m.store().Note(l, r) // a full disk counts no failures
+	noted := m.store().Note(l, r) // when the disk is full the failure is not counted
 	if noted == nil && !slices.ContainsFunc(r.Value.Delegates, entry.left) {
 		return &givenUpError{err}
 	}
@@ -217,8 +218,8 @@ func (m *Manager) giveUp(l *scratch.Lock, r scratch.Record[record], given string
 	return &givenUpError{err}
 }
 
-// vanished reports whether the container of r has no network namespace any more,
-// as far as anybody knows who does not give one with the DEL.
+// vanished reports whether the container of r has no network namespace any more.
+// If none is recorded, it is true when the DEL came without one.
 func (m *Manager) vanished(r scratch.Record[record], given string) bool {
 	known := slices.ContainsFunc(r.Value.Delegates, func(e entry) bool { return e.NetNS.Path != "" })
 	return !known && given == "" || m.record(r).NetNSGone()

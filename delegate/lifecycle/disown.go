@@ -12,12 +12,16 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// disown takes from the results of as, attachments of k, the addresses that
-// other attachments to the same network have by now. Only where a DEL has been
-// tried before, ours or another program's past us, can there be such ones: the
-// plugin that gave the address out has freed it, and another, such as a
-// firewall, has failed, or is run once more. That one's next DEL must not
-// remove what the address's new owner has.
+// disown removes from the results of as, attachments of k, the addresses that
+// other attachments to the same network have by now.
+//
+// This happens only if a DEL has been tried before, by us or by another program.
+// The IPAM plugin has freed the address then, and another plugin, such as
+// firewall, has failed. The next DEL of that plugin must not remove what belongs
+// to the new owner of the address.
+//
+// disown reads the records each time: an index would miss an owner who was
+// attached since it was made.
 func (m *Manager) disown(ctx context.Context, k scratch.Key, as []delegate.Attached) {
 	networks := make(map[string]bool)
 	for _, a := range as {
@@ -29,14 +33,14 @@ func (m *Manager) disown(ctx context.Context, k scratch.Key, as []delegate.Attac
 		return
 	}
 	owned := make(map[string]map[netip.Addr]bool)
-	headers := scratch.Store[struct{}]{Dir: m.Dir} // thousands may be deleting
+	headers := scratch.Store[struct{}]{Dir: m.Dir} // to skip thousands of Deleting ones fast
 	for h, err := range headers.List(ctx) {
 		if err != nil || h.Key == k || h.State == scratch.Deleting {
 			continue
 		}
 		r, err := m.store().Get(h.Key)
 		if err != nil || r.State == scratch.Deleting {
-			continue // what cannot be read cannot be spared
+			continue // the addresses of a damaged record are not known
 		}
 		for _, e := range r.Value.Delegates {
 			name := e.Network.Name()
@@ -59,11 +63,11 @@ func (m *Manager) disown(ctx context.Context, k scratch.Key, as []delegate.Attac
 	}
 }
 
-// without returns result without the addresses that are owned. It asks about
-// each address.
+// without returns result without the addresses for which owned is true. It calls
+// owned with each address.
 func without(result json.RawMessage, owned func(netip.Addr) bool) json.RawMessage {
 	var keys map[string]json.RawMessage
-	_ = json.Unmarshal(result, &keys) // what cannot be decoded has none
+	_ = json.Unmarshal(result, &keys) // if it fails there are none
 	changed := false
 	for key, value := range keys {
 		switch strings.ToLower(key) { // as package json reads it

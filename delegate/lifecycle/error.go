@@ -17,22 +17,22 @@ var (
 	// ErrAdded means that the attachment has been added already: code 7.
 	ErrAdded error = &codedError{types.ErrInvalidNetworkConfig, "already added, DEL must come first", nil}
 
-	// ErrNotAdded means that there is no attachment, or none that is whole:
-	// code 7.
+	// ErrNotAdded means that the attachment is not recorded, or was not
+	// completely added: code 7.
 	ErrNotAdded error = &codedError{types.ErrInvalidNetworkConfig, "not added, or not completely", nil}
 
-	// ErrPlan means that a plan cannot be carried out: there is none, it is
-	// empty, is for another container, uses an interface name that is in use,
-	// or holds what cannot be recorded: code 7.
+	// ErrPlan means that a plan cannot be carried out: it is missing or empty,
+	// it is for another container, it uses an interface name that is in use, or
+	// it cannot be recorded. Code 7.
 	ErrPlan error = &codedError{types.ErrInvalidNetworkConfig, "impossible plan", nil}
 
-	// ErrNoList means that GC was not told which attachments are valid, so
-	// that it must not take any for stale: code 7. Container runtimes send the
-	// list; "cnitool gc" has none to send.
+	// ErrNoList means that GC received no list of valid attachments, and so
+	// deletes nothing: code 7. Container runtimes send the list; "cnitool gc"
+	// does not.
 	ErrNoList error = &codedError{types.ErrInvalidNetworkConfig, `no list of valid attachments, nothing was deleted: GC needs "cni.dev/valid-attachments", which container runtimes send and cnitool does not`, nil}
 
-	// ErrSuperseded is why the context of an ADD ended when a DEL of the same
-	// attachment came in: code 11.
+	// ErrSuperseded is the cause of an ADD's context when a DEL of the same
+	// attachment cancels the ADD: code 11.
 	ErrSuperseded error = &codedError{types.ErrTryAgainLater, "cancelled by a DEL of the same attachment", nil}
 )
 
@@ -74,7 +74,7 @@ const (
 	OpSweep   Op = "SWEEP"
 )
 
-// command is what plugins are asked to do for op, mostly.
+// command returns the command that plugins usually receive for op.
 func (op Op) command() delegate.Command {
 	switch op {
 	case OpAttach:
@@ -85,8 +85,8 @@ func (op Op) command() delegate.Command {
 	return delegate.Command(op)
 }
 
-// An Error is an operation on one attachment that failed. Its CNI code is that
-// of its cause.
+// An Error is a failed operation on one attachment. Its CNI code is that of its
+// cause.
 type Error struct {
 	Op  Op
 	Key scratch.Key // for GC, of the network alone or of a stale attachment
@@ -135,7 +135,8 @@ func (e *Error) retell(err error) (string, bool) {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// fail says that op on k failed because of err, or returns nil for nil.
+// fail returns the error of op on k, which failed because of err. It returns nil
+// if err is nil.
 func fail(op Op, k scratch.Key, err error) error {
 	if err == nil {
 		return nil
@@ -143,7 +144,7 @@ func fail(op Op, k scratch.Key, err error) error {
 	return &Error{Op: op, Key: k, Err: err}
 }
 
-// also returns err, and more if there is more.
+// also returns err, joined with more unless more is nil.
 func also(err, more error) error {
 	if more == nil {
 		return err
@@ -151,7 +152,7 @@ func also(err, more error) error {
 	return errors.Join(err, more)
 }
 
-// except returns err without those of the errors joined in it that are what.
+// except returns err without the errors in it, joined or single, that are what.
 func except(err, what error) error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var rest []error
@@ -166,7 +167,7 @@ func except(err, what error) error {
 	return err
 }
 
-// because adds to err, which says that ctx was cancelled, that a DEL did it.
+// because adds ErrSuperseded to err if a DEL has cancelled ctx.
 func because(ctx context.Context, err error) error {
 	cause := context.Cause(ctx)
 	if errors.Is(cause, ErrSuperseded) && errors.Is(err, ctx.Err()) && !errors.Is(err, ErrSuperseded) {

@@ -18,39 +18,43 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// A Collection is what GC is asked to do.
+// A Collection says what GC removes and which networks it informs.
 type Collection struct {
 	// Network is the name of our network, as in the keys of records.
 	Network string
 
-	// Valid is the runtime's list of attachments to it. Nil is no list.
+	// Valid is the runtime's list of valid attachments to Network. Nil means
+	// that there is no list.
 	Valid []types.GCAttachment
 
 	// Networks are those of the current configuration.
 	Networks []netconf.Network
 }
 
-// GC removes the attachments of c.Network that are recorded and not valid, and
-// then tells the plugins which of their attachments remain.
+// GC removes the attachments of c.Network that are recorded and not valid. Then
+// it runs the GC of the delegated plugins with the attachments that remain.
 //
-// Without a list of what is valid GC fails with [ErrNoList] and removes
-// nothing. Stale attachments are removed as Del does it, from their own
-// records; records that were made or changed since GC started are kept.
+// Without a list of valid attachments GC fails with [ErrNoList] and removes
+// nothing. It removes stale attachments as Del does. It keeps records that were
+// made or changed since it started.
 //
-// Each network of c.Networks, and of the records of c.Network that are kept,
-// receives GC once, with its own attachments of all records in Dir, those of
-// other networks' records included: they are not ours to judge. A recorded
-// network is one of c.Networks if it has the same name and the same types of
-// plugins. What the runtime calls valid and nobody has recorded, such as what
-// was attached before records were kept, is passed on to each. No attachment
-// is recorded while plugins are told.
+// Then each network of c.Networks receives GC once, and so does each network in
+// the remaining records of c.Network. A recorded network is one of c.Networks if
+// it has the same name and the same types of plugins. A network receives these
+// attachments as valid:
 //
-// Everything is tried; all failures, each an [*Error], are joined in the
-// error. Records that cannot be read are among them, as [scratch.ErrCorrupt]
-// or [scratch.ErrVersion], until they are dealt with, see
-// [scratch.Store.Forget]. While one of them may be of a valid attachment,
-// nobody knows what that consists of, and no plugin is told anything: it would
-// take what it is not told for garbage.
+//   - its attachments in all records in Dir, also in those of other networks than
+//     c.Network
+//   - the attachments in c.Valid without a record, such as those made before
+//     records were kept
+//
+// No attachment is recorded while the plugins run.
+//
+// GC goes on past failures and joins the errors; each is an [*Error]. A record
+// that cannot be read is an error each time, [scratch.ErrCorrupt] or
+// [scratch.ErrVersion], until it is removed; see [scratch.Store.Forget]. If such
+// a record may be of a valid attachment, no plugin receives GC: it would remove
+// that attachment.
 func (m *Manager) GC(ctx context.Context, c Collection) error {
 	g := &garbage{network: c.Network, valid: make(map[types.GCAttachment]bool), failed: make(map[scratch.Key]bool)}
 	if err := utils.ValidateNetworkName(c.Network); err != nil {
@@ -74,17 +78,17 @@ type garbage struct {
 
 func (g *garbage) fail(err error) error { return fail(OpGC, scratch.Key{Network: g.network}, err) }
 
-// stale reports whether the record of k is to go.
+// stale reports whether the record of k is to be removed.
 func (g *garbage) stale(k scratch.Key) bool {
 	return k.Network == g.network && !g.valid[types.GCAttachment{ContainerID: k.ContainerID, IfName: k.IfName}]
 }
 
-// collect removes what is stale. Records that cannot be read are not its
-// business, see tell.
+// collect removes what is stale. It skips records that cannot be read; tell
+// reports them.
 func (m *Manager) collect(ctx context.Context, g *garbage) error {
 	var stale []scratch.Key
 	seen := make(map[scratch.Key]time.Time)
-	headers := scratch.Store[struct{}]{Dir: m.Dir} // what they consist of does not matter yet
+	headers := scratch.Store[struct{}]{Dir: m.Dir} // the values are not needed yet
 	for r, err := range headers.List(ctx) {
 		if err == nil && g.stale(r.Key) {
 			stale = append(stale, r.Key)
@@ -109,9 +113,8 @@ func (m *Manager) collect(ctx context.Context, g *garbage) error {
 	return errors.Join(errs...)
 }
 
-// tell forwards GC to each network once. No attachment is recorded meanwhile,
-// but between two networks an ADD that waits gets its turn: none of them shall
-// wait for longer than it can.
+// tell runs the GC of each network once. No attachment is recorded meanwhile. But
+// between two networks, ADDs that wait get a turn before they time out.
 func (m *Manager) tell(ctx context.Context, g *garbage, nets []netconf.Network) error {
 	unlock, err := m.lockDir(ctx, true)
 	if err != nil {
@@ -127,12 +130,13 @@ func (m *Manager) tell(ctx context.Context, g *garbage, nets []netconf.Network) 
 				return errors.Join(append(errs, g.fail(err))...)
 			}
 			since = time.Now()
-			left, _ = m.left(ctx, g) // its errors have been said
+			left, _ = m.left(ctx, g) // its errors are in errs already
 		}
 		if !left.known {
 			return errors.Join(append(errs, g.fail(errors.New("plugins were not told which attachments are valid, because not all records can be read")))...)
 		}
-		// With the time it takes to end a plugin, less than an ADD waits.
+		// Together with the time it takes to end a plugin, this is less than an
+		// ADD waits.
 		limited, cancel := context.WithTimeout(ctx, m.lockTimeout()/2)
 		err := m.invoker().GC(limited, n, left.of(n))
 		cancel()
@@ -143,10 +147,10 @@ func (m *Manager) tell(ctx context.Context, g *garbage, nets []netconf.Network) 
 	return errors.Join(errs...)
 }
 
-// letIn releases the directory's lock for those who wait to record an
-// attachment, and takes it again.
+// letIn releases the directory's lock, for those who wait to record an attachment,
+// and takes it again.
 func (m *Manager) letIn(ctx context.Context, unlock func() error) (func() error, error) {
-	_ = unlock() // as it is released in any case
+	_ = unlock() // it is released even if this fails
 	select {
 	case <-time.After(turn):
 	case <-ctx.Done():
@@ -158,19 +162,19 @@ func (m *Manager) letIn(ctx context.Context, unlock func() error) (func() error,
 	return again, nil
 }
 
-// turn is how long those who wait have to take the directory's lock: twice as
-// long as they wait between two tries.
+// turn is how long the directory's lock stays free for others: twice as long as
+// they wait between two tries.
 const turn = 50 * time.Millisecond
 
-// what is left in all records.
+// remaining is what all records hold after the stale attachments were removed.
 type remaining struct {
-	known      bool                            // all that may be valid could be read
+	known      bool                            // every record of a valid attachment could be read
 	attached   map[string][]types.GCAttachment // by the delegates' network names
-	unrecorded map[types.GCAttachment]bool     // valid, and in no record
-	networks   networks                        // of our records
+	unrecorded map[types.GCAttachment]bool     // valid ones without a record
+	networks   networks                        // those in records of our network
 }
 
-// left reads what is left, and joins in the error what could not be read.
+// left reads all records. It joins the errors of those that cannot be read.
 func (m *Manager) left(ctx context.Context, g *garbage) (remaining, error) {
 	left := remaining{known: true, attached: make(map[string][]types.GCAttachment), unrecorded: maps.Clone(g.valid)}
 	var errs []error
@@ -184,7 +188,7 @@ func (m *Manager) left(ctx context.Context, g *garbage) (remaining, error) {
 			delete(left.unrecorded, types.GCAttachment{ContainerID: r.Key.ContainerID, IfName: r.Key.IfName})
 		}
 		if g.failed[r.Key] && r.State == scratch.Deleting {
-			continue // a plugin's GC may do what its DEL did not
+			continue // the plugin's GC may succeed where its DEL failed
 		}
 		for _, e := range r.Value.Delegates {
 			name := e.Network.Name()
@@ -197,7 +201,7 @@ func (m *Manager) left(ctx context.Context, g *garbage) (remaining, error) {
 	return left, errors.Join(errs...)
 }
 
-// told returns the networks that are to be told: nets and the recorded ones.
+// told returns the networks that receive GC: nets and the recorded ones.
 func (left remaining) told(nets []netconf.Network) []netconf.Network {
 	var to networks
 	for _, n := range nets {
@@ -209,15 +213,15 @@ func (left remaining) told(nets []netconf.Network) []netconf.Network {
 	return to.all
 }
 
-// of returns what is valid in n, as far as n is to know.
+// of returns the valid attachments that n receives.
 func (left remaining) of(n netconf.Network) []types.GCAttachment {
 	as := slices.AppendSeq(slices.Clone(left.attached[n.Name()]), maps.Keys(left.unrecorded))
 	sort.Sort(attachments(as))
 	return slices.Compact(as)
 }
 
-// attachments are sorted with package sort, which thin programs have already:
-// what slices.SortFunc becomes for them is twice as much as all else here.
+// attachments are sorted with package sort, which every program links anyway.
+// slices.SortFunc would add more code to a program than all of this file.
 type attachments []types.GCAttachment
 
 func (as attachments) Len() int      { return len(as) }
@@ -226,7 +230,7 @@ func (as attachments) Less(i, j int) bool {
 	return cmp.Or(cmp.Compare(as[i].ContainerID, as[j].ContainerID), cmp.Compare(as[i].IfName, as[j].IfName)) < 0
 }
 
-// networks are those to be told.
+// networks are those that receive GC.
 type networks struct {
 	all    []netconf.Network
 	ofKind map[string][]netconf.Network
@@ -246,8 +250,8 @@ func (ns *networks) add(n netconf.Network) {
 	ns.ofKind[k] = append(ns.ofKind[k], n)
 }
 
-// addRecorded adds the network of a record, unless it is one of those, or was
-// when it was recorded: records may differ for each container.
+// addRecorded adds the network of a record, unless there is one of its kind
+// already. Its configuration may differ from record to record.
 func (ns *networks) addRecorded(n netconf.Network) {
 	if len(ns.ofKind[kind(n)]) == 0 {
 		ns.add(n)

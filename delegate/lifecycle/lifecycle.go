@@ -1,10 +1,14 @@
-// Package lifecycle keeps a container's attachments from ADD to DEL: it stitches
-// packages delegate and scratch together so that an attachment is recorded
-// before it is made, made whole or not at all, removed from what was recorded,
-// and never worked on by two callers at once.
+// Package lifecycle manages a container's attachments from ADD to DEL. It runs
+// plugins with package delegate and keeps records with package scratch:
 //
-// It knows no configuration format and no command line: thin plugins, daemons
-// and node agents use the same [Manager].
+//   - An attachment is recorded before the first plugin runs.
+//   - An ADD that fails is undone.
+//   - DEL, CHECK and GC work from the record, not from the configuration.
+//   - Operations on one container run one after another, in one process and
+//     across processes.
+//
+// The package knows no configuration format and no command line: thin plugins,
+// daemons and node agents use the same [Manager].
 package lifecycle
 
 import (
@@ -28,28 +32,29 @@ import (
 // DefaultLockTimeout is what a zero [Manager.LockTimeout] means.
 const DefaultLockTimeout = 10 * time.Second
 
-// orphanTimeout is how long a killed orphan may take to let go of the lock.
+// orphanTimeout is how long a killed orphan may take to release the lock.
 const orphanTimeout = 2 * time.Second
 
-// A Manager attaches containers to networks and keeps the records of it. Its
-// fields must not change once it is in use; it is then safe for concurrent use
-// by any number of goroutines, and its Dir by any number of processes.
+// A Manager attaches containers to networks and keeps a record of each
+// attachment. Its fields must not change once it is in use. It is then safe for
+// concurrent use by any number of goroutines, and its Dir by any number of
+// processes.
 //
-// Operations on one container are serialised, across processes too. Waiting
-// for one another is bounded by LockTimeout. What then still holds the lock is
-// killed if it is a plugin whose parent has died, and else left alone: the
-// operation fails with CNI code 11.
+// Operations on one container run one after another, also those of other
+// processes. An operation waits for the container's lock for LockTimeout at most.
+// If a plugin whose parent has died holds the lock then, the plugin is killed. If
+// anything else holds it, the operation fails with CNI code 11.
 type Manager struct {
-	// Invoker runs the plugins. Nil means the zero one, which finds none. Its
-	// Parallel is for the attachments of one operation: operations on one
-	// container are serialised all the same.
+	// Invoker runs the plugins. Nil means the zero Invoker, which finds none.
+	// Its Parallel applies to the attachments of one operation. Operations on
+	// one container always run one after another.
 	Invoker *delegate.Invoker
 
-	// Dir is the directory of the records; it is made when missing.
+	// Dir is the directory of the records. It is made when it is missing.
 	Dir string
 
-	// Root, when not empty, is the root directory in which paths of network
-	// namespaces are looked at: that of [delegate.Process.Root].
+	// Root, if not empty, is the root directory for paths of network
+	// namespaces. It is the same as [delegate.Process.Root].
 	Root string
 
 	// LockTimeout bounds the wait for other operations on the container, and
@@ -57,20 +62,19 @@ type Manager struct {
 	// same for all who use Dir.
 	LockTimeout time.Duration
 
-	// DelTries says after how many failed DELs of an attachment Del returns
-	// nil, so that the runtime can let the container go, once the container's
-	// network namespace is gone: whichever plugin fails, and for whatever
-	// reason. The record stays, as "deleting", and each GC and [Sweeper] tries
-	// again until it succeeds or the record is forgotten. An ADD of the
-	// attachment fails meanwhile. Zero means never: what is left is an error
-	// every time.
+	// DelTries bounds how often Del fails for an attachment whose container has
+	// no network namespace any more. After that many failures, of any plugin
+	// and for any reason, Del returns nil, so that the runtime can remove the
+	// container. The record stays, as "deleting". Each GC and [Sweeper] tries
+	// again, until the DEL succeeds or the record is forgotten, and an ADD of
+	// the attachment fails. Zero means no bound.
 	DelTries int
 
 	// InterfaceNames returns the names in use in the network namespace at a
-	// path, for Add and Attach. Nil means [ifname.Taken] for paths in Root,
-	// except that what is not there, is not a network namespace, or must not
-	// be entered by an ordinary user, has no names. With a function that
-	// returns nothing the plugins find a name in use, or do not.
+	// path, for Add and Attach. Nil means [ifname.Taken] for paths in Root. A
+	// path that does not exist, is not a network namespace or must not be
+	// entered by an ordinary user then has no names. A function that returns
+	// nothing leaves it to the plugins to detect names in use.
 	InterfaceNames func(netns string) ([]string, error)
 
 	mu   sync.Mutex
@@ -95,12 +99,12 @@ func (m *Manager) locked(ctx context.Context, id string, do func(context.Context
 	return m.holding(ctx, id, l, do)
 }
 
-// holding calls do, and then releases the lock l of container id. Plugins that
-// do runs with its context inherit the lock, so that those that outlive this
-// process keep it.
+// holding calls do, and then releases the lock l of container id. Plugins that do
+// runs with its context inherit the lock: a plugin that outlives this process
+// keeps it.
 func (m *Manager) holding(ctx context.Context, id string, l *scratch.Lock, do func(context.Context, *scratch.Lock) error) error {
 	defer func() {
-		// Nothing that was done is undone by it, and the lock ends with us at the latest.
+		// It changes nothing of what was done, and the lock ends with this process.
 		if err := l.Unlock(); err != nil && m.invoker().Logger != nil {
 			m.invoker().Logger.LogAttrs(ctx, slog.LevelDebug, "unlock", slog.String("container", id), slog.Any("err", err))
 		}
@@ -113,8 +117,8 @@ func (m *Manager) holding(ctx context.Context, id string, l *scratch.Lock, do fu
 	return do(delegate.WithFiles(ctx, file), l)
 }
 
-// handable fails when there is no descriptor of the lock's file to hand down:
-// plugins that do not keep the lock must not run.
+// handable fails when there is no descriptor of the lock's file to hand down.
+// Plugins must not run without the lock.
 func handable(lockFile *os.File) error {
 	if lockFile == nil {
 		return types.NewError(types.ErrTryAgainLater, "no file descriptor is left to hand the container's lock to plugins", "")
@@ -140,8 +144,8 @@ func (m *Manager) lockWithin(ctx context.Context, limit time.Duration, id string
 	return m.store().Lock(ctx, id)
 }
 
-// lockDir locks the directory of the records: exclusively, so that none is
-// made, or with others who make one.
+// lockDir locks the directory of the records. Those who make a record share the
+// lock. While it is exclusive nobody makes one.
 func (m *Manager) lockDir(ctx context.Context, exclusive bool) (unlock func() error, err error) {
 	ctx, cancel := context.WithTimeout(ctx, m.lockTimeout())
 	defer cancel()
@@ -154,11 +158,11 @@ func (m *Manager) undoTimeout() time.Duration {
 	return cmp.Or(m.invoker().UndoTimeout, delegate.DefaultUndoTimeout)
 }
 
-// Check asks the plugins of the attachment k to confirm it, with the
-// configuration and the results that were recorded. It fails with
-// [ErrNotAdded] when k is not recorded as added, with [scratch.ErrCorrupt] when
-// its record is damaged, and else with the first plugin's [*delegate.Error].
-// What an interrupted [Manager.Attach] has left of itself is no part of it.
+// Check asks the plugins of the attachment k to confirm it, with the recorded
+// configuration and results. It fails with [ErrNotAdded] when k is not recorded
+// as added, with [scratch.ErrCorrupt] when its record is damaged, and otherwise
+// with the [*delegate.Error] of the first plugin that fails. It ignores what an
+// interrupted [Manager.Attach] has left.
 func (m *Manager) Check(ctx context.Context, k scratch.Key) error {
 	if m.nothing(k) {
 		return fail(OpCheck, k, ErrNotAdded)
@@ -176,8 +180,8 @@ func (m *Manager) Check(ctx context.Context, k scratch.Key) error {
 	}))
 }
 
-// Status asks every plugin of nets, in order, whether it can service an ADD,
-// and stops at the first that cannot: its error is a [*delegate.Error].
+// Status asks every plugin of nets, in order, whether it can service an ADD. It
+// stops at the first that cannot; the error is a [*delegate.Error].
 func (m *Manager) Status(ctx context.Context, nets []netconf.Network) error {
 	for _, n := range nets {
 		if err := m.invoker().Status(ctx, n); err != nil {

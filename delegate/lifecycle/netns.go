@@ -12,40 +12,39 @@ import (
 	"github.com/metacni/metacni/internal/inroot"
 )
 
-// netns is a network namespace: its path, and what tells it from another that
-// has come to the same path. The kernel gives a new namespace the device and
-// inode of one that has gone, so these do not suffice.
+// netns is a network namespace: its path, and what distinguishes it from another
+// at the same path. Device and inode do not suffice, because the kernel gives them
+// to a new namespace when the old one is gone.
 type netns struct {
 	Path   string `json:"path,omitempty"`
 	Dev    uint64 `json:"dev,omitempty"`
 	Inode  uint64 `json:"inode,omitempty"`
-	Unique string `json:"unique,omitempty"` // never used again on this machine; empty where it cannot be had
+	Unique string `json:"unique,omitempty"` // never used again on this machine; empty if the kernel does not tell
 }
 
-// same reports whether now, which is there, may be the namespace n that was
-// recorded. A record made before namespaces had a Unique, or where it could
-// not be had, goes by device and inode.
+// same reports whether now, which exists, may be the recorded namespace n. Without
+// n.Unique it compares device and inode only.
 func (n netns) same(now netns) bool {
 	return n.Dev == now.Dev && n.Inode == now.Inode && (n.Unique == "" || n.Unique == now.Unique)
 }
 
-// gone reports whether n is certainly not at its path in root any more. Where the
-// directory of the path is not there, or what is there is no namespace, this
-// process may just not see what is mounted there: unless the machine has been
-// started since.
+// gone reports whether n is certainly not at its path in root any more. If the
+// directory of the path does not exist, or a file there is not a namespace, this
+// is not certain: the namespace may be mounted where this process does not see
+// it. It is certain if the machine has been restarted since.
 func (n netns) gone(root string) bool {
 	if n.Path == "" {
 		return false
 	}
 	if _, err := os.Stat(cmp.Or(root, "/")); err != nil {
-		return false // without a root nothing is there
+		return false // if root is missing nothing in it can be seen
 	}
 	err := stat(root, n.Path)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && (n.Inode == 0 || n.ofEarlierBoot()): // nobody has seen it since
+	case errors.Is(err, fs.ErrNotExist) && (n.Inode == 0 || n.ofEarlierBoot()): // it was not seen since this boot
 		return true
 	case errors.Is(err, fs.ErrNotExist) && strings.HasPrefix(n.Path, "/proc/"):
-		return seesProcesses(root) // what a process had there is gone with it, directory and all
+		return seesProcesses(root) // the directory of a process is gone when the process is
 	case errors.Is(err, fs.ErrNotExist):
 		return stat(root, filepath.Dir(n.Path)) == nil
 	case err != nil:
@@ -55,7 +54,7 @@ func (n netns) gone(root string) bool {
 	return n.Inode != 0 && now.Inode != 0 && n.other(now) && (now.Unique != "" || now.Dev == n.Dev || n.ofEarlierBoot())
 }
 
-// nothingAt reports whether there certainly is nothing at path in root.
+// nothingAt reports whether nothing exists at path in root, for certain.
 func nothingAt(root, path string) bool {
 	return path != "" && errors.Is(stat(root, path), fs.ErrNotExist) && stat(root, filepath.Dir(path)) == nil
 }
@@ -64,26 +63,26 @@ func stat(root, path string) error {
 	return inroot.With(root, path, func(path string) error { _, err := os.Stat(path); return err })
 }
 
-// ofEarlierBoot reports whether the machine has certainly been started since n was
-// there.
+// ofEarlierBoot reports whether the machine has been restarted since n was
+// recorded, for certain.
 func (n netns) ofEarlierBoot() bool {
 	boot := bootID()
 	return boot != "" && n.Unique != "" && !strings.HasPrefix(n.Unique, boot+"/")
 }
 
-// other reports whether now, which is there, is certainly not the namespace n
-// that was recorded. It is not for want of now's Unique, which a process
-// without the right to enter the namespace, or without descriptors, cannot get.
+// other reports whether now, which exists, is certainly not the recorded namespace
+// n. It ignores an empty now.Unique: a process that must not enter the namespace,
+// or has no descriptors left, cannot get it.
 func (n netns) other(now netns) bool {
 	return n.Dev != now.Dev || n.Inode != now.Inode || n.Unique != "" && now.Unique != "" && n.Unique != now.Unique
 }
 
-// forDel is the path to hand to a plugin for the DEL of an attachment in n,
-// when the runtime's DEL came with path given, or empty where that would be,
-// or might be, another container's namespace. Paths are looked at in root.
+// forDel returns the path that a plugin receives for the DEL of an attachment in
+// n. given is the path in the runtime's DEL. It returns "" if the namespace at the
+// path may be another container's. Paths are paths in root.
 func (n netns) forDel(root, given string) string {
 	if n.Inode == 0 {
-		return given // it was never seen, so there is nothing to compare with
+		return given // n was never seen, so it cannot be compared
 	}
 	path := cmp.Or(given, n.Path)
 	if !n.same(identify(root, path)) {
@@ -103,10 +102,9 @@ func (m *Manager) interfaceNames(path string) ([]string, error) {
 	return namesIn(m.Root, path)
 }
 
-// namesIn returns [ifname.Taken] of the network namespace at path, which
-// is looked at in root if that is not empty. What is not a namespace, is not
-// there, or must not be looked into by an ordinary user, has no names: that is
-// for the plugins to find out.
+// namesIn returns [ifname.Taken] of the network namespace at path in root. A path
+// that does not exist, is not a namespace or must not be entered by an ordinary
+// user has no names: the plugins will report it.
 func namesIn(root, path string) (names []string, err error) {
 	err = inroot.With(root, path, func(path string) error {
 		if _, err := os.Stat(path); err != nil {
@@ -119,7 +117,7 @@ func namesIn(root, path string) (names []string, err error) {
 		return nil, nil
 	}
 	if e := (*ifname.Error)(nil); errors.As(err, &e) {
-		err = &ifname.Error{NetNS: path, Err: e.Err} // not the path it was reached by
+		err = &ifname.Error{NetNS: path, Err: e.Err} // not the path by which it was reached
 	}
 	return names, err
 }

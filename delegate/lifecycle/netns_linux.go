@@ -12,14 +12,14 @@ import (
 	"github.com/metacni/metacni/internal/inroot"
 )
 
-// identify looks at the namespace at path in root. What cannot be looked at has
-// no identity.
+// identify returns what identifies the namespace at path in root. If that cannot
+// be read it returns the path alone.
 func identify(root, path string) netns {
 	n := netns{Path: path}
 	if path == "" {
 		return n
 	}
-	_ = inroot.With(root, path, func(path string) error { // without identity it is nobody's
+	_ = inroot.With(root, path, func(path string) error { // on failure n stays without identity
 		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return err
@@ -36,9 +36,9 @@ func identify(root, path string) netns {
 	return n
 }
 
-// unique returns what no other network namespace has had or will have, or
-// nothing where the kernel does not tell: its number, of which there are no two
-// while the machine runs, and which start of the machine that was.
+// unique returns a string that no other network namespace has had or will have:
+// the ID of the boot, and a number that the kernel uses once per boot. It returns
+// "" if the kernel does not tell.
 func unique(fd int, path string) string {
 	var fs unix.Statfs_t
 	if unix.Fstatfs(fd, &fs) != nil || fs.Type != unix.NSFS_MAGIC {
@@ -58,17 +58,17 @@ func unique(fd int, path string) string {
 	return boot + "/" + kind + "/" + strconv.FormatUint(id, 10)
 }
 
-// bootID tells this start of the machine from others. It is empty where the
-// kernel does not tell.
+// bootID returns the ID of this boot of the machine, or "" if the kernel does not
+// tell.
 func bootID() string {
 	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(id))
 }
 
-// seesProcesses reports whether the proc file system in root certainly shows all
-// processes of the machine: this one, or the first that it shows, is in the
-// kernel's first PID namespace, whose number is fixed. Not everybody may ask
-// about the first.
+// seesProcesses reports whether the proc file system in root shows all processes
+// of the machine, for certain: if this process or process 1 is in the kernel's
+// initial PID namespace, whose number is fixed. Not everybody may read the link
+// of process 1.
 func seesProcesses(root string) bool {
 	for _, process := range []string{"self", "1"} {
 		link := ""
@@ -92,8 +92,8 @@ func namespaceID(fd int) (id uint64) {
 	return id
 }
 
-// cookie returns the SO_NETNS_COOKIE of a socket in the namespace (Linux 5.14),
-// which takes the right to enter it.
+// cookie returns the SO_NETNS_COOKIE of a socket in the namespace (Linux 5.14).
+// This needs the right to enter the namespace.
 func cookie(path string) (id uint64) {
 	_ = ns.WithNetNSPath(path, func(ns.NetNS) error {
 		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)

@@ -18,51 +18,49 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// A Record is what is known of one attachment of one container, as the runtime
-// sees it: the interface it asked for, and all those that came with it.
+// A Record holds one attachment of one container, as the runtime sees it: the
+// interface that the runtime asked for, and all others that belong to it.
 type Record struct {
 	Key              scratch.Key
 	State            scratch.State // Partial while one of Attached is being attached, or could not be undone
 	Created, Updated time.Time
 	Attached         []delegate.Attached
 
-	// Sources are the files that it was adopted from, see [Adoption].
+	// Sources are the files from which it was adopted, see [Adoption].
 	Sources []string
 
-	// Why is the beginning of what the last DEL that failed has said.
+	// Why is the beginning of the error of the last DEL that failed.
 	Why string
 
-	root    string  // in which paths of namespaces are looked at
-	entries []entry // what Attached was made of
+	root    string  // the root directory for paths of namespaces
+	entries []entry // the form on disk of Attached
 }
 
-// Whole reports whether r.Attached[i] is attached and nothing of it is half
-// done. It is for the attachments of a Partial record.
+// Whole reports whether r.Attached[i] is completely attached. In a Partial record
+// some are not.
 func (r Record) Whole(i int) bool { return r.State.Attached() && !r.entries[i].Half }
 
-// NetNSGone reports whether no attachment of r has the network namespace any
-// more that it was made in: there is nothing at its path, or what is there is
-// another namespace. Where that cannot be known it is false. It looks at the
-// file system each time.
+// NetNSGone reports whether the network namespaces of all attachments of r are
+// gone: nothing exists at the path, or another namespace does. It is false if this
+// is not certain. It reads the file system each time.
 func (r Record) NetNSGone() bool {
 	return len(r.entries) > 0 && !slices.ContainsFunc(r.entries, func(e entry) bool { return !e.NetNS.gone(r.root) })
 }
 
-// Stale reports whether r, or a part of it, is to be removed, unless an operation
-// on its container goes on: see [Sweeper]. What was attached where nobody has
-// ever seen a network namespace is not.
+// Stale reports whether a [Sweeper] would remove r or a part of it, unless an
+// operation on its container is running. It is false for an added record for
+// which no network namespace was found at ADD.
 func (r Record) Stale() bool { return r.State != scratch.Added || r.outlived() }
 
-// outlived reports whether the container is gone: it had a network namespace,
-// and has it no more.
+// outlived reports whether the container had a network namespace that is gone.
 func (r Record) outlived() bool {
 	return slices.ContainsFunc(r.entries, func(e entry) bool { return e.NetNS.Inode != 0 }) && r.NetNSGone()
 }
 
-// Records lists the records in Dir, without a lock: others may change while
-// it is read. A damaged record is yielded with its key, as far as that is
-// known, and an error, [scratch.ErrCorrupt] or [scratch.ErrVersion], until it is
-// dealt with; it does not end the list. The end of ctx does, with its error.
+// Records lists the records in Dir. It takes no lock, so that records may change
+// while it reads. A record that cannot be read is yielded with its key, if that
+// is known, and an error, such as [scratch.ErrCorrupt] or [scratch.ErrVersion].
+// The list goes on after it. When ctx ends the list ends, with its error.
 func (m *Manager) Records(ctx context.Context) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		for r, err := range m.store().List(ctx) {
@@ -73,9 +71,8 @@ func (m *Manager) Records(ctx context.Context) iter.Seq2[Record, error] {
 	}
 }
 
-// Container returns what [Manager.Records] lists of container id. Damaged
-// records, and what else could not be read, are joined in the error, beside the
-// list.
+// Container returns the records of container id. The errors of those that cannot
+// be read are joined; the others are returned all the same.
 func (m *Manager) Container(ctx context.Context, id string) ([]Record, error) {
 	found, err := m.store().Container(ctx, id)
 	rs := make([]Record, len(found))
@@ -95,11 +92,11 @@ func (m *Manager) record(r scratch.Record[record]) Record {
 	}
 }
 
-// record is the form of a record on disk. It is apart from the types of
-// package delegate, so that these can change.
+// record is the form of a record on disk. It does not use the types of package
+// delegate, so that these can change.
 type record struct {
 	Delegates []entry  `json:"delegates"`
-	Adopted   bool     `json:"adopted,omitempty"` // so that results may be unknown
+	Adopted   bool     `json:"adopted,omitempty"` // results may be unknown
 	Sources   []string `json:"sources,omitempty"`
 	Tries     int      `json:"tries,omitempty"`
 	Why       string   `json:"why,omitempty"`
@@ -114,11 +111,11 @@ type entry struct {
 	Result         json.RawMessage            `json:"result,omitempty"`
 	Unfinished     bool                       `json:"unfinished,omitempty"` // Result is not of the last plugin
 	Gone           []int                      `json:"gone,omitzero"`        // see [delegate.Attached]; not nil once a DEL has been tried
-	Half           bool                       `json:"half,omitempty"`       // in a partial record: it is to be removed
+	Half           bool                       `json:"half,omitempty"`       // to be removed, in a partial record
 	Leaving        bool                       `json:"leaving,omitempty"`    // what Half was called in version 1
 }
 
-// UnmarshalJSON refuses what no Del could work with: such a record is damaged.
+// UnmarshalJSON refuses a record with which Del cannot work: it is damaged.
 func (r *record) UnmarshalJSON(data []byte) error {
 	type plain record
 	var p plain
@@ -140,7 +137,7 @@ func (r *record) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// A change is what is noted of a record between a plugin and the next.
+// A change is noted in a record after each plugin.
 type change struct {
 	At         int             `json:"at"` // which delegate
 	Result     json.RawMessage `json:"result,omitempty"`
@@ -148,7 +145,7 @@ type change struct {
 	Gone       []int           `json:"gone,omitempty"`
 }
 
-// Change makes a change that was noted.
+// Change applies a change that was noted.
 func (r *record) Change(text json.RawMessage) error {
 	var c change
 	if err := json.Unmarshal(text, &c); err != nil {
@@ -171,7 +168,7 @@ func (r *record) Change(text json.RawMessage) error {
 	return nil
 }
 
-// usable refuses what no plugin could be asked to add, nor to delete.
+// usable refuses an attachment with which no plugin can be run.
 func usable(a delegate.Attached) error {
 	if err := utils.ValidateNetworkName(a.Network.Name()); err != nil {
 		return err
@@ -182,7 +179,7 @@ func usable(a delegate.Attached) error {
 	return a.Network.CheckRequest(netconf.Request{PrevResult: a.Result, CapabilityArgs: a.CapabilityArgs})
 }
 
-// recordable refuses what cannot be attached, or recorded, under k.
+// recordable refuses a plan that cannot be carried out or recorded under k.
 func recordable(k scratch.Key, plan []delegate.Attachment) error {
 	if len(plan) == 0 {
 		return impossible("the plan has no networks")
@@ -198,7 +195,7 @@ func recordable(k scratch.Key, plan []delegate.Attachment) error {
 	return nil
 }
 
-// keepable refuses what could not be read back as it was written.
+// keepable refuses an attachment that would not be read back as it was written.
 func keepable(a delegate.Attachment) error {
 	for _, s := range []string{a.IfName, a.NetNS, a.Args} {
 		if !utf8.ValidString(s) {
@@ -208,7 +205,7 @@ func keepable(a delegate.Attachment) error {
 	return usable(delegate.Attached{Attachment: a})
 }
 
-// entries returns what is recorded of plan before it is carried out.
+// entries returns the form on disk of plan, before it is carried out.
 func entries(root string, plan []delegate.Attachment) []entry {
 	places := make(map[string]netns)
 	es := make([]entry, len(plan))
@@ -226,7 +223,7 @@ func entries(root string, plan []delegate.Attachment) []entry {
 // halfDone reports whether e, in a partial record, is to be removed.
 func halfDone(e entry) bool { return e.Half }
 
-// left reports whether a plugin of e may have something in the container.
+// left reports whether some plugin of e may have something in the container.
 func (e entry) left() bool {
 	return len(delegate.Left([]delegate.Attached{e.attached("", asRecorded)})) > 0
 }
@@ -239,8 +236,8 @@ func allOf(n netconf.Network) (plugins []int) {
 	return plugins
 }
 
-// whole is the state of r when it is attached: Added if nothing of it is half
-// done.
+// whole returns the state of r, which is attached: Partial if some delegate is
+// half done, and else Added.
 func (r record) whole() scratch.State {
 	if slices.ContainsFunc(r.Delegates, halfDone) {
 		return scratch.Partial
@@ -248,8 +245,8 @@ func (r record) whole() scratch.State {
 	return scratch.Added
 }
 
-// settledState returns r, which has just been read, with the state Partial where
-// version 1 had Added for a record with something half done in it.
+// settledState returns r, which has just been read. Version 1 of the format had
+// Added for a record with something half done in it; the state is then Partial.
 func settledState(r scratch.Record[record]) scratch.Record[record] {
 	half := func(e entry) bool { return e.Half || e.Result == nil && !r.Value.Adopted }
 	if r.State != scratch.Added || !slices.ContainsFunc(r.Value.Delegates, half) {
@@ -262,11 +259,11 @@ func settledState(r scratch.Record[record]) scratch.Record[record] {
 	return r
 }
 
-// asRecorded is the namespace as it was at ADD, for [record.attached].
+// asRecorded returns the path at ADD, for [record.attached].
 func asRecorded(n netns) string { return n.Path }
 
-// attached returns what r records of the container, in the namespace that
-// where makes of the recorded one.
+// attached returns the delegates of r. where returns the path of a recorded
+// namespace.
 func (r record) attached(containerID string, where func(netns) string) []delegate.Attached {
 	as := make([]delegate.Attached, len(r.Delegates))
 	for i, e := range r.Delegates {

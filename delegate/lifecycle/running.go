@@ -7,10 +7,10 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// A running ADD, which a DEL of the same key cancels.
+// A running ADD or Attach, which a DEL of the same key cancels.
 type running struct{ cancel context.CancelCauseFunc }
 
-// begin makes the ADD of k one that a DEL of k can cancel.
+// begin returns a context that a DEL of k cancels, and a function that ends it.
 func (m *Manager) begin(ctx context.Context, k scratch.Key) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	a := &running{cancel}
@@ -31,7 +31,7 @@ func (m *Manager) begin(ctx context.Context, k scratch.Key) (context.Context, fu
 	}
 }
 
-// supersede cancels the ADDs of k that this Manager is doing or about to do.
+// supersede cancels the ADDs of k in this Manager, running and waiting.
 func (m *Manager) supersede(k scratch.Key) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -13,57 +13,61 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// A Sweeper removes the attachments that are stale, without anybody's asking:
-// those whose network namespace is gone, those that a Del or an undo could not
-// remove, those of an Add that has died, and what an Attach has left of itself.
-// Some runtimes forget a container whose ADD has failed even if its DEL did, and
-// never ask for a GC. What is attached to a container that is there it leaves
-// alone, and so what another operation is working on.
+// A Sweeper removes stale attachments on its own initiative:
 //
-// It may be used by one goroutine at a time. Any number of Sweepers may work on
-// one directory.
+//   - those whose network namespace is gone
+//   - those that a Del or an undo could not remove
+//   - those of an Add that has crashed
+//   - what a failed or crashed Attach has left
+//
+// It is needed because some runtimes never send GC, and forget a container whose
+// ADD has failed even if the DEL failed as well. A Sweeper does not touch what is
+// attached to an existing container, nor what another operation is working on.
+//
+// A Sweeper may be used by one goroutine at a time. Any number of Sweepers may
+// work on one directory.
 type Sweeper struct {
 	// Manager removes what is stale. Nil has no records.
 	Manager *Manager
 
-	// Unseen has those removed as well that were attached where nobody has ever
-	// seen a network namespace, and where there is none.
+	// Unseen also removes attachments for which no network namespace was found
+	// at ADD, if there is none now.
 	Unseen bool
 
-	// Current, when not nil, returns the network of a name as it is configured
-	// now. What never was attached and cannot be removed as it was recorded,
-	// because of a mistake in the configuration, is removed with that instead,
-	// or else with the configuration of what is attached to a network of that
-	// name. The network must have the same types of plugins.
+	// Current, if not nil, returns the network of a name as it is configured
+	// now. A mistake in the recorded configuration can make both ADD and DEL
+	// fail. Then the Sweeper runs the DEL with the network from Current, or else
+	// with the one that was last attached under that name. It must have the same
+	// types of plugins.
 	Current func(name string) (netconf.Network, error)
 
-	// Batch is how many attachments one pass tries at most. Zero means
+	// Batch bounds how many attachments one pass tries to remove. Zero means
 	// 64.
 	Batch int
 
 	// Timeout bounds each try. Zero means 30 seconds.
 	Timeout time.Duration
 
-	// Wait is how long an attachment is left alone after it could not be
-	// removed. It doubles with each failure, up to MaxWait. Zero means
-	// 30 seconds and 1 hour.
+	// Wait is the time until the second try. It doubles with each failure, up
+	// to MaxWait. Zero means 30 seconds for Wait and 1 hour for MaxWait.
 	Wait, MaxWait time.Duration
 
-	// Begin, when not nil, is called before each try, by several goroutines.
-	// The try has the context it returns, and ends with the function.
+	// Begin, if not nil, is called before each try, by several goroutines. The
+	// try uses the context that Begin returns. The function is called when the
+	// try has ended.
 	Begin func(context.Context) (context.Context, func())
 
-	// Tell, when not nil, is called for each attachment that was removed, and
-	// where the reason is a new one why an attachment cannot be removed, or a
-	// record or the directory not be read. It is called by one goroutine at a
-	// time.
+	// Tell, if not nil, is called for each attachment that was removed. It is
+	// also called when an attachment cannot be removed, or a record or the
+	// directory cannot be read, unless the reason is the same as the last time.
+	// It is called by one goroutine at a time.
 	Tell func(Swept)
 
 	now   func() time.Time // instead of time.Now
 	tries map[scratch.Key]*try
 }
 
-// What the zero fields of a [Sweeper] mean.
+// The meaning of zero fields of a [Sweeper].
 const (
 	defaultBatch   = 64
 	defaultTimeout = 30 * time.Second
@@ -71,18 +75,18 @@ const (
 	defaultMaxWait = time.Hour
 )
 
-// idleTimeout is how long a container's lock must not be held for to be free: a
-// busy machine may take that long to try it once.
+// idleTimeout bounds the wait for a container's lock. A lock that is free is taken
+// well within it, even on a busy machine.
 const idleTimeout = 100 * time.Millisecond
 
-// sweepers is how many attachments are tried at once, so that a plugin that
-// hangs does not keep the others waiting.
+// sweepers is how many attachments are tried at the same time, so that a plugin
+// that hangs does not block the others.
 const sweepers = 4
 
-// Swept is what has become of an attachment.
+// Swept says what has become of an attachment.
 type Swept struct {
-	Key scratch.Key // as far as it is known: of the directory nothing is
-	Err error       // an [*Error]: why it is still there; nil if it is not
+	Key scratch.Key // what is known of it; zero for the directory
+	Err error       // an [*Error] that says why it is still there; nil if it was removed
 	At  time.Time   // when it will be tried again; zero for a record that cannot be read
 }
 
@@ -90,31 +94,31 @@ type Swept struct {
 type Sweep struct {
 	Removed    int // stale, and removed
 	Failed     int // stale, tried and still there
-	Waiting    int // stale, and not tried: not yet, not in this pass, or others are at work on it
-	Unreadable int // records, and the directory
+	Waiting    int // stale, and not tried: its time has not come, the batch is full, or it is locked
+	Unreadable int // records that cannot be read, and the directory
 }
 
-// A try is an attachment that could not be removed, or a record not be read.
+// A try is the last failure to remove an attachment or to read a record.
 type try struct {
 	why  string
 	wait time.Duration
 	at   time.Time // of the next one
 }
 
-// Sweep is one pass: it tries what is stale and due, longest due first. Its error
-// is that of the context.
+// Sweep does one pass. It tries the stale attachments whose time has come, longest
+// due first. The error is that of the context.
 func (s *Sweeper) Sweep(ctx context.Context) (Sweep, error) {
 	if s.Manager == nil {
 		return Sweep{}, ctx.Err()
 	}
 	var swept Sweep
-	current := make(map[string]Record) // the last that was attached to a network
+	current := make(map[string]Record) // the last that was attached to each network
 	found := make(map[scratch.Key]bool)
 	var due []scratch.Key
 	for r, err := range s.Manager.Records(ctx) {
 		switch {
 		case err != nil && ctx.Err() != nil:
-			continue // which may be why
+			continue // the end of ctx may be why
 		case err != nil:
 			found[r.Key] = true
 			swept.Unreadable++
@@ -146,7 +150,7 @@ func (s *Sweeper) Sweep(ctx context.Context) (Sweep, error) {
 	swept.Waiting += len(due) - len(batch)
 	s.each(batch, func(k scratch.Key) (bool, error) { return s.remove(ctx, k, current) }, func(k scratch.Key, done bool, err error) {
 		switch {
-		case err == nil && !done, err != nil && ctx.Err() != nil: // which may be why
+		case err == nil && !done, err != nil && ctx.Err() != nil: // the end of ctx may be why
 			swept.Waiting++
 		case err != nil:
 			swept.Failed++
@@ -161,9 +165,9 @@ func (s *Sweeper) Sweep(ctx context.Context) (Sweep, error) {
 	return swept, ctx.Err()
 }
 
-// tidy removes locks of containers without a record that processes have left
-// which died just then: nobody else would ever take them again. What cannot be
-// removed is in nobody's way.
+// tidy removes the locks of containers without a record. A process leaves such a
+// lock when it dies before it writes a record, and nobody else would remove it. A
+// lock that cannot be removed does no harm.
 func (s *Sweeper) tidy(ctx context.Context) {
 	ids, _ := s.Manager.store().Unused()
 	for _, id := range ids[:min(len(ids), cmp.Or(s.Batch, defaultBatch))] {
@@ -171,13 +175,13 @@ func (s *Sweeper) tidy(ctx context.Context) {
 		if l == nil {
 			continue
 		}
-		_, _ = s.Manager.store().Records(ctx, l) // so that the lock knows there are none
+		_, _ = s.Manager.store().Records(ctx, l) // tells the lock that there are none
 		_ = l.Unlock()
 	}
 }
 
-// Run sweeps now and then again and again, with pauses, until ctx ends; its error
-// is that of the context. seen, when not nil, is told of each pass.
+// Run calls Sweep until ctx ends, with a pause after each pass. The error is that
+// of the context. seen, if not nil, is called after each pass.
 func (s *Sweeper) Run(ctx context.Context, pause time.Duration, seen func(Sweep)) error {
 	for {
 		swept, err := s.Sweep(ctx)
@@ -195,8 +199,8 @@ func (s *Sweeper) Run(ctx context.Context, pause time.Duration, seen func(Sweep)
 	}
 }
 
-// each calls do for all of ks, sweepers at once, and after with what came of
-// each, one at a time.
+// each calls do with each of ks, several at the same time, and after with what do
+// has returned, one at a time.
 func (s *Sweeper) each(ks []scratch.Key, do func(scratch.Key) (bool, error), after func(scratch.Key, bool, error)) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -218,7 +222,8 @@ func (s *Sweeper) each(ks []scratch.Key, do func(scratch.Key) (bool, error), aft
 	wg.Wait()
 }
 
-// remove removes what is stale of k, and reports whether it had to and did.
+// remove removes what is stale of k. done is false if nothing is stale, or if
+// another operation is working on the container.
 func (s *Sweeper) remove(ctx context.Context, k scratch.Key, known map[string]Record) (done bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.Timeout, defaultTimeout))
 	defer cancel()
@@ -250,13 +255,13 @@ func (s *Sweeper) remove(ctx context.Context, k scratch.Key, known map[string]Re
 	return done, fail(OpSweep, k, err)
 }
 
-// stale reports whether r is to go, or a part of it.
+// stale reports whether r, or a part of it, is to be removed.
 func (s *Sweeper) stale(r Record) bool { return r.Stale() || s.gone(r) }
 
-// gone reports whether the container of r is.
+// gone reports whether the container of r is gone.
 func (s *Sweeper) gone(r Record) bool { return r.outlived() || s.Unseen && r.NetNSGone() }
 
-// current is the network of a name as it is now.
+// current returns the network of a name as it is now.
 func (s *Sweeper) current(name string, known map[string]Record) (netconf.Network, bool) {
 	if s.Current != nil {
 		if n, err := s.Current(name); err == nil {
@@ -271,8 +276,7 @@ func (s *Sweeper) current(name string, known map[string]Record) (netconf.Network
 	return netconf.Network{}, false
 }
 
-// failed notes that k could not be removed because of err, and is to be left
-// alone for a while.
+// failed notes that k could not be removed because of err, and when to try again.
 func (s *Sweeper) failed(k scratch.Key, err error, wait time.Duration) {
 	t := s.tries[k]
 	if t == nil {
@@ -301,7 +305,7 @@ func (s *Sweeper) tell(swept Swept) {
 	}
 }
 
-// due is when k was to be tried.
+// due returns the time from which on k may be tried.
 func (s *Sweeper) due(k scratch.Key) time.Time {
 	if t := s.tries[k]; t != nil {
 		return t.at
@@ -316,8 +320,8 @@ func (s *Sweeper) time() time.Time {
 	return time.Now()
 }
 
-// lockIdle takes the lock of container id unless somebody else is at work on it:
-// then it returns nil. Plugins whose parent has died do not count.
+// lockIdle takes the lock of container id. It returns nil if another operation
+// holds it. It kills plugins whose parent has died and which hold it.
 func (m *Manager) lockIdle(ctx context.Context, id string) (*scratch.Lock, error) {
 	l, err := m.lockWithin(ctx, idleTimeout, id)
 	if err == nil || !errors.Is(err, context.DeadlineExceeded) {
