@@ -168,41 +168,6 @@ func TestGCTellsEachNetworkOnce(t *testing.T) {
 	}
 }
 
-// What is made or changed while GC runs is kept, and the plugins are told of
-// it.
-func TestGCKeepsRecordsNewerThanItsStart(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	plugged, anew, fresh := key("c2", "eth0"), key("c3", "eth0"), key("c4", "eth0")
-	for _, k := range []scratch.Key{eth0, plugged, anew} {
-		n.add(k)
-	}
-	meanwhile := nodeAt(t, n.Dir)
-	meanwhile.exec = n.exec
-	meanwhile.Invoker = &delegate.Invoker{Exec: n.exec}
-	n.on("DEL bridge eth0", func(ctx context.Context, c delegatetest.Call) error {
-		if c.ContainerID != "c1" {
-			return nil
-		}
-		err := meanwhile.Del(ctx, Removal{Key: anew})
-		_, err2 := meanwhile.Add(ctx, anew, pair(anew))
-		_, err3 := meanwhile.Add(ctx, fresh, pair(fresh))
-		_, err4 := meanwhile.Attach(ctx, plugged, hotplug(plugged))
-		return errors.Join(err, err2, err3, err4)
-	})
-	if err := n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid}); err != nil {
-		t.Fatal(err)
-	}
-	n.wantRecords("c2/eth0 added", "c3/eth0 added", "c4/eth0 added")
-	wantValid(t, n.last("GC bridge"), "c2 eth0", "c3 eth0", "c4 eth0")
-	wantValid(t, n.last("GC ipvlan"), "c2 hot0")
-	n.exec.Plugins = plugins()
-	if err := n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid}); err != nil { // not for ever
-		t.Fatal(err)
-	}
-	n.wantNothing()
-}
-
 // What fails does not keep the rest from being done, and all of it is said.
 // Its own DEL having failed, a stale attachment is left to the plugin's GC,
 // and stays recorded.
@@ -254,19 +219,6 @@ func TestGCEndsWithItsContext(t *testing.T) {
 	if len(n.gcs()) > 0 {
 		t.Errorf("told: %q", n.gcs())
 	}
-}
-
-// What a crash has left is collected like the rest.
-func TestGCRemovesLeftovers(t *testing.T) {
-	t.Parallel()
-	dead := newNode(t)
-	dead.crash("ADD tuning", eth0)
-	n := nodeAt(t, dead.Dir)
-	if err := n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid}); err != nil {
-		t.Fatal(err)
-	}
-	n.wantTrace("DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0")
-	n.wantNothing()
 }
 
 // A directory without records, or without itself, is in order.

@@ -96,6 +96,11 @@ func TestGCKeepsWhatChangesBeforeItsLock(t *testing.T) {
 			return errors.Join(err, err2)
 		}, []string{"c2/eth0 added"}, []string{"c2 eth0"}},
 		"deleted": {func(n *node) error { return n.Del(n.t.Context(), Removal{Key: c2}) }, nil, nil},
+		"deleted, and another added": {func(n *node) error {
+			err := n.Del(n.t.Context(), Removal{Key: c2})
+			_, err2 := n.Add(n.t.Context(), key("c4", "eth0"), pair(key("c4", "eth0")))
+			return errors.Join(err, err2)
+		}, []string{"c4/eth0 added"}, []string{"c4 eth0"}},
 		"half deleted": {func(n *node) error {
 			sick := nodeAt(n.t, n.Dir)
 			sick.failOn("DEL bridge", 101)

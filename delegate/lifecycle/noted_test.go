@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -66,16 +65,17 @@ func (n *node) wantCalls(after int, want ...string) {
 	}
 }
 
-// Wherever an ADD is killed, the DEL of another process hands each plugin the
-// last result that its network had: a firewall finds its rules by the addresses
-// in it.
-func TestKilledAddLeavesTheLastResults(t *testing.T) {
+// Wherever an ADD is killed, the record says so, and the DEL, GC or ADD of another
+// process removes what there may be. Each plugin receives the last result that
+// its network had: a firewall finds its rules by the addresses in it.
+func TestKilledAddIsCleanedUpWithTheLastResults(t *testing.T) {
 	t.Parallel()
-	for at, want := range map[string][]string{
+	for at, dels := range map[string][]string{
 		"ADD bridge":  {"DEL macvlan net0 <>", "DEL tuning eth0 <>", "DEL bridge eth0 <>"},
 		"ADD tuning":  {"DEL macvlan net0 <>", "DEL tuning eth0 <bridge>", "DEL bridge eth0 <bridge>"},
 		"ADD macvlan": {"DEL macvlan net0 <>", "DEL tuning eth0 <tuning>", "DEL bridge eth0 <tuning>"},
 		"adjust":      {"DEL macvlan net0 <macvlan>", "DEL tuning eth0 <tuning>", "DEL bridge eth0 <tuning>"},
+		"report":      {"DEL macvlan net0 <macvlan>", "DEL tuning eth0 <tuning>", "DEL bridge eth0 <tuning>"},
 	} {
 		for _, verb := range []string{"Del", "Add", "GC"} {
 			t.Run(at+", "+verb, func(t *testing.T) {
@@ -83,21 +83,31 @@ func TestKilledAddLeavesTheLastResults(t *testing.T) {
 				dead := newNode(t)
 				dead.crash(at, eth0)
 				n := nodeAt(t, dead.Dir)
-				var err error
+				state := "planned"
+				if at == "report" { // everything is done and nobody knows
+					state = "added"
+				}
+				n.wantRecords("c1/eth0 " + state)
 				switch verb {
 				case "Del":
 					n.del(eth0)
 				case "Add":
+					if at == "report" {
+						_, err := n.Add(t.Context(), eth0, pair(eth0))
+						wantCode(t, err, 7)
+						return
+					}
 					n.add(eth0)
+					n.wantRecords("c1/eth0 added")
+					n.wantCalls(0, append(slices.Clip(dels), "ADD bridge eth0 <>", "ADD tuning eth0 <bridge>", "ADD macvlan net0 <>")...)
+					return
 				case "GC":
-					err = n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid})
+					if err := n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid}); err != nil {
+						t.Fatal(err)
+					}
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				if d := cmp.Diff(want, n.calls(0)[:3]); d != "" {
-					t.Errorf("calls (-want +got):\n%s", d)
-				}
+				n.wantCalls(0, dels...)
+				n.wantNothing()
 			})
 		}
 	}
@@ -287,36 +297,6 @@ func TestParallelDelLeavesOutWhatIsGone(t *testing.T) {
 	n = nodeAt(t, n.Dir)
 	n.del(eth0)
 	n.wantCalls(0, "DEL macvlan net3 <ipvlan>", "DEL bridge eth0 <tuning>")
-	n.wantNothing()
-}
-
-// While nothing but missing plugins is left, those that were found are not run
-// again, whoever tries.
-func TestDelThatIsGivenUpLeavesOutWhatIsGone(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.DelTries = 1
-	n.add(eth0)
-	tuning := n.exec.Plugins["tuning"]
-	delete(n.exec.Plugins, "tuning")
-	n.del(eth0)
-	calls := len(n.exec.Calls())
-	for range 2 {
-		if err := n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid}); err == nil {
-			t.Error("GC found the plugin")
-		}
-	}
-	n.exec.Plugins["tuning"] = tuning
-	n.del(eth0)
-	var dels []string
-	for _, c := range n.calls(calls) {
-		if strings.HasPrefix(c, "DEL") {
-			dels = append(dels, c)
-		}
-	}
-	if !slices.Equal(dels, []string{"DEL tuning eth0 <tuning>"}) {
-		t.Errorf("%q", dels)
-	}
 	n.wantNothing()
 }
 

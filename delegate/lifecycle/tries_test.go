@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -126,4 +127,34 @@ func inNetNS(plan func(context.Context, []string) ([]delegate.Attachment, error)
 		}
 		return as, err
 	}
+}
+
+// While nothing but missing plugins is left, those that were found are not run
+// again, whoever tries.
+func TestDelThatIsGivenUpLeavesOutWhatIsGone(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.DelTries = 1
+	n.add(eth0)
+	tuning := n.exec.Plugins["tuning"]
+	delete(n.exec.Plugins, "tuning")
+	n.del(eth0)
+	calls := len(n.exec.Calls())
+	for range 2 {
+		if err := n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid}); err == nil {
+			t.Error("GC found the plugin")
+		}
+	}
+	n.exec.Plugins["tuning"] = tuning
+	n.del(eth0)
+	var dels []string
+	for _, c := range n.calls(calls) {
+		if strings.HasPrefix(c, "DEL") {
+			dels = append(dels, c)
+		}
+	}
+	if !slices.Equal(dels, []string{"DEL tuning eth0 <tuning>"}) {
+		t.Errorf("%q", dels)
+	}
+	n.wantNothing()
 }

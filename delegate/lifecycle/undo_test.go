@@ -6,7 +6,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"runtime"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -281,28 +280,6 @@ func TestAdjustedResultsAreRecorded(t *testing.T) {
 			t.Errorf("%s: prevResult (-want +got):\n%s", verb, d)
 		}
 	}
-	n.wantNothing()
-}
-
-// A process that dies while it undoes an ADD that could not be reported leaves
-// no record that says added: the next ADD undoes the rest first.
-func TestKilledWhileUndoingAFailedReport(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	dies := true
-	n.on("DEL bridge", func(context.Context, delegatetest.Call) error {
-		if dies {
-			runtime.Goexit()
-		}
-		return nil
-	})
-	tx := pair(eth0)
-	tx.Report = func(context.Context, []delegate.Attached) error { return errors.New("nobody listens") }
-	n.dies(func() error { _, err := n.Add(t.Context(), eth0, tx); return err })
-	n.wantRecords("c1/eth0 deleting")
-	dies = false
-	n.add(eth0)
-	n.del(eth0)
 	n.wantNothing()
 }
 
