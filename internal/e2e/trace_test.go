@@ -24,6 +24,8 @@ type bill struct {
 	scans  int // getdents64: directories listed, in pieces
 	execs  int // programs run
 	memory int // the most that was resident, in kB
+
+	opened []string // the paths of the files opened
 }
 
 // traced runs a plugin under ptrace(2), which is the machine's own strace: it
@@ -132,6 +134,8 @@ func (b *bill) syscall(tid int, calls map[int]syscallEntry) {
 		b.syncs++
 	case unix.SYS_OPENAT, unix.SYS_OPENAT2:
 		b.opens++
+		path, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", tid, value)) // for people
+		b.opened = append(b.opened, path)
 	case unix.SYS_GETDENTS64:
 		b.scans++
 	case unix.SYS_CLONE:
