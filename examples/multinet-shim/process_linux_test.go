@@ -246,9 +246,8 @@ func TestS20DelWhileAway(t *testing.T) {
 	})
 }
 
-// A runtime that stops the shim ends the request, and learns what came of it
-// (S23).
-func TestS23Signal(t *testing.T) {
+// A runtime that stops the shim ends the request, and receives its error object.
+func TestSignalEndsTheRequestAndItsErrorIsPrinted(t *testing.T) {
 	t.Parallel()
 	h := programtest.NewHost(t, "multinet-shim")
 	arrived, done := make(chan struct{}), make(chan struct{})
