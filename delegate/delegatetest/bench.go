@@ -16,15 +16,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
 	"github.com/containernetworking/cni/pkg/version"
 )
 
 const (
-	// patience is how long a plugin may take for one command.
-	patience = time.Minute
-
 	// unknownKey is in the configuration of delegates.
 	unknownKey   = "delegatetest.example/unknown"
 	unknownValue = `{"big":12345678901234567890,"list":[null,true,1.5,"é<>&"],"nested":{"a":{}}}`
@@ -45,6 +43,7 @@ type bench struct {
 	version string
 	dir     string
 	conf    map[string]json.RawMessage // the plugin's
+	before  types.Result               // prevResult of an ADD, or nil
 	files   []string                   // that Stdin wrote
 	twice   bool                       // whether a key is there twice
 	marked  []string                   // delegates whose configuration has the unknown key
@@ -86,6 +85,12 @@ func (b *bench) start(ctx context.Context) error {
 	data, err := json.Marshal(conf)
 	if err == nil {
 		err = json.Unmarshal(data, &b.conf)
+	}
+	if err == nil && b.conf["prevResult"] != nil {
+		if b.before, err = create.CreateFromBytes(b.conf["prevResult"]); err != nil {
+			err = fmt.Errorf("the prevResult of the configuration: %w", err)
+		}
+		delete(b.conf, "prevResult")
 	}
 	if err != nil {
 		return err
@@ -177,12 +182,20 @@ func (b *bench) noting(p Plugin) Plugin {
 
 // call runs the plugin for c1, eth0, completing c.
 func (b *bench) call(ctx context.Context, c Call) Outcome {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(b.suite.conf.Timeout, time.Minute))
 	defer cancel()
 	c.Path, c.Args = b.host.path, args
 	c.Env = append(c.Env, handedOn)
 	if c.Stdin == nil {
-		c.Stdin = b.stdin(nil)
+		keys := make(map[string]any)
+		if c.Command == "ADD" && b.before != nil {
+			r, err := b.before.GetAsVersion(b.version)
+			if err != nil {
+				return Outcome{Status: -1, Stderr: fmt.Append(nil, "the prevResult of the configuration: ", err)}
+			}
+			keys["prevResult"] = r
+		}
+		c.Stdin = b.stdin(keys)
 	}
 	switch c.Command {
 	case "ADD", "CHECK", "DEL":

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 )
@@ -34,6 +35,10 @@ const (
 
 	// raceEnv has programs that are built with the race detector end at once.
 	raceEnv = "GORACE=atexit_sleep_ms=0"
+
+	// leftBehind is how long descendants of a plugin that has ended may keep its
+	// stdout or stderr open.
+	leftBehind = time.Second
 
 	// maxSocket is how long the path of a socket may be on every system.
 	maxSocket = 100
@@ -124,14 +129,19 @@ func listen(ctx context.Context, bin string) (l net.Listener, remove func(), err
 func (p Binary) run(ctx context.Context, c Call) Outcome {
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, p.Path)
+	cmd.WaitDelay = leftBehind
 	c.Env = slices.Concat([]string{raceEnv}, p.Env, c.Env)
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = c.environ(), bytes.NewReader(c.Stdin), &stdout, &stderr
 	err := cmd.Run()
 	o := Outcome{Status: -1, Stdout: stdout.Bytes(), Stderr: stderr.Bytes()}
-	if cmd.ProcessState != nil {
+	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		o.Stderr = fmt.Append(o.Stderr, "it did not end in time and was killed")
+	case errors.Is(err, exec.ErrWaitDelay):
+		o.Stderr = fmt.Append(o.Stderr, "it ended, and left a process behind that keeps its stdout or stderr open: a runtime waits for that")
+	case cmd.ProcessState != nil && cmd.ProcessState.ExitCode() >= 0:
 		o.Status = cmd.ProcessState.ExitCode()
-	}
-	if o.Status < 0 {
+	default:
 		o.Stderr = fmt.Append(o.Stderr, err)
 	}
 	return o

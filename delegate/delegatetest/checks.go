@@ -10,45 +10,6 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
-// checks are those of [Conform], in its order.
-func checks() []check {
-	return []check{
-		{"version", checkVersion},
-		{"add", checkAdd},
-		{"stdout", checkStdout},
-		{"result", checkResult},
-		{"versions", checkVersions},
-		{"request", checkRequest},
-		{"environment", checkEnvironment},
-		{"stderr", checkStderr},
-		{"undo", undone(failing)},
-		{"undo-killed", undone(func(p Plugin) Plugin { return KillOn("", p) })},
-		{"undo-garbage", undone(func(p Plugin) Plugin { return GarbageOn("", p) })},
-		{"undo-silence", undone(func(p Plugin) Plugin { return SilentOn("", p) })},
-		{"undo-two-documents", undone(func(p Plugin) Plugin { return TwiceOn("", p) })},
-		{"add-broken", checkAddBroken},
-		{"error", checkError},
-		{"error-version", checkErrorVersion},
-		{"code", checkCode},
-		{"del", checkDel},
-		{"del-again", checkDelAgain},
-		{"del-unknown", checkDelUnknown},
-		{"del-failed", checkDelFailed},
-		{"del-bare", checkDelBare},
-		{"del-broken", checkDelBroken},
-		{"del-error", failsWith("DEL")},
-		{"del-retry", checkDelRetry},
-		{"check", checkCheck},
-		{"check-error", failsWith("CHECK")},
-		{"gc", checkGC},
-		{"gc-error", checkGCError},
-		{"gc-valid", checkGCValid},
-		{"status", checkStatus},
-		{"status-error", failsWith("STATUS")},
-		{"concurrent", checkConcurrent},
-	}
-}
-
 func checkVersion(_ context.Context, s *suite) error {
 	if err := s.supported.Err(); err != nil {
 		return fmt.Errorf("VERSION fails: %w", err)

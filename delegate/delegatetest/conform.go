@@ -4,19 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"os"
-	"slices"
+	"iter"
+	"strings"
+	"time"
 )
 
-// TB is what [Conform] wants of a *testing.T, without this package having to
-// import testing: S is the type itself.
-type TB[S any] interface {
+// TB is the part of *testing.T that [Conform] uses. Ginkgo's GinkgoT has it too.
+type TB interface {
 	Context() context.Context
 	Helper()
+	Logf(format string, args ...any)
 	Errorf(format string, args ...any)
 	Skip(args ...any)
-	Run(name string, f func(S)) bool
 }
 
 // A Target is a plugin for [Conform]: a [Program] or a [Binary].
@@ -40,8 +39,9 @@ type Config struct {
 	// Delegates: the JSON object of one plugin, as a runtime would pass it.
 	// Each time it is for a new host, on which nothing has been attached; what
 	// the plugin writes, or what else it reads, can be in the directory dir,
-	// which is empty. The cniVersion is set by Conform, and the name where
-	// there is none.
+	// which is empty. Conform sets the cniVersion, and the name where there is
+	// none. A plugin that only runs after others in a chain needs a prevResult:
+	// ADD gets it, converted to the version of the configuration.
 	Stdin func(dir string) string
 
 	// Delegates are the types of the plugins that are delegated to. Each must
@@ -70,242 +70,140 @@ type Config struct {
 	// When the error is an [errors.ErrUnsupported], all checks are skipped.
 	NetNS func(dir, containerID string) (path string, remove func(), err error)
 
+	// Timeout is how long each command of the plugin may take before it is
+	// killed, and fails. Zero means a minute.
+	Timeout time.Duration
+
 	// Skip holds the checks that are not for this plugin, by name, and why.
 	Skip map[string]string
 }
 
 // Conform checks that plugin does what the CNI specification (version 1.1,
-// sections 2 to 5) wants of a plugin that delegates to others. Every check is a
-// test of its own below t, with a name that stays:
+// sections 2 to 5) asks of a plugin that delegates to others. A failure says what
+// the plugin does wrong, why that matters, and who asks for it.
 //
-//	version             VERSION prints the versions that are supported
-//	add                 ADD succeeds, and runs every delegate
-//	stdout              what ADD prints is one JSON document
-//	result              which is a result, in the version of the configuration,
-//	                    with an address that a delegate gave
-//	versions            ADD and DEL work in every version that is supported
-//	request             delegates receive a name, a cniVersion, and the keys of
-//	                    their configuration that nobody else knows, as they were
+// With a t that has subtests, such as a *testing.T, each check is one, by its
+// name. Any other t, such as Ginkgo's GinkgoT, gets a single Errorf with all
+// failures, and one Logf for each check that is skipped. The checks are:
+//
+//	version             VERSION prints the supported versions
+//	add                 ADD succeeds and runs every delegate
+//	stdout              ADD prints one JSON document
+//	result              ADD prints a result of the version asked for, with a delegate's address
+//	versions            ADD and DEL work in every supported version
+//	request             delegates receive name, cniVersion and their own keys unchanged
 //	environment         delegates receive the plugin's environment
-//	stderr              what delegates write to stderr is on the plugin's
-//	undo                an ADD whose delegate fails fails, and leaves nothing,
-//	                    neither of that delegate nor of those before
-//	undo-killed         so does one whose delegate dies
-//	undo-garbage        or prints what is not JSON
-//	undo-silence        or prints nothing
-//	undo-two-documents  or prints two documents
-//	add-broken          an ADD with a broken configuration fails and leaves
-//	                    nothing, or succeeds and prints a result
-//	error               a failure is told in one JSON object with code and msg
-//	error-version       and with cniVersion, which skel.PluginMainFuncs leaves out
-//	code                the delegate's error code is the plugin's
+//	stderr              delegates' stderr appears on the plugin's
+//	undo                an ADD whose delegate fails fails and leaves nothing
+//	undo-killed         an ADD whose delegate is killed fails and leaves nothing
+//	undo-garbage        an ADD whose delegate prints no JSON fails and leaves nothing
+//	undo-silence        an ADD whose delegate prints nothing fails and leaves nothing
+//	undo-two-documents  an ADD whose delegate prints two documents fails and leaves nothing
+//	add-broken          an ADD with a broken configuration fails cleanly, or prints a result
+//	error               a failure is reported as one JSON object with code and msg
+//	error-version       the error object has the cniVersion of the configuration
+//	code                the plugin fails with its delegate's error code
 //	del                 DEL removes what ADD attached
-//	del-again           and succeeds once more
-//	del-unknown         and for what was never attached
-//	del-failed          and after an ADD that failed
-//	del-bare            and without CNI_NETNS and prevResult
-//	del-broken          and when the configuration has been broken since the ADD
-//	del-error           DEL fails when a delegate's does
-//	del-retry           and then removes the rest when it is repeated
-//	check               CHECK runs every delegate's, with prevResult
-//	check-error         and fails when one does
-//	gc                  GC runs every delegate's, and prints nothing
-//	gc-error            and fails when one does, having run the others
-//	gc-valid            GC keeps the valid attachments, and delegates know them
-//	status              STATUS runs every delegate's
-//	status-error        and fails when one does
+//	del-again           DEL succeeds once more
+//	del-unknown         DEL succeeds for what was never attached
+//	del-failed          DEL succeeds after an ADD that failed
+//	del-bare            DEL works without CNI_NETNS and prevResult
+//	del-broken          DEL works when the configuration was broken after the ADD
+//	del-error           DEL fails when a delegate's DEL fails
+//	del-retry           a repeated DEL removes the rest
+//	check               CHECK runs every delegate's CHECK, with prevResult
+//	check-error         CHECK fails when a delegate's CHECK fails
+//	gc                  GC runs every delegate's GC and prints nothing
+//	gc-error            GC fails when a delegate's GC fails, after running the others
+//	gc-valid            GC keeps the valid attachments and passes them to delegates
+//	status              STATUS runs every delegate's STATUS
+//	status-error        STATUS fails when a delegate's STATUS fails
 //	concurrent          ADD and DEL work for several containers at once
 //
 // A broken configuration is that of [Config] in one of these states: it has a
-// key twice; one of its lists is empty, or a number; the objects that configure delegates are
-// empty; the files that Stdin wrote are gone. The specification does not ask for
-// del-broken: a runtime repeats the configuration of the ADD. But people edit
-// configurations, and only a plugin that records what it attached can still
-// remove it.
+// key twice; one of its lists is empty, or a number; the objects that configure
+// delegates are empty; the files that Stdin wrote are gone. The specification
+// does not ask for del-broken: a runtime repeats the configuration of the ADD.
+// But people edit configurations, and only a plugin that records what it attached
+// can still remove it.
 //
 // A check is skipped, with the reason, when it cannot be made: no supported
 // version has the command, a [Program] has no stderr, the version check has
 // failed, or the first ADD has failed and the check needs one that works. The
 // plugin is called as by a runtime: one call after another, except in the last
 // check. Conform writes to temporary directories only.
-func Conform[S TB[S]](t S, plugin Target, conf Config) {
+func Conform[T TB](t T, plugin Target, conf Config) {
 	t.Helper()
-	all := checks()
-	for _, name := range slices.Sorted(maps.Keys(conf.Skip)) {
-		if !slices.ContainsFunc(all, func(c check) bool { return c.name == name }) {
-			t.Errorf("delegatetest: there is no check %q to skip", name)
-		}
-	}
-	s := &suite{plugin: plugin, conf: conf}
-	if err := s.prepare(t.Context()); errors.Is(err, errors.ErrUnsupported) {
+	s, err := newSuite(t.Context(), plugin, conf)
+	if errors.Is(err, errors.ErrUnsupported) {
 		t.Skip(err.Error())
 		return
-	} else if err != nil {
+	}
+	if err != nil {
 		t.Errorf("delegatetest: %v", err)
 		return
 	}
-	for i, c := range all {
-		t.Run(c.name, func(t S) {
-			t.Helper()
-			if why, ok := conf.Skip[c.name]; ok {
-				t.Skip(why)
-				return
-			}
-			if i > 0 && len(s.versions) == 0 {
-				t.Skip("VERSION names no version of CNI: see the check \"version\"")
-				return
-			}
-			defer s.clear()
-			err := c.do(t.Context(), s)
-			if why := (*skipError)(nil); errors.As(err, &why) {
-				t.Skip(why.Error())
-				return
-			}
-			if err != nil {
-				t.Errorf("%v", err)
-			}
-		})
+	if tests, ok := any(t).(interface{ Run(string, func(T)) bool }); ok {
+		for _, c := range Checks() {
+			tests.Run(c.Name, func(t T) {
+				t.Helper()
+				switch f := s.find(t.Context(), c); {
+				case f.Skipped != "":
+					t.Skip(f.Skipped)
+				case f.Err != nil:
+					t.Errorf("%v", f)
+				}
+			})
+		}
+		return
 	}
-}
-
-// A check is one duty of a plugin. It returns what the plugin does wrong.
-type check struct {
-	name string
-	do   func(context.Context, *suite) error
-}
-
-// A skipError is the error of a check that is not for this plugin.
-type skipError struct{ why string }
-
-func (e *skipError) Error() string { return e.why }
-
-// A suite is one Conform.
-type suite struct {
-	plugin    Target
-	conf      Config
-	versions  []string // that the plugin supports, of those known here
-	version   string   // the newest of them
-	supported Outcome  // of VERSION
-	tried     bool     // whether ADD has been tried
-	broken    bool     // whether that failed
-	open      []*bench
-}
-
-// prepare asks for the plugin's versions.
-func (s *suite) prepare(ctx context.Context) error {
-	if s.conf.Stdin == nil {
-		return errors.New("a Config needs Stdin")
-	}
-	for typ := range s.conf.Fakes {
-		if !slices.Contains(s.types(), typ) {
-			return fmt.Errorf("the fake %q is neither in Delegates nor in Idle", typ)
+	var failed []string
+	for _, c := range Checks() {
+		switch f := s.find(t.Context(), c); {
+		case f.Skipped != "":
+			t.Logf("%v", f)
+		case f.Err != nil:
+			failed = append(failed, f.String())
 		}
 	}
-	defer s.clear()
-	b, err := s.bench(ctx)
-	if err == nil {
-		_, err = b.netns("c1")
+	if len(failed) > 0 {
+		t.Errorf("%s", strings.Join(failed, "\n"))
 	}
-	if err != nil {
-		return err
-	}
-	s.supported = b.call(ctx, Call{Command: "VERSION"})
-	if s.versions = known(s.supported); len(s.versions) > 0 {
-		s.version = s.versions[len(s.versions)-1]
-	}
-	return nil
 }
 
-// types are those of all fakes.
-func (s *suite) types() []string { return slices.Concat(s.conf.Delegates, s.conf.Idle) }
-
-// clear ends what the checks have opened.
-func (s *suite) clear() {
-	for _, b := range s.open {
-		b.host.stop()
-		for _, n := range b.spaces {
-			if n.remove != nil {
-				n.remove()
-			}
-		}
-		_ = os.RemoveAll(b.dir) // it is temporary
-	}
-	s.open = nil
+// A Finding is the outcome of one check.
+type Finding struct {
+	Check
+	Err     error  // what the plugin does wrong; nil when it passes
+	Skipped string // why the check was not made; empty when it was
 }
 
-// bench is a host on which nothing has been attached.
-func (s *suite) bench(ctx context.Context) (*bench, error) {
-	dir, err := os.MkdirTemp("", "conform")
+// String returns the name of the check and its outcome. Of a failure it says as
+// well why it matters, and where that is written, in lines of their own.
+func (f Finding) String() string {
+	switch {
+	case f.Skipped != "":
+		return f.Name + ": skipped: " + f.Skipped
+	case f.Err != nil:
+		return fmt.Sprintf("%s: %v\n\twhy: %s\n\tsee: %s", f.Name, f.Err, f.Why, f.Where)
+	}
+	return f.Name + ": passed"
+}
+
+// Findings makes the checks of [Conform] without a test, each when the sequence
+// arrives at it. It returns an error, and no sequence, when conf is not usable or
+// the plugin's surroundings cannot be made, and an [errors.ErrUnsupported] where
+// [Config.NetNS] does. Range over the sequence once.
+func Findings(ctx context.Context, plugin Target, conf Config) (iter.Seq[Finding], error) {
+	s, err := newSuite(ctx, plugin, conf)
 	if err != nil {
 		return nil, err
 	}
-	b := &bench{suite: s, dir: dir, version: s.version, host: host{stop: func() {}}}
-	s.open = append(s.open, b)
-	if err := b.start(ctx); err != nil {
-		return nil, err
-	}
-	return b, nil
-}
-
-// attached is a bench on which c1 has been attached, with the result of that.
-func (s *suite) attached(ctx context.Context) (*bench, Outcome, error) {
-	if err := s.works(); err != nil {
-		return nil, Outcome{}, err
-	}
-	b, err := s.bench(ctx)
-	if err != nil {
-		return nil, Outcome{}, err
-	}
-	o := b.call(ctx, Call{Command: "ADD"})
-	err = o.Err()
-	s.broken = err != nil && !s.tried
-	s.tried = true
-	if err != nil {
-		return nil, o, fmt.Errorf("ADD fails: %w", err)
-	}
-	return b, o, nil
-}
-
-// works fails if there is no ADD to be had.
-func (s *suite) works() error {
-	if s.broken {
-		return &skipError{"the first ADD has failed, and this check needs one that works"}
-	}
-	return nil
-}
-
-// count is how many calls of command an attachment takes.
-func (s *suite) count(ctx context.Context, command string) (int, error) {
-	if err := s.delegates(); err != nil {
-		return 0, err
-	}
-	b, o, err := s.attached(ctx)
-	if err == nil && command != "ADD" {
-		err = b.call(ctx, b.later(command, o)).Err()
-	}
-	if err != nil {
-		return 0, err
-	}
-	n := len(b.calls(command))
-	if n == 0 {
-		return 0, fmt.Errorf("%s runs no delegate", command)
-	}
-	return n, nil
-}
-
-// needs fails unless a supported version has command.
-func (s *suite) needs(command string) error {
-	since := map[string]string{"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}[command]
-	if since == "" || slices.ContainsFunc(s.versions, func(v string) bool { return atLeast(v, since) }) {
-		return nil
-	}
-	return &skipError{fmt.Sprintf("the plugin supports no version that has %s, but %q", command, s.versions)}
-}
-
-// delegates fails unless there are some.
-func (s *suite) delegates() error {
-	if len(s.conf.Delegates) == 0 {
-		return &skipError{"the plugin has no delegates"}
-	}
-	return nil
+	return func(yield func(Finding) bool) {
+		for _, c := range Checks() {
+			if !yield(s.find(ctx, c)) {
+				return
+			}
+		}
+	}, nil
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -23,7 +24,7 @@ import (
 	"github.com/metacni/metacni/delegate/plugin"
 )
 
-var _ delegatetest.TB[*testing.T] = (*testing.T)(nil)
+var _ delegatetest.TB = (*testing.T)(nil)
 
 var metaConfig = delegatetest.Config{Stdin: metaStdin, Delegates: []string{"one", "two"}}
 
@@ -87,44 +88,68 @@ func TestWrongPlugins(t *testing.T) {
 	for _, name := range []string{"version", "add", "stderr", "error", "error-version"} {
 		found[name] = true
 	}
-	if diff := cmp.Diff(sorted(names(t)), slices.Sorted(maps.Keys(found))); diff != "" {
+	if diff := cmp.Diff(sorted(names()), slices.Sorted(maps.Keys(found))); diff != "" {
 		t.Errorf("checks that nothing fails (-all +failed):\n%s", diff)
 	}
 }
 
 func sorted(names []string) []string { return slices.Sorted(slices.Values(names)) }
 
-// names are those of all checks, which the comment of Conform has as well.
-func names(t *testing.T) []string {
-	t.Helper()
-	r := newRecorder(t.Context())
+// names returns the names of all checks.
+func names() []string {
 	var all []string
-	delegatetest.Conform(lister{r, &all}, newMeta().program(), metaConfig)
+	for _, c := range delegatetest.Checks() {
+		all = append(all, c.Name)
+	}
 	return all
 }
 
-type lister struct {
-	*recorder
-	names *[]string
-}
-
-func (l lister) Run(name string, _ func(lister)) bool {
-	*l.names = append(*l.names, name)
-	return true
-}
-
-func TestConformIsDocumented(t *testing.T) {
+// The comment of Conform lists the checks as the table has them.
+func TestConformDocumentsEveryCheck(t *testing.T) {
 	t.Parallel()
 	source, err := os.ReadFile("conform.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var documented []string
-	for _, match := range regexp.MustCompile(`(?m)^//\t([a-z-]+)  +`).FindAllStringSubmatch(string(source), -1) {
-		documented = append(documented, match[1])
+	var there, documented []string
+	for _, c := range delegatetest.Checks() {
+		there = append(there, c.Name+": "+c.Duty)
 	}
-	if diff := cmp.Diff(names(t), documented); diff != "" {
-		t.Errorf("checks (-there +documented):\n%s", diff)
+	for _, match := range regexp.MustCompile(`(?m)^//\t([a-z-]+) {2,}(.*)$`).FindAllStringSubmatch(string(source), -1) {
+		documented = append(documented, match[1]+": "+match[2])
+	}
+	if diff := cmp.Diff(there, documented); diff != "" {
+		t.Errorf("checks (-table +comment):\n%s", diff)
+	}
+}
+
+// Each check says why it matters, and names headings that the specification has.
+func TestChecksSayWhyAndWhere(t *testing.T) {
+	t.Parallel()
+	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/containernetworking/cni").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(dir)), "SPEC.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	headings := make(map[string]bool)
+	for _, match := range regexp.MustCompile("(?m)^#+ (.*)$").FindAllStringSubmatch(string(spec), -1) {
+		headings[strings.ReplaceAll(match[1], "`", "")] = true
+	}
+	for _, c := range delegatetest.Checks() {
+		if c.Duty == "" || !strings.HasSuffix(c.Why, ".") {
+			t.Errorf("%s: duty %q, why %q", c.Name, c.Duty, c.Why)
+		}
+		if strings.HasPrefix(c.Where, "metacni, ") {
+			continue
+		}
+		for heading := range strings.SplitSeq(c.Where, " / ") {
+			if !headings[heading] {
+				t.Errorf("%s: the specification has no heading %q", c.Name, heading)
+			}
+		}
 	}
 }
 
@@ -152,8 +177,8 @@ func TestConformSkips(t *testing.T) {
 		{"old", []string{"0.3.1"}, nil, nil, []string{"stderr", "check", "check-error", "gc", "gc-error", "gc-valid", "status", "status-error"}},
 		{"older than GC", []string{"0.4.0", "1.0.0"}, nil, nil, []string{"stderr", "gc", "gc-error", "gc-valid", "status", "status-error"}},
 		{"not to check", []string{"1.1.0"}, map[string]string{"gc-valid": "nobody uses it", "code": "later"}, nil, []string{"stderr", "code", "gc-valid"}},
-		{"no such check", []string{"1.1.0"}, map[string]string{"gcvalid": "?"}, []string{""}, []string{"stderr"}},
-		{"versions of the future", []string{"7.0.0"}, nil, []string{"version"}, names(t)[1:]},
+		{"no such check", []string{"1.1.0"}, map[string]string{"gcvalid": "?"}, []string{""}, nil},
+		{"versions of the future", []string{"7.0.0"}, nil, []string{"version"}, names()[1:]},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -203,7 +228,7 @@ func TestConformAddFails(t *testing.T) {
 		t.Errorf("failed (-want +got):\n%s%s", diff, strings.Join(*r.said, "\n"))
 	}
 	ran := []string{"version", "add", "add-broken", "error", "error-version", "del-unknown", "del-failed", "status"}
-	if diff := cmp.Diff(names(t), slices.Concat(ran, *r.skipped), cmpopts.SortSlices(strings.Compare)); diff != "" {
+	if diff := cmp.Diff(names(), slices.Concat(ran, *r.skipped), cmpopts.SortSlices(strings.Compare)); diff != "" {
 		t.Errorf("skipped (-want +got):\n%s", diff)
 	}
 	if n := strings.Count(strings.Join(*r.said, "\n"), "no free device"); n != 1 {

@@ -93,6 +93,10 @@ func newRecorder(ctx context.Context) *recorder {
 func (r *recorder) Context() context.Context { return r.ctx }
 func (*recorder) Helper()                    {}
 
+func (r *recorder) Logf(format string, args ...any) {
+	*r.said = append(*r.said, fmt.Sprintf(format, args...))
+}
+
 func (r *recorder) Skip(why ...any) {
 	*r.skipped = append(*r.skipped, r.name)
 	*r.said = append(*r.said, fmt.Sprint(why...))
@@ -111,4 +115,4 @@ func (r *recorder) Run(name string, f func(*recorder)) bool {
 	return len(*r.failed) == before
 }
 
-var _ delegatetest.TB[*recorder] = (*recorder)(nil)
+var _ delegatetest.TB = (*recorder)(nil)

@@ -1,0 +1,175 @@
+package delegatetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+)
+
+// A suite makes the checks of one plugin.
+type suite struct {
+	plugin    Target
+	conf      Config
+	versions  []string // that the plugin supports, of those known here
+	version   string   // the newest of them
+	supported Outcome  // of VERSION
+	tried     bool     // whether ADD has been tried
+	broken    bool     // whether that failed
+	open      []*bench
+}
+
+// newSuite asks for the plugin's versions.
+func newSuite(ctx context.Context, plugin Target, conf Config) (*suite, error) {
+	s := &suite{plugin: plugin, conf: conf}
+	return s, s.prepare(ctx)
+}
+
+// find makes one check.
+func (s *suite) find(ctx context.Context, c Check) Finding {
+	f := Finding{Check: c}
+	if why, ok := s.conf.Skip[c.Name]; ok {
+		f.Skipped = why
+		return f
+	}
+	if c.Name != "version" && len(s.versions) == 0 {
+		f.Skipped = `VERSION names no version of CNI: see the check "version"`
+		return f
+	}
+	defer s.clear()
+	f.Err = c.do(ctx, s)
+	if why := (*skipError)(nil); errors.As(f.Err, &why) {
+		f.Err, f.Skipped = nil, why.Error()
+	}
+	return f
+}
+
+// A skipError is the error of a check that is not for this plugin.
+type skipError struct{ why string }
+
+func (e *skipError) Error() string { return e.why }
+
+func (s *suite) prepare(ctx context.Context) error {
+	if s.conf.Stdin == nil {
+		return errors.New("a Config needs Stdin")
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.conf.Skip)) {
+		if !slices.ContainsFunc(Checks(), func(c Check) bool { return c.Name == name }) {
+			return fmt.Errorf("there is no check %q to skip", name)
+		}
+	}
+	for typ := range s.conf.Fakes {
+		if !slices.Contains(s.types(), typ) {
+			return fmt.Errorf("the fake %q is neither in Delegates nor in Idle", typ)
+		}
+	}
+	defer s.clear()
+	b, err := s.bench(ctx)
+	if err == nil {
+		_, err = b.netns("c1")
+	}
+	if err != nil {
+		return err
+	}
+	s.supported = b.call(ctx, Call{Command: "VERSION"})
+	if s.versions = known(s.supported); len(s.versions) > 0 {
+		s.version = s.versions[len(s.versions)-1]
+	}
+	return nil
+}
+
+// types are those of all fakes.
+func (s *suite) types() []string { return slices.Concat(s.conf.Delegates, s.conf.Idle) }
+
+// clear ends what the checks have opened.
+func (s *suite) clear() {
+	for _, b := range s.open {
+		b.host.stop()
+		for _, n := range b.spaces {
+			if n.remove != nil {
+				n.remove()
+			}
+		}
+		_ = os.RemoveAll(b.dir) // it is temporary
+	}
+	s.open = nil
+}
+
+// bench is a host on which nothing has been attached.
+func (s *suite) bench(ctx context.Context) (*bench, error) {
+	dir, err := os.MkdirTemp("", "conform")
+	if err != nil {
+		return nil, err
+	}
+	b := &bench{suite: s, dir: dir, version: s.version, host: host{stop: func() {}}}
+	s.open = append(s.open, b)
+	if err := b.start(ctx); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// attached is a bench on which c1 has been attached, with the result of that.
+func (s *suite) attached(ctx context.Context) (*bench, Outcome, error) {
+	if err := s.works(); err != nil {
+		return nil, Outcome{}, err
+	}
+	b, err := s.bench(ctx)
+	if err != nil {
+		return nil, Outcome{}, err
+	}
+	o := b.call(ctx, Call{Command: "ADD"})
+	err = o.Err()
+	s.broken = err != nil && !s.tried
+	s.tried = true
+	if err != nil {
+		return nil, o, fmt.Errorf("ADD fails: %w", err)
+	}
+	return b, o, nil
+}
+
+// works fails if there is no ADD to be had.
+func (s *suite) works() error {
+	if s.broken {
+		return &skipError{"the first ADD has failed, and this check needs one that works"}
+	}
+	return nil
+}
+
+// count is how many calls of command an attachment takes.
+func (s *suite) count(ctx context.Context, command string) (int, error) {
+	if err := s.delegates(); err != nil {
+		return 0, err
+	}
+	b, o, err := s.attached(ctx)
+	if err == nil && command != "ADD" {
+		err = b.call(ctx, b.later(command, o)).Err()
+	}
+	if err != nil {
+		return 0, err
+	}
+	n := len(b.calls(command))
+	if n == 0 {
+		return 0, fmt.Errorf("%s runs no delegate", command)
+	}
+	return n, nil
+}
+
+// needs fails unless a supported version has command.
+func (s *suite) needs(command string) error {
+	since := map[string]string{"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}[command]
+	if since == "" || slices.ContainsFunc(s.versions, func(v string) bool { return atLeast(v, since) }) {
+		return nil
+	}
+	return &skipError{fmt.Sprintf("the plugin supports no version that has %s, but %q", command, s.versions)}
+}
+
+// delegates fails unless there are some.
+func (s *suite) delegates() error {
+	if len(s.conf.Delegates) == 0 {
+		return &skipError{"the plugin has no delegates"}
+	}
+	return nil
+}

@@ -1,0 +1,197 @@
+package delegatetest
+
+import (
+	"context"
+	"slices"
+)
+
+// A Check is one thing that [Conform] checks.
+type Check struct {
+	Name string // such as "del-again"; later versions keep it
+	Duty string // what a plugin has to do to pass
+	Why  string // what goes wrong on a node when a plugin does not
+
+	// Where says who asks for it: headings of the CNI specification 1.1, the
+	// outer one first, or a guarantee of this module, which starts with "metacni".
+	Where string
+
+	do func(context.Context, *suite) error // returns what the plugin does wrong
+}
+
+// Checks returns all checks, in the order in which Conform makes them.
+func Checks() []Check { return slices.Concat(addChecks(), errorChecks(), delChecks(), otherChecks()) }
+
+const (
+	versionSelection = "Section 1: Network configuration format / Version considerations"
+	operations       = "Section 2: Execution Protocol / CNI operations / "
+	addOperation     = operations + "ADD: Add container to network, or apply modifications"
+	delOperation     = operations + "DEL: Remove container from network, or un-apply modifications"
+	checkOperation   = operations + "CHECK: Check container's networking is as expected"
+	statusOperation  = operations + "STATUS: Check plugin status"
+	versionOperation = operations + "VERSION: probe plugin version support"
+	gcOperation      = operations + "GC: Clean up any stale resources"
+	errorProtocol    = "Section 2: Execution Protocol / Errors"
+	ordering         = "Section 3: Execution of Network Configurations / Lifecycle & Ordering"
+	derivation       = "Section 3: Execution of Network Configurations / Deriving request configuration from plugin configuration"
+	delegation       = "Section 4: Plugin Delegation / Delegated Plugin protocol"
+	procedure        = "Section 4: Plugin Delegation / Delegated plugin execution procedure"
+	addSuccess       = "Section 5: Result Types / ADD Success"
+	errorResult      = "Section 5: Result Types / Error"
+	recordGuarantee  = "metacni, package lifecycle: DEL removes what the record of the ADD names"
+)
+
+func addChecks() []Check {
+	return []Check{
+		{
+			"version", "VERSION prints the supported versions",
+			"A runtime that asks for the versions first cannot use the plugin at all.",
+			versionOperation, checkVersion,
+		}, {
+			"add", "ADD succeeds and runs every delegate",
+			"Pods do not start, or start without a part of their network.",
+			addOperation, checkAdd,
+		}, {
+			"stdout", "ADD prints one JSON document",
+			"A log line or a second document on stdout makes the result unreadable: the pod does not start although its network is there.",
+			addSuccess, checkStdout,
+		}, {
+			"result", "ADD prints a result of the version asked for, with a delegate's address",
+			"The runtime takes the pod's address from the result. Without one the cluster does not know the pod's IP; a result of another version may be misread.",
+			addSuccess, checkResult,
+		}, {
+			"versions", "ADD and DEL work in every supported version",
+			"A configuration with another cniVersion from the plugin's own list gives pods that do not start, or that leave interfaces and addresses behind.",
+			versionSelection, checkVersions,
+		}, {
+			"request", "delegates receive name, cniVersion and their own keys unchanged",
+			"A delegate works without the options that did not reach it, such as a VLAN or a rate limit, and nobody is told.",
+			derivation, checkRequest,
+		}, {
+			"environment", "delegates receive the plugin's environment",
+			"Without CNI_PATH a delegate does not find its IPAM plugin; without the rest it attaches another interface, or behaves differently from one started by the runtime.",
+			delegation, checkEnvironment,
+		}, {
+			"stderr", "delegates' stderr appears on the plugin's",
+			"What a delegate logged before it failed is lost, and the runtime's log does not say why pods do not start.",
+			procedure, checkStderr,
+		}, {
+			"undo", "an ADD whose delegate fails fails and leaves nothing",
+			"Each attempt to start the pod leaves an interface or an address on the node, until the address range is used up.",
+			procedure, undone(failing),
+		}, {
+			"undo-killed", "an ADD whose delegate is killed fails and leaves nothing",
+			"A delegate that is killed, by the kernel when memory is short or by a timeout, may have allocated an address already. It stays allocated.",
+			procedure, undone(func(p Plugin) Plugin { return KillOn("", p) }),
+		}, {
+			"undo-garbage", "an ADD whose delegate prints no JSON fails and leaves nothing",
+			"The delegate has attached its interface, whatever it printed. Interface and address stay on the node.",
+			procedure, undone(func(p Plugin) Plugin { return GarbageOn("", p) }),
+		}, {
+			"undo-silence", "an ADD whose delegate prints nothing fails and leaves nothing",
+			"The delegate has attached its interface. Taken for a success, the pod starts without an address; taken for a failure and not undone, the address stays allocated.",
+			procedure, undone(func(p Plugin) Plugin { return SilentOn("", p) }),
+		}, {
+			"undo-two-documents", "an ADD whose delegate prints two documents fails and leaves nothing",
+			"The plugin has to guess which document is the result. A wrong guess gives the pod an address that it does not have.",
+			procedure, undone(func(p Plugin) Plugin { return TwiceOn("", p) }),
+		}, {
+			"add-broken", "an ADD with a broken configuration fails cleanly, or prints a result",
+			"After a mistake in a configuration pods start without the network that was meant, or fail without a message, and leave interfaces behind.",
+			errorProtocol, checkAddBroken,
+		},
+	}
+}
+
+func errorChecks() []Check {
+	return []Check{
+		{
+			"error", "a failure is reported as one JSON object with code and msg",
+			"The runtime shows operators this object and nothing else. Without it they read \"netplugin failed with no error message\".",
+			errorResult, checkError,
+		}, {
+			"error-version", "the error object has the cniVersion of the configuration",
+			"A runtime that decodes the object by its version, as the specification lets it, cannot read the error.",
+			errorResult, checkErrorVersion,
+		}, {
+			"code", "the plugin fails with its delegate's error code",
+			"Code 11 asks the runtime to try again later, others tell it that trying again is useless. Another code makes it do the wrong one.",
+			procedure, checkCode,
+		},
+	}
+}
+
+func delChecks() []Check {
+	return []Check{
+		{
+			"del", "DEL removes what ADD attached",
+			"Interfaces, addresses and firewall rules of pods that are gone pile up on the node.",
+			delOperation, checkDel,
+		}, {
+			"del-again", "DEL succeeds once more",
+			"Runtimes repeat a DEL, for example after their own restart. One that fails then leaves the pod in Terminating.",
+			delOperation, checkDelAgain,
+		}, {
+			"del-unknown", "DEL succeeds for what was never attached",
+			"Runtimes call DEL for pods whose ADD never ran. One that fails then leaves the pod in Terminating.",
+			delOperation, checkDelUnknown,
+		}, {
+			"del-failed", "DEL succeeds after an ADD that failed",
+			"Runtimes must call DEL after a failed ADD. One that fails then keeps the pod from being started again.",
+			ordering, checkDelFailed,
+		}, {
+			"del-bare", "DEL works without CNI_NETNS and prevResult",
+			"After a reboot the namespace is gone, and perhaps the runtime's cache too. What is not released then stays allocated.",
+			delOperation, checkDelBare,
+		}, {
+			"del-broken", "DEL works when the configuration was broken after the ADD",
+			"People edit configurations while pods run. If DEL needs the old one, these pods stay in Terminating, or their addresses stay allocated.",
+			recordGuarantee, checkDelBroken,
+		}, {
+			"del-error", "DEL fails when a delegate's DEL fails",
+			"The runtime takes success to mean that everything is released and never asks again: what the delegate could not release stays allocated.",
+			procedure, failsWith("DEL"),
+		}, {
+			"del-retry", "a repeated DEL removes the rest",
+			"A delegate that failed once, for example because its daemon was restarting, is not asked again: its interface and address stay on the node.",
+			delOperation, checkDelRetry,
+		},
+	}
+}
+
+func otherChecks() []Check {
+	return []Check{
+		{
+			"check", "CHECK runs every delegate's CHECK, with prevResult",
+			"A pod whose network is broken is reported as healthy.",
+			checkOperation, checkCheck,
+		}, {
+			"check-error", "CHECK fails when a delegate's CHECK fails",
+			"A pod whose network is broken is reported as healthy.",
+			checkOperation, failsWith("CHECK"),
+		}, {
+			"gc", "GC runs every delegate's GC and prints nothing",
+			"Addresses of pods that disappeared without a DEL, for example in a crash of the node, are never released.",
+			gcOperation, checkGC,
+		}, {
+			"gc-error", "GC fails when a delegate's GC fails, after running the others",
+			"One delegate that fails keeps the others from releasing anything, or the runtime is told that all is clean.",
+			gcOperation, checkGCError,
+		}, {
+			"gc-valid", "GC keeps the valid attachments and passes them to delegates",
+			"A delegate that does not find an attachment on its list releases the address of a running pod, and another pod gets the same one.",
+			gcOperation, checkGCValid,
+		}, {
+			"status", "STATUS runs every delegate's STATUS",
+			"The node is reported as ready, and pods are scheduled to it, although no ADD can succeed.",
+			statusOperation, checkStatus,
+		}, {
+			"status-error", "STATUS fails when a delegate's STATUS fails",
+			"The node is reported as ready, and pods are scheduled to it, although no ADD can succeed.",
+			statusOperation, failsWith("STATUS"),
+		}, {
+			"concurrent", "ADD and DEL work for several containers at once",
+			"Runtimes start pods in parallel. Pods that start together fail, or get each other's state.",
+			ordering, checkConcurrent,
+		},
+	}
+}
