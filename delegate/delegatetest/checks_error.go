@@ -61,6 +61,7 @@ func checkError(ctx context.Context, s *suite) error {
 func checkErrorVersion(ctx context.Context, s *suite) error {
 	failures, err := s.failures(ctx)
 	errs := []error{err}
+	without := false
 	for _, f := range failures {
 		var said struct {
 			CNIVersion string `json:"cniVersion"`
@@ -70,13 +71,13 @@ func checkErrorVersion(ctx context.Context, s *suite) error {
 			continue
 		}
 		if said.CNIVersion == "" || f.version != "" && said.CNIVersion != f.version {
-			err := fmt.Errorf("%s: the error has cniVersion %q, the configuration %q", f.what, said.CNIVersion, f.version)
-			if said.CNIVersion == "" {
-				err = fmt.Errorf("%w: if the plugin calls skel.PluginMainFuncs, that prints errors without; "+
-					"skel.PluginMainFuncsWithError returns them to be printed with it", err)
-			}
-			errs = append(errs, err)
+			errs = append(errs, fmt.Errorf("%s: the error has cniVersion %q, the configuration %q", f.what, said.CNIVersion, f.version))
+			without = without || said.CNIVersion == ""
 		}
+	}
+	if without {
+		errs = append(errs, errors.New("a plugin in Go that calls skel.PluginMainFuncs prints errors without a cniVersion; "+
+			"skel.PluginMainFuncsWithError returns them to be printed with it"))
 	}
 	return errors.Join(errs...)
 }

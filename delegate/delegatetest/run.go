@@ -69,10 +69,10 @@ func (o Outcome) Document() (json.RawMessage, error) {
 	d := json.NewDecoder(bytes.NewReader(o.Stdout))
 	var doc json.RawMessage
 	if err := d.Decode(&doc); err != nil {
-		return nil, fmt.Errorf("delegatetest: stdout %q is no JSON document: %w", clip(o.Stdout), err)
+		return nil, fmt.Errorf("stdout %q is no JSON document: %w", clip(o.Stdout), err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("delegatetest: stdout %q is more than one JSON document", clip(o.Stdout))
+		return nil, fmt.Errorf("stdout %q is more than one JSON document", clip(o.Stdout))
 	}
 	return doc, nil
 }
@@ -89,7 +89,7 @@ func (o Outcome) Result() (types.Result, error) {
 	}
 	r, err := create.CreateFromBytes(doc)
 	if err != nil {
-		return nil, fmt.Errorf("delegatetest: stdout %q is no result: %w", clip(o.Stdout), err)
+		return nil, fmt.Errorf("stdout %q is no result: %w", clip(o.Stdout), err)
 	}
 	return r, nil
 }
@@ -108,7 +108,7 @@ func (o Outcome) Err() error {
 		return said
 	}
 	stderr := bytes.TrimSpace(o.Stderr)
-	return fmt.Errorf("delegatetest: exit status %d, stdout %q, stderr %q", o.Status, clip(o.Stdout), stderr[max(0, len(stderr)-clipped):])
+	return fmt.Errorf("exit status %d, stdout %q, stderr %q", o.Status, clip(o.Stdout), stderr[max(0, len(stderr)-clipped):])
 }
 
 // clipped is how much of an output errors quote.

@@ -35,7 +35,7 @@ func (s *suite) find(ctx context.Context, c Check) Finding {
 		return f
 	}
 	if c.Name != "version" && len(s.versions) == 0 {
-		f.Skipped = `VERSION names no version of CNI: see the check "version"`
+		f.Skipped = `the check "version" has failed`
 		return f
 	}
 	defer s.clear()
@@ -133,7 +133,7 @@ func (s *suite) attached(ctx context.Context) (*bench, Outcome, error) {
 // works fails if there is no ADD to be had.
 func (s *suite) works() error {
 	if s.broken {
-		return &skipError{"the first ADD has failed, and this check needs one that works"}
+		return &skipError{"the first ADD has failed: see the check \"add\""}
 	}
 	return nil
 }

@@ -76,23 +76,23 @@ func addChecks() []Check {
 			procedure, checkStderr,
 		}, {
 			"undo", "an ADD whose delegate fails fails and leaves nothing",
-			"Each attempt to start the pod leaves an interface or an address on the node, until the address range is used up.",
+			"Unless the runtime calls DEL, which it may not after an ADD that failed, each attempt to start the pod leaves an interface or an address on the node.",
 			procedure, undone(failing),
 		}, {
 			"undo-killed", "an ADD whose delegate is killed fails and leaves nothing",
-			"A delegate that is killed, by the kernel when memory is short or by a timeout, may have allocated an address already. It stays allocated.",
+			"A delegate that is killed, when memory is short or its time is up, may have allocated an address before. Nobody releases it.",
 			procedure, undone(func(p Plugin) Plugin { return KillOn("", p) }),
 		}, {
 			"undo-garbage", "an ADD whose delegate prints no JSON fails and leaves nothing",
-			"The delegate has attached its interface, whatever it printed. Interface and address stay on the node.",
+			"The delegate has attached its interface, whatever it printed. Interface and address stay behind.",
 			procedure, undone(func(p Plugin) Plugin { return GarbageOn("", p) }),
 		}, {
 			"undo-silence", "an ADD whose delegate prints nothing fails and leaves nothing",
-			"The delegate has attached its interface. Taken for a success, the pod starts without an address; taken for a failure and not undone, the address stays allocated.",
+			"The delegate has attached its interface. If the plugin takes silence for success, the pod starts without an address; if it does not undo, the address stays behind.",
 			procedure, undone(func(p Plugin) Plugin { return SilentOn("", p) }),
 		}, {
 			"undo-two-documents", "an ADD whose delegate prints two documents fails and leaves nothing",
-			"The plugin has to guess which document is the result. A wrong guess gives the pod an address that it does not have.",
+			"The plugin cannot know which document is the result. A wrong guess reports an address that the pod does not have.",
 			procedure, undone(func(p Plugin) Plugin { return TwiceOn("", p) }),
 		}, {
 			"add-broken", "an ADD with a broken configuration fails cleanly, or prints a result",
@@ -114,7 +114,7 @@ func errorChecks() []Check {
 			errorResult, checkErrorVersion,
 		}, {
 			"code", "the plugin fails with its delegate's error code",
-			"Code 11 asks the runtime to try again later, others tell it that trying again is useless. Another code makes it do the wrong one.",
+			"Code 11 means \"try again later\", code 7 means \"mend the configuration\". With another code the runtime, and whoever reads its log, does the wrong thing.",
 			procedure, checkCode,
 		},
 	}
