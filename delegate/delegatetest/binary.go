@@ -170,11 +170,6 @@ func answerTo(ctx context.Context, x *Exec, conn net.Conn) {
 func said(command, plugin string) string { return "delegatetest: " + command + " of " + plugin + "\n" }
 
 func perform(ctx context.Context, x *Exec, q request) (r reply) {
-	defer func() {
-		if recover() != nil { // see PanicOn
-			r = reply{Die: true}
-		}
-	}()
 	out, err := x.ExecPlugin(ctx, q.Plugin, q.Stdin, q.Environ)
 	r.Stdout = out
 	if err != nil && !errors.As(err, &r.Error) {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -35,14 +34,6 @@ func PartialOn(command string, code uint, msg string, p Plugin) Plugin {
 // anything.
 func KillOn(command string, p Plugin) Plugin {
 	return after(command, p, func([]byte) ([]byte, error) { return nil, errKilled() })
-}
-
-// PanicOn returns p with its command replaced by a panic. It unwinds the
-// program under test, as an error in that itself would.
-func PanicOn(command string, p Plugin) Plugin {
-	return on(command, p, func(_ context.Context, c Call) ([]byte, error) {
-		panic(fmt.Sprintf("delegatetest: %v", c))
-	})
 }
 
 // HangOn returns p with its command replaced by a wait for the context's end.

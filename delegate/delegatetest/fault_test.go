@@ -99,24 +99,6 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-func TestPanicOn(t *testing.T) {
-	t.Parallel()
-	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"p": delegatetest.PanicOn("DEL", delegatetest.Result(nil))}}
-	if _, err := call(x, "ADD", "p", "c", "e", `{}`); err != nil {
-		t.Error(err)
-	}
-	defer func() {
-		if r := recover(); r != "delegatetest: DEL p e" {
-			t.Errorf("recovered %v", r)
-		}
-		if len(x.Live()) != 1 {
-			t.Errorf("alive %q", x.Live())
-		}
-	}()
-	_, err := call(x, "DEL", "p", "c", "e", `{}`)
-	t.Errorf("no panic: %v", err)
-}
-
 func TestWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
