@@ -23,21 +23,21 @@ import (
 )
 
 const (
-	// unknownKey is in the configuration of delegates.
+	// unknownKey is added to the configuration of each delegate.
 	unknownKey   = "delegatetest.example/unknown"
 	unknownValue = `{"big":12345678901234567890,"list":[null,true,1.5,"é<>&"],"nested":{"a":{}}}`
 
 	// args is CNI_ARGS.
 	args = "IgnoreUnknown=1;DELEGATETEST=1"
 
-	// handedOn is in the plugin's environment.
+	// handedOn is a variable of the plugin's environment.
 	handedOn = "DELEGATETEST_HANDED_ON=a=b c"
 
-	// failure is the error code of delegates.
+	// failure is the error code of delegates that fail.
 	failure = 107
 )
 
-// A bench is a host for one plugin, with its delegates.
+// A bench is a host on which one plugin runs with its delegates.
 type bench struct {
 	*suite
 	version string
@@ -45,15 +45,15 @@ type bench struct {
 	conf    map[string]json.RawMessage // the plugin's
 	before  types.Result               // prevResult of an ADD, or nil
 	files   []string                   // that Stdin wrote
-	twice   bool                       // whether a key is there twice
+	twice   bool                       // whether conf has a key twice
 	marked  []string                   // delegates whose configuration has the unknown key
 	exec    *Exec
 	host    host
 
 	mu     sync.Mutex // protects the following
 	script func(int, Call, Plugin) Plugin
-	wrong  []int    // indices of the calls that fault has hit
-	given  []net.IP // addresses, by delegates
+	wrong  []int    // indices of the calls that went wrong
+	given  []net.IP // addresses that delegates gave
 	spaces map[string]space
 }
 
@@ -135,13 +135,13 @@ func (b *bench) mark(v any) {
 	}
 }
 
-// address is what the i-th delegate gives.
+// address returns the address that the i-th delegate gives.
 func address(i int) net.IPNet {
 	return net.IPNet{IP: net.IPv4(192, 0, 2, byte(i+1)).To4(), Mask: net.CIDRMask(24, 32)}
 }
 
-// attaching is a plugin that gives an address, or else, in a chain, what the
-// one before it gave.
+// attaching returns a plugin that gives an address. In a chain it prints the
+// result of the plugin before it instead.
 func attaching(ip net.IPNet) Plugin {
 	return func(ctx context.Context, c Call) ([]byte, error) {
 		var conf struct {
@@ -158,7 +158,7 @@ func attaching(ip net.IPNet) Plugin {
 	}
 }
 
-// noting is p, whose addresses are noted.
+// noting returns p, except that b notes the addresses that it gives.
 func (b *bench) noting(p Plugin) Plugin {
 	return func(ctx context.Context, c Call) ([]byte, error) {
 		out, err := p(ctx, c)
@@ -180,7 +180,8 @@ func (b *bench) noting(p Plugin) Plugin {
 	}
 }
 
-// call runs the plugin for c1, eth0, completing c.
+// call runs the plugin. It completes c: the container is c1 and the interface
+// eth0, unless c says otherwise.
 func (b *bench) call(ctx context.Context, c Call) Outcome {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(b.suite.conf.Timeout, time.Minute))
 	defer cancel()
@@ -217,7 +218,7 @@ func (b *bench) call(ctx context.Context, c Call) Outcome {
 	return b.host.run(ctx, c)
 }
 
-// netns is the path of the container's network namespace.
+// netns returns the path of the container's network namespace.
 func (b *bench) netns(containerID string) (string, error) {
 	if b.suite.conf.NetNS == nil {
 		return filepath.Join(b.dir, "netns", containerID), nil
@@ -238,10 +239,10 @@ func (b *bench) netns(containerID string) (string, error) {
 	return n.path, nil
 }
 
-// none is for a variable that is to be left out.
+// none, as the value of a variable, leaves the variable out.
 const none = "-"
 
-// stdin is the plugin's configuration, with more keys.
+// stdin returns the plugin's configuration with more keys.
 func (b *bench) stdin(keys map[string]any) []byte {
 	conf := map[string]any{"name": "conform"}
 	for k, v := range b.conf {
@@ -259,7 +260,7 @@ func (b *bench) stdin(keys map[string]any) []byte {
 	return data
 }
 
-// later is a command after an ADD, as runtimes have it.
+// later returns a call of command after an ADD, as runtimes make it.
 func (b *bench) later(command string, added Outcome) Call {
 	keys := make(map[string]any)
 	switch command {
@@ -273,8 +274,8 @@ func (b *bench) later(command string, added Outcome) Call {
 	return Call{Command: command, Stdin: b.stdin(keys)}
 }
 
-// fault has the k-th of the coming calls of command go wrong, or, when k is
-// every, each of them.
+// fault makes the k-th of the coming calls of command go wrong, or each of them
+// when k is every.
 func (b *bench) fault(command string, k int, wrong func(Plugin) Plugin) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -290,10 +291,10 @@ func (b *bench) fault(command string, k int, wrong func(Plugin) Plugin) {
 	}
 }
 
-// every is for fault.
+// every, as an argument of fault, means each call.
 const every = 0
 
-// fatal is which delegates must fail for an ADD or a STATUS to fail.
+// fatal returns which delegate must fail to make an ADD or a STATUS fail.
 func (s *suite) fatal() int {
 	if len(s.conf.Idle) > 0 {
 		return every
@@ -301,10 +302,10 @@ func (s *suite) fatal() int {
 	return 1
 }
 
-// failing goes wrong with an error.
+// failing makes p fail with an error object.
 func failing(p Plugin) Plugin { return PartialOn("", failure, "the delegate fails", p) }
 
-// calls are those of command.
+// calls returns the calls of command.
 func (b *bench) calls(command string) []Call {
 	return slices.DeleteFunc(b.exec.Calls(), func(c Call) bool { return c.Command != command })
 }
@@ -320,7 +321,7 @@ func (b *bench) ran(command string) error {
 	return nil
 }
 
-// empty fails if anything is left.
+// empty fails if an attachment is left.
 func (b *bench) empty(after string) error {
 	if live := b.exec.Live(); len(live) > 0 {
 		return fmt.Errorf("%s leaves behind %q: delegates ran as %q", after, live, b.exec.Trace())
@@ -328,8 +329,8 @@ func (b *bench) empty(after string) error {
 	return nil
 }
 
-// known are the versions that a plugin supports, of those known here, oldest
-// first.
+// known returns the versions that VERSION printed and that this module knows,
+// oldest first.
 func known(o Outcome) []string {
 	info, err := new(version.PluginDecoder).Decode(o.Stdout)
 	if err != nil {
@@ -344,7 +345,7 @@ func atLeast(v, since string) bool {
 	return ok && err == nil
 }
 
-// sameJSON reports whether a and b mean the same, to the last digit.
+// sameJSON reports whether a and b hold the same values, to the last digit.
 func sameJSON(a, b []byte) bool {
 	var values [2]any
 	for i, text := range [][]byte{a, b} {
@@ -358,8 +359,8 @@ func sameJSON(a, b []byte) bool {
 	return reflect.DeepEqual(values[0], values[1])
 }
 
-// numbers writes numbers in one way only.
-func numbers(v any) any { //nolint:ireturn // whatever JSON can be
+// numbers replaces each number by a string that equal numbers share.
+func numbers(v any) any { //nolint:ireturn // any JSON value
 	switch v := v.(type) {
 	case []any:
 		for i := range v {

@@ -18,44 +18,45 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// A Binary is a plugin as an executable file, for [Conform]. Its delegates are
-// processes as well: the test's own executable, which [Main] lets play them.
+// A Binary is an executable file for [Conform]. Its delegates are processes too:
+// copies of the test's own, in which [Main] plays the delegate.
 type Binary struct {
 	Path string // of the executable
 
-	// Env is the environment of the executable, as "key=value". It gets no other
-	// variables but those of CNI, and GORACE where Env has none: a program
-	// that is built with the race detector otherwise ends a second late.
+	// Env is the environment of the executable, as "key=value". Conform adds the
+	// CNI variables, and GORACE unless Env has it: a program that is built with
+	// the race detector otherwise takes a second to exit.
 	Env []string
 }
 
 const (
-	// socketName is of a link to the socket, beside the delegates' executables.
+	// socketName is the name of a link to the socket. It is in the directory of
+	// the delegates' executables.
 	socketName = "delegatetest.sock"
 
-	// raceEnv has programs that are built with the race detector end at once.
+	// raceEnv makes programs that are built with the race detector exit at once.
 	raceEnv = "GORACE=atexit_sleep_ms=0"
 
 	// leftBehind is how long descendants of a plugin that has ended may keep its
 	// stdout or stderr open.
 	leftBehind = time.Second
 
-	// maxSocket is how long the path of a socket may be on every system.
+	// maxSocket is the length that the path of a socket may have on any system.
 	maxSocket = 100
 )
 
-// A request is a call of a delegate, from its process to the test's.
+// A request tells the test how a delegate was called.
 type request struct {
 	Plugin  string
 	Environ []string
 	Stdin   []byte
 }
 
-// A reply is what the process is to do.
+// A reply tells the delegate what to do.
 type reply struct {
 	Stdout []byte
 	Error  *types.Error // to be printed
-	Die    bool         // instead
+	Die    bool         // instead of printing
 }
 
 func (p Binary) serve(ctx context.Context, x *Exec, dir string) (host, error) {
@@ -66,7 +67,7 @@ func (p Binary) serve(ctx context.Context, x *Exec, dir string) (host, error) {
 	if _, ok := delegateSocket(); ok {
 		return host{}, errors.New("this process is a delegate: TestMain must call delegatetest.Main")
 	}
-	bin := filepath.Join(dir, ".delegates") // a name that Config.Stdin is not likely to use
+	bin := filepath.Join(dir, ".delegates") // unlikely to be used by Config.Stdin
 	if err := os.Mkdir(bin, 0o700); err != nil {
 		return host{}, err
 	}
@@ -103,14 +104,14 @@ func (p Binary) serve(ctx context.Context, x *Exec, dir string) (host, error) {
 	}, nil
 }
 
-// listen makes the socket, and the link to it in bin. The socket is elsewhere
-// where the path would be too long for one.
+// listen creates the socket, and a link to it in bin. Where the path would be too
+// long for a socket, it creates the socket in another directory.
 func listen(ctx context.Context, bin string) (l net.Listener, remove func(), err error) {
 	dir := bin
 	remove = func() {}
 	if len(dir)+len("/socket") > maxSocket {
 		if dir, err = os.MkdirTemp("/tmp", "conform"); err != nil {
-			return nil, nil, fmt.Errorf("the path %s is too long for one: %w", bin, err)
+			return nil, nil, fmt.Errorf("the path %s is too long for a socket: %w", bin, err)
 		}
 		remove = func() { _ = os.RemoveAll(dir) } // it is temporary
 	}
@@ -147,8 +148,8 @@ func (p Binary) run(ctx context.Context, c Call) Outcome {
 	return o
 }
 
-// answerTo serves the process of a delegate. When the process has ended, so
-// does the context of its plugin.
+// answerTo serves the process of a delegate. The context of the fake ends with the
+// process.
 func answerTo(ctx context.Context, x *Exec, conn net.Conn) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -160,13 +161,13 @@ func answerTo(ctx context.Context, x *Exec, conn net.Conn) {
 		return
 	}
 	go func() {
-		_, _ = io.Copy(io.Discard, conn) // until the end
+		_, _ = io.Copy(io.Discard, conn) // until the process ends
 		cancel()
 	}()
-	_ = json.NewEncoder(conn).Encode(perform(ctx, x, q)) // nobody waits for it if that fails
+	_ = json.NewEncoder(conn).Encode(perform(ctx, x, q)) // on an error the process has ended
 }
 
-// said is what a delegate writes to stderr.
+// said returns the line that a delegate writes to stderr.
 func said(command, plugin string) string { return "delegatetest: " + command + " of " + plugin + "\n" }
 
 func perform(ctx context.Context, x *Exec, q request) (r reply) {

@@ -19,7 +19,7 @@ func checkVersion(_ context.Context, s *suite) error {
 		return fmt.Errorf("VERSION: %w", err)
 	}
 	if len(s.versions) == 0 {
-		return fmt.Errorf("VERSION prints %s: no version of CNI in that", doc)
+		return fmt.Errorf("VERSION prints %s, which names no version of CNI", doc)
 	}
 	return nil
 }
@@ -132,8 +132,8 @@ func undone(wrong func(Plugin) Plugin) func(context.Context, *suite) error {
 	}
 }
 
-// recovered checks an ADD that succeeded with other delegates than the one that
-// went wrong.
+// recovered checks an ADD that succeeded although a delegate went wrong: another
+// must have taken its place, and nothing of the first may be left.
 func (b *bench) recovered(ctx context.Context, o Outcome, what string) error {
 	if err := b.isResult(o); err != nil {
 		return fmt.Errorf("ADD, in which %s went wrong: %w", what, err)
@@ -141,7 +141,7 @@ func (b *bench) recovered(ctx context.Context, o Outcome, what string) error {
 	b.mu.Lock()
 	wrong := slices.Clone(b.wrong)
 	b.mu.Unlock()
-	alive := make(map[string]bool) // unless a later ADD of the same went well
+	alive := make(map[string]bool) // attachments whose last ADD went wrong
 	for i, c := range b.exec.Calls() {
 		if c.Command == "ADD" {
 			alive[c.attachment()] = slices.Contains(wrong, i)
@@ -184,7 +184,7 @@ func failsWith(command string) func(context.Context, *suite) error {
 	}
 }
 
-// which names what fault makes go wrong.
+// which names the delegates that fault makes go wrong.
 func which(k, n int) string {
 	if k == every {
 		return "every delegate"
@@ -207,7 +207,7 @@ func checkConcurrent(ctx context.Context, s *suite) error {
 			wg.Go(func() {
 				id := fmt.Sprint("c", i+1)
 				if err := b.call(ctx, Call{Command: command, ContainerID: id}).Err(); err != nil {
-					errs[i] = fmt.Errorf("%s of %s beside others: %w", command, id, err)
+					errs[i] = fmt.Errorf("%s of %s in parallel with others: %w", command, id, err)
 				}
 			})
 		}

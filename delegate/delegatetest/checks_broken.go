@@ -12,13 +12,13 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// A damage is something that can happen to the configuration of a bench.
+// A damage is a way to break the configuration of a bench.
 type damage struct {
 	what string
 	do   func(*bench)
 }
 
-// damages are those that b can suffer.
+// damages returns the ways to break the configuration of b.
 func (b *bench) damages() []damage {
 	all := []damage{{"has a key twice", func(b *bench) { b.twice = true }}}
 	for _, key := range slices.Sorted(maps.Keys(b.conf)) {
@@ -40,14 +40,14 @@ func (b *bench) damages() []damage {
 	if len(b.files) > 0 {
 		all = append(all, damage{"has lost its files", func(b *bench) {
 			for _, file := range b.files {
-				_ = os.Remove(file) // the plugin may have done so
+				_ = os.Remove(file) // the plugin may have removed it
 			}
 		}})
 	}
 	return all
 }
 
-// hollow replaces the configurations of delegates by empty objects.
+// hollow replaces the configurations of delegates in text by empty objects.
 func (b *bench) hollow(text json.RawMessage) json.RawMessage {
 	var object map[string]json.RawMessage
 	var array []json.RawMessage
@@ -77,7 +77,7 @@ func (b *bench) hollow(text json.RawMessage) json.RawMessage {
 	return data
 }
 
-// damaged calls try for a new bench and each damage that can be done to it.
+// damaged calls try once for each way to break a configuration, with a new bench.
 func (s *suite) damaged(ctx context.Context, try func(*bench, damage) error) error {
 	var errs []error
 	for i, n := 0, 1; i < n; i++ {

@@ -10,7 +10,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// A failed call is one that a plugin must refuse, or that its delegate fails.
+// A failedCall is a call that must fail: it is wrong, or its delegate fails.
 type failedCall struct {
 	what    string
 	version string // of the error; empty where the plugin cannot know
@@ -52,7 +52,7 @@ func checkError(ctx context.Context, s *suite) error {
 			Msg  string `json:"msg"`
 		}
 		if err := json.Unmarshal(doc, &said); err != nil || said.Code == 0 || said.Msg == "" {
-			errs = append(errs, fmt.Errorf("%s: %s is no error, with code and msg", f.what, doc))
+			errs = append(errs, fmt.Errorf("%s: %s is not an error object with code and msg", f.what, doc))
 		}
 	}
 	return errors.Join(errs...)
@@ -66,7 +66,7 @@ func checkErrorVersion(ctx context.Context, s *suite) error {
 		var said struct {
 			CNIVersion string `json:"cniVersion"`
 		}
-		// Where there is no object at all, that is for another check.
+		// The check "error" is about errors without an object.
 		if doc, err := f.Document(); f.Status == 0 || err != nil || json.Unmarshal(doc, &said) != nil {
 			continue
 		}

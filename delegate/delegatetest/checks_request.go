@@ -13,7 +13,7 @@ import (
 	"github.com/containernetworking/cni/pkg/utils"
 )
 
-// checkRequest is about what delegates receive on stdin, by whatever command.
+// checkRequest checks what delegates receive on stdin in every command.
 func checkRequest(ctx context.Context, s *suite) error {
 	if err := s.delegates(); err != nil {
 		return err
@@ -56,7 +56,7 @@ func (b *bench) isComplete(typ string, stdin []byte) error {
 	return nil
 }
 
-// find returns the values of the unknown key, at whatever depth.
+// find returns the values of the unknown key at any depth.
 func find(text json.RawMessage) (values [][]byte) {
 	var object map[string]json.RawMessage
 	var array []json.RawMessage
@@ -95,7 +95,7 @@ func checkEnvironment(ctx context.Context, s *suite) error {
 		errs = append(errs, b.sees(c))
 	}
 	if !ours {
-		errs = append(errs, fmt.Errorf("no delegate is told to make the interface that was asked for: %q", b.exec.Trace()))
+		errs = append(errs, fmt.Errorf("no delegate is called with the CNI_IFNAME of the plugin, eth0: delegates ran as %q", b.exec.Trace()))
 	}
 	return errors.Join(errs...)
 }
@@ -120,7 +120,7 @@ func checkStderr(ctx context.Context, s *suite) error {
 	return errors.Join(errs...)
 }
 
-// sees fails unless c has the environment of the plugin itself.
+// sees fails unless c has the environment of the plugin.
 func (b *bench) sees(c Call) error {
 	netns, err := b.netns("c1")
 	if err != nil {

@@ -33,7 +33,7 @@ func checkDelAgain(ctx context.Context, s *suite) error {
 		return err
 	}
 	if b.call(ctx, b.later("DEL", o)).Status != 0 {
-		return nil // for another check
+		return nil // the check "del" is about that
 	}
 	if err := b.call(ctx, b.later("DEL", o)).Err(); err != nil {
 		return fmt.Errorf("a second DEL fails: %w", err)

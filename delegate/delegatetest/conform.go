@@ -20,8 +20,8 @@ type TB interface {
 
 // A Target is a plugin for [Conform]: a [Program] or a [Binary].
 type Target interface {
-	// serve makes ready for calls that delegate to the plugins of x, with
-	// dir to write to.
+	// serve prepares calls of the plugin. Its delegates are the plugins of x, and
+	// dir is a directory to write to.
 	serve(ctx context.Context, x *Exec, dir string) (host, error)
 }
 
@@ -33,48 +33,47 @@ type host struct {
 	stop func()
 }
 
-// A Config says how [Conform] is to use a plugin.
+// A Config says how [Conform] uses a plugin.
 type Config struct {
-	// Stdin returns a configuration with which the plugin delegates to all of
-	// Delegates: the JSON object of one plugin, as a runtime would pass it.
-	// Each time it is for a new host, on which nothing has been attached; what
-	// the plugin writes, or what else it reads, can be in the directory dir,
-	// which is empty. Conform sets the cniVersion, and the name where there is
-	// none. A plugin that only runs after others in a chain needs a prevResult:
-	// ADD gets it, converted to the version of the configuration.
+	// Stdin returns a configuration with which the plugin runs all of Delegates:
+	// the JSON object of one plugin, as a runtime passes it. Each call of Stdin is
+	// for a new host, on which nothing has been attached. The directory dir of
+	// that host is empty: Stdin can write files there that the plugin reads, and
+	// the plugin can keep its state there. Conform sets the cniVersion, and the
+	// name if there is none. A plugin that only runs after others in a chain needs
+	// a prevResult: ADD gets it, converted to the version of the configuration.
 	Stdin func(dir string) string
 
-	// Delegates are the types of the plugins that are delegated to. Each must
-	// run in an ADD. They are fakes, which attach nothing. With none, the checks
-	// that are about delegates are skipped.
+	// Delegates are the types of the plugins that the plugin delegates to. Each
+	// must run in an ADD. Conform provides fakes, which attach nothing. Without
+	// Delegates, Conform skips the checks that are about them.
 	Delegates []string
 
-	// Idle are the types of more plugins that Stdin names, which need not run in
-	// an ADD: a plugin that tries one alternative after another has its first
-	// in Delegates and the rest here. With Idle, an ADD or a STATUS may
-	// succeed although a delegate fails, unless all fail. An ADD must then still
-	// undo what failed.
+	// Idle are the types of more delegates, which need not run in an ADD. A plugin
+	// that tries one alternative after another has the first in Delegates and the
+	// rest here. With Idle, an ADD or a STATUS may succeed although a delegate
+	// fails, unless all fail. ADD must still undo the one that failed.
 	Idle []string
 
-	// Fakes holds the fakes of Delegates and Idle, by type, where the plugin
-	// needs a certain result; see [Result]. Any other gives an address of
-	// 192.0.2.0/24, without a gateway. A [Plugin] here is shared by all hosts.
+	// Fakes holds fakes for some of Delegates and Idle, by type, for a plugin that
+	// needs a certain result; see [Result]. The others give an address of
+	// 192.0.2.0/24 without a gateway. All hosts share a [Plugin] in Fakes.
 	Fakes map[string]Plugin
 
-	// NetNS returns CNI_NETNS for a container of one of the hosts. It is called
-	// once for each, with the directory that Stdin gets and the container's ID.
-	// Remove, unless nil, is called when the host is not used any more. A plugin
-	// that makes interfaces needs [NewNetNS] here. Nil means paths at which there
-	// is nothing, for plugins that do not look into the namespace.
+	// NetNS returns CNI_NETNS for a container. Conform calls it once for each
+	// container of each host, with the host's dir and the container's ID. It calls
+	// remove, unless nil, when it no longer needs the host. A plugin that makes
+	// interfaces needs [NewNetNS] here. With a nil NetNS there is nothing at
+	// CNI_NETNS, for plugins that do not look into the namespace.
 	//
-	// When the error is an [errors.ErrUnsupported], all checks are skipped.
+	// When the error is an [errors.ErrUnsupported], Conform skips all checks.
 	NetNS func(dir, containerID string) (path string, remove func(), err error)
 
-	// Timeout is how long each command of the plugin may take before it is
-	// killed, and fails. Zero means a minute.
+	// Timeout is how long each command of the plugin may take. One that takes
+	// longer is killed and counts as failed. Zero means a minute.
 	Timeout time.Duration
 
-	// Skip holds the checks that are not for this plugin, by name, and why.
+	// Skip holds the reasons for not making some checks, by their names.
 	Skip map[string]string
 }
 
@@ -127,11 +126,11 @@ type Config struct {
 // But people edit configurations, and only a plugin that records what it attached
 // can still remove it.
 //
-// A check is skipped, with the reason, when it cannot be made: no supported
-// version has the command, a [Program] has no stderr, the version check has
-// failed, or the first ADD has failed and the check needs one that works. The
-// plugin is called as by a runtime: one call after another, except in the last
-// check. Conform writes to temporary directories only.
+// Conform skips a check, and says why, when it cannot make it: no supported
+// version has the command, a [Program] has no stderr, the check "version" has
+// failed, or the first ADD has failed and the check needs one that works. It calls
+// the plugin as a runtime does: one call after another, except in the last check.
+// It writes to temporary directories only.
 func Conform[T TB](t T, plugin Target, conf Config) {
 	t.Helper()
 	s, err := newSuite(t.Context(), plugin, conf)

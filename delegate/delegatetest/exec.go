@@ -1,14 +1,16 @@
-// Package delegatetest tests plugins that delegate to other plugins, and fakes
-// those they delegate to. Only [NewNetNS] needs root; nothing needs a network.
+// Package delegatetest helps to test plugins that delegate to other plugins. It
+// provides fake delegates and a conformance suite. Only [NewNetNS] needs root;
+// nothing needs a network.
 //
-// An [Exec] stands in for the one that runs processes. It knows which
-// attachments are alive, so a test that ends with [Exec.Live] empty has shown
-// that nothing leaked. Its plugins are functions, made by [Result] and wrapped
-// by the faults: [FailOn], [KillOn], [HangOn] and so on.
+// An [Exec] runs fake plugins in memory instead of processes. It knows which
+// attachments are alive: a test that ends with [Exec.Live] empty has shown that
+// nothing leaked. Its plugins are functions, made by [Result] and wrapped by
+// faults such as [FailOn], [KillOn] and [HangOn].
 //
 // [RunPlugin] runs the plugin under test, given as the callbacks of a main, as
-// if it were a process of its own. [Conform] checks what the CNI specification
-// wants of a plugin that delegates, with such callbacks or with an executable.
+// if it were a process. [Conform] checks that a plugin does what the CNI
+// specification asks of one that delegates, with such callbacks or with an
+// executable. The command in cmd/conform does so without a test.
 package delegatetest
 
 import (
@@ -25,9 +27,10 @@ import (
 
 // A Call is one invocation of a plugin.
 //
-// In the calls that an [Exec] records Env is the whole environment, and the
-// other strings are what is in it. In one that [RunPlugin] is to make Env is
-// what the plugin sees beside them: what is empty is not set.
+// In a call that an [Exec] recorded, Env is the whole environment, and the other
+// strings are the values of its CNI variables. In a call for [RunPlugin], Env
+// holds the variables that the other strings do not set; an empty string sets
+// none.
 type Call struct {
 	Command, Plugin                        string
 	ContainerID, NetNS, IfName, Args, Path string
@@ -49,27 +52,27 @@ func (c Call) String() string {
 	return strings.TrimSpace(c.Command + " " + c.Plugin + " " + c.IfName)
 }
 
-// A Plugin is what a fake plugin does: it returns what the real one would have
-// printed to stdout, or the error that running it would have returned. It must
-// be safe for concurrent use if the program under test runs plugins so.
+// A Plugin is a fake plugin. It returns what a real one would print to stdout, or
+// the error that running it would return. It must be safe for concurrent use if
+// the program under test runs plugins in parallel.
 type Plugin func(ctx context.Context, c Call) ([]byte, error)
 
-// Exec is a fake [invoke.Exec] of plugins that live in memory. The zero Exec
-// has no plugins. It is safe for concurrent use; Plugins and Script must
-// not change while a plugin is looked up or runs. There is no process, so there is nothing to
-// hand files to and no process ID to report.
+// Exec is a fake [invoke.Exec] that runs plugins in memory. The zero Exec has no
+// plugins. Goroutines may share an Exec; Plugins and Script must not change while
+// a plugin is looked up or runs. There is no process, so there is no process ID,
+// and no process can inherit files.
 //
 // [invoke.Exec]: https://pkg.go.dev/github.com/containernetworking/cni/pkg/invoke#Exec
 type Exec struct {
 	version.PluginDecoder
 
-	// Plugins holds the plugins that exist, by type.
+	// Plugins holds the plugins by type.
 	Plugins map[string]Plugin
 
-	// Script, when not nil, is asked at each call which plugin answers it. The
-	// call is the n-th of this Exec, from 1 on, and p is the one of Plugins:
-	// to answer with p itself changes nothing. Like a [Plugin], it must be safe
-	// for concurrent use if the program under test runs plugins so.
+	// Script, when not nil, returns the plugin that answers a call. The call is
+	// the n-th of this Exec, counted from 1, and p is its plugin in Plugins.
+	// Script must be safe for concurrent use if the program under test runs
+	// plugins in parallel.
 	Script func(n int, c Call, p Plugin) Plugin
 
 	mu    sync.Mutex
@@ -77,8 +80,8 @@ type Exec struct {
 	live  map[string]bool
 }
 
-// FindInPath returns a made-up path when there is a plugin of that type, and
-// an error when there is none. It looks at no file; paths is ignored.
+// FindInPath returns an invented path for a plugin in Plugins, and an error for
+// any other. It looks at no file and ignores its second argument.
 func (e *Exec) FindInPath(plugin string, _ []string) (string, error) {
 	if _, ok := e.Plugins[plugin]; !ok {
 		return "", fmt.Errorf("not found among the fakes %q", slices.Sorted(maps.Keys(e.Plugins)))
@@ -86,7 +89,7 @@ func (e *Exec) FindInPath(plugin string, _ []string) (string, error) {
 	return "/delegatetest/" + plugin, nil
 }
 
-// ExecPlugin records the call and has the plugin at pluginPath answer it.
+// ExecPlugin records the call and runs the plugin at pluginPath.
 func (e *Exec) ExecPlugin(ctx context.Context, pluginPath string, stdin []byte, environ []string) ([]byte, error) {
 	c := newCall(path.Base(pluginPath), stdin, environ)
 	plugin, ok := e.Plugins[c.Plugin]
@@ -106,8 +109,8 @@ func (e *Exec) ExecPlugin(ctx context.Context, pluginPath string, stdin []byte, 
 	return out, err
 }
 
-// begin records c, as the n-th call. An ADD counts as alive from here on: one that fails may
-// have done a part of its work, and only DEL is sure to take that back.
+// begin records c as the n-th call. An ADD counts as alive from here on: one that
+// fails may have done a part of its work, which only DEL is sure to undo.
 func (e *Exec) begin(c Call) (n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -153,9 +156,9 @@ func (e *Exec) Trace() []string {
 	return lines
 }
 
-// Live lists, sorted, what was added, or began to be, and not successfully
-// deleted since, as "plugin containerID ifname". A plugin that stands twice in
-// one network is listed once. A test that leaves it empty leaked nothing.
+// Live returns the attachments whose ADD began, and whose DEL has not succeeded
+// since, sorted, as "plugin containerID ifname". A plugin that is in one network
+// twice is listed once. A test that leaves Live empty leaked nothing.
 func (e *Exec) Live() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()

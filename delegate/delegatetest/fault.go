@@ -10,34 +10,34 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// errKilled is all that is known of a process that was killed.
+// errKilled is the error of a process that was killed.
 func errKilled() error { return errors.New("signal: killed") }
 
-// FailOn returns p with its command replaced by a failure with code and msg.
-// Here and in the other faults, the empty command is every command.
+// FailOn returns p, except that command fails with code and msg and does nothing.
+// For this and the other faults, an empty command means every command.
 func FailOn(command string, code uint, msg string, p Plugin) Plugin {
 	return on(command, p, func(context.Context, Call) ([]byte, error) {
 		return nil, types.NewError(code, msg, "")
 	})
 }
 
-// PartialOn returns p with its command done, and then failed with code and msg
-// all the same, as by a plugin that finds out late. That differs from
-// [FailOn] where p does something: an attachment counts as alive either way.
+// PartialOn returns p, except that command fails with code and msg after p has
+// done it, as in a plugin that fails late. An attachment counts as alive with
+// PartialOn and with [FailOn].
 func PartialOn(command string, code uint, msg string, p Plugin) Plugin {
 	return after(command, p, func([]byte) ([]byte, error) {
 		return nil, types.NewError(code, msg, "")
 	})
 }
 
-// KillOn returns p killed when it has done its command, before it printed
-// anything.
+// KillOn returns p, except that it is killed after it has done command and before
+// it prints anything.
 func KillOn(command string, p Plugin) Plugin {
 	return after(command, p, func([]byte) ([]byte, error) { return nil, errKilled() })
 }
 
-// HangOn returns p with its command replaced by a wait for the context's end.
-// The error then says as little as that of a killed process.
+// HangOn returns p, except that command does nothing until the context ends. The
+// error is that of a killed process.
 func HangOn(command string, p Plugin) Plugin {
 	return on(command, p, func(ctx context.Context, _ Call) ([]byte, error) {
 		<-ctx.Done()
@@ -45,9 +45,9 @@ func HangOn(command string, p Plugin) Plugin {
 	})
 }
 
-// SlowOn returns p with a wait of d before its command. If the context ends
-// meanwhile p has done nothing, and the error is that of a killed process. In a
-// bubble of testing/synctest it takes no time.
+// SlowOn returns p, except that it waits for d before command. If the context
+// ends first, p does nothing, and the error is that of a killed process. In a
+// bubble of testing/synctest the wait takes no time.
 func SlowOn(command string, d time.Duration, p Plugin) Plugin {
 	return on(command, p, func(ctx context.Context, c Call) ([]byte, error) {
 		timer := time.NewTimer(d)
@@ -61,8 +61,8 @@ func SlowOn(command string, d time.Duration, p Plugin) Plugin {
 	})
 }
 
-// GateOn returns p with a wait before its command until gate is closed, or
-// something received from it. The end of the context is as in [SlowOn].
+// GateOn returns p, except that before command it waits until gate is closed or
+// sends a value. If the context ends first, it behaves as [SlowOn].
 func GateOn(command string, gate <-chan struct{}, p Plugin) Plugin {
 	return on(command, p, func(ctx context.Context, c Call) ([]byte, error) {
 		select {
@@ -74,7 +74,7 @@ func GateOn(command string, gate <-chan struct{}, p Plugin) Plugin {
 	})
 }
 
-// NoiseOn returns p with noise printed before what its command prints.
+// NoiseOn returns p, except that command prints noise before its output.
 func NoiseOn(command, noise string, p Plugin) Plugin {
 	return on(command, p, func(ctx context.Context, c Call) ([]byte, error) {
 		out, err := p(ctx, c)
@@ -82,8 +82,8 @@ func NoiseOn(command, noise string, p Plugin) Plugin {
 	})
 }
 
-// TwiceOn returns p with what its command prints printed twice: two documents
-// where there must be one.
+// TwiceOn returns p, except that command prints its output twice: two documents
+// instead of one.
 func TwiceOn(command string, p Plugin) Plugin {
 	return after(command, p, func(out []byte) ([]byte, error) {
 		out = append(bytes.TrimSpace(out), '\n')
@@ -91,18 +91,19 @@ func TwiceOn(command string, p Plugin) Plugin {
 	})
 }
 
-// SilentOn returns p with its command done and nothing printed.
+// SilentOn returns p, except that command prints nothing.
 func SilentOn(command string, p Plugin) Plugin {
 	return after(command, p, func([]byte) ([]byte, error) { return nil, nil })
 }
 
-// GarbageOn returns p with its command done, and something printed that is not
-// JSON: the start of a document.
+// GarbageOn returns p, except that command prints the start of a JSON document
+// instead of its output.
 func GarbageOn(command string, p Plugin) Plugin {
 	return after(command, p, func([]byte) ([]byte, error) { return []byte(`{"cniVersion":`), nil })
 }
 
-// after returns p with the end of its command, if that succeeded, replaced.
+// after returns p, except that end replaces the output of command when that
+// succeeds.
 func after(command string, p Plugin, end func(out []byte) ([]byte, error)) Plugin {
 	return on(command, p, func(ctx context.Context, c Call) ([]byte, error) {
 		out, err := p(ctx, c)
@@ -113,7 +114,7 @@ func after(command string, p Plugin, end func(out []byte) ([]byte, error)) Plugi
 	})
 }
 
-// on returns p with its command replaced by do.
+// on returns p, except that do does command.
 func on(command string, p, do Plugin) Plugin {
 	return func(ctx context.Context, c Call) ([]byte, error) {
 		if command == "" || c.Command == command {

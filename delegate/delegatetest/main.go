@@ -18,15 +18,16 @@ import (
 //		os.Exit(m.Run())
 //	}
 //
-// In a process that a plugin has started as its delegate it plays that, and
-// does not return. In every other it does nothing. It is the one function of
-// this package that touches the process.
+// In a process that a plugin has started as its delegate, Main plays the delegate
+// and does not return. In any other process it does nothing. A command that uses
+// [Findings] calls it first in main. It is the only function of this package that
+// touches the process.
 func Main() {
 	socket, ok := delegateSocket()
 	if !ok {
 		return
 	}
-	_, _ = io.WriteString(os.Stderr, said(os.Getenv("CNI_COMMAND"), filepath.Base(os.Args[0]))) // which a plugin may have closed
+	_, _ = io.WriteString(os.Stderr, said(os.Getenv("CNI_COMMAND"), filepath.Base(os.Args[0]))) // an error means that the plugin has closed it
 	r, err := ask(socket)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "delegatetest:", err)
@@ -36,11 +37,11 @@ func Main() {
 		if self, err := os.FindProcess(os.Getpid()); err == nil {
 			_ = self.Kill()
 		}
-		exit(3) // where there is no such end
+		exit(3) // on a system that cannot kill
 	}
 	_, err = os.Stdout.Write(r.Stdout)
 	if r.Error != nil {
-		_ = json.NewEncoder(os.Stdout).Encode(r.Error) // the status says it all
+		_ = json.NewEncoder(os.Stdout).Encode(r.Error) // the status says that it failed
 	}
 	if r.Error != nil || err != nil {
 		exit(1)
@@ -48,11 +49,11 @@ func Main() {
 	exit(0)
 }
 
-// exit ends the process at once. [os.Exit] takes a second if the test has been
-// built with the race detector and the plugin has not handed on [raceEnv].
+// exit ends the process at once. [os.Exit] takes a second if the test was built
+// with the race detector and the plugin did not pass [raceEnv] on.
 func exit(status int) { syscall.Exit(status) }
 
-// delegateSocket is where a process that is a delegate finds the test.
+// delegateSocket returns the socket of the test if this process is a delegate.
 func delegateSocket() (path string, ok bool) {
 	name := os.Args[0]
 	if !filepath.IsAbs(name) {
@@ -62,7 +63,7 @@ func delegateSocket() (path string, ok bool) {
 	if _, err := os.Lstat(link); err != nil {
 		return "", false
 	}
-	// What it leads to may be gone with the test. The delegate then fails.
+	// The socket may be gone with the test. The delegate then fails.
 	if path, _ = os.Readlink(link); path == "" {
 		path = link
 	}

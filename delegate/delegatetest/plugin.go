@@ -8,9 +8,9 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 )
 
-// Result returns a plugin that succeeds. Its ADD answers with r in the version
-// that the configuration asks for, or, when r is nil, passes prevResult
-// through, or else an empty result. Its VERSION answers with all versions.
+// Result returns a plugin that succeeds. Its ADD prints r in the version of the
+// configuration. When r is nil, ADD prints prevResult, or an empty result if there
+// is none. VERSION prints all versions of the specification.
 func Result(r types.Result) Plugin {
 	return func(_ context.Context, c Call) ([]byte, error) {
 		switch c.Command {

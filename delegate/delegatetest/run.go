@@ -17,17 +17,17 @@ import (
 	"github.com/containernetworking/cni/pkg/types/create"
 )
 
-// A Program is a plugin that runs without a process of its own. It executes the
-// command that env and stdin have, as package skel would, runs the plugins that
-// it delegates to with exec, and prints its result or its error object to
-// stdout. It returns an error where a process would exit with status 1. The
-// method Execute of a plugin.Plugin is one.
+// A Program is a plugin that runs without a process of its own, such as the
+// method Execute of a plugin.Plugin. It executes the command that env and stdin
+// describe, as package skel does, runs its delegates with exec, and prints its
+// result or its error object to stdout. It returns an error where a process would
+// exit with status 1.
 type Program func(ctx context.Context, exec invoke.Exec, env []string, stdin io.Reader, stdout, stderr io.Writer) error
 
-// RunPlugin runs p for one call, delegating to the plugins of exec, and returns
-// what a runtime would see of it. A panic in p ends it with status 2. Neither the environment nor the standard files of the process
-// are touched, so that any number of plugins can run side by side. CNI_PATH is
-// required, see [Call].
+// RunPlugin runs p for one call, with the plugins of exec as its delegates, and
+// returns what a runtime would see. A panic in p ends p with status 2. RunPlugin
+// does not touch the environment or the standard files of the process, so any
+// number of plugins can run in parallel. CNI_PATH is required, see [Call].
 func RunPlugin(ctx context.Context, p Program, exec invoke.Exec, c Call) (o Outcome) {
 	var stdout, stderr output
 	defer func() {
@@ -42,7 +42,7 @@ func RunPlugin(ctx context.Context, p Program, exec invoke.Exec, c Call) (o Outc
 	return o
 }
 
-// environ is the environment that c stands for.
+// environ returns the environment of a plugin that is called with c.
 func (c Call) environ() []string {
 	fields := c.variables()
 	env := slices.DeleteFunc(slices.Clone(c.Env), func(kv string) bool {
@@ -94,9 +94,9 @@ func (o Outcome) Result() (types.Result, error) {
 	return r, nil
 }
 
-// Err returns nil if the plugin has exited with status 0. Else it is the
-// [*types.Error] that the plugin printed, or, where it printed none, an error
-// with its status and the end of its stderr.
+// Err returns nil if the plugin exited with status 0. Otherwise it returns the
+// [*types.Error] that the plugin printed or, if it printed none, an error with
+// its status and the end of its stderr.
 //
 // [*types.Error]: https://pkg.go.dev/github.com/containernetworking/cni/pkg/types#Error
 func (o Outcome) Err() error {
@@ -111,12 +111,12 @@ func (o Outcome) Err() error {
 	return fmt.Errorf("exit status %d, stdout %q, stderr %q", o.Status, clip(o.Stdout), stderr[max(0, len(stderr)-clipped):])
 }
 
-// clipped is how much of an output errors quote.
+// clipped is how many bytes of an output errors quote.
 const clipped = 1 << 10
 
 func clip(b []byte) []byte { return b[:min(len(b), clipped)] }
 
-// An output takes what a plugin prints, from all of its goroutines.
+// An output collects what the goroutines of a plugin print.
 type output struct {
 	mu  sync.Mutex // protects buf
 	buf bytes.Buffer

@@ -46,7 +46,7 @@ func (s *suite) find(ctx context.Context, c Check) Finding {
 	return f
 }
 
-// A skipError is the error of a check that is not for this plugin.
+// A skipError says why a check cannot be made for this plugin.
 type skipError struct{ why string }
 
 func (e *skipError) Error() string { return e.why }
@@ -97,7 +97,7 @@ func (s *suite) clear() {
 	s.open = nil
 }
 
-// bench is a host on which nothing has been attached.
+// bench returns a host on which nothing has been attached.
 func (s *suite) bench(ctx context.Context) (*bench, error) {
 	dir, err := os.MkdirTemp("", "conform")
 	if err != nil {
@@ -111,7 +111,8 @@ func (s *suite) bench(ctx context.Context) (*bench, error) {
 	return b, nil
 }
 
-// attached is a bench on which c1 has been attached, with the result of that.
+// attached returns a bench on which c1 has been attached, and the outcome of the
+// ADD.
 func (s *suite) attached(ctx context.Context) (*bench, Outcome, error) {
 	if err := s.works(); err != nil {
 		return nil, Outcome{}, err
@@ -130,7 +131,7 @@ func (s *suite) attached(ctx context.Context) (*bench, Outcome, error) {
 	return b, o, nil
 }
 
-// works fails if there is no ADD to be had.
+// works fails if the first ADD failed.
 func (s *suite) works() error {
 	if s.broken {
 		return &skipError{"the first ADD has failed: see the check \"add\""}
@@ -138,7 +139,7 @@ func (s *suite) works() error {
 	return nil
 }
 
-// count is how many calls of command an attachment takes.
+// count returns how many delegates command runs for one attachment.
 func (s *suite) count(ctx context.Context, command string) (int, error) {
 	if err := s.delegates(); err != nil {
 		return 0, err
@@ -157,16 +158,16 @@ func (s *suite) count(ctx context.Context, command string) (int, error) {
 	return n, nil
 }
 
-// needs fails unless a supported version has command.
+// needs fails unless the plugin supports a version that has command.
 func (s *suite) needs(command string) error {
 	since := map[string]string{"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}[command]
 	if since == "" || slices.ContainsFunc(s.versions, func(v string) bool { return atLeast(v, since) }) {
 		return nil
 	}
-	return &skipError{fmt.Sprintf("the plugin supports no version that has %s, but %q", command, s.versions)}
+	return &skipError{fmt.Sprintf("%s is not in the versions that the plugin supports, %q", command, s.versions)}
 }
 
-// delegates fails unless there are some.
+// delegates fails if the plugin has none.
 func (s *suite) delegates() error {
 	if len(s.conf.Delegates) == 0 {
 		return &skipError{"the plugin has no delegates"}
