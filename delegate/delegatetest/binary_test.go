@@ -40,7 +40,7 @@ func metaRun() (string, *types.Error) {
 	return cmp.Or(conf.CNIVersion, "1.1.0"), err
 }
 
-// metaMain is a main that is right.
+// metaMain is a main without a flaw.
 func metaMain() {
 	if v, err := metaRun(); err != nil {
 		_ = json.NewEncoder(os.Stdout).Encode(map[string]any{"cniVersion": v, "code": err.Code, "msg": err.Msg})
@@ -62,7 +62,7 @@ func metaDeafMain() {
 	skel.PluginMainFuncs(newMeta()(context.Background(), &delegate.Process{}, os.Environ(), os.Stdout), version.All, "")
 }
 
-// metaSilentMain tells its errors elsewhere.
+// metaSilentMain prints its errors to stderr only.
 func metaSilentMain() {
 	if _, err := metaRun(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -82,15 +82,14 @@ func binary(path string) delegatetest.Binary {
 	return delegatetest.Binary{Path: path, Env: []string{"GOCOVERDIR=" + filepath.Dir(path)}}
 }
 
-func TestConformBinary(t *testing.T) {
+func TestConformPassesARightBinary(t *testing.T) {
 	t.Parallel()
 	delegatetest.Conform(t, binary(executable(t, "meta")), metaConfig)
 }
 
-// What is wrong with a main is found as well, where there is one.
-func TestWrongBinaries(t *testing.T) {
+func TestFlawsOfAMainAreFound(t *testing.T) {
 	t.Parallel()
-	// These say what there is to say; the others take their time.
+	// These checks tell the mains apart; the others take longer.
 	conf := onlyChecks(t, "version", "add", "stderr", "undo-killed", "error", "error-version", "code", "del")
 	for name, want := range map[string][]string{
 		"meta":          nil,
@@ -117,7 +116,7 @@ func TestWrongBinaries(t *testing.T) {
 	}
 }
 
-// The executable and its delegates end at once also with the race detector.
+// With the race detector too the executable and its delegates end at once.
 func TestBinaryDoesNotWaitForTheRaceDetector(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -154,7 +153,7 @@ func TestBinaryDoesNotWaitForTheRaceDetector(t *testing.T) {
 	}
 }
 
-// onlyChecks is the configuration of a meta for these checks and no others.
+// onlyChecks returns the configuration of a meta that skips all other checks.
 func onlyChecks(t *testing.T, some ...string) delegatetest.Config {
 	t.Helper()
 	conf := metaConfig
@@ -167,8 +166,8 @@ func onlyChecks(t *testing.T, some ...string) delegatetest.Config {
 	return conf
 }
 
-// The path of a socket is short. That of a temporary directory need not be.
-func TestBinaryInALongDirectory(t *testing.T) { //nolint:paralleltest // sets TMPDIR
+// The path of a socket must be short; a temporary directory may have a long one.
+func TestBinaryWorksInALongDirectory(t *testing.T) { //nolint:paralleltest // sets TMPDIR
 	t.Setenv("TMPDIR", t.TempDir()+strings.Repeat("/a-long-name", 10))
 	if err := os.MkdirAll(os.TempDir(), 0o700); err != nil {
 		t.Fatal(err)
@@ -176,8 +175,7 @@ func TestBinaryInALongDirectory(t *testing.T) { //nolint:paralleltest // sets TM
 	delegatetest.Conform(t, binary(executable(t, "meta")), onlyChecks(t, "add", "del"))
 }
 
-// A plugin that leaves its errors to skel is told why they are not enough.
-func TestErrorVersionSaysWhatToDo(t *testing.T) {
+func TestAnErrorWithoutVersionSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	r := newRecorder(t.Context())
 	delegatetest.Conform(r, binary(executable(t, "meta-skel")), onlyChecks(t, "error-version"))
@@ -193,8 +191,8 @@ func forgetfulMain() {
 	fmt.Println(*r.said)
 }
 
-// A test that is its own delegate by mistake does not go on for ever.
-func TestMainForgotten(t *testing.T) {
+// Without a call of Main the test binary would run its tests as a delegate.
+func TestATestThatForgetsMainEnds(t *testing.T) {
 	t.Parallel()
 	path := executable(t, "forgetful")
 	if err := os.WriteFile(filepath.Join(filepath.Dir(path), "delegatetest.sock"), nil, 0o600); err != nil {
@@ -206,7 +204,7 @@ func TestMainForgotten(t *testing.T) {
 	if err != nil || !strings.Contains(string(out), "TestMain must call delegatetest.Main") {
 		t.Errorf("said %q: %v", out, err)
 	}
-	// Nor does a delegate whose test is gone.
+	// A delegate whose test is gone ends too.
 	if err := os.Rename(path, filepath.Join(filepath.Dir(path), "one")); err != nil {
 		t.Fatal(err)
 	}

@@ -28,13 +28,12 @@ var _ delegatetest.TB = (*testing.T)(nil)
 
 var metaConfig = delegatetest.Config{Stdin: metaStdin, Delegates: []string{"one", "two"}}
 
-// A plugin that is right passes.
-func TestConform(t *testing.T) {
+func TestConformPassesARightPlugin(t *testing.T) {
 	t.Parallel()
 	delegatetest.Conform(t, newMeta().program(), metaConfig)
 }
 
-// A plugin that forgets to undo is told so.
+// Conform reports a plugin that forgets to undo.
 func ExampleConform() {
 	// In a test, t is the first argument, and each check a test below it.
 	t := newRecorder(context.Background())
@@ -54,8 +53,7 @@ func ExampleConform() {
 	// undo-two-documents
 }
 
-// Each flaw is found by the checks it belongs to, and by no other.
-func TestWrongPlugins(t *testing.T) {
+func TestEachFlawFailsItsChecksAndNoOthers(t *testing.T) {
 	t.Parallel()
 	found := make(map[string]bool)
 	for _, of := range []struct {
@@ -153,8 +151,7 @@ func TestChecksSayWhyAndWhere(t *testing.T) {
 	}
 }
 
-// The delegates that a Config names must run.
-func TestConformAdd(t *testing.T) {
+func TestDelegatesThatDoNotRunAreFindings(t *testing.T) {
 	t.Parallel()
 	conf := metaConfig
 	conf.Delegates = []string{"one", "two", "three"}
@@ -165,8 +162,7 @@ func TestConformAdd(t *testing.T) {
 	}
 }
 
-// Checks of commands that no version has are skipped, and those of the Config.
-func TestConformSkips(t *testing.T) {
+func TestChecksThatCannotBeMadeAreSkipped(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name            string
@@ -198,7 +194,7 @@ func TestConformSkips(t *testing.T) {
 	}
 }
 
-func TestConformConfig(t *testing.T) {
+func TestConfigsThatCannotWorkAreErrors(t *testing.T) {
 	t.Parallel()
 	stdin := func(string) string { return "null" }
 	for want, conf := range map[string]delegatetest.Config{
@@ -217,8 +213,7 @@ func TestConformConfig(t *testing.T) {
 	}
 }
 
-// One failure is told once.
-func TestConformAddFails(t *testing.T) {
+func TestAnAddThatFailsIsOneFinding(t *testing.T) {
 	t.Parallel()
 	conf := metaConfig
 	conf.Fakes = map[string]delegatetest.Plugin{"two": delegatetest.FailOn("ADD", 11, "no free device", delegatetest.Result(nil))}
@@ -239,8 +234,7 @@ func TestConformAddFails(t *testing.T) {
 	}
 }
 
-// A plugin without delegates can be checked for what is left to check.
-func TestConformWithoutDelegates(t *testing.T) {
+func TestAPluginWithoutDelegatesIsCheckedForTheRest(t *testing.T) {
 	t.Parallel()
 	nothing := func(context.Context, *plugin.Call) error { return nil }
 	alone := plugin.Plugin{
@@ -262,11 +256,11 @@ func TestConformWithoutDelegates(t *testing.T) {
 	}
 }
 
-// ip is an address that Conform does not give by itself.
+// ip is an address that Conform's own fakes do not give.
 var ip = net.IPNet{IP: net.IPv4(10, 1, 2, 3).To4(), Mask: net.CIDRMask(24, 32)}
 
-// The result of a fake is what the plugin gets, and what its own is held against.
-func TestConformFakes(t *testing.T) {
+// The plugin receives the result of the fake, and must print its address.
+func TestFakesReplaceTheResultOfADelegate(t *testing.T) {
 	t.Parallel()
 	conf := metaConfig
 	conf.Fakes = map[string]delegatetest.Plugin{
@@ -282,8 +276,7 @@ func TestConformFakes(t *testing.T) {
 	}
 }
 
-// Each container of each host has a namespace, which is removed in the end.
-func TestConformNetNS(t *testing.T) {
+func TestEachContainerHasANamespaceThatIsRemoved(t *testing.T) {
 	t.Parallel()
 	conf := metaConfig
 	var mu sync.Mutex
@@ -327,8 +320,7 @@ func TestConformNetNS(t *testing.T) {
 	}
 }
 
-// Where there can be no namespaces, that is no fault of the plugin.
-func TestConformWithoutNetNS(t *testing.T) {
+func TestConformIsSkippedWhereThereAreNoNamespaces(t *testing.T) {
 	t.Parallel()
 	conf := metaConfig
 	conf.NetNS = func(string, string) (string, func(), error) {
@@ -341,8 +333,7 @@ func TestConformWithoutNetNS(t *testing.T) {
 	}
 }
 
-// What is said is enough to mend it.
-func TestConformSays(t *testing.T) {
+func TestFindingsShowWhatDelegatesReceived(t *testing.T) {
 	t.Parallel()
 	r := newRecorder(t.Context())
 	delegatetest.Conform(r, newMeta("drops keys").program(), metaConfig)

@@ -56,7 +56,7 @@ func call(x *delegatetest.Exec, command, typ, container, ifname, stdin string) (
 	})
 }
 
-func TestLive(t *testing.T) {
+func TestLiveListsWhatIsAttached(t *testing.T) {
 	t.Parallel()
 	ok := delegatetest.Result(nil)
 	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
@@ -92,7 +92,7 @@ func TestLive(t *testing.T) {
 	}
 }
 
-func TestCalls(t *testing.T) {
+func TestCallsAreRecordedAsCopies(t *testing.T) {
 	t.Parallel()
 	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"p": delegatetest.Result(nil)}}
 	in, env := []byte(`{"cniVersion":"1.1.0"}`), []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=c", "CNI_NETNS=/n", "CNI_IFNAME=e", "CNI_ARGS=A=b=c", "X=1"}
@@ -117,7 +117,7 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-func TestUnknownPlugin(t *testing.T) {
+func TestAnUnknownPluginIsAnError(t *testing.T) {
 	t.Parallel()
 	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"b": nil, "a": nil}}
 	if path, err := x.FindInPath("a", nil); err != nil || path != "/delegatetest/a" {
@@ -134,7 +134,7 @@ func TestUnknownPlugin(t *testing.T) {
 	}
 }
 
-func TestResult(t *testing.T) {
+func TestResultAnswersInTheVersionOfTheConfiguration(t *testing.T) {
 	t.Parallel()
 	r := &types100.Result{CNIVersion: "1.1.0", Interfaces: []*types100.Interface{{Name: "eth0"}}}
 	tests := []struct {
@@ -175,10 +175,10 @@ func TestResult(t *testing.T) {
 	}
 }
 
-// compact leaves out what results of old versions print of nothing.
+// compact removes the empty dns that results of old versions print.
 func compact(s string) string { return strings.ReplaceAll(s, `,"dns":{}`, "") }
 
-func TestVersion(t *testing.T) {
+func TestResultAnswersVersion(t *testing.T) {
 	t.Parallel()
 	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"p": delegatetest.Result(nil)}}
 	info, err := invoke.GetVersionInfo(t.Context(), "/delegatetest/p", x)
@@ -192,8 +192,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// A combinator replaces its command, and leaves the others to the plugin.
-func TestCombinators(t *testing.T) {
+func TestFaultsReplaceOneCommand(t *testing.T) {
 	t.Parallel()
 	base := delegatetest.Result(nil)
 	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
@@ -234,7 +233,7 @@ func TestCombinators(t *testing.T) {
 	}
 }
 
-func TestConcurrentUse(t *testing.T) {
+func TestGoroutinesShareAnExec(t *testing.T) {
 	t.Parallel()
 	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"p": delegatetest.Result(nil)}}
 	var wg sync.WaitGroup
@@ -255,8 +254,8 @@ func TestConcurrentUse(t *testing.T) {
 	}
 }
 
-// The fake serves libcni as well, and shows what libcni leaves behind (D17).
-func TestWithLibcni(t *testing.T) {
+// libcni works with an Exec, which shows what libcni leaves behind.
+func TestLibcniLeaksAreSeen(t *testing.T) {
 	t.Parallel()
 	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
 		"a": delegatetest.Result(nil), "b": delegatetest.FailOn("ADD", 11, "later", delegatetest.Result(nil)),

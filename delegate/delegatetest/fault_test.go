@@ -15,7 +15,7 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 )
 
-// The third call of the whole run is killed, whichever plugin it is for.
+// A Script kills the third call of the run, whichever plugin it is for.
 func ExampleExec_script() {
 	ok := delegatetest.Result(nil)
 	exec := &delegatetest.Exec{
@@ -42,7 +42,7 @@ func ExampleExec_script() {
 	// [bridge c1 ]
 }
 
-func TestFaults(t *testing.T) {
+func TestEachFaultDoesWhatItsNameSays(t *testing.T) {
 	t.Parallel()
 	const conf = `{"cniVersion":"1.0.0"}`
 	for _, tt := range []struct {
@@ -99,7 +99,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-func TestWaits(t *testing.T) {
+func TestSlowOnAndGateOnWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		gate := make(chan struct{})
@@ -131,8 +131,7 @@ func TestWaits(t *testing.T) {
 	})
 }
 
-// A script sees every call, counted, and leaves alone what it does not replace.
-func TestScript(t *testing.T) {
+func TestScriptSeesEveryCall(t *testing.T) {
 	t.Parallel()
 	var seen []string
 	x := &delegatetest.Exec{

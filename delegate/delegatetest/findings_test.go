@@ -76,7 +76,6 @@ func TestFailuresSayWhyAndWhere(t *testing.T) {
 	}
 }
 
-// A plugin that only works behind others gets the result of those before it.
 func TestAddOfAChainedPluginGetsPrevResult(t *testing.T) {
 	t.Parallel()
 	path := script(t, `
@@ -101,8 +100,7 @@ esac`)
 	}
 }
 
-// A plugin that hangs, or whose descendants do, ends all the same.
-func TestBinaryThatDoesNotEnd(t *testing.T) {
+func TestABinaryThatDoesNotEndIsAFinding(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ text, want string }{
 		"hangs":                {"exec sleep 5", "did not end in time"},
@@ -132,7 +130,7 @@ func TestBinaryThatDoesNotEnd(t *testing.T) {
 	}
 }
 
-// script returns the path of a shell script.
+// script writes a shell script and returns its path.
 func script(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "plugin")

@@ -8,7 +8,8 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 )
 
-// programs are what the test binary is as well, by the name it is called with.
+// programs holds the plugins that the test binary can be, by the name of the
+// executable.
 var programs = map[string]func(){
 	"echo": echoMain, "meta": metaMain, "meta-skel": metaSkelMain, "meta-cheerful": metaCheerfulMain, "meta-silent": metaSilentMain, "meta-other": metaOtherMain, "meta-deaf": metaDeafMain,
 }
@@ -26,7 +27,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// executable is the path of the test binary under another name.
+// executable returns the path of the test binary under another name.
 func executable(t *testing.T, name string) string {
 	t.Helper()
 	self, err := os.Executable()

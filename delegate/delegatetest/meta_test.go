@@ -17,13 +17,10 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/types/create"
-
-	"github.com/metacni/metacni/delegate/delegatetest"
-	"github.com/metacni/metacni/delegate/plugin"
 )
 
-// A meta is a small meta-plugin, and with flaws a wrong one. It uses nothing of
-// this module, as the plugins that Conform is for.
+// A meta is a small meta-plugin, with flaws if a test asks for them. Like the
+// plugins that Conform is for, it uses nothing of this module.
 type meta struct {
 	flaws   []string
 	ctx     context.Context
@@ -42,7 +39,7 @@ type metaConf struct {
 	Valid                       []types.GCAttachment `json:"cni.dev/valid-attachments"`
 }
 
-// A metaRecord is what a meta knows of an attachment.
+// A metaRecord is what a meta remembers of an attachment.
 type metaRecord struct{ Delegates, Results []json.RawMessage }
 
 // metaStdin configures a meta.
@@ -60,38 +57,7 @@ func metaAlternatives(dir string) string {
 	return fmt.Sprintf(`{"type":"meta","dir":%q,"first":true,"delegates":[{"type":"one"},{"type":"two"},{"type":"three"}]}`, dir)
 }
 
-// callbacks are a stranger's plugin, as its main has it for package skel.
-type callbacks func(ctx context.Context, exec invoke.Exec, environ []string, stdout io.Writer) skel.CNIFuncs
-
-// program runs them as skel does: with their first *types.Error, and a callback
-// that is missing does nothing.
-func (f callbacks) plugin() plugin.Plugin {
-	command := func(pick func(skel.CNIFuncs) func(*skel.CmdArgs) error) func(context.Context, *plugin.Call) error {
-		return func(ctx context.Context, c *plugin.Call) error {
-			do := pick(f(ctx, c.Exec, c.Env, c.Stdout))
-			if do == nil {
-				return nil
-			}
-			err := do(&c.CmdArgs)
-			if said := (*types.Error)(nil); errors.As(err, &said) {
-				return said
-			}
-			return err
-		}
-	}
-	return plugin.Plugin{
-		Add:    command(func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.Add }),
-		Check:  command(func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.Check }),
-		Del:    command(func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.Del }),
-		GC:     command(func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.GC }),
-		Status: command(func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.Status }),
-	}
-}
-
-// program is for RunPlugin and Conform.
-func (f callbacks) program() delegatetest.Program { return f.plugin().Execute }
-
-// newMeta makes a meta with flaws.
+// newMeta returns a meta with flaws.
 func newMeta(flaws ...string) callbacks {
 	return func(ctx context.Context, exec invoke.Exec, environ []string, stdout io.Writer) skel.CNIFuncs {
 		command := func(do func(*meta) error) func(*skel.CmdArgs) error {
@@ -114,7 +80,7 @@ func newMeta(flaws ...string) callbacks {
 
 func (m *meta) has(flaw string) bool { return slices.Contains(m.flaws, flaw) }
 
-// state is where the results of the delegates are.
+// state returns the path of the record.
 func (m *meta) state() string {
 	if m.has("one state for all") {
 		return filepath.Join(m.conf.Dir, "state")
@@ -251,7 +217,7 @@ func (m *meta) addFirst() error {
 	return m.fail(last)
 }
 
-// done notes record, and prints its first result.
+// done writes record and prints its first result.
 func (m *meta) done(record metaRecord) error {
 	data, err := json.Marshal(record)
 	if err == nil {
@@ -311,8 +277,8 @@ func (m *meta) print(result []byte) error {
 	return err
 }
 
-// recorded are the results of the delegates, which are those of the ADD from
-// then on.
+// recorded reads the record. From then on the delegates are those of the ADD. It
+// returns their results.
 func (m *meta) recorded() ([]json.RawMessage, error) {
 	data, err := os.ReadFile(m.state())
 	var record metaRecord

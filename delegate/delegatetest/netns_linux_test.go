@@ -9,9 +9,7 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 )
 
-// Every call makes a new namespace, other than this process's, and what is
-// removed is gone.
-func TestNewNetNS(t *testing.T) {
+func TestNewNetNSMakesANewNamespaceAndRemovesIt(t *testing.T) {
 	t.Parallel()
 	here, err := os.Stat("/proc/self/ns/net")
 	if err != nil {

@@ -63,7 +63,7 @@ func ExampleRunPlugin() {
 	// []
 }
 
-// echo is a plugin whose ADD prints what it was given, and whose others fail.
+// echo is a plugin whose ADD prints its input, and whose other commands fail.
 func echo(_ context.Context, _ invoke.Exec, environ []string, stdout io.Writer) skel.CNIFuncs {
 	fail := func(code uint, err error) func(*skel.CmdArgs) error {
 		return func(*skel.CmdArgs) error {
@@ -88,8 +88,8 @@ func echoMain() {
 	skel.PluginMainFuncs(echo(context.Background(), nil, os.Environ(), os.Stdout), echoVersions, "")
 }
 
-// TestLikeSkel compares RunPlugin with what it stands in for, as a process.
-func TestLikeSkel(t *testing.T) {
+// The same plugin runs in RunPlugin, and with skel as a process.
+func TestRunPluginDoesWhatSkelDoes(t *testing.T) {
 	t.Parallel()
 	path := executable(t, "echo")
 	self := "/proc/self/ns/net"
@@ -175,8 +175,8 @@ func compareWithSkel(t *testing.T, path string, env []string, stdin string) {
 	}
 }
 
-// printed is what a plugin that failed printed, but for the cniVersion of its
-// error, which skel leaves out.
+// printed returns the documents that a failed plugin printed, without the
+// cniVersion of its error, which skel leaves out.
 func printed(stdout []byte) (docs []map[string]any) {
 	d := json.NewDecoder(bytes.NewReader(stdout))
 	for {
@@ -192,8 +192,7 @@ func printed(stdout []byte) (docs []map[string]any) {
 	return docs
 }
 
-// The error object has the version of the configuration where that is known.
-func TestRunPluginError(t *testing.T) {
+func TestErrorObjectsHaveTheVersionOfTheConfiguration(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ command, stdin, want string }{
 		{"CHECK", `{"cniVersion":"0.4.0","name":"n"}`, `{"cniVersion":"0.4.0","code":107,"msg":"msg","details":"details"}`},
@@ -213,8 +212,7 @@ func TestRunPluginError(t *testing.T) {
 	}
 }
 
-// A plugin sees the call's variables, and none of the process.
-func TestG8RunPluginEnvironment(t *testing.T) {
+func TestRunPluginHidesTheEnvironmentOfTheProcess(t *testing.T) {
 	t.Parallel()
 	var seen []string
 	p := plugin.Plugin{GC: func(_ context.Context, c *plugin.Call) error {
@@ -234,7 +232,7 @@ func TestG8RunPluginEnvironment(t *testing.T) {
 	}
 }
 
-func TestRunPluginPanic(t *testing.T) {
+func TestAPanicIsStatusTwo(t *testing.T) {
 	t.Parallel()
 	p := plugin.Plugin{Status: func(_ context.Context, c *plugin.Call) error {
 		_, _ = io.WriteString(c.Stdout, "{")
@@ -246,7 +244,7 @@ func TestRunPluginPanic(t *testing.T) {
 	}
 }
 
-func TestOutcome(t *testing.T) {
+func TestOutcomeTellsResultsFromErrors(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		o                     delegatetest.Outcome

@@ -78,7 +78,7 @@ var wrongAlternatives = map[string][]string{
 	"ignores DEL":        {"del-error"},
 }
 
-// A recorder is a TB that fails in silence.
+// A recorder is a TB that records failures instead of failing.
 type recorder struct {
 	ctx             context.Context
 	name            string
