@@ -34,11 +34,11 @@ func TestCostOfCommands(t *testing.T) {
 		}{
 			// The record's file and its directory: made to last before the first
 			// plugin runs, and then not again.
-			{"ADD", bill{syncs: 2, opens: 20 + n, execs: n}},
+			{"ADD", bill{syncs: 2, opens: 18 + n, execs: n}},
 			{"CHECK", bill{opens: 11, execs: n}},
 			{"STATUS", bill{opens: 7, execs: n}},
-			{"DEL", bill{opens: 16 + n, execs: n}},
-			{"DEL", bill{opens: 11}},
+			{"DEL", bill{opens: 14 + n, execs: n}},
+			{"DEL", bill{opens: 9}},
 			{"VERSION", bill{opens: 7}},
 		} {
 			got := w.traced(multinet, c.command, p)
