@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/delegate/relay"
+	"github.com/metacni/metacni/delegate/resident"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -34,7 +34,7 @@ func stay(ctx context.Context, out io.Writer, c *cluster, pod delegate.Attachmen
 	if err != nil {
 		return err
 	}
-	r := &relay.Relay{Dir: dir, Reserve: []string{"resident"}} // so that it is not run anew if it does not stay
+	r := &resident.Host{Dir: dir, Reserve: []string{"resident"}} // so that it is not run anew if it does not stay
 	if err := r.Start(ctx); err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func stay(ctx context.Context, out io.Writer, c *cluster, pod delegate.Attachmen
 	return errors.Join(err, r.Stop(ctx))
 }
 
-// launched makes a directory of what is to stay. It holds a copy: a relay
+// launched makes a directory of what is to stay. It holds a copy: the host
 // launches nothing that others own or may write to.
 func launched(c *cluster) (dir string, err error) {
 	dir = filepath.Join(c.dir, "relay.d")
@@ -77,7 +77,7 @@ func launched(c *cluster) (dir string, err error) {
 }
 
 // measure returns how long an ADD and its DEL take, and the result.
-func measure(ctx context.Context, iv *delegate.Invoker, r *relay.Relay, a delegate.Attachment) (time.Duration, []byte, error) {
+func measure(ctx context.Context, iv *delegate.Invoker, r *resident.Host, a delegate.Attachment) (time.Duration, []byte, error) {
 	ctx, end := r.Begin(ctx)
 	defer end()
 	var took []time.Duration

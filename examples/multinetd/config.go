@@ -48,7 +48,7 @@ type config struct {
 	SweepInterval   duration // 0 is never
 
 	publish  publishing
-	relay    relaying
+	resident residents
 	override json.RawMessage // of each request's configuration; nil is none
 	ignored  []string        // keys of the file that mean nothing here
 	version  bool            // only say which
@@ -69,7 +69,7 @@ func (c *config) own() map[string]any {
 		"connectionLimit": &c.ConnectionLimit, "drainTimeout": &c.DrainTimeout, "sweepInterval": &c.SweepInterval,
 	}
 	maps.Copy(keys, c.publish.keys())
-	maps.Copy(keys, c.relay.keys())
+	maps.Copy(keys, c.resident.keys())
 	return keys
 }
 
@@ -86,8 +86,8 @@ func readConfig(args []string, defaultFile string, help io.Writer) (*config, err
 	flags.StringVar(&given.ChrootDir, "root", "", "root `directory` of the host, where plugins and network namespaces are")
 	flags.StringVar(&given.QueueDir, "queue-dir", given.QueueDir, "`directory` in which shims leave their DELs; empty is none")
 	flags.StringVar(&given.MetricsAddress, "metrics-address", "", "`address` for metrics over TCP, besides the socket")
-	flags.StringVar(&given.relay.Socket, "relay-socket", "", "`path` at which delegates that stay register; empty is none")
-	flags.StringVar(&given.relay.Dir, "relay-dir", "", "`directory` of executables that are launched as delegates; empty is none")
+	flags.StringVar(&given.resident.Socket, "relay-socket", "", "`path` at which delegates that stay register; empty is none")
+	flags.StringVar(&given.resident.Dir, "relay-dir", "", "`directory` of executables that are launched as delegates; empty is none")
 	flags.StringVar(&given.LogFormat, "log-format", given.LogFormat, "text or json")
 	flags.TextVar(&given.LogLevel, "log-level", given.LogLevel, "debug, info, warn or error")
 	flags.StringVar(&given.installShim, "install-shim", "", "copy the program "+shimType+", which is beside this one, to a `directory` of plugins, and end")
@@ -127,9 +127,9 @@ func readConfig(args []string, defaultFile string, help io.Writer) (*config, err
 		case "metrics-address":
 			c.MetricsAddress = given.MetricsAddress
 		case "relay-socket":
-			c.relay.Socket = given.relay.Socket
+			c.resident.Socket = given.resident.Socket
 		case "relay-dir":
-			c.relay.Dir = given.relay.Dir
+			c.resident.Dir = given.resident.Dir
 		case "log-format":
 			c.LogFormat = given.LogFormat
 		case "log-level":
@@ -232,7 +232,7 @@ func (c *config) check() error {
 	if err := c.findInRoot(); err != nil {
 		return err
 	}
-	if err := errors.Join(c.checkPublishing(), c.checkRelay()); err != nil {
+	if err := errors.Join(c.checkPublishing(), c.checkResidents()); err != nil {
 		return err
 	}
 	_, err := c.stateDir()

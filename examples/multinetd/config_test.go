@@ -95,12 +95,12 @@ func TestConfig(t *testing.T) {
 			name: "delegates that stay",
 			file: `{"relaySocket":"/run/x/../relay.sock","relayDir":"/opt/relay.d/","relayTypes":["static"],"relayOrphan":"10m"}`,
 			want: func(c *config) {
-				c.relay = relaying{Socket: "/run/relay.sock", Dir: "/opt/relay.d", Types: []string{"static"}, Orphan: duration(10 * time.Minute)}
+				c.resident = residents{Socket: "/run/relay.sock", Dir: "/opt/relay.d", Types: []string{"static"}, Orphan: duration(10 * time.Minute)}
 			},
 		},
 		{
 			name: "flags for delegates win", file: `{"relaySocket":"/a","relayDir":"/a"}`, args: []string{"--relay-socket", "/b", "--relay-dir", ""},
-			want: func(c *config) { c.relay.Socket = "/b" },
+			want: func(c *config) { c.resident.Socket = "/b" },
 		},
 		{name: "types of no delegates", file: `{"relayTypes":["static"]}`, errs: "relaySocket"},
 		{name: "orphans of no delegates", file: `{"relayOrphan":"1s"}`, errs: "relaySocket"},

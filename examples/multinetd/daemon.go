@@ -24,7 +24,7 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
-	"github.com/metacni/metacni/delegate/relay"
+	"github.com/metacni/metacni/delegate/resident"
 	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/multinet/multinet"
@@ -44,7 +44,7 @@ type daemon struct {
 	metrics  *metrics
 	server   *thick.Server
 	manager  *autoconf.Manager // of the published network, or nil
-	relay    *relay.Relay      // of the delegates that stay; not started where none can be
+	host     *resident.Host    // of the delegates that stay; not started where none can be
 	path     string            // PATH of the plugins
 	asked    places            // for sweeps
 
@@ -68,15 +68,15 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 		path: cmp.Or(path, plugin.DefaultPath),
 		exec: &executor{Process: delegate.Process{Root: conf.ChrootDir}, log: log},
 	}
-	d.relay = d.newRelay(ctx)
+	d.host = d.newHost(ctx)
 	d.server = &thick.Server{
 		Handler: operating{thick.Funcs(func(ctx context.Context, stdout io.Writer) skel.CNIFuncs {
 			return callbacks(ctx, multinet.New(), d.process(ctx, stdout))
-		}), d.relay, d.ask},
+		}), d.host, d.ask},
 		HotPlug: func(with *wire.Attributes) thick.Handler {
 			return operating{thick.Funcs(func(ctx context.Context, stdout io.Writer) skel.CNIFuncs {
 				return callbacks(ctx, multinet.Secondary(conf.multinet(), with), d.process(ctx, stdout))
-			}), d.relay, nil}
+			}), d.host, nil}
 		},
 		Attachments: d.attachments,
 		Override:    conf.override,
@@ -92,8 +92,8 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 		d.asked.note(d.publishedStateDir(), asked{conf: d.publishedConf()})
 	}
 	d.asked.note(d.stateDir, asked{conf: d.conf.multinet()})
-	if conf.relay.on() {
-		d.metrics.relay(d.relay.Plugins)
+	if conf.resident.on() {
+		d.metrics.residentStates(d.host.Plugins)
 	}
 	page := d.metrics.handler()
 	// Not a ServeMux, which sends paths that are not clean elsewhere.
@@ -135,7 +135,7 @@ func callbacks(ctx context.Context, p plugin.Plugin, process plugin.Process) ske
 func (d *daemon) process(ctx context.Context, stdout io.Writer) plugin.Process {
 	var adding atomic.Bool // a DEL that comes after an ADD undoes one
 	return plugin.Process{
-		Exec: d.relayed(), Env: append([]string{"PATH=" + d.path}, thick.Trace(ctx)...), Stdout: stdout,
+		Exec: d.calls(), Env: append([]string{"PATH=" + d.path}, thick.Trace(ctx)...), Stdout: stdout,
 		Root: d.conf.root(), InterfaceNames: d.interfaceNames,
 		Observer: func(ctx context.Context, e delegate.Event) (context.Context, func(error)) {
 			switch e.Command {
@@ -218,7 +218,7 @@ func (d *daemon) serve(ctx context.Context, l net.Listener, notify func(state st
 	}
 	d.log.LogAttrs(ctx, slog.LevelInfo, "listening", slog.String("socket", l.Addr().String()), slog.String("root", cmp.Or(d.conf.ChrootDir, "/")),
 		slog.String("records", d.stateDir), slog.String("version", d.server.Version))
-	stopRelay, err := d.startRelay(ctx)
+	stopResidents, err := d.startResidents(ctx)
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
@@ -246,7 +246,7 @@ func (d *daemon) serve(ctx context.Context, l net.Listener, notify func(state st
 	err = d.server.Serve(serving, &accepting{l, sync.OnceFunc(func() { close(begun) })})
 	end()
 	told.Wait()
-	stopRelay()
+	stopResidents()
 	d.log.LogAttrs(ctx, slog.LevelInfo, "ended")
 	return errors.Join(lost, err)
 }

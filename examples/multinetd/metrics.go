@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/delegate/relay"
+	"github.com/metacni/metacni/delegate/resident"
 	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/netconf/autoconf"
@@ -37,7 +37,7 @@ type metrics struct {
 	delegates        *prometheus.CounterVec
 	delegateDuration *prometheus.HistogramVec
 	undone           prometheus.Counter
-	residents        *prometheus.CounterVec // nil without a relay
+	residents        *prometheus.CounterVec // nil without residents
 	sweeps           sweeps
 
 	mu    sync.Mutex
@@ -101,9 +101,9 @@ func (m *metrics) follow(state func() autoconf.State) {
 	)
 }
 
-// relay adds the metrics of delegates that stay, of which plugins says what
+// residentStates adds the metrics of delegates that stay, of which plugins says what
 // there is.
-func (m *metrics) relay(plugins func() []relay.Status) {
+func (m *metrics) residentStates(plugins func() []resident.Status) {
 	m.residents = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "multinetd_resident_calls_total", Help: "Plugins called in delegates that stay.",
 	}, []string{"type", "command", "outcome"})
@@ -223,7 +223,7 @@ func (l load) Collect(ch chan<- prometheus.Metric) {
 }
 
 // states collects how many delegates that stay are in which state.
-type states func() []relay.Status
+type states func() []resident.Status
 
 func (states) delegates() *prometheus.Desc {
 	return prometheus.NewDesc("multinetd_resident_delegates", "Delegates that stay.", []string{"state"}, nil)
@@ -234,7 +234,7 @@ func (s states) Describe(ch chan<- *prometheus.Desc) { ch <- s.delegates() }
 
 // Collect sends the number for each state.
 func (s states) Collect(ch chan<- prometheus.Metric) {
-	in := map[relay.State]int{relay.Joining: 0, relay.Ready: 0, relay.Gone: 0, relay.Refused: 0, relay.Skipped: 0}
+	in := map[resident.State]int{resident.Joining: 0, resident.Ready: 0, resident.Gone: 0, resident.Refused: 0, resident.Skipped: 0}
 	for _, p := range s() {
 		in[p.State]++
 	}

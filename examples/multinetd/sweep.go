@@ -72,7 +72,7 @@ func (d *daemon) sweep(ctx context.Context) {
 			s := sweepers[dir]
 			if s == nil {
 				s = &lifecycle.Sweeper{
-					Wait: pause, MaxWait: 60 * pause, Begin: d.relay.Begin,
+					Wait: pause, MaxWait: 60 * pause, Begin: d.host.Begin,
 					Tell: func(swept lifecycle.Swept) { logSwept(ctx, d.log, swept) },
 				}
 				sweepers[dir] = s

@@ -20,7 +20,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/plugin"
-	"github.com/metacni/metacni/delegate/relay"
+	"github.com/metacni/metacni/delegate/resident"
 	"github.com/metacni/metacni/status"
 )
 
@@ -29,7 +29,7 @@ const pluginType = "resident"
 
 func main() {
 	if os.Getenv("CNI_COMMAND") != "" {
-		plugin.Main(resident())
+		plugin.Main(addresses())
 		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -51,11 +51,11 @@ func stay(ctx context.Context, args, environ []string, stderr io.Writer) error {
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
 	}
-	d := &relay.Delegate{
+	d := &resident.Plugin{
 		Index: *index, Name: pluginType, Types: []string{pluginType}, Funcs: callbacks,
 		Logger: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
-	conn, launchedIndex, launchedName, err := relay.Inherited(environ)
+	conn, launchedIndex, launchedName, err := resident.Inherited(environ)
 	switch {
 	case err != nil:
 		return err
@@ -69,7 +69,7 @@ func stay(ctx context.Context, args, environ []string, stderr io.Writer) error {
 func callbacks(ctx context.Context, stdout io.Writer) skel.CNIFuncs {
 	do := func(command delegate.Command) func(*skel.CmdArgs) error {
 		return func(a *skel.CmdArgs) error {
-			return status.Error(resident().Do(ctx, plugin.Process{Stdout: stdout}, command, *a))
+			return status.Error(addresses().Do(ctx, plugin.Process{Stdout: stdout}, command, *a))
 		}
 	}
 	return skel.CNIFuncs{

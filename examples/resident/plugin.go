@@ -26,9 +26,9 @@ type config struct {
 	} `json:"runtimeConfig"`
 }
 
-// resident is the plugin. It keeps no records: what gives an interface the
+// addresses is the plugin. It keeps no records: what gives an interface the
 // addresses takes them from it.
-func resident() plugin.Plugin {
+func addresses() plugin.Plugin {
 	nothing := func(context.Context, *plugin.Call) error { return nil }
 	return plugin.Plugin{
 		About: "CNI plugin resident",

@@ -24,7 +24,7 @@ func run(t *testing.T, command, stdin string) delegatetest.Outcome {
 	if command != "GC" && command != "STATUS" && command != "VERSION" {
 		c.ContainerID, c.IfName, c.NetNS = "c1", "eth0", "/run/netns/c1"
 	}
-	return delegatetest.RunPlugin(t.Context(), delegatetest.Program(resident().Execute), &delegatetest.Exec{}, c)
+	return delegatetest.RunPlugin(t.Context(), delegatetest.Program(addresses().Execute), &delegatetest.Exec{}, c)
 }
 
 func TestPlugin(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/delegate/relay"
+	"github.com/metacni/metacni/delegate/resident"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/status"
 )
@@ -56,7 +56,7 @@ func ways() map[string]func(testing.TB) *delegate.Invoker {
 			tb.Helper()
 			dir := tb.TempDir()
 			executable(tb, dir, "10-"+pluginType)
-			r := &relay.Relay{Dir: dir, RegisterTimeout: time.Minute}
+			r := &resident.Host{Dir: dir, RegisterTimeout: time.Minute}
 			ok(tb, r.Start(tb.Context()))
 			tb.Cleanup(func() { ok(tb, r.Stop(context.WithoutCancel(tb.Context()))) })
 			return &delegate.Invoker{Exec: r.Exec(nil), Path: []string{tb.TempDir()}}
@@ -70,8 +70,8 @@ func ways() map[string]func(testing.TB) *delegate.Invoker {
 			l, err := net.Listen("unix", socket)
 			ok(tb, err)
 			ready := make(chan struct{})
-			r := &relay.Relay{Listener: l, RegisterTimeout: time.Minute, Observer: func(s relay.Status) {
-				if s.State == relay.Ready {
+			r := &resident.Host{Listener: l, RegisterTimeout: time.Minute, Observer: func(s resident.Status) {
+				if s.State == resident.Ready {
 					close(ready)
 				}
 			}}
@@ -127,8 +127,8 @@ func TestSameEitherWay(t *testing.T) {
 	}
 }
 
-// A relay that is away is waited for, until the process is told to end.
-func TestStaysWithoutARelay(t *testing.T) {
+// A host that is away is waited for, until the process is told to end.
+func TestWaitsForAHost(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	stderr := &signalling{said: make(chan struct{}, 100)}

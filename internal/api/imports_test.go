@@ -47,7 +47,7 @@ var rules = map[string][]string{
 	"delegate/thick":        {"status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/peer", "internal/cause"},
 	"delegate/thick/shim":   {"status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/redact", "internal/cause"},
 	"delegate/thick/wire":   nil,
-	"delegate/relay":        {"delegate", "netconf", "status", "delegate/thick/wire", "internal/durable", "internal/skeleton", "internal/peer", "internal/proctree"},
+	"delegate/resident":     {"delegate", "netconf", "status", "delegate/thick/wire", "internal/durable", "internal/skeleton", "internal/peer", "internal/proctree"},
 	"netconf/autoconf":      {"netconf", "internal/durable", "internal/inroot"},
 
 	"delegate/delegatetest/cmd/conform": {"delegate/delegatetest"},
@@ -64,14 +64,14 @@ var bans = []struct {
 	except   []string
 	direct   bool // only as an import of ours
 }{
-	{"net/http", "thin binaries stay small", []string{"delegate/thick", "delegate/relay", "examples/multinetd/..."}, false},
+	{"net/http", "thin binaries stay small", []string{"delegate/thick", "delegate/resident", "examples/multinetd/..."}, false},
 	{"encoding/xml", "thin binaries stay small", nil, false},
 	{"testing", "only tests", nil, false},
 	{"log", "log/slog, through an injected logger", nil, true},
 	{"flag", "the command line belongs to main", []string{"examples/...", "internal/testreport", "delegate/delegatetest/cmd/conform"}, true},
 	{"github.com/containernetworking/cni/libcni", "the oracle of tests, no more", nil, false},
-	// delegatetest and relay run the callbacks of mains without a process.
-	{"github.com/containernetworking/cni/pkg/skel", "for mains", []string{"examples/...", "delegate/thick", "delegate/thick/shim", "delegate/relay", "delegate/plugin", "internal/skeleton"}, false},
+	// delegatetest and resident run the callbacks of mains without a process.
+	{"github.com/containernetworking/cni/pkg/skel", "for mains", []string{"examples/...", "delegate/thick", "delegate/thick/shim", "delegate/resident", "delegate/plugin", "internal/skeleton"}, false},
 	{"k8s.io/...", "no Kubernetes", nil, false},
 	{"sigs.k8s.io/...", "no Kubernetes", nil, false},
 	{"github.com/containerd/...", "nested modules only", nil, false},

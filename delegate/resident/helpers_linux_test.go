@@ -1,0 +1,278 @@
+package resident_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/resident"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/status"
+)
+
+// patience is how long a test waits for what must come: it fails after that.
+const patience = 30 * time.Second
+
+func ok(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+func wantCode(tb testing.TB, err error, code uint) {
+	tb.Helper()
+	if got := status.Code(err); got != code {
+		tb.Errorf("code %d, want %d: %v", got, code, err)
+	}
+}
+
+// come fails the test unless c is closed, or something comes from it.
+func come[T any](tb testing.TB, c <-chan T, what string) T {
+	tb.Helper()
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	select {
+	case v := <-c:
+		return v
+	case <-late.C:
+		tb.Fatalf("%s did not come", what)
+		panic("not reached")
+	}
+}
+
+// A node is a host under test, with a log of what became of its residents.
+type node struct {
+	*resident.Host
+	socket string
+	t      testing.TB
+
+	mu     sync.Mutex
+	events []resident.Status
+	more   chan struct{} // closed at the next event
+}
+
+// newNode makes a host that listens. Nothing of it is started.
+func newNode(tb testing.TB) *node {
+	tb.Helper()
+	dir, err := os.MkdirTemp("", "r") //nolint:usetesting // T.TempDir's is too long for a socket
+	ok(tb, err)
+	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
+	n := &node{socket: filepath.Join(dir, "s"), t: tb, more: make(chan struct{})}
+	l, err := net.Listen("unix", n.socket)
+	ok(tb, err)
+	// Hardly ever does somebody come back while he is waited for.
+	n.Host = &resident.Host{Listener: l, Observer: n.note, RegisterTimeout: patience, ReturnTimeout: time.Millisecond}
+	return n
+}
+
+// start starts the host, and stops it when the test ends.
+func (n *node) start() *node {
+	n.t.Helper()
+	ok(n.t, n.Start(n.t.Context()))
+	n.t.Cleanup(func() { _ = n.Stop(context.WithoutCancel(n.t.Context())) }) // the test may have done it
+	return n
+}
+
+func (n *node) note(s resident.Status) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.events = append(n.events, s)
+	close(n.more)
+	n.more = make(chan struct{})
+}
+
+// seen returns the events so far, "10-a ready".
+func (n *node) seen() (all []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, s := range n.events {
+		all = append(all, text(s))
+	}
+	return all
+}
+
+func text(s resident.Status) string {
+	which := s.String()
+	if s.Name == "" {
+		which = filepath.Base(s.Path)
+	}
+	return which + " " + string(s.State)
+}
+
+// await waits for an event, "10-a ready", the n-th of its kind, from 1 on.
+func (n *node) await(event string, nth int) resident.Status {
+	n.t.Helper()
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	for {
+		n.mu.Lock()
+		left, more := nth, n.more
+		for _, s := range n.events {
+			if text(s) == event {
+				if left--; left == 0 {
+					n.mu.Unlock()
+					return s
+				}
+			}
+		}
+		n.mu.Unlock()
+		select {
+		case <-more:
+		case <-late.C:
+			n.t.Fatalf("no %q (%d) among %q: %q", event, nth, n.seen(), n.refusals())
+		}
+	}
+}
+
+// refusals returns why candidates were refused.
+func (n *node) refusals() (all []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, s := range n.events {
+		if s.State == resident.Refused {
+			all = append(all, s.Err.Error())
+		}
+	}
+	return all
+}
+
+// states returns Plugins, "10-a ready".
+func (n *node) states() (all []string) {
+	for _, s := range n.Plugins() {
+		all = append(all, text(s))
+	}
+	return all
+}
+
+// A served is a resident that serves, or tries to.
+type served struct {
+	*resident.Plugin
+	stop func()     // ends it
+	err  chan error // what Serve returned
+}
+
+// serve has d serve one connection, and waits until the host has it ready, for
+// the n-th time.
+func (n *node) serve(d *resident.Plugin, nth ...int) *served {
+	n.t.Helper()
+	r := n.connect(d)
+	n.await(d.Index+"-"+d.Name+" ready", append(nth, 1)[0])
+	return r
+}
+
+// connect has d serve one connection.
+func (n *node) connect(d *resident.Plugin) *served {
+	n.t.Helper()
+	conn, err := net.Dial("unix", n.socket)
+	ok(n.t, err)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(n.t.Context()))
+	r := &served{Plugin: d, stop: cancel, err: make(chan error, 1)}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.err <- d.Serve(ctx, conn)
+	}()
+	n.t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return r
+}
+
+// invoker returns an Invoker whose plugins are residents, or those of below.
+func (n *node) invoker(below *delegatetest.Exec) *delegate.Invoker {
+	if below == nil {
+		below = &delegatetest.Exec{}
+	}
+	return &delegate.Invoker{Exec: n.Exec(below), Path: []string{"/opt/cni/bin"}}
+}
+
+// newPlugin makes a resident whose plugins are fakes of x; its types are
+// those, and it has one of its own name if there are none.
+func newPlugin(index, name string, x *delegatetest.Exec, types ...string) *resident.Plugin {
+	if len(types) == 0 {
+		types = []string{name}
+	}
+	return &resident.Plugin{Index: index, Name: name, Types: types, DrainTimeout: 50 * time.Millisecond, Funcs: funcs(x)}
+}
+
+// fakes returns an Exec with plugins that succeed.
+func fakes(types ...string) *delegatetest.Exec {
+	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{}}
+	for _, typ := range types {
+		x.Plugins[typ] = delegatetest.Result(nil)
+	}
+	return x
+}
+
+// simple is a resident of one type that succeeds.
+func simple(index, name string) *resident.Plugin { return newPlugin(index, name, fakes(name)) }
+
+// with is a resident of one type that does as p does.
+func with(index, name string, p delegatetest.Plugin) *resident.Plugin {
+	return newPlugin(index, name, &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{name: p}})
+}
+
+// funcs hands the commands of a resident to the fakes of x.
+func funcs(x *delegatetest.Exec) func(context.Context, io.Writer) skel.CNIFuncs {
+	return func(ctx context.Context, stdout io.Writer) skel.CNIFuncs {
+		do := func(a *skel.CmdArgs) error {
+			c := resident.CallOf(ctx)
+			var env []string
+			for k, v := range c.Env {
+				env = append(env, k+"="+v)
+			}
+			slices.Sort(env)
+			out, err := x.ExecPlugin(ctx, "/delegatetest/"+c.Type, a.StdinData, env)
+			if err == nil {
+				_, err = stdout.Write(out)
+			}
+			return err
+		}
+		return skel.CNIFuncs{Add: do, Del: do, Check: do, GC: do, Status: do}
+	}
+}
+
+// network returns a network of CNI 1.1 with plugins of these types.
+func network(tb testing.TB, name string, plugins ...string) netconf.Network {
+	tb.Helper()
+	var list []string
+	for _, typ := range plugins {
+		list = append(list, fmt.Sprintf(`{"type":%q}`, typ))
+	}
+	n, err := netconf.Parse(fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":%q,"plugins":[%s]}`, name, strings.Join(list, ",")))
+	ok(tb, err)
+	return n
+}
+
+// attach returns the attachment of a network of these types to container id.
+func attach(tb testing.TB, id string, plugins ...string) delegate.Attachment {
+	tb.Helper()
+	return delegate.Attachment{Network: network(tb, "blue", plugins...), ContainerID: id, NetNS: "/run/netns/" + id, IfName: "eth0"}
+}
+
+// exec calls a type directly, as an Invoker would.
+func (n *node) exec(ctx context.Context, typ, command, id string, env ...string) ([]byte, error) {
+	n.t.Helper()
+	x := n.Exec(&delegatetest.Exec{})
+	path, err := x.FindInPath(typ, nil)
+	ok(n.t, err)
+	env = append([]string{
+		"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + id, "CNI_IFNAME=eth0", "CNI_NETNS=/run/netns/" + id, "CNI_PATH=/opt/cni/bin",
+		"CNI_NETNS_OVERRIDE=1",
+	}, env...)
+	return x.ExecPlugin(ctx, path, fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"blue","type":%q}`, typ), env)
+}

@@ -1,0 +1,308 @@
+package resident_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/delegate/resident"
+	"github.com/metacni/metacni/scratch"
+)
+
+// A daemon is what a meta-plugin makes of a host and a lifecycle.Manager.
+type daemon struct {
+	*lifecycle.Manager
+	host *resident.Host
+}
+
+func newDaemon(n *node, below *delegatetest.Exec, dir string) *daemon {
+	d := &daemon{Manager: &lifecycle.Manager{Invoker: n.invoker(below), Dir: dir}, host: n.Host}
+	n.Attachments = d.attachments
+	n.Update = d.update
+	return d
+}
+
+func key(id string) scratch.Key {
+	return scratch.Key{Network: "multi", ContainerID: id, IfName: "eth0"}
+}
+
+func (d *daemon) add(ctx context.Context, as ...delegate.Attachment) error {
+	ctx, end := d.host.Begin(ctx)
+	defer end()
+	_, err := d.Add(ctx, key(as[0].ContainerID), lifecycle.Transaction{Plan: lifecycle.Plan(as...)})
+	return err
+}
+
+func (d *daemon) del(ctx context.Context, id string) error {
+	ctx, end := d.host.Begin(ctx)
+	defer end()
+	return d.Del(ctx, lifecycle.Removal{Key: key(id)})
+}
+
+// attachments is what is recorded.
+func (d *daemon) attachments(ctx context.Context) (all []delegate.Attached, err error) {
+	for r, err := range d.Records(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, r.Attached...)
+	}
+	return all, nil
+}
+
+// update does what a resident asks for.
+func (d *daemon) update(ctx context.Context, _ resident.Info, u resident.Update) error {
+	ctx, end := d.host.Begin(ctx)
+	defer end()
+	if u.Op == resident.Detach {
+		return d.Detach(ctx, key(u.ContainerID), u.IfName)
+	}
+	a := delegate.Attachment{Network: u.Network, ContainerID: u.ContainerID, NetNS: "/run/netns/" + u.ContainerID, IfName: u.IfName, Args: u.Args, CapabilityArgs: u.CapabilityArgs}
+	_, err := d.Attach(ctx, key(u.ContainerID), lifecycle.Transaction{Plan: lifecycle.Plan(a)})
+	return err
+}
+
+// records are the containers on record, "c1 added".
+func (d *daemon) records(t *testing.T) (all []string) {
+	t.Helper()
+	for r, err := range d.Records(t.Context()) {
+		ok(t, err)
+		all = append(all, r.Key.ContainerID+" "+string(r.State))
+	}
+	return all
+}
+
+// A resident that dies in the middle of an ADD: code 11, what others did is
+// undone at once, and what it did stays recorded until it is back and has done
+// its DEL. Nothing is left alive then.
+func TestLifecycleResidentDiesInAnAdd(t *testing.T) {
+	t.Parallel()
+	for at, dies := range []string{"a", "b", "c"} {
+		t.Run(dies, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			below := fakes("below")
+			d := newDaemon(n, below, t.TempDir())
+			n.start()
+			x := fakes("a", "b", "c")
+			var mu sync.Mutex // protects it
+			var it *served
+			died := false
+			x.Plugins[dies] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				if c.Command == "ADD" && !died {
+					died = true
+					it.stop()
+					mu.Unlock()
+					<-ctx.Done() // its answer will not arrive
+					mu.Lock()
+				}
+				return delegatetest.Result(nil)(ctx, c)
+			}
+			for i, name := range []string{"a", "b", "c"} {
+				mu.Lock()
+				r := n.serve(newPlugin(fmt.Sprintf("%d0", i), name, x))
+				if name == dies {
+					it = r
+				}
+				mu.Unlock()
+			}
+			err := d.add(t.Context(), attach(t, "c1", "below", "a", "b", "c"))
+			wantCode(t, err, 11)
+			if !errors.Is(err, resident.ErrLost) {
+				t.Errorf("err = %v", err)
+			}
+			if diff := cmp.Diff([]string{dies + " c1 eth0"}, append(x.Live(), below.Live()...)); diff != "" {
+				t.Errorf("alive (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff([]string{"c1 deleting"}, d.records(t)); diff != "" {
+				t.Errorf("recorded (-want +got):\n%s", diff)
+			}
+			wantCode(t, d.del(t.Context(), "c1"), 11) // not yet
+			back := newPlugin(fmt.Sprintf("%d0", at), dies, x)
+			known := told(back)
+			n.serve(back, 2)
+			if k := come(t, known, "what is attached"); len(k) != 1 || k[0].Added {
+				t.Errorf("told %+v", k)
+			}
+			ok(t, d.del(t.Context(), "c1"))
+			if live, records := append(x.Live(), below.Live()...), d.records(t); len(live)+len(records) > 0 {
+				t.Errorf("alive: %q, recorded: %q", live, records)
+			}
+		})
+	}
+}
+
+// The same with an ADD that comes first: it undoes what is left, and adds.
+func TestLifecycleAddAfterTheResidentIsBack(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	d := newDaemon(n, nil, t.TempDir())
+	n.start()
+	x := fakes("a", "b")
+	n.serve(newPlugin("10", "a", x))
+	b := n.serve(newPlugin("20", "b", x))
+	ok(t, d.add(t.Context(), attach(t, "c1", "a", "b")))
+	b.stop()
+	n.await("20-b gone", 1)
+	wantCode(t, d.del(t.Context(), "c1"), 11)
+	// What of it could be removed has been, and the rest is on record.
+	if diff := cmp.Diff([]string{"b c1 eth0"}, x.Live()); diff != "" {
+		t.Errorf("alive (-want +got):\n%s", diff)
+	}
+	wantCode(t, d.add(t.Context(), attach(t, "c1", "a", "b")), 11)
+	// An ADD of another container has done nothing, and leaves no record.
+	wantCode(t, d.add(t.Context(), attach(t, "c2", "a", "b")), 11)
+	if diff := cmp.Diff([]string{"c1 deleting"}, d.records(t)); diff != "" {
+		t.Errorf("recorded (-want +got):\n%s", diff)
+	}
+	n.serve(newPlugin("20", "b", x), 2)
+	ok(t, d.add(t.Context(), attach(t, "c1", "a", "b")))
+	if diff := cmp.Diff([]string{"c1 added"}, d.records(t)); diff != "" {
+		t.Errorf("recorded (-want +got):\n%s", diff)
+	}
+}
+
+// With the Orphan policy a DEL is let go of as one of any plugin that is not
+// found; the record stays, and says that it is not done.
+func TestLifecycleOrphanStaysOnRecord(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.Orphan = -1
+	d := newDaemon(n, nil, t.TempDir())
+	d.DelTries = 2
+	n.start()
+	x := fakes("a")
+	a := n.serve(newPlugin("10", "a", x))
+	ok(t, d.add(t.Context(), attach(t, "c1", "a")))
+	a.stop()
+	n.await("10-a gone", 1)
+	wantCode(t, d.del(t.Context(), "c1"), 7)
+	ok(t, d.del(t.Context(), "c1"))
+	if diff := cmp.Diff([]string{"c1 deleting"}, d.records(t)); diff != "" {
+		t.Errorf("recorded (-want +got):\n%s", diff)
+	}
+	n.serve(newPlugin("10", "a", x), 2)
+	ok(t, d.del(t.Context(), "c1"))
+	if live, records := x.Live(), d.records(t); len(live)+len(records) > 0 {
+		t.Errorf("alive: %q, recorded: %q", live, records)
+	}
+}
+
+// The meta-plugin is restarted: what is recorded is told to the residents, and
+// what is not theirs any more fails until they are back.
+func TestLifecycleRestartOfTheMetaPlugin(t *testing.T) {
+	t.Parallel()
+	dir, x := t.TempDir(), fakes("a")
+	n := newNode(t)
+	d := newDaemon(n, nil, dir)
+	n.start()
+	n.serve(newPlugin("10", "a", x))
+	ok(t, d.add(t.Context(), attach(t, "c1", "a")))
+	ok(t, n.Stop(t.Context()))
+
+	n = newNode(t)
+	d = newDaemon(n, fakes("a"), dir) // an executable of the type is not taken for it
+	n.Reserve = []string{"a"}
+	n.start()
+	wantCode(t, d.del(t.Context(), "c1"), 11)
+	back := newPlugin("10", "a", x)
+	known := told(back)
+	n.serve(back)
+	if k := come(t, known, "what is attached"); len(k) != 1 || !k[0].Added || k[0].ContainerID != "c1" {
+		t.Errorf("told %+v", k)
+	}
+	ok(t, d.del(t.Context(), "c1"))
+	if live, records := x.Live(), d.records(t); len(live)+len(records) > 0 {
+		t.Errorf("alive: %q, recorded: %q", live, records)
+	}
+}
+
+// What a resident asks for is done through the records: its failures are told,
+// and what was attached goes with the container.
+func TestRequestsGoThroughTheRecords(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	d := newDaemon(n, nil, t.TempDir())
+	n.start()
+	x := fakes("a", "b")
+	a := n.serve(newPlugin("10", "a", x))
+	n.serve(newPlugin("20", "b", x))
+	ok(t, d.add(t.Context(), attach(t, "c1", "a")))
+	green := network(t, "green", "b")
+	failed, err := a.Request(t.Context(),
+		resident.Update{Op: resident.Attach, ContainerID: "c1", IfName: "hot0", Network: green},
+		resident.Update{Op: resident.Attach, ContainerID: "c1", IfName: "hot0", Network: green}, // in use now
+		resident.Update{Op: resident.Attach, ContainerID: "c9", IfName: "hot0", Network: green}, // not there
+		resident.Update{Op: resident.Attach, ContainerID: "c1", IfName: "hot1", Network: green},
+		resident.Update{Op: resident.Detach, ContainerID: "c1", IfName: "hot1"},
+	)
+	ok(t, err)
+	if len(failed) != 2 || failed[0].Err.Code != 7 || failed[1].ContainerID != "c9" || failed[1].Err.Code != 7 {
+		t.Errorf("failed: %+v", failed)
+	}
+	want := []string{"ADD a eth0", "ADD b hot0", "ADD b hot1", "DEL b hot1"}
+	if diff := cmp.Diff(want, x.Trace()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	ok(t, d.del(t.Context(), "c1"))
+	if live, records := x.Live(), d.records(t); len(live)+len(records) > 0 {
+		t.Errorf("alive: %q, recorded: %q", live, records)
+	}
+}
+
+// Eight residents, a whole ADD, recorded and synced; many containers at once,
+// while residents come and go. Nothing is left.
+func TestLifecycleCrowd(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	d := newDaemon(n, nil, t.TempDir())
+	n.start()
+	var types []string
+	for i := range 8 {
+		types = append(types, fmt.Sprint("p", i))
+	}
+	x := fakes(types...)
+	residents := make([]*served, len(types))
+	for i, name := range types {
+		residents[i] = n.serve(newPlugin(fmt.Sprint("0", i), name, x))
+	}
+	var wg sync.WaitGroup
+	for i := range 20 {
+		wg.Go(func() {
+			id := fmt.Sprint("c", i)
+			for range 5 {
+				// It may fail while somebody is away.
+				if err := d.add(t.Context(), attach(t, id, types...)); err == nil {
+					_ = d.del(t.Context(), id)
+				}
+			}
+		})
+	}
+	wg.Go(func() {
+		for i := range 3 {
+			residents[i].stop()
+			n.await(fmt.Sprintf("0%d-p%d gone", i, i), 1)
+			n.serve(newPlugin(fmt.Sprint("0", i), types[i], x), 2)
+		}
+	})
+	wg.Wait()
+	for i := range 20 {
+		ok(t, d.del(t.Context(), fmt.Sprint("c", i)))
+	}
+	if live, records := x.Live(), d.records(t); len(live)+len(records) > 0 {
+		t.Errorf("alive: %q, recorded: %q", live, records)
+	}
+	if !slices.Contains(x.Trace(), "ADD p7 eth0") {
+		t.Error("no ADD has got to the end")
+	}
+}

@@ -1,0 +1,260 @@
+package resident_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/resident"
+)
+
+// Nothing has to be configured, and nothing there is no error: a host without
+// anything hands all to the Exec below, started or not.
+func TestNothingIsRequired(t *testing.T) {
+	t.Parallel()
+	near := fakes("near")
+	r := &resident.Host{}
+	iv := &delegate.Invoker{Exec: r.Exec(near), Path: []string{"/opt/cni/bin"}}
+	for _, step := range []func(context.Context) error{
+		func(context.Context) error { return nil }, r.Start,
+		func(ctx context.Context) error { return r.Stop(ctx) },
+	} {
+		ok(t, step(t.Context()))
+		done, err := iv.Add(t.Context(), attach(t, "c1", "near"))
+		ok(t, err)
+		ok(t, iv.Del(t.Context(), done))
+	}
+	if err := r.Start(t.Context()); !errors.Is(err, resident.ErrStopped) {
+		t.Errorf("started again: %v", err)
+	}
+	if err := r.Stop(t.Context()); !errors.Is(err, resident.ErrStopped) {
+		t.Errorf("stopped again: %v", err)
+	}
+}
+
+// The order is that of index and name, whoever came first.
+func TestOrderIsIndexAndName(t *testing.T) {
+	t.Parallel()
+	n := newNode(t).start()
+	for _, d := range []struct{ index, name string }{{"20", "b"}, {"10", "z"}, {"20", "a"}, {"00", "x"}, {"20", "c"}} {
+		n.serve(simple(d.index, d.name))
+	}
+	if d := cmp.Diff([]string{"00-x ready", "10-z ready", "20-a ready", "20-b ready", "20-c ready"}, n.states()); d != "" {
+		t.Errorf("plugins (-want +got):\n%s", d)
+	}
+	ok(t, n.Stop(t.Context()))
+	want := []string{"20-c gone", "20-b gone", "20-a gone", "10-z gone", "00-x gone"}
+	if d := cmp.Diff(want, n.seen()[5:]); d != "" {
+		t.Errorf("stopped (-want +got):\n%s", d)
+	}
+}
+
+// Hellos that are refused, each with a reason; nobody else notices.
+func TestBadHellos(t *testing.T) {
+	t.Parallel()
+	n := newNode(t).start()
+	n.serve(simple("50", "good"))
+	many := make([]string, 65)
+	for i := range many {
+		many[i] = fmt.Sprint("t", i)
+	}
+	for name, tt := range map[string]struct{ say, want string }{
+		"not JSON":            {"hello\n", "not the line of JSON expected"},
+		"HTTP":                {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "more after the hello"},
+		"HTTP/2":              {"PRI * HTTP/2.0\r\n", "not the line of JSON expected"},
+		"a list":              {"[]\n", "not the line of JSON expected"},
+		"null":                {"null\n", "version 0"},
+		"empty":               {"\n", "not the line of JSON expected"},
+		"more than a line":    {hello("10", "a", "a") + "x", "more after the hello"},
+		"too long":            {strings.Repeat(" ", 64<<10), "more than 65536 bytes"},
+		"no version":          {`{"index":"10","name":"a","types":["a"]}` + "\n", "version 0"},
+		"unknown version":     {`{"version":2,"index":"10","name":"a","types":["a"]}` + "\n", "version 2 of the messages is not known here"},
+		"index of one digit":  {hello("1", "a", "a"), `index "1"`},
+		"index of letters":    {hello("aa", "a", "a"), `index "aa"`},
+		"index of three":      {hello("100", "a", "a"), `index "100"`},
+		"no name":             {hello("10", "", "a"), `name ""`},
+		"name with a path":    {hello("10", "../a", "a"), `name "../a"`},
+		"name with a dot":     {hello("10", ".a", "a"), `name ".a"`},
+		"name with a space":   {hello("10", "a b", "a"), `name "a b"`},
+		"long name":           {hello("10", strings.Repeat("a", 65), "a"), `name "aaa`},
+		"no types":            {hello("10", "a"), "10-a serves no types"},
+		"too many types":      {hello("10", "a", many...), "65 types"},
+		"type with a path":    {hello("10", "a", "a", "../../bin/sh"), `type "../../bin/sh" is not the name of a plugin`},
+		"absolute type":       {hello("10", "a", "/bin/sh"), `type "/bin/sh"`},
+		"type dot dot":        {hello("10", "a", ".."), `type ".."`},
+		"empty type":          {hello("10", "a", ""), `type ""`},
+		"type with a zero":    {hello("10", "a", "a\x00b"), `type "a\x00b"`},
+		"type with a newline": {hello("10", "a", "a\nb"), `type "a\nb"`},
+		"type twice":          {hello("10", "a", "a", "a"), `type "a" is there twice`},
+	} {
+		p := n.dial().say(tt.say)
+		w := p.hear()
+		if !strings.Contains(w.Error, tt.want) || !strings.HasPrefix(w.Error, "refused: ") {
+			t.Errorf("%s: %q, want %q", name, w.Error, tt.want)
+		}
+		p.closed()
+	}
+	if d := cmp.Diff([]string{"50-good ready"}, n.states()); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	if _, err := n.exec(t.Context(), "good", "ADD", "c1"); err != nil {
+		t.Error(err)
+	}
+	for _, why := range n.refusals() {
+		if !strings.HasPrefix(why, "resident: register ") {
+			t.Errorf("%q", why)
+		}
+	}
+}
+
+// Unknown keys are a newer resident's.
+func TestHelloOfANewerResident(t *testing.T) {
+	t.Parallel()
+	n := newNode(t).start()
+	if w := n.dial().say(`{"version":1,"index":"10","name":"a","types":["a"],"events":["all"]}` + "\n").hear(); w.Error != "" {
+		t.Error(w.Error)
+	}
+}
+
+// A client that says nothing, or not all, delays nobody; it is refused in time.
+func TestSilentClientsDelayNobody(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.RegisterTimeout = time.Hour
+	n.start()
+	var silent []*peer
+	for range 5 {
+		silent = append(silent, n.dial(), n.dial().say(`{"version":1,`))
+	}
+	n.serve(simple("10", "a"))
+	n.serve(simple("11", "b"))
+	_, err := n.exec(t.Context(), "b", "ADD", "c1")
+	ok(t, err)
+	ok(t, n.Stop(t.Context()))
+	for _, p := range silent {
+		p.closed()
+	}
+}
+
+func TestSilentClientIsRefusedInTime(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.RegisterTimeout = 10 * time.Millisecond
+	n.start()
+	p := n.dial()
+	if w := p.hear(); !strings.Contains(w.Error, "no hello") {
+		t.Errorf("%+v", w)
+	}
+	p.closed()
+}
+
+// So many may register at once and no more; whoever is done makes room.
+func TestPendingAreLimited(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.MaxPending, n.RegisterTimeout = 2, time.Hour
+	n.start()
+	first, second := n.dial(), n.dial()
+	third := n.dial()
+	if w := third.hear(); !strings.Contains(w.Error, "2 residents are registering already") {
+		t.Errorf("%+v", w)
+	}
+	third.closed()
+	first.say("no\n").closed()
+	second.say(hello("10", "b", "b"))
+	if w := second.hear(); w.Error != "" {
+		t.Error(w.Error)
+	}
+	n.serve(simple("11", "c"))
+}
+
+// Of two with one name, the second is refused, with the reason; the first does
+// not notice.
+func TestDuplicateNameIsRefused(t *testing.T) {
+	t.Parallel()
+	n := newNode(t).start()
+	n.serve(simple("10", "a"))
+	second := n.connect(newPlugin("10", "a", fakes("other"), "other"))
+	err := come(t, second.err, "the refusal")
+	if !errors.Is(err, resident.ErrRefused) || !strings.Contains(err.Error(), "there is a resident 10-a already") {
+		t.Errorf("err = %v", err)
+	}
+	n.serve(newPlugin("20", "a", fakes("third"), "third")) // another index is another name
+	_, err = n.exec(t.Context(), "a", "ADD", "c1")
+	ok(t, err)
+}
+
+// Of two that claim one type, the second is refused, and both are named.
+func TestConflictNamesBoth(t *testing.T) {
+	t.Parallel()
+	n := newNode(t).start()
+	n.serve(newPlugin("10", "a", fakes("x", "y"), "x", "y"))
+	err := come(t, n.connect(newPlugin("05", "b", fakes("y"), "y")).err, "the refusal")
+	if !errors.Is(err, resident.ErrRefused) || !strings.Contains(err.Error(), `type "y" is 10-a's, and 05-b claims it`) {
+		t.Errorf("err = %v", err)
+	}
+	if d := cmp.Diff([]string{"10-a ready"}, n.states()); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+// Of many that claim one type at once, one gets it.
+func TestOneOfManyThatClaimATypeGetsIt(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.ReturnTimeout = patience
+	n.start()
+	var all []*served
+	for i := range 10 {
+		all = append(all, n.connect(newPlugin("10", fmt.Sprint("d", i), fakes("x"), "x")))
+	}
+	refused := make(chan error)
+	for _, r := range all {
+		go func() { refused <- <-r.err }()
+	}
+	for range 9 {
+		if err := come(t, refused, "a refusal"); !errors.Is(err, resident.ErrRefused) {
+			t.Errorf("err = %v", err)
+		}
+	}
+	_, err := n.exec(t.Context(), "x", "ADD", "c1")
+	ok(t, err)
+}
+
+// A resident whose HTTP is none, or that closes instead, is not entered.
+func TestBadServers(t *testing.T) {
+	t.Parallel()
+	for name, then := range map[string]func(p *peer){
+		"garbage": func(p *peer) { p.say(strings.Repeat("garbage\r\n", 100)) },
+		"closed":  func(p *peer) { _ = p.Close() },
+		"mute":    func(*peer) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			if name == "mute" {
+				n.RegisterTimeout = 2 * time.Second
+			}
+			n.start()
+			n.serve(simple("50", "good"))
+			p := n.dial().say(hello("10", "a", "a"))
+			if w := p.hear(); w.Error != "" {
+				t.Fatal(w.Error)
+			}
+			then(p)
+			n.await("10-a refused", 1)
+			_, err := n.exec(t.Context(), "good", "ADD", "c1")
+			ok(t, err)
+			if d := cmp.Diff([]string{"50-good ready"}, n.states()); d != "" {
+				t.Errorf("(-want +got):\n%s", d)
+			}
+			n.serve(simple("10", "a")) // the name and the type are free
+		})
+	}
+}

@@ -1,0 +1,260 @@
+//go:build go1.26
+
+// Until Go 1.26 net/http carries channels from one bubble of synctest to
+// another, in a pool.
+
+package resident_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/resident"
+)
+
+// pipe has d serve one end of a pipe, until it is stopped, and the host register
+// the other.
+func (n *node) pipe(d *resident.Plugin) (stop func()) {
+	n.t.Helper()
+	ours, its := net.Pipe()
+	n.Attend(n.t.Context(), ours)
+	ctx, stop := context.WithCancel(n.t.Context())
+	go func() {
+		defer stop()
+		_ = d.Serve(ctx, its)
+	}()
+	return stop
+}
+
+// within runs a test of time in a bubble: resident 10-p is one that hangs,
+// 20-other one that does not.
+func within(t *testing.T, do func(t *testing.T, n *node, call func(typ, id string) error)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{t: t, more: make(chan struct{})}
+		n.Host = &resident.Host{Observer: n.note}
+		n.start()
+		n.pipe(with("10", "p", hangs(t)))
+		n.pipe(simple("20", "other"))
+		synctest.Wait()
+		do(t, n, func(typ, id string) error {
+			_, err := n.exec(t.Context(), typ, "ADD", id)
+			return err
+		})
+	})
+}
+
+// A resident that does not answer in time makes the operation fail, with code
+// 11; it is never taken for success.
+func TestTimeoutFailsClosed(t *testing.T) {
+	within(t, func(t *testing.T, n *node, call func(typ, id string) error) {
+		t.Helper()
+		start := time.Now()
+		err := call("p", "hang")
+		wantCode(t, err, 11)
+		if !errors.Is(err, resident.ErrTimeout) || !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, delegate.ErrNotRun) {
+			t.Errorf("err = %v", err)
+		}
+		if took := time.Since(start); took != 30*time.Second {
+			t.Errorf("after %v", took)
+		}
+		if d := cmp.Diff([]string{"10-p ready", "20-other ready"}, n.states()); d != "" {
+			t.Errorf("closed after one (-want +got):\n%s", d)
+		}
+	})
+}
+
+// A resident that lets three calls in a row pass is closed, and may come back;
+// one that answers in between is not. Others do not notice.
+func TestResidentIsClosedAfterThreeTimeoutsInARow(t *testing.T) {
+	within(t, func(t *testing.T, n *node, call func(typ, id string) error) {
+		t.Helper()
+		for range 3 {
+			wantCode(t, call("p", "hang"), 11)
+			wantCode(t, call("p", "hang"), 11)
+			ok(t, call("p", "c1"))
+		}
+		for range 3 {
+			wantCode(t, call("p", "hang"), 11)
+		}
+		s := n.await("10-p gone", 1)
+		if !errors.Is(s.Err, resident.ErrTimeout) {
+			t.Errorf("gone for %v", s.Err)
+		}
+		err := call("p", "c1")
+		wantCode(t, err, 11)
+		if !errors.Is(err, resident.ErrGone) || !errors.Is(err, delegate.ErrNotRun) {
+			t.Errorf("err = %v", err)
+		}
+		ok(t, call("other", "c1"))
+		n.pipe(with("10", "p", hangs(t)))
+		n.await("10-p ready", 2)
+		ok(t, call("p", "c1"))
+	})
+}
+
+// An operation that has used a type before its resident comes is waited for, but
+// not while it waits for that itself: they do not wait for each other, nor does
+// a later operation, which has the lock that the first needs.
+func TestOperationsAndResidentDoNotWaitForEachOther(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{t: t, more: make(chan struct{})}
+		n.Host = &resident.Host{Observer: n.note}
+		n.start()
+		first, endFirst := n.Begin(t.Context())
+		_, err := n.invoker(fakes("p")).Add(first, attach(t, "c1", "p"))
+		ok(t, err)
+		n.pipe(simple("10", "p"))
+		synctest.Wait()
+		if d := cmp.Diff([]string{"10-p joining"}, n.states()); d != "" {
+			t.Errorf("(-want +got):\n%s", d)
+		}
+		start := time.Now()
+		second, endSecond := n.Begin(t.Context())
+		done := make(chan error, 1)
+		go func() {
+			_, err := n.exec(second, "p", "DEL", "c2")
+			done <- err
+		}()
+		synctest.Wait()
+		if len(done) > 0 {
+			t.Error("it is called before it has been told what is attached")
+		}
+		_, err = n.exec(first, "p", "DEL", "c1")
+		ok(t, err)
+		ok(t, <-done)
+		endSecond()
+		endFirst()
+		if took := time.Since(start); took > 0 {
+			t.Errorf("after %v", took)
+		}
+	})
+}
+
+// A DEL, a CHECK and a GC wait for a resident that has gone, and are done when it
+// is back; an ADD and a STATUS are answered at once, and so are all when it has
+// been gone for long.
+func TestCallsWaitForAResidentThatHasGone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{t: t, more: make(chan struct{})}
+		n.Host = &resident.Host{Observer: n.note, Reserve: []string{"p"}}
+		n.start()
+		unanswered := func(command string, after time.Duration) {
+			t.Helper()
+			start := time.Now()
+			_, err := n.exec(t.Context(), "p", command, "c1")
+			wantCode(t, err, 11)
+			if took := time.Since(start); took != after || !errors.Is(err, resident.ErrGone) || !errors.Is(err, delegate.ErrNotRun) {
+				t.Errorf("%s after %v: %v", command, took, err)
+			}
+		}
+		unanswered("ADD", 0)
+		unanswered("STATUS", 0)
+		unanswered("DEL", 15*time.Second)
+		unanswered("DEL", 0)
+
+		x := fakes("p")
+		stop := n.pipe(newPlugin("10", "p", x))
+		n.await("10-p ready", 1)
+		stop()
+		n.await("10-p gone", 1)
+		unanswered("ADD", 0)
+		done := make(chan error)
+		for _, command := range []string{"DEL", "CHECK", "GC"} {
+			go func() {
+				_, err := n.exec(t.Context(), "p", command, "c1")
+				done <- err
+			}()
+		}
+		synctest.Wait()
+		n.pipe(newPlugin("10", "p", x))
+		for range 3 {
+			ok(t, <-done)
+		}
+		got := x.Trace()
+		slices.Sort(got)
+		if d := cmp.Diff([]string{"CHECK p eth0", "DEL p eth0", "GC p eth0"}, got); d != "" {
+			t.Errorf("(-want +got):\n%s", d)
+		}
+	})
+}
+
+// A call that is not handed to a resident in time, because that is still
+// joining, does not count as one that the resident has not answered.
+func TestCallsBeforeReadyDoNotCountAsUnanswered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, told := simple("10", "p"), make(chan struct{})
+		d.Synchronize = func(context.Context, []resident.Known) error { <-told; return nil }
+		n := &node{t: t, more: make(chan struct{})}
+		n.Host = &resident.Host{Observer: n.note, ReturnTimeout: time.Second}
+		n.start()
+		n.pipe(d)
+		synctest.Wait()
+		for range 3 { // as many as would close it
+			_, err := n.exec(t.Context(), "p", "ADD", "c1")
+			wantCode(t, err, 11)
+			if !errors.Is(err, resident.ErrGone) || !errors.Is(err, delegate.ErrNotRun) {
+				t.Errorf("err = %v", err)
+			}
+		}
+		close(told)
+		n.await("10-p ready", 1)
+		_, err := n.exec(t.Context(), "p", "ADD", "c1")
+		ok(t, err)
+	})
+}
+
+// The host does 16 requests of a resident at once, and the others later.
+func TestRequestsAtOnceAreLimited(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const most, all = 16, 40
+		var running, highest, done atomic.Int32
+		next := make(chan struct{})
+		n := &node{t: t, more: make(chan struct{})}
+		d := simple("10", "p")
+		n.Host = &resident.Host{Observer: n.note}
+		n.Update = func(context.Context, resident.Info, resident.Update) error {
+			highest.Store(max(highest.Load(), running.Add(1)))
+			<-next
+			running.Add(-1)
+			return nil
+		}
+		n.start()
+		n.pipe(d)
+		n.await("10-p ready", 1)
+		for range all {
+			go func() {
+				failed, err := d.Request(t.Context(), resident.Update{Op: resident.Detach, ContainerID: "c1", IfName: "net1"})
+				if err != nil || len(failed) > 0 {
+					t.Error(failed, err)
+				}
+				done.Add(1)
+			}()
+		}
+		synctest.Wait()
+		if n := highest.Load(); n != most {
+			t.Errorf("%d at once, want %d", n, most)
+		}
+		for range all {
+			next <- struct{}{}
+			synctest.Wait()
+		}
+		if highest.Load() != most || done.Load() != all {
+			t.Errorf("%d at once, %d done", highest.Load(), done.Load())
+		}
+	})
+}
