@@ -3,20 +3,17 @@ package resident_test
 import (
 	"bufio"
 	"cmp"
-	"context"
+	"encoding/binary"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"os"
-	"sync"
 	"testing"
 	"time"
-
-	"github.com/metacni/metacni/delegate/resident"
 )
 
-// A peer is the other end of a connection to a host, by hand.
+// A peer is a connection to a host on which the test speaks the protocol itself.
 type peer struct {
 	net.Conn
 	in *bufio.Reader
@@ -60,100 +57,48 @@ func (p *peer) closed() {
 }
 
 func hello(index, name string, types ...string) string {
-	data, err := json.Marshal(map[string]any{"version": 1, "index": index, "name": name, "types": types})
+	data, err := json.Marshal(map[string]any{"version": 2, "index": index, "name": name, "types": types})
 	if err != nil {
 		panic(err)
 	}
 	return string(data) + "\n"
 }
 
-// serveByHand registers a resident that answers the first calls and then
-// nothing more, not even pings.
-func (n *node) serveByHand(index, name string) net.Conn {
-	n.t.Helper()
-	d := simple(index, name)
-	c, err := net.Dial("unix", n.socket)
-	ok(n.t, err)
-	m := &mute{Conn: c, quiet: make(chan struct{})}
-	d.Synchronize = func(context.Context, []resident.Known) error { return nil }
-	done := make(chan struct{})
-	ctx, cancel := context.WithCancel(context.WithoutCancel(n.t.Context()))
-	go func() {
-		defer close(done)
-		_ = d.Serve(ctx, m)
-	}()
-	n.await(index+"-"+name+" ready", 1)
-	close(m.quiet)
-	n.t.Cleanup(func() {
-		cancel()
-		_ = c.Close()
-		<-done
-	})
-	return c
+// send sends a message.
+func (p *peer) send(message string) *peer {
+	return p.say(string(binary.BigEndian.AppendUint32(nil, uint32(len(message)))) + message)
 }
 
-// A mute connection drops what is written once it is quiet.
-type mute struct {
-	net.Conn
-	quiet chan struct{}
-}
-
-func (m *mute) Write(p []byte) (int, error) {
-	select {
-	case <-m.quiet:
-		return len(p), nil
-	default:
-		return m.Conn.Write(p)
+// receive returns the next message of the host that is not a ping.
+func (p *peer) receive() (m struct {
+	ID   uint64
+	Call string
+},
+) {
+	p.t.Helper()
+	var length [4]byte
+	_, err := io.ReadFull(p.in, length[:])
+	ok(p.t, err)
+	data := make([]byte, binary.BigEndian.Uint32(length[:]))
+	_, err = io.ReadFull(p.in, data)
+	ok(p.t, err)
+	ok(p.t, json.Unmarshal(data, &m))
+	if m.Call == "ping" {
+		return p.receive()
 	}
+	return m
 }
 
-// serveHTTP answers the host at the other end of p by hand, until it is
-// stopped.
-func serveHTTP(p *peer, answer func(path string, w io.Writer)) (srv *http.Server, stop func()) {
-	srv = &http.Server{Protocols: new(http.Protocols), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		answer(r.URL.Path, w)
-	})}
-	srv.Protocols.SetUnencryptedHTTP2(true)
-	l := &once{conn: make(chan net.Conn, 1), closed: make(chan struct{})}
-	l.conn <- buffered{p.Conn, p.in}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = srv.Serve(l)
-	}()
-	return srv, func() {
-		_ = srv.Close()
-		<-done
+// register registers a resident and answers the list of attachments.
+func (p *peer) register(index, name string) *peer {
+	p.t.Helper()
+	p.say(hello(index, name, name))
+	if w := p.hear(); w.Error != "" {
+		p.t.Fatal(w.Error)
 	}
-}
-
-// buffered is a connection of which something has been read already.
-type buffered struct {
-	net.Conn
-	in io.Reader
-}
-
-func (b buffered) Read(p []byte) (int, error) { return b.in.Read(p) }
-
-// once is a listener of one connection.
-type once struct {
-	conn   chan net.Conn
-	closed chan struct{}
-	close  sync.Once
-}
-
-func (l *once) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conn:
-		return c, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
+	m := p.receive()
+	if m.Call != "synchronize" {
+		p.t.Fatalf("received %+v", m)
 	}
+	return p.send(fmt.Sprintf(`{"id":%d}`, m.ID))
 }
-
-func (l *once) Close() error {
-	l.close.Do(func() { close(l.closed) })
-	return nil
-}
-
-func (l *once) Addr() net.Addr { return &net.UnixAddr{} }

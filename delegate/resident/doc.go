@@ -1,73 +1,83 @@
-// Package resident runs CNI plugins that stay: a resident is a process that
-// registers once and then serves its commands over a unix socket, where other
-// plugins are run anew for each. A [Host] is the meta-plugin's end and hands
-// such calls on as an [invoke.Exec]; a [Plugin] is the other end, and makes a
-// resident of a plugin written for package skel.
+// Package resident serves CNI plugins from long-running processes: a resident
+// plugin registers once with a daemon and is called over a unix socket instead of
+// being executed for each command.
 //
-// A type that a resident has registered is the resident's from then on: no
-// executable of that name is run in its stead. When the resident is not there,
-// DEL, CHECK and GC wait for it, and ADD and STATUS fail at once. A call for which
-// it does not come back in time, which it does not answer, or which is cut off in
-// the middle fails with CNI code 11, and so does the operation that the call is
-// part of. With [Host.StateDir] this holds after a restart, too.
+// A [Host] is the daemon's side. Its Exec method returns an [invoke.Exec] that
+// calls residents for the types they serve, and another Exec for all other types.
+// A [Plugin] is the plugin's side. It serves commands written for package skel.
 //
-// # Residents
+// # Types
 //
-// Residents come in two ways: they connect to [Host.Listener], or they are
-// launched from [Host.Dir]. Both are treated alike. Each has an index of two
-// digits and a name, and the types of the plugins it serves: of each of these
-// there is one at a time, and whoever comes second is refused. Their order is
-// that of index and name.
+// A resident registers with an index of two digits, a name, and the plugin types
+// it serves. Residents are ordered by index and name. A type has one resident at a
+// time; a second one is refused.
 //
-// A resident that has just registered is told what is attached before it serves
-// anything, so that nothing falls in between; see [Host.Begin].
+// A type that a resident has served is reserved for it: no executable of that type
+// runs in its place. While the resident is not connected,
 //
-// # Giving a type up
+//   - DEL, CHECK and GC wait for it, up to [Host.ReturnTimeout];
+//   - ADD and STATUS fail at once.
 //
-// To go back from a resident to an executable of its type, end the resident for
-// good and remove the type's file from [Host.StateDir]. The executable then
-// gets the DELs of what the resident has attached. If it cannot do these, remove
-// the containers first: a host that is started while nothing is attached by a
-// type gives that up by itself. [Host.Orphan] gives types up after a time.
+// Failed calls have CNI code 11, try again later. So have calls that the resident
+// does not answer in time, and calls during which the connection is lost. With
+// [Host.StateDir] types stay reserved after a restart of the daemon.
 //
-// # Messages
+// # Registration
 //
-// The resident writes one line of JSON, and is answered with one:
+// Residents connect to [Host.Listener], or the host launches them from [Host.Dir].
+// The host tells a resident which attachments of its types exist before it calls
+// it; see [Host.Begin].
 //
-//	{"version":1,"index":"10","name":"static","types":["static"]}
-//	{"version":1,"requests":true}
+// # Return to an executable
 //
-// or, when it is refused and the connection is closed:
+// To serve a type with an executable again, stop the resident and remove the file
+// of the type from [Host.StateDir]. From then on the executable receives the DELs
+// of the attachments that the resident has made. If it cannot handle them, remove
+// the containers first: a host that starts while a type has no attachments
+// releases the type by itself. [Host.Orphan] releases types after a time.
 //
-//	{"version":1,"error":"type \"static\" is 05-other's, and 10-static claims it"}
+// # Protocol
 //
-// Then the roles turn: on the same connection the resident is an HTTP/2 server
-// without TLS, and the host its client. Unknown keys are ignored.
+// This is version 2. Both sides refuse other versions, with a reason. Version 1
+// used HTTP/2; a resident built with it must be built again.
 //
-//	POST /cni          a command: the [wire.Request] of a thick plugin's shim,
-//	                   with the header CNI-Plugin that names the type. 200 and
-//	                   what the plugin printed, or 500 and its error object.
-//	POST /ping         nothing, and 200: the first calls.
-//	POST /synchronize  {"known":[...]}: what is attached. 200, or an error object.
-//	POST /requests     lines of JSON in both directions, as long as the resident
-//	                   is connected: {"id":1,"updates":[...]} from it, and
-//	                   {"id":1,"failed":[...]} to it, up to 64 updates in a line
-//	                   of less than 1 MiB. With {"leaving":true} it
-//	                   asks for no more calls: the host closes the connection
-//	                   when those that are running have been answered. 404 is
-//	                   for residents that ask for nothing.
+// The resident writes one line of JSON, the hello, and the host answers with one:
 //
-// When a call's context ends its stream is reset, which ends the context of the
-// resident's handler; the connection stays.
+//	{"version":2,"index":"10","name":"static","types":["static"]}
+//	{"version":2,"requests":true}
 //
-// # What there is not
+// "requests" says whether the host takes requests. When the host refuses the
+// resident, it answers with a reason and closes the connection:
 //
-// A resident gets no configuration of its own: as with every plugin, it comes
-// with each call. It subscribes to no events: what it is called for is what its
-// types are used for, and a nil command is one it does not need. And it is never
-// asked what others do.
+//	{"version":2,"error":"refused: 10-static claims type \"static\", which 05-other serves"}
+//
+// After that both sides exchange messages. A message is a JSON object that follows
+// its length in bytes, an unsigned integer of 32 bits, most significant byte first.
+// Unknown keys are ignored.
+//
+//	{"id":1,"call":"cni","body":{...}}   a call
+//	{"id":1,"stdout":"..."}              its answer; stdout is base64
+//	{"id":1,"error":{...}}               its answer, as the error object of CNI
+//	{"id":1,"cancel":true}               cancels a call, which is still answered
+//	{"call":"ping"}                      is answered with {}
+//	{"call":"leave"}                     from the resident: makes no further calls,
+//	                                     and closes the connection after the last answer
+//
+// Each side numbers its own calls. The calls are:
+//
+//	cni          host to resident, a command: {"type":"static","env":{...},
+//	             "config":"...","deadlineMs":29000}; config is stdin in base64
+//	synchronize  host to resident, the current attachments: {"known":[...]}
+//	request      resident to host: {"op":"attach","containerID":"...",...}
+//
+// The host makes up to 96 calls at the same time, with messages of up to 64 MiB;
+// the resident up to 16, with messages of up to 8 MiB. A side that exceeds this, or
+// sends anything else, is disconnected.
+//
+// # Limits
+//
+// A resident has no configuration of its own: each command carries one, as for any
+// plugin. A resident is called only for its types and receives no other events.
 //
 // [invoke.Exec]: https://pkg.go.dev/github.com/containernetworking/cni/pkg/invoke#Exec
-//
-// [wire.Request]: https://pkg.go.dev/github.com/metacni/metacni/delegate/thick/wire#Request
 package resident

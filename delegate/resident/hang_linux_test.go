@@ -120,38 +120,6 @@ func TestBadAnswers(t *testing.T) {
 	}
 }
 
-// What a resident answers to its synchronization is bounded as well, and what
-// it answers outside of the protocol is its end.
-func TestMaxStdout(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.MaxStdout = 10
-	n.start()
-	size := 10
-	n.serve(with("10", "p", func(context.Context, delegatetest.Call) ([]byte, error) { return make([]byte, size), nil }))
-	_, err := n.exec(t.Context(), "p", "ADD", "c1")
-	ok(t, err)
-	size = 11
-	if _, err = n.exec(t.Context(), "p", "ADD", "c1"); err == nil {
-		t.Error("eleven bytes are ten")
-	}
-}
-
-// A process that is stopped, so that not even its system answers a ping, is
-// closed. It is a peer that reads nothing here.
-func TestPingFindsTheDead(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.PingInterval = 500 * time.Millisecond
-	n.start()
-	p := n.serveByHand("20", "dead")
-	s := n.await("20-dead gone", 1)
-	if !errors.Is(s.Err, resident.ErrLost) {
-		t.Errorf("gone for %v", s.Err)
-	}
-	_ = p.Close()
-}
-
 // A call in progress when the process dies fails with code 11, and has perhaps
 // been run.
 func TestDiesInACall(t *testing.T) {

@@ -1,27 +1,37 @@
 package resident
 
 import (
-	"bytes"
+	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"slices"
 	"strings"
 	"unicode"
 )
 
-// protocol is the version of the messages.
-const protocol = 1
+// protocol is the version of the messages. Version 1 was HTTP/2.
+const protocol = 2
 
 const (
-	maxHello = 64 << 10 // bytes of a hello or of its answer
+	callCommand     = "cni"         // host to resident
+	callSynchronize = "synchronize" // host to resident
+	callRequest     = "request"     // resident to host
+
+	// These have no ID. The answer to a ping is the empty message; the answer to
+	// leave is the end of the connection.
+	callPing  = "ping"
+	callLeave = "leave"
+)
+
+const (
+	maxHello = 32 << 10 // bytes of a hello or of its answer
 	maxTypes = 64
 	maxName  = 64 // bytes
 )
 
-// A hello is what a resident says of itself, and a welcome what it is answered.
+// A hello is the first line of a resident, and a welcome the host's answer.
 type hello struct {
 	Version int      `json:"version"`
 	Index   string   `json:"index"`
@@ -32,31 +42,31 @@ type hello struct {
 type welcome struct {
 	Version  int    `json:"version"`
 	Error    string `json:"error,omitempty"`
-	Requests bool   `json:"requests,omitempty"` // whether the resident may ask for updates
+	Requests bool   `json:"requests,omitempty"` // the host takes requests
 }
 
-// Info is what a resident registers as.
+// Info identifies a resident plugin.
 type Info struct {
 	Index string   // two digits
 	Name  string   // letters, digits and _ . + -
-	Types []string // of the plugins that it serves
+	Types []string // the plugin types it serves
 }
 
-// String returns "10-static": index and name.
+// String returns index and name: "10-static".
 func (i Info) String() string { return i.Index + "-" + i.Name }
 
-// before is the order of residents.
+// before compares the places of two residents.
 func (i Info) before(j Info) int {
 	return strings.Compare(i.Index+"\x00"+i.Name, j.Index+"\x00"+j.Name)
 }
 
-// check refuses what no resident may register as.
+// check refuses an invalid Info.
 func (i Info) check() error {
 	switch {
 	case !isIndex(i.Index):
-		return refused("index %.16q is not of two digits", i.Index)
+		return refused("index %.16q is not two digits", i.Index)
 	case !isName(i.Name):
-		return refused("name %.80q is not of up to %d letters, digits and _ . + -, the first not a dot", i.Name, maxName)
+		return refused("name %.80q is not 1 to %d letters, digits and _ . + -, or begins with a dot", i.Name, maxName)
 	case len(i.Types) == 0:
 		return refused("%s serves no types", i)
 	case len(i.Types) > maxTypes:
@@ -64,10 +74,10 @@ func (i Info) check() error {
 	}
 	for n, t := range i.Types {
 		if !isType(t) {
-			return refused("%s: type %.80q is not the name of a plugin", i, t)
+			return refused("%s: type %.80q is not a valid plugin name", i, t)
 		}
 		if slices.Contains(i.Types[:n], t) {
-			return refused("%s: type %q is there twice", i, t)
+			return refused("%s: type %q is listed twice", i, t)
 		}
 	}
 	return nil
@@ -78,84 +88,47 @@ func isIndex(s string) bool {
 }
 
 func isName(s string) bool {
-	if s == "" || len(s) > maxName || s[0] == '.' {
-		return false
-	}
 	const allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.+-"
-	return strings.Trim(s, allowed) == "" // what is not allowed stays, wherever it is
+	return s != "" && len(s) <= maxName && s[0] != '.' && strings.Trim(s, allowed) == ""
 }
 
-// isType reports whether s can be the name of a plugin's file: a type goes into
-// paths, and into a header.
+// isType reports whether s can be the file name of a plugin. A type becomes part
+// of paths and log lines.
 func isType(s string) bool {
 	return s != "" && s[0] != '.' && len(s) <= 255 && !strings.ContainsFunc(s, func(r rune) bool {
 		return r == '/' || r == unicode.ReplacementChar || !unicode.IsPrint(r)
 	})
 }
 
-// info understands a hello.
+// info returns the content of a valid hello.
 func (h hello) info() (Info, error) {
 	i := Info{Index: h.Index, Name: h.Name, Types: h.Types}
 	if h.Version != protocol {
-		return i, refused("version %d of the messages is not known here, %d is", h.Version, protocol)
+		return i, refused("version %d of the protocol is not supported, only version %d: build the plugin and the daemon with the same release of the SDK", h.Version, protocol)
 	}
 	return i, i.check()
 }
 
-// hello is what i says of itself.
+// hello returns the hello that says i.
 func (i Info) hello() hello {
 	return hello{Version: protocol, Index: i.Index, Name: i.Name, Types: i.Types}
 }
 
-// readHello reads the one line that a resident says before it is answered.
-func readHello(conn net.Conn) (h hello, err error) {
-	buf := make([]byte, 0, 1024)
-	for {
-		if len(buf) == cap(buf) {
-			buf = slices.Grow(buf, len(buf))
-		}
-		n, err := conn.Read(buf[len(buf):min(cap(buf), maxHello)])
-		buf = buf[:len(buf)+n]
-		if end := bytes.IndexByte(buf, '\n'); end >= 0 {
-			if end != len(buf)-1 {
-				return h, refused("there is more after the hello")
-			}
-			return h, decodeHello(buf, &h)
-		}
-		switch {
-		case err != nil:
-			return h, fmt.Errorf("%w: no hello: %w", ErrRefused, err)
-		case len(buf) >= maxHello:
-			return h, refused("the hello has more than %d bytes", maxHello)
-		}
-	}
-}
+// errLine means that a line is not a JSON object.
+var errLine = errors.New("is not a JSON object on one line")
 
-func decodeHello(line []byte, h *hello) error {
-	if err := json.Unmarshal(line, h); err != nil {
-		// Not the decoder's words: they may quote what came.
-		return refused("the hello is not the line of JSON expected")
+// readLine reads one line of JSON.
+func readLine(in *bufio.Reader, v any) error {
+	line, err := in.ReadSlice('\n')
+	switch {
+	case errors.Is(err, bufio.ErrBufferFull):
+		return fmt.Errorf("has more than %d bytes", in.Size())
+	case err != nil:
+		return fmt.Errorf("is missing: %w", err)
+	case json.Unmarshal(line, v) != nil:
+		return errLine // the decoder's text may quote the line
 	}
 	return nil
-}
-
-// readWelcome reads one line and not a byte of what follows.
-func readWelcome(conn net.Conn) (w welcome, err error) {
-	var line []byte
-	var b [1]byte
-	for len(line) == 0 || line[len(line)-1] != '\n' {
-		if len(line) >= maxHello {
-			return w, errors.New("the answer is too long")
-		}
-		if _, err := io.ReadFull(conn, b[:]); err != nil {
-			return w, err
-		}
-		line = append(line, b[0])
-	}
-	if err := json.Unmarshal(line, &w); err != nil {
-		return w, fmt.Errorf("the answer is not the line of JSON expected: %w", err)
-	}
-	return w, nil
 }
 
 // writeLine writes v as one line of JSON.
@@ -166,9 +139,4 @@ func writeLine(conn net.Conn, v any) error {
 	}
 	_, err = conn.Write(append(data, '\n'))
 	return err
-}
-
-// answer is the welcome of a resident that is not refused.
-func (r *Host) answer() welcome {
-	return welcome{Version: protocol, Requests: r.Update != nil}
 }

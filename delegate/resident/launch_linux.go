@@ -1,7 +1,6 @@
 package resident
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -18,35 +17,34 @@ import (
 	"github.com/metacni/metacni/internal/proctree"
 )
 
-// scan returns the files of Dir that are to be launched, in order, and tells of
-// the others.
-func (r *Host) scan(ctx context.Context) ([]file, error) {
-	if r.Dir == "" {
+// scan returns the files of Dir to launch, in order, and observes the others.
+func (h *Host) scan() ([]file, error) {
+	if h.Dir == "" {
 		return nil, nil
 	}
-	dir, err := r.openDir()
+	dir, err := h.openDir()
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	var entries []fs.DirEntry
 	if err == nil {
 		_ = dir.Close()
-		entries, err = os.ReadDir(r.Dir)
+		entries, err = os.ReadDir(h.Dir)
 	}
 	if err != nil {
-		return nil, &Error{Op: "launch", Which: r.Dir, Err: err}
+		return nil, &Error{Op: "launch", Which: h.Dir, Err: err}
 	}
 	var files []file
 	for _, e := range entries {
 		info, err := named(e.Name())
-		path := filepath.Join(r.Dir, e.Name())
+		path := filepath.Join(h.Dir, e.Name())
 		if err == nil {
 			var f *os.File
-			f, err = r.openFile(path)
-			_ = f.Close() // it is opened again for each launch
+			f, err = h.openFile(path)
+			_ = f.Close() // each launch opens it again
 		}
 		if err != nil {
-			r.skip(ctx, e.Name(), info, err)
+			h.skip(e.Name(), info, err)
 			continue
 		}
 		files = append(files, file{path, info})
@@ -54,9 +52,9 @@ func (r *Host) scan(ctx context.Context) ([]file, error) {
 	return files, nil
 }
 
-// openDir opens Dir, unless others may write to it.
-func (r *Host) openDir() (*os.File, error) {
-	dir, err := openPath(unix.AT_FDCWD, r.Dir, unix.O_DIRECTORY)
+// openDir opens Dir. It fails when other users may write to it.
+func (h *Host) openDir() (*os.File, error) {
+	dir, err := openPath(unix.AT_FDCWD, h.Dir, unix.O_DIRECTORY)
 	if err != nil {
 		return nil, err
 	}
@@ -71,12 +69,12 @@ func (r *Host) openDir() (*os.File, error) {
 	return dir, nil
 }
 
-// openFile opens the file of Dir at path, unless it is not to be launched. Links
-// are followed: what they lead to is looked at, and is what is opened.
-func (r *Host) openFile(path string) (*os.File, error) {
-	dir, err := r.openDir()
+// openFile opens a file of Dir. It fails when the file must not be launched. It
+// follows links: the checked file is the one that is opened.
+func (h *Host) openFile(path string) (*os.File, error) {
+	dir, err := h.openDir()
 	if err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrSkipped, r.Dir, err)
+		return nil, fmt.Errorf("%w: %s: %w", ErrSkipped, h.Dir, err)
 	}
 	defer func() { _ = dir.Close() }()
 	f, err := openPath(int(dir.Fd()), filepath.Base(path), 0) //nolint:gosec // a descriptor
@@ -90,8 +88,8 @@ func (r *Host) openFile(path string) (*os.File, error) {
 	return f, nil
 }
 
-// openPath opens what is at path, seen from the directory of a descriptor, to be
-// looked at and executed, whatever it is.
+// openPath opens path, relative to the directory dir, for Stat and execution only.
+// It does not open devices or pipes.
 func openPath(dir int, path string, flags int) (*os.File, error) {
 	for {
 		fd, err := unix.Openat(dir, path, unix.O_PATH|unix.O_CLOEXEC|flags, 0)
@@ -105,7 +103,7 @@ func openPath(dir int, path string, flags int) (*os.File, error) {
 	}
 }
 
-// launchable refuses what is not to be launched.
+// launchable returns why a file must not be launched, or nil.
 func launchable(f *os.File) error {
 	info, err := f.Stat()
 	switch {
@@ -119,33 +117,34 @@ func launchable(f *os.File) error {
 	return trusted(info)
 }
 
-// trusted refuses what others than root and this process's user may have
-// written.
+// trusted fails when other users than root and the one of this process may have
+// written the file.
 func trusted(info fs.FileInfo) error {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	switch {
 	case !ok:
-		return errors.New("its owner is not known")
+		return errors.New("its owner is unknown")
 	case st.Uid != 0 && int(st.Uid) != os.Geteuid():
-		return fmt.Errorf("it is user %d's", st.Uid)
+		return fmt.Errorf("it belongs to user %d", st.Uid)
 	case info.Mode().Perm()&0o022 != 0:
-		return fmt.Errorf("others may write to it: its mode is %#o", info.Mode().Perm())
+		return fmt.Errorf("other users may write to it: its mode is %#o", info.Mode().Perm())
 	}
 	return nil
 }
 
-// A process is a launched resident's, the leader of a group of its own.
+// A process is that of a launched resident. It leads its own process group.
 type process struct {
 	uid, pid int
 	exited   chan struct{} // closed when the leader has exited, before it is reaped
-	end      func()        // ends it, once, and returns when it is reaped
+	end      func()        // ends the process, and returns when it is reaped; may be called twice
 }
 
-// start runs a resident's executable with one end of a connection. What is run
-// is the file that has been looked at, whatever is at its path by now. The
-// resident inherits its descriptor: the interpreter of a script opens it again.
-func (r *Host) start(f file) (*process, net.Conn, error) {
-	executable, err := r.openFile(f.path)
+// start runs the executable of a resident with one end of a connection. It runs
+// the file that it has checked, even if the path is replaced meanwhile. The
+// resident inherits the descriptor of the file, which the interpreter of a script
+// needs.
+func (h *Host) start(f file) (*process, net.Conn, error) {
+	executable, err := h.openFile(f.path)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -164,7 +163,7 @@ func (r *Host) start(f file) (*process, net.Conn, error) {
 		Path: "/proc/self/fd/4", Args: []string{f.path}, Dir: "/",
 		Env:        []string{"CNI_RELAY_INDEX=" + f.info.Index, "CNI_RELAY_NAME=" + f.info.Name, "CNI_RELAY_SOCKET=3"},
 		ExtraFiles: []*os.File{its, executable},
-		Stdout:     r.Stderr, Stderr: r.Stderr,
+		Stdout:     h.Stderr, Stderr: h.Stderr,
 		WaitDelay:   time.Second,
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
 	}
@@ -175,33 +174,33 @@ func (r *Host) start(f file) (*process, net.Conn, error) {
 		return nil, nil, err
 	}
 	p := &process{uid: os.Geteuid(), pid: cmd.Process.Pid, exited: make(chan struct{})}
-	r.tasks.Go(func() {
+	h.tasks.Go(func() {
 		defer close(p.exited)
 		for errors.Is(unix.Waitid(unix.P_PID, p.pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
 		}
 	})
 	p.end = sync.OnceFunc(func() {
-		// It is not reaped yet: its number cannot be another's.
-		below := proctree.Below(p.pid) // whose parents may exit first
+		// It is not reaped yet, so that its PID is still its own.
+		below := proctree.Below(p.pid) // their parents may exit first
 		_ = unix.Kill(-p.pid, unix.SIGTERM)
-		late := time.NewTimer(r.grace())
+		late := time.NewTimer(h.grace())
 		defer late.Stop()
 		select {
 		case <-p.exited:
 		case <-late.C:
-		case <-r.hurry:
+		case <-h.hurry:
 		}
 		proctree.Kill(p.pid, pidfd)
 		below.Kill()
-		_ = unix.Kill(-p.pid, unix.SIGKILL) // what has outlived its parents
+		_ = unix.Kill(-p.pid, unix.SIGKILL) // processes whose parents have exited
 		<-p.exited
 		_ = unix.Close(pidfd)
-		_ = cmd.Wait() // how it ended does not matter
+		_ = cmd.Wait() // its exit status does not matter
 	})
 	return p, conn, nil
 }
 
-// socketpair returns two connected sockets that no other child inherits.
+// socketpair returns two connected sockets that other children do not inherit.
 func socketpair() (a, b *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

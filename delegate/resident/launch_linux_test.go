@@ -92,13 +92,13 @@ func TestBadFilesAreSkipped(t *testing.T) {
 	want := map[string]string{
 		"README": "its name", "bridge": "its name", "1-bridge": "its name", "100-bridge": "its name", "aa-bridge": "its name", "10-": "its name",
 		"10-a b": "its name", "10-good~": "its name", ".10-good": "its name",
-		"30-plain": "not executable", "31-world": "others may write", "32-group": "others may write", "33-dir": "not a regular file",
+		"30-plain": "not executable", "31-world": "other users may write", "32-group": "other users may write", "33-dir": "not a regular file",
 		"34-dangling": "no such file", "35-pipe": "not a regular file",
 	}
 	if os.Geteuid() == 0 {
 		write("36-nobodys", 0o755)
 		ok(t, os.Chown(filepath.Join(n.Dir, "36-nobodys"), 65534, 65534))
-		want["36-nobodys"] = "it is user 65534's"
+		want["36-nobodys"] = "it belongs to user 65534"
 	}
 	n.start()
 	got := map[string]resident.Status{}
@@ -131,7 +131,7 @@ func TestLaunchDirectoryMayBeMissingButNotOpen(t *testing.T) {
 	n.start()
 	n, l := launcher(t, "10-good")
 	ok(t, os.Chmod(n.Dir, 0o777))
-	if err := n.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "others may write to it") {
+	if err := n.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "other users may write to it") {
 		t.Errorf("err = %v", err)
 	}
 	if l.String() != "" {
@@ -180,7 +180,7 @@ func TestOneThatFailsKeepsNobodyBack(t *testing.T) {
 		if s.State == resident.Refused && s.Err == nil {
 			t.Errorf("%s without a reason", s)
 		}
-		if s.Name == "liar" && !strings.Contains(s.Err.Error(), `it is to be 30-liar, and says that it is "30-honest"`) {
+		if s.Name == "liar" && !strings.Contains(s.Err.Error(), `it was launched as 30-liar and registers as "30-honest"`) {
 			t.Errorf("liar: %v", s.Err)
 		}
 	}
@@ -200,7 +200,7 @@ func TestSilentLaunchedIsEnded(t *testing.T) {
 	n.RegisterTimeout = 10 * time.Millisecond
 	n.start()
 	s := n.await("20-silent refused", 1)
-	if !strings.Contains(s.Err.Error(), "no hello") || alive(s.PID) {
+	if !strings.Contains(s.Err.Error(), "the hello is missing") || alive(s.PID) {
 		t.Errorf("err = %v", s.Err)
 	}
 }

@@ -3,17 +3,16 @@
 package resident
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
 )
 
-func (r *Host) scan(context.Context) ([]file, error) {
-	if r.Dir == "" {
+func (h *Host) scan() ([]file, error) {
+	if h.Dir == "" {
 		return nil, nil
 	}
-	return nil, &Error{Op: "launch", Which: r.Dir, Err: fmt.Errorf("residents are launched on Linux only: %w", errors.ErrUnsupported)}
+	return nil, &Error{Op: "launch", Which: h.Dir, Err: fmt.Errorf("launching residents needs Linux: %w", errors.ErrUnsupported)}
 }
 
 type process struct {
@@ -22,4 +21,4 @@ type process struct {
 	end      func()
 }
 
-func (r *Host) start(file) (*process, net.Conn, error) { return nil, nil, errors.ErrUnsupported }
+func (h *Host) start(file) (*process, net.Conn, error) { return nil, nil, errors.ErrUnsupported }

@@ -26,7 +26,7 @@ type daemon struct {
 func newDaemon(n *node, below *delegatetest.Exec, dir string) *daemon {
 	d := &daemon{Manager: &lifecycle.Manager{Invoker: n.invoker(below), Dir: dir}, host: n.Host}
 	n.Attachments = d.attachments
-	n.Update = d.update
+	n.Requests = d.request
 	return d
 }
 
@@ -58,8 +58,8 @@ func (d *daemon) attachments(ctx context.Context) (all []delegate.Attached, err 
 	return all, nil
 }
 
-// update does what a resident asks for.
-func (d *daemon) update(ctx context.Context, _ resident.Info, u resident.Update) error {
+// request handles a request of a resident.
+func (d *daemon) request(ctx context.Context, _ resident.Info, u resident.Request) error {
 	ctx, end := d.host.Begin(ctx)
 	defer end()
 	if u.Op == resident.Detach {
@@ -83,7 +83,7 @@ func (d *daemon) records(t *testing.T) (all []string) {
 // A resident that dies in the middle of an ADD: code 11, what others did is
 // undone at once, and what it did stays recorded until it is back and has done
 // its DEL. Nothing is left alive then.
-func TestLifecycleResidentDiesInAnAdd(t *testing.T) {
+func TestAddIsUndoneWhenAResidentDiesInIt(t *testing.T) {
 	t.Parallel()
 	for at, dies := range []string{"a", "b", "c"} {
 		t.Run(dies, func(t *testing.T) {
@@ -143,7 +143,7 @@ func TestLifecycleResidentDiesInAnAdd(t *testing.T) {
 }
 
 // The same with an ADD that comes first: it undoes what is left, and adds.
-func TestLifecycleAddAfterTheResidentIsBack(t *testing.T) {
+func TestAddSucceedsAfterTheResidentIsBack(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	d := newDaemon(n, nil, t.TempDir())
@@ -174,7 +174,7 @@ func TestLifecycleAddAfterTheResidentIsBack(t *testing.T) {
 
 // With the Orphan policy a DEL is let go of as one of any plugin that is not
 // found; the record stays, and says that it is not done.
-func TestLifecycleOrphanStaysOnRecord(t *testing.T) {
+func TestRecordOfAnOrphanIsKept(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.Orphan = -1
@@ -200,7 +200,7 @@ func TestLifecycleOrphanStaysOnRecord(t *testing.T) {
 
 // The meta-plugin is restarted: what is recorded is told to the residents, and
 // what is not theirs any more fails until they are back.
-func TestLifecycleRestartOfTheMetaPlugin(t *testing.T) {
+func TestResidentIsToldTheRecordsAfterARestartOfTheDaemon(t *testing.T) {
 	t.Parallel()
 	dir, x := t.TempDir(), fakes("a")
 	n := newNode(t)
@@ -239,18 +239,15 @@ func TestRequestsGoThroughTheRecords(t *testing.T) {
 	n.serve(newPlugin("20", "b", x))
 	ok(t, d.add(t.Context(), attach(t, "c1", "a")))
 	green := network(t, "green", "b")
-	failed, err := a.Request(t.Context(),
-		resident.Update{Op: resident.Attach, ContainerID: "c1", IfName: "hot0", Network: green},
-		resident.Update{Op: resident.Attach, ContainerID: "c1", IfName: "hot0", Network: green}, // in use now
-		resident.Update{Op: resident.Attach, ContainerID: "c9", IfName: "hot0", Network: green}, // not there
-		resident.Update{Op: resident.Attach, ContainerID: "c1", IfName: "hot1", Network: green},
-		resident.Update{Op: resident.Detach, ContainerID: "c1", IfName: "hot1"},
-	)
-	ok(t, err)
-	if len(failed) != 2 || failed[0].Err.Code != 7 || failed[1].ContainerID != "c9" || failed[1].Err.Code != 7 {
-		t.Errorf("failed: %+v", failed)
+	attach := func(id, ifName string) error {
+		return a.Request(t.Context(), resident.Request{Op: resident.Attach, ContainerID: id, IfName: ifName, Network: green})
 	}
-	want := []string{"ADD a eth0", "ADD b hot0", "ADD b hot1", "DEL b hot1"}
+	ok(t, attach("c1", "net0"))
+	wantCode(t, attach("c1", "net0"), 7) // the name is in use
+	wantCode(t, attach("c9", "net0"), 7) // there is no such container
+	ok(t, attach("c1", "net1"))
+	ok(t, a.Request(t.Context(), resident.Request{Op: resident.Detach, ContainerID: "c1", IfName: "net1"}))
+	want := []string{"ADD a eth0", "ADD b net0", "ADD b net1", "DEL b net1"}
 	if diff := cmp.Diff(want, x.Trace()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -262,7 +259,7 @@ func TestRequestsGoThroughTheRecords(t *testing.T) {
 
 // Eight residents, a whole ADD, recorded and synced; many containers at once,
 // while residents come and go. Nothing is left.
-func TestLifecycleCrowd(t *testing.T) {
+func TestNothingIsLeftWhenResidentsComeAndGoDuringManyOperations(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	d := newDaemon(n, nil, t.TempDir())

@@ -1,6 +1,7 @@
 package resident
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -12,27 +13,30 @@ import (
 	"github.com/metacni/metacni/internal/peer"
 )
 
-// A candidate is a connection to what may become a resident.
+// maxPending is how many connections may be registering at the same time.
+const maxPending = 32
+
+// A candidate is a connection that may become a resident.
 type candidate struct {
 	conn     net.Conn
 	source   Source
-	want     *Info // which it must be; nil is any
+	want     *Info // the required index and name; nil allows any
 	path     string
 	uid, pid int
-	settled  func(error) // called once: when it serves, or with why it does not
-	bury     func()      // ends what is left beside the connection; may be nil
+	settled  func(error) // called once: with nil when it serves, otherwise with the reason
+	bury     func()      // ends its process; may be nil
 }
 
-// accept registers whoever connects.
-func (r *Host) accept(ctx context.Context) {
+// accept registers the processes that connect.
+func (h *Host) accept(ctx context.Context) {
 	for {
-		conn, err := r.Listener.Accept()
+		conn, err := h.Listener.Accept()
 		if err != nil {
-			if isClosed(r.stopping) || errors.Is(err, net.ErrClosed) {
+			if isClosed(h.stopping) || errors.Is(err, net.ErrClosed) {
 				return
 			}
-			r.observe(ctx, Status{State: Refused, Source: External, UID: -1, Err: &Error{Op: "register", Which: "anybody", Err: err}})
-			if !pause(r.stopping, 100*time.Millisecond) { // no file descriptors, for instance
+			h.observe(Status{State: Refused, Source: External, UID: -1, Err: &Error{Op: "register", Which: "a new connection", Err: err}})
+			if !pause(h.stopping, 100*time.Millisecond) { // too many open files, for instance
 				return
 			}
 			continue
@@ -41,41 +45,45 @@ func (r *Host) accept(ctx context.Context) {
 		if !ok {
 			uid = -1
 		}
-		if err := r.expect(conn, r.maxPending()); err != nil {
-			r.reject(ctx, candidate{conn: conn, source: External, uid: uid}, Info{}, err)
+		c := candidate{conn: conn, source: External, uid: uid, settled: func(error) {}}
+		if err := h.expect(conn, maxPending); err != nil {
+			h.reject(c, Info{}, err)
 			continue
 		}
-		r.tasks.Go(func() {
-			_ = r.attend(ctx, candidate{conn: conn, source: External, uid: uid, settled: func(error) {}}) // it has been told
-		})
+		h.tasks.Go(func() { h.attend(ctx, c) })
 	}
 }
 
-// attend sees c through, from its hello until nothing of it is left, and
-// returns why it ended.
-func (r *Host) attend(ctx context.Context, c candidate) error {
-	own, cancel := context.WithCancel(ctx)
-	defer cancel()
-	e, err := r.admit(cancel, c)
-	r.settle(c.conn)
+// attend registers c, and returns when the connection and the process of c have
+// ended.
+func (h *Host) attend(ctx context.Context, c candidate) {
+	e, err := h.admit(c)
+	h.settle(c.conn)
 	if err != nil {
-		r.reject(ctx, c, infoOf(e, c), err)
+		who := Info{}
+		if e != nil {
+			who = e.Info
+		} else if c.want != nil {
+			who = *c.want
+		}
+		h.reject(c, who, err)
 		if c.bury != nil {
 			c.bury()
 		}
 		c.settled(err)
-		return err
+		return
 	}
 	defer close(e.ended)
-	if err = r.join(own, e); err != nil {
-		r.leave(e, err)
+	if err = h.join(ctx, e); err != nil {
+		h.leave(e, err)
 	} else {
-		r.observe(ctx, e.status())
+		h.observe(e.status())
 		c.settled(nil)
-		r.tasks.Go(func() { r.takeRequests(own, e) })
 	}
 	<-e.gone
-	e.link.close()
+	e.mux.close(e.why)
+	e.mux.loops.Wait()
+	e.mux.tasks.Wait()
 	if c.bury != nil {
 		c.bury()
 	}
@@ -84,126 +92,112 @@ func (r *Host) attend(ctx context.Context, c candidate) error {
 	if err != nil {
 		s.State, s.Err = Refused, &Error{Op: "register", Which: e.String(), Err: err}
 	}
-	r.observe(ctx, s)
+	h.observe(s)
 	if err != nil {
 		c.settled(s.Err)
 	}
-	return s.Err
 }
 
-// infoOf is what is known of a candidate that was refused.
-func infoOf(e *entry, c candidate) Info {
-	switch {
-	case e != nil:
-		return e.Info
-	case c.want != nil:
-		return *c.want
-	}
-	return Info{}
-}
-
-// reject tells c why it is refused, and everybody who wants to know.
-func (r *Host) reject(ctx context.Context, c candidate, who Info, err error) {
+// reject tells c and the observer why c is refused.
+func (h *Host) reject(c candidate, who Info, err error) {
 	_ = c.conn.SetDeadline(time.Now().Add(time.Second))
-	_ = writeLine(c.conn, welcome{Version: protocol, Error: err.Error()}) // it may be gone, or mute
+	_ = writeLine(c.conn, welcome{Version: protocol, Error: err.Error()}) // it may not listen
 	_ = c.conn.Close()
 	s := Status{Info: who, State: Refused, Source: c.source, Path: c.path, UID: c.uid, PID: c.pid, Since: time.Now()}
-	which := s.which()
-	if who.Name == "" && c.path == "" {
+	which := who.String()
+	if who.Name == "" {
 		which = fmt.Sprintf("a process of user %d", c.uid)
 	}
 	s.Err = &Error{Op: "register", Which: which, Err: err}
-	r.observe(ctx, s)
+	h.observe(s)
 }
 
-// admit hears who c is and enters it. The entry that it returns beside an error
-// has not been entered.
-func (r *Host) admit(cancel context.CancelFunc, c candidate) (*entry, error) {
+// admit reads the hello of c and enters c in the table. Together with an error it
+// returns an entry that is not in the table, or nil.
+func (h *Host) admit(c candidate) (*entry, error) {
 	if c.source == External && c.uid < 0 {
-		return nil, refused("it is not known whose process it is")
+		return nil, refused("the user of its process is unknown")
 	}
-	if c.source == External && !slices.Contains(r.allowed(), c.uid) {
+	if c.source == External && !slices.Contains(h.allowed(), c.uid) {
 		return nil, refused("processes of user %d may not register", c.uid)
 	}
-	if err := c.conn.SetDeadline(time.Now().Add(r.registerTimeout())); err != nil {
+	if err := c.conn.SetDeadline(time.Now().Add(h.registerTimeout())); err != nil {
 		return nil, err
 	}
-	h, err := readHello(c.conn)
-	if err != nil {
-		return nil, err
+	in := bufio.NewReaderSize(c.conn, maxHello)
+	var line hello
+	if err := readLine(in, &line); err != nil {
+		return nil, refused("the hello %w", err)
 	}
-	info, err := h.info()
+	if in.Buffered() > 0 {
+		return nil, refused("more data after the hello")
+	}
+	info, err := line.info()
 	if err == nil && c.want != nil && info.String() != c.want.String() {
-		err = refused("it is to be %s, and says that it is %.100q", c.want, info.String())
+		err = refused("it was launched as %s and registers as %.100q", c.want, info.String())
 	}
 	if err != nil {
 		return nil, err
 	}
+	m := newMux(c.conn, in)
+	m.maxIn, m.maxOut, m.limit, m.slots = maxFromPlugin, maxFromHost, maxRequests, make(chan struct{}, maxCalls)
 	e := &entry{
-		Info: info, source: c.source, path: c.path, uid: c.uid, pid: c.pid, since: time.Now(), cancel: cancel,
+		Info: info, source: c.source, path: c.path, uid: c.uid, pid: c.pid, since: time.Now(), mux: m,
 		ready: make(chan struct{}), gone: make(chan struct{}), ended: make(chan struct{}),
 	}
-	e.link = newLink(c.conn, r.pingInterval(), func(err error) {
-		if !errors.Is(err, errLeft) {
-			err = fmt.Errorf("%w: %w", ErrLost, err)
-		}
-		r.leave(e, err)
-	})
-	return e, r.claim(e)
+	m.handle = func(ctx context.Context, call string, body []byte) ([]byte, error) {
+		return nil, h.answer(ctx, e, call, body)
+	}
+	return e, h.claim(e)
 }
 
-// join welcomes e, tells it what is attached, and then lets it serve.
-func (r *Host) join(ctx context.Context, e *entry) error {
-	conn := e.link.conn.Conn
-	if err := errors.Join(writeLine(conn, r.answer()), conn.SetDeadline(time.Time{})); err != nil {
+// join tells e what is attached, and then lets it serve.
+func (h *Host) join(ctx context.Context, e *entry) error {
+	conn := e.mux.conn
+	if err := errors.Join(writeLine(conn, welcome{Version: protocol, Requests: h.Requests != nil}), conn.SetDeadline(time.Time{})); err != nil {
 		return err
 	}
-	// At once: its server does not wait long for a client that says nothing.
-	if err := r.step(ctx, func(ctx context.Context) error { return e.link.open(ctx) }); err != nil {
-		return fmt.Errorf("the first call: %w", err)
-	}
-	if !r.quiet(e) {
+	e.mux.start(ctx)
+	h.tasks.Go(func() {
+		<-e.mux.done
+		h.leave(e, e.mux.err)
+	})
+	h.tasks.Go(func() { e.mux.watch(h.pingInterval()) })
+	if !h.quiet(e) {
 		return e.why
 	}
-	known, err := r.known(ctx, e.Info)
+	known, err := h.known(ctx, e.Info)
 	if err != nil {
-		return fmt.Errorf("listing what is attached: %w", err)
+		return fmt.Errorf("listing the attachments: %w", err)
 	}
-	if err := r.step(ctx, func(ctx context.Context) error { return e.link.synchronize(ctx, known) }); err != nil {
-		return fmt.Errorf("telling it what is attached: %w", err)
+	if err := h.synchronize(ctx, e, known); err != nil {
+		return fmt.Errorf("telling it the attachments: %w", err)
 	}
-	if e.requests, err = r.openRequests(ctx, e); err != nil {
-		return fmt.Errorf("opening its requests: %w", err)
+	if err := h.remember(e); err != nil {
+		return err
 	}
-	err = r.remember(e)
-	if err == nil && !r.serve(e) {
-		err = e.why
+	if !h.serve(e) {
+		return e.why
 	}
-	if err != nil {
-		if e.requests != nil {
-			e.requests.close()
-		}
-	}
-	return err
+	return nil
 }
 
-// step does one step of a registration, in time.
-func (r *Host) step(ctx context.Context, do func(context.Context) error) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, r.registerTimeout(), errLate)
+func (h *Host) synchronize(ctx context.Context, e *entry, known []Known) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, h.registerTimeout(), errLate)
 	defer cancel()
-	err := do(ctx)
+	_, err := e.mux.call(ctx, callSynchronize, synchronization{known})
 	if err != nil && errors.Is(context.Cause(ctx), errLate) {
-		return fmt.Errorf("%w (%v)", ErrTimeout, r.registerTimeout())
+		return fmt.Errorf("%w (%v)", ErrTimeout, h.registerTimeout())
 	}
 	return err
 }
 
-// allowed lists the users whose processes may register.
-func (r *Host) allowed() (uids []int) {
-	if r.AllowUIDs == nil {
+// allowed lists the users that may register.
+func (h *Host) allowed() (uids []int) {
+	if h.AllowUIDs == nil {
 		return []int{0, os.Geteuid()}
 	}
-	for _, uid := range r.AllowUIDs {
+	for _, uid := range h.AllowUIDs {
 		uids = append(uids, int(uid))
 	}
 	return uids

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -56,7 +57,7 @@ func TestOrderIsIndexAndName(t *testing.T) {
 }
 
 // Hellos that are refused, each with a reason; nobody else notices.
-func TestBadHellos(t *testing.T) {
+func TestInvalidHellosAreRefusedWithAReason(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	n.serve(simple("50", "good"))
@@ -65,16 +66,17 @@ func TestBadHellos(t *testing.T) {
 		many[i] = fmt.Sprint("t", i)
 	}
 	for name, tt := range map[string]struct{ say, want string }{
-		"not JSON":            {"hello\n", "not the line of JSON expected"},
-		"HTTP":                {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "more after the hello"},
-		"HTTP/2":              {"PRI * HTTP/2.0\r\n", "not the line of JSON expected"},
-		"a list":              {"[]\n", "not the line of JSON expected"},
+		"not JSON":            {"hello\n", "the hello is not a JSON object on one line"},
+		"HTTP":                {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "not a JSON object"},
+		"HTTP/2":              {"PRI * HTTP/2.0\r\n", "the hello is not a JSON object on one line"},
+		"a list":              {"[]\n", "the hello is not a JSON object on one line"},
 		"null":                {"null\n", "version 0"},
-		"empty":               {"\n", "not the line of JSON expected"},
-		"more than a line":    {hello("10", "a", "a") + "x", "more after the hello"},
-		"too long":            {strings.Repeat(" ", 64<<10), "more than 65536 bytes"},
+		"empty":               {"\n", "the hello is not a JSON object on one line"},
+		"more than a line":    {hello("10", "a", "a") + "x", "more data after the hello"},
+		"too long":            {strings.Repeat(" ", 32<<10), "more than 32768 bytes"},
 		"no version":          {`{"index":"10","name":"a","types":["a"]}` + "\n", "version 0"},
-		"unknown version":     {`{"version":2,"index":"10","name":"a","types":["a"]}` + "\n", "version 2 of the messages is not known here"},
+		"version 1":           {`{"version":1,"index":"10","name":"a","types":["a"]}` + "\n", "version 1 of the protocol is not supported, only version 2: build"},
+		"newer version":       {`{"version":3,"index":"10","name":"a","types":["a"]}` + "\n", "version 3 of the protocol is not supported"},
 		"index of one digit":  {hello("1", "a", "a"), `index "1"`},
 		"index of letters":    {hello("aa", "a", "a"), `index "aa"`},
 		"index of three":      {hello("100", "a", "a"), `index "100"`},
@@ -85,13 +87,13 @@ func TestBadHellos(t *testing.T) {
 		"long name":           {hello("10", strings.Repeat("a", 65), "a"), `name "aaa`},
 		"no types":            {hello("10", "a"), "10-a serves no types"},
 		"too many types":      {hello("10", "a", many...), "65 types"},
-		"type with a path":    {hello("10", "a", "a", "../../bin/sh"), `type "../../bin/sh" is not the name of a plugin`},
+		"type with a path":    {hello("10", "a", "a", "../../bin/sh"), `type "../../bin/sh" is not a valid plugin name`},
 		"absolute type":       {hello("10", "a", "/bin/sh"), `type "/bin/sh"`},
 		"type dot dot":        {hello("10", "a", ".."), `type ".."`},
 		"empty type":          {hello("10", "a", ""), `type ""`},
 		"type with a zero":    {hello("10", "a", "a\x00b"), `type "a\x00b"`},
 		"type with a newline": {hello("10", "a", "a\nb"), `type "a\nb"`},
-		"type twice":          {hello("10", "a", "a", "a"), `type "a" is there twice`},
+		"type twice":          {hello("10", "a", "a", "a"), `type "a" is listed twice`},
 	} {
 		p := n.dial().say(tt.say)
 		w := p.hear()
@@ -107,7 +109,7 @@ func TestBadHellos(t *testing.T) {
 		t.Error(err)
 	}
 	for _, why := range n.refusals() {
-		if !strings.HasPrefix(why, "resident: register ") {
+		if !strings.HasPrefix(why, "register ") {
 			t.Errorf("%q", why)
 		}
 	}
@@ -117,7 +119,7 @@ func TestBadHellos(t *testing.T) {
 func TestHelloOfANewerResident(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
-	if w := n.dial().say(`{"version":1,"index":"10","name":"a","types":["a"],"events":["all"]}` + "\n").hear(); w.Error != "" {
+	if w := n.dial().say(`{"version":2,"index":"10","name":"a","types":["a"],"events":["all"]}` + "\n").hear(); w.Error != "" {
 		t.Error(w.Error)
 	}
 }
@@ -130,7 +132,7 @@ func TestSilentClientsDelayNobody(t *testing.T) {
 	n.start()
 	var silent []*peer
 	for range 5 {
-		silent = append(silent, n.dial(), n.dial().say(`{"version":1,`))
+		silent = append(silent, n.dial(), n.dial().say(`{"version":2,`))
 	}
 	n.serve(simple("10", "a"))
 	n.serve(simple("11", "b"))
@@ -148,7 +150,7 @@ func TestSilentClientIsRefusedInTime(t *testing.T) {
 	n.RegisterTimeout = 10 * time.Millisecond
 	n.start()
 	p := n.dial()
-	if w := p.hear(); !strings.Contains(w.Error, "no hello") {
+	if w := p.hear(); !strings.Contains(w.Error, "the hello is missing") {
 		t.Errorf("%+v", w)
 	}
 	p.closed()
@@ -158,19 +160,19 @@ func TestSilentClientIsRefusedInTime(t *testing.T) {
 func TestPendingAreLimited(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	n.MaxPending, n.RegisterTimeout = 2, time.Hour
+	n.RegisterTimeout = time.Hour
 	n.start()
-	first, second := n.dial(), n.dial()
-	third := n.dial()
-	if w := third.hear(); !strings.Contains(w.Error, "2 residents are registering already") {
+	var pending []*peer
+	for range 32 {
+		pending = append(pending, n.dial())
+	}
+	next := n.dial()
+	if w := next.hear(); !strings.Contains(w.Error, "32 residents are registering already") {
 		t.Errorf("%+v", w)
 	}
-	third.closed()
-	first.say("no\n").closed()
-	second.say(hello("10", "b", "b"))
-	if w := second.hear(); w.Error != "" {
-		t.Error(w.Error)
-	}
+	next.closed()
+	pending[0].say("no\n").closed()
+	pending[1].register("10", "b")
 	n.serve(simple("11", "c"))
 }
 
@@ -182,7 +184,7 @@ func TestDuplicateNameIsRefused(t *testing.T) {
 	n.serve(simple("10", "a"))
 	second := n.connect(newPlugin("10", "a", fakes("other"), "other"))
 	err := come(t, second.err, "the refusal")
-	if !errors.Is(err, resident.ErrRefused) || !strings.Contains(err.Error(), "there is a resident 10-a already") {
+	if !errors.Is(err, resident.ErrRefused) || !strings.Contains(err.Error(), "a resident 10-a is connected already") {
 		t.Errorf("err = %v", err)
 	}
 	n.serve(newPlugin("20", "a", fakes("third"), "third")) // another index is another name
@@ -196,7 +198,7 @@ func TestConflictNamesBoth(t *testing.T) {
 	n := newNode(t).start()
 	n.serve(newPlugin("10", "a", fakes("x", "y"), "x", "y"))
 	err := come(t, n.connect(newPlugin("05", "b", fakes("y"), "y")).err, "the refusal")
-	if !errors.Is(err, resident.ErrRefused) || !strings.Contains(err.Error(), `type "y" is 10-a's, and 05-b claims it`) {
+	if !errors.Is(err, resident.ErrRefused) || !strings.Contains(err.Error(), `05-b claims type "y", which 10-a serves`) {
 		t.Errorf("err = %v", err)
 	}
 	if d := cmp.Diff([]string{"10-a ready"}, n.states()); d != "" {
@@ -227,8 +229,9 @@ func TestOneOfManyThatClaimATypeGetsIt(t *testing.T) {
 	ok(t, err)
 }
 
-// A resident whose HTTP is none, or that closes instead, is not entered.
-func TestBadServers(t *testing.T) {
+// A resident that breaks the protocol before it is ready is refused, and its name
+// and types are free.
+func TestResidentThatBreaksTheProtocolIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, then := range map[string]func(p *peer){
 		"garbage": func(p *peer) { p.say(strings.Repeat("garbage\r\n", 100)) },
@@ -256,5 +259,54 @@ func TestBadServers(t *testing.T) {
 			}
 			n.serve(simple("10", "a")) // the name and the type are free
 		})
+	}
+}
+
+// A connected resident that breaks the protocol is disconnected, and nobody else
+// notices.
+func TestResidentThatBreaksTheProtocolIsDisconnected(t *testing.T) {
+	t.Parallel()
+	for name, say := range map[string]string{
+		"garbage":   "garbage",
+		"too long":  "\x7f\xff\xff\xff",
+		"not JSON":  "\x00\x00\x00\x01{",
+		"a list":    "\x00\x00\x00\x02[]",
+		"cut short": "\x00\x00\x00",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t).start()
+			n.serve(simple("20", "other"))
+			p := n.dial().register("10", "a")
+			n.await("10-a ready", 1)
+			p.say(say)
+			if name == "cut short" {
+				_ = p.Close()
+			}
+			if s := n.await("10-a gone", 1); !errors.Is(s.Err, resident.ErrLost) {
+				t.Errorf("gone for %v", s.Err)
+			}
+			_, err := n.exec(t.Context(), "other", "ADD", "c1")
+			ok(t, err)
+		})
+	}
+}
+
+// A process is refused when the system does not tell its user.
+func TestUnidentifiedPeersAreRefused(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	ok(t, err)
+	n := &node{t: t, more: make(chan struct{})}
+	n.Host = &resident.Host{Listener: l, Observer: n.note}
+	n.start()
+	c, err := net.Dial("tcp", l.Addr().String())
+	ok(t, err)
+	err = simple("10", "a").Serve(t.Context(), c)
+	if !errors.Is(err, resident.ErrRefused) || !strings.Contains(err.Error(), "the user of its process is unknown") {
+		t.Errorf("err = %v", err)
+	}
+	if all := n.Plugins(); len(all) > 0 {
+		t.Errorf("entered: %v", all)
 	}
 }

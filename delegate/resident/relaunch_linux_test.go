@@ -20,18 +20,18 @@ func TestRelaunchLooksAtTheFileAgain(t *testing.T) {
 		swap func(dir string) error // makes 10-it another
 		want string
 	}{
-		"writable by all": {func(dir string) error { return other(dir, 0o777) }, "others may write to it"},
-		"a group's":       {func(dir string) error { return other(dir, 0o775) }, "others may write to it"},
+		"writable by all": {func(dir string) error { return other(dir, 0o777) }, "other users may write to it"},
+		"a group's":       {func(dir string) error { return other(dir, 0o775) }, "other users may write to it"},
 		"no executable":   {func(dir string) error { return other(dir, 0o644) }, "not executable"},
 		"another user's": {func(dir string) error {
 			return errors.Join(other(dir, 0o755), os.Chown(filepath.Join(dir, "10-it"), 65534, 65534))
-		}, "it is user 65534's"},
+		}, "it belongs to user 65534"},
 		"a link to another": {func(dir string) error {
 			elsewhere := filepath.Join(dir, "elsewhere")
 			return errors.Join(other(dir, 0o777), os.Rename(filepath.Join(dir, "10-it"), elsewhere), os.Symlink(elsewhere, filepath.Join(dir, "10-it")))
-		}, "others may write to it"},
+		}, "other users may write to it"},
 		"no file":           {func(dir string) error { return os.Remove(filepath.Join(dir, "10-it")) }, "no such file"},
-		"an open directory": {func(dir string) error { return os.Chmod(dir, 0o777) }, "others may write to it"},
+		"an open directory": {func(dir string) error { return os.Chmod(dir, 0o777) }, "other users may write to it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

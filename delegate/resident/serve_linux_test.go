@@ -14,8 +14,7 @@ import (
 	"github.com/metacni/metacni/delegate/resident"
 )
 
-// What the other end of Serve says is bounded and checked as well.
-func TestServeAgainstBadHosts(t *testing.T) {
+func TestServeFailsWhenTheHostBreaksTheProtocol(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		say  string
@@ -24,8 +23,9 @@ func TestServeAgainstBadHosts(t *testing.T) {
 		"garbage":       {"garbage\n", resident.ErrLost},
 		"endless":       {strings.Repeat("x", 1<<17), resident.ErrLost},
 		"closed":        {"", resident.ErrLost},
-		"newer version": {`{"version":2}` + "\n", resident.ErrRefused},
+		"newer version": {`{"version":3}` + "\n", resident.ErrRefused},
 		"refusal":       {`{"version":2,"error":"no"}` + "\n", resident.ErrRefused},
+		"version 1":     {`{"version":1,"error":"version 2 of the messages is not known here, 1 is"}` + "\n", resident.ErrRefused},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -87,7 +87,7 @@ func TestRunConnectsAgain(t *testing.T) {
 // Handlers that run when Serve is asked to end may end, and their answers
 // arrive; new ADDs fail with code 11 and have not been run, and DELs wait for the
 // next resident.
-func TestServeDrains(t *testing.T) {
+func TestServeWaitsForRunningCommands(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.ReturnTimeout = patience

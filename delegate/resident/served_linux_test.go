@@ -41,7 +41,7 @@ func TestRestartKeepsTypesUntilTheirResidentIsBack(t *testing.T) {
 	if d := cmp.Diff([]string{"10-a gone"}, n.states()); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
-	if s := n.Plugins()[0]; s.Source != resident.External || !strings.Contains(s.Err.Error(), "has not come back") {
+	if s := n.Plugins()[0]; s.Source != resident.External || !strings.Contains(s.Err.Error(), "has not connected") {
 		t.Errorf("%+v", s)
 	}
 	iv, a := n.invoker(below), attach(t, "c1", "a")

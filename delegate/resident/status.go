@@ -1,49 +1,38 @@
 package resident
 
-import (
-	"path/filepath"
-	"time"
-)
+import "time"
 
-// A State is what a resident is in.
+// A State is the state of a resident.
 type State string
 
 // The states of residents.
 const (
-	Joining State = "joining" // registered, but not told yet what is attached
-	Ready   State = "ready"   // serves
-	Gone    State = "gone"    // has been ready, and is not there
+	Joining State = "joining" // registered, but not told what is attached yet
+	Ready   State = "ready"   // serves calls
+	Gone    State = "gone"    // was ready and is not connected
 	Refused State = "refused" // may not register, or failed to
-	Skipped State = "skipped" // a file of Dir that is not launched
+	Skipped State = "skipped" // a file in Dir that is not launched
 )
 
-// A Source is where a resident comes from.
+// A Source says how a resident came to be.
 type Source string
 
 // The sources of residents.
 const (
-	External Source = "external" // it connected
+	External Source = "external" // connected to Listener
 	Launched Source = "launched" // from Dir
 )
 
-// A Status is what a host knows of one resident.
+// A Status describes a resident.
 type Status struct {
 	Info
 	State  State
 	Source Source
 	Path   string    // of the executable in Dir
-	UID    int       // of the process that connected, or -1
-	PID    int       // of what was launched, or 0
-	Since  time.Time // of the state, but for Joining and Ready, which share it
+	UID    int       // of an external resident's process; otherwise -1
+	PID    int       // of a launched process; otherwise 0
+	Since  time.Time // of the state; Ready keeps the time of Joining
 	Err    error     // why it is gone, refused or skipped
-}
-
-// which is how a status is told of in logs: it may have no name.
-func (s Status) which() string {
-	if s.Name != "" {
-		return s.String()
-	}
-	return filepath.Base(s.Path)
 }
 
 func (e *entry) status() Status {

@@ -1,7 +1,6 @@
 package resident
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"net"
@@ -12,7 +11,7 @@ import (
 	"time"
 )
 
-// phase is what a host is in.
+// A phase is a part of the life of a host.
 type phase int
 
 const (
@@ -21,34 +20,32 @@ const (
 	stopped
 )
 
-// A table is what a host knows of its residents. Everything in it is done at
-// once: nothing waits, and nobody is called, with its lock held.
+// A table holds what a host knows of its residents. While its lock is held
+// nothing waits, and no callback is called.
 type table struct {
 	mu      sync.Mutex // protects what follows
 	phase   phase
 	started time.Time
 	live    []*entry          // in order
 	away    []away            // in order
-	broken  map[string]Status // files that are no residents, by path
-	pending map[net.Conn]bool // true for those that count
+	broken  map[string]Status // files of Dir that do not serve, by path
+	pending map[net.Conn]bool // connections that register
 	ops     map[*operation]bool
-	change  chan struct{} // closed when what somebody waits for may have come; nil while nobody waits
+	change  chan struct{} // closed at the next change; nil while nobody waits
 }
 
-// An entry is a resident from the moment it has claimed its types.
+// An entry is a resident that has claimed its types.
 type entry struct {
 	Info
 	source   Source
 	path     string
 	uid, pid int
 	since    time.Time
-	link     *link
-	requests *stream
-	cancel   context.CancelFunc
+	mux      *mux
 	ready    chan struct{} // closed when it serves
-	gone     chan struct{} // closed when it has left, for why
-	why      error
-	ended    chan struct{} // closed when nothing of it is left
+	gone     chan struct{} // closed when it has left
+	why      error         // why it has left; read it after gone
+	ended    chan struct{} // closed when its connection and process have ended
 	late     atomic.Int32  // timeouts in a row
 }
 
@@ -61,74 +58,51 @@ type away struct {
 	why    error
 }
 
-// open makes an idle host one that starts.
+// open begins the start of an idle host.
 func (t *table) open() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.phase != idle {
-		return &Error{Op: "launch", Which: "all", Err: fmt.Errorf("%w: it starts once", ErrStopped)}
+		return &Error{Op: "start", Which: "the host", Err: fmt.Errorf("%w: it can be started once", ErrStopped)}
 	}
-	t.phase = stopped // until it is known to run
+	t.phase = stopped // until it runs
 	t.started = time.Now()
 	return nil
 }
 
-func (t *table) setState(p phase) {
+func (t *table) setPhase(p phase) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.phase = p
 }
 
-// close makes a running host a stopped one, in which nothing is claimed, and
-// returns what is to be waited for.
+// close begins the stop of a running host: no resident can claim a type any
+// more. It returns what Stop must wait for.
 func (t *table) close() (ops []*operation, pending []net.Conn, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.phase != running {
-		return nil, nil, &Error{Op: "stop", Which: "all", Err: fmt.Errorf("%w, or was never started", ErrStopped)}
+		return nil, nil, &Error{Op: "stop", Which: "the host", Err: fmt.Errorf("%w, or was never started", ErrStopped)}
 	}
 	t.phase = stopped
 	t.signal()
 	return slices.Collect(maps.Keys(t.ops)), slices.Collect(maps.Keys(t.pending)), nil
 }
 
-func (t *table) begin(o *operation) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.ops == nil {
-		t.ops = make(map[*operation]bool)
-	}
-	t.ops[o] = true
-}
-
-func (t *table) finish(o *operation) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.ops, o)
-	t.signal()
-}
-
-// expect notes that conn is registering, one of limit at most; without a limit
-// it does not count.
+// expect enters a connection that registers. A limit above zero is how many
+// there may be.
 func (t *table) expect(conn net.Conn, limit int) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.phase != running {
+	switch {
+	case t.phase != running:
 		return ErrStopped
-	}
-	counted := 0
-	for _, counts := range t.pending {
-		if counts {
-			counted++
-		}
-	}
-	if limit > 0 && counted >= limit {
-		return refused("%d residents are registering already", counted)
-	}
-	if t.pending == nil {
+	case limit > 0 && len(t.pending) >= limit:
+		return refused("%d residents are registering already", len(t.pending))
+	case t.pending == nil:
 		t.pending = make(map[net.Conn]bool)
 	}
-	t.pending[conn] = limit > 0
+	t.pending[conn] = true
 	return nil
 }
 
@@ -138,7 +112,7 @@ func (t *table) settle(conn net.Conn) {
 	delete(t.pending, conn)
 }
 
-// claim enters e, unless somebody has what it wants.
+// claim enters e, unless another resident has its name or one of its types.
 func (t *table) claim(e *entry) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -147,11 +121,11 @@ func (t *table) claim(e *entry) error {
 	}
 	for _, other := range t.live {
 		if other.String() == e.String() {
-			return refused("there is a resident %s already", e)
+			return refused("a resident %s is connected already", e)
 		}
 		for _, typ := range e.Types {
 			if slices.Contains(other.Types, typ) {
-				return refused("type %q is %s's, and %s claims it", typ, other, e)
+				return refused("%s claims type %q, which %s serves", e, typ, other)
 			}
 		}
 	}
@@ -160,8 +134,8 @@ func (t *table) claim(e *entry) error {
 	return nil
 }
 
-// serve makes e one that serves, in place of those that have left. It reports
-// whether e is still there.
+// serve lets e serve, in place of residents that have left. It reports false when
+// e itself has left.
 func (t *table) serve(e *entry) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -181,9 +155,8 @@ func (t *table) serve(e *entry) bool {
 	return true
 }
 
-// leave makes e one that has left for why. Only the first why counts.
-func (r *Host) leave(e *entry, why error) {
-	t := &r.table
+// leave removes e. Only the first reason counts.
+func (t *table) leave(e *entry, why error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	at := slices.Index(t.live, e)
@@ -194,20 +167,18 @@ func (r *Host) leave(e *entry, why error) {
 	e.why = why
 	t.signal()
 	close(e.gone)
-	e.cancel()
-	if !isClosed(e.ready) {
-		return // it has served nothing: what it would have replaced is still there
+	if isClosed(e.ready) { // otherwise those it would have replaced are still in away
+		t.miss(away{Info: e.Info, source: e.source, path: e.path, since: time.Now(), why: why})
 	}
-	t.miss(away{Info: e.Info, source: e.source, path: e.path, since: time.Now(), why: why})
 }
 
-// miss enters a resident that is not there. The lock is held.
+// miss enters a resident that has left. The lock is held.
 func (t *table) miss(a away) {
 	at, _ := slices.BinarySearchFunc(t.away, a, func(a, b away) int { return a.before(b.Info) })
 	t.away = slices.Insert(t.away, at, a)
 }
 
-// serving returns the resident that serves, or will serve, a type, or nil. The
+// serving returns the resident that serves a type or is about to, or nil. The
 // lock is held.
 func (t *table) serving(typ string) *entry {
 	for _, e := range t.live {
@@ -218,43 +189,36 @@ func (t *table) serving(typ string) *entry {
 	return nil
 }
 
-// owns reports whether calls of a type are for residents, be they there or not.
-func (r *Host) owns(typ string) bool {
-	if slices.Contains(r.Reserve, typ) {
+// owns reports whether only residents serve a type.
+func (h *Host) owns(typ string) bool {
+	if slices.Contains(h.Reserve, typ) {
 		return true
 	}
-	there, kept := r.view()
+	there, kept := h.view()
 	return slices.ContainsFunc(there, func(e *entry) bool { return slices.Contains(e.Types, typ) }) ||
 		slices.ContainsFunc(kept, func(a away) bool { return slices.Contains(a.Types, typ) })
 }
 
-// view returns the residents that are there, and those that have left and whose
-// types are kept for them, as they are at one time: none falls in between.
-func (r *Host) view() (there []*entry, kept []away) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.phase == stopped {
-		return slices.Clone(r.live), slices.Clone(r.away)
+// view returns the residents that are connected, and those that have left and
+// whose types are reserved for them. Both are of the same moment.
+func (h *Host) view() (there []*entry, kept []away) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.phase == stopped {
+		return slices.Clone(h.live), slices.Clone(h.away)
 	}
-	if r.Orphan != 0 {
-		r.giveUp(r.Orphan)
+	if h.Orphan != 0 {
+		h.giveUp()
 	}
-	there, kept = slices.Clone(r.live), slices.Clone(r.away)
+	there, kept = slices.Clone(h.live), slices.Clone(h.away)
 	for i, a := range kept {
-		kept[i].Types = slices.DeleteFunc(slices.Clone(a.Types), r.released)
+		kept[i].Types = slices.DeleteFunc(slices.Clone(a.Types), h.released)
 	}
 	return there, slices.DeleteFunc(kept, func(a away) bool { return len(a.Types) == 0 })
 }
 
-// entries returns the residents that are there, in order.
-func (t *table) entries() []*entry {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return slices.Clone(t.live)
-}
-
-// note keeps what is wrong with the file at s.Path.
-func (t *table) note(s Status) {
+// fail enters a file of Dir that does not serve.
+func (t *table) fail(s Status) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.broken == nil {
@@ -263,13 +227,12 @@ func (t *table) note(s Status) {
 	t.broken[s.Path] = s
 }
 
-// Plugins returns what there is of residents, in order: those that serve or are
-// about to, those that have gone and whose types are kept, and the files of Dir
-// that are none. Connections that were refused are not among them, see
-// [Host.Observer].
-func (r *Host) Plugins() []Status {
+// Plugins lists the residents in order: those that are connected, those that have
+// gone and whose types are reserved, and the files of Dir that do not serve. A
+// refused connection is not in the list; see [Host.Observer].
+func (h *Host) Plugins() []Status {
 	var all []Status
-	there, kept := r.view()
+	there, kept := h.view()
 	for _, a := range kept {
 		all = append(all, Status{Info: a.Info, State: Gone, Source: a.source, Path: a.path, UID: -1, Since: a.since, Err: a.why})
 	}
@@ -277,9 +240,9 @@ func (r *Host) Plugins() []Status {
 		all = slices.DeleteFunc(all, func(s Status) bool { return s.String() == e.String() })
 		all = append(all, e.status())
 	}
-	r.mu.Lock()
-	broken := slices.Collect(maps.Values(r.broken))
-	r.mu.Unlock()
+	h.mu.Lock()
+	broken := slices.Collect(maps.Values(h.broken))
+	h.mu.Unlock()
 	for _, s := range broken {
 		if !slices.ContainsFunc(all, func(o Status) bool { return o.Path == s.Path }) {
 			all = append(all, s)

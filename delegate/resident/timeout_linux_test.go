@@ -1,15 +1,13 @@
-//go:build go1.26
-
-// Until Go 1.26 net/http carries channels from one bubble of synctest to
-// another, in a pool.
-
 package resident_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"io"
 	"net"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -227,7 +225,7 @@ func TestRequestsAtOnceAreLimited(t *testing.T) {
 		n := &node{t: t, more: make(chan struct{})}
 		d := simple("10", "p")
 		n.Host = &resident.Host{Observer: n.note}
-		n.Update = func(context.Context, resident.Info, resident.Update) error {
+		n.Requests = func(context.Context, resident.Info, resident.Request) error {
 			highest.Store(max(highest.Load(), running.Add(1)))
 			<-next
 			running.Add(-1)
@@ -238,9 +236,8 @@ func TestRequestsAtOnceAreLimited(t *testing.T) {
 		n.await("10-p ready", 1)
 		for range all {
 			go func() {
-				failed, err := d.Request(t.Context(), resident.Update{Op: resident.Detach, ContainerID: "c1", IfName: "net1"})
-				if err != nil || len(failed) > 0 {
-					t.Error(failed, err)
+				if err := d.Request(t.Context(), resident.Request{Op: resident.Detach, ContainerID: "c1", IfName: "net1"}); err != nil {
+					t.Error(err)
 				}
 				done.Add(1)
 			}()
@@ -255,6 +252,27 @@ func TestRequestsAtOnceAreLimited(t *testing.T) {
 		}
 		if highest.Load() != most || done.Load() != all {
 			t.Errorf("%d at once, %d done", highest.Load(), done.Load())
+		}
+	})
+}
+
+func TestResidentThatAnswersNoPingIsDisconnected(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{t: t, more: make(chan struct{})}
+		n.Host = &resident.Host{Observer: n.note, PingInterval: time.Second}
+		n.start()
+		n.pipe(simple("10", "other"))
+		ours, its := net.Pipe()
+		n.Attend(t.Context(), ours)
+		p := (&peer{its, bufio.NewReader(its), t}).register("20", "dead")
+		go func() { _, _ = io.Copy(io.Discard, p.in) }() // reads pings and answers none
+		s := n.await("20-dead gone", 1)
+		if !errors.Is(s.Err, resident.ErrLost) || !strings.Contains(s.Err.Error(), "pings are not answered") {
+			t.Errorf("gone for %v", s.Err)
+		}
+		if d := cmp.Diff([]string{"10-other ready", "20-dead gone"}, n.states()); d != "" {
+			t.Errorf("(-want +got):\n%s", d)
 		}
 	})
 }

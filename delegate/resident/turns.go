@@ -5,18 +5,18 @@ import (
 	"sync"
 )
 
-// turns lets one at a time do something for a container.
+// turns serializes the calls of each container.
 type turns struct {
 	mu sync.Mutex // protects m
 	m  map[string]*turn
 }
 
 type turn struct {
-	free  chan struct{} // holds one value while nobody has the turn
-	users int           // who have it or wait for it; guarded by turns.mu
+	free  chan struct{} // holds a value while nobody has the turn
+	users int           // who have the turn or wait for it; protected by turns.mu
 }
 
-// take waits for the turn of container id, or until ctx ends.
+// take waits for the turn of a container, or for the end of ctx.
 func (t *turns) take(ctx context.Context, id string) (release func(), err error) {
 	t.mu.Lock()
 	if t.m == nil {

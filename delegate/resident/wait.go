@@ -8,7 +8,37 @@ import (
 	"time"
 )
 
-// signal wakes those who wait for a change. The lock is held.
+// An operation is what Begin announces.
+type operation struct {
+	done  chan struct{}
+	used  map[string]bool // types of which it has called a plugin; protected by table.mu
+	waits map[string]int  // calls that wait for the resident of a type; protected by table.mu
+}
+
+type operationKey struct{}
+
+func operationOf(ctx context.Context) *operation {
+	o, _ := ctx.Value(operationKey{}).(*operation)
+	return o
+}
+
+func (t *table) begin(o *operation) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ops == nil {
+		t.ops = make(map[*operation]bool)
+	}
+	t.ops[o] = true
+}
+
+func (t *table) finish(o *operation) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.ops, o)
+	t.signal()
+}
+
+// signal wakes everybody who waits for a change. The lock is held.
 func (t *table) signal() {
 	if t.change != nil {
 		close(t.change)
@@ -16,8 +46,8 @@ func (t *table) signal() {
 	}
 }
 
-// sleep waits for a change with the lock released, and reports false when over
-// is closed first.
+// sleep releases the lock and waits for a change. It reports false when over is
+// closed first. The lock is held before and after.
 func (t *table) sleep(over <-chan struct{}) bool {
 	if t.change == nil {
 		t.change = make(chan struct{})
@@ -33,7 +63,7 @@ func (t *table) sleep(over <-chan struct{}) bool {
 	}
 }
 
-// use notes that o, if any, calls a plugin of a type.
+// use enters that o calls a plugin of a type. A nil o is not entered.
 func (t *table) use(o *operation, typ string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -42,8 +72,8 @@ func (t *table) use(o *operation, typ string) {
 	}
 }
 
-// await waits until a resident serves a type, and returns it. For one that is
-// not there it only waits when it is patient.
+// await waits until a resident serves a type, and returns it. A patient call also
+// waits for one that is not connected.
 func (t *table) await(ctx context.Context, typ string, patient bool) (*entry, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -51,7 +81,7 @@ func (t *table) await(ctx context.Context, typ string, patient bool) (*entry, er
 	for {
 		e := t.serving(typ)
 		switch {
-		case e == nil || isClosed(e.link.full): // it has gone, or leaves
+		case e == nil || isClosed(e.mux.full): // it has left, or is leaving
 			if !patient || t.phase == stopped {
 				return nil, ErrGone
 			}
@@ -65,14 +95,14 @@ func (t *table) await(ctx context.Context, typ string, patient bool) (*entry, er
 			waiting = true
 			o.waits[typ]++
 			defer func() { o.waits[typ]-- }()
-			t.signal() // a resident may have waited for o
+			t.signal() // for a resident that waits for o
 		}
 		if !t.sleep(ctx.Done()) {
 			err := ErrGone
 			if e != nil {
-				err = fmt.Errorf("%w yet: %s joins or leaves", ErrGone, e)
+				err = fmt.Errorf("%w yet: %s registers or leaves", ErrGone, e)
 			}
-			if !errors.Is(context.Cause(ctx), errLate) { // it is the caller's time that is up
+			if !errors.Is(context.Cause(ctx), errLate) { // the deadline is the caller's
 				err = fmt.Errorf("%w: %w", err, ended(ctx))
 			}
 			return nil, err
@@ -80,7 +110,8 @@ func (t *table) await(ctx context.Context, typ string, patient bool) (*entry, er
 	}
 }
 
-// missedSince returns since when nobody has served a type: now, if somebody does.
+// missedSince returns since when no resident serves a type. When one does, that
+// is now.
 func (t *table) missedSince(typ string) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -96,8 +127,8 @@ func (t *table) missedSince(typ string) time.Time {
 	return since
 }
 
-// quiet waits until no operation is changing what e is to be told, or until e
-// has gone, which it reports as false.
+// quiet waits until no operation changes the attachments of e's types. It reports
+// false when e leaves first.
 func (t *table) quiet(e *entry) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -109,8 +140,8 @@ func (t *table) quiet(e *entry) bool {
 	return true
 }
 
-// changing reports whether an operation that does not wait for one of these
-// types has called a plugin of them.
+// changing reports whether an operation has called a plugin of these types and
+// does not wait for a resident of them.
 func (t *table) changing(types []string) bool {
 	for o := range t.ops {
 		used := func(typ string) bool { return o.used[typ] }

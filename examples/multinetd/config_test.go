@@ -92,22 +92,22 @@ func TestConfig(t *testing.T) {
 			},
 		},
 		{
-			name: "delegates that stay",
+			name: "resident plugins",
 			file: `{"relaySocket":"/run/x/../relay.sock","relayDir":"/opt/relay.d/","relayTypes":["static"],"relayOrphan":"10m"}`,
 			want: func(c *config) {
 				c.resident = residents{Socket: "/run/relay.sock", Dir: "/opt/relay.d", Types: []string{"static"}, Orphan: duration(10 * time.Minute)}
 			},
 		},
 		{
-			name: "flags for delegates win", file: `{"relaySocket":"/a","relayDir":"/a"}`, args: []string{"--relay-socket", "/b", "--relay-dir", ""},
+			name: "flags for resident plugins win", file: `{"relaySocket":"/a","relayDir":"/a"}`, args: []string{"--relay-socket", "/b", "--relay-dir", ""},
 			want: func(c *config) { c.resident.Socket = "/b" },
 		},
-		{name: "types of no delegates", file: `{"relayTypes":["static"]}`, errs: "relaySocket"},
-		{name: "orphans of no delegates", file: `{"relayOrphan":"1s"}`, errs: "relaySocket"},
+		{name: "types without resident plugins", file: `{"relayTypes":["static"]}`, errs: "relaySocket"},
+		{name: "orphans without resident plugins", file: `{"relayOrphan":"1s"}`, errs: "relaySocket"},
 		{name: "a type that is a path", file: `{"relayDir":"/a","relayTypes":["../static"]}`, errs: `"../static"`},
 		{name: "a relative relaySocket", file: `{"relaySocket":"run/x"}`, errs: "relaySocket"},
 		{name: "a relative relayDir", file: `{"relayDir":"run/x"}`, errs: "relayDir"},
-		{name: "the runtime's socket", file: `{"relaySocket":"/run/multus/multus.sock"}`, errs: "the runtime's"},
+		{name: "the socket of the daemon itself", file: `{"relaySocket":"/run/multus/multus.sock"}`, errs: "socket of the daemon itself"},
 		{name: "the address before the port", file: `{"metricsPort":1,"metricsAddress":"a:2"}`, want: func(c *config) { c.MetricsPort, c.MetricsAddress = 1, "a:2" }},
 		{name: "the host's root is no root", args: []string{"--root", "/"}, want: func(*config) {}},
 		{name: "version", args: []string{"--version"}, want: func(c *config) { c.version = true }},

@@ -44,7 +44,7 @@ type daemon struct {
 	metrics  *metrics
 	server   *thick.Server
 	manager  *autoconf.Manager // of the published network, or nil
-	host     *resident.Host    // of the delegates that stay; not started where none can be
+	host     *resident.Host    // of resident plugins; not started when none are configured
 	path     string            // PATH of the plugins
 	asked    places            // for sweeps
 
@@ -94,6 +94,7 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 	d.asked.note(d.stateDir, asked{conf: d.conf.multinet()})
 	if conf.resident.on() {
 		d.metrics.residentStates(d.host.Plugins)
+		d.host.Called = d.metrics.resident
 	}
 	page := d.metrics.handler()
 	// Not a ServeMux, which sends paths that are not clean elsewhere.

@@ -3,7 +3,7 @@
 //
 // The plugin is in examples/multinet/multinet, and what makes a daemon of it in
 // package thick. Here is how it is configured (config.go), put together
-// (daemon.go), served by plugins that stay (resident.go), and watched (log.go,
+// (daemon.go), served by resident plugins (resident.go), and watched (log.go,
 // metrics.go).
 package main
 

@@ -101,16 +101,16 @@ func (m *metrics) follow(state func() autoconf.State) {
 	)
 }
 
-// residentStates adds the metrics of delegates that stay, of which plugins says what
+// residentStates adds the metrics of resident plugins, of which plugins says what
 // there is.
 func (m *metrics) residentStates(plugins func() []resident.Status) {
 	m.residents = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "multinetd_resident_calls_total", Help: "Plugins called in delegates that stay.",
+		Name: "multinetd_resident_calls_total", Help: "Calls of resident plugins.",
 	}, []string{"type", "command", "outcome"})
 	m.registry.MustRegister(m.residents, states(plugins))
 }
 
-// resident counts a call of a plugin in a delegate that stays.
+// resident counts a call of a resident plugin.
 func (m *metrics) resident(plugin, command string, err error) {
 	how := "ok"
 	if err != nil {
@@ -222,11 +222,11 @@ func (l load) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// states collects how many delegates that stay are in which state.
+// states collects how many resident plugins are in each state.
 type states func() []resident.Status
 
 func (states) delegates() *prometheus.Desc {
-	return prometheus.NewDesc("multinetd_resident_delegates", "Delegates that stay.", []string{"state"}, nil)
+	return prometheus.NewDesc("multinetd_resident_delegates", "Resident plugins by state.", []string{"state"}, nil)
 }
 
 // Describe sends what Collect collects.

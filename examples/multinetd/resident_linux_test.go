@@ -23,7 +23,7 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// mortal is a delegate that is launched, and dies in the middle of each ADD.
+// mortal is a launched resident that dies during each ADD.
 func mortal() {
 	conn, index, name, err := resident.Inherited(os.Environ())
 	if conn == nil {
@@ -92,14 +92,14 @@ func register(t *testing.T, program, socket string) (stop func()) {
 	return stop
 }
 
-// networks are the container's networks in the configuration of s: that of a
-// process, and one of a delegate that stays.
+// networks configures the networks of the container: one of an executable, and one
+// of a resident plugin.
 func (s *service) networks(delegate string) {
 	s.args.StdinData = fmt.Appendf(nil,
 		`{"cniVersion":"1.0.0","name":"multi","type":"multinet-shim","delegates":[{"type":"fake","dir":%q},%s]}`, s.Dir, delegate)
 }
 
-// end has the daemon drain and end.
+// end ends the daemon with SIGTERM.
 func (s *service) end(t *testing.T) {
 	t.Helper()
 	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -111,9 +111,9 @@ func (s *service) end(t *testing.T) {
 	}
 }
 
-// The example that stays, as the processes that it and the daemon are: it is
-// launched, or it registers, and comes back to the next daemon.
-func TestResidentProcess(t *testing.T) {
+// The daemon and examples/resident work together as processes, launched or
+// registered, also after a restart of the daemon.
+func TestResidentProcessServesBothDaemons(t *testing.T) {
 	t.Parallel()
 	const steady = `{"name":"steady","type":"resident","addresses":["10.7.0.2/24"]}`
 	program := built(t)
@@ -155,11 +155,10 @@ func TestResidentProcess(t *testing.T) {
 	}
 }
 
-// A daemon that is killed leaves to the next one whose the types are: what is
-// attached by a delegate is detached by it, and by no executable of its type,
-// though one is there and the delegate comes last. That is so until the note of
-// the type is removed.
-func TestResidentRestartRunsNothingInstead(t *testing.T) {
+// After the daemon is killed, the next one lets only the resident detach its
+// attachments, although an executable of the same type exists. This ends when the
+// note of the type is removed.
+func TestKilledDaemonRunsNoExecutableInPlaceOfAResident(t *testing.T) {
 	t.Parallel()
 	program := built(t)
 	s := startService(t, `,"relaySocket":"$SOCKETS/relay.sock"`)
@@ -204,7 +203,7 @@ func TestResidentRestartRunsNothingInstead(t *testing.T) {
 		t.Errorf("the executable has run: %s, %v", text, err)
 	}
 
-	// The delegate is uninstalled for good.
+	// The resident is removed for good.
 	stop()
 	s.logged(t, "state=gone")
 	if err := os.Remove(filepath.Join(s.State+".relay", "resident")); err != nil {
@@ -222,10 +221,9 @@ func TestResidentRestartRunsNothingInstead(t *testing.T) {
 	s.end(t)
 }
 
-// A delegate that dies in the middle of an ADD: code 11, and what others did is
-// undone at once. Its own DEL waits until it has been launched again, and then
-// nothing is left.
-func TestResidentDelegateDies(t *testing.T) {
+// When a resident dies during an ADD, the ADD fails with code 11 and is undone.
+// The DEL of the resident itself runs when it has been launched again.
+func TestAddIsUndoneWhenAResidentDies(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()
 	if err != nil {
@@ -237,7 +235,7 @@ func TestResidentDelegateDies(t *testing.T) {
 	s := startService(t, fmt.Sprintf(`,"relayDir":%q`, launchable(t, self, "10-mortal")))
 	s.networks(`{"name":"steady","type":"mortal"}`)
 	err = s.client.Funcs(t.Context()).Add(s.args)
-	if status.Code(err) != 11 || !strings.Contains(err.Error(), "the connection was lost") {
+	if status.Code(err) != 11 || !strings.Contains(err.Error(), "connection lost") {
 		t.Errorf("ADD: code %d: %v", status.Code(err), err)
 	}
 	if got := s.Log(); !slices.Equal(got, []string{"ADD eth0", "DEL eth0"}) {

@@ -23,17 +23,17 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// withResidents are the keys of a world with delegates that stay, static for one.
+// withResidents are the keys of a world with resident plugins; static is one.
 const withResidents = `,"relaySocket":"$DIR/run/relay.sock","relayTypes":["static"]`
 
-// two is a network of a process and one of a delegate that stays.
+// two is a network of an executable and one of a resident plugin.
 const two = `"delegates":[{"type":"bridge"},{"name":"steady","type":"static"}]`
 
-// A resident is a delegate in this process that serves static as fakes do.
+// A served resident runs in this process; its plugin static is a fake.
 type served struct {
 	*resident.Plugin
 	fake  *delegatetest.Exec
-	known chan []resident.Known // what it has been told, each time it registered
+	known chan []resident.Known // the list it got, for each registration
 }
 
 func newResident(index string) *served {
@@ -69,7 +69,7 @@ func newResident(index string) *served {
 	return r
 }
 
-// run has the delegate register, as long as the test runs, or until stop.
+// run registers the resident until stop or the end of the test.
 func (r *served) run(t *testing.T, socket string) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -92,13 +92,13 @@ func (r *served) clean(t *testing.T) {
 	}
 }
 
-// A type that is reserved fails before its delegate has come, is served by it
-// afterwards, and what is not its goes on as ever. What the delegate asks for is
-// in the container's record.
-func TestResidentLife(t *testing.T) {
+// A reserved type fails until its resident has registered, and is served by it
+// afterwards; other types are not affected. The resident attaches and detaches
+// networks through the record of the container.
+func TestReservedTypeIsServedByItsResidentOnly(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withResidents).start(t)
-	if err := w.run(t, "ADD", two); status.Code(err) != 11 || !strings.Contains(err.Error(), "the resident is not there") {
+	if err := w.run(t, "ADD", two); status.Code(err) != 11 || !strings.Contains(err.Error(), "not connected") {
 		t.Errorf("ADD before it has come: code %d: %v", status.Code(err), err)
 	}
 	if err := w.run(t, "STATUS", two); status.Code(err) != 50 {
@@ -119,23 +119,24 @@ func TestResidentLife(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	attach := resident.Update{Op: resident.Attach, ContainerID: "c1", Network: green, CapabilityArgs: map[string]json.RawMessage{"ips": json.RawMessage(`["10.9.1.7/24"]`)}}
-	stranger := attach
-	stranger.ContainerID = "c2"
-	failed, err := r.Request(t.Context(), attach, stranger)
-	if err != nil || len(failed) != 1 || failed[0].ContainerID != "c2" || failed[0].Err.Code != 7 {
-		t.Errorf("attaching: %+v: %v", failed, err)
+	attach := resident.Request{Op: resident.Attach, ContainerID: "c1", Network: green, CapabilityArgs: map[string]json.RawMessage{"ips": json.RawMessage(`["10.9.1.7/24"]`)}}
+	if err := r.Request(t.Context(), attach); err != nil {
+		t.Errorf("attaching: %v", err)
+	}
+	attach.ContainerID = "c2"
+	if err := r.Request(t.Context(), attach); status.Code(err) != 7 {
+		t.Errorf("attaching to an unknown container: %v", err)
 	}
 	if code, body := w.get(t, "/delegate?container=c1"); code != 200 || !strings.Contains(body, `"net2"`) {
 		t.Errorf("attachments: %d %s", code, body)
 	}
-	if failed, err := r.Request(t.Context(), resident.Update{Op: resident.Detach, ContainerID: "c1", IfName: "net2"}); err != nil || len(failed) > 0 {
-		t.Errorf("detaching: %+v: %v", failed, err)
+	if err := r.Request(t.Context(), resident.Request{Op: resident.Detach, ContainerID: "c1", IfName: "net2"}); err != nil {
+		t.Errorf("detaching: %v", err)
 	}
 	w.mustRun(t, "DEL", two)
 	w.wantTrace(t, "ADD macvlan net2", "DEL macvlan net2", "DEL bridge eth0")
 	if diff := cmp.Diff([]string{"ADD static net1", "CHECK static net1", "DEL static net1"}, r.fake.Trace()); diff != "" {
-		t.Errorf("the delegate's calls (-want +got):\n%s", diff)
+		t.Errorf("calls of the resident (-want +got):\n%s", diff)
 	}
 	w.clean(t)
 	r.clean(t)
@@ -154,14 +155,14 @@ func TestResidentLife(t *testing.T) {
 		}
 	}
 	if strings.Contains(text, `resident_calls_total{command="ADD",outcome="ok",type="bridge"}`) {
-		t.Error("what was run is counted as what stays")
+		t.Error("a call of an executable is counted as one of a resident")
 	}
 	if err := w.stop(); err != nil {
 		t.Fatal(err)
 	}
 	for _, words := range []string{
-		`"msg":"delegates may register"`, `"state":"ready","source":"external","delegate":"10-static"`,
-		`"msg":"request of a delegate","update":"attach","delegate":"10-static","container":"c1"`, `"state":"gone"`,
+		`"msg":"resident plugins may register"`, `"state":"ready","source":"external","resident":"10-static"`,
+		`"msg":"request of a resident plugin","operation":"attach","resident":"10-static","container":"c1"`, `"state":"gone"`,
 	} {
 		if log := w.logged.String(); !strings.Contains(log, words) {
 			t.Errorf("no %s in the log:\n%s", words, log)
@@ -169,9 +170,9 @@ func TestResidentLife(t *testing.T) {
 	}
 }
 
-// A daemon that comes after another tells delegates that come back what is
-// recorded, and they remove what they made for the one before.
-func TestResidentRestart(t *testing.T) {
+// After a restart of the daemon residents reconnect, receive the recorded
+// attachments, and remove them.
+func TestResidentServesTheRecordsOfThePreviousDaemon(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withResidents).start(t)
 	r := newResident("10")
@@ -202,22 +203,21 @@ func TestResidentRestart(t *testing.T) {
 	next.mustRun(t, "DEL", two)
 	next.wantTrace(t, "DEL bridge eth0")
 	r.clean(t)
-	if log := next.logged.String(); !strings.Contains(log, `"msg":"record that no delegate is told of","container":"c9"`) {
+	if log := next.logged.String(); !strings.Contains(log, `"msg":"unreadable record, unknown to resident plugins","container":"c9"`) {
 		t.Errorf("log:\n%s", log)
 	}
 }
 
-// A delegate that registers in the middle of an operation that has not called it
-// yet joins at once, and is called by the operation: it has been told of what was
-// attached before, and has no gap to fill.
-func TestResidentNoGap(t *testing.T) {
+// A resident that registers during an operation that has not called its type yet
+// is ready at once, and the operation calls it.
+func TestResidentRegistersDuringAnOperation(t *testing.T) {
 	t.Parallel()
 	for command, tt := range map[string]struct {
-		plugins string   // bridge is the first to be called
-		blocks  string   // the command of bridge that is in the middle
-		keys    string   // more of them
-		told    []string // who is attached then
-		calls   []string // of the delegate, by the operation
+		plugins string   // bridge is called first
+		blocks  string   // the command of bridge during which the resident registers
+		keys    string   // further keys of the configuration
+		told    []string // the attachments it is told
+		calls   []string // of the resident, by the operation
 	}{
 		"ADD":   {`{"type":"bridge"},{"type":"static"}`, "ADD", "", []string{"c1 net1 false"}, []string{"ADD static net1"}},
 		"CHECK": {`{"type":"bridge"},{"type":"static"}`, "CHECK", "", []string{"c1 net1 true"}, []string{"CHECK static net1"}},
@@ -274,8 +274,8 @@ func TestResidentNoGap(t *testing.T) {
 	}
 }
 
-// A host that cannot start is an error before anything is served.
-func TestResidentCannotStart(t *testing.T) {
+// The daemon fails before it serves when residents cannot register or be launched.
+func TestDaemonFailsWhenResidentsCannotStart(t *testing.T) {
 	t.Parallel()
 	for name, keys := range map[string]string{
 		"an open directory":    `,"relaySocket":"$DIR/open/s"`,
@@ -293,22 +293,22 @@ func TestResidentCannotStart(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := w.serve(t.Context(), l, func(string) {}); err == nil || !strings.Contains(err.Error(), "resident: ") {
+			if err := w.serve(t.Context(), l, func(string) {}); err == nil || !strings.Contains(err.Error(), "resident plugins: ") {
 				t.Errorf("err = %v", err)
 			}
 		})
 	}
 }
 
-// What a launched delegate writes is for who debugs.
-func TestResidentChatter(t *testing.T) {
+// The output of launched residents is logged at level debug only.
+func TestOutputOfResidentsIsLoggedForDebugging(t *testing.T) {
 	t.Parallel()
 	for level, want := range map[string]int{"info": 0, "debug": 2} {
 		w := newWorld(t, fmt.Sprintf(`,"relayDir":"$DIR/none","logLevel":%q`, level))
 		if _, err := io.WriteString(w.host.Stderr, "one\n\n  two "+strings.Repeat("x", 2*maxLine)); err != nil {
 			t.Fatal(err)
 		}
-		if got := w.logged.of(t, "a launched delegate says"); len(got) != want {
+		if got := w.logged.of(t, "output of a resident plugin"); len(got) != want {
 			t.Errorf("%s: %v", level, got)
 		}
 	}

@@ -64,7 +64,7 @@ var bans = []struct {
 	except   []string
 	direct   bool // only as an import of ours
 }{
-	{"net/http", "thin binaries stay small", []string{"delegate/thick", "delegate/resident", "examples/multinetd/..."}, false},
+	{"net/http", "thin binaries stay small", []string{"delegate/thick", "examples/multinetd/..."}, false},
 	{"encoding/xml", "thin binaries stay small", nil, false},
 	{"testing", "only tests", nil, false},
 	{"log", "log/slog, through an injected logger", nil, true},

@@ -1,0 +1,142 @@
+package resident
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/utils"
+
+	"github.com/metacni/metacni/netconf"
+)
+
+// The operations of a [Request].
+const (
+	Attach = "attach" // attach one more network to a running container
+	Detach = "detach" // detach it again
+)
+
+// A Request asks the host to change the networks of a running container.
+type Request struct {
+	Op          string // [Attach] or [Detach]
+	ContainerID string
+
+	// IfName names the interface. For Attach it may be empty: then the host
+	// chooses a name.
+	IfName string
+
+	// Network, Args and CapabilityArgs are those of a [delegate.Attachment].
+	// Detach ignores them.
+	Network        netconf.Network
+	Args           string
+	CapabilityArgs map[string]json.RawMessage
+}
+
+// A request is the message of a Request.
+type request struct {
+	Op             string                     `json:"op"`
+	ContainerID    string                     `json:"containerID"`
+	IfName         string                     `json:"ifname,omitempty"`
+	Network        json.RawMessage            `json:"network,omitempty"`
+	Args           string                     `json:"args,omitempty"`
+	CapabilityArgs map[string]json.RawMessage `json:"capabilityArgs,omitempty"`
+}
+
+// Request asks the host for a change and returns when it is done. An error of
+// the host is a [*types.Error].
+//
+// A command may call Request. But the host runs one operation of a container at
+// a time: a command must not wait for a request for its own container.
+//
+// It fails with [ErrGone] when p is not connected, or Synchronize has not
+// returned yet, and with [errors.ErrUnsupported] when the host takes no requests.
+// When it fails with [ErrLost], or because ctx ends, the host may have done the
+// change.
+func (p *Plugin) Request(ctx context.Context, r Request) error {
+	p.mu.Lock()
+	s := p.session
+	p.mu.Unlock()
+	err := s.request(ctx, r)
+	var said *types.Error
+	if err == nil || errors.As(err, &said) {
+		return err
+	}
+	return &Error{Op: "request", Which: p.info().String(), Err: err}
+}
+
+func (s *session) request(ctx context.Context, r Request) error {
+	switch {
+	case s == nil:
+		return ErrGone
+	case !s.requests:
+		return errors.ErrUnsupported
+	case !s.told.Load():
+		return fmt.Errorf("%w yet: Synchronize has not returned", ErrGone)
+	}
+	m := request{Op: r.Op, ContainerID: r.ContainerID, IfName: r.IfName, Args: r.Args, CapabilityArgs: r.CapabilityArgs}
+	if !r.Network.IsZero() {
+		data, err := r.Network.MarshalJSON()
+		if err != nil {
+			return err
+		}
+		m.Network = data
+	}
+	_, err := s.mux.call(ctx, callRequest, m)
+	return err
+}
+
+// understand returns the Request that m asks for, with valid names.
+func (m request) understand() (Request, error) {
+	r := Request{Op: m.Op, ContainerID: m.ContainerID, IfName: m.IfName, Args: m.Args, CapabilityArgs: m.CapabilityArgs}
+	invalid := func(format string, args ...any) error {
+		return types.NewError(types.ErrInvalidEnvironmentVariables, "invalid request: "+fmt.Sprintf(format, args...), "")
+	}
+	if m.Op != Attach && m.Op != Detach {
+		return r, invalid("operation %.40q is neither %q nor %q", m.Op, Attach, Detach)
+	}
+	if err := utils.ValidateContainerID(m.ContainerID); err != nil {
+		return r, invalid("%s: %.80q", err.Msg, m.ContainerID)
+	}
+	if m.IfName != "" || m.Op == Detach {
+		if err := utils.ValidateInterfaceName(m.IfName); err != nil {
+			return r, invalid("%s: %.40q", err.Msg, m.IfName)
+		}
+	}
+	if m.Op == Detach {
+		return r, nil
+	}
+	n, err := netconf.Parse(m.Network)
+	if err != nil {
+		return r, fmt.Errorf("invalid request: %w", err)
+	}
+	r.Network = n
+	return r, nil
+}
+
+// answer handles a call of e.
+func (h *Host) answer(ctx context.Context, e *entry, call string, body []byte) error {
+	if call != callRequest {
+		return errUnknownCall(call)
+	}
+	var m request
+	if json.Unmarshal(body, &m) != nil {
+		return types.NewError(types.ErrDecodingFailure, "the request is not valid JSON", "")
+	}
+	r, err := m.understand()
+	if err != nil {
+		return err
+	}
+	if h.Requests == nil {
+		return errors.ErrUnsupported
+	}
+	return h.Requests(ctx, e.Info, r)
+}
+
+func errUnknownCall(call string) error {
+	return types.NewError(types.ErrInvalidEnvironmentVariables, fmt.Sprintf("unknown call %.40q", call), "")
+}
+
+// errLeft is why a resident is gone that has asked to leave.
+var errLeft = errors.New("it has left")
