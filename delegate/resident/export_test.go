@@ -4,13 +4,23 @@ import (
 	"context"
 	"net"
 	"os"
+	"time"
 )
 
 // Attend registers a process over conn, as if it had connected to the listener:
 // in a bubble of synctest there are pipes and no sockets.
 func (h *Host) Attend(ctx context.Context, conn net.Conn) {
 	h.tasks.Go(func() {
-		_ = h.expect(conn, 0)
-		h.attend(ctx, candidate{conn: conn, source: External, uid: os.Geteuid(), settled: func(error) {}})
+		h.attend(ctx, candidate{Status: Status{Source: External, UID: os.Geteuid()}, conn: conn, settled: func(error) {}})
 	})
 }
+
+// SetPingInterval sets after how long a silence a resident is pinged.
+func (h *Host) SetPingInterval(d time.Duration) { h.pingInterval = d }
+
+// SetGrace sets the time between SIGTERM and SIGKILL.
+func (h *Host) SetGrace(d time.Duration) { h.grace = d }
+
+// SetRelaunch sets the first pause before a relaunch; below zero, residents are
+// launched once.
+func (h *Host) SetRelaunch(d time.Duration) { h.relaunch = d }

@@ -33,10 +33,8 @@ const (
 
 // A hello is the first line of a resident, and a welcome the host's answer.
 type hello struct {
-	Version int      `json:"version"`
-	Index   string   `json:"index"`
-	Name    string   `json:"name"`
-	Types   []string `json:"types"`
+	Version int `json:"version"`
+	Info
 }
 
 type welcome struct {
@@ -47,9 +45,9 @@ type welcome struct {
 
 // Info identifies a resident plugin.
 type Info struct {
-	Index string   // two digits
-	Name  string   // letters, digits and _ . + -
-	Types []string // the plugin types it serves
+	Index string   `json:"index"` // two digits
+	Name  string   `json:"name"`  // letters, digits and _ . + -
+	Types []string `json:"types"` // the plugin types it serves
 }
 
 // String returns index and name: "10-static".
@@ -100,18 +98,12 @@ func isType(s string) bool {
 	})
 }
 
-// info returns the content of a valid hello.
-func (h hello) info() (Info, error) {
-	i := Info{Index: h.Index, Name: h.Name, Types: h.Types}
+// check refuses an invalid hello.
+func (h hello) check() error {
 	if h.Version != protocol {
-		return i, refused("version %d of the protocol is not supported, only version %d: build the plugin and the daemon with the same release of the SDK", h.Version, protocol)
+		return refused("version %d of the protocol is not supported, only version %d: build the plugin and the daemon with the same release of the SDK", h.Version, protocol)
 	}
-	return i, i.check()
-}
-
-// hello returns the hello that says i.
-func (i Info) hello() hello {
-	return hello{Version: protocol, Index: i.Index, Name: i.Name, Types: i.Types}
+	return h.Info.check()
 }
 
 // errLine means that a line is not a JSON object.

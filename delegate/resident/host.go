@@ -3,8 +3,11 @@ package resident
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,17 +22,15 @@ import (
 type Host struct {
 	// Listener accepts connections of residents; nil accepts none. The host
 	// closes it. It must be a unix socket in a directory that only trusted
-	// users can enter. The kernel tells the user of each peer; unidentified
-	// peers are refused. This is known to work on Linux only.
+	// users can enter. Processes of root and of the user of this process may
+	// register. Unidentified processes are refused; the kernel is known to
+	// identify them on Linux only.
 	Listener net.Listener
-
-	// AllowUIDs lists the users that may register. Nil means root and the
-	// user of this process.
-	AllowUIDs []uint32
 
 	// Dir is a directory of executables to be launched as residents. Each is
 	// named by index and name, "10-static". A missing or empty directory
-	// launches nothing.
+	// launches nothing. A resident that ends is launched again after a pause,
+	// which grows from a second to a minute until it registers.
 	//
 	// A file is skipped when it has another name, is not regular, is not
 	// executable, belongs to another user than root and the one of this
@@ -87,19 +88,6 @@ type Host struct {
 	// the operations that make the calls. Zero means 30 seconds.
 	CallTimeout time.Duration
 
-	// PingInterval is how long a resident may be silent before it is pinged. It
-	// is disconnected after three silent intervals. Zero means 10 seconds.
-	PingInterval time.Duration
-
-	// Grace is the time between SIGTERM and SIGKILL for a launched resident.
-	// Zero means 2 seconds.
-	Grace time.Duration
-
-	// Relaunch is the pause before a resident of Dir is launched again. The
-	// pause doubles, up to a minute, until it registers. Zero means 1 second;
-	// a negative value launches it once.
-	Relaunch time.Duration
-
 	// Stderr receives the output of launched residents; nil discards it. With
 	// several residents it must be safe for concurrent use.
 	Stderr io.Writer
@@ -113,11 +101,13 @@ type Host struct {
 	// and must be safe for concurrent use.
 	Called func(typ, command string, err error)
 
+	// The tests set these; zero means the default.
+	pingInterval, grace, relaunch time.Duration
+
 	table
-	tasks    sync.WaitGroup
-	end      context.CancelFunc // of all tasks
-	stopping chan struct{}      // closed when Stop begins
-	hurry    chan struct{}      // closed when the context of Stop ends
+	tasks  sync.WaitGroup
+	refuse context.CancelFunc // ends the registration of residents
+	hurry  chan struct{}      // closed when the context of Stop ends
 }
 
 // Start launches the residents of Dir and accepts connections. It returns when
@@ -128,13 +118,11 @@ type Host struct {
 // fails is not an error of Start: see [Host.Plugins]. After Start, the end of ctx
 // has no effect.
 func (h *Host) Start(ctx context.Context) error {
-	if err := h.open(); err != nil {
+	registration, err := h.open(ctx)
+	if err != nil {
 		return err
 	}
-	all, end := context.WithCancel(context.WithoutCancel(ctx))
-	h.end, h.stopping, h.hurry = end, make(chan struct{}), make(chan struct{})
-	h.setPhase(running)
-	err := h.recall(ctx)
+	err = h.recall(ctx)
 	var files []file
 	if err == nil {
 		files, err = h.scan()
@@ -145,10 +133,10 @@ func (h *Host) Start(ctx context.Context) error {
 	var settled sync.WaitGroup
 	for _, f := range files {
 		settled.Add(1)
-		h.tasks.Go(func() { h.supervise(all, f, settled.Done) })
+		h.tasks.Go(func() { h.supervise(registration, f, settled.Done) })
 	}
 	if h.Listener != nil {
-		h.tasks.Go(func() { h.accept(all) })
+		h.tasks.Go(func() { h.accept(registration) })
 	}
 	done := make(chan struct{})
 	h.tasks.Go(func() {
@@ -165,23 +153,20 @@ func (h *Host) Start(ctx context.Context) error {
 
 // Stop refuses new residents, waits for the operations that have begun, and then
 // disconnects the residents one by one, the last in order first. A launched
-// resident gets SIGTERM and, after Grace, SIGKILL, together with its process group
-// and its descendants. When ctx ends, Stop waits neither for operations nor for
-// Grace. When Stop returns nothing is left running. From then on calls of
+// resident gets SIGTERM and, after 2 seconds, SIGKILL, together with its process
+// group and its descendants. When ctx ends, Stop does not wait for operations, and
+// kills at once. When Stop returns nothing is left running. From then on calls of
 // residents' types fail with [ErrGone].
 //
 // It fails when the host does not run.
 func (h *Host) Stop(ctx context.Context) error {
-	ops, pending, err := h.close()
+	ops, err := h.close()
 	if err != nil {
 		return err
 	}
-	close(h.stopping)
+	h.refuse()
 	if h.Listener != nil {
 		_ = h.Listener.Close()
-	}
-	for _, c := range pending {
-		_ = c.Close()
 	}
 	unhurry := context.AfterFunc(ctx, func() { close(h.hurry) })
 	defer unhurry()
@@ -197,9 +182,34 @@ func (h *Host) Stop(ctx context.Context) error {
 		h.leave(e, ErrStopped)
 		<-e.ended
 	}
-	h.end()
 	h.tasks.Wait()
 	return nil
+}
+
+// open begins the life of a host. The context it returns ends when no more
+// residents may register.
+func (h *Host) open(ctx context.Context) (registration context.Context, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.phase != idle {
+		return nil, &Error{Op: "start", Which: "the host", Err: fmt.Errorf("%w: it can be started once", ErrStopped)}
+	}
+	h.phase, h.started, h.hurry = running, time.Now(), make(chan struct{})
+	registration, h.refuse = context.WithCancel(context.WithoutCancel(ctx))
+	return registration, nil
+}
+
+// close ends the life of a host: no resident can claim a type any more. It
+// returns the operations that run.
+func (h *Host) close() ([]*operation, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.phase != running {
+		return nil, &Error{Op: "stop", Which: "the host", Err: fmt.Errorf("%w, or was never started", ErrStopped)}
+	}
+	h.phase = stopped
+	h.signal()
+	return slices.Collect(maps.Keys(h.ops)), nil
 }
 
 // Begin announces an operation on attachments. Every ADD, DEL, CHECK and GC calls
@@ -228,9 +238,7 @@ func (h *Host) observe(s Status) {
 
 func (h *Host) registerTimeout() time.Duration { return orDefault(h.RegisterTimeout, 5*time.Second) }
 func (h *Host) callTimeout() time.Duration     { return orDefault(h.CallTimeout, 30*time.Second) }
-func (h *Host) pingInterval() time.Duration    { return orDefault(h.PingInterval, 10*time.Second) }
 func (h *Host) returnTimeout() time.Duration   { return orDefault(h.ReturnTimeout, 15*time.Second) }
-func (h *Host) grace() time.Duration           { return orDefault(h.Grace, 2*time.Second) }
 
 func orDefault(d, def time.Duration) time.Duration {
 	if d == 0 {

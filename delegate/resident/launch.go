@@ -28,13 +28,17 @@ func named(base string) (Info, error) {
 	return Info{}, fmt.Errorf("%w: its name is not two digits, a dash and a name of letters, digits and _ . + -", ErrSkipped)
 }
 
+func (f file) status() Status {
+	return Status{Info: f.info, Source: Launched, Path: f.path, UID: -1}
+}
+
 // failed returns the status of a file that does not serve.
 func (f file) failed(err error) Status {
-	s := Status{Info: f.info, State: Refused, Source: Launched, Path: f.path, UID: -1, Since: time.Now(), Err: err}
+	state := Refused
 	if errors.Is(err, ErrSkipped) {
-		s.State = Skipped
+		state = Skipped
 	}
-	return s
+	return f.status().as(state, err)
 }
 
 // skip enters and observes a file of Dir that is not launched.
@@ -48,7 +52,7 @@ func (h *Host) skip(base string, info Info, err error) {
 // supervise launches a resident, again each time it ends. It calls settled once,
 // when the resident has registered or failed to for the first time.
 func (h *Host) supervise(ctx context.Context, f file, settled func()) {
-	first := orDefault(h.Relaunch, time.Second)
+	first := orDefault(h.relaunch, time.Second)
 	settled = sync.OnceFunc(settled)
 	for wait := first; ; wait = min(2*wait, maxRelaunch) {
 		h.launch(ctx, f, func(err error) {
@@ -59,7 +63,7 @@ func (h *Host) supervise(ctx context.Context, f file, settled func()) {
 			}
 			settled()
 		})
-		if first < 0 || !pause(h.stopping, wait) {
+		if first < 0 || !pause(ctx.Done(), wait) {
 			return
 		}
 	}
@@ -68,17 +72,9 @@ func (h *Host) supervise(ctx context.Context, f file, settled func()) {
 // launch launches a resident and returns when its process has ended.
 func (h *Host) launch(ctx context.Context, f file, settled func(error)) {
 	p, conn, err := h.start(f)
-	if err == nil {
-		if err = h.expect(conn, 0); err != nil {
-			_ = conn.Close()
-			p.end()
-		}
-	}
 	if err != nil {
 		err = &Error{Op: "launch", Which: f.info.String(), Err: err}
-		if !errors.Is(err, ErrStopped) {
-			h.observe(f.failed(err))
-		}
+		h.observe(f.failed(err))
 		settled(err)
 		return
 	}
@@ -86,7 +82,7 @@ func (h *Host) launch(ctx context.Context, f file, settled func(error)) {
 		<-p.exited
 		_ = conn.Close() // its children may hold the other end
 	})
-	h.attend(ctx, candidate{
-		conn: conn, source: Launched, want: &f.info, path: f.path, uid: p.uid, pid: p.pid, settled: settled, bury: p.end,
-	})
+	c := candidate{Status: f.status(), conn: conn, settled: settled, bury: p.end}
+	c.PID = p.pid
+	h.attend(ctx, c)
 }

@@ -134,9 +134,9 @@ func trusted(info fs.FileInfo) error {
 
 // A process is that of a launched resident. It leads its own process group.
 type process struct {
-	uid, pid int
-	exited   chan struct{} // closed when the leader has exited, before it is reaped
-	end      func()        // ends the process, and returns when it is reaped; may be called twice
+	pid    int
+	exited chan struct{} // closed when the leader has exited, before it is reaped
+	end    func()        // ends the process, and returns when it is reaped; may be called twice
 }
 
 // start runs the executable of a resident with one end of a connection. It runs
@@ -173,7 +173,7 @@ func (h *Host) start(f file) (*process, net.Conn, error) {
 		_ = conn.Close()
 		return nil, nil, err
 	}
-	p := &process{uid: os.Geteuid(), pid: cmd.Process.Pid, exited: make(chan struct{})}
+	p := &process{pid: cmd.Process.Pid, exited: make(chan struct{})}
 	h.tasks.Go(func() {
 		defer close(p.exited)
 		for errors.Is(unix.Waitid(unix.P_PID, p.pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
@@ -183,7 +183,7 @@ func (h *Host) start(f file) (*process, net.Conn, error) {
 		// It is not reaped yet, so that its PID is still its own.
 		below := proctree.Below(p.pid) // their parents may exit first
 		_ = unix.Kill(-p.pid, unix.SIGTERM)
-		late := time.NewTimer(h.grace())
+		late := time.NewTimer(orDefault(h.grace, 2*time.Second))
 		defer late.Stop()
 		select {
 		case <-p.exited:

@@ -16,9 +16,9 @@ func (h *Host) scan() ([]file, error) {
 }
 
 type process struct {
-	uid, pid int
-	exited   chan struct{}
-	end      func()
+	pid    int
+	exited chan struct{}
+	end    func()
 }
 
 func (h *Host) start(file) (*process, net.Conn, error) { return nil, nil, errors.ErrUnsupported }

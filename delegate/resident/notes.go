@@ -37,7 +37,7 @@ func (h *Host) remember(e *entry) error {
 		return fmt.Errorf("noting its types: %w", err)
 	}
 	defer dir.Close()
-	data, err := json.Marshal(note{e.Index, e.Name, e.source})
+	data, err := json.Marshal(note{e.Index, e.Name, e.Source})
 	for _, typ := range e.Types {
 		if known, _, readErr := dir.ReadFile(typ, maxNote); readErr == nil && bytes.Equal(known, data) {
 			continue // so that a resident can come back when the disk is full
@@ -69,19 +69,19 @@ func (h *Host) recall(ctx context.Context) error {
 	}
 	slices.Sort(names)
 	needed := h.needed(ctx)
-	missed := make(map[string]away)
+	missed := make(map[string]Status)
 	for _, typ := range names {
 		if !isType(typ) {
 			continue // a temporary file
 		}
-		a := away{Info: Info{Name: typ}, since: time.Now(), why: errBefore}
+		a := Status{Info: Info{Name: typ}, State: Gone, UID: -1, Since: time.Now(), Err: errBefore}
 		var n note
 		data, _, err := dir.ReadFile(typ, maxNote)
 		if err == nil && json.Unmarshal(data, &n) == nil && isIndex(n.Index) && isName(n.Name) {
 			if (h.Orphan < 0 || !needed(typ)) && dir.Remove(typ) == nil {
 				continue
 			}
-			a.Info, a.source = Info{Index: n.Index, Name: n.Name}, n.Source
+			a.Index, a.Name, a.Source = n.Index, n.Name, n.Source
 		}
 		if m, ok := missed[a.String()]; ok {
 			a = m
@@ -128,8 +128,8 @@ func (h *Host) released(typ string) bool {
 // The lock is held.
 func (h *Host) giveUp() {
 	now := time.Now()
-	h.away = slices.DeleteFunc(h.away, func(a away) bool {
-		if now.Sub(a.since) < h.Orphan {
+	h.away = slices.DeleteFunc(h.away, func(a Status) bool {
+		if now.Sub(a.Since) < h.Orphan {
 			return false
 		}
 		for _, typ := range a.Types {

@@ -48,10 +48,6 @@ type Plugin struct {
 	// has ended. Then their contexts end too. Zero means 5 seconds.
 	DrainTimeout time.Duration
 
-	// MaxPause is the longest pause before Run reconnects. Zero means 10
-	// seconds.
-	MaxPause time.Duration
-
 	// Logger receives panics, and at debug level why Run reconnects. Nil
 	// discards them.
 	Logger *slog.Logger
@@ -114,7 +110,7 @@ func (p *Plugin) register(ctx context.Context, conn net.Conn, in *bufio.Reader) 
 	if err := info.check(); err != nil {
 		return w, err
 	}
-	writeErr := writeLine(conn, info.hello()) // a host may refuse before it reads
+	writeErr := writeLine(conn, hello{protocol, info}) // a host may refuse before it reads
 	err = readLine(in, &w)
 	switch {
 	case err != nil:
@@ -129,10 +125,9 @@ func (p *Plugin) register(ctx context.Context, conn net.Conn, in *bufio.Reader) 
 
 // Run connects to the socket of the host and serves. When the connection is lost
 // or p is refused, it reconnects after a pause, which grows from 100 milliseconds
-// to MaxPause. Run returns nil when ctx ends.
+// to 10 seconds. Run returns nil when ctx ends.
 func (p *Plugin) Run(ctx context.Context, socket string) error {
-	longest := orDefault(p.MaxPause, 10*time.Second)
-	first := min(100*time.Millisecond, longest)
+	const first, longest = 100 * time.Millisecond, 10 * time.Second
 	for wait := first; ; wait = min(2*wait, longest) {
 		conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 		if err == nil {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/metacni/metacni/internal/peer"
@@ -18,25 +17,24 @@ const maxPending = 32
 
 // A candidate is a connection that may become a resident.
 type candidate struct {
-	conn     net.Conn
-	source   Source
-	want     *Info // the required index and name; nil allows any
-	path     string
-	uid, pid int
-	settled  func(error) // called once: with nil when it serves, otherwise with the reason
-	bury     func()      // ends its process; may be nil
+	Status  // of a launched resident with the index and name that it must have
+	conn    net.Conn
+	pending chan struct{} // holds a value until c is admitted or refused; may be nil
+	settled func(error)   // called once: with nil when it serves, otherwise with the reason
+	bury    func()        // ends its process; may be nil
 }
 
-// accept registers the processes that connect.
+// accept registers the processes that connect, until ctx ends.
 func (h *Host) accept(ctx context.Context) {
+	pending := make(chan struct{}, maxPending)
 	for {
 		conn, err := h.Listener.Accept()
 		if err != nil {
-			if isClosed(h.stopping) || errors.Is(err, net.ErrClosed) {
+			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 				return
 			}
-			h.observe(Status{State: Refused, Source: External, UID: -1, Err: &Error{Op: "register", Which: "a new connection", Err: err}})
-			if !pause(h.stopping, 100*time.Millisecond) { // too many open files, for instance
+			h.observe(Status{Source: External, UID: -1}.as(Refused, &Error{Op: "register", Which: "a new connection", Err: err}))
+			if !pause(ctx.Done(), 100*time.Millisecond) { // too many open files, for instance
 				return
 			}
 			continue
@@ -45,28 +43,25 @@ func (h *Host) accept(ctx context.Context) {
 		if !ok {
 			uid = -1
 		}
-		c := candidate{conn: conn, source: External, uid: uid, settled: func(error) {}}
-		if err := h.expect(conn, maxPending); err != nil {
-			h.reject(c, Info{}, err)
-			continue
+		c := candidate{Status: Status{Source: External, UID: uid}, conn: conn, pending: pending, settled: func(error) {}}
+		select {
+		case pending <- struct{}{}:
+			h.tasks.Go(func() { h.attend(ctx, c) })
+		default:
+			h.reject(c, refused("%d residents are registering already", maxPending))
 		}
-		h.tasks.Go(func() { h.attend(ctx, c) })
 	}
 }
 
 // attend registers c, and returns when the connection and the process of c have
 // ended.
 func (h *Host) attend(ctx context.Context, c candidate) {
-	e, err := h.admit(c)
-	h.settle(c.conn)
+	e, err := h.admit(ctx, &c)
+	if c.pending != nil {
+		<-c.pending
+	}
 	if err != nil {
-		who := Info{}
-		if e != nil {
-			who = e.Info
-		} else if c.want != nil {
-			who = *c.want
-		}
-		h.reject(c, who, err)
+		h.reject(c, err)
 		if c.bury != nil {
 			c.bury()
 		}
@@ -74,77 +69,74 @@ func (h *Host) attend(ctx context.Context, c candidate) {
 		return
 	}
 	defer close(e.ended)
-	if err = h.join(ctx, e); err != nil {
+	if err = h.join(context.WithoutCancel(ctx), e); err != nil {
 		h.leave(e, err)
 	} else {
 		h.observe(e.status())
 		c.settled(nil)
 	}
 	<-e.gone
-	e.mux.close(e.why)
 	e.mux.loops.Wait()
 	e.mux.tasks.Wait()
 	if c.bury != nil {
 		c.bury()
 	}
-	s := e.status()
-	s.State, s.Since, s.Err = Gone, time.Now(), e.why
-	if err != nil {
-		s.State, s.Err = Refused, &Error{Op: "register", Which: e.String(), Err: err}
+	if err == nil {
+		h.observe(e.as(Gone, e.why))
+		return
 	}
-	h.observe(s)
-	if err != nil {
-		c.settled(s.Err)
-	}
+	err = &Error{Op: "register", Which: e.String(), Err: err}
+	h.observe(e.as(Refused, err))
+	c.settled(err)
 }
 
 // reject tells c and the observer why c is refused.
-func (h *Host) reject(c candidate, who Info, err error) {
+func (h *Host) reject(c candidate, err error) {
 	_ = c.conn.SetDeadline(time.Now().Add(time.Second))
 	_ = writeLine(c.conn, welcome{Version: protocol, Error: err.Error()}) // it may not listen
 	_ = c.conn.Close()
-	s := Status{Info: who, State: Refused, Source: c.source, Path: c.path, UID: c.uid, PID: c.pid, Since: time.Now()}
-	which := who.String()
-	if who.Name == "" {
-		which = fmt.Sprintf("a process of user %d", c.uid)
+	which := c.String()
+	if c.Name == "" {
+		which = fmt.Sprintf("a process of user %d", c.UID)
 	}
-	s.Err = &Error{Op: "register", Which: which, Err: err}
-	h.observe(s)
+	h.observe(c.as(Refused, &Error{Op: "register", Which: which, Err: err}))
 }
 
-// admit reads the hello of c and enters c in the table. Together with an error it
-// returns an entry that is not in the table, or nil.
-func (h *Host) admit(c candidate) (*entry, error) {
-	if c.source == External && c.uid < 0 {
+// admit reads the hello of c and enters c in the table.
+func (h *Host) admit(ctx context.Context, c *candidate) (*entry, error) {
+	switch {
+	case c.Source == Launched:
+	case c.UID < 0:
 		return nil, refused("the user of its process is unknown")
-	}
-	if c.source == External && !slices.Contains(h.allowed(), c.uid) {
-		return nil, refused("processes of user %d may not register", c.uid)
+	case c.UID != 0 && c.UID != os.Geteuid():
+		return nil, refused("processes of user %d may not register", c.UID)
 	}
 	if err := c.conn.SetDeadline(time.Now().Add(h.registerTimeout())); err != nil {
 		return nil, err
 	}
+	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
 	in := bufio.NewReaderSize(c.conn, maxHello)
 	var line hello
 	if err := readLine(in, &line); err != nil {
+		if ctx.Err() != nil {
+			return nil, ErrStopped
+		}
 		return nil, refused("the hello %w", err)
 	}
 	if in.Buffered() > 0 {
 		return nil, refused("more data after the hello")
 	}
-	info, err := line.info()
-	if err == nil && c.want != nil && info.String() != c.want.String() {
-		err = refused("it was launched as %s and registers as %.100q", c.want, info.String())
-	}
-	if err != nil {
+	if err := line.check(); err != nil {
 		return nil, err
 	}
+	if c.Source == Launched && c.String() != line.String() {
+		return nil, refused("it was launched as %s and registers as %.100q", c, line.String())
+	}
+	c.Info = line.Info
 	m := newMux(c.conn, in)
 	m.maxIn, m.maxOut, m.limit, m.slots = maxFromPlugin, maxFromHost, maxRequests, make(chan struct{}, maxCalls)
-	e := &entry{
-		Info: info, source: c.source, path: c.path, uid: c.uid, pid: c.pid, since: time.Now(), mux: m,
-		ready: make(chan struct{}), gone: make(chan struct{}), ended: make(chan struct{}),
-	}
+	e := &entry{Status: c.as(Joining, nil), mux: m, ready: make(chan struct{}), gone: make(chan struct{}), ended: make(chan struct{})}
 	m.handle = func(ctx context.Context, call string, body []byte) ([]byte, error) {
 		return nil, h.answer(ctx, e, call, body)
 	}
@@ -162,7 +154,7 @@ func (h *Host) join(ctx context.Context, e *entry) error {
 		<-e.mux.done
 		h.leave(e, e.mux.err)
 	})
-	h.tasks.Go(func() { e.mux.watch(h.pingInterval()) })
+	h.tasks.Go(func() { e.mux.watch(orDefault(h.pingInterval, 10*time.Second)) })
 	if !h.quiet(e) {
 		return e.why
 	}
@@ -190,17 +182,6 @@ func (h *Host) synchronize(ctx context.Context, e *entry, known []Known) error {
 		return fmt.Errorf("%w (%v)", ErrTimeout, h.registerTimeout())
 	}
 	return err
-}
-
-// allowed lists the users that may register.
-func (h *Host) allowed() (uids []int) {
-	if h.AllowUIDs == nil {
-		return []int{0, os.Geteuid()}
-	}
-	for _, uid := range h.AllowUIDs {
-		uids = append(uids, int(uid))
-	}
-	return uids
 }
 
 // pause waits for d. It reports false when stop is closed first.

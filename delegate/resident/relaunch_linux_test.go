@@ -39,7 +39,7 @@ func TestRelaunchLooksAtTheFileAgain(t *testing.T) {
 				t.Skip("needs root, to give a file away")
 			}
 			n, l := launcher(t, "10-it")
-			n.Relaunch = time.Millisecond
+			n.SetRelaunch(time.Millisecond)
 			n.start()
 			ok(t, tt.swap(n.Dir))
 			_, err := n.exec(t.Context(), "it", "ADD", "die")
@@ -70,7 +70,7 @@ func other(dir string, mode os.FileMode) error {
 func TestRelaunchAfterTheFileIsMended(t *testing.T) {
 	t.Parallel()
 	n, _ := launcher(t, "10-it")
-	n.Relaunch = time.Millisecond
+	n.SetRelaunch(time.Millisecond)
 	n.start()
 	ok(t, os.Rename(filepath.Join(n.Dir, "10-it"), filepath.Join(n.Dir, "kept")))
 	_, err := n.exec(t.Context(), "it", "ADD", "die")
@@ -88,7 +88,7 @@ func TestRelaunchAfterTheFileIsMended(t *testing.T) {
 func TestScriptIsLaunched(t *testing.T) {
 	t.Parallel()
 	n, _ := launcher(t)
-	n.Relaunch = time.Millisecond // another test may fork while the script is written
+	n.SetRelaunch(time.Millisecond) // another test may fork while the script is written
 	exe, err := os.Executable()
 	ok(t, err)
 	ok(t, os.WriteFile(filepath.Join(n.Dir, "10-it"), fmt.Appendf(nil, "#!/bin/sh\n[ \"$0\" = /proc/self/fd/4 ] && exec %q\n", exe), 0o700))

@@ -20,26 +20,16 @@ const (
 
 // A Request asks the host to change the networks of a running container.
 type Request struct {
-	Op          string // [Attach] or [Detach]
-	ContainerID string
+	Op          string `json:"op"` // [Attach] or [Detach]
+	ContainerID string `json:"containerID"`
 
 	// IfName names the interface. For Attach it may be empty: then the host
 	// chooses a name.
-	IfName string
+	IfName string `json:"ifname,omitempty"`
 
 	// Network, Args and CapabilityArgs are those of a [delegate.Attachment].
 	// Detach ignores them.
-	Network        netconf.Network
-	Args           string
-	CapabilityArgs map[string]json.RawMessage
-}
-
-// A request is the message of a Request.
-type request struct {
-	Op             string                     `json:"op"`
-	ContainerID    string                     `json:"containerID"`
-	IfName         string                     `json:"ifname,omitempty"`
-	Network        json.RawMessage            `json:"network,omitempty"`
+	Network        netconf.Network            `json:"network,omitzero"`
 	Args           string                     `json:"args,omitempty"`
 	CapabilityArgs map[string]json.RawMessage `json:"capabilityArgs,omitempty"`
 }
@@ -75,44 +65,30 @@ func (s *session) request(ctx context.Context, r Request) error {
 	case !s.told.Load():
 		return fmt.Errorf("%w yet: Synchronize has not returned", ErrGone)
 	}
-	m := request{Op: r.Op, ContainerID: r.ContainerID, IfName: r.IfName, Args: r.Args, CapabilityArgs: r.CapabilityArgs}
-	if !r.Network.IsZero() {
-		data, err := r.Network.MarshalJSON()
-		if err != nil {
-			return err
-		}
-		m.Network = data
-	}
-	_, err := s.mux.call(ctx, callRequest, m)
+	_, err := s.mux.call(ctx, callRequest, r)
 	return err
 }
 
-// understand returns the Request that m asks for, with valid names.
-func (m request) understand() (Request, error) {
-	r := Request{Op: m.Op, ContainerID: m.ContainerID, IfName: m.IfName, Args: m.Args, CapabilityArgs: m.CapabilityArgs}
+// check refuses an invalid request.
+func (r Request) check() error {
 	invalid := func(format string, args ...any) error {
 		return types.NewError(types.ErrInvalidEnvironmentVariables, "invalid request: "+fmt.Sprintf(format, args...), "")
 	}
-	if m.Op != Attach && m.Op != Detach {
-		return r, invalid("operation %.40q is neither %q nor %q", m.Op, Attach, Detach)
+	if r.Op != Attach && r.Op != Detach {
+		return invalid("operation %.40q is neither %q nor %q", r.Op, Attach, Detach)
 	}
-	if err := utils.ValidateContainerID(m.ContainerID); err != nil {
-		return r, invalid("%s: %.80q", err.Msg, m.ContainerID)
+	if err := utils.ValidateContainerID(r.ContainerID); err != nil {
+		return invalid("%s: %.80q", err.Msg, r.ContainerID)
 	}
-	if m.IfName != "" || m.Op == Detach {
-		if err := utils.ValidateInterfaceName(m.IfName); err != nil {
-			return r, invalid("%s: %.40q", err.Msg, m.IfName)
+	if r.IfName != "" || r.Op == Detach {
+		if err := utils.ValidateInterfaceName(r.IfName); err != nil {
+			return invalid("%s: %.40q", err.Msg, r.IfName)
 		}
 	}
-	if m.Op == Detach {
-		return r, nil
+	if r.Op == Attach && r.Network.IsZero() {
+		return types.NewError(types.ErrInvalidNetworkConfig, "invalid request: no network to attach", "")
 	}
-	n, err := netconf.Parse(m.Network)
-	if err != nil {
-		return r, fmt.Errorf("invalid request: %w", err)
-	}
-	r.Network = n
-	return r, nil
+	return nil
 }
 
 // answer handles a call of e.
@@ -120,12 +96,11 @@ func (h *Host) answer(ctx context.Context, e *entry, call string, body []byte) e
 	if call != callRequest {
 		return errUnknownCall(call)
 	}
-	var m request
-	if json.Unmarshal(body, &m) != nil {
-		return types.NewError(types.ErrDecodingFailure, "the request is not valid JSON", "")
+	var r Request
+	if err := json.Unmarshal(body, &r); err != nil {
+		return types.NewError(types.ErrDecodingFailure, "invalid request: "+err.Error(), "")
 	}
-	r, err := m.understand()
-	if err != nil {
+	if err := r.check(); err != nil {
 		return err
 	}
 	if h.Requests == nil {

@@ -56,7 +56,7 @@ func TestRequestsAreCheckedHandledAndAnswered(t *testing.T) {
 		{resident.Request{Op: resident.Detach, ContainerID: "../c1", IfName: "net2"}, 4, `"../c1"`},
 		{resident.Request{Op: resident.Detach, ContainerID: "c1"}, 4, "interface"},
 		{resident.Request{Op: resident.Attach, ContainerID: "c1", IfName: "a/b", Network: blue}, 4, `"a/b"`},
-		{resident.Request{Op: resident.Attach, ContainerID: "c1"}, 6, "invalid request"},
+		{resident.Request{Op: resident.Attach, ContainerID: "c1"}, 7, "no network"},
 	} {
 		err := p.Request(t.Context(), tt.Request)
 		wantCode(t, err, tt.code)

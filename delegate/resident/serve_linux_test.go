@@ -66,7 +66,6 @@ func TestRunConnectsAgain(t *testing.T) {
 	n := newNode(t).start()
 	first := n.serve(newPlugin("10", "a", fakes("a"), "a"))
 	d := simple("10", "a")
-	d.MaxPause = time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	end := make(chan error)

@@ -35,10 +35,8 @@ type Status struct {
 	Err    error     // why it is gone, refused or skipped
 }
 
-func (e *entry) status() Status {
-	s := Status{Info: e.Info, State: Joining, Source: e.source, Path: e.path, UID: e.uid, PID: e.pid, Since: e.since}
-	if isClosed(e.ready) {
-		s.State = Ready
-	}
+// as returns s in another state from now on.
+func (s Status) as(state State, err error) Status {
+	s.State, s.Since, s.Err = state, time.Now(), err
 	return s
 }

@@ -1,9 +1,7 @@
 package resident
 
 import (
-	"fmt"
 	"maps"
-	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -27,89 +25,30 @@ type table struct {
 	phase   phase
 	started time.Time
 	live    []*entry          // in order
-	away    []away            // in order
+	away    []Status          // residents that have left, in order
 	broken  map[string]Status // files of Dir that do not serve, by path
-	pending map[net.Conn]bool // connections that register
 	ops     map[*operation]bool
 	change  chan struct{} // closed at the next change; nil while nobody waits
 }
 
 // An entry is a resident that has claimed its types.
 type entry struct {
-	Info
-	source   Source
-	path     string
-	uid, pid int
-	since    time.Time
-	mux      *mux
-	ready    chan struct{} // closed when it serves
-	gone     chan struct{} // closed when it has left
-	why      error         // why it has left; read it after gone
-	ended    chan struct{} // closed when its connection and process have ended
-	late     atomic.Int32  // timeouts in a row
+	Status // when it claimed them
+	mux    *mux
+	ready  chan struct{} // closed when it serves
+	gone   chan struct{} // closed when it has left
+	why    error         // why it has left; read it after gone
+	ended  chan struct{} // closed when its connection and process have ended
+	late   atomic.Int32  // timeouts in a row
 }
 
-// away is a resident that has left.
-type away struct {
-	Info
-	source Source
-	path   string
-	since  time.Time
-	why    error
-}
-
-// open begins the start of an idle host.
-func (t *table) open() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.phase != idle {
-		return &Error{Op: "start", Which: "the host", Err: fmt.Errorf("%w: it can be started once", ErrStopped)}
+// status returns the current status of e.
+func (e *entry) status() Status {
+	s := e.Status
+	if isClosed(e.ready) {
+		s.State = Ready
 	}
-	t.phase = stopped // until it runs
-	t.started = time.Now()
-	return nil
-}
-
-func (t *table) setPhase(p phase) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.phase = p
-}
-
-// close begins the stop of a running host: no resident can claim a type any
-// more. It returns what Stop must wait for.
-func (t *table) close() (ops []*operation, pending []net.Conn, err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.phase != running {
-		return nil, nil, &Error{Op: "stop", Which: "the host", Err: fmt.Errorf("%w, or was never started", ErrStopped)}
-	}
-	t.phase = stopped
-	t.signal()
-	return slices.Collect(maps.Keys(t.ops)), slices.Collect(maps.Keys(t.pending)), nil
-}
-
-// expect enters a connection that registers. A limit above zero is how many
-// there may be.
-func (t *table) expect(conn net.Conn, limit int) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	switch {
-	case t.phase != running:
-		return ErrStopped
-	case limit > 0 && len(t.pending) >= limit:
-		return refused("%d residents are registering already", len(t.pending))
-	case t.pending == nil:
-		t.pending = make(map[net.Conn]bool)
-	}
-	t.pending[conn] = true
-	return nil
-}
-
-func (t *table) settle(conn net.Conn) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.pending, conn)
+	return s
 }
 
 // claim enters e, unless another resident has its name or one of its types.
@@ -146,17 +85,18 @@ func (t *table) serve(e *entry) bool {
 		a := &t.away[i]
 		a.Types = slices.DeleteFunc(slices.Clone(a.Types), func(typ string) bool { return slices.Contains(e.Types, typ) })
 	}
-	t.away = slices.DeleteFunc(t.away, func(a away) bool {
+	t.away = slices.DeleteFunc(t.away, func(a Status) bool {
 		return a.String() == e.String() || len(a.Types) == 0
 	})
-	delete(t.broken, e.path)
+	delete(t.broken, e.Path)
 	close(e.ready)
 	t.signal()
 	return true
 }
 
-// leave removes e. Only the first reason counts.
+// leave removes e and closes its connection. Only the first reason counts.
 func (t *table) leave(e *entry, why error) {
+	defer e.mux.close(why) // without the lock
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	at := slices.Index(t.live, e)
@@ -168,14 +108,16 @@ func (t *table) leave(e *entry, why error) {
 	t.signal()
 	close(e.gone)
 	if isClosed(e.ready) { // otherwise those it would have replaced are still in away
-		t.miss(away{Info: e.Info, source: e.source, path: e.path, since: time.Now(), why: why})
+		s := e.as(Gone, why)
+		s.UID, s.PID = -1, 0
+		t.miss(s)
 	}
 }
 
 // miss enters a resident that has left. The lock is held.
-func (t *table) miss(a away) {
-	at, _ := slices.BinarySearchFunc(t.away, a, func(a, b away) int { return a.before(b.Info) })
-	t.away = slices.Insert(t.away, at, a)
+func (t *table) miss(s Status) {
+	at, _ := slices.BinarySearchFunc(t.away, s, func(a, b Status) int { return a.before(b.Info) })
+	t.away = slices.Insert(t.away, at, s)
 }
 
 // serving returns the resident that serves a type or is about to, or nil. The
@@ -196,12 +138,12 @@ func (h *Host) owns(typ string) bool {
 	}
 	there, kept := h.view()
 	return slices.ContainsFunc(there, func(e *entry) bool { return slices.Contains(e.Types, typ) }) ||
-		slices.ContainsFunc(kept, func(a away) bool { return slices.Contains(a.Types, typ) })
+		slices.ContainsFunc(kept, func(a Status) bool { return slices.Contains(a.Types, typ) })
 }
 
 // view returns the residents that are connected, and those that have left and
 // whose types are reserved for them. Both are of the same moment.
-func (h *Host) view() (there []*entry, kept []away) {
+func (h *Host) view() (there []*entry, kept []Status) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.phase == stopped {
@@ -214,7 +156,7 @@ func (h *Host) view() (there []*entry, kept []away) {
 	for i, a := range kept {
 		kept[i].Types = slices.DeleteFunc(slices.Clone(a.Types), h.released)
 	}
-	return there, slices.DeleteFunc(kept, func(a away) bool { return len(a.Types) == 0 })
+	return there, slices.DeleteFunc(kept, func(a Status) bool { return len(a.Types) == 0 })
 }
 
 // fail enters a file of Dir that does not serve.
@@ -231,11 +173,7 @@ func (t *table) fail(s Status) {
 // gone and whose types are reserved, and the files of Dir that do not serve. A
 // refused connection is not in the list; see [Host.Observer].
 func (h *Host) Plugins() []Status {
-	var all []Status
-	there, kept := h.view()
-	for _, a := range kept {
-		all = append(all, Status{Info: a.Info, State: Gone, Source: a.source, Path: a.path, UID: -1, Since: a.since, Err: a.why})
-	}
+	there, all := h.view()
 	for _, e := range there {
 		all = slices.DeleteFunc(all, func(s Status) bool { return s.String() == e.String() })
 		all = append(all, e.status())

@@ -260,7 +260,8 @@ func TestResidentThatAnswersNoPingIsDisconnected(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{t: t, more: make(chan struct{})}
-		n.Host = &resident.Host{Observer: n.note, PingInterval: time.Second}
+		n.Host = &resident.Host{Observer: n.note}
+		n.SetPingInterval(time.Second)
 		n.start()
 		n.pipe(simple("10", "other"))
 		ours, its := net.Pipe()

@@ -121,7 +121,7 @@ func (t *table) missedSince(typ string) time.Time {
 	since := t.started
 	for _, a := range t.away {
 		if slices.Contains(a.Types, typ) {
-			since = a.since
+			since = a.Since
 		}
 	}
 	return since

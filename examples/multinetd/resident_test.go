@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/skel"
@@ -42,7 +41,7 @@ func newResident(index string) *served {
 		known: make(chan []resident.Known, 10),
 	}
 	r.Plugin = &resident.Plugin{
-		Index: index, Name: "static", Types: []string{"static"}, MaxPause: 50 * time.Millisecond,
+		Index: index, Name: "static", Types: []string{"static"},
 		Funcs: func(ctx context.Context, stdout io.Writer) skel.CNIFuncs {
 			do := func(a *skel.CmdArgs) error {
 				var env []string
