@@ -61,73 +61,68 @@ type mux struct {
 	pings chan struct{} // a ping to be answered
 	heard atomic.Bool   // something was received since the last look
 
-	full  chan struct{} // closed when no further call is made
-	done  chan struct{} // closed with the connection
-	err   error         // why the connection was closed; read it after done
-	once  sync.Once     // protects done and err
-	stop  sync.Once     // protects full
+	ctx   context.Context         //nolint:containedctx // of the connection; its cause is why that ended
+	close context.CancelCauseFunc // closes the connection; only the first reason counts
+	full  chan struct{}           // closed when no further call is made
 	loops sync.WaitGroup
 	tasks sync.WaitGroup // handlers
 
 	mu      sync.Mutex // protects what follows
 	last    uint64
-	waiting map[uint64]chan frame              // our calls
-	running map[uint64]context.CancelCauseFunc // calls of the other side
+	waiting map[uint64]chan frame         // our calls
+	running map[uint64]context.CancelFunc // calls of the other side
 }
 
-// newMux returns a mux for a connection of which in has been read so far.
-func newMux(conn net.Conn, in *bufio.Reader) *mux {
-	return &mux{
-		conn: conn, in: in, out: make(chan []byte), pings: make(chan struct{}, 1),
-		full: make(chan struct{}), done: make(chan struct{}),
-		waiting: make(map[uint64]chan frame), running: make(map[uint64]context.CancelCauseFunc),
+// newMux returns a mux for a connection of which in has been read so far. The
+// contexts of handlers have the values of ctx.
+func newMux(ctx context.Context, conn net.Conn, in *bufio.Reader) *mux {
+	m := &mux{
+		conn: conn, in: in, out: make(chan []byte), pings: make(chan struct{}, 1), full: make(chan struct{}),
+		waiting: make(map[uint64]chan frame), running: make(map[uint64]context.CancelFunc),
 	}
+	m.ctx, m.close = context.WithCancelCause(context.WithoutCancel(ctx))
+	context.AfterFunc(m.ctx, func() { _ = conn.Close() })
+	return m
 }
 
-// start begins to read and write. The contexts of handlers derive from ctx.
-func (m *mux) start(ctx context.Context) {
-	m.loops.Go(func() { m.close(m.read(ctx)) })
+// start begins to read and write.
+func (m *mux) start() {
+	m.loops.Go(func() { m.close(m.read()) })
 	m.loops.Go(m.write)
 }
 
-// close closes the connection, and ends the calls in both directions. Only the
-// first reason counts.
-func (m *mux) close(why error) {
-	m.once.Do(func() {
-		m.err = why
-		m.stop.Do(func() { close(m.full) })
-		close(m.done)
-		_ = m.conn.Close()
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		for _, cancel := range m.running {
-			cancel(why)
-		}
-	})
+// wait returns when the connection is closed and all handlers have returned.
+func (m *mux) wait() {
+	m.loops.Wait()
+	m.tasks.Wait()
 }
 
 // retire makes no further calls, and closes the connection when those that run
-// have been answered.
+// have been answered. Only read calls it.
 func (m *mux) retire(why error) {
-	m.stop.Do(func() {
-		close(m.full)
-		go func() {
-			for range cap(m.slots) {
-				select {
-				case m.slots <- struct{}{}:
-				case <-m.done:
-					return
-				}
+	if isClosed(m.full) {
+		return
+	}
+	close(m.full)
+	m.tasks.Go(func() {
+		for range cap(m.slots) {
+			select {
+			case m.slots <- struct{}{}:
+			case <-m.ctx.Done():
+				return
 			}
-			m.close(why)
-		}()
+		}
+		m.close(why)
 	})
 }
+
+// retired reports whether no further call is made.
+func (m *mux) retired() bool { return isClosed(m.full) || m.ctx.Err() != nil }
 
 // watch closes the connection when the other side is silent for three intervals.
 // Two of them follow a ping: one may have passed while this process was stopped.
 func (m *mux) watch(interval time.Duration) {
-	for silent := 0; pause(m.done, interval); {
+	for silent := 0; pause(m.ctx.Done(), interval); {
 		switch {
 		case m.heard.Swap(false):
 			silent = 0
@@ -151,15 +146,21 @@ func (m *mux) call(ctx context.Context, call string, body any) ([]byte, error) {
 	case m.slots <- struct{}{}:
 	case <-m.full:
 		return nil, notRun(ErrGone)
+	case <-m.ctx.Done():
+		return nil, notRun(ErrGone)
 	case <-ctx.Done():
 		return nil, notRun(ended(ctx))
+	}
+	if m.retired() {
+		<-m.slots
+		return nil, notRun(ErrGone)
 	}
 	id, answer := m.await()
 	data, err := m.encode(frame{ID: id, Call: call, Body: content})
 	if err == nil {
 		select {
 		case m.out <- data:
-		case <-m.done:
+		case <-m.ctx.Done():
 			err = ErrGone
 		case <-ctx.Done():
 			err = ended(ctx)
@@ -175,17 +176,18 @@ func (m *mux) call(ctx context.Context, call string, body any) ([]byte, error) {
 	case <-ctx.Done():
 		go m.post(frame{ID: id, Cancel: true})
 		return nil, ended(ctx)
-	case <-m.done:
+	case <-m.ctx.Done():
 	}
 	select {
 	case f := <-answer: // the last message
 		return f.result()
 	default:
 	}
-	if errors.Is(m.err, ErrLost) {
-		return nil, m.err
+	err = context.Cause(m.ctx)
+	if !errors.Is(err, ErrLost) {
+		err = fmt.Errorf("%w: %w", ErrLost, err)
 	}
-	return nil, fmt.Errorf("%w: %w", ErrLost, m.err)
+	return nil, err
 }
 
 // await enters a call of ours.
@@ -221,7 +223,7 @@ func (f frame) result() ([]byte, error) {
 }
 
 // read reads until the connection ends, and returns why it did.
-func (m *mux) read(ctx context.Context) error {
+func (m *mux) read() error {
 	for {
 		f, err := m.next()
 		if err != nil {
@@ -232,7 +234,7 @@ func (m *mux) read(ctx context.Context) error {
 		case f.Cancel:
 			m.mu.Lock()
 			if cancel := m.running[f.ID]; cancel != nil {
-				cancel(context.Canceled)
+				cancel()
 			}
 			m.mu.Unlock()
 		case f.Call == callPing:
@@ -245,7 +247,7 @@ func (m *mux) read(ctx context.Context) error {
 		case f.Call == "":
 			m.answered(f)
 		default:
-			if err := m.begin(ctx, f); err != nil {
+			if err := m.begin(f); err != nil {
 				return fmt.Errorf("%w: %w", ErrLost, err)
 			}
 		}
@@ -272,21 +274,20 @@ func (m *mux) next() (f frame, err error) {
 }
 
 // begin runs the handler for a call of the other side.
-func (m *mux) begin(ctx context.Context, f frame) error {
-	ctx, cancel := context.WithCancelCause(ctx)
+func (m *mux) begin(f frame) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.running[f.ID] != nil || len(m.running) >= m.limit || isClosed(m.done) {
-		cancel(nil)
+	if m.running[f.ID] != nil || len(m.running) >= m.limit {
 		return fmt.Errorf("%w: more than %d calls, or one ID twice", errFrame, m.limit)
 	}
+	ctx, cancel := context.WithCancel(m.ctx)
 	m.running[f.ID] = cancel
 	m.tasks.Go(func() {
 		stdout, err := m.handle(ctx, f.Call, f.Body)
 		m.mu.Lock()
 		delete(m.running, f.ID)
 		m.mu.Unlock()
-		cancel(nil)
+		cancel()
 		answer := frame{ID: f.ID, Stdout: stdout}
 		if err != nil {
 			answer = frame{ID: f.ID, Error: coded(err)}
@@ -308,7 +309,7 @@ func (m *mux) post(f frame) {
 	}
 	select {
 	case m.out <- data:
-	case <-m.done:
+	case <-m.ctx.Done():
 	}
 }
 
@@ -333,7 +334,7 @@ func (m *mux) write() {
 		case data = <-m.out:
 		case <-m.pings:
 			data = pong
-		case <-m.done:
+		case <-m.ctx.Done():
 			return
 		}
 		_ = m.conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // when it fails, so does Write

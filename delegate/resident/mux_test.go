@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -15,6 +16,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/delegate"
 )
 
 type handler func(ctx context.Context, call string, body []byte) ([]byte, error)
@@ -23,20 +26,19 @@ type handler func(ctx context.Context, call string, body []byte) ([]byte, error)
 // 1000 bytes.
 func muxes(ctx context.Context, near, far handler) (a, b *mux, end func()) {
 	ours, its := net.Pipe()
-	a, b = limited(ours, near), limited(its, far)
-	a.start(ctx)
-	b.start(ctx)
+	a, b = limited(ctx, ours, near), limited(ctx, its, far)
+	a.start()
+	b.start()
 	return a, b, func() {
 		for _, m := range []*mux{a, b} {
 			m.close(io.ErrClosedPipe)
-			m.loops.Wait()
-			m.tasks.Wait()
+			m.wait()
 		}
 	}
 }
 
-func limited(conn net.Conn, h handler) *mux {
-	m := newMux(conn, bufio.NewReader(conn))
+func limited(ctx context.Context, conn net.Conn, h handler) *mux {
+	m := newMux(ctx, conn, bufio.NewReader(conn))
 	m.maxIn, m.maxOut, m.limit, m.slots, m.handle = 1000, 1000, 3, make(chan struct{}, 3), h
 	return m
 }
@@ -115,6 +117,45 @@ func TestMuxCancelsCalls(t *testing.T) {
 	})
 }
 
+// After a side has asked to leave it gets no further call. The connection is
+// closed when the calls that run have been answered.
+func TestMuxMakesNoCallsToASideThatLeaves(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		a, b, end := muxes(t.Context(), nil, func(context.Context, string, []byte) ([]byte, error) {
+			<-release
+			return []byte("done"), nil
+		})
+		defer end()
+		answered := make(chan error, 1)
+		go func() {
+			out, err := a.call(t.Context(), "x", nil)
+			if string(out) != "done" {
+				err = fmt.Errorf("%q, %w", out, err)
+			}
+			answered <- err
+		}()
+		synctest.Wait()
+		b.post(frame{Call: callLeave})
+		b.post(frame{Call: callLeave})
+		synctest.Wait()
+		for range 10 {
+			if _, err := a.call(t.Context(), "x", nil); !errors.Is(err, ErrGone) || !errors.Is(err, delegate.ErrNotRun) {
+				t.Errorf("err = %v", err)
+			}
+		}
+		close(release)
+		if err := <-answered; err != nil {
+			t.Error(err)
+		}
+		<-a.ctx.Done()
+		if err := context.Cause(a.ctx); !errors.Is(err, errLeft) {
+			t.Errorf("closed for %v", err)
+		}
+	})
+}
+
 // A message that is too long is not sent: a call fails, and an answer becomes an
 // error that keeps its code. The connection stays.
 func TestMuxDoesNotSendLongMessages(t *testing.T) {
@@ -157,8 +198,8 @@ func TestMuxDisconnectsWhoBreaksTheRules(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ours, its := net.Pipe()
-			m := limited(ours, waits)
-			m.start(t.Context())
+			m := limited(t.Context(), ours, waits)
+			m.start()
 			called := make(chan error, 1)
 			go func() {
 				_, err := m.call(t.Context(), "x", nil)
@@ -168,9 +209,9 @@ func TestMuxDisconnectsWhoBreaksTheRules(t *testing.T) {
 			for _, text := range messages {
 				_, _ = io.WriteString(its, text)
 			}
-			<-m.done
-			if !errors.Is(m.err, errFrame) {
-				t.Errorf("closed for %v", m.err)
+			<-m.ctx.Done()
+			if !errors.Is(context.Cause(m.ctx), errFrame) {
+				t.Errorf("closed for %v", context.Cause(m.ctx))
 			}
 			if err := <-called; !errors.Is(err, ErrLost) && !errors.Is(err, ErrGone) {
 				t.Errorf("err = %v", err)
@@ -196,12 +237,12 @@ func frameOf(t *testing.T, id uint64) string {
 func TestMuxIgnoresWhatItDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	ours, its := net.Pipe()
-	m := limited(ours, echo)
-	m.start(t.Context())
+	m := limited(t.Context(), ours, echo)
+	m.start()
 	for _, text := range []string{`{"id":9,"stdout":"eA=="}`, `{"id":9,"cancel":true}`, `{"id":1,"call":"x","new":{}}`} {
 		_, _ = io.WriteString(its, string([]byte{0, 0, 0, byte(len(text))})+text)
 	}
-	in := limited(its, nil)
+	in := limited(t.Context(), its, nil)
 	if f, err := in.next(); err != nil || f.ID != 1 {
 		t.Errorf("%+v, %v", f, err)
 	}
@@ -214,8 +255,8 @@ func TestMuxDisconnectsWhoDoesNotRead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ours, its := net.Pipe()
-		m := limited(ours, nil)
-		m.start(t.Context())
+		m := limited(t.Context(), ours, nil)
+		m.start()
 		start := time.Now()
 		if _, err := m.call(t.Context(), "x", nil); !errors.Is(err, ErrLost) {
 			t.Errorf("err = %v", err)
@@ -236,19 +277,19 @@ func TestMuxDisconnectsWhoIsSilent(t *testing.T) {
 		a, b, end := muxes(t.Context(), nil, nil)
 		go a.watch(time.Second)
 		time.Sleep(time.Hour)
-		if isClosed(a.done) || isClosed(b.done) {
-			t.Errorf("closed for %v, %v", a.err, b.err)
+		if a.ctx.Err() != nil || b.ctx.Err() != nil {
+			t.Errorf("closed for %v, %v", context.Cause(a.ctx), context.Cause(b.ctx))
 		}
 		end()
 
 		ours, its := net.Pipe()
 		go func() { _, _ = io.Copy(io.Discard, its) }()
-		m := limited(ours, nil)
-		m.start(t.Context())
+		m := limited(t.Context(), ours, nil)
+		m.start()
 		start := time.Now()
 		m.watch(time.Second)
-		if took := time.Since(start); took > 4*time.Second || !errors.Is(m.err, ErrLost) {
-			t.Errorf("after %v: %v", took, m.err)
+		if took := time.Since(start); took > 4*time.Second || !errors.Is(context.Cause(m.ctx), ErrLost) {
+			t.Errorf("after %v: %v", took, context.Cause(m.ctx))
 		}
 		m.loops.Wait()
 	})
@@ -276,14 +317,14 @@ func FuzzMux(f *testing.F) {
 	for _, s := range []string{"", "\x00\x00\x00\x02{}", "\x00\x00\x00\x0f{\"call\":\"ping\"}", "\x00\x00\x00\x10{\"call\":\"leave\"}"} {
 		f.Add([]byte(s))
 	}
-	f.Fuzz(func(_ *testing.T, data []byte) {
+	f.Fuzz(func(t *testing.T, data []byte) {
 		ours, its := net.Pipe()
-		m := limited(ours, echo)
-		m.start(context.Background())
+		m := limited(t.Context(), ours, echo)
+		m.start()
 		go func() { _, _ = io.Copy(io.Discard, its) }()
 		_, _ = its.Write(data)
 		_ = its.Close()
-		<-m.done
+		<-m.ctx.Done()
 		m.loops.Wait()
 		m.tasks.Wait()
 	})

@@ -74,18 +74,18 @@ func (p *Plugin) Serve(ctx context.Context, conn net.Conn) error {
 	if err != nil {
 		return &Error{Op: "serve", Which: p.info().String(), Err: err}
 	}
-	m := newMux(conn, in)
+	m := newMux(ctx, conn, in)
 	m.maxIn, m.maxOut, m.limit, m.slots = maxFromHost, maxFromPlugin, maxCalls, make(chan struct{}, maxRequests)
 	s := &session{plugin: p, mux: m, requests: w.Requests}
 	m.handle = s.handle
 	p.setSession(s)
 	defer p.setSession(nil)
-	m.start(context.WithoutCancel(ctx))
+	m.start()
 	select {
-	case <-m.done:
+	case <-m.ctx.Done():
 	case <-ctx.Done():
 		go m.post(frame{Call: callLeave})
-		if pause(m.done, orDefault(p.DrainTimeout, 5*time.Second)) {
+		if pause(m.ctx.Done(), orDefault(p.DrainTimeout, 5*time.Second)) {
 			m.close(fmt.Errorf("%w: the resident leaves", ErrLost))
 		}
 	}
@@ -93,7 +93,7 @@ func (p *Plugin) Serve(ctx context.Context, conn net.Conn) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	return &Error{Op: "serve", Which: p.info().String(), Err: m.err}
+	return &Error{Op: "serve", Which: p.info().String(), Err: context.Cause(m.ctx)}
 }
 
 // register sends the hello and returns the answer.

@@ -76,8 +76,7 @@ func (h *Host) attend(ctx context.Context, c candidate) {
 		c.settled(nil)
 	}
 	<-e.gone
-	e.mux.loops.Wait()
-	e.mux.tasks.Wait()
+	e.mux.wait()
 	if c.bury != nil {
 		c.bury()
 	}
@@ -134,7 +133,7 @@ func (h *Host) admit(ctx context.Context, c *candidate) (*entry, error) {
 		return nil, refused("it was launched as %s and registers as %.100q", c, line.String())
 	}
 	c.Info = line.Info
-	m := newMux(c.conn, in)
+	m := newMux(ctx, c.conn, in)
 	m.maxIn, m.maxOut, m.limit, m.slots = maxFromPlugin, maxFromHost, maxRequests, make(chan struct{}, maxCalls)
 	e := &entry{Status: c.as(Joining, nil), mux: m, ready: make(chan struct{}), gone: make(chan struct{}), ended: make(chan struct{})}
 	m.handle = func(ctx context.Context, call string, body []byte) ([]byte, error) {
@@ -149,10 +148,10 @@ func (h *Host) join(ctx context.Context, e *entry) error {
 	if err := errors.Join(writeLine(conn, welcome{Version: protocol, Requests: h.Requests != nil}), conn.SetDeadline(time.Time{})); err != nil {
 		return err
 	}
-	e.mux.start(ctx)
+	e.mux.start()
 	h.tasks.Go(func() {
-		<-e.mux.done
-		h.leave(e, e.mux.err)
+		<-e.mux.ctx.Done()
+		h.leave(e, context.Cause(e.mux.ctx))
 	})
 	h.tasks.Go(func() { e.mux.watch(orDefault(h.pingInterval, 10*time.Second)) })
 	if !h.quiet(e) {

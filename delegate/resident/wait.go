@@ -81,7 +81,7 @@ func (t *table) await(ctx context.Context, typ string, patient bool) (*entry, er
 	for {
 		e := t.serving(typ)
 		switch {
-		case e == nil || isClosed(e.mux.full): // it has left, or is leaving
+		case e == nil || e.mux.retired(): // it has left, or is leaving
 			if !patient || t.phase == stopped {
 				return nil, ErrGone
 			}
