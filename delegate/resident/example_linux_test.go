@@ -15,7 +15,7 @@ import (
 	"github.com/metacni/metacni/netconf"
 )
 
-// A plugin that stays, and a meta-plugin that residents to it.
+// A resident plugin, and the daemon of a meta-plugin that calls it.
 func Example() {
 	dir, err := os.MkdirTemp("", "resident")
 	if err != nil {

@@ -21,8 +21,8 @@ import (
 // times is how often each way is taken.
 const times = 50
 
-// stay adds and deletes one attachment of the network steady by a plugin that
-// is run anew for each command, and by the same program as one that stays.
+// stay adds and deletes one attachment of the network steady, with a plugin that is
+// executed for each command, and with the same program as a resident plugin.
 func stay(ctx context.Context, out io.Writer, c *cluster, pod delegate.Attachment) error {
 	fmt.Fprintf(out, "\n4. ADD and DEL of one attachment, by a plugin that is run anew each time, and by the same one that stays\n\n")
 	network, err := netconf.LoadFile(filepath.Join(c.dir, "net.d", "steady.conf"))
@@ -34,7 +34,7 @@ func stay(ctx context.Context, out io.Writer, c *cluster, pod delegate.Attachmen
 	if err != nil {
 		return err
 	}
-	r := &resident.Host{Dir: dir, Reserve: []string{"resident"}} // so that it is not run anew if it does not stay
+	r := &resident.Host{Dir: dir, Reserve: []string{"resident"}} // so that it is not executed if it fails to register
 	if err := r.Start(ctx); err != nil {
 		return err
 	}
@@ -62,8 +62,8 @@ func stay(ctx context.Context, out io.Writer, c *cluster, pod delegate.Attachmen
 	return errors.Join(err, r.Stop(ctx))
 }
 
-// launched makes a directory of what is to stay. It holds a copy: the host
-// launches nothing that others own or may write to.
+// launched makes a directory with a resident plugin to launch. It is a copy, since
+// the host launches nothing that other users own or may write to.
 func launched(c *cluster) (dir string, err error) {
 	dir = filepath.Join(c.dir, "relay.d")
 	if err := os.Mkdir(dir, 0o700); err != nil {

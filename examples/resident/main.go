@@ -1,7 +1,7 @@
-// Resident is a CNI plugin that works both ways: run anew for each command, as
-// plugins are, and as a delegate that stays and is called over a socket. What it
-// does is the same: it gives the addresses of its configuration, and keeps no
-// state, so that nothing depends on which way a command came.
+// Resident is a CNI plugin that works both ways: executed for each command, and as
+// a resident plugin, a long-running process that is called over a socket. Both
+// ways it gives the addresses of its configuration. It keeps no state, so a
+// command may come either way.
 //
 // The plugin is in plugin.go. This file chooses the way.
 package main
@@ -41,13 +41,13 @@ func main() {
 	}
 }
 
-// stay serves until ctx ends: the connection that the process was launched with,
-// or the socket that its command line names.
+// stay serves until ctx ends: the inherited connection of a launched process, or
+// the socket in args.
 func stay(ctx context.Context, args, environ []string, stderr io.Writer) error {
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	socket := flags.String("socket", "/run/metacni/relay.sock", "register at this `path`")
-	index := flags.String("index", "50", "two `digits`: the place among delegates")
+	index := flags.String("index", "50", "two `digits`: the place among resident plugins")
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
 	}
