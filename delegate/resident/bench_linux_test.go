@@ -17,7 +17,7 @@ import (
 	"github.com/metacni/metacni/delegate/resident"
 )
 
-// noop is a resident that does nothing.
+// noop returns a resident that does nothing.
 func noop(index, name string) *resident.Plugin {
 	return &resident.Plugin{
 		Index: index, Name: name, Types: []string{name}, DrainTimeout: time.Second,
@@ -30,8 +30,8 @@ func noop(index, name string) *resident.Plugin {
 	}
 }
 
-// A call of a resident that does nothing, by the way it comes, against running
-// the same as a process: this test's executable, which is larger than a plugin.
+// One call of a resident that does nothing, and the same as a process: the
+// executable of this test, which is larger than a plugin.
 func BenchmarkCall(b *testing.B) {
 	n := newNode(b).start()
 	n.serve(noop("10", "resident"))
@@ -56,7 +56,7 @@ func BenchmarkCall(b *testing.B) {
 			}
 		}
 	})
-	// The same with a plugin of its own, if METACNI_NOOP is the path of one.
+	// The same with the plugin at the path METACNI_NOOP, if it is set.
 	if path := os.Getenv("METACNI_NOOP"); path != "" {
 		b.Run("plugin", func(b *testing.B) {
 			p := &delegate.Process{}
@@ -74,7 +74,7 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// 200 calls at once, all of them.
+// 200 calls at the same time.
 func BenchmarkCall200(b *testing.B) {
 	n := newNode(b).start()
 	n.serve(noop("10", "a"))
@@ -92,8 +92,8 @@ func BenchmarkCall200(b *testing.B) {
 	}
 }
 
-// What a connection costs in memory: both ends are in this process, so a host
-// alone has about half of it.
+// The memory of a connection. Both sides are in this process; a host alone
+// needs about half.
 func BenchmarkConnect(b *testing.B) {
 	n := newNode(b).start()
 	var before, after runtime.MemStats
@@ -109,8 +109,8 @@ func BenchmarkConnect(b *testing.B) {
 	b.ReportMetric(float64(after.HeapInuse+after.StackInuse-before.HeapInuse-before.StackInuse)/float64(i), "B/conn")
 }
 
-// A whole ADD of eight resident residents, recorded and synced, as a daemon does
-// it; its DEL is not counted.
+// An ADD with eight residents, recorded and synced as by a daemon. Its DEL is
+// not counted.
 func BenchmarkAdd8(b *testing.B) {
 	for _, name := range []string{"disk", "memory"} {
 		b.Run(name, func(b *testing.B) {

@@ -18,9 +18,9 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// Types that are registered go to their resident, all others to the Exec below;
-// what Exec finds for the former is the path of no file.
-func TestExecHandsOnWhatIsRegistered(t *testing.T) {
+// Registered types go to their resident, all others to the Exec below. The path
+// of a registered type is not a file name.
+func TestExecCallsResidentsForTheirTypesOnly(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	far, near := fakes("far"), fakes("near")
@@ -49,8 +49,8 @@ func TestExecHandsOnWhatIsRegistered(t *testing.T) {
 	}
 }
 
-// libcni takes the Exec for a real one, VERSION included.
-func TestExecWithLibcni(t *testing.T) {
+// libcni can use the Exec, also for VERSION.
+func TestExecWorksWithLibcni(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	far := fakes("first", "second")
@@ -85,8 +85,7 @@ func TestExecWithLibcni(t *testing.T) {
 	}
 }
 
-// What a plugin prints arrives byte for byte.
-func TestExecStdoutIsVerbatim(t *testing.T) {
+func TestExecReturnsStdoutByteForByte(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	const printed = " {\"cniVersion\" : \"1.1.0\", \"x\": 1e3, \"y\": \"<&>\\u00e9\xff\", \"dup\": 1, \"dup\": 2}\n\n"
@@ -97,9 +96,8 @@ func TestExecStdoutIsVerbatim(t *testing.T) {
 	}
 }
 
-// A plugin's error is its own, and what it was given does not become part of
-// what others say.
-func TestExecErrorIsThePlugins(t *testing.T) {
+// The error is that of the plugin, and contains nothing of its stdin.
+func TestExecReturnsTheErrorOfThePlugin(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		err, want error
@@ -126,8 +124,8 @@ func TestExecErrorIsThePlugins(t *testing.T) {
 	}
 }
 
-// What package skel refuses in a process is refused here.
-func TestExecChecksWhatSkelChecks(t *testing.T) {
+// Calls that package skel refuses in a process are refused in a resident.
+func TestExecRefusesWhatSkelRefuses(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	x := fakes("p")
@@ -152,9 +150,9 @@ func TestExecChecksWhatSkelChecks(t *testing.T) {
 	wantCode(t, err, types.ErrInvalidNetNS)
 }
 
-// When a call's context ends so does the handler's, the call fails with code 11,
-// and the connection goes on serving.
-func TestExecContextEnds(t *testing.T) {
+// When the context of a call ends, so does that of the handler. The call fails
+// with code 11, and the connection stays.
+func TestExecEndsTheHandlerWhenItsContextEnds(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	in, out := make(chan struct{}), make(chan error, 1)
@@ -188,8 +186,7 @@ func TestExecContextEnds(t *testing.T) {
 	}
 }
 
-// The handler knows when the caller stops waiting.
-func TestExecDeadlineIsTold(t *testing.T) {
+func TestExecTellsTheDeadline(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	told := make(chan bool, 1)
@@ -205,16 +202,16 @@ func TestExecDeadlineIsTold(t *testing.T) {
 	}
 }
 
-// The DEL that undoes an ADD whose context has ended does not run beside it,
-// though its handler takes its time; that of another container does.
-func TestExecDelWaitsForItsAdd(t *testing.T) {
+// The DEL after an ADD whose context has ended waits for the handler of the
+// ADD. The DEL of another container does not.
+func TestExecRunsDelAfterTheAddThatItUndoes(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	in, out := make(chan struct{}), make(chan struct{})
 	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"p": func(_ context.Context, c delegatetest.Call) ([]byte, error) {
 		if c.Command == "ADD" {
 			close(in)
-			<-out // whatever becomes of its context
+			<-out // even when its context ends
 		}
 		return []byte(`{"cniVersion":"1.1.0"}`), nil
 	}}}
@@ -245,8 +242,8 @@ func TestExecDelWaitsForItsAdd(t *testing.T) {
 	}
 }
 
-// 200 calls run side by side, the first 96 of them at once.
-func TestExecManyAtOnce(t *testing.T) {
+// 200 calls succeed, of which 96 run at the same time.
+func TestExecRunsManyCallsAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	n.serve(simple("10", "p"))
@@ -262,9 +259,7 @@ func TestExecManyAtOnce(t *testing.T) {
 	}
 }
 
-// A resident gets the variables of the specification and of a trace, and none
-// of the meta-plugin's own.
-func TestExecEnvironment(t *testing.T) {
+func TestExecPassesOnlyVariablesOfCNIAndTraces(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	x := fakes("p")

@@ -39,7 +39,8 @@ func wantCode(tb testing.TB, err error, code uint) {
 	}
 }
 
-// come fails the test unless c is closed, or something comes from it.
+// come returns the next value of c, or a zero value when c is closed. It fails
+// the test when nothing arrives.
 func come[T any](tb testing.TB, c <-chan T, what string) T {
 	tb.Helper()
 	late := time.NewTimer(patience)
@@ -53,7 +54,7 @@ func come[T any](tb testing.TB, c <-chan T, what string) T {
 	}
 }
 
-// A node is a host under test, with a log of what became of its residents.
+// A node is a host under test, with the changes that its observer saw.
 type node struct {
 	*resident.Host
 	socket string
@@ -64,7 +65,7 @@ type node struct {
 	more   chan struct{} // closed at the next event
 }
 
-// newNode makes a host that listens. Nothing of it is started.
+// newNode returns a host that listens and is not started.
 func newNode(tb testing.TB) *node {
 	tb.Helper()
 	dir, err := os.MkdirTemp("", "r") //nolint:usetesting // T.TempDir's is too long for a socket
@@ -73,7 +74,7 @@ func newNode(tb testing.TB) *node {
 	n := &node{socket: filepath.Join(dir, "s"), t: tb, more: make(chan struct{})}
 	l, err := net.Listen("unix", n.socket)
 	ok(tb, err)
-	// Hardly ever does somebody come back while he is waited for.
+	// In most tests a resident that has gone does not come back.
 	n.Host = &resident.Host{Listener: l, Observer: n.note, RegisterTimeout: patience, ReturnTimeout: time.Millisecond}
 	return n
 }
@@ -94,7 +95,7 @@ func (n *node) note(s resident.Status) {
 	n.more = make(chan struct{})
 }
 
-// seen returns the events so far, "10-a ready".
+// seen lists the changes so far, as "10-a ready".
 func (n *node) seen() (all []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -112,7 +113,7 @@ func text(s resident.Status) string {
 	return which + " " + string(s.State)
 }
 
-// await waits for an event, "10-a ready", the n-th of its kind, from 1 on.
+// await waits for the n-th change of a kind, "10-a ready".
 func (n *node) await(event string, nth int) resident.Status {
 	n.t.Helper()
 	late := time.NewTimer(patience)
@@ -137,7 +138,7 @@ func (n *node) await(event string, nth int) resident.Status {
 	}
 }
 
-// refusals returns why candidates were refused.
+// refusals lists why candidates were refused.
 func (n *node) refusals() (all []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -149,7 +150,7 @@ func (n *node) refusals() (all []string) {
 	return all
 }
 
-// states returns Plugins, "10-a ready".
+// states lists Plugins, as "10-a ready".
 func (n *node) states() (all []string) {
 	for _, s := range n.Plugins() {
 		all = append(all, text(s))
@@ -157,15 +158,14 @@ func (n *node) states() (all []string) {
 	return all
 }
 
-// A served is a resident that serves, or tries to.
+// A served resident runs Serve.
 type served struct {
 	*resident.Plugin
 	stop func()     // ends it
 	err  chan error // what Serve returned
 }
 
-// serve has d serve one connection, and waits until the host has it ready, for
-// the n-th time.
+// serve connects d, and waits until it is ready for the n-th time.
 func (n *node) serve(d *resident.Plugin, nth ...int) *served {
 	n.t.Helper()
 	r := n.connect(d)
@@ -173,7 +173,7 @@ func (n *node) serve(d *resident.Plugin, nth ...int) *served {
 	return r
 }
 
-// connect has d serve one connection.
+// connect lets d serve one connection.
 func (n *node) connect(d *resident.Plugin) *served {
 	n.t.Helper()
 	conn, err := net.Dial("unix", n.socket)
@@ -192,7 +192,7 @@ func (n *node) connect(d *resident.Plugin) *served {
 	return r
 }
 
-// invoker returns an Invoker whose plugins are residents, or those of below.
+// invoker returns an Invoker that calls residents, and below for other types.
 func (n *node) invoker(below *delegatetest.Exec) *delegate.Invoker {
 	if below == nil {
 		below = &delegatetest.Exec{}
@@ -200,8 +200,8 @@ func (n *node) invoker(below *delegatetest.Exec) *delegate.Invoker {
 	return &delegate.Invoker{Exec: n.Exec(below), Path: []string{"/opt/cni/bin"}}
 }
 
-// newPlugin makes a resident whose plugins are fakes of x; its types are
-// those, and it has one of its own name if there are none.
+// newPlugin returns a resident that serves fakes of x: these types, or else one
+// like its name.
 func newPlugin(index, name string, x *delegatetest.Exec, types ...string) *resident.Plugin {
 	if len(types) == 0 {
 		types = []string{name}
@@ -209,7 +209,7 @@ func newPlugin(index, name string, x *delegatetest.Exec, types ...string) *resid
 	return &resident.Plugin{Index: index, Name: name, Types: types, DrainTimeout: 50 * time.Millisecond, Funcs: funcs(x)}
 }
 
-// fakes returns an Exec with plugins that succeed.
+// fakes returns an Exec with plugins of these types that succeed.
 func fakes(types ...string) *delegatetest.Exec {
 	x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{}}
 	for _, typ := range types {
@@ -218,15 +218,15 @@ func fakes(types ...string) *delegatetest.Exec {
 	return x
 }
 
-// simple is a resident of one type that succeeds.
+// simple returns a resident of one type that succeeds.
 func simple(index, name string) *resident.Plugin { return newPlugin(index, name, fakes(name)) }
 
-// with is a resident of one type that does as p does.
+// with returns a resident of one type that does what p does.
 func with(index, name string, p delegatetest.Plugin) *resident.Plugin {
 	return newPlugin(index, name, &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{name: p}})
 }
 
-// funcs hands the commands of a resident to the fakes of x.
+// funcs returns commands that call the fakes of x.
 func funcs(x *delegatetest.Exec) func(context.Context, io.Writer) skel.CNIFuncs {
 	return func(ctx context.Context, stdout io.Writer) skel.CNIFuncs {
 		do := func(a *skel.CmdArgs) error {
@@ -246,7 +246,7 @@ func funcs(x *delegatetest.Exec) func(context.Context, io.Writer) skel.CNIFuncs 
 	}
 }
 
-// network returns a network of CNI 1.1 with plugins of these types.
+// network returns a network with plugins of these types.
 func network(tb testing.TB, name string, plugins ...string) netconf.Network {
 	tb.Helper()
 	var list []string
@@ -258,13 +258,13 @@ func network(tb testing.TB, name string, plugins ...string) netconf.Network {
 	return n
 }
 
-// attach returns the attachment of a network of these types to container id.
+// attach returns an attachment of container id to a network of these types.
 func attach(tb testing.TB, id string, plugins ...string) delegate.Attachment {
 	tb.Helper()
 	return delegate.Attachment{Network: network(tb, "blue", plugins...), ContainerID: id, NetNS: "/run/netns/" + id, IfName: "eth0"}
 }
 
-// exec calls a type directly, as an Invoker would.
+// exec calls a type directly, like an Invoker.
 func (n *node) exec(ctx context.Context, typ, command, id string, env ...string) ([]byte, error) {
 	n.t.Helper()
 	x := n.Exec(&delegatetest.Exec{})

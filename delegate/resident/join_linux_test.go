@@ -16,7 +16,7 @@ import (
 	"github.com/metacni/metacni/delegate/resident"
 )
 
-// told makes d send what it is told is attached.
+// told returns a channel of the lists that d receives.
 func told(d *resident.Plugin) chan []resident.Known {
 	c := make(chan []resident.Known, 10)
 	d.Synchronize = func(_ context.Context, known []resident.Known) error {
@@ -26,9 +26,9 @@ func told(d *resident.Plugin) chan []resident.Known {
 	return c
 }
 
-// A resident is told of what is its own: as its plugin was given it in ADD, with
-// the result.
-func TestWhatAResidentIsTold(t *testing.T) {
+// The list has the configuration that the plugin received in ADD, and the
+// result.
+func TestResidentIsToldTheAttachmentsOfItsTypes(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	one, two := attach(t, "c1", "a", "b", "a"), attach(t, "c2", "b")
@@ -58,10 +58,10 @@ func TestWhatAResidentIsTold(t *testing.T) {
 	}
 }
 
-// An operation that has used a type before its resident comes is waited for, and
-// so is in what that is told; one that uses it later waits for that. No others
-// wait, and none is told twice.
-func TestNothingFallsBetweenTheListAndTheCalls(t *testing.T) {
+// An operation that has used a type before its resident registers is waited
+// for, so its change is in the list. One that uses the type later waits for the
+// resident, so it is not. Other operations do not wait.
+func TestListOfAttachmentsIsExact(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	var attached atomic.Bool
@@ -78,7 +78,7 @@ func TestNothingFallsBetweenTheListAndTheCalls(t *testing.T) {
 
 	before, end := n.Begin(t.Context())
 	below := fakes("a")
-	_, err := n.invoker(below).Add(before, a) // nobody has claimed it
+	_, err := n.invoker(below).Add(before, a) // no resident has claimed it
 	ok(t, err)
 	idle, endIdle := n.Begin(t.Context())
 	defer endIdle()
@@ -91,7 +91,7 @@ func TestNothingFallsBetweenTheListAndTheCalls(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Nobody else is held up.
+	// Other types do not wait.
 	_, err = n.exec(before, "other", "ADD", "c0")
 	ok(t, err)
 	_, err = n.exec(idle, "other", "ADD", "c0")
@@ -111,9 +111,9 @@ func TestNothingFallsBetweenTheListAndTheCalls(t *testing.T) {
 		t.Errorf("called before it was told: %v", err)
 	default:
 	}
-	attached.Store(true) // what the operation does last
+	attached.Store(true) // the last change of the operation
 	end()
-	end() // does no harm
+	end() // has no effect
 	if got := come(t, known, "what is attached"); len(got) != 1 || got[0].ContainerID != "c1" {
 		t.Errorf("%+v", got)
 	}
@@ -126,9 +126,9 @@ func TestNothingFallsBetweenTheListAndTheCalls(t *testing.T) {
 	}
 }
 
-// A plugin that was found before a resident claimed its type is not run any
-// more: the resident is called.
-func TestWhatWasFoundBeforeTheClaimIsNotRun(t *testing.T) {
+// When a resident claims a type after FindInPath has returned an executable,
+// the resident is called.
+func TestExecutableFoundBeforeTheClaimDoesNotRun(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	below := fakes("a")
@@ -146,9 +146,9 @@ func TestWhatWasFoundBeforeTheClaimIsNotRun(t *testing.T) {
 	}
 }
 
-// A resident that cannot be told what is attached is not entered, not even in
-// part: its types are free, calls that waited for it fail with code 11.
-func TestFailedSynchronizationLeavesNothing(t *testing.T) {
+// Its types are free afterwards, and calls that waited for it fail with code
+// 11.
+func TestResidentIsRefusedWhenItCannotBeToldTheAttachments(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("a record is broken")
 	for name, tt := range map[string]struct {
@@ -196,9 +196,9 @@ func TestFailedSynchronizationLeavesNothing(t *testing.T) {
 	}
 }
 
-// A call that waits for a resident to be told gives up with its context, or
-// when that fails, and has run nothing.
-func TestCallsDoNotWaitForEver(t *testing.T) {
+// A call that waits for a registration ends with its context, and when the
+// registration fails. It has executed nothing.
+func TestCallsThatWaitForARegistrationEnd(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.RegisterTimeout, n.ReturnTimeout = time.Hour, patience
@@ -225,7 +225,7 @@ func TestCallsDoNotWaitForEver(t *testing.T) {
 	}()
 	out <- errors.New("no")
 	err = come(t, waiting, "the call")
-	// It may have come when all was over, and found no path.
+	// It may have begun after the registration had failed.
 	wantCode(t, err, 11)
 	if !errors.Is(err, delegate.ErrNotRun) {
 		t.Errorf("err = %v", err)

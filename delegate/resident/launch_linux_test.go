@@ -21,7 +21,7 @@ import (
 	"github.com/metacni/metacni/delegate/resident"
 )
 
-// A log takes the output of launched residents.
+// A log collects the output of launched residents.
 type log struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -39,7 +39,7 @@ func (l *log) String() string {
 	return l.buf.String()
 }
 
-// child returns the number of the child that a resident has said it started.
+// child returns the PID of the child that a resident has started.
 func (l *log) child(t *testing.T) (pid int) {
 	t.Helper()
 	_, rest, _ := strings.Cut(l.String(), "child ")
@@ -49,7 +49,7 @@ func (l *log) child(t *testing.T) (pid int) {
 	return pid
 }
 
-// launcher is a node with a directory of residents, which are named.
+// launcher returns a node with a directory of residents with these names.
 func launcher(t *testing.T, names ...string) (*node, *log) {
 	t.Helper()
 	n, l := newNode(t), &log{}
@@ -61,7 +61,7 @@ func launcher(t *testing.T, names ...string) (*node, *log) {
 	return n, l
 }
 
-// alive reports whether a process is there, and is no zombie.
+// alive reports whether a process exists and is not a zombie.
 func alive(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -71,9 +71,8 @@ func alive(pid int) bool {
 	return !strings.HasPrefix(rest, "Z")
 }
 
-// Files that are no residents are skipped and reported, each with the reason,
-// and keep nobody from being launched.
-func TestBadFilesAreSkipped(t *testing.T) {
+// Plugins lists skipped files with a reason. All other files are launched.
+func TestFilesThatAreNotResidentsAreSkipped(t *testing.T) {
 	t.Parallel()
 	n, _ := launcher(t, "10-good", "20-also")
 	write := func(name string, mode fs.FileMode) {
@@ -123,9 +122,9 @@ func TestBadFilesAreSkipped(t *testing.T) {
 	}
 }
 
-// A directory that is not there is none; one that others may write to is an
-// error, and nothing of it is launched.
-func TestLaunchDirectoryMayBeMissingButNotOpen(t *testing.T) {
+// A missing directory launches nothing. One that other users may write to is an
+// error, and nothing in it is launched.
+func TestLaunchDirectoryMayBeMissingButNotWritableByOthers(t *testing.T) {
 	t.Parallel()
 	n, _ := launcher(t)
 	n.Dir = filepath.Join(n.Dir, "none")
@@ -140,9 +139,9 @@ func TestLaunchDirectoryMayBeMissingButNotOpen(t *testing.T) {
 	}
 }
 
-// A launched resident finds its index, its name and its connection, and nothing
-// of this process: no variable, no file, no group, no directory.
-func TestWhatALaunchedResidentFinds(t *testing.T) {
+// A launched resident has its index, its name and its connection, and no
+// variable, file, process group or directory of this process.
+func TestLaunchedResidentInheritsNothingElse(t *testing.T) {
 	t.Parallel()
 	n, l := launcher(t, "10-it")
 	n.start()
@@ -166,9 +165,8 @@ func TestWhatALaunchedResidentFinds(t *testing.T) {
 	}
 }
 
-// Residents that fail to start are reported; the others serve, and the failed
-// ones leave no process.
-func TestOneThatFailsKeepsNobodyBack(t *testing.T) {
+// The others serve, and no process of a failed one is left.
+func TestResidentsThatFailToStartAreListed(t *testing.T) {
 	t.Parallel()
 	n, _ := launcher(t, "10-dies", "30-liar", "40-good")
 	ok(t, os.WriteFile(filepath.Join(n.Dir, "50-noformat"), []byte("x"), 0o755))
@@ -194,8 +192,7 @@ func TestOneThatFailsKeepsNobodyBack(t *testing.T) {
 	}
 }
 
-// One that never registers is killed and reported, in time.
-func TestSilentLaunchedIsEnded(t *testing.T) {
+func TestLaunchedResidentThatDoesNotRegisterIsKilled(t *testing.T) {
 	t.Parallel()
 	n, _ := launcher(t, "20-silent")
 	n.RegisterTimeout = 10 * time.Millisecond
@@ -206,9 +203,9 @@ func TestSilentLaunchedIsEnded(t *testing.T) {
 	}
 }
 
-// Stop ends launched residents, last first, each before the next is told:
-// SIGTERM, and SIGKILL for those that do not listen, and for their children.
-func TestStopEndsLaunched(t *testing.T) {
+// Each gets SIGTERM, and SIGKILL if it does not end, as do its children, before
+// the next one is disconnected.
+func TestStopEndsLaunchedResidentsInReverseOrder(t *testing.T) {
 	t.Parallel()
 	n, l := launcher(t, "10-first", "20-stubborn", "30-parent")
 	n.SetGrace(20 * time.Millisecond)
@@ -230,7 +227,7 @@ func TestStopEndsLaunched(t *testing.T) {
 	}
 }
 
-// died fails the test unless a process is dying. It may not be ours to reap.
+// died waits until a process has died. It need not be a child of this one.
 func died(t *testing.T, pid int) {
 	t.Helper()
 	for late := time.Now().Add(patience); alive(pid); {
@@ -240,8 +237,8 @@ func died(t *testing.T, pid int) {
 	}
 }
 
-// Stop ends the children of a launched resident that have left its process
-// group as well, whether it ends when it is told to or has to be killed.
+// Stop also ends children of a resident that have left its process group,
+// whether the resident ends by SIGTERM or by SIGKILL.
 func TestStopEndsChildrenInOtherSessions(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"leaver", "deaf-leaver"} {
@@ -259,8 +256,7 @@ func TestStopEndsChildrenInOtherSessions(t *testing.T) {
 	}
 }
 
-// When there is no time, there is no grace.
-func TestStopInAHurryGivesNoGrace(t *testing.T) {
+func TestStopKillsAtOnceWhenItsContextEnds(t *testing.T) {
 	t.Parallel()
 	n, _ := launcher(t, "20-stubborn")
 	n.SetGrace(time.Hour)
@@ -274,8 +270,7 @@ func TestStopInAHurryGivesNoGrace(t *testing.T) {
 	}
 }
 
-// Start that is not waited for leaves nothing.
-func TestStartIsInterrupted(t *testing.T) {
+func TestStartLeavesNothingRunningWhenItsContextEnds(t *testing.T) {
 	t.Parallel()
 	n, _ := launcher(t, "10-good", "20-silent")
 	n.RegisterTimeout = time.Hour
@@ -289,9 +284,9 @@ func TestStartIsInterrupted(t *testing.T) {
 	}
 }
 
-// A launched resident that dies leaves at once, fails what is running with code
-// 11, is reaped, and is launched again.
-func TestLaunchedAgainAfterItsDeath(t *testing.T) {
+// When a launched resident dies, running calls fail with code 11, the process
+// is reaped, and it is launched again.
+func TestResidentThatDiesIsLaunchedAgain(t *testing.T) {
 	t.Parallel()
 	n, _ := launcher(t, "10-it")
 	n.SetRelaunch(time.Millisecond)
@@ -311,15 +306,15 @@ func TestLaunchedAgainAfterItsDeath(t *testing.T) {
 	ok(t, err)
 }
 
-// A resident whose process has died has gone and is reaped, though a child of it
-// lives on with its connection, or outside its process group with its stderr.
-func TestDeadResidentIsGoneThoughItsChildLives(t *testing.T) {
+// A resident is gone and reaped when its process has died, even if a child
+// holds its connection or its stderr.
+func TestDeadResidentIsGoneWhileItsChildLives(t *testing.T) {
 	t.Parallel()
 	for _, keeps := range []string{"connection", "stderr"} {
 		t.Run(keeps, func(t *testing.T) {
 			t.Parallel()
 			n, l := launcher(t, "10-it")
-			n.SetPingInterval(time.Hour) // which would notice, too
+			n.SetPingInterval(time.Hour) // a ping would also find out
 			n.start()
 			_, err := n.exec(t.Context(), "it", "ADD", "leave-"+keeps)
 			if !errors.Is(err, resident.ErrLost) {
@@ -341,7 +336,7 @@ func TestOtherUsersAreRefused(t *testing.T) {
 		t.Helper()
 		ok(t, os.Chmod(filepath.Dir(n.socket), 0o755))
 		ok(t, os.Chmod(n.socket, 0o777))
-		// Not its path: another user may not reach that.
+		// Another user may have no access to its path.
 		c := exec.CommandContext(t.Context(), "/proc/self/exe")
 		c.Env, c.Dir = []string{roleVar + "=dial " + n.socket}, "/"
 		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
@@ -358,8 +353,7 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	}
 }
 
-// What a launched process finds in its environment is checked.
-func TestInherited(t *testing.T) {
+func TestInheritedChecksTheEnvironment(t *testing.T) {
 	t.Parallel()
 	if conn, _, _, err := resident.Inherited([]string{"PATH=/bin"}); conn != nil || err != nil {
 		t.Errorf("not launched: %v, %v", conn, err)

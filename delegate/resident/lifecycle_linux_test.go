@@ -17,7 +17,7 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// A daemon is what a meta-plugin makes of a host and a lifecycle.Manager.
+// A daemon is a host together with a lifecycle.Manager.
 type daemon struct {
 	*lifecycle.Manager
 	host *resident.Host
@@ -47,7 +47,7 @@ func (d *daemon) del(ctx context.Context, id string) error {
 	return d.Del(ctx, lifecycle.Removal{Key: key(id)})
 }
 
-// attachments is what is recorded.
+// attachments lists the recorded attachments.
 func (d *daemon) attachments(ctx context.Context) (all []delegate.Attached, err error) {
 	for r, err := range d.Records(ctx) {
 		if err != nil {
@@ -70,7 +70,7 @@ func (d *daemon) request(ctx context.Context, _ resident.Info, u resident.Reques
 	return err
 }
 
-// records are the containers on record, "c1 added".
+// records lists the recorded containers, as "c1 added".
 func (d *daemon) records(t *testing.T) (all []string) {
 	t.Helper()
 	for r, err := range d.Records(t.Context()) {
@@ -80,9 +80,9 @@ func (d *daemon) records(t *testing.T) (all []string) {
 	return all
 }
 
-// A resident that dies in the middle of an ADD: code 11, what others did is
-// undone at once, and what it did stays recorded until it is back and has done
-// its DEL. Nothing is left alive then.
+// The ADD fails with code 11, and the parts of other plugins are undone at
+// once. The part of the dead resident stays recorded until the resident is back
+// and has handled its DEL.
 func TestAddIsUndoneWhenAResidentDiesInIt(t *testing.T) {
 	t.Parallel()
 	for at, dies := range []string{"a", "b", "c"} {
@@ -142,7 +142,7 @@ func TestAddIsUndoneWhenAResidentDiesInIt(t *testing.T) {
 	}
 }
 
-// The same with an ADD that comes first: it undoes what is left, and adds.
+// An ADD first undoes what is left of the one before.
 func TestAddSucceedsAfterTheResidentIsBack(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -155,7 +155,7 @@ func TestAddSucceedsAfterTheResidentIsBack(t *testing.T) {
 	b.stop()
 	n.await("20-b gone", 1)
 	wantCode(t, d.del(t.Context(), "c1"), 11)
-	// What of it could be removed has been, and the rest is on record.
+	// The part of the other plugin is removed, and the rest is recorded.
 	if diff := cmp.Diff([]string{"b c1 eth0"}, x.Live()); diff != "" {
 		t.Errorf("alive (-want +got):\n%s", diff)
 	}
@@ -172,8 +172,8 @@ func TestAddSucceedsAfterTheResidentIsBack(t *testing.T) {
 	}
 }
 
-// With the Orphan policy a DEL is let go of as one of any plugin that is not
-// found; the record stays, and says that it is not done.
+// When the types of a resident are not reserved, a DEL succeeds after DelTries
+// although no plugin was found. The record is kept.
 func TestRecordOfAnOrphanIsKept(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -198,8 +198,7 @@ func TestRecordOfAnOrphanIsKept(t *testing.T) {
 	}
 }
 
-// The meta-plugin is restarted: what is recorded is told to the residents, and
-// what is not theirs any more fails until they are back.
+// Until the resident is back its DELs fail.
 func TestResidentIsToldTheRecordsAfterARestartOfTheDaemon(t *testing.T) {
 	t.Parallel()
 	dir, x := t.TempDir(), fakes("a")
@@ -211,7 +210,7 @@ func TestResidentIsToldTheRecordsAfterARestartOfTheDaemon(t *testing.T) {
 	ok(t, n.Stop(t.Context()))
 
 	n = newNode(t)
-	d = newDaemon(n, fakes("a"), dir) // an executable of the type is not taken for it
+	d = newDaemon(n, fakes("a"), dir) // an executable of the type must not run
 	n.Reserve = []string{"a"}
 	n.start()
 	wantCode(t, d.del(t.Context(), "c1"), 11)
@@ -227,8 +226,8 @@ func TestResidentIsToldTheRecordsAfterARestartOfTheDaemon(t *testing.T) {
 	}
 }
 
-// What a resident asks for is done through the records: its failures are told,
-// and what was attached goes with the container.
+// Networks that a resident attaches are recorded, and removed with the
+// container.
 func TestRequestsGoThroughTheRecords(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -257,8 +256,6 @@ func TestRequestsGoThroughTheRecords(t *testing.T) {
 	}
 }
 
-// Eight residents, a whole ADD, recorded and synced; many containers at once,
-// while residents come and go. Nothing is left.
 func TestNothingIsLeftWhenResidentsComeAndGoDuringManyOperations(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -278,7 +275,7 @@ func TestNothingIsLeftWhenResidentsComeAndGoDuringManyOperations(t *testing.T) {
 		wg.Go(func() {
 			id := fmt.Sprint("c", i)
 			for range 5 {
-				// It may fail while somebody is away.
+				// It may fail while a resident is away.
 				if err := d.add(t.Context(), attach(t, id, types...)); err == nil {
 					_ = d.del(t.Context(), id)
 				}

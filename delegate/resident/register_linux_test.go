@@ -15,9 +15,8 @@ import (
 	"github.com/metacni/metacni/delegate/resident"
 )
 
-// Nothing has to be configured, and nothing there is no error: a host without
-// anything hands all to the Exec below, started or not.
-func TestNothingIsRequired(t *testing.T) {
+// A host without residents passes all calls to the Exec below, started or not.
+func TestZeroHostCallsTheExecBelow(t *testing.T) {
 	t.Parallel()
 	near := fakes("near")
 	r := &resident.Host{}
@@ -39,8 +38,7 @@ func TestNothingIsRequired(t *testing.T) {
 	}
 }
 
-// The order is that of index and name, whoever came first.
-func TestOrderIsIndexAndName(t *testing.T) {
+func TestResidentsAreOrderedByIndexAndName(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	for _, d := range []struct{ index, name string }{{"20", "b"}, {"10", "z"}, {"20", "a"}, {"00", "x"}, {"20", "c"}} {
@@ -56,7 +54,6 @@ func TestOrderIsIndexAndName(t *testing.T) {
 	}
 }
 
-// Hellos that are refused, each with a reason; nobody else notices.
 func TestInvalidHellosAreRefusedWithAReason(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
@@ -115,8 +112,7 @@ func TestInvalidHellosAreRefusedWithAReason(t *testing.T) {
 	}
 }
 
-// Unknown keys are a newer resident's.
-func TestHelloOfANewerResident(t *testing.T) {
+func TestUnknownKeysOfAHelloAreIgnored(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	if w := n.dial().say(`{"version":2,"index":"10","name":"a","types":["a"],"events":["all"]}` + "\n").hear(); w.Error != "" {
@@ -124,7 +120,8 @@ func TestHelloOfANewerResident(t *testing.T) {
 	}
 }
 
-// A client that says nothing, or not all, delays nobody; it is refused in time.
+// A client that sends no complete hello does not delay others, and Stop
+// disconnects it.
 func TestSilentClientsDelayNobody(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -144,7 +141,7 @@ func TestSilentClientsDelayNobody(t *testing.T) {
 	}
 }
 
-func TestSilentClientIsRefusedInTime(t *testing.T) {
+func TestSilentClientIsRefusedAfterRegisterTimeout(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.RegisterTimeout = 10 * time.Millisecond
@@ -156,8 +153,8 @@ func TestSilentClientIsRefusedInTime(t *testing.T) {
 	p.closed()
 }
 
-// So many may register at once and no more; whoever is done makes room.
-func TestPendingAreLimited(t *testing.T) {
+// Further ones are refused until one has ended.
+func TestRegistrationsAtTheSameTimeAreLimited(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.RegisterTimeout = time.Hour
@@ -176,9 +173,8 @@ func TestPendingAreLimited(t *testing.T) {
 	n.serve(simple("11", "c"))
 }
 
-// Of two with one name, the second is refused, with the reason; the first does
-// not notice.
-func TestDuplicateNameIsRefused(t *testing.T) {
+// The first one is not affected.
+func TestSecondResidentOfANameIsRefused(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	n.serve(simple("10", "a"))
@@ -187,13 +183,13 @@ func TestDuplicateNameIsRefused(t *testing.T) {
 	if !errors.Is(err, resident.ErrRefused) || !strings.Contains(err.Error(), "a resident 10-a is connected already") {
 		t.Errorf("err = %v", err)
 	}
-	n.serve(newPlugin("20", "a", fakes("third"), "third")) // another index is another name
+	n.serve(newPlugin("20", "a", fakes("third"), "third")) // the index is part of the name
 	_, err = n.exec(t.Context(), "a", "ADD", "c1")
 	ok(t, err)
 }
 
-// Of two that claim one type, the second is refused, and both are named.
-func TestConflictNamesBoth(t *testing.T) {
+// The reason names both residents.
+func TestSecondResidentOfATypeIsRefused(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	n.serve(newPlugin("10", "a", fakes("x", "y"), "x", "y"))
@@ -206,8 +202,7 @@ func TestConflictNamesBoth(t *testing.T) {
 	}
 }
 
-// Of many that claim one type at once, one gets it.
-func TestOneOfManyThatClaimATypeGetsIt(t *testing.T) {
+func TestOneOfManyResidentsThatClaimATypeGetsIt(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.ReturnTimeout = patience
@@ -262,8 +257,7 @@ func TestResidentThatBreaksTheProtocolIsRefused(t *testing.T) {
 	}
 }
 
-// A connected resident that breaks the protocol is disconnected, and nobody else
-// notices.
+// Other residents are not affected.
 func TestResidentThatBreaksTheProtocolIsDisconnected(t *testing.T) {
 	t.Parallel()
 	for name, say := range map[string]string{

@@ -12,9 +12,9 @@ import (
 	"github.com/metacni/metacni/delegate/resident"
 )
 
-// A file is looked at each time it is launched: one that was replaced while its
-// resident ran is not run unless it could have been launched in the first place.
-func TestRelaunchLooksAtTheFileAgain(t *testing.T) {
+// A file that was replaced while its resident ran is not executed unless it
+// passes the checks.
+func TestRelaunchChecksTheFileAgain(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		swap func(dir string) error // makes 10-it another
@@ -58,7 +58,7 @@ func TestRelaunchLooksAtTheFileAgain(t *testing.T) {
 	}
 }
 
-// other replaces 10-it in dir by a file of its own, that says that it has run.
+// other replaces 10-it in dir by a script that prints "intruder".
 func other(dir string, mode os.FileMode) error {
 	path := filepath.Join(dir, "10-it")
 	return errors.Join(
@@ -66,8 +66,7 @@ func other(dir string, mode os.FileMode) error {
 	)
 }
 
-// A file that was mended is launched again.
-func TestRelaunchAfterTheFileIsMended(t *testing.T) {
+func TestRelaunchAfterTheFileIsRepaired(t *testing.T) {
 	t.Parallel()
 	n, _ := launcher(t, "10-it")
 	n.SetRelaunch(time.Millisecond)
@@ -83,9 +82,8 @@ func TestRelaunchAfterTheFileIsMended(t *testing.T) {
 	}
 }
 
-// A script is launched as well. It is read from the descriptor that was looked
-// at, and not from its path, where another may be by then.
-func TestScriptIsLaunched(t *testing.T) {
+// The interpreter reads the checked file, even if its path is replaced.
+func TestScriptIsLaunchedFromTheCheckedDescriptor(t *testing.T) {
 	t.Parallel()
 	n, _ := launcher(t)
 	n.SetRelaunch(time.Millisecond) // another test may fork while the script is written

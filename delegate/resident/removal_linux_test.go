@@ -13,10 +13,9 @@ import (
 	"github.com/metacni/metacni/delegate/resident"
 )
 
-// When a resident goes its types are kept: calls fail with code 11 and have run
-// nothing, until it is back; then it is told what is attached. The Exec below
-// is not asked meanwhile.
-func TestRemovalKeepsTypesUntilItIsBack(t *testing.T) {
+// Calls fail with code 11, execute nothing, and do not reach the Exec below,
+// until the resident is back and has been told the attachments.
+func TestTypesAreReservedForAResidentThatHasGone(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.Attachments = func(context.Context) ([]delegate.Attached, error) {
@@ -57,8 +56,7 @@ func TestRemovalKeepsTypesUntilItIsBack(t *testing.T) {
 	ok(t, iv.Del(t.Context(), delegate.Attached{Attachment: a}))
 }
 
-// Another resident may take what one has left.
-func TestRemovalLetsAnotherTakeOver(t *testing.T) {
+func TestAnotherResidentMayTakeOverReservedTypes(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	r := n.serve(newPlugin("10", "old", fakes("x", "y"), "x", "y"))
@@ -75,9 +73,9 @@ func TestRemovalLetsAnotherTakeOver(t *testing.T) {
 	}
 }
 
-// By the Orphan policy types are given up: then the Exec below is asked, and a
-// plugin that it does not find is no more than that.
-func TestRemovalOrphans(t *testing.T) {
+// After Orphan the Exec below is called. A plugin that it does not find is an
+// ordinary error.
+func TestOrphanReleasesTypes(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		orphan time.Duration
@@ -110,8 +108,7 @@ func TestRemovalOrphans(t *testing.T) {
 	}
 }
 
-// Types that are reserved wait for their resident from the beginning.
-func TestReservedTypesAreNeverRunBelow(t *testing.T) {
+func TestReserveAppliesFromTheStart(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.Reserve, n.Orphan = []string{"a"}, -1
@@ -131,9 +128,8 @@ func TestReservedTypesAreNeverRunBelow(t *testing.T) {
 	}
 }
 
-// However often a resident goes and comes, there is no moment at which its type
-// is anybody else's.
-func TestRemovalHasNoGap(t *testing.T) {
+// While a resident leaves and comes back, its type is reserved at every moment.
+func TestTypesAreReservedWithoutAGap(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	d := simple("10", "a")

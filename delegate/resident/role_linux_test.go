@@ -19,8 +19,7 @@ import (
 	"github.com/metacni/metacni/delegate/resident"
 )
 
-// roleVar tells this test's executable, run once more, to play a part that is
-// not a launched resident's.
+// roleVar gives the executable of this test a role.
 const roleVar = "METACNI_RESIDENT_ROLE"
 
 func TestMain(m *testing.M) {
@@ -56,7 +55,7 @@ func playLaunched() int {
 				os.Exit(7)
 			}
 			os.Exit(4)
-		case "leave-stderr": // dies, but its child, in no group of the host's, keeps stderr
+		case "leave-stderr": // dies, but its child, in another session, keeps stderr
 			if startSleep(&exec.Cmd{Stderr: os.Stderr, SysProcAttr: &syscall.SysProcAttr{Setsid: true}}) != nil {
 				os.Exit(7)
 			}
@@ -77,8 +76,8 @@ func playLaunched() int {
 	case "stubborn":
 		signal.Ignore(syscall.SIGTERM)
 		_ = d.Serve(context.Background(), conn)
-		select {} // SIGKILL alone ends it
-	case "leaver", "deaf-leaver": // has a child in a session of its own
+		select {} // only SIGKILL ends it
+	case "leaver", "deaf-leaver": // has a child in another session
 		if startSleep(&exec.Cmd{SysProcAttr: &syscall.SysProcAttr{Setsid: true}}) != nil {
 			return 6
 		}
@@ -88,7 +87,7 @@ func playLaunched() int {
 			select {}
 		}
 	case "parent":
-		// A child that goes on when its parent is told to end.
+		// A child that ignores the end of its parent.
 		if startSleep(&exec.Cmd{}) != nil {
 			return 6
 		}
@@ -100,7 +99,7 @@ func playLaunched() int {
 	return 0
 }
 
-// startSleep starts child, which sleeps, and says its number.
+// startSleep starts child, which sleeps, and prints its PID.
 func startSleep(child *exec.Cmd) error {
 	child.Path, child.Args = "/bin/sleep", []string{"sleep", "100"}
 	if err := child.Start(); err != nil {
@@ -110,7 +109,7 @@ func startSleep(child *exec.Cmd) error {
 	return nil
 }
 
-// A process is what a launched resident finds of itself.
+// A process is what a launched resident sees of itself.
 type process struct {
 	Env, Files []string
 	PID, Group int
@@ -125,7 +124,7 @@ func self() process {
 	for _, f := range files {
 		link, err := os.Readlink("/proc/self/fd/" + f.Name())
 		kind, _, _ := strings.Cut(link, ":")
-		// Others are the Go runtime's, or were handed to the test.
+		// Other files belong to the Go runtime or were passed to the test.
 		if err == nil && (kind == "socket" || f.Name() == "0" || f.Name() == "1" || f.Name() == "2") {
 			p.Files = append(p.Files, kind)
 		}
@@ -133,8 +132,7 @@ func self() process {
 	return p
 }
 
-// playDial registers as a user that this process is not, and says what it is
-// answered.
+// playDial registers and prints the answer.
 func playDial(socket string) int {
 	c, err := net.Dial("unix", socket)
 	if err != nil {
@@ -150,7 +148,7 @@ func playDial(socket string) int {
 	return 0
 }
 
-// executable makes name in dir a link to this executable, which plays parts.
+// executable makes name in dir a link to the executable of this test.
 func executable(t testing.TB, dir, name string) {
 	t.Helper()
 	exe, err := os.Executable()
@@ -159,7 +157,7 @@ func executable(t testing.TB, dir, name string) {
 	ok(t, os.Symlink(exe, filepath.Join(dir, name)))
 }
 
-// playPlugin is a plugin that does nothing, as a process.
+// playPlugin is a plugin that does nothing.
 func playPlugin() int {
 	fmt.Print(`{"cniVersion":"1.1.0"}`)
 	return 0

@@ -29,7 +29,7 @@ func TestServeFailsWhenTheHostBreaksTheProtocol(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := newNode(t) // for its listener alone
+			n := newNode(t) // only its listener is used
 			r := n.connect(simple("10", "a"))
 			c, err := n.Listener.Accept()
 			ok(t, err)
@@ -44,8 +44,7 @@ func TestServeFailsWhenTheHostBreaksTheProtocol(t *testing.T) {
 	}
 }
 
-// A Plugin that cannot be served says so itself.
-func TestServeChecksThePlugin(t *testing.T) {
+func TestServeRefusesAnInvalidPlugin(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	for _, d := range []*resident.Plugin{
@@ -60,8 +59,8 @@ func TestServeChecksThePlugin(t *testing.T) {
 	}
 }
 
-// Run connects again when the connection is lost, and when it was refused.
-func TestRunConnectsAgain(t *testing.T) {
+// Run reconnects when the connection is lost and when the host refuses.
+func TestRunReconnects(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	first := n.serve(newPlugin("10", "a", fakes("a"), "a"))
@@ -83,9 +82,9 @@ func TestRunConnectsAgain(t *testing.T) {
 	n.await("10-a gone", 2)
 }
 
-// Handlers that run when Serve is asked to end may end, and their answers
-// arrive; new ADDs fail with code 11 and have not been run, and DELs wait for the
-// next resident.
+// When the context of Serve ends, running commands may end and their answers
+// arrive. Further ADDs fail with code 11 and have executed nothing; DELs wait
+// for the next resident.
 func TestServeWaitsForRunningCommands(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -112,7 +111,7 @@ func TestServeWaitsForRunningCommands(t *testing.T) {
 	come(t, in, "the call")
 	r.stop()
 	for {
-		// Until its going away has arrived, calls are answered.
+		// Calls are answered until the host knows that it leaves.
 		if _, err := n.exec(t.Context(), "p", "ADD", "c2"); err != nil {
 			wantCode(t, err, 11)
 			if !errors.Is(err, delegate.ErrNotRun) {

@@ -10,8 +10,7 @@ import (
 	"github.com/metacni/metacni/delegate/resident"
 )
 
-// Stop waits for operations, and no longer than its context lives.
-func TestStopWaitsForOperations(t *testing.T) {
+func TestStopWaitsForOperationsUntilItsContextEnds(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	n.serve(simple("10", "a"))
@@ -34,7 +33,7 @@ func TestStopWaitsForOperations(t *testing.T) {
 	ok(t, n.Stop(over))
 }
 
-// connects reports whether the host listens.
+// connects reports whether the host still listens.
 func (n *node) connects() bool {
 	c, err := n.Listener.Accept()
 	if err == nil {
@@ -43,9 +42,8 @@ func (n *node) connects() bool {
 	return err == nil
 }
 
-// Stop closes external residents too, and refuses those that come; calls fail
-// with code 11 whatever the policy, and go nowhere else.
-func TestStopEndsEverything(t *testing.T) {
+// Afterwards calls of their types fail with code 11, whatever Orphan is.
+func TestStopDisconnectsAllResidents(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.Orphan, n.StateDir = -1, t.TempDir()

@@ -19,8 +19,7 @@ import (
 	"github.com/metacni/metacni/delegate/resident"
 )
 
-// pipe has d serve one end of a pipe, until it is stopped, and the host register
-// the other.
+// pipe connects d to the host by a pipe, until stop.
 func (n *node) pipe(d *resident.Plugin) (stop func()) {
 	n.t.Helper()
 	ours, its := net.Pipe()
@@ -33,8 +32,8 @@ func (n *node) pipe(d *resident.Plugin) (stop func()) {
 	return stop
 }
 
-// within runs a test of time in a bubble: resident 10-p is one that hangs,
-// 20-other one that does not.
+// within runs a test in a bubble. Resident 10-p hangs, see hangs; 20-other does
+// not.
 func within(t *testing.T, do func(t *testing.T, n *node, call func(typ, id string) error)) {
 	t.Helper()
 	t.Parallel()
@@ -52,9 +51,7 @@ func within(t *testing.T, do func(t *testing.T, n *node, call func(typ, id strin
 	})
 }
 
-// A resident that does not answer in time makes the operation fail, with code
-// 11; it is never taken for success.
-func TestTimeoutFailsClosed(t *testing.T) {
+func TestCallTimeoutFailsWithCode11(t *testing.T) {
 	within(t, func(t *testing.T, n *node, call func(typ, id string) error) {
 		t.Helper()
 		start := time.Now()
@@ -72,9 +69,9 @@ func TestTimeoutFailsClosed(t *testing.T) {
 	})
 }
 
-// A resident that lets three calls in a row pass is closed, and may come back;
-// one that answers in between is not. Others do not notice.
-func TestResidentIsClosedAfterThreeTimeoutsInARow(t *testing.T) {
+// An answer in between starts the count again. Other residents are not
+// affected, and the resident may come back.
+func TestResidentIsDisconnectedAfterThreeTimeoutsInARow(t *testing.T) {
 	within(t, func(t *testing.T, n *node, call func(typ, id string) error) {
 		t.Helper()
 		for range 3 {
@@ -101,9 +98,9 @@ func TestResidentIsClosedAfterThreeTimeoutsInARow(t *testing.T) {
 	})
 }
 
-// An operation that has used a type before its resident comes is waited for, but
-// not while it waits for that itself: they do not wait for each other, nor does
-// a later operation, which has the lock that the first needs.
+// A resident that registers waits for operations that have used its type,
+// except those that wait for the resident themselves. The same holds for a
+// later operation whose lock the first one needs.
 func TestOperationsAndResidentDoNotWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -140,10 +137,9 @@ func TestOperationsAndResidentDoNotWaitForEachOther(t *testing.T) {
 	})
 }
 
-// A DEL, a CHECK and a GC wait for a resident that has gone, and are done when it
-// is back; an ADD and a STATUS are answered at once, and so are all when it has
-// been gone for long.
-func TestCallsWaitForAResidentThatHasGone(t *testing.T) {
+// They succeed when it is back. ADD and STATUS fail at once; so do all when it
+// has been gone for long.
+func TestDelCheckAndGCWaitForAResidentThatHasGone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{t: t, more: make(chan struct{})}
@@ -189,9 +185,8 @@ func TestCallsWaitForAResidentThatHasGone(t *testing.T) {
 	})
 }
 
-// A call that is not handed to a resident in time, because that is still
-// joining, does not count as one that the resident has not answered.
-func TestCallsBeforeReadyDoNotCountAsUnanswered(t *testing.T) {
+// Calls that a registering resident has not received do not count against it.
+func TestCallsBeforeReadyDoNotCountAsTimeouts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d, told := simple("10", "p"), make(chan struct{})
@@ -201,7 +196,7 @@ func TestCallsBeforeReadyDoNotCountAsUnanswered(t *testing.T) {
 		n.start()
 		n.pipe(d)
 		synctest.Wait()
-		for range 3 { // as many as would close it
+		for range 3 { // three timeouts would disconnect it
 			_, err := n.exec(t.Context(), "p", "ADD", "c1")
 			wantCode(t, err, 11)
 			if !errors.Is(err, resident.ErrGone) || !errors.Is(err, delegate.ErrNotRun) {
@@ -215,8 +210,8 @@ func TestCallsBeforeReadyDoNotCountAsUnanswered(t *testing.T) {
 	})
 }
 
-// The host does 16 requests of a resident at once, and the others later.
-func TestRequestsAtOnceAreLimited(t *testing.T) {
+// The host handles 16 requests of a resident at the same time.
+func TestRequestsAtTheSameTimeAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const most, all = 16, 40

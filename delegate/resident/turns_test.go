@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// Containers of the past take no memory, whether their turns were taken or
-// waited for in vain.
+// A container without calls takes no memory.
 func TestTurnsForgetContainers(t *testing.T) {
 	t.Parallel()
 	var all turns

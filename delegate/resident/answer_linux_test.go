@@ -16,8 +16,8 @@ import (
 	"github.com/metacni/metacni/delegate/resident"
 )
 
-// hangs is a plugin that hangs for container "hang", whatever becomes of its
-// context, until the test ends.
+// hangs returns a plugin that hangs in the ADD of container "hang" until the
+// test ends, even when its context ends.
 func hangs(t *testing.T) delegatetest.Plugin {
 	t.Helper()
 	over := make(chan struct{})
@@ -30,8 +30,8 @@ func hangs(t *testing.T) delegatetest.Plugin {
 	}
 }
 
-// A caller's own deadline is its own business: no resident is closed for it.
-func TestCallersDeadlineDoesNotCount(t *testing.T) {
+// Only the host's own timeouts count against a resident.
+func TestDeadlineOfTheCallerDisconnectsNobody(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	n.serve(with("10", "p", hangs(t)))
@@ -49,7 +49,7 @@ func TestCallersDeadlineDoesNotCount(t *testing.T) {
 	}
 }
 
-// An error is an answer.
+// An error of a plugin does not count as a missing answer.
 func TestErrorsAreAnswers(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
@@ -67,9 +67,9 @@ func TestErrorsAreAnswers(t *testing.T) {
 	}
 }
 
-// Answers that are none, each for an ADD that is undone; nothing else is
-// disturbed, and the connection stays.
-func TestBadAnswers(t *testing.T) {
+// An invalid answer makes an ADD fail, which is undone. Other calls are not
+// affected, and the connection stays.
+func TestAddWithAnInvalidAnswerIsUndone(t *testing.T) {
 	t.Parallel()
 	large := bytes.Repeat([]byte("x"), 100<<20)
 	for name, tt := range map[string]struct {
@@ -97,7 +97,7 @@ func TestBadAnswers(t *testing.T) {
 			}}
 			n.serve(newPlugin("10", "p", x))
 			done := make(chan error)
-			for i := range 10 { // beside it
+			for i := range 10 { // at the same time
 				go func() {
 					_, err := n.exec(t.Context(), []string{"p", "other"}[i%2], "ADD", fmt.Sprint("c", i))
 					done <- err
@@ -120,15 +120,15 @@ func TestBadAnswers(t *testing.T) {
 	}
 }
 
-// A call in progress when the process dies fails with code 11, and has perhaps
-// been run.
-func TestDiesInACall(t *testing.T) {
+// A call during which the resident dies fails with code 11, and may have been
+// executed.
+func TestCallIsLostWhenTheResidentDies(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	var r *served
 	n.serve(simple("20", "other"))
 	r = n.serve(with("10", "p", func(context.Context, delegatetest.Call) ([]byte, error) {
-		r.stop() // with no time to drain it is as if it had died
+		r.stop() // DrainTimeout is short, so this is like a death
 		select {}
 	}))
 	_, err := n.exec(t.Context(), "p", "ADD", "c1")
@@ -140,8 +140,8 @@ func TestDiesInACall(t *testing.T) {
 	ok(t, err)
 }
 
-// An error text or a log holds nothing of what the plugins were given.
-func TestSecretsStayOut(t *testing.T) {
+// The text of an error contains neither configuration nor environment.
+func TestErrorsContainNoConfiguration(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.CallTimeout = time.Millisecond
@@ -162,9 +162,8 @@ func TestSecretsStayOut(t *testing.T) {
 	}
 }
 
-// Calls that time out at once count as well, and none of them is taken for
-// success.
-func TestTimeoutsAtOnceCloseAResident(t *testing.T) {
+// Calls that time out at the same time count as calls in a row.
+func TestConcurrentTimeoutsDisconnectAResident(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.CallTimeout = 10 * time.Millisecond

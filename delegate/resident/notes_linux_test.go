@@ -15,8 +15,8 @@ import (
 	"github.com/metacni/metacni/delegate/resident"
 )
 
-// restarted is a host with a state directory that another had before, in which
-// a resident has served a type; they have been stopped.
+// restarted returns a host with the StateDir of another one, which was stopped
+// after a resident had served a type.
 func restarted(t *testing.T, x *delegatetest.Exec, typ string) *node {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "resident")
@@ -30,9 +30,8 @@ func restarted(t *testing.T, x *delegatetest.Exec, typ string) *node {
 	return n
 }
 
-// After a restart the type of a resident is still its own: nothing is run in its
-// stead, a DEL waits for it, and is done by it.
-func TestRestartKeepsTypesUntilTheirResidentIsBack(t *testing.T) {
+// Nothing runs in place of the resident, and a DEL waits for it.
+func TestTypesAreReservedAfterARestart(t *testing.T) {
 	t.Parallel()
 	x, below := fakes("a"), fakes("a")
 	n := restarted(t, x, "a")
@@ -67,9 +66,9 @@ func TestRestartKeepsTypesUntilTheirResidentIsBack(t *testing.T) {
 	}
 }
 
-// A type is given up by removing its file, also while the host runs, and by
-// itself when the host is started and nothing is attached by it.
-func TestTypesAreGivenUp(t *testing.T) {
+// A type is released when its note is removed, also while the host runs, and
+// when the host starts while no attachment uses it.
+func TestTypesAreReleased(t *testing.T) {
 	t.Parallel()
 	listing := func(as []delegate.Attached, err error) func(context.Context) ([]delegate.Attached, error) {
 		return func(context.Context) ([]delegate.Attached, error) { return as, err }
@@ -117,9 +116,8 @@ func TestTypesAreGivenUp(t *testing.T) {
 	}
 }
 
-// Another resident may take over the types of one that was there before a
-// restart, one by one.
-func TestAnotherResidentTakesOverAfterARestart(t *testing.T) {
+// It may take over some of the types; the others stay reserved.
+func TestAnotherResidentMayTakeOverTypesAfterARestart(t *testing.T) {
 	t.Parallel()
 	n := restarted(t, fakes("a"), "a")
 	ok(t, os.WriteFile(filepath.Join(n.StateDir, "b"), []byte(`{"index":"10","name":"a"}`), 0o600))
@@ -137,12 +135,11 @@ func TestAnotherResidentTakesOverAfterARestart(t *testing.T) {
 	}
 }
 
-// A resident whose types cannot be noted is refused, as it could be forgotten; one
-// that was noted before comes back even then.
-func TestResidentWhoseTypesCannotBeNotedIsRefused(t *testing.T) {
+// A resident whose types were noted before may come back.
+func TestResidentIsRefusedWhenItsTypesCannotBeNoted(t *testing.T) {
 	t.Parallel()
 	n := restarted(t, fakes("a"), "a")
-	ok(t, os.Mkdir(filepath.Join(n.StateDir, "b"), 0o700)) // where a file would have to be
+	ok(t, os.Mkdir(filepath.Join(n.StateDir, "b"), 0o700)) // in place of the file
 	n.start()
 	n.serve(simple("10", "a"))
 	n.connect(simple("20", "b"))
@@ -151,8 +148,7 @@ func TestResidentWhoseTypesCannotBeNotedIsRefused(t *testing.T) {
 	}
 }
 
-// A state directory that cannot be used is an error of Start.
-func TestStateDirThatIsNone(t *testing.T) {
+func TestStartFailsWithAnUnusableStateDir(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.StateDir = n.socket
