@@ -10,10 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/skel"
-
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/resident"
 )
 
@@ -21,12 +20,10 @@ import (
 func noop(index, name string) *resident.Plugin {
 	return &resident.Plugin{
 		Index: index, Name: name, Types: []string{name}, DrainTimeout: time.Second,
-		Funcs: func(_ context.Context, stdout io.Writer) skel.CNIFuncs {
-			return skel.CNIFuncs{Add: func(*skel.CmdArgs) error {
-				_, err := io.WriteString(stdout, `{"cniVersion":"1.1.0"}`)
-				return err
-			}}
-		},
+		Plugin: plugin.Plugin{Add: func(_ context.Context, c *plugin.Call) error {
+			_, err := io.WriteString(c.Stdout, `{"cniVersion":"1.1.0"}`)
+			return err
+		}},
 	}
 }
 

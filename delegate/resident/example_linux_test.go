@@ -8,9 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/containernetworking/cni/pkg/skel"
-
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/resident"
 	"github.com/metacni/metacni/netconf"
 )
@@ -45,18 +44,14 @@ func Example() {
 		return
 	}
 
-	// The plugin: what its main would pass to package skel.
-	plugin := &resident.Plugin{
-		Index: "10", Name: "fixed", Types: []string{"fixed"},
-		Funcs: func(_ context.Context, stdout io.Writer) skel.CNIFuncs {
-			return skel.CNIFuncs{Add: func(*skel.CmdArgs) error {
-				_, err := io.WriteString(stdout, `{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24"}]}`)
-				return err
-			}}
-		},
-	}
+	// The plugin. Its main could pass fixed to plugin.Main as well.
+	fixed := plugin.Plugin{Add: func(_ context.Context, c *plugin.Call) error {
+		_, err := io.WriteString(c.Stdout, `{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24"}]}`)
+		return err
+	}}
+	p := &resident.Plugin{Index: "10", Name: "fixed", Types: []string{"fixed"}, Plugin: fixed}
 	served := make(chan error)
-	go func() { served <- plugin.Run(ctx, socket) }()
+	go func() { served <- p.Run(ctx, socket) }()
 	<-ready
 
 	// An operation of the daemon.

@@ -14,7 +14,6 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
-	"github.com/metacni/metacni/delegate/resident"
 	"github.com/metacni/metacni/status"
 )
 
@@ -272,8 +271,5 @@ func TestExecPassesOnlyVariablesOfCNIAndTraces(t *testing.T) {
 	}
 	if d := cmp.Diff(want, x.Calls()[0].Env); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
-	}
-	if c := resident.CallOf(t.Context()); c.Type != "" || c.Env != nil {
-		t.Errorf("of no call: %+v", c)
 	}
 }

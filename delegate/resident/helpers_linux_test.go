@@ -3,20 +3,17 @@ package resident_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/skel"
-
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/resident"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/status"
@@ -206,7 +203,7 @@ func newPlugin(index, name string, x *delegatetest.Exec, types ...string) *resid
 	if len(types) == 0 {
 		types = []string{name}
 	}
-	return &resident.Plugin{Index: index, Name: name, Types: types, DrainTimeout: 50 * time.Millisecond, Funcs: funcs(x)}
+	return &resident.Plugin{Index: index, Name: name, Types: types, DrainTimeout: 50 * time.Millisecond, Plugin: commands(x)}
 }
 
 // fakes returns an Exec with plugins of these types that succeed.
@@ -226,24 +223,16 @@ func with(index, name string, p delegatetest.Plugin) *resident.Plugin {
 	return newPlugin(index, name, &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{name: p}})
 }
 
-// funcs returns commands that call the fakes of x.
-func funcs(x *delegatetest.Exec) func(context.Context, io.Writer) skel.CNIFuncs {
-	return func(ctx context.Context, stdout io.Writer) skel.CNIFuncs {
-		do := func(a *skel.CmdArgs) error {
-			c := resident.CallOf(ctx)
-			var env []string
-			for k, v := range c.Env {
-				env = append(env, k+"="+v)
-			}
-			slices.Sort(env)
-			out, err := x.ExecPlugin(ctx, "/delegatetest/"+c.Type, a.StdinData, env)
-			if err == nil {
-				_, err = stdout.Write(out)
-			}
-			return err
+// commands returns a plugin that calls the fakes of x.
+func commands(x *delegatetest.Exec) plugin.Plugin {
+	do := func(ctx context.Context, c *plugin.Call) error {
+		out, err := x.ExecPlugin(ctx, "/delegatetest/"+c.Type, c.StdinData, c.Env)
+		if err == nil {
+			_, err = c.Stdout.Write(out)
 		}
-		return skel.CNIFuncs{Add: do, Del: do, Check: do, GC: do, Status: do}
+		return err
 	}
+	return plugin.Plugin{Add: do, Del: do, Check: do, GC: do, Status: do}
 }
 
 // network returns a network with plugins of these types.

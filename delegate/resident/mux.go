@@ -61,9 +61,11 @@ type mux struct {
 	pings chan struct{} // a ping to be answered
 	heard atomic.Bool   // something was received since the last look
 
-	ctx   context.Context         //nolint:containedctx // of the connection; its cause is why that ended
-	close context.CancelCauseFunc // closes the connection; only the first reason counts
-	full  chan struct{}           // closed when no further call is made
+	close context.CancelCauseFunc                      // closes the connection; only the first reason counts
+	done  <-chan struct{}                              // closed with the connection
+	why   func() error                                 // returns why the connection was closed
+	child func() (context.Context, context.CancelFunc) // returns a context that ends with the connection
+	full  chan struct{}                                // closed when no further call is made
 	loops sync.WaitGroup
 	tasks sync.WaitGroup // handlers
 
@@ -80,8 +82,11 @@ func newMux(ctx context.Context, conn net.Conn, in *bufio.Reader) *mux {
 		conn: conn, in: in, out: make(chan []byte), pings: make(chan struct{}, 1), full: make(chan struct{}),
 		waiting: make(map[uint64]chan frame), running: make(map[uint64]context.CancelFunc),
 	}
-	m.ctx, m.close = context.WithCancelCause(context.WithoutCancel(ctx))
-	context.AfterFunc(m.ctx, func() { _ = conn.Close() })
+	ctx, m.close = context.WithCancelCause(context.WithoutCancel(ctx))
+	m.done = ctx.Done()
+	m.why = func() error { return context.Cause(ctx) }
+	m.child = func() (context.Context, context.CancelFunc) { return context.WithCancel(ctx) }
+	context.AfterFunc(ctx, func() { _ = conn.Close() })
 	return m
 }
 
@@ -108,7 +113,7 @@ func (m *mux) retire(why error) {
 		for range cap(m.slots) {
 			select {
 			case m.slots <- struct{}{}:
-			case <-m.ctx.Done():
+			case <-m.done:
 				return
 			}
 		}
@@ -117,12 +122,12 @@ func (m *mux) retire(why error) {
 }
 
 // retired reports whether no further call is made.
-func (m *mux) retired() bool { return isClosed(m.full) || m.ctx.Err() != nil }
+func (m *mux) retired() bool { return isClosed(m.full) || isClosed(m.done) }
 
 // watch closes the connection when the other side is silent for three intervals.
 // Two of them follow a ping: one may have passed while this process was stopped.
 func (m *mux) watch(interval time.Duration) {
-	for silent := 0; pause(m.ctx.Done(), interval); {
+	for silent := 0; pause(m.done, interval); {
 		switch {
 		case m.heard.Swap(false):
 			silent = 0
@@ -146,7 +151,7 @@ func (m *mux) call(ctx context.Context, call string, body any) ([]byte, error) {
 	case m.slots <- struct{}{}:
 	case <-m.full:
 		return nil, notRun(ErrGone)
-	case <-m.ctx.Done():
+	case <-m.done:
 		return nil, notRun(ErrGone)
 	case <-ctx.Done():
 		return nil, notRun(ended(ctx))
@@ -160,7 +165,7 @@ func (m *mux) call(ctx context.Context, call string, body any) ([]byte, error) {
 	if err == nil {
 		select {
 		case m.out <- data:
-		case <-m.ctx.Done():
+		case <-m.done:
 			err = ErrGone
 		case <-ctx.Done():
 			err = ended(ctx)
@@ -176,14 +181,14 @@ func (m *mux) call(ctx context.Context, call string, body any) ([]byte, error) {
 	case <-ctx.Done():
 		go m.post(frame{ID: id, Cancel: true})
 		return nil, ended(ctx)
-	case <-m.ctx.Done():
+	case <-m.done:
 	}
 	select {
 	case f := <-answer: // the last message
 		return f.result()
 	default:
 	}
-	err = context.Cause(m.ctx)
+	err = m.why()
 	if !errors.Is(err, ErrLost) {
 		err = fmt.Errorf("%w: %w", ErrLost, err)
 	}
@@ -280,7 +285,7 @@ func (m *mux) begin(f frame) error {
 	if m.running[f.ID] != nil || len(m.running) >= m.limit {
 		return fmt.Errorf("%w: more than %d calls, or one ID twice", errFrame, m.limit)
 	}
-	ctx, cancel := context.WithCancel(m.ctx)
+	ctx, cancel := m.child()
 	m.running[f.ID] = cancel
 	m.tasks.Go(func() {
 		stdout, err := m.handle(ctx, f.Call, f.Body)
@@ -301,15 +306,15 @@ func (m *mux) begin(f frame) error {
 func (m *mux) post(f frame) {
 	data, err := m.encode(f)
 	if err != nil {
-		code := uint(types.ErrInternal)
+		short := types.NewError(types.ErrInternal, err.Error(), "")
 		if f.Error != nil {
-			code = f.Error.Code
+			short.Code = f.Error.Code
 		}
-		data, _ = m.encode(frame{ID: f.ID, Error: types.NewError(code, err.Error(), "")}) // short
+		data, _ = m.encode(frame{ID: f.ID, Error: short})
 	}
 	select {
 	case m.out <- data:
-	case <-m.ctx.Done():
+	case <-m.done:
 	}
 }
 
@@ -334,7 +339,7 @@ func (m *mux) write() {
 		case data = <-m.out:
 		case <-m.pings:
 			data = pong
-		case <-m.ctx.Done():
+		case <-m.done:
 			return
 		}
 		_ = m.conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // when it fails, so does Write

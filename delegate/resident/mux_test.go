@@ -14,7 +14,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate"
@@ -149,8 +148,8 @@ func TestMuxMakesNoCallsToASideThatLeaves(t *testing.T) {
 		if err := <-answered; err != nil {
 			t.Error(err)
 		}
-		<-a.ctx.Done()
-		if err := context.Cause(a.ctx); !errors.Is(err, errLeft) {
+		<-a.done
+		if err := a.why(); !errors.Is(err, errLeft) {
 			t.Errorf("closed for %v", err)
 		}
 	})
@@ -209,9 +208,9 @@ func TestMuxDisconnectsWhoBreaksTheRules(t *testing.T) {
 			for _, text := range messages {
 				_, _ = io.WriteString(its, text)
 			}
-			<-m.ctx.Done()
-			if !errors.Is(context.Cause(m.ctx), errFrame) {
-				t.Errorf("closed for %v", context.Cause(m.ctx))
+			<-m.done
+			if !errors.Is(m.why(), errFrame) {
+				t.Errorf("closed for %v", m.why())
 			}
 			if err := <-called; !errors.Is(err, ErrLost) && !errors.Is(err, ErrGone) {
 				t.Errorf("err = %v", err)
@@ -277,8 +276,8 @@ func TestMuxDisconnectsWhoIsSilent(t *testing.T) {
 		a, b, end := muxes(t.Context(), nil, nil)
 		go a.watch(time.Second)
 		time.Sleep(time.Hour)
-		if a.ctx.Err() != nil || b.ctx.Err() != nil {
-			t.Errorf("closed for %v, %v", context.Cause(a.ctx), context.Cause(b.ctx))
+		if isClosed(a.done) || isClosed(b.done) {
+			t.Errorf("closed for %v, %v", a.why(), b.why())
 		}
 		end()
 
@@ -288,8 +287,8 @@ func TestMuxDisconnectsWhoIsSilent(t *testing.T) {
 		m.start()
 		start := time.Now()
 		m.watch(time.Second)
-		if took := time.Since(start); took > 4*time.Second || !errors.Is(context.Cause(m.ctx), ErrLost) {
-			t.Errorf("after %v: %v", took, context.Cause(m.ctx))
+		if took := time.Since(start); took > 4*time.Second || !errors.Is(m.why(), ErrLost) {
+			t.Errorf("after %v: %v", took, m.why())
 		}
 		m.loops.Wait()
 	})
@@ -302,7 +301,8 @@ func TestServeDoesNotWaitForeverForTheWelcome(t *testing.T) {
 		ours, its := net.Pipe()
 		go func() { _, _ = io.Copy(io.Discard, ours) }()
 		start := time.Now()
-		if err := plain().Serve(t.Context(), its); !errors.Is(err, ErrLost) {
+		p := &Plugin{Index: "10", Name: "a", Types: []string{"a"}}
+		if err := p.Serve(t.Context(), its); !errors.Is(err, ErrLost) {
 			t.Errorf("err = %v", err)
 		}
 		if took := time.Since(start); took != welcomeTimeout {
@@ -324,13 +324,8 @@ func FuzzMux(f *testing.F) {
 		go func() { _, _ = io.Copy(io.Discard, its) }()
 		_, _ = its.Write(data)
 		_ = its.Close()
-		<-m.ctx.Done()
+		<-m.done
 		m.loops.Wait()
 		m.tasks.Wait()
 	})
-}
-
-// plain is a resident whose commands do nothing.
-func plain() *Plugin {
-	return &Plugin{Index: "10", Name: "a", Types: []string{"a"}, Funcs: func(context.Context, io.Writer) skel.CNIFuncs { return skel.CNIFuncs{} }}
 }

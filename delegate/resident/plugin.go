@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -14,8 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/skel"
-	"github.com/containernetworking/cni/pkg/version"
+	"github.com/metacni/metacni/delegate/plugin"
 )
 
 // welcomeTimeout is how long a host may take to answer the hello.
@@ -29,15 +27,13 @@ type Plugin struct {
 	Name  string   // letters, digits and _ . + -
 	Types []string // the plugin types it serves
 
-	// Funcs returns the commands for one call, as a main would pass them to
-	// package skel. They write their result to stdout and end with ctx. The
-	// variables of the call are not in the environment of the process; see
-	// [CallOf]. Commands run concurrently, but for each container one at a
-	// time, whichever connection they came from.
-	Funcs func(ctx context.Context, stdout io.Writer) skel.CNIFuncs
+	// Plugin runs the commands, of all types. Commands run concurrently, but for
+	// each container one at a time, whichever connection they came from.
+	Plugin plugin.Plugin
 
-	// Versions are the supported CNI versions. Nil means version.All.
-	Versions version.PluginInfo
+	// Process is what commands have of a process. Each call sets Stdin and
+	// Stdout, and adds its CNI variables and those of a trace to Env.
+	Process plugin.Process
 
 	// Synchronize, when not nil, receives the current attachments of the
 	// resident's types after each registration, before the first command. When
@@ -82,10 +78,10 @@ func (p *Plugin) Serve(ctx context.Context, conn net.Conn) error {
 	defer p.setSession(nil)
 	m.start()
 	select {
-	case <-m.ctx.Done():
+	case <-m.done:
 	case <-ctx.Done():
 		go m.post(frame{Call: callLeave})
-		if pause(m.ctx.Done(), orDefault(p.DrainTimeout, 5*time.Second)) {
+		if pause(m.done, orDefault(p.DrainTimeout, 5*time.Second)) {
 			m.close(fmt.Errorf("%w: the resident leaves", ErrLost))
 		}
 	}
@@ -93,7 +89,7 @@ func (p *Plugin) Serve(ctx context.Context, conn net.Conn) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	return &Error{Op: "serve", Which: p.info().String(), Err: context.Cause(m.ctx)}
+	return &Error{Op: "serve", Which: p.info().String(), Err: m.why()}
 }
 
 // register sends the hello and returns the answer.
@@ -104,9 +100,6 @@ func (p *Plugin) register(ctx context.Context, conn net.Conn, in *bufio.Reader) 
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	info := p.info()
-	if p.Funcs == nil {
-		return w, refused("%s has no commands", info)
-	}
 	if err := info.check(); err != nil {
 		return w, err
 	}

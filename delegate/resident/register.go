@@ -150,8 +150,8 @@ func (h *Host) join(ctx context.Context, e *entry) error {
 	}
 	e.mux.start()
 	h.tasks.Go(func() {
-		<-e.mux.ctx.Done()
-		h.leave(e, context.Cause(e.mux.ctx))
+		<-e.mux.done
+		h.leave(e, e.mux.why())
 	})
 	h.tasks.Go(func() { e.mux.watch(orDefault(h.pingInterval, 10*time.Second)) })
 	if !h.quiet(e) {

@@ -48,7 +48,6 @@ func TestServeRefusesAnInvalidPlugin(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	for _, d := range []*resident.Plugin{
-		{Index: "10", Name: "a", Types: []string{"a"}},
 		newPlugin("1", "a", fakes(), "a"),
 		newPlugin("10", "a/b", fakes(), "a"),
 		newPlugin("10", "a", fakes(), "a/b"),

@@ -5,17 +5,14 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"maps"
 	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/containernetworking/cni/pkg/version"
-
-	"github.com/metacni/metacni/internal/skeleton"
 )
 
 // A session is the resident's side of one connection.
@@ -30,7 +27,7 @@ type session struct {
 func (s *session) handle(ctx context.Context, call string, body []byte) (stdout []byte, err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			s.plugin.logger().Error("panic", slog.Any("value", v), slog.String("stack", string(debug.Stack())))
+			s.plugin.logger().ErrorContext(ctx, "panic", slog.Any("value", v), slog.String("stack", string(debug.Stack())))
 			stdout, err = nil, types.NewError(types.ErrInternal, "the plugin panicked", "")
 		}
 	}()
@@ -72,42 +69,17 @@ func (p *Plugin) run(ctx context.Context, c *command) ([]byte, error) {
 		}
 		defer release()
 	}
-	ctx = context.WithValue(ctx, callKey{}, Call{Type: c.Type, Env: c.Env})
 	var stdout output
-	err := skeleton.Run(skeleton.Plugin{
-		Commands: func() skel.CNIFuncs { return p.Funcs(ctx, &stdout) }, Versions: p.versions(), Stdout: &stdout,
-	}, skeleton.Call{
-		Command: c.Env["CNI_COMMAND"], ContainerID: c.Env["CNI_CONTAINERID"], NetNS: c.Env["CNI_NETNS"], IfName: c.Env["CNI_IFNAME"],
-		Args: c.Env["CNI_ARGS"], Path: c.Env["CNI_PATH"], NetNSOverride: c.Env["CNI_NETNS_OVERRIDE"], Stdin: c.Config,
-	})
-	if err != nil {
+	process := p.Process
+	process.Env = slices.Clone(process.Env)
+	for _, k := range slices.Sorted(maps.Keys(c.Env)) {
+		process.Env = append(process.Env, k+"="+c.Env[k])
+	}
+	process.Stdin, process.Stdout = bytes.NewReader(c.Config), &stdout
+	if err := p.Plugin.Run(ctx, process); err != nil {
 		return nil, err
 	}
 	return stdout.take(), nil
-}
-
-func (p *Plugin) versions() version.PluginInfo {
-	if p.Versions != nil {
-		return p.Versions
-	}
-	return version.All
-}
-
-type callKey struct{}
-
-// A Call tells a command what its arguments do not.
-type Call struct {
-	Type string // the plugin type that is called
-
-	// Env holds the CNI variables and those of a trace.
-	Env map[string]string
-}
-
-// CallOf returns the call of a context that Funcs has received. The caller must
-// not change it. For any other context it returns a zero Call.
-func CallOf(ctx context.Context) Call {
-	c, _ := ctx.Value(callKey{}).(Call)
-	return c
 }
 
 // An output collects what a command writes. It is safe for concurrent use.
