@@ -5,16 +5,12 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"sync"
-	"time"
 
 	"github.com/metacni/metacni/internal/cause"
 	"github.com/metacni/metacni/internal/durable"
-)
-
-const (
-	firstWait   = time.Millisecond
-	longestWait = 25 * time.Millisecond
+	"github.com/metacni/metacni/internal/flock"
 )
 
 // The mode of a lock's file says how many records its container can have, so
@@ -189,17 +185,10 @@ func (f files) lock(ctx context.Context, id string) (*Lock, error) {
 
 // acquire calls try until it has the lock, or fails, or ctx ends.
 func acquire(ctx context.Context, try func() (bool, error)) error {
-	for wait := firstWait; ; wait = min(2*wait, longestWait) {
-		if ctx.Err() != nil {
-			return cause.Of(ctx)
-		}
-		if held, err := try(); held || err != nil {
-			return err
-		}
-		if !pause(ctx, wait) {
-			return cause.Of(ctx)
-		}
+	if err := cause.Of(ctx); err != nil {
+		return err
 	}
+	return flock.Wait(ctx, try)
 }
 
 // try takes the lock if it is free. It opens the file again every time, because
@@ -214,7 +203,7 @@ func (l *Lock) try(first bool) (held bool, err error) {
 			closeFD(fd)
 		}
 	}()
-	free, err := flock(fd, l.root.Path(l.name))
+	free, err := tryFlock(fd, l.root.Path(l.name))
 	if err != nil {
 		return false, err
 	}
@@ -273,14 +262,21 @@ func (f files) lockDir(ctx context.Context, exclusive bool) (unlock func() error
 	}, nil
 }
 
-// pause waits, and reports false when ctx ended first.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
+// tryFlock takes the lock on fd, the file at path, without waiting.
+func tryFlock(fd int, path string) (bool, error) {
+	durable.Step("flock", filepath.Base(path))
+	free, err := flock.Try(fd, true)
+	return free, pathError(path, err)
+}
+
+func unflock(fd int, path string) error {
+	durable.Step("unflock", filepath.Base(path))
+	return pathError(path, flock.Unlock(fd))
+}
+
+func pathError(path string, err error) error {
+	if err == nil {
+		return nil
 	}
+	return &fs.PathError{Op: "flock", Path: path, Err: err}
 }

@@ -1,40 +1,13 @@
 package scratch
 
 import (
-	"io/fs"
 	"os"
-	"path/filepath"
 	"strconv"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/internal/durable"
 )
-
-// flock tries to take the lock on fd, the file at path, without waiting.
-func flock(fd int, path string) (bool, error) {
-	durable.Step("flock", filepath.Base(path))
-	for {
-		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
-		switch err {
-		case nil:
-			return true, nil
-		case unix.EINTR:
-		case unix.EWOULDBLOCK:
-			return false, nil
-		default:
-			return false, &fs.PathError{Op: "flock", Path: path, Err: err}
-		}
-	}
-}
-
-func unflock(fd int, path string) error {
-	durable.Step("unflock", filepath.Base(path))
-	if err := unix.Flock(fd, unix.LOCK_UN); err != nil {
-		return &fs.PathError{Op: "flock", Path: path, Err: err}
-	}
-	return nil
-}
 
 func dup(fd int) (int, error) { return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3) }
 

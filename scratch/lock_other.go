@@ -8,10 +8,6 @@ import (
 	"github.com/metacni/metacni/internal/durable"
 )
 
-func flock(int, string) (bool, error) { return false, errors.ErrUnsupported }
-
-func unflock(int, string) error { return errors.ErrUnsupported }
-
 func dup(int) (int, error) { return -1, errors.ErrUnsupported }
 
 func closeFD(int) {}

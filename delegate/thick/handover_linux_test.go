@@ -8,10 +8,10 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -58,13 +58,13 @@ func ask(c net.Conn) error {
 func announced(t *testing.T, socket string) {
 	t.Helper()
 	for {
-		f, err := tryFlock(socket + ".next")
+		f, err := tryLockFile(socket + ".next")
 		ok(t, err)
 		if f == nil {
 			return
 		}
-		unflock(f)
-		ok(t, sleep(t.Context(), time.Millisecond))
+		unlockFile(f)
+		runtime.Gosched()
 	}
 }
 
@@ -211,11 +211,11 @@ func TestS2CloseWhileTheNextOneBegins(t *testing.T) {
 	socket := socketDir(t) + "/s"
 	l := listenOn(t, socket)
 	ok(t, l.HandOver(t.Context()))
-	lock, err := tryFlock(socket + ".lock")
+	lock, err := tryLockFile(socket + ".lock")
 	if lock == nil {
 		t.Fatal(err)
 	}
-	defer unflock(lock)
+	defer unlockFile(lock)
 	begun, err := net.Listen("unix", socket+"~")
 	ok(t, err)
 	defer begun.Close()
@@ -256,9 +256,9 @@ func TestS2HandOverEndsWithContext(t *testing.T) {
 	t.Parallel()
 	socket := socketDir(t) + "/s"
 	l := listenOn(t, socket)
-	f, err := tryFlock(socket + ".next")
+	f, err := tryLockFile(socket + ".next")
 	ok(t, err)
-	defer unflock(f)
+	defer unlockFile(f)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := l.HandOver(ctx); !errors.Is(err, context.Canceled) {
@@ -284,11 +284,11 @@ func TestHandOverDoesNotWaitForTheOneAfterTheNext(t *testing.T) {
 	ok(t, err)
 	defer successor.Close()
 	ok(t, os.Rename(socket+"2", socket))
-	waits, err := tryFlock(socket + ".next")
+	waits, err := tryLockFile(socket + ".next")
 	if waits == nil {
 		t.Fatal(err)
 	}
-	defer unflock(waits)
+	defer unlockFile(waits)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	ok(t, l.HandOver(ctx))

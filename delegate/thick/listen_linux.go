@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metacni/metacni/internal/flock"
 )
 
 // Listen listens on the unix socket at the path socket, as the only one that
@@ -60,18 +62,18 @@ func listen(ctx context.Context, socket string) (*Listener, error) {
 		return nil, err
 	}
 	// Held until the socket is ours, so that whoever has it sees us wait.
-	next, err := flock(ctx, socket+".next")
+	next, err := lockFile(ctx, socket+".next")
 	if err != nil {
 		return nil, err
 	}
-	defer unflock(next)
-	lock, err := flock(ctx, socket+".lock")
+	defer unlockFile(next)
+	lock, err := lockFile(ctx, socket+".lock")
 	if err != nil {
 		return nil, err
 	}
 	l := &Listener{socket: socket, lock: lock}
 	if err := l.bind(temp); err != nil {
-		unflock(lock)
+		unlockFile(lock)
 		return nil, err
 	}
 	return l, nil
@@ -154,12 +156,11 @@ func (l *Listener) HandOver(ctx context.Context) error {
 
 // takenOver waits until the socket's name is another's, or nobody waits for it.
 func (l *Listener) takenOver(ctx context.Context) error {
-	for wait := firstWait; l.own() && l.awaited(); wait = min(2*wait, longestWait) {
-		if err := sleep(ctx, wait); err != nil {
-			return fmt.Errorf("the next one has not taken it: %w", err)
-		}
+	err := flock.Wait(ctx, func() (bool, error) { return !l.own() || !l.awaited(), nil })
+	if err != nil {
+		err = fmt.Errorf("the next daemon has not taken it: %w", err)
 	}
-	return nil
+	return err
 }
 
 // end makes Accept return what there is and no more.
@@ -221,7 +222,7 @@ func (l *Listener) Close() error {
 	defer l.release()
 	if l.lock == nil {
 		// Without the lock the name may become another's after we have looked.
-		l.lock, _ = tryFlock(l.socket + ".lock")
+		l.lock, _ = tryLockFile(l.socket + ".lock")
 	}
 	var err error
 	if l.lock != nil && l.own() && !l.awaited() {
@@ -233,7 +234,7 @@ func (l *Listener) Close() error {
 // release lets go of the lock if it is held.
 func (l *Listener) release() {
 	if l.lock != nil {
-		unflock(l.lock)
+		unlockFile(l.lock)
 		l.lock = nil
 	}
 }
@@ -246,11 +247,11 @@ func (l *Listener) own() bool {
 
 // awaited reports whether somebody waits for the socket, or may do so.
 func (l *Listener) awaited() bool {
-	f, _ := tryFlock(l.socket + ".next")
+	f, _ := tryLockFile(l.socket + ".next")
 	if f == nil {
 		return true
 	}
-	unflock(f)
+	unlockFile(f)
 	return false
 }
 

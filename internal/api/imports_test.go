@@ -22,12 +22,13 @@ var rules = map[string][]string{
 	"netconf": nil,
 	"status":  {"internal/terse"},
 	"ifname":  nil,
-	"scratch": {"internal/durable", "internal/terse", "internal/cause"},
+	"scratch": {"internal/durable", "internal/terse", "internal/cause", "internal/flock"},
 
-	"delegate/thick/internal/queue": {"delegate/thick/wire", "internal/durable", "internal/cause"},
+	"delegate/thick/internal/queue": {"delegate/thick/wire", "internal/durable", "internal/flock"},
 
 	"internal/cause":    nil,
-	"internal/durable":  nil,
+	"internal/flock":    {"internal/cause"},
+	"internal/durable":  {"internal/flock"},
 	"internal/inroot":   nil,
 	"internal/peer":     nil,
 	"internal/proctree": nil,
@@ -44,11 +45,12 @@ var rules = map[string][]string{
 	"delegate/delegatetest": {"delegate", "netconf"},
 	"delegate/lifecycle":    {"delegate", "scratch", "netconf", "ifname", "internal/inroot", "internal/terse", "internal/cause"},
 	"delegate/adopt":        {"delegate", "delegate/lifecycle", "scratch", "netconf", "internal/durable", "internal/inroot"},
-	"delegate/thick":        {"status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/peer", "internal/cause"},
+	"delegate/thick":        {"status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/peer", "internal/cause", "internal/flock"},
 	"delegate/thick/shim":   {"status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/redact", "internal/cause"},
 	"delegate/thick/wire":   nil,
 	"delegate/resident":     {"delegate", "netconf", "status", "delegate/thick/wire", "internal/durable", "internal/skeleton", "internal/peer", "internal/proctree"},
-	"netconf/autoconf":      {"netconf", "internal/durable", "internal/inroot"},
+	"netconf/autoconf":      {"netconf", "internal/durable", "internal/inroot", "internal/flock"},
+	"delegate/relay":        {"delegate", "netconf", "status", "delegate/thick/wire", "internal/durable", "internal/skeleton", "internal/peer", "internal/proctree", "internal/cause"},
 
 	"delegate/delegatetest/cmd/conform": {"delegate/delegatetest"},
 

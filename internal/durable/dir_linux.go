@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metacni/metacni/internal/flock"
 )
 
 // A Dir is an open directory. Close it. Its methods may be called by several
@@ -185,20 +187,17 @@ func (d *Dir) Move(src *Dir, from, to string) error {
 // Flock takes the lock of d itself, without waiting, and reports whether it
 // was free.
 func (d *Dir) Flock(exclusive bool) (bool, error) {
-	how := unix.LOCK_SH
-	if exclusive {
-		how = unix.LOCK_EX
-	}
-	err := d.do("flock", ".", func() error { return unix.Flock(d.fd, how|unix.LOCK_NB) })
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		return false, nil
-	}
-	return err == nil, err
+	var held bool
+	err := d.do("flock", ".", func() (err error) {
+		held, err = flock.Try(d.fd, exclusive)
+		return err
+	})
+	return held, err
 }
 
 // Unflock releases the lock of d, for those too who share its descriptor.
 func (d *Dir) Unflock() error {
-	return d.do("unflock", ".", func() error { return unix.Flock(d.fd, unix.LOCK_UN) })
+	return d.do("unflock", ".", func() error { return flock.Unlock(d.fd) })
 }
 
 // Stat returns what is known of the entry name, without following a link.

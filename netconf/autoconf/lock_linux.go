@@ -6,9 +6,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/metacni/metacni/internal/durable"
+	"github.com/metacni/metacni/internal/flock"
 )
 
 // lock takes the lock on the file at path, which it makes with its directory,
@@ -29,15 +28,13 @@ func lock(path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	}
-	if err == nil {
+	held, err := flock.Try(int(f.Fd()), true)
+	if held {
 		return f, nil
 	}
 	_ = f.Close()
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		return nil, nil
+	if err != nil {
+		err = &os.PathError{Op: "flock", Path: path, Err: err}
 	}
-	return nil, &os.PathError{Op: "flock", Path: path, Err: err}
+	return nil, err
 }

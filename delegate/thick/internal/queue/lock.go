@@ -2,15 +2,9 @@ package queue
 
 import (
 	"context"
-	"time"
 
-	"github.com/metacni/metacni/internal/cause"
 	"github.com/metacni/metacni/internal/durable"
-)
-
-const (
-	firstWait   = time.Millisecond
-	longestWait = 25 * time.Millisecond
+	"github.com/metacni/metacni/internal/flock"
 )
 
 // The two ways to hold the lock, which is that of the directory.
@@ -27,28 +21,20 @@ const oldLockName = ".lock"
 // the lock, it calls meanwhile, and gives up without the lock when that says done
 // or returns an error. The lock ends with the process at the latest.
 func (q Queue) lock(ctx context.Context, dir *durable.Dir, how bool, meanwhile func() (done bool, err error)) (done bool, unlock func(), err error) {
-	for wait := firstWait; ; wait = min(2*wait, longestWait) {
+	var failed error // in meanwhile, whose error is its own
+	err = flock.Wait(ctx, func() (bool, error) {
 		if held, err := dir.Flock(how); held || err != nil {
-			// Closing alone would leave the lock to a child before its exec.
-			return false, func() { _ = dir.Unflock() }, q.fail("lock", "", err)
+			return held, err
 		}
-		if done, err := meanwhile(); done || err != nil {
-			return done, nil, err
-		}
-		if err := pause(ctx, wait); err != nil {
-			return false, nil, q.fail("lock", "", err)
-		}
+		done, failed = meanwhile()
+		return done || failed != nil, nil
+	})
+	switch {
+	case failed != nil:
+		return false, nil, failed
+	case done || err != nil:
+		return done, nil, q.fail("lock", "", err)
 	}
-}
-
-// pause waits, and returns why when ctx ended first.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return cause.Of(ctx)
-	}
+	// Closing alone would leave the lock to a child before its exec.
+	return false, func() { _ = dir.Unflock() }, nil
 }

@@ -1,0 +1,11 @@
+//go:build !linux
+
+package flock
+
+import "errors"
+
+// Try returns [errors.ErrUnsupported].
+func Try(int, bool) (bool, error) { return false, errors.ErrUnsupported }
+
+// Unlock returns [errors.ErrUnsupported].
+func Unlock(int) error { return errors.ErrUnsupported }
