@@ -1,19 +1,19 @@
-// Package inroot looks at files as a process that has another root directory
-// does: a daemon in a container is told paths of its host, and sees the host
-// below a directory of its own.
+// Package inroot resolves paths in another root directory. A daemon in a container
+// gets paths of its host, and has the host's root directory mounted somewhere.
 package inroot
 
-// With calls do with a path that leads to what is at path for a process whose
-// root directory is root, and returns what do returns. With an empty root it
-// is path itself, whether or not there is anything. Else the file is there, do
-// must not keep its path, and no link of path has led out of root; in a proc
-// file system of root the network namespaces of processes are found as well,
-// and no other link that the kernel itself follows.
+// With calls do with a path of this process to the file that is at path for a
+// process with the root directory root, and returns what do returns.
+//
+//   - With an empty root, do gets path itself, whether or not there is a file.
+//   - Otherwise the file exists, and no link has led out of root. do must not keep
+//     the path it gets.
+//   - In a proc file system in root, With finds the network namespaces of
+//     processes. It follows no other link that the kernel resolves by itself.
 //
 // The error is an [*io/fs.PathError] of path when there is no such file, and
 // [errors.ErrUnsupported] on systems other than Linux when root is not empty.
-// It may be called from several goroutines, and changes nothing of the
-// process.
+// Goroutines may call With at the same time; it does not change the process.
 func With(root, path string, do func(path string) error) error {
 	if root == "" {
 		return do(path)

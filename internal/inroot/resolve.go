@@ -11,11 +11,11 @@ import (
 // maxLinks is how many links a path may have, as in the kernel.
 const maxLinks = 40
 
-// Resolve returns the path, without any link, that leads to what is at path for
-// a process whose root directory is root. Nothing needs to be there yet: what is
-// made at that path later is made inside root. With an empty root it is path
-// itself. The answer holds as long as nobody changes the links; [With] is for
-// what must not depend on that.
+// Resolve returns the path of this process, without links, to the file that is at
+// path for a process with the root directory root. The file need not exist: a file
+// that is made at the result is inside root. With an empty root the result is path
+// itself. It holds as long as nobody changes the links; use [With] where that
+// matters.
 //
 // The error is an [*fs.PathError] of path.
 func Resolve(root, path string) (string, error) {
@@ -62,8 +62,8 @@ func Cause(err error) error {
 	return err
 }
 
-// A Dir is [os.DirFS] of the directory that is at Path for a process whose root
-// directory is Root: no link in it leads out of Root. With an empty Root it is
+// A Dir is [os.DirFS] of the directory that is at Path for a process with the root
+// directory Root: no link in it leads out of Root. With an empty Root it is
 // os.DirFS(Path). Opening a FIFO does not wait for a writer.
 type Dir struct{ Root, Path string }
 

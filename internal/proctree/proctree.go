@@ -1,10 +1,9 @@
 // Package proctree kills a process together with its descendants, also those
 // that have left its process group.
 //
-// The parent of a process is all that tells whose descendant it is. So those
-// whose parent has exited are not found: they are the children of another
-// process by then. A [Tree] is for who wants to reach them all the same, and has
-// looked before.
+// Only its parent links a process to its ancestors. When the parent exits, the
+// process becomes the child of another one, and Kill does not find it. To reach
+// such processes, take a [Tree] before, and kill that.
 //
-// It works on Linux, where proc(5) tells the children of a process.
+// It works on Linux, where proc(5) lists the children of a process.
 package proctree

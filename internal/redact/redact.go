@@ -25,22 +25,23 @@ type Hider struct {
 	longest  int
 }
 
-// Values returns a Hider of the configuration conf as a whole and of each string
-// and number in it. It does not hide the values of "name", "type" and
-// "cniVersion", which say which plugin a text is about, and the results and
-// attachments that the runtime adds. What is not JSON is hidden as a whole only.
+// Values returns a Hider for the whole text of the configuration conf, and for each
+// string and number in it. It does not hide the values of "name", "type" and
+// "cniVersion", which say which plugin a text is about, nor the results and
+// attachments that the runtime adds. If conf is not JSON, only the whole text is
+// hidden.
 func Values(conf []byte) *Hider { return hider(conf, true) }
 
-// Credentials is [Values], except that of the strings and numbers it hides only
-// those under keys that are called like a credential: "password", "authToken".
+// Credentials returns a Hider for the whole text of conf, and for the strings and
+// numbers under keys that are named like a credential: "password", "authToken".
 func Credentials(conf []byte) *Hider { return hider(conf, false) }
 
-// Hide returns text with [Hidden] in the place of each value: as it is, line by
-// line, and quoted as JSON or as Go quotes it.
+// Hide returns text with [Hidden] in place of each value. It finds a value as it
+// is, line by line, and quoted by JSON or by Go.
 func (h *Hider) Hide(text string) string { return h.replacer.Replace(text) }
 
-// Longest returns the length of the longest text that is hidden. A text that is
-// cut has to keep so many bytes more until it has gone through Hide.
+// Longest returns the length of the longest text that Hide replaces. To cut a text,
+// keep that many bytes more, call Hide, and then cut: half a secret is not found.
 func (h *Hider) Longest() int { return h.longest }
 
 func hider(conf []byte, full bool) *Hider {

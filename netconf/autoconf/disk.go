@@ -32,13 +32,13 @@ type output struct {
 	hook durable.Hook // for tests
 }
 
-// A disk is what was found where a document is to be.
+// A disk is what was found in the directory of the published file.
 type disk struct {
 	forms  map[string]form // by extension; those that are there
 	first  string          // a file that runtimes take before ours, by name
 	noDir  bool            // the directory is missing
 	others []string        // names of temporary files that were left behind
-	err    error           // why that is not known
+	err    error           // why the directory cannot be read
 }
 
 // A form is one of the files.
@@ -46,10 +46,10 @@ type form struct {
 	regular bool
 	mode    fs.FileMode
 	data    []byte
-	err     error // it cannot be read
+	err     error // why it cannot be read
 }
 
-// is reports whether f is what the document d says.
+// is reports whether f is the document d.
 func (f form) is(d document, mode fs.FileMode) bool {
 	return f.regular && f.err == nil && f.mode == mode && bytes.Equal(f.data, d.data)
 }
@@ -163,7 +163,7 @@ func (o output) publish(doc document, k disk) error {
 	}
 	defer d.Close()
 	for _, name := range k.others {
-		_ = d.Remove(name) // left by a crash; it harms nobody
+		_ = d.Remove(name) // a file that a crash has left behind, and that harms nobody
 	}
 	if !k.holds(doc, o.mode) {
 		if err := o.replace(d, o.name+doc.ext, doc.data); err != nil {

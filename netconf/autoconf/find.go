@@ -101,13 +101,13 @@ func isConfig(name string) bool {
 	return slices.Contains([]string{".conf", ".conflist", ".json"}, path.Ext(name))
 }
 
-// isTemporary reports whether a file of that name is half-written or put aside.
+// isTemporary reports whether a file of that name is being written or is a backup.
 func isTemporary(name string) bool {
 	return strings.Contains(name, ".tmp-") || strings.HasSuffix(name, "_bak")
 }
 
-// bare returns an error of netconf without the name of the file, which whoever
-// reports it says as well. Another file is one of the sub-directory.
+// bare returns an error of netconf without the name of the file, which the [*Error]
+// has. It keeps the name of a file in the sub-directory.
 func bare(err error, name string) error {
 	var e *netconf.Error
 	if err == nil || !errors.As(err, &e) || e.File != name {
@@ -118,9 +118,9 @@ func bare(err error, name string) error {
 	return &c
 }
 
-// in reports whether n runs a plugin of ours, at whatever depth, or refers to
-// the published file: to publish a configuration in front of it would make the
-// two call each other without end.
+// in reports whether n has a plugin of ours, at any depth, or refers to the
+// published file. With such a primary network, the two would call each other
+// without end.
 func (o own) in(n netconf.Network) bool {
 	data, _ := n.MarshalJSON() // cannot fail
 	d := json.NewDecoder(bytes.NewReader(data))
@@ -147,9 +147,10 @@ func (o own) inValue(value any) bool {
 	return false
 }
 
-// owns reports whether data, found under a name of the published file, is ours
-// to remove. What is no configuration at all is: it has our name, and nobody can
-// use it. What is a configuration, if not one to be used by itself, is someone's.
+// owns reports whether data, the content of a file with the published file's name,
+// is ours to remove. Data that cannot be decoded is ours, because nobody can use
+// it. A configuration without a plugin of ours belongs to someone else, even if it
+// is invalid.
 func (o own) owns(data []byte) bool {
 	n, err := netconf.Parse(data)
 	if err != nil {

@@ -13,8 +13,8 @@ const (
 	longPause  = time.Minute // the longest pause, and the peace that ends a row
 )
 
-// A policy is what a manager does when things go wrong. Its decisions are a
-// function of what was seen, before and now, and of the time.
+// A policy decides what a manager does. Its decisions are a function of what was
+// seen before, what is seen now, and the time.
 type policy struct {
 	grace time.Duration
 	name  string // of the published file, without extension
@@ -22,7 +22,7 @@ type policy struct {
 	own   own
 }
 
-// facts is what one look at the world gave.
+// facts is what a look has found.
 type facts struct {
 	ready  bool
 	found  found
@@ -31,14 +31,14 @@ type facts struct {
 	disk   disk
 }
 
-// A memory is what is kept from one look to the next.
+// A memory is kept from one look to the next.
 type memory struct {
-	once      bool   // nothing will be looked at again
+	once      bool   // this is the only look
 	ready     bool   // the readiness file has been seen
-	file      string // of the primary network, as chosen last
+	file      string // of the primary network
 	network   netconf.Network
-	want      document  // the last good one
-	published document  // what is on disk by our doing
+	want      document  // the last that could be made
+	published document  // the one that was written
 	goneSince time.Time // when the primary network's file was missed first
 	undoneAt  time.Time // when it was first seen that others changed the file
 	restoring pause
@@ -67,11 +67,11 @@ type step struct {
 	publish  bool
 	restores bool          // what others have undone
 	wait     time.Duration // look again after that long; 0: when something happens
-	degraded []error       // what is not as it should be
-	end      error         // give up, and say this
+	degraded []error       // what is wrong
+	end      error         // Run fails with this
 }
 
-// report notes what is not as it should be.
+// report notes what is wrong.
 func (s *step) report(errs ...error) {
 	for _, err := range errs {
 		if err != nil {
@@ -107,7 +107,7 @@ func (p policy) next(was memory, f facts, now time.Time) (memory, step) {
 	return m, s
 }
 
-// elect chooses the primary network, and with it what is wanted.
+// elect chooses the primary network, and so the wanted document.
 func (p policy) elect(m *memory, s *step, f facts, now time.Time) {
 	candidate := f.found.primary
 	has := candidate.Name != ""
@@ -160,8 +160,8 @@ func (p policy) elect(m *memory, s *step, f facts, now time.Time) {
 	m.file, m.network, m.want = candidate.Name, candidate.Network, f.doc
 }
 
-// earlier returns why a file in front of the candidate is broken, if that may be
-// the network for which an earlier manager published what is on disk.
+// earlier returns why a file in front of the candidate is broken, if it may have
+// the network for which an earlier manager published the file on disk.
 func (p policy) earlier(f facts) error {
 	if right := f.docErr == nil && f.disk.holds(f.doc, p.mode); right || !f.disk.ours(p.own) {
 		return nil
@@ -174,14 +174,14 @@ func (p policy) earlier(f facts) error {
 	return nil
 }
 
-// keep sees to it that what is wanted is on disk.
+// keep has the wanted document published unless it is on disk.
 func (p policy) keep(m *memory, s *step, f facts, now time.Time) {
 	if f.disk.err != nil {
 		s.report(f.disk.err)
 		if errors.Is(f.disk.err, errors.ErrUnsupported) {
 			s.end = f.disk.err
 		}
-		return // whatever it is, to write would fail too
+		return // writing would fail, too
 	}
 	if m.want.isZero() {
 		return

@@ -101,8 +101,7 @@ func (m *Manager) run(ctx context.Context, src source) error {
 	}
 }
 
-// turn looks once and does what is to be done. It returns how long to wait
-// for something to happen.
+// turn looks once and acts. It returns how long to wait for the next event.
 func (m *Manager) turn(src source, held **os.File, mem *memory) (time.Duration, error) {
 	if err := m.lock(held); err != nil {
 		m.setState(State{Degraded: err})
@@ -187,7 +186,7 @@ func (m *Manager) watch(src source) error {
 			return err
 		}
 	}
-	return nil // what is changing this fast is told by events
+	return nil // events report what changes this fast
 }
 
 // pass is one look and what follows from it. lost says that the readiness file
@@ -273,11 +272,7 @@ func (m *Manager) Publish() error {
 	if !errors.Is(s.Degraded, ErrNoPrimary) {
 		return s.Degraded
 	}
-	errs := []error{s.Degraded}
-	for _, skipped := range s.Skipped {
-		errs = append(errs, skipped)
-	}
-	return join("publish", m.Output, errs...)
+	return join("publish", m.Output, append([]error{s.Degraded}, s.Skipped...)...)
 }
 
 // Uninstall removes the published file, in both its forms, and temporary files

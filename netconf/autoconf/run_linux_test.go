@@ -44,6 +44,7 @@ var observers sync.Map
 
 // observe lets until wait for states of m.
 func observe(t testing.TB, m *Manager) {
+	t.Helper()
 	changed := make(chan struct{}, 1)
 	observers.Store(m, changed)
 	t.Cleanup(func() { observers.Delete(m) })

@@ -11,7 +11,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// A source tells that something has happened in the directories it watches.
+// A source reports events in the directories it watches.
 type source interface {
 	// Watch watches these directories and no others, and reports whether that
 	// changed anything. readyEntry is the entry whose removal Lost reports.
@@ -147,6 +147,6 @@ func (w *watcher) event(e fsnotify.Event) {
 func (w *watcher) tell() {
 	select {
 	case w.happened <- struct{}{}:
-	default: // it is told already
+	default: // an event is waiting already
 	}
 }
