@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/cause"
 )
 
 // A Host is the daemon's side: residents register with it, and its Exec calls
@@ -147,7 +148,7 @@ func (h *Host) Start(ctx context.Context) error {
 	case <-done:
 		return nil
 	case <-ctx.Done():
-		return errors.Join(&Error{Op: "launch", Which: h.Dir, Err: ended(ctx)}, h.Stop(ctx))
+		return errors.Join(&Error{Op: "launch", Which: h.Dir, Err: cause.Of(ctx)}, h.Stop(ctx))
 	}
 }
 

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/internal/cause"
 )
 
 const (
@@ -154,7 +156,7 @@ func (m *mux) call(ctx context.Context, call string, body any) ([]byte, error) {
 	case <-m.done:
 		return nil, notRun(ErrGone)
 	case <-ctx.Done():
-		return nil, notRun(ended(ctx))
+		return nil, notRun(cause.Of(ctx))
 	}
 	if m.retired() {
 		<-m.slots
@@ -168,7 +170,7 @@ func (m *mux) call(ctx context.Context, call string, body any) ([]byte, error) {
 		case <-m.done:
 			err = ErrGone
 		case <-ctx.Done():
-			err = ended(ctx)
+			err = cause.Of(ctx)
 		}
 	}
 	if err != nil {
@@ -180,7 +182,7 @@ func (m *mux) call(ctx context.Context, call string, body any) ([]byte, error) {
 		return f.result()
 	case <-ctx.Done():
 		go m.post(frame{ID: id, Cancel: true})
-		return nil, ended(ctx)
+		return nil, cause.Of(ctx)
 	case <-m.done:
 	}
 	select {

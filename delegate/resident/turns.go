@@ -3,6 +3,8 @@ package resident
 import (
 	"context"
 	"sync"
+
+	"github.com/metacni/metacni/internal/cause"
 )
 
 // turns serializes the calls of each container.
@@ -38,7 +40,7 @@ func (t *turns) take(ctx context.Context, id string) (release func(), err error)
 		}, nil
 	case <-ctx.Done():
 		t.drop(id, its)
-		return nil, ended(ctx)
+		return nil, cause.Of(ctx)
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/metacni/metacni/internal/cause"
 )
 
 // An operation is what Begin announces.
@@ -103,7 +105,7 @@ func (t *table) await(ctx context.Context, typ string, patient bool) (*entry, er
 				err = fmt.Errorf("%w yet: %s registers or leaves", ErrGone, e)
 			}
 			if !errors.Is(context.Cause(ctx), errLate) { // the deadline is the caller's
-				err = fmt.Errorf("%w: %w", err, ended(ctx))
+				err = fmt.Errorf("%w: %w", err, cause.Of(ctx))
 			}
 			return nil, err
 		}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/resident"
 	"github.com/metacni/metacni/examples/internal/programtest"
 	"github.com/metacni/metacni/status"
@@ -29,14 +29,15 @@ func mortal() {
 	if conn == nil {
 		panic(err)
 	}
-	kill := func(*skel.CmdArgs) error {
+	kill := func(context.Context, *plugin.Call) error {
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		select {}
 	}
-	no := func(*skel.CmdArgs) error { return nil }
-	d := &resident.Plugin{Index: index, Name: name, Types: []string{"mortal"}, Funcs: func(context.Context, io.Writer) skel.CNIFuncs {
-		return skel.CNIFuncs{Add: kill, Check: no, Del: no, GC: no, Status: no}
-	}}
+	nothing := func(context.Context, *plugin.Call) error { return nil }
+	d := &resident.Plugin{
+		Index: index, Name: name, Types: []string{"mortal"},
+		Plugin: plugin.Plugin{Add: kill, Check: nothing, Del: nothing, GC: nothing, Status: nothing},
+	}
 	if err := d.Serve(context.Background(), conn); err != nil {
 		panic(err)
 	}

@@ -13,10 +13,10 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/invoke"
-	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/resident"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/status"
@@ -40,26 +40,20 @@ func newResident(index string) *served {
 		fake:  &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"static": delegatetest.Result(result("10.7.0.2/24"))}},
 		known: make(chan []resident.Known, 10),
 	}
+	do := func(ctx context.Context, c *plugin.Call) error {
+		path, err := invoke.Exec(r.fake).FindInPath("static", nil)
+		if err != nil {
+			return err
+		}
+		out, err := r.fake.ExecPlugin(ctx, path, c.StdinData, c.Env)
+		if err == nil {
+			_, err = c.Stdout.Write(out)
+		}
+		return err
+	}
 	r.Plugin = &resident.Plugin{
 		Index: index, Name: "static", Types: []string{"static"},
-		Funcs: func(ctx context.Context, stdout io.Writer) skel.CNIFuncs {
-			do := func(a *skel.CmdArgs) error {
-				var env []string
-				for k, v := range resident.CallOf(ctx).Env {
-					env = append(env, k+"="+v)
-				}
-				path, err := invoke.Exec(r.fake).FindInPath("static", nil)
-				if err != nil {
-					return err
-				}
-				out, err := r.fake.ExecPlugin(ctx, path, a.StdinData, env)
-				if err == nil {
-					_, err = stdout.Write(out)
-				}
-				return err
-			}
-			return skel.CNIFuncs{Add: do, Check: do, Del: do, GC: do, Status: do}
-		},
+		Plugin: plugin.Plugin{Add: do, Check: do, Del: do, GC: do, Status: do},
 		Synchronize: func(_ context.Context, known []resident.Known) error {
 			r.known <- known
 			return nil

@@ -16,12 +16,8 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/containernetworking/cni/pkg/skel"
-
-	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/resident"
-	"github.com/metacni/metacni/status"
 )
 
 // pluginType is the type that the plugin has in configurations.
@@ -52,7 +48,7 @@ func stay(ctx context.Context, args, environ []string, stderr io.Writer) error {
 		return err
 	}
 	d := &resident.Plugin{
-		Index: *index, Name: pluginType, Types: []string{pluginType}, Funcs: callbacks,
+		Index: *index, Name: pluginType, Types: []string{pluginType}, Plugin: addresses(),
 		Logger: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	conn, launchedIndex, launchedName, err := resident.Inherited(environ)
@@ -64,16 +60,4 @@ func stay(ctx context.Context, args, environ []string, stderr io.Writer) error {
 		return d.Serve(ctx, conn)
 	}
 	return d.Run(ctx, *socket)
-}
-
-func callbacks(ctx context.Context, stdout io.Writer) skel.CNIFuncs {
-	do := func(command delegate.Command) func(*skel.CmdArgs) error {
-		return func(a *skel.CmdArgs) error {
-			return status.Error(addresses().Do(ctx, plugin.Process{Stdout: stdout}, command, *a))
-		}
-	}
-	return skel.CNIFuncs{
-		Add: do(delegate.CommandAdd), Check: do(delegate.CommandCheck), Del: do(delegate.CommandDel),
-		GC: do(delegate.CommandGC), Status: do(delegate.CommandStatus),
-	}
 }

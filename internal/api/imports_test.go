@@ -33,7 +33,6 @@ var rules = map[string][]string{
 	"internal/peer":     nil,
 	"internal/proctree": nil,
 	"internal/redact":   nil,
-	"internal/skeleton": nil,
 	"internal/terse":    nil,
 	"internal/jsontest": nil,
 	"internal/api":      nil,
@@ -48,9 +47,8 @@ var rules = map[string][]string{
 	"delegate/thick":        {"status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/peer", "internal/cause", "internal/flock"},
 	"delegate/thick/shim":   {"status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/redact", "internal/cause"},
 	"delegate/thick/wire":   nil,
-	"delegate/resident":     {"delegate", "netconf", "status", "delegate/thick/wire", "internal/durable", "internal/skeleton", "internal/peer", "internal/proctree"},
+	"delegate/resident":     {"delegate", "delegate/plugin", "netconf", "status", "delegate/thick/wire", "internal/cause", "internal/durable", "internal/peer", "internal/proctree"},
 	"netconf/autoconf":      {"netconf", "internal/durable", "internal/inroot", "internal/flock"},
-	"delegate/relay":        {"delegate", "netconf", "status", "delegate/thick/wire", "internal/durable", "internal/skeleton", "internal/peer", "internal/proctree", "internal/cause"},
 
 	"delegate/delegatetest/cmd/conform": {"delegate/delegatetest"},
 
@@ -72,8 +70,8 @@ var bans = []struct {
 	{"log", "log/slog, through an injected logger", nil, true},
 	{"flag", "the command line belongs to main", []string{"examples/...", "internal/testreport", "delegate/delegatetest/cmd/conform"}, true},
 	{"github.com/containernetworking/cni/libcni", "the oracle of tests, no more", nil, false},
-	// delegatetest and resident run the callbacks of mains without a process.
-	{"github.com/containernetworking/cni/pkg/skel", "for mains", []string{"examples/...", "delegate/thick", "delegate/thick/shim", "delegate/resident", "delegate/plugin", "internal/skeleton"}, false},
+	// delegatetest and resident run plugins without a process.
+	{"github.com/containernetworking/cni/pkg/skel", "for mains", []string{"examples/...", "delegate/thick", "delegate/thick/shim", "delegate/resident", "delegate/plugin"}, false},
 	{"k8s.io/...", "no Kubernetes", nil, false},
 	{"sigs.k8s.io/...", "no Kubernetes", nil, false},
 	{"github.com/containerd/...", "nested modules only", nil, false},
