@@ -77,16 +77,6 @@ func refused(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrRefused, fmt.Errorf(format, args...))
 }
 
-// ended returns why ctx has ended, as an error for which errors.Is finds both
-// ctx.Err and its cause.
-func ended(ctx context.Context) error {
-	err, cause := ctx.Err(), context.Cause(ctx)
-	if errors.Is(cause, err) {
-		return cause
-	}
-	return fmt.Errorf("%w: %w", err, cause)
-}
-
 // coded returns err as an error object.
 func coded(err error) *types.Error {
 	var e *types.Error

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"sync"
 	"time"
 )
@@ -39,14 +38,6 @@ func (f file) failed(err error) Status {
 		state = Skipped
 	}
 	return f.status().as(state, err)
-}
-
-// skip enters and observes a file of Dir that is not launched.
-func (h *Host) skip(base string, info Info, err error) {
-	f := file{filepath.Join(h.Dir, base), info}
-	s := f.failed(&Error{Op: "launch", Which: fmt.Sprintf("%.100q", base), Err: err})
-	h.fail(s)
-	h.observe(s)
 }
 
 // supervise launches a resident, again each time it ends. It calls settled once,

@@ -37,17 +37,19 @@ func (h *Host) scan() ([]file, error) {
 	var files []file
 	for _, e := range entries {
 		info, err := named(e.Name())
-		path := filepath.Join(h.Dir, e.Name())
+		f := file{filepath.Join(h.Dir, e.Name()), info}
 		if err == nil {
-			var f *os.File
-			f, err = h.openFile(path)
-			_ = f.Close() // each launch opens it again
+			var opened *os.File
+			opened, err = h.openFile(f.path)
+			_ = opened.Close() // each launch opens it again
 		}
 		if err != nil {
-			h.skip(e.Name(), info, err)
+			s := f.failed(&Error{Op: "launch", Which: fmt.Sprintf("%.100q", e.Name()), Err: err})
+			h.fail(s)
+			h.observe(s)
 			continue
 		}
-		files = append(files, file{path, info})
+		files = append(files, f)
 	}
 	return files, nil
 }

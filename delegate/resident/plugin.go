@@ -76,7 +76,7 @@ func (p *Plugin) Serve(ctx context.Context, conn net.Conn) error {
 	m.handle = s.handle
 	p.setSession(s)
 	defer p.setSession(nil)
-	m.start()
+	m.start() //nolint:contextcheck // handlers end with the connection
 	select {
 	case <-m.done:
 	case <-ctx.Done():

@@ -148,7 +148,7 @@ func (h *Host) join(ctx context.Context, e *entry) error {
 	if err := errors.Join(writeLine(conn, welcome{Version: protocol, Requests: h.Requests != nil}), conn.SetDeadline(time.Time{})); err != nil {
 		return err
 	}
-	e.mux.start()
+	e.mux.start() //nolint:contextcheck // handlers end with the connection
 	h.tasks.Go(func() {
 		<-e.mux.done
 		h.leave(e, e.mux.why())
