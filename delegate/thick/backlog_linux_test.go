@@ -40,7 +40,7 @@ func TestReadyAtOnceWithAQueueThatHangs(t *testing.T) {
 		dir := queued(t, ids("hung", queue.Cap)...)
 		f := &fake{del: hung}
 		start := time.Now()
-		r := serve(t, &Server{Handler: f, Queue: dir, MaxInFlight: 4})
+		r := serve(t, &Server{Commands: f.commands(), Queue: dir, MaxInFlight: 4})
 		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).wantOK(t)
 		for _, verb := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS"} {
 			r.do(request(verb, "other")).wantOK(t)
@@ -77,7 +77,7 @@ func TestQueuedDelsTakeNoTurnFromOthers(t *testing.T) {
 			return nil
 		}}
 		r := serve(t, &Server{
-			Handler: f, Queue: queued(t, ids("hung", 9)...), MaxInFlight: 4, MaxQueued: 4, Override: []byte(`{"binDir":"/host"}`),
+			Commands: f.commands(), Queue: queued(t, ids("hung", 9)...), MaxInFlight: 4, MaxQueued: 4, Override: []byte(`{"binDir":"/host"}`),
 			Observer: seen.observe, Timeouts: Timeouts{Del: time.Minute},
 		})
 		synctest.Wait()
@@ -123,7 +123,7 @@ func TestQueuedDelsThatHangKeepNoOtherFromItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen events
 		dir := queued(t, ids("hung", 40)...)
-		r := serve(t, &Server{Handler: &fake{del: hung}, Queue: dir, MaxInFlight: 2, Observer: seen.observe, Timeouts: Timeouts{Del: time.Minute}})
+		r := serve(t, &Server{Commands: (&fake{del: hung}).commands(), Queue: dir, MaxInFlight: 2, Observer: seen.observe, Timeouts: Timeouts{Del: time.Minute}})
 		time.Sleep(41*time.Minute + 30*time.Second) // all of them have failed, and none ends now
 		enqueue(t, dir, request("DEL", "new"))
 		enqueue(t, dir, request("DEL", "new-and-wanted"))

@@ -37,7 +37,7 @@ func benchServer(b *testing.B, s *Server) *http.Client {
 
 // BenchmarkAdd is what a request costs beside its plugin and its shim's start.
 func BenchmarkAdd(b *testing.B) {
-	client := benchServer(b, &Server{Handler: &fake{}})
+	client := benchServer(b, &Server{Commands: (&fake{}).commands()})
 	body := encoded(request("ADD", "c1"))
 	for b.Loop() {
 		if a := exchange(b.Context(), client, http.MethodPost, wire.PathCNI, body); a.status != http.StatusOK {
@@ -49,10 +49,10 @@ func BenchmarkAdd(b *testing.B) {
 // BenchmarkDelUnderFlood is a DEL, with a plugin that takes no time, while 200
 // ADDs of 10 ms each are asked for all the time.
 func BenchmarkDelUnderFlood(b *testing.B) {
-	client := benchServer(b, &Server{Handler: &fake{add: func(context.Context, *skel.CmdArgs) (types.Result, error) {
+	client := benchServer(b, &Server{Commands: (&fake{add: func(context.Context, *skel.CmdArgs) (types.Result, error) {
 		time.Sleep(10 * time.Millisecond)
 		return someResult(), nil
-	}}, MaxInFlight: 8})
+	}}).commands(), MaxInFlight: 8})
 	ctx, stop := context.WithCancel(b.Context())
 	var wg sync.WaitGroup
 	defer wg.Wait()

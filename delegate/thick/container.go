@@ -46,15 +46,15 @@ func (c *containers) claim(o *order, cancel context.CancelCauseFunc) *claim {
 
 // supersedes reports whether o makes the earlier operation of its container
 // pointless. What a DEL of the container removes is not wanted any more,
-// whatever it is, and what is in the queue of DELs can be done later; one of a
-// plugged interface speaks for that interface alone, and one of the queue is
+// whatever it is, and what is in the queue of DELs can be done later; one that
+// detaches one more network speaks for its interface alone, and one of the queue is
 // older than what is there.
 func (o *order) supersedes(earlier *order) bool {
 	switch {
 	case o.command != cmdDel || o.replayed:
 		return false
-	case o.hotPlug:
-		return earlier.hotPlug && earlier.command != cmdDel && earlier.args.IfName == o.args.IfName
+	case o.more:
+		return earlier.more && earlier.command != cmdDel && earlier.args.IfName == o.args.IfName
 	}
 	return earlier.command != cmdDel || earlier.replayed
 }

@@ -31,8 +31,8 @@ func TestS27OneByOne(t *testing.T) {
 			time.Sleep(time.Second)
 			return someResult(), nil
 		}}
-		plug := func(*wire.Attributes) Handler { return f }
-		r := serve(t, &Server{Handler: f, HotPlug: plug})
+		attach := func(*wire.Attributes) Commands { return f.commands() }
+		r := serve(t, &Server{Commands: f.commands(), Attach: attach})
 		var waits []func() answer
 		for _, verb := range []string{"ADD", "CHECK", "ADD"} {
 			waits = append(waits, r.begin(request(verb, "c1")))
@@ -76,7 +76,7 @@ func TestS27DelSupersedes(t *testing.T) {
 			return nil, types.NewError(101, "killed", "")
 		}, del: func(context.Context, *skel.CmdArgs) error { return nil }}
 		// All the ADDs that may be are there already: a DEL needs none of their places.
-		r := serve(t, &Server{Handler: f, MaxInFlight: 1, MaxQueued: 3})
+		r := serve(t, &Server{Commands: f.commands(), MaxInFlight: 1, MaxQueued: 3})
 		add := r.begin(request("ADD", "c1"))
 		synctest.Wait()
 		queued := r.begin(request("CHECK", "c1"))
@@ -120,7 +120,7 @@ func TestS27DelAfterSuccess(t *testing.T) {
 			<-ctx.Done() // it has done all it had to
 			return someResult(), nil
 		}}
-		r := serve(t, &Server{Handler: f})
+		r := serve(t, &Server{Commands: f.commands()})
 		add := r.begin(request("ADD", "c1"))
 		synctest.Wait()
 		r.do(request("DEL", "c1")).wantOK(t)
@@ -134,7 +134,7 @@ func TestS27Unplug(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{add: addUntilEnd, check: untilEnd}
-		r := serve(t, &Server{Handler: f, HotPlug: func(*wire.Attributes) Handler { return f }, Timeouts: Timeouts{Check: time.Second}})
+		r := serve(t, &Server{Commands: f.commands(), Attach: func(*wire.Attributes) Commands { return f.commands() }, Timeouts: Timeouts{Check: time.Second}})
 		plug := func(verb, ifname string) func() answer {
 			c := make(chan answer, 1)
 			go func() {
@@ -180,7 +180,7 @@ func TestS27Races(t *testing.T) {
 	f := &fake{check: busy, del: func(context.Context, *skel.CmdArgs) error { return nil }, add: func(ctx context.Context, a *skel.CmdArgs) (types.Result, error) {
 		return someResult(), busy(ctx, a)
 	}}
-	s := &Server{Handler: f, MaxInFlight: 3, MaxQueued: n}
+	s := &Server{Commands: f.commands(), MaxInFlight: 3, MaxQueued: n}
 	sv := s.service()
 	var wg sync.WaitGroup
 	for i := range n {

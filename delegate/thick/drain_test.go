@@ -43,7 +43,7 @@ func TestS24AddEnds(t *testing.T) {
 			time.Sleep(3 * time.Second)
 			return someResult(), ctx.Err()
 		}}
-		r := serve(t, &Server{Handler: f})
+		r := serve(t, &Server{Commands: f.commands()})
 		add := r.begin(request("ADD", "c1"))
 		synctest.Wait()
 		start := time.Now()
@@ -63,7 +63,7 @@ func TestS24AddIsUndone(t *testing.T) {
 			time.Sleep(4 * time.Second)
 			return nil, types.NewError(101, "killed", "")
 		}}
-		r := serve(t, &Server{Handler: f})
+		r := serve(t, &Server{Commands: f.commands()})
 		add := r.begin(request("ADD", "c1"))
 		synctest.Wait()
 		start := time.Now()
@@ -80,7 +80,7 @@ func TestS24WhileDraining(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := make(gate)
 		f := &fake{add: addAfter(g)}
-		r := serve(t, &Server{Handler: f, MaxInFlight: 1, HotPlug: func(*wire.Attributes) Handler { return f }})
+		r := serve(t, &Server{Commands: f.commands(), MaxInFlight: 1, Attach: func(*wire.Attributes) Commands { return f.commands() }})
 		add := r.begin(request("ADD", "c1"))
 		synctest.Wait()
 		byLane, byContainer := r.begin(request("ADD", "c2")), r.begin(request("CHECK", "c1"))
@@ -127,7 +127,7 @@ func TestAddsTakenOnAreServedWhileDraining(t *testing.T) {
 				time.Sleep(time.Second)
 				return someResult(), ctx.Err()
 			}}
-			r := serve(t, &Server{Handler: f, MaxInFlight: 2, DrainTimeout: limit})
+			r := serve(t, &Server{Commands: f.commands(), MaxInFlight: 2, DrainTimeout: limit})
 			var adds []func() answer
 			for i := range 12 {
 				adds = append(adds, r.begin(request("ADD", fmt.Sprint("c", i))))
@@ -168,7 +168,7 @@ func TestS24UndoIsWaitedFor(t *testing.T) {
 			time.Sleep(9 * time.Second)
 			return nil
 		}}
-		r := serve(t, &Server{Handler: f})
+		r := serve(t, &Server{Commands: f.commands()})
 		ctx, cancel := context.WithCancel(t.Context())
 		add := r.beginUntil(ctx, request("ADD", "c1"))
 		synctest.Wait()
@@ -187,7 +187,7 @@ func TestS24StuckHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := make(gate)
 		f := &fake{gc: func(context.Context, *skel.CmdArgs) error { <-g; return nil }}
-		s := &Server{Handler: f, peer: me}
+		s := &Server{Commands: f.commands(), peer: me}
 		l := newInMemory()
 		ctx, cancel := context.WithCancel(t.Context())
 		served := make(chan error, 1)
@@ -209,7 +209,7 @@ func TestS24Connections(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
-		r := serve(t, &Server{Handler: f})
+		r := serve(t, &Server{Commands: f.commands()})
 		silent, err := r.l.dial(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -248,7 +248,7 @@ func TestS24HandOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := make(gate)
 		f := &fake{add: addAfter(g)}
-		r := &rig{t: t, Server: &Server{Handler: f}, l: newInMemory(), done: make(chan struct{})}
+		r := &rig{t: t, Server: &Server{Commands: f.commands()}, l: newInMemory(), done: make(chan struct{})}
 		r.Client = clientOf(r.l.dial)
 		var wg sync.WaitGroup
 		l := &handingOver{inMemory: r.l}
@@ -297,7 +297,7 @@ func TestS24HandOver(t *testing.T) {
 func TestS24HandOverHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := &rig{t: t, Server: &Server{Handler: &fake{}}, l: newInMemory(), done: make(chan struct{})}
+		r := &rig{t: t, Server: &Server{Commands: (&fake{}).commands()}, l: newInMemory(), done: make(chan struct{})}
 		r.run(&handingOver{r.l, func(ctx context.Context) error {
 			<-ctx.Done()
 			return ctx.Err()
@@ -317,7 +317,7 @@ func TestListenerFails(t *testing.T) {
 			time.Sleep(time.Second)
 			return someResult(), nil
 		}}
-		s := &Server{Handler: f, peer: me}
+		s := &Server{Commands: f.commands(), peer: me}
 		l := newInMemory()
 		served := make(chan error, 1)
 		go func() { served <- s.Serve(t.Context(), l) }()
@@ -337,14 +337,14 @@ func TestListenerFails(t *testing.T) {
 func TestServeRefuses(t *testing.T) {
 	t.Parallel()
 	l := newInMemory()
-	if err := (&Server{}).Serve(t.Context(), l); err == nil || !strings.Contains(err.Error(), "no Handler") {
+	if err := (&Server{}).Serve(t.Context(), l); err == nil || !strings.Contains(err.Error(), "has no Add") {
 		t.Errorf("without a handler: %v", err)
 	}
 	if _, err := l.Accept(); err == nil {
 		t.Error("the listener is open")
 	}
 	synctest.Test(t, func(t *testing.T) {
-		r := serve(t, &Server{Handler: &fake{}})
+		r := serve(t, &Server{Commands: (&fake{}).commands()})
 		synctest.Wait()
 		if err := r.Serve(t.Context(), newInMemory()); err == nil || !strings.Contains(err.Error(), "once") {
 			t.Errorf("twice: %v", err)
@@ -356,7 +356,7 @@ func TestServeRefuses(t *testing.T) {
 // A daemon that stops keeps no connection for a next request.
 func TestS24ConnectionsAreNotKept(t *testing.T) {
 	t.Parallel()
-	s := &Server{Handler: &fake{}}
+	s := &Server{Commands: (&fake{}).commands()}
 	for _, want := range []string{"", "close"} {
 		w := httptest.NewRecorder()
 		s.HTTP().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, wire.PathHealth, nil))

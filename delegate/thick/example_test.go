@@ -26,7 +26,7 @@ func Example() {
 			Del: func(a *skel.CmdArgs) error { return types.NewError(11, a.IfName+" is busy", "") },
 		}
 	}
-	s := &thick.Server{Handler: thick.Funcs(commands)}
+	s := &thick.Server{Commands: thick.Funcs(commands)}
 
 	// The configuration is {"name":"pods"}.
 	const message = `{"env":{"CNI_COMMAND":%q,"CNI_CONTAINERID":"c1","CNI_NETNS":"/run/netns/c1"},"config":"eyJuYW1lIjoicG9kcyJ9"}`

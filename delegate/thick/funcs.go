@@ -15,48 +15,40 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
-// Funcs returns a [Handler] for a plugin that is written as the callbacks of a
-// main: commands is called for each operation, and the callback it is for.
-// Whatever the callbacks do should end with ctx, and what ADD would print go to
-// stdout, as a result of any version of the specification; what others write
-// there is dropped. A result that cannot be read is an error with code 6, and
-// the server has the DEL callback undo it. A callback that is nil is an error
-// with code 4. commands is called by many goroutines at once.
-func Funcs(commands func(ctx context.Context, stdout io.Writer) skel.CNIFuncs) Handler { //nolint:ireturn // it is what a Server takes
-	return funcs(commands)
-}
-
-type funcs func(context.Context, io.Writer) skel.CNIFuncs
-
-func (f funcs) Add(ctx context.Context, a *skel.CmdArgs) (types.Result, error) {
-	var out output
-	if err := call("ADD", f(ctx, &out).Add, a); err != nil {
-		return nil, err
+// Funcs returns the [Commands] of a plugin that is written as the callbacks of
+// a main. The server calls funcs for each operation, and then the callback for
+// the command. A callback should end with ctx. ADD writes its result to stdout,
+// as a result of any version of the specification; the output of other commands
+// is dropped. A result that cannot be read is an error with code 6, and the
+// server undoes it with the DEL callback. A nil callback is an error with code
+// 4. funcs is called by many goroutines at once.
+func Funcs(funcs func(ctx context.Context, stdout io.Writer) skel.CNIFuncs) Commands {
+	call := func(cmd command, callback func(skel.CNIFuncs) func(*skel.CmdArgs) error) func(context.Context, *skel.CmdArgs) error {
+		return func(ctx context.Context, a *skel.CmdArgs) error {
+			f := callback(funcs(ctx, io.Discard))
+			if f == nil {
+				return missing(cmd)
+			}
+			return f(a)
+		}
 	}
-	return out.result()
-}
-
-func (f funcs) Check(ctx context.Context, a *skel.CmdArgs) error {
-	return call("CHECK", f(ctx, io.Discard).Check, a)
-}
-
-func (f funcs) Del(ctx context.Context, a *skel.CmdArgs) error {
-	return call("DEL", f(ctx, io.Discard).Del, a)
-}
-
-func (f funcs) GC(ctx context.Context, a *skel.CmdArgs) error {
-	return call("GC", f(ctx, io.Discard).GC, a)
-}
-
-func (f funcs) Status(ctx context.Context, a *skel.CmdArgs) error {
-	return call("STATUS", f(ctx, io.Discard).Status, a)
-}
-
-func call(command string, callback func(*skel.CmdArgs) error, a *skel.CmdArgs) error {
-	if callback == nil {
-		return types.NewError(types.ErrInvalidEnvironmentVariables, "the plugin has no "+command, "")
+	return Commands{
+		Add: func(ctx context.Context, a *skel.CmdArgs) (types.Result, error) {
+			var out output
+			f := funcs(ctx, &out).Add
+			if f == nil {
+				return nil, missing(cmdAdd)
+			}
+			if err := f(a); err != nil {
+				return nil, err
+			}
+			return out.result()
+		},
+		Check:  call(cmdCheck, func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.Check }),
+		Del:    call(cmdDel, func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.Del }),
+		GC:     call(cmdGC, func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.GC }),
+		Status: call(cmdStatus, func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.Status }),
 	}
-	return callback(a)
 }
 
 var (

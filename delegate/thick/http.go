@@ -162,18 +162,18 @@ func (sv *service) observe(ev Event, err error) {
 	}
 }
 
-// delegate serves what is about plugged networks.
+// delegate serves [wire.PathDelegate].
 func (sv *service) delegate(w http.ResponseWriter, r *http.Request, ev Event) {
 	var methods []string
 	if sv.Attachments != nil {
 		methods = append(methods, http.MethodGet)
 	}
-	if sv.HotPlug != nil {
+	if sv.Attach != nil {
 		methods = append(methods, http.MethodPost)
 	}
 	switch {
-	case sv.HotPlug == nil && (sv.Attachments == nil || r.Method == http.MethodPost):
-		_ = refuse(w, http.StatusNotFound, "this daemon does not plug networks")
+	case sv.Attach == nil && (sv.Attachments == nil || r.Method == http.MethodPost):
+		_ = refuse(w, http.StatusNotFound, "this daemon does not attach networks to running containers")
 	case sv.Attachments == nil && r.Method == http.MethodGet:
 		_ = refuse(w, http.StatusNotFound, "this daemon does not list attachments")
 	case !allow(w, r, methods...):

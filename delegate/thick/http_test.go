@@ -64,7 +64,7 @@ func TestS3Methods(t *testing.T) {
 	t.Parallel()
 	full := func() *Server {
 		return &Server{
-			Handler: &fake{}, HotPlug: func(*wire.Attributes) Handler { return &fake{} },
+			Commands: (&fake{}).commands(), Attach: func(*wire.Attributes) Commands { return (&fake{}).commands() },
 			Attachments: func(context.Context, string) ([]Attachment, error) { return nil, nil },
 		}
 	}
@@ -115,10 +115,10 @@ func TestS3Body(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			post(t, &Server{Handler: &fake{}}, "POST", wire.PathCNI, tt.body).want(t, tt.status, tt.code, tt.text)
+			post(t, &Server{Commands: (&fake{}).commands()}, "POST", wire.PathCNI, tt.body).want(t, tt.status, tt.code, tt.text)
 		})
 	}
-	a := post(t, &Server{Handler: &fake{}}, "POST", wire.PathCNI, big(wire.MaxBody))
+	a := post(t, &Server{Commands: (&fake{}).commands()}, "POST", wire.PathCNI, big(wire.MaxBody))
 	a.wantOK(t)
 }
 
@@ -166,7 +166,7 @@ func TestS4Messages(t *testing.T) {
 			}
 			f := &fake{del: take, status: take, add: func(ctx context.Context, a *skel.CmdArgs) (types.Result, error) { return result, take(ctx, a) }}
 			var attrs *wire.Attributes
-			a := post(t, &Server{Handler: f, HotPlug: func(w *wire.Attributes) Handler { attrs = w; return f }}, "POST", tt.path, fixture(t, name))
+			a := post(t, &Server{Commands: f.commands(), Attach: func(w *wire.Attributes) Commands { attrs = w; return f.commands() }}, "POST", tt.path, fixture(t, name))
 			a.wantOK(t)
 			if got == nil {
 				t.Fatal("nothing was called")
@@ -236,7 +236,7 @@ func TestS5Errors(t *testing.T) {
 				del: func(context.Context, *skel.CmdArgs) error { return tt.err },
 			}
 			for _, verb := range []string{"ADD", "DEL"} {
-				a := post(t, &Server{Handler: f}, "POST", wire.PathCNI, string(encoded(request(verb, "c1"))))
+				a := post(t, &Server{Commands: f.commands()}, "POST", wire.PathCNI, string(encoded(request(verb, "c1"))))
 				if a.status != tt.status {
 					t.Errorf("%s: status %d", verb, a.status)
 				}
@@ -259,7 +259,7 @@ func TestS5NoSecrets(t *testing.T) {
 		for _, override := range []json.RawMessage{nil, json.RawMessage(`{"a":1}`)} {
 			m := request("ADD", "c1")
 			m.Config = []byte(conf)
-			a := post(t, &Server{Handler: &fake{}, Override: override}, "POST", wire.PathCNI, string(encoded(m)))
+			a := post(t, &Server{Commands: (&fake{}).commands(), Override: override}, "POST", wire.PathCNI, string(encoded(m)))
 			if a.status != http.StatusBadRequest || strings.Contains(a.body, "hunter2") {
 				t.Errorf("%s: %d %s", conf, a.status, a.body)
 			}
@@ -270,11 +270,11 @@ func TestS5NoSecrets(t *testing.T) {
 func TestS6Delegate(t *testing.T) {
 	t.Parallel()
 	f := &fake{del: func(context.Context, *skel.CmdArgs) error { return types.NewError(101, "stuck", "") }}
-	plug := func(w *wire.Attributes) Handler {
+	attach := func(w *wire.Attributes) Commands {
 		if w == nil {
 			t.Error("attributes are nil")
 		}
-		return f
+		return f.commands()
 	}
 	// The override is of the runtime's configuration, not of a network's.
 	var got string
@@ -283,7 +283,7 @@ func TestS6Delegate(t *testing.T) {
 		return nil
 	}
 	s := func() *Server {
-		return &Server{Handler: &fake{}, HotPlug: plug, Override: json.RawMessage(`{"name":"x"}`)}
+		return &Server{Commands: (&fake{}).commands(), Attach: attach, Override: json.RawMessage(`{"name":"x"}`)}
 	}
 	post(t, s(), "POST", wire.PathDelegate, string(encoded(request("DEL", "c1")))).want(t, 500, 101, "stuck")
 	post(t, s(), "POST", wire.PathDelegate, string(encoded(request("CHECK", "c1")))).wantOK(t)
@@ -291,14 +291,14 @@ func TestS6Delegate(t *testing.T) {
 		t.Errorf("configuration %s", got)
 	}
 	post(t, s(), "GET", wire.PathDelegate, "").want(t, 404, 999, "does not list")
-	post(t, &Server{Handler: &fake{}}, "POST", wire.PathDelegate, "{}").want(t, 404, 999, "does not plug")
-	post(t, &Server{Handler: &fake{}}, "PUT", wire.PathDelegate, "{}").want(t, 404, 999, "")
+	post(t, &Server{Commands: (&fake{}).commands()}, "POST", wire.PathDelegate, "{}").want(t, 404, 999, "does not attach")
+	post(t, &Server{Commands: (&fake{}).commands()}, "PUT", wire.PathDelegate, "{}").want(t, 404, 999, "")
 }
 
 func TestS6List(t *testing.T) {
 	t.Parallel()
 	s := func() *Server {
-		return &Server{Handler: &fake{}, Attachments: func(_ context.Context, id string) ([]Attachment, error) {
+		return &Server{Commands: (&fake{}).commands(), Attachments: func(_ context.Context, id string) ([]Attachment, error) {
 			switch id {
 			case "8f0c":
 				return []Attachment{
@@ -327,7 +327,7 @@ func TestS6List(t *testing.T) {
 func TestS7Health(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{"GET", "HEAD", "POST"} {
-		a := post(t, &Server{Handler: &fake{}, Ready: func(context.Context) error { return errors.New("never") }}, method, wire.PathHealth, "null")
+		a := post(t, &Server{Commands: (&fake{}).commands(), Ready: func(context.Context) error { return errors.New("never") }}, method, wire.PathHealth, "null")
 		a.wantOK(t)
 	}
 }
@@ -335,28 +335,28 @@ func TestS7Health(t *testing.T) {
 func TestS8Ready(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{"GET", "HEAD", "POST"} {
-		post(t, &Server{Handler: &fake{}}, method, wire.PathReady, fixture(t, "multus-readyz.json")).wantOK(t)
+		post(t, &Server{Commands: (&fake{}).commands()}, method, wire.PathReady, fixture(t, "multus-readyz.json")).wantOK(t)
 	}
 	unready := func() *Server {
-		return &Server{Handler: &fake{}, Ready: func(context.Context) error { return errors.New("no primary network") }}
+		return &Server{Commands: (&fake{}).commands(), Ready: func(context.Context) error { return errors.New("no primary network") }}
 	}
 	post(t, unready(), "POST", wire.PathReady, "null").want(t, 503, 11, "not ready: plugin: no primary network")
 	a := post(t, unready(), "GET", wire.PathReady+"?verbose", "")
 	a.want(t, 503, 11, "no primary network")
 	sameJSON(t, `{"code":11,"msg":"thick: not ready: plugin: no primary network","checks":[{"name":"daemon","ok":true},{"name":"queue","ok":true},{"name":"plugin","ok":false,"error":"no primary network"}]}`, a.body)
-	a = post(t, &Server{Handler: &fake{}}, "GET", wire.PathReady+"?verbose", "")
+	a = post(t, &Server{Commands: (&fake{}).commands()}, "GET", wire.PathReady+"?verbose", "")
 	a.wantOK(t)
 	sameJSON(t, `{"checks":[{"name":"daemon","ok":true},{"name":"queue","ok":true},{"name":"plugin","ok":true}]}`, a.body)
 
 	// What hangs or panics is not ready, and the server goes on.
-	post(t, &Server{Handler: &fake{}, Ready: func(ctx context.Context) error { return untilEnd(ctx, nil) }}, "GET", wire.PathReady, "").want(t, 503, 11, "deadline")
-	post(t, &Server{Handler: &fake{}, Ready: func(context.Context) error { panic("hunter2") }}, "GET", wire.PathReady, "").want(t, 503, 11, "panicked")
+	post(t, &Server{Commands: (&fake{}).commands(), Ready: func(ctx context.Context) error { return untilEnd(ctx, nil) }}, "GET", wire.PathReady, "").want(t, 503, 11, "deadline")
+	post(t, &Server{Commands: (&fake{}).commands(), Ready: func(context.Context) error { panic("hunter2") }}, "GET", wire.PathReady, "").want(t, 503, 11, "panicked")
 }
 
 func TestS9UnknownPath(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"/", "/cni/", "/CNI", "//cni", "/metrics", "/delegate/x"} {
-		post(t, &Server{Handler: &fake{}}, "POST", path, "{}").want(t, 404, 999, path)
+		post(t, &Server{Commands: (&fake{}).commands()}, "POST", path, "{}").want(t, 404, 999, path)
 	}
 }
 
@@ -364,7 +364,7 @@ func TestS9UnknownPath(t *testing.T) {
 func TestS10Other(t *testing.T) {
 	t.Parallel()
 	other := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte(r.URL.Path)) })
-	if a := post(t, &Server{Handler: &fake{}, Other: other}, "GET", "/metrics", ""); a.body != "/metrics" {
+	if a := post(t, &Server{Commands: (&fake{}).commands(), Other: other}, "GET", "/metrics", ""); a.body != "/metrics" {
 		t.Errorf("%d %q", a.status, a.body)
 	}
 }
@@ -372,12 +372,12 @@ func TestS10Other(t *testing.T) {
 func TestInfo(t *testing.T) {
 	t.Parallel()
 	a := post(t, &Server{
-		Handler: &fake{}, HotPlug: func(*wire.Attributes) Handler { return nil }, Queue: t.TempDir(), Version: "multinetd v1",
+		Commands: (&fake{}).commands(), Attach: func(*wire.Attributes) Commands { return Commands{} }, Queue: t.TempDir(), Version: "multinetd v1",
 		Attachments: func(context.Context, string) ([]Attachment, error) { return nil, nil },
 	}, "GET", wire.PathInfo, "")
 	a.wantOK(t)
 	sameJSON(t, fixture(t, "answer-info.json"), a.body)
-	a = post(t, &Server{Handler: &fake{}}, "GET", wire.PathInfo, "")
+	a = post(t, &Server{Commands: (&fake{}).commands()}, "GET", wire.PathInfo, "")
 	if !strings.Contains(a.body, `"features":[]`) {
 		t.Error(a.body)
 	}

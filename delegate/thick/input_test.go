@@ -69,7 +69,7 @@ func TestBadInput(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				f := &fake{}
-				r := serve(t, &Server{Handler: f})
+				r := serve(t, &Server{Commands: f.commands()})
 				c, all := r.raw()
 				start := time.Now()
 				var writer sync.WaitGroup
@@ -101,7 +101,7 @@ func TestTruncated(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
-		r := serve(t, &Server{Handler: f})
+		r := serve(t, &Server{Commands: f.commands()})
 		whole := "POST /cni HTTP/1.1\r\nHost: x\r\nContent-Length: 300\r\n\r\n" + string(encoded(request("ADD", "c1")))
 		for n := range len(whole) {
 			c, err := r.l.dial(t.Context())
@@ -135,7 +135,7 @@ func TestS23LongerThanReading(t *testing.T) {
 						return nil, context.Cause(ctx)
 					}
 				}}
-				r := serve(t, &Server{Handler: f})
+				r := serve(t, &Server{Commands: f.commands()})
 				body := string(encoded(request("ADD", "c1")))
 				head := fmt.Sprintf("POST /cni HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 				if chunked {
@@ -174,7 +174,7 @@ func TestS23LongerThanReading(t *testing.T) {
 func TestKeepAlive(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := serve(t, &Server{Handler: &fake{}})
+		r := serve(t, &Server{Commands: (&fake{}).commands()})
 		c, err := r.l.dial(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -238,7 +238,7 @@ func TestStrangers(t *testing.T) {
 						t.Error("a stranger got through")
 					}
 				})
-				r := serve(t, &Server{Handler: f, AllowUIDs: tt.allow, peer: tt.peer, Observer: seen.observe, Other: other})
+				r := serve(t, &Server{Commands: f.commands(), AllowUIDs: tt.allow, peer: tt.peer, Observer: seen.observe, Other: other})
 				for _, path := range []string{wire.PathCNI, wire.PathDelegate, wire.PathHealth, wire.PathReady, wire.PathInfo, "/metrics"} {
 					a := exchange(t.Context(), r.Client, "POST", path, encoded(request("ADD", "c1")))
 					synctest.Wait()
@@ -267,7 +267,7 @@ func TestStrangers(t *testing.T) {
 // HTTP looks at nobody: it is for tests.
 func TestHTTP(t *testing.T) {
 	t.Parallel()
-	s := &Server{Handler: &fake{}, Queue: t.TempDir()}
+	s := &Server{Commands: (&fake{}).commands(), Queue: t.TempDir()}
 	w := httptest.NewRecorder()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "/cni", strings.NewReader(string(encoded(request("ADD", "c1")))))
 	if err != nil {

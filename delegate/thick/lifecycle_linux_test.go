@@ -40,6 +40,10 @@ func newMeta(t *testing.T, plugins map[string]delegatetest.Plugin) (*meta, *dele
 	return m, exec
 }
 
+func (m *meta) commands() Commands {
+	return Commands{Add: m.Add, Check: m.Check, Del: m.Del, GC: m.GC, Status: m.Status}
+}
+
 func (m *meta) key(a *skel.CmdArgs) scratch.Key {
 	return scratch.Key{Network: "pods", ContainerID: a.ContainerID, IfName: a.IfName}
 }
@@ -100,7 +104,7 @@ func TestS23NothingStaysAlive(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					m, exec := newMeta(t, plugins)
-					r := serve(t, &Server{Handler: m, DrainTimeout: time.Second})
+					r := serve(t, &Server{Commands: m.commands(), DrainTimeout: time.Second})
 					ctx, kill := context.WithCancel(t.Context())
 					defer kill()
 					add := r.beginUntil(ctx, request("ADD", "c1"))
@@ -117,7 +121,7 @@ func TestS23NothingStaysAlive(t *testing.T) {
 					}
 					if end == "daemon stopped" || end == "both" {
 						<-r.done
-						r = serve(t, &Server{Handler: m})
+						r = serve(t, &Server{Commands: m.commands()})
 					}
 					r.do(request("DEL", "c1")).wantOK(t)
 					if live := exec.Live(); len(live) != 0 {
@@ -138,7 +142,7 @@ func TestLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		works := delegatetest.Result(nil)
 		m, exec := newMeta(t, map[string]delegatetest.Plugin{"blue": works, "red": works})
-		r := serve(t, &Server{Handler: m})
+		r := serve(t, &Server{Commands: m.commands()})
 		for _, verb := range []string{"STATUS", "ADD", "CHECK", "DEL", "GC"} {
 			r.do(request(verb, "c1")).wantOK(t)
 		}

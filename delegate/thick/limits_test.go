@@ -39,7 +39,7 @@ func TestS26Flood(t *testing.T) {
 			defer running.Add(-1)
 			return someResult(), g.wait(ctx)
 		}}
-		r := serve(t, &Server{Handler: f, MaxInFlight: inFlight, MaxQueued: queued})
+		r := serve(t, &Server{Commands: f.commands(), MaxInFlight: inFlight, MaxQueued: queued})
 		var waits []func() answer
 		for i := range flood {
 			waits = append(waits, r.begin(request("ADD", fmt.Sprint("c", i))))
@@ -86,7 +86,7 @@ func TestClientThatNeverReadsIsCutOff(t *testing.T) {
 				page := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 					_, _ = io.WriteString(w, strings.Repeat("x", 1<<20))
 				})
-				r := serve(t, &Server{Handler: &fake{}, Other: page})
+				r := serve(t, &Server{Commands: (&fake{}).commands(), Other: page})
 				c, err := r.l.dial(t.Context())
 				if err != nil {
 					t.Fatal(err)
@@ -110,7 +110,7 @@ func TestS26OtherLanes(t *testing.T) {
 		g := make(gate)
 		block := func(ctx context.Context, _ *skel.CmdArgs) error { return g.wait(ctx) }
 		f := &fake{del: block, gc: block, status: block}
-		r := serve(t, &Server{Handler: f, MaxInFlight: 2, MaxQueued: 1})
+		r := serve(t, &Server{Commands: f.commands(), MaxInFlight: 2, MaxQueued: 1})
 		dels := []func() answer{r.begin(request("DEL", "c1")), r.begin(request("GC", ""))}
 		synctest.Wait()
 		dels = append(dels, r.begin(request("DEL", "c2")))
@@ -156,7 +156,7 @@ func TestS26QueueTimeout(t *testing.T) {
 		g := make(gate)
 		var seen events
 		f := &fake{add: addAfter(g)}
-		r := serve(t, &Server{Handler: f, MaxInFlight: 1, Observer: seen.observe})
+		r := serve(t, &Server{Commands: f.commands(), MaxInFlight: 1, Observer: seen.observe})
 		first := r.begin(request("ADD", "c1"))
 		synctest.Wait()
 		start := time.Now()
@@ -199,7 +199,7 @@ func TestConcurrent(t *testing.T) {
 			time.Sleep(time.Millisecond)
 			return someResult(), nil
 		}}
-		r := serve(t, &Server{Handler: f, MaxInFlight: 8})
+		r := serve(t, &Server{Commands: f.commands(), MaxInFlight: 8})
 		var waits []func() answer
 		for i := range 200 {
 			waits = append(waits, r.begin(request("ADD", fmt.Sprint("c", i))))
@@ -263,7 +263,7 @@ func TestLane(t *testing.T) {
 func TestS26TooLateForItsTurn(t *testing.T) {
 	t.Parallel()
 	f := &fake{}
-	sv := (&Server{Handler: f}).service()
+	sv := (&Server{Commands: f.commands()}).service()
 	m := request("ADD", "c1")
 	for range 50 {
 		o, err := sv.order(wire.PathCNI, &m, nil)

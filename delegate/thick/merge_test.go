@@ -53,7 +53,7 @@ func TestS12BothAreObjects(t *testing.T) {
 		}
 		m := request("ADD", "c1")
 		m.Config = []byte(odd)
-		s := &Server{Handler: &fake{}, Override: json.RawMessage(`{"a":1}`)}
+		s := &Server{Commands: (&fake{}).commands(), Override: json.RawMessage(`{"a":1}`)}
 		_, err := s.service().order(wire.PathCNI, &m, nil)
 		refused(t, err, 6, "the configuration is not a JSON object")
 
@@ -61,7 +61,7 @@ func TestS12BothAreObjects(t *testing.T) {
 		if odd == "" {
 			continue
 		}
-		s = &Server{Handler: &fake{}, Override: json.RawMessage(odd)}
+		s = &Server{Commands: (&fake{}).commands(), Override: json.RawMessage(odd)}
 		l := newInMemory()
 		if err := s.Serve(t.Context(), l); err == nil || !strings.Contains(err.Error(), "Override is not a JSON object") {
 			t.Errorf("%.20q: Serve: %v", odd, err)
@@ -76,7 +76,7 @@ func TestS12BothAreObjects(t *testing.T) {
 func TestS12OverrideServed(t *testing.T) {
 	t.Parallel()
 	f := &fake{}
-	s := &Server{Handler: f, Override: json.RawMessage(`{"binDir":"/host/bin","NAME":"other"}`)}
+	s := &Server{Commands: f.commands(), Override: json.RawMessage(`{"binDir":"/host/bin","NAME":"other"}`)}
 	m := request("ADD", "c1")
 	o, err := s.service().order(wire.PathCNI, &m, nil)
 	if err != nil {

@@ -24,7 +24,7 @@ func TestTrace(t *testing.T) {
 		got = Trace(ctx)
 		return nil
 	}}
-	s := &Server{Handler: f}
+	s := &Server{Commands: f.commands()}
 	for name, tt := range map[string]struct {
 		env    []string
 		header http.Header
@@ -63,7 +63,7 @@ func TestObserver(t *testing.T) {
 			time.Sleep(time.Second)
 			return someResult(), nil
 		}}
-		r := serve(t, &Server{Handler: f, Observer: seen.observe, MaxInFlight: 1})
+		r := serve(t, &Server{Commands: f.commands(), Observer: seen.observe, MaxInFlight: 1})
 		m := with(request("ADD", "c1"), "CNI_ARGS", "K8S_POD_NAME=web-0")
 		start := time.Now()
 		first := r.begin(m)

@@ -22,10 +22,10 @@ import (
 // An operation is an order that the server has taken on.
 type operation struct {
 	*order
-	handler Handler
-	cancel  context.CancelCauseFunc
-	reply   reply
-	replied bool
+	commands *Commands // nil until they have been asked for
+	cancel   context.CancelCauseFunc
+	reply    reply
+	replied  bool
 }
 
 // A reply hands the outcome of an operation to its client. It is called once:
@@ -161,64 +161,60 @@ func own(err error) bool {
 // behind that it has not undone itself.
 func unknown(err error) bool { return errors.Is(err, errUnheard) || own(err) }
 
-// call has the handler do what op says. body is the message that answers an
+// call has the plugin do what op says. body is the message that answers an
 // ADD.
 func (sv *service) call(ctx context.Context, op *operation) (body []byte, err error) {
-	err = sv.guarded(ctx, op, func(a *skel.CmdArgs) error {
-		switch h := op.handler; op.command {
-		case cmdAdd:
-			result, err := h.Add(ctx, a)
-			if err != nil {
-				return err
+	err = sv.guarded(ctx, op, func(ctx context.Context, a *skel.CmdArgs) error {
+		if op.command == cmdStatus {
+			if err := sv.notReady(ctx); err != nil {
+				if !own(err) {
+					err = fmt.Errorf("thick: %s: not ready: %w", op, err)
+				}
+				return status.NotReady(err)
 			}
-			body, err = encode(result)
-			return err
-		case cmdCheck:
-			return h.Check(ctx, a)
-		case cmdDel:
-			return h.Del(ctx, a)
-		case cmdGC:
-			return h.GC(ctx, a)
-		default:
-			err := sv.readable()
-			if err == nil {
-				err = sv.ready(ctx)
-			}
-			if err == nil {
-				return h.Status(ctx, a)
-			}
-			if !own(err) {
-				err = fmt.Errorf("thick: %s: not ready: %w", op, err)
-			}
-			return status.NotReady(err)
 		}
+		result, err := op.commands.run(ctx, op.command, a)
+		if err == nil && op.command == cmdAdd {
+			body, err = encode(result)
+		}
+		return err
 	})
 	return body, err
 }
 
 // undo removes what the ADD op did, on a budget of its own.
 func (sv *service) undo(ctx context.Context, op *operation) error {
-	if op.handler == nil {
+	if op.commands == nil {
 		return nil // it did not get so far
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sv.undoTimeout())
 	defer cancel()
-	return sv.guarded(ctx, op, func(a *skel.CmdArgs) error { return op.handler.Del(ctx, a) })
+	return sv.guarded(ctx, op, func(ctx context.Context, a *skel.CmdArgs) error {
+		_, err := op.commands.run(ctx, cmdDel, a)
+		return err
+	})
 }
 
-// guarded calls f with arguments that are f's own. It logs a panic of f and
-// returns it as an error.
-func (sv *service) guarded(ctx context.Context, op *operation, f func(*skel.CmdArgs) error) error {
+// guarded calls f within Begin, with arguments that f may change. It logs a
+// panic and returns it as an error.
+func (sv *service) guarded(ctx context.Context, op *operation, f func(context.Context, *skel.CmdArgs) error) error {
 	err := guard(func() error {
-		if op.handler == nil {
-			op.handler = sv.Handler
-			if op.hotPlug {
-				op.handler = sv.HotPlug(op.with)
+		ctx := ctx
+		if sv.Begin != nil && op.command != cmdStatus {
+			var end func()
+			ctx, end = sv.Begin(ctx)
+			defer end()
+		}
+		if op.commands == nil {
+			c := sv.Commands
+			if op.more {
+				c = sv.Attach(op.with)
 			}
+			op.commands = &c
 		}
 		a := op.args
 		a.StdinData = bytes.Clone(a.StdinData)
-		return f(&a)
+		return f(ctx, &a)
 	})
 	var p *panicError
 	if errors.As(err, &p) {

@@ -64,7 +64,7 @@ func TestS16Result(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				f := &fake{add: func(context.Context, *skel.CmdArgs) (types.Result, error) { return tt.result, nil }}
-				r := serve(t, &Server{Handler: f})
+				r := serve(t, &Server{Commands: f.commands()})
 				a := r.do(request("ADD", "c1"))
 				if tt.code == 0 {
 					a.wantOK(t)
@@ -97,7 +97,7 @@ func TestUndoFails(t *testing.T) {
 				return untilEnd(ctx, a) // and so the undo has an end
 			},
 		}
-		r := serve(t, &Server{Handler: f, Logger: book.logger(), UndoTimeout: time.Second})
+		r := serve(t, &Server{Commands: f.commands(), Logger: book.logger(), UndoTimeout: time.Second})
 		start := time.Now()
 		a := r.do(request("ADD", "c1"))
 		a.want(t, 500, 6, "there is none; undo: ")
@@ -129,9 +129,9 @@ func TestUndoHotPlug(t *testing.T) {
 				return nil
 			},
 		}
-		r := serve(t, &Server{Handler: primary, HotPlug: func(w *wire.Attributes) Handler {
+		r := serve(t, &Server{Commands: primary.commands(), Attach: func(w *wire.Attributes) Commands {
 			attrs = append(attrs, w)
-			return plugged
+			return plugged.commands()
 		}})
 		m := with(request("ADD", "c1"), "CNI_IFNAME", "net1")
 		exchange(t.Context(), r.Client, "POST", wire.PathDelegate, encoded(m)).want(t, 500, 6, "there is none")
@@ -154,7 +154,7 @@ func TestPanic(t *testing.T) {
 			add:   func(context.Context, *skel.CmdArgs) (types.Result, error) { panic("hunter2") },
 			check: boom, gc: boom, status: boom,
 		}
-		r := serve(t, &Server{Handler: f, Logger: book.logger(), Observer: seen.observe, MaxInFlight: 1, HotPlug: func(*wire.Attributes) Handler { return nil }})
+		r := serve(t, &Server{Commands: f.commands(), Logger: book.logger(), Observer: seen.observe, MaxInFlight: 1, Attach: func(*wire.Attributes) Commands { panic("hunter2") }})
 		for _, verb := range []string{"ADD", "CHECK", "GC", "STATUS"} {
 			a := r.do(request(verb, "c1"))
 			a.want(t, 500, 999, "panicked")
@@ -187,7 +187,7 @@ func TestS23ClientGoes(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var seen events
 				f := &fake{add: addUntilEnd, check: untilEnd, del: untilEnd, gc: untilEnd, status: untilEnd}
-				r := serve(t, &Server{Handler: f, Observer: seen.observe})
+				r := serve(t, &Server{Commands: f.commands(), Observer: seen.observe})
 				ctx, cancel := context.WithCancel(t.Context())
 				wait := r.beginUntil(ctx, request(verb, "c1"))
 				synctest.Wait()
@@ -233,7 +233,7 @@ func TestS23AddForNobodyIsUndone(t *testing.T) {
 				return nil
 			},
 		}
-		r := serve(t, &Server{Handler: f, Observer: seen.observe})
+		r := serve(t, &Server{Commands: f.commands(), Observer: seen.observe})
 		ctx, cancel := context.WithCancel(t.Context())
 		wait := r.beginUntil(ctx, request("ADD", "c1"))
 		synctest.Wait()
@@ -261,7 +261,7 @@ func TestS23AddForOneThatDoesNotRead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
-		r := serve(t, &Server{Handler: f})
+		r := serve(t, &Server{Commands: f.commands()})
 		c, err := r.l.dial(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -309,7 +309,7 @@ func TestDeadlines(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				f := &fake{add: addUntilEnd, check: untilEnd, del: untilEnd, gc: untilEnd, status: untilEnd}
-				r := serve(t, &Server{Handler: f, Timeouts: tt.set})
+				r := serve(t, &Server{Commands: f.commands(), Timeouts: tt.set})
 				m := request(tt.verb, "c1")
 				m.DeadlineMs = tt.asked
 				start := time.Now()
@@ -332,7 +332,7 @@ func TestDeadlineOverrun(t *testing.T) {
 			<-ctx.Done()
 			return someResult(), nil
 		}}
-		r := serve(t, &Server{Handler: f})
+		r := serve(t, &Server{Commands: f.commands()})
 		r.do(request("ADD", "c1")).wantOK(t)
 		f.want(t, "ADD c1", "end ADD c1")
 	})
@@ -352,7 +352,7 @@ func TestStoppedHandler(t *testing.T) {
 				return types.NewError(51, "uplink lost", "")
 			},
 		}
-		r := serve(t, &Server{Handler: f})
+		r := serve(t, &Server{Commands: f.commands()})
 		r.do(request("ADD", "c1")).want(t, 500, 11, "thick: ADD pods/c1/eth0: the time is up: bridge: killed")
 		r.do(request("STATUS", "")).want(t, 500, 51, "the time is up: uplink lost")
 	})
@@ -371,10 +371,10 @@ func TestS21StatusNotReady(t *testing.T) {
 		{func(ctx context.Context) error { return untilEnd(ctx, nil) }, 50, "time is up"},
 		{func(context.Context) error { panic("hunter2") }, 50, "panicked"},
 	} {
-		s := &Server{Ready: tt.ready, Timeouts: Timeouts{Status: time.Second}, Handler: &fake{status: func(context.Context, *skel.CmdArgs) error {
+		s := &Server{Ready: tt.ready, Timeouts: Timeouts{Status: time.Second}, Commands: (&fake{status: func(context.Context, *skel.CmdArgs) error {
 			t.Error("the handler was asked")
 			return nil
-		}}}
+		}}).commands()}
 		post(t, s, "POST", wire.PathCNI, string(encoded(request("STATUS", "")))).want(t, 500, tt.code, tt.says)
 	}
 }

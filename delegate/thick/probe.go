@@ -17,7 +17,7 @@ func (sv *service) info() wire.Info {
 	for _, f := range []struct {
 		has  bool
 		name string
-	}{{sv.HotPlug != nil, "delegate"}, {sv.Attachments != nil, "attachments"}, {sv.Queue != "", "queue"}} {
+	}{{sv.Attach != nil, "delegate"}, {sv.Attachments != nil, "attachments"}, {sv.Queue != "", "queue"}} {
 		if f.has {
 			i.Features = append(i.Features, f.name)
 		}
@@ -79,6 +79,14 @@ func (sv *service) readiness(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	plain(w, "ok\n")
+}
+
+// notReady returns why the plugin's STATUS need not be asked.
+func (sv *service) notReady(ctx context.Context) error {
+	if err := sv.readable(); err != nil {
+		return err
+	}
+	return sv.ready(ctx)
 }
 
 // ready asks the program.

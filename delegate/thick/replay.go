@@ -89,7 +89,7 @@ func (sv *service) redo(ctx context.Context, name string) error {
 // debt is the name of o's file in the queue, or empty where there can be none:
 // only the runtime's commands meet there.
 func (sv *service) debt(o *order, m *wire.Request) string {
-	if sv.Queue == "" || o.hotPlug || o.command != cmdAdd && o.command != cmdDel {
+	if sv.Queue == "" || o.more || o.command != cmdAdd && o.command != cmdDel {
 		return ""
 	}
 	name, err := queue.Name(*m)

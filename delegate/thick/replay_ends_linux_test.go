@@ -22,7 +22,7 @@ func TestStopDoesNotCancelAQueuedDel(t *testing.T) {
 			time.Sleep(time.Second)
 			return context.Cause(ctx)
 		}}
-		r := serve(t, &Server{Handler: f, Queue: dir})
+		r := serve(t, &Server{Commands: f.commands(), Queue: dir})
 		synctest.Wait()
 		start := time.Now()
 		r.stop()
@@ -44,7 +44,7 @@ func TestServeWaitsUntilTheQueueIsWritten(t *testing.T) {
 				time.Sleep(time.Second)
 			}
 		}
-		r := serve(t, &Server{Handler: &fake{}, Queue: dir, Observer: slow})
+		r := serve(t, &Server{Commands: (&fake{}).commands(), Queue: dir, Observer: slow})
 		synctest.Wait()
 		start := time.Now()
 		r.stop()
@@ -65,7 +65,7 @@ func TestRemovedDelBlocksNothingBesideOneThatFails(t *testing.T) {
 		before, err := filepath.Glob(dir + "/*.json")
 		ok(t, err)
 		enqueue(t, dir, request("DEL", "removed"))
-		r := serve(t, &Server{Handler: f, Queue: dir})
+		r := serve(t, &Server{Commands: f.commands(), Queue: dir})
 		synctest.Wait()
 		r.do(request("ADD", "removed")).want(t, 503, 11, "has not been done")
 		all, err := filepath.Glob(dir + "/*.json")

@@ -62,7 +62,7 @@ func TestDelTakesThePlaceOfAQueuedOne(t *testing.T) {
 				return nil
 			}}
 			dir := queued(t, "c1")
-			r := serve(t, &Server{Handler: f, Queue: dir})
+			r := serve(t, &Server{Commands: f.commands(), Queue: dir})
 			synctest.Wait()
 			start := time.Now()
 			r.do(with(request("DEL", "c1"), "CNI_IFNAME", ifName)).wantOK(t)
@@ -101,7 +101,7 @@ func TestS20FailedDelIsTriedAgain(t *testing.T) {
 			return types.NewError(101, "stuck", "")
 		}}
 		dir := queued(t, "c1")
-		r := serve(t, &Server{Handler: f, Queue: dir, Logger: book.logger()})
+		r := serve(t, &Server{Commands: f.commands(), Queue: dir, Logger: book.logger()})
 		synctest.Wait()
 		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).wantOK(t)
 		verbose := func() string {
@@ -160,7 +160,7 @@ func TestDelOfTheRuntimePaysForTheQueuedOne(t *testing.T) {
 			return nil
 		}}
 		dir := queued(t, "c1")
-		r := serve(t, &Server{Handler: f, Queue: dir})
+		r := serve(t, &Server{Commands: f.commands(), Queue: dir})
 		synctest.Wait()
 		r.do(request("DEL", "c1")).want(t, 500, 101, "stuck")
 		r.do(request("ADD", "c1")).want(t, 503, 11, "has not been done")
@@ -173,7 +173,7 @@ func TestDelOfTheRuntimePaysForTheQueuedOne(t *testing.T) {
 		r.stop()
 		<-r.done
 		f.said()
-		serve(t, &Server{Handler: f, Queue: dir})
+		serve(t, &Server{Commands: f.commands(), Queue: dir})
 		time.Sleep(time.Hour)
 		f.want(t)
 		// One that is queued after it is another.
@@ -191,7 +191,7 @@ func TestDelThatStaysInTheQueueIsNotDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{del: func(context.Context, *skel.CmdArgs) error { return types.NewError(101, "stuck", "") }}
 		dir := queued(t, "c1")
-		r := serve(t, &Server{Handler: f, Queue: dir})
+		r := serve(t, &Server{Commands: f.commands(), Queue: dir})
 		synctest.Wait() // tried, and not again before a second is over
 		file, err := filepath.Glob(dir + "/*.json")
 		ok(t, err)
@@ -216,7 +216,7 @@ func TestDelTakenOutWhileItWaitsIsNotDone(t *testing.T) {
 			return someResult(), nil
 		}}
 		dir := queued(t)
-		r := serve(t, &Server{Handler: f, Queue: dir})
+		r := serve(t, &Server{Commands: f.commands(), Queue: dir})
 		synctest.Wait()
 		enqueue(t, dir, request("DEL", "c1"))
 		time.Sleep(longestPause - time.Second)
@@ -241,7 +241,7 @@ func TestDelThatIsRefusedForGoodIsSetAside(t *testing.T) {
 		dir := queued(t)
 		enqueue(t, dir, with(request("DEL", "c1"), "CNI_ARGS", "notapair"))
 		f := &fake{}
-		r := serve(t, &Server{Handler: f, Queue: dir, Logger: book.logger(), Observer: seen.observe})
+		r := serve(t, &Server{Commands: f.commands(), Queue: dir, Logger: book.logger(), Observer: seen.observe})
 		time.Sleep(time.Hour)
 		f.want(t)
 		all := seen.taken()
@@ -280,7 +280,7 @@ func TestS20RemovedByHand(t *testing.T) {
 			return types.NewError(101, "stuck", "")
 		}}
 		dir := queued(t, "c1", "c2")
-		r := serve(t, &Server{Handler: f, Queue: dir})
+		r := serve(t, &Server{Commands: f.commands(), Queue: dir})
 		synctest.Wait()
 		names, err := filepath.Glob(dir + "/*.json")
 		if err != nil || len(names) != 2 {
@@ -321,7 +321,7 @@ func TestS20SupersedesNothing(t *testing.T) {
 			time.Sleep(10 * time.Second)
 			return someResult(), ctx.Err()
 		}}
-		r := serve(t, &Server{Handler: f, Queue: queued(t, "c1")})
+		r := serve(t, &Server{Commands: f.commands(), Queue: queued(t, "c1")})
 		synctest.Wait()
 		fails = false
 		r.do(with(request("ADD", "c1"), "CNI_IFNAME", "eth1")).wantOK(t)
@@ -337,7 +337,7 @@ func TestS20QueuedLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
 		dir := queued(t)
-		r := serve(t, &Server{Handler: f, Queue: dir})
+		r := serve(t, &Server{Commands: f.commands(), Queue: dir})
 		synctest.Wait()
 		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).wantOK(t)
 		enqueue(t, dir, request("DEL", "c1"))
@@ -362,7 +362,7 @@ func TestS20Damaged(t *testing.T) {
 		}
 		enqueue(t, dir, request("ADD", "c3"))
 		f := &fake{}
-		r := serve(t, &Server{Handler: f, Queue: dir, Logger: book.logger()})
+		r := serve(t, &Server{Commands: f.commands(), Queue: dir, Logger: book.logger()})
 		synctest.Wait()
 		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).wantOK(t)
 		if calls := f.said(); len(calls) != 1 || !strings.HasPrefix(calls[0], "DEL c") {
@@ -382,7 +382,7 @@ func TestQueueThatCannotBeRead(t *testing.T) {
 		dir := queued(t, "c1")
 		ok(t, os.Chmod(dir, 0o777))
 		f := &fake{}
-		r := serve(t, &Server{Handler: f, Queue: dir})
+		r := serve(t, &Server{Commands: f.commands(), Queue: dir})
 		synctest.Wait()
 		const why = "others may write to the directory"
 		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).want(t, 503, 11, why)
@@ -409,7 +409,7 @@ func TestStoppedWithAQueue(t *testing.T) {
 			time.Sleep(time.Second)
 			return nil
 		}}
-		r := serve(t, &Server{Handler: f, Queue: dir, MaxInFlight: 4})
+		r := serve(t, &Server{Commands: f.commands(), Queue: dir, MaxInFlight: 4})
 		synctest.Wait()
 		start := time.Now()
 		r.stop()

@@ -19,7 +19,7 @@ import (
 // An order is a request for an operation that has been understood.
 type order struct {
 	command  command
-	hotPlug  bool
+	more     bool   // it is about one more network of a running container
 	replayed bool   // from the queue
 	debt     string // the name of its file in the queue, were there one; or empty
 	network  string // the name in the configuration
@@ -56,7 +56,7 @@ func decode(data []byte) (*wire.Request, error) {
 // order understands m, which came to path. When it fails, what it returns
 // beside the error is as much as was understood.
 func (sv *service) order(path string, m *wire.Request, header http.Header) (*order, error) {
-	o := &order{hotPlug: path == wire.PathDelegate, with: m.Attributes}
+	o := &order{more: path == wire.PathDelegate, with: m.Attributes}
 	if o.with == nil {
 		o.with = &wire.Attributes{}
 	}
@@ -136,7 +136,7 @@ func (sv *service) configuration(o *order, conf []byte) error {
 	bad := func(code uint, what string) error {
 		return coded(http.StatusBadRequest, code, "%s: %s", o.command, what)
 	}
-	if !o.hotPlug && len(sv.override) > 0 {
+	if !o.more && len(sv.override) > 0 {
 		merged, err := merge(conf, sv.override)
 		if err != nil {
 			return bad(types.ErrDecodingFailure, "the configuration is not a JSON object")

@@ -20,7 +20,7 @@ import (
 
 // understand is what the server makes of m.
 func understand(m wire.Request) (*order, error) {
-	return (&Server{Handler: &fake{}}).service().order(wire.PathCNI, &m, nil)
+	return (&Server{Commands: (&fake{}).commands()}).service().order(wire.PathCNI, &m, nil)
 }
 
 func refused(t *testing.T, err error, code uint, text string) {
@@ -150,7 +150,7 @@ func TestS15UnknownCommand(t *testing.T) {
 	}
 	_, err := understand(request("", "c1"))
 	refused(t, err, 4, "missing CNI_COMMAND")
-	a := post(t, &Server{Handler: &fake{}}, "POST", wire.PathCNI, string(encoded(request("UPDATE", "c1"))))
+	a := post(t, &Server{Commands: (&fake{}).commands()}, "POST", wire.PathCNI, string(encoded(request("UPDATE", "c1"))))
 	a.want(t, 400, 4, `unknown CNI_COMMAND "UPDATE"`)
 }
 
@@ -200,7 +200,7 @@ func FuzzRequest(f *testing.F) {
 	f.Add(encoded(with(request("ADD", "../c"), "CNI_IFNAME", "a/b", "CNI_ARGS", "a=b;c")), "")
 	f.Add([]byte(`{"env":null,"config":"e30=","interfaceAttributes":{"cni-args":null},"deadlineMs":9223372036854775807}`), "x")
 	f.Add([]byte(`null`), "")
-	s := &Server{Handler: &fake{}, Override: json.RawMessage(`{"logLevel":"debug"}`)}
+	s := &Server{Commands: (&fake{}).commands(), Override: json.RawMessage(`{"logLevel":"debug"}`)}
 	f.Fuzz(func(t *testing.T, data []byte, trace string) {
 		m, err := decode(data)
 		if err != nil {
@@ -280,7 +280,7 @@ func TestFuncs(t *testing.T) {
 					},
 				}
 			})
-			a := post(t, &Server{Handler: h}, "POST", wire.PathCNI, string(encoded(request("ADD", "c1"))))
+			a := post(t, &Server{Commands: h}, "POST", wire.PathCNI, string(encoded(request("ADD", "c1"))))
 			if tt.code != 0 {
 				a.want(t, 500, tt.code, "")
 			} else {
@@ -299,6 +299,6 @@ func TestFuncsWithout(t *testing.T) {
 	t.Parallel()
 	h := Funcs(func(context.Context, io.Writer) skel.CNIFuncs { return skel.CNIFuncs{} })
 	for _, verb := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS"} {
-		post(t, &Server{Handler: h}, "POST", wire.PathCNI, string(encoded(request(verb, "c1")))).want(t, 500, 4, "no "+verb)
+		post(t, &Server{Commands: h}, "POST", wire.PathCNI, string(encoded(request(verb, "c1")))).want(t, 500, 4, "no "+verb)
 	}
 }

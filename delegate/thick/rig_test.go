@@ -83,6 +83,11 @@ func (f *fake) Status(ctx context.Context, a *skel.CmdArgs) error {
 	return f.call(ctx, "STATUS", a, f.status)
 }
 
+// commands are those of f.
+func (f *fake) commands() Commands {
+	return Commands{Add: f.Add, Check: f.Check, Del: f.Del, GC: f.GC, Status: f.Status}
+}
+
 // someResult is what an ADD of a fake returns that has nothing else to say.
 func someResult() types.Result {
 	return &types100.Result{CNIVersion: "1.1.0", Interfaces: []*types100.Interface{{Name: "eth0"}}}

@@ -36,7 +36,7 @@ const (
 // returned what had connected by then, and failed. What HandOver returns is
 // logged.
 //
-// Serve fails at once when Handler is nil, when Override is not a JSON object,
+// Serve fails at once when Commands has no Add or no Del, when Override is not a JSON object,
 // and when it has been called before. A handler that does not heed the end of
 // its context keeps Serve until it has had its time twice; then Serve returns
 // an error, and leaves it running.
@@ -44,8 +44,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer func() { _ = l.Close() }() // which it may be already
 	sv := s.service()
 	switch {
-	case s.Handler == nil:
-		return errors.New("thick: Serve: no Handler")
+	case s.Commands.Add == nil || s.Commands.Del == nil:
+		return errors.New("thick: Serve: Commands has no Add or no Del")
 	case sv.overrideErr != nil:
 		return sv.overrideErr
 	case s.served.Swap(true):

@@ -48,7 +48,7 @@ func serveUnix(t *testing.T, s *Server) (*rig, string) {
 // A body of 100 MB is refused before it has come, by a server that goes on.
 func TestS3HugeBody(t *testing.T) {
 	t.Parallel()
-	r, _ := serveUnix(t, &Server{Handler: &fake{}})
+	r, _ := serveUnix(t, &Server{Commands: (&fake{}).commands()})
 	for name, length := range map[string]int64{"length": 100 << 20, "chunks": -1} {
 		var sent counter
 		body := io.TeeReader(io.MultiReader(strings.NewReader(`{"config":"`), io.LimitReader(endless{}, 100<<20-11)), &sent)
@@ -103,7 +103,7 @@ func TestS23ClientCloses(t *testing.T) {
 		return nil
 	}}
 	seen := make(chan Event, 2)
-	_, socket := serveUnix(t, &Server{Handler: f, Observer: func(ev Event) { seen <- ev }})
+	_, socket := serveUnix(t, &Server{Commands: f.commands(), Observer: func(ev Event) { seen <- ev }})
 	send := func(id string) net.Conn {
 		c, err := net.Dial("unix", socket)
 		ok(t, err)
@@ -134,7 +134,7 @@ func TestS23HalfClosed(t *testing.T) {
 		<-ctx.Done()
 		return someResult(), nil
 	}}
-	_, socket := serveUnix(t, &Server{Handler: f})
+	_, socket := serveUnix(t, &Server{Commands: f.commands()})
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
 	ok(t, err)
 	defer c.Close()
@@ -154,9 +154,9 @@ func TestS23HalfClosed(t *testing.T) {
 // The kernel says who connects.
 func TestStrangersOnASocket(t *testing.T) {
 	t.Parallel()
-	r, _ := serveUnix(t, &Server{Handler: &fake{}, AllowUIDs: []uint32{uint32(os.Geteuid()) + 1}}) //nolint:gosec // no ID is negative
+	r, _ := serveUnix(t, &Server{Commands: (&fake{}).commands(), AllowUIDs: []uint32{uint32(os.Geteuid()) + 1}}) //nolint:gosec // no ID is negative
 	r.do(request("ADD", "c1")).want(t, 403, 999, fmt.Sprintf("user %d may not connect", os.Geteuid()))
-	r, _ = serveUnix(t, &Server{Handler: &fake{}})
+	r, _ = serveUnix(t, &Server{Commands: (&fake{}).commands()})
 	r.do(request("ADD", "c1")).wantOK(t)
 }
 
@@ -166,7 +166,7 @@ func TestS24Successors(t *testing.T) {
 	t.Parallel()
 	socket := socketDir(t) + "/s"
 	var adds, dels atomic.Int64
-	handler := func() Handler {
+	handler := func() *fake {
 		return &fake{
 			add: func(context.Context, *skel.CmdArgs) (types.Result, error) { adds.Add(1); return someResult(), nil },
 			del: func(context.Context, *skel.CmdArgs) error { dels.Add(1); return nil },
@@ -174,7 +174,7 @@ func TestS24Successors(t *testing.T) {
 	}
 	first := make(chan struct{})
 	next := func() *rig {
-		r := &rig{t: t, Server: &Server{Handler: handler(), peer: peer.UID, MaxInFlight: 2}, done: make(chan struct{})}
+		r := &rig{t: t, Server: &Server{Commands: handler().commands(), peer: peer.UID, MaxInFlight: 2}, done: make(chan struct{})}
 		ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 		r.stop = stop
 		go func() {

@@ -17,7 +17,7 @@
 // plugin has less to work with than in a DEL that is done at once:
 //
 //   - CNI_NETNS is the path that the runtime gave with the DEL. By now there may
-//     be nothing at it, or the network namespace of another container. A Handler
+//     be nothing at it, or the network namespace of another container. A plugin
 //     that keeps records knows the namespace of the ADD, and hands on a path only
 //     as long as that namespace is at it, as package
 //     [github.com/metacni/metacni/delegate/lifecycle] does. Otherwise plugins get
@@ -37,57 +37,28 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/skel"
-	"github.com/containernetworking/cni/pkg/types"
-
 	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
-// A Handler is a plugin that a [Server] serves: one method for each command of
-// the specification. Its methods are called by any number of goroutines at
-// once, but never two at once for one container. GC and Status are of no
-// container: they run beside all others.
-//
-// A method must return soon after its context has ended, with what it did
-// undone. The context of an operation ends with its deadline, when its shim
-// has gone, when a DEL of its container arrives (unless it is a Del itself),
-// and when the server's time to drain is over; [context.Cause] says which.
-//
-// What is left of an ADD is removed by a Del with the same arguments, whose
-// context does not end with the ADD's: when Add returned a result that nobody
-// receives any more or that is none of the specification, and when it panicked.
-// An Add that returns an error has undone what it did.
-//
-// The arguments have been checked as package skel does: Add, Check and Del get
-// a container ID and an interface name that cannot be a path, Add and Check a
-// network namespace. GC and Status get none of these three. StdinData is a JSON
-// object, or empty when the shim sent none. A method may keep and change them.
-//
-// Errors reach the runtime with the CNI code that [status.Code] finds in them,
-// and with all of their text: it must not quote the configuration.
-//
-// [status.Code]: https://pkg.go.dev/github.com/metacni/metacni/status#Code
-type Handler interface {
-	Add(ctx context.Context, a *skel.CmdArgs) (types.Result, error)
-	Check(ctx context.Context, a *skel.CmdArgs) error
-	Del(ctx context.Context, a *skel.CmdArgs) error
-	GC(ctx context.Context, a *skel.CmdArgs) error
-	Status(ctx context.Context, a *skel.CmdArgs) error
-}
-
-// A Server serves a [Handler], see [Server.Serve]. Its fields must not change
+// A Server serves the [Commands] of a plugin, see [Server.Serve]. Its fields must not change
 // once it is in use, and it must not be copied. A server serves once. Its
 // methods may be called by any number of goroutines at once.
 type Server struct {
-	// Handler serves the runtime's commands. It must not be nil.
-	Handler Handler
+	// Commands are those of the runtime. Add and Del must not be nil.
+	Commands Commands
 
-	// HotPlug, when not nil, serves commands for one more network of a
-	// container that is there already: the configuration is that network's,
-	// and the interface the one it is to have. with is never nil. It is called
-	// once for each request; nil is an error. Without HotPlug such requests
-	// answer 404.
-	HotPlug func(with *wire.Attributes) Handler
+	// Attach, when not nil, returns the commands that attach one more network
+	// to a running container, check it and detach it. Their configuration is
+	// the one of that network, and their interface is the one it gets. with is
+	// what the client asks of the interface, and never nil. The server calls
+	// Attach once for each request. Without Attach it answers 404.
+	Attach func(with *wire.Attributes) Commands
+
+	// Begin, when not nil, is called before each ADD, CHECK, DEL and GC, the DEL
+	// that undoes an ADD included, by several goroutines at once. The command
+	// gets the context that Begin returns, and the server calls the function
+	// when the command has returned.
+	Begin func(context.Context) (context.Context, func())
 
 	// Attachments, when not nil, lists what a container is attached to, for
 	// people. An empty containerID is every container. Without it such
@@ -96,8 +67,8 @@ type Server struct {
 
 	// Override is a JSON object whose keys replace those of the runtime's
 	// configuration, whatever the case of their letters, as readers of JSON
-	// in Go do not tell it. The configuration of a network to hot-plug is not
-	// the runtime's, and is left alone. Nil replaces none.
+	// in Go do not tell it. It does not change the configurations of Attach.
+	// Nil replaces none.
 	Override json.RawMessage
 
 	// Queue is the directory in which shims leave the DELs that came while
@@ -205,7 +176,7 @@ type Event struct {
 
 // Stats counts operations at one moment.
 type Stats struct {
-	Add    Load // ADD and CHECK, of hot-plugged networks too
+	Add    Load // ADD and CHECK, those of Attach included
 	Del    Load // DEL and GC, with the DELs of the Queue
 	Status Load
 }

@@ -13,7 +13,7 @@ type traceKey struct{}
 // maxTrace is the most that a part of a trace may have: what Baggage may.
 const maxTrace = 8192
 
-// Trace returns the trace of the request that the [Handler] with the context
+// Trace returns the trace of the request that the [Commands] with the context
 // ctx serves, as entries of an environment: those of [wire.TraceEnv] that the
 // request has, for the plugins it delegates to. Headers of the request go
 // before its environment. It returns nil when there is no trace. The caller may

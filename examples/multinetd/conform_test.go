@@ -23,7 +23,7 @@ func TestConform(t *testing.T) {
 			w.exec = c.Exec
 			// The records outlive the daemon.
 			w.server.Override = nil
-			w.server.HotPlug = nil
+			w.server.Attach = nil
 			w.start(t)
 			client := &shim.Client{Socket: w.client.Socket, Env: c.Env, Stdout: c.Stdout}
 			return pick(client.Funcs(ctx))(&c.CmdArgs)

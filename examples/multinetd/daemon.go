@@ -69,15 +69,17 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 		exec: &executor{Process: delegate.Process{Root: conf.ChrootDir}, log: log},
 	}
 	d.host = d.newHost(ctx)
+	commands := thick.Funcs(func(ctx context.Context, stdout io.Writer) skel.CNIFuncs {
+		return callbacks(ctx, multinet.New(), d.process(ctx, stdout))
+	})
 	d.server = &thick.Server{
-		Handler: operating{thick.Funcs(func(ctx context.Context, stdout io.Writer) skel.CNIFuncs {
-			return callbacks(ctx, multinet.New(), d.process(ctx, stdout))
-		}), d.host, d.ask},
-		HotPlug: func(with *wire.Attributes) thick.Handler {
-			return operating{thick.Funcs(func(ctx context.Context, stdout io.Writer) skel.CNIFuncs {
+		Commands: d.asking(commands),
+		Attach: func(with *wire.Attributes) thick.Commands {
+			return thick.Funcs(func(ctx context.Context, stdout io.Writer) skel.CNIFuncs {
 				return callbacks(ctx, multinet.Secondary(conf.multinet(), with), d.process(ctx, stdout))
-			}), d.host, nil}
+			})
 		},
+		Begin:       d.host.Begin,
 		Attachments: d.attachments,
 		Override:    conf.override,
 		Queue:       conf.QueueDir,

@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
-	"github.com/containernetworking/cni/pkg/skel"
-	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
@@ -148,41 +146,6 @@ func (d *daemon) request(ctx context.Context, from resident.Info, r resident.Req
 	}
 	d.log.LogAttrs(ctx, level, "request of a resident plugin", attrs...)
 	return err
-}
-
-// An operating handler announces each operation on attachments to the host, and
-// passes the configuration of each ADD to ask. STATUS is not such an operation.
-type operating struct {
-	thick.Handler
-	host *resident.Host
-	ask  func(conf []byte, cniPath string) // may be nil
-}
-
-func (h operating) Add(ctx context.Context, a *skel.CmdArgs) (types.Result, error) {
-	if h.ask != nil {
-		h.ask(a.StdinData, a.Path)
-	}
-	ctx, end := h.host.Begin(ctx)
-	defer end()
-	return h.Handler.Add(ctx, a)
-}
-
-func (h operating) Check(ctx context.Context, a *skel.CmdArgs) error {
-	ctx, end := h.host.Begin(ctx)
-	defer end()
-	return h.Handler.Check(ctx, a)
-}
-
-func (h operating) Del(ctx context.Context, a *skel.CmdArgs) error {
-	ctx, end := h.host.Begin(ctx)
-	defer end()
-	return h.Handler.Del(ctx, a)
-}
-
-func (h operating) GC(ctx context.Context, a *skel.CmdArgs) error {
-	ctx, end := h.host.Begin(ctx)
-	defer end()
-	return h.Handler.GC(ctx, a)
 }
 
 // calls is the Exec of plugins: it calls residents for their types, and runs

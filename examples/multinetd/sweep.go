@@ -8,9 +8,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 )
 
@@ -46,12 +49,17 @@ func (p *places) all() map[string]asked {
 	return maps.Clone(p.last)
 }
 
-// ask notes what an ADD came with, for the sweeps of the records that its
-// configuration has kept. What it fails on is no ADD.
-func (d *daemon) ask(conf []byte, cniPath string) {
-	if dir, err := multinet.StateDir(d.conf.root(), conf); err == nil {
-		d.asked.note(dir, asked{conf, cniPath})
+// asking returns the commands with an Add that first notes what it was called
+// with. An ADD whose configuration is invalid is not noted: it fails.
+func (d *daemon) asking(commands thick.Commands) thick.Commands {
+	add := commands.Add
+	commands.Add = func(ctx context.Context, a *skel.CmdArgs) (types.Result, error) {
+		if dir, err := multinet.StateDir(d.conf.root(), a.StdinData); err == nil {
+			d.asked.note(dir, asked{a.StdinData, a.Path})
+		}
+		return add(ctx, a)
 	}
+	return commands
 }
 
 // sweep removes stale attachments, again and again, until ctx ends, wherever

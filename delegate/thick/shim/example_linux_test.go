@@ -44,7 +44,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	daemon := &thick.Server{Queue: queue, Handler: thick.Funcs(func(_ context.Context, stdout io.Writer) skel.CNIFuncs {
+	daemon := &thick.Server{Queue: queue, Commands: thick.Funcs(func(_ context.Context, stdout io.Writer) skel.CNIFuncs {
 		return skel.CNIFuncs{
 			Add: func(*skel.CmdArgs) error {
 				_, err := fmt.Fprint(stdout, `{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.5/24"}]}`)

@@ -17,7 +17,7 @@ import (
 	"github.com/metacni/metacni/delegate/thick"
 )
 
-// A plugin is a [thick.Handler] that writes down what it did.
+// A plugin writes down what it did.
 type plugin struct {
 	add func(context.Context) error
 
@@ -58,6 +58,10 @@ func (p *plugin) Status(context.Context, *skel.CmdArgs) error {
 	return types.NewError(51, "limited", "")
 }
 
+func (p *plugin) commands() thick.Commands {
+	return thick.Commands{Add: p.Add, Check: p.Check, Del: p.Del, GC: p.GC, Status: p.Status}
+}
+
 // serve runs a server until the end of the test.
 func serve(t *testing.T, s *thick.Server, socket string) {
 	t.Helper()
@@ -91,7 +95,7 @@ func TestWithServer(t *testing.T) {
 	added := make(chan error, 1)
 	go func() { added <- f.Add(args()) }()
 	p := new(plugin)
-	serve(t, &thick.Server{Handler: p, Queue: c.Queue, Version: "v1"}, c.Socket)
+	serve(t, &thick.Server{Commands: p.commands(), Queue: c.Queue, Version: "v1"}, c.Socket)
 	if err := <-added; err != nil || !strings.Contains(out.String(), `"sandbox": "/run/netns/c1"`) {
 		t.Errorf("%v: %s", err, out)
 	}
@@ -136,7 +140,7 @@ func TestWithServerStop(t *testing.T) {
 		return context.Cause(ctx)
 	}}
 	socket := filepath.Join(tempDir(t), "s")
-	serve(t, &thick.Server{Handler: p}, socket)
+	serve(t, &thick.Server{Commands: p.commands()}, socket)
 	_, err := (&Client{Socket: socket, UndoTimeout: time.Minute}).Do(ctx, "ADD", args())
 	wantError(t, err, 11)
 	var said *types.Error
