@@ -233,14 +233,6 @@ func TestS24Connections(t *testing.T) {
 	})
 }
 
-// A handingOver is a listener that has a successor.
-type handingOver struct {
-	*inMemory
-	called func(context.Context) error
-}
-
-func (l *handingOver) HandOver(ctx context.Context) error { return l.called(ctx) }
-
 // S24: the successor has the socket only once nothing is in flight, and what
 // connects until then is served.
 func TestS24HandOver(t *testing.T) {
@@ -251,8 +243,7 @@ func TestS24HandOver(t *testing.T) {
 		r := &rig{t: t, Server: &Server{Commands: f.commands()}, l: newInMemory(), done: make(chan struct{})}
 		r.Client = clientOf(r.l.dial)
 		var wg sync.WaitGroup
-		l := &handingOver{inMemory: r.l}
-		l.called = func(ctx context.Context) error {
+		r.HandOver = func(ctx context.Context) error {
 			if s := r.Stats(); s != (Stats{}) {
 				t.Errorf("in flight: %+v", s)
 			}
@@ -263,7 +254,7 @@ func TestS24HandOver(t *testing.T) {
 			r.do(request("DEL", "c2")).wantOK(t)
 			r.do(request("ADD", "c2")).want(t, 503, 11, "stopping")
 			// The last that connect are served after it, and then there are no more.
-			c, err := l.dial(t.Context())
+			c, err := r.l.dial(t.Context())
 			if err != nil {
 				t.Error(err)
 			}
@@ -274,11 +265,11 @@ func TestS24HandOver(t *testing.T) {
 			wg.Go(func() {
 				time.Sleep(2 * time.Second)
 				r.do(request("DEL", "c4")).wantOK(t)
-				_ = l.Close()
+				_ = r.l.Close()
 			})
 			return errors.New("nobody came")
 		}
-		r.run(l)
+		r.run(r.l)
 		add := r.begin(request("ADD", "c1"))
 		synctest.Wait()
 		start := time.Now()
@@ -293,15 +284,16 @@ func TestS24HandOver(t *testing.T) {
 	})
 }
 
-// A listener that breaks its word is closed.
-func TestS24HandOverHangs(t *testing.T) {
+// A listener whose HandOver does not end Accept is closed.
+func TestHandOverThatHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := &rig{t: t, Server: &Server{Commands: (&fake{}).commands()}, l: newInMemory(), done: make(chan struct{})}
-		r.run(&handingOver{r.l, func(ctx context.Context) error {
+		r.HandOver = func(ctx context.Context) error {
 			<-ctx.Done()
 			return ctx.Err()
-		}})
+		}
+		r.run(r.l)
 		synctest.Wait()
 		start := time.Now()
 		r.stop()
@@ -338,10 +330,13 @@ func TestServeRefuses(t *testing.T) {
 	t.Parallel()
 	l := newInMemory()
 	if err := (&Server{}).Serve(t.Context(), l); err == nil || !strings.Contains(err.Error(), "has no Add") {
-		t.Errorf("without a handler: %v", err)
+		t.Errorf("without commands: %v", err)
 	}
 	if _, err := l.Accept(); err == nil {
 		t.Error("the listener is open")
+	}
+	if err := (&Server{Commands: (&fake{}).commands()}).Serve(t.Context(), &Listener{}); err == nil || !strings.Contains(err.Error(), "HandOver") {
+		t.Errorf("without HandOver: %v", err)
 	}
 	synctest.Test(t, func(t *testing.T) {
 		r := serve(t, &Server{Commands: (&fake{}).commands()})
@@ -359,7 +354,7 @@ func TestS24ConnectionsAreNotKept(t *testing.T) {
 	s := &Server{Commands: (&fake{}).commands()}
 	for _, want := range []string{"", "close"} {
 		w := httptest.NewRecorder()
-		s.HTTP().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, wire.PathHealth, nil))
+		s.service().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, wire.PathHealth, nil))
 		if got := w.Header().Get("Connection"); got != want {
 			t.Errorf("Connection %q, want %q", got, want)
 		}

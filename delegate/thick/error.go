@@ -29,6 +29,7 @@ var (
 	errGone       error = &stopped{"the client has gone", context.Canceled}
 	errSuperseded error = &stopped{"a DEL has come", context.Canceled}
 	errDraining   error = &stopped{"the daemon is stopping", context.Canceled}
+	errNotServing error = &stopped{"the daemon does not serve yet", nil}
 	errDeadline   error = &stopped{"the time is up", context.DeadlineExceeded}
 	errLate       error = &stopped{"no turn in time", context.DeadlineExceeded}
 	errFull       error = &stopped{"too many are waiting", nil}

@@ -17,10 +17,6 @@ import (
 	"github.com/metacni/metacni/internal/peer"
 )
 
-// HTTP returns what Serve serves, without the look at who connects, for tests.
-// Where Serve is not running nothing replays the Queue, and the server is ready.
-func (s *Server) HTTP() http.Handler { return s.service() }
-
 type peerFunc = func(net.Conn) (uid int, ok bool)
 
 type callerKey struct{}
@@ -78,26 +74,24 @@ func (sv *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	case wire.PathDelegate:
 		sv.delegate(w, r, Event{Path: wire.PathDelegate, UID: who.uid, Start: start})
-	case wire.PathHealth:
-		if allow(w, r, http.MethodGet, http.MethodHead, http.MethodPost) {
-			plain(w, "ok\n")
-		}
-	case wire.PathReady:
-		if allow(w, r, http.MethodGet, http.MethodHead, http.MethodPost) {
-			sv.readiness(w, r)
-		}
 	case wire.PathInfo:
 		if allow(w, r, http.MethodGet, http.MethodHead) {
 			sendJSON(w, http.StatusOK, sv.info())
 		}
 	default:
-		if sv.Other != nil {
+		switch {
+		case sv.probe(w, r):
+		case sv.Other != nil:
 			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // not supported in tests only
 			sv.Other.ServeHTTP(w, r)
-			return
+		default:
+			notFound(w, r)
 		}
-		_ = refuse(w, http.StatusNotFound, "there is no %.80q", r.URL.Path)
 	}
+}
+
+func notFound(w http.ResponseWriter, r *http.Request) {
+	_ = refuse(w, http.StatusNotFound, "there is no %.80q", r.URL.Path)
 }
 
 // allow reports whether the method of r is one of methods, and else refuses it.

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"strings"
 	"sync"
@@ -261,20 +260,5 @@ func TestStrangers(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// HTTP looks at nobody: it is for tests.
-func TestHTTP(t *testing.T) {
-	t.Parallel()
-	s := &Server{Commands: (&fake{}).commands(), Queue: t.TempDir()}
-	w := httptest.NewRecorder()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "/cni", strings.NewReader(string(encoded(request("ADD", "c1")))))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.HTTP().ServeHTTP(w, req)
-	if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"Result"`) {
-		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }

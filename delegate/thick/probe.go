@@ -25,41 +25,88 @@ func (sv *service) info() wire.Info {
 	return i
 }
 
-// A check is one of what readiness takes. One that is OK may have an error that
-// is no obstacle to an ADD.
+// CheckReady returns why the server would not serve an ADD now, and nil if it
+// would. An ADD needs that Serve is running and not draining, that the Queue is
+// readable, and that Ready returns nil. The error is the one of the first of the
+// three that fails; it has code 11 and wraps the error of Ready.
+func (s *Server) CheckReady(ctx context.Context) error {
+	_, err := s.service().check(ctx)
+	return err
+}
+
+// Probes serves [wire.PathHealth] and [wire.PathReady] to everybody, and nothing
+// else. Serve it where probes can reach it, such as on a TCP address: commands
+// are only served by Serve.
+func (s *Server) Probes() http.Handler {
+	sv := s.service()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !sv.probe(w, r) {
+			notFound(w, r)
+		}
+	})
+}
+
+// probe serves a request for the health or the readiness, and reports whether r
+// is one.
+func (sv *service) probe(w http.ResponseWriter, r *http.Request) bool {
+	switch path := r.URL.Path; {
+	case path != wire.PathHealth && path != wire.PathReady:
+		return false
+	case !allow(w, r, http.MethodGet, http.MethodHead, http.MethodPost):
+	case path == wire.PathHealth:
+		plain(w, "ok\n")
+	default:
+		sv.readiness(w, r)
+	}
+	return true
+}
+
+// A check is one condition of readiness. One that is OK may have an error that
+// keeps no ADD from being served.
 type check struct {
 	Name  string `json:"name"`
 	OK    bool   `json:"ok"`
 	Error string `json:"error,omitempty"`
 }
 
-// readiness answers whether an ADD would be taken. With verbose it tells of
-// each check.
-func (sv *service) readiness(w http.ResponseWriter, r *http.Request) {
-	var checks []check
-	var first error
+// check checks all conditions of readiness. The error is that of the first that
+// fails.
+func (sv *service) check(ctx context.Context) (checks []check, first error) {
 	note := func(name string, err error) {
 		c := check{Name: name, OK: err == nil}
 		if err != nil {
 			c.Error = status.Error(err).Error()
 			if first == nil {
-				first = coded(http.StatusServiceUnavailable, types.ErrTryAgainLater, "not ready: %s: %s", name, c.Error)
+				first = &fault{http.StatusServiceUnavailable, &stopped{"thick: not ready: " + name + ": " + c.Error, err}}
 			}
 		}
 		checks = append(checks, c)
 	}
-	var running error
-	if sv.flight.ends() {
-		running = errDraining
-	}
-	note("daemon", running)
+	note("daemon", sv.running())
 	unread := sv.readable()
 	note("queue", unread)
 	if why := sv.backlog.why(); unread == nil && why != nil {
 		checks[len(checks)-1].Error = status.Error(why).Error()
 	}
-	note("plugin", sv.ready(r.Context()))
+	note("plugin", sv.ready(ctx))
+	return checks, first
+}
 
+// running returns why Serve does not accept an ADD.
+func (sv *service) running() error {
+	switch {
+	case !sv.served.Load():
+		return errNotServing
+	case sv.flight.ends():
+		return errDraining
+	}
+	return nil
+}
+
+// readiness answers whether an ADD would be served. With the query "verbose" it
+// lists the checks.
+func (sv *service) readiness(w http.ResponseWriter, r *http.Request) {
+	checks, first := sv.check(r.Context())
 	if r.URL.Query().Has("verbose") {
 		code, body := http.StatusOK, struct {
 			*types.Error

@@ -21,29 +21,30 @@ const (
 	handOverTimeout = 5 * time.Second
 )
 
-// Serve serves the connections that l accepts until ctx ends, drains, and
-// returns nil. When l fails it drains too, and returns its error. l is closed
-// when Serve returns, and everything that Serve has started has ended.
+// Serve serves the connections that l accepts until ctx ends, then drains and
+// returns nil. When l fails, Serve drains as well and returns the error of l.
+// When Serve returns, l is closed and everything that Serve started has ended.
 //
-// It serves at once. To drain is to take on nothing new except DEL and GC, to
-// wait for what has been taken on, for DrainTimeout, and to cancel and undo what
-// is left. What comes meanwhile, and what had no turn in that time, is answered
-// with code 11 (a STATUS with 50), and nothing has been done for it.
+// While it drains, the server accepts only DEL and GC. Operations that it has
+// accepted go on for DrainTimeout; then it cancels and undoes them. It answers
+// all other requests with code 11 (STATUS with 50) and does nothing for them.
 //
-// When l has a method HandOver(context.Context) error, as a [Listener] has, it
-// is called once nothing is in flight any more: it lets a successor take the
-// socket's place before this server leaves it. Serve goes on until Accept has
-// returned what had connected by then, and failed. What HandOver returns is
-// logged.
+// When nothing is in flight any more, Serve calls HandOver. Serve goes on until
+// Accept fails, so that it answers the requests of everybody who has connected
+// by then.
 //
-// Serve fails at once when Commands has no Add or no Del, when Override is not a JSON object,
-// and when it has been called before. A handler that does not heed the end of
-// its context keeps Serve until it has had its time twice; then Serve returns
-// an error, and leaves it running.
+// Serve fails at once when Commands has no Add or no Del, when l is a [*Listener]
+// and HandOver is nil, when Override is not a JSON object, and when it has been
+// called before. A command that ignores the
+// end of its context delays Serve for up to twice UndoTimeout; then Serve returns
+// an error and leaves the command running.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer func() { _ = l.Close() }() // which it may be already
 	sv := s.service()
+	_, ours := l.(*Listener)
 	switch {
+	case ours && s.HandOver == nil:
+		return errors.New("thick: Serve: HandOver is not set, which would lose requests: set it to the listener's method HandOver")
 	case s.Commands.Add == nil || s.Commands.Del == nil:
 		return errors.New("thick: Serve: Commands has no Add or no Del")
 	case sv.overrideErr != nil:
@@ -127,18 +128,16 @@ func within(d time.Duration, done <-chan struct{}) bool {
 	}
 }
 
-// handOver lets a successor take the place of l, closes l, and returns once
-// all that it accepted is being served.
+// handOver hands l over, closes it, and returns once all connections that it
+// accepted are being served.
 func (sv *service) handOver(ctx context.Context, l net.Listener, accepted <-chan struct{}) {
-	if to, ok := l.(interface {
-		HandOver(ctx context.Context) error
-	}); ok {
+	if sv.HandOver != nil {
 		limited, cancel := context.WithTimeout(ctx, handOverTimeout)
 		defer cancel()
-		if err := to.HandOver(limited); err != nil {
-			sv.log(ctx, slog.LevelWarn, "hand over", slog.Any("err", err))
+		if err := sv.HandOver(limited); err != nil {
+			sv.log(ctx, slog.LevelWarn, "handing the socket over failed", slog.Any("err", err))
 		}
-		// A listener that breaks its word is closed all the same.
+		// In case Accept does not fail although HandOver has returned.
 		defer time.AfterFunc(handOverTimeout, func() { _ = l.Close() }).Stop()
 	} else {
 		_ = l.Close()

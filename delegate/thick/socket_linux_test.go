@@ -41,7 +41,9 @@ func serveUnix(t *testing.T, s *Server) (*rig, string) {
 	socket := socketDir(t) + "/s"
 	s.peer = peer.UID
 	r := &rig{t: t, Server: s, Client: unixClient(socket), done: make(chan struct{})}
-	r.run(listenOn(t, socket))
+	l := listenOn(t, socket)
+	s.HandOver = l.HandOver
+	r.run(l)
 	return r, socket
 }
 
@@ -189,6 +191,7 @@ func TestS24Successors(t *testing.T) {
 			default:
 				close(first)
 			}
+			r.HandOver = l.HandOver
 			r.err = r.Serve(ctx, l)
 		}()
 		return r

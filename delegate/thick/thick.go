@@ -85,10 +85,16 @@ type Server struct {
 	// Empty is no queue.
 	Queue string
 
-	// Ready, when not nil, is asked whether an ADD can be served, beside what
-	// the server knows itself, when somebody asks for [wire.PathReady], and
-	// before each STATUS, which its error answers with code 50. It has two
-	// seconds.
+	// HandOver, when not nil, is called once when the server has drained. It
+	// lets the next daemon take the socket before this one closes it: set it to
+	// the method HandOver of a [Listener], which Serve refuses without. It has
+	// five seconds, and its error is only logged. When it is nil, Serve closes
+	// its listener at once.
+	HandOver func(context.Context) error
+
+	// Ready, when not nil, returns why no ADD can be served, and nil when one
+	// can. [Server.CheckReady] calls it, and so do [wire.PathReady] and each
+	// STATUS, which fails with that error and code 50. It has two seconds.
 	Ready func(context.Context) error
 
 	// Other, when not nil, serves every path that is not the server's own:

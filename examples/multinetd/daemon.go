@@ -179,13 +179,10 @@ func (d *daemon) attachments(ctx context.Context, container string) ([]thick.Att
 	return all, errors.Join(errs...)
 }
 
-// unpublished is the key of contexts in which to be ready takes no published
-// network.
-type unpublished struct{}
-
-// ready fails unless ADDs come, and what they need is there.
-func (d *daemon) ready(ctx context.Context) error {
-	if err := errors.Join(writable(d.stateDir), d.conf.queueUsable()); err != nil || ctx.Value(unpublished{}) != nil {
+// ready returns why no ADD can be served, as far as the daemon knows. It returns
+// errNotPublished only when nothing else is missing.
+func (d *daemon) ready(context.Context) error {
+	if err := errors.Join(writable(d.stateDir), d.conf.queueUsable()); err != nil {
 		return err
 	}
 	return d.published()
@@ -228,25 +225,14 @@ func (d *daemon) serve(ctx context.Context, l net.Listener, notify func(state st
 	serving, end := context.WithCancel(ctx) // ends when either of them has failed, too
 	var told sync.WaitGroup
 	var lost error
-	begun := make(chan struct{})
 	told.Go(func() {
-		select {
-		case <-begun:
-			lost = d.announce(serving, notify)
-		case <-serving.Done():
-		}
+		lost = d.announce(serving, notify)
 		end()
 		d.log.LogAttrs(ctx, slog.LevelInfo, "stopping")
 		notify("STOPPING=1")
 	})
-	told.Go(func() {
-		select {
-		case <-begun:
-			d.sweep(serving)
-		case <-serving.Done():
-		}
-	})
-	err = d.server.Serve(serving, &accepting{l, sync.OnceFunc(func() { close(begun) })})
+	told.Go(func() { d.sweep(serving) })
+	err = d.server.Serve(serving, l)
 	end()
 	told.Wait()
 	stopResidents()
@@ -254,35 +240,11 @@ func (d *daemon) serve(ctx context.Context, l net.Listener, notify func(state st
 	return errors.Join(lost, err)
 }
 
-// An accepting listener tells when connections are accepted: before that, the
-// server would say that it is ready, as it knows nothing of its queue.
-type accepting struct {
-	net.Listener
-
-	begun func()
-}
-
-// Accept accepts a connection.
-func (l *accepting) Accept() (net.Conn, error) {
-	l.begun()
-	return l.Listener.Accept()
-}
-
-// HandOver is that of a listener that has it, and else Close.
-func (l *accepting) HandOver(ctx context.Context) error {
-	if to, ok := l.Listener.(interface {
-		HandOver(ctx context.Context) error
-	}); ok {
-		return to.HandOver(ctx)
-	}
-	return l.Close()
-}
-
 // announce has ADDs come once they can be served, until ctx ends, and tells
 // notify that the daemon is ready. What is published stays afterwards: without
 // it, pods would silently get other networks.
 func (d *daemon) announce(ctx context.Context, notify func(state string)) error {
-	if !d.waitReady(context.WithValue(ctx, unpublished{}, true)) {
+	if !d.waitReady(ctx) {
 		return nil
 	}
 	return d.follow(ctx, sync.OnceFunc(func() {
@@ -291,22 +253,13 @@ func (d *daemon) announce(ctx context.Context, notify func(state string)) error 
 	}))
 }
 
-// waitReady waits until an ADD would be served, and reports whether that was
-// before ctx ended.
+// waitReady waits until an ADD would be served if the network was published, and
+// reports whether that was before ctx ended.
 func (d *daemon) waitReady(ctx context.Context) bool {
 	poll := time.NewTicker(50 * time.Millisecond)
 	defer poll.Stop()
-	for {
-		if ctx.Err() != nil {
-			return false
-		}
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, wire.PathReady, nil)
-		if err != nil {
-			return false
-		}
-		w := &answer{}
-		d.server.HTTP().ServeHTTP(w, r)
-		if w.status == http.StatusOK {
+	for ctx.Err() == nil {
+		if err := d.server.CheckReady(ctx); err == nil || errors.Is(err, errNotPublished) {
 			return true
 		}
 		select {
@@ -314,24 +267,5 @@ func (d *daemon) waitReady(ctx context.Context) bool {
 		case <-poll.C:
 		}
 	}
-}
-
-// An answer is the status of one to a request that came by no connection.
-type answer struct {
-	header http.Header
-	status int
-}
-
-func (a *answer) Header() http.Header {
-	if a.header == nil {
-		a.header = make(http.Header)
-	}
-	return a.header
-}
-
-func (a *answer) WriteHeader(status int) { a.status = cmp.Or(a.status, status) }
-
-func (a *answer) Write(p []byte) (int, error) {
-	a.WriteHeader(http.StatusOK)
-	return len(p), nil
+	return false
 }

@@ -110,7 +110,7 @@ func (w *world) start(t *testing.T) *world {
 func (w *world) begin(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	l, err := listen(ctx, w.conf.SocketDir, nil)
+	l, err := w.listen(ctx, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -397,7 +397,7 @@ func TestNotReady(t *testing.T) {
 		t.Error(err)
 	}
 	bad := newWorld(t, `,"metricsAddress":"127.0.0.1:none"`)
-	sock, err := listen(t.Context(), bad.conf.SocketDir, nil)
+	sock, err := bad.listen(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -71,7 +71,7 @@ func run(ctx context.Context, args []string, defaultFile string, environ []strin
 	waiting := time.AfterFunc(time.Second, func() {
 		log.WarnContext(ctx, "waiting for another daemon to leave the socket", "directory", conf.SocketDir)
 	})
-	l, err := listen(ctx, conf.SocketDir, environ)
+	l, err := d.listen(ctx, environ)
 	waiting.Stop()
 	if err != nil {
 		return err
@@ -95,13 +95,18 @@ func installShim(self func() (string, error), dir string) error {
 }
 
 // listen takes the socket that a service manager has opened, or opens one in
-// dir once the daemon before this one has left it.
-func listen(ctx context.Context, dir string, environ []string) (net.Listener, error) {
-	l, err := thick.Activated(environ)
-	if l != nil || err != nil {
-		return l, err
+// socketDir once the daemon before this one has left it.
+func (d *daemon) listen(ctx context.Context, environ []string) (net.Listener, error) {
+	activated, err := thick.Activated(environ)
+	if activated != nil || err != nil {
+		return activated, err
 	}
-	return thick.Listen(ctx, filepath.Join(dir, wire.SocketName))
+	l, err := thick.Listen(ctx, filepath.Join(d.conf.SocketDir, wire.SocketName))
+	if err != nil {
+		return nil, err
+	}
+	d.server.HandOver = l.HandOver
+	return l, nil
 }
 
 // notify tells the service manager at socket of a state, if there is one: see

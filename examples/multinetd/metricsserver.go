@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
 // serveMetrics serves the metrics and the probes, and nothing else, over TCP
@@ -29,9 +27,7 @@ func (d *daemon) serveMetrics(ctx context.Context) (stop func(), err error) {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", d.metrics.handler())
-	for _, path := range []string{wire.PathHealth, wire.PathReady} {
-		mux.Handle(path, d.server.HTTP())
-	}
+	mux.Handle("/", d.server.Probes())
 	s := metricsServer(mux, d.log)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan struct{})

@@ -282,7 +282,7 @@ func TestDaemonFailsWhenResidentsCannotStart(t *testing.T) {
 			if err := errors.Join(os.Mkdir(open, 0o700), os.Chmod(open, 0o777), os.WriteFile(filepath.Join(w.dir, "file"), nil, 0o600)); err != nil { //nolint:gosec // that is the matter
 				t.Fatal(err)
 			}
-			l, err := listen(t.Context(), w.conf.SocketDir, nil)
+			l, err := w.listen(t.Context(), nil)
 			if err != nil {
 				t.Fatal(err)
 			}

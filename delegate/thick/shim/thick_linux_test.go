@@ -69,6 +69,7 @@ func serve(t *testing.T, s *thick.Server, socket string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.HandOver = l.HandOver
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ctx, l) }()

@@ -1,0 +1,73 @@
+package thick_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/metacni/metacni/delegate/thick"
+)
+
+// A plugin becomes a daemon. Package shim has the client; here the requests are
+// sent by hand.
+func Example() {
+	dir, err := os.MkdirTemp("", "x")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(dir)
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	l, err := thick.Listen(ctx, filepath.Join(dir, "multus.sock"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	s := &thick.Server{
+		Commands: thick.Commands{
+			Add: func(_ context.Context, a *skel.CmdArgs) (types.Result, error) {
+				return &types100.Result{CNIVersion: "1.0.0", Interfaces: []*types100.Interface{{Name: a.IfName}}}, nil
+			},
+			Del: func(_ context.Context, a *skel.CmdArgs) error {
+				return types.NewError(11, a.IfName+" is busy", "")
+			},
+		},
+		HandOver: l.HandOver, // the next daemon takes the socket without a gap
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- s.Serve(ctx, l) }()
+
+	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", l.Addr().String())
+	}}}
+	// The configuration is {"name":"pods"}.
+	const message = `{"env":{"CNI_COMMAND":%q,"CNI_CONTAINERID":"c1","CNI_NETNS":"/run/netns/c1"},"config":"eyJuYW1lIjoicG9kcyJ9"}`
+	for _, command := range []string{"ADD", "DEL", "CHECK", "UPDATE"} {
+		r, err := client.Post("http://daemon/cni", "application/json", bytes.NewReader(fmt.Appendf(nil, message, command)))
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		body, _ := io.ReadAll(r.Body)
+		_ = r.Body.Close()
+		fmt.Println(r.StatusCode, string(body))
+	}
+	stop() // and Serve finishes what has begun
+	fmt.Println(<-stopped)
+	// Output:
+	// 200 {"Result":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0"}]}}
+	// 500 {"code":11,"msg":"eth0 is busy"}
+	// 500 {"code":4,"msg":"the plugin has no CHECK"}
+	// 400 {"code":4,"msg":"thick: unknown CNI_COMMAND \"UPDATE\""}
+	// <nil>
+}
