@@ -209,7 +209,7 @@ func TestS27Races(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if st := s.Stats(); st != (Stats{}) || len(sv.containers.m) != 0 || len(sv.flight.in) != 0 {
+	if st := s.Stats(); st != (Stats{}) || sv.containers.Len() != 0 || len(sv.flight.in) != 0 {
 		t.Errorf("left: %+v", st)
 	}
 }

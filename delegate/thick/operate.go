@@ -69,9 +69,13 @@ func (sv *service) inTurn(ctx, client context.Context, op *operation, ev *Event)
 	waitCtx, cancel := context.WithTimeoutCause(ctx, sv.queueTimeout(), errLate)
 	defer cancel()
 	if op.ofContainer() {
-		c := sv.containers.claim(op.order, op.cancel)
-		defer sv.containers.release(c)
-		if err := c.wait(waitCtx); err != nil {
+		turn := sv.containers.LineUp(op.args.ContainerID, claim{op.order, op.cancel}, func(earlier claim) {
+			if op.supersedes(earlier.order) {
+				earlier.cancel(errSuperseded)
+			}
+		})
+		defer turn.Leave()
+		if err := turn.Wait(waitCtx); err != nil {
 			return op.unbegun(err)
 		}
 	}

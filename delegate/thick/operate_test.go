@@ -35,9 +35,7 @@ func (r *rig) idle() {
 		r.t.Errorf("left: %+v", s)
 	}
 	sv := r.service()
-	sv.containers.mu.Lock()
-	defer sv.containers.mu.Unlock()
-	if n := len(sv.containers.m); n != 0 {
+	if n := sv.containers.Len(); n != 0 {
 		r.t.Errorf("%d containers are held", n)
 	}
 }

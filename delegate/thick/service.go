@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/internal/turns"
 )
 
 // A command is one of the specification's that a daemon serves.
@@ -39,7 +41,7 @@ type service struct {
 	overrideErr error
 
 	flight           flight
-	containers       containers
+	containers       turns.Turns[claim]
 	add, del, status *lane
 	replays          *lane // of DELs of the queue: they take no turn from others
 	backlog          backlog

@@ -34,6 +34,7 @@ var rules = map[string][]string{
 	"internal/proctree": nil,
 	"internal/redact":   nil,
 	"internal/terse":    nil,
+	"internal/turns":    nil,
 	"internal/jsontest": nil,
 	"internal/api":      nil,
 
@@ -44,7 +45,7 @@ var rules = map[string][]string{
 	"delegate/delegatetest": {"delegate", "netconf"},
 	"delegate/lifecycle":    {"delegate", "scratch", "netconf", "ifname", "internal/inroot", "internal/terse", "internal/cause"},
 	"delegate/adopt":        {"delegate", "delegate/lifecycle", "scratch", "netconf", "internal/durable", "internal/inroot"},
-	"delegate/thick":        {"status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/peer", "internal/cause", "internal/flock"},
+	"delegate/thick":        {"status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/peer", "internal/cause", "internal/flock", "internal/turns"},
 	"delegate/thick/shim":   {"status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/redact", "internal/cause"},
 	"delegate/thick/wire":   nil,
 	"delegate/resident":     {"delegate", "delegate/plugin", "netconf", "status", "delegate/thick/wire", "internal/cause", "internal/durable", "internal/peer", "internal/proctree"},
