@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/internal/turns"
 )
 
 // welcomeTimeout is how long a host may take to answer the hello.
@@ -48,7 +49,7 @@ type Plugin struct {
 	// discards them.
 	Logger *slog.Logger
 
-	turns   turns
+	turns   turns.Turns[struct{}]
 	mu      sync.Mutex // protects session
 	session *session   // the current one, or nil
 }

@@ -63,11 +63,11 @@ func (p *Plugin) run(ctx context.Context, c *command) ([]byte, error) {
 		defer cancel()
 	}
 	if id := c.Env["CNI_CONTAINERID"]; id != "" {
-		release, err := p.turns.take(ctx, id)
-		if err != nil {
+		turn := p.turns.LineUp(id, struct{}{}, nil)
+		defer turn.Leave()
+		if err := turn.Wait(ctx); err != nil {
 			return nil, err
 		}
-		defer release()
 	}
 	var stdout output
 	process := p.Process
