@@ -18,9 +18,9 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
-// S27: operations of one container run one by one, in the order in which they
+// Operations of one container run one by one, in the order in which they
 // came; those of others do not wait for them.
-func TestS27OneByOne(t *testing.T) {
+func TestOperationsOfAContainerRunInOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		slow := func(context.Context, *skel.CmdArgs) error {
@@ -65,9 +65,9 @@ func TestS27OneByOne(t *testing.T) {
 	})
 }
 
-// S27, D40: a DEL takes the place of all that came before it for its
+// A DEL takes the place of all that came before it for its
 // container, the waiting included, after it was undone.
-func TestS27DelSupersedes(t *testing.T) {
+func TestDelCancelsEarlierOperations(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
@@ -112,8 +112,8 @@ func TestS27DelSupersedes(t *testing.T) {
 	})
 }
 
-// S27: what a DEL comes too late for has succeeded, and is removed by it.
-func TestS27DelAfterSuccess(t *testing.T) {
+// What a DEL comes too late for has succeeded, and is removed by it.
+func TestDelAfterTheAddSucceeded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
@@ -129,8 +129,8 @@ func TestS27DelAfterSuccess(t *testing.T) {
 	})
 }
 
-// S27: unplugging one interface ends what is done to that interface alone.
-func TestS27Unplug(t *testing.T) {
+// Unplugging one interface ends what is done to that interface alone.
+func TestDetachCancelsOperationsOfItsInterfaceOnly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{add: addUntilEnd, check: untilEnd}
@@ -159,9 +159,9 @@ func TestS27Unplug(t *testing.T) {
 	})
 }
 
-// G7: whatever comes in whatever order, a container has one operation at a
+// Whatever comes in whatever order, a container has one operation at a
 // time, and nothing is left held.
-func TestS27Races(t *testing.T) {
+func TestRacingOperationsOfAContainerRunOneAtATime(t *testing.T) {
 	t.Parallel()
 	const n = 200
 	var holders [4]atomic.Int32

@@ -34,9 +34,9 @@ func (r *rig) ended(after time.Duration, since time.Time) {
 	}
 }
 
-// S24: what runs when the daemon is told to stop ends as if it was not, and its
+// What runs when the daemon is told to stop ends as if it was not, and its
 // client gets its answer.
-func TestS24AddEnds(t *testing.T) {
+func TestDrainingWaitsForTheAdd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
@@ -54,8 +54,8 @@ func TestS24AddEnds(t *testing.T) {
 	})
 }
 
-// S24: what does not end is cancelled, has its time to undo, and is answered.
-func TestS24AddIsUndone(t *testing.T) {
+// What does not end is cancelled, has its time to undo, and is answered.
+func TestDrainingUndoesAnAddThatDoesNotEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
@@ -75,7 +75,7 @@ func TestS24AddIsUndone(t *testing.T) {
 
 // While it drains a daemon takes on no ADD, says that nothing was done, and does
 // each DEL and GC. What it has taken on before goes on.
-func TestS24WhileDraining(t *testing.T) {
+func TestDrainingAcceptsOnlyDelAndGC(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := make(gate)
@@ -156,9 +156,9 @@ func TestAddsTakenOnAreServedWhileDraining(t *testing.T) {
 	}
 }
 
-// S24: an ADD that succeeds although its time is over, for a client that has
+// An ADD that succeeds although its time is over, for a client that has
 // gone, is undone before the daemon ends.
-func TestS24UndoIsWaitedFor(t *testing.T) {
+func TestDrainingWaitsForTheUndo(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
@@ -182,7 +182,7 @@ func TestS24UndoIsWaitedFor(t *testing.T) {
 }
 
 // A handler that ignores its context does not keep the daemon for ever.
-func TestS24StuckHandler(t *testing.T) {
+func TestCommandThatIgnoresItsContextDoesNotBlockServe(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := make(gate)
@@ -203,9 +203,9 @@ func TestS24StuckHandler(t *testing.T) {
 	})
 }
 
-// S24: clients that say nothing do not keep it either, and what they say
+// Clients that say nothing do not keep it either, and what they say
 // late is heard.
-func TestS24Connections(t *testing.T) {
+func TestSilentConnectionsAreServedUntilTheirTimeIsOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
@@ -233,9 +233,9 @@ func TestS24Connections(t *testing.T) {
 	})
 }
 
-// S24: the successor has the socket only once nothing is in flight, and what
+// The successor has the socket only once nothing is in flight, and what
 // connects until then is served.
-func TestS24HandOver(t *testing.T) {
+func TestHandOverBeginsOnceNothingIsInFlight(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := make(gate)
@@ -349,7 +349,7 @@ func TestServeRefuses(t *testing.T) {
 }
 
 // A daemon that stops keeps no connection for a next request.
-func TestS24ConnectionsAreNotKept(t *testing.T) {
+func TestDrainingKeepsNoConnection(t *testing.T) {
 	t.Parallel()
 	s := &Server{Commands: (&fake{}).commands()}
 	for _, want := range []string{"", "close"} {

@@ -81,8 +81,8 @@ func listenLater(ctx context.Context, socket string) (result func() (*Listener, 
 }
 
 // One daemon follows the other, again and again, and no client is turned away,
-// finds no socket, or gets no answer (D49).
-func TestS2HandOverLosesNothing(t *testing.T) {
+// finds no socket, or gets no answer.
+func TestHandOverLosesNoConnection(t *testing.T) {
 	t.Parallel()
 	socket := socketDir(t) + "/s"
 	l := listenOn(t, socket)
@@ -132,7 +132,7 @@ func TestS2HandOverLosesNothing(t *testing.T) {
 
 // All that connected before the next one took over is served by the old one,
 // although nobody called Accept until then; what connects later is not.
-func TestS2HandOverServesTheBacklog(t *testing.T) {
+func TestHandOverServesTheBacklog(t *testing.T) {
 	t.Parallel()
 	for _, awaited := range []bool{true, false} {
 		socket := socketDir(t) + "/s"
@@ -181,7 +181,7 @@ func TestS2HandOverServesTheBacklog(t *testing.T) {
 
 // Closed without any ado, an old one leaves the next one's socket alone, and
 // the name to whoever waits.
-func TestS2CloseLeavesWhatIsNotItsOwn(t *testing.T) {
+func TestCloseLeavesTheNextDaemonsSocket(t *testing.T) {
 	t.Parallel()
 	socket := socketDir(t) + "/s"
 	l := listenOn(t, socket)
@@ -206,7 +206,7 @@ func TestS2CloseLeavesWhatIsNotItsOwn(t *testing.T) {
 
 // The next one may have begun to listen while the last one closes: it has the
 // lock then, and listens by another name at first.
-func TestS2CloseWhileTheNextOneBegins(t *testing.T) {
+func TestCloseWhileTheNextDaemonBegins(t *testing.T) {
 	t.Parallel()
 	socket := socketDir(t) + "/s"
 	l := listenOn(t, socket)
@@ -228,7 +228,7 @@ func TestS2CloseWhileTheNextOneBegins(t *testing.T) {
 }
 
 // Whoever waits does so until its context ends, and is not in the way then.
-func TestS2WaitEndsWithContext(t *testing.T) {
+func TestListenEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	socket := socketDir(t) + "/s"
 	l := listenOn(t, socket)
@@ -252,7 +252,7 @@ func TestS2WaitEndsWithContext(t *testing.T) {
 
 // A newcomer that does not come to take over does not keep the old one for
 // ever.
-func TestS2HandOverEndsWithContext(t *testing.T) {
+func TestHandOverEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	socket := socketDir(t) + "/s"
 	l := listenOn(t, socket)
@@ -363,7 +363,7 @@ func playListen(t *testing.T, socket string) {
 
 // A daemon that is killed is in nobody's way: neither the one that has the
 // socket, nor the one that waits for it.
-func TestS2Killed(t *testing.T) {
+func TestKilledDaemonBlocksNobody(t *testing.T) {
 	t.Parallel()
 	socket := socketDir(t) + "/s"
 	first := start(t, "listen", socket, nil)

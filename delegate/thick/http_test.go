@@ -60,7 +60,7 @@ func sameJSON(t *testing.T, want, got string) {
 	}
 }
 
-func TestS3Methods(t *testing.T) {
+func TestMethodsOfEachPath(t *testing.T) {
 	t.Parallel()
 	full := func() *Server {
 		return &Server{
@@ -93,7 +93,7 @@ func TestS3Methods(t *testing.T) {
 	}
 }
 
-func TestS3Body(t *testing.T) {
+func TestRequestBodies(t *testing.T) {
 	t.Parallel()
 	big := func(n int) string {
 		return `{"env":{"CNI_COMMAND":"GC"},"pad":"` + strings.Repeat("x", n-len(`{"env":{"CNI_COMMAND":"GC"},"pad":""}`)) + `"}`
@@ -122,9 +122,9 @@ func TestS3Body(t *testing.T) {
 	a.wantOK(t)
 }
 
-// S4, S16: what Multus's shim sends is understood, and it understands the
+// What Multus's shim sends is understood, and it understands the
 // answers. The messages are in testdata.
-func TestS4Messages(t *testing.T) {
+func TestMessagesOfMultus(t *testing.T) {
 	t.Parallel()
 	result := &types100.Result{
 		CNIVersion: "1.1.0",
@@ -216,8 +216,8 @@ func cidr(s string) net.IPNet {
 	return *n
 }
 
-// S5: every error is the specification's object, with the code of its cause.
-func TestS5Errors(t *testing.T) {
+// Every error is the specification's object, with the code of its cause.
+func TestErrorsKeepTheirCode(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		err    error
@@ -253,7 +253,7 @@ func TestS5Errors(t *testing.T) {
 }
 
 // Nothing of the configuration is in an answer that refuses it.
-func TestS5NoSecrets(t *testing.T) {
+func TestRefusalsQuoteNoConfiguration(t *testing.T) {
 	t.Parallel()
 	for _, conf := range []string{`{"password":"hunter2"`, `["hunter2"]`, `"hunter2"`, `{"name":["hunter2"]}`, `{"name":"hunter2 "}`, `{"name":5,"hunter2":1}`} {
 		for _, override := range []json.RawMessage{nil, json.RawMessage(`{"a":1}`)} {
@@ -267,7 +267,7 @@ func TestS5NoSecrets(t *testing.T) {
 	}
 }
 
-func TestS6Delegate(t *testing.T) {
+func TestAttachCommandsAreServed(t *testing.T) {
 	t.Parallel()
 	f := &fake{del: func(context.Context, *skel.CmdArgs) error { return types.NewError(101, "stuck", "") }}
 	attach := func(w *wire.Attributes) Commands {
@@ -295,7 +295,7 @@ func TestS6Delegate(t *testing.T) {
 	post(t, &Server{Commands: (&fake{}).commands()}, "PUT", wire.PathDelegate, "{}").want(t, 404, 999, "")
 }
 
-func TestS6List(t *testing.T) {
+func TestAttachmentsAreListed(t *testing.T) {
 	t.Parallel()
 	s := func() *Server {
 		return &Server{Commands: (&fake{}).commands(), Attachments: func(_ context.Context, id string) ([]Attachment, error) {
@@ -324,7 +324,7 @@ func TestS6List(t *testing.T) {
 	post(t, s(), "POST", wire.PathDelegate, "{}").want(t, 404, 999, "")
 }
 
-func TestS7Health(t *testing.T) {
+func TestHealthIsOKEvenIfNotReady(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{"GET", "HEAD", "POST"} {
 		a := post(t, &Server{Commands: (&fake{}).commands(), Ready: func(context.Context) error { return errors.New("never") }}, method, wire.PathHealth, "null")
@@ -332,7 +332,7 @@ func TestS7Health(t *testing.T) {
 	}
 }
 
-func TestS8Ready(t *testing.T) {
+func TestReadinessSaysWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{"GET", "HEAD", "POST"} {
 		post(t, &Server{Commands: (&fake{}).commands()}, method, wire.PathReady, fixture(t, "multus-readyz.json")).wantOK(t)
@@ -353,15 +353,15 @@ func TestS8Ready(t *testing.T) {
 	post(t, &Server{Commands: (&fake{}).commands(), Ready: func(context.Context) error { panic("hunter2") }}, "GET", wire.PathReady, "").want(t, 503, 11, "panicked")
 }
 
-func TestS9UnknownPath(t *testing.T) {
+func TestUnknownPathIs404(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"/", "/cni/", "/CNI", "//cni", "/metrics", "/delegate/x"} {
 		post(t, &Server{Commands: (&fake{}).commands()}, "POST", path, "{}").want(t, 404, 999, path)
 	}
 }
 
-// S10: metrics have their place, on the same socket.
-func TestS10Other(t *testing.T) {
+// Metrics have their place, on the same socket.
+func TestOtherPathsAreServedOnTheSameSocket(t *testing.T) {
 	t.Parallel()
 	other := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte(r.URL.Path)) })
 	if a := post(t, &Server{Commands: (&fake{}).commands(), Other: other}, "GET", "/metrics", ""); a.body != "/metrics" {

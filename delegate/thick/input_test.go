@@ -118,9 +118,9 @@ func TestTruncated(t *testing.T) {
 	})
 }
 
-// S23: the time for a request to come is not that of its operation. It is not
+// The time for a request to come is not that of its operation. It is not
 // cancelled when that is over, and its client is watched still.
-func TestS23LongerThanReading(t *testing.T) {
+func TestOperationMayTakeLongerThanReadingItsRequest(t *testing.T) {
 	t.Parallel()
 	for name, chunked := range map[string]bool{"length": false, "chunks": true} {
 		t.Run(name, func(t *testing.T) {
@@ -205,7 +205,7 @@ func TestKeepAlive(t *testing.T) {
 	})
 }
 
-// G12: who may not connect gets nothing, whatever it asks, and is seen.
+// Who may not connect gets nothing, whatever it asks, and is seen.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
 	own := uint32(os.Geteuid()) //nolint:gosec // no ID is negative

@@ -75,9 +75,9 @@ func (m *meta) Status(ctx context.Context, _ *skel.CmdArgs) error {
 	return m.Manager.Status(ctx, m.nets)
 }
 
-// S23, D40: whenever a shim dies, a DEL comes or the daemon stops, nothing that
+// Whenever a shim dies, a DEL comes or the daemon stops, nothing that
 // an ADD did stays that is not recorded, and nothing at all after the DEL.
-func TestS23NothingStaysAlive(t *testing.T) {
+func TestNothingUnrecordedStaysWhateverEndsAnAdd(t *testing.T) {
 	t.Parallel()
 	works := delegatetest.Result(nil)
 	for window, plugins := range map[string]map[string]delegatetest.Plugin{

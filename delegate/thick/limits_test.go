@@ -24,9 +24,9 @@ func addAfter(g gate) func(context.Context, *skel.CmdArgs) (types.Result, error)
 	return func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) { return someResult(), g.wait(ctx) }
 }
 
-// S26: a flood of ADDs is bounded, in what runs and in what waits, and keeps
+// A flood of ADDs is bounded, in what runs and in what waits, and keeps
 // neither DELs nor probes from being served at once.
-func TestS26Flood(t *testing.T) {
+func TestFloodOfAddsIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const inFlight, queued, flood = 4, 20, 100
@@ -103,8 +103,8 @@ func TestClientThatNeverReadsIsCutOff(t *testing.T) {
 	}
 }
 
-// S26: DELs have a bound of their own, and STATUSes.
-func TestS26OtherLanes(t *testing.T) {
+// DELs have a bound of their own, and STATUSes.
+func TestDelsAndStatusesHaveLimitsOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := make(gate)
@@ -149,8 +149,8 @@ func TestS26OtherLanes(t *testing.T) {
 	})
 }
 
-// S26: what had no turn in time has done nothing.
-func TestS26QueueTimeout(t *testing.T) {
+// What had no turn in time has done nothing.
+func TestRequestWithoutATurnInTimeDidNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := make(gate)
@@ -260,7 +260,7 @@ func TestLane(t *testing.T) {
 
 // An operation whose time is over when it gets its turn has none: it can be
 // said that nothing was done.
-func TestS26TooLateForItsTurn(t *testing.T) {
+func TestRequestWhoseDeadlinePassedBeforeItsTurnDidNothing(t *testing.T) {
 	t.Parallel()
 	f := &fake{}
 	sv := (&Server{Commands: f.commands()}).service()

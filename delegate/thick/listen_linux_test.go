@@ -30,7 +30,7 @@ func mode(t *testing.T, path string) fs.FileMode {
 
 // The directory is made when it is missing, for this user alone, and what is in
 // it is not touched when it is there.
-func TestS1DirectoryIsMadeNotErased(t *testing.T) {
+func TestDirectoryOfTheSocketIsMadeAndNotEmptied(t *testing.T) {
 	t.Parallel()
 	base := socketDir(t)
 	socket := base + "/a/b/s"
@@ -54,7 +54,7 @@ func TestS1DirectoryIsMadeNotErased(t *testing.T) {
 
 // A directory that others can enter, or that is not what it seems, is an error
 // that says so, and stays as it is.
-func TestS1DirectoryIsChecked(t *testing.T) {
+func TestDirectoryOfTheSocketIsChecked(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name, want string
@@ -100,7 +100,7 @@ func TestS1DirectoryIsChecked(t *testing.T) {
 
 // Nobody else can connect at any time: the socket has its name only once it has
 // its mode.
-func TestS2Socket(t *testing.T) {
+func TestSocketIsPrivateFromTheStart(t *testing.T) {
 	t.Parallel()
 	socket := socketDir(t) + "/s"
 	l := listenOn(t, socket)
@@ -126,7 +126,7 @@ func TestS2Socket(t *testing.T) {
 }
 
 // What a daemon that died has left is replaced.
-func TestS2StaleSocket(t *testing.T) {
+func TestStaleSocketIsReplaced(t *testing.T) {
 	t.Parallel()
 	socket := socketDir(t) + "/s"
 	for _, path := range []string{socket, socket + "~"} {
@@ -144,7 +144,7 @@ func TestS2StaleSocket(t *testing.T) {
 }
 
 // What is no socket is not ours to remove.
-func TestS2NoSocketInTheWay(t *testing.T) {
+func TestListenReplacesOnlySockets(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"", "~"} {
 		for what, make := range map[string]func(path string) error{
@@ -170,7 +170,7 @@ func TestS2NoSocketInTheWay(t *testing.T) {
 }
 
 // A lock that is no file is an error, not something to wait for.
-func TestS2NoLock(t *testing.T) {
+func TestLockMustBeAFile(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{".lock", ".next"} {
 		for what, make := range map[string]func(path string) error{
@@ -186,7 +186,7 @@ func TestS2NoLock(t *testing.T) {
 	}
 }
 
-func TestS2Paths(t *testing.T) {
+func TestListenRefusesPathsThatCannotBeSockets(t *testing.T) {
 	t.Parallel()
 	dir := socketDir(t)
 	fits := dir + "/" + strings.Repeat("x", 106-len(dir)-1)

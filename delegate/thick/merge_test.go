@@ -9,8 +9,8 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
-// S12: what the seed of this made invalid JSON of, or left standing twice.
-func TestS12Override(t *testing.T) {
+// What the seed of this made invalid JSON of, or left standing twice.
+func TestOverrideReplacesKeys(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ conf, over, want string }{
 		"nothing":            {`{ "b" : 1, "a":2 }`, `{}`, `{ "b" : 1, "a":2 }`},
@@ -45,7 +45,7 @@ func TestS12Override(t *testing.T) {
 	}
 }
 
-func TestS12BothAreObjects(t *testing.T) {
+func TestOverrideAndConfigurationMustBeObjects(t *testing.T) {
 	t.Parallel()
 	for _, odd := range []string{``, ` `, `null`, `[]`, `"a"`, `1`, `{`, `{"a"}`, `{"a":1,}`, `{}{}`, `{"a":1}x`, "{\"a\":1}\x00", strings.Repeat("[", 20000)} {
 		if _, err := members([]byte(odd)); err == nil {
@@ -72,8 +72,8 @@ func TestS12BothAreObjects(t *testing.T) {
 	}
 }
 
-// S12 all the way to the plugin.
-func TestS12OverrideServed(t *testing.T) {
+// The override reaches the plugin.
+func TestOverrideReachesThePlugin(t *testing.T) {
 	t.Parallel()
 	f := &fake{}
 	s := &Server{Commands: f.commands(), Override: json.RawMessage(`{"binDir":"/host/bin","NAME":"other"}`)}
@@ -90,7 +90,7 @@ func TestS12OverrideServed(t *testing.T) {
 	}
 }
 
-// G4: a merge loses nothing, and gives every reader of JSON in Go the
+// A merge loses nothing, and gives every reader of JSON in Go the
 // override's values.
 func FuzzMerge(f *testing.F) {
 	for _, s := range [][2]string{

@@ -40,9 +40,9 @@ func (r *rig) idle() {
 	}
 }
 
-// S16: an ADD is never answered with no result, and what cannot be answered is
+// An ADD is never answered with no result, and what cannot be answered is
 // undone.
-func TestS16Result(t *testing.T) {
+func TestInvalidResultIsUndone(t *testing.T) {
 	t.Parallel()
 	var none *types100.Result
 	for name, tt := range map[string]struct {
@@ -113,7 +113,7 @@ func TestUndoFails(t *testing.T) {
 }
 
 // What was plugged is undone by the handler that plugged it.
-func TestUndoHotPlug(t *testing.T) {
+func TestAttachIsUndoneByItsOwnCommands(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		primary := &fake{}
@@ -176,8 +176,8 @@ func TestPanic(t *testing.T) {
 	})
 }
 
-// S23: a client that goes away ends its operation, whatever it is.
-func TestS23ClientGoes(t *testing.T) {
+// A client that goes away ends its operation, whatever it is.
+func TestClientThatGoesEndsItsOperation(t *testing.T) {
 	t.Parallel()
 	for _, verb := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS"} {
 		t.Run(verb, func(t *testing.T) {
@@ -210,9 +210,9 @@ func TestS23ClientGoes(t *testing.T) {
 	}
 }
 
-// S23: an ADD that succeeds for nobody is undone, while it has its container:
+// An ADD that succeeds for nobody is undone, while it has its container:
 // the DEL that follows does not run beside it.
-func TestS23AddForNobodyIsUndone(t *testing.T) {
+func TestAddWhoseClientHasGoneIsUndone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		added, undone := make(gate), make(gate)
@@ -254,8 +254,8 @@ func TestS23AddForNobodyIsUndone(t *testing.T) {
 	})
 }
 
-// S23: nor does a client count that is there and does not read.
-func TestS23AddForOneThatDoesNotRead(t *testing.T) {
+// Nor does a client count that is there and does not read.
+func TestAddWhoseClientDoesNotReadIsUndone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
@@ -356,8 +356,8 @@ func TestStoppedHandler(t *testing.T) {
 	})
 }
 
-// S21: a STATUS says what readiness does, without a word to the handler.
-func TestS21StatusNotReady(t *testing.T) {
+// A STATUS says what readiness does, without a word to the handler.
+func TestStatusFailsWhileTheServerIsNotReady(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		ready func(context.Context) error

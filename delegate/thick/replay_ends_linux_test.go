@@ -10,6 +10,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
 // A daemon that is told to stop lets the queued DEL that is running finish. It
@@ -79,5 +81,51 @@ func TestRemovedDelBlocksNothingBesideOneThatFails(t *testing.T) {
 		synctest.Wait()
 		r.do(request("ADD", "removed")).wantOK(t)
 		r.do(request("ADD", "stays")).want(t, 503, 11, "has not been done")
+	})
+}
+
+// A daemon that is told to stop does what it has begun, and leaves the rest for
+// the next.
+func TestStoppedWithAQueue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir := queued(t, "c1", "c2", "c3")
+		f := &fake{del: func(context.Context, *skel.CmdArgs) error {
+			time.Sleep(time.Second)
+			return nil
+		}}
+		r := serve(t, &Server{Commands: f.commands(), Queue: dir, MaxInFlight: 4})
+		synctest.Wait()
+		start := time.Now()
+		r.stop()
+		r.ended(time.Second, start)
+		if n := left(t, dir); n != 1 {
+			t.Errorf("%d left", n)
+		}
+	})
+}
+
+// A queue that cannot be read keeps the daemon from being ready, and says why,
+// until it can: nobody knows what must not be added. DELs are served.
+func TestQueueThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir := queued(t, "c1")
+		ok(t, os.Chmod(dir, 0o777))
+		f := &fake{}
+		r := serve(t, &Server{Commands: f.commands(), Queue: dir})
+		synctest.Wait()
+		const why = "others may write to the directory"
+		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).want(t, 503, 11, why)
+		r.do(request("ADD", "c2")).want(t, 503, 11, why)
+		r.do(request("STATUS", "")).want(t, 500, 50, why)
+		r.do(request("DEL", "c2")).wantOK(t)
+		f.want(t, "DEL c2")
+		ok(t, os.Chmod(dir, 0o700))
+		r.do(request("ADD", "c2")).wantOK(t)
+		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).wantOK(t)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		f.want(t, "ADD c2", "DEL c1")
 	})
 }

@@ -86,7 +86,7 @@ func TestDelTakesThePlaceOfAQueuedOne(t *testing.T) {
 
 // A DEL that fails stays, and is tried again with growing pauses; the daemon
 // is ready all the same, but for an ADD that it would remove.
-func TestS20FailedDelIsTriedAgain(t *testing.T) {
+func TestFailedQueuedDelIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var book logBook
@@ -267,7 +267,7 @@ func TestDelThatIsRefusedForGoodIsSetAside(t *testing.T) {
 
 // What an operator has taken out of the queue is owed no more, and what comes
 // into it later is done.
-func TestS20RemovedByHand(t *testing.T) {
+func TestQueuedDelRemovedByHandIsNotDone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var works atomic.Bool
@@ -308,7 +308,7 @@ func TestS20RemovedByHand(t *testing.T) {
 }
 
 // An old DEL takes the place of nothing that is newer.
-func TestS20SupersedesNothing(t *testing.T) {
+func TestQueuedDelCancelsNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fails := true
@@ -332,7 +332,7 @@ func TestS20SupersedesNothing(t *testing.T) {
 
 // What a shim that could not connect has left is found, although the daemon was
 // there.
-func TestS20QueuedLater(t *testing.T) {
+func TestDelQueuedWhileTheDaemonServesIsFound(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
@@ -347,8 +347,8 @@ func TestS20QueuedLater(t *testing.T) {
 	})
 }
 
-// G11: damaged files are set aside, and what is no DEL is not done.
-func TestS20Damaged(t *testing.T) {
+// Damaged files are set aside, and what is no DEL is not done.
+func TestDamagedFilesOfTheQueueAreSetAside(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var book logBook
@@ -370,52 +370,6 @@ func TestS20Damaged(t *testing.T) {
 		}
 		if !strings.Contains(book.String(), "damaged") || !strings.Contains(book.String(), "not for a queue") {
 			t.Errorf("log %s", book.String())
-		}
-	})
-}
-
-// A queue that cannot be read keeps the daemon from being ready, and says why,
-// until it can: nobody knows what must not be added. DELs are served.
-func TestQueueThatCannotBeRead(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		dir := queued(t, "c1")
-		ok(t, os.Chmod(dir, 0o777))
-		f := &fake{}
-		r := serve(t, &Server{Commands: f.commands(), Queue: dir})
-		synctest.Wait()
-		const why = "others may write to the directory"
-		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).want(t, 503, 11, why)
-		r.do(request("ADD", "c2")).want(t, 503, 11, why)
-		r.do(request("STATUS", "")).want(t, 500, 50, why)
-		r.do(request("DEL", "c2")).wantOK(t)
-		f.want(t, "DEL c2")
-		ok(t, os.Chmod(dir, 0o700))
-		r.do(request("ADD", "c2")).wantOK(t)
-		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).wantOK(t)
-		time.Sleep(time.Second)
-		synctest.Wait()
-		f.want(t, "ADD c2", "DEL c1")
-	})
-}
-
-// A daemon that is told to stop does what it has begun, and leaves the rest for
-// the next.
-func TestStoppedWithAQueue(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		dir := queued(t, "c1", "c2", "c3")
-		f := &fake{del: func(context.Context, *skel.CmdArgs) error {
-			time.Sleep(time.Second)
-			return nil
-		}}
-		r := serve(t, &Server{Commands: f.commands(), Queue: dir, MaxInFlight: 4})
-		synctest.Wait()
-		start := time.Now()
-		r.stop()
-		r.ended(time.Second, start)
-		if n := left(t, dir); n != 1 {
-			t.Errorf("%d left", n)
 		}
 	})
 }

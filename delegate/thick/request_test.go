@@ -30,8 +30,8 @@ func refused(t *testing.T, err error, code uint, text string) {
 	}
 }
 
-// S11: what a command needs is there, and is what package skel takes.
-func TestS11Environment(t *testing.T) {
+// What a command needs is there, and is what package skel takes.
+func TestEnvironmentIsCheckedAsSkelDoes(t *testing.T) {
 	t.Parallel()
 	for _, verb := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS"} {
 		full := request(verb, "c1")
@@ -50,7 +50,7 @@ func TestS11Environment(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", d)
 			}
 
-			// What nobody needs: D39.
+			// Nobody needs these.
 			if _, err := understand(with(full, "CNI_PATH", "", "CNI_ARGS", "")); err != nil {
 				t.Error(err)
 			}
@@ -107,9 +107,9 @@ func TestS11Environment(t *testing.T) {
 	}
 }
 
-// S13: CNI_ARGS is split at the first "=", and empty parts are nothing. It
+// CNI_ARGS is split at the first "=", and empty parts are nothing. It
 // reaches the plugin as it came.
-func TestS13Args(t *testing.T) {
+func TestArgsReachThePluginUnchanged(t *testing.T) {
 	t.Parallel()
 	for _, args := range []string{"", ";", "a=b;", ";;a=b", "a=b=c", "a=", "=b", "IgnoreUnknown=1;K8S_POD_NAME=x", "a=b;;c=d;"} {
 		o, err := understand(with(request("ADD", "c1"), "CNI_ARGS", args))
@@ -128,8 +128,8 @@ func TestS13Args(t *testing.T) {
 	}
 }
 
-// S14: nothing of Kubernetes is asked for, and all of it is handed on.
-func TestS14KubernetesIsOptional(t *testing.T) {
+// Nothing of Kubernetes is asked for, and all of it is handed on.
+func TestKubernetesArgsAreOptional(t *testing.T) {
 	t.Parallel()
 	for _, args := range []string{"", "IgnoreUnknown=1", "K8S_POD_NAMESPACE=a;K8S_POD_NAME=b;K8S_POD_INFRA_CONTAINER_ID=8f0c"} {
 		for _, verb := range []string{"ADD", "CHECK", "DEL"} {
@@ -140,9 +140,9 @@ func TestS14KubernetesIsOptional(t *testing.T) {
 	}
 }
 
-// S15: a command that is none of the specification's, and VERSION, which is the
+// A command that is none of the specification's, and VERSION, which is the
 // shim's to answer, is code 4.
-func TestS15UnknownCommand(t *testing.T) {
+func TestUnknownCommandIsCode4(t *testing.T) {
 	t.Parallel()
 	for _, verb := range []string{"VERSION", "add", "ADD ", "UPDATE", "A\x00"} {
 		_, err := understand(request(verb, "c1"))
@@ -191,7 +191,7 @@ func TestConfiguration(t *testing.T) {
 	}
 }
 
-// G12: whatever a message says, what reaches the plugin is what skel would let
+// Whatever a message says, what reaches the plugin is what skel would let
 // through, or the answer is the client's fault.
 func FuzzRequest(f *testing.F) {
 	for _, verb := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS", "VERSION", ""} {

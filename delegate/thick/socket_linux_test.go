@@ -48,7 +48,7 @@ func serveUnix(t *testing.T, s *Server) (*rig, string) {
 }
 
 // A body of 100 MB is refused before it has come, by a server that goes on.
-func TestS3HugeBody(t *testing.T) {
+func TestHugeBodyIsRefusedBeforeItHasCome(t *testing.T) {
 	t.Parallel()
 	r, _ := serveUnix(t, &Server{Commands: (&fake{}).commands()})
 	for name, length := range map[string]int64{"length": 100 << 20, "chunks": -1} {
@@ -88,9 +88,9 @@ func (endless) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// S23: what the kernel says of a client's end is noticed, and what is sent to
+// What the kernel says of a client's end is noticed, and what is sent to
 // one that has gone is not taken for received.
-func TestS23ClientCloses(t *testing.T) {
+func TestClosedConnectionEndsTheOperation(t *testing.T) {
 	t.Parallel()
 	began, g, undone := make(chan struct{}, 1), make(gate), make(chan struct{})
 	f := &fake{add: func(ctx context.Context, a *skel.CmdArgs) (types.Result, error) {
@@ -128,7 +128,7 @@ func TestS23ClientCloses(t *testing.T) {
 }
 
 // What stops to write and still reads has gone, too. It is told no success.
-func TestS23HalfClosed(t *testing.T) {
+func TestHalfClosedConnectionEndsTheOperation(t *testing.T) {
 	t.Parallel()
 	began := make(chan struct{})
 	f := &fake{add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
@@ -162,9 +162,9 @@ func TestStrangersOnASocket(t *testing.T) {
 	r.do(request("ADD", "c1")).wantOK(t)
 }
 
-// S24: while one daemon follows the other no request is lost: each has an
+// While one daemon follows the other no request is lost: each has an
 // answer, each DEL succeeds, and an ADD that does not has done nothing.
-func TestS24Successors(t *testing.T) {
+func TestRestartsLoseNoRequest(t *testing.T) {
 	t.Parallel()
 	socket := socketDir(t) + "/s"
 	var adds, dels atomic.Int64

@@ -21,7 +21,7 @@ import (
 )
 
 // What daemons of Multus and of this module answer, as bytes on the wire.
-func TestS19AnswersOfDaemons(t *testing.T) {
+func TestAnswersOfDaemons(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		file, command string
@@ -34,7 +34,7 @@ func TestS19AnswersOfDaemons(t *testing.T) {
 		{"multus-empty", "CHECK", 0, ""},
 		{"multus-empty", "GC", 0, ""},
 		{"multus-empty", "STATUS", 0, ""},
-		{"multus-empty", "ADD", 6, "the daemon's answer holds no result"}, // S16
+		{"multus-empty", "ADD", 6, "the daemon's answer holds no result"},
 		{"multus-no-result", "ADD", 6, "the daemon's answer holds no result"},
 		{"multus-error-text", "ADD", 999, `the daemon answered 400: "error adding container to network \"blue\": no free address"`},
 		{"multus-error-dump", "DEL", 999, "the daemon answered 400"},
@@ -89,9 +89,9 @@ func recorded(t *testing.T, name string) string {
 	return text + body
 }
 
-// S19, D77: what the daemon says of an error reaches the runtime unchanged, code
+// What the daemon says of an error reaches the runtime unchanged, code
 // and details, from a server of net/http.
-func TestS19D77ErrorsKeepTheirCode(t *testing.T) {
+func TestErrorsKeepCodeAndDetails(t *testing.T) {
 	t.Parallel()
 	for _, said := range []types.Error{
 		{Code: 1, Msg: "version"},
@@ -148,8 +148,8 @@ func (c *Client) run(t *testing.T, command string) error {
 	return f.Status(args())
 }
 
-// S18: the result is printed as the configuration's version has it.
-func TestS18ResultIsConverted(t *testing.T) {
+// The result is printed as the configuration's version has it.
+func TestResultIsConvertedToTheConfigurationsVersion(t *testing.T) {
 	t.Parallel()
 	const result = `{"Result":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","mtu":1450,"sandbox":"/n"}],
 		"ips":[{"interface":0,"address":"10.1.0.5/24","gateway":"10.1.0.1"}]}}`
@@ -193,9 +193,9 @@ type brokenWriter struct{}
 
 func (brokenWriter) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
-// S18: an ADD whose result the runtime cannot be told is undone, if need be by
+// An ADD whose result the runtime cannot be told is undone, if need be by
 // way of the queue, and is an error of its own code.
-func TestS18UnprintedResultIsUndone(t *testing.T) {
+func TestResultThatCannotBePrintedIsUndone(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name, version, result string
@@ -240,8 +240,8 @@ func TestS18UnprintedResultIsUndone(t *testing.T) {
 	})
 }
 
-// S18: neither does the end of the context keep an ADD from being undone.
-func TestS18UndoOutlivesTheContext(t *testing.T) {
+// Neither does the end of the context keep an ADD from being undone.
+func TestUndoOutlivesTheContext(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	d := newDaemon(t, replies(okAdd, okEmpty))
@@ -269,7 +269,7 @@ func (c closing) Write([]byte) (int, error) {
 	return 0, io.ErrClosedPipe
 }
 
-// S19: each version's result of a daemon is understood, and what is none is an
+// Each version's result of a daemon is understood, and what is none is an
 // error.
 func TestResultOfTheDaemon(t *testing.T) {
 	t.Parallel()
@@ -295,9 +295,9 @@ func TestResultOfTheDaemon(t *testing.T) {
 	}
 }
 
-// D57: nothing of the configuration is in an error, in whatever form a daemon
+// Nothing of the configuration is in an error, in whatever form a daemon
 // repeats it.
-func TestD57NoConfigurationInErrors(t *testing.T) {
+func TestErrorsQuoteNoConfiguration(t *testing.T) {
 	t.Parallel()
 	conf := []byte("\n" + `{"cniVersion":"1.1.0","name":"net","token":"secret-1","type":"x"}` + "\n")
 	object := func(text string) string {

@@ -21,9 +21,9 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
-// S20, D30: a DEL that finds no daemon is on disk when it is reported as done,
+// A DEL that finds no daemon is on disk when it is reported as done,
 // whether there never was one or it dies with the DEL in its hands.
-func TestS20D30DelIsQueued(t *testing.T) {
+func TestDelWithoutADaemonIsOnDiskBeforeItSucceeds(t *testing.T) {
 	t.Parallel()
 	sockets := map[string]string{"away": filepath.Join(tempDir(t), "s")}
 	for at, text := range cuts {
@@ -142,9 +142,9 @@ func serveOnce(t *testing.T, text string) (socket string) {
 	return socket
 }
 
-// S20: a DEL that cannot be written down is an error, of code 11 where it may be
+// A DEL that cannot be written down is an error, of code 11 where it may be
 // later.
-func TestS20DelThatCannotBeQueued(t *testing.T) {
+func TestDelThatCannotBeQueuedFails(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(tempDir(t), "s")
 	full := newQueue(t)
@@ -176,9 +176,9 @@ func TestS20DelThatCannotBeQueued(t *testing.T) {
 	}
 }
 
-// S20, D31: a daemon that comes while a DEL is about to be written down does it
+// A daemon that comes while a DEL is about to be written down does it
 // instead. Its answer counts, and nothing is left in the queue.
-func TestS20D31DaemonComesBeforeTheDelIsQueued(t *testing.T) {
+func TestDaemonThatComesBeforeTheDelIsQueuedDoesIt(t *testing.T) {
 	t.Parallel()
 	for text, code := range map[string]uint{
 		okEmpty: 0, answer("500 X", `{"code":107,"msg":"own"}`): 107,
@@ -243,9 +243,9 @@ func opened(path string) (n int) {
 	return n
 }
 
-// S20: the policy takes the queue's place, its error is the command's, and it is
+// The policy takes the queue's place, its error is the command's, and it is
 // not asked while there is a daemon.
-func TestS20Away(t *testing.T) {
+func TestPolicyForDelsReplacesTheQueue(t *testing.T) {
 	t.Parallel()
 	own := types.NewError(107, "own", "details")
 	for _, tt := range []struct {
@@ -283,9 +283,9 @@ func TestS20Away(t *testing.T) {
 	}
 }
 
-// S20: an error of a daemon that is there is the DEL's, and nothing is queued
+// An error of a daemon that is there is the DEL's, and nothing is queued
 // that it would meet again.
-func TestS20DelErrorIsReported(t *testing.T) {
+func TestErrorOfADaemonsDelIsNotQueued(t *testing.T) {
 	t.Parallel()
 	dir := newQueue(t)
 	d := newDaemon(t, replies(answer("500 X", `{"code":107,"msg":"x"}`)))

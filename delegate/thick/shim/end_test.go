@@ -12,7 +12,7 @@ import (
 )
 
 // When the context ends, a server of net/http has its request's context end, and
-// its answer still reaches the shim: what was undone says so (S23).
+// its answer still reaches the shim: what was undone says so.
 func TestEndIsToldToTheDaemon(t *testing.T) {
 	t.Parallel()
 	for _, command := range []string{"ADD", "CHECK", "DEL", "GC"} {

@@ -71,8 +71,8 @@ func printed(t *testing.T, out []byte) types.Error {
 	return e
 }
 
-// S19, S20, D30, D77: what the runtime sees of the executable.
-func TestS19S20Process(t *testing.T) {
+// What the runtime sees of the executable.
+func TestWhatTheRuntimeSeesOfTheProcess(t *testing.T) {
 	t.Parallel()
 	said := types.Error{Code: 107, Msg: "own", Details: "and why"}
 	socket := newHTTP(t, func(w http.ResponseWriter, r *http.Request) {
@@ -137,8 +137,8 @@ func TestProcessIsAskedToStop(t *testing.T) {
 	}
 }
 
-// S18: nobody reads the result, so the shim has the attachment undone.
-func TestS18ProcessWithoutAReader(t *testing.T) {
+// Nobody reads the result, so the shim has the attachment undone.
+func TestResultThatNobodyReadsIsUndone(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	var got []string

@@ -19,7 +19,7 @@ import (
 const maxTrace = 4 << 10
 
 // environment is what the daemon gets to know of the shim's own: the variables
-// of the runtime, those in a as it says, and the trace (S17, S28).
+// of the runtime, those in a as it says, and the trace.
 func (c *Client) environment(command string, a *skel.CmdArgs) map[string]string {
 	env := map[string]string{}
 	for _, kv := range c.Env {

@@ -23,10 +23,10 @@ var environ = []string{
 	"CNI_COMMAND=DEL", "CNI_CONTAINERID=other", "CNI_NETNS=/other", "CNI_IFNAME=other", "CNI_ARGS=A=other", "CNI_PATH=/other",
 }
 
-// S17, S28: what is sent is what Multus's daemon reads and no more, and of the
+// What is sent is what Multus's daemon reads and no more, and of the
 // environment only what is the runtime's or the trace's. The arguments are the
 // command's own, whatever the environment says.
-func TestS17S28Requests(t *testing.T) {
+func TestRequestsCarryTheRuntimesEnvironmentOnly(t *testing.T) {
 	t.Parallel()
 	trace := []string{
 		"CNI_NETNS_OVERRIDE=1", "TRACESTATE=k=v", "BAGGAGE=a=b",
@@ -157,9 +157,9 @@ func TestTraceStaysInItsHeader(t *testing.T) {
 	}
 }
 
-// S17: the socket is the Client's, or that of the configuration's directory, or
+// The socket is the Client's, or that of the configuration's directory, or
 // Multus's. A network that is plugged in has no say in it.
-func TestS17Socket(t *testing.T) {
+func TestSocketIsFoundInClientThenConfiguration(t *testing.T) {
 	t.Parallel()
 	tests := []struct{ set, config, path, want string }{
 		{"/a/b", `{"daemonSocketDir":"/c"}`, wire.PathCNI, "/a/b"},

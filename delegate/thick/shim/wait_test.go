@@ -19,9 +19,9 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
-// S21: ADD, CHECK and GC wait for a daemon that is away for as long as Wait
+// ADD, CHECK and GC wait for a daemon that is away for as long as Wait
 // says, and then answer 11. STATUS and DEL do not wait. Hot-plug always does.
-func TestS21WaitForADaemonThatIsAway(t *testing.T) {
+func TestWaitForADaemonThatIsAway(t *testing.T) {
 	t.Parallel()
 	stale := filepath.Join(tempDir(t), "s")
 	l := listen(t, stale)
@@ -37,7 +37,7 @@ func TestS21WaitForADaemonThatIsAway(t *testing.T) {
 				switch command {
 				case "STATUS":
 					want, code = 0, 50
-				case "DEL": // D30: it is an error, not a success
+				case "DEL": // it is an error, not a success
 					want = 0
 				}
 				wantError(t, err, code)
@@ -67,8 +67,8 @@ func TestS21WaitForADaemonThatIsAway(t *testing.T) {
 	}
 }
 
-// S21: the total limit, and the end of the context, end the wait for a daemon.
-func TestS21WaitIsWithinTheTimeout(t *testing.T) {
+// The total limit, and the end of the context, end the wait for a daemon.
+func TestWaitIsWithinTheTimeout(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(tempDir(t), "s")
 	synctest.Test(t, func(t *testing.T) {
@@ -91,9 +91,9 @@ func TestS21WaitIsWithinTheTimeout(t *testing.T) {
 	})
 }
 
-// S21: pauses grow from 50 ms to a second, less a little, and a hint of the
+// Pauses grow from 50 ms to a second, less a little, and a hint of the
 // daemon only makes them shorter.
-func TestS21Pauses(t *testing.T) {
+func TestPausesGrow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for _, tt := range []struct{ pause, hint, least, most time.Duration }{
@@ -114,8 +114,8 @@ func TestS21Pauses(t *testing.T) {
 	})
 }
 
-// S21: a daemon that comes in time serves the command, once.
-func TestS21DaemonComesInTime(t *testing.T) {
+// A daemon that comes in time serves the command, once.
+func TestDaemonThatComesInTimeServesTheCommandOnce(t *testing.T) {
 	t.Parallel()
 	for _, command := range []string{"ADD", "CHECK", "GC"} {
 		t.Run(command, func(t *testing.T) {
@@ -149,9 +149,9 @@ func TestS21DaemonComesInTime(t *testing.T) {
 	}
 }
 
-// S21: 503 says that nothing was done, so that any command may be sent again;
+// 503 says that nothing was done, so that any command may be sent again;
 // STATUS has no time for it.
-func TestS21BusyDaemon(t *testing.T) {
+func TestRequestIsSentAgainToABusyDaemon(t *testing.T) {
 	t.Parallel()
 	for _, command := range commands {
 		t.Run(command, func(t *testing.T) {
@@ -194,9 +194,9 @@ var cuts = map[string]string{
 	"before its last":     "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n",
 }
 
-// S21: a daemon that goes away before it has answered has perhaps done an ADD.
+// A daemon that goes away before it has answered has perhaps done an ADD.
 // It is not sent again. CHECK, GC and DEL are.
-func TestS21LostDaemon(t *testing.T) {
+func TestAddIsNotSentAgainToADaemonThatWasLost(t *testing.T) {
 	t.Parallel()
 	for at, text := range cuts {
 		for _, command := range commands {
@@ -277,9 +277,9 @@ func TestNotADaemon(t *testing.T) {
 	}
 }
 
-// D50: a daemon that is a version behind, as Multus's are, is asked for nothing
+// A daemon that is a version behind, as Multus's are, is asked for nothing
 // but what it knows: no path but the command's.
-func TestD50OlderDaemon(t *testing.T) {
+func TestOlderDaemonIsAskedForNothingElse(t *testing.T) {
 	t.Parallel()
 	for _, command := range commands {
 		t.Run(command, func(t *testing.T) {
