@@ -40,7 +40,7 @@ func TestOperationsOfAContainerRunInOrder(t *testing.T) {
 		}
 		plugged := make(chan answer, 1)
 		go func() {
-			plugged <- exchange(t.Context(), r.Client, "POST", wire.PathDelegate, encoded(with(request("ADD", "c1"), "CNI_IFNAME", "net1")))
+			plugged <- exchange(t.Context(), r.Client, "POST", wire.PathAttach, encoded(with(request("ADD", "c1"), "CNI_IFNAME", "net1")))
 		}()
 		synctest.Wait()
 		// Of another container, and of none.
@@ -138,7 +138,7 @@ func TestDetachCancelsOperationsOfItsInterfaceOnly(t *testing.T) {
 		plug := func(verb, ifname string) func() answer {
 			c := make(chan answer, 1)
 			go func() {
-				c <- exchange(t.Context(), r.Client, "POST", wire.PathDelegate, encoded(with(request(verb, "c1"), "CNI_IFNAME", ifname)))
+				c <- exchange(t.Context(), r.Client, "POST", wire.PathAttach, encoded(with(request(verb, "c1"), "CNI_IFNAME", ifname)))
 			}()
 			synctest.Wait()
 			return func() answer { return <-c }

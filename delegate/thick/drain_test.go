@@ -90,14 +90,14 @@ func TestDrainingAcceptsOnlyDelAndGC(t *testing.T) {
 		synctest.Wait()
 		for _, verb := range []string{"ADD", "CHECK"} {
 			r.do(request(verb, "c3")).want(t, 503, 11, "the daemon is stopping")
-			exchange(t.Context(), r.Client, "POST", wire.PathDelegate, encoded(request(verb, "c3"))).want(t, 503, 11, "the daemon is stopping")
+			exchange(t.Context(), r.Client, "POST", wire.PathAttach, encoded(request(verb, "c3"))).want(t, 503, 11, "the daemon is stopping")
 		}
 		r.do(request("STATUS", "")).want(t, 503, 50, "the daemon is stopping")
 		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).want(t, 503, 11, "not ready: daemon: the daemon is stopping")
 		for _, verb := range []string{"DEL", "GC"} {
 			a := r.do(request(verb, "c4"))
 			a.wantOK(t)
-			exchange(t.Context(), r.Client, "POST", wire.PathDelegate, encoded(request(verb, "c4"))).wantOK(t)
+			exchange(t.Context(), r.Client, "POST", wire.PathAttach, encoded(request(verb, "c4"))).wantOK(t)
 		}
 		exchange(t.Context(), r.Client, "GET", wire.PathHealth, nil).wantOK(t)
 		if d := time.Since(start); d != 0 {

@@ -57,7 +57,7 @@ func (sv *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !who.allowed {
 		w.Header().Set("Connection", "close")
 		ev := Event{UID: who.uid, Start: start}
-		if r.URL.Path == wire.PathCNI || r.URL.Path == wire.PathDelegate {
+		if r.URL.Path == wire.PathCNI || r.URL.Path == wire.PathAttach {
 			ev.Path = r.URL.Path
 		}
 		name := "unknown"
@@ -72,8 +72,8 @@ func (sv *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if allow(w, r, http.MethodPost) {
 			sv.operation(w, r, Event{Path: wire.PathCNI, UID: who.uid, Start: start})
 		}
-	case wire.PathDelegate:
-		sv.delegate(w, r, Event{Path: wire.PathDelegate, UID: who.uid, Start: start})
+	case wire.PathAttach:
+		sv.delegate(w, r, Event{Path: wire.PathAttach, UID: who.uid, Start: start})
 	case wire.PathInfo:
 		if allow(w, r, http.MethodGet, http.MethodHead) {
 			sendJSON(w, http.StatusOK, sv.info())
@@ -156,7 +156,7 @@ func (sv *service) observe(ev Event, err error) {
 	}
 }
 
-// delegate serves [wire.PathDelegate].
+// delegate serves [wire.PathAttach].
 func (sv *service) delegate(w http.ResponseWriter, r *http.Request, ev Event) {
 	var methods []string
 	if sv.Attachments != nil {

@@ -69,7 +69,7 @@ func TestMethodsOfEachPath(t *testing.T) {
 		}
 	}
 	for path, allow := range map[string]string{
-		wire.PathCNI: "POST", wire.PathDelegate: "GET, POST", wire.PathHealth: "GET, HEAD, POST", wire.PathReady: "GET, HEAD, POST", wire.PathInfo: "GET, HEAD",
+		wire.PathCNI: "POST", wire.PathAttach: "GET, POST", wire.PathHealth: "GET, HEAD, POST", wire.PathReady: "GET, HEAD, POST", wire.PathInfo: "GET, HEAD",
 	} {
 		t.Run(path, func(t *testing.T) {
 			t.Parallel()
@@ -150,7 +150,7 @@ func TestMessagesOfMultus(t *testing.T) {
 		"newer-add.json":     {wire.PathCNI, bare, nil, "answer-add.json"},
 		"multus-del.json":    {wire.PathCNI, skel.CmdArgs{ContainerID: "8f0c", IfName: "eth0", Path: "/opt/cni/bin", Args: ifs + ";", StdinData: []byte(conf)}, nil, ""},
 		"multus-status.json": {wire.PathCNI, skel.CmdArgs{Path: "/opt/cni/bin", StdinData: []byte(conf)}, nil, ""},
-		"multus-delegate-add.json": {wire.PathDelegate, skel.CmdArgs{
+		"multus-delegate-add.json": {wire.PathAttach, skel.CmdArgs{
 			ContainerID: "8f0c", Netns: "/var/run/netns/cni-1b1c", IfName: "net1",
 			Args:      "IgnoreUnknown=true;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0;K8S_POD_INFRA_CONTAINER_ID=8f0c;K8S_POD_UID=5a3c",
 			StdinData: []byte(`{"cniVersion":"0.3.1","name":"storage","type":"macvlan","master":"eth1"}`),
@@ -198,7 +198,7 @@ func TestMessagesOfMultus(t *testing.T) {
 			if err := json.Unmarshal([]byte(a.body), &res); err != nil || res.Result == nil {
 				t.Errorf("%+v, %v", res, err)
 			}
-			if tt.path == wire.PathDelegate {
+			if tt.path == wire.PathAttach {
 				if d := cmp.Diff(&wire.Attributes{IPs: []string{"10.1.0.9/24"}, MAC: "02:42:0a:01:00:09"}, attrs); d != "" {
 					t.Errorf("attributes (-want +got):\n%s", d)
 				}
@@ -285,14 +285,14 @@ func TestAttachCommandsAreServed(t *testing.T) {
 	s := func() *Server {
 		return &Server{Commands: (&fake{}).commands(), Attach: attach, Override: json.RawMessage(`{"name":"x"}`)}
 	}
-	post(t, s(), "POST", wire.PathDelegate, string(encoded(request("DEL", "c1")))).want(t, 500, 101, "stuck")
-	post(t, s(), "POST", wire.PathDelegate, string(encoded(request("CHECK", "c1")))).wantOK(t)
+	post(t, s(), "POST", wire.PathAttach, string(encoded(request("DEL", "c1")))).want(t, 500, 101, "stuck")
+	post(t, s(), "POST", wire.PathAttach, string(encoded(request("CHECK", "c1")))).wantOK(t)
 	if got != podsConf {
 		t.Errorf("configuration %s", got)
 	}
-	post(t, s(), "GET", wire.PathDelegate, "").want(t, 404, 999, "does not list")
-	post(t, &Server{Commands: (&fake{}).commands()}, "POST", wire.PathDelegate, "{}").want(t, 404, 999, "does not attach")
-	post(t, &Server{Commands: (&fake{}).commands()}, "PUT", wire.PathDelegate, "{}").want(t, 404, 999, "")
+	post(t, s(), "GET", wire.PathAttach, "").want(t, 404, 999, "does not list")
+	post(t, &Server{Commands: (&fake{}).commands()}, "POST", wire.PathAttach, "{}").want(t, 404, 999, "does not attach")
+	post(t, &Server{Commands: (&fake{}).commands()}, "PUT", wire.PathAttach, "{}").want(t, 404, 999, "")
 }
 
 func TestAttachmentsAreListed(t *testing.T) {
@@ -313,7 +313,7 @@ func TestAttachmentsAreListed(t *testing.T) {
 			return nil, types.NewError(5, "unreadable", "")
 		}}
 	}
-	get := func(query string) answer { return post(t, s(), "GET", wire.PathDelegate+query, "") }
+	get := func(query string) answer { return post(t, s(), "GET", wire.PathAttach+query, "") }
 	a := get("?container=8f0c")
 	a.wantOK(t)
 	sameJSON(t, fixture(t, "answer-attachments.json"), a.body)
@@ -321,7 +321,7 @@ func TestAttachmentsAreListed(t *testing.T) {
 	get("?container=c2").want(t, 500, 5, "unreadable")
 	get("?container=odd").want(t, 500, 999, "panicked")
 	get("?container=..%2Fx").want(t, 400, 4, `"../x"`)
-	post(t, s(), "POST", wire.PathDelegate, "{}").want(t, 404, 999, "")
+	post(t, s(), "POST", wire.PathAttach, "{}").want(t, 404, 999, "")
 }
 
 func TestHealthIsOKEvenIfNotReady(t *testing.T) {

@@ -238,7 +238,7 @@ func TestStrangers(t *testing.T) {
 					}
 				})
 				r := serve(t, &Server{Commands: f.commands(), AllowUIDs: tt.allow, peer: tt.peer, Observer: seen.observe, Other: other})
-				for _, path := range []string{wire.PathCNI, wire.PathDelegate, wire.PathHealth, wire.PathReady, wire.PathInfo, "/metrics"} {
+				for _, path := range []string{wire.PathCNI, wire.PathAttach, wire.PathHealth, wire.PathReady, wire.PathInfo, "/metrics"} {
 					a := exchange(t.Context(), r.Client, "POST", path, encoded(request("ADD", "c1")))
 					synctest.Wait()
 					if tt.ok == (a.status == http.StatusForbidden) {

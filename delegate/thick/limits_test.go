@@ -79,7 +79,7 @@ func TestFloodOfAddsIsBounded(t *testing.T) {
 // asks for.
 func TestClientThatNeverReadsIsCutOff(t *testing.T) {
 	t.Parallel()
-	for _, path := range []string{wire.PathHealth, wire.PathReady, wire.PathInfo, wire.PathDelegate, "/metrics"} {
+	for _, path := range []string{wire.PathHealth, wire.PathReady, wire.PathInfo, wire.PathAttach, "/metrics"} {
 		t.Run(path, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {

@@ -132,7 +132,7 @@ func TestAttachIsUndoneByItsOwnCommands(t *testing.T) {
 			return plugged.commands()
 		}})
 		m := with(request("ADD", "c1"), "CNI_IFNAME", "net1")
-		exchange(t.Context(), r.Client, "POST", wire.PathDelegate, encoded(m)).want(t, 500, 6, "there is none")
+		exchange(t.Context(), r.Client, "POST", wire.PathAttach, encoded(m)).want(t, 500, 6, "there is none")
 		plugged.want(t, "ADD c1", "end ADD c1", "DEL c1", "end DEL c1")
 		primary.want(t)
 		if len(attrs) != 1 || attrs[0] == nil {
@@ -165,7 +165,7 @@ func TestPanic(t *testing.T) {
 		}
 		// What an ADD did until then is undone.
 		f.want(t, "ADD c1", "end ADD c1", "DEL c1", "CHECK c1", "end CHECK c1", "GC", "end GC", "STATUS", "end STATUS")
-		exchange(t.Context(), r.Client, "POST", wire.PathDelegate, encoded(request("ADD", "c1"))).want(t, 500, 999, "panicked")
+		exchange(t.Context(), r.Client, "POST", wire.PathAttach, encoded(request("ADD", "c1"))).want(t, 500, 999, "panicked")
 		f.del = boom
 		r.do(request("DEL", "c1")).want(t, 500, 999, "panicked")
 		r.do(request("ADD", "c1")).want(t, 500, 999, "undo: ")

@@ -74,7 +74,7 @@ func TestProbesServeNoCommand(t *testing.T) {
 		{http.MethodGet, wire.PathReady, "", http.StatusServiceUnavailable, "does not serve yet"},
 		{http.MethodGet, wire.PathReady + "?verbose", "", http.StatusServiceUnavailable, `{"name":"queue","ok":true}`},
 		{http.MethodPost, wire.PathCNI, string(encoded(request("ADD", "c1"))), http.StatusNotFound, wire.PathCNI},
-		{http.MethodPost, wire.PathDelegate, string(encoded(request("ADD", "c1"))), http.StatusNotFound, wire.PathDelegate},
+		{http.MethodPost, wire.PathAttach, string(encoded(request("ADD", "c1"))), http.StatusNotFound, wire.PathAttach},
 		{http.MethodGet, wire.PathInfo, "", http.StatusNotFound, wire.PathInfo},
 		{http.MethodGet, "/metrics", "", http.StatusNotFound, "/metrics"},
 	} {

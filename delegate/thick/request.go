@@ -56,7 +56,7 @@ func decode(data []byte) (*wire.Request, error) {
 // order understands m, which came to path. When it fails, what it returns
 // beside the error is as much as was understood.
 func (sv *service) order(path string, m *wire.Request, header http.Header) (*order, error) {
-	o := &order{more: path == wire.PathDelegate, with: m.Attributes}
+	o := &order{more: path == wire.PathAttach, with: m.Attributes}
 	if o.with == nil {
 		o.with = &wire.Attributes{}
 	}

@@ -165,7 +165,7 @@ type Attachment struct {
 
 // An Event is one finished request for an operation.
 type Event struct {
-	Path        string // [wire.PathCNI] or [wire.PathDelegate]; empty when a stranger asked for another
+	Path        string // [wire.PathCNI] or [wire.PathAttach]; empty when a stranger asked for another
 	Command     string // ADD, CHECK, DEL, GC or STATUS; empty when the request is none of these, or was not read
 	Network     string // the name in the configuration
 	ContainerID string

@@ -34,23 +34,14 @@ type config struct {
 }
 
 func multinetShim() plugin.Plugin {
-	command := func(pick func(skel.CNIFuncs) func(*skel.CmdArgs) error) func(context.Context, *plugin.Call) error {
-		return func(ctx context.Context, c *plugin.Call) error {
-			client, err := client(c)
-			if err != nil {
-				return err
-			}
-			return pick(client.Funcs(ctx))(&c.CmdArgs)
+	execute := func(ctx context.Context, c *plugin.Call) error {
+		client, err := client(c)
+		if err != nil {
+			return err
 		}
+		return client.Execute(ctx, string(c.Command), &c.CmdArgs)
 	}
-	return plugin.Plugin{
-		About:  "CNI meta-plugin multinet-shim",
-		Add:    command(func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.Add }),
-		Check:  command(func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.Check }),
-		Del:    command(func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.Del }),
-		GC:     command(func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.GC }),
-		Status: command(func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.Status }),
-	}
+	return plugin.Plugin{About: "CNI meta-plugin multinet-shim", Add: execute, Check: execute, Del: execute, GC: execute, Status: execute}
 }
 
 // client is what executes a command as the configuration says.

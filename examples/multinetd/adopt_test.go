@@ -38,7 +38,7 @@ func TestTakesOverWhatTheRuntimeAttached(t *testing.T) {
 	w.start(t)
 	request := w.request(t)
 	w.put(t, "05-y.conflist", `{"cniVersion":"1.1.0","name":"green","plugins":[{"type":"macvlan"}]}`) // another pass
-	if err := w.client.Funcs(t.Context()).Del(w.args(request)); err != nil {
+	if err := w.client.Execute(t.Context(), "DEL", w.args(request)); err != nil {
 		t.Error(err)
 	}
 	w.wantTrace(t, "DEL bridge eth0")

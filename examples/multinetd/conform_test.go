@@ -17,25 +17,17 @@ import (
 // delegates.
 func TestConform(t *testing.T) {
 	t.Parallel()
-	do := func(pick func(skel.CNIFuncs) func(*skel.CmdArgs) error) func(context.Context, *plugin.Call) error {
-		return func(ctx context.Context, c *plugin.Call) error {
-			w := newWorld(t, "")
-			w.exec = c.Exec
-			// The records outlive the daemon.
-			w.server.Override = nil
-			w.server.Attach = nil
-			w.start(t)
-			client := &shim.Client{Socket: w.client.Socket, Env: c.Env, Stdout: c.Stdout}
-			return pick(client.Funcs(ctx))(&c.CmdArgs)
-		}
+	execute := func(ctx context.Context, c *plugin.Call) error {
+		w := newWorld(t, "")
+		w.exec = c.Exec
+		// The records outlive the daemon.
+		w.server.Override = nil
+		w.server.Attach = nil
+		w.start(t)
+		client := &shim.Client{Socket: w.client.Socket, Env: c.Env, Stdout: c.Stdout}
+		return client.Execute(ctx, string(c.Command), &c.CmdArgs)
 	}
-	both := plugin.Plugin{
-		Add:    do(func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.Add }),
-		Check:  do(func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.Check }),
-		Del:    do(func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.Del }),
-		GC:     do(func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.GC }),
-		Status: do(func(f skel.CNIFuncs) func(*skel.CmdArgs) error { return f.Status }),
-	}
+	both := plugin.Plugin{Add: execute, Check: execute, Del: execute, GC: execute, Status: execute}
 	delegatetest.Conform(t, delegatetest.Program(both.Execute), delegatetest.Config{
 		Stdin: func(dir string) string {
 			return fmt.Sprintf(`{"type":"multinet-shim","cniDir":%q,"confDir":%[1]q,"binDir":%q,"delegates":[
@@ -45,4 +37,12 @@ func TestConform(t *testing.T) {
 		Delegates: []string{"bridge", "macvlan", "tuning"},
 		Skip:      map[string]string{"environment": "a daemon hands on PATH and the trace alone"},
 	})
+}
+
+// funcs are the commands of a main with the client c.
+func funcs(ctx context.Context, c *shim.Client) skel.CNIFuncs {
+	command := func(name string) func(*skel.CmdArgs) error {
+		return func(a *skel.CmdArgs) error { return c.Execute(ctx, name, a) }
+	}
+	return skel.CNIFuncs{Add: command("ADD"), Check: command("CHECK"), Del: command("DEL"), GC: command("GC"), Status: command("STATUS")}
 }

@@ -151,9 +151,7 @@ const bridge = `"delegates":[{"type":"bridge","password":"hunter2hunter2"}]`
 // run has the shim run a command with more keys in the configuration.
 func (w *world) run(t *testing.T, command, keys string) error {
 	t.Helper()
-	do := w.client.Funcs(t.Context())
-	f := map[string]func(*skel.CmdArgs) error{"ADD": do.Add, "CHECK": do.Check, "DEL": do.Del, "GC": do.GC, "STATUS": do.Status}[command]
-	return f(w.args(conf(keys)))
+	return w.client.Execute(t.Context(), command, w.args(conf(keys)))
 }
 
 func (w *world) mustRun(t *testing.T, command, keys string) {
@@ -233,7 +231,7 @@ func TestD16Life(t *testing.T) {
 
 	hot := w.args(`{"name":"green","type":"macvlan","capabilities":{"ips":true}}`)
 	hot.IfName = "hot0"
-	r, err := w.client.Delegate(t.Context(), "ADD", hot, &wire.Attributes{IPs: []string{"10.9.1.7/24"}})
+	r, err := w.client.Attach(t.Context(), "ADD", hot, &wire.Attributes{IPs: []string{"10.9.1.7/24"}})
 	if err != nil || !strings.Contains(fmt.Sprint(r), "10.9.1.2") {
 		t.Fatalf("plugged %v: %v", r, err)
 	}
@@ -241,7 +239,7 @@ func TestD16Life(t *testing.T) {
 	if got := string(calls[len(calls)-1].Stdin); !strings.Contains(got, `"ips":["10.9.1.7/24"]`) {
 		t.Errorf("the plugin was given %s", got)
 	}
-	if _, err := w.client.Delegate(t.Context(), "CHECK", hot, nil); err != nil {
+	if _, err := w.client.Attach(t.Context(), "CHECK", hot, nil); err != nil {
 		t.Error(err)
 	}
 	w.mustRun(t, "CHECK", bridge)

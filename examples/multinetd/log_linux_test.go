@@ -105,7 +105,7 @@ func TestD57LogHasNoSecrets(t *testing.T) {
 		}
 	}
 	hot := w.args(`{"name":"x","type":"` + secret + `,"`)
-	_, _ = w.client.Delegate(t.Context(), "ADD", hot, nil)
+	_, _ = w.client.Attach(t.Context(), "ADD", hot, nil)
 	if err := w.stop(); err != nil {
 		t.Fatal(err)
 	}

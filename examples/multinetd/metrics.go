@@ -127,7 +127,7 @@ func (m *metrics) handler() http.Handler {
 // request counts a request.
 func (m *metrics) request(e thick.Event) {
 	handler := other
-	if e.Path == wire.PathCNI || e.Path == wire.PathDelegate {
+	if e.Path == wire.PathCNI || e.Path == wire.PathAttach {
 		handler = e.Path
 	}
 	if e.Status == http.StatusForbidden {

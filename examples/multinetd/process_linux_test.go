@@ -105,7 +105,7 @@ func (s *service) adding(t *testing.T) <-chan error {
 	t.Helper()
 	added := make(chan error, 1)
 	s.Ready(func() error {
-		go func() { added <- s.client.Funcs(t.Context()).Add(s.args) }()
+		go func() { added <- s.client.Execute(t.Context(), "ADD", s.args) }()
 		return nil
 	})
 	return added

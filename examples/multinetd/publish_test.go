@@ -176,15 +176,14 @@ func TestM14Publish(t *testing.T) {
 	t.Parallel()
 	w := publishes(t).start(t)
 	request := w.request(t)
-	do := w.client.Funcs(t.Context())
-	if err := do.Add(w.args(request)); err != nil {
+	if err := w.client.Execute(t.Context(), "ADD", w.args(request)); err != nil {
 		t.Error(err)
 	}
 	w.wantTrace(t, "ADD bridge eth0")
 	if _, err := os.Stat(filepath.Join(w.stateDir, "c1@multinet@eth0.json")); err != nil {
 		t.Errorf("not recorded under the network's name: %v", err)
 	}
-	if err := do.Del(w.args(request)); err != nil {
+	if err := w.client.Execute(t.Context(), "DEL", w.args(request)); err != nil {
 		t.Error(err)
 	}
 	if code, body := w.get(t, wire.PathReady); code != http.StatusOK {

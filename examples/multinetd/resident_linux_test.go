@@ -131,18 +131,18 @@ func TestResidentProcessServesBothDaemons(t *testing.T) {
 				s.logged(t, "state=ready")
 			}
 			s.networks(steady)
-			if err := s.client.Funcs(t.Context()).Add(s.args); err != nil {
+			if err := s.client.Execute(t.Context(), "ADD", s.args); err != nil {
 				t.Fatal(err)
 			}
-			if err := s.client.Funcs(t.Context()).Check(s.args); err != nil {
+			if err := s.client.Execute(t.Context(), "CHECK", s.args); err != nil {
 				t.Error(err)
 			}
 			s.end(t)
 			s.run(t, "state=ready")
-			if err := s.client.Funcs(t.Context()).Check(s.args); err != nil {
+			if err := s.client.Execute(t.Context(), "CHECK", s.args); err != nil {
 				t.Error(err)
 			}
-			if err := s.client.Funcs(t.Context()).Del(s.args); err != nil {
+			if err := s.client.Execute(t.Context(), "DEL", s.args); err != nil {
 				t.Error(err)
 			}
 			if got := s.Log(); !slices.Equal(got, []string{"ADD eth0", "CHECK eth0", "CHECK eth0", "DEL eth0"}) {
@@ -172,7 +172,7 @@ func TestKilledDaemonRunsNoExecutableInPlaceOfAResident(t *testing.T) {
 	s.networks(`{"name":"steady","type":"resident","addresses":["10.7.0.2/24"]}`)
 	other := *s.args
 	other.ContainerID = "c2"
-	commands := s.client.Funcs(t.Context())
+	commands := funcs(t.Context(), s.client)
 
 	stop := register(t, program, socket)
 	s.logged(t, "state=ready")
@@ -235,7 +235,7 @@ func TestAddIsUndoneWhenAResidentDies(t *testing.T) {
 	}
 	s := startService(t, fmt.Sprintf(`,"relayDir":%q`, launchable(t, self, "10-mortal")))
 	s.networks(`{"name":"steady","type":"mortal"}`)
-	err = s.client.Funcs(t.Context()).Add(s.args)
+	err = s.client.Execute(t.Context(), "ADD", s.args)
 	if status.Code(err) != 11 || !strings.Contains(err.Error(), "connection lost") {
 		t.Errorf("ADD: code %d: %v", status.Code(err), err)
 	}
@@ -247,7 +247,7 @@ func TestAddIsUndoneWhenAResidentDies(t *testing.T) {
 	}
 	s.logged(t, "state=gone")
 	s.logged(t, "state=ready")
-	if err := s.client.Funcs(t.Context()).Del(s.args); err != nil {
+	if err := s.client.Execute(t.Context(), "DEL", s.args); err != nil {
 		t.Error(err)
 	}
 	s.end(t)

@@ -50,14 +50,13 @@ exit 0
 	w := newWorld(t, fmt.Sprintf(`,"chrootDir":%q`, root))
 	w.exec = &executor{Process: delegate.Process{Root: w.conf.ChrootDir}, log: w.log}
 	w.start(t)
-	do := w.client.Funcs(t.Context())
 	args := w.args(conf(`"delegates":[{"type":"inside"}]`))
 	args.Netns = "/run/netns/c1"
-	if err := do.Add(args); err != nil {
+	if err := w.client.Execute(t.Context(), "ADD", args); err != nil {
 		t.Fatal(err)
 	}
 	args.Netns = "" // that of the record
-	if err := do.Del(args); err != nil {
+	if err := w.client.Execute(t.Context(), "DEL", args); err != nil {
 		t.Fatal(err)
 	}
 	log, err := os.ReadFile(root + "/log")

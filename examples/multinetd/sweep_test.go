@@ -81,7 +81,7 @@ func TestSweepsEveryStateDirectory(t *testing.T) {
 	}
 	w.start(t)
 	for _, dir := range []string{"/one", "/two"} {
-		if err := w.client.Funcs(t.Context()).Add(w.args(strings.Replace(conf(bridge), "/of/the/runtime", w.dir+dir, 1))); err != nil {
+		if err := w.client.Execute(t.Context(), "ADD", w.args(strings.Replace(conf(bridge), "/of/the/runtime", w.dir+dir, 1))); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -24,7 +24,7 @@ func TestS6HotPlug(t *testing.T) {
 		t.Helper()
 		hot := *p
 		hot.conf, hot.ifname = conf, ifname
-		r, err := w.ask(http.MethodPost, wire.PathDelegate, w.request(command, &hot, object{"interfaceAttributes": object{"mac": "02:00:00:00:77:01"}}))
+		r, err := w.ask(http.MethodPost, wire.PathAttach, w.request(command, &hot, object{"interfaceAttributes": object{"mac": "02:00:00:00:77:01"}}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -65,7 +65,7 @@ func TestS6HotPlug(t *testing.T) {
 // attachments lists what the daemon says p is attached to.
 func (w *world) attachments(p *pod) (list []string) {
 	w.t.Helper()
-	r, err := w.ask(http.MethodGet, wire.PathDelegate+"?container="+p.id, nil)
+	r, err := w.ask(http.MethodGet, wire.PathAttach+"?container="+p.id, nil)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func TestS6HotPlugAndDEL(t *testing.T) {
 	body := w.request("ADD", &hot, nil)
 	answered := make(chan reply, 1)
 	go func() {
-		r, err := w.ask(http.MethodPost, wire.PathDelegate, body)
+		r, err := w.ask(http.MethodPost, wire.PathAttach, body)
 		if err != nil {
 			t.Error(err)
 		}
@@ -126,7 +126,7 @@ func TestHotPlugByMultusClient(t *testing.T) {
 		body := fmt.Sprintf(`{"env":{"CNI_ARGS":"K8S_POD_NAMESPACE=default;K8S_POD_NAME=%s;K8S_POD_UID=4f8c","CNI_COMMAND":%q,`+
 			`"CNI_CONTAINERID":%q,"CNI_IFNAME":"net1","CNI_NETNS":%q},"config":%q%s}`,
 			p.id, command, p.id, p.netns, base64.StdEncoding.EncodeToString([]byte(definition)), attributes)
-		r, err := w.ask(http.MethodPost, wire.PathDelegate, []byte(body))
+		r, err := w.ask(http.MethodPost, wire.PathAttach, []byte(body))
 		if err != nil {
 			t.Fatal(err)
 		}

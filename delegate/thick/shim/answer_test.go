@@ -134,18 +134,7 @@ func TestErrorsKeepCodeAndDetails(t *testing.T) {
 // run does the command as a main does.
 func (c *Client) run(t *testing.T, command string) error {
 	t.Helper()
-	f := c.Funcs(t.Context())
-	switch command {
-	case "ADD":
-		return f.Add(args())
-	case "CHECK":
-		return f.Check(args())
-	case "DEL":
-		return f.Del(args())
-	case "GC":
-		return f.GC(args())
-	}
-	return f.Status(args())
+	return c.Execute(t.Context(), command, args())
 }
 
 // The result is printed as the configuration's version has it.
@@ -172,7 +161,7 @@ func TestResultIsConvertedToTheConfigurationsVersion(t *testing.T) {
 			var out bytes.Buffer
 			a := args()
 			a.StdinData = []byte(`{"name":"net","cniVersion":"` + version + `"}`)
-			if err := (&Client{Socket: d.socket, Stdout: &out}).Funcs(t.Context()).Add(a); err != nil {
+			if err := (&Client{Socket: d.socket, Stdout: &out}).Execute(t.Context(), "ADD", a); err != nil {
 				t.Fatal(err)
 			}
 			var got, expected any
@@ -217,7 +206,7 @@ func TestResultThatCannotBePrintedIsUndone(t *testing.T) {
 			a := args()
 			a.StdinData = []byte(`{"name":"net","cniVersion":"` + tt.version + `"}`)
 			c := &Client{Socket: d.socket, Stdout: tt.stdout}
-			wantError(t, c.Funcs(t.Context()).Add(a), tt.code)
+			wantError(t, c.Execute(t.Context(), "ADD", a), tt.code)
 			if d.count() < 2 {
 				t.Error("no DEL was sent")
 			}
@@ -233,7 +222,7 @@ func TestResultThatCannotBePrintedIsUndone(t *testing.T) {
 		d := newDaemon(t, replies(okAdd))
 		l = d.l
 		c := &Client{Socket: d.socket, Stdout: closing{l}, Queue: queue, QueueWait: -1}
-		wantError(t, c.Funcs(t.Context()).Add(args()), 5)
+		wantError(t, c.Execute(t.Context(), "ADD", args()), 5)
 		if all := queued(t, queue); len(all) != 1 || all[0].Env["CNI_COMMAND"] != "DEL" {
 			t.Errorf("queued %v", all)
 		}
@@ -246,7 +235,7 @@ func TestUndoOutlivesTheContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	d := newDaemon(t, replies(okAdd, okEmpty))
 	c := &Client{Socket: d.socket, Stdout: ending{cancel}}
-	err := c.Funcs(ctx).Add(args())
+	err := c.Execute(ctx, "ADD", args())
 	wantError(t, err, 5)
 	if d.count() != 2 || strings.Contains(err.Error(), "DEL") {
 		t.Errorf("%d commands, %v", d.count(), err)

@@ -4,8 +4,6 @@ import (
 	"io"
 	"net/http"
 	"testing"
-
-	"github.com/containernetworking/cni/pkg/skel"
 )
 
 // BenchmarkRoundTrip is an ADD and a DEL of one process, with a server of
@@ -19,12 +17,10 @@ func BenchmarkRoundTrip(b *testing.B) {
 	for _, command := range []string{"ADD", "DEL"} {
 		b.Run(command, func(b *testing.B) {
 			c := &Client{Socket: socket, Stdout: io.Discard}
-			f := c.Funcs(b.Context())
-			do := map[string]func(*skel.CmdArgs) error{"ADD": f.Add, "DEL": f.Del}[command]
 			a := args()
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := do(a); err != nil {
+				if err := c.Execute(b.Context(), command, a); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -35,7 +35,7 @@ func TestDelWithoutADaemonIsOnDiskBeforeItSucceeds(t *testing.T) {
 			dir := newQueue(t)
 			c := &Client{Socket: socket, Queue: dir, QueueWait: -1, Env: []string{"CNI_X=y", "TOKEN=secret"}}
 			for range 2 { // the second is the same
-				if err := c.Funcs(t.Context()).Del(args()); err != nil {
+				if err := c.Execute(t.Context(), "DEL", args()); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -58,7 +58,7 @@ func TestDelIsQueuedOnlyWhereADaemonReads(t *testing.T) {
 	t.Parallel()
 	for name, dir := range map[string]string{"missing": filepath.Join(tempDir(t), "q"), "unmarked": tempDir(t)} {
 		c := &Client{Socket: filepath.Join(tempDir(t), "s"), Queue: dir, QueueWait: -1}
-		err := c.Funcs(t.Context()).Del(args())
+		err := c.Execute(t.Context(), "DEL", args())
 		wantError(t, err, 11)
 		if !strings.Contains(err.Error(), "no daemon reads this directory") || !strings.Contains(err.Error(), dir) {
 			t.Errorf("%s: %v", name, err)
@@ -77,7 +77,7 @@ func TestDelWaitsForTheDaemonBeforeItIsQueued(t *testing.T) {
 	dir, socket := newQueue(t), filepath.Join(tempDir(t), "s")
 	done := make(chan error, 1)
 	go func() {
-		done <- (&Client{Socket: socket, Queue: dir, QueueWait: time.Minute}).Funcs(t.Context()).Del(args())
+		done <- (&Client{Socket: socket, Queue: dir, QueueWait: time.Minute}).Execute(t.Context(), "DEL", args())
 	}()
 	l := listen(t, socket+"-")
 	go func() {
@@ -103,7 +103,7 @@ func TestDelWaitsForTheDaemonBeforeItIsQueued(t *testing.T) {
 			}
 			start := time.Now()
 			c := &Client{Socket: filepath.Join(dir, "no-socket"), Queue: dir}
-			err := c.Funcs(ctx).Del(args())
+			err := c.Execute(ctx, "DEL", args())
 			if end {
 				wantError(t, err, 11)
 			} else if err != nil {
@@ -152,25 +152,25 @@ func TestDelThatCannotBeQueuedFails(t *testing.T) {
 	for i := range queue.Cap {
 		a := args()
 		a.ContainerID = "c" + strconv.Itoa(i)
-		if err := c.Funcs(t.Context()).Del(a); err != nil {
+		if err := c.Execute(t.Context(), "DEL", a); err != nil {
 			t.Fatal(err)
 		}
 	}
 	a := args()
 	a.ContainerID = "one-more"
-	wantError(t, c.Funcs(t.Context()).Del(a), 11)
+	wantError(t, c.Execute(t.Context(), "DEL", a), 11)
 
 	file := filepath.Join(tempDir(t), "q")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, (&Client{Socket: socket, Queue: file, QueueWait: -1}).Funcs(t.Context()).Del(args()), 5)
-	wantError(t, (&Client{Socket: socket}).Funcs(t.Context()).Del(args()), 11) // there is none
+	wantError(t, (&Client{Socket: socket, Queue: file, QueueWait: -1}).Execute(t.Context(), "DEL", args()), 5)
+	wantError(t, (&Client{Socket: socket}).Execute(t.Context(), "DEL", args()), 11) // there is none
 
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	dir := newQueue(t)
-	wantError(t, (&Client{Socket: socket, Queue: dir, QueueWait: -1}).Funcs(ended).Del(args()), 11)
+	wantError(t, (&Client{Socket: socket, Queue: dir, QueueWait: -1}).Execute(ended, "DEL", args()), 11)
 	if len(queued(t, dir)) != 0 {
 		t.Error("queued all the same, and reported as not done")
 	}
@@ -227,7 +227,7 @@ func delMeetsReplay(t *testing.T) (socket, dir string, done chan error) {
 	}
 	done = make(chan error, 1)
 	c := &Client{Socket: socket, Queue: dir, QueueWait: -1, Wait: -1}
-	go func() { done <- c.Funcs(t.Context()).Del(args()) }()
+	go func() { done <- c.Execute(t.Context(), "DEL", args()) }()
 	until(t, func() bool { return opened(dir) == 2 })
 	return socket, dir, done
 }
@@ -261,7 +261,7 @@ func TestPolicyForDelsReplacesTheQueue(t *testing.T) {
 			}
 			return tt.err
 		}}
-		err := c.Funcs(t.Context()).Del(args())
+		err := c.Execute(t.Context(), "DEL", args())
 		if tt.code != 0 {
 			wantError(t, err, tt.code)
 		} else if err != nil {
@@ -271,12 +271,12 @@ func TestPolicyForDelsReplacesTheQueue(t *testing.T) {
 			t.Errorf("asked %d times; queued %d", asked, n)
 		}
 		c.Socket = serveOnce(t, "") // it dies on the DEL
-		if err := c.Funcs(t.Context()).Del(args()); (err != nil) != (tt.code != 0) || asked != 2 {
+		if err := c.Execute(t.Context(), "DEL", args()); (err != nil) != (tt.code != 0) || asked != 2 {
 			t.Errorf("%v, asked %d times", err, asked)
 		}
 		d := newDaemon(t, replies(answer("500 X", `{"code":108,"msg":"x"}`)))
 		c.Socket = d.socket
-		wantError(t, c.Funcs(t.Context()).Del(args()), 108)
+		wantError(t, c.Execute(t.Context(), "DEL", args()), 108)
 		if asked != 2 {
 			t.Error("asked although there is a daemon")
 		}
@@ -289,7 +289,7 @@ func TestErrorOfADaemonsDelIsNotQueued(t *testing.T) {
 	t.Parallel()
 	dir := newQueue(t)
 	d := newDaemon(t, replies(answer("500 X", `{"code":107,"msg":"x"}`)))
-	wantError(t, (&Client{Socket: d.socket, Queue: dir, QueueWait: -1}).Funcs(t.Context()).Del(args()), 107)
+	wantError(t, (&Client{Socket: d.socket, Queue: dir, QueueWait: -1}).Execute(t.Context(), "DEL", args()), 107)
 	if len(queued(t, dir)) > 0 {
 		t.Error("queued")
 	}

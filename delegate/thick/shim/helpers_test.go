@@ -231,3 +231,11 @@ func until(t *testing.T, cond func() bool) {
 		}
 	}
 }
+
+// funcs are the commands of a main with the client c.
+func funcs(ctx context.Context, c *Client) skel.CNIFuncs {
+	command := func(name string) func(*skel.CmdArgs) error {
+		return func(a *skel.CmdArgs) error { return c.Execute(ctx, name, a) }
+	}
+	return skel.CNIFuncs{Add: command("ADD"), Check: command("CHECK"), Del: command("DEL"), GC: command("GC"), Status: command("STATUS")}
+}

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	c := &Client{Socket: os.Getenv(socketVar), Env: os.Environ(), Stdout: os.Stdout, Queue: os.Getenv(queueVar), QueueWait: -1}
-	if e := skel.PluginMainFuncsWithError(c.Funcs(ctx), version.All, "a shim"); e != nil {
+	if e := skel.PluginMainFuncsWithError(funcs(ctx, c), version.All, "a shim"); e != nil {
 		_ = e.Print()
 		os.Exit(1)
 	}

@@ -47,7 +47,7 @@ func TestRequestsCarryTheRuntimesEnvironmentOnly(t *testing.T) {
 		{name: "gc", path: wire.PathCNI, command: "GC", args: skel.CmdArgs{Path: "/opt/cni/bin"}},
 		{name: "status", path: wire.PathCNI, command: "STATUS", args: skel.CmdArgs{Path: "/opt/cni/bin"}},
 		{
-			name: "delegate-add", path: wire.PathDelegate, command: "ADD",
+			name: "delegate-add", path: wire.PathAttach, command: "ADD",
 			args: skel.CmdArgs{ContainerID: "c1", Netns: "/run/netns/c1", Path: "/opt/cni/bin"},
 			with: &wire.Attributes{
 				IPs: []string{"10.0.0.9/24"}, MAC: "02:00:00:00:00:09",
@@ -77,7 +77,7 @@ func TestRequestsCarryTheRuntimesEnvironmentOnly(t *testing.T) {
 			if tt.path == wire.PathCNI {
 				_, err = c.Do(t.Context(), tt.command, &tt.args)
 			} else {
-				_, err = c.Delegate(t.Context(), tt.command, &tt.args, tt.with)
+				_, err = c.Attach(t.Context(), tt.command, &tt.args, tt.with)
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -164,7 +164,7 @@ func TestSocketIsFoundInClientThenConfiguration(t *testing.T) {
 	tests := []struct{ set, config, path, want string }{
 		{"/a/b", `{"daemonSocketDir":"/c"}`, wire.PathCNI, "/a/b"},
 		{"", `{"daemonSocketDir":"/c/"}`, wire.PathCNI, "/c/multus.sock"},
-		{"", `{"daemonSocketDir":"/c/"}`, wire.PathDelegate, "/run/multus/multus.sock"},
+		{"", `{"daemonSocketDir":"/c/"}`, wire.PathAttach, "/run/multus/multus.sock"},
 		{"", `{}`, wire.PathCNI, "/run/multus/multus.sock"},
 		{"", `{"daemonSocketDir":3}`, wire.PathCNI, "/run/multus/multus.sock"},
 		{"", ``, wire.PathInfo, "/run/multus/multus.sock"},
@@ -186,17 +186,17 @@ func TestRefusedBeforeSending(t *testing.T) {
 	for _, command := range []string{"", "VERSION", "add", "FETCH"} {
 		_, err := c.Do(t.Context(), command, args())
 		wantError(t, err, 4)
-		_, err = c.Delegate(t.Context(), command, args(), nil)
+		_, err = c.Attach(t.Context(), command, args(), nil)
 		wantError(t, err, 4)
 	}
 	for _, command := range []string{"GC", "STATUS"} {
-		_, err := c.Delegate(t.Context(), command, args(), nil)
+		_, err := c.Attach(t.Context(), command, args(), nil)
 		wantError(t, err, 4)
 	}
-	wantError(t, (&Client{Socket: d.socket}).Funcs(t.Context()).Add(args()), 999) // no Stdout
+	wantError(t, (&Client{Socket: d.socket}).Execute(t.Context(), "ADD", args()), 999) // no Stdout
 	noJSON := args()
 	noJSON.StdinData = []byte(`secret`)
-	wantError(t, (&Client{Socket: d.socket, Stdout: new(strings.Builder)}).Funcs(t.Context()).Add(noJSON), 6)
+	wantError(t, (&Client{Socket: d.socket, Stdout: new(strings.Builder)}).Execute(t.Context(), "ADD", noJSON), 6)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, command := range commands {

@@ -73,28 +73,22 @@ type Client struct {
 	Away func(ctx context.Context, a *skel.CmdArgs) error
 }
 
-// Funcs returns the commands for a shim's main, which passes them on to
-// [skel.PluginMainFuncsWithError] with all versions of the specification. Each
-// ends early with ctx. ADD prints its result to Stdout as the version in its
-// configuration has it. Where that version cannot express the result, or Stdout
-// fails, it does a DEL, through the Queue if need be, and returns an error.
+// Execute does one command as a plugin does: ADD, CHECK, DEL, GC or STATUS. It
+// is what the functions of a shim's main call.
 //
-// Every error is a [*types.Error]: the daemon's as it came, or one with the
+// ADD prints its result to Stdout, converted to the version in the
+// configuration. If that version cannot express the result, or if writing to
+// Stdout fails, Execute does a DEL, through the Queue if need be, and returns an
+// error.
+//
+// Every error is a [*types.Error]: the daemon's own, unchanged, or one with the
 // text and the code of the [*Error] that [Client.Do] returns.
-func (c *Client) Funcs(ctx context.Context) skel.CNIFuncs {
-	run := func(command string) func(*skel.CmdArgs) error {
-		return func(a *skel.CmdArgs) error {
-			_, err := c.Do(ctx, command, a)
-			return status.Error(err)
-		}
+func (c *Client) Execute(ctx context.Context, command string, a *skel.CmdArgs) error {
+	if command == "ADD" {
+		return status.Error(c.add(ctx, a))
 	}
-	return skel.CNIFuncs{
-		Add:    func(a *skel.CmdArgs) error { return status.Error(c.add(ctx, a)) },
-		Del:    run("DEL"),
-		Check:  run("CHECK"),
-		GC:     run("GC"),
-		Status: run("STATUS"),
-	}
+	_, err := c.Do(ctx, command, a)
+	return status.Error(err)
 }
 
 // Do has the daemon do one command of the runtime: ADD, CHECK, DEL, GC or
@@ -129,17 +123,17 @@ func (c *Client) Do(ctx context.Context, command string, a *skel.CmdArgs) (types
 	return k.do(ctx)
 }
 
-// Delegate has the daemon do ADD, CHECK or DEL for one more network of a
-// container that is there already: the configuration in a is that network's,
-// and the interface the one it is to have; daemons take an empty one for eth0.
-// with may be nil.
+// Attach has the daemon attach one more network to a running container (ADD),
+// check it (CHECK) or detach it (DEL). The configuration in a is that of the
+// network, and the interface is the one it gets; daemons take an empty name for
+// eth0. with says what else is asked of the interface, and may be nil.
 //
-// It behaves as [Client.Do] with one difference: a DEL waits for a daemon that
-// is away, as other commands do. Its caller is no runtime and can ask again, so
-// it is not left to Away or to the Queue. A daemon that does not plug
-// interfaces answers with code 999.
-func (c *Client) Delegate(ctx context.Context, command string, a *skel.CmdArgs, with *wire.Attributes) (types.Result, error) {
-	k := c.call(wire.PathDelegate, command, a)
+// It behaves like [Client.Do] with one difference: a DEL waits for a daemon that
+// is away, as the other commands do. It is not left to Away or to the Queue,
+// because its caller is no runtime and can ask again. A daemon that does not
+// attach networks to running containers answers with code 999.
+func (c *Client) Attach(ctx context.Context, command string, a *skel.CmdArgs, with *wire.Attributes) (types.Result, error) {
+	k := c.call(wire.PathAttach, command, a)
 	k.request.Attributes = with
 	switch command {
 	case "ADD", "CHECK", "DEL":

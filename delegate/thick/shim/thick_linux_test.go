@@ -87,29 +87,28 @@ func TestWithServer(t *testing.T) {
 	t.Parallel()
 	out := new(strings.Builder)
 	c := &Client{Socket: filepath.Join(tempDir(t), "s"), Queue: newQueue(t), QueueWait: -1, Stdout: out}
-	f := c.Funcs(t.Context())
 	gone := args()
 	gone.ContainerID = "gone"
-	if err := f.Del(gone); err != nil {
+	if err := c.Execute(t.Context(), "DEL", gone); err != nil {
 		t.Fatal(err)
 	}
 	added := make(chan error, 1)
-	go func() { added <- f.Add(args()) }()
+	go func() { added <- c.Execute(t.Context(), "ADD", args()) }()
 	p := new(plugin)
 	serve(t, &thick.Server{Commands: p.commands(), Queue: c.Queue, Version: "v1"}, c.Socket)
 	if err := <-added; err != nil || !strings.Contains(out.String(), `"sandbox": "/run/netns/c1"`) {
 		t.Errorf("%v: %s", err, out)
 	}
-	if err := f.Check(args()); err != nil {
+	if err := c.Execute(t.Context(), "CHECK", args()); err != nil {
 		t.Error(err)
 	}
-	for code, err := range map[uint]error{107: f.GC(args()), 51: f.Status(args())} {
+	for code, err := range map[uint]error{107: c.Execute(t.Context(), "GC", args()), 51: c.Execute(t.Context(), "STATUS", args())} {
 		wantError(t, err, code)
 	}
-	if err := f.Del(args()); err != nil {
+	if err := c.Execute(t.Context(), "DEL", args()); err != nil {
 		t.Error(err)
 	}
-	_, err := c.Delegate(t.Context(), "ADD", args(), nil)
+	_, err := c.Attach(t.Context(), "ADD", args(), nil)
 	wantError(t, err, 999) // it does not plug
 	info, err := c.Info(t.Context())
 	if err != nil || info.Version != "v1" {

@@ -54,7 +54,7 @@ func TestWaitForADaemonThatIsAway(t *testing.T) {
 					t.Error("a command of nobody's runtime was done in the daemon's place")
 					return nil
 				}}
-				_, err := c.Delegate(t.Context(), command, args(), nil)
+				_, err := c.Attach(t.Context(), command, args(), nil)
 				wantError(t, err, 11)
 				if !errors.Is(err, ErrAway) || time.Since(start) != c.Wait {
 					t.Errorf("%s: %v after %v", command, err, time.Since(start))

@@ -3,7 +3,7 @@
 // those of Multus, so that old ends and new ones mix; what is added to them is
 // optional, and an end ignores what it does not know.
 //
-// The shim posts a [Request] to [PathCNI] or [PathDelegate]. A successful ADD
+// The shim posts a [Request] to [PathCNI] or [PathAttach]. A successful ADD
 // is answered with a [Response], other commands with nothing, and what fails
 // with an HTTP status other than 200 and the specification's error object.
 package wire
@@ -15,11 +15,11 @@ const (
 	DefaultDir = "/run/multus"
 	SocketName = "multus.sock"
 
-	PathCNI      = "/cni"      // POST: a command of the runtime
-	PathDelegate = "/delegate" // POST: a command for one more network of a container; GET: what it has
-	PathHealth   = "/healthz"  // whether the daemon runs
-	PathReady    = "/readyz"   // whether it takes an ADD
-	PathInfo     = "/info"     // GET: an [Info]
+	PathCNI    = "/cni"      // POST: a command of the runtime
+	PathAttach = "/delegate" // POST: a command for one more network of a container; GET: what it has
+	PathHealth = "/healthz"  // whether the daemon runs
+	PathReady  = "/readyz"   // whether it takes an ADD
+	PathInfo   = "/info"     // GET: an [Info]
 )
 
 // Version is that of the messages here, which a [Request] carries, and
@@ -52,7 +52,7 @@ type Request struct {
 	// Config is what the runtime wrote to the shim's stdin.
 	Config []byte `json:"config,omitempty"`
 
-	// Attributes is what a command for [PathDelegate] asks of the interface;
+	// Attributes is what a command for [PathAttach] asks of the interface;
 	// nil asks nothing.
 	Attributes *Attributes `json:"interfaceAttributes,omitempty"`
 
