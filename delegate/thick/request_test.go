@@ -14,6 +14,7 @@ import (
 	"github.com/containernetworking/cni/pkg/utils"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/status"
 )
@@ -238,8 +239,8 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// Funcs serves what is written for a main.
-func TestFuncs(t *testing.T) {
+// A plugin runs in the daemon as it runs in a process.
+func TestResultsOfAPlugin(t *testing.T) {
 	t.Parallel()
 	type printed struct {
 		text string
@@ -264,22 +265,21 @@ func TestFuncs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			undone := false
-			h := Funcs(func(ctx context.Context, stdout io.Writer) skel.CNIFuncs {
-				return skel.CNIFuncs{
-					Add: func(*skel.CmdArgs) error {
-						if ctx.Err() != nil {
-							return ctx.Err()
-						}
-						_, err := stdout.Write([]byte(tt.printed.text))
-						return errors.Join(err, tt.printed.err)
-					},
-					Del: func(*skel.CmdArgs) error {
-						_, err := stdout.Write([]byte("noise"))
-						undone = true
-						return err
-					},
-				}
-			})
+			p := plugin.Plugin{
+				Add: func(ctx context.Context, c *plugin.Call) error {
+					if ctx.Err() != nil {
+						return ctx.Err()
+					}
+					_, err := io.WriteString(c.Stdout, tt.printed.text)
+					return errors.Join(err, tt.printed.err)
+				},
+				Del: func(_ context.Context, c *plugin.Call) error {
+					undone = true
+					_, err := io.WriteString(c.Stdout, "noise")
+					return err
+				},
+			}
+			h := CommandsOf(p, func(context.Context) plugin.Process { return plugin.Process{} })
 			a := post(t, &Server{Commands: h}, "POST", wire.PathCNI, string(encoded(request("ADD", "c1"))))
 			if tt.code != 0 {
 				a.want(t, 500, tt.code, "")
@@ -294,10 +294,9 @@ func TestFuncs(t *testing.T) {
 	}
 }
 
-// A callback that is not there is no success.
-func TestFuncsWithout(t *testing.T) {
+func TestPluginWithoutTheCommand(t *testing.T) {
 	t.Parallel()
-	h := Funcs(func(context.Context, io.Writer) skel.CNIFuncs { return skel.CNIFuncs{} })
+	h := CommandsOf(plugin.Plugin{}, func(context.Context) plugin.Process { return plugin.Process{} })
 	for _, verb := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS"} {
 		post(t, &Server{Commands: h}, "POST", wire.PathCNI, string(encoded(request(verb, "c1")))).want(t, 500, 4, "no "+verb)
 	}

@@ -191,7 +191,7 @@ func mark(t *testing.T, queue string) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	s := &thick.Server{Queue: queue, Commands: thick.Funcs(func(context.Context, io.Writer) skel.CNIFuncs { return skel.CNIFuncs{} })}
+	s := &thick.Server{Queue: queue, Commands: thick.CommandsOf(plugin.Plugin{}, func(context.Context) plugin.Process { return plugin.Process{} })}
 	if err := s.Serve(ctx, l); err != nil {
 		t.Fatal(err)
 	}

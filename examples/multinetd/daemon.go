@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -17,7 +16,6 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
-	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"golang.org/x/sys/unix"
 
@@ -69,15 +67,10 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 		exec: &executor{Process: delegate.Process{Root: conf.ChrootDir}, log: log},
 	}
 	d.host = d.newHost(ctx)
-	commands := thick.Funcs(func(ctx context.Context, stdout io.Writer) skel.CNIFuncs {
-		return callbacks(ctx, multinet.New(), d.process(ctx, stdout))
-	})
 	d.server = &thick.Server{
-		Commands: d.asking(commands),
+		Commands: d.asking(thick.CommandsOf(multinet.New(), d.process)),
 		Attach: func(with *wire.Attributes) thick.Commands {
-			return thick.Funcs(func(ctx context.Context, stdout io.Writer) skel.CNIFuncs {
-				return callbacks(ctx, multinet.Secondary(conf.multinet(), with), d.process(ctx, stdout))
-			})
+			return thick.CommandsOf(multinet.Secondary(conf.multinet(), with), d.process)
 		},
 		Begin:       d.host.Begin,
 		Attachments: d.attachments,
@@ -122,23 +115,12 @@ func notFound(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(types.NewError(types.ErrInternal, fmt.Sprintf("multinetd: there is no %.80q", r.URL.Path), "")) // nothing depends on it
 }
 
-// callbacks are p's commands.
-func callbacks(ctx context.Context, p plugin.Plugin, process plugin.Process) skel.CNIFuncs {
-	do := func(command delegate.Command) func(*skel.CmdArgs) error {
-		return func(a *skel.CmdArgs) error { return p.Do(ctx, process, command, *a) }
-	}
-	return skel.CNIFuncs{
-		Add: do(delegate.CommandAdd), Check: do(delegate.CommandCheck), Del: do(delegate.CommandDel),
-		GC: do(delegate.CommandGC), Status: do(delegate.CommandStatus),
-	}
-}
-
 // process is what multinet has for one request. Of the daemon's own environment
 // plugins see nothing.
-func (d *daemon) process(ctx context.Context, stdout io.Writer) plugin.Process {
+func (d *daemon) process(ctx context.Context) plugin.Process {
 	var adding atomic.Bool // a DEL that comes after an ADD undoes one
 	return plugin.Process{
-		Exec: d.calls(), Env: append([]string{"PATH=" + d.path}, thick.Trace(ctx)...), Stdout: stdout,
+		Exec: d.calls(), Env: append([]string{"PATH=" + d.path}, thick.Trace(ctx)...),
 		Root: d.conf.root(), InterfaceNames: d.interfaceNames,
 		Observer: func(ctx context.Context, e delegate.Event) (context.Context, func(error)) {
 			switch e.Command {

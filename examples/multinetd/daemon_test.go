@@ -211,7 +211,7 @@ func (w *world) get(t *testing.T, path string) (int, string) {
 func TestServerOutlastsUndoing(t *testing.T) {
 	t.Parallel()
 	d := newWorld(t, "").daemon
-	if server, undoing := d.server.UndoTimeout, d.process(t.Context(), io.Discard).UndoTimeout; undoing <= 0 || server <= undoing {
+	if server, undoing := d.server.UndoTimeout, d.process(t.Context()).UndoTimeout; undoing <= 0 || server <= undoing {
 		t.Errorf("the server waits %v, and undoing takes up to %v", server, undoing)
 	}
 }

@@ -128,7 +128,7 @@ func (d *daemon) request(ctx context.Context, from resident.Info, r resident.Req
 	ctx, end := d.host.Begin(ctx)
 	defer end()
 	start := time.Now()
-	process := d.process(ctx, nil)
+	process := d.process(ctx)
 	var err error
 	if r.Op == resident.Detach {
 		err = multinet.Detach(ctx, process, d.conf.multinet(), r.ContainerID, r.IfName)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"maps"
 	"sync"
@@ -72,7 +71,7 @@ func (d *daemon) sweep(ctx context.Context) {
 	if pause == 0 {
 		return
 	}
-	process := d.process(ctx, io.Discard)
+	process := d.process(ctx)
 	sweepers := make(map[string]*lifecycle.Sweeper) // by directory
 	for {
 		var all lifecycle.Sweep

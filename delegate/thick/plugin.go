@@ -1,0 +1,92 @@
+package thick
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/types/create"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/delegate/thick/wire"
+)
+
+// CommandsOf returns the [Commands] of p. For each command the server calls
+// process, from many goroutines at once, and runs p with the Process it returns.
+// The server receives what p prints in place of Stdout. The result of an ADD may
+// be of any version of the specification; if it cannot be read, the ADD fails
+// with code 6 and the server undoes it. What other commands print is dropped.
+//
+// Append [Trace] to the Env of the Process, so that the plugins that p runs get
+// the trace of the request.
+func CommandsOf(p plugin.Plugin, process func(ctx context.Context) plugin.Process) Commands {
+	do := func(ctx context.Context, command delegate.Command, a *skel.CmdArgs, stdout io.Writer) error {
+		its := process(ctx)
+		its.Stdout = stdout
+		return p.Do(ctx, its, command, *a)
+	}
+	silent := func(command delegate.Command) func(context.Context, *skel.CmdArgs) error {
+		return func(ctx context.Context, a *skel.CmdArgs) error { return do(ctx, command, a, io.Discard) }
+	}
+	return Commands{
+		Add: func(ctx context.Context, a *skel.CmdArgs) (types.Result, error) {
+			var out output
+			if err := do(ctx, delegate.CommandAdd, a, &out); err != nil {
+				return nil, err
+			}
+			return out.result()
+		},
+		Check:  silent(delegate.CommandCheck),
+		Del:    silent(delegate.CommandDel),
+		GC:     silent(delegate.CommandGC),
+		Status: silent(delegate.CommandStatus),
+	}
+}
+
+var (
+	errTooLong = fmt.Errorf("it has more than %d bytes", wire.MaxBody)
+	errEmpty   = errors.New("there is none")
+)
+
+// output keeps what an ADD prints, up to the size that could be sent. Write never
+// fails, because the plugin might then fail without undoing what it did.
+type output struct {
+	buf bytes.Buffer
+	err error
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	if o.buf.Len()+len(p) > wire.MaxBody {
+		o.err = errTooLong
+	}
+	if o.err == nil {
+		o.buf.Write(p)
+	}
+	return len(p), nil
+}
+
+// result decodes what was printed.
+func (o *output) result() (types.Result, error) {
+	text := bytes.Trim(o.buf.Bytes(), " \t\r\n")
+	switch {
+	case o.err != nil:
+		return nil, &resultError{o.err}
+	case len(text) == 0 || string(text) == "null":
+		return nil, &resultError{errEmpty}
+	}
+	r, err := create.CreateFromBytes(text)
+	if err != nil {
+		return nil, &resultError{err}
+	}
+	r, err = r.GetAsVersion(types100.ImplementedSpecVersion)
+	if err != nil {
+		return nil, &resultError{err}
+	}
+	return r, nil
+}
