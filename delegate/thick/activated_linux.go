@@ -10,25 +10,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// firstFD is the first file descriptor that a service manager hands on.
+// firstFD is the first file descriptor that a service manager passes.
 const firstFD = 3
 
 // Activated returns the unix socket that a service manager has opened for this
-// process, as systemd does for a socket unit, and nil if there is none. env is
-// the environment of the process, as "key=value", in which LISTEN_PID and
-// LISTEN_FDS speak of it. It is an error when there is more than one socket, or
-// when it is not a unix stream socket that listens.
+// process, as systemd does for a socket unit, or nil if there is none. env is the
+// environment of the process, as "key=value", with LISTEN_PID and LISTEN_FDS. More
+// than one socket is an error, and so is one that is not a listening unix stream
+// socket.
 //
-// Call it once, at the start. Children do not inherit the socket, and closing
-// it does not remove it: the service manager goes on listening. So there is
-// nothing to hand over, and who may reach the socket is that one's to decide:
-// see [Server.AllowUIDs].
+// Call it once, at the start. Children do not inherit the socket. Closing it does
+// not remove it, because the service manager goes on listening: no hand-over is
+// needed. The service manager sets the permissions of the socket, so see
+// [Server.AllowUIDs].
 //
-// On other systems than Linux it returns [errors.ErrUnsupported].
+// On systems other than Linux it returns [errors.ErrUnsupported].
 func Activated(env []string) (net.Listener, error) {
 	l, err := activated(env)
 	if err != nil {
-		return nil, fmt.Errorf("thick: activation: %w", err)
+		return nil, fmt.Errorf("socket activation: %w", err)
 	}
 	return l, nil
 }
@@ -36,14 +36,14 @@ func Activated(env []string) (net.Listener, error) {
 func activated(env []string) (net.Listener, error) {
 	pid, err := number(env, "LISTEN_PID")
 	if err != nil || pid != os.Getpid() {
-		return nil, err // what is for another is none of ours
+		return nil, err // meant for another process
 	}
 	n, err := number(env, "LISTEN_FDS")
 	if err != nil || n == 0 {
 		return nil, err
 	}
 	if n != 1 {
-		return nil, fmt.Errorf("there are %d sockets, and one is wanted", n)
+		return nil, fmt.Errorf("LISTEN_FDS passes %d sockets, want 1", n)
 	}
 	for _, want := range []struct {
 		opt, value int

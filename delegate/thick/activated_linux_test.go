@@ -133,7 +133,7 @@ func TestActivatedNot(t *testing.T) {
 		{"another's, and odd", "LISTEN_PID=1 LISTEN_FDS=x", good, "<nil>"},
 		{"no count", "LISTEN_PID=PID!", good, "<nil>"},
 		{"none", "LISTEN_PID=PID! LISTEN_FDS=0", good, "<nil>"},
-		{"two", "LISTEN_PID=PID! LISTEN_FDS=2", good, "there are 2 sockets, and one is wanted"},
+		{"two", "LISTEN_PID=PID! LISTEN_FDS=2", good, "LISTEN_FDS passes 2 sockets, want 1"},
 		{"odd pid", "LISTEN_PID=x LISTEN_FDS=1", good, `LISTEN_PID is not a number: "x"`},
 		{"odd count", "LISTEN_PID=PID! LISTEN_FDS=-1", good, `LISTEN_FDS is not a number: "-1"`},
 		{"empty count", "LISTEN_PID=PID! LISTEN_FDS=", good, `LISTEN_FDS is not a number: ""`},
@@ -147,7 +147,7 @@ func TestActivatedNot(t *testing.T) {
 			t.Parallel()
 			want := "none " + tt.want
 			if tt.want != "<nil>" {
-				want = "none thick: activation: " + tt.want
+				want = "none socket activation: " + tt.want
 			}
 			if said := activate(t, tt.env, tt.file).says(t); said != want {
 				t.Errorf("%q, want %q", said, want)

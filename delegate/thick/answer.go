@@ -12,11 +12,11 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// send answers with the body, and reports whether it has left this process.
-// The header of what is not empty says JSON unless it says otherwise.
+// send answers with the body. It fails unless the body has left this process. The
+// content type of a body is JSON unless the header has another.
 func send(w http.ResponseWriter, httpStatus int, body []byte) error {
 	c := http.NewResponseController(w)
-	// Without a limit one stopped client could hold its container for ever.
+	// Without a limit a client that does not read would block its container.
 	if err := c.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err
 	}
@@ -42,27 +42,27 @@ func sendJSON(w http.ResponseWriter, httpStatus int, v any) {
 		httpStatus = http.StatusInternalServerError
 		body, _ = json.Marshal(status.Error(err))
 	}
-	_ = send(w, httpStatus, body) // the client has gone: nothing depends on it
+	_ = send(w, httpStatus, body) // if it fails, the client has gone
 }
 
-// sendError answers with err, as the specification's error object.
+// sendError answers with err as the error object of the specification.
 func sendError(w http.ResponseWriter, err error) {
 	code := httpStatus(err)
 	if code == statusGone {
-		code = http.StatusInternalServerError // it may have stopped to write only
+		code = http.StatusInternalServerError // the client may have closed only its writing half
 	}
 	retry(w, code)
 	sendJSON(w, code, status.Error(err))
 }
 
-// retry says when to come again, after what has not been done.
+// retry sets Retry-After when the request may be sent again.
 func retry(w http.ResponseWriter, httpStatus int) {
 	if httpStatus == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "1")
 	}
 }
 
-// refuse answers that the request cannot be served at all.
+// refuse answers a request that cannot be served at all, and returns the error.
 func refuse(w http.ResponseWriter, httpStatus int, format string, args ...any) error {
 	err := coded(httpStatus, types.ErrInternal, format, args...)
 	sendError(w, err)

@@ -12,7 +12,7 @@ import (
 	"github.com/metacni/metacni/delegate/thick/internal/queue"
 )
 
-// Pauses between the tries to do a DEL of the queue, and to read the queue.
+// Pauses between attempts to do a DEL of the queue, and to read the queue.
 const (
 	firstPause   = time.Second
 	longestPause = time.Minute
@@ -20,21 +20,21 @@ const (
 	listTimeout = 5 * time.Second // for a shim that writes to the queue
 )
 
-// A backlog plans which DEL of the queue is tried next. It is only a plan: what
-// is owed is what the files say.
+// A backlog plans which DEL of the queue is tried next. The files of the queue
+// decide which DELs there are.
 type backlog struct {
-	most int // at once
+	most int // DELs at once
 
-	mu      sync.Mutex // guards what follows
-	debts   map[string]*debt
+	mu      sync.Mutex // guards the following
+	entries map[string]*entry
 	running int
-	relist  time.Time     // when the queue is to be read again
-	odd     string        // what was odd about the queue when it was last read
+	relist  time.Time     // when the queue must be read again
+	odd     string        // problems when the queue was last read
 	wake    chan struct{} // closed to end a wait; nil when nobody waits
 }
 
-// A debt is a DEL of the queue, by the name of its file.
-type debt struct {
+// An entry is a DEL of the queue.
+type entry struct {
 	running bool
 	wanted  bool // an ADD waits for it
 	failed  int
@@ -42,23 +42,22 @@ type debt struct {
 	err     error // of the last try
 }
 
-// old reports whether the queue is to be read again.
+// old reports whether the queue must be read again.
 func (b *backlog) old() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return !b.relist.After(time.Now())
 }
 
-// listed notes what is in the queue, unless it could not be read, which err
-// says. It reports whether there is something about it that was not there
-// before.
+// listed takes over what was read from the queue; err says that it could not be
+// read. It reports whether odd and err differ from the last time.
 func (b *backlog) listed(names []string, odd, err error) (news bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.relist = time.Now().Add(firstPause)
 	if err == nil {
 		b.relist = time.Now().Add(longestPause)
-		maps.DeleteFunc(b.debts, func(name string, d *debt) bool {
+		maps.DeleteFunc(b.entries, func(name string, d *entry) bool {
 			_, there := slices.BinarySearch(names, name)
 			return !there && !d.running
 		})
@@ -75,22 +74,22 @@ func (b *backlog) listed(names []string, odd, err error) (news bool) {
 	return news
 }
 
-// add adds a debt, if it is not there, and returns it. b.mu is held.
-func (b *backlog) add(name string) *debt {
-	if b.debts == nil {
-		b.debts = make(map[string]*debt)
+// add returns the entry with the name, and adds it if there is none. b.mu is held.
+func (b *backlog) add(name string) *entry {
+	if b.entries == nil {
+		b.entries = make(map[string]*entry)
 	}
-	d := b.debts[name]
+	d := b.entries[name]
 	if d == nil {
-		d = &debt{due: time.Now()}
-		b.debts[name] = d
+		d = &entry{due: time.Now()}
+		b.entries[name] = d
 	}
 	return d
 }
 
-// next returns what is to be tried now, unless enough is running: what an ADD
-// waits for first, then what has failed least often, so that what hangs does not
-// keep the others from their turn.
+// next returns the DEL to try now, unless enough are running. DELs that an ADD
+// waits for come first, then those that have failed least often, so that a DEL
+// that hangs does not delay the others.
 func (b *backlog) next() (name string, found bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -98,9 +97,9 @@ func (b *backlog) next() (name string, found bool) {
 		return "", false
 	}
 	now := time.Now()
-	var best *debt
-	for _, n := range slices.Sorted(maps.Keys(b.debts)) {
-		d := b.debts[n]
+	var best *entry
+	for _, n := range slices.Sorted(maps.Keys(b.entries)) {
+		d := b.entries[n]
 		if !d.running && !d.due.After(now) && (best == nil || d.before(best)) {
 			name, best = n, d
 		}
@@ -113,27 +112,27 @@ func (b *backlog) next() (name string, found bool) {
 	return name, true
 }
 
-func (d *debt) before(other *debt) bool {
+func (d *entry) before(other *entry) bool {
 	if d.wanted != other.wanted {
 		return d.wanted
 	}
 	return d.failed < other.failed
 }
 
-// tried notes that a try has ended with err, and reports whether that is
-// something else than the last time.
+// tried notes that an attempt has ended with err, and reports whether err differs
+// from that of the last attempt.
 func (b *backlog) tried(name string, err error) (news bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	defer b.hurry()
-	d := b.debts[name]
+	d := b.entries[name]
 	b.running--
 	if err == nil {
-		delete(b.debts, name)
+		delete(b.entries, name)
 		return false
 	}
 	if errors.Is(err, queue.ErrDamaged) {
-		b.relist = time.Time{} // which tells of it from now on
+		b.relist = time.Time{} // to report the damaged file from now on
 	}
 	news = d.err == nil || d.err.Error() != err.Error()
 	d.due = time.Now().Add(min(firstPause<<min(d.failed, 16), longestPause))
@@ -142,7 +141,7 @@ func (b *backlog) tried(name string, err error) (news bool) {
 	return news
 }
 
-// want has a debt tried soon, before the others: an ADD waits for it.
+// want makes the DEL the next to be tried, soon, because an ADD waits for it.
 func (b *backlog) want(name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -154,7 +153,7 @@ func (b *backlog) want(name string) {
 	b.hurry()
 }
 
-// hurry ends the wait. b.mu is held.
+// hurry ends a wait. b.mu is held.
 func (b *backlog) hurry() {
 	if b.wake != nil {
 		close(b.wake)
@@ -162,12 +161,12 @@ func (b *backlog) hurry() {
 	}
 }
 
-// wait waits until there may be something to do, and reports whether ctx has not
+// wait waits until there may be something to do. It returns false when ctx has
 // ended.
 func (b *backlog) wait(ctx context.Context) bool {
 	b.mu.Lock()
 	until := b.relist
-	for _, d := range b.debts {
+	for _, d := range b.entries {
 		if b.running < b.most && !d.running && d.due.Before(until) {
 			until = d.due
 		}
@@ -186,7 +185,7 @@ func (b *backlog) wait(ctx context.Context) bool {
 	return true
 }
 
-// why returns what is wrong with the queue, for people.
+// why returns the problems of the queue, for people.
 func (b *backlog) why() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -196,8 +195,8 @@ func (b *backlog) why() error {
 		all = append(all, errors.New(b.odd))
 	}
 	failed := 0
-	for _, name := range slices.Sorted(maps.Keys(b.debts)) {
-		if d := b.debts[name]; d.err != nil {
+	for _, name := range slices.Sorted(maps.Keys(b.entries)) {
+		if d := b.entries[name]; d.err != nil {
 			if failed++; failed <= most {
 				all = append(all, d.err)
 			}

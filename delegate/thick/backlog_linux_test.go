@@ -46,7 +46,7 @@ func TestReadyAtOnceWithAQueueThatHangs(t *testing.T) {
 			r.do(request(verb, "other")).wantOK(t)
 		}
 		r.do(with(request("ADD", "hung200"), "CNI_IFNAME", "eth1")).wantOK(t)
-		r.do(request("ADD", "hung200")).want(t, 503, 11, "a DEL that came before has not been done yet")
+		r.do(request("ADD", "hung200")).want(t, 503, 11, "an earlier DEL of the attachment is still queued")
 		if d := time.Since(start); d != 0 {
 			t.Errorf("it took %v", d)
 		}
@@ -89,7 +89,7 @@ func TestQueuedDelsTakeNoTurnFromOthers(t *testing.T) {
 		if got := r.Stats().Del; got != (Load{InFlight: 6, Queued: 4}) {
 			t.Errorf("%+v", got)
 		}
-		r.do(request("DEL", "one-more")).want(t, 503, 11, "too many are waiting")
+		r.do(request("DEL", "one-more")).want(t, 503, 11, "too many requests are waiting")
 		start := time.Now()
 		for _, del := range live {
 			del().wantOK(t)
@@ -128,7 +128,7 @@ func TestQueuedDelsThatHangKeepNoOtherFromItsTurn(t *testing.T) {
 		enqueue(t, dir, request("DEL", "new"))
 		enqueue(t, dir, request("DEL", "new-and-wanted"))
 		seen.taken()
-		r.do(request("ADD", "new-and-wanted")).want(t, 503, 11, "has not been done")
+		r.do(request("ADD", "new-and-wanted")).want(t, 503, 11, "is still queued")
 		time.Sleep(3 * time.Minute)
 		synctest.Wait()
 		var done []string

@@ -15,8 +15,8 @@ import (
 // runs one operation of a container at a time. GC and Status belong to no
 // container and run beside all others.
 //
-// A function must return soon after its context has ended, with what it did
-// undone. The context ends
+// A function must return soon after its context has ended, and must have undone
+// what it did. The context ends
 //   - at the deadline of the operation,
 //   - when the shim has gone,
 //   - when a DEL of the container arrives, unless the function is Del itself,

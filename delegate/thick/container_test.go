@@ -87,16 +87,16 @@ func TestDelCancelsEarlierOperations(t *testing.T) {
 		first, second := r.begin(request("DEL", "c1")), r.begin(request("DEL", "c1"))
 		synctest.Wait()
 		after := r.begin(request("CHECK", "c1"))
-		add().want(t, 500, 11, "thick: ADD pods/c1/eth0: a DEL has come: killed")
+		add().want(t, 500, 11, "ADD c1 eth0: cancelled by DEL: killed")
 		// It must not be tried again, as a 503 would be.
-		queued().want(t, 500, 11, "thick: CHECK pods/c1/eth0: a DEL has come")
+		queued().want(t, 500, 11, "CHECK c1 eth0: cancelled by DEL")
 		first().wantOK(t)
 		second().wantOK(t)
 		if d := time.Since(start); d != 3*time.Second {
 			t.Errorf("waited %v", d)
 		}
 		r.do(request("DEL", "c2")).wantOK(t)
-		other().want(t, 500, 11, "a DEL has come")
+		other().want(t, 500, 11, "cancelled by DEL")
 		after().wantOK(t)
 		calls := f.said()
 		for id, want := range map[string][]string{
@@ -147,12 +147,12 @@ func TestDetachCancelsOperationsOfItsInterfaceOnly(t *testing.T) {
 		synctest.Wait()
 		one, two := plug("ADD", "net1"), plug("ADD", "net2")
 		unplugged := plug("DEL", "net1")
-		one().want(t, 500, 11, "a DEL has come")
-		check().want(t, 500, 11, "the time is up")
+		one().want(t, 500, 11, "cancelled by DEL")
+		check().want(t, 500, 11, "operation timed out")
 		synctest.Wait()
 		// The DEL of the container takes all.
 		del := r.begin(request("DEL", "c1"))
-		two().want(t, 500, 11, "a DEL has come")
+		two().want(t, 500, 11, "cancelled by DEL")
 		unplugged().wantOK(t)
 		del().wantOK(t)
 		r.idle()

@@ -68,7 +68,7 @@ func TestDrainingUndoesAnAddThatDoesNotEnd(t *testing.T) {
 		synctest.Wait()
 		start := time.Now()
 		r.stop()
-		add().want(t, 500, 11, "thick: ADD pods/c1/eth0: the daemon is stopping: killed")
+		add().want(t, 500, 11, "ADD c1 eth0: the daemon is stopping: killed")
 		r.ended(29*time.Second, start)
 	})
 }
@@ -105,8 +105,8 @@ func TestDrainingAcceptsOnlyDelAndGC(t *testing.T) {
 		}
 		// A DEL of the container that is worked on ends that.
 		r.do(request("DEL", "c1")).wantOK(t)
-		add().want(t, 500, 11, "a DEL has come")
-		byContainer().want(t, 500, 11, "a DEL has come")
+		add().want(t, 500, 11, "cancelled by DEL")
+		byContainer().want(t, 500, 11, "cancelled by DEL")
 		close(g)
 		byLane().wantOK(t)
 		r.ended(0, start)
@@ -196,7 +196,7 @@ func TestCommandThatIgnoresItsContextDoesNotBlockServe(t *testing.T) {
 		go exchange(ctx, client, "POST", wire.PathCNI, encoded(request("GC", "")))
 		synctest.Wait()
 		cancel()
-		if err := <-served; err == nil || !strings.Contains(err.Error(), "do not end") {
+		if err := <-served; err == nil || !strings.Contains(err.Error(), "still running") {
 			t.Errorf("err = %v", err)
 		}
 		close(g)

@@ -68,6 +68,6 @@ func Example() {
 	// 200 {"Result":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0"}]}}
 	// 500 {"code":11,"msg":"eth0 is busy"}
 	// 500 {"code":4,"msg":"the plugin has no CHECK"}
-	// 400 {"code":4,"msg":"thick: unknown CNI_COMMAND \"UPDATE\""}
+	// 400 {"code":4,"msg":"unknown CNI_COMMAND \"UPDATE\""}
 	// <nil>
 }

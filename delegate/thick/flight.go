@@ -5,29 +5,30 @@ import (
 	"time"
 )
 
-// A crowd is who is there at the moment. The zero value is nobody.
-type crowd[K comparable] struct {
+// A waitSet is a set that can be waited for until it is empty. The zero value is
+// empty.
+type waitSet[K comparable] struct {
 	mu    sync.Mutex
 	in    map[K]struct{}
-	empty chan struct{} // not nil while somebody waits; closed once nobody is in
+	empty chan struct{} // not nil while somebody waits; closed when the set is empty
 }
 
-func (c *crowd[K]) enter(k K) {
+func (c *waitSet[K]) enter(k K) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.add(k)
 }
 
 // add adds k. c.mu is held.
-func (c *crowd[K]) add(k K) {
+func (c *waitSet[K]) add(k K) {
 	if c.in == nil {
 		c.in = make(map[K]struct{})
 	}
 	c.in[k] = struct{}{}
 }
 
-// leave removes k, if it is there.
-func (c *crowd[K]) leave(k K) {
+// leave removes k if the set has it.
+func (c *waitSet[K]) leave(k K) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.in, k)
@@ -37,9 +38,9 @@ func (c *crowd[K]) leave(k K) {
 	}
 }
 
-// wait waits until nobody is there, for d at most, and reports whether that is
-// so.
-func (c *crowd[K]) wait(d time.Duration) bool {
+// wait waits until the set is empty, but not longer than d. It reports whether
+// the set is empty.
+func (c *waitSet[K]) wait(d time.Duration) bool {
 	c.mu.Lock()
 	if len(c.in) == 0 {
 		c.mu.Unlock()
@@ -53,15 +54,15 @@ func (c *crowd[K]) wait(d time.Duration) bool {
 	return within(d, empty)
 }
 
-// A flight is the operations that a server has taken on, from their arrival to
-// their answer. The zero value takes on all.
+// A flight is the set of accepted operations, from their arrival to their answer.
+// The zero value accepts all commands.
 type flight struct {
-	crowd[*operation]
+	waitSet[*operation]
 
-	draining bool // guarded by crowd.mu
+	draining bool // guarded by waitSet.mu
 }
 
-// begin takes on op, unless it comes too late. op has to leave.
+// begin accepts op unless the server drains. The caller must call leave.
 func (f *flight) begin(op *operation) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -72,22 +73,23 @@ func (f *flight) begin(op *operation) error {
 	return nil
 }
 
-// ends reports whether the server takes on only what removes.
+// ends reports whether the server accepts only DEL and GC.
 func (f *flight) ends() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.draining
 }
 
-// drain takes on only what removes, from now on. What has been taken on goes on.
+// drain makes the server accept only DEL and GC. Accepted operations go on.
 func (f *flight) drain() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.draining = true
 }
 
-// settle waits until nothing is in flight, for d at most, then cancels what is
-// left and waits until it is undone. It reports whether nothing is left.
+// settle waits until nothing is in flight, but not longer than d. Then it cancels
+// the remaining operations and waits until they are undone. It reports whether
+// nothing is left.
 func (f *flight) settle(d, undo time.Duration) bool {
 	if f.wait(d) {
 		return true
@@ -97,6 +99,6 @@ func (f *flight) settle(d, undo time.Duration) bool {
 		op.cancel(errDraining)
 	}
 	f.mu.Unlock()
-	// Twice: an Add may return in the end, and then be undone.
+	// Twice, because an Add may take that long to return and is undone then.
 	return f.wait(2*undo + writeTimeout)
 }

@@ -21,13 +21,13 @@ type peerFunc = func(net.Conn) (uid int, ok bool)
 
 type callerKey struct{}
 
-// A caller is who made a connection.
+// A caller is the peer of a connection.
 type caller struct {
 	uid     int // or -1
 	allowed bool
 }
 
-// caller looks at who made the connection c.
+// caller identifies the peer of c.
 func (sv *service) caller(c net.Conn) caller {
 	ask := peer.UID
 	if sv.peer != nil {
@@ -91,31 +91,31 @@ func (sv *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func notFound(w http.ResponseWriter, r *http.Request) {
-	_ = refuse(w, http.StatusNotFound, "there is no %.80q", r.URL.Path)
+	_ = refuse(w, http.StatusNotFound, "unknown path %.80q", r.URL.Path)
 }
 
-// allow reports whether the method of r is one of methods, and else refuses it.
+// allow reports whether the method of r is one of methods, and refuses r if not.
 func allow(w http.ResponseWriter, r *http.Request, methods ...string) bool {
 	if slices.Contains(methods, r.Method) {
 		return true
 	}
 	w.Header().Set("Allow", strings.Join(methods, ", "))
-	_ = refuse(w, http.StatusMethodNotAllowed, "%s does not take %.20q", r.URL.Path, r.Method)
+	_ = refuse(w, http.StatusMethodNotAllowed, "%s does not accept the method %.20q", r.URL.Path, r.Method)
 	return false
 }
 
 func plain(w http.ResponseWriter, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_ = send(w, http.StatusOK, []byte(text)) // nobody waits: nothing lost
+	_ = send(w, http.StatusOK, []byte(text)) // nothing depends on it
 }
 
-// operation serves a request for an operation, of which ev says what is known.
+// operation serves a request for an operation and completes ev.
 func (sv *service) operation(w http.ResponseWriter, r *http.Request, ev Event) {
 	err := sv.answer(w, r, &ev)
 	sv.observe(ev, err)
 }
 
-// answer serves a request for an operation, and returns what went wrong.
+// answer serves a request for an operation and returns its error.
 func (sv *service) answer(w http.ResponseWriter, r *http.Request, ev *Event) error {
 	m, err := read(w, r)
 	if err == nil {
@@ -139,13 +139,13 @@ func (sv *service) answer(w http.ResponseWriter, r *http.Request, ev *Event) err
 	})
 }
 
-// about takes from o what an event says of it.
+// about sets the fields of ev that describe o.
 func (ev *Event) about(o *order) {
 	ev.Command, ev.Network = string(o.command), o.network
 	ev.ContainerID, ev.IfName, ev.Args = o.args.ContainerID, o.args.IfName, o.args.Args
 }
 
-// observe tells the Observer of ev, which ended with err.
+// observe completes ev, which ended with err, and calls the Observer.
 func (sv *service) observe(ev Event, err error) {
 	ev.Duration, ev.Err, ev.Status = time.Since(ev.Start), err, http.StatusOK
 	if err != nil {
@@ -182,7 +182,7 @@ func (sv *service) delegate(w http.ResponseWriter, r *http.Request, ev Event) {
 func (sv *service) list(w http.ResponseWriter, r *http.Request) {
 	id := r.URL.Query().Get("container")
 	if id != "" && utils.ValidateContainerID(id) != nil {
-		sendError(w, coded(http.StatusBadRequest, types.ErrInvalidEnvironmentVariables, "no container ID: %.80q", id))
+		sendError(w, coded(http.StatusBadRequest, types.ErrInvalidEnvironmentVariables, "not a container ID: %.80q", id))
 		return
 	}
 	list := []Attachment{}

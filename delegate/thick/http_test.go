@@ -107,9 +107,9 @@ func TestRequestBodies(t *testing.T) {
 		"empty":          {"", 400, 6, "unexpected end of JSON input"},
 		"truncated":      {`{"env":{"CNI_COMMAND":"ADD"`, 400, 6, "unexpected end of JSON input"},
 		"two":            {`{}{}`, 400, 6, "after top-level value"},
-		"no object":      {`[]`, 400, 6, "not the JSON expected"},
+		"no object":      {`[]`, 400, 6, "cannot be decoded"},
 		"no base64":      {`{"config":"{}"}`, 400, 6, "illegal base64"},
-		"env of numbers": {`{"env":{"CNI_COMMAND":5}}`, 400, 6, "not the JSON expected"},
+		"env of numbers": {`{"env":{"CNI_COMMAND":5}}`, 400, 6, "cannot be decoded"},
 		"null":           {`null`, 400, 4, "missing CNI_COMMAND"},
 		"too large":      {big(wire.MaxBody + 1), 413, 6, "more than 4194304 bytes"},
 	} {
@@ -343,7 +343,7 @@ func TestReadinessSaysWhatIsMissing(t *testing.T) {
 	post(t, unready(), "POST", wire.PathReady, "null").want(t, 503, 11, "not ready: plugin: no primary network")
 	a := post(t, unready(), "GET", wire.PathReady+"?verbose", "")
 	a.want(t, 503, 11, "no primary network")
-	sameJSON(t, `{"code":11,"msg":"thick: not ready: plugin: no primary network","checks":[{"name":"daemon","ok":true},{"name":"queue","ok":true},{"name":"plugin","ok":false,"error":"no primary network"}]}`, a.body)
+	sameJSON(t, `{"code":11,"msg":"not ready: plugin: no primary network","checks":[{"name":"daemon","ok":true},{"name":"queue","ok":true},{"name":"plugin","ok":false,"error":"no primary network"}]}`, a.body)
 	a = post(t, &Server{Commands: (&fake{}).commands()}, "GET", wire.PathReady+"?verbose", "")
 	a.wantOK(t)
 	sameJSON(t, `{"checks":[{"name":"daemon","ok":true},{"name":"queue","ok":true},{"name":"plugin","ok":true}]}`, a.body)

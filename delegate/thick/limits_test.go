@@ -49,9 +49,9 @@ func TestFloodOfAddsIsBounded(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 		for i, wait := range waits[inFlight+queued:] {
-			wait().want(t, 503, 11, fmt.Sprintf("thick: ADD pods/c%d/eth0: too many are waiting", inFlight+queued+i))
+			wait().want(t, 503, 11, fmt.Sprintf("ADD c%d eth0: too many requests are waiting", inFlight+queued+i))
 		}
-		sameJSON(t, strings.Replace(fixture(t, "answer-full.json"), "multus-cni-network/8f0c", "pods/c99", 1), waits[flood-1]().body)
+		sameJSON(t, strings.Replace(fixture(t, "answer-full.json"), "8f0c", "c99", 1), waits[flood-1]().body)
 		start := time.Now()
 		for i := range flood {
 			r.do(request("DEL", fmt.Sprint("d", i))).wantOK(t)
@@ -131,12 +131,12 @@ func TestDelsAndStatusesHaveLimitsOfTheirOwn(t *testing.T) {
 		waits := r.begin(hurried)
 		synctest.Wait()
 		r.do(request("STATUS", "")).want(t, 503, 50, "too many")
-		waits().want(t, 503, 50, "the time is up") // waiting is of it
+		waits().want(t, 503, 50, "operation timed out") // waiting is of it
 		if d := time.Since(start); d != time.Second {
 			t.Errorf("waited %v", d)
 		}
 		for _, wait := range asked {
-			wait().want(t, 500, 50, "the time is up")
+			wait().want(t, 500, 50, "operation timed out")
 		}
 		if d := time.Since(start); d != 2*time.Second {
 			t.Errorf("waited %v", d)
@@ -149,7 +149,7 @@ func TestDelsAndStatusesHaveLimitsOfTheirOwn(t *testing.T) {
 	})
 }
 
-// What had no turn in time has done nothing.
+// What had timed out in the queue has done nothing.
 func TestRequestWithoutATurnInTimeDidNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -161,14 +161,14 @@ func TestRequestWithoutATurnInTimeDidNothing(t *testing.T) {
 		synctest.Wait()
 		start := time.Now()
 		byLane, byContainer := r.begin(request("ADD", "c2")), r.begin(request("ADD", "c1"))
-		byLane().want(t, 503, 11, "no turn in time")
-		byContainer().want(t, 503, 11, "no turn in time")
+		byLane().want(t, 503, 11, "timed out in the queue")
+		byContainer().want(t, 503, 11, "timed out in the queue")
 		if d := time.Since(start); d != 30*time.Second {
 			t.Errorf("waited %v", d)
 		}
 		hurried := request("ADD", "c2")
 		hurried.DeadlineMs = 1000
-		r.do(hurried).want(t, 503, 11, "the time is up")
+		r.do(hurried).want(t, 503, 11, "operation timed out")
 		// One that goes while it waits is not run.
 		ctx, cancel := context.WithCancel(t.Context())
 		gone := r.beginUntil(ctx, request("ADD", "c2"))
@@ -211,12 +211,12 @@ func TestConcurrent(t *testing.T) {
 	})
 }
 
-// A lane gives its turns in the order in which they were asked for, and loses
+// A limiter gives its turns in the order in which they were asked for, and loses
 // none to those that give up.
 func TestLane(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLane(1, 3)
+		l := newLimiter(1, 3)
 		take := func(ctx context.Context) chan error {
 			if !l.admit() {
 				t.Fatal("no place")

@@ -32,7 +32,7 @@ import (
 func Listen(ctx context.Context, socket string) (*Listener, error) {
 	l, err := listen(ctx, socket)
 	if err != nil {
-		return nil, fmt.Errorf("thick: listen on %s: %w", socket, err)
+		return nil, fmt.Errorf("listen on %s: %w", socket, err)
 	}
 	return l, nil
 }
@@ -149,7 +149,7 @@ func (l *Listener) HandOver(ctx context.Context) error {
 	l.mu.Unlock()
 	err := l.takenOver(ctx)
 	if err != nil {
-		err = fmt.Errorf("thick: hand over %s: %w", l.socket, err)
+		err = fmt.Errorf("hand over %s: %w", l.socket, err)
 	}
 	return errors.Join(err, l.end())
 }

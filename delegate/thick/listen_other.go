@@ -11,12 +11,12 @@ import (
 
 // Listen returns [errors.ErrUnsupported].
 func Listen(_ context.Context, socket string) (*Listener, error) {
-	return nil, fmt.Errorf("thick: listen on %s: %w", socket, errors.ErrUnsupported)
+	return nil, fmt.Errorf("listen on %s: %w", socket, errors.ErrUnsupported)
 }
 
 // Activated returns [errors.ErrUnsupported].
 func Activated([]string) (net.Listener, error) {
-	return nil, fmt.Errorf("thick: activation: %w", errors.ErrUnsupported)
+	return nil, fmt.Errorf("socket activation: %w", errors.ErrUnsupported)
 }
 
 // A Listener is a [net.Listener] from [Listen]. There is none on this system,

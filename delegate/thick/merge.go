@@ -10,19 +10,19 @@ import (
 
 var errNotObject = errors.New("not a JSON object")
 
-// A member is one of a JSON object, as it is written.
+// A member is a member of a JSON object, with its original text.
 type member struct {
-	name       string // the key's meaning
+	name       string // the decoded key
 	key, value []byte
 }
 
-// is reports whether readers of JSON in Go could take m and o for the same.
+// is reports whether encoding/json could take m and o for the same key.
 func (m member) is(o member) bool { return strings.EqualFold(m.name, o.name) }
 
-// merge returns the JSON object conf with the members over in place of those
-// of the same name, whatever the case of its letters. What is replaced keeps
-// its place, what is new comes last; all else stays as it is written, in its
-// order. An error says nothing of conf.
+// merge returns the JSON object conf with its members replaced by those of over
+// with the same name, without regard to case. A replaced member keeps its place,
+// a new one comes last, and everything else keeps its text and order. Errors do
+// not quote conf.
 func merge(conf []byte, over []member) ([]byte, error) {
 	all, err := members(conf)
 	if err != nil {
@@ -59,8 +59,8 @@ func merge(conf []byte, over []member) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// last returns where the last of list is that is m, which is the one that
-// counts, or -1.
+// last returns the index of the last member of list with the name of m, which is
+// the one that counts, or -1.
 func last(list []member, m member) int {
 	for i, o := range slices.Backward(list) {
 		if o.is(m) {
@@ -70,7 +70,7 @@ func last(list []member, m member) int {
 	return -1
 }
 
-// members returns what the JSON object data has.
+// members returns the members of the JSON object data.
 func members(data []byte) ([]member, error) {
 	if !json.Valid(data) {
 		return nil, errNotObject

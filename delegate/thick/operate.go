@@ -19,23 +19,23 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// An operation is an order that the server has taken on.
+// An operation is an accepted order.
 type operation struct {
 	*order
-	commands *Commands // nil until they have been asked for
+	commands *Commands // nil until the operation runs
 	cancel   context.CancelCauseFunc
 	reply    reply
 	replied  bool
 }
 
-// A reply hands the outcome of an operation to its client. It is called once:
-// with a nil error while the operation holds its container, as a result that
-// does not get through is undone; with the error once it has let go of all but
-// its place in the flight. body is empty but for an ADD.
+// A reply sends the outcome of an operation to its client. It is called once. A
+// success is sent while the operation still has the turn of its container,
+// because an ADD is undone if its result does not arrive. An error is sent after
+// the turn has ended. Only an ADD has a body.
 type reply func(body []byte, err error) error
 
-// operate does what o says for a client that is there until the context client
-// ends, and returns what went wrong. Ev gets its times.
+// operate executes o and returns its error. The context client ends when the
+// client has gone. operate sets Queued of ev.
 func (sv *service) operate(client context.Context, o *order, ev *Event, answer reply) error {
 	ctx := context.WithValue(context.WithoutCancel(client), traceKey{}, o.trace)
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -58,10 +58,11 @@ func (sv *service) operate(client context.Context, o *order, ev *Event, answer r
 	return err
 }
 
-// inTurn runs op once it has its container and its turn, in this order: what
-// waits for its container is in nobody's way.
+// inTurn runs op once it has the turn of its container and then a place among
+// those that run. In this order it takes no place while it waits for its
+// container.
 func (sv *service) inTurn(ctx, client context.Context, op *operation, ev *Event) error {
-	l := sv.lane(op.order)
+	l := sv.limiter(op.order)
 	if !l.admit() {
 		return op.stop(http.StatusServiceUnavailable, errFull, nil)
 	}
@@ -90,14 +91,15 @@ func (sv *service) inTurn(ctx, client context.Context, op *operation, ev *Event)
 	if err := sv.mayAdd(op.order); err != nil {
 		return op.stop(http.StatusServiceUnavailable, err, nil)
 	}
-	if paid, err := sv.paid(op.order); paid || err != nil {
+	if done, err := sv.alreadyDone(op.order); done || err != nil {
 		return err
 	}
 	return sv.perform(ctx, client, op)
 }
 
-// unbegun returns why op, which has done nothing, ended. What may be tried
-// again is 503: not what a DEL has made pointless.
+// unbegun returns the error of op, which has done nothing, because of why. Its
+// HTTP status is 503 if the client may send the request again, which is pointless
+// after a DEL.
 func (op *operation) unbegun(why error) error {
 	code := http.StatusServiceUnavailable
 	switch {
@@ -109,11 +111,11 @@ func (op *operation) unbegun(why error) error {
 	return op.stop(code, why, nil)
 }
 
-// perform runs op, and undoes an ADD that leaves something nobody knows of.
+// perform runs op. It undoes an ADD if nobody else would.
 func (sv *service) perform(ctx, client context.Context, op *operation) error {
 	body, err := sv.call(ctx, op)
 	if err == nil {
-		err = sv.pay(op.order)
+		err = sv.dequeue(op.order)
 	}
 	if err == nil {
 		err = op.hand(client, body)
@@ -127,22 +129,22 @@ func (sv *service) perform(ctx, client context.Context, op *operation) error {
 	}
 	switch why := context.Cause(ctx); {
 	case errors.Is(err, errUnheard):
-		err = &fault{statusGone, fmt.Errorf("thick: %s: %w", op, err)}
+		err = &fault{statusGone, fmt.Errorf("%s: %w", op, err)}
 	case errors.Is(why, errGone):
 		err = op.stop(statusGone, why, err)
 	case why != nil:
 		err = op.stop(http.StatusInternalServerError, why, err)
 	case own(err):
-		err = fmt.Errorf("thick: %s: %w", op, err)
+		err = fmt.Errorf("%s: %w", op, err)
 	}
 	if undone != nil {
-		sv.log(ctx, slog.LevelError, "undo", slog.String("operation", op.String()), slog.Any("err", undone), slog.Any("cause", err))
+		sv.log(ctx, slog.LevelError, "undoing an ADD failed", slog.String("operation", op.String()), slog.Any("err", undone), slog.Any("cause", err))
 		err = fmt.Errorf("%w; undo: %w", err, undone)
 	}
 	return err
 }
 
-// hand replies with the body, but not with a result to a client that has gone.
+// hand replies with the body. A result for a client that has gone is an error.
 func (op *operation) hand(client context.Context, body []byte) error {
 	if op.command == cmdAdd && client.Err() != nil {
 		return fmt.Errorf("%w: %w", errUnheard, errGone)
@@ -154,25 +156,25 @@ func (op *operation) hand(client context.Context, body []byte) error {
 	return nil
 }
 
-// own reports whether err is this package's, of what a handler did.
+// own reports whether err was made by this package because of what the plugin
+// did.
 func own(err error) bool {
 	var p *panicError
 	var r *resultError
-	return errors.As(err, &p) || errors.As(err, &r) || errors.Is(err, errUnpaid)
+	return errors.As(err, &p) || errors.As(err, &r) || errors.Is(err, errNotDequeued)
 }
 
-// unknown reports whether an ADD that ended with err may have left something
-// behind that it has not undone itself.
+// unknown reports whether an ADD that ended with err may have left something that
+// the plugin has not undone.
 func unknown(err error) bool { return errors.Is(err, errUnheard) || own(err) }
 
-// call has the plugin do what op says. body is the message that answers an
-// ADD.
+// call calls the plugin for op. body is the message that answers an ADD.
 func (sv *service) call(ctx context.Context, op *operation) (body []byte, err error) {
 	err = sv.guarded(ctx, op, func(ctx context.Context, a *skel.CmdArgs) error {
 		if op.command == cmdStatus {
 			if err := sv.notReady(ctx); err != nil {
 				if !own(err) {
-					err = fmt.Errorf("thick: %s: not ready: %w", op, err)
+					err = fmt.Errorf("%s: not ready: %w", op, err)
 				}
 				return status.NotReady(err)
 			}
@@ -186,10 +188,10 @@ func (sv *service) call(ctx context.Context, op *operation) (body []byte, err er
 	return body, err
 }
 
-// undo removes what the ADD op did, on a budget of its own.
+// undo removes what the ADD op did, within UndoTimeout.
 func (sv *service) undo(ctx context.Context, op *operation) error {
 	if op.commands == nil {
-		return nil // it did not get so far
+		return nil // the plugin was not called
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sv.undoTimeout())
 	defer cancel()
@@ -222,12 +224,12 @@ func (sv *service) guarded(ctx context.Context, op *operation, f func(context.Co
 	})
 	var p *panicError
 	if errors.As(err, &p) {
-		sv.log(ctx, slog.LevelError, "panic", slog.String("operation", op.String()), slog.Any("value", p.value), slog.String("stack", string(p.stack)))
+		sv.log(ctx, slog.LevelError, "the plugin panicked", slog.String("operation", op.String()), slog.Any("value", p.value), slog.String("stack", string(p.stack)))
 	}
 	return err
 }
 
-// encode returns the message that says result.
+// encode returns the message with the result.
 func encode(result types.Result) ([]byte, error) {
 	if v := reflect.ValueOf(result); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
 		return nil, &resultError{errEmpty}

@@ -50,8 +50,8 @@ func TestInvalidResultIsUndone(t *testing.T) {
 		want   string // the result, or else the error's text
 		code   uint
 	}{
-		"nil":             {nil, "there is none", 6},
-		"typed nil":       {none, "there is none", 6},
+		"nil":             {nil, "it is empty", 6},
+		"typed nil":       {none, "it is empty", 6},
 		"unknown version": {&types100.Result{CNIVersion: "9.9.9"}, "no converter", 6},
 		"too long":        {&types100.Result{CNIVersion: "1.1.0", DNS: types.DNS{Domain: strings.Repeat("x", wire.MaxBody)}}, "more than 4194304 bytes", 6},
 		"without version": {&types100.Result{DNS: types.DNS{Domain: "d"}}, `{"cniVersion":"1.1.0","dns":{"domain":"d"}}`, 0},
@@ -98,7 +98,7 @@ func TestUndoFails(t *testing.T) {
 		r := serve(t, &Server{Commands: f.commands(), Logger: book.logger(), UndoTimeout: time.Second})
 		start := time.Now()
 		a := r.do(request("ADD", "c1"))
-		a.want(t, 500, 6, "there is none; undo: ")
+		a.want(t, 500, 6, "it is empty; undo: ")
 		if d := time.Since(start); d != time.Second {
 			t.Errorf("took %v", d)
 		}
@@ -132,7 +132,7 @@ func TestAttachIsUndoneByItsOwnCommands(t *testing.T) {
 			return plugged.commands()
 		}})
 		m := with(request("ADD", "c1"), "CNI_IFNAME", "net1")
-		exchange(t.Context(), r.Client, "POST", wire.PathAttach, encoded(m)).want(t, 500, 6, "there is none")
+		exchange(t.Context(), r.Client, "POST", wire.PathAttach, encoded(m)).want(t, 500, 6, "it is empty")
 		plugged.want(t, "ADD c1", "end ADD c1", "DEL c1", "end DEL c1")
 		primary.want(t)
 		if len(attrs) != 1 || attrs[0] == nil {
@@ -311,7 +311,7 @@ func TestDeadlines(t *testing.T) {
 				m := request(tt.verb, "c1")
 				m.DeadlineMs = tt.asked
 				start := time.Now()
-				r.do(m).want(t, 500, tt.code, "the time is up")
+				r.do(m).want(t, 500, tt.code, "operation timed out")
 				if d := time.Since(start); d != tt.want {
 					t.Errorf("took %v, want %v", d, tt.want)
 				}
@@ -351,8 +351,8 @@ func TestStoppedHandler(t *testing.T) {
 			},
 		}
 		r := serve(t, &Server{Commands: f.commands()})
-		r.do(request("ADD", "c1")).want(t, 500, 11, "thick: ADD pods/c1/eth0: the time is up: bridge: killed")
-		r.do(request("STATUS", "")).want(t, 500, 51, "the time is up: uplink lost")
+		r.do(request("ADD", "c1")).want(t, 500, 11, "ADD c1 eth0: operation timed out: bridge: killed")
+		r.do(request("STATUS", "")).want(t, 500, 51, "operation timed out: uplink lost")
 	})
 }
 
@@ -364,9 +364,9 @@ func TestStatusFailsWhileTheServerIsNotReady(t *testing.T) {
 		code  uint
 		says  string
 	}{
-		{func(context.Context) error { return fs.ErrPermission }, 50, "thick: STATUS pods: not ready: " + fs.ErrPermission.Error()},
+		{func(context.Context) error { return fs.ErrPermission }, 50, "STATUS: not ready: " + fs.ErrPermission.Error()},
 		{func(context.Context) error { return types.NewError(51, "half of it", "") }, 51, "half of it"},
-		{func(ctx context.Context) error { return untilEnd(ctx, nil) }, 50, "time is up"},
+		{func(ctx context.Context) error { return untilEnd(ctx, nil) }, 50, "timed out"},
 		{func(context.Context) error { panic("hunter2") }, 50, "panicked"},
 	} {
 		s := &Server{Ready: tt.ready, Timeouts: Timeouts{Status: time.Second}, Commands: (&fake{status: func(context.Context, *skel.CmdArgs) error {

@@ -51,7 +51,7 @@ func CommandsOf(p plugin.Plugin, process func(ctx context.Context) plugin.Proces
 
 var (
 	errTooLong = fmt.Errorf("it has more than %d bytes", wire.MaxBody)
-	errEmpty   = errors.New("there is none")
+	errEmpty   = errors.New("it is empty")
 )
 
 // output keeps what an ADD prints, up to the size that could be sent. Write never
@@ -71,7 +71,7 @@ func (o *output) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// result decodes what was printed.
+// result returns the printed result.
 func (o *output) result() (types.Result, error) {
 	text := bytes.Trim(o.buf.Bytes(), " \t\r\n")
 	switch {

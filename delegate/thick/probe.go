@@ -77,7 +77,7 @@ func (sv *service) check(ctx context.Context) (checks []check, first error) {
 		if err != nil {
 			c.Error = status.Error(err).Error()
 			if first == nil {
-				first = &fault{http.StatusServiceUnavailable, &stopped{"thick: not ready: " + name + ": " + c.Error, err}}
+				first = &fault{http.StatusServiceUnavailable, &stopped{"not ready: " + name + ": " + c.Error, err}}
 			}
 		}
 		checks = append(checks, c)
@@ -128,7 +128,7 @@ func (sv *service) readiness(w http.ResponseWriter, r *http.Request) {
 	plain(w, "ok\n")
 }
 
-// notReady returns why the plugin's STATUS need not be asked.
+// notReady returns why a STATUS fails without asking the plugin.
 func (sv *service) notReady(ctx context.Context) error {
 	if err := sv.readable(); err != nil {
 		return err
@@ -136,7 +136,7 @@ func (sv *service) notReady(ctx context.Context) error {
 	return sv.ready(ctx)
 }
 
-// ready asks the program.
+// ready calls Ready.
 func (sv *service) ready(ctx context.Context) error {
 	if sv.Ready == nil {
 		return nil
@@ -146,11 +146,11 @@ func (sv *service) ready(ctx context.Context) error {
 	return sv.guardedProbe(ctx, "ready", sv.Ready)
 }
 
-// guardedProbe calls f, and logs its panic.
+// guardedProbe calls f and logs a panic.
 func (sv *service) guardedProbe(ctx context.Context, what string, f func(context.Context) error) error {
 	err := guard(func() error { return f(ctx) })
-	if p, ok := err.(*panicError); ok { //nolint:errorlint // guard's own, or none
-		sv.log(ctx, slog.LevelError, "panic", slog.String("operation", what), slog.Any("value", p.value), slog.String("stack", string(p.stack)))
+	if p, ok := err.(*panicError); ok { //nolint:errorlint // guard wraps nothing
+		sv.log(ctx, slog.LevelError, "the plugin panicked", slog.String("operation", what), slog.Any("value", p.value), slog.String("stack", string(p.stack)))
 	}
 	return err
 }

@@ -52,7 +52,7 @@ func TestCheckReadyReturnsTheErrorOfReady(t *testing.T) {
 		sentinel := errors.New("no primary network")
 		r := serve(t, &Server{Commands: (&fake{}).commands(), Ready: func(context.Context) error { return sentinel }})
 		synctest.Wait()
-		if err := r.CheckReady(t.Context()); !errors.Is(err, sentinel) || err.Error() != "thick: not ready: plugin: no primary network" {
+		if err := r.CheckReady(t.Context()); !errors.Is(err, sentinel) || err.Error() != "not ready: plugin: no primary network" {
 			t.Error(err)
 		}
 	})

@@ -16,9 +16,9 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
-// replay does the DELs of the queue until ctx ends, and returns once those that
-// have begun have ended. It looks for more from time to time: a shim may not
-// have been able to connect although the server was there.
+// replay does the DELs of the queue until ctx ends, and returns when those that
+// it has begun have ended. It reads the queue again from time to time, because a
+// shim may fail to connect although the server is there.
 func (sv *service) replay(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -32,9 +32,9 @@ func (sv *service) replay(ctx context.Context) {
 				break
 			}
 			running.Go(func() {
-				err := sv.redo(ctx, name)
+				err := sv.replayOne(ctx, name)
 				if sv.backlog.tried(name, err) {
-					sv.log(ctx, slog.LevelWarn, "queue", slog.Any("err", err))
+					sv.log(ctx, slog.LevelWarn, "replaying a queued DEL failed", slog.Any("err", err))
 				}
 			})
 		}
@@ -50,14 +50,14 @@ func (sv *service) relist(ctx context.Context) {
 	defer cancel()
 	names, odd, err := queue.In(sv.Queue).List(limited)
 	if sv.backlog.listed(names, odd, err) && ctx.Err() == nil {
-		sv.log(ctx, slog.LevelWarn, "queue", slog.Any("err", errors.Join(odd, err)))
+		sv.log(ctx, slog.LevelWarn, "reading queued DELs failed", slog.Any("err", errors.Join(odd, err)))
 	}
 }
 
-// redo does the DEL in the file name. It does not end with ctx: nothing that has
-// begun does when the server stops. It returns nil when the DEL is not owed any
-// more.
-func (sv *service) redo(ctx context.Context, name string) error {
+// replayOne does the DEL in the file name. It does not end with ctx, because a DEL
+// that has begun goes on when the server stops. It returns nil when the DEL is
+// not queued any more.
+func (sv *service) replayOne(ctx context.Context, name string) error {
 	q := queue.In(sv.Queue)
 	m, err := q.Read(name)
 	switch {
@@ -71,10 +71,10 @@ func (sv *service) redo(ctx context.Context, name string) error {
 	o, err := sv.order(ev.Path, &m, nil)
 	ev.about(o)
 	if err == nil && o.command != cmdDel {
-		err = coded(http.StatusBadRequest, types.ErrInvalidEnvironmentVariables, "%s: not for a queue", o.command)
+		err = coded(http.StatusBadRequest, types.ErrInvalidEnvironmentVariables, "%s cannot be queued", o.command)
 	}
 	if err != nil {
-		err = q.SetAside(name, err) // it would be refused for ever
+		err = q.SetAside(name, err) // it would always be refused
 	} else {
 		o.replayed = true
 		err = sv.operate(ctx, o, &ev, func([]byte, error) error { return nil })
@@ -86,61 +86,61 @@ func (sv *service) redo(ctx context.Context, name string) error {
 	return nil
 }
 
-// debt is the name of o's file in the queue, or empty where there can be none:
-// only the runtime's commands meet there.
-func (sv *service) debt(o *order, m *wire.Request) string {
+// entry returns the name that a DEL of o's attachment has in the queue, or nothing
+// if o is no ADD or DEL of the runtime.
+func (sv *service) entry(o *order, m *wire.Request) string {
 	if sv.Queue == "" || o.more || o.command != cmdAdd && o.command != cmdDel {
 		return ""
 	}
 	name, err := queue.Name(*m)
 	if err != nil {
-		return "" // a shim could not have queued it either
+		return "" // a shim could not have queued it
 	}
 	return name
 }
 
-// mayAdd returns why o must not begin because of what is in the queue. A runtime
-// that has been told that its DEL is done may use the container's ID again, so an
-// ADD must not come before a DEL that is older: it would be removed by it.
+// mayAdd returns an error if o is an ADD of an attachment whose DEL is queued. To
+// the runtime the DEL has succeeded, so it may use the container's ID again; the
+// older DEL would then remove the new attachment.
 func (sv *service) mayAdd(o *order) error {
-	if o.command != cmdAdd || o.debt == "" {
+	if o.command != cmdAdd || o.entry == "" {
 		return nil
 	}
-	owed, err := queue.In(sv.Queue).Owes(o.debt)
+	queued, err := queue.In(sv.Queue).Has(o.entry)
 	if err != nil {
 		return unreadable(err)
 	}
-	if owed {
-		sv.backlog.want(o.debt)
-		return errOwed
+	if queued {
+		sv.backlog.want(o.entry)
+		return errQueued
 	}
 	return nil
 }
 
-// paid reports whether o is a DEL of the queue that has been done by another
-// since it was read. What it would remove now may be newer.
-func (sv *service) paid(o *order) (bool, error) {
+// alreadyDone reports whether o is a DEL of the queue that has left the queue
+// since it was read: another DEL has been done, and the attachment may be new.
+func (sv *service) alreadyDone(o *order) (bool, error) {
 	if !o.replayed {
 		return false, nil
 	}
-	owed, err := queue.In(sv.Queue).Owes(o.debt)
-	return !owed && err == nil, err
+	queued, err := queue.In(sv.Queue).Has(o.entry)
+	return !queued && err == nil, err
 }
 
-// pay takes the DEL o, which has been done, out of the queue, whoever asked for
-// it.
-func (sv *service) pay(o *order) error {
-	if o.command != cmdDel || o.debt == "" {
+// dequeue removes the DEL o, which has been done, from the queue, whether it came
+// from there or from the runtime.
+func (sv *service) dequeue(o *order) error {
+	if o.command != cmdDel || o.entry == "" {
 		return nil
 	}
-	if err := queue.In(sv.Queue).Pay(o.debt); err != nil {
-		return fmt.Errorf("%w: %w", errUnpaid, err)
+	if err := queue.In(sv.Queue).Remove(o.entry); err != nil {
+		return fmt.Errorf("%w: %w", errNotDequeued, err)
 	}
 	return nil
 }
 
-// readable returns why the queue cannot be read, if it cannot: then nobody
-// knows which attachments must not be added.
+// readable returns why the queue cannot be read, or nil if it can. While it cannot,
+// nobody knows which attachments must not be added.
 func (sv *service) readable() error {
 	if sv.Queue == "" {
 		return nil

@@ -69,7 +69,7 @@ func TestRemovedDelBlocksNothingBesideOneThatFails(t *testing.T) {
 		enqueue(t, dir, request("DEL", "removed"))
 		r := serve(t, &Server{Commands: f.commands(), Queue: dir})
 		synctest.Wait()
-		r.do(request("ADD", "removed")).want(t, 503, 11, "has not been done")
+		r.do(request("ADD", "removed")).want(t, 503, 11, "is still queued")
 		all, err := filepath.Glob(dir + "/*.json")
 		ok(t, err)
 		for _, name := range all {
@@ -80,7 +80,7 @@ func TestRemovedDelBlocksNothingBesideOneThatFails(t *testing.T) {
 		time.Sleep(longestPause)
 		synctest.Wait()
 		r.do(request("ADD", "removed")).wantOK(t)
-		r.do(request("ADD", "stays")).want(t, 503, 11, "has not been done")
+		r.do(request("ADD", "stays")).want(t, 503, 11, "is still queued")
 	})
 }
 

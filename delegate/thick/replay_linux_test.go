@@ -128,7 +128,7 @@ func TestFailedQueuedDelIsTriedAgain(t *testing.T) {
 		}
 		// An ADD that it would remove waits for it, and has it tried soon.
 		works.Store(true)
-		r.do(request("ADD", "c1")).want(t, 503, 11, "a DEL that came before has not been done yet")
+		r.do(request("ADD", "c1")).want(t, 503, 11, "an earlier DEL of the attachment is still queued")
 		time.Sleep(firstPause)
 		synctest.Wait()
 		if left(t, dir) != 0 {
@@ -163,7 +163,7 @@ func TestDelOfTheRuntimePaysForTheQueuedOne(t *testing.T) {
 		r := serve(t, &Server{Commands: f.commands(), Queue: dir})
 		synctest.Wait()
 		r.do(request("DEL", "c1")).want(t, 500, 101, "stuck")
-		r.do(request("ADD", "c1")).want(t, 503, 11, "has not been done")
+		r.do(request("ADD", "c1")).want(t, 503, 11, "is still queued")
 		fails = false
 		r.do(request("DEL", "c1")).wantOK(t)
 		if left(t, dir) != 0 {
@@ -199,7 +199,7 @@ func TestDelThatStaysInTheQueueIsNotDone(t *testing.T) {
 		ok(t, os.Mkdir(file[0], 0o700)) // which cannot be unlinked
 		f.del = nil
 		r.do(request("DEL", "c1")).want(t, 500, 5, "detached, but the queued DEL cannot be removed")
-		r.do(request("ADD", "c1")).want(t, 503, 11, "has not been done")
+		r.do(request("ADD", "c1")).want(t, 503, 11, "is still queued")
 		ok(t, os.Remove(file[0]))
 		r.do(request("DEL", "c1")).wantOK(t)
 		r.do(request("ADD", "c1")).wantOK(t)
@@ -368,7 +368,7 @@ func TestDamagedFilesOfTheQueueAreSetAside(t *testing.T) {
 		if calls := f.said(); len(calls) != 1 || !strings.HasPrefix(calls[0], "DEL c") {
 			t.Errorf("calls %q", calls)
 		}
-		if !strings.Contains(book.String(), "damaged") || !strings.Contains(book.String(), "not for a queue") {
+		if !strings.Contains(book.String(), "damaged") || !strings.Contains(book.String(), "cannot be queued") {
 			t.Errorf("log %s", book.String())
 		}
 	})

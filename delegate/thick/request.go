@@ -16,12 +16,12 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
-// An order is a request for an operation that has been understood.
+// An order is a decoded and checked request for an operation.
 type order struct {
 	command  command
-	more     bool   // it is about one more network of a running container
-	replayed bool   // from the queue
-	debt     string // the name of its file in the queue, were there one; or empty
+	more     bool   // for one more network of a running container
+	replayed bool   // from the Queue
+	entry    string // the name that a DEL of the attachment has in the Queue; empty if it cannot be queued
 	network  string // the name in the configuration
 	args     skel.CmdArgs
 	with     *wire.Attributes // never nil
@@ -40,7 +40,7 @@ func read(w http.ResponseWriter, r *http.Request) (*wire.Request, error) {
 		return nil, coded(http.StatusRequestEntityTooLarge, types.ErrDecodingFailure, "the request has more than %d bytes", wire.MaxBody)
 	}
 	if err != nil {
-		return nil, coded(http.StatusBadRequest, types.ErrDecodingFailure, "the request did not come whole: %v", err)
+		return nil, coded(http.StatusBadRequest, types.ErrDecodingFailure, "the request is incomplete: %v", err)
 	}
 	return decode(data)
 }
@@ -48,13 +48,13 @@ func read(w http.ResponseWriter, r *http.Request) (*wire.Request, error) {
 func decode(data []byte) (*wire.Request, error) {
 	var m wire.Request
 	if err := json.Unmarshal(data, &m); err != nil {
-		return nil, coded(http.StatusBadRequest, types.ErrDecodingFailure, "the request is not the JSON expected: %v", err)
+		return nil, coded(http.StatusBadRequest, types.ErrDecodingFailure, "the request cannot be decoded: %v", err)
 	}
 	return &m, nil
 }
 
-// order understands m, which came to path. When it fails, what it returns
-// beside the error is as much as was understood.
+// order checks m, which was sent to path. Beside an error it returns what it could
+// decode.
 func (sv *service) order(path string, m *wire.Request, header http.Header) (*order, error) {
 	o := &order{more: path == wire.PathAttach, with: m.Attributes}
 	if o.with == nil {
@@ -68,7 +68,7 @@ func (sv *service) order(path string, m *wire.Request, header http.Header) (*ord
 	if ms := m.DeadlineMs; ms > 0 && ms < o.timeout.Milliseconds() {
 		o.timeout = time.Duration(ms) * time.Millisecond
 	}
-	o.debt = sv.debt(o, m)
+	o.entry = sv.entry(o, m)
 	o.trace = traceOf(m.Env, header)
 	if err := o.environment(m.Env); err != nil {
 		return o, err
@@ -86,15 +86,15 @@ func commandOf(name string) (command, error) {
 	return "", coded(http.StatusBadRequest, types.ErrInvalidEnvironmentVariables, "unknown CNI_COMMAND %.40q", name)
 }
 
-// environment takes from env what package skel would, by the same rules: it is
-// the shim's to check it, and not the daemon's to trust the shim.
+// environment takes from env what package skel would, by the same rules. A shim
+// has checked it already, but the daemon does not rely on that.
 func (o *order) environment(env map[string]string) error {
 	bad := func(format string, args ...any) error {
 		return coded(http.StatusBadRequest, types.ErrInvalidEnvironmentVariables, string(o.command)+": "+format, args...)
 	}
 	for _, name := range []string{"CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS", "CNI_PATH", "CNI_NETNS_OVERRIDE"} {
 		if strings.ContainsRune(env[name], 0) {
-			return bad("%s has a zero byte", name) // which no environment can
+			return bad("%s has a zero byte", name)
 		}
 	}
 	if o.ofContainer() {
@@ -129,8 +129,7 @@ func (o *order) environment(env map[string]string) error {
 	return nil
 }
 
-// configuration takes the configuration conf, with what the server's own has
-// in its place.
+// configuration checks the configuration conf and applies the Override.
 func (sv *service) configuration(o *order, conf []byte) error {
 	o.args.StdinData = conf
 	bad := func(code uint, what string) error {
@@ -149,7 +148,7 @@ func (sv *service) configuration(o *order, conf []byte) error {
 	var named *struct {
 		Name string `json:"name"`
 	}
-	// The error quotes the configuration.
+	// Not returned, because it quotes the configuration.
 	err := json.Unmarshal(o.args.StdinData, &named)
 	if named == nil || bytes.TrimLeft(conf, " \t\r\n")[0] != '{' {
 		return bad(types.ErrDecodingFailure, "the configuration is not a JSON object")

@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// The limits of an HTTP exchange. There is none for the whole of it: operations
-// have their own.
+// The limits of an HTTP exchange. There is no limit for the whole exchange,
+// because operations have their own.
 const (
 	readHeaderTimeout = 5 * time.Second
-	readTimeout       = 10 * time.Second // of a request, its body included
+	readTimeout       = 10 * time.Second // of a request, including its body
 	idleTimeout       = 30 * time.Second
 	maxHeaderBytes    = 16 << 10
 
@@ -39,7 +39,7 @@ const (
 // end of its context delays Serve for up to twice UndoTimeout; then Serve returns
 // an error and leaves the command running.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	defer func() { _ = l.Close() }() // which it may be already
+	defer func() { _ = l.Close() }() // again, perhaps
 	sv := s.service()
 	_, ours := l.(*Listener)
 	switch {
@@ -88,35 +88,35 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	select {
 	case <-ctx.Done():
 	case <-accepted:
-		err = fmt.Errorf("thick: Serve: %w", acceptErr)
+		err = fmt.Errorf("serve: %w", acceptErr)
 	}
 	stop()
 	return errors.Join(err, sv.drain(base, l, h, &conns, accepted, replayed))
 }
 
-// drain ends the service of l by h, after all that was begun.
+// drain finishes what was begun and then ends the service of l by h.
 func (sv *service) drain(ctx context.Context, l net.Listener, h *http.Server, conns *connections, accepted, replayed <-chan struct{}) error {
 	sv.flight.drain()
 	ended := sv.flight.settle(sv.drainTimeout(), sv.undoTimeout())
-	// It may have begun one more DEL just before it was told to stop.
+	// The replay may have begun one more DEL just before it was told to stop.
 	if ended && !within(sv.undoTimeout(), replayed) {
 		ended = sv.flight.settle(0, sv.undoTimeout()) && within(time.Second, replayed)
 	}
 	sv.handOver(ctx, l, accepted)
-	// Not Shutdown: it would hang up on those that have connected and not said
-	// what they want.
+	// Not Shutdown: it would close connections that have not sent a request yet.
 	if !conns.busy.wait(sv.undoTimeout()) && ended {
 		ended = sv.flight.settle(0, sv.undoTimeout())
-		conns.busy.wait(time.Second) // to take their answers
+		conns.busy.wait(time.Second) // for clients to read their answers
 	}
 	_ = h.Close()
 	if !ended || !conns.open.wait(sv.undoTimeout()) {
-		return errors.New("thick: Serve: there are operations that do not end")
+		return errors.New("operations are still running after UndoTimeout")
 	}
 	return nil
 }
 
-// within waits until done is closed, for d at most, and reports whether it is.
+// within waits until done is closed, but not longer than d. It reports whether
+// done is closed.
 func within(d time.Duration, done <-chan struct{}) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -148,11 +148,11 @@ func (sv *service) handOver(ctx context.Context, l net.Listener, accepted <-chan
 
 // connections are those of an http.Server.
 type connections struct {
-	open crowd[net.Conn]
-	busy crowd[net.Conn] // those of open that wait for an answer, or may be about to ask
+	open waitSet[net.Conn]
+	busy waitSet[net.Conn] // those of open that have sent a request, or may be about to
 }
 
-// changed is called by the http.Server, once a connection is in the state.
+// changed is the ConnState of the http.Server.
 func (cs *connections) changed(c net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:

@@ -12,7 +12,7 @@ import (
 	"github.com/metacni/metacni/internal/turns"
 )
 
-// A command is one of the specification's that a daemon serves.
+// A command is a command of the specification.
 type command string
 
 const (
@@ -23,17 +23,18 @@ const (
 	cmdStatus command = "STATUS"
 )
 
-// removes reports whether c only takes away, and so is served in every state.
+// removes reports whether c only removes attachments. Such commands are served
+// while the server drains.
 func (c command) removes() bool { return c == cmdDel || c == cmdGC }
 
-// Limits that nobody has needed to change.
+// Limits that cannot be configured.
 const (
-	statusInFlight = 4                // STATUSes at once
+	statusInFlight = 4                // STATUS commands at once
 	probeTimeout   = 2 * time.Second  // of Server.Ready
-	writeTimeout   = 10 * time.Second // for a client to take its answer
+	writeTimeout   = 10 * time.Second // for a client to read its answer
 )
 
-// A service is what a Server has beside its fields.
+// A service is a Server with its internal state.
 type service struct {
 	*Server
 
@@ -42,8 +43,8 @@ type service struct {
 
 	flight           flight
 	containers       turns.Turns[claim]
-	add, del, status *lane
-	replays          *lane // of DELs of the queue: they take no turn from others
+	add, del, status *limiter
+	replays          *limiter // of the DELs of the Queue
 	backlog          backlog
 }
 
@@ -57,18 +58,18 @@ func (s *Server) service() *service {
 			}
 		}
 		places := s.maxQueued()
-		sv.add = newLane(s.maxInFlight(), places)
-		sv.del = newLane(s.maxInFlight(), places)
-		sv.status = newLane(statusInFlight, places)
+		sv.add = newLimiter(s.maxInFlight(), places)
+		sv.del = newLimiter(s.maxInFlight(), places)
+		sv.status = newLimiter(statusInFlight, places)
 		sv.backlog.most = max(1, s.maxInFlight()/2)
-		sv.replays = newLane(sv.backlog.most, 0)
+		sv.replays = newLimiter(sv.backlog.most, 0)
 		s.own = sv
 	})
 	return s.own
 }
 
-// lane returns the one for o.
-func (sv *service) lane(o *order) *lane {
+// limiter returns the limiter for o.
+func (sv *service) limiter(o *order) *limiter {
 	switch {
 	case o.replayed:
 		return sv.replays

@@ -147,7 +147,7 @@ func TestHalfClosedConnectionEndsTheOperation(t *testing.T) {
 	ok(t, c.CloseWrite())
 	data, err := io.ReadAll(c)
 	ok(t, err)
-	if !strings.HasPrefix(string(data), "HTTP/1.1 500 ") || !strings.Contains(string(data), "the client has gone") {
+	if !strings.HasPrefix(string(data), "HTTP/1.1 500 ") || !strings.Contains(string(data), "the client disconnected") {
 		t.Errorf("answer %s", data)
 	}
 	f.want(t, "ADD c1", "end ADD c1", "DEL c1")

@@ -1,31 +1,32 @@
 // Package thick serves a CNI plugin from a daemon behind a unix socket. The
-// runtime runs a small program in the plugin's place, the shim (package
-// [github.com/metacni/metacni/delegate/thick/shim]), which hands each command
-// to the daemon and prints what it answers. The messages are Multus's, see
-// package [github.com/metacni/metacni/delegate/thick/wire].
+// runtime executes a small program, the shim (package
+// [github.com/metacni/metacni/delegate/thick/shim]), which sends each command to
+// the daemon and prints the answer. The messages are those of Multus, see package
+// [github.com/metacni/metacni/delegate/thick/wire].
 //
-// Where a thin plugin ends with its command, a daemon goes on. So a [Server]
-// holds each operation to a deadline, ends it when its shim has gone, lets a DEL
-// take the place of an ADD that is still running, runs one operation of a
-// container at a time and only so many at once, and finishes or undoes what it
-// has begun before it stops.
+// A thin plugin ends with its command; a daemon goes on. A [Server] therefore
+//   - bounds each operation by a deadline,
+//   - cancels an operation when its shim has gone,
+//   - lets a DEL cancel an ADD of the same container that is still running,
+//   - runs one operation of a container at a time, and a limited number at once,
+//   - finishes or undoes what it has begun before it stops.
 //
-// # DELs while there is no server
+// # DELs while the daemon is away
 //
-// A shim may leave a DEL in a directory, the [Server.Queue], for the next server,
-// and tell the runtime that it is done. The runtime then goes on without it, so a
-// plugin has less to work with than in a DEL that is done at once:
+// A shim may leave a DEL in a directory, the [Server.Queue], and report success to
+// the runtime. The next server does the DEL. The plugin then has less to work
+// with than in a DEL that is done at once:
 //
-//   - CNI_NETNS is the path that the runtime gave with the DEL. By now there may
-//     be nothing at it, or the network namespace of another container. A plugin
-//     that keeps records knows the namespace of the ADD, and hands on a path only
-//     as long as that namespace is at it, as package
-//     [github.com/metacni/metacni/delegate/lifecycle] does. Otherwise plugins get
-//     none. What they would remove with the namespace has gone with it, except
-//     what they look up in it: bridge leaves its ipMasq chain.
+//   - CNI_NETNS is the path that the runtime gave with the DEL. By now nothing may
+//     be at that path, or the network namespace of another container. A plugin
+//     that keeps records knows the namespace of the ADD. It must pass the path on
+//     only if that namespace is still there, as package
+//     [github.com/metacni/metacni/delegate/lifecycle] does; otherwise its plugins
+//     get none. What they would remove in the namespace has gone with it, but not
+//     what they find by looking into it: bridge leaves its ipMasq chain.
 //   - The configuration is the one of the DEL. Results are the recorded ones.
 //   - Devices that were moved into the namespace are back on the host, or lost.
-//   - It may come late. Addresses and ports stay taken until then.
+//   - The DEL may come late. Addresses and ports stay in use until then.
 package thick
 
 import (
@@ -40,18 +41,19 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
-// A Server serves the [Commands] of a plugin, see [Server.Serve]. Its fields must not change
-// once it is in use, and it must not be copied. A server serves once. Its
+// A Server serves the [Commands] of a plugin, see [Server.Serve]. It serves once.
+// It must not be copied, and its fields must not change once it is in use. Its
 // methods may be called by any number of goroutines at once.
 type Server struct {
-	// Commands are those of the runtime. Add and Del must not be nil.
+	// Commands execute the runtime's commands. Add and Del must not be nil.
 	Commands Commands
 
 	// Attach, when not nil, returns the commands that attach one more network
 	// to a running container, check it and detach it. Their configuration is
 	// the one of that network, and their interface is the one it gets. with is
 	// what the client asks of the interface, and never nil. The server calls
-	// Attach once for each request. Without Attach it answers 404.
+	// Attach once for each request. When Attach is nil, such requests are
+	// answered with 404.
 	Attach func(with *wire.Attributes) Commands
 
 	// Begin, when not nil, is called before each ADD, CHECK, DEL and GC, the DEL
@@ -60,29 +62,28 @@ type Server struct {
 	// when the command has returned.
 	Begin func(context.Context) (context.Context, func())
 
-	// Attachments, when not nil, lists what a container is attached to, for
-	// people. An empty containerID is every container. Without it such
-	// requests answer 404.
+	// Attachments, when not nil, lists the attachments of a container, for
+	// people. An empty containerID means all containers. When Attachments is
+	// nil, such requests are answered with 404.
 	Attachments func(ctx context.Context, containerID string) ([]Attachment, error)
 
 	// Override is a JSON object whose keys replace those of the runtime's
-	// configuration, whatever the case of their letters, as readers of JSON
-	// in Go do not tell it. It does not change the configurations of Attach.
-	// Nil replaces none.
+	// configuration. Keys are compared without regard to case, as encoding/json
+	// does. Override does not change the configurations of Attach. Nil replaces
+	// nothing.
 	Override json.RawMessage
 
-	// Queue is the directory in which shims leave the DELs that came while
-	// there was no server, see shim.Client. Serve makes it, marks it as one that
-	// is read, and does what is in it, half as many DELs at once as MaxInFlight
-	// says and beside all others. A DEL that fails is tried again from time to
-	// time. One that the server would always refuse is set aside, under a name
-	// that ends in ".corrupt", and told of.
+	// Queue is the directory in which shims leave DELs while the daemon is away,
+	// see shim.Client. Serve makes the directory, marks it as one that a daemon
+	// reads, and does the DELs in it: half of MaxInFlight at once, in addition
+	// to other operations. It retries a DEL that fails. It renames one that can
+	// never succeed to a name that ends in ".corrupt", and logs it.
 	//
-	// An attachment whose DEL is in the Queue is not added again before that is
-	// done: ADD answers code 11. A DEL of the runtime does it, and fails when
-	// it cannot be removed from the Queue. All others need not wait. While the
-	// directory cannot be read the server is not ready, and no ADD is served.
-	// Empty is no queue.
+	// While the DEL of an attachment is queued, an ADD of the attachment fails
+	// with code 11. A DEL of the runtime takes the place of the queued one; it
+	// fails when the queued one cannot be removed. Other operations do not
+	// wait. While the directory cannot be read, the server is not ready and
+	// every ADD fails. Empty means no queue.
 	Queue string
 
 	// HandOver, when not nil, is called once when the server has drained. It
@@ -97,51 +98,52 @@ type Server struct {
 	// STATUS, which fails with that error and code 50. It has two seconds.
 	Ready func(context.Context) error
 
-	// Other, when not nil, serves every path that is not the server's own:
-	// metrics, for instance. It has ten seconds until its client must have
-	// taken the answer, unless it sets another write deadline with an
-	// [http.ResponseController]. Nothing else limits what it does.
+	// Other, when not nil, serves every path that is not the server's own, such
+	// as metrics. The client must have read the answer after ten seconds,
+	// unless Other sets another write deadline with an
+	// [http.ResponseController]. Other has no other limit.
 	Other http.Handler
 
-	// AllowUIDs lists the users whose processes may connect. Nil is root and
-	// the user of this process. Who is not known may not: what connects by
-	// anything but a unix socket, and everybody on systems other than Linux.
+	// AllowUIDs lists the users whose processes may connect. Nil means root and
+	// the user of this process. Unidentified peers are refused: those that do
+	// not connect through a unix socket, and all peers on systems other than
+	// Linux.
 	AllowUIDs []uint32
 
-	// MaxInFlight bounds how many operations run at once that make or check
-	// attachments, and, apart from these, how many that remove them, without
-	// those of the Queue. Zero is twice the number of processors, and 4 at
-	// least.
+	// MaxInFlight limits how many ADDs and CHECKs run at once, and separately
+	// how many DELs and GCs, without the DELs of the Queue. Zero means twice the
+	// number of processors, but at least 4.
 	MaxInFlight int
 
-	// MaxQueued bounds, for each of the two, how many more may wait for their
-	// turn, and QueueTimeout how long: a request that would wait in vain is
-	// answered with code 11 and has done nothing. Zero is 256, and 30 seconds.
+	// MaxQueued limits, for each of the two, how many more requests may wait for
+	// their turn, and QueueTimeout how long they may wait. A request beyond
+	// these limits is answered with code 11, and nothing was done for it. Zero
+	// means 256 requests and 30 seconds.
 	MaxQueued    int
 	QueueTimeout time.Duration
 
-	// Timeouts bounds each operation, waiting included.
+	// Timeouts limits each operation, including the time it waits.
 	Timeouts Timeouts
 
-	// DrainTimeout is how long operations that have arrived may wait and run
-	// once the context of Serve has ended. Those that are left then are cancelled and have UndoTimeout
-	// to undo what they did. It is also how long the Del may take that undoes
-	// an ADD. Zero is 25 seconds, and 10.
+	// DrainTimeout is how long accepted operations may go on after the context
+	// of Serve has ended. Then they are cancelled and have UndoTimeout to undo
+	// what they did. UndoTimeout also limits the Del that undoes an ADD. Zero
+	// means 25 seconds for DrainTimeout and 10 for UndoTimeout.
 	DrainTimeout time.Duration
 	UndoTimeout  time.Duration
 
-	// Version is what the daemon says of itself to people who ask.
+	// Version is the version of the daemon, which [wire.PathInfo] tells.
 	Version string
 
-	// Logger receives what no client is told. Nil discards it.
+	// Logger receives what no client can be told. Nil discards it.
 	Logger *slog.Logger
 
 	// Observer, when not nil, is called after each request for an operation,
-	// refused ones included, on the goroutine that served it, and after each
+	// including refused ones, on the goroutine that served it, and after each
 	// DEL of the Queue.
 	Observer func(Event)
 
-	// peer says who is at the other end, in place of the system, in tests.
+	// peer identifies the other end of a connection; set in tests only.
 	peer peerFunc
 
 	served atomic.Bool
@@ -149,12 +151,12 @@ type Server struct {
 	own    *service // made by once
 }
 
-// Timeouts bounds operations by command, counted from the request's arrival.
-// Zero is 110 seconds for Add, Del and GC, 60 for Check and 2 for Status. A
-// client may ask for less.
+// Timeouts are the time limits of operations by command, counted from the arrival
+// of the request. Zero means 110 seconds for Add, Del and GC, 60 for Check and 2
+// for Status. A client may ask for less.
 type Timeouts struct{ Add, Check, Del, GC, Status time.Duration }
 
-// An Attachment is one that [Server.Attachments] lists.
+// An Attachment is an element of the list that [Server.Attachments] returns.
 type Attachment struct {
 	ContainerID string          `json:"containerID"`
 	IfName      string          `json:"ifname"`
@@ -165,19 +167,19 @@ type Attachment struct {
 
 // An Event is one finished request for an operation.
 type Event struct {
-	Path        string // [wire.PathCNI] or [wire.PathAttach]; empty when a stranger asked for another
-	Command     string // ADD, CHECK, DEL, GC or STATUS; empty when the request is none of these, or was not read
+	Path        string // [wire.PathCNI] or [wire.PathAttach]; empty when a refused peer asked for another path
+	Command     string // ADD, CHECK, DEL, GC or STATUS; empty when the request was not read or is none of these
 	Network     string // the name in the configuration
 	ContainerID string
 	IfName      string
 	Args        string // CNI_ARGS
 	UID         int    // of the peer, or -1
-	Replayed    bool   // a DEL of the queue, of which there is no client
+	Replayed    bool   // a DEL of the Queue, which has no client
 	Start       time.Time
-	Queued      time.Duration // until it had its turn; 0 when it had none
-	Duration    time.Duration // all in all
-	Status      int           // of HTTP, or 499 when nobody was there to receive it
-	Err         error         // what was answered, and what an undo that nobody hears of returned
+	Queued      time.Duration // how long it waited for its turn; 0 when it got none
+	Duration    time.Duration // including Queued
+	Status      int           // HTTP status, or 499 when the client had gone
+	Err         error         // the error of the answer, and that of an undo that no client is told of
 }
 
 // Stats counts operations at one moment.
@@ -187,13 +189,13 @@ type Stats struct {
 	Status Load
 }
 
-// A Load is how busy a server is with one kind of operations.
+// A Load says how many operations of one kind there are.
 type Load struct {
-	InFlight int // running, undo included
+	InFlight int // running, including undo
 	Queued   int // waiting for their container or their turn
 }
 
-// Stats returns how many operations run and wait now.
+// Stats returns how many operations run and wait at the moment.
 func (s *Server) Stats() Stats {
 	sv := s.service()
 	del, replays := sv.del.load(), sv.replays.load()

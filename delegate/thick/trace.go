@@ -10,21 +10,21 @@ import (
 
 type traceKey struct{}
 
-// maxTrace is the most that a part of a trace may have: what Baggage may.
+// maxTrace is the size limit of each part of a trace: that of Baggage.
 const maxTrace = 8192
 
-// Trace returns the trace of the request that the [Commands] with the context
-// ctx serves, as entries of an environment: those of [wire.TraceEnv] that the
-// request has, for the plugins it delegates to. Headers of the request go
-// before its environment. It returns nil when there is no trace. The caller may
-// change what it returns.
+// Trace returns the trace of the request that a command with the context ctx
+// serves, as "key=value" entries for the environment of plugins. The keys are
+// those of [wire.TraceEnv] that the request has; headers of the request take
+// precedence over its environment. Trace returns nil when there is no trace. The
+// caller may change the result.
 func Trace(ctx context.Context) []string {
 	t, _ := ctx.Value(traceKey{}).([]string)
 	return append([]string(nil), t...)
 }
 
-// traceOf returns the trace of a request. A part that no environment could hold
-// is left out: it is no reason to fail.
+// traceOf returns the trace of a request. It leaves out what an environment cannot
+// hold.
 func traceOf(env map[string]string, header http.Header) []string {
 	var t []string
 	for i, name := range wire.TraceEnv {

@@ -6,8 +6,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/containernetworking/cni/pkg/skel"
-
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick/shim"
@@ -37,12 +35,4 @@ func TestConform(t *testing.T) {
 		Delegates: []string{"bridge", "macvlan", "tuning"},
 		Skip:      map[string]string{"environment": "a daemon hands on PATH and the trace alone"},
 	})
-}
-
-// funcs are the commands of a main with the client c.
-func funcs(ctx context.Context, c *shim.Client) skel.CNIFuncs {
-	command := func(name string) func(*skel.CmdArgs) error {
-		return func(a *skel.CmdArgs) error { return c.Execute(ctx, name, a) }
-	}
-	return skel.CNIFuncs{Add: command("ADD"), Check: command("CHECK"), Del: command("DEL"), GC: command("GC"), Status: command("STATUS")}
 }

@@ -172,12 +172,11 @@ func TestKilledDaemonRunsNoExecutableInPlaceOfAResident(t *testing.T) {
 	s.networks(`{"name":"steady","type":"resident","addresses":["10.7.0.2/24"]}`)
 	other := *s.args
 	other.ContainerID = "c2"
-	commands := funcs(t.Context(), s.client)
 
 	stop := register(t, program, socket)
 	s.logged(t, "state=ready")
 	for _, a := range []*skel.CmdArgs{s.args, &other} {
-		if err := commands.Add(a); err != nil {
+		if err := s.client.Execute(t.Context(), "ADD", a); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -190,11 +189,11 @@ func TestKilledDaemonRunsNoExecutableInPlaceOfAResident(t *testing.T) {
 	s.run(t)
 	third := other
 	third.ContainerID = "c3"
-	if err := commands.Add(&third); status.Code(err) != 11 {
+	if err := s.client.Execute(t.Context(), "ADD", &third); status.Code(err) != 11 {
 		t.Errorf("ADD: code %d: %v", status.Code(err), err)
 	}
 	deleted := make(chan error, 1)
-	go func() { deleted <- commands.Del(s.args) }()
+	go func() { deleted <- s.client.Execute(t.Context(), "DEL", s.args) }()
 	stop = register(t, program, socket)
 	s.logged(t, "state=ready")
 	if err := <-deleted; err != nil {
@@ -210,7 +209,7 @@ func TestKilledDaemonRunsNoExecutableInPlaceOfAResident(t *testing.T) {
 	if err := os.Remove(filepath.Join(s.State+".relay", "resident")); err != nil {
 		t.Fatal(err)
 	}
-	if err := commands.Del(&other); err != nil {
+	if err := s.client.Execute(t.Context(), "DEL", &other); err != nil {
 		t.Error(err)
 	}
 	if text, err := os.ReadFile(ran); string(text) != "DEL\n" {

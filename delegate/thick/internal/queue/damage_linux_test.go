@@ -151,7 +151,7 @@ func TestFilesOfAnotherVersion(t *testing.T) {
 		if data, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(data) != text {
 			t.Errorf("%q, %v", data, err)
 		}
-		if owed, err := In(dir).Owes(name); !owed || err != nil {
+		if owed, err := In(dir).Has(name); !owed || err != nil {
 			t.Error(owed, err)
 		}
 	}

@@ -5,7 +5,7 @@
 // returned is there after a loss of power. As long as it is there, its DEL is
 // owed, and the same attachment must not be added: a DEL done later would remove
 // the new attachment. The file goes when a DEL of the attachment has been done,
-// whoever asked for that DEL, see [Queue.Pay].
+// whoever asked for that DEL, see [Queue.Remove].
 //
 // A shim writes only to a directory that a daemon reads. A daemon marks the
 // directory, see [Queue.List]; without the mark Put fails. So a DEL is never
@@ -230,9 +230,9 @@ func setAside(dir *durable.Dir, name string, why error) error {
 	return errors.Join(fmt.Errorf("%w, set aside as %s: %w", ErrDamaged, to, why), dir.Sync())
 }
 
-// Owes reports whether the file name is there. An error means that this cannot
+// Has reports whether the file name is there. An error means that this cannot
 // be told.
-func (q Queue) Owes(name string) (bool, error) {
+func (q Queue) Has(name string) (bool, error) {
 	dir, err := q.open()
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -248,10 +248,10 @@ func (q Queue) Owes(name string) (bool, error) {
 	return err == nil, q.fail("look at", name, err)
 }
 
-// Pay removes the file name, for good, if it is there. Call it after a DEL of
+// Remove removes the file name, for good, if it is there. Call it after a DEL of
 // its attachment has been done and before the attachment can be added again.
 // When it fails the DEL is still owed, or may be after a loss of power.
-func (q Queue) Pay(name string) error {
+func (q Queue) Remove(name string) error {
 	dir, err := durable.OpenDir(q.dir, q.hook)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -277,7 +277,7 @@ func (q Queue) Pay(name string) error {
 
 // Readable returns why the queue cannot be read, if it is there and cannot.
 func (q Queue) Readable() error {
-	_, err := q.Owes(markName)
+	_, err := q.Has(markName)
 	return err
 }
 

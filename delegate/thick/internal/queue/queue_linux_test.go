@@ -78,7 +78,7 @@ func (q Queue) pass(ctx context.Context, do func(context.Context, wire.Request) 
 			err = do(ctx, r)
 		}
 		if err == nil {
-			err = q.Pay(name)
+			err = q.Remove(name)
 		}
 		if err != nil && !errors.Is(err, ErrDamaged) {
 			left++

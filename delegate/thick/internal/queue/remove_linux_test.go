@@ -25,19 +25,19 @@ func TestPay(t *testing.T) {
 		{"open .", "fstatat ENTRY"},
 	} {
 		*calls = nil
-		ok(t, q.Pay(names[0]))
+		ok(t, q.Remove(names[0]))
 		if diff := cmp.Diff(want, *calls); diff != "" {
 			t.Errorf("time %d: %s", i, diff)
 		}
 	}
 	for i, want := range []bool{false, true} {
-		if owed, err := q.Owes(names[i]); owed != want || err != nil {
+		if owed, err := q.Has(names[i]); owed != want || err != nil {
 			t.Errorf("%d: %v, %v", i, owed, err)
 		}
 	}
 	missing := In(filepath.Join(dir, "missing"))
-	ok(t, missing.Pay(names[1]))
-	if owed, err := missing.Owes(names[1]); owed || err != nil {
+	ok(t, missing.Remove(names[1]))
+	if owed, err := missing.Has(names[1]); owed || err != nil {
 		t.Error(owed, err)
 	}
 	if names, odd, err := In(filepath.Join(dir, names[1])).List(t.Context()); err == nil || odd != nil || names != nil {
@@ -60,12 +60,12 @@ func TestPayReportsEveryFailure(t *testing.T) {
 				}
 				return nil
 			}}
-			err := q.Pay(name)
+			err := q.Remove(name)
 			if calls < at {
 				ok(t, err)
 				break
 			}
-			if owed, _ := In(dir).Owes(name); err == nil && owed {
+			if owed, _ := In(dir).Has(name); err == nil && owed {
 				t.Errorf("%v at call %d: nil, and it is owed", errno, at)
 			} else if err != nil && (!errors.Is(err, errno) || code(t, err) != 5) {
 				t.Errorf("%v at call %d: %v", errno, at, err)

@@ -1,0 +1,86 @@
+package thick
+
+import (
+	"context"
+	"slices"
+	"sync"
+)
+
+// A limiter limits how many operations run at once and how many more wait for
+// their turn, first come, first served.
+type limiter struct {
+	size, places int
+
+	mu       sync.Mutex // guards the following
+	admitted int        // running, or waiting here or for their container
+	running  int
+	waiting  []chan struct{} // for their turn here; each is closed when it has come
+}
+
+func newLimiter(size, queued int) *limiter { return &limiter{size: size, places: size + queued} }
+
+// admit takes a place and reports whether there was one. leave returns it.
+func (l *limiter) admit() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.admitted == l.places {
+		return false
+	}
+	l.admitted++
+	return true
+}
+
+func (l *limiter) leave() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.admitted--
+}
+
+// acquire waits for the turn of an admitted operation. If ctx ends first, acquire
+// returns why. release ends the turn.
+func (l *limiter) acquire(ctx context.Context) error {
+	l.mu.Lock()
+	if l.running < l.size {
+		l.running++
+		l.mu.Unlock()
+		return nil
+	}
+	turn := make(chan struct{})
+	l.waiting = append(l.waiting, turn)
+	l.mu.Unlock()
+	select {
+	case <-turn:
+		return nil
+	case <-ctx.Done():
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if i := slices.Index(l.waiting, turn); i >= 0 {
+		l.waiting = slices.Delete(l.waiting, i, i+1)
+	} else {
+		l.next() // the turn has come meanwhile
+	}
+	return context.Cause(ctx)
+}
+
+func (l *limiter) release() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.next()
+}
+
+// next gives the turn that has ended to the first that waits. l.mu is held.
+func (l *limiter) next() {
+	if len(l.waiting) == 0 {
+		l.running--
+		return
+	}
+	close(l.waiting[0])
+	l.waiting = slices.Delete(l.waiting, 0, 1)
+}
+
+func (l *limiter) load() Load {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return Load{InFlight: l.running, Queued: l.admitted - l.running}
+}
