@@ -5,14 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/netconf"
 )
 
-// config is flannel's configuration, beside what every one has.
+// config is flannel's configuration, without the keys that every plugin has.
 type config struct {
 	SubnetFile    string                     `json:"subnetFile"`
 	Delegate      netconf.Plugin             `json:"delegate"`
@@ -20,12 +19,11 @@ type config struct {
 	RuntimeConfig map[string]json.RawMessage `json:"runtimeConfig"`
 }
 
-// network is the delegate's, as of now.
+// network returns the delegate's network, made from the configuration and from
+// what subnet.env says now. The user's values win, except for the name and the
+// address ranges.
 func network(c *plugin.Call) (netconf.Network, error) {
 	conf, err := plugin.Config[config](c)
-	if err == nil && conf.Delegate.IsZero() {
-		conf.Delegate, err = netconf.ParsePlugin([]byte("{}"))
-	}
 	if err != nil {
 		return netconf.Network{}, err
 	}
@@ -38,27 +36,12 @@ func network(c *plugin.Call) (netconf.Network, error) {
 	if err != nil {
 		return netconf.Network{}, err
 	}
-	n, err := conf.complete(c, s)
-	if err != nil {
-		return n, fmt.Errorf("network %q: %w", c.Name, err)
-	}
-	return n, nil
-}
-
-// complete completes the delegated plugin: its user's values win, except for the
-// name and the address management, which are flannel's.
-func (conf *config) complete(c *plugin.Call, s subnet) (netconf.Network, error) {
-	ipam, err := addresses(conf.IPAM, s)
-	if err != nil {
-		return netconf.Network{}, err
-	}
 	edits := []netconf.Edit{
-		netconf.Set("name", c.Name),
-		netconf.Default("cniVersion", c.CNIVersion),
 		netconf.Default("type", "bridge"),
 		netconf.Default("ipMasq", !s.ipMasq),
 		netconf.Default("mtu", s.mtu),
-		netconf.Set("ipam", ipam),
+		netconf.Set("ipam", conf.IPAM),
+		netconf.In("ipam", netconf.Default("type", "host-local"), netconf.Remove("subnet"), s.setRanges, s.addRoutes),
 	}
 	if !conf.Delegate.Has("type") || conf.Delegate.Type() == "bridge" {
 		edits = append(edits, netconf.Default("isGateway", true))
@@ -66,53 +49,47 @@ func (conf *config) complete(c *plugin.Call, s subnet) (netconf.Network, error) 
 	if conf.RuntimeConfig != nil {
 		edits = append(edits, netconf.Set("runtimeConfig", conf.RuntimeConfig))
 	}
-	p, err := conf.Delegate.Edit(edits...)
-	return netconf.Single(p), err
+	delegate, err := conf.Delegate.Edit(edits...)
+	if err != nil {
+		return netconf.Network{}, fmt.Errorf("network %q: %w", c.Name, err)
+	}
+	return c.Complete(netconf.Single(delegate))
 }
 
-// addresses is the delegate's address management: this host's subnets, the
-// user's routes, and one route to each network of the cluster.
-func addresses(user map[string]json.RawMessage, s subnet) (map[string]json.RawMessage, error) {
-	type object map[string]string
+// setRanges is a [netconf.Edit] of "ipam": addresses come from this host's
+// subnets.
+func (s subnet) setRanges(ipam map[string]json.RawMessage) error {
+	type object map[string]netip.Prefix
 	var ranges [][]object
 	for _, p := range s.subnets {
-		ranges = append(ranges, []object{{"subnet": p.String()}})
+		ranges = append(ranges, []object{{"subnet": p}})
 	}
+	return netconf.Set("ranges", ranges)(ipam)
+}
+
+// addRoutes is a [netconf.Edit] of "ipam". It appends a route to each network of
+// the cluster for which the user gives none.
+func (s subnet) addRoutes(ipam map[string]json.RawMessage) error {
 	routes := []json.RawMessage{}
-	if user["routes"] != nil {
-		if err := json.Unmarshal(user["routes"], &routes); err != nil {
-			return nil, garbled("ipam.routes", err)
+	if ipam["routes"] != nil {
+		if err := json.Unmarshal(ipam["routes"], &routes); err != nil {
+			return &netconf.Error{Kind: netconf.ErrDecode, Key: "routes", Err: err}
 		}
 	}
-	there := make(map[netip.Prefix]bool)
+	given := make(map[netip.Prefix]bool)
 	for i, r := range routes {
 		var route struct {
 			Dst netip.Prefix `json:"dst"`
 		}
 		if err := json.Unmarshal(r, &route); err != nil {
-			return nil, garbled(fmt.Sprintf("ipam.routes[%d]", i), err)
+			return &netconf.Error{Kind: netconf.ErrDecode, Key: fmt.Sprintf("routes[%d]", i), Err: err}
 		}
-		there[route.Dst.Masked()] = true
+		given[route.Dst.Masked()] = true
 	}
 	for _, n := range s.networks {
-		if !there[n] {
-			routes = append(routes, json.RawMessage(`{"dst":"`+n.String()+`"}`))
+		if !given[n] {
+			routes = append(routes, fmt.Appendf(nil, `{"dst":%q}`, n))
 		}
 	}
-	ipam := make(map[string]json.RawMessage)
-	maps.Copy(ipam, user)
-	return ipam, edit(ipam, netconf.Default("type", "host-local"), netconf.Remove("subnet"), netconf.Set("ranges", ranges), netconf.Set("routes", routes))
-}
-
-func garbled(key string, err error) error {
-	return &netconf.Error{Kind: netconf.ErrDecode, Key: key, Err: err}
-}
-
-func edit(keys map[string]json.RawMessage, edits ...netconf.Edit) error {
-	for _, e := range edits {
-		if err := e(keys); err != nil {
-			return err
-		}
-	}
-	return nil
+	return netconf.Set("routes", routes)(ipam)
 }

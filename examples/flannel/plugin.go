@@ -8,7 +8,6 @@ import (
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/netconf"
-	"github.com/metacni/metacni/status"
 )
 
 const (
@@ -16,15 +15,23 @@ const (
 	defaultDataDir    = "/var/lib/cni/flannel"
 )
 
+// flannel returns the plugin. Its STATUS is the standard one, which asks for
+// Networks; the other commands know containers of flannel's own plugin as well.
 func flannel() plugin.Plugin {
 	return plugin.Plugin{
 		About:    "CNI meta-plugin flannel",
 		StateDir: defaultDataDir, StateKey: "dataDir",
 		Forget: "multinet forget",
-		Add:    add, Check: check, Del: del, GC: gc, Status: ready,
+		Networks: func(_ context.Context, c *plugin.Call) ([]netconf.Network, error) {
+			n, err := network(c)
+			return []netconf.Network{n}, err
+		},
+		Add: add, Check: check, Del: del, GC: gc,
 	}
 }
 
+// add gives the delegate no capability arguments: network has put runtimeConfig
+// into its configuration, as flannel's own plugin does.
 func add(ctx context.Context, c *plugin.Call) error {
 	n, err := network(c)
 	if err != nil {
@@ -47,30 +54,16 @@ func del(ctx context.Context, c *plugin.Call) error {
 	return c.Del(ctx)
 }
 
-// gc collects what is recorded, also while flanneld has not come up.
+// gc removes stale attachments even if flanneld has not written subnet.env yet.
 func gc(ctx context.Context, c *plugin.Call) error {
-	var nets []netconf.Network
+	var current []netconf.Network
 	n, err := network(c)
 	switch {
 	case err == nil:
-		nets = append(nets, n)
+		current = append(current, n)
 	case errors.Is(err, fs.ErrNotExist):
 		err = nil
 	}
 	adopted := takeOverStale(ctx, c)
-	return errors.Join(c.GC(ctx, nets...), err, adopted)
-}
-
-// ready is not ready without a subnet.env that can be read. A mistake in the
-// configuration itself is an error: waiting does not mend it.
-func ready(ctx context.Context, c *plugin.Call) error {
-	n, err := network(c)
-	var file *subnetError
-	switch {
-	case errors.As(err, &file):
-		return status.NotReady(err)
-	case err != nil:
-		return err
-	}
-	return c.Status(ctx, n)
+	return errors.Join(c.GC(ctx, current...), err, adopted)
 }

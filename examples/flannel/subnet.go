@@ -1,9 +1,9 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"slices"
@@ -13,7 +13,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// A subnet is what flanneld writes down about this host: subnet.env.
+// A subnet is what flanneld has written to subnet.env about this host.
 type subnet struct {
 	networks []netip.Prefix // of the whole cluster, IPv4 first
 	subnets  []netip.Prefix // of this host, at most one of each family, IPv4 first
@@ -34,24 +34,22 @@ func (e *subnetError) Error() string {
 
 func (e *subnetError) Unwrap() []error { return e.errs }
 
-// CNICode reports 11 for a file that is not there yet, 6 for values that
-// cannot be read, 7 for keys that are missing.
+// CNICode returns 11 for a missing file, 6 for garbled values, 7 for missing keys.
 func (e *subnetError) CNICode() uint { return e.code }
 
-// readSubnet reads the subnet.env at path. Unknown keys, empty lines and
-// comments are ignored; of a key given twice the last counts.
+// readSubnet reads the subnet.env at path. It ignores unknown keys, empty lines
+// and comments. If a key is given twice, the last one counts.
 func readSubnet(path string) (subnet, error) {
-	// To open a FIFO waits for a writer, which nothing can interrupt.
 	info, err := os.Stat(path)
 	if err == nil && !info.Mode().IsRegular() {
-		return subnet{}, &subnetError{path, types.ErrIOFailure, []error{errors.New("not a regular file")}}
+		err = errors.New("not a regular file") // opening a FIFO would wait for a writer
 	}
 	var data []byte
 	if err == nil {
 		data, err = os.ReadFile(path)
 	}
-	if errors.Is(err, os.ErrNotExist) {
-		return subnet{}, &subnetError{path, types.ErrTryAgainLater, []error{fmt.Errorf("flanneld has not written it: %w", os.ErrNotExist)}}
+	if errors.Is(err, fs.ErrNotExist) {
+		return subnet{}, &subnetError{path, types.ErrTryAgainLater, []error{fmt.Errorf("flanneld has not written it: %w", fs.ErrNotExist)}}
 	}
 	if err != nil {
 		return subnet{}, &subnetError{path, types.ErrIOFailure, []error{err}}
@@ -72,33 +70,29 @@ func parseSubnet(text string) (s subnet, garbled, missing []error) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
 		values[strings.TrimSpace(key)] = strings.TrimSpace(value)
 	}
-	read := func(key string, parse func(string) error) bool {
-		value, ok := values[key]
-		if !ok {
-			return false
-		}
-		if err := parse(value); err != nil {
-			garbled = append(garbled, fmt.Errorf("%s: %q: %w", key, value, err))
-		}
-		return true
+	type field struct {
+		key   string
+		parse func(string) error
 	}
-	network4 := read("FLANNEL_NETWORK", prefixes(&s.networks, netip.Addr.Is4))
-	network6 := read("FLANNEL_IPV6_NETWORK", prefixes(&s.networks, netip.Addr.Is6))
-	subnet4 := read("FLANNEL_SUBNET", prefix(&s.subnets, netip.Addr.Is4))
-	subnet6 := read("FLANNEL_IPV6_SUBNET", prefix(&s.subnets, netip.Addr.Is6))
-	mtu := read("FLANNEL_MTU", func(v string) (err error) { s.mtu, err = strconv.ParseUint(v, 10, 32); return reason(err) })
-	masq := read("FLANNEL_IPMASQ", func(v string) (err error) { s.ipMasq, err = strconv.ParseBool(v); return reason(err) })
-	for _, key := range []struct {
-		name  string
-		there bool
-	}{
-		{"FLANNEL_NETWORK", network4 || network6},
-		{"FLANNEL_SUBNET", subnet4 || subnet6},
-		{"FLANNEL_MTU", mtu},
-		{"FLANNEL_IPMASQ", masq},
+	for _, alternatives := range [][]field{ // at least one of each is required
+		{{"FLANNEL_NETWORK", prefixes(&s.networks, netip.Addr.Is4)}, {"FLANNEL_IPV6_NETWORK", prefixes(&s.networks, netip.Addr.Is6)}},
+		{{"FLANNEL_SUBNET", prefix(&s.subnets, netip.Addr.Is4)}, {"FLANNEL_IPV6_SUBNET", prefix(&s.subnets, netip.Addr.Is6)}},
+		{{"FLANNEL_MTU", func(v string) (err error) { s.mtu, err = strconv.ParseUint(v, 10, 32); return errors.Unwrap(err) }}},
+		{{"FLANNEL_IPMASQ", func(v string) (err error) { s.ipMasq, err = strconv.ParseBool(v); return errors.Unwrap(err) }}},
 	} {
-		if !key.there {
-			missing = append(missing, fmt.Errorf("%s: missing", key.name))
+		given := false
+		for _, f := range alternatives {
+			value, ok := values[f.key]
+			if !ok {
+				continue
+			}
+			given = true
+			if err := f.parse(value); err != nil {
+				garbled = append(garbled, fmt.Errorf("%s: %q: %w", f.key, value, err))
+			}
+		}
+		if !given {
+			missing = append(missing, fmt.Errorf("%s: missing", alternatives[0].key))
 		}
 	}
 	return s, garbled, missing
@@ -116,8 +110,7 @@ func prefixes(to *[]netip.Prefix, family func(netip.Addr) bool) func(string) err
 	}
 }
 
-// prefix parses a network, or an address in it: the gateway's, in flannel's
-// case.
+// prefix parses a network, or an address in it: flanneld writes the gateway's.
 func prefix(to *[]netip.Prefix, family func(netip.Addr) bool) func(string) error {
 	return func(value string) error {
 		p, err := netip.ParsePrefix(value)
@@ -132,13 +125,4 @@ func prefix(to *[]netip.Prefix, family func(netip.Addr) bool) func(string) error
 		}
 		return nil
 	}
-}
-
-// reason leaves out what the caller says already.
-func reason(err error) error {
-	var num *strconv.NumError
-	if errors.As(err, &num) {
-		return cmp.Or(num.Err, err)
-	}
-	return err
 }
