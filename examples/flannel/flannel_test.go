@@ -31,6 +31,7 @@ const (
 // A host is where flannel runs: its directories, and plugins to delegate to.
 type host struct {
 	dir     string
+	plugin  plugin.Plugin
 	exec    *delegatetest.Exec
 	version string   // of the configuration
 	taken   []string // interface names in every network namespace
@@ -45,7 +46,7 @@ func newHost(t *testing.T, version, env string) *host {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &host{dir: t.TempDir(), version: version, exec: &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
+	h := &host{dir: t.TempDir(), plugin: flannel(), version: version, exec: &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
 		"flannel": delegatetest.Result(nil),
 		"bridge":  delegatetest.Result(&types100.Result{CNIVersion: "1.1.0", IPs: []*types100.IPConfig{{Address: *ipnet}}}),
 		"ptp":     delegatetest.Result(nil),
@@ -89,7 +90,7 @@ func (h *host) run(t *testing.T, command, keys string, edits ...func(*skel.CmdAr
 	for _, edit := range edits {
 		edit(args)
 	}
-	return flannel().Do(t.Context(), plugin.Process{
+	return h.plugin.Do(t.Context(), plugin.Process{
 		Exec: h.exec, Stdout: h.stdout,
 		InterfaceNames: func(string) ([]string, error) { return h.taken, nil },
 	}, delegate.Command(command), *args)

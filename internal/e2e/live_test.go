@@ -181,3 +181,21 @@ func TestLiveNodeOfFlannel(t *testing.T) {
 	pods[1].stop()
 	n.nothingLeft()
 }
+
+// After a return to flannel's own plugin, which knows nothing of our records,
+// "multinet gc" cleans up after the pods that ours has attached.
+func TestLiveNodeBackToFlannel(t *testing.T) {
+	n := newLiveNode(t)
+	n.subnetEnvOK()
+	running := n.pod(n.flannel("1.0.0", object{"bridge": n.name("br1-")}))
+	stopped := n.pod(running.conf)
+	n.ok("ADD", running)
+	n.ok("ADD", stopped)
+	n.vanish(stopped) // flannel's own DEL has found no file, and succeeded
+	gc := []string{"gc", "--dir", n.file("flannel"), "--bin-dir", n.bin}
+	n.tool(0, gc...)
+	same(t, "leases while one pod runs", 1, len(n.leases()))
+	n.vanish(running)
+	n.tool(0, gc...)
+	n.nothingLeft()
+}

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/scratch"
+)
+
+// The code of MIGRATION.md, which TestMigrationPage compares with this file.
+
+func ported() plugin.Plugin {
+	p := flannel()
+	p.Add, p.Del = addWithFile, delWithFile
+	return p
+}
+
+func addWithFile(ctx context.Context, c *plugin.Call) error {
+	n, err := network(c)
+	if err != nil {
+		return err
+	}
+	conf, err := n.Request(0, netconf.Request{}) // what the delegate receives on stdin
+	if err != nil {
+		return err
+	}
+	return c.Add(ctx, lifecycle.Transaction{
+		Plan: lifecycle.Plan(c.Attachment(n)),
+		Report: func(_ context.Context, added []delegate.Attached) error {
+			if err := scratch.WriteFile(stateFile(c), conf); err != nil {
+				return err
+			}
+			return added[0].PrintTo(c.Stdout, c.CNIVersion)
+		},
+		Undone: func(context.Context, error) error { return removeFile(c) },
+	})
+}
+
+func delWithFile(ctx context.Context, c *plugin.Call) error {
+	if err := del(ctx, c); err != nil {
+		return err
+	}
+	return removeFile(c)
+}
+
+func stateFile(c *plugin.Call) string { return filepath.Join(c.Manager.Dir, c.ContainerID) }
+
+func removeFile(c *plugin.Call) error {
+	if err := os.Remove(stateFile(c)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// The Go code in MIGRATION.md is in this file, so that it compiles.
+func TestMigrationPage(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("MIGRATION.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile("port_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := strings.Split(string(page), "```go\n")[1:]
+	if len(blocks) != 1 {
+		t.Errorf("%d blocks of Go", len(blocks))
+	}
+	for _, block := range blocks {
+		code, _, _ := strings.Cut(block, "```")
+		if !strings.Contains(string(source), "\n"+code) {
+			t.Errorf("not in port_test.go:\n%s", code)
+		}
+	}
+}
+
+// The state file is what flannel's own plugin writes, so that it can remove what
+// the ported plugin has attached.
+func TestPortedPluginKeepsItsStateFile(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.0.0", subnetEnv)
+	h.plugin = ported()
+	file := filepath.Join(h.state(), "c1")
+	h.mustRun(t, "ADD", "")
+	written, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want, got any
+	if err := errors.Join(json.Unmarshal([]byte(h.stdin(t)), &want), json.Unmarshal(written, &got)); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("stdin of the delegate and the file (-stdin +file):\n%s", diff)
+	}
+	h.mustRun(t, "DEL", "")
+	if exists(file) {
+		t.Error("DEL leaves the file")
+	}
+	h.clean(t)
+
+	// As flannel's own plugin does it.
+	h.mustRun(t, "ADD", "")
+	if written, err = os.ReadFile(file); err != nil {
+		t.Fatal(err)
+	}
+	args := invoke.Args{Command: "DEL", ContainerID: "c1", NetNS: filepath.Join(h.dir, "netns"), IfName: "eth0", Path: "/opt/a"}
+	if _, err := h.exec.ExecPlugin(t.Context(), "/opt/a/bridge", written, args.AsEnv()); err != nil || len(h.exec.Live()) > 0 {
+		t.Errorf("left: %q, %v", h.exec.Live(), err)
+	}
+}
+
+// An ADD that fails leaves no state file, wherever it fails.
+func TestPortedPluginUndoesItsStateFile(t *testing.T) {
+	t.Parallel()
+	for name, broken := range map[string]func(*host) string{
+		"plugin": func(*host) string { return `"delegate":{"type":"full"}` },
+		"stdout": func(h *host) string { h.stdout = brokenPipe{}; return "" },
+		"file":   func(h *host) string { _ = os.MkdirAll(filepath.Join(h.state(), "c1", "x"), 0o700); return "" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "1.0.0", subnetEnv)
+			h.plugin = ported()
+			if err := h.run(t, "ADD", broken(h)); err == nil {
+				t.Error("ADD succeeds")
+			}
+			if name != "file" && exists(filepath.Join(h.state(), "c1")) {
+				t.Error("the file is left")
+			}
+			if live := h.exec.Live(); len(live) > 0 {
+				t.Errorf("left: %q", live)
+			}
+		})
+	}
+}
+
+// GC removes the record, and a later GC the file.
+func TestGCRemovesStateFileOfPortedPlugin(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.1.0", subnetEnv)
+	h.plugin = ported()
+	h.mustRun(t, "ADD", "")
+	file := filepath.Join(h.state(), "c1")
+	if err := os.Chtimes(file, time.Time{}, time.Now().Add(-time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	const none = `"cni.dev/valid-attachments":[]`
+	h.mustRun(t, "GC", none)
+	h.clean(t)
+	h.mustRun(t, "GC", none)
+	h.wantTrace(t, "ADD bridge eth0", "DEL bridge eth0", "GC bridge", "DEL bridge eth0", "GC bridge")
+	if exists(file) {
+		t.Error("the file is left")
+	}
+	h.clean(t)
+}
+
+// The ported plugin does what the specification wants.
+func TestPortedPluginConforms(t *testing.T) {
+	t.Parallel()
+	delegatetest.Conform(t, delegatetest.Program(ported().Execute), conformConfig)
+}
