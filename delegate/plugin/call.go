@@ -23,34 +23,36 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// delTries is how often a runtime may have tried in vain to delete an attachment
-// whose network namespace is gone: about a minute's worth of a kubelet's tries.
+// delTries is how many DELs may fail before the runtime is told that an attachment
+// in a deleted network namespace is gone. A kubelet tries about ten times a minute.
 const delTries = 10
 
-// A Call is one command that the plugin executes. It belongs to one goroutine.
+// A Call is one command that a plugin executes. Its methods are the standard
+// commands and their parts. A Call must not be used by several goroutines at once.
 type Call struct {
 	Process
-	skel.CmdArgs // as the runtime gave them
+	skel.CmdArgs // from the runtime
 
 	Command delegate.Command // CNI_COMMAND
 
-	// Of the configuration: its name, the type of the plugin, and the version
-	// of the specification, which is 0.1.0 where it has none (SPEC, section 1).
+	// The name, type and cniVersion in the configuration. Without cniVersion
+	// it is "0.1.0", as the specification says (section 1).
 	Name, Type, CNIVersion string
 
-	// Manager keeps the plugin's records, and runs the plugins of CNI_PATH. It
-	// is nil for a plugin without a StateDir.
+	// Manager keeps the plugin's records and runs the plugins in CNI_PATH. It
+	// is nil if the plugin has no StateDir. Methods that need it then panic:
+	// Add, Check, Del, GC and Status.
 	Manager *lifecycle.Manager
 
 	keys map[string]json.RawMessage // of the configuration
 }
 
-// Call returns the Call that [Plugin.Do] makes for a command, prepared. It is for
-// who works on the plugin's records without executing a command: its Manager is
-// the one that the configuration in args has.
+// Call returns the Call with which [Plugin.Do] executes a command, after Prepare.
+// It is for programs that work on the plugin's records without executing a
+// command: the Manager is the one that the configuration in args selects.
 //
-// A configuration that cannot be decoded, see [Config], is an error unless the
-// plugin has no StateDir: then what it says is left to the plugin's functions.
+// Call fails if the configuration cannot be decoded; see [Config]. If the plugin
+// has no StateDir it ignores this, because nothing here depends on it.
 func (p Plugin) Call(process Process, command delegate.Command, args skel.CmdArgs) (*Call, error) {
 	args.Args = withIgnoreUnknown(args.Args)
 	c := &Call{Process: process, CmdArgs: args, Command: command, CNIVersion: "0.1.0"}
@@ -74,20 +76,20 @@ func (p Plugin) Call(process Process, command delegate.Command, args skel.CmdArg
 	return c, nil
 }
 
-// Key is that of the attachment in the plugin's records.
+// Key returns the key of the attachment in the plugin's records.
 func (c *Call) Key() scratch.Key {
 	return scratch.Key{Network: c.Name, ContainerID: c.ContainerID, IfName: c.IfName}
 }
 
-// Attachment is n applied to the interface that the runtime asks for, without
-// capability arguments.
+// Attachment returns n applied to the interface that the runtime asks for. It has
+// no capability arguments.
 func (c *Call) Attachment(n netconf.Network) delegate.Attachment {
 	return delegate.Attachment{Network: n, ContainerID: c.ContainerID, NetNS: c.Netns, IfName: c.IfName, Args: c.Args}
 }
 
-// Attachments applies each of nets to an interface of the container, for
-// [Call.Plan] to name. The first receives the capability arguments of the
-// runtime, the others those of them that are not meant for one interface alone.
+// Attachments returns an attachment for each of nets, without an interface name:
+// [Call.Plan] names them. The first one receives all capability arguments of the
+// runtime, the others the [Shared] ones.
 func (c *Call) Attachments(nets ...netconf.Network) ([]delegate.Attachment, error) {
 	var args map[string]json.RawMessage
 	err := c.Value("runtimeConfig", &args)
@@ -102,9 +104,9 @@ func (c *Call) Attachments(nets ...netconf.Network) ([]delegate.Attachment, erro
 	return as, err
 }
 
-// Shared returns those of the capability arguments args that hold for every
-// interface of a container: not its addresses, ports, bandwidth or device, which
-// the runtime means for the interface that it asks for.
+// Shared returns the capability arguments in args that apply to every interface
+// of a container. Addresses, ports, bandwidth and devices are not among them: the
+// runtime means them for the interface that it asks for.
 func Shared(args map[string]json.RawMessage) map[string]json.RawMessage {
 	shared := maps.Clone(args)
 	for _, key := range []string{"portMappings", "ipRanges", "bandwidth", "ips", "mac", "infinibandGUID", "deviceID", "CNIDeviceInfoFile"} {
@@ -113,11 +115,10 @@ func Shared(args map[string]json.RawMessage) map[string]json.RawMessage {
 	return shared
 }
 
-// Plan returns a [lifecycle.Transaction.Plan] that gives each attachment its
-// interface: CNI_IFNAME to the first, the name it asks for to one that has an
-// IfName, and to the others the first of net1, net2 and so on that is free. The
-// place of an attachment decides its number, so that names do not depend on
-// what others ask for. See [ifname.Scheme.Plan] for how it fails.
+// Plan returns a [lifecycle.Transaction.Plan] that names the interface of each
+// attachment. The first gets CNI_IFNAME. One with an IfName keeps it. The others
+// get net1, net2 and so on, by their place in as; if that name is in use, the next
+// one. Plan fails as [ifname.Scheme.Plan] does.
 func (c *Call) Plan(as ...delegate.Attachment) func(ctx context.Context, taken []string) ([]delegate.Attachment, error) {
 	return func(_ context.Context, taken []string) ([]delegate.Attachment, error) {
 		asked := make([]string, len(as))
@@ -136,8 +137,8 @@ func (c *Call) Plan(as ...delegate.Attachment) func(ctx context.Context, taken [
 	}
 }
 
-// askers says which attachments ask for the name that err is about; the first
-// gets primary without asking.
+// askers returns the networks that want the name that err is about. The first
+// attachment always wants primary.
 func askers(as []delegate.Attachment, primary string, err error) string {
 	var about *ifname.Error
 	errors.As(err, &about)
@@ -150,9 +151,9 @@ func askers(as []delegate.Attachment, primary string, err error) string {
 	return "network " + strings.Join(names, " and ")
 }
 
-// Complete gives n the name and the version that it lacks: the plugin's. The
-// zero Network, which a null in the configuration leaves, fails with
-// [netconf.ErrInvalid].
+// Complete returns n with the name and version of c where n has none. It fails
+// with [netconf.ErrInvalid] for the zero Network, which null in a configuration is
+// decoded to.
 func (c *Call) Complete(n netconf.Network) (netconf.Network, error) {
 	if n.IsZero() {
 		return n, c.Invalid("", errors.New("a network is null, want an object"))
@@ -164,9 +165,10 @@ func (c *Call) Complete(n netconf.Network) (netconf.Network, error) {
 	return n.Edit(edits...)
 }
 
-// Add attaches the container as t says and prints the result of its first
-// attachment. It is [lifecycle.Manager.Add] with the NetNS and the Report of c
-// where t has none.
+// Add attaches the container as t says and prints the result of the first
+// attachment. It calls [lifecycle.Manager.Add]. If t has no NetNS, Add sets
+// CNI_NETNS. If t has no Report, Add sets one that prints: a Report of the
+// plugin's own must print the result itself.
 func (c *Call) Add(ctx context.Context, t lifecycle.Transaction) error {
 	t.NetNS = cmp.Or(t.NetNS, c.Netns)
 	if t.Report == nil {
@@ -178,17 +180,17 @@ func (c *Call) Add(ctx context.Context, t lifecycle.Transaction) error {
 	return err
 }
 
-// Check asks the plugins to confirm what is recorded, see
-// [lifecycle.Manager.Check].
+// Check runs CHECK of the plugins in the record; see [lifecycle.Manager.Check].
 func (c *Call) Check(ctx context.Context) error { return c.Manager.Check(ctx, c.Key()) }
 
-// Del removes what is recorded, see [lifecycle.Manager.Del].
+// Del runs DEL of the plugins in the record and removes the record; see
+// [lifecycle.Manager.Del].
 func (c *Call) Del(ctx context.Context) error {
 	return c.Manager.Del(ctx, lifecycle.Removal{Key: c.Key(), NetNS: c.Netns})
 }
 
-// GC removes what is recorded and not on the runtime's list, and tells the
-// plugins of nets and of the records: see [lifecycle.Manager.GC].
+// GC removes the attachments that are recorded and not on the runtime's list, and
+// runs GC of the plugins in nets and in the records; see [lifecycle.Manager.GC].
 func (c *Call) GC(ctx context.Context, nets ...netconf.Network) error {
 	valid, err := c.Valid()
 	if err != nil {
@@ -197,14 +199,14 @@ func (c *Call) GC(ctx context.Context, nets ...netconf.Network) error {
 	return c.Manager.GC(ctx, lifecycle.Collection{Network: c.Name, Valid: valid, Networks: nets})
 }
 
-// Status asks the plugins of nets, in order, whether they are ready. The first
-// that is not is an error with CNI code 50 or 51, see [status.NotReady].
+// Status runs STATUS of the plugins in nets, in order. It stops at the first that
+// is not ready, with CNI code 50 or 51; see [status.NotReady].
 func (c *Call) Status(ctx context.Context, nets ...netconf.Network) error {
 	return status.NotReady(c.Manager.Status(ctx, nets))
 }
 
-// refuseHost fails for the network namespace that this process runs in, unless
-// CNI_NETNS_OVERRIDE allows it: a plugin would configure the host.
+// refuseHost fails for the network namespace of this process, unless
+// CNI_NETNS_OVERRIDE allows it: plugins would configure the host.
 func (c *Call) refuseHost() error {
 	if c.NetnsOverride == "1" || strings.EqualFold(c.NetnsOverride, "true") {
 		return nil
@@ -215,10 +217,10 @@ func (c *Call) refuseHost() error {
 	return nil
 }
 
-// withIgnoreUnknown returns args, the value of CNI_ARGS, with IgnoreUnknown=1 if
-// they name a Kubernetes pod and do not say whether to ignore what is unknown.
-// Runtimes say so, multus-dynamic-networks-controller does not, and bridge,
-// macvlan and host-local refuse its arguments, in the DEL too.
+// withIgnoreUnknown adds IgnoreUnknown=1 to args, the value of CNI_ARGS, if they
+// name a Kubernetes pod and have no IgnoreUnknown. Container runtimes set it.
+// multus-dynamic-networks-controller does not, and then bridge, macvlan and
+// host-local refuse its arguments, in DEL too.
 func withIgnoreUnknown(args string) string {
 	ofPod := false
 	for pair := range strings.SplitSeq(args, ";") {

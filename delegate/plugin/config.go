@@ -13,10 +13,10 @@ import (
 	"github.com/metacni/metacni/netconf"
 )
 
-// Config decodes the configuration of c into a T. ADD and STATUS are strict, as
-// [netconf.Decode] is. DEL, CHECK and GC ignore mistakes in keys that T does not
-// have, such as a key given twice: they must work from the record when the
-// configuration has been broken since the ADD. Every error is a
+// Config decodes the configuration of c into a T. For ADD and STATUS it is as
+// strict as [netconf.Decode]. For DEL, CHECK and GC it ignores mistakes in keys that
+// T does not have, such as a key given twice: these commands must work even if
+// somebody has broken the configuration after the ADD. Every error is a
 // [*netconf.Error].
 func Config[T any](c *Call) (T, error) {
 	if c.Command == delegate.CommandAdd || c.Command == delegate.CommandStatus {
@@ -37,16 +37,17 @@ func lenient[T any](stdin []byte) (T, error) {
 	return strict, err
 }
 
-// Invalid returns the error that key of c's configuration is invalid because of
-// err: a [*netconf.Error] of the kind [netconf.ErrInvalid], CNI code 7.
+// Invalid returns an error that says that key in the configuration is invalid, and
+// why: a [*netconf.Error] of the kind [netconf.ErrInvalid], CNI code 7.
 func (c *Call) Invalid(key string, err error) error {
 	return &netconf.Error{Kind: netconf.ErrInvalid, Network: c.Name, Key: key, Err: err}
 }
 
-// Valid reads the runtime's list of valid attachments from the configuration of
-// a GC. Both keys are read that libcni has given it. Nil means that there is no
-// list, which is not an empty one. An element that names no attachment fails
-// with [netconf.ErrInvalid]: whatever it was meant to keep would be deleted.
+// Valid returns the runtime's list of valid attachments, from the configuration of
+// a GC. It reads both keys that versions of libcni use. Nil means that the
+// configuration has no list; an empty list is not nil. Valid fails with
+// [netconf.ErrInvalid] if an element lacks containerID or ifname, because GC would
+// delete the attachment that it stands for.
 func (c *Call) Valid() ([]types.GCAttachment, error) {
 	const current, former = "cni.dev/valid-attachments", "cni.dev/attachments"
 	conf, err := netconf.Decode[struct {
@@ -65,7 +66,7 @@ func (c *Call) Valid() ([]types.GCAttachment, error) {
 	return conf.Valid, err
 }
 
-// stateDir is the directory of the records, as a path of this process.
+// stateDir returns the directory of the records as a path of this process.
 func (p Plugin) stateDir(c *Call) (string, error) {
 	dir := p.StateDir
 	if p.StateKey != "" {
@@ -86,9 +87,8 @@ func (p Plugin) stateDir(c *Call) (string, error) {
 	return path, nil
 }
 
-// CheckStateDir returns dir, cleaned. It fails where a plugin must not keep state
-// of its own: in a path that depends on the working directory, and in the
-// directories of runtimes.
+// CheckStateDir returns dir, cleaned. It fails if dir is not absolute, or is a
+// directory in which container runtimes keep their own state.
 func CheckStateDir(dir string) (string, error) {
 	dir = filepath.Clean(dir)
 	switch {
@@ -100,7 +100,7 @@ func CheckStateDir(dir string) (string, error) {
 	return dir, nil
 }
 
-// decode reads the keys of the configuration, and those that every one has.
+// decode reads the configuration: all keys, and those that every plugin has.
 func (c *Call) decode() (err error) {
 	if c.keys, err = Config[map[string]json.RawMessage](c); err != nil {
 		return err
@@ -110,10 +110,10 @@ func (c *Call) decode() (err error) {
 	return err
 }
 
-// Value decodes the value of one key of the configuration into value, as
-// encoding/json does: a key in other letters counts where it is missing itself,
-// and without either value stays as it is. An error is a [*netconf.Error] of the
-// kind [netconf.ErrDecode].
+// Value decodes one key of the configuration into value, a pointer, as
+// encoding/json does. If there is no such key, it takes one that differs in upper
+// and lower case only. Without either it leaves value unchanged. An error is a
+// [*netconf.Error] of the kind [netconf.ErrDecode].
 func (c *Call) Value(name string, value any) error {
 	found := name
 	if _, ok := c.keys[name]; !ok {

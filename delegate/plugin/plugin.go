@@ -1,6 +1,6 @@
-// Package plugin is the main of a CNI meta-plugin: what every plugin that
-// delegates to others needs around its own idea. A plugin is a value, [Plugin],
-// that says which networks its configuration names:
+// Package plugin turns a function that chooses networks into a complete CNI
+// meta-plugin: a plugin that attaches containers by running other plugins. The
+// plugin is a [Plugin] value:
 //
 //	func main() {
 //		plugin.Main(plugin.Plugin{
@@ -12,15 +12,16 @@
 //		})
 //	}
 //
-// That is a whole plugin. It attaches all networks or none, records what it
-// does before it does it, and serves ADD, CHECK, DEL, GC, STATUS and VERSION.
-// Each command can be replaced by a function of the plugin's own, which finds
-// what the command needs in its [Call].
+// This plugin is complete. It attaches a container to all of its networks or to
+// none, writes a record before it changes anything, and serves ADD, CHECK, DEL,
+// GC, STATUS and VERSION. A field of Plugin replaces what one command does. The
+// function receives a [Call], which has the command's arguments and the methods
+// that the standard commands use.
 //
-// The same value runs everywhere: [Main] runs it as an executable, [Plugin.Run]
-// in a test without a process, package delegate/thick in a daemon, package
-// delegate/resident behind a socket, and package delegate/delegatetest checks
-// it. All that it takes from a process is in a [Process].
+// [Main] runs a Plugin as an executable. Tests run the same value with
+// [Plugin.Run], daemons with [Plugin.Do], and resident plugins with package
+// delegate/resident. A Plugin takes nothing from the process it runs in: what it
+// may use is in a [Process].
 package plugin
 
 import (
@@ -40,61 +41,65 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// A Plugin is a CNI plugin apart from any process. Goroutines may share it if
-// they may share what its functions use.
+// A Plugin is a CNI plugin, independent of any process. Goroutines may share a
+// Plugin if its functions allow it.
 type Plugin struct {
-	// About is what the executable prints for people who run it by hand, such
-	// as "CNI meta-plugin mine". Its [Version] is added.
+	// About is printed, with the [Version], when somebody runs the executable
+	// by hand. Example: "CNI meta-plugin mine".
 	About string
 
-	// Versions are the versions of the specification that the plugin supports.
-	// Nil means version.All.
+	// Versions are the versions of the CNI specification that the plugin
+	// supports. Nil means version.All.
 	Versions version.PluginInfo
 
-	// StateDir is the directory in which the plugin keeps its records. It is
-	// made when missing. Empty means that the plugin keeps none: there is no
-	// [Call.Manager], and a command without a function of its own fails with
-	// CNI code 4.
+	// StateDir is the directory of the plugin's records. It is created if it
+	// does not exist. A plugin without a StateDir keeps no records and has no
+	// [Call.Manager]: each command that it serves needs a function below.
+	// Without one the command fails with CNI code 4.
 	StateDir string
 
-	// StateKey, when not empty, is the key of the configuration by which a user
-	// chooses another StateDir. An ADD with a directory that is not absolute,
-	// or in which runtimes keep their own state, fails with
-	// [netconf.ErrInvalid], and so does every other command.
+	// StateKey, if not empty, is a key of the configuration with which a user
+	// can replace StateDir. Every command fails with [netconf.ErrInvalid] if
+	// its value is not an absolute path, or a directory in which container
+	// runtimes keep their own state; see [CheckStateDir].
 	StateKey string
 
-	// Forget, when not empty, is the command by which an operator removes a
-	// damaged record, such as "multinet forget". Error texts name it.
+	// Forget, if not empty, is the shell command with which an operator removes
+	// a damaged record, such as "multinet forget". Errors about damaged records
+	// mention it.
 	Forget string
 
-	// Prepare, when not nil, runs before the function of each command. It may
-	// change c, for instance what its Manager runs plugins with.
+	// Prepare, if not nil, runs before each command and may change c. For
+	// example, it may set the Path of c.Manager.Invoker. If Prepare fails, the
+	// command fails.
 	Prepare func(c *Call) error
 
-	// Networks returns the networks that the configuration attaches a container
-	// to. The first gets the interface CNI_IFNAME and its result is the
-	// plugin's; the others get net1, net2 and so on. A network without a name
-	// or a version gets the plugin's.
+	// Networks returns the networks to attach a container to, in order. The
+	// first network gets the interface CNI_IFNAME, and the plugin prints its
+	// result. The others get net1, net2 and so on. A network without a name or
+	// version gets those of c.
 	//
-	// ADD, GC and STATUS need it unless they have functions of their own. GC
-	// collects what is recorded even if Networks fails.
+	// The standard ADD, GC and STATUS use Networks. CHECK and DEL do not: they
+	// use the record. GC removes stale attachments even if Networks fails.
+	// STATUS is 50 (not available) if Networks fails, unless the configuration
+	// itself is invalid.
 	Networks func(ctx context.Context, c *Call) ([]netconf.Network, error)
 
-	// The commands of the specification. Nil means what a meta-plugin does with
-	// its Networks and its records, see [Call.Add], [Call.Check] and so on. An
-	// error reaches the runtime with the code that [status.Code] finds in it.
-	// What a function does should end soon after ctx has.
+	// Functions that replace the standard commands. Nil means the standard
+	// command, which uses Networks and the method of Call with the same name,
+	// such as [Call.Add]. The runtime receives the whole text of an error, and
+	// the CNI code that [status.Code] finds in it. A function must return soon
+	// after its ctx has ended.
 	Add, Check, Del, GC, Status func(ctx context.Context, c *Call) error
 }
 
-// Do executes one command whose arguments a server has checked already. It is
-// for whoever has no process to offer; see [Plugin.Run] for a whole run.
+// Do executes one command. It is for servers, which have checked args; see
+// [Plugin.Run] for everything that an executable does.
 //
-// CNI_ARGS that name a Kubernetes pod are completed with IgnoreUnknown=1. An
-// ADD is refused, before anything else, with an interface name that the kernel
-// would not take (CNI code 4) and for the network namespace of this process
-// (code 8, unless CNI_NETNS_OVERRIDE allows it). The error of the plugin's
-// function is returned as it is.
+// Do adds IgnoreUnknown=1 to CNI_ARGS that name a Kubernetes pod. It refuses an
+// ADD with an interface name that the kernel would not accept (CNI code 4), and
+// an ADD for the network namespace of this process (code 8, unless
+// CNI_NETNS_OVERRIDE allows it). Do returns errors as Go errors: it prints none.
 func (p Plugin) Do(ctx context.Context, process Process, command delegate.Command, args skel.CmdArgs) error {
 	c, err := p.Call(process, command, args)
 	if err != nil {
@@ -108,7 +113,7 @@ func (p Plugin) Do(ctx context.Context, process Process, command delegate.Comman
 			return err
 		}
 	}
-	if c.Manager == nil { // its functions do what they do without an Exec
+	if c.Manager == nil { // its functions run no plugins, which would wait for it
 		untilCaught(ctx)
 	}
 	do := map[delegate.Command]func(context.Context, *Call) error{
@@ -124,7 +129,7 @@ func (p Plugin) Do(ctx context.Context, process Process, command delegate.Comman
 	return p.advise(do(ctx, c))
 }
 
-// standard is what a meta-plugin does that has no function for a command.
+// standard executes a command for which p has no function.
 func (p Plugin) standard(ctx context.Context, c *Call) error {
 	switch c.Command {
 	case delegate.CommandCheck:
@@ -152,7 +157,7 @@ func (p Plugin) standard(ctx context.Context, c *Call) error {
 	return c.Add(ctx, lifecycle.Transaction{Plan: c.Plan(as...)})
 }
 
-// networks returns p's networks, complete.
+// networks returns p's networks, each with a name and a version.
 func (p Plugin) networks(ctx context.Context, c *Call) ([]netconf.Network, error) {
 	if p.Networks == nil {
 		return nil, types.NewError(types.ErrInvalidEnvironmentVariables, "the plugin has no "+string(c.Command), "")
@@ -170,8 +175,8 @@ func (p Plugin) networks(ctx context.Context, c *Call) ([]netconf.Network, error
 	return complete, nil
 }
 
-// notReady marks err as the answer to a STATUS, unless waiting will not mend it:
-// the configuration itself is wrong.
+// notReady makes err the answer to a STATUS. It leaves errors in the
+// configuration, which waiting does not fix.
 func notReady(err error) error {
 	if errors.Is(err, netconf.ErrDecode) || errors.Is(err, netconf.ErrInvalid) {
 		return err
@@ -179,7 +184,7 @@ func notReady(err error) error {
 	return status.NotReady(err)
 }
 
-// advise adds to the error of a damaged record what an operator can do about it.
+// advise adds to an error about a damaged record what an operator can do.
 func (p Plugin) advise(err error) error {
 	if p.Forget == "" || !errors.Is(err, scratch.ErrCorrupt) {
 		return err

@@ -35,8 +35,7 @@ func small() plugin.Plugin {
 	}
 }
 
-// The plugin of the package comment does all that the specification wants of a
-// plugin that delegates.
+// The plugin of the package comment passes the conformance checks.
 func TestSmallPluginConforms(t *testing.T) {
 	t.Parallel()
 	delegatetest.Conform(t, delegatetest.Program(small().Execute), delegatetest.Config{
@@ -48,7 +47,7 @@ func TestSmallPluginConforms(t *testing.T) {
 	})
 }
 
-// A node runs plugins without a process.
+// A node runs plugins without processes.
 type node struct {
 	dir   string
 	exec  *delegatetest.Exec
@@ -167,9 +166,9 @@ func TestStateDirIsThePluginsOwn(t *testing.T) {
 	}
 }
 
-// A command that the plugin has no function for, and no records to serve it
-// from, is refused.
-func TestCommandsThatThePluginHasNot(t *testing.T) {
+// A command fails if the plugin has no function for it and nothing to derive the
+// standard command from.
+func TestCommandWithoutFunctionOrRecordsIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, p := range []plugin.Plugin{{}, {StateDir: "/x", StateKey: "stateDir"}} {
 		err := newNode(t).do(t, p, "ADD", "")
@@ -206,9 +205,9 @@ func TestHostNetworkIsRefused(t *testing.T) {
 	}
 }
 
-// Plugins refuse arguments that they do not know unless they are told to ignore
-// them, and none knows those of Kubernetes.
-func TestArgumentsOfKubernetesAreToBeIgnored(t *testing.T) {
+// Plugins refuse arguments that they do not know, such as those of Kubernetes,
+// unless IgnoreUnknown is set.
+func TestIgnoreUnknownIsAddedForPods(t *testing.T) {
 	t.Parallel()
 	const pod = "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p;K8S_POD_UID=4f8c"
 	for _, tt := range []struct{ name, args, want string }{
@@ -235,7 +234,7 @@ func TestArgumentsOfKubernetesAreToBeIgnored(t *testing.T) {
 	}
 }
 
-// A list of valid attachments is there, or not, or not to be trusted.
+// The list of valid attachments is read from either key, and checked.
 func TestValidAttachments(t *testing.T) {
 	t.Parallel()
 	c1 := types.GCAttachment{ContainerID: "c1", IfName: "eth0"}
@@ -267,7 +266,7 @@ func TestValidAttachments(t *testing.T) {
 	}
 }
 
-// What deletes ignores mistakes in what it does not read.
+// DEL ignores mistakes in keys that it does not read.
 func TestLenientConfig(t *testing.T) {
 	t.Parallel()
 	type conf struct {
@@ -298,7 +297,7 @@ func TestLenientConfig(t *testing.T) {
 	}
 }
 
-// The operator learns what to do about a damaged record.
+// The error about a damaged record says what an operator can do.
 func TestDamagedRecordSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	p := small()
@@ -310,9 +309,8 @@ func TestDamagedRecordSaysWhatToDo(t *testing.T) {
 }
 
 // A plugin may keep state of its own beside the record, in another program's
-// format: it writes it when all is attached, and Undone removes it when the ADD
-// fails after that.
-func TestStateOfThePluginsOwn(t *testing.T) {
+// format. Report writes it, and Undone removes it if the ADD fails.
+func TestPluginKeepsStateOfItsOwn(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	file := filepath.Join(n.dir, "c1.json")

@@ -11,12 +11,13 @@ import (
 	"github.com/metacni/metacni/internal/inroot"
 )
 
-// A Root is a directory in which this process finds the root directory of the
-// node, as a daemon in a container does that mounts the node's at /host. The
-// empty Root is the process's own root directory. No path leads out of a Root.
+// A Root is the directory at which this process sees the root directory of the
+// node. For example, a daemon in a container may mount the node's at /host. The
+// empty Root is the process's own root directory. No path or symbolic link leads
+// out of a Root.
 type Root string
 
-// OnNode returns path as the node has it: without r, where path begins with r.
+// OnNode returns path as a path of the node: without the prefix r, if it has it.
 func (r Root) OnNode(path string) string {
 	if r == "" {
 		return path
@@ -27,13 +28,13 @@ func (r Root) OnNode(path string) string {
 	return path
 }
 
-// Resolve returns where this process finds what the node has at path, which need
-// not exist yet: a path in r without links. With an empty Root it is path itself.
-// The path may begin with r or not.
+// Resolve returns the path at which this process finds the node's path: a path in
+// r without symbolic links. The file need not exist. The path may begin with r.
+// With an empty Root, Resolve returns path.
 //
-// A container may mount a directory of the node somewhere else as well, such as
-// /host/run for /run. Resolve finds the directory of the node for a path there.
-// It fails if that is outside of r: what is made there would be lost on the node.
+// A container may also mount a directory of the node elsewhere, such as the node's
+// /run at /host/run. For a path there, Resolve returns the same directory in r. It
+// fails if there is none: what is written there would be lost on the node.
 func (r Root) Resolve(path string) (string, error) {
 	if r == "" {
 		return path, nil
@@ -50,8 +51,8 @@ func (r Root) Resolve(path string) (string, error) {
 	return inroot.Resolve(string(r), path)
 }
 
-// mounted returns the end of path that is, in r, the same directory as path, or
-// is to be made in the same directory; or nothing.
+// mounted returns the path of the node for path, which is in a directory of the
+// node that is mounted outside of r. It returns "" if there is none.
 func (r Root) mounted(path string) string {
 	there, missing := path, ""
 	own, err := os.Stat(there)
@@ -67,7 +68,7 @@ func (r Root) mounted(path string) string {
 			continue
 		}
 		same := false
-		_ = r.With(there[i:], func(path string) error { // what is not there is not the same
+		_ = r.With(there[i:], func(path string) error { // a missing file is not the same file
 			info, err := os.Stat(path)
 			same = err == nil && os.SameFile(own, info)
 			return err
@@ -84,24 +85,23 @@ func absent(path string) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// With calls do with a path by which this process reaches what the node has at
-// path, and returns what do returns. The path is good until do returns. With an
-// empty Root it is path itself, whether or not there is anything; else With
-// fails with an [*fs.PathError] where nothing is.
+// With calls do with a path at which this process can use the node's path until do
+// returns, and returns do's error. If there is no such file, With fails with an
+// [*fs.PathError]. With an empty Root it calls do with path in any case.
 func (r Root) With(path string, do func(path string) error) error {
 	return inroot.With(string(r), path, do)
 }
 
-// Dir returns the node's directory at path, to read files in. Links in it are
-// followed as the node follows them.
+// Dir returns the node's directory at path for reading. Symbolic links mean what
+// they mean on the node.
 func (r Root) Dir(path string) fs.FS { //nolint:ireturn // it is what readers take
 	return inroot.Dir{Root: string(r), Path: r.OnNode(path)}
 }
 
-// SameFile reports whether two paths of the node lead to one file.
+// SameFile reports whether two paths of the node are the same file.
 func (r Root) SameFile(a, b string) bool {
 	stat := func(path string) (info fs.FileInfo) {
-		_ = r.With(path, func(path string) (err error) { // what is not there is not the same
+		_ = r.With(path, func(path string) (err error) { // a missing file is not the same file
 			info, err = os.Stat(path)
 			return err
 		})
@@ -111,10 +111,10 @@ func (r Root) SameFile(a, b string) bool {
 	return first != nil && second != nil && os.SameFile(first, second)
 }
 
-// OwnNetNS reports whether the network namespace at path is that of this process.
+// OwnNetNS reports whether path is the network namespace of this process.
 func (r Root) OwnNetNS(path string) bool {
 	own := false
-	_ = r.With(path, func(path string) error { // what is not there is not ours
+	_ = r.With(path, func(path string) error { // a missing file is not ours
 		theirs, err := os.Stat(path)
 		if err != nil {
 			return err

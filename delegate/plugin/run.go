@@ -19,42 +19,42 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// Run does what an executable does that a runtime has started as process: it
-// reads the CNI_ variables of Env and the configuration on Stdin, checks them as
+// Run does everything that a plugin's executable does. It reads the CNI_
+// variables in process.Env and the configuration on process.Stdin, checks them as
 // package skel does, in the same order and with the same errors, executes the
-// command and prints its result.
+// command, and prints the result to process.Stdout.
 //
-// When that fails Run prints the error object of the specification (section 5,
-// "Error"), with the cniVersion of the configuration, and returns it: an
-// executable exits with status 1. VERSION does not read Stdin. Without
-// CNI_COMMAND it prints About and the [Version] to Stderr.
+// If that fails, Run prints the error object of the specification (section 5,
+// "Error") and returns the error: an executable then exits with status 1. VERSION
+// does not read Stdin. Without CNI_COMMAND, Run prints About and the [Version] to
+// Stderr. Stdin and Stdout must not be nil.
 func (p Plugin) Run(ctx context.Context, process Process) error {
 	r := &run{Plugin: p, process: process, env: variables(process.Env)}
 	if r.Versions == nil {
 		r.Versions = version.All
 	}
 	if err := status.Error(r.run(ctx)); err != nil {
-		_, _ = process.Stdout.Write(ErrorObject(r.stdin, err)) // nobody is left to tell of a failure
+		_, _ = process.Stdout.Write(ErrorObject(r.stdin, err)) // there is nowhere to report a failure
 		return err
 	}
 	return nil
 }
 
-// Execute is [Plugin.Run] with what package delegatetest gives a plugin that it
-// runs: delegatetest.Program(p.Execute).
+// Execute is [Plugin.Run] with the arguments that package delegatetest passes to
+// a plugin: delegatetest.Program(p.Execute) runs p in its tests.
 func (p Plugin) Execute(ctx context.Context, exec invoke.Exec, env []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	return p.Run(ctx, Process{Exec: exec, Env: env, Stdin: stdin, Stdout: stdout, Stderr: stderr})
 }
 
-// ErrorObject returns what a plugin that was given stdin prints when it fails
-// with err: the error object of the specification (section 5, "Error") with the
-// code and the text of [status.Error], and a line feed. Its cniVersion is that of
-// the configuration, or the current one where that is not known.
+// ErrorObject returns the error object that a plugin prints when it fails with
+// err (section 5 of the specification, "Error"), followed by a newline. The code
+// and the text are those of [status.Error]. The cniVersion is the one in stdin, the
+// configuration. If that has none, or one that is not known, it is the current one.
 func ErrorObject(stdin []byte, err error) []byte {
 	var conf struct {
 		CNIVersion string `json:"cniVersion"`
 	}
-	_ = json.Unmarshal(stdin, &conf) // perhaps that is the error
+	_ = json.Unmarshal(stdin, &conf) // err may be about this
 	if !slices.Contains(version.All.SupportedVersions(), conf.CNIVersion) {
 		conf.CNIVersion = version.Current()
 	}
@@ -63,11 +63,11 @@ func ErrorObject(stdin []byte, err error) []byte {
 	data, _ := json.Marshal(struct {
 		CNIVersion string `json:"cniVersion"`
 		*types.Error
-	}{conf.CNIVersion, said}) // strings and a number: it cannot fail
+	}{conf.CNIVersion, said}) // cannot fail: strings and a number
 	return append(data, '\n')
 }
 
-// variables are those of the specification that env sets.
+// variables returns the CNI_ variables in env.
 func variables(env []string) map[string]string {
 	set := make(map[string]string)
 	for _, e := range env {
@@ -83,7 +83,7 @@ type run struct {
 	Plugin
 	process Process
 	env     map[string]string // the CNI_ variables
-	stdin   []byte            // once it was read
+	stdin   []byte            // after it has been read
 }
 
 func (r *run) run(ctx context.Context) error {
@@ -125,7 +125,8 @@ func (r *run) run(ctx context.Context) error {
 	return (&Call{Process: r.process, CmdArgs: args}).refuseHost()
 }
 
-// checkVariables requires the variables of the command, and validates them.
+// checkVariables fails if a variable that the command requires is missing or
+// invalid.
 func (r *run) checkVariables() error {
 	command := r.env["CNI_COMMAND"]
 	container := command == "ADD" || command == "CHECK" || command == "DEL"
@@ -157,7 +158,7 @@ func (r *run) checkVariables() error {
 	return nil
 }
 
-// checkName requires a network's name.
+// checkName fails if the configuration has no valid name.
 func (r *run) checkName() error {
 	var conf struct {
 		Name string `json:"name"`
@@ -174,8 +175,8 @@ func (r *run) checkName() error {
 	return nil
 }
 
-// checkVersion requires a configuration of a version that the plugin supports
-// and that has the command, which is there since a version.
+// checkVersion fails if the plugin does not support the configuration's version,
+// or if that version is older than since, in which command was introduced.
 func (r *run) checkVersion(command, since string) error {
 	conf, err := new(version.ConfigDecoder).Decode(r.stdin)
 	if err != nil {
