@@ -16,19 +16,18 @@ import (
 	"github.com/metacni/metacni/internal/flock"
 )
 
-// Listen listens on the unix socket at the path socket, as the only one that
-// does so by this function: while another process, or another [Listener] of
-// this one, has the socket, Listen waits until that hands it over or dies, or
-// ctx ends.
+// Listen listens on the unix socket at the path socket. Only one Listener has the
+// socket: while another one has it, in this or in another process, Listen waits
+// until that one hands it over or dies, or until ctx ends.
 //
-// The directory of the socket is made when it is missing, with those above it,
-// and must otherwise be a real directory of this user that nobody else may
-// enter: it is never changed or emptied. Only this user and root may connect.
-// A socket that is there already is replaced without a moment in which there is
-// none; anything else there is an error, and is left as it is. Beside the
-// socket three more names are in use: socket with ".lock", ".next" and "~" added.
+// Only this user and root may connect. Listen makes the directory of the socket
+// and its parents if they are missing. An existing directory is never changed: it
+// must be a directory, not a link, that belongs to this user and that nobody else
+// may enter. An existing socket is replaced, and at no moment is there none; any
+// other file in its place is an error. Three more names beside the socket are in
+// use: socket with ".lock", ".next" and "~" added.
 //
-// On other systems than Linux it returns [errors.ErrUnsupported].
+// On systems other than Linux it returns [errors.ErrUnsupported].
 func Listen(ctx context.Context, socket string) (*Listener, error) {
 	l, err := listen(ctx, socket)
 	if err != nil {
@@ -37,16 +36,16 @@ func Listen(ctx context.Context, socket string) (*Listener, error) {
 	return l, nil
 }
 
-// A Listener is a [net.Listener] from [Listen], which hands its socket over to
-// the next one. Its methods may be called by several goroutines at once.
+// A Listener is a [net.Listener] that can hand its socket over to the next daemon,
+// see [Listen]. Its methods may be called by several goroutines at once.
 type Listener struct {
 	socket string
 	unix   *net.UnixListener
-	info   fs.FileInfo // of the socket's file, to know it by
+	info   fs.FileInfo // of the socket's file, to recognise it
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the following
 	lock   *os.File   // nil once released
-	ending bool       // nothing more comes in
+	ending bool       // no more connections can be made
 	closed bool
 }
 
@@ -56,12 +55,12 @@ func listen(ctx context.Context, socket string) (*Listener, error) {
 	}
 	temp := socket + "~"
 	if most := len(unix.RawSockaddrUnix{}.Path) - 1; len(temp) > most {
-		return nil, fmt.Errorf("the path has %d bytes, and %d is the most that a socket's can have here", len(socket), most-1)
+		return nil, fmt.Errorf("the path has %d bytes, but at most %d are possible", len(socket), most-1)
 	}
 	if err := makePrivate(filepath.Dir(socket)); err != nil {
 		return nil, err
 	}
-	// Held until the socket is ours, so that whoever has it sees us wait.
+	// Held until the socket is ours, so that its owner sees that we wait.
 	next, err := lockFile(ctx, socket+".next")
 	if err != nil {
 		return nil, err
@@ -79,8 +78,8 @@ func listen(ctx context.Context, socket string) (*Listener, error) {
 	return l, nil
 }
 
-// bind listens on temp, and gives that the socket's name once it is as it
-// should be. It has the lock.
+// bind listens on temp, sets its mode and renames it to the socket. The lock is
+// held.
 func (l *Listener) bind(temp string) (err error) {
 	for _, path := range []string{l.socket, temp} {
 		switch info, err := os.Lstat(path); {
@@ -88,17 +87,17 @@ func (l *Listener) bind(temp string) (err error) {
 		case err != nil:
 			return err
 		case info.Mode().Type() != fs.ModeSocket:
-			return fmt.Errorf("%s is there and is not a socket", path)
+			return fmt.Errorf("%s exists and is not a socket", path)
 		}
 	}
 	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err // one that died here has left it
+		return err // left by a process that died
 	}
 	l.unix, err = net.ListenUnix("unix", &net.UnixAddr{Name: temp, Net: "unix"})
 	if err != nil {
 		return err
 	}
-	// It would unlink the name whosever it is by then.
+	// Otherwise closing would remove the socket, even if it is another's by then.
 	l.unix.SetUnlinkOnClose(false)
 	err = os.Chmod(temp, 0o600)
 	if err == nil {
@@ -114,9 +113,9 @@ func (l *Listener) bind(temp string) (err error) {
 	return err
 }
 
-// Accept returns the next connection, a [*net.UnixConn]. Its error is
-// [net.ErrClosed] after Close, and after HandOver once it has returned every
-// connection that was made before.
+// Accept returns the next connection, a [*net.UnixConn]. It fails with
+// [net.ErrClosed] after Close. After HandOver it first returns all connections that
+// were made before, and then fails the same way.
 func (l *Listener) Accept() (net.Conn, error) {
 	c, err := l.unix.Accept()
 	if err == nil {
@@ -138,11 +137,10 @@ func (l *Listener) Accept() (net.Conn, error) {
 // Addr returns the socket's path, as given to Listen.
 func (l *Listener) Addr() net.Addr { return &net.UnixAddr{Name: l.socket, Net: "unix"} }
 
-// HandOver lets the next one have the socket: call it when this process has
-// nothing left to do. If one waits in Listen, HandOver returns when it has taken
-// over. If none does, or ctx ends first, which is an error, further connections
-// are refused. Either way Accept goes on until it has returned all that were
-// made before, so call it all the while.
+// HandOver lets the next daemon have the socket. Call it when this process has
+// nothing left to do, and go on calling Accept until it fails. If another daemon
+// waits in Listen, HandOver returns when that has taken over. If none waits, or if
+// ctx ends first, which is an error, further connections are refused.
 func (l *Listener) HandOver(ctx context.Context) error {
 	l.mu.Lock()
 	l.release()
@@ -154,16 +152,16 @@ func (l *Listener) HandOver(ctx context.Context) error {
 	return errors.Join(err, l.end())
 }
 
-// takenOver waits until the socket's name is another's, or nobody waits for it.
+// takenOver waits until another daemon has the socket, or nobody waits for it.
 func (l *Listener) takenOver(ctx context.Context) error {
 	err := flock.Wait(ctx, func() (bool, error) { return !l.own() || !l.awaited(), nil })
 	if err != nil {
-		err = fmt.Errorf("the next daemon has not taken it: %w", err)
+		err = fmt.Errorf("the next daemon has not taken the socket: %w", err)
 	}
 	return err
 }
 
-// end makes Accept return what there is and no more.
+// end makes Accept fail once it has returned the connections that were made before.
 func (l *Listener) end() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -174,15 +172,15 @@ func (l *Listener) end() error {
 	if err != nil {
 		return err
 	}
-	// From here on the kernel refuses who has looked the name up before it was
-	// the next one's, and would come too late to be seen by Accept.
+	// From here on the kernel refuses connections from those who opened the name
+	// before it was the next daemon's: Accept would not return them.
 	cerr := raw.Control(func(fd uintptr) { err = unix.Shutdown(int(fd), unix.SHUT_RD) })
 	l.ending = true
 	return errors.Join(cerr, err, l.unix.SetDeadline(time.Unix(1, 0)))
 }
 
-// queued returns a connection that has been made before the end. The net
-// package accepts none after a deadline.
+// queued returns a connection that was made before the end. After a deadline the
+// net package does not accept them.
 func (l *Listener) queued() (net.Conn, error) {
 	raw, err := l.unix.SyscallConn()
 	if err != nil {
@@ -209,9 +207,9 @@ func (l *Listener) queued() (net.Conn, error) {
 	return net.FileConn(f)
 }
 
-// Close stops listening, whoever may still want to connect or has done so: see
-// HandOver. It removes the socket if that is still this listener's and nobody
-// waits for it. The second and every later call does nothing and returns nil.
+// Close stops listening. Connections that were not accepted are lost, see HandOver.
+// Close removes the socket if this listener still has it and nobody waits for it.
+// Later calls do nothing and return nil.
 func (l *Listener) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -221,7 +219,7 @@ func (l *Listener) Close() error {
 	l.closed = true
 	defer l.release()
 	if l.lock == nil {
-		// Without the lock the name may become another's after we have looked.
+		// Without the lock the name may become another's after own has looked.
 		l.lock, _ = tryLockFile(l.socket + ".lock")
 	}
 	var err error
@@ -231,7 +229,7 @@ func (l *Listener) Close() error {
 	return errors.Join(err, l.unix.Close())
 }
 
-// release lets go of the lock if it is held.
+// release releases the lock if it is held.
 func (l *Listener) release() {
 	if l.lock != nil {
 		unlockFile(l.lock)
@@ -239,13 +237,13 @@ func (l *Listener) release() {
 	}
 }
 
-// own reports whether the socket's name is still that of l's own.
+// own reports whether the socket's name still belongs to l.
 func (l *Listener) own() bool {
 	info, err := os.Lstat(l.socket)
 	return err == nil && os.SameFile(info, l.info)
 }
 
-// awaited reports whether somebody waits for the socket, or may do so.
+// awaited reports whether somebody may be waiting for the socket.
 func (l *Listener) awaited() bool {
 	f, _ := tryLockFile(l.socket + ".next")
 	if f == nil {
@@ -255,7 +253,7 @@ func (l *Listener) awaited() bool {
 	return false
 }
 
-// makePrivate makes the directory, or checks it.
+// makePrivate makes the directory if it is missing, and checks it.
 func makePrivate(dir string) error {
 	var st unix.Stat_t
 	err := unix.Lstat(dir, &st)
@@ -274,9 +272,9 @@ func makePrivate(dir string) error {
 	case kind != unix.S_IFDIR:
 		return fmt.Errorf("%s is not a directory", dir)
 	case int(st.Uid) != euid:
-		return fmt.Errorf("the directory %s is user %d's, and this is user %d", dir, st.Uid, euid)
+		return fmt.Errorf("the directory %s belongs to user %d, not to user %d, who runs this process", dir, st.Uid, euid)
 	case st.Mode&0o077 != 0:
-		return fmt.Errorf("the directory %s is open to others: its mode is %#o, and 0700 is wanted", dir, st.Mode&0o7777)
+		return fmt.Errorf("other users may enter the directory %s: its mode is %#o, want 0700", dir, st.Mode&0o7777)
 	}
 	return nil
 }

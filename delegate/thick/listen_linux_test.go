@@ -63,7 +63,7 @@ func TestDirectoryOfTheSocketIsChecked(t *testing.T) {
 		{"group may write", "mode is 0720", func(_ *testing.T, dir string) error { return os.Chmod(dir, 0o720) }},
 		{"all may enter", "mode is 0701", func(_ *testing.T, dir string) error { return os.Chmod(dir, 0o701) }},
 		{"sticky and open", "mode is 01777", func(_ *testing.T, dir string) error { return os.Chmod(dir, 0o777|fs.ModeSticky) }},
-		{"another user's", "is user 12345's", func(t *testing.T, dir string) error {
+		{"another user's", "belongs to user 12345", func(t *testing.T, dir string) error {
 			t.Helper()
 			asUser(t, 12345)
 			return os.Chown(dir, 12345, -1)
@@ -157,7 +157,7 @@ func TestListenReplacesOnlySockets(t *testing.T) {
 			ok(t, make(socket+name))
 			before := mode(t, socket+name)
 			l, err := Listen(t.Context(), socket)
-			if l != nil || err == nil || !strings.Contains(err.Error(), socket+name+" is there and is not a socket") {
+			if l != nil || err == nil || !strings.Contains(err.Error(), socket+name+" exists and is not a socket") {
 				t.Errorf("%s: %v, %v", what, l, err)
 			}
 			if mode(t, socket+name) != before {
@@ -192,8 +192,8 @@ func TestListenRefusesPathsThatCannotBeSockets(t *testing.T) {
 	fits := dir + "/" + strings.Repeat("x", 106-len(dir)-1)
 	ok(t, listenOn(t, fits).Close())
 	for path, want := range map[string]string{
-		fits + "x":                           "has 107 bytes, and 106 is the most",
-		dir + "/" + strings.Repeat("x", 300): "bytes, and 106 is the most",
+		fits + "x":                           "has 107 bytes, but at most 106 are",
+		dir + "/" + strings.Repeat("x", 300): "bytes, but at most 106 are",
 		"":                                   "not a path",
 		"@abstract":                          "not a path",
 	} {

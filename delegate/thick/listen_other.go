@@ -19,8 +19,8 @@ func Activated([]string) (net.Listener, error) {
 	return nil, fmt.Errorf("socket activation: %w", errors.ErrUnsupported)
 }
 
-// A Listener is a [net.Listener] from [Listen]. There is none on this system,
-// and all methods answer [errors.ErrUnsupported].
+// A Listener does not exist on this system: all methods return
+// [errors.ErrUnsupported].
 type Listener struct{}
 
 // Accept returns [errors.ErrUnsupported].

@@ -12,9 +12,9 @@ import (
 	"github.com/metacni/metacni/internal/flock"
 )
 
-// lockFile opens the file at path and waits for its lock. It makes the file when
-// there is none. The lock ends with the process, and children do not inherit
-// it. Nobody removes the file: a lock on a removed file excludes nobody.
+// lockFile opens the file at path, which it makes if it is missing, and waits for
+// its lock. The lock ends with the process, and children do not inherit it. The
+// file is never removed, because a lock on a removed file excludes nobody.
 func lockFile(ctx context.Context, path string) (*os.File, error) {
 	var f *os.File
 	err := flock.Wait(ctx, func() (_ bool, err error) {
@@ -27,8 +27,8 @@ func lockFile(ctx context.Context, path string) (*os.File, error) {
 	return f, err
 }
 
-// tryLockFile is lockFile without waiting. It returns nil and no error when the
-// file is locked.
+// tryLockFile is lockFile without waiting. It returns nil and no error if another
+// process has the lock.
 func tryLockFile(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
@@ -47,7 +47,7 @@ func tryLockFile(path string) (*os.File, error) {
 
 // unlockFile releases the lock and closes the file.
 func unlockFile(f *os.File) {
-	// Closing alone would leave the lock to a child before its exec.
+	// After closing alone, a child that has not called exec yet would keep the lock.
 	_ = flock.Unlock(int(f.Fd()))
 	_ = f.Close()
 }

@@ -115,7 +115,7 @@ func TestQueueThatCannotBeRead(t *testing.T) {
 		f := &fake{}
 		r := serve(t, &Server{Commands: f.commands(), Queue: dir})
 		synctest.Wait()
-		const why = "others may write to the directory"
+		const why = "other users may write to the directory"
 		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).want(t, 503, 11, why)
 		r.do(request("ADD", "c2")).want(t, 503, 11, why)
 		r.do(request("STATUS", "")).want(t, 500, 50, why)

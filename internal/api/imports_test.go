@@ -46,7 +46,7 @@ var rules = map[string][]string{
 	"delegate/lifecycle":    {"delegate", "scratch", "netconf", "ifname", "internal/inroot", "internal/terse", "internal/cause"},
 	"delegate/adopt":        {"delegate", "delegate/lifecycle", "scratch", "netconf", "internal/durable", "internal/inroot"},
 	"delegate/thick":        {"delegate", "delegate/plugin", "status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/peer", "internal/cause", "internal/flock", "internal/turns", "internal/terse"},
-	"delegate/thick/shim":   {"status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/redact", "internal/cause"},
+	"delegate/thick/shim":   {"status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/redact", "internal/cause", "internal/terse"},
 	"delegate/thick/wire":   nil,
 	"delegate/resident":     {"delegate", "delegate/plugin", "netconf", "status", "delegate/thick/wire", "internal/cause", "internal/durable", "internal/peer", "internal/proctree", "internal/turns"},
 	"netconf/autoconf":      {"netconf", "internal/durable", "internal/inroot", "internal/flock"},

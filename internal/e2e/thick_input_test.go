@@ -219,8 +219,8 @@ func TestS1SocketDir(t *testing.T) {
 		make func(w *world, dir string) error
 		word string
 	}{
-		"group may write": {func(_ *world, dir string) error { return os.Chmod(dir, 0o770) }, "open to others"},
-		"all may read":    {func(_ *world, dir string) error { return os.Chmod(dir, 0o755) }, "open to others"},
+		"group may write": {func(_ *world, dir string) error { return os.Chmod(dir, 0o770) }, "other users may enter"},
+		"all may read":    {func(_ *world, dir string) error { return os.Chmod(dir, 0o755) }, "other users may enter"},
 		"another user's":  {func(_ *world, dir string) error { return os.Chown(dir, 65534, 65534) }, "user 65534"},
 		"a link": {func(w *world, dir string) error {
 			if err := os.Rename(dir, w.file("real")); err != nil {

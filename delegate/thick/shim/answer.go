@@ -18,11 +18,10 @@ import (
 	"github.com/metacni/metacni/internal/redact"
 )
 
-// maxText is how many bytes of a text that is no error object an error quotes.
+// maxText is how many bytes an error quotes of a text that is no error object.
 const maxText = 256
 
-// result returns what a response with the status 200 says. Only an ADD has a
-// result.
+// result decodes a response with the status 200. Only an ADD has a result.
 func (k *call) result(r *response) (types.Result, error) {
 	if k.command != "ADD" {
 		return nil, nil
@@ -44,8 +43,8 @@ func (k *call) result(r *response) (types.Result, error) {
 	return result, nil
 }
 
-// refusal returns the error that a response with another status says: the
-// daemon's own when it is an error object.
+// refusal returns the error of a response with another status: the error object
+// of the daemon if it is one.
 func (k *call) refusal(r *response) error {
 	var said types.Error
 	if err := json.Unmarshal(r.body, &said); err != nil || said == (types.Error{}) {
@@ -56,7 +55,7 @@ func (k *call) refusal(r *response) error {
 	return &said
 }
 
-// refusalCode is the code of an error object.
+// refusalCode returns the code of an error object.
 func (k *call) refusalCode(status int, code uint) uint {
 	switch {
 	case status == 503 && k.command != "STATUS":
@@ -69,8 +68,8 @@ func (k *call) refusalCode(status int, code uint) uint {
 	return code
 }
 
-// An unspecified is an error of a daemon that sends no error objects, as those
-// of Multus did.
+// An unspecified error is that of a daemon that sends no error objects, as the
+// daemons of Multus did.
 type unspecified struct {
 	status int
 	path   string
@@ -95,8 +94,8 @@ func (e *unspecified) CNICode() uint {
 	return types.ErrInternal
 }
 
-// excerpt returns the words of a text that is no error object. Multus's daemon
-// puts the request in front of them, configuration and all as numbers.
+// excerpt returns the message in a text that is no error object. The daemon of
+// Multus puts the request in front of it, with the configuration as numbers.
 func (k *call) excerpt(body []byte) string {
 	text := string(body)
 	if i := strings.LastIndex(text, "ERRORED: "); i >= 0 {
@@ -106,12 +105,11 @@ func (k *call) excerpt(body []byte) string {
 		text = text[:i]
 	}
 	text = strings.Trim(k.hide(text), " \t\r\n&'\"")
-	return strings.ToValidUTF8(text[:min(len(text), maxText)], "\uFFFD") // "" could join what was hidden apart
+	return strings.ToValidUTF8(text[:min(len(text), maxText)], "\uFFFD") // not removed: that could join the parts of a secret
 }
 
-// hide takes the configuration out of text, and the credentials in it. Daemons
-// of Multus have also been seen to repeat the configuration as numbers and as
-// base64.
+// hide removes the configuration and its credentials from text. Daemons of Multus
+// also repeat the configuration as numbers and as base64.
 func (k *call) hide(text string) string {
 	conf := k.args.StdinData
 	if len(conf) >= redact.MinSecret {
@@ -122,7 +120,7 @@ func (k *call) hide(text string) string {
 	return redact.Credentials(conf).Hide(text)
 }
 
-// info is the answer to [Client.Info].
+// info sends the request of [Client.Info] and decodes the answer.
 func (k *call) info(ctx context.Context) (wire.Info, error) {
 	r, err := k.send(ctx)
 	if err != nil {
@@ -130,7 +128,7 @@ func (k *call) info(ctx context.Context) (wire.Info, error) {
 	}
 	var info wire.Info
 	if err := json.Unmarshal(r.body, &info); err != nil {
-		return wire.Info{}, k.fail(malformed("not an info"))
+		return wire.Info{}, k.fail(malformed("the body is not the JSON of an info"))
 	}
 	return info, nil
 }
@@ -139,21 +137,21 @@ func (k *call) info(ctx context.Context) (wire.Info, error) {
 func show(w io.Writer, r types.Result, version string) error {
 	var out bytes.Buffer
 	if err := convert(&out, r, version); err != nil {
-		return types.NewError(types.ErrIncompatibleCNIVersion, "result cannot be expressed in version "+strconv.Quote(version), err.Error())
+		return types.NewError(types.ErrIncompatibleCNIVersion, "the result cannot be expressed in version "+strconv.Quote(version), err.Error())
 	}
 	out.WriteByte('\n')
 	if _, err := w.Write(out.Bytes()); err != nil {
-		return types.NewError(types.ErrIOFailure, "print the result", err.Error())
+		return types.NewError(types.ErrIOFailure, "the result cannot be printed", err.Error())
 	}
 	return nil
 }
 
-// convert prints r. The converters of package types panic on some results that
-// it decodes, such as a null among the interfaces.
+// convert prints r in the version. The converters of the CNI library panic on some
+// results that it decodes, such as a null among the interfaces.
 func convert(out io.Writer, r types.Result, version string) (err error) {
 	defer func() {
 		if e := recover(); e != nil {
-			err = errors.New("it is no result of its version")
+			err = errors.New("the result is not valid in its version")
 		}
 	}()
 	if r.Version() != version {

@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	onceTimeout = 2 * time.Second // of a call that is not repeated
+	onceTimeout = 2 * time.Second // of a call that is tried once
 	firstPause  = 50 * time.Millisecond
 	maxPause    = time.Second
 )
 
-// A call is one command on its way.
+// A call is one command that is sent to the daemon.
 type call struct {
 	client  *Client
 	command string
@@ -31,7 +31,7 @@ type call struct {
 	path    string
 	request wire.Request
 	once    bool // try once
-	leave   bool // what finds no daemon is left to Away or to the Queue
+	leave   bool // without a daemon it is left to Away or to the Queue
 }
 
 func (c *Client) call(path, command string, a *skel.CmdArgs) *call {
@@ -45,7 +45,7 @@ func (c *Client) call(path, command string, a *skel.CmdArgs) *call {
 	}
 }
 
-// do sends the command, and returns what the daemon makes of it.
+// do sends the command and returns its result.
 func (k *call) do(ctx context.Context) (types.Result, error) {
 	r, err := k.send(ctx)
 	if err != nil || r == nil {
@@ -54,8 +54,8 @@ func (k *call) do(ctx context.Context) (types.Result, error) {
 	return k.result(r)
 }
 
-// send returns a response with the status 200, or nil for a DEL that is done or
-// written down without one.
+// send sends the command until it gets a response with the status 200, and returns
+// that. It returns nil for a DEL that Away has done or that is queued.
 func (k *call) send(ctx context.Context) (*response, error) {
 	limit := k.client.timeout()
 	if k.once {
@@ -102,7 +102,7 @@ func (k *call) send(ctx context.Context) (*response, error) {
 		}
 		if !rest(patience, pause, hint) {
 			if ctx.Err() != nil {
-				err = fmt.Errorf("%w, and before that: %w", cause.Of(ctx), err)
+				err = fmt.Errorf("%w; last error: %w", cause.Of(ctx), err)
 			}
 			return nil, k.outcome(err)
 		}
@@ -113,15 +113,15 @@ func (k *call) send(ctx context.Context) (*response, error) {
 func (k *call) repeatable(err error) bool {
 	switch {
 	case errors.Is(err, ErrAway):
-		return !k.leave // it is settled what becomes of these
+		return !k.leave // such a DEL has been queued, or cannot be
 	case errors.Is(err, ErrLost):
 		return k.command != "ADD"
 	}
 	return errors.Is(err, errBusy)
 }
 
-// queue writes the DEL down. It returns a connection when the daemon has come
-// meanwhile, and then has written nothing.
+// queue writes the DEL to the queue. If the daemon has come meanwhile, queue writes
+// nothing and returns a connection.
 func (k *call) queue(ctx context.Context) (conn *net.UnixConn, err error) {
 	err = queue.In(k.client.Queue).Put(ctx, k.request, func() (bool, error) {
 		var err error
@@ -134,7 +134,7 @@ func (k *call) queue(ctx context.Context) (conn *net.UnixConn, err error) {
 	return conn, err
 }
 
-// exchange has conn, which it closes, carry the command and a response.
+// exchange sends the command over conn, returns the response and closes conn.
 func (k *call) exchange(ctx context.Context, conn *net.UnixConn) (*response, error) {
 	text, err := message(ctx, k.path, k.request)
 	if err != nil {
@@ -147,15 +147,14 @@ func (k *call) exchange(ctx context.Context, conn *net.UnixConn) (*response, err
 	}
 	r, late, err := exchange(ctx, conn, text, undo)
 	if err == nil && late && r.status == 200 && k.command == "ADD" {
-		// The daemon has been told that nobody waits, and may undo it.
-		return nil, fmt.Errorf("%w: then the result came", cause.Of(ctx))
+		// The daemon has been told to cancel the ADD and may undo it.
+		return nil, fmt.Errorf("%w: the result came too late", cause.Of(ctx))
 	}
 	return r, err
 }
 
-// rest waits for pause, or a little less so that those who wait for the same do
-// not all come at once, and no longer than the daemon hints at. It reports
-// whether ctx has not ended before.
+// rest waits for pause, less a random part so that shims do not retry all at once,
+// and not longer than the hint of the daemon. It returns false if ctx ends first.
 func rest(ctx context.Context, pause, hint time.Duration) bool {
 	if hint >= 0 {
 		pause = min(pause, max(hint, firstPause))
@@ -170,16 +169,16 @@ func rest(ctx context.Context, pause, hint time.Duration) bool {
 	}
 }
 
-// outcome returns err as the caller of the Client sees it: what the daemon said
-// as it is.
+// outcome returns err as the caller of the Client gets it: unchanged if it is the
+// daemon's.
 func (k *call) outcome(err error) error {
-	if said, ok := err.(*types.Error); ok { //nolint:errorlint // one inside another error is not all there is to say
+	if said, ok := err.(*types.Error); ok { //nolint:errorlint // a wrapped one is not all of the error
 		return said
 	}
 	return k.fail(err)
 }
 
-// fail says that the command failed because of err.
+// fail returns an Error of the command.
 func (k *call) fail(err error) error {
 	e := &Error{Command: k.command, Socket: k.socket, Err: err}
 	if k.request.Env["CNI_CONTAINERID"] != "" {

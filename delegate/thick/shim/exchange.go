@@ -13,8 +13,8 @@ import (
 	"github.com/metacni/metacni/internal/cause"
 )
 
-// dial connects to the daemon. The error is ErrAway where there is none, and
-// errBusy where one does not accept at the moment.
+// dial connects to the daemon. The error is ErrAway if no daemon listens, and
+// errBusy if the daemon does not accept at the moment.
 func dial(socket string) (*net.UnixConn, error) {
 	// Connecting to a unix socket never waits, so it needs no context, and
 	// without a net.Dialer the resolver stays out of the program.
@@ -25,7 +25,7 @@ func dial(socket string) (*net.UnixConn, error) {
 	why := err
 	var call *os.SyscallError
 	if errors.As(err, &call) {
-		why = call // without the path, which the Error has
+		why = call // without the path, which is in the Error
 	}
 	switch {
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
@@ -36,13 +36,13 @@ func dial(socket string) (*net.UnixConn, error) {
 	return nil, fmt.Errorf("%w: %w", errSocket, why)
 }
 
-// exchange sends text, and returns the answer. When ctx ends it tells the
-// daemon so by closing one half of conn, and waits a little longer, with undo as
-// its limit. Then late is true whether or not there is an answer.
+// exchange sends text over conn, returns the answer and closes conn. When ctx ends,
+// exchange tells the daemon by closing the writing half of conn, and waits for the
+// answer for up to undo; then late is true.
 //
 // The error is ErrLost, errMalformed, or why ctx ended.
 func exchange(ctx context.Context, conn *net.UnixConn, text []byte, undo time.Duration) (r *response, late bool, err error) {
-	defer func() { _ = conn.Close() }() // there is nothing left that it could lose
+	defer func() { _ = conn.Close() }() // nothing can be lost any more
 	stop := context.AfterFunc(ctx, func() {
 		now := time.Now()
 		_ = conn.SetReadDeadline(now.Add(undo))
@@ -51,8 +51,7 @@ func exchange(ctx context.Context, conn *net.UnixConn, text []byte, undo time.Du
 	})
 	_, unsent := conn.Write(text)
 	if unsent == nil || ctx.Err() == nil {
-		// Even of a request that it did not want to read all the daemon may
-		// have said why.
+		// The daemon may have answered although it did not read all.
 		r, err = readResponse(conn)
 	}
 	late = !stop()

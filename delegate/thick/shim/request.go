@@ -14,25 +14,25 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
-// maxTrace is the longest value of a trace that is also sent as a header: all
-// of them fit into what the daemon reads of a header.
+// maxTrace is the longest part of a trace that is also sent as a header, so that
+// all parts fit into the daemon's limit for headers.
 const maxTrace = 4 << 10
 
-// environment is what the daemon gets to know of the shim's own: the variables
-// of the runtime, those in a as it says, and the trace.
+// environment returns the variables that are sent to the daemon: those of the
+// runtime, with the values of a, and the trace.
 func (c *Client) environment(command string, a *skel.CmdArgs) map[string]string {
 	env := map[string]string{}
 	for _, kv := range c.Env {
 		name, value, _ := strings.Cut(kv, "=")
 		if _, twice := env[name]; twice {
-			continue // the first counts, as for os.Getenv
+			continue // the first counts, as in os.Getenv
 		}
 		if strings.HasPrefix(name, "CNI_") || slices.Contains(wire.TraceEnv[:], name) {
 			env[name] = value
 		}
 	}
-	// Multus's daemon wants the keys of a container's commands even without a
-	// value, but takes a missing CNI_IFNAME for eth0.
+	// The daemon of Multus needs these keys even without a value, but takes a
+	// missing CNI_IFNAME for eth0.
 	container := command == "ADD" || command == "CHECK" || command == "DEL"
 	for _, v := range []struct {
 		name, value string
@@ -56,7 +56,7 @@ func (c *Client) environment(command string, a *skel.CmdArgs) map[string]string 
 	return env
 }
 
-// socket is where the daemon listens that a command is for.
+// socket returns the path of the daemon's socket for a command.
 func (c *Client) socket(path string, a *skel.CmdArgs) string {
 	if c.Socket != "" {
 		return c.Socket
@@ -64,8 +64,8 @@ func (c *Client) socket(path string, a *skel.CmdArgs) string {
 	var conf struct {
 		Dir string `json:"daemonSocketDir"`
 	}
-	if path == wire.PathCNI { // any other configuration is no shim's
-		_ = json.Unmarshal(a.StdinData, &conf) // the daemon says what is wrong with it
+	if path == wire.PathCNI { // otherwise the configuration is not the shim's
+		_ = json.Unmarshal(a.StdinData, &conf) // the daemon reports what is wrong with it
 	}
 	if conf.Dir == "" {
 		conf.Dir = wire.DefaultDir
@@ -73,9 +73,8 @@ func (c *Client) socket(path string, a *skel.CmdArgs) string {
 	return filepath.Join(conf.Dir, wire.SocketName)
 }
 
-// message returns r as the HTTP/1.1 request that a connection carries. The
-// version is 1.1 for the sake of the chunked responses it brings: they tell a
-// response that was cut from one that ended.
+// message returns r as an HTTP/1.1 request. Version 1.1 allows chunked responses,
+// which show whether a response is complete.
 func message(ctx context.Context, path string, r wire.Request) ([]byte, error) {
 	b := []byte("POST " + path + " HTTP/1.1\r\nHost: dummy\r\nConnection: close\r\n")
 	if path == wire.PathInfo {
@@ -102,7 +101,7 @@ func message(ctx context.Context, path string, r wire.Request) ([]byte, error) {
 	return append(b, body...), nil
 }
 
-// printable reports whether s may stand in a header as it is.
+// printable reports whether s can be the value of a header.
 func printable(s string) bool {
 	for i := range len(s) {
 		if s[i] < ' ' || s[i] > '~' {

@@ -13,22 +13,22 @@ import (
 )
 
 const (
-	maxHeader    = 16 << 10 // of all of a response's header lines, and of its trailer
+	maxHeader    = 16 << 10 // of all header lines of a response, and of its trailer
 	maxChunkLine = 1 << 10
 )
 
-// A response is one of HTTP/1, whole.
+// A response is a complete HTTP/1 response.
 type response struct {
 	status     int
 	retryAfter time.Duration // -1 when there is none in seconds
 	body       []byte
-	unframed   bool // the body's end was that of the connection, so it may be cut
+	unframed   bool // the body ended with the connection, so it may be incomplete
 }
 
-// readResponse reads a response to a POST or a GET on a connection that is
-// closed after it. The error is errMalformed for what cannot be a response, or
-// is over the limits, and else the reader's: [io.ErrUnexpectedEOF] where the
-// response ends before it is whole.
+// readResponse reads the response to a POST or a GET on a connection that is
+// closed after it. The error is errMalformed for a response that is invalid or
+// too large, [io.ErrUnexpectedEOF] for one that ends too early, and otherwise that
+// of the reader.
 func readResponse(from io.Reader) (*response, error) {
 	m := &incoming{r: bufio.NewReader(from), left: maxHeader}
 	for {
@@ -37,7 +37,7 @@ func readResponse(from io.Reader) (*response, error) {
 			return nil, err
 		}
 		if r.status < 200 && r.status != 101 {
-			continue // on the way; the limit of the header is that of all of them
+			continue // informational; maxHeader limits all of them together
 		}
 		if r.body, err = m.body(r, framing); err != nil {
 			return nil, err
@@ -46,13 +46,13 @@ func readResponse(from io.Reader) (*response, error) {
 	}
 }
 
-// An incoming response is read from r. left is how many bytes its lines may still have.
+// An incoming response is read from r. Its lines may have left more bytes.
 type incoming struct {
 	r    *bufio.Reader
 	left int
 }
 
-// A framing says where a body ends. Without either it ends with the
+// A framing says where a body ends. The zero value is a body that ends with the
 // connection.
 type framing struct {
 	chunked bool
@@ -69,7 +69,7 @@ func (m *incoming) head() (*response, framing, error) {
 	code, _, _ := strings.Cut(rest, " ")
 	r.status, err = strconv.Atoi(code)
 	if version != "HTTP/1.1" && version != "HTTP/1.0" || len(code) != 3 || err != nil || r.status < 100 {
-		return nil, framing{}, malformed("not a status of HTTP/1")
+		return nil, framing{}, malformed("invalid status line")
 	}
 	var f framing
 	for {
@@ -79,7 +79,7 @@ func (m *incoming) head() (*response, framing, error) {
 		}
 		name, value, found := strings.Cut(line, ":")
 		if !found || name == "" || strings.ContainsAny(name, " \t") {
-			return nil, f, malformed("not a header line")
+			return nil, f, malformed("invalid header line")
 		}
 		value = strings.Trim(value, " \t")
 		switch strings.ToLower(name) {
@@ -112,14 +112,14 @@ func (m *incoming) body(r *response, f framing) ([]byte, error) {
 	case f.length != "":
 		n, err := strconv.ParseUint(f.length, 10, 63)
 		if err != nil {
-			return nil, malformed("no length")
+			return nil, malformed("invalid length")
 		}
 		return m.bytes(nil, n)
 	}
 	r.unframed = true
 	body, err := io.ReadAll(io.LimitReader(m.r, wire.MaxBody+1))
 	if len(body) > wire.MaxBody {
-		return nil, malformed("too long a body")
+		return nil, malformed("the body is too long")
 	}
 	return body, err
 }
@@ -132,10 +132,10 @@ func (m *incoming) chunks() (body []byte, err error) {
 		if err != nil {
 			return nil, err
 		}
-		size, _, _ := strings.Cut(line, ";") // then come extensions
+		size, _, _ := strings.Cut(line, ";") // extensions follow
 		n, err := strconv.ParseUint(strings.TrimRight(size, " \t"), 16, 63)
 		if err != nil {
-			return nil, malformed("no size of a chunk")
+			return nil, malformed("invalid chunk size")
 		}
 		if n == 0 {
 			break
@@ -146,7 +146,7 @@ func (m *incoming) chunks() (body []byte, err error) {
 		if line, err := m.line(); err != nil {
 			return nil, err
 		} else if line != "" {
-			return nil, malformed("a chunk longer than its size")
+			return nil, malformed("a chunk is longer than its size")
 		}
 	}
 	m.left = maxHeader
@@ -157,11 +157,11 @@ func (m *incoming) chunks() (body []byte, err error) {
 	}
 }
 
-// bytes appends the next n to body, as they come: what a header claims is not
-// allocated before it is there.
+// bytes appends the next n bytes to body. It allocates only what has arrived, not
+// what a header claims.
 func (m *incoming) bytes(body []byte, n uint64) ([]byte, error) {
 	if n > uint64(wire.MaxBody-len(body)) {
-		return nil, malformed("too long a body")
+		return nil, malformed("the body is too long")
 	}
 	part, err := io.ReadAll(io.LimitReader(m.r, int64(n)))
 	if err == nil && uint64(len(part)) < n {
@@ -173,13 +173,13 @@ func (m *incoming) bytes(body []byte, n uint64) ([]byte, error) {
 	return append(body, part...), err
 }
 
-// line reads a line without its end.
+// line reads a line and removes its end.
 func (m *incoming) line() (string, error) {
 	var line []byte
 	for {
 		part, err := m.r.ReadSlice('\n')
 		if m.left -= len(part); m.left < 0 {
-			return "", malformed("too long a line")
+			return "", malformed("a line is too long")
 		}
 		line = append(line, part...)
 		switch {

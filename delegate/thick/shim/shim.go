@@ -1,13 +1,13 @@
-// Package shim is the runtime's end of a thick plugin: the program that the
-// runtime runs in the plugin's place hands each command to the daemon of
-// package [github.com/metacni/metacni/delegate/thick] and prints what that
-// answers. It is small on purpose, and knows nothing of net/http.
+// Package shim is the client of a thick plugin: the program that the runtime
+// executes sends each command to the daemon of package
+// [github.com/metacni/metacni/delegate/thick] and prints the answer. It is small
+// on purpose and does not import net/http.
 //
-// A command that it reports as done has been done by the daemon, or, for a DEL
-// that came while there was none, is on disk where the next one reads it. It never sends
-// an ADD twice unless the daemon has said that it did nothing, and hands on what
-// the daemon says of an error as it is, but for a configuration that is repeated
-// in it, which is hidden. Parts of one that a daemon quotes are its own affair.
+// When a command succeeds, the daemon has done it. The exception is a DEL while the
+// daemon is away: it may be on disk, where the next daemon reads it. An ADD is
+// sent twice only if the daemon has answered that it did nothing. Errors of the
+// daemon are passed on unchanged, except that the configuration and the
+// credentials in it are hidden.
 package shim
 
 import (
@@ -24,52 +24,52 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// A Client hands commands to a daemon. Its zero value does so for Multus's, but
-// cannot answer an ADD of the runtime without Stdout. Goroutines may share a
-// Client as long as none writes to its fields.
+// A Client sends commands to a daemon. The zero value sends them to the daemon of
+// Multus, but cannot execute an ADD without Stdout. Goroutines may share a Client
+// as long as none writes to its fields.
 type Client struct {
-	// Socket is the path of the daemon's socket. Empty is multus.sock in the
-	// directory that the runtime's configuration names as daemonSocketDir, or
-	// in Multus's own, /run/multus.
+	// Socket is the path of the daemon's socket. Empty means multus.sock in the
+	// daemonSocketDir of the runtime's configuration or, without that key, in
+	// /run/multus.
 	Socket string
 
-	// Env is the environment of the process, as "key=value": its CNI_
-	// variables and its trace are handed on, and nothing else.
+	// Env is the environment of the process, as "key=value". Only its CNI_
+	// variables and its trace are sent.
 	Env []string
 
-	// Stdout receives the result of an ADD, in one write. A main that hands
-	// its own standard output over must have the signal SIGPIPE ignored or
-	// notified: otherwise it does not live to undo an ADD whose result nobody
-	// reads.
+	// Stdout receives the result of an ADD, in one write. A main that sets it
+	// to the standard output of the process must have the signal SIGPIPE
+	// notified or ignored. Otherwise a result that nobody reads ends the
+	// process before it can undo the ADD.
 	Stdout io.Writer
 
-	// Wait is how long ADD, CHECK and GC wait for a daemon that is not there,
-	// and these and DEL for one that says it is busy or not ready. Zero is 30
-	// seconds; less is no wait.
+	// Wait is how long ADD, CHECK and GC wait for a daemon that is away, and
+	// ADD, CHECK, GC and DEL for one that is busy or not ready. Zero means 30
+	// seconds, a negative value no wait.
 	Wait time.Duration
 
-	// Timeout bounds a whole command but STATUS, which has 2 seconds at most.
-	// Zero is 115 seconds: runtimes give up after 2 minutes.
+	// Timeout limits a command. STATUS never has more than 2 seconds. Zero means
+	// 115 seconds, because runtimes give up after 2 minutes.
 	Timeout time.Duration
 
-	// UndoTimeout is how long the answer is waited for once the command's
-	// context or its Timeout has ended: the daemon undoes what it did. Zero is
+	// UndoTimeout is how long the Client waits for an answer after the context
+	// or the Timeout has ended, while the daemon undoes what it did. Zero means
 	// 3 seconds.
 	UndoTimeout time.Duration
 
-	// Queue is the directory for DELs that come while the daemon is away: its
-	// Server's Queue, as this process sees it. The daemon does them when it is
-	// back. A DEL fails with code 11 when no daemon has marked the directory as
-	// one that it reads. Empty is no queue: such a DEL fails.
+	// Queue is the directory for DELs while the daemon is away: the Queue of its
+	// Server, as this process sees it. The next daemon does them. A DEL fails
+	// with code 11 if no daemon has marked the directory as one that it reads.
+	// Empty means no queue: a DEL without a daemon fails.
 	Queue string
 
-	// QueueWait is how long a DEL waits for a daemon that is away before it goes
-	// to the Queue: done at once it leaves less behind, see package thick. Zero
-	// is 2 seconds; less is no wait.
+	// QueueWait is how long a DEL waits for a daemon that is away before it is
+	// queued. A DEL that is done at once can remove more, see package thick.
+	// Zero means 2 seconds, a negative value no wait.
 	QueueWait time.Duration
 
-	// Away, when not nil, does a DEL that comes while the daemon is away, in
-	// place of the Queue. Its error is the command's.
+	// Away, when not nil, does a DEL while the daemon is away, instead of the
+	// Queue. Its error is that of the command.
 	Away func(ctx context.Context, a *skel.CmdArgs) error
 }
 
@@ -91,24 +91,28 @@ func (c *Client) Execute(ctx context.Context, command string, a *skel.CmdArgs) e
 	return status.Error(err)
 }
 
-// Do has the daemon do one command of the runtime: ADD, CHECK, DEL, GC or
-// STATUS. The result of an ADD is of the version that the daemon chose; for
-// other commands it is nil. It prints nothing.
+// Do sends one command to the daemon: ADD, CHECK, DEL, GC or STATUS. It returns
+// the result of an ADD in the version that the daemon chose, and nil for other
+// commands. It prints nothing; see [Client.Execute].
 //
-// An error that the daemon answers is returned as it is, a [*types.Error]. So
-// is one of Away. Any other is an [*Error]. After an ADD that ended in an error
-// the attachment may be there in part, as with any plugin: a DEL is due.
+// An error that the daemon answers is returned unchanged, as a [*types.Error]. An
+// error of Away is returned unchanged too. All others are of type [*Error]. After
+// an ADD that failed the attachment may exist in part, as with any plugin, and
+// needs a DEL.
 //
-// ADD, CHECK and GC wait for a daemon that is away, [ErrAway], and all commands
-// but STATUS for one that is busy. A daemon that goes away before it has
-// answered is [ErrLost] to an ADD; other commands are sent again. A DEL that
-// finds no daemon is left to Away, or to the Queue after QueueWait, and nil means
-// then that it has been done or survives a loss of power. STATUS tries once.
+// If the daemon is away ([ErrAway]),
+//   - ADD, CHECK and GC wait for it;
+//   - DEL waits for QueueWait and is then queued, or is left to Away. Then nil
+//     means that Away has done it, or that it survives a loss of power;
+//   - STATUS fails.
 //
-// When ctx ends, or the Timeout, the daemon is told so and its answer is waited
-// for a little longer. A result that comes after that is not returned: the
-// error is ctx's, and so it is when nothing comes. What is returned for a DEL
-// is then never nil unless the daemon has said that it is done.
+// If the daemon is busy, all commands except STATUS wait. If the daemon goes away
+// before it answers, an ADD fails with [ErrLost], and the others are sent again.
+//
+// When ctx or the Timeout ends, the daemon is told to cancel the command, and Do
+// waits up to UndoTimeout for its answer. The error is then that of the daemon or
+// the reason why ctx ended, even if a result arrives. A DEL returns nil only if
+// the daemon has answered that it is done.
 func (c *Client) Do(ctx context.Context, command string, a *skel.CmdArgs) (types.Result, error) {
 	k := c.call(wire.PathCNI, command, a)
 	switch command {
@@ -143,18 +147,18 @@ func (c *Client) Attach(ctx context.Context, command string, a *skel.CmdArgs, wi
 	return k.do(ctx)
 }
 
-// Info asks the daemon what it can do, once and for 2 seconds at most. Daemons
-// that are older than the question, all of Multus's, answer 404, which is an
-// [*Error] with code 999.
+// Info asks the daemon what it can do. It tries once, for up to 2 seconds. Daemons
+// without this request, such as those of Multus, answer 404: an [*Error] with
+// code 999.
 func (c *Client) Info(ctx context.Context) (wire.Info, error) {
 	k := c.call(wire.PathInfo, "INFO", &skel.CmdArgs{})
 	k.once = true
 	return k.info(ctx)
 }
 
-// add is ADD with its result printed.
+// add executes ADD and prints its result.
 func (c *Client) add(ctx context.Context, a *skel.CmdArgs) error {
-	k := c.call(wire.PathCNI, "ADD", a) // for its words
+	k := c.call(wire.PathCNI, "ADD", a) // for its errors
 	version, err := create.DecodeVersion(a.StdinData)
 	if err != nil {
 		return k.fail(errConfig)

@@ -1,41 +1,42 @@
-// Package wire holds the messages that a thick plugin's two ends exchange: the
-// shim that the runtime runs, and the daemon behind its unix socket. They are
-// those of Multus, so that old ends and new ones mix; what is added to them is
-// optional, and an end ignores what it does not know.
+// Package wire defines the messages between the two ends of a thick plugin: the
+// shim that the runtime executes, and the daemon behind its unix socket. They are
+// the messages of Multus, so that shims and daemons of both projects work
+// together. Additions are optional, and both ends ignore what they do not know.
 //
-// The shim posts a [Request] to [PathCNI] or [PathAttach]. A successful ADD
-// is answered with a [Response], other commands with nothing, and what fails
-// with an HTTP status other than 200 and the specification's error object.
+// The shim posts a [Request] to [PathCNI] or [PathAttach]. The answer to a
+// successful ADD is a [Response]; to other commands it is empty. A failure is
+// answered with an HTTP status other than 200 and the error object of the
+// specification.
 package wire
 
 import "encoding/json"
 
-// Where a daemon listens unless it is told otherwise, and what it serves.
+// The default socket of a daemon, and the paths it serves.
 const (
 	DefaultDir = "/run/multus"
 	SocketName = "multus.sock"
 
 	PathCNI    = "/cni"      // POST: a command of the runtime
-	PathAttach = "/delegate" // POST: a command for one more network of a container; GET: what it has
+	PathAttach = "/delegate" // POST: a command for one more network of a running container; GET: the list of attachments
 	PathHealth = "/healthz"  // whether the daemon runs
-	PathReady  = "/readyz"   // whether it takes an ADD
+	PathReady  = "/readyz"   // whether it would serve an ADD
 	PathInfo   = "/info"     // GET: an [Info]
 )
 
-// Version is that of the messages here, which a [Request] carries, and
-// VersionHeader the header of every response that says the daemon's. Both ends
-// work with any other version: a message only ever gains optional fields.
+// Version is the version of these messages, which each [Request] carries.
+// VersionHeader is the header with the version of the daemon in each response.
+// Both ends work with any other version, because later versions only add optional
+// fields.
 const (
 	Version       = 1
 	VersionHeader = "CNI-Daemon-API"
 )
 
-// MaxBody is the most a message may have, in bytes, in either direction.
+// MaxBody is the size limit of a message in either direction, in bytes.
 const MaxBody = 4 << 20
 
-// TraceHeaders are the HTTP headers that carry the trace of a request, and
-// TraceEnv the variables of the environment that plugins get it in, in the same
-// order.
+// TraceHeaders are the HTTP headers for the trace of a request. TraceEnv are the
+// environment variables in which plugins get it, in the same order.
 //
 //nolint:gochecknoglobals // never written
 var (
@@ -45,33 +46,33 @@ var (
 
 // A Request is one command.
 type Request struct {
-	// Env holds the CNI_ variables of the runtime, and the trace's. Shims of
-	// Multus send all of their environment.
+	// Env has the CNI_ variables of the runtime and the variables of the trace.
+	// Shims of Multus send all of their environment.
 	Env map[string]string `json:"env,omitempty"`
 
 	// Config is what the runtime wrote to the shim's stdin.
 	Config []byte `json:"config,omitempty"`
 
-	// Attributes is what a command for [PathAttach] asks of the interface;
-	// nil asks nothing.
+	// Attributes says what a command for [PathAttach] asks of the interface, if
+	// not nil.
 	Attributes *Attributes `json:"interfaceAttributes,omitempty"`
 
-	// APIVersion is the [Version] of the shim; 0 is one that knows of none.
+	// APIVersion is the [Version] of the shim, or 0 if the shim has none.
 	APIVersion int `json:"apiVersion,omitempty"`
 
-	// DeadlineMs is how long the shim waits for the response, in
-	// milliseconds; 0 does not say.
+	// DeadlineMs is how long the shim waits for the response, in milliseconds,
+	// or 0 if unknown.
 	DeadlineMs int64 `json:"deadlineMs,omitempty"`
 }
 
-// Attributes is what is asked of an interface that is plugged in.
+// Attributes says what is asked of the interface of one more network.
 type Attributes struct {
 	IPs     []string                   `json:"ips,omitempty"`
 	MAC     string                     `json:"mac,omitempty"`
 	CNIArgs map[string]json.RawMessage `json:"cni-args"`
 }
 
-// A Response answers a successful ADD. The result is of the newest version
+// A Response is the answer to a successful ADD. The result is in the newest version
 // that the daemon knows; the shim converts it.
 type Response struct {
 	Result json.RawMessage

@@ -24,14 +24,14 @@ const (
 	maxFile = wire.MaxBody + int64(sumLen)
 )
 
-// Name returns the name of r's file, a hash of the attachment that r is about,
-// so that a runtime that asks again does not fill the queue. Only a request
-// whose configuration says its name has one.
+// Name returns the name of r's file, a hash of r's attachment, so that a runtime
+// that repeats its DEL does not fill the queue. It fails if the configuration is
+// no JSON object or its name is no string.
 func Name(r wire.Request) (string, error) {
 	var conf *struct {
 		Name string `json:"name"`
 	}
-	// Not the error itself, which quotes the configuration.
+	// Not err, which quotes the configuration.
 	if err := json.Unmarshal(r.Config, &conf); err != nil || conf == nil {
 		return "", errConfig
 	}
@@ -45,9 +45,9 @@ func Name(r wire.Request) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)) + entrySuffix, nil
 }
 
-// encode returns the name and the content of r's file. The content is the JSON
-// of r with one more key at its start, a sum of the rest: a DEL with one letter
-// changed may be another container's.
+// encode returns the name and the content of r's file. The content is the JSON of r
+// with one more key at its start, a checksum of the rest: a DEL with one damaged
+// letter may be that of another container.
 func encode(r wire.Request) (name string, data []byte, err error) {
 	if name, err = Name(r); err != nil {
 		return "", nil, err
@@ -63,30 +63,30 @@ func encode(r wire.Request) (name string, data []byte, err error) {
 	return name, append([]byte(head(body)), body[1:]...), nil
 }
 
-// decode returns the request that encode has made the file name of. A JSON
-// object that does not begin as encode has it is of another version.
+// decode returns the request in a file with the name that encode has written. A
+// JSON object without a checksum was written by another version.
 func decode(name string, data []byte) (wire.Request, error) {
 	if !bytes.HasPrefix(data, []byte(sumHead)) && json.Valid(data) && data[0] == '{' {
 		return wire.Request{}, ErrVersion
 	}
 	if len(data) < sumLen {
-		return wire.Request{}, errors.New("cut off")
+		return wire.Request{}, errors.New("the file is truncated")
 	}
 	body := append([]byte{'{'}, data[sumLen:]...)
 	if !bytes.HasPrefix(data, []byte(head(body))) {
-		return wire.Request{}, errors.New("its sum is another")
+		return wire.Request{}, errors.New("the checksum is wrong")
 	}
 	var r wire.Request
 	if err := json.Unmarshal(body, &r); err != nil {
-		return wire.Request{}, errors.New("not a request")
+		return wire.Request{}, errors.New("the content is not a request")
 	}
 	if is, err := Name(r); err != nil || is != name {
-		return wire.Request{}, errors.New("the request of another name")
+		return wire.Request{}, errors.New("the request belongs to another file name")
 	}
 	return r, nil
 }
 
-// head returns what a file begins with, in place of the body's brace.
+// head returns the beginning of a file, which takes the place of the body's brace.
 func head(body []byte) string {
 	return fmt.Sprintf("%s%x%s", sumHead, sha256.Sum256(body), sumTail)
 }

@@ -8,22 +8,22 @@ import (
 )
 
 var (
-	// ErrFull means that there are [Cap] requests. Its CNI code is 11.
+	// ErrFull means that the queue has [Cap] requests. Its CNI code is 11.
 	ErrFull = errors.New("the queue is full")
 	// ErrUnread means that no daemon has marked the directory as one that it
-	// reads, so that nobody would do what is left there. Its CNI code is 11.
-	ErrUnread = errors.New("no daemon reads this directory (it has no file " + markName + "): is it the queue directory of the daemon?")
-	// ErrDamaged means that there are files that cannot be done, whatever is
-	// tried. Its CNI code is 5.
+	// reads, so that nobody would do a DEL there. Its CNI code is 11.
+	ErrUnread = errors.New("no daemon reads this directory (it has no file " + markName + "): use the queue directory of the daemon")
+	// ErrDamaged means that files have a DEL that can never be done. Its CNI code
+	// is 5.
 	ErrDamaged = errors.New("damaged")
-	// ErrVersion means that a file has been written by another version of the
-	// shim. Its CNI code is 5.
+	// ErrVersion means that a file was written by another version of the shim.
+	// Its CNI code is 5.
 	ErrVersion = errors.New("written by another version")
-	// ErrForeign means that there are files that are none of the queue's.
+	// ErrForeign means that files in the directory do not belong to the queue.
 	ErrForeign = errors.New("not files of the queue")
 
-	errConfig  = errors.New("the configuration is not a JSON object that says its name as a string")
-	errTooMuch = errors.New("too large a request")
+	errConfig  = errors.New("the configuration is not a JSON object with a string as its name")
+	errTooMuch = errors.New("the request is too large")
 )
 
 // An Error is a failed operation on a queue. It quotes nothing of a
@@ -34,15 +34,15 @@ type Error struct {
 	Err  error
 }
 
-// Error returns "queue: OP path: why".
-func (e *Error) Error() string { return "queue: " + e.Op + " " + e.Path + ": " + e.Err.Error() }
+// Error returns "DEL queue: OP path: why".
+func (e *Error) Error() string { return "DEL queue: " + e.Op + " " + e.Path + ": " + e.Err.Error() }
 
 // Unwrap returns e.Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// CNICode returns the CNI error code for e: 6 for a request that cannot be
-// understood, 11 for [ErrFull], for [ErrUnread] and for a context that ended,
-// and otherwise 5, an I/O failure.
+// CNICode returns the CNI error code for e: 6 for a request that cannot be encoded,
+// 11 for [ErrFull], [ErrUnread] and a context that ended, and otherwise 5, an I/O
+// failure.
 func (e *Error) CNICode() uint {
 	switch {
 	case errors.Is(e.Err, errConfig), errors.Is(e.Err, errTooMuch):

@@ -7,21 +7,20 @@ import (
 	"github.com/metacni/metacni/internal/flock"
 )
 
-// The two ways to hold the lock, which is that of the directory.
+// The two kinds of lock on the directory.
 const (
 	shared    = false
 	exclusive = true
 )
 
-// oldLockName is the file that earlier versions locked in place of the
-// directory.
+// oldLockName is the file that earlier versions locked instead of the directory.
 const oldLockName = ".lock"
 
-// lock takes the lock of the queue, which is open as dir. While somebody else has
-// the lock, it calls meanwhile, and gives up without the lock when that says done
-// or returns an error. The lock ends with the process at the latest.
+// lock takes the lock of the queue, whose directory is dir. While another process
+// has the lock, it calls meanwhile repeatedly; if that returns true or an error,
+// lock returns it, without the lock. The end of the process releases the lock.
 func (q Queue) lock(ctx context.Context, dir *durable.Dir, how bool, meanwhile func() (done bool, err error)) (done bool, unlock func(), err error) {
-	var failed error // in meanwhile, whose error is its own
+	var failed error // the error of meanwhile, which is returned unchanged
 	err = flock.Wait(ctx, func() (bool, error) {
 		if held, err := dir.Flock(how); held || err != nil {
 			return held, err
@@ -35,6 +34,6 @@ func (q Queue) lock(ctx context.Context, dir *durable.Dir, how bool, meanwhile f
 	case done || err != nil:
 		return done, nil, q.fail("lock", "", err)
 	}
-	// Closing alone would leave the lock to a child before its exec.
+	// After closing alone, a child that has not called exec yet would keep the lock.
 	return false, func() { _ = dir.Unflock() }, nil
 }

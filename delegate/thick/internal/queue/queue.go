@@ -1,22 +1,21 @@
-// Package queue keeps the DELs that a daemon was not there to do, as files in a
-// directory. Shims write them, many at once. A daemon does them.
+// Package queue keeps DELs that came while the daemon was away, as files in a
+// directory. Shims write the files, several at a time. The daemon does the DELs.
 //
-// The files are the only truth. A file that is there once [Queue.Put] has
-// returned is there after a loss of power. As long as it is there, its DEL is
-// owed, and the same attachment must not be added: a DEL done later would remove
-// the new attachment. The file goes when a DEL of the attachment has been done,
-// whoever asked for that DEL, see [Queue.Remove].
+// The files are the only state. A file survives a loss of power once [Queue.Put]
+// has returned. As long as the file of an attachment exists, the attachment must
+// not be added: the DEL, done later, would remove the new attachment. The file is
+// removed when a DEL of the attachment has been done, whether it came from the
+// queue or from the runtime, see [Queue.Remove].
 //
-// A shim writes only to a directory that a daemon reads. A daemon marks the
-// directory, see [Queue.List]; without the mark Put fails. So a DEL is never
-// left where nobody looks, such as in a directory of the same name in another
-// root.
+// A shim writes only to a directory that a daemon reads. The daemon marks the
+// directory, see [Queue.List]; without the mark Put fails. So no DEL is left in a
+// directory that nobody reads, such as one of the same name in another root.
 //
-// No DEL is left behind, because of the order in which both sides act. A shim
-// that could not connect takes the shared lock, tries again, and only then
-// writes. The daemon listens first, then takes the exclusive lock, and lists the
-// files. So a shim has either written before the daemon listed, or has found the
-// daemon when it tried again.
+// The order in which both sides act guarantees that no DEL is overlooked. A shim
+// that could not connect takes the shared lock, tries to connect again, and only
+// then writes. The daemon listens first, then takes the exclusive lock and lists
+// the files. So a shim has either written before the daemon listed, or it has
+// found the daemon when it tried again.
 package queue
 
 import (
@@ -31,15 +30,15 @@ import (
 )
 
 const (
-	// Cap is how many DELs a queue takes. As many more as there are writers at
-	// the same moment may come in.
+	// Cap is how many DELs a queue accepts. With several writers at once, each
+	// may add one more.
 	Cap = 256
 
-	// maxDamaged is how many damaged files take no place in the queue.
+	// maxDamaged is how many damaged files do not count towards Cap.
 	maxDamaged = 64
 )
 
-// markName is the file that says that a daemon reads the directory, and markText
+// markName is the file that marks a directory that a daemon reads, and markText is
 // its content, for people.
 const (
 	markName = ".reader"
@@ -57,21 +56,23 @@ type Queue struct {
 // In returns the queue in the directory dir.
 func In(dir string) Queue { return Queue{dir: dir} }
 
-// Put calls try, and writes r down if try reports that the daemon is still
-// away: neither done nor an error.
+// Put calls try and writes r if try reports that the daemon is still away, by
+// returning false and nil.
 //
-// Call it when connecting has already failed. try must only connect: the lock
-// is held meanwhile, which the daemon waits for. While the daemon has the lock,
-// Put calls try again and again without it.
+// Call Put when connecting has failed before. try must only connect, because Put
+// holds the lock meanwhile, and the daemon waits for it. While the daemon has the
+// lock, Put calls try repeatedly without it.
 //
-// A request for the same attachment (network, container, interface) that is
-// there and undamaged is kept, and r is dropped. Put returns nil when try has
-// said done, or when the request survives a loss of power; it returns try's
-// error unchanged; any other error is an [*Error], and then r may have been
-// written all the same. The error is [ErrUnread] when no daemon has marked the
-// directory, and [ErrFull] when there are [Cap] requests. A directory that
-// others may write to is refused: the daemon does what it finds there. The end
-// of ctx ends the wait for the lock and nothing else.
+// If the queue has an undamaged request for the same attachment (network,
+// container, interface), Put keeps that one and drops r. Put returns nil when try
+// has returned true, or when the request survives a loss of power. It returns an
+// error of try unchanged. All other errors are of type [*Error], and r may have
+// been written nevertheless:
+//   - [ErrUnread] if no daemon has marked the directory,
+//   - [ErrFull] if the queue has [Cap] requests,
+//   - others, for instance if other users may write to the directory.
+//
+// The end of ctx ends only the wait for the lock.
 func (q Queue) Put(ctx context.Context, r wire.Request, try func() (done bool, err error)) error {
 	name, data, err := encode(r)
 	if err != nil {
@@ -102,11 +103,11 @@ func (q Queue) Put(ctx context.Context, r wire.Request, try func() (done bool, e
 	return q.fail("put", name, write(dir, name, data))
 }
 
-// write writes the file, unless it is there.
+// write writes the file unless it exists.
 func write(dir *durable.Dir, name string, data []byte) error {
 	if old, _, err := dir.ReadFile(name, maxFile); err == nil {
 		if _, err := decode(name, old); err == nil {
-			// Whoever wrote it may be about to sync, or have died before.
+			// The other writer may not have synced the directory yet.
 			return dir.Sync()
 		}
 	}
@@ -117,7 +118,7 @@ func write(dir *durable.Dir, name string, data []byte) error {
 	entries, damaged := 0, 0
 	for _, other := range names {
 		switch {
-		case other == name: // damaged, and replaced: it was for the same attachment
+		case other == name: // damaged, and replaced by data
 		case isEntry(other):
 			entries++
 		case isDamaged(other):
@@ -130,20 +131,20 @@ func write(dir *durable.Dir, name string, data []byte) error {
 	return dir.WriteFile(name, data)
 }
 
-// List returns the names of the files that hold a DEL, sorted, and marks the
-// directory as one that a daemon reads. It makes the directory when it is
-// missing. Call it once the daemon listens, and from time to time.
+// List returns the sorted names of the files with a DEL, and marks the directory as
+// one that a daemon reads. It makes the directory if it is missing. Call List when
+// the daemon listens, and from time to time.
 //
-// What List passes over is told in odd, and no reason to fail: damaged files
-// that were set aside ([ErrDamaged]), files that are none of the queue's
-// ([ErrForeign]), and a mark that could not be written ([ErrUnread]). It removes
-// nothing except temporary files of writers that died.
+// odd tells of problems that do not make List fail: damaged files that were set
+// aside ([ErrDamaged]), files that do not belong to the queue ([ErrForeign]), and a
+// mark that could not be written ([ErrUnread]). List removes nothing except
+// temporary files of writers that died.
 func (q Queue) List(ctx context.Context) (names []string, odd, err error) {
 	made, err := durable.MakeDir(q.dir, q.hook)
 	if err == nil {
 		made.Close()
 	}
-	dir, err := q.open() // which may be there although it cannot be made
+	dir, err := q.open() // it may exist although it cannot be made
 	if err != nil {
 		return nil, nil, q.fail("list", "", err)
 	}
@@ -173,13 +174,13 @@ func (q Queue) List(ctx context.Context) (names []string, odd, err error) {
 		case isDamaged(name):
 			damaged = append(damaged, name)
 		case durable.IsTemp(name):
-			_ = dir.Remove(name) // its writer is dead: we have the lock
+			_ = dir.Remove(name) // its writer has died: we have the lock
 		default:
 			foreign = append(foreign, name)
 		}
 	}
 	if len(damaged) > 0 {
-		odds = append(odds, q.fail("list", "", fmt.Errorf("%w and not done, remove when looked at: %s", ErrDamaged, some(damaged))))
+		odds = append(odds, q.fail("list", "", fmt.Errorf("%w and not done; remove them when you have looked at them: %s", ErrDamaged, some(damaged))))
 	}
 	if len(foreign) > 0 {
 		odds = append(odds, q.fail("list", "", fmt.Errorf("%w: %s", ErrForeign, some(foreign))))
@@ -187,9 +188,9 @@ func (q Queue) List(ctx context.Context) (names []string, odd, err error) {
 	return names, errors.Join(odds...), nil
 }
 
-// Read returns the request in the file name. The error is [fs.ErrNotExist] when
-// the file has gone, and [ErrVersion] when it is of another version: it stays,
-// for a daemon of that version. A damaged file is set aside, as by [Queue.SetAside].
+// Read returns the request in the file. The error is [fs.ErrNotExist] if the file is
+// gone, and [ErrVersion] if it was written by another version: it stays for a
+// daemon of that version. Read sets a damaged file aside, see [Queue.SetAside].
 func (q Queue) Read(name string) (wire.Request, error) {
 	var r wire.Request
 	dir, err := q.open()
@@ -210,9 +211,9 @@ func (q Queue) Read(name string) (wire.Request, error) {
 	return wire.Request{}, q.fail("read", name, setAside(dir, name, err))
 }
 
-// SetAside takes the file name out of the queue because of why, under another
-// name, which ends in ".corrupt". It is there for people: [Queue.List] tells of
-// it until somebody removes it. The error is why, and [ErrDamaged].
+// SetAside takes the file out of the queue: it renames it to a name that ends in
+// ".corrupt". [Queue.List] reports it until somebody removes it. The error wraps
+// why and [ErrDamaged], also on success.
 func (q Queue) SetAside(name string, why error) error {
 	dir, err := q.open()
 	if err != nil {
@@ -230,8 +231,8 @@ func setAside(dir *durable.Dir, name string, why error) error {
 	return errors.Join(fmt.Errorf("%w, set aside as %s: %w", ErrDamaged, to, why), dir.Sync())
 }
 
-// Has reports whether the file name is there. An error means that this cannot
-// be told.
+// Has reports whether the queue has the file. An error means that this cannot be
+// told.
 func (q Queue) Has(name string) (bool, error) {
 	dir, err := q.open()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -248,9 +249,9 @@ func (q Queue) Has(name string) (bool, error) {
 	return err == nil, q.fail("look at", name, err)
 }
 
-// Remove removes the file name, for good, if it is there. Call it after a DEL of
-// its attachment has been done and before the attachment can be added again.
-// When it fails the DEL is still owed, or may be after a loss of power.
+// Remove removes the file, durably, if the queue has it. Call it when a DEL of the
+// attachment has been done and before the attachment can be added again. After an
+// error the DEL may still be queued.
 func (q Queue) Remove(name string) error {
 	dir, err := durable.OpenDir(q.dir, q.hook)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -260,14 +261,13 @@ func (q Queue) Remove(name string) error {
 		return q.fail("remove", name, err)
 	}
 	defer dir.Close()
-	// On a disk that cannot be written to, even the removal of what is not
-	// there fails.
+	// On a read-only disk even removing a file that does not exist fails.
 	if _, err := dir.Stat(name); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	err = dir.Remove(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = nil // another has paid
+		err = nil // another process has removed it
 	}
 	if err == nil {
 		err = dir.Sync()
@@ -275,13 +275,13 @@ func (q Queue) Remove(name string) error {
 	return q.fail("remove", name, err)
 }
 
-// Readable returns why the queue cannot be read, if it is there and cannot.
+// Readable returns why the queue cannot be read. A missing directory is readable.
 func (q Queue) Readable() error {
 	_, err := q.Has(markName)
 	return err
 }
 
-// open opens the directory, unless others may write to it.
+// open opens the directory unless other users may write to it.
 func (q Queue) open() (*durable.Dir, error) {
 	dir, err := durable.OpenDir(q.dir, q.hook)
 	if err != nil {
@@ -294,8 +294,8 @@ func (q Queue) open() (*durable.Dir, error) {
 	return dir, nil
 }
 
-// fail returns err as an [*Error], and nil as nil. An empty name is the
-// directory's.
+// fail returns err as an [*Error], or nil if err is nil. An empty name means the
+// directory.
 func (q Queue) fail(op, name string, err error) error {
 	if err == nil {
 		return nil
@@ -303,7 +303,7 @@ func (q Queue) fail(op, name string, err error) error {
 	return &Error{Op: op, Path: filepath.Join(q.dir, name), Err: err}
 }
 
-// some quotes names, but not all when there are many.
+// some quotes up to 8 of the names.
 func some(names []string) string {
 	const most = 8
 	if n := len(names) - most; n > 0 {
