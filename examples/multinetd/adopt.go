@@ -12,8 +12,8 @@ import (
 	"github.com/metacni/metacni/examples/multinet/publish"
 )
 
-// adopter takes over what is attached to the network that the daemon publishes
-// its own in front of. Others keep their records where the node has them.
+// adopter returns what takes over the attachments of the primary network. The
+// directories of the runtime and of Multus are the node's.
 func (d *daemon) adopter(ctx context.Context) *publish.Adopter {
 	p := d.conf.publish
 	return &publish.Adopter{
@@ -28,8 +28,8 @@ func (d *daemon) adopter(ctx context.Context) *publish.Adopter {
 	}
 }
 
-// publishedStateDir is where the records are of requests that come with the
-// published configuration.
+// publishedStateDir returns the directory with the records of requests that have
+// the published configuration.
 func (d *daemon) publishedStateDir() string {
 	if dir, err := multinet.StateDir(d.conf.root(), d.publishedConf()); err == nil {
 		return dir
@@ -37,11 +37,11 @@ func (d *daemon) publishedStateDir() string {
 	return d.stateDir
 }
 
-// publishedConf is the configuration that such requests have here: the file's word is
-// the last.
+// publishedConf returns the configuration of such requests, with the override of
+// the file.
 func (d *daemon) publishedConf() []byte {
 	conf := make(map[string]json.RawMessage)
-	data, _ := json.Marshal(d.manager.Template) // raw values that have been read
+	data, _ := json.Marshal(d.manager.Template) // raw values that were decoded
 	for _, keys := range [][]byte{data, d.conf.override} {
 		_ = json.Unmarshal(keys, &conf) // made by this program, or nil
 	}
@@ -49,7 +49,7 @@ func (d *daemon) publishedConf() []byte {
 	return data
 }
 
-// logAdopted writes what has become of an attachment that others had made.
+// logAdopted logs whether an attachment made by others was taken over.
 func logAdopted(ctx context.Context, log *slog.Logger, o adopt.Outcome) {
 	if o.Verdict == adopt.Skipped {
 		log.LogAttrs(ctx, slog.LevelWarn, "attachment not taken over", slog.Any("error", o.Err))

@@ -29,11 +29,11 @@ const (
 	defaultFile     = "/etc/cni/net.d/multus.d/daemon-config.json" // where Multus has it
 	defaultQueueDir = "/var/lib/cni/multinet.queue"
 
-	// shimType is what the runtime calls the shim.
+	// shimType is the plugin type of the shim.
 	shimType = "multinet-shim"
 )
 
-// A config is what the daemon is told by its file and its command line.
+// A config is the configuration of the daemon, from its file and its command line.
 type config struct {
 	SocketDir       string
 	ChrootDir       string // empty is the daemon's own root
@@ -53,14 +53,14 @@ type config struct {
 	ignored  []string        // keys of the file that mean nothing here
 	version  bool            // only say which
 
-	// installShim is the directory to copy the shim to, which is all that is
-	// done then.
+	// installShim is the directory to copy the shim to, if not empty. The
+	// program does nothing else then.
 	installShim string
 
 	queueOnNode string // QueueDir before its links were followed
 }
 
-// own returns where the keys of the file go that are the daemon's.
+// own returns the fields for the daemon's own keys of the file.
 func (c *config) own() map[string]any {
 	keys := map[string]any{
 		"socketDir": &c.SocketDir, "chrootDir": &c.ChrootDir, "queueDir": &c.QueueDir,
@@ -73,9 +73,9 @@ func (c *config) own() map[string]any {
 	return keys
 }
 
-// readConfig reads the command line and the file: the one it names, or the
-// default one if that is there. It writes to help when it is asked for help,
-// and then fails with [flag.ErrHelp].
+// readConfig reads the command line and the file that it names, or the default file
+// if that exists. If the command line asks for help, readConfig writes that to help
+// and fails with [flag.ErrHelp].
 func readConfig(args []string, defaultFile string, help io.Writer) (*config, error) {
 	c := &config{SocketDir: wire.DefaultDir, QueueDir: defaultQueueDir, LogFormat: "text", SweepInterval: defaultSweepInterval}
 	given := *c // by flags
@@ -143,8 +143,8 @@ func readConfig(args []string, defaultFile string, help io.Writer) (*config, err
 	return c, c.check()
 }
 
-// read takes what the file says. Keys are those of JSON in Go: whatever the
-// case of their letters.
+// read reads the content of the file. As in encoding/json, the case of keys does
+// not matter.
 func (c *config) read(data []byte) error {
 	all, err := netconf.Decode[map[string]json.RawMessage](data)
 	if err != nil {
@@ -191,7 +191,7 @@ func (c *config) read(data []byte) error {
 	return err
 }
 
-// check refuses what cannot be meant, and tidies what can.
+// check checks the configuration and cleans its paths.
 func (c *config) check() error {
 	if c.SocketDir == "" {
 		return errors.New(`socketDir "" is not an absolute path`)
@@ -239,8 +239,8 @@ func (c *config) check() error {
 	return err
 }
 
-// findInRoot replaces the node's paths by those of this process, which have none
-// of the node's links. The plugin does that for what a request names.
+// findInRoot replaces the node's paths by those of this process, without symbolic
+// links. The plugin does that for the paths of requests.
 func (c *config) findInRoot() error {
 	c.queueOnNode = c.QueueDir
 	paths := []path{{"socketDir", &c.SocketDir}, {"queueDir", &c.QueueDir}}
@@ -265,8 +265,8 @@ func (c *config) findInRoot() error {
 	return nil
 }
 
-// checkShim refuses to publish a network whose shims would not find the daemon,
-// or leave their DELs where it does not look.
+// checkShim refuses to publish a network whose shims would not find the daemon or
+// would use another queue.
 func (c *config) checkShim() error {
 	p, err := c.template()
 	if err != nil {
@@ -293,16 +293,16 @@ func (c *config) checkShim() error {
 	return nil
 }
 
-// queueUsable fails when the daemon would not see what shims of the node queue,
-// because the node's links do not lead to QueueDir any more, or could not remove
-// it.
+// queueUsable fails if the symbolic links of the node do not lead to QueueDir any
+// more, so that the daemon would not see queued DELs, or if the daemon could not
+// remove them.
 func (c *config) queueUsable() error {
 	if c.QueueDir == "" {
 		return nil
 	}
 	now, err := c.root().Resolve(c.queueOnNode)
 	if err == nil && now != c.QueueDir {
-		err = fmt.Errorf("%q leads to %q now, and the daemon has %q: start it anew", c.queueOnNode, now, c.QueueDir)
+		err = fmt.Errorf("%q leads to %q now, but the daemon uses %q: restart it", c.queueOnNode, now, c.QueueDir)
 	}
 	if err == nil {
 		err = writable(now)
@@ -313,14 +313,13 @@ func (c *config) queueUsable() error {
 	return nil
 }
 
-// A path is one that is configured: under which key, and where it is kept.
+// A path is a path of the configuration: its key and its field.
 type path struct {
 	key string
 	at  *string
 }
 
-// tidy refuses the first of paths that is relative, and cleans the others. Those
-// that are empty are left so.
+// tidy cleans the paths and fails if one is relative. Empty paths stay empty.
 func tidy(paths []path) error {
 	for _, p := range paths {
 		if *p.at == "" {
@@ -334,8 +333,8 @@ func tidy(paths []path) error {
 	return nil
 }
 
-// multinet is the configuration of multinet where no request brings one: the
-// override, with the type that must not be delegated to.
+// multinet returns the configuration of multinet for calls without a request: the
+// override, with the type, to which multinet must not delegate.
 func (c *config) multinet() []byte {
 	conf := map[string]json.RawMessage{}
 	_ = json.Unmarshal(c.override, &conf) // made by read, or nil
@@ -344,22 +343,22 @@ func (c *config) multinet() []byte {
 	return data
 }
 
-// stateDir is where the records are, unless the runtime's configuration has
-// another cniDir and the file has none.
+// stateDir returns the directory with the records, unless only the runtime's
+// configuration has a cniDir.
 func (c *config) stateDir() (string, error) { return multinet.StateDir(c.root(), c.multinet()) }
 
-// root is the node's root directory.
+// root returns the node's root directory.
 func (c *config) root() plugin.Root { return plugin.Root(c.ChrootDir) }
 
 type duration = multinet.Duration
 
-// A level is one of slog's.
+// A level is a level of slog.
 type level slog.Level
 
-// MarshalText writes the level's name.
+// MarshalText returns the level's name.
 func (l level) MarshalText() ([]byte, error) { return slog.Level(l).MarshalText() }
 
-// UnmarshalText reads a level by its name, or by one that Multus has for it.
+// UnmarshalText sets the level by its name or by the name that Multus has for it.
 func (l *level) UnmarshalText(text []byte) error {
 	levels := map[string]slog.Level{
 		"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError,

@@ -34,7 +34,7 @@ import (
 // The server waits longer than that, so that the outcome can be recorded.
 const undoTimeout = 8 * time.Second
 
-// A daemon is multinet behind a socket, apart from its process.
+// A daemon serves multinet on a socket. It is independent of its process.
 type daemon struct {
 	conf     *config
 	stateDir string
@@ -50,8 +50,8 @@ type daemon struct {
 	interfaceNames func(netns string) ([]string, error)
 }
 
-// newDaemon makes a daemon whose plugins get path as their PATH. The end of ctx
-// is nothing to it.
+// newDaemon returns a daemon whose plugins get path as their PATH. The end of ctx
+// does not end the daemon.
 func newDaemon(ctx context.Context, conf *config, path, version string, log *slog.Logger) (*daemon, error) {
 	stateDir, err := conf.stateDir()
 	if err != nil {
@@ -92,7 +92,7 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 		d.host.Called = d.metrics.resident
 	}
 	page := d.metrics.handler()
-	// Not a ServeMux, which sends paths that are not clean elsewhere.
+	// Not a ServeMux, which redirects paths that are not clean.
 	d.server.Other = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/metrics" {
 			notFound(w, r)
@@ -107,16 +107,15 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 	return d, nil
 }
 
-// notFound answers what is nobody's path as the server would, which leaves that
-// to its Other.
+// notFound answers an unknown path as the server itself does.
 func notFound(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusNotFound)
-	_ = json.NewEncoder(w).Encode(types.NewError(types.ErrInternal, fmt.Sprintf("multinetd: there is no %.80q", r.URL.Path), "")) // nothing depends on it
+	_ = json.NewEncoder(w).Encode(types.NewError(types.ErrInternal, fmt.Sprintf("unknown path %.80q", r.URL.Path), "")) // nothing depends on it
 }
 
-// process is what multinet has for one request. Of the daemon's own environment
-// plugins see nothing.
+// process returns the Process of multinet for one request. Plugins see nothing of
+// the daemon's own environment.
 func (d *daemon) process(ctx context.Context) plugin.Process {
 	var adding atomic.Bool // a DEL that comes after an ADD undoes one
 	return plugin.Process{
@@ -137,7 +136,7 @@ func (d *daemon) process(ctx context.Context) plugin.Process {
 	}
 }
 
-// attachments lists what is recorded of a container, or of all.
+// attachments lists the recorded attachments of a container, or of all containers.
 func (d *daemon) attachments(ctx context.Context, container string) ([]thick.Attachment, error) {
 	var all []thick.Attachment
 	var errs []error
@@ -170,8 +169,7 @@ func (d *daemon) ready(context.Context) error {
 	return d.published()
 }
 
-// writable fails when nothing can be written to dir, or to where it would be
-// made.
+// writable fails if dir is not writable or, when it is missing, cannot be made.
 func writable(dir string) error {
 	err := unix.Access(dir, unix.W_OK|unix.X_OK)
 	for errors.Is(err, fs.ErrNotExist) && dir != "/" {
@@ -184,9 +182,9 @@ func writable(dir string) error {
 	return nil
 }
 
-// serve serves l until ctx ends and all is done or undone. It tells notify
-// when the daemon is ready, and when it stops. Delegates that stay are there from
-// before the first operation until after the last.
+// serve serves l until ctx ends and all operations are done or undone. It calls
+// notify when the daemon is ready, and when it stops. Resident plugins are called
+// from before the first operation until after the last.
 func (d *daemon) serve(ctx context.Context, l net.Listener, notify func(state string)) error {
 	if d.conf.MetricsAddress != "" {
 		stop, err := d.serveMetrics(ctx)
@@ -204,7 +202,7 @@ func (d *daemon) serve(ctx context.Context, l net.Listener, notify func(state st
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
-	serving, end := context.WithCancel(ctx) // ends when either of them has failed, too
+	serving, end := context.WithCancel(ctx) // also ends when one of them fails
 	var told sync.WaitGroup
 	var lost error
 	told.Go(func() {
@@ -222,9 +220,10 @@ func (d *daemon) serve(ctx context.Context, l net.Listener, notify func(state st
 	return errors.Join(lost, err)
 }
 
-// announce has ADDs come once they can be served, until ctx ends, and tells
-// notify that the daemon is ready. What is published stays afterwards: without
-// it, pods would silently get other networks.
+// announce publishes the network once ADDs can be served, and follows the primary
+// network until ctx ends. It tells notify that the daemon is ready. The published
+// configuration stays afterwards, because pods would otherwise silently get other
+// networks.
 func (d *daemon) announce(ctx context.Context, notify func(state string)) error {
 	if !d.waitReady(ctx) {
 		return nil
@@ -235,8 +234,8 @@ func (d *daemon) announce(ctx context.Context, notify func(state string)) error 
 	}))
 }
 
-// waitReady waits until an ADD would be served if the network was published, and
-// reports whether that was before ctx ended.
+// waitReady waits until an ADD would be served if the network was published. It
+// returns false if ctx ends first.
 func (d *daemon) waitReady(ctx context.Context) bool {
 	poll := time.NewTicker(50 * time.Millisecond)
 	defer poll.Stop()

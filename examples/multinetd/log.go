@@ -14,7 +14,7 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// newLogger logs to w.
+// newLogger returns a logger that writes to w.
 func newLogger(w io.Writer, c *config) *slog.Logger {
 	o := &slog.HandlerOptions{Level: slog.Level(c.LogLevel)}
 	if c.LogFormat == "json" {
@@ -23,8 +23,8 @@ func newLogger(w io.Writer, c *config) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, o))
 }
 
-// logEvent writes the one line that each request gets. Runtimes ask for STATUS
-// all the time: that it is well is for who debugs.
+// logEvent logs one line for each request. A STATUS that succeeds is logged at level
+// debug, because runtimes ask for it all the time.
 func logEvent(ctx context.Context, log *slog.Logger, e thick.Event) {
 	level := slog.LevelInfo
 	switch {
@@ -55,7 +55,7 @@ func logEvent(ctx context.Context, log *slog.Logger, e thick.Event) {
 	log.LogAttrs(ctx, level, "request", attrs...)
 }
 
-// arg is the value of a key of CNI_ARGS.
+// arg returns the value of a key of CNI_ARGS.
 func arg(args, key string) string {
 	for part := range strings.SplitSeq(args, ";") {
 		if k, v, _ := strings.Cut(part, "="); k == key {
@@ -67,10 +67,10 @@ func arg(args, key string) string {
 
 const (
 	maxLine  = 1 << 10 // bytes of a line of a plugin's stderr that are logged
-	maxLines = 64      // of one run of a plugin
+	maxLines = 64      // logged lines of one run of a plugin
 )
 
-// An executor runs plugins, and logs what they write to stderr.
+// An executor runs plugins and logs what they write to stderr.
 type executor struct {
 	delegate.Process
 	log *slog.Logger
@@ -96,14 +96,14 @@ func (x *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, en
 	return p.ExecPlugin(ctx, path, stdin, environ)
 }
 
-// A lineWriter logs lines, so many and so much of each, without what was in
-// stdin: plugins have been seen to print their configuration.
+// A lineWriter logs up to maxLines lines of up to maxLine bytes. It hides the
+// credentials in stdin, because some plugins print their configuration.
 type lineWriter struct {
 	ctx   context.Context //nolint:containedctx // that of the call it is for
 	log   *slog.Logger
 	stdin []byte
 
-	mu     sync.Mutex      // guards what follows: a plugin's child may still write
+	mu     sync.Mutex      // guards the following: a plugin's child may still write
 	hidden *delegate.Hider // nil until there is something to log
 	line   []byte
 	lines  int // -1 when nothing more is logged
@@ -127,7 +127,7 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// end logs a line that has not ended, and nothing after that.
+// end logs an unfinished line, and stops logging.
 func (w *lineWriter) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -137,7 +137,7 @@ func (w *lineWriter) end() {
 	w.lines = -1
 }
 
-// flush logs the line there is. w.mu is held.
+// flush logs the current line. w.mu is held.
 func (w *lineWriter) flush() {
 	if len(w.line) == 0 {
 		return
@@ -150,13 +150,13 @@ func (w *lineWriter) flush() {
 		return
 	}
 	if w.lines == maxLines {
-		w.log.LogAttrs(w.ctx, slog.LevelWarn, "plugin writes more than is logged", slog.Int("lines", maxLines))
+		w.log.LogAttrs(w.ctx, slog.LevelWarn, "plugin writes too much to stderr, the rest is not logged", slog.Int("lines", maxLines))
 		w.lines = -1
 		return
 	}
 	w.lines++
 	text = w.hidden.Hide(text)
-	if cut { // its end may be the beginning of what is to be hidden
+	if cut { // its end may be the beginning of a credential
 		text = text[:max(0, len(text)-longest)]
 	}
 	if cut || len(text) > maxLine {

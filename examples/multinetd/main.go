@@ -1,10 +1,9 @@
-// Multinetd is multinet as a daemon: the runtime runs examples/multinet-shim,
-// which hands each command over to it on a unix socket.
+// Multinetd is multinet as a daemon. The runtime executes examples/multinet-shim,
+// which sends each command to the daemon over a unix socket.
 //
-// The plugin is in examples/multinet/multinet, and what makes a daemon of it in
-// package thick. Here is how it is configured (config.go), put together
-// (daemon.go), served by resident plugins (resident.go), and watched (log.go,
-// metrics.go).
+// The plugin is in examples/multinet/multinet, and package thick serves it. This
+// directory has the configuration (config.go), the daemon (daemon.go), its resident
+// plugins (resident.go), and its logs and metrics (log.go, metrics.go).
 package main
 
 import (
@@ -40,8 +39,8 @@ func main() {
 		fmt.Fprintf(os.Stderr, "multinetd: %v again: ended without waiting\n", <-signals)
 		os.Exit(1)
 	}()
-	// A log that nobody reads any more does not end the daemon. The signal is not
-	// ignored, as plugins would inherit that.
+	// A closed log must not end the daemon. The signal is not ignored, because
+	// plugins would inherit that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	if err := run(ctx, os.Args[1:], defaultFile, os.Environ(), os.Stdout, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, "multinetd:", err)
@@ -49,7 +48,7 @@ func main() {
 	}
 }
 
-// run is the daemon until ctx ends.
+// run runs the daemon until ctx ends.
 func run(ctx context.Context, args []string, defaultFile string, environ []string, stdout, stderr io.Writer) error {
 	conf, err := readConfig(args, defaultFile, stdout)
 	switch {
@@ -79,13 +78,13 @@ func run(ctx context.Context, args []string, defaultFile string, environ []strin
 	manager := variable(environ, "NOTIFY_SOCKET")
 	return d.serve(ctx, l, func(state string) {
 		if err := notify(manager, state); err != nil {
-			log.WarnContext(ctx, "service manager", "error", err)
+			log.WarnContext(ctx, "sd_notify failed", "error", err)
 		}
 	})
 }
 
-// installShim copies the shim from where this program is to dir, whole at every
-// moment, as an image without a shell could not.
+// installShim copies the shim from the directory of this program to dir,
+// atomically. An image without a shell cannot do that.
 func installShim(self func() (string, error), dir string) error {
 	path, err := self()
 	if err != nil {
@@ -94,8 +93,8 @@ func installShim(self func() (string, error), dir string) error {
 	return publish.Program(filepath.Join(filepath.Dir(path), shimType), filepath.Join(dir, shimType))
 }
 
-// listen takes the socket that a service manager has opened, or opens one in
-// socketDir once the daemon before this one has left it.
+// listen returns the socket that a service manager has opened, or opens one in
+// socketDir once the previous daemon has left it.
 func (d *daemon) listen(ctx context.Context, environ []string) (net.Listener, error) {
 	activated, err := thick.Activated(environ)
 	if activated != nil || err != nil {
@@ -109,7 +108,7 @@ func (d *daemon) listen(ctx context.Context, environ []string) (net.Listener, er
 	return l, nil
 }
 
-// notify tells the service manager at socket of a state, if there is one: see
+// notify sends a state to the service manager at socket, if there is one, see
 // sd_notify(3).
 func notify(socket, state string) error {
 	if socket == "" {
@@ -123,7 +122,7 @@ func notify(socket, state string) error {
 	return errors.Join(err, c.Close())
 }
 
-// variable is the value of a variable in environ.
+// variable returns the value of the variable key in environ.
 func variable(environ []string, key string) string {
 	for _, kv := range environ {
 		if len(kv) > len(key) && kv[:len(key)+1] == key+"=" {

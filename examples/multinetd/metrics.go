@@ -19,14 +19,14 @@ import (
 	"github.com/metacni/metacni/netconf/autoconf"
 )
 
-// maxTypes bounds the types of plugins that have a label of their own: they
+// maxTypes limits the plugin types that have a label of their own, because types
 // come from configurations, which may come from anywhere.
 const maxTypes = 32
 
-// other is the label of what has none of its own.
+// other is the label of all other types.
 const other = "other"
 
-// metrics counts what the daemon does, in a registry of its own.
+// metrics counts what the daemon does, in its own registry.
 type metrics struct {
 	registry *prometheus.Registry
 
@@ -44,7 +44,7 @@ type metrics struct {
 	types []string // that have a label; guarded by mu
 }
 
-// newMetrics makes the metrics. stats says how busy the server is.
+// newMetrics returns the metrics. stats returns the load of the server.
 func newMetrics(multusNames bool, stats func() thick.Stats) *metrics {
 	seconds := []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}
 	requestLabels := []string{"handler", "code", "method"}
@@ -101,8 +101,7 @@ func (m *metrics) follow(state func() autoconf.State) {
 	)
 }
 
-// residentStates adds the metrics of resident plugins, of which plugins says what
-// there is.
+// residentStates adds the metrics of the resident plugins that plugins returns.
 func (m *metrics) residentStates(plugins func() []resident.Status) {
 	m.residents = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "multinetd_resident_calls_total", Help: "Calls of resident plugins.",
@@ -145,8 +144,8 @@ func (m *metrics) request(e thick.Event) {
 	}
 }
 
-// delegate returns a function that counts an invocation of a plugin, which
-// begins now, when it has ended.
+// delegate notes that an invocation of a plugin begins, and returns a function that
+// counts it at its end.
 func (m *metrics) delegate(e delegate.Event) func(error) {
 	start := time.Now()
 	return func(err error) {
@@ -159,7 +158,7 @@ func (m *metrics) delegate(e delegate.Event) func(error) {
 	}
 }
 
-// outcome is what an HTTP status means for an operation.
+// outcome returns the label for an HTTP status.
 func outcome(status int) string {
 	switch {
 	case status == http.StatusOK:
@@ -179,8 +178,8 @@ func commandLabel(command string) string {
 	return other
 }
 
-// typeLabel is the label of a plugin's type: its own for the first so many that
-// look like one.
+// typeLabel returns the label of a plugin type. The first maxTypes valid types have
+// labels of their own.
 func (m *metrics) typeLabel(plugin string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -199,7 +198,7 @@ func isType(plugin string) bool {
 	return ok
 }
 
-// load collects how busy a server is.
+// load collects the load of a server.
 type load func() thick.Stats
 
 func (load) inFlight() *prometheus.Desc {
@@ -210,10 +209,10 @@ func (load) queued() *prometheus.Desc {
 	return prometheus.NewDesc("multinetd_operations_queued", "Operations that wait for their container or their turn.", []string{"lane"}, nil)
 }
 
-// Describe sends what Collect collects.
+// Describe describes what Collect collects.
 func (l load) Describe(ch chan<- *prometheus.Desc) { ch <- l.inFlight(); ch <- l.queued() }
 
-// Collect sends the load of each lane.
+// Collect collects the load of each lane.
 func (l load) Collect(ch chan<- prometheus.Metric) {
 	now := l()
 	for lane, on := range map[string]thick.Load{"add": now.Add, "del": now.Del, "status": now.Status} {
@@ -222,17 +221,17 @@ func (l load) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// states collects how many resident plugins are in each state.
+// states collects how many resident plugins each state has.
 type states func() []resident.Status
 
 func (states) delegates() *prometheus.Desc {
 	return prometheus.NewDesc("multinetd_resident_delegates", "Resident plugins by state.", []string{"state"}, nil)
 }
 
-// Describe sends what Collect collects.
+// Describe describes what Collect collects.
 func (s states) Describe(ch chan<- *prometheus.Desc) { ch <- s.delegates() }
 
-// Collect sends the number for each state.
+// Collect collects the number for each state.
 func (s states) Collect(ch chan<- prometheus.Metric) {
 	in := map[resident.State]int{resident.Joining: 0, resident.Ready: 0, resident.Gone: 0, resident.Refused: 0, resident.Skipped: 0}
 	for _, p := range s() {

@@ -14,14 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// serveMetrics serves the metrics and the probes, and nothing else, over TCP
-// until stop is called. While the address is another's, the daemon's before this
-// one that still ends, it goes on trying: requests do not wait for that.
+// serveMetrics serves the metrics and the probes, and nothing else, over TCP until
+// stop is called. While the previous daemon still has the address, serveMetrics
+// returns and keeps trying in the background.
 func (d *daemon) serveMetrics(ctx context.Context) (stop func(), err error) {
 	l, err := d.listenMetrics(ctx)
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
-		d.log.LogAttrs(ctx, slog.LevelWarn, "metrics: waiting for the address", slog.Any("error", err))
+		d.log.LogAttrs(ctx, slog.LevelWarn, "waiting for the metrics address", slog.Any("error", err))
 	case err != nil:
 		return nil, err
 	}
@@ -42,23 +42,23 @@ func (d *daemon) serveMetrics(ctx context.Context) (stop func(), err error) {
 			err = s.Serve(&newestListener{Listener: l, most: metricsConnections})
 		}
 		if ctx.Err() == nil {
-			d.log.LogAttrs(ctx, slog.LevelError, "metrics", slog.Any("error", err))
+			d.log.LogAttrs(ctx, slog.LevelError, "serving metrics failed", slog.Any("error", err))
 		}
 	}()
 	return func() { cancel(); _ = s.Close(); <-ended }, nil
 }
 
-// The limits of an exchange over TCP, where anybody may connect.
+// The limits of a connection over TCP, where anybody may connect.
 const (
 	metricsConnections    = 64
-	metricsReadTimeout    = 10 * time.Second // of a request, and of the wait for the first
-	metricsWriteTimeout   = 10 * time.Second // for a client to take its answer
+	metricsReadTimeout    = 10 * time.Second // to read a request, including the wait for the first
+	metricsWriteTimeout   = 10 * time.Second // for a client to read its answer
 	metricsIdleTimeout    = 2 * time.Minute  // longer than scrapers pause
 	metricsMaxHeaderBytes = 16 << 10
 )
 
-// metricsServer serves h to clients that send their requests and take their
-// answers in time. What goes wrong is in the log.
+// metricsServer returns a server of h that closes connections of slow clients and
+// logs errors.
 func metricsServer(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler: h, ReadTimeout: metricsReadTimeout, WriteTimeout: metricsWriteTimeout, IdleTimeout: metricsIdleTimeout,
@@ -66,9 +66,8 @@ func metricsServer(h http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-// A newestListener bounds how many of the connections that it has accepted are
-// open: one more closes the one that has been open for the longest. So a probe
-// is answered however many connections others hold.
+// A newestListener limits its open connections: when there is one too many, it
+// closes the oldest. So probes are answered however many connections others hold.
 type newestListener struct {
 	net.Listener
 	most int
@@ -92,7 +91,7 @@ func (l *newestListener) Accept() (net.Conn, error) {
 	}
 	l.mu.Unlock()
 	if oldest != nil {
-		_ = oldest.Close() // which its own side does as well
+		_ = oldest.Close() // a second Close does no harm
 	}
 	return accepted, nil
 }
@@ -103,7 +102,7 @@ type newestConn struct {
 	l *newestListener
 }
 
-// Close closes the connection, and makes place for another.
+// Close closes the connection and makes room for another.
 func (c *newestConn) Close() error {
 	c.l.mu.Lock()
 	c.l.open = slices.DeleteFunc(c.l.open, func(o *newestConn) bool { return o == c })
@@ -111,7 +110,7 @@ func (c *newestConn) Close() error {
 	return c.Conn.Close()
 }
 
-// awaitMetrics listens once the address is free, or fails as ctx does.
+// awaitMetrics listens as soon as the address is free. It fails when ctx ends.
 func (d *daemon) awaitMetrics(ctx context.Context) (net.Listener, error) {
 	poll := time.NewTicker(100 * time.Millisecond)
 	defer poll.Stop()

@@ -35,8 +35,8 @@ type publishing struct {
 	given []string // which of these the file has, but for Ready
 }
 
-// keys returns where the keys of the file go that are about publishing, by the
-// names that Multus has for them but the last three.
+// keys returns the fields for the keys of the file about publishing. All names but
+// the last three are those of Multus.
 func (p *publishing) keys() map[string]any {
 	return map[string]any{
 		"multusConfigFile": &p.File, "cniConfigDir": &p.Dir, "multusAutoconfigDir": &p.From, "multusMasterCNI": &p.Primary,
@@ -44,7 +44,7 @@ func (p *publishing) keys() map[string]any {
 	}
 }
 
-// checkPublishing refuses what cannot be published, and fills in the rest.
+// checkPublishing checks the keys about publishing and sets defaults.
 func (c *config) checkPublishing() error {
 	p := &c.publish
 	switch p.File {
@@ -68,7 +68,7 @@ func (c *config) checkPublishing() error {
 	return c.checkShim()
 }
 
-// template is the plugin to publish.
+// template returns the plugin to publish.
 func (c *config) template() (netconf.Plugin, error) {
 	edits := []netconf.Edit{
 		netconf.Forbid("delegates", "clusterNetwork", "type"),
@@ -84,7 +84,7 @@ func (c *config) template() (netconf.Plugin, error) {
 	}
 	switch dir := c.root().OnNode(c.QueueDir); {
 	case c.QueueDir == "":
-		edits = append(edits, netconf.Default("delPolicy", "fail")) // nobody would do what is queued
+		edits = append(edits, netconf.Default("delPolicy", "fail")) // nobody would do queued DELs
 	case dir != defaultQueueDir:
 		edits = append(edits, netconf.Default("delQueueDir", dir))
 	}
@@ -97,7 +97,7 @@ func (c *config) template() (netconf.Plugin, error) {
 		data, err = json.Marshal(p)
 	}
 	if err == nil {
-		_, err = multinet.StateDir(c.root(), data) // what no request could be served with
+		_, err = multinet.StateDir(c.root(), data) // otherwise every request would fail
 	}
 	if err != nil {
 		err = fmt.Errorf("network: %w", err)
@@ -105,7 +105,7 @@ func (c *config) template() (netconf.Plugin, error) {
 	return p, err
 }
 
-// manager returns what publishes the network, or nil if none is to be.
+// manager returns what publishes the network, or nil if none is configured.
 func (c *config) manager() (*autoconf.Manager, error) {
 	if c.publish.File == "" {
 		return nil, nil //nolint:nilnil // nothing to publish is no error
@@ -122,7 +122,7 @@ func (c *config) manager() (*autoconf.Manager, error) {
 
 var errNotPublished = errors.New("the network is not published")
 
-// published fails unless the network is, or need not be.
+// published returns an error while the network must be published and is not.
 func (d *daemon) published() error {
 	if d.manager == nil {
 		return nil
@@ -137,9 +137,9 @@ func (d *daemon) published() error {
 	return errNotPublished
 }
 
-// follow publishes the network, if one is to be, and follows the primary one
-// until ctx ends, and takes over what is attached to that. It calls ready once
-// the network is published.
+// follow publishes the network, if one is configured, and calls ready when that is
+// done. Until ctx ends it keeps the network in step with the primary one and takes
+// over the attachments of that.
 func (d *daemon) follow(ctx context.Context, ready func()) error {
 	if d.manager == nil {
 		ready()
@@ -154,7 +154,7 @@ func (d *daemon) follow(ctx context.Context, ready func()) error {
 	})
 }
 
-// logState writes how the published network is.
+// logState logs the state of the published network.
 func logState(ctx context.Context, log *slog.Logger, s autoconf.State) {
 	level, attrs := slog.LevelInfo, []slog.Attr{}
 	if s.Published != "" {

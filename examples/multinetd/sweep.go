@@ -19,20 +19,20 @@ import (
 // defaultSweepInterval is how long the daemon pauses between two sweeps.
 const defaultSweepInterval = duration(time.Minute)
 
-// An asked is what an ADD came with.
+// An asked is the configuration and the CNI_PATH of an ADD.
 type asked struct {
 	conf    []byte
 	cniPath string
 }
 
-// places are where records are kept, and what the last ADD came with that has its
-// records there.
+// places are the directories with records, each with the last ADD that has its
+// record there.
 type places struct {
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the following
 	last map[string]asked
 }
 
-// note notes a in the place of what was asked before.
+// note notes the last ADD of the directory.
 func (p *places) note(dir string, a asked) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -61,11 +61,12 @@ func (d *daemon) asking(commands thick.Commands) thick.Commands {
 	return commands
 }
 
-// sweep removes stale attachments, again and again, until ctx ends, wherever
-// records are kept: with the configuration of the last ADD that has its records
-// there, which says where plugins are and what networks are like now, and before
-// the first with the daemon's own. What cannot be removed is tried again in the
-// next sweep, then after two, four and so on.
+// sweep removes stale attachments from all directories with records, repeatedly,
+// until ctx ends. It uses the configuration of the last ADD with its record in the
+// directory, which says where the plugins are and how the networks are configured
+// now; before the first ADD it uses the daemon's own configuration. It retries
+// attachments that cannot be removed in the next sweep, then after two, four and
+// so on.
 func (d *daemon) sweep(ctx context.Context) {
 	pause := time.Duration(d.conf.SweepInterval)
 	if pause == 0 {
@@ -85,9 +86,9 @@ func (d *daemon) sweep(ctx context.Context) {
 				sweepers[dir] = s
 			}
 			if err := multinet.PrepareSweep(s, process, last.conf, last.cniPath); err != nil {
-				d.log.LogAttrs(ctx, slog.LevelError, "no sweep", slog.Any("error", err))
+				d.log.LogAttrs(ctx, slog.LevelError, "sweep not possible", slog.Any("error", err))
 			}
-			swept, _ := s.Sweep(ctx) // fails as ctx does
+			swept, _ := s.Sweep(ctx) // fails only when ctx ends
 			all.Removed += swept.Removed
 			all.Failed += swept.Failed
 			all.Waiting += swept.Waiting
@@ -102,7 +103,7 @@ func (d *daemon) sweep(ctx context.Context) {
 	}
 }
 
-// logSwept writes what has become of a stale attachment.
+// logSwept logs whether a stale attachment was removed.
 func logSwept(ctx context.Context, log *slog.Logger, swept lifecycle.Swept) {
 	attrs := []slog.Attr{
 		slog.String("container", swept.Key.ContainerID), slog.String("network", swept.Key.Network), slog.String("ifname", swept.Key.IfName),
@@ -137,7 +138,7 @@ func newSweeps(registry *prometheus.Registry) sweeps {
 	return s
 }
 
-// sweep counts a pass.
+// sweep counts one sweep.
 func (m *metrics) sweep(swept lifecycle.Sweep) {
 	m.sweeps.tries.WithLabelValues("ok").Add(float64(swept.Removed))
 	m.sweeps.tries.WithLabelValues("failed").Add(float64(swept.Failed))
