@@ -1,6 +1,7 @@
 package api
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -11,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// dependabot updates the directories that its configuration lists, and no others.
 func TestDependabotKnowsEveryModule(t *testing.T) {
 	t.Parallel()
 	_, listed, _ := strings.Cut(content(t, ".github/dependabot.yml"), "directories:\n")
@@ -49,7 +51,7 @@ func TestWorkflowsCallTargetsThatExist(t *testing.T) {
 	}
 }
 
-// A tag of an action can be moved to other code, a commit cannot.
+// The owner of an action can move its tag to other code; a commit stays the same.
 func TestWorkflowsPinActionsAndBoundThemselves(t *testing.T) {
 	t.Parallel()
 	pinned := regexp.MustCompile(`@[0-9a-f]{40} # v[0-9.]+$`)
@@ -108,7 +110,30 @@ func TestImagesHoldProgramsOfTheRelease(t *testing.T) {
 	}
 }
 
-// content is what a file of the repository says.
+// A document that names a test promises that there is one.
+func TestDocumentsNameTestsThatExist(t *testing.T) {
+	t.Parallel()
+	named, defined := make(map[string]string), make(map[string]bool)
+	for _, file := range files(t) {
+		switch ext := filepath.Ext(file); {
+		case strings.HasSuffix(file, "_test.go"):
+			for _, name := range submatches(content(t, file), `(?m)^func (\w+)\(`) {
+				defined[name] = true
+			}
+		case ext == ".md" || filepath.Base(file) == "required.txt":
+			for _, name := range submatches(content(t, file), `\b((?:Test|Benchmark|Fuzz)[A-Z]\w+)`) {
+				named[name] = file
+			}
+		}
+	}
+	for name, file := range named {
+		if !defined[name] {
+			t.Errorf("%s names %s, which does not exist", file, name)
+		}
+	}
+}
+
+// content returns the text of a file of the repository.
 func content(t *testing.T, name string) string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(root, name))
@@ -118,7 +143,25 @@ func content(t *testing.T, name string) string {
 	return string(data)
 }
 
-// glob returns the files of the repository that match, in order.
+// files returns the paths of all files of the repository.
+func files(t *testing.T) (paths []string) {
+	t.Helper()
+	err := fs.WalkDir(os.DirFS(root), ".", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() && d.Name() == ".git" {
+			return fs.SkipDir
+		}
+		if err == nil && d.Type().IsRegular() {
+			paths = append(paths, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return paths
+}
+
+// glob returns the files of the repository that match the pattern, sorted.
 func glob(t *testing.T, pattern string) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(root, pattern))
@@ -133,7 +176,7 @@ func glob(t *testing.T, pattern string) []string {
 	return files
 }
 
-// submatches returns what the group of expr matches in s, each time.
+// submatches returns the text of expr's first group for each match in s.
 func submatches(s, expr string) []string {
 	var found []string
 	for _, m := range regexp.MustCompile(expr).FindAllStringSubmatch(s, -1) {

@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// TestG1KilledAtEveryStep kills each plugin at every step of an ADD, of a DEL
+// TestKillAtEveryStepLosesNothing kills each plugin at every step of an ADD, of a DEL
 // and of the undoing of an ADD. Whatever a fake has attached by then is
 // recorded; what comes next, be it DEL, ADD or GC, removes it, waiting for the
 // fake that was left behind. The directory of records is new, and then one in
 // which a deleted record has left its file to the next.
-func TestG1KilledAtEveryStep(t *testing.T) {
+func TestKillAtEveryStepLosesNothing(t *testing.T) {
 	for _, s := range allSubjects() {
 		for _, command := range []string{"ADD", "DEL", "undo"} {
 			for _, then := range []string{"DEL", "ADD", "GC"} {
@@ -165,9 +165,9 @@ func (w *world) figures(fault string, trials int) {
 	}
 }
 
-// TestG1KilledAtAnyTime kills the plugins at random times in ADD and in DEL, a
+// TestKillAtAnyTimeLosesNothing kills the plugins at random times in ADD and in DEL, a
 // thousand times in all, and lets DEL remove what there is.
-func TestG1KilledAtAnyTime(t *testing.T) {
+func TestKillAtAnyTimeLosesNothing(t *testing.T) {
 	kills := 250
 	if testing.Short() {
 		kills = 25
@@ -205,7 +205,7 @@ func TestG1KilledAtAnyTime(t *testing.T) {
 					}
 				}
 				// A fake is at work for a short time only: whether it is hit then is
-				// chance, and TestG1KilledAtEveryStep leaves nothing to it.
+				// chance, and TestKillAtEveryStepLosesNothing leaves nothing to it.
 				before, later := windows["before the first plugin"], windows["in a plugin"]+windows["between or after plugins"]
 				if (before == 0 || later == 0) && !testing.Short() {
 					t.Errorf("never killed before the first plugin, or never after: %v", windows)

@@ -8,9 +8,9 @@ import (
 	"github.com/metacni/metacni/examples/lab/host"
 )
 
-// TestG3EveryPluginIsTried: a DEL tries every plugin whatever fails, says so,
+// TestDELTriesEveryPlugin: a DEL tries every plugin whatever fails, says so,
 // and keeps the record until all have succeeded (D2, D35).
-func TestG3EveryPluginIsTried(t *testing.T) {
+func TestDELTriesEveryPlugin(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.0.0", w.fake("a"), w.fake("b", "DEL", "fail"), w.fake("c")))
 	w.ok("ADD", p)
@@ -26,10 +26,10 @@ func TestG3EveryPluginIsTried(t *testing.T) {
 	}
 }
 
-// TestG3Twice: what was never attached, or is detached already, is success,
+// TestRepeatedDELSucceeds: what was never attached, or is detached already, is success,
 // with or without a namespace, and with a configuration that has become
 // another (D34).
-func TestG3Twice(t *testing.T) {
+func TestRepeatedDELSucceeds(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.0.0", w.fake("a"), w.fake("b")))
 	w.ok("DEL", p)
@@ -42,9 +42,9 @@ func TestG3Twice(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestG3NamespaceGone: a DEL after the namespace has gone releases addresses
+// TestDELWithoutItsNamespaceReleasesEverything: a DEL after the namespace has gone releases addresses
 // and what is on the host.
-func TestG3NamespaceGone(t *testing.T) {
+func TestDELWithoutItsNamespaceReleasesEverything(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.0.0", w.bridge(1), w.fake("b")))
 	w.ok("ADD", p)
@@ -54,9 +54,9 @@ func TestG3NamespaceGone(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestG3PathReused: another container's namespace that has come to the same
+// TestDELSparesANamespaceAtAReusedPath: another container's namespace that has come to the same
 // path does not lose its interface.
-func TestG3PathReused(t *testing.T) {
+func TestDELSparesANamespaceAtAReusedPath(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.0.0", w.bridge(1), w.fake("b")))
 	w.ok("ADD", p)
@@ -78,9 +78,9 @@ func TestG3PathReused(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestD36PluginGone: a DEL whose plugin is missing is an error, and the record
+// TestDELFailsWhileItsPluginIsMissing: a DEL whose plugin is missing is an error, and the record
 // stays until the plugin is back.
-func TestD36PluginGone(t *testing.T) {
+func TestDELFailsWhileItsPluginIsMissing(t *testing.T) {
 	w := newWorld(t)
 	w.private("fake")
 	p := w.pod(w.multinet("1.0.0", w.fake("a")))
@@ -96,9 +96,9 @@ func TestD36PluginGone(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestG4Replayed: CHECK and DEL get the configuration of ADD, byte for byte
+// TestCHECKAndDELReplayTheADD: CHECK and DEL get the configuration of ADD, byte for byte
 // where it counts: big numbers and unknown keys survive (D7, D8).
-func TestG4Replayed(t *testing.T) {
+func TestCHECKAndDELReplayTheADD(t *testing.T) {
 	w := newWorld(t)
 	conf := w.with(w.fake("a"), object{"big": number("9007199254740993"), "odd": object{"é%": []any{nil, number("1.50")}}})
 	p := w.pod(w.multinet("1.0.0", conf))
@@ -122,8 +122,8 @@ func TestG4Replayed(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestD75CheckIsHonest: CHECK finds that an interface has gone.
-func TestD75CheckIsHonest(t *testing.T) {
+// TestCHECKReportsAMissingInterface: CHECK finds that an interface has gone.
+func TestCHECKReportsAMissingInterface(t *testing.T) {
 	w := newWorld(t)
 	second := w.name("second")
 	w.network(second, w.with(w.bridge(2), object{"cniVersion": "1.0.0"}))
@@ -142,9 +142,9 @@ func TestD75CheckIsHonest(t *testing.T) {
 	}
 }
 
-// TestG11Damaged: a damaged record harms its own container only, and is
+// TestDamagedRecordHarmsOnlyItsContainer: a damaged record harms its own container only, and is
 // reported until somebody deals with it (D4, D5).
-func TestG11Damaged(t *testing.T) {
+func TestDamagedRecordHarmsOnlyItsContainer(t *testing.T) {
 	w := newWorld(t)
 	p, other := w.pod(w.multinet("1.0.0", w.fake("a"))), w.pod(w.multinet("1.0.0", w.fake("b")))
 	w.ok("ADD", p)

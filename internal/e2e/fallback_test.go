@@ -13,9 +13,9 @@ func (w *world) fallback(version string, choices ...object) object {
 	}
 }
 
-// TestFallback: of three choices of real plugins the third works. Nothing is
+// TestFallbackAttachesTheFirstNetworkThatWorks: of three choices of real plugins the third works. Nothing is
 // left of the others, and every later command is for the third.
-func TestFallback(t *testing.T) {
+func TestFallbackAttachesTheFirstNetworkThatWorks(t *testing.T) {
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
 			w := newWorld(t)
@@ -51,9 +51,9 @@ func TestFallback(t *testing.T) {
 	}
 }
 
-// TestFallbackNothingWorks: the error has each choice's reason, and nothing is
+// TestFallbackReportsWhyNothingWorks: the error has each choice's reason, and nothing is
 // left.
-func TestFallbackNothingWorks(t *testing.T) {
+func TestFallbackReportsWhyNothingWorks(t *testing.T) {
 	w := newWorld(t)
 	chain := object{"name": w.name("chain"), "cniVersion": "1.0.0", "plugins": []object{w.bridge(1), w.fake("f", "ADD", "fail")}}
 	p := w.pod(w.fallback("1.0.0", object{"type": "macvlan", "master": w.name("absent")}, object{"type": "not-installed"}, chain))
@@ -62,9 +62,9 @@ func TestFallbackNothingWorks(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestFallbackKilledThenDEL: fallback is killed while a choice is attached. DEL
+// TestDELRemovesWhatAKilledFallbackAttached: fallback is killed while a choice is attached. DEL
 // waits for the plugin that goes on, and removes what it has made.
-func TestFallbackKilledThenDEL(t *testing.T) {
+func TestDELRemovesWhatAKilledFallbackAttached(t *testing.T) {
 	for name, first := range map[string]func(w *world) []object{
 		"first choice":  func(*world) []object { return nil },
 		"second choice": func(w *world) []object { return []object{w.fake("a", "ADD", "fail")} },
@@ -91,10 +91,10 @@ func TestFallbackKilledThenDEL(t *testing.T) {
 	}
 }
 
-// TestFallbackDELBetweenChoices: a DEL that comes while the first choice is
+// TestDELWaitsForTheChoicesOfFallback: a DEL that comes while the first choice is
 // tried waits until another has been attached, and removes that: it does not
 // come in between, and find nothing.
-func TestFallbackDELBetweenChoices(t *testing.T) {
+func TestDELWaitsForTheChoicesOfFallback(t *testing.T) {
 	w := newWorld(t)
 	chain := object{"name": w.name("chain"), "cniVersion": "1.0.0", "plugins": []object{w.fake("a", "ADD", "gate"), w.fake("b", "ADD", "fail")}}
 	p := w.pod(w.fallback("1.0.0", chain, w.fake("c")))
@@ -113,9 +113,9 @@ func TestFallbackDELBetweenChoices(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestFallbackKilledAtEveryStep kills fallback at every step of an ADD whose
+// TestFallbackKilledAtEveryStepLosesNothing kills fallback at every step of an ADD whose
 // first choice fails, of its DEL, and of an ADD of which every choice fails.
-func TestFallbackKilledAtEveryStep(t *testing.T) {
+func TestFallbackKilledAtEveryStepLosesNothing(t *testing.T) {
 	for _, command := range []string{"ADD", "DEL", "undo"} {
 		t.Run(command, func(t *testing.T) {
 			w := newWorld(t)
@@ -127,9 +127,9 @@ func TestFallbackKilledAtEveryStep(t *testing.T) {
 	}
 }
 
-// TestFallbackUndoFails: no choice is tried after one that could not be undone.
+// TestFallbackStopsAtAChoiceItCannotUndo: no choice is tried after one that could not be undone.
 // Its record stays until DEL has succeeded.
-func TestFallbackUndoFails(t *testing.T) {
+func TestFallbackStopsAtAChoiceItCannotUndo(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.fallback("1.0.0", w.fake("a", "ADD", "fail", "DEL", "fail"), w.fake("b")))
 	w.fails(111, "ADD", p, []string{"no free device", "undoing it failed as well"})

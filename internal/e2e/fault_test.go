@@ -29,10 +29,10 @@ func (w *world) sicken() {
 	}
 }
 
-// TestG2DelegateFaults: whatever the last plugin of an ADD does instead of
+// TestADDIsUndoneWhateverTheLastPluginDoes: whatever the last plugin of an ADD does instead of
 // answering, what was attached is detached, and the answer is an error.
-// TestG2EveryFailureIsUndone has the places, this the faults and flannel.
-func TestG2DelegateFaults(t *testing.T) {
+// TestEveryFailedADDIsUndone has the places, this the faults and flannel.
+func TestADDIsUndoneWhateverTheLastPluginDoes(t *testing.T) {
 	for _, s := range allSubjects() {
 		for fault, code := range map[string]uint{
 			"fail": 111, "noise": 6, "two": 6, "garbage": 6, "silence": 6, "die": 999, "flood": 999,
@@ -57,10 +57,10 @@ func TestG2DelegateFaults(t *testing.T) {
 	}
 }
 
-// TestG3DelegateFaults: a DEL whose plugin dies, floods or fails is an error,
+// TestFailedDELKeepsTheRecord: a DEL whose plugin dies, floods or fails is an error,
 // the record stays, and the next DEL removes what is left. What a plugin that
 // has done its work prints beside that is nothing to fail for.
-func TestG3DelegateFaults(t *testing.T) {
+func TestFailedDELKeepsTheRecord(t *testing.T) {
 	for _, s := range allSubjects() {
 		for fault, code := range map[string]uint{
 			"fail": 111, "die": 999, "flood": 999, "noise": 0, "two": 0, "flood stderr": 0, "child": 0, "daemon": 0,
@@ -87,10 +87,10 @@ func TestG3DelegateFaults(t *testing.T) {
 	}
 }
 
-// TestG6FloodAndChildren: a plugin that succeeds has succeeded, though it
+// TestFloodsAndChildrenFailNoPlugin: a plugin that succeeds has succeeded, though it
 // floods stderr or leaves a child that holds its pipes (D42), in a session of
 // its own or not. Of the flood no more than a part is kept in memory.
-func TestG6FloodAndChildren(t *testing.T) {
+func TestFloodsAndChildrenFailNoPlugin(t *testing.T) {
 	for _, s := range subjects() {
 		for _, fault := range []string{"flood stderr", "child", "daemon"} {
 			t.Run(s.name+"/"+fault, func(t *testing.T) {
@@ -126,11 +126,11 @@ func TestG6FloodAndChildren(t *testing.T) {
 	}
 }
 
-// TestG6TerminatedAnywhere: SIGTERM while a plugin hangs, listening or not,
+// TestTerminationLeavesNoProcess: SIGTERM while a plugin hangs, listening or not,
 // alone or with a child, in ADD or in DEL: code 11 within 5 s, no process left.
-// The ADD is undone, the DEL can be repeated. TestG6Terminated has the real
+// The ADD is undone, the DEL can be repeated. TestTerminatedADDIsUndoneInTime has the real
 // plugins.
-func TestG6TerminatedAnywhere(t *testing.T) {
+func TestTerminationLeavesNoProcess(t *testing.T) {
 	for _, s := range allSubjects() {
 		for _, command := range []string{"ADD", "DEL"} {
 			for _, fault := range []string{"hang", "deaf", "family"} {
@@ -165,9 +165,9 @@ func TestG6TerminatedAnywhere(t *testing.T) {
 	}
 }
 
-// TestG7OrphanIsNotAnother: DEL kills the orphan of a killed ADD, which would
+// TestDELKillsNobodyButTheOrphan: DEL kills the orphan of a killed ADD, which would
 // work on, and nobody else: not who merely has the lock's file open.
-func TestG7OrphanIsNotAnother(t *testing.T) {
+func TestDELKillsNobodyButTheOrphan(t *testing.T) {
 	for _, s := range subjects() {
 		t.Run(s.name, func(t *testing.T) {
 			w := newWorld(t)
@@ -195,9 +195,9 @@ func TestG7OrphanIsNotAnother(t *testing.T) {
 	}
 }
 
-// TestG7OrphansOfEveryCommand: the orphan of a killed ADD or DEL hangs. The
+// TestDELKillsOrphansOfEveryCommand: the orphan of a killed ADD or DEL hangs. The
 // next DEL waits for it, kills its whole group, and only then runs a plugin.
-func TestG7OrphansOfEveryCommand(t *testing.T) {
+func TestDELKillsOrphansOfEveryCommand(t *testing.T) {
 	for _, s := range subjects() {
 		for _, command := range []string{"ADD", "DEL"} {
 			t.Run(s.name+"/"+command, func(t *testing.T) {

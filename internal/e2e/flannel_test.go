@@ -76,9 +76,9 @@ func TestFlannelDualStack(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestFlannelSubnetFile: without the file STATUS answers 50 and ADD fails, with
+// TestFlannelNeedsItsSubnetFile: without the file STATUS answers 50 and ADD fails, with
 // nothing done; a key that is missing or garbled is named with the file.
-func TestFlannelSubnetFile(t *testing.T) {
+func TestFlannelNeedsItsSubnetFile(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.flannel("1.1.0", w.fake("d")))
 	w.fails(50, "STATUS", p, []string{"subnet.env"})
@@ -102,8 +102,8 @@ func TestFlannelSubnetFile(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestD1FlannelFailedDEL: the record stays until the delegate's DEL succeeds.
-func TestD1FlannelFailedDEL(t *testing.T) {
+// TestFlannelKeepsTheRecordUntilDELSucceeds: the record stays until the delegate's DEL succeeds.
+func TestFlannelKeepsTheRecordUntilDELSucceeds(t *testing.T) {
 	w := newWorld(t)
 	w.subnetEnvOK()
 	p := w.pod(w.flannel("1.0.0", w.fake("d", "DEL", "fail")))
@@ -116,8 +116,8 @@ func TestD1FlannelFailedDEL(t *testing.T) {
 	same(t, "attached", 1, len(w.live()))
 }
 
-// TestD18FlannelFailedADD: a delegate that fails is asked to undo what it did.
-func TestD18FlannelFailedADD(t *testing.T) {
+// TestFlannelUndoesAFailedADD: a delegate that fails is asked to undo what it did.
+func TestFlannelUndoesAFailedADD(t *testing.T) {
 	for _, fault := range []string{"fail", "noise", "garbage", "silence"} {
 		t.Run(fault, func(t *testing.T) {
 			w := newWorld(t)
@@ -134,9 +134,9 @@ func TestD18FlannelFailedADD(t *testing.T) {
 	}
 }
 
-// TestG10FlannelGC removes what a container left that the runtime no longer
+// TestFlannelGCRemovesStaleContainers removes what a container left that the runtime no longer
 // knows.
-func TestG10FlannelGC(t *testing.T) {
+func TestFlannelGCRemovesStaleContainers(t *testing.T) {
 	w := newWorld(t)
 	w.subnetEnvOK()
 	conf := w.flannel("1.1.0", object{"bridge": w.name("br1-")})

@@ -6,11 +6,11 @@ import (
 	"testing"
 )
 
-// TestG10StaleContainer: GC removes what a container left that the runtime no
+// TestGCRemovesOnlyStaleContainers: GC removes what a container left that the runtime no
 // longer knows, secondary networks included, and nothing of the others (D70,
 // D71, D72). The delegates are told of a container that was attached without
 // multinet, too.
-func TestG10StaleContainer(t *testing.T) {
+func TestGCRemovesOnlyStaleContainers(t *testing.T) {
 	w := newWorld(t)
 	second := w.name("second")
 	w.network(second, w.with(w.bridge(2), object{"cniVersion": "1.1.0"}))
@@ -43,8 +43,8 @@ func TestG10StaleContainer(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestG10NoList: without a list of valid attachments nothing is deleted.
-func TestG10NoList(t *testing.T) {
+// TestGCWithoutAListDeletesNothing: without a list of valid attachments nothing is deleted.
+func TestGCWithoutAListDeletesNothing(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.1.0", w.fake("a")))
 	w.ok("ADD", p)

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// TestG3WhatDELDoesWithout: a DEL works from its record, whatever the runtime
+// TestDELNeedsOnlyItsRecord: a DEL works from its record, whatever the runtime
 // no longer knows and whatever has gone since ADD.
-func TestG3WhatDELDoesWithout(t *testing.T) {
+func TestDELNeedsOnlyItsRecord(t *testing.T) {
 	remove := func(w *world, path ...string) {
 		w.t.Helper()
 		if err := os.RemoveAll(w.file(path...)); err != nil {
@@ -55,10 +55,10 @@ func TestG3WhatDELDoesWithout(t *testing.T) {
 	}
 }
 
-// TestG3PluginGone: without the executable DEL is code 7 and names it, however
+// TestDELAndGCFailWhileAPluginIsMissing: without the executable DEL is code 7 and names it, however
 // often, and GC is too; the record stays, and the DEL after it has come back
 // removes everything (D36).
-func TestG3PluginGone(t *testing.T) {
+func TestDELAndGCFailWhileAPluginIsMissing(t *testing.T) {
 	for _, s := range subjects() {
 		t.Run(s.name, func(t *testing.T) {
 			w := newWorld(t)

@@ -10,9 +10,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestG12BadInput: what is wrong is named, with the right code; nothing runs
+// TestBadInputIsRefusedBeforeAnythingRuns: what is wrong is named, with the right code; nothing runs
 // and nothing is written.
-func TestG12BadInput(t *testing.T) {
+func TestBadInputIsRefusedBeforeAnythingRuns(t *testing.T) {
 	type change func(w *world, p *pod)
 	delegates := func(ds ...any) change { return func(_ *world, p *pod) { p.conf["delegates"] = ds } }
 	key := func(name string, v any) change { return func(_ *world, p *pod) { p.conf[name] = v } }
@@ -124,9 +124,9 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// TestG5Secrets: what a configuration holds is neither printed nor part of an
+// TestSecretsAreNeverPrinted: what a configuration holds is neither printed nor part of an
 // error (D57, D58).
-func TestG5Secrets(t *testing.T) {
+func TestSecretsAreNeverPrinted(t *testing.T) {
 	const secret = "hunter2"
 	for _, fault := range []string{"", "fail", "noise", "garbage"} {
 		t.Run("fault "+fault, func(t *testing.T) {
@@ -142,9 +142,9 @@ func TestG5Secrets(t *testing.T) {
 	}
 }
 
-// TestG7Nested: a multinet that would run inside itself, under another name,
+// TestMultinetInsideItselfFailsAtOnce: a multinet that would run inside itself, under another name,
 // on the same state and container, says so at once.
-func TestG7Nested(t *testing.T) {
+func TestMultinetInsideItselfFailsAtOnce(t *testing.T) {
 	w := newWorld(t)
 	text, err := os.ReadFile(built(t, "multinet"))
 	if err != nil {

@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// TestG6Terminated: multinet that is told to stop in the middle of an ADD says
+// TestTerminatedADDIsUndoneInTime: multinet that is told to stop in the middle of an ADD says
 // so within its time, with code 11, and leaves nothing, however deaf the
 // plugin is.
-func TestG6Terminated(t *testing.T) {
+func TestTerminatedADDIsUndoneInTime(t *testing.T) {
 	for _, fault := range []string{"hang", "deaf"} {
 		t.Run(fault, func(t *testing.T) {
 			w := newWorld(t)
@@ -36,9 +36,9 @@ func TestG6Terminated(t *testing.T) {
 	}
 }
 
-// TestG6ChildHoldsPipe: a delegate that has exited with its result has
+// TestResultCountsWhileAChildHoldsThePipes: a delegate that has exited with its result has
 // succeeded, though a child of its own keeps its pipes open (D42).
-func TestG6ChildHoldsPipe(t *testing.T) {
+func TestResultCountsWhileAChildHoldsThePipes(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.0.0", w.fake("a", "ADD", "child")))
 	a := w.ok("ADD", p)
@@ -54,9 +54,9 @@ func TestG6ChildHoldsPipe(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestG1KilledThenDEL: multinet is killed in the middle of an ADD. The plugin
+// TestDELRemovesWhatAKilledADDAttached: multinet is killed in the middle of an ADD. The plugin
 // that it ran goes on and ends; DEL waits for it and removes everything.
-func TestG1KilledThenDEL(t *testing.T) {
+func TestDELRemovesWhatAKilledADDAttached(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.0.0", w.bridge(1), w.fake("b", "ADD", "gate")))
 	r := w.start("ADD", p)
@@ -76,9 +76,9 @@ func TestG1KilledThenDEL(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestG7OrphanIsKilled: as TestG1KilledThenDEL, but the orphan hangs. DEL
+// TestDELKillsAnOrphanThatHangs: as TestDELRemovesWhatAKilledADDAttached, but the orphan hangs. DEL
 // waits ten seconds, kills it, and goes on.
-func TestG7OrphanIsKilled(t *testing.T) {
+func TestDELKillsAnOrphanThatHangs(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.0.0", w.fake("a"), w.fake("b", "ADD", "deaf")))
 	r := w.start("ADD", p)
@@ -96,9 +96,9 @@ func TestG7OrphanIsKilled(t *testing.T) {
 	w.noPlugins()
 }
 
-// TestG1KilledThenADD: an ADD on the record of an interrupted one undoes that
+// TestADDFirstUndoesAnInterruptedADD: an ADD on the record of an interrupted one undoes that
 // first.
-func TestG1KilledThenADD(t *testing.T) {
+func TestADDFirstUndoesAnInterruptedADD(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.0.0", w.fake("a"), w.fake("b", "ADD", "gate")))
 	r := w.start("ADD", p)
@@ -116,9 +116,9 @@ func TestG1KilledThenADD(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestG7OneAtATime: a DEL that comes while the ADD of the same container runs,
+// TestDELWaitsForTheADDOfItsContainer: a DEL that comes while the ADD of the same container runs,
 // in another process, waits for it; that of another container does not.
-func TestG7OneAtATime(t *testing.T) {
+func TestDELWaitsForTheADDOfItsContainer(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.0.0", w.fake("a", "ADD", "gate")))
 	other := w.pod(w.multinet("1.0.0", w.fake("other")))

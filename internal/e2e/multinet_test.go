@@ -145,9 +145,9 @@ func TestDefaultRoute(t *testing.T) {
 	}
 }
 
-// TestD54NameTaken: a name that an interface of the namespace has, as its
+// TestTakenNameIsFoundBeforeAnythingRuns: a name that an interface of the namespace has, as its
 // second name even, is found before anything runs, and never given out.
-func TestD54NameTaken(t *testing.T) {
+func TestTakenNameIsFoundBeforeAnythingRuns(t *testing.T) {
 	w := newWorld(t)
 	blue := w.name("blue")
 	w.network(blue, w.with(w.fake("blue"), object{"cniVersion": "1.0.0"}))
@@ -174,9 +174,9 @@ func TestD54NameTaken(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestG12HostNamespace: the host's own namespace is refused before anything
+// TestHostNamespaceIsRefused: the host's own namespace is refused before anything
 // runs (D27).
-func TestG12HostNamespace(t *testing.T) {
+func TestHostNamespaceIsRefused(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.0.0", w.fake("first")))
 	p.netns = "/proc/self/ns/net"

@@ -119,9 +119,9 @@ func TestParallel(t *testing.T) {
 	}
 }
 
-// TestG7ParallelOrphans: multinet is killed while two plugins hang, deaf, beside
+// TestDELKillsParallelOrphans: multinet is killed while two plugins hang, deaf, beside
 // each other. The next DEL kills both, and only then runs a plugin.
-func TestG7ParallelOrphans(t *testing.T) {
+func TestDELKillsParallelOrphans(t *testing.T) {
 	for _, command := range []string{"ADD", "DEL"} {
 		t.Run(command, func(t *testing.T) {
 			w := newWorld(t)
@@ -145,10 +145,10 @@ func TestG7ParallelOrphans(t *testing.T) {
 	}
 }
 
-// TestG6ParallelEnded: one network fails while those beside it hang. The one
+// TestParallelADDEndsTheOthersWhenOneFails: one network fails while those beside it hang. The one
 // after it is ended at once, deaf or not; the one before it, when multinet is told
 // to stop, and then it is the one that the error is about.
-func TestG6ParallelEnded(t *testing.T) {
+func TestParallelADDEndsTheOthersWhenOneFails(t *testing.T) {
 	for _, fault := range []string{"hang", "deaf"} {
 		t.Run(fault, func(t *testing.T) {
 			w := newWorld(t)
@@ -177,9 +177,9 @@ func TestG6ParallelEnded(t *testing.T) {
 	}
 }
 
-// TestS6Parallel: the daemon attaches and detaches the networks of several
+// TestDaemonAttachesNetworksInParallel: the daemon attaches and detaches the networks of several
 // containers at once, and undoes those of which one fails.
-func TestS6Parallel(t *testing.T) {
+func TestDaemonAttachesNetworksInParallel(t *testing.T) {
 	w := newWorld(t)
 	w.daemon(daemonConf{})
 	whole := w.crowd(4, func() object {

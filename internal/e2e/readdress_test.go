@@ -33,10 +33,10 @@ func (w *world) single(i int) object {
 	return conf
 }
 
-// TestAddressHasMoved: the DEL of a container fails in one plugin, the others
+// TestDELSparesAnAddressThatHasMoved: the DEL of a container fails in one plugin, the others
 // succeed, and the address goes to a second container. The DELs and GCs of the
 // first that follow, failing again or not, take nothing from the second.
-func TestAddressHasMoved(t *testing.T) {
+func TestDELSparesAnAddressThatHasMoved(t *testing.T) {
 	for name, networks := range map[string]func(w *world, on ...string) []object{
 		"another network fails": func(w *world, on ...string) []object {
 			return []object{w.chain(1, w.single(1), firewall(), portmap()), w.fake("x", on...)}

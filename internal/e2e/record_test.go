@@ -42,12 +42,12 @@ func damages(data []byte) (list []damage) {
 	return list
 }
 
-// TestG11EveryDamage damages a plugin's record in every way there is, on a
+// TestEveryDamageIsContained damages a plugin's record in every way there is, on a
 // sample through the plugin itself and all of them through its [lifecycle]. No
 // panic; a DEL that succeeds has removed everything; one that does not says 5,
 // runs nothing, and leaves the record as it is until it is forgotten; and the
 // container's and other containers' other attachments are untouched.
-func TestG11EveryDamage(t *testing.T) {
+func TestEveryDamageIsContained(t *testing.T) {
 	for _, s := range subjects() {
 		t.Run(s.name, func(t *testing.T) {
 			w := newWorld(t)
@@ -123,9 +123,9 @@ func (w *world) damaged(p *pod, s subject, file string, d damage, data []byte) {
 	}
 }
 
-// TestG11EveryDamageInProcess does so with every damage, after ADD and after a
+// TestEveryDamageIsContainedInProcess does so with every damage, after ADD and after a
 // DEL that failed, with a second attachment of the container and one of another.
-func TestG11EveryDamageInProcess(t *testing.T) {
+func TestEveryDamageIsContainedInProcess(t *testing.T) {
 	for _, verb := range []string{"ADD", "DEL"} {
 		t.Run("after "+verb, func(t *testing.T) {
 			t.Parallel()

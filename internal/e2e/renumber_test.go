@@ -12,11 +12,11 @@ import (
 	"github.com/metacni/metacni/examples/lab/host"
 )
 
-// TestNamespaceNumberReused: the kernel gives the device and inode number of a
+// TestDELSparesANamespaceWithAReusedNumber: the kernel gives the device and inode number of a
 // network namespace that has gone to the next one that is made. When that one
 // is at the same path too, detaching the container that had the first takes
 // nothing from the container that has the second.
-func TestNamespaceNumberReused(t *testing.T) {
+func TestDELSparesANamespaceWithAReusedNumber(t *testing.T) {
 	for name, detach := range map[string]func(w *world, old, now *pod) answer{
 		"DEL":                     func(w *world, old, _ *pod) answer { return w.call("DEL", old) },
 		"DEL without a namespace": func(w *world, old, _ *pod) answer { return w.call("DEL", old, withoutNetNS) },

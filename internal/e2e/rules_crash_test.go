@@ -7,13 +7,13 @@ import (
 	"testing"
 )
 
-// TestRealPluginsKilledAtEveryStep kills multinet at every step of an ADD, of a
+// TestKillAtEveryStepWithRealPluginsLosesNothing kills multinet at every step of an ADD, of a
 // DEL and of the undo of an ADD, and before, in and after each of its plugins:
 // bridge, portmap and firewall in one network, bridge and firewall in another,
 // each with host-local. After the next DEL there is no interface, no reserved
 // address, no rule and no record. A plugin that lives on as an orphan does its
 // work beside nobody, and that is removed as well.
-func TestRealPluginsKilledAtEveryStep(t *testing.T) {
+func TestKillAtEveryStepWithRealPluginsLosesNothing(t *testing.T) {
 	for _, command := range []string{"ADD", "DEL", "undo"} {
 		for part := range crashParts {
 			t.Run(fmt.Sprintf("%s/%d", command, part), func(t *testing.T) {

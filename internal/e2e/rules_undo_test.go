@@ -50,9 +50,9 @@ func TestUndoRemovesRules(t *testing.T) {
 	}
 }
 
-// TestRulesGoAfterAFailedUndo: where the undo fails in firewall itself, the DEL
+// TestDELRemovesRulesAfterAFailedUndo: where the undo fails in firewall itself, the DEL
 // that comes later removes the rules.
-func TestRulesGoAfterAFailedUndo(t *testing.T) {
+func TestDELRemovesRulesAfterAFailedUndo(t *testing.T) {
 	for name, networks := range map[string]func(w *world, wall object) []object{
 		"in its own chain": func(w *world, wall object) []object {
 			return []object{w.chain(1, w.bridge(1), wall, w.fake("x", "ADD", "fail"))}

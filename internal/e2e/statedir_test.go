@@ -92,10 +92,10 @@ func (w *world) unharmed() {
 // kinds names the oddities.
 var kinds = []string{"empty", "FIFO", "socket", "directory", "full", "link", "dangling link", "link to FIFO", "hard link"}
 
-// TestRecordIsNoRecord: where a record should be there is something else. The
+// TestOtherFilesInPlaceOfARecord: where a record should be there is something else. The
 // container's commands say so with code 5 and run nothing, GC and the operator's
 // commands neither hang nor panic, and other containers feel nothing of it.
-func TestRecordIsNoRecord(t *testing.T) {
+func TestOtherFilesInPlaceOfARecord(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
 			w := newWorld(t)
@@ -139,9 +139,9 @@ func TestRecordIsNoRecord(t *testing.T) {
 	}
 }
 
-// TestLockIsNoLock: where a container's lock should be there is something else.
+// TestOtherFilesInPlaceOfALock: where a container's lock should be there is something else.
 // No command hangs or follows it, and a DEL that succeeds is true.
-func TestLockIsNoLock(t *testing.T) {
+func TestOtherFilesInPlaceOfALock(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
 			w := newWorld(t)
@@ -186,9 +186,9 @@ func TestLockIsNoLock(t *testing.T) {
 	}
 }
 
-// TestForeignFilesInStateDir: what others have put in the state directory
+// TestForeignFilesInTheStateDirectoryStay: what others have put in the state directory
 // stays, and is in nobody's way.
-func TestForeignFilesInStateDir(t *testing.T) {
+func TestForeignFilesInTheStateDirectoryStay(t *testing.T) {
 	w := newWorld(t)
 	conf := w.multinet("1.1.0", w.fake("a"))
 	p, stale, forgotten := w.pod(conf), w.pod(conf), w.pod(conf)
@@ -223,9 +223,9 @@ func TestForeignFilesInStateDir(t *testing.T) {
 	w.figures("foreign files in the state directory", 9)
 }
 
-// TestStateDirIsNone: where the state directory should be there is something
+// TestOtherFilesInPlaceOfTheStateDirectory: where the state directory should be there is something
 // else: nothing runs, and the answer is code 5.
-func TestStateDirIsNone(t *testing.T) {
+func TestOtherFilesInPlaceOfTheStateDirectory(t *testing.T) {
 	for _, kind := range []string{"empty", "FIFO", "socket", "link", "dangling link", "link to FIFO", "hard link"} {
 		t.Run(kind, func(t *testing.T) {
 			w := newWorld(t)

@@ -116,11 +116,11 @@ func (w *world) mount(d disk) (dir string) {
 	return dir
 }
 
-// TestDetachOnABadDisk: a disk on which nothing can be written keeps containers
+// TestBadDiskStopsADDButNotDEL: a disk on which nothing can be written keeps containers
 // from coming, with code 5, and none from going: DEL and GC succeed, or, where
 // the record cannot be removed, run the plugins and fail with code 5. CHECK and
 // the operator's commands work.
-func TestDetachOnABadDisk(t *testing.T) {
+func TestBadDiskStopsADDButNotDEL(t *testing.T) {
 	for _, d := range disks {
 		t.Run(d.name, func(t *testing.T) {
 			w := newWorld(t)
@@ -225,9 +225,9 @@ func TestDELOfNothingOnABadDisk(t *testing.T) {
 	}
 }
 
-// TestKilledOnABadDisk: what an ADD has attached that was killed goes with the
+// TestDELOnAFullDiskRemovesAKilledADD: what an ADD has attached that was killed goes with the
 // DEL, also on a disk that has become full since.
-func TestKilledOnABadDisk(t *testing.T) {
+func TestDELOnAFullDiskRemovesAKilledADD(t *testing.T) {
 	for _, d := range disks {
 		t.Run(d.name, func(t *testing.T) {
 			w := newWorld(t)

@@ -34,10 +34,10 @@ func ofVersion(data []byte, version int) []byte {
 	return append(bytes.Join(lines, []byte("\n\n")), '\n')
 }
 
-// TestRecordOfAnotherVersion: a record of a version that this program does not
+// TestRecordOfAnUnknownVersionStays: a record of a version that this program does not
 // know stays as it is, whatever is done: the program that has written it can
 // still read it. What needs the record fails with code 5 and runs nothing.
-func TestRecordOfAnotherVersion(t *testing.T) {
+func TestRecordOfAnUnknownVersionStays(t *testing.T) {
 	for _, version := range []int{0, 3, 1000} {
 		t.Run(fmt.Sprint(version), func(t *testing.T) {
 			w := newWorld(t)
@@ -114,9 +114,9 @@ const recordV1 = `{"version":1,"network":"NETWORK","container":"ID","ifname":"et
 	`{"network":{"cniVersion":"1.1.0","name":"NETWORK","plugins":[{"code":111,"dir":"DIR","id":"b","on":{},"type":"fake"}]},` +
 	`"netns":{"path":"NETNS","dev":DEV,"inode":INODE},"ifname":"net1","args":"IgnoreUnknown=1;K8S_POD_NAME=ID"RESULT}]}}`
 
-// TestRecordOfVersion1: records in the form and the place of version 1 are
+// TestRecordOfVersion1IsTakenOver: records in the form and the place of version 1 are
 // taken over, in each of their states.
-func TestRecordOfVersion1(t *testing.T) {
+func TestRecordOfVersion1IsTakenOver(t *testing.T) {
 	for _, states := range [][]string{{"planned"}, {"planned", "added"}, {"planned", "added", "deleting"}, {"planned", "deleting"}} {
 		last := states[len(states)-1]
 		for _, command := range []string{"DEL", "DEL without a namespace", "GC", "ADD", "forget"} {
@@ -176,9 +176,9 @@ func TestRecordOfVersion1(t *testing.T) {
 	}
 }
 
-// TestTakingOverKilledAtEveryStep kills a DEL of a record of version 1 at every
+// TestKillWhileTakingOverLosesNothing kills a DEL of a record of version 1 at every
 // step, among them those that move the record. The next DEL removes everything.
-func TestTakingOverKilledAtEveryStep(t *testing.T) {
+func TestKillWhileTakingOverLosesNothing(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.1.0", w.fake("a"), w.fake("b")))
 	before := func() {

@@ -11,10 +11,10 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// TestS19Codes: an error of a plugin reaches the runtime through daemon and shim
+// TestErrorsPassThroughDaemonAndShim: an error of a plugin reaches the runtime through daemon and shim
 // as it does through multinet alone, for every command: with its code, its words
 // and nothing of the configuration.
-func TestS19Codes(t *testing.T) {
+func TestErrorsPassThroughDaemonAndShim(t *testing.T) {
 	const secret = "hunter2hunter2"
 	for _, command := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS"} {
 		t.Run(command, func(t *testing.T) {
@@ -59,9 +59,9 @@ func TestS19Codes(t *testing.T) {
 	}
 }
 
-// TestS18Versions: the shim prints the result as multinet alone does, in every
+// TestShimPrintsResultsInEveryVersion: the shim prints the result as multinet alone does, in every
 // version there is.
-func TestS18Versions(t *testing.T) {
+func TestShimPrintsResultsInEveryVersion(t *testing.T) {
 	w := newWorld(t)
 	w.daemon(daemonConf{})
 	for _, version := range []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
@@ -87,10 +87,10 @@ func TestS18Versions(t *testing.T) {
 	w.noTrace()
 }
 
-// TestS20Exec: with delPolicy "exec" the shim itself does a DEL that finds no
+// TestShimWithPolicyExecDoesTheDELItself: with delPolicy "exec" the shim itself does a DEL that finds no
 // daemon, from the records, once the plugin that a killed daemon has left behind
 // has ended.
-func TestS20Exec(t *testing.T) {
+func TestShimWithPolicyExecDoesTheDELItself(t *testing.T) {
 	w := newWorld(t)
 	d := w.daemon(daemonConf{})
 	conf := func(delegates ...object) object {

@@ -12,12 +12,12 @@ import (
 	"testing"
 )
 
-// TestS20KilledAtEveryStep kills the daemon at every step of 16 containers' ADDs
+// TestDaemonKilledAtEveryStepLosesNothing kills the daemon at every step of 16 containers' ADDs
 // at once, of their DELs, and of the replay of these. What runtimes send
 // meanwhile, or once the next daemon is there, detaches all: a DEL succeeds
 // whether there is a daemon or not, and the next one does what the last one has
 // not.
-func TestS20KilledAtEveryStep(t *testing.T) {
+func TestDaemonKilledAtEveryStepLosesNothing(t *testing.T) {
 	for _, command := range []string{"ADD, DEL while away", "ADD, DEL afterwards", "DEL", "replay"} {
 		t.Run(command, func(t *testing.T) {
 			w := newWorld(t)
@@ -31,9 +31,9 @@ func TestS20KilledAtEveryStep(t *testing.T) {
 	}
 }
 
-// TestS20RealPluginsKilled does so with bridge and host-local: no interface, no
+// TestDaemonKilledWithRealPluginsLosesNothing does so with bridge and host-local: no interface, no
 // address is left.
-func TestS20RealPluginsKilled(t *testing.T) {
+func TestDaemonKilledWithRealPluginsLosesNothing(t *testing.T) {
 	for _, command := range []string{"ADD, DEL while away", "ADD, DEL afterwards"} {
 		t.Run(command, func(t *testing.T) {
 			w := newWorld(t)
@@ -267,9 +267,9 @@ func (c *daemonCrashes) clean(after string) {
 	}
 }
 
-// TestS20KilledWhileDelegatesRun: the daemon is killed while the plugins of 16
+// TestQueuedDELsWaitForOrphans: the daemon is killed while the plugins of 16
 // ADDs run. They go on as orphans; the DELs that are queued wait for them.
-func TestS20KilledWhileDelegatesRun(t *testing.T) {
+func TestQueuedDELsWaitForOrphans(t *testing.T) {
 	w := newWorld(t)
 	pods := w.crowd(16, func() object { return w.thick("1.1.0", w.fake("a"), w.fake("b", "ADD", "gate")) })
 	d := w.daemon(daemonConf{keys: object{"connectionLimit": 16}})
@@ -293,10 +293,10 @@ func TestS20KilledWhileDelegatesRun(t *testing.T) {
 	w.figures("SIGKILL of the daemon while plugins of 16 ADDs run, DELs queued", 16)
 }
 
-// TestS23KilledShim: a shim is killed in the middle of an ADD, or of a DEL. The
+// TestKilledShimEndsItsCommand: a shim is killed in the middle of an ADD, or of a DEL. The
 // daemon notices: the plugin ends, the ADD is undone, and of the DEL what is
 // left is done by the next one.
-func TestS23KilledShim(t *testing.T) {
+func TestKilledShimEndsItsCommand(t *testing.T) {
 	for _, command := range []string{"ADD", "DEL"} {
 		t.Run(command, func(t *testing.T) {
 			w := newWorld(t)

@@ -19,10 +19,10 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
-// TestS2HandOver: daemons follow one another, each told to stop when the next
+// TestHandOverFailsNoCommand: daemons follow one another, each told to stop when the next
 // one waits, while shims ADD, CHECK and DEL without a pause. The socket never
 // vanishes, nobody who connects is refused, and every command succeeds.
-func TestS2HandOver(t *testing.T) {
+func TestHandOverFailsNoCommand(t *testing.T) {
 	w := newWorld(t)
 	handovers := 12
 	if testing.Short() {
@@ -152,10 +152,10 @@ func (w *world) load(p *pod, stop <-chan struct{}, calls *atomic.Int64) {
 	}
 }
 
-// TestS24Drain: a daemon that is told to stop lets an ADD that is short end,
+// TestStoppingDaemonFinishesOrUndoesEveryADD: a daemon that is told to stop lets an ADD that is short end,
 // undoes one that is not, and says so to its shim with code 11. Meanwhile it
 // does DELs, and for an ADD it has not begun it does nothing.
-func TestS24Drain(t *testing.T) {
+func TestStoppingDaemonFinishesOrUndoesEveryADD(t *testing.T) {
 	w := newWorld(t)
 	d := w.daemon(daemonConf{keys: object{"drainTimeout": "6s", "connectionLimit": 8}})
 	there := w.pod(w.thick("1.1.0", w.fake("there")))
@@ -207,9 +207,9 @@ func (w *world) draining() {
 	})
 }
 
-// TestS24SecondSignal: the second signal ends a daemon at once, as if killed:
+// TestSecondSignalEndsTheDaemonAtOnce: the second signal ends a daemon at once, as if killed:
 // the next one, and a DEL, find all that it has left.
-func TestS24SecondSignal(t *testing.T) {
+func TestSecondSignalEndsTheDaemonAtOnce(t *testing.T) {
 	w := newWorld(t)
 	d := w.daemon(daemonConf{})
 	p := w.pod(w.thick("1.1.0", w.fake("a"), w.fake("b", "ADD", "gate")))
@@ -231,9 +231,9 @@ func TestS24SecondSignal(t *testing.T) {
 	w.figures("a second SIGTERM of the daemon while an ADD runs", 1)
 }
 
-// TestS27DELOvertakesADD: a DEL that comes while the ADD of its container runs
+// TestDELCancelsTheADDOfItsContainer: a DEL that comes while the ADD of its container runs
 // does not wait for what that waits for: the ADD is undone, and answers 11.
-func TestS27DELOvertakesADD(t *testing.T) {
+func TestDELCancelsTheADDOfItsContainer(t *testing.T) {
 	w := newWorld(t)
 	w.daemon(daemonConf{})
 	p := w.pod(w.thick("1.1.0", w.bridge(1), w.fake("b", "ADD", "gate")))
@@ -256,8 +256,8 @@ func TestS27DELOvertakesADD(t *testing.T) {
 	w.figures("DEL while the ADD of its container hangs, through the daemon", 1)
 }
 
-// TestS27Crowd: 64 containers at once, each by a shim of its own.
-func TestS27Crowd(t *testing.T) {
+// TestManyContainersAtOnceThroughShims: 64 containers at once, each by a shim of its own.
+func TestManyContainersAtOnceThroughShims(t *testing.T) {
 	const crowd = 64
 	w := newWorld(t)
 	w.daemon(daemonConf{})
@@ -270,10 +270,10 @@ func TestS27Crowd(t *testing.T) {
 	w.figures(fmt.Sprintf("%d containers at once through shims: ADD, CHECK, DEL, DEL", crowd), crowd)
 }
 
-// TestS26Flood: 200 ADDs are there at once. All are served, a few at a time; a
+// TestDELOvertakesAFloodOfADDs: 200 ADDs are there at once. All are served, a few at a time; a
 // DEL and a STATUS do not wait for them, and the daemon keeps no more than the
 // requests.
-func TestS26Flood(t *testing.T) {
+func TestDELOvertakesAFloodOfADDs(t *testing.T) {
 	const flood = 200
 	w := newWorld(t)
 	d := w.daemon(daemonConf{keys: object{"connectionLimit": 4}})

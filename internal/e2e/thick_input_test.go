@@ -20,9 +20,9 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
-// TestS11BadRequests: what is wrong with a request is named, with the right code
+// TestBadRequestsAreNamedAndRunNothing: what is wrong with a request is named, with the right code
 // and status. Nothing runs, nothing is written, and the next request is served.
-func TestS11BadRequests(t *testing.T) {
+func TestBadRequestsAreNamedAndRunNothing(t *testing.T) {
 	w := newWorld(t)
 	w.daemon(daemonConf{})
 	p := w.pod(w.thick("1.1.0", w.fake("a")))
@@ -109,10 +109,10 @@ func TestS11BadRequests(t *testing.T) {
 	w.noTrace()
 }
 
-// TestS3Abuse: a client that does not speak HTTP, one that never ends its header
+// TestAbusiveClientsAreCutOff: a client that does not speak HTTP, one that never ends its header
 // or its body, and one that sends 100 MB. Each is answered or cut off; meanwhile
 // and afterwards ADDs are served, and the daemon has not kept what was sent.
-func TestS3Abuse(t *testing.T) {
+func TestAbusiveClientsAreCutOff(t *testing.T) {
 	w := newWorld(t)
 	d := w.daemon(daemonConf{})
 	works := func() {
@@ -211,10 +211,10 @@ func (w *world) connect() net.Conn {
 	return c
 }
 
-// TestS1SocketDir: a daemon does not listen where others could put a socket of
+// TestDaemonRefusesUnsafeSocketDirectories: a daemon does not listen where others could put a socket of
 // their own. It says why, ends, and leaves everything as it was. One that was
 // killed is no obstacle.
-func TestS1SocketDir(t *testing.T) {
+func TestDaemonRefusesUnsafeSocketDirectories(t *testing.T) {
 	for name, c := range map[string]struct {
 		make func(w *world, dir string) error
 		word string
@@ -296,8 +296,8 @@ func TestS1SocketDir(t *testing.T) {
 	})
 }
 
-// TestS2Stranger: another user who has got as far as the socket is refused.
-func TestS2Stranger(t *testing.T) {
+// TestDaemonRefusesOtherUsers: another user who has got as far as the socket is refused.
+func TestDaemonRefusesOtherUsers(t *testing.T) {
 	w := newWorld(t)
 	w.daemon(daemonConf{})
 	p := w.pod(w.thick("1.1.0", w.fake("a")))

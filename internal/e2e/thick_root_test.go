@@ -11,10 +11,10 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
-// TestS22Root: a daemon in a container has the host's root directory somewhere.
+// TestDaemonInAContainerWorksOnTheHostsRoot: a daemon in a container has the host's root directory somewhere.
 // Plugins are looked up and run in there, by 16 requests at once, and so are
 // network namespaces, records, queue and socket.
-func TestS22Root(t *testing.T) {
+func TestDaemonInAContainerWorksOnTheHostsRoot(t *testing.T) {
 	w := newWorld(t)
 	root := w.file("root")
 	for _, dir := range []string{"opt/cni/bin", "fake/live", "run/netns", "proc", "dev"} {

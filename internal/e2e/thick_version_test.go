@@ -15,11 +15,11 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
-// TestS17OldShim: a shim of Multus's sends its whole environment, the keys of
+// TestDaemonServesTheShimOfMultus: a shim of Multus's sends its whole environment, the keys of
 // the container even where they have no value, and says of no version. It gets
 // what it can read: a result in JSON, an empty body, or an error object. None of
 // its environment reaches a plugin.
-func TestS17OldShim(t *testing.T) {
+func TestDaemonServesTheShimOfMultus(t *testing.T) {
 	w := newWorld(t)
 	w.daemon(daemonConf{})
 	p := w.pod(w.thick("1.0.0", w.fake("a")))
@@ -84,9 +84,9 @@ func (w *world) isResult(r reply) {
 	same(w.t, "Content-Type", "application/json", r.header.Get("Content-Type"))
 }
 
-// TestS17NewerShim: a shim of the next version says so, and more that the daemon
+// TestDaemonServesANewerShim: a shim of the next version says so, and more that the daemon
 // does not know.
-func TestS17NewerShim(t *testing.T) {
+func TestDaemonServesANewerShim(t *testing.T) {
 	w := newWorld(t)
 	w.daemon(daemonConf{})
 	p := w.pod(w.thick("1.1.0", w.fake("a")))
@@ -106,9 +106,9 @@ func TestS17NewerShim(t *testing.T) {
 	w.noTrace()
 }
 
-// TestS17OtherDaemons: the shim works with a daemon of Multus's, and with one of
+// TestShimWorksWithOtherDaemons: the shim works with a daemon of Multus's, and with one of
 // the next version.
-func TestS17OtherDaemons(t *testing.T) {
+func TestShimWorksWithOtherDaemons(t *testing.T) {
 	result := object{
 		"cniVersion": "1.1.0", "interfaces": []object{{"name": "eth0", "sandbox": "/run/netns/x"}},
 		"ips": []object{{"address": "192.0.2.2/24", "interface": 0}}, "dns": object{},

@@ -7,11 +7,11 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// TestG2EveryFailureIsUndone lets the ADD of each plugin of three networks of
+// TestEveryFailedADDIsUndone lets the ADD of each plugin of three networks of
 // two plugins fail in each way there is: nothing is left, what ran is undone
 // last first, the failing plugin included, and the cause's code is kept. With
 // "parallel", what was running beside it is undone as well.
-func TestG2EveryFailureIsUndone(t *testing.T) {
+func TestEveryFailedADDIsUndone(t *testing.T) {
 	const networks, plugins = 3, 2
 	for fault, code := range map[string]uint{
 		"fail":    111, // the plugin's own code
@@ -78,9 +78,9 @@ func TestG2EveryFailureIsUndone(t *testing.T) {
 	}
 }
 
-// TestG2RealPluginsUndone is the same with plugins that attach something: the
+// TestFailedADDOfRealPluginsIsUndone is the same with plugins that attach something: the
 // last network's parent interface does not exist.
-func TestG2RealPluginsUndone(t *testing.T) {
+func TestFailedADDOfRealPluginsIsUndone(t *testing.T) {
 	w := newWorld(t)
 	card, index := w.uplink()
 	w.needs(&netlink.Macvlan{LinkAttrs: netlink.LinkAttrs{ParentIndex: index}})
@@ -102,9 +102,9 @@ func TestG2RealPluginsUndone(t *testing.T) {
 	w.ok("DEL", p)
 }
 
-// TestG2UndoFails: the record stays where undoing fails, and DEL removes what
+// TestFailedUndoKeepsTheRecord: the record stays where undoing fails, and DEL removes what
 // is left when it can be.
-func TestG2UndoFails(t *testing.T) {
+func TestFailedUndoKeepsTheRecord(t *testing.T) {
 	w := newWorld(t)
 	first := w.fake("a", "DEL", "fail")
 	p := w.pod(w.multinet("1.0.0", first, w.fake("b", "ADD", "fail")))
@@ -120,8 +120,8 @@ func TestG2UndoFails(t *testing.T) {
 	same(t, "attached", 1, len(w.live()))
 }
 
-// TestG2NobodyReads: an ADD whose result cannot be printed is undone (D21).
-func TestG2NobodyReads(t *testing.T) {
+// TestADDIsUndoneWhenItsResultCannotBePrinted: an ADD whose result cannot be printed is undone (D21).
+func TestADDIsUndoneWhenItsResultCannotBePrinted(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.0.0", w.fake("a", "ADD", "gate")))
 	if code := w.unread("ADD", p); code == 0 {
@@ -131,9 +131,9 @@ func TestG2NobodyReads(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestManyCycles attaches and detaches a thousand times; the state directory
+// TestManyCyclesLeaveNothing attaches and detaches a thousand times; the state directory
 // is then as it was.
-func TestManyCycles(t *testing.T) {
+func TestManyCyclesLeaveNothing(t *testing.T) {
 	cycles := 1000
 	if testing.Short() {
 		cycles = 100

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// TestG7Crowd attaches, checks and detaches 64 containers at once, each by a
+// TestManyContainersAtOnce attaches, checks and detaches 64 containers at once, each by a
 // process of its own.
-func TestG7Crowd(t *testing.T) {
+func TestManyContainersAtOnce(t *testing.T) {
 	for _, s := range allSubjects() {
 		t.Run(s.name, func(t *testing.T) {
 			const crowd = 64
@@ -39,10 +39,10 @@ func TestG7Crowd(t *testing.T) {
 	}
 }
 
-// TestG7Pairs runs two commands on one container at once, in two processes, as
+// TestCommandsOnOneContainerTakeTurns runs two commands on one container at once, in two processes, as
 // often as it takes. No two plugins ever run side by side, each command
 // succeeds or says why it did nothing, and after one more DEL nothing is left.
-func TestG7Pairs(t *testing.T) {
+func TestCommandsOnOneContainerTakeTurns(t *testing.T) {
 	rounds := 100
 	if testing.Short() {
 		rounds = 10

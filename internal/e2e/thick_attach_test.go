@@ -10,10 +10,10 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
-// TestS6HotPlug: what is plugged into a running container through the daemon is
+// TestDaemonAttachesOneMoreNetwork: what is plugged into a running container through the daemon is
 // listed with the rest, known to CHECK and GC, and removed by the DEL of the
 // sandbox, or before by its own.
-func TestS6HotPlug(t *testing.T) {
+func TestDaemonAttachesOneMoreNetwork(t *testing.T) {
 	w := newWorld(t)
 	w.daemon(daemonConf{keys: object{"binDir": w.bin}})
 	p := w.pod(w.thick("1.1.0", w.bridge(1), w.fake("a")))
@@ -82,9 +82,9 @@ func (w *world) attachments(p *pod) (list []string) {
 	return list
 }
 
-// TestS6HotPlugAndDEL: the DEL of the sandbox comes while a network is plugged
+// TestDELCancelsAnAttachInTheDaemon: the DEL of the sandbox comes while a network is plugged
 // in: that is undone, and nothing is left.
-func TestS6HotPlugAndDEL(t *testing.T) {
+func TestDELCancelsAnAttachInTheDaemon(t *testing.T) {
 	w := newWorld(t)
 	w.daemon(daemonConf{keys: object{"binDir": w.bin}})
 	p := w.pod(w.thick("1.1.0", w.fake("a")))
@@ -107,10 +107,10 @@ func TestS6HotPlugAndDEL(t *testing.T) {
 	w.noTrace()
 }
 
-// TestHotPlugByMultusClient: real plugins attach and detach what Multus's own
+// TestMultusClientAttachesAndDetaches: real plugins attach and detach what Multus's own
 // client, multus-dynamic-networks-controller, asks for. Its arguments name the
 // pod and do not tell plugins to ignore what they do not know.
-func TestHotPlugByMultusClient(t *testing.T) {
+func TestMultusClientAttachesAndDetaches(t *testing.T) {
 	w := newWorld(t)
 	w.daemon(daemonConf{keys: object{"binDir": w.bin}})
 	p := w.pod(w.thick("1.1.0", w.bridge(1)))

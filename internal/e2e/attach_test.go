@@ -27,8 +27,8 @@ func recordKey(p *pod) scratch.Key {
 	return scratch.Key{Network: p.conf["name"].(string), ContainerID: p.id, IfName: p.ifname}
 }
 
-// hot returns an attachment of p to a network of one plugin.
-func (w *world) hot(p *pod, name, ifname string, conf object) delegate.Attachment {
+// oneMore returns an attachment of p to one more network, of one plugin.
+func (w *world) oneMore(p *pod, name, ifname string, conf object) delegate.Attachment {
 	w.t.Helper()
 	w.write(w.with(conf, object{"name": name, "cniVersion": "1.1.0"}), name+".conf")
 	n, err := netconf.LoadFile(w.file(name + ".conf"))
@@ -38,41 +38,41 @@ func (w *world) hot(p *pod, name, ifname string, conf object) delegate.Attachmen
 	return delegate.Attachment{Network: n, ContainerID: p.id, NetNS: p.netns, IfName: ifname}
 }
 
-// TestD16HotPlug: what an agent attaches to a running container is removed by
+// TestAgentAttachesOneMoreNetwork: what an agent attaches to a running container is removed by
 // multinet's DEL, and known to its CHECK and GC.
-func TestD16HotPlug(t *testing.T) {
+func TestAgentAttachesOneMoreNetwork(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.1.0", w.bridge(1), w.fake("a")))
 	built(t, "multinet")
 	w.ok("ADD", p)
 	agent, ctx := w.agent(), t.Context()
 	for _, a := range []delegate.Attachment{
-		w.hot(p, w.name("hot"), "hot0", w.bridge(5)),
-		w.hot(p, "fakes", "hot1", w.fake("h")),
+		w.oneMore(p, w.name("more"), "more0", w.bridge(5)),
+		w.oneMore(p, "fakes", "more1", w.fake("h")),
 	} {
 		if _, err := agent.Attach(ctx, recordKey(p), lifecycle.Transaction{Plan: lifecycle.Plan(a)}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	same(t, "interfaces", []string{"eth0", "hot0"}, w.interfaces(p))
+	same(t, "interfaces", []string{"eth0", "more0"}, w.interfaces(p))
 	w.ok("CHECK", p)
 	w.ok("GC", p, valid(p))
-	same(t, "interfaces", []string{"eth0", "hot0"}, w.interfaces(p))
+	same(t, "interfaces", []string{"eth0", "more0"}, w.interfaces(p))
 	w.ok("DEL", p)
 	same(t, "interfaces", nil, w.interfaces(p))
 	w.nothingLeft()
 }
 
-// TestG7HotPlugAndDEL: a DEL of multinet that comes while an agent attaches
+// TestDELWaitsForAnAgentAndRemovesItsNetwork: a DEL of multinet that comes while an agent attaches
 // waits, and removes what the agent attached.
-func TestG7HotPlugAndDEL(t *testing.T) {
+func TestDELWaitsForAnAgentAndRemovesItsNetwork(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.1.0", w.fake("a")))
 	w.ok("ADD", p)
 	done := make(chan error, 1)
-	hot := w.hot(p, "hot", "hot0", w.fake("h", "ADD", "gate"))
+	more := w.oneMore(p, "more", "more0", w.fake("h", "ADD", "gate"))
 	go func() {
-		_, err := w.agent().Attach(t.Context(), recordKey(p), lifecycle.Transaction{Plan: lifecycle.Plan(hot)})
+		_, err := w.agent().Attach(t.Context(), recordKey(p), lifecycle.Transaction{Plan: lifecycle.Plan(more)})
 		done <- err
 	}()
 	w.ready()
@@ -85,13 +85,13 @@ func TestG7HotPlugAndDEL(t *testing.T) {
 	if a := w.wait(del); a.code != 0 {
 		t.Errorf("DEL: %s", a.stdout)
 	}
-	w.trace("ADD a eth0", "ADD h hot0", "DEL h hot0", "DEL a eth0")
+	w.trace("ADD a eth0", "ADD h more0", "DEL h more0", "DEL a eth0")
 	w.nothingLeft()
 }
 
-// TestG1Recover: an agent finds what a killed multinet left half done, and
+// TestAgentRemovesWhatAKilledADDLeft: an agent finds what a killed multinet left half done, and
 // removes it.
-func TestG1Recover(t *testing.T) {
+func TestAgentRemovesWhatAKilledADDLeft(t *testing.T) {
 	w := newWorld(t)
 	whole := w.pod(w.multinet("1.1.0", w.fake("whole")))
 	w.ok("ADD", whole)
