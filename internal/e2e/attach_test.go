@@ -82,9 +82,7 @@ func TestDELWaitsForAnAgentAndRemovesItsNetwork(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if a := w.wait(del); a.code != 0 {
-		t.Errorf("DEL: %s", a.stdout)
-	}
+	w.done(del)
 	w.trace("ADD a eth0", "ADD h more0", "DEL h more0", "DEL a eth0")
 	w.nothingLeft()
 }
@@ -100,7 +98,7 @@ func TestAgentRemovesWhatAKilledADDLeft(t *testing.T) {
 	w.ready()
 	w.kill(r)
 	w.open()
-	w.until("the orphan has ended", func() bool { return len(w.running()) == 0 })
+	w.orphansEnd()
 
 	agent := w.agent()
 	broken, err := agent.Container(t.Context(), recordKey(p).ContainerID)

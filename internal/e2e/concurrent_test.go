@@ -11,30 +11,15 @@ import (
 func TestManyContainersAtOnce(t *testing.T) {
 	for _, s := range allSubjects() {
 		t.Run(s.name, func(t *testing.T) {
-			const crowd = 64
+			const count = 64
 			w := newWorld(t)
-			pods := make([]*pod, crowd)
-			for i := range pods {
-				pods[i] = w.pod(s.conf(w))
-			}
+			pods := w.newPods(count, func() object { return s.conf(w) })
 			for i, command := range []string{"ADD", "CHECK", "DEL", "DEL"} {
-				var rs []*running
-				for _, p := range pods {
-					rs = append(rs, w.start(command, p))
-				}
-				for j, r := range rs {
-					a := w.wait(r)
-					if a.code != 0 {
-						t.Errorf("%s %s: %s", command, pods[j].id, a.stdout)
-					}
-					if command == "ADD" {
-						pods[j].result = a.stdout
-					}
-				}
-				same(t, "attached after "+command, []int{crowd, crowd, 0, 0}[i]*len(s.fakes), len(w.live()))
+				w.allOK(command, pods)
+				same(t, "attached after "+command, []int{count, count, 0, 0}[i]*len(s.fakes), len(w.live()))
 			}
 			w.nothingLeft()
-			w.figures(fmt.Sprintf("%s: %d containers at once: ADD, CHECK, DEL, DEL", s.name, crowd), crowd)
+			w.figures(fmt.Sprintf("%s: %d containers at once: ADD, CHECK, DEL, DEL", s.name, count), count)
 		})
 	}
 }

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/metacni/metacni/examples/lab/host"
@@ -75,24 +74,6 @@ func TestDELSparesANamespaceAtAReusedPath(t *testing.T) {
 		}
 	}
 	w.ok("DEL", other)
-	w.nothingLeft()
-}
-
-// TestDELFailsWhileItsPluginIsMissing: a DEL whose plugin is missing is an error, and the record
-// stays until the plugin is back.
-func TestDELFailsWhileItsPluginIsMissing(t *testing.T) {
-	w := newWorld(t)
-	w.private("fake")
-	p := w.pod(w.multinet("1.0.0", w.fake("a")))
-	w.ok("ADD", p)
-	gone := filepath.Join(w.bin, "fake")
-	if err := os.Remove(gone); err != nil {
-		t.Fatal(err)
-	}
-	w.fails(7, "DEL", p, []string{"fake"})
-	same(t, "attached", 1, len(w.live()))
-	w.private("fake")
-	w.ok("DEL", p)
 	w.nothingLeft()
 }
 

@@ -262,7 +262,7 @@ func (w *world) endChildren() {
 			_ = syscall.Kill(c.PID, syscall.SIGKILL)
 		}
 	}
-	w.until("the children have gone", func() bool { return len(w.running()) == 0 })
+	w.orphansEnd()
 }
 
 // memory returns a number of kB that the kernel has of a process: "VmRSS:" is

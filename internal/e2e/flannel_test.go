@@ -43,11 +43,7 @@ func TestFlannelVersions(t *testing.T) {
 			same(t, "leases", 1, len(w.leases()))
 			w.mtu(p, "eth0", 1450)
 			w.answersPing(p, w.net(1)+".1")
-			if version == "0.3.1" {
-				w.fails(1, "CHECK", p, nil)
-			} else {
-				w.ok("CHECK", p)
-			}
+			w.checks(version, p)
 			// What it renders at DEL must be what it rendered at ADD (G4).
 			w.subnetEnv("FLANNEL_SUBNET=nonsense\n")
 			w.ok("DEL", p)

@@ -36,24 +36,6 @@ func TestTerminatedADDIsUndoneInTime(t *testing.T) {
 	}
 }
 
-// TestResultCountsWhileAChildHoldsThePipes: a delegate that has exited with its result has
-// succeeded, though a child of its own keeps its pipes open (D42).
-func TestResultCountsWhileAChildHoldsThePipes(t *testing.T) {
-	w := newWorld(t)
-	p := w.pod(w.multinet("1.0.0", w.fake("a", "ADD", "child")))
-	a := w.ok("ADD", p)
-	if a.took > 5*time.Second {
-		t.Errorf("answered after %v", a.took)
-	}
-	for _, c := range w.calls() {
-		if c.Command == "NONE" {
-			_ = syscall.Kill(c.PID, syscall.SIGKILL)
-		}
-	}
-	w.ok("DEL", p)
-	w.nothingLeft()
-}
-
 // TestDELRemovesWhatAKilledADDAttached: multinet is killed in the middle of an ADD. The plugin
 // that it ran goes on and ends; DEL waits for it and removes everything.
 func TestDELRemovesWhatAKilledADDAttached(t *testing.T) {
@@ -68,9 +50,7 @@ func TestDELRemovesWhatAKilledADDAttached(t *testing.T) {
 	w.waitsForLock(del)
 	w.trace("ADD b net1")
 	w.open()
-	if a := w.wait(del); a.code != 0 {
-		t.Fatalf("DEL: %s", a.stdout)
-	}
+	w.done(del)
 	w.trace("ADD b net1", "DEL b net1")
 	same(t, "interfaces", nil, w.interfaces(p))
 	w.nothingLeft()
@@ -105,7 +85,7 @@ func TestADDFirstUndoesAnInterruptedADD(t *testing.T) {
 	w.ready()
 	w.kill(r)
 	w.open()
-	w.until("the orphan has ended", func() bool { return len(w.running()) == 0 })
+	w.orphansEnd()
 	w.forget()
 
 	delete(p.conf["delegates"].([]object)[1], "on")
@@ -130,12 +110,8 @@ func TestDELWaitsForTheADDOfItsContainer(t *testing.T) {
 	w.ok("DEL", other)
 	w.trace("ADD a eth0", "ADD other eth0", "DEL other eth0")
 	w.open()
-	if a := w.wait(add); a.code != 0 {
-		t.Errorf("ADD: %s", a.stdout)
-	}
-	if a := w.wait(del); a.code != 0 {
-		t.Errorf("DEL: %s", a.stdout)
-	}
+	w.done(add)
+	w.done(del)
 	w.trace("ADD a eth0", "ADD other eth0", "DEL other eth0", "DEL a eth0")
 	w.nothingLeft()
 }
@@ -182,6 +158,12 @@ func (w *world) running() (pids []int) {
 		}
 	}
 	return pids
+}
+
+// orphansEnd waits until no fake of this world runs.
+func (w *world) orphansEnd() {
+	w.t.Helper()
+	w.until("no plugin runs", func() bool { return len(w.running()) == 0 })
 }
 
 // noPlugins fails the test where a fake still runs.

@@ -52,11 +52,7 @@ func TestVersions(t *testing.T) {
 			w.answersPing(p, w.net(1)+".1")
 			w.mtu(p, "net2", 1400)
 
-			if version == "0.3.1" {
-				w.fails(1, "CHECK", p, nil)
-			} else {
-				w.ok("CHECK", p)
-			}
+			w.checks(version, p)
 			w.ok("DEL", p)
 			same(t, "interfaces after DEL", nil, w.interfaces(p))
 			w.nothingLeft()

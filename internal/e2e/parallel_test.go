@@ -83,7 +83,7 @@ func TestParallel(t *testing.T) {
 				want = append(want, fmt.Sprintf("net%d", i))
 			}
 			for _, parallel := range []bool{true, false} { // of the DEL
-				ps := w.crowd(pods, func() object { return w.with(w.bridges(networks, shared), object{"parallel": true}) })
+				ps := w.newPods(pods, func() object { return w.with(w.bridges(networks, shared), object{"parallel": true}) })
 				// bridge has trouble with containers that come to a new bridge at
 				// once: they may not agree on its address, and CHECK fails.
 				w.ok("ADD", ps[0])
@@ -182,13 +182,13 @@ func TestParallelADDEndsTheOthersWhenOneFails(t *testing.T) {
 func TestDaemonAttachesNetworksInParallel(t *testing.T) {
 	w := newWorld(t)
 	w.daemon(daemonConf{})
-	whole := w.crowd(4, func() object {
+	whole := w.newPods(4, func() object {
 		fakes := []object{w.fake("a"), w.fake("b"), w.fake("c"), w.fake("d")}
 		conf := w.thick("1.1.0", fakes...)
 		w.parallel(conf, fakes...)
 		return conf
 	})
-	broken := w.crowd(4, func() object {
+	broken := w.newPods(4, func() object {
 		fakes := []object{w.fake("a"), w.fake("b"), w.fake("c", "ADD", "fail"), w.fake("d")}
 		conf := w.thick("1.1.0", fakes...)
 		w.parallel(conf, fakes...)

@@ -64,7 +64,7 @@ func TestDELRemovesRulesAfterAFailedUndo(t *testing.T) {
 			return []object{w.chain(1, w.bridge(1), wall), w.ruled(2), w.fake("x", "ADD", "fail")}
 		},
 	} {
-		for _, then := range []string{"DEL", "DEL without a namespace", "GC", "ADD"} {
+		for _, then := range detaches {
 			t.Run(name+"/"+then, func(t *testing.T) {
 				w := newWorld(t)
 				w.needsProgram("iptables", "iptables-save")
@@ -74,17 +74,7 @@ func TestDELRemovesRulesAfterAFailedUndo(t *testing.T) {
 					t.Fatal("the undo has removed the rules: this tests nothing")
 				}
 				w.cure()
-				switch then {
-				case "DEL":
-					w.ok("DEL", p)
-				case "DEL without a namespace":
-					w.ok("DEL", p, withoutNetNS)
-				case "GC":
-					w.ok("GC", p, valid())
-				case "ADD":
-					w.ok("ADD", p)
-					w.ok("DEL", p)
-				}
+				w.detach(then, p)
 				w.gone(p)
 				w.figures("the undo fails in firewall, "+name+", then "+then, 1)
 			})
@@ -113,33 +103,20 @@ func TestKilledADDLeavesNoRules(t *testing.T) {
 			return []object{w.ruled(1, portmap()), w.ruled(2), waiting}
 		},
 	} {
-		for _, then := range []string{"DEL", "DEL without a namespace", "GC", "ADD"} {
+		for _, then := range detaches {
 			t.Run(name+"/"+then, func(t *testing.T) {
 				w := newWorld(t)
 				w.needsProgram("iptables", "iptables-save")
 				p := w.published(networks(w, w.fake("x", "ADD", "gate"))...)
 				r := w.start("ADD", p)
 				w.ready()
-				if err := r.cmd.Process.Kill(); err != nil {
-					t.Fatal(err)
-				}
-				_ = r.cmd.Wait()
+				w.kill(r)
 				if len(w.rules()) == 0 {
 					t.Fatal("there are no rules: this tests nothing")
 				}
 				w.cure()
 				w.open() // what comes next waits for the plugin that was left behind
-				switch then {
-				case "DEL":
-					w.ok("DEL", p)
-				case "DEL without a namespace":
-					w.ok("DEL", p, withoutNetNS)
-				case "GC":
-					w.ok("GC", p, valid())
-				case "ADD":
-					w.ok("ADD", p)
-					w.ok("DEL", p)
-				}
+				w.detach(then, p)
 				w.gone(p)
 				w.figures("SIGKILL of multinet in "+name+", then "+then, 1)
 			})

@@ -77,6 +77,35 @@ func valid(pods ...*pod) extra {
 	}
 }
 
+// detaches are the ways in which a runtime has a container detached.
+var detaches = []string{"DEL", "DEL without a namespace", "GC", "ADD"}
+
+// detach has p detached in one of these ways. After an ADD there is a DEL.
+func (w *world) detach(how string, p *pod) {
+	w.t.Helper()
+	switch how {
+	case "DEL without a namespace":
+		w.ok("DEL", p, withoutNetNS)
+	case "GC":
+		w.ok("GC", p, valid())
+	case "ADD":
+		w.ok("ADD", p)
+		w.ok("DEL", p)
+	default:
+		w.ok(how, p)
+	}
+}
+
+// checks runs a CHECK, which the specification has from version 0.4.0 on.
+func (w *world) checks(version string, p *pod) {
+	w.t.Helper()
+	if version == "0.3.1" {
+		w.fails(1, "CHECK", p, nil)
+	} else {
+		w.ok("CHECK", p)
+	}
+}
+
 // start starts the plugin that p's configuration names, as containerd does.
 func (w *world) start(command string, p *pod, extras ...extra) *running {
 	w.t.Helper()
@@ -197,6 +226,14 @@ func (w *world) ok(command string, p *pod, extras ...extra) answer {
 	return a
 }
 
+// done waits for a plugin that must succeed.
+func (w *world) done(r *running) {
+	w.t.Helper()
+	if a := w.wait(r); a.code != 0 {
+		w.t.Errorf("%v: %s (stderr %q)", r.cmd.Env, a.stdout, a.stderr)
+	}
+}
+
 // fails runs a plugin that must fail with code, and with each of words.
 func (w *world) fails(code uint, command string, p *pod, words []string, extras ...extra) answer {
 	w.t.Helper()
@@ -216,6 +253,40 @@ func (w *world) failed(a answer, code uint, words ...string) {
 	for _, word := range words {
 		if !strings.Contains(a.err.Msg+" "+a.err.Details, word) {
 			w.t.Errorf("the error does not say %q: %s", word, a.stdout)
+		}
+	}
+}
+
+// newPods returns n pods, with configurations of their own.
+func (w *world) newPods(n int, conf func() object) []*pod {
+	w.t.Helper()
+	pods := make([]*pod, n)
+	for i := range pods {
+		pods[i] = w.pod(conf())
+	}
+	return pods
+}
+
+// all starts a command for every pod at once.
+func (w *world) all(command string, pods []*pod, extras ...extra) []*running {
+	w.t.Helper()
+	rs := make([]*running, len(pods))
+	for i, p := range pods {
+		rs[i] = w.start(command, p, extras...)
+	}
+	return rs
+}
+
+// allOK runs a command for every pod at once, which must succeed.
+func (w *world) allOK(command string, pods []*pod, extras ...extra) {
+	w.t.Helper()
+	for i, r := range w.all(command, pods, extras...) {
+		a := w.wait(r)
+		if a.code != 0 {
+			w.t.Errorf("%s %s: %s %s", command, pods[i].id, a.stdout, a.stderr)
+		}
+		if command == "ADD" {
+			pods[i].result = a.stdout
 		}
 	}
 }

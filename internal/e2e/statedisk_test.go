@@ -235,14 +235,11 @@ func TestDELOnAFullDiskRemovesAKilledADD(t *testing.T) {
 			dir := w.mount(d)
 			r := w.start("ADD", p)
 			w.ready()
-			if err := r.cmd.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
-			_ = r.cmd.Wait()
+			w.kill(r)
 			w.cure()
 			w.open()
 			if d.keeps { // it cannot become read-only while the orphan has the lock open
-				w.until("the orphan has ended", func() bool { return len(w.running()) == 0 })
+				w.orphansEnd()
 			}
 			d.spoil(w, dir)
 			a := w.call("DEL", p)

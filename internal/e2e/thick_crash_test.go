@@ -25,7 +25,7 @@ func TestDaemonKilledAtEveryStepLosesNothing(t *testing.T) {
 			if testing.Short() {
 				c.every = 5
 			}
-			c.pods = w.crowd(16, func() object { return w.thick("1.1.0", w.fake("a"), w.fake("b")) })
+			c.pods = w.newPods(16, func() object { return w.thick("1.1.0", w.fake("a"), w.fake("b")) })
 			c.run()
 		})
 	}
@@ -42,7 +42,7 @@ func TestDaemonKilledWithRealPluginsLosesNothing(t *testing.T) {
 			if testing.Short() {
 				c.every, n = 6, 4
 			}
-			c.pods = w.crowd(n, func() object { return w.thick("1.1.0", w.bridge(1), w.bridge(2)) })
+			c.pods = w.newPods(n, func() object { return w.thick("1.1.0", w.bridge(1), w.bridge(2)) })
 			c.run()
 		})
 	}
@@ -53,7 +53,7 @@ func unswept(env map[string]string) daemonConf {
 	return daemonConf{env: env, keys: object{"sweepInterval": "0s"}}
 }
 
-// daemonCrashes kills the daemon of a crowd at its steps, one after the other.
+// daemonCrashes kills the daemon of many containers at its steps, one after the other.
 type daemonCrashes struct {
 	*world
 	kind    string // what it is killed in, and what comes then
@@ -271,7 +271,7 @@ func (c *daemonCrashes) clean(after string) {
 // ADDs run. They go on as orphans; the DELs that are queued wait for them.
 func TestQueuedDELsWaitForOrphans(t *testing.T) {
 	w := newWorld(t)
-	pods := w.crowd(16, func() object { return w.thick("1.1.0", w.fake("a"), w.fake("b", "ADD", "gate")) })
+	pods := w.newPods(16, func() object { return w.thick("1.1.0", w.fake("a"), w.fake("b", "ADD", "gate")) })
 	d := w.daemon(daemonConf{keys: object{"connectionLimit": 16}})
 	rs := w.all("ADD", pods)
 	for range pods {

@@ -43,7 +43,7 @@ func TestDaemonInAContainerWorksOnTheHostsRoot(t *testing.T) {
 	conf := func() object {
 		return w.with(w.thick("1.1.0", fake("a"), fake("b")), object{"binDir": "/opt/cni/bin"})
 	}
-	pods := w.crowd(16, conf)
+	pods := w.newPods(16, conf)
 	for _, p := range pods {
 		inside := filepath.Join(root, p.netns)
 		if err := errors.Join(os.WriteFile(inside, nil, 0o600), unix.Mount(p.netns, inside, "", unix.MS_BIND, "")); err != nil {

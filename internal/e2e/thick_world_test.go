@@ -275,40 +275,6 @@ func (w *world) noTrace() {
 	w.t.Helper()
 	w.until("the queue is empty", func() bool { return len(w.queued()) == 0 })
 	// One that nobody waits for has let go of its lock just before it ends.
-	w.until("no plugin runs", func() bool { return len(w.running()) == 0 })
+	w.orphansEnd()
 	w.nothingLeft()
-}
-
-// crowd returns n pods, with configurations of their own.
-func (w *world) crowd(n int, conf func() object) []*pod {
-	w.t.Helper()
-	pods := make([]*pod, n)
-	for i := range pods {
-		pods[i] = w.pod(conf())
-	}
-	return pods
-}
-
-// all starts a command for every pod at once.
-func (w *world) all(command string, pods []*pod, extras ...extra) []*running {
-	w.t.Helper()
-	rs := make([]*running, len(pods))
-	for i, p := range pods {
-		rs[i] = w.start(command, p, extras...)
-	}
-	return rs
-}
-
-// allOK runs a command for every pod at once, which must succeed.
-func (w *world) allOK(command string, pods []*pod, extras ...extra) {
-	w.t.Helper()
-	for i, r := range w.all(command, pods, extras...) {
-		a := w.wait(r)
-		if a.code != 0 {
-			w.t.Errorf("%s %s: %s %s", command, pods[i].id, a.stdout, a.stderr)
-		}
-		if command == "ADD" {
-			pods[i].result = a.stdout
-		}
-	}
 }
