@@ -39,9 +39,8 @@ type Call struct {
 	// it is "0.1.0", as the specification says (section 1).
 	Name, Type, CNIVersion string
 
-	// Manager keeps the plugin's records and runs the plugins in CNI_PATH. It
-	// is nil if the plugin has no StateDir. Methods that need it then panic:
-	// Add, Check, Del, GC and Status.
+	// Manager keeps the plugin's records and runs the plugins in CNI_PATH. If
+	// the plugin has no StateDir, what needs a record fails.
 	Manager *lifecycle.Manager
 
 	keys map[string]json.RawMessage // of the configuration
@@ -56,18 +55,18 @@ type Call struct {
 func (p Plugin) Call(process Process, command delegate.Command, args skel.CmdArgs) (*Call, error) {
 	args.Args = withIgnoreUnknown(args.Args)
 	c := &Call{Process: process, CmdArgs: args, Command: command, CNIVersion: "0.1.0"}
+	c.Exec = process.exec()
 	err := c.decode()
-	switch {
-	case p.StateDir == "":
-	case err != nil:
-		return nil, err
-	default:
-		dir, err := p.stateDir(c)
+	dir := ""
+	if p.StateDir != "" {
 		if err != nil {
 			return nil, err
 		}
-		c.Manager = process.NewManager(dir, c.Type, filepath.SplitList(args.Path))
+		if dir, err = p.stateDir(c); err != nil {
+			return nil, err
+		}
 	}
+	c.Manager = c.NewManager(dir, c.Type, filepath.SplitList(args.Path))
 	if p.Prepare != nil {
 		if err := p.Prepare(c); err != nil {
 			return nil, err

@@ -53,9 +53,9 @@ type Plugin struct {
 	Versions version.PluginInfo
 
 	// StateDir is the directory of the plugin's records. It is created if it
-	// does not exist. A plugin without a StateDir keeps no records and has no
-	// [Call.Manager]: each command that it serves needs a function below.
-	// Without one the command fails with CNI code 4.
+	// does not exist. A plugin without a StateDir keeps no records: each command
+	// that it serves needs a function below. Without one the command fails with
+	// CNI code 4.
 	StateDir string
 
 	// StateKey, if not empty, is a key of the configuration with which a user
@@ -113,7 +113,7 @@ func (p Plugin) Do(ctx context.Context, process Process, command delegate.Comman
 			return err
 		}
 	}
-	if c.Manager == nil { // its functions run no plugins, which would wait for it
+	if p.StateDir == "" { // its functions run no plugins, which would wait for it
 		untilCaught(ctx)
 	}
 	do := map[delegate.Command]func(context.Context, *Call) error{

@@ -352,3 +352,26 @@ func TestPluginKeepsStateOfItsOwn(t *testing.T) {
 		t.Errorf("left: %v, %v", err, n.exec.Live())
 	}
 }
+
+// A plugin that keeps no records can be asked for its status, and does not panic
+// when it attaches something.
+func TestWithoutRecords(t *testing.T) {
+	t.Parallel()
+	p := plugin.Plugin{
+		Add: func(ctx context.Context, c *plugin.Call) error {
+			n, err := netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"m","type":"macvlan"}`))
+			if err != nil {
+				return err
+			}
+			return c.Add(ctx, lifecycle.Transaction{Plan: lifecycle.Plan(c.Attachment(n))})
+		},
+		Status: func(ctx context.Context, c *plugin.Call) error { return c.Status(ctx) },
+	}
+	n := newNode(t)
+	if err := n.do(t, p, "STATUS", ""); err != nil {
+		t.Error(err)
+	}
+	if err := n.do(t, p, "ADD", ""); err == nil || len(n.exec.Calls()) > 0 {
+		t.Errorf("%v, after %q", err, n.exec.Trace())
+	}
+}

@@ -65,15 +65,20 @@ type Process struct {
 // DEL succeeds; see [lifecycle.Manager.DelTries].
 func (p Process) NewManager(dir, typ string, path []string) *lifecycle.Manager {
 	invoker := &delegate.Invoker{
-		Exec: p.Exec, Env: WithPath(p.Env), Path: path, Self: []string{typ}, UndoTimeout: p.UndoTimeout, Observer: p.Observer,
-	}
-	if invoker.Exec == nil {
-		invoker.Exec = &caughtFirst{delegate.Process{Stderr: p.Stderr, Root: string(p.Root)}}
+		Exec: p.exec(), Env: WithPath(p.Env), Path: path, Self: []string{typ}, UndoTimeout: p.UndoTimeout, Observer: p.Observer,
 	}
 	if invoker.UndoTimeout == 0 {
 		invoker.UndoTimeout = DefaultUndoTimeout
 	}
 	return &lifecycle.Manager{Dir: dir, Root: string(p.Root), InterfaceNames: p.InterfaceNames, DelTries: delTries, Invoker: invoker}
+}
+
+// exec is the Exec of p, or what nil means.
+func (p Process) exec() invoke.Exec { //nolint:ireturn // it is one of two
+	if p.Exec != nil {
+		return p.Exec
+	}
+	return &caughtFirst{delegate.Process{Stderr: p.Stderr, Root: string(p.Root)}}
 }
 
 // WithPath returns env with [DefaultPath] if it has no PATH.
