@@ -13,9 +13,8 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// choices are the networks to try, in order, complete, and the capability
-// arguments of whichever works. DEL does not read them, so that it works when
-// they have been broken since the ADD.
+// choices are the networks to try, in order, and the capability arguments for each.
+// DEL does not read them, so that it works if they have been broken after the ADD.
 type choices struct {
 	Choices       []netconf.Network          `json:"choices"`
 	RuntimeConfig map[string]json.RawMessage `json:"runtimeConfig"`
@@ -41,10 +40,10 @@ func readChoices(c *plugin.Call) (choices, error) {
 	return all, nil
 }
 
-// failures says why each choice has failed, in their order.
+// failures are the errors of the choices, in order.
 type failures []error
 
-// Error names each choice by its place.
+// Error names each choice by its index.
 func (f failures) Error() string {
 	texts := make([]string, len(f))
 	for i, err := range f {
@@ -56,9 +55,8 @@ func (f failures) Error() string {
 // Unwrap returns the errors of the choices.
 func (f failures) Unwrap() []error { return f }
 
-// CNICode reports 11, try again later, if any choice has that code, because it
-// may work the next time. Else it is the code of the last choice: without that
-// failure the others would not matter.
+// CNICode returns 11 (try again later) if any choice has that code, because it may
+// work the next time. Otherwise it returns the code of the last choice.
 func (f failures) CNICode() uint {
 	code := types.ErrUnknown
 	for _, err := range f {

@@ -1,5 +1,5 @@
-// Fallback is a CNI meta-plugin that attaches a container to the first network
-// that works, of those in its configuration.
+// Fallback is a CNI meta-plugin that attaches a container to the first network of its
+// configuration that works.
 package main
 
 import "github.com/metacni/metacni/delegate/plugin"

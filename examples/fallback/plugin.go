@@ -31,12 +31,12 @@ func add(ctx context.Context, c *plugin.Call) error {
 		a.CapabilityArgs = choices.RuntimeConfig
 		return []delegate.Attachment{a}
 	}
-	var failed failures // of the choices before the last that was tried
+	var failed failures // of all choices that were tried, except the last
 	err = c.Add(ctx, lifecycle.Transaction{
 		Plan: lifecycle.Plan(attach(0)...),
 		Next: func(_ context.Context, err error) ([]delegate.Attachment, error) {
 			next := len(failed) + 1
-			if next == len(choices.Choices) || errors.Is(err, lifecycle.ErrPlan) { // the others would use the same name
+			if next == len(choices.Choices) || errors.Is(err, lifecycle.ErrPlan) { // other choices would use the same interface name
 				return nil, nil
 			}
 			failed = append(failed, err)
@@ -50,7 +50,7 @@ func add(ctx context.Context, c *plugin.Call) error {
 	return err
 }
 
-// ready is ready as soon as one choice is.
+// ready succeeds if one choice is ready.
 func ready(ctx context.Context, c *plugin.Call) error {
 	choices, err := readChoices(c)
 	if err != nil {
@@ -67,9 +67,8 @@ func ready(ctx context.Context, c *plugin.Call) error {
 	return status.NotReady(failed)
 }
 
-// gc collects what is recorded, also when the choices cannot be read. A choice
-// with a plugin that is not installed attaches nothing on this host and is not
-// told; the networks of records are, regardless.
+// gc removes stale attachments even if the choices cannot be read. It skips choices
+// with a plugin that is not installed, because they attach nothing on this node.
 func gc(ctx context.Context, c *plugin.Call) error {
 	choices, err := readChoices(c)
 	installed := slices.DeleteFunc(choices.Choices, func(n netconf.Network) bool {

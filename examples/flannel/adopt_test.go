@@ -14,10 +14,11 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// theirs is what flannel's own plugin records of a delegate.
+// theirs is a state file of flannel's own plugin.
 const theirs = `{"cniVersion":"1.0.0","hairpinMode":true,"ipMasq":false,"ipam":{"ranges":[[{"subnet":"10.244.9.0/24"}]],"type":"host-local"},"mtu":1400,"name":"pods","type":"bridge"}`
 
-// attachedByTheirs has flannel's own plugin attach a container, long ago.
+// attachedByTheirs writes the state file of a container that flannel's own plugin
+// attached an hour ago.
 func (h *host) attachedByTheirs(t *testing.T, container, recorded string) string {
 	t.Helper()
 	file := filepath.Join(h.state(), container)
@@ -32,9 +33,9 @@ func exists(file string) bool {
 	return err == nil
 }
 
-// A container that flannel's own plugin has attached is checked and removed with
-// what that has recorded, and with the runtime's result.
-func TestContainerOfFlannelsOwnPlugin(t *testing.T) {
+// CHECK and DEL of a container that flannel's own plugin has attached use its state
+// file and the runtime's result.
+func TestContainerOfFlannelsOwnPluginIsAdopted(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0", subnetEnv)
 	file := h.attachedByTheirs(t, "c1", theirs)
@@ -60,8 +61,8 @@ func TestContainerOfFlannelsOwnPlugin(t *testing.T) {
 	h.clean(t)
 }
 
-// A DEL that fails leaves it all for the next.
-func TestDelOfFlannelsOwnThatFails(t *testing.T) {
+// If the DEL of an adopted container fails, the next DEL tries again.
+func TestFailedDELOfAdoptedContainer(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0", subnetEnv)
 	file := h.attachedByTheirs(t, "c1", strings.Replace(theirs, "bridge", "stuck", 1))
@@ -76,9 +77,10 @@ func TestDelOfFlannelsOwnThatFails(t *testing.T) {
 	h.clean(t)
 }
 
-// What cannot be used of the file is replaced, or is an error; it is never a
-// success that did nothing, nor another's.
-func TestBadFilesOfFlannelsOwn(t *testing.T) {
+// A state file that cannot be used is replaced by today's configuration or is an
+// error. DEL never succeeds without doing anything, and never uses the file of
+// another network.
+func TestBadStateFiles(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name, file, env, keys string
@@ -120,8 +122,8 @@ func TestBadFilesOfFlannelsOwn(t *testing.T) {
 	}
 }
 
-// GC removes what flannel's own plugin has attached and is not valid any more.
-func TestGCOfFlannelsOwn(t *testing.T) {
+// GC removes stale attachments of flannel's own plugin.
+func TestGCAdoptsStaleContainers(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0", subnetEnv)
 	alive, stale, torn := h.attachedByTheirs(t, "alive", theirs), h.attachedByTheirs(t, "stale", theirs), h.attachedByTheirs(t, "torn", "{")
@@ -133,7 +135,7 @@ func TestGCOfFlannelsOwn(t *testing.T) {
 	if !exists(alive) || exists(stale) || exists(torn) {
 		t.Error("the wrong files are there")
 	}
-	// Without subnet.env nobody knows what was torn.
+	// Without subnet.env there is nothing to replace a torn file by.
 	torn = h.attachedByTheirs(t, "torn", "{")
 	if err := os.Remove(h.subnetFile()); err != nil {
 		t.Fatal(err)
@@ -143,9 +145,8 @@ func TestGCOfFlannelsOwn(t *testing.T) {
 	}
 }
 
-// A record is never mistaken for one of flannel's own plugin, and an ADD after
-// it is one of ours.
-func TestFlannelsOwnAndOurs(t *testing.T) {
+// DEL uses the record, not a state file of flannel's own plugin, if there are both.
+func TestRecordWinsOverStateFile(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0", subnetEnv)
 	h.mustRun(t, "ADD", "")

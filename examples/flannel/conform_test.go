@@ -9,7 +9,7 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 )
 
-// conformConfig has flannel find its subnet, and delegate to bridge.
+// conformConfig has flannel delegate to bridge, with a subnet.env.
 var conformConfig = delegatetest.Config{
 	Stdin: func(dir string) string {
 		subnet := filepath.Join(dir, "subnet.env")
@@ -21,7 +21,7 @@ var conformConfig = delegatetest.Config{
 	Delegates: []string{"bridge"},
 }
 
-// Flannel does what the specification wants of a plugin that delegates.
+// Flannel passes the conformance checks.
 func TestConform(t *testing.T) {
 	t.Parallel()
 	delegatetest.Conform(t, delegatetest.Program(flannel().Execute), conformConfig)

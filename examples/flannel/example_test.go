@@ -12,9 +12,9 @@ import (
 	"github.com/metacni/metacni/netconf"
 )
 
-// The flannel kind of meta-plugin, whole: it completes the configuration of
-// one delegated plugin, runs it, and remembers what it ran. With a main that
-// calls plugin.Main it is an executable.
+// A whole plugin of flannel's kind: it completes the configuration of one
+// delegated plugin and runs it. A main that calls plugin.Main(short) makes it an
+// executable.
 var short = plugin.Plugin{
 	StateDir: "/var/lib/cni/short", StateKey: "dataDir",
 	Networks: func(_ context.Context, c *plugin.Call) ([]netconf.Network, error) {

@@ -28,7 +28,8 @@ const (
 	dualStack = subnetEnv + "FLANNEL_IPV6_NETWORK=fd00:10::/48\nFLANNEL_IPV6_SUBNET=fd00:10:0:1::1/64\n"
 )
 
-// A host is where flannel runs: its directories, and plugins to delegate to.
+// A host is a node that flannel runs on: its directories, and plugins to delegate
+// to.
 type host struct {
 	dir     string
 	plugin  plugin.Plugin
@@ -37,7 +38,7 @@ type host struct {
 	taken   []string // interface names in every network namespace
 	stdout  io.Writer
 	printed bytes.Buffer
-	seen    int // calls that trace has returned
+	seen    int // calls that wantTrace has compared
 }
 
 func newHost(t *testing.T, version, env string) *host {
@@ -112,7 +113,7 @@ func (h *host) wantTrace(t *testing.T, want ...string) {
 	}
 }
 
-// stdin is what the last call brought.
+// stdin returns what the last plugin received on stdin.
 func (h *host) stdin(t *testing.T) string {
 	t.Helper()
 	calls := h.exec.Calls()
@@ -147,9 +148,9 @@ func wantError(t *testing.T, err error, code uint, words ...string) {
 	}
 }
 
-// What flannel makes of its configuration and of subnet.env: what the user
-// gave wins, but for the name and the address management.
-func TestDelegate(t *testing.T) {
+// The delegate's configuration is made from flannel's and from subnet.env. The
+// user's values win, except for the name and the address ranges.
+func TestConfigurationOfTheDelegate(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, env, keys, want string }{
 		{
@@ -197,8 +198,8 @@ func TestDelegate(t *testing.T) {
 			if got := h.stdin(t); got != tt.want {
 				t.Errorf("stdin %s\nwant  %s", got, tt.want)
 			}
-			// Whatever becomes of the file and the configuration, DEL is as ADD
-			// was but for the result (G4).
+			// DEL uses the configuration of the ADD, whatever has become of the
+			// file and of flannel's configuration.
 			if err := os.Remove(h.subnetFile()); err != nil {
 				t.Fatal(err)
 			}
@@ -226,9 +227,9 @@ func TestLife(t *testing.T) {
 		t.Errorf("printed %s", got)
 	}
 	wantError(t, h.run(t, "ADD", ""), 7, "already added")
-	// A container may have several (D6).
+	// A container may have several attachments.
 	h.mustRun(t, "ADD", "", func(a *skel.CmdArgs) { a.IfName = "eth1" })
-	h.mustRun(t, "CHECK", "") // D76
+	h.mustRun(t, "CHECK", "")
 	h.mustRun(t, "GC", `"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]`)
 	h.wantTrace(t, "ADD bridge eth1", "CHECK bridge eth0", "DEL bridge eth1", "GC bridge")
 	h.mustRun(t, "DEL", "")
@@ -238,8 +239,8 @@ func TestLife(t *testing.T) {
 	h.clean(t)
 }
 
-// The result is the delegate's, in the version the runtime asked for (D29); one
-// that cannot be printed is undone.
+// The result is the delegate's, in the version that the runtime asked for. An ADD
+// whose result cannot be printed is undone.
 func TestResult(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "0.2.0", subnetEnv)
@@ -263,8 +264,7 @@ type brokenPipe struct{}
 
 func (brokenPipe) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
 
-// The record stays until a DEL has succeeded; a failed ADD is undone (D1, D18).
-func TestD1FailedDEL(t *testing.T) {
+func TestRecordStaysUntilDELSucceeds(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0", subnetEnv)
 	h.mustRun(t, "ADD", `"delegate":{"type":"stuck"}`)
@@ -277,7 +277,7 @@ func TestD1FailedDEL(t *testing.T) {
 	h.clean(t)
 }
 
-func TestD18FailedADD(t *testing.T) {
+func TestFailedADDIsUndone(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0", subnetEnv)
 	wantError(t, h.run(t, "ADD", `"delegate":{"type":"full"}`), 107, `"pods"`, `"full"`, "eth0", "no free address")
@@ -290,8 +290,7 @@ func TestD18FailedADD(t *testing.T) {
 	h.clean(t)
 }
 
-// A damaged record is an error until someone deals with it (D4, D5, G11).
-func TestD4Damaged(t *testing.T) {
+func TestDamagedRecordIsAnErrorEachTime(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0", subnetEnv)
 	h.mustRun(t, "ADD", "")
@@ -306,7 +305,8 @@ func TestD4Damaged(t *testing.T) {
 	}
 }
 
-// While flanneld has not come up, flannel is not ready; GC and DEL go on (D31).
+// Before flanneld has written subnet.env, flannel is not ready, but DEL and GC
+// work.
 func TestNoSubnetFile(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0", "")

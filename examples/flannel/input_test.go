@@ -9,9 +9,9 @@ import (
 	"github.com/metacni/metacni/examples/internal/programtest"
 )
 
-// Whatever is wrong is found before anything runs, has the right code, and is
-// said with network and key (G12, D54, D60).
-func TestBadInput(t *testing.T) {
+// A mistake in the configuration is found before a plugin runs. The error has the
+// right code and names network and key.
+func TestBadConfiguration(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name, keys string
@@ -50,7 +50,8 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// What is wrong with the call itself.
+// A mistake in the CNI variables or the form of the configuration is found before a
+// plugin runs.
 func TestBadCall(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -88,8 +89,9 @@ func TestBadCall(t *testing.T) {
 	}
 }
 
-// The state directory is flannel's alone (D14).
-func TestD14StateDirectory(t *testing.T) {
+// Directories that depend on the working directory or belong to runtimes are
+// refused.
+func TestBadStateDirectory(t *testing.T) {
 	t.Parallel()
 	for dir, code := range map[string]uint{`"state"`: 7, `"/var/lib/cni"`: 7, `"/var/lib/cni/results/"`: 7, `5`: 6} {
 		for _, command := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS"} {
@@ -103,8 +105,7 @@ func TestD14StateDirectory(t *testing.T) {
 	}
 }
 
-// DEL and CHECK go by the record, whatever the configuration has become (G4).
-func TestG4ConfigurationBrokenSince(t *testing.T) {
+func TestCHECKAndDELUseTheRecordWhateverTheConfigurationSays(t *testing.T) {
 	t.Parallel()
 	for _, keys := range []string{
 		`"delegate":5`, `"delegate":{"name":"x"}`, `"delegate":{"type":"ptp"}`, `"delegate":{"mtu":1,"mtu":2}`, `"delegate":{"x":"` + "\xff" + `"}`,
@@ -119,8 +120,7 @@ func TestG4ConfigurationBrokenSince(t *testing.T) {
 	}
 }
 
-// No error repeats the configuration (D57, D58).
-func TestD57SecretsStay(t *testing.T) {
+func TestErrorsDoNotRepeatTheConfiguration(t *testing.T) {
 	t.Parallel()
 	const secret = "hunter2hunter2"
 	for _, keys := range []string{

@@ -15,8 +15,8 @@ const (
 	defaultDataDir    = "/var/lib/cni/flannel"
 )
 
-// flannel returns the plugin. Its STATUS is the standard one, which asks for
-// Networks; the other commands know containers of flannel's own plugin as well.
+// flannel returns the plugin. STATUS is the standard one, which calls Networks.
+// CHECK, DEL and GC also handle containers of flannel's own plugin.
 func flannel() plugin.Plugin {
 	return plugin.Plugin{
 		About:    "CNI meta-plugin flannel",

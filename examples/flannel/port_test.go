@@ -172,7 +172,7 @@ func TestGCRemovesStateFileOfPortedPlugin(t *testing.T) {
 	h.clean(t)
 }
 
-// The ported plugin does what the specification wants.
+// The ported plugin passes the conformance checks.
 func TestPortedPluginConforms(t *testing.T) {
 	t.Parallel()
 	delegatetest.Conform(t, delegatetest.Program(ported().Execute), conformConfig)

@@ -17,15 +17,15 @@ import (
 	"github.com/metacni/metacni/examples/internal/programtest"
 )
 
-// The tests here run flannel as the process that a runtime starts; those with
-// real namespaces are in internal/e2e.
+// The tests here run flannel as a process, as a runtime does. Tests with real
+// namespaces are in internal/e2e.
 
 func TestMain(m *testing.M) {
 	programtest.Main(m, "flannel", main)
 }
 
-// processConf is a configuration of a fake delegate, with more of its keys, as
-// JSON without the braces.
+// processConf returns a configuration with a fake delegate. The string fake holds
+// more keys of the delegate, as JSON without the braces.
 func processConf(t *testing.T, h *programtest.Host, version, fake string) string {
 	t.Helper()
 	file := filepath.Join(h.Dir, "subnet.env")
@@ -64,9 +64,9 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// Every error is one JSON object on stdout, with a version and a code, and
-// nothing of the configuration (G5, D27, D57).
-func TestD27OneError(t *testing.T) {
+// Every error is one JSON object on stdout, with a version and a code, and without
+// anything from the configuration.
+func TestErrorIsOneObject(t *testing.T) {
 	t.Parallel()
 	h := programtest.NewHost(t, "flannel")
 	conf := processConf(t, h, "1.1.0", "")
@@ -99,8 +99,8 @@ func TestD27OneError(t *testing.T) {
 	}
 }
 
-// A runtime that has gone does not read the result (G2).
-func TestG2StdoutClosed(t *testing.T) {
+// An ADD whose result nobody reads is undone.
+func TestClosedStdoutUndoesADD(t *testing.T) {
 	t.Parallel()
 	h := programtest.NewHost(t, "flannel")
 	cmd := h.Command("ADD", processConf(t, h, "1.0.0", ""))
@@ -121,9 +121,8 @@ func TestG2StdoutClosed(t *testing.T) {
 	}
 }
 
-// A runtime that stops the plugin in the middle of an ADD gets code 11, and
-// nothing is left (G2, G6).
-func TestG6Signal(t *testing.T) {
+// An ADD that is stopped by a signal fails with code 11 and is undone.
+func TestSignalUndoesADD(t *testing.T) {
 	t.Parallel()
 	h := programtest.NewHost(t, "flannel")
 	cmd := h.Command("ADD", processConf(t, h, "1.0.0", `,"on":{"ADD":"hang"}`))

@@ -14,7 +14,7 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// Every key that is missing or garbled is named, with the file.
+// Errors name the file, and each key that is missing or garbled.
 func TestReadSubnet(t *testing.T) {
 	t.Parallel()
 	without := func(key string) string {
@@ -47,7 +47,7 @@ func TestReadSubnet(t *testing.T) {
 		{"no networks", "FLANNEL_SUBNET=10.244.1.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n", "", 7, []string{"FLANNEL_NETWORK: missing"}},
 		{"no MTU", without("FLANNEL_MTU"), "", 7, []string{"FLANNEL_MTU: missing"}},
 		{"no masquerading", without("FLANNEL_IPMASQ"), "", 7, []string{"FLANNEL_IPMASQ: missing"}},
-		{"no equals sign", with("FLANNEL_MTU", ""), "", 6, []string{`FLANNEL_MTU: ""`}}, // which panics in flannel's
+		{"no equals sign", with("FLANNEL_MTU", ""), "", 6, []string{`FLANNEL_MTU: ""`}}, // flannel's own plugin panics
 		{"bare subnet", with("FLANNEL_SUBNET", ""), "", 6, []string{`FLANNEL_SUBNET: ""`}},
 		{"MTU garbled", with("FLANNEL_MTU", "=1450x"), "", 6, []string{`FLANNEL_MTU: "1450x"`}},
 		{"MTU negative", with("FLANNEL_MTU", "=-1"), "", 6, []string{`FLANNEL_MTU: "-1"`}},
@@ -90,8 +90,8 @@ func TestReadSubnet(t *testing.T) {
 	}
 }
 
-// A file that is not there yet is something to try again for; one that cannot
-// be read is an I/O failure.
+// A missing file has code 11, try again later. A file that cannot be read has code
+// 5.
 func TestReadSubnetFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -99,15 +99,15 @@ func TestReadSubnetFile(t *testing.T) {
 	if status.Code(err) != 11 || !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), dir) {
 		t.Errorf("code %d: %v", status.Code(err), err)
 	}
-	for _, path := range []string{dir, "/dev/null"} { // a FIFO would be waited for
+	for _, path := range []string{dir, "/dev/null"} { // opening a FIFO would hang
 		if _, err = readSubnet(path); status.Code(err) != 5 || !strings.Contains(err.Error(), path+": not a regular file") {
 			t.Errorf("code %d: %v", status.Code(err), err)
 		}
 	}
 }
 
-// Whatever flanneld, or its death, leaves: no panic, every error names a key,
-// and what is accepted is masked, without duplicates, and of few subnets.
+// No content of subnet.env causes a panic. Every error names a key. Accepted networks
+// are masked and without duplicates.
 func FuzzParseSubnet(f *testing.F) {
 	for _, seed := range []string{"", subnetEnv, dualStack, "FLANNEL_MTU", "FLANNEL_SUBNET=\nFLANNEL_NETWORK=,", "=\n==\n", "FLANNEL_IPV6_SUBNET=::ffff:1.2.3.4/96\n"} {
 		f.Add(seed)
