@@ -8,7 +8,7 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 )
 
-// Fallback does what the specification wants of a plugin that delegates.
+// Fallback passes the conformance checks.
 func TestConform(t *testing.T) {
 	t.Parallel()
 	delegatetest.Conform(t, delegatetest.Program(fallback().Execute), delegatetest.Config{

@@ -22,7 +22,8 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// A host is where fallback runs: its state directory, and plugins to choose.
+// A host is a node that fallback runs on: its state directory, and plugins to choose
+// from.
 type host struct {
 	dir     string
 	version string // of the configuration
@@ -96,7 +97,7 @@ func (h *host) wantPrinted(t *testing.T, want string) {
 	}
 }
 
-// A request is what a plugin is given.
+// A request is what a plugin receives on stdin.
 type request struct {
 	Name          string               `json:"name"`
 	CNIVersion    string               `json:"cniVersion"`
@@ -105,7 +106,7 @@ type request struct {
 	Valid         []types.GCAttachment `json:"cni.dev/valid-attachments"`
 }
 
-// last is what the last call of command brought to plugin.
+// last returns what plugin received with the last call of command.
 func (h *host) last(t *testing.T, command, plugin string) (r request) {
 	t.Helper()
 	for _, c := range h.exec.Calls() {
@@ -147,7 +148,7 @@ func wantError(t *testing.T, err error, code uint, words ...string) {
 	}
 }
 
-// choicesOf is the key choices, with plugins of these types.
+// choicesOf returns the key "choices" with plugins of these types.
 func choicesOf(types ...string) string {
 	var all []map[string]string
 	for _, typ := range types {
@@ -160,9 +161,8 @@ func choicesOf(types ...string) string {
 	return `"choices":` + string(text)
 }
 
-// The first choice that works is attached. What failed before it is undone
-// first, and CHECK and DEL are for the one that was chosen, whatever the
-// configuration says by then.
+// The first choice that works is attached, after those before it have been undone.
+// CHECK and DEL use it, whatever the configuration says by then.
 func TestFirstChoiceThatWorksIsAttached(t *testing.T) {
 	t.Parallel()
 	const list = `{"name":"spare","cniVersion":"1.0.0","plugins":[{"type":"tuning"},%s]}`
@@ -225,8 +225,8 @@ func TestFirstChoiceThatWorksIsAttached(t *testing.T) {
 	}
 }
 
-// When no choice works the error has each one's reason, in order, and the code
-// that tells a runtime most.
+// If no choice works, the error has the reason of each choice, in order. Its code is
+// 11 if one choice has that code.
 func TestEveryChoiceFails(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -258,8 +258,8 @@ func TestEveryChoiceFails(t *testing.T) {
 	}
 }
 
-// A choice that could not be undone is not followed by another. The record
-// stays, and DEL removes it.
+// If a choice cannot be undone, no other is tried. The record stays, and DEL removes
+// it.
 func TestNoChoiceIsTriedAfterAnUndoThatFailed(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -283,7 +283,6 @@ func TestNoChoiceIsTriedAfterAnUndoThatFailed(t *testing.T) {
 	}
 }
 
-// No choice is tried once the time is up.
 func TestNoChoiceIsTriedAfterTheContextHasEnded(t *testing.T) {
 	t.Parallel()
 	for _, first := range [][]string{{"hang"}, {"full", "hang"}} {
@@ -311,7 +310,7 @@ type brokenPipe struct{}
 
 func (brokenPipe) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
-// A result that cannot be printed is no reason to try another choice.
+// If the result cannot be printed, no other choice is tried.
 func TestNoChoiceIsTriedWhenNobodyReads(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0")
@@ -321,7 +320,7 @@ func TestNoChoiceIsTriedWhenNobodyReads(t *testing.T) {
 	h.clean(t)
 }
 
-// An interface name that is in use is so for every choice.
+// If the interface name is in use, no choice is tried.
 func TestNameInUseRunsNoChoice(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0")
@@ -335,8 +334,8 @@ func TestNameInUseRunsNoChoice(t *testing.T) {
 	h.clean(t)
 }
 
-// A choice inherits what it lacks, and gets the capability arguments that it
-// declares; the answer is in the version of the configuration.
+// A choice inherits name and version, and receives the capability arguments that it
+// declares. The result has the version of the configuration.
 func TestChoiceIsCompleted(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
@@ -361,7 +360,7 @@ func TestChoiceIsCompleted(t *testing.T) {
 	h.clean(t)
 }
 
-// Choices may have one name: each container is detached from that which it has.
+// Choices may have the same name: DEL detaches each container from its own.
 func TestChoicesWithOneName(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")

@@ -15,8 +15,8 @@ import (
 	"github.com/metacni/metacni/examples/internal/programtest"
 )
 
-// The tests here run fallback as the process that a runtime starts; those with
-// real namespaces are in internal/e2e.
+// The tests here run fallback as a process, as a runtime does. Tests with real
+// namespaces are in internal/e2e.
 
 func TestMain(m *testing.M) {
 	programtest.Main(m, "fallback", main)
@@ -66,7 +66,7 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// The error is one JSON object, with every choice's reason and nothing of its
+// The error is one JSON object with the reason of each choice and nothing from the
 // configuration.
 func TestEveryReasonIsInOneError(t *testing.T) {
 	t.Parallel()
@@ -81,7 +81,7 @@ func TestEveryReasonIsInOneError(t *testing.T) {
 	}
 }
 
-// Fallback that is told to stop tries no other choice, and leaves nothing.
+// After SIGTERM no other choice is tried, and nothing is left.
 func TestNoChoiceIsTriedAfterSIGTERM(t *testing.T) {
 	t.Parallel()
 	for _, first := range [][]string{nil, {"fail"}} {

@@ -12,7 +12,7 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 )
 
-// STATUS is ready if any choice is, and else has the reasons of all.
+// STATUS succeeds if one choice is ready. Otherwise it has the reasons of all.
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -36,7 +36,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// GC removes what is stale, and tells every choice what it still has.
+// GC removes stale attachments and tells each choice which are valid.
 func TestGC(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
@@ -69,21 +69,21 @@ func TestGC(t *testing.T) {
 		t.Errorf("attached (-want +got):\n%s", diff)
 	}
 
-	// A choice that is recorded is told although its plugin has gone since:
-	// then there is something that nobody collects.
+	// A recorded choice gets its GC even if its plugin is no longer installed:
+	// there is something that nobody collects.
 	delete(h.exec.Plugins, "tuning")
 	wantError(t, h.run("GC", keys+valid), 7, `"tuning"`, "not found")
 
-	// What is recorded is collected whatever has become of the choices.
+	// Stale attachments are removed even if the choices cannot be read.
 	h.exec.Plugins["tuning"] = works
 	wantError(t, h.run("GC", `"choices":5,"cni.dev/valid-attachments":[]`), 6, `"choices"`)
 	h.clean(t)
 	wantError(t, h.run("GC", keys), 7, "no list of valid attachments")
 }
 
-// Whatever is wrong is found before anything runs, has the right code, and is
-// said with network and key.
-func TestBadInput(t *testing.T) {
+// A mistake in the configuration is found before a plugin runs. The error has the
+// right code and names network and key.
+func TestBadConfiguration(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name, keys string
@@ -138,8 +138,9 @@ func TestBadCall(t *testing.T) {
 	}
 }
 
-// The state directory is fallback's alone.
-func TestStateDirectory(t *testing.T) {
+// Directories that depend on the working directory or belong to runtimes are
+// refused.
+func TestBadStateDirectory(t *testing.T) {
 	t.Parallel()
 	for dir, code := range map[string]uint{`"state"`: 7, `"/var/lib/cni"`: 7, `"/var/lib/cni/results/"`: 7, `5`: 6} {
 		for _, command := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS"} {
