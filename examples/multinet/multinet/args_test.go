@@ -11,8 +11,8 @@ import (
 
 const capabilities = `"capabilities":{"mac":true,"ips":true,"portMappings":true,"bandwidth":true,"infinibandGUID":true,"deviceID":true,"dns":true,"ipRanges":true}`
 
-// What a pod selects a network with reaches that network's plugins, and no
-// other; what the runtime means for its interface stays with the first.
+// Arguments of a selection reach the plugins of that network only. Arguments of the
+// runtime for its interface reach the first network only.
 func TestSelectionArguments(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -64,7 +64,7 @@ func TestSelectionArguments(t *testing.T) {
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("arguments (-want +got):\n%s", diff)
 			}
-			// DEL and CHECK replay them (D8), without any annotation.
+			// CHECK and DEL use the same arguments, without any annotation.
 			h.trace()
 			h.mustRun(t, "CHECK", bridge)
 			if diff := cmp.Diff(tt.want, arguments(t, h)); diff != "" {
@@ -100,7 +100,7 @@ func arguments(t *testing.T, h *host) []string {
 	return all
 }
 
-// Not every pod has annotations, nor that one.
+// A pod may have no annotations, or not the one that selects networks.
 func TestNothingSelected(t *testing.T) {
 	t.Parallel()
 	for _, conf := range []string{
@@ -120,9 +120,9 @@ func TestNothingSelected(t *testing.T) {
 	}
 }
 
-// A selected network that wants a default route through a namespace that is
-// not there: the step after the plugins is inside the transaction (D21).
-func TestD21DefaultRouteFails(t *testing.T) {
+// If the default route cannot be moved, the ADD is undone. Here the network namespace
+// does not exist.
+func TestFailureToMoveDefaultRouteUndoesADD(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0")
 	err := h.run(t, "ADD", keys(bridge, annotated(`[{"name":"fast","default-route":["10.9.1.1"]}]`)))
@@ -132,13 +132,13 @@ func TestD21DefaultRouteFails(t *testing.T) {
 	if h.printed.Len() > 0 {
 		t.Errorf("printed %s", h.printed.String())
 	}
-	// D55: a list without gateways is none.
+	// An empty list of gateways asks for nothing.
 	h.mustRun(t, "ADD", keys(bridge, annotated(`[{"name":"fast","default-route":[]}]`)))
 }
 
-// What no plugin of the selected network serves is not dropped in silence:
-// nothing runs.
-func TestSelectionThatNobodyServes(t *testing.T) {
+// An argument for which no plugin of the network declares a capability is an error,
+// and no plugin runs.
+func TestSelectionWithoutCapabilityIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ asked, says string }{
 		{`"mac":"02:00:00:00:00:01"`, `"mac"`},
@@ -157,9 +157,9 @@ func TestSelectionThatNobodyServes(t *testing.T) {
 	}
 }
 
-// Selections that contradict each other, or themselves, are found before
-// anything runs.
-func TestSelectionsThatContradict(t *testing.T) {
+// Selections that contradict each other, or themselves, are refused before a plugin
+// runs.
+func TestContradictingSelectionsAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ selections, says string }{
 		{`[{"name":"fast","default-route":["10.9.1.1"]},{"name":"other","default-route":["fd00::1"]}]`, "default-route"},
@@ -173,7 +173,7 @@ func TestSelectionsThatContradict(t *testing.T) {
 	}
 }
 
-func TestSelectedSharesNothing(t *testing.T) {
+func TestSelectionsShareNoMemory(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0")
 	h.write(t, "net.d/cap.conf", `{"name":"cap","type":"macvlan",`+capabilities+`}`)

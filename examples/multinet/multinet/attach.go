@@ -20,17 +20,17 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// Secondary returns a plugin that attaches one more network to a running
-// container, and detaches it: its configuration is that of the network,
-// CNI_IFNAME the interface, and with what else is asked of it. conf is
-// multinet's own configuration, of which cniDir, binDir and type count.
+// Secondary returns a plugin that attaches one more network to a running container,
+// and detaches it. The configuration on its stdin is that of the network, CNI_IFNAME
+// is the interface, and with holds the attributes of the interface. conf is multinet's
+// own configuration, of which cniDir, binDir and type are used.
 //
-// ADD adds the network to the container's record, the oldest where there are
-// several, so that the runtime's DEL, CHECK and GC include it. CNI_NETNS may be
-// missing; otherwise it must be the recorded network namespace, by whatever
-// path, because the runtime's DEL would not find an interface in another. DEL
-// removes what is recorded, whatever the configuration. CHECK and STATUS are
-// about that network alone; there is no GC.
+// ADD adds the network to the container's record, so that the runtime's DEL, CHECK
+// and GC include it. If the container has several records, it is the oldest. CNI_NETNS
+// may be missing. Otherwise it must be the recorded network namespace, because the
+// runtime's DEL would not find an interface in another one. DEL uses the record,
+// whatever the configuration says. CHECK and STATUS are about this network only. GC
+// fails.
 func Secondary(conf []byte, with *wire.Attributes) plugin.Plugin {
 	do := func(command func(*secondary, context.Context) error) func(context.Context, *plugin.Call) error {
 		return func(ctx context.Context, c *plugin.Call) error {
@@ -47,9 +47,9 @@ func Secondary(conf []byte, with *wire.Attributes) plugin.Plugin {
 	}
 }
 
-// Attach attaches a's network to a running container, as the ADD of [Secondary]
-// does. An attachment without an interface name gets one; the network namespace
-// is the recorded one.
+// Attach attaches a's network to a running container, as the ADD of [Secondary] does.
+// An attachment without an interface name gets one. The network namespace is the
+// recorded one.
 func Attach(ctx context.Context, process plugin.Process, conf []byte, a delegate.Attachment) error {
 	c, err := plugin.Plugin{}.Call(process, delegate.CommandAdd, skel.CmdArgs{
 		ContainerID: a.ContainerID, Netns: a.NetNS, IfName: a.IfName, Args: a.Args,
@@ -75,8 +75,8 @@ func Detach(ctx context.Context, process plugin.Process, conf []byte, containerI
 
 // A secondary is one command for one network of a running container.
 type secondary struct {
-	*plugin.Call              // of the network
-	own          *plugin.Call // of multinet
+	*plugin.Call              // with the network's configuration
+	own          *plugin.Call // with multinet's configuration
 	with         *wire.Attributes
 }
 
@@ -87,12 +87,12 @@ func newSecondary(c *plugin.Call, conf []byte) (*secondary, error) {
 
 func (s *secondary) add(ctx context.Context) error {
 	return s.attach(ctx, s.network, func(_ context.Context, added []delegate.Attached) error {
-		return added[0].PrintTo(s.Stdout, "") // in the version it has
+		return added[0].PrintTo(s.Stdout, "") // in its own version
 	})
 }
 
-// attach attaches the network that network makes, completed by the call it is
-// given. An interface that nobody has named gets a name.
+// attach attaches the network that network returns. The call that network receives
+// can complete it. An interface without a name gets one.
 func (s *secondary) attach(
 	ctx context.Context,
 	network func(*plugin.Call) (netconf.Network, map[string]json.RawMessage, error),
@@ -127,7 +127,7 @@ func (s *secondary) attach(
 	return err
 }
 
-// name returns a name for the interface that is neither primary nor taken.
+// name returns a name for the interface that is neither primary nor in taken.
 func (s *secondary) name(primary string, taken []string) (string, error) {
 	taken = slices.DeleteFunc(taken, func(name string) bool { return name == primary })
 	names, err := ifname.Scheme{Primary: primary, Taken: taken}.Plan("", s.IfName)
@@ -137,7 +137,8 @@ func (s *secondary) name(primary string, taken []string) (string, error) {
 	return names[1], nil
 }
 
-// network is the one to attach, completed by c, and what is asked of it.
+// network returns the network to attach, completed by c, and its capability
+// arguments.
 func (s *secondary) network(c *plugin.Call) (n netconf.Network, capabilityArgs map[string]json.RawMessage, err error) {
 	n, err = netconf.Parse(s.StdinData)
 	if err == nil {
@@ -146,7 +147,7 @@ func (s *secondary) network(c *plugin.Call) (n netconf.Network, capabilityArgs m
 	if err != nil {
 		return n, nil, err
 	}
-	// The attributes are those of a selection of that network: check them as one.
+	// Check the attributes like those of a pod's selection.
 	asked, err := json.Marshal(netconf.Selection{Name: n.Name(), IPs: s.with.IPs, MAC: s.with.MAC, CNIArgs: s.with.CNIArgs})
 	var selected netconf.Selection
 	if err == nil {
@@ -164,8 +165,8 @@ func (s *secondary) network(c *plugin.Call) (n netconf.Network, capabilityArgs m
 	return n, selected.CapabilityArgs(), nil
 }
 
-// check asks the plugins of this one attachment. It holds no lock: it changes
-// nothing, and the server serialises the container.
+// check runs CHECK of this attachment. It takes no lock, because it changes nothing
+// and the server runs one operation on a container at a time.
 func (s *secondary) check(ctx context.Context) error {
 	r, err := s.record(ctx, func(r lifecycle.Record) bool { return r.State.Attached() && s.in(r) != nil })
 	if err != nil {
@@ -177,8 +178,8 @@ func (s *secondary) check(ctx context.Context) error {
 	return s.own.Manager.Invoker.CheckAll(ctx, []delegate.Attached{*s.in(*r)})
 }
 
-// del removes what is recorded. What is not recorded is not there, unless a
-// record that cannot be read could say otherwise.
+// del detaches the recorded interface. It succeeds if there is none, unless a record
+// of the container cannot be read.
 func (s *secondary) del(ctx context.Context) error {
 	r, err := s.record(ctx, func(r lifecycle.Record) bool { return s.in(r) != nil })
 	if r == nil {
@@ -202,9 +203,8 @@ func (s *secondary) status(ctx context.Context) error {
 	return status.NotReady(s.own.Manager.Status(ctx, []netconf.Network{n}))
 }
 
-// record returns the oldest record of the container that is wanted, whatever
-// is the matter with others. Where there is none it returns nil, and what is
-// wrong with the container's records.
+// record returns the oldest record of the container that is wanted, even if others
+// cannot be read. If there is none, it returns nil and the errors of the others.
 func (s *secondary) record(ctx context.Context, wanted func(lifecycle.Record) bool) (*lifecycle.Record, error) {
 	found, err := s.own.Manager.Container(ctx, s.ContainerID)
 	found = slices.DeleteFunc(found, func(r lifecycle.Record) bool { return !wanted(r) })
@@ -215,7 +215,7 @@ func (s *secondary) record(ctx context.Context, wanted func(lifecycle.Record) bo
 	return &oldest, nil
 }
 
-// in returns the attachment in r that has the interface, or nil.
+// in returns the attachment in r with the interface, or nil.
 func (s *secondary) in(r lifecycle.Record) *delegate.Attached {
 	for i, a := range r.Attached {
 		if a.IfName == s.IfName {

@@ -39,8 +39,8 @@ func (h *host) mustPlug(t *testing.T, command, network string, with wire.Attribu
 	}
 }
 
-// What is plugged in is the sandbox's: its CHECK, GC and DEL cover it (D16).
-func TestD16HotPlugged(t *testing.T) {
+// CHECK, GC and DEL of a container include a network that was attached later.
+func TestNetworkAttachedLaterIsPartOfTheContainer(t *testing.T) {
 	t.Parallel()
 	for _, end := range []string{"DEL", "GC", "unplug"} {
 		t.Run(end, func(t *testing.T) {
@@ -82,8 +82,8 @@ func TestD16HotPlugged(t *testing.T) {
 	}
 }
 
-// What is asked of the interface reaches the plugins, and DEL as well.
-func TestHotPlugArguments(t *testing.T) {
+// The attributes of the interface reach the plugins, in ADD and DEL.
+func TestAttributesReachThePlugins(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
 	h.mustRun(t, "ADD", bridge)
@@ -113,9 +113,9 @@ func TestHotPlugArguments(t *testing.T) {
 	h.clean(t)
 }
 
-// A path of its own leads to the recorded namespace, which is the one that is
-// recorded again: the runtime's DEL knows no other.
-func TestD16HotPlugByAnotherPath(t *testing.T) {
+// The network namespace may be given by another path. The recorded path stays,
+// because the runtime's DEL knows no other.
+func TestAttachByAnotherPathOfTheNamespace(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
 	netns := filepath.Join(h.dir, "netns")
@@ -135,9 +135,8 @@ func TestD16HotPlugByAnotherPath(t *testing.T) {
 	h.clean(t)
 }
 
-// With several records the oldest has it, and damaged ones are in nobody's way
-// but their own (G11).
-func TestG11HotPlugOfSeveral(t *testing.T) {
+// Of several records the oldest is used. Damaged records do not prevent that.
+func TestAttachWithSeveralRecords(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
 	for _, ifname := range []string{"eth1", "eth0"} {
@@ -159,8 +158,8 @@ func TestG11HotPlugOfSeveral(t *testing.T) {
 	wantTrace(t, h)
 }
 
-// Whatever is wrong is found before anything runs.
-func TestHotPlugRefused(t *testing.T) {
+// A mistake is found before a plugin runs.
+func TestAttachIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name, command, network string
@@ -206,8 +205,8 @@ func TestHotPlugRefused(t *testing.T) {
 	}
 }
 
-// A plug that fails is undone, and the container is as before (G2, G5).
-func TestG2HotPlugFails(t *testing.T) {
+// An attach that fails is undone, and the container is unchanged.
+func TestFailedAttachIsUndone(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
 	h.mustRun(t, "ADD", bridge)
@@ -224,7 +223,7 @@ func TestG2HotPlugFails(t *testing.T) {
 	h.clean(t)
 }
 
-func TestHotPlugStatus(t *testing.T) {
+func TestStatusOfOneMoreNetwork(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
 	h.mustPlug(t, "STATUS", green, wire.Attributes{})
@@ -233,7 +232,7 @@ func TestHotPlugStatus(t *testing.T) {
 	wantError(t, h.plug(t, "STATUS", `{"cniVersion":"1.1.0","type":"down"}`, wire.Attributes{}), 50, "no uplink")
 }
 
-// The delegates' calls are there to be counted.
+// The Observer of a Process sees each call of a plugin.
 func TestObserver(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0")
@@ -249,8 +248,8 @@ func TestObserver(t *testing.T) {
 	}
 }
 
-// What nobody's command asks for is plugged in the same way, with a name where
-// it has none, and the arguments that it comes with.
+// Attach and Detach do the same as commands. Attach names an interface that has no
+// name.
 func TestAttachAndDetach(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")

@@ -19,36 +19,33 @@ import (
 	"github.com/metacni/metacni/netconf"
 )
 
-// DefaultStateDir is where multinet keeps its records unless the configuration
-// says otherwise.
+// DefaultStateDir is the default of cniDir, the directory of the records.
 const DefaultStateDir = "/var/lib/cni/multinet"
 
 const (
 	defaultConfDir = "/etc/cni/multinet/net.d"
 	defaultBinDir  = "/opt/cni/bin"
 
-	// atOnce is how many networks "parallel" attaches or detaches at once. It
-	// is more than there may be processors: plugins wait in the kernel about
-	// half of their time, see "What parallel gains" in internal/e2e. It is not
-	// more, as each takes two processes and their memory, of each container
-	// that comes at the same time.
+	// atOnce is how many networks "parallel" attaches or detaches at once. More
+	// than the processors is useful, because plugins wait in the kernel for
+	// about half of their time; see 'What "parallel" gains' in internal/e2e. But
+	// each takes the memory of two processes, for each container.
 	atOnce = 8
 
-	// readyTimeout is how long ADD waits for the readiness indicator file
-	// unless the configuration says otherwise.
+	// readyTimeout is the default of readinessTimeout.
 	readyTimeout = 5 * time.Second
 )
 
-// lenientBool: anything but true is false.
+// A lenientBool is a boolean; any value except true is false.
 type lenientBool bool
 
-// UnmarshalJSON never fails.
+// UnmarshalJSON does not fail.
 func (b *lenientBool) UnmarshalJSON(text []byte) error {
 	*b = string(text) == "true"
 	return nil
 }
 
-// Keys lists the keys of the configuration that multinet reads.
+// Keys returns the keys of the configuration that multinet reads.
 func Keys() []string {
 	keys := []string{"cniVersion", "name", "type", "cniDir", "binDir"}
 	for i := range reflect.TypeFor[config]().NumField() {
@@ -60,7 +57,7 @@ func Keys() []string {
 }
 
 // config is the part of the configuration that says what to attach, and when. DEL
-// does not read it, because it must not fail when that has been broken since.
+// does not read it, and so works if it has been broken after the ADD.
 type config struct {
 	ConfDir            string                     `json:"confDir"`
 	ClusterNetwork     string                     `json:"clusterNetwork"`
@@ -69,20 +66,20 @@ type config struct {
 	ReadinessIndicator string                     `json:"readinessindicatorfile"`
 	ReadinessTimeout   *Duration                  `json:"readinessTimeout"`
 	RuntimeConfig      map[string]json.RawMessage `json:"runtimeConfig"`
-	Parallel           bool                       `json:"parallel"` // for mistakes: prepare is lenient
+	Parallel           bool                       `json:"parallel"` // to report mistakes: prepare accepts them
 
-	// What Multus does and multinet does not: see refuse.
+	// Features of Multus that multinet does not have; see refuse.
 	NamespaceIsolation    any `json:"namespaceIsolation"`
 	SystemNamespaces      any `json:"systemNamespaces"`
 	AuxiliaryCNIChainName any `json:"auxiliaryCNIChainName"`
 
-	call *plugin.Call // whose configuration it is
+	call *plugin.Call // with this configuration
 }
 
-// A Duration is written as "25s" in a configuration.
+// A Duration is a string such as "25s" in a configuration.
 type Duration time.Duration
 
-// UnmarshalText reads what [time.ParseDuration] does.
+// UnmarshalText accepts what [time.ParseDuration] does.
 func (d *Duration) UnmarshalText(text []byte) error {
 	parsed, err := time.ParseDuration(string(text))
 	*d = Duration(parsed)
@@ -95,17 +92,16 @@ func readConfig(c *plugin.Call) (*config, error) {
 	return &conf, err
 }
 
-// defaultNetworkAnnotation is the annotation by which a pod replaces its first
+// defaultNetworkAnnotation is the annotation with which a pod replaces its first
 // network in Multus.
 const defaultNetworkAnnotation = "v1.multus-cni.io/default-network"
 
-// refuse fails where the configuration asks for something that multinet does
-// not do, and whose absence nobody would notice: a pod would be attached to
-// networks that it must not reach, or not be attached to one. It is for what
-// attaches; whoever cleans up does not ask.
+// refuse fails if the configuration uses a feature of Multus that multinet does not
+// have, and ignoring it would go unnoticed: a pod would be attached to networks that
+// it must not reach, or would lack one. CHECK, DEL and GC do not call it.
 func (c *config) refuse() error {
 	var annotations map[string]any
-	_ = json.Unmarshal(c.RuntimeConfig[podAnnotations], &annotations) // what is wrong with them is for selections
+	_ = json.Unmarshal(c.RuntimeConfig[podAnnotations], &annotations) // selections reports mistakes
 	inAll := len(c.DefaultNetworks) > 0 || c.ClusterNetwork == "" && len(c.Delegates) > 1
 	for _, refused := range []struct {
 		key     string
@@ -136,7 +132,7 @@ func (c *config) refuse() error {
 	return nil
 }
 
-// asks reports whether the value of a key asks for something, whatever its type.
+// asks reports whether the value of a key turns something on, whatever its type.
 func asks(value any) bool {
 	switch v := value.(type) {
 	case nil:
@@ -151,8 +147,8 @@ func asks(value any) bool {
 	return true
 }
 
-// loadPath reads the network in the file at path, or the first one in the
-// directory at path, in the order of runtimes, that is not multinet's own.
+// loadPath reads the network in the file at path. If path is a directory, it reads
+// the first network in it, in the order of runtimes, that is not multinet's own.
 func (c *config) loadPath(path string) (netconf.Network, error) {
 	dir := c.call.Root.Dir(path)
 	if info, err := fs.Stat(dir, "."); err == nil && info.IsDir() {
@@ -170,7 +166,7 @@ func (c *config) loadPath(path string) (netconf.Network, error) {
 	return netconf.LoadFileFS(c.call.Root.Dir(filepath.Dir(path)), filepath.Base(path))
 }
 
-// ready fails while the readiness indicator file is missing.
+// ready fails if the readiness indicator file is missing.
 func (c *config) ready() error {
 	if c.ReadinessIndicator == "" {
 		return nil
@@ -188,8 +184,7 @@ func why(err error) string {
 	return err.Error()
 }
 
-// waitReady waits for the readiness indicator file, for readinessTimeout at
-// most.
+// waitReady waits for the readiness indicator file, at most for readinessTimeout.
 func (c *config) waitReady(ctx context.Context) error {
 	if c.ready() == nil {
 		return nil

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A FIFO among the configurations keeps no command waiting, and costs nobody a
-// network that another file has.
+// A FIFO in confDir does not make a command hang, and does not hide networks in
+// other files.
 func TestFIFOAmongConfigurations(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")

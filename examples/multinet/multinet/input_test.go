@@ -11,9 +11,9 @@ import (
 	"github.com/metacni/metacni/examples/internal/programtest"
 )
 
-// Whatever is wrong is found before anything runs, has the right code, and is
-// said with file, network and key (G12, D5, D10, D25, D54, D60).
-func TestBadInput(t *testing.T) {
+// A mistake in the configuration is found before a plugin runs. The error has the
+// right code and names file, network and key.
+func TestBadConfiguration(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name, keys string
@@ -92,7 +92,8 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// What is wrong with the call itself.
+// A mistake in the CNI variables or the form of the configuration is found before a
+// plugin runs.
 func TestBadCall(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -137,8 +138,9 @@ func TestBadCall(t *testing.T) {
 	}
 }
 
-// The state directory is multinet's alone (D14).
-func TestD14StateDirectory(t *testing.T) {
+// Directories that depend on the working directory or belong to runtimes are
+// refused.
+func TestBadStateDirectory(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		dir  string
@@ -161,9 +163,7 @@ func TestD14StateDirectory(t *testing.T) {
 	}
 }
 
-// DEL and CHECK go by the record, whatever the configuration has become (G4,
-// D34, D75).
-func TestG4ConfigurationBrokenSince(t *testing.T) {
+func TestCHECKAndDELUseTheRecordWhateverTheConfigurationSays(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, keys string }{
 		{"no delegates", ``},
@@ -203,8 +203,8 @@ func TestG4ConfigurationBrokenSince(t *testing.T) {
 	}
 }
 
-// A configuration holds credentials: no error repeats them (G5, D57, D58).
-func TestD57SecretsStay(t *testing.T) {
+// Configurations hold credentials.
+func TestErrorsDoNotRepeatTheConfiguration(t *testing.T) {
 	t.Parallel()
 	const secret = "hunter2hunter2"
 	for _, delegates := range []string{
@@ -227,7 +227,7 @@ func TestD57SecretsStay(t *testing.T) {
 	}
 	h := newHost(t, "1.0.0")
 	h.mustRun(t, "ADD", `"delegates":[{"type":"bridge","password":"`+secret+`"}]`)
-	// Whoever may read it is the record's business: G12.
+	// The record holds it, with permissions of its own.
 	for _, path := range []string{h.state(), filepath.Join(h.state(), "c1@multi@eth0.json")} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm()&0o077 != 0 {
 			t.Errorf("%s: %v, %v", path, info, err)

@@ -202,8 +202,8 @@ func wantTrace(t *testing.T, h *host, want ...string) {
 	}
 }
 
-// The life of a container on four networks: order and names as the contract
-// has them, the record in between, and nothing left (G1, G2, G3).
+// ADD, CHECK and DEL of a container with four networks: their order, the names of the
+// interfaces, the record, and nothing left at the end.
 func TestLife(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
@@ -240,8 +240,8 @@ func TestLife(t *testing.T) {
 	h.clean(t)
 }
 
-// Names are of the container: a second attachment of it stays clear of those
-// of the first, and of those in its namespace.
+// A second attachment of a container uses no interface name of the first, or of the
+// network namespace.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	as := func(ifname string) func(*skel.CmdArgs) { return func(a *skel.CmdArgs) { a.IfName = ifname } }
@@ -282,7 +282,7 @@ func TestNames(t *testing.T) {
 	})
 }
 
-// Networks come from confDir by name, and from anywhere by path.
+// Networks are found in confDir by name, and anywhere by path.
 func TestNetworks(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -323,8 +323,9 @@ func TestNetworks(t *testing.T) {
 	}
 }
 
-// What a delegate lacks it inherits; what it has, known or not, it keeps (G4).
-func TestG4Inherited(t *testing.T) {
+// A delegate inherits the keys that it lacks and keeps all that it has, unknown ones
+// too.
+func TestDelegateInheritsWhatItLacks(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0")
 	h.mustRun(t, "ADD", `"delegates":[
@@ -348,7 +349,7 @@ func TestG4Inherited(t *testing.T) {
 	}
 }
 
-// binDir comes before CNI_PATH, once.
+// binDir is searched before CNI_PATH, and not twice.
 func TestPath(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0")

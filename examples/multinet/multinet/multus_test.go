@@ -10,10 +10,9 @@ func annotatedWith(annotation, value string) string {
 	return `"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"` + annotation + `":` + value + `}}`
 }
 
-// What Multus does and multinet does not is refused by name, where a pod would
-// be attached otherwise than the configuration says. Nothing keeps a container
-// from being cleaned up.
-func TestWhatMultinetDoesNotDoIsRefused(t *testing.T) {
+// Features of Multus that multinet does not have are refused by name if a pod would
+// get other networks without them. CHECK, DEL and GC work.
+func TestMissingFeaturesOfMultusAreRefused(t *testing.T) {
 	t.Parallel()
 	const two = `"delegates":[{"type":"bridge"},{"type":"tuning"}]`
 	for _, tt := range []struct{ name, keys, says string }{
@@ -47,9 +46,9 @@ func TestWhatMultinetDoesNotDoIsRefused(t *testing.T) {
 	}
 }
 
-// Keys of Multus that ask for nothing, or for nothing that matters, are no
-// error: its configuration files have them.
-func TestMultusKeysThatAskForNothing(t *testing.T) {
+// Keys of Multus that change nothing for a pod are accepted: its configuration files
+// have them.
+func TestHarmlessKeysOfMultusAreAccepted(t *testing.T) {
 	t.Parallel()
 	for _, more := range []string{
 		`"namespaceIsolation":false`, `"namespaceIsolation":null`, `"systemNamespaces":[]`, `"systemNamespaces":["kube-system"]`,
@@ -64,7 +63,7 @@ func TestMultusKeysThatAskForNothing(t *testing.T) {
 	}
 }
 
-// What is refused at an ADD is refused at the start of a daemon, too.
+// StateDir refuses what an ADD refuses, so that a daemon does not start with it.
 func TestStateDirRefusesWhatAnAddDoes(t *testing.T) {
 	t.Parallel()
 	_, err := StateDir("", []byte(`{"name":"multi","namespaceIsolation":true}`))
@@ -74,7 +73,7 @@ func TestStateDirRefusesWhatAnAddDoes(t *testing.T) {
 	}
 }
 
-// The keys that are read are known, and only these.
+// Keys returns all keys that are read, and no others.
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	known := Keys()

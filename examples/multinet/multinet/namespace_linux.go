@@ -14,9 +14,9 @@ import (
 	"github.com/metacni/metacni/delegate/plugin"
 )
 
-// moveDefaultRoute makes the default routes of the container lead through the
-// network that asked for them, and changes the results accordingly. It does
-// nothing where none did. Paths of namespaces are looked at in root.
+// moveDefaultRoute replaces the default routes of the container by those of the
+// networks in wanted that have one, and changes the results accordingly. Paths of
+// namespaces are paths in root.
 func moveDefaultRoute(root plugin.Root, wanted []wanted, added []delegate.Attached) error {
 	for i, w := range wanted {
 		for _, gateway := range w.defaultRoute {
@@ -32,16 +32,16 @@ func moveDefaultRoute(root plugin.Root, wanted []wanted, added []delegate.Attach
 	return nil
 }
 
-// routeVia replaces the default routes of gateway's family in the container's
-// namespace by one via gateway on a's interface.
+// routeVia replaces the default routes of gateway's family in a's network namespace
+// by one via gateway on a's interface.
 func routeVia(root plugin.Root, a delegate.Attached, gateway netip.Addr) error {
 	route := func(ns.NetNS) error { return replaceDefaultRoutes(a.IfName, gateway) }
 	return root.With(a.NetNS, func(path string) error { return ns.WithNetNSPath(path, route) })
 }
 
-// reviseResults takes the default routes of gateway's family out of all
-// results and puts the new one into that of added[chosen]. Routes of other
-// tables than the main one are not touched, here as in the namespace.
+// reviseResults removes the default routes of gateway's family from all results and
+// adds the new one to the result of added[chosen]. It changes only routes of the main
+// table, as routeVia does.
 func reviseResults(added []delegate.Attached, chosen int, gateway netip.Addr) error {
 	dst, family := netip.PrefixFrom(netip.IPv4Unspecified(), 0).String(), "ip4"
 	if gateway.Is6() {
@@ -68,8 +68,8 @@ func reviseResults(added []delegate.Attached, chosen int, gateway netip.Addr) er
 	return nil
 }
 
-// reviseOld is reviseRoutes for a result older than CNI 0.3.0, whose routes are
-// beside the address of their family. Without one it has no place for them.
+// reviseOld is reviseRoutes for a result older than CNI 0.3.0, which has the routes of
+// a family next to its address. Without an address it cannot have routes.
 func reviseOld(result *json.RawMessage, family, dst string, add map[string]string) error {
 	var keys map[string]json.RawMessage
 	if err := json.Unmarshal(*result, &keys); err != nil {
@@ -91,7 +91,7 @@ func reviseOld(result *json.RawMessage, family, dst string, add map[string]strin
 }
 
 // reviseRoutes removes the routes of the main table to dst from the "routes" of
-// object, and adds one unless it is nil.
+// object. If add is not nil, it appends add.
 func reviseRoutes(object *json.RawMessage, dst string, add map[string]string) error {
 	var keys map[string]json.RawMessage
 	if err := json.Unmarshal(*object, &keys); err != nil {

@@ -17,8 +17,8 @@ import (
 
 // Routes are moved in internal/e2e as well, by real plugins.
 
-// The namespace is that of the root, as plugins see it (S22).
-func TestS22DefaultRouteInRoot(t *testing.T) {
+// The network namespace is looked up in the Root, where plugins see it.
+func TestDefaultRouteInRoot(t *testing.T) {
 	link := newNamespace(t)
 	path := fmt.Sprintf("/%d/task/%d/ns/net", os.Getpid(), unix.Gettid())
 	wanted := []wanted{{defaultRoute: []netip.Addr{netip.MustParseAddr("10.9.1.1")}}}
@@ -40,8 +40,8 @@ func TestS22DefaultRouteInRoot(t *testing.T) {
 	}
 }
 
-// Results of every version say where the default route leads, however it is
-// written, and what else a result holds stays as it is.
+// Results of every version show the new default route. All else in a result stays
+// unchanged.
 func TestResultsSayWhereTheDefaultRouteLeads(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -14,20 +14,20 @@ import (
 	"github.com/metacni/metacni/netconf"
 )
 
-// podAnnotations is the capability by which containerd and CRI-O hand over all
-// annotations of the pod, and networksAnnotation the one that selects networks.
+// podAnnotations is the capability with which containerd and CRI-O pass on all
+// annotations of a pod. networksAnnotation is the one that selects networks.
 const (
 	podAnnotations     = "io.kubernetes.cri.pod-annotations"
 	networksAnnotation = "k8s.v1.cni.cncf.io/networks"
 )
 
-// A wanted network is one that the container is to be attached to.
+// A wanted network is one to attach the container to.
 type wanted struct {
-	delegate.Attachment              // without an IfName unless one is asked for
-	defaultRoute        []netip.Addr // gateways of the default routes it takes over
+	delegate.Attachment              // without an IfName unless the pod selects one
+	defaultRoute        []netip.Addr // gateways of its default routes
 }
 
-// wanted lists all networks for an ADD: those of every container first, then
+// wanted returns all networks for an ADD: first those of every container, then
 // those that the pod selects.
 func (c *config) wanted() ([]wanted, error) {
 	nets, err := c.standing()
@@ -56,10 +56,9 @@ func (c *config) wanted() ([]wanted, error) {
 	return all, nil
 }
 
-// standing lists the networks that every container is attached to: first its
-// default network, the clusterNetwork or the first delegate, then the
-// defaultNetworks or the other delegates. As in Multus a clusterNetwork stands
-// in the place of all delegates.
+// standing returns the networks that every container is attached to: the
+// clusterNetwork or the first delegate, and then the defaultNetworks or the other
+// delegates. As in Multus, a clusterNetwork replaces all delegates.
 func (c *config) standing() ([]netconf.Network, error) {
 	for i, n := range c.Delegates {
 		if n.IsZero() { // null
@@ -91,7 +90,7 @@ func (c *config) standing() ([]netconf.Network, error) {
 	return nets, nil
 }
 
-// loadAll finds networks by the name they have in confDir, or by their path.
+// loadAll finds networks by their name in confDir, or by an absolute path.
 func (c *config) loadAll(key string, names ...string) ([]netconf.Network, error) {
 	var nets []netconf.Network
 	for _, name := range names {
@@ -108,7 +107,7 @@ func (c *config) loadAll(key string, names ...string) ([]netconf.Network, error)
 	return nets, nil
 }
 
-// load finds a network in confDir. Names from outside are never paths.
+// load finds a network in confDir by name. A name is never used as a path.
 func (c *config) load(name string) (netconf.Network, error) {
 	n, err := netconf.Load(c.call.Root.Dir(c.ConfDir), name)
 	if err != nil {
@@ -117,7 +116,7 @@ func (c *config) load(name string) (netconf.Network, error) {
 	return n, nil
 }
 
-// withArgs returns n with args in the args.cni of its plugins.
+// withArgs returns n with args in "args.cni" of each plugin.
 func withArgs(n netconf.Network, args map[string]json.RawMessage) (netconf.Network, error) {
 	if len(args) == 0 {
 		return n, nil
@@ -125,7 +124,7 @@ func withArgs(n netconf.Network, args map[string]json.RawMessage) (netconf.Netwo
 	return n.EditPlugins(netconf.In("args", netconf.In("cni", sets(args)...)))
 }
 
-// selections reads the pod's selection of networks.
+// selections returns the networks that the pod's annotation selects.
 func (c *config) selections() ([]netconf.Selection, error) {
 	var all map[string]json.RawMessage
 	var text string
@@ -148,7 +147,7 @@ func (c *config) selections() ([]netconf.Selection, error) {
 	return selections, nil
 }
 
-// selected is the network that s selects, with what s says about it.
+// selected returns the network that s selects, with the arguments in s.
 func (c *config) selected(s netconf.Selection) (wanted, error) {
 	n, err := c.load(s.Name)
 	if err == nil {

@@ -31,9 +31,9 @@ func inPairs(p delegatetest.Plugin) delegatetest.Plugin {
 	}
 }
 
-// With "parallel" all networks but the first are attached at once, and all
-// detached at once, which a DEL goes by that comes with the configuration of then. What is
-// reported and recorded is in the order of the configuration.
+// With "parallel" all networks except the first are attached at once, and all are
+// detached at once. DEL goes by its own configuration. Errors and records are in the
+// order of the configuration.
 func TestParallel(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0")
@@ -70,7 +70,7 @@ func TestParallel(t *testing.T) {
 	h.clean(t)
 }
 
-// Without it they are not.
+// Without "parallel" networks are attached one after another.
 func TestNotParallel(t *testing.T) {
 	t.Parallel()
 	delegates := `"delegates":[{"type":"bridge"},{"type":"macvlan","name":"x"},{"type":"macvlan","name":"y"}]`

@@ -1,9 +1,9 @@
-// Package multinet is the plugin of that name: the thin program
-// examples/multinet and the daemon examples/multinetd both run it.
+// Package multinet is the plugin multinet. The executable examples/multinet and the
+// daemon examples/multinetd both run it.
 //
-// The plugin is in plugin.go, its configuration in config.go, the networks it
-// attaches in networks.go. How one more network is attached to a running
-// container is in attach.go.
+// The commands are in plugin.go, the configuration in config.go, and the networks to
+// attach in networks.go. The file attach.go attaches one more network to a running
+// container.
 package multinet
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// New returns multinet. Goroutines may share it.
+// New returns the plugin. Goroutines may share it.
 func New() plugin.Plugin {
 	return plugin.Plugin{
 		About:    "CNI meta-plugin multinet",
@@ -41,14 +41,14 @@ func New() plugin.Plugin {
 	}
 }
 
-// prepare has c run plugins of binDir first, and several at once if it is told
-// to.
+// prepare makes c search binDir first, and attach several networks at once if
+// "parallel" is true.
 func prepare(c *plugin.Call) error {
 	binDir, parallel := "", lenientBool(false)
 	if err := errors.Join(c.Value("binDir", &binDir), c.Value("parallel", &parallel)); err != nil {
 		return err
 	}
-	path := []string{c.Root.OnNode(cmp.Or(binDir, defaultBinDir))} // where the plugins are run
+	path := []string{c.Root.OnNode(cmp.Or(binDir, defaultBinDir))} // as the plugins see it
 	for _, dir := range filepath.SplitList(c.Path) {
 		if !slices.Contains(path, dir) {
 			path = append(path, dir)
@@ -111,9 +111,9 @@ func ready(ctx context.Context, c *plugin.Call) error {
 	return c.Status(ctx, nets...)
 }
 
-// StateDir returns where the configuration conf, of a node whose root directory
-// is root, has the records kept: a path of this process. It fails as an ADD does
-// with what it cannot decode of conf, and what it refuses.
+// StateDir returns the directory of the records for the configuration conf of a node
+// with the root directory root, as a path of this process. It fails as an ADD does if
+// conf cannot be decoded or is refused.
 func StateDir(root plugin.Root, conf []byte) (string, error) {
 	c, err := New().Call(plugin.Process{Root: root}, delegate.CommandAdd, skel.CmdArgs{StdinData: conf})
 	if err != nil {

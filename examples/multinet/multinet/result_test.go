@@ -14,9 +14,9 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 )
 
-// The result is the first network's, in the version the runtime asked for,
-// whatever the delegate's is (D29).
-func TestD29ResultVersion(t *testing.T) {
+// The result is the first network's, in the version that the runtime asked for,
+// whatever the delegate's version is.
+func TestResultHasTheVersionAskedFor(t *testing.T) {
 	t.Parallel()
 	for _, asked := range version.All.SupportedVersions() {
 		for _, delegate := range []string{"", "0.2.0", "0.3.1", "1.0.0", "1.1.0"} {
@@ -43,8 +43,7 @@ func TestD29ResultVersion(t *testing.T) {
 	}
 }
 
-// A configuration without cniVersion is one of 0.1.0.
-func TestNoVersion(t *testing.T) {
+func TestConfigurationWithoutVersionIs010(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "")
 	if err := h.call(t.Context(), "ADD", strings.Replace(h.conf(bridge), `"cniVersion":"",`, "", 1)); err != nil {
@@ -55,9 +54,8 @@ func TestNoVersion(t *testing.T) {
 	}
 }
 
-// Reporting is the last step of the transaction: when it fails everything is
-// undone (G2, D21).
-func TestG2ReportFails(t *testing.T) {
+// An ADD whose result cannot be printed is undone.
+func TestFailedReportUndoesADD(t *testing.T) {
 	t.Parallel()
 	t.Run("result that cannot be expressed", func(t *testing.T) {
 		t.Parallel()
@@ -85,7 +83,7 @@ func TestG2ReportFails(t *testing.T) {
 		h.stdout = brokenPipe{}
 		wantError(t, h.run(t, "ADD", `"delegates":[{"type":"stuck"},{"type":"bridge"}]`), 5, "broken pipe", "device is busy", `"stuck"`)
 		wantTrace(t, h, "ADD stuck eth0", "ADD bridge net1", "DEL bridge net1", "DEL stuck eth0")
-		// D1, D2: the record stays as long as DEL fails.
+		// The record stays as long as DEL fails.
 		wantError(t, h.run(t, "DEL", ""), 108, `"stuck"`)
 		wantError(t, h.run(t, "DEL", ""), 108, `"stuck"`)
 		h.exec.Plugins["stuck"] = delegatetest.Result(nil)
@@ -98,9 +96,9 @@ type brokenPipe struct{}
 
 func (brokenPipe) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
 
-// A delegate's code survives, with the network and the plugin, and what ran is
-// undone (G2, G5, D8, D17, D18, D77).
-func TestG5DelegateFails(t *testing.T) {
+// The error of a delegate keeps its code and names network and plugin. What ran is
+// undone.
+func TestDelegateFails(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0")
 	err := h.run(t, "ADD", `"delegates":[{"type":"bridge"},{"name":"second","plugins":[{"type":"macvlan"},{"type":"full"},{"type":"tuning"}]}]`)
@@ -109,9 +107,9 @@ func TestG5DelegateFails(t *testing.T) {
 	h.clean(t)
 }
 
-// The end of the context, a signal in real life, ends a hanging delegate: code
-// 11 and everything undone (G2, G6).
-func TestG6ContextEnds(t *testing.T) {
+// When the context ends, as after a signal, a delegate that hangs is ended and the ADD
+// is undone with code 11.
+func TestEndOfContextUndoesADD(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0")
 	ctx, cancel := context.WithCancel(t.Context())

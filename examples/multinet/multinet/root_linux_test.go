@@ -9,10 +9,9 @@ import (
 	"github.com/metacni/metacni/delegate/plugin"
 )
 
-// With a root all paths of the configuration are the node's, and are where the
-// node's own links lead: absolute ones, ones to what is not there yet, and ones
-// that would lead out. Nothing is read or made elsewhere. A path may also be
-// written as this process sees it.
+// With a Root, all paths in the configuration are the node's. Symbolic links are
+// followed in the Root: absolute ones, dangling ones, and ones that would lead out.
+// No file outside is read or written. A path may also begin with the Root.
 func TestPathsAreThoseOfTheNode(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")

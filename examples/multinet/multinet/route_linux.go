@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The messages are put together here, from package nl: package netlink knows
-// every kind of link and route, which makes a tenth of a small program.
+// This file uses package nl instead of package netlink, which would be a tenth of a
+// small program.
 
-// dumps is how often the routes are listed before they hold still.
+// dumps is how often listing the routes is tried if they change meanwhile.
 const dumps = 10
 
 // replaceDefaultRoutes replaces the default routes of gateway's family, in the
@@ -39,8 +39,8 @@ func replaceDefaultRoutes(ifName string, gateway netip.Addr) error {
 		if r == nil {
 			continue
 		}
-		// By what identifies it and no more: the kernel refuses some of what it
-		// tells itself.
+		// The request holds only what identifies the route: the kernel refuses
+		// some attributes that it lists.
 		req := nl.NewNetlinkRequest(unix.RTM_DELROUTE, unix.NLM_F_ACK)
 		req.AddData(r)
 		if priority != nil {
@@ -62,7 +62,7 @@ func replaceDefaultRoutes(ifName string, gateway netip.Addr) error {
 	return nil
 }
 
-var errCut = errors.New("a message is cut short")
+var errCut = errors.New("netlink message is too short")
 
 func linkIndex(name string) (uint32, error) {
 	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_ACK)
@@ -78,8 +78,8 @@ func linkIndex(name string) (uint32, error) {
 	return binary.NativeEndian.Uint32(messages[0][4:]), nil
 }
 
-// listRoutes returns the bodies of the RTM_NEWROUTE messages of a family. A
-// list that the kernel reports as interrupted is made again.
+// listRoutes returns the bodies of the RTM_NEWROUTE messages of a family. It tries
+// again if the kernel reports that the routes have changed meanwhile.
 func listRoutes(family uint8) (messages [][]byte, err error) {
 	for range dumps {
 		req := nl.NewNetlinkRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
@@ -92,10 +92,10 @@ func listRoutes(family uint8) (messages [][]byte, err error) {
 	return messages, err
 }
 
-// defaultRoute returns the default route in message, the body of an
-// RTM_NEWROUTE message, and its priority, or nil if it is none to be replaced:
-// another route, one of another table than the main one, the kernel's own, or a
-// cached one.
+// defaultRoute returns the default route in message, the body of an RTM_NEWROUTE
+// message, and its priority. It returns nil for a route that must stay: one to
+// another destination, of another table than the main one, of the kernel, or a cached
+// one.
 func defaultRoute(message []byte) (r *nl.RtMsg, priority []byte, err error) {
 	if len(message) < unix.SizeofRtMsg {
 		return nil, nil, errCut
@@ -104,7 +104,7 @@ func defaultRoute(message []byte) (r *nl.RtMsg, priority []byte, err error) {
 	if found.Dst_len != 0 || found.Table != unix.RT_TABLE_MAIN || found.Protocol == unix.RTPROT_KERNEL || found.Flags&unix.RTM_F_CLONED != 0 {
 		return nil, nil, nil
 	}
-	found.Flags = 0 // of its next hop, as it is now
+	found.Flags = 0 // the state of its next hop
 	for b := message[unix.SizeofRtMsg:]; len(b) >= unix.SizeofRtAttr; {
 		n := int(binary.NativeEndian.Uint16(b))
 		if n < unix.SizeofRtAttr || n > len(b) {

@@ -49,9 +49,8 @@ func newNamespace(t *testing.T) netlink.Link {
 	return link
 }
 
-// Every default route of the family goes, however it came, and nothing else
-// (D15, D55).
-func TestD15ReplaceDefaultRoutes(t *testing.T) {
+// Every default route of the family is replaced, and no other route.
+func TestReplaceDefaultRoutes(t *testing.T) {
 	for _, tt := range []struct {
 		name, gateway string
 		routes        []netlink.Route // of net1 where they do not say
@@ -136,8 +135,8 @@ func TestD15ReplaceDefaultRoutes(t *testing.T) {
 	}
 }
 
-// A message of the kernel that is cut short is an error, and no panic.
-func TestDefaultRouteCut(t *testing.T) {
+// A netlink message that is too short is an error, not a panic.
+func TestShortMessageIsAnError(t *testing.T) {
 	t.Parallel()
 	message := make([]byte, unix.SizeofRtMsg+unix.SizeofRtAttr)
 	message[4] = unix.RT_TABLE_MAIN

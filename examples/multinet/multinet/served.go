@@ -9,20 +9,20 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// ResidentState is where the daemon that keeps its records in stateDir notes the
-// types of plugins that delegates serve, which stay and are called over a socket.
+// ResidentState returns the directory in which the daemon with the records in
+// stateDir notes which types of plugins are resident.
 func ResidentState(stateDir string) string { return stateDir + ".relay" }
 
-// A served Exec finds no executable of a type that is noted in dir: what such a
-// delegate has attached is for it to detach.
+// A served is an Exec that finds no executable for a type that is noted in dir: only
+// the resident plugin can detach what it has attached.
 type served struct {
 	invoke.Exec
 
 	dir string
 }
 
-// FindInPath fails with code 11 for a type that only a delegate may serve, unless
-// the Exec below has that delegate: its path is then no file's.
+// FindInPath fails with code 11 for the type of a resident plugin, unless the Exec
+// below has it: it then returns a path that is not absolute.
 func (x served) FindInPath(plugin string, paths []string) (string, error) {
 	path, err := x.Exec.FindInPath(plugin, paths)
 	if err == nil && !filepath.IsAbs(path) {
@@ -31,7 +31,7 @@ func (x served) FindInPath(plugin string, paths []string) (string, error) {
 	note := filepath.Join(x.dir, plugin)
 	if _, noteErr := os.Lstat(note); noteErr == nil {
 		return "", types.NewError(types.ErrTryAgainLater, fmt.Sprintf(
-			"only a delegate of the daemon multinetd serves this type (to have an executable serve it again, remove %s)", note), "")
+			"only a resident plugin of multinetd serves this type (to use an executable again, remove %s)", note), "")
 	}
 	return path, err
 }

@@ -9,10 +9,9 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// A type that a delegate of the daemon has served is not run by an executable,
-// neither by the plugin that works on the same records nor for a DEL; all others
-// are, and it is again when the daemon's note is removed.
-func TestNothingIsRunInTheSteadOfADelegate(t *testing.T) {
+// No executable is run for the type of a resident plugin of the daemon, not even for
+// DEL, until the daemon's note is removed. Other types are run.
+func TestNoExecutableRunsInPlaceOfAResidentPlugin(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0")
 	const two = `"delegates":[{"type":"bridge"},{"name":"fast","type":"macvlan"}]`

@@ -11,9 +11,9 @@ import (
 	"github.com/metacni/metacni/netconf"
 )
 
-// PrepareSweep has s remove stale attachments from the records of multinet with
-// the configuration conf, which came with the runtime's path cniPath. It fails as
-// a DEL does with what it cannot decode of conf, and leaves s as it is.
+// PrepareSweep makes s sweep the records of multinet with the configuration conf and
+// the CNI_PATH cniPath. If conf cannot be decoded, it fails as a DEL does and does not
+// change s.
 func PrepareSweep(s *lifecycle.Sweeper, process plugin.Process, conf []byte, cniPath string) error {
 	c, err := New().Call(process, delegate.CommandGC, skel.CmdArgs{StdinData: conf, Path: cniPath})
 	if err != nil {
@@ -24,7 +24,7 @@ func PrepareSweep(s *lifecycle.Sweeper, process plugin.Process, conf []byte, cni
 	return nil
 }
 
-// current is the network of a name as it is configured now.
+// current returns the network called name from today's configuration.
 func current(c *plugin.Call, name string) (netconf.Network, error) {
 	conf, err := readConfig(c)
 	if err != nil {

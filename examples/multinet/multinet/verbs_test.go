@@ -14,9 +14,9 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 )
 
-// The readiness indicator file holds up ADD, for a while, and STATUS; never
-// DEL, CHECK and GC (D31). The time in here is the bubble's.
-func TestD31Readiness(t *testing.T) {
+// ADD waits for the readiness indicator file, STATUS fails without it, and CHECK, DEL
+// and GC ignore it. The clock is that of testing/synctest.
+func TestReadinessIndicatorFile(t *testing.T) {
 	t.Parallel()
 	took := func(t *testing.T, want time.Duration, do func()) {
 		t.Helper()
@@ -93,8 +93,8 @@ func TestD31Readiness(t *testing.T) {
 	})
 }
 
-// STATUS answers 50 for what may become ready, 51 where a delegate says so,
-// and the configuration's code for what will not.
+// STATUS answers 50 for what may become ready, 51 if a delegate does, and the code of
+// the mistake if the configuration is wrong.
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -134,9 +134,9 @@ func gcFor(attachments ...string) string {
 	return `"cni.dev/valid-attachments":[` + strings.Join(all, ",") + `]`
 }
 
-// GC deletes what the runtime does not list, from its own record, and tells
-// delegates what is left under their names (G10, D70, D72, D73).
-func TestG10GC(t *testing.T) {
+// GC deletes attachments that the runtime does not list, and tells each delegate which
+// of its own are valid.
+func TestGC(t *testing.T) {
 	t.Parallel()
 	in := func(id string) func(*skel.CmdArgs) { return func(a *skel.CmdArgs) { a.ContainerID = id } }
 	start := func(t *testing.T) *host {
@@ -205,16 +205,15 @@ func TestG10GC(t *testing.T) {
 	}
 }
 
-// A damaged record harms its own attachment only, and is reported until
-// someone deals with it (G11, D4).
-func TestG11Damaged(t *testing.T) {
+// A damaged record affects its own attachment only, and is reported each time.
+func TestDamagedRecord(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
 	other := func(a *skel.CmdArgs) { a.ContainerID = "c2" }
 	h.mustRun(t, "ADD", bridge)
 	h.mustRun(t, "ADD", bridge, other)
 	h.trace()
-	h.write(t, "state/c1@multi@eth0.json", `[]`) // D5
+	h.write(t, "state/c1@multi@eth0.json", `[]`)
 	for range 2 {
 		for _, command := range []string{"ADD", "CHECK", "DEL"} {
 			wantError(t, h.run(t, command, bridge), 5, "multi", "c1")
@@ -229,8 +228,8 @@ func TestG11Damaged(t *testing.T) {
 	}
 }
 
-// DEL works in whatever namespace, and without one (D39).
-func TestD39NoNamespace(t *testing.T) {
+// DEL works without a network namespace, and with one that does not exist.
+func TestDELWithoutNamespace(t *testing.T) {
 	t.Parallel()
 	for _, netns := range []string{"", "/absent", "/proc/self/ns/net"} {
 		h := newHost(t, "1.0.0")
@@ -240,9 +239,8 @@ func TestD39NoNamespace(t *testing.T) {
 	}
 }
 
-// An attachment belongs to a network of the runtime: another one of the same
-// container is not touched (D6).
-func TestD6OtherNetworks(t *testing.T) {
+// DEL of a network leaves other networks of the container alone.
+func TestDELOfOneOfSeveralNetworks(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0")
 	blue := strings.Replace(h.conf(bridge), `"multi"`, `"blue"`, 1)
@@ -262,7 +260,7 @@ func TestD6OtherNetworks(t *testing.T) {
 	h.clean(t)
 }
 
-// The error of a damaged record says what to do about it.
+// The error about a damaged record says what an operator can do.
 func TestDamagedRecordSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
