@@ -38,9 +38,9 @@ func TestOperationsOfAContainerRunInOrder(t *testing.T) {
 			waits = append(waits, r.begin(request(verb, "c1")))
 			synctest.Wait()
 		}
-		plugged := make(chan answer, 1)
+		attached := make(chan answer, 1)
 		go func() {
-			plugged <- exchange(t.Context(), r.Client, "POST", wire.PathAttach, encoded(with(request("ADD", "c1"), "CNI_IFNAME", "net1")))
+			attached <- exchange(t.Context(), r.Client, "POST", wire.PathAttach, encoded(with(request("ADD", "c1"), "CNI_IFNAME", "net1")))
 		}()
 		synctest.Wait()
 		// Of another container, and of none.
@@ -53,7 +53,7 @@ func TestOperationsOfAContainerRunInOrder(t *testing.T) {
 		for _, wait := range waits {
 			wait().wantOK(t)
 		}
-		(<-plugged).wantOK(t)
+		(<-attached).wantOK(t)
 		if d := time.Since(start); d != 4*time.Second {
 			t.Errorf("took %v", d)
 		}
@@ -129,13 +129,13 @@ func TestDelAfterTheAddSucceeded(t *testing.T) {
 	})
 }
 
-// Unplugging one interface ends what is done to that interface alone.
+// A DEL of one more network cancels operations of its interface only.
 func TestDetachCancelsOperationsOfItsInterfaceOnly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{add: addUntilEnd, check: untilEnd}
 		r := serve(t, &Server{Commands: f.commands(), Attach: func(*wire.Attributes) Commands { return f.commands() }, Timeouts: Timeouts{Check: time.Second}})
-		plug := func(verb, ifname string) func() answer {
+		more := func(verb, ifname string) func() answer {
 			c := make(chan answer, 1)
 			go func() {
 				c <- exchange(t.Context(), r.Client, "POST", wire.PathAttach, encoded(with(request(verb, "c1"), "CNI_IFNAME", ifname)))
@@ -145,15 +145,15 @@ func TestDetachCancelsOperationsOfItsInterfaceOnly(t *testing.T) {
 		}
 		check := r.begin(request("CHECK", "c1")) // runs on, until its time is up
 		synctest.Wait()
-		one, two := plug("ADD", "net1"), plug("ADD", "net2")
-		unplugged := plug("DEL", "net1")
+		one, two := more("ADD", "net1"), more("ADD", "net2")
+		detached := more("DEL", "net1")
 		one().want(t, 500, 11, "cancelled by DEL")
 		check().want(t, 500, 11, "operation timed out")
 		synctest.Wait()
 		// The DEL of the container takes all.
 		del := r.begin(request("DEL", "c1"))
 		two().want(t, 500, 11, "cancelled by DEL")
-		unplugged().wantOK(t)
+		detached().wantOK(t)
 		del().wantOK(t)
 		r.idle()
 	})

@@ -112,13 +112,13 @@ func TestUndoFails(t *testing.T) {
 	})
 }
 
-// What was plugged is undone by the handler that plugged it.
+// An attachment is undone by the commands that made it.
 func TestAttachIsUndoneByItsOwnCommands(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		primary := &fake{}
 		var attrs []*wire.Attributes
-		plugged := &fake{
+		attached := &fake{
 			add: func(context.Context, *skel.CmdArgs) (types.Result, error) { return nil, nil }, //nolint:nilnil // what is tested
 			del: func(_ context.Context, a *skel.CmdArgs) error {
 				if a.IfName != "net1" {
@@ -129,11 +129,11 @@ func TestAttachIsUndoneByItsOwnCommands(t *testing.T) {
 		}
 		r := serve(t, &Server{Commands: primary.commands(), Attach: func(w *wire.Attributes) Commands {
 			attrs = append(attrs, w)
-			return plugged.commands()
+			return attached.commands()
 		}})
 		m := with(request("ADD", "c1"), "CNI_IFNAME", "net1")
 		exchange(t.Context(), r.Client, "POST", wire.PathAttach, encoded(m)).want(t, 500, 6, "it is empty")
-		plugged.want(t, "ADD c1", "end ADD c1", "DEL c1", "end DEL c1")
+		attached.want(t, "ADD c1", "end ADD c1", "DEL c1", "end DEL c1")
 		primary.want(t)
 		if len(attrs) != 1 || attrs[0] == nil {
 			t.Errorf("attributes %v", attrs)

@@ -102,8 +102,8 @@ func conf(version, socketDir, more string) string {
 const result = `{"Result":{"cniVersion":"1.1.0","ips":[{"address":"10.9.0.2/24"}]}}`
 
 // Every command is handed on as it is, and no more of the environment than the
-// runtime's; results are of the version asked for (S17, S18).
-func TestS17HandsOn(t *testing.T) {
+// runtime's; results are of the version asked for.
+func TestCommandsArePassedOnUnchanged(t *testing.T) {
 	t.Parallel()
 	h := programtest.NewHost(t, "multinet-shim")
 	d := newDaemon(t, func(m wire.Request) (int, string) {
@@ -137,8 +137,8 @@ func TestS17HandsOn(t *testing.T) {
 }
 
 // What the daemon says of an error is said to the runtime, with its code and
-// in the version of the configuration (S19).
-func TestS19Errors(t *testing.T) {
+// in the version of the configuration.
+func TestErrorsOfTheDaemonReachTheRuntime(t *testing.T) {
 	t.Parallel()
 	h := programtest.NewHost(t, "multinet-shim")
 	d := newDaemon(t, func(m wire.Request) (int, string) {
@@ -198,8 +198,8 @@ func mark(t *testing.T, queue string) {
 }
 
 // A DEL that finds no daemon is on disk for the next one, or done from the
-// records, or an error: never a success that did nothing (S20, D30).
-func TestS20DelWhileAway(t *testing.T) {
+// records, or an error: never a success that did nothing.
+func TestDelWithoutADaemonIsQueuedOrDoneOrFails(t *testing.T) {
 	t.Parallel()
 	t.Run("queue", func(t *testing.T) {
 		t.Parallel()

@@ -167,8 +167,8 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// A file that is named must be there (S25); the default one need not.
-func TestS25ConfigFile(t *testing.T) {
+// A file that is named must be there; the default one need not.
+func TestNamedFileMustExist(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	if _, err := readConfig(nil, filepath.Join(dir, "absent"), nil); err != nil {

@@ -217,8 +217,8 @@ func TestServerOutlastsUndoing(t *testing.T) {
 }
 
 // The life of a container, from the shim to the plugins and back; what is
-// plugged in meanwhile is covered by its DEL (D16).
-func TestD16Life(t *testing.T) {
+// attached meanwhile is covered by its DEL.
+func TestLifeOfAContainer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "").start(t)
 	w.mustRun(t, "STATUS", bridge)
@@ -279,9 +279,9 @@ func (w *world) clean(t *testing.T) {
 	}
 }
 
-// The file's keys replace those of each request (S12), but for a network that
-// is plugged in.
-func TestS12Override(t *testing.T) {
+// The file's keys replace those of each request, but for a network that
+// is attached meanwhile.
+func TestFilesKeysReplaceThoseOfRequests(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, `,"binDir":"/from/file","delegates":[{"type":"macvlan"}],"cniVersion":"0.3.1","name":"other","type":"other"`).start(t)
 	w.mustRun(t, "ADD", bridge)
@@ -298,8 +298,8 @@ func TestS12Override(t *testing.T) {
 }
 
 // Plugins see PATH, what CNI says and the trace of the request, and nothing of
-// the daemon's environment nor the shim's (S28, D44).
-func TestS28Environment(t *testing.T) {
+// the daemon's environment nor the shim's.
+func TestPluginsSeeNothingOfOtherEnvironments(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "").start(t)
 	w.mustRun(t, "ADD", bridge)
@@ -321,8 +321,8 @@ func TestS28Environment(t *testing.T) {
 	}
 }
 
-// A delegate's code reaches the runtime through the socket (G5, D77).
-func TestG5Codes(t *testing.T) {
+// A delegate's code reaches the runtime through the socket.
+func TestCodesOfPluginsReachTheRuntime(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "").start(t)
 	err := w.run(t, "ADD", `"delegates":[{"type":"bridge"},{"type":"full","password":"hunter2hunter2"}]`)
@@ -343,7 +343,7 @@ func TestG5Codes(t *testing.T) {
 }
 
 // A DEL that came while there was no daemon is done by the next one.
-func TestS20QueuedWhileAway(t *testing.T) {
+func TestNextDaemonDoesTheQueuedDel(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "").start(t)
 	w.mustRun(t, "ADD", bridge)
@@ -369,8 +369,8 @@ func TestS20QueuedWhileAway(t *testing.T) {
 }
 
 // What is nobody's path is answered as everything else is, and not by a
-// redirection to one that is (S9).
-func TestS9UnknownPath(t *testing.T) {
+// redirection to one that is.
+func TestUnknownPathIsNotRedirected(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "").start(t)
 	for _, path := range []string{"/", "/nope", "//cni", "/cni/../delegate", "/metrics/"} {

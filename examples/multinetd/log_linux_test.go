@@ -81,8 +81,8 @@ func TestLogLine(t *testing.T) {
 }
 
 // Whatever goes wrong, and at every level, nothing of a configuration that may
-// be a secret is logged (D57, D58).
-func TestD57LogHasNoSecrets(t *testing.T) {
+// be a secret is logged.
+func TestLogHasNoSecrets(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, `,"logLevel":"debug"`)
 	bin := t.TempDir()
@@ -172,7 +172,7 @@ func TestStderrIsCapped(t *testing.T) {
 }
 
 // Wherever a line is cut, what is left has no part of a secret.
-func TestD57CutAnywhere(t *testing.T) {
+func TestCutLineHasNoPartOfASecret(t *testing.T) {
 	t.Parallel()
 	for n := range 3 * len(secret) {
 		for _, text := range []string{

@@ -15,7 +15,7 @@ import (
 )
 
 // Whatever is wrong with the command line or the file ends the daemon at once.
-func TestS25Run(t *testing.T) {
+func TestMistakeInTheConfigurationEndsTheDaemon(t *testing.T) {
 	t.Parallel()
 	bad := filepath.Join(t.TempDir(), "bad.json")
 	if err := os.WriteFile(bad, []byte("{"), 0o600); err != nil {

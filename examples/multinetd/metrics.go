@@ -85,7 +85,7 @@ func newMetrics(multusNames bool, stats func() thick.Stats) *metrics {
 func (m *metrics) follow(state func() autoconf.State) {
 	m.registry.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "multinetd_network_published", Help: "Whether the network is published, and as it has to be.",
+			Name: "multinetd_network_published", Help: "Whether the network is published as it should be.",
 		}, func() float64 {
 			if s := state(); s.Published != "" && s.Degraded == nil {
 				return 1
@@ -96,7 +96,7 @@ func (m *metrics) follow(state func() autoconf.State) {
 			Name: "multinetd_network_writes_total", Help: "How often the network was published.",
 		}, func() float64 { return float64(state().Written) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "multinetd_network_restores_total", Help: "How often of these because others had changed it.",
+			Name: "multinetd_network_restores_total", Help: "How often it was published because others had changed it.",
 		}, func() float64 { return float64(state().Restored) }),
 	)
 }

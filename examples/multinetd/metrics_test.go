@@ -43,8 +43,8 @@ func (w *world) final(t *testing.T) map[string]float64 {
 	return series(t, a.Body.String())
 }
 
-// Requests, operations and plugins are counted (S10).
-func TestS10Metrics(t *testing.T) {
+// Requests, operations and plugins are counted.
+func TestRequestsOperationsAndPluginsAreCounted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, `,"multusMetrics":true,"metricsAddress":"127.0.0.1:0"`).start(t)
 	w.mustRun(t, "ADD", bridge)

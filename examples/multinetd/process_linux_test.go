@@ -112,8 +112,8 @@ func (s *service) adding(t *testing.T) <-chan error {
 }
 
 // A daemon that is told to stop undoes what does not end, and says so to the
-// shim (S24, D51a).
-func TestS24Terminated(t *testing.T) {
+// shim.
+func TestTerminatedDaemonUndoesWhatDoesNotEnd(t *testing.T) {
 	t.Parallel()
 	for _, sig := range []os.Signal{syscall.SIGTERM, os.Interrupt, syscall.SIGHUP} {
 		t.Run(sig.String(), func(t *testing.T) {
@@ -144,7 +144,7 @@ func TestS24Terminated(t *testing.T) {
 }
 
 // The second signal ends it hard. What was begun is recorded.
-func TestS24TerminatedTwice(t *testing.T) {
+func TestSecondSignalEndsTheDaemonAtOnce(t *testing.T) {
 	t.Parallel()
 	s := startService(t, "")
 	added := s.adding(t)
@@ -212,8 +212,8 @@ func TestDaemonOutlivesTheReaderOfItsLog(t *testing.T) {
 }
 
 // A daemon that has lost its readiness file drains, and ends with status 1 for
-// its service manager to start it again (M13).
-func TestM13ProcessReadinessLost(t *testing.T) {
+// its service manager to start it again.
+func TestProcessEndsWhenReadinessIsLost(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for name, text := range map[string]string{"ready": "", "10-x.conf": `{"cniVersion":"0.4.0","name":"blue","type":"bridge"}`} {

@@ -171,8 +171,8 @@ func (w *world) ended(t *testing.T, want error) {
 }
 
 // A daemon that is ready has a network that leads to it; it stays when the
-// daemon ends (M14).
-func TestM14Publish(t *testing.T) {
+// daemon ends.
+func TestReadyDaemonHasPublishedItsNetwork(t *testing.T) {
 	t.Parallel()
 	w := publishes(t).start(t)
 	request := w.request(t)
@@ -242,8 +242,8 @@ func TestNotReadyUntilPublished(t *testing.T) {
 }
 
 // When the primary network's agent is no longer ready, the daemon drains and
-// ends with an error; what it published stays (M13).
-func TestM13ReadinessLost(t *testing.T) {
+// ends with an error; what it published stays.
+func TestDaemonEndsWhenReadinessIsLost(t *testing.T) {
 	t.Parallel()
 	w := publishes(t).start(t)
 	if err := os.Remove(w.conf.publish.Ready); err != nil {

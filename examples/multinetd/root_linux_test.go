@@ -16,8 +16,8 @@ import (
 
 // With a root plugins are found and run there, and the paths they are told are
 // its own: those of binDir and of the network namespace, which is known again
-// at DEL (S22, D48).
-func TestS22HostRoot(t *testing.T) {
+// at DEL.
+func TestPluginsRunInTheRoot(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to change the root directory of a child")

@@ -158,7 +158,7 @@ func TestTraceStaysInItsHeader(t *testing.T) {
 }
 
 // The socket is the Client's, or that of the configuration's directory, or
-// Multus's. A network that is plugged in has no say in it.
+// Multus's. The configuration of one more network does not choose it.
 func TestSocketIsFoundInClientThenConfiguration(t *testing.T) {
 	t.Parallel()
 	tests := []struct{ set, config, path, want string }{

@@ -20,7 +20,7 @@ import (
 )
 
 // ADD, CHECK and GC wait for a daemon that is away for as long as Wait
-// says, and then answer 11. STATUS and DEL do not wait. Hot-plug always does.
+// says, and then answer 11. STATUS and DEL do not wait. Attach always does.
 func TestWaitForADaemonThatIsAway(t *testing.T) {
 	t.Parallel()
 	stale := filepath.Join(tempDir(t), "s")
