@@ -9,7 +9,7 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 )
 
-// The short form does what the specification wants as well.
+// The short plugin of the example passes the conformance checks, too.
 func TestConformExample(t *testing.T) {
 	t.Parallel()
 	delegatetest.Conform(t, delegatetest.Program(short.Execute), delegatetest.Config{

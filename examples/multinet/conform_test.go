@@ -9,7 +9,7 @@ import (
 	"github.com/metacni/metacni/examples/multinet/multinet"
 )
 
-// conformConfig has multinet attach two networks, one of them a chain.
+// conformConfig has two networks, one of them with two plugins.
 var conformConfig = delegatetest.Config{
 	Stdin: func(dir string) string {
 		return fmt.Sprintf(`{"type":"multinet","cniDir":%q,"confDir":%[1]q,"binDir":%q,"delegates":[
@@ -19,7 +19,7 @@ var conformConfig = delegatetest.Config{
 	Delegates: []string{"bridge", "macvlan", "tuning"},
 }
 
-// Multinet does what the specification wants of a plugin that delegates.
+// Multinet passes the conformance checks.
 func TestConform(t *testing.T) {
 	t.Parallel()
 	delegatetest.Conform(t, delegatetest.Program(multinet.New().Execute), conformConfig)

@@ -18,10 +18,9 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// The Multus kind of meta-plugin, whole: it attaches a container to several
-// networks of a directory, the first of them its default, all or none, with the
-// interface names that are asked for. With a main that calls plugin.Main it is
-// an executable.
+// A whole plugin of Multus's kind: it attaches a container to several networks of a
+// directory, all or none, with the interface names in the configuration. A main that
+// calls plugin.Main(short) makes it an executable.
 var short = plugin.Plugin{
 	StateDir: "/var/lib/cni/short", StateKey: "dataDir",
 	Networks: func(_ context.Context, c *plugin.Call) ([]netconf.Network, error) {
@@ -44,8 +43,8 @@ var short = plugin.Plugin{
 	},
 }
 
-// networks loads the configured networks, in order, and returns the interface
-// names that are asked for.
+// networks loads the configured networks, in order, and returns the interface names
+// in the configuration.
 func networks(c *plugin.Call) (nets []netconf.Network, asked []string, err error) {
 	conf, err := plugin.Config[struct {
 		ConfDir  string

@@ -1,8 +1,9 @@
-// Multinet is a CNI meta-plugin in the manner of Multus: it attaches a
-// container to several networks, all of them or none.
+// Multinet is a CNI meta-plugin of Multus's kind: it attaches a container to several
+// networks, to all of them or to none.
 //
-// The plugin is in the package multinet beside this file. The operator's tool,
-// which is the same executable run by hand, is in the package tool.
+// The plugin is in the sub-package multinet. The same executable, run by hand, is the
+// operator's tool, in the sub-package tool. The sub-package publish is shared with
+// examples/multinetd.
 package main
 
 import (

@@ -18,15 +18,15 @@ import (
 	"github.com/metacni/metacni/examples/internal/programtest"
 )
 
-// The tests here run multinet as the process that a runtime starts; those with
-// real namespaces are in internal/e2e.
+// The tests here run multinet as a process, as a runtime does. Tests with real
+// namespaces are in internal/e2e.
 
 func TestMain(m *testing.M) {
 	programtest.Main(m, "multinet", main)
 }
 
-// config is a configuration of a fake delegate, with more of its keys, as JSON
-// without the braces.
+// processConf returns a configuration with a fake delegate. The string fake holds more
+// keys of the delegate, as JSON without the braces.
 func processConf(h *programtest.Host, version, fake string) string {
 	return fmt.Sprintf(`{"cniVersion":%q,"name":"multi","type":"multinet","cniDir":%q,"delegates":[{"type":"fake","dir":%q,"secret":"hunter2hunter2"%s}]}`,
 		version, h.State, h.Dir, fake)
@@ -57,8 +57,7 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// Without CNI_COMMAND and arguments it says what it is, and where nobody is to
-// mistake that for a result.
+// Without CNI_COMMAND and arguments, multinet prints what it is to stderr.
 func TestNoCommand(t *testing.T) {
 	t.Parallel()
 	h := programtest.NewHost(t, "multinet")
@@ -68,9 +67,9 @@ func TestNoCommand(t *testing.T) {
 	}
 }
 
-// Every error is one JSON object on stdout, with a version and a code, and
-// nothing of the configuration (G5, D27, D57).
-func TestD27OneError(t *testing.T) {
+// Every error is one JSON object on stdout, with a version and a code, and without
+// anything from the configuration.
+func TestErrorIsOneObject(t *testing.T) {
 	t.Parallel()
 	h := programtest.NewHost(t, "multinet")
 	conf := processConf(h, "1.0.0", "")
@@ -114,9 +113,8 @@ func TestD27OneError(t *testing.T) {
 	}
 }
 
-// A runtime that has gone does not read the result: that is an error to undo
-// the ADD for, not the end of the process (G2).
-func TestG2StdoutClosed(t *testing.T) {
+// An ADD whose result nobody reads is undone: SIGPIPE does not kill the process.
+func TestClosedStdoutUndoesADD(t *testing.T) {
 	t.Parallel()
 	h := programtest.NewHost(t, "multinet")
 	cmd := h.Command("ADD", processConf(h, "1.0.0", ""))
@@ -140,9 +138,8 @@ func TestG2StdoutClosed(t *testing.T) {
 	}
 }
 
-// A runtime that stops the plugin in the middle of an ADD gets code 11, and
-// nothing is left (G2, G6).
-func TestG6Signal(t *testing.T) {
+// An ADD that is stopped by a signal fails with code 11 and is undone.
+func TestSignalUndoesADD(t *testing.T) {
 	t.Parallel()
 	for _, sig := range []os.Signal{syscall.SIGTERM, os.Interrupt, syscall.SIGHUP} {
 		t.Run(sig.String(), func(t *testing.T) {
@@ -172,7 +169,7 @@ func TestG6Signal(t *testing.T) {
 	}
 }
 
-// The operator's tool is the same program.
+// The operator's tool is the same executable.
 func TestToolProcess(t *testing.T) {
 	t.Parallel()
 	h := programtest.NewHost(t, "multinet")

@@ -18,29 +18,30 @@ import (
 )
 
 const (
-	// every is how often a follower looks for what is to be taken over,
-	// although nothing has happened: a pod may have been on its way.
+	// every is the time between two passes of Follow if nothing has changed. A
+	// pod may have been added to the old network meanwhile.
 	every = time.Minute
 
-	// firstPass is how long publishing waits for the first look.
+	// firstPass is how long publishing waits for the first pass.
 	firstPass = 10 * time.Second
 )
 
-// An Adopter takes over what is attached to the network that ours is published
-// in front of. Its methods are for one goroutine.
+// An Adopter takes over containers of the network that ours is published in front of.
+// Its methods must not be called by several goroutines at once.
 type Adopter struct {
 	Publisher *autoconf.Manager // of our network
 	Life      *lifecycle.Manager
-	Node      adopt.Node // where others keep their records; the rest is filled in
+	Node      adopt.Node // where other programs keep their records; other fields are filled in
 
-	// Tell is called for each attachment that has been taken over, and for
-	// each that could not be when the reason is not that of the pass before.
+	// Tell is called for each attachment that has been taken over, and for each
+	// that cannot be, unless the last pass had the same reason.
 	Tell func(adopt.Outcome)
 
 	told map[string]bool
 }
 
-// Pass takes over what there is now. What is wrong it tells, and goes on.
+// Pass takes over the containers that there are now. It reports failures to Tell and
+// continues.
 func (a *Adopter) Pass(ctx context.Context) {
 	told := make(map[string]bool)
 	for _, o := range a.Take(ctx, false) {
@@ -49,7 +50,7 @@ func (a *Adopter) Pass(ctx context.Context) {
 			a.Tell(o)
 		case adopt.Skipped:
 			if ctx.Err() != nil && errors.Is(o.Err, ctx.Err()) {
-				maps.Copy(told, a.told) // the next pass sees the rest
+				maps.Copy(told, a.told) // the rest has not been seen
 				break
 			}
 			why := o.Err.Error()
@@ -62,10 +63,10 @@ func (a *Adopter) Pass(ctx context.Context) {
 	a.told = told
 }
 
-// Follow runs the Publisher until ctx ends, and calls tell with each of its
-// states. It makes a pass before the Publisher publishes, which may take some
-// seconds, another after each state, and one a minute. Another goroutine makes
-// these; it ends before Follow returns.
+// Follow runs the Publisher until ctx ends, and calls tell with each of its states. It
+// makes a pass before the Publisher publishes, which may take some seconds, then one
+// after each state and one each minute. These are made by another goroutine, which
+// ends before Follow returns.
 func (a *Adopter) Follow(ctx context.Context, tell func(autoconf.State)) error {
 	first, cancel := context.WithTimeout(ctx, firstPass)
 	a.Pass(first)
@@ -92,14 +93,14 @@ func (a *Adopter) Follow(ctx context.Context, tell func(autoconf.State)) error {
 		tell(s)
 		select {
 		case changed <- struct{}{}:
-		default: // one that has not begun will see it
+		default: // a pass is due already
 		}
 	}
 	return a.Publisher.Run(ctx)
 }
 
-// Take is [adopt.Take] for all that there is. Before anything is published, it
-// goes by the network that would be published in front of.
+// Take is [adopt.Take] for the containers of the network that ours is, or would be,
+// published in front of.
 func (a *Adopter) Take(ctx context.Context, dryRun bool) []adopt.Outcome {
 	n := a.Node
 	n.Own = OwnTypes()
@@ -108,13 +109,13 @@ func (a *Adopter) Take(ctx context.Context, dryRun bool) []adopt.Outcome {
 	}
 	if n.Network == "" {
 		name, _ := a.Publisher.Template.Get("name")
-		_ = json.Unmarshal(name, &n.Network) // without one no key is valid, which is told
+		_ = json.Unmarshal(name, &n.Network) // without a name all attachments are skipped
 	}
 	return adopt.Take(ctx, a.Life, n.Attachments(), dryRun)
 }
 
-// Primaries are the names of the networks that m has published ours in front of,
-// and would now.
+// Primaries returns the names of the networks that m has published ours in front of,
+// and would publish in front of now.
 func Primaries(m *autoconf.Manager) []string {
 	var names []string
 	add := func(n netconf.Network, err error) {
@@ -139,8 +140,8 @@ func Primaries(m *autoconf.Manager) []string {
 	return names
 }
 
-// Published returns the network that m, or one like it, has published, if there
-// is one.
+// Published returns the network that m, or a Manager of another of our programs, has
+// published, and whether there is one.
 func Published(m *autoconf.Manager) (netconf.Network, bool) {
 	dir, name := filepath.Split(m.Output)
 	for _, ext := range []string{".conflist", ".conf"} {

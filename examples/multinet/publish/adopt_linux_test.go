@@ -37,7 +37,7 @@ func adopter(t *testing.T) (a *Adopter, told chan string) {
 	return a, told
 }
 
-// attach makes an entry of libcni's.
+// attach writes a cache entry of libcni.
 func (a *Adopter) attach(t *testing.T, network, container string) {
 	t.Helper()
 	conf := base64.StdEncoding.EncodeToString([]byte(strings.Replace(ofBlue, "blue", network, 1)))
@@ -55,7 +55,7 @@ func all(told chan string) []string {
 	return words
 }
 
-// A pass takes over what is new, and tells nothing twice.
+// A pass takes over new containers, and reports nothing twice.
 func TestPassTellsOfChanges(t *testing.T) {
 	t.Parallel()
 	a, told := adopter(t)
@@ -86,8 +86,8 @@ func TestPassTellsOfChanges(t *testing.T) {
 	}
 }
 
-// The networks are those that ours is published in front of, embedded or by
-// reference, and that it would be published in front of now.
+// Primaries are the network that ours is published in front of, embedded or by
+// reference, and the one that it would be published in front of now.
 func TestPrimaries(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -131,8 +131,7 @@ func TestPrimaries(t *testing.T) {
 	}
 }
 
-// What is attached is taken over before anything is published, and what comes
-// meanwhile after it.
+// Containers are taken over before the network is published, and again afterwards.
 func TestAdopterFollows(t *testing.T) {
 	t.Parallel()
 	a, told := adopter(t)
@@ -160,7 +159,7 @@ func TestAdopterFollows(t *testing.T) {
 	}
 }
 
-// A dry run is told what would be taken over.
+// A dry run returns what would be taken over.
 func TestTakeWithANetworkOfTheCallers(t *testing.T) {
 	t.Parallel()
 	a, _ := adopter(t)
@@ -175,7 +174,7 @@ func TestTakeWithANetworkOfTheCallers(t *testing.T) {
 	}
 }
 
-// A pass that is ended has nothing to tell of what it has not seen.
+// A pass whose context has ended does not report containers that it has not seen.
 func TestPassThatIsEnded(t *testing.T) {
 	t.Parallel()
 	a, told := adopter(t)

@@ -11,12 +11,11 @@ import (
 	"strings"
 )
 
-// programMode is that of a program everybody may run.
+// programMode is the mode of a program that everybody may run.
 const programMode = 0o755
 
-// Program makes the file at target a copy of the program at path, which is there
-// whole at every moment. One that is a copy already is not written. The runtime
-// may be running the old one meanwhile, and goes on with it.
+// Program copies the program at path to target. The file at target is complete at
+// every moment, and may be running. It is not written if it is a copy already.
 func Program(path, target string) error {
 	if err := copyTo(path, target); err != nil {
 		return fmt.Errorf("copy the program to %q: %w", target, err)
@@ -36,8 +35,8 @@ func copyTo(path, target string) error {
 	if err := removeTemporaries(target); err != nil {
 		return err
 	}
-	// Another who installs at this moment may take what is being written for
-	// what a crash has left, once.
+	// A concurrent installation may take the temporary file for a leftover and
+	// remove it.
 	for range 10 {
 		if err = replace(target, from); !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -46,7 +45,7 @@ func copyTo(path, target string) error {
 	return err
 }
 
-// replace makes the file at target one that holds what from does.
+// replace replaces the file at target by a copy of from.
 func replace(target string, from *os.File) error {
 	if _, err := from.Seek(0, io.SeekStart); err != nil {
 		return err
@@ -57,7 +56,7 @@ func replace(target string, from *os.File) error {
 		return err
 	}
 	if err = fill(temp, from); err == nil {
-		// Nobody has it open for writing any more: it can be run.
+		// It is closed, so that it can be run.
 		err = os.Rename(temp.Name(), target)
 	}
 	if err != nil {
@@ -66,8 +65,8 @@ func replace(target string, from *os.File) error {
 	return syncDir(dir)
 }
 
-// isCopy reports whether the file at target is what from holds, and can be run.
-// It leaves from at its beginning.
+// isCopy reports whether the file at target is a copy of from that can be run. It
+// leaves from at its beginning.
 func isCopy(from *os.File, target string) (bool, error) {
 	ours, err := from.Stat()
 	if err != nil {
@@ -88,7 +87,7 @@ func isCopy(from *os.File, target string) (bool, error) {
 	a, b := make([]byte, 64<<10), make([]byte, 64<<10)
 	for {
 		n, err := io.ReadFull(from, a)
-		m, _ := io.ReadFull(to, b) // what cannot be read differs
+		m, _ := io.ReadFull(to, b) // a file that cannot be read is different
 		ended := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 		switch {
 		case err != nil && !ended:
@@ -110,7 +109,7 @@ func ignore(err, expected error) error {
 	return err
 }
 
-// fill makes to, durably, a program of what from holds, and closes it.
+// fill copies from to to, makes it a program, waits for the disk and closes it.
 func fill(to, from *os.File) error {
 	_, err := io.Copy(to, from)
 	if err == nil {
@@ -131,12 +130,12 @@ func RemoveProgram(target string) error {
 	return err
 }
 
-// temporaries says how the files are called that become target.
+// temporaries returns the directory and the name prefix of temporary files for target.
 func temporaries(target string) (dir, prefix string) {
 	return filepath.Dir(target), "." + filepath.Base(target) + ".tmp-"
 }
 
-// removeTemporaries removes what a crash has left.
+// removeTemporaries removes temporary files that a crash has left.
 func removeTemporaries(target string) error {
 	dir, prefix := temporaries(target)
 	entries, err := os.ReadDir(dir)
@@ -149,7 +148,7 @@ func removeTemporaries(target string) error {
 	return err
 }
 
-// syncDir makes a change of names in dir durable.
+// syncDir waits until changes of names in dir are on disk.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

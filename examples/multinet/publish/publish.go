@@ -1,5 +1,6 @@
-// Package publish has a network of multinet published in front of the primary
-// one: package autoconf, with what the program and the daemon want of it alike.
+// Package publish publishes multinet's network in the runtime's directory, in front of
+// the cluster network, and takes over its containers. It is package autoconf with the
+// settings that multinet and multinetd share.
 package publish
 
 import (
@@ -16,8 +17,8 @@ const (
 	// ConfDir is where runtimes look for networks.
 	ConfDir = "/etc/cni/net.d"
 
-	// Output is the name of the published file, without its extension. Program
-	// and daemon have one: whichever is installed takes over from the other.
+	// Output is the name of the published file, without its extension. multinet
+	// and multinetd have the same, so that one can replace the other.
 	Output = "00-multinet"
 
 	// Network is the name of the published network. Records are kept under it,
@@ -25,8 +26,8 @@ const (
 	Network = "multinet"
 )
 
-// Manager returns what publishes a network of template as the file output, in
-// front of the first in dir that a pod can do with.
+// Manager returns a Manager that publishes a network with the plugin template as the
+// file output, in front of the first network in dir that a pod can use.
 func Manager(dir, output string, template netconf.Plugin) *autoconf.Manager {
 	return &autoconf.Manager{
 		Dir: dir, Output: output, Template: template, Accept: accept, Lock: Lock(output),
@@ -34,33 +35,33 @@ func Manager(dir, output string, template netconf.Plugin) *autoconf.Manager {
 	}
 }
 
-// OwnTypes are the types of the meta-plugins in the manner of Multus. In front
-// of one another two would attach what a pod selects, or take each other for
-// the primary network.
+// OwnTypes returns the types of multinet and Multus. multinet publishes in front of
+// none of them: both would attach what a pod selects, or each would take the other for
+// the cluster network.
 func OwnTypes() []string { return []string{"multinet", "multinet-shim", "multus", "multus-shim"} }
 
-// Lock is the file that whoever publishes output, or removes it, has locked: one
-// for each directory, and in it, for that is what all of them see the same,
-// whichever container they run in. Runtimes do not look into its directory.
+// Lock returns the file that a program locks while it publishes or removes output. It
+// is in the same directory, because all programs see that, in whichever container they
+// run. Runtimes do not read its sub-directory.
 func Lock(output string) string { return filepath.Join(filepath.Dir(output), ".multinet", "lock") }
 
 // Uninstall removes what m has published, and its lock.
 func Uninstall(m *autoconf.Manager) error {
 	if _, err := os.Stat(filepath.Dir(m.Output)); errors.Is(err, fs.ErrNotExist) {
-		return nil // nor is there a place for the lock
+		return nil // there is no place for the lock either
 	}
 	if err := m.Uninstall(); err != nil {
 		return err
 	}
-	// Who has taken it meanwhile sees that it is gone, and makes another.
+	// A program that has locked it meanwhile notices this and creates another.
 	if err := os.Remove(m.Lock); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	_ = os.Remove(filepath.Dir(m.Lock)) // unless there is another
+	_ = os.Remove(filepath.Dir(m.Lock)) // fails if it holds another file
 	return nil
 }
 
-// accept refuses a network of loopback alone, which no pod can do with.
+// accept rejects a network that consists of loopback only.
 func accept(f netconf.File) bool {
 	for _, p := range f.Network.Plugins() {
 		if p.Type() != "loopback" {
@@ -70,8 +71,8 @@ func accept(f netconf.File) bool {
 	return false
 }
 
-// Annotations has the runtime pass on the annotations of pods, unless the
-// template says something of that itself.
+// Annotations returns an edit that makes the runtime pass on the annotations of pods,
+// unless the template sets that capability itself.
 func Annotations() netconf.Edit {
 	return netconf.In("capabilities", netconf.Default("io.kubernetes.cri.pod-annotations", true))
 }

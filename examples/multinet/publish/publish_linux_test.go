@@ -29,7 +29,7 @@ func write(t *testing.T, m *autoconf.Manager, file, network string) {
 	}
 }
 
-// What a pod cannot do with, or would be attached to twice, is passed over.
+// Networks that a pod cannot use, or would be attached to twice, are skipped.
 func TestPrimary(t *testing.T) {
 	t.Parallel()
 	for network, taken := range map[string]bool{

@@ -19,10 +19,10 @@ import (
 	"github.com/metacni/metacni/netconf/autoconf"
 )
 
-// sources adds the flags that say where others keep their records.
+// sources adds the flags that say where other programs keep their records.
 func sources(flags *flag.FlagSet, node *adopt.Node) {
-	flags.StringVar(&node.CacheDir, "cache-dir", adopt.DefaultCacheDir, "cache `directory` of the runtime's libcni; empty: none is read")
-	flags.StringVar(&node.MultusDir, "multus-dir", adopt.DefaultMultusDir, "state `directory` of Multus (cniDir); empty: none is read")
+	flags.StringVar(&node.CacheDir, "cache-dir", adopt.DefaultCacheDir, "cache `directory` of the runtime's libcni; if empty, none is read")
+	flags.StringVar(&node.MultusDir, "multus-dir", adopt.DefaultMultusDir, "state `directory` of Multus (cniDir); if empty, none is read")
 }
 
 // takeOver is the command adopt.
@@ -32,10 +32,10 @@ func takeOver(ctx context.Context, words []string, c console) error {
 	var node adopt.Node
 	sources(flags, &node)
 	confDir := flags.String("conf-dir", publish.ConfDir, "`directory` of the runtime's networks")
-	dir := flags.String("dir", "", "state `directory` of multinet (default that of what is published)")
-	flags.StringVar(&node.Network, "name", "", "`name` of multinet's network (default that of what is published)")
-	network := flags.String("network", "", "`name` of the network to take over from (default the one that is, or would be, published in front of)")
-	dryRun := flags.Bool("dry-run", false, "only say what would be taken over")
+	dir := flags.String("dir", "", "state `directory` of multinet (default: that of the published network)")
+	flags.StringVar(&node.Network, "name", "", "`name` of multinet's network (default: that of the published network)")
+	network := flags.String("network", "", "`name` of the network to take over from (default: the cluster network)")
+	dryRun := flags.Bool("dry-run", false, "print what would be taken over, and change nothing")
 	form := flags.String("o", "table", "table or json")
 	switch err := flags.Parse(words); {
 	case errors.Is(err, flag.ErrHelp):
@@ -61,7 +61,7 @@ func takeOver(ctx context.Context, words []string, c console) error {
 	return t.adopted(a.Take(ctx, *dryRun))
 }
 
-// publisher is what publishes a plugin of that type.
+// publisher returns the Manager that publishes a plugin of type typ.
 func publisher(confDir, output, typ string) (*autoconf.Manager, error) {
 	dir, err := filepath.Abs(confDir)
 	if err != nil {
@@ -71,8 +71,8 @@ func publisher(confDir, output, typ string) (*autoconf.Manager, error) {
 	return publish.Manager(dir, filepath.Join(dir, output), template), err
 }
 
-// ours are the name of the network that m has published, and its directory of
-// records: the default ones where nothing is published.
+// ours returns the name and the state directory of the network that m has published,
+// or the default ones if nothing is published.
 func ours(m *autoconf.Manager) (name, dir string) {
 	name, dir = publish.Network, multinet.DefaultStateDir
 	n, ok := publish.Published(m)
@@ -97,8 +97,7 @@ type outcomeView struct {
 	Error    string   `json:"error,omitempty"`
 }
 
-// adopted prints what has become of what was found, and fails when something was
-// skipped.
+// adopted prints the outcomes, and fails if an attachment was skipped.
 func (t *tool) adopted(done []adopt.Outcome) error {
 	all := []outcomeView{}
 	var rows [][]string
@@ -123,7 +122,7 @@ func (t *tool) adopted(done []adopt.Outcome) error {
 	return err
 }
 
-// networks are the names of the networks of what was found.
+// networks returns the names of the networks in o.
 func networks(o adopt.Outcome) []string {
 	names := make([]string, 0, len(o.Adoption.Attached))
 	for _, a := range o.Adoption.Attached {
@@ -132,8 +131,8 @@ func networks(o adopt.Outcome) []string {
 	return names
 }
 
-// adopter takes over what is attached to the network that m publishes in front
-// of. It says on stderr what it does.
+// adopter returns an Adopter for the network that m publishes in front of. It reports
+// to stderr.
 func (i *installer) adopter(m *autoconf.Manager) (*publish.Adopter, error) {
 	data, err := json.Marshal(m.Template)
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// cached has the runtime attach a container to a network, as its libcni records
-// it.
+// cached writes the cache entry of libcni for a container that the runtime has
+// attached.
 func (n *node) cached(container, network, netns string) {
 	n.t.Helper()
 	name := map[string]string{blue: "blue", green: "green"}[network]
@@ -33,12 +33,12 @@ func (n *node) cached(container, network, netns string) {
 		container, base64.StdEncoding.EncodeToString([]byte(network)), name, netns))
 }
 
-// life works on the node's records.
+// life returns a Manager of the node's records.
 func (n *node) life() *lifecycle.Manager {
 	return &lifecycle.Manager{Dir: n.path("state"), Invoker: &delegate.Invoker{Exec: n.exec}}
 }
 
-// records are those in the state directory.
+// records returns the records in the state directory.
 func (n *node) records() []string {
 	n.t.Helper()
 	var all []string
@@ -56,10 +56,9 @@ func (n *node) records() []string {
 	return all
 }
 
-const unseen = "/no-such-directory/netns/c" // where nothing is known of namespaces
+const unseen = "/no-such-directory/netns/c" // a namespace whose state cannot be known
 
-// Installing takes over what the network in front of which it publishes has
-// attached, and nobody else's.
+// install takes over containers of the cluster network, and of no other.
 func TestInstallTakesOver(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "10-x.conflist", blue, "20-y.conflist", green)
@@ -90,7 +89,7 @@ func TestInstallTakesOver(t *testing.T) {
 	}
 }
 
-// While it watches it takes over what comes, and says each thing once.
+// install --watch also takes over later containers, and reports each once.
 func TestInstallWatchTakesOver(t *testing.T) {
 	t.Parallel()
 	w := startWatch(t)
@@ -106,8 +105,7 @@ func TestInstallWatchTakesOver(t *testing.T) {
 	_ = w.cmd.Wait()
 }
 
-// The command says what becomes of each, and changes nothing when it is a dry
-// run. By default it goes by what is published.
+// adopt prints the outcome for each container. With --dry-run it changes nothing.
 func TestAdopt(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "10-x.conflist", blue)
@@ -172,7 +170,7 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// What is published says where the records are, and under which name.
+// The published network gives adopt its state directory and name.
 func TestAdoptGoesByWhatIsPublished(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "10-x.conflist", blue)
@@ -220,7 +218,8 @@ func attached(t *testing.T) *node {
 	return n
 }
 
-// With containers attached nothing is removed that nobody has asked for.
+// Without --detach and --leave, uninstall changes nothing while containers are
+// attached.
 func TestUninstallRefusesWhileContainersAreAttached(t *testing.T) {
 	t.Parallel()
 	n := attached(t)
@@ -247,7 +246,7 @@ func TestUninstallRefusesWhileContainersAreAttached(t *testing.T) {
 	}
 }
 
-// Detached, containers have the cluster network alone, and the runtime has what
+// After --detach, containers have the cluster network only, and the runtime has what
 // it needs to remove it.
 func TestUninstallDetaches(t *testing.T) {
 	t.Parallel()
@@ -281,7 +280,7 @@ func TestUninstallDetaches(t *testing.T) {
 	}
 }
 
-// A container that the runtime has begun to add before is detached as well.
+// A container whose ADD was running is detached as well.
 func TestUninstallDetachesWhatIsAddedMeanwhile(t *testing.T) {
 	t.Parallel()
 	n := attached(t)
@@ -311,7 +310,7 @@ func TestUninstallDetachesWhatIsAddedMeanwhile(t *testing.T) {
 	}
 }
 
-// Multus can take back what it is left.
+// With --multus-dir, Multus can remove what is left.
 func TestUninstallForMultus(t *testing.T) {
 	t.Parallel()
 	n := attached(t)
@@ -325,8 +324,8 @@ func TestUninstallForMultus(t *testing.T) {
 	}
 }
 
-// The network of the daemon is not the program's to remove.
-func TestUninstallLeavesWhatIsOfAnotherType(t *testing.T) {
+// uninstall does not remove the network of the daemon.
+func TestUninstallLeavesNetworksOfOtherTypes(t *testing.T) {
 	t.Parallel()
 	n := attached(t)
 	theirs := published("other", `{"type":"multinet-shim","delegates":[`+blue+`]}`)
@@ -339,7 +338,8 @@ func TestUninstallLeavesWhatIsOfAnotherType(t *testing.T) {
 	}
 }
 
-// What cannot be detached stays recorded, is told, and can be tried again.
+// What cannot be detached stays recorded and is reported, and uninstall can be
+// repeated.
 func TestUninstallThatCannotDetach(t *testing.T) {
 	t.Parallel()
 	n := attached(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/metacni/metacni/examples/internal/programtest"
 )
 
-// The program is replaced as a whole, also while it runs, and is not written
-// when it is there already.
+// The program is replaced in one step, also while it runs. It is not written if it is
+// the same already.
 func TestInstallProgram(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "10-x.conflist", blue)
@@ -111,7 +111,7 @@ func TestInstallProgram(t *testing.T) {
 	}
 }
 
-// Those who install at one time do not fail for each other's temporary files.
+// Concurrent installations do not remove each other's temporary files.
 func TestInstallProgramAtOnce(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -17,11 +17,11 @@ import (
 
 var (
 	errNotForgotten = errors.New("nothing was forgotten")
-	errChanged      = errors.New("it has changed meanwhile")
+	errChanged      = errors.New("the record has changed meanwhile")
 )
 
-// forget removes the records of a container, or the one of it that words goes
-// on to name, once the operator has agreed. No plugin is run.
+// forget removes the records of the container words[0] if the operator agrees, or only
+// the one with the network and interface in words[1:]. It runs no plugin.
 func (t *tool) forget(ctx context.Context, words []string) error {
 	wanted := func(k scratch.Key) bool {
 		return k.ContainerID == words[0] && (len(words) == 1 || k.Network == words[1] && k.IfName == words[2])
@@ -37,14 +37,14 @@ func (t *tool) forget(ctx context.Context, words []string) error {
 		return err
 	}
 	store := scratch.Store[struct{}]{Dir: t.life.Dir}
-	// Not while it was asked: the runtime would have to wait for people.
+	// Locked after the question, so that the runtime does not wait for people.
 	ctx, cancel := context.WithTimeout(ctx, lifecycle.DefaultLockTimeout)
 	defer cancel()
 	l, err := store.Lock(ctx, words[0])
 	if err != nil {
 		return err
 	}
-	defer func() { _ = l.Unlock() }() // it ends with us at the latest
+	defer func() { _ = l.Unlock() }() // it ends with this process at the latest
 	if now, err := t.find(ctx, wanted); err != nil || !slices.EqualFunc(now, found, finding.same) {
 		return fmt.Errorf("%w: %w", errNotForgotten, errors.Join(err, errChanged))
 	}
@@ -56,7 +56,7 @@ func (t *tool) forget(ctx context.Context, words []string) error {
 			errs = append(errs, err)
 			continue
 		}
-		for _, source := range f.sources { // or it would be taken over again
+		for _, source := range f.sources { // otherwise it would be taken over again
 			if err := os.Remove(source); !errors.Is(err, fs.ErrNotExist) {
 				errs = append(errs, err)
 			}
@@ -67,8 +67,8 @@ func (t *tool) forget(ctx context.Context, words []string) error {
 	return errors.Join(append(errs, t.print(gone, "FORGOTTEN NETWORK INTERFACE STATE", rows))...)
 }
 
-// unknown says that there is no record of words, and which ones the container
-// has.
+// unknown returns the error that there is no record of words. It lists the records
+// that the container has.
 func (t *tool) unknown(ctx context.Context, words []string) error {
 	others, err := t.find(ctx, func(k scratch.Key) bool { return k.ContainerID == words[0] })
 	text := strings.Join(words, " ")
@@ -82,21 +82,21 @@ func (t *tool) unknown(ctx context.Context, words []string) error {
 	return errors.Join(fmt.Errorf("%s: %w", text, errNoRecord), err)
 }
 
-// A finding is a record as it was found.
+// A finding is what find knows of a record.
 type finding struct {
 	key     scratch.Key
 	state   string
 	updated time.Time // zero where it is damaged
-	why     string    // it is damaged
+	why     string    // why it cannot be read, if it is damaged
 	sources []string  // files it was adopted from
 }
 
-// same reports whether the record is as it was found.
+// same reports whether the record has not changed since was.
 func (f finding) same(was finding) bool {
 	return f.key == was.key && f.state == was.state && f.updated.Equal(was.updated) && f.why == was.why
 }
 
-// find returns the records, damaged ones included, whose keys are wanted.
+// find returns the records, damaged ones included, whose keys wanted accepts.
 func (t *tool) find(ctx context.Context, wanted func(scratch.Key) bool) ([]finding, error) {
 	var found []finding
 	var errs []error
@@ -120,14 +120,14 @@ func (t *tool) agree(found []finding) error {
 		return nil
 	}
 	if !t.terminal {
-		return fmt.Errorf("%w: there is no terminal to ask on, and no --yes", errNotForgotten)
+		return fmt.Errorf("%w: there is no terminal to ask on, use --yes", errNotForgotten)
 	}
 	for _, f := range found {
 		fmt.Fprintf(t.ask, "%s: %s\n", f.key, f.state)
 	}
-	fmt.Fprintf(t.ask, "What is attached stays attached, and DEL and GC will know nothing of it. Forget? [y/N] ")
+	fmt.Fprintf(t.ask, "What is attached stays attached. Later DEL and GC will not clean it up. Forget? [y/N] ")
 	line := make([]byte, 80)
-	n, _ := t.in.Read(line) // a terminal hands over lines; none is a no
+	n, _ := t.in.Read(line) // a terminal returns a line; no line means no
 	switch strings.TrimSpace(string(line[:n])) {
 	case "y", "Y", "yes":
 		return nil
@@ -135,10 +135,10 @@ func (t *tool) agree(found []finding) error {
 	return errNotForgotten
 }
 
-// state says how far a record has come.
+// state returns the state of a record as operators see it.
 func state(r lifecycle.Record) string {
 	if r.State == scratch.Partial {
-		return "incomplete" // one more network was being attached, or detached
+		return "incomplete" // one more network is being attached, or could not be detached
 	}
 	return string(r.State)
 }

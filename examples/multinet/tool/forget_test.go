@@ -17,7 +17,7 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// What an interrupted hot-plug leaves is not called added.
+// A record with an interrupted attach is not shown as added.
 func TestToolIncomplete(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -44,7 +44,7 @@ func TestToolIncomplete(t *testing.T) {
 	}
 }
 
-// A directory that is none is not an empty one.
+// A state directory that cannot be read is an error, not an empty list.
 func TestToolUnreadable(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -55,7 +55,7 @@ func TestToolUnreadable(t *testing.T) {
 	}
 }
 
-// left are the record files in h's state directory.
+// left returns the record files in h's state directory.
 func (h *host) left(t *testing.T) string {
 	t.Helper()
 	var all []string
@@ -67,9 +67,9 @@ func (h *host) left(t *testing.T) string {
 	return strings.Join(all, " ")
 }
 
-// What the operator agrees to is forgotten, no plugin is run, and the key can
-// be added again.
-func TestG11ToolForget(t *testing.T) {
+// forget removes the records that the operator agrees to, and runs no plugin. The
+// container can be added again.
+func TestToolForget(t *testing.T) {
 	t.Parallel()
 	const all = "c1@multi@eth0.json gone@multi@eth0.json half@multi@eth0.json"
 	for name, tt := range map[string]struct {
@@ -124,8 +124,8 @@ func TestG11ToolForget(t *testing.T) {
 	}
 }
 
-// A container is found by what errors show of its ID, as runtimes' tools find it,
-// unless that is the beginning of another's.
+// A container is found by the first 12 characters of its ID, unless another ID begins
+// with them.
 func TestToolTakesAShortContainerID(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -158,8 +158,8 @@ func TestToolTakesAShortContainerID(t *testing.T) {
 	}
 }
 
-// Forgetting waits for what is being done to the container, and does not forget
-// what that has made of it.
+// forget waits for operations on the container, and keeps a record that they have
+// changed.
 func TestToolForgetTakesTheLock(t *testing.T) {
 	t.Parallel()
 	h := populated(t)

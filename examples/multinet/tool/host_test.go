@@ -77,7 +77,7 @@ func (h *host) run(t *testing.T, command, delegates string, edits ...func(*skel.
 	}, delegate.Command(command), *args)
 }
 
-// mustRun is run of a command that is to succeed.
+// mustRun is run for a command that must succeed.
 func (h *host) mustRun(t *testing.T, command, delegates string, edits ...func(*skel.CmdArgs)) {
 	t.Helper()
 	if err := h.run(t, command, delegates, edits...); err != nil {

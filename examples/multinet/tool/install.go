@@ -37,42 +37,42 @@ type installer struct {
 	saying  sync.Mutex // held while a line is written
 	orphans bool       // containers that are gone have been taken over
 
-	node          adopt.Node // where others keep their records
-	root          string     // in which sweeps run plugins
+	node          adopt.Node // where other programs keep their records
+	root          string     // root directory for the plugins that sweeps run
 	sweepInterval time.Duration
 
-	// uninstall: what becomes of what is attached
+	// uninstall: what to do with attachments
 	dir           string
 	detach, leave bool
 	cacheDirs     []string
 }
 
-// install is the command of words[0].
+// install is the command words[0], install or uninstall.
 func install(ctx context.Context, words []string, c console) error {
 	i := &installer{console: c, flags: flag.NewFlagSet("multinet "+words[0], flag.ContinueOnError)}
 	i.flags.SetOutput(io.Discard)
 	var do func() error
 	i.text(&i.confDir, "conf-dir", publish.ConfDir, "`directory` of the runtime's networks")
 	i.text(&i.output, "output", publish.Output, "`name` of the published file, without extension")
-	i.text(&i.binDir, "bin-dir", "/opt/cni/bin", "`directory` of the plugins; empty: the program is left alone")
+	i.text(&i.binDir, "bin-dir", "/opt/cni/bin", "`directory` of the plugins; if empty, the program is not copied or removed")
 	i.text(&i.typ, "type", "multinet", "type of the plugin: the `name` of the program")
 	if words[0] == "install" {
 		do = func() error { return i.install(ctx) }
-		i.text(&i.name, "name", publish.Network, "`name` of the network, under which records are kept")
+		i.text(&i.name, "name", publish.Network, "`name` of the network; records are kept under it")
 		i.text(&i.cniDir, "cni-dir", "", "state `directory` of the plugin")
-		i.text(&i.config, "config", "", "`file` with more keys of the network, a JSON object")
-		i.text(&i.primary, "cluster-network", "", "the only `file` in conf-dir to publish in front of")
-		i.text(&i.hostConfDir, "host-conf-dir", "", "refer to the cluster network in this `directory`, which the plugin sees")
-		i.text(&i.readinessFile, "readiness-file", "", "`file` to wait for; install --watch ends when it goes")
+		i.text(&i.config, "config", "", "`file` with more keys of the published plugin, a JSON object")
+		i.text(&i.primary, "cluster-network", "", "`file` in conf-dir to publish in front of (default the first that can be used)")
+		i.text(&i.hostConfDir, "host-conf-dir", "", "publish a reference to the cluster network's file in this `directory`, as the plugin sees it")
+		i.text(&i.readinessFile, "readiness-file", "", "`file` to wait for; install --watch ends when it is removed")
 		i.flags.Func("mode", "`permissions` of the published file (default 0600)", func(s string) error {
 			n, err := strconv.ParseUint(s, 8, 9)
 			i.mode = fs.FileMode(n)
 			return err
 		})
-		i.flags.BoolVar(&i.annotations, "pod-annotations", true, "have the runtime pass on the annotations of pods")
-		i.flags.BoolVar(&i.watch, "watch", false, "go on, and follow the cluster network")
-		i.flags.DurationVar(&i.sweepInterval, "sweep-interval", time.Minute, "`time` between two searches of install --watch for what is stale; 0: never")
-		i.text(&i.root, "root", "", "root `directory` of the node, in which these run the plugins")
+		i.flags.BoolVar(&i.annotations, "pod-annotations", true, "make the runtime pass on the annotations of pods")
+		i.flags.BoolVar(&i.watch, "watch", false, "keep running and follow the cluster network")
+		i.flags.DurationVar(&i.sweepInterval, "sweep-interval", time.Minute, "`time` between two sweeps of install --watch; 0 means no sweeps")
+		i.text(&i.root, "root", "", "root `directory` of the node, in which sweeps run plugins")
 		sources(i.flags, &i.node)
 	} else {
 		do = func() error { return i.uninstall(ctx) }
@@ -107,8 +107,8 @@ func (i *installer) text(p *string, name, value, usage string) {
 	i.flags.StringVar(p, name, value, usage)
 }
 
-// install copies the program and publishes its network: once, or until ctx ends
-// or the process is told to.
+// install copies the program and publishes its network. With --watch it goes on until
+// ctx ends or a signal comes.
 func (i *installer) install(ctx context.Context) error {
 	template, err := i.template()
 	if err != nil {
@@ -117,7 +117,7 @@ func (i *installer) install(ctx context.Context) error {
 	m := publish.Manager(i.confDir, filepath.Join(i.confDir, i.output), template)
 	m.Primary, m.ClusterNetworkDir, m.Ready, m.Mode = i.primary, i.hostConfDir, i.readinessFile, i.mode
 	if i.binDir != "" {
-		// First: what is published needs it.
+		// Before publishing, because the network needs the program.
 		if err := i.copyProgram(filepath.Join(i.binDir, template.Type())); err != nil {
 			return err
 		}
@@ -136,7 +136,7 @@ func (i *installer) install(ctx context.Context) error {
 			return err
 		}
 		i.tell(m.State())
-		adopter.Pass(ctx) // containers that were on their way
+		adopter.Pass(ctx) // containers that were being added
 		if i.orphans {
 			_, err = sweeper.Sweep(ctx)
 		}
@@ -149,13 +149,13 @@ func (i *installer) install(ctx context.Context) error {
 	defer sweeps.Wait()
 	defer cancel()
 	if i.sweepInterval > 0 {
-		sweeps.Go(func() { _ = sweeper.Run(ctx, i.sweepInterval, nil) }) // fails as ctx does
+		sweeps.Go(func() { _ = sweeper.Run(ctx, i.sweepInterval, nil) }) // ends with ctx
 	}
 	return adopter.Follow(ctx, i.tell)
 }
 
-// template is the plugin to publish: what the file says, changed by the flags
-// that were given, with their defaults where it says nothing.
+// template returns the plugin to publish. Flags that are given win over the file in
+// --config, which wins over the flags' defaults.
 func (i *installer) template() (netconf.Plugin, error) {
 	data := []byte("{}")
 	if i.config != "" {
@@ -199,7 +199,7 @@ func (i *installer) template() (netconf.Plugin, error) {
 	return p, err
 }
 
-// plainName refuses what is not the name of a file.
+// plainName fails if name is not a plain file name.
 func plainName(what, name string) error {
 	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, `/\`) {
 		return fmt.Errorf("%s %q is not the name of a file", what, name)
@@ -207,26 +207,26 @@ func plainName(what, name string) error {
 	return nil
 }
 
-// tell says on stderr how things are.
+// tell writes the state of publishing to stderr.
 func (i *installer) tell(s autoconf.State) {
 	var line strings.Builder
 	switch {
 	case s.Published != "":
 		fmt.Fprintf(&line, "%q is published in front of %q", s.Published, s.Primary)
 	case s.Degraded != nil:
-		line.WriteString("what was published before, if anything, stays")
+		line.WriteString("what has been published stays")
 	}
 	if s.Degraded != nil {
 		fmt.Fprintf(&line, "; %v", s.Degraded)
 	}
 	for _, skipped := range s.Skipped {
-		fmt.Fprintf(&line, "; passed over: %v", skipped)
+		fmt.Fprintf(&line, "; skipped: %v", skipped)
 	}
 	i.say("%s", &line)
 }
 
-// say writes one line to stderr, with the time where others are to follow. It may
-// be called from several goroutines.
+// say writes one line to stderr. With --watch it begins with the time. Several
+// goroutines may call it.
 func (i *installer) say(format string, args ...any) {
 	who := "multinet: "
 	if i.watch {
@@ -235,10 +235,10 @@ func (i *installer) say(format string, args ...any) {
 	line := who + strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ") + "\n"
 	i.saying.Lock()
 	defer i.saying.Unlock()
-	_, _ = io.WriteString(i.ask, line) // nobody is left to tell of a failure
+	_, _ = io.WriteString(i.ask, line) // there is nowhere to report a failure
 }
 
-// copyProgram makes the file at target a copy of this program.
+// copyProgram copies this program to target.
 func (c console) copyProgram(target string) error {
 	path, err := c.self()
 	if err != nil {

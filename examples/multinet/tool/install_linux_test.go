@@ -202,8 +202,7 @@ func TestInstall(t *testing.T) {
 	}
 }
 
-// What is published is removed, and nothing else; the program when that is
-// asked for.
+// uninstall removes the published network, and the program with --binary.
 func TestUninstall(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "10-x.conflist", blue)
@@ -319,8 +318,8 @@ func TestInstallWatch(t *testing.T) {
 	}
 }
 
-// While one follows the cluster network no other publishes or removes anything
-// beside it, nor does one that publishes under another name.
+// While install --watch runs, no other installation or uninstallation runs in the
+// same directory, not even under another name.
 func TestOneInstallsAtATime(t *testing.T) {
 	t.Parallel()
 	w := startWatch(t)
@@ -345,7 +344,7 @@ func TestOneInstallsAtATime(t *testing.T) {
 	}
 }
 
-// What is said while it follows the cluster network says when.
+// The messages of install --watch begin with the time.
 func TestWatchSaysWhen(t *testing.T) {
 	t.Parallel()
 	w := startWatch(t)
@@ -356,9 +355,9 @@ func TestWatchSaysWhen(t *testing.T) {
 	}
 }
 
-// When the cluster network's agent is no longer ready, it ends so that it is
-// started again, and waits. What it published stays.
-func TestM13InstallReadinessLost(t *testing.T) {
+// install --watch ends when the readiness file is removed. What it has published
+// stays.
+func TestInstallEndsWhenReadinessFileIsRemoved(t *testing.T) {
 	t.Parallel()
 	w := startWatch(t)
 	if err := os.Remove(w.path("ready")); err != nil {
@@ -373,8 +372,8 @@ func TestM13InstallReadinessLost(t *testing.T) {
 	}
 }
 
-// Whatever multinet publishes, multinet can use.
-func TestInstallMakesSense(t *testing.T) {
+// multinet can use every network that install publishes.
+func TestPublishedNetworkCanBeUsed(t *testing.T) {
 	t.Parallel()
 	h := programtest.NewHost(t, "multinet")
 	n := newNode(t, "10-x.conflist", fmt.Sprintf(`{"cniVersion":"1.1.0","name":"blue","plugins":[{"type":"fake","dir":%q}]}`, h.Dir))

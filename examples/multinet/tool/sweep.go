@@ -22,7 +22,7 @@ type sweptView struct {
 	Error   string `json:"error,omitempty"`
 }
 
-// gc removes what is stale, and says of what else it could not.
+// gc detaches stale attachments, and prints which it detached and which not.
 func (t *tool) gc(ctx context.Context, dir, binDir, confDir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -58,7 +58,7 @@ func (t *tool) gc(ctx context.Context, dir, binDir, confDir string) error {
 	case left > 0:
 		err = fmt.Errorf("%d of %d could not be removed", left, left+swept.Removed)
 	case swept.Waiting > 0:
-		fmt.Fprintf(t.ask, "multinet: %d left alone: an operation on the container goes on\n", swept.Waiting)
+		fmt.Fprintf(t.ask, "multinet: %d left alone: an operation on the container is running\n", swept.Waiting)
 	}
 	return err
 }
@@ -66,8 +66,8 @@ func (t *tool) gc(ctx context.Context, dir, binDir, confDir string) error {
 // unlessAdded reports whether gc would take r.
 func unlessAdded(r lifecycle.Record) bool { return r.Stale() || r.NetNSGone() }
 
-// sweeper removes what is stale of the published plugin. It says on stderr what
-// it does.
+// sweeper returns a Sweeper for the records of the published plugin. It reports to
+// stderr.
 func (i *installer) sweeper(published netconf.Plugin) (*lifecycle.Sweeper, error) {
 	conf, err := json.Marshal(published)
 	if err != nil {
@@ -80,7 +80,7 @@ func (i *installer) sweeper(published netconf.Plugin) (*lifecycle.Sweeper, error
 			i.say("%v", swept.Err)
 		}
 	}}
-	// The runtime's plugins are where the program is, unless the plugin says more.
+	// The runtime's plugins are in the directory of the program.
 	process := i.process
 	process.Root = plugin.Root(i.root)
 	return s, multinet.PrepareSweep(s, process, conf, i.binDir)

@@ -27,9 +27,9 @@ func (h *host) gc(t *testing.T, words ...string) (out, said string, err error) {
 	return stdout.String(), stderr.String(), err
 }
 
-// gc removes what is stale and nothing else, says what it could not, and fails
-// then; once that is mended nothing is left.
-func TestGCRemovesWhatIsStale(t *testing.T) {
+// gc detaches stale attachments only. It reports those that it cannot detach, and
+// fails. When that is repaired, nothing is left.
+func TestGCDetachesStaleAttachments(t *testing.T) {
 	t.Parallel()
 	h := populated(t)
 	out, _, err := h.gc(t, "-o", "json")
@@ -57,8 +57,8 @@ func TestGCRemovesWhatIsStale(t *testing.T) {
 	}
 }
 
-// A directory that cannot be read is no success.
-func TestGCOfWhatCannotBeRead(t *testing.T) {
+// gc fails if the state directory cannot be read.
+func TestGCOfUnreadableDirectory(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	if err := os.WriteFile(h.state(), nil, 0o600); err != nil {
@@ -69,8 +69,8 @@ func TestGCOfWhatCannotBeRead(t *testing.T) {
 	}
 }
 
-// What an operation goes on with is left alone, which is said.
-func TestGCLeavesAloneWhatIsWorkedOn(t *testing.T) {
+// gc leaves a container alone while an operation on it is running, and says so.
+func TestGCLeavesBusyContainersAlone(t *testing.T) {
 	t.Parallel()
 	h := populated(t)
 	l, err := (scratch.Store[struct{}]{Dir: h.state()}).Lock(t.Context(), "gone")
@@ -85,9 +85,9 @@ func TestGCLeavesAloneWhatIsWorkedOn(t *testing.T) {
 	}
 }
 
-// What the operator has forgotten is not taken over again: the files that it was
-// taken over from go as well.
-func TestForgetOfWhatWasAdopted(t *testing.T) {
+// A record that was forgotten is not taken over again: forget also removes the files
+// that it was taken over from.
+func TestForgetOfAdoptedRecord(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	entry := filepath.Join(h.dir, "entry")

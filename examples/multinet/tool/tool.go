@@ -1,5 +1,6 @@
-// Package tool is what an operator does with multinet by hand: look at records,
-// remove what is stale, adopt what others have attached, install and uninstall.
+// Package tool is the command line of multinet for operators. It lists records,
+// detaches stale attachments, adopts what other programs have attached, and installs
+// and uninstalls multinet.
 package tool
 
 import (
@@ -26,36 +27,35 @@ import (
 )
 
 const usage = `usage: multinet COMMAND [--dir DIR] [-o table|json]
-  list                                    every attachment
-  show CONTAINER                          what is recorded of a container
-  status CONTAINER                        its network-status (JSON, unless -o table)
-  gc [--dry-run]                          detaches what is stale: of containers that are
-                                          gone, or what could not be detached before
-  damaged                                 records that cannot be read
-  forget CONTAINER [NETWORK IFNAME] [--yes]  removes records, and nothing else;
-                                          list shows NETWORK IFNAME as RECORD
+  list                                    list all attachments
+  show CONTAINER                          show the records of a container
+  status CONTAINER                        print its network-status (JSON, unless -o table)
+  gc [--dry-run]                          detach stale attachments: their container is
+                                          gone, or they could not be detached before
+  damaged                                 list the records that cannot be read
+  forget CONTAINER [NETWORK IFNAME] [--yes]  remove records without running plugins;
+                                          NETWORK IFNAME is the RECORD that list shows
   --help, --version
-All but gc and forget read the state directory without a lock and change nothing.
-gc has --bin-dir and --conf-dir, where plugins and networks are
+list, show, status, damaged and gc --dry-run take no lock and change nothing.
+gc also accepts --bin-dir and --conf-dir, the directories of plugins and networks.
 
-       multinet adopt [--dry-run] [FLAGS]  takes over what others have attached
-       multinet install [--watch] [FLAGS]  copies the program, and publishes its network
-       multinet uninstall [--detach|--leave] [--binary] [FLAGS]  removes what was published
---help after one of these tells of its flags`
+       multinet adopt [--dry-run] [FLAGS]  take over what other programs have attached
+       multinet install [--watch] [FLAGS]  copy the program and publish its network
+       multinet uninstall [--detach|--leave] [--binary] [FLAGS]  remove what is published
+Add --help to one of these three for its flags.`
 
-// A console is where an operator sits.
+// A console is what a command has of the process that it runs in.
 type console struct {
 	in       io.Reader
-	out      io.Writer              // what the command is about
-	ask      io.Writer              // questions
-	terminal bool                   // whether in can answer
-	self     func() (string, error) // the path of this program
-	process  plugin.Process         // what runs plugins
+	out      io.Writer              // the command's output
+	ask      io.Writer              // questions and messages
+	terminal bool                   // in is a terminal
+	self     func() (string, error) // returns the path of this program
+	process  plugin.Process         // runs plugins
 }
 
-// Run is multinet run by hand, with the words of its command line, on the
-// standard files of this process. It returns when the command is done; install
-// --watch returns when ctx ends.
+// Run runs the command in args on the standard streams of this process. It returns
+// when the command is done; install --watch returns when ctx ends.
 func Run(ctx context.Context, args []string) error {
 	in, err := os.Stdin.Stat()
 	return operate(ctx, args, console{
@@ -64,8 +64,7 @@ func Run(ctx context.Context, args []string) error {
 	})
 }
 
-// operate is Run on a console. It reads the state directory as it is,
-// and reports damaged records after the others.
+// operate is Run on a console. Commands report damaged records after all others.
 func operate(ctx context.Context, args []string, c console) error {
 	switch {
 	case len(args) == 0:
@@ -77,7 +76,7 @@ func operate(ctx context.Context, args []string, c console) error {
 	flags := flag.NewFlagSet("multinet", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	dir := flags.String("dir", multinet.DefaultStateDir, "state directory (cniDir)")
-	dryRun := flags.Bool("dry-run", false, "only say what would be removed")
+	dryRun := flags.Bool("dry-run", false, "print what would be removed, and change nothing")
 	binDir := flags.String("bin-dir", "", "directory of the plugins (binDir)")
 	confDir := flags.String("conf-dir", "", "directory of networks (confDir)")
 	yes := flags.Bool("yes", false, "do not ask")
@@ -111,7 +110,7 @@ func operate(ctx context.Context, args []string, c console) error {
 	case command == "show" && len(words) == 2:
 		do = func() error { return t.show(ctx, words[1]) }
 	case command == "status" && len(words) == 2:
-		t.json = *form != "table" // it has always been JSON
+		t.json = *form != "table" // JSON is the default here
 		do = func() error { return t.status(ctx, words[1]) }
 	case command == "forget" && (len(words) == 2 || len(words) == 4):
 		do = func() error { return t.forget(ctx, words[1:]) }
@@ -130,8 +129,8 @@ func operate(ctx context.Context, args []string, c console) error {
 	return do()
 }
 
-// missing fails for a state directory that does not exist, which the operator
-// has mistyped. Only the default one is absent where nothing was ever attached.
+// missing fails if the state directory does not exist, as after a typing error. The
+// default one may be missing: nothing has been attached yet.
 func missing(dir string) error {
 	if _, err := os.Stat(dir); dir == multinet.DefaultStateDir || !errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -144,10 +143,10 @@ type tool struct {
 	console
 	life *lifecycle.Manager
 	json bool // instead of a table
-	yes  bool // the answer to what would be asked
+	yes  bool // do not ask
 }
 
-// parse lets flags stand before, between and after the words.
+// parse parses flags before, between and after words, and returns the words.
 func parse(flags *flag.FlagSet, args []string) (words []string, err error) {
 	for len(args) > 0 {
 		if err := flags.Parse(args); err != nil {
@@ -160,7 +159,7 @@ func parse(flags *flag.FlagSet, args []string) (words []string, err error) {
 	return words, nil
 }
 
-// print prints rows, as a table with a heading, or else all, as JSON.
+// print prints rows as a table with a heading, or all as JSON.
 func (t *tool) print(all any, heading string, rows [][]string) error {
 	if t.json {
 		e := json.NewEncoder(t.out)
@@ -171,8 +170,8 @@ func (t *tool) print(all any, heading string, rows [][]string) error {
 	return t.table(append([][]string{strings.Fields(heading)}, rows...))
 }
 
-// table prints rows in columns. Package text/tabwriter, which can do more, is a
-// hundredth part of the program.
+// table prints rows in columns. Package text/tabwriter would make the program one
+// percent larger.
 func (t *tool) table(rows [][]string) error {
 	var widths []int
 	for _, row := range rows {
@@ -197,7 +196,7 @@ func (t *tool) table(rows [][]string) error {
 	return err
 }
 
-// list prints the attachments in the records that are wanted.
+// list prints the attachments of the records that want accepts.
 func (t *tool) list(ctx context.Context, want func(lifecycle.Record) bool) error {
 	all := []recordView{}
 	var rows [][]string
@@ -214,8 +213,8 @@ func (t *tool) list(ctx context.Context, want func(lifecycle.Record) bool) error
 	return errors.Join(t.print(all, "CONTAINER INTERFACE NETWORK STATE SINCE RECORD", rows), err)
 }
 
-// show prints what is recorded of a container, without the configurations of
-// its networks: they may hold secrets.
+// show prints the records of a container, without the configurations of its networks,
+// which may hold secrets.
 func (t *tool) show(ctx context.Context, container string) error {
 	all := []recordView{}
 	var text strings.Builder
@@ -244,7 +243,7 @@ func (t *tool) show(ctx context.Context, container string) error {
 	return errors.Join(werr, err)
 }
 
-// status prints the network-status of a container; its JSON is that of the
+// status prints the network-status of a container. Its JSON is the one of the
 // annotation k8s.v1.cni.cncf.io/network-status.
 func (t *tool) status(ctx context.Context, container string) error {
 	all := []status.Network{}
@@ -277,8 +276,7 @@ func (t *tool) status(ctx context.Context, container string) error {
 	return errors.Join(t.print(all, "NETWORK INTERFACE ADDRESSES MAC DEFAULT", rows), err)
 }
 
-// damaged prints the records that cannot be read. That there are some is the
-// answer, and no error.
+// damaged prints the records that cannot be read. It does not fail if there are some.
 func (t *tool) damaged(ctx context.Context) error {
 	found, err := t.find(ctx, func(scratch.Key) bool { return true })
 	all := []damagedView{}
@@ -292,11 +290,11 @@ func (t *tool) damaged(ctx context.Context) error {
 	return errors.Join(t.print(all, "CONTAINER NETWORK INTERFACE WHY", rows), err)
 }
 
-// container returns the ID of the container with records that word is, or that
-// it begins with, as errors show it. A word that is neither it returns.
+// container returns the ID of the container with records that is word or begins with
+// word, which errors shorten to 12 characters. It returns word if there is none.
 func (t *tool) container(ctx context.Context, word string) (string, error) {
 	const shown = 12
-	found, _ := t.find(ctx, func(k scratch.Key) bool { // the command itself meets its errors
+	found, _ := t.find(ctx, func(k scratch.Key) bool { // the command reports errors
 		return k.ContainerID == word || len(word) >= shown && strings.HasPrefix(k.ContainerID, word)
 	})
 	whole := word
@@ -315,7 +313,7 @@ func (t *tool) container(ctx context.Context, word string) (string, error) {
 
 var errNoRecord = errors.New("there is no record of it")
 
-// of calls do with every record of a container, see each.
+// of calls do with each record of a container; see each.
 func (t *tool) of(ctx context.Context, container string, do func(lifecycle.Record) error) error {
 	found := false
 	err := t.each(ctx, func(r lifecycle.Record) error {
@@ -331,8 +329,7 @@ func (t *tool) of(ctx context.Context, container string, do func(lifecycle.Recor
 	return err
 }
 
-// each calls do with every record. What is damaged, or do fails on, does not
-// keep it from the others.
+// each calls do with each record, even if others are damaged or do has failed.
 func (t *tool) each(ctx context.Context, do func(lifecycle.Record) error) error {
 	var errs []error
 	for r, err := range t.life.Records(ctx) {

@@ -42,8 +42,8 @@ func populated(t *testing.T) *host {
 	return h
 }
 
-// The configurations of networks hold credentials: nothing prints them (D57).
-func TestD57ToolSecretsStay(t *testing.T) {
+// No command prints the configurations of networks, which hold credentials.
+func TestToolPrintsNoConfigurations(t *testing.T) {
 	t.Parallel()
 	h := populated(t)
 	for _, words := range [][]string{{"list"}, {"show", "c1"}, {"status", "c1"}, {"gc", "--dry-run"}, {"list", "-o", "json"}, {"show", "c1", "-o", "json"}, {"damaged"}} {
@@ -72,8 +72,8 @@ func TestToolList(t *testing.T) {
 	}
 }
 
-// What a GC would take is what has no namespace any more, or could not be removed
-// before.
+// gc --dry-run lists attachments without a network namespace, and those that could not
+// be detached before.
 func TestToolGCDryRun(t *testing.T) {
 	t.Parallel()
 	h := populated(t)
@@ -125,9 +125,8 @@ func TestToolStatus(t *testing.T) {
 	}
 }
 
-// Damaged records are reported every time, after the others, and keep nobody
-// from them (G11).
-func TestG11ToolDamaged(t *testing.T) {
+// Each command reports damaged records, after all others.
+func TestToolReportsDamagedRecords(t *testing.T) {
 	t.Parallel()
 	for _, garbage := range []string{"", "[]", "null", "\x00\xff", `0123456789abcdef {"version":1}` + "\n"} {
 		h := populated(t)
@@ -145,7 +144,7 @@ func TestG11ToolDamaged(t *testing.T) {
 	}
 }
 
-// What programs read holds what people read.
+// The JSON output has what the tables have.
 func TestToolJSON(t *testing.T) {
 	t.Parallel()
 	h := populated(t)
@@ -222,8 +221,8 @@ func TestToolStatusTable(t *testing.T) {
 	}
 }
 
-// That there are damaged records is what damaged is asked for, and no error.
-func TestG11ToolListsDamaged(t *testing.T) {
+// The command damaged succeeds if there are damaged records.
+func TestToolListsDamagedRecords(t *testing.T) {
 	t.Parallel()
 	h := populated(t)
 	if out, err := h.tool(t, "damaged"); err != nil || strings.Count(out, "\n") != 1 {
@@ -286,9 +285,9 @@ func TestToolUsage(t *testing.T) {
 	}
 }
 
-// A state directory that was mistyped is not an empty one. The default one need
-// not exist: nothing has been attached on this node yet.
-func TestToolNamesADirectoryThatIsNotThere(t *testing.T) {
+// A state directory that does not exist is an error. The default one may be missing:
+// nothing has been attached on this node yet.
+func TestToolNamesMissingDirectory(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	for _, words := range [][]string{{"list"}, {"gc", "--dry-run"}, {"damaged"}, {"show", "c1"}, {"status", "c1"}, {"forget", "c1", "--yes"}} {

@@ -18,23 +18,23 @@ import (
 )
 
 func (i *installer) uninstallFlags() {
-	i.flags.BoolVar(&i.binary, "binary", false, "remove the program, too")
-	i.text(&i.dir, "dir", "", "state `directory` of the plugin (default that of what is published)")
-	i.text(&i.name, "name", "", "`name` of the network (default that of what is published)")
-	i.flags.BoolVar(&i.detach, "detach", false, "detach what is not of the cluster network, and leave that to the runtime")
-	i.flags.BoolVar(&i.leave, "leave", false, "leave what is attached as it is, for an installation to come")
-	i.flags.Func("cache-dir", "cache `directory` of the libcni to leave it to; may be given again (default "+adopt.DefaultCacheDir+")", func(dir string) error {
+	i.flags.BoolVar(&i.binary, "binary", false, "also remove the program")
+	i.text(&i.dir, "dir", "", "state `directory` of the plugin (default: that of the published network)")
+	i.text(&i.name, "name", "", "`name` of the network (default: that of the published network)")
+	i.flags.BoolVar(&i.detach, "detach", false, "detach all networks except the cluster network, and give that one back to the runtime")
+	i.flags.BoolVar(&i.leave, "leave", false, "leave containers attached, for a later installation")
+	i.flags.Func("cache-dir", "cache `directory` of the runtime's libcni; may be repeated (default "+adopt.DefaultCacheDir+")", func(dir string) error {
 		if !filepath.IsAbs(dir) {
 			return errors.New("not an absolute path")
 		}
 		i.cacheDirs = append(i.cacheDirs, dir)
 		return nil
 	})
-	i.text(&i.node.MultusDir, "multus-dir", "", "state `directory` of the Multus to leave it to (cniDir)")
+	i.text(&i.node.MultusDir, "multus-dir", "", "state `directory` of Multus (cniDir), to give containers back to Multus")
 }
 
-// uninstall removes the published network, what is attached and the program, as
-// far as it is asked to.
+// uninstall removes the published network and, as the flags say, attachments and the
+// program.
 func (i *installer) uninstall(ctx context.Context) error {
 	if err := plainName("type", i.typ); err != nil {
 		return err
@@ -46,19 +46,19 @@ func (i *installer) uninstall(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	m.OwnTypes = nil // what is of another type is another's
+	m.OwnTypes = nil // do not remove networks of other types
 	name, dir := ours(m)
 	life := i.process.NewManager(cmp.Or(i.dir, dir), i.typ, []string{i.binDir})
 	attached, err := attachedTo(ctx, life, cmp.Or(i.name, name))
 	if !i.detach && !i.leave && (len(attached) > 0 || err != nil) {
-		return errors.Join(err, fmt.Errorf(`%s still attached and nothing has changed: --detach removes all but the cluster network, --leave leaves all as it is`, count(attached)))
+		return errors.Join(err, fmt.Errorf(`%s still attached, nothing has been changed: use --detach to detach all networks except the cluster network, or --leave to leave them attached`, count(attached)))
 	}
 	if err := publish.Uninstall(m); err != nil {
 		return err
 	}
 	for _, ext := range []string{".conf", ".conflist"} {
 		if _, err := os.Lstat(m.Output + ext); err == nil {
-			i.say("%q is of another type than %q, and stays", m.Output+ext, i.typ)
+			i.say("%q is not of type %q and stays", m.Output+ext, i.typ)
 		}
 	}
 	if i.detach {
@@ -72,8 +72,8 @@ func (i *installer) uninstall(ctx context.Context) error {
 	return publish.RemoveProgram(filepath.Join(i.binDir, i.typ))
 }
 
-// release gives every container of the network name back to the runtime, those
-// included that are added meanwhile. It may be repeated.
+// release gives each container of the network name back to the runtime, also those
+// that are added meanwhile. It may be repeated.
 func (i *installer) release(ctx context.Context, life *lifecycle.Manager, name string) error {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -104,13 +104,13 @@ func (i *installer) release(ctx context.Context, life *lifecycle.Manager, name s
 	}
 	i.say("%d attachments were given back to the runtime, or removed", len(tried)-len(left))
 	if err = errors.Join(append(errs, err)...); err != nil {
-		err = fmt.Errorf("%w\n%s still attached: say it again with --dir %s --name %s", err, count(left), life.Dir, name)
+		err = fmt.Errorf("%w\n%s still attached: run uninstall again with --dir %s --name %s", err, count(left), life.Dir, name)
 	}
 	return err
 }
 
-// attachedTo are the records of the network name, but for those that cannot be
-// read, which are the error.
+// attachedTo returns the keys of the records of the network name, and the errors of
+// records that cannot be read.
 func attachedTo(ctx context.Context, life *lifecycle.Manager, name string) ([]scratch.Key, error) {
 	var keys []scratch.Key
 	var errs []error
@@ -125,7 +125,7 @@ func attachedTo(ctx context.Context, life *lifecycle.Manager, name string) ([]sc
 	return keys, errors.Join(errs...)
 }
 
-// count says of how many containers keys are.
+// count returns how many containers are in keys, as the beginning of a sentence.
 func count(keys []scratch.Key) string {
 	ids := make([]string, len(keys))
 	for i, k := range keys {
