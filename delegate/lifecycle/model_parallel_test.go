@@ -53,10 +53,10 @@ func TestModelParallel(t *testing.T) {
 		seed, parallel := *modelSeed+i, []int{2, 8}[i%2]
 		story := tame(randomOps(rand.New(rand.NewPCG(seed, 2))))
 		fails := func(ops []op) bool { return replay(t, base, ops, parallel) != "" }
-		if fails(story) {
+		if why := replay(t, base, story, parallel); why != "" {
 			small := shrink(story, fails)
-			t.Fatalf("the history of seed %d goes wrong with %d at once. This is left of it:\n%s\n%s",
-				seed, parallel, stringOf(small), replay(t, base, small, parallel))
+			t.Fatalf("the history of seed %d goes wrong with %d at once: %s\nThis is left of it:\n%s\n%s",
+				seed, parallel, why, stringOf(small), replay(t, base, small, parallel))
 		}
 	}
 }
