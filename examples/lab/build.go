@@ -11,9 +11,9 @@ import (
 	"strings"
 )
 
-// build puts multinet, resident and the reference plugins into dir. The plugins are
-// tools of the module of the end-to-end tests, so that whoever imports the SDK
-// does not get them as dependencies.
+// build builds multinet, resident and the reference plugins into dir. The reference
+// plugins are tools of the module of the end-to-end tests, so that they are no
+// dependencies of programs that import the SDK.
 func build(ctx context.Context, dir string, stderr io.Writer) error {
 	find := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/metacni/metacni")
 	find.Stderr = stderr

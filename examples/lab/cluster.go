@@ -22,30 +22,30 @@ import (
 
 const (
 	uplink   = "uplink0"               // the host's network card
-	stateDir = "/var/lib/cni/multinet" // where multinet keeps its records, by default
+	stateDir = "/var/lib/cni/multinet" // multinet's default
 	annotate = "io.kubernetes.cri.pod-annotations"
 	networks = "k8s.v1.cni.cncf.io/networks"
 )
 
-// The configurations are files, to be read and changed: lab.conf is what a
-// runtime has in /etc/cni/net.d, net.d holds the networks pods can ask for.
+// The configurations are files that you can change: lab.conf is what a runtime has in
+// /etc/cni/net.d, and net.d holds the networks that pods can select.
 //
 //go:embed lab.conf net.d
 var configs embed.FS
 
-// stdio is what main takes from the process.
+// stdio are the standard streams of the process.
 type stdio struct {
 	out, err io.Writer
 	env      []string
 }
 
-// A cluster is a container runtime with one network, lab, made by multinet.
+// A cluster is a container runtime with one network, lab, of multinet.
 type cluster struct {
 	runtime *delegate.Invoker
 	dir     string // of the configurations
 	bin     string
 	network netconf.Network
-	macvlan error // why this kernel makes no macvlan
+	macvlan error // why this kernel cannot make macvlan interfaces
 }
 
 // newCluster prepares the private host: its network card, and multinet's
@@ -66,7 +66,7 @@ func newCluster(dir, bin string, std stdio) (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Where things are is only known now; all else is as in the file.
+	// The directories are known only now. All else is in the file.
 	conf, err = conf.EditPlugins(
 		netconf.Set("binDir", bin),
 		netconf.Set("confDir", filepath.Join(dir, "net.d")),
@@ -76,7 +76,7 @@ func newCluster(dir, bin string, std stdio) (*cluster, error) {
 		return nil, err
 	}
 	return &cluster{
-		// What runs plugins for meta-plugins does so for a runtime as well.
+		// An Invoker can run plugins for a runtime, too.
 		runtime: &delegate.Invoker{
 			Exec: &delegate.Process{Stderr: std.err},
 			Path: []string{bin},
@@ -89,9 +89,9 @@ func newCluster(dir, bin string, std stdio) (*cluster, error) {
 	}, nil
 }
 
-// pod returns a container and a namespace for it. selection is what its pod
-// asks for in the annotation k8s.v1.cni.cncf.io/networks; containerd and CRI-O
-// hand all annotations of the pod to plugins that want them.
+// pod returns a container with a network namespace. selection is the value of its
+// annotation k8s.v1.cni.cncf.io/networks. containerd and CRI-O pass all annotations of a
+// pod to plugins that declare the capability.
 func (c *cluster) pod(id, selection string) (delegate.Attachment, error) {
 	netns, err := host.NewNS(id)
 	if err != nil {
@@ -108,8 +108,8 @@ func (c *cluster) pod(id, selection string) (delegate.Attachment, error) {
 	}, err
 }
 
-// status returns the network-status of a container, from multinet's records:
-// the result that a runtime receives is only the first network's.
+// status returns the network-status of a container from multinet's records. The runtime
+// receives only the result of the first network.
 func (c *cluster) status(ctx context.Context, id string) (list []status.Network, err error) {
 	text, err := exec.CommandContext(ctx, filepath.Join(c.bin, "multinet"), "status", id).Output()
 	if err != nil {

@@ -1,8 +1,8 @@
 //go:build linux
 
-// Lab attaches real network namespaces to real networks through multinet, on a
-// private host that is gone when it ends. Run it with `make demo` or
-// `go run ./examples/lab`; it needs Go, and root or user namespaces.
+// Lab attaches network namespaces to networks through multinet, with real plugins, on a
+// private host that ends with it. Run it with `make demo` or `go run ./examples/lab`. It
+// needs Go, and root or user namespaces.
 package main
 
 import (
@@ -20,12 +20,12 @@ import (
 	"github.com/metacni/metacni/examples/lab/host"
 )
 
-// inside tells a lab that it is the one on the private host, and as whom it
-// was started.
+// inside is set in the environment of the lab on the private host. Its value says who
+// started it.
 const inside = "METACNI_LAB_INSIDE"
 
 func main() {
-	// Namespaces belong to threads: the first one stays as it is.
+	// Namespaces belong to threads: keep the one of the first thread.
 	runtime.LockOSThread()
 	bin := flag.String("bin", "", "directory of built plugins; empty to build them")
 	flag.Parse()
@@ -68,10 +68,10 @@ func run(ctx context.Context, bin string) error {
 	lab.WaitDelay = 30 * time.Second
 	err := lab.Run()
 	if failed := (*exec.ExitError)(nil); errors.As(err, &failed) {
-		return errors.New("something was not as it should be, see above")
+		return errors.New("the demo has failed, see above")
 	}
 	if err != nil {
-		return fmt.Errorf("no private host: it takes root, or a kernel that gives user namespaces to ordinary users: %w", err)
+		return fmt.Errorf("cannot make a private host, which needs root or a kernel with user namespaces for ordinary users: %w", err)
 	}
 	return nil
 }

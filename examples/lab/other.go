@@ -8,6 +8,6 @@ import (
 )
 
 func main() {
-	fmt.Fprintln(os.Stderr, "lab: network namespaces and the plugins in them are Linux's: run this on Linux")
+	fmt.Fprintln(os.Stderr, "lab: this needs Linux")
 	os.Exit(1)
 }

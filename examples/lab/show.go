@@ -40,16 +40,16 @@ func dash(s string) string {
 	return s
 }
 
-// remains is what attachments leave behind until they are detached.
+// remains is what attachments make on the host until they are detached.
 type remains struct {
-	interfaces []string // of the container, but for lo
-	host       []string // of the host: its ends of the containers' interfaces
+	interfaces []string // of the container, except lo
+	host       []string // of the host: the other ends of the containers' interfaces
 	leases     []string // of host-local: "10.8.0.2 lab1 fast0"
 	records    []string // of multinet: file names
 }
 
-// look gathers what is there of any container, and the interfaces in the
-// namespace at path.
+// look returns what there is of any container, and the interfaces in the namespace at
+// path.
 func look(path string) (r remains, err error) {
 	ifs, err := host.Interfaces(path)
 	if err != nil {
@@ -81,7 +81,7 @@ func look(path string) (r remains, err error) {
 	}
 	err = files(stateDir, func(file string) error {
 		name, err := filepath.Rel(stateDir, file)
-		if !strings.HasPrefix(name, ".") { // such a file is kept for the next record
+		if !strings.HasPrefix(name, ".") { // an empty file that is kept for the next record
 			r.records = append(r.records, name)
 		}
 		return err
@@ -89,7 +89,7 @@ func look(path string) (r remains, err error) {
 	return r, err
 }
 
-// files calls f with every file below dir, which need not be there.
+// files calls f with each file below dir, which may be missing.
 func files(dir string, f func(file string) error) error {
 	if _, err := os.Stat(dir); os.IsNotExist(err) {
 		return nil
@@ -102,7 +102,7 @@ func files(dir string, f func(file string) error) error {
 	})
 }
 
-// print says what remains.
+// print prints r as a table.
 func (r remains) print(out io.Writer, container string) {
 	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	for _, line := range []struct {
@@ -119,7 +119,7 @@ func (r remains) print(out io.Writer, container string) {
 	_ = w.Flush()
 }
 
-// lines prints a list as JSON, an element a line.
+// lines prints a list as JSON, one element on each line.
 func lines[T any](out io.Writer, list []T) error {
 	for i, v := range list {
 		text, err := json.Marshal(v)

@@ -18,13 +18,13 @@ import (
 	"github.com/metacni/metacni/netconf"
 )
 
-// times is how often each way is taken.
+// times is how often each way is measured.
 const times = 50
 
 // stay adds and deletes one attachment of the network steady, with a plugin that is
 // executed for each command, and with the same program as a resident plugin.
 func stay(ctx context.Context, out io.Writer, c *cluster, pod delegate.Attachment) error {
-	fmt.Fprintf(out, "\n4. ADD and DEL of one attachment, by a plugin that is run anew each time, and by the same one that stays\n\n")
+	fmt.Fprintf(out, "\n4. ADD and DEL of one attachment, by a plugin that is executed each time, and by the same one as a resident plugin\n\n")
 	network, err := netconf.LoadFile(filepath.Join(c.dir, "net.d", "steady.conf"))
 	if err != nil {
 		return err
@@ -43,8 +43,8 @@ func stay(ctx context.Context, out io.Writer, c *cluster, pod delegate.Attachmen
 		name string
 		iv   delegate.Invoker
 	}{
-		{"run anew", *c.runtime},
-		{"stays", delegate.Invoker{Exec: r.Exec(c.runtime.Exec), Path: c.runtime.Path, Env: c.runtime.Env}},
+		{"executed", *c.runtime},
+		{"resident", delegate.Invoker{Exec: r.Exec(c.runtime.Exec), Path: c.runtime.Path, Env: c.runtime.Env}},
 	} {
 		took, result, err := measure(ctx, &way.iv, r, pod)
 		if err != nil {
@@ -56,7 +56,7 @@ func stay(ctx context.Context, out io.Writer, c *cluster, pod delegate.Attachmen
 		results[way.name] = result
 		fmt.Fprintf(out, "    %-10s %7.2f ms, the median of %d\n", way.name, float64(took.Microseconds())/1000, times)
 	}
-	if !bytes.Equal(results["run anew"], results["stays"]) {
+	if !bytes.Equal(results["executed"], results["resident"]) {
 		err = fmt.Errorf("the results differ: %s", results)
 	}
 	return errors.Join(err, r.Stop(ctx))

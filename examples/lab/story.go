@@ -19,8 +19,7 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// story is what happens on the private host. It fails when something is not as
-// it tells.
+// story runs the demo on the private host. It fails if something is not as it prints.
 func story(ctx context.Context, std stdio, bin, who string) error {
 	out := std.out
 	if err := host.Setup(); err != nil {
@@ -91,7 +90,7 @@ func ping(ctx context.Context, out io.Writer, pod delegate.Attachment) error {
 	return nil
 }
 
-// fail attaches a second container, the last of whose networks cannot work.
+// fail attaches a second container, whose last network cannot work.
 func fail(ctx context.Context, out io.Writer, c *cluster) error {
 	const wanted = "storage,broken"
 	fmt.Fprintf(out, "\n3. ADD lab2 eth0, annotated %s: the last network's parent interface does not exist\n\n", wanted)
@@ -105,9 +104,9 @@ func fail(ctx context.Context, out io.Writer, c *cluster) error {
 	}
 	_, err = c.runtime.Add(ctx, pod)
 	if err == nil {
-		return errors.New("it was attached all the same")
+		return errors.New("lab2 has been attached")
 	}
-	fmt.Fprintf(out, "    CNI code %d: %s\n\n   What had been attached was detached again; what is left is lab1's:\n\n", status.Code(err), err)
+	fmt.Fprintf(out, "    CNI code %d: %s\n\n   What was attached has been detached again. What is left is lab1's:\n\n", status.Code(err), err)
 	after, err := look(pod.NetNS)
 	if err != nil {
 		return err
@@ -119,8 +118,8 @@ func fail(ctx context.Context, out io.Writer, c *cluster) error {
 	return host.RemoveNS(pod.NetNS)
 }
 
-// detach does what containerd does: DEL when it stops the pod, and a second
-// DEL, which knows neither the namespace nor the result, when it removes it.
+// detach does what containerd does: a DEL when it stops the pod, and a second DEL
+// without namespace and result when it removes the pod.
 func detach(ctx context.Context, out io.Writer, c *cluster, a delegate.Attached) error {
 	fmt.Fprintf(out, "\n5. DEL lab1, and DEL again without its namespace, as containerd does\n\n")
 	if err := c.runtime.Del(ctx, a); err != nil {

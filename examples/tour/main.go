@@ -1,5 +1,5 @@
-// Tour shows the library at work, in memory: it needs no root, no network and
-// no plugins, and leaves no file behind. Its output is its test.
+// Tour shows the packages at work, in memory: it needs no root, no network and no
+// plugins, and leaves no file behind. Its output is its test.
 package main
 
 import (
@@ -32,7 +32,7 @@ func main() {
 	}
 }
 
-// Two networks, as they would stand in two files.
+// Two networks, as they would be in two files.
 const (
 	pods    = `{"cniVersion":"1.1.0","name":"pods","plugins":[{"type":"bridge"},{"type":"tuning","mtu":9000}]}`
 	storage = `{"cniVersion":"1.1.0","name":"storage","plugins":[{"type":"sriov"}]}`
@@ -47,7 +47,7 @@ func tour(ctx context.Context, out io.Writer, dir string) error {
 
 	fmt.Fprintln(out, "The second network fails, so the first is detached again:")
 	said := 0
-	show := func() { // what has been run since the last time
+	show := func() { // prints the plugins that have been run since the last time
 		for _, line := range plugins.Trace()[said:] {
 			fmt.Fprintln(out, "  ", line)
 			said++
@@ -57,7 +57,7 @@ func tour(ctx context.Context, out io.Writer, dir string) error {
 	show()
 	fmt.Fprintf(out, "   attached: %q, CNI code %d\n   %v\n", plugins.Live(), status.Code(err), err)
 
-	fmt.Fprintln(out, "There is a device now. Both are attached, and written down:")
+	fmt.Fprintln(out, "There is a device now. Both are attached and recorded:")
 	plugins.Plugins["sriov"] = ok
 	if _, err := life.Add(ctx, key, lifecycle.Transaction{Plan: plan}); err != nil {
 		return err

@@ -24,7 +24,7 @@ func Example() {
 	//    DEL bridge eth0
 	//    attached: [], CNI code 11
 	//    ADD c1 eth0: network "storage" (net1): plugin "sriov": no free device
-	// There is a device now. Both are attached, and written down:
+	// There is a device now. Both are attached and recorded:
 	//    ADD bridge eth0
 	//    ADD tuning eth0
 	//    ADD sriov net1

@@ -1,10 +1,8 @@
-// Package host makes a private host: a network and a mount namespace of its
-// own, in which real plugins can do as they please and of which nothing is
-// left when the last process in it ends.
+// Package host makes a private host: a network namespace and a mount namespace in which
+// real plugins can run. Nothing of it is left when the last process in it ends.
 //
-// It is what the lab and the end-to-end tests run in. It needs root, or a
-// kernel that gives user namespaces to ordinary users, and no other program:
-// neither iproute2 nor sudo.
+// The lab and the end-to-end tests run in it. It needs root, or a kernel with user
+// namespaces for ordinary users. It needs no other program, such as iproute2 or sudo.
 package host
 
 import (
@@ -12,8 +10,7 @@ import (
 	"time"
 )
 
-// An Interface is one line of what a namespace has: what `ip address` would
-// say.
+// An Interface is one interface of a namespace, as `ip address` shows it.
 type Interface struct {
 	Name      string
 	Kind      string // "veth", "macvlan", "bridge", ...; "device" for lo

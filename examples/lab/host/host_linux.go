@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Command returns a command that runs in a network and a mount namespace of
-// its own, and, unless the caller is root, in a user namespace in which the
-// caller is root. What runs there calls [Setup] before anything else.
+// Command returns a command that runs in a new network namespace and a new mount
+// namespace. Unless the caller is root, it also runs in a user namespace in which the
+// caller is root. The program must call [Setup] first.
 //
 // The command is killed when the thread that starts it ends: start it from a
 // goroutine that has called [runtime.LockOSThread].
@@ -33,19 +33,19 @@ func Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Setup makes the new namespaces of this process a host: empty file systems
-// over the directories in which plugins keep what they know (/run and
-// /var/lib/cni), and the loopback interface up.
+// Setup makes the new namespaces of this process a host. It mounts empty file systems
+// over the directories in which plugins keep state, /run and /var/lib/cni, and sets the
+// loopback interface up.
 //
-// It must not be called outside the namespaces that [Command] makes: it would
-// hide the real /run.
+// It must not be called outside of the namespaces that [Command] makes: it would hide the
+// real /run.
 func Setup() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("host: make mounts private: %w", err)
 	}
 	state := "/var/lib/cni"
 	if _, err := os.Stat(state); errors.Is(err, fs.ErrNotExist) {
-		state = "/var/lib" // a machine without plugins; do not create it for real
+		state = "/var/lib" // a machine without plugins: do not create /var/lib/cni on it
 	}
 	for _, dir := range []string{"/run", state} {
 		if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err != nil {
@@ -60,9 +60,8 @@ func Setup() error {
 	return up("lo")
 }
 
-// Offers returns nil when the kernel can make a link of the kind of l. It
-// makes l and deletes it again. A kind that needs a parent takes the index of
-// one in l's attributes.
+// Offers returns nil if the kernel can make links of the kind of l. It makes l and
+// deletes it again. For a kind that needs a parent, l's attributes have its index.
 func Offers(l netlink.Link) error {
 	if err := netlink.LinkAdd(l); err != nil {
 		return fmt.Errorf("host: this kernel makes no %s: %w", l.Type(), err)
@@ -70,9 +69,8 @@ func Offers(l netlink.Link) error {
 	return netlink.LinkDel(l)
 }
 
-// Uplink makes a pair of interfaces that stands for a network card and the
-// cable behind it. It is up and can be the parent of macvlan; its index is
-// returned.
+// Uplink makes a pair of interfaces that represents a network card and its cable, sets it
+// up, and returns the index of the card. The card can be the parent of macvlan.
 func Uplink(name string) (index int, err error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name

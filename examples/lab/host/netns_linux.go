@@ -15,9 +15,9 @@ import (
 
 const nsDir = "/run/netns"
 
-// NewNS makes a network namespace that stays until [RemoveNS], and returns its
-// path: what a runtime hands to plugins as CNI_NETNS. The main goroutine must
-// have called [runtime.LockOSThread], since a thread is used up.
+// NewNS makes a network namespace that exists until [RemoveNS], and returns its path, for
+// CNI_NETNS. It ends a thread: the main goroutine must have called
+// [runtime.LockOSThread].
 func NewNS(name string) (path string, err error) {
 	path = filepath.Join(nsDir, name)
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
@@ -25,8 +25,8 @@ func NewNS(name string) (path string, err error) {
 	}
 	done := make(chan error)
 	go func() {
-		// Never unlocked: the thread is in the wrong namespace for good, so
-		// it ends with this goroutine.
+		// Not unlocked: the thread is in another namespace and must end with
+		// this goroutine.
 		runtime.LockOSThread()
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			done <- fmt.Errorf("host: new namespace: %w", err)
@@ -49,7 +49,7 @@ func RemoveNS(path string) error {
 	return os.Remove(path)
 }
 
-// Do runs f in the namespace at path; the empty path is the host itself.
+// Do runs f in the namespace at path. The empty path means the host.
 func Do(path string, f func() error) error {
 	if path == "" {
 		return f()
@@ -57,8 +57,8 @@ func Do(path string, f func() error) error {
 	return ns.WithNetNSPath(path, func(ns.NetNS) error { return f() })
 }
 
-// Interfaces lists the interfaces of the namespace at path, in the kernel's
-// order; the empty path is the host itself.
+// Interfaces returns the interfaces of the namespace at path, in the kernel's order. The
+// empty path means the host.
 func Interfaces(path string) (ifs []Interface, err error) {
 	err = Do(path, func() error {
 		links, err := whole(netlink.LinkList)
@@ -89,7 +89,7 @@ func Interfaces(path string) (ifs []Interface, err error) {
 	return ifs, err
 }
 
-// whole lists again what changed while it was listed, a few times.
+// whole repeats a list that has changed while it was read, a few times.
 func whole[T any](list func() ([]T, error)) (all []T, err error) {
 	for range 10 {
 		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {

@@ -13,8 +13,8 @@ import (
 // until one is answered or ctx ends.
 func Ping(ctx context.Context, path string, to netip.Addr) (Reply, error) {
 	var conn *net.IPConn
-	// A socket belongs to the namespace of the thread that makes it, and
-	// stays there whoever uses it later.
+	// A socket belongs to the namespace of the thread that makes it, whoever
+	// uses it later.
 	err := Do(path, func() (err error) {
 		conn, err = net.DialIP("ip4:icmp", nil, &net.IPAddr{IP: to.AsSlice()})
 		return err
@@ -32,7 +32,7 @@ func Ping(ctx context.Context, path string, to netip.Addr) (Reply, error) {
 		}
 		_ = conn.SetReadDeadline(start.Add(200 * time.Millisecond))
 		for {
-			n, _, err := conn.ReadFrom(answer) // Read would leave the IP header in
+			n, _, err := conn.ReadFrom(answer) // Read would return the IP header, too
 			if err != nil {
 				break
 			}
