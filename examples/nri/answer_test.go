@@ -13,8 +13,8 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 )
 
-// Rule 3: the answer comes before the deadline, by a margin.
-func TestRule3Margin(t *testing.T) {
+// The answer comes before the deadline, by the margin.
+func TestAnswerComesBeforeTheDeadline(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	for _, tt := range []struct{ timeout, margin, want time.Duration }{
@@ -35,8 +35,8 @@ func TestRule3Margin(t *testing.T) {
 	}
 }
 
-// Rule 4: a failure is undone and answered with its code.
-func TestRule4Failure(t *testing.T) {
+// An ADD that fails is undone, and the answer has its code.
+func TestFailedADDIsUndoneAndAnswered(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	x := plugins()
@@ -61,10 +61,10 @@ func stuck(command string, gate <-chan struct{}, p delegatetest.Plugin) delegate
 	}
 }
 
-// Rule 4: when the time is up the answer is an error, so that the pod is not
-// started; undoing goes on, and the record stays until it has succeeded. The
-// runtime keeps the plugin.
-func TestRule4ErrorBeforeDeadline(t *testing.T) {
+// An ADD that takes too long is answered with an error before the deadline, so that
+// the pod is not started. Undoing goes on, and the record stays until it has
+// succeeded. The runtime keeps the plugin.
+func TestLateADDIsAnErrorBeforeTheDeadline(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	x := plugins()
@@ -84,9 +84,8 @@ func TestRule4ErrorBeforeDeadline(t *testing.T) {
 	same(t, "the connection was lost", []int{0}, []int{p.log.count("not connected")})
 }
 
-// Rule 4: when an ADD succeeds just as its time is up, the answer and the record
-// say the same.
-func TestRule4EitherOr(t *testing.T) {
+// If an ADD succeeds just at its deadline, the answer and the record agree.
+func TestAnswerAndRecordAgree(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	x := plugins()
@@ -112,9 +111,9 @@ func TestRule4EitherOr(t *testing.T) {
 	t.Logf("figures: %d of 100 attached in time", len(attached))
 }
 
-// Rule 4: an ADD that ends with its context is undone in the same way, and one
-// that cannot be undone stays recorded, for the next pass.
-func TestRule4UndoFails(t *testing.T) {
+// An ADD that ends with its context is undone in the same way. One that cannot be
+// undone stays recorded, for the next pass.
+func TestFailedUndoStaysRecorded(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	x := plugins()
@@ -149,9 +148,9 @@ func TestRule4UndoFails(t *testing.T) {
 	same(t, "records", nil, p.records())
 }
 
-// Rule 5: stopping detaches in reverse order, in the recorded namespace where
-// the event has none; removing does so again. Neither fails.
-func TestRule5Stop(t *testing.T) {
+// Stop detaches in reverse order, in the recorded network namespace if the event has
+// none. Remove does so again. Neither fails.
+func TestStopAndRemoveDetach(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		prepare func(n *node, s *api.PodSandbox)
@@ -197,8 +196,8 @@ func (n *node) replace(s *api.PodSandbox) {
 	}
 }
 
-// Rule 5: what a Stop could not detach the Remove does, or the sweep.
-func TestRule5RemoveAfterFailedStop(t *testing.T) {
+// What Stop could not detach is detached by Remove, or by a sweep.
+func TestRemoveOrSweepAfterFailedStop(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	x := plugins()
@@ -238,9 +237,8 @@ func TestRule5RemoveAfterFailedStop(t *testing.T) {
 	same(t, "records", nil, p.records())
 }
 
-// Rule 5: a Stop whose DEL takes too long has its answer in time, and the DEL
-// goes on.
-func TestRule5StopInTime(t *testing.T) {
+// A Stop whose DEL takes too long is answered in time, and the DEL goes on.
+func TestStopIsAnsweredInTime(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	x := plugins()
@@ -259,8 +257,8 @@ func TestRule5StopInTime(t *testing.T) {
 	same(t, "the connection was lost", []int{0}, []int{p.log.count("not connected")})
 }
 
-// Rule 5: a Stop that comes while the ADD is still being undone waits for that.
-func TestRule5StopWhileUndoing(t *testing.T) {
+// A Stop that comes while the ADD is being undone waits for that.
+func TestStopWaitsForUndo(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	x := plugins()

@@ -12,9 +12,9 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 )
 
-// Rule 1: the pod's annotation names networks of a directory; nothing is
-// attached to the host's network, nor where nothing is selected.
-func TestRule1Networks(t *testing.T) {
+// The annotation of a pod selects networks by name. Nothing is attached to pods on
+// the host's network, or without a selection.
+func TestAnnotationSelectsNetworks(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	x := plugins()
@@ -43,9 +43,8 @@ func TestRule1Networks(t *testing.T) {
 	same(t, "alive", nil, x.Live())
 }
 
-// A pod that selects networks and of which the event does not say where its
-// network namespace is cannot be attached, and is not taken for one on the
-// host's network.
+// A pod that selects networks is refused if its event does not say where its network
+// namespace is. It is not taken for a pod on the host's network.
 func TestMissingNamespacesAreAnError(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -72,7 +71,7 @@ func TestMissingNamespacesAreAnError(t *testing.T) {
 	}
 }
 
-// A pod that is refused is in the log, with its name and why.
+// The log has each pod that is refused, with its name and the reason.
 func TestRefusedPodsAreLogged(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -95,8 +94,8 @@ func TestRefusedPodsAreLogged(t *testing.T) {
 	}
 }
 
-// What the reconciler cannot detach is in the log by the pod's name, which the
-// record has when the runtime has forgotten it, and not again in each pass.
+// If the reconciler cannot detach a pod, it logs that once, with the pod's name. The
+// record has the name, because the runtime may have forgotten the pod.
 func TestTheReconcilerNamesPods(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -122,9 +121,9 @@ func TestTheReconcilerNamesPods(t *testing.T) {
 	}
 }
 
-// Rule 1: what cannot be attached keeps the pod from being started, and says
-// which pod, which network and why.
-func TestRule1Refused(t *testing.T) {
+// A pod that cannot be attached is not started. The error names the pod, the network
+// and the reason.
+func TestPodThatCannotBeAttachedIsRefused(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.write(`{"cniVersion":"1.0.0","name":"absent","type":"absent"}`, "net.d", "absent.conf")
@@ -164,9 +163,9 @@ func TestRule1Refused(t *testing.T) {
 	same(t, "records", nil, p.records())
 }
 
-// Rule 2: an attachment is known by its sandbox, not by its pod, which may have
-// several; names and arguments are those that runtimes and pods are used to.
-func TestRule2Identity(t *testing.T) {
+// Attachments are recorded by sandbox, because a pod may have several. Interface
+// names and arguments are the usual ones.
+func TestAttachmentsBelongToSandboxes(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.write(`{"cniVersion":"1.0.0","name":"mac","type":"a","capabilities":{"mac":true},"args":{"cni":{"old":1}}}`, "net.d", "mac.conf")
@@ -199,9 +198,8 @@ func TestRule2Identity(t *testing.T) {
 	}
 }
 
-// Rule 3: what is about to be attached is recorded, with its namespace, before
-// the first plugin runs.
-func TestRule3IntentBeforeAdd(t *testing.T) {
+// The networks and the namespace are recorded before the first plugin runs.
+func TestRecordedBeforeTheFirstPlugin(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	x := plugins()

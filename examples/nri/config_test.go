@@ -11,8 +11,8 @@ import (
 	"github.com/containerd/nri/pkg/api"
 )
 
-// Rule 9: the runtime's configuration comes over the plugin's own, key by key.
-func TestRule9Configure(t *testing.T) {
+// The keys of the runtime's configuration replace those of the plugin's own.
+func TestConfigurationOfTheRuntimeWins(t *testing.T) {
 	t.Parallel()
 	if conf, err := (Config{}).complete(); err != nil || conf.StateDir != "/var/lib/cni/nri" || conf.ConfDir != "/etc/cni/nri/net.d" {
 		t.Errorf("by default: %+v, %v", conf, err)
@@ -58,8 +58,8 @@ func TestRule9Configure(t *testing.T) {
 	}
 }
 
-// Rule 10: every key is documented, and what to set in the runtime.
-func TestRule10Documented(t *testing.T) {
+// README.md has each key, and what to set in the runtime.
+func TestKeysAreDocumented(t *testing.T) {
 	t.Parallel()
 	readme, err := os.ReadFile("README.md")
 	if err != nil {

@@ -14,10 +14,10 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 )
 
-// Rule 6: wherever a plugin was when it was killed, the one that comes after it
-// leaves nothing behind. A pod that runs has all its networks in the end, if it
-// was killed while it attached them; one that is gone has none.
-func TestRule6KilledAnywhere(t *testing.T) {
+// Wherever a plugin is killed, the next one leaves nothing behind. A pod that runs
+// gets all of its networks if the plugin was killed while it attached them. A pod
+// that is gone has none.
+func TestKilledAnywhere(t *testing.T) {
 	t.Parallel()
 	const adds, dels = 2, 2
 	for step := 1; step <= adds+dels; step++ {
@@ -91,10 +91,9 @@ func TestRule6KilledAnywhere(t *testing.T) {
 	}
 }
 
-// Rule 6: a pod that was started though its ADD was interrupted, and cannot be
-// attached at once, is attached when it can, in the recorded namespace if the
-// runtime does not say which.
-func TestRule6TriedAgain(t *testing.T) {
+// A pod that was started although its ADD was interrupted is attached as soon as
+// possible, in the recorded network namespace if the runtime does not name one.
+func TestInterruptedADDIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	s := n.sandbox("c1", "blue")
@@ -148,8 +147,8 @@ func TestRule6TriedAgain(t *testing.T) {
 	same(t, "calls", make([]int, calls), make([]int, len(x.Calls())))
 }
 
-// A pod whose ADD was interrupted and whose namespace has gone is detached, also
-// while the runtime still lists it: there is nothing to attach.
+// A pod whose ADD was interrupted and whose network namespace is gone is detached,
+// even if the runtime still lists it.
 func TestInterruptedPodWithoutANamespaceIsDetached(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

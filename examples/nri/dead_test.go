@@ -9,9 +9,9 @@ import (
 	"github.com/containerd/nri/pkg/api"
 )
 
-// After a restart of the runtime or of the node the runtime lists pods that are
-// dead, and tells of no Stop nor Remove of them. What is recorded of a pod is
-// detached once its namespace is gone, whether the runtime lists the pod or not.
+// After a restart of the runtime or the node, the runtime lists dead pods and sends
+// no Stop or Remove for them. A recorded pod is detached when its network namespace
+// is gone, whether the runtime lists it or not.
 func TestDeadPodsAreDetachedThoughTheRuntimeListsThem(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -63,8 +63,7 @@ func TestDeadPodsAreDetachedThoughTheRuntimeListsThem(t *testing.T) {
 	}
 }
 
-// A pod that dies while nri is connected, and of which the runtime does not
-// tell, is detached by the sweep.
+// A sweep detaches a pod that has died without an event.
 func TestSweepDetachesDeadPods(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -85,8 +84,7 @@ func TestSweepDetachesDeadPods(t *testing.T) {
 // attachRunning has the plugin attach pods that it finds running.
 func attachRunning(p *Plugin) { p.Config.AttachRunning = true }
 
-// What the runtime listed before a connection was lost says nothing of what it
-// has started since: without a connection nothing is detached.
+// Without a connection nothing is detached: the last list of pods may be out of date.
 func TestNothingIsDetachedWithoutAConnection(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -125,7 +123,7 @@ func TestNothingIsDetachedWithoutAConnection(t *testing.T) {
 	same(t, "calls", []string{"ADD a net1"}, x.Trace())
 }
 
-// A connection that is lost while the reconciler is at work ends its work.
+// A pass of the reconciler ends when the connection is lost.
 func TestALostConnectionEndsThePass(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/metacni/metacni/delegate/plugin"
 )
 
-// A runtime launches plugins without PATH. CNI plugins look for programs such as
-// iptables in the directories of the system then.
+// A runtime launches plugins without PATH. CNI plugins then get the default one, to
+// find programs such as iptables.
 func TestPluginsHaveAPath(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -32,8 +32,8 @@ func TestPluginsHaveAPath(t *testing.T) {
 	}
 }
 
-// A runtime that launches plugins throws away what they write to stderr. What is
-// logged goes to the system's log then.
+// A runtime that launches plugins discards their stderr. The log then goes to the
+// system's log.
 func TestLogIsNotThrownAway(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "log")

@@ -25,7 +25,7 @@ const (
 	noHostStatus = 77
 )
 
-// With real namespaces, bridge and host-local, on a private host.
+// Real namespaces, bridge and host-local, on a private host.
 func TestRealPlugins(t *testing.T) {
 	t.Parallel()
 	if bin := os.Getenv(insideEnv); bin != "" {

@@ -21,8 +21,8 @@ import (
 // synchronized is the pass after a Synchronize.
 func synchronized(pass Pass) bool { return pass.Synchronized }
 
-// Rule 6: the runtime's list of pods is compared with the records.
-func TestRule6Reconcile(t *testing.T) {
+// The runtime's list of pods is compared with the records.
+func TestRuntimesListIsComparedWithRecords(t *testing.T) {
 	t.Parallel()
 	for _, attachRunning := range []bool{false, true} {
 		t.Run(fmt.Sprintf("attachRunning=%v", attachRunning), func(t *testing.T) {
@@ -76,9 +76,8 @@ func (n *node) forget(s *api.PodSandbox) {
 	n.pods = slices.DeleteFunc(n.pods, func(o *api.PodSandbox) bool { return o.GetId() == s.GetId() })
 }
 
-// Rule 6: Synchronize does not wait for the work it leads to, and neither do
-// events of other pods.
-func TestRule6InTheBackground(t *testing.T) {
+// Neither Synchronize nor events of other pods wait for the reconciler.
+func TestReconcilingRunsInTheBackground(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	p := n.start(plugins())
@@ -103,9 +102,8 @@ func TestRule6InTheBackground(t *testing.T) {
 	same(t, "records", []string{"c1 added"}, p.records())
 }
 
-// Rule 6: an event that comes while its pod is reconciled waits for that, or
-// ends it.
-func TestRule6EventMeanwhile(t *testing.T) {
+// An event of a pod that is being reconciled waits for that, or ends it.
+func TestEventDuringReconciling(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	running := n.sandbox("c1", "blue,red")
@@ -133,8 +131,8 @@ func TestRule6EventMeanwhile(t *testing.T) {
 	same(t, "records", nil, p.records())
 }
 
-// Rule 6: an attachment that is decided on while its pod stops is not made.
-func TestRule6StoppedMeanwhile(t *testing.T) {
+// The reconciler does not attach a pod that has stopped meanwhile.
+func TestPodStoppedBeforeItIsReconciled(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	x := plugins()
@@ -168,9 +166,9 @@ func TestRule6StoppedMeanwhile(t *testing.T) {
 	same(t, "alive", nil, x.Live())
 }
 
-// Rule 6: a pod that the runtime has started without waiting for us is attached
-// when it says so, though its own request fails.
-func TestRule6StartedMeanwhile(t *testing.T) {
+// A pod that the runtime has started without waiting for the answer is attached when
+// the runtime lists it, although its request has failed.
+func TestPodStartedWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	x := plugins()
@@ -205,8 +203,8 @@ func TestRule6StartedMeanwhile(t *testing.T) {
 	same(t, "records", []string{"c1 added"}, p.records())
 }
 
-// What nobody can do anything about does not keep the reconciler from its work.
-func TestRule6Damaged(t *testing.T) {
+// Damaged records do not stop the reconciler.
+func TestDamagedRecordsDoNotStopTheReconciler(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	p := n.start(plugins())
@@ -240,9 +238,9 @@ func TestRule6Damaged(t *testing.T) {
 	}
 }
 
-// Rule 7: when a later plugin fails, nobody tells us that there is no pod. The
-// sweep finds out, when the namespace has gone, and not before.
-func TestRule7Sweep(t *testing.T) {
+// When a later plugin fails, the runtime does not tell that there is no pod. A sweep
+// detaches it when its network namespace is gone, and not before.
+func TestSweepAfterALaterPluginFails(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	x := plugins()

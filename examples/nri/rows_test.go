@@ -11,9 +11,9 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 )
 
-// N7: plugins run in the order of their indices, and we come late by default:
-// what fails before us leaves nothing to undo.
-func TestN7Order(t *testing.T) {
+// Plugins run in the order of their indices. By default nri is late, so that it has
+// nothing to undo if another one fails.
+func TestRunsAfterOtherPluginsByDefault(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	x := plugins()
@@ -28,9 +28,9 @@ func TestN7Order(t *testing.T) {
 	same(t, "calls", nil, x.Trace())
 }
 
-// N10: a pod that is being started when the plugin connects is either in its
-// list or an event, never lost and never both.
-func TestN10Gate(t *testing.T) {
+// A pod that is being started while the plugin connects is either in the list or an
+// event, never both and never neither.
+func TestPodIsEitherListedOrAnEvent(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	block := n.BlockPluginSync()
@@ -48,9 +48,9 @@ func TestN10Gate(t *testing.T) {
 	same(t, "calls", []string{"ADD a net1"}, x.Trace())
 }
 
-// N11: an error is the runtime's, word for word, and later plugins are not
-// asked; a Stop that fails is none, so that they are.
-func TestN11ErrorRelay(t *testing.T) {
+// The runtime receives the text of an error unchanged, and does not call later
+// plugins. A Stop never fails, so that they are called.
+func TestErrorsReachTheRuntimeUnchanged(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	x := plugins()
@@ -65,10 +65,9 @@ func TestN11ErrorRelay(t *testing.T) {
 	same(t, "asked", []int{1}, []int{asked})
 }
 
-// N12: a plugin that goes away in the middle of an event does not have its pod
-// started without its network, where the runtime knows failure policies. What it
-// had begun is cleared away when it is back.
-func TestN12LostInTheMiddle(t *testing.T) {
+// If the runtime supports failure policies, a pod is not started when the plugin is
+// lost during its event. What the plugin had begun is removed when it is back.
+func TestPodIsNotStartedWhenThePluginIsLost(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	x := plugins()
@@ -98,9 +97,9 @@ func TestN12LostInTheMiddle(t *testing.T) {
 	same(t, "records", nil, p.records())
 }
 
-// N12: where the runtime does not know of failure policies such a pod is
-// started. So its ADD goes on.
-func TestN12StartedAllTheSame(t *testing.T) {
+// If the runtime does not support failure policies, such a pod is started. So its ADD
+// goes on.
+func TestPodStartedWithoutThePluginIsAttached(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	x := plugins()
@@ -126,9 +125,9 @@ func TestN12StartedAllTheSame(t *testing.T) {
 	same(t, "records", []string{"c1 added"}, p.records())
 }
 
-// N14: a runtime that stops its NRI closes its socket, and not our connection.
-// We stay, and serve the next that closes it.
-func TestN14Stop(t *testing.T) {
+// A runtime that stops NRI closes its socket but not the connection. The plugin
+// serves the next runtime when it is closed.
+func TestRuntimeThatStopsLeavesTheConnectionOpen(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	x := plugins()

@@ -20,9 +20,8 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 )
 
-// Rule 8: a connection that is lost is made again, and what was missed is made
-// up for.
-func TestRule8Reconnect(t *testing.T) {
+// A lost connection is made again, and missed events are made up for.
+func TestReconnects(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	x := plugins()
@@ -44,8 +43,8 @@ func TestRule8Reconnect(t *testing.T) {
 	same(t, "lost", []int{1}, []int{p.log.count("not connected")})
 }
 
-// Rule 8: a plugin that comes before its runtime waits for it.
-func TestRule8NoRuntime(t *testing.T) {
+// A plugin that starts before its runtime waits for it.
+func TestWaitsForTheRuntime(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.Stop()
@@ -66,10 +65,9 @@ func TestRule8NoRuntime(t *testing.T) {
 	same(t, "alive", []string{"a c1 net1"}, x.Live())
 }
 
-// Rule 8: a runtime that goes away between registration and configuration does
-// not hold the plugin up, nor does one that says nothing at all keep it from
-// ending.
-func TestRule8HalfARuntime(t *testing.T) {
+// A runtime that goes away between registration and configuration, or sends nothing,
+// neither blocks the plugin nor keeps it from ending.
+func TestRuntimeThatIsSilent(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		runtime func(conn net.Conn, registered func())
@@ -152,9 +150,9 @@ func (*registry) UpdateContainers(context.Context, *api.UpdateContainersRequest)
 	return nil, errors.New("no")
 }
 
-// Rule 8: when Run's context ends, what is under way is brought to an end, with
-// its answer, and no goroutine is left.
-func TestRule8End(t *testing.T) { // not parallel: it looks at all goroutines
+// When the context of Run ends, requests are completed and answered, and no goroutine
+// is left.
+func TestRunEndsWhatIsUnderWay(t *testing.T) { // not parallel: it looks at all goroutines
 	n := newNode(t)
 	x := plugins()
 	arrived := make(chan struct{}, 2)
@@ -250,9 +248,9 @@ func goroutines() []string {
 	return strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n")
 }
 
-// Rules 8 and 9: a runtime launches the plugin with its configuration; when the
-// runtime goes the plugin ends, for it has no way back.
-func TestRule9Launched(t *testing.T) {
+// A runtime launches the plugin with its configuration. When the runtime goes away
+// the plugin ends, because it cannot connect again.
+func TestLaunchedByTheRuntime(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.Stop()
@@ -272,7 +270,7 @@ func TestRule9Launched(t *testing.T) {
 }
 
 // A launched plugin ends with its connection.
-func TestRule8LaunchedEnds(t *testing.T) {
+func TestLaunchedPluginEndsWithItsConnection(t *testing.T) {
 	t.Parallel()
 	cmd := exec.Command(os.Args[0])
 	r, w, err := os.Pipe() // which is no socket
@@ -289,8 +287,8 @@ func TestRule8LaunchedEnds(t *testing.T) {
 	}
 }
 
-// A configuration file that cannot be used is an error at once.
-func TestRun(t *testing.T) {
+// Run fails at once if the configuration file cannot be used.
+func TestRunWithBadConfiguration(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.write(`{"index":"x"}`, "bad.json")
@@ -308,8 +306,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// What was started before the end, and comes to its work only after it, does
-// not hold up the end.
+// Work that begins after the end is cancelled and does not delay the end.
 func TestWorkBegunAfterTheEndIsCancelled(t *testing.T) {
 	t.Parallel()
 	var w work

@@ -23,9 +23,8 @@ func (n *node) refused(x *delegatetest.Exec, dir string, edit ...func(*Plugin)) 
 	same(n.t, "calls", nil, x.Trace())
 }
 
-// Two of us on one state directory would each detach what the other has
-// attached. The second is refused, whatever its name and its runtime, and does
-// not harm the first.
+// Two plugins with one state directory would detach each other's pods. The second is
+// refused, whatever its name and its runtime, and the first is not affected.
 func TestTwoOnOneStateDirectory(t *testing.T) {
 	t.Parallel()
 	n, other := newNode(t), newNode(t)
@@ -43,8 +42,8 @@ func TestTwoOnOneStateDirectory(t *testing.T) {
 	same(t, "the connection was lost", []int{0}, []int{p.log.count("not connected")})
 }
 
-// A plugin that takes the place of another on its state directory waits for it
-// to end, and finds its records.
+// A plugin that replaces another with the same state directory waits until that has
+// ended, and uses its records.
 func TestSuccessorWaitsForTheStateDirectory(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -62,7 +61,7 @@ func TestSuccessorWaitsForTheStateDirectory(t *testing.T) {
 	same(t, "records", nil, next.records())
 }
 
-// A plugin that waits for the state directory can be ended.
+// Waiting for the state directory ends with the context.
 func TestWaitingForTheStateDirectoryEnds(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -77,8 +76,8 @@ func TestWaitingForTheStateDirectoryEnds(t *testing.T) {
 	p.stop()
 }
 
-// Two of us with a state directory each, on one runtime or on two, leave one
-// another's pods alone, also when one of them loses its connection or ends.
+// Two plugins with a state directory each, on one runtime or two, do not touch each
+// other's pods, even if one loses its connection or ends.
 func TestTwoWithAStateDirectoryEach(t *testing.T) {
 	t.Parallel()
 	for _, runtimes := range []int{1, 2} {
