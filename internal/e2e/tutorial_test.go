@@ -1,0 +1,179 @@
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestTutorial follows "Your first meta-plugin in ten minutes" of
+// examples/README.md as a reader does, from an empty directory on: it writes the
+// files, types the commands into one shell, and compares what they print where
+// the page shows it.
+func TestTutorial(t *testing.T) {
+	w := newWorld(t)
+	w.needsProgram("bash", "ip", "nsenter", "unshare")
+	if out, err := exec.Command("unshare", "--user", "--map-root-user", "--net", "--mount", "true").CombinedOutput(); err != nil {
+		t.Skipf("needs user namespaces: unshare: %v: %s", err, out)
+	}
+	page, err := os.ReadFile("../../examples/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sdk, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	sh := newTerminal(t, dir)
+	printed, ran := "", 0
+	for _, b := range fencedBlocks(t, string(page), "## Your first meta-plugin in ten minutes") {
+		switch {
+		case b.lang == "sh":
+			printed = sh.run(b.text)
+			if strings.HasPrefix(b.text, "go mod init") { // the SDK is this checkout's
+				sh.run("go mod edit -replace=github.com/metacni/metacni=" + sdk)
+			}
+			ran++
+		case b.lang == "text":
+			same(t, "what a command prints", steady(b.text, dir), steady(printed, dir))
+		case b.file != "":
+			if err := os.WriteFile(filepath.Join(dir, b.file), []byte(b.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		default:
+			t.Fatalf("a block of %q is neither run nor compared, and names no file:\n%s", b.lang, b.text)
+		}
+	}
+	if ran < 5 {
+		t.Errorf("the page has %d blocks of commands", ran)
+	}
+}
+
+// A fencedBlock is a fenced block of a page.
+type fencedBlock struct {
+	lang string
+	file string // where the text before it says so: "`NAME`:"
+	text string
+}
+
+var fileName = regexp.MustCompile("`([a-z_.]+)`[^`]*:$")
+
+// fencedBlocks returns those below a heading of the second level.
+func fencedBlocks(t *testing.T, page, heading string) (blocks []fencedBlock) {
+	t.Helper()
+	_, section, ok := strings.Cut(page, "\n"+heading+"\n")
+	if !ok {
+		t.Fatalf("the page has no %q", heading)
+	}
+	section, _, _ = strings.Cut(section, "\n## ")
+	before, block := "", (*fencedBlock)(nil)
+	for line := range strings.Lines(section) {
+		lang, fence := strings.CutPrefix(line, "```")
+		switch {
+		case fence && block == nil:
+			block = &fencedBlock{lang: strings.TrimSpace(lang)}
+			if m := fileName.FindStringSubmatch(before); m != nil {
+				block.file = m[1]
+			}
+		case fence:
+			blocks, block = append(blocks, *block), nil
+		case block != nil:
+			block.text += line
+		case strings.TrimSpace(line) != "":
+			before = strings.TrimSpace(line)
+		}
+	}
+	return blocks
+}
+
+// steady returns text without what differs from run to run, and without spaces
+// at the ends of lines.
+func steady(text, dir string) string {
+	text = strings.ReplaceAll(text, dir, "/home/me/mine")
+	for _, s := range []struct{ expr, text string }{
+		{`\b([0-9a-f]{2}:){5}[0-9a-f]{2}\b`, "MAC"},
+		{`\bveth[0-9a-f]{8}\b`, "vethNAME"},
+		{`\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ`, "TIME"},
+		{`\b\d+\.\d+s\b`, "SECONDS"},
+		{`(?m)[ \t]+$`, ""},
+	} {
+		text = regexp.MustCompile(s.expr).ReplaceAllString(text, s.text)
+	}
+	return strings.TrimSpace(text)
+}
+
+// A terminal is a shell, and what it prints.
+type terminal struct {
+	t   *testing.T
+	in  io.Writer
+	out *bufio.Reader
+}
+
+// newTerminal starts a shell in dir without any configuration of the user's. The
+// go command in it finds what it needs in the module cache, or fails.
+func newTerminal(t *testing.T, dir string) *terminal {
+	t.Helper()
+	cache, err := exec.Command("go", "env", "GOMODCACHE", "GOCACHE").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	caches := strings.Fields(string(cache))
+	cmd := exec.CommandContext(t.Context(), "bash", "--norc", "--noprofile", "-s")
+	cmd.Dir = dir
+	cmd.Env = []string{
+		"HOME=" + t.TempDir(), "PATH=" + os.Getenv("PATH") + ":/usr/sbin:/sbin", "SHELL=" + cmd.Path,
+		"GOMODCACHE=" + caches[0], "GOCACHE=" + caches[1],
+		"GOPROXY=off", "GONOSUMDB=*", "GOFLAGS=", "GOWORK=off", "GOTOOLCHAIN=local",
+	}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, wr, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = wr, wr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = wr.Close()
+	// A command that reads what is typed next waits for the end of the input.
+	patience := time.AfterFunc(2*time.Minute, func() { _ = in.Close() })
+	t.Cleanup(func() {
+		patience.Stop()
+		_ = in.Close()
+		_ = cmd.Wait()
+		_ = r.Close()
+	})
+	return &terminal{t: t, in: in, out: bufio.NewReader(r)}
+}
+
+// run types commands, and returns what they print. One that fails fails the
+// test.
+func (sh *terminal) run(commands string) (printed string) {
+	sh.t.Helper()
+	const end = "-- the end --\n"
+	// A command may leave another shell running, which gets the next line.
+	if _, err := fmt.Fprintf(sh.in, "set -e\n%s\necho '%s'\n", commands, strings.TrimSpace(end)); err != nil {
+		sh.t.Fatal(err)
+	}
+	for {
+		line, err := sh.out.ReadString('\n')
+		if text, ok := strings.CutSuffix(line, end); ok {
+			return printed + text
+		}
+		printed += line
+		if err != nil {
+			sh.t.Fatalf("%s\nfails:\n%s", commands, printed)
+		}
+	}
+}
