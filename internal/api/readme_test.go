@@ -1,0 +1,107 @@
+package api
+
+import (
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/metacni/metacni/delegate/delegatetest"
+)
+
+func TestMain(m *testing.M) {
+	delegatetest.Main()
+	os.Exit(m.Run())
+}
+
+// The plugin of README.md is whole: in a module of its own it builds, and it does
+// what the CNI specification asks of a plugin that delegates.
+func TestPluginOfTheReadmeConforms(t *testing.T) {
+	t.Parallel()
+	code := submatches(content(t, "README.md"), "(?s)```go\n(package main\n.*?)```")
+	if len(code) != 1 {
+		t.Fatalf("README.md has %d programs", len(code))
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(code[0]), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sdk, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, dir, "go", "mod", "init", "example.com/mine")
+	run(t, dir, "go", "mod", "edit", "-require=github.com/metacni/metacni@v0.0.0", "-replace=github.com/metacni/metacni="+sdk)
+	run(t, dir, "go", "build", "-mod=mod", "-buildvcs=false", "-o", "mine", ".")
+	delegatetest.Conform(t, delegatetest.Binary{Path: filepath.Join(dir, "mine"), Env: []string{"PATH=/usr/bin:/bin"}}, delegatetest.Config{
+		Stdin: func(dir string) string {
+			return fmt.Sprintf(`{"type":"mine","stateDir":%q,"delegates":[{"type":"bridge"},{"name":"storage","plugins":[{"type":"macvlan"},{"type":"tuning"}]}]}`, dir)
+		},
+		Delegates: []string{"bridge", "macvlan", "tuning"},
+	})
+}
+
+// Links of the pages that a newcomer reads first lead to files, and the tests that
+// they name are in the files that they link.
+func TestPagesLinkToWhatThereIs(t *testing.T) {
+	t.Parallel()
+	for _, page := range []string{"README.md", "examples/README.md"} {
+		text := regexp.MustCompile("(?s)\n```.*?\n```").ReplaceAllString(content(t, page), "")
+		for _, link := range submatches(text, `\]\(([^)#:]+)[^):]*\)`) {
+			if _, err := os.Stat(filepath.Join(root, filepath.Dir(page), link)); err != nil {
+				t.Errorf("%s: %v", page, err)
+			}
+		}
+		for _, m := range regexp.MustCompile("\\[`(Test[A-Za-z0-9]*)`\\]\\(([^)]*)\\)").FindAllStringSubmatch(text, -1) {
+			if !strings.Contains(content(t, filepath.Join(filepath.Dir(page), m[2])), "func "+m[1]+"(") {
+				t.Errorf("%s: %s has no %s", page, m[2], m[1])
+			}
+		}
+	}
+}
+
+// Examples/README.md lists every example, and how long it is.
+func TestExamplesAreListed(t *testing.T) {
+	t.Parallel()
+	page := content(t, "examples/README.md")
+	for _, main := range glob(t, "examples/*/main.go") {
+		name := filepath.Base(filepath.Dir(main))
+		says := submatches(page, `(?m)^\| \[`+name+`\]\(`+name+`\) \|.*\| (\d+) \|`)
+		if len(says) != 1 {
+			t.Errorf("examples/README.md lists %s %d times", name, len(says))
+			continue
+		}
+		said, _ := strconv.Atoi(says[0])
+		is := codeLines(t, filepath.Join(root, filepath.Dir(main)))
+		if math.Abs(float64(said-is)) > max(10, float64(is)/10) {
+			t.Errorf("examples/README.md: %s has %d lines, not %d", name, is, said)
+		}
+	}
+}
+
+// codeLines counts the lines of Go in a directory, and below, that are not blank,
+// comments or of tests.
+func codeLines(t *testing.T, dir string) (n int) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		for line := range strings.Lines(string(data)) {
+			if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "//") {
+				n++
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
