@@ -1,53 +1,68 @@
-// Package metacni is the home of the SDK for CNI meta-plugins: plugins that
-// attach a container to its networks by running other CNI plugins, as Multus,
-// flannel and DANM do. The package itself is documentation; import the
-// packages below it.
+// Package metacni is the root of the SDK for CNI meta-plugins: plugins that attach
+// a container to its networks by running other CNI plugins, as Multus, flannel and
+// DANM do. This package is documentation only; import the packages below it.
 //
-// A meta-plugin is started by the container runtime once for every command. On
-// ADD it decides which networks the container gets, names their interfaces,
-// runs the plugins of each and answers with a result. On DEL, in another
-// process and perhaps after a crash, a reboot or a change of configuration, it
-// removes exactly what that ADD made. In between it must not lose an address,
-// an error code or a deadline. That is what the SDK is for.
+// # What a meta-plugin does
 //
-// The life of an attachment in fifteen lines:
+// The container runtime starts a plugin once for each command. On ADD a meta-plugin
+// decides which networks the container gets, names their interfaces, runs the
+// plugins of each network and prints a result. DEL is another process, perhaps after
+// a crash, a reboot or a change of configuration. It must remove what that ADD
+// attached. In between, no address, error code or deadline may be lost. The SDK does
+// all of this; the author says which networks.
+//
+// Most plugins are one value of type plugin.Plugin, whose package comment shows a
+// whole plugin. It runs as an executable, in a daemon, as a resident plugin, and in
+// a test without a process.
+//
+// # The life of an attachment
+//
+// Below plugin.Plugin is package lifecycle. ADD, CHECK and DEL with it, in fifteen
+// lines:
 //
 //	life := &lifecycle.Manager{Dir: stateDir, Invoker: &delegate.Invoker{Path: pluginDirs, Env: env}}
 //	key := scratch.Key{Network: "multi", ContainerID: id, IfName: "eth0"}
 //
-//	// ADD: all networks or none. Recorded on disk before the first plugin
-//	// runs; undone, last first, if anything fails.
+//	// ADD attaches all networks or none. They are on disk before the first plugin
+//	// runs. If anything fails, what was attached is detached, last first.
 //	_, err := life.Add(ctx, key, lifecycle.Transaction{
-//		NetNS: netns,
-//		Plan: func(_ context.Context, taken []string) ([]delegate.Attachment, error) {
-//			names, err := ifname.Scheme{Primary: "eth0", Taken: taken}.Plan("", "storage0")
-//			...
-//		},
-//		Report: func(_ context.Context, added []delegate.Attached) error { return added[0].PrintTo(stdout, version) },
+//		Plan: lifecycle.Plan(
+//			delegate.Attachment{Network: pods, ContainerID: id, NetNS: netns, IfName: "eth0"},
+//			delegate.Attachment{Network: storage, ContainerID: id, NetNS: netns, IfName: "net1"}),
+//		Report: func(_ context.Context, added []delegate.Attached) error { return added[0].PrintTo(stdout, "1.1.0") },
 //	})
 //
-//	err = life.Check(ctx, key) // CHECK: with what ADD used
-//	// DEL: from the record, whatever the configuration says by now.
-//	err = life.Del(ctx, lifecycle.Removal{Key: key, NetNS: netns})
-//	return status.Error(err) // one error object: the cause's code, everyone's words
+//	err = life.Check(ctx, key)                       // CHECK, with what ADD used
+//	err = life.Del(ctx, lifecycle.Removal{Key: key}) // DEL, from the record
+//	return status.Error(err)                         // the failing plugin's code, the full error text
 //
-// The packages, each useful without the others as far as the arrows allow:
+// # Packages
 //
-//   - [github.com/metacni/metacni/netconf]: read network configurations without
-//     loss, edit them, derive what plugins receive on stdin
-//   - [github.com/metacni/metacni/ifname]: choose and validate interface names
-//   - [github.com/metacni/metacni/scratch]: state between ADD and DEL, and the
-//     lock of a container
-//   - [github.com/metacni/metacni/status]: errors, STATUS and network-status as
-//     runtimes and operators read them
-//   - [github.com/metacni/metacni/delegate]: run one plugin or a chain, undo it,
-//     keep its error code (uses netconf)
-//   - [github.com/metacni/metacni/delegate/lifecycle]: the five stitched together
-//     (uses delegate, scratch and ifname)
-//   - [github.com/metacni/metacni/netconf/autoconf]: publish a configuration in
-//     front of the primary network's, and follow that (uses netconf)
-//   - [github.com/metacni/metacni/delegate/delegatetest]: fake plugins in memory,
-//     for your tests
+// An arrow is an import. Packages without one import no other package of the SDK.
 //
-// Whole meta-plugins to start from are in examples.
+//   - [github.com/metacni/metacni/delegate/plugin]: the main of a plugin: arguments,
+//     signals, error object, all commands (→ lifecycle)
+//   - [github.com/metacni/metacni/delegate/lifecycle]: attachments from ADD to DEL:
+//     lock, record, undo, CHECK, GC; one more network for a running container
+//     (→ delegate, scratch, ifname)
+//   - [github.com/metacni/metacni/delegate]: runs a plugin or a chain, undoes
+//     failures, preserves error codes, enforces deadlines (→ netconf)
+//   - [github.com/metacni/metacni/delegate/delegatetest]: fake plugins and the
+//     conformance suite, for tests (→ delegate)
+//   - [github.com/metacni/metacni/netconf]: network configurations without loss
+//   - [github.com/metacni/metacni/scratch]: state from ADD to DEL that survives a
+//     crash, and the lock of a container
+//   - [github.com/metacni/metacni/ifname]: validation and plans of interface names
+//   - [github.com/metacni/metacni/status]: CNI error objects, STATUS, network-status
+//   - [github.com/metacni/metacni/delegate/thick]: the plugin as a daemon, with the
+//     shim in [github.com/metacni/metacni/delegate/thick/shim] (→ plugin)
+//   - [github.com/metacni/metacni/delegate/resident]: resident plugins, called over a
+//     socket instead of executed (→ plugin)
+//   - [github.com/metacni/metacni/delegate/adopt]: takes over what other programs
+//     attached (→ lifecycle)
+//   - [github.com/metacni/metacni/netconf/autoconf]: writes the node's CNI
+//     configuration and keeps it in step with the cluster network (→ netconf)
+//
+// Whole plugins to copy, and a first one in ten minutes, are in
+// https://github.com/metacni/metacni/tree/main/examples.
 package metacni

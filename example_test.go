@@ -13,8 +13,8 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// The life of an attachment, as a plugin's ADD, CHECK and DEL live it in three
-// processes. In a real plugin Exec is left out, and processes are run.
+// The life of an attachment, from ADD to DEL: in a plugin these are three
+// processes. A real plugin leaves out Exec, and runs executables.
 func Example() {
 	ctx := context.Background()
 	dir, _ := os.MkdirTemp("", "metacni")
@@ -25,18 +25,18 @@ func Example() {
 
 	pods, err := netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"pods","plugins":[{"type":"bridge"},{"type":"tuning"}]}`))
 	if err != nil {
-		fmt.Println(status.Error(err)) // one error object: the cause's CNI code, everyone's words
+		fmt.Println(status.Error(err)) // the failing plugin's CNI code, the full error text
 	}
 	life := &lifecycle.Manager{Dir: dir, Invoker: &delegate.Invoker{Exec: fake, Path: []string{"/opt/cni/bin"}, Env: os.Environ()}}
 	key := scratch.Key{Network: "meta", ContainerID: "c1", IfName: "eth0"}
 
-	_, err = life.Add(ctx, key, lifecycle.Transaction{ // recorded before, undone if anything fails
+	_, err = life.Add(ctx, key, lifecycle.Transaction{ // recorded first, undone if anything fails
 		Plan:   lifecycle.Plan(delegate.Attachment{Network: pods, ContainerID: "c1", NetNS: "/run/netns/c1", IfName: "eth0"}),
 		Report: func(_ context.Context, added []delegate.Attached) error { return added[0].PrintTo(os.Stdout, "1.1.0") },
 	})
 	fmt.Println("ADD  ", err, fake.Live())
 	fmt.Println("CHECK", life.Check(ctx, key))                                    // with what ADD used
-	fmt.Println("DEL  ", life.Del(ctx, lifecycle.Removal{Key: key}), fake.Live()) // from the record, whatever has changed
+	fmt.Println("DEL  ", life.Del(ctx, lifecycle.Removal{Key: key}), fake.Live()) // from the record
 	// Output:
 	// {"cniVersion":"1.1.0"}
 	// ADD   <nil> [bridge c1 eth0 tuning c1 eth0]
