@@ -1,9 +1,11 @@
 package plugin
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"strings"
 
@@ -100,35 +102,42 @@ func CheckStateDir(dir string) (string, error) {
 	return dir, nil
 }
 
+// A member is one key of the configuration, and its value.
+type member struct {
+	key   string
+	value json.RawMessage
+}
+
 // decode reads the configuration: all keys, and those that every plugin has.
-func (c *Call) decode() (err error) {
-	if c.keys, err = Config[map[string]json.RawMessage](c); err != nil {
+func (c *Call) decode() error {
+	if _, err := Config[map[string]json.RawMessage](c); err != nil {
 		return err
 	}
-	err = errors.Join(c.Value("name", &c.Name), c.Value("type", &c.Type), c.Value("cniVersion", &c.CNIVersion))
+	in := json.NewDecoder(bytes.NewReader(c.StdinData))
+	_, _ = in.Token() // of an object, as Config has found
+	for in.More() {
+		key, _ := in.Token()
+		m := member{key: fmt.Sprint(key)}
+		_ = in.Decode(&m.value)
+		c.members = append(c.members, m)
+	}
+	err := errors.Join(c.Value("name", &c.Name), c.Value("type", &c.Type), c.Value("cniVersion", &c.CNIVersion))
 	c.CNIVersion = cmp.Or(c.CNIVersion, "0.1.0")
 	return err
 }
 
-// Value decodes one key of the configuration into value, a pointer, as
-// encoding/json does. If there is no such key, it takes one that differs in upper
-// and lower case only. Without either it leaves value unchanged. An error is a
+// Value decodes one key of the configuration into value, a pointer, exactly as
+// encoding/json and libcni do: keys match whatever their case, and of several the
+// last counts. Without such a key Value leaves value unchanged. An error is a
 // [*netconf.Error] of the kind [netconf.ErrDecode].
 func (c *Call) Value(name string, value any) error {
-	found := name
-	if _, ok := c.keys[name]; !ok {
-		for key := range c.keys {
-			if strings.EqualFold(key, name) && (found == name || key < found) {
-				found = key
-			}
+	for _, m := range c.members {
+		if !strings.EqualFold(m.key, name) {
+			continue
 		}
-	}
-	raw, ok := c.keys[found]
-	if !ok {
-		return nil
-	}
-	if err := json.Unmarshal(raw, value); err != nil {
-		return &netconf.Error{Kind: netconf.ErrDecode, Network: c.Name, Key: name, Err: err}
+		if err := json.Unmarshal(m.value, value); err != nil {
+			return &netconf.Error{Kind: netconf.ErrDecode, Network: c.Name, Key: name, Err: err}
+		}
 	}
 	return nil
 }

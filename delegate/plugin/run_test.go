@@ -81,3 +81,36 @@ func TestDelegatedPluginsHaveAPath(t *testing.T) {
 		}
 	}
 }
+
+// A key in several cases has the value that Run has checked, and that libcni and
+// the plugins use.
+func TestKeysInSeveralCases(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ keys, name, version, dir string }{
+		{`"name":"../../x","Name":"ok","cniVersion":"1.1.0"`, "ok", "1.1.0", "/a"},
+		{`"NAME":"../../x","name":"ok","cniVersion":"1.1.0"`, "ok", "1.1.0", "/a"},
+		{`"name":"ok","NAME":null,"cniVersion":"1.1.0"`, "ok", "1.1.0", "/a"},
+		{`"name":"ok","cniVersion":"1.1.0","CNIVERSION":"0.4.0"`, "ok", "0.4.0", "/a"},
+		{`"name":"ok","cniVersion":"1.1.0","STATEDIR":"/b"`, "ok", "1.1.0", "/b"},
+	} {
+		for _, command := range []string{"ADD", "DEL"} {
+			var got *plugin.Call
+			p := plugin.Plugin{StateDir: "/unused", StateKey: "stateDir", Prepare: func(c *plugin.Call) error {
+				got = c
+				return errors.New("enough")
+			}}
+			var stdout bytes.Buffer
+			_ = p.Run(t.Context(), plugin.Process{
+				Env:   []string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS=/absent", "CNI_PATH=/x"},
+				Stdin: strings.NewReader(`{"stateDir":"/a",` + tt.keys + `}`), Stdout: &stdout,
+			})
+			if got == nil {
+				t.Errorf("%s %s: %s", command, tt.keys, &stdout)
+				continue
+			}
+			if got.Name != tt.name || got.CNIVersion != tt.version || got.Manager.Dir != tt.dir {
+				t.Errorf("%s %s: name %q, version %q, directory %q", command, tt.keys, got.Name, got.CNIVersion, got.Manager.Dir)
+			}
+		}
+	}
+}
