@@ -101,6 +101,13 @@ type Plugin struct {
 // an ADD for the network namespace of this process (code 8, unless
 // CNI_NETNS_OVERRIDE allows it). Do returns errors as Go errors: it prints none.
 func (p Plugin) Do(ctx context.Context, process Process, command delegate.Command, args skel.CmdArgs) error {
+	do, known := map[delegate.Command]func(context.Context, *Call) error{
+		delegate.CommandAdd: p.Add, delegate.CommandCheck: p.Check, delegate.CommandDel: p.Del,
+		delegate.CommandGC: p.GC, delegate.CommandStatus: p.Status,
+	}[command]
+	if !known {
+		return types.NewError(types.ErrInvalidEnvironmentVariables, "unknown CNI_COMMAND: "+string(command), "")
+	}
 	c, err := p.Call(process, command, args)
 	if err != nil {
 		return err
@@ -116,10 +123,6 @@ func (p Plugin) Do(ctx context.Context, process Process, command delegate.Comman
 	if p.StateDir == "" { // its functions run no plugins, which would wait for it
 		untilCaught(ctx)
 	}
-	do := map[delegate.Command]func(context.Context, *Call) error{
-		delegate.CommandAdd: p.Add, delegate.CommandCheck: p.Check, delegate.CommandDel: p.Del,
-		delegate.CommandGC: p.GC, delegate.CommandStatus: p.Status,
-	}[command]
 	switch {
 	case do == nil && p.StateDir == "":
 		return types.NewError(types.ErrInvalidEnvironmentVariables, "the plugin has no "+string(command), "")

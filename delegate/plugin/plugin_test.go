@@ -375,3 +375,17 @@ func TestWithoutRecords(t *testing.T) {
 		t.Errorf("%v, after %q", err, n.exec.Trace())
 	}
 }
+
+// A server may pass on a command that it has not checked.
+func TestUnknownCommandsDoNothing(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	for _, command := range []delegate.Command{"", "add", "VERSION", "FOO"} {
+		if err := n.do(t, small(), command, two); status.Code(err) != types.ErrInvalidEnvironmentVariables {
+			t.Errorf("%q: %v", command, err)
+		}
+	}
+	if got := n.exec.Trace(); len(got) > 0 {
+		t.Errorf("ran %q", got)
+	}
+}
