@@ -56,6 +56,7 @@ func (p Plugin) Call(process Process, command delegate.Command, args skel.CmdArg
 	args.Args = withIgnoreUnknown(args.Args)
 	c := &Call{Process: process, CmdArgs: args, Command: command, CNIVersion: "0.1.0"}
 	c.Exec = process.exec()
+	c.Env = slices.Clip(slices.Clone(process.Env)) // Prepare may change it
 	err := c.decode()
 	dir := ""
 	if p.StateDir != "" {

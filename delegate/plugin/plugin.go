@@ -141,16 +141,16 @@ func (p Plugin) standard(ctx context.Context, c *Call) error {
 		return c.Del(ctx)
 	}
 	nets, err := p.networks(ctx, c)
-	switch c.Command {
-	case delegate.CommandGC:
+	switch {
+	case c.Command == delegate.CommandGC:
 		return errors.Join(c.GC(ctx, nets...), err)
-	case delegate.CommandStatus:
-		if err != nil {
-			return notReady(err)
-		}
+	case err == nil && len(nets) == 0:
+		return c.Invalid("", errors.New("there is no network to attach"))
+	case c.Command == delegate.CommandStatus && err != nil:
+		return notReady(err)
+	case c.Command == delegate.CommandStatus:
 		return c.Status(ctx, nets...)
-	}
-	if err != nil {
+	case err != nil:
 		return err
 	}
 	as, err := c.Attachments(nets...)

@@ -107,6 +107,9 @@ func TestMistakesInTheConfiguration(t *testing.T) {
 		code                uint
 		words               string
 	}{
+		{"no networks, when attaching", "ADD", `,"delegates":[]`, 7, `network "n": there is no network to attach`},
+		{"no networks, when asked for the status", "STATUS", ``, 7, `network "n": there is no network to attach`},
+		{"no networks, when collecting", "GC", `,"cni.dev/valid-attachments":[]`, 0, ""},
 		{"a network that is null", "ADD", `,"delegates":[null]`, 7, "a network is null"},
 		{"networks of the wrong type", "ADD", `,"delegates":5`, 6, `"Delegates"`},
 		{"a key twice, when attaching", "ADD", two + `,"x":1,"x":2`, 6, `"x"`},
@@ -387,5 +390,35 @@ func TestUnknownCommandsDoNothing(t *testing.T) {
 	}
 	if got := n.exec.Trace(); len(got) > 0 {
 		t.Errorf("ran %q", got)
+	}
+}
+
+// What a plugin does with the environment of one Call is not in another, even if
+// the slice that they come from has room for more.
+func TestCallsHaveTheirOwnEnvironment(t *testing.T) {
+	t.Parallel()
+	p := small()
+	p.Prepare = func(c *plugin.Call) error {
+		c.Env[0] = "A=" + c.ContainerID
+		c.Env = append(c.Env, "B="+c.ContainerID)
+		c.Manager.Invoker.Env = append(c.Manager.Invoker.Env, "C="+c.ContainerID)
+		return nil
+	}
+	env := append(make([]string, 0, 9), "A=given", "PATH=/x")
+	calls := make([]*plugin.Call, 2)
+	for i := range calls {
+		var err error
+		if calls[i], err = p.Call(plugin.Process{Env: env}, "DEL", skel.CmdArgs{ContainerID: fmt.Sprint(i), StdinData: []byte("{}")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, c := range calls {
+		got := fmt.Sprint(c.Env, c.Manager.Invoker.Env[2:])
+		if want := fmt.Sprintf("[A=%[1]d PATH=/x B=%[1]d] [C=%[1]d]", i); got != want {
+			t.Errorf("call %d: %s, want %s", i, got, want)
+		}
+	}
+	if env[0] != "A=given" {
+		t.Errorf("the process's: %q", env)
 	}
 }
