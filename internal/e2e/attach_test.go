@@ -10,7 +10,8 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// agent is a node agent: another process than multinet, on the same records.
+// agent returns a node agent: a process other than multinet that works on the
+// same records.
 func (w *world) agent() *lifecycle.Manager {
 	return &lifecycle.Manager{
 		Dir: w.file("state"),
@@ -22,12 +23,12 @@ func (w *world) agent() *lifecycle.Manager {
 	}
 }
 
-// key of the record that multinet keeps of p.
+// recordKey returns the key of multinet's record of p.
 func recordKey(p *pod) scratch.Key {
 	return scratch.Key{Network: p.conf["name"].(string), ContainerID: p.id, IfName: p.ifname}
 }
 
-// oneMore returns an attachment of p to one more network, of one plugin.
+// oneMore returns an attachment of p to one more network, which has one plugin.
 func (w *world) oneMore(p *pod, name, ifname string, conf object) delegate.Attachment {
 	w.t.Helper()
 	w.write(w.with(conf, object{"name": name, "cniVersion": "1.1.0"}), name+".conf")
@@ -38,8 +39,8 @@ func (w *world) oneMore(p *pod, name, ifname string, conf object) delegate.Attac
 	return delegate.Attachment{Network: n, ContainerID: p.id, NetNS: p.netns, IfName: ifname}
 }
 
-// TestAgentAttachesOneMoreNetwork: what an agent attaches to a running container is removed by
-// multinet's DEL, and known to its CHECK and GC.
+// TestAgentAttachesOneMoreNetwork: CHECK and GC of multinet include the
+// networks that an agent attaches to a running container, and DEL removes them.
 func TestAgentAttachesOneMoreNetwork(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.1.0", w.bridge(1), w.fake("a")))
@@ -63,8 +64,8 @@ func TestAgentAttachesOneMoreNetwork(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestDELWaitsForAnAgentAndRemovesItsNetwork: a DEL of multinet that comes while an agent attaches
-// waits, and removes what the agent attached.
+// TestDELWaitsForAnAgentAndRemovesItsNetwork: a DEL of multinet waits while an
+// agent attaches a network to the container, and then removes that network too.
 func TestDELWaitsForAnAgentAndRemovesItsNetwork(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.1.0", w.fake("a")))
@@ -87,8 +88,8 @@ func TestDELWaitsForAnAgentAndRemovesItsNetwork(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestAgentRemovesWhatAKilledADDLeft: an agent finds what a killed multinet left half done, and
-// removes it.
+// TestAgentRemovesWhatAKilledADDLeft: an agent finds the unfinished ADD of a
+// killed multinet and removes what it attached.
 func TestAgentRemovesWhatAKilledADDLeft(t *testing.T) {
 	w := newWorld(t)
 	whole := w.pod(w.multinet("1.1.0", w.fake("whole")))

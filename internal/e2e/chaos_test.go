@@ -13,22 +13,22 @@ import (
 	"time"
 )
 
-// chaosFor is how long daemons come and go; with -short it is 5 seconds at most.
+// chaosFor is how long daemons come and go: with -short at most 5 seconds.
 var chaosFor = flag.Duration("chaos.for", 90*time.Second, "how long TestNothingIsLostWhileDaemonsComeAndGo lasts")
 
-// answerTime is how soon after the start of a daemon the ADD of a container that
-// has nothing to do with what was before is answered.
+// answerTime limits the time from the start of a daemon until it has answered
+// the ADD of a container that the daemon before did not know.
 const answerTime = 10 * time.Second
 
-// TestNothingIsLostWhileDaemonsComeAndGo: shims ADD, CHECK and DEL while daemons
-// are killed, stopped and replaced, and while delegates fail and hang. What a
-// runtime has attached stays until it says DEL. What it was told is detached is
-// gone in the end, and nothing else is. Each daemon, whatever is in its queue,
-// answers the ADD of an unrelated container soon after it has started.
+// TestNothingIsLostWhileDaemonsComeAndGo: shims ADD, CHECK and DEL while
+// daemons are killed, stopped and replaced, and while delegates fail and hang.
+// An attached container stays attached until its DEL. A container whose DEL
+// succeeded is detached in the end. Each daemon, whatever is in its queue,
+// answers the ADD of an unrelated container soon after it starts.
 func TestNothingIsLostWhileDaemonsComeAndGo(t *testing.T) {
 	w := newWorld(t)
 	c := &chaos{world: w, over: make(chan struct{}), event: make(chan struct{})}
-	c.turns = time.NewTicker(60 * time.Millisecond) // of two processors, others need some
+	c.turns = time.NewTicker(60 * time.Millisecond) // leaves some of two processors to others
 	defer c.turns.Stop()
 	c.unrelated = w.pod(w.thick("1.1.0", w.fake("a"), w.fake("b")))
 	c.begin()
@@ -58,13 +58,14 @@ func TestNothingIsLostWhileDaemonsComeAndGo(t *testing.T) {
 		length, c.commands.Load(), c.queuedDels, c.slowest.Round(10*time.Millisecond)), c.rounds)
 }
 
-// chaos is daemons that come and go, and runtimes that do not care.
+// chaos is a world of daemons that come and go, and of runtimes that call their
+// shims all the time.
 type chaos struct {
 	*world
 	d         *daemon
 	unrelated *pod
-	turns     *time.Ticker  // each is one command of one worker
-	over      chan struct{} // closed when the workers are to end
+	turns     *time.Ticker  // each tick is one command of one worker
+	over      chan struct{} // closed to end the workers
 
 	all []*life
 
@@ -76,14 +77,14 @@ type chaos struct {
 	slowest            time.Duration
 }
 
-// A life is what the runtime knows of a pod: it is gone, live, or has to be
+// A life is a pod in the runtime's view: gone, live, or dying, if it must be
 // deleted.
 type life struct {
 	*pod
 	live, dying bool
 }
 
-// lives returns n pods with two delegates, of which the second has a fault.
+// lives returns n pods with two delegates. The second has the faults.
 func (c *chaos) lives(n int, fault ...string) (list []*life) {
 	for range n {
 		list = append(list, &life{pod: c.pod(c.thick("1.1.0", c.fake("a"), c.fake("b", fault...)))})
@@ -92,7 +93,7 @@ func (c *chaos) lives(n int, fault ...string) (list []*life) {
 	return list
 }
 
-// markers are what the fakes leave for a pod that is attached.
+// markers are the files that the fakes keep for p while it is attached.
 func (p *life) markers() []string {
 	return []string{"a@" + p.id + "@eth0", "b@" + p.id + "@net1"}
 }
@@ -102,14 +103,14 @@ func (c *chaos) begin() {
 	c.d = c.startDaemon(daemonConf{keys: object{"connectionLimit": 8, "drainTimeout": "2s"}})
 }
 
-// next returns a channel that is closed when the next daemon comes or goes.
+// next returns a channel that is closed when a daemon starts or ends.
 func (c *chaos) next() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.event
 }
 
-// tell says that a daemon has come or gone.
+// tell reports that a daemon has started or ended.
 func (c *chaos) tell() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -117,12 +118,12 @@ func (c *chaos) tell() {
 	c.event = make(chan struct{})
 }
 
-// round has a daemon go, in one way or the other, and the next one come.
+// round ends a daemon in one of several ways and starts the next.
 func (c *chaos) round() {
 	c.t.Helper()
 	c.rounds++
 	switch c.rounds % 4 {
-	case 2: // for two rounds the delegates do what they should
+	case 2: // for two rounds the delegates have no faults
 		c.cure()
 	case 0:
 		c.sicken()
@@ -146,7 +147,7 @@ func (c *chaos) round() {
 	}
 	c.tell()
 	queued := len(c.queued())
-	for range 4 { // turns of the others
+	for range 4 { // turns of the workers
 		select {
 		case <-c.next():
 		case <-c.turns.C:
@@ -158,7 +159,7 @@ func (c *chaos) round() {
 	c.answers(begun)
 }
 
-// answers fails the test unless the daemon, which was started then, serves an
+// answers fails the test unless the daemon, started at the time then, serves an
 // unrelated container in time.
 func (c *chaos) answers(then time.Time) {
 	c.t.Helper()
@@ -171,7 +172,7 @@ func (c *chaos) answers(then time.Time) {
 	c.ok("DEL", c.unrelated)
 }
 
-// work is a runtime, which runs one command of one of its pods at a time.
+// work is a runtime that runs one command of one of its pods at a time.
 func (c *chaos) work(lives []*life) {
 	for !c.t.Failed() {
 		select {
@@ -183,7 +184,7 @@ func (c *chaos) work(lives []*life) {
 		case p.dying:
 			c.del(p)
 		case !p.live && rand.IntN(3) == 0:
-			c.del(p) // as runtimes do, once more
+			c.del(p) // runtimes repeat DEL
 		case !p.live:
 			a := c.impatient("ADD", p)
 			p.live, p.dying = a.code == 0, a.code != 0
@@ -202,7 +203,7 @@ func (c *chaos) work(lives []*life) {
 	}
 }
 
-// del deletes a pod, as far as the runtime knows.
+// del runs a DEL of a pod, which is dying if that fails.
 func (c *chaos) del(p *life) {
 	p.live = false
 	var more []extra
@@ -212,9 +213,8 @@ func (c *chaos) del(p *life) {
 	p.dying = c.impatient("DEL", p, more...).code != 0
 }
 
-// impatient runs a command, which is told to stop when it has not ended before
-// a daemon comes or goes twice. It may end as with a daemon that goes, or as the
-// pod's delegate has it.
+// impatient runs a command and sends it SIGTERM if two changes of daemons come
+// before its answer.
 func (c *chaos) impatient(command string, p *life, extras ...extra) answer {
 	r := c.start(command, p.pod, extras...)
 	done := make(chan answer, 1)
@@ -227,34 +227,35 @@ func (c *chaos) impatient(command string, p *life, extras ...extra) answer {
 		case <-c.over:
 		}
 	}
-	_ = r.cmd.Process.Signal(syscall.SIGTERM) // or it has ended
+	_ = r.cmd.Process.Signal(syscall.SIGTERM) // fails if it has exited
 	return c.expected(command, p, <-done)
 }
 
-// expected fails the test where a command ended otherwise than it may.
+// expected fails the test if the command failed for another reason than an
+// absent daemon, a signal or the pod's faulty delegate.
 func (c *chaos) expected(command string, p *life, a answer) answer {
 	switch {
-	case a.code == 0 || a.err == nil: // or it was told to stop before it could listen
+	case a.code == 0 || a.err == nil: // err is nil if SIGTERM came before the handler was set
 	case a.err.Code != 11 && (a.err.Code != 111 || command == "CHECK"):
 		c.t.Errorf("%s %s: %s", command, p.id, a.stdout)
 	}
 	return a
 }
 
-// intact fails the test where a live pod is not attached any more.
+// intact fails the test if a live pod has been detached.
 func (c *chaos) intact(p *life) {
 	if !p.live {
 		return
 	}
 	for _, name := range p.markers() {
 		if _, err := os.Stat(c.file("fake", "live", name)); err != nil {
-			c.t.Errorf("%s is live, and was detached: %v", p.id, err)
+			c.t.Errorf("%s is live, but was detached: %v", p.id, err)
 		}
 	}
 }
 
-// settle has a last daemon do, in peace, what is left to do, and fails the test
-// where something is lost.
+// settle lets a last daemon finish the remaining work without disturbance, and
+// fails the test if anything is lost or left.
 func (c *chaos) settle() {
 	c.t.Helper()
 	c.d.kill()

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestManyContainersAtOnce attaches, checks and detaches 64 containers at once, each by a
-// process of its own.
+// TestManyContainersAtOnce attaches, checks and detaches 64 containers at the
+// same time, each by a process of its own.
 func TestManyContainersAtOnce(t *testing.T) {
 	for _, s := range allSubjects() {
 		t.Run(s.name, func(t *testing.T) {
@@ -24,9 +24,10 @@ func TestManyContainersAtOnce(t *testing.T) {
 	}
 }
 
-// TestCommandsOnOneContainerTakeTurns runs two commands on one container at once, in two processes, as
-// often as it takes. No two plugins ever run side by side, each command
-// succeeds or says why it did nothing, and after one more DEL nothing is left.
+// TestCommandsOnOneContainerTakeTurns runs two commands on one container at the
+// same time in two processes, many times. No two plugins ever run at the same
+// time, each command succeeds or says why it did nothing, and one more DEL
+// leaves nothing.
 func TestCommandsOnOneContainerTakeTurns(t *testing.T) {
 	rounds := 100
 	if testing.Short() {
@@ -42,7 +43,7 @@ func TestCommandsOnOneContainerTakeTurns(t *testing.T) {
 					if !slices.Contains(pair[:], "ADD") {
 						w.ok("ADD", p)
 					}
-					pair[0], pair[1] = pair[1], pair[0] // who starts first has an advantage
+					pair[0], pair[1] = pair[1], pair[0] // the first to start has an advantage
 					var rs [2]*running
 					for i, command := range pair {
 						if command == "GC" {
@@ -57,7 +58,7 @@ func TestCommandsOnOneContainerTakeTurns(t *testing.T) {
 						switch {
 						case a.code == 0:
 						case pair[i] == "ADD" && a.err.Code == 7 && pair[1-i] == "ADD":
-						case pair[i] == "CHECK" && len(w.leaked(p)) == 0: // it has gone
+						case pair[i] == "CHECK" && len(w.leaked(p)) == 0: // it was detached before
 						default:
 							t.Errorf("%s beside %s: %s", pair[i], pair[1-i], a.stdout)
 						}

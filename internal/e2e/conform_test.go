@@ -19,14 +19,15 @@ import (
 )
 
 // findings are the checks that each of the reference plugins, v1.9.1, fails.
-// README.md says why.
+// README.md explains them.
 var findings = []string{
 	"del-broken", "error-version", "gc", "gc-error", "undo", "undo-garbage", "undo-killed", "undo-silence", "undo-two-documents",
 }
 
-// TestConformReferencePlugins: in plugins that make interfaces, and delegate
-// address management, the conformance checks find what is known, and no more.
-func TestConformReferencePlugins(t *testing.T) {
+// TestConformFindsWhatReferencePluginsLack: the conformance checks find exactly
+// the known defects in plugins that create interfaces and delegate address
+// management.
+func TestConformFindsWhatReferencePluginsLack(t *testing.T) {
 	for _, name := range []string{"bridge", "macvlan", "ptp"} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -58,9 +59,9 @@ func TestConformReferencePlugins(t *testing.T) {
 	}
 }
 
-// TestConformExamples: the built examples pass every check in real namespaces.
-// TestThickConform has shim and daemon.
-func TestConformExamples(t *testing.T) {
+// TestExamplesConform: the built examples pass every conformance check in real
+// namespaces. TestShimAndDaemonConform has shim and daemon.
+func TestExamplesConform(t *testing.T) {
 	const multinet = `{"type":"multinet","cniDir":%q,"confDir":%q,"delegates":[
 		{"type":"bridge"}, {"name":"storage","plugins":[{"type":"macvlan"},{"type":"tuning"}]}, {"type":"ipvlan"}
 	],"parallel":%t}`
@@ -101,8 +102,8 @@ func TestConformExamples(t *testing.T) {
 	}
 }
 
-// addresses answers for host-local: an address of the world's first range for
-// each container, with a gateway.
+// addresses answers for host-local with an address of the world's first range
+// for each container, and a gateway.
 func (w *world) addresses(ctx context.Context, c delegatetest.Call) ([]byte, error) {
 	last := byte(2)
 	if c.ContainerID != "" {
@@ -115,8 +116,8 @@ func (w *world) addresses(ctx context.Context, c delegatetest.Call) ([]byte, err
 	}}})(ctx, c)
 }
 
-// conform fails t unless exactly the checks in findings fail. A check that is
-// skipped does not count as a test that is.
+// conform fails t unless exactly the checks in findings fail. A skipped check
+// does not count as a skipped test.
 func conform(t *testing.T, plugin delegatetest.Target, conf delegatetest.Config, findings ...string) {
 	t.Helper()
 	r := &recorder{T: t, said: make(map[string]string)}

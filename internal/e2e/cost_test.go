@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// fakes are configurations of n delegates.
+// fakes returns configurations of n delegates.
 func (w *world) fakes(n int) (list []object) {
 	for i := range n {
 		id := fmt.Sprint("f", i)
@@ -20,9 +20,10 @@ func (w *world) fakes(n int) (list []object) {
 	return list
 }
 
-// What a command of multinet costs that no clock measures, in a container of
-// its own and among others: it must not grow with them. The limits are what it
-// is, with a little room for the next version of Go.
+// TestCostOfCommands limits what a command of multinet costs, in counts that do
+// not depend on the machine's speed. The costs must not grow with the number of
+// other containers. The limits are the present costs, with a little room for
+// the next version of Go.
 func TestCostOfCommands(t *testing.T) {
 	w := newWorld(t)
 	multinet := built(t, "multinet")
@@ -32,8 +33,8 @@ func TestCostOfCommands(t *testing.T) {
 			command string
 			limit   bill
 		}{
-			// The record's file and its directory: made to last before the first
-			// plugin runs, and then not again.
+			// The record's file and its directory, both before the first plugin
+			// runs, and not again afterwards.
 			{"ADD", bill{syncs: 2, opens: 18 + n, execs: n}},
 			{"CHECK", bill{opens: 11, execs: n}},
 			{"STATUS", bill{opens: 7, execs: n}},
@@ -52,7 +53,7 @@ func TestCostOfCommands(t *testing.T) {
 			}
 		}
 	}
-	if err := os.MkdirAll(w.file("state"), 0o700); err != nil { // once in a machine's life
+	if err := os.MkdirAll(w.file("state"), 0o700); err != nil { // happens once per machine
 		t.Fatal(err)
 	}
 	for _, n := range []int{1, 2, 8} {
@@ -64,7 +65,8 @@ func TestCostOfCommands(t *testing.T) {
 	cost(", among 100 containers", 1)
 }
 
-// What happens before main of multinet, and how large it is.
+// TestCostOfStart limits what multinet initializes before main, and the size of
+// the program.
 func TestCostOfStart(t *testing.T) {
 	newWorld(t)
 	cmd := exec.CommandContext(t.Context(), built(t, "multinet"))
@@ -100,7 +102,7 @@ func TestCostOfStart(t *testing.T) {
 		}
 		t.Logf("figures: multinet built with -ldflags %q: %d bytes", b.flags, info.Size())
 		if info.Size() > b.limit {
-			t.Errorf("with -ldflags %q multinet is of %d bytes, limit %d", b.flags, info.Size(), b.limit)
+			t.Errorf("with -ldflags %q multinet has %d bytes, limit %d", b.flags, info.Size(), b.limit)
 		}
 	}
 }

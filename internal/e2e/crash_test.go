@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// TestKillAtEveryStepLosesNothing kills each plugin at every step of an ADD, of a DEL
-// and of the undoing of an ADD. Whatever a fake has attached by then is
-// recorded; what comes next, be it DEL, ADD or GC, removes it, waiting for the
-// fake that was left behind. The directory of records is new, and then one in
-// which a deleted record has left its file to the next.
+// TestKillAtEveryStepLosesNothing kills each plugin at every step of an ADD, of
+// a DEL and of the undo of an ADD. Whatever a fake has attached by then is
+// recorded. The next DEL, ADD or GC waits for an orphaned fake and removes
+// everything. The directory of records is first new, and then one in which the
+// file of a deleted record is reused.
 func TestKillAtEveryStepLosesNothing(t *testing.T) {
 	for _, s := range allSubjects() {
 		for _, command := range []string{"ADD", "DEL", "undo"} {
@@ -31,6 +31,7 @@ func TestKillAtEveryStepLosesNothing(t *testing.T) {
 	}
 }
 
+// crashes kills one subject at each step of a command.
 type crashes struct {
 	*world
 	s             subject
@@ -49,14 +50,14 @@ func (c *crashes) run() {
 	trials := 0
 	for _, c.used = range []bool{false, true} {
 		c.before()
-		c.ok2(c.call(verb, c.p, c.stepping(c.p, nil, false)))
+		c.as(c.call(verb, c.p, c.stepping(c.p, nil, false)))
 		steps := c.steps(c.p)
 		c.ok("DEL", c.p)
 		c.has(steps)
 		for _, at := range steps {
 			for _, orphan := range []bool{false, true} {
 				if at.byFake() && c.used || !at.byFake() && orphan {
-					continue // fakes do not know
+					continue // a fake's steps do not depend on the directory
 				}
 				c.try(verb, at, orphan)
 				trials++
@@ -66,14 +67,14 @@ func (c *crashes) run() {
 	c.figures(fmt.Sprintf("SIGKILL of %s at every step of %s, then %s", c.s.name, c.command, c.then), trials)
 }
 
-// try kills the plugin at a step.
+// try kills the plugin at a step and checks what the next command does.
 func (c *crashes) try(verb string, at step, orphan bool) {
 	c.t.Helper()
 	c.before()
 	c.crash(verb, c.p, at, orphan)
-	// In this order: a fake that lives on may attach something now.
+	// In this order: an orphaned fake may attach something at any time.
 	if live := c.leaked(c.p); len(live) > 0 && !c.recorded(c.p, c.s.state) {
-		c.t.Errorf("killed at %v: %v attached, nothing recorded (G1)", at, live)
+		c.t.Errorf("killed at %v: %v attached, nothing recorded", at, live)
 	}
 	c.after(at)
 	if c.t.Failed() {
@@ -81,7 +82,7 @@ func (c *crashes) try(verb string, at step, orphan bool) {
 	}
 }
 
-// has makes sure that the crashes are where they should be.
+// has fails the test unless steps contain those that the test is about.
 func (c *crashes) has(steps []step) {
 	c.t.Helper()
 	verb, kind := c.command, c.command
@@ -97,10 +98,10 @@ func (c *crashes) has(steps []step) {
 			"ADD fsync .tmp-", "ADD renameat .tmp-", "ADD fsync .", "ADD unflock .")
 	}
 	if c.command != "ADD" {
-		has(c.t, steps, kind+" renameat2 C@", kind+" unlinkat C@lock") // the record becomes a spare file
+		has(c.t, steps, kind+" renameat2 C@", kind+" unlinkat C@lock") // the record's file is kept for reuse
 	}
 	if c.command != "undo" || len(c.s.fakes) > 1 {
-		has(c.t, steps, kind+" write C@") // a note
+		has(c.t, steps, kind+" write C@") // progress, appended to the record
 	}
 	has(c.t, steps, kind+" flock C@lock", kind+" unflock C@lock")
 	for _, id := range c.s.fakes {
@@ -108,7 +109,7 @@ func (c *crashes) has(steps []step) {
 	}
 }
 
-// before is the state in which the plugin is killed.
+// before makes the state in which the plugin is killed.
 func (c *crashes) before() {
 	c.t.Helper()
 	if !c.used {
@@ -124,14 +125,15 @@ func (c *crashes) before() {
 	}
 }
 
-// after does what comes next.
+// after runs the next command and then DEL, and fails the test if anything is
+// left.
 func (c *crashes) after(at step) {
 	c.t.Helper()
 	switch c.then {
 	case "ADD":
 		cured := c.p.conf
 		c.p.conf = c.s.conf(c.world)
-		// Code 7: it is recorded as whole, and only its answer was not read.
+		// Code 7: the killed ADD was complete, only its result was lost.
 		a := c.call("ADD", c.p)
 		if a.err != nil && a.err.Code != 7 {
 			c.t.Errorf("ADD: %s", a.stdout)
@@ -148,16 +150,17 @@ func (c *crashes) after(at step) {
 	c.clean(c.p, c.s.state)
 }
 
-// ok2 is for a command that may have failed as it was meant to.
-func (c *crashes) ok2(a answer) {
+// as fails the test unless the command ended as intended: an undo needs an ADD
+// that fails.
+func (c *crashes) as(a answer) {
 	c.t.Helper()
 	if (a.code == 0) == (c.command == "undo") {
 		c.t.Fatalf("exit status %d: %s", a.code, a.stdout)
 	}
 }
 
-// figures reports what the table in README.md says of a fault. Everything else
-// has been checked: a leak, a panic or a silent success has failed the test.
+// figures logs a row of the table in README.md. A leak, a panic or a false
+// success has already failed the test.
 func (w *world) figures(fault string, trials int) {
 	w.t.Helper()
 	if !w.t.Failed() {
@@ -165,8 +168,8 @@ func (w *world) figures(fault string, trials int) {
 	}
 }
 
-// TestKillAtAnyTimeLosesNothing kills the plugins at random times in ADD and in DEL, a
-// thousand times in all, and lets DEL remove what there is.
+// TestKillAtAnyTimeLosesNothing kills the plugins a thousand times at random
+// times in ADD and in DEL. The next DEL removes everything.
 func TestKillAtAnyTimeLosesNothing(t *testing.T) {
 	kills := 250
 	if testing.Short() {
@@ -178,7 +181,7 @@ func TestKillAtAnyTimeLosesNothing(t *testing.T) {
 				w := newWorld(t)
 				p := w.pod(s.conf(w))
 				windows := make(map[string]int)
-				limit := 20 * time.Millisecond // of the times, fitted to how long it takes
+				limit := 20 * time.Millisecond // latest time of a kill, adapted to the command
 				killed := 0
 				for trial := 0; killed < kills; trial++ {
 					if trial == 20*kills {
@@ -196,7 +199,7 @@ func TestKillAtAnyTimeLosesNothing(t *testing.T) {
 						killed++
 					}
 					if live := w.leaked(p); len(live) > 0 && !w.recorded(p, s.state) {
-						t.Fatalf("killed %s: %v attached, nothing recorded (G1)", window, live)
+						t.Fatalf("killed %s: %v attached, nothing recorded", window, live)
 					}
 					w.ok("DEL", p)
 					w.clean(p, s.state)
@@ -204,8 +207,8 @@ func TestKillAtAnyTimeLosesNothing(t *testing.T) {
 						t.Fatalf("killed %s", window)
 					}
 				}
-				// A fake is at work for a short time only: whether it is hit then is
-				// chance, and TestKillAtEveryStepLosesNothing leaves nothing to it.
+				// A fake works for a short time only, so these kills may miss it.
+				// TestKillAtEveryStepLosesNothing does not.
 				before, later := windows["before the first plugin"], windows["in a plugin"]+windows["between or after plugins"]
 				if (before == 0 || later == 0) && !testing.Short() {
 					t.Errorf("never killed before the first plugin, or never after: %v", windows)
@@ -217,8 +220,8 @@ func TestKillAtAnyTimeLosesNothing(t *testing.T) {
 	}
 }
 
-// killAtRandom kills a command within limit, and says from the log where that
-// was.
+// killAtRandom kills a command at a random time before limit, and returns where
+// the log says that was.
 func (w *world) killAtRandom(command string, p *pod, limit time.Duration) (window string) {
 	w.t.Helper()
 	r := w.start(command, p, w.stepping(p, nil, false))

@@ -7,8 +7,8 @@ import (
 	"github.com/metacni/metacni/examples/lab/host"
 )
 
-// TestDELTriesEveryPlugin: a DEL tries every plugin whatever fails, says so,
-// and keeps the record until all have succeeded (D2, D35).
+// TestDELTriesEveryPlugin: a DEL runs every plugin even if one fails, reports
+// the failure, and keeps the record until all have succeeded.
 func TestDELTriesEveryPlugin(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.0.0", w.fake("a"), w.fake("b", "DEL", "fail"), w.fake("c")))
@@ -18,16 +18,16 @@ func TestDELTriesEveryPlugin(t *testing.T) {
 	w.trace("DEL c net2", "DEL b net1", "DEL a eth0")
 	w.forget()
 	w.fails(111, "DEL", p, nil, withoutNetNS)
-	w.trace("DEL b net1") // the others have nothing left
+	w.trace("DEL b net1") // only b has not succeeded yet
 	same(t, "attached", 1, len(w.live()))
 	if len(w.list(w.file("state"))) == 0 {
-		t.Error("something is left and nothing is recorded")
+		t.Error("b is attached and there is no record")
 	}
 }
 
-// TestRepeatedDELSucceeds: what was never attached, or is detached already, is success,
-// with or without a namespace, and with a configuration that has become
-// another (D34).
+// TestRepeatedDELSucceeds: a DEL of a container that was never attached, or is
+// already detached, succeeds, with or without a namespace and with another
+// configuration.
 func TestRepeatedDELSucceeds(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.0.0", w.fake("a"), w.fake("b")))
@@ -41,8 +41,8 @@ func TestRepeatedDELSucceeds(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestDELWithoutItsNamespaceReleasesEverything: a DEL after the namespace has gone releases addresses
-// and what is on the host.
+// TestDELWithoutItsNamespaceReleasesEverything: a DEL after the namespace has
+// disappeared releases the addresses and the interfaces on the host.
 func TestDELWithoutItsNamespaceReleasesEverything(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.0.0", w.bridge(1), w.fake("b")))
@@ -53,8 +53,8 @@ func TestDELWithoutItsNamespaceReleasesEverything(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestDELSparesANamespaceAtAReusedPath: another container's namespace that has come to the same
-// path does not lose its interface.
+// TestDELSparesANamespaceAtAReusedPath: a DEL leaves alone the namespace of
+// another container that now has the same path.
 func TestDELSparesANamespaceAtAReusedPath(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.0.0", w.bridge(1), w.fake("b")))
@@ -77,8 +77,8 @@ func TestDELSparesANamespaceAtAReusedPath(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestCHECKAndDELReplayTheADD: CHECK and DEL get the configuration of ADD, byte for byte
-// where it counts: big numbers and unknown keys survive (D7, D8).
+// TestCHECKAndDELReplayTheADD: CHECK and DEL pass the plugins the configuration
+// of ADD unchanged, including large numbers and unknown keys.
 func TestCHECKAndDELReplayTheADD(t *testing.T) {
 	w := newWorld(t)
 	conf := w.with(w.fake("a"), object{"big": number("9007199254740993"), "odd": object{"é%": []any{nil, number("1.50")}}})
@@ -103,7 +103,8 @@ func TestCHECKAndDELReplayTheADD(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestCHECKReportsAMissingInterface: CHECK finds that an interface has gone.
+// TestCHECKReportsAMissingInterface: CHECK fails if an interface has
+// disappeared, or if the container is not attached.
 func TestCHECKReportsAMissingInterface(t *testing.T) {
 	w := newWorld(t)
 	second := w.name("second")
@@ -114,17 +115,18 @@ func TestCHECKReportsAMissingInterface(t *testing.T) {
 	w.ok("CHECK", p)
 	w.deleteLink(p, "net1")
 	if a := w.call("CHECK", p); a.err == nil {
-		t.Error("CHECK does not miss net1")
+		t.Error("CHECK succeeded without net1")
 	}
 	w.ok("DEL", p)
 	w.nothingLeft()
 	if a := w.call("CHECK", p); a.err == nil {
-		t.Error("CHECK is content with what is not attached")
+		t.Error("CHECK of a detached container succeeded")
 	}
 }
 
-// TestDamagedRecordHarmsOnlyItsContainer: a damaged record harms its own container only, and is
-// reported until somebody deals with it (D4, D5).
+// TestDamagedRecordHarmsOnlyItsContainer: a damaged record affects only its own
+// container, and every command of that container reports it until an operator
+// acts.
 func TestDamagedRecordHarmsOnlyItsContainer(t *testing.T) {
 	w := newWorld(t)
 	p, other := w.pod(w.multinet("1.0.0", w.fake("a"))), w.pod(w.multinet("1.0.0", w.fake("b")))

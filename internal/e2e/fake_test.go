@@ -13,8 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// fake returns a configuration of the fake plugin. on says what goes wrong, as
-// pairs of command and fault.
+// fake returns a configuration of the fake plugin. on lists its faults as pairs
+// of command and fault.
 func (w *world) fake(id string, on ...string) object {
 	faults := object{}
 	for i := 0; i+1 < len(on); i += 2 {
@@ -35,7 +35,7 @@ type call struct {
 	Stdin     json.RawMessage
 }
 
-// calls returns what the fakes of this world were called with.
+// calls returns the logged calls of this world's fakes.
 func (w *world) calls() (list []call) {
 	w.t.Helper()
 	f, err := os.Open(w.file("fake", "log"))
@@ -58,7 +58,7 @@ func (w *world) calls() (list []call) {
 	return list
 }
 
-// forget empties the log.
+// forget empties the log of calls.
 func (w *world) forget() {
 	w.t.Helper()
 	if err := os.Remove(w.file("fake", "log")); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -66,7 +66,8 @@ func (w *world) forget() {
 	}
 }
 
-// trace compares what the fakes were called for with want: "ADD a eth0".
+// trace fails the test unless the fakes were called in the order of want, such
+// as "ADD a eth0".
 func (w *world) trace(want ...string) {
 	w.t.Helper()
 	var got []string
@@ -78,10 +79,10 @@ func (w *world) trace(want ...string) {
 	}
 }
 
-// live lists what the fakes attached and have not detached.
+// live lists what the fakes have attached and not detached.
 func (w *world) live() []string { return w.list(w.file("fake", "live")) }
 
-// ready waits until a fake that hangs, or waits for its gate, has said so.
+// ready waits until a fake reports that it hangs or waits for its gate.
 func (w *world) ready() {
 	w.t.Helper()
 	w.fifo("ready", func(f *os.File) error {
@@ -90,7 +91,7 @@ func (w *world) ready() {
 	})
 }
 
-// open lets a fake that waits for its gate go on.
+// open lets one fake that waits for its gate continue.
 func (w *world) open() {
 	w.t.Helper()
 	w.fifo("gate", func(f *os.File) error {
@@ -99,7 +100,7 @@ func (w *world) open() {
 	})
 }
 
-// fifo opens one so that neither side waits for the other to open it.
+// fifo opens a FIFO for reading and writing, so that opening never blocks.
 func (w *world) fifo(name string, use func(*os.File) error) {
 	w.t.Helper()
 	f, err := os.OpenFile(w.file("fake", name), os.O_RDWR, 0)

@@ -13,8 +13,9 @@ func (w *world) fallback(version string, choices ...object) object {
 	}
 }
 
-// TestFallbackAttachesTheFirstNetworkThatWorks: of three choices of real plugins the third works. Nothing is
-// left of the others, and every later command is for the third.
+// TestFallbackAttachesTheFirstNetworkThatWorks: the third of three choices of
+// real plugins works. Nothing is left of the others, and every later command
+// goes to the third.
 func TestFallbackAttachesTheFirstNetworkThatWorks(t *testing.T) {
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
@@ -42,7 +43,7 @@ func TestFallbackAttachesTheFirstNetworkThatWorks(t *testing.T) {
 				w.ok("GC", p, valid(p))
 				w.ok("CHECK", p)
 			}
-			p.conf["choices"] = []object{uplink} // what was chosen is in the record
+			p.conf["choices"] = []object{uplink} // the record knows the choice
 			w.ok("DEL", p)
 			same(t, "interfaces after DEL", nil, w.interfaces(p))
 			w.nothingLeft()
@@ -51,8 +52,8 @@ func TestFallbackAttachesTheFirstNetworkThatWorks(t *testing.T) {
 	}
 }
 
-// TestFallbackReportsWhyNothingWorks: the error has each choice's reason, and nothing is
-// left.
+// TestFallbackReportsWhyNothingWorks: if every choice fails, the error contains
+// the reason of each, and nothing is left.
 func TestFallbackReportsWhyNothingWorks(t *testing.T) {
 	w := newWorld(t)
 	chain := object{"name": w.name("chain"), "cniVersion": "1.0.0", "plugins": []object{w.bridge(1), w.fake("f", "ADD", "fail")}}
@@ -62,8 +63,9 @@ func TestFallbackReportsWhyNothingWorks(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestDELRemovesWhatAKilledFallbackAttached: fallback is killed while a choice is attached. DEL
-// waits for the plugin that goes on, and removes what it has made.
+// TestDELRemovesWhatAKilledFallbackAttached: fallback is killed while it
+// attaches a choice. DEL waits for the plugin that continues and removes what
+// it has attached.
 func TestDELRemovesWhatAKilledFallbackAttached(t *testing.T) {
 	for name, first := range map[string]func(w *world) []object{
 		"first choice":  func(*world) []object { return nil },
@@ -89,9 +91,9 @@ func TestDELRemovesWhatAKilledFallbackAttached(t *testing.T) {
 	}
 }
 
-// TestDELWaitsForTheChoicesOfFallback: a DEL that comes while the first choice is
-// tried waits until another has been attached, and removes that: it does not
-// come in between, and find nothing.
+// TestDELWaitsForTheChoicesOfFallback: a DEL that arrives while the first
+// choice fails waits until the second is attached, and removes that. It does
+// not run between the two and find nothing.
 func TestDELWaitsForTheChoicesOfFallback(t *testing.T) {
 	w := newWorld(t)
 	chain := object{"name": w.name("chain"), "cniVersion": "1.0.0", "plugins": []object{w.fake("a", "ADD", "gate"), w.fake("b", "ADD", "fail")}}
@@ -107,8 +109,9 @@ func TestDELWaitsForTheChoicesOfFallback(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestFallbackKilledAtEveryStepLosesNothing kills fallback at every step of an ADD whose
-// first choice fails, of its DEL, and of an ADD of which every choice fails.
+// TestFallbackKilledAtEveryStepLosesNothing kills fallback at every step of an
+// ADD whose first choice fails, of its DEL, and of an ADD whose choices all
+// fail.
 func TestFallbackKilledAtEveryStepLosesNothing(t *testing.T) {
 	for _, command := range []string{"ADD", "DEL", "undo"} {
 		t.Run(command, func(t *testing.T) {
@@ -121,8 +124,8 @@ func TestFallbackKilledAtEveryStepLosesNothing(t *testing.T) {
 	}
 }
 
-// TestFallbackStopsAtAChoiceItCannotUndo: no choice is tried after one that could not be undone.
-// Its record stays until DEL has succeeded.
+// TestFallbackStopsAtAChoiceItCannotUndo: if the undo of a choice fails, no
+// other choice is tried. The record is kept until DEL succeeds.
 func TestFallbackStopsAtAChoiceItCannotUndo(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.fallback("1.0.0", w.fake("a", "ADD", "fail", "DEL", "fail"), w.fake("b")))

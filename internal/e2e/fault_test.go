@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// cure ends what goes wrong with the fakes.
+// cure stops all faults of the fakes.
 func (w *world) cure() {
 	w.t.Helper()
 	if err := os.WriteFile(w.file("fake", "cured"), nil, 0o600); err != nil {
@@ -21,7 +21,7 @@ func (w *world) cure() {
 	}
 }
 
-// sicken is the end of cure.
+// sicken ends cure: the fakes fail again as configured.
 func (w *world) sicken() {
 	w.t.Helper()
 	if err := os.Remove(w.file("fake", "cured")); err != nil {
@@ -29,9 +29,10 @@ func (w *world) sicken() {
 	}
 }
 
-// TestADDIsUndoneWhateverTheLastPluginDoes: whatever the last plugin of an ADD does instead of
-// answering, what was attached is detached, and the answer is an error.
-// TestEveryFailedADDIsUndone has the places, this the faults and flannel.
+// TestADDIsUndoneWhateverTheLastPluginDoes: whatever the last plugin of an ADD
+// does instead of answering, the ADD fails and everything it attached is
+// detached. TestEveryFailedADDIsUndone varies which plugin fails; this test
+// varies the fault and includes flannel.
 func TestADDIsUndoneWhateverTheLastPluginDoes(t *testing.T) {
 	for _, s := range allSubjects() {
 		for fault, code := range map[string]uint{
@@ -57,9 +58,9 @@ func TestADDIsUndoneWhateverTheLastPluginDoes(t *testing.T) {
 	}
 }
 
-// TestFailedDELKeepsTheRecord: a DEL whose plugin dies, floods or fails is an error,
-// the record stays, and the next DEL removes what is left. What a plugin that
-// has done its work prints beside that is nothing to fail for.
+// TestFailedDELKeepsTheRecord: if a plugin dies, floods stdout or fails in a
+// DEL, the DEL fails and keeps the record, and the next DEL removes the rest. A
+// plugin that has done its work does not fail the DEL by what it prints.
 func TestFailedDELKeepsTheRecord(t *testing.T) {
 	for _, s := range allSubjects() {
 		for fault, code := range map[string]uint{
@@ -87,9 +88,9 @@ func TestFailedDELKeepsTheRecord(t *testing.T) {
 	}
 }
 
-// TestFloodsAndChildrenFailNoPlugin: a plugin that succeeds has succeeded, though it
-// floods stderr or leaves a child that holds its pipes (D42), in a session of
-// its own or not. Of the flood no more than a part is kept in memory.
+// TestFloodsAndChildrenFailNoPlugin: a plugin that floods stderr, or leaves a
+// child that holds its pipes, still succeeds, also if the child has a session
+// of its own. Only a part of the flood is kept in memory.
 func TestFloodsAndChildrenFailNoPlugin(t *testing.T) {
 	for _, s := range subjects() {
 		for _, fault := range []string{"flood stderr", "child", "daemon"} {
@@ -126,10 +127,10 @@ func TestFloodsAndChildrenFailNoPlugin(t *testing.T) {
 	}
 }
 
-// TestTerminationLeavesNoProcess: SIGTERM while a plugin hangs, listening or not,
-// alone or with a child, in ADD or in DEL: code 11 within 5 s, no process left.
-// The ADD is undone, the DEL can be repeated. TestTerminatedADDIsUndoneInTime has the real
-// plugins.
+// TestTerminationLeavesNoProcess: SIGTERM while a plugin hangs in ADD or DEL,
+// with or without ignoring SIGTERM, alone or with a child: the command answers
+// code 11 within 5 s, and no process is left. The ADD is undone, the DEL can be
+// repeated. TestTerminatedADDIsUndoneInTime does this with real plugins.
 func TestTerminationLeavesNoProcess(t *testing.T) {
 	for _, s := range allSubjects() {
 		for _, command := range []string{"ADD", "DEL"} {
@@ -141,7 +142,7 @@ func TestTerminationLeavesNoProcess(t *testing.T) {
 						w.ok("ADD", p)
 					}
 					r := w.start(command, p)
-					w.ready() // of family it is the child that is
+					w.ready() // for family, the child reports it
 					told := time.Now()
 					w.terminate(r)
 					a := w.wait(r)
@@ -165,8 +166,8 @@ func TestTerminationLeavesNoProcess(t *testing.T) {
 	}
 }
 
-// TestDELKillsNobodyButTheOrphan: DEL kills the orphan of a killed ADD, which would
-// work on, and nobody else: not who merely has the lock's file open.
+// TestDELKillsNobodyButTheOrphan: DEL kills the orphan of a killed ADD, which
+// would continue, and no other process, even one that has the lock's file open.
 func TestDELKillsNobodyButTheOrphan(t *testing.T) {
 	for _, s := range subjects() {
 		t.Run(s.name, func(t *testing.T) {
@@ -186,7 +187,7 @@ func TestDELKillsNobodyButTheOrphan(t *testing.T) {
 			w.cure()
 			w.ok("DEL", p, withoutNetNS)
 			if err := syscall.Kill(bystander, 0); err != nil || !alive(bystander) {
-				t.Error("DEL has killed somebody else")
+				t.Error("DEL has killed another process")
 			}
 			w.nothingLeft()
 			w.noPlugins()
@@ -195,8 +196,9 @@ func TestDELKillsNobodyButTheOrphan(t *testing.T) {
 	}
 }
 
-// TestDELKillsOrphansOfEveryCommand: the orphan of a killed ADD or DEL hangs. The
-// next DEL waits for it, kills its whole group, and only then runs a plugin.
+// TestDELKillsOrphansOfEveryCommand: the orphan of a killed ADD or DEL hangs.
+// The next DEL waits for it, kills its whole process group, and only then runs
+// a plugin.
 func TestDELKillsOrphansOfEveryCommand(t *testing.T) {
 	for _, s := range subjects() {
 		for _, command := range []string{"ADD", "DEL"} {
@@ -212,7 +214,7 @@ func TestDELKillsOrphansOfEveryCommand(t *testing.T) {
 				same(t, "orphans", 2, len(w.running()))
 				w.cure()
 				w.ok("DEL", p)
-				w.nothingLeft() // nor did any two run side by side
+				w.nothingLeft() // and no two ran at the same time
 				w.noPlugins()
 				w.figures(fmt.Sprintf("%s: SIGKILL in %s, the orphan hangs with its child", s.name, command), 1)
 			})
@@ -220,13 +222,14 @@ func TestDELKillsOrphansOfEveryCommand(t *testing.T) {
 	}
 }
 
-// bystander starts a process that leads a group and does nothing, with files open.
+// bystander starts an idle process that leads a process group and has files
+// open.
 func (w *world) bystander(files ...*os.File) (pid int) {
 	w.t.Helper()
 	cmd := exec.Command(filepath.Join(os.Getenv(binEnv), "fake"))
 	cmd.ExtraFiles = files
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	in, err := cmd.StdinPipe() // from which it reads
+	in, err := cmd.StdinPipe() // it reads until this is closed
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -240,7 +243,7 @@ func (w *world) bystander(files ...*os.File) (pid int) {
 	return cmd.Process.Pid
 }
 
-// stat returns the fields of a process from the third on, proc(5).
+// stat returns the fields of /proc/PID/stat from the third on; see proc(5).
 func stat(pid int) []string {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -254,7 +257,7 @@ func alive(pid int) bool {
 	return f != nil && f[0] != "Z" && f[0] != "X"
 }
 
-// endChildren ends what the fakes have left behind.
+// endChildren kills the children that the fakes left behind.
 func (w *world) endChildren() {
 	w.t.Helper()
 	for _, c := range w.calls() {
@@ -265,8 +268,8 @@ func (w *world) endChildren() {
 	w.orphansEnd()
 }
 
-// memory returns a number of kB that the kernel has of a process: "VmRSS:" is
-// what it has in memory, "VmHWM:" the most it had.
+// memory returns a number of kB from /proc/PID/status: "VmRSS:" is the resident
+// memory, "VmHWM:" its peak.
 func (w *world) memory(pid int, key string) int {
 	w.t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// flannel returns a configuration of the flannel plugin, whose network is the
-// world's i'th range.
+// flannel returns a configuration of the flannel plugin.
 func (w *world) flannel(version string, delegate object) object {
 	return object{
 		"cniVersion": version, "name": w.name("flan"), "type": "flannel",
@@ -27,9 +26,9 @@ func (w *world) subnetEnvOK() {
 	w.subnetEnv(fmt.Sprintf("FLANNEL_NETWORK=10.%d.0.0/16\nFLANNEL_SUBNET=%s.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n", w.n%256, w.net(1)))
 }
 
-// TestFlannelVersions attaches a pod through flannel in every version of the
-// protocol.
-func TestFlannelVersions(t *testing.T) {
+// TestFlannelWorksInEveryVersion: flannel attaches, checks and detaches a pod
+// in every version of the protocol.
+func TestFlannelWorksInEveryVersion(t *testing.T) {
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
 			w := newWorld(t)
@@ -44,7 +43,7 @@ func TestFlannelVersions(t *testing.T) {
 			w.mtu(p, "eth0", 1450)
 			w.answersPing(p, w.net(1)+".1")
 			w.checks(version, p)
-			// What it renders at DEL must be what it rendered at ADD (G4).
+			// DEL must use the configuration that ADD generated.
 			w.subnetEnv("FLANNEL_SUBNET=nonsense\n")
 			w.ok("DEL", p)
 			same(t, "interfaces after DEL", nil, w.interfaces(p))
@@ -56,7 +55,7 @@ func TestFlannelVersions(t *testing.T) {
 	}
 }
 
-// TestFlannelDualStack gives a pod an address of each family.
+// TestFlannelDualStack: a pod gets an address of each family.
 func TestFlannelDualStack(t *testing.T) {
 	w := newWorld(t)
 	w.subnetEnv(fmt.Sprintf("FLANNEL_NETWORK=10.%d.0.0/16\nFLANNEL_SUBNET=%s.1/24\n"+
@@ -72,8 +71,9 @@ func TestFlannelDualStack(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestFlannelNeedsItsSubnetFile: without the file STATUS answers 50 and ADD fails, with
-// nothing done; a key that is missing or garbled is named with the file.
+// TestFlannelNeedsItsSubnetFile: without the subnet file STATUS answers 50, and
+// ADD fails and attaches nothing. The error names a missing or malformed key
+// and the file.
 func TestFlannelNeedsItsSubnetFile(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.flannel("1.1.0", w.fake("d")))
@@ -98,7 +98,8 @@ func TestFlannelNeedsItsSubnetFile(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestFlannelKeepsTheRecordUntilDELSucceeds: the record stays until the delegate's DEL succeeds.
+// TestFlannelKeepsTheRecordUntilDELSucceeds: the record is kept until the
+// delegate's DEL succeeds.
 func TestFlannelKeepsTheRecordUntilDELSucceeds(t *testing.T) {
 	w := newWorld(t)
 	w.subnetEnvOK()
@@ -107,12 +108,13 @@ func TestFlannelKeepsTheRecordUntilDELSucceeds(t *testing.T) {
 	w.fails(111, "DEL", p, []string{"no free device"})
 	w.fails(111, "DEL", p, nil, withoutNetNS)
 	if len(w.list(w.file("flannel"))) == 0 {
-		t.Error("the record is gone, the attachment is not")
+		t.Error("the record is gone before the attachment")
 	}
 	same(t, "attached", 1, len(w.live()))
 }
 
-// TestFlannelUndoesAFailedADD: a delegate that fails is asked to undo what it did.
+// TestFlannelUndoesAFailedADD: after an ADD of the delegate fails, flannel
+// calls the delegate's DEL.
 func TestFlannelUndoesAFailedADD(t *testing.T) {
 	for _, fault := range []string{"fail", "noise", "garbage", "silence"} {
 		t.Run(fault, func(t *testing.T) {
@@ -130,8 +132,8 @@ func TestFlannelUndoesAFailedADD(t *testing.T) {
 	}
 }
 
-// TestFlannelGCRemovesStaleContainers removes what a container left that the runtime no longer
-// knows.
+// TestFlannelGCRemovesStaleContainers: GC removes everything of a container
+// that the runtime no longer lists.
 func TestFlannelGCRemovesStaleContainers(t *testing.T) {
 	w := newWorld(t)
 	w.subnetEnvOK()

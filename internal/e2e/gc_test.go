@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-// TestGCRemovesOnlyStaleContainers: GC removes what a container left that the runtime no
-// longer knows, secondary networks included, and nothing of the others (D70,
-// D71, D72). The delegates are told of a container that was attached without
-// multinet, too.
+// TestGCRemovesOnlyStaleContainers: GC removes everything of a container that
+// the runtime no longer lists, including additional networks, and nothing of
+// the others. The delegates' own GC also lists a valid container that was
+// attached without multinet.
 func TestGCRemovesOnlyStaleContainers(t *testing.T) {
 	w := newWorld(t)
 	second := w.name("second")
@@ -30,7 +30,7 @@ func TestGCRemovesOnlyStaleContainers(t *testing.T) {
 	same(t, "interfaces", []string{"eth0", "net2"}, w.interfaces(stays))
 	w.ok("CHECK", stays)
 
-	// The delegates are told, in their own terms, what remains.
+	// The delegates get the list of what remains, with their interface names.
 	var told []string
 	for _, c := range w.calls() {
 		if c.Command == "GC" {
@@ -43,7 +43,8 @@ func TestGCRemovesOnlyStaleContainers(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestGCWithoutAListDeletesNothing: without a list of valid attachments nothing is deleted.
+// TestGCWithoutAListDeletesNothing: a GC without a list of valid attachments
+// fails and deletes nothing.
 func TestGCWithoutAListDeletesNothing(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.1.0", w.fake("a")))
@@ -57,10 +58,10 @@ func TestGCWithoutAListDeletesNothing(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestStatus: a delegate that is not ready is not ready, with its own code;
-// neither is multinet without its readiness indicator file, for which DEL
-// never waits (D31, D76).
-func TestStatus(t *testing.T) {
+// TestSTATUSReportsWhatIsNotReady: STATUS returns a delegate's own code if it
+// is not ready, and code 50 if the readiness indicator file is missing. GC and
+// DEL do not wait for that file.
+func TestSTATUSReportsWhatIsNotReady(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.1.0", w.with(w.fake("a", "STATUS", "fail"), object{"code": 51})))
 	w.fails(51, "STATUS", p, nil)

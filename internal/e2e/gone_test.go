@@ -7,7 +7,7 @@ import (
 )
 
 // TestDELNeedsOnlyItsRecord: a DEL works from its record, whatever the runtime
-// no longer knows and whatever has gone since ADD.
+// has forgotten and whatever has disappeared since ADD.
 func TestDELNeedsOnlyItsRecord(t *testing.T) {
 	remove := func(w *world, path ...string) {
 		w.t.Helper()
@@ -55,9 +55,9 @@ func TestDELNeedsOnlyItsRecord(t *testing.T) {
 	}
 }
 
-// TestDELAndGCFailWhileAPluginIsMissing: without the executable DEL is code 7 and names it, however
-// often, and GC is too; the record stays, and the DEL after it has come back
-// removes everything (D36).
+// TestDELAndGCFailWhileAPluginIsMissing: while the plugin's executable is
+// missing, DEL and GC fail with code 7, name it, and keep the record. Once it
+// is back, the next DEL removes everything.
 func TestDELAndGCFailWhileAPluginIsMissing(t *testing.T) {
 	for _, s := range subjects() {
 		t.Run(s.name, func(t *testing.T) {

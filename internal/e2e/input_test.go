@@ -10,8 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestBadInputIsRefusedBeforeAnythingRuns: what is wrong is named, with the right code; nothing runs
-// and nothing is written.
+// TestBadInputIsRefusedBeforeAnythingRuns: the error names the mistake and has
+// the right code. No plugin runs and no file is written.
 func TestBadInputIsRefusedBeforeAnythingRuns(t *testing.T) {
 	type change func(w *world, p *pod)
 	delegates := func(ds ...any) change { return func(_ *world, p *pod) { p.conf["delegates"] = ds } }
@@ -69,7 +69,7 @@ func TestBadInputIsRefusedBeforeAnythingRuns(t *testing.T) {
 			if a.err == nil {
 				t.Fatalf("attached: %s", a.stdout)
 			}
-			if c.code == 0 { // one or the other
+			if c.code == 0 { // any of three codes
 				if a.err.Code != 4 && a.err.Code != 6 && a.err.Code != 7 {
 					t.Errorf("code %d: %s", a.err.Code, a.stdout)
 				}
@@ -90,8 +90,9 @@ func TestBadInputIsRefusedBeforeAnythingRuns(t *testing.T) {
 	}
 }
 
-// TestNotJSON: whatever is on stdin is answered with a code.
-func TestNotJSON(t *testing.T) {
+// TestInputThatIsNotJSONIsAnswered: every kind of input on stdin gets an error
+// object with a code.
+func TestInputThatIsNotJSONIsAnswered(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.0.0", w.fake("a")))
 	for _, plugin := range []string{"multinet", "flannel"} {
@@ -107,8 +108,9 @@ func TestNotJSON(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestVersion: VERSION says what the plugins can do.
-func TestVersion(t *testing.T) {
+// TestVERSIONListsEveryVersion: VERSION lists all versions that the other tests
+// use.
+func TestVERSIONListsEveryVersion(t *testing.T) {
 	w := newWorld(t)
 	for _, plugin := range []string{"multinet", "flannel"} {
 		a := w.ok("VERSION", &pod{conf: object{"cniVersion": "1.1.0", "name": "x", "type": plugin}})
@@ -124,8 +126,8 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// TestSecretsAreNeverPrinted: what a configuration holds is neither printed nor part of an
-// error (D57, D58).
+// TestSecretsAreNeverPrinted: no part of a configuration is printed, neither to
+// stderr nor in an error object.
 func TestSecretsAreNeverPrinted(t *testing.T) {
 	const secret = "hunter2"
 	for _, fault := range []string{"", "fail", "noise", "garbage"} {
@@ -142,8 +144,9 @@ func TestSecretsAreNeverPrinted(t *testing.T) {
 	}
 }
 
-// TestMultinetInsideItselfFailsAtOnce: a multinet that would run inside itself, under another name,
-// on the same state and container, says so at once.
+// TestMultinetInsideItselfFailsAtOnce: a multinet that would run inside itself
+// under another name, with the same state directory and container, fails at
+// once instead of waiting for its own lock.
 func TestMultinetInsideItselfFailsAtOnce(t *testing.T) {
 	w := newWorld(t)
 	text, err := os.ReadFile(built(t, "multinet"))

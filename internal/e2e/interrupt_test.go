@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// TestTerminatedADDIsUndoneInTime: multinet that is told to stop in the middle of an ADD says
-// so within its time, with code 11, and leaves nothing, however deaf the
-// plugin is.
+// TestTerminatedADDIsUndoneInTime: multinet that gets SIGTERM during an ADD
+// answers code 11 in time and leaves nothing, even if the plugin ignores
+// SIGTERM.
 func TestTerminatedADDIsUndoneInTime(t *testing.T) {
 	for _, fault := range []string{"hang", "deaf"} {
 		t.Run(fault, func(t *testing.T) {
@@ -36,8 +36,9 @@ func TestTerminatedADDIsUndoneInTime(t *testing.T) {
 	}
 }
 
-// TestDELRemovesWhatAKilledADDAttached: multinet is killed in the middle of an ADD. The plugin
-// that it ran goes on and ends; DEL waits for it and removes everything.
+// TestDELRemovesWhatAKilledADDAttached: multinet is killed during an ADD, and
+// the plugin it ran continues. DEL waits until that plugin exits and removes
+// everything.
 func TestDELRemovesWhatAKilledADDAttached(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.0.0", w.bridge(1), w.fake("b", "ADD", "gate")))
@@ -56,8 +57,8 @@ func TestDELRemovesWhatAKilledADDAttached(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestDELKillsAnOrphanThatHangs: as TestDELRemovesWhatAKilledADDAttached, but the orphan hangs. DEL
-// waits ten seconds, kills it, and goes on.
+// TestDELKillsAnOrphanThatHangs: like TestDELRemovesWhatAKilledADDAttached, but
+// the orphan hangs. DEL waits ten seconds, kills it and continues.
 func TestDELKillsAnOrphanThatHangs(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.0.0", w.fake("a"), w.fake("b", "ADD", "deaf")))
@@ -69,15 +70,15 @@ func TestDELKillsAnOrphanThatHangs(t *testing.T) {
 		t.Fatalf("DEL: %s", a.stdout)
 	}
 	if a.took < 8*time.Second {
-		t.Errorf("DEL gave the orphan %v only", a.took)
+		t.Errorf("DEL waited only %v for the orphan", a.took)
 	}
 	w.trace("ADD a eth0", "ADD b net1", "DEL b net1", "DEL a eth0")
 	w.nothingLeft()
 	w.noPlugins()
 }
 
-// TestADDFirstUndoesAnInterruptedADD: an ADD on the record of an interrupted one undoes that
-// first.
+// TestADDFirstUndoesAnInterruptedADD: an ADD that finds the record of an
+// interrupted ADD undoes that one first.
 func TestADDFirstUndoesAnInterruptedADD(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.0.0", w.fake("a"), w.fake("b", "ADD", "gate")))
@@ -96,8 +97,8 @@ func TestADDFirstUndoesAnInterruptedADD(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestDELWaitsForTheADDOfItsContainer: a DEL that comes while the ADD of the same container runs,
-// in another process, waits for it; that of another container does not.
+// TestDELWaitsForTheADDOfItsContainer: a DEL waits for the ADD of the same
+// container that runs in another process. A DEL of another container does not.
 func TestDELWaitsForTheADDOfItsContainer(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.0.0", w.fake("a", "ADD", "gate")))
@@ -116,7 +117,7 @@ func TestDELWaitsForTheADDOfItsContainer(t *testing.T) {
 	w.nothingLeft()
 }
 
-// terminate asks a plugin to stop.
+// terminate sends SIGTERM to a plugin.
 func (w *world) terminate(r *running) {
 	w.t.Helper()
 	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -124,7 +125,7 @@ func (w *world) terminate(r *running) {
 	}
 }
 
-// kill kills a plugin, but not those it runs.
+// kill kills a plugin, but not the plugins that it runs.
 func (w *world) kill(r *running) {
 	w.t.Helper()
 	if err := r.cmd.Process.Kill(); err != nil {
@@ -133,8 +134,8 @@ func (w *world) kill(r *running) {
 	_ = r.cmd.Wait() // killed
 }
 
-// waitsForLock waits until a plugin that cannot have the lock of its container
-// has come to look for it, in the state directory.
+// waitsForLock waits until a plugin that cannot get the lock of its container
+// has opened the state directory.
 func (w *world) waitsForLock(r *running) {
 	w.t.Helper()
 	w.until("DEL waits for the lock", func() bool {
@@ -148,7 +149,7 @@ func (w *world) waitsForLock(r *running) {
 	})
 }
 
-// running lists the processes of this world's fakes.
+// running lists the processes of this world's fakes that have not exited.
 func (w *world) running() (pids []int) {
 	w.t.Helper()
 	for _, c := range w.calls() {
@@ -166,7 +167,7 @@ func (w *world) orphansEnd() {
 	w.until("no plugin runs", func() bool { return len(w.running()) == 0 })
 }
 
-// noPlugins fails the test where a fake still runs.
+// noPlugins fails the test if a fake still runs.
 func (w *world) noPlugins() {
 	w.t.Helper()
 	same(w.t, "running plugins", nil, w.running())

@@ -16,14 +16,14 @@ import (
 	"github.com/metacni/metacni/examples/lab/host"
 )
 
-// A liveNode is a node with a runtime as containerd is one: it runs the first
-// network of its directory by libcni, which keeps what it did in a cache.
+// A liveNode is a node whose runtime works like containerd: it runs the first
+// network of its configuration directory by libcni, with libcni's cache.
 type liveNode struct {
 	*world
 	pods []*livePod
 }
 
-// A livePod is a pod of a liveNode, which serves a port.
+// A livePod is a pod of a liveNode. It serves a port.
 type livePod struct {
 	*pod
 	n        *liveNode
@@ -43,17 +43,17 @@ func newLiveNode(t *testing.T) *liveNode {
 	return n
 }
 
-// primary is the network that pods of the node have without a meta-plugin.
+// primary returns the network of the node's pods without a meta-plugin.
 func (n *liveNode) primary() object {
 	return n.chain(0, n.bridge(0), portmap(), firewall())
 }
 
-// runtime is libcni with its cache in a directory of the world.
+// runtime returns libcni with a cache in a directory of the world.
 func (n *liveNode) runtime(cache string) *libcni.CNIConfig {
 	return libcni.NewCNIConfigWithCacheDir([]string{n.bin}, n.file(cache), nil)
 }
 
-// first is the network that the runtime runs: the first of its directory.
+// first returns the network that the runtime runs: the first in its directory.
 func (n *liveNode) first() *libcni.NetworkConfigList {
 	n.t.Helper()
 	files, err := libcni.ConfFiles(n.file("cni"), []string{".conf", ".conflist"})
@@ -95,7 +95,8 @@ func (p *livePod) rt() *libcni.RuntimeConf {
 	}
 }
 
-// newPod returns a pod that nothing has attached yet.
+// newPod returns a pod that is not attached yet. Its server answers with the
+// pod's ID.
 func (n *liveNode) newPod(networks string) *livePod {
 	n.t.Helper()
 	p := &livePod{pod: n.pod(nil), n: n, hostPort: 20000 + 16*n.n + len(n.pods)}
@@ -128,7 +129,7 @@ func (n *liveNode) newPod(networks string) *livePod {
 	return p
 }
 
-// start has the runtime start a pod.
+// startPod lets the runtime start a pod.
 func (n *liveNode) startPod(networks string) *livePod {
 	n.t.Helper()
 	p := n.newPod(networks)
@@ -142,7 +143,8 @@ func (n *liveNode) startPod(networks string) *livePod {
 	return p
 }
 
-// stop has the runtime stop a pod; nothing of it is left.
+// stop lets the runtime stop a pod, and fails the test if anything of it is
+// left.
 func (p *livePod) stop() {
 	p.n.t.Helper()
 	if err := p.n.runtime("cache").DelNetworkList(p.n.t.Context(), p.n.first(), p.rt()); err != nil {
@@ -151,14 +153,14 @@ func (p *livePod) stop() {
 	p.isGone()
 }
 
-// dies has a pod's namespace go, and nobody told.
+// dies removes a pod's namespace without telling the runtime.
 func (p *livePod) dies() {
 	p.n.t.Helper()
-	_ = p.server.Close() // it would keep the namespace
+	_ = p.server.Close() // an open socket keeps the namespace
 	p.n.vanish(p.pod)
 }
 
-// isGone fails the test where anything is left of p.
+// isGone fails the test if anything is left of p.
 func (p *livePod) isGone() {
 	p.n.t.Helper()
 	if _, err := os.Stat(p.netns); err == nil {
@@ -196,7 +198,8 @@ func (p *livePod) answers() {
 	same(p.n.t, "who answers on the host's port", p.id, string(said[:k]))
 }
 
-// tool runs a command of multinet's for operators, and returns what it said.
+// tool runs one of multinet's operator commands, which must exit with the
+// status want.
 func (n *liveNode) tool(want int, words ...string) report {
 	n.t.Helper()
 	var stdout, stderr strings.Builder
@@ -210,12 +213,12 @@ func (n *liveNode) tool(want int, words ...string) report {
 	return r
 }
 
-// places are the flags that have multinet work on this node alone.
+// places returns the flags that make multinet work on this node only.
 func (n *liveNode) places() []string {
 	return []string{"--conf-dir", n.file("cni"), "--bin-dir", n.bin, "--cache-dir", n.file("cache")}
 }
 
-// install has multinet stand in front of the node's network.
+// install puts multinet in front of the node's network.
 func (n *liveNode) install() {
 	n.t.Helper()
 	n.write(object{"confDir": n.file("net.d"), "binDir": n.bin}, "more.json")
@@ -223,11 +226,12 @@ func (n *liveNode) install() {
 		"--multus-dir", n.file("multus"), "--cni-dir", n.file("state"), "--config", n.file("more.json"),
 	})...)
 	if got := n.first().Plugins[0].Network.Type; got != "multinet" {
-		n.t.Fatalf("the first network is %s's", got)
+		n.t.Fatalf("the first network's plugin is %s", got)
 	}
 }
 
-// records lists what multinet has recorded: containers and states.
+// records lists the container, interface and state of each of multinet's
+// records.
 func (n *liveNode) records() (list []string) {
 	n.t.Helper()
 	r := n.tool(0, "list", "-o", "json", "--dir", n.file("state"))
@@ -242,13 +246,13 @@ func (n *liveNode) records() (list []string) {
 	return list
 }
 
-// uninstall takes multinet away again.
+// uninstall removes multinet from the node.
 func (n *liveNode) uninstall(want int, flags ...string) report {
 	n.t.Helper()
 	return n.tool(want, slices.Concat([]string{"uninstall"}, n.places(), []string{"--dir", n.file("state")}, flags)...)
 }
 
-// check has multinet confirm p's attachment, as a runtime does.
+// check runs CHECK of multinet for p, as a runtime does.
 func (p *livePod) check() {
 	p.n.t.Helper()
 	list := p.n.first()

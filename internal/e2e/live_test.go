@@ -8,8 +8,9 @@ import (
 	"testing"
 )
 
-// A node with pods gets multinet, and loses it again: every port answers all the
-// time, and every pod that goes leaves nothing.
+// TestLiveNodeOfTheRuntime installs multinet on a node with running pods and
+// uninstalls it again. Every pod's port answers all the time, and every stopped
+// pod leaves nothing.
 func TestLiveNodeOfTheRuntime(t *testing.T) {
 	n := newLiveNode(t)
 	n.network("blue", n.with(n.bridge(1), object{"cniVersion": "1.0.0"}))
@@ -32,15 +33,15 @@ func TestLiveNodeOfTheRuntime(t *testing.T) {
 		first.id + " eth0 added", second.id + " eth0 added", third.id + " eth0 added",
 	}, n.records())
 	dead.isGone()
-	n.install() // once more is nothing, nor is this
+	n.install() // a second time changes nothing, nor does adopt
 	said := n.tool(0, "adopt", "--dir", n.file("state"), "--conf-dir", n.file("cni"), "--cache-dir", n.file("cache"), "--multus-dir", n.file("multus")).stdout
 	if strings.Contains(said, "adopted") || !strings.Contains(said, "recorded") {
-		t.Errorf("adopted once more: %s", said)
+		t.Errorf("adopted a second time: %s", said)
 	}
 	unnoticed := n.startPod("")
 	unnoticed.dies()
 	n.tool(0, "gc", "--dir", n.file("state"), "--bin-dir", n.bin)
-	if err := os.Remove(n.file("cache", "results", "multinet-"+unnoticed.id+"-eth0")); err != nil { // which is the runtime's
+	if err := os.Remove(n.file("cache", "results", "multinet-"+unnoticed.id+"-eth0")); err != nil { // the runtime removes its own entry
 		t.Error(err)
 	}
 	unnoticed.isGone()
@@ -55,7 +56,7 @@ func TestLiveNodeOfTheRuntime(t *testing.T) {
 	if said := n.uninstall(1).stderr; !strings.Contains(said, "3 containers") {
 		t.Errorf("uninstall with containers: %s", said)
 	}
-	second.stop() // multinet is still there
+	second.stop() // multinet is still installed
 	n.uninstall(0, "--detach")
 	same(t, "records", nil, n.records())
 	same(t, "the first network", n.chainName(0), n.first().Name)
@@ -74,9 +75,8 @@ func TestLiveNodeOfTheRuntime(t *testing.T) {
 	}
 }
 
-// multus has the runtime start a pod whose network is Multus's: a second network
-// is attached beside the primary one, as Multus does it, by libcni with a cache
-// of its own.
+// multus returns a pod that Multus has attached to the primary network and to a
+// second one, by libcni with a cache of its own.
 func (n *liveNode) multus() *livePod {
 	n.t.Helper()
 	p := n.newPod("")
@@ -112,9 +112,9 @@ func (n *liveNode) multus() *livePod {
 	return p
 }
 
-// A node whose pods Multus has attached gets multinet, which removes all their
-// networks; what goes back to Multus loses but the primary one, whose DEL Multus
-// can do.
+// TestLiveNodeOfMultus installs multinet on a node whose pods Multus has
+// attached. DEL by multinet removes all their networks. uninstall --detach
+// removes all but the primary network, whose DEL Multus can do.
 func TestLiveNodeOfMultus(t *testing.T) {
 	n := newLiveNode(t)
 	n.write(n.primary(), "cni", "10-primary.conflist")
@@ -142,13 +142,13 @@ func TestLiveNodeOfMultus(t *testing.T) {
 	if err := os.Remove(n.file("multus", second.id)); err != nil { // as Multus does
 		t.Error(err)
 	}
-	second.stop() // there is nothing to do but to forget it
+	second.stop() // the runtime only has to forget it
 	same(t, "rules", nil, n.rules())
 	n.nothingLeft()
 }
 
-// Pods that flannel's own plugin has attached are removed by ours, which finds
-// flannel's state where its own is.
+// TestLiveNodeOfFlannel: our flannel plugin removes pods that flannel's own
+// plugin has attached. It finds flannel's state in the same place as its own.
 func TestLiveNodeOfFlannel(t *testing.T) {
 	n := newLiveNode(t)
 	n.subnetEnvOK()
@@ -170,7 +170,7 @@ func TestLiveNodeOfFlannel(t *testing.T) {
 		n.write(delegated, "flannel", p.id)
 		pods = append(pods, p)
 	}
-	n.write(list(ours), "cni", "10-flannel.conflist") // with our plugin in flannel's place
+	n.write(list(ours), "cni", "10-flannel.conflist") // our plugin instead of flannel's
 	for _, p := range pods {
 		p.answers()
 		if err := n.runtime("cache").CheckNetworkList(t.Context(), n.first(), p.rt()); err != nil {

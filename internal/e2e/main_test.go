@@ -19,14 +19,15 @@ import (
 
 const (
 	stageEnv   = "METACNI_E2E_STAGE" // "", "probe" or "inside"
-	binEnv     = "METACNI_E2E_BIN"   // directory of what was built
-	requireEnv = "METACNI_E2E"       // "require": no private host is a failure
+	binEnv     = "METACNI_E2E_BIN"   // directory of the built executables
+	requireEnv = "METACNI_E2E"       // "require": fail, do not skip, without a private host
 )
 
-// stepping is where the plugins are that can be killed at each step.
+// stepping is the directory of the plugins that log their steps and can be
+// killed at each of them.
 const stepping = "stepping"
 
-// noHost is why there is no private host, if there is none.
+// noHost says why there is no private host. It is empty if there is one.
 var noHost string
 
 func TestMain(m *testing.M) {
@@ -41,8 +42,9 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// run runs the tests in a copy of this process on a private host, or in this
-// process, where each skips itself, if there can be none.
+// run runs the tests in a copy of this process on a private host. Where there
+// can be no private host it runs them in this process, and each test skips
+// itself.
 func run(m *testing.M) (int, error) {
 	switch os.Getenv(stageEnv) {
 	case "probe":
@@ -85,8 +87,9 @@ func run(m *testing.M) (int, error) {
 	return 0, err
 }
 
-// parallel lets more tests run at once than there are processors, unless the
-// user has said how many: many wait for others most of the time.
+// parallel raises the number of tests that run at once above the number of
+// processors, unless the user has set it: most tests wait for other processes
+// most of the time.
 func parallel() error {
 	chosen := false
 	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
@@ -96,15 +99,16 @@ func parallel() error {
 	return flag.Set("test.parallel", strconv.Itoa(4*runtime.GOMAXPROCS(0)))
 }
 
-// again is this process once more, in namespaces of its own.
+// again returns a command that runs this program with the same arguments in
+// namespaces of its own.
 func again(ctx context.Context, stage, bin string) *exec.Cmd {
 	cmd := host.Command(ctx, "/proc/self/exe", os.Args[1:]...)
 	cmd.Env = append(os.Environ(), stageEnv+"="+stage, binEnv+"="+bin)
 	return cmd
 }
 
-// build puts everything the tests run into dir. An example that cannot be
-// built fails the tests that need it: see built.
+// build builds everything the tests run into dir. If an example does not build,
+// only the tests that need it fail: see built.
 func build(ctx context.Context, dir string) error {
 	list := exec.CommandContext(ctx, "go", "list", "tool")
 	list.Stderr = os.Stderr
@@ -139,7 +143,7 @@ func build(ctx context.Context, dir string) error {
 		args := []string{"build", "-buildvcs=false", "-race=" + strconv.FormatBool(b.race), "-tags", b.tags, "-o", to}
 		cmd := exec.CommandContext(ctx, "go", append(args, b.packages...)...)
 		cmd.Dir = b.module
-		if !b.race { // as released: a C library opens files of its own, more or fewer by the number of threads
+		if !b.race { // as released; a C library opens more files, depending on the number of threads
 			cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		}
 		if out, err := cmd.CombinedOutput(); err != nil && b.module == "." {
@@ -157,7 +161,8 @@ func build(ctx context.Context, dir string) error {
 	return nil
 }
 
-// built returns the path of an executable, or fails t with why there is none.
+// built returns the path of an executable. If the executable was not built, it
+// fails t with the compiler's message.
 func built(t testing.TB, name string) string {
 	t.Helper()
 	path := filepath.Join(os.Getenv(binEnv), name)

@@ -20,10 +20,10 @@ var versions = []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 
 const annotation = "k8s.v1.cni.cncf.io/networks"
 
-// TestVersions attaches a pod to bridge and host-local, by delegation, to
-// macvlan and to a list of bridge and tuning, by annotation, in every version
-// of the protocol; and detaches it as containerd does.
-func TestVersions(t *testing.T) {
+// TestMultinetWorksInEveryVersion attaches a pod to bridge and host-local as a
+// delegate, and by annotation to macvlan and to a list of bridge and tuning, in
+// every version of the protocol, and detaches it as containerd does.
+func TestMultinetWorksInEveryVersion(t *testing.T) {
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
 			w := newWorld(t)
@@ -63,9 +63,9 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// TestSelectionArguments hands what a pod selects on to the delegates, as
-// capability arguments and as args.cni.
-func TestSelectionArguments(t *testing.T) {
+// TestSelectionReachesTheDelegates: the delegates get what a pod's annotation
+// asks for, as capability arguments and as args.cni.
+func TestSelectionReachesTheDelegates(t *testing.T) {
 	w := newWorld(t)
 	wish := w.name("wish")
 	w.network(wish, object{"cniVersion": "1.0.0", "plugins": []object{
@@ -110,9 +110,9 @@ func TestSelectionArguments(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestDefaultRoute moves the default route to the network that the pod selects
-// for it, and says so in results of every form.
-func TestDefaultRoute(t *testing.T) {
+// TestDefaultRouteMovesToTheSelectedNetwork: the default route goes to the
+// network that the pod selects for it, and results of every version say so.
+func TestDefaultRouteMovesToTheSelectedNetwork(t *testing.T) {
 	for _, version := range []string{"0.1.0", "0.2.0", "0.4.0", "1.1.0"} {
 		t.Run(version, func(t *testing.T) {
 			w := newWorld(t)
@@ -141,8 +141,9 @@ func TestDefaultRoute(t *testing.T) {
 	}
 }
 
-// TestTakenNameIsFoundBeforeAnythingRuns: a name that an interface of the namespace has, as its
-// second name even, is found before anything runs, and never given out.
+// TestTakenNameIsFoundBeforeAnythingRuns: an interface name that is in use in
+// the namespace, even as an alternative name, is refused before any plugin
+// runs, and never chosen.
 func TestTakenNameIsFoundBeforeAnythingRuns(t *testing.T) {
 	w := newWorld(t)
 	blue := w.name("blue")
@@ -156,7 +157,7 @@ func TestTakenNameIsFoundBeforeAnythingRuns(t *testing.T) {
 		return netlink.LinkAddAltName(lo, "net1")
 	})
 	if err != nil {
-		t.Skipf("this kernel gives interfaces no second names: %v", err)
+		t.Skipf("this kernel has no alternative interface names: %v", err)
 	}
 	p.annotations = map[string]string{annotation: blue + "@net1"}
 	w.fails(7, "ADD", p, []string{"net1"})
@@ -170,8 +171,8 @@ func TestTakenNameIsFoundBeforeAnythingRuns(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestHostNamespaceIsRefused: the host's own namespace is refused before anything
-// runs (D27).
+// TestHostNamespaceIsRefused: multinet refuses the host's own namespace before
+// any plugin runs.
 func TestHostNamespaceIsRefused(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.0.0", w.fake("first")))
@@ -183,9 +184,9 @@ func TestHostNamespaceIsRefused(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestPortmap publishes a port and sets the firewall up as containerd's
-// default configuration has it.
-func TestPortmap(t *testing.T) {
+// TestPortmapAndFirewallWork: a port is published and the firewall is set up as
+// in containerd's default configuration.
+func TestPortmapAndFirewallWork(t *testing.T) {
 	w := newWorld(t)
 	w.needsProgram("iptables")
 	p := w.pod(w.multinet("1.0.0", object{"name": w.name("chain"), "cniVersion": "1.0.0", "plugins": []object{
@@ -206,9 +207,9 @@ func TestPortmap(t *testing.T) {
 	w.ok("DEL", p, ports, withoutNetNS)
 }
 
-// TestOtherPlugins delegates to the reference plugins that the other tests
-// leave out.
-func TestOtherPlugins(t *testing.T) {
+// TestOtherReferencePluginsWork delegates to the reference plugins that no
+// other test uses.
+func TestOtherReferencePluginsWork(t *testing.T) {
 	for name, conf := range map[string]func(w *world) object{
 		"ptp": func(w *world) object {
 			return object{"type": "ptp", "ipam": object{"type": "host-local", "subnet": w.net(3) + ".0/24"}}
@@ -233,7 +234,7 @@ func TestOtherPlugins(t *testing.T) {
 			w.ok("ADD", p)
 			want := []string{"eth0", "net1"}
 			if name == "loopback" {
-				want = want[:1] // its interface is lo
+				want = want[:1] // it attaches lo
 			}
 			same(t, "interfaces", want, w.interfaces(p))
 			w.ok("CHECK", p)
@@ -249,8 +250,8 @@ func TestOtherPlugins(t *testing.T) {
 	}
 }
 
-// TestLab runs the demo with what was built.
-func TestLab(t *testing.T) {
+// TestLabRuns runs the demo with the executables that the tests built.
+func TestLabRuns(t *testing.T) {
 	w := newWorld(t)
 	a := w.lab()
 	if a.code != 0 {
@@ -259,13 +260,13 @@ func TestLab(t *testing.T) {
 	t.Logf("%s", a.stdout)
 }
 
-// with returns conf with the keys of more.
+// with returns a copy of conf with the keys of more.
 func (w *world) with(conf, more object) object {
 	maps.Copy(conf, more)
 	return conf
 }
 
-// uplink makes a network card of the host.
+// uplink creates a network card on the host.
 func (w *world) uplink() (name string, index int) {
 	w.t.Helper()
 	name = w.name("up")

@@ -2,5 +2,5 @@
 
 package e2e
 
-// raced: see race_test.go.
+// raced is documented in race_test.go.
 const raced = false

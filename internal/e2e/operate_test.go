@@ -7,13 +7,14 @@ import (
 	"time"
 )
 
-// A report is what a command of multinet's for operators said.
+// A report is the output and exit status of one of multinet's operator
+// commands.
 type report struct {
 	code           int
 	stdout, stderr string
 }
 
-// operate runs a command of multinet's for operators on the world's state
+// operate runs one of multinet's operator commands on the world's state
 // directory, without a terminal.
 func (w *world) operate(words ...string) report {
 	w.t.Helper()

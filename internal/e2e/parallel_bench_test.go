@@ -2,10 +2,10 @@ package e2e
 
 import "testing"
 
-// BenchmarkParallelBridge takes turns in attaching a container to eight bridges,
-// with addresses of host-local, and detaching it: one network after another, and
-// with "parallel". Metrics are medians in milliseconds for a whole ADD or DEL;
-// "ratio" is how many times as fast it is with "parallel".
+// BenchmarkParallelBridge attaches a container to eight bridges with addresses
+// of host-local and detaches it, in turn one network after another and with
+// "parallel". It reports medians in milliseconds for a whole ADD or DEL;
+// "ratio" is how many times as fast "parallel" is.
 func BenchmarkParallelBridge(b *testing.B) {
 	for _, command := range []string{"ADD", "DEL"} {
 		b.Run(command, func(b *testing.B) {
@@ -27,7 +27,7 @@ func BenchmarkParallelBridge(b *testing.B) {
 					}
 				}
 			}
-			b.ReportMetric(0, "ns/op") // of two things at once
+			b.ReportMetric(0, "ns/op") // would mix two commands
 			one, all := clocks[0].at(.5)/1000, clocks[1].at(.5)/1000
 			b.ReportMetric(one, "ms/"+command)
 			b.ReportMetric(all, "ms/parallel-"+command)

@@ -9,7 +9,7 @@ import (
 	"github.com/metacni/metacni/delegate/lifecycle"
 )
 
-// parallel has multinet attach and detach these fakes at once.
+// parallel makes multinet attach and detach these fakes at the same time.
 func (w *world) parallel(conf object, fakes ...object) {
 	conf["parallel"] = true
 	for _, f := range fakes {
@@ -23,9 +23,9 @@ func (w *world) called(id string) bool {
 	return slices.ContainsFunc(w.calls(), func(c call) bool { return c.ID == id })
 }
 
-// undone fails the test unless at least so many fakes were called for ADD, and
-// each of them for a DEL afterwards. One that was ended before it could say that
-// it was called has a DEL alone.
+// undone fails the test unless at least that many fakes were called for ADD,
+// and each of them for DEL afterwards. A fake that is killed before it logs its
+// ADD has only a DEL.
 func (w *world) undone(least int) {
 	w.t.Helper()
 	added, deleted := map[string]int{}, map[string]int{}
@@ -36,11 +36,11 @@ func (w *world) undone(least int) {
 			continue
 		}
 		if added[id]++; len(deleted) > 0 {
-			w.t.Errorf("%s %s after a DEL", c.Command, id)
+			w.t.Errorf("%s %s after its DEL", c.Command, id)
 		}
 	}
 	if len(added) < least {
-		w.t.Errorf("called for ADD: %v, at least %d expected", added, least)
+		w.t.Errorf("called for ADD: %v, want at least %d", added, least)
 	}
 	for id := range deleted {
 		if added[id] > 1 || deleted[id] != 1 {
@@ -52,7 +52,7 @@ func (w *world) undone(least int) {
 }
 
 // bridges returns a configuration of multinet with n networks of bridge and
-// host-local, each with a bridge and a range of its own, or n times the same.
+// host-local. Each has a bridge and a range of its own, or all share the first.
 func (w *world) bridges(n int, shared bool) object {
 	var delegates []object
 	for i := range n {
@@ -69,11 +69,11 @@ func (w *world) bridges(n int, shared bool) object {
 	return w.multinet("1.0.0", delegates...)
 }
 
-// TestParallel attaches a container to eight bridges at once, or eight times to
-// one, and then others together to the same. What is recorded is in the order of
-// the configuration, everything is there, and gone after the DEL, be that
+// TestParallelAttachesAndDetachesEverything attaches containers to eight
+// bridges at the same time, or eight times to one. The record has the order of
+// the configuration, all interfaces are there, and DEL removes them, in
 // parallel or not.
-func TestParallel(t *testing.T) {
+func TestParallelAttachesAndDetachesEverything(t *testing.T) {
 	for name, shared := range map[string]bool{"eight bridges": false, "one bridge": true} {
 		t.Run(name, func(t *testing.T) {
 			const networks, pods = 8, 3
@@ -82,10 +82,10 @@ func TestParallel(t *testing.T) {
 			for i := 1; i < networks; i++ {
 				want = append(want, fmt.Sprintf("net%d", i))
 			}
-			for _, parallel := range []bool{true, false} { // of the DEL
+			for _, parallel := range []bool{true, false} { // whether DEL is
 				ps := w.newPods(pods, func() object { return w.with(w.bridges(networks, shared), object{"parallel": true}) })
-				// bridge has trouble with containers that come to a new bridge at
-				// once: they may not agree on its address, and CHECK fails.
+				// Containers that make a new bridge at the same time may give it
+				// different addresses: a limitation of bridge, and CHECK fails.
 				w.ok("ADD", ps[0])
 				w.allOK("ADD", ps[1:])
 				same(t, "addresses", networks*pods, len(w.leases()))
@@ -119,8 +119,8 @@ func TestParallel(t *testing.T) {
 	}
 }
 
-// TestDELKillsParallelOrphans: multinet is killed while two plugins hang, deaf, beside
-// each other. The next DEL kills both, and only then runs a plugin.
+// TestDELKillsParallelOrphans: multinet is killed while two plugins hang and
+// ignore SIGTERM. The next DEL kills both, and only then runs a plugin.
 func TestDELKillsParallelOrphans(t *testing.T) {
 	for _, command := range []string{"ADD", "DEL"} {
 		t.Run(command, func(t *testing.T) {
@@ -145,9 +145,10 @@ func TestDELKillsParallelOrphans(t *testing.T) {
 	}
 }
 
-// TestParallelADDEndsTheOthersWhenOneFails: one network fails while those beside it hang. The one
-// after it is ended at once, deaf or not; the one before it, when multinet is told
-// to stop, and then it is the one that the error is about.
+// TestParallelADDEndsTheOthersWhenOneFails: one network fails while the
+// networks before and after it hang. The one after it is killed at once, even
+// if it ignores SIGTERM. The one before it is ended when multinet gets SIGTERM,
+// and then the error is about that one.
 func TestParallelADDEndsTheOthersWhenOneFails(t *testing.T) {
 	for _, fault := range []string{"hang", "deaf"} {
 		t.Run(fault, func(t *testing.T) {
@@ -177,8 +178,9 @@ func TestParallelADDEndsTheOthersWhenOneFails(t *testing.T) {
 	}
 }
 
-// TestDaemonAttachesNetworksInParallel: the daemon attaches and detaches the networks of several
-// containers at once, and undoes those of which one fails.
+// TestDaemonAttachesNetworksInParallel: the daemon attaches and detaches the
+// networks of several containers at the same time, and undoes a container whose
+// networks do not all work.
 func TestDaemonAttachesNetworksInParallel(t *testing.T) {
 	w := newWorld(t)
 	w.daemon(daemonConf{})

@@ -9,17 +9,17 @@ import (
 	"testing"
 )
 
-// pods is how many pods a mistake is made for.
+// pods is the number of pods that have the mistake.
 const pods = 100
 
-// When the last network of many pods has a mistake in its IPAM, and the runtime
-// neither comes back to them nor ever calls GC, nothing is left of them once the
-// mistake is mended, without anybody's doing.
+// TestRecordsNeverPileUp: the last network of many pods has a mistake in its
+// IPAM, and the runtime neither repeats DEL nor calls GC. Once the mistake is
+// corrected, everything is removed without any command.
 func TestRecordsNeverPileUp(t *testing.T) {
 	for _, by := range []struct {
 		name  string
-		conf  func(w *world) object // of the pods
-		watch func(w *world)        // starts what sweeps
+		conf  func(w *world) object // configuration of the pods
+		watch func(w *world)        // starts the sweeper
 	}{
 		{"multinetd", func(w *world) object { return w.thick("1.0.0", w.bridge(0)) }, func(w *world) {
 			w.daemon(daemonConf{keys: object{"sweepInterval": "50ms"}})
@@ -58,7 +58,7 @@ func TestRecordsNeverPileUp(t *testing.T) {
 				if a := w.call("ADD", p); a.code == 0 || !strings.Contains(fmt.Sprint(a.err), "host-locl") {
 					t.Fatalf("ADD: %s", a.stdout)
 				}
-				_ = w.call("DEL", p) // which fails, or finds a sweep at work
+				_ = w.call("DEL", p) // fails, or finds that a sweep has started
 				w.vanish(p)
 			}
 			if got := len(w.state()); got == 0 {

@@ -2,6 +2,6 @@
 
 package e2e
 
-// raced says whether the tests run with the race detector: then so does the
-// daemon, whose requests share a process.
+// raced reports whether the tests run with the race detector. If so, the daemon
+// is built with it too.
 const raced = true

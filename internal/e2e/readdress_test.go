@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Belongings are what a container must not lose when another one, which had
-// its address before, is detached once more.
+// Belongings are what a container must not lose when a DEL is repeated for the
+// container that had its address before.
 type belongings struct {
 	Interfaces, Rules, Leases, Live []string
 }
@@ -26,16 +26,17 @@ func (w *world) belongings(p *pod) belongings {
 	return b
 }
 
-// single returns the world's i'th bridge, whose range has one address alone.
+// single returns the world's i'th bridge with a range of one address.
 func (w *world) single(i int) object {
 	conf := w.with(w.bridge(i), object{"ipMasq": true})
 	maps.Copy(conf["ipam"].(object), object{"rangeStart": w.net(i) + ".5", "rangeEnd": w.net(i) + ".5"})
 	return conf
 }
 
-// TestDELSparesAnAddressThatHasMoved: the DEL of a container fails in one plugin, the others
-// succeed, and the address goes to a second container. The DELs and GCs of the
-// first that follow, failing again or not, take nothing from the second.
+// TestDELSparesAnAddressThatHasMoved: one plugin fails in the DEL of a
+// container, the others succeed, and the address goes to a second container.
+// Later DELs and GCs for the first container, whether they fail again or not,
+// take nothing from the second.
 func TestDELSparesAnAddressThatHasMoved(t *testing.T) {
 	for name, networks := range map[string]func(w *world, on ...string) []object{
 		"another network fails": func(w *world, on ...string) []object {

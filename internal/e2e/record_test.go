@@ -29,7 +29,8 @@ type damage struct {
 	data []byte
 }
 
-// damages are the file cut off at every length, and with every byte flipped.
+// damages returns the file cut off at every length, and with every byte
+// flipped.
 func damages(data []byte) (list []damage) {
 	for n := range data {
 		list = append(list, damage{fmt.Sprintf("cut at %d", n), data[:n]})
@@ -42,11 +43,11 @@ func damages(data []byte) (list []damage) {
 	return list
 }
 
-// TestEveryDamageIsContained damages a plugin's record in every way there is, on a
-// sample through the plugin itself and all of them through its [lifecycle]. No
-// panic; a DEL that succeeds has removed everything; one that does not says 5,
-// runs nothing, and leaves the record as it is until it is forgotten; and the
-// container's and other containers' other attachments are untouched.
+// TestEveryDamageIsContained damages a plugin's record and runs commands
+// through the executable, for a sample of the damages. No command panics. A DEL
+// that succeeds has removed everything. One that fails has code 5, runs
+// nothing, and keeps the record until an operator forgets it. Other
+// attachments, of this container or of others, are not affected.
 func TestEveryDamageIsContained(t *testing.T) {
 	for _, s := range subjects() {
 		t.Run(s.name, func(t *testing.T) {
@@ -88,8 +89,8 @@ func (w *world) recordFile(p *pod, state string) string {
 	return ""
 }
 
-// damaged tries one damage of p's record, which is data, and leaves p attached
-// and recorded.
+// damaged tests one damage of p's record, whose content is data. Afterwards p
+// is attached and recorded again.
 func (w *world) damaged(p *pod, s subject, file string, d damage, data []byte) {
 	w.t.Helper()
 	if err := os.WriteFile(file, d.data, 0o600); err != nil {
@@ -99,7 +100,7 @@ func (w *world) damaged(p *pod, s subject, file string, d damage, data []byte) {
 	a := w.call("DEL", p, withoutNetNS)
 	switch a.code {
 	case 0:
-		// Only where a line that was written is left.
+		// Possible only if a complete line is left.
 		w.trace(s.calls("DEL")...)
 		w.clean(p, s.state)
 		w.ok("ADD", p)
@@ -112,7 +113,7 @@ func (w *world) damaged(p *pod, s subject, file string, d damage, data []byte) {
 		}
 		w.trace()
 		if now, err := os.ReadFile(file); err != nil || !bytes.Equal(now, d.data) {
-			w.t.Errorf("%s: it was changed: %v", d.name, err)
+			w.t.Errorf("%s: DEL changed the record: %v", d.name, err)
 		}
 		if err := os.WriteFile(file, data, 0o600); err != nil {
 			w.t.Fatal(err)
@@ -123,8 +124,9 @@ func (w *world) damaged(p *pod, s subject, file string, d damage, data []byte) {
 	}
 }
 
-// TestEveryDamageIsContainedInProcess does so with every damage, after ADD and after a
-// DEL that failed, with a second attachment of the container and one of another.
+// TestEveryDamageIsContainedInProcess tests every damage through package
+// lifecycle, after an ADD and after a DEL that failed, beside a second
+// attachment of the container and one of another container.
 func TestEveryDamageIsContainedInProcess(t *testing.T) {
 	for _, verb := range []string{"ADD", "DEL"} {
 		t.Run("after "+verb, func(t *testing.T) {
@@ -166,7 +168,7 @@ func TestEveryDamageIsContainedInProcess(t *testing.T) {
 					set++
 					n.lives(append(others, victim)...)
 					if err := n.Del(t.Context(), lifecycle.Removal{Key: victim}); !errors.Is(err, scratch.ErrCorrupt) {
-						t.Fatalf("%s: once more: %v", d.name, err)
+						t.Fatalf("%s: second DEL: %v", d.name, err)
 					}
 					store := scratch.Store[json.RawMessage]{Dir: n.Dir}
 					l, err := store.Lock(t.Context(), victim.ContainerID)
@@ -218,7 +220,7 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
-// add attaches k by two networks.
+// add attaches k to two networks.
 func (n *node) add(k scratch.Key) {
 	n.t.Helper()
 	if _, err := os.Stat(filepath.Join(n.Dir, k.ContainerID+"@"+k.Network+"@"+k.IfName+".json")); !errors.Is(err, fs.ErrNotExist) {
@@ -237,7 +239,7 @@ func (n *node) add(k scratch.Key) {
 	}
 }
 
-// lives fails the test unless just these are attached.
+// lives fails the test unless exactly these attachments exist.
 func (n *node) lives(keys ...scratch.Key) {
 	n.t.Helper()
 	same(n.t, "attached", 2*len(keys), len(n.exec.Live()))
@@ -245,7 +247,7 @@ func (n *node) lives(keys ...scratch.Key) {
 		if !slices.ContainsFunc(n.exec.Live(), func(s string) bool {
 			return strings.Contains(s, k.ContainerID) && strings.Contains(s, k.IfName)
 		}) {
-			n.t.Errorf("%v is not attached any more: %v", k, n.exec.Live())
+			n.t.Errorf("%v is no longer attached: %v", k, n.exec.Live())
 		}
 	}
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/metacni/metacni/examples/lab/host"
 )
 
-// TestDELSparesANamespaceWithAReusedNumber: the kernel gives the device and inode number of a
-// network namespace that has gone to the next one that is made. When that one
-// is at the same path too, detaching the container that had the first takes
-// nothing from the container that has the second.
+// TestDELSparesANamespaceWithAReusedNumber: the kernel reuses the device and
+// inode number of a deleted network namespace. If the new namespace is also at
+// the same path, detaching the container of the old one takes nothing from the
+// container of the new one.
 func TestDELSparesANamespaceWithAReusedNumber(t *testing.T) {
 	for name, detach := range map[string]func(w *world, old, now *pod) answer{
 		"DEL":                     func(w *world, old, _ *pod) answer { return w.call("DEL", old) },
@@ -32,7 +32,7 @@ func TestDELSparesANamespaceWithAReusedNumber(t *testing.T) {
 			w.forget()
 			dry := w.operate("gc", "--dry-run")
 			if strings.Contains(dry.stdout, now.id) || !strings.Contains(dry.stdout, old.id) {
-				t.Errorf("gc --dry-run, where the namespace of %s alone has gone: %+v", old.id, dry)
+				t.Errorf("gc --dry-run, where only the namespace of %s is gone: %+v", old.id, dry)
 			}
 			if a := detach(w, old, now); a.err != nil {
 				t.Errorf("%s: %s", name, a.stdout)
@@ -54,12 +54,12 @@ func TestDELSparesANamespaceWithAReusedNumber(t *testing.T) {
 	}
 }
 
-// renumbering is held by a test that waits for a number, so that no two of them
-// wait for each other.
+// renumbering is held by the test that waits for a number, so that no two tests
+// wait for each other's.
 var renumbering sync.Mutex
 
-// succeeded returns a container that was attached by conf, whose namespace has
-// gone, and at whose path there is another namespace with its numbers.
+// succeeded returns a container whose namespace has been deleted after its ADD.
+// At the same path is a new namespace with the same numbers.
 func (w *world) succeeded(conf object) *pod {
 	w.t.Helper()
 	renumbering.Lock()
@@ -79,9 +79,10 @@ func (w *world) succeeded(conf object) *pod {
 	return nil
 }
 
-// reused makes namespaces until one has the numbers, and puts that at p's path.
-// It keeps the others meanwhile, so that the lower numbers are in use. A test
-// that runs beside this one may have been given the numbers: then there is none.
+// reused creates namespaces until one has the numbers want, and moves that one
+// to p's path. It keeps the others until then, so that their numbers stay in
+// use. It returns false if the numbers have gone to a test that runs at the
+// same time.
 func (w *world) reused(p *pod, want [2]uint64) bool {
 	w.t.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -93,7 +94,7 @@ func (w *world) reused(p *pod, want [2]uint64) bool {
 		}
 		defer func() { _ = host.RemoveNS(path) }()
 		got := w.numbers(path)
-		if got[1] > want[1] { // the kernel takes its time to free a number
+		if got[1] > want[1] { // the kernel frees a number later
 			waited++
 			<-tick.C
 		}
@@ -112,7 +113,7 @@ func (w *world) reused(p *pod, want [2]uint64) bool {
 	return false
 }
 
-// numbers returns the device and inode numbers of a namespace.
+// numbers returns the device and inode number of a namespace.
 func (w *world) numbers(path string) [2]uint64 {
 	w.t.Helper()
 	var st unix.Stat_t

@@ -7,12 +7,12 @@ import (
 	"testing"
 )
 
-// TestKillAtEveryStepWithRealPluginsLosesNothing kills multinet at every step of an ADD, of a
-// DEL and of the undo of an ADD, and before, in and after each of its plugins:
-// bridge, portmap and firewall in one network, bridge and firewall in another,
-// each with host-local. After the next DEL there is no interface, no reserved
-// address, no rule and no record. A plugin that lives on as an orphan does its
-// work beside nobody, and that is removed as well.
+// TestKillAtEveryStepWithRealPluginsLosesNothing kills multinet at every step
+// of an ADD, of a DEL and of the undo of an ADD, and before, during and after
+// each of its plugins: bridge, portmap and firewall in one network, bridge and
+// firewall in another, each with host-local. The next DEL leaves no interface,
+// no reserved address, no rule and no record. An orphaned plugin never runs
+// beside another, and what it does is removed as well.
 func TestKillAtEveryStepWithRealPluginsLosesNothing(t *testing.T) {
 	for _, command := range []string{"ADD", "DEL", "undo"} {
 		for part := range crashParts {
@@ -25,11 +25,11 @@ func TestKillAtEveryStepWithRealPluginsLosesNothing(t *testing.T) {
 	}
 }
 
-// crashParts is in how many worlds, side by side, the steps of one command are
-// tried. With -short it is one of them alone.
+// crashParts is the number of worlds that share the steps of one command and
+// run in parallel. With -short only the first of them runs.
 const crashParts = 4
 
-// killReal tries every crashParts'th step, beginning with part.
+// killReal tests every crashParts'th step from the one with the number part.
 func (w *world) killReal(command string, part int) {
 	w.t.Helper()
 	verb := command
@@ -41,7 +41,7 @@ func (w *world) killReal(command string, part int) {
 	}
 	before := func() {
 		w.t.Helper()
-		if err := os.RemoveAll(w.file("state")); err != nil { // it is made once only
+		if err := os.RemoveAll(w.file("state")); err != nil { // it is created only once
 			w.t.Fatal(err)
 		}
 		if command == "DEL" {
@@ -53,7 +53,7 @@ func (w *world) killReal(command string, part int) {
 		w.t.Fatalf("%s: exit status %d: %s", command, a.code, a.stdout)
 	}
 	steps := w.steps(p)
-	if command == "undo" { // its ADD is like any other until it fails
+	if command == "undo" { // until its ADD fails it is like any other
 		steps = steps[max(0, slices.Index(steps, step{"ADD z start", 1})):]
 	}
 	w.ok("DEL", p)
@@ -66,7 +66,7 @@ func (w *world) killReal(command string, part int) {
 			continue
 		}
 		before()
-		// A fake that lives on has its plugin do the work afterwards.
+		// An orphaned fake runs its plugin afterwards.
 		orphan := at.byFake() && i%2 == 0
 		w.crash(verb, p, at, orphan)
 		trials++
@@ -79,8 +79,8 @@ func (w *world) killReal(command string, part int) {
 	w.figures("SIGKILL of multinet at every step of "+command+", with bridge, host-local, firewall and portmap, then DEL", trials)
 }
 
-// steppingNetworks are two networks of real plugins, with a fake in front of
-// each that says its steps.
+// steppingNetworks returns two networks of real plugins. A fake in front of
+// each plugin logs its steps.
 func (w *world) steppingNetworks() []object {
 	w.t.Helper()
 	return []object{

@@ -10,15 +10,15 @@ import (
 	"github.com/containernetworking/plugins/pkg/utils"
 )
 
-// ruled returns a network of plugins that need an earlier result in DEL: the
-// world's i'th bridge with masquerading, and firewall, whose rules name
-// addresses alone; more follows them in the chain.
+// ruled returns a network of plugins whose DEL needs an earlier result: the
+// world's i'th bridge with masquerading, and firewall, whose rules contain only
+// addresses. The plugins of more come after them in the chain.
 func (w *world) ruled(i int, more ...object) object {
 	bridge := w.with(w.bridge(i), object{"ipMasq": true})
 	return w.chain(i, append([]object{bridge, firewall()}, more...)...)
 }
 
-// chain returns the world's i'th network of its own name.
+// chain returns a network of plugins with the name of the world's i'th network.
 func (w *world) chain(i int, plugins ...object) object {
 	return object{"name": w.chainName(i), "cniVersion": "1.1.0", "plugins": plugins}
 }
@@ -31,8 +31,8 @@ func portmap() object {
 	return object{"type": "portmap", "backend": "iptables", "capabilities": object{"portMappings": true}}
 }
 
-// published is a pod attached by delegates, a port of which is published on the
-// host by those that can.
+// published returns a pod whose delegates publish one of its ports on the host,
+// if they can.
 func (w *world) published(delegates ...object) *pod {
 	w.t.Helper()
 	p := w.pod(w.multinet("1.1.0", delegates...))
@@ -41,8 +41,8 @@ func (w *world) published(delegates ...object) *pod {
 	return p
 }
 
-// behind returns conf with a fake in front of its plugin, so that the fake can
-// log, fail or be killed, and the plugin does the work.
+// behind returns conf with a fake in front of its plugin. The fake logs its
+// steps, fails or is killed, and lets the plugin do the work.
 func (w *world) behind(id string, conf object, on ...string) object {
 	w.t.Helper()
 	front := w.fake(id, on...)
@@ -55,8 +55,8 @@ func (w *world) behind(id string, conf object, on ...string) object {
 	return front
 }
 
-// rules lists the rules and chains of iptables that are about containers of
-// this world, sorted: those with a container's ID, those with one of the world's
+// rules returns, sorted, the iptables rules and chains of this world's
+// containers: those that contain a container's ID or one of the world's
 // addresses, and the containers' own chains.
 func (w *world) rules() []string {
 	w.t.Helper()
@@ -70,10 +70,11 @@ func (w *world) rules() []string {
 	return w.rulesAbout(about)
 }
 
-// maxRanges is how many ranges of addresses a world has.
+// maxRanges is the number of address ranges of a world.
 const maxRanges = 16
 
-// marks are the words in rules that are a container's, but for its addresses.
+// marks returns the words, apart from addresses, by which a rule is known to be
+// a container's.
 func (w *world) marks(id string) (words []string) {
 	words = append(words, id)
 	for i := range maxRanges {
@@ -84,7 +85,7 @@ func (w *world) marks(id string) (words []string) {
 	return words
 }
 
-// rulesAbout lists the rules and chains, sorted, in which there is one of words.
+// rulesAbout returns, sorted, the rules and chains that contain one of words.
 // An address that ends with a dot stands for its range.
 func (w *world) rulesAbout(words []string) (list []string) {
 	w.t.Helper()
@@ -109,8 +110,8 @@ func (w *world) rulesAbout(words []string) (list []string) {
 	return list
 }
 
-// apart reports whether c stands between the words of a rule: an address is a
-// word without its mask and port.
+// apart reports whether c separates the words of a rule. An address is a word
+// of its own, without its mask and port.
 func apart(c rune) bool { return strings.ContainsRune(" \t\n:/\\\"", c) }
 
 // program returns the path of a program that plugins run, or skips the test.
@@ -125,8 +126,8 @@ func (w *world) program(name string) string {
 	return ""
 }
 
-// gone fails the test where anything is left of p's attachment, or of any other
-// container of the world: interfaces, rules, and what nothingLeft looks for.
+// gone fails the test if anything is left of p's attachment or of any other
+// container of the world: interfaces, rules, or what nothingLeft checks.
 func (w *world) gone(p *pod) {
 	w.t.Helper()
 	if !w.vanished {

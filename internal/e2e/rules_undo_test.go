@@ -5,7 +5,7 @@ import (
 )
 
 // TestUndoRemovesRules: an ADD that fails leaves no rule, whichever plugin
-// fails: the undo gives each plugin the result that came before it.
+// fails. The undo passes each plugin the result that came before it.
 func TestUndoRemovesRules(t *testing.T) {
 	for name, networks := range map[string]func(w *world, failing object) []object{
 		"the end of the chain": func(w *world, failing object) []object {
@@ -50,8 +50,8 @@ func TestUndoRemovesRules(t *testing.T) {
 	}
 }
 
-// TestDELRemovesRulesAfterAFailedUndo: where the undo fails in firewall itself, the DEL
-// that comes later removes the rules.
+// TestDELRemovesRulesAfterAFailedUndo: if the undo fails in firewall itself, a
+// later DEL removes the rules.
 func TestDELRemovesRulesAfterAFailedUndo(t *testing.T) {
 	for name, networks := range map[string]func(w *world, wall object) []object{
 		"in its own chain": func(w *world, wall object) []object {
@@ -82,9 +82,9 @@ func TestDELRemovesRulesAfterAFailedUndo(t *testing.T) {
 	}
 }
 
-// TestKilledADDLeavesNoRules: when multinet is killed while a plugin runs, what
-// comes next, be it DEL, GC or ADD, removes the rules that earlier plugins of
-// the same chain, or of earlier networks, have made.
+// TestKilledADDLeavesNoRules: multinet is killed while a plugin runs. The next
+// DEL, GC or ADD removes the rules of the earlier plugins of the same chain and
+// of earlier networks.
 func TestKilledADDLeavesNoRules(t *testing.T) {
 	for name, networks := range map[string]func(w *world, waiting object) []object{
 		"the third plugin of a chain": func(w *world, waiting object) []object {
@@ -115,7 +115,7 @@ func TestKilledADDLeavesNoRules(t *testing.T) {
 					t.Fatal("there are no rules: this tests nothing")
 				}
 				w.cure()
-				w.open() // what comes next waits for the plugin that was left behind
+				w.open() // the next command waits for the orphan
 				w.detach(then, p)
 				w.gone(p)
 				w.figures("SIGKILL of multinet in "+name+", then "+then, 1)

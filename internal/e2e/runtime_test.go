@@ -24,31 +24,31 @@ import (
 // object is a JSON object.
 type object = map[string]any
 
-// A pod is one attachment as a runtime keeps it.
+// A pod is one attachment as the runtime knows it.
 type pod struct {
 	id, netns, ifname string
-	conf              object            // of the network, with its name, version and type
-	annotations       map[string]string // of the Kubernetes pod
-	result            json.RawMessage   // of ADD
+	conf              object            // network configuration with name, version and type
+	annotations       map[string]string // annotations of the Kubernetes pod
+	result            json.RawMessage   // result of ADD
 }
 
-// An answer is what a plugin said.
+// An answer is what a plugin returned.
 type answer struct {
 	code   int // exit status
 	stdout []byte
 	stderr string
 	took   time.Duration
-	err    *types.Error // what it printed when it failed
+	err    *types.Error // the error object on stdout if the plugin failed
 }
 
-// A running plugin is one that has been started and given its configuration.
+// A running plugin has been started and has received its configuration.
 type running struct {
 	cmd            *exec.Cmd
 	start          time.Time
 	stdout, stderr head
 }
 
-// A head is the first megabyte of what a plugin prints.
+// A head keeps the first megabyte of a plugin's output.
 type head struct{ text []byte }
 
 func (h *head) Write(p []byte) (int, error) {
@@ -59,13 +59,14 @@ func (h *head) Write(p []byte) (int, error) {
 // extra changes a request before it is sent.
 type extra func(env map[string]string, conf object)
 
-// withoutNetNS is the DEL that containerd sends when it removes a sandbox.
+// withoutNetNS changes a DEL to the one that containerd sends when it removes a
+// sandbox.
 func withoutNetNS(env map[string]string, conf object) {
 	env["CNI_NETNS"] = ""
 	delete(conf, "prevResult")
 }
 
-// valid is the runtime's list of attachments that are valid, for a GC.
+// valid sets the runtime's list of valid attachments, for a GC.
 func valid(pods ...*pod) extra {
 	return func(_ map[string]string, conf object) {
 		list := []object{}
@@ -77,10 +78,10 @@ func valid(pods ...*pod) extra {
 	}
 }
 
-// detaches are the ways in which a runtime has a container detached.
+// detaches are the ways a runtime can get a container detached.
 var detaches = []string{"DEL", "DEL without a namespace", "GC", "ADD"}
 
-// detach has p detached in one of these ways. After an ADD there is a DEL.
+// detach detaches p in one of the ways of detaches. After an ADD it calls DEL.
 func (w *world) detach(how string, p *pod) {
 	w.t.Helper()
 	switch how {
@@ -96,7 +97,8 @@ func (w *world) detach(how string, p *pod) {
 	}
 }
 
-// checks runs a CHECK, which the specification has from version 0.4.0 on.
+// checks runs a CHECK, which must fail in version 0.3.1: the specification has
+// CHECK from 0.4.0 on.
 func (w *world) checks(version string, p *pod) {
 	w.t.Helper()
 	if version == "0.3.1" {
@@ -140,10 +142,10 @@ func (w *world) start(command string, p *pod, extras ...extra) *running {
 	return w.exec(built(w.t, plugin), env, stdin)
 }
 
-// exec starts any plugin with just env and stdin.
+// exec starts an executable with exactly env and stdin.
 func (w *world) exec(path string, env map[string]string, stdin []byte) *running {
 	w.t.Helper()
-	// A plugin that is not done by then hangs: killed, it fails its test.
+	// A plugin that runs longer hangs. It is killed, and its test fails.
 	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
 	w.t.Cleanup(cancel)
 	r := &running{cmd: exec.CommandContext(ctx, path), start: time.Now()}
@@ -158,8 +160,8 @@ func (w *world) exec(path string, env map[string]string, stdin []byte) *running 
 	return r
 }
 
-// wait returns what the plugin answers, which must be what the specification
-// has plugins print: one JSON object, or nothing.
+// wait returns the plugin's answer. It fails the test unless stdout is what the
+// specification asks for: one JSON object, or nothing.
 func (w *world) wait(r *running) answer {
 	w.t.Helper()
 	err := r.cmd.Wait()
@@ -193,7 +195,7 @@ func (w *world) wait(r *running) answer {
 	return a
 }
 
-// decodeOne decodes the one JSON value that data must be.
+// decodeOne decodes data, which must be exactly one JSON value.
 func decodeOne(data []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	if err := d.Decode(v); err != nil {
@@ -205,13 +207,13 @@ func decodeOne(data []byte, v any) error {
 	return nil
 }
 
-// call runs a plugin to its end.
+// call runs a plugin and waits until it exits.
 func (w *world) call(command string, p *pod, extras ...extra) answer {
 	w.t.Helper()
 	return w.wait(w.start(command, p, extras...))
 }
 
-// ok runs a plugin that must succeed. After an ADD p has the result.
+// ok runs a plugin that must succeed. It keeps the result of an ADD in p.
 func (w *world) ok(command string, p *pod, extras ...extra) answer {
 	w.t.Helper()
 	a := w.call(command, p, extras...)
@@ -234,7 +236,8 @@ func (w *world) done(r *running) {
 	}
 }
 
-// fails runs a plugin that must fail with code, and with each of words.
+// fails runs a plugin that must fail with code and an error text that contains
+// each of words.
 func (w *world) fails(code uint, command string, p *pod, words []string, extras ...extra) answer {
 	w.t.Helper()
 	a := w.call(command, p, extras...)
@@ -257,7 +260,7 @@ func (w *world) failed(a answer, code uint, words ...string) {
 	}
 }
 
-// newPods returns n pods, with configurations of their own.
+// newPods returns n pods, each with a configuration of its own.
 func (w *world) newPods(n int, conf func() object) []*pod {
 	w.t.Helper()
 	pods := make([]*pod, n)
@@ -267,7 +270,7 @@ func (w *world) newPods(n int, conf func() object) []*pod {
 	return pods
 }
 
-// all starts a command for every pod at once.
+// all starts a command for every pod at the same time.
 func (w *world) all(command string, pods []*pod, extras ...extra) []*running {
 	w.t.Helper()
 	rs := make([]*running, len(pods))
@@ -277,7 +280,7 @@ func (w *world) all(command string, pods []*pod, extras ...extra) []*running {
 	return rs
 }
 
-// allOK runs a command for every pod at once, which must succeed.
+// allOK runs a command, which must succeed, for every pod at the same time.
 func (w *world) allOK(command string, pods []*pod, extras ...extra) {
 	w.t.Helper()
 	for i, r := range w.all(command, pods, extras...) {
@@ -291,7 +294,7 @@ func (w *world) allOK(command string, pods []*pod, extras ...extra) {
 	}
 }
 
-// decode returns the result of p's ADD, which must be of version.
+// decode returns the result of p's ADD, which must have the version.
 func decode(t testing.TB, p *pod, version string) *types100.Result {
 	t.Helper()
 	r, err := create.Create(version, p.result)
@@ -311,7 +314,7 @@ func decode(t testing.TB, p *pod, version string) *types100.Result {
 	return r100
 }
 
-// lab runs the demo with the executables of this test.
+// lab runs the demo with the executables that the tests built.
 func (w *world) lab() answer {
 	w.t.Helper()
 	r := &running{cmd: exec.CommandContext(w.t.Context(), built(w.t, "lab"), "-bin", w.bin)}

@@ -9,15 +9,15 @@ import (
 	"testing"
 )
 
-// resultVersions are all versions of results, those that only a delegate or
-// only a runtime of long ago would use included.
+// resultVersions are all versions of results, including those that only a very
+// old delegate or runtime uses.
 var resultVersions = []string{"0.1.0", "0.2.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 
-// TestResultsOfAnyShape: a delegate's result that has any JSON type, or null, at
-// any of its places, in any version, with a runtime of any version, makes ADD
-// succeed or fail with an error. What follows neither panics nor fails for good:
-// after DEL nothing is left. Package delegate tries every place in process;
-// here is a sample through the executable.
+// TestResultsOfAnyShape: a delegate's result may have any JSON type, or null,
+// at any place, in any version, and the runtime may use any version. ADD
+// succeeds or fails with an error object. Later commands do not panic, and DEL
+// leaves nothing. Package delegate tests every place in process; this is a
+// sample through the executable.
 func TestResultsOfAnyShape(t *testing.T) {
 	each := 16
 	if testing.Short() {
@@ -30,7 +30,7 @@ func TestResultsOfAnyShape(t *testing.T) {
 				all := shapes(version)
 				random := rand.New(rand.NewPCG(uint64(i), uint64(j))) //nolint:gosec // the same on every run
 				random.Shuffle(len(all), func(a, b int) { all[a], all[b] = all[b], all[a] })
-				// First those that have done most harm.
+				// First those that are most likely to cause a panic.
 				slices.SortStableFunc(all, func(a, b shape) int { return harm(b) - harm(a) })
 				for k, s := range all[:each] {
 					w.shaped(runtime, version, s, k)
@@ -44,8 +44,8 @@ func TestResultsOfAnyShape(t *testing.T) {
 	}
 }
 
-// shaped attaches and detaches a container by a network whose result is s:
-// alone, the second, in a chain, or beside another.
+// shaped attaches and detaches a container to a network whose result is s:
+// alone, as the second network, in a chain, or in parallel.
 func (w *world) shaped(runtime, version string, s shape, k int) {
 	w.t.Helper()
 	odd := w.with(w.fake("odd"), object{"print": s.result, "cniVersion": version, "name": w.name("odd")})
@@ -74,7 +74,7 @@ func (w *world) shaped(runtime, version string, s shape, k int) {
 	if runtime == "1.1.0" && a.err == nil {
 		w.ok("GC", p, valid(p))
 		if len(w.live()) == 0 {
-			w.t.Error("GC has removed what is valid")
+			w.t.Error("GC has removed a valid attachment")
 		}
 	}
 	w.operate("list")
@@ -83,7 +83,7 @@ func (w *world) shaped(runtime, version string, s shape, k int) {
 	w.nothingLeft()
 }
 
-// A shape is a result with a value at a place where it does not belong, or does.
+// A shape is a result with some value at one place.
 type shape struct {
 	place, value string
 	result       json.RawMessage
@@ -111,7 +111,8 @@ func shapes(version string) (list []shape) {
 	return list
 }
 
-// harm orders shapes: null in a list, null elsewhere, all others.
+// harm orders shapes by how likely they are to cause a panic: null in a list,
+// null elsewhere, all others.
 func harm(s shape) int {
 	switch {
 	case s.value == "null" && strings.HasSuffix(s.place, " 0]"):
@@ -140,7 +141,7 @@ func places(v any, at []any) (list [][]any) {
 	return list
 }
 
-// put replaces what is at a path below v.
+// put replaces the value at a path below v.
 func put(v any, path []any, value any) {
 	for _, at := range path[:len(path)-1] {
 		v = member(v, at)

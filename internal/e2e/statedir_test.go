@@ -10,22 +10,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// state lists what is in the state directory, but for files that are kept
-// there for later use.
+// state lists the files in the state directory, except those that are kept for
+// reuse.
 func (w *world) state() []string {
 	w.t.Helper()
 	return slices.DeleteFunc(w.list(w.file("state")), func(name string) bool { return strings.HasPrefix(name, ".spare-") })
 }
 
-// isRecord reports whether name, below a state directory, is that of p's
-// record: CONTAINER@NETWORK@IFNAME.json, or as it once was
-// CONTAINER/NETWORK@IFNAME.json.
+// isRecord reports whether name, below a state directory, is p's record:
+// CONTAINER@NETWORK@IFNAME.json, or CONTAINER/NETWORK@IFNAME.json in version 1.
 func (p *pod) isRecord(name string) bool {
 	return (strings.HasPrefix(name, p.id+"/") || strings.HasPrefix(name, p.id+"@")) && strings.HasSuffix(name, "@"+p.ifname+".json")
 }
 
-// replace puts something else where p's record is, and returns how to put the
-// record back, and remove whatever has become of the other.
+// replace puts another file in the place of p's record. restore removes that
+// file and puts the record back.
 func (w *world) replace(p *pod, put func(path string) error) (restore func()) {
 	w.t.Helper()
 	path := w.recordFile(p, "state")
@@ -58,7 +57,8 @@ func (w *world) replace(p *pod, put func(path string) error) (restore func()) {
 	}
 }
 
-// oddities are what a file may be instead of one.
+// oddities returns, by kind, functions that create an unexpected file at a
+// path.
 func (w *world) oddities() map[string]func(path string) error {
 	victim := w.file("victim")
 	if err := os.WriteFile(victim, []byte("precious"), 0o600); err != nil {
@@ -77,24 +77,25 @@ func (w *world) oddities() map[string]func(path string) error {
 	}
 }
 
-// unharmed fails the test where the file that links lead to has changed, or the
-// file is there that a dangling one would have made.
+// unharmed fails the test if the target of the links has changed, or if the
+// target of the dangling link exists.
 func (w *world) unharmed() {
 	w.t.Helper()
 	if text, err := os.ReadFile(w.file("victim")); err != nil || string(text) != "precious" {
-		w.t.Errorf("the file that a link leads to: %q, %v", text, err)
+		w.t.Errorf("the target of a link: %q, %v", text, err)
 	}
 	if _, err := os.Lstat(w.file("nothing")); err == nil {
-		w.t.Error("a file was made at the end of a link")
+		w.t.Error("the target of the dangling link was created")
 	}
 }
 
-// kinds names the oddities.
+// kinds are the keys of oddities.
 var kinds = []string{"empty", "FIFO", "socket", "directory", "full", "link", "dangling link", "link to FIFO", "hard link"}
 
-// TestOtherFilesInPlaceOfARecord: where a record should be there is something else. The
-// container's commands say so with code 5 and run nothing, GC and the operator's
-// commands neither hang nor panic, and other containers feel nothing of it.
+// TestOtherFilesInPlaceOfARecord: some other file is in the place of a record.
+// The container's commands fail with code 5 and run nothing, GC and the
+// operator's commands neither hang nor panic, and other containers are not
+// affected.
 func TestOtherFilesInPlaceOfARecord(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
@@ -139,8 +140,9 @@ func TestOtherFilesInPlaceOfARecord(t *testing.T) {
 	}
 }
 
-// TestOtherFilesInPlaceOfALock: where a container's lock should be there is something else.
-// No command hangs or follows it, and a DEL that succeeds is true.
+// TestOtherFilesInPlaceOfALock: some other file is in the place of a
+// container's lock. No command hangs or follows a link, and a DEL that succeeds
+// has detached the container.
 func TestOtherFilesInPlaceOfALock(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
@@ -164,9 +166,9 @@ func TestOtherFilesInPlaceOfALock(t *testing.T) {
 				} else if a := w.call(command, p, valid(other)); a.err != nil && a.err.Code != 5 {
 					t.Errorf("%s: %s", command, a.stdout)
 				} else if attached := len(w.leaked(p)); a.err == nil && (command == "ADD" || command == "CHECK") != (attached == 1) {
-					t.Errorf("%s: success, and %d attached", command, attached)
+					t.Errorf("%s succeeded with %d attached", command, attached)
 				} else if command == "ADD" && a.err != nil && attached > 0 {
-					t.Error("ADD fails, and something is attached")
+					t.Error("ADD failed and left something attached")
 				}
 				w.unharmed()
 				_ = os.RemoveAll(lock)
@@ -186,8 +188,8 @@ func TestOtherFilesInPlaceOfALock(t *testing.T) {
 	}
 }
 
-// TestForeignFilesInTheStateDirectoryStay: what others have put in the state directory
-// stays, and is in nobody's way.
+// TestForeignFilesInTheStateDirectoryStay: files of other programs in the state
+// directory are ignored and not removed.
 func TestForeignFilesInTheStateDirectoryStay(t *testing.T) {
 	w := newWorld(t)
 	conf := w.multinet("1.1.0", w.fake("a"))
@@ -223,8 +225,8 @@ func TestForeignFilesInTheStateDirectoryStay(t *testing.T) {
 	w.figures("foreign files in the state directory", 9)
 }
 
-// TestOtherFilesInPlaceOfTheStateDirectory: where the state directory should be there is something
-// else: nothing runs, and the answer is code 5.
+// TestOtherFilesInPlaceOfTheStateDirectory: some other file is in the place of
+// the state directory. Nothing runs, and the answer is code 5.
 func TestOtherFilesInPlaceOfTheStateDirectory(t *testing.T) {
 	for _, kind := range []string{"empty", "FIFO", "socket", "link", "dangling link", "link to FIFO", "hard link"} {
 		t.Run(kind, func(t *testing.T) {
@@ -235,7 +237,7 @@ func TestOtherFilesInPlaceOfTheStateDirectory(t *testing.T) {
 			}
 			for _, command := range []string{"ADD", "CHECK", "DEL"} {
 				if kind == "dangling link" && command == "DEL" {
-					continue // as where there is no directory
+					continue // as without a directory
 				}
 				w.fails(5, command, p, nil)
 			}

@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A disk is the file system of a state directory, on which something is wrong.
+// A disk is a file system with a defect. It holds a state directory.
 type disk struct {
 	name    string
-	options string                     // of tmpfs
-	spoil   func(w *world, dir string) // makes it fail, again if need be
+	options string                     // mount options of tmpfs
+	spoil   func(w *world, dir string) // causes the defect; may be repeated
 	mend    func(w *world, dir string)
-	keeps   bool // what is on it cannot be removed
+	keeps   bool // its files cannot be removed
 }
 
 var disks = []disk{
@@ -56,8 +56,8 @@ var disks = []disk{
 	},
 }
 
-// fill makes files beside dir until write, or making one, fails for want of
-// space.
+// fill creates files beside dir until write, or creating a file, fails for want
+// of space.
 func (w *world) fill(dir string, write func(*os.File) error) {
 	w.t.Helper()
 	for {
@@ -92,8 +92,8 @@ func (w *world) remount(dir string, flags uintptr) {
 	}
 }
 
-// mount puts the state directory on a disk of its own, and returns the
-// directory above.
+// mount puts the state directory on a disk of its own and returns the mount
+// point.
 func (w *world) mount(d disk) (dir string) {
 	w.t.Helper()
 	dir = w.file("disk")
@@ -116,10 +116,9 @@ func (w *world) mount(d disk) (dir string) {
 	return dir
 }
 
-// TestBadDiskStopsADDButNotDEL: a disk on which nothing can be written keeps containers
-// from coming, with code 5, and none from going: DEL and GC succeed, or, where
-// the record cannot be removed, run the plugins and fail with code 5. CHECK and
-// the operator's commands work.
+// TestBadDiskStopsADDButNotDEL: if nothing can be written, ADD fails with code
+// 5. DEL and GC succeed. Where the record cannot be removed, they run the
+// plugins and fail with code 5. CHECK and the operator's commands work.
 func TestBadDiskStopsADDButNotDEL(t *testing.T) {
 	for _, d := range disks {
 		t.Run(d.name, func(t *testing.T) {
@@ -156,13 +155,13 @@ func TestBadDiskStopsADDButNotDEL(t *testing.T) {
 				w.failed(a, 5)
 				same(t, "attached after an ADD that failed", nil, w.leaked(late))
 			} else if d.keeps {
-				t.Error("ADD succeeds, and nothing can be written")
+				t.Error("ADD succeeded although nothing can be written")
 			} else {
 				w.ok("DEL", late)
 			}
 			for _, name := range w.state() {
 				if strings.HasPrefix(name, late.id) {
-					t.Errorf("left of an ADD that failed: %s", name)
+					t.Errorf("left by an ADD that failed: %s", name)
 				}
 			}
 			bad()
@@ -188,7 +187,7 @@ func TestBadDiskStopsADDButNotDEL(t *testing.T) {
 			if d.keeps {
 				w.ok("DEL", forgotten)
 			}
-			for i, name := range w.leaked(forgotten) { // nobody knows of it any more
+			for i, name := range w.leaked(forgotten) { // its record is gone
 				same(t, fmt.Sprint("forgotten ", i), nil, os.Remove(w.file("fake", "live", name)))
 			}
 			w.nothingLeft()
@@ -197,8 +196,8 @@ func TestBadDiskStopsADDButNotDEL(t *testing.T) {
 	}
 }
 
-// TestDELOfNothingOnABadDisk: a DEL of what was never attached, or is detached
-// already, succeeds also where nothing can be written.
+// TestDELOfNothingOnABadDisk: a DEL of a container that was never attached, or
+// is already detached, succeeds even if nothing can be written.
 func TestDELOfNothingOnABadDisk(t *testing.T) {
 	for _, d := range disks {
 		t.Run(d.name, func(t *testing.T) {
@@ -225,8 +224,8 @@ func TestDELOfNothingOnABadDisk(t *testing.T) {
 	}
 }
 
-// TestDELOnAFullDiskRemovesAKilledADD: what an ADD has attached that was killed goes with the
-// DEL, also on a disk that has become full since.
+// TestDELOnAFullDiskRemovesAKilledADD: DEL removes what a killed ADD has
+// attached, even on a disk that has become full or read-only since.
 func TestDELOnAFullDiskRemovesAKilledADD(t *testing.T) {
 	for _, d := range disks {
 		t.Run(d.name, func(t *testing.T) {
@@ -238,7 +237,7 @@ func TestDELOnAFullDiskRemovesAKilledADD(t *testing.T) {
 			w.kill(r)
 			w.cure()
 			w.open()
-			if d.keeps { // it cannot become read-only while the orphan has the lock open
+			if d.keeps { // the disk cannot become read-only while the orphan has the lock open
 				w.orphansEnd()
 			}
 			d.spoil(w, dir)

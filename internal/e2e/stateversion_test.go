@@ -15,14 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// summed returns a line of a record: a sum, and the text.
+// summed returns a line of a record: a checksum and the text.
 func summed(text []byte) []byte {
 	sum := sha256.Sum256(text)
 	return append([]byte(hex.EncodeToString(sum[:8])+" "), text...)
 }
 
-// ofVersion returns a record as another version of the program might have
-// written it.
+// ofVersion returns the record data as another version of the program might
+// have written it.
 func ofVersion(data []byte, version int) []byte {
 	var lines [][]byte
 	for line := range bytes.Lines(data) {
@@ -34,9 +34,9 @@ func ofVersion(data []byte, version int) []byte {
 	return append(bytes.Join(lines, []byte("\n\n")), '\n')
 }
 
-// TestRecordOfAnUnknownVersionStays: a record of a version that this program does not
-// know stays as it is, whatever is done: the program that has written it can
-// still read it. What needs the record fails with code 5 and runs nothing.
+// TestRecordOfAnUnknownVersionStays: no command changes a record of an unknown
+// version, so that the program that wrote it can still read it. Commands that
+// need the record fail with code 5 and run nothing.
 func TestRecordOfAnUnknownVersionStays(t *testing.T) {
 	for _, version := range []int{0, 3, 1000} {
 		t.Run(fmt.Sprint(version), func(t *testing.T) {
@@ -94,7 +94,7 @@ func TestRecordOfAnUnknownVersionStays(t *testing.T) {
 			w.ok("CHECK", other)
 			w.ok("DEL", other)
 
-			// The program that has written it is back.
+			// The program that wrote the record is back.
 			if err := os.WriteFile(path, data, 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -106,7 +106,7 @@ func TestRecordOfAnUnknownVersionStays(t *testing.T) {
 	}
 }
 
-// recordV1 is what a line of a record of version 1 says.
+// recordV1 is the text of a line of a version 1 record.
 const recordV1 = `{"version":1,"network":"NETWORK","container":"ID","ifname":"eth0","state":"STATE",` +
 	`"created":"2026-11-22T00:39:04.204483336Z","updated":"2026-11-22T00:39:04.204487899Z","value":{"delegates":[` +
 	`{"network":{"cniVersion":"1.1.0","name":"NETWORK","plugins":[{"code":111,"dir":"DIR","id":"a","on":{},"type":"fake"}]},` +
@@ -114,8 +114,8 @@ const recordV1 = `{"version":1,"network":"NETWORK","container":"ID","ifname":"et
 	`{"network":{"cniVersion":"1.1.0","name":"NETWORK","plugins":[{"code":111,"dir":"DIR","id":"b","on":{},"type":"fake"}]},` +
 	`"netns":{"path":"NETNS","dev":DEV,"inode":INODE},"ifname":"net1","args":"IgnoreUnknown=1;K8S_POD_NAME=ID"RESULT}]}}`
 
-// TestRecordOfVersion1IsTakenOver: records in the form and the place of version 1 are
-// taken over, in each of their states.
+// TestRecordOfVersion1IsTakenOver: every command reads and moves records of
+// version 1, in each of their states.
 func TestRecordOfVersion1IsTakenOver(t *testing.T) {
 	for _, states := range [][]string{{"planned"}, {"planned", "added"}, {"planned", "added", "deleting"}, {"planned", "deleting"}} {
 		last := states[len(states)-1]
@@ -123,7 +123,7 @@ func TestRecordOfVersion1IsTakenOver(t *testing.T) {
 			t.Run(strings.Join(states, ",")+"/"+command, func(t *testing.T) {
 				w := newWorld(t)
 				p := w.pod(w.multinet("1.1.0", w.fake("a"), w.fake("b")))
-				w.ok("ADD", p) // for what the fakes keep
+				w.ok("ADD", p) // for the fakes' markers
 				if err := os.RemoveAll(w.file("state")); err != nil {
 					t.Fatal(err)
 				}
@@ -172,13 +172,14 @@ func TestRecordOfVersion1IsTakenOver(t *testing.T) {
 	}
 }
 
-// TestKillWhileTakingOverLosesNothing kills a DEL of a record of version 1 at every
-// step, among them those that move the record. The next DEL removes everything.
+// TestKillWhileTakingOverLosesNothing kills a DEL of a version 1 record at
+// every step, including those that move the record. The next DEL removes
+// everything.
 func TestKillWhileTakingOverLosesNothing(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.1.0", w.fake("a"), w.fake("b")))
 	before := func() {
-		w.ok("ADD", p) // for what the fakes keep
+		w.ok("ADD", p) // for the fakes' markers
 		if err := os.RemoveAll(w.file("state")); err != nil {
 			t.Fatal(err)
 		}
@@ -202,8 +203,8 @@ func TestKillWhileTakingOverLosesNothing(t *testing.T) {
 	w.nothingLeft()
 }
 
-// version1 writes a record of version 1 of p, which has come to each of states
-// in turn.
+// version1 writes a version 1 record of p that has gone through states in this
+// order.
 func (w *world) version1(p *pod, states []string) {
 	w.t.Helper()
 	var st unix.Stat_t

@@ -12,27 +12,28 @@ import (
 	"testing"
 )
 
-// A step is one that a plugin, or a fake that it runs, says in the log of
-// steps that it is about to take: see Step in internal/durable and in fake.
+// A step is one entry in the log of steps: what a plugin, or a fake that it
+// runs, is about to do. See Step in internal/durable and step in fake.
 type step struct {
-	what string // with C for the container's ID
-	nth  int    // which of those that are called the same
+	what string // the container's ID is replaced by C
+	nth  int    // counts the steps with the same text, from 1
 }
 
 func (s step) String() string { return fmt.Sprintf("%s (%d)", s.what, s.nth) }
 
-// byFake reports whether it is a fake's step.
+// byFake reports whether a fake took the step.
 func (s step) byFake() bool {
 	return slices.Contains([]string{"start", "middle", "end"}, s.what[strings.LastIndexByte(s.what, ' ')+1:])
 }
 
-// fake returns which fake's step it is.
+// fake returns the ID of the fake that took the step.
 func (s step) fake() string { return strings.Fields(s.what)[1] }
 
-// stepping makes a plugin log its steps, and be killed at one if at is not nil.
-// A fake at whose step that is dies as well, unless it is to live on.
+// stepping makes a plugin log its steps. If at is not nil, the plugin is killed
+// there. If that is a fake's step, the fake dies with the plugin unless orphan
+// is set.
 func (w *world) stepping(p *pod, at *step, orphan bool) extra {
-	w.steps(p) // what an orphan has added since
+	w.steps(p) // drop what an orphan has logged since
 	return func(env map[string]string, _ object) {
 		env["METACNI_STEPS"] = w.file(p.id + ".steps")
 		if at != nil {
@@ -45,7 +46,7 @@ func (w *world) stepping(p *pod, at *step, orphan bool) extra {
 	}
 }
 
-// steps reads, and removes, the log of p's steps.
+// steps reads and removes the log of p's steps.
 func (w *world) steps(p *pod) (list []step) {
 	w.t.Helper()
 	text, err := os.ReadFile(w.file(p.id + ".steps"))
@@ -63,8 +64,8 @@ func (w *world) steps(p *pod) (list []step) {
 	return list
 }
 
-// crash runs a command that is killed at a step, and proves from the log of
-// steps that it was killed there and nowhere else.
+// crash runs a command that is killed at a step. It fails the test unless the
+// log of steps shows that the command was killed exactly there.
 func (w *world) crash(command string, p *pod, at step, orphan bool) {
 	w.t.Helper()
 	r := w.start(command, p, w.stepping(p, &at, orphan))
@@ -77,7 +78,7 @@ func (w *world) crash(command string, p *pod, at step, orphan bool) {
 	if killed < 0 {
 		w.t.Fatalf("%s was not killed at %v: %v", command, at, steps)
 	}
-	// What the plugin does while a fake runs, it does at the same time.
+	// The plugin and a fake that it runs take steps at the same time.
 	before := slices.Index(steps[:killed], at)
 	if before < 0 {
 		w.t.Fatalf("%s was killed after %v, not %v", command, steps[:killed], at)
@@ -85,7 +86,7 @@ func (w *world) crash(command string, p *pod, at step, orphan bool) {
 	for _, s := range steps[before+1:] {
 		alike := s.byFake() == at.byFake()
 		if at.byFake() && p.conf["parallel"] == true {
-			alike = s.byFake() && s.fake() == at.fake() // others go on
+			alike = s.byFake() && s.fake() == at.fake() // the other fakes continue
 		}
 		if s.what != "killed" && alike && (!at.byFake() || !orphan) {
 			w.t.Errorf("%s was killed at %v, and then came to %v", command, at, s)
@@ -93,14 +94,14 @@ func (w *world) crash(command string, p *pod, at step, orphan bool) {
 	}
 }
 
-// recorded reports whether there is a record of p, whatever it says.
+// recorded reports whether p has a record, in whatever state.
 func (w *world) recorded(p *pod, state string) bool {
 	w.t.Helper()
 	return slices.ContainsFunc(w.list(w.file(state)), p.isRecord)
 }
 
-// has fails the test unless a step begins with each of whats: else the crashes
-// would not be where the test says.
+// has fails the test unless for each of whats some step begins with it.
+// Otherwise the crashes would not cover what the test claims.
 func has(t testing.TB, steps []step, whats ...string) {
 	t.Helper()
 	for _, what := range whats {
@@ -110,7 +111,8 @@ func has(t testing.TB, steps []step, whats ...string) {
 	}
 }
 
-// neverBeside fails the test where two fakes worked on one container at once.
+// neverBeside fails the test if two fakes worked on one container at the same
+// time.
 func (w *world) neverBeside() {
 	w.t.Helper()
 	text, err := os.ReadFile(w.file("fake", "beside"))
@@ -119,7 +121,7 @@ func (w *world) neverBeside() {
 	}
 }
 
-// leaked lists what the fakes have attached to p, and counts it as a leak.
+// leaked lists what the fakes have attached to p and not detached.
 func (w *world) leaked(p *pod) (list []string) {
 	w.t.Helper()
 	for _, name := range w.live() {
@@ -130,7 +132,7 @@ func (w *world) leaked(p *pod) (list []string) {
 	return list
 }
 
-// clean fails the test where p has left anything.
+// clean fails the test if anything of p is left.
 func (w *world) clean(p *pod, state string) {
 	w.t.Helper()
 	same(w.t, "attached by fakes", nil, w.leaked(p))
@@ -144,13 +146,13 @@ func (w *world) clean(p *pod, state string) {
 	w.neverBeside()
 }
 
-// A subject is a meta-plugin under test, with fakes a, b and c, or the first of
-// them.
+// A subject is a meta-plugin under test. Its delegates are some of the fakes a,
+// b and c.
 type subject struct {
 	name     string
-	state    string // its directory of records
+	state    string // directory of its records
 	fakes    []string
-	parallel bool // b and c side by side
+	parallel bool // b and c run in parallel
 }
 
 func subjects() []subject {
@@ -160,12 +162,12 @@ func subjects() []subject {
 	}
 }
 
-// allSubjects are subjects, and multinet with "parallel".
+// allSubjects returns the subjects and multinet with "parallel".
 func allSubjects() []subject {
 	return append(subjects(), subject{name: "multinet parallel", state: "state", fakes: []string{"a", "b", "c"}, parallel: true})
 }
 
-// conf is s's configuration, in which something goes wrong with the last fake.
+// conf returns s's configuration. on lists the faults of the last fake.
 func (s subject) conf(w *world, on ...string) object {
 	w.t.Helper()
 	if s.name == "flannel" {
@@ -187,7 +189,7 @@ func (s subject) conf(w *world, on ...string) object {
 	return conf
 }
 
-// calls is what the fakes are called for in one command, as w.trace wants it.
+// calls returns the calls of the fakes in one command, as w.trace takes them.
 func (s subject) calls(command string) (list []string) {
 	for i, id := range s.fakes {
 		ifname := "eth0"

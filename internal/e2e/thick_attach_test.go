@@ -10,9 +10,9 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
-// TestDaemonAttachesOneMoreNetwork: what is plugged into a running container through the daemon is
-// listed with the rest, known to CHECK and GC, and removed by the DEL of the
-// sandbox, or before by its own.
+// TestDaemonAttachesOneMoreNetwork: the daemon attaches one more network to a
+// running container. It lists that network with the others, CHECK and GC
+// include it, and the DEL of the sandbox or its own detaches it.
 func TestDaemonAttachesOneMoreNetwork(t *testing.T) {
 	w := newWorld(t)
 	w.daemon(daemonConf{keys: object{"binDir": w.bin}})
@@ -20,11 +20,11 @@ func TestDaemonAttachesOneMoreNetwork(t *testing.T) {
 	other := w.pod(w.thick("1.1.0", w.fake("other")))
 	w.ok("ADD", p)
 	w.ok("ADD", other)
-	plug := func(command, ifname string, conf object) reply {
+	request := func(command, ifname string, conf object) reply {
 		t.Helper()
-		hot := *p
-		hot.conf, hot.ifname = conf, ifname
-		r, err := w.ask(http.MethodPost, wire.PathAttach, w.request(command, &hot, object{"interfaceAttributes": object{"mac": "02:00:00:00:77:01"}}))
+		more := *p
+		more.conf, more.ifname = conf, ifname
+		r, err := w.ask(http.MethodPost, wire.PathAttach, w.request(command, &more, object{"interfaceAttributes": object{"mac": "02:00:00:00:77:01"}}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -32,29 +32,29 @@ func TestDaemonAttachesOneMoreNetwork(t *testing.T) {
 	}
 	green := w.with(w.bridge(5), object{"name": w.name("green"), "cniVersion": "1.0.0", "capabilities": object{"mac": true}})
 	fakes := w.with(w.fake("h"), object{"name": "fakes", "cniVersion": "1.1.0", "capabilities": object{"mac": true}})
-	w.isResult(plug("ADD", "hot0", green))
-	w.isResult(plug("ADD", "hot1", fakes))
-	plug("ADD", "hot1", fakes).says(t, http.StatusInternalServerError, 7, "hot1")
-	same(t, "interfaces", []string{"eth0", "hot0"}, w.interfaces(p))
-	same(t, "MAC", "02:00:00:00:77:01", w.find(p, "hot0").MAC)
-	same(t, "listed", []string{"eth0 added", "net1 added", "hot0 added", "hot1 added"}, w.attachments(p))
+	w.isResult(request("ADD", "more0", green))
+	w.isResult(request("ADD", "more1", fakes))
+	request("ADD", "more1", fakes).says(t, http.StatusInternalServerError, 7, "more1")
+	same(t, "interfaces", []string{"eth0", "more0"}, w.interfaces(p))
+	same(t, "MAC", "02:00:00:00:77:01", w.find(p, "more0").MAC)
+	same(t, "listed", []string{"eth0 added", "net1 added", "more0 added", "more1 added"}, w.attachments(p))
 	same(t, "listed", []string{"eth0 added"}, w.attachments(other))
-	for _, ifname := range []string{"hot0", "hot1"} {
-		if r := plug("CHECK", ifname, fakes); r.status != http.StatusOK {
+	for _, ifname := range []string{"more0", "more1"} {
+		if r := request("CHECK", ifname, fakes); r.status != http.StatusOK {
 			t.Errorf("CHECK %s: %s", ifname, r.body)
 		}
 	}
 	w.ok("CHECK", p)
 	w.ok("GC", p, valid(p, other))
-	same(t, "interfaces", []string{"eth0", "hot0"}, w.interfaces(p))
+	same(t, "interfaces", []string{"eth0", "more0"}, w.interfaces(p))
 
 	for range 2 {
-		if r := plug("DEL", "hot1", fakes); r.status != http.StatusOK {
-			t.Errorf("DEL hot1: %s", r.body)
+		if r := request("DEL", "more1", fakes); r.status != http.StatusOK {
+			t.Errorf("DEL more1: %s", r.body)
 		}
 	}
-	same(t, "listed", []string{"eth0 added", "net1 added", "hot0 added"}, w.attachments(p))
-	w.isResult(plug("ADD", "hot1", fakes))
+	same(t, "listed", []string{"eth0 added", "net1 added", "more0 added"}, w.attachments(p))
+	w.isResult(request("ADD", "more1", fakes))
 	w.ok("DEL", p, withoutNetNS)
 	same(t, "interfaces", nil, w.interfaces(p))
 	same(t, "listed", nil, w.attachments(p))
@@ -62,7 +62,8 @@ func TestDaemonAttachesOneMoreNetwork(t *testing.T) {
 	w.noTrace()
 }
 
-// attachments lists what the daemon says p is attached to.
+// attachments lists p's attachments and their states, as the daemon reports
+// them.
 func (w *world) attachments(p *pod) (list []string) {
 	w.t.Helper()
 	r, err := w.ask(http.MethodGet, wire.PathAttach+"?container="+p.id, nil)
@@ -82,16 +83,17 @@ func (w *world) attachments(p *pod) (list []string) {
 	return list
 }
 
-// TestDELCancelsAnAttachInTheDaemon: the DEL of the sandbox comes while a network is plugged
-// in: that is undone, and nothing is left.
+// TestDELCancelsAnAttachInTheDaemon: a DEL of the sandbox that arrives while
+// the daemon attaches one more network cancels that. It is undone, and nothing
+// is left.
 func TestDELCancelsAnAttachInTheDaemon(t *testing.T) {
 	w := newWorld(t)
 	w.daemon(daemonConf{keys: object{"binDir": w.bin}})
 	p := w.pod(w.thick("1.1.0", w.fake("a")))
 	w.ok("ADD", p)
-	hot := *p
-	hot.conf, hot.ifname = w.with(w.fake("h", "ADD", "gate"), object{"name": "fakes", "cniVersion": "1.1.0"}), "hot0"
-	body := w.request("ADD", &hot, nil)
+	more := *p
+	more.conf, more.ifname = w.with(w.fake("h", "ADD", "gate"), object{"name": "fakes", "cniVersion": "1.1.0"}), "more0"
+	body := w.request("ADD", &more, nil)
 	answered := make(chan reply, 1)
 	go func() {
 		r, err := w.ask(http.MethodPost, wire.PathAttach, body)
@@ -107,22 +109,22 @@ func TestDELCancelsAnAttachInTheDaemon(t *testing.T) {
 	w.noTrace()
 }
 
-// TestMultusClientAttachesAndDetaches: real plugins attach and detach what Multus's own
-// client, multus-dynamic-networks-controller, asks for. Its arguments name the
-// pod and do not tell plugins to ignore what they do not know.
+// TestMultusClientAttachesAndDetaches: real plugins attach and detach what
+// Multus's own client, multus-dynamic-networks-controller, requests. Its
+// CNI_ARGS name the pod and lack IgnoreUnknown.
 func TestMultusClientAttachesAndDetaches(t *testing.T) {
 	w := newWorld(t)
 	w.daemon(daemonConf{keys: object{"binDir": w.bin}})
 	p := w.pod(w.thick("1.1.0", w.bridge(1)))
 	w.ok("ADD", p)
-	// The definition of a network as it is in Kubernetes, white space and all.
+	// A network definition as Kubernetes stores it, with white space.
 	definition := fmt.Sprintf(`{
 		"cniVersion": "1.0.0", "name": %q, "type": "bridge", "bridge": %q, "capabilities": {"mac": true},
 		"ipam": {"type": "host-local", "subnet": "%s.0/24"}
 	}`, w.name("green"), w.name("br5-"), w.net(5))
 	ask := func(command, attributes string) reply {
 		t.Helper()
-		// The client's struct, in the order of its fields; a map has sorted keys.
+		// The client sends a struct: its keys are not sorted.
 		body := fmt.Sprintf(`{"env":{"CNI_ARGS":"K8S_POD_NAMESPACE=default;K8S_POD_NAME=%s;K8S_POD_UID=4f8c","CNI_COMMAND":%q,`+
 			`"CNI_CONTAINERID":%q,"CNI_IFNAME":"net1","CNI_NETNS":%q},"config":%q%s}`,
 			p.id, command, p.id, p.netns, base64.StdEncoding.EncodeToString([]byte(definition)), attributes)
@@ -142,7 +144,7 @@ func TestMultusClientAttachesAndDetaches(t *testing.T) {
 		same(t, "interfaces", []string{"eth0"}, w.interfaces(p))
 		same(t, "addresses", 1, len(w.leases()))
 	}
-	// What is asked and cannot be done is refused, and undone by nobody.
+	// A request that cannot be fulfilled is refused before a plugin runs.
 	ask("ADD", `,"interfaceAttributes":{"ips":["10.9.1.7/24"],"cni-args":null}`).says(t, http.StatusInternalServerError, 7, `"ips"`, w.name("green"))
 
 	w.isResult(ask("ADD", ``))

@@ -17,23 +17,23 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
-// A clock takes the times of one kind of thing.
+// A clock collects durations of one kind.
 type clock []time.Duration
 
-// run takes the time of f.
+// run adds the duration of f.
 func (c *clock) run(f func()) {
 	start := time.Now()
 	f()
 	*c = append(*c, time.Since(start))
 }
 
-// at returns the time that a share of all stays below, in microseconds.
+// at returns the quantile share in microseconds.
 func (c clock) at(share float64) float64 {
 	slices.Sort(c)
 	return float64(c[min(int(share*float64(len(c))), len(c)-1)].Microseconds())
 }
 
-// bare runs a plugin with as little around it as there can be.
+// bare runs a plugin with little overhead of its own.
 func (w *world) bare(path, command string, p *pod, stdin []byte) {
 	w.t.Helper()
 	var out bytes.Buffer
@@ -57,10 +57,10 @@ func (w *world) json(v any) []byte {
 	return text
 }
 
-// BenchmarkThickADD takes turns in attaching and detaching a container by
-// multinet, by shim and daemon, and by the one delegate alone. Metrics are
-// medians in microseconds for one ADD and one DEL; "ratio" is shim and daemon to
-// multinet, and "own-ratio" that without the delegate's time.
+// BenchmarkThickADD attaches and detaches a container, in turn with multinet,
+// with shim and daemon, and with the delegate alone. It reports medians in
+// microseconds for one ADD and one DEL; "ratio" is shim and daemon to multinet,
+// and "own-ratio" the same without the delegate's time.
 func BenchmarkThickADD(b *testing.B) {
 	w := newWorld(b)
 	w.daemon(daemonConf{})
@@ -82,7 +82,7 @@ func BenchmarkThickADD(b *testing.B) {
 		}
 	}
 	for i := range plugins {
-		round(i) // the first takes longer
+		round(i) // warm-up
 	}
 	for i := 0; b.Loop(); i++ {
 		for j := range plugins {
@@ -90,20 +90,20 @@ func BenchmarkThickADD(b *testing.B) {
 			clocks[k].run(func() { round(k) })
 		}
 	}
-	b.ReportMetric(0, "ns/op") // of three things at once
+	b.ReportMetric(0, "ns/op") // would mix three plugins
 	m, s, d := clocks[0].at(.5), clocks[1].at(.5), clocks[2].at(.5)
 	b.ReportMetric(m, "multinet-µs")
 	b.ReportMetric(s, "shim-µs")
 	b.ReportMetric(d, "delegate-µs")
 	b.ReportMetric(s/m, "ratio")
 	b.ReportMetric((s-d)/(m-d), "own-ratio")
-	w.forget() // the numbers of processes are others' by now
+	w.forget() // its process IDs may have been reused
 	w.noTrace()
 }
 
-// BenchmarkThickFlood attaches and detaches 200 containers at once by requests
-// on the socket, and reports how much memory the daemon has before, at most, and
-// when nothing is left.
+// BenchmarkThickFlood attaches and detaches 200 containers at the same time by
+// requests on the socket. It reports the daemon's memory before, its peak, and
+// its memory when nothing is left.
 func BenchmarkThickFlood(b *testing.B) {
 	const flood = 200
 	w := newWorld(b)
@@ -133,16 +133,15 @@ func BenchmarkThickFlood(b *testing.B) {
 	w.noTrace()
 }
 
-// post has the daemon do what must succeed.
+// post sends the daemon a request that must succeed.
 func (w *world) post(body []byte) {
 	if r, err := w.ask(http.MethodPost, wire.PathCNI, body); err != nil || r.status != http.StatusOK {
 		w.t.Errorf("status %d, %v: %s", r.status, err, r.body)
 	}
 }
 
-// BenchmarkThickDELUnderFlood takes the time of a DEL by the shim while as many
-// ADDs as the daemon takes run and wait, and, in turns, that of a DEL while
-// nothing else happens.
+// BenchmarkThickDELUnderFlood measures a DEL by the shim while as many ADDs run
+// and wait as the daemon admits, and in turn a DEL on an idle daemon.
 func BenchmarkThickDELUnderFlood(b *testing.B) {
 	w := newWorld(b)
 	w.daemon(daemonConf{})

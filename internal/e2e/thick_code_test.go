@@ -11,9 +11,9 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// TestErrorsPassThroughDaemonAndShim: an error of a plugin reaches the runtime through daemon and shim
-// as it does through multinet alone, for every command: with its code, its words
-// and nothing of the configuration.
+// TestErrorsPassThroughDaemonAndShim: for every command, a plugin's error
+// reaches the runtime through daemon and shim as it does through multinet
+// alone, with the same code and text and without any of the configuration.
 func TestErrorsPassThroughDaemonAndShim(t *testing.T) {
 	const secret = "hunter2hunter2"
 	for _, command := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS"} {
@@ -32,15 +32,15 @@ func TestErrorsPassThroughDaemonAndShim(t *testing.T) {
 					}
 					a := w.call(command, p, valid(thin, thick))
 					if a.err == nil {
-						t.Fatalf("%s of %v, whose plugin fails: %s", command, p.conf["type"], a.stdout)
+						t.Fatalf("%s of %v succeeded although its plugin fails: %s", command, p.conf["type"], a.stdout)
 					}
 					if strings.Contains(string(a.stdout)+a.stderr, secret) {
-						t.Errorf("the secret is out: %s %s", a.stdout, a.stderr)
+						t.Errorf("the secret was printed: %s %s", a.stdout, a.stderr)
 					}
 					said[i] = *a.err
 					said[i].Msg = strings.ReplaceAll(a.err.Msg, p.id, "C")
 				}
-				same(t, fmt.Sprintf("what is said of code %d", code), said[0], said[1])
+				same(t, fmt.Sprintf("error with code %d", code), said[0], said[1])
 				if command == "ADD" || command == "DEL" {
 					same(t, "code", code, said[1].Code)
 				}
@@ -59,8 +59,8 @@ func TestErrorsPassThroughDaemonAndShim(t *testing.T) {
 	}
 }
 
-// TestShimPrintsResultsInEveryVersion: the shim prints the result as multinet alone does, in every
-// version there is.
+// TestShimPrintsResultsInEveryVersion: the shim prints the same result as
+// multinet alone, in every version of the protocol.
 func TestShimPrintsResultsInEveryVersion(t *testing.T) {
 	w := newWorld(t)
 	w.daemon(daemonConf{})
@@ -87,9 +87,9 @@ func TestShimPrintsResultsInEveryVersion(t *testing.T) {
 	w.noTrace()
 }
 
-// TestShimWithPolicyExecDoesTheDELItself: with delPolicy "exec" the shim itself does a DEL that finds no
-// daemon, from the records, once the plugin that a killed daemon has left behind
-// has ended.
+// TestShimWithPolicyExecDoesTheDELItself: with delPolicy "exec" and no daemon,
+// the shim itself does a DEL from the records, once the orphaned plugin of a
+// killed daemon has exited.
 func TestShimWithPolicyExecDoesTheDELItself(t *testing.T) {
 	w := newWorld(t)
 	d := w.daemon(daemonConf{})

@@ -8,11 +8,11 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 )
 
-// TestThickConform: the built shim and daemon do what the specification wants of
-// a plugin that delegates.
-func TestThickConform(t *testing.T) {
+// TestShimAndDaemonConform: the built shim and daemon behave as the
+// specification demands of a plugin that delegates.
+func TestShimAndDaemonConform(t *testing.T) {
 	w := newWorld(t)
-	w.daemon(daemonConf{keys: object{"cniDir": nil}}) // which would go before that of a request
+	w.daemon(daemonConf{keys: object{"cniDir": nil}}) // or it would override that of a request
 	conform(t, delegatetest.Binary{Path: built(t, "multinet-shim")}, delegatetest.Config{
 		Stdin: func(dir string) string {
 			return fmt.Sprintf(`{"type":"multinet-shim","daemonSocketDir":%q,"delQueueDir":%q,
@@ -22,8 +22,8 @@ func TestThickConform(t *testing.T) {
 		},
 		Delegates: []string{"bridge", "macvlan", "tuning"},
 		Skip: map[string]string{
-			"environment": "a daemon hands on PATH and the trace alone (S28)",
-			"stderr":      "what plugins write there is in the daemon's log",
+			"environment": "a daemon passes plugins only PATH and the trace context",
+			"stderr":      "the daemon logs the plugins' stderr",
 		},
 	})
 	w.noTrace()

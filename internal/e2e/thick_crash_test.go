@@ -12,11 +12,10 @@ import (
 	"testing"
 )
 
-// TestDaemonKilledAtEveryStepLosesNothing kills the daemon at every step of 16 containers' ADDs
-// at once, of their DELs, and of the replay of these. What runtimes send
-// meanwhile, or once the next daemon is there, detaches all: a DEL succeeds
-// whether there is a daemon or not, and the next one does what the last one has
-// not.
+// TestDaemonKilledAtEveryStepLosesNothing kills the daemon at every kind of
+// step of the ADDs of 16 containers, of their DELs, and of the replay of these.
+// DELs sent while no daemon runs, or to the next daemon, detach all of them: a
+// DEL always succeeds, and the next daemon finishes what the killed one began.
 func TestDaemonKilledAtEveryStepLosesNothing(t *testing.T) {
 	for _, command := range []string{"ADD, DEL while away", "ADD, DEL afterwards", "DEL", "replay"} {
 		t.Run(command, func(t *testing.T) {
@@ -31,8 +30,8 @@ func TestDaemonKilledAtEveryStepLosesNothing(t *testing.T) {
 	}
 }
 
-// TestDaemonKilledWithRealPluginsLosesNothing does so with bridge and host-local: no interface, no
-// address is left.
+// TestDaemonKilledWithRealPluginsLosesNothing does the same with bridge and
+// host-local: no interface and no address is left.
 func TestDaemonKilledWithRealPluginsLosesNothing(t *testing.T) {
 	for _, command := range []string{"ADD, DEL while away", "ADD, DEL afterwards"} {
 		t.Run(command, func(t *testing.T) {
@@ -48,17 +47,19 @@ func TestDaemonKilledWithRealPluginsLosesNothing(t *testing.T) {
 	}
 }
 
-// unswept starts a daemon whose steps are those of requests alone.
+// unswept configures a daemon that does not sweep, so that only requests cause
+// steps.
 func unswept(env map[string]string) daemonConf {
 	return daemonConf{env: env, keys: object{"sweepInterval": "0s"}}
 }
 
-// daemonCrashes kills the daemon of many containers at its steps, one after the other.
+// daemonCrashes kills the daemon of many containers at one step after the
+// other.
 type daemonCrashes struct {
 	*world
-	kind    string // what it is killed in, and what comes then
+	kind    string // the commands it is killed in, and what comes next
 	plugins string
-	every   int // kinds of steps, of which one is tried
+	every   int // only every n-th kind of step is tested
 	pods    []*pod
 }
 
@@ -78,8 +79,8 @@ func (c *daemonCrashes) run() {
 			c.t.Fatalf("killed at %v", at)
 		}
 	}
-	// What 16 containers do is never the same twice: one step or the other may
-	// not be come to once more.
+	// The order of what 16 containers do differs from run to run, so some steps
+	// are not reached again.
 	if 2*len(hit) < trials {
 		c.t.Errorf("killed at %v only, of %v", hit, steps)
 	}
@@ -112,8 +113,8 @@ func (w *world) daemonSteps() (list []step) {
 	return list
 }
 
-// stepper starts a daemon that logs its steps, and is killed at one if at is not
-// nil: it need not become ready.
+// stepper starts a daemon that logs its steps, and is killed at one if at is
+// not nil. It may die before it is ready.
 func (w *world) stepper(at *step) *daemon {
 	w.t.Helper()
 	env := map[string]string{"METACNI_STEPS": w.file("daemon.steps")}
@@ -123,8 +124,8 @@ func (w *world) stepper(at *step) *daemon {
 	return w.startDaemon(unswept(env))
 }
 
-// sample returns the steps of a run in which nobody is killed: of those that are
-// alike any one.
+// sample returns one random step of each kind from a run in which nothing is
+// killed.
 func (c *daemonCrashes) sample() (steps []step) {
 	c.t.Helper()
 	c.before()
@@ -175,11 +176,11 @@ func (c *daemonCrashes) sample() (steps []step) {
 	return steps
 }
 
-// before is the state in which the daemon to be killed is started.
+// before makes the state in which the daemon to be killed starts.
 func (c *daemonCrashes) before() {
 	c.t.Helper()
-	c.forget()                                               // the numbers of processes, which are others' after a while
-	for _, file := range []string{"daemon.steps", "state"} { // state is made once only
+	c.forget()                                               // process IDs are reused after a while
+	for _, file := range []string{"daemon.steps", "state"} { // state is created only once
 		if err := os.RemoveAll(c.file(file)); err != nil {
 			c.t.Fatal(err)
 		}
@@ -196,7 +197,7 @@ func (c *daemonCrashes) before() {
 	}
 }
 
-// trial kills the daemon at a step, and reports whether it came to that.
+// trial kills the daemon at a step and reports whether it reached that step.
 func (c *daemonCrashes) trial(at step) (hit bool) {
 	c.t.Helper()
 	c.before()
@@ -218,7 +219,7 @@ func (c *daemonCrashes) trial(at step) (hit bool) {
 	case "replay":
 		c.until("the queue is empty or the daemon dead", func() bool { return d.over() || len(c.queued()) == 0 })
 	}
-	d.kill() // where it has not come to that step
+	d.kill() // if it has not reached that step
 	d.wasKilled()
 	hit = slices.Contains(c.daemonSteps(), step{"killed", 1})
 	if next == nil {
@@ -229,9 +230,9 @@ func (c *daemonCrashes) trial(at step) (hit bool) {
 	return hit
 }
 
-// add runs the ADDs that the daemon d is killed in. Those that have lost it say
-// so. Those that have not found one end as the runtime that dies with the node,
-// or, where it is the next daemon's turn, succeed: with that one add returns.
+// add runs the ADDs during which the daemon d is killed. ADDs that lose the
+// daemon fail. ADDs that have not reached it get SIGTERM, as when a node shuts
+// down, or are served by the next daemon, which add then returns.
 func (c *daemonCrashes) add(d *daemon) (next *daemon) {
 	c.t.Helper()
 	d.readyOrOver()
@@ -245,7 +246,7 @@ func (c *daemonCrashes) add(d *daemon) (next *daemon) {
 			return
 		}
 		for _, r := range rs {
-			_ = r.cmd.Process.Signal(syscall.SIGTERM) // or it has ended
+			_ = r.cmd.Process.Signal(syscall.SIGTERM) // fails if it has exited
 		}
 	}()
 	for _, r := range rs {
@@ -258,7 +259,7 @@ func (c *daemonCrashes) add(d *daemon) (next *daemon) {
 	return next
 }
 
-// clean fails the test where anything is left.
+// clean fails the test if anything is left.
 func (c *daemonCrashes) clean(after string) {
 	c.t.Helper()
 	c.noTrace()
@@ -268,7 +269,7 @@ func (c *daemonCrashes) clean(after string) {
 }
 
 // TestQueuedDELsWaitForOrphans: the daemon is killed while the plugins of 16
-// ADDs run. They go on as orphans; the DELs that are queued wait for them.
+// ADDs run. They continue as orphans, and the queued DELs wait for them.
 func TestQueuedDELsWaitForOrphans(t *testing.T) {
 	w := newWorld(t)
 	pods := w.newPods(16, func() object { return w.thick("1.1.0", w.fake("a"), w.fake("b", "ADD", "gate")) })
@@ -293,9 +294,9 @@ func TestQueuedDELsWaitForOrphans(t *testing.T) {
 	w.figures("SIGKILL of the daemon while plugins of 16 ADDs run, DELs queued", 16)
 }
 
-// TestKilledShimEndsItsCommand: a shim is killed in the middle of an ADD, or of a DEL. The
-// daemon notices: the plugin ends, the ADD is undone, and of the DEL what is
-// left is done by the next one.
+// TestKilledShimEndsItsCommand: a shim is killed during an ADD or a DEL. The
+// daemon notices and ends the plugin. The ADD is undone; the next DEL finishes
+// the interrupted one.
 func TestKilledShimEndsItsCommand(t *testing.T) {
 	for _, command := range []string{"ADD", "DEL"} {
 		t.Run(command, func(t *testing.T) {

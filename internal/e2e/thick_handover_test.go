@@ -19,9 +19,9 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
-// TestHandOverFailsNoCommand: daemons follow one another, each told to stop when the next
-// one waits, while shims ADD, CHECK and DEL without a pause. The socket never
-// vanishes, nobody who connects is refused, and every command succeeds.
+// TestHandOverFailsNoCommand: daemons replace one another, each stopped once
+// the next one waits, while shims ADD, CHECK and DEL all the time. The socket
+// is always there, no connection is refused, and every command succeeds.
 func TestHandOverFailsNoCommand(t *testing.T) {
 	w := newWorld(t)
 	handovers := 12
@@ -58,7 +58,7 @@ func TestHandOverFailsNoCommand(t *testing.T) {
 	w.figures(fmt.Sprintf("hand over between daemons under load: %d commands, %d probes", calls.Load(), probes.Load()), handovers)
 }
 
-// waits reports whether the daemon has said that it waits for the socket.
+// waits reports whether the daemon waits for the lock of the socket.
 func (d *daemon) waits() bool {
 	text, err := os.ReadFile("/proc/locks")
 	if err != nil {
@@ -80,7 +80,7 @@ func (d *daemon) waits() bool {
 	return false
 }
 
-// probe asks until stop whether somebody is behind the socket.
+// probe asks the daemon for its health until stop is closed.
 func (w *world) probe(stop <-chan struct{}, probes *atomic.Int64) {
 	for {
 		select {
@@ -96,9 +96,9 @@ func (w *world) probe(stop <-chan struct{}, probes *atomic.Int64) {
 	}
 }
 
-// removals has the kernel watch a directory. What is returned lists the names
-// that have been taken away since, however soon something else had them: a file
-// that replaces another takes nothing away.
+// removals watches a directory with inotify. The returned function lists the
+// names that have been removed since, even if they exist again. Replacing a
+// file removes no name.
 func (w *world) removals(dir string) func() []string {
 	w.t.Helper()
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
@@ -130,7 +130,7 @@ func (w *world) removals(dir string) func() []string {
 	}
 }
 
-// load has shims attach, check and detach p until stop.
+// load lets shims attach, check and detach p until stop is closed.
 func (w *world) load(p *pod, stop <-chan struct{}, calls *atomic.Int64) {
 	for {
 		for _, command := range []string{"ADD", "CHECK", "DEL"} {
@@ -152,9 +152,9 @@ func (w *world) load(p *pod, stop <-chan struct{}, calls *atomic.Int64) {
 	}
 }
 
-// TestStoppingDaemonFinishesOrUndoesEveryADD: a daemon that is told to stop lets an ADD that is short end,
-// undoes one that is not, and says so to its shim with code 11. Meanwhile it
-// does DELs, and for an ADD it has not begun it does nothing.
+// TestStoppingDaemonFinishesOrUndoesEveryADD: a daemon that gets SIGTERM
+// finishes a short ADD. It undoes one that takes too long and answers its shim
+// with code 11. Until it exits it serves DELs and refuses new ADDs.
 func TestStoppingDaemonFinishesOrUndoesEveryADD(t *testing.T) {
 	w := newWorld(t)
 	d := w.daemon(daemonConf{keys: object{"drainTimeout": "6s", "connectionLimit": 8}})
@@ -176,7 +176,7 @@ func TestStoppingDaemonFinishesOrUndoesEveryADD(t *testing.T) {
 	}
 	refused.says(t, http.StatusServiceUnavailable, 11)
 	if refused.header.Get("Retry-After") == "" {
-		t.Error("it does not say when to try again")
+		t.Error("the answer has no Retry-After")
 	}
 	w.fails(50, "STATUS", there, nil)
 	w.ok("DEL", there)
@@ -188,7 +188,7 @@ func TestStoppingDaemonFinishesOrUndoesEveryADD(t *testing.T) {
 	}
 	same(t, "attached", []string{"short@" + short.id + "@net1"}, w.live())
 
-	w.fails(50, "STATUS", short, nil) // nobody is there
+	w.fails(50, "STATUS", short, nil) // no daemon runs
 	w.ok("DEL", short)
 	same(t, "queued", 1, len(w.queued()))
 	w.daemon(daemonConf{})
@@ -205,8 +205,8 @@ func (w *world) draining() {
 	})
 }
 
-// TestSecondSignalEndsTheDaemonAtOnce: the second signal ends a daemon at once, as if killed:
-// the next one, and a DEL, find all that it has left.
+// TestSecondSignalEndsTheDaemonAtOnce: the second signal ends a daemon as if it
+// were killed. The next daemon and a DEL remove everything it left.
 func TestSecondSignalEndsTheDaemonAtOnce(t *testing.T) {
 	w := newWorld(t)
 	d := w.daemon(daemonConf{})
@@ -229,8 +229,9 @@ func TestSecondSignalEndsTheDaemonAtOnce(t *testing.T) {
 	w.figures("a second SIGTERM of the daemon while an ADD runs", 1)
 }
 
-// TestDELCancelsTheADDOfItsContainer: a DEL that comes while the ADD of its container runs
-// does not wait for what that waits for: the ADD is undone, and answers 11.
+// TestDELCancelsTheADDOfItsContainer: a DEL that arrives during the ADD of its
+// container does not wait for the plugin. The ADD is undone and answers code
+// 11.
 func TestDELCancelsTheADDOfItsContainer(t *testing.T) {
 	w := newWorld(t)
 	w.daemon(daemonConf{})
@@ -254,7 +255,8 @@ func TestDELCancelsTheADDOfItsContainer(t *testing.T) {
 	w.figures("DEL while the ADD of its container hangs, through the daemon", 1)
 }
 
-// TestManyContainersAtOnceThroughShims: 64 containers at once, each by a shim of its own.
+// TestManyContainersAtOnceThroughShims attaches, checks and detaches 64
+// containers at the same time, each through a shim of its own.
 func TestManyContainersAtOnceThroughShims(t *testing.T) {
 	const count = 64
 	w := newWorld(t)
@@ -268,9 +270,9 @@ func TestManyContainersAtOnceThroughShims(t *testing.T) {
 	w.figures(fmt.Sprintf("%d containers at once through shims: ADD, CHECK, DEL, DEL", count), count)
 }
 
-// TestDELOvertakesAFloodOfADDs: 200 ADDs are there at once. All are served, a few at a time; a
-// DEL and a STATUS do not wait for them, and the daemon keeps no more than the
-// requests.
+// TestDELOvertakesAFloodOfADDs: 200 ADDs arrive at the same time and are
+// served, a few at a time. A DEL and a STATUS do not wait for them, and the
+// daemon keeps little more than the requests in memory.
 func TestDELOvertakesAFloodOfADDs(t *testing.T) {
 	const flood = 200
 	w := newWorld(t)

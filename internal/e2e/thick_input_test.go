@@ -20,8 +20,9 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
-// TestBadRequestsAreNamedAndRunNothing: what is wrong with a request is named, with the right code
-// and status. Nothing runs, nothing is written, and the next request is served.
+// TestBadRequestsAreNamedAndRunNothing: the error names the mistake in a
+// request and has the right code and status. Nothing runs, nothing is written,
+// and the next request is served.
 func TestBadRequestsAreNamedAndRunNothing(t *testing.T) {
 	w := newWorld(t)
 	w.daemon(daemonConf{})
@@ -109,9 +110,9 @@ func TestBadRequestsAreNamedAndRunNothing(t *testing.T) {
 	w.noTrace()
 }
 
-// TestAbusiveClientsAreCutOff: a client that does not speak HTTP, one that never ends its header
-// or its body, and one that sends 100 MB. Each is answered or cut off; meanwhile
-// and afterwards ADDs are served, and the daemon has not kept what was sent.
+// TestAbusiveClientsAreCutOff: clients speak no HTTP, never finish their header
+// or body, or send 100 MB. Each is answered or disconnected. ADDs are served
+// during that time and afterwards, and the daemon does not keep the data.
 func TestAbusiveClientsAreCutOff(t *testing.T) {
 	w := newWorld(t)
 	d := w.daemon(daemonConf{})
@@ -134,7 +135,7 @@ func TestAbusiveClientsAreCutOff(t *testing.T) {
 			t.Fatal(err)
 		}
 		slow.Go(func() {
-			// It ends by itself; what it says first, if anything, is an error.
+			// The daemon disconnects it, after an error or nothing.
 			if text, err := io.ReadAll(c); err != nil || len(text) > 0 && !strings.HasPrefix(string(text), "HTTP/1.1 4") {
 				t.Errorf("a slow %s: %v: %q", name, err, text)
 			}
@@ -169,7 +170,7 @@ func TestAbusiveClientsAreCutOff(t *testing.T) {
 			}
 			for range 100 {
 				if _, err := io.WriteString(c, part); err != nil {
-					return // it has been cut off
+					return // the daemon has disconnected it
 				}
 			}
 		}()
@@ -211,9 +212,9 @@ func (w *world) connect() net.Conn {
 	return c
 }
 
-// TestDaemonRefusesUnsafeSocketDirectories: a daemon does not listen where others could put a socket of
-// their own. It says why, ends, and leaves everything as it was. One that was
-// killed is no obstacle.
+// TestDaemonRefusesUnsafeSocketDirectories: a daemon does not listen in a
+// directory where others could put a socket of their own. It says why, exits,
+// and changes nothing. The socket of a killed daemon is no obstacle.
 func TestDaemonRefusesUnsafeSocketDirectories(t *testing.T) {
 	for name, c := range map[string]struct {
 		make func(w *world, dir string) error
@@ -249,7 +250,7 @@ func TestDaemonRefusesUnsafeSocketDirectories(t *testing.T) {
 				}
 			}
 			if err := c.make(w, w.file("d")); err != nil {
-				t.Skip(err) // a user namespace with one user
+				t.Skip(err) // the user namespace has only one user
 			}
 			before := w.list(w.dir)
 			d := w.startDaemon(daemonConf{})
@@ -290,18 +291,19 @@ func TestDaemonRefusesUnsafeSocketDirectories(t *testing.T) {
 			}
 		}
 		if _, err := os.Stat(w.file("d", "below")); err != nil {
-			t.Errorf("what else was in the directory: %v", err)
+			t.Errorf("another file in the directory: %v", err)
 		}
 		w.noTrace()
 	})
 }
 
-// TestDaemonRefusesOtherUsers: another user who has got as far as the socket is refused.
+// TestDaemonRefusesOtherUsers: the daemon refuses another user who can open the
+// socket.
 func TestDaemonRefusesOtherUsers(t *testing.T) {
 	w := newWorld(t)
 	w.daemon(daemonConf{})
 	p := w.pod(w.thick("1.1.0", w.fake("a")))
-	// Somebody has opened all doors, and left the shim where all may run it.
+	// All directories and the socket are open to everyone, and so is the shim.
 	for dir := w.file("d"); dir != "/run"; dir = filepath.Dir(dir) {
 		if err := os.Chmod(dir, 0o755); err != nil {
 			t.Fatal(err)
@@ -314,8 +316,8 @@ func TestDaemonRefusesOtherUsers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A child that another test forks meanwhile would have the file open, and
-	// nobody could run it.
+	// A child that another test forks now would inherit the open file, and
+	// executing it would fail with ETXTBSY.
 	syscall.ForkLock.RLock()
 	err = os.WriteFile(w.file("d", "shim"), text, 0o755)
 	syscall.ForkLock.RUnlock()
@@ -332,7 +334,7 @@ func TestDaemonRefusesOtherUsers(t *testing.T) {
 		r.cmd.Stdin, r.cmd.Stdout, r.cmd.Stderr = strings.NewReader(string(conf)), &r.stdout, &r.stderr
 		r.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534, NoSetGroups: true}}
 		if err := r.cmd.Start(); err != nil {
-			t.Skipf("there is no other user here: %v", err)
+			t.Skipf("the user namespace has only one user: %v", err)
 		}
 		w.failed(w.wait(r), 999, "user 65534 may not connect")
 	}

@@ -11,9 +11,10 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
-// TestDaemonInAContainerWorksOnTheHostsRoot: a daemon in a container has the host's root directory somewhere.
-// Plugins are looked up and run in there, by 16 requests at once, and so are
-// network namespaces, records, queue and socket.
+// TestDaemonInAContainerWorksOnTheHostsRoot: a daemon in a container sees the
+// host's root directory at some path. It looks up and runs plugins in that
+// root, for 16 requests at the same time, and finds network namespaces,
+// records, queue and socket there.
 func TestDaemonInAContainerWorksOnTheHostsRoot(t *testing.T) {
 	w := newWorld(t)
 	root := w.file("root")
@@ -29,7 +30,7 @@ func TestDaemonInAContainerWorksOnTheHostsRoot(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(root, "opt/cni/bin/fake"), text, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	// What the node has there, the tests have by links.
+	// On a node these are the same directories; here they are links.
 	if err := os.MkdirAll(filepath.Join(root, w.dir), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +40,7 @@ func TestDaemonInAContainerWorksOnTheHostsRoot(t *testing.T) {
 		}
 	}
 	w.daemon(daemonConf{args: []string{"--root", root}})
-	fake := func(id string) object { return w.with(w.fake(id), object{"dir": "/fake"}) } // as it is in there
+	fake := func(id string) object { return w.with(w.fake(id), object{"dir": "/fake"}) } // the path inside the root
 	conf := func() object {
 		return w.with(w.thick("1.1.0", fake("a"), fake("b")), object{"binDir": "/opt/cni/bin"})
 	}
@@ -56,7 +57,7 @@ func TestDaemonInAContainerWorksOnTheHostsRoot(t *testing.T) {
 	same(t, "attached in the root", 32, live())
 	same(t, "attached outside", nil, w.live())
 	w.allOK("CHECK", pods)
-	// The host's own namespace is refused under its name in there as well.
+	// The host's own namespace is refused, also by its path inside the root.
 	hostNS := filepath.Join(root, "run/netns/host")
 	if err := errors.Join(os.WriteFile(hostNS, nil, 0o600), unix.Mount("/proc/self/ns/net", hostNS, "", unix.MS_BIND, "")); err != nil {
 		t.Fatal(err)

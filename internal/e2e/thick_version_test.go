@@ -15,10 +15,10 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
-// TestDaemonServesTheShimOfMultus: a shim of Multus's sends its whole environment, the keys of
-// the container even where they have no value, and says of no version. It gets
-// what it can read: a result in JSON, an empty body, or an error object. None of
-// its environment reaches a plugin.
+// TestDaemonServesTheShimOfMultus: the shim of Multus sends its whole
+// environment, the container's keys even if they are empty, and no version. It
+// gets answers it can read: a result in JSON, an empty body, or an error
+// object. Plugins get nothing of its environment.
 func TestDaemonServesTheShimOfMultus(t *testing.T) {
 	w := newWorld(t)
 	w.daemon(daemonConf{})
@@ -47,7 +47,7 @@ func TestDaemonServesTheShimOfMultus(t *testing.T) {
 		}
 		return r
 	}
-	// It asks whether the daemon is ready with the body "null".
+	// Its readiness request has the body "null".
 	for _, path := range []string{wire.PathReady, wire.PathHealth} {
 		if r, err := w.ask(http.MethodPost, path, []byte("null")); err != nil || r.status != http.StatusOK {
 			t.Errorf("%s: status %d, %v", path, r.status, err)
@@ -70,8 +70,8 @@ func TestDaemonServesTheShimOfMultus(t *testing.T) {
 	w.noTrace()
 }
 
-// isResult fails the test unless r is the answer to an ADD that Multus's shim
-// can read, and does not crash on.
+// isResult fails the test unless r is an answer to ADD that the shim of Multus
+// can decode.
 func (w *world) isResult(r reply) {
 	w.t.Helper()
 	var answer struct{ Result *types100.Result }
@@ -84,8 +84,8 @@ func (w *world) isResult(r reply) {
 	same(w.t, "Content-Type", "application/json", r.header.Get("Content-Type"))
 }
 
-// TestDaemonServesANewerShim: a shim of the next version says so, and more that the daemon
-// does not know.
+// TestDaemonServesANewerShim: a shim of a later version says so, and sends keys
+// that the daemon does not know.
 func TestDaemonServesANewerShim(t *testing.T) {
 	w := newWorld(t)
 	w.daemon(daemonConf{})
@@ -106,8 +106,8 @@ func TestDaemonServesANewerShim(t *testing.T) {
 	w.noTrace()
 }
 
-// TestShimWorksWithOtherDaemons: the shim works with a daemon of Multus's, and with one of
-// the next version.
+// TestShimWorksWithOtherDaemons: the shim works with the daemon of Multus, and
+// with one of a later version.
 func TestShimWorksWithOtherDaemons(t *testing.T) {
 	result := object{
 		"cniVersion": "1.1.0", "interfaces": []object{{"name": "eth0", "sandbox": "/run/netns/x"}},
@@ -117,7 +117,7 @@ func TestShimWorksWithOtherDaemons(t *testing.T) {
 		name   string
 		header string
 		answer object
-		// What it says when an ADD fails.
+		// The answer to an ADD that fails.
 		status int
 		text   string
 		code   uint
@@ -148,7 +148,7 @@ func TestShimWorksWithOtherDaemons(t *testing.T) {
 			s.fail(c.status, c.text)
 			a := w.fails(c.code, "ADD", p, []string{"no free device"})
 			if strings.Contains(string(a.stdout)+a.stderr, "hunter2") || strings.Contains(string(a.stdout), "123 34") {
-				t.Errorf("the configuration is out: %s", a.stdout)
+				t.Errorf("the configuration was printed: %s", a.stdout)
 			}
 			w.fails(c.code, "DEL", p, []string{"no free device"})
 			same(t, "queued", nil, w.queued())
@@ -156,14 +156,14 @@ func TestShimWorksWithOtherDaemons(t *testing.T) {
 	}
 }
 
-// A scripted daemon answers all that is posted to it in the same way.
+// A scripted daemon answers every POST in the same way.
 type scripted struct {
 	header string
 	answer object
 
 	mu       sync.Mutex
 	commands []string
-	status   int // not 0: it fails with text
+	status   int // if not 0, requests fail with text
 	text     string
 }
 
@@ -187,7 +187,7 @@ func (s *scripted) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 	var m wire.Request
 	if err := json.NewDecoder(r.Body).Decode(&m); r.URL.Path != wire.PathCNI || err != nil {
-		http.NotFound(rw, r) // Multus's has neither /readyz nor /info
+		http.NotFound(rw, r) // the daemon of Multus has neither /readyz nor /info
 		return
 	}
 	s.commands = append(s.commands, m.Env["CNI_COMMAND"])
@@ -197,15 +197,15 @@ func (s *scripted) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		if strings.Contains(text, "%d") {
 			text = fmt.Sprintf(text, m.Config)
 		}
-		_, _ = rw.Write([]byte(text)) // the shim says so if it does not come
+		_, _ = rw.Write([]byte(text)) // an error shows in the shim's answer
 		return
 	}
 	if m.Env["CNI_COMMAND"] == "ADD" {
-		_ = json.NewEncoder(rw).Encode(s.answer) // likewise
+		_ = json.NewEncoder(rw).Encode(s.answer) // same
 	}
 }
 
-// serve has h answer in the daemon's place.
+// serve lets h answer on the daemon's socket.
 func (w *world) serve(h http.Handler) {
 	w.t.Helper()
 	if err := os.MkdirAll(w.file("d"), 0o700); err != nil {

@@ -22,25 +22,25 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
-// thick returns a configuration of multinet-shim, whose daemon is this world's.
+// thick returns a configuration of multinet-shim that uses this world's daemon.
 func (w *world) thick(version string, delegates ...object) object {
 	return w.with(w.multinet(version, delegates...), object{
 		"type": "multinet-shim", "daemonSocketDir": w.file("d"), "delQueueDir": w.file("queue"), "delQueueWait": "0s",
 	})
 }
 
-// socket is where the daemon listens.
+// socket is the path of the daemon's socket.
 func (w *world) socket() string { return w.file("d", wire.SocketName) }
 
-// A daemon is one multinetd.
+// A daemon is one multinetd process.
 type daemon struct {
 	w    *world
 	cmd  *exec.Cmd
 	log  journal
-	done chan struct{} // closed once it has ended
+	done chan struct{} // closed once it has exited
 }
 
-// A journal is a log that is read while it is written.
+// A journal is a log that can be read while it is written.
 type journal struct {
 	mu   sync.Mutex
 	text head
@@ -58,14 +58,14 @@ func (j *journal) String() string {
 	return string(j.text.text)
 }
 
-// A daemonConf is what a daemon is started with.
+// A daemonConf says how a daemon is started.
 type daemonConf struct {
-	keys object            // of its file, beside the world's own; nil is none
-	args []string          // beside the file
-	env  map[string]string // beside PATH
+	keys object            // added to its file; a nil value removes a key
+	args []string          // further arguments
+	env  map[string]string // added to PATH
 }
 
-// daemon starts one, and returns once it takes an ADD.
+// daemon starts a daemon and waits until it is ready.
 func (w *world) daemon(conf daemonConf) *daemon {
 	w.t.Helper()
 	d := w.startDaemon(conf)
@@ -73,7 +73,7 @@ func (w *world) daemon(conf daemonConf) *daemon {
 	return d
 }
 
-// startDaemon starts one, which may have to wait for another.
+// startDaemon starts a daemon without waiting until it is ready.
 func (w *world) startDaemon(conf daemonConf) *daemon {
 	w.t.Helper()
 	keys := object{
@@ -94,22 +94,22 @@ func (w *world) startDaemon(conf daemonConf) *daemon {
 		d.cmd.Env = append(d.cmd.Env, k+"="+conf.env[k])
 	}
 	d.cmd.Stderr = &d.log
-	d.cmd.WaitDelay = time.Second // a plugin may have its stderr
+	d.cmd.WaitDelay = time.Second // a plugin may hold its stderr
 	if err := d.cmd.Start(); err != nil {
 		w.t.Fatal(err)
 	}
 	go func() {
 		defer close(d.done)
-		_ = d.cmd.Wait() // ProcessState says all
+		_ = d.cmd.Wait() // see ProcessState
 	}()
 	w.t.Cleanup(func() {
 		d.kill()
 		for _, word := range []string{"panic: ", `"msg":"panic"`, "fatal error: ", "DATA RACE"} {
 			if strings.Contains(d.log.String(), word) {
-				w.t.Errorf("the daemon has a %q:\n%s", word, d.log.String())
+				w.t.Errorf("the daemon's log contains %q:\n%s", word, d.log.String())
 			}
 		}
-		if w.t.Failed() && !w.logged { // the last one's
+		if w.t.Failed() && !w.logged { // only the last daemon's log
 			w.logged = true
 			log := d.log.String()
 			w.t.Logf("the daemon's log ends with:\n%s", log[max(0, len(log)-2<<10):])
@@ -118,7 +118,7 @@ func (w *world) startDaemon(conf daemonConf) *daemon {
 	return d
 }
 
-// over reports whether the daemon has ended.
+// over reports whether the daemon has exited.
 func (d *daemon) over() bool {
 	select {
 	case <-d.done:
@@ -128,19 +128,19 @@ func (d *daemon) over() bool {
 	}
 }
 
-// ready waits until an ADD would be taken.
+// ready waits until the daemon takes ADDs.
 func (d *daemon) ready() {
 	d.w.t.Helper()
 	d.w.until("the daemon is ready", func() bool {
 		if d.over() {
-			d.w.t.Fatalf("the daemon has ended: %v\n%s", d.cmd.ProcessState, d.log.String())
+			d.w.t.Fatalf("the daemon has exited: %v\n%s", d.cmd.ProcessState, d.log.String())
 		}
 		return d.isReady()
 	})
 }
 
-// readyOrOver waits until an ADD would be taken, or the daemon is dead: one that
-// is killed at a step may come to that sooner than the one it was seen in.
+// readyOrOver waits until the daemon takes ADDs or has exited. A daemon that is
+// killed at a step may reach it earlier than in the run without a kill.
 func (d *daemon) readyOrOver() {
 	d.w.t.Helper()
 	d.w.until("the daemon is ready, or dead", func() bool { return d.over() || d.isReady() })
@@ -151,13 +151,13 @@ func (d *daemon) isReady() bool {
 	return err == nil && r.status == http.StatusOK
 }
 
-// kill kills the daemon with all it could still say.
+// kill kills the daemon and waits until it has exited.
 func (d *daemon) kill() {
-	_ = d.cmd.Process.Kill() // or it has ended
+	_ = d.cmd.Process.Kill() // fails if it has exited
 	<-d.done
 }
 
-// signal asks the daemon to stop.
+// signal sends the daemon a signal.
 func (d *daemon) signal(s os.Signal) {
 	d.w.t.Helper()
 	if err := d.cmd.Process.Signal(s); err != nil {
@@ -165,7 +165,7 @@ func (d *daemon) signal(s os.Signal) {
 	}
 }
 
-// ended waits until the daemon has ended by itself, as it should.
+// ended waits until the daemon has exited, which must be with status 0.
 func (d *daemon) ended() {
 	d.w.t.Helper()
 	<-d.done
@@ -182,14 +182,14 @@ func (d *daemon) wasKilled() {
 	}
 }
 
-// A reply is what a daemon answers.
+// A reply is the daemon's answer to a request.
 type reply struct {
 	status int
 	header http.Header
 	body   []byte
 }
 
-// ask sends a request to the daemon as anybody may, and returns what comes.
+// ask sends a request to the daemon and returns its reply.
 func (w *world) ask(method, path string, body []byte) (reply, error) {
 	return askAt(w.t.Context(), w.socket(), method, path, body)
 }
@@ -211,7 +211,7 @@ func askAt(ctx context.Context, socket, method, path string, body []byte) (reply
 	return reply{a.StatusCode, a.Header, text}, err
 }
 
-// request is the message of a shim for p, with more keys or others.
+// request returns the message of a shim for p, with the keys of more added.
 func (w *world) request(command string, p *pod, more object) []byte {
 	w.t.Helper()
 	conf, err := json.Marshal(p.conf)
@@ -232,8 +232,8 @@ func (w *world) request(command string, p *pod, more object) []byte {
 	return text
 }
 
-// says fails the test unless the daemon's answer is the status with an error
-// object of the code and each of words.
+// says fails the test unless the reply has the status, and an error object with
+// the code and each of words.
 func (r reply) says(t testing.TB, status int, code uint, words ...string) {
 	t.Helper()
 	if r.status != status {
@@ -263,18 +263,18 @@ func (r reply) says(t testing.TB, status int, code uint, words ...string) {
 	}
 }
 
-// queued lists the DELs that are left to the next daemon.
+// queued lists the DELs in the queue for the next daemon.
 func (w *world) queued() []string {
 	w.t.Helper()
 	return slices.DeleteFunc(w.list(w.file("queue")), func(name string) bool { return name == ".reader" })
 }
 
-// noTrace fails the test where anything is left of any container: in the
-// queue, running, or as w.nothingLeft has it.
+// noTrace waits until the queue is empty and no plugin runs, and fails the test
+// if anything is left of any container.
 func (w *world) noTrace() {
 	w.t.Helper()
 	w.until("the queue is empty", func() bool { return len(w.queued()) == 0 })
-	// One that nobody waits for has let go of its lock just before it ends.
+	// An orphan releases its lock just before it exits.
 	w.orphansEnd()
 	w.nothingLeft()
 }

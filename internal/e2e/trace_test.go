@@ -16,20 +16,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A bill is what a plugin has done that no clock measures. Of its delegates
-// only their number is in it.
+// A bill is what a plugin has done, in counts that are the same on every
+// machine. Its delegates do not count, except in execs.
 type bill struct {
 	syncs  int // fsync and fdatasync
 	opens  int // files opened
-	scans  int // getdents64: directories listed, in pieces
+	scans  int // getdents64: reads of directories
 	execs  int // programs run
-	memory int // the most that was resident, in kB
+	memory int // peak resident memory in kB
 
 	opened []string // the paths of the files opened
 }
 
-// traced runs a plugin under ptrace(2), which is the machine's own strace: it
-// counts the same on every run.
+// traced runs a plugin under ptrace(2) and returns its bill, which is the same
+// on every run.
 func (w *world) traced(path, command string, p *pod) bill {
 	w.t.Helper()
 	dir := w.t.TempDir()
@@ -51,7 +51,7 @@ func (w *world) traced(path, command string, p *pod) bill {
 	cmd.Env = []string{
 		"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + p.id, "CNI_NETNS=" + p.netns, "CNI_IFNAME=" + p.ifname,
 		"CNI_PATH=" + w.bin, "PATH=" + w.path,
-		"GODEBUG=asyncpreemptoff=1", // what sleeps because of us is not to be woken by the runtime
+		"GODEBUG=asyncpreemptoff=1", // the Go runtime must not signal threads that ptrace stops
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, out
 	b, status, err := trace(cmd)
@@ -61,9 +61,9 @@ func (w *world) traced(path, command string, p *pod) bill {
 	return b
 }
 
-// trace runs cmd to its end. Only this thread may ask after what it traces, and
-// it asks after nothing else: the threads of a process group of their own, in
-// which delegates are not, nor the children of other tests.
+// trace runs cmd until it exits. All ptrace requests come from this thread. It
+// waits only for the process group of cmd, which contains neither delegates nor
+// the children of other tests.
 func trace(cmd *exec.Cmd) (b bill, status int, err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -80,9 +80,9 @@ func trace(cmd *exec.Cmd) (b bill, status int, err error) {
 	if err := unix.PtraceSetOptions(tracee, options); err != nil {
 		return b, 0, err
 	}
-	calls := map[int]syscallEntry{} // that its threads are in
+	calls := map[int]syscallEntry{} // by thread, while in the call
 	for tid, signal := tracee, 0; ; {
-		// A thread that has been killed meanwhile is none of our concern.
+		// The thread may have been killed in the meantime.
 		if err := unix.PtraceSyscall(tid, signal); err != nil && err != unix.ESRCH {
 			return b, 0, err
 		}
@@ -114,7 +114,7 @@ func trace(cmd *exec.Cmd) (b bill, status int, err error) {
 	}
 }
 
-// syscall counts what tid has entered or left.
+// syscall counts a system call that thread tid has entered or left.
 func (b *bill) syscall(tid int, calls map[int]syscallEntry) {
 	var info [88]byte // struct ptrace_syscall_info
 	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(tid), uintptr(len(info)), uintptr(unsafe.Pointer(&info[0])), 0, 0)
@@ -126,7 +126,7 @@ func (b *bill) syscall(tid int, calls map[int]syscallEntry) {
 		calls[tid] = syscallEntry{number: value, first: binary.NativeEndian.Uint64(info[32:])}
 		return
 	}
-	if int64(value) < 0 { //nolint:gosec // it is a signed one
+	if int64(value) < 0 { //nolint:gosec // the register holds a signed number
 		return
 	}
 	switch calls[tid].number {
@@ -134,21 +134,21 @@ func (b *bill) syscall(tid int, calls map[int]syscallEntry) {
 		b.syncs++
 	case unix.SYS_OPENAT, unix.SYS_OPENAT2:
 		b.opens++
-		path, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", tid, value)) // for people
+		path, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", tid, value)) // for the failure message
 		b.opened = append(b.opened, path)
 	case unix.SYS_GETDENTS64:
 		b.scans++
 	case unix.SYS_CLONE:
-		if calls[tid].first&unix.CLONE_VFORK != 0 { // else it is a thread
+		if calls[tid].first&unix.CLONE_VFORK != 0 { // otherwise it starts a thread
 			b.execs++
 		}
 	}
 }
 
-// A syscallEntry is a system call, and its first argument.
+// A syscallEntry is the number of a system call and its first argument.
 type syscallEntry struct{ number, first uint64 }
 
-// statusField is a number in /proc/TID/status, or 0.
+// statusField returns a number from /proc/TID/status, or 0.
 func statusField(tid int, name string) int {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
 	found := regexp.MustCompile(`(?m)^` + name + `:\s+(\d+)`).FindSubmatch(bytes.TrimSpace(text))

@@ -7,18 +7,19 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// TestEveryFailedADDIsUndone lets the ADD of each plugin of three networks of
-// two plugins fail in each way there is: nothing is left, what ran is undone
-// last first, the failing plugin included, and the cause's code is kept. With
-// "parallel", what was running beside it is undone as well.
+// TestEveryFailedADDIsUndone fails the ADD of each plugin of three networks of
+// two plugins in each possible way. Nothing is left, the plugins that ran are
+// undone in reverse order, including the one that failed, and the error keeps
+// its code. With "parallel", the plugins that ran at the same time are undone
+// as well.
 func TestEveryFailedADDIsUndone(t *testing.T) {
 	const networks, plugins = 3, 2
 	for fault, code := range map[string]uint{
 		"fail":    111, // the plugin's own code
-		"noise":   6,   // D26: a result, and text before it
-		"garbage": 6,   // D28: not a result
+		"noise":   6,   // text before the result
+		"garbage": 6,   // not a result
 		"silence": 6,   // no result
-		"hang":    11,  // D41, D42: until multinet is told to stop
+		"hang":    11,  // until multinet gets SIGTERM
 	} {
 		for fi := range networks {
 			for fj := range plugins {
@@ -54,7 +55,7 @@ func TestEveryFailedADDIsUndone(t *testing.T) {
 						r := w.start("ADD", p)
 						if fault == "hang" {
 							w.ready()
-							if parallel && fi == 2 { // or the error is about one before it
+							if parallel && fi == 2 { // otherwise the error would name an earlier network
 								w.until("n1 has ended", func() bool { return w.called("n1p1") && len(w.running()) == 1 })
 							}
 							w.terminate(r)
@@ -78,8 +79,8 @@ func TestEveryFailedADDIsUndone(t *testing.T) {
 	}
 }
 
-// TestFailedADDOfRealPluginsIsUndone is the same with plugins that attach something: the
-// last network's parent interface does not exist.
+// TestFailedADDOfRealPluginsIsUndone does the same with plugins that create
+// interfaces: the parent interface of the last network does not exist.
 func TestFailedADDOfRealPluginsIsUndone(t *testing.T) {
 	w := newWorld(t)
 	card, index := w.uplink()
@@ -102,8 +103,8 @@ func TestFailedADDOfRealPluginsIsUndone(t *testing.T) {
 	w.ok("DEL", p)
 }
 
-// TestFailedUndoKeepsTheRecord: the record stays where undoing fails, and DEL removes what
-// is left when it can be.
+// TestFailedUndoKeepsTheRecord: if the undo of an ADD fails, the record is
+// kept, so that DEL can remove the rest.
 func TestFailedUndoKeepsTheRecord(t *testing.T) {
 	w := newWorld(t)
 	first := w.fake("a", "DEL", "fail")
@@ -113,26 +114,27 @@ func TestFailedUndoKeepsTheRecord(t *testing.T) {
 	w.fails(112, "ADD", p, nil)
 	w.trace("ADD a eth0", "ADD b net1", "DEL b net1", "DEL a eth0")
 	if len(w.list(w.file("state"))) == 0 {
-		t.Error("something is left and nothing is recorded")
+		t.Error("a is attached and there is no record")
 	}
 	same(t, "attached", 1, len(w.live()))
 	w.fails(111, "DEL", p, nil, withoutNetNS)
 	same(t, "attached", 1, len(w.live()))
 }
 
-// TestADDIsUndoneWhenItsResultCannotBePrinted: an ADD whose result cannot be printed is undone (D21).
+// TestADDIsUndoneWhenItsResultCannotBePrinted: an ADD whose result cannot be
+// printed fails and is undone.
 func TestADDIsUndoneWhenItsResultCannotBePrinted(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.0.0", w.fake("a", "ADD", "gate")))
 	if code := w.unread("ADD", p); code == 0 {
-		t.Error("succeeded, but nobody was told")
+		t.Error("succeeded without printing a result")
 	}
 	w.trace("ADD a eth0", "DEL a eth0")
 	w.nothingLeft()
 }
 
-// TestManyCyclesLeaveNothing attaches and detaches a thousand times; the state directory
-// is then as it was.
+// TestManyCyclesLeaveNothing: after a thousand ADDs and DELs the state
+// directory is as it was before.
 func TestManyCyclesLeaveNothing(t *testing.T) {
 	cycles := 1000
 	if testing.Short() {

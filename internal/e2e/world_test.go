@@ -23,25 +23,25 @@ import (
 	"github.com/metacni/metacni/examples/lab/host"
 )
 
-// worlds counts them, so that no two share an address or a name.
+// worlds counts the worlds, so that no two share an address or a name.
 var worlds atomic.Int32
 
-// A world is what one test has of the private host to itself: a directory, a
-// range of addresses, and names with its number.
+// A world is one test's own part of the private host: a directory, a range of
+// addresses, and names that contain its number.
 type world struct {
 	t    testing.TB
 	n    int
 	dir  string // for configurations and state, empty
 	bin  string // the plugins
-	path string // for what plugins run: iptables
+	path string // PATH of the plugins, which run iptables
 	pods int
 
-	vanished bool // whether the kernel has a namespace to clear up
+	vanished bool // whether the kernel is still deleting a namespace
 	logged   bool // whether a daemon's log has been shown
 }
 
-// newWorld skips t, or fails it if that is required, where there is no private
-// host. The tests of different worlds run side by side, but for benchmarks.
+// newWorld returns a new world. Without a private host it skips t, or fails it
+// if METACNI_E2E requires one. Tests run in parallel, benchmarks do not.
 func newWorld(t testing.TB) *world {
 	t.Helper()
 	if noHost != "" {
@@ -73,13 +73,15 @@ func (w *world) file(elem ...string) string {
 	return filepath.Join(append([]string{w.dir}, elem...)...)
 }
 
-// name returns a name that no other world has: of a network or an interface.
+// name returns s with the world's number: a name of a network or an interface
+// that no other world uses.
 func (w *world) name(s string) string { return fmt.Sprintf("%s%d", s, w.n) }
 
-// net returns the world's i'th address range, of 16, without its last byte.
+// net returns the first three bytes of the world's i'th address range, of 16.
 func (w *world) net(i int) string { return fmt.Sprintf("10.%d.%d", w.n%256, w.n/256*16+i) }
 
-// pod returns a new container with a namespace, attached by conf.
+// pod returns a new container with a network namespace. Its network
+// configuration is conf; nothing is attached yet.
 func (w *world) pod(conf object) *pod {
 	w.t.Helper()
 	w.pods++
@@ -92,7 +94,7 @@ func (w *world) pod(conf object) *pod {
 	return &pod{id: id, netns: netns, ifname: "eth0", conf: conf}
 }
 
-// vanish removes the namespace of p, as a reboot or a killed runtime does.
+// vanish removes the namespace of p, as a reboot or a crashed runtime does.
 func (w *world) vanish(p *pod) {
 	w.t.Helper()
 	if err := host.RemoveNS(p.netns); err != nil {
@@ -111,8 +113,8 @@ func (w *world) multinet(version string, delegates ...object) object {
 	}
 }
 
-// bridge returns a configuration of bridge and host-local: the world's i'th
-// bridge and range.
+// bridge returns a configuration of bridge and host-local with the world's i'th
+// bridge and address range.
 func (w *world) bridge(i int) object {
 	return object{
 		"type": "bridge", "bridge": w.name(fmt.Sprintf("br%d-", i)), "isGateway": true,
@@ -123,7 +125,7 @@ func (w *world) bridge(i int) object {
 	}
 }
 
-// network writes a network configuration that pods can ask for.
+// network writes a network configuration that pods can select by name.
 func (w *world) network(name string, conf object) {
 	w.t.Helper()
 	conf["name"] = name
@@ -145,7 +147,7 @@ func (w *world) write(v any, elem ...string) {
 	}
 }
 
-// needs skips the test where the kernel makes no links of l's kind.
+// needs skips the test if the kernel cannot create links of l's kind.
 func (w *world) needs(l netlink.Link) {
 	w.t.Helper()
 	l.Attrs().Name = w.name("probe")
@@ -154,7 +156,7 @@ func (w *world) needs(l netlink.Link) {
 	}
 }
 
-// needsProgram skips the test where a program that a plugin runs is missing.
+// needsProgram skips the test if a program that the plugins run is missing.
 func (w *world) needsProgram(names ...string) {
 	w.t.Helper()
 	for _, name := range names {
@@ -167,8 +169,8 @@ func (w *world) needsProgram(names ...string) {
 	}
 }
 
-// list returns the paths of all files and directories below dir, which need
-// not be there, except a store's spare files.
+// list returns the paths of all files and directories below dir, without the
+// spare files of a store. A missing directory has none.
 func (w *world) list(dir string) (names []string) {
 	w.t.Helper()
 	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
@@ -186,8 +188,8 @@ func (w *world) list(dir string) (names []string) {
 	return names
 }
 
-// leases lists the addresses that host-local has given to containers of this
-// world.
+// leases lists the addresses that host-local has reserved for containers of
+// this world.
 func (w *world) leases() (list []string) {
 	w.t.Helper()
 	for _, name := range w.list("/var/lib/cni/networks") {
@@ -199,7 +201,7 @@ func (w *world) leases() (list []string) {
 	return list
 }
 
-// interfaces lists the names of p's interfaces, but for lo.
+// interfaces lists the names of p's interfaces without lo.
 func (w *world) interfaces(p *pod) (names []string) {
 	w.t.Helper()
 	ifs, err := host.Interfaces(p.netns)
@@ -237,7 +239,7 @@ func (w *world) ports() (names []string) {
 	return names
 }
 
-// same compares.
+// same fails the test unless want and got are equal. Nil and empty slices are.
 func same[T any](t testing.TB, what string, want, got T) {
 	t.Helper()
 	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
@@ -245,12 +247,12 @@ func same[T any](t testing.TB, what string, want, got T) {
 	}
 }
 
-// nothingLeft fails the test where anything is left of any container: markers,
-// addresses, ends on the host, state.
+// nothingLeft fails the test if anything is left of any container: markers of
+// fakes, reserved addresses, interfaces on the host, or state.
 func (w *world) nothingLeft() {
 	w.t.Helper()
 	if w.vanished {
-		// The kernel takes its time to delete what was in a namespace.
+		// The kernel deletes the interfaces of a namespace later.
 		w.until("the kernel has deleted what was in a namespace", func() bool { return len(w.ports()) == 0 })
 	}
 	same(w.t, "attached by fakes", nil, w.live())
@@ -261,7 +263,7 @@ func (w *world) nothingLeft() {
 	same(w.t, "state of flannel", nil, w.list(w.file("flannel")))
 }
 
-// until waits for cond, which another process makes true.
+// until waits until cond is true. Another process makes it so.
 func (w *world) until(what string, cond func() bool) {
 	w.t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -276,10 +278,10 @@ func (w *world) until(what string, cond func() bool) {
 	}
 }
 
-// number is a number as it is written.
+// number returns a JSON number spelled s.
 func number(s string) json.Number { return json.Number(s) }
 
-// key returns the value of a key of a JSON object, as it is written.
+// key returns the value of a key of a JSON object, byte for byte.
 func (w *world) key(text json.RawMessage, name string) string {
 	w.t.Helper()
 	var keys map[string]json.RawMessage
@@ -289,8 +291,8 @@ func (w *world) key(text json.RawMessage, name string) string {
 	return string(keys[name])
 }
 
-// private gives the world a directory of plugins of its own, in which there is
-// a copy of name alone.
+// private gives the world a plugin directory of its own that holds only a copy
+// of the plugin name.
 func (w *world) private(name string) {
 	w.t.Helper()
 	shared := os.Getenv(binEnv)
@@ -307,7 +309,7 @@ func (w *world) private(name string) {
 	}
 }
 
-// deleteLink deletes an interface of p behind everybody's back.
+// deleteLink deletes an interface of p without telling any plugin.
 func (w *world) deleteLink(p *pod, name string) {
 	w.t.Helper()
 	err := host.Do(p.netns, func() error {
@@ -322,8 +324,8 @@ func (w *world) deleteLink(p *pod, name string) {
 	}
 }
 
-// unread runs a plugin whose stdout is closed by the time it prints, and
-// returns its exit status. The plugin's delegate waits for the gate.
+// unread runs a plugin that finds its stdout closed when it prints the result,
+// and returns its exit status. The plugin's delegate must wait for the gate.
 func (w *world) unread(command string, p *pod) int {
 	w.t.Helper()
 	r, wr, err := os.Pipe()

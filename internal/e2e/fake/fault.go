@@ -12,9 +12,9 @@ import (
 	"syscall"
 )
 
-// misbehave does what conf.On has for command, unless there is a file "cured".
-// The files ready and gate are FIFOs: the test reads the first and writes the
-// second.
+// misbehave commits the fault that conf.On has for command, unless there is a
+// file "cured". The files ready and gate are FIFOs: the test reads the first
+// and writes the second.
 func misbehave(conf config, command string) error {
 	if _, err := os.Stat(filepath.Join(conf.Dir, "cured")); err == nil {
 		return nil
@@ -43,11 +43,11 @@ func misbehave(conf config, command string) error {
 			return wait(filepath.Join(conf.Dir, "gate"))
 		}
 		pause()
-	case "child": // that holds the pipes
+	case "child": // a child holds the pipes
 		return child(conf, &syscall.SysProcAttr{}, "hang")
-	case "daemon": // the same, and no signal to the plugin's group reaches it
+	case "daemon": // the same, outside the plugin's process group
 		return child(conf, &syscall.SysProcAttr{Setsid: true}, "hang")
-	case "family": // neither it nor its child listens
+	case "family": // the plugin and its child ignore SIGTERM
 		signal.Ignore(syscall.SIGTERM)
 		if err := child(conf, &syscall.SysProcAttr{}, "deaf"); err != nil {
 			return err
@@ -56,7 +56,7 @@ func misbehave(conf config, command string) error {
 	case "noise":
 		fmt.Println("warning: this is not JSON")
 	case "two":
-		return result(conf) // and once more later
+		return result(conf) // a second one follows
 	case "garbage":
 		fmt.Println(`{"cniVersion":"1.0.0","ips":"none"}`)
 		os.Exit(0)
@@ -81,7 +81,7 @@ func pause() {
 	}
 }
 
-// child starts another fake, in which "NONE" goes wrong.
+// child starts another fake, whose command is NONE and commits fault.
 func child(conf config, attr *syscall.SysProcAttr, fault string) error {
 	c := exec.CommandContext(context.Background(), "/proc/self/exe")
 	c.Env, c.SysProcAttr = []string{"CNI_COMMAND=NONE"}, attr

@@ -8,8 +8,8 @@ import (
 	"os/exec"
 )
 
-// inner runs the plugin that the fake stands in front of, if there is one, and
-// returns what it prints. When it fails, the fake ends with the same error.
+// inner runs the plugin behind the fake, if there is one, and returns its
+// output. If that plugin fails, the fake exits with the same error.
 func inner(conf config, stdin json.RawMessage) ([]byte, error) {
 	if conf.Inner == "" {
 		return nil, nil

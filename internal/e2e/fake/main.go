@@ -1,7 +1,6 @@
-// Fake is a CNI plugin that attaches nothing. It writes down how it was
-// called, keeps a marker for what a real plugin would have made, and fails as
-// its configuration says. With "inner" it stands in front of a real plugin,
-// which then does the work.
+// Fake is a CNI plugin that attaches nothing. It logs its calls, keeps a marker
+// file in place of an interface, and fails as its configuration says. With
+// "inner" it runs a real plugin, which does the work.
 package main
 
 import (
@@ -14,15 +13,15 @@ import (
 	"strings"
 )
 
-// config is what the fake reads of its configuration.
+// config contains the keys of its configuration that the fake reads.
 type config struct {
 	CNIVersion string            `json:"cniVersion"`
-	ID         string            `json:"id"`    // tells one fake from another
-	Dir        string            `json:"dir"`   // where log and markers are
-	On         map[string]string `json:"on"`    // command: what goes wrong
-	Code       uint              `json:"code"`  // of "fail"
-	Inner      string            `json:"inner"` // a plugin that does the work
-	Print      json.RawMessage   `json:"print"` // the result, as it is written
+	ID         string            `json:"id"`    // identifies the fake
+	Dir        string            `json:"dir"`   // directory of log and markers
+	On         map[string]string `json:"on"`    // faults by command
+	Code       uint              `json:"code"`  // error code of "fail"
+	Inner      string            `json:"inner"` // path of a plugin that does the work
+	Print      json.RawMessage   `json:"print"` // the result to print
 	Parallel   bool              `json:"parallel"`
 	Valid      json.RawMessage   `json:"cni.dev/valid-attachments"`
 	PrevResult json.RawMessage   `json:"prevResult"`
@@ -52,8 +51,7 @@ func run(conf config, command string, stdin json.RawMessage) error {
 	if err := errors.Join(alone(conf), log(conf, command, stdin), step(conf, "start")); err != nil {
 		return err
 	}
-	// What goes wrong in an ADD does so when the plugin has done its work, in
-	// a DEL before.
+	// An ADD fails after the plugin has done its work, a DEL before.
 	var out []byte
 	if command == "ADD" {
 		err := os.WriteFile(marker, nil, 0o600)
@@ -93,7 +91,7 @@ func run(conf config, command string, stdin json.RawMessage) error {
 	return step(conf, "end")
 }
 
-// log appends one line to the log: see call in the tests.
+// log appends one line to the log of calls. The tests read it as type call.
 func log(conf config, command string, stdin json.RawMessage) error {
 	line, err := json.Marshal(map[string]any{
 		"command": command, "id": conf.ID, "pid": os.Getpid(),
@@ -106,8 +104,8 @@ func log(conf config, command string, stdin json.RawMessage) error {
 	return appendLine(filepath.Join(conf.Dir, "log"), string(line)+"\n")
 }
 
-// answer answers an ADD with what the inner plugin printed, with what the
-// configuration has for it, or else with result.
+// answer prints the result of an ADD: the inner plugin's output, the result in
+// the configuration, or a result of its own.
 func answer(conf config, out []byte) error {
 	if len(out) == 0 {
 		out = conf.Print
@@ -119,7 +117,8 @@ func answer(conf config, out []byte) error {
 	return err
 }
 
-// result answers an ADD: what came before, or one interface with one address.
+// result prints prevResult if there is one, otherwise one interface with one
+// address.
 func result(conf config) error {
 	if len(conf.PrevResult) > 0 {
 		_, err := fmt.Println(string(conf.PrevResult))

@@ -10,9 +10,9 @@ import (
 	"syscall"
 )
 
-// step says in the log of steps (see internal/durable) that the fake has come
-// to phase, and kills who runs it if that is where the test wants it killed:
-// itself as well, unless it is to live on as an orphan.
+// step logs that the fake has reached phase (see Step in internal/durable). If
+// the test wants a kill there, step kills the plugin that runs the fake, and
+// the fake itself unless the fake is to survive as an orphan.
 func step(conf config, phase string) error {
 	steps := os.Getenv("METACNI_STEPS")
 	if steps == "" {
@@ -38,9 +38,9 @@ func step(conf config, phase string) error {
 	return nil
 }
 
-// alone complains when another fake works on the same container: the file it
-// holds until its end is the container's. With "parallel" only the ADDs of the first
-// interface must not be beside others, nor two fakes of one interface.
+// alone logs a complaint if another fake works on the same container: each
+// holds the container's file until it exits. With "parallel" only the ADDs of
+// the first interface, and calls for the same interface, must be alone.
 func alone(conf config) error {
 	container, ifname := os.Getenv("CNI_CONTAINERID"), os.Getenv("CNI_IFNAME")
 	if container == "" {
@@ -56,8 +56,8 @@ func alone(conf config) error {
 	return errors.Join(hold(conf, "busy@"+container, how), hold(conf, "busy@"+container+"@"+ifname, syscall.LOCK_EX))
 }
 
-// hold locks a file until the end of the process, and complains when another has
-// it, of those whose numbers are in it.
+// hold locks a file until the process exits. If another process has the lock,
+// hold logs a complaint that names the process whose number is in the file.
 func hold(conf config, name string, how int) error {
 	f, err := os.OpenFile(filepath.Join(conf.Dir, name), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
@@ -87,10 +87,10 @@ func hold(conf config, name string, how int) error {
 		}
 	}
 	_, err = fmt.Fprintln(f, os.Getpid())
-	return err // f is closed by the end of the process
+	return err // f stays open until the process exits
 }
 
-// exiting reports whether a process has ended, though the kernel may not have
+// exiting reports whether a process has exited, even if the kernel has not
 // closed all its files yet.
 func exiting(pid string) bool {
 	stat, err := os.ReadFile("/proc/" + pid + "/stat")

@@ -1,7 +1,8 @@
 //go:build linux
 
-// Package readers tests package netconf/autoconf with those who read what it
-// publishes: the loaders of libcni and of go-cni, containerd's.
+// Package readers tests package netconf/autoconf with the programs that read
+// what it publishes: the loaders of libcni, and of go-cni, which containerd
+// uses.
 package readers
 
 import (
@@ -33,20 +34,20 @@ const (
 	// publications is how often the manager publishes, without -short.
 	publications = 10_000
 
-	// longest is after how long it is enough, with the race detector above all.
+	// longest ends the test early on a slow machine or with the race detector.
 	longest = 40 * time.Second
 )
 
-// A document is what a reader has found first.
+// A document is the first network that a reader finds.
 type document struct {
 	network string
-	plugin  []byte // its only one
+	plugin  []byte // configuration of its only plugin
 }
 
 // readers read the directory as runtimes do.
 var readers = map[string]func(dir string) (document, error){
-	// CRI-O's ocicni does as much, and goes on to the next file where the first
-	// is invalid: then pods get other networks and nobody is told.
+	// CRI-O's ocicni does the same, but takes the next file if the first is
+	// invalid: then pods silently get another network.
 	"libcni": func(dir string) (document, error) {
 		files, err := libcni.ConfFiles(dir, []string{".conf", ".conflist", ".json"})
 		if err != nil {
@@ -64,7 +65,7 @@ var readers = map[string]func(dir string) (document, error){
 		}
 		return document{l.Name, l.Plugins[0].Bytes}, nil
 	},
-	// containerd has no network at all while the first file is invalid.
+	// containerd has no network while the first file is invalid.
 	"go-cni": func(dir string) (document, error) {
 		l, err := gocni.New(gocni.WithPluginConfDir(dir), gocni.WithPluginMaxConfNum(1))
 		if err == nil {
@@ -81,8 +82,8 @@ var readers = map[string]func(dir string) (document, error){
 	},
 }
 
-// generation returns which of the primary networks d was made for, and fails
-// unless d is ours, and whole.
+// generation returns the number of the primary network that d was made from. It
+// fails unless d is a complete configuration of multinet.
 func (d document) generation() (int, error) {
 	var plugin struct {
 		Type      string `json:"type"`
@@ -99,11 +100,11 @@ func (d document) generation() (int, error) {
 	return strconv.Atoi(strings.TrimPrefix(d.network, "n"))
 }
 
-// A writer changes the primary network's file in every way there is.
+// A writer changes the primary network's file in every way it may change.
 type writer struct {
 	t     *testing.T
 	dir   string
-	maps  int // directories that were made for a ConfigMap
+	maps  int // number of directories created as for a ConfigMap
 	count map[string]int
 }
 
@@ -117,21 +118,21 @@ func (w *writer) ok(err error) {
 
 func (w *writer) put(name, text string) { w.ok(os.WriteFile(w.path(name), []byte(text), 0o600)) }
 
-// network is the i'th, of a size that several writes take.
+// network returns the i'th network, large enough to need several writes.
 func network(i int) string {
 	return fmt.Sprintf(`{"cniVersion":"1.0.0","name":"n%d","plugins":[{"type":"bridge","padding":%q}]}`, i, strings.Repeat("x", i%5000))
 }
 
 const primary = "10-x.conflist"
 
-// write makes the primary network the i'th, in a way that is chosen at random.
+// write replaces the primary network by the i'th, in a randomly chosen way.
 func (w *writer) write(i int) {
 	ways := []string{"in place", "torn", "swapped", "renamed", "deleted", "linked", "garbage"}
 	way := ways[rand.N(len(ways))]
 	w.count[way]++
 	text := network(i)
 	if info, err := os.Lstat(w.path(primary)); err == nil && info.Mode()&os.ModeSymlink != 0 && way != "linked" {
-		w.ok(os.Remove(w.path(primary))) // or the link's target is what is written
+		w.ok(os.Remove(w.path(primary))) // otherwise the write goes to the link's target
 	}
 	switch way {
 	case "in place":
@@ -162,7 +163,7 @@ func (w *writer) write(i int) {
 		w.put("05-x.conf", text[:rand.N(len(text))])
 		w.put(primary, text)
 		w.ok(os.Remove(w.path("05-x.conf")))
-	case "linked": // as the kubelet does with a ConfigMap
+	case "linked": // as the kubelet updates a ConfigMap
 		w.maps++
 		data := fmt.Sprintf("..%d", w.maps)
 		w.ok(os.Mkdir(w.path(data), 0o700))
@@ -180,11 +181,11 @@ func (w *writer) write(i int) {
 	}
 }
 
-// dirEnv is how a process of this test knows that it is the reader, and of what.
+// dirEnv names the directory to read to a process that is the reader.
 const dirEnv = "METACNI_READERS_DIR"
 
-// TestMain is the reader where it is told so: runtimes are processes, and a
-// goroutine that never rests would keep the manager from being woken up.
+// TestMain runs the reader in a process of its own, as runtimes are: a
+// goroutine that never rests would keep the manager from waking up.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(dirEnv); dir != "" {
 		if err := read(dir); err != nil {
@@ -196,8 +197,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// read reads dir with every reader in turn, without a pause, until stdin ends.
-// Then it prints its figures.
+// read reads dir with every reader in turn, without a pause, until stdin is
+// closed. Then it prints its figures.
 func read(dir string) error {
 	var stop atomic.Bool
 	go func() {
@@ -231,15 +232,15 @@ func read(dir string) error {
 	return err
 }
 
-// A process is the reader while it runs.
+// A process is a running reader.
 type process struct {
 	t     *testing.T
 	stdin io.Closer
-	said  chan string // the lines it prints; closed when it has ended
+	said  chan string // the lines it prints; closed when it has exited
 	cmd   *exec.Cmd
 }
 
-// startReader returns once the reader has read.
+// startReader starts a reader and waits until it has read once.
 func startReader(t *testing.T, dir string) *process {
 	t.Helper()
 	self, err := os.Executable()
@@ -247,8 +248,8 @@ func startReader(t *testing.T, dir string) *process {
 		t.Fatal(err)
 	}
 	p := &process{t: t, said: make(chan string), cmd: exec.CommandContext(t.Context(), self)}
-	// Without the runtime's own signals: tmpfs goes on with a listing that one
-	// interrupts where a file renamed in between is not, neither new nor old.
+	// Without the Go runtime's own signals: tmpfs resumes an interrupted listing
+	// at a place where a file that was renamed in between is missing.
 	p.cmd.Env = append(os.Environ(), dirEnv+"="+dir, "GOMAXPROCS=1", "GODEBUG=asyncpreemptoff=1")
 	p.cmd.Stderr = os.Stderr
 	stdin, ierr := p.cmd.StdinPipe()
@@ -270,7 +271,8 @@ func startReader(t *testing.T, dir string) *process {
 	return p
 }
 
-// end ends the reader, which fails the test if it has found anything wrong.
+// end stops the reader and fails the test if the reader has found anything
+// wrong.
 func (p *process) end() {
 	p.t.Helper()
 	_ = p.stdin.Close()
@@ -282,11 +284,11 @@ func (p *process) end() {
 	}
 }
 
-// newDir returns a directory in memory, if there is such a thing: elsewhere a
-// reader without a pause and fsync make each other wait.
+// newDir returns a directory in memory if possible. On a disk, a reader without
+// pauses and fsync would block each other.
 func newDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "metacni") //nolint:usetesting // that of t is on a disk
+	dir, err := os.MkdirTemp("/dev/shm", "metacni") //nolint:usetesting // t's directory is on a disk
 	if err != nil {
 		return t.TempDir()
 	}
@@ -298,9 +300,9 @@ func newDir(t *testing.T) string {
 	return dir
 }
 
-// Whatever becomes of the primary network's file, who reads the directory
-// finds a whole and valid file of ours first, and never an older one than
-// before.
+// TestReadersSeeWholeFilesOnly: whatever happens to the primary network's file,
+// readers find a valid, complete file of ours first, and never an older one
+// than before.
 func TestReadersSeeWholeFilesOnly(t *testing.T) {
 	t.Parallel()
 	want := publications
@@ -317,7 +319,7 @@ func TestReadersSeeWholeFilesOnly(t *testing.T) {
 	m.Observer = func(autoconf.State) {
 		select {
 		case changed <- struct{}{}:
-		default: // it has not been received yet
+		default: // the signal before is still pending
 		}
 	}
 	w.put(primary, network(0))
@@ -327,7 +329,7 @@ func TestReadersSeeWholeFilesOnly(t *testing.T) {
 	go func() { ended <- m.Run(ctx) }()
 	var reader *process
 	follows := func(i int) bool {
-		var gone chan string // with the reader
+		var gone chan string // closed with the reader's output
 		if reader != nil {
 			gone = reader.said
 		}
