@@ -45,7 +45,7 @@ func takeOver(ctx context.Context, words []string, c console) error {
 	case err != nil:
 		return fmt.Errorf("%w\n%s", err, usage)
 	case flags.NArg() > 0 || *form != "table" && *form != "json":
-		return errors.New(usage)
+		return fmt.Errorf("cannot understand %q\n%s", strings.Join(words, " "), usage)
 	}
 	m, err := publisher(*confDir, publish.Output, "multinet")
 	if err != nil {

@@ -116,7 +116,7 @@ func operate(ctx context.Context, args []string, c console) error {
 		do = func() error { return t.forget(ctx, words[1:]) }
 	}
 	if do == nil {
-		return errors.New(usage)
+		return fmt.Errorf("cannot understand %q\n%s", strings.Join(args, " "), usage)
 	}
 	if err := missing(*dir); err != nil {
 		return err
