@@ -45,6 +45,12 @@ type frame struct {
 	Error  *types.Error    `json:"error,omitempty"`
 }
 
+// A message is an encoded frame.
+type message struct {
+	data    []byte
+	answers *uint64 // the ID of the call that it answers
+}
+
 // A mux exchanges calls in both directions over one connection.
 //
 // The number of calls that run at the same time is limited in each direction.
@@ -59,7 +65,7 @@ type mux struct {
 	limit         int           // calls of the other side that run at the same time
 	slots         chan struct{} // holds a value for each of our calls that is not answered yet
 
-	out   chan []byte   // messages to the writer
+	out   chan message  // to the writer
 	pings chan struct{} // a ping to be answered
 	heard atomic.Bool   // something was received since the last look
 
@@ -74,14 +80,14 @@ type mux struct {
 	mu      sync.Mutex // protects what follows
 	last    uint64
 	waiting map[uint64]chan frame         // our calls
-	running map[uint64]context.CancelFunc // calls of the other side
+	running map[uint64]context.CancelFunc // calls of the other side, until the answer is written
 }
 
 // newMux returns a mux for a connection of which in has been read so far. The
 // contexts of handlers have the values of ctx.
 func newMux(ctx context.Context, conn net.Conn, in *bufio.Reader) *mux {
 	m := &mux{
-		conn: conn, in: in, out: make(chan []byte), pings: make(chan struct{}, 1), full: make(chan struct{}),
+		conn: conn, in: in, out: make(chan message), pings: make(chan struct{}, 1), full: make(chan struct{}),
 		waiting: make(map[uint64]chan frame), running: make(map[uint64]context.CancelFunc),
 	}
 	ctx, m.close = context.WithCancelCause(context.WithoutCancel(ctx))
@@ -166,7 +172,7 @@ func (m *mux) call(ctx context.Context, call string, body any) ([]byte, error) {
 	data, err := m.encode(frame{ID: id, Call: call, Body: content})
 	if err == nil {
 		select {
-		case m.out <- data:
+		case m.out <- message{data: data}:
 		case <-m.done:
 			err = ErrGone
 		case <-ctx.Done():
@@ -291,21 +297,21 @@ func (m *mux) begin(f frame) error {
 	m.running[f.ID] = cancel
 	m.tasks.Go(func() {
 		stdout, err := m.handle(ctx, f.Call, f.Body)
-		m.mu.Lock()
-		delete(m.running, f.ID)
-		m.mu.Unlock()
 		cancel()
 		answer := frame{ID: f.ID, Stdout: stdout}
 		if err != nil {
 			answer = frame{ID: f.ID, Error: coded(err)}
 		}
-		m.post(answer)
+		m.send(answer, &f.ID)
 	})
 	return nil
 }
 
-// post hands a message to the writer. An answer that is too long becomes an error.
-func (m *mux) post(f frame) {
+// post hands a message that is no answer to the writer.
+func (m *mux) post(f frame) { m.send(f, nil) }
+
+// send hands a message to the writer. An answer that is too long becomes an error.
+func (m *mux) send(f frame, answers *uint64) {
 	data, err := m.encode(f)
 	if err != nil {
 		short := types.NewError(types.ErrInternal, err.Error(), "")
@@ -315,7 +321,7 @@ func (m *mux) post(f frame) {
 		data, _ = m.encode(frame{ID: f.ID, Error: short})
 	}
 	select {
-	case m.out <- data:
+	case m.out <- message{data, answers}:
 	case <-m.done:
 	}
 }
@@ -336,16 +342,21 @@ func (m *mux) encode(f frame) ([]byte, error) {
 func (m *mux) write() {
 	pong, _ := m.encode(frame{}) // an answer to no call
 	for {
-		var data []byte
+		var next message
 		select {
-		case data = <-m.out:
+		case next = <-m.out:
 		case <-m.pings:
-			data = pong
+			next.data = pong
 		case <-m.done:
 			return
 		}
+		if next.answers != nil { // not later: the other side may make another call
+			m.mu.Lock()
+			delete(m.running, *next.answers)
+			m.mu.Unlock()
+		}
 		_ = m.conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // when it fails, so does Write
-		if _, err := m.conn.Write(data); err != nil {
+		if _, err := m.conn.Write(next.data); err != nil {
 			m.close(fmt.Errorf("%w: %w", ErrLost, err))
 			return
 		}

@@ -3,6 +3,7 @@ package resident
 import (
 	"bufio"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -327,5 +328,30 @@ func FuzzMux(f *testing.F) {
 		<-m.done
 		m.loops.Wait()
 		m.tasks.Wait()
+	})
+}
+
+// A side that makes calls and never reads the answers has no more calls than the
+// limit handled: its answers would pile up in memory.
+func TestMuxBoundsAnswersThatNobodyReads(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ours, its := net.Pipe()
+		var handled atomic.Int32
+		m := limited(t.Context(), ours, func(context.Context, string, []byte) ([]byte, error) {
+			handled.Add(1)
+			return nil, nil
+		})
+		m.start()
+		for id := 1; id <= 100 && !isClosed(m.done); id++ {
+			text := fmt.Sprintf(`{"id":%d,"call":"x"}`, id)
+			_, _ = its.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...))
+			synctest.Wait()
+		}
+		if n := handled.Load(); n > 4 {
+			t.Errorf("%d calls were handled, want 3 whose answers wait", n)
+		}
+		_ = its.Close()
+		m.wait()
 	})
 }
