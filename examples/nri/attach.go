@@ -25,46 +25,43 @@ import (
 )
 
 const (
-	// network is ours in the keys of records.
+	// network is the network in the keys of records.
 	network = "nri"
 
-	// podInterface is the interface that a pod has when we come, of the
-	// cluster's network.
+	// podInterface is the interface that the runtime's CNI plugin has made.
 	podInterface = "eth0"
 
-	// detachedTimeout bounds what goes on after the runtime has its answer,
-	// and each thing that the reconciler does.
+	// detachedTimeout limits work that goes on after the answer, and each job of
+	// the reconciler.
 	detachedTimeout = 30 * time.Second
 )
 
 var (
 	errLate = types.NewError(types.ErrTryAgainLater, "not attached within the runtime's timeout",
-		"if that is too short, raise plugin_request_timeout of containerd or nri_plugin_request_timeout of CRI-O")
+		"if it is too short, raise plugin_request_timeout of containerd or nri_plugin_request_timeout of CRI-O")
 	errNoList = types.NewError(types.ErrInvalidNetNS, "the event does not say where the pod's network namespace is", "it lists no namespaces")
 	errNoPath = types.NewError(types.ErrInvalidNetNS, "the event does not say where the pod's network namespace is",
-		"it lists one, but no path: a pod with a user namespace may get its own too late for NRI")
+		"it lists one with no path: for a pod with a user namespace, the runtime may make it after the event")
 	errGone  = errors.New("the runtime has given the pod up")
 	errEnds  = types.NewError(types.ErrTryAgainLater, "the plugin is stopping", "")
 	errRoute = errors.New("default-route is not supported")
 )
 
-// key is where a pod's attachments are recorded. A pod may have several
-// sandboxes, one after the other or at once: each has its own.
+// key returns the key of a sandbox's record. Each sandbox of a pod has its own.
 func key(sandbox string) scratch.Key {
 	return scratch.Key{Network: network, ContainerID: sandbox, IfName: podInterface}
 }
 
 // attachInTime attaches a pod before the runtime's deadline, or not at all.
 //
-// The ADD goes on when the runtime's request does not: a runtime that has gone
-// away may have started the pod. When it is late it is undone, on time of its
-// own.
+// The ADD goes on if the runtime's request ends, because a runtime that has gone away may
+// have started the pod. An ADD that is late is undone, with a time limit of its own.
 func (p *Plugin) attachInTime(ctx context.Context, s *api.PodSandbox) error {
 	timer := time.NewTimer(time.Until(p.answerBy(ctx)))
 	defer timer.Stop()
 	var at progress
 	ctx, cancel := context.WithCancelCause(context.WithValue(context.WithoutCancel(ctx), progressKey{}, &at))
-	var answered atomic.Bool // what the answer is goes by who is first to set it
+	var answered atomic.Bool // whoever sets it first decides the answer
 	answer := func() bool { return answered.CompareAndSwap(false, true) }
 	result := make(chan error, 1)
 	started := p.work.start(func() {
@@ -76,7 +73,7 @@ func (p *Plugin) attachInTime(ctx context.Context, s *api.PodSandbox) error {
 			return nil
 		})
 		if err != nil && !answer() {
-			p.log().WarnContext(ctx, "given up, after the answer", slog.Any("err", failed("ADD", s, err)))
+			p.log().WarnContext(ctx, "ADD abandoned after its timeout", slog.Any("err", failed("ADD", s, err)))
 		}
 		result <- err
 	})
@@ -93,16 +90,16 @@ func (p *Plugin) attachInTime(ctx context.Context, s *api.PodSandbox) error {
 		cancel(errLate)
 		return at.late()
 	}
-	return <-result // which is on its way
+	return <-result // it comes now
 }
 
-// A progress is the last plugin that was run for a request. It goes with the
-// request's context.
+// A progress holds the last plugin that was run for a request. It is in the context of the
+// request.
 type progress struct{ atomic.Pointer[delegate.Event] }
 
 type progressKey struct{}
 
-// observe is [delegate.Invoker.Observer].
+// observe is a [delegate.Invoker.Observer].
 func observe(ctx context.Context, e delegate.Event) (context.Context, func(error)) {
 	if at, ok := ctx.Value(progressKey{}).(*progress); ok {
 		at.Store(&e)
@@ -110,23 +107,23 @@ func observe(ctx context.Context, e delegate.Event) (context.Context, func(error
 	return ctx, func(error) {}
 }
 
-// late is errLate with what took the time.
+// late returns errLate with the plugin that took the time.
 func (at *progress) late() error {
 	e := at.Load()
 	if e == nil {
-		return fmt.Errorf("no plugin was run yet, another operation on the pod goes on: %w", errLate)
+		return fmt.Errorf("no plugin was run yet, another operation on the pod is running: %w", errLate)
 	}
 	return fmt.Errorf("network %q (%s): plugin %q: %w", e.Network, e.IfName, e.Plugin, errLate)
 }
 
-// answerBy is when the request with context ctx must have its answer.
+// answerBy returns when the request with context ctx must be answered.
 func (p *Plugin) answerBy(ctx context.Context) time.Time {
 	_, conf := p.manager()
 	return conf.answerBy(requested(ctx))
 }
 
-// requested returns when the request with context ctx has come, which is now,
-// and its deadline.
+// requested returns the time at which the request with context ctx came, which is now, and
+// its deadline.
 func requested(ctx context.Context) (now, deadline time.Time) {
 	now = time.Now()
 	deadline, ok := ctx.Deadline()
@@ -136,9 +133,8 @@ func requested(ctx context.Context) (now, deadline time.Time) {
 	return now, deadline
 }
 
-// attach attaches a pod, in the namespace at netns, to the networks that it
-// selects, all of them or none. Report is the last step. That it is attached
-// already is a success.
+// attach attaches a pod to the networks that it selects, to all or none. report is the
+// last step. attach succeeds if the pod is attached already.
 func (p *Plugin) attach(ctx context.Context, s *api.PodSandbox, netns string, report func(context.Context, []delegate.Attached) error) error {
 	life, conf := p.manager()
 	selections, err := selections(s)
@@ -155,7 +151,7 @@ func (p *Plugin) attach(ctx context.Context, s *api.PodSandbox, netns string, re
 		NetNS: netns,
 		Plan: func(_ context.Context, taken []string) ([]delegate.Attachment, error) {
 			if _, ok := p.pod(s.GetId()); !ok {
-				return nil, errGone // a DEL that came before us found nothing
+				return nil, errGone // a DEL has come first and found nothing
 			}
 			return plan(wanted, taken)
 		},
@@ -170,8 +166,8 @@ func (p *Plugin) attach(ctx context.Context, s *api.PodSandbox, netns string, re
 	return err
 }
 
-// selected is the attachment to the network in dir that a selection asks for.
-// Its interface is as asked for, if it is.
+// selected returns the attachment for a selection of a network in dir. It has an IfName if
+// the selection has one.
 func selected(dir string, selection netconf.Selection, s *api.PodSandbox, netns string) (delegate.Attachment, error) {
 	if len(selection.DefaultRoute) > 0 {
 		return delegate.Attachment{}, &netconf.Error{Kind: netconf.ErrInvalid, Key: "default-route", Err: errRoute}
@@ -196,8 +192,7 @@ func selected(dir string, selection netconf.Selection, s *api.PodSandbox, netns 
 	}, nil
 }
 
-// podOf returns the name of the pod that attachments were made for, as cniArgs
-// gave it to the plugins, or nothing.
+// podOf returns the name of the pod in the CNI_ARGS of attachments, or "".
 func podOf(as []delegate.Attached) string {
 	pod := make(map[string]string)
 	for _, a := range as {
@@ -209,7 +204,7 @@ func podOf(as []delegate.Attached) string {
 	return pod["K8S_POD_NAMESPACE"] + "/" + pod["K8S_POD_NAME"]
 }
 
-// cniArgs says which pod it is, in the words that runtimes use.
+// cniArgs returns CNI_ARGS that name the pod, as container runtimes set them.
 func cniArgs(s *api.PodSandbox) (string, error) {
 	args := []string{"IgnoreUnknown=1"}
 	for _, a := range [][2]string{
@@ -226,10 +221,10 @@ func cniArgs(s *api.PodSandbox) (string, error) {
 	return strings.Join(args, ";"), nil
 }
 
-// plan gives each attachment its interface, clear of the names in use.
+// plan gives each attachment an interface name that is not in use.
 func plan(wanted []delegate.Attachment, taken []string) ([]delegate.Attachment, error) {
-	// The scheme's first interface is the pod's own: it is there, and counts, so
-	// that ours are net1, net2 and so on.
+	// The first interface of the scheme is the pod's own, so that the others are
+	// net1, net2 and so on.
 	taken = slices.DeleteFunc(taken, func(name string) bool { return name == podInterface })
 	asked := []string{""}
 	for _, a := range wanted {
@@ -246,13 +241,13 @@ func plan(wanted []delegate.Attachment, taken []string) ([]delegate.Attachment, 
 	return plan, nil
 }
 
-// describe is the state of a pod's interfaces as in its annotation network-status.
+// describe returns the interfaces of a pod in the form of the annotation network-status.
 func describe(added []delegate.Attached) string {
 	var all []status.Network
 	for _, a := range added {
 		r, err := a.Decode()
 		if err != nil {
-			continue // not so: it has been decoded before
+			continue // cannot happen: it has been decoded before
 		}
 		if nets, err := status.Networks(a.Network.Name(), r, false); err == nil {
 			for _, n := range nets {
@@ -265,8 +260,8 @@ func describe(added []delegate.Attached) string {
 	return cmp.Or(string(text), fmt.Sprint(err))
 }
 
-// detachInTime detaches a pod. At the runtime's deadline it returns, and the
-// DEL goes on.
+// detachInTime detaches a pod. If that takes too long, it returns at the runtime's
+// deadline, and the DEL goes on.
 func (p *Plugin) detachInTime(ctx context.Context, op string, s *api.PodSandbox) {
 	late := p.answerBy(ctx)
 	p.forget(s.GetId())
@@ -280,18 +275,18 @@ func (p *Plugin) detachInTime(ctx context.Context, op string, s *api.PodSandbox)
 		}
 	})
 	if !started {
-		return // what is recorded is for the plugin that comes after us
+		return // the next plugin detaches what is recorded
 	}
 	timer := time.NewTimer(time.Until(late))
 	defer timer.Stop()
 	select {
 	case <-done:
 	case <-timer.C:
-		p.log().WarnContext(ctx, "detaching goes on after the answer", who(name(s), s.GetId()))
+		p.log().WarnContext(ctx, "DEL continues after the answer", who(name(s), s.GetId()))
 	}
 }
 
-// detach detaches what is recorded of a sandbox, if anything is.
+// detach detaches a sandbox if it has a record.
 func (p *Plugin) detach(ctx context.Context, id, netns string) error {
 	life, _ := p.manager()
 	return life.Del(ctx, lifecycle.Removal{Key: key(id), NetNS: netns})

@@ -15,36 +15,36 @@ import (
 	"github.com/metacni/metacni/delegate/plugin"
 )
 
-// Config says how the plugin registers, and where it finds and keeps things.
-// What is zero has its default.
+// A Config says how the plugin registers, and which directories it uses. Zero fields
+// have defaults.
 type Config struct {
-	// Index and Name are what the plugin registers as, unless the runtime has
-	// launched it, and Socket is where.
+	// Index and Name are the ones that the plugin registers with at Socket. A
+	// plugin that the runtime has launched does not use them.
 	Index  string `json:"index"`
 	Name   string `json:"name"`
 	Socket string `json:"socket"`
 
-	ConfDir  string `json:"confDir"`  // networks, looked up by name
+	ConfDir  string `json:"confDir"`  // networks, found by name
 	BinDir   string `json:"binDir"`   // CNI plugins
 	StateDir string `json:"stateDir"` // records
 
-	// Margin is how long before the runtime's deadline it has its answer. Zero
-	// is 15 % of its timeout, and 300 ms at least.
+	// Margin is how long before its deadline the runtime receives the answer.
+	// Zero means 15 % of the runtime's timeout, but at least 300 ms.
 	Margin Duration `json:"margin"`
 
-	// Sweep is the time from one look at the records to the next.
+	// Sweep is the time between two sweeps.
 	Sweep Duration `json:"sweep"`
 
-	// AttachRunning attaches pods that were running already when the plugin
-	// came. Without it they are only counted: an interface that turns up in a
-	// running container surprises.
+	// AttachRunning attaches pods that were running before the plugin started.
+	// Otherwise they are only counted, because programs in a running container
+	// do not expect a new interface.
 	AttachRunning bool `json:"attachRunning"`
 }
 
-// A Duration is a [time.Duration] that is written as in "1m30s".
+// A Duration is a [time.Duration] that is written as "1m30s".
 type Duration struct{ time.Duration }
 
-// UnmarshalText parses what [time.ParseDuration] does, but nothing negative.
+// UnmarshalText accepts what [time.ParseDuration] does, except negative durations.
 func (d *Duration) UnmarshalText(text []byte) (err error) {
 	if d.Duration, err = time.ParseDuration(string(text)); err == nil && d.Duration < 0 {
 		err = fmt.Errorf("%q is negative", text)
@@ -52,8 +52,8 @@ func (d *Duration) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// With returns c with the keys of a JSON object in their place. It fails for
-// what is not one and for keys that are not known.
+// With returns c, changed by the keys of a JSON object. It fails if data is not a JSON
+// object or has unknown keys.
 func (c Config) With(text []byte) (Config, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
@@ -66,7 +66,7 @@ func (c Config) With(text []byte) (Config, error) {
 	return c, nil
 }
 
-// complete returns c with its defaults, or what is wrong with it.
+// complete returns c with its defaults. It fails if c is invalid.
 func (c Config) complete() (Config, error) {
 	c.Index = cmp.Or(c.Index, "90")
 	c.Name = cmp.Or(c.Name, "metacni")
@@ -92,16 +92,14 @@ func (c Config) complete() (Config, error) {
 }
 
 const (
-	// leastMargin is for the answer's way to the runtime, and for a machine
-	// that is busy.
+	// leastMargin is for sending the answer, on a busy machine.
 	leastMargin = 300 * time.Millisecond
 
-	// silentTimeout is what a request without a deadline is taken to have.
+	// silentTimeout is the timeout of a request without a deadline.
 	silentTimeout = api.DefaultPluginRequestTimeout
 )
 
-// answerBy is when a request must have its answer that came at now with a
-// deadline.
+// answerBy returns when a request must be answered that came at now with a deadline.
 func (c Config) answerBy(now, deadline time.Time) time.Time {
 	margin := cmp.Or(c.Margin.Duration, max(leastMargin, deadline.Sub(now)*15/100))
 	return deadline.Add(-margin)

@@ -34,7 +34,7 @@ func TestConfigurationOfTheRuntimeWins(t *testing.T) {
 			t.Errorf("%s again: %v", text, err)
 		}
 		_, err := p.Configure(t.Context(), `{"binDir":"/b"}`, "test", "1.0")
-		wantError(t, err, "nri: configuration: changed")
+		wantError(t, err, "nri: configuration has changed")
 	}
 	for text, why := range map[string]string{
 		`{"confdirs":"/c"}`:           `unknown field "confdirs"`,
@@ -42,8 +42,8 @@ func TestConfigurationOfTheRuntimeWins(t *testing.T) {
 		`{"stateDir":"/var/lib/cni"}`: "stateDir",
 		`{"margin":"-1s"}`:            "negative",
 		`{"margin":5}`:                "margin",
-		`{"index":"7"}`:               "settled",
-		`{"socket":"/s"}`:             "settled",
+		`{"index":"7"}`:               "cannot be set",
+		`{"socket":"/s"}`:             "cannot be set",
 		`{} {}`:                       "more than one",
 		`{`:                           "unexpected EOF",
 	} {

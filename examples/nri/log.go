@@ -6,15 +6,14 @@ import (
 	"os"
 )
 
-// priority is that of lines in the system's log; their own level is in them.
+// priority is the priority of all lines in the system's log. Their level is in the text.
 const priority = syslog.LOG_DAEMON | syslog.LOG_INFO
 
-// systemLog connects to the system's log: journald or another.
+// systemLog connects to the system's log, such as journald.
 func systemLog() (io.Writer, error) { return syslog.New(priority, "nri") }
 
-// destination returns where to log to: stderr, or the system's log where stderr
-// leads nowhere, as that of a plugin that the runtime has launched, and if there
-// is one.
+// destination returns the writer to log to: stderr or, if stderr is /dev/null as in a
+// plugin that the runtime has launched, the system's log, if there is one.
 func destination(stderr *os.File, system func() (io.Writer, error)) io.Writer {
 	to, err := stderr.Stat()
 	null, nullErr := os.Stat(os.DevNull)

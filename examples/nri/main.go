@@ -18,7 +18,7 @@ import (
 
 func main() {
 	file := flag.String("config", "", "configuration `file`")
-	verbose := flag.Bool("v", false, "log every plugin that is run")
+	verbose := flag.Bool("v", false, "log each plugin that is run")
 	version := flag.Bool("version", false, "print the version")
 	flag.Parse()
 	if flag.NArg() > 0 {

@@ -1,10 +1,8 @@
-// Nri is an NRI plugin that attaches pods to the networks their annotation
-// k8s.v1.cni.cncf.io/networks names, beside whatever CNI plugin the runtime is
-// configured with. See README.md.
+// Nri is an NRI plugin that attaches pods to the networks in their annotation
+// k8s.v1.cni.cncf.io/networks. The runtime can use any CNI plugin besides. See README.md.
 //
-// The runtime's events are in plugin.go, the attachments they lead to in
-// attach.go, what makes up for lost events in reconcile.go, and the connection
-// to the runtime in run.go.
+// The events of the runtime are in plugin.go, attaching and detaching in attach.go, the
+// reconciler in reconcile.go, and the connection to the runtime in run.go.
 package main
 
 import (
@@ -27,78 +25,73 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// networksAnnotation selects a pod's networks.
+// networksAnnotation is the annotation that selects a pod's networks.
 const networksAnnotation = "k8s.v1.cni.cncf.io/networks"
 
-// A Plugin answers the events of one runtime. Its fields must not change once
-// it runs.
+// A Plugin answers the events of one runtime. Its fields must not change while it runs.
 type Plugin struct {
 	Config Config
 
-	// Launched says that the runtime has started this process, and so chosen
-	// its index and name and handed down its connection.
+	// Launched says that the runtime has started this process. It has then
+	// chosen index and name, and passes on a connection.
 	Launched bool
 
 	Exec   invoke.Exec
 	Env    []string     // of the CNI plugins
-	Logger *slog.Logger // nil discards
+	Logger *slog.Logger // nil discards the log
 
 	// InterfaceNames is [lifecycle.Manager.InterfaceNames].
 	InterfaceNames func(netns string) ([]string, error)
 
-	// Observer, when not nil, is called after each [Pass].
+	// Observer, if not nil, is called after each [Pass].
 	Observer func(Pass)
 
-	dial  dialer        // nil is that of unix sockets
-	pause time.Duration // after a pod could not be detached; see [lifecycle.Sweeper]
+	dial  dialer        // nil means unix sockets
+	pause time.Duration // after a pod could not be detached, see [lifecycle.Sweeper]
 
 	work    work
 	sweeper *lifecycle.Sweeper // the reconciler's
 
-	mu   sync.Mutex    // guards what follows
-	conf Config        // Config, completed by the runtime's
+	mu   sync.Mutex    // guards the fields below
+	conf Config        // Config with the keys of the runtime
 	held *scratch.Lock // on conf.StateDir, until Run returns
 	life *lifecycle.Manager
 	pods map[string]pod // by sandbox ID
 	news chan struct{}  // of a Synchronize
 
 	configured, synchronized bool  // on this connection
-	taken                    error // why Run cannot go on: the state directory is another's
+	taken                    error // why Run must end: another plugin has the state directory
 }
 
-// A pod is a sandbox that the runtime is known to have, as far as its events
-// say.
+// A pod is a sandbox that the runtime has, according to its events.
 type pod struct {
 	sandbox *api.PodSandbox
 
-	// listed says that the runtime has named it in its last Synchronize. The
-	// others are those that it asked us to attach since: it may have given one
-	// up without telling, because a plugin after us failed.
+	// listed says that it was in the last Synchronize. Other pods are newer. The
+	// runtime may have given one up without an event, because a later plugin
+	// failed.
 	listed bool
 
-	// owed says that its networks have been tried, and are to be tried again.
+	// owed says that attaching it has failed and is to be tried again.
 	owed bool
 }
 
-// Configure takes over the configuration that the runtime keeps for plugins it
-// launches.
-//
-// Not before that is it known where the records are, and not before the state
-// directory is its own does a Plugin answer events.
+// Configure receives the configuration that the runtime has for plugins that it
+// launches. It locks the state directory before any event is answered.
 func (p *Plugin) Configure(ctx context.Context, text, runtime, version string) (api.EventMask, error) {
 	conf, err := p.settle(text)
 	if err == nil {
 		err = p.claim(ctx, conf)
 	}
 	if err != nil {
-		p.log().ErrorContext(ctx, "not started", slog.Any("err", err)) // a runtime kills what it has launched
+		p.log().ErrorContext(ctx, "not started", slog.Any("err", err)) // before the runtime kills a launched plugin
 		return 0, err
 	}
 	p.log().InfoContext(ctx, "connected", slog.String("runtime", runtime), slog.String("version", version))
-	return 0, nil // all events there is a method for
+	return 0, nil // all events that p has methods for
 }
 
-// settle returns the configuration with the runtime's keys in place of ours.
+// settle returns the configuration, changed by the runtime's keys.
 func (p *Plugin) settle(text string) (Config, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -111,20 +104,20 @@ func (p *Plugin) settle(text string) (Config, error) {
 		conf, err = conf.With([]byte(text))
 	}
 	if err == nil && (conf.Index != p.Config.Index || conf.Name != p.Config.Name || conf.Socket != p.Config.Socket) {
-		err = errors.New("nri: configuration: index, name and socket are settled before the runtime sends its configuration")
+		err = errors.New("nri: configuration: index, name and socket cannot be set in the runtime's configuration")
 	}
 	if err == nil {
 		conf, err = conf.complete()
 	}
 	if err == nil && p.life != nil && conf != p.conf {
-		err = errors.New("nri: configuration: changed since the last connection: start the plugin anew")
+		err = errors.New("nri: configuration has changed since the last connection: restart the plugin")
 	}
 	return conf, err
 }
 
-// claim makes the state directory ours, until Run returns. Two plugins with one
-// would detach each other's pods: none knows those of the other. It waits for a
-// plugin that is about to end, as long as the runtime waits for us.
+// claim locks the state directory until Run returns. Two plugins with the same one would
+// detach each other's pods. If another plugin has it, claim waits as long as the runtime
+// waits for an answer, because that plugin may be about to end.
 func (p *Plugin) claim(ctx context.Context, conf Config) error {
 	p.mu.Lock()
 	claimed := p.held != nil
@@ -140,7 +133,7 @@ func (p *Plugin) claim(ctx context.Context, conf Config) error {
 	defer p.mu.Unlock()
 	if err != nil {
 		if ctx.Err() == nil && waiting.Err() != nil {
-			err = fmt.Errorf("nri: stateDir %q is in use by another nri, of this runtime or another: each needs one of its own", conf.StateDir)
+			err = fmt.Errorf("nri: stateDir %q is in use by another nri: each needs a directory of its own", conf.StateDir)
 			p.taken = err
 		}
 		return err
@@ -154,7 +147,7 @@ func (p *Plugin) claim(ctx context.Context, conf Config) error {
 	return nil
 }
 
-// yield lets another plugin have the state directory.
+// yield unlocks the state directory.
 func (p *Plugin) yield() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -162,13 +155,13 @@ func (p *Plugin) yield() {
 		return
 	}
 	if err := p.held.Unlock(); err != nil {
-		p.log().Warn("leaving the state directory", slog.Any("err", err))
+		p.log().Warn("unlocking the state directory failed", slog.Any("err", err))
 	}
 	p.held = nil
 }
 
-// Synchronize takes note of the pods that the runtime has, and leaves all work
-// to the reconciler: no pod can be started meanwhile.
+// Synchronize stores the runtime's list of pods for the reconciler. It does no work,
+// because no pod can be started meanwhile.
 func (p *Plugin) Synchronize(_ context.Context, sandboxes []*api.PodSandbox, _ []*api.Container) ([]*api.ContainerUpdate, error) {
 	pods := make(map[string]pod)
 	p.mu.Lock()
@@ -179,13 +172,13 @@ func (p *Plugin) Synchronize(_ context.Context, sandboxes []*api.PodSandbox, _ [
 	p.pods, p.synchronized = pods, true
 	select {
 	case p.newsLocked() <- struct{}{}:
-	default: // the reconciler has not yet taken up the last ones
+	default: // the reconciler is due already
 	}
 	return nil, nil
 }
 
-// RunPodSandbox attaches a new pod to the networks that it selects. When it
-// fails, or has not succeeded in time, the pod must not be started.
+// RunPodSandbox attaches a new pod to the networks that it selects. If it fails, or takes
+// too long, it returns an error, and the pod is not started.
 func (p *Plugin) RunPodSandbox(ctx context.Context, s *api.PodSandbox) error {
 	if hostNetwork(s) {
 		return nil
@@ -211,21 +204,21 @@ func (p *Plugin) RunPodSandbox(ctx context.Context, s *api.PodSandbox) error {
 	return err
 }
 
-// StopPodSandbox detaches a pod. It never fails: later plugins would not be
-// told of the event, and runtimes only log it. What could not be detached stays
-// recorded, for RemovePodSandbox and the reconciler.
+// StopPodSandbox detaches a pod. It does not fail: runtimes would only log the error and
+// not call later plugins. What cannot be detached stays recorded, for RemovePodSandbox and
+// the reconciler.
 func (p *Plugin) StopPodSandbox(ctx context.Context, s *api.PodSandbox) error {
 	p.detachInTime(ctx, "StopPodSandbox", s)
 	return nil
 }
 
-// RemovePodSandbox does what StopPodSandbox does, once more.
+// RemovePodSandbox does what StopPodSandbox does.
 func (p *Plugin) RemovePodSandbox(ctx context.Context, s *api.PodSandbox) error {
 	p.detachInTime(ctx, "RemovePodSandbox", s)
 	return nil
 }
 
-// learn takes note of a pod that the runtime is starting.
+// learn adds a pod that the runtime is starting.
 func (p *Plugin) learn(s *api.PodSandbox) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -237,16 +230,15 @@ func (p *Plugin) learn(s *api.PodSandbox) {
 	}
 }
 
-// forget takes note of a pod that the runtime is giving up.
+// forget removes a pod that the runtime is giving up.
 func (p *Plugin) forget(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.pods, id)
 }
 
-// giveUp takes note of a pod that could not be attached: the runtime does not
-// start it. One that it has listed since it has started all the same: the answer
-// was too late for it.
+// giveUp removes a pod that could not be attached, because the runtime does not start it.
+// If the runtime has listed it meanwhile, the answer was too late and the pod runs.
 func (p *Plugin) giveUp(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -258,7 +250,7 @@ func (p *Plugin) giveUp(id string) {
 	delete(p.pods, id)
 }
 
-// owe takes note of a pod that runs without its networks, if it still runs.
+// owe marks a pod that runs without its networks, if it is still known.
 func (p *Plugin) owe(id string, owed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -276,14 +268,14 @@ func (p *Plugin) pod(id string) (pod, bool) {
 }
 
 // live reports whether the runtime is connected and has listed its pods on this
-// connection. A list of before says nothing of what the runtime has done since.
+// connection. An older list may be out of date.
 func (p *Plugin) live() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.synchronized
 }
 
-// manager returns what Configure has made of the configuration.
+// manager returns the Manager that Configure has made, and its configuration.
 func (p *Plugin) manager() (*lifecycle.Manager, Config) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -304,7 +296,7 @@ func (p *Plugin) log() *slog.Logger {
 	return slog.New(slog.DiscardHandler)
 }
 
-// selections reads what a pod selects.
+// selections returns the networks that a pod selects.
 func selections(s *api.PodSandbox) ([]netconf.Selection, error) {
 	all, err := netconf.ParseSelection(s.GetAnnotations()[networksAnnotation])
 	if err != nil {
@@ -313,8 +305,8 @@ func selections(s *api.PodSandbox) ([]netconf.Selection, error) {
 	return all, nil
 }
 
-// namespace is the path of a pod's network namespace, or empty for the host's
-// and where the event does not say.
+// namespace returns the path of a pod's network namespace. It is empty for the host's
+// network, and if the event has none.
 func namespace(s *api.PodSandbox) string {
 	listed := s.GetLinux().GetNamespaces()
 	if i := slices.IndexFunc(listed, ofNetwork); i >= 0 {
@@ -323,9 +315,9 @@ func namespace(s *api.PodSandbox) string {
 	return ""
 }
 
-// hostNetwork reports whether a pod uses the host's network: nothing is ever
-// attached to that. It does if the event lists its namespaces and none is of the
-// network. An event that lists none says nothing.
+// hostNetwork reports whether a pod uses the host's network, to which nothing is
+// attached: its event lists namespaces, but no network namespace. An event without any
+// namespace says nothing.
 func hostNetwork(s *api.PodSandbox) bool {
 	if path := namespace(s); path != "" {
 		return plugin.Root("").OwnNetNS(path)
@@ -336,16 +328,16 @@ func hostNetwork(s *api.PodSandbox) bool {
 
 func ofNetwork(n *api.LinuxNamespace) bool { return n.GetType() == "network" }
 
-// who names a pod in the log.
+// who returns the log attribute of a pod.
 func who(pod, sandbox string) slog.Attr {
 	return slog.Attr{Value: slog.GroupValue(slog.String("pod", pod), slog.String("sandbox", sandbox))}
 }
 
-// name is a pod's name, with its namespace.
+// name returns a pod's namespace and name.
 func name(s *api.PodSandbox) string { return s.GetNamespace() + "/" + s.GetName() }
 
-// failed says which pod an operation failed for. The code is in the text, which
-// is all that reaches the runtime.
+// failed returns err with the operation and the pod. The code is in the text, because the
+// runtime receives nothing else.
 func failed(op string, s *api.PodSandbox, err error) error {
 	return fmt.Errorf("nri: %s pod %q (%s): %w (CNI code %d)", op, name(s), s.GetId(), err, status.Code(err))
 }

@@ -17,29 +17,29 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// workers is how many pods the reconciler works on at once: one whose plugin
-// hangs must not keep all others waiting, and events come first.
+// workers is how many pods the reconciler works on at once, so that one whose plugin
+// hangs does not block all others. There are few, because events come first.
 const workers = 4
 
-// A Pass is what the reconciler found and did, in one look at all records.
+// A Pass is what the reconciler found and did in one pass over all records.
 type Pass struct {
-	Synchronized bool // the first since the runtime has listed its pods
-	Records      int  // that there were
-	Damaged      int  // among them, which nothing can be done about
+	Synchronized bool // the first after a Synchronize
+	Records      int  // all records
+	Damaged      int  // records that cannot be read
 	Attached     int  // pods
 	Detached     int  // pods
-	Failed       int  // pods that were not attached or detached, to be tried again
-	Waiting      int  // pods that are left for another pass, after failures or because there are many
-	Unattached   int  // pods that run without the networks they select, and are left so
+	Failed       int  // pods that could not be attached or detached, to be tried again
+	Waiting      int  // pods that are left for a later pass, after failures or because there are many
+	Unattached   int  // pods that run without the networks that they select, and stay so
 }
 
-// Notable reports whether there is more to say of p than that all is well.
+// Notable reports whether p is worth a line in the log.
 func (p Pass) Notable() bool {
 	return p.Synchronized || p.Damaged+p.Attached+p.Detached+p.Failed+p.Unattached > 0
 }
 
-// reconcile makes up for events that were lost, until ctx ends: after each
-// Synchronize, and now and then.
+// reconcile makes a pass after each Synchronize, and from time to time, until ctx ends. It
+// makes up for lost events.
 func (p *Plugin) reconcile(ctx context.Context) {
 	p.mu.Lock()
 	news := p.newsLocked()
@@ -54,7 +54,7 @@ func (p *Plugin) reconcile(ctx context.Context) {
 			synchronized = true
 		case <-sweep:
 		}
-		if sweep == nil { // the configuration is known by now
+		if sweep == nil { // only now the configuration is known
 			_, conf := p.manager()
 			ticker := time.NewTicker(conf.Sweep.Duration)
 			defer ticker.Stop()
@@ -67,15 +67,15 @@ func (p *Plugin) reconcile(ctx context.Context) {
 	}
 }
 
-// A job is what there is to do for one sandbox.
+// A job is work on one sandbox.
 type job struct {
 	id     string
 	pod    string // its name
 	netns  string // in which to attach
-	attach bool   // or else detach
+	attach bool   // false means detach
 }
 
-// pass looks at all records, and then at the pods without one.
+// pass reads all records, and then looks at the pods without one.
 func (p *Plugin) pass(ctx context.Context, synchronized bool) Pass {
 	pass := Pass{Synchronized: synchronized}
 	life, conf := p.manager()
@@ -85,14 +85,14 @@ func (p *Plugin) pass(ctx context.Context, synchronized bool) Pass {
 		pass.Records++
 		if err != nil {
 			pass.Damaged++
-			recorded[r.Key.ContainerID] = "" // perhaps ours
-			if r.Key == (scratch.Key{}) {    // else the sweep tells, once
-				p.log().ErrorContext(ctx, "reading the records", slog.Any("err", err))
+			recorded[r.Key.ContainerID] = "" // may be ours
+			if r.Key == (scratch.Key{}) {    // otherwise the sweep logs it, once
+				p.log().ErrorContext(ctx, "reading records failed", slog.Any("err", err))
 			}
 			continue
 		}
 		if r.Key != key(r.Key.ContainerID) {
-			continue // somebody else's
+			continue // of another program
 		}
 		recorded[r.Key.ContainerID] = podOf(r.Attached)
 		switch j := p.judge(r); {
@@ -119,8 +119,8 @@ func (p *Plugin) pass(ctx context.Context, synchronized bool) Pass {
 			}
 		}
 	}
-	// What was interrupted of a pod that runs is not stale for the sweep, and
-	// what cannot be detached is, next time.
+	// An interrupted ADD of a pod that runs is not stale for the sweep. What
+	// cannot be detached now is, next time.
 	if p.doAll(ctx, attach, &pass) {
 		p.sweep(ctx, recorded, &pass)
 		p.doAll(ctx, detach, &pass)
@@ -128,10 +128,10 @@ func (p *Plugin) pass(ctx context.Context, synchronized bool) Pass {
 	return pass
 }
 
-// sweep detaches what is stale, whatever the runtime says: pods that are dead,
-// and what could not be detached before. A runtime that was started again, or the
-// node with it, lists dead pods for long, and does not tell of their end; nor
-// does it tell of a pod that it gave up because a plugin after us failed.
+// sweep detaches stale attachments, whatever the runtime says: those of dead pods, and
+// those that could not be detached before. After a restart, a runtime lists dead pods for a
+// long time and sends no event for them. It also sends none for a pod that it has given up
+// because a later plugin failed.
 func (p *Plugin) sweep(ctx context.Context, pods map[string]string, pass *Pass) {
 	life, conf := p.manager()
 	if p.sweeper == nil {
@@ -148,51 +148,50 @@ func (p *Plugin) sweep(ctx context.Context, pods map[string]string, pass *Pass) 
 			return
 		}
 		attrs := []slog.Attr{who(pods[id], id), slog.Any("err", s.Err)}
-		if !s.At.IsZero() { // it will be tried
+		if !s.At.IsZero() { // it will be tried again
 			attrs = append(attrs, slog.Time("next", s.At))
 		}
 		p.log().LogAttrs(ctx, slog.LevelError, "still attached", attrs...)
 	}
-	swept, _ := p.sweeper.Sweep(ctx) // its error is that ctx has ended
+	swept, _ := p.sweeper.Sweep(ctx) // fails only if ctx has ended
 	pass.Detached += swept.Removed
 	pass.Failed += swept.Failed
 	pass.Waiting += swept.Waiting
 }
 
-// judge says what is to be done about a record because of what the runtime says.
-// It must be asked after the record was read: events change what is known of a
-// pod before they change its record.
+// judge decides what to do about a record, given what is known of the pod. It must be
+// called after the record was read, because events change the pod before its record.
 func (p *Plugin) judge(r lifecycle.Record) *job {
 	id, pod := r.Key.ContainerID, podOf(r.Attached)
 	known, ok := p.pod(id)
 	switch {
 	case !ok && !r.Stale():
-		// Stopped, or given up, and not detached since.
+		// The pod has stopped or was given up, and has not been detached.
 		return &job{id: id, pod: pod}
 	case known.listed && r.State == scratch.Planned && !r.NetNSGone():
-		// Interrupted, and started all the same.
+		// The ADD was interrupted, but the pod was started.
 		netns := namespace(known.sandbox)
 		for _, a := range r.Attached {
-			netns = cmp.Or(netns, a.NetNS) // not every runtime says it again
+			netns = cmp.Or(netns, a.NetNS) // not every runtime repeats it
 		}
 		return &job{id, pod, netns, true}
 	}
 	return nil
 }
 
-// lacking reports whether a pod that the runtime has listed runs without the
-// networks it selects, when it has no record.
+// lacking reports whether a pod without a record is listed by the runtime and runs without
+// the networks that it selects.
 func (p *Plugin) lacking(known pod) bool {
 	selected, err := selections(known.sandbox)
 	if !known.listed || err != nil || len(selected) == 0 || hostNetwork(known.sandbox) {
 		return false
 	}
-	_, err = os.Stat(namespace(known.sandbox)) // which goes when a pod stops
+	_, err = os.Stat(namespace(known.sandbox)) // it is removed when a pod stops
 	return err == nil
 }
 
-// doAll does jobs, a few at once. It reports whether the runtime is connected
-// still: what it has said before is out of date otherwise, and the rest is left.
+// doAll does jobs, a few at once. If the connection to the runtime is lost, it leaves the
+// rest, because the jobs may be out of date, and returns false.
 func (p *Plugin) doAll(ctx context.Context, jobs []job, pass *Pass) (live bool) {
 	var (
 		all  sync.WaitGroup
@@ -210,7 +209,7 @@ func (p *Plugin) doAll(ctx context.Context, jobs []job, pass *Pass) (live bool) 
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
-			case errors.Is(err, errGone): // an event was faster
+			case errors.Is(err, errGone): // an event came first
 			case err != nil:
 				pass.Failed++
 				p.log().ErrorContext(ctx, "reconciling", who(j.pod, j.id), slog.Any("err", err))

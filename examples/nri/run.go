@@ -19,27 +19,25 @@ const (
 	longestWait = 10 * time.Second
 )
 
-// linger is how long the connection stays open for the last answers to get on
-// their way: the stub does not say when they are.
+// linger is how long the connection stays open to send the last answers. The stub does
+// not say when they have been sent.
 const linger = 100 * time.Millisecond
 
-// abandoned stands for the configuration that a runtime has not sent.
+// abandoned is the configuration of a runtime that has sent none.
 const abandoned = "\x00"
 
-// errLost is the end of a connection that was not ours to end.
+// errLost says that the runtime has ended the connection.
 var errLost = errors.New("nri: the runtime has closed the connection")
 
 // A dialer connects to the runtime's socket.
 type dialer func(ctx context.Context, path string) (net.Conn, error)
 
-// Run serves the runtime until ctx ends, on one connection after the other. It
-// returns an error when it cannot: the configuration is wrong, another plugin
-// has the state directory, or the one connection that a launched plugin has is
-// lost.
+// Run serves the runtime until ctx ends, and connects again if a connection is lost. It
+// fails if the configuration is invalid, if another plugin has the state directory, or if a
+// launched plugin loses its only connection.
 //
-// When ctx ends, what is being attached has the time that the runtime gives it,
-// its answer is sent, what is being undone or detached is brought to an end, and
-// nothing is left running.
+// When ctx ends, an ADD that is running has the time that the runtime gives it, and is
+// answered. Undoing and detaching are completed. No goroutine is left.
 func (p *Plugin) Run(ctx context.Context) error {
 	conf, err := p.Config.complete()
 	if err != nil {
@@ -60,7 +58,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 		case p.Launched || p.refused():
 			return err
 		case errors.Is(err, errLost):
-			wait = firstWait // there was a connection
+			wait = firstWait // it was connected
 		}
 		p.log().WarnContext(ctx, "not connected", slog.Any("err", err), slog.Duration("wait", wait))
 		timer := time.NewTimer(wait)
@@ -75,11 +73,11 @@ func (p *Plugin) Run(ctx context.Context) error {
 // serve connects to the runtime and serves it until the connection or ctx ends.
 func (p *Plugin) serve(ctx context.Context, conf Config) error {
 	p.begin()
-	defer p.begin() // what was said on this connection is over with it
+	defer p.begin() // forget what belongs to this connection
 	options := []stub.Option{
 		stub.WithLogger(stubLogger{p.log()}),
-		// Should we be late or gone all the same, a runtime that knows of such
-		// a policy does not start the pod, and does not give us up.
+		// If this plugin is late or lost, a runtime that supports this policy
+		// does not start the pod, and keeps the plugin.
 		stub.WithFailurePolicy(&api.FailurePolicy{FailRequest: true, KeepConnected: true}),
 	}
 	lost := make(chan struct{})
@@ -105,7 +103,7 @@ func (p *Plugin) serve(ctx context.Context, conf Config) error {
 	if err != nil {
 		return err
 	}
-	// The connection outlives ctx, by as much as the last answers take.
+	// The connection outlives ctx until the last answers have been sent.
 	served, disconnect := context.WithCancel(context.WithoutCancel(ctx))
 	defer disconnect()
 	ended := make(chan error, 1)
@@ -134,7 +132,7 @@ func (p *Plugin) serve(ctx context.Context, conf Config) error {
 	return p.lost(<-ended)
 }
 
-// begin forgets what belongs to one connection.
+// begin forgets the state of the last connection.
 func (p *Plugin) begin() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -148,7 +146,7 @@ func (p *Plugin) connect(ctx context.Context, path string) (net.Conn, error) {
 	return (&net.Dialer{}).DialContext(ctx, "unix", path)
 }
 
-// lost says why a connection has ended, for which the stub gave err.
+// lost returns why a connection has ended. err is what the stub has returned.
 func (p *Plugin) lost(err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -168,8 +166,8 @@ func (p *Plugin) refused() bool {
 	return p.taken != nil
 }
 
-// release lets a stub go that waits to be configured. It does so for ever, even
-// when there is nobody left to do it.
+// release configures a stub that waits for that, which it does forever, even after the
+// connection is lost.
 func (p *Plugin) release(ctx context.Context, s stub.Stub) {
 	p.mu.Lock()
 	configured := p.configured
@@ -179,7 +177,7 @@ func (p *Plugin) release(ctx context.Context, s stub.Stub) {
 	}
 }
 
-// A watchedConn closes lost when nothing can be read from it any more.
+// A watchedConn closes lost when reading fails.
 type watchedConn struct {
 	net.Conn
 	once sync.Once
@@ -195,17 +193,17 @@ func (c *watchedConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// work is all that the plugin is doing. Its zero value is ready for use.
+// work is everything that the plugin is doing. Its zero value is ready for use.
 type work struct {
 	running sync.WaitGroup
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	ended   bool
 	going   int
 	cancels map[*context.CancelFunc]struct{}
 }
 
-// start runs f beside the caller, unless work has ended.
+// start runs f in a new goroutine, unless work has ended.
 func (w *work) start(f func()) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -222,7 +220,7 @@ func (w *work) start(f func()) bool {
 	return true
 }
 
-// context returns one that outlives ctx, by detachedTimeout, but not w.
+// context returns a context that outlives ctx by detachedTimeout, but not w.
 func (w *work) context(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), detachedTimeout)
 	w.mu.Lock()
@@ -242,8 +240,8 @@ func (w *work) context(ctx context.Context) (context.Context, context.CancelFunc
 	}
 }
 
-// end lets nothing start any more, ends what need not go on, and waits for the
-// rest. It reports whether there was anything to wait for.
+// end prevents new work, cancels work that may be cancelled, and waits for the rest. It
+// reports whether it had to wait.
 func (w *work) end() bool {
 	w.mu.Lock()
 	w.ended = true
@@ -256,7 +254,7 @@ func (w *work) end() bool {
 	return busy
 }
 
-// stubLogger takes what the stub says for what it is: details.
+// stubLogger logs informational messages of the stub as debug messages.
 type stubLogger struct{ log *slog.Logger }
 
 func (l stubLogger) Debugf(ctx context.Context, format string, args ...any) {
