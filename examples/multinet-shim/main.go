@@ -1,7 +1,6 @@
-// Multinet-shim is what the runtime runs where multinet is a daemon: it hands
-// each command to examples/multinetd over a unix socket and prints what that
-// answers. Its own part of the configuration is in plugin.go, and described in
-// examples/multinetd/README.md.
+// Multinet-shim is the executable that a runtime runs if multinet is a daemon. It sends
+// each command to examples/multinetd over a unix socket and prints the answer. Its own
+// keys of the configuration are in plugin.go; see examples/multinetd/README.md.
 package main
 
 import "github.com/metacni/metacni/delegate/plugin"

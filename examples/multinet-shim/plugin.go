@@ -18,18 +18,18 @@ import (
 
 const defaultQueueDir = "/var/lib/cni/multinet.queue"
 
-// config is the shim's part of the configuration. All else is the daemon's.
+// config has the shim's keys of the configuration. The daemon reads the others.
 type config struct {
 	DaemonSocketDir string `json:"daemonSocketDir"`
 	DelQueueDir     string `json:"delQueueDir"`
 
-	// DelQueueWait is how long a DEL waits for the daemon before it is left to
-	// the next one, such as "500ms". Empty is the default of package shim.
+	// DelQueueWait is how long a DEL waits for the daemon before it is queued,
+	// such as "500ms". Empty means the default of package shim.
 	DelQueueWait string `json:"delQueueWait"`
 
-	// DelPolicy says what becomes of a DEL while there is no daemon: "queue",
-	// the default, leaves it to the next one; "exec" does it here, from the
-	// records; "fail" is an error, so that the runtime tries again.
+	// DelPolicy says what to do with a DEL while there is no daemon. "queue", the
+	// default, leaves it to the next daemon. "exec" executes it in the shim, from
+	// the records. "fail" fails, so that the runtime tries again.
 	DelPolicy string `json:"delPolicy"`
 }
 
@@ -44,7 +44,7 @@ func multinetShim() plugin.Plugin {
 	return plugin.Plugin{About: "CNI meta-plugin multinet-shim", Add: execute, Check: execute, Del: execute, GC: execute, Status: execute}
 }
 
-// client is what executes a command as the configuration says.
+// client returns the Client for the configuration of c.
 func client(c *plugin.Call) (*shim.Client, error) {
 	conf, err := plugin.Config[config](c)
 	if err != nil {
@@ -74,7 +74,7 @@ func client(c *plugin.Call) (*shim.Client, error) {
 	return client, nil
 }
 
-// wait is DelQueueWait as a [shim.Client] has it, for which 0 is the default.
+// wait returns DelQueueWait for a [shim.Client], in which 0 means the default.
 func (conf config) wait(c *plugin.Call) (time.Duration, error) {
 	if conf.DelQueueWait == "" {
 		return 0, nil
