@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if os.Getenv(stageEnv) != "" {
-		main() // again, on the private host
+		main() // the second process, on the private host
 		return
 	}
 	runtime.LockOSThread() // see host.Command
@@ -53,7 +53,7 @@ func TestMedian(t *testing.T) {
 	}
 }
 
-// A slow round is slow for all: it must not count as a difference.
+// A slow round is slow for all programs, so it must not show as a difference.
 func TestRatioIsPaired(t *testing.T) {
 	t.Parallel()
 	if got := ratio([]float64{2, 20, 4}, []float64{1, 10, 2}); got != 2 {
@@ -150,8 +150,8 @@ func TestDraw(t *testing.T) {
 	}
 }
 
-// elements reads a picture as XML, and returns how many groups there are, and
-// every text.
+// elements parses a picture as XML, and returns the number of groups and all
+// texts.
 func elements(t *testing.T, picture []byte) (groups int, texts []string) {
 	t.Helper()
 	d := xml.NewDecoder(bytes.NewReader(picture))
@@ -174,8 +174,7 @@ func elements(t *testing.T, picture []byte) (groups int, texts []string) {
 	}
 }
 
-// What ru_maxrss says of a child includes the memory of the process that it was
-// forked from.
+// The ru_maxrss of a child includes the memory of the process that forked it.
 func TestPeakIsThePluginsOwn(t *testing.T) {
 	r := newRig(t)
 	ballast := make([]byte, 64<<20)
@@ -188,7 +187,7 @@ func TestPeakIsThePluginsOwn(t *testing.T) {
 			t.Errorf("%s: %v, %v", program, got, err)
 		}
 		if program == "multinet" && got.atMost {
-			t.Errorf("%s: %v is launch's", program, got)
+			t.Errorf("%s: %v is that of launch", program, got)
 		}
 	}
 	runtime.KeepAlive(ballast)
@@ -205,12 +204,11 @@ func TestFailures(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := r.run(ctx, call{program: "noop", command: "VERSION", stdin: os.DevNull}); !errors.Is(err, context.Canceled) {
-		t.Errorf("when it is over: %v", err)
+		t.Errorf("after the end of the context: %v", err)
 	}
 }
 
-// TestBench measures everything once, as `make bench` does: in namespaces, or
-// where there can be none without.
+// TestBench measures everything once, as `make bench` does.
 func TestBench(t *testing.T) {
 	runtime.LockOSThread() // see host.Command
 	defer runtime.UnlockOSThread()
@@ -230,7 +228,7 @@ func TestBench(t *testing.T) {
 	wantOutput(t, out, dir, `(?m)^\| bridge\+host-local +\| 1 +\| DEL +\|( +[0-9.]+( \([0-9.]+\))? \|){4}$`)
 }
 
-// Without namespaces there are the plugins that do nothing.
+// Without namespaces only the plugins that do nothing run.
 func TestBenchWithoutHost(t *testing.T) {
 	r := newRig(t)
 	r.plot = filepath.Join(t.TempDir(), "cost.svg")
@@ -241,7 +239,7 @@ func TestBenchWithoutHost(t *testing.T) {
 	}
 }
 
-// Interrupted, nothing stays.
+// An interrupted run leaves nothing.
 func TestInterrupted(t *testing.T) {
 	dir := t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -278,7 +276,7 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// newRig is a rig without namespaces, with all programs.
+// newRig returns a rig without namespaces, with all programs.
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	work := t.TempDir()
@@ -301,7 +299,7 @@ func (r *rig) write(t *testing.T, name, text string) string {
 	return r.file(name)
 }
 
-// capture returns what f prints. It fails the test if f does.
+// capture returns the output of f, which must not fail.
 func capture(t *testing.T, f func(out, stderr *os.File) error) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -323,7 +321,8 @@ func capture(t *testing.T, f func(out, stderr *os.File) error) string {
 	return string(text)
 }
 
-// wantOutput wants all tables, patterns, a picture, and nothing else left in dir.
+// wantOutput fails the test unless out has all tables and patterns, and dir has
+// a picture and nothing else.
 func wantOutput(t *testing.T, out, dir string, patterns ...string) {
 	t.Helper()
 	for _, p := range append(patterns, `Linux .*go1.*medians of 1 rounds`, `(?m)^\| floor .*\(1\.00\)`, `(?m)^### Time`, `(?m)^### CPU`, `(?m)^\| +(3|10) \|`) {

@@ -16,7 +16,8 @@ const (
 	plugins = "github.com/containernetworking/plugins/plugins/"
 )
 
-// build puts the programs into work/bin, as `go build` makes them, and into work/stripped, as they would be shipped.
+// build puts the programs into work/bin as `go build` makes them, and into
+// work/stripped as they would be released.
 func build(ctx context.Context, work string) error {
 	found, err := command(ctx, "", "list", "-m", "-f", "{{.Dir}}", "github.com/metacni/metacni")
 	if err != nil {
@@ -42,9 +43,9 @@ func build(ctx context.Context, work string) error {
 	return install(filepath.Join(work, "bin"))
 }
 
-// install copies each of the programs in dir, as programs get to where they are
-// run from. What a linker writes by way of memory lies in the page cache in
-// single pages, and takes a tenth longer to start.
+// install replaces each program in dir by a copy. The page cache holds a file
+// that a linker wrote by mmap in single pages, and such a program takes a tenth
+// longer to start.
 func install(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -57,7 +58,7 @@ func install(dir string) error {
 			err = os.Remove(file)
 		}
 		if err == nil {
-			err = os.WriteFile(file, program, 0o755) //nolint:gosec // a program is to be run
+			err = os.WriteFile(file, program, 0o755) //nolint:gosec // programs are executable
 		}
 		if err != nil {
 			return err
@@ -80,7 +81,7 @@ func command(ctx context.Context, dir string, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// size is that of a file, in bytes.
+// size returns the size of a file in bytes.
 func size(path string) (int64, error) {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 
 type object = map[string]any
 
-// contenders are the meta-plugins. The first is what the others are compared
-// with, and the last is multinet told to run its delegates side by side.
+// contenders are the meta-plugins. The others are compared with the first. The
+// last is multinet with "parallel".
 var contenders = []struct { //nolint:gochecknoglobals // a table
 	name, program string
 	parallel      bool
@@ -34,7 +34,7 @@ const (
 	bridge = "bridge+host-local"
 )
 
-// delegates returns n of a kind.
+// delegates returns n delegates of a kind.
 func (r *rig) delegates(kind string, n int) []object {
 	list := make([]object, n)
 	for i := range list {
@@ -53,8 +53,8 @@ func (r *rig) delegates(kind string, n int) []object {
 	return list
 }
 
-// conf writes a configuration that all contenders take, with keys of its own,
-// and returns its path.
+// conf writes a configuration for any contender, with keys added, and returns
+// its path.
 func (r *rig) conf(name string, keys object) (string, error) {
 	conf := object{
 		"cniVersion": "1.1.0", "name": "bench", "type": "multinet",
@@ -70,7 +70,7 @@ func (r *rig) conf(name string, keys object) (string, error) {
 	return path, os.WriteFile(path, text, 0o600)
 }
 
-// A task is one kind and number of delegates, and what it cost each contender
+// A task is a kind and number of delegates, and their cost for each contender
 // in each round.
 type task struct {
 	kind  string
@@ -80,8 +80,8 @@ type task struct {
 	del   [][]sample
 }
 
-// cost has the contenders attach and detach with delegates of every kind and
-// number.
+// cost lets the contenders attach and detach every kind and number of
+// delegates.
 func (r *rig) cost(ctx context.Context) ([]*task, error) {
 	kinds := []string{noop}
 	if r.hosted {
@@ -116,7 +116,7 @@ func (r *rig) cost(ctx context.Context) ([]*task, error) {
 	return tasks, nil
 }
 
-// round has each contender do t once, in order.
+// round runs t once for each contender, in the given order.
 func (r *rig) round(ctx context.Context, t *task, order []int, counts bool) (err error) {
 	runtime.GC()
 	defer func() { err = errors.Join(err, r.sweep()) }()
@@ -132,8 +132,8 @@ func (r *rig) round(ctx context.Context, t *task, order []int, counts bool) (err
 	return nil
 }
 
-// cycle has program attach and detach a new container. Its network namespace
-// stays until the next sweep.
+// cycle attaches and detaches a new container with program. The container's
+// network namespace stays until the next sweep.
 func (r *rig) cycle(ctx context.Context, program, stdin string) (add, del sample, err error) {
 	p, err := r.pod()
 	if err != nil {
@@ -148,7 +148,7 @@ func (r *rig) cycle(ctx context.Context, program, stdin string) (add, del sample
 	return add, del, err
 }
 
-// printCost prints one figure of all tasks.
+// printCost prints one figure of all tasks as a table.
 func printCost(w io.Writer, title string, tasks []*task, figureOf func(sample) float64) error {
 	t := table{text: 3, head: []string{"delegates", "N", "command"}}
 	for _, c := range contenders {

@@ -28,19 +28,20 @@ import (
 )
 
 const (
-	// batch is how many records are made before they are copied.
+	// batch is the number of records that are written before they are copied.
 	batch = 1000
 
-	// enough is how long a command is repeated at most. Its time is taken at
-	// least three times.
+	// enough limits the time for which a command is repeated. It runs at least
+	// three times.
 	enough = 3 * time.Second
 )
 
-// recorded is the network of the records: as long as a usual one.
+// recorded is the network in the records, of usual length.
 const recorded = `{"type":"noop","name":"net-0","bridge":"br0","isGateway":true,"ipMasq":true,"hairpinMode":true,"mtu":1450,` +
 	`"ipam":{"type":"host-local","ranges":[[{"subnet":"10.0.0.0/16","gateway":"10.0.0.1"}]],"routes":[{"dst":"0.0.0.0/0"}]}}`
 
-// grow measures multinet beside more and more records of others, all valid.
+// grow measures multinet among an increasing number of valid records of other
+// containers.
 func (r *rig) grow(ctx context.Context, w io.Writer) error {
 	if len(r.growth) == 0 {
 		return nil
@@ -58,11 +59,11 @@ func (r *rig) grow(ctx context.Context, w io.Writer) error {
 		}
 		t.row(row...)
 	}
-	return t.print(w, fmt.Sprintf("### Growth\n\nmultinet beside so many recorded attachments, one delegate that does nothing each. "+
-		"GC is told that all are valid.\nThe records are in the page cache. Making and measuring took %s.", time.Since(start).Round(time.Second)))
+	return t.print(w, fmt.Sprintf("### Growth\n\nmultinet among recorded attachments of other containers, each with one delegate that does nothing. "+
+		"GC lists all of them as valid.\nThe records are in the page cache. This took %s.", time.Since(start).Round(time.Second)))
 }
 
-// beside measures beside n records.
+// beside measures among n records.
 func (r *rig) beside(ctx context.Context, n int) (row []string, err error) {
 	conf := map[string]any{"delegates": []any{json.RawMessage(recorded)}}
 	stdin, err := r.conf("growth.json", conf)
@@ -102,7 +103,7 @@ func (r *rig) beside(ctx context.Context, n int) (row []string, err error) {
 		{program: "multinet", args: []string{"list", "--dir", r.file("state")}, stdin: os.DevNull},
 		{program: "multinet", command: "GC", stdin: collect},
 	} {
-		peak, err := r.peaks(ctx, c) // and a warm-up
+		peak, err := r.peaks(ctx, c) // also warms up
 		if err != nil {
 			return nil, err
 		}
@@ -122,23 +123,24 @@ func (r *rig) beside(ctx context.Context, n int) (row []string, err error) {
 	return row, nil
 }
 
-// whole fails unless there are n records: GC was told that all are valid.
+// whole fails unless there are n records: a GC for which all are valid keeps
+// all.
 func (r *rig) whole(n int) error {
 	left, err := filepath.Glob(filepath.Join(r.file("state"), "*.json"))
 	if err != nil {
 		return err
 	}
 	if len(left) != n {
-		return fmt.Errorf("there are %d records in %s, and not %d", len(left), r.file("state"), n)
+		return fmt.Errorf("there are %d records in %s, want %d", len(left), r.file("state"), n)
 	}
 	return nil
 }
 
 func recordedID(i int) string { return fmt.Sprintf("%064x", i+1) }
 
-// fill adds the records from the have'th to before the n'th. They are those that
-// the library writes in an ADD, made where an fsync costs nothing if there is
-// such a place, and copied.
+// fill adds the records from number have to before number n. The library writes
+// them in an ADD, if possible in memory, where an fsync costs nothing; then
+// they are copied.
 func (r *rig) fill(ctx context.Context, have, n int) error {
 	network, err := netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"net-0","plugins":[` + recorded + `]}`))
 	if err != nil {
@@ -158,12 +160,12 @@ func (r *rig) fill(ctx context.Context, have, n int) error {
 			return err
 		}
 	}
-	// Or else the first ADD's fsync would be for all of them.
+	// Otherwise the fsync of the first ADD would write all of them.
 	unix.Sync()
 	return nil
 }
 
-// quick is a directory in memory, or else the working directory.
+// quick returns a directory in memory, or else the working directory.
 func quick(r *rig) string {
 	for _, dir := range []string{"/run", "/dev/shm"} {
 		if fileSystem(dir) == "tmpfs" && unix.Access(dir, unix.W_OK) == nil {
@@ -173,7 +175,7 @@ func quick(r *rig) string {
 	return r.work
 }
 
-// record records attachments in dir as an ADD does.
+// record records attachments in dir by an ADD.
 func record(ctx context.Context, network netconf.Network, dir string, from, to int) error {
 	result := delegatetest.Result(&types100.Result{
 		CNIVersion: "1.1.0",
@@ -204,7 +206,7 @@ func record(ctx context.Context, network netconf.Network, dir string, from, to i
 	return nil
 }
 
-// move copies what is in one directory to another, modes and all.
+// move copies a directory to another with its modes.
 func move(from, to string) error {
 	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -225,7 +227,7 @@ func move(from, to string) error {
 	})
 }
 
-// used is how much of a disk the files below dir take.
+// used returns the disk space of the files below dir.
 func used(dir string) (bytes int64, err error) {
 	err = filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		var s unix.Stat_t

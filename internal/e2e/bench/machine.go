@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machine says in a line what was measured on.
+// machine describes the machine in one line.
 func (r *rig) machine() (string, error) {
 	var uts unix.Utsname
 	if err := unix.Uname(&uts); err != nil {
@@ -35,9 +35,9 @@ func (r *rig) machine() (string, error) {
 		fileSystem(r.work), figure(sync), r.rounds), nil
 }
 
-// model is what the kernel calls the processor.
+// model returns the kernel's name of the processor.
 func model() string {
-	text, _ := os.ReadFile("/proc/cpuinfo") // without it there is the architecture
+	text, _ := os.ReadFile("/proc/cpuinfo") // the architecture is good enough without it
 	for line := range strings.Lines(string(text)) {
 		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
 			return strings.TrimSpace(value)
@@ -52,7 +52,7 @@ func initial() bool {
 	return err == nil && strings.Join(strings.Fields(string(text)), " ") == "0 0 4294967295"
 }
 
-// fileSystem is the type of the file system that path is on.
+// fileSystem returns the type of the file system of path.
 func fileSystem(path string) string {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		path = real
@@ -73,7 +73,7 @@ func fileSystem(path string) string {
 	return kind
 }
 
-// fsync is how long it takes to sync a file of 4 KB, in milliseconds.
+// fsync measures how long syncing a file of 4 KB takes, in milliseconds.
 func (r *rig) fsync() (float64, error) {
 	var took []float64
 	for range 11 {

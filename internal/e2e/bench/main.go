@@ -1,27 +1,26 @@
 //go:build linux
 
-// Bench measures what a meta-plugin costs: multinet, beside the least that a
-// meta-plugin can do (testdata/floor) and the same made with skel and libcni
-// (testdata/libcni). It prints tables and draws the cost against the number of
-// delegates. Run it with `make bench` or, in internal/e2e, `go run ./bench`.
+// Bench measures the cost of a meta-plugin: multinet, a minimal meta-plugin
+// (testdata/floor), and the same written with skel and libcni (testdata/libcni).
+// It prints tables and draws the cost against the number of delegates. Run it
+// with `make bench` or, in internal/e2e, `go run ./bench`.
 //
-// Every program attaches and detaches containers in turn, in an order that is
-// another one in each round, so that what the machine does beside reaches all
-// of them alike. Each attachment has a container ID and a network namespace of
-// its own, made before the clock starts. The clock runs from before the fork
-// until the process has been waited for. Given are medians, and behind them the
-// medians of the ratios to the floor in the same round. The first round does
-// not count.
+// The programs attach and detach containers in turn, in another order in each
+// round, so that other activity on the machine affects all of them alike. Each
+// attachment has a container ID and a network namespace of its own, created
+// before the clock starts. The clock runs from before the fork until wait
+// returns. The tables show medians, followed by the medians of the ratios to
+// floor in the same round. The first round does not count.
 //
-// The delegates are a plugin that does nothing (testdata/noop), which leaves
-// the meta-plugin's own cost, and bridge with host-local, which is what that is
-// to be compared with. They run on a private host (see examples/lab/host); where
-// there can be none, only those that do nothing run.
+// The delegates are a plugin that does nothing (testdata/noop), which shows the
+// meta-plugin's own cost, and bridge with host-local, which shows how much that
+// matters. They run on a private host (see examples/lab/host). Without one only
+// noop runs.
 //
-// Records and leases are kept below the directory of -dir, which is not to be in
-// memory, where an fsync costs nothing. The memory of a program is its ru_maxrss, in
-// runs of their own by a small program (testdata/launch): that of a child is never
-// less than what the process had that it was forked from.
+// Records and leases are kept below the directory of -dir, which should be on a
+// disk: in memory an fsync costs nothing. The memory of a program is its
+// ru_maxrss. As the kernel never reports less than the memory of the process
+// that forked it, a small program (testdata/launch) starts it in separate runs.
 package main
 
 import (
@@ -54,7 +53,7 @@ type options struct {
 	dir    string
 }
 
-// process is what main has of this process.
+// process is the part of this process's state that run may use.
 type process struct {
 	args        []string
 	stage       string
@@ -72,7 +71,7 @@ func main() {
 	if err == nil || errors.Is(err, flag.ErrHelp) {
 		return
 	}
-	if inner := (*exec.ExitError)(nil); !errors.As(err, &inner) { // else it has been said
+	if inner := (*exec.ExitError)(nil); !errors.As(err, &inner) { // otherwise it has printed its error
 		fmt.Fprintln(os.Stderr, "bench:", err)
 	}
 	os.Exit(1)
@@ -95,8 +94,8 @@ func run(ctx context.Context, p process) error {
 	return measure(ctx, &rig{options: o, work: p.stage, hosted: true, stderr: p.stderr}, p.out)
 }
 
-// outside builds what is to be measured and has it measured by this program,
-// run again on a private host, or by this process if there can be none.
+// outside builds the programs and measures them: in this program, run again on
+// a private host, or in this process if there can be no private host.
 func outside(ctx context.Context, p process, o options) (err error) {
 	work, err := os.MkdirTemp(o.dir, "metacni-bench-")
 	if err != nil {
@@ -108,8 +107,8 @@ func outside(ctx context.Context, p process, o options) (err error) {
 		return err
 	}
 	if why := again(ctx, p, "probe").Run(); why != nil {
-		fmt.Fprintln(p.out, "There is no private host here, as that takes root, or a kernel that gives user namespaces to "+
-			"ordinary users: only plugins that do nothing are run, with a network namespace that does not exist.")
+		fmt.Fprintln(p.out, "There is no private host: it needs root, or a kernel that gives user namespaces to "+
+			"ordinary users. Only plugins that do nothing run, with network namespaces that do not exist.")
 		return measure(ctx, &rig{options: o, work: work, stderr: p.stderr}, p.out)
 	}
 	cmd := again(ctx, p, work)
@@ -117,7 +116,8 @@ func outside(ctx context.Context, p process, o options) (err error) {
 	return cmd.Run()
 }
 
-// again is this program once more, in namespaces of its own.
+// again returns a command that runs this program again in namespaces of its
+// own.
 func again(ctx context.Context, p process, stage string) *exec.Cmd {
 	cmd := host.Command(ctx, "/proc/self/exe", p.args...)
 	cmd.Env = append(p.env, stageEnv+"="+stage)
@@ -130,28 +130,28 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	o := options{ns: []int{1, 2, 4, 8}, growth: []int{0, 1000, 10_000, 100_000}}
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	fs.IntVar(&o.rounds, "rounds", 31, "how many `rounds` count")
+	fs.IntVar(&o.rounds, "rounds", 31, "number of `rounds` to measure")
 	fs.Func("n", "`numbers` of delegates (default 1,2,4,8)", numbers(&o.ns, 1))
-	fs.Func("growth", "`numbers` of records, or nothing to skip that (default 0,1000,10000,100000)", numbers(&o.growth, 0))
-	fs.StringVar(&o.plot, "plot", "cost.svg", "`file` to draw into, or nothing")
-	fs.StringVar(&o.dir, "dir", "", "`directory` for records, programs and leases (default that of temporary files)")
+	fs.Func("growth", "`numbers` of records, or nothing to skip the growth (default 0,1000,10000,100000)", numbers(&o.growth, 0))
+	fs.StringVar(&o.plot, "plot", "cost.svg", "`file` for the picture, or nothing to draw none")
+	fs.StringVar(&o.dir, "dir", "", "`directory` for records, programs and leases (default: the directory for temporary files)")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
 	if fs.NArg() > 0 || o.rounds < 1 || len(o.ns) == 0 {
-		return o, errors.New("-rounds and -n want at least one, and there are no arguments")
+		return o, errors.New("-rounds must be at least 1, -n needs a number, and there are no arguments")
 	}
 	return o, nil
 }
 
-// numbers reads a list of rising numbers, of at least least, into dst.
+// numbers parses a list of increasing numbers of at least least into dst.
 func numbers(dst *[]int, least int) func(string) error {
 	return func(s string) error {
 		*dst = nil
 		for f := range strings.FieldsFuncSeq(s, func(r rune) bool { return r == ',' }) {
 			n, err := strconv.Atoi(f)
 			if err != nil || n < least {
-				return fmt.Errorf("want rising numbers of at least %d, with commas between", least)
+				return fmt.Errorf("want increasing numbers of at least %d, separated by commas", least)
 			}
 			*dst = append(*dst, n)
 			least = n + 1

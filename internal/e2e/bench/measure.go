@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// measure measures and prints everything.
+// measure runs all measurements and prints them.
 func measure(ctx context.Context, r *rig, w io.Writer) error {
-	unix.Sync()            // what was built is not to be written while a clock runs
-	debug.SetGCPercent(-1) // runtime.GC is called between the rounds
+	unix.Sync()            // write the programs to disk before a clock runs
+	debug.SetGCPercent(-1) // runtime.GC runs between the rounds
 	line, err := r.machine()
 	if err != nil {
 		return err
@@ -29,10 +29,10 @@ func measure(ctx context.Context, r *rig, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := printCost(w, "### Time, ms\n\nIn parentheses: to floor, in the same round.", tasks, wall); err != nil {
+	if err := printCost(w, "### Time, ms\n\nIn parentheses: ratio to floor in the same round.", tasks, wall); err != nil {
 		return err
 	}
-	if err := printCost(w, "### CPU, ms\n\nUser and system, the delegates' included.", tasks, cpu); err != nil {
+	if err := printCost(w, "### CPU, ms\n\nUser and system time, including the delegates.", tasks, cpu); err != nil {
 		return err
 	}
 	if err := r.grow(ctx, w); err != nil {

@@ -8,6 +8,6 @@ import (
 )
 
 func main() {
-	fmt.Fprintln(os.Stderr, "bench: network namespaces and what is measured in them are Linux's: run this on Linux") //nolint:forbidigo // a main
-	os.Exit(1)                                                                                                       //nolint:forbidigo // a main
+	fmt.Fprintln(os.Stderr, "bench: needs Linux, for network namespaces") //nolint:forbidigo // a main
+	os.Exit(1)                                                            //nolint:forbidigo // a main
 }

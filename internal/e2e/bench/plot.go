@@ -29,7 +29,8 @@ type panel struct {
 	lines [][]float64 // of each contender, for each of ns
 }
 
-// panels are those of tasks, ADD and DEL of one kind side by side.
+// panels returns the panels of tasks, ADD and DEL of each kind next to each
+// other.
 func panels(tasks []*task) []panel {
 	var all []panel
 	for _, kind := range []string{noop, bridge} {
@@ -52,8 +53,8 @@ func panels(tasks []*task) []panel {
 	return all
 }
 
-// draw returns an SVG of the panels, two in a row. It brings its own light
-// background, for pages that are dark.
+// draw returns an SVG of the panels, two in a row. It has a light background of
+// its own, for dark pages.
 func draw(all []panel) []byte {
 	rows := (len(all) + 1) / 2
 	w, h := 2*(left+panelWidth+right), legend+float64(rows)*(top+panelHeight+under)
@@ -112,8 +113,8 @@ func stroke(i int) string {
 	return fmt.Sprintf(`fill="none" stroke="%s" stroke-width="2" stroke-dasharray="%s"`, strokes[i].colour, strokes[i].dash)
 }
 
-// ticks returns a step of 1, 2 or 5 times a power of ten, and the first multiple
-// of it, of four to ten, that is most or more.
+// ticks returns a step of 1, 2 or 5 times a power of ten, and its first
+// multiple that is at least most, so that there are four to ten steps.
 func ticks(most float64) (step, end float64) {
 	most = max(most, 1e-3)
 	step = math.Pow(10, math.Floor(math.Log10(most)))

@@ -12,8 +12,7 @@ import (
 	"time"
 )
 
-// programs prints what the programs cost without any delegates, and how much
-// memory they have.
+// programs prints the cost of the programs without delegates, and their memory.
 func (r *rig) programs(ctx context.Context, w io.Writer) error {
 	names := []string{"noop", "floor", "libcni", "multinet"}
 	most := r.ns[len(r.ns)-1]
@@ -79,16 +78,16 @@ func (r *rig) programs(ctx context.Context, w io.Writer) error {
 		}
 		t.row(row...)
 	}
-	if err := t.print(w, "### Programs\n\nMemory is the most that is resident, of the program without its delegates, "+
-		"which do nothing. In parentheses: to floor."); err != nil {
+	if err := t.print(w, "### Programs\n\nMemory is the peak of the resident set of the program alone; its delegates "+
+		"do nothing. In parentheses: ratio to floor."); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(w, "\nnoop alone, which is what starting and ending a process costs: %s ms, %s ms of CPU, %s page faults.\n",
+	_, err = fmt.Fprintf(w, "\nnoop alone, the cost of starting and ending a process: %s ms, %s ms of CPU, %s page faults.\n",
 		figure(median(of(alone, wall))), figure(median(of(alone, cpu))), figure(median(of(alone, faults))))
 	return err
 }
 
-// peaks is the highest of some peaks. What c attaches is detached.
+// peaks returns the highest of several peaks. It detaches what c attaches.
 func (r *rig) peaks(ctx context.Context, c call) (highest peak, err error) {
 	defer func() { err = errors.Join(err, r.sweep()) }()
 	start := time.Now()

@@ -17,23 +17,23 @@ import (
 	"github.com/metacni/metacni/examples/lab/host"
 )
 
-// A rig is what measurements are made with.
+// A rig is the environment of the measurements.
 type rig struct {
 	options
 	work   string
-	hosted bool // whether there can be namespaces
+	hosted bool // whether this is a private host, with namespaces
 	stderr *os.File
 	pods   int
-	spaces []string // network namespaces that are there
+	spaces []string // existing network namespaces
 }
 
 // file returns a path in the working directory.
 func (r *rig) file(elem ...string) string { return filepath.Join(append([]string{r.work}, elem...)...) }
 
-// A pod is a container to be.
+// A pod is a container to attach.
 type pod struct{ id, netns string }
 
-// pod returns a new one, with a network namespace where there can be any.
+// pod returns a new pod, with a network namespace on a private host.
 func (r *rig) pod() (pod, error) {
 	r.pods++
 	p := pod{id: "bench-" + strconv.Itoa(r.pods)}
@@ -48,8 +48,8 @@ func (r *rig) pod() (pod, error) {
 	return p, err
 }
 
-// sweep removes the namespaces. It is left until a round is over, as the kernel
-// clears up behind it for a while.
+// sweep removes the namespaces. It runs after a round, as the kernel deletes
+// them in the background.
 func (r *rig) sweep() (err error) {
 	for _, netns := range r.spaces {
 		err = errors.Join(err, host.RemoveNS(netns))
@@ -63,26 +63,26 @@ type call struct {
 	program string // in work/bin
 	command string // CNI_COMMAND
 	pod     pod
-	stdin   string   // a file
-	args    []string // when it is not run as a plugin
+	stdin   string   // path of a file
+	args    []string // if it does not run as a plugin
 }
 
-// A sample is what one run cost. All but the time is of the program together
-// with the delegates it waited for.
+// A sample is the cost of one run. All but the time includes the delegates that
+// the program waited for.
 type sample struct {
 	wall, cpu time.Duration
 	faults    int64 // page faults without I/O
 }
 
-// run runs a program. It fails unless that succeeds.
+// run runs a program, which must succeed.
 func (r *rig) run(ctx context.Context, c call) (sample, error) {
 	return r.start(ctx, c, nil)
 }
 
-// A peak is the most memory that a program itself has had.
+// A peak is the peak memory of a program without its children.
 type peak struct {
 	bytes  float64
-	atMost bool // it was less, or as much: launch had as much itself
+	atMost bool // bytes is an upper bound, as launch itself used as much
 }
 
 func (p peak) String() string {
@@ -92,7 +92,7 @@ func (p peak) String() string {
 	return mb(p.bytes)
 }
 
-// peak runs a program by testdata/launch.
+// peak runs a program by testdata/launch and returns its peak memory.
 func (r *rig) peak(ctx context.Context, c call) (p peak, err error) {
 	read, write, err := os.Pipe()
 	if err != nil {
@@ -112,8 +112,8 @@ func (r *rig) peak(ctx context.Context, c call) (p peak, err error) {
 	return peak{bytes: program * 1024, atMost: program <= launch}, nil
 }
 
-// start runs a program, by testdata/launch if there is a file for that to report
-// to.
+// start runs a program. If report is not nil, testdata/launch runs it and
+// reports its memory there.
 func (r *rig) start(ctx context.Context, c call, report *os.File) (s sample, err error) {
 	if err := ctx.Err(); err != nil {
 		return s, context.Cause(ctx)
@@ -123,7 +123,7 @@ func (r *rig) start(ctx context.Context, c call, report *os.File) (s sample, err
 		return s, err
 	}
 	defer func() { _ = stdin.Close() }()
-	// A pipe takes any result; what is longer goes nowhere.
+	// A result fits into the buffer of a pipe; longer output is discarded.
 	read, write, err := os.Pipe()
 	if err != nil {
 		return s, err

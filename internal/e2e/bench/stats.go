@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// median is the middle of values, or what is between the two in the middle.
-// Without values it is zero.
+// median returns the median of values, or zero if there are none.
 func median(values []float64) float64 {
 	if len(values) == 0 {
 		return 0
@@ -17,7 +16,7 @@ func median(values []float64) float64 {
 	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
 }
 
-// ratio is the median of what is to base in the same round.
+// ratio returns the median of the ratios of values to base in the same round.
 func ratio(values, base []float64) float64 {
 	ratios := make([]float64, min(len(values), len(base)))
 	for i := range ratios {
@@ -26,7 +25,7 @@ func ratio(values, base []float64) float64 {
 	return median(ratios)
 }
 
-// of takes one figure of each sample.
+// of returns one figure of each sample.
 func of(samples []sample, figure func(sample) float64) []float64 {
 	values := make([]float64, len(samples))
 	for i, s := range samples {

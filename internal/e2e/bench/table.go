@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// A table is printed as Markdown that reads well as it is. Its first columns
-// are text and the others figures, to the right.
+// A table prints as Markdown that is also readable as plain text. The first
+// columns are text; the others are figures, aligned to the right.
 type table struct {
 	text int
 	head []string
@@ -19,7 +19,7 @@ type table struct {
 
 func (t *table) row(cells ...string) { t.rows = append(t.rows, cells) }
 
-// print prints t below a title and an empty line.
+// print prints title, an empty line, and t.
 func (t *table) print(w io.Writer, title string) error {
 	widths := make([]int, len(t.head))
 	for _, row := range append([][]string{t.head}, t.rows...) {
@@ -56,7 +56,7 @@ func (t *table) print(w io.Writer, title string) error {
 	return err
 }
 
-// figure writes a number with three digits or more.
+// figure formats a number with at least three digits.
 func figure(f float64) string {
 	switch {
 	case f >= 100:
@@ -67,8 +67,8 @@ func figure(f float64) string {
 	return fmt.Sprintf("%.2f", f)
 }
 
-// times writes a figure and what it is to the floor's.
+// times formats a figure and its ratio to floor.
 func times(f, ratio float64) string { return fmt.Sprintf("%s (%.2f)", figure(f), ratio) }
 
-// mb writes bytes as millions of them.
+// mb formats bytes as millions of bytes.
 func mb(bytes float64) string { return figure(bytes / 1e6) }

@@ -1,6 +1,6 @@
-// Floor is the least that a meta-plugin can do: it runs its delegates, one after
-// the other, and prints the first one's result. It keeps no state, checks
-// nothing and undoes nothing.
+// Floor is a minimal meta-plugin: it runs its delegates one after another and
+// prints the result of the first. It keeps no state, checks nothing and undoes
+// nothing.
 package main
 
 import (

@@ -1,8 +1,8 @@
-// Launch runs a program and writes to file 3 the most memory that the program
-// had, and the most that launch itself did, in KB.
+// Launch runs a program and writes to file descriptor 3 the peak memory of the
+// program and of launch itself, in KB.
 //
-// The kernel begins to count a program's ru_maxrss with what the process had
-// that it was forked from: so that must be a small one.
+// A program's ru_maxrss starts with the memory of the process that forked it, so
+// that process must be small.
 package main
 
 import (

@@ -1,6 +1,5 @@
-// Libcni is a meta-plugin made with the CNI library, pkg/skel and libcni, as one
-// would write it first: it does what floor does. What libcni keeps in its cache
-// is its own, and not synced.
+// Libcni does what floor does, in the obvious way with the CNI library: pkg/skel
+// and libcni. libcni keeps a cache of its own, without fsync.
 package main
 
 import (
@@ -26,7 +25,7 @@ func main() {
 	skel.PluginMainFuncs(skel.CNIFuncs{Add: add, Del: del}, version.All, "libcni")
 }
 
-// plan is what to run for args, and with what.
+// plan returns the networks to run for args, and their runtime configurations.
 func plan(args *skel.CmdArgs) (cni *libcni.CNIConfig, lists []*libcni.NetworkConfigList, rts []*libcni.RuntimeConf, err error) {
 	var conf config
 	if err := json.Unmarshal(args.StdinData, &conf); err != nil {

@@ -1,4 +1,4 @@
-// Noop is a plugin that does nothing: what a process costs.
+// Noop is a plugin that does nothing. It shows the cost of a process.
 package main
 
 import (
