@@ -26,8 +26,8 @@ const (
 	root   = "../.."
 )
 
-// TestAPI compares what each package exports, and says of it, with testdata.
-// The text is like that of `go doc -all`.
+// TestAPI compares the exported identifiers of each package and their comments
+// with testdata. The text is similar to that of `go doc -all`.
 func TestAPI(t *testing.T) {
 	t.Parallel()
 	golden := map[string]bool{}
@@ -49,7 +49,7 @@ func TestAPI(t *testing.T) {
 				t.Fatalf("%v: run make api", err)
 			}
 			if !bytes.Equal(want, got) {
-				t.Errorf("the API has changed; if that is meant, run make api:\n%s", changes(string(want), string(got)))
+				t.Errorf("the API has changed; if this is intended, run make api:\n%s", changes(string(want), string(got)))
 			}
 		})
 	}
@@ -59,12 +59,12 @@ func TestAPI(t *testing.T) {
 	}
 	for _, e := range entries {
 		if !golden[e.Name()] {
-			t.Errorf("testdata/%s is of no package", e.Name())
+			t.Errorf("testdata/%s belongs to no package", e.Name())
 		}
 	}
 }
 
-// changes lists the lines that only one of two texts has.
+// changes lists the lines that only one of the two texts contains.
 func changes(before, after string) string {
 	var b strings.Builder
 	for _, c := range []struct{ sign, in, out string }{{"- ", before, after}, {"+ ", after, before}} {
@@ -123,8 +123,8 @@ func TestDocumented(t *testing.T) {
 					continue
 				}
 				for i, f := range st.Fields.List {
-					// A comment above a run of fields is of all of them,
-					// and the type's is of the first run.
+					// A comment above a group of fields documents all of them,
+					// and the type's comment documents the first group.
 					run := i == 0 || fset.Position(f.Pos()).Line == fset.Position(st.Fields.List[i-1].End()).Line+1
 					if f.Doc == nil && f.Comment == nil && !run && len(f.Names) > 0 && f.Names[0].IsExported() {
 						missing(typ.Name+"."+f.Names[0].Name, f.Pos())
@@ -135,7 +135,7 @@ func TestDocumented(t *testing.T) {
 	}
 }
 
-// packages lists the directories of the packages that others can import.
+// packages lists the directories of the packages that users can import.
 func packages(t *testing.T) (dirs []string) {
 	t.Helper()
 	err := fs.WalkDir(os.DirFS(root), ".", func(path string, d fs.DirEntry, err error) error {
@@ -166,8 +166,7 @@ func packages(t *testing.T) (dirs []string) {
 	return dirs
 }
 
-// load reads the documentation of a package as it is on Linux, wherever the
-// test runs.
+// load reads the documentation of a package as it is on Linux, on any system.
 func load(t *testing.T, dir string) (*doc.Package, *token.FileSet) {
 	t.Helper()
 	ctx := build.Default
@@ -192,9 +191,9 @@ func load(t *testing.T, dir string) (*doc.Package, *token.FileSet) {
 	return p, fset
 }
 
-// text prints a package's exported declarations with their comments, as written:
-// releases of Go differ in how they format them. It is sorted by
-// kind and name.
+// text prints a package's exported declarations with their comments, sorted by
+// kind and name. It copies comments unformatted, as releases of Go format them
+// differently.
 func text(t *testing.T, p *doc.Package, fset *token.FileSet) []byte {
 	t.Helper()
 	var b bytes.Buffer

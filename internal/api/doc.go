@@ -1,9 +1,10 @@
-// Package api holds what the module promises to the outside: its exported
-// identifiers (testdata, one file a package) and its imports (imports_test.go).
-// Both change only on purpose:
+// Package api tests what the module promises to its users: its exported
+// identifiers (testdata, one file for each package) and its imports
+// (imports_test.go). After an intended change of the API run
 //
 //	go test ./internal/api -update
 //
-// Its tests also hold .github, the Makefile, the scripts of .ci and the Dockerfiles
-// to naming only what exists (repository_test.go).
+// Its tests also check that .github, the Makefile, the scripts of .ci, the
+// Dockerfiles and the documents name only things that exist
+// (repository_test.go), and that copies of the examples build.
 package api

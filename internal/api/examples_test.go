@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// An example is there to be copied: its directory, in a module of the reader's
-// that requires the SDK and nothing else, builds.
+// An example exists to be copied: its directory must build in a fresh module
+// that requires only the SDK.
 func TestCopiedExamplesBuild(t *testing.T) {
 	t.Parallel()
 	mains, err := filepath.Glob("../../examples/*/main.go")
@@ -28,7 +28,7 @@ func TestCopiedExamplesBuild(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			copySources(t, example, dir)
-			if _, err := os.Stat(filepath.Join(dir, "go.mod")); err != nil { // an example that has none of its own
+			if _, err := os.Stat(filepath.Join(dir, "go.mod")); err != nil { // examples without a go.mod of their own
 				run(t, dir, "go", "mod", "init", "example.com/copied")
 				run(t, dir, "go", "mod", "edit", "-require=github.com/metacni/metacni@v0.0.0")
 			}
@@ -38,7 +38,7 @@ func TestCopiedExamplesBuild(t *testing.T) {
 	}
 }
 
-// copySources copies what a reader copies: a directory without its tests.
+// copySources copies a directory without its tests, as a reader would.
 func copySources(t *testing.T, from, to string) {
 	t.Helper()
 	err := filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {

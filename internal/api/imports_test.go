@@ -12,11 +12,11 @@ import (
 	"testing"
 )
 
-// rules is the import graph: what the packages of this module may import of
-// each other, directly. Arrows only point down; a leaf imports no sibling. A
-// package that stands in no rule may import nothing of the module.
+// rules is the import graph: which packages of this module each package may
+// import directly. Arrows only point down; a leaf imports no sibling. A package
+// without a rule may import nothing of the module.
 var rules = map[string][]string{
-	"": nil, // the root package is documentation
+	"": nil, // the root package is only documentation
 
 	// Leaves.
 	"netconf": nil,
@@ -56,14 +56,14 @@ var rules = map[string][]string{
 	"examples/...": {"..."},
 }
 
-// bans is what must not be compiled into packages, at whatever depth, but for
-// those that are named. Patterns ending in "/..." are of whole trees. What
-// other packages have good reason to import is only banned as an import of
-// ours.
+// bans lists packages that may not be compiled into ours, at any depth, except
+// into those in except. A pattern that ends in "/..." is a whole tree. If direct
+// is set, only imports by our own packages are banned, as other packages have
+// good reason for theirs.
 var bans = []struct {
 	pkg, why string
 	except   []string
-	direct   bool // only as an import of ours
+	direct   bool // ban only imports by our own packages
 }{
 	{"net/http", "thin binaries stay small", []string{"delegate/thick", "examples/multinetd/..."}, false},
 	{"encoding/xml", "thin binaries stay small", nil, false},
@@ -83,8 +83,8 @@ var bans = []struct {
 	{"github.com/containernetworking/plugins/...", "names in use, and telling namespaces apart", []string{"ifname", "delegate/lifecycle", "delegate/adopt", "examples/..."}, false},
 }
 
-// requirements are the direct dependencies of the root module. Each more needs
-// a reason in its commit.
+// requirements are the direct dependencies of the root module. The commit that
+// adds one gives the reason.
 var requirements = []string{
 	"github.com/containernetworking/cni",
 	"github.com/containernetworking/plugins", // pkg/ns
@@ -94,7 +94,7 @@ var requirements = []string{
 	"golang.org/x/sys",
 }
 
-// listed is a package as go list has it.
+// listed is a package in the output of go list.
 type listed struct {
 	ImportPath    string
 	Imports, Deps []string
@@ -104,17 +104,17 @@ func TestImportGraph(t *testing.T) {
 	t.Parallel()
 	pkgs := list[listed](t, "list", "-deps=false", "-json=ImportPath,Imports,Deps", "./...")
 	if len(pkgs) < 5 {
-		t.Fatalf("go list knows %d packages only", len(pkgs))
+		t.Fatalf("go list found only %d packages", len(pkgs))
 	}
 	for _, p := range pkgs {
 		name := short(p.ImportPath)
 		allowed, known := find(name)
 		if !known {
-			t.Errorf("%s stands in no rule of the import graph", name)
+			t.Errorf("%s has no rule in the import graph", name)
 		}
 		for _, imp := range p.Imports {
 			if ours(imp) && !slices.ContainsFunc(allowed, func(pattern string) bool { return matches(pattern, short(imp)) }) {
-				t.Errorf("%s imports %s: the graph has no such arrow", name, short(imp))
+				t.Errorf("%s imports %s, which its rule does not allow", name, short(imp))
 			}
 		}
 		for _, b := range bans {
@@ -126,7 +126,7 @@ func TestImportGraph(t *testing.T) {
 				deps = p.Imports
 			}
 			for _, dep := range deps {
-				// A package that is excepted answers for itself.
+				// An exception covers the packages that import it.
 				if matches(b.pkg, dep) && !through(p, pkgs, b.except, dep) {
 					t.Errorf("%s depends on %s: %s", name, dep, b.why)
 				}
@@ -135,8 +135,8 @@ func TestImportGraph(t *testing.T) {
 	}
 }
 
-// through reports whether p has dep from a package of this module for which it
-// is allowed. Then p itself imports it nowhere else, as a direct import tells.
+// through reports whether p does not import dep itself, but depends on a package of
+// this module that is in except and has dep.
 func through(p listed, pkgs []listed, except []string, dep string) bool {
 	if slices.Contains(p.Imports, dep) {
 		return false
@@ -150,7 +150,8 @@ func through(p listed, pkgs []listed, except []string, dep string) bool {
 	return false
 }
 
-// TestRequirements holds the direct dependencies of the root module.
+// TestRequirements compares the direct dependencies of the root module with
+// requirements.
 func TestRequirements(t *testing.T) {
 	t.Parallel()
 	type gomod struct {
@@ -167,11 +168,11 @@ func TestRequirements(t *testing.T) {
 		}
 	}
 	if len(mod.Tool) > 0 {
-		t.Errorf("go.mod has tools: they belong to nested modules: %v", mod.Tool)
+		t.Errorf("go.mod has tools, which belong to nested modules: %v", mod.Tool)
 	}
 }
 
-// list runs the go command in the root module and decodes what it prints.
+// list runs the go command in the root module and decodes its output.
 func list[T any](t *testing.T, args ...string) (all []T) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", args...)
@@ -204,8 +205,8 @@ func short(importPath string) string {
 	return strings.TrimPrefix(strings.TrimPrefix(importPath, module), "/")
 }
 
-// matches reports whether name is pattern, or in the tree of a pattern that
-// ends in "...".
+// matches reports whether name equals pattern, or is in the tree of a pattern
+// that ends in "...".
 func matches(pattern, name string) bool {
 	tree, ok := strings.CutSuffix(pattern, "...")
 	return name == pattern || ok && (strings.HasPrefix(name, tree) || name == path.Clean(tree))

@@ -68,7 +68,7 @@ func TestWorkflowsPinActionsAndBoundThemselves(t *testing.T) {
 			}
 		}
 		if jobs, limits := strings.Count(workflow, "runs-on:"), strings.Count(workflow, "timeout-minutes:"); jobs != limits {
-			t.Errorf("%s: %d jobs, and %d of them have a timeout", file, jobs, limits)
+			t.Errorf("%s: %d jobs, but only %d timeouts", file, jobs, limits)
 		}
 	}
 }
@@ -93,7 +93,7 @@ func TestImagesHoldProgramsOfTheRelease(t *testing.T) {
 			from, to, _ := strings.Cut(line, " ")
 			name, ok := strings.CutSuffix(from, "-linux-${TARGETARCH}")
 			if !ok || !slices.Contains(names, name) {
-				t.Errorf("%s copies %s, which no release has", file, from)
+				t.Errorf("%s copies %s, which is not in a release", file, from)
 			}
 			inside[to] = true
 		}
@@ -104,7 +104,7 @@ func TestImagesHoldProgramsOfTheRelease(t *testing.T) {
 		}
 		for _, command := range commands {
 			if !inside[command] {
-				t.Errorf("%s runs %s, which the image of %s has not", manifest, command, file)
+				t.Errorf("%s runs %s, which is not in the image of %s", manifest, command, file)
 			}
 		}
 	}

@@ -30,7 +30,7 @@ func TestMakeDir(t *testing.T) {
 	}
 	info, err := os.Stat(filepath.Join(base, "b", "c"))
 	if err != nil || info.Mode().Perm() != 0o700 {
-		t.Errorf("mode %v, %v; want 0700 (G12)", info.Mode(), err)
+		t.Errorf("mode %v, %v; want 0700", info.Mode(), err)
 	}
 	again, err := MakeDir(base+"/b/c", nil)
 	if err != nil {
@@ -48,8 +48,8 @@ func TestMakeDir(t *testing.T) {
 	}
 }
 
-// Whichever call fails, or was the last before a crash: MakeDir says so, and
-// the next one that succeeds has synced every directory that was made.
+// If a system call fails, or was the last before a crash, MakeDir returns the
+// error, and the next MakeDir that succeeds has synced every new directory.
 func TestMakeDirSyncsWhatADeadCallMade(t *testing.T) {
 	t.Parallel()
 	for at := 1; ; at++ {
@@ -60,7 +60,7 @@ func TestMakeDirSyncsWhatADeadCallMade(t *testing.T) {
 			switch call {
 			case "mkdirat":
 				made[name] = true
-			case "fsync": // of the parent of what has the sticky bit
+			case "fsync": // of the parent of a directory with the sticky bit
 				for name, path := range map[string]string{"b": filepath.Join(base, "b"), "c": path} {
 					if info, err := os.Stat(path); err == nil && info.Mode()&fs.ModeSticky != 0 {
 						synced[name] = true
@@ -100,8 +100,8 @@ func TestMakeDirSyncsWhatADeadCallMade(t *testing.T) {
 	}
 }
 
-// A directory with a sticky bit that somebody else gave it keeps it, and one
-// that is there already costs no sync.
+// MakeDir does not remove a sticky bit that the directory already had, and
+// syncs nothing if the directory exists.
 func TestMakeDirLeavesOtherModesAlone(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
@@ -124,8 +124,8 @@ func TestMakeDirLeavesOtherModesAlone(t *testing.T) {
 	}
 }
 
-// A call that a signal interrupts is made again, and a directory that has
-// nothing to sync is synced. Other errors are neither.
+// A call that a signal interrupts is repeated, and a directory that cannot be
+// synced is no error. Other errors are returned.
 func TestInterruptedCallsAndNothingToSync(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -135,7 +135,7 @@ func TestInterruptedCallsAndNothingToSync(t *testing.T) {
 			return unix.EINTR
 		}
 		if call == "close" {
-			return unix.EINTR // the file is closed all the same
+			return unix.EINTR // Linux has closed the file
 		}
 		return nil
 	})

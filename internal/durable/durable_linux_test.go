@@ -32,7 +32,7 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// entries returns what is in dir, as "name=content" or "name/".
+// entries lists dir as "name=content" or "name/".
 func entries(t *testing.T, dir string) []string {
 	t.Helper()
 	list, err := os.ReadDir(dir)
@@ -54,7 +54,8 @@ func entries(t *testing.T, dir string) []string {
 	return all
 }
 
-// trace returns a hook that writes down the calls, and where it does.
+// trace returns a hook that records the system calls, and where it records
+// them.
 func trace() (Hook, *[]string) {
 	var calls []string
 	return func(call, name string) error {
@@ -66,8 +67,8 @@ func trace() (Hook, *[]string) {
 	}, &calls
 }
 
-// The order is the guarantee: the data before the name, the name before the
-// return.
+// The order is the guarantee: the data is on disk before the name, and the name
+// before WriteFile returns.
 func TestWriteFileSyncsFileThenDirectory(t *testing.T) {
 	t.Parallel()
 	hook, calls := trace()
@@ -82,12 +83,12 @@ func TestWriteFileSyncsFileThenDirectory(t *testing.T) {
 	}
 	info, err := os.Stat(d.Path("f"))
 	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("mode %v, %v; want 0600 (G12)", info.Mode(), err)
+		t.Errorf("mode %v, %v; want 0600", info.Mode(), err)
 	}
 }
 
-// A file has its mode, which the umask does not change, before it has its name;
-// where the mode cannot be set, no temporary file is left.
+// A file has its mode, regardless of the umask, before it has its name. If the
+// mode cannot be set, no temporary file is left.
 func TestReplaceSetsTheModeFirst(t *testing.T) {
 	t.Parallel()
 	hook, calls := trace()
@@ -118,8 +119,8 @@ func TestReplaceSetsTheModeFirst(t *testing.T) {
 	}
 }
 
-// Stopped before any of its system calls, and in the middle of writing,
-// WriteFile leaves the old content or the new, never a part.
+// WriteFile that stops before any of its system calls, or in the middle of a
+// write, leaves the old or the new content, never a part of it.
 func TestCrashLeavesOldOrNew(t *testing.T) {
 	t.Parallel()
 	crash := errors.New("crash")
@@ -148,7 +149,7 @@ func TestCrashLeavesOldOrNew(t *testing.T) {
 				}
 				if err == nil {
 					if string(got) != "new" {
-						t.Errorf("returned nil, and there is %q", got)
+						t.Errorf("returned nil, but the content is %q", got)
 					}
 					break
 				}
@@ -160,8 +161,8 @@ func TestCrashLeavesOldOrNew(t *testing.T) {
 	}
 }
 
-// A call that fails leaves the old content or the new, is reported as it was,
-// and leaves no temporary file unless that could not be removed.
+// If a system call fails, WriteFile leaves the old or the new content and
+// returns the error. It leaves no temporary file unless removing it failed.
 func TestWriteFileReportsEveryFailure(t *testing.T) {
 	t.Parallel()
 	for _, errno := range []unix.Errno{unix.ENOSPC, unix.EIO, unix.EROFS, unix.EACCES} {
@@ -185,7 +186,7 @@ func TestWriteFileReportsEveryFailure(t *testing.T) {
 			}
 			var p *fs.PathError
 			if !errors.As(err, &p) || !strings.HasPrefix(p.Path, dir) {
-				t.Errorf("%v does not tell the path", err)
+				t.Errorf("%v does not contain the path", err)
 			}
 		}
 	}
@@ -234,7 +235,8 @@ func TestOverwrite(t *testing.T) {
 	}
 }
 
-// Whatever has a name in the directory, no verb leaves it or hangs.
+// No method leaves the directory or hangs, whatever kind of file a name in it
+// is.
 func TestNoNameLeadsOutOfTheDirectory(t *testing.T) {
 	t.Parallel()
 	dir, outside := t.TempDir(), t.TempDir()
@@ -319,7 +321,7 @@ func TestReadFile(t *testing.T) {
 	}
 }
 
-// A file that is added to while it is read is read up to some point of that.
+// ReadFile of a file that grows returns its content up to some point.
 func TestReadFileThatGrows(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []int64{1000, 20} {
@@ -367,13 +369,13 @@ func TestNames(t *testing.T) {
 		t.Errorf("empty: %v, %v", names, err)
 	}
 	var want []string
-	for i := range 1000 { // more than one buffer
+	for i := range 1000 { // more than a buffer of names
 		name := fmt.Sprintf("%0100d", 999-i)
 		write(t, filepath.Join(dir, name), "")
 		want = append(want, name)
 	}
 	slices.Sort(want)
-	for range 2 { // again from the start
+	for range 2 { // the second listing starts from the beginning
 		got, err := d.Names()
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
 			t.Fatal(diff, err)

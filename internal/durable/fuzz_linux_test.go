@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Whatever a file is called, it is written in its directory or not at all.
+// Whatever the name, WriteFile writes in its directory or not at all.
 func FuzzWriteFileName(f *testing.F) {
 	for _, name := range []string{"f", "", ".", "..", "../f", "/f", "a/b", "a\x00b", "\xff", "..."} {
 		f.Add(name)

@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// recycle writes text in a kept file, if there is one, and says so in it.
+// recycle writes text into a kept file, if there is one, and reports whether
+// there was.
 func recycle(d *Dir, name, text string) error {
 	return d.Recycle(name, func(reused bool) []byte {
 		if reused {
@@ -32,7 +33,7 @@ func inode(t *testing.T, path string) ID {
 	return IDOf(&st)
 }
 
-// A retired file is written again, and nothing of what it held is left.
+// A recycled file contains nothing of its old content.
 func TestRecycleOverwritesAll(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -69,8 +70,8 @@ func TestRecycleOverwritesAll(t *testing.T) {
 	}
 }
 
-// Only so many files are kept, and none that is large, that others can read or
-// that has another name.
+// Retire keeps a limited number of files, and none that is large, that others
+// can read, or that has another name.
 func TestRetireKeepsFewFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -111,7 +112,8 @@ func TestRetireKeepsFewFiles(t *testing.T) {
 	}
 }
 
-// What somebody else planted under a spare file's name is not written to.
+// Recycle does not write to a file that somebody else planted under a spare
+// file's name.
 func TestRecycleTakesOnlyFilesOfItsOwn(t *testing.T) {
 	t.Parallel()
 	outside := filepath.Join(t.TempDir(), "outside")
@@ -141,8 +143,8 @@ func TestRecycleTakesOnlyFilesOfItsOwn(t *testing.T) {
 	}
 }
 
-// Stopped before any of its calls, or when one of them fails, Recycle leaves
-// the old content or the new; and so does Retire, which leaves none.
+// Recycle that stops before any of its calls, or in which one fails, leaves the
+// old or the new content. Retire leaves the old content or no file.
 func TestRecycleAndRetireAtEveryCall(t *testing.T) {
 	t.Parallel()
 	for _, crash := range []bool{false, true} {
@@ -154,7 +156,7 @@ func TestRecycleAndRetireAtEveryCall(t *testing.T) {
 				write(t, filepath.Join(dir, TempPrefix+"f"), "left by a crash")
 				n := 0
 				d := open(t, dir, func(call, name string) error {
-					if n++; n-1 == at || crash && n-1 > at { // the first is opening dir
+					if n++; n-1 == at || crash && n-1 > at { // the first call opens dir
 						if crash && call == "write" {
 							write(t, filepath.Join(dir, name), "reus")
 						}
@@ -176,7 +178,7 @@ func TestRecycleAndRetireAtEveryCall(t *testing.T) {
 					t.Errorf("%s, call %d: %q, %v", verb, at, got, rerr)
 				}
 				if err == nil && got != want[1] {
-					t.Errorf("%s, call %d: nil, and there is %q", verb, at, got)
+					t.Errorf("%s, call %d: nil, but the content is %q", verb, at, got)
 				}
 				if n-1 < at {
 					break
@@ -186,8 +188,8 @@ func TestRecycleAndRetireAtEveryCall(t *testing.T) {
 	}
 }
 
-// Where a file system cannot move a file without replacing another, the name is
-// looked at first.
+// If the file system cannot move a file without replacing another, the name is
+// checked first.
 func TestMoveWithoutRenameat2(t *testing.T) {
 	t.Parallel()
 	for _, errno := range []unix.Errno{unix.EINVAL, unix.ENOSYS} {

@@ -1,4 +1,4 @@
-// Package jsontest makes JSON that is wrong in one place, for tests.
+// Package jsontest generates JSON with one wrong value, for tests.
 package jsontest
 
 import (
@@ -16,7 +16,7 @@ func Variants(text string) ([]string, error) {
 	}
 	var all []string
 	keep := func() {
-		variant, _ := json.Marshal(root) // what was decoded can be encoded
+		variant, _ := json.Marshal(root) // decoded JSON can be encoded
 		all = append(all, string(variant))
 	}
 	var visit func(v any, set func(any))

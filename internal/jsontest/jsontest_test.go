@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Each place has its variants, and the rest is as it was.
+// Each place has its variants, and the rest of the document stays unchanged.
 func TestVariants(t *testing.T) {
 	t.Parallel()
 	all, err := Variants(`{"a":[1],"b":"x"}`)
@@ -21,6 +21,6 @@ func TestVariants(t *testing.T) {
 		t.Errorf("%d variants: %q", len(all), all)
 	}
 	if _, err := Variants(`{`); err == nil {
-		t.Error("what is no JSON has variants")
+		t.Error("invalid JSON has variants")
 	}
 }

@@ -15,7 +15,7 @@ func ok(t *testing.T, err error) {
 	}
 }
 
-// connected returns the accepted end of a connection of a network.
+// connected returns the accepted end of a connection.
 func connected(t *testing.T, network, address string) net.Conn {
 	t.Helper()
 	l, err := net.Listen(network, address)
@@ -30,10 +30,10 @@ func connected(t *testing.T, network, address string) net.Conn {
 	return c
 }
 
-// socket is a path that is short enough for one.
+// socket returns a path that is short enough for a socket.
 func socket(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "p") //nolint:usetesting // that of t may be too long
+	dir, err := os.MkdirTemp("", "p") //nolint:usetesting // t.TempDir may be too long
 	ok(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return filepath.Join(dir, "s")
@@ -51,7 +51,7 @@ func TestUID(t *testing.T) {
 	}
 }
 
-// A pair of sockets has the user of who made it.
+// The peer of a socket pair is the user who created it.
 func TestUIDOfAPair(t *testing.T) {
 	t.Parallel()
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
@@ -68,7 +68,7 @@ func TestUIDOfAPair(t *testing.T) {
 	}
 }
 
-// Only unix connections have a user.
+// Only unix connections have a peer.
 func TestUIDOfOthers(t *testing.T) {
 	t.Parallel()
 	pipe, _ := net.Pipe()

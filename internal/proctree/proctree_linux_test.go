@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// run starts a shell that does what script says, and returns the descriptor of
-// its process and what it prints first.
+// run starts a shell with script, and returns a descriptor of the process and
+// the first line it prints.
 func run(t *testing.T, script string) (cmd *exec.Cmd, pidfd int, said string) {
 	t.Helper()
 	cmd = exec.CommandContext(t.Context(), "/bin/sh", "-c", script)
@@ -33,7 +33,7 @@ func run(t *testing.T, script string) (cmd *exec.Cmd, pidfd int, said string) {
 	return cmd, pidfd, strings.TrimSpace(said)
 }
 
-// hold returns a descriptor of a process, which a shell has told of.
+// hold returns a descriptor of the process whose ID a shell has printed.
 func hold(t *testing.T, said string) int {
 	t.Helper()
 	pid, err := strconv.Atoi(said)
@@ -51,20 +51,20 @@ func hold(t *testing.T, said string) int {
 // ends waits until the process of pidfd has exited.
 func ends(t *testing.T, pidfd int) {
 	t.Helper()
-	poll := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}} //nolint:gosec // a descriptor
+	poll := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}} //nolint:gosec // descriptors fit
 	for {
 		n, err := unix.Poll(poll, 30_000)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if n == 0 || err != nil {
-			t.Fatalf("it is alive: %v", err)
+			t.Fatalf("the process is alive: %v", err)
 		}
 		return
 	}
 }
 
-// Descendants die with a process, in whatever session they are.
+// Kill reaches a process's descendants in every session.
 func TestKillReachesDescendantsInOtherSessions(t *testing.T) {
 	t.Parallel()
 	cmd, pidfd, said := run(t, `setsid sh -c 'echo $$; sleep 1000; :' & wait`)
@@ -74,7 +74,7 @@ func TestKillReachesDescendantsInOtherSessions(t *testing.T) {
 	ends(t, grandchild)
 }
 
-// Those that were below a process die even if it has exited meanwhile.
+// A tree contains descendants even if the process has exited in the meantime.
 func TestTreeReachesThoseWhoseParentHasExited(t *testing.T) {
 	t.Parallel()
 	cmd, _, said := run(t, `setsid sleep 1000 & echo $!; wait`)
@@ -86,13 +86,13 @@ func TestTreeReachesThoseWhoseParentHasExited(t *testing.T) {
 	ends(t, child)
 }
 
-// A process that is gone is not mistaken for the one that has its number now.
+// If a process is gone, Kill does not kill the process that has its number now.
 func TestKillSparesANumberThatIsAnothers(t *testing.T) {
 	t.Parallel()
 	gone, pidfd, _ := run(t, "echo gone")
 	_ = gone.Wait()
 	if err := unix.PidfdSendSignal(pidfd, 0, nil, 0); err == nil {
-		t.Fatal("the process is not gone")
+		t.Fatal("the process still exists")
 	}
 	other := exec.CommandContext(t.Context(), "cat")
 	stdin, err := other.StdinPipe()

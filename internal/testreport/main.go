@@ -1,13 +1,13 @@
-// Testreport reads what `go test -json` printed, from files or else from stdin,
-// and says how it went:
+// Testreport reads the output of `go test -json` from files, or else from stdin,
+// and prints:
 //
-//   - at once, the end of the output of each test that failed; from stdin also
-//     how each package went
-//   - at the end, how many tests were skipped for each reason, and the coverage
-//     of each package if asked for
-//   - as the last line, how many tests passed, failed and were skipped
+//   - at once, the end of the output of each failed test; from stdin also the
+//     result of each package
+//   - at the end, the number of skipped tests for each reason, and on request the
+//     coverage of each package
+//   - as the last line, the numbers of passed, failed and skipped tests
 //
-// It exits with status 1 when a test failed, or one that must run did not.
+// It exits with status 1 if a test failed or a required test did not run.
 package main
 
 import (
@@ -26,15 +26,15 @@ import (
 	"strings"
 )
 
-// core are the packages whose tests must cover them: those of the SDK.
+// core matches the packages of the SDK, for which -cover demands coverage.
 var core = regexp.MustCompile(`^github\.com/metacni/metacni/(netconf|status|scratch|ifname|delegate)(/|$)`)
 
 func main() {
 	r := newReport(os.Stdout)
-	flag.BoolVar(&r.verbose, "v", false, "print the output of tests that pass, too")
-	required := flag.String("required", "", "file with a test on each line that must not be skipped")
-	readme := flag.String("readme", "", "text whose tests, by name, must not be skipped")
-	cover := flag.Float64("cover", 0, "list the coverage of packages; fail when a core package has less, in percent")
+	flag.BoolVar(&r.verbose, "v", false, "print the output of passed tests too")
+	required := flag.String("required", "", "`file` with the names of tests that must not be skipped, one per line")
+	readme := flag.String("readme", "", "`file` whose tests must not be skipped: every name that begins with Test")
+	cover := flag.Float64("cover", 0, "list the coverage of packages, and fail if a package of the SDK has less than `percent`")
 	flag.Parse()
 	err := r.readAll(flag.Args(), os.Stdin)
 	if err == nil {
@@ -49,7 +49,7 @@ func main() {
 	}
 }
 
-// readAll reads files, or else stdin.
+// readAll reads the files, or else stdin.
 func (r *report) readAll(files []string, stdin io.Reader) error {
 	if len(files) == 0 {
 		r.live = true
@@ -68,26 +68,27 @@ func (r *report) readAll(files []string, stdin io.Reader) error {
 	return nil
 }
 
-// read reads one run of go test. Its tests are shown with its name in front.
+// read reads the output of one go test run. Its name is printed before its
+// tests.
 func (r *report) read(name string, from io.Reader) error {
 	lines := bufio.NewScanner(from)
 	lines.Buffer(nil, 64<<20)
 	for lines.Scan() {
 		var e event
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			fmt.Fprintln(r.out, lines.Text()) // of make, or the compiler
+			fmt.Fprintln(r.out, lines.Text()) // output of make or the compiler
 			continue
 		}
 		r.add(name, e)
 	}
 	for _, pkg := range slices.Sorted(maps.Keys(r.running)) {
-		r.add(name, event{Action: "fail", Package: pkg}) // go test itself was ended
+		r.add(name, event{Action: "fail", Package: pkg}) // go test itself was killed
 	}
 	return lines.Err()
 }
 
-// mustRun fails for each test that one of the files names, and that was skipped
-// or is not there. A file that is not there names none.
+// mustRun fails for each test named in one of the files that was skipped or
+// does not exist. A missing file names no tests.
 func (r *report) mustRun(required, readme string) error {
 	var must []string
 	for _, source := range []struct{ file, pattern string }{
@@ -107,9 +108,9 @@ func (r *report) mustRun(required, readme string) error {
 	for _, name := range slices.Compact(must) {
 		switch results := r.results[name]; {
 		case slices.Contains(results, "skip"):
-			r.fail("%s must run, and was skipped", name)
+			r.fail("%s must run, but was skipped", name)
 		case len(results) == 0:
-			r.fail("%s must run, and there is no such test", name)
+			r.fail("%s must run, but there is no such test", name)
 		}
 	}
 	return nil

@@ -10,28 +10,28 @@ import (
 	"strings"
 )
 
-// An event is a line of `go test -json`: see `go doc test2json`.
+// An event is a line of `go test -json`; see `go doc test2json`.
 type event struct {
 	Action, Package, Test, Output string
 }
 
-// A report is what all events say together.
+// A report summarizes all events.
 type report struct {
 	out     io.Writer
 	verbose bool
-	live    bool // says how each package went
+	live    bool // print the result of each package
 	ok      bool
 
-	running  map[string]*run     // packages that have not ended
-	results  map[string][]string // of a test's name: "pass", "fail", "skip"
+	running  map[string]*run     // unfinished packages
+	results  map[string][]string // by test name: "pass", "fail", "skip"
 	count    map[string]int      // by result
 	skipped  map[string][]string // tests by reason
 	coverage map[string]float64  // by package
 }
 
-// A run is the tests of one package.
+// A run is one package under test.
 type run struct {
-	tests  []string            // that have not ended, in the order of their start
+	tests  []string            // unfinished tests in the order of their start
 	output map[string][]string // by test; "" is the package itself
 	failed int
 }
@@ -43,7 +43,7 @@ func newReport(out io.Writer) *report {
 	}
 }
 
-// fail says that something failed.
+// fail prints a failure and makes the report fail.
 func (r *report) fail(format string, args ...any) {
 	r.ok = false
 	fmt.Fprintf(r.out, "FAILED: "+format+"\n", args...)
@@ -51,7 +51,7 @@ func (r *report) fail(format string, args ...any) {
 
 var covered = regexp.MustCompile(`coverage: ([0-9.]+)% of statements`)
 
-// add adds an event of the run of go test called name.
+// add adds an event of the go test run called name.
 func (r *report) add(name string, e event) {
 	if e.Action == "build-output" {
 		fmt.Fprintf(r.out, "%s", e.Output)
@@ -85,7 +85,7 @@ func (r *report) add(name string, e event) {
 	}
 }
 
-// endTest adds how a test ended.
+// endTest adds the result of a test.
 func (r *report) endTest(name string, e event, p *run) {
 	r.count[e.Action]++
 	// What becomes of a part becomes of the whole, here.
@@ -105,8 +105,8 @@ func (r *report) endTest(name string, e event, p *run) {
 	}
 }
 
-// endPackage adds how a package ended. When that is a panic, as at the timeout,
-// some tests have not ended.
+// endPackage adds the result of a package. After a panic, such as a timeout,
+// some of its tests are unfinished.
 func (r *report) endPackage(name string, e event, p *run) {
 	delete(r.running, e.Package)
 	if e.Action != "fail" {
@@ -116,7 +116,7 @@ func (r *report) endPackage(name string, e event, p *run) {
 		return
 	}
 	for _, test := range p.tests {
-		if output := own(p.output[test]); len(output) > 0 { // the others waited for their turn
+		if output := own(p.output[test]); len(output) > 0 { // the others were paused
 			p.failed++
 			r.count["fail"]++
 			r.fail("%s%s %s did not end%s", name, e.Package, test, show(output))
@@ -129,8 +129,8 @@ func (r *report) endPackage(name string, e event, p *run) {
 	r.fail("%s%s%s", name, e.Package, show(output))
 }
 
-// close tells what is known at the end. Unless cover is 0, a core package must be
-// covered by so many percent.
+// close prints the totals. Unless cover is 0, each package of the SDK must have
+// that much coverage, in percent.
 func (r *report) close(cover float64) {
 	for _, why := range slices.Sorted(maps.Keys(r.skipped)) {
 		fmt.Fprintf(r.out, "skipped %d: %s: %s\n", len(r.skipped[why]), why, some(r.skipped[why]))
@@ -144,8 +144,8 @@ func (r *report) close(cover float64) {
 	fmt.Fprintf(r.out, "%d passed, %d failed, %d skipped\n", r.count["pass"], r.count["fail"], r.count["skip"])
 }
 
-// some names tests, each once: if there are many, some of them without the names
-// of their parts.
+// some lists the names of tests, each once. A long list is cut, and leaves out
+// subtests.
 func some(tests []string) string {
 	const most = 5
 	names := slices.Compact(slices.Sorted(slices.Values(tests)))
@@ -173,7 +173,7 @@ func (r *report) covers(least float64) {
 	}
 }
 
-// own is output without the lines that go test adds.
+// own returns output without the lines that go test adds.
 func own(output []string) (lines []string) {
 	for line := range strings.Lines(strings.Join(output, "")) {
 		if !strings.HasPrefix(line, "=== ") && !strings.HasPrefix(strings.TrimSpace(line), "--- ") {
@@ -185,7 +185,7 @@ func own(output []string) (lines []string) {
 
 var place = regexp.MustCompile(`^\S+\.go:\d+: `)
 
-// reason is why a test with this output was skipped.
+// reason returns why a test with this output was skipped.
 func reason(output []string) string {
 	if len(output) == 0 {
 		return "no reason given"
@@ -193,9 +193,9 @@ func reason(output []string) string {
 	return place.ReplaceAllString(strings.TrimSpace(output[0]), "")
 }
 
-// show returns a colon, and the end of lines on lines of their own. A panic is
-// shown with what comes before it and, as the goroutines in its dump can be
-// thousands, the beginning of the dump.
+// show returns a colon and the end of lines, each on its own line. For a panic
+// it shows the lines before it and the beginning of the dump, which may list
+// thousands of goroutines.
 func show(lines []string) string {
 	const most, before = 200, 50
 	from := max(0, len(lines)-most)

@@ -11,14 +11,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// stream is what go test -json prints. Each line is an action, a package, a test
-// and what it said; "-" stands for nothing.
+// stream returns output of go test -json. Each line is an action, a package, a
+// test and its output; "-" is empty.
 func stream(t *testing.T, lines ...string) string {
 	t.Helper()
 	var all strings.Builder
 	for _, line := range lines {
 		words := strings.SplitN(line, " ", 4)
-		if len(words) < 3 { // not an event
+		if len(words) < 3 { // output of make
 			all.WriteString(line + "\n")
 			continue
 		}
@@ -120,7 +120,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// Of a test that says much the end is shown, and of a panic its beginning.
+// Long output of a test is cut at the beginning, a panic at the end.
 func TestReportCapsOutput(t *testing.T) {
 	t.Parallel()
 	lines := func(n int, panics int) (all []string) {
@@ -151,8 +151,8 @@ func TestReportCapsOutput(t *testing.T) {
 	}
 }
 
-// A test that must run fails the report when it was skipped, in whole or in
-// part, or is not there; so does a core package that is not covered.
+// A required test fails the report if it or a part of it was skipped, or if it
+// does not exist; so does a package of the SDK with too little coverage.
 func TestReportOfTestsThatMustRun(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -180,9 +180,9 @@ func TestReportOfTestsThatMustRun(t *testing.T) {
 	r.close(90)
 	want := `FAILED: race: p TestB
 FAILED: race: p
-FAILED: TestC must run, and was skipped
-FAILED: TestX must run, and there is no such test
-FAILED: TestYes must run, and there is no such test
+FAILED: TestC must run, but was skipped
+FAILED: TestX must run, but there is no such test
+FAILED: TestYes must run, but there is no such test
 skipped 1: no reason given: TestC/part
 coverage:  80.0% ` + netconf + `
 FAILED: coverage of ` + netconf + ` is below 90%
