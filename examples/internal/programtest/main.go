@@ -1,8 +1,8 @@
 //go:build unix
 
-// Package programtest runs an example plugin in tests as the process that a
-// runtime sees, with a fake plugin to delegate to. Neither has to be built:
-// the test binary is both, by the name it is called with.
+// Package programtest runs an example plugin as a process in its tests, with a fake
+// plugin to delegate to. Neither is built: the test binary acts as the program whose name
+// it is called with.
 package programtest
 
 import (
@@ -25,12 +25,11 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// names are those that Main answers to. A test binary that does not would run its
-// tests again, and these the binary.
+// names are the names that Main acts on. A test binary that is called with another name
+// would run its tests again, which would run the binary, and so on.
 var names []string //nolint:gochecknoglobals // set once, by TestMain
 
-// Main is the TestMain of the example plugin that is called name and has the
-// main function main.
+// Main is the TestMain of the example plugin with that name and main function.
 func Main(m interface{ Run() int }, name string, main func()) {
 	names = []string{name, "fake"}
 	switch filepath.Base(os.Args[0]) {
@@ -47,10 +46,9 @@ func Main(m interface{ Run() int }, name string, main func()) {
 	os.Exit(m.Run())
 }
 
-// fake is the delegated plugin. It writes its calls to the file "log" in the
-// directory "dir" of its configuration, and does for each command what "on"
-// says: "fail", with code 107, or "hang", once it has said so through the FIFO
-// "ready".
+// fake is the delegated plugin. It writes its calls to the file "log" in the directory
+// "dir" of its configuration. For each command it does what "on" says: "fail" with code
+// 107, or "hang" after it has written to the FIFO "ready".
 func fake() *types.Error {
 	var conf struct {
 		CNIVersion string            `json:"cniVersion"`
@@ -85,7 +83,7 @@ func fake() *types.Error {
 	return nil
 }
 
-// TB is what this package wants of a *testing.T.
+// TB is the part of *testing.T that this package uses.
 type TB interface {
 	Helper()
 	Fatalf(format string, args ...any)
@@ -93,18 +91,18 @@ type TB interface {
 	TempDir() string
 }
 
-// A Host is where the plugin runs.
+// A Host is the environment in which the plugin runs.
 type Host struct {
-	Dir   string // of the fake's log, and for the test's own files
-	State string // the directory for the plugin to keep its records in
-	NetNS string // a path where there is nothing
+	Dir   string // has the fake's log, and may have files of the test
+	State string // directory for the plugin's records
+	NetNS string // a path without a file
 
 	t    TB
 	name string
 	bin  string
 }
 
-// NewHost makes a host for the plugin called name, as in [Main].
+// NewHost returns a host for the plugin with the name given to [Main].
 func NewHost(t TB, name string) *Host {
 	t.Helper()
 	if !slices.Contains(names, name) {
@@ -128,9 +126,8 @@ func NewHost(t TB, name string) *Host {
 	return h
 }
 
-// Command is a call of the plugin for the attachment eth0 of the container c1,
-// with what env sets beyond that: of a variable that is set twice the last
-// counts, and one that is set to nothing is not there.
+// Command returns a call of the plugin for the attachment eth0 of the container c1. env has
+// more variables: if one is set twice, the last one counts. An empty one is removed.
 func (h *Host) Command(command, stdin string, env ...string) *exec.Cmd {
 	h.t.Helper()
 	self, err := os.Executable()
@@ -141,7 +138,7 @@ func (h *Host) Command(command, stdin string, env ...string) *exec.Cmd {
 	cmd.Args[0] = h.name
 	cmd.Stdin = strings.NewReader(stdin)
 	for _, kv := range append([]string{
-		"GOCOVERDIR=" + h.Dir, "GORACE=atexit_sleep_ms=0", // for a test binary that is measured
+		"GOCOVERDIR=" + h.Dir, "GORACE=atexit_sleep_ms=0", // for a test binary with coverage or the race detector
 		"CNI_COMMAND=" + command, "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS=" + h.NetNS, "CNI_PATH=" + h.bin,
 	}, env...) {
 		if _, value, _ := strings.Cut(kv, "="); value != "" {
@@ -158,7 +155,7 @@ func (h *Host) Command(command, stdin string, env ...string) *exec.Cmd {
 	return cmd
 }
 
-// Run runs the plugin to its end and returns what it prints.
+// Run runs the plugin and returns what it prints.
 func (h *Host) Run(command, stdin string, env ...string) (stdout []byte, stderr string, status int) {
 	h.t.Helper()
 	var out, errs bytes.Buffer
@@ -171,10 +168,10 @@ func (h *Host) Run(command, stdin string, env ...string) (stdout []byte, stderr 
 	return out.Bytes(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
-// Ready has start start the plugin, and waits until the fake hangs.
+// Ready calls start, which starts the plugin, and waits until the fake hangs.
 func (h *Host) Ready(start func() error) {
 	h.t.Helper()
-	// Opened for writing too, the FIFO is there for the fake, and has no end.
+	// Opened for writing as well, so that reading does not end.
 	ready, err := os.OpenFile(filepath.Join(h.Dir, "ready"), os.O_RDWR, 0)
 	if err != nil {
 		h.t.Fatalf("%v", err)
@@ -183,7 +180,7 @@ func (h *Host) Ready(start func() error) {
 	if err := start(); err != nil {
 		h.t.Fatalf("%v", err)
 	}
-	err = ready.SetReadDeadline(time.Now().Add(time.Minute)) // for a fake that never runs
+	err = ready.SetReadDeadline(time.Now().Add(time.Minute)) // if the fake never runs
 	if err == nil {
 		_, err = ready.Read(make([]byte, 1))
 	}
@@ -202,7 +199,7 @@ func (h *Host) Log() []string {
 	return strings.FieldsFunc(string(data), func(r rune) bool { return r == '\n' })
 }
 
-// Said reads the one JSON document that a plugin prints when it fails.
+// Said decodes the JSON document that a plugin prints when it fails.
 func (h *Host) Said(stdout []byte) (cniVersion string, said types.Error) {
 	h.t.Helper()
 	d := json.NewDecoder(bytes.NewReader(stdout))
@@ -222,8 +219,7 @@ func (h *Host) Said(stdout []byte) (cniVersion string, said types.Error) {
 	return v.CNIVersion, said
 }
 
-// Files lists what is in dir, at whatever depth, except directories and a
-// store's spare files.
+// Files lists the files below dir, except directories and spare files of a store.
 func Files(t TB, dir string) []string {
 	t.Helper()
 	var files []string

@@ -20,7 +20,7 @@ import (
 
 const green = `{"cniVersion":"1.1.0","name":"green","type":"macvlan","capabilities":{"ips":true,"mac":true}}`
 
-// plug runs a hot-plug command with the configuration of one network, for the
+// plug runs a command of Secondary with the configuration of one network, for the
 // interface hot0 of the container c1.
 func (h *host) plug(t *testing.T, command, network string, with wire.Attributes, edits ...func(*skel.CmdArgs)) error {
 	t.Helper()
