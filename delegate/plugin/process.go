@@ -2,14 +2,9 @@ package plugin
 
 import (
 	"context"
-	"fmt"
 	"io"
-	"os"
-	"os/signal"
-	"runtime/debug"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
@@ -74,7 +69,7 @@ func (p Process) NewManager(dir, typ string, path []string) *lifecycle.Manager {
 }
 
 // exec is the Exec of p, or what nil means.
-func (p Process) exec() invoke.Exec { //nolint:ireturn // it is one of two
+func (p Process) exec() invoke.Exec {
 	if p.Exec != nil {
 		return p.Exec
 	}
@@ -89,66 +84,4 @@ func WithPath(env []string) []string {
 		}
 	}
 	return append(slices.Clone(env), "PATH="+DefaultPath)
-}
-
-// OfProcess returns a Process with the environment and the standard streams of
-// this operating system process.
-func OfProcess() Process {
-	return Process{Env: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}
-}
-
-// Version returns the version of the main module of this program, such as
-// "v1.2.0", or "(devel)" if it is not known.
-func Version() string {
-	if built, ok := debug.ReadBuildInfo(); ok && built.Main.Version != "" {
-		return built.Main.Version
-	}
-	return "(devel)"
-}
-
-// Main runs p with [Plugin.Run] and the [OfProcess] Process, and exits with status
-// 1 if that fails. The first SIGTERM, SIGINT or SIGHUP ends the context of the
-// command; an ADD is then undone. If nobody reads the result, writing it is an
-// error: the process is not killed by SIGPIPE.
-func Main(p Plugin) {
-	if p.Run(untilSignal(context.Background()), OfProcess()) != nil {
-		os.Exit(1)
-	}
-}
-
-type caughtKey struct{}
-
-// untilSignal returns a context that ends with ctx, or at the first signal that
-// asks the process to stop. Another goroutine sets the handlers up, because that
-// takes a tenth of a plugin's time: code that changes something calls untilCaught
-// first. A process that is killed before that has run nothing.
-func untilSignal(ctx context.Context) context.Context {
-	caught := make(chan struct{})
-	ctx, end := context.WithCancelCause(context.WithValue(ctx, caughtKey{}, caught))
-	go func() {
-		asked := make(chan os.Signal, 1)
-		signal.Notify(asked, syscall.SIGTERM)
-		signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-		close(caught)
-		signal.Notify(asked, os.Interrupt, syscall.SIGHUP) // last: no runtime sends these
-		end(fmt.Errorf("%s signal received", <-asked))
-	}()
-	return ctx
-}
-
-// untilCaught waits until the handlers of the signals that end ctx are set up.
-func untilCaught(ctx context.Context) {
-	if caught, ok := ctx.Value(caughtKey{}).(chan struct{}); ok {
-		<-caught
-	}
-}
-
-// A caughtFirst is a [delegate.Process] that calls untilCaught before it runs a
-// plugin.
-type caughtFirst struct{ delegate.Process }
-
-// ExecPlugin implements [invoke.Exec].
-func (x *caughtFirst) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
-	untilCaught(ctx)
-	return x.Process.ExecPlugin(ctx, path, stdin, environ)
 }

@@ -94,7 +94,7 @@ func (r Root) With(path string, do func(path string) error) error {
 
 // Dir returns the node's directory at path for reading. Symbolic links mean what
 // they mean on the node.
-func (r Root) Dir(path string) fs.FS { //nolint:ireturn // it is what readers take
+func (r Root) Dir(path string) fs.FS {
 	return inroot.Dir{Root: string(r), Path: r.OnNode(path)}
 }
 

@@ -40,9 +40,9 @@ func takeOver(ctx context.Context, c *plugin.Call) error {
 // takeOverStale adopts what flannel's own plugin has left of containers that are
 // no longer valid, so that GC removes it.
 func takeOverStale(ctx context.Context, c *plugin.Call) error {
-	valid, err := c.Valid()
-	if valid == nil || err != nil {
-		return nil // GC reports it
+	valid, _ := c.Valid() // GC says what is wrong with it
+	if valid == nil {
+		return nil
 	}
 	var errs []error
 	for _, o := range adopt.Take(ctx, c.Manager, recorded(c).Stale(valid), false) {

@@ -18,7 +18,7 @@ import (
 
 func main() {
 	if os.Getenv("CNI_COMMAND") == "" && len(os.Args) > 1 {
-		if err := tool.Run(context.Background(), os.Args[1:]); err != nil {
+		if err := tool.Run(context.Background(), os.Args[1:], plugin.OfProcess()); err != nil {
 			fmt.Fprintln(os.Stderr, "multinet:", err)
 			os.Exit(1)
 		}

@@ -54,14 +54,15 @@ type console struct {
 	process  plugin.Process         // runs plugins
 }
 
-// Run runs the command in args on the standard streams of this process. It returns
+// Run runs the command in args on the standard streams of process. It returns
 // when the command is done; install --watch returns when ctx ends.
-func Run(ctx context.Context, args []string) error {
-	in, err := os.Stdin.Stat()
-	return operate(ctx, args, console{
-		in: os.Stdin, out: os.Stdout, ask: os.Stderr, terminal: err == nil && in.Mode()&os.ModeCharDevice != 0,
-		self: os.Executable, process: plugin.OfProcess(),
-	})
+func Run(ctx context.Context, args []string, process plugin.Process) error {
+	c := console{in: process.Stdin, out: process.Stdout, ask: process.Stderr, self: os.Executable, process: process}
+	if in, ok := process.Stdin.(*os.File); ok {
+		info, err := in.Stat()
+		c.terminal = err == nil && info.Mode()&os.ModeCharDevice != 0
+	}
+	return operate(ctx, args, c)
 }
 
 // operate is Run on a console. Commands report damaged records after all others.
