@@ -20,9 +20,9 @@ import (
 
 const green = `{"cniVersion":"1.1.0","name":"green","type":"macvlan","capabilities":{"ips":true,"mac":true}}`
 
-// plug runs a command of Secondary with the configuration of one network, for the
+// secondary runs a command of Secondary with the configuration of one network, for the
 // interface hot0 of the container c1.
-func (h *host) plug(t *testing.T, command, network string, with wire.Attributes, edits ...func(*skel.CmdArgs)) error {
+func (h *host) secondary(t *testing.T, command, network string, with wire.Attributes, edits ...func(*skel.CmdArgs)) error {
 	t.Helper()
 	args := &skel.CmdArgs{ContainerID: "c1", IfName: "hot0", StdinData: []byte(network)}
 	for _, edit := range edits {
@@ -32,9 +32,9 @@ func (h *host) plug(t *testing.T, command, network string, with wire.Attributes,
 	return p.Do(t.Context(), h.process(), delegate.Command(command), *args)
 }
 
-func (h *host) mustPlug(t *testing.T, command, network string, with wire.Attributes, edits ...func(*skel.CmdArgs)) {
+func (h *host) mustSecondary(t *testing.T, command, network string, with wire.Attributes, edits ...func(*skel.CmdArgs)) {
 	t.Helper()
-	if err := h.plug(t, command, network, with, edits...); err != nil {
+	if err := h.secondary(t, command, network, with, edits...); err != nil {
 		t.Fatalf("%s: %v", command, err)
 	}
 }
@@ -48,14 +48,14 @@ func TestNetworkAttachedLaterIsPartOfTheContainer(t *testing.T) {
 			h := newHost(t, "1.1.0")
 			h.mustRun(t, "ADD", bridge)
 			h.printed.Reset()
-			h.mustPlug(t, "ADD", green, wire.Attributes{})
+			h.mustSecondary(t, "ADD", green, wire.Attributes{})
 			if got := h.printed.String(); !strings.Contains(got, "10.9.1.2/24") {
 				t.Errorf("printed %s", got)
 			}
 			h.trace()
 			h.mustRun(t, "CHECK", bridge)
 			wantTrace(t, h, "CHECK bridge eth0", "CHECK macvlan hot0")
-			h.mustPlug(t, "CHECK", green, wire.Attributes{})
+			h.mustSecondary(t, "CHECK", green, wire.Attributes{})
 			wantTrace(t, h, "CHECK macvlan hot0")
 			h.mustRun(t, "GC", keys(bridge, gcFor("c1 eth0")))
 			h.trace()
@@ -69,10 +69,10 @@ func TestNetworkAttachedLaterIsPartOfTheContainer(t *testing.T) {
 					t.Errorf("GC: %q", got)
 				}
 			case "unplug":
-				h.mustPlug(t, "DEL", "broken", wire.Attributes{})
+				h.mustSecondary(t, "DEL", "broken", wire.Attributes{})
 				wantTrace(t, h, "DEL macvlan hot0")
-				h.mustPlug(t, "DEL", green, wire.Attributes{}) // what is gone is gone
-				wantError(t, h.plug(t, "CHECK", green, wire.Attributes{}), 7, `"c1"`, `"hot0"`)
+				h.mustSecondary(t, "DEL", green, wire.Attributes{}) // what is gone is gone
+				wantError(t, h.secondary(t, "CHECK", green, wire.Attributes{}), 7, `"c1"`, `"hot0"`)
 				h.mustRun(t, "CHECK", bridge)
 				wantTrace(t, h, "CHECK bridge eth0")
 				h.mustRun(t, "DEL", bridge)
@@ -92,7 +92,7 @@ func TestAttributesReachThePlugins(t *testing.T) {
 		IPs: []string{"10.0.0.5/24"}, MAC: "02:00:00:00:00:01",
 		CNIArgs: map[string]json.RawMessage{"a": json.RawMessage(`{"b":1.0}`)},
 	}
-	h.mustPlug(t, "ADD", `{"type":"macvlan","capabilities":{"ips":true,"mac":true},"x":9007199254740993}`, with, func(a *skel.CmdArgs) { a.Args = "K=v" })
+	h.mustSecondary(t, "ADD", `{"type":"macvlan","capabilities":{"ips":true,"mac":true},"x":9007199254740993}`, with, func(a *skel.CmdArgs) { a.Args = "K=v" })
 	want := []string{`{"ips":["10.0.0.5/24"],"mac":"02:00:00:00:00:01"} {"cni":{"a":{"b":1.0}}}`}
 	if diff := cmp.Diff(want, arguments(t, h)); diff != "" {
 		t.Errorf("ADD (-want +got):\n%s", diff)
@@ -105,7 +105,7 @@ func TestAttributesReachThePlugins(t *testing.T) {
 		t.Errorf("call %+v", call)
 	}
 	h.trace()
-	h.mustPlug(t, "DEL", "", wire.Attributes{})
+	h.mustSecondary(t, "DEL", "", wire.Attributes{})
 	if diff := cmp.Diff(want, arguments(t, h)); diff != "" {
 		t.Errorf("DEL (-want +got):\n%s", diff)
 	}
@@ -127,7 +127,7 @@ func TestAttachByAnotherPathOfTheNamespace(t *testing.T) {
 	}
 	h.mustRun(t, "ADD", bridge)
 	h.trace()
-	h.mustPlug(t, "ADD", green, wire.Attributes{}, func(a *skel.CmdArgs) { a.Netns = netns + "2" })
+	h.mustSecondary(t, "ADD", green, wire.Attributes{}, func(a *skel.CmdArgs) { a.Netns = netns + "2" })
 	if call := h.exec.Calls()[h.seen]; call.NetNS != netns {
 		t.Errorf("call %+v", call)
 	}
@@ -142,18 +142,18 @@ func TestAttachWithSeveralRecords(t *testing.T) {
 	for _, ifname := range []string{"eth1", "eth0"} {
 		h.mustRun(t, "ADD", bridge, func(a *skel.CmdArgs) { a.IfName = ifname })
 	}
-	h.mustPlug(t, "ADD", green, wire.Attributes{})
+	h.mustSecondary(t, "ADD", green, wire.Attributes{})
 	h.write(t, "state/c1@multi@eth0.json", "garbage")
 	h.trace()
-	h.mustPlug(t, "CHECK", green, wire.Attributes{})
-	h.mustPlug(t, "DEL", green, wire.Attributes{})
+	h.mustSecondary(t, "CHECK", green, wire.Attributes{})
+	h.mustSecondary(t, "DEL", green, wire.Attributes{})
 	wantTrace(t, h, "CHECK macvlan hot0", "DEL macvlan hot0")
-	h.mustPlug(t, "ADD", green, wire.Attributes{})
+	h.mustSecondary(t, "ADD", green, wire.Attributes{})
 	h.mustRun(t, "DEL", bridge, func(a *skel.CmdArgs) { a.IfName = "eth1" })
 	h.trace()
 	// Whether the damaged one had it is not known.
 	for _, command := range []string{"ADD", "CHECK", "DEL"} {
-		wantError(t, h.plug(t, command, green, wire.Attributes{}), 5, "c1")
+		wantError(t, h.secondary(t, command, green, wire.Attributes{}), 5, "c1")
 	}
 	wantTrace(t, h)
 }
@@ -197,7 +197,7 @@ func TestAttachIsRefused(t *testing.T) {
 			if edit == nil {
 				edit = func(*skel.CmdArgs) {}
 			}
-			wantError(t, h.plug(t, tt.command, tt.network, tt.with, edit), tt.code, tt.says)
+			wantError(t, h.secondary(t, tt.command, tt.network, tt.with, edit), tt.code, tt.says)
 			wantTrace(t, h)
 			h.mustRun(t, "DEL", bridge)
 			h.clean(t)
@@ -211,10 +211,10 @@ func TestFailedAttachIsUndone(t *testing.T) {
 	h := newHost(t, "1.1.0")
 	h.mustRun(t, "ADD", bridge)
 	h.trace()
-	wantError(t, h.plug(t, "ADD", `{"name":"x","plugins":[{"type":"macvlan"},{"type":"full"}]}`, wire.Attributes{}), 107, `"x"`, "no free device")
+	wantError(t, h.secondary(t, "ADD", `{"name":"x","plugins":[{"type":"macvlan"},{"type":"full"}]}`, wire.Attributes{}), 107, `"x"`, "no free device")
 	wantTrace(t, h, "ADD macvlan hot0", "ADD full hot0", "DEL full hot0", "DEL macvlan hot0")
 	h.stdout = brokenPipe{}
-	wantError(t, h.plug(t, "ADD", green, wire.Attributes{}), 5, "broken pipe")
+	wantError(t, h.secondary(t, "ADD", green, wire.Attributes{}), 5, "broken pipe")
 	h.stdout = &h.printed
 	h.trace()
 	h.mustRun(t, "CHECK", bridge)
@@ -226,10 +226,10 @@ func TestFailedAttachIsUndone(t *testing.T) {
 func TestStatusOfOneMoreNetwork(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
-	h.mustPlug(t, "STATUS", green, wire.Attributes{})
+	h.mustSecondary(t, "STATUS", green, wire.Attributes{})
 	wantTrace(t, h, "STATUS macvlan")
 	h.exec.Plugins["down"] = delegatetest.FailOn("STATUS", 50, "no uplink", delegatetest.Result(nil))
-	wantError(t, h.plug(t, "STATUS", `{"cniVersion":"1.1.0","type":"down"}`, wire.Attributes{}), 50, "no uplink")
+	wantError(t, h.secondary(t, "STATUS", `{"cniVersion":"1.1.0","type":"down"}`, wire.Attributes{}), 50, "no uplink")
 }
 
 // The Observer of a Process sees each call of a plugin.

@@ -42,7 +42,7 @@ gc also accepts --bin-dir and --conf-dir, the directories of plugins and network
        multinet adopt [--dry-run] [FLAGS]  take over what other programs have attached
        multinet install [--watch] [FLAGS]  copy the program and publish its network
        multinet uninstall [--detach|--leave] [--binary] [FLAGS]  remove what is published
-Add --help to one of these three for its flags.`
+Add --help to one of these three for its flags`
 
 // A console is what a command has of the process that it runs in.
 type console struct {
