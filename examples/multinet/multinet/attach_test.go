@@ -42,7 +42,7 @@ func (h *host) mustSecondary(t *testing.T, command, network string, with wire.At
 // CHECK, GC and DEL of a container include a network that was attached later.
 func TestNetworkAttachedLaterIsPartOfTheContainer(t *testing.T) {
 	t.Parallel()
-	for _, end := range []string{"DEL", "GC", "unplug"} {
+	for _, end := range []string{"DEL", "GC", "detach"} {
 		t.Run(end, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, "1.1.0")
@@ -68,7 +68,7 @@ func TestNetworkAttachedLaterIsPartOfTheContainer(t *testing.T) {
 				if got := h.trace(); !cmp.Equal(got[:2], []string{"DEL macvlan hot0", "DEL bridge eth0"}) {
 					t.Errorf("GC: %q", got)
 				}
-			case "unplug":
+			case "detach":
 				h.mustSecondary(t, "DEL", "broken", wire.Attributes{})
 				wantTrace(t, h, "DEL macvlan hot0")
 				h.mustSecondary(t, "DEL", green, wire.Attributes{}) // what is gone is gone
