@@ -1,9 +1,9 @@
-# Everything here is a go command: nothing works only through make.
+# Every target is a go command or two: nothing depends on make.
 
 # The root module, and each nested one in a directory of its own.
 MODULES := . $(patsubst %/go.mod,%,$(wildcard */*/go.mod))
 
-# Flags for every go test and for bench, and how long each fuzz target runs.
+# Flags for every go test, flags for bench, and the time for each fuzz target.
 TESTFLAGS ?=
 BENCHFLAGS ?=
 FUZZTIME ?= 10s
@@ -16,14 +16,14 @@ CYCLONEDX := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
 
 .PHONY: demo test race lint vuln bench fuzz cover api release
 
-# Real network namespaces, real plugins; as root or in a user namespace.
+# The demo, with real namespaces and plugins; as root or in a user namespace.
 demo:
 	go run ./examples/lab
 
-# Every test of every module, and at the end how many passed, failed and were
-# skipped for which reason. With -json among TESTFLAGS it prints what go test
-# does. The end-to-end tests run what they build, of which the test cache knows
-# nothing, hence -count=1; on a slow machine they take more than ten minutes.
+# Every test of every module. The report at the end says how many passed, failed
+# and were skipped, and why. With -json in TESTFLAGS it prints the output of go
+# test instead. -count=1 because the test cache does not know the programs that
+# the end-to-end tests build; on a slow machine these take more than ten minutes.
 test: SHELL := bash
 test:
 	@set -o pipefail; { status=0; for m in $(MODULES); do \
@@ -41,15 +41,15 @@ lint:
 		go run $(GOLANGCI) run --config $(CURDIR)/.golangci.yml ./...); done
 	go run $(ACTIONLINT) -shellcheck= -pyflakes=
 
-# Known vulnerabilities that the code can reach, by the database at vuln.go.dev, or
-# at GOVULNDB, which may be a file:// URL.
+# Known vulnerabilities that the code can reach. The database is vuln.go.dev, or
+# GOVULNDB, which may be a file:// URL.
 vuln:
 	@set -e; for m in $(MODULES); do (set -x; \
 		go run -C $$m $(GOVULNCHECK) $(if $(GOVULNDB),-db $(GOVULNDB)) ./...); done
 
-# What multinet costs beside the least a meta-plugin can do, and how that grows:
-# tables, and a picture in bench.svg. BENCHFLAGS="-rounds 5 -growth 0,1000" is
-# quicker, BENCHFLAGS=-help tells of more. The parts alone:
+# What multinet costs compared with a minimal meta-plugin, as tables and as a
+# picture in bench.svg. BENCHFLAGS="-rounds 5 -growth 0,1000" is quicker,
+# BENCHFLAGS=-help lists all flags. For single functions:
 # go test -run '^$' -bench . ./...
 bench:
 	@go run -C internal/e2e ./bench -plot $(CURDIR)/bench.svg $(BENCHFLAGS)
@@ -62,10 +62,10 @@ fuzz:
 cover:
 	go test -cover ./...
 
-# Accepts the exported API as it is now.
+# Accepts the present exported API.
 api:
 	go test ./internal/api -run '^TestAPI$$' -update
 
-# What a release consists of, in dist/, from the tag of HEAD.
+# The files of a release in dist/, from the tag of HEAD.
 release:
 	.ci/release
