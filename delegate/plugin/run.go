@@ -16,6 +16,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/cause"
 	"github.com/metacni/metacni/status"
 )
 
@@ -102,8 +103,8 @@ func (r *run) run(ctx context.Context) error {
 		return nil
 	}
 	var err error
-	if r.stdin, err = io.ReadAll(r.process.Stdin); err != nil {
-		return types.NewError(types.ErrIOFailure, fmt.Sprintf("error reading from stdin: %v", err), "")
+	if r.stdin, err = readAll(ctx, r.process.Stdin); err != nil {
+		return err
 	}
 	if err := r.checkName(); err != nil {
 		return err
