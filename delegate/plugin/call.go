@@ -43,7 +43,7 @@ type Call struct {
 	// the plugin has no StateDir, what needs a record fails.
 	Manager *lifecycle.Manager
 
-	members []member // of the configuration, in its order
+	keys map[string]json.RawMessage // of the configuration
 }
 
 // Call returns the Call with which [Plugin.Do] executes a command, after Prepare.

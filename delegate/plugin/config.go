@@ -5,8 +5,8 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -102,26 +102,12 @@ func CheckStateDir(dir string) (string, error) {
 	return dir, nil
 }
 
-// A member is one key of the configuration, and its value.
-type member struct {
-	key   string
-	value json.RawMessage
-}
-
 // decode reads the configuration: all keys, and those that every plugin has.
-func (c *Call) decode() error {
-	if _, err := Config[map[string]json.RawMessage](c); err != nil {
+func (c *Call) decode() (err error) {
+	if c.keys, err = Config[map[string]json.RawMessage](c); err != nil {
 		return err
 	}
-	in := json.NewDecoder(bytes.NewReader(c.StdinData))
-	_, _ = in.Token() // of an object, as Config has found
-	for in.More() {
-		key, _ := in.Token()
-		m := member{key: fmt.Sprint(key)}
-		_ = in.Decode(&m.value)
-		c.members = append(c.members, m)
-	}
-	err := errors.Join(c.Value("name", &c.Name), c.Value("type", &c.Type), c.Value("cniVersion", &c.CNIVersion))
+	err = errors.Join(c.Value("name", &c.Name), c.Value("type", &c.Type), c.Value("cniVersion", &c.CNIVersion))
 	c.CNIVersion = cmp.Or(c.CNIVersion, "0.1.0")
 	return err
 }
@@ -131,13 +117,39 @@ func (c *Call) decode() error {
 // last counts. Without such a key Value leaves value unchanged. An error is a
 // [*netconf.Error] of the kind [netconf.ErrDecode].
 func (c *Call) Value(name string, value any) error {
-	for _, m := range c.members {
-		if !strings.EqualFold(m.key, name) {
-			continue
+	var matches []string
+	for key := range c.keys {
+		if strings.EqualFold(key, name) {
+			matches = append(matches, key)
 		}
-		if err := json.Unmarshal(m.value, value); err != nil {
+	}
+	values := make([]json.RawMessage, 0, 1)
+	switch len(matches) {
+	case 0:
+	case 1:
+		values = append(values, c.keys[matches[0]])
+	default:
+		values = inOrder(c.StdinData, matches)
+	}
+	for _, raw := range values {
+		if err := json.Unmarshal(raw, value); err != nil {
 			return &netconf.Error{Kind: netconf.ErrDecode, Network: c.Name, Key: name, Err: err}
 		}
 	}
 	return nil
+}
+
+// inOrder returns the values of keys in the order in which object has them.
+func inOrder(object []byte, keys []string) (values []json.RawMessage) {
+	in := json.NewDecoder(bytes.NewReader(object))
+	_, _ = in.Token() // the brace: object has been decoded before
+	for in.More() {
+		var value json.RawMessage
+		token, _ := in.Token()
+		_ = in.Decode(&value)
+		if key, ok := token.(string); ok && slices.Contains(keys, key) {
+			values = append(values, value)
+		}
+	}
+	return values
 }

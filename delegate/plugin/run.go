@@ -202,3 +202,24 @@ func (r *run) checkVersion(command, since string) error {
 	}
 	return nil
 }
+
+// readAll reads stdin to its end. If ctx ends first, the error says why, with CNI
+// code 11; what still reads then ends with the process.
+func readAll(ctx context.Context, stdin io.Reader) ([]byte, error) {
+	var data []byte
+	var err error
+	read := make(chan struct{})
+	go func() {
+		data, err = io.ReadAll(stdin)
+		close(read)
+	}()
+	select {
+	case <-read:
+	case <-ctx.Done():
+		return nil, types.NewError(types.ErrTryAgainLater, fmt.Sprintf("reading the configuration: %v", cause.Of(ctx)), "")
+	}
+	if err != nil {
+		return nil, types.NewError(types.ErrIOFailure, fmt.Sprintf("error reading from stdin: %v", err), "")
+	}
+	return data, nil
+}

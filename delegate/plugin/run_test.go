@@ -114,3 +114,21 @@ func TestKeysInSeveralCases(t *testing.T) {
 		}
 	}
 }
+
+// A runtime that gives up, or a person who presses Ctrl-C, does not wait for a
+// configuration that never comes.
+func TestContextEndsAPluginThatWaitsForItsConfiguration(t *testing.T) {
+	t.Parallel()
+	stdin, configuration := io.Pipe()
+	defer configuration.Close()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("terminated signal received"))
+	var stdout bytes.Buffer
+	err := plugin.Plugin{}.Run(ctx, plugin.Process{
+		Env: []string{"CNI_COMMAND=STATUS", "CNI_PATH=/x"}, Stdin: stdin, Stdout: &stdout,
+	})
+	var said *types.Error
+	if !errors.As(err, &said) || said.Code != types.ErrTryAgainLater || !strings.Contains(said.Msg, "terminated signal received") {
+		t.Errorf("%v", err)
+	}
+}

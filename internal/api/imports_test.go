@@ -41,7 +41,7 @@ var rules = map[string][]string{
 	"internal/testreport": nil,
 
 	"delegate":              {"netconf", "internal/inroot", "internal/proctree", "internal/redact", "internal/terse", "internal/cause"},
-	"delegate/plugin":       {"delegate", "delegate/lifecycle", "netconf", "scratch", "ifname", "status", "internal/inroot"},
+	"delegate/plugin":       {"delegate", "delegate/lifecycle", "netconf", "scratch", "ifname", "status", "internal/cause", "internal/inroot"},
 	"delegate/delegatetest": {"delegate", "netconf"},
 	"delegate/lifecycle":    {"delegate", "scratch", "netconf", "ifname", "internal/inroot", "internal/terse", "internal/cause"},
 	"delegate/adopt":        {"delegate", "delegate/lifecycle", "scratch", "netconf", "internal/durable", "internal/inroot"},
