@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -335,7 +336,12 @@ func TestPluginKeepsStateOfItsOwn(t *testing.T) {
 				text, err := json.Marshal(whole)
 				return errors.Join(err, scratch.WriteFile(file, text), report)
 			},
-			Undone: func(context.Context, error) error { return os.Remove(file) },
+			Undone: func(context.Context, error) error {
+				if err := os.Remove(file); !errors.Is(err, fs.ErrNotExist) {
+					return err
+				}
+				return nil // the ADD has failed before Report
+			},
 		})
 	}
 	if err := n.do(t, p, "ADD", two); err != nil {
@@ -350,6 +356,13 @@ func TestPluginKeepsStateOfItsOwn(t *testing.T) {
 	report = broken
 	if err := n.do(t, p, "ADD", two); !errors.Is(err, broken) {
 		t.Errorf("%v", err)
+	}
+	n.exec.Plugins["bridge"] = delegatetest.FailOn("ADD", 107, "no free address", delegatetest.Result(nil))
+	if err := n.do(t, p, "ADD", two); status.Code(err) != 107 {
+		t.Errorf("%v", err)
+	}
+	if records, err := filepath.Glob(filepath.Join(n.dir, "state", "*.json")); len(records) > 0 || err != nil {
+		t.Errorf("records left: %q, %v", records, err)
 	}
 	if _, err := os.Stat(file); err == nil || len(n.exec.Live()) > 0 {
 		t.Errorf("left: %v, %v", err, n.exec.Live())
