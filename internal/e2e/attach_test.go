@@ -95,9 +95,7 @@ func TestAgentRemovesWhatAKilledADDLeft(t *testing.T) {
 	whole := w.pod(w.multinet("1.1.0", w.fake("whole")))
 	w.ok("ADD", whole)
 	p := w.pod(w.multinet("1.1.0", w.fake("a"), w.fake("b", "ADD", "gate")))
-	r := w.start("ADD", p)
-	w.ready()
-	w.kill(r)
+	w.killed("ADD", p)
 	w.open()
 	w.orphansEnd()
 

@@ -75,9 +75,7 @@ func TestDELRemovesWhatAKilledFallbackAttached(t *testing.T) {
 			w := newWorld(t)
 			chain := object{"name": w.name("chain"), "cniVersion": "1.0.0", "plugins": []object{w.bridge(1), w.fake("b", "ADD", "gate")}}
 			p := w.pod(w.fallback("1.0.0", append(first(w), chain, w.bridge(2))...))
-			r := w.start("ADD", p)
-			w.ready()
-			w.kill(r)
+			w.killed("ADD", p)
 			same(t, "interfaces", []string{"eth0"}, w.interfaces(p))
 			w.forget()
 			del := w.start("DEL", p, withoutNetNS)

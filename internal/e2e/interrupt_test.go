@@ -21,13 +21,7 @@ func TestTerminatedADDIsUndoneInTime(t *testing.T) {
 			p := w.pod(w.multinet("1.0.0", w.bridge(1), w.fake("b", "ADD", fault)))
 			r := w.start("ADD", p)
 			w.ready()
-			told := time.Now()
-			w.terminate(r)
-			a := w.wait(r)
-			if took := time.Since(told); took > 5*time.Second {
-				t.Errorf("answered after %v", took)
-			}
-			w.failed(a, 11)
+			w.terminated(r)
 			w.trace("ADD b net1", "DEL b net1")
 			same(t, "interfaces", nil, w.interfaces(p))
 			w.nothingLeft()
@@ -42,9 +36,7 @@ func TestTerminatedADDIsUndoneInTime(t *testing.T) {
 func TestDELRemovesWhatAKilledADDAttached(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.0.0", w.bridge(1), w.fake("b", "ADD", "gate")))
-	r := w.start("ADD", p)
-	w.ready()
-	w.kill(r)
+	w.killed("ADD", p)
 	same(t, "interfaces", []string{"eth0"}, w.interfaces(p))
 
 	del := w.start("DEL", p, withoutNetNS)
@@ -62,9 +54,7 @@ func TestDELRemovesWhatAKilledADDAttached(t *testing.T) {
 func TestDELKillsAnOrphanThatHangs(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.0.0", w.fake("a"), w.fake("b", "ADD", "deaf")))
-	r := w.start("ADD", p)
-	w.ready()
-	w.kill(r)
+	w.killed("ADD", p)
 	a := w.call("DEL", p)
 	if a.code != 0 {
 		t.Fatalf("DEL: %s", a.stdout)
@@ -82,9 +72,7 @@ func TestDELKillsAnOrphanThatHangs(t *testing.T) {
 func TestADDFirstUndoesAnInterruptedADD(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod(w.multinet("1.0.0", w.fake("a"), w.fake("b", "ADD", "gate")))
-	r := w.start("ADD", p)
-	w.ready()
-	w.kill(r)
+	w.killed("ADD", p)
 	w.open()
 	w.orphansEnd()
 	w.forget()
@@ -117,12 +105,34 @@ func TestDELWaitsForTheADDOfItsContainer(t *testing.T) {
 	w.nothingLeft()
 }
 
+// terminated sends SIGTERM to a plugin, which must answer code 11 within five
+// seconds.
+func (w *world) terminated(r *running) {
+	w.t.Helper()
+	told := time.Now()
+	w.terminate(r)
+	a := w.wait(r)
+	if took := time.Since(told); took > 5*time.Second {
+		w.t.Errorf("answered after %v", took)
+	}
+	w.failed(a, 11)
+}
+
 // terminate sends SIGTERM to a plugin.
 func (w *world) terminate(r *running) {
 	w.t.Helper()
 	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		w.t.Fatal(err)
 	}
+}
+
+// killed runs a command and kills its plugin, but not the plugins that it runs,
+// once one of them hangs or waits for its gate.
+func (w *world) killed(command string, p *pod) {
+	w.t.Helper()
+	r := w.start(command, p)
+	w.ready()
+	w.kill(r)
 }
 
 // kill kills a plugin, but not the plugins that it runs.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -202,11 +201,7 @@ func (p *livePod) answers() {
 // status want.
 func (n *liveNode) tool(want int, words ...string) report {
 	n.t.Helper()
-	var stdout, stderr strings.Builder
-	cmd := exec.CommandContext(n.t.Context(), built(n.t, "multinet"), words...)
-	cmd.Env, cmd.Stdout, cmd.Stderr = []string{"PATH=" + n.path}, &stdout, &stderr
-	_ = cmd.Run()
-	r := report{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+	r := n.operator(words...)
 	if r.code != want {
 		n.t.Fatalf("multinet %s: exit status %d, want %d: %s%s", strings.Join(words, " "), r.code, want, r.stdout, r.stderr)
 	}

@@ -182,8 +182,8 @@ func TestLiveNodeOfFlannel(t *testing.T) {
 	n.nothingLeft()
 }
 
-// After a return to flannel's own plugin, which knows nothing of our records,
-// "multinet gc" cleans up after the pods that ours has attached.
+// TestLiveNodeBackToFlannel: after a return to flannel's own plugin, which does
+// not know our records, "multinet gc" removes what our plugin attached.
 func TestLiveNodeBackToFlannel(t *testing.T) {
 	n := newLiveNode(t)
 	n.subnetEnvOK()
@@ -191,7 +191,7 @@ func TestLiveNodeBackToFlannel(t *testing.T) {
 	stopped := n.pod(running.conf)
 	n.ok("ADD", running)
 	n.ok("ADD", stopped)
-	n.vanish(stopped) // flannel's own DEL has found no file, and succeeded
+	n.vanish(stopped) // flannel's own DEL found no file and succeeded
 	gc := []string{"gc", "--dir", n.file("flannel"), "--bin-dir", n.bin}
 	n.tool(0, gc...)
 	same(t, "leases while one pod runs", 1, len(n.leases()))

@@ -67,8 +67,8 @@ func TestMultinetWorksInEveryVersion(t *testing.T) {
 // asks for, as capability arguments and as args.cni.
 func TestSelectionReachesTheDelegates(t *testing.T) {
 	w := newWorld(t)
-	wish := w.name("wish")
-	w.network(wish, object{"cniVersion": "1.0.0", "plugins": []object{
+	selected := w.name("selected")
+	w.network(selected, object{"cniVersion": "1.0.0", "plugins": []object{
 		w.with(w.bridge(7), object{
 			"capabilities": object{"ips": true, "mac": true},
 			"ipam":         object{"type": "static"},
@@ -76,13 +76,13 @@ func TestSelectionReachesTheDelegates(t *testing.T) {
 		w.with(w.fake("seen"), object{"capabilities": object{"portMappings": true, "mac": true}}),
 	}})
 	p := w.pod(w.multinet("1.1.0", w.bridge(1)))
-	p.annotations = map[string]string{annotation: fmt.Sprintf(`[{"name": %q, "interface": "wish0",
+	p.annotations = map[string]string{annotation: fmt.Sprintf(`[{"name": %q, "interface": "sel0",
 		"mac": "02:00:00:00:77:01", "ips": ["%s.77/24"],
 		"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}],
-		"cni-args": {"colour": "blue"}}]`, wish, w.net(7))}
+		"cni-args": {"colour": "blue"}}]`, selected, w.net(7))}
 	w.ok("ADD", p)
-	same(t, "interfaces", []string{"eth0", "wish0"}, w.interfaces(p))
-	i := w.find(p, "wish0")
+	same(t, "interfaces", []string{"eth0", "sel0"}, w.interfaces(p))
+	i := w.find(p, "sel0")
 	same(t, "MAC", "02:00:00:00:77:01", i.MAC)
 	if want := netip.MustParsePrefix(w.net(7) + ".77/24"); !slices.Contains(i.Addresses, want) {
 		t.Errorf("addresses %v, want %v", i.Addresses, want)

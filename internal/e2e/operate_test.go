@@ -15,18 +15,24 @@ type report struct {
 }
 
 // operate runs one of multinet's operator commands on the world's state
-// directory, without a terminal.
+// directory. Its status must be 0 or 1.
 func (w *world) operate(words ...string) report {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
-	defer cancel()
-	var stdout, stderr strings.Builder
-	cmd := exec.CommandContext(ctx, built(w.t, "multinet"), append(words, "--dir", w.file("state"))...)
-	cmd.Env, cmd.Stdout, cmd.Stderr = []string{"PATH=" + w.path}, &stdout, &stderr
-	_ = cmd.Run()
-	r := report{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+	r := w.operator(append(words, "--dir", w.file("state"))...)
 	if r.code != 0 && r.code != 1 || strings.Contains(r.stderr, "panic: ") {
 		w.t.Fatalf("multinet %s: exit status %d: %s", strings.Join(words, " "), r.code, r.stderr)
 	}
 	return r
+}
+
+// operator runs one of multinet's operator commands without a terminal.
+func (w *world) operator(words ...string) report {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
+	defer cancel()
+	var stdout, stderr strings.Builder
+	cmd := exec.CommandContext(ctx, built(w.t, "multinet"), words...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = []string{"PATH=" + w.path}, &stdout, &stderr
+	_ = cmd.Run()
+	return report{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }

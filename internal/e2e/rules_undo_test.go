@@ -108,9 +108,7 @@ func TestKilledADDLeavesNoRules(t *testing.T) {
 				w := newWorld(t)
 				w.needsProgram("iptables", "iptables-save")
 				p := w.published(networks(w, w.fake("x", "ADD", "gate"))...)
-				r := w.start("ADD", p)
-				w.ready()
-				w.kill(r)
+				w.killed("ADD", p)
 				if len(w.rules()) == 0 {
 					t.Fatal("there are no rules: this tests nothing")
 				}

@@ -232,9 +232,7 @@ func TestDELOnAFullDiskRemovesAKilledADD(t *testing.T) {
 			w := newWorld(t)
 			p := w.pod(w.multinet("1.1.0", w.fake("a"), w.fake("b", "ADD", "gate")))
 			dir := w.mount(d)
-			r := w.start("ADD", p)
-			w.ready()
-			w.kill(r)
+			w.killed("ADD", p)
 			w.cure()
 			w.open()
 			if d.keeps { // the disk cannot become read-only while the orphan has the lock open

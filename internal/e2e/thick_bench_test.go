@@ -48,6 +48,7 @@ func (w *world) bare(path, command string, p *pod, stdin []byte) {
 	}
 }
 
+// json encodes v.
 func (w *world) json(v any) []byte {
 	w.t.Helper()
 	text, err := json.Marshal(v)

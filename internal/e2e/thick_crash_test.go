@@ -306,9 +306,7 @@ func TestKilledShimEndsItsCommand(t *testing.T) {
 			if command == "DEL" {
 				w.ok("ADD", p)
 			}
-			r := w.start(command, p)
-			w.ready()
-			w.kill(r)
+			w.killed(command, p)
 			w.until("the daemon has noticed", func() bool {
 				return strings.Contains(d.log.String(), `"status":499`)
 			})
