@@ -88,13 +88,17 @@ func (c *Call) Attachment(n netconf.Network) delegate.Attachment {
 }
 
 // Attachments returns an attachment for each of nets, without an interface name:
-// [Call.Plan] names them. The first one receives all capability arguments of the
-// runtime, the others the [Shared] ones.
+// [Call.Plan] names them. The networks are completed, see [Call.Complete]. The
+// first one receives all capability arguments of the runtime, the others the
+// [Shared] ones.
 func (c *Call) Attachments(nets ...netconf.Network) ([]delegate.Attachment, error) {
 	var args map[string]json.RawMessage
 	err := c.Value("runtimeConfig", &args)
 	as := make([]delegate.Attachment, len(nets))
 	for i, n := range nets {
+		if err == nil {
+			n, err = c.Complete(n)
+		}
 		as[i] = c.Attachment(n)
 		as[i].IfName, as[i].CapabilityArgs = "", args
 		if i == 0 {
@@ -158,23 +162,32 @@ func (c *Call) Complete(n netconf.Network) (netconf.Network, error) {
 	if n.IsZero() {
 		return n, c.Invalid("", errors.New("a network is null, want an object"))
 	}
-	edits := []netconf.Edit{netconf.Default("name", c.Name)}
-	if !n.Has("cniVersions") {
-		edits = append(edits, netconf.Default("cniVersion", c.CNIVersion))
+	var edits []netconf.Edit
+	if !n.Has("name") {
+		edits = append(edits, netconf.Set("name", c.Name))
+	}
+	if !n.Has("cniVersion") && !n.Has("cniVersions") {
+		edits = append(edits, netconf.Set("cniVersion", c.CNIVersion))
+	}
+	if edits == nil {
+		return n, nil
 	}
 	return n.Edit(edits...)
 }
 
 // Add attaches the container as t says and prints the result of the first
-// attachment. It calls [lifecycle.Manager.Add]. If t has no NetNS, Add sets
-// CNI_NETNS. If t has no Report, Add sets one that prints: a Report of the
-// plugin's own must print the result itself.
+// attachment, after t.Report. It calls [lifecycle.Manager.Add]. If t has no NetNS,
+// Add sets CNI_NETNS.
 func (c *Call) Add(ctx context.Context, t lifecycle.Transaction) error {
 	t.NetNS = cmp.Or(t.NetNS, c.Netns)
-	if t.Report == nil {
-		t.Report = func(_ context.Context, added []delegate.Attached) error {
-			return added[0].PrintTo(c.Stdout, c.CNIVersion)
+	report := t.Report
+	t.Report = func(ctx context.Context, added []delegate.Attached) error {
+		if report != nil {
+			if err := report(ctx, added); err != nil {
+				return err
+			}
 		}
+		return added[0].PrintTo(c.Stdout, c.CNIVersion)
 	}
 	_, err := c.Manager.Add(ctx, c.Key(), t)
 	return err

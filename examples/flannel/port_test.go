@@ -41,12 +41,7 @@ func addWithFile(ctx context.Context, c *plugin.Call) error {
 	}
 	return c.Add(ctx, lifecycle.Transaction{
 		Plan: lifecycle.Plan(c.Attachment(n)),
-		Report: func(_ context.Context, added []delegate.Attached) error {
-			if err := scratch.WriteFile(stateFile(c), conf); err != nil {
-				return err
-			}
-			return added[0].PrintTo(c.Stdout, c.CNIVersion)
-		},
+		Report: func(context.Context, []delegate.Attached) error { return scratch.WriteFile(stateFile(c), conf) },
 		Undone: func(context.Context, error) error { return removeFile(c) },
 	})
 }
