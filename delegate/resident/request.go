@@ -91,8 +91,14 @@ func (r Request) check() error {
 	return nil
 }
 
-// answer handles a call of e.
-func (h *Host) answer(ctx context.Context, e *entry, call string, body []byte) error {
+// answer handles a call of e. A panic becomes an error: it ends neither the host
+// nor other calls.
+func (h *Host) answer(ctx context.Context, e *entry, call string, body []byte) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = types.NewError(types.ErrInternal, fmt.Sprintf("the host panicked: %v", v), "")
+		}
+	}()
 	if call != callRequest {
 		return errUnknownCall(call)
 	}

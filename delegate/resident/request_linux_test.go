@@ -161,3 +161,23 @@ func TestRequestDuringSynchronizeFails(t *testing.T) {
 	}
 	ok(t, n.serve(p).Request(t.Context(), detach("c1")))
 }
+
+// A panic in Requests fails that request. The host and its other calls go on.
+func TestPanicInRequestsFailsTheRequest(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.Requests = func(_ context.Context, _ resident.Info, r resident.Request) error {
+		if r.ContainerID == "c1" {
+			panic("no such container")
+		}
+		return nil
+	}
+	n.start()
+	p := n.serve(simple("10", "a"))
+	err := p.Request(t.Context(), detach("c1"))
+	wantCode(t, err, types.ErrInternal)
+	if err == nil || !strings.Contains(err.Error(), "the host panicked: no such container") {
+		t.Errorf("err = %v", err)
+	}
+	ok(t, p.Request(t.Context(), detach("c2")))
+}
