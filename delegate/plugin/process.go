@@ -78,10 +78,14 @@ func (p Process) exec() invoke.Exec {
 
 // WithPath returns env with [DefaultPath] if it has no PATH.
 func WithPath(env []string) []string {
+	path := ""
 	for _, e := range env {
-		if strings.HasPrefix(e, "PATH=") && e != "PATH=" {
-			return env
+		if value, ok := strings.CutPrefix(e, "PATH="); ok {
+			path = value // the last one counts
 		}
+	}
+	if path != "" {
+		return env
 	}
 	return append(slices.Clone(env), "PATH="+DefaultPath)
 }

@@ -74,6 +74,8 @@ func TestDelegatedPluginsHaveAPath(t *testing.T) {
 		{nil, []string{"PATH=" + plugin.DefaultPath}},
 		{[]string{"A=b", "PATH="}, []string{"A=b", "PATH=", "PATH=" + plugin.DefaultPath}},
 		{[]string{"PATH=/x"}, []string{"PATH=/x"}},
+		{[]string{"PATH=/x", "PATH="}, []string{"PATH=/x", "PATH=", "PATH=" + plugin.DefaultPath}},
+		{[]string{"PATH=", "PATH=/x"}, []string{"PATH=", "PATH=/x"}},
 	} {
 		got := plugin.Process{Env: tt.env}.NewManager("/s", "p", nil).Invoker
 		if strings.Join(got.Env, " ") != strings.Join(tt.want, " ") || got.Self[0] != "p" || got.UndoTimeout != plugin.DefaultUndoTimeout {
