@@ -40,7 +40,7 @@ func addWithFile(ctx context.Context, c *plugin.Call) error {
 		return err
 	}
 	return c.Add(ctx, lifecycle.Transaction{
-		Plan: lifecycle.Plan(c.Attachment(n)),
+		Plan:   lifecycle.Plan(c.Attachment(n)),
 		Report: func(context.Context, []delegate.Attached) error { return scratch.WriteFile(stateFile(c), conf) },
 		Undone: func(context.Context, error) error { return removeFile(c) },
 	})
