@@ -78,21 +78,10 @@ func (c *config) own() map[string]any {
 // and fails with [flag.ErrHelp].
 func readConfig(args []string, defaultFile string, help io.Writer) (*config, error) {
 	c := &config{SocketDir: wire.DefaultDir, QueueDir: defaultQueueDir, LogFormat: "text", SweepInterval: defaultSweepInterval}
-	given := *c // by flags
-	flags := flag.NewFlagSet("multinetd", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	file := flags.String("config", "", "configuration `file`; "+defaultFile+" if it is there")
-	flags.StringVar(&given.SocketDir, "socket-dir", given.SocketDir, "`directory` of the socket "+wire.SocketName)
-	flags.StringVar(&given.ChrootDir, "root", "", "root `directory` of the host, where plugins and network namespaces are")
-	flags.StringVar(&given.QueueDir, "queue-dir", given.QueueDir, "`directory` in which shims leave their DELs; empty is none")
-	flags.StringVar(&given.MetricsAddress, "metrics-address", "", "`address` for metrics over TCP, besides the socket")
-	flags.StringVar(&given.resident.Socket, "relay-socket", "", "`path` where resident plugins register; empty is none")
-	flags.StringVar(&given.resident.Dir, "relay-dir", "", "`directory` of executables to launch as resident plugins; empty is none")
-	flags.StringVar(&given.LogFormat, "log-format", given.LogFormat, "text or json")
-	flags.TextVar(&given.LogLevel, "log-level", given.LogLevel, "debug, info, warn or error")
-	flags.StringVar(&given.installShim, "install-shim", "", "copy the program "+shimType+", which is beside this one, to a `directory` of plugins, and end")
-	flags.BoolVar(&given.version, "version", false, "print the version")
-	switch err := flags.Parse(args); {
+	file := ""
+	flags := c.flags(&file, defaultFile)
+	err := flags.Parse(args)
+	switch {
 	case errors.Is(err, flag.ErrHelp):
 		flags.SetOutput(help)
 		flags.Usage()
@@ -102,49 +91,42 @@ func readConfig(args []string, defaultFile string, help io.Writer) (*config, err
 	case flags.NArg() > 0:
 		return nil, fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
-
-	name := *file
-	if name == "" {
-		name = defaultFile
-	}
-	data, err := os.ReadFile(name)
+	data, err := os.ReadFile(cmp.Or(file, defaultFile))
 	switch {
 	case err == nil:
 		if err := c.read(data); err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
+			return nil, fmt.Errorf("%s: %w", cmp.Or(file, defaultFile), err)
 		}
-	case *file != "" || !errors.Is(err, fs.ErrNotExist):
+	case file != "" || !errors.Is(err, fs.ErrNotExist):
 		return nil, err
 	}
-	flags.Visit(func(f *flag.Flag) {
-		switch f.Name {
-		case "socket-dir":
-			c.SocketDir = given.SocketDir
-		case "root":
-			c.ChrootDir = given.ChrootDir
-		case "queue-dir":
-			c.QueueDir = given.QueueDir
-		case "metrics-address":
-			c.MetricsAddress = given.MetricsAddress
-		case "relay-socket":
-			c.resident.Socket = given.resident.Socket
-		case "relay-dir":
-			c.resident.Dir = given.resident.Dir
-		case "log-format":
-			c.LogFormat = given.LogFormat
-		case "log-level":
-			c.LogLevel = given.LogLevel
-		case "install-shim":
-			c.installShim = given.installShim
-		case "version":
-			c.version = given.version
-		}
-	})
+	if err := c.flags(&file, defaultFile).Parse(args); err != nil { // again, because flags win over the file
+		return nil, err
+	}
 	return c, c.check()
 }
 
-// read reads the content of the file. As in encoding/json, the case of keys does
-// not matter.
+// flags returns the command line, whose flags set the fields of c.
+func (c *config) flags(file *string, defaultFile string) *flag.FlagSet {
+	flags := flag.NewFlagSet("multinetd", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	text := func(field *string, name, usage string) { flags.StringVar(field, name, *field, usage) }
+	text(file, "config", "configuration `file`; "+defaultFile+" if it is there")
+	text(&c.SocketDir, "socket-dir", "`directory` of the socket "+wire.SocketName)
+	text(&c.ChrootDir, "root", "root `directory` of the host, where plugins and network namespaces are")
+	text(&c.QueueDir, "queue-dir", "`directory` in which shims leave their DELs; empty is none")
+	text(&c.MetricsAddress, "metrics-address", "`address` for metrics over TCP, besides the socket")
+	text(&c.resident.Socket, "relay-socket", "`path` where resident plugins register; empty is none")
+	text(&c.resident.Dir, "relay-dir", "`directory` of executables to launch as resident plugins; empty is none")
+	text(&c.LogFormat, "log-format", "text or json")
+	flags.TextVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
+	text(&c.installShim, "install-shim", "copy the program "+shimType+", which is beside this one, to a `directory` of plugins, and end")
+	flags.BoolVar(&c.version, "version", c.version, "print the version")
+	return flags
+}
+
+// read takes what the file says. Keys are those of JSON in Go: whatever the
+// case of their letters.
 func (c *config) read(data []byte) error {
 	all, err := netconf.Decode[map[string]json.RawMessage](data)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -125,8 +126,8 @@ func notify(socket, state string) error {
 // variable returns the value of the variable key in environ.
 func variable(environ []string, key string) string {
 	for _, kv := range environ {
-		if len(kv) > len(key) && kv[:len(key)+1] == key+"=" {
-			return kv[len(key)+1:]
+		if value, found := strings.CutPrefix(kv, key+"="); found {
+			return value
 		}
 	}
 	return ""
