@@ -3,20 +3,16 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
 	"net"
-	"net/http"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
-	"github.com/containernetworking/cni/pkg/types"
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/delegate"
@@ -91,15 +87,7 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 		d.metrics.residentStates(d.host.Plugins)
 		d.host.Called = d.metrics.resident
 	}
-	page := d.metrics.handler()
-	// Not a ServeMux, which redirects paths that are not clean.
-	d.server.Other = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/metrics" {
-			notFound(w, r)
-			return
-		}
-		page.ServeHTTP(w, r)
-	})
+	d.server.Other = d.pages()
 	d.server.Observer = func(e thick.Event) {
 		d.metrics.request(e)
 		logEvent(context.WithoutCancel(ctx), log, e)
@@ -107,15 +95,8 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 	return d, nil
 }
 
-// notFound answers an unknown path as the server itself does.
-func notFound(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(http.StatusNotFound)
-	_ = json.NewEncoder(w).Encode(types.NewError(types.ErrInternal, fmt.Sprintf("unknown path %.80q", r.URL.Path), "")) // nothing depends on it
-}
-
-// process returns the Process of multinet for one request. Plugins see nothing of
-// the daemon's own environment.
+// process is what multinet has for one request. Of the daemon's own environment
+// plugins see nothing.
 func (d *daemon) process(ctx context.Context) plugin.Process {
 	var adding atomic.Bool // a DEL that comes after an ADD undoes one
 	return plugin.Process{

@@ -57,7 +57,7 @@ func TestRequestsOperationsAndPluginsAreCounted(t *testing.T) {
 	}
 	_, _ = w.get(t, "/delegate")
 	tcp := w.logged.of(t, "serving metrics")[0]["address"].(string)
-	for path, want := range map[string]int{"/metrics": 200, "/readyz": 200, "/healthz": 200, "/cni": 404, "/delegate": 404, "/info": 404} {
+	for path, want := range map[string]int{"/metrics": 200, "/readyz": 200, "/healthz": 200, "/cni": 404, "/delegate": 404, "/info": 404, "//metrics": 404} {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+tcp+path, nil)
 		if err != nil {
 			t.Fatal(err)

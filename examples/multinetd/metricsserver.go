@@ -25,10 +25,7 @@ func (d *daemon) serveMetrics(ctx context.Context) (stop func(), err error) {
 	case err != nil:
 		return nil, err
 	}
-	mux := http.NewServeMux()
-	mux.Handle("/metrics", d.metrics.handler())
-	mux.Handle("/", d.server.Probes())
-	s := metricsServer(mux, d.log)
+	s := metricsServer(d.pages(), d.log)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan struct{})
 	go func() {
@@ -48,7 +45,20 @@ func (d *daemon) serveMetrics(ctx context.Context) (stop func(), err error) {
 	return func() { cancel(); _ = s.Close(); <-ended }, nil
 }
 
-// The limits of a connection over TCP, where anybody may connect.
+// pages serves the metrics and the probes, and refuses every other path as the
+// server does. It is not a ServeMux, which redirects paths that are not clean.
+func (d *daemon) pages() http.Handler {
+	metrics := d.metrics.handler()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/metrics" {
+			metrics.ServeHTTP(w, r)
+			return
+		}
+		d.server.Probes().ServeHTTP(w, r)
+	})
+}
+
+// The limits of an exchange over TCP, where anybody may connect.
 const (
 	metricsConnections    = 64
 	metricsReadTimeout    = 10 * time.Second // to read a request, including the wait for the first
