@@ -64,7 +64,7 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 	}
 	d.host = d.newHost(ctx)
 	d.server = &thick.Server{
-		Commands: d.asking(thick.CommandsOf(multinet.New(), d.process)),
+		Commands: thick.CommandsOf(d.plugin(), d.process),
 		Attach: func(with *wire.Attributes) thick.Commands {
 			return thick.CommandsOf(multinet.Secondary(conf.multinet(), with), d.process)
 		},

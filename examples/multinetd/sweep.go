@@ -7,12 +7,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/skel"
-	"github.com/containernetworking/cni/pkg/types"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
-	"github.com/metacni/metacni/delegate/thick"
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 )
 
@@ -48,17 +46,15 @@ func (p *places) all() map[string]asked {
 	return maps.Clone(p.last)
 }
 
-// asking returns the commands with an Add that first notes what it was called
-// with. An ADD whose configuration is invalid is not noted: it fails.
-func (d *daemon) asking(commands thick.Commands) thick.Commands {
-	add := commands.Add
-	commands.Add = func(ctx context.Context, a *skel.CmdArgs) (types.Result, error) {
-		if dir, err := multinet.StateDir(d.conf.root(), a.StdinData); err == nil {
-			d.asked.note(dir, asked{a.StdinData, a.Path})
-		}
-		return add(ctx, a)
+// plugin is multinet. Its ADD notes what it came with before it does anything.
+func (d *daemon) plugin() plugin.Plugin {
+	p := multinet.New()
+	add := p.Add
+	p.Add = func(ctx context.Context, c *plugin.Call) error {
+		d.asked.note(c.Manager.Dir, asked{c.StdinData, c.Path})
+		return add(ctx, c)
 	}
-	return commands
+	return p
 }
 
 // sweep removes stale attachments from all directories with records, repeatedly,
