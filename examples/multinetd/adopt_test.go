@@ -57,28 +57,36 @@ func TestTakesOverWhatTheRuntimeAttached(t *testing.T) {
 // Directories are those of the node, and so are the files that go with a record.
 func TestTakesOverInTheRoot(t *testing.T) {
 	t.Parallel()
-	w := publishes(t)
-	root := w.conf.publish.Dir
-	if err := os.Mkdir(root+"/var", 0o700); err != nil {
+	root := node(t)
+	if err := os.Mkdir(root+"/tmp", 0o700); err != nil { // where a world has its directory
 		t.Fatal(err)
 	}
-	w.conf.ChrootDir, w.conf.publish.MultusDir, w.conf.override = root, "", nil
+	w := newWorld(t, `,"multusConfigFile":"auto","chrootDir":"`+root+`","cniCacheDir":"`+root+`/run/cni"`)
 	a := w.adopter(t.Context())
-	if a.Node.Root != root || a.Node.CacheDir != "/cni" || a.Node.MultusDir != "/var/lib/cni/multus" || a.Life.Root != root || a.Life.Dir != root+"/var/lib/cni/multinet" {
+	if a.Node.Root != root || a.Node.CacheDir != "/run/cni" || a.Node.MultusDir != "/var/lib/cni/multus" || a.Life.Root != root || a.Life.Dir != root+w.dir+"/state" {
 		t.Errorf("%+v, records in %s", a.Node, a.Life.Dir)
 	}
 }
 
-// Records are where those of the published network are: the daemon's file has the
-// last word.
+// The records of the published network are where its requests have them kept: the
+// daemon's file replaces keys of the network, whatever the case of their letters.
 func TestRecordsOfThePublishedNetwork(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, `,"multusConfigFile":"auto","network":{"cniDir":"/other"}`)
-	if dir := w.adopter(t.Context()).Life.Dir; dir != w.stateDir {
-		t.Errorf("records in %s", dir)
-	}
-	w.conf.override = nil
-	if dir := w.adopter(t.Context()).Life.Dir; dir != "/other" {
-		t.Errorf("records in %s", dir)
+	for keys, want := range map[string]string{
+		``:                   "/other",
+		`,"cniDir":"/state"`: "/state",
+		`,"CNIDIR":"/state"`: "/state",
+	} {
+		file := filepath.Join(t.TempDir(), "daemon.json")
+		if err := os.WriteFile(file, []byte(`{"multusConfigFile":"auto","network":{"cniDir":"/other"}`+keys+`}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := readConfig(nil, file, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.publish.stateDir != want {
+			t.Errorf("%s: records in %s", keys, c.publish.stateDir)
+		}
 	}
 }

@@ -58,6 +58,10 @@ type config struct {
 	installShim string
 
 	queueOnNode string // QueueDir before its links were followed
+
+	// stateDir is where the records are, unless the runtime's configuration has
+	// another cniDir and the file has none.
+	stateDir string
 }
 
 // own returns the fields for the daemon's own keys of the file.
@@ -214,11 +218,11 @@ func (c *config) check() error {
 	if err := c.findInRoot(); err != nil {
 		return err
 	}
-	if err := errors.Join(c.checkPublishing(), c.checkResidents()); err != nil {
+	var err error
+	if c.stateDir, err = multinet.StateDir(c.root(), c.multinet()); err != nil {
 		return err
 	}
-	_, err := c.stateDir()
-	return err
+	return errors.Join(c.checkPublishing(), c.checkResidents())
 }
 
 // findInRoot replaces the node's paths by those of this process, without symbolic
@@ -247,37 +251,9 @@ func (c *config) findInRoot() error {
 	return nil
 }
 
-// checkShim refuses to publish a network whose shims would not find the daemon or
-// would use another queue.
-func (c *config) checkShim() error {
-	p, err := c.template()
-	if err != nil {
-		return err
-	}
-	var shim struct {
-		DaemonSocketDir string `json:"daemonSocketDir"`
-		DelQueueDir     string `json:"delQueueDir"`
-		DelPolicy       string `json:"delPolicy"`
-	}
-	if err := p.Decode(&shim); err != nil {
-		return fmt.Errorf("network: %w", err)
-	}
-	type place struct{ key, onNode, ownKey, own string }
-	places := []place{{"daemonSocketDir", cmp.Or(shim.DaemonSocketDir, wire.DefaultDir), "socketDir", c.SocketDir}}
-	if cmp.Or(shim.DelPolicy, "queue") == "queue" {
-		places = append(places, place{"delQueueDir", cmp.Or(shim.DelQueueDir, defaultQueueDir), "queueDir", c.QueueDir})
-	}
-	for _, p := range places {
-		if there, err := c.root().Resolve(filepath.Clean(p.onNode)); err != nil || there != p.own {
-			return fmt.Errorf("network: the %s of shims is %q, and the daemon's %s is %q", p.key, p.onNode, p.ownKey, p.own)
-		}
-	}
-	return nil
-}
-
-// queueUsable fails if the symbolic links of the node do not lead to QueueDir any
-// more, so that the daemon would not see queued DELs, or if the daemon could not
-// remove them.
+// queueUsable fails when the daemon would not see what shims of the node queue,
+// because the node's links do not lead to QueueDir any more, or could not remove
+// it.
 func (c *config) queueUsable() error {
 	if c.QueueDir == "" {
 		return nil
@@ -315,19 +291,26 @@ func tidy(paths []path) error {
 	return nil
 }
 
-// multinet returns the configuration of multinet for calls without a request: the
-// override, with the type, to which multinet must not delegate.
+// multinet is the configuration of multinet where no request brings one.
 func (c *config) multinet() []byte {
-	conf := map[string]json.RawMessage{}
-	_ = json.Unmarshal(c.override, &conf) // made by read, or nil
-	conf["type"] = json.RawMessage(strconv.Quote(shimType))
-	data, _ := json.Marshal(conf) // raw values that have been read
+	keys := map[string]json.RawMessage{"type": json.RawMessage(strconv.Quote(shimType))}
+	_ = c.replace(keys)
+	data, _ := json.Marshal(keys) // raw values that have been read
 	return data
 }
 
-// stateDir returns the directory with the records, unless only the runtime's
-// configuration has a cniDir.
-func (c *config) stateDir() (string, error) { return multinet.StateDir(c.root(), c.multinet()) }
+// replace is the [netconf.Edit] by which the server makes a configuration of
+// multinet of that of a request: the keys of the file take the place of those that
+// differ in the case of their letters alone.
+func (c *config) replace(keys map[string]json.RawMessage) error {
+	var own map[string]json.RawMessage
+	_ = json.Unmarshal(c.override, &own) // made by read, or nil
+	for key, value := range own {
+		maps.DeleteFunc(keys, func(k string, _ json.RawMessage) bool { return strings.EqualFold(k, key) })
+		keys[key] = value
+	}
+	return nil
+}
 
 // root returns the node's root directory.
 func (c *config) root() plugin.Root { return plugin.Root(c.ChrootDir) }

@@ -32,33 +32,24 @@ const undoTimeout = 8 * time.Second
 
 // A daemon serves multinet on a socket. It is independent of its process.
 type daemon struct {
-	conf     *config
-	stateDir string
-	log      *slog.Logger
-	metrics  *metrics
-	server   *thick.Server
-	manager  *autoconf.Manager // of the published network, or nil
-	host     *resident.Host    // of resident plugins; not started when none are configured
-	path     string            // PATH of the plugins
-	asked    places            // for sweeps
+	conf    *config
+	log     *slog.Logger
+	metrics *metrics
+	server  *thick.Server
+	manager *autoconf.Manager // of the published network, or nil
+	host    *resident.Host    // of resident plugins; not started when none are configured
+	path    string            // PATH of the plugins
+	asked   places            // for sweeps
 
 	exec           invoke.Exec
 	interfaceNames func(netns string) ([]string, error)
 }
 
-// newDaemon returns a daemon whose plugins get path as their PATH. The end of ctx
-// does not end the daemon.
-func newDaemon(ctx context.Context, conf *config, path, version string, log *slog.Logger) (*daemon, error) {
-	stateDir, err := conf.stateDir()
-	if err != nil {
-		return nil, err
-	}
-	manager, err := conf.manager()
-	if err != nil {
-		return nil, err
-	}
+// newDaemon makes a daemon whose plugins get path as their PATH. The end of ctx
+// is nothing to it.
+func newDaemon(ctx context.Context, conf *config, path, version string, log *slog.Logger) *daemon {
 	d := &daemon{
-		conf: conf, stateDir: stateDir, log: log, manager: manager,
+		conf: conf, log: log, manager: conf.manager(),
 		path: cmp.Or(path, plugin.DefaultPath),
 		exec: &executor{Process: delegate.Process{Root: conf.ChrootDir}, log: log},
 	}
@@ -78,11 +69,11 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 		Logger:  log,
 	}
 	d.metrics = newMetrics(conf.MultusMetrics, d.server.Stats)
-	if manager != nil {
-		d.metrics.follow(manager.State)
-		d.asked.note(d.publishedStateDir(), asked{conf: d.publishedConf()})
+	if d.manager != nil {
+		d.metrics.follow(d.manager.State)
+		d.asked.note(conf.publish.stateDir, asked{conf: conf.publish.request})
 	}
-	d.asked.note(d.stateDir, asked{conf: d.conf.multinet()})
+	d.asked.note(conf.stateDir, asked{conf: conf.multinet()})
 	if conf.resident.on() {
 		d.metrics.residentStates(d.host.Plugins)
 		d.host.Called = d.metrics.resident
@@ -92,7 +83,7 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 		d.metrics.request(e)
 		logEvent(context.WithoutCancel(ctx), log, e)
 	}
-	return d, nil
+	return d
 }
 
 // process is what multinet has for one request. Of the daemon's own environment
@@ -121,7 +112,7 @@ func (d *daemon) process(ctx context.Context) plugin.Process {
 func (d *daemon) attachments(ctx context.Context, container string) ([]thick.Attachment, error) {
 	var all []thick.Attachment
 	var errs []error
-	for r, err := range (&lifecycle.Manager{Dir: d.stateDir}).Records(ctx) {
+	for r, err := range (&lifecycle.Manager{Dir: d.conf.stateDir}).Records(ctx) {
 		switch {
 		case err != nil && r.Key == scratch.Key{}:
 			errs = append(errs, err)
@@ -144,7 +135,7 @@ func (d *daemon) attachments(ctx context.Context, container string) ([]thick.Att
 // ready returns why no ADD can be served, as far as the daemon knows. It returns
 // errNotPublished only when nothing else is missing.
 func (d *daemon) ready(context.Context) error {
-	if err := errors.Join(writable(d.stateDir), d.conf.queueUsable()); err != nil {
+	if err := errors.Join(writable(d.conf.stateDir), d.conf.queueUsable()); err != nil {
 		return err
 	}
 	return d.published()
@@ -178,7 +169,7 @@ func (d *daemon) serve(ctx context.Context, l net.Listener, notify func(state st
 		d.log.LogAttrs(ctx, slog.LevelWarn, "configuration key without effect", slog.String("key", key))
 	}
 	d.log.LogAttrs(ctx, slog.LevelInfo, "listening", slog.String("socket", l.Addr().String()), slog.String("root", cmp.Or(d.conf.ChrootDir, "/")),
-		slog.String("records", d.stateDir), slog.String("version", d.server.Version))
+		slog.String("records", d.conf.stateDir), slog.String("version", d.server.Version))
 	stopResidents, err := d.startResidents(ctx)
 	if err != nil {
 		return errors.Join(err, l.Close())

@@ -79,10 +79,7 @@ func newWorld(t *testing.T, keys string) *world {
 		t.Fatal(err)
 	}
 	w := &world{dir: dir, logged: &journal{}, states: make(chan string, 2)}
-	w.daemon, err = newDaemon(t.Context(), conf, "/daemon/bin", "v0", newLogger(w.logged, conf))
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.daemon = newDaemon(t.Context(), conf, "/daemon/bin", "v0", newLogger(w.logged, conf))
 	w.fake = &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
 		"bridge":  delegatetest.Result(result("10.9.0.2/24")),
 		"macvlan": delegatetest.Result(result("10.9.1.2/24")),
@@ -356,7 +353,7 @@ func TestNextDaemonDoesTheQueuedDel(t *testing.T) {
 
 	next := newWorld(t, "")
 	next.fake, next.exec, next.seen = w.fake, w.fake, w.seen
-	next.conf.SocketDir, next.stateDir, next.dir, next.client = w.conf.SocketDir, w.stateDir, w.dir, w.client
+	next.conf.SocketDir, next.conf.stateDir, next.dir, next.client = w.conf.SocketDir, w.conf.stateDir, w.dir, w.client
 	next.server.Queue, next.server.Override = w.conf.QueueDir, w.conf.override
 	replayed := next.replayed()
 	next.start(t)

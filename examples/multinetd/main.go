@@ -64,10 +64,7 @@ func run(ctx context.Context, args []string, defaultFile string, environ []strin
 		return installShim(os.Executable, conf.installShim)
 	}
 	log := newLogger(stderr, conf)
-	d, err := newDaemon(ctx, conf, variable(environ, "PATH"), plugin.Version(), log)
-	if err != nil {
-		return err
-	}
+	d := newDaemon(ctx, conf, variable(environ, "PATH"), plugin.Version(), log)
 	waiting := time.AfterFunc(time.Second, func() {
 		log.WarnContext(ctx, "waiting for another daemon to leave the socket", "directory", conf.SocketDir)
 	})

@@ -33,6 +33,12 @@ type publishing struct {
 	MultusDir    string          // where Multus has its state, or empty
 
 	given []string // which of these the file has, but for Ready
+
+	// Made of these: the plugin to publish, the configuration that a request
+	// with it has here, and where its records are.
+	template netconf.Plugin
+	request  []byte
+	stateDir string
 }
 
 // keys returns the fields for the keys of the file about publishing. All names but
@@ -65,11 +71,15 @@ func (c *config) checkPublishing() error {
 			return fmt.Errorf("%s would replace what multusConfigFile has published", key)
 		}
 	}
-	return c.checkShim()
+	if err := c.makeTemplate(); err != nil {
+		return fmt.Errorf("network: %w", err)
+	}
+	return nil
 }
 
-// template returns the plugin to publish.
-func (c *config) template() (netconf.Plugin, error) {
+// makeTemplate makes the plugin to publish. It refuses one that no request could
+// be served with.
+func (c *config) makeTemplate() error {
 	edits := []netconf.Edit{
 		netconf.Forbid("delegates", "clusterNetwork", "type"),
 		netconf.Set("type", shimType),
@@ -88,36 +98,59 @@ func (c *config) template() (netconf.Plugin, error) {
 	case dir != defaultQueueDir:
 		edits = append(edits, netconf.Default("delQueueDir", dir))
 	}
-	p, err := netconf.ParsePlugin([]byte(cmp.Or(string(c.publish.Network), "{}")))
+	plugin, err := netconf.ParsePlugin([]byte(cmp.Or(string(c.publish.Network), "{}")))
 	if err == nil {
-		p, err = p.Edit(edits...)
-	}
-	var data []byte
-	if err == nil {
-		data, err = json.Marshal(p)
+		plugin, err = plugin.Edit(edits...)
 	}
 	if err == nil {
-		_, err = multinet.StateDir(c.root(), data) // otherwise every request would fail
+		err = c.checkShim(plugin)
 	}
-	if err != nil {
-		err = fmt.Errorf("network: %w", err)
+	c.publish.template = plugin
+	if err == nil {
+		plugin, err = plugin.Edit(c.replace)
 	}
-	return p, err
+	if err == nil {
+		c.publish.request, err = json.Marshal(plugin)
+	}
+	if err == nil {
+		c.publish.stateDir, err = multinet.StateDir(c.root(), c.publish.request)
+	}
+	return err
 }
 
-// manager returns what publishes the network, or nil if none is configured.
-func (c *config) manager() (*autoconf.Manager, error) {
-	if c.publish.File == "" {
-		return nil, nil //nolint:nilnil // nothing to publish is no error
+// checkShim refuses to publish p when its shims would not find the daemon, or
+// would leave their DELs where it does not look.
+func (c *config) checkShim(p netconf.Plugin) error {
+	var shim struct {
+		DaemonSocketDir string `json:"daemonSocketDir"`
+		DelQueueDir     string `json:"delQueueDir"`
+		DelPolicy       string `json:"delPolicy"`
 	}
-	template, err := c.template()
-	if err != nil {
-		return nil, err
+	if err := p.Decode(&shim); err != nil {
+		return err
+	}
+	type place struct{ key, onNode, ownKey, own string }
+	places := []place{{"daemonSocketDir", cmp.Or(shim.DaemonSocketDir, wire.DefaultDir), "socketDir", c.SocketDir}}
+	if cmp.Or(shim.DelPolicy, "queue") == "queue" {
+		places = append(places, place{"delQueueDir", cmp.Or(shim.DelQueueDir, defaultQueueDir), "queueDir", c.QueueDir})
+	}
+	for _, p := range places {
+		if there, err := c.root().Resolve(filepath.Clean(p.onNode)); err != nil || there != p.own {
+			return fmt.Errorf("the %s of shims is %q, and the daemon's %s is %q", p.key, p.onNode, p.ownKey, p.own)
+		}
+	}
+	return nil
+}
+
+// manager returns what publishes the network, or nil if none is to be.
+func (c *config) manager() *autoconf.Manager {
+	if c.publish.File == "" {
+		return nil
 	}
 	onNode := c.root().OnNode
-	m := publish.Manager(onNode(c.publish.From), filepath.Join(onNode(c.publish.Dir), publish.Output), template)
+	m := publish.Manager(onNode(c.publish.From), filepath.Join(onNode(c.publish.Dir), publish.Output), c.publish.template)
 	m.Root, m.Primary, m.Ready = c.ChrootDir, c.publish.Primary, onNode(c.publish.Ready)
-	return m, nil
+	return m
 }
 
 var errNotPublished = errors.New("the network is not published")

@@ -72,7 +72,7 @@ func (d *daemon) newHost(ctx context.Context) *resident.Host {
 		return h
 	}
 	ctx = context.WithoutCancel(ctx)
-	h.StateDir = multinet.ResidentState(d.stateDir)
+	h.StateDir = multinet.ResidentState(d.conf.stateDir)
 	h.Attachments = d.recorded
 	h.Requests = d.request
 	h.Stderr = &outputLog{ctx, d.log}
@@ -108,7 +108,7 @@ func (d *daemon) startResidents(ctx context.Context) (stop func(), err error) {
 // be read.
 func (d *daemon) recorded(ctx context.Context) ([]delegate.Attached, error) {
 	var all []delegate.Attached
-	for r, err := range (&lifecycle.Manager{Dir: d.stateDir}).Records(ctx) {
+	for r, err := range (&lifecycle.Manager{Dir: d.conf.stateDir}).Records(ctx) {
 		switch {
 		case err == nil:
 			all = append(all, r.Attached...)

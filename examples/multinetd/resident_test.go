@@ -182,10 +182,7 @@ func TestResidentServesTheRecordsOfThePreviousDaemon(t *testing.T) {
 
 	next := newWorld(t, "")
 	next.conf.resident = w.conf.resident
-	d, err := newDaemon(t.Context(), w.conf, "/daemon/bin", "v0", newLogger(next.logged, w.conf))
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := newDaemon(t.Context(), w.conf, "/daemon/bin", "v0", newLogger(next.logged, w.conf))
 	next.daemon, next.fake, next.dir, next.client, next.seen = d, w.fake, w.dir, w.client, len(w.fake.Trace())
 	next.exec, next.interfaceNames = w.exec, w.interfaceNames
 	next.start(t)

@@ -77,7 +77,7 @@ func TestQueueIsTheOneOfTheNode(t *testing.T) {
 	}
 	w := newWorld(t, fmt.Sprintf(`,"chrootDir":%q`, root))
 	onNode := filepath.Join(root, "data", w.dir)
-	if got, want := []string{w.conf.SocketDir, w.conf.QueueDir, w.stateDir}, []string{onNode + "/run", onNode + "/queue", onNode + "/state"}; !slices.Equal(got, want) {
+	if got, want := []string{w.conf.SocketDir, w.conf.QueueDir, w.conf.stateDir}, []string{onNode + "/run", onNode + "/queue", onNode + "/state"}; !slices.Equal(got, want) {
 		t.Fatalf("directories %q, want %q", got, want)
 	}
 	// The mark of the daemon before this one.
