@@ -91,7 +91,7 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 func (d *daemon) process(ctx context.Context) plugin.Process {
 	var adding atomic.Bool // a DEL that comes after an ADD undoes one
 	return plugin.Process{
-		Exec: d.calls(), Env: append([]string{"PATH=" + d.path}, thick.Trace(ctx)...),
+		Exec: d.host.Exec(d.exec), Env: append([]string{"PATH=" + d.path}, thick.Trace(ctx)...),
 		Root: d.conf.root(), InterfaceNames: d.interfaceNames,
 		Observer: func(ctx context.Context, e delegate.Event) (context.Context, func(error)) {
 			switch e.Command {

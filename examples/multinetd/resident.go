@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/invoke"
-
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/resident"
@@ -64,20 +62,18 @@ func (c *config) checkResidents() error {
 	return nil
 }
 
-// newHost makes the host of residents, without its listener. The host is never
-// started when residents are not configured.
+// newHost makes the host of residents, without its listener. A host that is not
+// started has no residents.
 func (d *daemon) newHost(ctx context.Context) *resident.Host {
-	h := &resident.Host{Dir: d.conf.resident.Dir, Reserve: d.conf.resident.Types, Orphan: time.Duration(d.conf.resident.Orphan)}
-	if !d.conf.resident.on() {
-		return h
-	}
 	ctx = context.WithoutCancel(ctx)
-	h.StateDir = multinet.ResidentState(d.conf.stateDir)
-	h.Attachments = d.recorded
-	h.Requests = d.request
-	h.Stderr = &outputLog{ctx, d.log}
-	h.Observer = func(s resident.Status) { logResident(ctx, d.log, s) }
-	return h
+	return &resident.Host{
+		Dir: d.conf.resident.Dir, Reserve: d.conf.resident.Types, Orphan: time.Duration(d.conf.resident.Orphan),
+		StateDir:    multinet.ResidentState(d.conf.stateDir),
+		Attachments: d.recorded,
+		Requests:    d.request,
+		Stderr:      &outputLog{ctx, d.log},
+		Observer:    func(s resident.Status) { logResident(ctx, d.log, s) },
+	}
 }
 
 // startResidents launches the residents in relayDir and lets others register.
@@ -146,15 +142,6 @@ func (d *daemon) request(ctx context.Context, from resident.Info, r resident.Req
 	}
 	d.log.LogAttrs(ctx, level, "request of a resident plugin", attrs...)
 	return err
-}
-
-// calls is the Exec of plugins: it calls residents for their types, and runs
-// processes for all others.
-func (d *daemon) calls() invoke.Exec {
-	if !d.conf.resident.on() {
-		return d.exec
-	}
-	return d.host.Exec(d.exec)
 }
 
 // logResident logs a change of a resident.
