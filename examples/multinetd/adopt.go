@@ -29,14 +29,13 @@ func (d *daemon) adopter(ctx context.Context) *publish.Adopter {
 // logAdopted writes what has become of an attachment that others had made.
 func logAdopted(ctx context.Context, log *slog.Logger, o adopt.Outcome) {
 	if o.Verdict == adopt.Skipped {
-		log.LogAttrs(ctx, slog.LevelWarn, "attachment not taken over", slog.Any("error", o.Err))
+		log.LogAttrs(ctx, slog.LevelWarn, "attachment not taken over", append(about(o.Adoption.Key), because(o.Adoption.Key, o.Err))...)
 		return
 	}
 	var networks []string
 	for _, a := range o.Adoption.Attached {
 		networks = append(networks, a.Network.Name())
 	}
-	k := o.Adoption.Key
-	log.LogAttrs(ctx, slog.LevelInfo, "attachment taken over", slog.String("container", k.ContainerID), slog.String("network", k.Network),
-		slog.String("ifname", k.IfName), slog.Any("networks", networks), slog.Bool("gone", o.Adoption.Gone))
+	log.LogAttrs(ctx, slog.LevelInfo, "attachment taken over",
+		append(about(o.Adoption.Key), slog.Any("networks", networks), slog.Bool("gone", o.Adoption.Gone))...)
 }

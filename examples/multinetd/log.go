@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"path/filepath"
@@ -10,7 +11,9 @@ import (
 	"sync"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/thick"
+	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
 )
 
@@ -55,7 +58,29 @@ func logEvent(ctx context.Context, log *slog.Logger, e thick.Event) {
 	log.LogAttrs(ctx, level, "request", attrs...)
 }
 
-// arg returns the value of a key of CNI_ARGS.
+// about returns the attributes of a line about the attachment k.
+func about(k scratch.Key) []slog.Attr {
+	var attrs []slog.Attr
+	for _, s := range []struct{ key, value string }{{"container", k.ContainerID}, {"network", k.Network}, {"ifname", k.IfName}} {
+		if s.value != "" {
+			attrs = append(attrs, slog.String(s.key, s.value))
+		}
+	}
+	return attrs
+}
+
+// because returns the attribute of a line about k that says why something failed.
+// It does not repeat the names in k.
+func because(k scratch.Key, err error) slog.Attr {
+	var failed *lifecycle.Error
+	if !errors.As(err, &failed) {
+		failed = &lifecycle.Error{Key: k, Err: err}
+	}
+	_, why, _ := strings.Cut(failed.Error(), ": ") // after the operation and the attachment
+	return slog.String("error", why)
+}
+
+// arg is the value of a key of CNI_ARGS.
 func arg(args, key string) string {
 	for part := range strings.SplitSeq(args, ";") {
 		if k, v, _ := strings.Cut(part, "="); k == key {

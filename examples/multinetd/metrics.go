@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/resident"
 	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/delegate/thick/wire"
@@ -158,7 +159,34 @@ func (m *metrics) delegate(e delegate.Event) func(error) {
 	}
 }
 
-// outcome returns the label for an HTTP status.
+// sweeps are the metrics of sweeps.
+type sweeps struct {
+	tries *prometheus.CounterVec
+	left  *prometheus.GaugeVec
+}
+
+func newSweeps(registry *prometheus.Registry) sweeps {
+	s := sweeps{
+		tries: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "multinetd_stale_attachments_tried_total", Help: "Stale attachments that a sweep tried to remove.",
+		}, []string{"outcome"}),
+		left: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "multinetd_records_left", Help: "Records that the last sweep has left: of stale attachments, and unreadable ones.",
+		}, []string{"state"}),
+	}
+	registry.MustRegister(s.tries, s.left)
+	return s
+}
+
+// sweep counts a pass.
+func (m *metrics) sweep(swept lifecycle.Sweep) {
+	m.sweeps.tries.WithLabelValues("ok").Add(float64(swept.Removed))
+	m.sweeps.tries.WithLabelValues("failed").Add(float64(swept.Failed))
+	m.sweeps.left.WithLabelValues("stale").Set(float64(swept.Failed + swept.Waiting))
+	m.sweeps.left.WithLabelValues("unreadable").Set(float64(swept.Unreadable))
+}
+
+// outcome is what an HTTP status means for an operation.
 func outcome(status int) string {
 	switch {
 	case status == http.StatusOK:

@@ -111,7 +111,7 @@ func (d *daemon) recorded(ctx context.Context) ([]delegate.Attached, error) {
 		case r.Key == scratch.Key{}:
 			return nil, err
 		default:
-			d.log.LogAttrs(ctx, slog.LevelWarn, "unreadable record, unknown to resident plugins", slog.String("container", r.Key.ContainerID), slog.Any("error", err))
+			d.log.LogAttrs(ctx, slog.LevelWarn, "unreadable record, unknown to resident plugins", append(about(r.Key), because(r.Key, err))...)
 		}
 	}
 	return all, nil
@@ -138,7 +138,7 @@ func (d *daemon) request(ctx context.Context, from resident.Info, r resident.Req
 		slog.String("ifname", r.IfName), slog.String("network", r.Network.Name()), slog.Duration("duration", time.Since(start)),
 	}
 	if err != nil {
-		level, attrs = slog.LevelWarn, append(attrs, slog.String("error", err.Error()))
+		level, attrs = slog.LevelWarn, append(attrs, because(scratch.Key{ContainerID: r.ContainerID, IfName: r.IfName}, err))
 	}
 	d.log.LogAttrs(ctx, level, "request of a resident plugin", attrs...)
 	return err

@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/multinet/multinet"
@@ -101,43 +99,12 @@ func (d *daemon) sweep(ctx context.Context) {
 
 // logSwept logs whether a stale attachment was removed.
 func logSwept(ctx context.Context, log *slog.Logger, swept lifecycle.Swept) {
-	attrs := []slog.Attr{
-		slog.String("container", swept.Key.ContainerID), slog.String("network", swept.Key.Network), slog.String("ifname", swept.Key.IfName),
+	level, msg, attrs := slog.LevelInfo, "stale attachment removed", about(swept.Key)
+	if swept.Err != nil {
+		level, msg, attrs = slog.LevelWarn, "record cannot be read", append(attrs, because(swept.Key, swept.Err))
+		if !swept.At.IsZero() {
+			msg, attrs = "stale attachment cannot be removed", append(attrs, slog.Time("again", swept.At))
+		}
 	}
-	switch {
-	case swept.Err == nil:
-		log.LogAttrs(ctx, slog.LevelInfo, "stale attachment removed", attrs...)
-	case swept.At.IsZero():
-		log.LogAttrs(ctx, slog.LevelWarn, "record cannot be read", append(attrs, slog.Any("error", swept.Err))...)
-	default:
-		attrs = append(attrs, slog.Any("error", swept.Err), slog.Time("again", swept.At))
-		log.LogAttrs(ctx, slog.LevelWarn, "stale attachment cannot be removed", attrs...)
-	}
-}
-
-// sweeps are the metrics of sweeps.
-type sweeps struct {
-	tries *prometheus.CounterVec
-	left  *prometheus.GaugeVec
-}
-
-func newSweeps(registry *prometheus.Registry) sweeps {
-	s := sweeps{
-		tries: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "multinetd_stale_attachments_tried_total", Help: "Stale attachments that a sweep tried to remove.",
-		}, []string{"outcome"}),
-		left: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "multinetd_records_left", Help: "Records that the last sweep has left: of stale attachments, and unreadable ones.",
-		}, []string{"state"}),
-	}
-	registry.MustRegister(s.tries, s.left)
-	return s
-}
-
-// sweep counts one sweep.
-func (m *metrics) sweep(swept lifecycle.Sweep) {
-	m.sweeps.tries.WithLabelValues("ok").Add(float64(swept.Removed))
-	m.sweeps.tries.WithLabelValues("failed").Add(float64(swept.Failed))
-	m.sweeps.left.WithLabelValues("stale").Set(float64(swept.Failed + swept.Waiting))
-	m.sweeps.left.WithLabelValues("unreadable").Set(float64(swept.Unreadable))
+	log.LogAttrs(ctx, level, msg, attrs...)
 }
