@@ -291,6 +291,11 @@ func tidy(paths []path) error {
 	return nil
 }
 
+// plainName reports whether name can be the name of a file in a directory.
+func plainName(name string) bool {
+	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
+}
+
 // multinet is the configuration of multinet where no request brings one.
 func (c *config) multinet() []byte {
 	keys := map[string]json.RawMessage{"type": json.RawMessage(strconv.Quote(shimType))}

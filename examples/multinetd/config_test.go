@@ -78,7 +78,7 @@ func TestConfig(t *testing.T) {
 				c.QueueDir = root + c.QueueDir
 				c.ignored = []string{"cniVersion", "logToStderr"}
 				c.override = []byte(`{"namespaceIsolation":false}`)
-				c.publish = publishing{File: "auto", Dir: root + "/etc/cni/net.d", From: root + "/etc/cni/net.d"}
+				c.publish = publishing{File: "auto", Dir: root + "/etc/cni/net.d", From: root + "/etc/cni/net.d", Output: "00-multinet"}
 			},
 		},
 		{

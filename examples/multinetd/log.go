@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"log/slog"
 	"path/filepath"
@@ -72,8 +71,8 @@ func about(k scratch.Key) []slog.Attr {
 // because returns the attribute of a line about k that says why something failed.
 // It does not repeat the names in k.
 func because(k scratch.Key, err error) slog.Attr {
-	var failed *lifecycle.Error
-	if !errors.As(err, &failed) {
+	failed, ok := err.(*lifecycle.Error) //nolint:errorlint // the error itself, not one that it wraps
+	if !ok {
 		failed = &lifecycle.Error{Key: k, Err: err}
 	}
 	_, why, _ := strings.Cut(failed.Error(), ": ") // after the operation and the attachment

@@ -23,6 +23,7 @@ import (
 type publishing struct {
 	File         string          // "auto" to publish one, or empty
 	Dir          string          // where it is published
+	Output       string          // the name of the published file, without its extension
 	From         string          // where the primary network is
 	Primary      string          // its only file, or empty
 	Ready        string          // the readiness file, or empty
@@ -45,7 +46,7 @@ type publishing struct {
 // the last three are those of Multus.
 func (p *publishing) keys() map[string]any {
 	return map[string]any{
-		"multusConfigFile": &p.File, "cniConfigDir": &p.Dir, "multusAutoconfigDir": &p.From, "multusMasterCNI": &p.Primary,
+		"multusConfigFile": &p.File, "cniConfigDir": &p.Dir, "output": &p.Output, "multusAutoconfigDir": &p.From, "multusMasterCNI": &p.Primary,
 		"name": &p.Name, "capabilities": &p.Capabilities, "network": &p.Network, "cniCacheDir": &p.CacheDir, "multusStateDir": &p.MultusDir,
 	}
 }
@@ -63,7 +64,10 @@ func (c *config) checkPublishing() error {
 	default:
 		return fmt.Errorf(`multusConfigFile %q: want "auto", or none`, p.File)
 	}
-	p.From = cmp.Or(p.From, p.Dir)
+	p.From, p.Output = cmp.Or(p.From, p.Dir), cmp.Or(p.Output, publish.Output)
+	if !plainName(p.Output) {
+		return fmt.Errorf("output %q is not the name of a file", p.Output)
+	}
 	var override map[string]json.RawMessage
 	_ = json.Unmarshal(c.override, &override) // made by read, or nil
 	for key := range override {
@@ -148,7 +152,7 @@ func (c *config) manager() *autoconf.Manager {
 		return nil
 	}
 	onNode := c.root().OnNode
-	m := publish.Manager(onNode(c.publish.From), filepath.Join(onNode(c.publish.Dir), publish.Output), c.publish.template)
+	m := publish.Manager(onNode(c.publish.From), filepath.Join(onNode(c.publish.Dir), c.publish.Output), c.publish.template)
 	m.Root, m.Primary, m.Ready = c.ChrootDir, c.publish.Primary, onNode(c.publish.Ready)
 	return m
 }

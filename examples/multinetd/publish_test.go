@@ -23,7 +23,7 @@ func TestPublishingConfig(t *testing.T) {
 	t.Parallel()
 	root := node(t)
 	const annotations = `"io.kubernetes.cri.pod-annotations":true`
-	auto := publishing{File: "auto", Dir: "/etc/cni/net.d", From: "/etc/cni/net.d"}
+	auto := publishing{File: "auto", Dir: "/etc/cni/net.d", From: "/etc/cni/net.d", Output: "00-multinet"}
 	for _, tt := range []struct {
 		name, file string // $ROOT is a directory
 		want       publishing
@@ -39,10 +39,10 @@ func TestPublishingConfig(t *testing.T) {
 		{name: "auto", file: `{"multusConfigFile":"auto"}`, want: auto, plugin: `{"capabilities":{` + annotations + `},"name":"multinet","type":"multinet-shim"}`},
 		{
 			name: "everything",
-			file: `{"multusConfigFile":"auto","cniConfigDir":"/out/","MULTUSautoconfigDir":"/in","multusMasterCNI":"10-x.conflist","readinessindicatorfile":"/r","name":"n",
+			file: `{"multusConfigFile":"auto","cniConfigDir":"/out/","output":"00-multus-multinet","MULTUSautoconfigDir":"/in","multusMasterCNI":"10-x.conflist","readinessindicatorfile":"/r","name":"n",
 				"capabilities":{"mac":true},"network":{"cniDir":"/state","delPolicy":"exec","x":1.0},"socketDir":"/s","queueDir":"/q"}`,
 			want: publishing{
-				File: "auto", Dir: "/out", From: "/in", Primary: "10-x.conflist", Ready: "/r", Name: "n",
+				File: "auto", Dir: "/out", From: "/in", Output: "00-multus-multinet", Primary: "10-x.conflist", Ready: "/r", Name: "n",
 				Capabilities: []byte(`{"mac":true}`), Network: []byte(`{"cniDir":"/state","delPolicy":"exec","x":1.0}`),
 			},
 			plugin: `{"capabilities":{` + annotations + `,"mac":true},"cniDir":"/state","daemonSocketDir":"/s","delPolicy":"exec","delQueueDir":"/q","name":"n","type":"multinet-shim","x":1.0}`,
@@ -50,13 +50,13 @@ func TestPublishingConfig(t *testing.T) {
 		{
 			name:   "as the host sees it",
 			file:   `{"multusConfigFile":"auto","chrootDir":"$ROOT","socketDir":"$ROOT/run/multus","queueDir":"$ROOT/q"}`,
-			want:   publishing{File: "auto", Dir: root + "/etc/cni/net.d", From: root + "/etc/cni/net.d"},
+			want:   publishing{File: "auto", Dir: root + "/etc/cni/net.d", From: root + "/etc/cni/net.d", Output: "00-multinet"},
 			plugin: `{"capabilities":{` + annotations + `},"delQueueDir":"/q","name":"multinet","type":"multinet-shim"}`,
 		},
 		{
 			name: "its own words win", file: `{"multusConfigFile":"auto","name":"n","capabilities":{"mac":true},"network":{"name":"m","capabilities":{"io.kubernetes.cri.pod-annotations":false}}}`,
 			want: publishing{
-				File: "auto", Dir: "/etc/cni/net.d", From: "/etc/cni/net.d", Name: "n", Capabilities: []byte(`{"mac":true}`),
+				File: "auto", Dir: "/etc/cni/net.d", From: "/etc/cni/net.d", Output: "00-multinet", Name: "n", Capabilities: []byte(`{"mac":true}`),
 				Network: []byte(`{"name":"m","capabilities":{"io.kubernetes.cri.pod-annotations":false}}`),
 			},
 			plugin: `{"capabilities":{"io.kubernetes.cri.pod-annotations":false},"name":"m","type":"multinet-shim"}`,
@@ -68,6 +68,7 @@ func TestPublishingConfig(t *testing.T) {
 		{name: "a file of Multus", file: `{"multusConfigFile":"/etc/multus.conf"}`, errs: "multusConfigFile"},
 		{name: "wrong type", file: `{"multusConfigFile":true}`, errs: "multusConfigFile"},
 		{name: "relative directory", file: `{"multusConfigFile":"auto","cniConfigDir":"x"}`, errs: "cniConfigDir"},
+		{name: "a path instead of a name", file: `{"multusConfigFile":"auto","output":"x/00-multinet"}`, errs: "output"},
 		{name: "relative source", file: `{"multusConfigFile":"auto","multusAutoconfigDir":"x"}`, errs: "multusAutoconfigDir"},
 		{name: "relative cache", file: `{"multusConfigFile":"auto","cniCacheDir":"x"}`, errs: "cniCacheDir"},
 		{name: "relative state of Multus", file: `{"multusConfigFile":"auto","multusStateDir":"x"}`, errs: "multusStateDir"},
@@ -83,7 +84,7 @@ func TestPublishingConfig(t *testing.T) {
 		{name: "published queue of nobody", file: `{"multusConfigFile":"auto","queueDir":"","network":{"delPolicy":"queue"}}`, errs: "queueDir"},
 		{name: "published queue of the wrong type", file: `{"multusConfigFile":"auto","network":{"delQueueDir":5}}`, errs: "delQueueDir"},
 		{
-			name: "published queue elsewhere that nobody uses", file: `{"multusConfigFile":"auto","network":{"delPolicy":"exec","delQueueDir":"/q"}}`, want: publishing{File: "auto", Dir: auto.Dir, From: auto.From, Network: []byte(`{"delPolicy":"exec","delQueueDir":"/q"}`)},
+			name: "published queue elsewhere that nobody uses", file: `{"multusConfigFile":"auto","network":{"delPolicy":"exec","delQueueDir":"/q"}}`, want: publishing{File: "auto", Dir: auto.Dir, From: auto.From, Output: auto.Output, Network: []byte(`{"delPolicy":"exec","delQueueDir":"/q"}`)},
 			plugin: `{"capabilities":{` + annotations + `},"delPolicy":"exec","delQueueDir":"/q","name":"multinet","type":"multinet-shim"}`,
 		},
 		{name: "no object", file: `{"multusConfigFile":"auto","network":[]}`, errs: "network"},
@@ -116,6 +117,9 @@ func TestPublishingConfig(t *testing.T) {
 				t.Fatalf("%v", m)
 			}
 			if m != nil {
+				if want := strings.TrimPrefix(filepath.Join(c.publish.Dir, c.publish.Output), c.ChrootDir); m.Output != want {
+					t.Errorf("published as %s, want %s", m.Output, want)
+				}
 				got, err := m.Template.MarshalJSON()
 				if diff := cmp.Diff(tt.plugin, string(got)); diff != "" || err != nil {
 					t.Errorf("%v (-want +got):\n%s", err, diff)

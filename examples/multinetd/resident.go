@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/metacni/metacni/delegate"
@@ -55,7 +54,7 @@ func (c *config) checkResidents() error {
 		return fmt.Errorf("relaySocket %q is the socket of the daemon itself", r.Socket)
 	}
 	for _, typ := range r.Types {
-		if typ == "" || typ == "." || typ == ".." || strings.ContainsAny(typ, "/\x00") {
+		if !plainName(typ) {
 			return fmt.Errorf("relayTypes: %q is not a valid plugin name", typ)
 		}
 	}
