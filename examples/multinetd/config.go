@@ -12,7 +12,6 @@ import (
 	"maps"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,7 +20,6 @@ import (
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/multinet/multinet"
-	"github.com/metacni/metacni/examples/multinet/publish"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -223,77 +221,6 @@ func (c *config) check() error {
 		return err
 	}
 	return errors.Join(c.checkPublishing(), c.checkResidents())
-}
-
-// findInRoot replaces the node's paths by those of this process, without symbolic
-// links. The plugin does that for the paths of requests.
-func (c *config) findInRoot() error {
-	c.queueOnNode = c.QueueDir
-	paths := []path{{"socketDir", &c.SocketDir}, {"queueDir", &c.QueueDir}}
-	if p := &c.publish; p.File != "" {
-		p.Dir = cmp.Or(p.Dir, publish.ConfDir)
-		paths = append(paths, path{"cniConfigDir", &p.Dir}, path{"multusAutoconfigDir", &p.From}, path{"readinessindicatorfile", &p.Ready},
-			path{"cniCacheDir", &p.CacheDir}, path{"multusStateDir", &p.MultusDir})
-	}
-	if err := tidy(paths); err != nil {
-		return err
-	}
-	for _, p := range paths {
-		if *p.at == "" {
-			continue
-		}
-		found, err := c.root().Resolve(*p.at)
-		if err != nil {
-			return fmt.Errorf("%s: %w", p.key, err)
-		}
-		*p.at = found
-	}
-	return nil
-}
-
-// queueUsable fails when the daemon would not see what shims of the node queue,
-// because the node's links do not lead to QueueDir any more, or could not remove
-// it.
-func (c *config) queueUsable() error {
-	if c.QueueDir == "" {
-		return nil
-	}
-	now, err := c.root().Resolve(c.queueOnNode)
-	if err == nil && now != c.QueueDir {
-		err = fmt.Errorf("%q leads to %q now, but the daemon uses %q: restart it", c.queueOnNode, now, c.QueueDir)
-	}
-	if err == nil {
-		err = writable(now)
-	}
-	if err != nil {
-		return fmt.Errorf("queueDir: %w", err)
-	}
-	return nil
-}
-
-// A path is a path of the configuration: its key and its field.
-type path struct {
-	key string
-	at  *string
-}
-
-// tidy cleans the paths and fails if one is relative. Empty paths stay empty.
-func tidy(paths []path) error {
-	for _, p := range paths {
-		if *p.at == "" {
-			continue
-		}
-		if !filepath.IsAbs(*p.at) {
-			return fmt.Errorf("%s %q is not an absolute path", p.key, *p.at)
-		}
-		*p.at = filepath.Clean(*p.at)
-	}
-	return nil
-}
-
-// plainName reports whether name can be the name of a file in a directory.
-func plainName(name string) bool {
-	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
 }
 
 // multinet is the configuration of multinet where no request brings one.

@@ -4,16 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"io/fs"
 	"log/slog"
 	"net"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
-	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
@@ -132,31 +129,9 @@ func (d *daemon) attachments(ctx context.Context, container string) ([]thick.Att
 	return all, errors.Join(errs...)
 }
 
-// ready returns why no ADD can be served, as far as the daemon knows. It returns
-// errNotPublished only when nothing else is missing.
-func (d *daemon) ready(context.Context) error {
-	if err := errors.Join(writable(d.conf.stateDir), d.conf.queueUsable()); err != nil {
-		return err
-	}
-	return d.published()
-}
-
-// writable fails if dir is not writable or, when it is missing, cannot be made.
-func writable(dir string) error {
-	err := unix.Access(dir, unix.W_OK|unix.X_OK)
-	for errors.Is(err, fs.ErrNotExist) && dir != "/" {
-		dir = filepath.Dir(dir)
-		err = unix.Access(dir, unix.W_OK|unix.X_OK)
-	}
-	if err != nil {
-		return &fs.PathError{Op: "write to", Path: dir, Err: err}
-	}
-	return nil
-}
-
-// serve serves l until ctx ends and all operations are done or undone. It calls
-// notify when the daemon is ready, and when it stops. Resident plugins are called
-// from before the first operation until after the last.
+// serve serves l until ctx ends and all is done or undone. It tells notify
+// when the daemon is ready, and when it stops. Delegates that stay are there from
+// before the first operation until after the last.
 func (d *daemon) serve(ctx context.Context, l net.Listener, notify func(state string)) error {
 	if d.conf.MetricsAddress != "" {
 		stop, err := d.serveMetrics(ctx)
@@ -204,21 +179,4 @@ func (d *daemon) announce(ctx context.Context, notify func(state string)) error 
 		d.log.LogAttrs(ctx, slog.LevelInfo, "ready")
 		notify("READY=1")
 	}))
-}
-
-// waitReady waits until an ADD would be served if the network was published. It
-// returns false if ctx ends first.
-func (d *daemon) waitReady(ctx context.Context) bool {
-	poll := time.NewTicker(50 * time.Millisecond)
-	defer poll.Stop()
-	for ctx.Err() == nil {
-		if err := d.server.CheckReady(ctx); err == nil || errors.Is(err, errNotPublished) {
-			return true
-		}
-		select {
-		case <-ctx.Done():
-		case <-poll.C:
-		}
-	}
-	return false
 }

@@ -1,208 +1,21 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
-	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/thick"
-	"github.com/metacni/metacni/delegate/thick/shim"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/status"
 )
-
-// A world is a daemon that runs in this process, and a shim.
-type world struct {
-	*daemon
-	fake    *delegatetest.Exec
-	dir     string
-	client  *shim.Client
-	printed bytes.Buffer
-	logged  *journal
-	stop    func() error // ends the daemon and returns its error
-	states  chan string  // told to the service manager
-	seen    int          // calls that trace has returned
-}
-
-// A journal is a log that is read while it is written.
-type journal struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (j *journal) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.Write(p)
-}
-
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.String()
-}
-
-// newWorld makes a daemon with more keys in its file, in which $DIR is its
-// directory, which is started by start.
-func newWorld(t *testing.T, keys string) *world {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "x") //nolint:usetesting // that of t is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	file := filepath.Join(dir, "daemon.json")
-	text := fmt.Sprintf(`{"socketDir":%q,"queueDir":%q,"cniDir":%q,"logFormat":"json"%s}`,
-		dir+"/run", dir+"/queue", dir+"/state", strings.ReplaceAll(keys, "$DIR", dir))
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	conf, err := readConfig(nil, file, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &world{dir: dir, logged: &journal{}, states: make(chan string, 2)}
-	w.daemon = newDaemon(t.Context(), conf, "/daemon/bin", "v0", newLogger(w.logged, conf))
-	w.fake = &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
-		"bridge":  delegatetest.Result(result("10.9.0.2/24")),
-		"macvlan": delegatetest.Result(result("10.9.1.2/24")),
-		"full":    delegatetest.FailOn("ADD", 107, "no free device", delegatetest.Result(nil)),
-	}}
-	w.exec, w.interfaceNames = w.fake, func(string) ([]string, error) { return nil, nil }
-	w.client = &shim.Client{
-		Socket: filepath.Join(conf.SocketDir, wire.SocketName), Stdout: &w.printed, Queue: conf.QueueDir, QueueWait: -1,
-		Env: []string{"TRACEPARENT=00-1-2-01", "SECRET=hunter2hunter2", "CNI_PATH=/opt/other/bin"},
-	}
-	return w
-}
-
-// start starts the daemon, and returns once it is ready.
-func (w *world) start(t *testing.T) *world {
-	t.Helper()
-	w.begin(t)
-	if got := <-w.states; got != "READY=1" {
-		t.Fatalf("the service manager is told %s", got)
-	}
-	return w
-}
-
-// begin starts the daemon.
-func (w *world) begin(t *testing.T) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	l, err := w.listen(ctx, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- w.serve(ctx, l, func(state string) { w.states <- state }) }()
-	w.stop = sync.OnceValue(func() error { cancel(); return <-ended })
-	t.Cleanup(func() {
-		if err := w.stop(); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-func result(cidr string) *types100.Result {
-	ip, network, err := net.ParseCIDR(cidr)
-	if err != nil {
-		panic(err)
-	}
-	network.IP = ip
-	return &types100.Result{CNIVersion: "1.1.0", IPs: []*types100.IPConfig{{Address: *network}}}
-}
-
-// args are those of a command for eth0 of the container c1.
-func (w *world) args(conf string) *skel.CmdArgs {
-	return &skel.CmdArgs{
-		ContainerID: "c1", Netns: filepath.Join(w.dir, "netns"), IfName: "eth0", Path: "/opt/other/bin",
-		Args: "IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=pod-1;", StdinData: []byte(conf),
-	}
-}
-
-// conf is a runtime's configuration with more keys.
-func conf(keys string) string {
-	return `{"cniVersion":"1.1.0","name":"multi","type":"multinet-shim","cniDir":"/of/the/runtime",` + keys + `}`
-}
-
-const bridge = `"delegates":[{"type":"bridge","password":"hunter2hunter2"}]`
-
-// run has the shim run a command with more keys in the configuration.
-func (w *world) run(t *testing.T, command, keys string) error {
-	t.Helper()
-	return w.client.Execute(t.Context(), command, w.args(conf(keys)))
-}
-
-func (w *world) mustRun(t *testing.T, command, keys string) {
-	t.Helper()
-	if err := w.run(t, command, keys); err != nil {
-		t.Fatalf("%s: %v", command, err)
-	}
-}
-
-// trace is what plugins were called for since the last trace.
-func (w *world) wantTrace(t *testing.T, want ...string) {
-	t.Helper()
-	got := w.fake.Trace()[w.seen:]
-	w.seen += len(got)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
-}
-
-// replayed returns a channel that is closed when the daemon, which has not been
-// started, has done a DEL of the queue.
-func (w *world) replayed() <-chan struct{} {
-	done := make(chan struct{})
-	observe := w.server.Observer
-	w.server.Observer = func(e thick.Event) {
-		observe(e)
-		if e.Replayed {
-			close(done)
-		}
-	}
-	return done
-}
-
-// get returns what the daemon answers to a GET.
-func (w *world) get(t *testing.T, path string) (int, string) {
-	t.Helper()
-	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", w.client.Socket)
-	}}}
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://daemon"+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, err := c.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer a.Body.Close()
-	body, err := io.ReadAll(a.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return a.StatusCode, string(body)
-}
 
 // The server waits longer for an ADD to be undone than that may take.
 func TestServerOutlastsUndoing(t *testing.T) {
@@ -265,20 +78,9 @@ func TestLifeOfAContainer(t *testing.T) {
 	}
 }
 
-// clean fails unless nothing is left.
-func (w *world) clean(t *testing.T) {
-	t.Helper()
-	if live := w.fake.Live(); len(live) > 0 {
-		t.Errorf("left: %q", live)
-	}
-	if files, _ := filepath.Glob(w.dir + "/state/*/*"); len(files) > 0 {
-		t.Errorf("left: %q", files)
-	}
-}
-
-// The file's keys replace those of each request, but for a network that
-// is attached meanwhile.
-func TestFilesKeysReplaceThoseOfRequests(t *testing.T) {
+// The file's keys replace those of each request (S12), but for a network that
+// is plugged in.
+func TestS12Override(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, `,"binDir":"/from/file","delegates":[{"type":"macvlan"}],"cniVersion":"0.3.1","name":"other","type":"other"`).start(t)
 	w.mustRun(t, "ADD", bridge)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -157,26 +156,9 @@ func (c *config) manager() *autoconf.Manager {
 	return m
 }
 
-var errNotPublished = errors.New("the network is not published")
-
-// published returns an error while the network must be published and is not.
-func (d *daemon) published() error {
-	if d.manager == nil {
-		return nil
-	}
-	s := d.manager.State()
-	switch {
-	case s.Published != "":
-		return nil
-	case s.Degraded != nil:
-		return fmt.Errorf("%w: %w", errNotPublished, s.Degraded)
-	}
-	return errNotPublished
-}
-
-// follow publishes the network, if one is configured, and calls ready when that is
-// done. Until ctx ends it keeps the network in step with the primary one and takes
-// over the attachments of that.
+// follow publishes the network, if one is to be, and follows the primary one
+// until ctx ends, and takes over what is attached to that. It calls ready once
+// the network is published.
 func (d *daemon) follow(ctx context.Context, ready func()) error {
 	if d.manager == nil {
 		ready()

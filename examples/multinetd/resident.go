@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -166,20 +165,4 @@ func logResident(ctx context.Context, log *slog.Logger, s resident.Status) {
 		attrs = append(attrs, slog.String("error", s.Err.Error()))
 	}
 	log.LogAttrs(ctx, level, "resident plugin", attrs...)
-}
-
-// An outputLog logs the output of launched residents. It may contain a
-// configuration, so the level is debug.
-type outputLog struct {
-	ctx context.Context //nolint:containedctx // that of the process
-	log *slog.Logger
-}
-
-func (o *outputLog) Write(p []byte) (int, error) {
-	for line := range bytes.Lines(p) {
-		if line = bytes.TrimSpace(line); len(line) > 0 {
-			o.log.LogAttrs(o.ctx, slog.LevelDebug, "output of a resident plugin", slog.String("line", string(line[:min(len(line), maxLine)])))
-		}
-	}
-	return len(p), nil
 }
