@@ -10,8 +10,8 @@ import (
 	"github.com/metacni/metacni/examples/multinet/publish"
 )
 
-// adopter returns what takes over the attachments of the primary network. The
-// directories of the runtime and of Multus are the node's.
+// adopter returns an Adopter. It takes over containers that the runtime or Multus
+// has attached to the primary network, whose records are in the root of the node.
 func (d *daemon) adopter(ctx context.Context) *publish.Adopter {
 	p := d.conf.publish
 	return &publish.Adopter{
@@ -26,7 +26,7 @@ func (d *daemon) adopter(ctx context.Context) *publish.Adopter {
 	}
 }
 
-// logAdopted writes what has become of an attachment that others had made.
+// logAdopted logs the takeover of an attachment, or why it was skipped.
 func logAdopted(ctx context.Context, log *slog.Logger, o adopt.Outcome) {
 	if o.Verdict == adopt.Skipped {
 		log.LogAttrs(ctx, slog.LevelWarn, "attachment not taken over", append(about(o.Adoption.Key), because(o.Adoption.Key, o.Err))...)

@@ -28,8 +28,8 @@ func (w *world) cached(t *testing.T, container, text string) string {
 	return file
 }
 
-// A container that the runtime attached before the daemon came is the daemon's
-// once that is ready: its DEL removes it. What cannot be taken over is told once.
+// A container that the runtime attached before the daemon started is taken over when
+// the daemon is ready: its DEL removes it. What cannot be taken over is logged once.
 func TestTakesOverWhatTheRuntimeAttached(t *testing.T) {
 	t.Parallel()
 	w := publishes(t)
@@ -54,8 +54,8 @@ func TestTakesOverWhatTheRuntimeAttached(t *testing.T) {
 	}
 }
 
-// Directories are those of the node, and so are the files that go with a record.
-func TestTakesOverInTheRoot(t *testing.T) {
+// With chrootDir the records of others are read in the root of the node.
+func TestTakesOverInTheRootOfTheNode(t *testing.T) {
 	t.Parallel()
 	root := node(t)
 	if err := os.Mkdir(root+"/tmp", 0o700); err != nil { // where a world has its directory
@@ -68,8 +68,8 @@ func TestTakesOverInTheRoot(t *testing.T) {
 	}
 }
 
-// The records of the published network are where its requests have them kept: the
-// daemon's file replaces keys of the network, whatever the case of their letters.
+// The records of the published network are in the directory that its requests use:
+// keys in the daemon's file replace those of the network, in upper or lower case.
 func TestRecordsOfThePublishedNetwork(t *testing.T) {
 	t.Parallel()
 	for keys, want := range map[string]string{

@@ -24,45 +24,44 @@ import (
 )
 
 const (
-	defaultFile     = "/etc/cni/net.d/multus.d/daemon-config.json" // where Multus has it
+	defaultFile     = "/etc/cni/net.d/multus.d/daemon-config.json" // that of Multus
 	defaultQueueDir = "/var/lib/cni/multinet.queue"
 
-	// shimType is the plugin type of the shim.
+	// shimType is the type of the shim in configurations, and its file name.
 	shimType = "multinet-shim"
 )
 
 // A config is the configuration of the daemon, from its file and its command line.
 type config struct {
 	SocketDir       string
-	ChrootDir       string // empty is the daemon's own root
-	QueueDir        string // empty is no queue
-	MetricsAddress  string // empty is none
-	MetricsPort     uint16 // as Multus has it: of all addresses
+	ChrootDir       string // empty means the daemon's own root
+	QueueDir        string // empty means no queue
+	MetricsAddress  string // empty means none
+	MetricsPort     uint16 // of all addresses, the key of Multus
 	MultusMetrics   bool
 	LogFormat       string
 	LogLevel        level
-	ConnectionLimit int // 0 is the server's default
+	ConnectionLimit int // 0 means the server's default
 	DrainTimeout    duration
-	SweepInterval   duration // 0 is never
+	SweepInterval   duration // 0 means never
 
 	publish  publishing
 	resident residents
-	override json.RawMessage // of each request's configuration; nil is none
-	ignored  []string        // keys of the file that mean nothing here
-	version  bool            // only say which
+	override json.RawMessage // replaces keys of each request's configuration; nil replaces none
+	ignored  []string        // keys of the file that have no effect
+	version  bool            // only print the version
 
-	// installShim is the directory to copy the shim to, if not empty. The
-	// program does nothing else then.
+	// installShim is a directory: the program only copies the shim to it.
 	installShim string
 
-	queueOnNode string // QueueDir before its links were followed
+	queueOnNode string // QueueDir before its symbolic links were followed
 
-	// stateDir is where the records are, unless the runtime's configuration has
-	// another cniDir and the file has none.
+	// stateDir is the directory of the records. If the file has no cniDir, the
+	// configuration of a request may choose another one.
 	stateDir string
 }
 
-// own returns the fields for the daemon's own keys of the file.
+// own maps the keys of the file that configure the daemon to fields.
 func (c *config) own() map[string]any {
 	keys := map[string]any{
 		"socketDir": &c.SocketDir, "chrootDir": &c.ChrootDir, "queueDir": &c.QueueDir,
@@ -75,9 +74,9 @@ func (c *config) own() map[string]any {
 	return keys
 }
 
-// readConfig reads the command line and the file that it names, or the default file
-// if that exists. If the command line asks for help, readConfig writes that to help
-// and fails with [flag.ErrHelp].
+// readConfig reads the command line and the configuration file. Without --config
+// it reads defaultFile, which may be missing. For --help it writes to help and
+// fails with [flag.ErrHelp].
 func readConfig(args []string, defaultFile string, help io.Writer) (*config, error) {
 	c := &config{SocketDir: wire.DefaultDir, QueueDir: defaultQueueDir, LogFormat: "text", SweepInterval: defaultSweepInterval}
 	file := ""
@@ -113,22 +112,22 @@ func (c *config) flags(file *string, defaultFile string) *flag.FlagSet {
 	flags := flag.NewFlagSet("multinetd", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	text := func(field *string, name, usage string) { flags.StringVar(field, name, *field, usage) }
-	text(file, "config", "configuration `file`; "+defaultFile+" if it is there")
+	text(file, "config", "configuration `file`; the default "+defaultFile+" may be missing")
 	text(&c.SocketDir, "socket-dir", "`directory` of the socket "+wire.SocketName)
-	text(&c.ChrootDir, "root", "root `directory` of the host, where plugins and network namespaces are")
-	text(&c.QueueDir, "queue-dir", "`directory` in which shims leave their DELs; empty is none")
-	text(&c.MetricsAddress, "metrics-address", "`address` for metrics over TCP, besides the socket")
-	text(&c.resident.Socket, "relay-socket", "`path` where resident plugins register; empty is none")
-	text(&c.resident.Dir, "relay-dir", "`directory` of executables to launch as resident plugins; empty is none")
+	text(&c.ChrootDir, "root", "root `directory` of the node, which has the plugins and network namespaces")
+	text(&c.QueueDir, "queue-dir", "`directory` in which shims queue DELs; empty means no queue")
+	text(&c.MetricsAddress, "metrics-address", "`address` for metrics and probes over TCP, in addition to the socket")
+	text(&c.resident.Socket, "relay-socket", "`path` of the socket where resident plugins register; empty means none")
+	text(&c.resident.Dir, "relay-dir", "`directory` of executables to launch as resident plugins; empty means none")
 	text(&c.LogFormat, "log-format", "text or json")
 	flags.TextVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
-	text(&c.installShim, "install-shim", "copy the program "+shimType+", which is beside this one, to a `directory` of plugins, and end")
+	text(&c.installShim, "install-shim", "copy the program "+shimType+" from the directory of this program to a `directory` of plugins, and end")
 	flags.BoolVar(&c.version, "version", c.version, "print the version")
 	return flags
 }
 
-// read takes what the file says. Keys are those of JSON in Go: whatever the
-// case of their letters.
+// read reads the configuration file. Keys match in upper or lower case, as in
+// encoding/json.
 func (c *config) read(data []byte) error {
 	all, err := netconf.Decode[map[string]json.RawMessage](data)
 	if err != nil {
@@ -140,7 +139,7 @@ func (c *config) read(data []byte) error {
 	for key, value := range all {
 		folded := strings.ToLower(key)
 		if other, twice := seen[folded]; twice {
-			return fmt.Errorf("%q and %q are one key", min(key, other), max(key, other))
+			return fmt.Errorf("%q and %q are the same key", min(key, other), max(key, other))
 		}
 		seen[folded] = key
 		var target any
@@ -158,10 +157,10 @@ func (c *config) read(data []byte) error {
 				return fmt.Errorf("key %q: %w", key, err)
 			}
 		case folded == "cniversion", folded == "type", !slices.ContainsFunc(multinets, func(k string) bool { return strings.EqualFold(k, key) }):
-			c.ignored = append(c.ignored, key) // each request's own, or nobody's
+			c.ignored = append(c.ignored, key) // belongs to each request, or is unknown
 		default:
 			override[key] = value
-			if strings.EqualFold(key, "readinessindicatorfile") { // for both
+			if strings.EqualFold(key, "readinessindicatorfile") { // also used for publishing
 				if err := json.Unmarshal(value, &c.publish.Ready); err != nil {
 					return fmt.Errorf("key %q: %w", key, err)
 				}
@@ -175,7 +174,7 @@ func (c *config) read(data []byte) error {
 	return err
 }
 
-// check checks the configuration and cleans its paths.
+// check validates the configuration and derives everything else from it.
 func (c *config) check() error {
 	if c.SocketDir == "" {
 		return errors.New(`socketDir "" is not an absolute path`)
@@ -223,7 +222,7 @@ func (c *config) check() error {
 	return errors.Join(c.checkPublishing(), c.checkResidents())
 }
 
-// multinet is the configuration of multinet where no request brings one.
+// multinet returns the configuration of multinet that is used without a request.
 func (c *config) multinet() []byte {
 	keys := map[string]json.RawMessage{"type": json.RawMessage(strconv.Quote(shimType))}
 	_ = c.replace(keys)
@@ -231,9 +230,9 @@ func (c *config) multinet() []byte {
 	return data
 }
 
-// replace is the [netconf.Edit] by which the server makes a configuration of
-// multinet of that of a request: the keys of the file take the place of those that
-// differ in the case of their letters alone.
+// replace is a [netconf.Edit] that does to keys what the server does to the
+// configuration of each request: the keys in the file replace those of the same
+// name, in upper or lower case.
 func (c *config) replace(keys map[string]json.RawMessage) error {
 	var own map[string]json.RawMessage
 	_ = json.Unmarshal(c.override, &own) // made by read, or nil
@@ -249,13 +248,13 @@ func (c *config) root() plugin.Root { return plugin.Root(c.ChrootDir) }
 
 type duration = multinet.Duration
 
-// A level is a level of slog.
+// A level is a level of slog, written by its name.
 type level slog.Level
 
-// MarshalText returns the level's name.
+// MarshalText writes the level's name.
 func (l level) MarshalText() ([]byte, error) { return slog.Level(l).MarshalText() }
 
-// UnmarshalText sets the level by its name or by the name that Multus has for it.
+// UnmarshalText reads the name of a level, which may be one of Multus.
 func (l *level) UnmarshalText(text []byte) error {
 	levels := map[string]slog.Level{
 		"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError,
@@ -263,7 +262,7 @@ func (l *level) UnmarshalText(text []byte) error {
 	}
 	found, ok := levels[strings.ToLower(string(text))]
 	if !ok {
-		return fmt.Errorf("%q is none of debug, info, warn and error", text)
+		return fmt.Errorf("%q is not debug, info, warn or error", text)
 	}
 	*l = level(found)
 	return nil

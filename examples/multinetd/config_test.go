@@ -167,7 +167,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// A file that is named must be there; the default one need not.
+// A configuration file that is named must exist. The default one may be missing.
 func TestNamedFileMustExist(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -193,8 +193,9 @@ func TestNamedFileMustExist(t *testing.T) {
 	}
 }
 
-// What the daemon does without a request goes by what it lays over each.
-func TestOwnConfiguration(t *testing.T) {
+// The configuration that the daemon uses without a request consists of the keys in
+// its file.
+func TestConfigurationWithoutARequest(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "f")
 	for text, want := range map[string][2]string{

@@ -11,9 +11,8 @@ import (
 	"github.com/metacni/metacni/delegate/thick/shim"
 )
 
-// Shim and daemon together do what the specification wants of a plugin that
-// delegates.
-func TestConform(t *testing.T) {
+// Shim and daemon together conform to the specification of a plugin that delegates.
+func TestShimAndDaemonConform(t *testing.T) {
 	t.Parallel()
 	execute := func(ctx context.Context, c *plugin.Call) error {
 		w := newWorld(t, "")

@@ -23,27 +23,27 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-// undoTimeout is how long undoing an ADD may take once its context has ended.
-// The server waits longer than that, so that the outcome can be recorded.
+// undoTimeout limits the undo of an ADD whose context has ended. The server waits
+// longer, so that the plugin can record the outcome.
 const undoTimeout = 8 * time.Second
 
-// A daemon serves multinet on a socket. It is independent of its process.
+// A daemon is multinet behind a socket, without the process around it.
 type daemon struct {
 	conf    *config
 	log     *slog.Logger
 	metrics *metrics
 	server  *thick.Server
 	manager *autoconf.Manager // of the published network, or nil
-	host    *resident.Host    // of resident plugins; not started when none are configured
+	host    *resident.Host    // of resident plugins; only started when they are configured
 	path    string            // PATH of the plugins
-	asked   places            // for sweeps
+	asked   places            // by ADDs; for sweeps
 
 	exec           invoke.Exec
 	interfaceNames func(netns string) ([]string, error)
 }
 
-// newDaemon makes a daemon whose plugins get path as their PATH. The end of ctx
-// is nothing to it.
+// newDaemon makes a daemon. Its plugins get path as their PATH. The end of ctx has
+// no effect on the daemon.
 func newDaemon(ctx context.Context, conf *config, path, version string, log *slog.Logger) *daemon {
 	d := &daemon{
 		conf: conf, log: log, manager: conf.manager(),
@@ -83,10 +83,10 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 	return d
 }
 
-// process is what multinet has for one request. Of the daemon's own environment
-// plugins see nothing.
+// process returns what multinet uses for one request. Plugins receive nothing of
+// the daemon's environment but its PATH.
 func (d *daemon) process(ctx context.Context) plugin.Process {
-	var adding atomic.Bool // a DEL that comes after an ADD undoes one
+	var adding atomic.Bool // a DEL after an ADD in the same request undoes the ADD
 	return plugin.Process{
 		Exec: d.host.Exec(d.exec), Env: append([]string{"PATH=" + d.path}, thick.Trace(ctx)...),
 		Root: d.conf.root(), InterfaceNames: d.interfaceNames,
@@ -105,7 +105,8 @@ func (d *daemon) process(ctx context.Context) plugin.Process {
 	}
 }
 
-// attachments lists the recorded attachments of a container, or of all containers.
+// attachments lists the recorded attachments of a container, or of all containers
+// if container is empty.
 func (d *daemon) attachments(ctx context.Context, container string) ([]thick.Attachment, error) {
 	var all []thick.Attachment
 	var errs []error
@@ -129,9 +130,9 @@ func (d *daemon) attachments(ctx context.Context, container string) ([]thick.Att
 	return all, errors.Join(errs...)
 }
 
-// serve serves l until ctx ends and all is done or undone. It tells notify
-// when the daemon is ready, and when it stops. Delegates that stay are there from
-// before the first operation until after the last.
+// serve serves l until ctx has ended and every operation is done or undone. It
+// calls notify when the daemon is ready and when it stops. Resident plugins are
+// launched before the first operation and stopped after the last one.
 func (d *daemon) serve(ctx context.Context, l net.Listener, notify func(state string)) error {
 	if d.conf.MetricsAddress != "" {
 		stop, err := d.serveMetrics(ctx)
@@ -149,28 +150,28 @@ func (d *daemon) serve(ctx context.Context, l net.Listener, notify func(state st
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
-	serving, end := context.WithCancel(ctx) // also ends when one of them fails
-	var told sync.WaitGroup
-	var lost error
-	told.Go(func() {
-		lost = d.announce(serving, notify)
+	serving, end := context.WithCancel(ctx) // also ends when publishing or serving fails
+	var others sync.WaitGroup
+	var published error
+	others.Go(func() {
+		published = d.announce(serving, notify)
 		end()
 		d.log.LogAttrs(ctx, slog.LevelInfo, "stopping")
 		notify("STOPPING=1")
 	})
-	told.Go(func() { d.sweep(serving) })
+	others.Go(func() { d.sweep(serving) })
 	err = d.server.Serve(serving, l)
 	end()
-	told.Wait()
+	others.Wait()
 	stopResidents()
 	d.log.LogAttrs(ctx, slog.LevelInfo, "ended")
-	return errors.Join(lost, err)
+	return errors.Join(published, err)
 }
 
-// announce publishes the network once ADDs can be served, and follows the primary
-// network until ctx ends. It tells notify that the daemon is ready. The published
-// configuration stays afterwards, because pods would otherwise silently get other
-// networks.
+// announce publishes the network once ADDs can be served, and then notifies the
+// service manager that the daemon is ready. It returns when ctx ends, or when the
+// network cannot be published. The published file stays: without it pods would
+// silently get other networks.
 func (d *daemon) announce(ctx context.Context, notify func(state string)) error {
 	if !d.waitReady(ctx) {
 		return nil

@@ -17,8 +17,8 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// The server waits longer for an ADD to be undone than that may take.
-func TestServerOutlastsUndoing(t *testing.T) {
+// The server waits for the undo of an ADD for longer than the undo may take.
+func TestServerWaitsLongerThanUndoingTakes(t *testing.T) {
 	t.Parallel()
 	d := newWorld(t, "").daemon
 	if server, undoing := d.server.UndoTimeout, d.process(t.Context()).UndoTimeout; undoing <= 0 || server <= undoing {
@@ -26,8 +26,8 @@ func TestServerOutlastsUndoing(t *testing.T) {
 	}
 }
 
-// The life of a container, from the shim to the plugins and back; what is
-// attached meanwhile is covered by its DEL.
+// Commands go from the shim to the plugins and back. DEL also detaches a network
+// that was attached to the running container.
 func TestLifeOfAContainer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "").start(t)
@@ -78,9 +78,9 @@ func TestLifeOfAContainer(t *testing.T) {
 	}
 }
 
-// The file's keys replace those of each request (S12), but for a network that
-// is plugged in.
-func TestS12Override(t *testing.T) {
+// The keys in the file replace those of each request, but not those of a network
+// that is attached to a running container.
+func TestFilesKeysReplaceThoseOfRequests(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, `,"binDir":"/from/file","delegates":[{"type":"macvlan"}],"cniVersion":"0.3.1","name":"other","type":"other"`).start(t)
 	w.mustRun(t, "ADD", bridge)
@@ -96,8 +96,8 @@ func TestS12Override(t *testing.T) {
 	w.clean(t)
 }
 
-// Plugins see PATH, what CNI says and the trace of the request, and nothing of
-// the daemon's environment nor the shim's.
+// Plugins receive PATH, the CNI variables and the trace of the request, and nothing
+// else from the environment of the daemon or of the shim.
 func TestPluginsSeeNothingOfOtherEnvironments(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "").start(t)
@@ -120,7 +120,7 @@ func TestPluginsSeeNothingOfOtherEnvironments(t *testing.T) {
 	}
 }
 
-// A delegate's code reaches the runtime through the socket.
+// The error code of a delegate reaches the runtime.
 func TestCodesOfPluginsReachTheRuntime(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "").start(t)
@@ -141,7 +141,7 @@ func TestCodesOfPluginsReachTheRuntime(t *testing.T) {
 	}
 }
 
-// A DEL that came while there was no daemon is done by the next one.
+// The next daemon does the DEL that was queued while there was no daemon.
 func TestNextDaemonDoesTheQueuedDel(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "").start(t)
@@ -167,8 +167,8 @@ func TestNextDaemonDoesTheQueuedDel(t *testing.T) {
 	}
 }
 
-// What is nobody's path is answered as everything else is, and not by a
-// redirection to one that is.
+// An unknown path is answered with an error object, not with a redirection to a
+// known path.
 func TestUnknownPathIsNotRedirected(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "").start(t)
@@ -179,9 +179,9 @@ func TestUnknownPathIsNotRedirected(t *testing.T) {
 	}
 }
 
-// The records' directory that cannot be written to, and a metrics address that
-// is none.
-func TestNotReady(t *testing.T) {
+// A directory of records that cannot be written to makes the daemon unready. An
+// invalid metrics address ends it.
+func TestNotReadyWithoutAWritableStateDirectory(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "").start(t)
 	if code, _ := w.get(t, "/readyz"); code != 200 {

@@ -16,8 +16,8 @@ func deployed(t *testing.T, name string) string {
 	return string(text)
 }
 
-// The configuration in the DaemonSet is one that the daemon takes, with no key
-// without effect, and its probes ask where it answers.
+// The daemon accepts the configuration in the DaemonSet, which has no key without
+// effect, and the probes use the address of its metrics.
 func TestDaemonSetConfiguresTheDaemon(t *testing.T) {
 	t.Parallel()
 	manifest := deployed(t, "daemonset.yaml")
@@ -43,8 +43,8 @@ func TestDaemonSetConfiguresTheDaemon(t *testing.T) {
 	}
 }
 
-// Whoever takes over a pod of the daemon finds no token in it, and what installs
-// the shim sees no more of the node than where plugins are.
+// The pods have no token of a service account. The init container mounts only the
+// directory of plugins.
 func TestDeploymentGivesNoMoreThanIsNeeded(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"daemonset.yaml", "../multinet/daemonset.yaml"} {
@@ -59,7 +59,7 @@ func TestDeploymentGivesNoMoreThanIsNeeded(t *testing.T) {
 	}
 }
 
-// However often the daemon has failed, systemd starts it again.
+// systemd restarts the daemon after any number of failures.
 func TestServiceIsAlwaysStartedAgain(t *testing.T) {
 	t.Parallel()
 	unit, service, _ := strings.Cut(deployed(t, "multinetd.service"), "[Service]")

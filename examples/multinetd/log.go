@@ -21,8 +21,8 @@ func newLogger(w io.Writer, c *config) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, o))
 }
 
-// logEvent logs one line for each request. A STATUS that succeeds is logged at level
-// debug, because runtimes ask for it all the time.
+// logEvent logs a request in one line. A STATUS that succeeds is logged at level
+// debug, because runtimes send it all the time.
 func logEvent(ctx context.Context, log *slog.Logger, e thick.Event) {
 	level := slog.LevelInfo
 	switch {
@@ -75,7 +75,7 @@ func because(k scratch.Key, err error) slog.Attr {
 	return slog.String("error", why)
 }
 
-// arg is the value of a key of CNI_ARGS.
+// arg returns the value of a key of CNI_ARGS.
 func arg(args, key string) string {
 	for part := range strings.SplitSeq(args, ";") {
 		if k, v, _ := strings.Cut(part, "="); k == key {

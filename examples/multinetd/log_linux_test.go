@@ -47,8 +47,8 @@ func (j *journal) of(t *testing.T, msg string) (found []map[string]any) {
 	return found
 }
 
-// Each request has one line, with all that an operator looks for.
-func TestLogLine(t *testing.T) {
+// Each request has one line with everything that an operator looks for.
+func TestEachRequestHasOneLogLine(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "").start(t)
 	w.mustRun(t, "STATUS", bridge) // at level debug only
@@ -80,8 +80,8 @@ func TestLogLine(t *testing.T) {
 	}
 }
 
-// Whatever goes wrong, and at every level, nothing of a configuration that may
-// be a secret is logged.
+// At every level, and whatever fails, the log has no value of a configuration that
+// may be a secret.
 func TestLogHasNoSecrets(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, `,"logLevel":"debug"`)
@@ -128,7 +128,8 @@ func script(t *testing.T, dir, name, text string) string {
 	return path
 }
 
-// So many lines, and so much of each: a plugin does not fill the disk.
+// The number and the length of logged lines are limited, so that a plugin cannot
+// fill the disk.
 func TestStderrIsCapped(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -171,7 +172,7 @@ func TestStderrIsCapped(t *testing.T) {
 	}
 }
 
-// Wherever a line is cut, what is left has no part of a secret.
+// Wherever a line is cut, it keeps no part of a secret.
 func TestCutLineHasNoPartOfASecret(t *testing.T) {
 	t.Parallel()
 	for n := range 3 * len(secret) {
@@ -212,8 +213,8 @@ func TestStderrHidesEveryFormOfAValue(t *testing.T) {
 	}
 }
 
-// Errors of strangers and of nobody have a line too.
-func TestLogEvent(t *testing.T) {
+// Requests that are refused or have no attachment have a line too.
+func TestRefusedRequestsAreLogged(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&b, nil))
@@ -229,8 +230,8 @@ func TestLogEvent(t *testing.T) {
 	}
 }
 
-// A plugin's error and result are as they are without the log.
-func TestExecutor(t *testing.T) {
+// Logging does not change the error and the result of a plugin.
+func TestLoggingChangesNoResultOfAPlugin(t *testing.T) {
 	t.Parallel()
 	var j journal
 	x := &executor{Process: delegate.Process{MaxStdout: 100}, log: slog.New(slog.NewJSONHandler(&j, nil))}

@@ -1,9 +1,14 @@
 // Multinetd is multinet as a daemon. The runtime executes examples/multinet-shim,
 // which sends each command to the daemon over a unix socket.
 //
-// The plugin is in examples/multinet/multinet, and package thick serves it. This
-// directory has the configuration (config.go), the daemon (daemon.go), its resident
-// plugins (resident.go), and its logs and metrics (log.go, metrics.go).
+// The plugin is package examples/multinet/multinet, and package delegate/thick
+// serves it. This program configures both (config.go) and combines them
+// (daemon.go). It also
+//   - publishes the network that names the shim (publish.go) and takes over
+//     containers that others have attached (adopt.go),
+//   - removes stale attachments (sweep.go),
+//   - calls resident plugins (resident.go),
+//   - logs (log.go, stderr.go) and serves metrics (metrics.go).
 package main
 
 import (
@@ -31,17 +36,17 @@ func main() {
 	defer cancel()
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	if !signal.Ignored(syscall.SIGHUP) { // as nohup has it
+	if !signal.Ignored(syscall.SIGHUP) { // by nohup
 		signal.Notify(signals, syscall.SIGHUP)
 	}
 	go func() {
 		<-signals
 		cancel()
-		fmt.Fprintf(os.Stderr, "multinetd: %v again: ended without waiting\n", <-signals)
+		fmt.Fprintf(os.Stderr, "multinetd: second signal (%v): ended without waiting\n", <-signals)
 		os.Exit(1)
 	}()
-	// A closed log must not end the daemon. The signal is not ignored, because
-	// plugins would inherit that.
+	// The daemon goes on when nobody reads its log any longer. It catches the
+	// signal instead of ignoring it, because plugins would inherit that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	if err := run(ctx, os.Args[1:], defaultFile, os.Environ(), os.Stdout, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, "multinetd:", err)
@@ -66,7 +71,7 @@ func run(ctx context.Context, args []string, defaultFile string, environ []strin
 	log := newLogger(stderr, conf)
 	d := newDaemon(ctx, conf, variable(environ, "PATH"), plugin.Version(), log)
 	waiting := time.AfterFunc(time.Second, func() {
-		log.WarnContext(ctx, "waiting for another daemon to leave the socket", "directory", conf.SocketDir)
+		log.WarnContext(ctx, "waiting for another daemon to release the socket", "directory", conf.SocketDir)
 	})
 	l, err := d.listen(ctx, environ)
 	waiting.Stop()
@@ -81,8 +86,8 @@ func run(ctx context.Context, args []string, defaultFile string, environ []strin
 	})
 }
 
-// installShim copies the shim from the directory of this program to dir,
-// atomically. An image without a shell cannot do that.
+// installShim copies the shim, which is in the directory of this program, to dir.
+// It replaces the file atomically. An image needs no shell for that.
 func installShim(self func() (string, error), dir string) error {
 	path, err := self()
 	if err != nil {
@@ -91,8 +96,8 @@ func installShim(self func() (string, error), dir string) error {
 	return publish.Program(filepath.Join(filepath.Dir(path), shimType), filepath.Join(dir, shimType))
 }
 
-// listen returns the socket that a service manager has opened, or opens one in
-// socketDir once the previous daemon has left it.
+// listen returns the socket that the service manager has opened. If there is none,
+// it opens one in socketDir, once the previous daemon has released it.
 func (d *daemon) listen(ctx context.Context, environ []string) (net.Listener, error) {
 	activated, err := thick.Activated(environ)
 	if activated != nil || err != nil {
@@ -106,8 +111,8 @@ func (d *daemon) listen(ctx context.Context, environ []string) (net.Listener, er
 	return l, nil
 }
 
-// notify sends a state to the service manager at socket, if there is one, see
-// sd_notify(3).
+// notify sends state to the service manager, see sd_notify(3). An empty socket
+// means that there is no service manager.
 func notify(socket, state string) error {
 	if socket == "" {
 		return nil
@@ -120,7 +125,7 @@ func notify(socket, state string) error {
 	return errors.Join(err, c.Close())
 }
 
-// variable returns the value of the variable key in environ.
+// variable returns the value of an environment variable, or the empty string.
 func variable(environ []string, key string) string {
 	for _, kv := range environ {
 		if value, found := strings.CutPrefix(kv, key+"="); found {

@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// Whatever is wrong with the command line or the file ends the daemon at once.
+// An invalid command line or file ends the daemon at once.
 func TestMistakeInTheConfigurationEndsTheDaemon(t *testing.T) {
 	t.Parallel()
 	bad := filepath.Join(t.TempDir(), "bad.json")
@@ -35,8 +35,8 @@ func TestMistakeInTheConfigurationEndsTheDaemon(t *testing.T) {
 	}
 }
 
-// What the DaemonSet's init container runs puts the shim of the image on the node,
-// in place of an older one that may be running.
+// The init container of the DaemonSet installs the shim of the image on the node. It
+// replaces an older one that may be running.
 func TestShimIsInstalledFromBesideTheDaemon(t *testing.T) {
 	t.Parallel()
 	image, node := t.TempDir(), t.TempDir()
@@ -67,7 +67,7 @@ func TestShimIsInstalledFromBesideTheDaemon(t *testing.T) {
 	}
 }
 
-func TestNotify(t *testing.T) {
+func TestServiceManagerIsNotified(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("", "x") //nolint:usetesting // that of t is too long for a socket
 	if err != nil {
@@ -94,8 +94,8 @@ func TestNotify(t *testing.T) {
 	}
 }
 
-// A daemon that waits for another to end says so.
-func TestWaits(t *testing.T) {
+// A daemon that waits for another one to end logs that it does.
+func TestWaitingForAnotherDaemonIsLogged(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "").start(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -20,19 +20,19 @@ import (
 	"github.com/metacni/metacni/netconf/autoconf"
 )
 
-// maxTypes limits the plugin types that have a label of their own, because types
-// come from configurations, which may come from anywhere.
+// maxTypes limits how many plugin types have a label of their own. Types come from
+// configurations, which may have any content.
 const maxTypes = 32
 
-// other is the label of all other types.
+// other is the label of everything without a label of its own.
 const other = "other"
 
-// metrics counts what the daemon does, in its own registry.
+// metrics are the metrics of a daemon, in a registry of their own.
 type metrics struct {
 	registry *prometheus.Registry
 
 	requests         *prometheus.CounterVec // handler, code, method
-	multus           *prometheus.CounterVec // the same under Multus's name, or nil
+	multus           *prometheus.CounterVec // the same with Multus's name, or nil
 	duration         *prometheus.HistogramVec
 	refused          prometheus.Counter
 	delegates        *prometheus.CounterVec
@@ -42,29 +42,29 @@ type metrics struct {
 	sweeps           sweeps
 
 	mu    sync.Mutex
-	types []string // that have a label; guarded by mu
+	types []string // with a label of their own; guarded by mu
 }
 
-// newMetrics returns the metrics. stats returns the load of the server.
+// newMetrics returns the metrics of a daemon whose server has these stats.
 func newMetrics(multusNames bool, stats func() thick.Stats) *metrics {
 	seconds := []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}
 	requestLabels := []string{"handler", "code", "method"}
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "multinetd_requests_total", Help: "Requests for an operation.",
+			Name: "multinetd_requests_total", Help: "Requests for operations.",
 		}, requestLabels),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "multinetd_operation_duration_seconds", Help: "From a request's arrival to its answer.", Buckets: seconds,
+			Name: "multinetd_operation_duration_seconds", Help: "Time from the arrival of a request to its answer.", Buckets: seconds,
 		}, []string{"command", "outcome"}),
 		refused: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "multinetd_peers_refused_total", Help: "Requests of users who may not connect.",
+			Name: "multinetd_peers_refused_total", Help: "Requests of users that may not connect.",
 		}),
 		delegates: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "multinetd_delegate_executions_total", Help: "Plugins run.",
+			Name: "multinetd_delegate_executions_total", Help: "Executions of plugins.",
 		}, []string{"type", "command", "outcome"}),
 		delegateDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "multinetd_delegate_duration_seconds", Help: "How long plugins ran.", Buckets: seconds,
+			Name: "multinetd_delegate_duration_seconds", Help: "Duration of executions of plugins.", Buckets: seconds,
 		}, []string{"type", "command"}),
 		undone: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "multinetd_delegate_undos_total", Help: "DELs of plugins that undid an ADD.",
@@ -75,7 +75,7 @@ func newMetrics(multusNames bool, stats func() thick.Stats) *metrics {
 	m.sweeps = newSweeps(m.registry)
 	if multusNames {
 		m.multus = prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "multus_server_request_total", Help: "Requests for an operation.",
+			Name: "multus_server_request_total", Help: "Requests for operations.",
 		}, requestLabels)
 		m.registry.MustRegister(m.multus)
 	}
@@ -86,7 +86,7 @@ func newMetrics(multusNames bool, stats func() thick.Stats) *metrics {
 func (m *metrics) follow(state func() autoconf.State) {
 	m.registry.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "multinetd_network_published", Help: "Whether the network is published as it should be.",
+			Name: "multinetd_network_published", Help: "1 if the network is published and up to date, otherwise 0.",
 		}, func() float64 {
 			if s := state(); s.Published != "" && s.Degraded == nil {
 				return 1
@@ -94,15 +94,15 @@ func (m *metrics) follow(state func() autoconf.State) {
 			return 0
 		}),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "multinetd_network_writes_total", Help: "How often the network was published.",
+			Name: "multinetd_network_writes_total", Help: "Times that the network was written.",
 		}, func() float64 { return float64(state().Written) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "multinetd_network_restores_total", Help: "How often it was published because others had changed it.",
+			Name: "multinetd_network_restores_total", Help: "Times that the network was written because others had changed it.",
 		}, func() float64 { return float64(state().Restored) }),
 	)
 }
 
-// residentStates adds the metrics of the resident plugins that plugins returns.
+// residentStates adds the metrics of resident plugins, which plugins lists.
 func (m *metrics) residentStates(plugins func() []resident.Status) {
 	m.residents = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "multinetd_resident_calls_total", Help: "Calls of resident plugins.",
@@ -136,7 +136,7 @@ func (m *metrics) request(e thick.Event) {
 	command := commandLabel(e.Command)
 	m.duration.WithLabelValues(command, outcome(e.Status)).Observe(e.Duration.Seconds())
 	if e.Replayed {
-		return // of which there was no request
+		return // there was no request
 	}
 	labels := []string{handler, strconv.Itoa(e.Status), "post"}
 	m.requests.WithLabelValues(labels...).Inc()
@@ -145,8 +145,8 @@ func (m *metrics) request(e thick.Event) {
 	}
 }
 
-// delegate notes that an invocation of a plugin begins, and returns a function that
-// counts it at its end.
+// delegate starts the clock of an invocation of a plugin. The function that it
+// returns counts the invocation when it has ended.
 func (m *metrics) delegate(e delegate.Event) func(error) {
 	start := time.Now()
 	return func(err error) {
@@ -168,17 +168,17 @@ type sweeps struct {
 func newSweeps(registry *prometheus.Registry) sweeps {
 	s := sweeps{
 		tries: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "multinetd_stale_attachments_tried_total", Help: "Stale attachments that a sweep tried to remove.",
+			Name: "multinetd_stale_attachments_tried_total", Help: "Attempts of sweeps to remove a stale attachment.",
 		}, []string{"outcome"}),
 		left: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "multinetd_records_left", Help: "Records that the last sweep has left: of stale attachments, and unreadable ones.",
+			Name: "multinetd_records_left", Help: "Stale and unreadable records that the last sweep has left.",
 		}, []string{"state"}),
 	}
 	registry.MustRegister(s.tries, s.left)
 	return s
 }
 
-// sweep counts a pass.
+// sweep counts one pass.
 func (m *metrics) sweep(swept lifecycle.Sweep) {
 	m.sweeps.tries.WithLabelValues("ok").Add(float64(swept.Removed))
 	m.sweeps.tries.WithLabelValues("failed").Add(float64(swept.Failed))
@@ -186,7 +186,7 @@ func (m *metrics) sweep(swept lifecycle.Sweep) {
 	m.sweeps.left.WithLabelValues("unreadable").Set(float64(swept.Unreadable))
 }
 
-// outcome is what an HTTP status means for an operation.
+// outcome returns the outcome of an operation with this HTTP status.
 func outcome(status int) string {
 	switch {
 	case status == http.StatusOK:
@@ -196,7 +196,7 @@ func outcome(status int) string {
 	case status >= 400 && status < 499:
 		return "refused"
 	}
-	return "failed" // or nobody was there to receive it
+	return "failed" // or the client had gone
 }
 
 func commandLabel(command string) string {
@@ -206,8 +206,8 @@ func commandLabel(command string) string {
 	return other
 }
 
-// typeLabel returns the label of a plugin type. The first maxTypes valid types have
-// labels of their own.
+// typeLabel returns the label of a plugin type: the type itself for the first
+// maxTypes valid types, and other for the rest.
 func (m *metrics) typeLabel(plugin string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -222,25 +222,25 @@ func (m *metrics) typeLabel(plugin string) string {
 }
 
 func isType(plugin string) bool {
-	ok, _ := regexp.MatchString(`^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$`, plugin) // the pattern is right
+	ok, _ := regexp.MatchString(`^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$`, plugin) // the pattern is valid
 	return ok
 }
 
-// load collects the load of a server.
+// load collects how many operations run and wait.
 type load func() thick.Stats
 
 func (load) inFlight() *prometheus.Desc {
-	return prometheus.NewDesc("multinetd_operations_in_flight", "Operations that run.", []string{"lane"}, nil)
+	return prometheus.NewDesc("multinetd_operations_in_flight", "Running operations.", []string{"lane"}, nil)
 }
 
 func (load) queued() *prometheus.Desc {
-	return prometheus.NewDesc("multinetd_operations_queued", "Operations that wait for their container or their turn.", []string{"lane"}, nil)
+	return prometheus.NewDesc("multinetd_operations_queued", "Operations waiting for their container or their turn.", []string{"lane"}, nil)
 }
 
-// Describe describes what Collect collects.
+// Describe sends what Collect collects.
 func (l load) Describe(ch chan<- *prometheus.Desc) { ch <- l.inFlight(); ch <- l.queued() }
 
-// Collect collects the load of each lane.
+// Collect sends the load of each lane.
 func (l load) Collect(ch chan<- prometheus.Metric) {
 	now := l()
 	for lane, on := range map[string]thick.Load{"add": now.Add, "del": now.Del, "status": now.Status} {
@@ -249,17 +249,17 @@ func (l load) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// states collects how many resident plugins each state has.
+// states collects how many resident plugins are in each state.
 type states func() []resident.Status
 
 func (states) delegates() *prometheus.Desc {
 	return prometheus.NewDesc("multinetd_resident_delegates", "Resident plugins by state.", []string{"state"}, nil)
 }
 
-// Describe describes what Collect collects.
+// Describe sends what Collect collects.
 func (s states) Describe(ch chan<- *prometheus.Desc) { ch <- s.delegates() }
 
-// Collect collects the number for each state.
+// Collect sends the number for each state.
 func (s states) Collect(ch chan<- prometheus.Metric) {
 	in := map[resident.State]int{resident.Joining: 0, resident.Ready: 0, resident.Gone: 0, resident.Refused: 0, resident.Skipped: 0}
 	for _, p := range s() {

@@ -98,8 +98,8 @@ func TestRequestsOperationsAndPluginsAreCounted(t *testing.T) {
 	}
 }
 
-// Whatever comes from outside, the number of series is bounded.
-func TestLabelsAreBounded(t *testing.T) {
+// The number of series is limited, whatever requests contain.
+func TestNumberOfSeriesIsLimited(t *testing.T) {
 	t.Parallel()
 	m := newMetrics(false, func() thick.Stats { return thick.Stats{} })
 	for i := range 1000 {

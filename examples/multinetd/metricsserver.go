@@ -14,14 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// serveMetrics serves the metrics and the probes, and nothing else, over TCP until
-// stop is called. While the previous daemon still has the address, serveMetrics
-// returns and keeps trying in the background.
+// serveMetrics serves only the metrics and the probes over TCP, until stop is
+// called. While the address is in use, by the previous daemon that has not ended
+// yet, it retries in the background.
 func (d *daemon) serveMetrics(ctx context.Context) (stop func(), err error) {
 	l, err := d.listenMetrics(ctx)
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
-		d.log.LogAttrs(ctx, slog.LevelWarn, "waiting for the metrics address", slog.Any("error", err))
+		d.log.LogAttrs(ctx, slog.LevelWarn, "metrics address in use, retrying", slog.Any("error", err))
 	case err != nil:
 		return nil, err
 	}
@@ -45,8 +45,9 @@ func (d *daemon) serveMetrics(ctx context.Context) (stop func(), err error) {
 	return func() { cancel(); _ = s.Close(); <-ended }, nil
 }
 
-// pages serves the metrics and the probes, and refuses every other path as the
-// server does. It is not a ServeMux, which redirects paths that are not clean.
+// pages returns a handler that serves the metrics and the probes, and answers all
+// other paths as the server does. A ServeMux would redirect paths that are not
+// clean.
 func (d *daemon) pages() http.Handler {
 	metrics := d.metrics.handler()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -58,17 +59,16 @@ func (d *daemon) pages() http.Handler {
 	})
 }
 
-// The limits of an exchange over TCP, where anybody may connect.
+// The limits of an HTTP exchange over TCP, where anybody may connect.
 const (
 	metricsConnections    = 64
-	metricsReadTimeout    = 10 * time.Second // to read a request, including the wait for the first
-	metricsWriteTimeout   = 10 * time.Second // for a client to read its answer
+	metricsReadTimeout    = 10 * time.Second // of a request, and of the wait for the first
+	metricsWriteTimeout   = 10 * time.Second // for a client to take its answer
 	metricsIdleTimeout    = 2 * time.Minute  // longer than scrapers pause
 	metricsMaxHeaderBytes = 16 << 10
 )
 
-// metricsServer returns a server of h that closes connections of slow clients and
-// logs errors.
+// metricsServer returns a server of h with limits for slow clients. It logs errors.
 func metricsServer(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler: h, ReadTimeout: metricsReadTimeout, WriteTimeout: metricsWriteTimeout, IdleTimeout: metricsIdleTimeout,
@@ -76,14 +76,15 @@ func metricsServer(h http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-// A newestListener limits its open connections: when there is one too many, it
-// closes the oldest. So probes are answered however many connections others hold.
+// A newestListener limits how many of its connections are open. When there is one
+// too many, it closes the oldest. So probes are answered however many connections
+// others hold.
 type newestListener struct {
 	net.Listener
 	most int
 
 	mu   sync.Mutex
-	open []*newestConn // by age; guarded by mu
+	open []*newestConn // oldest first; guarded by mu
 }
 
 // Accept returns the next connection.
@@ -101,7 +102,7 @@ func (l *newestListener) Accept() (net.Conn, error) {
 	}
 	l.mu.Unlock()
 	if oldest != nil {
-		_ = oldest.Close() // a second Close does no harm
+		_ = oldest.Close() // its server closes it as well
 	}
 	return accepted, nil
 }
@@ -112,7 +113,7 @@ type newestConn struct {
 	l *newestListener
 }
 
-// Close closes the connection and makes room for another.
+// Close closes the connection, which no longer counts.
 func (c *newestConn) Close() error {
 	c.l.mu.Lock()
 	c.l.open = slices.DeleteFunc(c.l.open, func(o *newestConn) bool { return o == c })
@@ -120,7 +121,7 @@ func (c *newestConn) Close() error {
 	return c.Conn.Close()
 }
 
-// awaitMetrics listens as soon as the address is free. It fails when ctx ends.
+// awaitMetrics listens when the address is free. It fails when ctx ends.
 func (d *daemon) awaitMetrics(ctx context.Context) (net.Listener, error) {
 	poll := time.NewTicker(100 * time.Millisecond)
 	defer poll.Stop()

@@ -16,10 +16,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The daemon before this one has the address until it has ended, which is later
-// than it leaves the socket. A probe is answered then, and shims are served,
-// however many connections others hold.
-func TestMetricsAddressTaken(t *testing.T) {
+// The previous daemon keeps the address until it has ended, which is after it has
+// left the socket. Meanwhile shims are served. Then probes are answered, however
+// many connections others hold.
+func TestMetricsAddressMayBeInUseAtFirst(t *testing.T) {
 	t.Parallel()
 	before, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -59,8 +59,8 @@ func TestMetricsAddressTaken(t *testing.T) {
 	}
 }
 
-// A client that stops in the middle of a request, or never reads, is closed,
-// wherever it stops.
+// The connection of a client that stops in the middle of a request, or never reads,
+// is closed.
 func TestMetricsClientsThatStopAreClosed(t *testing.T) {
 	t.Parallel()
 	const get = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -124,8 +124,8 @@ func (l *oneConn) Close() error {
 
 func (l *oneConn) Addr() net.Addr { return &net.UnixAddr{} }
 
-// Of more connections than there may be the newest are kept.
-func TestMetricsConnectionsAreBounded(t *testing.T) {
+// Above the limit the oldest connection is closed.
+func TestNewestMetricsConnectionsAreKept(t *testing.T) {
 	t.Parallel()
 	accepts := &oneConn{conn: make(chan net.Conn, 1), closed: make(chan struct{})}
 	l := &newestListener{Listener: accepts, most: 2}

@@ -9,14 +9,13 @@ import (
 	"github.com/metacni/metacni/examples/multinet/publish"
 )
 
-// A path is one that is configured: under which key, and where it is kept.
+// A path is a configured path.
 type path struct {
-	key string
-	at  *string
+	key string  // of the file
+	at  *string // the field
 }
 
-// tidy refuses the first of paths that is relative, and cleans the others. Those
-// that are empty are left so.
+// tidy cleans paths, and fails if one is relative. Empty paths stay empty.
 func tidy(paths []path) error {
 	for _, p := range paths {
 		if *p.at == "" {
@@ -35,8 +34,9 @@ func plainName(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
 }
 
-// findInRoot replaces the node's paths by those of this process, which have none
-// of the node's links. The plugin does that for what a request names.
+// findInRoot replaces paths of the node by the paths of this process, in which the
+// node's symbolic links have been followed. The plugin does this for the paths in
+// requests.
 func (c *config) findInRoot() error {
 	c.queueOnNode = c.QueueDir
 	paths := []path{{"socketDir", &c.SocketDir}, {"queueDir", &c.QueueDir}}

@@ -111,7 +111,7 @@ func (s *service) adding(t *testing.T) <-chan error {
 	return added
 }
 
-// A daemon that is told to stop undoes what does not end, and says so to the
+// A daemon that is told to stop undoes what does not end in time, and tells the
 // shim.
 func TestTerminatedDaemonUndoesWhatDoesNotEnd(t *testing.T) {
 	t.Parallel()
@@ -143,7 +143,7 @@ func TestTerminatedDaemonUndoesWhatDoesNotEnd(t *testing.T) {
 	}
 }
 
-// The second signal ends it hard. What was begun is recorded.
+// The second signal ends the daemon at once. What it had begun is recorded.
 func TestSecondSignalEndsTheDaemonAtOnce(t *testing.T) {
 	t.Parallel()
 	s := startService(t, "")
@@ -171,8 +171,8 @@ func TestSecondSignalEndsTheDaemonAtOnce(t *testing.T) {
 	}
 }
 
-// Plugins get the signals as the daemon's parent left them: one that is ignored
-// stays so in children.
+// The daemon ignores no signal that its parent does not ignore: its plugins would
+// inherit that.
 func TestIgnoresNoSignal(t *testing.T) {
 	t.Parallel()
 	s := startService(t, "")
@@ -196,7 +196,7 @@ func TestIgnoresNoSignal(t *testing.T) {
 	}
 }
 
-// The daemon goes on when nobody reads its log any more.
+// The daemon goes on when nobody reads its log any longer.
 func TestDaemonOutlivesTheReaderOfItsLog(t *testing.T) {
 	t.Parallel()
 	s := startService(t, "")
@@ -211,8 +211,8 @@ func TestDaemonOutlivesTheReaderOfItsLog(t *testing.T) {
 	}
 }
 
-// A daemon that has lost its readiness file drains, and ends with status 1 for
-// its service manager to start it again.
+// A daemon whose readiness file is removed drains and ends with status 1, for its
+// service manager to start it again.
 func TestProcessEndsWhenReadinessIsLost(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -17,32 +17,31 @@ import (
 	"github.com/metacni/metacni/netconf/autoconf"
 )
 
-// A publishing is the part of the configuration about the network that the
-// daemon publishes.
+// publishing is the part of the configuration about the published network.
 type publishing struct {
-	File         string          // "auto" to publish one, or empty
-	Dir          string          // where it is published
-	Output       string          // the name of the published file, without its extension
-	From         string          // where the primary network is
-	Primary      string          // its only file, or empty
-	Ready        string          // the readiness file, or empty
+	File         string          // "auto", or empty to publish nothing
+	Dir          string          // directory of the published file
+	Output       string          // name of the published file, without its extension
+	From         string          // directory of the primary network
+	Primary      string          // the only file of the primary network, or empty
+	Ready        string          // readiness file, or empty
 	Name         string          // of the published network
 	Capabilities json.RawMessage // of the published network
-	Network      json.RawMessage // more of its keys
-	CacheDir     string          // where the runtime's libcni has its cache, or empty
-	MultusDir    string          // where Multus has its state, or empty
+	Network      json.RawMessage // more keys of the published network
+	CacheDir     string          // cache directory of the runtime's libcni, or empty
+	MultusDir    string          // state directory of Multus, or empty
 
-	given []string // which of these the file has, but for Ready
+	given []string // keys of these in the file, without Ready's
 
-	// Made of these: the plugin to publish, the configuration that a request
-	// with it has here, and where its records are.
+	// Derived from these: the plugin to publish, the configuration of its
+	// requests as the daemon sees it, and the directory of their records.
 	template netconf.Plugin
 	request  []byte
 	stateDir string
 }
 
-// keys returns the fields for the keys of the file about publishing. All names but
-// the last three are those of Multus.
+// keys maps the keys of the file to fields. Multus has all keys but output,
+// network, cniCacheDir and multusStateDir.
 func (p *publishing) keys() map[string]any {
 	return map[string]any{
 		"multusConfigFile": &p.File, "cniConfigDir": &p.Dir, "output": &p.Output, "multusAutoconfigDir": &p.From, "multusMasterCNI": &p.Primary,
@@ -50,7 +49,7 @@ func (p *publishing) keys() map[string]any {
 	}
 }
 
-// checkPublishing checks the keys about publishing and sets defaults.
+// checkPublishing refuses what cannot be published, and sets defaults.
 func (c *config) checkPublishing() error {
 	p := &c.publish
 	switch p.File {
@@ -61,7 +60,7 @@ func (c *config) checkPublishing() error {
 		return nil
 	case "auto":
 	default:
-		return fmt.Errorf(`multusConfigFile %q: want "auto", or none`, p.File)
+		return fmt.Errorf(`multusConfigFile %q: want "auto", or no such key`, p.File)
 	}
 	p.From, p.Output = cmp.Or(p.From, p.Dir), cmp.Or(p.Output, publish.Output)
 	if !plainName(p.Output) {
@@ -71,7 +70,7 @@ func (c *config) checkPublishing() error {
 	_ = json.Unmarshal(c.override, &override) // made by read, or nil
 	for key := range override {
 		if strings.EqualFold(key, "delegates") || strings.EqualFold(key, "clusterNetwork") {
-			return fmt.Errorf("%s would replace what multusConfigFile has published", key)
+			return fmt.Errorf("%s cannot be set with multusConfigFile: it would replace the published network", key)
 		}
 	}
 	if err := c.makeTemplate(); err != nil {
@@ -80,8 +79,8 @@ func (c *config) checkPublishing() error {
 	return nil
 }
 
-// makeTemplate makes the plugin to publish. It refuses one that no request could
-// be served with.
+// makeTemplate makes the plugin to publish. It refuses a plugin whose requests
+// would all fail.
 func (c *config) makeTemplate() error {
 	edits := []netconf.Edit{
 		netconf.Forbid("delegates", "clusterNetwork", "type"),
@@ -97,7 +96,7 @@ func (c *config) makeTemplate() error {
 	}
 	switch dir := c.root().OnNode(c.QueueDir); {
 	case c.QueueDir == "":
-		edits = append(edits, netconf.Default("delPolicy", "fail")) // nobody would do queued DELs
+		edits = append(edits, netconf.Default("delPolicy", "fail")) // nobody would do the queued DELs
 	case dir != defaultQueueDir:
 		edits = append(edits, netconf.Default("delQueueDir", dir))
 	}
@@ -121,8 +120,8 @@ func (c *config) makeTemplate() error {
 	return err
 }
 
-// checkShim refuses to publish p when its shims would not find the daemon, or
-// would leave their DELs where it does not look.
+// checkShim refuses to publish p if its shims would use another socket or queue than
+// the daemon.
 func (c *config) checkShim(p netconf.Plugin) error {
 	var shim struct {
 		DaemonSocketDir string `json:"daemonSocketDir"`
@@ -139,13 +138,13 @@ func (c *config) checkShim(p netconf.Plugin) error {
 	}
 	for _, p := range places {
 		if there, err := c.root().Resolve(filepath.Clean(p.onNode)); err != nil || there != p.own {
-			return fmt.Errorf("the %s of shims is %q, and the daemon's %s is %q", p.key, p.onNode, p.ownKey, p.own)
+			return fmt.Errorf("%s is %q, but the %s of the daemon is %q", p.key, p.onNode, p.ownKey, p.own)
 		}
 	}
 	return nil
 }
 
-// manager returns what publishes the network, or nil if none is to be.
+// manager returns the publisher of the network, or nil if none is published.
 func (c *config) manager() *autoconf.Manager {
 	if c.publish.File == "" {
 		return nil
@@ -156,9 +155,9 @@ func (c *config) manager() *autoconf.Manager {
 	return m
 }
 
-// follow publishes the network, if one is to be, and follows the primary one
-// until ctx ends, and takes over what is attached to that. It calls ready once
-// the network is published.
+// follow publishes the network, keeps it in step with the primary network, and
+// takes over containers, until ctx ends. It calls ready when the network is
+// published. If there is none to publish, it calls ready at once.
 func (d *daemon) follow(ctx context.Context, ready func()) error {
 	if d.manager == nil {
 		ready()

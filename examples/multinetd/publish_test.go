@@ -174,8 +174,8 @@ func (w *world) ended(t *testing.T, want error) {
 	}
 }
 
-// A daemon that is ready has a network that leads to it; it stays when the
-// daemon ends.
+// A daemon that is ready has published a network that leads to it. The file stays
+// when the daemon ends.
 func TestReadyDaemonHasPublishedItsNetwork(t *testing.T) {
 	t.Parallel()
 	w := publishes(t).start(t)
@@ -216,7 +216,7 @@ func (l lines) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// It is not ready before its network is published, and says why.
+// The daemon is not ready before its network is published, and says why.
 func TestNotReadyUntilPublished(t *testing.T) {
 	t.Parallel()
 	w := publishes(t)
@@ -245,8 +245,8 @@ func TestNotReadyUntilPublished(t *testing.T) {
 	}
 }
 
-// When the primary network's agent is no longer ready, the daemon drains and
-// ends with an error; what it published stays.
+// When the agent of the primary network is no longer ready, the daemon drains and
+// ends with an error. The published file stays.
 func TestDaemonEndsWhenReadinessIsLost(t *testing.T) {
 	t.Parallel()
 	w := publishes(t).start(t)
@@ -259,8 +259,8 @@ func TestDaemonEndsWhenReadinessIsLost(t *testing.T) {
 	}
 }
 
-// What can never be published ends it, too.
-func TestCannotPublish(t *testing.T) {
+// A network that can never be published ends the daemon.
+func TestNetworkThatCannotBePublishedEndsTheDaemon(t *testing.T) {
 	t.Parallel()
 	w := publishes(t)
 	w.manager.Primary = "../x"
@@ -268,8 +268,8 @@ func TestCannotPublish(t *testing.T) {
 	w.ended(t, autoconf.ErrInvalid)
 }
 
-// A link of the node, also that of a single file, leads where it leads on the
-// node.
+// A symbolic link of the node leads where it leads on the node, also one to a single
+// file.
 func TestLinksOfTheNodeAreFollowedInItsRoot(t *testing.T) {
 	t.Parallel()
 	root := node(t)

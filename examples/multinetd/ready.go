@@ -13,8 +13,8 @@ import (
 
 var errNotPublished = errors.New("the network is not published")
 
-// ready returns why no ADD can be served, as far as the daemon knows. It returns
-// errNotPublished only when nothing else is missing.
+// ready returns why no ADD can be served. It returns errNotPublished only when
+// everything else is ready.
 func (d *daemon) ready(context.Context) error {
 	if err := errors.Join(writable(d.conf.stateDir), d.conf.queueUsable()); err != nil {
 		return err
@@ -22,8 +22,8 @@ func (d *daemon) ready(context.Context) error {
 	return d.published()
 }
 
-// waitReady waits until an ADD would be served if the network was published, and
-// reports whether that was before ctx ended.
+// waitReady waits until the daemon is ready, except that its network need not be
+// published yet. It reports false if ctx has ended before.
 func (d *daemon) waitReady(ctx context.Context) bool {
 	poll := time.NewTicker(50 * time.Millisecond)
 	defer poll.Stop()
@@ -39,7 +39,7 @@ func (d *daemon) waitReady(ctx context.Context) bool {
 	return false
 }
 
-// published fails unless the network is, or need not be.
+// published fails while there is a network to publish and it is not published.
 func (d *daemon) published() error {
 	if d.manager == nil {
 		return nil
@@ -54,16 +54,16 @@ func (d *daemon) published() error {
 	return errNotPublished
 }
 
-// queueUsable fails when the daemon would not see what shims of the node queue,
-// because the node's links do not lead to QueueDir any more, or could not remove
-// it.
+// queueUsable fails when the daemon cannot do the DELs that shims queue: the node's
+// symbolic links have changed and the shims use another directory, or QueueDir
+// cannot be written to.
 func (c *config) queueUsable() error {
 	if c.QueueDir == "" {
 		return nil
 	}
 	now, err := c.root().Resolve(c.queueOnNode)
 	if err == nil && now != c.QueueDir {
-		err = fmt.Errorf("%q leads to %q now, and the daemon has %q: start it anew", c.queueOnNode, now, c.QueueDir)
+		err = fmt.Errorf("on the node %q is now %q, but the daemon uses %q: restart the daemon", c.queueOnNode, now, c.QueueDir)
 	}
 	if err == nil {
 		err = writable(now)
@@ -74,8 +74,8 @@ func (c *config) queueUsable() error {
 	return nil
 }
 
-// writable fails when nothing can be written to dir, or to where it would be
-// made.
+// writable fails when this process cannot write to dir or, if dir is missing, to the
+// directory in which it would be made.
 func writable(dir string) error {
 	err := unix.Access(dir, unix.W_OK|unix.X_OK)
 	for errors.Is(err, fs.ErrNotExist) && dir != "/" {

@@ -14,9 +14,9 @@ import (
 	"github.com/metacni/metacni/delegate"
 )
 
-// With a root plugins are found and run there, and the paths they are told are
-// its own: those of binDir and of the network namespace, which is known again
-// at DEL.
+// With chrootDir plugins are found and run in the root of the node. The paths they
+// receive are the node's: those of binDir and of the network namespace, which the
+// DEL takes from the record.
 func TestPluginsRunInTheRoot(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -65,10 +65,10 @@ exit 0
 	}
 }
 
-// With a root the socket, the queue and the records are where the node has them,
-// whatever links it has and whatever is at these paths in the daemon's own root:
-// a DEL that a shim of the node has queued is done. Once the node's links lead
-// elsewhere the daemon is not ready.
+// With chrootDir the socket, the queue and the records are where the node has them,
+// whatever links it has and whatever the daemon's own root has at these paths. The
+// DEL that a shim of the node has queued is done. When the node's links change, the
+// daemon is not ready.
 func TestQueueIsTheOneOfTheNode(t *testing.T) {
 	t.Parallel()
 	root := node(t)

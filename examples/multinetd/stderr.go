@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	maxLine  = 1 << 10 // bytes of a line of a plugin's stderr that are logged
-	maxLines = 64      // of one run of a plugin
+	maxLine  = 1 << 10 // bytes of a line of a plugin's stderr
+	maxLines = 64      // lines of one run of a plugin
 )
 
-// An executor runs plugins, and logs what they write to stderr.
+// An executor runs plugins and logs their stderr.
 type executor struct {
 	delegate.Process
 	log *slog.Logger
@@ -42,14 +42,14 @@ func (x *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, en
 	return p.ExecPlugin(ctx, path, stdin, environ)
 }
 
-// A lineWriter logs lines, so many and so much of each, without what was in
-// stdin: plugins have been seen to print their configuration.
+// A lineWriter logs a limited number of lines, of limited length. It hides values
+// that were in stdin, because some plugins print their configuration.
 type lineWriter struct {
-	ctx   context.Context //nolint:containedctx // that of the call it is for
+	ctx   context.Context //nolint:containedctx // of the call
 	log   *slog.Logger
 	stdin []byte
 
-	mu     sync.Mutex      // guards what follows: a plugin's child may still write
+	mu     sync.Mutex      // guards the following fields: a child of the plugin may still write
 	hidden *delegate.Hider // nil until there is something to log
 	line   []byte
 	lines  int // -1 when nothing more is logged
@@ -73,7 +73,7 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// end logs a line that has not ended, and nothing after that.
+// end logs the last line, which may be incomplete. Nothing is logged after it.
 func (w *lineWriter) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -83,7 +83,7 @@ func (w *lineWriter) end() {
 	w.lines = -1
 }
 
-// flush logs the line there is. w.mu is held.
+// flush logs the current line. The caller holds w.mu.
 func (w *lineWriter) flush() {
 	if len(w.line) == 0 {
 		return
@@ -96,13 +96,13 @@ func (w *lineWriter) flush() {
 		return
 	}
 	if w.lines == maxLines {
-		w.log.LogAttrs(w.ctx, slog.LevelWarn, "plugin writes more than is logged", slog.Int("lines", maxLines))
+		w.log.LogAttrs(w.ctx, slog.LevelWarn, "further stderr of the plugin is not logged", slog.Int("lines", maxLines))
 		w.lines = -1
 		return
 	}
 	w.lines++
 	text = w.hidden.Hide(text)
-	if cut { // its end may be the beginning of what is to be hidden
+	if cut { // its end may be the beginning of a secret
 		text = text[:max(0, len(text)-longest)]
 	}
 	if cut || len(text) > maxLine {
@@ -114,7 +114,7 @@ func (w *lineWriter) flush() {
 // An outputLog logs the output of launched residents. It may contain a
 // configuration, so the level is debug.
 type outputLog struct {
-	ctx context.Context //nolint:containedctx // that of the process
+	ctx context.Context //nolint:containedctx // of the process
 	log *slog.Logger
 }
 

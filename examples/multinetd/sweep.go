@@ -15,20 +15,20 @@ import (
 // defaultSweepInterval is how long the daemon pauses between two sweeps.
 const defaultSweepInterval = duration(time.Minute)
 
-// An asked is the configuration and the CNI_PATH of an ADD.
+// asked is the configuration and the CNI_PATH of an ADD.
 type asked struct {
 	conf    []byte
 	cniPath string
 }
 
-// places are the directories with records, each with the last ADD that has its
-// record there.
+// places keeps for each directory of records what the last ADD with records there
+// has asked.
 type places struct {
-	mu   sync.Mutex // guards the following
+	mu   sync.Mutex // guards what follows
 	last map[string]asked
 }
 
-// note notes the last ADD of the directory.
+// note replaces what was asked for dir.
 func (p *places) note(dir string, a asked) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -44,7 +44,7 @@ func (p *places) all() map[string]asked {
 	return maps.Clone(p.last)
 }
 
-// plugin is multinet. Its ADD notes what it came with before it does anything.
+// plugin returns multinet. Its ADD notes what was asked before it does anything else.
 func (d *daemon) plugin() plugin.Plugin {
 	p := multinet.New()
 	add := p.Add
@@ -55,12 +55,11 @@ func (d *daemon) plugin() plugin.Plugin {
 	return p
 }
 
-// sweep removes stale attachments from all directories with records, repeatedly,
-// until ctx ends. It uses the configuration of the last ADD with its record in the
-// directory, which says where the plugins are and how the networks are configured
-// now; before the first ADD it uses the daemon's own configuration. It retries
-// attachments that cannot be removed in the next sweep, then after two, four and
-// so on.
+// sweep removes stale attachments from every directory of records, at intervals,
+// until ctx ends. The configuration of the last ADD with records there says where
+// the plugins are and how networks are configured now. Before the first ADD the
+// daemon's own configuration does. An attachment that cannot be removed is tried
+// again in the next sweep, then after two, four and so on.
 func (d *daemon) sweep(ctx context.Context) {
 	pause := time.Duration(d.conf.SweepInterval)
 	if pause == 0 {
@@ -80,9 +79,9 @@ func (d *daemon) sweep(ctx context.Context) {
 				sweepers[dir] = s
 			}
 			if err := multinet.PrepareSweep(s, process, last.conf, last.cniPath); err != nil {
-				d.log.LogAttrs(ctx, slog.LevelError, "sweep not possible", slog.Any("error", err))
+				d.log.LogAttrs(ctx, slog.LevelError, "sweep failed", slog.Any("error", err))
 			}
-			swept, _ := s.Sweep(ctx) // fails only when ctx ends
+			swept, _ := s.Sweep(ctx) // its only error is that of ctx
 			all.Removed += swept.Removed
 			all.Failed += swept.Failed
 			all.Waiting += swept.Waiting
@@ -97,7 +96,7 @@ func (d *daemon) sweep(ctx context.Context) {
 	}
 }
 
-// logSwept logs whether a stale attachment was removed.
+// logSwept logs that a stale attachment was removed, or why it was not.
 func logSwept(ctx context.Context, log *slog.Logger, swept lifecycle.Swept) {
 	level, msg, attrs := slog.LevelInfo, "stale attachment removed", about(swept.Key)
 	if swept.Err != nil {

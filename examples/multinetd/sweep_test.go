@@ -10,8 +10,8 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 )
 
-// What nobody will ask to remove goes by itself. What becomes of it is logged
-// once, however many sweeps there are, and counted.
+// A stale attachment is removed without a request. The result is logged once,
+// however many sweeps there are, and counted.
 func TestSweepsWhatIsStale(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -68,7 +68,7 @@ func TestSweepsWhatIsStale(t *testing.T) {
 	}
 }
 
-// Records are swept wherever requests have them kept.
+// Every directory in which requests keep records is swept.
 func TestSweepsEveryStateDirectory(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, `,"sweepInterval":"1ms"`)
