@@ -133,6 +133,12 @@ type Attachment struct {
 	// CapabilityArgs holds the runtime's capability arguments. Each plugin
 	// receives those it declares a capability for.
 	CapabilityArgs map[string]json.RawMessage
+
+	// Origin says, in the caller's own terms, why the attachment exists, such
+	// as which object of a cluster asked for it. It is any JSON value, or nil.
+	// This package ignores it, and plugins never see it. Package lifecycle
+	// records it, without the white space between its tokens.
+	Origin json.RawMessage
 }
 
 // Attached is an attachment that has been added, or was about to be added, with

@@ -83,8 +83,8 @@ func TestFormerRecordsAreRead(t *testing.T) {
 		var got []string
 		for i, a := range r.Attached {
 			got = append(got, fmt.Sprintf("%s %s %s result:%v whole:%v", a.IfName, a.Network.Name(), a.NetNS, a.Result != nil, r.Whole(i)))
-			if a.Added != (a.Result != nil) || a.Gone != nil {
-				t.Errorf("%s %s: added %v, gone %v", r.Key, a.IfName, a.Added, a.Gone)
+			if a.Added != (a.Result != nil) || a.Gone != nil || a.Origin != nil {
+				t.Errorf("%s %s: added %v, gone %v, origin %s", r.Key, a.IfName, a.Added, a.Gone, a.Origin)
 			}
 		}
 		c := r.Key.ContainerID

@@ -108,6 +108,7 @@ type entry struct {
 	IfName         string                     `json:"ifname"`
 	Args           string                     `json:"args,omitempty"`
 	CapabilityArgs map[string]json.RawMessage `json:"capabilityArgs,omitempty"`
+	Origin         json.RawMessage            `json:"origin,omitempty"`
 	Result         json.RawMessage            `json:"result,omitempty"`
 	Unfinished     bool                       `json:"unfinished,omitempty"` // Result is not of the last plugin
 	Gone           []int                      `json:"gone,omitzero"`        // see [delegate.Attached]; not nil once a DEL has been tried
@@ -202,6 +203,9 @@ func keepable(a delegate.Attachment) error {
 			return impossible(fmt.Sprintf("%q is not UTF-8", s))
 		}
 	}
+	if len(a.Origin) > 0 && (!json.Valid(a.Origin) || !utf8.Valid(a.Origin)) {
+		return impossible("the origin is not JSON")
+	}
 	return usable(delegate.Attached{Attachment: a})
 }
 
@@ -215,7 +219,7 @@ func entries(root string, plan []delegate.Attachment) []entry {
 			place = identify(root, a.NetNS)
 			places[a.NetNS] = place
 		}
-		es[i] = entry{Network: a.Network, NetNS: place, IfName: a.IfName, Args: a.Args, CapabilityArgs: a.CapabilityArgs}
+		es[i] = entry{Network: a.Network, NetNS: place, IfName: a.IfName, Args: a.Args, CapabilityArgs: a.CapabilityArgs, Origin: a.Origin}
 	}
 	return es
 }
@@ -276,7 +280,7 @@ func (e entry) attached(containerID string, where func(netns) string) delegate.A
 	return delegate.Attached{
 		Attachment: delegate.Attachment{
 			Network: e.Network, ContainerID: containerID, NetNS: where(e.NetNS), IfName: e.IfName,
-			Args: e.Args, CapabilityArgs: e.CapabilityArgs,
+			Args: e.Args, CapabilityArgs: e.CapabilityArgs, Origin: e.Origin,
 		},
 		Result: e.Result, Added: e.Result != nil && !e.Unfinished, Gone: e.Gone,
 	}
