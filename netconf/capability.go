@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // CapabilityArgs returns what s asks for as capability arguments, under the
@@ -32,6 +33,28 @@ func (s Selection) CapabilityArgs() map[string]json.RawMessage {
 	}
 	if len(args) == 0 {
 		return nil
+	}
+	return args
+}
+
+// LegacyArgs returns args, the value of CNI_ARGS for an attachment, with what s asks
+// for as IP=…,… and MAC=…, which replace those that args has. A key that s does not
+// ask for stays as it is in args, and so does everything else. Older plugins, such as
+// macvlan and static, read these instead of capability arguments.
+//
+// A program that passes LegacyArgs serves "ips" and "mac", see [Selection.ServedBy].
+func (s Selection) LegacyArgs(args string) string {
+	for _, arg := range []struct{ key, value string }{{"IP", strings.Join(s.IPs, ",")}, {"MAC", s.MAC}} {
+		if arg.value == "" {
+			continue
+		}
+		var pairs []string
+		for pair := range strings.SplitSeq(args, ";") {
+			if key, _, _ := strings.Cut(pair, "="); key != arg.key && pair != "" {
+				pairs = append(pairs, pair)
+			}
+		}
+		args = strings.Join(append(pairs, arg.key+"="+arg.value), ";")
 	}
 	return args
 }

@@ -78,3 +78,31 @@ func TestServedBySeveralPlugins(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestLegacyArgsReplaceTheAddressesOfTheRuntime(t *testing.T) {
+	t.Parallel()
+	const given = "IgnoreUnknown=1;IP=10.9.9.9;K8S_POD_NAME=p=q;MAC=02:00:00:00:00:09;IP=10.8.8.8"
+	for _, tt := range []struct {
+		s          netconf.Selection
+		args, want string
+	}{
+		{netconf.Selection{}, "", ""},
+		{netconf.Selection{}, given, given},
+		{netconf.Selection{IPs: []string{"10.0.0.5/24", "fd00::5"}}, "", "IP=10.0.0.5/24,fd00::5"},
+		{netconf.Selection{MAC: "02:00:00:00:00:01"}, "IPX=1;ip=2;;MACS=3", "IPX=1;ip=2;MACS=3;MAC=02:00:00:00:00:01"},
+		{
+			netconf.Selection{IPs: []string{"10.0.0.5"}},
+			given,
+			"IgnoreUnknown=1;K8S_POD_NAME=p=q;MAC=02:00:00:00:00:09;IP=10.0.0.5",
+		},
+		{
+			netconf.Selection{IPs: []string{"10.0.0.5"}, MAC: "02:00:00:00:00:01"},
+			given,
+			"IgnoreUnknown=1;K8S_POD_NAME=p=q;IP=10.0.0.5;MAC=02:00:00:00:00:01",
+		},
+	} {
+		if got := tt.s.LegacyArgs(tt.args); got != tt.want {
+			t.Errorf("%v of %q: got %q, want %q", tt.s, tt.args, got, tt.want)
+		}
+	}
+}

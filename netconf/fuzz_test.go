@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"net"
+	"slices"
 	"strings"
 	"testing"
 
@@ -139,7 +141,9 @@ func FuzzParsePlugin(f *testing.F) {
 func FuzzParseSelection(f *testing.F) {
 	for _, seed := range []string{
 		"", "a", "ns/a@net1, b", "a,,b", "../a", "a@b@c", `[{"name":"a"}]`, `{"name":"a"}`,
-		`[{"name":"a","namespace":"n","interfaceRequest":"i","mac":"02:00:00:00:00:01","ips":["10.0.0.1/8","::1"],"portMappings":[{}],"bandwidth":{"x":1.0},"cni-args":{"<":"<"},"default-route":["::ffff:1.2.3.4"],"deviceID":"d","infiniband-guid":"0011.2233.4455.6677"},{"name":"b","default-route":[],"ipam-claim-reference":"c"}]`,
+		`[{"name":"a","namespace":"n","interfaceRequest":"i","mac":"02:00:00:00:00:01","ips":["10.0.0.1/8","::1"],"portMappings":[{"HostPort":80,"containerPort":8e1,"protocol":"tcp"}],"bandwidth":{"x":1.0,"ingressRate":1,"ingressBurst":2},"cni-args":{"<":"<"},"default-route":["::ffff:1.2.3.4"],"deviceID":"d","infiniband-guid":"0011.2233.4455.6677"},{"name":"b","default-route":[],"ipam-claim-reference":"c"}]`,
+		`[{"name":"a","portMappings":[{"hostPort":1e400,"hostport":null}],"bandwidth":{"egressBurst":1}}]`,
+		`[{"name":"a","default-route":["1.2.3.4"]},{"name":"b","default-route":["::1"]}]`,
 	} {
 		f.Add(seed)
 	}
@@ -160,6 +164,14 @@ func FuzzParseSelection(f *testing.F) {
 					t.Errorf("%s is %s", key, arg)
 				}
 			}
+			checkPortsAndRates(t, selection)
+			args := selection.LegacyArgs("A=b;IP=x;MAC=y")
+			if _, err := net.ParseMAC(selection.MAC); strings.Count(args, ";") != 2 || err == nil != strings.HasSuffix(args, ";MAC="+selection.MAC) {
+				t.Errorf("CNI_ARGS are %q", args)
+			}
+		}
+		if err := netconf.CheckSelections(selections...); err != nil {
+			t.Errorf("together: %v", err)
 		}
 		if len(selections) == 0 {
 			return
@@ -176,6 +188,34 @@ func FuzzParseSelection(f *testing.F) {
 			t.Errorf("%s parses to %s, %v", first, second, err)
 		}
 	})
+}
+
+// checkPortsAndRates reads what s asks for as a plugin does that is written in Go. A
+// plugin that can read it gets nothing but ports and rates.
+func checkPortsAndRates(t *testing.T, s netconf.Selection) {
+	t.Helper()
+	var ports []struct {
+		HostPort, ContainerPort *int
+		Protocol                string
+	}
+	if json.Unmarshal(s.PortMappings, &ports) == nil {
+		for _, p := range ports {
+			for _, port := range []*int{p.HostPort, p.ContainerPort} {
+				if port != nil && (*port < 1 || *port > 65535) {
+					t.Errorf("%s: port %d", s.PortMappings, *port)
+				}
+			}
+			if !slices.Contains([]string{"", "tcp", "udp", "sctp"}, strings.ToLower(p.Protocol)) {
+				t.Errorf("%s: protocol %q", s.PortMappings, p.Protocol)
+			}
+		}
+	}
+	var rates struct{ IngressRate, IngressBurst, EgressRate, EgressBurst float64 }
+	if json.Unmarshal(s.Bandwidth, &rates) == nil {
+		if rates.IngressRate < 0 || rates.EgressRate < 0 || rates.IngressBurst > 0 && rates.IngressRate == 0 || rates.EgressBurst > 0 && rates.EgressRate == 0 {
+			t.Errorf("%s: %+v", s.Bandwidth, rates)
+		}
+	}
 }
 
 func FuzzDecode(f *testing.F) {

@@ -4,13 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/containernetworking/cni/pkg/types"
-	"github.com/containernetworking/cni/pkg/utils"
 )
 
 // A Selection asks for one attachment: it is an element of the annotation
@@ -46,10 +42,16 @@ type Selection struct {
 	// IPs are addresses, with a prefix length ("10.0.0.5/24") or without.
 	IPs []string `json:"ips,omitempty"`
 
-	// PortMappings is an array of objects, and Bandwidth an object. Both are
-	// passed on as they are, and are nil when not given.
+	// PortMappings is an array of objects. Where they have "hostPort" and
+	// "containerPort" these are from 1 to 65535, and "protocol" is TCP, UDP or
+	// SCTP in upper or lower case. PortMappings is passed on as it was
+	// written, and nil when not given.
 	PortMappings json.RawMessage `json:"portMappings,omitempty"`
-	Bandwidth    json.RawMessage `json:"bandwidth,omitempty"`
+
+	// Bandwidth is an object. Its "ingressRate", "egressRate", "ingressBurst"
+	// and "egressBurst" are above 0, and no burst is there without its rate.
+	// Bandwidth is passed on as it was written, and nil when not given.
+	Bandwidth json.RawMessage `json:"bandwidth,omitempty"`
 
 	// CNIArgs ("cni-args") is for the plugin's "args.cni"; nil when not given.
 	CNIArgs map[string]json.RawMessage `json:"cni-args,omitzero"`
@@ -72,13 +74,11 @@ type Selection struct {
 // null is the same as absent; keys that are not known are ignored.
 //
 // It fails with [ErrDecode] where JSON is broken or of the wrong types. It fails
-// with [ErrInvalid] where a name, address or GUID is not valid, where an element
-// has both "ips" and "ipam-claim-reference" or two gateways of one family, and
-// where more than one element has a gateway: a container has one default route
-// of each family, and the last one would win. The [*Error] names
-// the element and the key, as in "[1].mac", and the element's network where
-// that is known. Names are never paths. The CNI code of an interface name that
-// cannot be used is 4.
+// with [ErrInvalid] where a name, address, GUID, port or rate is not valid, where
+// an element has both "ips" and "ipam-claim-reference" or two gateways of one
+// family, and as [CheckSelections] does. The [*Error] names the element and the
+// key, as in "[1].mac", and the element's network where that is known. Names are
+// never paths. The CNI code of an interface name that cannot be used is 4.
 func ParseSelection(s string) ([]Selection, error) {
 	if s = strings.TrimSpace(s); s == "" {
 		return nil, nil
@@ -132,19 +132,15 @@ func parseSelectionJSON(data []byte) ([]Selection, error) {
 		return nil, err
 	}
 	var selections []Selection
-	routed := -1 // the element with the default route
 	for i, element := range elements {
 		s, err := parseSelectionObject(element)
-		if err == nil && len(s.DefaultRoute) > 0 {
-			if routed >= 0 {
-				err = s.fail("default-route", fmt.Errorf("element [%d] has gateways already, and only one may have them", routed))
-			}
-			routed = i
-		}
 		if err != nil {
 			return nil, under(fmt.Sprintf("[%d]", i), err)
 		}
 		selections = append(selections, s)
+	}
+	if err := CheckSelections(selections...); err != nil {
+		return nil, err
 	}
 	return selections, nil
 }
@@ -158,6 +154,8 @@ func parseSelectionObject(data []byte) (Selection, error) {
 	var s Selection
 	var oldInterface string
 	var routes []string
+	var ports []map[string]json.RawMessage
+	var rates map[string]json.RawMessage
 	for _, field := range []struct {
 		key, want string
 		into      any
@@ -170,8 +168,8 @@ func parseSelectionObject(data []byte) (Selection, error) {
 		{"infiniband-guid", "a string", &s.InfinibandGUID},
 		{"deviceID", "a string", &s.DeviceID},
 		{"ips", "an array", &s.IPs},
-		{"portMappings", "an array", &[]map[string]json.RawMessage{}},
-		{"bandwidth", "an object", &map[string]json.RawMessage{}},
+		{"portMappings", "an array", &ports},
+		{"bandwidth", "an object", &rates},
 		{"cni-args", "an object", &s.CNIArgs},
 		{"default-route", "an array", &routes},
 		{"ipam-claim-reference", "a string", &s.IPAMClaimReference},
@@ -202,6 +200,11 @@ func parseSelectionObject(data []byte) (Selection, error) {
 		}
 		s.DefaultRoute[i] = addr
 	}
+	for _, err := range []error{checkPorts(ports), checkRates(rates)} {
+		if err != nil {
+			return Selection{}, inNetwork(s.Name, err)
+		}
+	}
 	return s, s.validate()
 }
 
@@ -220,100 +223,4 @@ func (s *Selection) UnmarshalJSON(data []byte) error {
 	}
 	*s = parsed
 	return nil
-}
-
-// isDNSLabel reports whether s is a label of RFC 1123 in lower case: up to 63
-// letters, digits and inner hyphens. A regular expression for it would cost
-// every plugin more at start-up than all of this package does at work.
-func isDNSLabel(s string) bool {
-	for i, r := range s {
-		switch {
-		case 'a' <= r && r <= 'z', '0' <= r && r <= '9':
-		case r == '-' && 0 < i && i < len(s)-1:
-		default:
-			return false
-		}
-	}
-	return 0 < len(s) && len(s) <= 63
-}
-
-// validate checks the names and addresses of s.
-func (s Selection) validate() error {
-	if s.Name == "" {
-		return s.fail("name", errMissing)
-	}
-	if err := validateName(s.Name); err != nil {
-		return err
-	}
-	if s.Namespace != "" && !isDNSLabel(s.Namespace) {
-		return s.fail("namespace", fmt.Errorf("%q is not a DNS label", s.Namespace))
-	}
-	if s.Interface != "" {
-		if err := utils.ValidateInterfaceName(s.Interface); err != nil {
-			return s.failInterface(fmt.Errorf("%q: %w", s.Interface, err))
-		}
-	}
-	if s.MAC != "" {
-		if _, err := net.ParseMAC(s.MAC); err != nil {
-			return s.fail("mac", err)
-		}
-	}
-	if s.InfinibandGUID != "" {
-		if guid, err := net.ParseMAC(s.InfinibandGUID); err != nil || len(guid) != 8 {
-			return s.fail("infiniband-guid", fmt.Errorf("%q is not a GUID of 8 bytes", s.InfinibandGUID))
-		}
-	}
-	for i, ip := range s.IPs {
-		if err := validateIP(ip); err != nil {
-			return s.fail(fmt.Sprintf("ips[%d]", i), err)
-		}
-	}
-	seen := map[string]bool{}
-	for i, gateway := range s.DefaultRoute {
-		family := "IPv6"
-		if gateway.Unmap().Is4() {
-			family = "IPv4"
-		}
-		if seen[family] {
-			return s.fail(fmt.Sprintf("default-route[%d]", i), fmt.Errorf("a second gateway of %s", family))
-		}
-		seen[family] = true
-	}
-	if s.IPAMClaimReference != "" && len(s.IPs) > 0 {
-		return s.fail("ipam-claim-reference", errors.New(`given together with "ips": the claim says which addresses there are`))
-	}
-	if s.IPAMClaimReference != "" && validateName(s.IPAMClaimReference) != nil {
-		return s.fail("ipam-claim-reference", fmt.Errorf("%q is not a name", s.IPAMClaimReference))
-	}
-	return nil
-}
-
-// validateIP fails unless s is an address, with or without a prefix length.
-func validateIP(s string) error {
-	if strings.Contains(s, "/") {
-		_, err := netip.ParsePrefix(s)
-		return err
-	}
-	_, err := parseAddr(s)
-	return err
-}
-
-// parseAddr parses an address, which has no zone.
-func parseAddr(s string) (netip.Addr, error) {
-	addr, err := netip.ParseAddr(s)
-	if err != nil {
-		return netip.Addr{}, err
-	}
-	if addr.Zone() != "" {
-		return netip.Addr{}, fmt.Errorf("%q has a zone", s)
-	}
-	return addr, nil
-}
-
-func (s Selection) fail(key string, err error) error {
-	return &Error{Kind: ErrInvalid, Network: s.Name, Key: key, Err: err}
-}
-
-func (s Selection) failInterface(err error) error {
-	return &Error{Kind: ErrInvalid, Network: s.Name, Key: "interface", Err: err, code: types.ErrInvalidEnvironmentVariables}
 }

@@ -59,6 +59,15 @@ func TestParseSelection(t *testing.T) {
 				{Name: "d", IPs: []string{}, IPAMClaimReference: "claim"},
 			},
 		},
+		{
+			"ports and rates in any spelling",
+			`[{"name":"a","portMappings":[{"HostPort":1,"CONTAINERPORT":65535,"Protocol":"sctp"},{"hostPort":8e1,"protocol":"UDP","hostIP":7},{"protocol":null}],"bandwidth":{"IngressRate":1e-1,"ingressBurst":18446744073709551616,"egressBurst":null}}]`,
+			[]netconf.Selection{{
+				Name:         "a",
+				PortMappings: json.RawMessage(`[{"HostPort":1,"CONTAINERPORT":65535,"Protocol":"sctp"},{"hostPort":8e1,"protocol":"UDP","hostIP":7},{"protocol":null}]`),
+				Bandwidth:    json.RawMessage(`{"IngressRate":1e-1,"ingressBurst":18446744073709551616,"egressBurst":null}`),
+			}},
+		},
 		{"empty default route and arguments", `[{"name":"a","default-route":[],"cni-args":{},"ips":[]}]`, []netconf.Selection{{Name: "a", DefaultRoute: []netip.Addr{}, CNIArgs: map[string]json.RawMessage{}, IPs: []string{}}}},
 	}
 	for _, tt := range tests {
@@ -119,6 +128,20 @@ func TestParseSelectionErrors(t *testing.T) {
 		{`[{"name":"a","ips":["fe80::1%eth0"]}]`, wantError{kind: invalid, network: "a", key: "[0].ips[0]"}},
 		{`[{"name":"a","portMappings":{}}]`, wantError{kind: decode, network: "a", key: "[0].portMappings"}},
 		{`[{"name":"a","portMappings":[80]}]`, wantError{kind: decode, network: "a", key: "[0].portMappings"}},
+		{`[{"name":"a","portMappings":[{},{"hostPort":0}]}]`, wantError{kind: invalid, network: "a", key: "[0].portMappings[1].hostPort", text: "1 to 65535"}},
+		{`[{"name":"a","portMappings":[{"containerPort":65536}]}]`, wantError{kind: invalid, network: "a", key: "[0].portMappings[0].containerPort"}},
+		{`[{"name":"a","portMappings":[{"containerPort":-1}]}]`, wantError{kind: invalid, network: "a", key: "[0].portMappings[0].containerPort"}},
+		{`[{"name":"a","portMappings":[{"hostPort":80.5}]}]`, wantError{kind: invalid, network: "a", key: "[0].portMappings[0].hostPort"}},
+		{`[{"name":"a","portMappings":[{"hostPort":1e400}]}]`, wantError{kind: invalid, network: "a", key: "[0].portMappings[0].hostPort", text: "too large"}},
+		{`[{"name":"a","portMappings":[{"hostPort":"80"}]}]`, wantError{kind: decode, network: "a", key: "[0].portMappings[0].hostPort", text: "a string, want a number"}},
+		{`[{"name":"a","portMappings":[{"hostPort":80,"HostPort":70000}]}]`, wantError{kind: invalid, network: "a", key: "[0].portMappings[0].hostPort"}},
+		{`[{"name":"a","portMappings":[{"Protocol":"icmp"}]}]`, wantError{kind: invalid, network: "a", key: "[0].portMappings[0].protocol", text: `"icmp"`}},
+		{`[{"name":"a","portMappings":[{"protocol":6}]}]`, wantError{kind: decode, network: "a", key: "[0].portMappings[0].protocol"}},
+		{`[{"name":"a","bandwidth":{"ingressRate":0}}]`, wantError{kind: invalid, network: "a", key: "[0].bandwidth.ingressRate", text: "above 0"}},
+		{`[{"name":"a","bandwidth":{"EgressRate":-1}}]`, wantError{kind: invalid, network: "a", key: "[0].bandwidth.egressRate"}},
+		{`[{"name":"a","bandwidth":{"egressRate":1,"egressBurst":0}}]`, wantError{kind: invalid, network: "a", key: "[0].bandwidth.egressBurst"}},
+		{`[{"name":"a","bandwidth":{"egressRate":"1M"}}]`, wantError{kind: decode, network: "a", key: "[0].bandwidth.egressRate"}},
+		{`[{"name":"a","bandwidth":{"ingressRate":1,"egressRate":null,"egressBurst":2}}]`, wantError{kind: invalid, network: "a", key: "[0].bandwidth.egressBurst", text: `"egressRate"`}},
 		{`[{"name":"a","bandwidth":[]}]`, wantError{kind: decode, network: "a", key: "[0].bandwidth"}},
 		{`[{"name":"a","cni-args":"x=y"}]`, wantError{kind: decode, network: "a", key: "[0].cni-args"}},
 		{`[{"name":"a","default-route":"10.0.0.1"}]`, wantError{kind: decode, network: "a", key: "[0].default-route"}},
@@ -140,6 +163,20 @@ func TestParseSelectionErrors(t *testing.T) {
 			tt.want.check(t, err)
 		})
 	}
+}
+
+func TestOnlyOneSelectionOfAContainerHasGateways(t *testing.T) {
+	t.Parallel()
+	gateways := []netip.Addr{netip.MustParseAddr("10.0.0.1")}
+	none, one := netconf.Selection{Name: "none", DefaultRoute: []netip.Addr{}}, netconf.Selection{Name: "one", DefaultRoute: gateways}
+	for _, good := range [][]netconf.Selection{nil, {none, none}, {one}, {none, one, none}} {
+		if err := netconf.CheckSelections(good...); err != nil {
+			t.Errorf("%v: %v", good, err)
+		}
+	}
+	two := one
+	two.Name = "two"
+	wantError{kind: netconf.ErrInvalid, network: "two", key: "[2].default-route", text: "[1]"}.check(t, netconf.CheckSelections(none, one, two))
 }
 
 func TestSelectionJSON(t *testing.T) {
