@@ -33,10 +33,8 @@ type File struct {
 // [Load] does, and only when the iteration comes to it.
 //
 // A file that cannot be used is yielded with an error, which names the file, and
-// no Network. The error is one of [LoadFile], or [ErrInvalid] for a network that no
-// runtime can run: it has no name, a version of the protocol below all that are
-// implemented, a path in place of a plugin's type, or a number that is too large
-// for Go. An error with the zero File means that fsys cannot be listed.
+// no Network. The error is one of [LoadFile] or [Network.Runnable]. An error with
+// the zero File means that fsys cannot be listed.
 func Files(fsys fs.FS, consider func(fs.DirEntry) bool) iter.Seq2[File, error] {
 	if consider == nil {
 		consider = runtimeReads
@@ -50,7 +48,7 @@ func Files(fsys fs.FS, consider func(fs.DirEntry) bool) iter.Seq2[File, error] {
 		for _, name := range names {
 			n, err := loadFile(fsys, name, nil)
 			if err == nil {
-				err = amend(n.runnable(), func(e *Error) { e.File = name })
+				err = amend(n.Runnable(), func(e *Error) { e.File = name })
 			}
 			if err != nil {
 				n = Network{}
@@ -74,8 +72,11 @@ func isConfig(entry fs.DirEntry) bool {
 	return !entry.IsDir() && slices.Contains([]string{".conf", ".conflist", ".json"}, path.Ext(entry.Name()))
 }
 
-// runnable fails unless a runtime can run n.
-func (n Network) runnable() error {
+// Runnable fails with [ErrInvalid] for a network that no runtime can run: it has no
+// name, a version of the protocol that is no version or below all that are
+// implemented, or a path in place of a plugin's type. It fails with [ErrDecode] for a
+// number that is too large for Go.
+func (n Network) Runnable() error {
 	fail := func(key, why string) error {
 		return &Error{Kind: ErrInvalid, Network: n.Name(), Key: key, Err: errors.New(why)}
 	}
@@ -88,9 +89,9 @@ func (n Network) runnable() error {
 	case !known:
 		return fail("cniVersion", "below all that are implemented")
 	}
-	for _, p := range n.plugins {
-		if t := p.Type(); t == "." || t == ".." || strings.ContainsAny(t, `/\`) {
-			return fail("type", "a path, want the name of an executable")
+	for i, p := range n.plugins {
+		if t := p.Type(); t == "." || t == ".." || strings.ContainsAny(t, "/\\\x00") {
+			return fail(pluginKey(i)+".type", "a path, want the name of an executable")
 		}
 	}
 	var value any

@@ -58,16 +58,17 @@ func TestFilesAreThoseOfRuntimesInTheirOrder(t *testing.T) {
 func TestFilesThatNoRuntimeCanRunAreErrors(t *testing.T) {
 	t.Parallel()
 	for text, key := range map[string]string{
-		`{"type":"a"}`:                               "name",
-		`{"name":"x","plugins":[]}`:                  "plugins",
-		`{"name":"x","plugins":[{}]}`:                "plugins[0].type",
-		`{"name":"x","type":"../a"}`:                 "type",
-		`{"name":"x","type":".."}`:                   "type",
-		`{"cniVersion":"x","name":"x","type":"a"}`:   "cniVersion",
-		`{"cniVersion":"0","name":"x","type":"a"}`:   "cniVersion",
-		`{"name":"x","type":"a","mtu":1e99999}`:      "",
-		`{"name":"x","type":"a","name":"y"}`:         "name",
-		strings.Repeat(" ", 16<<20) + `{"name":"x"}`: "",
+		`{"type":"a"}`:                                             "name",
+		`{"name":"x","plugins":[]}`:                                "plugins",
+		`{"name":"x","plugins":[{}]}`:                              "plugins[0].type",
+		`{"name":"x","type":"../a"}`:                               "plugins[0].type",
+		`{"name":"x","type":".."}`:                                 "plugins[0].type",
+		`{"name":"x","plugins":[{"type":"a"},{"type":"b\u0000"}]}`: "plugins[1].type",
+		`{"cniVersion":"x","name":"x","type":"a"}`:                 "cniVersion",
+		`{"cniVersion":"0","name":"x","type":"a"}`:                 "cniVersion",
+		`{"name":"x","type":"a","mtu":1e99999}`:                    "",
+		`{"name":"x","type":"a","name":"y"}`:                       "name",
+		strings.Repeat(" ", 16<<20) + `{"name":"x"}`:               "",
 	} {
 		got := found(files(map[string]string{"1.conf": text}), nil, "")
 		if diff := cmp.Diff([]string{"1.conf !" + key}, got); diff != "" {

@@ -102,7 +102,7 @@ func LoadFileFS(fsys fs.FS, file string) (Network, error) {
 // returns the zero Network for a network that is not wanted; nil wants any.
 func loadFile(fsys fs.FS, file string, wanted func(Network) bool) (Network, error) {
 	inFile := func(err error) error { return amend(err, func(e *Error) { e.File = file }) }
-	data, err := readFile(fsys, file)
+	data, err := ReadFile(fsys, file)
 	if err != nil {
 		return Network{}, err
 	}
@@ -138,7 +138,7 @@ func subdirectory(fsys fs.FS, dir string) ([]Plugin, error) {
 	}
 	var plugins []Plugin
 	for _, file := range files {
-		data, err := readFile(fsys, file)
+		data, err := ReadFile(fsys, file)
 		if err != nil {
 			return nil, err
 		}
@@ -176,10 +176,15 @@ func listDir(fsys fs.FS, dir string, wanted func(fs.DirEntry) bool) ([]string, e
 // maxFile is the size in bytes over which a file is not read.
 const maxFile = 16 << 20
 
-// readFile reads a file of fsys. It asks what the file is before it opens it:
-// opening a FIFO waits for a writer, and opening a device may have effects. It
-// asks again afterwards, because it may be another file by then.
-func readFile(fsys fs.FS, file string) ([]byte, error) {
+// ReadFile reads a file of fsys as [Load] does. The error is [ErrInvalid] where the
+// file is not a regular one of at most 16 MiB, or a link to one: it is not opened
+// then. A file that does not exist is [ErrNotFound] and [fs.ErrNotExist]. A file that
+// cannot be read is an [*Error] without a Kind.
+func ReadFile(fsys fs.FS, file string) ([]byte, error) {
+	if fsys == nil || !fs.ValidPath(file) {
+		return nil, &Error{Kind: ErrInvalid, File: file, Err: errors.New("not the name of a file")}
+	}
+	// Opening a FIFO waits for a writer, and opening a device may have effects.
 	info, err := fs.Stat(fsys, file)
 	if err != nil {
 		return nil, fileError(file, err)
@@ -191,8 +196,8 @@ func readFile(fsys fs.FS, file string) ([]byte, error) {
 	if err != nil {
 		return nil, fileError(file, err)
 	}
-	defer func() { _ = f.Close() }() // nothing was written
-	if info, err = f.Stat(); err != nil {
+	defer func() { _ = f.Close() }()      // nothing was written
+	if info, err = f.Stat(); err != nil { // it may be another file by now
 		return nil, fileError(file, err)
 	}
 	if err := readable(file, info); err != nil {

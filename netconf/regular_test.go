@@ -50,8 +50,26 @@ func TestLoadOpensRegularFilesOnly(t *testing.T) {
 			wantError{kind: netconf.ErrNotFound, network: "odd", text: `6 bad files, the first: invalid configuration: file "01-odd.conf": not a regular file`}.check(t, err)
 			_, err = netconf.Load(fsys, "only") // half a chain is not what was asked for
 			wantError{kind: netconf.ErrNotFound, network: "only", text: `file "only/00-odd.conf"`}.check(t, err)
+			_, err = netconf.ReadFile(fsys, "01-odd.conf")
+			wantError{kind: netconf.ErrInvalid, file: "01-odd.conf", text: "not a regular file"}.check(t, err)
 			_, err = netconf.LoadFileFS(fsys, "01-odd.conf")
 			wantError{kind: netconf.ErrInvalid, file: "01-odd.conf", text: "not a regular file"}.check(t, err)
 		})
 	}
+}
+
+func TestReadFileReadsBelowItsFileSystemOnly(t *testing.T) {
+	t.Parallel()
+	fsys := files(map[string]string{"a/b.conf": "text"})
+	if data, err := netconf.ReadFile(fsys, "a/b.conf"); string(data) != "text" || err != nil {
+		t.Errorf("read %q, %v", data, err)
+	}
+	for _, name := range []string{"", "/a/b.conf", "../b.conf", "a/../a/b.conf"} {
+		_, err := netconf.ReadFile(fsys, name)
+		wantError{kind: netconf.ErrInvalid, file: name}.check(t, err)
+	}
+	_, err := netconf.ReadFile(nil, "a")
+	wantError{kind: netconf.ErrInvalid, file: "a"}.check(t, err)
+	_, err = netconf.ReadFile(fsys, "a/c.conf")
+	wantError{kind: netconf.ErrNotFound, file: "a/c.conf"}.check(t, err)
 }
