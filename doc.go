@@ -62,6 +62,8 @@
 //     attached (→ lifecycle)
 //   - [github.com/metacni/metacni/netconf/autoconf]: writes the node's CNI
 //     configuration and keeps it in step with the cluster network (→ netconf)
+//   - [github.com/metacni/metacni/netconf/nad]: networks from Kubernetes'
+//     NetworkAttachmentDefinitions, without a Kubernetes client (→ netconf)
 //
 // Whole plugins to copy, and a first one in ten minutes, are in
 // https://github.com/metacni/metacni/tree/main/examples.

@@ -49,6 +49,7 @@ var rules = map[string][]string{
 	"delegate/thick/shim":   {"status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/redact", "internal/cause", "internal/terse"},
 	"delegate/thick/wire":   nil,
 	"delegate/resident":     {"delegate", "delegate/plugin", "netconf", "status", "delegate/thick/wire", "internal/cause", "internal/durable", "internal/peer", "internal/proctree", "internal/turns"},
+	"netconf/nad":           {"netconf"},
 	"netconf/autoconf":      {"netconf", "internal/durable", "internal/inroot", "internal/flock"},
 
 	"delegate/delegatetest/cmd/conform": {"delegate/delegatetest"},

@@ -1,0 +1,277 @@
+package nad
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/metacni/metacni/netconf"
+)
+
+// MaxSize is the size in bytes over which a definition, or its Config, is refused. An
+// API server takes no larger object.
+const MaxSize = 3 << 20
+
+// A Definition is what matters of a NetworkAttachmentDefinition.
+type Definition struct {
+	Ref
+
+	UID     string // metadata.uid, if known
+	Version string // metadata.resourceVersion, if known
+
+	// Config is spec.config: a network configuration, or empty for that of a file
+	// on the node. It is as the user wrote it, and not checked.
+	Config string
+
+	// Resource is the resource whose devices the attachments need, if they need
+	// any: the value of [ResourceAnnotation].
+	Resource string
+}
+
+// Parse parses the JSON of a NetworkAttachmentDefinition, as an API server gives it.
+// It reads the keys that matter and ignores all others.
+//
+// It fails with [netconf.ErrDecode] where data is not a JSON object, has a key twice, or
+// has a value of the wrong type, and with [netconf.ErrInvalid] where data is larger
+// than [MaxSize], is another kind of object, or has no valid namespace and name. It
+// does not look into spec.config.
+func Parse(data []byte) (Definition, error) {
+	if len(data) > MaxSize {
+		return Definition{}, &Error{Err: tooLarge()}
+	}
+	object, err := netconf.Decode[struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+		Metadata   struct {
+			Name            string            `json:"name"`
+			Namespace       string            `json:"namespace"`
+			UID             string            `json:"uid"`
+			ResourceVersion string            `json:"resourceVersion"`
+			Annotations     map[string]string `json:"annotations"`
+		} `json:"metadata"`
+		Spec json.RawMessage `json:"spec"`
+	}](data)
+	if err != nil {
+		return Definition{}, &Error{Err: err}
+	}
+	m := object.Metadata
+	d := Definition{
+		Ref: Ref{Namespace: m.Namespace, Name: m.Name}, UID: m.UID, Version: m.ResourceVersion,
+		Resource: m.Annotations[ResourceAnnotation],
+	}
+	if err := d.Validate(); err != nil {
+		return Definition{}, err
+	}
+	if d.Config, err = parseSpec(object.Spec); err != nil {
+		return Definition{}, about(d.Ref, err)
+	}
+	if object.Kind != "" && object.Kind != "NetworkAttachmentDefinition" {
+		return Definition{}, about(d.Ref, invalid("kind", fmt.Sprintf("%q, want NetworkAttachmentDefinition", object.Kind)))
+	}
+	if v := object.APIVersion; v != "" && !strings.HasPrefix(v, "k8s.cni.cncf.io/") {
+		return Definition{}, about(d.Ref, invalid("apiVersion", fmt.Sprintf("%q, want k8s.cni.cncf.io/v1", v)))
+	}
+	return d, nil
+}
+
+// parseSpec returns spec.config.
+func parseSpec(spec json.RawMessage) (config string, err error) {
+	if spec == nil || string(spec) == "null" {
+		return "", nil
+	}
+	keys, err := netconf.Decode[map[string]json.RawMessage](spec)
+	if err != nil {
+		return "", &netconf.Error{Kind: netconf.ErrDecode, Key: "spec", Err: errors.New("not an object")}
+	}
+	if raw, ok := keys["config"]; ok && json.Unmarshal(raw, &config) != nil {
+		return "", &netconf.Error{Kind: netconf.ErrDecode, Key: "spec.config", Err: errors.New("not a string, which has the JSON of a network configuration")}
+	}
+	return config, nil
+}
+
+func tooLarge() error {
+	return &netconf.Error{Kind: netconf.ErrInvalid, Err: errors.New("larger than 3 MiB")}
+}
+
+// Rules are those by which [Definition.Network] makes a network of a definition.
+type Rules struct {
+	// ConfDir has the configuration files of the node, for definitions without
+	// Config.
+	ConfDir fs.FS
+
+	// CNIVersion is put into a network that has no version. Empty leaves it
+	// without one.
+	CNIVersion string
+
+	// Own are the types of the calling plugin itself, which no definition may
+	// have: it would call itself.
+	Own []string
+
+	// Allowed are the types that the plugins of a definition, and their IPAM
+	// plugins, may have. None means all.
+	Allowed []string
+}
+
+// Network returns the network that d defines: a list of plugins, or a lone plugin.
+// Where d.Config is blank it is the network of d's name in the files of r.ConfDir, see
+// [netconf.Load]. A network without a name, or with an empty one, gets d's; a name that
+// differs from d's stays. A list has the plugins that are written in it and no others,
+// whatever its loadOnlyInlinedPlugins says. Everything else is kept as it was written.
+//
+// Network fails
+//
+//   - as [netconf.Parse], [netconf.Load] and [netconf.Network.Runnable] do;
+//   - with [netconf.ErrInvalid] for a Config larger than [MaxSize], for a type of a
+//     plugin or of its IPAM plugin that is a path or one of r.Own, and for "args", or
+//     "cni" in it, that is not an object;
+//   - with [ErrForbidden] for a type that is not one of r.Allowed.
+//
+// Plugins that run plugins of their own name them in keys that Network does not know.
+// r.Allowed does not cover those.
+func (d Definition) Network(r Rules) (netconf.Network, error) {
+	if err := d.Validate(); err != nil {
+		return netconf.Network{}, err
+	}
+	n, err := d.network(r.ConfDir)
+	if err == nil {
+		n, err = n.Edit(r.defaults(n, d.Name)...)
+	}
+	if err == nil {
+		err = n.Runnable()
+	}
+	if err == nil {
+		err = r.check(n)
+	}
+	if err != nil {
+		return netconf.Network{}, about(d.Ref, fmt.Errorf("spec.config: %w", err))
+	}
+	return n, nil
+}
+
+// network returns the network without the name and the version that it lacks.
+func (d Definition) network(confDir fs.FS) (netconf.Network, error) {
+	if len(d.Config) > MaxSize {
+		return netconf.Network{}, tooLarge()
+	}
+	if strings.TrimSpace(d.Config) == "" {
+		n, err := netconf.Load(confDir, d.Name)
+		if err != nil {
+			err = fmt.Errorf("empty, and no file defines the network: %w", err)
+		}
+		return n, err
+	}
+	keys, err := netconf.Decode[map[string]json.RawMessage]([]byte(d.Config))
+	if err != nil {
+		return netconf.Network{}, err
+	}
+	if string(keys["name"]) != `""` {
+		return netconf.Parse([]byte(d.Config))
+	}
+	delete(keys, "name")
+	var config bytes.Buffer
+	enc := json.NewEncoder(&config)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(keys); err != nil {
+		return netconf.Network{}, err
+	}
+	return netconf.Parse(config.Bytes())
+}
+
+// defaults are what n lacks.
+func (r Rules) defaults(n netconf.Network, name string) []netconf.Edit {
+	edits := []netconf.Edit{netconf.Default("name", name)}
+	if r.CNIVersion != "" && !n.Has("cniVersions") {
+		edits = append(edits, netconf.Default("cniVersion", r.CNIVersion))
+	}
+	return edits
+}
+
+// check fails unless r allows the plugins of n.
+func (r Rules) check(n netconf.Network) error {
+	for i, p := range n.Plugins() {
+		keys := make(map[string]json.RawMessage)
+		err := p.Decode(&keys)
+		if err == nil {
+			err = r.checkType("type", p.Type())
+		}
+		if err == nil {
+			err = r.checkIPAM(keys)
+		}
+		if err == nil {
+			err = checkArgs(keys["args"])
+		}
+		if e := (*netconf.Error)(nil); errors.As(err, &e) {
+			named := *e
+			named.Network, named.Key = n.Name(), fmt.Sprintf("plugins[%d].%s", i, e.Key)
+			return &named
+		}
+	}
+	return nil
+}
+
+// checkType checks the type of a plugin, or of its IPAM plugin.
+func (r Rules) checkType(key, typ string) error {
+	fail := func(kind error, why string) error {
+		return &netconf.Error{Kind: kind, Key: key, Err: errors.New(why)}
+	}
+	switch {
+	case typ == "." || typ == ".." || strings.ContainsAny(typ, "/\\\x00"):
+		return fail(netconf.ErrInvalid, "a path, want the name of an executable")
+	case slices.Contains(r.Own, typ):
+		return fail(netconf.ErrInvalid, fmt.Sprintf("%q would call itself", typ))
+	case len(r.Allowed) > 0 && !slices.Contains(r.Allowed, typ):
+		return fail(ErrForbidden, fmt.Sprintf("%q is not one of allowedTypes", typ))
+	}
+	return nil
+}
+
+// checkIPAM checks the type of the IPAM plugin. Plugins use encoding/json, so that
+// "IPAM" is as good as "ipam".
+func (r Rules) checkIPAM(keys map[string]json.RawMessage) error {
+	for _, raw := range folded(keys, "ipam") {
+		var ipam map[string]json.RawMessage
+		_ = json.Unmarshal(raw, &ipam) // what is no object has no type
+		for _, raw := range folded(ipam, "type") {
+			var typ string
+			if json.Unmarshal(raw, &typ) != nil || typ == "" {
+				continue
+			}
+			if err := r.checkType("ipam.type", typ); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// folded returns the values of the keys that differ from key in upper and lower
+// case at most, in the order of the keys.
+func folded(keys map[string]json.RawMessage, key string) []json.RawMessage {
+	var values []json.RawMessage
+	for _, name := range slices.Sorted(maps.Keys(keys)) {
+		if strings.EqualFold(name, key) {
+			values = append(values, keys[name])
+		}
+	}
+	return values
+}
+
+// checkArgs checks "args", into which a pod's cni-args are merged.
+func checkArgs(raw json.RawMessage) error {
+	for _, key := range []string{"args", "args.cni"} {
+		if raw == nil || string(raw) == "null" {
+			return nil
+		}
+		keys, err := netconf.Decode[map[string]json.RawMessage](raw)
+		if err != nil {
+			return &netconf.Error{Kind: netconf.ErrInvalid, Key: key, Err: errors.New("not an object")}
+		}
+		raw = keys["cni"]
+	}
+	return nil
+}

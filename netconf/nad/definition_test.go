@@ -1,0 +1,316 @@
+package nad_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/nad"
+)
+
+var blue = nad.Ref{Namespace: "ns", Name: "blue"}
+
+func defined(config string) nad.Definition { return nad.Definition{Ref: blue, Config: config} }
+
+func files(contents map[string]string) fstest.MapFS {
+	fsys := fstest.MapFS{}
+	for name, content := range contents {
+		fsys[name] = &fstest.MapFile{Data: []byte(content)}
+	}
+	return fsys
+}
+
+// object is the JSON of a definition with spec and more metadata.
+func object(spec, metadata string) string {
+	return `{"apiVersion":"k8s.cni.cncf.io/v1","kind":"NetworkAttachmentDefinition","metadata":{"name":"blue","namespace":"ns"` + metadata + `}` + spec + `}`
+}
+
+func TestParse(t *testing.T) {
+	t.Parallel()
+	for data, want := range map[string]nad.Definition{
+		object(`,"spec":{"config":"{ \"type\": \"bridge\" }\n"}`, `,"uid":"u-1","resourceVersion":"42","generation":1,"managedFields":[{"a":{}}],"annotations":{"k8s.v1.cni.cncf.io/resourceName":"intel.com/vf","x":"y"}`): {
+			Ref: blue, UID: "u-1", Version: "42", Config: "{ \"type\": \"bridge\" }\n", Resource: "intel.com/vf",
+		},
+		object("", ""):                        {Ref: blue},
+		object(`,"spec":null`, ""):            {Ref: blue},
+		object(`,"spec":{}`, ""):              {Ref: blue},
+		object(`,"spec":{"config":null}`, ""): {Ref: blue},
+		object(`,"spec":{"config":"not JSON, which is for Network to say"}`, `,"annotations":null`): {Ref: blue, Config: "not JSON, which is for Network to say"},
+		`{"metadata":{"name":"blue","namespace":"ns"}}`:                                             {Ref: blue}, // an element of a list
+	} {
+		got, err := nad.Parse([]byte(data))
+		if d := cmp.Diff(want, got); d != "" || err != nil {
+			t.Errorf("%s: %v (-want +got):\n%s", data, err, d)
+		}
+	}
+}
+
+func TestParseErrors(t *testing.T) {
+	t.Parallel()
+	for data, want := range map[string]wantError{
+		"":                                     {kind: netconf.ErrDecode},
+		"not JSON":                             {kind: netconf.ErrDecode},
+		"[]":                                   {kind: netconf.ErrDecode},
+		"null":                                 {kind: netconf.ErrDecode},
+		"{}":                                   {kind: netconf.ErrInvalid, key: "namespace"},
+		object(`,"spec":{"config":{}}`, ""):    {kind: netconf.ErrDecode, ref: "ns/blue", key: "spec.config", text: "not a string"},
+		object(`,"spec":{"config":12345}`, ""): {kind: netconf.ErrDecode, ref: "ns/blue", key: "spec.config"},
+		object(`,"spec":"x"`, ""):              {kind: netconf.ErrDecode, ref: "ns/blue", key: "spec"},
+		object(`,"spec":{},"spec":{}`, ""):     {kind: netconf.ErrDecode, key: "spec", text: "twice"},
+		object("", `,"annotations":{"a":1}`):   {kind: netconf.ErrDecode, key: "metadata.annotations"},
+		object("", "") + "{}":                  {kind: netconf.ErrDecode},
+		`{"metadata":{"name":"blue"}}`:         {kind: netconf.ErrInvalid, key: "namespace", text: "missing"},
+		`{"metadata":{"namespace":"ns"}}`:      {kind: netconf.ErrInvalid, key: "name", text: "missing"},
+		`{"metadata":{"namespace":"ns","name":"a/b"}}`:                     {kind: netconf.ErrInvalid, key: "name"},
+		`{"metadata":{"namespace":"../x","name":"blue"}}`:                  {kind: netconf.ErrInvalid, key: "namespace"},
+		strings.Replace(object("", ""), "Network", "X", 1):                 {kind: netconf.ErrInvalid, ref: "ns/blue", key: "kind"},
+		strings.Replace(object("", ""), "k8s.cni", "x", 1):                 {kind: netconf.ErrInvalid, ref: "ns/blue", key: "apiVersion"},
+		object(`,"spec":{"config":"`+strings.Repeat(" ", 16<<20)+`"}`, ""): {kind: netconf.ErrInvalid, text: "3 MiB"},
+	} {
+		got, err := nad.Parse([]byte(data))
+		if got != (nad.Definition{}) {
+			t.Errorf("%.200s: got %+v", data, got)
+		}
+		want.check(t, err)
+	}
+}
+
+// The network has the keys, numbers and strings of the definition as they were written.
+func TestNetworkIsWhatTheDefinitionSays(t *testing.T) {
+	t.Parallel()
+	rules := nad.Rules{CNIVersion: "1.1.0", Own: []string{"multinet"}}
+	for _, tt := range []struct{ name, config, want string }{
+		{
+			"a lone plugin",
+			`{"cniVersion":"0.3.1","name":"blue","type":"bridge","vni":12345678901234567890,"f":1.0,"z":{"b":1e3,"a":"<&>\u2028"}}`,
+			`{"cniVersion":"0.3.1","name":"blue","plugins":[{"cniVersion":"0.3.1","f":1.0,"name":"blue","type":"bridge","vni":12345678901234567890,"z":{"b":1e3,"a":"<&>\u2028"}}]}`,
+		},
+		{
+			"a list",
+			`{"cniVersion":"1.0.0","name":"blue","keep":1.50,"plugins":[{"type":"bridge"},{"type":"tuning","vni":12345678901234567890}]}`,
+			`{"cniVersion":"1.0.0","keep":1.50,"name":"blue","plugins":[{"type":"bridge"},{"type":"tuning","vni":12345678901234567890}]}`,
+		},
+		{
+			"no name and no version",
+			`{"plugins":[{"type":"bridge","vni":12345678901234567890}]}`,
+			`{"cniVersion":"1.1.0","name":"blue","plugins":[{"type":"bridge","vni":12345678901234567890}]}`,
+		},
+		{
+			"an empty name",
+			`{"z":{"b":1.0,"a":"<&>\u2028"},"name" : "","plugins":[{"type":"bridge","vni":12345678901234567890}]}`,
+			`{"cniVersion":"1.1.0","name":"blue","plugins":[{"type":"bridge","vni":12345678901234567890}],"z":{"b":1.0,"a":"<&>\u2028"}}`,
+		},
+		{
+			"an empty name of a lone plugin",
+			`{"name":"","type":"bridge","vni":12345678901234567890}`,
+			`{"cniVersion":"1.1.0","name":"blue","plugins":[{"type":"bridge","vni":12345678901234567890}]}`,
+		},
+		{"another name stays", `{"name":"Red_1","type":"x"}`, `{"cniVersion":"1.1.0","name":"Red_1","plugins":[{"name":"Red_1","type":"x"}]}`},
+		{"several versions stay", `{"cniVersions":["0.4.0"],"type":"x"}`, `{"cniVersions":["0.4.0"],"name":"blue","plugins":[{"cniVersions":["0.4.0"],"type":"x"}]}`},
+		{"args are objects, or null", `{"plugins":[{"type":"x","args":null},{"type":"y","args":{"cni":null}},{"type":"z","args":{"cni":{"k":1}}}]}`, `{"cniVersion":"1.1.0","name":"blue","plugins":[{"args":null,"type":"x"},{"args":{"cni":null},"type":"y"},{"args":{"cni":{"k":1}},"type":"z"}]}`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			n, err := defined(tt.config).Network(rules)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := n.MarshalJSON()
+			if d := cmp.Diff(tt.want, string(got)); d != "" || err != nil {
+				t.Errorf("%v (-want +got):\n%s", err, d)
+			}
+		})
+	}
+}
+
+// The version is the plugin's own only where the definition has none, so that ADD and
+// DEL speak the same one.
+func TestNetworkWithoutAVersionAnywhere(t *testing.T) {
+	t.Parallel()
+	n, err := defined(`{"type":"x"}`).Network(nad.Rules{})
+	if err != nil || n.Has("cniVersion") {
+		t.Errorf("%v, %v", n, err)
+	}
+}
+
+func TestDefinitionsWithoutConfigAreFilesOfTheNode(t *testing.T) {
+	t.Parallel()
+	confDir := files(map[string]string{
+		"10-a.conflist": `{"name":"red","plugins":[{"type":"x"}]}`,
+		"20-b.conf":     `{"name":"blue","type":"from-a-file","vni":12345678901234567890}`,
+		"30-c.conflist": `{"name":"blue","plugins":[{"type":"second"}]}`,
+		"blue.conflist": `{"name":"other","plugins":[{"type":"misnamed"}]}`,
+	})
+	for _, config := range []string{"", " \n\t"} {
+		n, err := defined(config).Network(nad.Rules{ConfDir: confDir, CNIVersion: "1.1.0"})
+		if err != nil || n.Name() != "blue" || n.CNIVersion() != "1.1.0" || n.Plugins()[0].Type() != "from-a-file" {
+			t.Errorf("%q: %v, %v", config, n, err)
+		}
+	}
+	_, err := nad.Definition{Ref: nad.Ref{Namespace: "ns", Name: "green"}}.Network(nad.Rules{ConfDir: confDir})
+	wantError{kind: netconf.ErrNotFound, ref: "ns/green", text: "spec.config: empty"}.check(t, err)
+	_, err = defined("").Network(nad.Rules{})
+	wantError{kind: netconf.ErrInvalid, ref: "ns/blue"}.check(t, err)
+	_, err = defined("").Network(nad.Rules{ConfDir: confDir, Own: []string{"from-a-file"}})
+	wantError{kind: netconf.ErrInvalid, ref: "ns/blue", key: "plugins[0].type"}.check(t, err)
+}
+
+// A definition has the plugins that are written in it. Files of the node that are
+// named by it, such as those of an auxiliary chain, are out of its reach.
+func TestDefinitionsLoadNoPluginsFromDirectories(t *testing.T) {
+	t.Parallel()
+	confDir := files(map[string]string{"chain/10.conf": `{"type":"administrators"}`, "blue/10.conf": `{"type":"administrators"}`})
+	for _, config := range []string{
+		`{"name":"chain","loadOnlyInlinedPlugins":false,"plugins":[{"type":"x"}]}`,
+		`{"loadOnlyInlinedPlugins":"false","plugins":[{"type":"x"}]}`,
+		`{"name":"","plugins":[{"type":"x"}]}`,
+	} {
+		n, err := defined(config).Network(nad.Rules{ConfDir: confDir})
+		if err != nil || len(n.Plugins()) != 1 || n.Plugins()[0].Type() != "x" {
+			t.Errorf("%s: %v, %v", config, n, err)
+		}
+	}
+	for _, config := range []string{`{"name":"chain"}`, `{"name":"chain","loadOnlyInlinedPlugins":false}`} {
+		_, err := defined(config).Network(nad.Rules{ConfDir: confDir})
+		wantError{kind: netconf.ErrInvalid, ref: "ns/blue", key: "plugins"}.check(t, err)
+	}
+	_, err := defined("").Network(nad.Rules{ConfDir: confDir})
+	wantError{kind: netconf.ErrNotFound, ref: "ns/blue"}.check(t, err)
+}
+
+// secret is in the configurations of the following tests. No error says it.
+const secret = "s3cr3t"
+
+func TestDefinitionsThatCannotBeUsed(t *testing.T) {
+	t.Parallel()
+	decode, invalid := netconf.ErrDecode, netconf.ErrInvalid
+	for _, tt := range []struct {
+		name, config string
+		want         wantError
+	}{
+		{"not JSON", `s3cr3t`, wantError{kind: decode}},
+		{"cut off", `{"type":"x","password":"s3cr3t"`, wantError{kind: decode}},
+		{"two values", `{"type":"x"} {"password":"s3cr3t"}`, wantError{kind: decode}},
+		{"not UTF-8", "{\"type\":\"x\",\"password\":\"s3cr3t\xff\"}", wantError{kind: decode}},
+		{"an array", `["s3cr3t"]`, wantError{kind: decode, text: "an array, want an object"}},
+		{"null", `null`, wantError{kind: decode}},
+		{"a key twice", `{"type":"x","password":"s3cr3t","password":"s3cr3t"}`, wantError{kind: decode, key: "password"}},
+		{"too large", `{"type":"x","password":"` + strings.Repeat(secret, 16<<20/len(secret)) + `"}`, wantError{kind: invalid, text: "larger than 3 MiB"}},
+		{"too large, and blank", strings.Repeat(" ", 16<<20), wantError{kind: invalid, text: "larger than 3 MiB"}},
+		{"neither plugins nor type", `{"password":"s3cr3t"}`, wantError{kind: invalid, key: "plugins"}},
+		{"no plugins", `{"plugins":[],"password":"s3cr3t"}`, wantError{kind: invalid, key: "plugins"}},
+		{"a plugin that is none", `{"plugins":[{"type":"x"},"s3cr3t"]}`, wantError{kind: decode, key: "plugins[1]"}},
+		{"a plugin without a type", `{"plugins":[{"password":"s3cr3t"}]}`, wantError{kind: invalid, key: "plugins[0].type"}},
+		{"a name that is null", `{"name":null,"type":"x"}`, wantError{kind: decode, key: "name"}},
+		{"a name that is a number", `{"name":1,"type":"x"}`, wantError{kind: decode, key: "name"}},
+		{"a name that is a path", `{"name":"../x","type":"x"}`, wantError{kind: invalid, key: "name"}},
+		{"a version that is none", `{"cniVersion":"one","type":"x"}`, wantError{kind: invalid, key: "cniVersion"}},
+		{"a version before the first", `{"cniVersion":"0.0.9","type":"x"}`, wantError{kind: invalid, key: "cniVersion"}},
+		{"a version that is a number", `{"cniVersion":1,"type":"x"}`, wantError{kind: decode, key: "cniVersion"}},
+		{"a type that is a path", `{"type":"/bin/sh"}`, wantError{kind: invalid, key: "plugins[0].type", text: "path"}},
+		{"a type that is a relative path", `{"plugins":[{"type":"x"},{"type":"../sh"}]}`, wantError{kind: invalid, key: "plugins[1].type"}},
+		{"a type that is the directory", `{"type":"."}`, wantError{kind: invalid, key: "plugins[0].type"}},
+		{"a type that is the directory above", `{"type":".."}`, wantError{kind: invalid, key: "plugins[0].type"}},
+		{"a type with a NUL", `{"type":"x\u0000"}`, wantError{kind: invalid, key: "plugins[0].type"}},
+		{"our own type", `{"plugins":[{"type":"x"},{"type":"multinet"}]}`, wantError{kind: invalid, key: "plugins[1].type", text: `"multinet"`}},
+		{"an IPAM type that is a path", `{"type":"x","ipam":{"type":"../sh"}}`, wantError{kind: invalid, key: "plugins[0].ipam.type", text: "path"}},
+		{"our own type for IPAM", `{"type":"x","ipam":{"type":"multinet"}}`, wantError{kind: invalid, key: "plugins[0].ipam.type"}},
+		{"an IPAM type in other letters", `{"type":"x","IPAM":{"Type":"../sh"}}`, wantError{kind: invalid, key: "plugins[0].ipam.type"}},
+		{"an IPAM type beside another", `{"type":"x","ipam":{"type":"host-local","TYPE":"../sh"}}`, wantError{kind: invalid, key: "plugins[0].ipam.type"}},
+		{"IPAM that is no object", `{"type":"x","ipam":"s3cr3t"}`, wantError{kind: decode, key: "ipam"}},
+		{"args that are no object", `{"type":"x","args":"s3cr3t"}`, wantError{kind: invalid, key: "plugins[0].args"}},
+		{"args.cni that is no object", `{"plugins":[{"type":"x"},{"type":"y","args":{"cni":["s3cr3t"]}}]}`, wantError{kind: invalid, key: "plugins[1].args.cni"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			n, err := defined(tt.config).Network(nad.Rules{CNIVersion: "1.1.0", Own: []string{"multinetd", "multinet"}})
+			if !n.IsZero() {
+				t.Errorf("got %v", n)
+			}
+			tt.want.ref = "ns/blue"
+			tt.want.check(t, err)
+			if strings.Contains(err.Error(), secret) || !strings.Contains(err.Error(), "spec.config") {
+				t.Errorf("the error quotes the configuration, or does not say where it is: %v", err)
+			}
+		})
+	}
+}
+
+func TestTypesAreRestrictedToThoseAllowed(t *testing.T) {
+	t.Parallel()
+	rules := nad.Rules{Allowed: []string{"bridge", "host-local", "tuning"}}
+	for config, key := range map[string]string{
+		`{"type":"bridge","ipam":{"type":"host-local"}}`:    "",
+		`{"type":"bridge","ipam":{}}`:                       "",
+		`{"plugins":[{"type":"bridge"},{"type":"tuning"}]}`: "",
+		`{"type":"host-device"}`:                            "plugins[0].type",
+		`{"plugins":[{"type":"bridge"},{"type":"exec"}]}`:   "plugins[1].type",
+		`{"type":"bridge","ipam":{"type":"exec"}}`:          "plugins[0].ipam.type",
+		`{"type":"bridge","Ipam":{"tYpe":"exec"}}`:          "plugins[0].ipam.type",
+		`{"type":"Bridge"}`:                                 "plugins[0].type",
+	} {
+		n, err := defined(config).Network(rules)
+		if key == "" {
+			if err != nil || n.IsZero() {
+				t.Errorf("%s: %v", config, err)
+			}
+			continue
+		}
+		wantError{kind: nad.ErrForbidden, ref: "ns/blue", key: key, text: "allowedTypes"}.check(t, err)
+	}
+}
+
+// A definition that somebody built by hand names no file.
+func TestDefinitionsWithNamesThatAreNoneHaveNoNetwork(t *testing.T) {
+	t.Parallel()
+	opened := func(name string) { t.Errorf("%s is opened", name) }
+	for _, r := range []nad.Ref{{}, {Namespace: "ns", Name: "../x"}, {Namespace: "../x", Name: "blue"}} {
+		_, err := nad.Definition{Ref: r}.Network(nad.Rules{ConfDir: watched{opened}})
+		if err == nil {
+			t.Errorf("%v has a network", r)
+		}
+		_, err = nad.Load(watched{opened}, r)
+		if err == nil {
+			t.Errorf("%v is loaded", r)
+		}
+	}
+}
+
+// A watched file system has nothing to open.
+type watched struct{ opened func(name string) }
+
+func (w watched) Open(name string) (fs.File, error) {
+	w.opened(name)
+	return nil, fs.ErrNotExist
+}
+
+// What a pod asks for, and no plugin of the definition declares, is refused; what one
+// declares is served.
+func TestSelectionsOfADefinitionAreServedOrRefused(t *testing.T) {
+	t.Parallel()
+	asked := map[string]string{
+		"ips": `["10.0.0.5"]`, "mac": `"02:00:00:00:00:01"`, "infiniband-guid": `"00:11:22:33:44:55:66:77"`,
+		"portMappings": `[{"hostPort":1,"containerPort":1}]`, "bandwidth": `{"ingressRate":1}`,
+	}
+	for key, value := range asked {
+		var s netconf.Selection
+		if err := json.Unmarshal([]byte(fmt.Sprintf(`{"name":"blue",%q:%s}`, key, value)), &s); err != nil {
+			t.Fatal(err)
+		}
+		for capability, served := range map[string]bool{"": false, strings.Replace(key, "infiniband-guid", "infinibandGUID", 1): true} {
+			n, err := defined(fmt.Sprintf(`{"plugins":[{"type":"x"},{"type":"y","capabilities":{%q:true}}]}`, capability)).Network(nad.Rules{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.ServedBy(n); (err == nil) != served {
+				t.Errorf("%s with capability %q: %v", key, capability, err)
+			}
+		}
+	}
+}

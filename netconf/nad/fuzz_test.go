@@ -1,0 +1,191 @@
+package nad_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/nad"
+)
+
+// checkError holds an error of the package against its contract.
+func checkError(t *testing.T, err error) {
+	t.Helper()
+	e, ok := err.(*nad.Error)
+	if !ok {
+		t.Fatalf("error is a %T", err)
+	}
+	if strings.Contains(err.Error(), "\n") {
+		t.Errorf("error has more than a line: %q", err)
+	}
+	known := errors.Is(err, netconf.ErrDecode) || errors.Is(err, netconf.ErrInvalid) || errors.Is(err, netconf.ErrNotFound) || errors.Is(err, nad.ErrForbidden)
+	if !known || !slices.Contains([]uint{4, 6, 7}, e.CNICode()) {
+		t.Errorf("error of code %d: %v", e.CNICode(), err)
+	}
+	if e.Ref != (nad.Ref{}) && e.Ref.Validate() != nil {
+		t.Errorf("error is about %q", e.Ref)
+	}
+}
+
+// The policy says what this restatement of it says, whatever the names are.
+func FuzzPolicy(f *testing.F) {
+	for _, use := range []string{"selected", "pod-default", "cluster", "default", ""} {
+		f.Add("a", "b", "blue", use, "kube-system", "default,shared", "kube-system", true, false)
+		f.Add("a", "a", "blue", use, "", "", "a", false, true)
+		f.Add("", "", "../x", use, "..", ",", "", true, true)
+	}
+	f.Fuzz(func(t *testing.T, pod, namespace, name, use, admin, global, system string, isolation, noPodDefault bool) {
+		r := nad.Ref{Namespace: namespace, Name: name}
+		p := nad.Policy{Namespace: admin, Isolation: isolation, NoPodDefault: noPodDefault, GlobalNamespaces: strings.Split(global, ","), SystemNamespaces: strings.Split(system, ",")}
+		attach, err := p.Decide(pod, r, nad.Use(use))
+		if again, err2 := p.Decide(pod, r, nad.Use(use)); again != attach || (err == nil) != (err2 == nil) {
+			t.Fatal("it decides in two ways")
+		}
+		if err != nil {
+			checkError(t, err)
+		}
+		want := false
+		switch use {
+		case "cluster":
+			want = true
+		case "default":
+			want = !slices.Contains(strings.Split(system, ","), pod)
+		case "selected", "pod-default":
+			want = r.Validate() == nil && (!isolation || namespace == pod || slices.Contains(strings.Split(global, ","), namespace) ||
+				use == "pod-default" && (namespace == admin || admin == "" && namespace == "kube-system"))
+			if use == "pod-default" && noPodDefault {
+				want = false
+			}
+		}
+		if attach != want || err != nil && attach || use == "default" && err != nil {
+			t.Errorf("%+v: pod of %q, %q of %v: %v, %v; want %v", p, pod, use, r, attach, err, want)
+		}
+		if err == nil && attach && use != "cluster" && use != "default" && path.Clean("/x/"+r.String()) != "/x/"+r.String() {
+			t.Errorf("%q leads elsewhere", r)
+		}
+		resolved, err := p.Ref(pod, netconf.Selection{Name: name, Namespace: namespace}, nad.Use(use))
+		if err != nil {
+			checkError(t, err)
+		} else if namespace != "" && resolved != r {
+			t.Errorf("%v is taken for %v", r, resolved)
+		}
+	})
+}
+
+func FuzzDefinition(f *testing.F) {
+	for _, config := range []string{
+		"", "x", "{}", `{"name":"","type":"x","n":12345678901234567890}`, `{"name":"chain","plugins":[{"type":"x","ipam":{"type":"a/b"},"IPAM":{"Type":"own"}}]}`,
+		`{"type":"own"}`, `{"type":"x","args":{"cni":1}}`, `{"cniVersion":"9.9.9","type":"x"}`, `{"name":"","z":1e999,"type":"x"}`, "{\"type\":\"..\"}",
+	} {
+		f.Add([]byte(`{"metadata":{"name":"blue","namespace":"ns"}}`), config)
+		quoted, err := json.Marshal(config)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add([]byte(object(`,"spec":{"config":`+string(quoted)+`}`, `,"uid":"u","annotations":{"k8s.v1.cni.cncf.io/resourceName":"r"}`)), config)
+	}
+	rules := nad.Rules{CNIVersion: "1.1.0", Own: []string{"own"}, ConfDir: files(map[string]string{"1.conf": `{"name":"blue","type":"from-a-file"}`, "chain/1.conf": `{"type":"administrators"}`})}
+	f.Fuzz(func(t *testing.T, data []byte, config string) {
+		d, err := nad.Parse(data)
+		if err != nil {
+			checkError(t, err)
+			d = nad.Definition{Ref: blue}
+		}
+		for _, d := range []nad.Definition{d, {Ref: d.Ref, UID: d.UID, Version: d.Version, Resource: d.Resource, Config: config}} {
+			checkNetwork(t, d, rules)
+			checkMirror(t, d)
+		}
+	})
+}
+
+func checkNetwork(t *testing.T, d nad.Definition, rules nad.Rules) {
+	t.Helper()
+	n, err := d.Network(rules)
+	if err != nil {
+		checkError(t, err)
+		if !strings.HasPrefix(err.Error(), "NAD "+d.String()+": ") {
+			t.Errorf("the error does not name %s: %v", d.Ref, err)
+		}
+		return
+	}
+	if err := n.Runnable(); err != nil || n.CNIVersion() == "" {
+		t.Errorf("%s: %v", d.Config, err)
+	}
+	for i, p := range n.Plugins() {
+		if strings.ContainsAny(p.Type(), "/\\\x00") || p.Type() == ".." || p.Type() == "own" || p.Type() == "administrators" {
+			t.Errorf("type %q", p.Type())
+		}
+		var seen struct{ IPAM struct{ Type string } } // as a plugin sees it
+		request, err := n.Request(i, netconf.Request{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if json.Unmarshal(request, &seen) == nil && (strings.ContainsAny(seen.IPAM.Type, "/\\\x00") || seen.IPAM.Type == "own") {
+			t.Errorf("IPAM type %q", seen.IPAM.Type)
+		}
+		if _, err := n.EditPlugins(netconf.In("args", netconf.In("cni", netconf.Set("k", 1)))); err != nil {
+			t.Errorf("cni-args cannot be merged: %v", err)
+		}
+	}
+	again, err := d.Network(rules)
+	if err != nil || !again.Equal(n) {
+		t.Errorf("%v, then %v, %v", n, again, err)
+	}
+}
+
+func checkMirror(t *testing.T, d nad.Definition) {
+	t.Helper()
+	fsys := fstest.MapFS{}
+	written, err := d.Files()
+	if err != nil {
+		checkError(t, err)
+		return
+	}
+	for _, f := range written {
+		if path.Dir(f.Name) != d.Namespace || !strings.HasPrefix(path.Base(f.Name), d.Name+".") {
+			t.Errorf("%s writes %s", d.Ref, f.Name)
+		}
+		if f.Data != nil {
+			fsys[f.Name] = &fstest.MapFile{Data: bytes.Clone(f.Data)}
+		}
+	}
+	if got, err := nad.Load(fsys, d.Ref); err != nil || got != d {
+		t.Errorf("%+v is mirrored as %+v, %v", d, got, err)
+	}
+}
+
+// Whatever lies in a mirror is a definition or an error.
+func FuzzMirror(f *testing.F) {
+	key, err := plugin.Files()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(key[0].Data, []byte(plugin.Config), []byte(nil))
+	f.Add([]byte(nil), []byte("{}"), []byte("{}"))
+	f.Add([]byte(`{"uid":1}`), []byte(nil), []byte("{}"))
+	f.Fuzz(func(t *testing.T, key, conf, conflist []byte) {
+		fsys := fstest.MapFS{}
+		for name, data := range map[string][]byte{"ns/blue.key": key, "ns/blue.conf": conf, "ns/blue.conflist": conflist} {
+			if len(data) > 0 {
+				fsys[name] = &fstest.MapFile{Data: data}
+			}
+		}
+		d, err := nad.Load(fsys, blue)
+		if e := (*nad.Error)(nil); errors.As(err, &e) && e.CNICode() == 11 {
+			return
+		}
+		if err != nil {
+			checkError(t, err)
+			return
+		}
+		if d.Ref != blue || d.Config != string(conf) && d.Config != string(conflist) {
+			t.Errorf("%+v", d)
+		}
+	})
+}

@@ -1,0 +1,133 @@
+// Package nad reads NetworkAttachmentDefinitions (NADs), the Kubernetes objects that
+// define secondary networks, without a Kubernetes client.
+//
+// A [Ref] names a definition, a [Policy] says whether a pod may use it, and
+// [Definition.Network] makes a network of it:
+//
+//	ref, err := policy.Ref(podNamespace, selection, nad.Selected)
+//	attach, err := policy.Decide(podNamespace, ref, nad.Selected) // before any look-up
+//	definition, err := nad.Load(os.DirFS(nadDir), ref)            // or from a cache
+//	network, err := definition.Network(rules)
+//
+// A definition is written by users and run as root. So nothing in it is a path, no
+// error quotes its values, and bad input of any kind is an error with a CNI code. Every
+// error is an [*Error].
+package nad
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/netconf"
+)
+
+// The annotations of pods and definitions.
+const (
+	// NetworksAnnotation selects the networks of a pod, see
+	// [netconf.ParseSelection].
+	NetworksAnnotation = "k8s.v1.cni.cncf.io/networks"
+
+	// DefaultNetworkAnnotation replaces the primary network of a pod, see
+	// [ParseDefaultNetwork].
+	DefaultNetworkAnnotation = "v1.multus-cni.io/default-network"
+
+	// ResourceAnnotation of a definition is the resource whose devices its
+	// attachments need, see [Definition.Resource].
+	ResourceAnnotation = "k8s.v1.cni.cncf.io/resourceName"
+)
+
+// A Ref names a definition.
+type Ref struct {
+	Namespace string // a DNS label
+	Name      string // a DNS subdomain
+}
+
+// ParseRef parses "name" or "namespace/name". The namespace of the first form is the
+// given one. ParseRef fails as [Ref.Validate] does.
+func ParseRef(s, namespace string) (Ref, error) {
+	r := Ref{Namespace: namespace, Name: s}
+	if before, after, ok := strings.Cut(s, "/"); ok {
+		r = Ref{Namespace: before, Name: after}
+	}
+	return r, r.Validate()
+}
+
+// String returns "namespace/name".
+func (r Ref) String() string { return r.Namespace + "/" + r.Name }
+
+// Validate fails with [netconf.ErrInvalid] unless Kubernetes could have an object of
+// this namespace and name. Neither is ever a path then, and the name is also a CNI
+// network name.
+func (r Ref) Validate() error {
+	for _, part := range []struct {
+		key, value, want string
+		ok               bool
+	}{
+		{"namespace", r.Namespace, "a DNS label", isLabel(r.Namespace) && len(r.Namespace) <= 63},
+		{"name", r.Name, "a DNS subdomain", isSubdomain(r.Name)},
+	} {
+		if part.ok {
+			continue
+		}
+		why := fmt.Errorf("%q is not %s: lower-case letters, digits and inner hyphens", part.value, part.want)
+		if part.value == "" {
+			why = errors.New("missing")
+		}
+		return &Error{Err: &netconf.Error{Kind: netconf.ErrInvalid, Network: r.Name, Key: part.key, Err: why}}
+	}
+	return nil
+}
+
+// isSubdomain reports whether Kubernetes takes s for the name of an object.
+func isSubdomain(s string) bool {
+	for label := range strings.SplitSeq(s, ".") {
+		if !isLabel(label) {
+			return false
+		}
+	}
+	return len(s) <= 253
+}
+
+// isLabel reports whether s is a DNS label of any length.
+func isLabel(s string) bool {
+	for i, r := range s {
+		switch {
+		case 'a' <= r && r <= 'z', '0' <= r && r <= '9':
+		case r == '-' && 0 < i && i < len(s)-1:
+		default:
+			return false
+		}
+	}
+	return s != ""
+}
+
+// ParseDefaultNetwork parses the annotation v1.multus-cni.io/default-network: one
+// selection, in either syntax of [netconf.ParseSelection], that replaces the primary
+// network of a pod. It returns nil where nothing is selected.
+//
+// It fails as ParseSelection does, and with [netconf.ErrInvalid] where there is more
+// than one selection. An interface that is not ifName, the CNI_IFNAME of the runtime,
+// has CNI code 4: the runtime looks for its own name in the result.
+func ParseDefaultNetwork(annotation, ifName string) (*netconf.Selection, error) {
+	fail := func(err error, code uint) error {
+		return &Error{Err: fmt.Errorf("annotation %s: %w", DefaultNetworkAnnotation, err), code: code}
+	}
+	selections, err := netconf.ParseSelection(annotation)
+	switch {
+	case err != nil:
+		return nil, fail(err, 0)
+	case len(selections) == 0:
+		return nil, nil //nolint:nilnil // nothing is selected
+	case len(selections) > 1:
+		return nil, fail(invalid("[1]", "a pod has one default network, select one"), 0)
+	}
+	s := selections[0]
+	if s.Interface != "" && s.Interface != ifName {
+		why := fmt.Sprintf("%q, but the runtime has named the interface %q: leave it out", s.Interface, ifName)
+		return nil, fail(invalid("[0].interface", why), types.ErrInvalidEnvironmentVariables)
+	}
+	return &s, nil
+}

@@ -1,0 +1,153 @@
+package nad
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/metacni/metacni/netconf"
+)
+
+// A Use is why a pod is attached to a network. Its value can be recorded.
+type Use string
+
+// The uses of a network.
+const (
+	// Selected is for networks in [NetworksAnnotation].
+	Selected Use = "selected"
+
+	// PodDefault is for the network in [DefaultNetworkAnnotation].
+	PodDefault Use = "pod-default"
+
+	// Cluster is for the clusterNetwork, or the first delegate, of the
+	// configuration. Every pod has it.
+	Cluster Use = "cluster"
+
+	// Default is for the defaultNetworks, or the other delegates, of the
+	// configuration. The pods of system namespaces do not have them.
+	Default Use = "default"
+)
+
+// A Policy says which pods are attached to which networks. The zero Policy has the
+// defaults of Multus. Goroutines may share a Policy that none of them changes.
+type Policy struct {
+	// Namespace is that of the definitions which the configuration, and
+	// [DefaultNetworkAnnotation], name without one. Empty means "kube-system".
+	Namespace string
+
+	// SystemNamespaces are those whose pods get no [Default] networks. Nil
+	// means "kube-system".
+	SystemNamespaces []string
+
+	// Isolation keeps pods to the definitions of their own namespace, of
+	// GlobalNamespaces and, for [PodDefault] alone, of Namespace.
+	Isolation bool
+
+	// GlobalNamespaces are those whose definitions all pods may use. Nil means
+	// "default". See [ParseNamespaces].
+	GlobalNamespaces []string
+
+	// NoPodDefault forbids [DefaultNetworkAnnotation].
+	NoPodDefault bool
+}
+
+// ParseNamespaces parses a list of namespaces separated by commas, as in the key
+// globalNamespaces. Blanks around them are ignored. The result is nil for an empty
+// list. A namespace that is not a DNS label is [netconf.ErrInvalid].
+func ParseNamespaces(list string) ([]string, error) {
+	var all []string
+	for namespace := range strings.SplitSeq(list, ",") {
+		namespace = strings.TrimSpace(namespace)
+		if namespace == "" {
+			continue
+		}
+		if !isLabel(namespace) || len(namespace) > 63 {
+			return nil, &Error{Err: invalid("", fmt.Sprintf("%q is not a DNS label", namespace))}
+		}
+		all = append(all, namespace)
+	}
+	return all, nil
+}
+
+func (p Policy) namespace() string {
+	if p.Namespace == "" {
+		return "kube-system"
+	}
+	return p.Namespace
+}
+
+func (p Policy) systemNamespaces() []string {
+	if p.SystemNamespaces == nil {
+		return []string{"kube-system"}
+	}
+	return p.SystemNamespaces
+}
+
+func (p Policy) globalNamespaces() []string {
+	if p.GlobalNamespaces == nil {
+		return []string{"default"}
+	}
+	return p.GlobalNamespaces
+}
+
+// Ref returns the definition that s names for a pod of the given namespace. Where s
+// has no namespace it is the pod's for [Selected], and p.Namespace for all other uses.
+// Ref fails as [Ref.Validate] does.
+func (p Policy) Ref(podNamespace string, s netconf.Selection, use Use) (Ref, error) {
+	r := Ref{Namespace: s.Namespace, Name: s.Name}
+	switch {
+	case r.Namespace != "":
+	case use == Selected:
+		r.Namespace = podNamespace
+	default:
+		r.Namespace = p.namespace()
+	}
+	return r, r.Validate()
+}
+
+// Decide reports whether a pod of the given namespace is attached to the definition r.
+// It fails with [ErrForbidden] where the pod asks for a definition that it may not use,
+// and for a Use that is none of the constants. Ask before the definition is looked up,
+// so that a pod does not learn what exists in other namespaces.
+//
+// What the configuration names is not checked: for [Cluster] and [Default] r may
+// be zero, such as for a network in a file. Decide reports false, without an error, only
+// for the Default networks of a pod in a system namespace: leave them out.
+//
+// A pod without a namespace is a container outside of Kubernetes.
+//
+// Decide is a pure function of p and its arguments.
+func (p Policy) Decide(podNamespace string, r Ref, use Use) (attach bool, err error) {
+	allowed := p.globalNamespaces()
+	switch use {
+	case Cluster:
+		return true, nil
+	case Default:
+		return !slices.Contains(p.systemNamespaces(), podNamespace), nil
+	case PodDefault:
+		if p.NoPodDefault {
+			return false, forbidden(r, "pods may not choose their default network (podDefaultNetwork): select it in "+NetworksAnnotation)
+		}
+		allowed = append(slices.Clone(allowed), p.namespace())
+	case Selected:
+	default:
+		return false, forbidden(r, fmt.Sprintf("%q is no use of a network", use))
+	}
+	if err := r.Validate(); err != nil {
+		return false, err
+	}
+	if p.Isolation && r.Namespace != podNamespace && !slices.Contains(allowed, r.Namespace) {
+		return false, forbidden(r, fmt.Sprintf(
+			"namespaceIsolation keeps pods of namespace %q from definitions of namespace %q: define the network in the pod's namespace, or in one of globalNamespaces",
+			podNamespace, r.Namespace))
+	}
+	return true, nil
+}
+
+// forbidden is the error of a use of r that is not allowed.
+func forbidden(r Ref, why string) error {
+	if r.Validate() != nil {
+		r = Ref{}
+	}
+	return &Error{Ref: r, Err: fmt.Errorf("%w: %s", ErrForbidden, why)}
+}
