@@ -4,7 +4,7 @@
 //
 //	func main() {
 //		plugin.Main(plugin.Plugin{
-//			StateDir: "/var/lib/cni/mine",
+//			StateDir: "/var/lib/cni/mine", StateKey: "stateDir",
 //			Networks: func(_ context.Context, c *plugin.Call) ([]netconf.Network, error) {
 //				conf, err := plugin.Config[struct{ Delegates []netconf.Network }](c)
 //				return conf.Delegates, err
