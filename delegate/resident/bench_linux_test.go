@@ -20,10 +20,13 @@ import (
 func noop(index, name string) *resident.Plugin {
 	return &resident.Plugin{
 		Index: index, Name: name, Types: []string{name}, DrainTimeout: time.Second,
-		Plugin: plugin.Plugin{Add: func(_ context.Context, c *plugin.Call) error {
-			_, err := io.WriteString(c.Stdout, `{"cniVersion":"1.1.0"}`)
-			return err
-		}},
+		Plugin: plugin.Plugin{
+			Add: func(_ context.Context, c *plugin.Call) error {
+				_, err := io.WriteString(c.Stdout, `{"cniVersion":"1.1.0"}`)
+				return err
+			},
+			Del: func(context.Context, *plugin.Call) error { return nil },
+		},
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 )
 
 // Shim and daemon together conform to the specification of a plugin that delegates.
-func TestShimAndDaemonConform(t *testing.T) {
+func TestShimAndDaemonConformInMemory(t *testing.T) {
 	t.Parallel()
 	execute := func(ctx context.Context, c *plugin.Call) error {
 		w := newWorld(t, "")
