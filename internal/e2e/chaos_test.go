@@ -135,12 +135,12 @@ func (c *chaos) round() {
 		old.kill()
 	case 1:
 		old.signal(syscall.SIGTERM)
-		old.ended()
+		old.stopped()
 	default:
 		c.begin()
 		c.until("the next daemon waits", c.d.waits)
 		old.signal(syscall.SIGTERM)
-		old.ended()
+		old.stopped()
 		c.tell()
 		c.answers(time.Now())
 		return
