@@ -73,6 +73,30 @@ func TestDrainingUndoesAnAddThatDoesNotEnd(t *testing.T) {
 	})
 }
 
+// When the time to drain is over, a DEL comes too late as well: nothing would end
+// one that hangs, and the daemon would wait for it.
+func TestNothingIsAcceptedOnceTheRestIsCancelled(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{del: untilEnd, gc: untilEnd, add: func(ctx context.Context, _ *skel.CmdArgs) (types.Result, error) {
+			<-ctx.Done()
+			time.Sleep(4 * time.Second)
+			return nil, types.NewError(101, "killed", "")
+		}}
+		r := serve(t, &Server{Commands: f.commands()})
+		add := r.begin(request("ADD", "c1"))
+		synctest.Wait()
+		start := time.Now()
+		r.stop()
+		time.Sleep(26 * time.Second)
+		for _, verb := range []string{"DEL", "GC"} {
+			r.do(request(verb, "c2")).want(t, 503, 11, "the daemon is stopping")
+		}
+		add().want(t, 500, 11, "ADD c1 eth0: the daemon is stopping: killed")
+		r.ended(29*time.Second, start)
+	})
+}
+
 // While it drains a daemon takes on no ADD, says that nothing was done, and does
 // each DEL and GC. What it has taken on before goes on.
 func TestDrainingAcceptsOnlyDelAndGC(t *testing.T) {

@@ -59,14 +59,15 @@ func (c *waitSet[K]) wait(d time.Duration) bool {
 type flight struct {
 	waitSet[*operation]
 
-	draining bool // guarded by waitSet.mu
+	draining bool // accept only DEL and GC; guarded by waitSet.mu
+	closed   bool // accept nothing; guarded by waitSet.mu
 }
 
 // begin accepts op unless the server drains. The caller must call leave.
 func (f *flight) begin(op *operation) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.draining && !op.command.removes() {
+	if f.closed || f.draining && !op.command.removes() {
 		return errDraining
 	}
 	f.add(op)
@@ -88,13 +89,14 @@ func (f *flight) drain() {
 }
 
 // settle waits until nothing is in flight, but not longer than d. Then it cancels
-// the remaining operations and waits until they are undone. It reports whether
-// nothing is left.
+// the remaining operations and waits until they are undone; nothing is accepted
+// from then on, because nobody would cancel it. It reports whether nothing is left.
 func (f *flight) settle(d, undo time.Duration) bool {
 	if f.wait(d) {
 		return true
 	}
 	f.mu.Lock()
+	f.closed = true
 	for op := range f.in {
 		op.cancel(errDraining)
 	}

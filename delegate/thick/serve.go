@@ -26,8 +26,9 @@ const (
 // When Serve returns, l is closed and everything that Serve started has ended.
 //
 // While it drains, the server accepts only DEL and GC. Operations that it has
-// accepted go on for DrainTimeout; then it cancels and undoes them. It answers
-// all other requests with code 11 (STATUS with 50) and does nothing for them.
+// accepted go on for DrainTimeout; then it cancels and undoes them, and accepts
+// nothing more. It answers all other requests with code 11 (STATUS with 50) and
+// does nothing for them.
 //
 // When nothing is in flight any more, Serve calls HandOver. Serve goes on until
 // Accept fails, so that it answers the requests of everybody who has connected
@@ -35,9 +36,8 @@ const (
 //
 // Serve fails at once when Commands has no Add or no Del, when l is a [*Listener]
 // and HandOver is nil, when Override is not a JSON object, and when it has been
-// called before. A command that ignores the
-// end of its context delays Serve for up to twice UndoTimeout; then Serve returns
-// an error and leaves the command running.
+// called before. A command that ignores the end of its context delays Serve for up
+// to twice UndoTimeout; then Serve returns an error and leaves the command running.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer func() { _ = l.Close() }() // again, perhaps
 	sv := s.service()

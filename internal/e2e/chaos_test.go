@@ -135,12 +135,12 @@ func (c *chaos) round() {
 		old.kill()
 	case 1:
 		old.signal(syscall.SIGTERM)
-		old.stopped()
+		old.ended()
 	default:
 		c.begin()
 		c.until("the next daemon waits", c.d.waits)
 		old.signal(syscall.SIGTERM)
-		old.stopped()
+		old.ended()
 		c.tell()
 		c.answers(time.Now())
 		return

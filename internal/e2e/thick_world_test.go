@@ -174,19 +174,6 @@ func (d *daemon) ended() {
 	}
 }
 
-// stopped waits until the daemon has exited, with status 0 or because it gave up
-// waiting for an operation. What such an operation leaves is removed later, like
-// what a killed daemon leaves.
-func (d *daemon) stopped() {
-	d.w.t.Helper()
-	<-d.done
-	if strings.Contains(d.log.String(), "operations are still running") {
-		d.w.t.Log("a daemon gave up waiting for an operation")
-		return
-	}
-	d.ended()
-}
-
 // wasKilled fails the test unless the daemon died of SIGKILL.
 func (d *daemon) wasKilled() {
 	d.w.t.Helper()
