@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -34,15 +33,10 @@ func tryLockFile(path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	held, err := flock.Try(int(f.Fd()), true)
-	if held {
-		return f, nil
+	if held, err := flock.TryFile(f); !held {
+		return nil, err
 	}
-	_ = f.Close()
-	if err != nil {
-		err = &fs.PathError{Op: "flock", Path: path, Err: err}
-	}
-	return nil, err
+	return f, nil
 }
 
 // unlockFile releases the lock and closes the file.

@@ -28,13 +28,8 @@ func lock(path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	held, err := flock.Try(int(f.Fd()), true)
-	if held {
-		return f, nil
+	if held, err := flock.TryFile(f); !held {
+		return nil, err
 	}
-	_ = f.Close()
-	if err != nil {
-		err = &os.PathError{Op: "flock", Path: path, Err: err}
-	}
-	return nil, err
+	return f, nil
 }
