@@ -35,7 +35,7 @@ func checkError(t *testing.T, err error) {
 
 // The policy says what this restatement of it says, whatever the names are.
 func FuzzPolicy(f *testing.F) {
-	for _, use := range []string{"selected", "pod-default", "cluster", "default", ""} {
+	for _, use := range []string{"selected", "pod-default", "cluster", "default", "attached", ""} {
 		f.Add("a", "b", "blue", use, "kube-system", "default,shared", "kube-system", true, false)
 		f.Add("a", "a", "blue", use, "", "", "a", false, true)
 		f.Add("", "", "../x", use, "..", ",", "", true, true)
@@ -56,7 +56,7 @@ func FuzzPolicy(f *testing.F) {
 			want = true
 		case "default":
 			want = !slices.Contains(strings.Split(system, ","), pod)
-		case "selected", "pod-default":
+		case "selected", "pod-default", "attached":
 			want = r.Validate() == nil && (!isolation || namespace == pod || slices.Contains(strings.Split(global, ","), namespace) ||
 				use == "pod-default" && (namespace == admin || admin == "" && namespace == "kube-system"))
 			if use == "pod-default" && noPodDefault {

@@ -24,6 +24,7 @@ func TestNamespaceOfAReferenceWithoutOne(t *testing.T) {
 	}{
 		{p, netconf.Selection{Name: "blue"}, nad.Selected, "pods/blue"},
 		{p, netconf.Selection{Name: "blue", Namespace: "other"}, nad.Selected, "other/blue"},
+		{p, netconf.Selection{Name: "blue"}, nad.Attached, "pods/blue"},
 		{p, netconf.Selection{Name: "blue"}, nad.PodDefault, "admin/blue"},
 		{p, netconf.Selection{Name: "blue", Namespace: "other"}, nad.PodDefault, "other/blue"},
 		{p, netconf.Selection{Name: "blue"}, nad.Cluster, "admin/blue"},
@@ -106,6 +107,9 @@ func TestPolicy(t *testing.T) {
 		{"the namespace of the definition does not count", isolated, "a", "kube-system/x", nad.Default, "yes"},
 		{"a container without a pod", isolated, "", "b/x", nad.Default, "yes"},
 
+		{"a request for the own namespace", isolated, "a", "a/x", nad.Attached, "yes"},
+		{"a request for another namespace", isolated, "a", "b/x", nad.Attached, "forbidden"},
+
 		{"a use that is none", nad.Policy{}, "a", "a/x", "", "forbidden"},
 		{"another one", nad.Policy{}, "a", "a/x", "SELECTED", "forbidden"},
 	} {
@@ -132,7 +136,7 @@ func TestRefusalsNameBothNamespacesAndSayWhatToDo(t *testing.T) {
 func TestPolicyRefusesNamesThatAreNone(t *testing.T) {
 	t.Parallel()
 	for _, r := range []nad.Ref{{}, {Namespace: "a"}, {Name: "x"}, {Namespace: "..", Name: "x"}, {Namespace: "a", Name: "../x"}} {
-		for _, use := range []nad.Use{nad.Selected, nad.PodDefault} {
+		for _, use := range []nad.Use{nad.Selected, nad.PodDefault, nad.Attached} {
 			attach, err := nad.Policy{}.Decide(r.Namespace, r, use)
 			if attach || !errors.Is(err, netconf.ErrInvalid) {
 				t.Errorf("%v: %v, %v", r, attach, err)

@@ -1,0 +1,86 @@
+package nad
+
+import (
+	"bytes"
+	"encoding/json"
+	"unicode/utf8"
+)
+
+// An Origin says why a container is attached to a network. A meta-plugin records its JSON
+// with the attachment, as delegate.Attachment.Origin, so that the cluster need not be asked
+// for it later. The zero Origin says nothing.
+type Origin struct {
+	Use Use
+
+	// Definition is the definition that the network was made of. UID and Version are
+	// those that it had. They are zero for a network of the configuration or of a file.
+	Definition Ref
+	UID        string
+	Version    string
+
+	// Selection is what the pod has asked for: the JSON of a [netconf.Selection]. Nil
+	// where no pod has asked.
+	Selection json.RawMessage
+
+	// PodSource is where the kubelet has the pod from, such as "api" or "file": the
+	// pod's annotation kubernetes.io/config.source, if known.
+	PodSource string
+}
+
+// recordedOrigin is the JSON of an Origin.
+type recordedOrigin struct {
+	Use        Use             `json:"use,omitempty"`
+	Definition string          `json:"definition,omitempty"` // "namespace/name"
+	UID        string          `json:"uid,omitempty"`
+	Version    string          `json:"version,omitempty"`
+	Selection  json.RawMessage `json:"selection,omitempty"`
+	PodSource  string          `json:"podSource,omitempty"`
+}
+
+// JSON returns the JSON of o, or nil for the zero Origin. It leaves out a Definition that
+// is not valid and a Selection that is not JSON: [ParseOrigin] could not read them.
+func (o Origin) JSON() json.RawMessage {
+	r := recordedOrigin{Use: o.Use, UID: o.UID, Version: o.Version, PodSource: o.PodSource}
+	if o.Definition.Validate() == nil {
+		r.Definition = o.Definition.String()
+	}
+	if json.Valid(o.Selection) && utf8.Valid(o.Selection) {
+		r.Selection = o.Selection
+	}
+	var data bytes.Buffer
+	enc := json.NewEncoder(&data)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(r); err != nil || data.String() == "{}\n" { // an error is impossible
+		return nil
+	}
+	return bytes.TrimSpace(data.Bytes())
+}
+
+// ParseOrigin returns the Origin of which data is the JSON, see [Origin.JSON]. For
+// anything else, such as nil, damaged JSON or the origin of another program, it returns
+// the zero Origin. It ignores unknown keys, and accepts any Use.
+func ParseOrigin(data json.RawMessage) Origin {
+	var r recordedOrigin
+	if json.Unmarshal(data, &r) != nil {
+		return Origin{}
+	}
+	o := Origin{Use: r.Use, UID: r.UID, Version: r.Version, Selection: r.Selection, PodSource: r.PodSource}
+	if r.Definition != "" {
+		ref, err := ParseRef(r.Definition, "")
+		if err != nil {
+			return Origin{}
+		}
+		o.Definition = ref
+	}
+	return o
+}
+
+// NetworkName returns the name that people know the network by, as in the annotation
+// k8s.v1.cni.cncf.io/network-status: "namespace/name" of o.Definition, or cniName, the CNI
+// name of the network, where there is none.
+func (o Origin) NetworkName(cniName string) string {
+	if o.Definition == (Ref{}) {
+		return cniName
+	}
+	return o.Definition.String()
+}

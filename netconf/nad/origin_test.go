@@ -1,0 +1,69 @@
+package nad_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/netconf/nad"
+)
+
+func TestOriginReadsBackAsItWasRecorded(t *testing.T) {
+	t.Parallel()
+	selection := json.RawMessage(`{"name":"blue","cni-args":{"n":12345678901234567890,"text":"<&>"},"ipam-claim-reference":"claim"}`)
+	for _, tt := range []struct {
+		name   string
+		origin nad.Origin
+		want   string
+		as     string // its name where CNI's is "cni"
+	}{
+		{"zero", nad.Origin{}, "", "cni"},
+		{"of the configuration", nad.Origin{Use: nad.Cluster}, `{"use":"cluster"}`, "cni"},
+		{
+			"of a definition", nad.Origin{Use: nad.Selected, Definition: blue, UID: "u", Version: "7", Selection: selection, PodSource: "api"},
+			`{"use":"selected","definition":"ns/blue","uid":"u","version":"7","selection":` + string(selection) + `,"podSource":"api"}`, "ns/blue",
+		},
+		{"of a file, selected", nad.Origin{Use: nad.Attached, Selection: selection}, `{"use":"attached","selection":` + string(selection) + `}`, "cni"},
+	} {
+		data := tt.origin.JSON()
+		if string(data) != tt.want {
+			t.Errorf("%s: recorded as %s, want %s", tt.name, data, tt.want)
+		}
+		got := nad.ParseOrigin(data)
+		if diff := cmp.Diff(tt.origin, got); diff != "" {
+			t.Errorf("%s: (-want +got)\n%s", tt.name, diff)
+		}
+		if name := got.NetworkName("cni"); name != tt.as {
+			t.Errorf("%s: the network is named %q, want %q", tt.name, name, tt.as)
+		}
+	}
+}
+
+func TestOriginLeavesOutWhatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	for _, selection := range []string{"", "{", `"` + "\xff" + `"`} {
+		o := nad.Origin{Use: nad.Selected, Definition: nad.Ref{Namespace: "..", Name: "x"}, Selection: json.RawMessage(selection)}
+		if got := string(o.JSON()); got != `{"use":"selected"}` {
+			t.Errorf("selection %q: recorded as %s", selection, got)
+		}
+	}
+}
+
+// Origins are read to show them. Damage is no reason to fail.
+func TestOriginsOfOthersSayNothing(t *testing.T) {
+	t.Parallel()
+	for _, data := range []string{
+		"", "null", "{", `["secret",1.0]`, `"x"`, "{}", `{"kind":"x"}`,
+		`{"use":1,"definition":"ns/blue"}`, `{"use":"selected","definition":"../blue"}`,
+		`{"use":"selected","definition":"blue"}`, `{"use":"selected","definition":"ns/a/b"}`,
+	} {
+		if diff := cmp.Diff(nad.Origin{}, nad.ParseOrigin(json.RawMessage(data))); diff != "" {
+			t.Errorf("%s: %s", data, diff)
+		}
+	}
+	later := nad.ParseOrigin(json.RawMessage(`{"use":"another","definition":"ns/blue","new":{"a":1}}`))
+	if diff := cmp.Diff(nad.Origin{Use: "another", Definition: blue}, later); diff != "" {
+		t.Errorf("a later version's: %s", diff)
+	}
+}
