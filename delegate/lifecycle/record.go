@@ -37,8 +37,11 @@ type Record struct {
 }
 
 // Whole reports whether r.Attached[i] is completely attached. In a Partial record
-// some are not.
-func (r Record) Whole(i int) bool { return r.State.Attached() && !r.entries[i].Half }
+// some are not. In a Record that was not read but composed, all are if its State is
+// [scratch.Added].
+func (r Record) Whole(i int) bool {
+	return r.State.Attached() && (i >= len(r.entries) || !r.entries[i].Half)
+}
 
 // NetNSGone reports whether the network namespaces of all attachments of r are
 // gone: nothing exists at the path, or another namespace does. It is false if this

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -20,6 +18,7 @@ import (
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/ifname"
 	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
 )
@@ -194,14 +193,10 @@ func selected(dir string, selection netconf.Selection, s *api.PodSandbox, netns 
 
 // podOf returns the name of the pod in the CNI_ARGS of attachments, or "".
 func podOf(as []delegate.Attached) string {
-	pod := make(map[string]string)
-	for _, a := range as {
-		for arg := range strings.SplitSeq(a.Args, ";") {
-			key, value, _ := strings.Cut(arg, "=")
-			pod[key] = value
-		}
+	if len(as) == 0 {
+		return ""
 	}
-	return pod["K8S_POD_NAMESPACE"] + "/" + pod["K8S_POD_NAME"]
+	return nad.PodOf(as[0].Args).String()
 }
 
 // cniArgs returns CNI_ARGS that name the pod, as container runtimes set them.
@@ -243,21 +238,9 @@ func plan(wanted []delegate.Attachment, taken []string) ([]delegate.Attachment, 
 
 // describe returns the interfaces of a pod in the form of the annotation network-status.
 func describe(added []delegate.Attached) string {
-	var all []status.Network
-	for _, a := range added {
-		r, err := a.Decode()
-		if err != nil {
-			continue // cannot happen: it has been decoded before
-		}
-		if nets, err := status.Networks(a.Network.Name(), r, false); err == nil {
-			for _, n := range nets {
-				n.Interface = cmp.Or(n.Interface, a.IfName)
-				all = append(all, n)
-			}
-		}
-	}
-	text, err := json.Marshal(all)
-	return cmp.Or(string(text), fmt.Sprint(err))
+	r := lifecycle.Record{State: scratch.Added, Attached: added}
+	text, _ := status.Annotation(r.Status(nil))
+	return text
 }
 
 // detachInTime detaches a pod. If that takes too long, it returns at the runtime's

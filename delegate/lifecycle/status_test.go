@@ -1,0 +1,191 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/scratch"
+	"github.com/metacni/metacni/status"
+)
+
+// results of the plugins for the status, in the forms that there are.
+const (
+	full = `{"cniVersion":"1.1.0","interfaces":[{"name":"br0"},{"name":"eth0","mac":"02:00:00:00:00:02","mtu":1400,"sandbox":"/ns"},{"name":"eth0.7","sandbox":"/ns"}],
+		"ips":[{"address":"10.0.0.2/24","gateway":"10.0.0.1","interface":1},{"address":"10.7.0.2/24","gateway":"10.7.0.1","interface":2}]}`
+	hostOnly = `{"cniVersion":"1.0.0","interfaces":[{"name":"veth1"}],"dns":{"domain":"a"}}`
+	old      = `{"cniVersion":"0.2.0","ip4":{"ip":"10.2.0.2/24","gateway":"10.2.0.1"}}`
+)
+
+// recorded is the status as another process has it from the record.
+func (n *node) recorded(name func(delegate.Attached) string) []status.Network {
+	n.t.Helper()
+	rs, err := nodeAt(n.t, n.Dir).Container(n.t.Context(), "c1")
+	if err != nil || len(rs) != 1 {
+		n.t.Fatalf("%d records, %v", len(rs), err)
+	}
+	first := rs[0].Status(name)
+	if d := cmp.Diff(first, rs[0].Status(name)); d != "" {
+		n.t.Errorf("asked again:\n%s", d)
+	}
+	return first
+}
+
+func (n *node) wantStatus(name func(delegate.Attached) string, want ...status.Network) {
+	n.t.Helper()
+	if d := cmp.Diff(want, n.recorded(name)); d != "" {
+		n.t.Errorf("status (-want +got):\n%s", d)
+	}
+}
+
+// Every attachment has an entry, whatever its plugin has printed, in the order of
+// attachment. One interface is the default: of the network that the runtime asked for.
+func TestStatusHasEveryAttachment(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.printing("bridge", full)
+	n.printing("macvlan", hostOnly)
+	n.printing("ipvlan", old)
+	n.printing("tuning", `{"cniVersion":"1.1.0"}`)
+	plan := Plan(
+		attachment(network("blue", "bridge"), "c1", "eth0"),
+		attachment(network("red", "macvlan"), "c1", "net1"),
+		attachment(mustParse(`{"cniVersion":"0.2.0","name":"old","type":"ipvlan"}`), "c1", "net2"),
+		attachment(network("green", "tuning"), "c1", "net3"),
+	)
+	want := []status.Network{
+		{Name: "blue", Interface: "eth0", MAC: "02:00:00:00:00:02", MTU: 1400, IPs: []string{"10.0.0.2"}, Gateway: []string{"10.0.0.1"}, Default: true},
+		{Name: "blue", Interface: "eth0.7", IPs: []string{"10.7.0.2"}, Gateway: []string{"10.7.0.1"}},
+		{Name: "red", Interface: "net1"},
+		{Name: "old", Interface: "net2", IPs: []string{"10.2.0.2"}, Gateway: []string{"10.2.0.1"}},
+		{Name: "green", Interface: "net3"},
+	}
+	want[2].DNS.Domain = "a"
+	reported := false
+	_, err := n.Add(t.Context(), eth0, Transaction{Plan: plan, Report: func(_ context.Context, added []delegate.Attached) error {
+		reported = true
+		n.wantStatus(nil, want...)
+		composed := Record{Key: eth0, State: scratch.Added, Attached: added}
+		if d := cmp.Diff(want, composed.Status(nil)); d != "" {
+			t.Errorf("of what was added (-want +got):\n%s", d)
+		}
+		return nil
+	}})
+	if err != nil || !reported {
+		t.Fatal(err)
+	}
+	n.wantStatus(nil, want...)
+	named := slices.Clone(want)
+	for i := range named {
+		named[i].Name = "ns/" + named[i].Name
+	}
+	n.wantStatus(func(a delegate.Attached) string { return "ns/" + a.Network.Name() }, named...)
+}
+
+// The status is of what the container can use: nothing while it is being attached or
+// detached, and no network that is half attached.
+func TestStatusLeavesOutWhatIsNotWhole(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.on("ADD macvlan", func(context.Context, delegatetest.Call) error {
+		n.wantStatus(nil)
+		return nil
+	})
+	n.add(eth0)
+	both := []status.Network{{Name: "blue", Interface: "eth0", Default: true}, {Name: "red", Interface: "net0"}}
+	n.wantStatus(nil, both...)
+	n.on("ADD ipvlan", func(context.Context, delegatetest.Call) error {
+		n.wantStatus(nil, both...)
+		return nil
+	})
+	if _, err := n.Attach(t.Context(), eth0, hotplug(eth0)); err != nil {
+		t.Fatal(err)
+	}
+	n.wantStatus(nil, slices.Concat(both, []status.Network{{Name: "green", Interface: "hot0"}})...)
+	if err := n.Detach(t.Context(), eth0, "hot0"); err != nil {
+		t.Error(err)
+	}
+	n.wantStatus(nil, both...)
+	n.failOn("DEL bridge", 100)
+	if err := n.Del(t.Context(), Removal{Key: eth0}); err == nil {
+		t.Error("Del succeeded")
+	}
+	n.wantStatus(nil)
+}
+
+// What was adopted may have no result, and a result may be of no known version.
+func TestStatusOfResultsThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	blue, red := attachment(network("blue", "bridge"), "c1", "eth0"), attachment(network("red", "macvlan"), "c1", "net1")
+	blue.NetNS, red.NetNS = "/run/netns/c1", "/run/netns/c1"
+	adoption := Adoption{Key: eth0, Attached: []delegate.Attached{{Attachment: blue}, {Attachment: red, Result: raw(`{"cniVersion":"9.9.9","ips":7}`)}}}
+	if adopted, err := n.Adopt(t.Context(), adoption); err != nil || !adopted {
+		t.Fatalf("%v, %v", adopted, err)
+	}
+	r := Record{Key: eth0, State: scratch.Added, Attached: adoption.Attached}
+	want := []status.Network{{Name: "blue", Interface: "eth0", Default: true}, {Name: "red", Interface: "net1"}}
+	if d := cmp.Diff(want, r.Status(nil)); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+// Package examples/nri records attachments beside the interface of the runtime.
+func TestStatusWithoutAPrimaryHasNoDefault(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.printing("macvlan", strings.ReplaceAll(full, "eth0", "net1"))
+	if _, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(attachment(network("red", "macvlan"), "c1", "net1"))}); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range n.recorded(nil) {
+		if s.Default {
+			t.Errorf("%+v", s)
+		}
+	}
+	if got := (Record{}).Status(nil); got != nil {
+		t.Errorf("of nothing: %+v", got)
+	}
+}
+
+// An origin is for people. Whatever it is, the record is as good as any for CHECK and DEL.
+func TestDamagedOriginsHarmNothing(t *testing.T) {
+	t.Parallel()
+	for _, origin := range []string{`7`, `"x"`, `[]`, `null`, `{"use":7}`, `{"definition":"../x"}`, `{"a":1,"a":2}`} {
+		n := newNode(t)
+		n.add(eth0)
+		n.damageOrigin(eth0, origin)
+		if err := n.Check(t.Context(), eth0); err != nil {
+			t.Errorf("%s: CHECK: %v", origin, err)
+		}
+		n.wantStatus(nil, status.Network{Name: "blue", Interface: "eth0", Default: true}, status.Network{Name: "red", Interface: "net0"})
+		n.del(eth0)
+		n.wantNothing()
+	}
+}
+
+// damageOrigin puts origin in the record of k, as another version would have written it.
+func (n *node) damageOrigin(k scratch.Key, origin string) {
+	n.t.Helper()
+	store := n.store()
+	l, err := store.Lock(n.t.Context(), k.ContainerID)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	r, err := store.Get(k)
+	if err == nil {
+		for i := range r.Value.Delegates {
+			r.Value.Delegates[i].Origin = raw(origin)
+		}
+		err = store.Put(l, r)
+	}
+	if err := errors.Join(err, l.Unlock()); err != nil {
+		n.t.Fatal(err)
+	}
+}
