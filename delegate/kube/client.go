@@ -1,0 +1,62 @@
+package kube
+
+import (
+	"net/http"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+)
+
+// clients makes the clients of v. A full clientset would link every API group that
+// Kubernetes has; these three are all that is used. None limits its rate: the server's
+// fairness decides. The time of each request is that of its context.
+func (v *View) clients() error {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, eventsv1.AddToScheme, addDefinitions} {
+		if err := add(scheme); err != nil {
+			return err
+		}
+	}
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	codecs := serializer.NewCodecFactory(scheme).WithoutConversion()
+	client := &http.Client{Transport: v.transport}
+	for _, c := range []struct {
+		to      *rest.Interface
+		path    string
+		version schema.GroupVersion
+		content string
+	}{
+		{&v.core, "/api", corev1.SchemeGroupVersion, runtime.ContentTypeProtobuf},
+		{&v.events, "/apis", eventsv1.SchemeGroupVersion, runtime.ContentTypeProtobuf},
+		{&v.nads, "/apis", definitionVersion, runtime.ContentTypeJSON},
+	} {
+		made, err := rest.RESTClientForConfigAndClient(&rest.Config{
+			Host:    "http://" + placeholder,
+			APIPath: c.path,
+			ContentConfig: rest.ContentConfig{
+				GroupVersion: &c.version, NegotiatedSerializer: codecs,
+				ContentType: c.content, AcceptContentTypes: c.content,
+			},
+			UserAgent:      v.config.userAgent(),
+			QPS:            -1,
+			WarningHandler: rest.NoWarnings{},
+		}, client)
+		if err != nil {
+			return err
+		}
+		*c.to = made
+	}
+	return nil
+}
+
+func (c Config) userAgent() string {
+	if c.UserAgent != "" {
+		return c.UserAgent
+	}
+	return "metacni"
+}

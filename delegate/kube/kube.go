@@ -1,0 +1,123 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+// A Config says which cluster a [View] is of, and what it has.
+type Config struct {
+	// Kubeconfig is the path of a kubeconfig file. Empty means the cluster that
+	// the process runs in: the service account that Kubernetes mounts into pods.
+	// The file, and those it names, are read again when they change. It need not
+	// exist yet.
+	Kubeconfig string
+
+	// Node is the node whose pods are watched. Pods needs it.
+	Node string
+
+	// Pods makes the View watch the pods of Node, for [View.Pod].
+	Pods bool
+
+	// NADWait and PodWait limit how long [View.Definition] and [View.Pod] wait for
+	// the watch to bring what it has not brought yet. 0 means 2 s, a negative
+	// duration not to wait.
+	NADWait, PodWait time.Duration
+
+	// MaxViewAge is the age, see [Resource.Age], from which on the View answers with
+	// CNI code 11 instead of what it last knew. 0 means no limit.
+	MaxViewAge time.Duration
+
+	// Mirror is the absolute path of a directory for a copy of all definitions,
+	// as [nad.Load] reads it. It is used while the API server has not been reached
+	// yet. The View makes it if it does not exist. Empty means no copy.
+	Mirror string
+
+	// UserAgent is the User-Agent of all requests. Empty means "metacni".
+	UserAgent string
+
+	// Logger gets a line when a watch has been down for 30 s and when it is back,
+	// and one for a mirror that cannot be written. Nil means none.
+	Logger *slog.Logger
+
+	// Observer is called after each request with what became of it. It must not
+	// block, and may be called by several goroutines at the same time. It may be
+	// nil.
+	Observer func(Request)
+}
+
+// check fails for a configuration that can never work.
+func (c Config) check() error {
+	switch {
+	case c.Pods && c.Node == "":
+		return errors.New("the name of the node is needed to watch its pods")
+	case c.Mirror != "" && !filepath.IsAbs(c.Mirror):
+		return fmt.Errorf("mirror: %q is not an absolute path", c.Mirror)
+	case c.MaxViewAge < 0:
+		return fmt.Errorf("maxViewAge: %v is negative", c.MaxViewAge)
+	}
+	return nil
+}
+
+func (c Config) logger() *slog.Logger {
+	if c.Logger != nil {
+		return c.Logger
+	}
+	return slog.New(slog.DiscardHandler)
+}
+
+// A View is a daemon's picture of a cluster. Goroutines may share it.
+type View struct {
+	config Config
+	log    *slog.Logger
+
+	transport *transport
+	core      rest.Interface // the API group "", version v1: pods
+	events    rest.Interface // events.k8s.io/v1
+	nads      rest.Interface // k8s.cni.cncf.io/v1
+
+	ctx    context.Context // ends what runs in the background
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+}
+
+// Open starts a View of the cluster that c names. It never waits for the API server, and
+// never fails because of it: a kubeconfig that does not exist yet, cannot be read, or has
+// no valid credentials is tried again for as long as the View is open. Open fails for a
+// Config that can never work: without Kubeconfig outside of a cluster, Pods without
+// Node, a Mirror that is not an absolute path, or a negative MaxViewAge.
+//
+// The View ends with ctx, or with [View.Close].
+func Open(ctx context.Context, c Config) (*View, error) {
+	if err := c.check(); err != nil {
+		return nil, fmt.Errorf("kube: %w", err)
+	}
+	v := &View{config: c, log: c.logger()}
+	v.transport = newTransport(c)
+	if err := v.transport.check(); err != nil {
+		if errors.Is(err, rest.ErrNotInCluster) {
+			return nil, fmt.Errorf("kube: %w", err)
+		}
+		v.log.WarnContext(ctx, "no credentials for the Kubernetes API yet", "error", err)
+	}
+	if err := v.clients(); err != nil {
+		return nil, fmt.Errorf("kube: %w", err)
+	}
+	v.ctx, v.cancel = context.WithCancel(ctx)
+	return v, nil
+}
+
+// Close ends the View and waits for its goroutines. What is asked of the View
+// afterwards fails.
+func (v *View) Close() {
+	v.cancel()
+	v.wg.Wait()
+	v.transport.close()
+}

@@ -1,0 +1,87 @@
+package kube
+
+import (
+	"encoding/json"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/metacni/metacni/netconf/nad"
+)
+
+// The resource of definitions.
+const (
+	definitionResource = "network-attachment-definitions"
+	definitionKind     = "NetworkAttachmentDefinition"
+)
+
+var definitionVersion = schema.GroupVersion{Group: "k8s.cni.cncf.io", Version: "v1"} //nolint:gochecknoglobals // never written
+
+// addDefinitions adds the types of definitions to a scheme.
+func addDefinitions(scheme *runtime.Scheme) error {
+	scheme.AddKnownTypeWithName(definitionVersion.WithKind(definitionKind), &definition{})
+	scheme.AddKnownTypeWithName(definitionVersion.WithKind(definitionKind+"List"), &definitionList{})
+	metav1.AddToGroupVersion(scheme, definitionVersion)
+	return nil
+}
+
+// A definition is a NetworkAttachmentDefinition as the API server sends it. Decoding one
+// never fails: what is wrong with it is a property of the definition, and must not
+// keep the others of a list, or of a watch, from being read.
+type definition struct {
+	metav1.TypeMeta
+	metav1.ObjectMeta // what a watch needs: the names, the version, its own annotation
+
+	value nad.Definition
+	err   error // why it cannot be used
+}
+
+// UnmarshalJSON reads what matters of an object.
+func (d *definition) UnmarshalJSON(data []byte) error {
+	var object struct {
+		metav1.TypeMeta
+		Metadata struct {
+			Name            string            `json:"name"`
+			Namespace       string            `json:"namespace"`
+			ResourceVersion string            `json:"resourceVersion"`
+			Annotations     map[string]string `json:"annotations"`
+		} `json:"metadata"`
+	}
+	_ = json.Unmarshal(data, &object) // whatever can be read
+	m := object.Metadata
+	*d = definition{
+		TypeMeta: object.TypeMeta,
+		ObjectMeta: metav1.ObjectMeta{
+			Name: m.Name, Namespace: m.Namespace, ResourceVersion: m.ResourceVersion, Annotations: m.Annotations,
+		},
+	}
+	d.value, d.err = nad.Parse(data)
+	return nil
+}
+
+// DeepCopyObject returns a copy.
+func (d *definition) DeepCopyObject() runtime.Object {
+	c := *d
+	c.ObjectMeta = *d.ObjectMeta.DeepCopy()
+	return &c
+}
+
+// A definitionList is a list of definitions.
+type definitionList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+
+	Items []definition `json:"items"`
+}
+
+// DeepCopyObject returns a copy.
+func (l *definitionList) DeepCopyObject() runtime.Object {
+	c := *l
+	c.ListMeta = *l.ListMeta.DeepCopy()
+	c.Items = make([]definition, len(l.Items))
+	for i := range l.Items {
+		c.Items[i] = *l.Items[i].DeepCopyObject().(*definition) //nolint:forcetypeassert // see above
+	}
+	return &c
+}

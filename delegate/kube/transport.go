@@ -1,0 +1,237 @@
+package kube
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	kubetransport "k8s.io/client-go/transport"
+)
+
+// placeholder is the host that the clients name. The transport puts in the real one.
+const placeholder = "kubernetes"
+
+// headerTimeout is the time in which an API server begins its answer. It answers a
+// watch at once.
+const headerTimeout = 30 * time.Second
+
+// A Request is a request that was made to the API server.
+type Request struct {
+	Verb     string // as in a role: get, list, watch, create, update, patch, delete
+	Resource string // as in a role: "pods", "pods/status"
+	Code     int    // the HTTP status, or 0 where there was no answer
+}
+
+// A transport sends all requests, with the credentials as they are now: when one of
+// the files that they come from has changed, they are read again. A kubeconfig that
+// appears, is repaired or replaced after the start needs no more attention than that.
+//
+// The transports of client-go read tokens and certificates again, but no kubeconfig, and
+// are kept in a global cache.
+type transport struct {
+	kubeconfig string // empty: in the cluster
+	observe    func(Request)
+
+	mu  sync.Mutex
+	now *session // nil until the credentials could be read
+}
+
+// A session is how requests are sent until a file changes.
+type session struct {
+	stamp  string   // of the files when they were read
+	files  []string // what the credentials come from, except for tokens
+	server *url.URL // of the API
+	base   *http.Transport
+	next   http.RoundTripper // base with credentials
+}
+
+func newTransport(c Config) *transport {
+	observe := c.Observer
+	if observe == nil {
+		observe = func(Request) {}
+	}
+	return &transport{kubeconfig: c.Kubeconfig, observe: observe}
+}
+
+// RoundTrip sends a request of a client.
+func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	done := requestOf(req)
+	defer func() { t.observe(done) }()
+	s, err := t.session()
+	if err != nil {
+		if req.Body != nil {
+			_ = req.Body.Close()
+		}
+		return nil, err
+	}
+	req = req.Clone(req.Context())
+	req.URL.Scheme, req.URL.Host, req.Host = s.server.Scheme, s.server.Host, ""
+	req.URL.Path = strings.TrimSuffix(s.server.Path, "/") + req.URL.Path
+	resp, err := s.next.RoundTrip(req)
+	if resp != nil {
+		done.Code = resp.StatusCode
+	}
+	return resp, err
+}
+
+// session returns the present session, or an error if the credentials cannot be read.
+func (t *transport) session() (*session, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.now != nil && t.now.stamp == stamp(t.now.files) {
+		return t.now, nil
+	}
+	s, err := t.read()
+	if err != nil {
+		return nil, fmt.Errorf("credentials: %w", err)
+	}
+	if t.now != nil {
+		t.now.base.CloseIdleConnections()
+	}
+	t.now = s
+	return s, nil
+}
+
+// read reads the credentials and makes a session of them.
+func (t *transport) read() (*session, error) {
+	before := stamp([]string{t.kubeconfig})
+	config, err := t.config()
+	if err != nil {
+		return nil, err
+	}
+	s := &session{}
+	for _, file := range []string{t.kubeconfig, config.CAFile, config.CertFile, config.KeyFile} {
+		if file != "" {
+			s.files = append(s.files, file)
+		}
+	}
+	s.stamp = stamp(s.files) // before they are read: a change in between is seen later
+	if t.kubeconfig != "" && before != stamp([]string{t.kubeconfig}) {
+		s.stamp = ""
+	}
+	if s.server, _, err = rest.DefaultServerUrlFor(config); err != nil {
+		return nil, err
+	}
+	tc, err := config.TransportConfig()
+	if err != nil {
+		return nil, err
+	}
+	tlsConfig, err := kubetransport.TLSConfigFor(tc)
+	if err != nil {
+		return nil, err
+	}
+	dial := (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}).DialContext
+	if tc.DialHolder != nil {
+		dial = tc.DialHolder.Dial
+	}
+	proxy := tc.Proxy
+	if proxy == nil {
+		proxy = http.ProxyFromEnvironment
+	}
+	s.base = utilnet.SetTransportDefaults(&http.Transport{
+		Proxy: proxy, DialContext: dial, TLSClientConfig: tlsConfig,
+		TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: headerTimeout,
+		MaxIdleConnsPerHost: 4, DisableCompression: tc.DisableCompression,
+	})
+	s.next, err = kubetransport.HTTPWrappersForConfig(tc, s.base)
+	return s, err
+}
+
+// config reads the configuration of the client.
+func (t *transport) config() (*rest.Config, error) {
+	if t.kubeconfig == "" {
+		return rest.InClusterConfig()
+	}
+	file, err := clientcmd.LoadFromFile(t.kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	if err := clientcmd.ResolveLocalPaths(file); err != nil {
+		return nil, err
+	}
+	return clientcmd.NewDefaultClientConfig(*file, &clientcmd.ConfigOverrides{}).ClientConfig()
+}
+
+// stamp changes when one of the files does.
+func stamp(files []string) string {
+	var s strings.Builder
+	for _, file := range files {
+		if info, err := os.Stat(file); err == nil {
+			fmt.Fprintln(&s, info.ModTime().UnixNano(), info.Size())
+		} else {
+			fmt.Fprintln(&s, "none")
+		}
+	}
+	return s.String()
+}
+
+// check reports why the credentials cannot be read.
+func (t *transport) check() error {
+	_, err := t.session()
+	return err
+}
+
+// close ends the connections that no request is using.
+func (t *transport) close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.now != nil {
+		t.now.base.CloseIdleConnections()
+	}
+}
+
+// requestOf describes req, in the words of a role.
+func requestOf(req *http.Request) Request {
+	parts := strings.Split(strings.Trim(req.URL.Path, "/"), "/")
+	switch {
+	case len(parts) > 2 && parts[0] == "api":
+		parts = parts[2:]
+	case len(parts) > 3 && parts[0] == "apis":
+		parts = parts[3:]
+	default:
+		return Request{Verb: strings.ToLower(req.Method)}
+	}
+	if len(parts) > 2 && parts[0] == "namespaces" {
+		parts = parts[2:]
+	}
+	r := Request{Resource: parts[0]}
+	if len(parts) > 2 {
+		r.Resource += "/" + parts[2]
+	}
+	switch req.Method {
+	case http.MethodGet:
+		switch {
+		case req.URL.Query().Has("watch"):
+			r.Verb = "watch"
+		case len(parts) > 1:
+			r.Verb = "get"
+		default:
+			r.Verb = "list"
+		}
+	case http.MethodPost:
+		r.Verb = "create"
+	case http.MethodPut:
+		r.Verb = "update"
+	default:
+		r.Verb = strings.ToLower(req.Method)
+	}
+	return r
+}
+
+// cause is err without the URL of a request, which names a placeholder.
+func cause(err error) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		return u.Err
+	}
+	return err
+}
