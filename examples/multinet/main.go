@@ -8,7 +8,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 
 	"github.com/metacni/metacni/delegate/plugin"
@@ -18,11 +17,7 @@ import (
 
 func main() {
 	if os.Getenv("CNI_COMMAND") == "" && len(os.Args) > 1 {
-		if err := tool.Run(context.Background(), os.Args[1:], plugin.OfProcess()); err != nil {
-			fmt.Fprintln(os.Stderr, "multinet:", err)
-			os.Exit(1)
-		}
-		return
+		os.Exit(tool.Run(context.Background(), os.Args[1:], plugin.OfProcess()))
 	}
 	plugin.Main(multinet.New())
 }

@@ -2,7 +2,6 @@ package tool
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -133,53 +132,4 @@ func (t *tool) agree(found []finding) error {
 		return nil
 	}
 	return errNotForgotten
-}
-
-// state returns the state of a record as operators see it.
-func state(r lifecycle.Record) string {
-	if r.State == scratch.Partial {
-		return "incomplete" // one more network is being attached, or could not be detached
-	}
-	return string(r.State)
-}
-
-// The views are what -o json prints. Programs rely on them.
-type (
-	keyView struct {
-		Network   string `json:"network"`
-		Container string `json:"container"`
-		Interface string `json:"interface"`
-	}
-	recordView struct {
-		keyView
-		State       string           `json:"state"`
-		Created     time.Time        `json:"created"`
-		Updated     time.Time        `json:"updated"`
-		Attachments []attachmentView `json:"attachments"`
-	}
-	attachmentView struct {
-		Network   string          `json:"network"`
-		Interface string          `json:"interface"`
-		NetNS     string          `json:"netns,omitempty"`
-		Plugins   []string        `json:"plugins"`
-		Result    json.RawMessage `json:"result,omitempty"`
-	}
-	damagedView struct {
-		keyView
-		Error string `json:"error"`
-	}
-)
-
-func viewKey(k scratch.Key) keyView { return keyView{k.Network, k.ContainerID, k.IfName} }
-
-func view(r lifecycle.Record) recordView {
-	v := recordView{keyView: viewKey(r.Key), State: state(r), Created: r.Created, Updated: r.Updated, Attachments: []attachmentView{}}
-	for _, a := range r.Attached {
-		av := attachmentView{Network: a.Network.Name(), Interface: a.IfName, NetNS: a.NetNS, Plugins: []string{}}
-		for _, p := range a.Network.Plugins() {
-			av.Plugins = append(av.Plugins, p.Type())
-		}
-		v.Attachments = append(v.Attachments, av)
-	}
-	return v
 }

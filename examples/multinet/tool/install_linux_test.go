@@ -29,9 +29,8 @@ func TestMain(m *testing.M) {
 	programtest.Main(m, "multinet", func() { // as the executable does
 		if os.Getenv("CNI_COMMAND") != "" {
 			plugin.Main(multinet.New())
-		} else if err := Run(context.Background(), os.Args[1:], plugin.OfProcess()); err != nil {
-			fmt.Fprintln(os.Stderr, "multinet:", err)
-			os.Exit(1)
+		} else {
+			os.Exit(Run(context.Background(), os.Args[1:], plugin.OfProcess()))
 		}
 	})
 }

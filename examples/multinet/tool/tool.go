@@ -14,28 +14,30 @@ import (
 	"io/fs"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/scratch"
-	"github.com/metacni/metacni/status"
 )
 
 const usage = `usage: multinet COMMAND [--dir DIR] [-o table|json]
   list                                    list all attachments
   show CONTAINER                          show the records of a container
   status CONTAINER                        print its network-status (JSON, unless -o table)
+  status --diff CONTAINER [--socket-dir DIR]  compare it with what the API has, which the
+                                          daemon is asked for
   gc [--dry-run]                          detach stale attachments: their container is
                                           gone, or they could not be detached before
   damaged                                 list the records that cannot be read
   forget CONTAINER [NETWORK IFNAME] [--yes]  remove records without running plugins;
                                           NETWORK IFNAME is the RECORD that list shows
   --help, --version
+Commands exit with status 1 if they fail, and 0 otherwise. status --diff exits with 0 if
+nothing differs, 1 if something does, and 2 if it fails.
 list, show, status, damaged and gc --dry-run take no lock and change nothing.
 gc also accepts --bin-dir and --conf-dir, the directories of plugins and networks.
 
@@ -54,15 +56,26 @@ type console struct {
 	process  plugin.Process         // runs plugins
 }
 
-// Run runs the command in args on the standard streams of process. It returns
-// when the command is done; install --watch returns when ctx ends.
-func Run(ctx context.Context, args []string, process plugin.Process) error {
+// Run runs the command in args on the standard streams of process, and returns the exit
+// status. It returns when the command is done; install --watch returns when ctx ends.
+func Run(ctx context.Context, args []string, process plugin.Process) (exit int) {
 	c := console{in: process.Stdin, out: process.Stdout, ask: process.Stderr, self: os.Executable, process: process}
 	if in, ok := process.Stdin.(*os.File); ok {
 		info, err := in.Stat()
 		c.terminal = err == nil && info.Mode()&os.ModeCharDevice != 0
 	}
-	return operate(ctx, args, c)
+	err := operate(ctx, args, c)
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errDiffers): // which has been printed
+		return 1
+	}
+	fmt.Fprintln(process.Stderr, "multinet:", err)
+	if slices.ContainsFunc(args, func(a string) bool { return strings.TrimLeft(a, "-") == "diff" }) {
+		return 2 // 1 means that something differs
+	}
+	return 1
 }
 
 // operate is Run on a console. Commands report damaged records after all others.
@@ -81,6 +94,8 @@ func operate(ctx context.Context, args []string, c console) error {
 	binDir := flags.String("bin-dir", "", "directory of the plugins (binDir)")
 	confDir := flags.String("conf-dir", "", "directory of networks (confDir)")
 	yes := flags.Bool("yes", false, "do not ask")
+	diff := flags.Bool("diff", false, "compare with what the API has")
+	socketDir := flags.String("socket-dir", "", "directory of the daemon's socket")
 	version := flags.Bool("version", false, "print the version")
 	form := flags.String("o", "", "table or json")
 	words, err := parse(flags, args)
@@ -98,7 +113,7 @@ func operate(ctx context.Context, args []string, c console) error {
 	command := strings.Join(words[:min(1, len(words))], "")
 	var do func() error
 	switch {
-	case !slices.Contains([]string{"", "table", "json"}, *form), (*dryRun || *binDir != "" || *confDir != "") && command != "gc", *yes && command != "forget":
+	case !slices.Contains([]string{"", "table", "json"}, *form), (*dryRun || *binDir != "" || *confDir != "") && command != "gc", *yes && command != "forget", *diff && command != "status", *socketDir != "" && !*diff:
 	case command == "list" && len(words) == 1:
 		do = func() error { return t.list(ctx, func(lifecycle.Record) bool { return true }) }
 	case command == "gc" && len(words) == 1:
@@ -110,6 +125,8 @@ func operate(ctx context.Context, args []string, c console) error {
 		do = func() error { return t.damaged(ctx) }
 	case command == "show" && len(words) == 2:
 		do = func() error { return t.show(ctx, words[1]) }
+	case command == "status" && len(words) == 2 && *diff:
+		do = func() error { return t.diff(ctx, words[1], cmp.Or(*socketDir, wire.DefaultDir)) }
 	case command == "status" && len(words) == 2:
 		t.json = *form != "table" // JSON is the default here
 		do = func() error { return t.status(ctx, words[1]) }
@@ -195,86 +212,6 @@ func (t *tool) table(rows [][]string) error {
 	}
 	_, err := io.WriteString(t.out, text.String())
 	return err
-}
-
-// list prints the attachments of the records that want accepts.
-func (t *tool) list(ctx context.Context, want func(lifecycle.Record) bool) error {
-	all := []recordView{}
-	var rows [][]string
-	err := t.each(ctx, func(r lifecycle.Record) error {
-		if !want(r) {
-			return nil
-		}
-		all = append(all, view(r))
-		for _, a := range r.Attached {
-			rows = append(rows, []string{a.ContainerID, a.IfName, a.Network.Name(), state(r), r.Created.Format(time.RFC3339), r.Key.Network + " " + r.Key.IfName})
-		}
-		return nil
-	})
-	return errors.Join(t.print(all, "CONTAINER INTERFACE NETWORK STATE SINCE RECORD", rows), err)
-}
-
-// show prints the records of a container, without the configurations of its networks,
-// which may hold secrets.
-func (t *tool) show(ctx context.Context, container string) error {
-	all := []recordView{}
-	var text strings.Builder
-	err := t.of(ctx, container, func(r lifecycle.Record) error {
-		v := view(r)
-		fmt.Fprintf(&text, "%s: %s, created %s, last changed %s\n", r.Key, state(r), r.Created.Format(time.RFC3339), r.Updated.Format(time.RFC3339))
-		for i, a := range r.Attached {
-			v.Attachments[i].Result = a.Result
-			result := string(a.Result)
-			if a.Result == nil {
-				result = "none"
-			}
-			fmt.Fprintf(&text, "  %s: network %q (%s) in %s\n    result %s\n",
-				a.IfName, a.Network.Name(), strings.Join(v.Attachments[i].Plugins, ", "), a.NetNS, result)
-		}
-		all = append(all, v)
-		return nil
-	})
-	switch {
-	case errors.Is(err, errNoRecord):
-		return err
-	case t.json:
-		return errors.Join(t.print(all, "", nil), err)
-	}
-	_, werr := io.WriteString(t.out, text.String())
-	return errors.Join(werr, err)
-}
-
-// status prints the network-status of a container. Its JSON is the one of the
-// annotation k8s.v1.cni.cncf.io/network-status.
-func (t *tool) status(ctx context.Context, container string) error {
-	all := []status.Network{}
-	var rows [][]string
-	err := t.of(ctx, container, func(r lifecycle.Record) error {
-		if r.State != scratch.Added {
-			return nil
-		}
-		for i, a := range r.Attached {
-			result, err := a.Decode()
-			if err != nil {
-				return err
-			}
-			nets, err := status.Networks(a.Network.Name(), result, i == 0)
-			if err != nil {
-				return err
-			}
-			all = append(all, nets...)
-			for _, n := range nets {
-				rows = append(rows, []string{
-					n.Name, cmp.Or(n.Interface, "-"), cmp.Or(strings.Join(n.IPs, ","), "-"), cmp.Or(n.MAC, "-"), strconv.FormatBool(n.Default),
-				})
-			}
-		}
-		return nil
-	})
-	if errors.Is(err, errNoRecord) {
-		return err
-	}
-	return errors.Join(t.print(all, "NETWORK INTERFACE ADDRESSES MAC DEFAULT", rows), err)
 }
 
 // damaged prints the records that cannot be read. It does not fail if there are some.

@@ -1,0 +1,94 @@
+package tool
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/netconf/nad"
+)
+
+// daemonTimeout limits how long a daemon may take for its answer. It may have to ask the
+// API.
+const daemonTimeout = 30 * time.Second
+
+// askDaemon returns the annotation network-status that the API has of pod. It asks the daemon
+// whose socket is in dir.
+func askDaemon(dir string, pod nad.Pod) (string, error) {
+	query := url.Values{"namespace": {pod.Namespace}, "name": {pod.Name}, "uid": {pod.UID}}
+	status, body, err := get(filepath.Join(dir, wire.SocketName), "/network-status?"+query.Encode())
+	if err != nil {
+		return "", err
+	}
+	why := refusal(body)
+	switch {
+	case status == 200:
+		return string(body), nil
+	case status == 501, status == 404 && (strings.HasPrefix(why, "404 page") || strings.HasPrefix(why, "unknown path")):
+		return "", errors.New("the daemon does not work with Kubernetes")
+	case status == 404:
+		return "", fmt.Errorf("it is gone: %s", why)
+	case status == 503:
+		return "", fmt.Errorf("the API cannot be asked at the moment: %s", why)
+	}
+	return "", fmt.Errorf("the daemon answers with status %d: %s", status, why)
+}
+
+// refusal returns the error in body, which is that of the CNI specification or plain text,
+// in one line.
+func refusal(body []byte) string {
+	text := string(body)
+	var e types.Error
+	if json.Unmarshal(body, &e) == nil && e.Msg != "" {
+		text = e.Error()
+	}
+	return strings.Join(strings.Fields(fmt.Sprintf("%.400s", text)), " ")
+}
+
+// get asks the server on a socket for a page. A client of package net/http would double the
+// size of the program. A response to HTTP/1.0 has no transfer coding, and ends with its
+// connection.
+func get(socket, path string) (status int, body []byte, err error) {
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		var call *os.SyscallError // without the path
+		if errors.As(err, &call) {
+			err = call
+		}
+		return 0, nil, fmt.Errorf("no daemon answers on %s: %w", socket, err)
+	}
+	defer func() { _ = conn.Close() }() // nothing can be lost any more
+	_ = conn.SetDeadline(time.Now().Add(daemonTimeout))
+	_, unsent := fmt.Fprintf(conn, "GET %s HTTP/1.0\r\n\r\n", path)
+	text, err := io.ReadAll(io.LimitReader(conn, wire.MaxBody))
+	if err = errors.Join(unsent, err); err != nil {
+		return 0, nil, fmt.Errorf("no answer of the daemon on %s: %w", socket, err)
+	}
+	head, body, whole := bytes.Cut(text, []byte("\r\n\r\n"))
+	lines := strings.Split(string(head), "\r\n")
+	version, rest, _ := strings.Cut(lines[0], " ")
+	code, _, _ := strings.Cut(rest, " ")
+	status, err = strconv.Atoi(code)
+	if !whole || !strings.HasPrefix(version, "HTTP/1.") || err != nil {
+		return 0, nil, fmt.Errorf("what answers on %s is not a daemon", socket)
+	}
+	for _, line := range lines[1:] {
+		name, value, _ := strings.Cut(line, ":")
+		if strings.EqualFold(name, "Content-Length") && strings.TrimSpace(value) != strconv.Itoa(len(body)) {
+			return 0, nil, fmt.Errorf("the answer of the daemon on %s is not whole", socket)
+		}
+	}
+	return status, body, nil
+}

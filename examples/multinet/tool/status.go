@@ -1,0 +1,44 @@
+package tool
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"strings"
+
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/status"
+)
+
+// status prints the network-status of a container. Its JSON is the value of the annotation
+// k8s.v1.cni.cncf.io/network-status, as it would be written now.
+func (t *tool) status(ctx context.Context, container string) error {
+	text, _, err := t.annotation(ctx, container)
+	if errors.Is(err, errNoRecord) {
+		return err
+	}
+	var all []status.Network
+	err = errors.Join(json.Unmarshal([]byte(text), &all), err)
+	var rows [][]string
+	for _, n := range all {
+		rows = append(rows, []string{
+			n.Name, cmp.Or(n.Interface, "-"), cmp.Or(strings.Join(n.IPs, ","), "-"), cmp.Or(n.MAC, "-"), strconv.FormatBool(n.Default),
+		})
+	}
+	return errors.Join(t.print(json.RawMessage(text), "NETWORK INTERFACE ADDRESSES MAC DEFAULT", rows), err)
+}
+
+// annotation returns the annotation of a container, and its pod.
+func (t *tool) annotation(ctx context.Context, container string) (text string, pod nad.Pod, err error) {
+	var all []status.Network
+	err = t.of(ctx, container, func(r lifecycle.Record) error {
+		all = append(all, r.Status(networkName)...)
+		pod = cmp.Or(pod, podOf(r))
+		return nil
+	})
+	text, _ = status.Annotation(all)
+	return text, pod, err
+}
