@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+	"unicode/utf8"
 
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
@@ -186,6 +187,30 @@ func FuzzMirror(f *testing.F) {
 		}
 		if d.Ref != blue || d.Config != string(conf) && d.Config != string(conflist) {
 			t.Errorf("%+v", d)
+		}
+	})
+}
+
+// Whatever is recorded as an origin can be read, and what was read can be recorded: it is
+// JSON, and reads as the same.
+func FuzzOrigin(f *testing.F) {
+	for _, data := range []string{
+		"", "null", "{", `{"use":"selected","definition":"ns/blue","uid":"u","version":"7","selection":{"name":"blue"},"podSource":"api"}`,
+		`{"definition":"../x"}`, `{"selection":"<&>"}`, `{"use":"\ud800"}`, "{\"uid\":\"\xff\"}", `{"selection":null}`, `{"selection": [ 1 , 2.0 ]}`,
+	} {
+		f.Add([]byte(data))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		o := nad.ParseOrigin(data)
+		if o.Definition != (nad.Ref{}) && o.Definition.Validate() != nil {
+			t.Errorf("definition %q", o.Definition)
+		}
+		recorded := o.JSON()
+		if recorded != nil && (!json.Valid(recorded) || !utf8.Valid(recorded)) {
+			t.Errorf("recorded as %q", recorded)
+		}
+		if again := nad.ParseOrigin(recorded).JSON(); !bytes.Equal(again, recorded) {
+			t.Errorf("recorded as %s, then as %s", recorded, again)
 		}
 	})
 }
