@@ -21,7 +21,8 @@ func TestOriginReadsBackAsItWasRecorded(t *testing.T) {
 		{"zero", nad.Origin{}, "", "cni"},
 		{"of the configuration", nad.Origin{Use: nad.Cluster}, `{"use":"cluster"}`, "cni"},
 		{
-			"of a definition", nad.Origin{Use: nad.Selected, Definition: blue, UID: "u", Version: "7", Selection: selection, PodSource: "api"},
+			"of a definition",
+			nad.Origin{Use: nad.Selected, Definition: blue, UID: "u", Version: "7", Selection: selection, PodSource: "api"},
 			`{"use":"selected","definition":"ns/blue","uid":"u","version":"7","selection":` + string(selection) + `,"podSource":"api"}`, "ns/blue",
 		},
 		{"of a file, selected", nad.Origin{Use: nad.Attached, Selection: selection}, `{"use":"attached","selection":` + string(selection) + `}`, "cni"},

@@ -15,11 +15,13 @@ func TestPodOfARuntimesArguments(t *testing.T) {
 	}{
 		{
 			"containerd", "IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p;K8S_POD_INFRA_CONTAINER_ID=c1;K8S_POD_UID=u",
-			nad.Pod{Namespace: "ns", Name: "p", UID: "u", Container: "c1"}, "ns/p",
+			nad.Pod{Namespace: "ns", Name: "p", UID: "u", Container: "c1"},
+			"ns/p",
 		},
 		{
 			"any order, and unknown arguments", "K8S_POD_UID=u;x;MAC=aa:bb;;K8S_POD_NAME=p;=;K8S_POD_NAMESPACE=ns;",
-			nad.Pod{Namespace: "ns", Name: "p", UID: "u"}, "ns/p",
+			nad.Pod{Namespace: "ns", Name: "p", UID: "u"},
+			"ns/p",
 		},
 		{"the first equals sign splits", "K8S_POD_UID==u=v=", nad.Pod{UID: "=u=v="}, ""},
 		{"the last of two counts", "K8S_POD_NAME=a;K8S_POD_NAME=b", nad.Pod{Name: "b"}, "/b"},

@@ -20,12 +20,12 @@ import (
 // daemon serves a daemon's socket, and returns its directory.
 func daemon(t *testing.T, serve http.HandlerFunc) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "multinet") // the names of tests make paths too long for a socket
+	dir, err := os.MkdirTemp("", "multinet") //nolint:usetesting // a socket has a short path
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	l, err := net.Listen("unix", filepath.Join(dir, "multus.sock")) //nolint:noctx // nothing waits
+	l, err := net.Listen("unix", filepath.Join(dir, "multus.sock"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,16 +70,19 @@ func TestStatusIsComparedWithThePods(t *testing.T) {
 		{"equal", "[" + multiStatus + "," + storageStatus + "]", []string{"eth0", "net1"}, "eth0: equal\nnet1: equal\n"},
 		{
 			"equal in another form", "[\n  {\"default\": true, \"ips\": [\"10.9.0.2\"], \"interface\": \"eth0\", \"name\": \"multi\"},\n " + storageStatus + "\n]\n",
-			[]string{"eth0", "net1"}, "",
+			[]string{"eth0", "net1"},
+			"",
 		},
 		{
-			"changed", "[" + multiStatus + "," + changed + "]", []string{"eth0", "net1 changed"},
+			"changed", "[" + multiStatus + "," + changed + "]",
+			[]string{"eth0", "net1 changed"},
 			"net1: the entries differ\n  recorded  {\"interface\":\"net1\",\"ips\":[\"10.9.1.2\"],\"name\":\"team-b/fast\"}\n  pod       {\"interface\":\"net1\",\"ips\":[\"10.9.1.9\"],",
 		},
 		{"missing", "[" + storageStatus + "]", []string{"eth0 missing", "net1"}, "eth0: the pod has no such entry\n  recorded  {"},
 		{"not written", "", []string{"eth0 missing", "net1 missing"}, ""},
 		{
-			"unexpected", "[" + multiStatus + "," + third + "," + storageStatus + "]", []string{"eth0", "net1", "net7 unexpected"},
+			"unexpected", "[" + multiStatus + "," + third + "," + storageStatus + "]",
+			[]string{"eth0", "net1", "net7 unexpected"},
 			"net7: only the pod has this entry\n  pod       {\"interface\":\"net7\",\"name\":\"by-hand\"}\n",
 		},
 		{"moved", "[" + storageStatus + "," + multiStatus + "]", []string{"eth0", "net1 moved"}, "net1: the pod has this entry before the one above\n"},

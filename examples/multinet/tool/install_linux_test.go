@@ -27,11 +27,10 @@ import (
 
 func TestMain(m *testing.M) {
 	programtest.Main(m, "multinet", func() { // as the executable does
-		if os.Getenv("CNI_COMMAND") != "" {
-			plugin.Main(multinet.New())
-		} else {
+		if os.Getenv("CNI_COMMAND") == "" {
 			os.Exit(Run(context.Background(), os.Args[1:], plugin.OfProcess()))
 		}
+		plugin.Main(multinet.New())
 	})
 }
 
