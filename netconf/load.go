@@ -98,6 +98,27 @@ func LoadFileFS(fsys fs.FS, file string) (Network, error) {
 	return loadFile(fsys, file, nil)
 }
 
+// LoadChain returns the network called name whose plugins are those of the files
+// <name>/*.conf, in the order of their names: the network of a list without "plugins",
+// but without a file for the list. It has no cniVersion.
+//
+// Where there are no such files, the error is [ErrNotFound]. A file that cannot be used is
+// an error of [ReadFile] or [ParsePlugin], or [ErrInvalid] for a plugin without a type.
+// LoadChain fails for a name as [Load] does.
+func LoadChain(fsys fs.FS, name string) (Network, error) {
+	if err := validateName(name); err != nil {
+		return Network{}, err
+	}
+	plugins, err := subdirectory(fsys, name)
+	if err != nil {
+		return Network{}, inNetwork(name, err)
+	}
+	if len(plugins) == 0 {
+		return Network{}, &Error{Kind: ErrNotFound, Network: name}
+	}
+	return newNetwork(object{"name": encodeString(name)}, plugins)
+}
+
 // loadFile reads a file at the top of fsys and the sub-directory of its network. It
 // returns the zero Network for a network that is not wanted; nil wants any.
 func loadFile(fsys fs.FS, file string, wanted func(Network) bool) (Network, error) {

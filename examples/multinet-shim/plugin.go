@@ -65,7 +65,7 @@ func client(c *plugin.Call) (*shim.Client, error) {
 		}
 	case "exec":
 		client.Away = func(ctx context.Context, args *skel.CmdArgs) error {
-			return multinet.New().Do(ctx, c.Process, delegate.CommandDel, *args)
+			return multinet.New(multinet.Cluster{}).Do(ctx, c.Process, delegate.CommandDel, *args)
 		}
 	case "fail":
 	default:

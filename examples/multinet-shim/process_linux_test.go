@@ -225,7 +225,7 @@ func TestDelWithoutADaemonIsQueuedOrDoneOrFails(t *testing.T) {
 		fake := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"fake": delegatetest.Result(nil)}}
 		text := conf("1.0.0", socketDir(t), fmt.Sprintf(`,"delPolicy":"exec","cniDir":%q,"delegates":[{"type":"fake","dir":%q}]`, h.State, h.Dir))
 		// The daemon has added it, and gone.
-		err := multinet.New().Do(t.Context(), plugin.Process{
+		err := multinet.New(multinet.Cluster{}).Do(t.Context(), plugin.Process{
 			Exec: fake, Stdout: io.Discard,
 			InterfaceNames: func(string) ([]string, error) { return nil, nil },
 		}, delegate.CommandAdd, skel.CmdArgs{ContainerID: "c1", IfName: "eth0", Netns: h.NetNS, StdinData: []byte(text)})

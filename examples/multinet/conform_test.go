@@ -22,5 +22,5 @@ var conformConfig = delegatetest.Config{
 // Multinet passes the conformance checks.
 func TestConform(t *testing.T) {
 	t.Parallel()
-	delegatetest.Conform(t, delegatetest.Program(multinet.New().Execute), conformConfig)
+	delegatetest.Conform(t, delegatetest.Program(multinet.New(multinet.Cluster{}).Execute), conformConfig)
 }

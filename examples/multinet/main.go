@@ -19,5 +19,5 @@ func main() {
 	if os.Getenv("CNI_COMMAND") == "" && len(os.Args) > 1 {
 		os.Exit(tool.Run(context.Background(), os.Args[1:], plugin.OfProcess()))
 	}
-	plugin.Main(multinet.New())
+	plugin.Main(multinet.New(multinet.Cluster{}))
 }

@@ -46,7 +46,7 @@ func (p *places) all() map[string]asked {
 
 // plugin returns multinet. Its ADD notes what was asked before it does anything else.
 func (d *daemon) plugin() plugin.Plugin {
-	p := multinet.New()
+	p := multinet.New(multinet.Cluster{})
 	add := p.Add
 	p.Add = func(ctx context.Context, c *plugin.Call) error {
 		d.asked.note(c.Manager.Dir, asked{c.StdinData, c.Path})

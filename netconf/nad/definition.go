@@ -145,7 +145,7 @@ func (d Definition) Network(r Rules) (netconf.Network, error) {
 		err = n.Runnable()
 	}
 	if err == nil {
-		err = r.check(n)
+		err = r.Check(n)
 	}
 	if err != nil {
 		return netconf.Network{}, about(d.Ref, fmt.Errorf("spec.config: %w", err))
@@ -191,8 +191,9 @@ func (r Rules) defaults(n netconf.Network, name string) []netconf.Edit {
 	return edits
 }
 
-// check fails unless r allows the plugins of n.
-func (r Rules) check(n netconf.Network) error {
+// Check fails as [Definition.Network] does unless r allows the plugins of n, which need
+// not be of a definition.
+func (r Rules) Check(n netconf.Network) error {
 	for i, p := range n.Plugins() {
 		keys := make(map[string]json.RawMessage)
 		err := p.Decode(&keys)

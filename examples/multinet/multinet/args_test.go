@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/netconf/nad"
 )
 
 const capabilities = `"capabilities":{"mac":true,"ips":true,"portMappings":true,"bandwidth":true,"infinibandGUID":true,"deviceID":true,"dns":true,"ipRanges":true}`
@@ -58,7 +60,7 @@ func TestSelectionArguments(t *testing.T) {
 			h := newHost(t, "1.0.0")
 			h.write(t, "net.d/cap.conf", `{"name":"cap","type":"macvlan",`+capabilities+`}`)
 			h.write(t, "net.d/args.conf", `{"name":"args","type":"macvlan","args":{"cni":{"a":"old","z":1},"other":true}}`)
-			conf := keys(fmt.Sprintf(`"delegates":[{"type":"bridge",%[1]s},{"type":"tuning","name":"second",%[1]s}]`, capabilities), annotated(tt.selection, tt.runtime...))
+			conf := keys(`"allowDeviceID":true`, fmt.Sprintf(`"delegates":[{"type":"bridge",%[1]s},{"type":"tuning","name":"second",%[1]s}]`, capabilities), annotated(tt.selection, tt.runtime...))
 			h.mustRun(t, "ADD", conf)
 			got := arguments(t, h)
 			if diff := cmp.Diff(tt.want, got); diff != "" {
@@ -150,7 +152,7 @@ func TestSelectionWithoutCapabilityIsRefused(t *testing.T) {
 	} {
 		h := newHost(t, "1.0.0")
 		// What the runtime asks of the primary is not asked of the selected one.
-		conf := keys(bridge, annotated(`[{"name":"other"},{"name":"storage",`+tt.asked+`}]`, `"mac":"02:00:00:00:00:09"`))
+		conf := keys(bridge, `"allowDeviceID":true`, annotated(`[{"name":"other"},{"name":"storage",`+tt.asked+`}]`, `"mac":"02:00:00:00:00:09"`))
 		wantError(t, h.run(t, "ADD", conf), 7, `"storage"`, tt.says, "capabilities")
 		wantTrace(t, h)
 		h.clean(t)
@@ -167,7 +169,7 @@ func TestContradictingSelectionsAreRefused(t *testing.T) {
 		{`[{"name":"fast","ips":["10.9.1.5"],"ipam-claim-reference":"c"}]`, "ipam-claim-reference"},
 	} {
 		h := newHost(t, "1.0.0")
-		wantError(t, h.run(t, "ADD", keys(bridge, annotated(tt.selections))), 7, networksAnnotation, tt.says)
+		wantError(t, h.run(t, "ADD", keys(bridge, annotated(tt.selections))), 7, nad.NetworksAnnotation, tt.says)
 		wantTrace(t, h)
 		h.clean(t)
 	}

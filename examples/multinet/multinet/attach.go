@@ -17,6 +17,7 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/ifname"
 	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
 )
 
@@ -48,8 +49,8 @@ func Secondary(conf []byte, with *wire.Attributes) plugin.Plugin {
 }
 
 // Attach attaches a's network to a running container, as the ADD of [Secondary] does.
-// An attachment without an interface name gets one. The network namespace is the
-// recorded one.
+// An attachment without an interface name gets one, and one without an Origin that of
+// [nad.Attached]. The network namespace is the recorded one.
 func Attach(ctx context.Context, process plugin.Process, conf []byte, a delegate.Attachment) error {
 	c, err := plugin.Plugin{}.Call(process, delegate.CommandAdd, skel.CmdArgs{
 		ContainerID: a.ContainerID, Netns: a.NetNS, IfName: a.IfName, Args: a.Args,
@@ -61,9 +62,10 @@ func Attach(ctx context.Context, process plugin.Process, conf []byte, a delegate
 	if err != nil {
 		return err
 	}
-	return s.attach(ctx, func(c *plugin.Call) (netconf.Network, map[string]json.RawMessage, error) {
-		n, err := c.Complete(a.Network)
-		return n, a.CapabilityArgs, err
+	return s.attach(ctx, func(c *plugin.Call) (delegate.Attachment, error) {
+		a := a
+		a.Network, err = c.Complete(a.Network)
+		return a, err
 	}, nil)
 }
 
@@ -81,7 +83,7 @@ type secondary struct {
 }
 
 func newSecondary(c *plugin.Call, conf []byte) (*secondary, error) {
-	own, err := New().Call(c.Process, c.Command, skel.CmdArgs{StdinData: conf, Path: c.Path})
+	own, err := New(Cluster{}).Call(c.Process, c.Command, skel.CmdArgs{StdinData: conf, Path: c.Path})
 	return &secondary{Call: c, own: own}, err
 }
 
@@ -91,11 +93,12 @@ func (s *secondary) add(ctx context.Context) error {
 	})
 }
 
-// attach attaches the network that network returns. The call that network receives
-// can complete it. An interface without a name gets one.
+// attach attaches the network that what returns, with its capability arguments and
+// origin. The call that what receives can complete it. An interface without a name gets
+// one.
 func (s *secondary) attach(
 	ctx context.Context,
-	network func(*plugin.Call) (netconf.Network, map[string]json.RawMessage, error),
+	what func(*plugin.Call) (delegate.Attachment, error),
 	report func(context.Context, []delegate.Attached) error,
 ) error {
 	r, err := s.record(ctx, func(r lifecycle.Record) bool { return r.State.Attached() && len(r.Attached) > 0 })
@@ -106,9 +109,12 @@ func (s *secondary) attach(
 		return s.notThere("")
 	}
 	first := r.Attached[0]
-	n, capabilityArgs, err := network(&plugin.Call{Name: r.Key.Network, CNIVersion: first.Network.CNIVersion()})
+	asked, err := what(&plugin.Call{Name: r.Key.Network, CNIVersion: first.Network.CNIVersion()})
 	if err != nil {
 		return err
+	}
+	if asked.Origin == nil {
+		asked.Origin = nad.Origin{Use: nad.Attached}.JSON()
 	}
 	if s.Netns != "" && s.Netns != first.NetNS && !s.Root.SameFile(s.Netns, first.NetNS) {
 		return types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is not the network namespace of the container", s.Netns)
@@ -118,8 +124,8 @@ func (s *secondary) attach(
 		NetNS: s.Netns,
 		Plan: func(_ context.Context, taken []string) ([]delegate.Attachment, error) {
 			name, err := s.name(r.Key.IfName, taken)
-			a := s.Attachment(n)
-			a.IfName, a.CapabilityArgs = name, capabilityArgs
+			a := s.Attachment(asked.Network)
+			a.IfName, a.CapabilityArgs, a.Origin = name, asked.CapabilityArgs, asked.Origin
 			return []delegate.Attachment{a}, err
 		},
 		Report: report,
@@ -137,32 +143,32 @@ func (s *secondary) name(primary string, taken []string) (string, error) {
 	return names[1], nil
 }
 
-// network returns the network to attach, completed by c, and its capability
-// arguments.
-func (s *secondary) network(c *plugin.Call) (n netconf.Network, capabilityArgs map[string]json.RawMessage, err error) {
-	n, err = netconf.Parse(s.StdinData)
+// network returns the attachment to the network on stdin, completed by c.
+func (s *secondary) network(c *plugin.Call) (a delegate.Attachment, err error) {
+	a.Network, err = netconf.Parse(s.StdinData)
 	if err == nil {
-		n, err = c.Complete(n)
+		a.Network, err = c.Complete(a.Network)
 	}
 	if err != nil {
-		return n, nil, err
+		return a, err
 	}
 	// Check the attributes like those of a pod's selection.
-	asked, err := json.Marshal(netconf.Selection{Name: n.Name(), IPs: s.with.IPs, MAC: s.with.MAC, CNIArgs: s.with.CNIArgs})
+	asked, err := json.Marshal(netconf.Selection{Name: a.Network.Name(), IPs: s.with.IPs, MAC: s.with.MAC, CNIArgs: s.with.CNIArgs})
 	var selected netconf.Selection
 	if err == nil {
 		err = json.Unmarshal(asked, &selected)
 	}
 	if err == nil {
-		err = selected.ServedBy(n)
+		err = selected.ServedBy(a.Network)
 	}
 	if err == nil {
-		n, err = withArgs(n, selected.CNIArgs)
+		a.Network, err = a.Network.EditPlugins(selected.Edits()...)
 	}
 	if err != nil {
-		return n, nil, fmt.Errorf("interfaceAttributes: %w", err)
+		return a, fmt.Errorf("interfaceAttributes: %w", err)
 	}
-	return n, selected.CapabilityArgs(), nil
+	a.CapabilityArgs, a.Origin = selected.CapabilityArgs(), nad.Origin{Use: nad.Attached, Selection: asked}.JSON()
+	return a, nil
 }
 
 // check runs CHECK of this attachment. It takes no lock, because it changes nothing

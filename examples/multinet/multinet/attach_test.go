@@ -242,7 +242,7 @@ func TestObserver(t *testing.T) {
 		seen = append(seen, string(e.Command)+" "+e.Plugin)
 		return ctx, func(error) {}
 	}
-	err := New().Do(t.Context(), process, delegate.CommandAdd, skel.CmdArgs{ContainerID: "c1", IfName: "eth0", StdinData: []byte(h.conf(bridge))})
+	err := New(Cluster{}).Do(t.Context(), process, delegate.CommandAdd, skel.CmdArgs{ContainerID: "c1", IfName: "eth0", StdinData: []byte(h.conf(bridge))})
 	if err != nil || !cmp.Equal(seen, []string{"ADD bridge"}) {
 		t.Errorf("observed %q: %v", seen, err)
 	}

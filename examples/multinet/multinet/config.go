@@ -1,22 +1,17 @@
 package multinet
 
 import (
+	"bytes"
 	"cmp"
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
-	"path/filepath"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
-
-	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/nad"
 )
 
 // DefaultStateDir is the default of cniDir, the directory of the records.
@@ -36,13 +31,77 @@ const (
 	readyTimeout = 5 * time.Second
 )
 
-// A lenientBool is a boolean; any value except true is false.
-type lenientBool bool
+// config is the part of the configuration that says what to attach, and when. DEL
+// does not read it, and so works if it has been broken after the ADD.
+type config struct {
+	// The networks of every container.
+	ConfDir               string            `json:"confDir"`
+	ClusterNetwork        string            `json:"clusterNetwork"`
+	DefaultNetworks       []string          `json:"defaultNetworks"`
+	Delegates             []netconf.Network `json:"delegates"`
+	AuxiliaryCNIChainName string            `json:"auxiliaryCNIChainName"`
 
-// UnmarshalJSON does not fail.
-func (b *lenientBool) UnmarshalJSON(text []byte) error {
-	*b = string(text) == "true"
-	return nil
+	// The networks that pods select.
+	RuntimeConfig map[string]json.RawMessage `json:"runtimeConfig"`
+	Annotations   annotationSource           `json:"annotations"`
+	NADDir        string                     `json:"nadDir"`
+	LegacyArgs    *bool                      `json:"legacyArgs"`
+
+	// Who may have which network.
+	MultusNamespace    string       `json:"multusNamespace"`
+	NetworkNamespace   string       `json:"networkNamespace"` // an alias of it
+	SystemNamespaces   []string     `json:"systemNamespaces"`
+	NamespaceIsolation bool         `json:"namespaceIsolation"`
+	GlobalNamespaces   string       `json:"globalNamespaces"`
+	PodDefaultNetwork  *bool        `json:"podDefaultNetwork"`
+	AllowedTypes       allowedTypes `json:"allowedTypes"`
+	AllowDeviceID      bool         `json:"allowDeviceID"`
+
+	// When, and how.
+	ReadinessIndicator string    `json:"readinessindicatorfile"`
+	ReadinessTimeout   *Duration `json:"readinessTimeout"`
+	Parallel           bool      `json:"parallel"` // to report mistakes: prepare accepts them
+
+	call    *plugin.Call // with this configuration
+	cluster Cluster
+	pod     nad.Pod // of the container, if it has one
+	policy  nad.Policy
+}
+
+// readConfig reads the configuration of c. It fails as an ADD does if a key is not
+// valid, but looks up no network.
+func readConfig(c *plugin.Call, cluster Cluster) (*config, error) {
+	conf, err := plugin.Config[config](c)
+	if err != nil {
+		return nil, err
+	}
+	conf.call, conf.cluster, conf.pod = c, cluster, nad.PodOf(c.Args)
+	conf.ConfDir = cmp.Or(conf.ConfDir, defaultConfDir)
+	conf.NADDir = cmp.Or(conf.NADDir, conf.ConfDir)
+	if conf.LegacyArgs == nil {
+		dropIn := c.Type == "multus" || c.Type == "multus-shim"
+		conf.LegacyArgs = &dropIn
+	}
+	if conf.policy, err = conf.readPolicy(); err != nil {
+		return nil, err
+	}
+	return &conf, nil
+}
+
+// readPolicy returns what the keys about namespaces say.
+func (c *config) readPolicy() (nad.Policy, error) {
+	policy := nad.Policy{
+		Namespace: cmp.Or(c.MultusNamespace, c.NetworkNamespace), SystemNamespaces: c.SystemNamespaces,
+		Isolation: c.NamespaceIsolation, NoPodDefault: c.PodDefaultNetwork != nil && !*c.PodDefaultNetwork,
+	}
+	if list, err := nad.ParseNamespaces(policy.Namespace); err != nil || len(list) > 1 {
+		return policy, c.call.Invalid("multusNamespace", fmt.Errorf("%q is not a DNS label", policy.Namespace))
+	}
+	var err error
+	if policy.GlobalNamespaces, err = nad.ParseNamespaces(c.GlobalNamespaces); err != nil {
+		return policy, c.call.Invalid("globalNamespaces", err)
+	}
+	return policy, nil
 }
 
 // Keys returns the keys of the configuration that multinet reads.
@@ -56,24 +115,53 @@ func Keys() []string {
 	return keys
 }
 
-// config is the part of the configuration that says what to attach, and when. DEL
-// does not read it, and so works if it has been broken after the ADD.
-type config struct {
-	ConfDir            string                     `json:"confDir"`
-	ClusterNetwork     string                     `json:"clusterNetwork"`
-	DefaultNetworks    []string                   `json:"defaultNetworks"`
-	Delegates          []netconf.Network          `json:"delegates"`
-	ReadinessIndicator string                     `json:"readinessindicatorfile"`
-	ReadinessTimeout   *Duration                  `json:"readinessTimeout"`
-	RuntimeConfig      map[string]json.RawMessage `json:"runtimeConfig"`
-	Parallel           bool                       `json:"parallel"` // to report mistakes: prepare accepts them
+// An annotationSource says where the annotations of pods come from.
+type annotationSource string
 
-	// Features of Multus that multinet does not have; see refuse.
-	NamespaceIsolation    any `json:"namespaceIsolation"`
-	SystemNamespaces      any `json:"systemNamespaces"`
-	AuxiliaryCNIChainName any `json:"auxiliaryCNIChainName"`
+const (
+	fromEither  annotationSource = "auto" // the runtime, if it passes them, or else the cluster
+	fromRuntime annotationSource = "runtime"
+	fromCluster annotationSource = "api"
+)
 
-	call *plugin.Call // with this configuration
+// UnmarshalText accepts the constants. Without the key the value is empty, which means
+// fromEither.
+func (s *annotationSource) UnmarshalText(text []byte) error {
+	*s = annotationSource(text)
+	if !slices.Contains([]annotationSource{"", fromEither, fromRuntime, fromCluster}, *s) {
+		return fmt.Errorf("%q is none of %s, %s and %s", *s, fromEither, fromRuntime, fromCluster)
+	}
+	return nil
+}
+
+// allowedTypes are the types that plugins may have: those of the networks in the
+// configuration, and those of the networks that pods select. None means all.
+type allowedTypes struct {
+	Standing []string `json:"standing"`
+	NAD      []string `json:"nad"`
+}
+
+// UnmarshalJSON reads an object, or a list that is for all networks. It refuses other
+// keys, whose lists would restrict nothing.
+func (a *allowedTypes) UnmarshalJSON(text []byte) error {
+	if len(text) > 0 && text[0] == '[' {
+		err := json.Unmarshal(text, &a.Standing)
+		a.NAD = a.Standing
+		return err
+	}
+	type plain allowedTypes
+	object := json.NewDecoder(bytes.NewReader(text))
+	object.DisallowUnknownFields()
+	return object.Decode((*plain)(a))
+}
+
+// A lenientBool is a boolean; any value except true is false.
+type lenientBool bool
+
+// UnmarshalJSON does not fail.
+func (b *lenientBool) UnmarshalJSON(text []byte) error {
+	*b = string(text) == "true"
+	return nil
 }
 
 // A Duration is a string such as "25s" in a configuration.
@@ -84,128 +172,4 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	parsed, err := time.ParseDuration(string(text))
 	*d = Duration(parsed)
 	return err
-}
-
-func readConfig(c *plugin.Call) (*config, error) {
-	conf, err := plugin.Config[config](c)
-	conf.ConfDir, conf.call = cmp.Or(conf.ConfDir, defaultConfDir), c
-	return &conf, err
-}
-
-// defaultNetworkAnnotation is the annotation with which a pod replaces its first
-// network in Multus.
-const defaultNetworkAnnotation = "v1.multus-cni.io/default-network"
-
-// refuse fails if the configuration uses a feature of Multus that multinet does not
-// have, and ignoring it would go unnoticed: a pod would be attached to networks that
-// it must not reach, or would lack one. CHECK, DEL and GC do not call it.
-func (c *config) refuse() error {
-	var annotations map[string]any
-	_ = json.Unmarshal(c.RuntimeConfig[podAnnotations], &annotations) // selections reports mistakes
-	inAll := len(c.DefaultNetworks) > 0 || c.ClusterNetwork == "" && len(c.Delegates) > 1
-	for _, refused := range []struct {
-		key     string
-		asked   bool
-		instead string
-	}{
-		{
-			"namespaceIsolation", asks(c.NamespaceIsolation),
-			"multinet does not know which namespace a network belongs to: set it to false, and keep networks that not every pod may select out of confDir",
-		},
-		{
-			"systemNamespaces", asks(c.SystemNamespaces) && inAll,
-			"multinet attaches the pods of every namespace to the defaultNetworks: remove this key, or the defaultNetworks",
-		},
-		{
-			"auxiliaryCNIChainName", asks(c.AuxiliaryCNIChainName),
-			"multinet has no auxiliary chain: remove this key, and name the chain in defaultNetworks",
-		},
-		{
-			"runtimeConfig." + podAnnotations + "." + defaultNetworkAnnotation, asks(annotations[defaultNetworkAnnotation]),
-			"a pod cannot replace its first network: remove the annotation, and select the network in " + networksAnnotation,
-		},
-	} {
-		if refused.asked {
-			return c.call.Invalid(refused.key, errors.New(refused.instead))
-		}
-	}
-	return nil
-}
-
-// asks reports whether the value of a key turns something on, whatever its type.
-func asks(value any) bool {
-	switch v := value.(type) {
-	case nil:
-		return false
-	case bool:
-		return v
-	case string:
-		return strings.TrimSpace(v) != ""
-	case []any:
-		return len(v) > 0
-	}
-	return true
-}
-
-// loadPath reads the network in the file at path. If path is a directory, it reads
-// the first network in it, in the order of runtimes, that is not multinet's own.
-func (c *config) loadPath(path string) (netconf.Network, error) {
-	dir := c.call.Root.Dir(path)
-	if info, err := fs.Stat(dir, "."); err == nil && info.IsDir() {
-		var errs []error
-		for f, err := range netconf.Files(dir, nil) {
-			switch {
-			case err != nil:
-				errs = append(errs, err)
-			case !slices.ContainsFunc(f.Network.Plugins(), func(p netconf.Plugin) bool { return p.Type() == c.call.Type }):
-				return f.Network, nil
-			}
-		}
-		return netconf.Network{}, &netconf.Error{Kind: netconf.ErrNotFound, File: path, Err: errors.Join(errs...)}
-	}
-	return netconf.LoadFileFS(c.call.Root.Dir(filepath.Dir(path)), filepath.Base(path))
-}
-
-// ready fails if the readiness indicator file is missing.
-func (c *config) ready() error {
-	if c.ReadinessIndicator == "" {
-		return nil
-	}
-	if _, err := fs.Stat(c.call.Root.Dir(filepath.Dir(c.ReadinessIndicator)), filepath.Base(c.ReadinessIndicator)); err != nil {
-		return types.NewError(types.ErrTryAgainLater, fmt.Sprintf("network %q is not ready: %s", c.call.Name, why(err)), c.ReadinessIndicator)
-	}
-	return nil
-}
-
-func why(err error) string {
-	if errors.Is(err, fs.ErrNotExist) {
-		return "readinessindicatorfile is missing"
-	}
-	return err.Error()
-}
-
-// waitReady waits for the readiness indicator file, at most for readinessTimeout.
-func (c *config) waitReady(ctx context.Context) error {
-	if c.ready() == nil {
-		return nil
-	}
-	timeout := readyTimeout
-	if c.ReadinessTimeout != nil {
-		timeout = time.Duration(*c.ReadinessTimeout)
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	poll := time.NewTicker(50 * time.Millisecond)
-	defer poll.Stop()
-	for {
-		err := c.ready()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-poll.C:
-		}
-	}
 }

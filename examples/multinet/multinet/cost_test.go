@@ -34,14 +34,14 @@ func TestAllocations(t *testing.T) { //nolint:paralleltest // AllocsPerRun count
 	for _, tt := range []struct {
 		delegates int
 		limit     float64
-	}{{1, 650}, {8, 2330}} {
+	}{{1, 650}, {8, 2390}} {
 		conf := h.conf(`"delegates":[` + strings.TrimSuffix(strings.Repeat(`{"type":"bridge","bridge":"cni0"},`, tt.delegates), ",") + `]`)
 		args := skel.CmdArgs{ContainerID: "c1", IfName: "eth0", StdinData: []byte(conf)}
 		got := testing.AllocsPerRun(20, func() {
-			if err := New().Do(t.Context(), process, delegate.CommandAdd, args); err != nil {
+			if err := New(Cluster{}).Do(t.Context(), process, delegate.CommandAdd, args); err != nil {
 				t.Fatal(err)
 			}
-			if err := New().Do(t.Context(), process, delegate.CommandDel, args); err != nil {
+			if err := New(Cluster{}).Do(t.Context(), process, delegate.CommandDel, args); err != nil {
 				t.Fatal(err)
 			}
 		})

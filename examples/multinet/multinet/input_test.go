@@ -68,7 +68,7 @@ func TestBadConfiguration(t *testing.T) {
 		{"selected network without name", keys(bridge, annotated(`[{"name":"fast"},{"interface":"x"}]`)), 7, []string{"[1].name"}},
 		{"selected mac", keys(bridge, annotated(`[{"name":"fast","mac":"x"}]`)), 7, []string{`"fast"`, "[0].mac"}},
 		{"selected ips", keys(bridge, annotated(`[{"name":"fast","ips":["10.0.0.300"]}]`)), 7, []string{`"fast"`, "[0].ips[0]"}},
-		{"cni-args that do not fit", keys(bridge, annotated(`[{"name":"odd","cni-args":{"a":1}}]`)), 6, []string{`"odd"`, "plugins[0].args"}},
+		{"cni-args that do not fit", keys(bridge, annotated(`[{"name":"odd","cni-args":{"a":1}}]`)), 7, []string{`"odd"`, "plugins[0].args"}},
 		{"template for a name", keys(bridge, annotated("fast@net%d")), 4, []string{`net%d`}},
 		{"name of 16 bytes", keys(bridge, annotated("fast@abcdefghijklmnop")), 4, []string{"abcdefghijklmnop"}},
 		{"name of 16 bytes, but 8 letters", keys(bridge, annotated("fast@éééééééé")), 4, []string{"éééééééé"}},

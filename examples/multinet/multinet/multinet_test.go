@@ -92,7 +92,7 @@ func (h *host) call(ctx context.Context, command, conf string, edits ...func(*sk
 	for _, edit := range edits {
 		edit(args)
 	}
-	return New().Do(ctx, h.process(), delegate.Command(command), *args)
+	return New(Cluster{}).Do(ctx, h.process(), delegate.Command(command), *args)
 }
 
 // process is what multinet has of its process.

@@ -15,17 +15,17 @@ import (
 )
 
 // moveDefaultRoute replaces the default routes of the container by those of the
-// networks in wanted that have one, and changes the results accordingly. Paths of
+// selections that have one, and changes the results in added accordingly. Paths of
 // namespaces are paths in root.
-func moveDefaultRoute(root plugin.Root, wanted []wanted, added []delegate.Attached) error {
-	for i, w := range wanted {
-		for _, gateway := range w.defaultRoute {
+func moveDefaultRoute(root plugin.Root, attachments []attachment, added []delegate.Attached) error {
+	for i, a := range attachments {
+		for _, gateway := range a.selection.DefaultRoute {
 			gateway = gateway.Unmap()
 			if err := routeVia(root, added[i], gateway); err != nil {
-				return fmt.Errorf("default route of network %q (%s) via %s: %w", w.Network.Name(), added[i].IfName, gateway, err)
+				return fmt.Errorf("default route of network %q (%s) via %s: %w", a.Network.Name(), added[i].IfName, gateway, err)
 			}
 			if err := reviseResults(added, i, gateway); err != nil {
-				return fmt.Errorf("default route of network %q (%s) in the results: %w", w.Network.Name(), added[i].IfName, err)
+				return fmt.Errorf("default route of network %q (%s) in the results: %w", a.Network.Name(), added[i].IfName, err)
 			}
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/netconf"
 )
 
 // Routes are moved in internal/e2e as well, by real plugins.
@@ -21,14 +22,14 @@ import (
 func TestDefaultRouteInRoot(t *testing.T) {
 	link := newNamespace(t)
 	path := fmt.Sprintf("/%d/task/%d/ns/net", os.Getpid(), unix.Gettid())
-	wanted := []wanted{{defaultRoute: []netip.Addr{netip.MustParseAddr("10.9.1.1")}}}
+	asked := []attachment{{selection: netconf.Selection{DefaultRoute: []netip.Addr{netip.MustParseAddr("10.9.1.1")}}}}
 	added := []delegate.Attached{{
 		Attachment: delegate.Attachment{NetNS: path, IfName: "net1"}, Result: json.RawMessage(`{"cniVersion":"1.0.0"}`),
 	}}
-	if err := moveDefaultRoute("", wanted, added); err == nil {
+	if err := moveDefaultRoute("", asked, added); err == nil {
 		t.Error("found without the root")
 	}
-	if err := moveDefaultRoute("/proc", wanted, added); err != nil {
+	if err := moveDefaultRoute("/proc", asked, added); err != nil {
 		t.Fatal(err)
 	}
 	routes, err := netlink.RouteList(link, netlink.FAMILY_V4)

@@ -9,4 +9,6 @@ import (
 	"github.com/metacni/metacni/delegate/plugin"
 )
 
-func moveDefaultRoute(plugin.Root, []wanted, []delegate.Attached) error { return errors.ErrUnsupported }
+func moveDefaultRoute(plugin.Root, []attachment, []delegate.Attached) error {
+	return errors.ErrUnsupported
+}

@@ -1,9 +1,11 @@
 // Package multinet is the plugin multinet. The executable examples/multinet and the
 // daemon examples/multinetd both run it.
 //
-// The commands are in plugin.go, the configuration in config.go, and the networks to
-// attach in networks.go. The file attach.go attaches one more network to a running
-// container.
+// The commands are in plugin.go. An ADD goes from the annotations of the pod
+// (annotations.go) and the configuration (config.go, standing.go) to the wanted networks
+// and what the pod may have of them (wanted.go), then to definitions and files (find.go),
+// and then to attachments (wanted.go). What is asked of a Kubernetes cluster is in
+// cluster.go. The file attach.go attaches one more network to a running container.
 package multinet
 
 import (
@@ -22,22 +24,32 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// New returns the plugin. Goroutines may share it.
-func New() plugin.Plugin {
+// New returns the plugin, in a cluster. Goroutines may share it if they may share the
+// cluster.
+func New(cluster Cluster) plugin.Plugin {
+	configured := func(do func(*config, context.Context) error) func(context.Context, *plugin.Call) error {
+		return func(ctx context.Context, c *plugin.Call) error {
+			conf, err := readConfig(c, cluster)
+			if err != nil {
+				return err
+			}
+			return do(conf, ctx)
+		}
+	}
 	return plugin.Plugin{
 		About:    "CNI meta-plugin multinet",
 		StateDir: DefaultStateDir, StateKey: "cniDir",
 		Forget:  "multinet forget",
 		Prepare: prepare,
-		Networks: func(_ context.Context, c *plugin.Call) ([]netconf.Network, error) {
-			conf, err := readConfig(c)
+		Networks: func(ctx context.Context, c *plugin.Call) ([]netconf.Network, error) {
+			conf, err := readConfig(c, cluster)
 			if err != nil {
 				return nil, err
 			}
-			return conf.standing()
+			return conf.current(ctx)
 		},
-		Add:    add,
-		Status: ready,
+		Add:    configured((*config).add),
+		Status: configured((*config).status),
 	}
 }
 
@@ -63,65 +75,54 @@ func prepare(c *plugin.Call) error {
 	return nil
 }
 
-func add(ctx context.Context, c *plugin.Call) error {
-	conf, err := readConfig(c)
+func (c *config) add(ctx context.Context) error {
+	if err := c.waitReady(ctx); err != nil {
+		return err
+	}
+	attachments, err := c.attachments(ctx)
 	if err != nil {
 		return err
 	}
-	if err := conf.refuse(); err != nil {
-		return err
+	plan := make([]delegate.Attachment, len(attachments))
+	for i, a := range attachments {
+		plan[i] = a.Attachment
 	}
-	if err := conf.waitReady(ctx); err != nil {
-		return err
-	}
-	wanted, err := conf.wanted()
-	if err != nil {
-		return err
-	}
-	as := make([]delegate.Attachment, len(wanted))
-	for i, w := range wanted {
-		as[i] = w.Attachment
-	}
-	return c.Add(ctx, lifecycle.Transaction{
-		Plan: c.Plan(as...),
+	return c.call.Add(ctx, lifecycle.Transaction{
+		Plan: c.call.Plan(plan...),
 		Adjust: func(_ context.Context, added []delegate.Attached) error {
-			return moveDefaultRoute(c.Root, wanted, added)
+			return moveDefaultRoute(c.call.Root, attachments, added)
+		},
+		Report: func(ctx context.Context, _ []delegate.Attached) error {
+			if c.cluster.Attached == nil || !c.inKubernetes() {
+				return nil
+			}
+			return c.cluster.Attached(ctx, c.call.Key(), c.pod)
 		},
 	})
 }
 
-func ready(ctx context.Context, c *plugin.Call) error {
-	conf, err := readConfig(c)
-	if err != nil {
-		return err
-	}
-	if err := conf.refuse(); err != nil {
-		return err
-	}
-	if err := conf.ready(); err != nil {
+func (c *config) status(ctx context.Context) error {
+	if err := c.ready(); err != nil {
 		return status.NotReady(err)
 	}
-	nets, err := conf.standing()
+	nets, err := c.current(ctx)
 	switch {
 	case errors.Is(err, netconf.ErrNotFound):
 		return status.NotReady(err)
 	case err != nil:
 		return err
 	}
-	return c.Status(ctx, nets...)
+	return c.call.Status(ctx, nets...)
 }
 
 // StateDir returns the directory of the records for the configuration conf of a node
 // with the root directory root, as a path of this process. It fails as an ADD does if
-// conf cannot be decoded or is refused.
+// conf cannot be decoded or a key is not valid.
 func StateDir(root plugin.Root, conf []byte) (string, error) {
-	c, err := New().Call(plugin.Process{Root: root}, delegate.CommandAdd, skel.CmdArgs{StdinData: conf})
+	c, err := New(Cluster{}).Call(plugin.Process{Root: root}, delegate.CommandAdd, skel.CmdArgs{StdinData: conf})
 	if err != nil {
 		return "", err
 	}
-	nc, err := readConfig(c)
-	if err == nil {
-		err = nc.refuse()
-	}
+	_, err = readConfig(c, Cluster{})
 	return c.Manager.Dir, err
 }

@@ -1,6 +1,7 @@
 package multinet
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -15,30 +16,29 @@ import (
 // the CNI_PATH cniPath. If conf cannot be decoded, it fails as a DEL does and does not
 // change s.
 func PrepareSweep(s *lifecycle.Sweeper, process plugin.Process, conf []byte, cniPath string) error {
-	c, err := New().Call(process, delegate.CommandGC, skel.CmdArgs{StdinData: conf, Path: cniPath})
+	c, err := New(Cluster{}).Call(process, delegate.CommandGC, skel.CmdArgs{StdinData: conf, Path: cniPath})
 	if err != nil {
 		return err
 	}
 	s.Manager = c.Manager
-	s.Current = func(name string) (netconf.Network, error) { return current(c, name) }
+	s.Current = func(name string) (netconf.Network, error) { return fromFiles(c, name) }
 	return nil
 }
 
-// current returns the network called name from today's configuration.
-func current(c *plugin.Call, name string) (netconf.Network, error) {
-	conf, err := readConfig(c)
+// fromFiles returns the network called name from today's configuration and the files
+// that it names. No cluster is asked.
+func fromFiles(c *plugin.Call, name string) (netconf.Network, error) {
+	conf, err := readConfig(c, Cluster{})
 	if err != nil {
 		return netconf.Network{}, err
 	}
-	standing, err := conf.standing()
-	if err == nil {
-		for _, n := range standing {
-			if n.Name() == name {
-				return n, nil
-			}
+	nets, _ := conf.current(context.Background())
+	for _, n := range nets {
+		if n.Name() == name {
+			return n, nil
 		}
 	}
-	n, err := conf.load(name)
+	n, err := conf.inConfDir(name)
 	if err == nil {
 		n, err = c.Complete(n)
 	}

@@ -71,7 +71,7 @@ func (h *host) run(t *testing.T, command, delegates string, edits ...func(*skel.
 	for _, edit := range edits {
 		edit(args)
 	}
-	return multinet.New().Do(t.Context(), plugin.Process{
+	return multinet.New(multinet.Cluster{}).Do(t.Context(), plugin.Process{
 		Exec: h.exec, Stdout: io.Discard,
 		InterfaceNames: func(string) ([]string, error) { return nil, nil },
 	}, delegate.Command(command), *args)

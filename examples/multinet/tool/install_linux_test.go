@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 		if os.Getenv("CNI_COMMAND") == "" {
 			os.Exit(Run(context.Background(), os.Args[1:], plugin.OfProcess()))
 		}
-		plugin.Main(multinet.New())
+		plugin.Main(multinet.New(multinet.Cluster{}))
 	})
 }
 

@@ -1,0 +1,33 @@
+package multinet
+
+import (
+	"context"
+
+	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/scratch"
+)
+
+// A Cluster is what multinet asks about the Kubernetes cluster that it runs in, and
+// tells about it. Each function may be nil. The zero Cluster asks nothing: definitions
+// are files in nadDir, and the runtime passes on the annotations of pods.
+//
+// CHECK and DEL use the record and call none of the functions. GC and STATUS call
+// Definition only, for networks that the configuration names, and do without an answer.
+// Goroutines may share a Cluster if its functions allow it. Each must return soon after
+// its ctx has ended.
+type Cluster struct {
+	// Definition returns the definition r. It fails with [netconf.ErrNotFound] only if
+	// r certainly does not exist: multinet may then use a file of the node. Any other
+	// error ends the ADD, with the CNI code of the error. Nil means files in nadDir.
+	Definition func(ctx context.Context, r nad.Ref) (nad.Definition, error)
+
+	// Annotations returns all annotations of the pod p, which has a namespace and a
+	// name. It is called in an ADD for which the runtime passes none. An error ends
+	// the ADD. If Annotations is nil such pods select nothing.
+	Annotations func(ctx context.Context, p nad.Pod) (map[string]string, error)
+
+	// Attached is called in the ADD of the pod p, when everything is attached and the
+	// record k says so, and before the result is printed. [lifecycle.Manager.Container]
+	// returns the record. An error undoes the ADD, and is its error.
+	Attached func(ctx context.Context, k scratch.Key, p nad.Pod) error
+}

@@ -1,0 +1,100 @@
+package multinet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/nad"
+)
+
+// standing returns the networks that the configuration wants: the primary, which is the
+// clusterNetwork or the first delegate, and then the defaultNetworks or the other
+// delegates. As in Multus, a clusterNetwork replaces all delegates.
+func (c *config) standing() ([]wanted, error) {
+	var all []wanted
+	for i, n := range c.Delegates {
+		if n.IsZero() { // null
+			return nil, c.call.Invalid(fmt.Sprintf("delegates[%d]", i), errors.New("null, want an object"))
+		}
+		all = append(all, wanted{use: nad.Default, key: "delegates", network: n})
+	}
+	if c.ClusterNetwork != "" {
+		all = []wanted{{key: "clusterNetwork", name: c.ClusterNetwork}}
+	}
+	if len(all) == 0 {
+		return nil, c.call.Invalid("delegates", errors.New("there is neither a delegate nor a clusterNetwork"))
+	}
+	if len(c.DefaultNetworks) > 0 {
+		all = all[:1]
+	}
+	for _, name := range c.DefaultNetworks {
+		all = append(all, wanted{use: nad.Default, key: "defaultNetworks", name: name})
+	}
+	all[0].use = nad.Cluster
+	return all, nil
+}
+
+// chain returns the auxiliary chain: one more network, whose plugins are those of the
+// files in the directory of its name in confDir, and receive an empty result to begin
+// with. It is empty if there are no such files.
+func (c *config) chain() ([]wanted, error) {
+	name := c.AuxiliaryCNIChainName
+	if name == "" {
+		return nil, nil
+	}
+	n, err := netconf.LoadChain(c.call.Root.Dir(c.ConfDir), name)
+	if errors.Is(err, netconf.ErrNotFound) {
+		return nil, nil
+	}
+	if err == nil {
+		n, err = c.call.Complete(n)
+	}
+	if err == nil {
+		n, err = n.EditPlugins(netconf.Set("prevResult", map[string]string{"cniVersion": n.CNIVersion()}))
+	}
+	w := wanted{use: nad.Default, key: "auxiliaryCNIChainName", name: name, network: n}
+	if err != nil {
+		return nil, c.about(w, fmt.Errorf("%s: %w", c.ConfDir, err))
+	}
+	return []wanted{w}, nil
+}
+
+// currentTimeout limits how long GC and STATUS wait for the definitions of networks.
+const currentTimeout = 100 * time.Millisecond
+
+// current returns the networks of the configuration, for GC and STATUS, and the errors of
+// those that were not found.
+//
+// Neither command depends on the API of the cluster: a node whose STATUS fails is not
+// ready, and its pods are evicted. So current leaves out a network for which it has to
+// ask the cluster, unless the cluster knows it at once.
+func (c *config) current(ctx context.Context) ([]netconf.Network, error) {
+	all, err := c.standing()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, currentTimeout)
+	defer cancel()
+	chain, err := c.chain()
+	var nets []netconf.Network
+	errs := []error{err}
+	for _, w := range append(all, chain...) {
+		n, _, err := c.find(ctx, w)
+		switch {
+		case err == nil:
+			nets = append(nets, n)
+		case !c.depends(w):
+			errs = append(errs, c.about(w, err))
+		}
+	}
+	return nets, errors.Join(errs...)
+}
+
+// depends reports whether the cluster has to be asked for a network.
+func (c *config) depends(w wanted) bool {
+	_, named := c.standingRef(w)
+	return named && c.cluster.Definition != nil
+}

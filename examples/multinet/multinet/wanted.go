@@ -1,0 +1,197 @@
+package multinet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/nad"
+)
+
+// A wanted network is one that a container is to be attached to, before it is looked up.
+type wanted struct {
+	use nad.Use
+
+	// The configuration wants a network that it defines, or names by a key.
+	network   netconf.Network
+	key, name string
+
+	// A pod wants the network that it selects. The ref is that of the definition, or
+	// zero outside of Kubernetes, where networks are files.
+	selection netconf.Selection
+	ref       nad.Ref
+}
+
+// An attachment is one to be made.
+type attachment struct {
+	delegate.Attachment
+	selection netconf.Selection // zero unless a pod has selected the network
+}
+
+// attachments returns what an ADD attaches, in order. An interface has no name yet
+// unless the pod names it.
+func (c *config) attachments(ctx context.Context) ([]attachment, error) {
+	annotations, err := c.annotations(ctx)
+	if err != nil {
+		return nil, err
+	}
+	wanted, err := c.wanted(annotations)
+	if err != nil {
+		return nil, err
+	}
+	as := make([]attachment, len(wanted))
+	args := c.RuntimeConfig // for the primary
+	for i, w := range wanted {
+		n, definition, err := c.find(ctx, w)
+		if err == nil {
+			as[i], err = c.attachment(w, n, args)
+		}
+		if err != nil {
+			return nil, c.about(w, err)
+		}
+		as[i].Origin = w.origin(definition, annotations[podSource])
+		if i == 0 {
+			args = plugin.Shared(args)
+		}
+	}
+	as[0].IfName = "" // CNI_IFNAME
+	return as, nil
+}
+
+// wanted returns the networks of the container, in order: the primary, the default
+// networks, those that the pod selects, and the auxiliary chain. If the pod asks for a
+// network that it may not have, wanted fails. Nothing has been looked up then, so that
+// the pod does not learn what exists.
+func (c *config) wanted(annotations map[string]string) ([]wanted, error) {
+	primary, selected, err := c.asked(annotations)
+	if err != nil {
+		return nil, err
+	}
+	standing, err := c.standing()
+	if err != nil {
+		return nil, err
+	}
+	chain, err := c.chain()
+	if err != nil {
+		return nil, err
+	}
+	if primary != nil {
+		standing[0] = *primary
+	}
+	if attach, err := c.policy.Decide(c.pod.Namespace, nad.Ref{}, nad.Default); err != nil || !attach {
+		standing = standing[:1]
+	}
+	return slices.Concat(standing, selected, chain), nil
+}
+
+// asked returns what the pod asks for: the network that replaces the primary, or nil,
+// and those that it selects. It fails if the pod may not have one of them.
+func (c *config) asked(annotations map[string]string) (primary *wanted, selected []wanted, err error) {
+	instead, err := nad.ParseDefaultNetwork(annotations[nad.DefaultNetworkAnnotation], c.call.IfName)
+	if err != nil {
+		return nil, nil, err
+	}
+	selections, err := netconf.ParseSelection(annotations[nad.NetworksAnnotation])
+	if err != nil {
+		return nil, nil, fmt.Errorf("annotation %s: %w", nad.NetworksAnnotation, err)
+	}
+	if instead != nil {
+		if err := netconf.CheckSelections(append(selections, *instead)...); err != nil {
+			return nil, nil, fmt.Errorf("annotations %s and %s together: %w", nad.NetworksAnnotation, nad.DefaultNetworkAnnotation, err)
+		}
+		w, err := c.allow(*instead, nad.PodDefault)
+		if err != nil {
+			return nil, nil, err
+		}
+		primary = &w
+	}
+	for _, s := range selections {
+		w, err := c.allow(s, nad.Selected)
+		if err != nil {
+			return nil, nil, err
+		}
+		selected = append(selected, w)
+	}
+	return primary, selected, nil
+}
+
+// allow returns the network that the pod selects with s. It fails if the pod may not
+// have it.
+func (c *config) allow(s netconf.Selection, use nad.Use) (wanted, error) {
+	w := wanted{use: use, selection: s}
+	if s.DeviceID != "" && !c.AllowDeviceID {
+		why := errors.New("pods may not choose a device of the node: leave it out, or set allowDeviceID in the configuration of multinet")
+		return w, c.about(w, &netconf.Error{Kind: netconf.ErrInvalid, Network: s.Name, Key: "deviceID", Err: why})
+	}
+	var err error
+	if c.inKubernetes() {
+		w.ref, err = c.policy.Ref(c.pod.Namespace, s, use)
+	}
+	if err == nil && (c.inKubernetes() || use == nad.PodDefault && c.policy.NoPodDefault) {
+		_, err = c.policy.Decide(c.pod.Namespace, w.ref, use)
+	}
+	return w, c.about(w, err)
+}
+
+// inKubernetes reports whether the container is one of a pod.
+func (c *config) inKubernetes() bool { return c.pod.Namespace != "" }
+
+// attachment returns the attachment to n, the network that was found for w. args are the
+// capability arguments of the runtime, which those of a selection replace.
+func (c *config) attachment(w wanted, n netconf.Network, args map[string]json.RawMessage) (attachment, error) {
+	a := attachment{Attachment: c.call.Attachment(n), selection: w.selection}
+	a.IfName, a.CapabilityArgs = "", args
+	if !w.ofPod() {
+		return a, nil
+	}
+	s := w.selection
+	asked := s.CapabilityArgs()
+	if *c.LegacyArgs {
+		a.Args = s.LegacyArgs(a.Args)
+		s.IPs, s.MAC = nil, "" // are served
+	}
+	if err := s.ServedBy(n); err != nil {
+		return a, err
+	}
+	var err error
+	if edits := s.Edits(); edits != nil {
+		a.Network, err = n.EditPlugins(edits...)
+	}
+	a.IfName, a.CapabilityArgs = s.Interface, make(map[string]json.RawMessage)
+	maps.Copy(a.CapabilityArgs, args)
+	maps.Copy(a.CapabilityArgs, asked)
+	return a, err
+}
+
+// ofPod reports whether a pod selects the network.
+func (w wanted) ofPod() bool { return w.selection.Name != "" }
+
+// origin returns what the record says about why the container is attached.
+func (w wanted) origin(d nad.Definition, podSource string) json.RawMessage {
+	o := nad.Origin{Use: w.use, Definition: d.Ref, UID: d.UID, Version: d.Version, PodSource: podSource}
+	if w.ofPod() {
+		o.Selection, _ = json.Marshal(w.selection) // cannot fail: it was parsed
+	}
+	return o.JSON()
+}
+
+// about returns err with the words by which people know w.
+func (c *config) about(w wanted, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case w.use == nad.PodDefault:
+		return fmt.Errorf("annotation %s: network %q: %w", nad.DefaultNetworkAnnotation, w.selection.Name, err)
+	case w.ofPod():
+		return fmt.Errorf("selected network %q: %w", w.selection.Name, err)
+	case w.name != "":
+		return fmt.Errorf("network %q: %s %q: %w", c.call.Name, w.key, w.name, err)
+	}
+	return err
+}
