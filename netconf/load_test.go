@@ -80,6 +80,30 @@ func TestLoad(t *testing.T) {
 	}
 }
 
+// A chain is a list that consists of the files of its directory.
+func TestLoadChain(t *testing.T) {
+	t.Parallel()
+	n, err := netconf.LoadChain(files(confDir), "chain")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n.Name() != "chain" || n.Has("cniVersion") || typesOf(n) != "second third" {
+		t.Errorf("loaded %q of %q", n.Name(), typesOf(n))
+	}
+	for name, want := range map[string]wantError{
+		"broken":   {kind: netconf.ErrInvalid, network: "broken", key: "type", file: "broken/10.conf"},
+		"absent":   {kind: netconf.ErrNotFound, network: "absent"},
+		"43-lone":  {kind: netconf.ErrNotFound, network: "43-lone"},
+		"../chain": {kind: netconf.ErrInvalid, network: "../chain", key: "name"},
+		"":         {kind: netconf.ErrInvalid, key: "name"},
+	} {
+		_, err := netconf.LoadChain(files(confDir), name)
+		want.check(t, err)
+	}
+	_, err = netconf.LoadChain(files(map[string]string{"x/1.conf": "{"}), "x")
+	wantError{kind: netconf.ErrDecode, network: "x", file: "x/1.conf"}.check(t, err)
+}
+
 func TestLoadNotFound(t *testing.T) {
 	t.Parallel()
 	_, err := netconf.Load(files(confDir), "green")

@@ -145,7 +145,7 @@ func (d Definition) Network(r Rules) (netconf.Network, error) {
 		err = n.Runnable()
 	}
 	if err == nil {
-		err = r.Check(n)
+		err = r.check(n)
 	}
 	if err != nil {
 		return netconf.Network{}, about(d.Ref, fmt.Errorf("spec.config: %w", err))
@@ -191,9 +191,17 @@ func (r Rules) defaults(n netconf.Network, name string) []netconf.Edit {
 	return edits
 }
 
-// Check fails as [Definition.Network] does unless r allows the plugins of n, which need
-// not be of a definition.
+// Check fails as [Definition.Network] does if r does not allow the plugins of n, which may
+// be of a file.
 func (r Rules) Check(n netconf.Network) error {
+	if err := r.check(n); err != nil {
+		return &Error{Err: err}
+	}
+	return nil
+}
+
+// check fails unless r allows the plugins of n.
+func (r Rules) check(n netconf.Network) error {
 	for i, p := range n.Plugins() {
 		keys := make(map[string]json.RawMessage)
 		err := p.Decode(&keys)

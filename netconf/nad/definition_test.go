@@ -266,6 +266,30 @@ func TestTypesAreRestrictedToThoseAllowed(t *testing.T) {
 	}
 }
 
+// Networks of files are held to the same rules.
+func TestRulesOfNetworksThatAreNoDefinitions(t *testing.T) {
+	t.Parallel()
+	rules := nad.Rules{Allowed: []string{"bridge", "own"}, Own: []string{"own"}}
+	for config, want := range map[string]wantError{
+		`{"name":"x","type":"bridge"}`:                       {},
+		`{"name":"x","type":"macvlan"}`:                      {kind: nad.ErrForbidden, key: "plugins[0].type"},
+		`{"name":"x","type":"own"}`:                          {kind: netconf.ErrInvalid, key: "plugins[0].type"},
+		`{"name":"x","type":"bridge","args":{"cni":[]}}`:     {kind: netconf.ErrInvalid, key: "plugins[0].args.cni"},
+		`{"name":"x","type":"bridge","ipam":{"type":"a/b"}}`: {kind: netconf.ErrInvalid, key: "plugins[0].ipam.type"},
+	} {
+		n, err := netconf.Parse([]byte(config))
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch err := rules.Check(n); {
+		case want.kind != nil:
+			want.check(t, err)
+		case err != nil:
+			t.Errorf("%s: %v", config, err)
+		}
+	}
+}
+
 // A definition that somebody built by hand names no file.
 func TestDefinitionsWithNamesThatAreNoneHaveNoNetwork(t *testing.T) {
 	t.Parallel()

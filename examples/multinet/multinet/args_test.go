@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/netconf/nad"
@@ -80,6 +81,74 @@ func TestSelectionArguments(t *testing.T) {
 			h.clean(t)
 		})
 	}
+}
+
+// What the runtime asks for its own interface reaches no other network, even one that
+// declares every capability.
+func TestSecondaryNetworksGetNothingOfTheRuntimesInterface(t *testing.T) {
+	t.Parallel()
+	all := []string{
+		`"portMappings":[{"hostPort":8080}]`, `"bandwidth":{"ingressRate":1}`, `"ips":["10.0.0.5/24"]`, `"mac":"02:00:00:00:00:09"`, `"ipRanges":[[]]`,
+		`"infinibandGUID":"02:00:00:00:00:00:00:01"`, `"deviceID":"0000:03:02.0"`, `"CNIDeviceInfoFile":"/x"`,
+	}
+	declared := strings.Replace(capabilities, `"dns"`, `"CNIDeviceInfoFile":true,"dns"`, 1)
+	h := newHost(t, "1.0.0")
+	h.write(t, "net.d/cap.conf", `{"name":"cap","type":"macvlan",`+declared+`}`)
+	h.write(t, "net.d/a/cap.conf", `{"type":"macvlan",`+declared+`}`)
+	h.mustRun(t, "ADD", keys(fmt.Sprintf(`"delegates":[{"type":"bridge",%s}],"defaultNetworks":["cap"]`, declared), annotated("cap", all...)), podOf("a"))
+	got := arguments(t, h)
+	if strings.Join(got[1:], ", ") != "null null, null null" {
+		t.Errorf("secondary networks were given %q", got[1:])
+	}
+	for _, argument := range all {
+		if !strings.Contains(got[0], argument) {
+			t.Errorf("the primary was given %s, not %s", got[0], argument)
+		}
+	}
+}
+
+// Older plugins read addresses from CNI_ARGS. They get them there with legacyArgs, which
+// configurations of Multus have on, and need no capability then.
+func TestLegacyArgs(t *testing.T) {
+	t.Parallel()
+	const asked = `[{"name":"fast","ips":["10.9.1.5/24","fd00::5"],"mac":"02:00:00:00:00:01"},{"name":"fast"}]`
+	for _, tt := range []struct {
+		typ, keys string
+		on        bool
+	}{
+		{"multinet", `"legacyArgs":true`, true},
+		{"multinet", `"x":1`, false},
+		{"multus", `"x":1`, true},
+		{"multus-shim", `"x":1`, true},
+		{"multus", `"legacyArgs":false`, false},
+	} {
+		h := newHost(t, "1.0.0")
+		conf := strings.Replace(h.conf(keys(bridge, tt.keys, annotated(asked))), `"multinet"`, `"`+tt.typ+`"`, 1)
+		err := h.call(t.Context(), "ADD", conf, func(a *skel.CmdArgs) { a.Args = "IP=1.2.3.4;K=v" })
+		if !tt.on {
+			wantError(t, err, 7, `"ips"`, "capabilities")
+			wantTrace(t, h)
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, c := range h.exec.Calls() {
+			got = append(got, c.Args)
+		}
+		want := []string{"IP=1.2.3.4;K=v", "K=v;IP=10.9.1.5/24,fd00::5;MAC=02:00:00:00:00:01", "IP=1.2.3.4;K=v"}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("CNI_ARGS (-want +got):\n%s", diff)
+		}
+		h.trace()
+		h.mustRun(t, "DEL", bridge)
+		if got := h.exec.Calls()[4].Args; got != want[1] {
+			t.Errorf("CNI_ARGS of DEL %s", got)
+		}
+	}
+	h := newHost(t, "1.0.0")
+	wantError(t, h.run(t, "ADD", keys(bridge, `"legacyArgs":true`, annotated(`[{"name":"fast","bandwidth":{"ingressRate":1}}]`))), 7, `"bandwidth"`)
 }
 
 // arguments are runtimeConfig and args of each call since the last trace.

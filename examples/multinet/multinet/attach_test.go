@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/nad"
 )
 
 const green = `{"cniVersion":"1.1.0","name":"green","type":"macvlan","capabilities":{"ips":true,"mac":true}}`
@@ -111,6 +113,37 @@ func TestAttributesReachThePlugins(t *testing.T) {
 	}
 	h.mustRun(t, "DEL", bridge)
 	h.clean(t)
+}
+
+// The record says that a network was attached by a request, and what was asked for.
+func TestRecordSaysThatANetworkWasAttachedLater(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.1.0")
+	h.mustRun(t, "ADD", bridge)
+	h.mustSecondary(t, "ADD", green, wire.Attributes{MAC: "02:00:00:00:00:01"})
+	n, err := netconf.Parse([]byte(green))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf := fmt.Appendf(nil, `{"cniDir":%q,"type":"multinet"}`, h.state())
+	given := nad.Origin{Use: nad.Attached, Definition: nad.Ref{Namespace: "a", Name: "green"}}.JSON()
+	for ifname, origin := range map[string]json.RawMessage{"hot1": nil, "hot2": given} {
+		a := delegate.Attachment{Network: n, ContainerID: "c1", IfName: ifname, Origin: origin}
+		if err := Attach(t.Context(), h.process(), conf, a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := h.origins(t)
+	slices.Sort(got)
+	want := []string{
+		`eth0 {"use":"cluster"}`,
+		`hot0 {"use":"attached","selection":{"name":"green","mac":"02:00:00:00:00:01"}}`,
+		`hot1 {"use":"attached"}`,
+		`hot2 {"use":"attached","definition":"a/green"}`,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("origins (-want +got):\n%s", diff)
+	}
 }
 
 // The network namespace may be given by another path. The recorded path stays,

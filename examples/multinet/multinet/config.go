@@ -76,6 +76,7 @@ func readConfig(c *plugin.Call, cluster Cluster) (*config, error) {
 		return nil, err
 	}
 	conf.call, conf.cluster, conf.pod = c, cluster, nad.PodOf(c.Args)
+	conf.pod.Container = cmp.Or(conf.pod.Container, c.ContainerID)
 	conf.ConfDir = cmp.Or(conf.ConfDir, defaultConfDir)
 	conf.NADDir = cmp.Or(conf.NADDir, conf.ConfDir)
 	if conf.LegacyArgs == nil {

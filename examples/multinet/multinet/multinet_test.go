@@ -35,6 +35,7 @@ type host struct {
 	stdout  io.Writer
 	printed bytes.Buffer
 	seen    int // calls that trace has returned
+	cluster Cluster
 }
 
 func newHost(t *testing.T, version string) *host {
@@ -92,7 +93,7 @@ func (h *host) call(ctx context.Context, command, conf string, edits ...func(*sk
 	for _, edit := range edits {
 		edit(args)
 	}
-	return New(Cluster{}).Do(ctx, h.process(), delegate.Command(command), *args)
+	return New(h.cluster).Do(ctx, h.process(), delegate.Command(command), *args)
 }
 
 // process is what multinet has of its process.

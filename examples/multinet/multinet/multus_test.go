@@ -5,11 +5,6 @@ import (
 	"testing"
 )
 
-// annotatedWith is the runtimeConfig of a pod with one annotation.
-func annotatedWith(annotation, value string) string {
-	return `"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"` + annotation + `":` + value + `}}`
-}
-
 // Keys of Multus that change nothing for a pod are accepted: its configuration files
 // have them.
 func TestHarmlessKeysOfMultusAreAccepted(t *testing.T) {

@@ -1,0 +1,248 @@
+package multinet
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/scratch"
+)
+
+// clusterOf is a cluster with definitions: "namespace/name" to the configuration. It
+// notes what it is asked.
+func clusterOf(asked *[]string, definitions map[string]string) Cluster {
+	return Cluster{
+		Definition: func(_ context.Context, r nad.Ref) (nad.Definition, error) {
+			*asked = append(*asked, "definition "+r.String())
+			config, ok := definitions[r.String()]
+			if !ok {
+				return nad.Definition{}, &netconf.Error{Kind: netconf.ErrNotFound}
+			}
+			return nad.Definition{Ref: r, UID: "u-" + r.Name, Version: "1", Config: config}, nil
+		},
+		Annotations: func(_ context.Context, p nad.Pod) (map[string]string, error) {
+			*asked = append(*asked, "pod "+p.String()+" "+p.UID)
+			return map[string]string{nad.NetworksAnnotation: "blue", "other": "x"}, nil
+		},
+		Attached: func(_ context.Context, k scratch.Key, p nad.Pod) error {
+			*asked = append(*asked, "attached "+k.ContainerID+" "+k.IfName+" "+p.String()+" "+p.Container)
+			return nil
+		},
+	}
+}
+
+// down is a cluster whose API is away.
+func down(asked *[]string) Cluster {
+	away := types.NewError(types.ErrTryAgainLater, "the API is away", "")
+	c := clusterOf(asked, nil)
+	note, pod := c.Definition, c.Annotations
+	c.Definition = func(ctx context.Context, r nad.Ref) (nad.Definition, error) {
+		_, _ = note(ctx, r)
+		return nad.Definition{}, away
+	}
+	c.Annotations = func(ctx context.Context, p nad.Pod) (map[string]string, error) {
+		_, _ = pod(ctx, p)
+		return nil, away
+	}
+	return c
+}
+
+const passedNothing = `"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{}}`
+
+// What is asked of the cluster, in an ADD, and what comes of it.
+func TestClusterIsAskedForWhatIsNotThere(t *testing.T) {
+	t.Parallel()
+	const told = "attached c1 eth0 a/web c1"
+	for _, tt := range []struct {
+		name, keys string
+		pod        func(*skel.CmdArgs)
+		want       []string // of the cluster
+		attached   string
+	}{
+		{"nothing selected", keys(bridge, passedNothing), podOf("a"), []string{told}, "ADD bridge eth0 multi"},
+		{"annotations null", keys(bridge, strings.Replace(passedNothing, "{}", "null", 1)), podOf("a"), []string{told}, "ADD bridge eth0 multi"},
+		{"annotations of the runtime", keys(bridge, annotated("red")), podOf("a"), []string{"definition a/red", told}, "ADD bridge eth0 multi, ADD tuning net1 red"},
+		{"annotations of the cluster", bridge, podOf("a"), []string{"pod a/web u1", "definition a/blue", told}, "ADD bridge eth0 multi, ADD macvlan net1 blue"},
+		{"annotations of the cluster only", keys(bridge, `"annotations":"api"`, annotated("red")), podOf("a"), []string{"pod a/web u1", "definition a/blue", told}, "ADD bridge eth0 multi, ADD macvlan net1 blue"},
+		{"annotations of the runtime only", keys(bridge, `"annotations":"runtime"`, annotated("red")), podOf("a"), []string{"definition a/red", told}, "ADD bridge eth0 multi, ADD tuning net1 red"},
+		{"outside of Kubernetes", keys(bridge, annotated("fast")), func(a *skel.CmdArgs) { a.Args = "" }, nil, "ADD bridge eth0 multi, ADD macvlan net1 fast"},
+		{"outside of Kubernetes, another primary", keys(bridge, defaultNetwork("fast")), func(a *skel.CmdArgs) { a.Args = "" }, nil, "ADD macvlan eth0 fast"},
+		{"outside of Kubernetes, nothing passed", keys(bridge, `"annotations":"runtime"`), func(a *skel.CmdArgs) { a.Args = "" }, nil, "ADD bridge eth0 multi"},
+		{"no pod name", bridge, func(a *skel.CmdArgs) { a.Args = "K8S_POD_NAMESPACE=a" }, []string{"attached c1 eth0 a/ c1"}, "ADD bridge eth0 multi"},
+		{"the sandbox of the runtime", keys(bridge, passedNothing), func(a *skel.CmdArgs) {
+			a.Args = "K8S_POD_INFRA_CONTAINER_ID=c9;K8S_POD_NAME=web;K8S_POD_NAMESPACE=a;X=y=z"
+		}, []string{"attached c1 eth0 a/web c9"}, "ADD bridge eth0 multi"},
+		{"standing by definition", keys(`"clusterNetwork":"pods"`, passedNothing), podOf("a"), []string{"definition kube-system/pods", told}, "ADD bridge eth0 pods"},
+		{"standing by file", keys(`"clusterNetwork":"fast"`, passedNothing), podOf("a"), []string{"definition kube-system/fast", told}, "ADD macvlan eth0 fast"},
+		{"standing by a name that no definition has", keys(`"clusterNetwork":"Odd_1"`, passedNothing), podOf("a"), []string{told}, "ADD bridge eth0 Odd_1"},
+		{"standing by path", keys(`"clusterNetwork":"$DIR/net.d/fast.conf"`, passedNothing), podOf("a"), []string{told}, "ADD macvlan eth0 fast"},
+		{"a definition without configuration", keys(bridge, annotated("fast")), podOf("a"), []string{"definition a/fast", told}, "ADD bridge eth0 multi, ADD macvlan net1 fast"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "1.0.0")
+			var asked []string
+			h.cluster = clusterOf(&asked, map[string]string{
+				"a/blue": `{"type":"macvlan"}`, "a/red": `{"type":"tuning"}`, "kube-system/pods": `{"type":"bridge"}`, "a/fast": " ",
+			})
+			h.write(t, "net.d/odd.conf", `{"name":"Odd_1","type":"bridge"}`)
+			h.mustRun(t, "ADD", strings.ReplaceAll(tt.keys, "$DIR", h.dir), tt.pod)
+			if diff := cmp.Diff(tt.want, asked); diff != "" {
+				t.Errorf("asked (-want +got):\n%s", diff)
+			}
+			if got := strings.Join(h.attached(t), ", "); got != tt.attached {
+				t.Errorf("attached %s, want %s", got, tt.attached)
+			}
+			asked = nil
+			h.mustRun(t, "CHECK", bridge, tt.pod)
+			h.mustRun(t, "DEL", bridge, tt.pod)
+			if len(asked) > 0 {
+				t.Errorf("asked by CHECK and DEL: %q", asked)
+			}
+			h.clean(t)
+		})
+	}
+}
+
+// A network of the configuration is a file only if the cluster certainly has no
+// definition of that name: any other network would be the wrong one. A selected network
+// is never a file there.
+func TestNoFileInPlaceOfADefinition(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, keys string
+		err        error
+		config     string
+		code       uint
+	}{
+		{"the API is away", keys(`"clusterNetwork":"fast"`, passedNothing), types.NewError(11, "away", ""), "", 11},
+		{"forbidden", keys(`"clusterNetwork":"fast"`, passedNothing), types.NewError(7, "forbidden", ""), "", 7},
+		{"an error without a code", keys(`"clusterNetwork":"fast"`, passedNothing), errors.New("boom"), "", 999},
+		{"a bad definition", keys(`"clusterNetwork":"fast"`, passedNothing), nil, `{`, 6},
+		{"a bad default network", keys(bridge, `"defaultNetworks":["fast"]`, passedNothing), nil, `{"type":"../x"}`, 7},
+		{"selected", keys(bridge, annotated("fast")), &netconf.Error{Kind: netconf.ErrNotFound}, "", 7},
+		{"selected, and the API is away", keys(bridge, annotated("fast")), types.NewError(11, "away", ""), "", 11},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "1.0.0")
+			h.cluster.Definition = func(_ context.Context, r nad.Ref) (nad.Definition, error) {
+				return nad.Definition{Ref: r, Config: tt.config}, tt.err
+			}
+			wantError(t, h.run(t, "ADD", tt.keys, podOf("a")), tt.code, `"fast"`)
+			wantTrace(t, h)
+			h.clean(t)
+		})
+	}
+}
+
+// While the API is away, what does not need it works: a pod that selects nothing, CHECK,
+// DEL, GC and STATUS.
+func TestClusterIsAway(t *testing.T) {
+	t.Parallel()
+	const standing = `"clusterNetwork":"pods","defaultNetworks":["fast"]`
+	var asked []string
+	h := newHost(t, "1.1.0")
+	h.write(t, "net.d/pods.conf", `{"name":"pods","type":"bridge"}`)
+	h.cluster = clusterOf(&asked, nil)
+	h.mustRun(t, "ADD", keys(standing, passedNothing), podOf("a"))
+	h.trace()
+	h.cluster = down(&asked)
+
+	wantError(t, h.run(t, "ADD", keys(standing, passedNothing), podOf("a"), func(a *skel.CmdArgs) { a.ContainerID = "c2" }), 11, "pods", "away")
+	wantError(t, h.run(t, "ADD", keys(bridge, annotated("blue")), podOf("a"), func(a *skel.CmdArgs) { a.ContainerID = "c2" }), 11, "blue", "away")
+	wantError(t, h.run(t, "ADD", bridge, podOf("a"), func(a *skel.CmdArgs) { a.ContainerID = "c2" }), 11, "pod a/web", "away")
+	wantTrace(t, h)
+	h.mustRun(t, "ADD", keys(bridge, passedNothing), podOf("a"), func(a *skel.CmdArgs) { a.ContainerID = "c2" })
+	h.trace()
+
+	h.mustRun(t, "STATUS", standing)
+	wantTrace(t, h) // nothing is known of the networks
+	h.mustRun(t, "STATUS", keys(`"clusterNetwork":"`+h.dir+`/net.d/pods.conf","defaultNetworks":["fast"]`))
+	wantTrace(t, h, "STATUS bridge")
+	asked = nil
+	h.mustRun(t, "CHECK", standing, podOf("a"))
+	h.mustRun(t, "DEL", standing, podOf("a"))
+	if len(asked) > 0 {
+		t.Errorf("asked by CHECK and DEL: %q", asked)
+	}
+	h.mustRun(t, "GC", keys(standing, gcFor()))
+	for _, a := range asked {
+		if !strings.HasPrefix(a, "definition ") {
+			t.Errorf("asked by GC: %s", a)
+		}
+	}
+	h.clean(t)
+}
+
+// STATUS does not wait for the cluster, and a definition that has gone makes no node
+// unready.
+func TestStatusDoesWithoutTheCluster(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.1.0")
+	h.cluster.Definition = func(ctx context.Context, r nad.Ref) (nad.Definition, error) {
+		if r.Name == "slow" {
+			<-ctx.Done()
+			return nad.Definition{}, ctx.Err()
+		}
+		return nad.Definition{}, &netconf.Error{Kind: netconf.ErrNotFound}
+	}
+	h.mustRun(t, "STATUS", `"clusterNetwork":"absent","defaultNetworks":["fast","slow"]`)
+	wantTrace(t, h, "STATUS macvlan")
+}
+
+// Attached is called when the record says that everything is attached. Its error undoes
+// the ADD, and no result is printed.
+func TestAttachedIsPartOfTheTransaction(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.0.0")
+	fails := types.NewError(types.ErrTryAgainLater, "the status was not written in time", "")
+	h.cluster.Attached = func(ctx context.Context, k scratch.Key, _ nad.Pod) error {
+		if len(h.exec.Live()) != 2 || h.printed.Len() > 0 {
+			t.Errorf("called with %q attached and %q printed", h.exec.Live(), h.printed.String())
+		}
+		rs, err := (&lifecycle.Manager{Dir: h.state()}).Container(ctx, k.ContainerID)
+		if err != nil || len(rs) != 1 || rs[0].State != scratch.Added || rs[0].Key != k || len(rs[0].Attached) != 2 || rs[0].Attached[1].Result == nil {
+			t.Errorf("record %+v, %v", rs, err)
+		}
+		return fails
+	}
+	conf := keys(bridge, annotated("fast"))
+	wantError(t, h.run(t, "ADD", conf, podOf("a")), 11, "not written in time")
+	wantTrace(t, h, "ADD bridge eth0", "ADD macvlan net1", "DEL macvlan net1", "DEL bridge eth0")
+	h.clean(t)
+	if h.printed.Len() > 0 {
+		t.Errorf("printed %s", h.printed.String())
+	}
+}
+
+// The source of annotations can be fixed. What cannot work there is an error.
+func TestAnnotationsThatNobodyPasses(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		source string
+		code   uint
+		says   string
+	}{
+		{"auto", 0, ""},
+		{"", 0, ""},
+		{"runtime", 7, `"io.kubernetes.cri.pod-annotations":true`},
+		{"api", 7, "daemon"},
+		{"kubelet", 6, "auto, runtime and api"},
+	} {
+		h := newHost(t, "1.0.0")
+		err := h.run(t, "ADD", keys(bridge, `"annotations":"`+tt.source+`"`), podOf("a"))
+		wantError(t, err, tt.code, `"annotations"`, tt.says)
+		if err != nil {
+			wantTrace(t, h)
+		}
+	}
+}
