@@ -65,8 +65,8 @@ func TestToolList(t *testing.T) {
 		fields := strings.Fields(line)
 		got = append(got, strings.Join(slices.Concat(fields[:7], fields[8:]), " "))
 	}
-	want := "CONTAINER POD INTERFACE NETWORK NAD USE STATE RECORD; c1 - eth0 multi - - added multi eth0; c1 - net1 storage - - added multi eth0; " +
-		"gone - eth0 multi - - added multi eth0; half - eth0 multi - - deleting multi eth0"
+	want := "CONTAINER POD INTERFACE NETWORK NAD USE STATE RECORD; c1 - eth0 multi - cluster added multi eth0; c1 - net1 storage - default added multi eth0; " +
+		"gone - eth0 multi - cluster added multi eth0; half - eth0 multi - cluster deleting multi eth0"
 	if strings.Join(got, "; ") != want {
 		t.Errorf("list:\n%s\nwant %s", out, want)
 	}
