@@ -5,6 +5,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -187,16 +189,22 @@ func TestClusterIsAway(t *testing.T) {
 // unready.
 func TestStatusDoesWithoutTheCluster(t *testing.T) {
 	t.Parallel()
-	h := newHost(t, "1.1.0")
-	h.cluster.Definition = func(ctx context.Context, r nad.Ref) (nad.Definition, error) {
-		if r.Name == "slow" {
-			<-ctx.Done()
-			return nad.Definition{}, ctx.Err()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t, "1.1.0")
+		h.cluster.Definition = func(ctx context.Context, r nad.Ref) (nad.Definition, error) {
+			if r.Name == "slow" {
+				<-ctx.Done()
+				return nad.Definition{}, ctx.Err()
+			}
+			return nad.Definition{}, &netconf.Error{Kind: netconf.ErrNotFound}
 		}
-		return nad.Definition{}, &netconf.Error{Kind: netconf.ErrNotFound}
-	}
-	h.mustRun(t, "STATUS", `"clusterNetwork":"absent","defaultNetworks":["fast","slow"]`)
-	wantTrace(t, h, "STATUS macvlan")
+		start := time.Now()
+		h.mustRun(t, "STATUS", `"clusterNetwork":"absent","defaultNetworks":["slow","fast","slow"]`)
+		if took := time.Since(start); took != currentTimeout {
+			t.Errorf("took %v", took)
+		}
+		wantTrace(t, h, "STATUS macvlan")
+	})
 }
 
 // Attached is called when the record says that everything is attached. Its error undoes

@@ -126,7 +126,7 @@ func (i *installer) install(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	sweeper, err := i.sweeper(template)
+	sweeper, err := i.sweeper(ctx, template)
 	if err != nil {
 		return err
 	}
