@@ -39,6 +39,21 @@ func TestAuxiliaryChain(t *testing.T) {
 	}
 }
 
+// Multus looks for the chain beside the file clusterNetwork. confDir comes first.
+func TestAuxiliaryChainBesideTheClusterNetwork(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.1.0")
+	h.write(t, "autoconf/10-pods.conf", `{"name":"pods","type":"bridge"}`)
+	h.write(t, "autoconf/vendor/10.conf", `{"type":"tuning"}`)
+	conf := keys(`"clusterNetwork":"`+h.dir+`/autoconf/10-pods.conf"`, auxiliary)
+	h.mustRun(t, "ADD", conf)
+	h.mustRun(t, "DEL", conf)
+	wantTrace(t, h, "ADD bridge eth0", "ADD tuning net1", "DEL tuning net1", "DEL bridge eth0")
+	h.write(t, "net.d/vendor/10.conf", `{"type":"macvlan"}`)
+	h.mustRun(t, "ADD", conf)
+	wantTrace(t, h, "ADD bridge eth0", "ADD macvlan net1")
+}
+
 func TestAuxiliaryChainWithoutFilesIsNone(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"github.com/metacni/metacni/netconf"
@@ -38,28 +39,35 @@ func (c *config) standing() ([]wanted, error) {
 }
 
 // chain returns the auxiliary chain: one more network, whose plugins are those of the
-// files in the directory of its name in confDir, and receive an empty result to begin
-// with. It is empty if there are no such files.
+// files in the directory of its name, and receive an empty result to begin with. The
+// directory is in confDir or, as in Multus, beside the file clusterNetwork. Without such
+// files chain returns nothing.
 func (c *config) chain() ([]wanted, error) {
-	name := c.AuxiliaryCNIChainName
-	if name == "" {
+	if c.AuxiliaryCNIChainName == "" {
 		return nil, nil
 	}
-	n, err := netconf.LoadChain(c.call.Root.Dir(c.ConfDir), name)
-	if errors.Is(err, netconf.ErrNotFound) {
-		return nil, nil
+	dirs := []string{c.ConfDir}
+	if filepath.IsAbs(c.ClusterNetwork) {
+		dirs = append(dirs, filepath.Dir(c.ClusterNetwork))
 	}
-	if err == nil {
-		n, err = c.call.Complete(n)
+	w := wanted{use: nad.Default, key: "auxiliaryCNIChainName", name: c.AuxiliaryCNIChainName}
+	for _, dir := range dirs {
+		n, err := netconf.LoadChain(c.call.Root.Dir(dir), w.name)
+		if errors.Is(err, netconf.ErrNotFound) {
+			continue
+		}
+		if err == nil {
+			n, err = c.call.Complete(n)
+		}
+		if err == nil {
+			w.network, err = n.EditPlugins(netconf.Set("prevResult", map[string]string{"cniVersion": n.CNIVersion()}))
+		}
+		if err != nil {
+			return nil, c.about(w, fmt.Errorf("%s: %w", dir, err))
+		}
+		return []wanted{w}, nil
 	}
-	if err == nil {
-		n, err = n.EditPlugins(netconf.Set("prevResult", map[string]string{"cniVersion": n.CNIVersion()}))
-	}
-	w := wanted{use: nad.Default, key: "auxiliaryCNIChainName", name: name, network: n}
-	if err != nil {
-		return nil, c.about(w, fmt.Errorf("%s: %w", c.ConfDir, err))
-	}
-	return []wanted{w}, nil
+	return nil, nil
 }
 
 // currentTimeout limits how long GC and STATUS wait for the definitions of networks.

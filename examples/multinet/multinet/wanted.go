@@ -84,7 +84,11 @@ func (c *config) wanted(annotations map[string]string) ([]wanted, error) {
 	if primary != nil {
 		standing[0] = *primary
 	}
-	if attach, err := c.policy.Decide(c.pod.Namespace, nad.Ref{}, nad.Default); err != nil || !attach {
+	attach, err := c.policy.Decide(c.pod.Namespace, nad.Ref{}, nad.Default)
+	if err != nil {
+		return nil, err
+	}
+	if !attach {
 		standing = standing[:1]
 	}
 	return slices.Concat(standing, selected, chain), nil
