@@ -16,10 +16,12 @@ import (
 // Goroutines may share a Cluster if its functions allow it. Each must return soon after
 // its ctx has ended.
 type Cluster struct {
-	// Definition returns the definition r. It fails with [netconf.ErrNotFound] only if
-	// r certainly does not exist: multinet may then use a file of the node. Any other
-	// error ends the ADD, with the CNI code of the error. Nil means files in nadDir.
-	Definition func(ctx context.Context, r nad.Ref) (nad.Definition, error)
+	// Definition returns the definition r, which a container is to be attached to for
+	// the reason use. It fails with [netconf.ErrNotFound] only if r certainly does not
+	// exist. A name in the configuration ([nad.Cluster], [nad.Default]) is then that of
+	// a file of the node: such a name need not be waited for. Any other error ends the
+	// ADD, with the CNI code of the error. Nil means files in nadDir.
+	Definition func(ctx context.Context, r nad.Ref, use nad.Use) (nad.Definition, error)
 
 	// Annotations returns all annotations of the pod p, which has a namespace and a
 	// name. It is called in an ADD for which the runtime passes none. An error ends

@@ -22,8 +22,8 @@ import (
 // notes what it is asked.
 func clusterOf(asked *[]string, definitions map[string]string) Cluster {
 	return Cluster{
-		Definition: func(_ context.Context, r nad.Ref) (nad.Definition, error) {
-			*asked = append(*asked, "definition "+r.String())
+		Definition: func(_ context.Context, r nad.Ref, use nad.Use) (nad.Definition, error) {
+			*asked = append(*asked, "definition "+string(use)+" "+r.String())
 			config, ok := definitions[r.String()]
 			if !ok {
 				return nad.Definition{}, &netconf.Error{Kind: netconf.ErrNotFound}
@@ -46,8 +46,8 @@ func down(asked *[]string) Cluster {
 	away := types.NewError(types.ErrTryAgainLater, "the API is away", "")
 	c := clusterOf(asked, nil)
 	note, pod := c.Definition, c.Annotations
-	c.Definition = func(ctx context.Context, r nad.Ref) (nad.Definition, error) {
-		_, _ = note(ctx, r)
+	c.Definition = func(ctx context.Context, r nad.Ref, use nad.Use) (nad.Definition, error) {
+		_, _ = note(ctx, r, use)
 		return nad.Definition{}, away
 	}
 	c.Annotations = func(ctx context.Context, p nad.Pod) (map[string]string, error) {
@@ -71,10 +71,10 @@ func TestClusterIsAskedForWhatIsNotThere(t *testing.T) {
 	}{
 		{"nothing selected", keys(bridge, passedNothing), podOf("a"), []string{told}, "ADD bridge eth0 multi"},
 		{"annotations null", keys(bridge, strings.Replace(passedNothing, "{}", "null", 1)), podOf("a"), []string{told}, "ADD bridge eth0 multi"},
-		{"annotations of the runtime", keys(bridge, annotated("red")), podOf("a"), []string{"definition a/red", told}, "ADD bridge eth0 multi, ADD tuning net1 red"},
-		{"annotations of the cluster", bridge, podOf("a"), []string{"pod a/web u1", "definition a/blue", told}, "ADD bridge eth0 multi, ADD macvlan net1 blue"},
-		{"annotations of the cluster only", keys(bridge, `"annotations":"api"`, annotated("red")), podOf("a"), []string{"pod a/web u1", "definition a/blue", told}, "ADD bridge eth0 multi, ADD macvlan net1 blue"},
-		{"annotations of the runtime only", keys(bridge, `"annotations":"runtime"`, annotated("red")), podOf("a"), []string{"definition a/red", told}, "ADD bridge eth0 multi, ADD tuning net1 red"},
+		{"annotations of the runtime", keys(bridge, annotated("red")), podOf("a"), []string{"definition selected a/red", told}, "ADD bridge eth0 multi, ADD tuning net1 red"},
+		{"annotations of the cluster", bridge, podOf("a"), []string{"pod a/web u1", "definition selected a/blue", told}, "ADD bridge eth0 multi, ADD macvlan net1 blue"},
+		{"annotations of the cluster only", keys(bridge, `"annotations":"api"`, annotated("red")), podOf("a"), []string{"pod a/web u1", "definition selected a/blue", told}, "ADD bridge eth0 multi, ADD macvlan net1 blue"},
+		{"annotations of the runtime only", keys(bridge, `"annotations":"runtime"`, annotated("red")), podOf("a"), []string{"definition selected a/red", told}, "ADD bridge eth0 multi, ADD tuning net1 red"},
 		{"outside of Kubernetes", keys(bridge, annotated("fast")), func(a *skel.CmdArgs) { a.Args = "" }, nil, "ADD bridge eth0 multi, ADD macvlan net1 fast"},
 		{"outside of Kubernetes, another primary", keys(bridge, defaultNetwork("fast")), func(a *skel.CmdArgs) { a.Args = "" }, nil, "ADD macvlan eth0 fast"},
 		{"outside of Kubernetes, nothing passed", keys(bridge, `"annotations":"runtime"`), func(a *skel.CmdArgs) { a.Args = "" }, nil, "ADD bridge eth0 multi"},
@@ -82,11 +82,11 @@ func TestClusterIsAskedForWhatIsNotThere(t *testing.T) {
 		{"the sandbox of the runtime", keys(bridge, passedNothing), func(a *skel.CmdArgs) {
 			a.Args = "K8S_POD_INFRA_CONTAINER_ID=c9;K8S_POD_NAME=web;K8S_POD_NAMESPACE=a;X=y=z"
 		}, []string{"attached c1 eth0 a/web c9"}, "ADD bridge eth0 multi"},
-		{"standing by definition", keys(`"clusterNetwork":"pods"`, passedNothing), podOf("a"), []string{"definition kube-system/pods", told}, "ADD bridge eth0 pods"},
-		{"standing by file", keys(`"clusterNetwork":"fast"`, passedNothing), podOf("a"), []string{"definition kube-system/fast", told}, "ADD macvlan eth0 fast"},
+		{"standing by definition", keys(`"clusterNetwork":"pods"`, passedNothing), podOf("a"), []string{"definition cluster kube-system/pods", told}, "ADD bridge eth0 pods"},
+		{"standing by file", keys(`"clusterNetwork":"fast"`, passedNothing), podOf("a"), []string{"definition cluster kube-system/fast", told}, "ADD macvlan eth0 fast"},
 		{"standing by a name that no definition has", keys(`"clusterNetwork":"Odd_1"`, passedNothing), podOf("a"), []string{told}, "ADD bridge eth0 Odd_1"},
 		{"standing by path", keys(`"clusterNetwork":"$DIR/net.d/fast.conf"`, passedNothing), podOf("a"), []string{told}, "ADD macvlan eth0 fast"},
-		{"a definition without configuration", keys(bridge, annotated("fast")), podOf("a"), []string{"definition a/fast", told}, "ADD bridge eth0 multi, ADD macvlan net1 fast"},
+		{"a definition without configuration", keys(bridge, annotated("fast")), podOf("a"), []string{"definition selected a/fast", told}, "ADD bridge eth0 multi, ADD macvlan net1 fast"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -136,7 +136,7 @@ func TestNoFileInPlaceOfADefinition(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, "1.0.0")
-			h.cluster.Definition = func(_ context.Context, r nad.Ref) (nad.Definition, error) {
+			h.cluster.Definition = func(_ context.Context, r nad.Ref, _ nad.Use) (nad.Definition, error) {
 				return nad.Definition{Ref: r, Config: tt.config}, tt.err
 			}
 			wantError(t, h.run(t, "ADD", tt.keys, podOf("a")), tt.code, `"fast"`)
@@ -191,7 +191,7 @@ func TestStatusDoesWithoutTheCluster(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t, "1.1.0")
-		h.cluster.Definition = func(ctx context.Context, r nad.Ref) (nad.Definition, error) {
+		h.cluster.Definition = func(ctx context.Context, r nad.Ref, _ nad.Use) (nad.Definition, error) {
 			if r.Name == "slow" {
 				<-ctx.Done()
 				return nad.Definition{}, ctx.Err()

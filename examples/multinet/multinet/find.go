@@ -42,7 +42,7 @@ func (c *config) findSelected(ctx context.Context, w wanted) (netconf.Network, n
 		n, err := c.inConfDir(w.selection.Name)
 		return n, nad.Definition{}, err
 	}
-	d, err := c.definition(ctx, w.ref)
+	d, err := c.definition(ctx, w.ref, w.use)
 	switch {
 	case err == nil:
 		n, err := d.Network(c.rules(w))
@@ -62,7 +62,7 @@ func (c *config) findSelected(ctx context.Context, w wanted) (netconf.Network, n
 // final: the file would be another network.
 func (c *config) findStanding(ctx context.Context, w wanted) (netconf.Network, nad.Definition, error) {
 	if r, ok := c.standingRef(w); ok {
-		d, err := c.definition(ctx, r)
+		d, err := c.definition(ctx, r, w.use)
 		if err == nil {
 			n, err := d.Network(c.rules(w))
 			return n, d, err
@@ -86,9 +86,9 @@ func (c *config) standingRef(w wanted) (r nad.Ref, ok bool) {
 }
 
 // definition returns the definition r of the cluster, or of the files in nadDir.
-func (c *config) definition(ctx context.Context, r nad.Ref) (nad.Definition, error) {
+func (c *config) definition(ctx context.Context, r nad.Ref, use nad.Use) (nad.Definition, error) {
 	if c.cluster.Definition != nil {
-		return c.cluster.Definition(ctx, r)
+		return c.cluster.Definition(ctx, r, use)
 	}
 	if r.Namespace == c.AuxiliaryCNIChainName { // whose directory may be in nadDir
 		return nad.Definition{}, &nad.Error{Ref: r, Err: &netconf.Error{Kind: netconf.ErrNotFound, Err: errors.New("auxiliaryCNIChainName is no namespace")}}
