@@ -9,6 +9,9 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 )
 
@@ -83,6 +86,9 @@ type View struct {
 	events    rest.Interface // events.k8s.io/v1
 	nads      rest.Interface // k8s.cni.cncf.io/v1
 
+	definitions *part[known]
+	pods        *part[Pod] // nil unless they are asked for
+
 	ctx    context.Context // ends what runs in the background
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -111,7 +117,27 @@ func Open(ctx context.Context, c Config) (*View, error) {
 		return nil, fmt.Errorf("kube: %w", err)
 	}
 	v.ctx, v.cancel = context.WithCancel(ctx)
+	v.start()
 	return v, nil
+}
+
+// start starts what runs in the background.
+func (v *View) start() {
+	v.definitions = newPart(v, resource{
+		client: v.nads, name: definitionResource, list: func() runtime.Object { return &definitionList{} },
+	}, keepDefinition)
+	if v.config.Mirror != "" {
+		m := newMirror(v.config.Mirror, v.log, v.definitions.store)
+		v.wg.Go(func() { m.run(v.ctx) })
+	}
+	v.wg.Go(func() { v.definitions.source.run(&definition{}, v.definitions.store) })
+	if v.config.Pods {
+		v.pods = newPart(v, resource{
+			client: v.core, name: "pods", list: func() runtime.Object { return &corev1.PodList{} },
+			selector: fields.OneTermEqualSelector("spec.nodeName", v.config.Node).String(),
+		}, keepPod)
+		v.wg.Go(func() { v.pods.source.run(&corev1.Pod{}, v.pods.store) })
+	}
 }
 
 // Close ends the View and waits for its goroutines. What is asked of the View

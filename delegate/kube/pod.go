@@ -2,10 +2,15 @@ package kube
 
 import (
 	"context"
+	"errors"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/status"
 )
 
 // Annotations that the kubelet gives to its pods.
@@ -42,17 +47,86 @@ func (p Pod) is(of nad.Pod) bool {
 	return p.UID == of.UID || p.Annotations[mirrorAnnotation] == of.UID
 }
 
-// Pod returns the pod of a container.
-func (v *View) Pod(ctx context.Context, of nad.Pod) (Pod, error) {
-	p, ok := v.cachedPod(of)
-	if !ok {
-		return Pod{}, &Error{Object: "pod " + of.Namespace + "/" + of.Name, Kind: ErrGone}
+// keptAnnotations are those of a Pod.
+var keptAnnotations = []string{ //nolint:gochecknoglobals // never written
+	nad.NetworksAnnotation, nad.DefaultNetworkAnnotation, status.NetworkStatusAnnotation,
+	sourceAnnotation, mirrorAnnotation, "kubernetes.io/config.hash", "kubernetes.io/config.seen",
+}
+
+// keepPod returns what a store keeps of a pod.
+func keepPod(object any) (types.NamespacedName, Pod, bool) {
+	o, ok := object.(*corev1.Pod)
+	if !ok || o.Name == "" {
+		return types.NamespacedName{}, Pod{}, false
 	}
-	return p, ctx.Err()
+	p := Pod{
+		Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), Version: o.ResourceVersion,
+		HostNetwork: o.Spec.HostNetwork, Deleted: o.DeletionTimestamp != nil, Phase: o.Status.Phase,
+		Annotations: make(map[string]string),
+	}
+	for _, key := range keptAnnotations {
+		if value, ok := o.Annotations[key]; ok {
+			p.Annotations[key] = value
+		}
+	}
+	return types.NamespacedName{Namespace: p.Namespace, Name: p.Name}, p, true
+}
+
+// Pod returns the pod of a container, as the View has it. The pod is the one with the UID
+// of the container's, or the mirror of a static pod with that UID; without a UID it is the
+// pod of that name unless it is being deleted. Where the View does not have it, Pod waits
+// for Config.PodWait, and then asks the API server once. All waiting together takes at
+// most three quarters of the time that ctx has left.
+//
+// Pod fails with [ErrGone] where there is no such pod, and with [ErrNotSynced] where that
+// cannot be known, for a View older than Config.MaxViewAge, and without Config.Pods. Both
+// have CNI code 11: a pod that is not visible yet must not start without its networks.
+func (v *View) Pod(ctx context.Context, of nad.Pod) (Pod, error) {
+	object := "pod " + of.String()
+	if v.pods == nil {
+		return Pod{}, &Error{Object: object, Kind: ErrNotSynced, Err: errors.New("pods are not watched")}
+	}
+	key := types.NamespacedName{Namespace: of.Namespace, Name: of.Name}
+	p, found, err := v.pods.find(ctx, key, v.config.PodWait, func(p Pod) bool { return p.is(of) })
+	if err == nil && !found {
+		p, err = v.livePod(ctx, of)
+	}
+	if err != nil {
+		return Pod{}, about(object, err)
+	}
+	return p, nil
+}
+
+// livePod asks the API server for a pod that the View does not have. The right to list
+// pods, which the View has, is enough for it.
+func (v *View) livePod(ctx context.Context, of nad.Pod) (Pod, error) {
+	ctx, cancel := within(ctx, liveLimit)
+	defer cancel()
+	opts := metav1.ListOptions{FieldSelector: fields.AndSelectors(
+		fields.OneTermEqualSelector("metadata.name", of.Name),
+		fields.OneTermEqualSelector("spec.nodeName", v.config.Node),
+	).String()}
+	var list corev1.PodList
+	err := v.core.Get().Namespace(of.Namespace).Resource("pods").MaxRetries(0).
+		SpecificallyVersionedParams(&opts, metav1.ParameterCodec, corev1.SchemeGroupVersion).Do(ctx).Into(&list)
+	for i := range list.Items {
+		if _, p, ok := keepPod(&list.Items[i]); ok && p.is(of) {
+			v.pods.waits.live.Add(1)
+			return p, nil
+		}
+	}
+	v.pods.waits.none.Add(1)
+	if err != nil {
+		return Pod{}, &Error{Kind: ErrNotSynced, Err: cause(err)}
+	}
+	return Pod{}, &Error{Kind: ErrGone}
 }
 
 // cachedPod returns the pod of a container if the View has it. It does not wait.
 func (v *View) cachedPod(of nad.Pod) (Pod, bool) {
-	var p Pod
+	if v.pods == nil {
+		return Pod{}, false
+	}
+	p, _, _, _ := v.pods.store.get(types.NamespacedName{Namespace: of.Namespace, Name: of.Name}) //nolint:dogsled // the zero Pod is no container's
 	return p, p.is(of)
 }

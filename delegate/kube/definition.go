@@ -1,0 +1,119 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/metacni/metacni/netconf/nad"
+)
+
+// A known is what is known of a definition.
+type known struct {
+	definition nad.Definition
+	err        error // why it cannot be used
+}
+
+// keepDefinition returns what a store keeps of a definition.
+func keepDefinition(object any) (types.NamespacedName, known, bool) {
+	d, ok := object.(*definition)
+	if !ok || d.Name == "" {
+		return types.NamespacedName{}, known{}, false
+	}
+	return types.NamespacedName{Namespace: d.Namespace, Name: d.Name}, known{d.value, d.err}, true
+}
+
+// Definition returns the definition r, as the View has it. Without a View yet it is that
+// of Config.Mirror, unless there is a Config.MaxViewAge. Where the View has none it
+// waits for Config.NADWait, and then asks the API server once, if that allows it. All
+// waiting together takes at most half of the time that ctx has left.
+//
+// Definition fails
+//
+//   - as [nad.Ref.Validate] does;
+//   - as [nad.Parse] does, for a definition that cannot be used;
+//   - with [ErrNotFound], which is also netconf.ErrNotFound, only if r certainly does not
+//     exist;
+//   - with [ErrNotSynced] where that cannot be known, and for a View older than
+//     Config.MaxViewAge.
+func (v *View) Definition(ctx context.Context, r nad.Ref) (nad.Definition, error) {
+	if err := r.Validate(); err != nil {
+		return nad.Definition{}, err
+	}
+	if !v.definitions.store.synced() {
+		if d, err := v.mirrored(r); err == nil {
+			return d, nil
+		}
+	}
+	object := "NAD " + r.String()
+	k, found, err := v.definitions.find(ctx, types.NamespacedName(r), v.config.NADWait, func(known) bool { return true })
+	if err == nil && !found {
+		k, err = v.liveDefinition(ctx, r)
+	}
+	if err != nil {
+		return nad.Definition{}, about(object, err)
+	}
+	return k.definition, k.err
+}
+
+// mirrored returns the definition r of the mirror.
+func (v *View) mirrored(r nad.Ref) (nad.Definition, error) {
+	if v.config.Mirror == "" || v.config.MaxViewAge > 0 {
+		return nad.Definition{}, os.ErrNotExist
+	}
+	return nad.Load(os.DirFS(v.config.Mirror), r)
+}
+
+// liveDefinition asks the API server for a definition that the View does not have.
+func (v *View) liveDefinition(ctx context.Context, r nad.Ref) (known, error) {
+	ctx, cancel := within(ctx, liveLimit)
+	defer cancel()
+	var d definition
+	err := v.nads.Get().Namespace(r.Namespace).Resource(definitionResource).Name(r.Name).MaxRetries(0).Do(ctx).Into(&d)
+	alive, _ := v.definitions.source.state()
+	switch {
+	case err == nil && d.Namespace == r.Namespace && d.Name == r.Name:
+		v.definitions.waits.live.Add(1)
+		return known{d.value, d.err}, nil
+	case err == nil:
+		err = errors.New("the answer is not the definition")
+	case certainlyNone(err), apierrors.IsForbidden(err) && alive:
+		v.definitions.waits.none.Add(1)
+		return known{}, &Error{Kind: ErrNotFound}
+	}
+	v.definitions.waits.none.Add(1)
+	return known{}, &Error{Kind: ErrNotSynced, Err: cause(err)}
+}
+
+// certainlyNone reports whether an API server has said that there is no such object. A
+// proxy can answer 404 as well, and so does an API server that lacks the whole resource.
+func certainlyNone(err error) bool {
+	var s apierrors.APIStatus
+	return apierrors.IsNotFound(err) && errors.As(err, &s) && s.Status().Details != nil && s.Status().Details.Name != "" &&
+		!apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+}
+
+// about returns err as one about an object.
+func about(object string, err error) error {
+	var e *Error
+	if errors.As(err, &e) {
+		named := *e
+		named.Object = object
+		return &named
+	}
+	return err
+}
+
+// within returns a context that ends after limit, or a quarter of the time that ctx has
+// left if that is less.
+func within(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(deadline)/4)
+	}
+	return context.WithTimeout(ctx, limit)
+}

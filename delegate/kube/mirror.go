@@ -1,0 +1,208 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/metacni/metacni/internal/durable"
+	"github.com/metacni/metacni/netconf/nad"
+)
+
+// mirrorRetry is the time after which a mirror that cannot be written is tried again.
+const mirrorRetry = 10 * time.Second
+
+// A mirror keeps a directory like the definitions of a store. It changes nothing before
+// the store has synced: until then the directory is the better one of the two. An error,
+// such as a full disk, is tried again for as long as it takes.
+type mirror struct {
+	dir   string
+	log   *slog.Logger
+	store *store[known]
+
+	mu    sync.Mutex
+	dirty map[types.NamespacedName]struct{} // to be compared with the store
+	wake  chan struct{}                     // has an element when there is something in dirty
+}
+
+func newMirror(dir string, log *slog.Logger, store *store[known]) *mirror {
+	m := &mirror{
+		dir: dir, log: log, store: store,
+		dirty: make(map[types.NamespacedName]struct{}), wake: make(chan struct{}, 1),
+	}
+	store.changed = m.mark
+	return m
+}
+
+// mark notes that a definition may have changed.
+func (m *mirror) mark(key types.NamespacedName) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.dirty[key] = struct{}{}
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take returns what has been marked.
+func (m *mirror) take() []types.NamespacedName {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	keys := slices.Collect(maps.Keys(m.dirty))
+	clear(m.dirty)
+	slices.SortFunc(keys, func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
+	return keys
+}
+
+// run keeps the mirror until ctx ends.
+func (m *mirror) run(ctx context.Context) {
+	if !m.awaitSync(ctx) {
+		return
+	}
+	m.sweep()
+	failing := false
+	for {
+		var retry <-chan time.Time
+		err := m.write(ctx)
+		if err != nil {
+			retry = time.After(mirrorRetry)
+		}
+		if failing != (err != nil) {
+			failing = err != nil
+			if failing {
+				m.log.Error("definitions cannot be mirrored, trying again", "dir", m.dir, "error", err)
+			} else {
+				m.log.Info("definitions are mirrored again", "dir", m.dir)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.wake:
+		case <-retry:
+		}
+	}
+}
+
+// awaitSync waits until the store has synced, and reports whether it has.
+func (m *mirror) awaitSync(ctx context.Context) bool {
+	for {
+		_, _, synced, wake := m.store.get(types.NamespacedName{})
+		if synced {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-wake:
+		}
+	}
+}
+
+// sweep marks what an earlier process has written, and removes the temporary files that
+// it has left behind. Definitions without a .key file are those of a person. A
+// directory that cannot be read is left alone.
+func (m *mirror) sweep() {
+	files, _ := fs.Glob(os.DirFS(m.dir), "*/*") // the pattern is valid
+	for _, file := range files {
+		namespace, base := path.Split(file)
+		if durable.IsTemp(base) {
+			_ = os.Remove(filepath.Join(m.dir, file)) // it harms nobody
+		} else if name, ok := strings.CutSuffix(base, ".key"); ok {
+			m.mark(types.NamespacedName{Namespace: path.Clean(namespace), Name: name})
+		}
+	}
+}
+
+// write makes everything that is marked in the mirror as it is in the store. What it
+// cannot write stays marked.
+func (m *mirror) write(ctx context.Context) error {
+	var errs []error
+	for _, key := range m.take() {
+		err := ctx.Err()
+		if err == nil {
+			err = m.bring(key)
+		}
+		if err != nil {
+			errs = append(errs, err)
+			m.mark(key)
+		}
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	<-m.wake // of the marks above: they wait for the retry
+	return errs[0]
+}
+
+// bring makes a definition in the mirror as it is in the store. One that cannot be used
+// is removed.
+func (m *mirror) bring(key types.NamespacedName) error {
+	k, found, _, _ := m.store.get(key)
+	if !found || k.err != nil {
+		return m.remove(nad.Definition{Ref: nad.Ref(key)})
+	}
+	if have, err := nad.Load(os.DirFS(m.dir), k.definition.Ref); err == nil && have == k.definition {
+		return nil
+	}
+	files, err := k.definition.Files()
+	if err != nil {
+		m.log.Warn("definition cannot be mirrored", "error", err)
+		return nil
+	}
+	dir, err := durable.MakeDir(filepath.Join(m.dir, key.Namespace), nil)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	for _, f := range files {
+		if f.Data == nil {
+			err = ignoreMissing(dir.Remove(path.Base(f.Name)))
+		} else {
+			err = dir.WriteFile(path.Base(f.Name), f.Data)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// remove removes a definition from the mirror.
+func (m *mirror) remove(d nad.Definition) error {
+	files, err := d.Files()
+	if err != nil {
+		return nil //nolint:nilerr // the mirror has no files of that name
+	}
+	dir, err := durable.OpenDir(filepath.Join(m.dir, d.Namespace), nil)
+	if err != nil {
+		return ignoreMissing(err)
+	}
+	defer dir.Close()
+	for _, f := range slices.Backward(files) {
+		if err := ignoreMissing(dir.Remove(path.Base(f.Name))); err != nil {
+			return err
+		}
+	}
+	_ = os.Remove(filepath.Join(m.dir, d.Namespace)) // unless others are in it
+	return dir.Sync()
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,133 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	syncLimit = 5 * time.Second // to wait for a view that has not synced
+	waitLimit = 2 * time.Second // to wait for an object, by default
+	liveLimit = 2 * time.Second // for a request on the path of a pod
+)
+
+// A part is what a view has of one resource.
+type part[T any] struct {
+	source *source
+	store  *store[T]
+	maxAge time.Duration // 0: any
+	waits  waits
+}
+
+// waits counts the look-ups that had to wait.
+type waits struct{ watch, live, none atomic.Uint64 }
+
+func newPart[T any](v *View, r resource, keep func(any) (types.NamespacedName, T, bool)) *part[T] {
+	p := &part[T]{store: newStore(keep), maxAge: v.config.MaxViewAge}
+	p.source = &source{name: r.name, log: v.log, list: r.List, watch: r.Watch, store: p.store, ctx: v.ctx}
+	return p
+}
+
+// find returns the item of that key, if wanted says that it is the one. It waits until the
+// part has synced, and then for limit until it has such an item. It fails if it does not
+// know what there is.
+func (p *part[T]) find(ctx context.Context, key types.NamespacedName, limit time.Duration, wanted func(T) bool) (item T, found bool, err error) {
+	if err := p.awaitSync(ctx); err != nil {
+		return item, false, err
+	}
+	if limit == 0 {
+		limit = waitLimit
+	}
+	waiting, cancel := within(ctx, limit)
+	defer cancel()
+	for waited := false; ; waited = true {
+		item, found, _, wake := p.store.get(key)
+		if found && wanted(item) {
+			if waited {
+				p.waits.watch.Add(1)
+			}
+			return item, true, nil
+		}
+		select {
+		case <-wake:
+		case <-waiting.Done():
+			return item, false, nil
+		case <-p.source.ctx.Done():
+			return item, false, p.unknown(nil)
+		}
+	}
+}
+
+// awaitSync waits until the part has synced. It fails if it does not, and if it is too
+// old.
+func (p *part[T]) awaitSync(ctx context.Context) error {
+	waiting, cancel := within(ctx, syncLimit)
+	defer cancel()
+	for {
+		_, _, synced, wake := p.store.get(types.NamespacedName{})
+		if synced {
+			break
+		}
+		select {
+		case <-wake:
+		case <-waiting.Done():
+			return p.unknown(ctx.Err())
+		case <-p.source.ctx.Done():
+			return p.unknown(nil)
+		}
+	}
+	if age := p.store.age(); p.maxAge > 0 && age > p.maxAge {
+		return p.unknown(fmt.Errorf("the last sign of life is %v old, maxViewAge is %v", age.Round(time.Second), p.maxAge))
+	}
+	return nil
+}
+
+// unknown is the error of a part that does not know: because of why, or because there
+// is no watch.
+func (p *part[T]) unknown(why error) error {
+	if _, err := p.source.state(); why == nil {
+		why = err
+	}
+	return &Error{Kind: ErrNotSynced, Err: why}
+}
+
+// A Resource is what a [View] has of one of the resources it watches.
+type Resource struct {
+	Name    string        // as in a role, such as "pods"
+	Synced  bool          // the View has been complete: it answers from what it has
+	Age     time.Duration // since the last sign of life of the watch, or since Open
+	Objects int
+	Invalid int // definitions that cannot be used
+
+	// Look-ups that had to wait: those that the watch has brought in time, those
+	// that one request has brought, and the others.
+	WaitsWatch, WaitsLive, WaitsNone uint64
+}
+
+func (p *part[T]) resource(invalid func(T) bool) Resource {
+	r := Resource{
+		Name: p.source.name, Age: p.store.age(),
+		WaitsWatch: p.waits.watch.Load(), WaitsLive: p.waits.live.Load(), WaitsNone: p.waits.none.Load(),
+	}
+	r.Synced = p.store.each(func(_ types.NamespacedName, item T) {
+		r.Objects++
+		if invalid(item) {
+			r.Invalid++
+		}
+	})
+	return r
+}
+
+// Resources returns what v watches, for metrics and readiness: definitions, and pods if
+// Config.Pods is set.
+func (v *View) Resources() []Resource {
+	all := []Resource{v.definitions.resource(func(k known) bool { return k.err != nil })}
+	if v.pods != nil {
+		all = append(all, v.pods.resource(func(Pod) bool { return false }))
+	}
+	return all
+}

@@ -1,0 +1,259 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+)
+
+const (
+	// downAfter is the time after which it is worth a line in the log that there is
+	// no watch. They end every few minutes, and begin again at once.
+	downAfter = 30 * time.Second
+
+	// A watch is silent where an API server, which sends a bookmark each minute,
+	// must have sent something. After silentFor it is cut.
+	silentAfter = 90 * time.Second
+	silentFor   = 3 * time.Minute
+
+	// initialLimit is the time for the initial events of a watch, and for a LIST.
+	initialLimit = time.Minute
+)
+
+// A source is what a reflector lists and watches. It knows whether there is a watch,
+// and since when there is none.
+//
+// A reflector begins with a watch whose first events are all objects there are, and makes
+// a LIST where that fails.
+type source struct {
+	name  string // of the resource
+	log   *slog.Logger
+	list  func(context.Context, metav1.ListOptions) (runtime.Object, error)
+	watch func(context.Context, metav1.ListOptions) (watch.Interface, error)
+	store interface { // that it fills
+		synced() bool       // it is complete
+		age() time.Duration // since the last sign of life
+	}
+
+	ctx context.Context // of the view: the reflector passes none to a LIST
+
+	mu       sync.Mutex
+	up       bool        // there is a watch
+	err      error       // why there is none
+	down     *time.Timer // runs while there is no watch
+	said     bool        // that there is none
+	listNext bool        // the last initial events were not complete
+}
+
+// run keeps s and its store up to date until s.ctx ends.
+func (s *source) run(example runtime.Object, to cache.ReflectorStore) {
+	s.fell(errors.New("not asked yet"))
+	defer s.stopped()
+	quiet := logr.Discard() // s says what there is to say
+	cache.NewReflectorWithOptions(s, example, to, cache.ReflectorOptions{
+		Name: s.name, Logger: &quiet,
+		Backoff: &wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 50, Cap: 10 * time.Second},
+	}).RunWithContext(klog.NewContext(s.ctx, quiet))
+}
+
+// List returns all objects.
+func (s *source) List(opts metav1.ListOptions) (runtime.Object, error) {
+	ctx, cancel := context.WithTimeout(s.ctx, initialLimit)
+	defer cancel()
+	list, err := s.list(ctx, opts)
+	if err == nil {
+		// A proxy may answer 200 with a list of nothing.
+		if m, e := meta.ListAccessor(list); e != nil || m.GetResourceVersion() == "" {
+			err = errors.New("the answer is not a list of objects")
+		}
+	}
+	if err != nil {
+		s.fell(err)
+		return nil, s.retry(err)
+	}
+	return list, nil
+}
+
+// errIncomplete makes the reflector fall back to a LIST.
+var errIncomplete = errors.New("the initial events of the last watch were not complete")
+
+// Watch begins a watch.
+func (s *source) Watch(opts metav1.ListOptions) (watch.Interface, error) {
+	initial := opts.SendInitialEvents != nil
+	if initial && s.turnToList() {
+		return nil, errIncomplete
+	}
+	w, err := s.watch(s.ctx, opts)
+	if err != nil {
+		s.fell(err)
+		return nil, s.retry(err)
+	}
+	s.rose()
+	return newWatching(s, w, initial), nil
+}
+
+// retry returns an error that makes the reflector try again as [source.run] says. It
+// would wait for some errors by itself, without an end.
+func (s *source) retry(err error) error {
+	if utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err) {
+		return errors.New(err.Error())
+	}
+	return err
+}
+
+// turnToList reports whether it is a LIST's turn.
+func (s *source) turnToList() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := s.listNext
+	s.listNext = false
+	return list
+}
+
+// rose notes that there is a watch.
+func (s *source) rose() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.up, s.err = true, nil
+	if s.down != nil {
+		s.down.Stop()
+		s.down = nil
+	}
+	if s.said {
+		s.said = false
+		s.log.Info("watching the Kubernetes API again", "resource", s.name)
+	}
+}
+
+// fell notes that there is no watch.
+func (s *source) fell(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.up, s.err = false, cause(err)
+	if s.down == nil && !s.said && s.ctx.Err() == nil {
+		s.down = time.AfterFunc(downAfter, s.say)
+	}
+}
+
+// say logs that there has been no watch for some time.
+func (s *source) say() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.down != nil && !s.up {
+		s.down, s.said = nil, true
+		s.log.Warn("not watching the Kubernetes API, and trying again",
+			"resource", s.name, "for", downAfter, "synced", s.store.synced(), "age", s.store.age().Round(time.Second), "error", s.err)
+	}
+}
+
+// stopped notes that s has ended.
+func (s *source) stopped() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.up, s.err = false, errors.New("the view is closed")
+	if s.down != nil {
+		s.down.Stop()
+		s.down = nil
+	}
+}
+
+// state reports whether there is a watch that is not silent, and why not.
+func (s *source) state() (alive bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.up && s.store.age() < silentAfter, s.err
+}
+
+// A watching is a watch whose end its source knows.
+type watching struct {
+	watch.Interface
+
+	source  *source
+	initial bool // it began with the initial events
+	once    sync.Once
+	timer   *time.Timer // cuts it
+}
+
+func newWatching(s *source, w watch.Interface, initial bool) *watching {
+	limit := silentFor
+	if initial {
+		limit = initialLimit
+	}
+	g := &watching{Interface: w, source: s, initial: initial}
+	// Of the timer a connection without an end depends, over which nothing comes.
+	g.timer = time.AfterFunc(limit, g.look)
+	return g
+}
+
+// look cuts the watch if nothing has come lately.
+func (w *watching) look() {
+	if rest := silentFor - w.source.store.age(); w.source.store.synced() && rest > 0 {
+		w.timer.Reset(rest)
+		return
+	}
+	w.Interface.Stop()
+}
+
+// Stop ends the watch. The reflector stops each watch, those that ended by themselves
+// too.
+func (w *watching) Stop() {
+	w.once.Do(func() {
+		w.timer.Stop()
+		w.Interface.Stop()
+		w.source.ended(w.initial)
+	})
+}
+
+// ended notes that a watch has ended.
+func (s *source) ended(initial bool) {
+	s.fell(errors.New("the watch has ended"))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.listNext = initial && !s.store.synced()
+}
+
+// A resource is what the API server has of one kind.
+type resource struct {
+	client   rest.Interface
+	name     string                // network-attachment-definitions
+	selector string                // of fields
+	list     func() runtime.Object // an empty list
+}
+
+// request is one that lists r, or watches it.
+func (r resource) request(opts metav1.ListOptions) *rest.Request {
+	opts.FieldSelector = r.selector
+	return r.client.Get().Resource(r.name).MaxRetries(0).
+		SpecificallyVersionedParams(&opts, metav1.ParameterCodec, schema.GroupVersion{Version: "v1"})
+}
+
+func (r resource) List(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+	list := r.list()
+	return list, r.request(opts).Do(ctx).Into(list)
+}
+
+func (r resource) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+	opts.Watch = true
+	w, err := r.request(opts).Watch(ctx)
+	// A client of client-go takes some failures for watches that have ended.
+	if err == nil && reflect.TypeOf(w) == reflect.TypeOf(watch.NewEmptyWatch()) {
+		err = errors.New("no answer in time, or the connection was cut")
+	}
+	return w, err
+}
