@@ -1,0 +1,342 @@
+package kubetest_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	typedeventsv1 "k8s.io/client-go/kubernetes/typed/events/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/metacni/metacni/delegate/kube/kubetest"
+)
+
+func newServer(t *testing.T) *kubetest.Server {
+	t.Helper()
+	s := kubetest.NewServer()
+	t.Cleanup(s.Close)
+	return s
+}
+
+func pod(name, node string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
+		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+	}
+}
+
+// client returns a client in the one form of the wire or the other.
+func client(t *testing.T, s *kubetest.Server, protobuf bool) *typedcorev1.CoreV1Client {
+	t.Helper()
+	c := s.Config()
+	if protobuf {
+		c.ContentConfig = rest.ContentConfig{
+			AcceptContentTypes: "application/vnd.kubernetes.protobuf,application/json",
+			ContentType:        "application/vnd.kubernetes.protobuf",
+		}
+	}
+	client, err := typedcorev1.NewForConfig(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+func forms(t *testing.T, f func(t *testing.T, protobuf bool)) {
+	t.Helper()
+	for name, protobuf := range map[string]bool{"JSON": false, "protobuf": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f(t, protobuf)
+		})
+	}
+}
+
+// informer starts an informer of the pods of node n1.
+func informer(t *testing.T, c *typedcorev1.CoreV1Client) cache.SharedInformer {
+	t.Helper()
+	lw := cache.NewListWatchFromClient(c.RESTClient(), "pods", "", fields.OneTermEqualSelector("spec.nodeName", "n1"))
+	i := cache.NewSharedInformer(lw, &corev1.Pod{}, 0)
+	go i.RunWithContext(t.Context())
+	return i
+}
+
+// annotation waits until the informer has seen the value.
+func annotation(t *testing.T, s *kubetest.Server, i cache.SharedInformer, want string) {
+	t.Helper()
+	seen := make(chan struct{}, 1)
+	h, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(o any) {
+			if p, ok := o.(*corev1.Pod); ok && p.Annotations["a"] == want {
+				seen <- struct{}{}
+			}
+		},
+		UpdateFunc: func(_, o any) {
+			if p, ok := o.(*corev1.Pod); ok && p.Annotations["a"] == want {
+				seen <- struct{}{}
+			}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer i.RemoveEventHandler(h)
+	select {
+	case <-seen:
+	case <-t.Context().Done():
+	case <-time.After(30 * time.Second):
+		t.Fatalf("the informer has not seen %q; requests: %v", want, s.Requests())
+	}
+}
+
+func set(s *kubetest.Server, value string) {
+	p := pod("p", "n1")
+	p.Annotations = map[string]string{"a": value}
+	s.SetPod(p)
+}
+
+func TestAnInformerFollowsTheServer(t *testing.T) {
+	t.Parallel()
+	forms(t, func(t *testing.T, protobuf bool) {
+		s := newServer(t)
+		set(s, "1")
+		s.SetPod(pod("elsewhere", "n2"))
+		i := informer(t, client(t, s, protobuf))
+		annotation(t, s, i, "1")
+		set(s, "2")
+		annotation(t, s, i, "2")
+		if n := len(i.GetStore().ListKeys()); n != 1 || s.Count("list", "") != 0 {
+			t.Errorf("%d pods, requests %v", n, s.Requests())
+		}
+	})
+}
+
+func TestAnInformerSurvives(t *testing.T) {
+	t.Parallel()
+	for name, f := range map[string]func(s *kubetest.Server){
+		"watches cut":             func(s *kubetest.Server) { s.CutWatches("pods") },
+		"a history forgotten":     func(s *kubetest.Server) { s.Compact(); s.CutWatches("pods") },
+		"a bookmark":              func(s *kubetest.Server) { s.Bookmark() },
+		"a silence":               func(s *kubetest.Server) { s.Break(kubetest.Fault{Silent: true})() },
+		"a restart":               func(s *kubetest.Server) { s.Stop(); s.Start() },
+		"refused initial events":  func(s *kubetest.Server) { s.Break(kubetest.Fault{NoSendInitialEvents: true}); s.Compact(); s.CutWatches("") },
+		"one watch with a status": func(s *kubetest.Server) { s.Break(kubetest.Fault{Verb: "watch", Status: 500, Times: 1}); s.CutWatches("") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newServer(t)
+			set(s, "1")
+			i := informer(t, client(t, s, true))
+			annotation(t, s, i, "1")
+			if err := s.Wait(t.Context(), func() bool { return s.Watches("pods") == 1 }); err != nil {
+				t.Fatal(err)
+			}
+			f(s)
+			set(s, "2")
+			annotation(t, s, i, "2")
+		})
+	}
+}
+
+const right = `{"metadata":{"annotations":{"a":"b"}}}`
+
+func TestRequestsAreCounted(t *testing.T) {
+	t.Parallel()
+	forms(t, func(t *testing.T, protobuf bool) {
+		s := newServer(t)
+		s.SetPod(pod("p", "n1"))
+		c := client(t, s, protobuf)
+		p, err := c.Pods("ns").Patch(t.Context(), "p", types.MergePatchType, []byte(right), metav1.PatchOptions{}, "status")
+		if err != nil || p.Annotations["a"] != "b" || s.Pod("ns", "p").Annotations["a"] != "b" {
+			t.Fatal(p, err)
+		}
+		got := s.Requests()
+		if len(got) != 1 || s.Count("patch", "pods/status") != 1 || s.Count("", "pods") != 0 {
+			t.Fatal(got)
+		}
+		want := kubetest.Request{Verb: "patch", Resource: "pods/status", Namespace: "ns", Name: "p", UserAgent: got[0].UserAgent, Body: right}
+		if got[0] != want || !strings.Contains(want.UserAgent, "kubetest") {
+			t.Errorf("%+v", got[0])
+		}
+	})
+}
+
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	short := func(t *testing.T) context.Context {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		t.Cleanup(cancel)
+		return ctx
+	}
+	for name, c := range map[string]struct {
+		fault kubetest.Fault
+		short bool
+		is    func(error) bool
+	}{
+		"401":                        {fault: kubetest.Fault{Status: http.StatusUnauthorized}, is: apierrors.IsUnauthorized},
+		"403":                        {fault: kubetest.Fault{Status: http.StatusForbidden}, is: apierrors.IsForbidden},
+		"410":                        {fault: kubetest.Fault{Status: http.StatusGone}, is: apierrors.IsResourceExpired},
+		"429":                        {fault: kubetest.Fault{Status: http.StatusTooManyRequests, RetryAfter: time.Hour}, short: true},
+		"429 without a time":         {fault: kubetest.Fault{Status: http.StatusTooManyRequests}, is: apierrors.IsTooManyRequests},
+		"500":                        {fault: kubetest.Fault{Status: http.StatusInternalServerError}, is: apierrors.IsInternalError},
+		"rubbish":                    {fault: kubetest.Fault{Body: "<html>"}},
+		"a connection cut":           {fault: kubetest.Fault{Cut: true}},
+		"a delay":                    {fault: kubetest.Fault{Delay: time.Hour}, short: true},
+		"a black hole":               {fault: kubetest.Fault{BlackHole: true}, short: true},
+		"a black hole for one thing": {fault: kubetest.Fault{BlackHole: true, Verb: "get", Resource: "pods"}, short: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newServer(t)
+			s.SetPod(pod("p", "n1"))
+			client := client(t, s, true)
+			heal := s.Break(c.fault)
+			ctx := t.Context()
+			if c.short {
+				ctx = short(t)
+			}
+			if _, err := client.Pods("ns").Get(ctx, "p", metav1.GetOptions{}); err == nil || c.is != nil && !c.is(err) {
+				t.Errorf("error %v", err)
+			}
+			heal()
+			heal()
+			if _, err := client.Pods("ns").Get(t.Context(), "p", metav1.GetOptions{}); err != nil {
+				t.Errorf("healed: %v", err)
+			}
+		})
+	}
+}
+
+func TestAFaultConcernsItsRequestsAlone(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	s.SetPod(pod("p", "n1"))
+	c := client(t, s, false)
+	s.Break(kubetest.Fault{Verb: "list", Status: 500})
+	s.Break(kubetest.Fault{Resource: "events", Status: 500})
+	s.Break(kubetest.Fault{Resource: "pods", Status: 500, Times: 1})
+	for i, want := range []bool{true, false, false} {
+		if _, err := c.Pods("ns").Get(t.Context(), "p", metav1.GetOptions{}); (err != nil) != want {
+			t.Errorf("request %d: %v", i, err)
+		}
+	}
+	if _, err := c.Pods("ns").List(t.Context(), metav1.ListOptions{}); !apierrors.IsInternalError(err) {
+		t.Error(err)
+	}
+}
+
+func TestAStoppedServerRefusesConnectionsAndKeepsItsObjects(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	s.SetPod(pod("p", "n1"))
+	c, url := client(t, s, false), s.URL
+	s.Stop()
+	s.Stop()
+	if _, err := c.Pods("ns").Get(t.Context(), "p", metav1.GetOptions{}); err == nil || !strings.Contains(err.Error(), "refused") {
+		t.Error(err)
+	}
+	s.Start()
+	s.Start()
+	if _, err := c.Pods("ns").Get(t.Context(), "p", metav1.GetOptions{}); err != nil || s.URL != url {
+		t.Error(err, s.URL, url)
+	}
+}
+
+func TestAKubeconfigHasTheTokenThatIsAskedFor(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	s.SetPod(pod("p", "n1"))
+	for _, token := range []string{"", "one", "two"} {
+		s.SetToken(token)
+		path, err := s.Kubeconfig(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		conf, err := clientcmd.BuildConfigFromFlags("", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := typedcorev1.NewForConfigOrDie(conf)
+		if _, err := c.Pods("ns").Get(t.Context(), "p", metav1.GetOptions{}); err != nil {
+			t.Error(err)
+		}
+		s.SetToken("other")
+		if _, err := c.Pods("ns").Get(t.Context(), "p", metav1.GetOptions{}); !apierrors.IsUnauthorized(err) {
+			t.Error(err)
+		}
+	}
+}
+
+func TestAPodWithAnotherUIDReplacesTheOldOne(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	first := s.SetPod(pod("p", "n1"))
+	again := s.SetPod(pod("p", "n1"))
+	other := pod("p", "n1")
+	other.UID = "other"
+	w, err := client(t, s, true).Pods("ns").Watch(t.Context(), metav1.ListOptions{ResourceVersion: again.ResourceVersion})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	s.SetPod(other)
+	a, b := <-w.ResultChan(), <-w.ResultChan()
+	if first.UID != again.UID || a.Type != "DELETED" || b.Type != "ADDED" || s.Pod("ns", "p").UID != "other" {
+		t.Error(first.UID, again.UID, a.Type, b.Type)
+	}
+}
+
+func TestEventsAreKeptInTheirOrder(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	c := typedeventsv1.NewForConfigOrDie(s.Config())
+	for _, name := range []string{"b", "a"} {
+		e := &eventsv1.Event{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns"}, EventTime: metav1.NowMicro(), Type: "Normal", Reason: "R",
+			Action: "A", ReportingController: "c.example", ReportingInstance: "i", Regarding: corev1.ObjectReference{Namespace: "ns", Name: "p"},
+		}
+		if _, err := c.Events("ns").Create(t.Context(), e, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := c.Events("ns").Patch(t.Context(), "b", types.StrategicMergePatchType, []byte(`{"series":{"count":2,"lastObservedTime":"2026-01-01T00:00:00.000000Z"}}`), metav1.PatchOptions{}); err != nil {
+		t.Error(err)
+	}
+	got := s.Events()
+	if len(got) != 2 || got[0].Name != "b" || got[1].Name != "a" || got[0].Series == nil || got[0].Series.Count != 2 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestDefinitions(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	d := s.SetDefinition(kubetest.Definition{Namespace: "ns", Name: "net", Config: `{"a":1}`, Annotations: map[string]string{"k": "v"}})
+	s.SetDefinition(kubetest.Definition{Namespace: "ns", Name: "file"})
+	get := func(path string) (string, error) {
+		data, err := client(t, s, true).RESTClient().Get().AbsPath("/apis/k8s.cni.cncf.io/v1/" + path).DoRaw(t.Context())
+		return string(data), err
+	}
+	if got, err := get("namespaces/ns/network-attachment-definitions/net"); err != nil || !strings.Contains(got, `"spec":{"config":"{\"a\":1}"}`) ||
+		!strings.Contains(got, d.UID) || !strings.Contains(got, `"resourceVersion":"`+d.Version+`"`) {
+		t.Error(got, err)
+	}
+	if got, err := get("network-attachment-definitions"); err != nil || strings.Count(got, `"spec"`) != 1 || strings.Count(got, `"uid"`) != 2 {
+		t.Error(got, err)
+	}
+	s.DeleteDefinition("ns", "net")
+	if got, err := get("namespaces/ns/network-attachment-definitions/net"); !apierrors.IsNotFound(err) {
+		t.Error(got, err)
+	}
+}

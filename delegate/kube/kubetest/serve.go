@@ -1,0 +1,338 @@
+package kubetest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/client-go/kubernetes/scheme"
+)
+
+// maxBody is how much of a request the server reads: as the real one, 3 MiB.
+const maxBody = 3 << 20
+
+// A handler serves requests until the server stops.
+type handler struct {
+	s    *Server
+	down chan struct{}
+}
+
+// ServeHTTP counts the request, lets it fail if it is to fail, and answers it.
+func (h handler) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, q.Body, maxBody))
+	if err != nil {
+		fail(w, apierrors.NewRequestEntityTooLargeError(err.Error()))
+		return
+	}
+	r, res := parse(q)
+	r.Body = string(body)
+	h.s.mu.Lock()
+	h.s.requests = append(h.s.requests, r)
+	token := h.s.token
+	h.s.change()
+	h.s.mu.Unlock()
+	switch {
+	case h.fails(w, q, r):
+	case token != "" && q.Header.Get("Authorization") != "Bearer "+token:
+		fail(w, apierrors.NewUnauthorized("Unauthorized"))
+	case res == nil:
+		http.NotFound(w, q)
+	case r.Verb == "watch":
+		h.watch(w, q, r, *res)
+	default:
+		o, err := h.answer(q, r, *res)
+		if err != nil {
+			fail(w, err)
+			return
+		}
+		code := http.StatusOK
+		if r.Verb == "create" {
+			code = http.StatusCreated
+		}
+		write(w, q, *res, code, o)
+	}
+}
+
+// parse says what the request asks of which resource; nil if of none that is here.
+func parse(q *http.Request) (Request, *resource) {
+	r := Request{
+		Resource: q.URL.Path, Query: q.URL.RawQuery, UserAgent: q.UserAgent(),
+	}
+	path, group := strings.Trim(q.URL.Path, "/"), schema.GroupVersion{}
+	switch parts := strings.SplitN(path, "/", 4); {
+	case parts[0] == "api" && len(parts) > 2:
+		group.Version, path = parts[1], strings.Join(parts[2:], "/")
+	case parts[0] == "apis" && len(parts) > 3:
+		group.Group, group.Version, path = parts[1], parts[2], parts[3]
+	default:
+		return r, nil
+	}
+	parts := strings.Split(path, "/")
+	if parts[0] == "namespaces" && len(parts) > 2 {
+		r.Namespace, parts = parts[1], parts[2:]
+	}
+	r.Resource = parts[0]
+	if len(parts) > 1 {
+		r.Name = parts[1]
+	}
+	if len(parts) > 2 {
+		r.Resource += "/" + strings.Join(parts[2:], "/")
+	}
+	r.Verb = verb(q, r.Name)
+	all := resources()
+	i := slices.IndexFunc(all, func(res resource) bool {
+		return res.GroupVersion() == group && res.Resource == parts[0] &&
+			(len(parts) < 3 || r.Resource == "pods/status") && (r.Name == "" || r.Namespace != "")
+	})
+	if i < 0 {
+		return r, nil
+	}
+	return r, &all[i]
+}
+
+func verb(q *http.Request, name string) string {
+	switch q.Method {
+	case http.MethodGet:
+		watch := q.URL.Query().Get("watch")
+		switch {
+		case name != "":
+			return "get"
+		case watch == "true" || watch == "1":
+			return "watch"
+		}
+		return "list"
+	case http.MethodPost:
+		return "create"
+	case http.MethodPut:
+		return "update"
+	case http.MethodDelete:
+		if name == "" {
+			return "deletecollection"
+		}
+	}
+	return strings.ToLower(q.Method)
+}
+
+// group names the resource of the request in errors.
+func (h handler) group(r Request) schema.GroupResource {
+	name, _, _ := strings.Cut(r.Resource, "/")
+	for _, res := range resources() {
+		if res.Resource == name {
+			return res.GroupResource()
+		}
+	}
+	return schema.GroupResource{Resource: name}
+}
+
+// answer serves what is neither a watch nor a fault.
+func (h handler) answer(q *http.Request, r Request, res resource) (runtime.Object, error) {
+	k := key{res.Resource, r.Namespace, r.Name}
+	status := strings.HasSuffix(r.Resource, "/status")
+	switch {
+	case r.Verb == "list":
+		return h.list(q, r, res)
+	case r.Verb == "create" && r.Name == "" && r.Namespace != "":
+		return h.create(q, r, res)
+	case r.Verb != "get" && r.Verb != "patch" && (r.Verb != "delete" || status):
+		return nil, apierrors.NewMethodNotSupported(res.GroupResource(), r.Verb)
+	}
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	o := h.s.objects[k]
+	if o == nil {
+		return nil, apierrors.NewNotFound(res.GroupResource(), r.Name)
+	}
+	switch r.Verb {
+	case "patch":
+		changed, err := patch(types.PatchType(mediaType(q)), o, []byte(r.Body), res, status)
+		if err != nil || changed == nil {
+			return o, err
+		}
+		o = h.s.put(res, changed)
+		h.s.change()
+	case "delete":
+		h.s.remove(k)
+		h.s.change()
+	}
+	return o, nil
+}
+
+func (h handler) list(q *http.Request, r Request, res resource) (runtime.Object, error) {
+	opts, err := listOptions(q, true)
+	if err != nil {
+		return nil, err
+	}
+	match, err := matcher(res, r, opts)
+	if err != nil {
+		return nil, err
+	}
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	version, err := h.s.check(opts.ResourceVersion)
+	switch {
+	case err != nil:
+		return nil, err
+	case opts.ResourceVersionMatch == metav1.ResourceVersionMatchExact && version != h.s.version:
+		return nil, expired(version, h.s.version)
+	}
+	list, err := newList(res)
+	if err != nil {
+		return nil, err
+	}
+	objects := []runtime.Object{}
+	for _, o := range h.s.list(match, res.Resource) {
+		objects = append(objects, o)
+	}
+	if err := meta.SetList(list, objects); err != nil {
+		return nil, err
+	}
+	if m, err := meta.ListAccessor(list); err == nil {
+		m.SetResourceVersion(fmt.Sprint(h.s.version))
+	}
+	return list, nil
+}
+
+func newList(res resource) (runtime.Object, error) {
+	kind := res.GroupVersion().WithKind(res.kind + "List")
+	if !res.typed() {
+		u := new(unstructured.UnstructuredList)
+		u.SetGroupVersionKind(kind)
+		return u, nil
+	}
+	list, err := scheme.Scheme.New(kind)
+	if err == nil {
+		list.GetObjectKind().SetGroupVersionKind(kind)
+	}
+	return list, err
+}
+
+func (h handler) create(q *http.Request, r Request, res resource) (runtime.Object, error) {
+	o := res.make()
+	kind := res.gvk()
+	info, ok := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), mediaType(q))
+	if !ok || !res.typed() && info.MediaType != runtime.ContentTypeJSON {
+		return nil, unsupported(mediaType(q))
+	}
+	if _, _, err := info.Serializer.Decode([]byte(r.Body), &kind, o); err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	if o.GetName() == "" && o.GetGenerateName() != "" {
+		o.SetName(o.GetGenerateName() + rand.String(5))
+	}
+	if o.GetNamespace() == "" {
+		o.SetNamespace(r.Namespace)
+	}
+	if o.GetNamespace() != r.Namespace {
+		return nil, apierrors.NewBadRequest("the namespace of the provided object does not match the namespace sent on the request")
+	}
+	o.SetUID("")
+	o.SetCreationTimestamp(metav1.Time{})
+	switch o := o.(type) {
+	case *corev1.Pod:
+		o.Status = corev1.PodStatus{Phase: corev1.PodPending}
+	case *eventsv1.Event:
+		if err := validateEvent(o); err != nil {
+			return nil, err
+		}
+	}
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	if h.s.objects[key{res.Resource, r.Namespace, o.GetName()}] != nil {
+		return nil, apierrors.NewAlreadyExists(res.GroupResource(), o.GetName())
+	}
+	defer h.s.change()
+	return h.s.put(res, o), nil
+}
+
+func mediaType(q *http.Request) string {
+	t, _, err := mime.ParseMediaType(q.Header.Get("Content-Type"))
+	if err != nil {
+		return runtime.ContentTypeJSON
+	}
+	return t
+}
+
+// accepted returns the first media type that the client takes and the resource has.
+func accepted(q *http.Request, res resource) (runtime.SerializerInfo, bool) {
+	all := scheme.Codecs.SupportedMediaTypes()
+	header := q.Header.Get("Accept")
+	if header == "" {
+		header = runtime.ContentTypeJSON
+	}
+	for want := range strings.SplitSeq(header, ",") {
+		t, params, err := mime.ParseMediaType(want)
+		if err != nil || params["as"] != "" { // tables and metadata alone
+			continue
+		}
+		if t == "*/*" || t == "application/*" {
+			t = runtime.ContentTypeJSON
+		}
+		info, ok := runtime.SerializerInfoForMediaType(all, t)
+		if ok && info.StreamSerializer != nil && (info.MediaType == runtime.ContentTypeJSON || res.typed()) {
+			return info, true
+		}
+	}
+	return runtime.SerializerInfo{}, false
+}
+
+// write answers with the object in the form that the client takes.
+func write(w http.ResponseWriter, q *http.Request, res resource, code int, o runtime.Object) {
+	info, ok := accepted(q, res)
+	if !ok {
+		fail(w, apierrors.NewGenericServerResponse(http.StatusNotAcceptable, "", schema.GroupResource{}, "", "", 0, true))
+		return
+	}
+	var b bytes.Buffer
+	if err := info.Serializer.Encode(o, &b); err != nil {
+		fail(w, apierrors.NewInternalError(err))
+		return
+	}
+	w.Header().Set("Content-Type", info.MediaType)
+	w.WriteHeader(code)
+	_, _ = w.Write(b.Bytes())
+}
+
+// fail answers with the Status of err.
+func fail(w http.ResponseWriter, err error) {
+	s := statusOf(err)
+	if s.Details != nil && s.Details.RetryAfterSeconds > 0 {
+		w.Header().Set("Retry-After", fmt.Sprint(int64(time.Duration(s.Details.RetryAfterSeconds))))
+	}
+	w.Header().Set("Content-Type", runtime.ContentTypeJSON)
+	w.WriteHeader(int(s.Code))
+	info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeJSON)
+	_ = info.Serializer.Encode(s, w)
+}
+
+func statusOf(err error) *metav1.Status {
+	var known apierrors.APIStatus
+	if !errors.As(err, &known) {
+		known = apierrors.NewInternalError(err)
+	}
+	s := known.Status()
+	s.Kind, s.APIVersion = "Status", "v1"
+	return &s
+}
+
+func unsupported(mediaType string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusUnsupportedMediaType, Reason: metav1.StatusReasonUnsupportedMediaType,
+		Message: "the body of the request was in an unknown format: " + mediaType,
+	}}
+}

@@ -1,0 +1,262 @@
+package kubetest
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	internalscheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// listOptions reads and checks the options of a list or a watch.
+func listOptions(q *http.Request, initialEvents bool) (*internalversion.ListOptions, error) {
+	opts := new(internalversion.ListOptions)
+	if err := internalscheme.ParameterCodec.DecodeParameters(q.URL.Query(), metav1.SchemeGroupVersion, opts); err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	if errs := validation.ValidateListOptions(opts, initialEvents); len(errs) > 0 {
+		return nil, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", errs)
+	}
+	return opts, nil
+}
+
+// matcher returns what decides whether an object is asked for.
+func matcher(res resource, r Request, opts *internalversion.ListOptions) (func(object) bool, error) {
+	f, l := opts.FieldSelector, opts.LabelSelector
+	if f == nil {
+		f = fields.Everything()
+	}
+	if l == nil {
+		l = labels.Everything()
+	}
+	known := res.fields(nil)
+	for _, q := range f.Requirements() {
+		if !known.Has(q.Field) {
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("field label not supported: %s", q.Field))
+		}
+	}
+	return func(o object) bool {
+		return (r.Namespace == "" || r.Namespace == o.GetNamespace()) &&
+			l.Matches(labels.Set(o.GetLabels())) && f.Matches(res.fields(o))
+	}, nil
+}
+
+// check reads a resource version; no error: the server has got there. Called with mu
+// held.
+func (s *Server) check(version string) (int64, error) {
+	if version == "" {
+		return 0, nil
+	}
+	v, err := strconv.ParseInt(version, 10, 64)
+	if err != nil {
+		return 0, apierrors.NewBadRequest("Invalid value: " + strconv.Quote(version))
+	}
+	if v > s.version {
+		err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %d, current: %d", v, s.version), 1)
+		err.ErrStatus.Details.Causes = []metav1.StatusCause{
+			{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"},
+		}
+		return 0, err
+	}
+	return v, nil
+}
+
+func expired(version, oldest int64) error {
+	return apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", version, oldest))
+}
+
+// A watcher is a watch that is open.
+type watcher struct {
+	request   Request
+	resource  resource
+	bookmarks bool
+	match     func(object) bool
+	cut       chan struct{} // closed by CutWatches
+
+	next int // index of the first change in the history that was not sent
+	out  http.ResponseWriter
+	info runtime.SerializerInfo
+}
+
+func (h handler) watch(out http.ResponseWriter, q *http.Request, r Request, res resource) {
+	refused := h.s.broken(r, func(f Fault) bool { return f.NoSendInitialEvents })
+	opts, err := listOptions(q, !refused)
+	if err != nil {
+		fail(out, err)
+		return
+	}
+	match, err := matcher(res, r, opts)
+	if err != nil {
+		fail(out, err)
+		return
+	}
+	info, ok := accepted(q, res)
+	if !ok {
+		fail(out, apierrors.NewGenericServerResponse(http.StatusNotAcceptable, "", schema.GroupResource{}, "", "", 0, true))
+		return
+	}
+	w := &watcher{
+		request: r, resource: res, bookmarks: opts.AllowWatchBookmarks, match: match,
+		cut: make(chan struct{}), out: out, info: info,
+	}
+	first, err := h.open(w, opts)
+	if err != nil && apierrors.IsTimeout(err) {
+		fail(out, err)
+		return
+	}
+	defer h.close(w)
+	contentType := info.MediaType
+	if !info.StreamSerializer.EncodesAsText {
+		contentType += ";stream=watch"
+	}
+	out.Header().Set("Content-Type", contentType)
+	out.WriteHeader(http.StatusOK)
+	if err != nil {
+		w.send(watch.Error, statusOf(err))
+		return
+	}
+	w.flush()
+	var end <-chan time.Time
+	if opts.TimeoutSeconds != nil {
+		t := time.NewTimer(time.Duration(*opts.TimeoutSeconds) * time.Second)
+		defer t.Stop()
+		end = t.C
+	}
+	h.stream(w, q, first, end)
+}
+
+// stream sends events until the watch ends.
+func (h handler) stream(w *watcher, q *http.Request, first []event, end <-chan time.Time) {
+	for {
+		events, version, silent, changed := h.pending(w)
+		if !silent {
+			for _, e := range slices.Concat(first, events) {
+				if !w.send(e.kind, e.object) {
+					return
+				}
+			}
+			first = nil
+		}
+		select {
+		case <-changed:
+		case <-end:
+			if w.bookmarks && !silent {
+				w.send(watch.Bookmark, w.bookmark(version))
+			}
+			return
+		case <-w.cut:
+			panic(http.ErrAbortHandler)
+		case <-q.Context().Done():
+			return
+		case <-h.down:
+			panic(http.ErrAbortHandler)
+		}
+	}
+}
+
+// An event is what a watch sends.
+type event struct {
+	kind   watch.EventType
+	object runtime.Object
+}
+
+// open finds where the watch begins, and what it sends first.
+func (h handler) open(w *watcher, opts *internalversion.ListOptions) ([]event, error) {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	version, err := h.s.check(opts.ResourceVersion)
+	if err != nil {
+		return nil, err
+	}
+	whole := version == 0 && opts.SendInitialEvents == nil || opts.SendInitialEvents != nil && *opts.SendInitialEvents
+	if !whole && version != 0 && version < h.s.forgotten {
+		return nil, expired(version, h.s.forgotten)
+	}
+	h.s.watches = append(h.s.watches, w)
+	h.s.change()
+	w.next = len(h.s.history)
+	if !whole {
+		if version != 0 {
+			w.next = slices.IndexFunc(append(slices.Clone(h.s.history), change{version: version + 1}), func(c change) bool { return c.version > version })
+		}
+		return nil, nil
+	}
+	var first []event
+	for _, o := range h.s.list(w.match, w.resource.Resource) {
+		first = append(first, event{watch.Added, o})
+	}
+	if opts.SendInitialEvents != nil && w.bookmarks {
+		b := w.bookmark(h.s.version)
+		b.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
+		first = append(first, event{watch.Bookmark, b})
+	}
+	return first, nil
+}
+
+func (h handler) close(w *watcher) {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	h.s.watches = slices.DeleteFunc(h.s.watches, func(o *watcher) bool { return o == w })
+	h.s.change()
+}
+
+// pending returns what the watch has not sent, unless it is silent, the version it is
+// at with that, and what is closed when there is more.
+func (h handler) pending(w *watcher) (events []event, version int64, silent bool, changed <-chan struct{}) {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	changed = h.s.changed
+	if h.s.brokenLocked(w.request, func(f Fault) bool { return f.Silent }) {
+		return nil, 0, true, changed
+	}
+	for ; w.next < len(h.s.history); w.next++ {
+		c := h.s.history[w.next]
+		switch {
+		case c.resource == "" && w.bookmarks:
+			events = append(events, event{watch.Bookmark, w.bookmark(c.version)})
+		case c.resource == w.resource.Resource:
+			if kind, o := c.event(w.match); kind != "" {
+				events = append(events, event{kind, o})
+			}
+		}
+	}
+	return events, h.s.version, false, changed
+}
+
+func (w *watcher) bookmark(version int64) object {
+	o := w.resource.make()
+	o.GetObjectKind().SetGroupVersionKind(w.resource.gvk())
+	o.SetResourceVersion(strconv.FormatInt(version, 10))
+	return o
+}
+
+// send sends one event, and reports whether it could.
+func (w *watcher) send(kind watch.EventType, o runtime.Object) bool {
+	var object, frame bytes.Buffer
+	if err := w.info.Serializer.Encode(o, &object); err != nil {
+		return false
+	}
+	e := &metav1.WatchEvent{Type: string(kind), Object: runtime.RawExtension{Raw: object.Bytes()}}
+	if err := w.info.StreamSerializer.Serializer.Encode(e, &frame); err != nil {
+		return false
+	}
+	if _, err := w.info.StreamSerializer.Framer.NewFrameWriter(w.out).Write(frame.Bytes()); err != nil {
+		return false
+	}
+	w.flush()
+	return true
+}
+
+func (w *watcher) flush() { _ = http.NewResponseController(w.out).Flush() }
