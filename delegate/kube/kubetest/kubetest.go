@@ -43,8 +43,8 @@ type Server struct {
 
 	mu       sync.Mutex // protects the following
 	http     *httptest.Server
-	addr     net.TCPAddr // to listen at
-	ca       []byte      // PEM
+	addr     net.TCPAddr   // to listen at
+	ca       []byte        // PEM
 	down     chan struct{} // closed by Stop; nil while the server does not listen
 	changed  chan struct{} // closed and replaced after each change
 	token    string

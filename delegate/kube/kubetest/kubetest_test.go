@@ -125,13 +125,20 @@ func TestAnInformerFollowsTheServer(t *testing.T) {
 func TestAnInformerSurvives(t *testing.T) {
 	t.Parallel()
 	for name, f := range map[string]func(s *kubetest.Server){
-		"watches cut":             func(s *kubetest.Server) { s.CutWatches("pods") },
-		"a history forgotten":     func(s *kubetest.Server) { s.Compact(); s.CutWatches("pods") },
-		"a bookmark":              func(s *kubetest.Server) { s.Bookmark() },
-		"a silence":               func(s *kubetest.Server) { s.Break(kubetest.Fault{Silent: true})() },
-		"a restart":               func(s *kubetest.Server) { s.Stop(); s.Start() },
-		"refused initial events":  func(s *kubetest.Server) { s.Break(kubetest.Fault{NoSendInitialEvents: true}); s.Compact(); s.CutWatches("") },
-		"one watch with a status": func(s *kubetest.Server) { s.Break(kubetest.Fault{Verb: "watch", Status: 500, Times: 1}); s.CutWatches("") },
+		"watches cut":         func(s *kubetest.Server) { s.CutWatches("pods") },
+		"a history forgotten": func(s *kubetest.Server) { s.Compact(); s.CutWatches("pods") },
+		"a bookmark":          func(s *kubetest.Server) { s.Bookmark() },
+		"a silence":           func(s *kubetest.Server) { s.Break(kubetest.Fault{Silent: true})() },
+		"a restart":           func(s *kubetest.Server) { s.Stop(); s.Start() },
+		"refused initial events": func(s *kubetest.Server) {
+			s.Break(kubetest.Fault{NoSendInitialEvents: true})
+			s.Compact()
+			s.CutWatches("")
+		},
+		"one watch with a status": func(s *kubetest.Server) {
+			s.Break(kubetest.Fault{Verb: "watch", Status: 500, Times: 1})
+			s.CutWatches("")
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

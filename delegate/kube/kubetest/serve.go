@@ -9,18 +9,19 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
@@ -161,11 +162,13 @@ func (h handler) answer(q *http.Request, r Request, res resource) (runtime.Objec
 	switch r.Verb {
 	case "patch":
 		changed, err := patch(types.PatchType(mediaType(q)), o, []byte(r.Body), res, status)
-		if err != nil || changed == nil {
-			return o, err
+		if err != nil {
+			return nil, err
 		}
-		o = h.s.put(res, changed)
-		h.s.change()
+		if changed != o {
+			o = h.s.put(res, changed)
+			h.s.change()
+		}
 	case "delete":
 		h.s.remove(k)
 		h.s.change()
@@ -243,13 +246,15 @@ func (h handler) create(q *http.Request, r Request, res resource) (runtime.Objec
 	}
 	o.SetUID("")
 	o.SetCreationTimestamp(metav1.Time{})
+	errs := apivalidation.ValidateObjectMetaAccessor(o, true, apivalidation.NameIsDNSSubdomain, field.NewPath("metadata"))
 	switch o := o.(type) {
 	case *corev1.Pod:
 		o.Status = corev1.PodStatus{Phase: corev1.PodPending}
 	case *eventsv1.Event:
-		if err := validateEvent(o); err != nil {
-			return nil, err
-		}
+		errs = append(errs, eventErrors(o)...)
+	}
+	if len(errs) > 0 {
+		return nil, apierrors.NewInvalid(kind.GroupKind(), o.GetName(), errs)
 	}
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
@@ -312,7 +317,7 @@ func write(w http.ResponseWriter, q *http.Request, res resource, code int, o run
 func fail(w http.ResponseWriter, err error) {
 	s := statusOf(err)
 	if s.Details != nil && s.Details.RetryAfterSeconds > 0 {
-		w.Header().Set("Retry-After", fmt.Sprint(int64(time.Duration(s.Details.RetryAfterSeconds))))
+		w.Header().Set("Retry-After", fmt.Sprint(s.Details.RetryAfterSeconds))
 	}
 	w.Header().Set("Content-Type", runtime.ContentTypeJSON)
 	w.WriteHeader(int(s.Code))

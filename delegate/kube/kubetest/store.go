@@ -139,10 +139,18 @@ func (s *store) put(r resource, o object) object {
 	return o
 }
 
+// remove deletes the object, if there is one. A pod on a node is seen to be deleted
+// before it is gone.
 func (s *store) remove(k key) {
 	old := s.objects[k]
 	if old == nil {
 		return
+	}
+	if p, ok := old.(*corev1.Pod); ok && p.Spec.NodeName != "" {
+		p = p.DeepCopy()
+		now := metav1.Now().Rfc3339Copy()
+		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &now, new(int64)
+		old = s.put(resourceOf("pods"), p)
 	}
 	s.version++
 	delete(s.objects, k)

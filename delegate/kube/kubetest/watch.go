@@ -112,7 +112,7 @@ func (h handler) watch(out http.ResponseWriter, q *http.Request, r Request, res 
 		cut: make(chan struct{}), out: out, info: info,
 	}
 	first, err := h.open(w, opts)
-	if err != nil && apierrors.IsTimeout(err) {
+	if err != nil && !apierrors.IsResourceExpired(err) {
 		fail(out, err)
 		return
 	}
@@ -177,6 +177,9 @@ func (h handler) open(w *watcher, opts *internalversion.ListOptions) ([]event, e
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
 	version, err := h.s.check(opts.ResourceVersion)
+	if apierrors.IsBadRequest(err) {
+		err = apierrors.NewInternalError(err) // the real server takes no care here
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +192,10 @@ func (h handler) open(w *watcher, opts *internalversion.ListOptions) ([]event, e
 	w.next = len(h.s.history)
 	if !whole {
 		if version != 0 {
-			w.next = slices.IndexFunc(append(slices.Clone(h.s.history), change{version: version + 1}), func(c change) bool { return c.version > version })
+			later := func(c change) bool { return c.version > version }
+			if i := slices.IndexFunc(h.s.history, later); i >= 0 {
+				w.next = i
+			}
 		}
 		return nil, nil
 	}
