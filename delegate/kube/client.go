@@ -42,7 +42,6 @@ func (v *View) clients() error {
 				GroupVersion: &c.version, NegotiatedSerializer: codecs,
 				ContentType: c.content, AcceptContentTypes: c.content,
 			},
-			UserAgent:      v.config.userAgent(),
 			QPS:            -1,
 			WarningHandler: rest.NoWarnings{},
 		}, client)
@@ -52,11 +51,4 @@ func (v *View) clients() error {
 		*c.to = made
 	}
 	return nil
-}
-
-func (c Config) userAgent() string {
-	if c.UserAgent != "" {
-		return c.UserAgent
-	}
-	return "metacni"
 }

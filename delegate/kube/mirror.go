@@ -41,7 +41,7 @@ func newMirror(dir string, log *slog.Logger, store *store[known]) *mirror {
 		dir: dir, log: log, store: store,
 		dirty: make(map[types.NamespacedName]struct{}), wake: make(chan struct{}, 1),
 	}
-	store.changed = m.mark
+	store.listen(m.mark)
 	return m
 }
 

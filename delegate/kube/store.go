@@ -14,20 +14,17 @@ type store[T any] struct {
 	// keep returns what matters of an object, or false for one without a name.
 	keep func(object any) (types.NamespacedName, T, bool)
 
-	// changed is told, after each change, of what may have changed.
-	changed func(types.NamespacedName)
-
 	mu    sync.Mutex
 	items map[types.NamespacedName]T
 	whole bool          // items has been complete
 	last  time.Time     // of the last sign of life of the API server
 	wake  chan struct{} // closed with the next change
+	tell  []func(types.NamespacedName)
 }
 
 func newStore[T any](keep func(any) (types.NamespacedName, T, bool)) *store[T] {
 	return &store[T]{
-		keep: keep, changed: func(types.NamespacedName) {},
-		items: make(map[types.NamespacedName]T), last: time.Now(), wake: make(chan struct{}),
+		keep: keep, items: make(map[types.NamespacedName]T), last: time.Now(), wake: make(chan struct{}),
 	}
 }
 
@@ -62,6 +59,23 @@ func (s *store[T]) each(do func(types.NamespacedName, T)) (synced bool) {
 		do(key, item)
 	}
 	return s.whole
+}
+
+// listen makes f be told, from now on, of each item that may have changed. f must not block.
+func (s *store[T]) listen(f func(types.NamespacedName)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tell = append(s.tell, f)
+}
+
+// changed tells of an item that may have changed.
+func (s *store[T]) changed(key types.NamespacedName) {
+	s.mu.Lock()
+	tell := s.tell
+	s.mu.Unlock()
+	for _, f := range tell {
+		f(key)
+	}
 }
 
 // edit changes the store.

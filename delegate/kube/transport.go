@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net"
@@ -39,6 +40,7 @@ type Request struct {
 // are kept in a global cache.
 type transport struct {
 	kubeconfig string // empty: in the cluster
+	userAgent  string
 	observe    func(Request)
 
 	mu  sync.Mutex
@@ -55,11 +57,14 @@ type session struct {
 }
 
 func newTransport(c Config) *transport {
-	observe := c.Observer
-	if observe == nil {
-		observe = func(Request) {}
+	t := &transport{kubeconfig: c.Kubeconfig, userAgent: c.UserAgent, observe: c.Observer}
+	if t.userAgent == "" {
+		t.userAgent = "metacni"
 	}
-	return &transport{kubeconfig: c.Kubeconfig, observe: observe}
+	if t.observe == nil {
+		t.observe = func(Request) {}
+	}
+	return t
 }
 
 // RoundTrip sends a request of a client.
@@ -87,7 +92,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 func (t *transport) session() (*session, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.now != nil && t.now.stamp == stamp(t.now.files) {
+	if t.now != nil && t.now.stamp == stamp(t.now.files...) {
 		return t.now, nil
 	}
 	s, err := t.read()
@@ -103,7 +108,7 @@ func (t *transport) session() (*session, error) {
 
 // read reads the credentials and makes a session of them.
 func (t *transport) read() (*session, error) {
-	before := stamp([]string{t.kubeconfig})
+	before := stamp(t.kubeconfig)
 	config, err := t.config()
 	if err != nil {
 		return nil, err
@@ -114,9 +119,9 @@ func (t *transport) read() (*session, error) {
 			s.files = append(s.files, file)
 		}
 	}
-	s.stamp = stamp(s.files) // before they are read: a change in between is seen later
-	if t.kubeconfig != "" && before != stamp([]string{t.kubeconfig}) {
-		s.stamp = ""
+	s.stamp = stamp(s.files...)
+	if before != stamp(t.kubeconfig) {
+		s.stamp = "" // it has changed meanwhile: the next request reads it again
 	}
 	if s.server, _, err = rest.DefaultServerUrlFor(config); err != nil {
 		return nil, err
@@ -125,6 +130,7 @@ func (t *transport) read() (*session, error) {
 	if err != nil {
 		return nil, err
 	}
+	tc.UserAgent = t.userAgent
 	tlsConfig, err := kubetransport.TLSConfigFor(tc)
 	if err != nil {
 		return nil, err
@@ -161,17 +167,16 @@ func (t *transport) config() (*rest.Config, error) {
 	return clientcmd.NewDefaultClientConfig(*file, &clientcmd.ConfigOverrides{}).ClientConfig()
 }
 
-// stamp changes when one of the files does.
-func stamp(files []string) string {
-	var s strings.Builder
+// stamp changes when one of the files does. It reads them: they are small, requests are
+// few, and the time of a change is too coarse to tell two of them apart.
+func stamp(files ...string) string {
+	sum := sha256.New()
 	for _, file := range files {
-		if info, err := os.Stat(file); err == nil {
-			fmt.Fprintln(&s, info.ModTime().UnixNano(), info.Size())
-		} else {
-			fmt.Fprintln(&s, "none")
-		}
+		data, err := os.ReadFile(file)
+		fmt.Fprintln(sum, file, len(data), err)
+		sum.Write(data)
 	}
-	return s.String()
+	return string(sum.Sum(nil))
 }
 
 // check reports why the credentials cannot be read.

@@ -32,6 +32,9 @@ const (
 	silentAfter = 90 * time.Second
 	silentFor   = 3 * time.Minute
 
+	// healthyAfter is how long a watch lasts where nothing is broken.
+	healthyAfter = 2 * time.Minute
+
 	// initialLimit is the time for the initial events of a watch, and for a LIST.
 	initialLimit = time.Minute
 )
@@ -61,15 +64,34 @@ type source struct {
 	listNext bool        // the last initial events were not complete
 }
 
-// run keeps s and its store up to date until s.ctx ends.
+// run keeps s and the store up to date until s.ctx ends.
 func (s *source) run(example runtime.Object, to cache.ReflectorStore) {
 	s.fell(errors.New("not asked yet"))
 	defer s.stopped()
 	quiet := logr.Discard() // s says what there is to say
-	cache.NewReflectorWithOptions(s, example, to, cache.ReflectorOptions{
-		Name: s.name, Logger: &quiet,
-		Backoff: &wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 50, Cap: 10 * time.Second},
-	}).RunWithContext(klog.NewContext(s.ctx, quiet))
+	ctx := klog.NewContext(s.ctx, quiet)
+	r := cache.NewReflectorWithOptions(s, example, to, cache.ReflectorOptions{
+		Name: s.name, Logger: &quiet, Backoff: new(backoff()),
+	})
+	delay := backoff()
+	for {
+		start := time.Now()
+		_ = r.ListAndWatchWithContext(ctx) // s has seen the errors
+		if time.Since(start) > healthyAfter {
+			delay = backoff()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(delay.Step()):
+		}
+	}
+}
+
+// backoff is how often a broken API server is tried: after 0.2 s first, and after 10 to
+// 20 s in the end.
+func backoff() wait.Backoff {
+	return wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 10 * time.Second}
 }
 
 // List returns all objects.

@@ -1,0 +1,232 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/nad"
+)
+
+func TestDefinitionsComeOutOfTheViewWithoutARequest(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	want := storage(s)
+	v := open(t, s, Config{UserAgent: "multinetd"})
+	awaitSync(t, v)
+	before := len(s.Requests())
+	for range 3 {
+		got, err := v.Definition(t.Context(), want.Ref)
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Fatalf("error %v, definition (-want +got):\n%s", err, diff)
+		}
+	}
+	if n := len(s.Requests()); n != before {
+		t.Errorf("%d requests, want none", n-before)
+	}
+	for _, r := range s.Requests() {
+		if r.UserAgent != "multinetd" || r.Verb != "watch" || r.Namespace != "" {
+			t.Errorf("request %+v, want one watch of all namespaces by multinetd", r)
+		}
+	}
+}
+
+func TestDefinitionsFollowTheCluster(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	v := open(t, s, Config{})
+	awaitSync(t, v)
+
+	first := storage(s)
+	if got, err := v.Definition(t.Context(), first.Ref); err != nil || got != first {
+		t.Errorf("created: %+v, %v", got, err)
+	}
+	s.SetDefinition(kubetest.Definition{Namespace: "blue", Name: "storage", Config: `{"type":"macvlan"}`})
+	until(t, v.definitions, func() bool {
+		got, err := v.Definition(t.Context(), first.Ref)
+		return err == nil && got.Config == `{"type":"macvlan"}` && got.Resource == "" && got.UID == first.UID
+	})
+	s.DeleteDefinition("blue", "storage")
+	v.config.NADWait = -1
+	until(t, v.definitions, func() bool {
+		_, err := v.Definition(t.Context(), first.Ref)
+		return errors.Is(err, ErrNotFound)
+	})
+}
+
+func TestADefinitionThatTheWatchHasNotBroughtYet(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		exists bool
+		faults []kubetest.Fault
+		silent bool // nothing has come for some time
+		code   uint // 0: found
+	}{
+		"is asked for once":                             {exists: true},
+		"does not exist":                                {code: 7},
+		"may not be got, and the watch is alive":        {exists: true, faults: get(http.StatusForbidden), code: 7},
+		"may not be got, and the watch is silent":       {exists: true, faults: get(http.StatusForbidden), silent: true, code: 11},
+		"does not exist, and the watch is silent":       {silent: true, code: 7},
+		"cannot be got for an error":                    {exists: true, faults: get(http.StatusInternalServerError), code: 11},
+		"cannot be got for credentials":                 {exists: true, faults: get(http.StatusUnauthorized), code: 11},
+		"cannot be got for a proxy that knows it not":   {exists: true, faults: []kubetest.Fault{{Verb: "get", Status: 404, Body: "404 page not found"}}, code: 11},
+		"cannot be got for an answer that is none":      {exists: true, faults: []kubetest.Fault{{Verb: "get", Body: "<html>welcome</html>"}}, code: 11},
+		"cannot be got for an answer about another":     {exists: true, faults: []kubetest.Fault{{Verb: "get", Body: nadJSON("red", "storage")}}, code: 11},
+		"cannot be got for an answer of another kind":   {exists: true, faults: []kubetest.Fault{{Verb: "get", Body: `{"kind":"Status","apiVersion":"v1","status":"Success"}`}}, code: 11},
+		"cannot be got for a connection that breaks":    {exists: true, faults: []kubetest.Fault{{Verb: "get", Cut: true}}, code: 11},
+		"cannot be got for a connection without answer": {exists: true, faults: []kubetest.Fault{{Verb: "get", BlackHole: true}}, code: 11},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newServer(t)
+			v := open(t, s, Config{NADWait: -1})
+			awaitSync(t, v)
+			defer s.Break(kubetest.Fault{Verb: "watch", Silent: true})()
+			for _, f := range test.faults {
+				defer s.Break(f)()
+			}
+			want := nad.Definition{}
+			if test.exists {
+				want = storage(s)
+			}
+			if test.silent {
+				v.definitions.store.mu.Lock()
+				v.definitions.store.last = time.Now().Add(-silentAfter)
+				v.definitions.store.mu.Unlock()
+			}
+			got, err := v.Definition(within1s(t), ref("blue", "storage"))
+			if code(err) != test.code || test.code == 0 && got != want {
+				t.Errorf("definition %+v, error %v with code %d, want code %d", got, err, code(err), test.code)
+			}
+			if notFound := test.code == 7; errors.Is(err, netconf.ErrNotFound) != notFound || errors.Is(err, ErrNotFound) != notFound {
+				t.Errorf("error %v: is ErrNotFound %v, want %v", err, !notFound, notFound)
+			}
+			if n := s.Count("get", ""); n != 1 {
+				t.Errorf("%d requests, want 1", n)
+			}
+		})
+	}
+}
+
+func get(status int) []kubetest.Fault { return []kubetest.Fault{{Verb: "get", Status: status}} }
+
+func nadJSON(namespace, name string) string {
+	return `{"apiVersion":"k8s.cni.cncf.io/v1","kind":"NetworkAttachmentDefinition","metadata":{"namespace":"` + namespace +
+		`","name":"` + name + `","uid":"u","resourceVersion":"1"}}`
+}
+
+func TestADefinitionIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	v := open(t, s, Config{NADWait: time.Minute})
+	awaitSync(t, v)
+	got := make(chan error)
+	go func() {
+		_, err := v.Definition(t.Context(), ref("blue", "storage"))
+		got <- err
+	}()
+	storage(s)
+	if err := <-got; err != nil {
+		t.Error(err)
+	}
+	if n := s.Count("get", ""); n != 0 {
+		t.Errorf("%d requests, want none: the watch brings it", n)
+	}
+}
+
+func TestADefinitionThatCannotBeUsedConcernsNoOther(t *testing.T) {
+	t.Parallel()
+	meta := func(name string) string {
+		return `"metadata":{"namespace":"blue","name":"` + name + `","uid":"u","resourceVersion":"1"}`
+	}
+	kind := `"apiVersion":"k8s.cni.cncf.io/v1","kind":"NetworkAttachmentDefinition",`
+	items := map[string]string{
+		"number":  `{` + kind + meta("number") + `,"spec":{"config":7}}`,
+		"list":    `{` + kind + meta("list") + `,"spec":{"config":["{}"]}}`,
+		"spec":    `{` + kind + meta("spec") + `,"spec":"{}"}`,
+		"twice":   `{` + kind + meta("twice") + `,"spec":{},"spec":{}}`,
+		"large":   `{` + kind + meta("large") + `,"spec":{"config":"` + strings.Repeat("x", 4<<20) + `"}}`,
+		"notjson": `{` + kind + meta("notjson") + `,"spec":{"config":"{"}}`,
+		"none":    `{` + kind + meta("none") + `}`,
+	}
+	all := make([]string, 0, len(items)+2)
+	for _, item := range items {
+		all = append(all, item)
+	}
+	all = append(all, `{`+kind+`"metadata":7}`, `7`)
+	s := newServer(t)
+	s.Break(kubetest.Fault{NoSendInitialEvents: true})
+	s.Break(kubetest.Fault{Verb: "list", Body: `{"apiVersion":"k8s.cni.cncf.io/v1","kind":"NetworkAttachmentDefinitionList",` +
+		`"metadata":{"resourceVersion":"1"},"items":[` + strings.Join(all, ",") + `]}`})
+	v := open(t, s, Config{})
+	awaitSync(t, v)
+	for name := range items {
+		d, err := v.Definition(t.Context(), ref("blue", name))
+		if ok := name == "none" || name == "notjson"; ok != (err == nil) { // what is in spec.config is for Definition.Network to say
+			t.Errorf("%s: %+v, %v", name, d, err)
+		} else if !ok && code(err) != 6 && code(err) != 7 {
+			t.Errorf("%s: error %v has code %d, want 6 or 7", name, err, code(err))
+		}
+	}
+	if r := v.Resources()[0]; r.Objects != len(items) || r.Invalid != len(items)-2 || !r.Synced {
+		t.Errorf("resources: %+v", r)
+	}
+}
+
+func TestANameThatIsNoneIsNotLookedUp(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	v := open(t, s, Config{})
+	awaitSync(t, v)
+	for _, r := range []nad.Ref{{}, {Namespace: "blue"}, {Namespace: "..", Name: "x"}, {Namespace: "blue", Name: "a/b"}} {
+		if _, err := v.Definition(t.Context(), r); !errors.Is(err, netconf.ErrInvalid) {
+			t.Errorf("%+v: %v, want ErrInvalid", r, err)
+		}
+	}
+	if n := s.Count("get", ""); n != 0 {
+		t.Errorf("%d requests, want none", n)
+	}
+}
+
+func TestAViewThatIsTooOldSaysSo(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	d := storage(s)
+	v := open(t, s, Config{MaxViewAge: time.Hour})
+	awaitSync(t, v)
+	if _, err := v.Definition(t.Context(), d.Ref); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Break(kubetest.Fault{Verb: "watch", Silent: true})()
+	v.definitions.store.mu.Lock()
+	v.definitions.store.last = time.Now().Add(-2 * time.Hour)
+	v.definitions.store.mu.Unlock()
+	_, err := v.Definition(t.Context(), d.Ref)
+	if !errors.Is(err, ErrNotSynced) || code(err) != 11 || !strings.Contains(err.Error(), "maxViewAge is 1h") {
+		t.Errorf("error %v with code %d, want ErrNotSynced with 11", err, code(err))
+	}
+}
+
+func TestTheEndOfTheContextEndsALookUp(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	heal := s.Break(kubetest.Fault{BlackHole: true})
+	defer heal()
+	v := open(t, s, Config{})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := v.Definition(ctx, ref("blue", "storage")); !errors.Is(err, context.Canceled) || code(err) != 11 {
+		t.Errorf("error %v with code %d, want context.Canceled with 11", err, code(err))
+	}
+	v.Close()
+	if _, err := v.Definition(t.Context(), ref("blue", "storage")); !errors.Is(err, ErrNotSynced) {
+		t.Errorf("after Close: %v, want ErrNotSynced", err)
+	}
+}

@@ -1,0 +1,129 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/netconf/nad"
+)
+
+const config = `{"cniVersion":"1.1.0","name":"storage","type":"bridge"}`
+
+func newServer(t *testing.T) *kubetest.Server {
+	t.Helper()
+	s := kubetest.NewServer()
+	t.Cleanup(s.Close)
+	return s
+}
+
+// open opens a View of the server.
+func open(t *testing.T, s *kubetest.Server, c Config) *View {
+	t.Helper()
+	file, err := s.Kubeconfig(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Kubeconfig = file
+	return openConfig(t, c)
+}
+
+func openConfig(t *testing.T, c Config) *View {
+	t.Helper()
+	v, err := Open(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(v.Close)
+	return v
+}
+
+// awaitSync waits until everything that v watches has been complete.
+func awaitSync(t *testing.T, v *View) {
+	t.Helper()
+	for {
+		_, _, synced, wake := v.definitions.store.get(types.NamespacedName{})
+		pods := make(<-chan struct{})
+		if v.pods != nil && synced {
+			_, _, synced, pods = v.pods.store.get(types.NamespacedName{})
+		}
+		if synced {
+			return
+		}
+		select {
+		case <-wake:
+		case <-pods:
+		case <-t.Context().Done():
+			t.Fatal("not synced")
+		}
+	}
+}
+
+// until waits until do does true. It looks again after each change of the store.
+func until[T any](t *testing.T, p *part[T], do func() bool) {
+	t.Helper()
+	for {
+		_, _, _, wake := p.store.get(types.NamespacedName{})
+		if do() {
+			return
+		}
+		<-wake
+	}
+}
+
+// within1s returns a context for what is answered at once, or never.
+func within1s(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// code is the CNI code of an error.
+func code(err error) uint {
+	var c interface{ CNICode() uint }
+	if !errors.As(err, &c) {
+		return 0
+	}
+	return c.CNICode()
+}
+
+func keyOf(r nad.Ref) types.NamespacedName { return types.NamespacedName(r) }
+
+func ref(namespace, name string) nad.Ref { return nad.Ref{Namespace: namespace, Name: name} }
+
+func storage(s *kubetest.Server) nad.Definition {
+	d := s.SetDefinition(kubetest.Definition{
+		Namespace: "blue", Name: "storage", Config: config,
+		Annotations: map[string]string{nad.ResourceAnnotation: "intel.com/sriov", "other": "x"},
+	})
+	return nad.Definition{Ref: ref("blue", "storage"), UID: d.UID, Version: d.Version, Config: config, Resource: "intel.com/sriov"}
+}
+
+func pod(uid string, edit func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "blue", Name: "web", UID: types.UID(uid)},
+		Spec:       corev1.PodSpec{NodeName: "node1", Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+	}
+	if edit != nil {
+		edit(p)
+	}
+	return p
+}
+
+// raw is the JSON of what is given.
+func raw(t *testing.T, v any) string {
+	t.Helper()
+	data, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}

@@ -1,0 +1,237 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/nad"
+)
+
+// tree is the files below dir.
+func tree(t *testing.T, dir string) []string {
+	t.Helper()
+	var files []string
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		if want := map[bool]fs.FileMode{false: 0o600, true: 0o700}[d.IsDir()]; info.Mode().Perm() != want && path != dir {
+			t.Errorf("%s has mode %v, want %v", path, info.Mode(), want)
+		}
+		if rel, _ := filepath.Rel(dir, path); rel != "." {
+			files = append(files, rel)
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return files
+}
+
+func object(d nad.Definition) *definition {
+	return &definition{ObjectMeta: metav1.ObjectMeta{Namespace: d.Namespace, Name: d.Name}, value: d}
+}
+
+// mirroring runs do with a store that is mirrored to dir. Of do's arguments settle waits
+// until the mirror has nothing to do.
+func mirroring(t *testing.T, dir string, do func(st *store[known], settle func(), log *logText)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		st := newStore(keepDefinition)
+		var log logText
+		m := newMirror(dir, slog.New(slog.NewTextHandler(&log, nil)), st)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			m.run(ctx)
+			close(done)
+		}()
+		do(st, synctest.Wait, &log)
+		cancel()
+		<-done
+	})
+}
+
+func TestAMirrorFollowsTheStore(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "a", "mirror")
+	single := nad.Definition{Ref: ref("blue", "storage"), UID: "u1", Version: "1", Config: config, Resource: "r"}
+	list := nad.Definition{Ref: ref("blue", "list"), UID: "u2", Version: "2", Config: `{"name":"l","plugins":[{"type":"x"}]}`}
+	mirroring(t, dir, func(st *store[known], settle func(), log *logText) {
+		settle()
+		if files := tree(t, dir); files != nil {
+			t.Errorf("before the store has synced: %q", files)
+		}
+		_ = st.Replace([]any{object(single), object(list)}, "2")
+		settle()
+		want := []string{"blue", "blue/list.conflist", "blue/list.key", "blue/storage.conf", "blue/storage.key"}
+		if diff := cmp.Diff(want, tree(t, dir)); diff != "" {
+			t.Errorf("files (-want +got):\n%s", diff)
+		}
+		for _, want := range []nad.Definition{single, list} {
+			if got, err := nad.Load(os.DirFS(dir), want.Ref); err != nil || got != want {
+				t.Errorf("%+v, %v, want %+v", got, err, want)
+			}
+		}
+		single.Version, single.Config = "3", list.Config
+		_ = st.Update(object(single))
+		settle()
+		if got, err := nad.Load(os.DirFS(dir), single.Ref); err != nil || got != single {
+			t.Errorf("changed: %+v, %v, want %+v", got, err, single)
+		}
+		_ = st.Delete(object(list))
+		bad := object(single)
+		bad.err = errors.New("cannot be used")
+		_ = st.Update(bad)
+		settle()
+		if files := tree(t, dir); files != nil {
+			t.Errorf("after all have gone: %q", files)
+		}
+		if log.String() != "" {
+			t.Errorf("log %q", log)
+		}
+	})
+}
+
+func TestAMirrorIsComparedWithTheFirstSync(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	kept := nad.Definition{Ref: ref("blue", "kept"), UID: "u1", Version: "1", Config: config}
+	mirroring(t, dir, func(st *store[known], settle func(), _ *logText) {
+		gone := nad.Definition{Ref: ref("red", "gone"), UID: "u2", Version: "1", Config: config}
+		half := nad.Definition{Ref: ref("blue", "half"), UID: "u2", Version: "1", Config: config}
+		_ = st.Replace([]any{object(kept), object(gone), object(half)}, "2")
+		settle()
+	})
+	// A crash between the files of a definition, and one while a file is written.
+	if err := os.Remove(filepath.Join(dir, "blue/half.conf")); err != nil {
+		t.Fatal(err)
+	}
+	for name, data := range map[string]string{"blue/.tmp-1": "x", "blue/own.conf": config} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before, err := os.Stat(filepath.Join(dir, "blue/kept.conf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mirroring(t, dir, func(st *store[known], settle func(), _ *logText) {
+		settle()
+		if files := tree(t, dir); len(files) != 9 {
+			t.Errorf("before the store has synced: %q, want all that was there", files)
+		}
+		_ = st.Replace([]any{object(kept)}, "9")
+		settle()
+	})
+	want := []string{"blue", "blue/kept.conf", "blue/kept.key", "blue/own.conf"} // own.conf is a person's
+	if diff := cmp.Diff(want, tree(t, dir)); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+	if after, err := os.Stat(filepath.Join(dir, "blue/kept.conf")); err != nil || !os.SameFile(before, after) {
+		t.Errorf("a definition that has not changed was written again (%v)", err)
+	}
+}
+
+func TestAnEmptyClusterEmptiesTheMirror(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	mirroring(t, dir, func(st *store[known], settle func(), _ *logText) {
+		_ = st.Replace([]any{object(nad.Definition{Ref: ref("red", "gone"), Config: config})}, "2")
+		settle()
+	})
+	mirroring(t, dir, func(st *store[known], settle func(), _ *logText) {
+		_ = st.Replace(nil, "9")
+		settle()
+	})
+	if files := tree(t, dir); files != nil {
+		t.Errorf("files %q, want none", files)
+	}
+}
+
+func TestAMirrorThatCannotBeWrittenIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "mirror")
+	if err := os.WriteFile(dir, nil, 0o600); err != nil { // in the way
+		t.Fatal(err)
+	}
+	d := nad.Definition{Ref: ref("blue", "storage"), Config: config}
+	mirroring(t, dir, func(st *store[known], settle func(), log *logText) {
+		_ = st.Replace([]any{object(d), object(nad.Definition{Ref: ref("blue", "other"), Config: config})}, "1")
+		time.Sleep(10 * mirrorRetry)
+		settle()
+		if n := strings.Count(log.String(), "\n"); n != 1 {
+			t.Errorf("log %q, want one line", log)
+		}
+		if err := os.Remove(dir); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(mirrorRetry)
+		settle()
+		if got, err := nad.Load(os.DirFS(dir), d.Ref); err != nil || got != d {
+			t.Errorf("%+v, %v", got, err)
+		}
+		if n := strings.Count(log.String(), "\n"); n != 2 {
+			t.Errorf("log %q, want another line", log)
+		}
+	})
+}
+
+func TestTheMirrorServesUntilTheViewHasSynced(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	d := storage(s)
+	mirror := t.TempDir()
+	file, err := s.Kubeconfig(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := openConfig(t, Config{Kubeconfig: file, Mirror: mirror})
+	awaitSync(t, first)
+	for {
+		if got, err := nad.Load(os.DirFS(mirror), d.Ref); err == nil && got == d {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	first.Close()
+
+	s.Stop()
+	second := openConfig(t, Config{Kubeconfig: file, Mirror: mirror})
+	if got, err := second.Definition(within1s(t), d.Ref); err != nil || got != d {
+		t.Errorf("without an API: %+v, %v", got, err)
+	}
+	if _, err := second.Definition(within1s(t), ref("blue", "other")); !errors.Is(err, ErrNotSynced) || errors.Is(err, netconf.ErrNotFound) {
+		t.Errorf("a definition that the mirror has not: %v, want ErrNotSynced", err)
+	}
+	bounded := openConfig(t, Config{Kubeconfig: file, Mirror: mirror, MaxViewAge: time.Minute})
+	if _, err := bounded.Definition(within1s(t), d.Ref); !errors.Is(err, ErrNotSynced) {
+		t.Errorf("with a limit to the age: %v, want ErrNotSynced", err)
+	}
+	bounded.Close()
+
+	changed := s.SetDefinition(kubetest.Definition{Namespace: "blue", Name: "storage", Config: `{"type":"macvlan"}`})
+	s.Start()
+	awaitSync(t, second)
+	if got, err := second.Definition(t.Context(), d.Ref); err != nil || got.Version != changed.Version {
+		t.Errorf("with an API: %+v, %v, want version %s", got, err, changed.Version)
+	}
+}

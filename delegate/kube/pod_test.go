@@ -1,0 +1,163 @@
+package kube
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/netconf/nad"
+)
+
+// web is the pod that the kubelet and the tests name web.
+func web(uid string) nad.Pod {
+	return nad.Pod{Namespace: "blue", Name: "web", UID: uid, Container: "c1"}
+}
+
+func static(mirror string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Annotations = map[string]string{sourceAnnotation: "file", mirrorAnnotation: mirror}
+	}
+}
+
+func TestWhoseThePodIs(t *testing.T) {
+	t.Parallel()
+	deleted := func(p *corev1.Pod) {
+		p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+		p.Finalizers = []string{"x/y"}
+	}
+	for name, test := range map[string]struct {
+		pod  *corev1.Pod // in the cluster; nil: none
+		uid  string      // of the container's
+		code uint        // 0: found
+	}{
+		"the same UID":                          {pod: pod("u1", nil), uid: "u1"},
+		"another UID":                           {pod: pod("u2", nil), uid: "u1", code: 11},
+		"none":                                  {uid: "u1", code: 11},
+		"the mirror of a static pod":            {pod: pod("u2", static("hash")), uid: "hash"},
+		"the mirror of another static pod":      {pod: pod("u2", static("hash")), uid: "other", code: 11},
+		"a runtime without UIDs":                {pod: pod("u1", nil)},
+		"no UID, and the pod is being deleted":  {pod: pod("u1", deleted), code: 11},
+		"the same UID, and it is being deleted": {pod: pod("u1", deleted), uid: "u1"},
+		"on another node":                       {pod: pod("u1", func(p *corev1.Pod) { p.Spec.NodeName = "node2" }), uid: "u1", code: 11},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newServer(t)
+			if test.pod != nil {
+				s.SetPod(test.pod)
+			}
+			v := open(t, s, Config{Node: "node1", Pods: true, PodWait: -1})
+			awaitSync(t, v)
+			before := len(s.Requests())
+			got, err := v.Pod(t.Context(), web(test.uid))
+			if code(err) != test.code || test.code == 11 && !errors.Is(err, ErrGone) {
+				t.Fatalf("pod %+v, error %v with code %d, want %d", got, err, code(err), test.code)
+			}
+			if test.code == 0 && got.UID != string(test.pod.UID) {
+				t.Errorf("pod %+v, want the UID %q", got, test.pod.UID)
+			}
+			if cached, ok := v.cachedPod(web(test.uid)); ok != (test.code == 0) || ok && cached.UID != got.UID {
+				t.Errorf("cached: %+v, %v", cached, ok)
+			}
+			if n, want := len(s.Requests())-before, map[bool]int{true: 0, false: 1}[test.code == 0]; n != want {
+				t.Errorf("%d requests, want %d", n, want)
+			}
+		})
+	}
+}
+
+func TestAViewKeepsWhatMattersOfAPod(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	p := s.SetPod(pod("u1", func(p *corev1.Pod) {
+		p.Annotations = map[string]string{nad.NetworksAnnotation: "storage", sourceAnnotation: "api", "other": "x"}
+		p.Spec.HostNetwork = true
+		p.Status.Phase = corev1.PodRunning
+	}))
+	v := open(t, s, Config{Node: "node1", Pods: true})
+	got, err := v.Pod(t.Context(), web("u1"))
+	want := Pod{
+		Namespace: "blue", Name: "web", UID: "u1", Version: p.ResourceVersion, HostNetwork: true, Phase: corev1.PodRunning,
+		Annotations: map[string]string{nad.NetworksAnnotation: "storage", sourceAnnotation: "api"},
+	}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("error %v, pod (-want +got):\n%s", err, diff)
+	}
+	for _, r := range s.Requests() {
+		if r.Resource == "pods" && !strings.Contains(r.Query, "fieldSelector=spec.nodeName%3Dnode1&") {
+			t.Errorf("request %+v is not for the pods of one node", r)
+		}
+	}
+}
+
+func TestAPodThatReplacesAnotherIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	s.SetPod(pod("u1", nil))
+	v := open(t, s, Config{Node: "node1", Pods: true, PodWait: time.Minute})
+	awaitSync(t, v)
+	got := make(chan error)
+	go func() {
+		_, err := v.Pod(t.Context(), web("u2"))
+		got <- err
+	}()
+	s.SetPod(pod("u2", nil))
+	if err := <-got; err != nil {
+		t.Error(err)
+	}
+	if n := s.Count("list", "pods"); n != 0 {
+		t.Errorf("%d requests, want none: the watch brings it", n)
+	}
+}
+
+func TestAPodThatTheWatchDoesNotBringIsAskedForOnce(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		fault kubetest.Fault
+		want  error // nil: found
+	}{
+		"it is there":           {},
+		"the request fails":     {kubetest.Fault{Verb: "list", Status: http.StatusInternalServerError}, ErrNotSynced},
+		"the right is missing":  {kubetest.Fault{Verb: "list", Status: http.StatusForbidden}, ErrNotSynced},
+		"nothing is answered":   {kubetest.Fault{Verb: "list", BlackHole: true}, ErrNotSynced},
+		"the answer is rubbish": {kubetest.Fault{Verb: "list", Body: "<html>"}, ErrNotSynced},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newServer(t)
+			v := open(t, s, Config{Node: "node1", Pods: true, PodWait: -1})
+			awaitSync(t, v)
+			defer s.Break(kubetest.Fault{Verb: "watch", Silent: true})()
+			defer s.Break(test.fault)()
+			s.SetPod(pod("u1", nil))
+			got, err := v.Pod(within1s(t), web("u1"))
+			if !errors.Is(err, test.want) || test.want == nil && got.UID != "u1" || test.want != nil && code(err) != 11 {
+				t.Errorf("pod %+v, error %v, want %v", got, err, test.want)
+			}
+			if n := s.Count("list", "pods"); n != 1 {
+				t.Errorf("%d requests, want 1", n)
+			}
+		})
+	}
+}
+
+func TestPodsThatAreNotWatchedAreNotKnown(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	s.SetPod(pod("u1", nil))
+	v := open(t, s, Config{})
+	awaitSync(t, v)
+	if _, err := v.Pod(t.Context(), web("u1")); !errors.Is(err, ErrNotSynced) || code(err) != 11 {
+		t.Errorf("error %v with code %d, want ErrNotSynced with 11", err, code(err))
+	}
+	if n := s.Count("", "pods"); n != 0 {
+		t.Errorf("%d requests for pods, want none", n)
+	}
+}

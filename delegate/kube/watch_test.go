@@ -1,0 +1,181 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// An api is an API server in the same goroutine bubble as its client.
+type api struct {
+	mu sync.Mutex
+
+	refused error              // what it answers
+	endless bool               // initial events have no end
+	now     *watch.FakeWatcher // the watch that is open
+	lists   int
+	watches int
+}
+
+func (a *api) list(context.Context, metav1.ListOptions) (runtime.Object, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.lists++
+	if a.refused != nil {
+		return nil, a.refused
+	}
+	return &definitionList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}, nil
+}
+
+func (a *api) watch(_ context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.watches++
+	if a.refused != nil {
+		return nil, a.refused
+	}
+	a.now = watch.NewFake()
+	if opts.SendInitialEvents != nil && !a.endless {
+		w := a.now
+		go w.Action(watch.Bookmark, bookmark(metav1.InitialEventsAnnotationKey))
+	}
+	return a.now, nil
+}
+
+func bookmark(annotation string) *definition {
+	return &definition{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "2", Annotations: map[string]string{annotation: "true"}}}
+}
+
+// A logText is a log.
+type logText struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (x *logText) Write(p []byte) (int, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.b.Write(p)
+}
+
+func (x *logText) String() string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.b.String()
+}
+
+// inBubble runs do with a source of a.
+func inBubble(t *testing.T, a *api, do func(s *source, st *store[known], log *logText)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		var log logText
+		st := newStore(keepDefinition)
+		ctx, cancel := context.WithCancel(t.Context())
+		s := &source{name: "nads", log: slog.New(slog.NewTextHandler(&log, nil)), list: a.list, watch: a.watch, store: st, ctx: ctx}
+		done := make(chan struct{})
+		go func() {
+			s.run(&definition{}, st)
+			close(done)
+		}()
+		synctest.Wait()
+		do(s, st, &log)
+		cancel()
+		<-done
+	})
+}
+
+func TestAWatchThatIsDownForLongIsLogged(t *testing.T) {
+	t.Parallel()
+	a := &api{refused: errors.New("no route to host")}
+	inBubble(t, a, func(s *source, st *store[known], log *logText) {
+		time.Sleep(downAfter - time.Second)
+		synctest.Wait()
+		if log.String() != "" {
+			t.Errorf("logged too early: %s", log)
+		}
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "no route to host") || !strings.Contains(log.String(), "level=WARN") {
+			t.Errorf("log %q, want one line with the reason", log)
+		}
+		if alive, _ := s.state(); alive || st.synced() {
+			t.Errorf("alive %v, synced %v", alive, st.synced())
+		}
+		a.mu.Lock()
+		a.refused = nil
+		a.mu.Unlock()
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		if n := strings.Count(log.String(), "\n"); n != 2 || !strings.Contains(log.String(), "again") {
+			t.Errorf("log %q, want another line: it is back", log)
+		}
+		if alive, _ := s.state(); !alive || !st.synced() {
+			t.Errorf("alive %v, synced %v", alive, st.synced())
+		}
+	})
+}
+
+func TestAWatchThatEndsAndBeginsAgainIsNotLogged(t *testing.T) {
+	t.Parallel()
+	a := &api{}
+	inBubble(t, a, func(s *source, _ *store[known], log *logText) {
+		for range 20 {
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			a.now.Stop()
+		}
+		time.Sleep(time.Minute)
+		if _, err := s.state(); err != nil || a.watches < 20 || log.String() != "" {
+			t.Errorf("%d watches, error %v, log %q", a.watches, err, log)
+		}
+	})
+}
+
+func TestAWatchOverWhichNothingComesIsCut(t *testing.T) {
+	t.Parallel()
+	a := &api{}
+	inBubble(t, a, func(s *source, st *store[known], _ *logText) {
+		silent := a.now
+		time.Sleep(silentAfter)
+		synctest.Wait()
+		if alive, _ := s.state(); alive {
+			t.Error("alive")
+		}
+		time.Sleep(silentFor)
+		synctest.Wait()
+		if !silent.IsStopped() || a.watches != 2 || a.lists != 0 {
+			t.Errorf("stopped %v, %d watches, %d lists, want it cut, and another watch", silent.IsStopped(), a.watches, a.lists)
+		}
+		speaking := a.now
+		for range 20 {
+			time.Sleep(time.Minute)
+			speaking.Action(watch.Bookmark, bookmark("other"))
+			synctest.Wait()
+		}
+		if alive, _ := s.state(); speaking.IsStopped() || !alive || st.age() > time.Second {
+			t.Errorf("stopped %v, alive %v, age %v: bookmarks are signs of life", speaking.IsStopped(), alive, st.age())
+		}
+	})
+}
+
+func TestInitialEventsThatDoNotEndAreReplacedByAList(t *testing.T) {
+	t.Parallel()
+	a := &api{endless: true}
+	inBubble(t, a, func(_ *source, st *store[known], _ *logText) {
+		time.Sleep(initialLimit + time.Second)
+		synctest.Wait()
+		if !st.synced() || a.lists != 1 {
+			t.Errorf("synced %v, %d lists, want one LIST", st.synced(), a.lists)
+		}
+	})
+}
