@@ -180,6 +180,31 @@ func TestADefinitionThatCannotBeUsedConcernsNoOther(t *testing.T) {
 	}
 }
 
+func TestADefinitionOfAnySizeConcernsNoOther(t *testing.T) {
+	t.Parallel()
+	large := kubetest.Definition{Namespace: "blue", Name: "large", Config: strings.Repeat("x", 17<<20)}
+	for name, before := range map[string]bool{"before the watch": true, "during the watch": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newServer(t)
+			if before {
+				s.SetDefinition(large)
+			}
+			v := open(t, s, Config{NADWait: -1})
+			awaitSync(t, v)
+			if !before {
+				s.SetDefinition(large)
+			}
+			d := storage(s)
+			until(t, v.definitions, func() bool {
+				got, err := v.Definition(t.Context(), d.Ref)
+				_, bad := v.Definition(t.Context(), ref("blue", "large"))
+				return err == nil && got == d && code(bad) == 7 && errors.Is(bad, netconf.ErrInvalid)
+			})
+		})
+	}
+}
+
 func TestANameThatIsNoneIsNotLookedUp(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
