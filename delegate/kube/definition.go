@@ -30,8 +30,8 @@ func keepDefinition(object any) (types.NamespacedName, known, bool) {
 
 // Definition returns the definition r, as the View has it. Without a View yet it is that
 // of Config.Mirror, unless there is a Config.MaxViewAge. Where the View has none it
-// waits for Config.NADWait, and then asks the API server once, if that allows it. All
-// waiting together takes at most half of the time that ctx has left.
+// waits for Config.NADWait, and then asks the API server once, if that allows it. At least
+// two fifths of the time that ctx has are left.
 //
 // Definition fails
 //
@@ -100,8 +100,7 @@ func certainlyNone(err error) bool {
 
 // about returns err as one about an object.
 func about(object string, err error) error {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		named := *e
 		named.Object = object
 		return &named

@@ -180,9 +180,9 @@ func TestADefinitionThatCannotBeUsedConcernsNoOther(t *testing.T) {
 	}
 }
 
-func TestADefinitionOfAnySizeConcernsNoOther(t *testing.T) {
+func TestADefinitionThatIsTooLargeConcernsNoOther(t *testing.T) {
 	t.Parallel()
-	large := kubetest.Definition{Namespace: "blue", Name: "large", Config: strings.Repeat("x", 17<<20)}
+	large := kubetest.Definition{Namespace: "blue", Name: "large", Config: strings.Repeat("x", 4<<20)}
 	for name, before := range map[string]bool{"before the watch": true, "during the watch": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

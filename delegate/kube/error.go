@@ -22,11 +22,6 @@ var (
 	// ErrNotFound is returned for a definition that certainly does not exist.
 	// CNI code 7. It is also [netconf.ErrNotFound].
 	ErrNotFound = errors.New("does not exist")
-
-	// ErrForbidden is returned where the API server does not allow a request that
-	// cannot be done without. CNI code 11: whoever grants the right need not
-	// restart anything.
-	ErrForbidden = errors.New("the Kubernetes API does not allow it")
 )
 
 // An Error is a failure to learn something of the cluster.

@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"testing"
 	"time"
@@ -116,14 +115,4 @@ func pod(uid string, edit func(*corev1.Pod)) *corev1.Pod {
 		edit(p)
 	}
 	return p
-}
-
-// raw is the JSON of what is given.
-func raw(t *testing.T, v any) string {
-	t.Helper()
-	data, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(data)
 }

@@ -89,8 +89,7 @@ type View struct {
 	definitions *part[known]
 	pods        *part[Pod] // nil unless they are asked for
 
-	ctx    context.Context // ends what runs in the background
-	cancel context.CancelFunc
+	cancel context.CancelFunc // ends what runs in the background
 	wg     sync.WaitGroup
 }
 
@@ -116,23 +115,23 @@ func Open(ctx context.Context, c Config) (*View, error) {
 	if err := v.clients(); err != nil {
 		return nil, fmt.Errorf("kube: %w", err)
 	}
-	v.ctx, v.cancel = context.WithCancel(ctx)
-	v.start()
+	ctx, v.cancel = context.WithCancel(ctx)
+	v.start(ctx)
 	return v, nil
 }
 
 // start starts what runs in the background.
-func (v *View) start() {
-	v.definitions = newPart(v, resource{
+func (v *View) start(ctx context.Context) {
+	v.definitions = newPart(ctx, v, resource{
 		client: v.nads, name: definitionResource, list: func() runtime.Object { return &definitionList{} },
 	}, keepDefinition)
 	if v.config.Mirror != "" {
 		m := newMirror(v.config.Mirror, v.log, v.definitions.store)
-		v.wg.Go(func() { m.run(v.ctx) })
+		v.wg.Go(func() { m.run(ctx) })
 	}
 	v.wg.Go(func() { v.definitions.source.run(&definition{}, v.definitions.store) })
 	if v.config.Pods {
-		v.pods = newPart(v, resource{
+		v.pods = newPart(ctx, v, resource{
 			client: v.core, name: "pods", list: func() runtime.Object { return &corev1.PodList{} },
 			selector: fields.OneTermEqualSelector("spec.nodeName", v.config.Node).String(),
 		}, keepPod)

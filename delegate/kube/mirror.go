@@ -82,9 +82,9 @@ func (m *mirror) run(ctx context.Context) {
 		if failing != (err != nil) {
 			failing = err != nil
 			if failing {
-				m.log.Error("definitions cannot be mirrored, trying again", "dir", m.dir, "error", err)
+				m.log.ErrorContext(ctx, "definitions cannot be mirrored, trying again", "dir", m.dir, "error", err)
 			} else {
-				m.log.Info("definitions are mirrored again", "dir", m.dir)
+				m.log.InfoContext(ctx, "definitions are mirrored again", "dir", m.dir)
 			}
 		}
 		select {
@@ -184,7 +184,7 @@ func (m *mirror) bring(key types.NamespacedName) error {
 func (m *mirror) remove(d nad.Definition) error {
 	files, err := d.Files()
 	if err != nil {
-		return nil //nolint:nilerr // the mirror has no files of that name
+		return nil // the mirror has no files of that name
 	}
 	dir, err := durable.OpenDir(filepath.Join(m.dir, d.Namespace), nil)
 	if err != nil {

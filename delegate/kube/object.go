@@ -2,6 +2,7 @@ package kube
 
 import (
 	"encoding/json"
+	"errors"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -57,13 +58,20 @@ func (d *definition) UnmarshalJSON(data []byte) error {
 		},
 	}
 	d.value, d.err = nad.Parse(data)
+	if e, ok := errors.AsType[*nad.Error](d.err); ok && e.Ref == (nad.Ref{}) {
+		named := *e
+		named.Ref = nad.Ref{Namespace: m.Namespace, Name: m.Name}
+		d.err = &named
+	}
 	return nil
 }
 
 // DeepCopyObject returns a copy.
-func (d *definition) DeepCopyObject() runtime.Object {
+func (d *definition) DeepCopyObject() runtime.Object { return d.copy() }
+
+func (d *definition) copy() *definition {
 	c := *d
-	c.ObjectMeta = *d.ObjectMeta.DeepCopy()
+	c.ObjectMeta = *d.DeepCopy()
 	return &c
 }
 
@@ -78,10 +86,10 @@ type definitionList struct {
 // DeepCopyObject returns a copy.
 func (l *definitionList) DeepCopyObject() runtime.Object {
 	c := *l
-	c.ListMeta = *l.ListMeta.DeepCopy()
+	c.ListMeta = *l.DeepCopy()
 	c.Items = make([]definition, len(l.Items))
 	for i := range l.Items {
-		c.Items[i] = *l.Items[i].DeepCopyObject().(*definition) //nolint:forcetypeassert // see above
+		c.Items[i] = *l.Items[i].copy()
 	}
 	return &c
 }

@@ -206,6 +206,43 @@ func TestAKubeconfigIsReadWhenItCanBe(t *testing.T) {
 	}
 }
 
+func TestAKubeconfigOfAnotherClusterReplacesTheView(t *testing.T) {
+	t.Parallel()
+	for name, initial := range map[string]bool{"by a watch": true, "by a list": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			first, second := newServer(t), newServer(t)
+			old := storage(first)
+			for range 10 { // of a higher version than what the first cluster has
+				second.SetDefinition(kubetest.Definition{Namespace: "blue", Name: "other", Config: config})
+			}
+			if !initial {
+				second.Break(kubetest.Fault{NoSendInitialEvents: true})
+			}
+			file, err := first.Kubeconfig(t.TempDir())
+			if err != nil {
+				t.Fatal(err)
+			}
+			v := openConfig(t, Config{Kubeconfig: file, NADWait: -1})
+			awaitSync(t, v)
+			if _, err := second.Kubeconfig(filepath.Dir(file)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := v.Definition(t.Context(), ref("blue", "other")); err != nil { // the next request notices
+				t.Error(err)
+			}
+			until(t, v.definitions, func() bool {
+				_, there, _, _ := v.definitions.store.get(keyOf(ref("blue", "other")))
+				_, still, _, _ := v.definitions.store.get(keyOf(old.Ref))
+				return there && !still
+			})
+			if n := first.Watches(""); n != 0 {
+				t.Errorf("%d watches of the first cluster, want none", n)
+			}
+		})
+	}
+}
+
 // write replaces a file.
 func write(t *testing.T, path, text string) {
 	t.Helper()

@@ -75,8 +75,8 @@ func keepPod(object any) (types.NamespacedName, Pod, bool) {
 // Pod returns the pod of a container, as the View has it. The pod is the one with the UID
 // of the container's, or the mirror of a static pod with that UID; without a UID it is the
 // pod of that name unless it is being deleted. Where the View does not have it, Pod waits
-// for Config.PodWait, and then asks the API server once. All waiting together takes at
-// most three quarters of the time that ctx has left.
+// for Config.PodWait, and then asks the API server once. At least two fifths of the time
+// that ctx has are left.
 //
 // Pod fails with [ErrGone] where there is no such pod, and with [ErrNotSynced] where that
 // cannot be known, for a View older than Config.MaxViewAge, and without Config.Pods. Both

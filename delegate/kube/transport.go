@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	kubetransport "k8s.io/client-go/transport"
+	"k8s.io/client-go/util/connrotation"
 )
 
 // placeholder is the host that the clients name. The transport puts in the real one.
@@ -43,8 +44,9 @@ type transport struct {
 	userAgent  string
 	observe    func(Request)
 
-	mu  sync.Mutex
-	now *session // nil until the credentials could be read
+	mu    sync.Mutex
+	now   *session // nil until the credentials could be read
+	epoch int      // how many sessions there have been
 }
 
 // A session is how requests are sent until a file changes.
@@ -52,8 +54,8 @@ type session struct {
 	stamp  string   // of the files when they were read
 	files  []string // what the credentials come from, except for tokens
 	server *url.URL // of the API
-	base   *http.Transport
-	next   http.RoundTripper // base with credentials
+	dialer *connrotation.Dialer
+	next   http.RoundTripper
 }
 
 func newTransport(c Config) *transport {
@@ -100,10 +102,20 @@ func (t *transport) session() (*session, error) {
 		return nil, fmt.Errorf("credentials: %w", err)
 	}
 	if t.now != nil {
-		t.now.base.CloseIdleConnections()
+		t.now.dialer.CloseAll() // watches begin again, with the new credentials
 	}
 	t.now = s
+	t.epoch++
 	return s, nil
+}
+
+// current returns a number that changes with the credentials: the API server may be
+// another one.
+func (t *transport) current() int {
+	_, _ = t.session() // without credentials nothing changes
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.epoch
 }
 
 // read reads the credentials and makes a session of them.
@@ -139,16 +151,17 @@ func (t *transport) read() (*session, error) {
 	if tc.DialHolder != nil {
 		dial = tc.DialHolder.Dial
 	}
+	s.dialer = connrotation.NewDialer(dial)
 	proxy := tc.Proxy
 	if proxy == nil {
 		proxy = http.ProxyFromEnvironment
 	}
-	s.base = utilnet.SetTransportDefaults(&http.Transport{
-		Proxy: proxy, DialContext: dial, TLSClientConfig: tlsConfig,
+	base := utilnet.SetTransportDefaults(&http.Transport{
+		Proxy: proxy, DialContext: s.dialer.DialContext, TLSClientConfig: tlsConfig,
 		TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: headerTimeout,
 		MaxIdleConnsPerHost: 4, DisableCompression: tc.DisableCompression,
 	})
-	s.next, err = kubetransport.HTTPWrappersForConfig(tc, s.base)
+	s.next, err = kubetransport.HTTPWrappersForConfig(tc, base)
 	return s, err
 }
 
@@ -185,12 +198,12 @@ func (t *transport) check() error {
 	return err
 }
 
-// close ends the connections that no request is using.
+// close ends all connections.
 func (t *transport) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.now != nil {
-		t.now.base.CloseIdleConnections()
+		t.now.dialer.CloseAll()
 	}
 }
 
@@ -234,8 +247,7 @@ func requestOf(req *http.Request) Request {
 
 // cause is err without the URL of a request, which names a placeholder.
 func cause(err error) error {
-	var u *url.Error
-	if errors.As(err, &u) {
+	if u, ok := errors.AsType[*url.Error](err); ok {
 		return u.Err
 	}
 	return err

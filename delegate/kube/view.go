@@ -26,9 +26,9 @@ type part[T any] struct {
 // waits counts the look-ups that had to wait.
 type waits struct{ watch, live, none atomic.Uint64 }
 
-func newPart[T any](v *View, r resource, keep func(any) (types.NamespacedName, T, bool)) *part[T] {
+func newPart[T any](ctx context.Context, v *View, r resource, keep func(any) (types.NamespacedName, T, bool)) *part[T] {
 	p := &part[T]{store: newStore(keep), maxAge: v.config.MaxViewAge}
-	p.source = &source{name: r.name, log: v.log, list: r.List, watch: r.Watch, store: p.store, ctx: v.ctx}
+	p.source = &source{name: r.name, log: v.log, list: r.List, watch: r.Watch, epoch: v.transport.current, store: p.store, ctx: ctx}
 	return p
 }
 

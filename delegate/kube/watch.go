@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -49,12 +50,13 @@ type source struct {
 	log   *slog.Logger
 	list  func(context.Context, metav1.ListOptions) (runtime.Object, error)
 	watch func(context.Context, metav1.ListOptions) (watch.Interface, error)
+	epoch func() int  // of the credentials
 	store interface { // that it fills
 		synced() bool       // it is complete
 		age() time.Duration // since the last sign of life
 	}
 
-	ctx context.Context // of the view: the reflector passes none to a LIST
+	ctx context.Context //nolint:containedctx // of the view: a reflector passes none to a LIST
 
 	mu       sync.Mutex
 	up       bool        // there is a watch
@@ -62,6 +64,7 @@ type source struct {
 	down     *time.Timer // runs while there is no watch
 	said     bool        // that there is none
 	listNext bool        // the last initial events were not complete
+	began    int         // the epoch in which the reflector has asked for all objects
 }
 
 // run keeps s and the store up to date until s.ctx ends.
@@ -96,6 +99,10 @@ func backoff() wait.Backoff {
 
 // List returns all objects.
 func (s *source) List(opts metav1.ListOptions) (runtime.Object, error) {
+	epoch := s.epoch()
+	s.mu.Lock()
+	s.began = epoch
+	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(s.ctx, initialLimit)
 	defer cancel()
 	list, err := s.list(ctx, opts)
@@ -107,45 +114,56 @@ func (s *source) List(opts metav1.ListOptions) (runtime.Object, error) {
 	}
 	if err != nil {
 		s.fell(err)
-		return nil, s.retry(err)
+		return nil, opaque(err)
 	}
 	return list, nil
 }
 
-// errIncomplete makes the reflector fall back to a LIST.
-var errIncomplete = errors.New("the initial events of the last watch were not complete")
+var (
+	errIncomplete = errors.New("the initial events of the last watch were not complete")
+	errElsewhere  = errors.New("the credentials have changed since the last list")
+)
 
 // Watch begins a watch.
 func (s *source) Watch(opts metav1.ListOptions) (watch.Interface, error) {
 	initial := opts.SendInitialEvents != nil
-	if initial && s.turnToList() {
-		return nil, errIncomplete
+	if err := s.ready(initial); err != nil {
+		return nil, err
 	}
 	w, err := s.watch(s.ctx, opts)
 	if err != nil {
 		s.fell(err)
-		return nil, s.retry(err)
+		return nil, opaque(err)
 	}
 	s.rose()
 	return newWatching(s, w, initial), nil
 }
 
-// retry returns an error that makes the reflector try again as [source.run] says. It
-// would wait for some errors by itself, without an end.
-func (s *source) retry(err error) error {
+// opaque returns err so that the reflector tries again as [source.run] says. It would wait
+// for some errors by itself, whether or not its context has ended.
+func opaque(err error) error {
 	if utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err) {
 		return errors.New(err.Error())
 	}
 	return err
 }
 
-// turnToList reports whether it is a LIST's turn.
-func (s *source) turnToList() bool {
+// ready returns an error where a watch would be of no use. After initial events without an
+// end it is a LIST's turn. After a change of the credentials, which may be for another
+// cluster, a watch must begin with all objects: versions mean nothing there.
+func (s *source) ready(initial bool) error {
+	epoch := s.epoch()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	list := s.listNext
-	s.listNext = false
-	return list
+	switch {
+	case initial && s.listNext:
+		s.listNext = false
+		return errIncomplete
+	case !initial && s.began != epoch:
+		return errElsewhere
+	}
+	s.began = epoch
+	return nil
 }
 
 // rose notes that there is a watch.
@@ -208,38 +226,41 @@ type watching struct {
 
 	source  *source
 	initial bool // it began with the initial events
-	once    sync.Once
-	timer   *time.Timer // cuts it
+	timer   *time.Timer
+	stopped atomic.Bool
 }
 
 func newWatching(s *source, w watch.Interface, initial bool) *watching {
+	g := &watching{Interface: w, source: s, initial: initial}
 	limit := silentFor
 	if initial {
 		limit = initialLimit
 	}
-	g := &watching{Interface: w, source: s, initial: initial}
-	// Of the timer a connection without an end depends, over which nothing comes.
 	g.timer = time.AfterFunc(limit, g.look)
 	return g
 }
 
 // look cuts the watch if nothing has come lately.
 func (w *watching) look() {
-	if rest := silentFor - w.source.store.age(); w.source.store.synced() && rest > 0 {
-		w.timer.Reset(rest)
-		return
+	left := silentFor - w.source.store.age()
+	switch {
+	case w.stopped.Load():
+	case w.source.store.synced() && left > 0:
+		w.timer.Reset(left)
+	default:
+		w.Interface.Stop() // the reflector sees the end
 	}
-	w.Interface.Stop()
 }
 
 // Stop ends the watch. The reflector stops each watch, those that ended by themselves
-// too.
+// too, and some twice.
 func (w *watching) Stop() {
-	w.once.Do(func() {
-		w.timer.Stop()
-		w.Interface.Stop()
-		w.source.ended(w.initial)
-	})
+	if w.stopped.Swap(true) {
+		return
+	}
+	w.timer.Stop()
+	w.Interface.Stop()
+	w.source.ended(w.initial)
 }
 
 // ended notes that a watch has ended.
