@@ -1,0 +1,279 @@
+package kube
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/status"
+)
+
+// newEvents returns Events that are sent until the test ends, or calls stop.
+func newEvents(t *testing.T, c EventsConfig) (e *Events, api *fakeAPI, stop func()) {
+	t.Helper()
+	api = &fakeAPI{}
+	e = api.view(t).NewEvents(c)
+	return e, api, running(t, e.Run)
+}
+
+// sent returns the notes of the Events that were posted.
+func sent(api *fakeAPI) []string {
+	var notes []string
+	for _, r := range api.take() {
+		notes = append(notes, noteOf(r.Body))
+	}
+	return notes
+}
+
+// noteOf returns the note of an Event as it is sent.
+func noteOf(body string) string {
+	var u runtime.Unknown
+	var e eventsv1.Event
+	if err := errors.Join(u.Unmarshal([]byte(strings.TrimPrefix(body, "k8s\x00"))), e.Unmarshal(u.Raw)); err != nil {
+		return err.Error()
+	}
+	return e.Note
+}
+
+func alreadyExists() *metav1.Status {
+	return &metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
+		Reason: metav1.StatusReasonAlreadyExists, Code: http.StatusConflict,
+	}
+}
+
+func networks() []status.Network {
+	return []status.Network{
+		{Name: "cbr0", Interface: "eth0", IPs: []string{"10.1.0.5", "fd00::5"}, Default: true},
+		{Name: "blue/storage", Interface: "net1", IPs: []string{"10.2.0.5"}},
+		{Name: "blue/raw"},
+	}
+}
+
+func TestWhatWasAddedToAPodIsOneEvent(t *testing.T) {
+	t.Parallel()
+	for mode, want := range map[EventMode][]string{
+		"":          {"Add eth0 [10.1.0.5 fd00::5] from cbr0, net1 [10.2.0.5] from blue/storage, blue/raw"},
+		EventsBrief: {"Add eth0 [10.1.0.5 fd00::5] from cbr0, net1 [10.2.0.5] from blue/storage, blue/raw"},
+		EventsFull:  {"Add eth0 [10.1.0.5 fd00::5] from cbr0", "Add net1 [10.2.0.5] from blue/storage", "Add blue/raw"},
+		EventsOff:   nil,
+	} {
+		t.Run("mode "+string(mode), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				e, api, _ := newEvents(t, EventsConfig{Mode: mode})
+				e.Added(aPod("a"), networks())
+				e.Added(aPod("b"), nil)
+				e.Added(nad.Pod{Container: "of podman"}, networks())
+				synctest.Wait()
+				if diff := cmp.Diff(want, sent(api)); diff != "" {
+					t.Error(diff)
+				}
+				if diff := cmp.Diff(EventStats{Sent: uint64(len(want))}, e.Stats()); diff != "" {
+					t.Error(diff)
+				}
+			})
+		})
+	}
+}
+
+func TestNilEventsHaveNone(t *testing.T) {
+	t.Parallel()
+	var e *Events
+	e.Run(t.Context())
+	e.Added(aPod("a"), networks())
+	e.Pod(aPod("a"), NoNetworkFound, "", "")
+	e.Definition(nad.Definition{}, InvalidNetwork, "", "")
+	e.Self(StatusNotWritten, "", "")
+	if e.Stats() != (EventStats{}) {
+		t.Error("there are some")
+	}
+}
+
+func TestEveryTextIsSentOnceAnHour(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e, api, _ := newEvents(t, EventsConfig{})
+		d := nad.Definition{Ref: nad.Ref{Namespace: "blue", Name: "storage"}, Version: "7"}
+		for range 3 {
+			e.Pod(aPod("a"), NoNetworkFound, "AddNetwork", "no blue/x")
+			e.Pod(aPod("a"), NoNetworkFound, "AddNetwork", "no blue/y")
+			e.Pod(aPod("b"), NoNetworkFound, "AddNetwork", "no blue/x")
+			e.Definition(d, InvalidNetwork, "AddNetwork", "version 7")
+			settle(time.Minute)
+		}
+		d.Version = "8"
+		e.Definition(d, InvalidNetwork, "AddNetwork", "version 7")
+		settle(time.Minute)
+		if diff := cmp.Diff([]string{"no blue/x", "no blue/y", "no blue/x", "version 7", "version 7"}, sent(api)); diff != "" {
+			t.Error(diff)
+		}
+		settle(time.Hour)
+		e.Pod(aPod("a"), NoNetworkFound, "AddNetwork", "no blue/x")
+		synctest.Wait()
+		if diff := cmp.Diff([]string{"no blue/x"}, sent(api)); diff != "" {
+			t.Errorf("after an hour: %s", diff)
+		}
+	})
+}
+
+func TestEventsAreDroppedAndNothingWaitsForThem(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e, api, stop := newEvents(t, EventsConfig{})
+		api.fail(repeat(answer{delay: time.Hour}, 100)...)
+		begin := time.Now()
+		for i := range 3 * eventQueue {
+			e.Pod(aPod("a"), NoNetworkFound, "AddNetwork", strconv.Itoa(i))
+			if i == 0 {
+				synctest.Wait() // the first is on its way
+			}
+		}
+		if d := time.Since(begin); d != 0 {
+			t.Errorf("adding Events has taken %v", d)
+		}
+		if diff := cmp.Diff(EventStats{Dropped: 2*eventQueue - 1}, e.Stats()); diff != "" {
+			t.Error(diff)
+		}
+		begin = time.Now()
+		stop()
+		if d := time.Since(begin); d != eventFlush {
+			t.Errorf("the end has taken %v, want %v", d, eventFlush)
+		}
+		if diff := cmp.Diff(EventStats{Dropped: 3 * eventQueue}, e.Stats()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestEventsThatWaitAtTheEndAreSent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e, api, stop := newEvents(t, EventsConfig{})
+		api.fail(answer{delay: time.Second})
+		for i := range 10 {
+			e.Pod(aPod("a"), NoNetworkFound, "AddNetwork", strconv.Itoa(i))
+		}
+		synctest.Wait()
+		begin := time.Now()
+		stop()
+		if d := time.Since(begin); d != time.Second {
+			t.Errorf("the end has taken %v, want 1s", d)
+		}
+		if diff := cmp.Diff(EventStats{Sent: 10}, e.Stats()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestWhatFollowsFromAnAnswerToAnEvent(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		answers []answer
+		want    []time.Duration
+		stats   EventStats
+	}{
+		"sent":              {nil, seconds(0), EventStats{Sent: 1}},
+		"sent before":       {[]answer{{err: errRefused}, {code: 409, body: alreadyExists()}}, seconds(0, 1), EventStats{Sent: 1}},
+		"forbidden":         {[]answer{{code: 403}}, seconds(0), EventStats{Dropped: 1}},
+		"no namespace":      {[]answer{{code: 404, body: noSuchPod()}}, seconds(0), EventStats{Dropped: 1}},
+		"too many requests": {[]answer{{code: 429, after: 5}}, seconds(0, 5), EventStats{Sent: 1}},
+		"internal errors":   {repeat(answer{code: 500}, 3), seconds(0, 1, 3, 7), EventStats{Sent: 1}},
+		"no answer":         {repeat(answer{delay: time.Hour}, 1), seconds(0, 11), EventStats{Sent: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				e, api, _ := newEvents(t, EventsConfig{})
+				api.fail(test.answers...)
+				e.Pod(aPod("a"), NoNetworkFound, "AddNetwork", "no blue/x")
+				settle(time.Hour)
+				var times []time.Duration
+				for _, r := range api.take() {
+					times = append(times, r.At)
+				}
+				if diff := cmp.Diff(test.want, times); diff != "" {
+					t.Error(diff)
+				}
+				if diff := cmp.Diff(test.stats, e.Stats()); diff != "" {
+					t.Error(diff)
+				}
+			})
+		})
+	}
+}
+
+func TestAnEventIsTriedForTenMinutes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e, api, _ := newEvents(t, EventsConfig{})
+		api.fail(repeat(answer{err: errRefused}, 1000)...)
+		e.Pod(aPod("a"), NoNetworkFound, "AddNetwork", "no blue/x")
+		settle(time.Hour)
+		if n := api.count(); n < 20 || n > 30 {
+			t.Errorf("%d requests, want about 24", n)
+		}
+		if diff := cmp.Diff(EventStats{Dropped: 1}, e.Stats()); diff != "" {
+			t.Error(diff)
+		}
+		// It was never told, so it is worth telling.
+		e.Pod(aPod("a"), NoNetworkFound, "AddNetwork", "no blue/x")
+		synctest.Wait()
+		if n := api.count(); n != 1 {
+			t.Errorf("%d requests for the next one, want 1", n)
+		}
+	})
+}
+
+func TestTheNamesOfEventsAreDifferentAndValid(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for i, object := range []string{"a", "a", "a.b-c", strings.Repeat("x", 253), strings.Repeat("x", 235) + "-.-.-.-.-.-.-.-.-.", "n1"} {
+		name := eventName(object, time.Now().UnixNano()+int64(i))
+		if errs := utilvalidation.IsDNS1123Subdomain(name); len(errs) > 0 || seen[name] {
+			t.Errorf("%q: %v, seen: %v", name, errs, seen[name])
+		}
+		seen[name] = true
+	}
+}
+
+func TestWhoseEventsThoseAboutTheProgramAre(t *testing.T) {
+	t.Parallel()
+	self := nad.Pod{Namespace: "kube-system", Name: "daemon-x", UID: "7"}
+	for name, test := range map[string]struct {
+		self nad.Pod
+		node string
+		want string // kind, namespace/name, instance
+	}{
+		"pod":     {self, "n1", "Pod kube-system/daemon-x daemon-x"},
+		"node":    {nad.Pod{}, "n1", "Node /n1 multinetd-n1"},
+		"neither": {nad.Pod{}, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			v := (&fakeAPI{}).view(t)
+			v.config.Node = test.node
+			e := v.NewEvents(EventsConfig{Self: test.self, Controller: "multinetd"})
+			e.Self(StatusNotWritten, "", "text")
+			got := ""
+			if len(e.queue) > 0 {
+				ev := <-e.queue
+				got = ev.about.Kind + " " + ev.about.Namespace + "/" + ev.about.Name + " " + e.instance
+			}
+			if got != test.want {
+				t.Errorf("%q, want %q", got, test.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,313 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/metacni/metacni/netconf/nad"
+)
+
+// A Status is what the records of one sandbox say about the networks of its pod. The
+// zero Status is that of a sandbox without records: nothing is written for it.
+type Status struct {
+	// Annotation is the text of the annotation, see [status.Annotation].
+	Annotation string
+
+	// Created is the time at which the sandbox was attached. A pod can have two
+	// sandboxes while the kubelet replaces one; the newest is what counts.
+	Created time.Time
+
+	// Source is where the kubelet has the pod from, if the runtime told it: the
+	// pod's annotation kubernetes.io/config.source, see [nad.Origin].
+	Source string
+
+	// IfWritten means that the Annotation is written only in place of an earlier
+	// one of the same pod.
+	IfWritten bool
+
+	// Trimmed means that the Annotation is not complete, because it would be too
+	// long. An Event says so.
+	Trimmed bool
+}
+
+// A StatusPolicy says whether an ADD waits for its status.
+type StatusPolicy string
+
+// The policies.
+const (
+	// StatusWait waits for a while, and goes on whatever becomes of the status. It
+	// does not wait while the API server is known to be away. The empty policy is
+	// StatusWait too.
+	StatusWait StatusPolicy = "wait"
+
+	// StatusAsync does not wait.
+	StatusAsync StatusPolicy = "async"
+
+	// StatusRequire fails unless the status is written in time.
+	StatusRequire StatusPolicy = "require"
+)
+
+// A StatusConfig says what a [StatusWriter] writes, and when.
+type StatusConfig struct {
+	// Desired returns the Status of the sandbox pod.Container as it is now,
+	// computed from its records and nothing else. The zero Status means that there
+	// are none, or that nothing is to be written for it. It is called at any
+	// time, by several goroutines, and again after it has failed.
+	Desired func(ctx context.Context, pod nad.Pod) (Status, error)
+
+	Policy StatusPolicy
+
+	// Timeout limits how long [StatusWriter.Wait] waits. 0 means 1 s.
+	Timeout time.Duration
+
+	// Rate limits the requests per second. 0 means 50. A request that an ADD waits
+	// for is never held back; others make up for it.
+	Rate float64
+
+	// Events gets what people should know of: a status that the API server refuses,
+	// that somebody else overwrites, or that is not complete. It may be nil.
+	Events *Events
+}
+
+func (c StatusConfig) timeout() time.Duration {
+	if c.Timeout != 0 {
+		return c.Timeout
+	}
+	return time.Second
+}
+
+func (c StatusConfig) limiter() *rate.Limiter {
+	if c.Rate != 0 {
+		return rate.NewLimiter(rate.Limit(c.Rate), 1)
+	}
+	return rate.NewLimiter(50, 1)
+}
+
+// A StatusWriter writes the annotation k8s.v1.cni.cncf.io/network-status of pods. It is
+// level-triggered: whoever changes the records of a sandbox calls [StatusWriter.Changed]
+// or [StatusWriter.Wait], and the writer makes the annotation what the records say then.
+// It sends no request if it has written the same before.
+//
+// Each status is one patch of pods/status that names the UID of the pod, so that it
+// cannot hit another pod of the same name, and needs no right but to patch pods/status. A
+// request that fails is tried again for as long as there are records. A pod that has
+// gone is forgotten.
+//
+// Goroutines may share a StatusWriter. It does nothing before [StatusWriter.Run], which is
+// to be called once.
+type StatusWriter struct {
+	config  StatusConfig
+	view    *View
+	queue   workqueue.TypedDelayingInterface[nad.Pod]
+	backoff workqueue.TypedRateLimiter[nad.Pod] // after a failure
+	refused workqueue.TypedRateLimiter[nad.Pod] // after a refusal
+	limiter *rate.Limiter
+	ended   chan struct{} // closed when Run returns
+
+	mu       sync.Mutex // protects what follows
+	pods     map[nad.Pod]*podStatus
+	stats    StatusStats
+	answered time.Time // when a request was begun that the API server has answered
+	away     bool      // it has not answered lately
+	told     time.Time // when the last refusal was told
+}
+
+// A podStatus is what the writer knows of a pod.
+type podStatus struct {
+	sandboxes []string     // that may have records
+	waiting   []chan error // to be told what becomes of the next attempt
+	since     time.Time    // when there was something to do; zero if there is not
+	paid      bool         // the limiter has been asked
+	sending   bool
+
+	// What was written last.
+	text      string // "" if it is not what the API server has
+	version   string // the pod's resourceVersion then; "" if nothing was written
+	written   time.Time
+	created   time.Time // of the sandbox
+	contested bool      // somebody else has written too, and an Event has said so
+}
+
+// NewStatusWriter returns a StatusWriter for the cluster of v. If v watches pods, the
+// writer also repairs what others write, at most every 30 s.
+func (v *View) NewStatusWriter(c StatusConfig) *StatusWriter {
+	return &StatusWriter{
+		config:  c,
+		view:    v,
+		queue:   workqueue.NewTypedDelayingQueue[nad.Pod](),
+		backoff: workqueue.NewTypedItemExponentialFailureRateLimiter[nad.Pod](100*time.Millisecond, 30*time.Second),
+		refused: workqueue.NewTypedItemExponentialFailureRateLimiter[nad.Pod](time.Minute, 10*time.Minute),
+		limiter: c.limiter(),
+		ended:   make(chan struct{}),
+		pods:    map[nad.Pod]*podStatus{},
+	}
+}
+
+// Run writes until ctx ends. It returns when all its goroutines have ended. What has not
+// been written then is left to the next process, see [StatusWriter.Resume].
+func (w *StatusWriter) Run(ctx context.Context) {
+	defer close(w.ended)
+	defer context.AfterFunc(ctx, w.queue.ShutDown)()
+	var running sync.WaitGroup
+	defer running.Wait()
+	if w.view.pods != nil {
+		running.Go(func() { w.repair(ctx) })
+	}
+	for {
+		pod, ended := w.queue.Get()
+		if ended {
+			return
+		}
+		// One goroutine for each pod: a slow answer delays no other pod. Their
+		// number is limited by that of the node's pods.
+		running.Go(func() {
+			defer w.queue.Done(pod)
+			w.attempt(ctx, pod)
+		})
+	}
+}
+
+// Changed says that the records of the sandbox pod.Container have changed, or have been
+// removed. It does not block. pod.Container is what Desired is asked for. A container
+// outside of Kubernetes, without a namespace and a name of a pod, is ignored.
+func (w *StatusWriter) Changed(pod nad.Pod) { w.change(pod, nil) }
+
+// Resume says which sandboxes had records when the process started. What the View does
+// not show to be right already is written, ten pods a second. A pod whose records change
+// meanwhile does not wait for its turn.
+func (w *StatusWriter) Resume(pods []nad.Pod) {
+	turns := map[nad.Pod]bool{}
+	for _, pod := range pods {
+		id := identity(pod)
+		if !named(pod) {
+			continue
+		}
+		w.note(pod, nil)
+		if !turns[id] {
+			w.queue.AddAfter(id, time.Duration(len(turns))*time.Second/10)
+			turns[id] = true
+		}
+	}
+}
+
+// Wait says the same as Changed. Then it waits until the status is written, as the policy
+// says. It returns nil at once for a container outside of Kubernetes, and as soon as there
+// is nothing to be written, such as for a pod that has gone.
+//
+// With [StatusRequire] it fails with [ErrNotWritten] if the status was not written in
+// time, was refused, or Run has ended. With the other policies it never fails.
+func (w *StatusWriter) Wait(ctx context.Context, pod nad.Pod) error {
+	if !named(pod) || w.config.Policy == StatusAsync || w.config.Policy != StatusRequire && w.isAway() {
+		w.Changed(pod)
+		return nil
+	}
+	result := make(chan error, 1)
+	w.change(pod, result)
+	ctx, cancel := context.WithTimeoutCause(ctx, w.config.timeout(), errSlow)
+	defer cancel()
+	var err error
+	select {
+	case err = <-result:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+		w.leave(ctx, pod, result)
+	case <-w.ended:
+		err = context.Canceled
+	}
+	if err == nil || w.config.Policy != StatusRequire {
+		return nil
+	}
+	return &Error{Object: "pod " + pod.String(), Kind: ErrNotWritten, Err: err}
+}
+
+// A StatusStats counts what a [StatusWriter] has done.
+type StatusStats struct {
+	Written     uint64 // requests that wrote a status
+	Gone        uint64 // requests for a pod that has gone
+	Refused     uint64 // requests that the API server will refuse until somebody changes something
+	Failed      uint64 // requests that failed otherwise
+	Overwritten uint64 // statuses that somebody else changed
+
+	Pending int           // pods whose status is not known to be written
+	Lag     time.Duration // for how long that is so for the first of them
+}
+
+// Stats returns the counts up to now.
+func (w *StatusWriter) Stats() StatusStats {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := w.stats
+	for _, p := range w.pods {
+		if !p.since.IsZero() {
+			s.Pending++
+			s.Lag = max(s.Lag, time.Since(p.since))
+		}
+	}
+	return s
+}
+
+// identity returns what the sandboxes of a pod have in common.
+func identity(pod nad.Pod) nad.Pod {
+	pod.Container = ""
+	return pod
+}
+
+// named reports whether a pod can be one of Kubernetes.
+func named(pod nad.Pod) bool {
+	return nad.Ref{Namespace: pod.Namespace, Name: pod.Name}.Validate() == nil
+}
+
+// change notes that a pod has something to do, and does it soon.
+func (w *StatusWriter) change(pod nad.Pod, waiting chan error) {
+	if named(pod) {
+		w.note(pod, waiting)
+		w.queue.Add(identity(pod))
+	}
+}
+
+// note notes that a pod has something to do.
+func (w *StatusWriter) note(pod nad.Pod, waiting chan error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := w.pods[identity(pod)]
+	if p == nil {
+		p = &podStatus{}
+		w.pods[identity(pod)] = p
+	}
+	if !slices.Contains(p.sandboxes, pod.Container) {
+		p.sandboxes = append(p.sandboxes, pod.Container)
+	}
+	if p.since.IsZero() {
+		p.since = time.Now()
+	}
+	if waiting != nil {
+		p.waiting = append(p.waiting, waiting)
+	}
+}
+
+// leave ends a wait that has had no result. An API server that lets somebody wait for too
+// long is away: others do not wait for it then.
+func (w *StatusWriter) leave(ctx context.Context, pod nad.Pod, waiting chan error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := w.pods[identity(pod)]
+	if p == nil {
+		return
+	}
+	p.waiting = slices.DeleteFunc(p.waiting, func(c chan error) bool { return c == waiting })
+	if err := context.Cause(ctx); p.sending && errors.Is(err, errSlow) {
+		w.setAway(ctx, true, err)
+	}
+}
+
+func (w *StatusWriter) isAway() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.away
+}

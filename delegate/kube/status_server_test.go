@@ -1,0 +1,265 @@
+package kube
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/status"
+)
+
+// A served is a writer, and Events, for a server.
+type served struct {
+	*StatusWriter
+	records
+	server *kubetest.Server
+	view   *View
+	events *Events
+}
+
+func withServer(t *testing.T, c Config, policy StatusPolicy) *served {
+	t.Helper()
+	s := &served{server: newServer(t)}
+	c.Node = "n1"
+	s.view = open(t, s.server, c)
+	s.events = s.view.NewEvents(EventsConfig{Self: nad.Pod{Namespace: "kube-system", Name: "daemon"}})
+	s.StatusWriter = s.view.NewStatusWriter(StatusConfig{Desired: s.recorded, Policy: policy, Timeout: time.Minute, Events: s.events})
+	running(t, s.Run)
+	running(t, s.events.Run)
+	return s
+}
+
+// pod sets a pod of node n1 that has a label, an annotation and a condition.
+func (s *served) pod(name string) nad.Pod {
+	s.server.SetPod(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "blue", Name: name, UID: types.UID("uid-" + name),
+			Labels: map[string]string{"l": "1"}, Annotations: map[string]string{"a": "1"},
+		},
+		Spec:   corev1.PodSpec{NodeName: "n1"},
+		Status: corev1.PodStatus{Phase: corev1.PodPending, Message: "as it was"},
+	})
+	return aPod(name)
+}
+
+// add does what an ADD does.
+func (s *served) add(t *testing.T, pod nad.Pod) {
+	t.Helper()
+	s.set(pod.Container, aStatus(pod.Name))
+	if err := s.Wait(t.Context(), pod); err != nil {
+		t.Error(err)
+	}
+	s.events.Added(pod, networks())
+}
+
+// await waits until done does true.
+func (s *served) await(t *testing.T, done func() bool) {
+	t.Helper()
+	if err := s.server.Wait(t.Context(), done); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAPodIsOnePATCHAndOneEventAndNothingAtDEL(t *testing.T) {
+	t.Parallel()
+	s := withServer(t, Config{}, StatusRequire)
+	for i := range 5 {
+		pod := s.pod(fmt.Sprint("p", i))
+		before := s.server.Pod("blue", pod.Name)
+		s.add(t, pod)
+		after := s.server.Pod("blue", pod.Name)
+		before.Annotations[status.NetworkStatusAnnotation] = aStatus(pod.Name).Annotation
+		before.ResourceVersion, before.ManagedFields, after.ManagedFields = after.ResourceVersion, nil, nil
+		if diff := cmp.Diff(before, after); diff != "" {
+			t.Errorf("more than the annotation has changed: %s", diff)
+		}
+	}
+	for i := range 5 { // DEL
+		pod := aPod(fmt.Sprint("p", i))
+		s.set(pod.Container, Status{})
+		if err := s.Wait(t.Context(), pod); err != nil {
+			t.Error(err)
+		}
+	}
+	s.await(t, func() bool { return len(s.server.Events()) == 5 })
+	for _, count := range []struct {
+		verb, resource string
+		want           int
+	}{
+		{"patch", "pods/status", 5}, {"create", "events", 5}, {"", "pods", 0}, {"get", "", 0},
+	} {
+		if n := s.server.Count(count.verb, count.resource); n != count.want {
+			t.Errorf("%s %s: %d requests, want %d", count.verb, count.resource, n, count.want)
+		}
+	}
+}
+
+func TestAnotherPodOfTheSameNameKeepsItsStatus(t *testing.T) {
+	t.Parallel()
+	s := withServer(t, Config{}, StatusRequire)
+	s.pod("a")
+	old := aPod("a")
+	old.UID = "uid-of-the-one-before"
+	s.add(t, old)
+	s.add(t, aPod("gone"))
+	if text, ok := s.server.Pod("blue", "a").Annotations[status.NetworkStatusAnnotation]; ok {
+		t.Errorf("the other pod has %s", text)
+	}
+	if diff := cmp.Diff(StatusStats{Gone: 2}, s.Stats()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestAStatusIsWrittenWhenTheServerIsBack(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]kubetest.Fault{
+		"cut":               {Cut: true, Times: 2},
+		"unauthorized":      {Status: http.StatusUnauthorized, Times: 2},
+		"conflict":          {Status: http.StatusConflict, Times: 2},
+		"too many requests": {Status: http.StatusTooManyRequests, Times: 2},
+		"internal error":    {Status: http.StatusInternalServerError, Times: 2},
+		"rubbish":           {Body: "<html>", Times: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := withServer(t, Config{}, StatusWait)
+			fault.Verb, fault.Resource = "patch", "pods/status"
+			defer s.server.Break(fault)()
+			pod := s.pod("a")
+			s.add(t, pod)
+			s.await(t, func() bool {
+				return s.server.Pod("blue", "a").Annotations[status.NetworkStatusAnnotation] == aStatus("a").Annotation
+			})
+			if n := s.server.Count("patch", "pods/status"); n != 3 {
+				t.Errorf("%d requests, want 3", n)
+			}
+		})
+	}
+}
+
+func TestARefusalIsAnEventOfTheDaemon(t *testing.T) {
+	t.Parallel()
+	s := withServer(t, Config{}, StatusRequire)
+	defer s.server.Break(kubetest.Fault{Verb: "patch", Resource: "pods/status", Status: http.StatusForbidden})()
+	for i := range 3 {
+		pod := s.pod(fmt.Sprint("p", i))
+		s.set(pod.Container, aStatus(pod.Name))
+		checkNotWritten(t, s.Wait(t.Context(), pod), true)
+	}
+	s.await(t, func() bool { return len(s.server.Events()) == 1 })
+	e := s.server.Events()[0]
+	if e.Regarding.Name != "daemon" || e.Reason != string(StatusNotWritten) || e.Type != corev1.EventTypeWarning {
+		t.Errorf("%+v", e)
+	}
+	if n := s.Stats().Refused; n != 3 {
+		t.Errorf("%d refused, want 3", n)
+	}
+}
+
+func TestAStatusThatSomebodyElseHasChangedIsRepairedOutOfTheView(t *testing.T) {
+	t.Parallel()
+	s := withServer(t, Config{Pods: true}, StatusRequire)
+	awaitSync(t, s.view)
+	pod := s.pod("a")
+	s.add(t, pod)
+	other := s.server.Pod("blue", "a")
+	other.Annotations[status.NetworkStatusAnnotation] = "[]"
+	s.server.SetPod(other)
+	s.await(t, func() bool { return len(s.server.Events()) == 2 })
+	if n := s.Stats().Overwritten; n != 1 {
+		t.Errorf("%d times overwritten, want 1", n)
+	}
+}
+
+func TestANewProcessMakesNoRequestForWhatTheViewShows(t *testing.T) {
+	t.Parallel()
+	s := withServer(t, Config{Pods: true}, StatusRequire)
+	awaitSync(t, s.view)
+	pod := s.pod("a")
+	s.add(t, pod)
+	until(t, s.view.pods, func() bool {
+		p, ok := s.view.cachedPod(pod)
+		return ok && p.Annotations[status.NetworkStatusAnnotation] != ""
+	})
+	next := s.view.NewStatusWriter(StatusConfig{Desired: s.recorded, Policy: StatusRequire})
+	running(t, next.Run)
+	next.Resume([]nad.Pod{pod})
+	if err := next.Wait(t.Context(), pod); err != nil {
+		t.Error(err)
+	}
+	if n := s.server.Count("patch", "pods/status"); n != 1 {
+		t.Errorf("%d requests, want 1", n)
+	}
+}
+
+func TestAfterAnOutageAllStatusesAreRight(t *testing.T) {
+	t.Parallel()
+	s := withServer(t, Config{}, StatusWait)
+	var pods []nad.Pod
+	for i := range 12 {
+		pods = append(pods, s.pod(fmt.Sprint("p", i)))
+	}
+	for _, pod := range pods[:4] {
+		s.add(t, pod)
+	}
+	s.server.Stop()
+	for _, pod := range pods[4:] { // ADD
+		s.add(t, pod)
+	}
+	for _, pod := range []nad.Pod{pods[0], pods[5]} { // DEL
+		s.set(pod.Container, Status{})
+		s.Changed(pod)
+	}
+	again := pods[1] // another sandbox
+	again.Container = "c-again"
+	s.set(again.Container, aStatus("again"))
+	s.Changed(again)
+	s.server.DeletePod("blue", pods[6].Name)
+	s.server.Start()
+
+	want := map[string]string{}
+	for _, pod := range pods {
+		want[pod.Name] = aStatus(pod.Name).Annotation
+	}
+	want[pods[1].Name] = aStatus("again").Annotation
+	want[pods[5].Name], want[pods[6].Name] = "", "" // had no sandbox any more, and no pod
+	s.await(t, func() bool {
+		got := map[string]string{}
+		for _, pod := range pods {
+			got[pod.Name] = ""
+			if o := s.server.Pod("blue", pod.Name); o != nil {
+				got[pod.Name] = o.Annotations[status.NetworkStatusAnnotation]
+			}
+		}
+		return cmp.Equal(want, got)
+	})
+}
+
+func TestTheServerAcceptsEveryEvent(t *testing.T) {
+	t.Parallel()
+	s := withServer(t, Config{}, StatusWait)
+	long := strings.Repeat("ä", 2000)
+	definition := nad.Definition{Ref: nad.Ref{Namespace: "blue", Name: strings.Repeat("n", 253)}, UID: "7", Version: "8"}
+	s.events.Pod(aPod("a"), NoNetworkFound, long, long)
+	s.events.Pod(aPod(strings.Repeat("p", 253)), AddedInterface, "", "")
+	s.events.Definition(definition, InvalidNetwork, "AddNetwork", "text")
+	s.events.Self(StatusNotWritten, "PatchStatus", "text")
+	node := s.view.NewEvents(EventsConfig{Controller: "multinetd"})
+	running(t, node.Run)
+	node.Self(StatusNotWritten, "PatchStatus", "text")
+	s.await(t, func() bool { return len(s.server.Events()) == 5 })
+	for _, e := range s.server.Events() {
+		if want := e.Reason == string(AddedInterface); (e.Type == corev1.EventTypeNormal) != want {
+			t.Errorf("%s is %s", e.Reason, e.Type)
+		}
+	}
+}

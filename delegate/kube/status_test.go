@@ -1,0 +1,322 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/netconf/nad"
+)
+
+func TestAStatusIsOnePatchWithTheUIDOfThePod(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, StatusConfig{})
+		pod := b.added("a")
+		synctest.Wait()
+		want := []request{{Name: "a", Body: patchOf(pod, b.all[pod.Container])}}
+		if diff := cmp.Diff(want, b.api.take()); diff != "" {
+			t.Error(diff)
+		}
+		if diff := cmp.Diff(StatusStats{Written: 1}, b.Stats()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestWhatWasWrittenLastIsNotWrittenAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, StatusConfig{})
+		pod := b.added("a")
+		settle(time.Second)
+		b.Changed(pod)
+		if err := b.Wait(t.Context(), pod); err != nil {
+			t.Error(err)
+		}
+		settle(time.Hour)
+		if n := b.api.count(); n != 1 {
+			t.Errorf("%d requests, want 1", n)
+		}
+		b.set(pod.Container, aStatus("one more network"))
+		b.Changed(pod)
+		settle(time.Second)
+		if n := b.api.count(); n != 1 {
+			t.Errorf("%d requests after one more network, want 1", n)
+		}
+	})
+}
+
+func TestNothingIsWrittenOnceThereAreNoRecords(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, StatusConfig{})
+		pod := b.added("a")
+		settle(time.Second)
+		b.api.take()
+		b.set(pod.Container, Status{})
+		b.Changed(pod)
+		settle(time.Hour)
+		if n := b.api.count(); n != 0 {
+			t.Errorf("%d requests, want none", n)
+		}
+		if len(b.pods) != 0 {
+			t.Errorf("%d pods are remembered, want none", len(b.pods))
+		}
+	})
+}
+
+func TestContainersOutsideOfKubernetesHaveNoStatus(t *testing.T) {
+	t.Parallel()
+	for name, pod := range map[string]nad.Pod{
+		"no pod":                {Container: "c"},
+		"no namespace":          {Name: "a", Container: "c"},
+		"a name that is a path": {Namespace: "blue", Name: "a/../b", Container: "c"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, StatusConfig{Policy: StatusRequire})
+				b.set("c", aStatus("net"))
+				b.Changed(pod)
+				b.Resume([]nad.Pod{pod})
+				if err := b.Wait(t.Context(), pod); err != nil {
+					t.Error(err)
+				}
+				settle(time.Minute)
+				if n := b.api.count(); n != 0 || len(b.pods) != 0 {
+					t.Errorf("%d requests, %d pods, want none", n, len(b.pods))
+				}
+			})
+		})
+	}
+}
+
+// The DEL of the old sandbox of a pod comes after the ADD of the new one.
+func TestTheNewestSandboxOfAPodCounts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, StatusConfig{})
+		older := b.added("a")
+		settle(time.Second)
+		newer := older
+		newer.Container = "c-a2"
+		b.set(newer.Container, aStatus("newer"))
+		b.Changed(newer)
+		settle(time.Second)
+		b.Changed(older)
+		settle(time.Second)
+		b.set(older.Container, Status{})
+		b.Changed(older)
+		settle(time.Hour)
+		want := []request{
+			{Name: "a", Body: patchOf(older, aStatus("a"))},
+			{At: time.Second, Name: "a", Body: patchOf(newer, aStatus("newer"))},
+		}
+		if diff := cmp.Diff(want, b.api.take()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestTheDELOfTheNewestSandboxDoesNotBringBackTheStatusOfTheOldOne(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, StatusConfig{})
+		older := b.added("a")
+		settle(time.Second)
+		newer := older
+		newer.Container = "c-a2"
+		b.set(newer.Container, aStatus("newer"))
+		b.Changed(newer)
+		settle(time.Second)
+		b.api.take()
+		b.set(newer.Container, Status{})
+		b.Changed(newer)
+		settle(time.Hour)
+		if n := b.api.count(); n != 0 {
+			t.Errorf("%d requests, want none", n)
+		}
+	})
+}
+
+func TestAStatusForThoseWrittenBeforeIsOnlyWrittenForThese(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, StatusConfig{})
+		pod, only := aPod("a"), aStatus("primary alone")
+		only.IfWritten = true
+		b.set(pod.Container, only)
+		b.Changed(pod)
+		settle(time.Second)
+		if n := b.api.count(); n != 0 {
+			t.Errorf("%d requests for a pod without a status, want none", n)
+		}
+		both := aStatus("primary and another")
+		both.Created = only.Created
+		b.set(pod.Container, both)
+		b.Changed(pod)
+		settle(time.Second)
+		b.set(pod.Container, only)
+		b.Changed(pod)
+		settle(time.Second)
+		if n := b.api.count(); n != 2 {
+			t.Errorf("%d requests when a network came and went, want 2", n)
+		}
+	})
+}
+
+func TestRecordsThatCannotBeReadAreReadAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, StatusConfig{})
+		b.unreadable(errors.New("I/O error"))
+		b.added("a")
+		settle(time.Second)
+		if n := b.api.count(); n != 0 {
+			t.Errorf("%d requests, want none", n)
+		}
+		b.unreadable(nil)
+		settle(time.Minute)
+		if n := b.api.count(); n != 1 {
+			t.Errorf("%d requests when they can be read, want 1", n)
+		}
+	})
+}
+
+// A daemon that is killed between record and status leaves the record.
+func TestTheNextProcessWritesWhatIsLeft(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, StatusConfig{})
+		b.api.fail(answer{err: errRefused})
+		pod := b.added("a")
+		synctest.Wait()
+		b.stop()
+		if n := b.api.count(); n != 1 {
+			t.Fatalf("%d requests, want 1", n)
+		}
+		next := b.api.view(t).NewStatusWriter(StatusConfig{Desired: b.recorded})
+		stop := running(t, next.Run)
+		next.Resume([]nad.Pod{pod})
+		settle(time.Minute)
+		want := []request{{Name: "a", Body: patchOf(pod, b.all[pod.Container])}}
+		if diff := cmp.Diff(want, b.api.take()); diff != "" {
+			t.Error(diff)
+		}
+		stop()
+	})
+}
+
+func TestAProcessThatBeginsWritesTenPodsASecond(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, StatusConfig{})
+		var pods []nad.Pod
+		for i := range 25 {
+			name := strconv.Itoa(i)
+			b.set("c-"+name, aStatus(name))
+			pods = append(pods, aPod(name))
+		}
+		b.Resume(pods)
+		settle(950 * time.Millisecond)
+		if n := b.api.count(); n != 10 {
+			t.Errorf("%d requests in the first second, want 10", n)
+		}
+		// One whose ADD comes now does not wait for the others.
+		b.added("new")
+		synctest.Wait()
+		if got := b.api.take(); len(got) != 1 || got[0].Name != "new" {
+			t.Errorf("%v, want a request for the new pod", got)
+		}
+		settle(time.Minute)
+		if n := b.api.count(); n != 15 {
+			t.Errorf("%d requests afterwards, want 15", n)
+		}
+	})
+}
+
+func TestTheRateIsLimitedForThoseNobodyWaitsFor(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		rate float64
+		want int // requests in the first second
+	}{{0, 50}, {5, 5}} {
+		t.Run(strconv.Itoa(test.want), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, StatusConfig{Rate: test.rate})
+				for i := range 110 {
+					b.added(strconv.Itoa(i))
+				}
+				settle(999 * time.Millisecond)
+				if n := b.api.count(); n != test.want {
+					t.Errorf("%d requests in the first second, want %d", n, test.want)
+				}
+				waits := aPod("waits")
+				b.set(waits.Container, aStatus("waits"))
+				begin := time.Now()
+				if err := b.Wait(t.Context(), waits); err != nil {
+					t.Error(err)
+				}
+				if d := time.Since(begin); d != 0 {
+					t.Errorf("an ADD has waited for %v", d)
+				}
+				// Also one that is in the backlog already.
+				if err := b.Wait(t.Context(), aPod("109")); err != nil {
+					t.Error(err)
+				}
+				if d := time.Since(begin); d != 0 {
+					t.Errorf("an ADD has waited for %v", d)
+				}
+				settle(time.Minute)
+				if n := b.api.count(); n != 111-test.want {
+					t.Errorf("%d requests afterwards, want %d", n, 111-test.want)
+				}
+			})
+		})
+	}
+}
+
+func TestStatsSayWhatIsPending(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, StatusConfig{})
+		b.api.fail(answer{err: errRefused}, answer{err: errRefused}, answer{code: 500})
+		b.added("a")
+		settle(500 * time.Millisecond)
+		if diff := cmp.Diff(StatusStats{Failed: 3, Pending: 1, Lag: 500 * time.Millisecond}, b.Stats()); diff != "" {
+			t.Error(diff)
+		}
+		settle(time.Second)
+		if diff := cmp.Diff(StatusStats{Failed: 3, Written: 1}, b.Stats()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestAWriterEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, StatusConfig{Policy: StatusRequire, Timeout: time.Hour})
+		b.api.fail(answer{delay: time.Hour})
+		pod := b.added("a")
+		synctest.Wait()
+		result := make(chan error)
+		go func() { result <- b.Wait(context.WithoutCancel(t.Context()), pod) }()
+		synctest.Wait()
+		b.stop()
+		if err := <-result; !errors.Is(err, ErrNotWritten) {
+			t.Errorf("%v, want %v", err, ErrNotWritten)
+		}
+		b.Changed(pod)
+		if err := b.Wait(t.Context(), pod); !errors.Is(err, ErrNotWritten) {
+			t.Errorf("%v, want %v", err, ErrNotWritten)
+		}
+	})
+}

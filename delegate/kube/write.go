@@ -1,0 +1,271 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/status"
+)
+
+const (
+	requestTimeout = 10 * time.Second // for each request of a writer
+	tellInterval   = 10 * time.Minute // between two Events about refusals
+	longestDelay   = 10 * time.Minute // that an API server may ask for
+)
+
+// ErrNotWritten is returned for a status that was not written in time. CNI code 11.
+var ErrNotWritten = errors.New("the network status is not written")
+
+// errSlow is the cause of an ADD that has waited for too long.
+var errSlow = errors.New("the Kubernetes API has not answered in time")
+
+// errNoUID is the cause of a refusal of our own: a patch without a UID could hit another
+// pod of the same name.
+var errNoUID = errors.New("the runtime does not tell the UID of the pod")
+
+// errNoMirror is the cause of a failure: the object in the API is not, or not yet, that of
+// the static pod.
+var errNoMirror = errors.New("the static pod has no mirror pod yet")
+
+// attempt makes the status of a pod what its records say, unless it is that already.
+func (w *StatusWriter) attempt(ctx context.Context, pod nad.Pod) {
+	w.mu.Lock()
+	p := w.pods[pod]
+	if p == nil {
+		w.mu.Unlock()
+		return
+	}
+	waiting, sandboxes := slices.Clone(p.waiting), p.sandboxes
+	p.sandboxes = nil
+	w.mu.Unlock()
+
+	want, recorded, err := w.desired(ctx, pod, sandboxes)
+	v := verdict{outcome: failed, err: err}
+	if err == nil {
+		v = w.write(ctx, pod, p, want)
+	}
+	if ctx.Err() != nil {
+		return // the next process does it
+	}
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	more := len(p.sandboxes) > 0 // something has changed meanwhile
+	if v.outcome != gone {
+		for _, id := range recorded {
+			if !slices.Contains(p.sandboxes, id) {
+				p.sandboxes = append(p.sandboxes, id)
+			}
+		}
+	}
+	if v.outcome == paced {
+		w.queue.AddAfter(pod, v.delay)
+		return
+	}
+	p.paid = false
+	if v.outcome != failed || v.unheard && w.config.Policy != StatusRequire {
+		for _, c := range waiting {
+			c <- v.err
+		}
+		p.waiting = slices.DeleteFunc(p.waiting, func(c chan error) bool { return slices.Contains(waiting, c) })
+	}
+	if !w.again(ctx, pod, v) {
+		w.backoff.Forget(pod)
+		w.refused.Forget(pod)
+		if !more {
+			p.since = time.Time{}
+		}
+		if len(p.sandboxes) == 0 && len(p.waiting) == 0 {
+			delete(w.pods, pod)
+		}
+	}
+}
+
+// again plans the next attempt, if the verdict on the last one asks for it. The caller holds w.mu.
+func (w *StatusWriter) again(ctx context.Context, pod nad.Pod, v verdict) bool {
+	switch v.outcome {
+	case failed:
+		w.queue.AddAfter(pod, max(v.delay, w.backoff.When(pod)))
+		w.view.log.DebugContext(ctx, "network status not written yet", "pod", pod.String(), "error", v.err)
+		return true
+	case refused:
+		w.queue.AddAfter(pod, w.refused.When(pod))
+		if w.told.IsZero() || time.Since(w.told) >= tellInterval {
+			w.told = time.Now()
+			w.view.log.WarnContext(ctx, "network status refused", "pod", pod.String(), "error", v.err)
+			w.config.Events.Self(StatusNotWritten, "PatchStatus", "pod "+pod.String()+": "+v.err.Error())
+		}
+		return true
+	}
+	return false
+}
+
+// desired returns the status of the newest of the sandboxes of a pod, and those that have
+// records.
+func (w *StatusWriter) desired(ctx context.Context, pod nad.Pod, sandboxes []string) (newest Status, recorded []string, err error) {
+	var errs []error
+	for _, id := range sandboxes {
+		pod.Container = id
+		s, err := w.config.Desired(ctx, pod)
+		switch {
+		case err != nil:
+			errs = append(errs, err)
+		case s.Annotation == "":
+			continue
+		case newest.Annotation == "" || s.Created.After(newest.Created):
+			newest = s
+		}
+		recorded = append(recorded, id)
+	}
+	return newest, recorded, errors.Join(errs...)
+}
+
+// write writes the status of a pod, unless that is not needed or not due yet.
+func (w *StatusWriter) write(ctx context.Context, pod nad.Pod, p *podStatus, want Status) verdict {
+	w.mu.Lock()
+	if !w.needed(pod, p, want) {
+		w.mu.Unlock()
+		return verdict{}
+	}
+	to, v := w.target(pod, want.Source)
+	if v.outcome != settled {
+		w.mu.Unlock()
+		return v
+	}
+	if !p.paid {
+		p.paid = true
+		if delay := w.limiter.Reserve().Delay(); delay > 0 && len(p.waiting) == 0 {
+			w.mu.Unlock()
+			return verdict{outcome: paced, delay: delay}
+		}
+	}
+	p.sending = true
+	w.mu.Unlock()
+
+	began := time.Now()
+	version, err := w.send(ctx, pod, to.uid, want.Annotation)
+	v = judge(err, to.static)
+
+	w.mu.Lock()
+	p.sending = false
+	w.heard(ctx, began, v)
+	switch {
+	case v.outcome == settled:
+		p.text, p.version, p.written, p.created = want.Annotation, version, time.Now(), want.Created
+		w.compare(pod, p)
+	case v.unheard:
+		p.text = "" // it may have been written
+	}
+	w.mu.Unlock()
+	if v.outcome == settled && want.Trimmed {
+		w.config.Events.Pod(pod, StatusTrimmed, "PatchStatus", "the network status is too long: DNS and device information are left out")
+	}
+	return v
+}
+
+// needed reports whether the API server has, as far as is known, another status of a pod
+// than the one wanted. The caller holds w.mu.
+func (w *StatusWriter) needed(pod nad.Pod, p *podStatus, want Status) bool {
+	switch {
+	case want.Annotation == "", want.Annotation == p.text, want.Created.Before(p.created):
+		return false
+	}
+	object, seen := w.view.cachedPod(pod)
+	text, has := object.Annotations[status.NetworkStatusAnnotation]
+	switch {
+	case !seen:
+	case p.text == "" && text == want.Annotation:
+		p.text, p.version, p.created = text, object.Version, want.Created
+		return false
+	}
+	return !want.IfWritten || p.version != "" || has
+}
+
+// A target is the object of a pod in the API.
+type target struct {
+	uid    string // "" if it is not known
+	static bool   // it is the mirror of a static pod
+}
+
+// target returns the object that holds the status of a pod. The verdict is not settled if
+// there is none that can be written to safely.
+func (w *StatusWriter) target(pod nad.Pod, source string) (target, verdict) {
+	object, seen := w.view.cachedPod(pod)
+	_, other := w.view.cachedPod(nad.Pod{Namespace: pod.Namespace, Name: pod.Name})
+	static := source != "" && source != "api"
+	switch {
+	case seen:
+		return target{object.UID, pod.UID != "" && pod.UID != object.UID}, verdict{}
+	case static && other:
+		return target{}, verdict{outcome: failed, err: errNoMirror}
+	case static:
+		return target{static: true}, verdict{}
+	case pod.UID == "":
+		return target{}, verdict{outcome: refused, err: errNoUID}
+	}
+	return target{uid: pod.UID}, verdict{}
+}
+
+// send sends the request: a merge patch, which leaves everything else as it is. It returns
+// the version of the pod that has the status.
+func (w *StatusWriter) send(ctx context.Context, pod nad.Pod, uid, text string) (version string, err error) {
+	type metadata struct {
+		UID         string            `json:"uid,omitempty"`
+		Annotations map[string]string `json:"annotations"`
+	}
+	patch, err := json.Marshal(struct {
+		Metadata metadata `json:"metadata"`
+	}{metadata{uid, map[string]string{status.NetworkStatusAnnotation: text}}})
+	if err != nil { // impossible
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	var answer corev1.Pod
+	err = w.view.core.Patch(types.MergePatchType).
+		Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("status").
+		Body(patch).MaxRetries(0).Do(ctx).Into(&answer)
+	if err == nil && answer.ResourceVersion == "" {
+		err = errors.New("the answer is not the pod")
+	}
+	return answer.ResourceVersion, err
+}
+
+// heard counts a request, and notes whether the API server is away. The caller holds w.mu.
+func (w *StatusWriter) heard(ctx context.Context, began time.Time, v verdict) {
+	switch v.outcome {
+	case settled:
+		w.stats.Written++
+	case gone:
+		w.stats.Gone++
+	case refused:
+		w.stats.Refused++
+	default:
+		w.stats.Failed++
+	}
+	if v.unheard && began.Before(w.answered) {
+		return // others have been answered since
+	}
+	if !v.unheard {
+		w.answered = began
+	}
+	w.setAway(ctx, v.unheard, v.err)
+}
+
+// setAway notes whether the API server is away. The caller holds w.mu.
+func (w *StatusWriter) setAway(ctx context.Context, away bool, err error) {
+	switch {
+	case away && !w.away:
+		w.view.log.WarnContext(ctx, "Kubernetes API does not answer, statuses of pods are written later", "error", err)
+	case !away && w.away:
+		w.view.log.InfoContext(ctx, "Kubernetes API answers again")
+	}
+	w.away = away
+}

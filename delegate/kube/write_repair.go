@@ -1,0 +1,58 @@
+package kube
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/status"
+)
+
+// repairInterval is the time between two writes of what somebody else changes.
+const repairInterval = 30 * time.Second
+
+// repair looks at what the View has of the pods with a status, after each change of the
+// View, until ctx ends.
+func (w *StatusWriter) repair(ctx context.Context) {
+	for {
+		_, _, _, wake := w.view.pods.store.get(types.NamespacedName{}) //nolint:dogsled // for the channel
+		w.mu.Lock()
+		for pod, p := range w.pods {
+			w.compare(pod, p)
+		}
+		w.mu.Unlock()
+		select {
+		case <-wake:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// compare has the status of a pod written again if somebody else has changed it since the
+// writer wrote it. The caller holds w.mu.
+func (w *StatusWriter) compare(pod nad.Pod, p *podStatus) {
+	if p.sending || p.text == "" {
+		return // there is nothing to compare with
+	}
+	object, seen := w.view.cachedPod(pod)
+	if !seen || object.Deleted || object.Annotations[status.NetworkStatusAnnotation] == p.text {
+		return
+	}
+	if newer, err := resourceversion.CompareResourceVersion(object.Version, p.version); err != nil || newer <= 0 {
+		return // it is what was there before
+	}
+	w.stats.Overwritten++
+	p.text = ""
+	if p.since.IsZero() {
+		p.since = time.Now()
+	}
+	w.queue.AddAfter(pod, time.Until(p.written.Add(repairInterval)))
+	if !p.contested {
+		p.contested = true
+		w.config.Events.Pod(pod, StatusOverwritten, "PatchStatus", "somebody else has changed the network status: is there another meta-plugin?")
+	}
+}

@@ -1,0 +1,318 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/metacni/metacni/netconf/nad"
+)
+
+func seconds(all ...float64) []time.Duration {
+	times := make([]time.Duration, len(all))
+	for i, s := range all {
+		times[i] = time.Duration(s * float64(time.Second))
+	}
+	return times
+}
+
+func repeat(a answer, n int) []answer { return slices.Repeat([]answer{a}, n) }
+
+// The request fails as often as there are answers, and then goes well.
+func TestWhatFollowsFromAnAnswer(t *testing.T) {
+	t.Parallel()
+	failed := seconds(0, .1, .3, .7, 1.5)
+	refused := seconds(0, 60, 3*60, 7*60, 15*60, 25*60, 35*60)
+	for name, test := range map[string]struct {
+		answers []answer
+		want    []time.Duration // of the requests
+		stats   StatusStats
+		events  int
+		away    bool // for those that come meanwhile
+	}{
+		"written":           {want: seconds(0), stats: StatusStats{Written: 1}},
+		"no such pod":       {answers: []answer{{code: 404, body: noSuchPod()}}, want: seconds(0), stats: StatusStats{Gone: 1}},
+		"another UID":       {answers: []answer{{code: 422, body: otherUID()}}, want: seconds(0), stats: StatusStats{Gone: 1}},
+		"no such page":      {answers: repeat(answer{code: 404}, 1), want: refused[:2], stats: StatusStats{Refused: 1, Written: 1}, events: 1},
+		"bad request":       {answers: repeat(answer{code: 400}, 1), want: refused[:2], stats: StatusStats{Refused: 1, Written: 1}, events: 1},
+		"forbidden":         {answers: repeat(answer{code: 403}, 6), want: refused, stats: StatusStats{Refused: 6, Written: 1}, events: 1},
+		"against a policy":  {answers: repeat(answer{code: 422}, 2), want: refused[:3], stats: StatusStats{Refused: 2, Written: 1}, events: 1},
+		"unauthorized":      {answers: repeat(answer{code: 401}, 4), want: failed, stats: StatusStats{Failed: 4, Written: 1}},
+		"conflict":          {answers: repeat(answer{code: 409}, 4), want: failed, stats: StatusStats{Failed: 4, Written: 1}},
+		"too many requests": {answers: repeat(answer{code: 429}, 4), want: failed, stats: StatusStats{Failed: 4, Written: 1}},
+		"retry after":       {answers: repeat(answer{code: 429, after: 7}, 2), want: seconds(0, 7, 14), stats: StatusStats{Failed: 2, Written: 1}},
+		"retry in a day":    {answers: repeat(answer{code: 429, after: 86400}, 1), want: seconds(0, 600), stats: StatusStats{Failed: 1, Written: 1}},
+		"internal error":    {answers: repeat(answer{code: 500}, 4), want: failed, stats: StatusStats{Failed: 4, Written: 1}, away: true},
+		"unavailable":       {answers: repeat(answer{code: 503, after: 3}, 1), want: seconds(0, 3), stats: StatusStats{Failed: 1, Written: 1}, away: true},
+		"network":           {answers: repeat(answer{err: errRefused}, 4), want: failed, stats: StatusStats{Failed: 4, Written: 1}, away: true},
+		"rubbish":           {answers: repeat(answer{rubbish: "<html>"}, 1), want: failed[:2], stats: StatusStats{Failed: 1, Written: 1}, away: true},
+		"another object":    {answers: repeat(answer{rubbish: `{"kind":"Pod","apiVersion":"v1"}`}, 1), want: failed[:2], stats: StatusStats{Failed: 1, Written: 1}, away: true},
+		"no answer":         {answers: repeat(answer{delay: time.Hour}, 2), want: seconds(0, 10.1, 20.3), stats: StatusStats{Failed: 2, Written: 1}, away: true},
+		"for a long time": {
+			answers: repeat(answer{err: errRefused}, 11), want: seconds(0, .1, .3, .7, 1.5, 3.1, 6.3, 12.7, 25.5, 51.1, 81.1, 111.1),
+			stats: StatusStats{Failed: 11, Written: 1}, away: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := &bench{}
+				v := b.api.view(t)
+				events := v.NewEvents(EventsConfig{Self: nad.Pod{Namespace: "kube-system", Name: "daemon"}})
+				b.StatusWriter = v.NewStatusWriter(StatusConfig{Desired: b.recorded, Events: events})
+				running(t, b.Run)
+				b.api.fail(test.answers...)
+				b.added("a")
+				synctest.Wait()
+				if len(test.answers) > 0 && test.answers[0].delay == 0 && b.isAway() != test.away {
+					t.Errorf("away is %v", !test.away)
+				}
+				settle(2 * time.Hour)
+				var times []time.Duration
+				for _, r := range b.api.take() {
+					times = append(times, r.At)
+				}
+				if diff := cmp.Diff(test.want, times); diff != "" {
+					t.Errorf("times of requests: %s", diff)
+				}
+				if diff := cmp.Diff(test.stats, b.Stats()); diff != "" {
+					t.Errorf("statistics: %s", diff)
+				}
+				if b.isAway() {
+					t.Error("away after an answer")
+				}
+				if n := len(events.queue); n != test.events {
+					t.Errorf("%d Events, want %d", n, test.events)
+				}
+				if gone := test.stats.Gone > 0; gone != (len(b.pods) == 0) {
+					t.Errorf("%d pods are remembered", len(b.pods))
+				}
+			})
+		})
+	}
+}
+
+func TestARequestIsTriedAgainAsLongAsThereAreRecords(t *testing.T) {
+	t.Parallel()
+	for name, a := range map[string]answer{"failed": {code: 500}, "refused": {code: 403}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, StatusConfig{})
+				b.api.fail(repeat(a, 10000)...)
+				pod := b.added("a")
+				settle(24 * time.Hour)
+				if n := b.api.count(); n < 24*6 {
+					t.Errorf("%d requests in a day", n)
+				}
+				b.set(pod.Container, Status{})
+				settle(24 * time.Hour)
+				if n := b.api.count(); n != 0 || len(b.pods) != 0 {
+					t.Errorf("%d requests and %d pods without records, want none", n, len(b.pods))
+				}
+			})
+		})
+	}
+}
+
+func TestARequestThatMayHaveBeenServedIsNotTakenForOneThatWasNot(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, StatusConfig{})
+		pod := b.added("a")
+		settle(time.Second)
+		before := b.all[pod.Container]
+		b.api.fail(answer{delay: time.Hour})
+		b.set(pod.Container, aStatus("meanwhile"))
+		b.Changed(pod)
+		settle(time.Second)
+		b.set(pod.Container, before)
+		b.Changed(pod)
+		settle(time.Minute)
+		got := b.api.take()
+		if len(got) != 3 || got[2].Body != patchOf(pod, before) {
+			t.Errorf("%v, want the first status at the end", got)
+		}
+	})
+}
+
+func TestAnADDWaitsAsThePolicySays(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		policy  StatusPolicy
+		timeout time.Duration
+		answers []answer
+		want    time.Duration
+		fails   bool // with StatusRequire
+	}{
+		"written":                   {answers: []answer{{delay: 300 * time.Millisecond}}, want: 300 * time.Millisecond},
+		"gone":                      {answers: []answer{{code: 404, body: noSuchPod()}}},
+		"refused":                   {answers: []answer{{code: 403}}, fails: true},
+		"slow":                      {answers: []answer{{delay: 3 * time.Second}}, want: time.Second, fails: true},
+		"slow, but there is time":   {timeout: 5 * time.Second, answers: []answer{{delay: 3 * time.Second}}, want: 3 * time.Second},
+		"too many requests at once": {answers: []answer{{code: 429}}, want: 100 * time.Millisecond},
+		"too many requests":         {answers: []answer{{code: 429, after: 2}}, want: time.Second, fails: true},
+	} {
+		for _, policy := range []StatusPolicy{"", StatusWait, StatusRequire} {
+			t.Run(name+", "+string(policy), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					b := newBench(t, StatusConfig{Policy: policy, Timeout: test.timeout})
+					b.api.fail(test.answers...)
+					pod := aPod("a")
+					b.set(pod.Container, aStatus("a"))
+					begin := time.Now()
+					err := b.Wait(t.Context(), pod)
+					if d := time.Since(begin); d != test.want {
+						t.Errorf("waited for %v, want %v", d, test.want)
+					}
+					checkNotWritten(t, err, test.fails && policy == StatusRequire)
+				})
+			})
+		}
+	}
+}
+
+func checkNotWritten(t *testing.T, err error, want bool) {
+	t.Helper()
+	if errors.Is(err, ErrNotWritten) != want || (err != nil) != want {
+		t.Errorf("%v, want ErrNotWritten: %v", err, want)
+	}
+	var coder interface{ CNICode() uint }
+	if want && (!errors.As(err, &coder) || coder.CNICode() != 11) {
+		t.Errorf("%v has not code 11", err)
+	}
+}
+
+func TestAnADDThatDoesNotWaitIsWrittenAllTheSame(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, StatusConfig{Policy: StatusAsync})
+		b.api.fail(answer{delay: 3 * time.Second})
+		pod := aPod("a")
+		b.set(pod.Container, aStatus("a"))
+		begin := time.Now()
+		if err := b.Wait(t.Context(), pod); err != nil || time.Since(begin) != 0 {
+			t.Errorf("%v after %v", err, time.Since(begin))
+		}
+		settle(time.Minute)
+		if diff := cmp.Diff(StatusStats{Written: 1}, b.Stats()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestNobodyWaitsWhileTheAPIIsAway(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		answer answer
+		first  time.Duration // that the first ADD waits
+	}{
+		"refused":        {answer{err: errRefused}, 0},
+		"internal error": {answer{code: 500}, 0},
+		"black hole":     {answer{delay: time.Hour}, time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, StatusConfig{})
+				wait := func(name string) time.Duration {
+					pod := aPod(name)
+					b.set(pod.Container, aStatus(name))
+					begin := time.Now()
+					if err := b.Wait(t.Context(), pod); err != nil {
+						t.Error(err)
+					}
+					return time.Since(begin)
+				}
+				b.api.fail(repeat(test.answer, 6)...)
+				if d := wait("a"); d != test.first {
+					t.Errorf("the first ADD has waited for %v, want %v", d, test.first)
+				}
+				synctest.Wait()
+				for _, name := range []string{"b", "c"} {
+					if d := wait(name); d != 0 {
+						t.Errorf("the ADD of %s has waited for %v", name, d)
+					}
+				}
+				settle(2 * time.Minute)
+				if s := b.Stats(); s.Written != 3 || s.Pending != 0 {
+					t.Errorf("%+v, want 3 written", s)
+				}
+				b.api.fail(answer{delay: 300 * time.Millisecond})
+				if d := wait("d"); d != 300*time.Millisecond {
+					t.Errorf("the ADD afterwards has waited for %v, want 300ms", d)
+				}
+			})
+		})
+	}
+}
+
+// One that requires the status waits for its own attempt: otherwise nobody might ever
+// find out that the API is back.
+func TestAnADDThatRequiresItsStatusTriesEvenIfTheAPIWasAway(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, StatusConfig{Policy: StatusRequire})
+		b.api.fail(repeat(answer{err: errRefused}, 4)...)
+		pod := aPod("a")
+		b.set(pod.Container, aStatus("a"))
+		checkNotWritten(t, b.Wait(t.Context(), pod), true)
+		b.set(pod.Container, Status{}) // undone
+		b.Changed(pod)
+		settle(time.Minute)
+		b.set(pod.Container, aStatus("again"))
+		checkNotWritten(t, b.Wait(t.Context(), pod), false)
+	})
+}
+
+func TestAnADDThatIsCancelledDoesNotWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, StatusConfig{Policy: StatusRequire})
+		b.api.fail(answer{delay: 5 * time.Second})
+		pod := aPod("a")
+		b.set(pod.Container, aStatus("a"))
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		begin := time.Now()
+		err := b.Wait(ctx, pod)
+		checkNotWritten(t, err, true)
+		if d := time.Since(begin); d != 10*time.Millisecond || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v after %v", err, d)
+		}
+		if len(b.pods[identity(pod)].waiting) != 0 {
+			t.Error("still waiting")
+		}
+	})
+}
+
+func TestARefusalIsToldWithoutTheStatus(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, StatusConfig{})
+		events := b.view.NewEvents(EventsConfig{})
+		b.config.Events = events
+		b.api.fail(answer{code: http.StatusForbidden, body: &metav1.Status{
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
+			Reason: metav1.StatusReasonForbidden, Code: http.StatusForbidden, Message: "cannot patch pods/status",
+		}})
+		b.added("a")
+		synctest.Wait()
+		ev := <-events.queue
+		if ev.about.Kind != "Node" || ev.about.Name != "n1" || ev.reason != StatusNotWritten {
+			t.Errorf("%+v, want one about the node", ev)
+		}
+		if ev.note != "pod blue/a: cannot patch pods/status" || strings.Contains(ev.note, "name") {
+			t.Errorf("note %q", ev.note)
+		}
+	})
+}
