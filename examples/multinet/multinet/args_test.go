@@ -61,7 +61,7 @@ func TestSelectionArguments(t *testing.T) {
 			h := newHost(t, "1.0.0")
 			h.write(t, "net.d/cap.conf", `{"name":"cap","type":"macvlan",`+capabilities+`}`)
 			h.write(t, "net.d/args.conf", `{"name":"args","type":"macvlan","args":{"cni":{"a":"old","z":1},"other":true}}`)
-			conf := keys(`"allowDeviceID":true`, fmt.Sprintf(`"delegates":[{"type":"bridge",%[1]s},{"type":"tuning","name":"second",%[1]s}]`, capabilities), annotated(tt.selection, tt.runtime...))
+			conf := keys(fmt.Sprintf(`"delegates":[{"type":"bridge",%[1]s},{"type":"tuning","name":"second",%[1]s}]`, capabilities), annotated(tt.selection, tt.runtime...))
 			h.mustRun(t, "ADD", conf)
 			got := arguments(t, h)
 			if diff := cmp.Diff(tt.want, got); diff != "" {
@@ -221,7 +221,7 @@ func TestSelectionWithoutCapabilityIsRefused(t *testing.T) {
 	} {
 		h := newHost(t, "1.0.0")
 		// What the runtime asks of the primary is not asked of the selected one.
-		conf := keys(bridge, `"allowDeviceID":true`, annotated(`[{"name":"other"},{"name":"storage",`+tt.asked+`}]`, `"mac":"02:00:00:00:00:09"`))
+		conf := keys(bridge, annotated(`[{"name":"other"},{"name":"storage",`+tt.asked+`}]`, `"mac":"02:00:00:00:00:09"`))
 		wantError(t, h.run(t, "ADD", conf), 7, `"storage"`, tt.says, "capabilities")
 		wantTrace(t, h)
 		h.clean(t)

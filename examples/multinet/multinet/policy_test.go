@@ -1,6 +1,7 @@
 package multinet
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -171,7 +172,7 @@ func TestBadDefaultNetwork(t *testing.T) {
 		},
 	} {
 		for _, pod := range []func(*skel.CmdArgs){podOf("a"), func(*skel.CmdArgs) {}} {
-			if tt.name == "absent" || tt.name == "what nobody serves" {
+			if slices.Contains([]string{"absent", "what nobody serves", "a device"}, tt.name) {
 				pod = podOf("a")
 			}
 			h := written(t)
@@ -189,13 +190,18 @@ func TestPodsChooseNoDevice(t *testing.T) {
 	t.Parallel()
 	selection := annotated(`[{"name":"vf","deviceID":"0000:03:02.0"}]`)
 	h := newHost(t, "1.0.0")
-	h.write(t, "net.d/vf.conf", `{"name":"vf","type":"macvlan",`+capabilities+`}`)
+	h.write(t, "net.d/a/vf.conf", `{"type":"macvlan",`+capabilities+`}`)
 	wantError(t, h.run(t, "ADD", keys(bridge, selection), podOf("a")), 7, `"vf"`, `"deviceID"`, "allowDeviceID")
 	wantTrace(t, h)
 	h.mustRun(t, "ADD", keys(bridge, selection, `"allowDeviceID":true`), podOf("a"))
 	if got := arguments(t, h); got[1] != `{"deviceID":"0000:03:02.0"} null` {
 		t.Errorf("arguments %q", got)
 	}
+
+	// A file of the node is the administrator's, who has declared the capability.
+	h = newHost(t, "1.0.0")
+	h.write(t, "net.d/vf.conf", `{"name":"vf","type":"macvlan",`+capabilities+`}`)
+	h.mustRun(t, "ADD", keys(bridge, selection), podOf("a"))
 }
 
 // The name of a definition is one that Kubernetes would accept, and never a path.

@@ -50,6 +50,9 @@ func (c *config) attachments(ctx context.Context) ([]attachment, error) {
 	for i, w := range wanted {
 		n, definition, err := c.find(ctx, w)
 		if err == nil {
+			err = c.allowDevice(w, definition)
+		}
+		if err == nil {
 			as[i], err = c.attachment(w, n, args)
 		}
 		if err != nil {
@@ -129,10 +132,6 @@ func (c *config) asked(annotations map[string]string) (primary *wanted, selected
 // have it.
 func (c *config) allow(s netconf.Selection, use nad.Use) (wanted, error) {
 	w := wanted{use: use, selection: s}
-	if s.DeviceID != "" && !c.AllowDeviceID {
-		why := errors.New("pods may not choose a device of the node: leave it out, or set allowDeviceID in the configuration of multinet")
-		return w, c.about(w, &netconf.Error{Kind: netconf.ErrInvalid, Network: s.Name, Key: "deviceID", Err: why})
-	}
 	var err error
 	if c.inKubernetes() {
 		w.ref, err = c.policy.Ref(c.pod.Namespace, s, use)
@@ -141,6 +140,17 @@ func (c *config) allow(s netconf.Selection, use nad.Use) (wanted, error) {
 		_, err = c.policy.Decide(c.pod.Namespace, w.ref, use)
 	}
 	return w, c.about(w, err)
+}
+
+// allowDevice fails if the pod chooses a device of the node for a network that users
+// define, and may not: a plugin such as host-device would take any. With a file of the
+// node it was the administrator who declared the capability deviceID.
+func (c *config) allowDevice(w wanted, d nad.Definition) error {
+	if w.selection.DeviceID == "" || d.Ref == (nad.Ref{}) || c.AllowDeviceID {
+		return nil
+	}
+	why := errors.New("pods may not choose a device of the node: leave it out, or set allowDeviceID in the configuration of multinet")
+	return &netconf.Error{Kind: netconf.ErrInvalid, Network: w.selection.Name, Key: "deviceID", Err: why}
 }
 
 // inKubernetes reports whether the container is one of a pod.
