@@ -1,7 +1,6 @@
 package kubetest
 
 import (
-	"net"
 	"net/http"
 	"slices"
 	"strconv"
@@ -12,68 +11,75 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A Fault is how the server fails. The first two fields say for which requests, the
-// others how; several of these can be set. The zero Fault does nothing to any request.
+// A Fault describes requests and how they fail. Several ways can be combined: Delay and
+// Status make a late error. The zero Fault changes nothing.
 //
-// A watch that is open is one request, long answered: of the faults only BlackHole
-// without scope and Silent concern it. [Server.CutWatches] makes clients begin watches
-// again, and these meet the fault.
+// Faults meet requests when these arrive. An open watch is a request that has been
+// answered: only Silent, and BlackHole for everything, affect it. Use
+// [Server.CutWatches] to make clients start their watches again.
 type Fault struct {
 	Verb     string // as in Request; empty: all
-	Resource string // as in Request; empty: all
+	Resource string // as in Request, such as pods or pods/status; empty: all
 
-	// Times is how many requests fail before the fault is over; 0: until it is healed.
+	// Times is the number of requests that fail; 0: all until the fault is healed. It
+	// does not apply to Silent and NoSendInitialEvents.
 	Times int
 
-	// Delay passes before the request is looked at.
+	// Delay is how long the server waits before it does anything else.
 	Delay time.Duration
 
-	// BlackHole holds the request until the fault is healed; then it is served, if
-	// the client still waits. Without Verb, Resource and Times nothing at all comes from
-	// the server, on connections new and old: it accepts them, and that is all.
+	// BlackHole holds requests until the fault is healed. Then the server answers
+	// those whose client still waits. Without Verb, Resource and Times it is for
+	// everything: the server accepts connections and neither reads nor writes, on new
+	// and on existing connections.
 	BlackHole bool
 
-	// Cut ends the connection without an answer. For a server that refuses
-	// connections, see Stop.
+	// Cut closes the connection without an answer. See Stop for a server that refuses
+	// connections.
 	Cut bool
 
-	// Status is answered instead, such as 401, 403, 429 or 500, with a Status object
-	// as the real server sends it.
+	// Status is an HTTP status such as 401, 403, 429 or 500. The answer is a Status
+	// object with the reason that belongs to it.
 	Status int
 
-	// RetryAfter is sent with Status, in whole seconds.
+	// RetryAfter is sent with Status, rounded down to seconds.
 	RetryAfter time.Duration
 
-	// Body is answered instead, as application/json, with code Status or else 200:
+	// Body is answered instead of an object, as application/json, with Status or 200:
 	// for answers that are not those of an API server.
 	Body string
 
-	// Silent watches are open, but nothing comes: no event, no bookmark. What was
-	// missed comes when the fault is healed.
+	// Silent watches are open, and the server sends neither events nor bookmarks. It
+	// sends them when the fault is healed.
 	Silent bool
 
-	// NoSendInitialEvents refuses watches with sendInitialEvents, as servers do that
-	// have the feature WatchList turned off.
+	// NoSendInitialEvents answers 422 to watches with sendInitialEvents, as servers
+	// do whose feature gate WatchList is off.
 	NoSendInitialEvents bool
 }
 
 func (f Fault) matches(r Request) bool { return r.matches(f.Verb, f.Resource) }
 
-// total reports whether the fault is that of the network: nothing comes.
+// total reports whether the fault concerns connections, not requests.
 func (f Fault) total() bool {
 	return f.BlackHole && f.Verb == "" && f.Resource == "" && f.Times == 0
+}
+
+// answers reports whether the fault concerns the answers to requests.
+func (f Fault) answers() bool {
+	return !f.total() && (f.Delay > 0 || f.BlackHole || f.Cut || f.Status != 0 || f.Body != "")
 }
 
 // A fault is a Fault at work.
 type fault struct {
 	Fault
-	left   int           // requests until it is over; 0: no limit
-	healed chan struct{} // closed when it is removed
+	left   int           // requests that are still to fail, if Times is not 0
+	healed chan struct{} // closed by heal
 }
 
-// Break makes requests fail from now on. Faults add up, in the order in which they
-// came: a delay and a status make a late status. heal ends this one; to call it again
-// does nothing.
+// Break makes requests fail from now on, until heal is called. A request that several
+// faults match meets them in the order of the calls, up to the first that answers it.
+// Calling heal again does nothing.
 func (s *Server) Break(f Fault) (heal func()) {
 	b := &fault{f, f.Times, make(chan struct{})}
 	s.mu.Lock()
@@ -89,8 +95,8 @@ func (s *Server) Break(f Fault) (heal func()) {
 	})
 }
 
-// CutWatches cuts the connections of the watches of the resource that are open, of all
-// if it is empty, and returns how many there were.
+// CutWatches breaks off the open watches of the resource, of every resource if it is
+// empty, and returns their number.
 func (s *Server) CutWatches(resource string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,7 +113,8 @@ func (s *Server) CutWatches(resource string) int {
 	return n
 }
 
-// Watches returns how many watches of the resource are open, of all if it is empty.
+// Watches returns the number of open watches of the resource, of every resource if it is
+// empty.
 func (s *Server) Watches(resource string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,8 +127,8 @@ func (s *Server) Watches(resource string) int {
 	return n
 }
 
-// Bookmark sends a bookmark to every watch that takes bookmarks. The server sends none
-// by itself, but those that end initial events and those before a watch's time is up.
+// Bookmark sends a bookmark to each watch with allowWatchBookmarks. Otherwise the server
+// sends bookmarks only after initial events and at the end of timeoutSeconds.
 func (s *Server) Bookmark() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,16 +136,16 @@ func (s *Server) Bookmark() {
 	s.change()
 }
 
-// Compact forgets the history: a watch that begins at a version older than the last is
-// answered 410 from now on. Watches that are open go on.
+// Compact makes all resource versions that clients know too old to start a watch: they
+// are answered 410. Open watches continue.
 func (s *Server) Compact() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.version++ // so that the last version somebody has seen is an old one
+	s.version++
 	s.forgotten = s.version
 }
 
-// fails does to the request what the faults say, and reports whether it is done with.
+// fails lets the request meet its faults, and reports whether one has answered it.
 func (h handler) fails(w http.ResponseWriter, q *http.Request, r Request) bool {
 	for _, f := range h.s.take(r) {
 		if f.Delay > 0 {
@@ -158,7 +165,7 @@ func (h handler) fails(w http.ResponseWriter, q *http.Request, r Request) bool {
 			_, _ = w.Write([]byte(f.Body))
 			return true
 		case f.Status != 0:
-			err := apierrors.NewGenericServerResponse(f.Status, r.Verb, h.group(r), r.Name, "kubetest: as the test wants it",
+			err := apierrors.NewGenericServerResponse(f.Status, r.Verb, h.group(r), r.Name, "a fault of the test",
 				int(f.RetryAfter/time.Second), true)
 			if f.Status == http.StatusGone {
 				err.ErrStatus.Reason = metav1.StatusReasonExpired
@@ -173,13 +180,13 @@ func (h handler) fails(w http.ResponseWriter, q *http.Request, r Request) bool {
 	return false
 }
 
-// take returns the faults that the request meets, and counts it for those with a limit.
+// take returns the faults that the request meets, and removes those whose Times are over.
 func (s *Server) take(r Request) []fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var met []fault
 	s.faults = slices.DeleteFunc(s.faults, func(f *fault) bool {
-		if f.total() || !f.matches(r) {
+		if !f.answers() || !f.matches(r) {
 			return false
 		}
 		met = append(met, *f)
@@ -189,8 +196,8 @@ func (s *Server) take(r Request) []fault {
 	return met
 }
 
-// wait returns when one of the channels does, and ends the request if its client has
-// gone or the server stops.
+// wait waits for c or healed. It ends the request if its client leaves or the server
+// stops.
 func (h handler) wait(q *http.Request, c <-chan time.Time, healed <-chan struct{}) {
 	select {
 	case <-c:
@@ -202,7 +209,7 @@ func (h handler) wait(q *http.Request, c <-chan time.Time, healed <-chan struct{
 	}
 }
 
-// broken reports whether a fault of that kind is at work for the request.
+// broken reports whether the request meets a fault of that kind.
 func (s *Server) broken(r Request, kind func(Fault) bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,71 +218,4 @@ func (s *Server) broken(r Request, kind func(Fault) bool) bool {
 
 func (s *Server) brokenLocked(r Request, kind func(Fault) bool) bool {
 	return slices.ContainsFunc(s.faults, func(f *fault) bool { return kind(f.Fault) && f.matches(r) })
-}
-
-// A listener's connections carry nothing while the server is a black hole.
-type listener struct {
-	net.Listener
-	s    *Server
-	down chan struct{}
-}
-
-func (l listener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return &conn{Conn: c, l: l, closed: make(chan struct{})}, nil
-}
-
-type conn struct {
-	net.Conn
-	l      listener
-	once   sync.Once
-	closed chan struct{}
-}
-
-func (c *conn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	c.hold()
-	return n, err
-}
-
-func (c *conn) Write(p []byte) (int, error) {
-	c.hold()
-	return c.Conn.Write(p)
-}
-
-func (c *conn) Close() error {
-	c.once.Do(func() { close(c.closed) })
-	return c.Conn.Close()
-}
-
-// hold returns when the server is no black hole, or when the connection is at its end.
-func (c *conn) hold() {
-	for {
-		healed := c.l.s.blackHole()
-		if healed == nil {
-			return
-		}
-		select {
-		case <-healed:
-		case <-c.closed:
-			return
-		case <-c.l.down:
-			return
-		}
-	}
-}
-
-// blackHole returns what is closed when the black hole is healed, nil if there is none.
-func (s *Server) blackHole() <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, f := range s.faults {
-		if f.total() {
-			return f.healed
-		}
-	}
-	return nil
 }

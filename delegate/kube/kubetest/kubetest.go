@@ -1,6 +1,6 @@
-// Package kubetest is a Kubernetes API server for tests: it serves pods, events
+// Package kubetest is a Kubernetes API server for tests. It serves pods, events
 // (events.k8s.io/v1) and NetworkAttachmentDefinitions from memory, over TLS on a
-// loopback address, and misbehaves as it is told.
+// loopback address, and fails on demand.
 //
 //	s := kubetest.NewServer()
 //	defer s.Close()
@@ -9,21 +9,28 @@
 //	…
 //	heal := s.Break(kubetest.Fault{Verb: "patch", Resource: "pods/status", Status: 429})
 //
-// It answers as the real server does where a node's plugin or daemon can tell the
-// difference: field selectors, resource versions, watches with initial events and
-// bookmarks, 410 for versions that are forgotten, UIDs that cannot change, 409 for
-// an old resource version. Package contract holds it to that, with requests whose
-// answers are the same from a real API server.
+// The server implements these parts of the Kubernetes API:
 //
-// It does not do what they need not: it authenticates nobody (but see
-// [Server.SetToken]) and authorizes everybody, sets no defaults, answers no list in
-// chunks, has no discovery and no OpenAPI, and knows no finalizers. It answers 404 for
-// other resources, 405 for PUT and 415 for JSON patches and server-side apply.
+//   - get, list, watch, create, patch (merge and strategic) and delete of the three
+//     resources, and get and patch of pods/status; in JSON, pods and events also in
+//     protobuf
+//   - field selectors and label selectors
+//   - watches with sendInitialEvents, bookmarks, timeoutSeconds, and 410 for a
+//     resource version that is too old
+//   - 409 for an outdated resourceVersion in a patch, 422 for another UID, for
+//     annotations of more than 256 KiB and for incomplete events, 404, 409 for a name
+//     that exists
+//
+// Package contract lists requests and their answers, which are the same from
+// kube-apiserver 1.36.
+//
+// The server has no discovery, no authorization, no admission and no defaults, and no
+// authentication but [Server.SetToken]. Lists ignore limit. Updates (PUT) are answered
+// 405, JSON patches and server-side apply 415, other resources 404.
 package kubetest
 
 import (
 	"context"
-	"encoding/pem"
 	"net"
 	"net/http/httptest"
 	"path/filepath"
@@ -35,10 +42,11 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// A Server is an API server. NewServer makes one; the zero Server is of no use.
-// Goroutines may share it: objects and faults can change while it serves.
+// A Server is an API server; use NewServer to start one. Goroutines may share it, and
+// objects and faults may change while clients use it.
 type Server struct {
-	// URL is where the server listens, such as https://127.0.0.1:40321.
+	// URL is the address of the server, such as https://127.0.0.1:40321. It never
+	// changes.
 	URL string
 
 	mu       sync.Mutex // protects the following
@@ -46,6 +54,7 @@ type Server struct {
 	addr     net.TCPAddr   // to listen at
 	ca       []byte        // PEM
 	down     chan struct{} // closed by Stop; nil while the server does not listen
+	hold     func()        // gives up the port of a stopped server; may be nil
 	changed  chan struct{} // closed and replaced after each change
 	token    string
 	requests []Request
@@ -54,59 +63,16 @@ type Server struct {
 	store
 }
 
-// NewServer starts a server without objects. It panics if it cannot listen, as
-// httptest.NewServer does.
+// NewServer starts a server without objects. The caller closes it. Like
+// httptest.NewServer it panics if it cannot listen.
 func NewServer() *Server {
 	s := &Server{addr: net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, changed: make(chan struct{}), store: newStore()}
 	s.Start()
 	return s
 }
 
-// Start makes the server listen again after Stop, at the same address and with the
-// same objects. It does nothing if the server listens, and panics if it cannot.
-func (s *Server) Start() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.down != nil {
-		return
-	}
-	l, err := net.ListenTCP("tcp", &s.addr)
-	if err != nil {
-		panic("kubetest: " + err.Error())
-	}
-	s.down = make(chan struct{})
-	h := httptest.NewUnstartedServer(handler{s, s.down})
-	_ = h.Listener.Close() // in favour of ours
-	h.Listener = listener{l, s, s.down}
-	h.EnableHTTP2 = true
-	h.StartTLS()
-	if a, ok := l.Addr().(*net.TCPAddr); ok {
-		s.addr = *a
-	}
-	s.http, s.URL = h, h.URL
-	s.ca = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: h.Certificate().Raw})
-}
-
-// Stop closes the listener and every connection: from now on connections are refused.
-// Objects, requests and faults are kept for Start.
-func (s *Server) Stop() {
-	s.mu.Lock()
-	h, down := s.http, s.down
-	s.http, s.down = nil, nil
-	s.mu.Unlock()
-	if down == nil {
-		return
-	}
-	close(down)
-	h.CloseClientConnections()
-	h.Close()
-}
-
-// Close stops the server for good.
-func (s *Server) Close() { s.Stop() }
-
-// Config returns the configuration of a client of the server. It belongs to the
-// caller.
+// Config returns a configuration for clients, with the server's CA and its token (see
+// [Server.SetToken]). The caller may change it.
 func (s *Server) Config() *rest.Config {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,8 +83,8 @@ func (s *Server) Config() *rest.Config {
 	}
 }
 
-// Kubeconfig writes the file kubeconfig in dir for clients of the server, with its CA
-// and its token (see [Server.SetToken]), and returns its path.
+// Kubeconfig writes what Config returns to the file kubeconfig in dir, and returns the
+// path. A file that exists is overwritten.
 func (s *Server) Kubeconfig(dir string) (string, error) {
 	c := s.Config()
 	k := clientcmdapi.NewConfig()
@@ -130,35 +96,36 @@ func (s *Server) Kubeconfig(dir string) (string, error) {
 	return path, clientcmd.WriteToFile(*k, path)
 }
 
-// SetToken makes the server answer 401 to every request without this bearer token. With
-// "", as from the start, it asks for none. Watches that are open go on.
+// SetToken makes the server answer 401 to requests without this bearer token. With an
+// empty token, the initial state, it accepts all requests. Open watches continue.
 func (s *Server) SetToken(token string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.token = token
 }
 
-// A Request is a request that has reached the server, whatever came of it.
+// A Request is a request that the server has received, also one that failed.
 type Request struct {
-	Verb      string // get, list, watch, create, patch, delete
+	Verb      string // get, list, watch, create, update, patch, delete
 	Resource  string // such as pods or pods/status
-	Namespace string // empty: of all namespaces
-	Name      string // of the object, if the path has it
-	Query     string // such as fieldSelector=spec.nodeName%3Dn1
+	Namespace string // empty: all namespaces
+	Name      string // the object's; empty for list, watch and create
+	Query     string // the URL's, encoded, such as fieldSelector=spec.nodeName%3Dn1
 	UserAgent string
 	Body      string
 }
 
-// Requests returns the requests so far, in the order in which they came. Requests for
-// other paths than those of resources have no verb, and the path as their resource.
+// Requests returns the requests so far, in the order of their arrival. A watch is one
+// request. Where the path is not that of a resource, such as /version, Verb is empty and
+// Resource is the path.
 func (s *Server) Requests() []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.requests)
 }
 
-// Count returns how many of the requests so far have this verb and this resource, such
-// as "patch" and "pods/status". An empty one matches all.
+// Count returns the number of requests so far with this verb and this resource, such as
+// "patch" and "pods/status". An empty verb or resource matches all.
 func (s *Server) Count(verb, resource string) int {
 	n := 0
 	for _, r := range s.Requests() {
@@ -173,9 +140,9 @@ func (r Request) matches(verb, resource string) bool {
 	return (verb == "" || verb == r.Verb) && (resource == "" || resource == r.Resource)
 }
 
-// Wait returns as soon as done does true: it calls done now, and after each request,
-// each change of an object and each watch that begins or ends. It returns the cause of
-// ctx if ctx ends first.
+// Wait waits until done returns true. It calls done at once, and again after each
+// request, each change of an object or a fault, and each watch that begins or ends. If
+// ctx ends first, it returns the cause of ctx.
 //
 //	err := s.Wait(ctx, func() bool { return s.Count("patch", "pods/status") == 2 })
 func (s *Server) Wait(ctx context.Context, done func() bool) error {
@@ -194,7 +161,7 @@ func (s *Server) Wait(ctx context.Context, done func() bool) error {
 	}
 }
 
-// change tells everybody who waits that something has changed. Called with mu held.
+// change wakes Wait and the watches. Called with mu held.
 func (s *Server) change() {
 	close(s.changed)
 	s.changed = make(chan struct{})

@@ -19,12 +19,12 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// firstVersion is the resource version of an empty server. As with a real one, versions
-// from before are forgotten.
+// firstVersion is the resource version of an empty server. Older ones are too old for
+// watches.
 const firstVersion = 100
 
-// An object is a pod, an event or a definition. Those in the store are never changed,
-// only replaced.
+// An object is a pod, an event or a definition. Objects in the store are replaced, never
+// changed.
 type object interface {
 	runtime.Object
 	metav1.Object
@@ -55,10 +55,10 @@ func resourceOf(name string) resource {
 
 func (r resource) gvk() schema.GroupVersionKind { return r.GroupVersion().WithKind(r.kind) }
 
-// typed reports whether the resource is one of Kubernetes itself, not of a CRD.
+// typed reports whether the resource is built in, not that of a CRD.
 func (r resource) typed() bool { return r.Group != "k8s.cni.cncf.io" }
 
-// fields returns what field selectors can ask of an object.
+// fields returns the fields for field selectors; of a nil object it has the keys.
 func (r resource) fields(o object) fields.Set {
 	set := fields.Set{"metadata.name": "", "metadata.namespace": ""}
 	if o != nil {
@@ -92,28 +92,27 @@ func (r resource) fields(o object) fields.Set {
 
 type key struct{ resource, namespace, name string }
 
-// A store has the objects and everything that has happened to them. It is protected by
-// the mutex of its Server.
+// A store has the objects and all their changes. The mutex of its Server protects it.
 type store struct {
 	objects   map[key]object
 	history   []change // never shortened
 	version   int64    // of the last change
-	forgotten int64    // no watch begins at a version before this one
+	forgotten int64    // older versions are too old for watches
 }
 
 // A change is an entry of the history. A bookmark has no resource.
 type change struct {
 	version  int64
 	resource string
-	old, new object // nil: did not exist, or does not exist any more
+	old, new object // old is nil after a creation, new after a deletion
 }
 
 func newStore() store {
 	return store{objects: map[key]object{}, version: firstVersion, forgotten: firstVersion}
 }
 
-// put makes o the object of its name, with a new version. It belongs to the store from
-// then on.
+// put stores o with a new version, in place of the object of its name. The store owns o
+// from then on.
 func (s *store) put(r resource, o object) object {
 	k := key{r.Resource, o.GetNamespace(), o.GetName()}
 	old := s.objects[k]
@@ -139,8 +138,8 @@ func (s *store) put(r resource, o object) object {
 	return o
 }
 
-// remove deletes the object, if there is one. A pod on a node is seen to be deleted
-// before it is gone.
+// remove deletes the object, if there is one. As from a real server there is one change
+// more for a pod on a node: it gets a deletionTimestamp first.
 func (s *store) remove(k key) {
 	old := s.objects[k]
 	if old == nil {
@@ -157,7 +156,7 @@ func (s *store) remove(k key) {
 	s.history = append(s.history, change{version: s.version, resource: k.resource, old: old})
 }
 
-// list returns the objects that match, by namespace and name.
+// list returns the matching objects, sorted by namespace and name.
 func (s *store) list(match func(object) bool, resource string) []object {
 	var found []object
 	for k, o := range s.objects {
@@ -171,7 +170,7 @@ func (s *store) list(match func(object) bool, resource string) []object {
 	return found
 }
 
-// event returns what a watch of the matching objects hears of the change, if anything.
+// event returns the event for watches of the matching objects; none: an empty type.
 func (c change) event(match func(object) bool) (watch.EventType, object) {
 	was, is := c.old != nil && match(c.old), c.new != nil && match(c.new)
 	switch {
@@ -179,7 +178,7 @@ func (c change) event(match func(object) bool) (watch.EventType, object) {
 		return watch.Modified, c.new
 	case is:
 		return watch.Added, c.new
-	case was: // the last object that matched, at the version of the change
+	case was: // the old object with the version of the change
 		o, _ := c.old.DeepCopyObject().(object)
 		o.SetResourceVersion(strconv.FormatInt(c.version, 10))
 		return watch.Deleted, o
@@ -187,10 +186,10 @@ func (c change) event(match func(object) bool) (watch.EventType, object) {
 	return "", nil
 }
 
-// SetPod creates the pod or replaces all of it, status included, and returns it as it is
-// stored. A UID, if it has none, is that of the pod that it replaces or a new one. A pod
-// with another UID replaces the old one as it happens in a cluster: the old one is
-// deleted first. The resource version of p does not matter.
+// SetPod creates the pod or replaces it, including its status, and returns a copy of the
+// stored pod. A pod without UID keeps the UID of the existing pod, or gets a new one. If
+// the UID is not that of the existing pod, the existing pod is deleted first. SetPod
+// ignores the resource version of p.
 func (s *Server) SetPod(p *corev1.Pod) *corev1.Pod {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,7 +198,7 @@ func (s *Server) SetPod(p *corev1.Pod) *corev1.Pod {
 	return p
 }
 
-// normal returns a copy as it comes over the wire, with times to the second.
+// normal returns a copy with the precision of JSON: times have whole seconds.
 func normal(p *corev1.Pod) *corev1.Pod {
 	n := new(corev1.Pod)
 	data, err := json.Marshal(p)
@@ -223,10 +222,11 @@ func (s *Server) Pod(namespace, name string) *corev1.Pod {
 	return p.DeepCopy()
 }
 
-// DeletePod deletes the pod at once. It does nothing if there is none.
+// DeletePod deletes the pod, if there is one. If it is on a node, watches see two events:
+// the pod gets a deletionTimestamp, then it is deleted.
 func (s *Server) DeletePod(namespace, name string) { s.delete("pods", namespace, name) }
 
-// Events returns copies of the events, the oldest first.
+// Events returns copies of the events in the order of their creation.
 func (s *Server) Events() []eventsv1.Event {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -248,15 +248,14 @@ func (s *Server) Events() []eventsv1.Event {
 // A Definition is a NetworkAttachmentDefinition.
 type Definition struct {
 	Namespace, Name string
-	UID             string // empty: that of the definition it replaces, or a new one
-	Version         string // its resource version; does not matter to SetDefinition
+	UID             string // empty: that of the existing definition, or a new one
+	Version         string // the resource version; SetDefinition ignores it
 	Annotations     map[string]string
 	Config          string // spec.config; empty: the object has no spec
 }
 
 // SetDefinition creates the definition or replaces it, and returns it with its UID and
-// version. One with another UID replaces the old one as it happens in a cluster: the old
-// one is deleted first.
+// version. If the UID is not that of the existing definition, that one is deleted first.
 func (s *Server) SetDefinition(d Definition) Definition {
 	r := resourceOf("network-attachment-definitions")
 	u := &unstructured.Unstructured{Object: map[string]any{}}
@@ -275,7 +274,7 @@ func (s *Server) SetDefinition(d Definition) Definition {
 	return d
 }
 
-// DeleteDefinition deletes the definition. It does nothing if there is none.
+// DeleteDefinition deletes the definition, if there is one.
 func (s *Server) DeleteDefinition(namespace, name string) {
 	s.delete("network-attachment-definitions", namespace, name)
 }
