@@ -2,6 +2,7 @@ package kubetest_test
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 	"strings"
@@ -111,6 +112,7 @@ func set(s *kubetest.Server, value string) {
 func TestAnInformerFollowsTheServer(t *testing.T) {
 	t.Parallel()
 	forms(t, func(t *testing.T, protobuf bool) {
+		t.Helper()
 		s := newServer(t)
 		set(s, "1")
 		s.SetPod(pod("elsewhere", "n2"))
@@ -126,21 +128,23 @@ func TestAnInformerFollowsTheServer(t *testing.T) {
 
 func TestAnInformerSurvives(t *testing.T) {
 	t.Parallel()
-	for name, f := range map[string]func(s *kubetest.Server){
-		"watches cut":         func(s *kubetest.Server) { s.CutWatches("pods") },
-		"a history forgotten": func(s *kubetest.Server) { s.Compact(); s.CutWatches("pods") },
-		"a bookmark":          func(s *kubetest.Server) { s.Bookmark() },
-		"a silence":           func(s *kubetest.Server) { s.Break(kubetest.Fault{Silent: true})() },
-		"a restart":           func(s *kubetest.Server) { s.Stop(); s.Start() },
-		"refused initial events": func(s *kubetest.Server) {
+	for name, c := range map[string]struct {
+		before, after func(s *kubetest.Server) // the pod changes
+		list          bool                     // the informer needs one
+	}{
+		"watches cut":         {before: func(s *kubetest.Server) { s.CutWatches("pods") }},
+		"a history forgotten": {before: func(s *kubetest.Server) { s.Compact(); s.CutWatches("pods") }},
+		"a bookmark":          {before: (*kubetest.Server).Bookmark},
+		"a restart":           {before: (*kubetest.Server).Stop, after: (*kubetest.Server).Start},
+		"refused initial events": {before: func(s *kubetest.Server) {
 			s.Break(kubetest.Fault{NoSendInitialEvents: true})
 			s.Compact()
 			s.CutWatches("")
-		},
-		"one watch with a status": func(s *kubetest.Server) {
+		}, list: true},
+		"a watch with a status": {before: func(s *kubetest.Server) {
 			s.Break(kubetest.Fault{Verb: "watch", Status: 500, Times: 1})
 			s.CutWatches("")
-		},
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -151,10 +155,105 @@ func TestAnInformerSurvives(t *testing.T) {
 			if err := s.Wait(t.Context(), func() bool { return s.Watches("pods") == 1 }); err != nil {
 				t.Fatal(err)
 			}
-			f(s)
+			c.before(s)
 			set(s, "2")
+			if c.after != nil {
+				c.after(s)
+			}
 			annotation(t, s, i, "2")
+			if c.list && s.Count("list", "pods") == 0 {
+				t.Error("no list")
+			}
 		})
+	}
+}
+
+// open starts a watch of all pods.
+func open(t *testing.T, s *kubetest.Server, version string) watch.Interface {
+	t.Helper()
+	w, err := client(t, s, true).Pods("").Watch(t.Context(), metav1.ListOptions{ResourceVersion: version, AllowWatchBookmarks: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.Stop)
+	return w
+}
+
+func TestAWatchThatWasSilentSendsWhatItHasMissed(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	heal := s.Break(kubetest.Fault{Silent: true, Resource: "pods"})
+	w := open(t, s, s.SetPod(pod("first", "n1")).ResourceVersion)
+	p := s.SetPod(pod("p", "n1"))
+	s.Bookmark()
+	select {
+	case e := <-w.ResultChan():
+		t.Errorf("%v from a silent watch", e)
+	default:
+	}
+	heal()
+	a, b := <-w.ResultChan(), <-w.ResultChan()
+	if got, ok := b.Object.(*corev1.Pod); a.Type != watch.Added || b.Type != watch.Bookmark || !ok || got.ResourceVersion != p.ResourceVersion {
+		t.Errorf("%v, %v", a, b)
+	}
+}
+
+func TestAVersionFromBeforeCompactIsTooOldForAWatch(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	p := s.SetPod(pod("p", "n1"))
+	before := open(t, s, p.ResourceVersion)
+	s.Compact()
+	if e := <-open(t, s, p.ResourceVersion).ResultChan(); e.Type != watch.Error || !apierrors.IsResourceExpired(apierrors.FromObject(e.Object)) {
+		t.Error(e)
+	}
+	s.DeletePod("ns", "p")
+	if e := <-before.ResultChan(); e.Type != watch.Modified {
+		t.Error(e)
+	}
+}
+
+func TestCloseEndsWhatTheServerHolds(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]kubetest.Fault{
+		"requests":      {BlackHole: true, Verb: "get"},
+		"late requests": {Delay: time.Hour},
+		"watches":       {},
+		"connections":   {BlackHole: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newServer(t)
+			s.SetPod(pod("p", "n1"))
+			w := open(t, s, "")
+			s.Break(fault)
+			c, ended := client(t, s, true), make(chan error, 1)
+			go func() {
+				_, err := c.Pods("ns").Get(t.Context(), "p", metav1.GetOptions{})
+				ended <- err
+			}()
+			if name != "connections" {
+				if err := s.Wait(t.Context(), func() bool { return s.Count("get", "pods") == 1 }); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s.Close()
+			if err := <-ended; err == nil && name != "watches" {
+				t.Error("no error")
+			}
+			for range w.ResultChan() { // until it ends
+			}
+		})
+	}
+}
+
+func TestWaitEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cause := errors.New("cause")
+	cancel(cause)
+	if err := newServer(t).Wait(ctx, func() bool { return false }); !errors.Is(err, cause) {
+		t.Error(err)
 	}
 }
 
@@ -163,6 +262,7 @@ const right = `{"metadata":{"annotations":{"a":"b"}}}`
 func TestRequestsAreCounted(t *testing.T) {
 	t.Parallel()
 	forms(t, func(t *testing.T, protobuf bool) {
+		t.Helper()
 		s := newServer(t)
 		s.SetPod(pod("p", "n1"))
 		c := client(t, s, protobuf)
@@ -184,6 +284,7 @@ func TestRequestsAreCounted(t *testing.T) {
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	short := func(t *testing.T) context.Context {
+		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		t.Cleanup(cancel)
 		return ctx
@@ -294,11 +395,7 @@ func TestAPodWithAnotherUIDReplacesTheOldOne(t *testing.T) {
 	again := s.SetPod(pod("p", "n1"))
 	other := pod("p", "n1")
 	other.UID = "other"
-	w, err := client(t, s, true).Pods("ns").Watch(t.Context(), metav1.ListOptions{ResourceVersion: again.ResourceVersion})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer w.Stop()
+	w := open(t, s, again.ResourceVersion)
 	s.SetPod(other)
 	var got []watch.EventType
 	for range 3 {

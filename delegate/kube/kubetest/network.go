@@ -2,6 +2,7 @@ package kubetest
 
 import (
 	"encoding/pem"
+	"log/slog"
 	"net"
 	"net/http/httptest"
 	"sync"
@@ -24,6 +25,7 @@ func (s *Server) Start() {
 	s.http = httptest.NewUnstartedServer(handler{s, s.down})
 	_ = s.http.Listener.Close() // in favour of ours
 	s.http.Listener = listener{l, s, s.down}
+	s.http.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	s.http.EnableHTTP2 = true
 	s.http.StartTLS()
 	if s.URL == "" {

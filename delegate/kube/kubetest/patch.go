@@ -16,18 +16,17 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// patch returns the object with the patch; old itself if that changes nothing. status:
-// the patch is one of the subresource, which leaves the spec alone.
-func patch(kind types.PatchType, old object, data []byte, res resource, status bool) (object, error) {
-	o, err := patched(kind, old, data, res)
-	if err != nil {
-		return nil, err
+// patch sets o, a new object, to old with the patch, and reports whether that changes
+// anything. status: the patch is for the subresource, which leaves the spec alone.
+func patch(o, old object, kind types.PatchType, data []byte, res resource, status bool) (bool, error) {
+	if err := apply(o, old, kind, data, res); err != nil {
+		return false, err
 	}
 	if o.GetResourceVersion() == "" {
 		o.SetResourceVersion(old.GetResourceVersion())
 	}
 	if o.GetResourceVersion() != old.GetResourceVersion() {
-		return nil, apierrors.NewConflict(res.GroupResource(), old.GetName(),
+		return false, apierrors.NewConflict(res.GroupResource(), old.GetName(),
 			errors.New("the object has been modified; please apply your changes to the latest version and try again"))
 	}
 	if o.GetUID() == "" {
@@ -40,19 +39,17 @@ func patch(kind types.PatchType, old object, data []byte, res resource, status b
 	errs := apivalidation.ValidateObjectMetaAccessorUpdate(o, old, field.NewPath("metadata"))
 	errs = append(errs, keep(o, old, status)...)
 	if len(errs) > 0 {
-		return nil, apierrors.NewInvalid(res.gvk().GroupKind(), old.GetName(), errs)
+		return false, apierrors.NewInvalid(res.gvk().GroupKind(), old.GetName(), errs)
 	}
-	if equality.Semantic.DeepEqual(o, old) {
-		return old, nil
-	}
-	return o, nil
+	return !equality.Semantic.DeepEqual(o, old), nil
 }
 
-// patched returns what the patch makes of the object, right or wrong.
-func patched(kind types.PatchType, old object, data []byte, res resource) (object, error) {
+// apply sets o to what the patch makes of old, without any check of its metadata but the
+// name.
+func apply(o, old object, kind types.PatchType, data []byte, res resource) error {
 	text, err := json.Marshal(old)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	switch {
 	case kind == types.MergePatchType:
@@ -60,27 +57,26 @@ func patched(kind types.PatchType, old object, data []byte, res resource) (objec
 	case kind == types.StrategicMergePatchType && res.typed():
 		text, err = strategicpatch.StrategicMergePatch(text, data, res.make())
 	default:
-		return nil, unsupported(string(kind))
+		return unsupported(string(kind))
 	}
 	if err != nil {
-		return nil, apierrors.NewBadRequest(err.Error())
+		return apierrors.NewBadRequest(err.Error())
 	}
-	o := res.make()
 	err = json.Unmarshal(text, o)
 	if is := o.GetObjectKind().GroupVersionKind(); err == nil && is != res.gvk() {
 		err = fmt.Errorf("the object is a %v", is)
 	}
 	if err != nil {
-		return nil, apierrors.NewInvalid(schema.GroupKind{}, "", field.ErrorList{field.Invalid(field.NewPath("patch"), string(text), err.Error())})
+		return apierrors.NewInvalid(schema.GroupKind{}, "", field.ErrorList{field.Invalid(field.NewPath("patch"), string(text), err.Error())})
 	}
 	if o.GetName() != old.GetName() || o.GetNamespace() != old.GetNamespace() {
-		return nil, apierrors.NewBadRequest("the name or the namespace of the object does not match that of the URL")
+		return apierrors.NewBadRequest("the name or the namespace of the object does not match that of the URL")
 	}
-	return o, nil
+	return nil
 }
 
-// keep restores what a patch of this kind does not reach, and says what it must not
-// reach.
+// keep restores the part of old that the patch cannot change, and returns errors for the
+// parts that it must not change.
 func keep(o, old object, status bool) field.ErrorList {
 	switch o := o.(type) {
 	case *corev1.Pod:
@@ -110,7 +106,7 @@ func mergePatch(text, data []byte) ([]byte, error) {
 	return json.Marshal(merge(old, p))
 }
 
-func merge(old, p any) any {
+func merge(old, p any) any { //nolint:ireturn // any JSON value
 	fields, ok := p.(map[string]any)
 	if !ok {
 		return p

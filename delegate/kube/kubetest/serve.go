@@ -161,12 +161,14 @@ func (h handler) answer(q *http.Request, r Request, res resource) (runtime.Objec
 	}
 	switch r.Verb {
 	case "patch":
-		changed, err := patch(types.PatchType(mediaType(q)), o, []byte(r.Body), res, status)
+		patched := res.make()
+		changed, err := patch(patched, o, types.PatchType(mediaType(q)), []byte(r.Body), res, status)
 		if err != nil {
 			return nil, err
 		}
-		if changed != o {
-			o = h.s.put(res, changed)
+		if changed {
+			o = patched
+			h.s.put(res, o)
 			h.s.change()
 		}
 	case "delete":
@@ -261,8 +263,9 @@ func (h handler) create(q *http.Request, r Request, res resource) (runtime.Objec
 	if h.s.objects[key{res.Resource, r.Namespace, o.GetName()}] != nil {
 		return nil, apierrors.NewAlreadyExists(res.GroupResource(), o.GetName())
 	}
-	defer h.s.change()
-	return h.s.put(res, o), nil
+	h.s.put(res, o)
+	h.s.change()
+	return o, nil
 }
 
 func mediaType(q *http.Request) string {

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
@@ -113,7 +114,7 @@ func newStore() store {
 
 // put stores o with a new version, in place of the object of its name. The store owns o
 // from then on.
-func (s *store) put(r resource, o object) object {
+func (s *store) put(r resource, o object) {
 	k := key{r.Resource, o.GetNamespace(), o.GetName()}
 	old := s.objects[k]
 	if old != nil && o.GetUID() != "" && o.GetUID() != old.GetUID() {
@@ -135,7 +136,6 @@ func (s *store) put(r resource, o object) object {
 	o.SetResourceVersion(strconv.FormatInt(s.version, 10))
 	s.objects[k] = o
 	s.history = append(s.history, change{s.version, r.Resource, old, o})
-	return o
 }
 
 // remove deletes the object, if there is one. As from a real server there is one change
@@ -149,7 +149,8 @@ func (s *store) remove(k key) {
 		p = p.DeepCopy()
 		now := metav1.Now().Rfc3339Copy()
 		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &now, new(int64)
-		old = s.put(resourceOf("pods"), p)
+		s.put(resourceOf("pods"), p)
+		old = p
 	}
 	s.version++
 	delete(s.objects, k)
@@ -170,20 +171,22 @@ func (s *store) list(match func(object) bool, resource string) []object {
 	return found
 }
 
-// event returns the event for watches of the matching objects; none: an empty type.
-func (c change) event(match func(object) bool) (watch.EventType, object) {
+// event returns the event for watches of the matching objects, if there is one.
+func (c change) event(match func(object) bool) (watch.Event, bool) {
 	was, is := c.old != nil && match(c.old), c.new != nil && match(c.new)
 	switch {
 	case was && is:
-		return watch.Modified, c.new
+		return watch.Event{Type: watch.Modified, Object: c.new}, true
 	case is:
-		return watch.Added, c.new
+		return watch.Event{Type: watch.Added, Object: c.new}, true
 	case was: // the old object with the version of the change
-		o, _ := c.old.DeepCopyObject().(object)
-		o.SetResourceVersion(strconv.FormatInt(c.version, 10))
-		return watch.Deleted, o
+		o := c.old.DeepCopyObject()
+		if m, err := meta.Accessor(o); err == nil {
+			m.SetResourceVersion(strconv.FormatInt(c.version, 10))
+		}
+		return watch.Event{Type: watch.Deleted, Object: o}, true
 	}
-	return "", nil
+	return watch.Event{}, false
 }
 
 // SetPod creates the pod or replaces it, including its status, and returns a copy of the
@@ -194,8 +197,9 @@ func (s *Server) SetPod(p *corev1.Pod) *corev1.Pod {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.change()
-	p, _ = s.put(resourceOf("pods"), normal(p)).DeepCopyObject().(*corev1.Pod)
-	return p
+	p = normal(p)
+	s.put(resourceOf("pods"), p)
+	return p.DeepCopy()
 }
 
 // normal returns a copy with the precision of JSON: times have whole seconds.
@@ -269,8 +273,8 @@ func (s *Server) SetDefinition(d Definition) Definition {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.change()
-	o := s.put(r, u)
-	d.UID, d.Version, d.Annotations = string(o.GetUID()), o.GetResourceVersion(), maps.Clone(d.Annotations)
+	s.put(r, u)
+	d.UID, d.Version, d.Annotations = string(u.GetUID()), u.GetResourceVersion(), maps.Clone(d.Annotations)
 	return d
 }
 

@@ -124,7 +124,7 @@ func (h handler) watch(out http.ResponseWriter, q *http.Request, r Request, res 
 	out.Header().Set("Content-Type", contentType)
 	out.WriteHeader(http.StatusOK)
 	if err != nil {
-		w.send(watch.Error, statusOf(err))
+		w.send(watch.Event{Type: watch.Error, Object: statusOf(err)})
 		return
 	}
 	w.flush()
@@ -138,12 +138,12 @@ func (h handler) watch(out http.ResponseWriter, q *http.Request, r Request, res 
 }
 
 // stream sends events until the watch ends.
-func (h handler) stream(w *watcher, q *http.Request, first []event, end <-chan time.Time) {
+func (h handler) stream(w *watcher, q *http.Request, first []watch.Event, end <-chan time.Time) {
 	for {
 		events, version, silent, changed := h.pending(w)
 		if !silent {
 			for _, e := range slices.Concat(first, events) {
-				if !w.send(e.kind, e.object) {
+				if !w.send(e) {
 					return
 				}
 			}
@@ -151,9 +151,9 @@ func (h handler) stream(w *watcher, q *http.Request, first []event, end <-chan t
 		}
 		select {
 		case <-changed:
-		case <-end:
+		case <-end: // a nil channel: no limit
 			if w.bookmarks && !silent {
-				w.send(watch.Bookmark, w.bookmark(version))
+				w.send(w.bookmark(version, nil))
 			}
 			return
 		case <-w.cut:
@@ -166,14 +166,8 @@ func (h handler) stream(w *watcher, q *http.Request, first []event, end <-chan t
 	}
 }
 
-// An event is what a watch sends.
-type event struct {
-	kind   watch.EventType
-	object runtime.Object
-}
-
 // open finds where the watch begins, and what it sends first.
-func (h handler) open(w *watcher, opts *internalversion.ListOptions) ([]event, error) {
+func (h handler) open(w *watcher, opts *internalversion.ListOptions) ([]watch.Event, error) {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
 	version, err := h.s.check(opts.ResourceVersion)
@@ -199,14 +193,12 @@ func (h handler) open(w *watcher, opts *internalversion.ListOptions) ([]event, e
 		}
 		return nil, nil
 	}
-	var first []event
+	var first []watch.Event
 	for _, o := range h.s.list(w.match, w.resource.Resource) {
-		first = append(first, event{watch.Added, o})
+		first = append(first, watch.Event{Type: watch.Added, Object: o})
 	}
 	if opts.SendInitialEvents != nil && w.bookmarks {
-		b := w.bookmark(h.s.version)
-		b.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
-		first = append(first, event{watch.Bookmark, b})
+		first = append(first, w.bookmark(h.s.version, map[string]string{metav1.InitialEventsAnnotationKey: "true"}))
 	}
 	return first, nil
 }
@@ -220,10 +212,15 @@ func (h handler) close(w *watcher) {
 
 // pending returns what the watch has not sent, unless it is silent, the version it is
 // at with that, and what is closed when there is more.
-func (h handler) pending(w *watcher) (events []event, version int64, silent bool, changed <-chan struct{}) {
+func (h handler) pending(w *watcher) (events []watch.Event, version int64, silent bool, changed <-chan struct{}) {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
 	changed = h.s.changed
+	select {
+	case <-w.cut:
+		return nil, 0, true, nil // nothing from after CutWatches
+	default:
+	}
 	if h.s.brokenLocked(w.request, func(f Fault) bool { return f.Silent }) {
 		return nil, 0, true, changed
 	}
@@ -231,34 +228,36 @@ func (h handler) pending(w *watcher) (events []event, version int64, silent bool
 		c := h.s.history[w.next]
 		switch {
 		case c.resource == "" && w.bookmarks:
-			events = append(events, event{watch.Bookmark, w.bookmark(c.version)})
+			events = append(events, w.bookmark(c.version, nil))
 		case c.resource == w.resource.Resource:
-			if kind, o := c.event(w.match); kind != "" {
-				events = append(events, event{kind, o})
+			if e, ok := c.event(w.match); ok {
+				events = append(events, e)
 			}
 		}
 	}
 	return events, h.s.version, false, changed
 }
 
-func (w *watcher) bookmark(version int64) object {
+func (w *watcher) bookmark(version int64, annotations map[string]string) watch.Event {
 	o := w.resource.make()
 	o.GetObjectKind().SetGroupVersionKind(w.resource.gvk())
 	o.SetResourceVersion(strconv.FormatInt(version, 10))
-	return o
+	o.SetAnnotations(annotations)
+	return watch.Event{Type: watch.Bookmark, Object: o}
 }
 
 // send sends one event, and reports whether it could.
-func (w *watcher) send(kind watch.EventType, o runtime.Object) bool {
+func (w *watcher) send(e watch.Event) bool {
 	var object, frame bytes.Buffer
-	if err := w.info.Serializer.Encode(o, &object); err != nil {
+	if err := w.info.Serializer.Encode(e.Object, &object); err != nil {
 		return false
 	}
-	e := &metav1.WatchEvent{Type: string(kind), Object: runtime.RawExtension{Raw: object.Bytes()}}
-	if err := w.info.StreamSerializer.Serializer.Encode(e, &frame); err != nil {
+	out := &metav1.WatchEvent{Type: string(e.Type), Object: runtime.RawExtension{Raw: object.Bytes()}}
+	stream := w.info.StreamSerializer
+	if err := stream.Encode(out, &frame); err != nil {
 		return false
 	}
-	if _, err := w.info.StreamSerializer.Framer.NewFrameWriter(w.out).Write(frame.Bytes()); err != nil {
+	if _, err := stream.NewFrameWriter(w.out).Write(frame.Bytes()); err != nil {
 		return false
 	}
 	w.flush()

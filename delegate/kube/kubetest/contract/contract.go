@@ -106,6 +106,13 @@ type answer struct {
 	cause  string // a field among the causes
 }
 
+func immutable() answer { return answer{422, metav1.StatusReasonInvalid, "metadata.uid"} }
+func conflict() answer  { return answer{409, metav1.StatusReasonConflict, ""} }
+func missing() answer   { return answer{404, metav1.StatusReasonNotFound, ""} }
+func invalid() answer   { return answer{422, metav1.StatusReasonInvalid, ""} }
+func malformed() answer { return answer{400, metav1.StatusReasonBadRequest, ""} }
+
+// of returns an error if the response is not this answer.
 func (a answer) of(r response, err error) error {
 	if err != nil {
 		return err

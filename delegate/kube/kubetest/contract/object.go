@@ -58,7 +58,7 @@ func eventCases() []Case {
 			answer{422, metav1.StatusReasonInvalid, "reason"}.of(c.do(ctx, "PATCH", path, merge, `{"reason":"other"}`)),
 			answer{422, metav1.StatusReasonInvalid, "message"}.of(c.do(ctx, "PATCH", path, merge, `{"note":"other"}`)),
 			answer{422, metav1.StatusReasonInvalid, "series.count"}.of(c.do(ctx, "PATCH", path, merge, `{"series":{"count":1}}`)),
-			missing.of(c.do(ctx, "PATCH", path+"x", merge, series)))
+			missing().of(c.do(ctx, "PATCH", path+"x", merge, series)))
 	}})
 }
 
@@ -74,10 +74,10 @@ func definitionCases() []Case {
 		return errors.Join(err,
 			same("config", got.Spec.Config, `{"a":1}`),
 			same("UID", got.Metadata.UID, d.Metadata.UID),
-			conflict.of(c.do(ctx, "PATCH", path, merge, `{"metadata":{"resourceVersion":"`+d.Metadata.ResourceVersion+`"}}`)),
-			immutable.of(c.do(ctx, "PATCH", path, merge, `{"metadata":{"uid":"other"}}`)),
+			conflict().of(c.do(ctx, "PATCH", path, merge, `{"metadata":{"resourceVersion":"`+d.Metadata.ResourceVersion+`"}}`)),
+			immutable().of(c.do(ctx, "PATCH", path, merge, `{"metadata":{"uid":"other"}}`)),
 			answer{415, metav1.StatusReasonUnsupportedMediaType, ""}.of(c.do(ctx, "PATCH", path, strategic, `{}`)),
 			answer{code: 200}.of(c.do(ctx, "DELETE", path, "", "")),
-			missing.of(c.do(ctx, "GET", path, "", "")))
+			missing().of(c.do(ctx, "GET", path, "", "")))
 	}}}
 }

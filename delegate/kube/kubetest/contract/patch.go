@@ -10,14 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-var (
-	immutable = answer{http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "metadata.uid"}
-	conflict  = answer{http.StatusConflict, metav1.StatusReasonConflict, ""}
-	missing   = answer{http.StatusNotFound, metav1.StatusReasonNotFound, ""}
-	invalid   = answer{http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, ""}
-	malformed = answer{http.StatusBadRequest, metav1.StatusReasonBadRequest, ""}
-)
-
 // patchCases are patches of pods/status: that of another pod, a late one, a wrong one.
 func patchCases() []Case {
 	var cases []Case
@@ -28,22 +20,22 @@ func patchCases() []Case {
 		{"with its UID, it changes the annotation", merge, `{"metadata":{"uid":"UID","annotations":{"a":"b"}}}`, answer{code: 200}},
 		{"without a UID, it changes the annotation", merge, `{"metadata":{"annotations":{"a":"b"}}}`, answer{code: 200}},
 		{"with an empty UID, it changes the annotation", merge, `{"metadata":{"uid":"","annotations":{"a":"b"}}}`, answer{code: 200}},
-		{"with another UID, it is invalid", merge, `{"metadata":{"uid":"other","annotations":{"a":"b"}}}`, immutable},
-		{"with another UID, a strategic one is invalid", strategic, `{"metadata":{"uid":"other","annotations":{"a":"b"}}}`, immutable},
-		{"with another UID, an applied one is invalid", apply, `{"apiVersion":"v1","kind":"Pod","metadata":{"uid":"other","annotations":{"a":"b"}}}`, immutable},
+		{"with another UID, it is invalid", merge, `{"metadata":{"uid":"other","annotations":{"a":"b"}}}`, immutable()},
+		{"with another UID, a strategic one is invalid", strategic, `{"metadata":{"uid":"other","annotations":{"a":"b"}}}`, immutable()},
+		{"with another UID, an applied one is invalid", apply, `{"apiVersion":"v1","kind":"Pod","metadata":{"uid":"other","annotations":{"a":"b"}}}`, immutable()},
 		{"a strategic one changes the annotation", strategic, `{"metadata":{"uid":"UID","annotations":{"a":"b"}}}`, answer{code: 200}},
 		{"with the resource version, it changes the annotation", merge, `{"metadata":{"resourceVersion":"VERSION","annotations":{"a":"b"}}}`, answer{code: 200}},
-		{"with an old resource version, it conflicts", merge, `{"metadata":{"resourceVersion":"1","annotations":{"a":"b"}}}`, conflict},
-		{"with an old resource version and another UID, it conflicts", merge, `{"metadata":{"uid":"other","resourceVersion":"1"}}`, conflict},
-		{"a JSON patch whose test fails is invalid", jsonPatch, `[{"op":"test","path":"/metadata/uid","value":"other"}]`, invalid},
-		{"that is not JSON is malformed", merge, `{"metadata":`, malformed},
-		{"that is not an object is malformed", merge, `[]`, malformed},
-		{"that is a string is malformed", merge, `"a"`, malformed},
-		{"that is empty is malformed", merge, ``, malformed},
+		{"with an old resource version, it conflicts", merge, `{"metadata":{"resourceVersion":"1","annotations":{"a":"b"}}}`, conflict()},
+		{"with an old resource version and another UID, it conflicts", merge, `{"metadata":{"uid":"other","resourceVersion":"1"}}`, conflict()},
+		{"a JSON patch whose test fails is invalid", jsonPatch, `[{"op":"test","path":"/metadata/uid","value":"other"}]`, invalid()},
+		{"that is not JSON is malformed", merge, `{"metadata":`, malformed()},
+		{"that is not an object is malformed", merge, `[]`, malformed()},
+		{"that is a string is malformed", merge, `"a"`, malformed()},
+		{"that is empty is malformed", merge, ``, malformed()},
 		{"with a number as an annotation is invalid", merge, `{"metadata":{"annotations":{"a":1}}}`, answer{422, metav1.StatusReasonInvalid, "patch"}},
 		{"with a string for annotations is invalid", merge, `{"metadata":{"annotations":"a"}}`, answer{422, metav1.StatusReasonInvalid, "patch"}},
-		{"with another name is malformed", merge, `{"metadata":{"name":"other"}}`, malformed},
-		{"with another namespace is malformed", merge, `{"metadata":{"namespace":"other"}}`, malformed},
+		{"with another name is malformed", merge, `{"metadata":{"name":"other"}}`, malformed()},
+		{"with another namespace is malformed", merge, `{"metadata":{"namespace":"other"}}`, malformed()},
 		{"with another kind is invalid", merge, `{"kind":"Node"}`, answer{422, metav1.StatusReasonInvalid, "patch"}},
 		{"with annotations of 256 KiB is invalid", merge, `{"metadata":{"annotations":{"a":"` + strings.Repeat("x", 1<<18) + `"}}}`, answer{422, metav1.StatusReasonInvalid, "metadata.annotations"}},
 		{"with a key that no annotation can have is invalid", merge, `{"metadata":{"annotations":{"a/b/c":"x"}}}`, answer{422, metav1.StatusReasonInvalid, "metadata.annotations"}},
@@ -76,7 +68,7 @@ func patchCases() []Case {
 	}
 	return append(cases,
 		Case{"a patch of pods/status of a pod that is gone finds nothing", func(ctx context.Context, c *client) error {
-			return missing.of(c.do(ctx, "PATCH", pods+"/"+c.name+"/status", merge, `{"metadata":{"uid":"u"}}`))
+			return missing().of(c.do(ctx, "PATCH", pods+"/"+c.name+"/status", merge, `{"metadata":{"uid":"u"}}`))
 		}},
 		Case{"a patch that changes nothing makes no version", func(ctx context.Context, c *client) error {
 			if _, err := c.pod(ctx, c.name); err != nil {
@@ -131,7 +123,7 @@ func patchCases() []Case {
 				return err
 			}
 			patch := `{"apiVersion":"v1","kind":"Pod","metadata":{"annotations":{"a":"c"}}}`
-			if err := conflict.of(c.do(ctx, "PATCH", path+"?fieldManager=second", apply, patch)); err != nil {
+			if err := conflict().of(c.do(ctx, "PATCH", path+"?fieldManager=second", apply, patch)); err != nil {
 				return err
 			}
 			forced, err1 := c.ok(ctx, "PATCH", path+"?fieldManager=second&force=true", apply, patch)

@@ -13,7 +13,7 @@ func readCases() []Case {
 	cases := []Case{
 		{"a pod, a definition and a resource that do not exist are not found", func(ctx context.Context, c *client) error {
 			for _, path := range []string{pods + "/" + c.name, definitions + "/" + c.name, pods + "/" + c.name + "/status"} {
-				if err := missing.of(c.do(ctx, "GET", path, "", "")); err != nil {
+				if err := missing().of(c.do(ctx, "GET", path, "", "")); err != nil {
 					return err
 				}
 			}
@@ -29,7 +29,7 @@ func readCases() []Case {
 				same("whether the name is generated", len(p.Metadata.Name) > len(c.name), true),
 				answer{http.StatusConflict, metav1.StatusReasonAlreadyExists, ""}.of(c.do(ctx, "POST", pods, "", `{"metadata":{"name":"`+c.name+`"},"spec":{"containers":[{"name":"c","image":"i"}]}}`)),
 				answer{422, metav1.StatusReasonInvalid, "metadata.name"}.of(c.do(ctx, "POST", pods, "", `{"metadata":{"name":"A/b"},"spec":{"containers":[{"name":"c","image":"i"}]}}`)),
-				malformed.of(c.do(ctx, "POST", pods, "", `{"metadata":{"name":"x","namespace":"other"},"spec":{"containers":[{"name":"c","image":"i"}]}}`)))
+				malformed().of(c.do(ctx, "POST", pods, "", `{"metadata":{"name":"x","namespace":"other"},"spec":{"containers":[{"name":"c","image":"i"}]}}`)))
 		}},
 		{"a deleted pod is gone", func(ctx context.Context, c *client) error {
 			if _, err := c.pod(ctx, c.name); err != nil {
@@ -37,8 +37,8 @@ func readCases() []Case {
 			}
 			return errors.Join(
 				answer{code: 200}.of(c.do(ctx, "DELETE", pods+"/"+c.name, "", `{"gracePeriodSeconds":0}`)),
-				missing.of(c.do(ctx, "DELETE", pods+"/"+c.name, "", `{"gracePeriodSeconds":0}`)),
-				missing.of(c.do(ctx, "GET", pods+"/"+c.name, "", "")))
+				missing().of(c.do(ctx, "DELETE", pods+"/"+c.name, "", `{"gracePeriodSeconds":0}`)),
+				missing().of(c.do(ctx, "GET", pods+"/"+c.name, "", "")))
 		}},
 		{"a list has a version from which a watch can begin", func(ctx context.Context, c *client) error {
 			if _, err := c.pod(ctx, c.name); err != nil {
@@ -84,14 +84,14 @@ func readCases() []Case {
 		name, path, query string
 		want              answer
 	}{
-		{"by a field that pods cannot be asked for", pods, "fieldSelector=spec.x%3Dy", malformed},
-		{"by a field that definitions cannot be asked for", definitions, "fieldSelector=spec.config%3Dy", malformed},
-		{"by half a selector", pods, "fieldSelector=spec", malformed},
-		{"by half a label", pods, "labelSelector=a,,%3D", malformed},
+		{"by a field that pods cannot be asked for", pods, "fieldSelector=spec.x%3Dy", malformed()},
+		{"by a field that definitions cannot be asked for", definitions, "fieldSelector=spec.config%3Dy", malformed()},
+		{"by half a selector", pods, "fieldSelector=spec", malformed()},
+		{"by half a label", pods, "labelSelector=a,,%3D", malformed()},
 		{"with initial events", pods, "sendInitialEvents=true&resourceVersionMatch=NotOlderThan", answer{422, metav1.StatusReasonInvalid, "sendInitialEvents"}},
 		{"with a match and no version", pods, "resourceVersionMatch=NotOlderThan", answer{422, metav1.StatusReasonInvalid, "resourceVersionMatch"}},
-		{"of a version that is no number", pods, "resourceVersion=x", malformed},
-		{"of definitions of a version that is no number", definitions, "resourceVersion=x", malformed},
+		{"of a version that is no number", pods, "resourceVersion=x", malformed()},
+		{"of definitions of a version that is no number", definitions, "resourceVersion=x", malformed()},
 		{"of a version that is still to come", pods, "resourceVersion=999999999", answer{http.StatusGatewayTimeout, metav1.StatusReasonTimeout, ""}},
 	} {
 		cases = append(cases, Case{"a list " + row.name + " is refused", func(ctx context.Context, c *client) error {

@@ -125,7 +125,7 @@ func watchCases() []Case {
 		}{
 			{"with initial events and no match", "sendInitialEvents=true", answer{422, metav1.StatusReasonInvalid, "resourceVersionMatch"}},
 			{"with a match and no initial events", "resourceVersionMatch=NotOlderThan", answer{422, metav1.StatusReasonInvalid, "resourceVersionMatch"}},
-			{"by an unknown field", "fieldSelector=spec.x%3Dy", malformed},
+			{"by an unknown field", "fieldSelector=spec.x%3Dy", malformed()},
 			{"of a version that is no number", "resourceVersion=x", answer{code: http.StatusInternalServerError}},
 		} {
 			cases = append(cases, Case{"a watch of " + kind.name + " " + row.name + " is refused", func(ctx context.Context, c *client) error {
