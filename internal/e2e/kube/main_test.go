@@ -1,0 +1,101 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/metacni/metacni/examples/lab/host"
+)
+
+const (
+	stageEnv    = "METACNI_E2E_STAGE"    // "", "probe" or "inside"
+	programsEnv = "METACNI_E2E_PROGRAMS" // directory of the programs
+	requireEnv  = "METACNI_E2E"          // "require": fail, do not skip
+)
+
+// noPrograms and noHost say why there are no programs and no private host. They are
+// empty if there are.
+var noPrograms, noHost string
+
+func TestMain(m *testing.M) {
+	runtime.LockOSThread() // see host.Command
+	flag.Parse()
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "kube:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// run builds the programs and runs the tests in a copy of this process on a private
+// host, which has no network, or in this process if there can be none.
+func run(m *testing.M) (int, error) {
+	switch os.Getenv(stageEnv) {
+	case "probe":
+		return 0, host.Setup()
+	case "inside":
+		if err := host.Setup(); err != nil {
+			return 1, err
+		}
+		return tests(m), nil
+	}
+	if flag.Lookup("test.list").Value.String() != "" {
+		return m.Run(), nil
+	}
+	ctx := context.Background()
+	dir, err := buildPrograms(ctx)
+	if err != nil {
+		noPrograms = err.Error()
+		return m.Run(), nil
+	}
+	if err := os.Setenv(programsEnv, dir); err != nil {
+		return 1, err
+	}
+	if out, err := again(ctx, "probe").CombinedOutput(); err != nil {
+		why, _, _ := strings.Cut(strings.TrimPrefix(string(out), "kube: "), "\n")
+		if why == "" {
+			why = err.Error()
+		}
+		noHost = "needs root, or a kernel that gives user namespaces to ordinary users: " + why
+		return tests(m), nil
+	}
+	temp, err := os.MkdirTemp("", "metacni-kube-")
+	if err != nil {
+		return 1, err
+	}
+	defer func() { _ = os.RemoveAll(temp) }() // also what tests that panic leave
+	cmd := again(ctx, "inside")
+	cmd.Env = append(cmd.Env, "TMPDIR="+temp)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	err = cmd.Run()
+	if failed := (*exec.ExitError)(nil); errors.As(err, &failed) {
+		return max(failed.ExitCode(), 1), nil
+	}
+	return 0, err
+}
+
+// tests runs the tests and ends the server that they share.
+func tests(m *testing.M) int {
+	defer func() {
+		if shared.Server != nil {
+			shared.close()
+		}
+	}()
+	return m.Run()
+}
+
+// again returns a command that runs this program with the same arguments in namespaces
+// of its own.
+func again(ctx context.Context, stage string) *exec.Cmd {
+	cmd := host.Command(ctx, "/proc/self/exe", os.Args[1:]...)
+	cmd.Env = append(os.Environ(), stageEnv+"="+stage)
+	return cmd
+}
