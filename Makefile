@@ -3,10 +3,16 @@
 # The root module, and each nested one in a directory of its own.
 MODULES := . $(patsubst %/go.mod,%,$(wildcard */*/go.mod))
 
+# The module of the tests with a Kubernetes API server: linted as the others, run by kube.
+KUBE := internal/e2e/kube
+
 # Flags for every go test, flags for bench, and the time for each fuzz target.
 TESTFLAGS ?=
 BENCHFLAGS ?=
 FUZZTIME ?= 10s
+
+# What test and kube do with the output of go test -json.
+REPORT = $(if $(filter -json,$(TESTFLAGS)),cat,go run ./internal/testreport $(filter -v,$(TESTFLAGS)))
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
@@ -14,7 +20,7 @@ ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
 CYCLONEDX := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
 
-.PHONY: demo test race lint vuln bench fuzz cover api release
+.PHONY: demo test race kube lint vuln bench fuzz cover api release
 
 # The demo, with real namespaces and plugins; as root or in a user namespace.
 demo:
@@ -27,14 +33,18 @@ demo:
 test: SHELL := bash
 test:
 	@set -o pipefail; { status=0; for m in $(MODULES); do \
-		(set -x; go test -C $$m -count=1 -timeout 20m -json $(TESTFLAGS) ./...) || status=1; done; exit $$status; } | \
-		$(if $(filter -json,$(TESTFLAGS)),cat,go run ./internal/testreport $(filter -v,$(TESTFLAGS)))
+		(set -x; go test -C $$m -count=1 -timeout 20m -json $(TESTFLAGS) ./...) || status=1; done; exit $$status; } | $(REPORT)
 
 race:
 	@$(MAKE) --no-print-directory test TESTFLAGS="-race $(TESTFLAGS)"
 
+# The tests with a real kube-apiserver, which the first run builds in about four minutes.
+kube: SHELL := bash
+kube:
+	@set -o pipefail; (set -x; go test -C $(KUBE) -count=1 -timeout 30m -json $(TESTFLAGS) ./...) | $(REPORT)
+
 lint:
-	@set -e; for m in $(MODULES); do (set -x; cd $$m; \
+	@set -e; for m in $(MODULES) $(KUBE); do (set -x; cd $$m; \
 		go vet ./...; \
 		go mod tidy -diff; \
 		go run $(STATICCHECK) ./...; \

@@ -16,16 +16,11 @@ func deployed(t *testing.T, name string) string {
 	return string(text)
 }
 
-// The daemon accepts the configuration in the DaemonSet, which has no key without
+// The daemon accepts the configuration of its DaemonSet, which has no key without
 // effect, and the probes use the address of its metrics.
 func TestDaemonSetConfiguresTheDaemon(t *testing.T) {
 	t.Parallel()
-	manifest := deployed(t, "daemonset.yaml")
-	_, conf, ok := strings.Cut(manifest, "daemon-config.json: |\n")
-	conf, _, end := strings.Cut(conf, "\n---\n")
-	if !ok || !end {
-		t.Fatal("no configuration")
-	}
+	conf := deployed(t, "deploy/daemon/daemon-config.json")
 	root, file := node(t), filepath.Join(t.TempDir(), "daemon-config.json")
 	if err := os.WriteFile(file, []byte(strings.ReplaceAll(conf, `"/host"`, `"`+root+`"`)), 0o600); err != nil {
 		t.Fatal(err)
@@ -38,21 +33,22 @@ func TestDaemonSetConfiguresTheDaemon(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	host, port, _ := strings.Cut(c.MetricsAddress, ":")
-	if n := strings.Count(manifest, "{host: "+host+", port: "+port+","); n != 2 {
+	if n := strings.Count(deployed(t, "deploy/daemon/daemonset.yaml"), "{host: "+host+", port: "+port+","); n != 2 {
 		t.Errorf("%d probes ask at %s, want 2", n, c.MetricsAddress)
 	}
 }
 
-// The pods have no token of a service account. The init container mounts only the
-// directory of plugins.
+// A pod has a token only where the daemon uses the API. The init container mounts only
+// the directory of plugins.
 func TestDeploymentGivesNoMoreThanIsNeeded(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"daemonset.yaml", "../multinet/daemonset.yaml"} {
+	const daemonSet = "deploy/daemon/daemonset.yaml"
+	for _, name := range []string{daemonSet, "../multinet/daemonset.yaml"} {
 		if !strings.Contains(deployed(t, name), "\n      automountServiceAccountToken: false") {
 			t.Errorf("%s: the pod has a token", name)
 		}
 	}
-	_, install, _ := strings.Cut(deployed(t, "daemonset.yaml"), "initContainers:")
+	_, install, _ := strings.Cut(deployed(t, daemonSet), "initContainers:")
 	install, _, _ = strings.Cut(install, "\n      containers:")
 	if strings.Count(install, "mountPath:") != 1 || !strings.Contains(install, "{name: plugins, mountPath: /opt/cni/bin}") {
 		t.Errorf("the init container mounts more than plugins:\n%s", install)

@@ -18,12 +18,25 @@ func TestDependabotKnowsEveryModule(t *testing.T) {
 	_, listed, _ := strings.Cut(content(t, ".github/dependabot.yml"), "directories:\n")
 	listed, _, _ = strings.Cut(listed, "schedule:")
 	got := submatches(listed, `(?m)^ +- /(.*)$`)
-	want := []string{""}
-	for _, file := range glob(t, "*/*/go.mod") {
-		want = append(want, filepath.ToSlash(filepath.Dir(file)))
-	}
+	want := append([]string{""}, nested(t)...)
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("modules (-) and what dependabot.yml lists (+):\n%s", diff)
+	}
+}
+
+// Each module is linted: the loops over modules find it at its depth, or name it.
+func TestEveryModuleIsLinted(t *testing.T) {
+	t.Parallel()
+	for _, file := range []string{"Makefile", ".ci/run"} {
+		text := content(t, file)
+		for _, dir := range nested(t) {
+			if strings.Count(dir, "/") != 1 && !strings.Contains(text, dir) {
+				t.Errorf("%s knows nothing of %s", file, dir)
+			}
+		}
+		if !strings.Contains(text, "*/*/go.mod") {
+			t.Errorf("%s has no loop over modules", file)
+		}
 	}
 }
 
@@ -97,14 +110,18 @@ func TestImagesHoldProgramsOfTheRelease(t *testing.T) {
 			}
 			inside[to] = true
 		}
-		manifest := filepath.Join(filepath.Dir(file), "daemonset.yaml")
-		commands := submatches(content(t, manifest), `command: \[([^,]*),`)
+		dir := filepath.Dir(file)
+		manifests := append(glob(t, dir+"/daemonset.yaml"), glob(t, dir+"/deploy/*/daemonset.yaml")...)
+		if len(manifests) != 1 {
+			t.Fatalf("%s is for %q, want one manifest", file, manifests)
+		}
+		commands := submatches(content(t, manifests[0]), `command: \[([^,]*),`)
 		if len(commands) == 0 {
-			t.Errorf("%s runs nothing", manifest)
+			t.Errorf("%s runs nothing", manifests[0])
 		}
 		for _, command := range commands {
 			if !inside[command] {
-				t.Errorf("%s runs %s, which is not in the image of %s", manifest, command, file)
+				t.Errorf("%s runs %s, which is not in the image of %s", manifests[0], command, file)
 			}
 		}
 	}
@@ -132,6 +149,20 @@ func TestDocumentsNameTestsThatExist(t *testing.T) {
 			t.Errorf("%s names %s, which does not exist", file, name)
 		}
 	}
+}
+
+// nested returns the directories of the nested modules, sorted. Those in testdata are
+// data of tests.
+func nested(t *testing.T) []string {
+	t.Helper()
+	var dirs []string
+	for _, file := range files(t) {
+		dir, found := strings.CutSuffix(filepath.ToSlash(file), "/go.mod")
+		if found && !strings.Contains(dir, "/testdata/") {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs
 }
 
 // content returns the text of a file of the repository.

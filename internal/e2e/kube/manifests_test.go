@@ -1,0 +1,130 @@
+package kube
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// The server has every object as the manifests say: applying them again changes nothing.
+func TestManifestsAreAccepted(t *testing.T) {
+	t.Parallel()
+	w := world(t)
+	got := w.Kubectl(t, "", "apply", "-k", manifests) + w.Kubectl(t, "", "apply", "-f", manifests+"/crd.yaml")
+	var objects []string
+	for line := range strings.Lines(got) {
+		object, unchanged := strings.CutSuffix(line, " unchanged\n")
+		if name, _, hashed := strings.Cut(object, "configmap/multinetd-"); hashed {
+			object = name + "configmap/multinetd-HASH"
+		}
+		if objects = append(objects, object); !unchanged {
+			t.Errorf("applied again: %s", line)
+		}
+	}
+	slices.Sort(objects)
+	want := []string{
+		"clusterrole.rbac.authorization.k8s.io/multinetd",
+		"clusterrolebinding.rbac.authorization.k8s.io/multinetd",
+		"configmap/multinetd-HASH",
+		"customresourcedefinition.apiextensions.k8s.io/network-attachment-definitions.k8s.cni.cncf.io",
+		"daemonset.apps/multinetd",
+		"serviceaccount/multinetd",
+		"validatingadmissionpolicy.admissionregistration.k8s.io/multinetd",
+		"validatingadmissionpolicybinding.admissionregistration.k8s.io/multinetd",
+	}
+	if diff := cmp.Diff(want, objects); diff != "" {
+		t.Errorf("objects (-want +got):\n%s", diff)
+	}
+}
+
+// A cluster can use the manifests in another namespace, with components, or without the
+// API.
+func TestVariantsOfTheManifests(t *testing.T) {
+	t.Parallel()
+	w := world(t)
+	namespace := w.Namespace(t)
+	tests := map[string]struct {
+		kustomization string
+		has, lacks    []string
+	}{
+		"another namespace": {
+			"resources: [DEPLOY]\nnamespace: NAMESPACE",
+			[]string{
+				"kind: ServiceAccount\nmetadata:\n  name: multinetd\n  namespace: NAMESPACE\n",
+				"- kind: ServiceAccount\n  name: multinetd\n  namespace: NAMESPACE\n",
+			},
+			[]string{"namespace: kube-system", "pod-resources", "\n  - pods\n"},
+		},
+		"pods of the node": {
+			"resources: [DEPLOY]\ncomponents: [DEPLOY/pods]",
+			[]string{"  - pods\n  verbs:\n  - list\n  - watch\n", "  - pods/status\n  verbs:\n  - patch\n"},
+			nil,
+		},
+		"devices": {
+			"resources: [DEPLOY]\ncomponents: [DEPLOY/devices]",
+			[]string{
+				"mountPath: /var/lib/kubelet/pod-resources\n", "mountPath: /var/run/k8s.cni.cncf.io\n",
+				"mountPath: /host\n", "mountPath: /etc/multinetd\n",
+			},
+			nil,
+		},
+		"without the API": {
+			"resources: [DEPLOY/daemon]",
+			[]string{"automountServiceAccountToken: false\n", "priorityClassName: system-node-critical\n"},
+			[]string{"ServiceAccount\n", "serviceAccount", "kind: ClusterRole", "NODE_NAME"},
+		},
+		"another configuration": {
+			"resources: [DEPLOY]\nconfigMapGenerator: [{name: multinetd, namespace: kube-system, behavior: merge, literals: ['daemon-config.json={}']}]",
+			[]string{"\n  daemon-config.json: '{}'\n"},
+			[]string{"chrootDir"},
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			deploy, err := filepath.Abs(manifests)
+			if err == nil {
+				deploy, err = filepath.Rel(dir, deploy) // Kustomize refuses absolute paths
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			fill := strings.NewReplacer("DEPLOY", deploy, "NAMESPACE", namespace)
+			if err := os.WriteFile(dir+"/kustomization.yaml", []byte(fill.Replace(tt.kustomization)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			text := w.Kubectl(t, "", "kustomize", dir)
+			for _, want := range tt.has {
+				if !strings.Contains(text, fill.Replace(want)) {
+					t.Errorf("no %q in\n%s", fill.Replace(want), text)
+				}
+			}
+			for _, unwanted := range tt.lacks {
+				if strings.Contains(text, unwanted) {
+					t.Errorf("%q in\n%s", unwanted, text)
+				}
+			}
+			w.Kubectl(t, text, "apply", "--dry-run=server", "-f", "-")
+		})
+	}
+}
+
+// The daemon's pod gets the priority that keeps it on a full node, and its memory is not
+// limited: pods cannot start without it.
+func TestDaemonsPodIsCritical(t *testing.T) {
+	t.Parallel()
+	w := world(t)
+	if got := *w.Daemon.Spec.Priority; got != 2000001000 {
+		t.Errorf("priority %d", got)
+	}
+	for _, c := range append(w.Daemon.Spec.InitContainers, w.Daemon.Spec.Containers...) {
+		if len(c.Resources.Limits) > 0 {
+			t.Errorf("%s has the limits %v", c.Name, c.Resources.Limits)
+		}
+	}
+}

@@ -1,0 +1,115 @@
+package kube
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	authorizationv1 "k8s.io/api/authorization/v1"
+)
+
+const nads = "/apis/k8s.cni.cncf.io/v1/"
+
+// The API server says that the daemon's token gives these rights and no others, apart
+// from what every client may do.
+func TestDaemonHasNoMoreRightsThanItNeeds(t *testing.T) {
+	t.Parallel()
+	w := world(t)
+	rights := func(token string) (rules []string) {
+		t.Helper()
+		got := request(t, w.As(token), http.MethodPost, "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews",
+			`{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectRulesReview","spec":{"namespace":"default"}}`)
+		var review authorizationv1.SelfSubjectRulesReview
+		if err := json.Unmarshal([]byte(got.Body), &review); err != nil {
+			t.Fatal(got, err)
+		}
+		for _, r := range review.Status.ResourceRules {
+			rules = append(rules, strings.Join(slices.Concat(r.Verbs, r.APIGroups, r.Resources, r.ResourceNames), " "))
+		}
+		for _, r := range review.Status.NonResourceRules {
+			rules = append(rules, strings.Join(slices.Concat(r.Verbs, r.NonResourceURLs), " "))
+		}
+		slices.Sort(rules)
+		return rules
+	}
+	namespace := w.Namespace(t)
+	w.Kubectl(t, "", "create", "serviceaccount", "-n", namespace, "anybody")
+	want := append(rights(w.Token(t, namespace, "anybody", nil)),
+		"create patch events.k8s.io events",
+		"list watch k8s.cni.cncf.io network-attachment-definitions",
+		"patch  pods/status",
+	)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, rights(w.DaemonToken)); diff != "" {
+		t.Errorf("rights (-want +got):\n%s", diff)
+	}
+}
+
+// What the daemon does is allowed, and what it must not be able to do is refused.
+func TestRequestsOfTheDaemon(t *testing.T) {
+	t.Parallel()
+	w := world(t)
+	namespace := w.Namespace(t)
+	pod := w.Pod(t, podOn(daemonNode, namespace, "a"))
+	w.Kubectl(t, definition(namespace, "green", `{"type":"macvlan"}`), "create", "-f", "-")
+	core, events := "/api/v1/namespaces/"+namespace, "/apis/events.k8s.io/v1/namespaces/"+namespace+"/events"
+	event := `{"apiVersion":"events.k8s.io/v1","kind":"Event","metadata":{"name":"e"},"eventTime":"2026-01-02T03:04:05.678901Z",
+		"reportingController":"multinetd","reportingInstance":"multinetd-x","action":"Add","reason":"AddedInterface",
+		"note":"net1","type":"Normal","regarding":{"kind":"Pod","namespace":"` + namespace + `","name":"a"}}`
+	const annotation = `{"metadata":{"annotations":{"` + statusAnnotation + `":"[]"}}}`
+	for _, tt := range []struct {
+		verb, path, body string
+		code             int
+	}{
+		{http.MethodGet, nads + "network-attachment-definitions", "", 200},
+		{http.MethodGet, nads + "network-attachment-definitions?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=1", "", 200},
+		{http.MethodPatch, statusPath(pod), annotation, 200},
+		{http.MethodPost, events, event, 201},
+		{http.MethodPatch, events + "/e", `{"series":{"count":2,"lastObservedTime":"2026-01-02T03:04:06.678901Z"}}`, 200},
+
+		{http.MethodGet, nads + "namespaces/" + namespace + "/network-attachment-definitions/green", "", 403},
+		{http.MethodPatch, nads + "namespaces/" + namespace + "/network-attachment-definitions/green", annotation, 403},
+		{http.MethodDelete, nads + "namespaces/" + namespace + "/network-attachment-definitions/green", "", 403},
+		{http.MethodGet, core + "/pods/a", "", 403},
+		{http.MethodGet, core + "/pods", "", 403},
+		{http.MethodGet, "/api/v1/pods?fieldSelector=spec.nodeName=" + daemonNode, "", 403},
+		{http.MethodGet, "/api/v1/pods?watch=1&fieldSelector=spec.nodeName=" + daemonNode, "", 403},
+		{http.MethodPatch, core + "/pods/a", annotation, 403},
+		{http.MethodPatch, core + "/pods/a/ephemeralcontainers", annotation, 403},
+		{http.MethodPatch, core + "/pods/a/resize", annotation, 403},
+		{http.MethodDelete, core + "/pods/a", "", 403},
+		{http.MethodGet, statusPath(pod), "", 403},
+		{http.MethodPut, statusPath(pod), `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"}}`, 403},
+		{http.MethodGet, events + "/e", "", 403},
+		{http.MethodDelete, events + "/e", "", 403},
+		{http.MethodPost, core + "/events", `{"apiVersion":"v1","kind":"Event"}`, 403},
+		{http.MethodGet, core + "/secrets", "", 403},
+		{http.MethodGet, core + "/configmaps", "", 403},
+		{http.MethodGet, "/api/v1/nodes/" + daemonNode, "", 403},
+		{http.MethodPatch, "/api/v1/nodes/" + daemonNode, annotation, 403},
+		{http.MethodPost, "/api/v1/namespaces/kube-system/serviceaccounts/multinetd/token", `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest"}`, 403},
+		{http.MethodGet, "/apis/resource.k8s.io/v1/resourceslices", "", 403},
+	} {
+		if got := request(t, w.As(w.DaemonToken), tt.verb, tt.path, tt.body); got.Code != tt.code {
+			t.Errorf("%s %s: got %d, want %d\n%.300s", tt.verb, tt.path, got.Code, tt.code, got.Body)
+		}
+	}
+}
+
+// A token ends with the pod that it is bound to.
+func TestTokenEndsWithItsPod(t *testing.T) {
+	t.Parallel()
+	w := world(t)
+	namespace := w.Namespace(t)
+	w.Kubectl(t, "", "create", "serviceaccount", "-n", namespace, "short")
+	pod := podOn(daemonNode, namespace, "a")
+	pod.Spec.ServiceAccountName = "short"
+	pod = w.Pod(t, pod)
+	c := w.As(w.Token(t, namespace, "short", pod))
+	request(t, c, http.MethodGet, "/api", "").is(t, 200, "")
+	w.DeletePod(t, pod)
+	eventually(t, func() bool { return request(t, c, http.MethodGet, "/api", "").Code == 401 })
+}
