@@ -129,13 +129,13 @@ func (v *View) start(ctx context.Context) {
 		m := newMirror(v.config.Mirror, v.log, v.definitions.store)
 		v.wg.Go(func() { m.run(ctx) })
 	}
-	v.wg.Go(func() { v.definitions.source.run(&definition{}, v.definitions.store) })
+	v.wg.Go(func() { v.definitions.source.run(ctx, &definition{}, v.definitions.store) })
 	if v.config.Pods {
 		v.pods = newPart(ctx, v, resource{
 			client: v.core, name: "pods", list: func() runtime.Object { return &corev1.PodList{} },
 			selector: fields.OneTermEqualSelector("spec.nodeName", v.config.Node).String(),
 		}, keepPod)
-		v.wg.Go(func() { v.pods.source.run(&corev1.Pod{}, v.pods.store) })
+		v.wg.Go(func() { v.pods.source.run(ctx, &corev1.Pod{}, v.pods.store) })
 	}
 }
 

@@ -67,12 +67,12 @@ type source struct {
 	began    int         // the epoch in which the reflector has asked for all objects
 }
 
-// run keeps s and the store up to date until s.ctx ends.
-func (s *source) run(example runtime.Object, to cache.ReflectorStore) {
+// run keeps s and the store up to date until ctx, which is s.ctx, ends.
+func (s *source) run(ctx context.Context, example runtime.Object, to cache.ReflectorStore) {
 	s.fell(errors.New("not asked yet"))
 	defer s.stopped()
 	quiet := logr.Discard() // s says what there is to say
-	ctx := klog.NewContext(s.ctx, quiet)
+	ctx = klog.NewContext(ctx, quiet)
 	r := cache.NewReflectorWithOptions(s, example, to, cache.ReflectorOptions{
 		Name: s.name, Logger: &quiet, Backoff: new(backoff()),
 	})

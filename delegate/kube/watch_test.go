@@ -84,7 +84,7 @@ func inBubble(t *testing.T, a *api, do func(s *source, st *store[known], log *lo
 		s := &source{name: "nads", log: slog.New(slog.NewTextHandler(&log, nil)), list: a.list, watch: a.watch, epoch: func() int { return 1 }, store: st, ctx: ctx}
 		done := make(chan struct{})
 		go func() {
-			s.run(&definition{}, st)
+			s.run(ctx, &definition{}, st)
 			close(done)
 		}()
 		synctest.Wait()
