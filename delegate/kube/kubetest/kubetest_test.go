@@ -229,8 +229,8 @@ func TestCloseEndsWhatTheServerHolds(t *testing.T) {
 			s.Break(fault)
 			c, ended := client(t, s, true), make(chan error, 1)
 			go func() {
-				_, err := c.Pods("ns").Get(t.Context(), "p", metav1.GetOptions{})
-				ended <- err
+				get := c.RESTClient().Get().Namespace("ns").Resource("pods").Name("p").MaxRetries(0)
+				ended <- get.Do(t.Context()).Error()
 			}()
 			if name != "connections" {
 				if err := s.Wait(t.Context(), func() bool { return s.Count("get", "pods") == 1 }); err != nil {
