@@ -28,8 +28,7 @@ type Fault struct {
 	// Delay is how long the server waits before it does anything else.
 	Delay time.Duration
 
-	// BlackHole holds requests until the fault is healed. Then the server answers
-	// those whose client still waits. Without Verb, Resource and Times it is for
+	// BlackHole holds requests until the fault is healed. Without Verb, Resource and Times it is for
 	// everything: the server accepts connections and neither reads nor writes, on new
 	// and on existing connections.
 	BlackHole bool
@@ -77,9 +76,10 @@ type fault struct {
 	healed chan struct{} // closed by heal
 }
 
-// Break makes requests fail from now on, until heal is called. A request that several
-// faults match meets them in the order of the calls, up to the first that answers it.
-// Calling heal again does nothing.
+// Break makes requests fail from now on, until heal is called: then the server also
+// serves the requests that the fault has delayed or held. Calling heal again does
+// nothing. A request meets all faults that match it in the order of the calls, up to the
+// first with Cut, Status or Body.
 func (s *Server) Break(f Fault) (heal func()) {
 	b := &fault{f, f.Times, make(chan struct{})}
 	s.mu.Lock()
@@ -148,15 +148,17 @@ func (s *Server) Compact() {
 // fails lets the request meet its faults, and reports whether one has answered it.
 func (h handler) fails(w http.ResponseWriter, q *http.Request, r Request) bool {
 	for _, f := range h.s.take(r) {
+		healed := false
 		if f.Delay > 0 {
 			t := time.NewTimer(f.Delay)
-			h.wait(q, t.C, f.healed)
+			healed = h.wait(q, t.C, f.healed)
 			t.Stop()
 		}
 		if f.BlackHole {
-			h.wait(q, nil, f.healed)
+			healed = h.wait(q, nil, f.healed)
 		}
 		switch {
+		case healed:
 		case f.Cut:
 			panic(http.ErrAbortHandler)
 		case f.Body != "":
@@ -185,23 +187,27 @@ func (s *Server) take(r Request) []fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var met []fault
+	last := false
 	s.faults = slices.DeleteFunc(s.faults, func(f *fault) bool {
-		if !f.answers() || !f.matches(r) {
+		if last || !f.answers() || !f.matches(r) {
 			return false
 		}
 		met = append(met, *f)
+		last = f.Cut || f.Status != 0 || f.Body != ""
 		f.left--
 		return f.left == 0
 	})
 	return met
 }
 
-// wait waits for c or healed. It ends the request if its client leaves or the server
-// stops.
-func (h handler) wait(q *http.Request, c <-chan time.Time, healed <-chan struct{}) {
+// wait waits for c or healed, and reports whether it was healed. It ends the request if
+// its client leaves or the server stops.
+func (h handler) wait(q *http.Request, c <-chan time.Time, healed <-chan struct{}) bool {
 	select {
 	case <-c:
+		return false
 	case <-healed:
+		return true
 	case <-q.Context().Done():
 		panic(http.ErrAbortHandler)
 	case <-h.down:

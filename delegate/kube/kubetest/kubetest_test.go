@@ -346,6 +346,48 @@ func TestAFaultConcernsItsRequestsAlone(t *testing.T) {
 	}
 }
 
+func TestAHealedFaultServesTheRequestsThatItHolds(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]kubetest.Fault{
+		"black hole": {BlackHole: true, Resource: "pods"},
+		"late error": {Delay: time.Hour, Status: 500},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newServer(t)
+			s.SetPod(pod("p", "n1"))
+			heal := s.Break(fault)
+			c, ended := client(t, s, true), make(chan error, 1)
+			go func() {
+				_, err := c.Pods("ns").Get(t.Context(), "p", metav1.GetOptions{})
+				ended <- err
+			}()
+			if err := s.Wait(t.Context(), func() bool { return s.Count("get", "pods") == 1 }); err != nil {
+				t.Fatal(err)
+			}
+			heal()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestTimesCountsOnlyRequestsThatFail(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	s.SetPod(pod("p", "n1"))
+	c := client(t, s, false)
+	s.Break(kubetest.Fault{Status: 403, Times: 1})
+	s.Break(kubetest.Fault{Status: 500, Times: 1})
+	s.Break(kubetest.Fault{Verb: "list", Status: 500, Times: 1})
+	for i, is := range []func(error) bool{apierrors.IsForbidden, apierrors.IsInternalError, func(err error) bool { return err == nil }} {
+		if _, err := c.Pods("ns").Get(t.Context(), "p", metav1.GetOptions{}); !is(err) {
+			t.Errorf("request %d: %v", i, err)
+		}
+	}
+}
+
 func TestAStoppedServerRefusesConnectionsAndKeepsItsObjects(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)

@@ -25,7 +25,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// maxBody is how much of a request the server reads: as the real one, 3 MiB.
+// maxBody is the limit for the body of a request, that of the real server.
 const maxBody = 3 << 20
 
 // A handler serves requests until the server stops.
@@ -34,7 +34,7 @@ type handler struct {
 	down chan struct{}
 }
 
-// ServeHTTP counts the request, lets it fail if it is to fail, and answers it.
+// ServeHTTP counts the request and answers it, unless a fault does.
 func (h handler) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, q.Body, maxBody))
 	if err != nil {
@@ -70,7 +70,7 @@ func (h handler) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	}
 }
 
-// parse says what the request asks of which resource; nil if of none that is here.
+// parse returns the request and its resource, nil if the server does not have it.
 func parse(q *http.Request) (Request, *resource) {
 	r := Request{
 		Resource: q.URL.Path, Query: q.URL.RawQuery, UserAgent: q.UserAgent(),
@@ -141,7 +141,7 @@ func (h handler) group(r Request) schema.GroupResource {
 	return schema.GroupResource{Resource: name}
 }
 
-// answer serves what is neither a watch nor a fault.
+// answer serves all verbs but watch.
 func (h handler) answer(q *http.Request, r Request, res resource) (runtime.Object, error) {
 	k := key{res.Resource, r.Namespace, r.Name}
 	status := strings.HasSuffix(r.Resource, "/status")
@@ -276,7 +276,7 @@ func mediaType(q *http.Request) string {
 	return t
 }
 
-// accepted returns the first media type that the client takes and the resource has.
+// accepted returns the first media type of the Accept header that the resource has.
 func accepted(q *http.Request, res resource) (runtime.SerializerInfo, bool) {
 	all := scheme.Codecs.SupportedMediaTypes()
 	header := q.Header.Get("Accept")
@@ -299,7 +299,7 @@ func accepted(q *http.Request, res resource) (runtime.SerializerInfo, bool) {
 	return runtime.SerializerInfo{}, false
 }
 
-// write answers with the object in the form that the client takes.
+// write answers with the object, in a media type that the client accepts.
 func write(w http.ResponseWriter, q *http.Request, res resource, code int, o runtime.Object) {
 	info, ok := accepted(q, res)
 	if !ok {
@@ -316,7 +316,7 @@ func write(w http.ResponseWriter, q *http.Request, res resource, code int, o run
 	_, _ = w.Write(b.Bytes())
 }
 
-// fail answers with the Status of err.
+// fail answers with the Status object of err, in JSON.
 func fail(w http.ResponseWriter, err error) {
 	s := statusOf(err)
 	if s.Details != nil && s.Details.RetryAfterSeconds > 0 {

@@ -32,7 +32,7 @@ func listOptions(q *http.Request, initialEvents bool) (*internalversion.ListOpti
 	return opts, nil
 }
 
-// matcher returns what decides whether an object is asked for.
+// matcher returns a function that reports whether the request asks for an object.
 func matcher(res resource, r Request, opts *internalversion.ListOptions) (func(object) bool, error) {
 	f, l := opts.FieldSelector, opts.LabelSelector
 	if f == nil {
@@ -53,8 +53,8 @@ func matcher(res resource, r Request, opts *internalversion.ListOptions) (func(o
 	}, nil
 }
 
-// check reads a resource version; no error: the server has got there. Called with mu
-// held.
+// check parses a resource version. It is an error if the server has not reached it.
+// Called with mu held.
 func (s *Server) check(version string) (int64, error) {
 	if version == "" {
 		return 0, nil
@@ -166,13 +166,14 @@ func (h handler) stream(w *watcher, q *http.Request, first []watch.Event, end <-
 	}
 }
 
-// open finds where the watch begins, and what it sends first.
+// open registers the watch, sets its position in the history, and returns the initial
+// events.
 func (h handler) open(w *watcher, opts *internalversion.ListOptions) ([]watch.Event, error) {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
 	version, err := h.s.check(opts.ResourceVersion)
 	if apierrors.IsBadRequest(err) {
-		err = apierrors.NewInternalError(err) // the real server takes no care here
+		err = apierrors.NewInternalError(err) // as the real server, for watches only
 	}
 	if err != nil {
 		return nil, err
@@ -210,8 +211,9 @@ func (h handler) close(w *watcher) {
 	h.s.change()
 }
 
-// pending returns what the watch has not sent, unless it is silent, the version it is
-// at with that, and what is closed when there is more.
+// pending returns the events that the watch has not sent, the version that it has
+// reached with them, and a channel that is closed at the next change. A silent watch has
+// no events.
 func (h handler) pending(w *watcher) (events []watch.Event, version int64, silent bool, changed <-chan struct{}) {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()

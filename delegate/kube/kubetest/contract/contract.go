@@ -13,7 +13,8 @@
 //	}
 //
 // A real server needs the CRD of network-attachment-definitions, and must admit pods of
-// the namespace default without a service account. The client must have all rights.
+// the namespace default without a service account. The client must have all rights, and
+// the server must reject unknown tokens.
 package contract
 
 import (
@@ -91,6 +92,7 @@ type client struct {
 	url     string
 	name    string   // no other case uses it: for objects and nodes
 	created []string // paths
+	token   string   // instead of the configuration's, if not empty
 }
 
 // A response is what the server has answered.
@@ -159,6 +161,9 @@ func (c *client) send(ctx context.Context, method, path, contentType, body strin
 	}
 	q.Header.Set("Content-Type", contentType)
 	q.Header.Set("Accept", "application/json")
+	if c.token != "" {
+		q.Header.Set("Authorization", "Bearer "+c.token)
+	}
 	return c.http.Do(q)
 }
 

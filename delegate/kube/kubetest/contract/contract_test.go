@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/metacni/metacni/delegate/kube/kubetest"
@@ -18,11 +17,10 @@ import (
 // METACNI_CONTRACT if there is one.
 func TestTheServerForTestsAnswersAsARealOne(t *testing.T) {
 	t.Parallel()
-	config := func(*testing.T) *rest.Config {
-		s := kubetest.NewServer()
-		t.Cleanup(s.Close)
-		return s.Config()
-	}(t)
+	s := kubetest.NewServer()
+	t.Cleanup(s.Close)
+	s.SetToken("known")
+	config := s.Config()
 	if file := os.Getenv("METACNI_CONTRACT"); file != "" {
 		var err error
 		if config, err = clientcmd.BuildConfigFromFlags("", file); err != nil {

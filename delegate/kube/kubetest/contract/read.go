@@ -19,6 +19,15 @@ func readCases() []Case {
 			}
 			return answer{code: http.StatusNotFound}.of(c.do(ctx, "GET", "/apis/none.example/v1/nothing", "", ""))
 		}},
+		{"a token that the server does not know is unauthorized", func(ctx context.Context, c *client) error {
+			stranger := *c
+			stranger.token = "unknown"
+			var err error
+			for _, path := range []string{pods, pods + "?watch=true", pods + "/" + c.name, definitions} {
+				err = errors.Join(err, answer{401, metav1.StatusReasonUnauthorized, ""}.of(stranger.do(ctx, "GET", path, "", "")))
+			}
+			return err
+		}},
 		{"a pod is created once, with a UID of the server", func(ctx context.Context, c *client) error {
 			p, err := c.create(ctx, pods, `{"metadata":{"generateName":"`+c.name+`","uid":"mine"},"spec":{"nodeName":"`+c.name+`","containers":[{"name":"c","image":"i"}]}}`)
 			if err != nil {
