@@ -30,8 +30,7 @@ func (sv *service) info() wire.Info {
 // readable, and that Ready returns nil. The error is the one of the first of the
 // three that fails; it has code 11 and wraps the error of Ready.
 func (s *Server) CheckReady(ctx context.Context) error {
-	_, err := s.service().check(ctx)
-	return err
+	return s.service().check(ctx).first
 }
 
 // Probes serves [wire.PathHealth] and [wire.PathReady] to everybody, and nothing
@@ -69,27 +68,37 @@ type check struct {
 	Error string `json:"error,omitempty"`
 }
 
-// check checks all conditions of readiness. The error is that of the first that
-// fails.
-func (sv *service) check(ctx context.Context) (checks []check, first error) {
-	note := func(name string, err error) {
-		c := check{Name: name, OK: err == nil}
-		if err != nil {
-			c.Error = status.Error(err).Error()
-			if first == nil {
-				first = &fault{http.StatusServiceUnavailable, &stopped{"not ready: " + name + ": " + c.Error, err}}
-			}
-		}
-		checks = append(checks, c)
+// A checklist has the checks so far, and the error of the first that failed.
+type checklist struct {
+	checks []check
+	first  error
+}
+
+// note adds a check. If it failed, err says why.
+func (l *checklist) note(name string, ok bool, err error) {
+	c := check{Name: name, OK: ok}
+	if err != nil {
+		c.Error = status.Error(err).Error()
 	}
-	note("daemon", sv.running())
-	unread := sv.readable()
-	note("queue", unread)
-	if why := sv.backlog.why(); unread == nil && why != nil {
-		checks[len(checks)-1].Error = status.Error(why).Error()
+	if !ok && l.first == nil {
+		l.first = &fault{http.StatusServiceUnavailable, &stopped{"not ready: " + name + ": " + c.Error, err}}
 	}
-	note("plugin", sv.ready(ctx))
-	return checks, first
+	l.checks = append(l.checks, c)
+}
+
+// check checks all conditions of an ADD.
+func (sv *service) check(ctx context.Context) *checklist {
+	l := &checklist{}
+	err := sv.running()
+	l.note("daemon", err == nil, err)
+	if err := sv.readable(); err != nil {
+		l.note("queue", false, err)
+	} else {
+		l.note("queue", true, sv.backlog.why())
+	}
+	err = sv.ready(ctx)
+	l.note("plugin", err == nil, err)
+	return l
 }
 
 // running returns why Serve does not accept an ADD.
@@ -103,26 +112,34 @@ func (sv *service) running() error {
 	return nil
 }
 
-// readiness answers whether an ADD would be served. With the query "verbose" it
-// lists the checks.
+// readiness answers whether an ADD would be served and Probe is content. With the
+// query "verbose" it lists the checks.
 func (sv *service) readiness(w http.ResponseWriter, r *http.Request) {
-	checks, first := sv.check(r.Context())
+	l := sv.check(r.Context())
+	if sv.Probe != nil {
+		var ok bool
+		err := sv.within(r.Context(), "probe", func(ctx context.Context) (err error) {
+			ok, err = sv.Probe(ctx)
+			return err
+		})
+		l.note("probe", ok, err)
+	}
 	if r.URL.Query().Has("verbose") {
 		code, body := http.StatusOK, struct {
 			*types.Error
 
 			Checks []check `json:"checks"`
-		}{nil, checks}
-		if first != nil {
+		}{nil, l.checks}
+		if l.first != nil {
 			code = http.StatusServiceUnavailable
 			retry(w, code)
-			body.Error = types.NewError(status.Code(first), first.Error(), "")
+			body.Error = types.NewError(status.Code(l.first), l.first.Error(), "")
 		}
 		sendJSON(w, code, body)
 		return
 	}
-	if first != nil {
-		sendError(w, first)
+	if l.first != nil {
+		sendError(w, l.first)
 		return
 	}
 	plain(w, "ok\n")
@@ -141,9 +158,14 @@ func (sv *service) ready(ctx context.Context) error {
 	if sv.Ready == nil {
 		return nil
 	}
+	return sv.within(ctx, "ready", sv.Ready)
+}
+
+// within calls f, which has probeTimeout.
+func (sv *service) within(ctx context.Context, what string, f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	return sv.guardedProbe(ctx, "ready", sv.Ready)
+	return sv.guardedProbe(ctx, what, f)
 }
 
 // guardedProbe calls f and logs a panic.

@@ -86,3 +86,40 @@ func TestProbesServeNoCommand(t *testing.T) {
 	}
 	f.want(t)
 }
+
+// A Probe that is not content makes only the readiness probe fail: STATUS, ADD and
+// CheckReady do not ask it.
+func TestProbeIsAskedByReadinessProbesAlone(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		probe  func(context.Context) (bool, error)
+		status int
+		check  string
+	}{
+		{"content", func(context.Context) (bool, error) { return true, nil }, 200, `{"name":"probe","ok":true}`},
+		{"content for now", func(context.Context) (bool, error) { return true, errors.New("no cache") }, 200, `{"name":"probe","ok":true,"error":"no cache"}`},
+		{"not content", func(context.Context) (bool, error) { return false, errors.New("no cache") }, 503, `{"name":"probe","ok":false,"error":"no cache"}`},
+		{"a panic", func(context.Context) (bool, error) { panic("hunter2") }, 503, `{"name":"probe","ok":false`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				r := serve(t, &Server{Commands: (&fake{}).commands(), Probe: tt.probe})
+				synctest.Wait()
+				a := exchange(t.Context(), r.Client, "GET", wire.PathReady+"?verbose", nil)
+				if a.status != tt.status || !strings.Contains(a.body, tt.check) {
+					t.Errorf("%d %s", a.status, a.body)
+				}
+				if a := exchange(t.Context(), r.Client, "GET", wire.PathReady, nil); a.status != tt.status {
+					t.Errorf("%d %s", a.status, a.body)
+				}
+				r.do(request("STATUS", "")).wantOK(t)
+				r.do(request("ADD", "c1")).wantOK(t)
+				if err := r.CheckReady(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}

@@ -30,7 +30,7 @@ func (c command) removes() bool { return c == cmdDel || c == cmdGC }
 // Limits that cannot be configured.
 const (
 	statusInFlight = 4                // STATUS commands at once
-	probeTimeout   = 2 * time.Second  // of Server.Ready
+	probeTimeout   = 2 * time.Second  // of Server.Ready and Server.Probe
 	writeTimeout   = 10 * time.Second // for a client to read its answer
 )
 

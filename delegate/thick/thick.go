@@ -98,6 +98,12 @@ type Server struct {
 	// STATUS, which fails with that error and code 50. It has two seconds.
 	Ready func(context.Context) error
 
+	// Probe, when not nil, is one more condition of [wire.PathReady] and of
+	// nothing else: an ADD is served and STATUS succeeds whatever it returns. It
+	// is for what only some ADDs need, such as a cache that has to be filled. The
+	// query "verbose" lists the error, also if ok is true. Probe has two seconds.
+	Probe func(context.Context) (ok bool, err error)
+
 	// Other, when not nil, serves every path that is not the server's own, such
 	// as metrics. The client must have read the answer after ten seconds,
 	// unless Other sets another write deadline with an
