@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -210,7 +211,7 @@ func TestTheMirrorServesUntilTheViewHasSynced(t *testing.T) {
 		if got, err := nad.Load(os.DirFS(mirror), d.Ref); err == nil && got == d {
 			break
 		}
-		time.Sleep(time.Millisecond)
+		runtime.Gosched()
 	}
 	first.Close()
 
