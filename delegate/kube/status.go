@@ -142,7 +142,7 @@ func (v *View) NewStatusWriter(c StatusConfig) *StatusWriter {
 		view:    v,
 		queue:   workqueue.NewTypedDelayingQueue[nad.Pod](),
 		backoff: workqueue.NewTypedItemExponentialFailureRateLimiter[nad.Pod](100*time.Millisecond, 30*time.Second),
-		refused: workqueue.NewTypedItemExponentialFailureRateLimiter[nad.Pod](time.Minute, 10*time.Minute),
+		refused: workqueue.NewTypedItemExponentialFailureRateLimiter[nad.Pod](time.Second, 10*time.Minute),
 		limiter: c.limiter(),
 		ended:   make(chan struct{}),
 		pods:    map[nad.Pod]*podStatus{},

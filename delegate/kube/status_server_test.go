@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/metacni/metacni/delegate/kube/kubetest"
 	"github.com/metacni/metacni/netconf/nad"
@@ -149,6 +150,7 @@ func TestAStatusIsWrittenWhenTheServerIsBack(t *testing.T) {
 func TestARefusalIsAnEventOfTheDaemon(t *testing.T) {
 	t.Parallel()
 	s := withServer(t, Config{}, StatusRequire)
+	s.refused = workqueue.NewTypedItemExponentialFailureRateLimiter[nad.Pod](time.Millisecond, 10*time.Minute)
 	defer s.server.Break(kubetest.Fault{Verb: "patch", Resource: "pods/status", Status: http.StatusForbidden})()
 	for i := range 3 {
 		pod := s.pod(fmt.Sprint("p", i))
@@ -160,8 +162,8 @@ func TestARefusalIsAnEventOfTheDaemon(t *testing.T) {
 	if e.Regarding.Name != "daemon" || e.Reason != string(StatusNotWritten) || e.Type != corev1.EventTypeWarning {
 		t.Errorf("%+v", e)
 	}
-	if n := s.Stats().Refused; n != 3 {
-		t.Errorf("%d refused, want 3", n)
+	if n := s.Stats().Refused; n <= tolerated {
+		t.Errorf("an Event after %d refusals", n)
 	}
 }
 

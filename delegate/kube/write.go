@@ -18,6 +18,10 @@ const (
 	requestTimeout = 10 * time.Second // for each request of a writer
 	tellInterval   = 10 * time.Minute // between two Events about refusals
 	longestDelay   = 10 * time.Minute // that an API server may ask for
+
+	// tolerated is how many refusals of a status, in about 30 s, are no reason for an
+	// Event. While an API server starts, it refuses what it allows a moment later.
+	tolerated = 5
 )
 
 // ErrNotWritten is returned for a status that was not written in time. CNI code 11.
@@ -97,6 +101,9 @@ func (w *StatusWriter) again(ctx context.Context, pod nad.Pod, v verdict) bool {
 		return true
 	case refused:
 		w.queue.AddAfter(pod, w.refused.When(pod))
+		if w.refused.NumRequeues(pod) <= tolerated {
+			return true
+		}
 		if w.told.IsZero() || time.Since(w.told) >= tellInterval {
 			w.told = time.Now()
 			w.view.log.WarnContext(ctx, "network status refused", "pod", pod.String(), "error", v.err)

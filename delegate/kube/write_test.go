@@ -30,7 +30,7 @@ func repeat(a answer, n int) []answer { return slices.Repeat([]answer{a}, n) }
 func TestWhatFollowsFromAnAnswer(t *testing.T) {
 	t.Parallel()
 	failed := seconds(0, .1, .3, .7, 1.5)
-	refused := seconds(0, 60, 3*60, 7*60, 15*60, 25*60, 35*60)
+	refused := seconds(0, 1, 3, 7, 15, 31, 63, 127, 255, 511, 1023, 1623, 2223)
 	for name, test := range map[string]struct {
 		answers []answer
 		want    []time.Duration // of the requests
@@ -41,10 +41,11 @@ func TestWhatFollowsFromAnAnswer(t *testing.T) {
 		"written":           {want: seconds(0), stats: StatusStats{Written: 1}},
 		"no such pod":       {answers: []answer{{code: 404, body: noSuchPod()}}, want: seconds(0), stats: StatusStats{Gone: 1}},
 		"another UID":       {answers: []answer{{code: 422, body: otherUID()}}, want: seconds(0), stats: StatusStats{Gone: 1}},
-		"no such page":      {answers: repeat(answer{code: 404}, 1), want: refused[:2], stats: StatusStats{Refused: 1, Written: 1}, events: 1},
-		"bad request":       {answers: repeat(answer{code: 400}, 1), want: refused[:2], stats: StatusStats{Refused: 1, Written: 1}, events: 1},
-		"forbidden":         {answers: repeat(answer{code: 403}, 6), want: refused, stats: StatusStats{Refused: 6, Written: 1}, events: 1},
-		"against a policy":  {answers: repeat(answer{code: 422}, 2), want: refused[:3], stats: StatusStats{Refused: 2, Written: 1}, events: 1},
+		"no such page":      {answers: repeat(answer{code: 404}, 1), want: refused[:2], stats: StatusStats{Refused: 1, Written: 1}},
+		"bad request":       {answers: repeat(answer{code: 400}, 1), want: refused[:2], stats: StatusStats{Refused: 1, Written: 1}},
+		"at its start":      {answers: repeat(answer{code: 403}, 5), want: refused[:6], stats: StatusStats{Refused: 5, Written: 1}},
+		"forbidden":         {answers: repeat(answer{code: 403}, 12), want: refused, stats: StatusStats{Refused: 12, Written: 1}, events: 1},
+		"against a policy":  {answers: repeat(answer{code: 422}, 6), want: refused[:7], stats: StatusStats{Refused: 6, Written: 1}, events: 1},
 		"unauthorized":      {answers: repeat(answer{code: 401}, 4), want: failed, stats: StatusStats{Failed: 4, Written: 1}},
 		"conflict":          {answers: repeat(answer{code: 409}, 4), want: failed, stats: StatusStats{Failed: 4, Written: 1}},
 		"too many requests": {answers: repeat(answer{code: 429}, 4), want: failed, stats: StatusStats{Failed: 4, Written: 1}},
@@ -301,12 +302,12 @@ func TestARefusalIsToldWithoutTheStatus(t *testing.T) {
 		b := newBench(t, StatusConfig{})
 		events := b.view.NewEvents(EventsConfig{})
 		b.config.Events = events
-		b.api.fail(answer{code: http.StatusForbidden, body: &metav1.Status{
+		b.api.fail(repeat(answer{code: http.StatusForbidden, body: &metav1.Status{
 			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
 			Reason: metav1.StatusReasonForbidden, Code: http.StatusForbidden, Message: "cannot patch pods/status",
-		}})
+		}}, tolerated+1)...)
 		b.added("a")
-		synctest.Wait()
+		settle(time.Minute)
 		ev := <-events.queue
 		if ev.about.Kind != "Node" || ev.about.Name != "n1" || ev.reason != StatusNotWritten {
 			t.Errorf("%+v, want one about the node", ev)
