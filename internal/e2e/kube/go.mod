@@ -7,6 +7,7 @@ replace github.com/metacni/metacni => ../../..
 require (
 	github.com/google/go-cmp v0.7.0
 	github.com/metacni/metacni v0.0.0-00010101000000-000000000000
+	github.com/metacni/metacni/delegate/kube v0.0.0-00010101000000-000000000000
 	golang.org/x/sys v0.46.0
 	k8s.io/api v0.36.1
 	k8s.io/apimachinery v0.36.1
@@ -14,6 +15,7 @@ require (
 )
 
 require (
+	github.com/containernetworking/cni v1.3.0 // indirect
 	github.com/containernetworking/plugins v1.9.1 // indirect
 	github.com/davecgh/go-spew v1.1.2-0.20180830191138-d8f796af33cc // indirect
 	github.com/emicklei/go-restful/v3 v3.13.0 // indirect
@@ -30,6 +32,8 @@ require (
 	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect
 	github.com/modern-go/reflect2 v1.0.3-0.20250322232337-35a7c28c31ee // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
+	github.com/pmezard/go-difflib v1.0.1-0.20181226105442-5d4384ee4fb2 // indirect
+	github.com/spf13/pflag v1.0.9 // indirect
 	github.com/vishvananda/netlink v1.3.1 // indirect
 	github.com/vishvananda/netns v0.0.5 // indirect
 	github.com/x448/float16 v0.8.4 // indirect
@@ -52,3 +56,5 @@ require (
 	sigs.k8s.io/structured-merge-diff/v6 v6.3.2 // indirect
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
+
+replace github.com/metacni/metacni/delegate/kube => ../../../delegate/kube
