@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"errors"
+	"iter"
 	"os"
 	"time"
 
@@ -42,6 +43,34 @@ func keepDefinition(object any) (types.NamespacedName, known, bool) {
 //   - with [ErrNotSynced] where that cannot be known, and for a View older than
 //     Config.MaxViewAge.
 func (v *View) Definition(ctx context.Context, r nad.Ref) (nad.Definition, error) {
+	return v.definition(ctx, r, v.config.NADWait, v.liveDefinition)
+}
+
+// KnownDefinition is Definition for a name that is most often not that of a definition,
+// such as one in a configuration that files can have as well: it fails with [ErrNotFound]
+// as soon as a View that has synced does not have it, and makes no request.
+func (v *View) KnownDefinition(ctx context.Context, r nad.Ref) (nad.Definition, error) {
+	return v.definition(ctx, r, -1, func(context.Context, nad.Ref) (known, error) {
+		return known{}, &Error{Kind: ErrNotFound}
+	})
+}
+
+// Definitions returns the definitions that the View has, in no order. One that cannot be
+// used as [nad.Parse] says comes with the error and perhaps nothing else.
+func (v *View) Definitions() iter.Seq2[nad.Definition, error] {
+	var all []known
+	v.definitions.store.each(func(_ types.NamespacedName, k known) { all = append(all, k) })
+	return func(yield func(nad.Definition, error) bool) {
+		for _, k := range all {
+			if !yield(k.definition, k.err) {
+				return
+			}
+		}
+	}
+}
+
+// definition waits for r at most for limit, and then asks live.
+func (v *View) definition(ctx context.Context, r nad.Ref, limit time.Duration, live func(context.Context, nad.Ref) (known, error)) (nad.Definition, error) {
 	if err := r.Validate(); err != nil {
 		return nad.Definition{}, err
 	}
@@ -51,9 +80,9 @@ func (v *View) Definition(ctx context.Context, r nad.Ref) (nad.Definition, error
 		}
 	}
 	object := "NAD " + r.String()
-	k, found, err := v.definitions.find(ctx, types.NamespacedName(r), v.config.NADWait, func(known) bool { return true })
+	k, found, err := v.definitions.find(ctx, types.NamespacedName(r), limit, func(known) bool { return true })
 	if err == nil && !found {
-		k, err = v.liveDefinition(ctx, r)
+		k, err = live(ctx, r)
 	}
 	if err != nil {
 		return nad.Definition{}, about(object, err)

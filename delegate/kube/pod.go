@@ -97,6 +97,25 @@ func (v *View) Pod(ctx context.Context, of nad.Pod) (Pod, error) {
 	return p, nil
 }
 
+// OnPod calls f with each pod that the View has, and from then on with each that is new or
+// has changed. f must not block. It may be called with the same pod again, and by two
+// goroutines at the same time. Without Config.Pods it is never called.
+func (v *View) OnPod(f func(Pod)) {
+	if v.pods == nil {
+		return
+	}
+	v.pods.store.listen(func(key types.NamespacedName) {
+		if p, found, _, _ := v.pods.store.get(key); found { //nolint:dogsled // nothing else matters
+			f(p)
+		}
+	})
+	var all []Pod
+	v.pods.store.each(func(_ types.NamespacedName, p Pod) { all = append(all, p) })
+	for _, p := range all {
+		f(p)
+	}
+}
+
 // livePod asks the API server for a pod that the View does not have. The right to list
 // pods, which the View has, is enough for it.
 func (v *View) livePod(ctx context.Context, of nad.Pod) (Pod, error) {

@@ -1,0 +1,56 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/status"
+)
+
+// readTimeout limits a request that a person waits for.
+const readTimeout = 5 * time.Second
+
+// NetworkStatus returns the annotation network-status that the API server has of a pod, ""
+// if the pod has none. It asks each time, with the right that a [StatusWriter] has: a patch
+// of pods/status that changes nothing is answered with the pod.
+//
+// It fails with [ErrGone] if there is no such pod, and with [ErrNotSynced] if the API
+// server does not answer or does not allow it. A pod without a UID is the one of that
+// name.
+func (v *View) NetworkStatus(ctx context.Context, pod nad.Pod) (string, error) {
+	object := "pod " + pod.String()
+	if cached, ok := v.cachedPod(pod); ok {
+		pod.UID = cached.UID // that of a static pod's mirror is not the kubelet's
+	}
+	var nothing struct {
+		Metadata struct {
+			UID string `json:"uid,omitempty"`
+		} `json:"metadata"`
+	}
+	nothing.Metadata.UID = pod.UID
+	patch, err := json.Marshal(nothing)
+	if err != nil { // impossible
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	var answer corev1.Pod
+	err = v.core.Patch(types.MergePatchType).Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("status").
+		Body(patch).MaxRetries(0).Do(ctx).Into(&answer)
+	if err == nil && answer.ResourceVersion == "" {
+		err = errors.New("the answer is not the pod")
+	}
+	switch {
+	case err == nil:
+		return answer.Annotations[status.NetworkStatusAnnotation], nil
+	case judge(err, false).outcome == gone:
+		return "", &Error{Object: object, Kind: ErrGone}
+	}
+	return "", &Error{Object: object, Kind: ErrNotSynced, Err: cause(err)}
+}
