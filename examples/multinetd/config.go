@@ -20,6 +20,7 @@ import (
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/multinet/multinet"
+	"github.com/metacni/metacni/examples/multinetd/cluster"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -45,11 +46,14 @@ type config struct {
 	DrainTimeout    duration
 	SweepInterval   duration // 0 means never
 
-	publish  publishing
-	resident residents
-	override json.RawMessage // replaces keys of each request's configuration; nil replaces none
-	ignored  []string        // keys of the file that have no effect
-	version  bool            // only print the version
+	publish     publishing
+	resident    residents
+	cluster     cluster.Config
+	clusterKeys []string        // keys of cluster in the file
+	override    json.RawMessage // replaces keys of each request's configuration; nil replaces none
+	ignored     []string        // keys of the file that have no effect
+	ofMultus    bool            // the file is one of Multus
+	version     bool            // only print the version
 
 	// installShim is a directory: the program only copies the shim to it.
 	installShim string
@@ -71,14 +75,20 @@ func (c *config) own() map[string]any {
 	}
 	maps.Copy(keys, c.publish.keys())
 	maps.Copy(keys, c.resident.keys())
+	maps.Copy(keys, c.cluster.Keys())
 	return keys
+}
+
+// shared maps keys of multinet that the daemon uses too to fields, in lower case.
+func (c *config) shared() map[string]any {
+	return map[string]any{"readinessindicatorfile": &c.publish.Ready, "naddir": &c.cluster.NADDir, "annotations": &c.cluster.Annotations}
 }
 
 // readConfig reads the command line and the configuration file. Without --config
 // it reads defaultFile, which may be missing. For --help it writes to help and
 // fails with [flag.ErrHelp].
 func readConfig(args []string, defaultFile string, help io.Writer) (*config, error) {
-	c := &config{SocketDir: wire.DefaultDir, QueueDir: defaultQueueDir, LogFormat: "text", SweepInterval: defaultSweepInterval}
+	c := &config{SocketDir: wire.DefaultDir, QueueDir: defaultQueueDir, LogFormat: "text", SweepInterval: defaultSweepInterval, cluster: cluster.DefaultConfig()}
 	file := ""
 	flags := c.flags(&file, defaultFile)
 	err := flags.Parse(args)
@@ -149,6 +159,9 @@ func (c *config) read(data []byte) error {
 				if _, ok := c.publish.keys()[name]; ok {
 					c.publish.given = append(c.publish.given, key)
 				}
+				if _, ok := c.cluster.Keys()[name]; ok {
+					c.clusterKeys = append(c.clusterKeys, key)
+				}
 			}
 		}
 		switch {
@@ -158,18 +171,34 @@ func (c *config) read(data []byte) error {
 			}
 		case folded == "cniversion", folded == "type", !slices.ContainsFunc(multinets, func(k string) bool { return strings.EqualFold(k, key) }):
 			c.ignored = append(c.ignored, key) // belongs to each request, or is unknown
+			_, multus := withoutEffect(key)
+			c.ofMultus = c.ofMultus || multus
 		default:
 			override[key] = value
-			if strings.EqualFold(key, "readinessindicatorfile") { // also used for publishing
-				if err := json.Unmarshal(value, &c.publish.Ready); err != nil {
+			if field := c.shared()[folded]; field != nil {
+				if err := json.Unmarshal(value, field); err != nil {
 					return fmt.Errorf("key %q: %w", key, err)
 				}
 			}
 		}
 	}
 	slices.Sort(c.ignored)
+	if _, given := seen["legacyargs"]; c.ofMultus && !given {
+		override["legacyArgs"] = json.RawMessage("true") // its networks may depend on it
+	}
 	if len(override) > 0 {
 		c.override, err = json.Marshal(override)
+	}
+	return err
+}
+
+// findCluster finds out from the environment whether there is a Kubernetes cluster. If
+// there is none its keys have no effect.
+func (c *config) findCluster(environ []string, tokenFile string) error {
+	err := c.cluster.Discover(func(key string) string { return variable(environ, key) }, tokenFile)
+	if !c.cluster.On() {
+		c.ignored = append(c.ignored, c.clusterKeys...)
+		slices.Sort(c.ignored)
 	}
 	return err
 }
@@ -219,7 +248,7 @@ func (c *config) check() error {
 	if c.stateDir, err = multinet.StateDir(c.root(), c.multinet()); err != nil {
 		return err
 	}
-	return errors.Join(c.checkPublishing(), c.checkResidents())
+	return errors.Join(c.checkPublishing(), c.checkResidents(), c.cluster.Check())
 }
 
 // multinet returns the configuration of multinet that is used without a request.

@@ -13,10 +13,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/metacni/metacni/examples/multinetd/cluster"
 )
 
 func defaults(edit func(*config)) *config {
-	c := &config{SocketDir: "/run/multus", QueueDir: "/var/lib/cni/multinet.queue", LogFormat: "text", SweepInterval: duration(time.Minute)}
+	c := &config{SocketDir: "/run/multus", QueueDir: "/var/lib/cni/multinet.queue", LogFormat: "text", SweepInterval: duration(time.Minute), cluster: cluster.DefaultConfig()}
 	edit(c)
 	return c
 }
@@ -35,6 +37,7 @@ func node(t *testing.T) (root string) {
 
 func TestConfig(t *testing.T) {
 	t.Parallel()
+	sorted := cmpopts.SortSlices(func(a, b string) bool { return a < b })
 	root, host := node(t), t.TempDir()
 	for _, dir := range []string{"/etc", "/run"} { // mounts of a container
 		if err := os.Symlink(root+dir, host+dir); err != nil {
@@ -57,7 +60,7 @@ func TestConfig(t *testing.T) {
 			want: func(c *config) {
 				*c = config{
 					SocketDir: root + "/run/x", ChrootDir: root, QueueDir: root + "/q", MetricsAddress: "127.0.0.1:9", MultusMetrics: true, LogFormat: "json",
-					LogLevel: level(slog.LevelDebug), ConnectionLimit: 7, DrainTimeout: duration(time.Minute),
+					LogLevel: level(slog.LevelDebug), ConnectionLimit: 7, DrainTimeout: duration(time.Minute), cluster: cluster.DefaultConfig(),
 				}
 			},
 		},
@@ -72,12 +75,13 @@ func TestConfig(t *testing.T) {
 		{
 			name: "Multus's own",
 			file: `{"chrootDir":"$ROOT","cniVersion":"0.3.1","logLevel":"verbose","logToStderr":true,"cniConfigDir":"$HOST/etc/cni/net.d",
-				"multusAutoconfigDir":"$HOST/etc/cni/net.d","multusConfigFile":"auto","socketDir":"$HOST/run/multus/","metricsPort":9091,"namespaceIsolation":false}`,
+				"multusAutoconfigDir":"$HOST/etc/cni/net.d","multusConfigFile":"auto","socketDir":"$HOST/run/multus/","metricsPort":9091,"namespaceIsolation":true,
+				"globalNamespaces":"default, shared","perNodeCertificate":{"enabled":true}}`,
 			want: func(c *config) {
 				c.ChrootDir, c.SocketDir, c.MetricsPort, c.MetricsAddress = root, root+"/run/multus", 9091, ":9091"
 				c.QueueDir = root + c.QueueDir
-				c.ignored = []string{"cniVersion", "logToStderr"}
-				c.override = []byte(`{"namespaceIsolation":false}`)
+				c.ignored, c.ofMultus = []string{"cniVersion", "logToStderr", "perNodeCertificate"}, true
+				c.override = []byte(`{"globalNamespaces":"default, shared","legacyArgs":true,"namespaceIsolation":true}`)
 				c.publish = publishing{File: "auto", Dir: root + "/etc/cni/net.d", From: root + "/etc/cni/net.d", Output: "00-multinet"}
 			},
 		},
@@ -87,8 +91,19 @@ func TestConfig(t *testing.T) {
 				"delegate":[],"logFile":"/l","type":"x","cniVersion":"1.0.0","name":"n","delPolicy":"exec","metricAddress":"x"}`,
 			want: func(c *config) {
 				c.SocketDir = "/s"
-				c.override = []byte(`{"READINESSindicatorfile":"/f","binDir":"/opt/x","cniDir":"/state","runtimeConfig":{"n":9007199254740993,"y":[1.0]}}`)
+				c.override = []byte(`{"READINESSindicatorfile":"/f","binDir":"/opt/x","cniDir":"/state","legacyArgs":true,"runtimeConfig":{"n":9007199254740993,"y":[1.0]}}`)
 				c.ignored = []string{"cniVersion", "delPolicy", "delegate", "logFile", "metricAddress", "name", "type"}
+				c.ofMultus = true
+			},
+		},
+		{
+			name: "Kubernetes",
+			file: `{"kubeconfig":"/etc/k","nodeName":"n1","events":"off","nadDir":"/var/lib/nads/","annotations":"api","multusNamespace":"net","logToStderr":true,"legacyArgs":false}`,
+			want: func(c *config) {
+				c.cluster.Kubeconfig, c.cluster.Node, c.cluster.Events, c.cluster.NADDir, c.cluster.Annotations = "/etc/k", "n1", "off", "/var/lib/nads", "api"
+				c.override = []byte(`{"annotations":"api","legacyArgs":false,"multusNamespace":"net","nadDir":"/var/lib/nads/"}`)
+				c.ignored, c.ofMultus = []string{"logToStderr"}, true
+				c.clusterKeys = []string{"kubeconfig", "nodeName", "events"}
 			},
 		},
 		{
@@ -160,7 +175,7 @@ func TestConfig(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(defaults(tt.want), got, cmp.AllowUnexported(config{}), cmpopts.IgnoreFields(config{}, "queueOnNode", "stateDir"), cmpopts.IgnoreUnexported(publishing{}), cmpopts.EquateEmpty()); diff != "" {
+			if diff := cmp.Diff(defaults(tt.want), got, cmp.AllowUnexported(config{}), cmpopts.IgnoreFields(config{}, "queueOnNode", "stateDir"), cmpopts.IgnoreUnexported(publishing{}), cmpopts.EquateEmpty(), sorted); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

@@ -19,6 +19,7 @@ import (
 	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/multinet/multinet"
+	"github.com/metacni/metacni/examples/multinetd/cluster"
 	"github.com/metacni/metacni/netconf/autoconf"
 	"github.com/metacni/metacni/scratch"
 )
@@ -37,6 +38,7 @@ type daemon struct {
 	host    *resident.Host    // of resident plugins; only started when they are configured
 	path    string            // PATH of the plugins
 	asked   places            // by ADDs; for sweeps
+	cluster *cluster.Cluster  // nil without Kubernetes
 
 	exec           invoke.Exec
 	interfaceNames func(netns string) ([]string, error)
@@ -50,6 +52,7 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 		path: cmp.Or(path, plugin.DefaultPath),
 		exec: &executor{Process: delegate.Process{Root: conf.ChrootDir}, log: log},
 	}
+	d.cluster = cluster.New(conf.cluster, d.asked.dirs, log)
 	d.host = d.newHost(ctx)
 	d.server = &thick.Server{
 		Commands: thick.CommandsOf(d.plugin(), d.process),
@@ -61,6 +64,7 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 		Override:    conf.override,
 		Queue:       conf.QueueDir,
 		Ready:       d.ready,
+		Probe:       d.cluster.Probe,
 		MaxInFlight: conf.ConnectionLimit, DrainTimeout: time.Duration(conf.DrainTimeout), UndoTimeout: undoTimeout + 2*time.Second,
 		Version: version,
 		Logger:  log,
@@ -75,9 +79,15 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 		d.metrics.residentStates(d.host.Plugins)
 		d.host.Called = d.metrics.resident
 	}
-	d.server.Other = d.pages()
+	if d.cluster != nil {
+		d.metrics.registry.MustRegister(d.cluster)
+	}
+	d.server.Other = d.socketPages()
 	d.server.Observer = func(e thick.Event) {
 		d.metrics.request(e)
+		if e.Command == "DEL" || e.Command == "ADD" && (e.Err != nil || e.Path == wire.PathAttach) {
+			d.cluster.Changed(context.WithoutCancel(ctx), e.ContainerID, e.Args)
+		}
 		logEvent(context.WithoutCancel(ctx), log, e)
 	}
 	return d
@@ -141,11 +151,14 @@ func (d *daemon) serve(ctx context.Context, l net.Listener, notify func(state st
 		}
 		defer stop()
 	}
-	for _, key := range d.conf.ignored {
-		d.log.LogAttrs(ctx, slog.LevelWarn, "configuration key without effect", slog.String("key", key))
-	}
+	d.logIgnored(ctx)
 	d.log.LogAttrs(ctx, slog.LevelInfo, "listening", slog.String("socket", l.Addr().String()), slog.String("root", cmp.Or(d.conf.ChrootDir, "/")),
-		slog.String("records", d.conf.stateDir), slog.String("version", d.server.Version))
+		slog.String("records", d.conf.stateDir), slog.String("kubernetes", d.conf.cluster.Source()), slog.String("version", d.server.Version))
+	stopCluster, err := d.cluster.Start(ctx)
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	defer stopCluster()
 	stopResidents, err := d.startResidents(ctx)
 	if err != nil {
 		return errors.Join(err, l.Close())

@@ -8,6 +8,8 @@
 //     containers that others have attached (adopt.go),
 //   - removes stale attachments (sweep.go),
 //   - calls resident plugins (resident.go),
+//   - takes networks from a Kubernetes cluster, and writes the status of pods (package
+//     cluster),
 //   - logs (log.go, stderr.go) and serves metrics (metrics.go).
 package main
 
@@ -29,6 +31,7 @@ import (
 	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/multinet/publish"
+	"github.com/metacni/metacni/examples/multinetd/cluster"
 )
 
 func main() {
@@ -67,6 +70,9 @@ func run(ctx context.Context, args []string, defaultFile string, environ []strin
 		return err
 	case conf.installShim != "":
 		return installShim(os.Executable, conf.installShim)
+	}
+	if err := conf.findCluster(environ, cluster.TokenFile); err != nil {
+		return err
 	}
 	log := newLogger(stderr, conf)
 	d := newDaemon(ctx, conf, variable(environ, "PATH"), plugin.Version(), log)

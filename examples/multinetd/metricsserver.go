@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metacni/metacni/examples/multinetd/cluster"
 )
 
 // serveMetrics serves only the metrics and the probes over TCP, until stop is
@@ -56,6 +58,19 @@ func (d *daemon) pages() http.Handler {
 			return
 		}
 		d.server.Probes().ServeHTTP(w, r)
+	})
+}
+
+// socketPages returns a handler of the pages, and of those that only root may have: they
+// are served on the socket alone.
+func (d *daemon) socketPages() http.Handler {
+	pages := d.pages()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == cluster.Path {
+			d.cluster.ServeHTTP(w, r)
+			return
+		}
+		pages.ServeHTTP(w, r)
 	})
 }
 

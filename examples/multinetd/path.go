@@ -39,7 +39,7 @@ func plainName(name string) bool {
 // requests.
 func (c *config) findInRoot() error {
 	c.queueOnNode = c.QueueDir
-	paths := []path{{"socketDir", &c.SocketDir}, {"queueDir", &c.QueueDir}}
+	paths := []path{{"socketDir", &c.SocketDir}, {"queueDir", &c.QueueDir}, {"nadDir", &c.cluster.NADDir}}
 	if p := &c.publish; p.File != "" {
 		p.Dir = cmp.Or(p.Dir, publish.ConfDir)
 		paths = append(paths, path{"cniConfigDir", &p.Dir}, path{"multusAutoconfigDir", &p.From}, path{"readinessindicatorfile", &p.Ready},

@@ -131,6 +131,7 @@ func (d *daemon) request(ctx context.Context, from resident.Info, r resident.Req
 			Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName, Args: r.Args, CapabilityArgs: r.CapabilityArgs,
 		})
 	}
+	d.cluster.Changed(ctx, r.ContainerID, "")
 	level, attrs := slog.LevelInfo, []slog.Attr{
 		slog.String("operation", r.Op), slog.String("resident", from.String()), slog.String("container", r.ContainerID),
 		slog.String("ifname", r.IfName), slog.String("network", r.Network.Name()), slog.Duration("duration", time.Since(start)),

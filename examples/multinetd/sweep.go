@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -38,19 +39,26 @@ func (p *places) note(dir string, a asked) {
 	p.last[dir] = a
 }
 
+// dirs returns the directories of records, in order.
+func (p *places) dirs() []string { return slices.Sorted(maps.Keys(p.all())) }
+
 func (p *places) all() map[string]asked {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return maps.Clone(p.last)
 }
 
-// plugin returns multinet. Its ADD notes what was asked before it does anything else.
+// plugin returns multinet. Its ADD notes what was asked before it does anything else, and
+// tells users of the cluster why it has failed.
 func (d *daemon) plugin() plugin.Plugin {
-	p := multinet.New(multinet.Cluster{})
+	p := multinet.New(d.cluster.Multinet())
 	add := p.Add
 	p.Add = func(ctx context.Context, c *plugin.Call) error {
 		d.asked.note(c.Manager.Dir, asked{c.StdinData, c.Path})
-		return add(ctx, c)
+		ctx, end := d.cluster.Adding(ctx, c.ContainerID, c.Args)
+		err := add(ctx, c)
+		end(err)
+		return err
 	}
 	return p
 }

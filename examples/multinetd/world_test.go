@@ -56,13 +56,19 @@ func (j *journal) String() string {
 
 // newWorld makes a daemon with more keys in its file, in which $DIR is its
 // directory, which is started by start.
-func newWorld(t *testing.T, keys string) *world {
+func newWorld(t testing.TB, keys string) *world {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "x") //nolint:usetesting // that of t is too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return newWorldIn(t, dir, keys)
+}
+
+// newWorldIn makes a daemon in dir, in which there may have been others.
+func newWorldIn(t testing.TB, dir, keys string) *world {
+	t.Helper()
 	file := filepath.Join(dir, "daemon.json")
 	text := fmt.Sprintf(`{"socketDir":%q,"queueDir":%q,"cniDir":%q,"logFormat":"json"%s}`,
 		dir+"/run", dir+"/queue", dir+"/state", strings.ReplaceAll(keys, "$DIR", dir))
@@ -89,7 +95,7 @@ func newWorld(t *testing.T, keys string) *world {
 }
 
 // start starts the daemon, and returns once it is ready.
-func (w *world) start(t *testing.T) *world {
+func (w *world) start(t testing.TB) *world {
 	t.Helper()
 	w.begin(t)
 	if got := <-w.states; got != "READY=1" {
@@ -99,7 +105,7 @@ func (w *world) start(t *testing.T) *world {
 }
 
 // begin starts the daemon.
-func (w *world) begin(t *testing.T) {
+func (w *world) begin(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	l, err := w.listen(ctx, nil)

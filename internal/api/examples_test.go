@@ -32,7 +32,9 @@ func TestCopiedExamplesBuild(t *testing.T) {
 				run(t, dir, "go", "mod", "init", "example.com/copied")
 				run(t, dir, "go", "mod", "edit", "-require=github.com/metacni/metacni@v0.0.0")
 			}
-			run(t, dir, "go", "mod", "edit", "-replace=github.com/metacni/metacni="+root)
+			for _, module := range []string{"", "/delegate/kube"} {
+				run(t, dir, "go", "mod", "edit", "-replace=github.com/metacni/metacni"+module+"="+root+module)
+			}
 			run(t, dir, "go", "build", "-mod=mod", "-buildvcs=false", "-o", os.DevNull, "./...")
 		})
 	}

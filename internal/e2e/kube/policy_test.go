@@ -31,6 +31,7 @@ func TestDaemonChangesOneAnnotationOfPodsOnItsNode(t *testing.T) {
 		"the status of networks":                {daemonNode, `{"metadata":{"annotations":{"STATUS":"[]"}}}`, 200, `"STATUS":"[]"`},
 		"with the UID":                          {daemonNode, `{"metadata":{"uid":"UID","annotations":{"STATUS":"[]"}}}`, 200, `"STATUS":"[]"`},
 		"with the UID of another pod":           {daemonNode, `{"metadata":{"uid":"other","annotations":{"STATUS":"[]"}}}`, 422, `"field":"metadata.uid"`},
+		"nothing, to learn what there is":       {daemonNode, `{"metadata":{"uid":"UID"}}`, 200, `"kept":"as before"`},
 		"removed":                               {daemonNode, `{"metadata":{"annotations":{"STATUS":null}}}`, 200, ""},
 		"of a pod on another node":              {otherNode, `{"metadata":{"annotations":{"STATUS":"[]"}}}`, 422, own},
 		"of a pod on no node":                   {"", `{"metadata":{"annotations":{"STATUS":"[]"}}}`, 422, own},

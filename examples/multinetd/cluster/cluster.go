@@ -1,0 +1,131 @@
+// Package cluster is what multinetd does with Kubernetes.
+//
+//   - multinet gets its NetworkAttachmentDefinitions, and the annotations of pods, from
+//     a picture of the cluster that the API server keeps up to date (cluster.go).
+//   - The network-status annotation of a pod is written from the records (status.go).
+//   - Events tell users what was attached, and why something was not (events.go).
+//   - The probe and the metrics say how old the picture is (probe.go, metrics.go).
+//
+// Nothing here keeps the daemon from starting, a pod that selects nothing from coming up,
+// or a DEL from being done.
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/metacni/metacni/delegate/kube"
+	"github.com/metacni/metacni/examples/multinet/multinet"
+	"github.com/metacni/metacni/netconf/nad"
+)
+
+// A Cluster is the Kubernetes cluster that a daemon works for. A nil Cluster is none: its
+// methods do nothing. Make one with [New]. Goroutines may share it.
+type Cluster struct {
+	conf     Config
+	log      *slog.Logger
+	dirs     func() []string // directories of records
+	requests *prometheus.CounterVec
+
+	// Set by Start, and used while open is true. Commands come later than that; probes
+	// and scrapes may not.
+	open     atomic.Bool
+	view     *kube.View
+	writer   *kube.StatusWriter
+	events   *kube.Events
+	started  time.Time
+	mirrored bool           // the mirror had definitions at the start
+	telling  sync.WaitGroup // Events of ADDs that have ended
+}
+
+// New returns the cluster that c configures, or nil if there is none. It does not
+// connect to it. dirs returns the directories in which multinet keeps its records.
+func New(c Config, dirs func() []string, log *slog.Logger) *Cluster {
+	if !c.On() {
+		return nil
+	}
+	return &Cluster{conf: c, log: log, dirs: dirs, requests: newRequests()}
+}
+
+// Start opens the view of the cluster and begins to write the status of pods: first that
+// of all that are recorded. It does not wait for the API server. The caller calls stop
+// after the last command; Events that are not written yet then have two seconds.
+func (c *Cluster) Start(ctx context.Context) (stop func(), err error) {
+	if c == nil {
+		return func() {}, nil
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	c.started, c.mirrored = time.Now(), c.hasMirror()
+	c.view, err = kube.Open(ctx, kube.Config{
+		Kubeconfig: c.conf.Kubeconfig, Node: c.conf.Node, Pods: c.conf.Annotations == "api",
+		NADWait: wait(c.conf.NADWait), PodWait: wait(c.conf.PodWait), MaxViewAge: time.Duration(c.conf.MaxViewAge),
+		Mirror: c.conf.NADDir, UserAgent: "multinetd", Logger: c.log, Observer: c.count,
+	})
+	if err != nil {
+		cancel()
+		return nil, fmt.Errorf("kubernetes: %w", err)
+	}
+	c.events = c.view.NewEvents(kube.EventsConfig{Mode: c.conf.Events, Controller: "multinetd", Self: c.conf.Self})
+	c.writer = c.view.NewStatusWriter(kube.StatusConfig{
+		Desired: c.desired, Policy: c.conf.StatusPolicy, Timeout: time.Duration(c.conf.StatusTimeout), Events: c.events,
+	})
+	c.view.OnPod(c.tellIgnored)
+	c.open.Store(true)
+	var others sync.WaitGroup
+	others.Go(func() { c.events.Run(ctx) })
+	others.Go(func() { c.writer.Run(ctx) })
+	others.Go(func() { c.resume(ctx) })
+	return func() {
+		c.telling.Wait()
+		cancel()
+		others.Wait()
+		c.view.Close()
+	}, nil
+}
+
+// wait returns d for a [kube.Config], in which 0 means the default.
+func wait(d multinet.Duration) time.Duration {
+	if d == 0 {
+		return -1
+	}
+	return time.Duration(d)
+}
+
+// Multinet returns what multinet asks about the cluster. The zero value asks nothing.
+func (c *Cluster) Multinet() multinet.Cluster {
+	if c == nil {
+		return multinet.Cluster{}
+	}
+	return multinet.Cluster{Definition: c.definition, Annotations: c.annotations, Attached: c.attached}
+}
+
+// definition returns the definition r, and notes in the ADD of ctx that it was used. A
+// name in the configuration is often that of a file: no ADD waits for such a definition.
+func (c *Cluster) definition(ctx context.Context, r nad.Ref, use nad.Use) (nad.Definition, error) {
+	find := c.view.Definition
+	if use == nad.Cluster || use == nad.Default {
+		find = c.view.KnownDefinition
+	}
+	d, err := find(ctx, r)
+	if a := addOf(ctx); a != nil && err == nil {
+		a.definitions[r] = d
+	}
+	return d, err
+}
+
+// annotations returns the annotations of the pod p, for which the runtime passes none.
+func (c *Cluster) annotations(ctx context.Context, p nad.Pod) (map[string]string, error) {
+	if c.conf.Annotations != "api" {
+		return nil, types.NewError(types.ErrTryAgainLater,
+			`the container runtime passes none, and the daemon asks the API server for them only with "annotations": "api"`, "")
+	}
+	pod, err := c.view.Pod(ctx, p)
+	return pod.Annotations, err
+}

@@ -1,0 +1,143 @@
+package cluster
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/metacni/metacni/delegate/kube"
+	"github.com/metacni/metacni/examples/multinet/multinet"
+	"github.com/metacni/metacni/netconf/nad"
+)
+
+// A Config is the part of the daemon's configuration about Kubernetes. Its fields
+// have the keys of [Config.Keys]. Start with [DefaultConfig].
+type Config struct {
+	Kubeconfig string // empty means in the cluster, or none
+	Node       string // empty means that of the environment
+
+	StatusPolicy  kube.StatusPolicy
+	StatusTimeout multinet.Duration // how long an ADD waits for its status
+	StatusFor     StatusFor
+	Events        kube.EventMode
+
+	NADWait, PodWait, MaxViewAge multinet.Duration
+
+	// NADDir and Annotations are keys of multinet too. NADDir is the directory of
+	// the mirror as a path of this process; empty means no mirror.
+	NADDir      string
+	Annotations string
+
+	// Set by Discover.
+	InCluster bool    // the environment has an API server and a token
+	Self      nad.Pod // the daemon's own; zero if it is not known
+}
+
+// StatusFor says whose status is written.
+type StatusFor string
+
+// Whose status is written.
+const (
+	All      StatusFor = "all"
+	Selected StatusFor = "selected" // of pods with more networks than the primary
+)
+
+// DefaultConfig returns the defaults of all keys.
+func DefaultConfig() Config {
+	return Config{
+		StatusPolicy: kube.StatusWait, StatusTimeout: multinet.Duration(time.Second), StatusFor: All, Events: kube.EventsBrief,
+		NADWait: multinet.Duration(2 * time.Second), PodWait: multinet.Duration(2 * time.Second),
+	}
+}
+
+// Keys maps the keys of the daemon's file, without those of multinet, to fields.
+func (c *Config) Keys() map[string]any {
+	return map[string]any{
+		"kubeconfig": &c.Kubeconfig, "nodeName": &c.Node,
+		"statusPolicy": &c.StatusPolicy, "statusTimeout": &c.StatusTimeout, "statusFor": &c.StatusFor, "events": &c.Events,
+		"nadWait": &c.NADWait, "podWait": &c.PodWait, "maxViewAge": &c.MaxViewAge,
+	}
+}
+
+// Check validates the configuration.
+func (c *Config) Check() error {
+	if c.Kubeconfig != "" && !filepath.IsAbs(c.Kubeconfig) {
+		return fmt.Errorf("kubeconfig %q is not an absolute path", c.Kubeconfig)
+	}
+	for _, choice := range []struct {
+		key, value string
+		of         []string
+	}{
+		{"statusPolicy", string(c.StatusPolicy), []string{string(kube.StatusWait), string(kube.StatusAsync), string(kube.StatusRequire)}},
+		{"statusFor", string(c.StatusFor), []string{string(All), string(Selected)}},
+		{"events", string(c.Events), []string{string(kube.EventsOff), string(kube.EventsBrief), string(kube.EventsFull)}},
+	} {
+		if !slices.Contains(choice.of, choice.value) {
+			return fmt.Errorf("%s %q: want %s", choice.key, choice.value, strings.Join(choice.of, ", "))
+		}
+	}
+	for _, d := range []struct {
+		key   string
+		value multinet.Duration
+	}{
+		{"statusTimeout", c.StatusTimeout},
+		{"nadWait", c.NADWait},
+		{"podWait", c.PodWait},
+		{"maxViewAge", c.MaxViewAge},
+	} {
+		if d.value < 0 || d.value == 0 && d.key == "statusTimeout" {
+			return fmt.Errorf("%s %v is too short", d.key, time.Duration(d.value))
+		}
+	}
+	return nil
+}
+
+// TokenFile is where a pod has the token of its service account.
+const TokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+
+// Discover completes the configuration from the daemon's environment, which has the
+// address of the API server (KUBERNETES_SERVICE_HOST) in a pod, and NODE_NAME,
+// POD_NAMESPACE, POD_NAME and POD_UID if its manifest says so. tokenFile is [TokenFile],
+// except in tests.
+func (c *Config) Discover(variable func(key string) string, tokenFile string) error {
+	c.Node = cmp.Or(c.Node, variable("NODE_NAME"))
+	if namespace, name := variable("POD_NAMESPACE"), variable("POD_NAME"); namespace != "" && name != "" {
+		c.Self = nad.Pod{Namespace: namespace, Name: name, UID: variable("POD_UID")}
+	}
+	if c.Kubeconfig == "" && variable("KUBERNETES_SERVICE_HOST") != "" {
+		switch _, err := os.Stat(tokenFile); {
+		case err == nil:
+			c.InCluster = true
+		case !errors.Is(err, fs.ErrNotExist):
+			return err
+		}
+	}
+	switch {
+	case c.Annotations != "api":
+	case !c.On():
+		return errors.New(`annotations "api" needs a kubeconfig or, in a pod, the token of a service account`)
+	case c.Node == "":
+		return errors.New(`annotations "api" needs nodeName, or NODE_NAME in the environment: the daemon would watch the pods of all nodes`)
+	}
+	return nil
+}
+
+// On reports whether the daemon uses Kubernetes.
+func (c *Config) On() bool { return c.Kubeconfig != "" || c.InCluster }
+
+// Source says in words which API server the daemon uses.
+func (c *Config) Source() string {
+	switch {
+	case c.Kubeconfig != "":
+		return c.Kubeconfig
+	case c.InCluster:
+		return "in cluster"
+	}
+	return "none"
+}

@@ -1,0 +1,79 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+
+	"github.com/metacni/metacni/delegate/kube"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/status"
+)
+
+// An add is a running ADD. One goroutine uses it.
+type add struct {
+	definitions map[nad.Ref]nad.Definition // that it has used
+}
+
+type addKey struct{}
+
+// addOf returns the ADD that ctx is for, or nil.
+func addOf(ctx context.Context) *add {
+	a, _ := ctx.Value(addKey{}).(*add)
+	return a
+}
+
+// Adding returns a context for the ADD of a container with these CNI_ARGS. The caller
+// calls end with the error of the ADD: an Event tells users of the cluster why it has
+// failed, if they can do something about it.
+func (c *Cluster) Adding(ctx context.Context, container, cniArgs string) (_ context.Context, end func(error)) {
+	p := nad.PodOf(cniArgs)
+	if c == nil || p.Namespace == "" || p.Name == "" {
+		return ctx, func(error) {}
+	}
+	p.Container = container
+	a := &add{make(map[nad.Ref]nad.Definition)}
+	return context.WithValue(ctx, addKey{}, a), func(err error) { c.tellFailed(p, a, err) }
+}
+
+// tellFailed tells users why the ADD a of the pod p has failed.
+func (c *Cluster) tellFailed(p nad.Pod, a *add, err error) {
+	reason, ref := blame(err)
+	if reason == "" {
+		return
+	}
+	c.events.Pod(p, reason, "AddNetwork", status.Error(err).Error())
+	var bad *nad.Error
+	if d, used := a.definitions[ref]; used && reason == kube.InvalidNetwork && errors.As(err, &bad) {
+		c.events.Definition(d, reason, "AddNetwork", status.Error(bad).Error()) // the same for all pods
+	}
+}
+
+// blame returns the reason of the Event for an ADD that has failed with err, and the
+// definition that is to blame, if it is known. The reason is empty for what users cannot
+// mend, or need not.
+func blame(err error) (reason kube.Reason, ref nad.Ref) {
+	var bad *nad.Error
+	if errors.As(err, &bad) {
+		ref = bad.Ref
+	}
+	switch {
+	case errors.Is(err, nad.ErrForbidden):
+		return kube.NetworkForbidden, ref
+	case errors.Is(err, kube.ErrNotFound), bad != nil && errors.Is(bad, netconf.ErrNotFound):
+		return kube.NoNetworkFound, ref
+	case bad != nil && (errors.Is(bad, netconf.ErrInvalid) || errors.Is(bad, netconf.ErrDecode)):
+		return kube.InvalidNetwork, ref
+	}
+	return "", ref
+}
+
+// tellIgnored tells users that a pod in the network of its node gets no networks: the
+// runtime makes no ADD for it.
+func (c *Cluster) tellIgnored(p kube.Pod) {
+	selected, err := netconf.ParseSelection(p.Annotations[nad.NetworksAnnotation])
+	if p.HostNetwork && !p.Deleted && (err != nil || len(selected) > 0) {
+		c.events.Pod(nad.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID}, kube.NetworksIgnored, "AddNetwork",
+			"the pod has the network of its node (hostNetwork): the networks that it selects are ignored")
+	}
+}

@@ -1,0 +1,97 @@
+package cluster
+
+import (
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/metacni/metacni/delegate/kube"
+	"github.com/metacni/metacni/netconf/nad"
+)
+
+// Describe sends nothing: what there is depends on what is watched.
+func (c *Cluster) Describe(chan<- *prometheus.Desc) {}
+
+// Collect sends the metrics about Kubernetes. No label is the name of a pod or of a
+// definition.
+func (c *Cluster) Collect(ch chan<- prometheus.Metric) {
+	c.requests.Collect(ch)
+	if !c.open.Load() {
+		return
+	}
+	for _, r := range c.view.Resources() {
+		gauge(ch, "view_synced", "1 if everything was read once, otherwise 0.", bit(r.Synced), "resource", r.Name)
+		gauge(ch, "view_age_seconds", "Time since the API server was last heard of.", r.Age.Seconds(), "resource", r.Name)
+		gauge(ch, "view_objects", "Objects that are known.", float64(r.Objects), "resource", r.Name)
+		waits := "pod_waits_total"
+		if r.Name == definitions {
+			waits = "nad_waits_total"
+			gauge(ch, "nads_invalid", "Definitions that no pod can use.", c.invalid())
+		}
+		for outcome, n := range map[string]uint64{"watch": r.WaitsWatch, "live": r.WaitsLive, "none": r.WaitsNone} {
+			count(ch, waits, "Look-ups that had to wait: the watch or one request has brought the object, or none.", n, "outcome", outcome)
+		}
+	}
+	w := c.writer.Stats()
+	for outcome, n := range map[string]uint64{"written": w.Written, "gone": w.Gone, "refused": w.Refused, "failed": w.Failed} {
+		count(ch, "status_writes_total", "Requests that were to write the status of a pod.", n, "outcome", outcome)
+	}
+	count(ch, "status_overwritten_total", "Statuses that somebody else has changed.", w.Overwritten)
+	gauge(ch, "status_pending", "Pods whose status is not known to be written.", float64(w.Pending))
+	gauge(ch, "status_lag_seconds", "Time for which the oldest of them waits.", w.Lag.Seconds())
+	e := c.events.Stats()
+	for outcome, n := range map[string]uint64{"sent": e.Sent, "dropped": e.Dropped} {
+		count(ch, "events_total", "Events.", n, "outcome", outcome)
+	}
+}
+
+// invalid is the number of definitions that no pod can use, whatever the node has.
+func (c *Cluster) invalid() (n float64) {
+	for d, err := range c.view.Definitions() {
+		if err == nil && d.Config != "" { // without it is a file of the node
+			_, err = d.Network(nad.Rules{})
+		}
+		if err != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// definitions is the name of the resource of NetworkAttachmentDefinitions.
+const definitions = "network-attachment-definitions"
+
+// newRequests returns the counter of requests to the API server.
+func newRequests() *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: prefix + "api_requests_total", Help: "Requests to the Kubernetes API. Code 0 is a request without an answer.",
+	}, []string{"verb", "resource", "code"})
+}
+
+// count counts a request to the API server.
+func (c *Cluster) count(r kube.Request) {
+	c.requests.WithLabelValues(r.Verb, r.Resource, strconv.Itoa(r.Code)).Inc()
+}
+
+const prefix = "multinetd_"
+
+func gauge(ch chan<- prometheus.Metric, name, help string, value float64, labels ...string) {
+	send(ch, prometheus.GaugeValue, name, help, value, labels)
+}
+
+func count(ch chan<- prometheus.Metric, name, help string, value uint64, labels ...string) {
+	send(ch, prometheus.CounterValue, name, help, float64(value), labels)
+}
+
+// send sends a metric. labels are its label, if it has one, and the value of that.
+func send(ch chan<- prometheus.Metric, kind prometheus.ValueType, name, help string, value float64, labels []string) {
+	names, values := labels[:len(labels)/2], labels[len(labels)/2:]
+	ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(prefix+name, help, names, nil), kind, value, values...)
+}
+
+func bit(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,120 @@
+package cluster
+
+import (
+	"context"
+	"slices"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/kube"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/scratch"
+	"github.com/metacni/metacni/status"
+)
+
+// attached has the status of the pod p written, whose container k.ContainerID is attached
+// to everything now. It waits for that as the key statusPolicy says.
+func (c *Cluster) attached(ctx context.Context, k scratch.Key, p nad.Pod) error {
+	p.Container = k.ContainerID
+	if err := c.writer.Wait(ctx, p); err != nil {
+		return err
+	}
+	c.telling.Go(func() { // while the runtime goes on
+		records, err := c.container(context.WithoutCancel(ctx), p.Container)
+		if err == nil { // there is no Event for what cannot be read
+			c.events.Added(p, networks(records))
+		}
+	})
+	return nil
+}
+
+// Changed says that the records of a container have changed, or have been removed, other
+// than by an ADD that succeeded. cniArgs are those of the command: they name the pod where
+// there is no record any more.
+func (c *Cluster) Changed(ctx context.Context, container, cniArgs string) {
+	if c == nil {
+		return
+	}
+	p := nad.PodOf(cniArgs)
+	p.Container = container
+	c.writer.Changed(p)
+	records, _ := c.container(ctx, container) // the writer asks again
+	for _, r := range records {
+		if recorded := podOf(r); recorded != p {
+			c.writer.Changed(recorded)
+		}
+	}
+}
+
+// resume has the status of each recorded pod written, unless that is what the API server
+// has already: a previous daemon may have ended before it was.
+func (c *Cluster) resume(ctx context.Context) {
+	var pods []nad.Pod
+	for _, dir := range c.dirs() {
+		for r, err := range (&lifecycle.Manager{Dir: dir}).Records(ctx) {
+			if err == nil && r.State.Attached() { // sweeps report errors
+				pods = append(pods, podOf(r))
+			}
+		}
+	}
+	c.writer.Resume(pods)
+}
+
+// desired returns what the records of the container p.Container say. It is a pure function
+// of them. The writer takes the newest container of a pod.
+func (c *Cluster) desired(ctx context.Context, p nad.Pod) (kube.Status, error) {
+	records, err := c.container(ctx, p.Container)
+	if err != nil || len(records) == 0 {
+		return kube.Status{}, err
+	}
+	s := kube.Status{Created: records[0].Created}
+	s.Annotation, s.Trimmed = status.Annotation(networks(records))
+	var all []delegate.Attached
+	for _, r := range records {
+		all = append(all, r.Attached...)
+	}
+	for _, a := range all {
+		s.Source = max(s.Source, nad.ParseOrigin(a.Origin).PodSource) // all have the same, or none
+	}
+	// A container that was taken over from another program, or attached by a version that
+	// recorded no origins, keeps the status that it has.
+	ours := slices.ContainsFunc(all, func(a delegate.Attached) bool { return a.Origin != nil })
+	s.IfWritten = !ours || c.conf.StatusFor == Selected && len(all) == 1
+	return s, nil
+}
+
+// networks returns the status of what is recorded.
+func networks(records []lifecycle.Record) []status.Network {
+	var all []status.Network
+	for _, r := range records {
+		all = append(all, r.Status(func(a delegate.Attached) string {
+			return nad.ParseOrigin(a.Origin).NetworkName(a.Network.Name())
+		})...)
+	}
+	return all
+}
+
+// container returns the records of an attached container, oldest first.
+func (c *Cluster) container(ctx context.Context, id string) ([]lifecycle.Record, error) {
+	var all []lifecycle.Record
+	for _, dir := range c.dirs() {
+		records, err := (&lifecycle.Manager{Dir: dir}).Container(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, records...)
+	}
+	all = slices.DeleteFunc(all, func(r lifecycle.Record) bool { return !r.State.Attached() })
+	slices.SortStableFunc(all, func(a, b lifecycle.Record) int { return a.Created.Compare(b.Created) })
+	return all, nil
+}
+
+// podOf returns the pod of a recorded container.
+func podOf(r lifecycle.Record) nad.Pod {
+	var p nad.Pod
+	if len(r.Attached) > 0 {
+		p = nad.PodOf(r.Attached[0].Args)
+	}
+	p.Container = r.Key.ContainerID
+	return p
+}

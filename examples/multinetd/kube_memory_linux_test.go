@@ -1,0 +1,56 @@
+//go:build !race
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/metacni/metacni/delegate/kube/kubetest"
+)
+
+// A daemon that knows 110 pods and 1000 definitions needs at most 20 MB of memory, and as
+// much again for the program itself.
+func TestMemoryInALargeCluster(t *testing.T) {
+	t.Parallel()
+	api := kubetest.NewServer()
+	t.Cleanup(api.Close)
+	for i := range 1000 {
+		api.SetDefinition(kubetest.Definition{
+			Namespace: fmt.Sprintf("ns%d", i%50), Name: fmt.Sprintf("net%d", i),
+			Config: fmt.Sprintf(`{"cniVersion":"1.0.0","plugins":[{"type":"macvlan","master":"eth%d","ipam":{"type":"host-local","ranges":[[{"subnet":"10.%d.%d.0/24"}]]}}]}`, i%8, i/250, i%250),
+		})
+	}
+	for i := range 110 {
+		api.SetPod(&corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("pod%d", i), Annotations: map[string]string{"filler": strings.Repeat("x", 8<<10)}},
+			Spec:       corev1.PodSpec{NodeName: "n1"},
+		})
+	}
+	kubeconfig, err := api.Kubeconfig(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := startService(t, fmt.Sprintf(`,"kubeconfig":%q,"nodeName":"n1","annotations":"api"`, kubeconfig))
+	w := &town{world: &world{client: s.client}}
+	w.until(t, "pods and definitions are known", func() bool {
+		_, text := w.get(t, "/metrics")
+		all := series(t, text)
+		return all[`multinetd_view_objects{resource="pods"}`] == 110 && all[`multinetd_view_objects{resource="network-attachment-definitions"}`] == 1000
+	})
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(s.cmd.Process.Pid) + "/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, anonymous, _ := strings.Cut(string(text), "RssAnon:")
+	kilobytes, err := strconv.Atoi(strings.Fields(anonymous + " none")[0])
+	if err != nil || kilobytes > 20<<10 {
+		t.Errorf("%d kB of memory: %v", kilobytes, err)
+	}
+}

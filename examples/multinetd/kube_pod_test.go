@@ -1,0 +1,131 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/netconf/nad"
+)
+
+const fromAPI = `,"annotations":"api","nodeName":"n1","podWait":"50ms"`
+
+// selecting changes the pod ns/name so that it selects networks.
+func (tn *town) selecting(name, selection string, edits ...func(*corev1.Pod)) {
+	p := tn.api.Pod("ns", name)
+	p.Annotations = map[string]string{nad.NetworksAnnotation: selection}
+	for _, edit := range edits {
+		edit(p)
+	}
+	tn.api.SetPod(p)
+}
+
+// known waits until the daemon knows the pods.
+func (tn *town) known(t *testing.T, pods float64) {
+	t.Helper()
+	tn.until(t, "the pods are known", func() bool {
+		_, text := tn.get(t, "/metrics")
+		return series(t, text)[`multinetd_view_objects{resource="pods"}`] == pods
+	})
+}
+
+// Where the runtime passes no annotations, the API server has them: those of the very
+// pod. An ADD of a pod that is not there has to be tried again, and attaches nothing.
+func TestAnnotationsOfTheAPI(t *testing.T) {
+	t.Parallel()
+	tn := newTown(t, fromAPI+`,"events":"off"`).start(t)
+	one, recreated, gone, static := tn.pod(t, "one"), tn.pod(t, "recreated"), tn.pod(t, "gone"), tn.pod(t, "static")
+	tn.selecting("one", "blue")
+	tn.api.DeletePod("ns", "gone")
+	tn.api.DeletePod("ns", "recreated")
+	tn.pod(t, "recreated")
+	tn.selecting("static", "blue", func(p *corev1.Pod) {
+		p.Annotations["kubernetes.io/config.mirror"], p.Annotations["kubernetes.io/config.source"] = "hash", "file"
+	})
+	static.Args = "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=static;K8S_POD_UID=hash"
+	tn.known(t, 3)
+	for name, tt := range map[string]struct {
+		args *skel.CmdArgs
+		code uint
+	}{"one": {one, 0}, "static": {static, 0}, "recreated": {recreated, 11}, "gone": {gone, 11}} {
+		want(t, name, tn.command(t, "ADD", tt.args, bridge), tt.code, "pod ns/"+name)
+		if got := tn.status(name); (got == blueStatus) != (tt.code == 0) {
+			t.Errorf("%s has the status %s", name, got)
+		}
+	}
+	live := tn.fake.Live()
+	if len(live) != 4 {
+		t.Errorf("attached: %q", live)
+	}
+	for _, a := range []*skel.CmdArgs{one, static, recreated, gone} {
+		want(t, "DEL", tn.command(t, "DEL", a, bridge), 0, "")
+	}
+	tn.clean(t)
+}
+
+// Without annotations from the runtime and without the right to see pods nobody knows
+// what a pod selects.
+func TestNobodyHasTheAnnotations(t *testing.T) {
+	t.Parallel()
+	tn := newTown(t, "").start(t)
+	a := tn.pod(t, "one")
+	want(t, "ADD", tn.command(t, "ADD", a, bridge), 11, `"annotations": "api"`)
+	outside := tn.args("")
+	outside.Args = ""
+	want(t, "ADD outside of Kubernetes", tn.command(t, "ADD", outside, bridge), 0, "")
+	tn.wantTrace(t, "ADD bridge eth0")
+	if got := len(tn.writes()); got != 0 {
+		t.Errorf("requests %v", tn.writes())
+	}
+}
+
+// A pod in the network of its node gets no networks, and an Event says so.
+func TestNetworksOfPodsInTheNodesNetworkAreIgnored(t *testing.T) {
+	t.Parallel()
+	tn := newTown(t, fromAPI)
+	hostNetwork := func(p *corev1.Pod) { p.Spec.HostNetwork = true }
+	for name, selection := range map[string]string{"one": "blue", "two": "", "three": "[]"} {
+		tn.pod(t, name)
+		tn.selecting(name, selection, hostNetwork)
+	}
+	tn.pod(t, "four")
+	tn.selecting("four", "blue")
+	tn.start(t)
+	tn.known(t, 4)
+	tn.until(t, "there is an Event", func() bool { return len(tn.api.Events()) > 0 })
+	if err := tn.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(tn.reasons(), ", "); got != "Pod one NetworksIgnored" {
+		t.Errorf("Events: %s", got)
+	}
+}
+
+// A name in the configuration is that of a definition or, if there is none, of a file.
+// An ADD does not wait for it, and makes no request.
+func TestStandingNetworksAreDefinitionsOrFiles(t *testing.T) {
+	t.Parallel()
+	tn := newTown(t, `,"events":"off","statusPolicy":"async","nadWait":"1h","confDir":"$DIR/net.d","clusterNetwork":"pods","defaultNetworks":["red"],"multusNamespace":"other"`)
+	for name, typ := range map[string]string{"pods": "bridge", "red": "full"} {
+		text := fmt.Sprintf(`{"cniVersion":"1.0.0","name":%q,"type":%q}`, name, typ)
+		if err := errors.Join(os.MkdirAll(tn.dir+"/net.d", 0o755), os.WriteFile(tn.dir+"/net.d/"+name+".conf", []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tn.start(t)
+	a := tn.pod(t, "one")
+	heal := tn.api.Break(kubetest.Fault{Verb: "get", BlackHole: true})
+	defer heal()
+	want(t, "ADD", tn.command(t, "ADD", a, annotated("")), 0, "")
+	tn.wantTrace(t, "ADD bridge eth0", "ADD macvlan net1")
+	tn.until(t, "the status is written", func() bool { return strings.Contains(tn.status("one"), `"other/red"`) })
+	if n := tn.api.Count("get", ""); n > 0 {
+		t.Errorf("%d requests", n)
+	}
+}

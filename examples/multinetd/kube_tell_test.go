@@ -1,0 +1,301 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/scratch"
+)
+
+// An ADD that fails for a reason that users can mend is an Event on the pod. A definition
+// that cannot be used has one too, for each of its versions.
+func TestEventsSayWhyADDHasFailed(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, keys, selection string
+		code                  uint
+		events                []string
+	}{
+		{"no such definition", "", "green", 7, []string{"Pod one NoNetworkFound"}},
+		{"an invalid definition", "", "broken", 7, []string{"Pod one InvalidNetwork", "NetworkAttachmentDefinition broken InvalidNetwork"}},
+		{"a forbidden namespace", `,"namespaceIsolation":true`, "other/red", 7, []string{"Pod one NetworkForbidden"}},
+		{"a forbidden type", `,"allowedTypes":{"nad":["bridge"]}`, "blue", 7, []string{"Pod one NetworkForbidden"}},
+		{"an API that does not tell", "", "gone", 11, nil},
+		{"no Events", `,"events":"off"`, "broken", 7, nil},
+		{"a failure of a plugin", "", "full", 107, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			tn := newTown(t, `,"nadWait":"10ms"`+tt.keys).start(t)
+			tn.api.SetDefinition(kubetest.Definition{Namespace: "ns", Name: "full", Config: `{"cniVersion":"1.0.0","type":"full"}`})
+			tn.until(t, "all definitions are known", func() bool {
+				_, text := tn.get(t, "/metrics")
+				return series(t, text)[`multinetd_view_objects{resource="network-attachment-definitions"}`] == 4
+			})
+			heal := func() {}
+			if tt.code == 11 {
+				heal = tn.api.Break(kubetest.Fault{Verb: "get", Status: 500})
+			}
+			a := tn.pod(t, "one")
+			for range 2 { // the kubelet tries again
+				want(t, "ADD", tn.command(t, "ADD", a, annotated(tt.selection)), tt.code, "")
+			}
+			heal()
+			if err := tn.stop(); err != nil { // Events are written then
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.events, tn.reasons()); diff != "" {
+				t.Errorf("Events (-want +got):\n%s", diff)
+			}
+			for _, e := range tn.api.Events() {
+				if strings.Contains(e.Note, "hunter2") || !strings.Contains(e.Note, tt.selection) {
+					t.Errorf("%s: %s", e.Reason, e.Note)
+				}
+			}
+			tn.clean(t)
+		})
+	}
+}
+
+// A network that is attached to a running container, or detached from it, changes the
+// status of its pod.
+func TestAttachingOneMoreNetworkChangesTheStatus(t *testing.T) {
+	t.Parallel()
+	tn := newTown(t, "").start(t)
+	a := tn.pod(t, "one")
+	want(t, "ADD", tn.command(t, "ADD", a, annotated("")), 0, "")
+	if got := tn.status("one"); !strings.Contains(got, `"multi"`) {
+		t.Errorf("status %s", got)
+	}
+	hot := tn.args(`{"name":"green","type":"macvlan"}`)
+	hot.ContainerID, hot.IfName, hot.Args = a.ContainerID, "hot0", ""
+	if _, err := tn.client.Attach(t.Context(), "ADD", hot, &wire.Attributes{}); err != nil {
+		t.Fatal(err)
+	}
+	tn.until(t, "the status has it", func() bool { return strings.Contains(tn.status("one"), `{"name":"green","interface":"hot0"`) })
+	if _, err := tn.client.Attach(t.Context(), "DEL", hot, &wire.Attributes{}); err != nil {
+		t.Fatal(err)
+	}
+	tn.until(t, "the status lacks it", func() bool { return !strings.Contains(tn.status("one"), "green") })
+	if n := tn.writes()["patch pods/status"]; n != 3 {
+		t.Errorf("%d requests for three changes", n)
+	}
+}
+
+// With statusFor selected, pods that have the primary network alone have no status.
+func TestStatusForSelectedPods(t *testing.T) {
+	t.Parallel()
+	tn := newTown(t, `,"statusFor":"selected","events":"off"`).start(t)
+	one, two := tn.pod(t, "one"), tn.pod(t, "two")
+	want(t, "ADD", tn.command(t, "ADD", one, annotated("")), 0, "")
+	want(t, "ADD", tn.command(t, "ADD", two, annotated("blue")), 0, "")
+	if got := tn.status("two"); got != blueStatus {
+		t.Errorf("status %s", got)
+	}
+	tn.wantWrites(t, map[string]int{"patch pods/status": 1})
+	// A network that comes later is shown, and so is that it has gone.
+	hot := tn.args(`{"name":"green","type":"macvlan"}`)
+	hot.ContainerID, hot.IfName, hot.Args = one.ContainerID, "hot0", ""
+	if _, err := tn.client.Attach(t.Context(), "ADD", hot, &wire.Attributes{}); err != nil {
+		t.Fatal(err)
+	}
+	tn.until(t, "the status has it", func() bool { return strings.Contains(tn.status("one"), "green") })
+	if _, err := tn.client.Attach(t.Context(), "DEL", hot, &wire.Attributes{}); err != nil {
+		t.Fatal(err)
+	}
+	tn.until(t, "the status lacks it", func() bool { return tn.status("one") != "" && !strings.Contains(tn.status("one"), "green") })
+}
+
+// Containers that were taken over from another program keep the status that they have:
+// only that program knows why they are attached.
+func TestContainersThatWereTakenOverKeepTheirStatus(t *testing.T) {
+	t.Parallel()
+	tn := newTown(t, `,"events":"off"`)
+	a, n := tn.pod(t, "one"), network(t, `{"cniVersion":"1.0.0","name":"pods","type":"bridge"}`)
+	life := lifecycle.Manager{Dir: tn.conf.stateDir}
+	adopted, err := life.Adopt(t.Context(), lifecycle.Adoption{
+		Key:      scratch.Key{Network: "multi", ContainerID: a.ContainerID, IfName: "eth0"},
+		Attached: []delegate.Attached{{Attachment: delegate.Attachment{Network: n, ContainerID: a.ContainerID, IfName: "eth0", Args: a.Args}}},
+	})
+	if err != nil || !adopted {
+		t.Fatalf("taken over: %t, %v", adopted, err)
+	}
+	tn.start(t)
+	b := tn.pod(t, "two")
+	want(t, "ADD", tn.command(t, "ADD", b, annotated("blue")), 0, "")
+	if err := tn.stop(); err != nil {
+		t.Fatal(err)
+	}
+	tn.wantWrites(t, map[string]int{"patch pods/status": 1})
+}
+
+func network(t *testing.T, conf string) netconf.Network {
+	t.Helper()
+	n, err := netconf.Parse([]byte(conf))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// The daemon tells on its socket, and nowhere else, which status the API server has.
+func TestStatusOfTheAPIIsToldOnTheSocket(t *testing.T) {
+	t.Parallel()
+	tn := newTown(t, `,"metricsAddress":"127.0.0.1:0","events":"off"`).start(t)
+	a := tn.pod(t, "one")
+	want(t, "ADD", tn.command(t, "ADD", a, annotated("blue")), 0, "")
+	uid := string(tn.api.Pod("ns", "one").UID)
+	ask := func(namespace, name, uid string) (int, string) {
+		return tn.get(t, "/network-status?"+url.Values{"namespace": {namespace}, "name": {name}, "uid": {uid}}.Encode())
+	}
+	for _, tt := range []struct {
+		namespace, name, uid string
+		code                 int
+		text                 string
+	}{
+		{"ns", "one", uid, 200, blueStatus},
+		{"ns", "one", "", 200, blueStatus},
+		{"ns", "one", "other", 404, "ns/one"},
+		{"ns", "two", "", 404, "ns/two"},
+		{"ns", "../one", "", 400, "names no pod"},
+		{"", "", "", 400, "names no pod"},
+	} {
+		if code, text := ask(tt.namespace, tt.name, tt.uid); code != tt.code || !strings.Contains(text, tt.text) {
+			t.Errorf("%s/%s: %d %s, want %d %s", tt.namespace, tt.name, code, text, tt.code, tt.text)
+		}
+	}
+	for _, f := range []kubetest.Fault{{Verb: "patch", Status: 403}, {Verb: "patch", Status: 500}, {Verb: "patch", Cut: true}} {
+		heal := tn.api.Break(f)
+		if code, text := ask("ns", "one", uid); code != 503 || !strings.Contains(text, "ns/one") {
+			t.Errorf("%+v: %d %s", f, code, text)
+		}
+		heal()
+	}
+	if got := tn.status("one"); got != blueStatus {
+		t.Errorf("asking has changed the status: %s", got)
+	}
+	if code, text := newWorld(t, "").start(t).get(t, "/network-status?namespace=ns&name=one"); code != 501 {
+		t.Errorf("without a cluster: %d %s", code, text)
+	}
+	over := httptest.NewRecorder()
+	tn.pages().ServeHTTP(over, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/network-status?namespace=ns&name=one", nil))
+	if over.Code != 404 {
+		t.Errorf("over TCP: %d", over.Code)
+	}
+}
+
+// Metrics about the cluster do not have the names of pods and definitions.
+func TestMetricsOfTheCluster(t *testing.T) {
+	t.Parallel()
+	tn := newTown(t, `,"nadWait":"10ms"`).start(t)
+	one, two := tn.pod(t, "one"), tn.pod(t, "two")
+	want(t, "ADD", tn.command(t, "ADD", one, annotated("blue")), 0, "")
+	want(t, "ADD", tn.command(t, "ADD", two, annotated("green")), 7, "")
+	var all map[string]float64
+	tn.until(t, "the Events are written", func() bool {
+		_, text := tn.get(t, "/metrics")
+		all = series(t, text)
+		return all[`multinetd_events_total{outcome="sent"}`] == 2
+	})
+	for name, value := range map[string]float64{
+		`multinetd_view_synced{resource="network-attachment-definitions"}`:  1,
+		`multinetd_view_objects{resource="network-attachment-definitions"}`: 3,
+		`multinetd_nads_invalid`:                                                                        1,
+		`multinetd_nad_waits_total{outcome="none"}`:                                                     1,
+		`multinetd_status_writes_total{outcome="written"}`:                                              1,
+		`multinetd_status_pending`:                                                                      0,
+		`multinetd_status_lag_seconds`:                                                                  0,
+		`multinetd_events_total{outcome="sent"}`:                                                        2,
+		`multinetd_api_requests_total{code="200",resource="pods/status",verb="patch"}`:                  1,
+		`multinetd_api_requests_total{code="404",resource="network-attachment-definitions",verb="get"}`: 1,
+	} {
+		if got, ok := all[name]; !ok || got != value {
+			t.Errorf("%s = %v, %v, want %v", name, got, ok, value)
+		}
+	}
+	if _, ok := all[`multinetd_view_age_seconds{resource="network-attachment-definitions"}`]; !ok {
+		t.Error("no age of the view")
+	}
+	for name := range all {
+		if strings.Contains(name, "blue") || strings.Contains(name, "green") || strings.Contains(name, `"one"`) {
+			t.Errorf("%s names an object", name)
+		}
+	}
+}
+
+// Neither the kubeconfig nor its path nor the token reaches a plugin.
+func TestPluginsLearnNothingOfCredentials(t *testing.T) {
+	t.Parallel()
+	tn := newTown(t, "")
+	tn.api.SetToken("swordfish")
+	next := newTownIn(t, tn.dir, tn.api, "").start(t)
+	a := next.pod(t, "one")
+	for _, command := range []string{"ADD", "CHECK", "DEL"} {
+		want(t, command, next.command(t, command, a, annotated("blue")), 0, "")
+	}
+	want(t, "STATUS", next.command(t, "STATUS", a, bridge), 0, "")
+	if len(next.fake.Calls()) != 7 {
+		t.Errorf("calls %q", next.fake.Trace())
+	}
+	for _, c := range next.fake.Calls() {
+		for _, text := range append(slices.Clone(c.Env), string(c.Stdin)) {
+			if strings.Contains(text, "KUBE") || strings.Contains(strings.ToLower(text), "kubeconfig") || strings.Contains(text, "swordfish") {
+				t.Errorf("%s is given %s", c, text)
+			}
+		}
+	}
+	if log := next.logged.String(); strings.Contains(log, "swordfish") || strings.Contains(log, "hunter2") {
+		t.Errorf("log:\n%s", log)
+	}
+}
+
+// Each key of Multus's daemon without a meaning here is said at the start, with the
+// reason, and a misspelt one as a warning. So are the keys about a cluster where there is
+// none.
+func TestIgnoredKeysAreSaidAtTheStart(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "daemon-config.json")
+	text := fmt.Sprintf(`{"socketDir":%q,"queueDir":"","cniDir":%q,"logFormat":"json","logToStderr":true,"perNodeCertificate":{"enabled":true},
+		"misspelt":1,"statusPolicy":"async","nodeName":"n1"}`, dir+"/run", dir+"/state")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := readConfig(nil, file, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.findCluster(nil, filepath.Join(dir, "token")); err != nil {
+		t.Fatal(err)
+	}
+	log := &journal{}
+	newDaemon(t.Context(), c, "", "", newLogger(log, c)).logIgnored(t.Context())
+	var got []string
+	for line := range strings.Lines(log.String()) {
+		var l struct{ Level, Msg, Key, Why string }
+		if err := json.Unmarshal([]byte(line), &l); err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, fmt.Sprintf("%s %s %t", l.Level, l.Key, l.Why != ""))
+	}
+	if diff := cmp.Diff([]string{
+		"INFO logToStderr true", "WARN misspelt false", "INFO nodeName true", "INFO perNodeCertificate true", "INFO statusPolicy true", "INFO  false",
+	}, got); diff != "" {
+		t.Errorf("lines (-want +got):\n%s", diff)
+	}
+}
