@@ -50,7 +50,7 @@ func awaitSync(t *testing.T, v *View) {
 	for {
 		_, _, synced, wake := v.definitions.store.get(types.NamespacedName{})
 		pods := make(<-chan struct{})
-		if v.pods != nil && synced {
+		if v.pods != nil && v.pods.watched.Load() && synced {
 			_, _, synced, pods = v.pods.store.get(types.NamespacedName{})
 		}
 		if synced {

@@ -23,10 +23,13 @@ type Config struct {
 	// exist yet.
 	Kubeconfig string
 
-	// Node is the node whose pods are watched. Pods needs it.
+	// Node is the node whose pods are watched. Empty means that [View.Pod] knows
+	// none.
 	Node string
 
-	// Pods makes the View watch the pods of Node, for [View.Pod].
+	// Pods makes the View watch the pods of Node from the beginning. Otherwise the
+	// first [View.Pod] begins the watch, so that a node whose runtime tells all that
+	// is needed costs the API server nothing.
 	Pods bool
 
 	// NADWait and PodWait limit how long [View.Definition] and [View.Pod] wait for
@@ -87,9 +90,11 @@ type View struct {
 	nads      rest.Interface // k8s.cni.cncf.io/v1
 
 	definitions *part[known]
-	pods        *part[Pod] // nil unless they are asked for
+	pods        *part[Pod] // nil without a node
 
 	cancel context.CancelFunc // ends what runs in the background
+	mu     sync.Mutex         // guards closed, and wg from being added to after that
+	closed bool
 	wg     sync.WaitGroup
 }
 
@@ -129,19 +134,33 @@ func (v *View) start(ctx context.Context) {
 		m := newMirror(v.config.Mirror, v.log, v.definitions.store)
 		v.wg.Go(func() { m.run(ctx) })
 	}
-	v.wg.Go(func() { v.definitions.source.run(ctx, &definition{}, v.definitions.store) })
-	if v.config.Pods {
+	watchPart(v, v.definitions, &definition{})
+	if v.config.Node != "" {
 		v.pods = newPart(ctx, v, resource{
 			client: v.core, name: "pods", list: func() runtime.Object { return &corev1.PodList{} },
 			selector: fields.OneTermEqualSelector("spec.nodeName", v.config.Node).String(),
 		}, keepPod)
-		v.wg.Go(func() { v.pods.source.run(ctx, &corev1.Pod{}, v.pods.store) })
+	}
+	if v.config.Pods {
+		watchPart(v, v.pods, &corev1.Pod{})
+	}
+}
+
+// watchPart begins to watch what p is a part of, unless that has begun or v is closed.
+func watchPart[T any](v *View, p *part[T], example runtime.Object) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !v.closed && p.watched.CompareAndSwap(false, true) {
+		v.wg.Go(func() { p.source.run(p.source.ctx, example, p.store) })
 	}
 }
 
 // Close ends the View and waits for its goroutines. What is asked of the View
 // afterwards fails.
 func (v *View) Close() {
+	v.mu.Lock()
+	v.closed = true
+	v.mu.Unlock()
 	v.cancel()
 	v.wg.Wait()
 	v.transport.close()

@@ -79,13 +79,14 @@ func keepPod(object any) (types.NamespacedName, Pod, bool) {
 // that ctx has are left.
 //
 // Pod fails with [ErrGone] where there is no such pod, and with [ErrNotSynced] where that
-// cannot be known, for a View older than Config.MaxViewAge, and without Config.Pods. Both
+// cannot be known, for a View older than Config.MaxViewAge, and without Config.Node. Both
 // have CNI code 11: a pod that is not visible yet must not start without its networks.
 func (v *View) Pod(ctx context.Context, of nad.Pod) (Pod, error) {
 	object := "pod " + of.String()
 	if v.pods == nil {
-		return Pod{}, &Error{Object: object, Kind: ErrNotSynced, Err: errors.New("pods are not watched")}
+		return Pod{}, &Error{Object: object, Kind: ErrNotSynced, Err: errors.New("the name of the node is needed to watch its pods")}
 	}
+	watchPart(v, v.pods, &corev1.Pod{})
 	key := types.NamespacedName{Namespace: of.Namespace, Name: of.Name}
 	p, found, err := v.pods.find(ctx, key, v.config.PodWait, func(p Pod) bool { return p.is(of) })
 	if err == nil && !found {
@@ -99,7 +100,7 @@ func (v *View) Pod(ctx context.Context, of nad.Pod) (Pod, error) {
 
 // OnPod calls f with each pod that the View has, and from then on with each that is new or
 // has changed. f must not block. It may be called with the same pod again, and by two
-// goroutines at the same time. Without Config.Pods it is never called.
+// goroutines at the same time. It is called once the pods are watched, see Config.Pods.
 func (v *View) OnPod(f func(Pod)) {
 	if v.pods == nil {
 		return

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -148,7 +149,7 @@ func TestAPodThatTheWatchDoesNotBringIsAskedForOnce(t *testing.T) {
 	}
 }
 
-func TestPodsThatAreNotWatchedAreNotKnown(t *testing.T) {
+func TestPodsOfNoNodeAreNotKnown(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	s.SetPod(pod("u1", nil))
@@ -159,5 +160,43 @@ func TestPodsThatAreNotWatchedAreNotKnown(t *testing.T) {
 	}
 	if n := s.Count("", "pods"); n != 0 {
 		t.Errorf("%d requests for pods, want none", n)
+	}
+}
+
+// A node whose runtime passes the annotations of pods costs the API server no watch of
+// them.
+func TestPodsAreWatchedOnceTheyAreAskedFor(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	s.SetPod(pod("u1", nil))
+	v := open(t, s, Config{Node: "node1"})
+	awaitSync(t, v)
+	if n, all := s.Count("", "pods"), v.Resources(); n != 0 || len(all) != 1 {
+		t.Errorf("%d requests for pods and the resources %v before they are asked for", n, all)
+	}
+	var asking sync.WaitGroup
+	for range 3 {
+		asking.Go(func() {
+			if p, err := v.Pod(t.Context(), web("u1")); err != nil || p.UID != "u1" {
+				t.Errorf("pod %v, error %v", p, err)
+			}
+		})
+	}
+	asking.Wait()
+	if n, all := s.Count("watch", "pods"), v.Resources(); n != 1 || len(all) != 2 {
+		t.Errorf("%d watches of pods and the resources %v, want one and two", n, all)
+	}
+	v.Close()
+	if _, err := v.Pod(t.Context(), web("u2")); err == nil {
+		t.Error("a closed view knows a pod")
+	}
+}
+
+func TestAClosedViewBeginsNoWatch(t *testing.T) {
+	t.Parallel()
+	v := open(t, newServer(t), Config{Node: "node1"})
+	v.Close()
+	if _, err := v.Pod(t.Context(), web("u1")); code(err) != 11 {
+		t.Errorf("error %v, want code 11", err)
 	}
 }

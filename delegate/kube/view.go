@@ -17,10 +17,11 @@ const (
 
 // A part is what a view has of one resource.
 type part[T any] struct {
-	source *source
-	store  *store[T]
-	maxAge time.Duration // 0: any
-	waits  waits
+	source  *source
+	watched atomic.Bool // the watch has begun
+	store   *store[T]
+	maxAge  time.Duration // 0: any
+	waits   waits
 }
 
 // waits counts the look-ups that had to wait.
@@ -122,11 +123,11 @@ func (p *part[T]) resource(invalid func(T) bool) Resource {
 	return r
 }
 
-// Resources returns what v watches, for metrics and readiness: definitions, and pods if
-// Config.Pods is set.
+// Resources returns what v watches, for metrics and readiness: definitions, and pods once
+// their watch has begun, see Config.Pods.
 func (v *View) Resources() []Resource {
 	all := []Resource{v.definitions.resource(func(k known) bool { return k.err != nil })}
-	if v.pods != nil {
+	if v.pods != nil && v.pods.watched.Load() {
 		all = append(all, v.pods.resource(func(Pod) bool { return false }))
 	}
 	return all

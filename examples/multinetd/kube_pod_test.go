@@ -69,13 +69,32 @@ func TestAnnotationsOfTheAPI(t *testing.T) {
 	tn.clean(t)
 }
 
-// Without annotations from the runtime and without the right to see pods nobody knows
-// what a pod selects.
+// The daemon asks for pods only if the runtime does not pass their annotations.
+func TestPodsAreWatchedOnceTheRuntimePassesNoAnnotations(t *testing.T) {
+	t.Parallel()
+	tn := newTown(t, `,"nodeName":"n1","events":"off"`).start(t)
+	told, untold := tn.pod(t, "told"), tn.pod(t, "untold")
+	tn.selecting("untold", "blue")
+	want(t, "ADD", tn.command(t, "ADD", told, annotated("blue")), 0, "")
+	if n := tn.api.Count("", "pods"); n != 0 {
+		t.Errorf("%d requests for pods although the runtime has passed their annotations", n)
+	}
+	want(t, "ADD", tn.command(t, "ADD", untold, bridge), 0, "")
+	if got := tn.status("untold"); got != blueStatus {
+		t.Errorf("status %s", got)
+	}
+	if n := tn.api.Count("watch", "pods"); n != 1 {
+		t.Errorf("%d watches of pods, want one", n)
+	}
+}
+
+// Without annotations from the runtime and without the name of the node nobody knows what
+// a pod selects.
 func TestNobodyHasTheAnnotations(t *testing.T) {
 	t.Parallel()
 	tn := newTown(t, "").start(t)
 	a := tn.pod(t, "one")
-	want(t, "ADD", tn.command(t, "ADD", a, bridge), 11, `"annotations": "api"`)
+	want(t, "ADD", tn.command(t, "ADD", a, bridge), 11, "nodeName")
 	outside := tn.args("")
 	outside.Args = ""
 	want(t, "ADD outside of Kubernetes", tn.command(t, "ADD", outside, bridge), 0, "")

@@ -120,11 +120,12 @@ func (c *Cluster) definition(ctx context.Context, r nad.Ref, use nad.Use) (nad.D
 	return d, err
 }
 
-// annotations returns the annotations of the pod p, for which the runtime passes none.
+// annotations returns the annotations of the pod p, for which the runtime passes none. With
+// the first of them the daemon begins to watch the pods of its node.
 func (c *Cluster) annotations(ctx context.Context, p nad.Pod) (map[string]string, error) {
-	if c.conf.Annotations != "api" {
+	if c.conf.Node == "" {
 		return nil, types.NewError(types.ErrTryAgainLater,
-			`the container runtime passes none, and the daemon asks the API server for them only with "annotations": "api"`, "")
+			"the container runtime passes none, and without nodeName the daemon cannot ask the API server for them", "")
 	}
 	pod, err := c.view.Pod(ctx, p)
 	return pod.Annotations, err
