@@ -137,5 +137,5 @@ func readBool(key string, raw json.RawMessage) (bool, error) {
 	case "false":
 		return false, nil
 	}
-	return false, &Error{Kind: ErrInvalid, Key: key, Err: fmt.Errorf("%q is neither true nor false", s)}
+	return false, &Error{Kind: ErrInvalid, Key: key, Err: errors.New("neither true nor false")}
 }

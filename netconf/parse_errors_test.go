@@ -42,7 +42,7 @@ func TestParseErrors(t *testing.T) {
 		{"cniVersions no version", `{"name":"n","cniVersions":["one"],"type":"a"}`, wantError{kind: invalid, network: "n", key: "cniVersions[0]", text: `"one"`}},
 		{"cniVersion no version", `{"name":"n","cniVersion":"one","cniVersions":[],"type":"a"}`, wantError{kind: invalid, network: "n", key: "cniVersion"}},
 		{"disableCheck a number", `{"name":"n","disableCheck":1,"plugins":[{"type":"a"}]}`, wantError{kind: decode, network: "n", key: "disableCheck"}},
-		{"disableGC a word", `{"name":"n","disableGC":"yes","plugins":[{"type":"a"}]}`, wantError{kind: invalid, network: "n", key: "disableGC", text: `"yes"`}},
+		{"disableGC a word", `{"name":"n","disableGC":"yes","plugins":[{"type":"a"}]}`, wantError{kind: invalid, network: "n", key: "disableGC", text: "neither true nor false"}},
 		{"loadOnlyInlinedPlugins null", `{"name":"n","loadOnlyInlinedPlugins":null,"plugins":[{"type":"a"}]}`, wantError{kind: decode, network: "n", key: "loadOnlyInlinedPlugins"}},
 		{"loadOnlyInlinedPlugins and no plugins", `{"name":"n","loadOnlyInlinedPlugins":true}`, wantError{kind: invalid, network: "n", key: "plugins", text: "loadOnlyInlinedPlugins"}},
 		{"key twice", `{"name":"n","name":"m","type":"a"}`, wantError{kind: decode, key: "name", text: "twice"}},
@@ -87,6 +87,7 @@ func TestErrorsQuoteNoValues(t *testing.T) {
 		`{"name":"n","plugins":[{"type":"a","ipam":"hunter2"}]}`,
 		`{"name":"n","plugins":[{"type":"a","dns":{"domain":{"hunter2":"hunter2"}}}]}`,
 		`{"name":"n","password":"hunter2","plugins":[]}`,
+		`{"name":"n","disableCheck":"hunter2","plugins":[{"type":"a"}]}`,
 		`{"name":"n","password":"hunter2" "plugins":[]}`,
 	} {
 		_, err := netconf.Parse([]byte(data))
