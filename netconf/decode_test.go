@@ -2,8 +2,10 @@ package netconf_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/metacni/metacni/netconf"
@@ -61,8 +63,9 @@ func TestDecodeErrors(t *testing.T) {
 		{"array", `[{"name":"m"}]`, wantError{kind: decode}},
 		{"trailing data", `{"name":"m"}}`, wantError{kind: decode}},
 		{"key twice", `{"name":"m","mtu":1,"mtu":2}`, wantError{kind: decode, key: "mtu"}},
-		{"wrong type", `{"name":"m","mtu":"big"}`, wantError{kind: decode, network: "m", key: "mtu"}},
-		{"name of the wrong type", `{"name":["m"]}`, wantError{kind: decode, key: "name"}},
+		{"wrong type", `{"name":"m","mtu":"big"}`, wantError{kind: decode, network: "m", key: "mtu", text: "a string, want a whole number"}},
+		{"too large a number", `{"name":"m","mtu":98765432109876543210}`, wantError{kind: decode, network: "m", key: "mtu", text: "a number, want a whole number"}},
+		{"name of the wrong type", `{"name":["m"]}`, wantError{kind: decode, key: "name", text: "an array, want a string"}},
 		{"address", `{"name":"m","mtu":1,"gateway":"10.0.0"}`, wantError{kind: decode, network: "m", key: "gateway"}},
 		{"delegate a string", `{"name":"m","delegate":"bridge"}`, wantError{kind: decode, network: "m", key: "delegate"}},
 		{"delegates an object", `{"name":"m","delegates":{"type":"a"}}`, wantError{kind: decode, network: "m", key: "delegates"}},
@@ -81,6 +84,31 @@ func TestDecodeErrors(t *testing.T) {
 				t.Errorf("returned with the error: %+v", conf)
 			}
 		})
+	}
+	// Texts are about JSON, not about types of Go.
+	for _, tt := range []struct{ data, want string }{
+		{`{"flag":1}`, `key "flag": a number, want a boolean`},
+		{`{"names":"a"}`, `key "names": a string, want an array`},
+		{`{"names":[true]}`, `key "names": a boolean, want a string`},
+		{`{"keys":[]}`, `key "keys": an array, want an object`},
+		{`{"in":{"flag":{}}}`, `key "in.flag": an object, want a boolean`},
+		{`{"gateway":7}`, `key "gateway": a number, want a string`},
+		{`{"rate":"x"}`, `key "rate": a string, want a number`},
+	} {
+		_, err := netconf.Decode[struct {
+			Flag    *bool               `json:"flag"`
+			Names   []string            `json:"names"`
+			Keys    map[string]string   `json:"keys"`
+			In      struct{ Flag bool } `json:"in"`
+			Gateway netip.Addr          `json:"gateway"`
+			Rate    float64             `json:"rate"`
+		}]([]byte(tt.data))
+		if want := "cannot decode configuration: " + tt.want; err == nil || !strings.EqualFold(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", tt.data, err, want)
+		}
+		if mismatch := (*json.UnmarshalTypeError)(nil); !errors.As(err, &mismatch) {
+			t.Errorf("%s: %v does not wrap the error of encoding/json", tt.data, err)
+		}
 	}
 	_, err := netconf.Decode[netconf.Network]([]byte(`{"cniVersion":"1.0.0","name":"m"}`))
 	wantError{kind: invalid, network: "m", key: "plugins"}.check(t, err)

@@ -1,9 +1,11 @@
 package netconf
 
 import (
+	"encoding"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"strconv"
 	"strings"
 
@@ -181,6 +183,9 @@ func asError(err error, kind error) *Error {
 	if errors.As(err, &mismatch) {
 		e.Key = mismatch.Field
 	}
+	if m, ok := err.(*json.UnmarshalTypeError); ok { //nolint:errorlint // a wrapped one keeps its wrapping
+		e.Err = typeError{m}
+	}
 	var coder interface{ CNICode() uint }
 	var cni *types.Error
 	switch {
@@ -190,4 +195,49 @@ func asError(err error, kind error) *Error {
 		e.code = cni.Code
 	}
 	return e
+}
+
+// A typeError is an error of encoding/json in words about JSON. It does not quote the
+// value, as the text of encoding/json does for some numbers.
+type typeError struct{ err *json.UnmarshalTypeError }
+
+func (e typeError) Unwrap() error { return e.err }
+
+func (e typeError) Error() string {
+	have, _, _ := strings.Cut(e.err.Value, " ")
+	have = map[string]string{
+		"array": "an array", "bool": "a boolean", "number": "a number", "object": "an object", "string": "a string",
+	}[have]
+	want := jsonTypeOf(e.err.Type)
+	if have == "" || want == "" {
+		return e.err.Error()
+	}
+	return have + ", want " + want
+}
+
+// jsonTypeOf returns the JSON type of which encoding/json makes a t, or nothing if that
+// is not known.
+func jsonTypeOf(t reflect.Type) string {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
+		return "a string"
+	}
+	switch t.Kind() {
+	case reflect.Bool:
+		return "a boolean"
+	case reflect.String:
+		return "a string"
+	case reflect.Slice, reflect.Array:
+		return "an array"
+	case reflect.Map, reflect.Struct:
+		return "an object"
+	case reflect.Float32, reflect.Float64:
+		return "a number"
+	}
+	if reflect.Int <= t.Kind() && t.Kind() <= reflect.Uint64 {
+		return fmt.Sprintf("a whole number of %d bits", t.Bits())
+	}
+	return ""
 }

@@ -53,8 +53,8 @@ func (c *config) passedAnnotations(passed json.RawMessage) (map[string]string, e
 		return &netconf.Error{Kind: netconf.ErrDecode, Network: c.call.Name, Key: key, Err: err}
 	}
 	var all map[string]json.RawMessage
-	if err := json.Unmarshal(passed, &all); err != nil {
-		return nil, fail(key, err)
+	if json.Unmarshal(passed, &all) != nil {
+		return nil, fail(key, errors.New("not an object"))
 	}
 	annotations := make(map[string]string)
 	for _, name := range []string{nad.NetworksAnnotation, nad.DefaultNetworkAnnotation, podSource} {
@@ -63,8 +63,8 @@ func (c *config) passedAnnotations(passed json.RawMessage) (map[string]string, e
 			continue
 		}
 		var value string
-		if err := json.Unmarshal(raw, &value); err != nil {
-			return nil, fail(key+"."+name, err)
+		if json.Unmarshal(raw, &value) != nil {
+			return nil, fail(key+"."+name, errors.New("not a string"))
 		}
 		annotations[name] = value
 	}

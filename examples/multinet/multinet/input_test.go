@@ -60,8 +60,8 @@ func TestBadConfiguration(t *testing.T) {
 		{"readinessTimeout that is no time", keys(bridge, `"readinessTimeout":"soon"`), 6, []string{`"multi"`, `"readinessTimeout"`}},
 
 		{"runtimeConfig of the wrong type", keys(bridge, `"runtimeConfig":"x"`), 6, []string{`"multi"`, `"runtimeConfig"`}},
-		{"annotations of the wrong type", keys(bridge, `"runtimeConfig":{"io.kubernetes.cri.pod-annotations":["x"]}`), 6, []string{`"multi"`, "runtimeConfig.io.kubernetes.cri.pod-annotations"}},
-		{"annotation of the wrong type", keys(bridge, `"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"k8s.v1.cni.cncf.io/networks":5}}`), 6, []string{`"multi"`, "k8s.v1.cni.cncf.io/networks"}},
+		{"annotations of the wrong type", keys(bridge, `"runtimeConfig":{"io.kubernetes.cri.pod-annotations":["x"]}`), 6, []string{`"multi"`, "runtimeConfig.io.kubernetes.cri.pod-annotations", "not an object"}},
+		{"annotation of the wrong type", keys(bridge, `"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"k8s.v1.cni.cncf.io/networks":5}}`), 6, []string{`"multi"`, "k8s.v1.cni.cncf.io/networks", "not a string"}},
 		{"annotation that is not JSON", keys(bridge, annotated(`[{"name":`)), 6, []string{"k8s.v1.cni.cncf.io/networks"}},
 		{"selected network that is unknown", keys(bridge, annotated("fast,absent")), 7, []string{`"absent"`, "net.d"}},
 		{"selected network that is a path", keys(bridge, annotated(`[{"name":"/etc/x.conf"}]`)), 7, []string{"[0].name"}},
