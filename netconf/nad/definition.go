@@ -108,8 +108,9 @@ type Rules struct {
 	// without one.
 	CNIVersion string
 
-	// Own are the types of the calling plugin itself, which no definition may
-	// have: it would call itself.
+	// Own are the types of the calling plugin itself, and of meta-plugins in its
+	// place, which no definition may have: it would call itself, or one that does
+	// not know these rules.
 	Own []string
 
 	// Allowed are the types that the plugins of a definition, and their IPAM
@@ -232,7 +233,7 @@ func (r Rules) checkType(key, typ string) error {
 	case typ == "." || typ == ".." || strings.ContainsAny(typ, "/\\\x00"):
 		return fail(netconf.ErrInvalid, "a path, want the name of an executable")
 	case slices.Contains(r.Own, typ):
-		return fail(netconf.ErrInvalid, fmt.Sprintf("%q would call itself", typ))
+		return fail(netconf.ErrInvalid, fmt.Sprintf("%q is the meta-plugin itself, or one in its place", typ))
 	case len(r.Allowed) > 0 && !slices.Contains(r.Allowed, typ):
 		return fail(ErrForbidden, fmt.Sprintf("%q is not one of allowedTypes", typ))
 	}

@@ -104,13 +104,19 @@ func (c *config) definition(ctx context.Context, r nad.Ref, use nad.Use) (nad.De
 func (c *config) rules(w wanted) nad.Rules {
 	r := nad.Rules{
 		ConfDir: c.call.Root.Dir(c.ConfDir), CNIVersion: c.call.CNIVersion,
-		Own: []string{"multinet", "multinet-shim", c.call.Type}, Allowed: c.AllowedTypes.Standing,
+		Own: append(OwnTypes(), c.call.Type), Allowed: c.AllowedTypes.Standing,
 	}
 	if w.ofPod() {
 		r.Allowed = c.AllowedTypes.NAD
 	}
 	return r
 }
+
+// OwnTypes returns the types of multinet and Multus. multinet runs none of them for a
+// definition, and is published in front of none: both would attach what a pod selects, or
+// each would take the other for the cluster network. And a definition could give Multus
+// any configuration, without the rules of this one.
+func OwnTypes() []string { return []string{"multinet", "multinet-shim", "multus", "multus-shim"} }
 
 // inConfDir finds a network in confDir by name. A name is never used as a path.
 func (c *config) inConfDir(name string) (netconf.Network, error) {

@@ -154,6 +154,8 @@ func TestBadDefinition(t *testing.T) {
 		{"an IPAM type that is a path", `{"type":"macvlan","ipam":{"type":"/bin/sh"}}`, "", 7, []string{"NAD a/bad", "ipam.type"}},
 		{"multinet itself", `{"type":"multinet"}`, "", 7, []string{"NAD a/bad", "itself"}},
 		{"the shim", `{"type":"multinet-shim"}`, "", 7, []string{"NAD a/bad", "itself"}},
+		{"Multus, which would do what the pod may not", `{"type":"multus"}`, "", 7, []string{"NAD a/bad", `"multus"`, "meta-plugin"}},
+		{"the shim of Multus", `{"plugins":[{"type":"macvlan"},{"type":"multus-shim"}]}`, "", 7, []string{"NAD a/bad", `"multus-shim"`, "meta-plugin"}},
 		{"a name that is a path", `{"name":"../x","type":"macvlan"}`, "", 7, []string{"NAD a/bad", "name"}},
 		{"a type that is not allowed", `{"type":"macvlan"}`, `"allowedTypes":{"nad":["ipvlan"]},`, 7, []string{"NAD a/bad", "allowedTypes"}},
 		{"an IPAM type that is not allowed", `{"type":"ipvlan","ipam":{"type":"dhcp"}}`, `"allowedTypes":{"nad":["ipvlan"]},`, 7, []string{"NAD a/bad", "ipam.type", "allowedTypes"}},

@@ -13,6 +13,7 @@ import (
 	"github.com/metacni/metacni/delegate/adopt"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/autoconf"
 )
@@ -103,7 +104,7 @@ func (a *Adopter) Follow(ctx context.Context, tell func(autoconf.State)) error {
 // published in front of.
 func (a *Adopter) Take(ctx context.Context, dryRun bool) []adopt.Outcome {
 	n := a.Node
-	n.Own = OwnTypes()
+	n.Own = multinet.OwnTypes()
 	if len(n.Primary) == 0 {
 		n.Primary = Primaries(a.Publisher)
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/autoconf"
 )
@@ -31,14 +32,9 @@ const (
 func Manager(dir, output string, template netconf.Plugin) *autoconf.Manager {
 	return &autoconf.Manager{
 		Dir: dir, Output: output, Template: template, Accept: accept, Lock: Lock(output),
-		OwnTypes: OwnTypes(),
+		OwnTypes: multinet.OwnTypes(),
 	}
 }
-
-// OwnTypes returns the types of multinet and Multus. multinet publishes in front of
-// none of them: both would attach what a pod selects, or each would take the other for
-// the cluster network.
-func OwnTypes() []string { return []string{"multinet", "multinet-shim", "multus", "multus-shim"} }
 
 // Lock returns the file that a program locks while it publishes or removes output. It
 // is in the same directory, because all programs see that, in whichever container they
