@@ -174,6 +174,32 @@ func TestBadDefinition(t *testing.T) {
 	}
 }
 
+// The name in the configuration of a definition may be another than that of the
+// definition, and two definitions may have the same one. When a plugin fails, people are
+// told which definition it was.
+func TestFailureOfAPluginNamesTheDefinition(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ name, selections, want string }{
+		{"of the pod's namespace", "good,bad", `NAD a/bad: ADD c1 eth0: network "shared" (net2): plugin "full": no free device`},
+		{"of another namespace", "good,b/bad", `NAD b/bad: ADD c1 eth0: network "shared" (net2): plugin "full": no free device`},
+		{"a file", "flat", `ADD c1 eth0: network "flat" (net1): plugin "full": no free device`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "1.0.0")
+			h.write(t, "net.d/a/good.conf", `{"type":"macvlan","name":"shared"}`)
+			h.write(t, "net.d/a/bad.conf", `{"type":"full","name":"shared"}`)
+			h.write(t, "net.d/b/bad.conf", `{"type":"full","name":"shared"}`)
+			h.write(t, "net.d/flat.conf", `{"type":"full","name":"flat"}`)
+			err := h.run(t, "ADD", keys(bridge, annotated(tt.selections)), podOf("a"))
+			if err == nil || !strings.HasPrefix(err.Error(), tt.want) {
+				t.Errorf("error is %v, want %s", err, tt.want)
+			}
+			h.clean(t)
+		})
+	}
+}
+
 // The allowed types are those of the networks in the configuration, of those that pods
 // select, or of both. An unknown class would restrict nothing.
 func TestAllowedTypes(t *testing.T) {

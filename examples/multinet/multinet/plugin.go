@@ -87,8 +87,12 @@ func (c *config) add(ctx context.Context) error {
 	for i, a := range attachments {
 		plan[i] = a.Attachment
 	}
-	return c.call.Add(ctx, lifecycle.Transaction{
-		Plan: c.call.Plan(plan...),
+	names := c.call.Plan(plan...)
+	err = c.call.Add(ctx, lifecycle.Transaction{
+		Plan: func(ctx context.Context, taken []string) (_ []delegate.Attachment, err error) {
+			plan, err = names(ctx, taken)
+			return plan, err
+		},
 		Adjust: func(_ context.Context, added []delegate.Attached) error {
 			return moveDefaultRoute(c.call.Root, attachments, added)
 		},
@@ -99,6 +103,7 @@ func (c *config) add(ctx context.Context) error {
 			return c.cluster.Attached(ctx, c.call.Key(), c.pod)
 		},
 	})
+	return aboutDefinition(plan, err)
 }
 
 func (c *config) status(ctx context.Context) error {

@@ -209,3 +209,18 @@ func (c *config) about(w wanted, err error) error {
 	}
 	return err
 }
+
+// aboutDefinition returns err with the definition of the network whose plugin has failed:
+// the name of the network may be another.
+func aboutDefinition(as []delegate.Attachment, err error) error {
+	var failed *delegate.Error
+	if !errors.As(err, &failed) {
+		return err
+	}
+	for _, a := range as {
+		if r := nad.ParseOrigin(a.Origin).Definition; a.IfName == failed.IfName && r != (nad.Ref{}) {
+			return fmt.Errorf("NAD %s: %w", r, err)
+		}
+	}
+	return err
+}
