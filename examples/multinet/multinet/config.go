@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"time"
@@ -78,6 +80,9 @@ func readConfig(c *plugin.Call, cluster Cluster) (*config, error) {
 	conf.call, conf.cluster, conf.pod = c, cluster, nad.PodOf(c.Args)
 	conf.pod.Container = cmp.Or(conf.pod.Container, c.ContainerID)
 	conf.ConfDir = cmp.Or(conf.ConfDir, defaultConfDir)
+	if conf.NADDir != "" && !filepath.IsAbs(conf.NADDir) {
+		return nil, c.Invalid("nadDir", fmt.Errorf("%q is not an absolute path", conf.NADDir))
+	}
 	conf.NADDir = cmp.Or(conf.NADDir, conf.ConfDir)
 	if conf.LegacyArgs == nil {
 		dropIn := c.Type == "multus" || c.Type == "multus-shim"
@@ -95,14 +100,32 @@ func (c *config) readPolicy() (nad.Policy, error) {
 		Namespace: cmp.Or(c.MultusNamespace, c.NetworkNamespace), SystemNamespaces: c.SystemNamespaces,
 		Isolation: c.NamespaceIsolation, NoPodDefault: c.PodDefaultNetwork != nil && !*c.PodDefaultNetwork,
 	}
-	if list, err := nad.ParseNamespaces(policy.Namespace); err != nil || len(list) > 1 {
-		return policy, c.call.Invalid("multusNamespace", fmt.Errorf("%q is not a DNS label", policy.Namespace))
+	if c.MultusNamespace != "" && c.NetworkNamespace != "" && c.MultusNamespace != c.NetworkNamespace {
+		return policy, c.call.Invalid("networkNamespace", errors.New("another name of the key multusNamespace, with another value"))
 	}
-	var err error
-	if policy.GlobalNamespaces, err = nad.ParseNamespaces(c.GlobalNamespaces); err != nil {
-		return policy, c.call.Invalid("globalNamespaces", err)
+	var wrong *netconf.Error
+	global, err := nad.ParseNamespaces(c.GlobalNamespaces)
+	if errors.As(err, &wrong) {
+		return policy, c.call.Invalid("globalNamespaces", wrong.Err)
+	}
+	policy.GlobalNamespaces = global
+	if err := errors.Join(c.checkNamespace("multusNamespace", c.MultusNamespace), c.checkNamespace("networkNamespace", c.NetworkNamespace)); err != nil {
+		return policy, err
+	}
+	for i, namespace := range c.SystemNamespaces {
+		if err := c.checkNamespace(fmt.Sprintf("systemNamespaces[%d]", i), namespace); err != nil {
+			return policy, err
+		}
 	}
 	return policy, nil
+}
+
+// checkNamespace fails unless namespace, the value of key, can be one, or is empty.
+func (c *config) checkNamespace(key, namespace string) error {
+	if namespace == "" || (nad.Ref{Namespace: namespace, Name: "x"}).Validate() == nil {
+		return nil
+	}
+	return c.call.Invalid(key, fmt.Errorf("%q is not a DNS label", namespace))
 }
 
 // Keys returns the keys of the configuration that multinet reads.

@@ -59,6 +59,13 @@ func TestBadConfiguration(t *testing.T) {
 		{"readinessTimeout of the wrong type", keys(bridge, `"readinessTimeout":45`), 6, []string{`"multi"`, `"readinessTimeout"`}},
 		{"readinessTimeout that is no time", keys(bridge, `"readinessTimeout":"soon"`), 6, []string{`"multi"`, `"readinessTimeout"`}},
 
+		{"multusNamespace that is none", keys(bridge, `"multusNamespace":" kube-system"`), 7, []string{`"multi"`, "multusNamespace", `" kube-system" is not a DNS label`}},
+		{"two names of multusNamespace", keys(bridge, `"multusNamespace":"a","networkNamespace":"b"`), 7, []string{`"multi"`, "networkNamespace", "multusNamespace"}},
+		{"networkNamespace that is none", keys(bridge, `"networkNamespace":"a,b"`), 7, []string{`"multi"`, `key "networkNamespace": "a,b" is not a DNS label`}},
+		{"globalNamespaces that are none", keys(bridge, `"globalNamespaces":"a,B"`), 7, []string{`invalid configuration: network "multi", key "globalNamespaces": "B" is not a DNS label`}},
+		{"systemNamespaces that are none", keys(bridge, `"systemNamespaces":["kube-system"," x"]`), 7, []string{`"multi"`, `key "systemNamespaces[1]": " x" is not a DNS label`}},
+		{"nadDir that is no path", keys(bridge, `"nadDir":"nads"`), 7, []string{`"multi"`, `key "nadDir": "nads" is not an absolute path`}},
+
 		{"runtimeConfig of the wrong type", keys(bridge, `"runtimeConfig":"x"`), 6, []string{`"multi"`, `"runtimeConfig"`}},
 		{"annotations of the wrong type", keys(bridge, `"runtimeConfig":{"io.kubernetes.cri.pod-annotations":["x"]}`), 6, []string{`"multi"`, "runtimeConfig.io.kubernetes.cri.pod-annotations", "not an object"}},
 		{"annotation of the wrong type", keys(bridge, `"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"k8s.v1.cni.cncf.io/networks":5}}`), 6, []string{`"multi"`, "k8s.v1.cni.cncf.io/networks", "not a string"}},
