@@ -38,7 +38,7 @@ func (c *Cluster) Collect(ch chan<- prometheus.Metric) {
 	}
 	count(ch, "status_overwritten_total", "Statuses that somebody else has changed.", w.Overwritten)
 	gauge(ch, "status_pending", "Pods whose status is not known to be written.", float64(w.Pending))
-	gauge(ch, "status_lag_seconds", "Time for which the oldest of them waits.", w.Lag.Seconds())
+	gauge(ch, "status_lag_seconds", "Time for which the oldest of the pending statuses waits.", w.Lag.Seconds())
 	e := c.events.Stats()
 	for outcome, n := range map[string]uint64{"sent": e.Sent, "dropped": e.Dropped} {
 		count(ch, "events_total", "Events.", n, "outcome", outcome)
