@@ -13,7 +13,7 @@ import (
 var (
 	// ErrNotSynced is returned where the View cannot know yet: it has not been in
 	// touch with the API server, or not lately. CNI code 11.
-	ErrNotSynced = errors.New("the Kubernetes API has not answered")
+	ErrNotSynced = errors.New("no usable answer from the Kubernetes API")
 
 	// ErrGone is returned for a pod that the API server does not have: it is not
 	// there yet, has gone, or is another one of the same name. CNI code 11.
