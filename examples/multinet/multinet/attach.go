@@ -24,7 +24,7 @@ import (
 // Secondary returns a plugin that attaches one more network to a running container,
 // and detaches it. The configuration on its stdin is that of the network, CNI_IFNAME
 // is the interface, and with holds the attributes of the interface. conf is multinet's
-// own configuration, of which cniDir, binDir and type are used.
+// own configuration, of which cniDir, binDir, type and legacyArgs are used.
 //
 // ADD adds the network to the container's record, so that the runtime's DEL, CHECK
 // and GC include it. If the container has several records, it is the oldest. CNI_NETNS
@@ -64,6 +64,7 @@ func Attach(ctx context.Context, process plugin.Process, conf []byte, a delegate
 	}
 	return s.attach(ctx, func(c *plugin.Call) (delegate.Attachment, error) {
 		a := a
+		a.Args = s.Args
 		a.Network, err = c.Complete(a.Network)
 		return a, err
 	}, nil)
@@ -93,8 +94,8 @@ func (s *secondary) add(ctx context.Context) error {
 	})
 }
 
-// attach attaches the network that what returns, with its capability arguments and
-// origin. The call that what receives can complete it. An interface without a name gets
+// attach attaches the network that what returns, with its CNI_ARGS, capability arguments
+// and origin. The call that what receives can complete it. An interface without a name gets
 // one.
 func (s *secondary) attach(
 	ctx context.Context,
@@ -125,7 +126,7 @@ func (s *secondary) attach(
 		Plan: func(_ context.Context, taken []string) ([]delegate.Attachment, error) {
 			name, err := s.name(r.Key.IfName, taken)
 			a := s.Attachment(asked.Network)
-			a.IfName, a.CapabilityArgs, a.Origin = name, asked.CapabilityArgs, asked.Origin
+			a.IfName, a.Args, a.CapabilityArgs, a.Origin = name, asked.Args, asked.CapabilityArgs, asked.Origin
 			return []delegate.Attachment{a}, err
 		},
 		Report: report,
@@ -158,6 +159,15 @@ func (s *secondary) network(c *plugin.Call) (a delegate.Attachment, err error) {
 	if err == nil {
 		err = json.Unmarshal(asked, &selected)
 	}
+	a.Args, a.CapabilityArgs = s.Args, selected.CapabilityArgs()
+	legacy := legacyArgs(s.own)
+	if err == nil {
+		err = s.own.Value("legacyArgs", &legacy)
+	}
+	if legacy {
+		a.Args = selected.LegacyArgs(a.Args)
+		selected.IPs, selected.MAC = nil, "" // are served
+	}
 	if err == nil {
 		err = selected.ServedBy(a.Network)
 	}
@@ -167,7 +177,7 @@ func (s *secondary) network(c *plugin.Call) (a delegate.Attachment, err error) {
 	if err != nil {
 		return a, fmt.Errorf("interfaceAttributes: %w", err)
 	}
-	a.CapabilityArgs, a.Origin = selected.CapabilityArgs(), nad.Origin{Use: nad.Attached, Selection: asked}.JSON()
+	a.Origin = nad.Origin{Use: nad.Attached, Selection: asked}.JSON()
 	return a, nil
 }
 

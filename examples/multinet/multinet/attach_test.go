@@ -115,6 +115,44 @@ func TestAttributesReachThePlugins(t *testing.T) {
 	h.clean(t)
 }
 
+// A controller written for Multus asks for addresses of networks without capabilities.
+// With legacyArgs these get them in CNI_ARGS, as when a pod selects them. DEL has the same.
+func TestLegacyArgsOfANetworkThatIsAttachedLater(t *testing.T) {
+	t.Parallel()
+	const network = `{"name":"later","type":"macvlan"}`
+	with := &wire.Attributes{IPs: []string{"10.0.0.5/24"}, MAC: "02:00:00:00:00:05"}
+	for _, tt := range []struct {
+		keys string
+		want string // empty if the request is refused
+	}{
+		{`"type":"multinet"`, ""},
+		{`"type":"multus-shim","legacyArgs":false`, ""},
+		{`"type":"multinet","legacyArgs":true`, "K=v;IP=10.0.0.5/24;MAC=02:00:00:00:00:05"},
+		{`"type":"multus-shim"`, "K=v;IP=10.0.0.5/24;MAC=02:00:00:00:00:05"},
+	} {
+		h := newHost(t, "1.1.0")
+		h.mustRun(t, "ADD", bridge)
+		h.trace()
+		seen := len(h.exec.Calls())
+		p := Secondary(fmt.Appendf(nil, `{"cniDir":%q,%s}`, h.state(), tt.keys), with)
+		args := skel.CmdArgs{ContainerID: "c1", IfName: "hot0", Args: "IP=1.2.3.4;K=v", StdinData: []byte(network)}
+		err := p.Do(t.Context(), h.process(), delegate.CommandAdd, args)
+		if tt.want == "" {
+			wantError(t, err, 7, "ips")
+			wantTrace(t, h)
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		h.mustRun(t, "DEL", bridge)
+		for _, c := range h.exec.Calls()[seen:] {
+			if c.Plugin == "macvlan" && c.Args != tt.want {
+				t.Errorf("%s: %s with CNI_ARGS %q, want %q", tt.keys, c, c.Args, tt.want)
+			}
+		}
+		h.clean(t)
+	}
+}
+
 // The record says that a network was attached by a request, and what was asked for.
 func TestRecordSaysThatANetworkWasAttachedLater(t *testing.T) {
 	t.Parallel()

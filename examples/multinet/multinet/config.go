@@ -85,14 +85,17 @@ func readConfig(c *plugin.Call, cluster Cluster) (*config, error) {
 	}
 	conf.NADDir = cmp.Or(conf.NADDir, conf.ConfDir)
 	if conf.LegacyArgs == nil {
-		dropIn := c.Type == "multus" || c.Type == "multus-shim"
-		conf.LegacyArgs = &dropIn
+		legacy := legacyArgs(c)
+		conf.LegacyArgs = &legacy
 	}
 	if conf.policy, err = conf.readPolicy(); err != nil {
 		return nil, err
 	}
 	return &conf, nil
 }
+
+// legacyArgs is the default of the key: true in the place of Multus.
+func legacyArgs(c *plugin.Call) bool { return c.Type == "multus" || c.Type == "multus-shim" }
 
 // readPolicy returns what the keys about namespaces say.
 func (c *config) readPolicy() (nad.Policy, error) {
