@@ -96,8 +96,9 @@ func (c StatusConfig) limiter() *rate.Limiter {
 //
 // Each status is one patch of pods/status that names the UID of the pod, so that it
 // cannot hit another pod of the same name, and needs no right but to patch pods/status. A
-// request that fails is tried again for as long as there are records. A pod that has
-// gone is forgotten.
+// request that fails is tried again for as long as there are records, after a pause that
+// grows to 30 s, and as soon as the API server has answered another one. A pod that has gone
+// is forgotten.
 //
 // Goroutines may share a StatusWriter. It does nothing before [StatusWriter.Run], which is
 // to be called once.
@@ -125,6 +126,7 @@ type podStatus struct {
 	since     time.Time    // when there was something to do; zero if there is not
 	paid      bool         // the limiter has been asked
 	sending   bool
+	unheard   bool // the last request was not answered
 
 	// What was written last.
 	text      string // "" if it is not what the API server has

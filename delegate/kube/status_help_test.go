@@ -119,6 +119,13 @@ func (a *fakeAPI) fail(answers ...answer) {
 	a.answers = append(a.answers, answers...)
 }
 
+// heal makes all later requests go well.
+func (a *fakeAPI) heal() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.answers = nil
+}
+
 // take returns the requests since the last take.
 func (a *fakeAPI) take() []request {
 	a.mu.Lock()

@@ -161,7 +161,7 @@ func (w *StatusWriter) write(ctx context.Context, pod nad.Pod, p *podStatus, wan
 	v = judge(err, to.static)
 
 	w.mu.Lock()
-	p.sending = false
+	p.sending, p.unheard = false, v.unheard
 	w.heard(ctx, began, v)
 	switch {
 	case v.outcome == settled:
@@ -266,13 +266,19 @@ func (w *StatusWriter) heard(ctx context.Context, began time.Time, v verdict) {
 	w.setAway(ctx, v.unheard, v.err)
 }
 
-// setAway notes whether the API server is away. The caller holds w.mu.
+// setAway notes whether the API server is away. When it is back, all statuses that it has
+// not answered are tried again. The caller holds w.mu.
 func (w *StatusWriter) setAway(ctx context.Context, away bool, err error) {
 	switch {
 	case away && !w.away:
 		w.view.log.WarnContext(ctx, "Kubernetes API does not answer, statuses of pods are written later", "error", err)
 	case !away && w.away:
 		w.view.log.InfoContext(ctx, "Kubernetes API answers again")
+		for pod, p := range w.pods {
+			if p.unheard {
+				w.queue.Add(pod) // however long its pause still is
+			}
+		}
 	}
 	w.away = away
 }

@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -255,6 +256,31 @@ func TestNobodyWaitsWhileTheAPIIsAway(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The first answer after an outage has all statuses written that were not answered, at the
+// rate of the writer: no pod waits for the end of its own pause.
+func TestAllAreTriedAgainWhenTheAPIIsBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, StatusConfig{Rate: 10})
+		b.api.fail(repeat(answer{err: errRefused}, 10000)...)
+		for i := range 20 {
+			b.added(fmt.Sprintf("pod-%d", i))
+		}
+		settle(5*time.Minute + 100*time.Millisecond)
+		b.api.heal()
+		b.api.take()
+		b.added("first")
+		settle(2100 * time.Millisecond)
+		if s := b.Stats(); s.Written != 21 || s.Pending != 0 || b.api.count() != 21 {
+			t.Errorf("%+v after two seconds, want 21 written", s)
+		}
+		settle(time.Hour)
+		if n := b.api.count(); n != 0 {
+			t.Errorf("%d more requests", n)
+		}
+	})
 }
 
 // One that requires the status waits for its own attempt: otherwise nobody might ever
