@@ -122,24 +122,29 @@ func TestStatusIsComparedWithThePods(t *testing.T) {
 	}
 }
 
-// The daemon is asked once, for the pod that the runtime has named.
+// The daemon is asked once, for the pod that the runtime has named. A static pod has another
+// UID in the API.
 func TestDiffAsksForThePod(t *testing.T) {
 	t.Parallel()
-	h := newHost(t)
-	h.attach(t, strings.Replace(podArgs, "UID=u-1", "UID=a&b=c d", 1), selected().JSON())
-	asked := make(chan *http.Request, 9)
-	socket := daemon(t, func(w http.ResponseWriter, r *http.Request) {
-		asked <- r
-		// Larger than the buffer of the server, which then does not know the length.
-		fmt.Fprint(w, "["+multiStatus+","+storageStatus+"]"+strings.Repeat(" ", 100<<10))
-	})
-	if exit, out, said := h.process(t, "status", "--diff", "c1", "--socket-dir", socket); exit != 0 {
-		t.Errorf("status %d: %s\n%s", exit, said, out)
-	}
-	r := <-asked
-	want := url.Values{"namespace": {"team-a"}, "name": {"web-0"}, "uid": {"a&b=c d"}}
-	if d := cmp.Diff(want, r.URL.Query()); d != "" || r.Method != http.MethodGet || r.URL.Path != "/network-status" || len(asked) > 0 {
-		t.Errorf("%s %s, and %d more (-want +got):\n%s", r.Method, r.URL, len(asked), d)
+	for source, uid := range map[string]string{"": "a&b=c d", "api": "a&b=c d", "file": "", "http": ""} {
+		h := newHost(t)
+		origin := selected()
+		origin.PodSource = source
+		h.attach(t, strings.Replace(podArgs, "UID=u-1", "UID=a&b=c d", 1), origin.JSON())
+		asked := make(chan *http.Request, 9)
+		socket := daemon(t, func(w http.ResponseWriter, r *http.Request) {
+			asked <- r
+			// Larger than the buffer of the server, which then does not know the length.
+			fmt.Fprint(w, "["+multiStatus+","+storageStatus+"]"+strings.Repeat(" ", 100<<10))
+		})
+		if exit, out, said := h.process(t, "status", "--diff", "c1", "--socket-dir", socket); exit != 0 {
+			t.Errorf("status %d: %s\n%s", exit, said, out)
+		}
+		r := <-asked
+		want := url.Values{"namespace": {"team-a"}, "name": {"web-0"}, "uid": {uid}}
+		if d := cmp.Diff(want, r.URL.Query()); d != "" || r.Method != http.MethodGet || r.URL.Path != "/network-status" || len(asked) > 0 {
+			t.Errorf("pod from %q: %s %s, and %d more (-want +got):\n%s", source, r.Method, r.URL, len(asked), d)
+		}
 	}
 }
 

@@ -31,12 +31,18 @@ func (t *tool) status(ctx context.Context, container string) error {
 	return errors.Join(t.print(json.RawMessage(text), "NETWORK INTERFACE ADDRESSES MAC DEFAULT", rows), err)
 }
 
-// annotation returns the annotation of a container, and its pod.
+// annotation returns the annotation of a container, and its pod. The pod has a UID only if
+// that is the UID in the API: of a static pod the API has a mirror with another one.
 func (t *tool) annotation(ctx context.Context, container string) (text string, pod nad.Pod, err error) {
 	var all []status.Network
 	err = t.of(ctx, container, func(r lifecycle.Record) error {
 		all = append(all, r.Status(networkName)...)
 		pod = cmp.Or(pod, podOf(r))
+		for _, a := range r.Attached {
+			if source := nad.ParseOrigin(a.Origin).PodSource; source != "" && source != "api" {
+				pod.UID = ""
+			}
+		}
 		return nil
 	})
 	text, _ = status.Annotation(all)
