@@ -71,3 +71,24 @@ func buildPrograms(ctx context.Context) (string, error) {
 	}
 	return dir, os.Rename(work, dir)
 }
+
+// buildNode builds into dir what runs on a node: the daemon, its shim, the operator's
+// tool, and the plugins of networks.
+func buildNode(ctx context.Context, dir string) error {
+	const plugins = "github.com/containernetworking/plugins/plugins/"
+	for _, b := range []struct {
+		module   string
+		packages []string
+	}{
+		{"../../..", []string{"./examples/multinet", "./examples/multinet-shim"}},
+		{"../../../examples/multinetd", []string{"."}},
+		{"..", []string{plugins + "main/bridge", plugins + "ipam/host-local"}}, // as its go.mod has them
+	} {
+		cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-C", b.module, "-buildvcs=false", "-o", dir + "/"}, b.packages...)...)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // static: some run in another root directory
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("build %s: %w\n%s", strings.Join(b.packages, " "), err, strings.TrimSpace(string(out)))
+		}
+	}
+	return nil
+}

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -17,6 +19,7 @@ import (
 const (
 	stageEnv    = "METACNI_E2E_STAGE"    // "", "probe" or "inside"
 	programsEnv = "METACNI_E2E_PROGRAMS" // directory of the programs
+	binEnv      = "METACNI_E2E_BIN"      // directory of multinetd and the plugins
 	requireEnv  = "METACNI_E2E"          // "require": fail, do not skip
 )
 
@@ -43,6 +46,9 @@ func run(m *testing.M) (int, error) {
 		return 0, host.Setup()
 	case "inside":
 		if err := host.Setup(); err != nil {
+			return 1, err
+		}
+		if err := parallel(); err != nil {
 			return 1, err
 		}
 		return tests(m), nil
@@ -72,8 +78,12 @@ func run(m *testing.M) (int, error) {
 		return 1, err
 	}
 	defer func() { _ = os.RemoveAll(temp) }() // also what tests that panic leave
+	bin := filepath.Join(temp, "bin")
+	if err := buildNode(ctx, bin); err != nil {
+		return 1, err
+	}
 	cmd := again(ctx, "inside")
-	cmd.Env = append(cmd.Env, "TMPDIR="+temp)
+	cmd.Env = append(cmd.Env, "TMPDIR="+temp, binEnv+"="+bin)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	err = cmd.Run()
 	if failed := (*exec.ExitError)(nil); errors.As(err, &failed) {
@@ -90,6 +100,17 @@ func tests(m *testing.M) int {
 		}
 	}()
 	return m.Run()
+}
+
+// parallel raises the number of tests that run at once above the number of processors,
+// unless the user has set it: most tests wait for other processes most of the time.
+func parallel() error {
+	chosen := false
+	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
+	if chosen {
+		return nil
+	}
+	return flag.Set("test.parallel", strconv.Itoa(4*runtime.GOMAXPROCS(0)))
 }
 
 // again returns a command that runs this program with the same arguments in namespaces

@@ -235,14 +235,22 @@ type process struct {
 
 // start runs a program, whose output goes to the end of the file log.
 func start(log, program string, args ...string) (*process, error) {
+	return startCommand(log, exec.Command(program, args...))
+}
+
+// startCommand is start for a command that has more than arguments.
+func startCommand(log string, cmd *exec.Cmd) (*process, error) {
 	file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = file.Close() }()
-	p := &process{cmd: exec.Command(program, args...), log: log, done: make(chan struct{})}
+	p := &process{cmd: cmd, log: log, done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = file, file
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if p.cmd.SysProcAttr == nil {
+		p.cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	p.cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread() // the signal comes at the end of this thread

@@ -195,10 +195,11 @@ func (s *Server) waitForPolicy(t testing.TB, pod *corev1.Pod, token string) {
 	})
 }
 
-// eventually asks until the answer is yes. It fails the test after 30 seconds.
+// eventually asks until the answer is yes. It fails the test after a minute: the daemon
+// pauses for up to 30 seconds between two attempts.
 func eventually(t testing.TB, ask func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	pause := time.NewTicker(50 * time.Millisecond)
 	defer pause.Stop()
@@ -206,7 +207,7 @@ func eventually(t testing.TB, ask func() bool) {
 		select {
 		case <-pause.C:
 		case <-ctx.Done():
-			t.Fatal("not after 30 seconds")
+			t.Fatal("not after a minute")
 		}
 	}
 }
