@@ -199,8 +199,9 @@ func (c *config) findCluster(environ []string, tokenFile string) error {
 	if !c.cluster.On() {
 		c.ignored = append(c.ignored, c.clusterKeys...)
 		slices.Sort(c.ignored)
+		return err
 	}
-	return err
+	return errors.Join(err, c.checkNADDir())
 }
 
 // check validates the configuration and derives everything else from it.

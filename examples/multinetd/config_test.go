@@ -208,6 +208,49 @@ func TestNamedFileMustExist(t *testing.T) {
 	}
 }
 
+// Users write definitions. The daemon keeps no copy of them where it, or the runtime,
+// would take the files for networks or plugins of the node.
+func TestDefinitionsAreKeptApart(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "daemon.json")
+	if err := os.Symlink("nets", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "nets"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	const on = `"kubeconfig":"/absent",`
+	for _, tt := range []struct{ file, says string }{
+		{on + `"nadDir":"$DIR/nads","confDir":"$DIR/nets"`, ""},
+		{on + `"nadDir":"$DIR/nets/nads","confDir":"$DIR/nets"`, ""},
+		{on + `"nadDir":"$DIR/nets2","confDir":"$DIR/nets"`, ""},
+		{`"nadDir":"$DIR/nets","confDir":"$DIR/nets"`, ""}, // which is read only
+		{on + `"nadDir":"$DIR/nets","confDir":"$DIR/nets"`, "confDir"},
+		{on + `"nadDir":"$DIR/nets/","CONFDIR":"$DIR//nets"`, "confDir"},
+		{on + `"nadDir":"$DIR/link","confDir":"$DIR/nets"`, "confDir"},
+		{on + `"nadDir":"$DIR","confDir":"$DIR/nets"`, "confDir"},
+		{on + `"nadDir":"/etc/cni/multinet/net.d"`, "confDir"},
+		{on + `"nadDir":"$DIR/nets","multusConfigFile":"auto","cniConfigDir":"$DIR/nets"`, "cniConfigDir"},
+		{on + `"nadDir":"$DIR/nets","multusConfigFile":"auto","multusAutoconfigDir":"$DIR/nets"`, "multusAutoconfigDir"},
+		{on + `"nadDir":"$DIR/nets","clusterNetwork":"$DIR/nets/10.conf"`, "clusterNetwork"},
+		{on + `"nadDir":"$DIR/state","cniDir":"$DIR/state"`, "cniDir"},
+	} {
+		text := strings.ReplaceAll("{"+tt.file+"}", "$DIR", dir)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := readConfig(nil, file, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = c.findCluster(nil, filepath.Join(dir, "token"))
+		if tt.says == "" && err != nil || tt.says != "" && (err == nil || !strings.Contains(err.Error(), tt.says)) {
+			t.Errorf("%s: error %v, want %q", text, err, tt.says)
+		}
+	}
+}
+
 // The configuration that the daemon uses without a request consists of the keys in
 // its file.
 func TestConfigurationWithoutARequest(t *testing.T) {

@@ -6,7 +6,9 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/examples/multinet/publish"
+	"github.com/metacni/metacni/netconf"
 )
 
 // A path is a configured path.
@@ -32,6 +34,53 @@ func tidy(paths []path) error {
 // plainName reports whether name can be the name of a file in a directory.
 func plainName(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
+}
+
+// checkNADDir fails if a copy of a definition, which is nadDir/NAMESPACE/NAME.conf, could be
+// taken for something else than a definition. Users choose both names. In confDir it could
+// be a plugin of auxiliaryCNIChainName, and run for every pod.
+func (c *config) checkNADDir() error {
+	if c.cluster.NADDir == "" {
+		return nil
+	}
+	conf, err := netconf.Decode[struct {
+		ConfDir        string `json:"confDir"`
+		ClusterNetwork string `json:"clusterNetwork"`
+	}](c.multinet())
+	if err != nil {
+		return err
+	}
+	networks := map[string]string{"confDir": cmp.Or(conf.ConfDir, multinet.DefaultConfDir)}
+	if filepath.IsAbs(conf.ClusterNetwork) {
+		networks["clusterNetwork"] = filepath.Dir(conf.ClusterNetwork)
+	}
+	for key, dir := range networks {
+		if networks[key], err = c.root().Resolve(dir); err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+	}
+	for _, other := range []struct{ key, dir string }{
+		{"confDir", networks["confDir"]},
+		{"the directory of clusterNetwork", networks["clusterNetwork"]},
+		{"cniConfigDir", c.publish.Dir},
+		{"multusAutoconfigDir", c.publish.From},
+		{"cniDir", c.stateDir},
+		{"queueDir", c.QueueDir},
+	} {
+		below, err := filepath.Rel(followed(c.cluster.NADDir), followed(other.dir))
+		if err == nil && filepath.IsLocal(below) {
+			return fmt.Errorf("nadDir is, or contains, %s (%s): give the copies of definitions a directory of their own", other.key, other.dir)
+		}
+	}
+	return nil
+}
+
+// followed returns the directory that dir leads to, if it exists.
+func followed(dir string) string {
+	if found, err := filepath.EvalSymlinks(dir); err == nil {
+		return found
+	}
+	return dir
 }
 
 // findInRoot replaces paths of the node by the paths of this process, in which the

@@ -19,9 +19,11 @@ import (
 // DefaultStateDir is the default of cniDir, the directory of the records.
 const DefaultStateDir = "/var/lib/cni/multinet"
 
+// DefaultConfDir is the default of confDir, the directory of networks.
+const DefaultConfDir = "/etc/cni/multinet/net.d"
+
 const (
-	defaultConfDir = "/etc/cni/multinet/net.d"
-	defaultBinDir  = "/opt/cni/bin"
+	defaultBinDir = "/opt/cni/bin"
 
 	// atOnce is how many networks "parallel" attaches or detaches at once. More
 	// than the processors is useful, because plugins wait in the kernel for
@@ -79,7 +81,7 @@ func readConfig(c *plugin.Call, cluster Cluster) (*config, error) {
 	}
 	conf.call, conf.cluster, conf.pod = c, cluster, nad.PodOf(c.Args)
 	conf.pod.Container = cmp.Or(conf.pod.Container, c.ContainerID)
-	conf.ConfDir = cmp.Or(conf.ConfDir, defaultConfDir)
+	conf.ConfDir = cmp.Or(conf.ConfDir, DefaultConfDir)
 	if conf.NADDir != "" && !filepath.IsAbs(conf.NADDir) {
 		return nil, c.Invalid("nadDir", fmt.Errorf("%q is not an absolute path", conf.NADDir))
 	}
