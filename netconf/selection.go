@@ -74,11 +74,12 @@ type Selection struct {
 // null is the same as absent; keys that are not known are ignored.
 //
 // It fails with [ErrDecode] where JSON is broken or of the wrong types. It fails
-// with [ErrInvalid] where a name, address, GUID, port or rate is not valid, where
-// an element has both "ips" and "ipam-claim-reference" or two gateways of one
-// family, and as [CheckSelections] does. The [*Error] names the element and the
-// key, as in "[1].mac", and the element's network where that is known. Names are
-// never paths. The CNI code of an interface name that cannot be used is 4.
+// with [ErrInvalid] where a name, address, GUID, port or rate is not valid, where a
+// string has more than 1024 bytes, where an element has both "ips" and
+// "ipam-claim-reference" or two gateways of one family, and as [CheckSelections]
+// does. The [*Error] names the element and the key, as in "[1].mac", and the
+// element's network where that is known. Names are never paths. The CNI code of an
+// interface name that cannot be used is 4.
 func ParseSelection(s string) ([]Selection, error) {
 	if s = strings.TrimSpace(s); s == "" {
 		return nil, nil
@@ -111,6 +112,14 @@ func parseSelectionName(item string) (Selection, error) {
 	s.Name = strings.TrimSpace(name)
 	s.Namespace = strings.TrimSpace(namespace)
 	s.Interface = strings.TrimSpace(ifname)
+	for _, part := range []struct {
+		key   string
+		value *string
+	}{{"name", &s.Name}, {"namespace", &s.Namespace}, {"interface", &s.Interface}} {
+		if err := checkLength(part.key, part.value); err != nil {
+			return s, err
+		}
+	}
 	switch {
 	case hasNamespace && s.Namespace == "":
 		return s, s.fail("namespace", errors.New("empty"))
@@ -184,6 +193,9 @@ func parseSelectionObject(data []byte) (Selection, error) {
 		}
 		if err := decodeAs(raw, field.key, field.want, field.into); err != nil {
 			return Selection{}, inNetwork(keys.nameForErrors(), err)
+		}
+		if err := checkLength(field.key, field.into); err != nil {
+			return Selection{}, err
 		}
 	}
 	s.PortMappings, s.Bandwidth = keys["portMappings"], keys["bandwidth"]

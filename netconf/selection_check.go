@@ -37,6 +37,35 @@ func CheckSelections(selections ...Selection) error {
 	return nil
 }
 
+// longest is the number of bytes that a string in a selection may have. None that is
+// valid has as many, and errors quote them.
+const longest = 1024
+
+// checkLength fails if value, a pointer to what key has, is or has a string that is too
+// long.
+func checkLength(key string, value any) error {
+	tooLong := func(key string) error {
+		e := &Error{Kind: ErrInvalid, Key: key, Err: fmt.Errorf("longer than %d bytes", longest)}
+		if key == "interface" || key == "interfaceRequest" {
+			e.code = types.ErrInvalidEnvironmentVariables
+		}
+		return e
+	}
+	switch v := value.(type) {
+	case *string:
+		if len(*v) > longest {
+			return tooLong(key)
+		}
+	case *[]string:
+		for i, s := range *v {
+			if len(s) > longest {
+				return tooLong(fmt.Sprintf("%s[%d]", key, i))
+			}
+		}
+	}
+	return nil
+}
+
 // isDNSLabel reports whether s is a label of RFC 1123 in lower case: up to 63
 // letters, digits and inner hyphens. A regular expression for it would cost
 // every plugin more at start-up than all of this package does at work.
@@ -152,6 +181,9 @@ func checkPorts(ports []map[string]json.RawMessage) error {
 			at := fmt.Sprintf("portMappings[%d].protocol", i)
 			var protocol string
 			if err := decodeAs(raw, at, "a string", &protocol); err != nil {
+				return err
+			}
+			if err := checkLength(at, &protocol); err != nil {
 				return err
 			}
 			if !slices.Contains([]string{"", "TCP", "UDP", "SCTP"}, strings.ToUpper(protocol)) {

@@ -2,6 +2,7 @@ package netconf_test
 
 import (
 	"encoding/json"
+	"errors"
 	"net/netip"
 	"strings"
 	"testing"
@@ -265,4 +266,34 @@ func TestSelectionEdits(t *testing.T) {
 	s := netconf.Selection{Name: "a", CNIArgs: map[string]json.RawMessage{"": json.RawMessage("1")}}
 	_, err = n.EditPlugins(s.Edits()...)
 	wantError{kind: netconf.ErrInvalid, network: "a", key: "plugins[0].args.cni"}.check(t, err)
+}
+
+// An annotation may have 256 KiB. Its errors are read by people.
+func TestSelectionErrorsAreShort(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("Y", 200_000)
+	for _, tt := range []struct{ annotation, key string }{
+		{long, "[0].name"},
+		{"a," + long + "/b", "[1].namespace"},
+		{"a@" + long, "[0].interface"},
+		{`[{"name":"` + long + `","mac":7}]`, "[0].name"},
+		{`[{"name":"a","namespace":"` + long + `"}]`, "[0].namespace"},
+		{`[{"name":"a","interface":"` + long + `"}]`, "[0].interface"},
+		{`[{"name":"a","interfaceRequest":"` + long + `"}]`, "[0].interfaceRequest"},
+		{`[{"name":"a","mac":"` + long + `"}]`, "[0].mac"},
+		{`[{"name":"a","infiniband-guid":"` + long + `"}]`, "[0].infiniband-guid"},
+		{`[{"name":"a","deviceID":"` + long + `"}]`, "[0].deviceID"},
+		{`[{"name":"a","ips":["10.0.0.1","` + long + `"]}]`, "[0].ips[1]"},
+		{`[{"name":"a","default-route":["` + long + `"]}]`, "[0].default-route[0]"},
+		{`[{"name":"a","ipam-claim-reference":"` + long + `"}]`, "[0].ipam-claim-reference"},
+		{`[{"name":"a","portMappings":[{"protocol":"` + long + `"}]}]`, "[0].portMappings[0].protocol"},
+	} {
+		_, err := netconf.ParseSelection(tt.annotation)
+		var e *netconf.Error
+		if !errors.As(err, &e) || e.Key != tt.key || len(err.Error()) > 200 {
+			t.Errorf("%.40s…: %.300v, want a short error about %s", tt.annotation, err, tt.key)
+		} else if code := e.CNICode(); (code == 4) != strings.Contains(tt.key, "interface") {
+			t.Errorf("%.40s…: code %d", tt.annotation, code)
+		}
+	}
 }
