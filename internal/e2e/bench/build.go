@@ -25,14 +25,18 @@ func build(ctx context.Context, work string) error {
 	}
 	root := strings.TrimSpace(string(found))
 	e2e := filepath.Join(root, "internal", "e2e")
+	kube, multinetd := filepath.Join(e2e, "kube"), filepath.Join(root, "examples", "multinetd") // modules
 	for _, b := range []struct {
 		dir, module string
 		flags       []string
 		packages    []string
 	}{
-		{"bin", root, nil, []string{"./examples/multinet"}},
+		{"bin", root, nil, []string{"./examples/multinet", "./examples/multinet-shim"}},
+		{"bin", multinetd, nil, []string{"."}},
+		{"bin", kube, nil, []string{"./testdata/api"}},
 		{"bin", e2e, nil, []string{own + "floor", own + "launch", own + "libcni", own + "noop", plugins + "main/bridge", plugins + "ipam/host-local"}},
-		{"stripped", root, []string{"-trimpath", "-ldflags=-s -w"}, []string{"./examples/multinet"}},
+		{"stripped", root, []string{"-trimpath", "-ldflags=-s -w"}, []string{"./examples/multinet", "./examples/multinet-shim"}},
+		{"stripped", multinetd, []string{"-trimpath", "-ldflags=-s -w"}, []string{"."}},
 		{"stripped", e2e, []string{"-trimpath", "-ldflags=-s -w"}, []string{own + "floor", own + "libcni", own + "noop"}},
 	} {
 		args := append([]string{"build", "-buildvcs=false", "-o", filepath.Join(work, b.dir) + "/"}, b.flags...)

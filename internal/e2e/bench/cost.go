@@ -34,6 +34,14 @@ const (
 	bridge = "bridge+host-local"
 )
 
+// kinds returns the kinds of delegates that can run.
+func (r *rig) kinds() []string {
+	if r.hosted {
+		return []string{noop, bridge}
+	}
+	return []string{noop}
+}
+
 // delegates returns n delegates of a kind.
 func (r *rig) delegates(kind string, n int) []object {
 	list := make([]object, n)
@@ -83,12 +91,8 @@ type task struct {
 // cost lets the contenders attach and detach every kind and number of
 // delegates.
 func (r *rig) cost(ctx context.Context) ([]*task, error) {
-	kinds := []string{noop}
-	if r.hosted {
-		kinds = append(kinds, bridge)
-	}
 	var tasks []*task
-	for _, kind := range kinds {
+	for _, kind := range r.kinds() {
 		for _, n := range r.ns {
 			t := &task{kind: kind, n: n, add: make([][]sample, len(contenders)), del: make([][]sample, len(contenders))}
 			for _, c := range contenders {

@@ -49,6 +49,7 @@ type options struct {
 	rounds int
 	ns     []int // numbers of delegates
 	growth []int // numbers of records
+	crowd  int   // number of pods at once
 	plot   string
 	dir    string
 }
@@ -133,13 +134,14 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.IntVar(&o.rounds, "rounds", 31, "number of `rounds` to measure")
 	fs.Func("n", "`numbers` of delegates (default 1,2,4,8)", numbers(&o.ns, 1))
 	fs.Func("growth", "`numbers` of records, or nothing to skip the growth (default 0,1000,10000,100000)", numbers(&o.growth, 0))
+	fs.IntVar(&o.crowd, "pods", 110, "`number` of pods that a node starts at once, or 0 to skip Kubernetes")
 	fs.StringVar(&o.plot, "plot", "cost.svg", "`file` for the picture, or nothing to draw none")
 	fs.StringVar(&o.dir, "dir", "", "`directory` for records, programs and leases (default: the directory for temporary files)")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
-	if fs.NArg() > 0 || o.rounds < 1 || len(o.ns) == 0 {
-		return o, errors.New("-rounds must be at least 1, -n needs a number, and there are no arguments")
+	if fs.NArg() > 0 || o.rounds < 1 || o.crowd < 0 || len(o.ns) == 0 {
+		return o, errors.New("-rounds must be at least 1, -pods at least 0, -n needs a number, and there are no arguments")
 	}
 	return o, nil
 }

@@ -35,6 +35,9 @@ func measure(ctx context.Context, r *rig, w io.Writer) error {
 	if err := printCost(w, "### CPU, ms\n\nUser and system time, including the delegates.", tasks, cpu); err != nil {
 		return err
 	}
+	if err := r.cluster(ctx, w); err != nil {
+		return err
+	}
 	if err := r.grow(ctx, w); err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ type rig struct {
 func (r *rig) file(elem ...string) string { return filepath.Join(append([]string{r.work}, elem...)...) }
 
 // A pod is a container to attach.
-type pod struct{ id, netns string }
+type pod struct{ id, netns, args string }
 
 // pod returns a new pod, with a network namespace on a private host.
 func (r *rig) pod() (pod, error) {
@@ -185,6 +185,9 @@ func (r *rig) environ(c call) []string {
 	}
 	if c.pod.id != "" {
 		env = append(env, "CNI_CONTAINERID="+c.pod.id, "CNI_NETNS="+c.pod.netns, "CNI_IFNAME=eth0")
+	}
+	if c.pod.args != "" {
+		env = append(env, "CNI_ARGS="+c.pod.args)
 	}
 	return env
 }
