@@ -46,7 +46,7 @@ const (
 	// StatusWait too.
 	StatusWait StatusPolicy = "wait"
 
-	// StatusAsync does not wait.
+	// StatusAsync does not wait: the status is written after the Delay.
 	StatusAsync StatusPolicy = "async"
 
 	// StatusRequire fails unless the status is written in time.
@@ -65,6 +65,10 @@ type StatusConfig struct {
 
 	// Timeout limits how long [StatusWriter.Wait] waits. 0 means 1 s.
 	Timeout time.Duration
+
+	// Delay is how long a status that no ADD waits for is held back, so that the ADD has
+	// the processors for itself. A container that is removed before needs no status.
+	Delay time.Duration
 
 	// Rate limits the requests per second. 0 means 50. A request that an ADD waits
 	// for is never held back; others make up for it.
@@ -178,7 +182,7 @@ func (w *StatusWriter) Run(ctx context.Context) {
 // Changed says that the records of the sandbox pod.Container have changed, or have been
 // removed. It does not block. pod.Container is what Desired is asked for. A container
 // outside of Kubernetes, without a namespace and a name of a pod, is ignored.
-func (w *StatusWriter) Changed(pod nad.Pod) { w.change(pod, nil) }
+func (w *StatusWriter) Changed(pod nad.Pod) { w.change(pod, nil, 0) }
 
 // Resume says which sandboxes had records when the process started. What the View does
 // not show to be right already is written, ten pods a second. A pod whose records change
@@ -206,11 +210,11 @@ func (w *StatusWriter) Resume(pods []nad.Pod) {
 // time, was refused, or Run has ended. With the other policies it never fails.
 func (w *StatusWriter) Wait(ctx context.Context, pod nad.Pod) error {
 	if !named(pod) || w.config.Policy == StatusAsync || w.config.Policy != StatusRequire && w.isAway() {
-		w.Changed(pod)
+		w.change(pod, nil, w.config.Delay)
 		return nil
 	}
 	result := make(chan error, 1)
-	w.change(pod, result)
+	w.change(pod, result, 0)
 	ctx, cancel := context.WithTimeoutCause(ctx, w.config.timeout(), errSlow)
 	defer cancel()
 	var err error
@@ -265,11 +269,11 @@ func named(pod nad.Pod) bool {
 	return nad.Ref{Namespace: pod.Namespace, Name: pod.Name}.Validate() == nil
 }
 
-// change notes that a pod has something to do, and does it soon.
-func (w *StatusWriter) change(pod nad.Pod, waiting chan error) {
+// change notes that a pod has something to do, and does it after delay.
+func (w *StatusWriter) change(pod nad.Pod, waiting chan error, delay time.Duration) {
 	if named(pod) {
 		w.note(pod, waiting)
-		w.queue.Add(identity(pod))
+		w.queue.AddAfter(identity(pod), delay)
 	}
 }
 

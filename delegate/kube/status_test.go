@@ -71,6 +71,48 @@ func TestNothingIsWrittenOnceThereAreNoRecords(t *testing.T) {
 	})
 }
 
+// An ADD that waits for its status waits for no delay.
+func TestAStatusThatNoADDWaitsForIsDelayed(t *testing.T) {
+	t.Parallel()
+	const delay = 50 * time.Millisecond
+	for policy, want := range map[StatusPolicy]time.Duration{StatusAsync: delay, StatusWait: 0, StatusRequire: 0} {
+		t.Run(string(policy), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, StatusConfig{Policy: policy, Delay: delay})
+				pod := aPod("a")
+				b.set(pod.Container, aStatus("net"))
+				if err := b.Wait(t.Context(), pod); err != nil {
+					t.Error(err)
+				}
+				settle(time.Second)
+				wrote := []request{{At: want, Name: "a", Body: patchOf(pod, aStatus("net"))}}
+				if diff := cmp.Diff(wrote, b.api.take()); diff != "" {
+					t.Error(diff)
+				}
+			})
+		})
+	}
+}
+
+func TestAContainerThatIsRemovedDuringTheDelayNeedsNoRequest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, StatusConfig{Policy: StatusAsync, Delay: time.Second})
+		pod := aPod("a")
+		b.set(pod.Container, aStatus("net"))
+		if err := b.Wait(t.Context(), pod); err != nil {
+			t.Error(err)
+		}
+		b.set(pod.Container, Status{})
+		b.Changed(pod)
+		settle(time.Hour)
+		if n := b.api.count(); n != 0 || len(b.pods) != 0 {
+			t.Errorf("%d requests, %d pods, want none", n, len(b.pods))
+		}
+	})
+}
+
 func TestContainersOutsideOfKubernetesHaveNoStatus(t *testing.T) {
 	t.Parallel()
 	for name, pod := range map[string]nad.Pod{

@@ -42,8 +42,13 @@ type Cluster struct {
 	events   *kube.Events
 	started  time.Time
 	mirrored bool           // the mirror had definitions at the start
+	ending   chan struct{}  // closed when no more commands come
 	telling  sync.WaitGroup // Events of ADDs that have ended
 }
+
+// moment is how long what no ADD waits for is held back: on a node with few processors it
+// would delay the result of the ADD.
+const moment = 50 * time.Millisecond
 
 // New returns the cluster that c configures, or nil if there is none. It does not
 // connect to it. dirs returns the directories in which multinet keeps its records.
@@ -62,6 +67,7 @@ func (c *Cluster) Start(ctx context.Context) (stop func(), err error) {
 		return func() {}, nil
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	c.ending = make(chan struct{})
 	c.started, c.mirrored = time.Now(), c.hasMirror()
 	c.view, err = kube.Open(ctx, kube.Config{
 		Kubeconfig: c.conf.Kubeconfig, Node: c.conf.Node, Pods: c.conf.Annotations == "api",
@@ -74,7 +80,7 @@ func (c *Cluster) Start(ctx context.Context) (stop func(), err error) {
 	}
 	c.events = c.view.NewEvents(kube.EventsConfig{Mode: c.conf.Events, Controller: "multinetd", Self: c.conf.Self})
 	c.writer = c.view.NewStatusWriter(kube.StatusConfig{
-		Desired: c.desired, Policy: c.conf.StatusPolicy, Timeout: time.Duration(c.conf.StatusTimeout), Events: c.events,
+		Desired: c.desired, Policy: c.conf.StatusPolicy, Timeout: time.Duration(c.conf.StatusTimeout), Delay: moment, Events: c.events,
 	})
 	c.view.OnPod(c.tellIgnored)
 	c.open.Store(true)
@@ -83,6 +89,7 @@ func (c *Cluster) Start(ctx context.Context) (stop func(), err error) {
 	others.Go(func() { c.writer.Run(ctx) })
 	others.Go(func() { c.resume(ctx) })
 	return func() {
+		close(c.ending)
 		c.telling.Wait()
 		cancel()
 		others.Wait()

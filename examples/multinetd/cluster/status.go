@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/kube"
@@ -20,6 +21,10 @@ func (c *Cluster) attached(ctx context.Context, k scratch.Key, p nad.Pod) error 
 		return err
 	}
 	c.telling.Go(func() { // while the runtime goes on
+		select {
+		case <-time.After(moment):
+		case <-c.ending:
+		}
 		records, err := c.container(context.WithoutCancel(ctx), p.Container)
 		if err == nil { // there is no Event for what cannot be read
 			c.events.Added(p, networks(records))
