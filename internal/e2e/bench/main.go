@@ -17,6 +17,9 @@
 // matters. They run on a private host (see examples/lab/host). Without one only
 // noop runs.
 //
+// multinet-shim and multinetd do the same in a Kubernetes cluster and without, in turn.
+// The API server is a process of its own (../kube/testdata/api), which counts requests.
+//
 // Records and leases are kept below the directory of -dir, which should be on a
 // disk: in memory an fsync costs nothing. The memory of a program is its
 // ru_maxrss. As the kernel never reports less than the memory of the process

@@ -14,7 +14,6 @@ import (
 
 // programs prints the cost of the programs without delegates, and their memory.
 func (r *rig) programs(ctx context.Context, w io.Writer) error {
-	names := []string{"noop", "floor", "libcni", "multinet"}
 	most := r.ns[len(r.ns)-1]
 	nothing, err := r.conf("nothing.json", nil)
 	if err != nil {
@@ -26,13 +25,18 @@ func (r *rig) programs(ctx context.Context, w io.Writer) error {
 			return err
 		}
 	}
-	version := make([][]sample, len(names))
+	programs := make([]call, 0, 6)
+	for _, name := range []string{"noop", "floor", "libcni", "multinet", "multinet-shim"} {
+		programs = append(programs, call{program: name, command: "VERSION", stdin: nothing})
+	}
+	programs = append(programs, call{program: "multinetd", args: []string{"--version"}, stdin: nothing})
+	version := make([][]sample, len(programs))
 	var alone []sample
 	order := rand.New(rand.NewPCG(1, 2))
 	for round := range r.rounds + 1 {
 		runtime.GC()
-		for _, i := range order.Perm(len(names)) {
-			s, err := r.run(ctx, call{program: names[i], command: "VERSION", stdin: nothing})
+		for _, i := range order.Perm(len(programs)) {
+			s, err := r.run(ctx, programs[i])
 			if err != nil {
 				return err
 			}
@@ -52,10 +56,10 @@ func (r *rig) programs(ctx context.Context, w io.Writer) error {
 		"memory, MB", fmt.Sprintf("ADD, N=%d", r.ns[0]), fmt.Sprintf("N=%d", most),
 	}}
 	floor := version[1]
-	for i, name := range names {
-		row := []string{name}
+	for i, program := range programs {
+		row := []string{program.program}
 		for _, dir := range []string{"bin", "stripped"} {
-			bytes, err := size(r.file(dir, name))
+			bytes, err := size(r.file(dir, program.program))
 			if err != nil {
 				return err
 			}
@@ -65,13 +69,17 @@ func (r *rig) programs(ctx context.Context, w io.Writer) error {
 			values := of(version[i], f)
 			row = append(row, times(median(values), ratio(values, of(floor, f))))
 		}
-		peak, err := r.peaks(ctx, call{program: name, command: "VERSION", stdin: nothing})
+		peak, err := r.peaks(ctx, program)
 		if err != nil {
 			return err
 		}
 		row = append(row, peak.String())
 		for _, conf := range stdin {
-			if peak, err = r.peaks(ctx, call{program: name, command: "ADD", stdin: conf}); err != nil {
+			if program.command == "" || program.program == "multinet-shim" { // a daemon, and what needs one
+				row = append(row, "–")
+				continue
+			}
+			if peak, err = r.peaks(ctx, call{program: program.program, command: "ADD", stdin: conf}); err != nil {
 				return err
 			}
 			row = append(row, peak.String())
@@ -79,7 +87,7 @@ func (r *rig) programs(ctx context.Context, w io.Writer) error {
 		t.row(row...)
 	}
 	if err := t.print(w, "### Programs\n\nMemory is the peak of the resident set of the program alone; its delegates "+
-		"do nothing. In parentheses: ratio to floor."); err != nil {
+		"do nothing. multinetd prints its version. In parentheses: ratio to floor."); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(w, "\nnoop alone, the cost of starting and ending a process: %s ms, %s ms of CPU, %s page faults.\n",
