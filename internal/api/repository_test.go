@@ -1,8 +1,10 @@
 package api
 
 import (
+	"bytes"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -147,6 +149,20 @@ func TestDocumentsNameTestsThatExist(t *testing.T) {
 	for name, file := range named {
 		if !defined[name] {
 			t.Errorf("%s names %s, which does not exist", file, name)
+		}
+	}
+}
+
+// A commit with a built program stays in the history for ever.
+func TestRepositoryHoldsNoBuiltPrograms(t *testing.T) {
+	t.Parallel()
+	tracked, err := exec.CommandContext(t.Context(), "git", "-C", root, "ls-files", "-z").Output()
+	if err != nil {
+		t.Skip("not a checkout of git: ", err)
+	}
+	for name := range strings.SplitSeq(strings.TrimRight(string(tracked), "\x00"), "\x00") {
+		if data, err := os.ReadFile(filepath.Join(root, name)); err == nil && bytes.HasPrefix(data, []byte("\x7fELF")) {
+			t.Errorf("%s is a built program", name)
 		}
 	}
 }
