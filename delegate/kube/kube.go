@@ -92,6 +92,7 @@ type View struct {
 	definitions *part[known]
 	pods        *part[Pod] // nil without a node
 
+	ctx    context.Context    //nolint:containedctx // ends with the View
 	cancel context.CancelFunc // ends what runs in the background
 	mu     sync.Mutex         // guards closed, and wg from being added to after that
 	closed bool
@@ -120,8 +121,8 @@ func Open(ctx context.Context, c Config) (*View, error) {
 	if err := v.clients(); err != nil {
 		return nil, fmt.Errorf("kube: %w", err)
 	}
-	ctx, v.cancel = context.WithCancel(ctx)
-	v.start(ctx)
+	v.ctx, v.cancel = context.WithCancel(ctx)
+	v.start(v.ctx)
 	return v, nil
 }
 

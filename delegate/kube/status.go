@@ -143,7 +143,7 @@ type podStatus struct {
 // NewStatusWriter returns a StatusWriter for the cluster of v. If v watches pods, the
 // writer also repairs what others write, at most every 30 s.
 func (v *View) NewStatusWriter(c StatusConfig) *StatusWriter {
-	return &StatusWriter{
+	w := &StatusWriter{
 		config:  c,
 		view:    v,
 		queue:   workqueue.NewTypedDelayingQueue[nad.Pod](),
@@ -153,15 +153,20 @@ func (v *View) NewStatusWriter(c StatusConfig) *StatusWriter {
 		ended:   make(chan struct{}),
 		pods:    map[nad.Pod]*podStatus{},
 	}
+	context.AfterFunc(v.ctx, w.queue.ShutDown) // which has a goroutine, even without Run
+	return w
 }
 
-// Run writes until ctx ends. It returns when all its goroutines have ended. What has not
+// Run writes until ctx or the View ends. It returns when all its goroutines have ended. What has not
 // been written then is left to the next process, see [StatusWriter.Resume].
 func (w *StatusWriter) Run(ctx context.Context) {
 	defer close(w.ended)
+	ctx, cancel := context.WithCancel(ctx)
+	defer context.AfterFunc(w.view.ctx, cancel)()
 	defer context.AfterFunc(ctx, w.queue.ShutDown)()
 	var running sync.WaitGroup
 	defer running.Wait()
+	defer cancel()
 	if w.view.pods != nil {
 		running.Go(func() { w.repair(ctx) })
 	}

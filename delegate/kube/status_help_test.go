@@ -141,7 +141,7 @@ func (a *fakeAPI) count() int { return len(a.take()) }
 func (a *fakeAPI) view(tb testing.TB) *View {
 	tb.Helper()
 	a.start = time.Now()
-	v := &View{config: Config{Node: "n1"}, log: slog.New(slog.DiscardHandler)}
+	v := &View{config: Config{Node: "n1"}, log: slog.New(slog.DiscardHandler), ctx: tb.Context()}
 	if err := v.clients(); err != nil {
 		tb.Fatal(err)
 	}

@@ -343,3 +343,27 @@ func TestARefusalIsToldWithoutTheStatus(t *testing.T) {
 		}
 	})
 }
+
+func TestAWriterThatNeverRunsEndsWithItsView(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) { // in which every goroutine must end
+		v, err := Open(t.Context(), Config{Kubeconfig: "/nonexistent/kubeconfig"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		v.NewStatusWriter(StatusConfig{}).Changed(aPod("web"))
+		v.Close()
+	})
+}
+
+func TestRunEndsWithItsView(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		v, err := Open(t.Context(), Config{Kubeconfig: "/nonexistent/kubeconfig", Node: "n1", Pods: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(time.Second, v.Close)
+		v.NewStatusWriter(StatusConfig{}).Run(context.WithoutCancel(t.Context()))
+	})
+}
