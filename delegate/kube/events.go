@@ -186,7 +186,7 @@ func attached(n status.Network) string {
 // Pod adds an Event about a pod. action says what was done, or was to be done, in one
 // word, such as the name of an interface. A container outside of Kubernetes has no Events.
 func (e *Events) Pod(pod nad.Pod, reason Reason, action, note string) {
-	if named(pod) {
+	if pod.Valid() {
 		e.add(podReference(pod), reason, action, note)
 	}
 }

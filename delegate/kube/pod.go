@@ -13,11 +13,8 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// Annotations that the kubelet gives to its pods.
-const (
-	sourceAnnotation = "kubernetes.io/config.source" // "api", or where a static pod is from
-	mirrorAnnotation = "kubernetes.io/config.mirror" // of a static pod's mirror: the UID of the former
-)
+// mirrorAnnotation of a static pod's mirror is the UID that the kubelet has given the pod.
+const mirrorAnnotation = "kubernetes.io/config.mirror"
 
 // A Pod is what a [View] keeps of a pod.
 type Pod struct {
@@ -50,7 +47,7 @@ func (p Pod) is(of nad.Pod) bool {
 // keptAnnotations are those of a Pod.
 var keptAnnotations = []string{ //nolint:gochecknoglobals // never written
 	nad.NetworksAnnotation, nad.DefaultNetworkAnnotation, status.NetworkStatusAnnotation,
-	sourceAnnotation, mirrorAnnotation, "kubernetes.io/config.hash", "kubernetes.io/config.seen",
+	nad.SourceAnnotation, mirrorAnnotation, "kubernetes.io/config.hash", "kubernetes.io/config.seen",
 }
 
 // keepPod returns what a store keeps of a pod.

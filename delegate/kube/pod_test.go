@@ -23,7 +23,7 @@ func web(uid string) nad.Pod {
 
 func static(mirror string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
-		p.Annotations = map[string]string{sourceAnnotation: "file", mirrorAnnotation: mirror}
+		p.Annotations = map[string]string{nad.SourceAnnotation: "file", mirrorAnnotation: mirror}
 	}
 }
 
@@ -78,7 +78,7 @@ func TestAViewKeepsWhatMattersOfAPod(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	p := s.SetPod(pod("u1", func(p *corev1.Pod) {
-		p.Annotations = map[string]string{nad.NetworksAnnotation: "storage", sourceAnnotation: "api", "other": "x"}
+		p.Annotations = map[string]string{nad.NetworksAnnotation: "storage", nad.SourceAnnotation: "api", "other": "x"}
 		p.Spec.HostNetwork = true
 		p.Status.Phase = corev1.PodRunning
 	}))
@@ -86,7 +86,7 @@ func TestAViewKeepsWhatMattersOfAPod(t *testing.T) {
 	got, err := v.Pod(t.Context(), web("u1"))
 	want := Pod{
 		Namespace: "blue", Name: "web", UID: "u1", Version: p.ResourceVersion, HostNetwork: true, Phase: corev1.PodRunning,
-		Annotations: map[string]string{nad.NetworksAnnotation: "storage", sourceAnnotation: "api"},
+		Annotations: map[string]string{nad.NetworksAnnotation: "storage", nad.SourceAnnotation: "api"},
 	}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("error %v, pod (-want +got):\n%s", err, diff)

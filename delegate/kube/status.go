@@ -23,9 +23,9 @@ type Status struct {
 	// sandboxes while the kubelet replaces one; the newest is what counts.
 	Created time.Time
 
-	// Source is where the kubelet has the pod from, if the runtime told it: the
-	// pod's annotation kubernetes.io/config.source, see [nad.Origin].
-	Source string
+	// Static means that the pod is a static one, see [nad.Origin.StaticPod]. Its
+	// status is that of its mirror.
+	Static bool
 
 	// IfWritten means that the Annotation is written only in place of an earlier
 	// one of the same pod.
@@ -196,7 +196,7 @@ func (w *StatusWriter) Resume(pods []nad.Pod) {
 	turns := map[nad.Pod]bool{}
 	for _, pod := range pods {
 		id := identity(pod)
-		if !named(pod) {
+		if !pod.Valid() {
 			continue
 		}
 		w.note(pod, nil)
@@ -214,7 +214,7 @@ func (w *StatusWriter) Resume(pods []nad.Pod) {
 // With [StatusRequire] it fails with [ErrNotWritten] if the status was not written in
 // time, was refused, or Run has ended. With the other policies it never fails.
 func (w *StatusWriter) Wait(ctx context.Context, pod nad.Pod) error {
-	if !named(pod) || w.config.Policy == StatusAsync || w.config.Policy != StatusRequire && w.isAway() {
+	if !pod.Valid() || w.config.Policy == StatusAsync || w.config.Policy != StatusRequire && w.isAway() {
 		w.change(pod, nil, w.config.Delay)
 		return nil
 	}
@@ -269,14 +269,9 @@ func identity(pod nad.Pod) nad.Pod {
 	return pod
 }
 
-// named reports whether a pod can be one of Kubernetes.
-func named(pod nad.Pod) bool {
-	return nad.Ref{Namespace: pod.Namespace, Name: pod.Name}.Validate() == nil
-}
-
 // change notes that a pod has something to do, and does it after delay.
 func (w *StatusWriter) change(pod nad.Pod, waiting chan error, delay time.Duration) {
-	if named(pod) {
+	if pod.Valid() {
 		w.note(pod, waiting)
 		w.queue.AddAfter(identity(pod), delay)
 	}

@@ -141,7 +141,7 @@ func (w *StatusWriter) write(ctx context.Context, pod nad.Pod, p *podStatus, wan
 		w.mu.Unlock()
 		return verdict{}
 	}
-	to, v := w.target(pod, want.Source)
+	to, v := w.target(pod, want.Static)
 	if v.outcome != settled {
 		w.mu.Unlock()
 		return v
@@ -203,10 +203,9 @@ type target struct {
 
 // target returns the object that holds the status of a pod. The verdict is not settled if
 // there is none that can be written to safely.
-func (w *StatusWriter) target(pod nad.Pod, source string) (target, verdict) {
+func (w *StatusWriter) target(pod nad.Pod, static bool) (target, verdict) {
 	object, seen := w.view.cachedPod(pod)
 	_, other := w.view.cachedPod(nad.Pod{Namespace: pod.Namespace, Name: pod.Name})
-	static := source != "" && source != "api"
 	switch {
 	case seen:
 		return target{object.UID, pod.UID != "" && pod.UID != object.UID}, verdict{}

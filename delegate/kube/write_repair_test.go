@@ -192,20 +192,19 @@ func TestTheStatusOfAStaticPodIsThatOfItsMirror(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		view    *corev1.Pod
-		source  string
+		static  bool
 		pod     nad.Pod
 		answers []answer
 		want    string // UID in the first request; "none", "no request"
 		n       int    // requests in a minute
 	}{
-		"mirror in the view":                 {view: mirror("uid-a"), source: "file", pod: aPod("a"), want: "uid-mirror", n: 1},
-		"… and the source is not known":      {view: mirror("uid-a"), pod: aPod("a"), want: "uid-mirror", n: 1},
-		"mirror made again meanwhile":        {view: mirror("uid-a"), source: "file", pod: aPod("a"), answers: []answer{{code: 422, body: otherUID()}}, want: "uid-mirror", n: 2},
-		"no mirror in the view":              {source: "file", pod: aPod("a"), want: "none", n: 1},
-		"no mirror yet":                      {source: "file", pod: aPod("a"), answers: []answer{{code: 404, body: noSuchPod()}}, want: "none", n: 2},
-		"mirror of an earlier static pod":    {view: mirror("uid-earlier"), source: "file", pod: aPod("a"), want: "no request"},
-		"pod of the API":                     {source: "api", pod: aPod("a"), want: "uid-a", n: 1},
-		"pod of a source that is not known":  {pod: aPod("a"), want: "uid-a", n: 1},
+		"mirror in the view":                 {view: mirror("uid-a"), static: true, pod: aPod("a"), want: "uid-mirror", n: 1},
+		"… not known to be that of a static": {view: mirror("uid-a"), pod: aPod("a"), want: "uid-mirror", n: 1},
+		"mirror made again meanwhile":        {view: mirror("uid-a"), static: true, pod: aPod("a"), answers: []answer{{code: 422, body: otherUID()}}, want: "uid-mirror", n: 2},
+		"no mirror in the view":              {static: true, pod: aPod("a"), want: "none", n: 1},
+		"no mirror yet":                      {static: true, pod: aPod("a"), answers: []answer{{code: 404, body: noSuchPod()}}, want: "none", n: 2},
+		"mirror of an earlier static pod":    {view: mirror("uid-earlier"), static: true, pod: aPod("a"), want: "no request"},
+		"not static":                         {pod: aPod("a"), want: "uid-a", n: 1},
 		"another pod of that name":           {view: podObject(nad.Pod{Namespace: "blue", Name: "a", UID: "uid-new"}, "50", ""), pod: aPod("a"), want: "uid-a", n: 1},
 		"no UID, pod in the view":            {view: podObject(aPod("a"), "50", ""), pod: nad.Pod{Namespace: "blue", Name: "a", Container: "c-a"}, want: "uid-a", n: 1},
 		"no UID, and the view does not know": {pod: nad.Pod{Namespace: "blue", Name: "a", Container: "c-a"}, want: "no request"},
@@ -219,7 +218,7 @@ func TestTheStatusOfAStaticPodIsThatOfItsMirror(t *testing.T) {
 				}
 				b.api.fail(test.answers...)
 				s := aStatus("a")
-				s.Source = test.source
+				s.Static = test.static
 				b.set("c-a", s)
 				b.Changed(test.pod)
 				settle(50 * time.Second)

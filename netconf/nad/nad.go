@@ -37,6 +37,10 @@ const (
 	// ResourceAnnotation of a definition is the resource whose devices its
 	// attachments need, see [Definition.Resource].
 	ResourceAnnotation = "k8s.v1.cni.cncf.io/resourceName"
+
+	// SourceAnnotation of a pod is where the kubelet has it from, see
+	// [Origin.PodSource].
+	SourceAnnotation = "kubernetes.io/config.source"
 )
 
 // A Ref names a definition.
@@ -66,7 +70,7 @@ func (r Ref) Validate() error {
 		key, value, want string
 		ok               bool
 	}{
-		{"namespace", r.Namespace, "a DNS label", isLabel(r.Namespace) && len(r.Namespace) <= 63},
+		{"namespace", r.Namespace, "a DNS label", isNamespace(r.Namespace)},
 		{"name", r.Name, "a DNS subdomain", isSubdomain(r.Name)},
 	} {
 		if part.ok {
@@ -80,6 +84,9 @@ func (r Ref) Validate() error {
 	}
 	return nil
 }
+
+// isNamespace reports whether Kubernetes takes s for the name of a namespace.
+func isNamespace(s string) bool { return isLabel(s) && len(s) <= 63 }
 
 // isSubdomain reports whether Kubernetes takes s for the name of an object.
 func isSubdomain(s string) bool {

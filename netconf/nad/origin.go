@@ -23,7 +23,7 @@ type Origin struct {
 	Selection json.RawMessage
 
 	// PodSource is where the kubelet has the pod from, such as "api" or "file": the
-	// pod's annotation kubernetes.io/config.source, if known.
+	// value of [SourceAnnotation], if known.
 	PodSource string
 }
 
@@ -74,6 +74,10 @@ func ParseOrigin(data json.RawMessage) Origin {
 	}
 	return o
 }
+
+// StaticPod reports whether the pod is known to be a static one. The kubelet runs it without
+// the API, which only has a mirror of it, under another UID.
+func (o Origin) StaticPod() bool { return o.PodSource != "" && o.PodSource != "api" }
 
 // NetworkName returns the name that people know the network by, as in the annotation
 // k8s.v1.cni.cncf.io/network-status: "namespace/name" of o.Definition, or cniName, the CNI

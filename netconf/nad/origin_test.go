@@ -17,15 +17,17 @@ func TestOriginReadsBackAsItWasRecorded(t *testing.T) {
 		origin nad.Origin
 		want   string
 		as     string // its name where CNI's is "cni"
+		static bool
 	}{
-		{"zero", nad.Origin{}, "", "cni"},
-		{"of the configuration", nad.Origin{Use: nad.Cluster}, `{"use":"cluster"}`, "cni"},
+		{"zero", nad.Origin{}, "", "cni", false},
+		{"of the configuration", nad.Origin{Use: nad.Cluster}, `{"use":"cluster"}`, "cni", false},
 		{
 			"of a definition",
 			nad.Origin{Use: nad.Selected, Definition: blue, UID: "u", Version: "7", Selection: selection, PodSource: "api"},
-			`{"use":"selected","definition":"ns/blue","uid":"u","version":"7","selection":` + string(selection) + `,"podSource":"api"}`, "ns/blue",
+			`{"use":"selected","definition":"ns/blue","uid":"u","version":"7","selection":` + string(selection) + `,"podSource":"api"}`, "ns/blue", false,
 		},
-		{"of a file, selected", nad.Origin{Use: nad.Attached, Selection: selection}, `{"use":"attached","selection":` + string(selection) + `}`, "cni"},
+		{"of a static pod", nad.Origin{Use: nad.Cluster, PodSource: "file"}, `{"use":"cluster","podSource":"file"}`, "cni", true},
+		{"of a file, selected", nad.Origin{Use: nad.Attached, Selection: selection}, `{"use":"attached","selection":` + string(selection) + `}`, "cni", false},
 	} {
 		data := tt.origin.JSON()
 		if string(data) != tt.want {
@@ -37,6 +39,9 @@ func TestOriginReadsBackAsItWasRecorded(t *testing.T) {
 		}
 		if name := got.NetworkName("cni"); name != tt.as {
 			t.Errorf("%s: the network is named %q, want %q", tt.name, name, tt.as)
+		}
+		if got.StaticPod() != tt.static {
+			t.Errorf("%s: static pod: %v", tt.name, got.StaticPod())
 		}
 	}
 }

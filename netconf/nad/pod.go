@@ -34,6 +34,10 @@ func PodOf(cniArgs string) Pod {
 	return p
 }
 
+// Valid reports whether Kubernetes could have a pod of this namespace and name. Neither is
+// ever a path then.
+func (p Pod) Valid() bool { return Ref{Namespace: p.Namespace, Name: p.Name}.Validate() == nil }
+
 // String returns "namespace/name", or "" if p has neither.
 func (p Pod) String() string {
 	if p.Namespace == "" && p.Name == "" {

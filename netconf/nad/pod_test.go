@@ -29,10 +29,14 @@ func TestPodOfARuntimesArguments(t *testing.T) {
 		{"no value", "K8S_POD_NAME;K8S_POD_NAMESPACE=", nad.Pod{}, ""},
 		{"outside of Kubernetes", "IgnoreUnknown=1", nad.Pod{}, ""},
 		{"nothing", "", nad.Pod{}, ""},
+		{"a path", "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=../p", nad.Pod{Namespace: "ns", Name: "../p"}, "ns/../p"},
 	} {
 		got := nad.PodOf(tt.args)
 		if got != tt.want || got.String() != tt.text {
 			t.Errorf("%s: %q is %+v (%q), want %+v (%q)", tt.name, tt.args, got, got, tt.want, tt.text)
+		}
+		if valid := tt.text == "ns/p"; got.Valid() != valid {
+			t.Errorf("%s: valid: %v", tt.name, got.Valid())
 		}
 	}
 }

@@ -65,7 +65,7 @@ func ParseNamespaces(list string) ([]string, error) {
 		if namespace == "" {
 			continue
 		}
-		if !isLabel(namespace) || len(namespace) > 63 {
+		if !isNamespace(namespace) {
 			return nil, &Error{Err: invalid("", fmt.Sprintf("%q is not a DNS label", namespace))}
 		}
 		all = append(all, namespace)

@@ -10,14 +10,9 @@ import (
 	"github.com/metacni/metacni/netconf/nad"
 )
 
-const (
-	// podAnnotations is the capability with which containerd and CRI-O pass on all
-	// annotations of a pod.
-	podAnnotations = "io.kubernetes.cri.pod-annotations"
-
-	// podSource is the annotation with which the kubelet says where it has a pod from.
-	podSource = "kubernetes.io/config.source"
-)
+// podAnnotations is the capability with which containerd and CRI-O pass on all
+// annotations of a pod.
+const podAnnotations = "io.kubernetes.cri.pod-annotations"
 
 // annotations returns those annotations of the pod that matter to multinet. What the
 // runtime passes is the whole truth, even if it is empty: it is the pod that the kubelet
@@ -57,7 +52,7 @@ func (c *config) passedAnnotations(passed json.RawMessage) (map[string]string, e
 		return nil, fail(key, errors.New("not an object"))
 	}
 	annotations := make(map[string]string)
-	for _, name := range []string{nad.NetworksAnnotation, nad.DefaultNetworkAnnotation, podSource} {
+	for _, name := range []string{nad.NetworksAnnotation, nad.DefaultNetworkAnnotation, nad.SourceAnnotation} {
 		raw, ok := all[name]
 		if !ok {
 			continue

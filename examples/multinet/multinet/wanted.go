@@ -58,7 +58,7 @@ func (c *config) attachments(ctx context.Context) ([]attachment, error) {
 		if err != nil {
 			return nil, c.about(w, err)
 		}
-		as[i].Origin = w.origin(definition, annotations[podSource])
+		as[i].Origin = w.origin(definition, annotations[nad.SourceAnnotation])
 		if i == 0 {
 			args = plugin.Shared(args)
 		}

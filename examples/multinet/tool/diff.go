@@ -21,7 +21,7 @@ func (t *tool) diff(ctx context.Context, container, socketDir string) error {
 	if err != nil {
 		return err
 	}
-	if pod.Namespace == "" || pod.Name == "" {
+	if !pod.Valid() {
 		return fmt.Errorf("container %q was not attached for a pod", container)
 	}
 	current, err := askDaemon(socketDir, pod)

@@ -39,7 +39,7 @@ func (t *tool) annotation(ctx context.Context, container string) (text string, p
 		all = append(all, r.Status(networkName)...)
 		pod = cmp.Or(pod, podOf(r))
 		for _, a := range r.Attached {
-			if source := nad.ParseOrigin(a.Origin).PodSource; source != "" && source != "api" {
+			if nad.ParseOrigin(a.Origin).StaticPod() {
 				pod.UID = ""
 			}
 		}

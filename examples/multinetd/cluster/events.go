@@ -28,7 +28,7 @@ func addOf(ctx context.Context) *add {
 // failed, if they can do something about it.
 func (c *Cluster) Adding(ctx context.Context, container, cniArgs string) (_ context.Context, end func(error)) {
 	p := nad.PodOf(cniArgs)
-	if c == nil || p.Namespace == "" || p.Name == "" {
+	if c == nil || !p.Valid() {
 		return ctx, func(error) {}
 	}
 	p.Container = container

@@ -26,7 +26,7 @@ func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		code, text = http.StatusMethodNotAllowed, "only GET is served"
 	case c == nil:
 		code, text = http.StatusNotImplemented, "the daemon has no Kubernetes cluster"
-	case (nad.Ref{Namespace: p.Namespace, Name: p.Name}).Validate() != nil:
+	case !p.Valid():
 		code, text = http.StatusBadRequest, "the query names no pod: want namespace, name and uid"
 	default:
 		var err error

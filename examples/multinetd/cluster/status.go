@@ -79,7 +79,7 @@ func (c *Cluster) desired(ctx context.Context, p nad.Pod) (kube.Status, error) {
 		all = append(all, r.Attached...)
 	}
 	for _, a := range all {
-		s.Source = max(s.Source, nad.ParseOrigin(a.Origin).PodSource) // all have the same, or none
+		s.Static = s.Static || nad.ParseOrigin(a.Origin).StaticPod()
 	}
 	// A container that was taken over from another program, or attached by a version that
 	// recorded no origins, keeps the status that it has.
