@@ -8,6 +8,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/thick"
+	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
 )
@@ -31,13 +32,14 @@ func logEvent(ctx context.Context, log *slog.Logger, e thick.Event) {
 	case e.Command == "STATUS":
 		level = slog.LevelDebug
 	}
+	pod := nad.PodOf(e.Args)
 	attrs := []slog.Attr{slog.String("command", e.Command), slog.String("path", e.Path)}
 	for _, s := range []struct{ key, value string }{
 		{"container", e.ContainerID},
 		{"ifname", e.IfName},
 		{"network", e.Network},
-		{"pod_namespace", arg(e.Args, "K8S_POD_NAMESPACE")},
-		{"pod", arg(e.Args, "K8S_POD_NAME")},
+		{"pod_namespace", pod.Namespace},
+		{"pod", pod.Name},
 	} {
 		if s.value != "" {
 			attrs = append(attrs, slog.String(s.key, s.value))
@@ -73,14 +75,4 @@ func because(k scratch.Key, err error) slog.Attr {
 	}
 	_, why, _ := strings.Cut(failed.Error(), ": ") // after the operation and the attachment
 	return slog.String("error", why)
-}
-
-// arg returns the value of a key of CNI_ARGS.
-func arg(args, key string) string {
-	for part := range strings.SplitSeq(args, ";") {
-		if k, v, _ := strings.Cut(part, "="); k == key {
-			return v
-		}
-	}
-	return ""
 }

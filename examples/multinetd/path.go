@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"path/filepath"
-	"strings"
 
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/examples/multinet/publish"
@@ -29,11 +28,6 @@ func tidy(paths []path) error {
 		*p.at = filepath.Clean(*p.at)
 	}
 	return nil
-}
-
-// plainName reports whether name can be the name of a file in a directory.
-func plainName(name string) bool {
-	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
 }
 
 // checkNADDir fails if a copy of a definition, which is nadDir/NAMESPACE/NAME.conf, could be

@@ -63,7 +63,7 @@ func (c *config) checkPublishing() error {
 		return fmt.Errorf(`multusConfigFile %q: want "auto", or no such key`, p.File)
 	}
 	p.From, p.Output = cmp.Or(p.From, p.Dir), cmp.Or(p.Output, publish.Output)
-	if !plainName(p.Output) {
+	if !publish.PlainName(p.Output) {
 		return fmt.Errorf("output %q is not the name of a file", p.Output)
 	}
 	var override map[string]json.RawMessage

@@ -14,6 +14,7 @@ import (
 	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/multinet/multinet"
+	"github.com/metacni/metacni/examples/multinet/publish"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -53,7 +54,7 @@ func (c *config) checkResidents() error {
 		return fmt.Errorf("relaySocket %q is the socket of the daemon itself", r.Socket)
 	}
 	for _, typ := range r.Types {
-		if !plainName(typ) {
+		if !publish.PlainName(typ) {
 			return fmt.Errorf("relayTypes: %q is not a valid plugin name", typ)
 		}
 	}

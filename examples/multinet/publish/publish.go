@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf"
@@ -26,6 +27,11 @@ const (
 	// so it must not change with the primary network.
 	Network = "multinet"
 )
+
+// PlainName reports whether name can be that of a file in a directory, and not a path.
+func PlainName(name string) bool {
+	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\\\x00")
+}
 
 // Manager returns a Manager that publishes a network with the plugin template as the
 // file output, in front of the first network in dir that a pod can use.

@@ -201,7 +201,7 @@ func (i *installer) template() (netconf.Plugin, error) {
 
 // plainName fails if name is not a plain file name.
 func plainName(what, name string) error {
-	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, `/\`) {
+	if !publish.PlainName(name) {
 		return fmt.Errorf("%s %q is not the name of a file", what, name)
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
 )
@@ -36,8 +37,10 @@ func (t *tool) status(ctx context.Context, container string) error {
 func (t *tool) annotation(ctx context.Context, container string) (text string, pod nad.Pod, err error) {
 	var all []status.Network
 	err = t.of(ctx, container, func(r lifecycle.Record) error {
-		all = append(all, r.Status(networkName)...)
-		pod = cmp.Or(pod, podOf(r))
+		all = append(all, multinet.NetworkStatus(r)...)
+		if !pod.Valid() {
+			pod = multinet.PodOf(r)
+		}
 		for _, a := range r.Attached {
 			if nad.ParseOrigin(a.Origin).StaticPod() {
 				pod.UID = ""

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
@@ -30,7 +30,7 @@ func (t *tool) list(ctx context.Context, want func(lifecycle.Record) bool) error
 		for _, a := range r.Attached {
 			o := nad.ParseOrigin(a.Origin)
 			rows = append(rows, []string{
-				a.ContainerID, cmp.Or(podOf(r).String(), "-"), a.IfName, a.Network.Name(), cmp.Or(o.NetworkName(""), "-"), cmp.Or(string(o.Use), "-"),
+				a.ContainerID, cmp.Or(multinet.PodOf(r).String(), "-"), a.IfName, a.Network.Name(), cmp.Or(o.NetworkName(""), "-"), cmp.Or(string(o.Use), "-"),
 				state(r), r.Created.Format(time.RFC3339), r.Key.Network + " " + r.Key.IfName,
 			})
 		}
@@ -47,7 +47,7 @@ func (t *tool) show(ctx context.Context, container string) error {
 	err := t.of(ctx, container, func(r lifecycle.Record) error {
 		v := view(r)
 		fmt.Fprintf(&text, "%s: %s, created %s, last changed %s\n", r.Key, state(r), r.Created.Format(time.RFC3339), r.Updated.Format(time.RFC3339))
-		if p := podOf(r); p.String() != "" {
+		if p := multinet.PodOf(r); p.String() != "" {
 			fmt.Fprintf(&text, "  pod %s, UID %s\n", p, cmp.Or(p.UID, "unknown"))
 		}
 		for i, a := range r.Attached {
@@ -73,19 +73,6 @@ func (t *tool) show(ctx context.Context, container string) error {
 	}
 	_, werr := io.WriteString(t.out, text.String())
 	return errors.Join(werr, err)
-}
-
-// podOf returns the pod of the container of r.
-func podOf(r lifecycle.Record) nad.Pod {
-	if len(r.Attached) == 0 {
-		return nad.Pod{}
-	}
-	return nad.PodOf(r.Attached[0].Args)
-}
-
-// networkName returns the name of a network in the annotation network-status.
-func networkName(a delegate.Attached) string {
-	return nad.ParseOrigin(a.Origin).NetworkName(a.Network.Name())
 }
 
 // describe returns o in words.
@@ -150,7 +137,7 @@ func viewKey(k scratch.Key) keyView { return keyView{k.Network, k.ContainerID, k
 
 func view(r lifecycle.Record) recordView {
 	v := recordView{keyView: viewKey(r.Key), State: state(r), Created: r.Created, Updated: r.Updated, Attachments: []attachmentView{}}
-	if p := podOf(r); p.String() != "" {
+	if p := multinet.PodOf(r); p.String() != "" {
 		v.Pod = podView{p.Namespace, p.Name, p.UID}
 	}
 	for _, a := range r.Attached {

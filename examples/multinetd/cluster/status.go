@@ -8,6 +8,7 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
@@ -45,7 +46,7 @@ func (c *Cluster) Changed(ctx context.Context, container, cniArgs string) {
 	c.writer.Changed(p)
 	records, _ := c.container(ctx, container) // the writer asks again
 	for _, r := range records {
-		if recorded := podOf(r); recorded != p {
+		if recorded := multinet.PodOf(r); recorded != p {
 			c.writer.Changed(recorded)
 		}
 	}
@@ -58,7 +59,7 @@ func (c *Cluster) resume(ctx context.Context) {
 	for _, dir := range c.dirs() {
 		for r, err := range (&lifecycle.Manager{Dir: dir}).Records(ctx) {
 			if err == nil && r.State.Attached() { // sweeps report errors
-				pods = append(pods, podOf(r))
+				pods = append(pods, multinet.PodOf(r))
 			}
 		}
 	}
@@ -92,9 +93,7 @@ func (c *Cluster) desired(ctx context.Context, p nad.Pod) (kube.Status, error) {
 func networks(records []lifecycle.Record) []status.Network {
 	var all []status.Network
 	for _, r := range records {
-		all = append(all, r.Status(func(a delegate.Attached) string {
-			return nad.ParseOrigin(a.Origin).NetworkName(a.Network.Name())
-		})...)
+		all = append(all, multinet.NetworkStatus(r)...)
 	}
 	return all
 }
@@ -112,14 +111,4 @@ func (c *Cluster) container(ctx context.Context, id string) ([]lifecycle.Record,
 	all = slices.DeleteFunc(all, func(r lifecycle.Record) bool { return !r.State.Attached() })
 	slices.SortStableFunc(all, func(a, b lifecycle.Record) int { return a.Created.Compare(b.Created) })
 	return all, nil
-}
-
-// podOf returns the pod of a recorded container.
-func podOf(r lifecycle.Record) nad.Pod {
-	var p nad.Pod
-	if len(r.Attached) > 0 {
-		p = nad.PodOf(r.Attached[0].Args)
-	}
-	p.Container = r.Key.ContainerID
-	return p
 }
