@@ -9,7 +9,7 @@ import (
 	"github.com/metacni/metacni/netconf"
 )
 
-// What an [Error] says.
+// The kinds of [Error], for [errors.Is].
 var (
 	// ErrNotSynced is returned where the View cannot know yet: it has not been in
 	// touch with the API server, or not lately. CNI code 11.
@@ -22,13 +22,17 @@ var (
 	// ErrNotFound is returned for a definition that certainly does not exist.
 	// CNI code 7. It is also [netconf.ErrNotFound].
 	ErrNotFound = errors.New("does not exist")
+
+	// ErrNotWritten is returned by [StatusWriter.Wait]: the status was not written in
+	// time. CNI code 11.
+	ErrNotWritten = errors.New("the network status is not written")
 )
 
-// An Error is a failure to learn something of the cluster.
+// An Error says which object of the cluster could not be read or written, and why.
 type Error struct {
 	Object string // "NAD namespace/name", "pod namespace/name"
-	Kind   error  // one of the Err variables
-	Err    error  // the cause, if it is known
+	Kind   error  // one of the variables above
+	Err    error  // the cause, or nil
 }
 
 // Error describes the failure in one line.

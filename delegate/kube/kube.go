@@ -108,18 +108,18 @@ type View struct {
 // The View ends with ctx, or with [View.Close].
 func Open(ctx context.Context, c Config) (*View, error) {
 	if err := c.check(); err != nil {
-		return nil, fmt.Errorf("kube: %w", err)
+		return nil, err
 	}
 	v := &View{config: c, log: c.logger()}
 	v.transport = newTransport(c)
 	if err := v.transport.check(); err != nil {
 		if errors.Is(err, rest.ErrNotInCluster) {
-			return nil, fmt.Errorf("kube: %w", err)
+			return nil, err
 		}
 		v.log.WarnContext(ctx, "no credentials for the Kubernetes API yet", "error", err)
 	}
 	if err := v.clients(); err != nil {
-		return nil, fmt.Errorf("kube: %w", err)
+		return nil, err
 	}
 	v.ctx, v.cancel = context.WithCancel(ctx)
 	v.start(v.ctx)

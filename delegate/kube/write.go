@@ -24,9 +24,6 @@ const (
 	tolerated = 5
 )
 
-// ErrNotWritten is returned for a status that was not written in time. CNI code 11.
-var ErrNotWritten = errors.New("the network status is not written")
-
 // errSlow is the cause of an ADD that has waited for too long.
 var errSlow = errors.New("the Kubernetes API has not answered in time")
 

@@ -46,8 +46,7 @@ func askDaemon(dir string, pod nad.Pod) (string, error) {
 	return "", fmt.Errorf("the daemon answers with status %d: %s", status, why)
 }
 
-// refusal returns the error in body, which is that of the CNI specification or plain text,
-// in one line.
+// refusal returns body, an error object of CNI or plain text, in one line.
 func refusal(body []byte) string {
 	text := string(body)
 	var e types.Error
@@ -57,9 +56,8 @@ func refusal(body []byte) string {
 	return strings.Join(strings.Fields(fmt.Sprintf("%.400s", text)), " ")
 }
 
-// get asks the server on a socket for a page. A client of package net/http would double the
-// size of the program. A response to HTTP/1.0 has no transfer coding, and ends with its
-// connection.
+// get asks the server on a socket for a page. It speaks HTTP/1.0, in which a response ends with
+// its connection: a client of package net/http would double the size of the program.
 func get(socket, path string) (status int, body []byte, err error) {
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
 	if err != nil {
@@ -82,12 +80,12 @@ func get(socket, path string) (status int, body []byte, err error) {
 	code, _, _ := strings.Cut(rest, " ")
 	status, err = strconv.Atoi(code)
 	if !whole || !strings.HasPrefix(version, "HTTP/1.") || err != nil {
-		return 0, nil, fmt.Errorf("what answers on %s is not a daemon", socket)
+		return 0, nil, fmt.Errorf("malformed HTTP response from the daemon on %s", socket)
 	}
 	for _, line := range lines[1:] {
 		name, value, _ := strings.Cut(line, ":")
 		if strings.EqualFold(name, "Content-Length") && strings.TrimSpace(value) != strconv.Itoa(len(body)) {
-			return 0, nil, fmt.Errorf("the answer of the daemon on %s is not whole", socket)
+			return 0, nil, fmt.Errorf("incomplete HTTP response from the daemon on %s", socket)
 		}
 	}
 	return status, body, nil

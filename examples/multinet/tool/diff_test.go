@@ -171,8 +171,8 @@ func TestDiffThatFailsSaysWhy(t *testing.T) {
 		}
 	}
 	for answer, want := range map[string]string{
-		"": "not a daemon", "SSH-2.0\r\n\r\n": "not a daemon", "HTTP/1.1 200": "not a daemon", "HTTP/1.1 x\r\n\r\n": "not a daemon",
-		"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n[]": "not whole",
+		"": "malformed", "SSH-2.0\r\n\r\n": "malformed", "HTTP/1.1 200": "malformed", "HTTP/1.1 x\r\n\r\n": "malformed",
+		"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n[]": "incomplete",
 	} {
 		socket := daemon(t, func(w http.ResponseWriter, _ *http.Request) {
 			conn, _, err := http.NewResponseController(w).Hijack()
@@ -194,6 +194,7 @@ func TestDiffThatFailsSaysWhy(t *testing.T) {
 		"usage":                          {"status", "--diff"},
 		"not defined":                    {"status", "-diff", "c1", "--what"},
 		"cannot understand":              {"list", "--diff"},
+		"connect: ":                      {"status", "--diff=true", "c1", "--socket-dir", absent},
 	} {
 		if exit, out, said := h.process(t, words...); exit != 2 || out != "" || !strings.Contains(said, want) {
 			t.Errorf("%v: status %d, %q, %q", words, exit, out, said)
@@ -201,6 +202,9 @@ func TestDiffThatFailsSaysWhy(t *testing.T) {
 	}
 	if exit, _, said := h.process(t, "status", "c1", "--socket-dir", absent); exit != 1 || !strings.Contains(said, "usage") {
 		t.Errorf("--socket-dir without --diff: status %d, %q", exit, said)
+	}
+	if exit, _, said := h.process(t, "show", "diff"); exit != 1 {
+		t.Errorf("a container of that name: status %d, %q", exit, said)
 	}
 	lone := newHost(t)
 	lone.attach(t, "IgnoreUnknown=1", nil)

@@ -72,10 +72,16 @@ func Run(ctx context.Context, args []string, process plugin.Process) (exit int) 
 		return 1
 	}
 	fmt.Fprintln(process.Stderr, "multinet:", err)
-	if slices.ContainsFunc(args, func(a string) bool { return strings.TrimLeft(a, "-") == "diff" }) {
+	if slices.ContainsFunc(args, isDiff) {
 		return 2 // 1 means that something differs
 	}
 	return 1
+}
+
+// isDiff reports whether a word of a command line is the flag --diff.
+func isDiff(word string) bool {
+	name, _, _ := strings.Cut(strings.TrimLeft(word, "-"), "=")
+	return name == "diff" && word[0] == '-'
 }
 
 // operate is Run on a console. Commands report damaged records after all others.
@@ -113,7 +119,11 @@ func operate(ctx context.Context, args []string, c console) error {
 	command := strings.Join(words[:min(1, len(words))], "")
 	var do func() error
 	switch {
-	case !slices.Contains([]string{"", "table", "json"}, *form), (*dryRun || *binDir != "" || *confDir != "") && command != "gc", *yes && command != "forget", *diff && command != "status", *socketDir != "" && !*diff:
+	case !slices.Contains([]string{"", "table", "json"}, *form),
+		(*dryRun || *binDir != "" || *confDir != "") && command != "gc",
+		*yes && command != "forget",
+		*diff && command != "status",
+		*socketDir != "" && !*diff:
 	case command == "list" && len(words) == 1:
 		do = func() error { return t.list(ctx, func(lifecycle.Record) bool { return true }) }
 	case command == "gc" && len(words) == 1:
