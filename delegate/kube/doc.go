@@ -1,18 +1,31 @@
-// Package kube is what a meta-plugin's daemon needs of a Kubernetes API server, without
-// ever waiting for it: definitions of networks and pods out of a cache, the status of
-// pods, and Events.
+// Package kube connects the daemon of a meta-plugin to a Kubernetes cluster. It caches
+// definitions of networks, and pods; it writes the status of pods, and Events. The daemon
+// works while the API server is away.
 //
 // [Open] starts a [View] of the cluster and returns at once. The View watches
-// NetworkAttachmentDefinitions and, where they are asked for, the pods of one node:
+// NetworkAttachmentDefinitions and, if they are asked for, the pods of one node:
 //
 //	view, err := kube.Open(ctx, kube.Config{Kubeconfig: file, Logger: logger})
 //	defer view.Close()
 //	definition, err := view.Definition(ctx, nad.Ref{Namespace: "default", Name: "storage"})
 //
-// An API server that cannot be reached is no reason to stop: the View goes on trying,
-// answers from what it knows, and fails with CNI code 11 (try again later) where it
-// knows nothing. It never takes "not seen yet" for "does not exist".
+// While the API server cannot be reached, the View answers from its cache, keeps trying, and
+// fails with CNI code 11 (try again later) for objects that it does not know. An object is
+// "not found" only if the API server has said so.
 //
-// Nothing in this package is global, and every goroutine it starts ends before
-// [View.Close] returns.
+// # The way of the data
+//
+// All requests go through one transport, which reads the credentials again when they change
+// (transport.go). For each resource a source runs a watch (watch.go) and fills a store with
+// the part of each object that matters (store.go, object.go). Look-ups wait for the store and
+// then make one request (view.go, definition.go, pod.go). A mirror copies the store of
+// definitions to files (mirror.go).
+//
+// In the other direction a [StatusWriter] queues pods whose records have changed (status.go),
+// computes their annotation and patches it (write.go), decides from the answer when to try
+// again (write_verdict.go), and restores what others overwrite (write_repair.go). [Events]
+// have a queue of their own (events.go, events_send.go).
+//
+// Nothing in this package is global. Every goroutine ends soon after [View.Close], and the
+// goroutines of the View before Close returns.
 package kube
