@@ -29,10 +29,10 @@ func keepDefinition(object any) (types.NamespacedName, known, bool) {
 	return types.NamespacedName{Namespace: d.Namespace, Name: d.Name}, known{d.value, d.err}, true
 }
 
-// Definition returns the definition r, as the View has it. Without a View yet it is that
-// of Config.Mirror, unless there is a Config.MaxViewAge. Where the View has none it
-// waits for Config.NADWait, and then asks the API server once, if that allows it. At least
-// two fifths of the time that ctx has are left.
+// Definition returns the definition r from the View. Until the View has synced it returns
+// the one in Config.Mirror, unless there is a Config.MaxViewAge. If the View does not have r
+// it waits for Config.NADWait, and then asks the API server once, if that allows it. It
+// leaves at least two fifths of the time that ctx has.
 //
 // Definition fails
 //
@@ -40,23 +40,23 @@ func keepDefinition(object any) (types.NamespacedName, known, bool) {
 //   - as [nad.Parse] does, for a definition that cannot be used;
 //   - with [ErrNotFound], which is also netconf.ErrNotFound, only if r certainly does not
 //     exist;
-//   - with [ErrNotSynced] where that cannot be known, and for a View older than
+//   - with [ErrNotSynced] if it is not known whether r exists, and for a View older than
 //     Config.MaxViewAge.
 func (v *View) Definition(ctx context.Context, r nad.Ref) (nad.Definition, error) {
 	return v.definition(ctx, r, v.config.NADWait, v.liveDefinition)
 }
 
-// KnownDefinition is Definition for a name that is most often not that of a definition,
-// such as one in a configuration that files can have as well: it fails with [ErrNotFound]
-// as soon as a View that has synced does not have it, and makes no request.
+// KnownDefinition is Definition for a name that may also be that of a file, such as one in a
+// configuration. If the View has synced and does not have r, it fails with [ErrNotFound] at
+// once and makes no request.
 func (v *View) KnownDefinition(ctx context.Context, r nad.Ref) (nad.Definition, error) {
 	return v.definition(ctx, r, -1, func(context.Context, nad.Ref) (known, error) {
 		return known{}, &Error{Kind: ErrNotFound}
 	})
 }
 
-// Definitions returns the definitions that the View has, in no order. One that cannot be
-// used as [nad.Parse] says comes with the error and perhaps nothing else.
+// Definitions returns the definitions in the View, in no order. One that cannot be used comes
+// with the error of [nad.Parse], and may be zero.
 func (v *View) Definitions() iter.Seq2[nad.Definition, error] {
 	var all []known
 	v.definitions.store.each(func(_ types.NamespacedName, k known) { all = append(all, k) })
@@ -69,7 +69,8 @@ func (v *View) Definitions() iter.Seq2[nad.Definition, error] {
 	}
 }
 
-// definition waits for r at most for limit, and then asks live.
+// definition looks r up. If the View does not have it, definition waits for limit and then
+// calls live.
 func (v *View) definition(ctx context.Context, r nad.Ref, limit time.Duration, live func(context.Context, nad.Ref) (known, error)) (nad.Definition, error) {
 	if err := r.Validate(); err != nil {
 		return nad.Definition{}, err

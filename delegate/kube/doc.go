@@ -26,6 +26,6 @@
 // again (write_verdict.go), and restores what others overwrite (write_repair.go). [Events]
 // have a queue of their own (events.go, events_send.go).
 //
-// Nothing in this package is global. Every goroutine ends soon after [View.Close], and the
-// goroutines of the View before Close returns.
+// Nothing in this package is global. The goroutines that Open starts end before [View.Close]
+// returns, and those of a StatusWriter soon afterwards.
 package kube

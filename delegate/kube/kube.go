@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// A Config says which cluster a [View] is of, and what it has.
+// A Config is the configuration of a [View].
 type Config struct {
 	// Kubeconfig is the path of a kubeconfig file. Empty means the cluster that
 	// the process runs in: the service account that Kubernetes mounts into pods.
@@ -28,29 +28,30 @@ type Config struct {
 	Node string
 
 	// Pods makes the View watch the pods of Node from the beginning. Otherwise the
-	// first [View.Pod] begins the watch, so that a node whose runtime tells all that
-	// is needed costs the API server nothing.
+	// first [View.Pod] starts the watch: a node whose runtime passes the annotations
+	// of pods does not need it.
 	Pods bool
 
 	// NADWait and PodWait limit how long [View.Definition] and [View.Pod] wait for
-	// the watch to bring what it has not brought yet. 0 means 2 s, a negative
+	// an object that the watch has not delivered yet. 0 means 2 s, a negative
 	// duration not to wait.
 	NADWait, PodWait time.Duration
 
-	// MaxViewAge is the age, see [Resource.Age], from which on the View answers with
-	// CNI code 11 instead of what it last knew. 0 means no limit.
+	// MaxViewAge limits the age of the View, see [Resource.Age]. Look-ups in an older
+	// View fail with CNI code 11. 0 means no limit.
 	MaxViewAge time.Duration
 
 	// Mirror is the absolute path of a directory for a copy of all definitions,
-	// as [nad.Load] reads it. It is used while the API server has not been reached
-	// yet. The View makes it if it does not exist. Empty means no copy.
+	// as [nad.Load] reads it. The View uses the copy until it has read the
+	// definitions from the API server. It creates the directory if there is none.
+	// Empty means no copy.
 	Mirror string
 
 	// UserAgent is the User-Agent of all requests. Empty means "metacni".
 	UserAgent string
 
-	// Logger gets a line when a watch has been down for 30 s and when it is back,
-	// and one for a mirror that cannot be written. Nil means none.
+	// Logger reports watches that have been down for 30 s, and their return, and a
+	// Mirror that cannot be written. Nil means no log.
 	Logger *slog.Logger
 
 	// Observer is called after each request with what became of it. It must not
@@ -147,7 +148,7 @@ func (v *View) start(ctx context.Context) {
 	}
 }
 
-// watchPart begins to watch what p is a part of, unless that has begun or v is closed.
+// watchPart starts the watch that fills p, unless it is running or v is closed.
 func watchPart[T any](v *View, p *part[T], example runtime.Object) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -156,8 +157,7 @@ func watchPart[T any](v *View, p *part[T], example runtime.Object) {
 	}
 }
 
-// Close ends the View and waits for its goroutines. What is asked of the View
-// afterwards fails.
+// Close ends the View and waits for its goroutines. Look-ups fail afterwards.
 func (v *View) Close() {
 	v.mu.Lock()
 	v.closed = true

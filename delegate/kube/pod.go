@@ -69,15 +69,14 @@ func keepPod(object any) (types.NamespacedName, Pod, bool) {
 	return types.NamespacedName{Namespace: p.Namespace, Name: p.Name}, p, true
 }
 
-// Pod returns the pod of a container, as the View has it. The pod is the one with the UID
-// of the container's, or the mirror of a static pod with that UID; without a UID it is the
-// pod of that name unless it is being deleted. Where the View does not have it, Pod waits
-// for Config.PodWait, and then asks the API server once. At least two fifths of the time
-// that ctx has are left.
+// Pod returns the pod of a container from the View: the one with the UID in of, or the mirror
+// of the static pod with that UID. Without a UID it is the pod of that name, unless it is
+// being deleted. If the View does not have it, Pod waits for Config.PodWait, and then asks
+// the API server once. It leaves at least two fifths of the time that ctx has.
 //
-// Pod fails with [ErrGone] where there is no such pod, and with [ErrNotSynced] where that
-// cannot be known, for a View older than Config.MaxViewAge, and without Config.Node. Both
-// have CNI code 11: a pod that is not visible yet must not start without its networks.
+// Pod fails with [ErrGone] if there is no such pod. It fails with [ErrNotSynced] if that is
+// not known, for a View older than Config.MaxViewAge, and without Config.Node. Both have CNI
+// code 11: a pod that is not visible yet must not start without its networks.
 func (v *View) Pod(ctx context.Context, of nad.Pod) (Pod, error) {
 	object := "pod " + of.String()
 	if v.pods == nil {
@@ -95,9 +94,9 @@ func (v *View) Pod(ctx context.Context, of nad.Pod) (Pod, error) {
 	return p, nil
 }
 
-// OnPod calls f with each pod that the View has, and from then on with each that is new or
-// has changed. f must not block. It may be called with the same pod again, and by two
-// goroutines at the same time. It is called once the pods are watched, see Config.Pods.
+// OnPod calls f with each pod in the View, and later with each pod that is new or has
+// changed. f must not block. It may be called with the same pod again, and by two
+// goroutines at the same time. There are pods only while they are watched, see Config.Pods.
 func (v *View) OnPod(f func(Pod)) {
 	if v.pods == nil {
 		return

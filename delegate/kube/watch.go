@@ -24,16 +24,16 @@ import (
 )
 
 const (
-	// downAfter is the time after which it is worth a line in the log that there is
-	// no watch. They end every few minutes, and begin again at once.
+	// downAfter is how long there is no watch before that is logged. Each watch ends
+	// after a few minutes, and the next one starts at once.
 	downAfter = 30 * time.Second
 
-	// A watch is silent where an API server, which sends a bookmark each minute,
-	// must have sent something. After silentFor it is cut.
+	// An API server sends a bookmark each minute. A watch without any event for
+	// silentAfter counts as silent, and is ended after silentFor.
 	silentAfter = 90 * time.Second
 	silentFor   = 3 * time.Minute
 
-	// healthyAfter is how long a watch lasts where nothing is broken.
+	// healthyAfter is how long a watch lasts at least if nothing is broken.
 	healthyAfter = 2 * time.Minute
 
 	// initialLimit is the time for the initial events of a watch, and for a LIST.
@@ -62,14 +62,14 @@ type source struct {
 	up       bool        // there is a watch
 	err      error       // why there is none
 	down     *time.Timer // runs while there is no watch
-	said     bool        // that there is none
+	logged   bool        // that there is none
 	listNext bool        // the last initial events were not complete
 	began    int         // the epoch in which the reflector has asked for all objects
 }
 
 // run keeps s and the store up to date until ctx, which is s.ctx, ends.
 func (s *source) run(ctx context.Context, example runtime.Object, to cache.ReflectorStore) {
-	s.fell(errors.New("not asked yet"))
+	s.disconnected(errors.New("not asked yet"))
 	defer s.stopped()
 	quiet := logr.Discard() // s says what there is to say
 	ctx = klog.NewContext(ctx, quiet)
@@ -113,7 +113,7 @@ func (s *source) List(opts metav1.ListOptions) (runtime.Object, error) {
 		}
 	}
 	if err != nil {
-		s.fell(err)
+		s.disconnected(err)
 		return nil, opaque(err)
 	}
 	return list, nil
@@ -132,10 +132,10 @@ func (s *source) Watch(opts metav1.ListOptions) (watch.Interface, error) {
 	}
 	w, err := s.watch(s.ctx, opts)
 	if err != nil {
-		s.fell(err)
+		s.disconnected(err)
 		return nil, opaque(err)
 	}
-	s.rose()
+	s.connected()
 	return newWatching(s, w, initial), nil
 }
 
@@ -166,8 +166,8 @@ func (s *source) ready(initial bool) error {
 	return nil
 }
 
-// rose notes that there is a watch.
-func (s *source) rose() {
+// connected notes that there is a watch.
+func (s *source) connected() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.up, s.err = true, nil
@@ -175,28 +175,28 @@ func (s *source) rose() {
 		s.down.Stop()
 		s.down = nil
 	}
-	if s.said {
-		s.said = false
+	if s.logged {
+		s.logged = false
 		s.log.Info("watching the Kubernetes API again", "resource", s.name)
 	}
 }
 
-// fell notes that there is no watch.
-func (s *source) fell(err error) {
+// disconnected notes that there is no watch.
+func (s *source) disconnected(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.up, s.err = false, cause(err)
-	if s.down == nil && !s.said && s.ctx.Err() == nil {
-		s.down = time.AfterFunc(downAfter, s.say)
+	if s.down == nil && !s.logged && s.ctx.Err() == nil {
+		s.down = time.AfterFunc(downAfter, s.logDown)
 	}
 }
 
-// say logs that there has been no watch for some time.
-func (s *source) say() {
+// logDown logs that there has been no watch for some time.
+func (s *source) logDown() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.down != nil && !s.up {
-		s.down, s.said = nil, true
+		s.down, s.logged = nil, true
 		s.log.Warn("not watching the Kubernetes API, and trying again",
 			"resource", s.name, "for", downAfter, "synced", s.store.synced(), "age", s.store.age().Round(time.Second), "error", s.err)
 	}
@@ -265,7 +265,7 @@ func (w *watching) Stop() {
 
 // ended notes that a watch has ended.
 func (s *source) ended(initial bool) {
-	s.fell(errors.New("the watch has ended"))
+	s.disconnected(errors.New("the watch has ended"))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.listNext = initial && !s.store.synced()
