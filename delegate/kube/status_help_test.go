@@ -220,6 +220,14 @@ func (b *bench) added(name string) nad.Pod {
 	return pod
 }
 
+// wantRequests fails the test unless there were n requests since the last look at them.
+func (b *bench) wantRequests(t *testing.T, n int, when string) {
+	t.Helper()
+	if got := b.api.count(); got != n {
+		t.Errorf("%d requests %s, want %d", got, when, n)
+	}
+}
+
 // settle lets d pass, and waits until all is done that is to be done then.
 func settle(d time.Duration) {
 	time.Sleep(d)

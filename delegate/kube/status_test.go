@@ -40,15 +40,11 @@ func TestWhatWasWrittenLastIsNotWrittenAgain(t *testing.T) {
 			t.Error(err)
 		}
 		settle(time.Hour)
-		if n := b.api.count(); n != 1 {
-			t.Errorf("%d requests, want 1", n)
-		}
+		b.wantRequests(t, 1, "in all")
 		b.set(pod.Container, aStatus("one more network"))
 		b.Changed(pod)
 		settle(time.Second)
-		if n := b.api.count(); n != 1 {
-			t.Errorf("%d requests after one more network, want 1", n)
-		}
+		b.wantRequests(t, 1, "after one more network")
 	})
 }
 
@@ -62,9 +58,7 @@ func TestNothingIsWrittenOnceThereAreNoRecords(t *testing.T) {
 		b.set(pod.Container, Status{})
 		b.Changed(pod)
 		settle(time.Hour)
-		if n := b.api.count(); n != 0 {
-			t.Errorf("%d requests, want none", n)
-		}
+		b.wantRequests(t, 0, "in all")
 		if len(b.pods) != 0 {
 			t.Errorf("%d pods are remembered, want none", len(b.pods))
 		}
@@ -181,9 +175,7 @@ func TestTheDELOfTheNewestSandboxDoesNotBringBackTheStatusOfTheOldOne(t *testing
 		b.set(newer.Container, Status{})
 		b.Changed(newer)
 		settle(time.Hour)
-		if n := b.api.count(); n != 0 {
-			t.Errorf("%d requests, want none", n)
-		}
+		b.wantRequests(t, 0, "in all")
 	})
 }
 
@@ -196,9 +188,7 @@ func TestAStatusForThoseWrittenBeforeIsOnlyWrittenForThese(t *testing.T) {
 		b.set(pod.Container, only)
 		b.Changed(pod)
 		settle(time.Second)
-		if n := b.api.count(); n != 0 {
-			t.Errorf("%d requests for a pod without a status, want none", n)
-		}
+		b.wantRequests(t, 0, "for a pod without a status")
 		both := aStatus("primary and another")
 		both.Created = only.Created
 		b.set(pod.Container, both)
@@ -207,9 +197,7 @@ func TestAStatusForThoseWrittenBeforeIsOnlyWrittenForThese(t *testing.T) {
 		b.set(pod.Container, only)
 		b.Changed(pod)
 		settle(time.Second)
-		if n := b.api.count(); n != 2 {
-			t.Errorf("%d requests when a network came and went, want 2", n)
-		}
+		b.wantRequests(t, 2, "when a network came and went")
 	})
 }
 
@@ -220,14 +208,10 @@ func TestRecordsThatCannotBeReadAreReadAgain(t *testing.T) {
 		b.unreadable(errors.New("I/O error"))
 		b.added("a")
 		settle(time.Second)
-		if n := b.api.count(); n != 0 {
-			t.Errorf("%d requests, want none", n)
-		}
+		b.wantRequests(t, 0, "in all")
 		b.unreadable(nil)
 		settle(time.Minute)
-		if n := b.api.count(); n != 1 {
-			t.Errorf("%d requests when they can be read, want 1", n)
-		}
+		b.wantRequests(t, 1, "when they can be read")
 	})
 }
 
@@ -267,9 +251,7 @@ func TestAProcessThatBeginsWritesTenPodsASecond(t *testing.T) {
 		}
 		b.Resume(pods)
 		settle(950 * time.Millisecond)
-		if n := b.api.count(); n != 10 {
-			t.Errorf("%d requests in the first second, want 10", n)
-		}
+		b.wantRequests(t, 10, "in the first second")
 		// One whose ADD comes now does not wait for the others.
 		b.added("new")
 		synctest.Wait()
@@ -277,9 +259,7 @@ func TestAProcessThatBeginsWritesTenPodsASecond(t *testing.T) {
 			t.Errorf("%v, want a request for the new pod", got)
 		}
 		settle(time.Minute)
-		if n := b.api.count(); n != 15 {
-			t.Errorf("%d requests afterwards, want 15", n)
-		}
+		b.wantRequests(t, 15, "afterwards")
 	})
 }
 

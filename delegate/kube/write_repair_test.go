@@ -79,9 +79,7 @@ func TestAStatusThatSomebodyElseChangesIsWrittenAgain(t *testing.T) {
 		settle(time.Second)
 		show(podObject(pod, "201", "[]")) // another event of the same pod
 		settle(10 * time.Second)
-		if n := b.api.count(); n != 1 {
-			t.Errorf("%d requests in the first 21 s, want 1", n)
-		}
+		b.wantRequests(t, 1, "in the first 21 s")
 		b.api.mu.Lock()
 		b.api.version = 300 // versions grow
 		b.api.mu.Unlock()
@@ -91,9 +89,7 @@ func TestAStatusThatSomebodyElseChangesIsWrittenAgain(t *testing.T) {
 			t.Error(diff)
 		}
 		settle(time.Hour)
-		if n := b.api.count(); n != 0 {
-			t.Errorf("%d requests in the hour that follows, want none: what the view has is older", n)
-		}
+		b.wantRequests(t, 0, "in the hour that follows: what the view has is older")
 	})
 }
 
@@ -114,9 +110,7 @@ func TestAFightOverAStatusIsSlowAndToldOnce(t *testing.T) {
 			show(podObject(pod, strconv.Itoa(version), "[]"))
 			settle(time.Second)
 		}
-		if n := b.api.count(); n != 4 {
-			t.Errorf("%d requests in 2 minutes, want 4", n)
-		}
+		b.wantRequests(t, 4, "in 2 minutes")
 		if n := len(events.queue); n != 1 {
 			t.Errorf("%d Events, want 1", n)
 		}
@@ -142,9 +136,7 @@ func TestWhatTheViewShowsFromBeforeTheWriteIsNobodyElses(t *testing.T) {
 		other.UID = "another pod of that name"
 		show(other)
 		settle(time.Hour)
-		if n := b.api.count(); n != 1 {
-			t.Errorf("%d requests, want 1", n)
-		}
+		b.wantRequests(t, 1, "in all")
 	})
 }
 
