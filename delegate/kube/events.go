@@ -191,7 +191,8 @@ func (e *Events) Pod(pod nad.Pod, reason Reason, action, note string) {
 	}
 }
 
-// Definition adds an Event about a definition. There is one more for each version of it.
+// Definition adds an Event about a definition. The same text is sent again for each version
+// of the definition.
 func (e *Events) Definition(d nad.Definition, reason Reason, action, note string) {
 	e.add(corev1.ObjectReference{
 		APIVersion: definitionVersion.String(), Kind: definitionKind,

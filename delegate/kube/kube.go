@@ -54,9 +54,8 @@ type Config struct {
 	// Mirror that cannot be written. Nil means no log.
 	Logger *slog.Logger
 
-	// Observer is called after each request with what became of it. It must not
-	// block, and may be called by several goroutines at the same time. It may be
-	// nil.
+	// Observer is called after each request. It must not block, and several
+	// goroutines may call it at the same time. Nil means none.
 	Observer func(Request)
 }
 

@@ -23,9 +23,9 @@ import (
 // mirrorRetry is the time after which a mirror that cannot be written is tried again.
 const mirrorRetry = 10 * time.Second
 
-// A mirror keeps a directory like the definitions of a store. It changes nothing before
-// the store has synced: until then the directory is the better one of the two. An error,
-// such as a full disk, is tried again for as long as it takes.
+// A mirror copies the definitions of a store to a directory. It changes nothing before the
+// store has synced, because until then the directory knows more. After an error, such as a
+// full disk, it tries again and does not give up.
 type mirror struct {
 	dir   string
 	log   *slog.Logger
@@ -111,9 +111,9 @@ func (m *mirror) awaitSync(ctx context.Context) bool {
 	}
 }
 
-// sweep marks what an earlier process has written, and removes the temporary files that
-// it has left behind. Definitions without a .key file are those of a person. A
-// directory that cannot be read is left alone.
+// sweep marks the definitions that an earlier process has written, and removes its temporary
+// files. Definitions without a .key file belong to a person. A directory that cannot be read
+// is left alone.
 func (m *mirror) sweep() {
 	files, _ := fs.Glob(os.DirFS(m.dir), "*/*") // the pattern is valid
 	for _, file := range files {
@@ -126,14 +126,14 @@ func (m *mirror) sweep() {
 	}
 }
 
-// write makes everything that is marked in the mirror as it is in the store. What it
-// cannot write stays marked.
+// write copies the marked definitions from the store to the directory. Those that it cannot
+// write stay marked.
 func (m *mirror) write(ctx context.Context) error {
 	var errs []error
 	for _, key := range m.take() {
 		err := ctx.Err()
 		if err == nil {
-			err = m.bring(key)
+			err = m.copy(key)
 		}
 		if err != nil {
 			errs = append(errs, err)
@@ -147,9 +147,9 @@ func (m *mirror) write(ctx context.Context) error {
 	return errs[0]
 }
 
-// bring makes a definition in the mirror as it is in the store. One that cannot be used
-// is removed.
-func (m *mirror) bring(key types.NamespacedName) error {
+// copy copies a definition from the store to the directory. It removes one that is not in the
+// store, or cannot be used.
+func (m *mirror) copy(key types.NamespacedName) error {
 	k, found, _, _ := m.store.get(key)
 	if !found || k.err != nil {
 		return m.remove(nad.Definition{Ref: nad.Ref(key)})

@@ -27,9 +27,9 @@ func addDefinitions(scheme *runtime.Scheme) error {
 	return nil
 }
 
-// A definition is a NetworkAttachmentDefinition as the API server sends it. Decoding one
-// never fails: what is wrong with it is a property of the definition, and must not
-// keep the others of a list, or of a watch, from being read.
+// A definition is a NetworkAttachmentDefinition as the API server sends it. Decoding never
+// fails, because one invalid definition must not prevent others of the same list or watch
+// from being read: its error is a property of the definition.
 type definition struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta // what a watch needs: the names, the version, its own annotation

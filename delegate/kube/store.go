@@ -7,18 +7,18 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// A store has what a watch has brought, of one resource. It keeps of each object what
-// keep makes of it. It is a [k8s.io/client-go/tools/cache.ReflectorStore]: the reflector
-// alone changes it.
+// A store holds the objects of one resource that a watch has delivered, each in the form
+// that keep returns. It is a [k8s.io/client-go/tools/cache.ReflectorStore]: only the
+// reflector changes it.
 type store[T any] struct {
-	// keep returns what matters of an object, or false for one without a name.
+	// keep returns the part of an object that is kept, or false for one without a name.
 	keep func(object any) (types.NamespacedName, T, bool)
 
 	mu    sync.Mutex
 	items map[types.NamespacedName]T
-	whole bool          // items has been complete
-	last  time.Time     // of the last sign of life of the API server
-	wake  chan struct{} // closed with the next change
+	whole bool          // items has been complete at least once
+	last  time.Time     // when the API server was last heard of
+	wake  chan struct{} // closed by the next change
 	tell  []func(types.NamespacedName)
 }
 
@@ -28,8 +28,8 @@ func newStore[T any](keep func(any) (types.NamespacedName, T, bool)) *store[T] {
 	}
 }
 
-// get returns an item if there is one, whether the store is complete, and a channel
-// that is closed when the answer may be another one.
+// get returns an item if there is one, whether the store has synced, and a channel that is
+// closed by the next change of the store.
 func (s *store[T]) get(key types.NamespacedName) (item T, found, synced bool, wake <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -37,14 +37,14 @@ func (s *store[T]) get(key types.NamespacedName) (item T, found, synced bool, wa
 	return item, found, s.whole, s.wake
 }
 
-// age is the time since the last sign of life.
+// age returns the time since the API server was last heard of.
 func (s *store[T]) age() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return time.Since(s.last)
 }
 
-// synced reports whether the store is complete, as far as the API server has told.
+// synced reports whether the store has been complete at least once.
 func (s *store[T]) synced() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,14 +61,14 @@ func (s *store[T]) each(do func(types.NamespacedName, T)) (synced bool) {
 	return s.whole
 }
 
-// listen makes f be told, from now on, of each item that may have changed. f must not block.
+// listen makes the store call f with each item that may have changed. f must not block.
 func (s *store[T]) listen(f func(types.NamespacedName)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tell = append(s.tell, f)
 }
 
-// changed tells of an item that may have changed.
+// changed calls the listeners with an item that may have changed.
 func (s *store[T]) changed(key types.NamespacedName) {
 	s.mu.Lock()
 	tell := s.tell

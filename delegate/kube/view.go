@@ -15,7 +15,7 @@ const (
 	liveLimit = 2 * time.Second // for a request on the path of a pod
 )
 
-// A part is what a view has of one resource.
+// A part is a resource in a view: its watch, and what that has delivered.
 type part[T any] struct {
 	source  *source
 	watched atomic.Bool // the watch has begun
@@ -33,9 +33,9 @@ func newPart[T any](ctx context.Context, v *View, r resource, keep func(any) (ty
 	return p
 }
 
-// find returns the item of that key, if wanted says that it is the one. It waits until the
-// part has synced, and then for limit until it has such an item. It fails if it does not
-// know what there is.
+// find returns the item with that key, if wanted accepts it. It waits until the part has
+// synced, and then for limit until there is such an item. It fails if the part does not sync
+// in time, is too old, or has ended.
 func (p *part[T]) find(ctx context.Context, key types.NamespacedName, limit time.Duration, wanted func(T) bool) (item T, found bool, err error) {
 	if err := p.awaitSync(ctx); err != nil {
 		return item, false, err
@@ -63,8 +63,8 @@ func (p *part[T]) find(ctx context.Context, key types.NamespacedName, limit time
 	}
 }
 
-// awaitSync waits until the part has synced. It fails if it does not, and if it is too
-// old.
+// awaitSync waits until the part has synced. It fails if that takes too long, and if the part
+// is too old.
 func (p *part[T]) awaitSync(ctx context.Context) error {
 	waiting, cancel := within(ctx, syncLimit)
 	defer cancel()
@@ -82,13 +82,13 @@ func (p *part[T]) awaitSync(ctx context.Context) error {
 		}
 	}
 	if age := p.store.age(); p.maxAge > 0 && age > p.maxAge {
-		return p.unknown(fmt.Errorf("the last sign of life is %v old, maxViewAge is %v", age.Round(time.Second), p.maxAge))
+		return p.unknown(fmt.Errorf("the API server was last heard of %v ago, maxViewAge is %v", age.Round(time.Second), p.maxAge))
 	}
 	return nil
 }
 
-// unknown is the error of a part that does not know: because of why, or because there
-// is no watch.
+// unknown returns the error of a look-up that the part cannot answer. Without a why it is the
+// reason why there is no watch.
 func (p *part[T]) unknown(why error) error {
 	if _, err := p.source.state(); why == nil {
 		why = err
@@ -96,16 +96,16 @@ func (p *part[T]) unknown(why error) error {
 	return &Error{Kind: ErrNotSynced, Err: why}
 }
 
-// A Resource is what a [View] has of one of the resources it watches.
+// A Resource is the state of one resource that a [View] watches.
 type Resource struct {
 	Name    string        // as in a role, such as "pods"
-	Synced  bool          // the View has been complete: it answers from what it has
-	Age     time.Duration // since the last sign of life of the watch, or since Open
+	Synced  bool          // the View has been complete at least once, and answers look-ups
+	Age     time.Duration // since the watch last delivered anything, or since Open
 	Objects int
 	Invalid int // definitions that cannot be used
 
-	// Look-ups that had to wait: those that the watch has brought in time, those
-	// that one request has brought, and the others.
+	// Look-ups that had to wait: the watch delivered the object in time, one request
+	// found it, or neither did.
 	WaitsWatch, WaitsLive, WaitsNone uint64
 }
 

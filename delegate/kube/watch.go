@@ -53,7 +53,7 @@ type source struct {
 	epoch func() int  // of the credentials
 	store interface { // that it fills
 		synced() bool       // it is complete
-		age() time.Duration // since the last sign of life
+		age() time.Duration // since the API server was last heard of
 	}
 
 	ctx context.Context //nolint:containedctx // of the view: a reflector passes none to a LIST

@@ -216,8 +216,8 @@ func (w *StatusWriter) target(pod nad.Pod, static bool) (target, verdict) {
 	return target{uid: pod.UID}, verdict{}
 }
 
-// send sends the request: a merge patch, which leaves everything else as it is. It returns
-// the version of the pod that has the status.
+// send sends the request: a merge patch, which changes nothing else. It returns the version
+// of the pod with the status.
 func (w *StatusWriter) send(ctx context.Context, pod nad.Pod, uid, text string) (version string, err error) {
 	type metadata struct {
 		UID         string            `json:"uid,omitempty"`

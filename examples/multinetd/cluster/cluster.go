@@ -1,13 +1,16 @@
-// Package cluster is what multinetd does with Kubernetes.
+// Package cluster connects multinetd to Kubernetes. Package delegate/kube does the work; this
+// package combines it with multinet's configuration and records:
 //
-//   - multinet gets its NetworkAttachmentDefinitions, and the annotations of pods, from
-//     a picture of the cluster that the API server keeps up to date (cluster.go).
-//   - The network-status annotation of a pod is written from the records (status.go).
-//   - Events tell users what was attached, and why something was not (events.go).
-//   - The probe and the metrics say how old the picture is (probe.go, metrics.go).
+//   - An ADD gets NetworkAttachmentDefinitions, and the annotations of pods, from the view of
+//     the cluster (cluster.go).
+//   - When a record has changed, the network-status of the pod is computed from it and
+//     written (status.go).
+//   - Events tell users what was attached, and why an ADD has failed (events.go).
+//   - The probe and the metrics report the age of the view (probe.go, metrics.go), and a page
+//     on the socket shows the network-status in the API (page.go).
 //
-// Nothing here keeps the daemon from starting, a pod that selects nothing from coming up,
-// or a DEL from being done.
+// The daemon starts, pods that select nothing are attached, and DELs are done, whatever
+// happens to the API server.
 package cluster
 
 import (

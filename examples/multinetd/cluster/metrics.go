@@ -9,7 +9,7 @@ import (
 	"github.com/metacni/metacni/netconf/nad"
 )
 
-// Describe sends nothing: what there is depends on what is watched.
+// Describe sends nothing: the metrics depend on the resources that are watched.
 func (c *Cluster) Describe(chan<- *prometheus.Desc) {}
 
 // Collect sends the metrics about Kubernetes. No label is the name of a pod or of a

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// grace is how long the daemon is not ready for want of the API server.
+// grace is how long the daemon waits for the API server before it is ready without it.
 const grace = 30 * time.Second
 
-// Probe returns what is not known of the cluster yet. It is fine if a mirror knows it, or
-// if the API server has not answered for half a minute: pods that need nothing of it must
-// come up.
+// Probe reports whether the daemon is ready, and as an error the resources that it has not
+// read from the API server yet. Without them it is ready if there is a mirror, or after 30
+// seconds: pods that do not need the API server must start.
 func (c *Cluster) Probe(context.Context) (ok bool, err error) {
 	if c == nil {
 		return true, nil

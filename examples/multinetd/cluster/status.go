@@ -14,8 +14,9 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// attached has the status of the pod p written, whose container k.ContainerID is attached
-// to everything now. It waits for that as the key statusPolicy says.
+// attached is called when the container k.ContainerID of the pod p is attached to all its
+// networks. It has the status of the pod written, and waits for that as the key statusPolicy
+// says.
 func (c *Cluster) attached(ctx context.Context, k scratch.Key, p nad.Pod) error {
 	p.Container = k.ContainerID
 	if err := c.writer.Wait(ctx, p); err != nil {
@@ -66,8 +67,8 @@ func (c *Cluster) resume(ctx context.Context) {
 	c.writer.Resume(pods)
 }
 
-// desired returns what the records of the container p.Container say. It is a pure function
-// of them. The writer takes the newest container of a pod.
+// desired returns the status of the container p.Container, a pure function of its records.
+// The writer takes the newest container of a pod.
 func (c *Cluster) desired(ctx context.Context, p nad.Pod) (kube.Status, error) {
 	records, err := c.container(ctx, p.Container)
 	if err != nil || len(records) == 0 {
