@@ -2,8 +2,10 @@ package kube
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -253,5 +255,27 @@ func TestTheEndOfTheContextEndsALookUp(t *testing.T) {
 	v.Close()
 	if _, err := v.Definition(t.Context(), ref("blue", "storage")); !errors.Is(err, ErrNotSynced) {
 		t.Errorf("after Close: %v, want ErrNotSynced", err)
+	}
+}
+
+// Kubernetes' packages copy objects before they change them.
+func TestCopiesOfDefinitionsShareNothing(t *testing.T) {
+	t.Parallel()
+	list := &definitionList{Items: make([]definition, 1)}
+	err := json.Unmarshal([]byte(`{"metadata":{"namespace":"a","name":"b","annotations":{"k":"v"}},"spec":{"config":"{}"}}`), &list.Items[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, ok := list.DeepCopyObject().(*definitionList)
+	if !ok || !reflect.DeepEqual(c, list) {
+		t.Fatalf("%+v is no copy of %+v", c, list)
+	}
+	one, ok := list.Items[0].DeepCopyObject().(*definition)
+	if !ok || !reflect.DeepEqual(one, &list.Items[0]) {
+		t.Fatalf("%+v is no copy of %+v", one, list.Items[0])
+	}
+	c.Items[0].Annotations["k"], one.Annotations["k"], c.Items[0].Name = "changed", "changed", "changed"
+	if d := list.Items[0]; d.Annotations["k"] != "v" || d.Name != "b" {
+		t.Errorf("the original has changed: %+v", d)
 	}
 }

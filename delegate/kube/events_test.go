@@ -101,6 +101,33 @@ func TestNilEventsHaveNone(t *testing.T) {
 	}
 }
 
+// A pod that fails with ever new texts must not fill the memory of the daemon.
+func TestOnlySoManyEventsAreRemembered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var api fakeAPI
+		e := api.view(t).NewEvents(EventsConfig{})
+		tell := func(i int) {
+			e.Pod(aPod("a"), NoNetworkFound, "AddNetwork", strconv.Itoa(i))
+			<-e.queue
+		}
+		for i := range 3 * eventMemory {
+			tell(i)
+			if len(e.told) > eventMemory {
+				t.Fatalf("%d Events are remembered", len(e.told))
+			}
+		}
+		for i := range eventMemory {
+			tell(-i)
+		}
+		time.Sleep(eventRepeat)
+		tell(1)
+		if n := len(e.told); n != 1 {
+			t.Errorf("%d Events are remembered for more than an hour", n)
+		}
+	})
+}
+
 func TestEveryTextIsSentOnceAnHour(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

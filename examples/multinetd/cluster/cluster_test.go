@@ -1,0 +1,91 @@
+package cluster
+
+import (
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/status"
+)
+
+func newCluster(c Config) *Cluster {
+	return New(c, func() []string { return nil }, slog.New(slog.DiscardHandler))
+}
+
+// The socket answers probes and scrapes before the cluster has started.
+func TestProbesAndScrapesMayComeBeforeTheStart(t *testing.T) {
+	t.Parallel()
+	c := newCluster(Config{Kubeconfig: "/nonexistent/kubeconfig"})
+	if ok, err := c.Probe(t.Context()); ok || err == nil {
+		t.Errorf("ready: %v, %v", ok, err)
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(c)
+	if found, err := registry.Gather(); len(found) > 0 || err != nil {
+		t.Errorf("metrics %v, %v", found, err)
+	}
+}
+
+func TestWithoutAClusterEveryMethodDoesNothing(t *testing.T) {
+	t.Parallel()
+	c := newCluster(Config{})
+	if c != nil {
+		t.Fatal("there is a cluster")
+	}
+	stop, err := c.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	c.Changed(t.Context(), "c1", "")
+	ctx, end := c.Adding(t.Context(), "c1", "K8S_POD_NAMESPACE=a;K8S_POD_NAME=b")
+	end(nad.ErrForbidden)
+	if m := c.Multinet(); ctx != t.Context() || m.Definition != nil || m.Annotations != nil || m.Attached != nil {
+		t.Errorf("%v, %+v", ctx, m)
+	}
+	if ok, err := c.Probe(t.Context()); !ok || err != nil {
+		t.Errorf("ready: %v, %v", ok, err)
+	}
+}
+
+func TestAConfigurationThatCanNeverWorkIsAnError(t *testing.T) {
+	t.Parallel()
+	_, err := newCluster(Config{Kubeconfig: "/k", NADDir: "relative"}).Start(t.Context())
+	if err == nil || err.Error() != `kubernetes: mirror: "relative" is not an absolute path` {
+		t.Error(err)
+	}
+}
+
+// The pods of all nodes would be too many to watch.
+func TestAnnotationsNeedTheNameOfTheNode(t *testing.T) {
+	t.Parallel()
+	_, err := newCluster(Config{Kubeconfig: "/k"}).annotations(t.Context(), nad.Pod{Namespace: "a", Name: "b"})
+	if err == nil || !strings.Contains(err.Error(), "nodeName") || status.Code(err) != 11 {
+		t.Errorf("%v (code %d)", err, status.Code(err))
+	}
+}
+
+func TestThePageIsOnlyRead(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		method, query string
+		in            Config
+		want          int
+	}{
+		{http.MethodGet, "?namespace=a&name=b", Config{}, http.StatusNotImplemented},
+		{http.MethodPost, "?namespace=a&name=b", Config{Kubeconfig: "/k"}, http.StatusMethodNotAllowed},
+		{http.MethodGet, "?namespace=a&name=../b", Config{Kubeconfig: "/k"}, http.StatusBadRequest},
+		{http.MethodGet, "", Config{Kubeconfig: "/k"}, http.StatusBadRequest},
+	} {
+		w := httptest.NewRecorder()
+		newCluster(tt.in).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), tt.method, Path+tt.query, nil))
+		if w.Code != tt.want {
+			t.Errorf("%s %s: status %d, want %d", tt.method, tt.query, w.Code, tt.want)
+		}
+	}
+}
