@@ -121,8 +121,9 @@ func Open(ctx context.Context, c Config) (*View, error) {
 	if err := v.clients(); err != nil {
 		return nil, err
 	}
-	v.ctx, v.cancel = context.WithCancel(ctx)
-	v.start(v.ctx)
+	ctx, v.cancel = context.WithCancel(ctx)
+	v.ctx = ctx
+	v.start(ctx)
 	return v, nil
 }
 

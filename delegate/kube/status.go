@@ -162,7 +162,7 @@ func (v *View) NewStatusWriter(c StatusConfig) *StatusWriter {
 func (w *StatusWriter) Run(ctx context.Context) {
 	defer close(w.ended)
 	ctx, cancel := context.WithCancel(ctx)
-	defer context.AfterFunc(w.view.ctx, cancel)()
+	defer context.AfterFunc(w.view.ctx, cancel)() //nolint:contextcheck // either ends Run
 	defer context.AfterFunc(ctx, w.queue.ShutDown)()
 	var running sync.WaitGroup
 	defer running.Wait()
