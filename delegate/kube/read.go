@@ -2,12 +2,7 @@ package kube
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
@@ -28,24 +23,9 @@ func (v *View) NetworkStatus(ctx context.Context, pod nad.Pod) (string, error) {
 	if cached, ok := v.cachedPod(pod); ok {
 		pod.UID = cached.UID // that of a static pod's mirror is not the kubelet's
 	}
-	var nothing struct {
-		Metadata struct {
-			UID string `json:"uid,omitempty"`
-		} `json:"metadata"`
-	}
-	nothing.Metadata.UID = pod.UID
-	patch, err := json.Marshal(nothing)
-	if err != nil { // impossible
-		return "", err
-	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	var answer corev1.Pod
-	err = v.core.Patch(types.MergePatchType).Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("status").
-		Body(patch).MaxRetries(0).Do(ctx).Into(&answer)
-	if err == nil && answer.ResourceVersion == "" {
-		err = errors.New("the answer is not the pod")
-	}
+	answer, err := v.patchStatus(ctx, pod, nil)
 	switch {
 	case err == nil:
 		return answer.Annotations[status.NetworkStatusAnnotation], nil

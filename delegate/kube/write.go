@@ -216,29 +216,37 @@ func (w *StatusWriter) target(pod nad.Pod, static bool) (target, verdict) {
 	return target{uid: pod.UID}, verdict{}
 }
 
-// send sends the request: a merge patch, which changes nothing else. It returns the version
-// of the pod with the status.
+// send sends the request, and returns the version of the pod with the status.
 func (w *StatusWriter) send(ctx context.Context, pod nad.Pod, uid, text string) (version string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	pod.UID = uid
+	answer, err := w.view.patchStatus(ctx, pod, map[string]string{status.NetworkStatusAnnotation: text})
+	return answer.ResourceVersion, err
+}
+
+// patchStatus sets annotations of a pod with a patch of pods/status, which changes nothing
+// else, and returns the pod. The API server refuses a pod with another UID than pod.UID,
+// unless that is empty.
+func (v *View) patchStatus(ctx context.Context, pod nad.Pod, annotations map[string]string) (corev1.Pod, error) {
 	type metadata struct {
 		UID         string            `json:"uid,omitempty"`
-		Annotations map[string]string `json:"annotations"`
+		Annotations map[string]string `json:"annotations,omitempty"`
 	}
 	patch, err := json.Marshal(struct {
 		Metadata metadata `json:"metadata"`
-	}{metadata{uid, map[string]string{status.NetworkStatusAnnotation: text}}})
+	}{metadata{pod.UID, annotations}})
 	if err != nil { // impossible
-		return "", err
+		return corev1.Pod{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
 	var answer corev1.Pod
-	err = w.view.core.Patch(types.MergePatchType).
+	err = v.core.Patch(types.MergePatchType).
 		Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("status").
 		Body(patch).MaxRetries(0).Do(ctx).Into(&answer)
 	if err == nil && answer.ResourceVersion == "" {
 		err = errors.New("the answer is not the pod")
 	}
-	return answer.ResourceVersion, err
+	return answer, err
 }
 
 // heard counts a request, and notes whether the API server is away. The caller holds w.mu.
