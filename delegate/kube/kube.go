@@ -59,11 +59,14 @@ type Config struct {
 	Observer func(Request)
 }
 
+// errNoNode is the error for pods without Config.Node.
+var errNoNode = errors.New("the name of the node is needed to watch its pods")
+
 // check fails for a configuration that can never work.
 func (c Config) check() error {
 	switch {
 	case c.Pods && c.Node == "":
-		return errors.New("the name of the node is needed to watch its pods")
+		return errNoNode
 	case c.Mirror != "" && !filepath.IsAbs(c.Mirror):
 		return fmt.Errorf("mirror: %q is not an absolute path", c.Mirror)
 	case c.MaxViewAge < 0:

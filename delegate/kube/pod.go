@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"errors"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -80,7 +79,7 @@ func keepPod(object any) (types.NamespacedName, Pod, bool) {
 func (v *View) Pod(ctx context.Context, of nad.Pod) (Pod, error) {
 	object := "pod " + of.String()
 	if v.pods == nil {
-		return Pod{}, &Error{Object: object, Kind: ErrNotSynced, Err: errors.New("the name of the node is needed to watch its pods")}
+		return Pod{}, &Error{Object: object, Kind: ErrNotSynced, Err: errNoNode}
 	}
 	watchPart(v, v.pods, &corev1.Pod{})
 	key := types.NamespacedName{Namespace: of.Namespace, Name: of.Name}
