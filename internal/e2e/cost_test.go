@@ -89,7 +89,7 @@ func TestCostOfStart(t *testing.T) {
 	for _, b := range []struct {
 		flags string
 		limit int64 // bytes
-	}{{"", 7_250_000}, {"-s -w", 4_900_000}} {
+	}{{"", 7_450_000}, {"-s -w", 5_100_000}} {
 		file := filepath.Join(t.TempDir(), "multinet")
 		build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-trimpath", "-ldflags", b.flags, "-o", file, "./examples/multinet")
 		build.Dir, build.Env = "../..", append(os.Environ(), "CGO_ENABLED=0")
