@@ -167,6 +167,15 @@ func (s *Server) Start(t testing.TB) {
 func (s *Server) Pause(t testing.TB) {
 	t.Helper()
 	s.api.signal(t, syscall.SIGSTOP)
+	for { // until its last thread has stopped
+		err := unix.Waitid(unix.P_PID, s.api.cmd.Process.Pid, nil, unix.WSTOPPED, nil)
+		switch {
+		case err == nil:
+			return
+		case !errors.Is(err, unix.EINTR):
+			t.Fatal(err)
+		}
+	}
 }
 
 // Resume ends a pause. Clients get the answers to what they have asked meanwhile.
