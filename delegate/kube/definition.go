@@ -14,7 +14,7 @@ import (
 	"github.com/metacni/metacni/netconf/nad"
 )
 
-// A known is what is known of a definition.
+// A known is a definition in the store.
 type known struct {
 	definition nad.Definition
 	err        error // why it cannot be used

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -85,8 +86,8 @@ const (
 // wait. Each Event keeps its own text; one that has been sent in the last hour is not
 // sent again.
 //
-// Texts must not quote configurations: whoever may read Events may not be allowed to
-// read these.
+// Texts must not quote configurations: not everybody who may read Events may read
+// configurations too.
 //
 // Goroutines may share Events. A nil *Events has none. Nothing is sent before
 // [Events.Run].
@@ -113,7 +114,7 @@ type event struct {
 	reason       Reason
 	action, note string
 
-	// These are not part of what it says.
+	// Two Events that differ in these alone say the same.
 	name string
 	at   time.Time
 }
@@ -132,12 +133,10 @@ type EventStats struct {
 
 // NewEvents returns Events for the cluster of v.
 func (v *View) NewEvents(c EventsConfig) *Events {
+	controller := cmp.Or(c.Controller, "metacni")
 	e := &Events{
-		client: v.events, log: v.log, mode: c.Mode, controller: c.Controller, instance: c.Controller,
+		client: v.events, log: v.log, mode: c.Mode, controller: controller, instance: controller,
 		queue: make(chan event, eventQueue), told: map[event]time.Time{}, last: time.Now().UnixNano(),
-	}
-	if e.controller == "" {
-		e.controller, e.instance = "metacni", "metacni"
 	}
 	switch node := v.config.Node; {
 	case c.Self.Name != "":
@@ -183,8 +182,8 @@ func attached(n status.Network) string {
 	return strings.Join(append(parts, n.Name), " ")
 }
 
-// Pod adds an Event about a pod. action says what was done, or was to be done, in one
-// word, such as the name of an interface. A container outside of Kubernetes has no Events.
+// Pod adds an Event about a pod. action is what was done or attempted, in one word,
+// such as the name of an interface. A container outside of Kubernetes has no Events.
 func (e *Events) Pod(pod nad.Pod, reason Reason, action, note string) {
 	if pod.Valid() {
 		e.add(podReference(pod), reason, action, note)

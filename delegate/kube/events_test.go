@@ -36,7 +36,7 @@ func sent(api *fakeAPI) []string {
 	return notes
 }
 
-// noteOf returns the note of an Event as it is sent.
+// noteOf returns the note that is sent for an Event.
 func noteOf(body string) string {
 	var u runtime.Unknown
 	var e eventsv1.Event

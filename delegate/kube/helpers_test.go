@@ -77,7 +77,7 @@ func until[T any](t *testing.T, p *part[T], do func() bool) {
 	}
 }
 
-// within1s returns a context for what is answered at once, or never.
+// within1s returns a context that ends after a second.
 func within1s(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -143,5 +143,8 @@ func (v *View) cachedPod(of nad.Pod) (Pod, bool) {
 		return Pod{}, false
 	}
 	p, _, _, _ := v.pods.store.get(types.NamespacedName{Namespace: of.Namespace, Name: of.Name}) //nolint:dogsled // the zero Pod is no container's
-	return p, p.is(of)
+	if !p.is(of) {
+		return Pod{}, false
+	}
+	return p, true
 }

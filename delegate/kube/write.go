@@ -177,15 +177,12 @@ func (w *StatusWriter) write(ctx context.Context, pod nad.Pod, p *podStatus, wan
 // needed reports whether the API server has, as far as is known, another status of a pod
 // than the one wanted. The caller holds w.mu.
 func (w *StatusWriter) needed(pod nad.Pod, p *podStatus, want Status) bool {
-	switch {
-	case want.Annotation == "", want.Annotation == p.text, want.Created.Before(p.created):
+	if want.Annotation == "" || want.Annotation == p.text || want.Created.Before(p.created) {
 		return false
 	}
-	object, seen := w.view.cachedPod(pod)
+	object, _ := w.view.cachedPod(pod) // without annotations if it is not known
 	text, has := object.Annotations[status.NetworkStatusAnnotation]
-	switch {
-	case !seen:
-	case p.text == "" && text == want.Annotation:
+	if p.text == "" && text == want.Annotation {
 		p.text, p.version, p.created = text, object.Version, want.Created
 		return false
 	}

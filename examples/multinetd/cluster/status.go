@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/examples/multinet/multinet"
@@ -76,17 +75,17 @@ func (c *Cluster) desired(ctx context.Context, p nad.Pod) (kube.Status, error) {
 	}
 	s := kube.Status{Created: records[0].Created}
 	s.Annotation, s.Trimmed = status.Annotation(networks(records))
-	var all []delegate.Attached
+	count, ours := 0, false
 	for _, r := range records {
-		all = append(all, r.Attached...)
-	}
-	for _, a := range all {
-		s.Static = s.Static || nad.ParseOrigin(a.Origin).StaticPod()
+		count += len(r.Attached)
+		for _, a := range r.Attached {
+			ours = ours || a.Origin != nil
+			s.Static = s.Static || nad.ParseOrigin(a.Origin).StaticPod()
+		}
 	}
 	// A container that was taken over from another program, or attached by a version that
 	// recorded no origins, keeps the status that it has.
-	ours := slices.ContainsFunc(all, func(a delegate.Attached) bool { return a.Origin != nil })
-	s.IfWritten = !ours || c.conf.StatusFor == Selected && len(all) == 1
+	s.IfWritten = !ours || c.conf.StatusFor == Selected && count == 1
 	return s, nil
 }
 
