@@ -47,21 +47,12 @@ func openConfig(t *testing.T, c Config) *View {
 // awaitSync waits until everything that v watches has been complete.
 func awaitSync(t *testing.T, v *View) {
 	t.Helper()
-	for {
-		_, _, synced, wake := v.definitions.store.get(types.NamespacedName{})
-		pods := make(<-chan struct{})
-		if v.pods != nil && v.pods.watched.Load() && synced {
-			_, _, synced, pods = v.pods.store.get(types.NamespacedName{})
-		}
-		if synced {
-			return
-		}
-		select {
-		case <-wake:
-		case <-pods:
-		case <-t.Context().Done():
-			t.Fatal("not synced")
-		}
+	synced := v.definitions.store.awaitSync(t.Context())
+	if v.pods != nil && v.pods.watched.Load() {
+		synced = synced && v.pods.store.awaitSync(t.Context())
+	}
+	if !synced {
+		t.Fatal("not synced")
 	}
 }
 
@@ -69,11 +60,11 @@ func awaitSync(t *testing.T, v *View) {
 func until[T any](t *testing.T, p *part[T], do func() bool) {
 	t.Helper()
 	for {
-		_, _, _, wake := p.store.get(types.NamespacedName{})
+		next := p.store.next()
 		if do() {
 			return
 		}
-		<-wake
+		<-next
 	}
 }
 

@@ -68,7 +68,7 @@ func (m *mirror) take() []types.NamespacedName {
 
 // run keeps the mirror until ctx ends.
 func (m *mirror) run(ctx context.Context) {
-	if !m.awaitSync(ctx) {
+	if !m.store.awaitSync(ctx) {
 		return
 	}
 	m.sweep()
@@ -92,21 +92,6 @@ func (m *mirror) run(ctx context.Context) {
 			return
 		case <-m.wake:
 		case <-retry:
-		}
-	}
-}
-
-// awaitSync waits until the store has synced, and reports whether it has.
-func (m *mirror) awaitSync(ctx context.Context) bool {
-	for {
-		_, _, synced, wake := m.store.get(types.NamespacedName{})
-		if synced {
-			return true
-		}
-		select {
-		case <-ctx.Done():
-			return false
-		case <-wake:
 		}
 	}
 }
@@ -150,7 +135,7 @@ func (m *mirror) write(ctx context.Context) error {
 // copy copies a definition from the store to the directory. It removes one that is not in the
 // store, or cannot be used.
 func (m *mirror) copy(key types.NamespacedName) error {
-	k, found, _, _ := m.store.get(key)
+	k, found := m.store.get(key)
 	if !found || k.err != nil {
 		return m.remove(nad.Definition{Ref: nad.Ref(key)})
 	}

@@ -145,8 +145,8 @@ func TestAChangeDuringAnOutageIsSeenAfterIt(t *testing.T) {
 			test(s)
 			s.Start()
 			until(t, v.definitions, func() bool {
-				_, gone, _, _ := v.definitions.store.get(keyOf(d.Ref))
-				_, came, _, _ := v.definitions.store.get(keyOf(ref("blue", "other")))
+				_, gone := v.definitions.store.get(keyOf(d.Ref))
+				_, came := v.definitions.store.get(keyOf(ref("blue", "other")))
 				return !gone && came
 			})
 		})
@@ -238,8 +238,8 @@ func TestAKubeconfigOfAnotherClusterReplacesTheView(t *testing.T) {
 				t.Error(err)
 			}
 			until(t, v.definitions, func() bool {
-				_, there, _, _ := v.definitions.store.get(keyOf(ref("blue", "other")))
-				_, still, _, _ := v.definitions.store.get(keyOf(old.Ref))
+				_, there := v.definitions.store.get(keyOf(ref("blue", "other")))
+				_, still := v.definitions.store.get(keyOf(old.Ref))
 				return there && !still
 			})
 			if n := first.Watches(""); n != 0 {

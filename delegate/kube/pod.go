@@ -101,7 +101,7 @@ func (v *View) OnPod(f func(Pod)) {
 		return
 	}
 	v.pods.store.listen(func(key types.NamespacedName) {
-		if p, found, _, _ := v.pods.store.get(key); found { //nolint:dogsled // nothing else matters
+		if p, found := v.pods.store.get(key); found {
 			f(p)
 		}
 	})
@@ -142,8 +142,8 @@ func (v *View) cachedPod(of nad.Pod) (Pod, bool) {
 	if v.pods == nil {
 		return Pod{}, false
 	}
-	p, _, _, _ := v.pods.store.get(types.NamespacedName{Namespace: of.Namespace, Name: of.Name}) //nolint:dogsled // the zero Pod is no container's
-	if !p.is(of) {
+	p, found := v.pods.store.get(types.NamespacedName{Namespace: of.Namespace, Name: of.Name})
+	if !found || !p.is(of) {
 		return Pod{}, false
 	}
 	return p, true

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -28,13 +29,35 @@ func newStore[T any](keep func(any) (types.NamespacedName, T, bool)) *store[T] {
 	}
 }
 
-// get returns an item if there is one, whether the store has synced, and a channel that is
-// closed by the next change of the store.
-func (s *store[T]) get(key types.NamespacedName) (item T, found, synced bool, wake <-chan struct{}) {
+// get returns an item if there is one.
+func (s *store[T]) get(key types.NamespacedName) (item T, found bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	item, found = s.items[key]
-	return item, found, s.whole, s.wake
+	return item, found
+}
+
+// next returns a channel that is closed by the next change of the store. Whoever waits for
+// something calls it before looking.
+func (s *store[T]) next() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.wake
+}
+
+// awaitSync waits until the store has synced, and reports whether it has.
+func (s *store[T]) awaitSync(ctx context.Context) bool {
+	for {
+		next := s.next()
+		if s.synced() {
+			return true
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return false
+		}
+	}
 }
 
 // age returns the time since the API server was last heard of.

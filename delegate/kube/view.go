@@ -46,7 +46,8 @@ func (p *part[T]) find(ctx context.Context, key types.NamespacedName, limit time
 	waiting, cancel := within(ctx, limit)
 	defer cancel()
 	for waited := false; ; waited = true {
-		item, found, _, wake := p.store.get(key)
+		next := p.store.next()
+		item, found := p.store.get(key)
 		if found && wanted(item) {
 			if waited {
 				p.waits.watch.Add(1)
@@ -54,7 +55,7 @@ func (p *part[T]) find(ctx context.Context, key types.NamespacedName, limit time
 			return item, true, nil
 		}
 		select {
-		case <-wake:
+		case <-next:
 		case <-waiting.Done():
 			return item, false, nil
 		case <-p.source.ctx.Done():
@@ -68,18 +69,9 @@ func (p *part[T]) find(ctx context.Context, key types.NamespacedName, limit time
 func (p *part[T]) awaitSync(ctx context.Context) error {
 	waiting, cancel := within(ctx, syncLimit)
 	defer cancel()
-	for {
-		_, _, synced, wake := p.store.get(types.NamespacedName{})
-		if synced {
-			break
-		}
-		select {
-		case <-wake:
-		case <-waiting.Done():
-			return p.unknown(ctx.Err())
-		case <-p.source.ctx.Done():
-			return p.unknown(nil)
-		}
+	defer context.AfterFunc(p.source.ctx, cancel)() //nolint:contextcheck // it ends with the view as well
+	if !p.store.awaitSync(waiting) {
+		return p.unknown(ctx.Err())
 	}
 	if age := p.store.age(); p.maxAge > 0 && age > p.maxAge {
 		return p.unknown(fmt.Errorf("the API server was last heard of %v ago, maxViewAge is %v", age.Round(time.Second), p.maxAge))

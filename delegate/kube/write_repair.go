@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/metacni/metacni/netconf/nad"
@@ -18,14 +17,14 @@ const repairInterval = 30 * time.Second
 // View, until ctx ends.
 func (w *StatusWriter) repair(ctx context.Context) {
 	for {
-		_, _, _, wake := w.view.pods.store.get(types.NamespacedName{}) //nolint:dogsled // for the channel
+		next := w.view.pods.store.next()
 		w.mu.Lock()
 		for pod, p := range w.pods {
 			w.compare(pod, p)
 		}
 		w.mu.Unlock()
 		select {
-		case <-wake:
+		case <-next:
 		case <-ctx.Done():
 			return
 		}

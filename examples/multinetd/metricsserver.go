@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/metacni/metacni/examples/multinetd/cluster"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 )
 
 // serveMetrics serves only the metrics and the probes over TCP, until stop is
@@ -66,7 +66,7 @@ func (d *daemon) pages() http.Handler {
 func (d *daemon) socketPages() http.Handler {
 	pages := d.pages()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == cluster.Path {
+		if r.URL.Path == multinet.NetworkStatusPath {
 			d.cluster.ServeHTTP(w, r)
 			return
 		}

@@ -17,6 +17,10 @@ func PodOf(r lifecycle.Record) nad.Pod {
 	return p
 }
 
+// NetworkStatusPath is the page on the daemon's socket with the annotation network-status that
+// the API has of a pod. The query has its namespace, name and uid.
+const NetworkStatusPath = "/network-status"
+
 // NetworkStatus returns the elements of the pod's annotation network-status that r is the
 // source of, see [lifecycle.Record.Status]. Networks have the names that people know them by,
 // see [nad.Origin.NetworkName].

@@ -17,6 +17,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
@@ -28,7 +29,7 @@ const daemonTimeout = 30 * time.Second
 // whose socket is in dir.
 func askDaemon(dir string, pod nad.Pod) (string, error) {
 	query := url.Values{"namespace": {pod.Namespace}, "name": {pod.Name}, "uid": {pod.UID}}
-	status, body, err := get(filepath.Join(dir, wire.SocketName), "/network-status?"+query.Encode())
+	status, body, err := get(filepath.Join(dir, wire.SocketName), multinet.NetworkStatusPath+"?"+query.Encode())
 	if err != nil {
 		return "", err
 	}

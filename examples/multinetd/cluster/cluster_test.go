@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
 )
@@ -83,7 +84,7 @@ func TestThePageIsOnlyRead(t *testing.T) {
 		{http.MethodGet, "", Config{Kubeconfig: "/k"}, http.StatusBadRequest},
 	} {
 		w := httptest.NewRecorder()
-		newCluster(tt.in).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), tt.method, Path+tt.query, nil))
+		newCluster(tt.in).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), tt.method, multinet.NetworkStatusPath+tt.query, nil))
 		if w.Code != tt.want {
 			t.Errorf("%s %s: status %d, want %d", tt.method, tt.query, w.Code, tt.want)
 		}

@@ -9,13 +9,10 @@ import (
 	"github.com/metacni/metacni/netconf/nad"
 )
 
-// Path is where [Cluster.ServeHTTP] is to be served.
-const Path = "/network-status"
-
-// ServeHTTP answers a GET of [Path] with the annotation network-status that the API server
-// has, for people who compare it with the records. The query has the namespace, name and
-// uid of the pod. An error is a line of text: 404 if the pod is gone, 501 if there is no
-// cluster, 503 if the API server is away or does not allow it.
+// ServeHTTP answers a GET of multinet.NetworkStatusPath with the annotation network-status
+// that the API server has, for people who compare it with the records. An error is a line
+// of text: 404 if the pod is gone, 501 if there is no cluster, 503 if the API server is away
+// or does not allow it.
 func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	p := nad.Pod{Namespace: q.Get("namespace"), Name: q.Get("name"), UID: q.Get("uid")}
