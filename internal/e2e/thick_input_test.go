@@ -53,6 +53,10 @@ func TestBadRequestsAreNamedAndRunNothing(t *testing.T) {
 		return body
 	}
 	good := env("", "")
+	w.until("the daemon reads its queue", func() bool {
+		_, err := os.Stat(w.file("queue/.reader"))
+		return err == nil
+	})
 	before := w.list(w.dir)
 	for _, c := range []struct {
 		name         string
