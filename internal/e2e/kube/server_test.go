@@ -112,7 +112,7 @@ func (s *Server) serve() (err error) {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	for pause := time.NewTicker(50 * time.Millisecond); ; {
 		if s.ready(ctx) {
@@ -126,7 +126,7 @@ func (s *Server) serve() (err error) {
 		case <-s.api.done:
 			err = errors.New("kube-apiserver has ended")
 		case <-ctx.Done():
-			err = errors.New("kube-apiserver is not ready after a minute")
+			err = errors.New("kube-apiserver is not ready after five minutes")
 		}
 		return fmt.Errorf("%w\n%s%s", err, s.etcd.lastLines(), s.api.lastLines())
 	}
