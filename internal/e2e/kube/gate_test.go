@@ -12,7 +12,6 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -35,10 +34,16 @@ type gate struct {
 	server      *http.Server
 
 	mu       sync.Mutex
-	requests []string // method and path
+	requests []*noted
 	fault    fault
 	healed   chan struct{} // closed when the fault has ended
 	mute     chan struct{} // closed when bytes pass again; nil if they do
+}
+
+// A noted request is one that has arrived at a gate.
+type noted struct {
+	text  string // method and path
+	again bool   // it was not answered, or the answer is to try again: the client makes one more
 }
 
 // A fault is what a gate does to requests. The zero fault lets them pass.
@@ -156,7 +161,8 @@ func (g *gate) heal() {
 func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.mu.Lock()
 	f, healed := g.fault, g.healed
-	g.requests = append(g.requests, r.Method+" "+r.URL.Path)
+	n := &noted{text: r.Method + " " + r.URL.Path}
+	g.requests = append(g.requests, n)
 	g.mu.Unlock()
 	if f.method != "" && f.method != r.Method {
 		f = fault{}
@@ -176,18 +182,43 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case f.status != 0:
 		http.Error(w, http.StatusText(f.status), f.status)
 	default:
-		g.forward.ServeHTTP(w, r)
+		a := &forwarded{ResponseWriter: w}
+		defer func() { // also when the API server does not answer, which is a panic
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			n.again = a.status == 0 || a.status == http.StatusTooManyRequests || a.status >= http.StatusInternalServerError
+		}()
+		g.forward.ServeHTTP(a, r)
 	}
 }
 
+// A forwarded answer knows its status, which is 0 before there is one.
+type forwarded struct {
+	http.ResponseWriter
+
+	status int
+}
+
+func (a *forwarded) WriteHeader(status int) {
+	a.status = status
+	a.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap is for [http.ResponseController].
+func (a *forwarded) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
 // made returns the requests of the client that contain text, apart from watches and lists of
-// definitions.
+// definitions, and from those that a busy API server made the client repeat.
 func (g *gate) made(text string) []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(g.requests), func(r string) bool {
-		return r == "GET "+nads+"network-attachment-definitions" || !strings.Contains(r, text)
-	})
+	var all []string
+	for _, n := range g.requests {
+		if !n.again && n.text != "GET "+nads+"network-attachment-definitions" && strings.Contains(n.text, text) {
+			all = append(all, n.text)
+		}
+	}
+	return all
 }
 
 // A mutable listener has connections that a gate can silence.
