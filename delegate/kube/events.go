@@ -182,8 +182,8 @@ func attached(n status.Network) string {
 	return strings.Join(append(parts, n.Name), " ")
 }
 
-// Pod adds an Event about a pod. action is what was done or attempted, in one word,
-// such as the name of an interface. A container outside of Kubernetes has no Events.
+// Pod adds an Event about a pod. action is one word: what was tried, such as AddNetwork, or
+// the interface concerned. A container outside of Kubernetes has no Events.
 func (e *Events) Pod(pod nad.Pod, reason Reason, action, note string) {
 	if pod.Valid() {
 		e.add(podReference(pod), reason, action, note)
