@@ -186,7 +186,8 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer func() { // also when the API server does not answer, which is a panic
 			g.mu.Lock()
 			defer g.mu.Unlock()
-			n.again = a.status == 0 || a.status == http.StatusTooManyRequests || a.status >= http.StatusInternalServerError
+			busy := a.status == 0 || a.status == http.StatusTooManyRequests || a.status >= http.StatusInternalServerError
+			n.again = busy && r.Context().Err() == nil // else it is the client that has given up
 		}()
 		g.forward.ServeHTTP(a, r)
 	}
