@@ -257,7 +257,7 @@ func TestReleaseThatFails(t *testing.T) {
 	n.failOn("DEL macvlan", 101)
 	keep := func(context.Context, Record) error { return errors.New("disk full") }
 	wantCode(t, n.Release(t.Context(), eth0, keep), 101)
-	n.wantRecords("c1/eth0 added")
+	n.wantRecords("c1/eth0 partial")
 	n.exec.Plugins = plugins()
 	wantSaid(t, n.Release(t.Context(), eth0, keep), "disk full")
 	n.wantRecords("c1/eth0 added")

@@ -47,9 +47,10 @@ func (m *Manager) Attach(ctx context.Context, k scratch.Key, t Transaction) ([]d
 
 // Detach removes the interface ifname from the attachment k of a running
 // container, and from its record. If there is no such interface in the record,
-// Detach returns nil. When a plugin fails the interface stays recorded, for the
-// next try. Only Del removes the interface of k itself: for that Detach fails
-// with [ErrPlan].
+// Detach returns nil. When a plugin fails the interface stays recorded, as half
+// done: nobody knows what is left of it. Check ignores it, and Del, Detach, the
+// next Attach and a [Sweeper] try again. Only Del removes the interface of k
+// itself: for that Detach fails with [ErrPlan].
 func (m *Manager) Detach(ctx context.Context, k scratch.Key, ifname string) error {
 	if ifname == k.IfName {
 		return fail(OpDetach, k, impossible("only DEL removes the attachment's own interface"))
@@ -85,10 +86,19 @@ func (m *Manager) added(k scratch.Key) (scratch.Record[record], error) {
 }
 
 // drop detaches the delegates of r for which which is true, and takes them out
-// of the record.
+// of the record. It records first that it does: what a plugin has begun to remove
+// is not attached any more.
 func (m *Manager) drop(ctx context.Context, l *scratch.Lock, r *scratch.Record[record], which func(entry) bool) error {
 	if !slices.ContainsFunc(r.Value.Delegates, which) {
 		return nil
+	}
+	whole := func(e entry) bool { return !e.Half && which(e) }
+	if r.State.Attached() && slices.ContainsFunc(r.Value.Delegates, whole) {
+		r.State = scratch.Partial
+		for i, e := range r.Value.Delegates {
+			r.Value.Delegates[i].Half = e.Half || which(e)
+		}
+		_ = m.store().Note(l, *r) // it must work when the disk is full
 	}
 	if err := m.detach(ctx, l, r, "", which); err != nil {
 		return err

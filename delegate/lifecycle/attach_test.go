@@ -254,7 +254,10 @@ func TestDetachRemovesOneInterface(t *testing.T) {
 	n.wantTrace(calls...)
 	n.failOn("DEL ipvlan", 101)
 	wantCode(t, detach("hot0"), 101)
-	n.wantRecords("c1/eth0 added", "c2/eth0 added")
+	n.wantRecords("c1/eth0 partial", "c2/eth0 added")
+	if err := n.Check(t.Context(), eth0); err != nil { // nobody knows what is left of it
+		t.Error(err)
+	}
 	n.exec.Plugins = plugins()
 	for range 2 { // and when it is gone already
 		if err := detach("hot0"); err != nil {
@@ -267,7 +270,7 @@ func TestDetachRemovesOneInterface(t *testing.T) {
 	if err := n.Check(t.Context(), eth0); err != nil {
 		t.Error(err)
 	}
-	n.wantTrace(append(calls, "DEL ipvlan hot0", "DEL ipvlan hot0", "DEL macvlan net0", "CHECK bridge eth0", "CHECK tuning eth0")...)
+	n.wantTrace(append(calls, "DEL ipvlan hot0", "CHECK bridge eth0", "CHECK tuning eth0", "CHECK macvlan net0", "DEL ipvlan hot0", "DEL macvlan net0", "CHECK bridge eth0", "CHECK tuning eth0")...)
 	n.damage(key("c2", "eth0"))
 	wantCode(t, n.Detach(t.Context(), key("c2", "eth0"), "net0"), 5)
 	n.del(eth0)

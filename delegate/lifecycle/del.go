@@ -147,8 +147,7 @@ func (m *Manager) detachAs(ctx context.Context, r *scratch.Record[record], curre
 
 // detach runs the DELs of the delegates of r for which which is true. It notes in
 // r and on disk each plugin that is gone. The last it notes in r only, because the
-// caller removes all these delegates. With the first plugin that is gone an added
-// record becomes partial.
+// caller removes all these delegates.
 func (m *Manager) detach(ctx context.Context, l *scratch.Lock, r *scratch.Record[record], given string, which func(entry) bool) error {
 	var at []int
 	var as []delegate.Attached
@@ -171,15 +170,10 @@ func (m *Manager) detach(ctx context.Context, l *scratch.Lock, r *scratch.Record
 	}
 	m.disown(ctx, r.Key, as)
 	return m.invoker().DelAll(ctx, as, func(i int, a delegate.Attached) error {
-		e := &r.Value.Delegates[at[i]]
-		e.Gone = a.Gone
-		attached := r.State.Attached()
-		if attached {
-			r.State, e.Half = scratch.Partial, true
-		}
+		r.Value.Delegates[at[i]].Gone = a.Gone
 		switch {
 		case !slices.ContainsFunc(at, func(i int) bool { return r.Value.Delegates[i].left() }):
-		case attached:
+		case r.State.Attached():
 			_ = m.store().Note(l, *r) // as above
 		default:
 			_ = m.store().NoteChange(l, *r, change{At: at[i], Gone: a.Gone})

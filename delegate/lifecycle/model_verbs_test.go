@@ -228,12 +228,19 @@ func (m *model) drop(k scratch.Key, now modelLine, which func(piece) bool) ([]pi
 	if chosen == nil {
 		return ls, nil
 	}
-	cs := m.delAll(k, ls, false, which, func(i int) {
-		if state == scratch.Added || state == scratch.Partial {
-			state, ls[i].half = scratch.Partial, true
+	note := func() {
+		m.records[k].lines = append(m.records[k].lines, modelLine{state, slices.Clone(ls), now.tries})
+	}
+	if state != scratch.Deleting && state != scratch.Planned && slices.ContainsFunc(chosen, func(i int) bool { return !ls[i].half }) {
+		state = scratch.Partial
+		for _, i := range chosen {
+			ls[i].half = true
 		}
+		note()
+	}
+	cs := m.delAll(k, ls, false, which, func(int) {
 		if slices.ContainsFunc(chosen, func(i int) bool { return ls[i].left() }) {
-			m.records[k].lines = append(m.records[k].lines, modelLine{state, slices.Clone(ls), now.tries})
+			note()
 		}
 	})
 	if cs != nil {
@@ -243,7 +250,8 @@ func (m *model) drop(k scratch.Key, now modelLine, which func(piece) bool) ([]pi
 	if state == scratch.Partial {
 		state = whole(kept)
 	}
-	m.records[k].lines = append(m.records[k].lines, modelLine{state, slices.Clone(kept), now.tries})
+	ls = kept
+	note()
 	return kept, nil
 }
 
