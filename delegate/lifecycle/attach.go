@@ -32,17 +32,22 @@ func (m *Manager) Attach(ctx context.Context, k scratch.Key, t Transaction) ([]d
 			return err
 		}
 		leftErr := m.drop(ctx, l, &before, halfDone)
-		a := &addition{
-			m: m, t: t, lock: l, r: before, whileRunning: scratch.Partial,
-			forget: func() error { return m.store().Note(l, before) },
-		}
-		added, err = a.do(ctx)
+		added, err = m.attachTo(ctx, l, before, t)
 		if errors.Is(err, ErrPlan) {
 			err = also(err, leftErr) // its interface name may be why
 		}
 		return err
 	})
 	return added, fail(OpAttach, k, because(ctx, err))
+}
+
+// attachTo carries out t, and adds what it attaches to the record before.
+func (m *Manager) attachTo(ctx context.Context, l *scratch.Lock, before scratch.Record[record], t Transaction) ([]delegate.Attached, error) {
+	a := &addition{
+		m: m, t: t, lock: l, r: before, whileRunning: scratch.Partial,
+		forget: func() error { return m.store().Note(l, before) },
+	}
+	return a.do(ctx)
 }
 
 // Detach removes the interface ifname from the attachment k of a running

@@ -36,6 +36,9 @@ var (
 	ErrSuperseded error = &codedError{types.ErrTryAgainLater, "cancelled by a DEL of the same attachment", nil}
 )
 
+// errVanished means that there is no running container to be reconciled.
+var errVanished error = &codedError{types.ErrInvalidNetworkConfig, "the network namespace of the container is gone", ErrNotAdded}
+
 // A codedError has a CNI code wherever it is wrapped: also in what the hooks of a
 // [Transaction] are told.
 type codedError struct {
@@ -63,15 +66,16 @@ type Op string
 
 // The operations.
 const (
-	OpAdd     Op = "ADD"
-	OpCheck   Op = "CHECK"
-	OpDel     Op = "DEL"
-	OpGC      Op = "GC"
-	OpAttach  Op = "ATTACH"
-	OpDetach  Op = "DETACH"
-	OpAdopt   Op = "ADOPT"
-	OpRelease Op = "RELEASE"
-	OpSweep   Op = "SWEEP"
+	OpAdd       Op = "ADD"
+	OpCheck     Op = "CHECK"
+	OpDel       Op = "DEL"
+	OpGC        Op = "GC"
+	OpAttach    Op = "ATTACH"
+	OpDetach    Op = "DETACH"
+	OpAdopt     Op = "ADOPT"
+	OpRelease   Op = "RELEASE"
+	OpSweep     Op = "SWEEP"
+	OpReconcile Op = "RECONCILE"
 )
 
 // command returns the command that plugins usually receive for op.

@@ -64,13 +64,13 @@ func report(t *testing.T, base string, seed uint64, story []op) {
 
 // fastDir is a directory in memory, where there is one: each operation waits
 // for the disk.
-func fastDir(t *testing.T) string {
-	t.Helper()
+func fastDir(tb testing.TB) string {
+	tb.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "lifecycle-model-") //nolint:usetesting // where that is not
 	if err != nil {
-		return t.TempDir()
+		return tb.TempDir()
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return dir
 }
 

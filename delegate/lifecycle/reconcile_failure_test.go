@@ -1,0 +1,281 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/netconf"
+)
+
+// A failure is reported, with the attachment, and the others go on.
+func TestReconcileGoesOnAfterAFailure(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.own()
+	n.reconcile(keep("ipvlan@hot0", "macvlan@hot1"))
+	n.failOn("DEL ipvlan", 101)
+	n.exec.Plugins["vlan"] = n.exec.Plugins["bridge"]
+	n.failOn("ADD vlan", 103)
+	done, err := n.Reconcile(t.Context(), eth0, keep("vlan", "tuning@hot2", "vlan", "tuning@hot0"))
+	if d := cmp.Diff([]string{
+		"DETACH macvlan hot1", "DETACH ipvlan hot0 failed",
+		"ATTACH vlan net1 failed", "ATTACH tuning hot2", "ATTACH vlan net1 failed", "ATTACH tuning hot0 failed",
+	}, reconciled(done)); d != "" {
+		t.Errorf("done (-want +got):\n%s", d)
+	}
+	for i, code := range []uint{0, 101, 103, 0, 103, 7} {
+		wantCode(t, done[i].Err, code)
+		if done[i].Err != nil && !errors.Is(err, done[i].Err) {
+			t.Errorf("not in %v: %v", err, done[i].Err)
+		}
+		if attached := done[i].Attached.Result != nil; attached != (i < 2 || i == 3) {
+			t.Errorf("%d has a result: %v", i, attached)
+		}
+	}
+	wantSaid(t, done[1].Err, "DETACH c1 eth0: ", `network "ipvlan"`, "hot0")
+	wantSaid(t, done[5].Err, "ATTACH c1 eth0: ", `network "tuning"`, "hot0", "in use")
+	n.wantAttachments("ipvlan hot0 half", "tuning hot2")
+	n.wantRecords("c1/eth0 partial")
+	n.exec.Plugins = plugins()
+	n.exec.Plugins["vlan"] = n.exec.Plugins["bridge"]
+	if d := cmp.Diff([]string{
+		"DETACH ipvlan hot0", "ATTACH vlan net1", "ATTACH vlan net2", "ATTACH tuning hot0",
+	}, n.reconcile(keep("vlan", "tuning@hot2", "vlan", "tuning@hot0"))); d != "" {
+		t.Errorf("then (-want +got):\n%s", d)
+	}
+	n.wantRecords("c1/eth0 added")
+}
+
+// It is not taken for attached: it goes first, and is then attached again if it is
+// wanted.
+func TestReconcileRemovesWhatAnInterruptedPassHasLeft(t *testing.T) {
+	t.Parallel()
+	lefts := map[string]func(*node){
+		"plugin dies": func(n *node) {
+			n.on("ADD ipvlan", func(context.Context, delegatetest.Call) error { runtime.Goexit(); return nil })
+			n.dies(func() error { _, err := n.Reconcile(n.t.Context(), eth0, keep("ipvlan@hot0")); return err })
+		},
+		"undo fails": func(n *node) {
+			n.failOn("ADD ipvlan", 101)
+			n.failOn("DEL ipvlan", 102)
+			_, err := n.Reconcile(n.t.Context(), eth0, keep("ipvlan@hot0"))
+			wantCode(n.t, err, 101)
+		},
+		"detaching dies": func(n *node) {
+			n.reconcile(keep("ipvlan@hot0"))
+			n.on("DEL ipvlan", func(context.Context, delegatetest.Call) error { runtime.Goexit(); return nil })
+			n.dies(func() error { _, err := n.Reconcile(n.t.Context(), eth0, keep()); return err })
+		},
+		"detaching fails": func(n *node) {
+			n.reconcile(keep("ipvlan@hot0"))
+			n.failOn("DEL ipvlan", 101)
+			_, err := n.Reconcile(n.t.Context(), eth0, keep())
+			wantCode(n.t, err, 101)
+		},
+	}
+	for left, leave := range lefts {
+		for then, want := range map[string][]string{"ipvlan@hot0": {"ipvlan hot0"}, "macvlan@hot0": {"macvlan hot0"}, "": nil} {
+			t.Run(left+", then "+then, func(t *testing.T) {
+				t.Parallel()
+				n := newNode(t)
+				n.own()
+				leave(n)
+				n.exec.Plugins = plugins()
+				n.wantAttachments("ipvlan hot0 half")
+				calls := len(n.trace())
+				n.reconcile(keep(strings.Fields(then)...))
+				if got := n.trace()[calls]; got != "DEL ipvlan hot0" {
+					t.Errorf("first %s", got)
+				}
+				n.wantAttachments(want...)
+				n.del(eth0)
+				n.wantNothing()
+			})
+		}
+	}
+}
+
+// What is wanted is read again before each change, under the lock.
+func TestReconcileReadsWhatIsWantedBeforeEachChange(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.own()
+	var seen []string
+	lists := [][]string{{"ipvlan", "macvlan"}, {"ipvlan", "tuning"}, {"tuning"}}
+	r := keep()
+	r.Wanted = func(_ context.Context, r Record) ([]Wanted, error) {
+		seen = append(seen, fmt.Sprint(len(r.Attached)))
+		list := lists[0]
+		lists = lists[min(1, len(lists)-1):]
+		return wanted(list...), nil
+	}
+	if d := cmp.Diff([]string{"ATTACH ipvlan net1", "ATTACH tuning net2", "DETACH ipvlan net1"}, n.reconcile(r)); d != "" {
+		t.Errorf("done (-want +got):\n%s", d)
+	}
+	if d := cmp.Diff([]string{"2", "3", "4", "3"}, seen); d != "" {
+		t.Errorf("attachments when asked (-want +got):\n%s", d)
+	}
+	n.wantAttachments("tuning net2")
+}
+
+// When it cannot be said what is wanted, nothing changes any more.
+func TestReconcileChangesNothingWithoutKnowingWhatIsWanted(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.own()
+	n.reconcile(keep("ipvlan"))
+	calls := n.trace()
+	r, why := keep(), types.NewError(6, "no annotation that can be read", "")
+	r.Wanted = func(context.Context, Record) ([]Wanted, error) { return nil, why }
+	done, err := n.Reconcile(t.Context(), eth0, r)
+	if len(done) > 0 || !errors.Is(err, why) {
+		t.Errorf("%v, %v", reconciled(done), err)
+	}
+	wantCode(t, err, 6)
+	n.wantTrace(calls...)
+	asked := 0
+	r.Wanted = func(context.Context, Record) ([]Wanted, error) {
+		if asked++; asked > 1 {
+			return nil, why
+		}
+		return wanted("macvlan", "tuning"), nil
+	}
+	done, err = n.Reconcile(t.Context(), eth0, r)
+	if d := cmp.Diff([]string{"DETACH ipvlan net1"}, reconciled(done)); d != "" || !errors.Is(err, why) {
+		t.Errorf("%v\n%s", err, d)
+	}
+	n.wantAttachments()
+}
+
+// A DEL of the same attachment does not wait for the rest.
+func TestDelCancelsReconcile(t *testing.T) {
+	t.Parallel()
+	for _, at := range []string{"ADD ipvlan", "DEL macvlan"} {
+		t.Run(at, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			n.own()
+			n.reconcile(keep("macvlan"))
+			removed := make(chan error, 1)
+			first := true
+			n.on(at, func(ctx context.Context, _ delegatetest.Call) error {
+				if !first {
+					return nil
+				}
+				first = false
+				go func() { removed <- n.Del(n.t.Context(), Removal{Key: eth0}) }()
+				<-ctx.Done()
+				return errors.New("signal: killed")
+			})
+			done, err := n.Reconcile(t.Context(), eth0, keep("ipvlan", "tuning"))
+			if !errors.Is(err, ErrSuperseded) {
+				t.Errorf("%v, %v", reconciled(done), err)
+			}
+			wantCode(t, err, 11)
+			if strings.Count(err.Error(), ErrSuperseded.Error()) > 1 {
+				t.Errorf("says it twice: %v", err)
+			}
+			if err := <-removed; err != nil {
+				t.Error(err)
+			}
+			if got := n.trace(); slices.Contains(got, "ADD tuning net2") || slices.Contains(got, "ADD tuning net1") {
+				t.Errorf("went on: %q", got)
+			}
+			n.wantNothing()
+		})
+	}
+}
+
+// A plan that would not be recognized in the record would be carried out in each
+// pass. It is refused before a plugin runs.
+func TestReconcileRefusesAPlanOfSomethingElse(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(*delegate.Attachment){
+		"no origin":         func(a *delegate.Attachment) { a.Origin = nil },
+		"another network":   func(a *delegate.Attachment) { a.Origin = raw(`{"Network":"red","IfName":"hot0"}`) },
+		"other options":     func(a *delegate.Attachment) { a.Origin = raw(`{"Network":"ipvlan","IfName":"hot0","Options":"x"}`) },
+		"another interface": func(a *delegate.Attachment) { a.IfName = "hot1" },
+		"its own interface": func(a *delegate.Attachment) { a.IfName = "eth0" },
+		"another container": func(a *delegate.Attachment) { a.ContainerID = "c2" },
+		"no network":        func(a *delegate.Attachment) { a.Network = netconf.Network{} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			n.own()
+			r := keep()
+			r.Wanted = func(context.Context, Record) ([]Wanted, error) {
+				ws := wanted("ipvlan@hot0")
+				plan := ws[0].Plan
+				ws[0].Plan = func(ctx context.Context, taken []string) (delegate.Attachment, error) {
+					a, err := plan(ctx, taken)
+					spoil(&a)
+					return a, err
+				}
+				return ws, nil
+			}
+			done, err := n.Reconcile(t.Context(), eth0, r)
+			if len(done) != 1 || done[0].Err == nil || !errors.Is(err, done[0].Err) {
+				t.Errorf("%v, %v", reconciled(done), err)
+			}
+			if e := (*Error)(nil); !errors.As(err, &e) || e.Op != OpAttach {
+				t.Errorf("err = %v", err)
+			}
+			n.wantTrace("ADD bridge eth0", "ADD tuning dflt0")
+			n.wantAttachments()
+		})
+	}
+}
+
+// A network that was attached while it was wanted stays without its definition.
+func TestReconcileReportsWhatCannotBePlanned(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.own()
+	n.reconcile(keep("ipvlan"))
+	gone := types.NewError(7, "no such definition", "")
+	r := keep()
+	r.Wanted = func(context.Context, Record) ([]Wanted, error) {
+		ws := wanted("ipvlan", "macvlan", "tuning")
+		for i := range 2 {
+			ws[i].Plan = func(context.Context, []string) (delegate.Attachment, error) { return delegate.Attachment{}, gone }
+		}
+		return ws, nil
+	}
+	done, err := n.Reconcile(t.Context(), eth0, r)
+	if d := cmp.Diff([]string{"ATTACH macvlan failed", "ATTACH tuning net2"}, reconciled(done)); d != "" || !errors.Is(err, gone) {
+		t.Errorf("%v\n%s", err, d)
+	}
+	n.wantAttachments("ipvlan net1", "tuning net2")
+}
+
+// A network that cannot be attached with its new options is not detached either.
+func TestReconcileReplacesNothingByWhatCannotBePlanned(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.own()
+	n.reconcile(keep("ipvlan@hot0?a"))
+	no := types.NewError(7, "no such address", "")
+	r := keep()
+	r.Replace = true
+	r.Wanted = func(context.Context, Record) ([]Wanted, error) {
+		ws := wanted("ipvlan@hot0?b", "macvlan")
+		ws[0].Plan = func(context.Context, []string) (delegate.Attachment, error) { return delegate.Attachment{}, no }
+		return ws, nil
+	}
+	done, err := n.Reconcile(t.Context(), eth0, r)
+	if d := cmp.Diff([]string{"ATTACH ipvlan failed", "ATTACH macvlan net1"}, reconciled(done)); d != "" || !errors.Is(err, no) {
+		t.Errorf("%v\n%s", err, d)
+	}
+	n.wantAttachments("ipvlan hot0", "macvlan net1")
+}
