@@ -124,7 +124,7 @@ func (s *secondary) attach(
 	_, err = s.own.Manager.Attach(ctx, r.Key, lifecycle.Transaction{
 		NetNS: s.Netns,
 		Plan: func(_ context.Context, taken []string) ([]delegate.Attachment, error) {
-			name, err := s.name(r.Key.IfName, taken)
+			name, err := freeName(r.Key.IfName, s.IfName, taken)
 			a := s.Attachment(asked.Network)
 			a.IfName, a.Args, a.CapabilityArgs, a.Origin = name, asked.Args, asked.CapabilityArgs, asked.Origin
 			return []delegate.Attachment{a}, err
@@ -134,10 +134,11 @@ func (s *secondary) attach(
 	return err
 }
 
-// name returns a name for the interface that is neither primary nor in taken.
-func (s *secondary) name(primary string, taken []string) (string, error) {
+// freeName returns a name for an interface that is neither primary nor in taken. It is
+// asked if that is not empty.
+func freeName(primary, asked string, taken []string) (string, error) {
 	taken = slices.DeleteFunc(taken, func(name string) bool { return name == primary })
-	names, err := ifname.Scheme{Primary: primary, Taken: taken}.Plan("", s.IfName)
+	names, err := ifname.Scheme{Primary: primary, Taken: taken}.Plan("", asked)
 	if err != nil {
 		return "", err
 	}

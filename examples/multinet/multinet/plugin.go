@@ -5,7 +5,8 @@
 // (annotations.go) and the configuration (config.go, standing.go) to the wanted networks
 // and what the pod may have of them (wanted.go), then to definitions and files (find.go),
 // and then to attachments (wanted.go). What is asked of a Kubernetes cluster is in
-// cluster.go. The file attach.go attaches one more network to a running container.
+// cluster.go. The file attach.go attaches one more network to a running container, and
+// reconcile.go follows what its pod selects.
 package multinet
 
 import (

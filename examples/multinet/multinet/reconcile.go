@@ -1,0 +1,204 @@
+package multinet
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/scratch"
+)
+
+// ErrNoOrigin means that a record does not say why each of its networks is attached,
+// because another program or an older version has made it: code 7. [Reconcile] leaves
+// such a container alone until it is attached again.
+var ErrNoOrigin error = types.NewError(types.ErrInvalidNetworkConfig, "the record does not say which networks the pod has selected", "")
+
+// Reconcile keeps a running container in step with the networks that its pod selects: it
+// detaches those in the record k that are not selected any more, and attaches those that
+// are selected now. See [lifecycle.Manager.Reconcile] for how selections are compared
+// with the record, for the order, for failures, and for what is returned.
+//
+// conf is multinet's own configuration. It is used as in an ADD, except that a pod cannot
+// select a network with default-route, or one that needs a device, while it runs.
+// cluster.Annotations returns the annotations of the pod, whatever the runtime has passed,
+// and is called before each change. If it fails, or if the annotation of networks cannot
+// be parsed, nothing changes. A selection that the pod may not have is not attached.
+//
+// The primary, the networks of the configuration, and those that others have attached to
+// the container stay. If replace is true, a network whose interface the pod names is
+// attached again when anything else in the selection changes.
+func Reconcile(ctx context.Context, process plugin.Process, conf []byte, cluster Cluster, k scratch.Key, replace bool) ([]lifecycle.Reconciled, error) {
+	own, err := New(cluster).Call(process, delegate.CommandAdd, skel.CmdArgs{StdinData: conf})
+	if err != nil {
+		return nil, err
+	}
+	if cluster.Annotations == nil {
+		return nil, errors.New("nobody can be asked for the annotations of pods")
+	}
+	return own.Manager.Reconcile(ctx, k, lifecycle.Reconciliation{
+		Recorded: selectedFor,
+		Replace:  replace,
+		Wanted: func(ctx context.Context, r lifecycle.Record) ([]lifecycle.Wanted, error) {
+			c, err := running(own, cluster, r)
+			if err != nil {
+				return nil, err
+			}
+			annotations, err := cluster.Annotations(ctx, c.pod)
+			if err != nil {
+				return nil, fmt.Errorf("annotations of pod %s: %w", c.pod, err)
+			}
+			return c.selected(annotations, r)
+		},
+	})
+}
+
+// running returns the configuration for a running container, with what the runtime has
+// passed in its ADD.
+func running(own *plugin.Call, cluster Cluster, r lifecycle.Record) (*config, error) {
+	var primary delegate.Attached
+	for _, a := range r.Attached {
+		use := nad.ParseOrigin(a.Origin).Use
+		_, known := selectedFor(a)
+		switch {
+		case a.IfName == r.Key.IfName:
+			primary = a
+		case use == "" || use == nad.Selected && !known:
+			return nil, fmt.Errorf("network %q (%s): %w", a.Network.Name(), a.IfName, ErrNoOrigin)
+		}
+	}
+	call := *own
+	call.Name, call.CNIVersion = r.Key.Network, primary.Network.CNIVersion()
+	call.ContainerID, call.IfName, call.Netns, call.Args = r.Key.ContainerID, r.Key.IfName, primary.NetNS, argsOf(primary)
+	c, err := readConfig(&call, cluster)
+	if err != nil {
+		return nil, err
+	}
+	if !c.inKubernetes() || c.pod.Name == "" {
+		return nil, types.NewError(types.ErrInvalidNetworkConfig, "the record names no pod", "")
+	}
+	c.RuntimeConfig = plugin.Shared(primary.CapabilityArgs)
+	return c, nil
+}
+
+// argsOf returns the value of CNI_ARGS in the ADD of a primary: without what the pod has
+// asked for it.
+func argsOf(primary delegate.Attached) string {
+	o := nad.ParseOrigin(primary.Origin)
+	if o.Use != nad.PodDefault {
+		return primary.Args
+	}
+	pairs := strings.Split(primary.Args, ";")
+	return strings.Join(slices.DeleteFunc(pairs, func(pair string) bool {
+		return strings.HasPrefix(pair, "IP=") || strings.HasPrefix(pair, "MAC=")
+	}), ";")
+}
+
+// selected returns the networks that the pod with the record r selects. It looks up none.
+func (c *config) selected(annotations map[string]string, r lifecycle.Record) ([]lifecycle.Wanted, error) {
+	selections, err := netconf.ParseSelection(annotations[nad.NetworksAnnotation])
+	if err != nil {
+		return nil, fmt.Errorf("annotation %s: %w", nad.NetworksAnnotation, err)
+	}
+	var all []lifecycle.Wanted
+	for _, s := range selections {
+		w := wantedFor(c.pod.Namespace, s)
+		w.Plan = func(ctx context.Context, taken []string) (delegate.Attachment, error) {
+			if err := c.newest(ctx, r); err != nil {
+				return delegate.Attachment{}, err
+			}
+			return c.later(ctx, s, taken, annotations[podSource])
+		}
+		all = append(all, w)
+	}
+	return all, nil
+}
+
+// newest fails if the pod with the record r has another container, which was attached
+// after r: the container of r is about to go.
+func (c *config) newest(ctx context.Context, r lifecycle.Record) error {
+	for other, err := range c.call.Manager.Records(ctx) {
+		if err != nil || len(other.Attached) == 0 || other.Key.ContainerID == r.Key.ContainerID || !other.Created.After(r.Created) {
+			continue
+		}
+		if nad.PodOf(other.Attached[0].Args).String() == c.pod.String() {
+			return types.NewError(types.ErrTryAgainLater, fmt.Sprintf("the pod has a newer container, %s", other.Key.ContainerID), "")
+		}
+	}
+	return nil
+}
+
+// later returns the attachment that the pod selects with s while it runs.
+func (c *config) later(ctx context.Context, s netconf.Selection, taken []string, podSource string) (delegate.Attachment, error) {
+	w, err := c.allow(s, nad.Selected)
+	if err != nil {
+		return delegate.Attachment{}, err
+	}
+	fail := func(err error) (delegate.Attachment, error) { return delegate.Attachment{}, c.about(w, err) }
+	if len(s.DefaultRoute) > 0 {
+		return fail(needsRestart(s, "default-route", "a running container keeps its default route"))
+	}
+	n, d, err := c.find(ctx, w)
+	if err == nil {
+		err = c.allowDevice(w, d)
+	}
+	if err == nil && d.Resource != "" {
+		err = needsRestart(s, "", fmt.Sprintf("a running container gets no device of %q", d.Resource))
+	}
+	if err != nil {
+		return fail(err)
+	}
+	a, err := c.attachment(w, n, c.RuntimeConfig)
+	if err == nil {
+		a.IfName, err = freeName(c.call.IfName, s.Interface, taken)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	a.Origin = w.origin(d, podSource)
+	return a.Attachment, nil
+}
+
+// needsRestart is the error of a selection that is for pods which are about to start.
+func needsRestart(s netconf.Selection, key, why string) error {
+	return &netconf.Error{Kind: netconf.ErrInvalid, Network: s.Name, Key: key, Err: errors.New(why + ": restart the pod")}
+}
+
+// selectedFor returns what a pod has selected a with, if a pod has selected it.
+func selectedFor(a delegate.Attached) (w lifecycle.Wanted, mine bool) {
+	o := nad.ParseOrigin(a.Origin)
+	var s netconf.Selection
+	if o.Use != nad.Selected || s.UnmarshalJSON(o.Selection) != nil {
+		return w, false
+	}
+	return wantedFor(nad.PodOf(a.Args).Namespace, s), true
+}
+
+// wantedFor returns what a pod of a namespace wants with s, to be compared.
+func wantedFor(podNamespace string, s netconf.Selection) lifecycle.Wanted {
+	w := lifecycle.Wanted{Network: cmp.Or(s.Namespace, podNamespace) + "/" + s.Name, IfName: s.Interface}
+	s.Name, s.Namespace, s.Interface = "", "", ""
+	if len(s.DefaultRoute) == 0 {
+		s.DefaultRoute = nil
+	}
+	text, _ := json.Marshal(s) // cannot fail: it was parsed
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	var options any
+	_ = decoder.Decode(&options) // as above
+	text, _ = json.Marshal(options)
+	w.Options = string(text) // with the keys in order
+	return w
+}
