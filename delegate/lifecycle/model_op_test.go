@@ -20,7 +20,7 @@ import (
 // stands for attachments made before there were records.
 type op struct {
 	verb   string
-	key    scratch.Key // of add, check, del, attach, detach, sweep, damage, tear, forget
+	key    scratch.Key // of add, check, del, attach, detach, reconcile, sweep, damage, tear, forget
 	shape  int         // which plan, or how to damage
 	ifname string      // of detach
 	plugin string      // of vanish and return
@@ -199,8 +199,23 @@ func (o op) plan() []piece {
 		{as("hot0", "yellow", "ipvlan", "macvlan"), as("hot1", "blue", "bridge")},
 		{own("green", "ipvlan")},
 		{},
+		{as("hot0", "yellow", "ipvlan", "macvlan")},
+		{as("hot1", "blue", "bridge")},
 	}[o.shape]
 }
+
+// wanted are the attachments that o, a "reconcile", wants, as the "step" that attaches
+// each. They are those of the interfaces hot0 and hot1: others stay.
+func (o op) wanted() []op {
+	var all []op
+	for _, shape := range [][]int{{0}, {5, 6}, {1}, {6, 0}, {}}[o.shape] {
+		all = append(all, op{verb: "step", key: o.key, shape: shape, bare: true})
+	}
+	return all
+}
+
+// reconciledName reports whether the attachment to ifname is one that "reconcile" detaches.
+func reconciledName(ifname string) bool { return strings.HasPrefix(ifname, "hot") }
 
 // modelKeys are few, so that they get in each other's way.
 func modelKeys() []scratch.Key {
@@ -214,7 +229,7 @@ func modelKeys() []scratch.Key {
 
 // verbs are drawn as often as they stand here.
 var verbs = strings.Fields(strings.Repeat("add ", 14) + strings.Repeat("attach ", 11) + strings.Repeat("del ", 6) +
-	strings.Repeat("check detach gc sweep ", 4) + "reuse reuse vanish vanish return return return tries damage tear tear forget forget")
+	strings.Repeat("reconcile ", 7) + strings.Repeat("check detach gc sweep ", 4) + "reuse reuse vanish vanish return return return tries damage tear tear forget forget")
 
 func randomOps(r *rand.Rand) []op {
 	ops := make([]op, historyLen)
@@ -257,6 +272,8 @@ func faultPlaces(verb string) []string {
 	switch verb {
 	case "add", "attach":
 		return strings.Fields("ADD ADD ADD ADD DEL DEL DEL DEL find plan adjust report report next undone")
+	case "reconcile":
+		return strings.Fields("ADD ADD ADD DEL DEL DEL DEL find plan start")
 	case "del", "detach", "sweep":
 		return strings.Fields("DEL DEL DEL DEL DEL DEL DEL DEL DEL find start")
 	case "check":

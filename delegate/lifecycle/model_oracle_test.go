@@ -106,6 +106,8 @@ func (m *model) verb(o op) codes {
 		return m.check(o.key)
 	case "detach":
 		return m.detach(o.key, o.ifname)
+	case "reconcile":
+		return m.reconcile(o)
 	case "gc":
 		return m.gc(o)
 	case "sweep":

@@ -21,7 +21,7 @@ func (m *model) transaction(o op, before []piece, running scratch.State, forget 
 	}
 	recorded, plan := false, o.plan()
 	end := func(cs codes) codes {
-		if recorded {
+		if recorded && o.verb != "step" {
 			m.trace = append(m.trace, "undone")
 			if m.own("undone") != nil {
 				now := slices.Clone(m.records[k].now().pieces)
@@ -45,7 +45,7 @@ func (m *model) transaction(o op, before []piece, running scratch.State, forget 
 		switch {
 		case cs == nil || m.undoError:
 			return cs
-		case final || m.ended:
+		case final || m.ended || o.verb == "step":
 			return end(cs)
 		}
 		m.trace = append(m.trace, "next")

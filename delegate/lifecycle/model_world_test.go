@@ -296,6 +296,8 @@ func (w *world) verb(ctx context.Context, o op) error {
 		return w.m.Detach(ctx, o.key, o.ifname)
 	case "gc":
 		return w.gc(ctx, o)
+	case "reconcile":
+		return w.reconcile(ctx, o)
 	case "sweep":
 		return w.sweep(ctx, o.key)
 	case "vanish":
