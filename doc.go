@@ -64,6 +64,8 @@
 //     configuration and keeps it in step with the cluster network (→ netconf)
 //   - [github.com/metacni/metacni/netconf/nad]: networks from Kubernetes'
 //     NetworkAttachmentDefinitions, without a Kubernetes client (→ netconf)
+//   - [github.com/metacni/metacni/delegate/device]: which of a pod's devices each of
+//     its attachments gets (→ delegate, netconf/nad)
 //   - github.com/metacni/metacni/delegate/kube, a module of its own: definitions, pods,
 //     status and Events of a Kubernetes cluster, for daemons (→ netconf/nad, status)
 //

@@ -43,6 +43,7 @@ var rules = map[string][]string{
 	"delegate":              {"netconf", "internal/inroot", "internal/proctree", "internal/redact", "internal/terse", "internal/cause"},
 	"delegate/plugin":       {"delegate", "delegate/lifecycle", "netconf", "scratch", "ifname", "status", "internal/cause", "internal/inroot"},
 	"delegate/delegatetest": {"delegate", "netconf"},
+	"delegate/device":       {"delegate", "netconf", "netconf/nad"},
 	"delegate/lifecycle":    {"delegate", "scratch", "netconf", "ifname", "status", "internal/inroot", "internal/terse", "internal/cause"},
 	"delegate/adopt":        {"delegate", "delegate/lifecycle", "scratch", "netconf", "internal/durable", "internal/inroot"},
 	"delegate/thick":        {"delegate", "delegate/plugin", "status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/peer", "internal/cause", "internal/flock", "internal/turns", "internal/terse"},

@@ -22,6 +22,11 @@ type Origin struct {
 	// where no pod has asked.
 	Selection json.RawMessage
 
+	// Device is the device that the attachment has, and Resource that of the
+	// definition. Both are empty where the definition names no resource.
+	Resource string
+	Device   string
+
 	// PodSource is where the kubelet has the pod from, such as "api" or "file": the
 	// value of [SourceAnnotation], if known.
 	PodSource string
@@ -34,13 +39,15 @@ type recordedOrigin struct {
 	UID        string          `json:"uid,omitempty"`
 	Version    string          `json:"version,omitempty"`
 	Selection  json.RawMessage `json:"selection,omitempty"`
+	Resource   string          `json:"resource,omitempty"`
+	Device     string          `json:"device,omitempty"`
 	PodSource  string          `json:"podSource,omitempty"`
 }
 
 // JSON returns the JSON of o, or nil for the zero Origin. It leaves out a Definition that
 // is not valid and a Selection that is not JSON: [ParseOrigin] could not read them.
 func (o Origin) JSON() json.RawMessage {
-	r := recordedOrigin{Use: o.Use, UID: o.UID, Version: o.Version, PodSource: o.PodSource}
+	r := recordedOrigin{Use: o.Use, UID: o.UID, Version: o.Version, Resource: o.Resource, Device: o.Device, PodSource: o.PodSource}
 	if o.Definition.Validate() == nil {
 		r.Definition = o.Definition.String()
 	}
@@ -64,7 +71,7 @@ func ParseOrigin(data json.RawMessage) Origin {
 	if json.Unmarshal(data, &r) != nil {
 		return Origin{}
 	}
-	o := Origin{Use: r.Use, UID: r.UID, Version: r.Version, Selection: r.Selection, PodSource: r.PodSource}
+	o := Origin{Use: r.Use, UID: r.UID, Version: r.Version, Selection: r.Selection, Resource: r.Resource, Device: r.Device, PodSource: r.PodSource}
 	if r.Definition != "" {
 		ref, err := ParseRef(r.Definition, "")
 		if err != nil {
