@@ -1,0 +1,75 @@
+package podresources
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+
+	"github.com/metacni/metacni/delegate/device"
+)
+
+// readCheckpoint returns the devices that the kubelet's checkpoint has for the pod uid, by
+// container in the order of their names. The kubelet replaces the file as a whole.
+func readCheckpoint(path, uid string) ([]device.Container, error) {
+	if uid == "" {
+		return nil, errors.New("the kubelet has no socket, and its checkpoint knows pods by UID, which the runtime has not passed as K8S_POD_UID")
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("the kubelet has neither a socket nor a checkpoint: %w", err)
+	}
+	defer f.Close() //nolint:errcheck // it was not written to
+	data, err := io.ReadAll(io.LimitReader(f, MaxSize+1))
+	if err != nil {
+		return nil, err
+	}
+	containers, err := parseCheckpoint(data, uid)
+	if err != nil {
+		return nil, fmt.Errorf("checkpoint %s: %w", path, err)
+	}
+	return containers, nil
+}
+
+// parseCheckpoint returns the devices of the pod uid in a checkpoint.
+func parseCheckpoint(data []byte, uid string) ([]device.Container, error) {
+	if len(data) > MaxSize {
+		return nil, errors.New("larger than 16 MiB")
+	}
+	var checkpoint struct {
+		Data *struct {
+			PodDeviceEntries []struct {
+				PodUID, ContainerName, ResourceName string
+				DeviceIDs                           map[int][]string // by NUMA node, -1 for none
+			}
+		}
+	}
+	if err := json.Unmarshal(data, &checkpoint); err != nil {
+		return nil, err
+	}
+	if checkpoint.Data == nil {
+		return nil, errors.New("has no Data")
+	}
+	found := make(map[string]device.Container)
+	for _, e := range checkpoint.Data.PodDeviceEntries {
+		if e.PodUID != uid {
+			continue
+		}
+		c := found[e.ContainerName]
+		c.Name = e.ContainerName
+		for _, numa := range slices.Sorted(maps.Keys(e.DeviceIDs)) {
+			for _, id := range e.DeviceIDs[numa] {
+				c.Devices = append(c.Devices, device.Device{Resource: e.ResourceName, ID: id, NUMA: numa})
+			}
+		}
+		found[e.ContainerName] = c
+	}
+	var containers []device.Container
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		containers = append(containers, found[name])
+	}
+	return containers, nil
+}

@@ -1,0 +1,97 @@
+package podresources
+
+import (
+	"cmp"
+	"context"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	api "k8s.io/kubelet/pkg/apis/podresources/v1"
+)
+
+// The pauses between two requests. Each is between half as long and as long as given, so
+// that the processes of a node do not repeat their requests at the same time.
+const (
+	minWait = 20 * time.Millisecond
+	maxWait = time.Second
+)
+
+// kubelet returns the kubelet's API, over the one connection of c. It does not wait for
+// the connection.
+func (c *Client) kubelet() (api.PodResourcesListerClient, error) { //nolint:ireturn // generated
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, errClosed
+	}
+	if c.conn == nil {
+		conn, err := grpc.NewClient("passthrough:///kubelet",
+			grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+				return (&net.Dialer{}).DialContext(ctx, "unix", c.socket())
+			}),
+			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxSize)),
+			grpc.WithConnectParams(grpc.ConnectParams{
+				Backoff:           backoff.Config{BaseDelay: minWait, Multiplier: 2, Jitter: 0.2, MaxDelay: maxWait},
+				MinConnectTimeout: maxWait,
+			}),
+		)
+		if err != nil {
+			return nil, err
+		}
+		c.conn = conn
+	}
+	return api.NewPodResourcesListerClient(c.conn), nil
+}
+
+func (c *Client) socket() string { return cmp.Or(c.Socket, DefaultSocket) }
+
+// Close closes the connection to the kubelet and waits for the goroutines of c. Calls
+// that wait fail, and so do later ones. Closing twice is no error.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	conn := c.conn
+	c.conn, c.closed = nil, true
+	c.mu.Unlock()
+	c.lists.close()
+	if conn == nil {
+		return nil
+	}
+	return conn.Close()
+}
+
+// passing reports whether the same request may succeed in a moment.
+func passing(err error) bool {
+	switch code(err) {
+	case codes.Unavailable:
+		return true
+	case codes.ResourceExhausted:
+		return !says(err, "larger than max") // gRPC's own: the answer has more than MaxSize
+	}
+	return false
+}
+
+func code(err error) codes.Code { return status.Code(err) }
+
+// says reports whether the message of err contains text. Where the kubelet and gRPC have
+// one code for several things, only the message tells them apart.
+func says(err error, text string) bool { return strings.Contains(status.Convert(err).Message(), text) }
+
+// pause waits for half of wait at least, and for wait at most.
+func pause(ctx context.Context, wait time.Duration) error {
+	t := time.NewTimer(wait/2 + rand.N(wait/2)) //nolint:gosec // no secret
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

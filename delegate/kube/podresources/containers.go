@@ -1,0 +1,71 @@
+package podresources
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	api "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/metacni/metacni/delegate/device"
+)
+
+// The attributes of devices of claims.
+const (
+	resourceAttribute = "k8s.cni.cncf.io/resourceName"
+	idAttribute       = "k8s.cni.cncf.io/deviceID"
+	pciAttribute      = "resource.kubernetes.io/pciBusID"
+)
+
+// containers returns what the kubelet has reported about a pod.
+func (c *Client) containers(ctx context.Context, reported *api.PodResources) ([]device.Container, error) {
+	var containers []device.Container
+	for _, r := range reported.GetContainers() {
+		container := device.Container{Name: r.GetName()}
+		for _, d := range r.GetDevices() {
+			numa := node(d.GetTopology())
+			for _, id := range d.GetDeviceIds() {
+				container.Devices = append(container.Devices, device.Device{Resource: d.GetResourceName(), ID: id, NUMA: numa})
+			}
+		}
+		claimed, err := c.claimed(ctx, r.GetDynamicResources())
+		if err != nil {
+			return nil, err
+		}
+		container.Devices = append(container.Devices, claimed...)
+		containers = append(containers, container)
+	}
+	return containers, nil
+}
+
+// claimed returns the devices in claims that belong to a resource.
+func (c *Client) claimed(ctx context.Context, claims []*api.DynamicResource) ([]device.Device, error) {
+	if c.Attributes == nil {
+		return nil, nil
+	}
+	var devices []device.Device
+	for _, claim := range claims {
+		for _, r := range claim.GetClaimResources() {
+			a, err := c.Attributes(ctx, r.GetDriverName(), r.GetPoolName(), r.GetDeviceName())
+			if err != nil {
+				return nil, fmt.Errorf("attributes of device %s/%s/%s of claim %s/%s: %w",
+					r.GetDriverName(), r.GetPoolName(), r.GetDeviceName(), claim.GetClaimNamespace(), claim.GetClaimName(), err)
+			}
+			if id := cmp.Or(a[idAttribute], a[pciAttribute]); id != "" && a[resourceAttribute] != "" {
+				devices = append(devices, device.Device{Resource: a[resourceAttribute], ID: id, NUMA: device.NoNUMA})
+			}
+		}
+	}
+	return devices, nil
+}
+
+// node returns the lowest NUMA node of a device.
+func node(t *api.TopologyInfo) int {
+	lowest := device.NoNUMA
+	for i, n := range t.GetNodes() {
+		if id := int(n.GetID()); i == 0 || id < lowest {
+			lowest = id
+		}
+	}
+	return lowest
+}

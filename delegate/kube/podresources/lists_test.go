@@ -1,0 +1,122 @@
+package podresources
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	api "k8s.io/kubelet/pkg/apis/podresources/v1"
+)
+
+// A request that has begun may have an answer that is older than the pod of the one who
+// comes now.
+func TestAllWhoWaitShareTheNextRequest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var l lists
+		var asked atomic.Int32
+		answer := make(chan struct{})
+		ask := func(context.Context) (*api.ListPodResourcesResponse, error) {
+			asked.Add(1)
+			<-answer
+			return &api.ListPodResourcesResponse{}, nil
+		}
+		var first, rest sync.WaitGroup
+		first.Go(func() { join(t, &l, ask) })
+		synctest.Wait()
+		for range 50 {
+			rest.Go(func() { join(t, &l, ask) })
+		}
+		synctest.Wait()
+		if n := asked.Load(); n != 1 {
+			t.Errorf("%d requests at once, want 1", n)
+		}
+		answer <- struct{}{}
+		first.Wait()
+		answer <- struct{}{}
+		rest.Wait()
+		if n := asked.Load(); n != 2 {
+			t.Errorf("%d requests for 51 callers, want 2", n)
+		}
+		l.close()
+	})
+}
+
+func join(t *testing.T, l *lists, ask asker) {
+	t.Helper()
+	if reply, err := l.join(t.Context(), ask); reply == nil || err != nil {
+		t.Error(reply, err)
+	}
+}
+
+func TestARequestEndsWhenNobodyWaitsForIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var l lists
+		var ended atomic.Int32
+		ask := func(ctx context.Context) (*api.ListPodResourcesResponse, error) {
+			<-ctx.Done()
+			ended.Add(1)
+			return nil, ctx.Err()
+		}
+		ctx1, cancel1 := context.WithCancel(t.Context())
+		ctx2, cancel2 := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		for _, ctx := range []context.Context{ctx1, ctx1, ctx2} {
+			all.Go(func() {
+				if _, err := l.join(ctx, ask); !errors.Is(err, context.Canceled) {
+					t.Error(err)
+				}
+			})
+			synctest.Wait() // the first is in a request, the others in the next
+		}
+		cancel1()
+		synctest.Wait()
+		if n := ended.Load(); n != 1 {
+			t.Errorf("%d requests have ended, want the first: somebody waits for the second", n)
+		}
+		cancel2()
+		synctest.Wait()
+		if n := ended.Load(); n != 2 {
+			t.Errorf("%d requests have ended, want 2", n)
+		}
+		all.Wait()
+		// A request that nobody waits for any more is not joined.
+		join(t, &l, func(context.Context) (*api.ListPodResourcesResponse, error) {
+			return &api.ListPodResourcesResponse{}, nil
+		})
+		l.close()
+		if _, err := l.join(t.Context(), ask); !errors.Is(err, errClosed) {
+			t.Error(err)
+		}
+	})
+}
+
+func TestPausesGrowUntilTheTimeIsOver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var l lists
+		asked := 0
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		_, err := l.join(ctx, func(context.Context) (*api.ListPodResourcesResponse, error) {
+			asked++
+			return nil, status.Error(codes.ResourceExhausted, "rejected by rate limit")
+		})
+		if code(err) != codes.ResourceExhausted {
+			t.Errorf("got %v, want why it was repeated", err)
+		}
+		synctest.Wait()
+		l.close()
+		// 20 ms, 40 ms, ... up to 1 s, and half of that at least.
+		if asked < 14 || asked > 26 {
+			t.Errorf("asked %d times in 10 s", asked)
+		}
+	})
+}

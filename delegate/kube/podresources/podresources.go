@@ -1,0 +1,164 @@
+// Package podresources asks the kubelet which devices it has allocated to a pod.
+//
+// A [Client] asks the kubelet's PodResources API, over a socket of the node. It answers in
+// the form that package delegate/device takes:
+//
+//	client := &podresources.Client{}
+//	defer client.Close()
+//	containers, err := client.Devices(ctx, pod)
+//	ids, err := device.Allocate(containers, nil, requests...)
+//
+// The kubelet answers 100 requests a second, and rejects all others. A Client needs one
+// connection, asks for single pods while the kubelet lets it, and for all pods together
+// when it does not. So any number of pods can start at the same time.
+//
+// The kubelet knows pods by name and does not tell their UIDs. If a pod was replaced by
+// another one of the same name, the devices may be those of the other one.
+package podresources
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	api "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/metacni/metacni/delegate/device"
+	"github.com/metacni/metacni/netconf/nad"
+)
+
+// What zero fields of a [Client] mean.
+const (
+	DefaultSocket     = "/var/lib/kubelet/pod-resources/kubelet.sock"
+	DefaultCheckpoint = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
+	DefaultTimeout    = 10 * time.Second
+)
+
+// MaxSize is the size in bytes over which an answer of the kubelet, or its checkpoint, is
+// refused.
+const MaxSize = 16 << 20
+
+// A Client asks the kubelet. The zero Client asks that of this node. The fields must not
+// change once it is in use. Goroutines may share it.
+type Client struct {
+	// Socket is the path of the socket of the kubelet's PodResources API. Empty means
+	// [DefaultSocket].
+	Socket string
+
+	// Checkpoint is the path of the file in which the kubelet's device manager keeps
+	// what it has allocated. It is read if there is no Socket. Empty means
+	// [DefaultCheckpoint].
+	Checkpoint string
+
+	// Timeout limits how long Devices takes. Zero means [DefaultTimeout].
+	Timeout time.Duration
+
+	// Attributes returns the attributes of a device that is allocated by a
+	// ResourceClaim: those in its ResourceSlice that are strings, under their
+	// qualified names. It returns nil for a device that no ResourceSlice has. It is
+	// called only for pods that have claims, and may be called by several goroutines at
+	// the same time. Nil ignores the devices of claims.
+	Attributes func(ctx context.Context, driver, pool, name string) (map[string]string, error)
+
+	mu     sync.Mutex
+	conn   *grpc.ClientConn // made by the first call
+	closed bool
+	noGet  bool // the kubelet does not answer Get
+	lists  lists
+}
+
+// Devices returns the devices of each container of pod that the kubelet reports: first the
+// init containers that go on running, then the containers, both in the order of the pod. It
+// returns none for a pod without devices, and does not look for a pod that has no name.
+//
+// It asks the kubelet for that pod. If the kubelet cannot answer that, or rejects the
+// request because of its rate limit, Devices asks for all pods, together with all other
+// calls that wait. That is repeated, with growing pauses, while the kubelet is not there or
+// rejects it, until ctx ends or Client.Timeout is over.
+//
+// If there is no socket, Devices reads the checkpoint. That knows pods by their UID, and
+// nothing of claims. Its containers are in the order of their names.
+//
+// Devices of claims belong to the resource in their attribute
+// k8s.cni.cncf.io/resourceName; those without it are left out. Their ID is the attribute
+// k8s.cni.cncf.io/deviceID, or else resource.kubernetes.io/pciBusID.
+//
+// Every error is an [*Error], with CNI code 11.
+func (c *Client) Devices(ctx context.Context, pod nad.Pod) ([]device.Container, error) {
+	limited, cancel := context.WithTimeout(ctx, cmp.Or(c.Timeout, DefaultTimeout))
+	defer cancel()
+	containers, err := c.devices(limited, pod)
+	if err != nil {
+		return nil, &Error{Pod: pod, Err: because(limited, err)}
+	}
+	return containers, nil
+}
+
+func (c *Client) devices(ctx context.Context, pod nad.Pod) ([]device.Container, error) {
+	if pod.Name == "" {
+		return nil, nil
+	}
+	if _, err := os.Stat(c.socket()); errors.Is(err, fs.ErrNotExist) {
+		return readCheckpoint(cmp.Or(c.Checkpoint, DefaultCheckpoint), pod.UID)
+	}
+	reported, err := c.ask(ctx, pod)
+	if err != nil {
+		return nil, err
+	}
+	return c.containers(ctx, reported)
+}
+
+// ask asks the kubelet about a pod.
+func (c *Client) ask(ctx context.Context, pod nad.Pod) (*api.PodResources, error) {
+	kubelet, err := c.kubelet()
+	if err != nil {
+		return nil, err
+	}
+	if !c.cannotGet() {
+		reply, err := kubelet.Get(ctx, &api.GetPodResourcesRequest{PodName: pod.Name, PodNamespace: pod.Namespace})
+		if r := reply.GetPodResources(); err == nil && is(r, pod) {
+			return r, nil
+		}
+		c.noteGet(err)
+	}
+	reply, err := c.lists.join(ctx, func(ctx context.Context) (*api.ListPodResourcesResponse, error) {
+		return kubelet.List(ctx, &api.ListPodResourcesRequest{})
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range reply.GetPodResources() {
+		if is(r, pod) {
+			return r, nil
+		}
+	}
+	return nil, ErrUnknownPod
+}
+
+// is reports whether r is about pod.
+func is(r *api.PodResources, pod nad.Pod) bool {
+	return r.GetName() == pod.Name && r.GetNamespace() == pod.Namespace
+}
+
+// cannotGet reports whether the kubelet is known not to answer Get.
+func (c *Client) cannotGet() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.noGet
+}
+
+// noteGet notes what a failed Get says about the next one: kubelets before 1.36 may not
+// have it, or have it switched off.
+func (c *Client) noteGet(err error) {
+	if code(err) == codes.Unimplemented || code(err) == codes.Unknown && says(err, "disabled") {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.noGet = true
+	}
+}

@@ -1,0 +1,267 @@
+// Package podresourcestest is a kubelet for tests of what asks for devices of pods.
+package podresourcestest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	api "k8s.io/kubelet/pkg/apis/podresources/v1"
+)
+
+// The limits of a kubelet's PodResources API.
+const (
+	Rate  = 100 // requests a second
+	Burst = 10
+)
+
+// A Kubelet serves the PodResources API of a kubelet, with its limits, over a socket in a
+// directory of its own. Goroutines may share it.
+type Kubelet struct {
+	dir     string
+	limiter *rate.Limiter
+	gate    chan struct{} // see Hold
+
+	mu          sync.Mutex
+	server      *grpc.Server
+	listener    net.Listener
+	pods        []*api.PodResources
+	noGet       error
+	faults      []error
+	requests    []Request
+	connections int
+}
+
+// A Request is one that the kubelet has received.
+type Request struct {
+	Method string     // "Get" or "List"
+	Pod    string     // "namespace/name", for Get
+	Code   codes.Code // how it was answered
+}
+
+// Start starts a kubelet without pods. Close it.
+func Start() (*Kubelet, error) {
+	dir, err := os.MkdirTemp("", "kubelet") // short: a socket's path has at most 107 bytes
+	if err != nil {
+		return nil, err
+	}
+	k := &Kubelet{dir: dir, limiter: rate.NewLimiter(Rate, Burst)}
+	if err := k.Listen(); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return k, nil
+}
+
+// Socket returns the path of the socket.
+func (k *Kubelet) Socket() string { return filepath.Join(k.dir, "kubelet.sock") }
+
+// Checkpoint returns the path of the device manager's checkpoint, which does not exist
+// unless a test writes it.
+func (k *Kubelet) Checkpoint() string { return filepath.Join(k.dir, "kubelet_internal_checkpoint") }
+
+// Listen makes the socket and serves it, after [Kubelet.Stop].
+func (k *Kubelet) Listen() error {
+	l, err := net.Listen("unix", k.Socket()) //nolint:noctx // at once
+	if err != nil {
+		return err
+	}
+	s := grpc.NewServer(grpc.UnaryInterceptor(k.intercept))
+	api.RegisterPodResourcesListerServer(s, service{k: k})
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.server, k.listener = s, l
+	go s.Serve(counted{l, k}) //nolint:errcheck // it ends with Stop
+	return nil
+}
+
+// Stop ends all connections and removes the socket, as the end of a kubelet may.
+func (k *Kubelet) Stop() {
+	k.mu.Lock()
+	s, l := k.server, k.listener
+	k.server = nil
+	k.mu.Unlock()
+	if s != nil {
+		_ = l.Close() // Serve may not have begun
+		s.Stop()
+	}
+}
+
+// Crash is Stop, but the socket stays, and refuses connections.
+func (k *Kubelet) Crash() error {
+	k.Stop()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: k.Socket(), Net: "unix"})
+	if err != nil {
+		return err
+	}
+	l.SetUnlinkOnClose(false)
+	return l.Close()
+}
+
+// Close ends the kubelet and removes its directory.
+func (k *Kubelet) Close() error {
+	k.Stop()
+	return os.RemoveAll(k.dir)
+}
+
+// SetPod adds a pod, or replaces the one of that name.
+func (k *Kubelet) SetPod(namespace, name string, containers ...*api.ContainerResources) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	p := &api.PodResources{Namespace: namespace, Name: name, Containers: containers}
+	i := slices.IndexFunc(k.pods, func(p *api.PodResources) bool { return p.GetNamespace() == namespace && p.GetName() == name })
+	if i < 0 {
+		k.pods = append(k.pods, p)
+		return
+	}
+	k.pods[i] = p
+}
+
+// Devices returns a container with devices of one resource on NUMA node 0.
+func Devices(container, resource string, ids ...string) *api.ContainerResources {
+	return &api.ContainerResources{Name: container, Devices: []*api.ContainerDevices{{
+		ResourceName: resource, DeviceIds: ids, Topology: &api.TopologyInfo{Nodes: []*api.NUMANode{{ID: 0}}},
+	}}}
+}
+
+// WithoutGet makes k a kubelet before 1.27, which does not have Get, or, if disabled, one
+// before 1.34, in which it is switched off.
+func (k *Kubelet) WithoutGet(disabled bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.noGet = status.Error(codes.Unimplemented, "unknown method Get for service v1.PodResourcesLister")
+	if disabled {
+		k.noGet = errors.New("PodResources API Get method disabled")
+	}
+}
+
+// Fail makes the next n requests fail with a code.
+func (k *Kubelet) Fail(n int, code codes.Code, message string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for range n {
+		k.faults = append(k.faults, status.Error(code, message))
+	}
+}
+
+// Hold makes all requests from now on wait until the function that it returns is called,
+// or their clients go away.
+func (k *Kubelet) Hold() (release func()) {
+	gate := make(chan struct{})
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.gate = gate
+	return sync.OnceFunc(func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		close(gate)
+		k.gate = nil
+	})
+}
+
+// Requests returns the requests that have been answered.
+func (k *Kubelet) Requests() []Request {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.requests)
+}
+
+// Connections returns how many connections there have been.
+func (k *Kubelet) Connections() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.connections
+}
+
+// intercept applies limits and faults, and counts requests.
+func (k *Kubelet) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, answer grpc.UnaryHandler) (reply any, err error) {
+	if !k.limiter.Allow() {
+		err = status.Error(codes.ResourceExhausted, "rejected by rate limit")
+	} else if err = k.fault(ctx); err == nil {
+		reply, err = answer(ctx, req)
+	}
+	r := Request{Method: filepath.Base(info.FullMethod), Code: status.Code(err)}
+	if get, ok := req.(*api.GetPodResourcesRequest); ok {
+		r.Pod = get.GetPodNamespace() + "/" + get.GetPodName()
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.requests = append(k.requests, r)
+	return reply, err
+}
+
+// fault waits while requests are held, and returns the error that is due.
+func (k *Kubelet) fault(ctx context.Context) error {
+	k.mu.Lock()
+	gate := k.gate
+	k.mu.Unlock()
+	if gate != nil {
+		select {
+		case <-gate:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.faults) == 0 {
+		return nil
+	}
+	err := k.faults[0]
+	k.faults = k.faults[1:]
+	return err
+}
+
+// A service is the API of a kubelet.
+type service struct {
+	api.UnimplementedPodResourcesListerServer
+
+	k *Kubelet
+}
+
+// Get answers as a kubelet does, whose errors have no code.
+func (s service) Get(_ context.Context, r *api.GetPodResourcesRequest) (*api.GetPodResourcesResponse, error) {
+	s.k.mu.Lock()
+	defer s.k.mu.Unlock()
+	if s.k.noGet != nil {
+		return nil, s.k.noGet
+	}
+	for _, p := range s.k.pods {
+		if p.GetNamespace() == r.GetPodNamespace() && p.GetName() == r.GetPodName() {
+			return &api.GetPodResourcesResponse{PodResources: p}, nil
+		}
+	}
+	return nil, fmt.Errorf("pod %s in namespace %s not found", r.GetPodName(), r.GetPodNamespace())
+}
+
+// List returns all pods.
+func (s service) List(context.Context, *api.ListPodResourcesRequest) (*api.ListPodResourcesResponse, error) {
+	s.k.mu.Lock()
+	defer s.k.mu.Unlock()
+	return &api.ListPodResourcesResponse{PodResources: slices.Clone(s.k.pods)}, nil
+}
+
+// counted counts connections.
+type counted struct {
+	net.Listener
+	k *Kubelet
+}
+
+// Accept returns the next connection.
+func (l counted) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		l.k.mu.Lock()
+		l.k.connections++
+		l.k.mu.Unlock()
+	}
+	return c, err
+}
