@@ -139,6 +139,11 @@ type Attachment struct {
 	// This package ignores it, and plugins never see it. Package lifecycle
 	// records it, without the white space between its tokens.
 	Origin json.RawMessage
+
+	// Files are absolute paths of files that exist for this attachment only, such
+	// as one in which plugins leave something. This package ignores them. Package
+	// lifecycle records them, and removes them when the attachment is detached.
+	Files []string
 }
 
 // Attached is an attachment that has been added, or was about to be added, with

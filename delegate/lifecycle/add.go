@@ -28,6 +28,11 @@ type Transaction struct {
 	// with [ErrPlan].
 	Plan func(ctx context.Context, taken []string) ([]delegate.Attachment, error)
 
+	// Prepare, if not nil, makes what the plugins of a plan need, such as the Files
+	// of its attachments. It runs when the plan has been recorded, before the first
+	// plugin. If it fails, the plan has failed.
+	Prepare func(ctx context.Context, plan []delegate.Attachment) error
+
 	// Next, if not nil, returns another plan after one has failed and has been
 	// undone completely. A plan fails because it is impossible, or because a
 	// plugin or Adjust fails; failed says why. If Next returns an empty plan,
@@ -237,6 +242,20 @@ func (a *addition) try(ctx context.Context, plan []delegate.Attachment, taken []
 		return nil, true, err
 	}
 	a.recorded = true
+	added, final, err = a.carryOut(ctx, plan)
+	if err != nil && undone(err) {
+		err = also(err, a.m.removeFiles(filesOf(a.r.Value.Delegates[a.first:], every)))
+	}
+	return added, final, err
+}
+
+// carryOut carries out the recorded plan, see try.
+func (a *addition) carryOut(ctx context.Context, plan []delegate.Attachment) (added []delegate.Attached, final bool, err error) {
+	if a.t.Prepare != nil {
+		if err := a.t.Prepare(ctx, slices.Clone(plan)); err != nil {
+			return nil, false, cause.Add(ctx, err)
+		}
+	}
 	left := 0
 	for _, p := range plan {
 		left += len(p.Network.Plugins())

@@ -121,7 +121,7 @@ func (m *Manager) Release(ctx context.Context, k scratch.Key, keep func(context.
 		}
 		err := m.drop(ctx, l, &r, func(e entry) bool { return e.Half || e.IfName != k.IfName })
 		if err == nil {
-			err = m.removeSources(r.Value.Sources)
+			err = m.removeFiles(r.Value.Sources)
 		}
 		if err == nil {
 			err = keep(ctx, m.record(r))
@@ -153,11 +153,11 @@ func (m *Manager) anyMissing(sources []string) bool {
 	})
 }
 
-// removeSources removes files of other programs. It ignores files that do not
-// exist.
-func (m *Manager) removeSources(sources []string) error {
+// removeFiles removes what a record or an attachment leaves in the file system. It
+// ignores files that do not exist.
+func (m *Manager) removeFiles(paths []string) error {
 	var errs []error
-	for _, path := range sources {
+	for _, path := range paths {
 		if err := m.inDir(path, os.Remove); !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}

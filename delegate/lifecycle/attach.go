@@ -108,6 +108,9 @@ func (m *Manager) drop(ctx context.Context, l *scratch.Lock, r *scratch.Record[r
 	if err := m.detach(ctx, l, r, "", which); err != nil {
 		return err
 	}
+	if err := m.removeFiles(filesOf(r.Value.Delegates, which)); err != nil {
+		return err
+	}
 	r.Value.Delegates = slices.DeleteFunc(r.Value.Delegates, which)
 	if r.State == scratch.Partial {
 		r.State = r.Value.whole()

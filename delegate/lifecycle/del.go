@@ -24,7 +24,8 @@ type Removal struct {
 	NetNS string
 }
 
-// Del removes an attachment with its recorded configuration, and then its record.
+// Del removes an attachment with its recorded configuration, and then its Files and
+// its record.
 // It cancels an Add of the same key in this Manager and waits for its undo. If
 // there is no record, Del returns nil.
 //
@@ -35,8 +36,8 @@ type Removal struct {
 // error is an [*Error].
 //
 // Del returns nil in two cases although the record stays. One is the bound of
-// [Manager.DelTries]. In the other everything is detached, and only a file of
-// [Adoption.Sources] cannot be removed.
+// [Manager.DelTries]. In the other everything is detached, and only a file cannot be
+// removed: one of an attachment's Files or of [Adoption.Sources].
 //
 // A plugin may run inside an operation on the same container, and call Del. Del
 // then returns nil if nothing is added under the key: it undoes an Add that was
@@ -112,12 +113,12 @@ func (m *Manager) removeAs(ctx context.Context, l *scratch.Lock, k scratch.Key, 
 			r.State = scratch.Deleting
 			_ = m.store().NoteChange(l, r, change{}) // DEL must work when the disk is full
 		}
-		err := m.detach(ctx, l, &r, given, func(entry) bool { return true })
+		err := m.detach(ctx, l, &r, given, every)
 		if err != nil && current != nil && m.detachAs(ctx, &r, current) {
 			err = nil
 		}
 		if err == nil {
-			err = m.removeSources(r.Value.Sources)
+			err = m.removeFiles(append(filesOf(r.Value.Delegates, every), r.Value.Sources...))
 		}
 		return m.giveUp(l, r, given, err)
 	})

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"path/filepath"
 	"slices"
 	"time"
 	"unicode/utf8"
@@ -112,6 +113,7 @@ type entry struct {
 	Args           string                     `json:"args,omitempty"`
 	CapabilityArgs map[string]json.RawMessage `json:"capabilityArgs,omitempty"`
 	Origin         json.RawMessage            `json:"origin,omitempty"`
+	Files          []string                   `json:"files,omitempty"`
 	Result         json.RawMessage            `json:"result,omitempty"`
 	Unfinished     bool                       `json:"unfinished,omitempty"` // Result is not of the last plugin
 	Gone           []int                      `json:"gone,omitzero"`        // see [delegate.Attached]; not nil once a DEL has been tried
@@ -201,7 +203,12 @@ func recordable(k scratch.Key, plan []delegate.Attachment) error {
 
 // keepable refuses an attachment that would not be read back as it was written.
 func keepable(a delegate.Attachment) error {
-	for _, s := range []string{a.IfName, a.NetNS, a.Args} {
+	for _, path := range a.Files {
+		if !filepath.IsAbs(path) {
+			return impossible(fmt.Sprintf("the file %q is not an absolute path", path))
+		}
+	}
+	for _, s := range append([]string{a.IfName, a.NetNS, a.Args}, a.Files...) {
 		if !utf8.ValidString(s) {
 			return impossible(fmt.Sprintf("%q is not UTF-8", s))
 		}
@@ -222,10 +229,23 @@ func entries(root string, plan []delegate.Attachment) []entry {
 			place = identify(root, a.NetNS)
 			places[a.NetNS] = place
 		}
-		es[i] = entry{Network: a.Network, NetNS: place, IfName: a.IfName, Args: a.Args, CapabilityArgs: a.CapabilityArgs, Origin: a.Origin}
+		es[i] = entry{Network: a.Network, NetNS: place, IfName: a.IfName, Args: a.Args, CapabilityArgs: a.CapabilityArgs, Origin: a.Origin, Files: a.Files}
 	}
 	return es
 }
+
+// filesOf returns the files that go with those of es for which which is true.
+func filesOf(es []entry, which func(entry) bool) (files []string) {
+	for _, e := range es {
+		if which(e) {
+			files = append(files, e.Files...)
+		}
+	}
+	return files
+}
+
+// every is true for every delegate.
+func every(entry) bool { return true }
 
 // halfDone reports whether e, in a partial record, is to be removed.
 func halfDone(e entry) bool { return e.Half }
@@ -283,7 +303,7 @@ func (e entry) attached(containerID string, where func(netns) string) delegate.A
 	return delegate.Attached{
 		Attachment: delegate.Attachment{
 			Network: e.Network, ContainerID: containerID, NetNS: where(e.NetNS), IfName: e.IfName,
-			Args: e.Args, CapabilityArgs: e.CapabilityArgs, Origin: e.Origin,
+			Args: e.Args, CapabilityArgs: e.CapabilityArgs, Origin: e.Origin, Files: e.Files,
 		},
 		Result: e.Result, Added: e.Result != nil && !e.Unfinished, Gone: e.Gone,
 	}
