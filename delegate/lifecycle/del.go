@@ -25,9 +25,8 @@ type Removal struct {
 }
 
 // Del removes an attachment with its recorded configuration, and then its Files and
-// its record.
-// It cancels an Add of the same key in this Manager and waits for its undo. If
-// there is no record, Del returns nil.
+// its record. It cancels an Add of the same key in this Manager and waits for its
+// undo. If there is no record, Del returns nil.
 //
 // Del runs every plugin, whatever fails, and joins the errors. When one fails the
 // record stays, for the next try. A plugin whose DEL has succeeded is not run

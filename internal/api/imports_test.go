@@ -44,6 +44,7 @@ var rules = map[string][]string{
 	"delegate/plugin":       {"delegate", "delegate/lifecycle", "netconf", "scratch", "ifname", "status", "internal/cause", "internal/inroot"},
 	"delegate/delegatetest": {"delegate", "netconf"},
 	"delegate/device":       {"delegate", "netconf", "netconf/nad"},
+	"delegate/devinfo":      {"delegate", "netconf/nad", "status", "internal/durable", "internal/inroot"},
 	"delegate/lifecycle":    {"delegate", "scratch", "netconf", "ifname", "status", "internal/inroot", "internal/terse", "internal/cause"},
 	"delegate/adopt":        {"delegate", "delegate/lifecycle", "scratch", "netconf", "internal/durable", "internal/inroot"},
 	"delegate/thick":        {"delegate", "delegate/plugin", "status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/peer", "internal/cause", "internal/flock", "internal/turns", "internal/terse"},

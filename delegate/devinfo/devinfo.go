@@ -1,0 +1,191 @@
+// Package devinfo keeps device information files, as in the Device Information
+// Specification of the Network Plumbing Working Group, version 1.1.0.
+//
+// A device plugin writes what it knows of a device to a file. The meta-plugin copies that
+// to a file for the attachment that gets the device. The plugins of the network receive the
+// path as the capability argument "CNIDeviceInfoFile", and may replace the file. After the
+// ADD its content is the "device-info" of the network's status. The life of a file, with
+// package lifecycle:
+//
+//	dir := devinfo.Dir{Root: string(root), Owner: stateDir}
+//	lifecycle.Transaction{
+//		Plan: ...                     // attachments, each through dir.Assign
+//		Prepare: func(ctx context.Context, plan []delegate.Attachment) error {
+//			return dir.Fill(plan...)
+//		},
+//	}
+//	info, err := dir.Load(attached)       // for the status
+//
+// Lifecycle removes the file when the attachment is detached. [Dir.Sweep] removes files that
+// no record has.
+package devinfo
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/status"
+)
+
+// Capability is the capability of plugins that read and write device information files.
+const Capability = "CNIDeviceInfoFile"
+
+// DefaultPath is what an empty [Dir.Path] means.
+const DefaultPath = "/var/run/k8s.cni.cncf.io/devinfo"
+
+// maxSize is the size in bytes over which a file is refused.
+const maxSize = 64 << 10
+
+// A Dir is the directory of device information files. It has those of device plugins in dp,
+// and those of attachments in cni. The zero Dir is that of this process's root directory.
+// Goroutines and processes may share a Dir. It works on Linux.
+type Dir struct {
+	// Root is the directory at which this process sees the root directory of the
+	// node. Empty means its own. No symbolic link leads out of it.
+	Root string
+
+	// Path is the directory as a path of the node. Empty means [DefaultPath].
+	Path string
+
+	// Owner is part of the names of all files that Dir makes, and no other file is
+	// removed: several programs use the same directory. The path of the directory in
+	// which a program keeps its records is a good Owner.
+	Owner string
+}
+
+// Assign returns a with a device information file: as the capability argument
+// [Capability], and as one of its Files. It does so if a plugin of the network declares the
+// capability, or if a has a device: its Origin is a [nad.Origin] with a device. Otherwise it
+// returns a as it is.
+//
+// The name of the file is a hash of Owner, network, container and interface. It can be used
+// in the file's directory only. The file does not exist yet, see [Dir.Fill].
+func (d Dir) Assign(a delegate.Attachment) delegate.Attachment {
+	if !slices.Contains(a.Network.Capabilities(), Capability) && nad.ParseOrigin(a.Origin).Device == "" {
+		return a
+	}
+	file := path.Join(d.cni(), d.prefix()+hash(a.Network.Name(), a.ContainerID, a.IfName)+suffix)
+	a.Files = append(slices.Clip(a.Files), file)
+	args := make(map[string]json.RawMessage, len(a.CapabilityArgs)+1)
+	maps.Copy(args, a.CapabilityArgs)
+	args[Capability], _ = json.Marshal(file) // cannot fail: a string
+	a.CapabilityArgs = args
+	return a
+}
+
+// suffix is the end of the name of each file.
+const suffix = ".json"
+
+// prefix is the beginning of the name of each file.
+func (d Dir) prefix() string { return hash(d.Owner)[:8] + "-" }
+
+// hash returns a hash of words. Other words have another hash, even if they are the same
+// letters.
+func hash(words ...string) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q", words))
+	return fmt.Sprintf("%x", sum[:16])
+}
+
+func (d Dir) path() string {
+	if d.Path == "" {
+		return DefaultPath
+	}
+	return d.Path
+}
+
+// cni returns the directory of files of attachments.
+func (d Dir) cni() string { return path.Join(d.path(), "cni") }
+
+// fileOf returns the name of the file of a, or "". Only a name that Assign can have
+// given is one.
+func (d Dir) fileOf(a delegate.Attachment) string {
+	for _, file := range a.Files {
+		if dir, name := path.Split(file); path.Clean(dir) == d.cni() && d.owns(name) {
+			return name
+		}
+	}
+	return ""
+}
+
+// owns reports whether a file of that name has been made by Dir.
+func (d Dir) owns(name string) bool {
+	rest, ok := strings.CutPrefix(name, d.prefix())
+	rest, ok2 := strings.CutSuffix(rest, suffix)
+	return ok && ok2 && len(rest) == len(hash()) && strings.Trim(rest, "0123456789abcdef") == ""
+}
+
+// Fill makes the directory of the files that were assigned to as. Into the file of an
+// attachment that has a device it copies what the device plugin has written about it, if it
+// has. All other files remain for plugins to make. What an earlier attachment has left is
+// removed.
+//
+// Everyone can read the directory and its files. A reader sees a whole file or none.
+//
+// Fill goes on past failures and joins the errors. That there is nothing to copy is none.
+// The attachments can be made all the same: a caller may report the error and go on.
+func (d Dir) Fill(as ...delegate.Attachment) error {
+	var errs []error
+	for _, a := range as {
+		if name := d.fileOf(a); name != "" {
+			errs = append(errs, d.fill(a, name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// fill makes the file name of a.
+func (d Dir) fill(a delegate.Attachment, name string) error {
+	var data []byte
+	var err error
+	if o := nad.ParseOrigin(a.Origin); o.Device != "" {
+		data, err = d.read(path.Join(d.path(), "dp"), devicePluginFile(o.Resource, o.Device))
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+	}
+	if err = errors.Join(err, d.write(name, data)); err != nil {
+		return fmt.Errorf("device information of %s: %w", a.IfName, err)
+	}
+	return nil
+}
+
+// devicePluginFile returns the name of the file that a device plugin writes about a device.
+// It is always the name of one file: all "/" are replaced, and it ends with a word.
+func devicePluginFile(resource, id string) string {
+	return strings.ReplaceAll(resource, "/", "-") + "-" + strings.ReplaceAll(id, "/", "-") + "-device.json"
+}
+
+// Load returns the content of the file that was assigned to a, or nil if there is none, or
+// nothing in it. It fails if the file cannot be read, has more than 64 KiB, or is not the JSON
+// of a [status.DeviceInfo].
+func (d Dir) Load(a delegate.Attachment) (*status.DeviceInfo, error) {
+	name := d.fileOf(a)
+	if name == "" {
+		return nil, nil
+	}
+	data, err := d.read(d.cni(), name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var info status.DeviceInfo
+	if err == nil && len(bytes.TrimSpace(data)) > 0 {
+		err = json.Unmarshal(data, &info)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("device information of %s: %w", a.IfName, err)
+	}
+	if info == (status.DeviceInfo{}) {
+		return nil, nil
+	}
+	return &info, nil
+}

@@ -1,0 +1,282 @@
+package devinfo_test
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/devinfo"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/status"
+)
+
+const vf = "vendor.example/vf"
+
+// attachment is one of a network with a plugin that declares what is given, if anything.
+func attachment(t *testing.T, capability, device string) delegate.Attachment {
+	t.Helper()
+	conf := `{"cniVersion":"1.0.0","name":"fast","type":"sriov"}`
+	if capability != "" {
+		conf = `{"cniVersion":"1.0.0","name":"fast","plugins":[{"type":"sriov"},{"type":"tuning","capabilities":{"` + capability + `":true}}]}`
+	}
+	n, err := netconf.Parse([]byte(conf))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := delegate.Attachment{Network: n, ContainerID: "c1", IfName: "net1"}
+	if device != "" {
+		a.Origin = nad.Origin{Use: nad.Selected, Resource: vf, Device: device}.JSON()
+	}
+	return a
+}
+
+// node is the root directory of a node, on which /var/run is a link as on most.
+func node(t *testing.T) (root string, d devinfo.Dir) {
+	t.Helper()
+	root = t.TempDir()
+	for _, err := range []error{
+		os.MkdirAll(filepath.Join(root, "run"), 0o755), os.MkdirAll(filepath.Join(root, "var"), 0o755),
+		os.Symlink("/run", filepath.Join(root, "var", "run")),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root, devinfo.Dir{Root: root, Owner: "/var/lib/cni/multinet"}
+}
+
+// at returns the path of a file of the node.
+func at(root, file string) string {
+	return filepath.Join(root, strings.Replace(file, "/var/run/", "/run/", 1))
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAnAttachmentHasAFileIfAPluginOrADeviceNeedsOne(t *testing.T) {
+	t.Parallel()
+	d := devinfo.Dir{Owner: "multinet"}
+	for _, tt := range []struct {
+		capability, device string
+		want               bool
+	}{{"", "", false}, {"mac", "", false}, {devinfo.Capability, "", true}, {"", "0000:3b:02.1", true}} {
+		before := attachment(t, tt.capability, tt.device)
+		before.CapabilityArgs = map[string]json.RawMessage{"mac": json.RawMessage(`"x"`)}
+		a := d.Assign(before)
+		if got := len(a.Files) == 1 && len(a.CapabilityArgs) == 2; got != tt.want {
+			t.Errorf("capability %q, device %q: files %q, arguments %s", tt.capability, tt.device, a.Files, a.CapabilityArgs)
+		}
+		if len(before.CapabilityArgs) != 1 || before.Files != nil {
+			t.Error("the argument was changed")
+		}
+		if !tt.want {
+			continue
+		}
+		var arg string
+		if err := json.Unmarshal(a.CapabilityArgs[devinfo.Capability], &arg); err != nil || arg != a.Files[0] || filepath.Dir(arg) != "/var/run/k8s.cni.cncf.io/devinfo/cni" {
+			t.Errorf("the argument is %s, the file %s", a.CapabilityArgs[devinfo.Capability], a.Files[0])
+		}
+		if again := d.Assign(before); again.Files[0] != a.Files[0] {
+			t.Error("the name is another one each time")
+		}
+	}
+}
+
+func TestEveryAttachmentHasAFileOfItsOwn(t *testing.T) {
+	t.Parallel()
+	seen := make(map[string]string)
+	for _, owner := range []string{"a", "b"} {
+		for _, network := range []string{"n", "n-c"} {
+			for _, container := range []string{"c", "c-e", `c" "e`, "../../x"} {
+				for _, ifname := range []string{"e", "c-e"} {
+					n, err := netconf.Parse([]byte(`{"cniVersion":"1.0.0","name":"` + network + `","plugins":[{"type":"x","capabilities":{"CNIDeviceInfoFile":true}}]}`))
+					if err != nil {
+						t.Fatal(err)
+					}
+					a := devinfo.Dir{Owner: owner}.Assign(delegate.Attachment{Network: n, ContainerID: container, IfName: ifname})
+					name := filepath.Base(a.Files[0])
+					which := strings.Join([]string{owner, network, container, ifname}, "|")
+					if other, ok := seen[name]; ok {
+						t.Errorf("%s and %s have one file", which, other)
+					}
+					seen[name] = which
+					if filepath.Dir(a.Files[0]) != devinfo.DefaultPath+"/cni" {
+						t.Errorf("%s: %s", which, a.Files[0])
+					}
+				}
+			}
+		}
+	}
+}
+
+const pci = `{"type":"pci","version":"1.1.0","pci":{"pci-address":"0000:3b:02.1","new-key":1}}`
+
+func TestWhatTheDevicePluginHasWrittenIsCopiedForEveryoneToRead(t *testing.T) {
+	t.Parallel()
+	root, d := node(t)
+	dp := filepath.Join(root, "run/k8s.cni.cncf.io/devinfo/dp/vendor.example-vf-0000:3b:02.1-device.json")
+	a := d.Assign(attachment(t, "", "0000:3b:02.1"))
+	none, err := d.Load(a)
+	if none != nil || err != nil {
+		t.Errorf("before Fill: %v, %v", none, err)
+	}
+	write(t, dp, pci)
+	if err := d.Fill(a); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]os.FileMode{at(root, a.Files[0]): 0o444, filepath.Dir(at(root, a.Files[0])): 0o755 | os.ModeDir, filepath.Join(root, "run/k8s.cni.cncf.io"): 0o755 | os.ModeDir} {
+		if info, err := os.Lstat(path); err != nil || info.Mode() != want {
+			t.Errorf("%s: %v, %v, want mode %v", path, info, err, want)
+		}
+	}
+	if data, err := os.ReadFile(at(root, a.Files[0])); string(data) != pci {
+		t.Errorf("copied %s, %v", data, err)
+	}
+	want := &status.DeviceInfo{Type: "pci", Version: "1.1.0", PCI: &status.PCIDevice{Address: "0000:3b:02.1"}}
+	got, err := d.Load(a)
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Error(diff, err)
+	}
+	// What an earlier attachment has left is not taken for that of this one.
+	if err := errors.Join(os.Remove(dp), d.Fill(a)); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := d.Load(a); got != nil || err != nil {
+		t.Errorf("after the device plugin's file has gone: %v, %v", got, err)
+	}
+}
+
+func TestAPluginMayReplaceTheFile(t *testing.T) {
+	t.Parallel()
+	root, d := node(t)
+	a := d.Assign(attachment(t, devinfo.Capability, ""))
+	if err := d.Fill(a, attachment(t, "", "")); err != nil {
+		t.Fatal(err)
+	}
+	write(t, at(root, a.Files[0]), `{"type":"vhost-user","vhost-user":{"mode":"client","path":"/x"}}`)
+	want := &status.DeviceInfo{Type: "vhost-user", VhostUser: &status.VhostDevice{Mode: "client", Path: "/x"}}
+	if got, err := d.Load(a); err != nil || cmp.Diff(want, got) != "" {
+		t.Errorf("%v %v", got, err)
+	}
+}
+
+func TestDeviceNamesDoNotLeadOutOfTheDirectory(t *testing.T) {
+	t.Parallel()
+	for _, id := range []string{"../../../../etc/shadow", "/etc/shadow", "..", ".", "a/../b", "x\x00y", strings.Repeat("x", 300)} {
+		root, d := node(t)
+		write(t, filepath.Join(root, "etc/shadow"), pci)
+		write(t, filepath.Join(root, "etc/shadow-device.json"), pci)
+		write(t, filepath.Join(root, "run/k8s.cni.cncf.io/devinfo/dp/other"), pci)
+		a := d.Assign(attachment(t, "", id))
+		_ = d.Fill(a) // some of these cannot be a name, which is an error
+		if got, err := d.Load(a); got != nil || err != nil {
+			t.Errorf("%q: read %v, %v", id, got, err)
+		}
+	}
+}
+
+func TestOnlyTheFileOfAnAttachmentIsRead(t *testing.T) {
+	t.Parallel()
+	root, d := node(t)
+	write(t, filepath.Join(root, "etc/passwd"), pci)
+	a := attachment(t, "", "")
+	a.Files = []string{"/etc/passwd", devinfo.DefaultPath + "/cni/../../../../../etc/passwd", devinfo.DefaultPath + "/cni/of-another-program"}
+	if got, err := d.Load(a); got != nil || err != nil {
+		t.Errorf("%v %v", got, err)
+	}
+}
+
+func TestFilesThatCannotBeUsedAreErrors(t *testing.T) {
+	t.Parallel()
+	for name, make := range map[string]func(path string) error{
+		"not JSON":     func(path string) error { return os.WriteFile(path, []byte("{"), 0o600) },
+		"another type": func(path string) error { return os.WriteFile(path, []byte(`{"pci":[]}`), 0o600) },
+		"large":        func(path string) error { return os.WriteFile(path, []byte(strings.Repeat(" ", 65<<10)), 0o600) },
+		"a directory":  func(path string) error { return os.Mkdir(path, 0o700) },
+		"a FIFO":       func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		"a link":       func(path string) error { return os.Symlink("../../../../etc/passwd", path) },
+	} {
+		root, d := node(t)
+		write(t, filepath.Join(root, "etc/passwd"), pci)
+		// of an attachment
+		a := d.Assign(attachment(t, devinfo.Capability, ""))
+		if err := errors.Join(d.Fill(a), make(at(root, a.Files[0]))); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := d.Load(a); got != nil || err == nil || !strings.Contains(err.Error(), "device information of net1") {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+		// of a device plugin
+		b := d.Assign(attachment(t, "", "id"))
+		dp := filepath.Join(root, "run/k8s.cni.cncf.io/devinfo/dp/vendor.example-vf-id-device.json")
+		if err := errors.Join(os.MkdirAll(filepath.Dir(dp), 0o755), make(dp)); err != nil {
+			t.Fatal(err)
+		}
+		err := d.Fill(b)
+		got, loadErr := d.Load(b)
+		if got != nil || err == nil && loadErr == nil {
+			t.Errorf("%s of a device plugin: %v, %v, %v", name, got, err, loadErr)
+		}
+	}
+}
+
+func TestADirectoryThatCannotBeMadeIsAnError(t *testing.T) {
+	t.Parallel()
+	root, d := node(t)
+	write(t, filepath.Join(root, "run/k8s.cni.cncf.io"), "a file")
+	if err := d.Fill(d.Assign(attachment(t, devinfo.Capability, ""))); err == nil {
+		t.Error("no error")
+	}
+}
+
+func TestSweepRemovesOldFilesThatNoRecordHas(t *testing.T) {
+	t.Parallel()
+	root, d := node(t)
+	if removed, err := d.Sweep(); removed != nil || err != nil {
+		t.Errorf("without a directory: %q, %v", removed, err)
+	}
+	of := func(container string) delegate.Attachment {
+		a := attachment(t, devinfo.Capability, "")
+		a.ContainerID = container
+		return a
+	}
+	used, lost, young := d.Assign(of("used")), d.Assign(of("lost")), d.Assign(of("young"))
+	foreign := devinfo.Dir{Root: root, Owner: "another"}.Assign(of("lost"))
+	temp := "/var/run/k8s.cni.cncf.io/devinfo/cni/.tmp-" + filepath.Base(lost.Files[0])[:9] + "17"
+	multus := "/var/run/k8s.cni.cncf.io/devinfo/cni/net-c1_net1"
+	all := []string{used.Files[0], lost.Files[0], young.Files[0], foreign.Files[0], temp, multus}
+	for _, file := range all {
+		write(t, at(root, file), pci)
+		if file != young.Files[0] {
+			old := time.Now().Add(-2 * time.Hour)
+			if err := os.Chtimes(at(root, file), old, old); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	removed, err := d.Sweep(used)
+	slices.Sort(removed)
+	if diff := cmp.Diff([]string{temp, lost.Files[0]}, removed); diff != "" || err != nil {
+		t.Error(diff, err)
+	}
+	for _, file := range all {
+		_, err := os.Lstat(at(root, file))
+		if gone := err != nil; gone != slices.Contains(removed, file) {
+			t.Errorf("%s is gone: %v", file, gone)
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package devinfo
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/durable"
+	"github.com/metacni/metacni/internal/inroot"
+)
+
+// read returns the content of a regular file in a directory of the node.
+func (d Dir) read(dir, name string) (data []byte, err error) {
+	err = d.in(dir, func(dir *durable.Dir) error {
+		data, _, err = dir.ReadFile(name, maxSize)
+		return err
+	})
+	return data, err
+}
+
+// write replaces the file name in the directory of attachments, or removes it if data is
+// nil. It makes the directory.
+func (d Dir) write(name string, data []byte) error {
+	resolved, err := inroot.Resolve(d.Root, d.cni())
+	if err == nil {
+		err = mkdirs(resolved)
+	}
+	if err != nil {
+		return err
+	}
+	return d.in(d.cni(), func(dir *durable.Dir) error {
+		if data == nil {
+			if err := dir.Remove(name); !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			return nil
+		}
+		return dir.Replace(durable.TempPrefix+d.prefix()+strconv.FormatUint(rand.Uint64(), 16), name, data, 0o444)
+	})
+}
+
+// mkdirs makes the directory at dir, and those above it, so that everyone can read them,
+// whatever the umask is. It does not change a directory that exists.
+func mkdirs(dir string) error {
+	err := os.Mkdir(dir, 0o755)
+	if errors.Is(err, fs.ErrNotExist) && filepath.Dir(dir) != dir {
+		if err := mkdirs(filepath.Dir(dir)); err != nil {
+			return err
+		}
+		err = os.Mkdir(dir, 0o755)
+	}
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return os.Chmod(dir, 0o755)
+}
+
+// temporary reports whether write has made a file of that name, and died.
+func (d Dir) temporary(name string) bool {
+	return strings.HasPrefix(name, durable.TempPrefix+d.prefix())
+}
+
+// in calls do with a directory of the node.
+func (d Dir) in(dir string, do func(*durable.Dir) error) error {
+	return inroot.With(d.Root, dir, func(path string) error {
+		open, err := durable.OpenDir(path, nil)
+		if err != nil {
+			return err
+		}
+		defer open.Close()
+		return do(open)
+	})
+}
+
+// grace is how old a file is at least that Sweep removes: the record of a younger one may
+// not have been there when the records were read.
+const grace = time.Hour
+
+// Sweep removes the files of Dir's Owner which none of used has and which are older than an
+// hour, and returns their paths. used are the attachments in all records of the Owner: with
+// fewer, files in use are removed, so that a caller who cannot read a record must not sweep.
+// Such files are rare: a record that was deleted by hand leaves one. Sweep goes on past
+// failures and joins the errors. No directory is no error.
+func (d Dir) Sweep(used ...delegate.Attachment) (removed []string, err error) {
+	keep := make(map[string]bool)
+	for _, a := range used {
+		keep[d.fileOf(a)] = true
+	}
+	err = d.in(d.cni(), func(dir *durable.Dir) error {
+		names, err := dir.Names()
+		errs := []error{err}
+		for _, name := range names {
+			if keep[name] || !d.owns(name) && !d.temporary(name) {
+				continue
+			}
+			info, err := dir.Stat(name)
+			if err == nil && (!info.IsFile || time.Since(info.Changed) < grace) {
+				continue
+			}
+			if err == nil {
+				err = dir.Remove(name)
+			}
+			switch {
+			case err == nil:
+				removed = append(removed, path.Join(d.cni(), name))
+			case !errors.Is(err, fs.ErrNotExist):
+				errs = append(errs, err)
+			}
+		}
+		return errors.Join(errs...)
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return removed, nil
+	}
+	if err != nil {
+		err = fmt.Errorf("device information files: %w", err)
+	}
+	return removed, err
+}

@@ -1,0 +1,27 @@
+package devinfo
+
+import (
+	"path"
+	"strings"
+	"testing"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/netconf/nad"
+)
+
+// FuzzNames shows that no name leads out of its directory.
+func FuzzNames(f *testing.F) {
+	f.Add("owner", "c1", "net1", "vendor.example/vf", "0000:3b:02.1")
+	f.Add("", "..", "/", "../..", "/../x")
+	f.Fuzz(func(t *testing.T, owner, container, ifname, resource, id string) {
+		d := Dir{Owner: owner}
+		a := d.Assign(delegate.Attachment{ContainerID: container, IfName: ifname, Origin: nad.Origin{Use: nad.Selected, Resource: resource, Device: "x" + id}.JSON()})
+		if len(a.Files) != 1 || path.Dir(a.Files[0]) != DefaultPath+"/cni" || d.fileOf(a) != path.Base(a.Files[0]) {
+			t.Errorf("files %q", a.Files)
+		}
+		name := devicePluginFile(resource, id)
+		if strings.Contains(name, "/") || path.Join("/dp", name) != "/dp/"+name {
+			t.Errorf("%q is not the name of one file", name)
+		}
+	})
+}
