@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -13,11 +14,11 @@ import (
 )
 
 // clients makes the clients of v. A full clientset would link every API group that
-// Kubernetes has; these three are all that is used. None limits its rate: the server's
+// Kubernetes has; these four are all that is used. None limits its rate: the server's
 // fairness decides. The time of each request is that of its context.
 func (v *View) clients() error {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, eventsv1.AddToScheme, addDefinitions} {
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, eventsv1.AddToScheme, resourcev1.AddToScheme, addDefinitions} {
 		if err := add(scheme); err != nil {
 			return err
 		}
@@ -33,6 +34,7 @@ func (v *View) clients() error {
 	}{
 		{&v.core, "/api", corev1.SchemeGroupVersion, runtime.ContentTypeProtobuf},
 		{&v.events, "/apis", eventsv1.SchemeGroupVersion, runtime.ContentTypeProtobuf},
+		{&v.resources, "/apis", resourcev1.SchemeGroupVersion, runtime.ContentTypeProtobuf},
 		{&v.nads, "/apis", definitionVersion, runtime.ContentTypeJSON},
 	} {
 		made, err := rest.RESTClientForConfigAndClient(&rest.Config{

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
@@ -23,8 +24,8 @@ type Config struct {
 	// exist yet.
 	Kubeconfig string
 
-	// Node is the node whose pods are watched. Empty means that [View.Pod] knows
-	// none.
+	// Node is the node whose pods and devices are watched. Empty means that
+	// [View.Pod] and [View.DeviceAttributes] know none.
 	Node string
 
 	// Pods makes the View watch the pods of Node from the beginning. Otherwise the
@@ -90,10 +91,12 @@ type View struct {
 	transport *transport
 	core      rest.Interface // the API group "", version v1: pods
 	events    rest.Interface // events.k8s.io/v1
+	resources rest.Interface // resource.k8s.io/v1: ResourceSlices
 	nads      rest.Interface // k8s.cni.cncf.io/v1
 
 	definitions *part[known]
-	pods        *part[Pod] // nil without a node
+	pods        *part[Pod]   // nil without a node
+	slices      *part[slice] // the same
 
 	ctx    context.Context    //nolint:containedctx // ends with the View
 	cancel context.CancelFunc // ends what runs in the background
@@ -145,6 +148,10 @@ func (v *View) start(ctx context.Context) {
 			client: v.core, name: "pods", list: func() runtime.Object { return &corev1.PodList{} },
 			selector: fields.OneTermEqualSelector("spec.nodeName", v.config.Node).String(),
 		}, keepPod)
+		v.slices = newPart(ctx, v, resource{
+			client: v.resources, name: "resourceslices", list: func() runtime.Object { return &resourcev1.ResourceSliceList{} },
+			selector: fields.OneTermEqualSelector(resourcev1.ResourceSliceSelectorNodeName, v.config.Node).String(),
+		}, keepSlice)
 	}
 	if v.config.Pods {
 		watchPart(v, v.pods, &corev1.Pod{})

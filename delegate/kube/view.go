@@ -115,12 +115,15 @@ func (p *part[T]) resource(invalid func(T) bool) Resource {
 	return r
 }
 
-// Resources returns what v watches, for metrics and readiness: definitions, and pods once
-// their watch has begun, see Config.Pods.
+// Resources returns what v watches, for metrics and readiness: definitions, and pods and
+// ResourceSlices once their watch has begun, see [Config].
 func (v *View) Resources() []Resource {
 	all := []Resource{v.definitions.resource(func(k known) bool { return k.err != nil })}
 	if v.pods != nil && v.pods.watched.Load() {
 		all = append(all, v.pods.resource(func(Pod) bool { return false }))
+	}
+	if v.slices != nil && v.slices.watched.Load() {
+		all = append(all, v.slices.resource(func(slice) bool { return false }))
 	}
 	return all
 }

@@ -1,6 +1,6 @@
 // Package kubetest is a Kubernetes API server for tests. It serves pods, events
-// (events.k8s.io/v1) and NetworkAttachmentDefinitions from memory, over TLS on a
-// loopback address, and fails on demand.
+// (events.k8s.io/v1), ResourceSlices (resource.k8s.io/v1) and NetworkAttachmentDefinitions
+// from memory, over TLS on a loopback address, and fails on demand.
 //
 //	s := kubetest.NewServer()
 //	defer s.Close()
@@ -11,9 +11,9 @@
 //
 // The server implements these parts of the Kubernetes API:
 //
-//   - get, list, watch, create, patch (merge and strategic) and delete of the three
-//     resources, and get and patch of pods/status; in JSON, pods and events also in
-//     protobuf
+//   - get, list, watch, create, patch (merge and strategic) and delete of pods, events and
+//     definitions, get and patch of pods/status, and list and watch of ResourceSlices; in
+//     JSON, and all but definitions also in protobuf
 //   - field selectors and label selectors
 //   - watches with sendInitialEvents, bookmarks, timeoutSeconds, and 410 for a
 //     resource version that is too old

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -24,7 +25,7 @@ import (
 // watches.
 const firstVersion = 100
 
-// An object is a pod, an event or a definition. Objects in the store are replaced, never
+// An object is a pod, an event, a ResourceSlice or a definition. Objects in the store are replaced, never
 // changed.
 type object interface {
 	runtime.Object
@@ -42,6 +43,7 @@ func resources() []resource {
 	return []resource{
 		{corev1.SchemeGroupVersion.WithResource("pods"), "Pod", func() object { return new(corev1.Pod) }},
 		{eventsv1.SchemeGroupVersion.WithResource("events"), "Event", func() object { return new(eventsv1.Event) }},
+		{resourcev1.SchemeGroupVersion.WithResource("resourceslices"), "ResourceSlice", func() object { return new(resourcev1.ResourceSlice) }},
 		{
 			schema.GroupVersionResource{Group: "k8s.cni.cncf.io", Version: "v1", Resource: "network-attachment-definitions"},
 			"NetworkAttachmentDefinition", func() object { return &unstructured.Unstructured{Object: map[string]any{}} },
@@ -79,6 +81,18 @@ func (r resource) fields(o object) fields.Set {
 		set["status.phase"] = string(p.Status.Phase)
 		set["status.podIP"] = p.Status.PodIP
 		set["status.nominatedNodeName"] = p.Status.NominatedNodeName
+	case "resourceslices":
+		delete(set, "metadata.namespace")
+		l, ok := o.(*resourcev1.ResourceSlice)
+		if !ok {
+			l = new(resourcev1.ResourceSlice)
+		}
+		node := l.Spec.NodeName
+		if node == nil {
+			node = new(string)
+		}
+		set[resourcev1.ResourceSliceSelectorNodeName] = *node
+		set[resourcev1.ResourceSliceSelectorDriver] = l.Spec.Driver
 	case "events":
 		e, ok := o.(*eventsv1.Event)
 		if !ok {
@@ -248,6 +262,17 @@ func (s *Server) Events() []eventsv1.Event {
 	}
 	return all
 }
+
+// SetResourceSlice creates the ResourceSlice or replaces it.
+func (s *Server) SetResourceSlice(l *resourcev1.ResourceSlice) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer s.change()
+	s.put(resourceOf("resourceslices"), l.DeepCopy())
+}
+
+// DeleteResourceSlice deletes the ResourceSlice, if there is one.
+func (s *Server) DeleteResourceSlice(name string) { s.delete("resourceslices", "", name) }
 
 // A Definition is a NetworkAttachmentDefinition.
 type Definition struct {

@@ -61,8 +61,8 @@ type Client struct {
 
 	// Attributes returns the attributes of a device that is allocated by a
 	// ResourceClaim: those in its ResourceSlice that are strings, under their
-	// qualified names. It returns nil for a device that no ResourceSlice has. It is
-	// called only for pods that have claims, and may be called by several goroutines at
+	// qualified names, as DeviceAttributes of a View of package kube. It returns nil for
+	// a device that no ResourceSlice has. It is called only for pods that have claims, and may be called by several goroutines at
 	// the same time. Nil ignores the devices of claims.
 	Attributes func(ctx context.Context, driver, pool, name string) (map[string]string, error)
 

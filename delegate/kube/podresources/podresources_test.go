@@ -17,12 +17,16 @@ import (
 	api "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/metacni/metacni/delegate/device"
+	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/kube/podresources"
 	"github.com/metacni/metacni/delegate/kube/podresources/podresourcestest"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
 const vf = "vendor.example/vf"
+
+// A View has the attributes that a Client needs.
+var _ = podresources.Client{Attributes: (&kube.View{}).DeviceAttributes}
 
 var web = nad.Pod{Namespace: "default", Name: "web", UID: "u1"}
 
