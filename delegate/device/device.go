@@ -70,11 +70,16 @@ type Request struct {
 // request.
 func Allocate(containers []Container, used []Device, requests ...Request) ([]string, error) {
 	ids := make([]string, len(requests))
+	needed := false
 	for i, r := range requests {
+		needed = needed || r.Resource != ""
 		if r.Resource == "" && r.ID != "" {
 			ids[i] = r.ID
 			used = append(slices.Clip(used), Device{ID: r.ID})
 		}
+	}
+	if !needed {
+		return ids, nil
 	}
 	p := pool{all: make(map[string][]string), used: make(map[Device]bool)}
 	for _, c := range containers {

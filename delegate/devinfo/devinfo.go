@@ -14,7 +14,8 @@
 //			return dir.Fill(plan...)
 //		},
 //	}
-//	info, err := dir.Load(attached)       // for the status
+//	networks := record.Status(nil)
+//	err := devinfo.Describe(root, networks, record.Attached...)
 //
 // Lifecycle removes the file when the attachment is detached. [Dir.Sweep] removes files that
 // no record has.
@@ -65,13 +66,15 @@ type Dir struct {
 
 // Assign returns a with a device information file: as the capability argument
 // [Capability], and as one of its Files. It does so if a plugin of the network declares the
-// capability, or if a has a device: its Origin is a [nad.Origin] with a device. Otherwise it
-// returns a as it is.
+// capability, or if a has a device: the capability argument "deviceID". Otherwise, and if the
+// runtime has given a such an argument, it returns a as it is.
 //
 // The name of the file is a hash of Owner, network, container and interface. It can be used
 // in the file's directory only. The file does not exist yet, see [Dir.Fill].
 func (d Dir) Assign(a delegate.Attachment) delegate.Attachment {
-	if !slices.Contains(a.Network.Capabilities(), Capability) && nad.ParseOrigin(a.Origin).Device == "" {
+	_, given := a.CapabilityArgs[Capability]
+	_, device := a.CapabilityArgs["deviceID"]
+	if given || !device && !slices.Contains(a.Network.Capabilities(), Capability) {
 		return a
 	}
 	file := path.Join(d.cni(), d.prefix()+hash(a.Network.Name(), a.ContainerID, a.IfName)+suffix)
@@ -124,9 +127,9 @@ func (d Dir) owns(name string) bool {
 	return ok && ok2 && len(rest) == len(hash()) && strings.Trim(rest, "0123456789abcdef") == ""
 }
 
-// Fill makes the directory of the files that were assigned to as. Into the file of an
-// attachment that has a device it copies what the device plugin has written about it, if it
-// has. All other files remain for plugins to make. What an earlier attachment has left is
+// Fill makes the directory of the files that were assigned to as. If the Origin of an
+// attachment is a [nad.Origin] with a device, Fill copies into its file what the device plugin
+// has written about that device, if it has. All other files remain for plugins to make. What an earlier attachment has left is
 // removed.
 //
 // Everyone can read the directory and its files. A reader sees a whole file or none.
@@ -165,15 +168,18 @@ func devicePluginFile(resource, id string) string {
 	return strings.ReplaceAll(resource, "/", "-") + "-" + strings.ReplaceAll(id, "/", "-") + "-device.json"
 }
 
-// Load returns the content of the file that was assigned to a, or nil if there is none, or
-// nothing in it. It fails if the file cannot be read, has more than 64 KiB, or is not the JSON
-// of a [status.DeviceInfo].
-func (d Dir) Load(a delegate.Attachment) (*status.DeviceInfo, error) {
-	name := d.fileOf(a)
-	if name == "" {
+// Load returns the content of the file that was assigned to a, which is recorded with a. It
+// returns nil if there is none, or nothing in it. root is the directory at which this process
+// sees the root directory of the node; empty means its own.
+//
+// Load fails if the file cannot be read, has more than 64 KiB, or is not the JSON of a
+// [status.DeviceInfo].
+func Load(root string, a delegate.Attachment) (*status.DeviceInfo, error) {
+	var file string
+	if json.Unmarshal(a.CapabilityArgs[Capability], &file) != nil || !slices.Contains(a.Files, file) {
 		return nil, nil
 	}
-	data, err := d.read(d.cni(), name)
+	data, err := Dir{Root: root}.read(path.Split(file))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -188,4 +194,21 @@ func (d Dir) Load(a delegate.Attachment) (*status.DeviceInfo, error) {
 		return nil, nil
 	}
 	return &info, nil
+}
+
+// Describe sets the DeviceInfo of networks, the status of attached, to what [Load] returns.
+// A network whose attachment has no file, or nothing in it, stays as it is. Describe goes on
+// past failures and joins the errors.
+func Describe(root string, networks []status.Network, attached ...delegate.Attached) error {
+	var errs []error
+	for _, a := range attached {
+		info, err := Load(root, a.Attachment)
+		errs = append(errs, err)
+		for i := range networks {
+			if info != nil && networks[i].Interface == a.IfName {
+				networks[i].DeviceInfo = info
+			}
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -36,6 +36,7 @@ func attachment(t *testing.T, capability, device string) delegate.Attachment {
 	a := delegate.Attachment{Network: n, ContainerID: "c1", IfName: "net1"}
 	if device != "" {
 		a.Origin = nad.Origin{Use: nad.Selected, Resource: vf, Device: device}.JSON()
+		a.CapabilityArgs = netconf.Selection{DeviceID: device}.CapabilityArgs()
 	}
 	return a
 }
@@ -75,12 +76,12 @@ func TestAnAttachmentHasAFileIfAPluginOrADeviceNeedsOne(t *testing.T) {
 		want               bool
 	}{{"", "", false}, {"mac", "", false}, {devinfo.Capability, "", true}, {"", "0000:3b:02.1", true}} {
 		before := attachment(t, tt.capability, tt.device)
-		before.CapabilityArgs = map[string]json.RawMessage{"mac": json.RawMessage(`"x"`)}
+		had := len(before.CapabilityArgs)
 		a := d.Assign(before)
-		if got := len(a.Files) == 1 && len(a.CapabilityArgs) == 2; got != tt.want {
+		if got := len(a.Files) == 1 && len(a.CapabilityArgs) == had+1; got != tt.want {
 			t.Errorf("capability %q, device %q: files %q, arguments %s", tt.capability, tt.device, a.Files, a.CapabilityArgs)
 		}
-		if len(before.CapabilityArgs) != 1 || before.Files != nil {
+		if len(before.CapabilityArgs) != had || before.Files != nil {
 			t.Error("the argument was changed")
 		}
 		if !tt.want {
@@ -130,7 +131,7 @@ func TestWhatTheDevicePluginHasWrittenIsCopiedForEveryoneToRead(t *testing.T) {
 	root, d := node(t)
 	dp := filepath.Join(root, "run/k8s.cni.cncf.io/devinfo/dp/vendor.example-vf-0000:3b:02.1-device.json")
 	a := d.Assign(attachment(t, "", "0000:3b:02.1"))
-	none, err := d.Load(a)
+	none, err := devinfo.Load(root, a)
 	if none != nil || err != nil {
 		t.Errorf("before Fill: %v, %v", none, err)
 	}
@@ -147,7 +148,7 @@ func TestWhatTheDevicePluginHasWrittenIsCopiedForEveryoneToRead(t *testing.T) {
 		t.Errorf("copied %s, %v", data, err)
 	}
 	want := &status.DeviceInfo{Type: "pci", Version: "1.1.0", PCI: &status.PCIDevice{Address: "0000:3b:02.1"}}
-	got, err := d.Load(a)
+	got, err := devinfo.Load(root, a)
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Error(diff, err)
 	}
@@ -155,7 +156,7 @@ func TestWhatTheDevicePluginHasWrittenIsCopiedForEveryoneToRead(t *testing.T) {
 	if err := errors.Join(os.Remove(dp), d.Fill(a)); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := d.Load(a); got != nil || err != nil {
+	if got, err := devinfo.Load(root, a); got != nil || err != nil {
 		t.Errorf("after the device plugin's file has gone: %v, %v", got, err)
 	}
 }
@@ -169,7 +170,7 @@ func TestAPluginMayReplaceTheFile(t *testing.T) {
 	}
 	write(t, at(root, a.Files[0]), `{"type":"vhost-user","vhost-user":{"mode":"client","path":"/x"}}`)
 	want := &status.DeviceInfo{Type: "vhost-user", VhostUser: &status.VhostDevice{Mode: "client", Path: "/x"}}
-	if got, err := d.Load(a); err != nil || cmp.Diff(want, got) != "" {
+	if got, err := devinfo.Load(root, a); err != nil || cmp.Diff(want, got) != "" {
 		t.Errorf("%v %v", got, err)
 	}
 }
@@ -183,19 +184,22 @@ func TestDeviceNamesDoNotLeadOutOfTheDirectory(t *testing.T) {
 		write(t, filepath.Join(root, "run/k8s.cni.cncf.io/devinfo/dp/other"), pci)
 		a := d.Assign(attachment(t, "", id))
 		_ = d.Fill(a) // some of these cannot be a name, which is an error
-		if got, err := d.Load(a); got != nil || err != nil {
+		if got, err := devinfo.Load(root, a); got != nil || err != nil {
 			t.Errorf("%q: read %v, %v", id, got, err)
 		}
 	}
 }
 
-func TestOnlyTheFileOfAnAttachmentIsRead(t *testing.T) {
+func TestAFileThatTheRuntimeHasGivenIsNotRead(t *testing.T) {
 	t.Parallel()
 	root, d := node(t)
 	write(t, filepath.Join(root, "etc/passwd"), pci)
 	a := attachment(t, "", "")
-	a.Files = []string{"/etc/passwd", devinfo.DefaultPath + "/cni/../../../../../etc/passwd", devinfo.DefaultPath + "/cni/of-another-program"}
-	if got, err := d.Load(a); got != nil || err != nil {
+	a.CapabilityArgs = map[string]json.RawMessage{devinfo.Capability: json.RawMessage(`"/etc/passwd"`)}
+	if same := d.Assign(a); same.Files != nil {
+		t.Errorf("what the runtime has given was taken for a file of its own: %q", same.Files)
+	}
+	if got, err := devinfo.Load(root, a); got != nil || err != nil {
 		t.Errorf("%v %v", got, err)
 	}
 }
@@ -217,7 +221,7 @@ func TestFilesThatCannotBeUsedAreErrors(t *testing.T) {
 		if err := errors.Join(d.Fill(a), make(at(root, a.Files[0]))); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := d.Load(a); got != nil || err == nil || !strings.Contains(err.Error(), "device information of net1") {
+		if got, err := devinfo.Load(root, a); got != nil || err == nil || !strings.Contains(err.Error(), "device information of net1") {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}
 		// of a device plugin
@@ -227,10 +231,37 @@ func TestFilesThatCannotBeUsedAreErrors(t *testing.T) {
 			t.Fatal(err)
 		}
 		err := d.Fill(b)
-		got, loadErr := d.Load(b)
+		got, loadErr := devinfo.Load(root, b)
 		if got != nil || err == nil && loadErr == nil {
 			t.Errorf("%s of a device plugin: %v, %v, %v", name, got, err, loadErr)
 		}
+	}
+}
+
+func TestTheStatusHasWhatIsInTheFiles(t *testing.T) {
+	t.Parallel()
+	root, d := node(t)
+	a := d.Assign(attachment(t, devinfo.Capability, ""))
+	bad := a
+	bad.IfName, bad.Files, bad.CapabilityArgs = "net2", nil, nil
+	bad = d.Assign(bad)
+	write(t, at(root, a.Files[0]), pci)
+	write(t, at(root, bad.Files[0]), "{")
+	of := func(names ...string) (ns []status.Network) {
+		for _, name := range names {
+			ns = append(ns, status.Network{Interface: name})
+		}
+		return ns
+	}
+	got := of("eth0", "net1", "net2")
+	err := devinfo.Describe(root, got, delegate.Attached{Attachment: attachment(t, "", "")}, delegate.Attached{Attachment: a}, delegate.Attached{Attachment: bad})
+	if err == nil || !strings.Contains(err.Error(), "net2") {
+		t.Errorf("got %v, want what is wrong with net2", err)
+	}
+	want := of("eth0", "net1", "net2")
+	want[1].DeviceInfo = &status.DeviceInfo{Type: "pci", Version: "1.1.0", PCI: &status.PCIDevice{Address: "0000:3b:02.1"}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -49,7 +49,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	info, err := dir.Load(added[0].Attachment)
+	info, err := devinfo.Load(root, added[0].Attachment)
 	fmt.Println(info.Type, info.Memif.Role, err)
 
 	err = manager.Del(context.Background(), lifecycle.Removal{Key: key})

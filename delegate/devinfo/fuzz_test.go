@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/netconf"
 )
 
 // FuzzNames shows that no name leads out of its directory.
@@ -15,7 +15,7 @@ func FuzzNames(f *testing.F) {
 	f.Add("", "..", "/", "../..", "/../x")
 	f.Fuzz(func(t *testing.T, owner, container, ifname, resource, id string) {
 		d := Dir{Owner: owner}
-		a := d.Assign(delegate.Attachment{ContainerID: container, IfName: ifname, Origin: nad.Origin{Use: nad.Selected, Resource: resource, Device: "x" + id}.JSON()})
+		a := d.Assign(delegate.Attachment{ContainerID: container, IfName: ifname, CapabilityArgs: netconf.Selection{DeviceID: "x" + id}.CapabilityArgs()})
 		if len(a.Files) != 1 || path.Dir(a.Files[0]) != DefaultPath+"/cni" || d.fileOf(a) != path.Base(a.Files[0]) {
 			t.Errorf("files %q", a.Files)
 		}

@@ -121,7 +121,11 @@ func (s *secondary) attach(
 		return types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is not the network namespace of the container", s.Netns)
 	}
 	s.Netns = first.NetNS
-	_, err = s.own.Manager.Attach(ctx, r.Key, lifecycle.Transaction{
+	infoDir := ""
+	if err := s.own.Value("deviceInfoDir", &infoDir); err != nil {
+		return err
+	}
+	_, err = s.own.Manager.Attach(ctx, r.Key, withDeviceInfo(lifecycle.Transaction{
 		NetNS: s.Netns,
 		Plan: func(_ context.Context, taken []string) ([]delegate.Attachment, error) {
 			name, err := freeName(r.Key.IfName, s.IfName, taken)
@@ -130,7 +134,7 @@ func (s *secondary) attach(
 			return []delegate.Attachment{a}, err
 		},
 		Report: report,
-	})
+	}, deviceInfo(s.Root, s.own.Manager, infoDir), func(_ context.Context, err error) { complain(s.Call, err) }))
 	return err
 }
 

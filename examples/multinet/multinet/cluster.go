@@ -3,6 +3,7 @@ package multinet
 import (
 	"context"
 
+	"github.com/metacni/metacni/delegate/device"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
 )
@@ -27,6 +28,17 @@ type Cluster struct {
 	// name. It is called in an ADD for which the runtime passes none. An error ends
 	// the ADD. If Annotations is nil such pods select nothing.
 	Annotations func(ctx context.Context, p nad.Pod) (map[string]string, error)
+
+	// Devices returns the devices that the kubelet has allocated to the containers of the
+	// pod p. It is called once at most in an ADD, and only if the definition of a network
+	// names a resource. An error ends the ADD. If Devices is nil, no container can be
+	// attached to such a network.
+	Devices func(ctx context.Context, p nad.Pod) ([]device.Container, error)
+
+	// Warn is told of what has gone wrong in the ADD of the pod p, which goes on all the
+	// same: a device information file cannot be written. If Warn is nil the text goes
+	// to stderr.
+	Warn func(ctx context.Context, p nad.Pod, err error)
 
 	// Attached is called in the ADD of the pod p, when everything is attached and the
 	// record k says so, and before the result is printed. [lifecycle.Manager.Container]

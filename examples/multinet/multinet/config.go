@@ -50,6 +50,7 @@ type config struct {
 	Annotations   annotationSource           `json:"annotations"`
 	NADDir        string                     `json:"nadDir"`
 	LegacyArgs    *bool                      `json:"legacyArgs"`
+	DeviceInfoDir string                     `json:"deviceInfoDir"`
 
 	// Who may have which network.
 	MultusNamespace    string       `json:"multusNamespace"`

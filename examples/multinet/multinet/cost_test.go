@@ -34,7 +34,7 @@ func TestAllocations(t *testing.T) { //nolint:paralleltest // AllocsPerRun count
 	for _, tt := range []struct {
 		delegates int
 		limit     float64
-	}{{1, 650}, {8, 2390}} {
+	}{{1, 660}, {8, 2400}} {
 		conf := h.conf(`"delegates":[` + strings.TrimSuffix(strings.Repeat(`{"type":"bridge","bridge":"cni0"},`, tt.delegates), ",") + `]`)
 		args := skel.CmdArgs{ContainerID: "c1", IfName: "eth0", StdinData: []byte(conf)}
 		got := testing.AllocsPerRun(20, func() {

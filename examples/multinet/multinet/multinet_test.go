@@ -78,10 +78,13 @@ func (h *host) conf(keys string) string {
 	if !strings.Contains(keys, `"confDir"`) {
 		keys = strings.TrimSuffix(fmt.Sprintf(`"confDir":%q,`, filepath.Join(h.dir, "net.d"))+keys, ",")
 	}
-	return fmt.Sprintf(`{"cniVersion":%q,"name":"multi","type":"multinet","cniDir":%q,%s}`, h.version, h.state(), keys)
+	return fmt.Sprintf(`{"cniVersion":%q,"name":"multi","type":"multinet","cniDir":%q,"deviceInfoDir":%q,%s}`, h.version, h.state(), h.devices(), keys)
 }
 
 func (h *host) state() string { return filepath.Join(h.dir, "state") }
+
+// devices is the directory of device information files.
+func (h *host) devices() string { return filepath.Join(h.dir, "devinfo") }
 
 // call runs a command with a whole configuration, for the attachment eth0 of
 // the container c1 unless edits say otherwise.

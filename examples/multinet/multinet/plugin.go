@@ -4,9 +4,9 @@
 // The commands are in plugin.go. An ADD goes from the annotations of the pod
 // (annotations.go) and the configuration (config.go, standing.go) to the wanted networks
 // and what the pod may have of them (wanted.go), then to definitions and files (find.go),
-// and then to attachments (wanted.go). What is asked of a Kubernetes cluster is in
-// cluster.go. The file attach.go attaches one more network to a running container, and
-// reconcile.go follows what its pod selects.
+// and then to attachments (wanted.go) with devices (device.go). What is asked of a
+// Kubernetes cluster is in cluster.go. The file attach.go attaches one more network to a
+// running container, and reconcile.go follows what its pod selects.
 package multinet
 
 import (
@@ -89,7 +89,7 @@ func (c *config) add(ctx context.Context) error {
 		plan[i] = a.Attachment
 	}
 	names := c.call.Plan(plan...)
-	err = c.call.Add(ctx, lifecycle.Transaction{
+	err = c.call.Add(ctx, withDeviceInfo(lifecycle.Transaction{
 		Plan: func(ctx context.Context, taken []string) (_ []delegate.Attachment, err error) {
 			plan, err = names(ctx, taken)
 			return plan, err
@@ -103,7 +103,7 @@ func (c *config) add(ctx context.Context) error {
 			}
 			return c.cluster.Attached(ctx, c.call.Key(), c.pod)
 		},
-	})
+	}, deviceInfo(c.call.Root, c.call.Manager, c.DeviceInfoDir), c.warn))
 	return aboutDefinition(plan, err)
 }
 

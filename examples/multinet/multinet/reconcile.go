@@ -119,7 +119,7 @@ func (c *config) selected(annotations map[string]string, r lifecycle.Record) ([]
 			if err := c.newest(ctx, r); err != nil {
 				return delegate.Attachment{}, err
 			}
-			return c.later(ctx, s, taken, annotations[podSource])
+			return c.later(ctx, s, taken, annotations[nad.SourceAnnotation])
 		}
 		all = append(all, w)
 	}
@@ -150,24 +150,24 @@ func (c *config) later(ctx context.Context, s netconf.Selection, taken []string,
 	if len(s.DefaultRoute) > 0 {
 		return fail(needsRestart(s, "default-route", "a running container keeps its default route"))
 	}
-	n, d, err := c.find(ctx, w)
+	w.network, w.definition, err = c.find(ctx, w)
 	if err == nil {
-		err = c.allowDevice(w, d)
+		err = c.allowDevice(w)
 	}
-	if err == nil && d.Resource != "" {
-		err = needsRestart(s, "", fmt.Sprintf("a running container gets no device of %q", d.Resource))
+	if err == nil && w.definition.Resource != "" {
+		err = needsRestart(s, "", fmt.Sprintf("a running container gets no device of %q", w.definition.Resource))
 	}
 	if err != nil {
 		return fail(err)
 	}
-	a, err := c.attachment(w, n, c.RuntimeConfig)
+	a, err := c.attachment(w, c.RuntimeConfig)
 	if err == nil {
 		a.IfName, err = freeName(c.call.IfName, s.Interface, taken)
 	}
 	if err != nil {
 		return fail(err)
 	}
-	a.Origin = w.origin(d, podSource)
+	a.Origin = w.origin(podSource)
 	return a.Attachment, nil
 }
 

@@ -45,7 +45,7 @@ func start(t *testing.T, networks string, groups ...string) *runningPod {
 		if pod.Name != "web" || pod.UID != "u1" {
 			t.Errorf("asked for %s %s", pod, pod.UID)
 		}
-		return map[string]string{nad.NetworksAnnotation: p.networks, podSource: "api"}, p.err
+		return map[string]string{nad.NetworksAnnotation: p.networks, nad.SourceAnnotation: "api"}, p.err
 	}
 	p.mustRun(t, "ADD", p.keys, podOf("a"))
 	p.attached(t)

@@ -9,12 +9,13 @@ import (
 	"slices"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/device"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
-// A wanted network is one that a container is to be attached to, before it is looked up.
+// A wanted network is one that a container is to be attached to.
 type wanted struct {
 	use nad.Use
 
@@ -26,6 +27,11 @@ type wanted struct {
 	// zero outside of Kubernetes, where networks are files.
 	selection netconf.Selection
 	ref       nad.Ref
+
+	// What it is found to be: network, of a definition unless that is zero, with a device
+	// unless that is empty.
+	definition nad.Definition
+	device     string
 }
 
 // An attachment is one to be made.
@@ -45,20 +51,26 @@ func (c *config) attachments(ctx context.Context) ([]attachment, error) {
 	if err != nil {
 		return nil, err
 	}
-	as := make([]attachment, len(wanted))
-	args := c.RuntimeConfig // for the primary
 	for i, w := range wanted {
-		n, definition, err := c.find(ctx, w)
+		w.network, w.definition, err = c.find(ctx, w)
 		if err == nil {
-			err = c.allowDevice(w, definition)
-		}
-		if err == nil {
-			as[i], err = c.attachment(w, n, args)
+			err = c.allowDevice(w)
 		}
 		if err != nil {
 			return nil, c.about(w, err)
 		}
-		as[i].Origin = w.origin(definition, annotations[nad.SourceAnnotation])
+		wanted[i] = w
+	}
+	if err := c.findDevices(ctx, wanted); err != nil {
+		return nil, err
+	}
+	as := make([]attachment, len(wanted))
+	args := c.RuntimeConfig // for the primary
+	for i, w := range wanted {
+		if as[i], err = c.attachment(w, args); err != nil {
+			return nil, c.about(w, err)
+		}
+		as[i].Origin = w.origin(annotations[nad.SourceAnnotation])
 		if i == 0 {
 			args = plugin.Shared(args)
 		}
@@ -143,10 +155,11 @@ func (c *config) allow(s netconf.Selection, use nad.Use) (wanted, error) {
 }
 
 // allowDevice fails if the pod chooses a device of the node for a network that users
-// define, and may not: a plugin such as host-device would take any. With a file of the
-// node it was the administrator who declared the capability deviceID.
-func (c *config) allowDevice(w wanted, d nad.Definition) error {
-	if w.selection.DeviceID == "" || d.Ref == (nad.Ref{}) || c.AllowDeviceID {
+// define, and may not: a plugin such as host-device would take any. With a resource it can
+// only be one that is allocated to the pod. With a file of the node it was the administrator
+// who declared the capability deviceID.
+func (c *config) allowDevice(w wanted) error {
+	if w.selection.DeviceID == "" || w.definition.Ref == (nad.Ref{}) || w.definition.Resource != "" || c.AllowDeviceID {
 		return nil
 	}
 	why := errors.New("pods may not choose a device of the node: leave it out, or set allowDeviceID in the configuration of multinet")
@@ -156,30 +169,36 @@ func (c *config) allowDevice(w wanted, d nad.Definition) error {
 // inKubernetes reports whether the container is one of a pod.
 func (c *config) inKubernetes() bool { return c.pod.Namespace != "" }
 
-// attachment returns the attachment to n, the network that was found for w. args are the
-// capability arguments of the runtime, which those of a selection replace.
-func (c *config) attachment(w wanted, n netconf.Network, args map[string]json.RawMessage) (attachment, error) {
-	a := attachment{Attachment: c.call.Attachment(n), selection: w.selection}
+// attachment returns the attachment to w, which has been found. args are the capability
+// arguments of the runtime, which those of a selection replace.
+func (c *config) attachment(w wanted, args map[string]json.RawMessage) (attachment, error) {
+	a := attachment{Attachment: c.call.Attachment(w.network), selection: w.selection}
 	a.IfName, a.CapabilityArgs = "", args
-	if !w.ofPod() {
-		return a, nil
-	}
-	s := w.selection
-	asked := s.CapabilityArgs()
-	if *c.LegacyArgs {
-		a.Args = s.LegacyArgs(a.Args)
-		s.IPs, s.MAC = nil, "" // are served
-	}
-	if err := s.ServedBy(n); err != nil {
-		return a, err
+	if w.ofPod() {
+		s := w.selection
+		asked := s.CapabilityArgs()
+		if *c.LegacyArgs {
+			a.Args = s.LegacyArgs(a.Args)
+			s.IPs, s.MAC = nil, "" // are served
+		}
+		if w.device != "" {
+			s.DeviceID = "" // is served
+		}
+		if err := s.ServedBy(w.network); err != nil {
+			return a, err
+		}
+		if edits := s.Edits(); edits != nil {
+			var err error
+			if a.Network, err = w.network.EditPlugins(edits...); err != nil {
+				return a, err
+			}
+		}
+		a.IfName, a.CapabilityArgs = s.Interface, make(map[string]json.RawMessage)
+		maps.Copy(a.CapabilityArgs, args)
+		maps.Copy(a.CapabilityArgs, asked)
 	}
 	var err error
-	if edits := s.Edits(); edits != nil {
-		a.Network, err = n.EditPlugins(edits...)
-	}
-	a.IfName, a.CapabilityArgs = s.Interface, make(map[string]json.RawMessage)
-	maps.Copy(a.CapabilityArgs, args)
-	maps.Copy(a.CapabilityArgs, asked)
+	a.Attachment, err = device.Give(a.Attachment, w.device)
 	return a, err
 }
 
@@ -187,8 +206,12 @@ func (c *config) attachment(w wanted, n netconf.Network, args map[string]json.Ra
 func (w wanted) ofPod() bool { return w.selection.Name != "" }
 
 // origin returns what the record says about why the container is attached.
-func (w wanted) origin(d nad.Definition, podSource string) json.RawMessage {
+func (w wanted) origin(podSource string) json.RawMessage {
+	d := w.definition
 	o := nad.Origin{Use: w.use, Definition: d.Ref, UID: d.UID, Version: d.Version, PodSource: podSource}
+	if d.Resource != "" {
+		o.Resource, o.Device = d.Resource, w.device
+	}
 	if w.ofPod() {
 		o.Selection, _ = json.Marshal(w.selection) // cannot fail: it was parsed
 	}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/metacni/metacni/delegate/devinfo"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf/nad"
@@ -37,7 +38,8 @@ func (t *tool) status(ctx context.Context, container string) error {
 func (t *tool) annotation(ctx context.Context, container string) (text string, pod nad.Pod, err error) {
 	var all []status.Network
 	err = t.of(ctx, container, func(r lifecycle.Record) error {
-		all = append(all, multinet.NetworkStatus(r)...)
+		networks := multinet.NetworkStatus(r)
+		all = append(all, networks...)
 		if !pod.Valid() {
 			pod = multinet.PodOf(r)
 		}
@@ -46,7 +48,7 @@ func (t *tool) annotation(ctx context.Context, container string) (text string, p
 				pod.UID = ""
 			}
 		}
-		return nil
+		return devinfo.Describe(t.life.Root, networks, r.Attached...)
 	})
 	text, _ = status.Annotation(all)
 	return text, pod, err

@@ -1,0 +1,112 @@
+package multinet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/device"
+	"github.com/metacni/metacni/delegate/devinfo"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/netconf/nad"
+)
+
+// findDevices sets the device of each wanted network that needs one, or for which a pod has
+// chosen one. It asks the cluster once, and only if a definition names a resource.
+func (c *config) findDevices(ctx context.Context, wanted []wanted) error {
+	var containers []device.Container
+	var used []device.Device
+	var err error
+	asked := false
+	requests := make([]device.Request, len(wanted))
+	for i, w := range wanted {
+		requests[i] = device.Request{Resource: w.definition.Resource, ID: w.selection.DeviceID}
+		if w.definition.Resource == "" || asked {
+			continue
+		}
+		asked = true
+		if containers, err = c.allocated(ctx, w.definition.Resource); err == nil {
+			used, err = c.inUse(ctx)
+		}
+		if err != nil {
+			return c.about(w, err)
+		}
+	}
+	ids, err := device.Allocate(containers, used, requests...)
+	if e := (*device.Error)(nil); errors.As(err, &e) {
+		return c.about(wanted[e.At], err)
+	}
+	for i := range ids {
+		if wanted[i].definition.Ref != (nad.Ref{}) { // plugins of a file get it if they declare the capability
+			wanted[i].device = ids[i]
+		}
+	}
+	return err
+}
+
+// allocated returns the devices of the pod, for a network that needs one of a resource.
+func (c *config) allocated(ctx context.Context, resource string) ([]device.Container, error) {
+	if c.cluster.Devices == nil || c.pod.Name == "" {
+		return nil, types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf(
+			"the network needs a device of the resource %q, which only the daemon multinetd can learn from the kubelet, for pods with a name", resource), "")
+	}
+	return c.cluster.Devices(ctx, c.pod)
+}
+
+// inUse returns the devices of what else is attached to the container.
+func (c *config) inUse(ctx context.Context) ([]device.Device, error) {
+	rs, err := c.call.Manager.Container(ctx, c.call.ContainerID)
+	var used []device.Device
+	for _, r := range rs {
+		if r.Key != c.call.Key() { // of which ADD removes what is left
+			used = append(used, device.InUse(r.Attached...)...)
+		}
+	}
+	return used, err
+}
+
+// deviceInfo is where multinet keeps device information files: in dir, or the default if
+// that is empty. m has its records.
+func deviceInfo(root plugin.Root, m *lifecycle.Manager, dir string) devinfo.Dir {
+	return devinfo.Dir{Root: string(root), Path: dir, Owner: root.OnNode(m.Dir)}
+}
+
+// withDeviceInfo returns t with a device information file for each attachment that needs
+// one. warn is told why there is none.
+func withDeviceInfo(t lifecycle.Transaction, dir devinfo.Dir, warn func(context.Context, error)) lifecycle.Transaction {
+	plan := t.Plan
+	t.Plan = func(ctx context.Context, taken []string) ([]delegate.Attachment, error) {
+		as, err := plan(ctx, taken)
+		for i, a := range as {
+			as[i] = dir.Assign(a)
+		}
+		return as, err
+	}
+	t.Prepare = func(ctx context.Context, plan []delegate.Attachment) error {
+		if err := dir.Fill(plan...); err != nil {
+			warn(ctx, err)
+		}
+		return nil
+	}
+	return t
+}
+
+// warn tells of what has gone wrong although the ADD goes on.
+func (c *config) warn(ctx context.Context, err error) {
+	if c.cluster.Warn != nil && c.inKubernetes() {
+		c.cluster.Warn(ctx, c.pod, err)
+		return
+	}
+	complain(c.call, err)
+}
+
+// complain writes err to stderr.
+func complain(c *plugin.Call, err error) {
+	if c.Stderr != nil {
+		fmt.Fprintf(c.Stderr, "multinet: %v\n", err)
+	}
+}

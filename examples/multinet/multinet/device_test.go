@@ -1,0 +1,237 @@
+package multinet
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate/device"
+	"github.com/metacni/metacni/delegate/devinfo"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/nad"
+)
+
+const vf = "vendor.example/vf"
+
+// withDevices is a cluster in which the definitions that need a device are those of
+// a/vf, kube-system/vf and kube-system/vf2. The pod has devices with these IDs. It counts
+// how often it is asked for them.
+func withDevices(asked *int, ids ...string) Cluster {
+	return Cluster{
+		Definition: func(_ context.Context, r nad.Ref, _ nad.Use) (nad.Definition, error) {
+			d := nad.Definition{Ref: r, Config: `{"type":"macvlan","vni":12345678901234567890}`, Resource: vf}
+			switch r.Name {
+			case "vf", "vf2":
+			case "plain":
+				d.Resource = ""
+			default:
+				return nad.Definition{}, &netconf.Error{Kind: netconf.ErrNotFound}
+			}
+			return d, nil
+		},
+		Devices: func(_ context.Context, p nad.Pod) ([]device.Container, error) {
+			*asked++
+			if p.Namespace != "a" || p.Name != "web" {
+				return nil, types.NewError(types.ErrTryAgainLater, "another pod", "")
+			}
+			c := device.Container{Name: "app"}
+			for _, id := range ids {
+				c.Devices = append(c.Devices, device.Device{Resource: vf, ID: id})
+			}
+			return []device.Container{c}, nil
+		},
+	}
+}
+
+// given lists the devices in the calls since the last trace: interface, deviceID and
+// pciBusID.
+func (h *host) given(t *testing.T) string {
+	t.Helper()
+	var all []string
+	for i, c := range h.exec.Calls()[h.seen:] {
+		conf := h.stdin(t, i)
+		if conf["deviceID"] != conf["pciBusID"] {
+			t.Errorf("deviceID %v, pciBusID %v", conf["deviceID"], conf["pciBusID"])
+		}
+		if id, ok := conf["deviceID"].(string); ok {
+			all = append(all, c.IfName+"="+id)
+		}
+	}
+	h.trace()
+	return strings.Join(all, " ")
+}
+
+// One device is never given to two attachments, whatever they are.
+func TestEachNetworkThatNeedsADeviceHasOneOfItsOwn(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, keys string
+		asked      int
+		want       string
+	}{
+		{"nobody needs one", keys(bridge, annotated("plain,plain")), 0, ""},
+		{"selections", keys(bridge, annotated("vf,plain,vf")), 1, "net1=a net3=b"},
+		{"a selection that names one", keys(bridge, annotated(`[{"name":"vf"},{"name":"vf","deviceID":"a"}]`)), 1, "net1=b net2=a"},
+		{"default networks and a selection", keys(bridge, `"defaultNetworks":["vf","vf2"]`, annotated("vf")), 1, "net1=a net2=b net3=c"},
+		{"the primary of the configuration and a selection", keys(`"clusterNetwork":"vf"`, annotated("vf")), 1, "eth0=a net1=b"},
+		{"the primary of the pod, default network and selection", keys(bridge, `"defaultNetworks":["vf2"]`, strings.Replace(
+			annotated("vf"), `{"k8s`, `{"v1.multus-cni.io/default-network":"vf","k8s`, 1)), 1, "eth0=a net1=b net2=c"},
+		{"a device that pods may choose", keys(bridge, `"allowDeviceID":true`, annotated(`[{"name":"vf"},{"name":"plain","deviceID":"a"}]`)), 1, "net1=b net2=a"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "1.0.0")
+			asked := 0
+			h.cluster = withDevices(&asked, "c", "b", "a")
+			h.mustRun(t, "ADD", tt.keys, podOf("a"))
+			if got := h.given(t); got != tt.want || asked != tt.asked {
+				t.Errorf("devices %s, want %s; asked %d times, want %d", got, tt.want, asked, tt.asked)
+			}
+			// CHECK and DEL have them from the record.
+			h.mustRun(t, "CHECK", bridge, podOf("a"))
+			if got := h.given(t); got != tt.want {
+				t.Errorf("CHECK of devices %s, want %s", got, tt.want)
+			}
+			h.mustRun(t, "DEL", bridge, podOf("a"))
+			if got := h.given(t); len(got) != len(tt.want) || asked != tt.asked {
+				t.Errorf("DEL of devices %s, want %s; asked %d times", got, tt.want, asked)
+			}
+			h.clean(t)
+		})
+	}
+}
+
+func TestNoNetworkIsAttachedWithoutTheDeviceThatItNeeds(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, keys string
+		pod        func(*skel.CmdArgs)
+		code       uint
+		says       []string
+	}{
+		{"they run out", keys(bridge, annotated("vf,vf,vf")), podOf("a"), 7, []string{`selected network "vf"`, vf, "ask for 3", "has 2", `"a", "b"`}},
+		{"one that the pod does not have", keys(bridge, annotated(`[{"name":"vf","deviceID":"c"}]`)), podOf("a"), 7, []string{`"vf"`, `"c"`, "not allocated"}},
+		{"the same twice", keys(bridge, annotated(`[{"name":"vf","deviceID":"a"},{"name":"vf","deviceID":"a"}]`)), podOf("a"), 7, []string{`"a"`, "in use"}},
+		{"the kubelet does not answer", keys(bridge, `"namespaceIsolation":true`, annotated("vf")), podOf("b"), 11, []string{`"vf"`, "another pod"}},
+		{"a pod may not choose", keys(bridge, annotated(`[{"name":"plain","deviceID":"a"}]`)), podOf("a"), 7, []string{"allowDeviceID"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "1.0.0")
+			asked := 0
+			h.cluster = withDevices(&asked, "b", "a")
+			wantError(t, h.run(t, "ADD", tt.keys, tt.pod), tt.code, tt.says...)
+			wantTrace(t, h)
+			h.clean(t)
+		})
+	}
+	h := newHost(t, "1.0.0")
+	asked := 0
+	h.cluster = withDevices(&asked)
+	h.cluster.Devices = nil
+	wantError(t, h.run(t, "ADD", keys(bridge, annotated("vf")), podOf("a")), 7, `"vf"`, vf, "multinetd")
+	wantTrace(t, h)
+}
+
+// A runtime may attach a container more than once.
+func TestADeviceOfAnotherInterfaceOfTheContainerIsInUse(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.0.0")
+	asked := 0
+	h.cluster = withDevices(&asked, "a", "b")
+	h.mustRun(t, "ADD", keys(bridge, annotated("vf")), podOf("a"))
+	second := func(a *skel.CmdArgs) { podOf("a")(a); a.IfName = "eth1" }
+	h.mustRun(t, "ADD", keys(bridge, annotated("vf")), second)
+	if got := h.given(t); got != "net1=a net2=b" && got != "net1=a net1=b" {
+		t.Errorf("devices %s", got)
+	}
+	third := func(a *skel.CmdArgs) { podOf("a")(a); a.IfName = "eth2" }
+	wantError(t, h.run(t, "ADD", keys(bridge, annotated("vf")), third), 7, "not all of them free")
+}
+
+func TestTheRecordHasTheDeviceAndItsResource(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.0.0")
+	asked := 0
+	h.cluster = withDevices(&asked, "a")
+	h.mustRun(t, "ADD", keys(bridge, annotated("vf,plain")), podOf("a"))
+	want := []string{
+		`eth0 {"use":"cluster"}`,
+		`net1 {"use":"selected","definition":"a/vf","selection":{"name":"vf"},"resource":"vendor.example/vf","device":"a"}`,
+		`net2 {"use":"selected","definition":"a/plain","selection":{"name":"plain"}}`,
+	}
+	if diff := cmp.Diff(want, h.origins(t)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// Device information files: what the device plugin says is there for plugins and for the
+// status, from before the ADD until the DEL has succeeded.
+func TestDeviceInformationIsThereFromAddToDel(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.0.0")
+	asked := 0
+	h.cluster = withDevices(&asked, "0000:3b:02.1")
+	h.write(t, "devinfo/dp/vendor.example-vf-0000:3b:02.1-device.json", `{"type":"pci","pci":{"pci-address":"0000:3b:02.1"}}`)
+	h.write(t, "net.d/user.conf", `{"name":"user","type":"macvlan","capabilities":{"CNIDeviceInfoFile":true}}`)
+	conf := keys(bridge, `"defaultNetworks":["user"]`, annotated("vf"))
+	h.mustRun(t, "ADD", conf, podOf("a"))
+	var given struct {
+		RuntimeConfig map[string]string `json:"runtimeConfig"`
+	}
+	if err := json.Unmarshal(h.exec.Calls()[1].Stdin, &given); err != nil {
+		t.Fatal(err)
+	}
+	file := given.RuntimeConfig[devinfo.Capability]
+	if filepath.Dir(file) != filepath.Join(h.devices(), "cni") {
+		t.Fatalf("the plugin was given %q", file)
+	}
+	if err := os.WriteFile(file, []byte(`{"type":"memif"}`), 0o644); err != nil { // as the plugin does
+		t.Fatal(err)
+	}
+	rs, err := (&lifecycle.Manager{Dir: h.state()}).Container(t.Context(), "c1")
+	if err != nil || len(rs) != 1 {
+		t.Fatal(rs, err)
+	}
+	networks := rs[0].Status(nil)
+	if err := devinfo.Describe("", networks, rs[0].Attached...); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, n := range networks {
+		text := n.Interface
+		if n.DeviceInfo != nil {
+			text += " " + n.DeviceInfo.Type
+		}
+		got = append(got, text)
+	}
+	if diff := cmp.Diff([]string{"eth0", "net1 memif", "net2 pci"}, got); diff != "" {
+		t.Error(diff)
+	}
+	h.mustRun(t, "DEL", conf, podOf("a"))
+	if left, err := os.ReadDir(filepath.Dir(file)); err != nil || len(left) > 0 {
+		t.Errorf("left %v, %v", left, err)
+	}
+}
+
+func TestDeviceInformationThatCannotBeWrittenIsSaidAndNothingElse(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.0.0")
+	h.write(t, "devinfo", "a file")
+	var said []string
+	h.cluster.Warn = func(_ context.Context, p nad.Pod, err error) { said = append(said, p.String()+": "+err.Error()) }
+	declared := `"delegates":[{"type":"bridge","capabilities":{"CNIDeviceInfoFile":true}}]`
+	h.mustRun(t, "ADD", declared, podOf("a"))
+	if len(said) != 1 || !strings.HasPrefix(said[0], "a/web: device information of eth0: ") {
+		t.Errorf("said %q", said)
+	}
+	h.mustRun(t, "DEL", declared, podOf("a"))
+}
