@@ -33,6 +33,8 @@ const (
 	NetworkForbidden Reason = "NetworkForbidden" // by the policy of the node
 	NetworksIgnored  Reason = "NetworksIgnored"  // what a pod asks for is not done
 
+	DeviceInfoLost Reason = "DeviceInfoLost" // a device information file cannot be written or read
+
 	StatusNotWritten  Reason = "StatusNotWritten"  // the API server refuses it
 	StatusOverwritten Reason = "StatusOverwritten" // by somebody else
 	StatusTrimmed     Reason = "StatusTrimmed"     // because it would be too long

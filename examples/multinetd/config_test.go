@@ -20,6 +20,7 @@ import (
 func defaults(edit func(*config)) *config {
 	c := &config{SocketDir: "/run/multus", QueueDir: "/var/lib/cni/multinet.queue", LogFormat: "text", SweepInterval: duration(time.Minute), cluster: cluster.DefaultConfig()}
 	edit(c)
+	c.cluster.Root = c.root()
 	return c
 }
 

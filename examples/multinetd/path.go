@@ -83,6 +83,7 @@ func followed(dir string) string {
 func (c *config) findInRoot() error {
 	c.queueOnNode = c.QueueDir
 	paths := []path{{"socketDir", &c.SocketDir}, {"queueDir", &c.QueueDir}, {"nadDir", &c.cluster.NADDir}}
+	c.cluster.Root = c.root()
 	if p := &c.publish; p.File != "" {
 		p.Dir = cmp.Or(p.Dir, publish.ConfDir)
 		paths = append(paths, path{"cniConfigDir", &p.Dir}, path{"multusAutoconfigDir", &p.From}, path{"readinessindicatorfile", &p.Ready},

@@ -5,6 +5,8 @@
 //     the cluster (cluster.go).
 //   - When a record has changed, the network-status of the pod is computed from it and
 //     written (status.go).
+//   - Networks that need a device get one of those that the kubelet has allocated to the pod
+//     (devices.go).
 //   - Events tell users what was attached, and why an ADD has failed (events.go).
 //   - The probe and the metrics report the age of the view (probe.go, metrics.go), and a page
 //     on the socket shows the network-status in the API (page.go).
@@ -25,6 +27,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/metacni/metacni/delegate/kube"
+	"github.com/metacni/metacni/delegate/kube/podresources"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -43,6 +46,7 @@ type Cluster struct {
 	view     *kube.View
 	writer   *kube.StatusWriter
 	events   *kube.Events
+	kubelet  *podresources.Client
 	started  time.Time
 	mirrored bool           // the mirror had definitions at the start
 	ending   chan struct{}  // closed when no more commands come
@@ -86,6 +90,7 @@ func (c *Cluster) Start(ctx context.Context) (stop func(), err error) {
 		Desired: c.desired, Policy: c.conf.StatusPolicy, Timeout: time.Duration(c.conf.StatusTimeout), Delay: moment, Events: c.events,
 	})
 	c.view.OnPod(c.tellIgnored)
+	c.kubelet = c.newKubelet(ctx)
 	c.open.Store(true)
 	var others sync.WaitGroup
 	others.Go(func() { c.events.Run(ctx) })
@@ -96,6 +101,7 @@ func (c *Cluster) Start(ctx context.Context) (stop func(), err error) {
 		c.telling.Wait()
 		cancel()
 		others.Wait()
+		_ = c.kubelet.Close() // it only asks
 		c.view.Close()
 	}, nil
 }
@@ -113,7 +119,7 @@ func (c *Cluster) Multinet() multinet.Cluster {
 	if c == nil {
 		return multinet.Cluster{}
 	}
-	return multinet.Cluster{Definition: c.definition, Annotations: c.annotations, Attached: c.attached}
+	return multinet.Cluster{Definition: c.definition, Annotations: c.annotations, Attached: c.attached, Devices: c.devices, Warn: c.warn}
 }
 
 // definition returns the definition r, and notes in the ADD of ctx that it was used. A

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/delegate/kube"
+	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -28,6 +29,13 @@ type Config struct {
 	Events        kube.EventMode
 
 	NADWait, PodWait, MaxViewAge multinet.Duration
+
+	// KubeletDir is the directory of the kubelet, as a path of the node. It has the
+	// socket over which the kubelet says which devices a pod has.
+	KubeletDir string
+
+	// Root is the root directory of the node.
+	Root plugin.Root
 
 	// NADDir and Annotations are keys of multinet too. NADDir is the directory of
 	// the mirror as a path of this process; empty means no mirror.
@@ -53,6 +61,7 @@ func DefaultConfig() Config {
 	return Config{
 		StatusPolicy: kube.StatusWait, StatusTimeout: multinet.Duration(time.Second), StatusFor: All, Events: kube.EventsBrief,
 		NADWait: multinet.Duration(2 * time.Second), PodWait: multinet.Duration(2 * time.Second),
+		KubeletDir: "/var/lib/kubelet",
 	}
 }
 
@@ -61,7 +70,7 @@ func (c *Config) Keys() map[string]any {
 	return map[string]any{
 		"kubeconfig": &c.Kubeconfig, "nodeName": &c.Node,
 		"statusPolicy": &c.StatusPolicy, "statusTimeout": &c.StatusTimeout, "statusFor": &c.StatusFor, "events": &c.Events,
-		"nadWait": &c.NADWait, "podWait": &c.PodWait, "maxViewAge": &c.MaxViewAge,
+		"nadWait": &c.NADWait, "podWait": &c.PodWait, "maxViewAge": &c.MaxViewAge, "kubeletDir": &c.KubeletDir,
 	}
 }
 
@@ -69,6 +78,9 @@ func (c *Config) Keys() map[string]any {
 func (c *Config) Check() error {
 	if c.Kubeconfig != "" && !filepath.IsAbs(c.Kubeconfig) {
 		return fmt.Errorf("kubeconfig %q is not an absolute path", c.Kubeconfig)
+	}
+	if !filepath.IsAbs(c.KubeletDir) {
+		return fmt.Errorf("kubeletDir %q is not an absolute path", c.KubeletDir)
 	}
 	for _, choice := range []struct {
 		key, value string

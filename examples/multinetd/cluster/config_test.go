@@ -41,15 +41,16 @@ func TestKeysHaveDefaultsAndAreChecked(t *testing.T) {
 		{keys: `{}`, want: func(*Config) {}},
 		{
 			keys: `{"kubeconfig":"/etc/k","nodeName":"n1","statusPolicy":"require","statusTimeout":"3s","statusFor":"selected","events":"full",
-				"nadWait":"0s","podWait":"5s","maxViewAge":"10m"}`,
+				"nadWait":"0s","podWait":"5s","maxViewAge":"10m","kubeletDir":"/k"}`,
 			want: func(c *Config) {
 				*c = Config{
 					Kubeconfig: "/etc/k", Node: "n1", StatusPolicy: "require", StatusTimeout: multinet.Duration(3 * time.Second), StatusFor: Selected,
-					Events: "full", PodWait: multinet.Duration(5 * time.Second), MaxViewAge: multinet.Duration(10 * time.Minute),
+					Events: "full", PodWait: multinet.Duration(5 * time.Second), MaxViewAge: multinet.Duration(10 * time.Minute), KubeletDir: "/k",
 				}
 			},
 		},
 		{keys: `{"kubeconfig":"k"}`, errs: "kubeconfig"},
+		{keys: `{"kubeletDir":""}`, errs: "kubeletDir"},
 		{keys: `{"statusPolicy":"maybe"}`, errs: `statusPolicy "maybe"`},
 		{keys: `{"statusPolicy":""}`, errs: `statusPolicy ""`},
 		{keys: `{"statusFor":"none"}`, errs: `statusFor "none"`},

@@ -23,10 +23,15 @@ func (c *Cluster) Collect(ch chan<- prometheus.Metric) {
 		gauge(ch, "view_synced", "1 if everything was read once, otherwise 0.", bit(r.Synced), "resource", r.Name)
 		gauge(ch, "view_age_seconds", "Time since the API server was last heard of.", r.Age.Seconds(), "resource", r.Name)
 		gauge(ch, "view_objects", "Objects that are known.", float64(r.Objects), "resource", r.Name)
-		waits := "pod_waits_total"
-		if r.Name == definitions {
+		var waits string
+		switch r.Name {
+		case definitions:
 			waits = "nad_waits_total"
 			gauge(ch, "nads_invalid", "Definitions that no pod can use.", c.invalid())
+		case "pods":
+			waits = "pod_waits_total"
+		default: // nobody waits for a single one
+			continue
 		}
 		for outcome, n := range map[string]uint64{"watch": r.WaitsWatch, "live": r.WaitsLive, "none": r.WaitsNone} {
 			count(ch, waits, "Look-ups that had to wait: the watch or one request has brought the object, or none.", n, "outcome", outcome)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/metacni/metacni/delegate/devinfo"
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/examples/multinet/multinet"
@@ -28,7 +29,7 @@ func (c *Cluster) attached(ctx context.Context, k scratch.Key, p nad.Pod) error 
 		}
 		records, err := c.container(context.WithoutCancel(ctx), p.Container)
 		if err == nil { // there is no Event for what cannot be read
-			c.events.Added(p, networks(records))
+			c.events.Added(p, c.networks(ctx, records))
 		}
 	})
 	return nil
@@ -66,15 +67,15 @@ func (c *Cluster) resume(ctx context.Context) {
 	c.writer.Resume(pods)
 }
 
-// desired returns the status of the container p.Container, a pure function of its records.
-// The writer takes the newest container of a pod.
+// desired returns the status of the container p.Container, a pure function of its records
+// and of the files that belong to them. The writer takes the newest container of a pod.
 func (c *Cluster) desired(ctx context.Context, p nad.Pod) (kube.Status, error) {
 	records, err := c.container(ctx, p.Container)
 	if err != nil || len(records) == 0 {
 		return kube.Status{}, err
 	}
 	s := kube.Status{Created: records[0].Created}
-	s.Annotation, s.Trimmed = status.Annotation(networks(records))
+	s.Annotation, s.Trimmed = status.Annotation(c.networks(ctx, records))
 	count, ours := 0, false
 	for _, r := range records {
 		count += len(r.Attached)
@@ -89,11 +90,15 @@ func (c *Cluster) desired(ctx context.Context, p nad.Pod) (kube.Status, error) {
 	return s, nil
 }
 
-// networks returns the status of what is recorded.
-func networks(records []lifecycle.Record) []status.Network {
+// networks returns the status of what is recorded, with what is in device information files.
+func (c *Cluster) networks(ctx context.Context, records []lifecycle.Record) []status.Network {
 	var all []status.Network
 	for _, r := range records {
-		all = append(all, multinet.NetworkStatus(r)...)
+		networks := multinet.NetworkStatus(r)
+		if err := devinfo.Describe(string(c.conf.Root), networks, r.Attached...); err != nil {
+			c.warn(ctx, multinet.PodOf(r), err)
+		}
+		all = append(all, networks...)
 	}
 	return all
 }

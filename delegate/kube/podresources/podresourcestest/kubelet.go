@@ -55,18 +55,27 @@ func Start() (*Kubelet, error) {
 		return nil, err
 	}
 	k := &Kubelet{dir: dir, limiter: rate.NewLimiter(Rate, Burst)}
-	if err := k.Listen(); err != nil {
+	err = errors.Join(os.Mkdir(filepath.Dir(k.Socket()), 0o700), os.Mkdir(filepath.Dir(k.Checkpoint()), 0o700))
+	if err == nil {
+		err = k.Listen()
+	}
+	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	return k, nil
 }
 
-// Socket returns the path of the socket.
-func (k *Kubelet) Socket() string { return filepath.Join(k.dir, "kubelet.sock") }
+// Dir returns the directory of the kubelet, such as /var/lib/kubelet.
+func (k *Kubelet) Dir() string { return k.dir }
 
-// Checkpoint returns the path of the device manager's checkpoint, which does not exist
-// unless a test writes it.
-func (k *Kubelet) Checkpoint() string { return filepath.Join(k.dir, "kubelet_internal_checkpoint") }
+// Socket returns the path of the socket in Dir.
+func (k *Kubelet) Socket() string { return filepath.Join(k.dir, "pod-resources", "kubelet.sock") }
+
+// Checkpoint returns the path of the device manager's checkpoint in Dir. The file does not
+// exist unless a test writes it.
+func (k *Kubelet) Checkpoint() string {
+	return filepath.Join(k.dir, "device-plugins", "kubelet_internal_checkpoint")
+}
 
 // Listen makes the socket and serves it, after [Kubelet.Stop].
 func (k *Kubelet) Listen() error {

@@ -1,0 +1,41 @@
+package cluster
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+
+	"github.com/metacni/metacni/delegate/device"
+	"github.com/metacni/metacni/delegate/kube"
+	"github.com/metacni/metacni/delegate/kube/podresources"
+	"github.com/metacni/metacni/netconf/nad"
+)
+
+// newKubelet returns a client of the kubelet of the node. The kubelet is not asked yet, nor
+// is the API server.
+func (c *Cluster) newKubelet(ctx context.Context) *podresources.Client {
+	dir, err := c.conf.Root.Resolve(c.conf.KubeletDir)
+	if err != nil { // no reason for pods without devices to wait
+		c.log.LogAttrs(ctx, slog.LevelWarn, "kubeletDir", slog.Any("error", err))
+		dir = c.conf.KubeletDir
+	}
+	client := &podresources.Client{
+		Socket:     filepath.Join(dir, "pod-resources", "kubelet.sock"),
+		Checkpoint: filepath.Join(dir, "device-plugins", "kubelet_internal_checkpoint"),
+	}
+	if c.conf.Node != "" {
+		client.Attributes = c.view.DeviceAttributes
+	}
+	return client
+}
+
+// devices returns the devices of the pod p.
+func (c *Cluster) devices(ctx context.Context, p nad.Pod) ([]device.Container, error) {
+	return c.kubelet.Devices(ctx, p)
+}
+
+// warn tells of what has gone wrong in the ADD of the pod p, which goes on.
+func (c *Cluster) warn(ctx context.Context, p nad.Pod, err error) {
+	c.log.LogAttrs(ctx, slog.LevelWarn, "device information", slog.String("pod", p.String()), slog.Any("error", err))
+	c.events.Pod(p, kube.DeviceInfoLost, "AddNetwork", err.Error())
+}
