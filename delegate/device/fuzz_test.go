@@ -38,7 +38,7 @@ func FuzzAllocate(f *testing.F) {
 	f.Add("a:1 a:2", ":1 a:", ":3")
 	f.Fuzz(func(t *testing.T, pod, asked, recorded string) {
 		devices := func(text string) (ds []Device) {
-			for _, word := range strings.Fields(text) {
+			for word := range strings.FieldsSeq(text) {
 				resource, id, _ := strings.Cut(word, ":")
 				ds = append(ds, Device{Resource: resource, ID: id, NUMA: len(id) % 3})
 			}

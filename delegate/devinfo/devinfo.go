@@ -176,12 +176,13 @@ func devicePluginFile(resource, id string) string {
 // [status.DeviceInfo].
 func Load(root string, a delegate.Attachment) (*status.DeviceInfo, error) {
 	var file string
-	if json.Unmarshal(a.CapabilityArgs[Capability], &file) != nil || !slices.Contains(a.Files, file) {
+	_ = json.Unmarshal(a.CapabilityArgs[Capability], &file) // that of the runtime may be anything
+	if !slices.Contains(a.Files, file) {
 		return nil, nil
 	}
 	data, err := Dir{Root: root}.read(path.Split(file))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		err = nil
 	}
 	var info status.DeviceInfo
 	if err == nil && len(bytes.TrimSpace(data)) > 0 {

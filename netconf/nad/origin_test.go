@@ -29,7 +29,8 @@ func TestOriginReadsBackAsItWasRecorded(t *testing.T) {
 		{"of a static pod", nad.Origin{Use: nad.Cluster, PodSource: "file"}, `{"use":"cluster","podSource":"file"}`, "cni", true},
 		{"of a file, selected", nad.Origin{Use: nad.Attached, Selection: selection}, `{"use":"attached","selection":` + string(selection) + `}`, "cni", false},
 		{
-			"with a device", nad.Origin{Use: nad.Selected, Definition: blue, Resource: "vendor.example/vf", Device: "0000:3b:02.1"},
+			"with a device",
+			nad.Origin{Use: nad.Selected, Definition: blue, Resource: "vendor.example/vf", Device: "0000:3b:02.1"},
 			`{"use":"selected","definition":"ns/blue","resource":"vendor.example/vf","device":"0000:3b:02.1"}`, "ns/blue", false,
 		},
 	} {

@@ -25,7 +25,7 @@ const (
 
 // kubelet returns the kubelet's API, over the one connection of c. It does not wait for
 // the connection.
-func (c *Client) kubelet() (api.PodResourcesListerClient, error) { //nolint:ireturn // generated
+func (c *Client) kubelet() (api.PodResourcesListerClient, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {

@@ -191,7 +191,7 @@ func (k *Kubelet) Connections() int {
 }
 
 // intercept applies limits and faults, and counts requests.
-func (k *Kubelet) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, answer grpc.UnaryHandler) (reply any, err error) {
+func (k *Kubelet) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, answer grpc.UnaryHandler) (reply any, err error) { //nolint:ireturn // grpc wants it
 	if !k.limiter.Allow() {
 		err = status.Error(codes.ResourceExhausted, "rejected by rate limit")
 	} else if err = k.fault(ctx); err == nil {
