@@ -95,6 +95,27 @@ func withDeviceInfo(t lifecycle.Transaction, dir devinfo.Dir, warn func(context.
 	return t
 }
 
+// sweepDeviceInfo removes old device information files that no record has. It removes none
+// while a record cannot be read, which GC reports.
+func sweepDeviceInfo(ctx context.Context, c *plugin.Call) {
+	path := ""
+	if c.Value("deviceInfoDir", &path) != nil { // as an ADD reports
+		return
+	}
+	var used []delegate.Attachment
+	for r, err := range c.Manager.Records(ctx) {
+		if err != nil {
+			return
+		}
+		for _, a := range r.Attached {
+			used = append(used, a.Attachment)
+		}
+	}
+	if _, err := deviceInfo(c.Root, c.Manager, path).Sweep(used...); err != nil {
+		complain(c, err)
+	}
+}
+
 // warn tells of what has gone wrong although the ADD goes on.
 func (c *config) warn(ctx context.Context, err error) {
 	if c.cluster.Warn != nil && c.inKubernetes() {

@@ -3,10 +3,13 @@ package multinet
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -234,4 +237,43 @@ func TestDeviceInformationThatCannotBeWrittenIsSaidAndNothingElse(t *testing.T) 
 		t.Errorf("said %q", said)
 	}
 	h.mustRun(t, "DEL", declared, podOf("a"))
+}
+
+// A record that was deleted by hand leaves its file.
+func TestGCRemovesOldDeviceInformationThatNoRecordHas(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.1.0")
+	declared := `"delegates":[{"type":"bridge","capabilities":{"CNIDeviceInfoFile":true}}]`
+	h.mustRun(t, "ADD", declared)
+	rs, err := (&lifecycle.Manager{Dir: h.state()}).Container(t.Context(), "c1")
+	if err != nil || len(rs) != 1 {
+		t.Fatal(rs, err)
+	}
+	file := rs[0].Attached[0].Files[0]
+	lost := strings.TrimSuffix(file, ".json")[:len(file)-6] + "f.json"
+	if lost == file {
+		lost = strings.TrimSuffix(file, ".json")[:len(file)-6] + "e.json"
+	}
+	old := time.Now().Add(-2 * time.Hour)
+	for _, f := range []string{file, lost} {
+		if err := errors.Join(os.WriteFile(f, []byte("{}"), 0o644), os.Chtimes(f, old, old)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gc := keys(declared, `"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]`)
+	h.write(t, "state/damaged@c9@eth0.json", "{")
+	_ = h.run(t, "GC", gc) // what cannot be read is an error
+	if _, err := os.Stat(lost); err != nil {
+		t.Errorf("removed although not all records can be read: %v", err)
+	}
+	if err := os.Remove(filepath.Join(h.state(), "damaged@c9@eth0.json")); err != nil {
+		t.Fatal(err)
+	}
+	h.mustRun(t, "GC", gc)
+	if _, err := os.Stat(lost); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the lost file: %v", err)
+	}
+	if _, err := os.Stat(file); err != nil {
+		t.Errorf("the file of a record: %v", err)
+	}
 }

@@ -37,17 +37,24 @@ func New(cluster Cluster) plugin.Plugin {
 			return do(conf, ctx)
 		}
 	}
+	networks := func(ctx context.Context, c *plugin.Call) ([]netconf.Network, error) {
+		conf, err := readConfig(c, cluster)
+		if err != nil {
+			return nil, err
+		}
+		return conf.current(ctx)
+	}
 	return plugin.Plugin{
 		About:    "CNI meta-plugin multinet",
 		StateDir: DefaultStateDir, StateKey: "cniDir",
-		Forget:  "multinet forget",
-		Prepare: prepare,
-		Networks: func(ctx context.Context, c *plugin.Call) ([]netconf.Network, error) {
-			conf, err := readConfig(c, cluster)
-			if err != nil {
-				return nil, err
-			}
-			return conf.current(ctx)
+		Forget:   "multinet forget",
+		Prepare:  prepare,
+		Networks: networks,
+		GC: func(ctx context.Context, c *plugin.Call) error {
+			nets, err := networks(ctx, c)
+			err = errors.Join(c.GC(ctx, nets...), err)
+			sweepDeviceInfo(ctx, c)
+			return err
 		},
 		Add:    configured((*config).add),
 		Status: configured((*config).status),
