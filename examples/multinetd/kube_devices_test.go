@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -48,7 +49,7 @@ func TestNetworksGetTheDevicesOfThePod(t *testing.T) {
 	k.SetPod("ns", "one", podresourcestest.Devices("app", vf, "b", "a"))
 	a := tn.pod(t, "one")
 	want(t, "ADD", tn.command(t, "ADD", a, annotated("blue,vf,vf")), 0, "")
-	want(t, "too many", tn.command(t, "ADD", tn.pod(t, "two"), annotated("vf")), 11, "does not know the pod")
+	want(t, "a pod that the kubelet does not have", tn.command(t, "ADD", tn.pod(t, "two"), annotated("vf")), 11, "does not know the pod")
 	for i, id := range []string{"", "", "a", "b"} {
 		if text := string(tn.fake.Calls()[i].Stdin); strings.Contains(text, `"deviceID":"`+id+`"`) != (id != "") {
 			t.Errorf("call %d is without %q: %s", i, id, text)
@@ -57,6 +58,9 @@ func TestNetworksGetTheDevicesOfThePod(t *testing.T) {
 	if got := tn.status("one"); !strings.Contains(got, `"interface":"net2","ips":["10.9.1.2"],"device-info":{"type":"pci","pci":{"pci-address":"a"}}}`) {
 		t.Errorf("status %s", got)
 	}
+	k.SetPod("ns", "few", podresourcestest.Devices("app", vf, "c"))
+	want(t, "more than there are", tn.command(t, "ADD", tn.pod(t, "few"), annotated("vf,vf")), 7, "ask for 2")
+	tn.until(t, "there is an Event", func() bool { return slices.Contains(tn.reasons(), "Pod few InvalidNetwork") })
 	asked := len(k.Requests())
 	want(t, "DEL", tn.command(t, "DEL", a, annotated("")), 0, "")
 	want(t, "a pod without devices", tn.command(t, "ADD", tn.pod(t, "three"), annotated("blue")), 0, "")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/metacni/metacni/delegate/device"
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
@@ -62,6 +63,8 @@ func blame(err error) (reason kube.Reason, ref nad.Ref) {
 		return kube.NetworkForbidden, ref
 	case errors.Is(err, kube.ErrNotFound), bad != nil && errors.Is(bad, netconf.ErrNotFound):
 		return kube.NoNetworkFound, ref
+	case errors.As(err, new(*device.Error)): // the pod must ask for more devices, or for other ones
+		return kube.InvalidNetwork, nad.Ref{}
 	case bad != nil && (errors.Is(bad, netconf.ErrInvalid) || errors.Is(bad, netconf.ErrDecode)):
 		return kube.InvalidNetwork, ref
 	}
