@@ -68,7 +68,7 @@ func TestVariantsOfTheManifests(t *testing.T) {
 			"resources: [DEPLOY]\ncomponents: [DEPLOY/devices]",
 			[]string{
 				"mountPath: /var/lib/kubelet/pod-resources\n", "mountPath: /var/run/k8s.cni.cncf.io\n",
-				"mountPath: /host\n", "mountPath: /etc/multinetd\n",
+				"mountPath: /host\n", "mountPath: /etc/multinetd\n", "  - resourceslices\n  verbs:\n  - list\n  - watch\n",
 			},
 			nil,
 		},
