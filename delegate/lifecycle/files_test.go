@@ -60,24 +60,24 @@ func TestFilesGoWithTheirAttachment(t *testing.T) {
 		{"an Attach that fails", func(n *node, dir string) error {
 			n.failOn("ADD ipvlan", 11)
 			_, err := n.Attach(n.t.Context(), eth0, withFiles(hotplug(eth0), dir))
-			return wanted(err)
+			return failing(err)
 		}, []string{"eth0", "net0"}},
 		{"an Attach that is refused, because its interface is there", func(n *node, dir string) error {
 			again := withFiles(Transaction{Plan: Plan(attachment(network("green", "ipvlan"), "c1", "net0"))}, dir)
 			_, err := n.Attach(n.t.Context(), eth0, again)
-			return wanted(err)
+			return failing(err)
 		}, []string{"eth0", "net0"}},
 		{"an Add again", func(n *node, dir string) error {
 			_, err := n.Add(n.t.Context(), eth0, withFiles(pair(eth0), dir))
-			return wanted(err)
+			return failing(err)
 		}, []string{"eth0", "net0"}},
 		{"a Del that fails", func(n *node, _ string) error {
 			n.failOn("DEL bridge", 11)
-			return wanted(n.Del(n.t.Context(), Removal{Key: eth0}))
+			return failing(n.Del(n.t.Context(), Removal{Key: eth0}))
 		}, []string{"eth0", "net0"}},
 		{"a Detach that fails", func(n *node, _ string) error {
 			n.failOn("DEL", 11)
-			return wanted(n.Detach(n.t.Context(), eth0, "net0"))
+			return failing(n.Detach(n.t.Context(), eth0, "net0"))
 		}, []string{"eth0", "net0"}},
 		{"Del of files that are gone", func(n *node, dir string) error {
 			return errors.Join(os.Remove(filepath.Join(dir, "eth0")), n.Del(n.t.Context(), Removal{Key: eth0}))
@@ -99,8 +99,8 @@ func TestFilesGoWithTheirAttachment(t *testing.T) {
 	}
 }
 
-// wanted turns an error that a test wants into none.
-func wanted(err error) error {
+// failing turns an error that a test wants into none.
+func failing(err error) error {
 	if err == nil {
 		return errors.New("no error")
 	}

@@ -328,7 +328,7 @@ func FuzzSelectionsAreRecognized(f *testing.F) {
 			return
 		}
 		for _, s := range selections {
-			a := delegate.Attachment{Args: "K8S_POD_NAMESPACE=a", Origin: wanted{use: nad.Selected, selection: s}.origin(nad.Definition{}, "")}
+			a := delegate.Attachment{Args: "K8S_POD_NAMESPACE=a", Origin: wanted{use: nad.Selected, selection: s}.origin("")}
 			got, mine := selectedFor(delegate.Attached{Attachment: a})
 			want := wantedFor("a", s)
 			if !mine || got.Network != want.Network || got.IfName != want.IfName || got.Options != want.Options {
