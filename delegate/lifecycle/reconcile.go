@@ -26,6 +26,10 @@ type Reconciliation struct {
 	// key.
 	Recorded func(a delegate.Attached) (w Wanted, mine bool)
 
+	// Prepare, if not nil, is that of the [Transaction] of each attachment that is
+	// made.
+	Prepare func(ctx context.Context, plan []delegate.Attachment) error
+
 	// Replace detaches an attachment whose Options have changed, and attaches
 	// it again, if its IfName is asked for and the new one can be planned. All
 	// other attachments stay although their Options have changed.
@@ -215,7 +219,7 @@ func (p *pass) attach(ctx context.Context, l *scratch.Lock, r scratch.Record[rec
 		netns = r.Value.Delegates[0].NetNS.Path
 	}
 	added, err := p.m.attachTo(ctx, l, r, Transaction{
-		NetNS: netns,
+		NetNS: netns, Prepare: p.r.Prepare,
 		Plan: func(ctx context.Context, taken []string) ([]delegate.Attachment, error) {
 			for _, other := range wanted {
 				if w.IfName == "" && other.IfName != "" {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -278,4 +279,42 @@ func TestReconcileReplacesNothingByWhatCannotBePlanned(t *testing.T) {
 		t.Errorf("%v\n%s", err, d)
 	}
 	n.wantAttachments("ipvlan hot0", "macvlan net1")
+}
+
+// Each attachment that Reconcile makes has its files, and loses them with it. One that
+// cannot be prepared is not made, and no plugin runs.
+func TestReconcilePreparesWhatItAttaches(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.own()
+	dir := t.TempDir()
+	r := Reconciliation{Recorded: recorded, Prepare: withFiles(Transaction{}, dir).Prepare}
+	all := wanted("ipvlan", "macvlan@x")
+	for i := range all {
+		plan := all[i].Plan
+		all[i].Plan = func(ctx context.Context, taken []string) (delegate.Attachment, error) {
+			a, err := plan(ctx, taken)
+			a.Files = []string{filepath.Join(dir, a.IfName)}
+			return a, err
+		}
+	}
+	r.Wanted = func(context.Context, Record) ([]Wanted, error) { return all, nil }
+	n.reconcile(r)
+	if got, _ := filepath.Glob(filepath.Join(dir, "*")); len(got) != 2 {
+		t.Errorf("files %q", got)
+	}
+	all = nil
+	n.reconcile(r)
+	if got, _ := filepath.Glob(filepath.Join(dir, "*")); len(got) != 0 {
+		t.Errorf("files %q", got)
+	}
+	all, r.Prepare = wanted("ipvlan"), func(context.Context, []delegate.Attachment) error { return errors.New("no space") }
+	before := len(n.trace())
+	if _, err := n.Reconcile(t.Context(), eth0, r); err == nil || !strings.Contains(err.Error(), "no space") {
+		t.Errorf("err = %v", err)
+	}
+	if got := n.trace()[before:]; len(got) > 0 {
+		t.Errorf("calls %q", got)
+	}
+	n.wantAttachments()
 }

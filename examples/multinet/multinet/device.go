@@ -16,8 +16,9 @@ import (
 )
 
 // findDevices sets the device of each wanted network that needs one, or for which a pod has
-// chosen one. It asks the cluster once, and only if a definition names a resource.
-func (c *config) findDevices(ctx context.Context, wanted []wanted) error {
+// chosen one. It asks the cluster once, and only if a definition names a resource. inUse
+// returns the devices that something else has.
+func (c *config) findDevices(ctx context.Context, wanted []wanted, inUse func(context.Context) ([]device.Device, error)) error {
 	var containers []device.Container
 	var used []device.Device
 	var err error
@@ -30,7 +31,7 @@ func (c *config) findDevices(ctx context.Context, wanted []wanted) error {
 		}
 		asked = true
 		if containers, err = c.allocated(ctx, w.definition.Resource); err == nil {
-			used, err = c.inUse(ctx)
+			used, err = inUse(ctx)
 		}
 		if err != nil {
 			return c.about(w, err)
@@ -75,6 +76,11 @@ func deviceInfo(root plugin.Root, m *lifecycle.Manager, dir string) devinfo.Dir 
 	return devinfo.Dir{Root: string(root), Path: dir, Owner: root.OnNode(m.Dir)}
 }
 
+// deviceInfo is where the configuration keeps device information files.
+func (c *config) deviceInfo() devinfo.Dir {
+	return deviceInfo(c.call.Root, c.call.Manager, c.DeviceInfoDir)
+}
+
 // withDeviceInfo returns t with a device information file for each attachment that needs
 // one. warn is told why there is none.
 func withDeviceInfo(t lifecycle.Transaction, dir devinfo.Dir, warn func(context.Context, error)) lifecycle.Transaction {
@@ -87,12 +93,17 @@ func withDeviceInfo(t lifecycle.Transaction, dir devinfo.Dir, warn func(context.
 		return as, err
 	}
 	t.Prepare = func(ctx context.Context, plan []delegate.Attachment) error {
-		if err := dir.Fill(plan...); err != nil {
-			warn(ctx, err)
-		}
+		fill(ctx, dir, plan, warn)
 		return nil
 	}
 	return t
+}
+
+// fill writes the device information files of a plan. warn is told why there is none.
+func fill(ctx context.Context, dir devinfo.Dir, plan []delegate.Attachment, warn func(context.Context, error)) {
+	if err := dir.Fill(plan...); err != nil {
+		warn(ctx, err)
+	}
 }
 
 // sweepDeviceInfo removes old device information files that no record has. It removes none

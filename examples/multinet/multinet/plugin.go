@@ -110,7 +110,7 @@ func (c *config) add(ctx context.Context) error {
 			}
 			return c.cluster.Attached(ctx, c.call.Key(), c.pod)
 		},
-	}, deviceInfo(c.call.Root, c.call.Manager, c.DeviceInfoDir), c.warn))
+	}, c.deviceInfo(), c.warn))
 	return aboutDefinition(plan, err)
 }
 

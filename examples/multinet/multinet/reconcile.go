@@ -14,6 +14,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/device"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/netconf"
@@ -31,28 +32,36 @@ var ErrNoOrigin error = types.NewError(types.ErrInvalidNetworkConfig, "the recor
 // are selected now. See [lifecycle.Manager.Reconcile] for how selections are compared
 // with the record, for the order, for failures, and for what is returned.
 //
-// conf is multinet's own configuration. It is used as in an ADD, except that a pod cannot
-// select a network with default-route, or one that needs a device, while it runs.
-// cluster.Annotations returns the annotations of the pod, whatever the runtime has passed,
-// and is called before each change. If it fails, or if the annotation of networks cannot
-// be parsed, nothing changes. A selection that the pod may not have is not attached.
+// The configuration and the Path of asked are used as in an ADD, except that a pod cannot
+// select a network with default-route while it runs. A network that needs a device gets
+// one that the pod has and that nothing in the container's records uses: none is allocated
+// to a running pod. cluster.Annotations returns the annotations of the pod, whatever the
+// runtime has passed, and is called before each change. If it fails, or if the annotation
+// of networks cannot be parsed, nothing changes. A selection that the pod may not have is
+// not attached.
 //
 // The primary, the networks of the configuration, and those that others have attached to
 // the container stay. If replace is true, a network whose interface the pod names is
 // attached again when anything else in the selection changes.
-func Reconcile(ctx context.Context, process plugin.Process, conf []byte, cluster Cluster, k scratch.Key, replace bool) ([]lifecycle.Reconciled, error) {
-	own, err := New(cluster).Call(process, delegate.CommandAdd, skel.CmdArgs{StdinData: conf})
+func Reconcile(ctx context.Context, process plugin.Process, asked skel.CmdArgs, cluster Cluster, k scratch.Key, replace bool) ([]lifecycle.Reconciled, error) {
+	own, err := New(cluster).Call(process, delegate.CommandAdd, skel.CmdArgs{StdinData: asked.StdinData, Path: asked.Path})
 	if err != nil {
 		return nil, err
 	}
 	if cluster.Annotations == nil {
 		return nil, errors.New("nobody can be asked for the annotations of pods")
 	}
+	var c *config // of the container, as in its record now
 	return own.Manager.Reconcile(ctx, k, lifecycle.Reconciliation{
 		Recorded: selectedFor,
 		Replace:  replace,
+		Prepare: func(ctx context.Context, plan []delegate.Attachment) error {
+			fill(ctx, c.deviceInfo(), plan, c.warn)
+			return nil
+		},
 		Wanted: func(ctx context.Context, r lifecycle.Record) ([]lifecycle.Wanted, error) {
-			c, err := running(own, cluster, r)
+			var err error
+			c, err = running(own, cluster, r)
 			if err != nil {
 				return nil, err
 			}
@@ -113,13 +122,13 @@ func (c *config) selected(annotations map[string]string, r lifecycle.Record) ([]
 		return nil, fmt.Errorf("annotation %s: %w", nad.NetworksAnnotation, err)
 	}
 	var all []lifecycle.Wanted
-	for _, s := range selections {
+	for i, s := range selections {
 		w := wantedFor(c.pod.Namespace, s)
 		w.Plan = func(ctx context.Context, taken []string) (delegate.Attachment, error) {
 			if err := c.newest(ctx, r); err != nil {
 				return delegate.Attachment{}, err
 			}
-			return c.later(ctx, s, taken, annotations[nad.SourceAnnotation])
+			return c.later(ctx, selections, i, taken, annotations[nad.SourceAnnotation])
 		}
 		all = append(all, w)
 	}
@@ -140,26 +149,30 @@ func (c *config) newest(ctx context.Context, r lifecycle.Record) error {
 	return nil
 }
 
-// later returns the attachment that the pod selects with s while it runs.
-func (c *config) later(ctx context.Context, s netconf.Selection, taken []string, podSource string) (delegate.Attachment, error) {
+// later returns the attachment that the pod selects with the i'th selection while it runs.
+func (c *config) later(ctx context.Context, selections []netconf.Selection, i int, taken []string, podSource string) (delegate.Attachment, error) {
+	s := selections[i]
 	w, err := c.allow(s, nad.Selected)
 	if err != nil {
 		return delegate.Attachment{}, err
 	}
 	fail := func(err error) (delegate.Attachment, error) { return delegate.Attachment{}, c.about(w, err) }
 	if len(s.DefaultRoute) > 0 {
-		return fail(needsRestart(s, "default-route", "a running container keeps its default route"))
+		return fail(needsRestart(s))
 	}
 	w.network, w.definition, err = c.find(ctx, w)
 	if err == nil {
 		err = c.allowDevice(w)
 	}
-	if err == nil && w.definition.Resource != "" {
-		err = needsRestart(s, "", fmt.Sprintf("a running container gets no device of %q", w.definition.Resource))
-	}
 	if err != nil {
 		return fail(err)
 	}
+	one := []wanted{w}
+	err = c.findDevices(ctx, one, func(ctx context.Context) ([]device.Device, error) { return c.inUseBeside(ctx, selections, i) })
+	if err != nil {
+		return delegate.Attachment{}, err
+	}
+	w = one[0]
 	a, err := c.attachment(w, c.RuntimeConfig)
 	if err == nil {
 		a.IfName, err = freeName(c.call.IfName, s.Interface, taken)
@@ -168,12 +181,33 @@ func (c *config) later(ctx context.Context, s netconf.Selection, taken []string,
 		return fail(err)
 	}
 	a.Origin = w.origin(podSource)
-	return a.Attachment, nil
+	return c.deviceInfo().Assign(a.Attachment), nil
+}
+
+// inUseBeside returns the devices that the i'th selection cannot have: those of what is
+// attached to the container, without what i replaces, and those that other selections name.
+func (c *config) inUseBeside(ctx context.Context, selections []netconf.Selection, i int) ([]device.Device, error) {
+	rs, err := c.call.Manager.Container(ctx, c.call.ContainerID)
+	var used []device.Device
+	for _, r := range rs {
+		for _, a := range r.Attached {
+			if r.Key != c.call.Key() || a.IfName != selections[i].Interface {
+				used = append(used, device.InUse(a)...)
+			}
+		}
+	}
+	for j, other := range selections {
+		if j != i && selections[i].DeviceID == "" && other.DeviceID != "" {
+			used = append(used, device.Device{ID: other.DeviceID})
+		}
+	}
+	return used, err
 }
 
 // needsRestart is the error of a selection that is for pods which are about to start.
-func needsRestart(s netconf.Selection, key, why string) error {
-	return &netconf.Error{Kind: netconf.ErrInvalid, Network: s.Name, Key: key, Err: errors.New(why + ": restart the pod")}
+func needsRestart(s netconf.Selection) error {
+	why := errors.New("a running container keeps its default route: restart the pod")
+	return &netconf.Error{Kind: netconf.ErrInvalid, Network: s.Name, Key: "default-route", Err: why}
 }
 
 // selectedFor returns what a pod has selected a with, if a pod has selected it.

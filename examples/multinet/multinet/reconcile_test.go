@@ -38,9 +38,15 @@ type runningPod struct {
 // start attaches the pod with what it selects in the beginning.
 func start(t *testing.T, networks string, groups ...string) *runningPod {
 	t.Helper()
-	p := &runningPod{host: newHost(t, "1.0.0"), networks: networks, keys: keys(append(groups, bridge)...)}
 	var asked []string
-	p.cluster = clusterOf(&asked, team)
+	return startIn(t, clusterOf(&asked, team), networks, groups...)
+}
+
+// startIn is start in another cluster.
+func startIn(t *testing.T, c Cluster, networks string, groups ...string) *runningPod {
+	t.Helper()
+	p := &runningPod{host: newHost(t, "1.0.0"), networks: networks, keys: keys(append(groups, bridge)...)}
+	p.cluster = c
 	p.cluster.Annotations = func(_ context.Context, pod nad.Pod) (map[string]string, error) {
 		if pod.Name != "web" || pod.UID != "u1" {
 			t.Errorf("asked for %s %s", pod, pod.UID)
@@ -55,7 +61,7 @@ func start(t *testing.T, networks string, groups ...string) *runningPod {
 func (p *runningPod) reconcile(t *testing.T) ([]lifecycle.Reconciled, error) {
 	t.Helper()
 	k := scratch.Key{Network: "multi", ContainerID: "c1", IfName: "eth0"}
-	return Reconcile(t.Context(), p.process(), []byte(p.conf(p.keys)), p.cluster, k, p.replace)
+	return Reconcile(t.Context(), p.process(), skel.CmdArgs{StdinData: []byte(p.conf(p.keys))}, p.cluster, k, p.replace)
 }
 
 func (p *runningPod) mustReconcile(t *testing.T, want ...string) {
@@ -170,7 +176,7 @@ func TestSelectionThatIsRefusedStopsNoOther(t *testing.T) {
 		words           []string
 	}{
 		"default-route":              {selection: `{"name":"rich","interface":"x","default-route":["10.0.0.1"]}`, code: 7, words: []string{`"rich"`, "default-route", "restart the pod"}},
-		"a device":                   {selection: `{"name":"device"}`, code: 7, words: []string{`"device"`, "vendor/nic", "restart the pod"}},
+		"a device of nobody":         {selection: `{"name":"device"}`, code: 7, words: []string{`"device"`, "vendor/nic", "kubelet"}},
 		"no definition":              {selection: `{"name":"none"}`, code: 7, words: []string{`"none"`}},
 		"a definition that is wrong": {selection: `{"name":"bad"}`, code: 6, words: []string{`"bad"`}},
 		"another namespace":          {selection: `{"name":"blue","namespace":"b"}`, keys: `"namespaceIsolation":true`, code: 7, words: []string{"namespaceIsolation"}},

@@ -61,7 +61,7 @@ func (c *config) attachments(ctx context.Context) ([]attachment, error) {
 		}
 		wanted[i] = w
 	}
-	if err := c.findDevices(ctx, wanted); err != nil {
+	if err := c.findDevices(ctx, wanted, c.inUse); err != nil {
 		return nil, err
 	}
 	as := make([]attachment, len(wanted))
