@@ -137,8 +137,9 @@ func (v *View) livePod(ctx context.Context, of nad.Pod) (Pod, error) {
 	return Pod{}, &Error{Kind: ErrGone}
 }
 
-// cachedPod returns the pod of a container if the View has it. It does not wait.
-func (v *View) cachedPod(of nad.Pod) (Pod, bool) {
+// KnownPod returns the pod of a container if the View has it, however old that is, see
+// [View.Pod]. It does not wait, asks nobody, and does not begin to watch pods.
+func (v *View) KnownPod(of nad.Pod) (Pod, bool) {
 	if v.pods == nil {
 		return Pod{}, false
 	}

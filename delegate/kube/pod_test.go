@@ -64,7 +64,7 @@ func TestWhoseThePodIs(t *testing.T) {
 			if test.code == 0 && got.UID != string(test.pod.UID) {
 				t.Errorf("pod %+v, want the UID %q", got, test.pod.UID)
 			}
-			if cached, ok := v.cachedPod(web(test.uid)); ok != (test.code == 0) || ok && cached.UID != got.UID {
+			if cached, ok := v.KnownPod(web(test.uid)); ok != (test.code == 0) || ok && cached.UID != got.UID {
 				t.Errorf("cached: %+v, %v", cached, ok)
 			}
 			if n, want := len(s.Requests())-before, map[bool]int{true: 0, false: 1}[test.code == 0]; n != want {

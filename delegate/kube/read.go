@@ -20,7 +20,7 @@ const readTimeout = 5 * time.Second
 // name.
 func (v *View) NetworkStatus(ctx context.Context, pod nad.Pod) (string, error) {
 	object := "pod " + pod.String()
-	if cached, ok := v.cachedPod(pod); ok {
+	if cached, ok := v.KnownPod(pod); ok {
 		pod.UID = cached.UID // that of a static pod's mirror is not the kubelet's
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)

@@ -189,7 +189,7 @@ func TestANewProcessMakesNoRequestForWhatTheViewShows(t *testing.T) {
 	pod := s.pod("a")
 	s.add(t, pod)
 	until(t, s.view.pods, func() bool {
-		p, ok := s.view.cachedPod(pod)
+		p, ok := s.view.KnownPod(pod)
 		return ok && p.Annotations[status.NetworkStatusAnnotation] != ""
 	})
 	next := s.view.NewStatusWriter(StatusConfig{Desired: s.recorded, Policy: StatusRequire})

@@ -180,7 +180,7 @@ func (w *StatusWriter) needed(pod nad.Pod, p *podStatus, want Status) bool {
 	if want.Annotation == "" || want.Annotation == p.text || want.Created.Before(p.created) {
 		return false
 	}
-	object, _ := w.view.cachedPod(pod) // without annotations if it is not known
+	object, _ := w.view.KnownPod(pod) // without annotations if it is not known
 	text, has := object.Annotations[status.NetworkStatusAnnotation]
 	if p.text == "" && text == want.Annotation {
 		p.text, p.version, p.created = text, object.Version, want.Created
@@ -198,8 +198,8 @@ type target struct {
 // target returns the object that holds the status of a pod. The verdict is not settled if
 // there is none that can be written to safely.
 func (w *StatusWriter) target(pod nad.Pod, static bool) (target, verdict) {
-	object, seen := w.view.cachedPod(pod)
-	_, other := w.view.cachedPod(nad.Pod{Namespace: pod.Namespace, Name: pod.Name})
+	object, seen := w.view.KnownPod(pod)
+	_, other := w.view.KnownPod(nad.Pod{Namespace: pod.Namespace, Name: pod.Name})
 	switch {
 	case seen:
 		return target{object.UID, pod.UID != "" && pod.UID != object.UID}, verdict{}

@@ -37,7 +37,7 @@ func (w *StatusWriter) compare(pod nad.Pod, p *podStatus) {
 	if p.sending || p.text == "" {
 		return // there is nothing to compare with
 	}
-	object, seen := w.view.cachedPod(pod)
+	object, seen := w.view.KnownPod(pod)
 	if !seen || object.Deleted || object.Annotations[status.NetworkStatusAnnotation] == p.text {
 		return
 	}

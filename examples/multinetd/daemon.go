@@ -52,7 +52,7 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 		path: cmp.Or(path, plugin.DefaultPath),
 		exec: &executor{Process: delegate.Process{Root: conf.ChrootDir}, log: log},
 	}
-	d.cluster = cluster.New(conf.cluster, d.asked.dirs, log)
+	d.cluster = cluster.New(conf.cluster, d.asked.dirs, d.change, log)
 	d.host = d.newHost(ctx)
 	d.server = &thick.Server{
 		Commands: thick.CommandsOf(d.plugin(), d.process),
@@ -83,8 +83,14 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 		d.metrics.registry.MustRegister(d.cluster)
 	}
 	d.server.Other = d.socketPages()
+	warnAttach := sync.OnceFunc(func() {
+		log.WarnContext(ctx, "networks are attached over the socket while reconcile is on: multus-dynamic-networks-controller must not run as well")
+	})
 	d.server.Observer = func(e thick.Event) {
 		d.metrics.request(e)
+		if e.Path == wire.PathAttach && d.cluster.Reconciles() {
+			warnAttach()
+		}
 		if e.Command == "DEL" || e.Command == "ADD" && (e.Err != nil || e.Path == wire.PathAttach) {
 			d.cluster.Changed(context.WithoutCancel(ctx), e.ContainerID, e.Args)
 		}
@@ -173,6 +179,7 @@ func (d *daemon) serve(ctx context.Context, l net.Listener, notify func(state st
 		notify("STOPPING=1")
 	})
 	others.Go(func() { d.sweep(serving) })
+	others.Go(func() { d.cluster.Reconcile(serving) })
 	err = d.server.Serve(serving, l)
 	end()
 	others.Wait()

@@ -3,65 +3,14 @@ package main
 import (
 	"context"
 	"log/slog"
-	"maps"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
-	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 )
 
 // defaultSweepInterval is how long the daemon pauses between two sweeps.
 const defaultSweepInterval = duration(time.Minute)
-
-// asked is the configuration and the CNI_PATH of an ADD.
-type asked struct {
-	conf    []byte
-	cniPath string
-}
-
-// places keeps for each directory of records what the last ADD with records there
-// has asked.
-type places struct {
-	mu   sync.Mutex // guards what follows
-	last map[string]asked
-}
-
-// note replaces what was asked for dir.
-func (p *places) note(dir string, a asked) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.last == nil {
-		p.last = make(map[string]asked)
-	}
-	p.last[dir] = a
-}
-
-// dirs returns the directories of records, in order.
-func (p *places) dirs() []string { return slices.Sorted(maps.Keys(p.all())) }
-
-func (p *places) all() map[string]asked {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return maps.Clone(p.last)
-}
-
-// plugin returns multinet. Its ADD notes what was asked before it does anything else, and
-// tells users of the cluster why it has failed.
-func (d *daemon) plugin() plugin.Plugin {
-	p := multinet.New(d.cluster.Multinet())
-	add := p.Add
-	p.Add = func(ctx context.Context, c *plugin.Call) error {
-		d.asked.note(c.Manager.Dir, asked{c.StdinData, c.Path})
-		ctx, end := d.cluster.Adding(ctx, c.ContainerID, c.Args)
-		err := add(ctx, c)
-		end(err)
-		return err
-	}
-	return p
-}
 
 // sweep removes stale attachments from every directory of records, at intervals,
 // until ctx ends. The configuration of the last ADD with records there says where

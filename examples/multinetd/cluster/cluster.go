@@ -7,6 +7,8 @@
 //     written (status.go).
 //   - Networks that need a device get one of those that the kubelet has allocated to the pod
 //     (devices.go).
+//   - Running pods are attached to the networks that they select now, and detached from the
+//     others (reconcile.go, pass.go).
 //   - Events tell users what was attached, and why an ADD has failed (events.go).
 //   - The probe and the metrics report the age of the view (probe.go, metrics.go), and a page
 //     on the socket shows the network-status in the API (page.go).
@@ -39,6 +41,8 @@ type Cluster struct {
 	log      *slog.Logger
 	dirs     func() []string // directories of records
 	requests *prometheus.CounterVec
+	follow   *reconciler // nil unless Config.Reconcile
+	change   Change
 
 	// Set by Start, and used while open is true. Commands come later than that; probes
 	// and scrapes may not.
@@ -58,12 +62,17 @@ type Cluster struct {
 const moment = 50 * time.Millisecond
 
 // New returns the cluster that c configures, or nil if there is none. It does not
-// connect to it. dirs returns the directories in which multinet keeps its records.
-func New(c Config, dirs func() []string, log *slog.Logger) *Cluster {
+// connect to it. dirs returns the directories in which multinet keeps its records, and
+// change changes them as a running pod wants it.
+func New(c Config, dirs func() []string, change Change, log *slog.Logger) *Cluster {
 	if !c.On() {
 		return nil
 	}
-	return &Cluster{conf: c, log: log, dirs: dirs, requests: newRequests()}
+	cluster := &Cluster{conf: c, log: log, dirs: dirs, change: change, requests: newRequests()}
+	if c.Reconcile {
+		cluster.follow = newReconciler(cluster.pass, log)
+	}
+	return cluster
 }
 
 // Start opens the view of the cluster and begins to write the status of pods: first that
@@ -77,7 +86,7 @@ func (c *Cluster) Start(ctx context.Context) (stop func(), err error) {
 	c.ending = make(chan struct{})
 	c.started, c.mirrored = time.Now(), c.hasMirror()
 	c.view, err = kube.Open(ctx, kube.Config{
-		Kubeconfig: c.conf.Kubeconfig, Node: c.conf.Node, Pods: c.conf.Annotations == "api",
+		Kubeconfig: c.conf.Kubeconfig, Node: c.conf.Node, Pods: c.conf.watchPods(),
 		NADWait: wait(c.conf.NADWait), PodWait: wait(c.conf.PodWait), MaxViewAge: time.Duration(c.conf.MaxViewAge),
 		Mirror: c.conf.NADDir, UserAgent: "multinetd", Logger: c.log, Observer: c.count,
 	})
@@ -90,6 +99,7 @@ func (c *Cluster) Start(ctx context.Context) (stop func(), err error) {
 		Desired: c.desired, Policy: c.conf.StatusPolicy, Timeout: time.Duration(c.conf.StatusTimeout), Delay: moment, Events: c.events,
 	})
 	c.view.OnPod(c.tellIgnored)
+	c.view.OnPod(c.follow.seen)
 	c.kubelet = c.newKubelet(ctx)
 	c.open.Store(true)
 	var others sync.WaitGroup

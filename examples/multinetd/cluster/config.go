@@ -28,6 +28,11 @@ type Config struct {
 	StatusFor     StatusFor
 	Events        kube.EventMode
 
+	// Reconcile keeps running pods in step with the networks that they select.
+	// OnChange says what becomes of an attachment if only its options change.
+	Reconcile bool
+	OnChange  OnChange
+
 	NADWait, PodWait, MaxViewAge multinet.Duration
 
 	// KubeletDir is the directory of the kubelet, as a path of the node. It has the
@@ -56,11 +61,22 @@ const (
 	Selected StatusFor = "selected" // of pods with more networks than the primary
 )
 
+// OnChange says what becomes of the attachment of a running pod if the pod asks for the
+// same network with other options.
+type OnChange string
+
+// What becomes of it.
+const (
+	Ignore  OnChange = "ignore"  // it stays as it is
+	Replace OnChange = "replace" // it is made again if the pod names its interface
+)
+
 // DefaultConfig returns the defaults of all keys.
 func DefaultConfig() Config {
 	return Config{
 		StatusPolicy: kube.StatusWait, StatusTimeout: multinet.Duration(time.Second), StatusFor: All, Events: kube.EventsBrief,
-		NADWait: multinet.Duration(2 * time.Second), PodWait: multinet.Duration(2 * time.Second),
+		OnChange: Ignore,
+		NADWait:  multinet.Duration(2 * time.Second), PodWait: multinet.Duration(2 * time.Second),
 		KubeletDir: "/var/lib/kubelet",
 	}
 }
@@ -70,6 +86,7 @@ func (c *Config) Keys() map[string]any {
 	return map[string]any{
 		"kubeconfig": &c.Kubeconfig, "nodeName": &c.Node,
 		"statusPolicy": &c.StatusPolicy, "statusTimeout": &c.StatusTimeout, "statusFor": &c.StatusFor, "events": &c.Events,
+		"reconcile": &c.Reconcile, "onChange": &c.OnChange,
 		"nadWait": &c.NADWait, "podWait": &c.PodWait, "maxViewAge": &c.MaxViewAge, "kubeletDir": &c.KubeletDir,
 	}
 }
@@ -89,6 +106,7 @@ func (c *Config) Check() error {
 		{"statusPolicy", string(c.StatusPolicy), []string{string(kube.StatusWait), string(kube.StatusAsync), string(kube.StatusRequire)}},
 		{"statusFor", string(c.StatusFor), []string{string(All), string(Selected)}},
 		{"events", string(c.Events), []string{string(kube.EventsOff), string(kube.EventsBrief), string(kube.EventsFull)}},
+		{"onChange", string(c.OnChange), []string{string(Ignore), string(Replace)}},
 	} {
 		if !slices.Contains(choice.of, choice.value) {
 			return fmt.Errorf("%s %q: want %s", choice.key, choice.value, strings.Join(choice.of, ", "))
@@ -131,14 +149,16 @@ func (c *Config) Discover(variable func(key string) string, tokenFile string) er
 		}
 	}
 	switch {
-	case c.Annotations != "api":
-	case !c.On():
+	case c.Annotations == "api" && !c.On():
 		return errors.New(`annotations "api" needs a kubeconfig or, in a pod, the token of a service account`)
-	case c.Node == "":
-		return errors.New(`annotations "api" needs nodeName, or NODE_NAME in the environment: the daemon would watch the pods of all nodes`)
+	case c.watchPods() && c.On() && c.Node == "":
+		return errors.New(`annotations "api" and reconcile need nodeName, or NODE_NAME in the environment: the daemon would watch the pods of all nodes`)
 	}
 	return nil
 }
+
+// watchPods reports whether pods are watched from the start.
+func (c *Config) watchPods() bool { return c.Annotations == "api" || c.Reconcile }
 
 // On reports whether the daemon uses Kubernetes.
 func (c *Config) On() bool { return c.Kubeconfig != "" || c.InCluster }

@@ -45,7 +45,7 @@ func TestKeysHaveDefaultsAndAreChecked(t *testing.T) {
 			want: func(c *Config) {
 				*c = Config{
 					Kubeconfig: "/etc/k", Node: "n1", StatusPolicy: "require", StatusTimeout: multinet.Duration(3 * time.Second), StatusFor: Selected,
-					Events: "full", PodWait: multinet.Duration(5 * time.Second), MaxViewAge: multinet.Duration(10 * time.Minute), KubeletDir: "/k",
+					Events: "full", OnChange: "ignore", PodWait: multinet.Duration(5 * time.Second), MaxViewAge: multinet.Duration(10 * time.Minute), KubeletDir: "/k",
 				}
 			},
 		},

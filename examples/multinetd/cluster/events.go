@@ -25,8 +25,9 @@ func addOf(ctx context.Context) *add {
 }
 
 // Adding returns a context for the ADD of a container with these CNI_ARGS. The caller
-// calls end with the error of the ADD: an Event tells users of the cluster why it has
-// failed, if they can do something about it.
+// calls end with the error of the ADD. If it has failed, an Event tells users of the
+// cluster why, if they can do something about it. If not, what the pod selects is compared
+// with what it has got: that may have changed meanwhile.
 func (c *Cluster) Adding(ctx context.Context, container, cniArgs string) (_ context.Context, end func(error)) {
 	p := nad.PodOf(cniArgs)
 	if c == nil || !p.Valid() {
@@ -34,7 +35,12 @@ func (c *Cluster) Adding(ctx context.Context, container, cniArgs string) (_ cont
 	}
 	p.Container = container
 	a := &add{make(map[nad.Ref]nad.Definition)}
-	return context.WithValue(ctx, addKey{}, a), func(err error) { c.tellFailed(p, a, err) }
+	return context.WithValue(ctx, addKey{}, a), func(err error) {
+		if err == nil {
+			c.follow.changed(p)
+		}
+		c.tellFailed(p, a, err)
+	}
 }
 
 // tellFailed tells users why the ADD a of the pod p has failed.

@@ -44,6 +44,10 @@ func (c *Cluster) Collect(ch chan<- prometheus.Metric) {
 	count(ch, "status_overwritten_total", "Statuses that somebody else has changed.", w.Overwritten)
 	gauge(ch, "status_pending", "Pods whose status is not known to be written.", float64(w.Pending))
 	gauge(ch, "status_lag_seconds", "Time for which the oldest of the pending statuses waits.", w.Lag.Seconds())
+	if c.follow != nil {
+		gauge(ch, "pods_differing", "Pods that are not attached to exactly what they select.", float64(c.follow.differing()))
+		c.follow.changes.Collect(ch)
+	}
 	e := c.events.Stats()
 	for outcome, n := range map[string]uint64{"sent": e.Sent, "dropped": e.Dropped} {
 		count(ch, "events_total", "Events.", n, "outcome", outcome)
@@ -65,6 +69,19 @@ func (c *Cluster) invalid() (n float64) {
 
 // definitions is the name of the resource of NetworkAttachmentDefinitions.
 const definitions = "network-attachment-definitions"
+
+// newChanges returns the counter of changes of running pods.
+func newChanges() *prometheus.CounterVec {
+	changes := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: prefix + "reconciles_total", Help: "Networks that were to be attached to a running pod, or detached from it, as the pod selects them.",
+	}, []string{"action", "outcome"})
+	for _, action := range []string{actionAttach, actionDetach} {
+		for _, outcome := range []string{outcomeOK, outcomeFailed} {
+			changes.WithLabelValues(action, outcome)
+		}
+	}
+	return changes
+}
 
 // newRequests returns the counter of requests to the API server.
 func newRequests() *prometheus.CounterVec {

@@ -44,17 +44,24 @@ func (c *Cluster) Changed(ctx context.Context, container, cniArgs string) {
 	}
 	p := nad.PodOf(cniArgs)
 	p.Container = container
-	c.writer.Changed(p)
+	c.recorded(p)
 	records, _ := c.container(ctx, container) // the writer asks again
 	for _, r := range records {
 		if recorded := multinet.PodOf(r); recorded != p {
-			c.writer.Changed(recorded)
+			c.recorded(recorded)
 		}
 	}
 }
 
+// recorded says that the records of p.Container have changed.
+func (c *Cluster) recorded(p nad.Pod) {
+	c.writer.Changed(p)
+	c.follow.changed(p)
+}
+
 // resume has the status of each recorded pod written, unless that is what the API server
-// has already: a previous daemon may have ended before it was.
+// has already: a previous daemon may have ended before it was. What such a pod selects may
+// have changed too.
 func (c *Cluster) resume(ctx context.Context) {
 	var pods []nad.Pod
 	for _, dir := range c.dirs() {
@@ -65,6 +72,9 @@ func (c *Cluster) resume(ctx context.Context) {
 		}
 	}
 	c.writer.Resume(pods)
+	for _, p := range pods {
+		c.follow.changed(p)
+	}
 }
 
 // desired returns the status of the container p.Container, a pure function of its records

@@ -1,0 +1,209 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/kube"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/examples/multinet/multinet"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/scratch"
+	"github.com/metacni/metacni/status"
+)
+
+// A Change keeps a running container in step with what its pod selects, as
+// [multinet.Reconcile] does, with the records in dir.
+type Change func(ctx context.Context, dir string, k scratch.Key, c multinet.Cluster, replace bool) ([]lifecycle.Reconciled, error)
+
+// Reconcile keeps running pods in step with the networks that they select, until ctx ends.
+// Then it returns, when the change that is being made has ended or has been undone. The
+// caller has called [Cluster.Start]. It returns at once if the configuration does not ask
+// for it.
+func (c *Cluster) Reconcile(ctx context.Context) {
+	if c == nil || c.follow == nil {
+		return
+	}
+	c.log.LogAttrs(ctx, slog.LevelInfo, "running pods follow their annotation", slog.String("annotation", nad.NetworksAnnotation), slog.String("onChange", string(c.conf.OnChange)))
+	c.follow.run(ctx)
+}
+
+// Reconciles reports whether running pods follow what they select.
+func (c *Cluster) Reconciles() bool { return c != nil && c.follow != nil }
+
+// Deleting says that a DEL of a container begins. Changes of the container that its pod asks
+// for are cancelled, and there are none until the caller calls end.
+func (c *Cluster) Deleting(container string) (end func()) {
+	if c == nil {
+		return func() {}
+	}
+	return c.follow.deleting(container)
+}
+
+// A recordedAt is a record, and the directory that has it.
+type recordedAt struct {
+	lifecycle.Record
+	dir string
+}
+
+// pass compares what the pod p selects with the records of the newest of its containers,
+// and changes what differs. It leaves alone a pod that ends, or is not known.
+func (c *Cluster) pass(ctx context.Context, p nad.Pod, containers []string) (done passed) {
+	var newest []recordedAt
+	var errs []error
+	for _, id := range containers {
+		records, attached, err := c.recordsOf(ctx, id)
+		if attached || err != nil {
+			done.recorded = append(done.recorded, id)
+		}
+		if err != nil {
+			errs = append(errs, err)
+		}
+		if len(records) > 0 && (len(newest) == 0 || records[0].Created.After(newest[0].Created)) {
+			newest = records
+		}
+	}
+	pod, known := c.view.KnownPod(p)
+	if !known || !runs(pod) || len(errs) > 0 {
+		done.err = errors.Join(errs...)
+		return done
+	}
+	if _, err := netconf.ParseSelection(pod.Annotations[nad.NetworksAnnotation]); err != nil {
+		err = fmt.Errorf("annotation %s: %w", nad.NetworksAnnotation, err)
+		c.events.Pod(p, kube.InvalidNetwork, "AttachNetwork", status.Error(err).Error())
+		done.differs, done.err, done.final = true, err, true // until it is edited
+		return done
+	}
+	done.final = true
+	for _, r := range newest {
+		if !r.State.Attached() {
+			continue // an ADD or a DEL is under way
+		}
+		differs, err := c.step(ctx, p, r)
+		done.differs = done.differs || differs
+		if err != nil {
+			errs = append(errs, err)
+			done.final = done.final && errors.Is(err, multinet.ErrNoOrigin)
+		}
+	}
+	done.err = errors.Join(errs...)
+	return done
+}
+
+// runs reports whether a pod may have more networks, or fewer.
+func runs(pod kube.Pod) bool {
+	return !pod.Deleted && pod.Phase != corev1.PodSucceeded && pod.Phase != corev1.PodFailed
+}
+
+// recordsOf returns the records of a container, and whether one of them says that it is
+// attached.
+func (c *Cluster) recordsOf(ctx context.Context, id string) (all []recordedAt, attached bool, err error) {
+	for _, dir := range c.dirs() {
+		records, err := (&lifecycle.Manager{Dir: dir}).Container(ctx, id)
+		if err != nil {
+			return nil, false, err
+		}
+		for _, r := range records {
+			all = append(all, recordedAt{r, dir})
+			attached = attached || r.State.Attached()
+		}
+	}
+	return all, attached, nil
+}
+
+// step changes the attachments in one record as the pod p wants it. It reports whether they
+// still differ from what the pod selects, and why. A container that goes does not differ.
+func (c *Cluster) step(ctx context.Context, p nad.Pod, r recordedAt) (differs bool, err error) {
+	ctx, end, ok := c.follow.begin(ctx, r.Key.ContainerID)
+	defer end()
+	if !ok {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, passTimeout)
+	defer cancel()
+	asked := c.Multinet()
+	asked.Annotations = c.current
+	done, err := c.change(ctx, r.dir, r.Key, asked, c.conf.OnChange == Replace)
+	p.Container = r.Key.ContainerID
+	c.tell(ctx, p, r, done)
+	for _, d := range done {
+		if d.Op != "" {
+			c.writer.Changed(p)
+			break
+		}
+	}
+	switch {
+	case errors.Is(err, lifecycle.ErrNotAdded), errors.Is(err, lifecycle.ErrSuperseded), errors.Is(err, kube.ErrGone):
+		return false, nil
+	case errors.Is(err, multinet.ErrNoOrigin):
+		return false, err
+	}
+	for _, d := range done {
+		differs = differs || d.Op == ""
+	}
+	return differs || err != nil, err
+}
+
+// current returns the annotations of the pod p as the view has them, if it runs.
+func (c *Cluster) current(ctx context.Context, p nad.Pod) (map[string]string, error) {
+	pod, known := c.view.KnownPod(p)
+	if !known || !runs(pod) {
+		return nil, &kube.Error{Object: "pod " + p.String(), Kind: kube.ErrGone}
+	}
+	pod, err := c.view.Pod(ctx, p) // which may be too old
+	return pod.Annotations, err
+}
+
+// Labels of changes.
+const (
+	actionAttach, actionDetach = "attach", "detach"
+	outcomeOK, outcomeFailed   = "ok", "failed"
+)
+
+// tell counts what was done to the pod p, and says it in the log and to users.
+func (c *Cluster) tell(ctx context.Context, p nad.Pod, r recordedAt, done []lifecycle.Reconciled) {
+	var added []delegate.Attached
+	for _, d := range done {
+		if d.Err != nil && (ctx.Err() != nil || errors.Is(d.Err, lifecycle.ErrSuperseded)) {
+			continue // it was not the network that failed
+		}
+		name := d.Wanted.Network
+		if a := d.Attached; name == "" && a.IfName != "" {
+			name = nad.ParseOrigin(a.Origin).NetworkName(a.Network.Name())
+		}
+		action, reason, outcome := actionAttach, kube.FailedAddingInterface, outcomeFailed
+		if d.Op == lifecycle.OpDetach {
+			action, reason = actionDetach, kube.FailedRemovingInterface
+		}
+		ifname := cmp.Or(d.Attached.IfName, d.Wanted.IfName)
+		switch {
+		case d.Op == "":
+			c.events.Pod(p, kube.NetworksIgnored, ifname, fmt.Sprintf(
+				"%s from %s stays as it is: what else the pod asks for has changed since it was attached", ifname, name))
+			continue
+		case d.Err != nil:
+			c.events.Pod(p, reason, cmp.Or(ifname, name), status.Error(d.Err).Error())
+		case d.Op == lifecycle.OpDetach:
+			outcome = outcomeOK
+			c.events.Pod(p, kube.RemovedInterface, ifname, fmt.Sprintf("Remove %s from %s", ifname, name))
+		default:
+			outcome = outcomeOK
+			added = append(added, d.Attached)
+		}
+		c.follow.changes.WithLabelValues(action, outcome).Inc()
+		if d.Err == nil {
+			c.log.LogAttrs(ctx, slog.LevelInfo, "network of a running pod", slog.String("operation", action), slog.String("pod", p.String()),
+				slog.String("container", p.Container), slog.String("ifname", ifname), slog.String("network", name))
+		}
+	}
+	if len(added) > 0 {
+		c.events.Added(p, c.networks(ctx, []lifecycle.Record{{Key: r.Key, State: r.State, Attached: added}}))
+	}
+}

@@ -1,0 +1,505 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/delegate/kube/podresources/podresourcestest"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/scratch"
+	"github.com/metacni/metacni/status"
+)
+
+const following = `,"reconcile":true,"nodeName":"n1"`
+
+// newFollowing makes a daemon that follows what running pods select. There are the
+// definitions ns/green and ns/full as well, whose plugin has no free device.
+func newFollowing(t testing.TB, keys string) *town {
+	t.Helper()
+	tn := newTown(t, following+keys)
+	tn.api.SetDefinition(kubetest.Definition{Namespace: "ns", Name: "green", Config: `{"cniVersion":"1.0.0","type":"bridge"}`})
+	tn.api.SetDefinition(kubetest.Definition{Namespace: "ns", Name: "full", Config: `{"cniVersion":"1.0.0","type":"full"}`})
+	return tn
+}
+
+// again is another daemon in place of this one, which has ended.
+func (tn *town) again(t testing.TB, keys string) *town {
+	t.Helper()
+	if tn.stop != nil {
+		if err := tn.stop(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next := newTownIn(t, tn.dir, tn.api, following+keys)
+	next.exec, next.fake = tn.fake, tn.fake
+	return next
+}
+
+// edit changes what a pod selects, and nothing else.
+func (tn *town) edit(t testing.TB, name, selection string) {
+	t.Helper()
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{nad.NetworksAnnotation: selection}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := rest.HTTPClientFor(tn.api.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.CloseIdleConnections()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPatch, tn.api.URL+"/api/v1/namespaces/ns/pods/"+name, strings.NewReader(string(patch)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/merge-patch+json")
+	a, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Body.Close()
+	if text, err := io.ReadAll(a.Body); a.StatusCode != http.StatusOK || err != nil {
+		t.Fatalf("%s: %s, %v", a.Status, text, err)
+	}
+}
+
+// add has a pod that selects networks attached.
+func (tn *town) add(t testing.TB, name, selection string) *skel.CmdArgs {
+	t.Helper()
+	a := tn.pod(t, name)
+	tn.edit(t, name, selection)
+	a.StdinData = []byte(conf(annotated(selection)))
+	if err := tn.client.Execute(t.Context(), "ADD", a); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// recorded are the attachments of a container, as "net1 ns/blue", without the primary.
+func (tn *town) recorded(t testing.TB, container string) (all []string) {
+	t.Helper()
+	rs, err := (&lifecycle.Manager{Dir: tn.conf.stateDir}).Container(t.Context(), container)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rs {
+		for i, a := range r.Attached {
+			line := a.IfName + " " + nad.ParseOrigin(a.Origin).NetworkName(a.Network.Name())
+			if !r.Whole(i) {
+				line += " half"
+			}
+			if a.IfName != r.Key.IfName {
+				all = append(all, line)
+			}
+		}
+	}
+	return all
+}
+
+// shown are the networks in the status of a pod, as recorded.
+func (tn *town) shown(t testing.TB, name string) (all []string) {
+	t.Helper()
+	var networks []status.Network
+	if text := tn.status(name); text != "" {
+		if err := json.Unmarshal([]byte(text), &networks); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, n := range networks {
+		if !n.Default {
+			all = append(all, n.Interface+" "+n.Name)
+		}
+	}
+	return all
+}
+
+// wantNetworks waits until a pod has these networks: in the record, in the status, and
+// attached by plugins.
+func (tn *town) wantNetworks(t testing.TB, name string, want ...string) {
+	t.Helper()
+	var recorded, shown []string
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("pod %s: recorded %q, shown %q, want %q", name, recorded, shown, want)
+		}
+	})
+	tn.until(t, fmt.Sprintf("pod %s has %q", name, want), func() bool {
+		recorded, shown = tn.recorded(t, "c-"+name), tn.shown(t, name)
+		return slices.Equal(recorded, want) && slices.Equal(shown, want)
+	})
+	attached := 0
+	for _, live := range tn.fake.Live() {
+		if strings.Contains(live, " c-"+name+" ") {
+			attached++
+		}
+	}
+	if attached != len(want)+1 {
+		t.Errorf("attached %q, want %q and the primary", tn.fake.Live(), want)
+	}
+}
+
+// What is selected while a pod runs is attached, what is not selected any more is detached,
+// the status says so once for each edit, and so do Events.
+func TestEditsOfTheAnnotationOfARunningPodAreFollowed(t *testing.T) {
+	t.Parallel()
+	tn := newFollowing(t, "").start(t)
+	a := tn.add(t, "one", "blue")
+	tn.wantNetworks(t, "one", "net1 ns/blue")
+	for _, tt := range []struct {
+		selection string
+		want      []string
+	}{
+		{"blue, green", []string{"net1 ns/blue", "net2 ns/green"}},
+		{"green", []string{"net2 ns/green"}},
+		{"green,ns/blue@x", []string{"net2 ns/green", "x ns/blue"}},
+		{"green@x,blue@y", []string{"x ns/green", "y ns/blue"}},
+		{"blue@x,green@y", []string{"x ns/blue", "y ns/green"}}, // swapped
+		{"", nil},
+	} {
+		before := tn.api.Count("patch", "pods/status")
+		tn.edit(t, "one", tt.selection)
+		tn.wantNetworks(t, "one", tt.want...)
+		if n := tn.api.Count("patch", "pods/status") - before; n != 1 {
+			t.Errorf("%q: the status is written %d times", tt.selection, n)
+		}
+	}
+	want(t, "CHECK", tn.command(t, "CHECK", a, annotated("")), 0, "")
+	want(t, "DEL", tn.command(t, "DEL", a, annotated("")), 0, "")
+	all := tn.final(t)
+	for name, value := range map[string]float64{
+		`multinetd_pods_differing`:                                     0,
+		`multinetd_reconciles_total{action="attach",outcome="ok"}`:     6,
+		`multinetd_reconciles_total{action="detach",outcome="ok"}`:     7,
+		`multinetd_reconciles_total{action="attach",outcome="failed"}`: 0,
+		`multinetd_reconciles_total{action="detach",outcome="failed"}`: 0,
+	} {
+		if got, ok := all[name]; !ok || got != value {
+			t.Errorf("%s = %v, %v, want %v", name, got, ok, value)
+		}
+	}
+	var notes []string
+	for _, e := range tn.api.Events() {
+		notes = append(notes, e.Reason+": "+e.Note)
+	}
+	if diff := cmp.Diff([]string{
+		"AddedInterface: Add eth0 [10.9.0.2] from multi, net1 [10.9.1.2] from ns/blue",
+		"AddedInterface: Add net2 [10.9.0.2] from ns/green",
+		"RemovedInterface: Remove net1 from ns/blue",
+		"AddedInterface: Add x [10.9.1.2] from ns/blue",
+	}, notes[:min(4, len(notes))]); diff != "" {
+		t.Errorf("Events (-want +got):\n%s", diff)
+	}
+	tn.clean(t)
+}
+
+// A network that cannot be attached stops no other. The pod counts as one that differs, an
+// Event says why, and it is tried again until somebody mends it.
+func TestFailureOfANetworkOfARunningPodIsToldAndTriedAgain(t *testing.T) {
+	t.Parallel()
+	tn := newFollowing(t, "").start(t)
+	tn.add(t, "one", "blue")
+	tn.edit(t, "one", "blue,full@x,gone@y,green")
+	tn.wantNetworks(t, "one", "net1 ns/blue", "net2 ns/green")
+	differing := func() float64 { _, text := tn.get(t, "/metrics"); return series(t, text)["multinetd_pods_differing"] }
+	tn.until(t, "the pod differs", func() bool { return differing() == 1 })
+	tries := func() int {
+		return strings.Count(strings.Join(tn.fake.Trace(), "\n"), "ADD full")
+	}
+	tn.until(t, "it is tried again", func() bool { return tries() > 1 })
+	tn.edit(t, "one", "blue,green,nowhere/blue")
+	tn.until(t, "there are three Events", func() bool { return slices.Equal(failures(tn), []string{"full", "gone", "nowhere"}) })
+	tn.edit(t, "one", "blue,green")
+	tn.until(t, "the pod does not differ", func() bool { return differing() == 0 })
+	if got := tn.final(t)[`multinetd_reconciles_total{action="attach",outcome="failed"}`]; got < 4 {
+		t.Errorf("%v failures are counted", got)
+	}
+}
+
+// failures are the networks with an Event that they cannot be attached, in order.
+func failures(tn *town) []string {
+	var all []string
+	for _, e := range tn.api.Events() {
+		for _, name := range []string{"full", "gone", "nowhere"} {
+			if e.Reason == "FailedAddingInterface" && strings.Contains(e.Note, name) {
+				all = append(all, name)
+			}
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// A network that cannot be detached is detached by the next sweep or DEL. The Event says
+// what has failed.
+func TestFailureToDetachIsTold(t *testing.T) {
+	t.Parallel()
+	tn := newFollowing(t, "")
+	tn.fake.Plugins["macvlan"] = delegatetest.FailOn("DEL", 101, "not now", tn.fake.Plugins["macvlan"])
+	tn.start(t)
+	tn.add(t, "one", "blue")
+	tn.edit(t, "one", "green")
+	tn.until(t, "there is an Event", func() bool {
+		return slices.ContainsFunc(tn.reasons(), func(r string) bool { return r == "Pod one FailedRemovingInterface" })
+	})
+	tn.until(t, "the other is attached", func() bool { return slices.Contains(tn.recorded(t, "c-one"), "net2 ns/green") })
+	tn.until(t, "the status lacks it", func() bool { return slices.Equal(tn.shown(t, "one"), []string{"net2 ns/green"}) })
+}
+
+// An annotation that cannot be parsed changes nothing, and an Event says so.
+func TestAnnotationThatCannotBeParsedChangesNothing(t *testing.T) {
+	t.Parallel()
+	tn := newFollowing(t, "").start(t)
+	tn.add(t, "one", "blue")
+	seen := len(tn.fake.Calls())
+	tn.edit(t, "one", "[{")
+	tn.until(t, "there is an Event", func() bool { return slices.Contains(tn.reasons(), "Pod one InvalidNetwork") })
+	if n := len(tn.fake.Calls()) - seen; n > 0 {
+		t.Errorf("%d calls of plugins", n)
+	}
+	tn.edit(t, "one", "green")
+	tn.wantNetworks(t, "one", "net1 ns/green")
+}
+
+// What a pod selects while no daemon runs, or while its ADD runs, is not lost.
+func TestEditsThatNobodySawAreFollowed(t *testing.T) {
+	t.Parallel()
+	tn := newFollowing(t, "").start(t)
+	adding, gate := make(chan struct{}), make(chan struct{})
+	bridge := tn.fake.Plugins["bridge"]
+	tn.fake.Plugins["bridge"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.Command == "ADD" && c.IfName == "eth0" {
+			adding <- struct{}{}
+			<-gate
+		}
+		return bridge(ctx, c)
+	}
+	go func() {
+		<-adding
+		tn.edit(t, "one", "blue,green")
+		close(gate)
+	}()
+	tn.add(t, "one", "blue")
+	tn.wantNetworks(t, "one", "net1 ns/blue", "net2 ns/green")
+	next := tn.again(t, "")
+	next.edit(t, "one", "green")
+	next.start(t).wantNetworks(t, "one", "net2 ns/green")
+	third := next.again(t, `,"sweepInterval":"0s"`).start(t)
+	third.until(t, "it has looked", func() bool {
+		_, text := third.get(t, "/metrics")
+		return series(t, text)["multinetd_pods_differing"] == 0
+	})
+	third.wantNetworks(t, "one", "net2 ns/green")
+}
+
+// Pods that end, pods that nobody has attached, and containers that another program has
+// attached stay as they are. The log says once which networks are not known.
+func TestPodsThatEndOrAreNotKnownAreLeftAlone(t *testing.T) {
+	t.Parallel()
+	tn := newFollowing(t, "")
+	adopted := tn.pod(t, "adopted")
+	life := lifecycle.Manager{Dir: tn.conf.stateDir}
+	if _, err := life.Adopt(t.Context(), lifecycle.Adoption{
+		Key: scratch.Key{Network: "multi", ContainerID: adopted.ContainerID, IfName: "eth0"},
+		Attached: []delegate.Attached{
+			{Attachment: delegate.Attachment{Network: network(t, `{"cniVersion":"1.0.0","name":"pods","type":"bridge"}`), ContainerID: adopted.ContainerID, IfName: "eth0", Args: adopted.Args}},
+			{Attachment: delegate.Attachment{Network: network(t, `{"cniVersion":"1.0.0","name":"storage","type":"macvlan"}`), ContainerID: adopted.ContainerID, IfName: "net1", Args: adopted.Args}},
+		},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	tn.start(t)
+	tn.add(t, "failed", "blue")
+	tn.add(t, "running", "blue")
+	tn.pod(t, "stranger")
+	p := tn.api.Pod("ns", "failed")
+	p.Status.Phase = corev1.PodFailed
+	tn.api.SetPod(p)
+	seen := len(tn.fake.Calls())
+	for _, name := range []string{"failed", "stranger", "adopted"} {
+		tn.edit(t, name, "green")
+	}
+	tn.edit(t, "adopted", "")
+	tn.until(t, "it is logged", func() bool { return strings.Contains(tn.logged.String(), "does not say which networks") })
+	tn.edit(t, "running", "") // the last: the others had their turn
+	tn.wantNetworks(t, "running")
+	if got := tn.fake.Trace()[seen:]; len(got) != 1 {
+		t.Errorf("calls %q", got)
+	}
+	if err := tn.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(tn.logged.String(), "does not say which networks"); n != 1 {
+		t.Errorf("logged %d times:\n%s", n, tn.logged)
+	}
+}
+
+// A DEL does not wait for a network that is being attached because the pod selects it, nor
+// does the end of the daemon. Nothing of it is left, and the next daemon attaches it.
+func TestAttachingEndsWithTheContainerAndTheDaemon(t *testing.T) {
+	t.Parallel()
+	tn := newFollowing(t, "")
+	hangs := make(chan struct{}, 10)
+	macvlan := tn.fake.Plugins["macvlan"]
+	tn.fake.Plugins["macvlan"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.Command == "ADD" {
+			hangs <- struct{}{}
+			<-ctx.Done()
+			return nil, errors.New("killed")
+		}
+		return macvlan(ctx, c)
+	}
+	tn.start(t)
+	one := tn.add(t, "one", "")
+	tn.add(t, "two", "")
+	tn.edit(t, "one", "blue")
+	<-hangs
+	want(t, "DEL", tn.command(t, "DEL", one, annotated("")), 0, "")
+	tn.edit(t, "two", "blue")
+	<-hangs
+	if err := tn.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if live := tn.fake.Live(); !slices.Equal(live, []string{"bridge c-two eth0"}) {
+		t.Errorf("attached: %q", live)
+	}
+	if got := tn.reasons(); slices.ContainsFunc(got, func(r string) bool { return strings.Contains(r, "Failed") }) {
+		t.Errorf("Events %q", got)
+	}
+	tn.fake.Plugins["macvlan"] = macvlan
+	tn.again(t, "").start(t).wantNetworks(t, "two", "net1 ns/blue")
+}
+
+// While a DEL of a container is under way nothing is attached to it.
+func TestNothingIsAttachedDuringADEL(t *testing.T) {
+	t.Parallel()
+	tn := newFollowing(t, "")
+	deleting, gate := make(chan struct{}), make(chan struct{})
+	bridge := tn.fake.Plugins["bridge"]
+	tn.fake.Plugins["bridge"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.Command == "DEL" {
+			deleting <- struct{}{}
+			<-gate
+		}
+		return bridge(ctx, c)
+	}
+	tn.start(t)
+	one := tn.add(t, "one", "")
+	done := make(chan error, 1)
+	go func() { done <- tn.client.Execute(t.Context(), "DEL", one) }()
+	<-deleting
+	tn.edit(t, "one", "blue")
+	close(gate)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	tn.add(t, "two", "blue")
+	tn.edit(t, "two", "")
+	tn.wantNetworks(t, "two")
+	if trace := tn.fake.Trace(); slices.Contains(trace, "ADD macvlan net1 c-one") || strings.Count(strings.Join(trace, "\n"), "ADD macvlan") != 1 {
+		t.Errorf("calls %q", trace)
+	}
+}
+
+// If the pod asks for a network with other options, the attachment stays and an Event says
+// so, or is made again.
+func TestOnChangeDecidesWhatOtherOptionsDo(t *testing.T) {
+	t.Parallel()
+	const before, after = `[{"name":"blue","interface":"x"}]`, `[{"name":"blue","interface":"x","mac":"02:00:00:00:00:01"}]`
+	for _, replace := range []bool{false, true} {
+		keys := map[bool]string{true: `,"onChange":"replace"`}[replace]
+		tn := newFollowing(t, keys).start(t)
+		tn.add(t, "one", before)
+		tn.edit(t, "one", after)
+		want, calls := "Pod one NetworksIgnored", 2
+		if replace {
+			want, calls = "Pod one RemovedInterface", 4
+		}
+		tn.until(t, "there is an Event", func() bool { return slices.Contains(tn.reasons(), want) })
+		tn.wantNetworks(t, "one", "x ns/blue")
+		tn.until(t, "the plugins are called", func() bool { return len(tn.fake.Calls()) == calls })
+		if err := tn.stop(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A network that a running pod selects gets a device that the pod has and that no other
+// network of it uses, or is an Event.
+func TestRunningPodHasNoMoreDevicesThanItStartedWith(t *testing.T) {
+	t.Parallel()
+	k, err := podresourcestest.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = k.Close() })
+	tn := newFollowing(t, `,"deviceInfoDir":"$DIR/devinfo","kubeletDir":"`+k.Dir()+`"`)
+	tn.api.SetDefinition(kubetest.Definition{
+		Namespace: "ns", Name: "vf", Config: `{"cniVersion":"1.0.0","type":"macvlan"}`,
+		Annotations: map[string]string{nad.ResourceAnnotation: vf},
+	})
+	tn.start(t)
+	k.SetPod("ns", "one", podresourcestest.Devices("app", vf, "a", "b"))
+	tn.add(t, "one", "vf")
+	tn.edit(t, "one", "vf,vf,vf")
+	tn.wantNetworks(t, "one", "net1 ns/vf", "net2 ns/vf")
+	if text := string(tn.fake.Calls()[2].Stdin); !strings.Contains(text, `"deviceID":"b"`) {
+		t.Errorf("the plugin was given %s", text)
+	}
+	tn.until(t, "there is an Event", func() bool {
+		return slices.ContainsFunc(tn.api.Events(), func(e eventsv1.Event) bool {
+			return e.Reason == "FailedAddingInterface" && strings.Contains(e.Note, vf)
+		})
+	})
+}
+
+// The old container of a pod, which the runtime is about to remove, gets nothing more.
+func TestNewestContainerOfAPodFollowsTheAnnotation(t *testing.T) {
+	t.Parallel()
+	tn := newFollowing(t, "").start(t)
+	a := tn.add(t, "one", "blue")
+	b := *a
+	b.ContainerID = "c-new"
+	b.Args = strings.ReplaceAll(a.Args, a.ContainerID, b.ContainerID)
+	want(t, "ADD", tn.command(t, "ADD", &b, annotated("blue")), 0, "")
+	tn.edit(t, "one", "blue,green")
+	tn.until(t, "the new one has both", func() bool { return len(tn.recorded(t, "c-new")) == 2 })
+	if got := tn.recorded(t, "c-one"); len(got) != 1 {
+		t.Errorf("the old one has %q", got)
+	}
+}
+
+// Another controller over the socket would undo what the daemon does. The log says so.
+func TestRequestsToAttachAreLoggedWhileReconcileIsOn(t *testing.T) {
+	t.Parallel()
+	tn := newFollowing(t, "").start(t)
+	a := tn.add(t, "one", "blue")
+	hot := tn.args(`{"name":"hot","type":"macvlan"}`)
+	hot.ContainerID, hot.IfName, hot.Args = a.ContainerID, "hot0", ""
+	for _, command := range []string{"ADD", "CHECK"} {
+		if _, err := tn.client.Attach(t.Context(), command, hot, &wire.Attributes{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tn.edit(t, "one", "")
+	tn.wantNetworks(t, "one", "hot0 hot") // it is not the pod's
+	if n := strings.Count(tn.logged.String(), "multus-dynamic-networks-controller"); n != 1 {
+		t.Errorf("logged %d times", n)
+	}
+}
