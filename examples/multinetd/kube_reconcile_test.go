@@ -213,7 +213,7 @@ func TestEditsOfTheAnnotationOfARunningPodAreFollowed(t *testing.T) {
 // Event says why, and it is tried again until somebody mends it.
 func TestFailureOfANetworkOfARunningPodIsToldAndTriedAgain(t *testing.T) {
 	t.Parallel()
-	tn := newFollowing(t, "").start(t)
+	tn := newFollowing(t, `,"nadWait":"10ms"`).start(t)
 	tn.add(t, "one", "blue")
 	tn.edit(t, "one", "blue,full@x,gone@y,green")
 	tn.wantNetworks(t, "one", "net1 ns/blue", "net2 ns/green")

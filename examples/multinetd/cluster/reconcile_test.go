@@ -1,0 +1,187 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate/kube"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/netconf/nad"
+)
+
+var web = nad.Pod{Namespace: "ns", Name: "web", UID: "u1", Container: "c1"}
+
+// follow runs a reconciler with this pass in a bubble, until do returns.
+func follow(t *testing.T, pass func(context.Context, nad.Pod, []string) passed, do func(*reconciler)) (logged string) {
+	t.Helper()
+	var log bytes.Buffer
+	synctest.Test(t, func(t *testing.T) {
+		r := newReconciler(pass, slog.New(slog.NewTextHandler(&log, nil)))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { r.run(ctx); close(ended) }()
+		do(r)
+		cancel()
+		<-ended
+	})
+	return log.String()
+}
+
+// selects is the pod as the API has it.
+func selects(networks string) kube.Pod {
+	return kube.Pod{Namespace: "ns", Name: "web", UID: "u1", Annotations: map[string]string{nad.NetworksAnnotation: networks}}
+}
+
+// What has failed is tried again without end, less and less often. An edit is tried at once.
+func TestFailedPassIsMadeAgainFromASecondToFiveMinutes(t *testing.T) {
+	t.Parallel()
+	var start time.Time
+	var at []time.Duration
+	why := errors.New("the API is away")
+	pass := func(_ context.Context, _ nad.Pod, containers []string) passed {
+		at = append(at, time.Since(start))
+		return passed{recorded: containers, differs: true, err: why}
+	}
+	log := follow(t, pass, func(r *reconciler) {
+		start = time.Now()
+		r.changed(web)
+		time.Sleep(8 * time.Second)
+		synctest.Wait()
+		if want := []time.Duration{0, time.Second, 3 * time.Second, 7 * time.Second}; !cmp.Equal(want, at) {
+			t.Errorf("passes at %v, want %v", at, want)
+		}
+		time.Sleep(24 * time.Hour)
+		synctest.Wait()
+		if n := len(at); n < 280 || at[n-1]-at[n-2] != 5*time.Minute {
+			t.Errorf("%d passes in a day, the last at %v", n, at[n-2:])
+		}
+		start, at, why = time.Now(), nil, errors.New("no such definition")
+		r.seen(selects("blue"))
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if want := []time.Duration{0, time.Second}; !cmp.Equal(want, at[:2]) {
+			t.Errorf("passes after an edit at %v, want %v", at, want)
+		}
+		if n := r.differing(); n != 1 {
+			t.Errorf("%d pods differ", n)
+		}
+	})
+	if got := strings.Count(log, "level=WARN"); got != 2 || !strings.Contains(log, "pod=ns/web") {
+		t.Errorf("logged %d times, want once for each reason:\n%s", got, log)
+	}
+}
+
+// There is no second pass over a pod while one is running, and none is lost: what happens
+// meanwhile is in the next one. What nobody can mend by trying is not tried again.
+func TestPassesOverAPodAreMadeOneAfterTheOther(t *testing.T) {
+	t.Parallel()
+	var done []string
+	running := 0
+	pass := func(_ context.Context, p nad.Pod, containers []string) passed {
+		if running++; running > 1 {
+			t.Error("two passes at once")
+		}
+		time.Sleep(time.Minute)
+		running--
+		done = append(done, fmt.Sprintf("%s %q", p.Name, containers))
+		return passed{recorded: containers, err: errors.New("damaged"), final: true}
+	}
+	follow(t, pass, func(r *reconciler) {
+		r.changed(web)
+		time.Sleep(time.Second)
+		second := web
+		second.Container = "c2"
+		for range 3 {
+			r.changed(second)
+			r.seen(selects("a"))
+			r.seen(selects("b"))
+		}
+		time.Sleep(time.Hour)
+		r.seen(selects("b")) // as before
+		other := selects("b")
+		other.Name = "other" // has no records
+		r.seen(other)
+		time.Sleep(time.Hour)
+	})
+	if diff := cmp.Diff([]string{`web ["c1"]`, `web ["c2" "c1"]`}, done); diff != "" {
+		t.Errorf("passes (-want +got):\n%s", diff)
+	}
+}
+
+// A pod is forgotten with its last record, and counts as differing only until then.
+func TestPodWithoutRecordsIsForgotten(t *testing.T) {
+	t.Parallel()
+	passes, left := 0, []string{"c1"}
+	pass := func(context.Context, nad.Pod, []string) passed {
+		passes++
+		return passed{recorded: left, differs: true, err: errors.New("busy")}
+	}
+	follow(t, pass, func(r *reconciler) {
+		r.changed(nad.Pod{Container: "c0"}) // outside of Kubernetes
+		r.changed(web)
+		synctest.Wait()
+		left = nil
+		time.Sleep(time.Hour)
+		r.seen(selects("blue"))
+		time.Sleep(time.Hour)
+		if passes != 2 || r.differing() != 0 || len(r.pods) != 0 {
+			t.Errorf("%d passes, %d pods differ, %d are known", passes, r.differing(), len(r.pods))
+		}
+	})
+}
+
+// A DEL cancels the pass over its container, and holds up the next one until it has ended.
+func TestDELCancelsThePassOverItsContainer(t *testing.T) {
+	t.Parallel()
+	r := newReconciler(nil, slog.New(slog.DiscardHandler))
+	other, endOther, _ := r.begin(t.Context(), "c2")
+	defer endOther()
+	ctx, end, ok := r.begin(t.Context(), "c1")
+	if !ok || ctx.Err() != nil {
+		t.Fatalf("%t, %v", ok, ctx.Err())
+	}
+	deleted, again := r.deleting("c1"), r.deleting("c1")
+	if !errors.Is(context.Cause(ctx), lifecycle.ErrSuperseded) || other.Err() != nil {
+		t.Errorf("%v, the other %v", context.Cause(ctx), other.Err())
+	}
+	end()
+	for _, ends := range []func(){deleted, again} {
+		if _, _, ok := r.begin(t.Context(), "c1"); ok {
+			t.Error("a pass during a DEL")
+		}
+		ends()
+	}
+	if _, end, ok := r.begin(t.Context(), "c1"); !ok {
+		t.Error("no pass after the DEL")
+	} else {
+		end()
+	}
+	if len(r.running) != 1 || len(r.leaving) != 0 {
+		t.Errorf("left: %d passes, %d DELs", len(r.running), len(r.leaving))
+	}
+}
+
+// Without reconcile, nothing is followed and nothing is needed for it.
+func TestNilReconcilerDoesNothing(t *testing.T) {
+	t.Parallel()
+	var r *reconciler
+	r.changed(web)
+	r.seen(selects("blue"))
+	r.deleting("c1")()
+	for _, c := range []*Cluster{nil, New(Config{Kubeconfig: "/k"}, nil, nil, nil)} {
+		c.Reconcile(t.Context())
+		c.Deleting("c1")()
+		if c.Reconciles() {
+			t.Error("it reconciles")
+		}
+	}
+}
