@@ -227,6 +227,11 @@ func TestFailureOfANetworkOfARunningPodIsToldAndTriedAgain(t *testing.T) {
 	tn.until(t, "there are three Events", func() bool { return slices.Equal(failures(tn), []string{"full", "gone", "nowhere"}) })
 	tn.edit(t, "one", "blue,green")
 	tn.until(t, "the pod does not differ", func() bool { return differing() == 0 })
+	for _, e := range tn.api.Events() {
+		if strings.Contains(e.Note, "\n") || strings.Contains(e.Note, "ATTACH") {
+			t.Errorf("%s: %s", e.Reason, e.Note)
+		}
+	}
 	if got := tn.final(t)[`multinetd_reconciles_total{action="attach",outcome="failed"}`]; got < 4 {
 		t.Errorf("%v failures are counted", got)
 	}
@@ -366,13 +371,21 @@ func TestAttachingEndsWithTheContainerAndTheDaemon(t *testing.T) {
 		return macvlan(ctx, c)
 	}
 	tn.start(t)
+	hanging := func() bool {
+		select {
+		case <-hangs:
+			return true
+		default:
+			return false
+		}
+	}
 	one := tn.add(t, "one", "")
 	tn.add(t, "two", "")
 	tn.edit(t, "one", "blue")
-	<-hangs
+	tn.until(t, "it is being attached", hanging)
 	want(t, "DEL", tn.command(t, "DEL", one, annotated("")), 0, "")
 	tn.edit(t, "two", "blue")
-	<-hangs
+	tn.until(t, "it is being attached", hanging)
 	if err := tn.stop(); err != nil {
 		t.Fatal(err)
 	}

@@ -41,11 +41,11 @@ func TestKeysHaveDefaultsAndAreChecked(t *testing.T) {
 		{keys: `{}`, want: func(*Config) {}},
 		{
 			keys: `{"kubeconfig":"/etc/k","nodeName":"n1","statusPolicy":"require","statusTimeout":"3s","statusFor":"selected","events":"full",
-				"nadWait":"0s","podWait":"5s","maxViewAge":"10m","kubeletDir":"/k"}`,
+				"nadWait":"0s","podWait":"5s","maxViewAge":"10m","kubeletDir":"/k","reconcile":true,"onChange":"replace"}`,
 			want: func(c *Config) {
 				*c = Config{
 					Kubeconfig: "/etc/k", Node: "n1", StatusPolicy: "require", StatusTimeout: multinet.Duration(3 * time.Second), StatusFor: Selected,
-					Events: "full", OnChange: "ignore", PodWait: multinet.Duration(5 * time.Second), MaxViewAge: multinet.Duration(10 * time.Minute), KubeletDir: "/k",
+					Events: "full", Reconcile: true, OnChange: "replace", PodWait: multinet.Duration(5 * time.Second), MaxViewAge: multinet.Duration(10 * time.Minute), KubeletDir: "/k",
 				}
 			},
 		},
@@ -56,6 +56,8 @@ func TestKeysHaveDefaultsAndAreChecked(t *testing.T) {
 		{keys: `{"statusFor":"none"}`, errs: `statusFor "none"`},
 		{keys: `{"events":"loud"}`, errs: `events "loud"`},
 		{keys: `{"events":true}`, errs: "bool"},
+		{keys: `{"onChange":"now"}`, errs: `onChange "now"`},
+		{keys: `{"reconcile":"yes"}`, errs: "bool"},
 		{keys: `{"statusTimeout":"-1s"}`, errs: "statusTimeout"},
 		{keys: `{"statusTimeout":"0s"}`, errs: "statusTimeout"},
 		{keys: `{"nadWait":"-1s"}`, errs: "nadWait"},
@@ -101,6 +103,9 @@ func TestClusterIsFoundInTheEnvironment(t *testing.T) {
 		{name: "kubeconfig", conf: Config{Kubeconfig: "/k", Node: "n2"}, env: inPod, token: token, source: "/k", node: "n2"},
 		{name: "pods of all nodes", conf: Config{Kubeconfig: "/k", Annotations: "api"}, token: token, errs: "nodeName"},
 		{name: "pods of this node", conf: Config{Annotations: "api"}, env: inPod, token: token, source: "in cluster", node: "n1"},
+		{name: "running pods of all nodes", conf: Config{Kubeconfig: "/k", Reconcile: true}, token: token, errs: "nodeName"},
+		{name: "running pods of this node", conf: Config{Kubeconfig: "/k", Reconcile: true}, env: inPod, token: token, source: "/k", node: "n1"},
+		{name: "running pods without a cluster", conf: Config{Reconcile: true}, token: token, source: "none"},
 		{name: "pods without a cluster", conf: Config{Annotations: "api", Node: "n1"}, token: token, errs: "kubeconfig"},
 	} {
 		c := tt.conf

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -189,7 +190,8 @@ func (c *Cluster) tell(ctx context.Context, p nad.Pod, r recordedAt, done []life
 				"%s from %s stays as it is: what else the pod asks for has changed since it was attached", ifname, name))
 			continue
 		case d.Err != nil:
-			c.events.Pod(p, reason, cmp.Or(ifname, name), status.Error(d.Err).Error())
+			_, why, _ := strings.Cut(status.Error(d.Err).Error(), ": ") // after the operation and the container
+			c.events.Pod(p, reason, cmp.Or(ifname, name), why)
 		case d.Op == lifecycle.OpDetach:
 			outcome = outcomeOK
 			c.events.Pod(p, kube.RemovedInterface, ifname, fmt.Sprintf("Remove %s from %s", ifname, name))

@@ -13,6 +13,7 @@ import (
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/status"
 )
 
 const (
@@ -151,11 +152,12 @@ func (r *reconciler) attempt(ctx context.Context, p nad.Pod) {
 		}
 	}
 	f.differs = done.differs
-	switch {
-	case done.err == nil:
-		f.said = ""
-	case f.said != done.err.Error():
-		f.said = done.err.Error()
+	said := f.said
+	f.said = ""
+	if done.err != nil {
+		f.said = status.Error(done.err).Error() // in one line
+	}
+	if f.said != "" && f.said != said {
 		r.log.LogAttrs(ctx, slog.LevelWarn, "pod does not have the networks that it selects", slog.String("pod", p.String()), slog.String("error", f.said))
 	}
 	if done.err != nil && !done.final {
