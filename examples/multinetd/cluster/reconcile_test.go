@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,30 +47,42 @@ func selects(networks string) kube.Pod {
 // What has failed is tried again without end, less and less often. An edit is tried at once.
 func TestFailedPassIsMadeAgainFromASecondToFiveMinutes(t *testing.T) {
 	t.Parallel()
+	var mu sync.Mutex // guards what follows
 	var start time.Time
 	var at []time.Duration
 	why := errors.New("the API is away")
 	pass := func(_ context.Context, _ nad.Pod, containers []string) passed {
+		mu.Lock()
+		defer mu.Unlock()
 		at = append(at, time.Since(start))
 		return passed{recorded: containers, differs: true, err: why}
 	}
-	log := follow(t, pass, func(r *reconciler) {
-		start = time.Now()
-		r.changed(web)
-		time.Sleep(8 * time.Second)
+	wait := func(d time.Duration) []time.Duration {
+		time.Sleep(d)
 		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(at)
+	}
+	log := follow(t, pass, func(r *reconciler) {
+		mu.Lock()
+		start = time.Now()
+		mu.Unlock()
+		r.changed(web)
+		at := wait(8 * time.Second)
 		if want := []time.Duration{0, time.Second, 3 * time.Second, 7 * time.Second}; !cmp.Equal(want, at) {
 			t.Errorf("passes at %v, want %v", at, want)
 		}
-		time.Sleep(24 * time.Hour)
-		synctest.Wait()
+		at = wait(24 * time.Hour)
 		if n := len(at); n < 280 || at[n-1]-at[n-2] != 5*time.Minute {
 			t.Errorf("%d passes in a day, the last at %v", n, at[n-2:])
 		}
-		start, at, why = time.Now(), nil, errors.New("no such definition")
+		before := len(at)
+		mu.Lock()
+		start, why = time.Now(), errors.New("no such definition")
+		mu.Unlock()
 		r.seen(selects("blue"))
-		time.Sleep(2 * time.Second)
-		synctest.Wait()
+		at = wait(2 * time.Second)[before:]
 		if want := []time.Duration{0, time.Second}; !cmp.Equal(want, at[:2]) {
 			t.Errorf("passes after an edit at %v, want %v", at, want)
 		}
@@ -120,21 +135,25 @@ func TestPassesOverAPodAreMadeOneAfterTheOther(t *testing.T) {
 // A pod is forgotten with its last record, and counts as differing only until then.
 func TestPodWithoutRecordsIsForgotten(t *testing.T) {
 	t.Parallel()
-	passes, left := 0, []string{"c1"}
-	pass := func(context.Context, nad.Pod, []string) passed {
-		passes++
-		return passed{recorded: left, differs: true, err: errors.New("busy")}
+	var passes, gone atomic.Int32
+	pass := func(_ context.Context, _ nad.Pod, containers []string) passed {
+		passes.Add(1)
+		if gone.Load() > 0 {
+			containers = nil
+		}
+		return passed{recorded: containers, differs: true, err: errors.New("busy")}
 	}
 	follow(t, pass, func(r *reconciler) {
 		r.changed(nad.Pod{Container: "c0"}) // outside of Kubernetes
 		r.changed(web)
 		synctest.Wait()
-		left = nil
+		gone.Store(1)
 		time.Sleep(time.Hour)
 		r.seen(selects("blue"))
 		time.Sleep(time.Hour)
-		if passes != 2 || r.differing() != 0 || len(r.pods) != 0 {
-			t.Errorf("%d passes, %d pods differ, %d are known", passes, r.differing(), len(r.pods))
+		synctest.Wait()
+		if passes.Load() != 2 || r.differing() != 0 || len(r.pods) != 0 {
+			t.Errorf("%d passes, %d pods differ, %d are known", passes.Load(), r.differing(), len(r.pods))
 		}
 	})
 }
