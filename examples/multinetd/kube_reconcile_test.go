@@ -2,20 +2,14 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
-	"k8s.io/client-go/rest"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
@@ -25,135 +19,7 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
-	"github.com/metacni/metacni/status"
 )
-
-const following = `,"reconcile":true,"nodeName":"n1"`
-
-// newFollowing makes a daemon that follows what running pods select. There are the
-// definitions ns/green and ns/full as well, whose plugin has no free device.
-func newFollowing(t testing.TB, keys string) *town {
-	t.Helper()
-	tn := newTown(t, following+keys)
-	tn.api.SetDefinition(kubetest.Definition{Namespace: "ns", Name: "green", Config: `{"cniVersion":"1.0.0","type":"bridge"}`})
-	tn.api.SetDefinition(kubetest.Definition{Namespace: "ns", Name: "full", Config: `{"cniVersion":"1.0.0","type":"full"}`})
-	return tn
-}
-
-// again is another daemon in place of this one, which has ended.
-func (tn *town) again(t testing.TB, keys string) *town {
-	t.Helper()
-	if tn.stop != nil {
-		if err := tn.stop(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	next := newTownIn(t, tn.dir, tn.api, following+keys)
-	next.exec, next.fake = tn.fake, tn.fake
-	return next
-}
-
-// edit changes what a pod selects, and nothing else.
-func (tn *town) edit(t testing.TB, name, selection string) {
-	t.Helper()
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{nad.NetworksAnnotation: selection}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := rest.HTTPClientFor(tn.api.Config())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.CloseIdleConnections()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPatch, tn.api.URL+"/api/v1/namespaces/ns/pods/"+name, strings.NewReader(string(patch)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Content-Type", "application/merge-patch+json")
-	a, err := client.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer a.Body.Close()
-	if text, err := io.ReadAll(a.Body); a.StatusCode != http.StatusOK || err != nil {
-		t.Fatalf("%s: %s, %v", a.Status, text, err)
-	}
-}
-
-// add has a pod that selects networks attached.
-func (tn *town) add(t testing.TB, name, selection string) *skel.CmdArgs {
-	t.Helper()
-	a := tn.pod(t, name)
-	tn.edit(t, name, selection)
-	a.StdinData = []byte(conf(annotated(selection)))
-	if err := tn.client.Execute(t.Context(), "ADD", a); err != nil {
-		t.Fatal(err)
-	}
-	return a
-}
-
-// recorded are the attachments of a container, as "net1 ns/blue", without the primary.
-func (tn *town) recorded(t testing.TB, container string) (all []string) {
-	t.Helper()
-	rs, err := (&lifecycle.Manager{Dir: tn.conf.stateDir}).Container(t.Context(), container)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, r := range rs {
-		for i, a := range r.Attached {
-			line := a.IfName + " " + nad.ParseOrigin(a.Origin).NetworkName(a.Network.Name())
-			if !r.Whole(i) {
-				line += " half"
-			}
-			if a.IfName != r.Key.IfName {
-				all = append(all, line)
-			}
-		}
-	}
-	return all
-}
-
-// shown are the networks in the status of a pod, as recorded.
-func (tn *town) shown(t testing.TB, name string) (all []string) {
-	t.Helper()
-	var networks []status.Network
-	if text := tn.status(name); text != "" {
-		if err := json.Unmarshal([]byte(text), &networks); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, n := range networks {
-		if !n.Default {
-			all = append(all, n.Interface+" "+n.Name)
-		}
-	}
-	return all
-}
-
-// wantNetworks waits until a pod has these networks: in the record, in the status, and
-// attached by plugins.
-func (tn *town) wantNetworks(t testing.TB, name string, want ...string) {
-	t.Helper()
-	var recorded, shown []string
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("pod %s: recorded %q, shown %q, want %q", name, recorded, shown, want)
-		}
-	})
-	tn.until(t, fmt.Sprintf("pod %s has %q", name, want), func() bool {
-		recorded, shown = tn.recorded(t, "c-"+name), tn.shown(t, name)
-		return slices.Equal(recorded, want) && slices.Equal(shown, want)
-	})
-	attached := 0
-	for _, live := range tn.fake.Live() {
-		if strings.Contains(live, " c-"+name+" ") {
-			attached++
-		}
-	}
-	if attached != len(want)+1 {
-		t.Errorf("attached %q, want %q and the primary", tn.fake.Live(), want)
-	}
-}
 
 // What is selected while a pod runs is attached, what is not selected any more is detached,
 // the status says so once for each edit, and so do Events.
