@@ -37,7 +37,7 @@ func (c *Cluster) Adding(ctx context.Context, container, cniArgs string) (_ cont
 	a := &add{make(map[nad.Ref]nad.Definition)}
 	return context.WithValue(ctx, addKey{}, a), func(err error) {
 		if err == nil {
-			c.follow.changed(p)
+			c.follow.added(p)
 		}
 		c.tellFailed(p, a, err)
 	}

@@ -21,6 +21,7 @@ const (
 	lastRetry   = 5 * time.Minute
 	passes      = 4 // at once
 	passTimeout = 2 * time.Minute
+	settleTime  = time.Second
 )
 
 // A reconciler passes over each pod that has records when these may differ from what the
@@ -89,8 +90,17 @@ func (r *reconciler) run(ctx context.Context) {
 	workers.Wait()
 }
 
-// changed says that the records of p.Container have changed.
-func (r *reconciler) changed(p nad.Pod) {
+// added says that the ADD of p.Container has ended. The runtime may have known of an edit
+// before the view does: a pass at once could detach what the ADD has just attached. The
+// status that is written after an ADD comes back to [reconciler.seen], usually much earlier
+// than the pass.
+func (r *reconciler) added(p nad.Pod) { r.note(p, settleTime) }
+
+// changed says that the records of p.Container have changed otherwise.
+func (r *reconciler) changed(p nad.Pod) { r.note(p, 0) }
+
+// note has a pass made over the pod p after a while.
+func (r *reconciler) note(p nad.Pod, after time.Duration) {
 	if r == nil || p.Namespace == "" || p.Name == "" {
 		return
 	}
@@ -106,7 +116,7 @@ func (r *reconciler) changed(p nad.Pod) {
 	if !slices.Contains(f.containers, container) {
 		f.containers = append(f.containers, container)
 	}
-	r.queue.Add(p)
+	r.queue.AddAfter(p, after) // at once if that is 0
 }
 
 // seen says how a pod is in the API. What it selects now is not what has failed before.

@@ -132,6 +132,35 @@ func TestPassesOverAPodAreMadeOneAfterTheOther(t *testing.T) {
 	}
 }
 
+// What an ADD has attached is not compared with an older picture of its pod: the next one
+// comes first, or a second passes.
+func TestPassAfterAnADDWaitsForTheView(t *testing.T) {
+	t.Parallel()
+	for _, edited := range []bool{false, true} {
+		var passes atomic.Int32
+		pass := func(_ context.Context, _ nad.Pod, containers []string) passed {
+			passes.Add(1)
+			return passed{recorded: containers}
+		}
+		follow(t, pass, func(r *reconciler) {
+			r.added(web)
+			time.Sleep(time.Second / 2)
+			if edited {
+				r.seen(selects("blue"))
+			}
+			synctest.Wait()
+			if n := passes.Load(); (n == 1) != edited {
+				t.Errorf("edited %t: %d passes", edited, n)
+			}
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if passes.Load() == 0 {
+				t.Error("no pass")
+			}
+		})
+	}
+}
+
 // A pod is forgotten with its last record, and counts as differing only until then.
 func TestPodWithoutRecordsIsForgotten(t *testing.T) {
 	t.Parallel()
@@ -194,6 +223,7 @@ func TestNilReconcilerDoesNothing(t *testing.T) {
 	t.Parallel()
 	var r *reconciler
 	r.changed(web)
+	r.added(web)
 	r.seen(selects("blue"))
 	r.deleting("c1")()
 	for _, c := range []*Cluster{nil, New(Config{Kubeconfig: "/k"}, nil, nil, nil)} {
