@@ -1,4 +1,4 @@
-// Package kubetest is a Kubernetes API server for tests. It serves pods, events
+// Package kubetest is a Kubernetes API server for tests. It serves pods, nodes, events
 // (events.k8s.io/v1), ResourceSlices (resource.k8s.io/v1) and NetworkAttachmentDefinitions
 // from memory, over TLS on a loopback address, and fails on demand.
 //
@@ -11,9 +11,10 @@
 //
 // The server implements these parts of the Kubernetes API:
 //
-//   - get, list, watch, create, patch (merge and strategic) and delete of pods, events and
-//     definitions, get and patch of pods/status, and list and watch of ResourceSlices; in
-//     JSON, and all but definitions also in protobuf
+//   - get, list, watch, create, patch (merge, strategic and JSON) and delete of pods,
+//     events and definitions, get and patch of pods/status, the same and list, watch and
+//     delete of nodes, and list and watch of ResourceSlices; in JSON, and all but
+//     definitions also in protobuf
 //   - field selectors and label selectors
 //   - watches with sendInitialEvents, bookmarks, timeoutSeconds, and 410 for a
 //     resource version that is too old
@@ -26,7 +27,7 @@
 //
 // The server has no discovery, no authorization, no admission and no defaults, and no
 // authentication but [Server.SetToken]. Lists ignore limit. Updates (PUT) are answered
-// 405, JSON patches and server-side apply 415, other resources 404.
+// 405, server-side apply 415, other resources 404.
 package kubetest
 
 import (

@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -56,6 +58,14 @@ func apply(o, old object, kind types.PatchType, data []byte, res resource) error
 		text, err = mergePatch(text, data)
 	case kind == types.StrategicMergePatchType && res.typed():
 		text, err = strategicpatch.StrategicMergePatch(text, data, res.make())
+	case kind == types.JSONPatchType:
+		var p jsonpatch.Patch
+		if p, err = jsonpatch.DecodePatch(data); err != nil {
+			break
+		}
+		if text, err = p.Apply(text); err != nil {
+			return apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0, false)
+		}
 	default:
 		return unsupported(string(kind))
 	}
@@ -90,6 +100,9 @@ func keep(o, old object, status bool) field.ErrorList {
 		if !equality.Semantic.DeepEqual(o.Spec, old.Spec) {
 			return field.ErrorList{field.Forbidden(field.NewPath("spec"), "kubetest: pod updates may not change the spec")}
 		}
+	case *corev1.Node:
+		old, _ := old.(*corev1.Node)
+		o.Status = *old.Status.DeepCopy()
 	case *eventsv1.Event:
 		old, _ := old.(*eventsv1.Event)
 		return eventChangeErrors(o, old)

@@ -99,7 +99,7 @@ func parse(q *http.Request) (Request, *resource) {
 	all := resources()
 	i := slices.IndexFunc(all, func(res resource) bool {
 		return res.GroupVersion() == group && res.Resource == parts[0] &&
-			(len(parts) < 3 || r.Resource == "pods/status") && (r.Name == "" || r.Namespace != "")
+			(len(parts) < 3 || r.Resource == "pods/status") && (r.Name == "" || (r.Namespace == "") == (res.Resource == "nodes"))
 	})
 	if i < 0 {
 		return r, nil

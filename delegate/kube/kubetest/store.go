@@ -42,6 +42,7 @@ type resource struct {
 func resources() []resource {
 	return []resource{
 		{corev1.SchemeGroupVersion.WithResource("pods"), "Pod", func() object { return new(corev1.Pod) }},
+		{corev1.SchemeGroupVersion.WithResource("nodes"), "Node", func() object { return new(corev1.Node) }},
 		{eventsv1.SchemeGroupVersion.WithResource("events"), "Event", func() object { return new(eventsv1.Event) }},
 		{resourcev1.SchemeGroupVersion.WithResource("resourceslices"), "ResourceSlice", func() object { return new(resourcev1.ResourceSlice) }},
 		{
@@ -81,6 +82,13 @@ func (r resource) fields(o object) fields.Set {
 		set["status.phase"] = string(p.Status.Phase)
 		set["status.podIP"] = p.Status.PodIP
 		set["status.nominatedNodeName"] = p.Status.NominatedNodeName
+	case "nodes":
+		delete(set, "metadata.namespace")
+		n, ok := o.(*corev1.Node)
+		if !ok {
+			n = new(corev1.Node)
+		}
+		set["spec.unschedulable"] = strconv.FormatBool(n.Spec.Unschedulable)
 	case "resourceslices":
 		delete(set, "metadata.namespace")
 		l, ok := o.(*resourcev1.ResourceSlice)
@@ -261,6 +269,26 @@ func (s *Server) Events() []eventsv1.Event {
 		}
 	}
 	return all
+}
+
+// SetNode creates the node or replaces it, including its status. Like SetPod it ignores the
+// resource version.
+func (s *Server) SetNode(n *corev1.Node) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer s.change()
+	s.put(resourceOf("nodes"), n.DeepCopy())
+}
+
+// Node returns a copy of the node, nil if there is none.
+func (s *Server) Node(name string) *corev1.Node {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n, ok := s.objects[key{"nodes", "", name}].(*corev1.Node)
+	if !ok {
+		return nil
+	}
+	return n.DeepCopy()
 }
 
 // SetResourceSlice creates the ResourceSlice or replaces it.
