@@ -129,6 +129,7 @@ func (c *config) flags(file *string, defaultFile string) *flag.FlagSet {
 	text(&c.MetricsAddress, "metrics-address", "`address` for metrics and probes over TCP, in addition to the socket")
 	text(&c.resident.Socket, "relay-socket", "`path` of the socket where resident plugins register; empty means none")
 	text(&c.resident.Dir, "relay-dir", "`directory` of executables to launch as resident plugins; empty means none")
+	text(&c.cluster.StartupTaint, "startup-taint", "`key` of a taint to remove from the node when the daemon is ready; empty means none")
 	text(&c.LogFormat, "log-format", "text or json")
 	flags.TextVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
 	text(&c.installShim, "install-shim", "copy the program "+shimType+" from the directory of this program to a `directory` of plugins, and end")

@@ -198,6 +198,7 @@ func (d *daemon) announce(ctx context.Context, notify func(state string)) error 
 	}
 	return d.follow(ctx, sync.OnceFunc(func() {
 		d.log.LogAttrs(ctx, slog.LevelInfo, "ready")
+		d.cluster.Ready()
 		notify("READY=1")
 	}))
 }

@@ -10,6 +10,7 @@
 //   - Running pods are attached to the networks that they select now, and detached from the
 //     others (reconcile.go, pass.go).
 //   - Events tell users what was attached, and why an ADD has failed (events.go).
+//   - The taint that keeps pods from a new node is removed when the daemon is ready (taint.go).
 //   - The probe and the metrics report the age of the view (probe.go, metrics.go), and a page
 //     on the socket shows the network-status in the API (page.go).
 //
@@ -43,6 +44,7 @@ type Cluster struct {
 	requests *prometheus.CounterVec
 	follow   *reconciler // nil unless Config.Reconcile
 	change   Change
+	ready    chan struct{} // closed by Ready
 
 	// Set by Start, and used while open is true. Commands come later than that; probes
 	// and scrapes may not.
@@ -68,7 +70,7 @@ func New(c Config, dirs func() []string, change Change, log *slog.Logger) *Clust
 	if !c.On() {
 		return nil
 	}
-	cluster := &Cluster{conf: c, log: log, dirs: dirs, change: change, requests: newRequests()}
+	cluster := &Cluster{conf: c, log: log, dirs: dirs, change: change, requests: newRequests(), ready: make(chan struct{})}
 	if c.Reconcile {
 		cluster.follow = newReconciler(cluster.pass, log)
 	}
@@ -106,6 +108,9 @@ func (c *Cluster) Start(ctx context.Context) (stop func(), err error) {
 	others.Go(func() { c.events.Run(ctx) })
 	others.Go(func() { c.writer.Run(ctx) })
 	others.Go(func() { c.resume(ctx) })
+	if c.conf.StartupTaint != "" {
+		others.Go(func() { c.untaint(ctx) })
+	}
 	return func() {
 		close(c.ending)
 		c.telling.Wait()

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/multinet/multinet"
@@ -34,6 +36,10 @@ type Config struct {
 	OnChange  OnChange
 
 	NADWait, PodWait, MaxViewAge multinet.Duration
+
+	// StartupTaint is the key of a taint that is removed from the node when the daemon is
+	// ready. Empty means none.
+	StartupTaint string
 
 	// KubeletDir is the directory of the kubelet, as a path of the node. It has the
 	// socket over which the kubelet says which devices a pod has.
@@ -88,6 +94,7 @@ func (c *Config) Keys() map[string]any {
 		"statusPolicy": &c.StatusPolicy, "statusTimeout": &c.StatusTimeout, "statusFor": &c.StatusFor, "events": &c.Events,
 		"reconcile": &c.Reconcile, "onChange": &c.OnChange,
 		"nadWait": &c.NADWait, "podWait": &c.PodWait, "maxViewAge": &c.MaxViewAge, "kubeletDir": &c.KubeletDir,
+		"startupTaint": &c.StartupTaint,
 	}
 }
 
@@ -98,6 +105,9 @@ func (c *Config) Check() error {
 	}
 	if !filepath.IsAbs(c.KubeletDir) {
 		return fmt.Errorf("kubeletDir %q is not an absolute path", c.KubeletDir)
+	}
+	if errs := validation.IsQualifiedName(c.StartupTaint); c.StartupTaint != "" && len(errs) > 0 {
+		return fmt.Errorf("startupTaint %q is not the key of a taint: %s", c.StartupTaint, errs[0])
 	}
 	for _, choice := range []struct {
 		key, value string
@@ -149,6 +159,8 @@ func (c *Config) Discover(variable func(key string) string, tokenFile string) er
 		}
 	}
 	switch {
+	case c.On() && c.StartupTaint != "" && c.Node == "":
+		return errors.New("startupTaint needs nodeName, or NODE_NAME in the environment")
 	case c.Annotations == "api" && !c.On():
 		return errors.New(`annotations "api" needs a kubeconfig or, in a pod, the token of a service account`)
 	case c.watchPods() && c.On() && c.Node == "":

@@ -41,16 +41,17 @@ func TestKeysHaveDefaultsAndAreChecked(t *testing.T) {
 		{keys: `{}`, want: func(*Config) {}},
 		{
 			keys: `{"kubeconfig":"/etc/k","nodeName":"n1","statusPolicy":"require","statusTimeout":"3s","statusFor":"selected","events":"full",
-				"nadWait":"0s","podWait":"5s","maxViewAge":"10m","kubeletDir":"/k","reconcile":true,"onChange":"replace"}`,
+				"nadWait":"0s","podWait":"5s","maxViewAge":"10m","kubeletDir":"/k","reconcile":true,"onChange":"replace","startupTaint":"a.io/b"}`,
 			want: func(c *Config) {
 				*c = Config{
 					Kubeconfig: "/etc/k", Node: "n1", StatusPolicy: "require", StatusTimeout: multinet.Duration(3 * time.Second), StatusFor: Selected,
-					Events: "full", Reconcile: true, OnChange: "replace", PodWait: multinet.Duration(5 * time.Second), MaxViewAge: multinet.Duration(10 * time.Minute), KubeletDir: "/k",
+					Events: "full", Reconcile: true, OnChange: "replace", PodWait: multinet.Duration(5 * time.Second), MaxViewAge: multinet.Duration(10 * time.Minute), KubeletDir: "/k", StartupTaint: "a.io/b",
 				}
 			},
 		},
 		{keys: `{"kubeconfig":"k"}`, errs: "kubeconfig"},
 		{keys: `{"kubeletDir":""}`, errs: "kubeletDir"},
+		{keys: `{"startupTaint":"a.io/b=c:NoSchedule"}`, errs: "startupTaint"},
 		{keys: `{"statusPolicy":"maybe"}`, errs: `statusPolicy "maybe"`},
 		{keys: `{"statusPolicy":""}`, errs: `statusPolicy ""`},
 		{keys: `{"statusFor":"none"}`, errs: `statusFor "none"`},
@@ -106,6 +107,8 @@ func TestClusterIsFoundInTheEnvironment(t *testing.T) {
 		{name: "running pods of all nodes", conf: Config{Kubeconfig: "/k", Reconcile: true}, token: token, errs: "nodeName"},
 		{name: "running pods of this node", conf: Config{Kubeconfig: "/k", Reconcile: true}, env: inPod, token: token, source: "/k", node: "n1"},
 		{name: "running pods without a cluster", conf: Config{Reconcile: true}, token: token, source: "none"},
+		{name: "the taint of no node", conf: Config{Kubeconfig: "/k", StartupTaint: "a"}, token: token, errs: "nodeName"},
+		{name: "a taint without a cluster", conf: Config{StartupTaint: "a"}, token: token, source: "none"},
 		{name: "pods without a cluster", conf: Config{Annotations: "api", Node: "n1"}, token: token, errs: "kubeconfig"},
 	} {
 		c := tt.conf

@@ -72,6 +72,11 @@ func TestVariantsOfTheManifests(t *testing.T) {
 			},
 			nil,
 		},
+		"startup taint": {
+			"resources: [DEPLOY]\ncomponents: [DEPLOY/taint, DEPLOY/pods]\nnamespace: NAMESPACE",
+			[]string{"  - nodes\n  verbs:\n  - get\n  - patch\n", "- --startup-taint=multinetd.metacni.io/not-ready\n", "name: multinetd-taint\n"},
+			nil,
+		},
 		"without the API": {
 			"resources: [DEPLOY/daemon]",
 			[]string{"automountServiceAccountToken: false\n", "priorityClassName: system-node-critical\n"},
