@@ -11,6 +11,8 @@
 //   - takes networks from a Kubernetes cluster, and writes the status of pods (package
 //     cluster),
 //   - logs (log.go, stderr.go) and serves metrics (metrics.go).
+//
+// With the argument webhook the program is an admission webhook instead (webhook.go).
 package main
 
 import (
@@ -57,8 +59,11 @@ func main() {
 	}
 }
 
-// run runs the daemon until ctx ends.
+// run runs the daemon, or the webhook, until ctx ends.
 func run(ctx context.Context, args []string, defaultFile string, environ []string, stdout, stderr io.Writer) error {
+	if len(args) > 0 && args[0] == webhookCommand {
+		return runWebhook(ctx, args[1:], defaultFile, stdout, stderr)
+	}
 	conf, err := readConfig(args, defaultFile, stdout)
 	switch {
 	case errors.Is(err, flag.ErrHelp):

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+
+	"github.com/metacni/metacni/delegate/kube/webhook"
+	"github.com/metacni/metacni/examples/multinet/multinet"
+)
+
+// webhookCommand is the first argument of the program that makes it an admission webhook.
+const webhookCommand = "webhook"
+
+// A webhookConfig is the command line of the webhook.
+type webhookConfig struct {
+	config // of the daemons, from their file
+
+	Address, Cert, Key string
+}
+
+// runWebhook serves the admission webhook until ctx ends.
+func runWebhook(ctx context.Context, args []string, defaultFile string, stdout, stderr io.Writer) error {
+	conf, err := readWebhookConfig(args, defaultFile, stdout)
+	if errors.Is(err, flag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	log := newLogger(stderr, &conf.config)
+	handler, err := conf.handler(log)
+	if err != nil {
+		return err
+	}
+	cert, err := webhook.LoadCertificate(conf.Cert, conf.Key, log)
+	if err != nil {
+		return err
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", conf.Address)
+	if err != nil {
+		return err
+	}
+	log.LogAttrs(ctx, slog.LevelInfo, "listening", slog.String("address", l.Addr().String()))
+	return webhook.Serve(ctx, l, handler, cert, log)
+}
+
+// readWebhookConfig reads the command line and the file of the daemons. Without --config it
+// reads defaultFile, which may be missing. For --help it writes to help and fails with
+// [flag.ErrHelp].
+func readWebhookConfig(args []string, defaultFile string, help io.Writer) (*webhookConfig, error) {
+	c := &webhookConfig{Address: ":8443"}
+	c.LogFormat = "text"
+	file := ""
+	flags := flag.NewFlagSet("multinetd "+webhookCommand, flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	flags.StringVar(&file, "config", file, "configuration `file` of the daemons; the default "+defaultFile+" may be missing")
+	flags.StringVar(&c.Address, "address", c.Address, "`address` to serve at")
+	flags.StringVar(&c.Cert, "cert", c.Cert, "`file` of the TLS certificate, in PEM; it is read again when it changes")
+	flags.StringVar(&c.Key, "key", c.Key, "`file` of its key")
+	err := flags.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		flags.SetOutput(help)
+		flags.Usage()
+		return nil, err
+	case err != nil:
+		return nil, err
+	case flags.NArg() > 0:
+		return nil, fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	case c.Cert == "" || c.Key == "":
+		return nil, errors.New("a certificate is needed: --cert and --key")
+	}
+	data, err := os.ReadFile(cmp.Or(file, defaultFile))
+	if file == "" && errors.Is(err, fs.ErrNotExist) {
+		return c, nil
+	}
+	if err == nil {
+		err = c.read(data)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", cmp.Or(file, defaultFile), err)
+	}
+	return c, nil
+}
+
+// handler returns what reviews objects as the daemons with this configuration attach them.
+func (c *webhookConfig) handler(log *slog.Logger) (webhook.Handler, error) {
+	r, err := multinet.NewReviewer(c.multinet())
+	if err != nil {
+		return webhook.Handler{}, err
+	}
+	return webhook.Handler{
+		Definition: r.Definition,
+		Pod:        func(p webhook.Pod) error { return r.Pod(p.Namespace, p.Annotations) },
+		Logger:     log,
+	}, nil
+}

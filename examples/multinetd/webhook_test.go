@@ -1,0 +1,225 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// certify writes a certificate for 127.0.0.1 and its key to dir.
+func certify(t *testing.T, dir string) (roots *x509.CertPool, args []string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalECPrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	certFile, keyFile := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	if err := errors.Join(os.WriteFile(certFile, cert, 0o600),
+		os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: secret}), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	roots = x509.NewCertPool()
+	roots.AppendCertsFromPEM(cert)
+	return roots, []string{"--cert", certFile, "--key", keyFile}
+}
+
+// A desk is a running webhook.
+type desk struct {
+	client http.Client
+	url    string
+	log    *journal
+}
+
+// newDesk starts a webhook with the daemons' file.
+func newDesk(t *testing.T, file string) *desk {
+	t.Helper()
+	dir := t.TempDir()
+	roots, args := certify(t, dir)
+	if err := os.WriteFile(dir+"/daemon.json", []byte(file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := &desk{log: &journal{}}
+	d.client.Transport = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true}
+	ctx, cancel := context.WithCancel(t.Context())
+	listening, ended := make(chan string, 1), make(chan error, 1)
+	go func() {
+		args := append([]string{"webhook", "--address", "127.0.0.1:0", "--config", dir + "/daemon.json"}, args...)
+		ended <- run(ctx, args, "/absent", nil, io.Discard, io.MultiWriter(d.log, firstLine(listening)))
+	}()
+	select {
+	case line := <-listening:
+		var said struct{ Msg, Address string }
+		if err := json.Unmarshal([]byte(line), &said); err != nil || said.Msg != "listening" {
+			t.Fatalf("%s: %v", line, err)
+		}
+		d.url = "https://" + said.Address
+	case err := <-ended:
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cancel()
+		d.client.CloseIdleConnections()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+// firstLine gets the first line of a log.
+type firstLine chan string
+
+func (l firstLine) Write(p []byte) (int, error) {
+	select {
+	case l <- string(p):
+	default:
+	}
+	return len(p), nil
+}
+
+// ask returns the answer about a new object in the namespace ns.
+func (d *desk) ask(t *testing.T, kind metav1.GroupVersionKind, object any) *admissionv1.AdmissionResponse {
+	t.Helper()
+	raw, err := json.Marshal(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	review := admissionv1.AdmissionReview{Request: &admissionv1.AdmissionRequest{
+		UID: "u1", Kind: kind, Namespace: "ns", Operation: admissionv1.Create, Object: runtime.RawExtension{Raw: raw},
+	}}
+	review.SetGroupVersionKind(admissionv1.SchemeGroupVersion.WithKind("AdmissionReview"))
+	body, err := json.Marshal(review)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, d.url+"/validate", bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := d.client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	review = admissionv1.AdmissionReview{}
+	if err := json.NewDecoder(resp.Body).Decode(&review); err != nil || review.Response == nil {
+		t.Fatalf("%d: %v", resp.StatusCode, err)
+	}
+	return review.Response
+}
+
+func (d *desk) definition(t *testing.T, config string) *admissionv1.AdmissionResponse {
+	t.Helper()
+	return d.ask(t, metav1.GroupVersionKind{Group: "k8s.cni.cncf.io", Version: "v1", Kind: "NetworkAttachmentDefinition"}, map[string]any{
+		"metadata": map[string]string{"namespace": "ns", "name": "blue"}, "spec": map[string]string{"config": config},
+	})
+}
+
+func (d *desk) pod(t *testing.T, networks string) *admissionv1.AdmissionResponse {
+	t.Helper()
+	return d.ask(t, metav1.GroupVersionKind{Version: "v1", Kind: "Pod"}, map[string]any{
+		"metadata": map[string]any{"annotations": map[string]string{"k8s.v1.cni.cncf.io/networks": networks}},
+	})
+}
+
+// The webhook decides by the configuration of the daemons, which is for nodes: it has no
+// directory of these.
+func TestWebhookDecidesByTheConfigurationOfTheDaemons(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, `{"chrootDir":"/host/that/is/absent","multusConfigFile":"auto","kubeconfig":"/absent","logFormat":"json",
+		"namespaceIsolation":true,"globalNamespaces":"shared","allowedTypes":{"nad":["macvlan"]}}`)
+	for config, denied := range map[string]string{
+		`{"type":"macvlan"}`:                    "",
+		``:                                      "",
+		`{"type":"bridge"}`:                     `"bridge" is not one of allowedTypes`,
+		`{"type":"multinet-shim"}`:              "would call itself",
+		`{"type":"macvlan","password":"hunter2`: "NAD ns/blue: spec.config: cannot decode",
+	} {
+		got := d.definition(t, config)
+		if got.UID != "u1" || got.Allowed != (denied == "") || !got.Allowed && !strings.Contains(got.Result.Message, denied) {
+			t.Errorf("definition %s: %+v %v", config, got, got.Result)
+		}
+		if config == "" && len(got.Warnings) != 1 {
+			t.Errorf("no config: warnings %q", got.Warnings)
+		}
+	}
+	for networks, denied := range map[string]string{
+		"blue":       "",
+		"shared/red": "",
+		"other/red":  `selected network "red": NAD other/red: not allowed: namespaceIsolation`,
+		"[{":         "annotation k8s.v1.cni.cncf.io/networks: cannot decode",
+		"a@x,b@x":    "annotation k8s.v1.cni.cncf.io/networks: ",
+	} {
+		if got := d.pod(t, networks); got.Allowed != (denied == "") || !got.Allowed && !strings.Contains(got.Result.Message, denied) {
+			t.Errorf("networks %s: %+v %v", networks, got, got.Result)
+		}
+	}
+	if log := d.log.String(); strings.Contains(log, "hunter2") || strings.Count(log, `"msg":"denied"`) != 6 {
+		t.Errorf("log:\n%s", log)
+	}
+}
+
+// A mistake ends the webhook at once.
+func TestMistakesEndTheWebhook(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	_, cert := certify(t, dir)
+	bad, wrong := filepath.Join(dir, "bad.json"), filepath.Join(dir, "wrong.json")
+	if err := errors.Join(os.WriteFile(bad, []byte("{"), 0o600), os.WriteFile(wrong, []byte(`{"namespaceIsolation":5}`), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for want, args := range map[string][]string{
+		"--cert":             {},
+		"--key":              cert[:2],
+		"no such file":       {"--cert", "/absent", "--key", "/absent"},
+		"bad.json":           append([]string{"--config", bad}, cert...),
+		"namespaceIsolation": append([]string{"--config", wrong}, cert...),
+		"/absent":            append([]string{"--config", "/absent"}, cert...),
+		`"now"`:              append([]string{"now"}, cert...),
+		"what":               append([]string{"--what"}, cert...),
+		"no-port":            append([]string{"--address", "no-port"}, cert...),
+	} {
+		err := run(t.Context(), append([]string{"webhook"}, args...), "/absent", nil, io.Discard, io.Discard)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: err = %v, want %s", args, err, want)
+		}
+	}
+	var help bytes.Buffer
+	if err := run(t.Context(), []string{"webhook", "--help"}, "/absent", nil, &help, io.Discard); err != nil || !strings.Contains(help.String(), "-cert") {
+		t.Errorf("%v: %s", err, help.String())
+	}
+}
