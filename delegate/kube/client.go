@@ -1,8 +1,10 @@
 package kube
 
 import (
+	"context"
 	"net/http"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -11,7 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 )
+
+// quiet returns a context with which client-go logs nothing: errors are returned.
+func quiet(ctx context.Context) context.Context { return klog.NewContext(ctx, logr.Discard()) }
 
 // clients makes the clients of v. A full clientset would link every API group that
 // Kubernetes has; these four are all that is used. None limits its rate: the server's

@@ -127,7 +127,7 @@ func Open(ctx context.Context, c Config) (*View, error) {
 	if err := v.clients(); err != nil {
 		return nil, err
 	}
-	ctx, v.cancel = context.WithCancel(ctx)
+	ctx, v.cancel = context.WithCancel(quiet(ctx))
 	v.ctx = ctx
 	v.start(ctx)
 	return v, nil

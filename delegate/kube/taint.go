@@ -57,7 +57,7 @@ func (v *View) RemoveTaint(ctx context.Context, key string) error {
 
 // removeTaint tries once, and returns how many taints it has removed.
 func (v *View) removeTaint(ctx context.Context, key string) (removed int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, untaintTimeout)
+	ctx, cancel := context.WithTimeout(quiet(ctx), untaintTimeout)
 	defer cancel()
 	// As JSON, because the patch must have the taints as the server writes them, with keys
 	// that this program does not know.
