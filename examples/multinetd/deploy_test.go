@@ -38,12 +38,12 @@ func TestDaemonSetConfiguresTheDaemon(t *testing.T) {
 	}
 }
 
-// A pod has a token only where the daemon uses the API. The init container mounts only
+// A pod has a token only where the daemon uses the API; the webhook never does. The init container mounts only
 // the directory of plugins.
 func TestDeploymentGivesNoMoreThanIsNeeded(t *testing.T) {
 	t.Parallel()
 	const daemonSet = "deploy/daemon/daemonset.yaml"
-	for _, name := range []string{daemonSet, "../multinet/daemonset.yaml"} {
+	for _, name := range []string{daemonSet, "deploy/webhook/deployment.yaml", "../multinet/daemonset.yaml"} {
 		if !strings.Contains(deployed(t, name), "\n      automountServiceAccountToken: false") {
 			t.Errorf("%s: the pod has a token", name)
 		}

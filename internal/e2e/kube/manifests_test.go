@@ -77,6 +77,14 @@ func TestVariantsOfTheManifests(t *testing.T) {
 			[]string{"  - nodes\n  verbs:\n  - get\n  - patch\n", "- --startup-taint=multinetd.metacni.io/not-ready\n", "name: multinetd-taint\n"},
 			nil,
 		},
+		"webhook": {
+			"resources: [DEPLOY]\ncomponents: [DEPLOY/webhook]\nnamespace: NAMESPACE\nimages: [{name: multinetd, newName: example.com/multinetd}]",
+			[]string{
+				"    service:\n      name: multinetd-webhook\n      namespace: NAMESPACE\n      path: /validate\n",
+				"failurePolicy: Ignore\n", "kind: Deployment\n", "kind: Service\n", "automountServiceAccountToken: false\n",
+			},
+			[]string{"failurePolicy: Fail\n  matchPolicy", "namespace: kube-system", "image: multinetd"},
+		},
 		"without the API": {
 			"resources: [DEPLOY/daemon]",
 			[]string{"automountServiceAccountToken: false\n", "priorityClassName: system-node-critical\n"},

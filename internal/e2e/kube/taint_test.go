@@ -18,10 +18,10 @@ import (
 
 const startupTaint = "multinetd.metacni.io/not-ready"
 
-// deployWith applies the manifests of multinetd with a component.
+// deployWith applies the manifests of multinetd with a component. Applying them again
+// changes nothing.
 func (s *Server) deployWith(t *testing.T, component string) {
 	t.Helper()
-	s.Deploy(t)
 	dir := t.TempDir()
 	deploy, err := filepath.Abs(manifests)
 	if err == nil {
@@ -34,6 +34,9 @@ func (s *Server) deployWith(t *testing.T, component string) {
 		t.Fatal(err)
 	}
 	s.Apply(t, dir)
+	if again := s.Kubectl(t, "", "apply", "-k", dir); strings.Count(again, " unchanged\n") != strings.Count(again, "\n") {
+		t.Errorf("applied again: %s", again)
+	}
 }
 
 // taints are those of a node, without the one that the server gives to new nodes.
@@ -56,6 +59,7 @@ func (s *Server) taints(t *testing.T, node string) (all []string) {
 func TestDaemonRemovesTheStartupTaintOfItsNode(t *testing.T) {
 	t.Parallel()
 	s := NewServer(t)
+	s.Deploy(t)
 	s.deployWith(t, "taint")
 	for _, name := range []string{daemonNode, otherNode} {
 		node := &corev1.Node{
