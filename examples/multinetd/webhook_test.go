@@ -166,7 +166,7 @@ func TestWebhookDecidesByTheConfigurationOfTheDaemons(t *testing.T) {
 		`{"type":"macvlan"}`:                    "",
 		``:                                      "",
 		`{"type":"bridge"}`:                     `"bridge" is not one of allowedTypes`,
-		`{"type":"multinet-shim"}`:              "would call itself",
+		`{"type":"multinet-shim"}`:              "is the meta-plugin itself, or one in its place",
 		`{"type":"macvlan","password":"hunter2`: "NAD ns/blue: spec.config: cannot decode",
 	} {
 		got := d.definition(t, config)

@@ -122,7 +122,7 @@ func TestReviews(t *testing.T) {
 		"a definition with an empty spec":        {create(definitionKind, definition(`,"spec":{}`)), byFile},
 		"a definition with an empty config":      {create(definitionKind, config(" ")), byFile},
 		"a type that is not allowed":             {create(definitionKind, config(`{"type":"bridge"}`)), `403 Forbidden: NAD a/blue: spec.config: not allowed: network "blue", key "plugins[0].type": "bridge" is not one of allowedTypes`},
-		"the plugin itself":                      {create(definitionKind, config(`{"type":"meta"}`)), `422 Invalid: NAD a/blue: spec.config: invalid configuration: network "blue", key "plugins[0].type": "meta" would call itself`},
+		"the plugin itself":                      {create(definitionKind, config(`{"type":"meta"}`)), `422 Invalid: NAD a/blue: spec.config: invalid configuration: network "blue", key "plugins[0].type": "meta" is the meta-plugin itself, or one in its place`},
 		"a config that is an object":             {create(definitionKind, definition(`,"spec":{"config":{}}`)), `422 Invalid: NAD a/blue: cannot decode configuration: key "spec.config": not a string, which has the JSON of a network configuration`},
 		"not an object":                          {create(definitionKind, `[]`), "422 Invalid: the object cannot be decoded"},
 		"changed for the better":                 {update(definitionKind, bad, good), "allowed"},
@@ -159,6 +159,26 @@ func TestReviews(t *testing.T) {
 				t.Errorf("without functions: %s", got)
 			}
 		})
+	}
+}
+
+// The observer is told of each request, and how it has ended.
+func TestObserverIsToldOfEachRequest(t *testing.T) {
+	t.Parallel()
+	h := handler()
+	var got []string
+	h.Observer = func(e Event) {
+		if (e.Request == nil) != (e.Response == nil) || e.Request == nil == (e.Status == http.StatusOK) || e.Duration <= 0 {
+			t.Errorf("%+v", e)
+		}
+		got = append(got, fmt.Sprint(e.Outcome(), " ", e.Status))
+	}
+	for _, object := range []string{config(`{"type":"macvlan"}`), definition(""), config(`{}`)} {
+		reviewed(t, h, `"operation":"CREATE","kind":`+definitionKind+`,"object":`+object)
+	}
+	_ = ask(t, h, "{").Body.Close()
+	if diff := cmp.Diff([]string{"allowed 200", "warned 200", "denied 200", "failed 400"}, got); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
 	}
 }
 

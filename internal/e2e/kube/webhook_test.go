@@ -170,7 +170,7 @@ func TestWebhookRefusesWhatAnADDRefuses(t *testing.T) {
 		"broken JSON":                {definition(ns, "bad", `{"type":`), "", `admission webhook "definitions.multinetd.metacni.io" denied the request: NAD ` + ns + `/bad: spec.config: cannot decode`},
 		"a type that is a path":      {definition(ns, "bad", `{"type":"../x"}`), "", "a path, want the name of an executable"},
 		"a type that is not allowed": {definition(ns, "bad", `{"type":"host-device"}`), "", `"host-device" is not one of allowedTypes`},
-		"multinet itself":            {definition(ns, "bad", `{"type":"multinet-shim"}`), "", "would call itself"},
+		"multinet itself":            {definition(ns, "bad", `{"type":"multinet-shim"}`), "", "is the meta-plugin itself, or one in its place"},
 		"a pod":                      {networks(ns, "good", "good,default/other"), "good created", ""},
 		"a broken selection":         {networks(ns, "bad", "[{"), "", `admission webhook "pods.multinetd.metacni.io" denied the request: annotation k8s.v1.cni.cncf.io/networks: cannot decode`},
 		"another namespace":          {networks(ns, "bad", "kube-system/x"), "", "namespaceIsolation keeps pods of namespace"},
