@@ -7,12 +7,12 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 )
 
 // The limits of a server, to which everybody in the cluster may connect.
 const (
-	atOnce         = 16 // requests, each with a body of up to MaxBody
 	readTimeout    = 10 * time.Second
 	writeTimeout   = 10 * time.Second
 	idleTimeout    = 5 * time.Minute // API servers keep their connections
@@ -22,18 +22,19 @@ const (
 
 // Serve serves reviews with h over TLS, at the path /validate, until ctx ends. Then it
 // returns nil after at most five seconds, in which requests that have begun are answered.
-// GET /healthz answers 200, for probes. Serve closes l.
+// Serve closes l.
 //
-// Slow clients are disconnected after ten seconds, and 16 requests are served at once: each
-// has at most [MaxBody] bytes. A nil log gets nothing.
+// For probes, GET /healthz answers 200, and GET /readyz answers 200 unless the certificate
+// has expired or is not valid yet: API servers refuse it then, and go on without the webhook.
+//
+// Slow clients are disconnected after ten seconds and keep nobody waiting. Four requests are
+// reviewed at once. Requests that arrive while others of 32 MiB together are waiting get an
+// error, which h sees when it reads the body. A nil log gets nothing.
 func Serve(ctx context.Context, l net.Listener, h http.Handler, c *Certificate, log *slog.Logger) error {
-	mux := http.NewServeMux()
-	mux.Handle("/validate", limited(h, atOnce))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	s := &http.Server{
-		Handler: mux, TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: c.Get},
+		Handler: pages(h, c), TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: c.Get},
 		ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
-		ErrorLog: slog.NewLogLogger(orNone(log).Handler(), slog.LevelDebug), // probes of ports, and clients that go
+		ErrorLog: slog.NewLogLogger(complaints{orNone(log).Handler()}, slog.LevelWarn),
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- s.ServeTLS(l, "", "") }()
@@ -54,15 +55,35 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, c *Certificate, 
 	return err
 }
 
-// limited lets h serve most requests at once. The others wait.
-func limited(h http.Handler, most int) http.Handler {
-	serving := make(chan struct{}, most)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case serving <- struct{}{}:
-			defer func() { <-serving }()
-			h.ServeHTTP(w, r)
-		case <-r.Context().Done():
-		}
-	})
+// pages returns a handler that serves reviews with h, and probes.
+func pages(h http.Handler, c *Certificate) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/validate", newLimited(h, atOnce, room))
+	probe := func(path string, check func() error) {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
+			if err := check(); err != nil {
+				http.Error(w, err.Error(), http.StatusServiceUnavailable)
+				return
+			}
+			_, _ = w.Write([]byte("ok\n"))
+		})
+	}
+	probe("/healthz", func() error { return nil })
+	probe("/readyz", c.ready)
+	return mux
+}
+
+// complaints handles what an HTTP server complains about. That an API server refuses the
+// certificate is such a line. That somebody has connected and gone is not worth one.
+type complaints struct{ slog.Handler }
+
+// Handle logs a line.
+func (h complaints) Handle(ctx context.Context, r slog.Record) error {
+	if strings.HasSuffix(r.Message, ": EOF") || strings.HasSuffix(r.Message, ": connection reset by peer") {
+		r.Level = slog.LevelDebug
+	}
+	if !h.Enabled(ctx, r.Level) {
+		return nil
+	}
+	return h.Handler.Handle(ctx, r)
 }

@@ -3,117 +3,36 @@ package webhook
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"io"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/http"
-	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 )
 
-// issue returns a new certificate for 127.0.0.1 and its key, in PEM.
-func issue(t *testing.T, serial int64) (cert, key []byte) {
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "webhook"}, NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := x509.MarshalECPrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: secret})
+// A server is a running webhook. Clients connect to address and trust roots. end ends it
+// and returns its error.
+type server struct {
+	address           string
+	certFile, keyFile string
+	roots             *x509.CertPool
+	log               bytes.Buffer // complete after end
+	end               func() error
 }
 
-func put(t *testing.T, file string, data []byte) {
-	t.Helper()
-	if err := os.WriteFile(file, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// A certificate that is replaced is used for the next connection. Whatever is wrong with
-// the files, the last good one stays in use, and one line of the log says so.
-func TestCertificatesAreReadAgain(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	certFile, keyFile := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
-	if _, err := LoadCertificate(certFile, keyFile, nil); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("no files: %v", err)
-	}
-	cert1, key1 := issue(t, 1)
-	cert2, key2 := issue(t, 2)
-	put(t, certFile, cert1)
-	put(t, keyFile, key2)
-	if _, err := LoadCertificate(certFile, keyFile, nil); err == nil {
-		t.Error("the key of another certificate, and no error")
-	}
-	put(t, keyFile, key1)
-	var log bytes.Buffer
-	c, err := LoadCertificate(certFile, keyFile, slog.New(slog.NewTextHandler(&log, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := func(serial int64, lines int, what string) {
-		t.Helper()
-		for range 2 {
-			got, err := c.Get(&tls.ClientHelloInfo{})
-			if err != nil || got.Leaf.SerialNumber.Int64() != serial {
-				t.Errorf("%s: %v, %v", what, got, err)
-			}
-		}
-		if n := strings.Count(log.String(), "\n"); n != lines {
-			t.Errorf("%s: %d lines, want %d\n%s", what, n, lines, log.String())
-		}
-	}
-	want(1, 0, "at the start")
-	put(t, certFile, cert2)
-	want(1, 1, "when one file is replaced")
-	put(t, keyFile, key2)
-	want(2, 1, "when both are replaced")
-	if err := os.Remove(keyFile); err != nil {
-		t.Fatal(err)
-	}
-	want(2, 2, "when one is missing")
-	put(t, keyFile, key2)
-	want(2, 2, "when it is back")
-	put(t, certFile, []byte("-----BEGIN"))
-	want(2, 3, "when one is damaged")
-	if strings.Contains(log.String(), "PRIVATE") {
-		t.Errorf("a secret in the log: %s", log.String())
-	}
-}
-
-// served is a server of h and a client that trusts it. end ends the server and returns
-// its error.
-func served(t *testing.T, h http.Handler) (client *http.Client, url string, end func() error) {
+// serve serves h with a certificate that is valid from begin.
+func serve(t *testing.T, h http.Handler, begin time.Time) *server {
 	t.Helper()
 	dir := t.TempDir()
-	cert, key := issue(t, 1)
-	put(t, dir+"/tls.crt", cert)
-	put(t, dir+"/tls.key", key)
-	c, err := LoadCertificate(dir+"/tls.crt", dir+"/tls.key", nil)
+	s := &server{certFile: dir + "/tls.crt", keyFile: dir + "/tls.key", roots: x509.NewCertPool()}
+	s.certify(t, 1, begin)
+	log := slog.New(slog.NewTextHandler(&s.log, nil))
+	c, err := LoadCertificate(s.certFile, s.keyFile, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,40 +40,144 @@ func served(t *testing.T, h http.Handler) (client *http.Client, url string, end 
 	if err != nil {
 		t.Fatal(err)
 	}
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(cert)
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true}
+	s.address = l.Addr().String()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- Serve(ctx, l, h, c, nil) }()
-	return &http.Client{Transport: transport}, "https://" + l.Addr().String(), func() error {
+	go func() { ended <- Serve(ctx, l, h, c, log) }()
+	s.end = func() error {
 		cancel()
-		transport.CloseIdleConnections()
 		return <-ended
 	}
+	return s
 }
 
-// An API server asks over HTTP/2. Probes have a page, and nothing else does.
+// certify replaces the certificate by one with another serial number.
+func (s *server) certify(t *testing.T, serial int64, begin time.Time) {
+	t.Helper()
+	cert, key := issueFor(t, serial, begin)
+	put(t, s.certFile, cert)
+	put(t, s.keyFile, key)
+	s.roots.AppendCertsFromPEM(cert)
+}
+
+// client returns a client like an API server.
+func (s *server) client() *http.Client {
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true}}
+}
+
+// get returns the answer to a GET, whose body is read.
+func (s *server) get(t *testing.T, client *http.Client, path string) (resp *http.Response, body string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+s.address+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err = client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(resp.Body)
+	if err := errors.Join(err, resp.Body.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return resp, string(text)
+}
+
+// An API server asks over HTTP/2. Probes have two pages, and nothing else does.
 func TestServe(t *testing.T) {
 	t.Parallel()
-	client, url, end := served(t, handler())
-	for path, code := range map[string]int{"/healthz": 200, "/validate": 405, "/": 404, "/metrics": 404} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp, err := client.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, _ = io.Copy(io.Discard, resp.Body)
-		_ = resp.Body.Close()
-		if resp.StatusCode != code || resp.ProtoMajor != 2 {
+	s := serve(t, handler(), time.Now())
+	client := s.client()
+	for path, code := range map[string]int{"/healthz": 200, "/readyz": 200, "/validate": 405, "/": 404, "/metrics": 404} {
+		if resp, _ := s.get(t, client, path); resp.StatusCode != code || resp.ProtoMajor != 2 {
 			t.Errorf("%s: %s %d", path, resp.Proto, resp.StatusCode)
 		}
 	}
-	if err := end(); err != nil {
+	client.CloseIdleConnections()
+	if err := s.end(); err != nil {
 		t.Error(err)
+	}
+}
+
+// While API servers would refuse the certificate the webhook runs and is not ready. Probes
+// do not look at the certificate.
+func TestServerIsReadyWhileItsCertificateIsValid(t *testing.T) {
+	t.Parallel()
+	s := serve(t, handler(), time.Now().Add(-2*time.Hour))
+	probe := func() *http.Client { // each with a connection of its own
+		return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}} //nolint:gosec // as the kubelet
+	}
+	if resp, _ := s.get(t, probe(), "/healthz"); resp.StatusCode != http.StatusOK {
+		t.Errorf("/healthz: %d", resp.StatusCode)
+	}
+	if resp, text := s.get(t, probe(), "/readyz"); resp.StatusCode != http.StatusServiceUnavailable || !strings.Contains(text, "expired at") {
+		t.Errorf("/readyz: %d %s", resp.StatusCode, text)
+	}
+	s.certify(t, 2, time.Now())
+	if resp, text := s.get(t, probe(), "/readyz"); resp.StatusCode != http.StatusOK {
+		t.Errorf("/readyz with a new certificate: %d %s", resp.StatusCode, text)
+	}
+	if err := s.end(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A new certificate is for new connections. Those that are open stay open.
+func TestNewCertificateCutsNoConnection(t *testing.T) {
+	t.Parallel()
+	s := serve(t, handler(), time.Now())
+	before, after := s.client(), s.client()
+	for i, client := range []*http.Client{before, after, before} {
+		if resp, _ := s.get(t, client, "/healthz"); resp.TLS.PeerCertificates[0].SerialNumber.Int64() != []int64{1, 2, 1}[i] {
+			t.Errorf("request %d: certificate %v", i, resp.TLS.PeerCertificates[0].SerialNumber)
+		}
+		if i == 0 {
+			s.certify(t, 2, time.Now())
+			after = s.client()
+		}
+	}
+	before.CloseIdleConnections()
+	after.CloseIdleConnections()
+	if err := s.end(); err != nil {
+		t.Error(err)
+	}
+}
+
+// The log says when a client refuses the certificate, for then the webhook is of no use. It
+// says nothing of those that connect and go. Old versions of TLS are refused.
+func TestHandshakesThatFail(t *testing.T) {
+	t.Parallel()
+	s := serve(t, handler(), time.Now())
+	dial := func(c *tls.Config) error {
+		d := tls.Dialer{Config: c}
+		conn, err := d.DialContext(t.Context(), "tcp", s.address)
+		if err == nil {
+			err = conn.Close()
+		}
+		return err
+	}
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", s.address)
+	if err == nil {
+		err = conn.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := dial(&tls.Config{RootCAs: s.roots, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}); err == nil { //nolint:gosec // that is the test
+		t.Error("TLS 1.1 was accepted")
+	}
+	if err := dial(&tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12}); err == nil {
+		t.Error("an unknown certificate was accepted")
+	}
+	if resp, _ := s.get(t, s.client(), "/healthz"); resp.StatusCode != http.StatusOK { // afterwards
+		t.Error(resp.Status)
+	}
+	if err := s.end(); err != nil {
+		t.Error(err)
+	}
+	log := s.log.String()
+	if strings.Count(log, "\n") != 2 || strings.Count(log, "TLS handshake error") != 2 || !strings.Contains(log, "bad certificate") || strings.Contains(log, "EOF") {
+		t.Errorf("log:\n%s", log)
 	}
 }
 
@@ -162,10 +185,11 @@ func TestServe(t *testing.T) {
 func TestServeEndsAfterTheLastAnswer(t *testing.T) {
 	t.Parallel()
 	asked, answer := make(chan bool), make(chan bool)
-	client, url, end := served(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked <- true; <-answer }))
+	s := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked <- true; <-answer }), time.Now())
+	client := s.client()
 	answered := make(chan error, 1)
 	go func() {
-		resp, err := client.Post(url+"/validate", "application/json", nil)
+		resp, err := client.Post("https://"+s.address+"/validate", "application/json", nil)
 		if err == nil {
 			err = resp.Body.Close()
 		}
@@ -173,7 +197,14 @@ func TestServeEndsAfterTheLastAnswer(t *testing.T) {
 	}()
 	<-asked
 	ended := make(chan error, 1)
-	go func() { ended <- end() }()
+	go func() { ended <- s.end() }()
+	for { // until no more connections are accepted
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", s.address)
+		if err != nil {
+			break
+		}
+		_ = conn.Close()
+	}
 	select {
 	case err := <-ended:
 		t.Fatalf("ended before the answer: %v", err)
@@ -183,22 +214,4 @@ func TestServeEndsAfterTheLastAnswer(t *testing.T) {
 	if err := errors.Join(<-answered, <-ended); err != nil {
 		t.Error(err)
 	}
-}
-
-// While as many requests as allowed are served, others wait, until their client goes.
-func TestRequestsAtOnceAreLimited(t *testing.T) {
-	t.Parallel()
-	asked, answer := make(chan bool), make(chan bool)
-	h := limited(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked <- true; <-answer }), 2)
-	for range 2 {
-		go h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil))
-		<-asked
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, http.MethodPost, "/", nil)) // returns
-	go h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil))
-	answer <- true
-	<-asked
-	close(answer)
 }

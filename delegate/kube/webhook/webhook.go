@@ -25,6 +25,7 @@ import (
 	"log/slog"
 	"mime"
 	"net/http"
+	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
 
@@ -55,14 +56,52 @@ type Handler struct {
 	Pod func(p Pod) error
 
 	// Logger gets a line for each object that is denied, and for each request that is
-	// none. Nil means none.
+	// not a review. Nil means none.
 	Logger *slog.Logger
+
+	// Observer is told of each request when its answer is known. Nil means nobody.
+	Observer func(Event)
 }
 
 // A Pod is what matters of a pod.
 type Pod struct {
 	Namespace   string
 	Annotations map[string]string // all of them
+}
+
+// An Event is a request and its answer.
+type Event struct {
+	// Request is what was asked, and Response the answer. Both are nil if the request
+	// was not a review.
+	Request  *admissionv1.AdmissionRequest
+	Response *admissionv1.AdmissionResponse
+
+	Status   int           // of HTTP
+	Duration time.Duration // since the request began to arrive
+}
+
+// An Outcome is how a request has ended.
+type Outcome string
+
+// The outcomes of requests.
+const (
+	Allowed Outcome = "allowed"
+	Warned  Outcome = "warned" // allowed, with a warning
+	Denied  Outcome = "denied"
+	Failed  Outcome = "failed" // not a review: for the API server the webhook is away
+)
+
+// Outcome returns how the request has ended.
+func (e Event) Outcome() Outcome {
+	switch r := e.Response; {
+	case r == nil:
+		return Failed
+	case !r.Allowed:
+		return Denied
+	case len(r.Warnings) > 0:
+		return Warned
+	}
+	return Allowed
 }
 
 // orNone returns log, or a logger that discards everything.
@@ -76,25 +115,39 @@ func orNone(log *slog.Logger) *slog.Logger {
 // ServeHTTP answers one request. What is no AdmissionReview gets an HTTP error, which an
 // API server treats as that of a webhook that is away.
 func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	start := time.Now()
 	request, code, err := read(w, r)
+	event := Event{Request: request, Status: code}
+	var answer []byte
+	if err == nil {
+		event.Response = h.review(request)
+		review := admissionv1.AdmissionReview{Response: event.Response}
+		review.SetGroupVersionKind(admissionv1.SchemeGroupVersion.WithKind("AdmissionReview"))
+		answer, _ = json.Marshal(review) //nolint:errchkjson // strings
+	}
+	event.Duration = time.Since(start)
+	h.tell(r, event, err)
 	if err != nil {
-		orNone(h.Logger).WarnContext(r.Context(), "not a review", "from", r.RemoteAddr, "status", code, "error", err)
-		http.Error(w, err.Error(), code)
-		return
-	}
-	answer := admissionv1.AdmissionReview{Response: h.review(request)}
-	answer.SetGroupVersionKind(admissionv1.SchemeGroupVersion.WithKind("AdmissionReview"))
-	if s := answer.Response.Result; s != nil {
-		orNone(h.Logger).InfoContext(r.Context(), "denied", "kind", request.Kind.Kind, "namespace", request.Namespace, "name", request.Name,
-			"operation", string(request.Operation), "user", request.UserInfo.Username, "error", s.Message)
-	}
-	data, err := json.Marshal(answer)
-	if err != nil { // impossible
-		http.Error(w, err.Error(), http.StatusInternalServerError)
+		http.Error(w, err.Error(), event.Status)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(data) // to a server that has gone
+	_, _ = w.Write(answer) // to a server that has gone
+}
+
+// tell logs an event that is worth a line, and tells the observer.
+func (h Handler) tell(r *http.Request, e Event, err error) {
+	switch e.Outcome() {
+	case Failed:
+		orNone(h.Logger).WarnContext(r.Context(), "not a review", "from", r.RemoteAddr, "status", e.Status, "error", err)
+	case Denied:
+		orNone(h.Logger).InfoContext(r.Context(), "denied", "kind", e.Request.Kind.Kind, "namespace", e.Request.Namespace, "name", e.Request.Name,
+			"operation", string(e.Request.Operation), "user", e.Request.UserInfo.Username, "error", e.Response.Result.Message)
+	case Allowed, Warned:
+	}
+	if h.Observer != nil {
+		h.Observer(e)
+	}
 }
 
 // read returns the request in the body of r, or an HTTP status and the reason.
@@ -110,6 +163,8 @@ func read(w http.ResponseWriter, r *http.Request) (*admissionv1.AdmissionRequest
 	switch {
 	case errors.As(err, new(*http.MaxBytesError)):
 		return nil, http.StatusRequestEntityTooLarge, fmt.Errorf("the body is larger than %d bytes", MaxBody)
+	case errors.Is(err, errBusy):
+		return nil, http.StatusServiceUnavailable, err
 	case err != nil:
 		return nil, http.StatusBadRequest, err
 	}
@@ -120,5 +175,5 @@ func read(w http.ResponseWriter, r *http.Request) (*admissionv1.AdmissionRequest
 	if want := admissionv1.SchemeGroupVersion.WithKind("AdmissionReview"); review.GroupVersionKind() != want || review.Request == nil {
 		return nil, http.StatusBadRequest, errors.New("the body is not a request of admission.k8s.io/v1")
 	}
-	return review.Request, 0, nil
+	return review.Request, http.StatusOK, nil
 }

@@ -143,10 +143,14 @@ func TestReviews(t *testing.T) {
 		"a running pod selects what it may not":  {update(podKind, pod("blue", ""), pod("b/red", "")), other},
 		"a running pod selects it as before":     {update(podKind, pod("b/red", ""), pod("b/red", `,"spec":{"x":1}`)), strings.Replace(other, "403 Forbidden", "warning", 1)},
 		"a running pod selects nothing any more": {update(podKind, pod("b/red", ""), pod("", "")), "allowed"},
+		"a pod in the namespace of the request":  {create(podKind, pod("b/red", "")) + `,"namespace":"b"`, "allowed"},
+		"another primary than before":            {update(podKind, pod("b/red", ""), strings.Replace(pod("b/red", ""), `"annotations":{`, `"annotations":{"`+nad.DefaultNetworkAnnotation+`":"b/red",`, 1)), other},
+		"a primary of its node's network":        {create(podKind, strings.Replace(pod("blue", `,"spec":{"hostNetwork":true}`), nad.NetworksAnnotation, nad.DefaultNetworkAnnotation, 1)), onNode},
 		"a pod is deleted":                       {`"operation":"DELETE","kind":` + podKind + `,"oldObject":` + pod("b/red", ""), "allowed"},
 		"a command is executed in it":            {`"operation":"CONNECT","subResource":"exec","kind":{"version":"v1","kind":"PodExecOptions"},"object":{}`, "allowed"},
 		"annotations that are none":              {create(podKind, `{"metadata":{"annotations":[]}}`), "422 Invalid: the object cannot be decoded"},
 		"another kind":                           {create(`{"group":"apps","version":"v1","kind":"Deployment"}`, `{}`), "allowed"},
+		"a definition of another group":          {create(strings.Replace(definitionKind, "k8s.cni.cncf.io", "x.io", 1), bad), "allowed"},
 		"a pod of another group":                 {create(`{"group":"x.io","version":"v1","kind":"Pod"}`, pod("b/red", "")), "allowed"},
 		"no object":                              {`"operation":"CREATE","kind":` + podKind, "422 Invalid: the object cannot be decoded"},
 	} {
@@ -203,6 +207,7 @@ func TestRequestsThatAreNoReviews(t *testing.T) {
 		"no request":                      {http.MethodPost, "application/json", `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`, 400},
 		"as large as it may be":           {http.MethodPost, "application/json", review + strings.Repeat(" ", MaxBody-len(review)), 200},
 		"a byte larger than it may be":    {http.MethodPost, "application/json", review + strings.Repeat(" ", MaxBody+1-len(review)), 413},
+		"ten million bytes":               {http.MethodPost, "application/json", review + strings.Repeat(" ", 10_000_000), 413},
 		"much deeper than an object goes": {http.MethodPost, "application/json", strings.Repeat("[", 1<<20), 400},
 	} {
 		t.Run(name, func(t *testing.T) {
