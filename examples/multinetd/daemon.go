@@ -151,7 +151,7 @@ func (d *daemon) attachments(ctx context.Context, container string) ([]thick.Att
 // launched before the first operation and stopped after the last one.
 func (d *daemon) serve(ctx context.Context, l net.Listener, notify func(state string)) error {
 	if d.conf.MetricsAddress != "" {
-		stop, err := d.serveMetrics(ctx)
+		stop, err := serveMetrics(ctx, d.conf.MetricsAddress, d.pages(), d.log)
 		if err != nil {
 			return errors.Join(err, l.Close())
 		}

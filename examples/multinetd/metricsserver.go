@@ -16,32 +16,32 @@ import (
 	"github.com/metacni/metacni/examples/multinet/multinet"
 )
 
-// serveMetrics serves only the metrics and the probes over TCP, until stop is
-// called. While the address is in use, by the previous daemon that has not ended
-// yet, it retries in the background.
-func (d *daemon) serveMetrics(ctx context.Context) (stop func(), err error) {
-	l, err := d.listenMetrics(ctx)
+// serveMetrics serves pages, which have the metrics, over TCP until stop is called. While
+// the address is in use, by the previous daemon that has not ended yet, it retries in the
+// background.
+func serveMetrics(ctx context.Context, address string, pages http.Handler, log *slog.Logger) (stop func(), err error) {
+	l, err := listenMetrics(ctx, address)
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
-		d.log.LogAttrs(ctx, slog.LevelWarn, "metrics address in use, retrying", slog.Any("error", err))
+		log.LogAttrs(ctx, slog.LevelWarn, "metrics address in use, retrying", slog.Any("error", err))
 	case err != nil:
 		return nil, err
 	}
-	s := metricsServer(d.pages(), d.log)
+	s := metricsServer(pages, log)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		var err error
 		if l == nil {
-			l, err = d.awaitMetrics(ctx)
+			l, err = awaitMetrics(ctx, address)
 		}
 		if err == nil {
-			d.log.LogAttrs(ctx, slog.LevelInfo, "serving metrics", slog.String("address", l.Addr().String()))
+			log.LogAttrs(ctx, slog.LevelInfo, "serving metrics", slog.String("address", l.Addr().String()))
 			err = s.Serve(&newestListener{Listener: l, most: metricsConnections})
 		}
 		if ctx.Err() == nil {
-			d.log.LogAttrs(ctx, slog.LevelError, "serving metrics failed", slog.Any("error", err))
+			log.LogAttrs(ctx, slog.LevelError, "serving metrics failed", slog.Any("error", err))
 		}
 	}()
 	return func() { cancel(); _ = s.Close(); <-ended }, nil
@@ -137,7 +137,7 @@ func (c *newestConn) Close() error {
 }
 
 // awaitMetrics listens when the address is free. It fails when ctx ends.
-func (d *daemon) awaitMetrics(ctx context.Context) (net.Listener, error) {
+func awaitMetrics(ctx context.Context, address string) (net.Listener, error) {
 	poll := time.NewTicker(100 * time.Millisecond)
 	defer poll.Stop()
 	for {
@@ -146,14 +146,14 @@ func (d *daemon) awaitMetrics(ctx context.Context) (net.Listener, error) {
 			return nil, ctx.Err()
 		case <-poll.C:
 		}
-		if l, err := d.listenMetrics(ctx); !errors.Is(err, unix.EADDRINUSE) {
+		if l, err := listenMetrics(ctx, address); !errors.Is(err, unix.EADDRINUSE) {
 			return l, err
 		}
 	}
 }
 
-func (d *daemon) listenMetrics(ctx context.Context) (net.Listener, error) {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", d.conf.MetricsAddress)
+func listenMetrics(ctx context.Context, address string) (net.Listener, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 
 	"github.com/metacni/metacni/delegate/kube/webhook"
@@ -24,6 +25,9 @@ type webhookConfig struct {
 	config // of the daemons, from their file
 
 	Address, Cert, Key string
+
+	// MetricsAddress of the webhook. In the file it is that of the daemons.
+	MetricsAddress string
 }
 
 // runWebhook serves the admission webhook until ctx ends.
@@ -44,6 +48,17 @@ func runWebhook(ctx context.Context, args []string, defaultFile string, stdout, 
 	if err != nil {
 		return err
 	}
+	metrics := newWebhookMetrics(cert.Expires)
+	handler.Observer = metrics.count
+	if conf.MetricsAddress != "" {
+		pages := http.NewServeMux()
+		pages.Handle("GET /metrics", metrics.handler())
+		stop, err := serveMetrics(ctx, conf.MetricsAddress, pages, log)
+		if err != nil {
+			return err
+		}
+		defer stop()
+	}
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", conf.Address)
 	if err != nil {
 		return err
@@ -63,6 +78,7 @@ func readWebhookConfig(args []string, defaultFile string, help io.Writer) (*webh
 	flags.SetOutput(io.Discard)
 	flags.StringVar(&file, "config", file, "configuration `file` of the daemons; the default "+defaultFile+" may be missing")
 	flags.StringVar(&c.Address, "address", c.Address, "`address` to serve at")
+	flags.StringVar(&c.MetricsAddress, "metrics-address", c.MetricsAddress, "`address` for metrics, over HTTP without TLS; empty means none")
 	flags.StringVar(&c.Cert, "cert", c.Cert, "`file` of the TLS certificate, in PEM; it is read again when it changes")
 	flags.StringVar(&c.Key, "key", c.Key, "`file` of its key")
 	err := flags.Parse(args)

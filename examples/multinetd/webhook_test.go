@@ -17,13 +17,15 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
 )
 
 // certify writes a certificate for 127.0.0.1 and its key to dir.
@@ -63,8 +65,8 @@ type desk struct {
 	log    *journal
 }
 
-// newDesk starts a webhook with the daemons' file.
-func newDesk(t *testing.T, file string) *desk {
+// newDesk starts a webhook with the daemons' file, and more arguments.
+func newDesk(t *testing.T, file string, more ...string) *desk {
 	t.Helper()
 	dir := t.TempDir()
 	roots, args := certify(t, dir)
@@ -76,8 +78,8 @@ func newDesk(t *testing.T, file string) *desk {
 	ctx, cancel := context.WithCancel(t.Context())
 	listening, ended := make(chan string, 1), make(chan error, 1)
 	go func() {
-		args := append([]string{"webhook", "--address", "127.0.0.1:0", "--config", dir + "/daemon.json"}, args...)
-		ended <- run(ctx, args, "/absent", nil, io.Discard, io.MultiWriter(d.log, firstLine(listening)))
+		args := slices.Concat([]string{"webhook", "--address", "127.0.0.1:0", "--config", dir + "/daemon.json"}, args, more)
+		ended <- run(ctx, args, "/absent", nil, io.Discard, io.MultiWriter(d.log, listeningLine(listening)))
 	}()
 	select {
 	case line := <-listening:
@@ -99,26 +101,25 @@ func newDesk(t *testing.T, file string) *desk {
 	return d
 }
 
-// firstLine gets the first line of a log.
-type firstLine chan string
+// listeningLine gets the line of a log that has the address.
+type listeningLine chan string
 
-func (l firstLine) Write(p []byte) (int, error) {
-	select {
-	case l <- string(p):
-	default:
+func (l listeningLine) Write(p []byte) (int, error) {
+	if strings.Contains(string(p), `"listening"`) {
+		l <- string(p)
 	}
 	return len(p), nil
 }
 
-// ask returns the answer about a new object in the namespace ns.
-func (d *desk) ask(t *testing.T, kind metav1.GroupVersionKind, object any) *admissionv1.AdmissionResponse {
+// ask returns the answer about a new object in a namespace.
+func (d *desk) ask(t *testing.T, namespace string, kind metav1.GroupVersionKind, object any) *admissionv1.AdmissionResponse {
 	t.Helper()
 	raw, err := json.Marshal(object)
 	if err != nil {
 		t.Fatal(err)
 	}
 	review := admissionv1.AdmissionReview{Request: &admissionv1.AdmissionRequest{
-		UID: "u1", Kind: kind, Namespace: "ns", Operation: admissionv1.Create, Object: runtime.RawExtension{Raw: raw},
+		UID: "u1", Kind: kind, Namespace: namespace, Operation: admissionv1.Create, Object: apiruntime.RawExtension{Raw: raw},
 	}}
 	review.SetGroupVersionKind(admissionv1.SchemeGroupVersion.WithKind("AdmissionReview"))
 	body, err := json.Marshal(review)
@@ -144,14 +145,14 @@ func (d *desk) ask(t *testing.T, kind metav1.GroupVersionKind, object any) *admi
 
 func (d *desk) definition(t *testing.T, config string) *admissionv1.AdmissionResponse {
 	t.Helper()
-	return d.ask(t, metav1.GroupVersionKind{Group: "k8s.cni.cncf.io", Version: "v1", Kind: "NetworkAttachmentDefinition"}, map[string]any{
+	return d.ask(t, "ns", metav1.GroupVersionKind{Group: "k8s.cni.cncf.io", Version: "v1", Kind: "NetworkAttachmentDefinition"}, map[string]any{
 		"metadata": map[string]string{"namespace": "ns", "name": "blue"}, "spec": map[string]string{"config": config},
 	})
 }
 
-func (d *desk) pod(t *testing.T, networks string) *admissionv1.AdmissionResponse {
+func (d *desk) pod(t *testing.T, namespace, networks string) *admissionv1.AdmissionResponse {
 	t.Helper()
-	return d.ask(t, metav1.GroupVersionKind{Version: "v1", Kind: "Pod"}, map[string]any{
+	return d.ask(t, namespace, metav1.GroupVersionKind{Version: "v1", Kind: "Pod"}, map[string]any{
 		"metadata": map[string]any{"annotations": map[string]string{"k8s.v1.cni.cncf.io/networks": networks}},
 	})
 }
@@ -184,12 +185,67 @@ func TestWebhookDecidesByTheConfigurationOfTheDaemons(t *testing.T) {
 		"[{":         "annotation k8s.v1.cni.cncf.io/networks: cannot decode",
 		"a@x,b@x":    "annotation k8s.v1.cni.cncf.io/networks: ",
 	} {
-		if got := d.pod(t, networks); got.Allowed != (denied == "") || !got.Allowed && !strings.Contains(got.Result.Message, denied) {
+		if got := d.pod(t, "ns", networks); got.Allowed != (denied == "") || !got.Allowed && !strings.Contains(got.Result.Message, denied) {
 			t.Errorf("networks %s: %+v %v", networks, got, got.Result)
 		}
 	}
+	if got := d.pod(t, "other", "other/red"); !got.Allowed {
+		t.Errorf("a network of the pod's namespace: %v", got.Result)
+	}
 	if log := d.log.String(); strings.Contains(log, "hunter2") || strings.Count(log, `"msg":"denied"`) != 6 {
 		t.Errorf("log:\n%s", log)
+	}
+}
+
+// Requests are counted by what they are about, and the expiry of the certificate is there to
+// be watched. The metrics address of the daemons is not that of the webhook.
+func TestWebhookHasMetrics(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, `{"logFormat":"json","metricsAddress":"192.0.2.1:1"}`, "--metrics-address", "127.0.0.1:0")
+	for _, config := range []string{`{"type":"macvlan"}`, `{"type":"macvlan"}`, ``, `{}`} {
+		d.definition(t, config)
+	}
+	d.pod(t, "ns", "[{")
+	d.ask(t, "ns", metav1.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, d.url+"/validate", strings.NewReader("{"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp, err := d.client.Do(req); err != nil || resp.Body.Close() != nil || resp.StatusCode != http.StatusUnsupportedMediaType {
+		t.Fatal(resp, err)
+	}
+	for len(d.log.of(t, "serving metrics")) == 0 {
+		runtime.Gosched()
+	}
+	req, err = http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+d.log.of(t, "serving metrics")[0]["address"].(string)+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(resp.Body)
+	if err := errors.Join(err, resp.Body.Close()); err != nil {
+		t.Fatal(err)
+	}
+	got := series(t, string(text))
+	for name, want := range map[string]float64{
+		`multinetd_webhook_requests_total{operation="CREATE",outcome="allowed",resource="network-attachment-definitions"}`: 2,
+		`multinetd_webhook_requests_total{operation="CREATE",outcome="warned",resource="network-attachment-definitions"}`:  1,
+		`multinetd_webhook_requests_total{operation="CREATE",outcome="denied",resource="network-attachment-definitions"}`:  1,
+		`multinetd_webhook_requests_total{operation="CREATE",outcome="denied",resource="pods"}`:                            1,
+		`multinetd_webhook_requests_total{operation="CREATE",outcome="allowed",resource="other"}`:                          1,
+		`multinetd_webhook_requests_total{operation="other",outcome="failed",resource="other"}`:                            1,
+		`multinetd_webhook_duration_seconds_count{resource="network-attachment-definitions"}`:                              4,
+	} {
+		if got[name] != want {
+			t.Errorf("%s %v, want %v", name, got[name], want)
+		}
+	}
+	expires := time.Unix(int64(got["multinetd_webhook_certificate_expiration_timestamp_seconds"]), 0)
+	if until := time.Until(expires); until <= 0 || until > time.Hour {
+		t.Errorf("the certificate expires at %v", expires)
 	}
 }
 
@@ -212,6 +268,7 @@ func TestMistakesEndTheWebhook(t *testing.T) {
 		`"now"`:              append([]string{"now"}, cert...),
 		"what":               append([]string{"--what"}, cert...),
 		"no-port":            append([]string{"--address", "no-port"}, cert...),
+		"metrics":            append([]string{"--metrics-address", "no-port"}, cert...),
 	} {
 		err := run(t.Context(), append([]string{"webhook"}, args...), "/absent", nil, io.Discard, io.Discard)
 		if err == nil || !strings.Contains(err.Error(), want) {
