@@ -1,7 +1,6 @@
 package multinet
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 
@@ -46,7 +45,7 @@ func (r *Reviewer) Definition(d nad.Definition) error {
 	}
 	selected := wanted{use: nad.Selected, selection: netconf.Selection{Name: d.Name}}
 	_, err := d.Network(r.conf.rules(selected))
-	if errors.Is(err, nad.ErrForbidden) {
+	if err != nil {
 		standing := wanted{use: nad.Cluster, name: d.Name}
 		if ref, ok := r.conf.standingRef(standing); ok && ref == d.Ref {
 			_, err = d.Network(r.conf.rules(standing))
