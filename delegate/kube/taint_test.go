@@ -110,6 +110,8 @@ func TestTaintIsRemovedWhenTheServerAllowsIt(t *testing.T) {
 		"no right to get":   {Verb: "get", Status: http.StatusForbidden},
 		"no right to patch": {Verb: "patch", Status: http.StatusForbidden},
 		"not there":         {Verb: "get", Status: http.StatusNotFound},
+		"a conflict":        {Verb: "patch", Status: http.StatusConflict},
+		"too many requests": {Verb: "patch", Status: http.StatusTooManyRequests},
 		"broken":            {Verb: "get", Status: http.StatusInternalServerError},
 		"cut":               {Verb: "patch", Cut: true},
 		"a proxy's page":    {Verb: "get", Body: `<html>`},
