@@ -81,7 +81,7 @@ func TestVariantsOfTheManifests(t *testing.T) {
 			"resources: [DEPLOY]\ncomponents: [DEPLOY/webhook]\nnamespace: NAMESPACE\nimages: [{name: multinetd, newName: example.com/multinetd}]",
 			[]string{
 				"    service:\n      name: multinetd-webhook\n      namespace: NAMESPACE\n      path: /validate\n",
-				"failurePolicy: Ignore\n", "kind: Deployment\n", "kind: Service\n", "automountServiceAccountToken: false\n",
+				"failurePolicy: Ignore\n", "kind: Deployment\n", "kind: Service\n", "kind: PodDisruptionBudget\n", "automountServiceAccountToken: false\n",
 			},
 			[]string{"failurePolicy: Fail\n  matchPolicy", "namespace: kube-system", "image: multinetd"},
 		},

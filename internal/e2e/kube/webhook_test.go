@@ -1,22 +1,26 @@
 package kube
 
 import (
-	"crypto/rand"
-	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
+	"errors"
 	"fmt"
-	"math/big"
+	"io"
+	"maps"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -24,8 +28,11 @@ import (
 // at the address of its Service.
 type webhookWorld struct {
 	*Server
+	address string // of the Service
+	dir     string // of the certificate and the configuration
 	program string
 	args    []string
+	mounts  int // of the certificate
 	running *process
 }
 
@@ -35,26 +42,21 @@ func newWebhookWorld(t *testing.T) *webhookWorld {
 	if noHost != "" {
 		t.Skip(noHost)
 	}
-	w := &webhookWorld{Server: NewServer(t)}
+	w := &webhookWorld{Server: NewServer(t), dir: t.TempDir(), program: filepath.Join(os.Getenv(binEnv), "multinetd")}
 	w.Deploy(t)
 	w.deployWith(t, "webhook")
-	dir := t.TempDir()
-	w.program = filepath.Join(dir, "multinetd")
-	build := exec.CommandContext(t.Context(), "go", "build", "-C", "../../../examples/multinetd", "-o", w.program, ".")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
 	core := w.Core(t, w.Admin())
 	service, err := core.Services("kube-system").Get(t.Context(), "multinetd-webhook", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	address(t, service.Spec.ClusterIP)
-	w.certify(t, dir)
-	if err := os.WriteFile(dir+"/daemon-config.json", []byte(`{"chrootDir":"/host","namespaceIsolation":true,"allowedTypes":{"nad":["macvlan"]}}`), 0o600); err != nil {
+	w.address = service.Spec.ClusterIP
+	address(t, w.address)
+	w.certify(t)
+	if err := os.WriteFile(w.dir+"/daemon-config.json", []byte(`{"chrootDir":"/host","namespaceIsolation":true,"allowedTypes":{"nad":["macvlan"]}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w.args = w.command(t, strings.NewReplacer("/etc/multinetd-webhook", dir, "/etc/multinetd", dir, "=:8443", "="+service.Spec.ClusterIP+":443"))
+	w.args = w.command(t, strings.NewReplacer("/etc/multinetd-webhook", w.dir, "/etc/multinetd", w.dir, "=:8443", "="+w.address+":443", "=:8080", "="+w.address+":8080"))
 	t.Cleanup(func() { w.running.kill() })
 	return w
 }
@@ -71,40 +73,54 @@ func address(t *testing.T, ip string) {
 	}
 }
 
-// certify writes a certificate for the Service to dir, and tells the API server whom to
-// trust.
-func (w *webhookWorld) certify(t *testing.T, dir string) {
+// certify makes a certificate as the README says, and puts its Secret where the pods of the
+// Deployment have it.
+func (w *webhookWorld) certify(t *testing.T) {
 	t.Helper()
-	if err := writeKey(dir + "/tls.key"); err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(dir + "/tls.key")
+	readme, err := os.ReadFile(manifests + "/README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	block, _ := pem.Decode(text)
-	key, err := x509.ParseECPrivateKey(block.Bytes)
+	_, script, found := strings.Cut(string(readme), "By hand:\n\n```sh\n")
+	script, _, ended := strings.Cut(script, "```\n")
+	if !found || !ended {
+		t.Fatal("the README says nothing about a certificate")
+	}
+	cmd := exec.CommandContext(t.Context(), "sh", "-euc", script)
+	cmd.Dir = t.TempDir()
+	cmd.Env = []string{"KUBECONFIG=" + w.Kubeconfig(t, adminToken), "HOME=" + cmd.Dir, "PATH=" + filepath.Dir(program("kubectl")) + ":" + os.Getenv("PATH")}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	secret, err := w.Core(t, w.Admin()).Secrets("kube-system").Get(t.Context(), "multinetd-webhook", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"multinetd-webhook.kube-system.svc"},
-		IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
+	w.mount(t, secret.Data)
+}
+
+// mount puts files into the directory of the certificate as the kubelet does: a symbolic link
+// leads to all of them, and is replaced.
+func (w *webhookWorld) mount(t *testing.T, files map[string][]byte) {
+	t.Helper()
+	w.mounts++
+	dir := filepath.Join(w.dir, fmt.Sprintf("..data_%d", w.mounts))
+	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	if err := os.WriteFile(dir+"/tls.crt", cert, 0o600); err != nil {
+	for name, data := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		link := filepath.Join(w.dir, name)
+		if err := os.Symlink("..data/"+name, link); err != nil && !errors.Is(err, os.ErrExist) {
+			t.Fatal(err)
+		}
+	}
+	temporary := filepath.Join(w.dir, "..data_tmp")
+	if err := errors.Join(os.Symlink(filepath.Base(dir), temporary), os.Rename(temporary, filepath.Join(w.dir, "..data"))); err != nil {
 		t.Fatal(err)
 	}
-	bundle, err := json.Marshal(cert) // base64, as bytes are
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.Kubectl(t, "", "patch", "validatingwebhookconfiguration", "multinetd", "--type=json", "-p", fmt.Sprintf(
-		`[{"op":"add","path":"/webhooks/0/clientConfig/caBundle","value":%s},{"op":"add","path":"/webhooks/1/clientConfig/caBundle","value":%s}]`, bundle, bundle))
 }
 
 // command returns the arguments of the Deployment's container, whose volumes exist.
@@ -132,6 +148,12 @@ func (w *webhookWorld) start(t *testing.T) {
 	if w.running, err = start(w.path("webhook.log"), w.program, w.args...); err != nil {
 		t.Fatal(err)
 	}
+	w.untilAsked(t)
+}
+
+// untilAsked waits until the API server asks the webhook.
+func (w *webhookWorld) untilAsked(t *testing.T) {
+	t.Helper()
 	namespace := w.Namespace(t)
 	eventually(t, func() bool {
 		_, err := w.apply(t, definition(namespace, "bad", "{"), "--dry-run=server")
@@ -157,12 +179,20 @@ func networks(namespace, name, annotation string) string {
 	return string(text)
 }
 
-// What would fail an ADD is refused with the ADD's text when it is written. Everything else
-// is accepted, and everything at all while the webhook is away.
-func TestWebhookRefusesWhatAnADDRefuses(t *testing.T) {
+// The API server asks the webhook, which has a certificate as the README says.
+func TestWebhook(t *testing.T) {
 	t.Parallel()
 	w := newWebhookWorld(t)
 	w.start(t)
+	t.Run("refuses what an ADD refuses", w.testRefusals)
+	t.Run("is asked about few pods", w.testFewRequests)
+	t.Run("is away", w.testAway)
+	t.Run("gets another certificate", w.testCertificate)
+}
+
+// What would fail an ADD is refused with the ADD's text when it is written. Everything else
+// is accepted.
+func (w *webhookWorld) testRefusals(t *testing.T) {
 	ns := w.Namespace(t)
 	for name, tt := range map[string]struct{ object, says, denies string }{
 		"a definition":               {definition(ns, "good", `{"type":"macvlan"}`), "good created", ""},
@@ -186,12 +216,77 @@ func TestWebhookRefusesWhatAnADDRefuses(t *testing.T) {
 	if out, err := w.kubectl(t.Context(), t.TempDir(), generated, "create", "-f", "-"); err != nil {
 		t.Errorf("a generated name: %v, %s", err, out)
 	}
+	for config, code := range map[string]int{`{"type":"macvlan"}`: http.StatusCreated, `{`: http.StatusUnprocessableEntity} { // in the namespace of the path
+		text, err := json.Marshal(map[string]any{
+			"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
+			"metadata": map[string]string{"name": "plain"}, "spec": map[string]string{"config": config},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := request(t, w.Admin(), http.MethodPost, "/apis/k8s.cni.cncf.io/v1/namespaces/"+ns+"/network-attachment-definitions", string(text))
+		got.is(t, code, map[bool]string{true: "", false: "NAD " + ns + "/plain: spec.config"}[code == http.StatusCreated])
+	}
 	if out, err := w.kubectl(t.Context(), t.TempDir(), "", "annotate", "pod", "-n", ns, "good", "--overwrite", "k8s.v1.cni.cncf.io/networks=b/x"); err == nil || !strings.Contains(out, "namespaceIsolation") {
 		t.Errorf("an annotation of a pod that runs: %v, %s", err, out)
 	}
+}
 
+// The API server asks about pods that select networks, and about nothing else that happens to
+// pods.
+func (w *webhookWorld) testFewRequests(t *testing.T) {
+	ns := w.Namespace(t)
+	if out, err := w.apply(t, networks(ns, "one", "blue")); err != nil {
+		t.Fatalf("%v, %s", err, out)
+	}
+	before := w.asked(t)
+	for _, pod := range []*corev1.Pod{podOn("", ns, "other"), podOn("", "kube-system", "other")} {
+		pod.Annotations = map[string]string{"other": "x"}
+		w.Pod(t, pod)
+	}
+	one := podOn("", ns, "one")
+	request(t, w.Admin(), http.MethodPatch, statusPath(one), `{"metadata":{"annotations":{"`+statusAnnotation+`":"[]"}}}`).is(t, http.StatusOK, "")
+	w.DeletePod(t, one)
+	if now := w.asked(t); now != before || before == 0 {
+		t.Errorf("asked %d times about pods, and then %d times more", before, now-before)
+	}
+}
+
+// asked returns how often the API server has asked about pods.
+func (w *webhookWorld) asked(t *testing.T) int {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+w.address+":8080/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(resp.Body)
+	if err := errors.Join(err, resp.Body.Close()); err != nil {
+		t.Fatal(err)
+	}
+	sum := 0
+	for _, found := range regexp.MustCompile(`(?m)^multinetd_webhook_requests_total\{.*resource="pods".*\} (\d+)$`).FindAllSubmatch(text, -1) {
+		n, err := strconv.Atoi(string(found[1]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += n
+	}
+	return sum
+}
+
+// While the webhook is away everything is accepted. Later what is wrong already can be
+// changed and deleted, but not to something else that is wrong.
+func (w *webhookWorld) testAway(t *testing.T) {
+	ns := w.Namespace(t)
+	if out, err := w.apply(t, definition(ns, "good", `{"type":"macvlan"}`)); err != nil {
+		t.Fatalf("%v, %s", err, out)
+	}
 	w.running.kill()
-	for _, object := range []string{definition(ns, "late", `{"type":`), networks(ns, "late", "[{"), definition(ns, "good", `{"type":5}`)} {
+	for _, object := range []string{definition(ns, "late", `{"type":`), networks(ns, "late", "[{"), networks(ns, "wrong", "[{"), definition(ns, "good", `{"type":5}`)} {
 		if out, err := w.apply(t, object); err != nil {
 			t.Errorf("while the webhook is away: %v, %s", err, out)
 		}
@@ -207,10 +302,57 @@ func TestWebhookRefusesWhatAnADDRefuses(t *testing.T) {
 			t.Errorf("kubectl %q: %v, %s", args, err, out)
 		}
 	}
+	requestAs(t, w.Admin(), http.MethodPatch, "/api/v1/namespaces/"+ns+"/pods/wrong/ephemeralcontainers", "application/strategic-merge-patch+json",
+		`{"spec":{"ephemeralContainers":[{"name":"debug","image":"none"}]}}`).is(t, http.StatusOK, "debug")
 	if out, err := w.apply(t, definition(ns, "good", `{"type":6}`)); err == nil {
 		t.Errorf("from bad to bad: %s", out)
 	}
 	if out, err := w.apply(t, definition(ns, "good", `{"type":"macvlan"}`)); err != nil {
 		t.Errorf("mended: %v, %s", err, out)
+	}
+}
+
+// The certificate may be replaced while the webhook runs, as the README says. Applying the
+// manifests again keeps the API server's trust in it.
+func (w *webhookWorld) testCertificate(t *testing.T) {
+	w.certify(t)
+	w.untilAsked(t)
+	w.deployWith(t, "webhook")
+	if out, err := w.apply(t, definition(w.Namespace(t), "bad", "{"), "--dry-run=server"); err == nil {
+		t.Errorf("accepted: %s", out)
+	}
+	log, err := os.ReadFile(w.path("webhook.log"))
+	if err != nil || strings.Count(string(log), "certificate replaced") != 1 {
+		t.Errorf("%v, log:\n%s", err, log)
+	}
+}
+
+// The pods of the webhook can do nothing but answer, and one of them is always there.
+func TestWebhookPodsHaveNoPower(t *testing.T) {
+	t.Parallel()
+	s := cluster(t)
+	got := s.Kubectl(t, "", "create", "--dry-run=client", "-o", "json", "-f", manifests+"/webhook/deployment.yaml")
+	decoder := json.NewDecoder(strings.NewReader(got))
+	var d appsv1.Deployment
+	var budget policyv1.PodDisruptionBudget
+	if err := errors.Join(decoder.Decode(&d), decoder.Decode(&budget)); err != nil {
+		t.Fatal(err)
+	}
+	pod := d.Spec.Template.Spec
+	if token := pod.AutomountServiceAccountToken; token == nil || *token || pod.HostNetwork || pod.HostPID {
+		t.Errorf("token %v, hostNetwork %v, hostPID %v", token, pod.HostNetwork, pod.HostPID)
+	}
+	c := pod.Containers[0]
+	as, in := c.SecurityContext, pod.SecurityContext
+	if *as.AllowPrivilegeEscalation || !*as.ReadOnlyRootFilesystem || !slices.Contains(as.Capabilities.Drop, "ALL") || len(as.Capabilities.Add) > 0 ||
+		as.Privileged != nil || !*in.RunAsNonRoot || *in.RunAsUser == 0 || in.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+		t.Errorf("%+v\n%+v", as, in)
+	}
+	if c.Resources.Limits.Memory().IsZero() || c.Resources.Requests.Cpu().IsZero() || c.LivenessProbe == nil || c.ReadinessProbe == nil || c.Lifecycle.PreStop.Sleep.Seconds == 0 {
+		t.Errorf("%+v", c)
+	}
+	if *d.Spec.Replicas < 2 || len(pod.TopologySpreadConstraints) != 1 || budget.Spec.MaxUnavailable.IntValue() >= int(*d.Spec.Replicas) ||
+		!maps.Equal(budget.Spec.Selector.MatchLabels, d.Spec.Template.Labels) {
+		t.Errorf("%d replicas, %+v, %+v", *d.Spec.Replicas, pod.TopologySpreadConstraints, budget.Spec)
 	}
 }
