@@ -108,12 +108,13 @@ func (m *Manager) adoption(a Adoption) (scratch.Record[record], error) {
 //  2. It removes the files from which the attachment was adopted.
 //  3. It calls keep with the rest of the record, to write it down for the other
 //     program.
-//  4. It deletes the record, without a DEL of its own interface.
+//  4. It removes the Files of that rest, of which the other program does not know,
+//     and deletes the record, without a DEL of its own interface.
 //
 // If the container is gone, or an Add or Del was interrupted, Release does not
 // call keep, and removes everything as Del does. Without a record it returns nil.
-// If a plugin or keep fails the record stays, and Release can be repeated, keep
-// included. Every error is an [*Error].
+// If a plugin or keep fails, or a file cannot be removed, the record stays, and
+// Release can be repeated, keep included. Every error is an [*Error].
 func (m *Manager) Release(ctx context.Context, k scratch.Key, keep func(context.Context, Record) error) error {
 	return fail(OpRelease, k, m.withRecord(ctx, k, func(ctx context.Context, l *scratch.Lock, r scratch.Record[record]) error {
 		if !r.State.Attached() || m.record(r).outlived() {
@@ -125,6 +126,9 @@ func (m *Manager) Release(ctx context.Context, k scratch.Key, keep func(context.
 		}
 		if err == nil {
 			err = keep(ctx, m.record(r))
+		}
+		if err == nil {
+			err = m.removeFiles(filesOf(r.Value.Delegates, every))
 		}
 		if err == nil {
 			err = m.store().Delete(l, k)

@@ -57,6 +57,17 @@ func TestFilesGoWithTheirAttachment(t *testing.T) {
 			_, err := n.Attach(n.t.Context(), eth0, withFiles(hotplug(eth0), dir))
 			return err
 		}, []string{"eth0", "hot0", "net0"}},
+		{"Release", func(n *node, dir string) error {
+			return n.Release(n.t.Context(), eth0, func(_ context.Context, r Record) error {
+				if diff := cmp.Diff([]string{filepath.Join(dir, "eth0")}, r.Attached[0].Files); diff != "" || len(files(n.t, dir)) != 1 {
+					n.t.Errorf("when the other program takes over: %s, left %q", diff, files(n.t, dir))
+				}
+				return nil
+			})
+		}, nil},
+		{"a Release that fails", func(n *node, _ string) error {
+			return failing(n.Release(n.t.Context(), eth0, func(context.Context, Record) error { return errors.New("disk full") }))
+		}, []string{"eth0"}},
 		{"an Attach that fails", func(n *node, dir string) error {
 			n.failOn("ADD ipvlan", 11)
 			_, err := n.Attach(n.t.Context(), eth0, withFiles(hotplug(eth0), dir))
