@@ -16,6 +16,7 @@ package device
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 
 	"github.com/metacni/metacni/delegate"
@@ -27,7 +28,7 @@ const NoNUMA = -1
 
 // A Device is one device of a resource.
 type Device struct {
-	Resource string // such as "vendor.example/vf"
+	Resource string // such as "vendor.example/vf"; empty if nobody knows it
 	ID       string // as the device plugin calls it, most often a PCI address
 	NUMA     int    // the lowest NUMA node that it belongs to, or [NoNUMA]
 }
@@ -65,6 +66,8 @@ type Request struct {
 //
 // A device that several containers share is that of the first. The result depends on the
 // arguments only.
+//
+// A device of containers without Resource is given to nobody.
 //
 // If a request cannot be served, Allocate fails with an [*Error] for the first such
 // request.
@@ -125,7 +128,7 @@ func (p *pool) add(c Container) {
 		return cmp.Or(cmp.Compare(a.NUMA, b.NUMA), compareIDs(a.ID, b.ID), cmp.Compare(a.Resource, b.Resource))
 	})
 	for _, d := range devices {
-		if d.Resource != "" && d.ID != "" && !slices.Contains(p.all[d.Resource], d.ID) {
+		if d.ID != "" && !slices.Contains(p.all[d.Resource], d.ID) {
 			p.all[d.Resource] = append(p.all[d.Resource], d.ID)
 		}
 	}
@@ -162,6 +165,9 @@ func (p *pool) none(resource string, used []Device) error {
 func (p *pool) fail(at int, requests []Request, why error) error {
 	r := requests[at]
 	e := &Error{At: at, Request: r, Allocated: p.all[r.Resource], Err: why}
+	if errors.Is(why, ErrNotAllocated) {
+		e.Unknown = p.all[""]
+	}
 	for _, other := range requests {
 		if other.Resource == r.Resource {
 			e.Asked++

@@ -108,6 +108,12 @@ func TestAllocate(t *testing.T) {
 			[]string{"a", "b"},
 		},
 		{
+			"one of which nobody knows the resource is given to nobody",
+			[]device.Container{of("app", "", 0, "a"), of("app", vf, 0, "b")},
+			nil, asks(vf, ""),
+			[]string{"b", ""},
+		},
+		{
 			"recorded devices are in use",
 			[]device.Container{of("app", vf, 0, "a", "b", "c", "d")},
 			[]device.Device{{Resource: vf, ID: "a"}, {ID: "c"}, {Resource: nic, ID: "b"}},
@@ -135,6 +141,7 @@ func TestAllocate(t *testing.T) {
 func TestAttachmentsNeverGoWithoutTheirDevice(t *testing.T) {
 	t.Parallel()
 	two := []device.Container{of("app", vf, 0, "a", "b")}
+	unknown := of("app", "", device.NoNUMA, "nic.example/node1/vf-7")
 	for _, tc := range []struct {
 		name       string
 		containers []device.Container
@@ -142,49 +149,61 @@ func TestAttachmentsNeverGoWithoutTheirDevice(t *testing.T) {
 		requests   []device.Request
 		at         int
 		why        error
+		code       uint
 		text       string
 	}{
 		{
-			"the pod has none", nil, nil, asks("", vf), 1, device.ErrNotAllocated,
-			`resource "vendor.example/vf": the pod's networks ask for 1 of its devices; the pod has none`,
+			"the pod has none", nil, nil, asks("", vf), 1, device.ErrNotAllocated, 7,
+			`resource "vendor.example/vf": the pod's networks ask for 1 of its devices; the pod's containers have none`,
 		},
 		{
 			"the pod has none and names one all the same",
 			[]device.Container{of("app", nic, 0, "a")},
 			nil,
 			[]device.Request{{Resource: vf, ID: "a"}},
-			0, device.ErrNotAllocated,
-			`resource "vendor.example/vf": device "a" is not allocated to the pod; the pod has none`,
+			0, device.ErrNotAllocated, 7,
+			`resource "vendor.example/vf": device "a" is not allocated to the pod; the pod's containers have none`,
 		},
 		{
-			"they run out", two, nil, asks(vf, vf, vf), 2, device.ErrNotAllocated,
-			`resource "vendor.example/vf": the pod's networks ask for 3 of its devices; the pod has 2: "a", "b"`,
+			"they run out", two, nil, asks(vf, vf, vf), 2, device.ErrNotAllocated, 7,
+			`resource "vendor.example/vf": the pod's networks ask for 3 of its devices; the pod's containers have 2: "a", "b"`,
 		},
 		{
 			"the named one is another pod's", two, nil,
 			[]device.Request{{Resource: vf, ID: "c"}},
-			0, device.ErrNotAllocated,
-			`resource "vendor.example/vf": device "c" is not allocated to the pod; the pod has 2: "a", "b"`,
+			0, device.ErrNotAllocated, 7,
+			`resource "vendor.example/vf": device "c" is not allocated to the pod; the pod's containers have 2: "a", "b"`,
 		},
 		{
 			"one is named twice", two, nil,
 			[]device.Request{{Resource: vf, ID: "a"}, {Resource: vf, ID: "a"}},
-			1, device.ErrInUse,
-			`resource "vendor.example/vf": device "a" is in use by another attachment of the pod; the pod has 2: "a", "b"`,
+			1, device.ErrInUse, 7,
+			`resource "vendor.example/vf": device "a" is in use by another attachment of the pod; the pod's containers have 2: "a", "b"`,
 		},
 		{
 			"recorded attachments have all", two,
 			[]device.Device{{Resource: vf, ID: "a"}, {Resource: vf, ID: "b"}},
-			asks(vf), 0, device.ErrInUse,
-			`resource "vendor.example/vf": the pod's networks ask for 1 more of its devices; the pod has 2, not all of them free: "a", "b"`,
+			asks(vf), 0, device.ErrInUse, 7,
+			`resource "vendor.example/vf": the pod's networks ask for 1 more of its devices; the pod's containers have 2, not all of them free: "a", "b"`,
+		},
+		{
+			"one of which nobody knows the resource may be it", []device.Container{unknown}, nil, asks(vf), 0, device.ErrNotAllocated, 11,
+			`resource "vendor.example/vf": the pod's networks ask for 1 of its devices; the pod's containers have none; the resource is not known of "nic.example/node1/vf-7"`,
+		},
+		{
+			"one of which nobody knows the resource does not free another", []device.Container{two[0], unknown},
+			[]device.Device{{Resource: vf, ID: "a"}},
+			[]device.Request{{Resource: vf, ID: "a"}},
+			0, device.ErrInUse, 7,
+			`resource "vendor.example/vf": device "a" is in use by another attachment of the pod; the pod's containers have 2: "a", "b"`,
 		},
 		{
 			"a long list is cut",
 			[]device.Container{of("app", vf, 0, "1", "2", "3", "4", "5", "6", "7", "8", "9", "10")},
 			nil,
 			[]device.Request{{Resource: vf, ID: "x"}},
-			0, device.ErrNotAllocated,
-			`resource "vendor.example/vf": device "x" is not allocated to the pod; the pod has 10: "1", "2", "3", "4", "5", "6", "7", "8" and 2 more`,
+			0, device.ErrNotAllocated, 7,
+			`resource "vendor.example/vf": device "x" is not allocated to the pod; the pod's containers have 10: "1", "2", "3", "4", "5", "6", "7", "8" and 2 more`,
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -194,8 +213,8 @@ func TestAttachmentsNeverGoWithoutTheirDevice(t *testing.T) {
 			if !errors.As(err, &e) || ids != nil {
 				t.Fatalf("got %q, %v, want an Error", ids, err)
 			}
-			if e.At != tc.at || !errors.Is(err, tc.why) || e.CNICode() != 7 {
-				t.Errorf("request %d, code %d, %v; want request %d, code 7, %v", e.At, e.CNICode(), e.Err, tc.at, tc.why)
+			if e.At != tc.at || !errors.Is(err, tc.why) || e.CNICode() != tc.code {
+				t.Errorf("request %d, code %d, %v; want request %d, code %d, %v", e.At, e.CNICode(), e.Err, tc.at, tc.code, tc.why)
 			}
 			if diff := cmp.Diff(tc.text, err.Error()); diff != "" {
 				t.Error(diff)

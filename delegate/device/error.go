@@ -27,6 +27,7 @@ type Error struct {
 	Request   Request
 	Asked     int      // how many requests are for the resource
 	Allocated []string // the pod's devices of the resource, in their order
+	Unknown   []string // the pod's devices of which nobody knows the resource, with ErrNotAllocated
 	Err       error    // [ErrNotAllocated] or [ErrInUse]
 }
 
@@ -44,18 +45,27 @@ func (e *Error) Error() string {
 
 // has says what the pod has.
 func (e *Error) has(free string) string {
-	if len(e.Allocated) == 0 {
-		return "the pod has none"
+	text := "the pod's containers have none"
+	if len(e.Allocated) > 0 {
+		text = fmt.Sprintf("the pod's containers have %d%s: %s", len(e.Allocated), free, list(e.Allocated))
 	}
-	return fmt.Sprintf("the pod has %d%s: %s", len(e.Allocated), free, list(e.Allocated))
+	if len(e.Unknown) > 0 {
+		text += "; the resource is not known of " + list(e.Unknown)
+	}
+	return text
 }
 
 // Unwrap returns e.Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// CNICode reports the CNI error code for e, which is 7: the pod's networks and its
-// containers ask for different devices.
-func (e *Error) CNICode() uint { return types.ErrInvalidNetworkConfig }
+// CNICode reports the CNI error code for e. It is 7, because the pod's networks and its
+// containers ask for different devices, or 11 (try again later) with Unknown devices.
+func (e *Error) CNICode() uint {
+	if len(e.Unknown) > 0 {
+		return types.ErrTryAgainLater
+	}
+	return types.ErrInvalidNetworkConfig
+}
 
 // listed is how many IDs an error lists.
 const listed = 8

@@ -120,7 +120,7 @@ func TestNoNetworkIsAttachedWithoutTheDeviceThatItNeeds(t *testing.T) {
 		code       uint
 		says       []string
 	}{
-		{"they run out", keys(bridge, annotated("vf,vf,vf")), podOf("a"), 7, []string{`selected network "vf"`, vf, "ask for 3", "has 2", `"a", "b"`}},
+		{"they run out", keys(bridge, annotated("vf,vf,vf")), podOf("a"), 7, []string{`selected network "vf"`, vf, "ask for 3", "have 2", `"a", "b"`}},
 		{"one that the pod does not have", keys(bridge, annotated(`[{"name":"vf","deviceID":"c"}]`)), podOf("a"), 7, []string{`"vf"`, `"c"`, "not allocated"}},
 		{"the same twice", keys(bridge, annotated(`[{"name":"vf","deviceID":"a"},{"name":"vf","deviceID":"a"}]`)), podOf("a"), 7, []string{`"a"`, "in use"}},
 		{"the kubelet does not answer", keys(bridge, `"namespaceIsolation":true`, annotated("vf")), podOf("b"), 11, []string{`"vf"`, "another pod"}},
