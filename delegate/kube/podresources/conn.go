@@ -51,6 +51,13 @@ func (c *Client) kubelet() (api.PodResourcesListerClient, error) {
 	return api.NewPodResourcesListerClient(c.conn), nil
 }
 
+// asked reports whether c has asked the kubelet before.
+func (c *Client) asked() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.conn != nil
+}
+
 func (c *Client) socket() string { return cmp.Or(c.Socket, DefaultSocket) }
 
 // Close closes the connection to the kubelet and waits for the goroutines of c. Calls

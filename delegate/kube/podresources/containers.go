@@ -38,20 +38,23 @@ func (c *Client) containers(ctx context.Context, reported *api.PodResources) ([]
 	return containers, nil
 }
 
-// claimed returns the devices in claims that belong to a resource.
+// claimed returns the devices in claims, without those that belong to no resource.
 func (c *Client) claimed(ctx context.Context, claims []*api.DynamicResource) ([]device.Device, error) {
-	if c.Attributes == nil {
-		return nil, nil
-	}
 	var devices []device.Device
 	for _, claim := range claims {
 		for _, r := range claim.GetClaimResources() {
-			a, err := c.Attributes(ctx, r.GetDriverName(), r.GetPoolName(), r.GetDeviceName())
-			if err != nil {
-				return nil, fmt.Errorf("attributes of device %s/%s/%s of claim %s/%s: %w",
-					r.GetDriverName(), r.GetPoolName(), r.GetDeviceName(), claim.GetClaimNamespace(), claim.GetClaimName(), err)
+			name := r.GetDriverName() + "/" + r.GetPoolName() + "/" + r.GetDeviceName()
+			var a map[string]string
+			if c.Attributes != nil {
+				var err error
+				if a, err = c.Attributes(ctx, r.GetDriverName(), r.GetPoolName(), r.GetDeviceName()); err != nil {
+					return nil, fmt.Errorf("attributes of device %s of claim %s/%s: %w", name, claim.GetClaimNamespace(), claim.GetClaimName(), err)
+				}
 			}
-			if id := cmp.Or(a[idAttribute], a[pciAttribute]); id != "" && a[resourceAttribute] != "" {
+			switch id := cmp.Or(a[idAttribute], a[pciAttribute]); {
+			case a == nil:
+				devices = append(devices, device.Device{ID: name, NUMA: device.NoNUMA})
+			case id != "" && a[resourceAttribute] != "":
 				devices = append(devices, device.Device{Resource: a[resourceAttribute], ID: id, NUMA: device.NoNUMA})
 			}
 		}

@@ -2,6 +2,7 @@ package podresources
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	api "k8s.io/kubelet/pkg/apis/podresources/v1"
@@ -31,6 +32,8 @@ type batch struct {
 	err      error
 }
 
+var errUnanswered = errors.New("the kubelet has not answered")
+
 // An asker asks the kubelet once.
 type asker func(context.Context) (*api.ListPodResourcesResponse, error)
 
@@ -50,7 +53,7 @@ func (l *lists) join(ctx context.Context, ask asker) (*api.ListPodResourcesRespo
 		if why := l.leave(b); why != nil {
 			return nil, why
 		}
-		return nil, ctx.Err()
+		return nil, errUnanswered
 	}
 }
 

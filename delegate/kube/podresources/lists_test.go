@@ -70,7 +70,7 @@ func TestARequestEndsWhenNobodyWaitsForIt(t *testing.T) {
 		var all sync.WaitGroup
 		for _, ctx := range []context.Context{ctx1, ctx1, ctx2} {
 			all.Go(func() {
-				if _, err := l.join(ctx, ask); !errors.Is(err, context.Canceled) {
+				if _, err := l.join(ctx, ask); !errors.Is(err, errUnanswered) {
 					t.Error(err)
 				}
 			})

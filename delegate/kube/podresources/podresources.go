@@ -52,8 +52,8 @@ type Client struct {
 	Socket string
 
 	// Checkpoint is the path of the file in which the kubelet's device manager keeps
-	// what it has allocated. It is read if there is no Socket. Empty means
-	// [DefaultCheckpoint].
+	// what it has allocated. It is read if there is no Socket, unless there was one
+	// before: a kubelet that restarts makes it again. Empty means [DefaultCheckpoint].
 	Checkpoint string
 
 	// Timeout limits how long Devices takes. Zero means [DefaultTimeout].
@@ -62,8 +62,8 @@ type Client struct {
 	// Attributes returns the attributes of a device that is allocated by a
 	// ResourceClaim: those in its ResourceSlice that are strings, under their
 	// qualified names, as DeviceAttributes of a View of package kube. It returns nil for
-	// a device that no ResourceSlice has. It is called only for pods that have claims, and may be called by several goroutines at
-	// the same time. Nil ignores the devices of claims.
+	// a device that no ResourceSlice has. It is called only for pods that have claims.
+	// Several goroutines may call it at the same time. A nil Attributes knows no device.
 	Attributes func(ctx context.Context, driver, pool, name string) (map[string]string, error)
 
 	mu     sync.Mutex
@@ -82,12 +82,19 @@ type Client struct {
 // calls that wait. That is repeated, with growing pauses, while the kubelet is not there or
 // rejects it, until ctx ends or Client.Timeout is over.
 //
-// If there is no socket, Devices reads the checkpoint. That knows pods by their UID, and
-// nothing of claims. Its containers are in the order of their names.
+// If there is no socket, and c has not found one before, Devices reads the checkpoint. That
+// knows pods by their UID, and nothing of claims. Its containers are in the order of their
+// names.
 //
 // Devices of claims belong to the resource in their attribute
 // k8s.cni.cncf.io/resourceName; those without it are left out. Their ID is the attribute
-// k8s.cni.cncf.io/deviceID, or else resource.kubernetes.io/pciBusID.
+// k8s.cni.cncf.io/deviceID, or else resource.kubernetes.io/pciBusID. A device of which
+// Client.Attributes knows nothing has no Resource, and driver/pool/device as its ID: its
+// ResourceSlice may not have come yet.
+//
+// The kubelet reports a claim for the containers that name it, under resources.claims or by
+// an extended resource, and not for a container that ends before the others start. It does
+// not tell which devices are for admin access only: they count as the pod's.
 //
 // Every error is an [*Error], with CNI code 11.
 func (c *Client) Devices(ctx context.Context, pod nad.Pod) ([]device.Container, error) {
@@ -104,7 +111,7 @@ func (c *Client) devices(ctx context.Context, pod nad.Pod) ([]device.Container, 
 	if pod.Name == "" {
 		return nil, nil
 	}
-	if _, err := os.Stat(c.socket()); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(c.socket()); errors.Is(err, fs.ErrNotExist) && !c.asked() {
 		return readCheckpoint(cmp.Or(c.Checkpoint, DefaultCheckpoint), pod.UID)
 	}
 	reported, err := c.ask(ctx, pod)

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -142,54 +140,6 @@ func TestAPodThatTheKubeletDoesNotKnowIsTriedAgainLater(t *testing.T) {
 	}
 }
 
-const checkpoint = `{"Data":{"PodDeviceEntries":[
-	{"PodUID":"u1","ContainerName":"second","ResourceName":"vendor.example/vf","DeviceIDs":{"1":["d"],"-1":["e"],"0":["c","b"]},"AllocResp":"CgA="},
-	{"PodUID":"u2","ContainerName":"app","ResourceName":"vendor.example/vf","DeviceIDs":{"0":["x"]},"AllocResp":""},
-	{"PodUID":"u1","ContainerName":"first","ResourceName":"vendor.example/vf","DeviceIDs":{"0":["a"]},"AllocResp":""},
-	{"PodUID":"u1","ContainerName":"second","ResourceName":"vendor.example/nic","DeviceIDs":{"0":["n"]},"AllocResp":""}
-],"RegisteredDevices":{"vendor.example/vf":["a","b"]}},"Checksum":2711024366}`
-
-func TestWithoutASocketTheCheckpointIsRead(t *testing.T) {
-	t.Parallel()
-	k, c := start(t)
-	k.Stop()
-	if err := os.WriteFile(k.Checkpoint(), []byte(checkpoint), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	want(t, c, web,
-		device.Container{Name: "first", Devices: on(0, "a")},
-		device.Container{Name: "second", Devices: append(append(append(on(-1, "e"), on(0, "c", "b")...), on(1, "d")...), device.Device{Resource: "vendor.example/nic", ID: "n"})},
-	)
-	want(t, c, nad.Pod{Namespace: "default", Name: "plain", UID: "u3"})
-}
-
-func TestACheckpointThatCannotBeUsedIsTriedAgainLater(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	for name, text := range map[string]string{
-		"empty": "", "cut": checkpoint[:200], "another": `{"data":[]}`, "empty object": `{}`, "number": "7",
-		"without NUMA": `{"Data":{"PodDeviceEntries":[{"PodUID":"u1","DeviceIDs":["a"]}]}}`,
-		"large":        strings.Repeat(" ", podresources.MaxSize) + checkpoint,
-	} {
-		file := filepath.Join(dir, name)
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		c := &podresources.Client{Socket: filepath.Join(dir, "none"), Checkpoint: file}
-		if got, err := c.Devices(t.Context(), web); err == nil || code(err) != 11 {
-			t.Errorf("%s: got %v, %v", name, got, err)
-		}
-	}
-	c := &podresources.Client{Socket: filepath.Join(dir, "none"), Checkpoint: filepath.Join(dir, "none")}
-	if _, err := c.Devices(t.Context(), web); !errors.Is(err, fs.ErrNotExist) || code(err) != 11 {
-		t.Errorf("neither socket nor checkpoint: %v", err)
-	}
-	c.Checkpoint = filepath.Join(dir, "empty object")
-	if _, err := c.Devices(t.Context(), nad.Pod{Namespace: "default", Name: "web"}); err == nil || !strings.Contains(err.Error(), "K8S_POD_UID") {
-		t.Errorf("without a UID: %v", err)
-	}
-}
-
 // code returns the CNI code of err, or 0.
 func code(err error) uint {
 	var e *podresources.Error
@@ -242,49 +192,107 @@ func TestAnyNumberOfPodsCanStartAtOnce(t *testing.T) {
 
 func TestAKubeletThatIsNotThereForAMomentIsAskedAgain(t *testing.T) {
 	t.Parallel()
-	for name, disturb := range map[string]func(*podresourcestest.Kubelet) error{
-		"unavailable": func(k *podresourcestest.Kubelet) error { k.Fail(4, codes.Unavailable, "starting"); return nil },
-		"rate": func(k *podresourcestest.Kubelet) error {
-			k.Fail(4, codes.ResourceExhausted, "rejected by rate limit")
-			return nil
+	for name, disturb := range map[string]func(*podresourcestest.Kubelet) (ended bool, err error){
+		"unavailable": func(k *podresourcestest.Kubelet) (bool, error) {
+			k.Fail(4, codes.Unavailable, "starting")
+			return false, nil
 		},
-		"crash": func(k *podresourcestest.Kubelet) error { return k.Crash() },
+		"rate": func(k *podresourcestest.Kubelet) (bool, error) {
+			k.Fail(4, codes.ResourceExhausted, "rejected by rate limit")
+			return false, nil
+		},
+		"crash": func(k *podresourcestest.Kubelet) (bool, error) {
+			k.Crash()
+			return true, nil
+		},
+		"without socket": func(k *podresourcestest.Kubelet) (bool, error) {
+			return true, errors.Join(k.Stop(), os.WriteFile(k.Checkpoint(), []byte(checkpoint), 0o600))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			k, c := start(t)
 			k.SetPod("default", "web", podresourcestest.Devices("app", vf, "a"))
 			want(t, c, web, device.Container{Name: "app", Devices: on(0, "a")})
-			if err := os.WriteFile(k.Checkpoint(), []byte(checkpoint), 0o600); err != nil { // for a moment without a socket
+			ended, err := disturb(k)
+			if err != nil {
 				t.Fatal(err)
 			}
-			if err := disturb(k); err != nil {
-				t.Fatal(err)
-			}
-			got := make(chan error)
-			go func() {
-				_, err := c.Devices(t.Context(), web)
-				got <- err
-			}()
-			if name == "crash" {
-				if err := os.Remove(k.Socket()); err != nil {
-					t.Error(err)
+			var call sync.WaitGroup
+			call.Go(func() {
+				got, err := c.Devices(t.Context(), web)
+				if diff := cmp.Diff([]device.Container{{Name: "app", Devices: on(0, "a")}}, got); diff != "" || err != nil {
+					t.Error(diff, err)
 				}
+			})
+			if ended {
 				if err := k.Listen(); err != nil {
 					t.Error(err)
 				}
 			}
-			if err := <-got; err != nil {
-				t.Error(err)
-			}
+			call.Wait()
 		})
+	}
+}
+
+// All who wait for an answer get that of the next kubelet.
+func TestAKubeletMayRestartWhileItAnswers(t *testing.T) {
+	t.Parallel()
+	for _, get := range []bool{true, false} {
+		k, c := start(t)
+		if !get {
+			k.WithoutGet(false)
+		}
+		k.SetPod("default", "web", podresourcestest.Devices("app", vf, "a"))
+		want(t, c, web, device.Container{Name: "app", Devices: on(0, "a")})
+		held, release := k.Hold()
+		var all sync.WaitGroup
+		for range 3 {
+			all.Go(func() {
+				if got, err := c.Devices(t.Context(), web); err != nil || len(got) != 1 {
+					t.Errorf("got %v, %v", got, err)
+				}
+			})
+		}
+		<-held
+		k.Crash()
+		release()
+		if err := k.Listen(); err != nil {
+			t.Error(err)
+		}
+		all.Wait()
+	}
+}
+
+func TestAKubeletThatDoesNotAnswerIsTriedAgainLater(t *testing.T) {
+	t.Parallel()
+	for _, get := range []bool{true, false} {
+		k, c := start(t)
+		if !get {
+			k.WithoutGet(false)
+		}
+		k.SetPod("default", "web", podresourcestest.Devices("app", vf, "a"))
+		want(t, c, web, device.Container{Name: "app", Devices: on(0, "a")})
+		held, release := k.Hold()
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			<-held
+			cancel()
+		}()
+		_, err := c.Devices(ctx, web)
+		if text := `devices of pod "default/web": context canceled: the kubelet has not answered`; !errors.Is(err, context.Canceled) || code(err) != 11 || err.Error() != text {
+			t.Errorf("got %v", err)
+		}
+		release()
+		want(t, c, web, device.Container{Name: "app", Devices: on(0, "a")})
 	}
 }
 
 func TestAKubeletThatDoesNotComeBackIsTriedAgainLater(t *testing.T) {
 	t.Parallel()
 	k, c := start(t)
-	if err := k.Crash(); err != nil {
+	k.Crash()
+	if err := os.WriteFile(k.Checkpoint(), []byte(checkpoint), 0o600); err != nil { // not read: there is a socket
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -317,7 +325,7 @@ func TestAnswersMayHave16MiB(t *testing.T) {
 func TestCloseEndsCallsThatWait(t *testing.T) {
 	t.Parallel()
 	k, c := start(t)
-	release := k.Hold()
+	held, release := k.Hold()
 	defer release()
 	got := make(chan error)
 	for range 3 {
@@ -326,6 +334,7 @@ func TestCloseEndsCallsThatWait(t *testing.T) {
 			got <- err
 		}()
 	}
+	<-held
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -337,45 +346,4 @@ func TestCloseEndsCallsThatWait(t *testing.T) {
 	if _, err := c.Devices(t.Context(), web); code(err) != 11 {
 		t.Errorf("after Close: %v", err)
 	}
-}
-
-func TestDevicesOfClaimsBelongToTheResourceInTheirAttributes(t *testing.T) {
-	t.Parallel()
-	k, c := start(t)
-	attributes := map[string]map[string]string{
-		"nic.example/node1/both":     {"k8s.cni.cncf.io/resourceName": vf, "k8s.cni.cncf.io/deviceID": "id", "resource.kubernetes.io/pciBusID": "0000:01:00.0"},
-		"nic.example/node1/pci":      {"k8s.cni.cncf.io/resourceName": vf, "resource.kubernetes.io/pciBusID": "0000:02:00.0"},
-		"nic.example/node1/no-id":    {"k8s.cni.cncf.io/resourceName": vf},
-		"gpu.example/node1/gpu-0":    {"resource.kubernetes.io/pciBusID": "0000:03:00.0"},
-		"gone.example/node1/no-more": nil,
-	}
-	c.Attributes = func(_ context.Context, driver, pool, name string) (map[string]string, error) {
-		if driver == "away.example" {
-			return nil, errors.New("the API has not answered")
-		}
-		return attributes[driver+"/"+pool+"/"+name], nil
-	}
-	claims := func(devices ...string) *api.DynamicResource {
-		r := &api.DynamicResource{ClaimNamespace: "default", ClaimName: "nics"}
-		for _, d := range devices {
-			part := strings.Split(d, "/")
-			r.ClaimResources = append(r.ClaimResources, &api.ClaimResource{DriverName: part[0], PoolName: part[1], DeviceName: part[2]})
-		}
-		return r
-	}
-	app := podresourcestest.Devices("app", vf, "plugin")
-	app.DynamicResources = []*api.DynamicResource{claims("nic.example/node1/pci", "nic.example/node1/no-id"), claims("gpu.example/node1/gpu-0", "gone.example/node1/no-more", "nic.example/node1/both")}
-	k.SetPod("default", "web", app)
-	want(t, c, web, device.Container{Name: "app", Devices: append(on(0, "plugin"), on(device.NoNUMA, "0000:02:00.0", "id")...)})
-
-	app = podresourcestest.Devices("app", vf, "plugin")
-	app.DynamicResources = []*api.DynamicResource{claims("away.example/node1/x")}
-	k.SetPod("default", "web", app)
-	_, err := c.Devices(t.Context(), web)
-	if text := `devices of pod "default/web": attributes of device away.example/node1/x of claim default/nics: the API has not answered`; code(err) != 11 || err.Error() != text {
-		t.Errorf("got %v", err)
-	}
-	plain := &podresources.Client{Socket: k.Socket()}
-	defer plain.Close()
-	want(t, plain, web, device.Container{Name: "app", Devices: on(0, "plugin")})
 }

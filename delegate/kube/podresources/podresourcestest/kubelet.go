@@ -29,12 +29,12 @@ const (
 type Kubelet struct {
 	dir     string
 	limiter *rate.Limiter
-	gate    chan struct{} // see Hold
 
 	mu          sync.Mutex
 	server      *grpc.Server
 	listener    net.Listener
 	pods        []*api.PodResources
+	gate        *gate // nil unless requests are held
 	noGet       error
 	faults      []error
 	requests    []Request
@@ -77,11 +77,16 @@ func (k *Kubelet) Checkpoint() string {
 	return filepath.Join(k.dir, "device-plugins", "kubelet_internal_checkpoint")
 }
 
-// Listen makes the socket and serves it, after [Kubelet.Stop].
+// Listen makes the socket and serves it, after [Kubelet.Stop] or [Kubelet.Crash]. It replaces
+// a socket that is there.
 func (k *Kubelet) Listen() error {
-	l, err := net.Listen("unix", k.Socket()) //nolint:noctx // at once
+	temp := k.Socket() + ".new"
+	l, err := net.Listen("unix", temp) //nolint:noctx // at once
 	if err != nil {
 		return err
+	}
+	if err := os.Rename(temp, k.Socket()); err != nil {
+		return errors.Join(err, l.Close())
 	}
 	s := grpc.NewServer(grpc.UnaryInterceptor(k.intercept))
 	api.RegisterPodResourcesListerServer(s, service{k: k})
@@ -92,8 +97,9 @@ func (k *Kubelet) Listen() error {
 	return nil
 }
 
-// Stop ends all connections and removes the socket, as the end of a kubelet may.
-func (k *Kubelet) Stop() {
+// Crash ends all connections. The socket stays and refuses connections, as that of a
+// kubelet that has ended.
+func (k *Kubelet) Crash() {
 	k.mu.Lock()
 	s, l := k.server, k.listener
 	k.server = nil
@@ -104,20 +110,15 @@ func (k *Kubelet) Stop() {
 	}
 }
 
-// Crash is Stop, but the socket stays, and refuses connections.
-func (k *Kubelet) Crash() error {
-	k.Stop()
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: k.Socket(), Net: "unix"})
-	if err != nil {
-		return err
-	}
-	l.SetUnlinkOnClose(false)
-	return l.Close()
+// Stop is [Kubelet.Crash], and removes the socket.
+func (k *Kubelet) Stop() error {
+	k.Crash()
+	return os.Remove(k.Socket())
 }
 
 // Close ends the kubelet and removes its directory.
 func (k *Kubelet) Close() error {
-	k.Stop()
+	k.Crash()
 	return os.RemoveAll(k.dir)
 }
 
@@ -161,17 +162,25 @@ func (k *Kubelet) Fail(n int, code codes.Code, message string) {
 	}
 }
 
-// Hold makes all requests from now on wait until the function that it returns is called,
-// or their clients go away.
-func (k *Kubelet) Hold() (release func()) {
-	gate := make(chan struct{})
+// A gate is where requests wait.
+type gate struct {
+	reached chan struct{} // closed by reach
+	reach   func()
+	opened  chan struct{}
+}
+
+// Hold makes all requests from now on wait until release is called, or their clients go
+// away. held is closed when the first of them has come.
+func (k *Kubelet) Hold() (held <-chan struct{}, release func()) {
+	g := &gate{reached: make(chan struct{}), opened: make(chan struct{})}
+	g.reach = sync.OnceFunc(func() { close(g.reached) })
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.gate = gate
-	return sync.OnceFunc(func() {
+	k.gate = g
+	return g.reached, sync.OnceFunc(func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		close(gate)
+		close(g.opened)
 		k.gate = nil
 	})
 }
@@ -210,11 +219,12 @@ func (k *Kubelet) intercept(ctx context.Context, req any, info *grpc.UnaryServer
 // fault waits while requests are held, and returns the error that is due.
 func (k *Kubelet) fault(ctx context.Context) error {
 	k.mu.Lock()
-	gate := k.gate
+	g := k.gate
 	k.mu.Unlock()
-	if gate != nil {
+	if g != nil {
+		g.reach()
 		select {
-		case <-gate:
+		case <-g.opened:
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -1,0 +1,66 @@
+package podresources_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	api "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/metacni/metacni/delegate/device"
+	"github.com/metacni/metacni/delegate/kube/podresources"
+	"github.com/metacni/metacni/delegate/kube/podresources/podresourcestest"
+)
+
+func TestDevicesOfClaimsBelongToTheResourceInTheirAttributes(t *testing.T) {
+	t.Parallel()
+	k, c := start(t)
+	attributes := map[string]map[string]string{
+		"nic.example/node1/both":  {"k8s.cni.cncf.io/resourceName": vf, "k8s.cni.cncf.io/deviceID": "id", "resource.kubernetes.io/pciBusID": "0000:01:00.0"},
+		"nic.example/node1/pci":   {"k8s.cni.cncf.io/resourceName": vf, "resource.kubernetes.io/pciBusID": "0000:02:00.0"},
+		"nic.example/node1/no-id": {"k8s.cni.cncf.io/resourceName": vf},
+		"gpu.example/node1/gpu-0": {"resource.kubernetes.io/pciBusID": "0000:03:00.0"},
+		"gpu.example/node1/plain": {},
+	}
+	c.Attributes = func(_ context.Context, driver, pool, name string) (map[string]string, error) {
+		if driver == "away.example" {
+			return nil, errors.New("the API has not answered")
+		}
+		return attributes[driver+"/"+pool+"/"+name], nil
+	}
+	claims := func(devices ...string) *api.DynamicResource {
+		r := &api.DynamicResource{ClaimNamespace: "default", ClaimName: "nics"}
+		for _, d := range devices {
+			part := strings.Split(d, "/")
+			r.ClaimResources = append(r.ClaimResources, &api.ClaimResource{DriverName: part[0], PoolName: part[1], DeviceName: part[2]})
+		}
+		return r
+	}
+	app := podresourcestest.Devices("app", vf, "plugin")
+	app.DynamicResources = []*api.DynamicResource{claims("nic.example/node1/pci", "nic.example/node1/no-id"), claims("gpu.example/node1/gpu-0", "gpu.example/node1/plain", "nic.example/node1/both")}
+	k.SetPod("default", "web", app)
+	want(t, c, web, device.Container{Name: "app", Devices: append(on(0, "plugin"), on(device.NoNUMA, "0000:02:00.0", "id")...)})
+
+	app = podresourcestest.Devices("app", vf, "plugin")
+	app.DynamicResources = []*api.DynamicResource{claims("away.example/node1/x")}
+	k.SetPod("default", "web", app)
+	_, err := c.Devices(t.Context(), web)
+	if text := `devices of pod "default/web": attributes of device away.example/node1/x of claim default/nics: the API has not answered`; code(err) != 11 || err.Error() != text {
+		t.Errorf("got %v", err)
+	}
+}
+
+// The ResourceSlice of a device may come later than the pod.
+func TestDevicesOfClaimsWithoutAttributesBelongToAResourceThatNobodyKnows(t *testing.T) {
+	t.Parallel()
+	k, c := start(t)
+	app := podresourcestest.Devices("app", vf, "plugin")
+	app.DynamicResources = []*api.DynamicResource{{ClaimResources: []*api.ClaimResource{{DriverName: "nic.example", PoolName: "node1", DeviceName: "new"}}}}
+	k.SetPod("default", "web", app)
+	expected := device.Container{Name: "app", Devices: append(on(0, "plugin"), device.Device{ID: "nic.example/node1/new", NUMA: device.NoNUMA})}
+	want(t, c, web, expected)
+	withView := &podresources.Client{Socket: k.Socket(), Attributes: func(context.Context, string, string, string) (map[string]string, error) { return nil, nil }}
+	defer withView.Close()
+	want(t, withView, web, expected)
+}
