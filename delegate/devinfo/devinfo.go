@@ -129,8 +129,8 @@ func (d Dir) owns(name string) bool {
 
 // Fill makes the directory of the files that were assigned to as. If the Origin of an
 // attachment is a [nad.Origin] with a device, Fill copies into its file what the device plugin
-// has written about that device, if it has. All other files remain for plugins to make. What an earlier attachment has left is
-// removed.
+// has written about that device. The other files are for plugins to make. Fill removes what an
+// earlier attachment has left.
 //
 // Everyone can read the directory and its files. A reader sees a whole file or none.
 //

@@ -299,7 +299,10 @@ func TestSweepRemovesOldFilesThatNoRecordHas(t *testing.T) {
 			}
 		}
 	}
+	// The directory had another name when the record was made.
+	used.Files[0] = strings.Replace(used.Files[0], "/var/run/", "/run/", 1)
 	removed, err := d.Sweep(used)
+	used.Files[0] = all[0]
 	slices.Sort(removed)
 	if diff := cmp.Diff([]string{temp, lost.Files[0]}, removed); diff != "" || err != nil {
 		t.Error(diff, err)

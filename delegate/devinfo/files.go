@@ -95,7 +95,9 @@ const grace = time.Hour
 func (d Dir) Sweep(used ...delegate.Attachment) (removed []string, err error) {
 	keep := make(map[string]bool)
 	for _, a := range used {
-		keep[d.fileOf(a)] = true
+		for _, file := range a.Files {
+			keep[path.Base(file)] = true // in which directory does not matter: Path may have changed
+		}
 	}
 	err = d.in(d.cni(), func(dir *durable.Dir) error {
 		names, err := dir.Names()
