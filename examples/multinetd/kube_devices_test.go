@@ -1,12 +1,18 @@
 package main
 
 import (
+	"errors"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/google/go-cmp/cmp"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
@@ -28,6 +34,7 @@ func newTownWithDevices(t *testing.T) (*town, *podresourcestest.Kubelet) {
 	}
 	t.Cleanup(func() { _ = k.Close() })
 	tn := newTown(t, `,"nodeName":"n1","deviceInfoDir":"$DIR/devinfo","kubeletDir":"`+k.Dir()+`"`)
+	tn.server.Timeouts.Add = 0 // the default: a busy machine may need some time for many ADDs
 	tn.api.SetDefinition(kubetest.Definition{
 		Namespace: "ns", Name: "vf", Config: `{"cniVersion":"1.0.0","type":"macvlan"}`,
 		Annotations: map[string]string{nad.ResourceAnnotation: vf},
@@ -35,17 +42,20 @@ func newTownWithDevices(t *testing.T) (*town, *podresourcestest.Kubelet) {
 	return tn.start(t), k
 }
 
+// writeInfo writes what a device plugin says about a device.
+func (tn *town) writeInfo(t *testing.T, id, text string) {
+	t.Helper()
+	info := filepath.Join(tn.dir, "devinfo", "dp", "vendor.example-vf-"+id+"-device.json")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(info), 0o755), os.WriteFile(info, []byte(text), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // The devices are those of the kubelet. It is asked once, and only for pods that need one.
 func TestNetworksGetTheDevicesOfThePod(t *testing.T) {
 	t.Parallel()
 	tn, k := newTownWithDevices(t)
-	info := filepath.Join(tn.dir, "devinfo", "dp", "vendor.example-vf-a-device.json")
-	if err := os.MkdirAll(filepath.Dir(info), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(info, []byte(`{"type":"pci","pci":{"pci-address":"a"}}`), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	tn.writeInfo(t, "a", `{"type":"pci","pci":{"pci-address":"a"}}`)
 	k.SetPod("ns", "one", podresourcestest.Devices("app", vf, "b", "a"))
 	a := tn.pod(t, "one")
 	want(t, "ADD", tn.command(t, "ADD", a, annotated("blue,vf,vf")), 0, "")
@@ -61,6 +71,9 @@ func TestNetworksGetTheDevicesOfThePod(t *testing.T) {
 	k.SetPod("ns", "few", podresourcestest.Devices("app", vf, "c"))
 	want(t, "more than there are", tn.command(t, "ADD", tn.pod(t, "few"), annotated("vf,vf")), 7, "ask for 2")
 	tn.until(t, "there is an Event", func() bool { return slices.Contains(tn.reasons(), "Pod few InvalidNetwork") })
+	if _, text := tn.get(t, "/metrics"); series(t, text)["multinetd_devices_exhausted_total"] != 1 {
+		t.Errorf("one ADD of three had too few devices:\n%s", text)
+	}
 	asked := len(k.Requests())
 	want(t, "DEL", tn.command(t, "DEL", a, annotated("")), 0, "")
 	want(t, "a pod without devices", tn.command(t, "ADD", tn.pod(t, "three"), annotated("blue")), 0, "")
@@ -72,12 +85,97 @@ func TestNetworksGetTheDevicesOfThePod(t *testing.T) {
 	}
 }
 
+// A runtime may make a sandbox of a pod again before it has removed the first. Both have the
+// devices of the pod, and files of their own.
+func TestTheNextSandboxOfAPodGetsTheSameDevices(t *testing.T) {
+	t.Parallel()
+	tn, k := newTownWithDevices(t)
+	tn.writeInfo(t, "a", `{"type":"pci"}`)
+	tn.writeInfo(t, "b", `{"type":"pci"}`)
+	k.SetPod("ns", "one", podresourcestest.Devices("app", vf, "b", "a"))
+	first := tn.pod(t, "one")
+	second := *first
+	second.ContainerID, second.Netns = "c-again", first.Netns+"2"
+	second.Args = strings.ReplaceAll(first.Args, first.ContainerID, second.ContainerID)
+	for _, a := range []*skel.CmdArgs{first, &second} {
+		want(t, "ADD", tn.command(t, "ADD", a, annotated("vf,vf")), 0, "")
+	}
+	var given []string
+	for _, c := range tn.fake.Calls() {
+		for _, id := range []string{"a", "b"} {
+			if c.Command == "ADD" && strings.Contains(string(c.Stdin), `"deviceID":"`+id+`"`) {
+				given = append(given, c.ContainerID+" "+c.IfName+" "+id)
+			}
+		}
+	}
+	if diff := cmp.Diff([]string{"c-one net1 a", "c-one net2 b", "c-again net1 a", "c-again net2 b"}, given); diff != "" {
+		t.Error(diff)
+	}
+	want(t, "DEL", tn.command(t, "DEL", first, annotated("")), 0, "")
+	if left, err := os.ReadDir(filepath.Join(tn.dir, "devinfo", "cni")); err != nil || len(left) != 2 {
+		t.Errorf("device information left: %v, %v; want that of the second", left, err)
+	}
+}
+
+// The kubelet takes 10 requests at once, and 100 a second.
+func TestTwoHundredPodsWithDevicesStartAtOnce(t *testing.T) {
+	t.Parallel()
+	tn, k := newTownWithDevices(t)
+	const pods = 200
+	tn.client.Stdout = io.Discard
+	var all []*skel.CmdArgs
+	for i := range pods {
+		name := fmt.Sprint("p", i)
+		k.SetPod("ns", name, podresourcestest.Devices("app", vf, name))
+		all = append(all, tn.pod(t, name))
+	}
+	var adds sync.WaitGroup
+	for _, a := range all {
+		adds.Go(func() { want(t, a.ContainerID, tn.command(t, "ADD", a, annotated("vf")), 0, "") })
+	}
+	adds.Wait()
+	given := make(map[string]bool)
+	for _, c := range tn.fake.Calls() {
+		if id := strings.TrimPrefix(c.ContainerID, "c-"); c.IfName == "net1" && strings.Contains(string(c.Stdin), `"deviceID":"`+id+`"`) {
+			given[id] = true
+		}
+	}
+	if len(given) != pods || k.Connections() != 1 {
+		t.Errorf("%d pods have their device; %d connections", len(given), k.Connections())
+	}
+}
+
+// What cannot be read of a device is said once, and nothing else fails.
+func TestDeviceInformationThatCannotBeReadIsAnEventAndALineInTheLog(t *testing.T) {
+	t.Parallel()
+	for what, text := range map[string]string{"torn": `{"type":"pci"`, "not an object": `[]`, "large": `{"type":"` + strings.Repeat("x", 1<<20) + `"}`} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			tn, k := newTownWithDevices(t)
+			tn.writeInfo(t, "a", text)
+			k.SetPod("ns", "one", podresourcestest.Devices("app", vf, "a"))
+			a := tn.pod(t, "one")
+			want(t, "ADD", tn.command(t, "ADD", a, annotated("vf")), 0, "")
+			tn.until(t, "there is an Event", func() bool { return slices.Contains(tn.reasons(), "Pod one DeviceInfoLost") })
+			tn.until(t, "there is a status", func() bool { return strings.Contains(tn.status("one"), "net1") })
+			tn.until(t, "all is told", func() bool { return slices.Contains(tn.reasons(), "Pod one AddedInterface") })
+			if n := strings.Count(tn.logged.String(), "device information of net1"); n != 1 {
+				t.Errorf("said %d times", n)
+			}
+			want(t, "DEL", tn.command(t, "DEL", a, annotated("")), 0, "")
+			if left, err := os.ReadDir(filepath.Join(tn.dir, "devinfo", "cni")); err != nil || len(left) > 0 {
+				t.Errorf("device information left: %v, %v", left, err)
+			}
+		})
+	}
+}
+
 // Devices that a ResourceClaim has allocated are devices of the pod too. ResourceSlices are
 // watched only when there is one.
 func TestNetworksGetTheDevicesOfClaims(t *testing.T) {
 	t.Parallel()
 	tn, k := newTownWithDevices(t)
-	tn.api.SetResourceSlice(&resourcev1.ResourceSlice{
+	slice := &resourcev1.ResourceSlice{
 		ObjectMeta: metav1.ObjectMeta{Name: "n1-nic"},
 		Spec: resourcev1.ResourceSliceSpec{
 			Driver: "nic.example", NodeName: new("n1"), Pool: resourcev1.ResourcePool{Name: "n1", Generation: 1, ResourceSliceCount: 1},
@@ -86,7 +184,7 @@ func TestNetworksGetTheDevicesOfClaims(t *testing.T) {
 				"resource.kubernetes.io/pciBusID": {StringValue: new("0000:3b:02.7")},
 			}}},
 		},
-	})
+	}
 	k.SetPod("ns", "plain", podresourcestest.Devices("app", vf, "a"))
 	want(t, "ADD", tn.command(t, "ADD", tn.pod(t, "plain"), annotated("vf")), 0, "")
 	if n := tn.api.Count("", "resourceslices"); n != 0 {
@@ -96,7 +194,17 @@ func TestNetworksGetTheDevicesOfClaims(t *testing.T) {
 		ClaimNamespace: "ns", ClaimName: "nic",
 		ClaimResources: []*podresources.ClaimResource{{DriverName: "nic.example", PoolName: "n1", DeviceName: "vf-7"}},
 	}}})
-	want(t, "ADD", tn.command(t, "ADD", tn.pod(t, "claims"), annotated("vf")), 0, "")
+	a := tn.pod(t, "claims")
+	want(t, "before the ResourceSlice has come", tn.command(t, "ADD", a, annotated("vf")), 11, `the resource is not known of "nic.example/n1/vf-7"`)
+	tn.api.SetResourceSlice(slice)
+	tn.until(t, "the daemon knows the ResourceSlice", func() bool {
+		_, text := tn.get(t, "/metrics")
+		return series(t, text)[`multinetd_view_objects{resource="resourceslices"}`] == 1
+	})
+	want(t, "ADD", tn.command(t, "ADD", a, annotated("vf")), 0, "")
+	if _, text := tn.get(t, "/metrics"); series(t, text)["multinetd_devices_exhausted_total"] != 0 || slices.Contains(tn.reasons(), "Pod claims InvalidNetwork") {
+		t.Error("the pod is to blame")
+	}
 	calls := tn.fake.Calls()
 	if text := string(calls[len(calls)-1].Stdin); !strings.Contains(text, `"deviceID":"0000:3b:02.7"`) {
 		t.Errorf("the plugin was given %s", text)

@@ -346,6 +346,9 @@ func TestRunningPodHasNoMoreDevicesThanItStartedWith(t *testing.T) {
 			return e.Reason == "FailedAddingInterface" && strings.Contains(e.Note, vf)
 		})
 	})
+	if got := tn.final(t)["multinetd_devices_exhausted_total"]; got < 1 {
+		t.Errorf("counted %v", got)
+	}
 }
 
 // The old container of a pod, which the runtime is about to remove, gets nothing more.

@@ -38,13 +38,14 @@ import (
 // A Cluster is the Kubernetes cluster that a daemon works for. A nil Cluster is none: its
 // methods do nothing. Make one with [New]. Goroutines may share it.
 type Cluster struct {
-	conf     Config
-	log      *slog.Logger
-	dirs     func() []string // directories of records
-	requests *prometheus.CounterVec
-	follow   *reconciler // nil unless Config.Reconcile
-	change   Change
-	ready    chan struct{} // closed by Ready
+	conf      Config
+	log       *slog.Logger
+	dirs      func() []string // directories of records
+	requests  *prometheus.CounterVec
+	exhausted prometheus.Counter
+	follow    *reconciler // nil unless Config.Reconcile
+	change    Change
+	ready     chan struct{} // closed by Ready
 
 	// Set by Start, and used while open is true. Commands come later than that; probes
 	// and scrapes may not.
@@ -70,7 +71,10 @@ func New(c Config, dirs func() []string, change Change, log *slog.Logger) *Clust
 	if !c.On() {
 		return nil
 	}
-	cluster := &Cluster{conf: c, log: log, dirs: dirs, change: change, requests: newRequests(), ready: make(chan struct{})}
+	cluster := &Cluster{
+		conf: c, log: log, dirs: dirs, change: change,
+		requests: newRequests(), exhausted: newExhausted(), ready: make(chan struct{}),
+	}
 	if c.Reconcile {
 		cluster.follow = newReconciler(cluster.pass, log)
 	}

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"path/filepath"
 
@@ -32,6 +33,12 @@ func (c *Cluster) newKubelet(ctx context.Context) *podresources.Client {
 // devices returns the devices of the pod p.
 func (c *Cluster) devices(ctx context.Context, p nad.Pod) ([]device.Container, error) {
 	return c.kubelet.Devices(ctx, p)
+}
+
+// tooFew reports whether err is that a pod does not have the devices that its networks need.
+func tooFew(err error) bool {
+	var e *device.Error
+	return errors.As(err, &e) && len(e.Unknown) == 0
 }
 
 // warn tells of what has gone wrong in the ADD of the pod p, which goes on.

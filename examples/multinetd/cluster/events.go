@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/metacni/metacni/delegate/device"
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
@@ -45,6 +44,9 @@ func (c *Cluster) Adding(ctx context.Context, container, cniArgs string) (_ cont
 
 // tellFailed tells users why the ADD a of the pod p has failed.
 func (c *Cluster) tellFailed(p nad.Pod, a *add, err error) {
+	if tooFew(err) {
+		c.exhausted.Inc()
+	}
 	reason, ref := blame(err)
 	if reason == "" {
 		return
@@ -69,7 +71,7 @@ func blame(err error) (reason kube.Reason, ref nad.Ref) {
 		return kube.NetworkForbidden, ref
 	case errors.Is(err, kube.ErrNotFound), bad != nil && errors.Is(bad, netconf.ErrNotFound):
 		return kube.NoNetworkFound, ref
-	case errors.As(err, new(*device.Error)): // the pod must ask for more devices, or for other ones
+	case tooFew(err): // the pod must ask for more devices, or for other ones
 		return kube.InvalidNetwork, nad.Ref{}
 	case bad != nil && (errors.Is(bad, netconf.ErrInvalid) || errors.Is(bad, netconf.ErrDecode)):
 		return kube.InvalidNetwork, ref

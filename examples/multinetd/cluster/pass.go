@@ -190,6 +190,9 @@ func (c *Cluster) tell(ctx context.Context, p nad.Pod, r recordedAt, done []life
 				"%s from %s stays as it is: what else the pod asks for has changed since it was attached", ifname, name))
 			continue
 		case d.Err != nil:
+			if tooFew(d.Err) {
+				c.exhausted.Inc()
+			}
 			_, why, _ := strings.Cut(status.Error(d.Err).Error(), ": ") // after the operation and the container
 			c.events.Pod(p, reason, cmp.Or(ifname, name), why)
 		case d.Op == lifecycle.OpDetach:
@@ -206,6 +209,6 @@ func (c *Cluster) tell(ctx context.Context, p nad.Pod, r recordedAt, done []life
 		}
 	}
 	if len(added) > 0 {
-		c.events.Added(p, c.networks(ctx, []lifecycle.Record{{Key: r.Key, State: r.State, Attached: added}}))
+		c.tellAdded(ctx, p, []lifecycle.Record{{Key: r.Key, State: r.State, Attached: added}})
 	}
 }

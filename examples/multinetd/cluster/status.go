@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -29,7 +30,7 @@ func (c *Cluster) attached(ctx context.Context, k scratch.Key, p nad.Pod) error 
 		}
 		records, err := c.container(context.WithoutCancel(ctx), p.Container)
 		if err == nil { // there is no Event for what cannot be read
-			c.events.Added(p, c.networks(ctx, records))
+			c.tellAdded(ctx, p, records)
 		}
 	})
 	return nil
@@ -85,7 +86,8 @@ func (c *Cluster) desired(ctx context.Context, p nad.Pod) (kube.Status, error) {
 		return kube.Status{}, err
 	}
 	s := kube.Status{Created: records[0].Created}
-	s.Annotation, s.Trimmed = status.Annotation(c.networks(ctx, records))
+	networks, _ := c.networks(records) // tellAdded has said what cannot be read
+	s.Annotation, s.Trimmed = status.Annotation(networks)
 	count, ours := 0, false
 	for _, r := range records {
 		count += len(r.Attached)
@@ -100,17 +102,26 @@ func (c *Cluster) desired(ctx context.Context, p nad.Pod) (kube.Status, error) {
 	return s, nil
 }
 
-// networks returns the status of what is recorded, with what is in device information files.
-func (c *Cluster) networks(ctx context.Context, records []lifecycle.Record) []status.Network {
+// networks returns the status of what is recorded, with what is in device information files,
+// and why some of these cannot be read.
+func (c *Cluster) networks(records []lifecycle.Record) ([]status.Network, error) {
 	var all []status.Network
+	var errs []error
 	for _, r := range records {
 		networks := multinet.NetworkStatus(r)
-		if err := devinfo.Describe(string(c.conf.Root), networks, r.Attached...); err != nil {
-			c.warn(ctx, multinet.PodOf(r), err)
-		}
+		errs = append(errs, devinfo.Describe(string(c.conf.Root), networks, r.Attached...))
 		all = append(all, networks...)
 	}
-	return all
+	return all, errors.Join(errs...)
+}
+
+// tellAdded tells users what the pod p has been attached to, and what is missing in its status.
+func (c *Cluster) tellAdded(ctx context.Context, p nad.Pod, records []lifecycle.Record) {
+	networks, err := c.networks(records)
+	if err != nil {
+		c.warn(ctx, p, err)
+	}
+	c.events.Added(p, networks)
 }
 
 // container returns the records of an attached container, oldest first.
