@@ -125,16 +125,23 @@ func (s *secondary) attach(
 	if err := s.own.Value("deviceInfoDir", &infoDir); err != nil {
 		return err
 	}
-	_, err = s.own.Manager.Attach(ctx, r.Key, withDeviceInfo(lifecycle.Transaction{
+	info := deviceInfo(s.Root, s.own.Manager, infoDir)
+	_, err = s.own.Manager.Attach(ctx, r.Key, lifecycle.Transaction{
 		NetNS: s.Netns,
 		Plan: func(_ context.Context, taken []string) ([]delegate.Attachment, error) {
 			name, err := freeName(r.Key.IfName, s.IfName, taken)
 			a := s.Attachment(asked.Network)
 			a.IfName, a.Args, a.CapabilityArgs, a.Origin = name, asked.Args, asked.CapabilityArgs, asked.Origin
-			return []delegate.Attachment{a}, err
+			return []delegate.Attachment{info.Assign(a)}, err
+		},
+		Prepare: func(_ context.Context, plan []delegate.Attachment) error {
+			if err := info.Fill(plan...); err != nil {
+				complain(s.Call, err)
+			}
+			return nil
 		},
 		Report: report,
-	}, deviceInfo(s.Root, s.own.Manager, infoDir), func(_ context.Context, err error) { complain(s.Call, err) }))
+	})
 	return err
 }
 

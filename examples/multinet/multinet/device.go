@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -19,6 +20,9 @@ import (
 // chosen one. It asks the cluster once, and only if a definition names a resource. inUse
 // returns the devices that something else has.
 func (c *config) findDevices(ctx context.Context, wanted []wanted, inUse func(context.Context) ([]device.Device, error)) error {
+	if !slices.ContainsFunc(wanted, wantsDevice) {
+		return nil
+	}
 	var containers []device.Container
 	var used []device.Device
 	var err error
@@ -48,6 +52,9 @@ func (c *config) findDevices(ctx context.Context, wanted []wanted, inUse func(co
 	}
 	return err
 }
+
+// wantsDevice reports whether w needs a device, or a pod has chosen one for it.
+func wantsDevice(w wanted) bool { return w.definition.Resource != "" || w.selection.DeviceID != "" }
 
 // allocated returns the devices of the pod, for a network that needs one of a resource.
 func (c *config) allocated(ctx context.Context, resource string) ([]device.Container, error) {
@@ -81,28 +88,10 @@ func (c *config) deviceInfo() devinfo.Dir {
 	return deviceInfo(c.call.Root, c.call.Manager, c.DeviceInfoDir)
 }
 
-// withDeviceInfo returns t with a device information file for each attachment that needs
-// one. warn is told why there is none.
-func withDeviceInfo(t lifecycle.Transaction, dir devinfo.Dir, warn func(context.Context, error)) lifecycle.Transaction {
-	plan := t.Plan
-	t.Plan = func(ctx context.Context, taken []string) ([]delegate.Attachment, error) {
-		as, err := plan(ctx, taken)
-		for i, a := range as {
-			as[i] = dir.Assign(a)
-		}
-		return as, err
-	}
-	t.Prepare = func(ctx context.Context, plan []delegate.Attachment) error {
-		fill(ctx, dir, plan, warn)
-		return nil
-	}
-	return t
-}
-
-// fill writes the device information files of a plan. warn is told why there is none.
-func fill(ctx context.Context, dir devinfo.Dir, plan []delegate.Attachment, warn func(context.Context, error)) {
-	if err := dir.Fill(plan...); err != nil {
-		warn(ctx, err)
+// fill writes the device information files of a plan. The ADD goes on without them.
+func (c *config) fill(ctx context.Context, plan []delegate.Attachment) {
+	if err := c.deviceInfo().Fill(plan...); err != nil {
+		c.warn(ctx, err)
 	}
 }
 

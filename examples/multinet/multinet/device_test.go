@@ -193,6 +193,11 @@ func TestDeviceInformationIsThereFromAddToDel(t *testing.T) {
 	if err := json.Unmarshal(h.exec.Calls()[1].Stdin, &given); err != nil {
 		t.Fatal(err)
 	}
+	for _, i := range []int{0, 2} { // they do not declare the capability
+		if text := string(h.exec.Calls()[i].Stdin); strings.Contains(text, devinfo.Capability) {
+			t.Errorf("call %d is given %s", i, text)
+		}
+	}
 	file := given.RuntimeConfig[devinfo.Capability]
 	if filepath.Dir(file) != filepath.Join(h.devices(), "cni") {
 		t.Fatalf("the plugin was given %q", file)

@@ -97,10 +97,17 @@ func (c *config) add(ctx context.Context) error {
 		plan[i] = a.Attachment
 	}
 	names := c.call.Plan(plan...)
-	err = c.call.Add(ctx, withDeviceInfo(lifecycle.Transaction{
+	err = c.call.Add(ctx, lifecycle.Transaction{
 		Plan: func(ctx context.Context, taken []string) (_ []delegate.Attachment, err error) {
 			plan, err = names(ctx, taken)
+			for i, a := range plan {
+				plan[i] = c.deviceInfo().Assign(a)
+			}
 			return plan, err
+		},
+		Prepare: func(ctx context.Context, plan []delegate.Attachment) error {
+			c.fill(ctx, plan)
+			return nil
 		},
 		Adjust: func(_ context.Context, added []delegate.Attached) error {
 			return moveDefaultRoute(c.call.Root, attachments, added)
@@ -111,7 +118,7 @@ func (c *config) add(ctx context.Context) error {
 			}
 			return c.cluster.Attached(ctx, c.call.Key(), c.pod)
 		},
-	}, c.deviceInfo(), c.warn))
+	})
 	return aboutDefinition(plan, err)
 }
 

@@ -56,7 +56,7 @@ func Reconcile(ctx context.Context, process plugin.Process, asked skel.CmdArgs, 
 		Recorded: selectedFor,
 		Replace:  replace,
 		Prepare: func(ctx context.Context, plan []delegate.Attachment) error {
-			fill(ctx, c.deviceInfo(), plan, c.warn)
+			c.fill(ctx, plan)
 			return nil
 		},
 		Wanted: func(ctx context.Context, r lifecycle.Record) ([]lifecycle.Wanted, error) {
