@@ -123,15 +123,16 @@ func TestAllocate(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			used := slices.Clone(tc.used)
-			got, err := device.Allocate(tc.containers, tc.used, tc.requests...)
+			mark := device.Device{ID: "behind the argument"}
+			used := append(slices.Clone(tc.used), mark)
+			got, err := device.Allocate(tc.containers, used[:len(tc.used)], tc.requests...)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Error(diff)
 			}
-			if diff := cmp.Diff(used, tc.used); diff != "" {
+			if diff := cmp.Diff(append(slices.Clone(tc.used), mark), used); diff != "" {
 				t.Errorf("the argument was changed:\n%s", diff)
 			}
 		})
@@ -166,6 +167,10 @@ func TestAttachmentsNeverGoWithoutTheirDevice(t *testing.T) {
 		},
 		{
 			"they run out", two, nil, asks(vf, vf, vf), 2, device.ErrNotAllocated, 7,
+			`resource "vendor.example/vf": the pod's networks ask for 3 of its devices; the pod's containers have 2: "a", "b"`,
+		},
+		{
+			"one that two containers share counts once", append(two, two...), nil, asks(vf, vf, vf), 2, device.ErrNotAllocated, 7,
 			`resource "vendor.example/vf": the pod's networks ask for 3 of its devices; the pod's containers have 2: "a", "b"`,
 		},
 		{

@@ -41,6 +41,12 @@ func TestAttributesOfDevicesAreThoseOfTheResourceSlicesOfTheNode(t *testing.T) {
 	s.SetResourceSlice(resourceSlice("b", 2, "vf-1", "model", "x"))
 	s.SetResourceSlice(resourceSlice("c", 1, "vf-0", "old", "x"))
 	s.SetResourceSlice(resourceSlice("d", 1, "withdrawn", "old", "x"))
+	foreign := resourceSlice("g", 9, "vf-0", "of another driver", "x")
+	foreign.Spec.Driver = "gpu.example"
+	s.SetResourceSlice(foreign)
+	pool := resourceSlice("h", 9, "vf-0", "of another pool", "x")
+	pool.Spec.Pool.Name = "node1-2"
+	s.SetResourceSlice(pool)
 	other := resourceSlice("e", 9, "vf-0", "elsewhere", "x")
 	other.Spec.NodeName = new("node2")
 	s.SetResourceSlice(other)
@@ -58,12 +64,12 @@ func TestAttributesOfDevicesAreThoseOfTheResourceSlicesOfTheNode(t *testing.T) {
 	if n := s.Count("", "resourceslices"); n != 1 {
 		t.Errorf("%d requests, want one watch", n)
 	}
-	if all := v.Resources(); all[len(all)-1].Name != "resourceslices" || all[len(all)-1].Objects != 4 {
+	if all := v.Resources(); all[len(all)-1].Name != "resourceslices" || all[len(all)-1].Objects != 6 {
 		t.Errorf("resources: %+v", all)
 	}
 
 	s.SetResourceSlice(resourceSlice("f", 3, "vf-9", "model", "y"))
-	until(t, v.slices, func() bool { return v.slices.resource(func(slice) bool { return false }).Objects == 5 })
+	until(t, v.slices, func() bool { return v.slices.resource(func(slice) bool { return false }).Objects == 7 })
 	wantAttributes(t, v, "vf-9", map[string]string{"nic.example/model": "y"})
 	wantAttributes(t, v, "vf-0", nil) // of an older generation
 }

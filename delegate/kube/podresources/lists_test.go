@@ -98,6 +98,35 @@ func TestARequestEndsWhenNobodyWaitsForIt(t *testing.T) {
 	})
 }
 
+func TestARequestThatWasGivenUpBeforeItBeganIsNotJoined(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var l lists
+		answer := make(chan struct{})
+		ask := func(ctx context.Context) (*api.ListPodResourcesResponse, error) {
+			select {
+			case <-answer:
+				return &api.ListPodResourcesResponse{}, nil
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+		var all sync.WaitGroup
+		all.Go(func() { join(t, &l, ask) })
+		synctest.Wait()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := l.join(ctx, ask); !errors.Is(err, errUnanswered) {
+			t.Error(err)
+		}
+		all.Go(func() { join(t, &l, ask) })
+		synctest.Wait()
+		close(answer)
+		all.Wait()
+		l.close()
+	})
+}
+
 func TestPausesGrowUntilTheTimeIsOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -129,8 +129,8 @@ func (c *Client) ask(ctx context.Context, pod nad.Pod) (*api.PodResources, error
 	}
 	if !c.cannotGet() {
 		reply, err := kubelet.Get(ctx, &api.GetPodResourcesRequest{PodName: pod.Name, PodNamespace: pod.Namespace})
-		if r := reply.GetPodResources(); err == nil && is(r, pod) {
-			return r, nil
+		if err == nil {
+			return reply.GetPodResources(), nil
 		}
 		c.noteGet(err)
 	}
@@ -141,16 +141,11 @@ func (c *Client) ask(ctx context.Context, pod nad.Pod) (*api.PodResources, error
 		return nil, err
 	}
 	for _, r := range reply.GetPodResources() {
-		if is(r, pod) {
+		if r.GetName() == pod.Name && r.GetNamespace() == pod.Namespace {
 			return r, nil
 		}
 	}
 	return nil, ErrUnknownPod
-}
-
-// is reports whether r is about pod.
-func is(r *api.PodResources, pod nad.Pod) bool {
-	return r.GetName() == pod.Name && r.GetNamespace() == pod.Namespace
 }
 
 // cannotGet reports whether the kubelet is known not to answer Get.

@@ -112,6 +112,7 @@ func TestKubeletsWithoutGetAreAskedForAllPods(t *testing.T) {
 	for _, disabled := range []bool{false, true} {
 		k, c := start(t)
 		k.WithoutGet(disabled)
+		k.SetPod("other", "web", podresourcestest.Devices("app", vf, "y"))
 		k.SetPod("default", "api", podresourcestest.Devices("app", vf, "x"))
 		k.SetPod("default", "web", podresourcestest.Devices("app", vf, "a"))
 		for range 2 {
@@ -129,7 +130,7 @@ func TestKubeletsWithoutGetAreAskedForAllPods(t *testing.T) {
 
 func TestAPodThatTheKubeletDoesNotKnowIsTriedAgainLater(t *testing.T) {
 	t.Parallel()
-	_, c := start(t)
+	k, c := start(t)
 	_, err := c.Devices(t.Context(), web)
 	var e *podresources.Error
 	if !errors.As(err, &e) || !errors.Is(err, podresources.ErrUnknownPod) || e.CNICode() != 11 {
@@ -137,6 +138,11 @@ func TestAPodThatTheKubeletDoesNotKnowIsTriedAgainLater(t *testing.T) {
 	}
 	if want := `devices of pod "default/web": the kubelet does not know the pod`; err.Error() != want {
 		t.Errorf("got %q, want %q", err, want)
+	}
+	k.SetPod("default", "web", podresourcestest.Devices("app", vf, "a"))
+	want(t, c, web, device.Container{Name: "app", Devices: on(0, "a")})
+	if got := methods(k); got != "Get:Unknown List:OK Get:OK" {
+		t.Errorf("the kubelet was asked %s", got)
 	}
 }
 
@@ -301,10 +307,16 @@ func TestAKubeletThatDoesNotComeBackIsTriedAgainLater(t *testing.T) {
 	if !errors.Is(err, context.DeadlineExceeded) || code(err) != 11 || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("got %v, want what is wrong, and that the time is over", err)
 	}
-	short := &podresources.Client{Socket: k.Socket(), Timeout: time.Millisecond}
+	short := &podresources.Client{Socket: k.Socket(), Checkpoint: k.Checkpoint(), Timeout: time.Millisecond}
 	defer short.Close()
 	if _, err := short.Devices(t.Context(), web); !errors.Is(err, context.DeadlineExceeded) || code(err) != 11 {
 		t.Errorf("with a short timeout: %v", err)
+	}
+	if err := os.Remove(k.Socket()); err != nil { // a kubelet that starts makes it again
+		t.Fatal(err)
+	}
+	if _, err := short.Devices(t.Context(), web); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("without a socket any more: %v", err)
 	}
 }
 
@@ -343,6 +355,8 @@ func TestCloseEndsCallsThatWait(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	}
+	release()
+	k.SetPod("default", "web")
 	if _, err := c.Devices(t.Context(), web); code(err) != 11 {
 		t.Errorf("after Close: %v", err)
 	}
