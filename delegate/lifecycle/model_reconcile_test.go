@@ -54,6 +54,7 @@ func (m *model) reconcile(o op) (all codes) {
 
 func (w *world) reconcile(ctx context.Context, o op) error {
 	_, err := w.m.Reconcile(ctx, o.key, Reconciliation{
+		Prepare: w.prepare,
 		Recorded: func(a delegate.Attached) (Wanted, bool) {
 			return Wanted{Network: a.Network.Name(), IfName: a.IfName}, reconciledName(a.IfName)
 		},
@@ -65,7 +66,7 @@ func (w *world) reconcile(ctx context.Context, o op) error {
 					w.trace = append(w.trace, fmt.Sprint("plan ", taken))
 					f := w.plot.at("plan")
 					w.mu.Unlock()
-					return attachment(network(l.network, l.plugins...), o.key.ContainerID, l.ifname), w.goesWrong(ctx, f)
+					return w.withFile(attachment(network(l.network, l.plugins...), o.key.ContainerID, l.ifname)), w.goesWrong(ctx, f)
 				}})
 			}
 			return all, nil

@@ -60,7 +60,8 @@ type world struct {
 	parallel int    // attachments at once
 	liar     string // this plugin's DEL fails, unknown to the model
 
-	forgotten func() []piece // what the record was about that is forgotten
+	forgotten func() []piece  // what the record was about that is forgotten
+	damaged   map[string]bool // containers with a record that was damaged
 
 	mu     sync.Mutex // guards what follows
 	plot   plot
@@ -74,11 +75,11 @@ type world struct {
 
 func newWorld(t testing.TB, dir string) *world {
 	t.Helper()
-	w := &world{t: t, dir: dir, gone: make(map[string]bool), exec: &delegatetest.Exec{Plugins: plugins()}}
+	w := &world{t: t, dir: dir, gone: make(map[string]bool), damaged: make(map[string]bool), exec: &delegatetest.Exec{Plugins: plugins()}}
 	for name, p := range w.exec.Plugins {
 		w.exec.Plugins[name] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) { return w.plugin(ctx, c, p) }
 	}
-	err := errors.Join(os.Mkdir(dir, 0o700), os.Mkdir(dir+"-ns", 0o700)) // so that there is always a lock to be waited for
+	err := errors.Join(os.Mkdir(dir, 0o700), os.Mkdir(dir+"-ns", 0o700), os.Mkdir(dir+"-files", 0o700)) // so that there is always a lock to be waited for
 	for _, k := range modelKeys() {
 		err = errors.Join(err, w.makeNamespace(k.ContainerID))
 	}
@@ -256,6 +257,7 @@ func (w *world) do(o op) string {
 	for _, s := range w.wrong {
 		answer += "; " + s
 	}
+	answer += w.files()
 	return describe(answer, w.trace, w.exec.Live(), w.stored())
 }
 
@@ -312,6 +314,7 @@ func (w *world) verb(ctx context.Context, o op) error {
 	case "break":
 		w.liar = o.plugin
 	case "damage", "tear":
+		w.damaged[o.key.ContainerID] = true
 		return w.damage(o)
 	case "forget":
 		return w.forget(ctx, o.key)
@@ -330,7 +333,7 @@ func (w *world) transaction(ctx context.Context, o op) Transaction {
 		for _, l := range plan {
 			a := attachment(network(l.network, l.plugins...), o.key.ContainerID, l.ifname)
 			a.NetNS = w.namespace(o.key.ContainerID)
-			as = append(as, a)
+			as = append(as, w.withFile(a))
 		}
 		return as
 	}
@@ -342,6 +345,7 @@ func (w *world) transaction(ctx context.Context, o op) Transaction {
 			_, err := own(ctx, "plan")
 			return attachments(o.plan()), err
 		},
+		Prepare: w.prepare,
 		Next: func(ctx context.Context, failed error) ([]delegate.Attachment, error) {
 			w.trace = append(w.trace, "next")
 			if failed == nil {
