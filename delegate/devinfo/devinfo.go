@@ -124,7 +124,7 @@ func (d Dir) fileOf(a delegate.Attachment) string {
 func (d Dir) owns(name string) bool {
 	rest, ok := strings.CutPrefix(name, d.prefix())
 	rest, ok2 := strings.CutSuffix(rest, suffix)
-	return ok && ok2 && len(rest) == len(hash()) && strings.Trim(rest, "0123456789abcdef") == ""
+	return ok && ok2 && strings.Trim(rest, "0123456789abcdef") == ""
 }
 
 // Fill makes the directory of the files that were assigned to as. If the Origin of an

@@ -289,9 +289,14 @@ func TestSweepRemovesOldFilesThatNoRecordHas(t *testing.T) {
 	foreign := devinfo.Dir{Root: root, Owner: "another"}.Assign(of("lost"))
 	temp := "/var/run/k8s.cni.cncf.io/devinfo/cni/.tmp-" + filepath.Base(lost.Files[0])[:9] + "17"
 	multus := "/var/run/k8s.cni.cncf.io/devinfo/cni/net-c1_net1"
-	all := []string{used.Files[0], lost.Files[0], young.Files[0], foreign.Files[0], temp, multus}
+	dir := strings.Replace(lost.Files[0], ".json", "0.json", 1)
+	all := []string{used.Files[0], lost.Files[0], young.Files[0], foreign.Files[0], temp, multus, dir}
 	for _, file := range all {
-		write(t, at(root, file), pci)
+		if file == dir {
+			write(t, at(root, file)+"/x", pci)
+		} else {
+			write(t, at(root, file), pci)
+		}
 		if file != young.Files[0] {
 			old := time.Now().Add(-2 * time.Hour)
 			if err := os.Chtimes(at(root, file), old, old); err != nil {
