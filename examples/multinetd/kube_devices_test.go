@@ -85,6 +85,21 @@ func TestNetworksGetTheDevicesOfThePod(t *testing.T) {
 	}
 }
 
+// The kubelet knows pods that the API does not have, and is asked by name.
+func TestStaticPodsGetTheirDevicesAndRuntimesNeedNotPassAUID(t *testing.T) {
+	t.Parallel()
+	tn, k := newTownWithDevices(t)
+	k.SetPod("ns", "static-n1", podresourcestest.Devices("app", vf, "a"))
+	a := tn.args("")
+	a.Args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=static-n1;K8S_POD_INFRA_CONTAINER_ID=" + a.ContainerID
+	keys := strings.Replace(annotated("vf"), `source":"api"`, `source":"file"`, 1)
+	want(t, "ADD", tn.command(t, "ADD", a, keys), 0, "")
+	calls := tn.fake.Calls()
+	if text := string(calls[len(calls)-1].Stdin); !strings.Contains(text, `"deviceID":"a"`) {
+		t.Errorf("the plugin was given %s", text)
+	}
+}
+
 // A runtime may make a sandbox of a pod again before it has removed the first. Both have the
 // devices of the pod, and files of their own.
 func TestTheNextSandboxOfAPodGetsTheSameDevices(t *testing.T) {
