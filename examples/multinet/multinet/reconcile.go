@@ -185,13 +185,14 @@ func (c *config) later(ctx context.Context, selections []netconf.Selection, i in
 }
 
 // inUseBeside returns the devices that the i'th selection cannot have: those of what is
-// attached to the container, without what i replaces, and those that other selections name.
+// attached to the container, without what i replaces, and, unless i names one itself, those
+// that other selections name.
 func (c *config) inUseBeside(ctx context.Context, selections []netconf.Selection, i int) ([]device.Device, error) {
 	rs, err := c.call.Manager.Container(ctx, c.call.ContainerID)
 	var used []device.Device
 	for _, r := range rs {
 		for _, a := range r.Attached {
-			if r.Key != c.call.Key() || a.IfName != selections[i].Interface {
+			if a.IfName != selections[i].Interface {
 				used = append(used, device.InUse(a)...)
 			}
 		}

@@ -19,6 +19,7 @@ func TestNetworkSelectedLaterHasADeviceOfItsOwn(t *testing.T) {
 		x  = `{"name":"vf","interface":"x"}`
 		xm = `{"name":"vf","interface":"x","cni-args":{"a":1}}`
 		y  = `{"name":"vf","interface":"y"}`
+		xa = `{"name":"vf","interface":"x","deviceID":"a"}`
 		ya = `{"name":"vf","interface":"y","deviceID":"a"}`
 	)
 	for name, tt := range map[string]struct {
@@ -35,6 +36,7 @@ func TestNetworkSelectedLaterHasADeviceOfItsOwn(t *testing.T) {
 		"that of the attachment that it replaces": {devices: "a", before: x, after: xm, replace: true, want: "x=a x=a"},
 		"one beside that of a default network":    {keys: `"defaultNetworks":["vf2"]`, devices: "a b", after: x, want: "x=b"},
 		"one without a resource":                  {keys: `"allowDeviceID":true`, after: `{"name":"plain","interface":"x","deviceID":"z"}`, want: "x=z"},
+		"one that two name, for the first":        {devices: "a b", after: xa + "," + ya, want: "x=a", words: []string{`"a"`, "in use"}},
 		"none, because all are used":              {devices: "a", before: x, after: x + "," + y, words: []string{`"vf"`, vf, "free"}},
 		"none, because the one is used":           {devices: "a b", before: x, after: x + "," + ya, words: []string{`"a"`, "in use"}},
 		"none, because the pod has none":          {after: x, words: []string{`"vf"`, vf}},
