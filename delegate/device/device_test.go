@@ -192,11 +192,14 @@ func TestAttachmentsNeverGoWithoutTheirDevice(t *testing.T) {
 			`resource "vendor.example/vf": the pod's networks ask for 1 more of its devices; the pod's containers have 2, not all of them free: "a", "b"`,
 		},
 		{
-			"one of which nobody knows the resource may be it", []device.Container{unknown}, nil, asks(vf), 0, device.ErrNotAllocated, 11,
+			"one of which nobody knows the resource may be it",
+			[]device.Container{unknown},
+			nil, asks(vf), 0, device.ErrNotAllocated, 11,
 			`resource "vendor.example/vf": the pod's networks ask for 1 of its devices; the pod's containers have none; the resource is not known of "nic.example/node1/vf-7"`,
 		},
 		{
-			"one of which nobody knows the resource does not free another", []device.Container{two[0], unknown},
+			"one of which nobody knows the resource does not free another",
+			[]device.Container{two[0], unknown},
 			[]device.Device{{Resource: vf, ID: "a"}},
 			[]device.Request{{Resource: vf, ID: "a"}},
 			0, device.ErrInUse, 7,
