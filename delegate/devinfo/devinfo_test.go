@@ -194,8 +194,8 @@ func TestAFileThatTheRuntimeHasGivenIsNotRead(t *testing.T) {
 	t.Parallel()
 	root, d := node(t)
 	write(t, filepath.Join(root, "etc/passwd"), pci)
-	a := attachment(t, "", "")
-	a.CapabilityArgs = map[string]json.RawMessage{devinfo.Capability: json.RawMessage(`"/etc/passwd"`)}
+	a := attachment(t, devinfo.Capability, "id")
+	a.CapabilityArgs[devinfo.Capability] = json.RawMessage(`"/etc/passwd"`)
 	if same := d.Assign(a); same.Files != nil {
 		t.Errorf("what the runtime has given was taken for a file of its own: %q", same.Files)
 	}
