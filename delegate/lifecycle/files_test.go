@@ -132,19 +132,30 @@ func TestFilesOfAnAddThatFailsAreRemoved(t *testing.T) {
 	}
 }
 
-// A crash may come when the files are there and nothing else.
+// A crash may come when some files are there, or all of them and nothing else.
 func TestFilesOfAnAddThatNeverEndsAreRemovedByDel(t *testing.T) {
 	t.Parallel()
-	n, dir := newNode(t), t.TempDir()
-	n.on("ADD", func(context.Context, delegatetest.Call) error { runtime.Goexit(); return nil })
-	n.dies(func() error { _, err := n.Add(t.Context(), eth0, withFiles(pair(eth0), dir)); return err })
-	if diff := cmp.Diff([]string{"eth0", "net0"}, files(t, dir)); diff != "" {
-		t.Fatal(diff)
-	}
-	again := nodeAt(t, n.Dir)
-	again.del(eth0)
-	if left := files(t, dir); len(left) > 0 {
-		t.Errorf("left %q", left)
+	for _, want := range [][]string{{"eth0"}, {"eth0", "net0"}} {
+		n, dir := newNode(t), t.TempDir()
+		tr := withFiles(pair(eth0), dir)
+		prepare := tr.Prepare
+		tr.Prepare = func(ctx context.Context, plan []delegate.Attachment) error {
+			err := prepare(ctx, plan[:len(want)])
+			if len(want) < len(plan) {
+				runtime.Goexit()
+			}
+			return err
+		}
+		n.on("ADD", func(context.Context, delegatetest.Call) error { runtime.Goexit(); return nil })
+		n.dies(func() error { _, err := n.Add(t.Context(), eth0, tr); return err })
+		if diff := cmp.Diff(want, files(t, dir)); diff != "" {
+			t.Fatal(diff)
+		}
+		again := nodeAt(t, n.Dir)
+		again.del(eth0)
+		if left := files(t, dir); len(left) > 0 {
+			t.Errorf("left %q", left)
+		}
 	}
 }
 
