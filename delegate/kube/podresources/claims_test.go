@@ -64,3 +64,28 @@ func TestDevicesOfClaimsWithoutAttributesBelongToAResourceThatNobodyKnows(t *tes
 	defer withView.Close()
 	want(t, withView, web, expected)
 }
+
+// A claim may have several shares of a device, and several containers one claim.
+func TestADeviceThatIsSharedIsOneDevice(t *testing.T) {
+	t.Parallel()
+	k, c := start(t)
+	c.Attributes = func(context.Context, string, string, string) (map[string]string, error) {
+		return map[string]string{"k8s.cni.cncf.io/resourceName": vf, "k8s.cni.cncf.io/deviceID": "a"}, nil
+	}
+	share := func(id string) *api.ClaimResource {
+		return &api.ClaimResource{DriverName: "nic.example", PoolName: "node1", DeviceName: "nic-0", ShareId: &id}
+	}
+	claim := []*api.DynamicResource{{ClaimNamespace: "default", ClaimName: "shares", ClaimResources: []*api.ClaimResource{share("1"), share("2")}}}
+	k.SetPod("default", "web", &api.ContainerResources{Name: "one", DynamicResources: claim}, &api.ContainerResources{Name: "two", DynamicResources: claim})
+	containers, err := c.Devices(t.Context(), web)
+	if err != nil {
+		t.Fatal(err)
+	}
+	vfs := []device.Request{{Resource: vf}, {Resource: vf}}
+	if ids, err := device.Allocate(containers, nil, vfs[:1]...); err != nil || ids[0] != "a" {
+		t.Errorf("one network: %q, %v", ids, err)
+	}
+	if ids, err := device.Allocate(containers, nil, vfs...); !errors.Is(err, device.ErrNotAllocated) {
+		t.Errorf("two networks: %q, %v", ids, err)
+	}
+}
