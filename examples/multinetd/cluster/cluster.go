@@ -42,8 +42,8 @@ type Cluster struct {
 	log       *slog.Logger
 	dirs      func() []string // directories of records
 	requests  *prometheus.CounterVec
-	exhausted prometheus.Counter
-	follow    *reconciler // nil unless Config.Reconcile
+	exhausted atomic.Uint64 // how often [tooFew] was so
+	follow    *reconciler   // nil unless Config.Reconcile
 	change    Change
 	ready     chan struct{} // closed by Ready
 
@@ -71,10 +71,7 @@ func New(c Config, dirs func() []string, change Change, log *slog.Logger) *Clust
 	if !c.On() {
 		return nil
 	}
-	cluster := &Cluster{
-		conf: c, log: log, dirs: dirs, change: change,
-		requests: newRequests(), exhausted: newExhausted(), ready: make(chan struct{}),
-	}
+	cluster := &Cluster{conf: c, log: log, dirs: dirs, change: change, requests: newRequests(), ready: make(chan struct{})}
 	if c.Reconcile {
 		cluster.follow = newReconciler(cluster.pass, log)
 	}

@@ -45,7 +45,7 @@ func (c *Cluster) Adding(ctx context.Context, container, cniArgs string) (_ cont
 // tellFailed tells users why the ADD a of the pod p has failed.
 func (c *Cluster) tellFailed(p nad.Pod, a *add, err error) {
 	if tooFew(err) {
-		c.exhausted.Inc()
+		c.exhausted.Add(1)
 	}
 	reason, ref := blame(err)
 	if reason == "" {

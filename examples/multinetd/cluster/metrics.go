@@ -16,7 +16,7 @@ func (c *Cluster) Describe(chan<- *prometheus.Desc) {}
 // definition.
 func (c *Cluster) Collect(ch chan<- prometheus.Metric) {
 	c.requests.Collect(ch)
-	c.exhausted.Collect(ch)
+	count(ch, "devices_exhausted_total", "ADDs, and networks of running pods, that failed because the pod does not have the devices that its networks need.", c.exhausted.Load())
 	if !c.open.Load() {
 		return
 	}
@@ -82,13 +82,6 @@ func newChanges() *prometheus.CounterVec {
 		}
 	}
 	return changes
-}
-
-// newExhausted returns the counter of what [tooFew] reports.
-func newExhausted() prometheus.Counter {
-	return prometheus.NewCounter(prometheus.CounterOpts{
-		Name: prefix + "devices_exhausted_total", Help: "ADDs, and networks of running pods, that failed because the pod does not have the devices that its networks need.",
-	})
 }
 
 // newRequests returns the counter of requests to the API server.

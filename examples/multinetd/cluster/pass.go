@@ -191,7 +191,7 @@ func (c *Cluster) tell(ctx context.Context, p nad.Pod, r recordedAt, done []life
 			continue
 		case d.Err != nil:
 			if tooFew(d.Err) {
-				c.exhausted.Inc()
+				c.exhausted.Add(1)
 			}
 			_, why, _ := strings.Cut(status.Error(d.Err).Error(), ": ") // after the operation and the container
 			c.events.Pod(p, reason, cmp.Or(ifname, name), why)
