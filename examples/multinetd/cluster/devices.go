@@ -5,12 +5,17 @@ import (
 	"errors"
 	"log/slog"
 	"path/filepath"
+	"time"
 
 	"github.com/metacni/metacni/delegate/device"
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/kube/podresources"
 	"github.com/metacni/metacni/netconf/nad"
 )
+
+// kubeletTimeout limits how long an ADD waits for the kubelet. After a reboot all pods of a
+// busy node ask for their devices at once.
+const kubeletTimeout = 30 * time.Second
 
 // newKubelet returns a client of the kubelet of the node. The kubelet is not asked yet, nor
 // is the API server.
@@ -23,6 +28,7 @@ func (c *Cluster) newKubelet(ctx context.Context) *podresources.Client {
 	client := &podresources.Client{
 		Socket:     filepath.Join(dir, "pod-resources", "kubelet.sock"),
 		Checkpoint: filepath.Join(dir, "device-plugins", "kubelet_internal_checkpoint"),
+		Timeout:    kubeletTimeout,
 	}
 	if c.conf.Node != "" {
 		client.Attributes = c.view.DeviceAttributes

@@ -16,7 +16,6 @@ func (c *Cluster) Describe(chan<- *prometheus.Desc) {}
 // definition.
 func (c *Cluster) Collect(ch chan<- prometheus.Metric) {
 	c.requests.Collect(ch)
-	count(ch, "devices_exhausted_total", "ADDs, and networks of running pods, that failed because the pod does not have the devices that its networks need.", c.exhausted.Load())
 	if !c.open.Load() {
 		return
 	}
@@ -38,6 +37,7 @@ func (c *Cluster) Collect(ch chan<- prometheus.Metric) {
 			count(ch, waits, "Look-ups that had to wait: the watch or one request has brought the object, or none.", n, "outcome", outcome)
 		}
 	}
+	count(ch, "devices_exhausted_total", "ADDs, and networks of running pods, that failed because the pod does not have the devices that its networks need.", c.exhausted.Load())
 	w := c.writer.Stats()
 	for outcome, n := range map[string]uint64{"written": w.Written, "gone": w.Gone, "refused": w.Refused, "failed": w.Failed} {
 		count(ch, "status_writes_total", "Requests that were to write the status of a pod.", n, "outcome", outcome)
