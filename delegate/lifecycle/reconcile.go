@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/internal/cause"
@@ -34,6 +35,11 @@ type Reconciliation struct {
 	// it again, if its IfName is asked for and the new one can be planned. All
 	// other attachments stay although their Options have changed.
 	Replace bool
+
+	// Timeout bounds each change, with the wait for the container's lock, so that a
+	// plugin that hangs does not keep the others from their turn. Undoing comes on
+	// top, see [delegate.Invoker]. Zero means no bound.
+	Timeout time.Duration
 }
 
 // A Wanted is an attachment that a running container should have.
@@ -139,15 +145,26 @@ func (p *pass) run(ctx context.Context) error {
 			}
 			return cause.Of(ctx)
 		}
-		err := p.m.locked(ctx, p.k.ContainerID, func(ctx context.Context, l *scratch.Lock) (err error) {
-			more, err = p.step(ctx, l)
-			return err
-		})
-		if err != nil {
+		var err error
+		if more, err = p.next(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// next takes the container's lock and makes the next change, if there is one.
+func (p *pass) next(ctx context.Context) (more bool, err error) {
+	if p.r.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, p.r.Timeout)
+		defer cancel()
+	}
+	err = p.m.locked(ctx, p.k.ContainerID, func(ctx context.Context, l *scratch.Lock) (err error) {
+		more, err = p.step(ctx, l)
+		return err
+	})
+	return more, err
 }
 
 // step makes the next change, if there is one.

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
@@ -317,4 +319,45 @@ func TestReconcilePreparesWhatItAttaches(t *testing.T) {
 		t.Errorf("calls %q", got)
 	}
 	n.wantAttachments()
+}
+
+// A plugin that hangs is stopped when the time of its change is over, and the other
+// networks have their turn. Without a Timeout it hangs until the context ends.
+func TestReconcileStopsAPluginThatHangs(t *testing.T) {
+	t.Parallel()
+	for _, command := range []string{"ADD", "DEL"} {
+		for _, limit := range []time.Duration{time.Minute, 0} {
+			dir := newNode(t).Dir
+			synctest.Test(t, func(t *testing.T) {
+				n := nodeAt(t, dir)
+				n.own()
+				n.reconcile(keep("macvlan@hot0", "ipvlan@hot1"))
+				then := []string{"tuning@hot2", "ipvlan@hot3", "bridge@hot4"}
+				n.exec.Plugins["ipvlan"] = delegatetest.HangOn(command, n.exec.Plugins["ipvlan"])
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				r := keep(then...)
+				r.Timeout = limit
+				start := time.Now()
+				done, err := n.Reconcile(ctx, eth0, r)
+				wantCode(t, err, 11)
+				want, took := []string{"DETACH ipvlan hot1", "DETACH macvlan hot0", "ATTACH tuning hot2", "ATTACH ipvlan hot3", "ATTACH bridge hot4"}, limit
+				if limit == 0 {
+					took = time.Hour
+					want = want[:map[string]int{"ADD": 4, "DEL": 1}[command]]
+				}
+				want[map[string]int{"ADD": 3, "DEL": 0}[command]] += " failed"
+				if d := cmp.Diff(want, reconciled(done)); d != "" {
+					t.Errorf("%s, Timeout %s: done (-want +got):\n%s", command, limit, d)
+				}
+				if got := time.Since(start); got != took {
+					t.Errorf("%s, Timeout %s: it took %s", command, limit, got)
+				}
+				n.exec.Plugins = plugins()
+				n.reconcile(keep(then...))
+				n.del(eth0)
+				n.wantNothing()
+			})
+		}
+	}
 }

@@ -14,6 +14,15 @@ import (
 // annotations of a pod.
 const podAnnotations = "io.kubernetes.cri.pod-annotations"
 
+// Selected returns what a pod with these annotations selects.
+func Selected(annotations map[string]string) ([]netconf.Selection, error) {
+	all, err := netconf.ParseSelection(annotations[nad.NetworksAnnotation])
+	if err != nil {
+		return nil, fmt.Errorf("annotation %s: %w", nad.NetworksAnnotation, err)
+	}
+	return all, nil
+}
+
 // annotations returns those annotations of the pod that matter to multinet. What the
 // runtime passes is the whole truth, even if it is empty: it is the pod that the kubelet
 // starts. The cluster is asked where the runtime passes nothing.

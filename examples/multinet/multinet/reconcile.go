@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -27,6 +28,9 @@ import (
 // such a container alone until it is attached again.
 var ErrNoOrigin error = types.NewError(types.ErrInvalidNetworkConfig, "the record does not say which networks the pod has selected", "")
 
+// changeTimeout bounds each change of a running container.
+const changeTimeout = time.Minute
+
 // Reconcile keeps a running container in step with the networks that its pod selects: it
 // detaches those in the record k that are not selected any more, and attaches those that
 // are selected now. See [lifecycle.Manager.Reconcile] for how selections are compared
@@ -35,7 +39,8 @@ var ErrNoOrigin error = types.NewError(types.ErrInvalidNetworkConfig, "the recor
 // The configuration and the Path of asked are used as in an ADD, except that a pod cannot
 // select a network with default-route while it runs. A network that needs a device gets
 // one that the pod has and that nothing in the container's records uses: none is allocated
-// to a running pod. cluster.Annotations returns the annotations of the pod, whatever the
+// to a running pod. Each change has a minute, so that a plugin that hangs does not keep the
+// other networks from their turn. cluster.Annotations returns the annotations of the pod, whatever the
 // runtime has passed, and is called before each change. If it fails, or if the annotation
 // of networks cannot be parsed, nothing changes. A selection that the pod may not have is
 // not attached.
@@ -55,6 +60,7 @@ func Reconcile(ctx context.Context, process plugin.Process, asked skel.CmdArgs, 
 	return own.Manager.Reconcile(ctx, k, lifecycle.Reconciliation{
 		Recorded: selectedFor,
 		Replace:  replace,
+		Timeout:  changeTimeout,
 		Prepare: func(ctx context.Context, plan []delegate.Attachment) error {
 			c.fill(ctx, plan)
 			return nil
@@ -117,9 +123,9 @@ func argsOf(primary delegate.Attached) string {
 
 // selected returns the networks that the pod with the record r selects. It looks up none.
 func (c *config) selected(annotations map[string]string, r lifecycle.Record) ([]lifecycle.Wanted, error) {
-	selections, err := netconf.ParseSelection(annotations[nad.NetworksAnnotation])
+	selections, err := Selected(annotations)
 	if err != nil {
-		return nil, fmt.Errorf("annotation %s: %w", nad.NetworksAnnotation, err)
+		return nil, err
 	}
 	var all []lifecycle.Wanted
 	for i, s := range selections {
@@ -160,12 +166,8 @@ func (c *config) later(ctx context.Context, selections []netconf.Selection, i in
 	if len(s.DefaultRoute) > 0 {
 		return fail(needsRestart(s))
 	}
-	w.network, w.definition, err = c.find(ctx, w)
-	if err == nil {
-		err = c.allowDevice(w)
-	}
-	if err != nil {
-		return fail(err)
+	if w, err = c.found(ctx, w); err != nil {
+		return delegate.Attachment{}, err
 	}
 	one := []wanted{w}
 	err = c.findDevices(ctx, one, func(ctx context.Context) ([]device.Device, error) { return c.inUseBeside(ctx, selections, i) })

@@ -6,12 +6,14 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/netconf"
@@ -256,6 +258,25 @@ func TestReconcileChangesNothingInDoubt(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A plugin that hangs keeps the others from their turn for a minute only.
+func TestNetworkThatHangsStopsNoOther(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, "red@x")
+		p.exec.Plugins["macvlan"] = delegatetest.HangOn("ADD", p.exec.Plugins["macvlan"])
+		p.exec.Plugins["tuning"] = delegatetest.HangOn("DEL", p.exec.Plugins["tuning"])
+		p.networks = "blue@y,b/blue@z"
+		done, err := p.reconcile(t)
+		wantError(t, err, 11, "macvlan", "tuning")
+		if len(done) != 3 || done[0].Err == nil || done[1].Err == nil || done[2].Err != nil {
+			t.Errorf("done %+v", done)
+		}
+		if diff := cmp.Diff([]string{"DEL tuning x red", "ADD macvlan y blue", "DEL macvlan y blue", "ADD tuning z blue"}, p.attached(t)); diff != "" {
+			t.Errorf("calls (-want +got):\n%s", diff)
+		}
+	})
 }
 
 // rerecord makes the record of c1 with other attachments.

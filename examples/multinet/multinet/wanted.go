@@ -52,14 +52,9 @@ func (c *config) attachments(ctx context.Context) ([]attachment, error) {
 		return nil, err
 	}
 	for i, w := range wanted {
-		w.network, w.definition, err = c.find(ctx, w)
-		if err == nil {
-			err = c.allowDevice(w)
+		if wanted[i], err = c.found(ctx, w); err != nil {
+			return nil, err
 		}
-		if err != nil {
-			return nil, c.about(w, err)
-		}
-		wanted[i] = w
 	}
 	if err := c.findDevices(ctx, wanted, c.inUse); err != nil {
 		return nil, err
@@ -116,9 +111,9 @@ func (c *config) asked(annotations map[string]string) (primary *wanted, selected
 	if err != nil {
 		return nil, nil, err
 	}
-	selections, err := netconf.ParseSelection(annotations[nad.NetworksAnnotation])
+	selections, err := Selected(annotations)
 	if err != nil {
-		return nil, nil, fmt.Errorf("annotation %s: %w", nad.NetworksAnnotation, err)
+		return nil, nil, err
 	}
 	if instead != nil {
 		if err := netconf.CheckSelections(append(selections, *instead)...); err != nil {
@@ -150,6 +145,17 @@ func (c *config) allow(s netconf.Selection, use nad.Use) (wanted, error) {
 	}
 	if err == nil && (c.inKubernetes() || use == nad.PodDefault && c.policy.NoPodDefault) {
 		_, err = c.policy.Decide(c.pod.Namespace, w.ref, use)
+	}
+	return w, c.about(w, err)
+}
+
+// found returns w with its network and its definition. It fails if the pod may not have
+// them.
+func (c *config) found(ctx context.Context, w wanted) (wanted, error) {
+	var err error
+	w.network, w.definition, err = c.find(ctx, w)
+	if err == nil {
+		err = c.allowDevice(w)
 	}
 	return w, c.about(w, err)
 }
