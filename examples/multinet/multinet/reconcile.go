@@ -40,10 +40,11 @@ const changeTimeout = time.Minute
 // select a network with default-route while it runs. A network that needs a device gets
 // one that the pod has and that nothing in the container's records uses: none is allocated
 // to a running pod. Each change has a minute, so that a plugin that hangs does not keep the
-// other networks from their turn. cluster.Annotations returns the annotations of the pod, whatever the
-// runtime has passed, and is called before each change. If it fails, or if the annotation
-// of networks cannot be parsed, nothing changes. A selection that the pod may not have is
-// not attached.
+// other networks from their turn.
+//
+// cluster.Annotations returns the annotations of the pod, whatever the runtime has passed,
+// and is called before each change. If it fails, or if the annotation of networks cannot be
+// parsed, nothing changes. A selection that the pod may not have is not attached.
 //
 // The primary, the networks of the configuration, and those that others have attached to
 // the container stay. If replace is true, a network whose interface the pod names is

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/metacni/metacni/delegate/kube"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
@@ -82,7 +83,7 @@ func blame(err error) (reason kube.Reason, ref nad.Ref) {
 // tellIgnored tells users that a pod in the network of its node gets no networks: the
 // runtime makes no ADD for it.
 func (c *Cluster) tellIgnored(p kube.Pod) {
-	selected, err := netconf.ParseSelection(p.Annotations[nad.NetworksAnnotation])
+	selected, err := multinet.Selected(p.Annotations)
 	if p.HostNetwork && !p.Deleted && (err != nil || len(selected) > 0) {
 		c.events.Pod(nad.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID}, kube.NetworksIgnored, "AddNetwork",
 			"the pod has the network of its node (hostNetwork): the networks that it selects are ignored")

@@ -14,7 +14,6 @@ import (
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/examples/multinet/multinet"
-	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
@@ -76,13 +75,11 @@ func (c *Cluster) pass(ctx context.Context, p nad.Pod, containers []string) (don
 		done.err = errors.Join(errs...)
 		return done
 	}
-	if _, err := netconf.ParseSelection(pod.Annotations[nad.NetworksAnnotation]); err != nil {
-		err = fmt.Errorf("annotation %s: %w", nad.NetworksAnnotation, err)
+	if _, err := multinet.Selected(pod.Annotations); err != nil {
 		c.events.Pod(p, kube.InvalidNetwork, "AttachNetwork", status.Error(err).Error())
-		done.differs, done.err, done.final = true, err, true // until it is edited
+		done.differs, done.err = true, err
 		return done
 	}
-	done.final = true
 	for _, r := range newest {
 		if !r.State.Attached() {
 			continue // an ADD or a DEL is under way
@@ -91,7 +88,6 @@ func (c *Cluster) pass(ctx context.Context, p nad.Pod, containers []string) (don
 		done.differs = done.differs || differs
 		if err != nil {
 			errs = append(errs, err)
-			done.final = done.final && errors.Is(err, multinet.ErrNoOrigin)
 		}
 	}
 	done.err = errors.Join(errs...)
@@ -120,15 +116,14 @@ func (c *Cluster) recordsOf(ctx context.Context, id string) (all []recordedAt, a
 }
 
 // step changes the attachments in one record as the pod p wants it. It reports whether they
-// still differ from what the pod selects, and why. A container that goes does not differ.
+// certainly still differ from what the pod selects, and why they may. A container that goes
+// does not differ.
 func (c *Cluster) step(ctx context.Context, p nad.Pod, r recordedAt) (differs bool, err error) {
 	ctx, end, ok := c.follow.begin(ctx, r.Key.ContainerID)
 	defer end()
 	if !ok {
 		return false, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, passTimeout)
-	defer cancel()
 	asked := c.Multinet()
 	asked.Annotations = c.current
 	done, err := c.change(ctx, r.dir, r.Key, asked, c.conf.OnChange == Replace)
@@ -143,13 +138,11 @@ func (c *Cluster) step(ctx context.Context, p nad.Pod, r recordedAt) (differs bo
 	switch {
 	case errors.Is(err, lifecycle.ErrNotAdded), errors.Is(err, lifecycle.ErrSuperseded), errors.Is(err, kube.ErrGone):
 		return false, nil
-	case errors.Is(err, multinet.ErrNoOrigin):
-		return false, err
 	}
 	for _, d := range done {
-		differs = differs || d.Op == ""
+		differs = differs || d.Op == "" || d.Err != nil
 	}
-	return differs || err != nil, err
+	return differs, err
 }
 
 // current returns the annotations of the pod p as the view has them, if it runs.
@@ -194,6 +187,9 @@ func (c *Cluster) tell(ctx context.Context, p nad.Pod, r recordedAt, done []life
 				c.exhausted.Add(1)
 			}
 			_, why, _ := strings.Cut(status.Error(d.Err).Error(), ": ") // after the operation and the container
+			if d.Attached.IfName != "" {
+				why = name + ": " + why // which knows the network by the name in its configuration
+			}
 			c.events.Pod(p, reason, cmp.Or(ifname, name), why)
 		case d.Op == lifecycle.OpDetach:
 			outcome = outcomeOK

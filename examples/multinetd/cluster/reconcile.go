@@ -17,18 +17,21 @@ import (
 )
 
 const (
-	firstRetry  = time.Second
-	lastRetry   = 5 * time.Minute
-	passes      = 4 // at once
-	passTimeout = 2 * time.Minute
-	settleTime  = time.Second
+	firstRetry = time.Second
+	lastRetry  = 5 * time.Minute
+	passes     = 4 // at once
+	settleTime = time.Second
+
+	// retries is how many of the passes may be over pods that have failed before: a
+	// network that hangs does not keep other pods from their turn.
+	retries = passes / 2
 )
 
 // A reconciler passes over each pod that has records when these may differ from what the
 // pod selects: when the selection or the records change. It looks at how things are, not at
 // what has happened, so that nothing is lost when several changes become one pass. A pass
-// that fails is made again, after a second first, then after two, four and so on, at
-// least every five minutes.
+// that fails is made again, after a second first, then after two, four and so on. Each pod
+// has a pass every five minutes at least: another program may have changed its records.
 //
 // A nil reconciler does nothing. Goroutines may share a reconciler.
 type reconciler struct {
@@ -36,6 +39,7 @@ type reconciler struct {
 	log     *slog.Logger
 	queue   workqueue.TypedDelayingInterface[nad.Pod]
 	backoff workqueue.TypedRateLimiter[nad.Pod]
+	retries chan struct{}          // one for each pass that may be a retry
 	changes *prometheus.CounterVec // action, outcome
 
 	mu      sync.Mutex // guards what follows
@@ -47,23 +51,28 @@ type reconciler struct {
 // A followed pod is one that may have records.
 type followed struct {
 	containers []string // that may have them
-	uid        string   // of the object that was seen last; empty before the first
-	networks   string   // the annotation that was seen last
+	seen       sight    // zero before the first
 	differs    bool
 	said       string // the error that was logged last
+}
+
+// A sight is what matters of a pod in the API.
+type sight struct {
+	uid      string // of the object
+	networks string // the annotation
+	runs     bool
 }
 
 // A passed is what has become of a pass.
 type passed struct {
 	recorded []string // containers that have records, or may have
-	differs  bool     // the pod does not have exactly what it selects
-	err      error
-	final    bool // trying again does not mend err
+	differs  bool     // the pod certainly does not have exactly what it selects
+	err      error    // why it may not have that; the pass is made again
 }
 
 func newReconciler(pass func(context.Context, nad.Pod, []string) passed, log *slog.Logger) *reconciler {
 	return &reconciler{
-		pass: pass, log: log, changes: newChanges(),
+		pass: pass, log: log, changes: newChanges(), retries: make(chan struct{}, retries),
 		queue:   workqueue.NewTypedDelayingQueue[nad.Pod](),
 		backoff: workqueue.NewTypedItemExponentialFailureRateLimiter[nad.Pod](firstRetry, lastRetry),
 		pods:    make(map[nad.Pod]*followed), running: make(map[string]context.CancelCauseFunc), leaving: make(map[string]int),
@@ -82,7 +91,7 @@ func (r *reconciler) run(ctx context.Context) {
 				if ended {
 					return
 				}
-				r.attempt(ctx, p)
+				r.take(ctx, p)
 				r.queue.Done(p)
 			}
 		})
@@ -124,17 +133,31 @@ func (r *reconciler) seen(p kube.Pod) {
 	if r == nil {
 		return
 	}
-	networks := p.Annotations[nad.NetworksAnnotation]
+	now := sight{p.UID, p.Annotations[nad.NetworksAnnotation], runs(p)}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for pod, f := range r.pods {
-		if pod.Namespace != p.Namespace || pod.Name != p.Name || f.uid == p.UID && f.networks == networks {
+		if pod.Namespace != p.Namespace || pod.Name != p.Name || f.seen == now {
 			continue
 		}
-		f.uid, f.networks = p.UID, networks
+		f.seen = now
 		r.backoff.Forget(pod)
 		r.queue.Add(pod)
 	}
+}
+
+// take makes a pass, or puts it off if too many others are retries as well.
+func (r *reconciler) take(ctx context.Context, p nad.Pod) {
+	if r.backoff.NumRequeues(p) > 0 {
+		select {
+		case r.retries <- struct{}{}:
+			defer func() { <-r.retries }()
+		default:
+			r.queue.AddAfter(p, firstRetry)
+			return
+		}
+	}
+	r.attempt(ctx, p)
 }
 
 // attempt makes a pass.
@@ -161,7 +184,9 @@ func (r *reconciler) attempt(ctx context.Context, p nad.Pod) {
 			f.containers = append(f.containers, container)
 		}
 	}
-	f.differs = done.differs
+	if done.differs || done.err == nil {
+		f.differs = done.differs
+	}
 	said := f.said
 	f.said = ""
 	if done.err != nil {
@@ -170,15 +195,18 @@ func (r *reconciler) attempt(ctx context.Context, p nad.Pod) {
 	if f.said != "" && f.said != said {
 		r.log.LogAttrs(ctx, slog.LevelWarn, "pod does not have the networks that it selects", slog.String("pod", p.String()), slog.String("error", f.said))
 	}
-	if done.err != nil && !done.final {
-		r.queue.AddAfter(p, r.backoff.When(p))
-	} else {
-		r.backoff.Forget(p)
-	}
 	if len(f.containers) == 0 {
 		r.backoff.Forget(p)
 		delete(r.pods, p)
+		return
 	}
+	pause := lastRetry
+	if done.err != nil {
+		pause = r.backoff.When(p)
+	} else {
+		r.backoff.Forget(p)
+	}
+	r.queue.AddAfter(p, pause)
 }
 
 // begin returns a context for changes of a container, which ends when a DEL comes. It

@@ -96,7 +96,7 @@ func TestFailedPassIsMadeAgainFromASecondToFiveMinutes(t *testing.T) {
 }
 
 // There is no second pass over a pod while one is running, and none is lost: what happens
-// meanwhile is in the next one. What nobody can mend by trying is not tried again.
+// meanwhile is in the next one.
 func TestPassesOverAPodAreMadeOneAfterTheOther(t *testing.T) {
 	t.Parallel()
 	var done []string
@@ -108,7 +108,7 @@ func TestPassesOverAPodAreMadeOneAfterTheOther(t *testing.T) {
 		time.Sleep(time.Minute)
 		running--
 		done = append(done, fmt.Sprintf("%s %q", p.Name, containers))
-		return passed{recorded: containers, err: errors.New("damaged"), final: true}
+		return passed{recorded: containers}
 	}
 	follow(t, pass, func(r *reconciler) {
 		r.changed(web)
@@ -120,12 +120,12 @@ func TestPassesOverAPodAreMadeOneAfterTheOther(t *testing.T) {
 			r.seen(selects("a"))
 			r.seen(selects("b"))
 		}
-		time.Sleep(time.Hour)
+		time.Sleep(3 * time.Minute)
 		r.seen(selects("b")) // as before
 		other := selects("b")
 		other.Name = "other" // has no records
 		r.seen(other)
-		time.Sleep(time.Hour)
+		time.Sleep(time.Minute)
 	})
 	if diff := cmp.Diff([]string{`web ["c1"]`, `web ["c2" "c1"]`}, done); diff != "" {
 		t.Errorf("passes (-want +got):\n%s", diff)
@@ -161,28 +161,123 @@ func TestPassAfterAnADDWaitsForTheView(t *testing.T) {
 	}
 }
 
-// A pod is forgotten with its last record, and counts as differing only until then.
+// A pod is forgotten with its last record, whoever has removed that, and counts as differing
+// only until then.
 func TestPodWithoutRecordsIsForgotten(t *testing.T) {
 	t.Parallel()
-	var passes, gone atomic.Int32
-	pass := func(_ context.Context, _ nad.Pod, containers []string) passed {
-		passes.Add(1)
-		if gone.Load() > 0 {
-			containers = nil
+	for _, err := range []error{nil, errors.New("busy")} {
+		var passes, gone atomic.Int32
+		pass := func(_ context.Context, _ nad.Pod, containers []string) passed {
+			passes.Add(1)
+			if gone.Load() > 0 {
+				containers = nil
+			}
+			return passed{recorded: containers, differs: true, err: err}
 		}
-		return passed{recorded: containers, differs: true, err: errors.New("busy")}
+		follow(t, pass, func(r *reconciler) {
+			r.changed(nad.Pod{Container: "c0"}) // outside of Kubernetes
+			r.changed(web)
+			synctest.Wait()
+			if n := r.differing(); n != 1 {
+				t.Errorf("%v: %d pods differ", err, n)
+			}
+			gone.Store(1)
+			time.Sleep(time.Hour)
+			r.seen(selects("blue"))
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			if passes.Load() != 2 || r.differing() != 0 || len(r.pods) != 0 {
+				t.Errorf("%v: %d passes, %d pods differ, %d are known", err, passes.Load(), r.differing(), len(r.pods))
+			}
+		})
+	}
+}
+
+// A pod that ends is looked at once more: it does not differ any more.
+func TestPodThatEndsIsNotDiffering(t *testing.T) {
+	t.Parallel()
+	var ends atomic.Bool
+	pass := func(_ context.Context, _ nad.Pod, containers []string) passed {
+		return passed{recorded: containers, differs: !ends.Load()}
 	}
 	follow(t, pass, func(r *reconciler) {
-		r.changed(nad.Pod{Container: "c0"}) // outside of Kubernetes
 		r.changed(web)
-		synctest.Wait()
-		gone.Store(1)
-		time.Sleep(time.Hour)
 		r.seen(selects("blue"))
-		time.Sleep(time.Hour)
 		synctest.Wait()
-		if passes.Load() != 2 || r.differing() != 0 || len(r.pods) != 0 {
-			t.Errorf("%d passes, %d pods differ, %d are known", passes.Load(), r.differing(), len(r.pods))
+		if n := r.differing(); n != 1 {
+			t.Errorf("%d pods differ", n)
+		}
+		ends.Store(true)
+		p := selects("blue")
+		p.Deleted = true
+		r.seen(p)
+		synctest.Wait()
+		if n := r.differing(); n != 0 {
+			t.Errorf("%d pods differ", n)
+		}
+	})
+}
+
+// A pass that cannot tell whether the pod differs leaves what is known of it.
+func TestPassThatFailsSaysNothingAboutThePod(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex // guards what follows
+	var next passed
+	pass := func(_ context.Context, _ nad.Pod, containers []string) passed {
+		mu.Lock()
+		defer mu.Unlock()
+		next.recorded = containers
+		return next
+	}
+	follow(t, pass, func(r *reconciler) {
+		then := func(p passed, want int) {
+			t.Helper()
+			mu.Lock()
+			next = p
+			mu.Unlock()
+			r.changed(web)
+			synctest.Wait()
+			if n := r.differing(); n != want {
+				t.Errorf("%+v: %d pods differ, want %d", p, n, want)
+			}
+		}
+		away := passed{err: errors.New("the API is away")}
+		then(away, 0)
+		then(passed{differs: true, err: errors.New("no free device")}, 1)
+		then(away, 1)
+		then(passed{}, 0)
+		then(away, 0)
+	})
+}
+
+// Pods whose network hangs do not keep others from their turn.
+func TestPodsThatFailLeaveTheOthersTheirTurn(t *testing.T) {
+	t.Parallel()
+	var last atomic.Int64
+	pass := func(_ context.Context, p nad.Pod, containers []string) passed {
+		if p.Name == "web" {
+			last.Store(time.Now().UnixNano())
+			return passed{recorded: containers}
+		}
+		time.Sleep(time.Minute)
+		return passed{recorded: containers, differs: true, err: errors.New("killed")}
+	}
+	follow(t, pass, func(r *reconciler) {
+		for i := range 50 {
+			r.changed(nad.Pod{Namespace: "ns", Name: fmt.Sprint("bad", i), Container: fmt.Sprint("b", i)})
+		}
+		time.Sleep(30 * time.Minute) // each has failed once
+		if n := r.differing(); n != 50 {
+			t.Errorf("%d pods differ", n)
+		}
+		for range 50 {
+			time.Sleep(17 * time.Second)
+			now := time.Now().UnixNano()
+			r.changed(web)
+			synctest.Wait()
+			if last.Load() != now {
+				t.Fatal("it has to wait")
+			}
 		}
 	})
 }
