@@ -1,77 +1,135 @@
 package main
 
 import (
-	"context"
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 
-	"github.com/containernetworking/cni/pkg/skel"
-
-	"github.com/metacni/metacni/delegate/lifecycle"
-	"github.com/metacni/metacni/delegate/plugin"
-	"github.com/metacni/metacni/examples/multinet/multinet"
+	"github.com/metacni/metacni/examples/multinet/publish"
+	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 )
 
 // asked is the configuration and the CNI_PATH of an ADD.
 type asked struct {
+	network string // its name; empty for the daemon's own configuration
 	conf    []byte
 	cniPath string
 }
 
-// places keeps for each directory of records what the last ADD with records there
-// has asked.
+// places keeps for each directory of records what the last ADD of each network with
+// records there has asked.
 type places struct {
-	mu   sync.Mutex // guards what follows
-	last map[string]asked
+	mu   sync.Mutex         // guards what follows
+	last map[string][]asked // oldest first; the slices are not changed
 }
 
-// note replaces what was asked for dir.
+// note replaces what was asked for the network of a with records in dir.
 func (p *places) note(dir string, a asked) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.last == nil {
-		p.last = make(map[string]asked)
+		p.last = make(map[string][]asked)
 	}
-	p.last[dir] = a
+	others := slices.DeleteFunc(slices.Clone(p.last[dir]), func(b asked) bool { return b.network == a.network })
+	p.last[dir] = append(others, a)
 }
 
 // dirs returns the directories of records, in order.
 func (p *places) dirs() []string { return slices.Sorted(maps.Keys(p.all())) }
 
+// all returns for each directory of records what was asked last.
 func (p *places) all() map[string]asked {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return maps.Clone(p.last)
+	all := make(map[string]asked, len(p.last))
+	for dir, as := range p.last {
+		all[dir] = as[len(as)-1]
+	}
+	return all
 }
 
-// plugin returns multinet. Its ADD notes what was asked before it does anything else, and
-// tells users of the cluster why it has failed. Its DEL cancels what the daemon changes by
-// itself.
-func (d *daemon) plugin() plugin.Plugin {
-	p := multinet.New(d.cluster.Multinet())
-	add := p.Add
-	p.Add = func(ctx context.Context, c *plugin.Call) error {
-		d.asked.note(c.Manager.Dir, asked{c.StdinData, c.Path})
-		ctx, end := d.cluster.Adding(ctx, c.ContainerID, c.Args)
-		err := add(ctx, c)
-		end(err)
+// of returns what was asked last for a network with records in dir or, if nothing was, for
+// any.
+func (p *places) of(dir, network string) asked {
+	p.mu.Lock()
+	as := p.last[dir]
+	p.mu.Unlock()
+	if i := slices.IndexFunc(as, func(a asked) bool { return a.network == network }); i >= 0 {
+		return as[i]
+	}
+	if len(as) == 0 {
+		return asked{}
+	}
+	return as[len(as)-1]
+}
+
+// A keptAsked is what the next daemon finds of an asked in the directory of records dir plus
+// ".asked", in a file with the name of the network. Who may have which network must not depend
+// on when a daemon was started.
+type keptAsked struct {
+	Conf    netconf.Plugin `json:"conf"` // without the keys that are about one container
+	CNIPath string         `json:"cniPath,omitempty"`
+}
+
+// keep writes a to disk for the next daemon, unless it is there already.
+func (a asked) keep(dir string) error {
+	if !publish.PlainName(a.network) {
+		return fmt.Errorf("the network has the name %q", a.network)
+	}
+	p, err := netconf.ParsePlugin(a.conf)
+	if err == nil {
+		p, err = p.Edit(netconf.Remove("runtimeConfig", "prevResult"))
+	}
+	if err != nil {
 		return err
 	}
-	p.Del = func(ctx context.Context, c *plugin.Call) error {
-		defer d.cluster.Deleting(c.ContainerID)()
-		return c.Del(ctx)
+	text, err := json.Marshal(keptAsked{p, a.cniPath})
+	if err != nil {
+		return err
 	}
-	return p
+	file := filepath.Join(dir+".asked", a.network)
+	if there, err := os.ReadFile(file); err == nil && bytes.Equal(there, text) {
+		return nil
+	}
+	if err := os.MkdirAll(dir+".asked", 0o700); err != nil {
+		return err
+	}
+	return scratch.WriteFile(file, text)
 }
 
-// change keeps a container in step with the networks that its pod selects. The
-// configuration is that of the last ADD with records in dir or, before the first, the
-// daemon's own.
-func (d *daemon) change(ctx context.Context, dir string, k scratch.Key, c multinet.Cluster, replace bool) ([]lifecycle.Reconciled, error) {
-	ctx, end := d.host.Begin(ctx)
-	defer end()
-	last := d.asked.all()[dir]
-	return multinet.Reconcile(ctx, d.process(ctx), skel.CmdArgs{StdinData: last.conf, Path: last.cniPath}, c, k, replace)
+// recall returns what was asked of earlier daemons with records in dir. The keys of the
+// daemon's file replace those that were asked, as they do in a request. What cannot be read
+// is left out, and the error says so.
+func (c *config) recall(dir string) (all []asked, err error) {
+	files, err := os.ReadDir(dir + ".asked")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	for _, file := range files {
+		if strings.HasPrefix(file.Name(), ".") {
+			continue // a temporary file
+		}
+		a := asked{network: file.Name()}
+		text, readErr := os.ReadFile(filepath.Join(dir+".asked", a.network))
+		kept, decodeErr := netconf.Decode[keptAsked](text)
+		p, editErr := kept.Conf.Edit(c.replace)
+		if e := cmp.Or(readErr, decodeErr, editErr); e != nil {
+			err = errors.Join(err, fmt.Errorf("network %q: %w", a.network, e))
+			continue
+		}
+		a.conf, _ = json.Marshal(p) // does not fail
+		a.cniPath = kept.CNIPath
+		all = append(all, a)
+	}
+	return all, err
 }

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/skel"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
@@ -37,7 +39,7 @@ type daemon struct {
 	manager *autoconf.Manager // of the published network, or nil
 	host    *resident.Host    // of resident plugins; only started when they are configured
 	path    string            // PATH of the plugins
-	asked   places            // by ADDs; for sweeps
+	asked   places            // by ADDs; for sweeps and running pods
 	cluster *cluster.Cluster  // nil without Kubernetes
 
 	exec           invoke.Exec
@@ -72,9 +74,8 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 	d.metrics = newMetrics(conf.MultusMetrics, d.server.Stats)
 	if d.manager != nil {
 		d.metrics.follow(d.manager.State)
-		d.asked.note(conf.publish.stateDir, asked{conf: conf.publish.request})
 	}
-	d.asked.note(conf.stateDir, asked{conf: conf.multinet()})
+	d.noteConfig(ctx)
 	if conf.resident.on() {
 		d.metrics.residentStates(d.host.Plugins)
 		d.host.Called = d.metrics.resident
@@ -97,6 +98,72 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 		logEvent(context.WithoutCancel(ctx), log, e)
 	}
 	return d
+}
+
+// plugin returns multinet. Its ADD notes what was asked before it does anything else, and
+// tells users of the cluster why it has failed. Its DEL cancels what the daemon changes by
+// itself.
+func (d *daemon) plugin() plugin.Plugin {
+	p := multinet.New(d.cluster.Multinet())
+	add := p.Add
+	p.Add = func(ctx context.Context, c *plugin.Call) error {
+		d.noteADD(ctx, c)
+		ctx, end := d.cluster.Adding(ctx, c.ContainerID, c.Args)
+		err := add(ctx, c)
+		end(err)
+		return err
+	}
+	p.Del = func(ctx context.Context, c *plugin.Call) error {
+		defer d.cluster.Deleting(c.ContainerID)()
+		return c.Del(ctx)
+	}
+	return p
+}
+
+// change keeps a container in step with the networks that its pod selects. The
+// configuration is that of the last ADD of its network.
+func (d *daemon) change(ctx context.Context, dir string, k scratch.Key, c multinet.Cluster, replace bool) ([]lifecycle.Reconciled, error) {
+	ctx, end := d.host.Begin(ctx)
+	defer end()
+	last := d.asked.of(dir, k.Network)
+	return multinet.Reconcile(ctx, d.process(ctx), skel.CmdArgs{StdinData: last.conf, Path: last.cniPath}, c, k, replace)
+}
+
+// noteADD notes what an ADD asks: for sweeps, and for what running pods select, of which the
+// next daemon must know it too.
+func (d *daemon) noteADD(ctx context.Context, c *plugin.Call) {
+	a := asked{c.Name, c.StdinData, c.Path}
+	d.asked.note(c.Manager.Dir, a)
+	if !d.cluster.Reconciles() {
+		return
+	}
+	if err := a.keep(c.Manager.Dir); err != nil {
+		d.log.LogAttrs(ctx, slog.LevelWarn, "the configuration of an ADD cannot be kept for the next daemon", slog.Any("error", err))
+	}
+}
+
+// noteConfig notes the configuration that the daemon has before the first ADD: its own, what
+// was asked of earlier daemons, and that of the network that it publishes.
+func (d *daemon) noteConfig(ctx context.Context) {
+	d.asked.note(d.conf.stateDir, asked{conf: d.conf.multinet()})
+	published := d.conf.publish.stateDir
+	for _, dir := range slices.Compact([]string{d.conf.stateDir, published}) {
+		if dir == "" || !d.cluster.Reconciles() {
+			continue
+		}
+		all, err := d.conf.recall(dir)
+		if err != nil {
+			d.log.LogAttrs(ctx, slog.LevelWarn, "the configuration of an ADD of an earlier daemon cannot be read", slog.Any("error", err))
+		}
+		for _, a := range all {
+			d.asked.note(dir, a)
+		}
+	}
+	if d.manager != nil {
+		a := asked{network: d.conf.publish.network, conf: d.conf.publish.request}
+		a.cniPath = d.asked.of(published, a.network).cniPath
+		d.asked.note(published, a)
+	}
 }
 
 // process returns what multinet uses for one request. Plugins receive nothing of

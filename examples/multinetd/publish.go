@@ -33,9 +33,11 @@ type publishing struct {
 
 	given []string // keys of these in the file, without Ready's
 
-	// Derived from these: the plugin to publish, the configuration of its
-	// requests as the daemon sees it, and the directory of their records.
+	// Derived from these: the plugin to publish, the name of its network, the
+	// configuration of its requests as the daemon sees it, and the directory of
+	// their records.
 	template netconf.Plugin
+	network  string
 	request  []byte
 	stateDir string
 }
@@ -111,6 +113,13 @@ func (c *config) makeTemplate() error {
 	if err == nil {
 		plugin, err = plugin.Edit(c.replace)
 	}
+	var named struct {
+		Name string `json:"name"`
+	}
+	if err == nil {
+		err = plugin.Decode(&named)
+	}
+	c.publish.network = named.Name
 	if err == nil {
 		c.publish.request, err = json.Marshal(plugin)
 	}

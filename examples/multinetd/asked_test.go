@@ -1,0 +1,100 @@
+package main
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/examples/multinet/publish"
+)
+
+// ask has a pod attached by the network of this name, with more keys of the runtime.
+func (tn *town) ask(t *testing.T, pod, network, keys string) {
+	t.Helper()
+	a := tn.pod(t, pod)
+	tn.edit(t, pod, "blue")
+	a.StdinData = []byte(strings.Replace(conf(annotated("blue")+keys), `"multi"`, `"`+network+`"`, 1))
+	if err := tn.client.Execute(t.Context(), "ADD", a); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// forbidden reports whether an Event, after the first ones, says that a pod cannot have a
+// network of another namespace.
+func (tn *town) forbidden(pod string, after int) bool {
+	for _, e := range tn.api.Events()[after:] {
+		if e.Regarding.Name == pod && e.Reason == "FailedAddingInterface" && strings.Contains(e.Note, "namespaceIsolation") {
+			return true
+		}
+	}
+	return false
+}
+
+// What pods may have does not depend on when the daemon was started: it is what the last ADD
+// of their network said, whichever daemon has served it. The file of the daemon takes
+// precedence.
+func TestPolicyOfARunningPodOutlivesTheDaemon(t *testing.T) {
+	t.Parallel()
+	tn := newFollowing(t, "").start(t)
+	tn.ask(t, "one", "multi", `,"namespaceIsolation":true`)
+	tn.ask(t, "two", "other", `,"namespaceIsolation":false`)
+	edit := func(when, selection string, may ...string) {
+		t.Helper()
+		before := len(tn.api.Events())
+		for _, pod := range []string{"one", "two"} {
+			tn.edit(t, pod, "blue,"+selection)
+			if slices.Contains(may, pod) {
+				tn.until(t, when+": "+pod+" has it", func() bool { return len(tn.recorded(t, "c-"+pod)) == 2 })
+				tn.edit(t, pod, "blue")
+				tn.until(t, when+": "+pod+" does not have it", func() bool { return len(tn.recorded(t, "c-"+pod)) == 1 })
+			} else {
+				tn.until(t, when+": "+pod+" may not have it", func() bool { return tn.forbidden(pod, before) })
+				tn.edit(t, pod, "blue")
+			}
+		}
+	}
+	edit("the daemon of the ADD", "other/red", "two")
+	tn = tn.again(t, "").start(t)
+	edit("the next daemon", "other/red", "two")
+	tn = tn.again(t, `,"namespaceIsolation":true`).start(t)
+	edit("a daemon that isolates", "other/red")
+	tn = tn.again(t, `,"namespaceIsolation":false`).start(t)
+	edit("a daemon that does not", "other/red", "one", "two")
+	for _, file := range []string{"multi", "other"} {
+		text, err := os.ReadFile(tn.dir + "/state.asked/" + file)
+		if err != nil || strings.Contains(string(text), "runtimeConfig") {
+			t.Errorf("%s, %v", text, err)
+		}
+	}
+	if err := os.WriteFile(tn.dir+"/state.asked/multi", []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tn = tn.again(t, "")
+	if n := strings.Count(tn.logged.String(), "earlier daemon cannot be read"); n != 1 {
+		t.Errorf("logged %d times: %s", n, tn.logged)
+	}
+}
+
+// What the daemon publishes is the configuration of the next ADD, whatever the last one asked.
+func TestPublishedPolicyHoldsBeforeTheFirstADD(t *testing.T) {
+	t.Parallel()
+	tn := newFollowing(t, "").start(t)
+	tn.ask(t, "one", publish.Network, `,"namespaceIsolation":false`)
+	const keys = `,"multusConfigFile":"auto","cniConfigDir":"$DIR/net.d","name":"` + publish.Network + `","network":{"namespaceIsolation":true}`
+	if err := os.Mkdir(tn.dir+"/net.d", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(tn.dir+"/net.d/10-pods.conf", []byte(`{"cniVersion":"1.0.0","name":"pods","type":"bridge"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tn.api.SetDefinition(kubetest.Definition{Namespace: "other", Name: "green", Config: `{"cniVersion":"1.0.0","type":"bridge"}`})
+	tn = tn.again(t, strings.ReplaceAll(keys, "$DIR", tn.dir)).start(t)
+	tn.edit(t, "one", "blue,other/green")
+	tn.until(t, "the pod may not have it", func() bool { return tn.forbidden("one", 0) })
+	a := tn.asked.of(tn.conf.stateDir, publish.Network)
+	if a.cniPath != "/opt/other/bin" {
+		t.Errorf("CNI_PATH %q", a.cniPath)
+	}
+}
