@@ -3,6 +3,7 @@ package multinet
 import (
 	"context"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/device"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
@@ -40,8 +41,9 @@ type Cluster struct {
 	// to stderr.
 	Warn func(ctx context.Context, p nad.Pod, err error)
 
-	// Attached is called in the ADD of the pod p, when everything is attached and the
-	// record k says so, and before the result is printed. [lifecycle.Manager.Container]
-	// returns the record. An error undoes the ADD, and is its error.
-	Attached func(ctx context.Context, k scratch.Key, p nad.Pod) error
+	// Attached is called in the ADD of the pod p, when everything in added is attached
+	// and the record k says so, and before the result is printed.
+	// [lifecycle.Manager.Container] returns the record. An error undoes the ADD, and is
+	// its error.
+	Attached func(ctx context.Context, k scratch.Key, p nad.Pod, added []delegate.Attached) error
 }

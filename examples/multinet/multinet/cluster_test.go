@@ -12,6 +12,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
@@ -34,7 +35,7 @@ func clusterOf(asked *[]string, definitions map[string]string) Cluster {
 			*asked = append(*asked, "pod "+p.String()+" "+p.UID)
 			return map[string]string{nad.NetworksAnnotation: "blue", "other": "x"}, nil
 		},
-		Attached: func(_ context.Context, k scratch.Key, p nad.Pod) error {
+		Attached: func(_ context.Context, k scratch.Key, p nad.Pod, _ []delegate.Attached) error {
 			*asked = append(*asked, "attached "+k.ContainerID+" "+k.IfName+" "+p.String()+" "+p.Container)
 			return nil
 		},
@@ -213,7 +214,10 @@ func TestAttachedIsPartOfTheTransaction(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0")
 	fails := types.NewError(types.ErrTryAgainLater, "the status was not written in time", "")
-	h.cluster.Attached = func(ctx context.Context, k scratch.Key, _ nad.Pod) error {
+	h.cluster.Attached = func(ctx context.Context, k scratch.Key, _ nad.Pod, added []delegate.Attached) error {
+		if len(added) != 2 || added[0].IfName != "eth0" || added[1].IfName != "net1" || added[1].Result == nil {
+			t.Errorf("called for %+v", added)
+		}
 		if len(h.exec.Live()) != 2 || h.printed.Len() > 0 {
 			t.Errorf("called with %q attached and %q printed", h.exec.Live(), h.printed.String())
 		}

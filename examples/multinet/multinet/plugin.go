@@ -112,11 +112,11 @@ func (c *config) add(ctx context.Context) error {
 		Adjust: func(_ context.Context, added []delegate.Attached) error {
 			return moveDefaultRoute(c.call.Root, attachments, added)
 		},
-		Report: func(ctx context.Context, _ []delegate.Attached) error {
+		Report: func(ctx context.Context, added []delegate.Attached) error {
 			if c.cluster.Attached == nil || !c.inKubernetes() {
 				return nil
 			}
-			return c.cluster.Attached(ctx, c.call.Key(), c.pod)
+			return c.cluster.Attached(ctx, c.call.Key(), c.pod, added)
 		},
 	})
 	return aboutDefinition(plan, err)

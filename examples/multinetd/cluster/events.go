@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/kube"
+	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
 )
 
@@ -41,6 +44,16 @@ func (c *Cluster) Adding(ctx context.Context, container, cniArgs string) (_ cont
 		}
 		c.tellFailed(p, a, err)
 	}
+}
+
+// tellAdded tells users what was added to the pod p with the record k, and what is missing in
+// its status.
+func (c *Cluster) tellAdded(ctx context.Context, k scratch.Key, p nad.Pod, added []delegate.Attached) {
+	networks, err := c.networks([]lifecycle.Record{{Key: k, State: scratch.Added, Attached: added}})
+	if err != nil {
+		c.warn(ctx, p, err)
+	}
+	c.events.Added(p, networks)
 }
 
 // tellFailed tells users why the ADD a of the pod p has failed.

@@ -204,7 +204,5 @@ func (c *Cluster) tell(ctx context.Context, p nad.Pod, r recordedAt, done []life
 				slog.String("container", p.Container), slog.String("ifname", ifname), slog.String("network", name))
 		}
 	}
-	if len(added) > 0 {
-		c.tellAdded(ctx, p, []lifecycle.Record{{Key: r.Key, State: r.State, Attached: added}})
-	}
+	c.tellAdded(ctx, r.Key, p, added)
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/devinfo"
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/lifecycle"
@@ -16,9 +17,9 @@ import (
 )
 
 // attached is called when the container k.ContainerID of the pod p is attached to all its
-// networks. It has the status of the pod written, and waits for that as the key statusPolicy
-// says.
-func (c *Cluster) attached(ctx context.Context, k scratch.Key, p nad.Pod) error {
+// networks, added. It has the status of the pod written, and waits for that as the key
+// statusPolicy says.
+func (c *Cluster) attached(ctx context.Context, k scratch.Key, p nad.Pod, added []delegate.Attached) error {
 	p.Container = k.ContainerID
 	if err := c.writer.Wait(ctx, p); err != nil {
 		return err
@@ -28,10 +29,7 @@ func (c *Cluster) attached(ctx context.Context, k scratch.Key, p nad.Pod) error 
 		case <-time.After(moment):
 		case <-c.ending:
 		}
-		records, err := c.container(context.WithoutCancel(ctx), p.Container)
-		if err == nil { // there is no Event for what cannot be read
-			c.tellAdded(ctx, p, records)
-		}
+		c.tellAdded(ctx, k, p, added)
 	})
 	return nil
 }
@@ -113,15 +111,6 @@ func (c *Cluster) networks(records []lifecycle.Record) ([]status.Network, error)
 		all = append(all, networks...)
 	}
 	return all, errors.Join(errs...)
-}
-
-// tellAdded tells users what the pod p has been attached to, and what is missing in its status.
-func (c *Cluster) tellAdded(ctx context.Context, p nad.Pod, records []lifecycle.Record) {
-	networks, err := c.networks(records)
-	if err != nil {
-		c.warn(ctx, p, err)
-	}
-	c.events.Added(p, networks)
 }
 
 // container returns the records of an attached container, oldest first.
