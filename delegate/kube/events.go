@@ -85,8 +85,8 @@ const (
 
 // Events writes Events (events.k8s.io/v1). Its methods never block and never fail: an
 // Event that cannot be sent is tried again for ten minutes, and is dropped when too many
-// wait. Each Event keeps its own text; one that has been sent in the last hour is not
-// sent again.
+// wait. Each Event keeps its own text. A warning that has been sent in the last hour is not
+// sent again; what is normal has happened again.
 //
 // Texts must not quote configurations: not everybody who may read Events may read
 // configurations too.
@@ -225,7 +225,7 @@ func podReference(pod nad.Pod) corev1.ObjectReference {
 	}
 }
 
-// add queues an Event, unless it is there already.
+// add queues an Event, unless it is a warning that is there already.
 func (e *Events) add(about corev1.ObjectReference, reason Reason, action, note string) {
 	if e == nil || e.mode == EventsOff {
 		return
@@ -236,14 +236,17 @@ func (e *Events) add(about corev1.ObjectReference, reason Reason, action, note s
 	ev := event{about: about, reason: reason, action: cut(action, eventAction), note: cut(note, eventNote), at: time.Now()}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if at, ok := e.told[ev.said()]; ok && ev.at.Sub(at) < eventRepeat {
+	warning := reason.kind() == corev1.EventTypeWarning
+	if at, ok := e.told[ev.said()]; warning && ok && ev.at.Sub(at) < eventRepeat {
 		return
 	}
 	e.last++
 	ev.name = eventName(about.Name, e.last)
 	select {
 	case e.queue <- ev:
-		e.remember(ev)
+		if warning {
+			e.remember(ev)
+		}
 	default:
 		e.stats.Dropped++
 	}

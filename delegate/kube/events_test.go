@@ -128,7 +128,7 @@ func TestOnlySoManyEventsAreRemembered(t *testing.T) {
 	})
 }
 
-func TestEveryTextIsSentOnceAnHour(t *testing.T) {
+func TestEveryWarningIsSentOnceAnHour(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		e, api, _ := newEvents(t, EventsConfig{})
@@ -151,6 +151,24 @@ func TestEveryTextIsSentOnceAnHour(t *testing.T) {
 		synctest.Wait()
 		if diff := cmp.Diff([]string{"no blue/x"}, sent(api)); diff != "" {
 			t.Errorf("after an hour: %s", diff)
+		}
+	})
+}
+
+// A network that is attached, detached and attached again is not left as detached.
+func TestWhatHappensAgainIsSentAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e, api, _ := newEvents(t, EventsConfig{})
+		var want []string
+		for range 2 {
+			e.Added(aPod("a"), []status.Network{{Name: "ns/blue", Interface: "net1"}})
+			e.Pod(aPod("a"), RemovedInterface, "net1", "Remove net1 from ns/blue")
+			want = append(want, "Add net1 from ns/blue", "Remove net1 from ns/blue")
+		}
+		settle(time.Minute)
+		if diff := cmp.Diff(want, sent(api)); diff != "" {
+			t.Error(diff)
 		}
 	})
 }
