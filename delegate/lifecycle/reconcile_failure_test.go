@@ -131,6 +131,25 @@ func TestReconcileReadsWhatIsWantedBeforeEachChange(t *testing.T) {
 	n.wantAttachments("tuning net2")
 }
 
+// The same interface can change hands more than once in a pass.
+func TestReconcileFollowsEditsOfOneInterface(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.own()
+	n.reconcile(keep("macvlan@hot0"))
+	lists := []string{"ipvlan@hot0", "ipvlan@hot0", "tuning@hot0"}
+	r := keep()
+	r.Wanted = func(context.Context, Record) ([]Wanted, error) {
+		list := lists[0]
+		lists = lists[min(1, len(lists)-1):]
+		return wanted(list), nil
+	}
+	if d := cmp.Diff([]string{"DETACH macvlan hot0", "ATTACH ipvlan hot0", "DETACH ipvlan hot0", "ATTACH tuning hot0"}, n.reconcile(r)); d != "" {
+		t.Errorf("done (-want +got):\n%s", d)
+	}
+	n.wantAttachments("tuning hot0")
+}
+
 // When it cannot be said what is wanted, nothing changes any more.
 func TestReconcileChangesNothingWithoutKnowingWhatIsWanted(t *testing.T) {
 	t.Parallel()

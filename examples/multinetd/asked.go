@@ -30,7 +30,7 @@ type asked struct {
 // records there has asked.
 type places struct {
 	mu   sync.Mutex         // guards what follows
-	last map[string][]asked // oldest first; the slices are not changed
+	last map[string][]asked // oldest first
 }
 
 // note replaces what was asked for the network of a with records in dir.
@@ -40,7 +40,7 @@ func (p *places) note(dir string, a asked) {
 	if p.last == nil {
 		p.last = make(map[string][]asked)
 	}
-	others := slices.DeleteFunc(slices.Clone(p.last[dir]), func(b asked) bool { return b.network == a.network })
+	others := slices.DeleteFunc(p.last[dir], func(b asked) bool { return b.network == a.network })
 	p.last[dir] = append(others, a)
 }
 
@@ -58,19 +58,17 @@ func (p *places) all() map[string]asked {
 	return all
 }
 
-// of returns what was asked last for a network with records in dir or, if nothing was, for
-// any.
+// of returns what was asked last for a network with records in dir or, if nothing was, the
+// daemon's own configuration.
 func (p *places) of(dir, network string) asked {
 	p.mu.Lock()
-	as := p.last[dir]
-	p.mu.Unlock()
-	if i := slices.IndexFunc(as, func(a asked) bool { return a.network == network }); i >= 0 {
-		return as[i]
+	defer p.mu.Unlock()
+	for _, name := range []string{network, ""} {
+		if i := slices.IndexFunc(p.last[dir], func(a asked) bool { return a.network == name }); i >= 0 {
+			return p.last[dir][i]
+		}
 	}
-	if len(as) == 0 {
-		return asked{}
-	}
-	return as[len(as)-1]
+	return asked{}
 }
 
 // A keptAsked is what the next daemon finds of an asked in the directory of records dir plus

@@ -98,3 +98,26 @@ func TestPublishedPolicyHoldsBeforeTheFirstADD(t *testing.T) {
 		t.Errorf("CNI_PATH %q", a.cniPath)
 	}
 }
+
+// A network for which nothing was asked has the daemon's own configuration, not that of
+// another network.
+func TestConfigurationIsThatOfTheSameNetwork(t *testing.T) {
+	t.Parallel()
+	var p places
+	if a := p.of("/a", "blue"); a.conf != nil {
+		t.Errorf("without any: %s", a.conf)
+	}
+	p.note("/a", asked{conf: []byte("own")})
+	for _, conf := range []string{"red 1", "blue 1", "red 2"} {
+		network, _, _ := strings.Cut(conf, " ")
+		p.note("/a", asked{network: network, conf: []byte(conf)})
+	}
+	for network, want := range map[string]string{"blue": "blue 1", "red": "red 2", "green": "own"} {
+		if a := p.of("/a", network); string(a.conf) != want {
+			t.Errorf("%s: %s, want %s", network, a.conf, want)
+		}
+	}
+	if a := p.all()["/a"]; string(a.conf) != "red 2" {
+		t.Errorf("the last is %s", a.conf)
+	}
+}

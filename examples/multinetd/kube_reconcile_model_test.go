@@ -84,6 +84,9 @@ func (s *story) event(t *testing.T) {
 		"", "blue", "green", "blue,green", "green,blue", "blue,blue", "green@x,blue@y", "blue@x,green@y", "other/red@x", "blue,green@x,other/red",
 	}
 	switch n := s.random.IntN(20); {
+	case n < 1:
+		s.tell("%s has an annotation that cannot be parsed", p.name)
+		s.edit(t, p.name, "[{")
 	case n < 8:
 		p.selected = selections[s.random.IntN(len(selections))]
 		s.tell("%s selects %q", p.name, p.selected)
