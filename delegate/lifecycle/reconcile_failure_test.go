@@ -200,7 +200,7 @@ func TestDelCancelsReconcile(t *testing.T) {
 				return errors.New("signal: killed")
 			})
 			done, err := n.Reconcile(t.Context(), eth0, keep("ipvlan", "tuning"))
-			if !errors.Is(err, ErrSuperseded) {
+			if !errors.Is(err, ErrSuperseded) || !errors.Is(done[len(done)-1].Err, ErrSuperseded) {
 				t.Errorf("%v, %v", reconciled(done), err)
 			}
 			wantCode(t, err, 11)

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/scratch"
 )
 
 // asked is the origin of the attachments that the tests reconcile.
@@ -287,4 +288,30 @@ func TestReconcileNeedsAnAttachment(t *testing.T) {
 	refused("damaged", 5, nil)
 	never.Recorded = nil
 	refused("without a way to tell what is recorded", 7, ErrPlan)
+}
+
+// A container whose own interface is half done, as an earlier version could leave it, is
+// not attached.
+func TestReconcileLeavesAContainerWithoutItsOwnInterface(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.own()
+	l, err := n.store().Lock(t.Context(), "c1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := n.store().Get(eth0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.State, r.Value.Delegates[0].Half = scratch.Partial, true
+	if err := errors.Join(n.store().Put(l, r), l.Unlock()); err != nil {
+		t.Fatal(err)
+	}
+	done, err := n.Reconcile(t.Context(), eth0, keep("ipvlan"))
+	if len(done) > 0 || !errors.Is(err, ErrNotAdded) {
+		t.Errorf("%v, %v", reconciled(done), err)
+	}
+	n.del(eth0)
+	n.wantNothing()
 }
