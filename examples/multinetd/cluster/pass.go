@@ -135,8 +135,7 @@ func (c *Cluster) step(ctx context.Context, p nad.Pod, r recordedAt) (differs bo
 			break
 		}
 	}
-	switch {
-	case errors.Is(err, lifecycle.ErrNotAdded), errors.Is(err, lifecycle.ErrSuperseded), errors.Is(err, kube.ErrGone):
+	if errors.Is(err, lifecycle.ErrNotAdded) || errors.Is(err, lifecycle.ErrSuperseded) || errors.Is(err, kube.ErrGone) {
 		return false, nil
 	}
 	for _, d := range done {
