@@ -186,8 +186,10 @@ func (p *pass) step(ctx context.Context, l *scratch.Lock) (more bool, err error)
 	}
 	d := p.r.compare(seen, wanted)
 	for _, i := range slices.Backward(d.unwanted) {
-		if name := r.Value.Delegates[i].IfName; !p.stuck[name] && p.replaceable(ctx, name, d.replaced[i]) {
-			p.detach(ctx, l, r, i)
+		if name := r.Value.Delegates[i].IfName; !p.stuck[name] {
+			if p.replaceable(ctx, name, d.replaced[i]) {
+				p.detach(ctx, l, r, i)
+			}
 			return true, nil
 		}
 	}

@@ -315,3 +315,34 @@ func TestReconcileLeavesAContainerWithoutItsOwnInterface(t *testing.T) {
 	n.del(eth0)
 	n.wantNothing()
 }
+
+// A plan that waits for something does not hold up a DEL.
+func TestDelCancelsAPlanOfReconcile(t *testing.T) {
+	t.Parallel()
+	for _, replace := range []bool{false, true} {
+		n := newNode(t)
+		n.own()
+		n.reconcile(keep("ipvlan@hot0?a"))
+		removed := make(chan error, 1)
+		r := Reconciliation{Recorded: recorded, Replace: replace}
+		r.Wanted = func(context.Context, Record) ([]Wanted, error) {
+			ws := wanted("ipvlan@hot0?b", "tuning")
+			for i := range ws {
+				ws[i].Plan = func(ctx context.Context, _ []string) (delegate.Attachment, error) {
+					go func() { removed <- n.Del(n.t.Context(), Removal{Key: eth0}) }()
+					<-ctx.Done()
+					return delegate.Attachment{}, ctx.Err()
+				}
+			}
+			return ws, nil
+		}
+		done, err := n.Reconcile(t.Context(), eth0, r)
+		if len(done) != 1 || !errors.Is(err, ErrSuperseded) || !errors.Is(done[0].Err, ErrSuperseded) {
+			t.Errorf("replace %t: %v, %v", replace, reconciled(done), err)
+		}
+		if err := <-removed; err != nil {
+			t.Error(err)
+		}
+		n.wantNothing()
+	}
+}
