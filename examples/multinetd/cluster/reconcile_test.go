@@ -182,7 +182,11 @@ func TestPodWithoutRecordsIsForgotten(t *testing.T) {
 				t.Errorf("%v: %d pods differ", err, n)
 			}
 			gone.Store(1)
-			time.Sleep(time.Hour)
+			time.Sleep(5 * time.Minute)
+			synctest.Wait()
+			if n := passes.Load(); n != 2 {
+				t.Errorf("%v: %d passes, want 2", err, n)
+			}
 			r.seen(selects("blue"))
 			time.Sleep(time.Hour)
 			synctest.Wait()
@@ -254,7 +258,12 @@ func TestPassThatFailsSaysNothingAboutThePod(t *testing.T) {
 func TestPodsThatFailLeaveTheOthersTheirTurn(t *testing.T) {
 	t.Parallel()
 	var last atomic.Int64
+	var running atomic.Int32
 	pass := func(_ context.Context, p nad.Pod, containers []string) passed {
+		if n := running.Add(1); n > passes {
+			t.Errorf("%d passes at once", n)
+		}
+		defer running.Add(-1)
 		if p.Name == "web" {
 			last.Store(time.Now().UnixNano())
 			return passed{recorded: containers}
@@ -278,6 +287,34 @@ func TestPodsThatFailLeaveTheOthersTheirTurn(t *testing.T) {
 			if last.Load() != now {
 				t.Fatal("it has to wait")
 			}
+		}
+	})
+}
+
+// The end waits for the pass that is being made, which undoes what it has begun. There is no
+// other pass then.
+func TestEndOfThePasses(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var begun, ended atomic.Int32
+		r := newReconciler(func(ctx context.Context, _ nad.Pod, containers []string) passed {
+			begun.Add(1)
+			<-ctx.Done()
+			time.Sleep(5 * time.Second)
+			ended.Add(1)
+			return passed{recorded: containers, err: ctx.Err()}
+		}, slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		for i := range 110 {
+			r.changed(nad.Pod{Namespace: "ns", Name: fmt.Sprint(i), Container: fmt.Sprint(i)})
+		}
+		time.AfterFunc(time.Minute, cancel)
+		r.run(ctx)
+		r.changed(web)
+		r.seen(selects("blue"))
+		time.Sleep(time.Hour)
+		if begun.Load() != passes || ended.Load() != passes {
+			t.Errorf("%d passes have begun and %d have ended", begun.Load(), ended.Load())
 		}
 	})
 }
