@@ -82,6 +82,13 @@ func (tn *town) add(t testing.TB, name, selection string) *skel.CmdArgs {
 	return a
 }
 
+// metric is the value of a metric with its labels.
+func (tn *town) metric(t *testing.T, name string) float64 {
+	t.Helper()
+	_, text := tn.get(t, "/metrics")
+	return series(t, text)[name]
+}
+
 // recorded are the attachments of a container, as "net1 ns/blue", without the primary.
 func (tn *town) recorded(t testing.TB, container string) (all []string) {
 	t.Helper()

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -85,7 +84,7 @@ func TestFailureOfANetworkOfARunningPodIsToldAndTriedAgain(t *testing.T) {
 	tn.add(t, "one", "blue")
 	tn.edit(t, "one", "blue,full@x,gone@y,green")
 	tn.wantNetworks(t, "one", "net1 ns/blue", "net2 ns/green")
-	differing := func() float64 { _, text := tn.get(t, "/metrics"); return series(t, text)["multinetd_pods_differing"] }
+	differing := func() float64 { return tn.metric(t, "multinetd_pods_differing") }
 	tn.until(t, "the pod differs", func() bool { return differing() == 1 })
 	tries := func() int {
 		return strings.Count(strings.Join(tn.fake.Trace(), "\n"), "ADD full")
@@ -98,6 +97,9 @@ func TestFailureOfANetworkOfARunningPodIsToldAndTriedAgain(t *testing.T) {
 	for _, e := range tn.api.Events() {
 		if strings.Contains(e.Note, "\n") || strings.Contains(e.Note, "ATTACH") {
 			t.Errorf("%s: %s", e.Reason, e.Note)
+		}
+		if e.Action == "x" && !strings.HasPrefix(e.Note, "ns/full: ") {
+			t.Errorf("it does not name the definition: %s", e.Note)
 		}
 	}
 	if got := tn.final(t)[`multinetd_reconciles_total{action="attach",outcome="failed"}`]; got < 4 {
@@ -223,81 +225,6 @@ func TestPodsThatEndOrAreNotKnownAreLeftAlone(t *testing.T) {
 	}
 }
 
-// A DEL does not wait for a network that is being attached because the pod selects it, nor
-// does the end of the daemon. Nothing of it is left, and the next daemon attaches it.
-func TestAttachingEndsWithTheContainerAndTheDaemon(t *testing.T) {
-	t.Parallel()
-	tn := newFollowing(t, "")
-	hangs := make(chan struct{}, 10)
-	macvlan := tn.fake.Plugins["macvlan"]
-	tn.fake.Plugins["macvlan"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
-		if c.Command == "ADD" {
-			hangs <- struct{}{}
-			<-ctx.Done()
-			return nil, errors.New("killed")
-		}
-		return macvlan(ctx, c)
-	}
-	tn.start(t)
-	hanging := func() bool {
-		select {
-		case <-hangs:
-			return true
-		default:
-			return false
-		}
-	}
-	one := tn.add(t, "one", "")
-	tn.add(t, "two", "")
-	tn.edit(t, "one", "blue")
-	tn.until(t, "it is being attached", hanging)
-	want(t, "DEL", tn.command(t, "DEL", one, annotated("")), 0, "")
-	tn.edit(t, "two", "blue")
-	tn.until(t, "it is being attached", hanging)
-	if err := tn.stop(); err != nil {
-		t.Fatal(err)
-	}
-	if live := tn.fake.Live(); !slices.Equal(live, []string{"bridge c-two eth0"}) {
-		t.Errorf("attached: %q", live)
-	}
-	if got := tn.reasons(); slices.ContainsFunc(got, func(r string) bool { return strings.Contains(r, "Failed") }) {
-		t.Errorf("Events %q", got)
-	}
-	tn.fake.Plugins["macvlan"] = macvlan
-	tn.again(t, "").start(t).wantNetworks(t, "two", "net1 ns/blue")
-}
-
-// While a DEL of a container is under way nothing is attached to it.
-func TestNothingIsAttachedDuringADEL(t *testing.T) {
-	t.Parallel()
-	tn := newFollowing(t, "")
-	deleting, gate := make(chan struct{}), make(chan struct{})
-	bridge := tn.fake.Plugins["bridge"]
-	tn.fake.Plugins["bridge"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
-		if c.Command == "DEL" {
-			deleting <- struct{}{}
-			<-gate
-		}
-		return bridge(ctx, c)
-	}
-	tn.start(t)
-	one := tn.add(t, "one", "")
-	done := make(chan error, 1)
-	go func() { done <- tn.client.Execute(t.Context(), "DEL", one) }()
-	<-deleting
-	tn.edit(t, "one", "blue")
-	close(gate)
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-	tn.add(t, "two", "blue")
-	tn.edit(t, "two", "")
-	tn.wantNetworks(t, "two")
-	if trace := tn.fake.Trace(); slices.Contains(trace, "ADD macvlan net1 c-one") || strings.Count(strings.Join(trace, "\n"), "ADD macvlan") != 1 {
-		t.Errorf("calls %q", trace)
-	}
-}
-
 // If the pod asks for a network with other options, the attachment stays and an Event says
 // so, or is made again.
 func TestOnChangeDecidesWhatOtherOptionsDo(t *testing.T) {
@@ -315,6 +242,7 @@ func TestOnChangeDecidesWhatOtherOptionsDo(t *testing.T) {
 		tn.until(t, "there is an Event", func() bool { return slices.Contains(tn.reasons(), want) })
 		tn.wantNetworks(t, "one", "x ns/blue")
 		tn.until(t, "the plugins are called", func() bool { return len(tn.fake.Calls()) == calls })
+		tn.until(t, "the pod differs if the network stays", func() bool { return (tn.metric(t, "multinetd_pods_differing") == 1) != replace })
 		if err := tn.stop(); err != nil {
 			t.Fatal(err)
 		}
