@@ -315,3 +315,17 @@ func TestRequestsToAttachAreLoggedWhileReconcileIsOn(t *testing.T) {
 		t.Errorf("logged %d times", n)
 	}
 }
+
+// What a pod selects is attached again when somebody detaches it by request.
+func TestWhatIsDetachedByRequestIsAttachedAgain(t *testing.T) {
+	t.Parallel()
+	tn := newFollowing(t, "").start(t)
+	a := tn.add(t, "one", "blue")
+	net1 := tn.args(`{"name":"blue","type":"macvlan"}`)
+	net1.ContainerID, net1.IfName, net1.Args = a.ContainerID, "net1", ""
+	if _, err := tn.client.Attach(t.Context(), "DEL", net1, &wire.Attributes{}); err != nil {
+		t.Fatal(err)
+	}
+	tn.until(t, "it is attached again", func() bool { return strings.Count(strings.Join(tn.fake.Trace(), "\n"), "ADD macvlan net1") == 2 })
+	tn.wantNetworks(t, "one", "net1 ns/blue")
+}
