@@ -321,11 +321,14 @@ func TestWhatIsDetachedByRequestIsAttachedAgain(t *testing.T) {
 	t.Parallel()
 	tn := newFollowing(t, "").start(t)
 	a := tn.add(t, "one", "blue")
+	tn = tn.again(t, "").start(t) // in which no pass follows from the ADD
+	tn.edit(t, "one", "blue,green")
+	tn.wantNetworks(t, "one", "net1 ns/blue", "net2 ns/green")
 	net1 := tn.args(`{"name":"blue","type":"macvlan"}`)
 	net1.ContainerID, net1.IfName, net1.Args = a.ContainerID, "net1", ""
 	if _, err := tn.client.Attach(t.Context(), "DEL", net1, &wire.Attributes{}); err != nil {
 		t.Fatal(err)
 	}
 	tn.until(t, "it is attached again", func() bool { return strings.Count(strings.Join(tn.fake.Trace(), "\n"), "ADD macvlan net1") == 2 })
-	tn.wantNetworks(t, "one", "net1 ns/blue")
+	tn.wantNetworks(t, "one", "net2 ns/green", "net1 ns/blue")
 }
