@@ -15,7 +15,7 @@ import (
 // the pods have gone nothing is left. The log compares the times with those before.
 func TestPodsComeAndGoDuringAnOutage(t *testing.T) {
 	t.Parallel()
-	s := NewServer(t)
+	s := newServer(t)
 	s.Deploy(t)
 	n := newNode(t, s, nil)
 	n.define(n.namespace, "blue", 1)

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/metacni/metacni/delegate/kube"
+	"github.com/metacni/metacni/internal/e2e/kube/server"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
 )
@@ -28,7 +29,7 @@ type client struct {
 }
 
 // connect opens a View with a token, whose status of each pod is "[]".
-func connect(t *testing.T, s *Server, token string) *client {
+func connect(t *testing.T, s *server.Server, token string) *client {
 	t.Helper()
 	c := &client{requests: make(map[kube.Request]int)}
 	view, err := kube.Open(t.Context(), kube.Config{
@@ -81,7 +82,7 @@ func sandboxOf(pod *corev1.Pod) nad.Pod {
 }
 
 // written returns the annotation network-status that the API server has.
-func written(t *testing.T, s *Server, pod *corev1.Pod) string {
+func written(t *testing.T, s *server.Server, pod *corev1.Pod) string {
 	t.Helper()
 	got, err := s.Core(t, s.Admin()).Pods(pod.Namespace).Get(t.Context(), pod.Name, metav1.GetOptions{})
 	if err != nil {
@@ -102,7 +103,7 @@ func TestDaemonsRightsSuffice(t *testing.T) {
 	if err != nil || !strings.Contains(green.Config, "macvlan") {
 		t.Errorf("%+v, %v", green, err)
 	}
-	pod := w.Pod(t, podOn(daemonNode, namespace, "a"))
+	pod := w.Pod(t, server.PodOn(daemonNode, namespace, "a"))
 	if err := c.status.Wait(t.Context(), sandboxOf(pod)); err != nil || written(t, w.Server, pod) != "[]" {
 		t.Errorf("%v, status %q", err, written(t, w.Server, pod))
 	}
@@ -126,7 +127,7 @@ func TestStatusOfAPodOnAnotherNodeIsRefused(t *testing.T) {
 	w := world(t)
 	c := connect(t, w.Server, w.DaemonToken)
 	namespace := w.Namespace(t)
-	foreign, own := w.Pod(t, podOn(otherNode, namespace, "foreign")), w.Pod(t, podOn(daemonNode, namespace, "own"))
+	foreign, own := w.Pod(t, server.PodOn(otherNode, namespace, "foreign")), w.Pod(t, server.PodOn(daemonNode, namespace, "own"))
 	if err := c.status.Wait(t.Context(), sandboxOf(foreign)); !errors.Is(err, kube.ErrNotWritten) {
 		t.Errorf("foreign: %v", err)
 	}
@@ -142,14 +143,14 @@ func TestStatusOfAPodOnAnotherNodeIsRefused(t *testing.T) {
 // is back.
 func TestDaemonSurvivesAnOutage(t *testing.T) {
 	t.Parallel()
-	s := NewServer(t)
+	s := newServer(t)
 	s.Deploy(t)
 	s.Node(t, daemonNode)
 	daemon := s.DaemonPod(t, daemonNode)
 	c := connect(t, s, s.Token(t, daemon.Namespace, daemon.Spec.ServiceAccountName, daemon))
 	green, blue := nad.Ref{Namespace: "default", Name: "green"}, nad.Ref{Namespace: "default", Name: "blue"}
 	s.Kubectl(t, definition(green.Namespace, green.Name, `{"cniVersion":"1.0.0","type":"macvlan"}`), "create", "-f", "-")
-	pod := s.Pod(t, podOn(daemonNode, "default", "a"))
+	pod := s.Pod(t, server.PodOn(daemonNode, "default", "a"))
 	if _, err := c.Definition(t.Context(), green); err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/metacni/metacni/internal/e2e/kube/server"
 )
 
 // multusConfig is the daemon-config.json of Multus's deployments/multus-daemonset-thick.yml.
@@ -30,7 +32,7 @@ func multusPod(n *node) *corev1.Pod {
 	if _, err := n.Core(n.t, n.Admin()).ConfigMaps("kube-system").Create(n.t.Context(), config, metav1.CreateOptions{}); err != nil {
 		n.t.Fatal(err)
 	}
-	pod := podOn(n.name, "kube-system", "multus-"+n.name)
+	pod := server.PodOn(n.name, "kube-system", "multus-"+n.name)
 	pod.Spec.ServiceAccountName, pod.Spec.AutomountServiceAccountToken = "multinetd", new(true)
 	c := &pod.Spec.Containers[0]
 	for name, path := range map[string][2]string{

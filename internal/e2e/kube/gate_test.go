@@ -20,14 +20,16 @@ import (
 
 	"golang.org/x/sys/unix"
 	"k8s.io/client-go/rest"
+
+	"github.com/metacni/metacni/internal/e2e/kube/server"
 )
 
 // A gate stands between one client and the API server: it notes the requests of the
 // client, and can keep them from being answered.
 type gate struct {
-	*Server // as the client sees it, with the address and the certificate of the gate
+	*server.Server // as the client sees it, with the address and the certificate of the gate
 
-	real        *Server
+	real        *server.Server
 	port        int
 	certificate tls.Certificate
 	forward     http.Handler
@@ -55,11 +57,11 @@ type fault struct {
 }
 
 // newGate opens a gate to s.
-func newGate(t testing.TB, s *Server) *gate {
+func newGate(t testing.TB, s *server.Server) *gate {
 	t.Helper()
 	model := httptest.NewTLSServer(nil) // for its certificate
 	model.Close()
-	hold, port, err := reserve()
+	hold, port, err := server.Reserve()
 	if err != nil {
 		t.Fatal(err)
 	}

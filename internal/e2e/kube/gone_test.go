@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/http"
 	"testing"
+
+	"github.com/metacni/metacni/internal/e2e/kube/server"
 )
 
 // A definition that is edited concerns new containers alone: the others are checked and
@@ -50,7 +52,7 @@ func TestDELNeedsNothingOfTheCluster(t *testing.T) {
 	} {
 		in := n.Namespace(t)
 		n.define(in, "blue", 1)
-		p := podOn(n.name, in, "one")
+		p := server.PodOn(n.name, in, "one")
 		p.Annotations = map[string]string{networksAnnotation: "blue"}
 		s := n.sandbox(n.Pod(t, p))
 		n.ok("ADD", s)

@@ -15,7 +15,7 @@ import (
 // afterwards.
 func TestServerComesBackAfterAnOutage(t *testing.T) {
 	t.Parallel()
-	s := NewServer(t)
+	s := newServer(t)
 	core := s.Core(t, s.Admin())
 	want, err := core.Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}, metav1.CreateOptions{})
 	if err != nil {

@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/metacni/metacni/examples/lab/host"
+	"github.com/metacni/metacni/internal/e2e/kube/program"
+	"github.com/metacni/metacni/internal/e2e/kube/server"
 )
 
 const (
@@ -57,7 +59,7 @@ func run(m *testing.M) (int, error) {
 		return m.Run(), nil
 	}
 	ctx := context.Background()
-	dir, err := buildPrograms(ctx)
+	dir, err := server.Programs(ctx)
 	if err != nil {
 		noPrograms = err.Error()
 		return m.Run(), nil
@@ -79,7 +81,7 @@ func run(m *testing.M) (int, error) {
 	}
 	defer func() { _ = os.RemoveAll(temp) }() // also what tests that panic leave
 	bin := filepath.Join(temp, "bin")
-	if err := buildNode(ctx, bin); err != nil {
+	if err := program.Node(ctx, bin, "main/bridge", "ipam/host-local"); err != nil {
 		return 1, err
 	}
 	cmd := again(ctx, "inside")
@@ -96,7 +98,7 @@ func run(m *testing.M) (int, error) {
 func tests(m *testing.M) int {
 	defer func() {
 		if shared.Server != nil {
-			shared.close()
+			shared.Close()
 		}
 	}()
 	return m.Run()

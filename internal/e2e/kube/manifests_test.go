@@ -8,13 +8,15 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/internal/e2e/kube/server"
 )
 
 // The server has every object as the manifests say: applying them again changes nothing.
 func TestManifestsAreAccepted(t *testing.T) {
 	t.Parallel()
 	w := world(t)
-	got := w.Kubectl(t, "", "apply", "-k", manifests) + w.Kubectl(t, "", "apply", "-f", manifests+"/crd.yaml")
+	got := w.Kubectl(t, "", "apply", "-k", server.Manifests) + w.Kubectl(t, "", "apply", "-f", server.Manifests+"/crd.yaml")
 	var objects []string
 	for line := range strings.Lines(got) {
 		object, unchanged := strings.CutSuffix(line, " unchanged\n")
@@ -100,7 +102,7 @@ func TestVariantsOfTheManifests(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			deploy, err := filepath.Abs(manifests)
+			deploy, err := filepath.Abs(server.Manifests)
 			if err == nil {
 				deploy, err = filepath.Rel(dir, deploy) // Kustomize refuses absolute paths
 			}

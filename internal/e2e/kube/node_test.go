@@ -21,6 +21,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/metacni/metacni/internal/e2e/kube/program"
+	"github.com/metacni/metacni/internal/e2e/kube/server"
 )
 
 // object is a JSON object.
@@ -35,7 +38,7 @@ var nodes atomic.Int32
 // server through a gate, with a token that is bound to the daemon's pod. Its networks are
 // real bridges.
 type node struct {
-	*Server
+	*server.Server
 	t         *testing.T
 	number    int
 	name      string
@@ -48,13 +51,13 @@ type node struct {
 	network   object // configuration that the runtime has
 	root      string // root directory of the runtime; empty means the host's
 
-	daemon *process
+	daemon *program.Process
 	ids    atomic.Int32
 }
 
 // newNode makes a node of the world, without starting its daemon. keys are added to the
 // daemon's file.
-func newNode(t *testing.T, s *Server, keys object) *node {
+func newNode(t *testing.T, s *server.Server, keys object) *node {
 	t.Helper()
 	if noHost != "" {
 		if os.Getenv(requireEnv) == "require" {
@@ -127,7 +130,7 @@ func (n *node) grantPods() {
 // newToken creates the daemon's pod and gives the daemon a token that is bound to it.
 func (n *node) newToken() {
 	n.t.Helper()
-	pod := podOn(n.name, n.namespace, "")
+	pod := server.PodOn(n.name, n.namespace, "")
 	pod.GenerateName, pod.Spec.ServiceAccountName = "multinetd-", "multinetd"
 	n.daemonPod = n.Pod(n.t, pod)
 	n.token = n.Token(n.t, n.namespace, "multinetd", n.daemonPod)
@@ -135,9 +138,9 @@ func (n *node) newToken() {
 }
 
 // credentials has the daemon show a token to a server.
-func (n *node) credentials(s *Server, token string) {
+func (n *node) credentials(s *server.Server, token string) {
 	n.t.Helper()
-	file, err := s.kubeconfig(n.file("next"), token)
+	file, err := s.WriteKubeconfig(n.file("next"), token)
 	if err == nil {
 		err = os.Rename(file, n.file("kubeconfig"))
 	}
@@ -169,7 +172,7 @@ func (n *node) start() {
 func (n *node) startAs(cmd *exec.Cmd) {
 	n.t.Helper()
 	var err error
-	if n.daemon, err = startCommand(n.file("log"), cmd); err != nil {
+	if n.daemon, err = program.Start(n.file("log"), cmd); err != nil {
 		n.t.Fatal(err)
 	}
 	n.until("/healthz")
@@ -190,8 +193,8 @@ func (n *node) until(path string) {
 	n.t.Helper()
 	eventually(n.t, func() bool {
 		select {
-		case <-n.daemon.done:
-			n.t.Fatalf("the daemon has ended\n%s", n.daemon.lastLines())
+		case <-n.daemon.Done:
+			n.t.Fatalf("the daemon has ended\n%s", n.daemon.LastLines())
 		default:
 		}
 		return n.get(path).Code == http.StatusOK
@@ -199,22 +202,24 @@ func (n *node) until(path string) {
 }
 
 // kill kills the daemon, if there is one.
-func (n *node) kill() { n.daemon.kill() }
+func (n *node) kill() { n.daemon.Kill() }
 
 // stop ends the daemon as a service manager does.
 func (n *node) stop() {
 	n.t.Helper()
-	n.daemon.signal(n.t, syscall.SIGTERM)
+	if err := n.daemon.Signal(syscall.SIGTERM); err != nil {
+		n.t.Fatal(err)
+	}
 	eventually(n.t, func() bool {
 		select {
-		case <-n.daemon.done:
+		case <-n.daemon.Done:
 			return true
 		default:
 			return false
 		}
 	})
-	if code := n.daemon.cmd.ProcessState.ExitCode(); code != 0 {
-		n.t.Errorf("the daemon ended with %v", n.daemon.cmd.ProcessState)
+	if code := n.daemon.Cmd.ProcessState.ExitCode(); code != 0 {
+		n.t.Errorf("the daemon ended with %v", n.daemon.Cmd.ProcessState)
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+
+	"github.com/metacni/metacni/internal/e2e/kube/server"
 )
 
 // A pod gets the network of its annotation, and its status and one Event tell so. All
@@ -187,7 +189,7 @@ func TestIsolationHoldsForAllNetworksOfAPod(t *testing.T) {
 	n.define(theirs, "theirs", 2)
 	n.ready()
 	for _, key := range []string{networksAnnotation, primary} {
-		pod := podOn(n.name, n.namespace, "")
+		pod := server.PodOn(n.name, n.namespace, "")
 		pod.GenerateName, pod.Annotations = "pod-", map[string]string{key: theirs + "/theirs"}
 		p := n.sandbox(n.Pod(t, pod))
 		n.fails("ADD", p, 7, theirs)
@@ -195,7 +197,7 @@ func TestIsolationHoldsForAllNetworksOfAPod(t *testing.T) {
 		same(t, "Events", []string{"NetworkForbidden"}, n.events(p.pod))
 		n.wantNothing(p)
 	}
-	pod := podOn(n.name, n.namespace, "allowed")
+	pod := server.PodOn(n.name, n.namespace, "allowed")
 	pod.Annotations = map[string]string{primary: "shared"}
 	p := n.sandbox(n.Pod(t, pod))
 	n.ok("ADD", p)
@@ -252,7 +254,7 @@ func TestStatusOfAStaticPod(t *testing.T) {
 			}
 			n.define(n.namespace, "blue", 1)
 			n.ready()
-			pod := podOn(n.name, n.namespace, "static")
+			pod := server.PodOn(n.name, n.namespace, "static")
 			pod.Annotations = map[string]string{
 				networksAnnotation: "blue", "kubernetes.io/config.source": "file", "kubernetes.io/config.mirror": "0123abcd",
 			}
@@ -280,7 +282,7 @@ func TestStatusOfAPodOnAnotherNodeIsNeverWritten(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, world(t).Server, nil)
 	n.ready()
-	s := n.sandbox(n.Pod(t, podOn(otherNode, n.namespace, "elsewhere")))
+	s := n.sandbox(n.Pod(t, server.PodOn(otherNode, n.namespace, "elsewhere")))
 	n.ok("ADD", s)
 	eventually(t, func() bool { return len(n.events(n.daemonPod)) > 0 })
 	same(t, "Events on the daemon's pod", []string{"StatusNotWritten"}, n.events(n.daemonPod))

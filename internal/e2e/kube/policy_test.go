@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/metacni/metacni/internal/e2e/kube/server"
 )
 
 // With its right to patch pods/status, the daemon can change one annotation of the pods
@@ -59,7 +61,7 @@ func TestDaemonChangesOneAnnotationOfPodsOnItsNode(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			pod := podOn(tt.node, namespace, "")
+			pod := server.PodOn(tt.node, namespace, "")
 			pod.GenerateName = "pod-"
 			pod.Labels = map[string]string{"app": "test"}
 			pod.Annotations = map[string]string{"kept": "as before"}
@@ -90,7 +92,7 @@ func TestPolicyHoldsForEveryTypeOfPatch(t *testing.T) {
 		t.Run(string(contentType), func(t *testing.T) {
 			t.Parallel()
 			name := strings.NewReplacer("/", "-", "+", "-").Replace(string(contentType))
-			pod := w.Pod(t, podOn(daemonNode, namespace, name))
+			pod := w.Pod(t, server.PodOn(daemonNode, namespace, name))
 			for key, code := range map[string]int{"other": 422, statusAnnotation: 200} {
 				body := strings.NewReplacer("KEY", key, "NAME", name).Replace(patch)
 				requestAs(t, w.As(w.DaemonToken), http.MethodPatch, statusPath(pod)+"?fieldManager=test", string(contentType), body).is(t, code, "")
@@ -104,7 +106,7 @@ func TestPolicyHoldsForEveryTypeOfPatch(t *testing.T) {
 func TestPolicyNeedsATokenThatNamesTheNode(t *testing.T) {
 	t.Parallel()
 	w := world(t)
-	pod := w.Pod(t, podOn(daemonNode, w.Namespace(t), "a"))
+	pod := w.Pod(t, server.PodOn(daemonNode, w.Namespace(t), "a"))
 	nodes := w.Core(t, w.Admin()).Nodes()
 	token := func(name string) string {
 		node, err := nodes.Get(t.Context(), name, metav1.GetOptions{})
@@ -121,7 +123,7 @@ func TestPolicyNeedsATokenThatNamesTheNode(t *testing.T) {
 		"of the node":     {token(daemonNode), patch, 200},
 		"of another":      {token(otherNode), patch, 422},
 		"of none":         {w.Token(t, "kube-system", "multinetd", nil), patch, 422},
-		"not multinetd's": {adminToken, `{"metadata":{"annotations":{"other":"x"}},"status":{"message":"x"}}`, 200},
+		"not multinetd's": {server.AdminToken, `{"metadata":{"annotations":{"other":"x"}},"status":{"message":"x"}}`, 200},
 	} {
 		t.Run(name, func(t *testing.T) {
 			request(t, w.As(tt.token), http.MethodPatch, statusPath(pod), tt.patch).is(t, tt.code, "")
@@ -140,7 +142,7 @@ func TestPolicyAcceptsPodsWithManyAnnotations(t *testing.T) {
 			key := fmt.Sprintf("k%d", i)
 			annotations[key] = strings.Repeat("v", 200<<10/n-len(key))
 		}
-		pod := podOn(daemonNode, w.Namespace(t), "a")
+		pod := server.PodOn(daemonNode, w.Namespace(t), "a")
 		pod.Annotations = annotations
 		pod = w.Pod(t, pod)
 		for key, code := range map[string]int{"other": 422, statusAnnotation: 200} {

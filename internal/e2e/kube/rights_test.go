@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	authorizationv1 "k8s.io/api/authorization/v1"
+
+	"github.com/metacni/metacni/internal/e2e/kube/server"
 )
 
 const nads = "/apis/k8s.cni.cncf.io/v1/"
@@ -53,7 +55,7 @@ func TestRequestsOfTheDaemon(t *testing.T) {
 	t.Parallel()
 	w := world(t)
 	namespace := w.Namespace(t)
-	pod := w.Pod(t, podOn(daemonNode, namespace, "a"))
+	pod := w.Pod(t, server.PodOn(daemonNode, namespace, "a"))
 	w.Kubectl(t, definition(namespace, "green", `{"type":"macvlan"}`), "create", "-f", "-")
 	core, events := "/api/v1/namespaces/"+namespace, "/apis/events.k8s.io/v1/namespaces/"+namespace+"/events"
 	event := `{"apiVersion":"events.k8s.io/v1","kind":"Event","metadata":{"name":"e"},"eventTime":"2026-01-02T03:04:05.678901Z",
@@ -105,7 +107,7 @@ func TestTokenEndsWithItsPod(t *testing.T) {
 	w := world(t)
 	namespace := w.Namespace(t)
 	w.Kubectl(t, "", "create", "serviceaccount", "-n", namespace, "short")
-	pod := podOn(daemonNode, namespace, "a")
+	pod := server.PodOn(daemonNode, namespace, "a")
 	pod.Spec.ServiceAccountName = "short"
 	pod = w.Pod(t, pod)
 	c := w.As(w.Token(t, namespace, "short", pod))

@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/metacni/metacni/examples/lab/host"
+	"github.com/metacni/metacni/internal/e2e/kube/server"
 )
 
 // A sandbox is what the runtime has of a pod.
@@ -36,7 +37,7 @@ type sandbox struct {
 // pod creates a pod on the node, and a sandbox for it. It selects networks, or none.
 func (n *node) pod(name, networks string) *sandbox {
 	n.t.Helper()
-	pod := podOn(n.name, n.namespace, name)
+	pod := server.PodOn(n.name, n.namespace, name)
 	if networks != "" {
 		pod.Annotations = map[string]string{networksAnnotation: networks}
 	}

@@ -3,8 +3,6 @@ package kube
 import (
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -14,35 +12,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/metacni/metacni/delegate/kube"
+	"github.com/metacni/metacni/internal/e2e/kube/server"
 )
 
 const startupTaint = "multinetd.metacni.io/not-ready"
 
-// deployWith applies the manifests of multinetd with a component. Applying them again
-// changes nothing.
-func (s *Server) deployWith(t *testing.T, component string) {
-	t.Helper()
-	dir := t.TempDir()
-	deploy, err := filepath.Abs(manifests)
-	if err == nil {
-		deploy, err = filepath.Rel(dir, deploy) // Kustomize refuses absolute paths
-	}
-	if err == nil {
-		err = os.WriteFile(dir+"/kustomization.yaml", fmt.Appendf(nil, "resources: [%s]\ncomponents: [%s/%s]\n", deploy, deploy, component), 0o600)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Apply(t, dir)
-	again := s.Kubectl(t, "", "apply", "-k", dir)
-	again = strings.Replace(again, "poddisruptionbudget.policy/multinetd-webhook configured", "(kubectl always sends its selector) unchanged", 1)
-	if strings.Count(again, " unchanged\n") != strings.Count(again, "\n") {
-		t.Errorf("applied again: %s", again)
-	}
-}
-
 // taints are those of a node, without the one that the server gives to new nodes.
-func (s *Server) taints(t *testing.T, node string) (all []string) {
+func taints(t *testing.T, s *server.Server, node string) (all []string) {
 	t.Helper()
 	got, err := s.Core(t, s.Admin()).Nodes().Get(t.Context(), node, metav1.GetOptions{})
 	if err != nil {
@@ -60,9 +36,9 @@ func (s *Server) taints(t *testing.T, node string) (all []string) {
 // nothing else of any node.
 func TestDaemonRemovesTheStartupTaintOfItsNode(t *testing.T) {
 	t.Parallel()
-	s := NewServer(t)
+	s := newServer(t)
 	s.Deploy(t)
-	s.deployWith(t, "taint")
+	s.DeployWith(t, "taint")
 	for _, name := range []string{daemonNode, otherNode} {
 		node := &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kept": "x"}, Annotations: map[string]string{"kept": "x"}},
@@ -128,10 +104,10 @@ func TestDaemonRemovesTheStartupTaintOfItsNode(t *testing.T) {
 	if err := view.RemoveTaint(t.Context(), startupTaint); err != nil {
 		t.Fatal(err)
 	}
-	if got := s.taints(t, daemonNode); !slices.Equal(got, []string{"a:NoSchedule", "b=c:NoSchedule"}) {
+	if got := taints(t, s, daemonNode); !slices.Equal(got, []string{"a:NoSchedule", "b=c:NoSchedule"}) {
 		t.Errorf("taints %q", got)
 	}
-	if got := s.taints(t, otherNode); len(got) != 3 {
+	if got := taints(t, s, otherNode); len(got) != 3 {
 		t.Errorf("taints of the other node %q", got)
 	}
 }
@@ -143,7 +119,7 @@ func TestTaintsOfOthersAreNeverLost(t *testing.T) {
 	s := cluster(t)
 	const node, rounds = "node-of-many", 8
 	s.Node(t, node)
-	view, err := kube.Open(t.Context(), kube.Config{Kubeconfig: s.Kubeconfig(t, adminToken), Node: node})
+	view, err := kube.Open(t.Context(), kube.Config{Kubeconfig: s.Kubeconfig(t, server.AdminToken), Node: node})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +133,7 @@ func TestTaintsOfOthersAreNeverLost(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := s.taints(t, node); len(got) != rounds || slices.ContainsFunc(got, func(taint string) bool { return strings.HasPrefix(taint, startupTaint) }) {
+	if got := taints(t, s, node); len(got) != rounds || slices.ContainsFunc(got, func(taint string) bool { return strings.HasPrefix(taint, startupTaint) }) {
 		t.Errorf("taints %q", got)
 	}
 }

@@ -22,18 +22,21 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/metacni/metacni/internal/e2e/kube/program"
+	"github.com/metacni/metacni/internal/e2e/kube/server"
 )
 
 // A webhookWorld is a server with the component webhook, and the program that serves it
 // at the address of its Service.
 type webhookWorld struct {
-	*Server
+	*server.Server
 	address string // of the Service
 	dir     string // of the certificate and the configuration
 	program string
 	args    []string
 	mounts  int // of the certificate
-	running *process
+	running *program.Process
 }
 
 func newWebhookWorld(t *testing.T) *webhookWorld {
@@ -42,9 +45,9 @@ func newWebhookWorld(t *testing.T) *webhookWorld {
 	if noHost != "" {
 		t.Skip(noHost)
 	}
-	w := &webhookWorld{Server: NewServer(t), dir: t.TempDir(), program: filepath.Join(os.Getenv(binEnv), "multinetd")}
+	w := &webhookWorld{Server: newServer(t), dir: t.TempDir(), program: filepath.Join(os.Getenv(binEnv), "multinetd")}
 	w.Deploy(t)
-	w.deployWith(t, "webhook")
+	w.DeployWith(t, "webhook")
 	core := w.Core(t, w.Admin())
 	service, err := core.Services("kube-system").Get(t.Context(), "multinetd-webhook", metav1.GetOptions{})
 	if err != nil {
@@ -57,7 +60,7 @@ func newWebhookWorld(t *testing.T) *webhookWorld {
 		t.Fatal(err)
 	}
 	w.args = w.command(t, strings.NewReplacer("/etc/multinetd-webhook", w.dir, "/etc/multinetd", w.dir, "=:8443", "="+w.address+":443", "=:8080", "="+w.address+":8080"))
-	t.Cleanup(func() { w.running.kill() })
+	t.Cleanup(func() { w.running.Kill() })
 	return w
 }
 
@@ -77,7 +80,7 @@ func address(t *testing.T, ip string) {
 // Deployment have it.
 func (w *webhookWorld) certify(t *testing.T) {
 	t.Helper()
-	readme, err := os.ReadFile(manifests + "/README.md")
+	readme, err := os.ReadFile(server.Manifests + "/README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +91,7 @@ func (w *webhookWorld) certify(t *testing.T) {
 	}
 	cmd := exec.CommandContext(t.Context(), "sh", "-euc", script)
 	cmd.Dir = t.TempDir()
-	cmd.Env = []string{"KUBECONFIG=" + w.Kubeconfig(t, adminToken), "HOME=" + cmd.Dir, "PATH=" + filepath.Dir(program("kubectl")) + ":" + os.Getenv("PATH")}
+	cmd.Env = []string{"KUBECONFIG=" + w.Kubeconfig(t, server.AdminToken), "HOME=" + cmd.Dir, "PATH=" + os.Getenv(programsEnv) + ":" + os.Getenv("PATH")}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -145,7 +148,7 @@ func (w *webhookWorld) command(t *testing.T, here *strings.Replacer) (args []str
 func (w *webhookWorld) start(t *testing.T) {
 	t.Helper()
 	var err error
-	if w.running, err = start(w.path("webhook.log"), w.program, w.args...); err != nil {
+	if w.running, err = program.Start(w.Path("webhook.log"), exec.Command(w.program, w.args...)); err != nil {
 		t.Fatal(err)
 	}
 	w.untilAsked(t)
@@ -164,12 +167,12 @@ func (w *webhookWorld) untilAsked(t *testing.T) {
 // apply applies objects as a person does.
 func (w *webhookWorld) apply(t *testing.T, objects string, args ...string) (string, error) {
 	t.Helper()
-	return w.kubectl(t.Context(), t.TempDir(), objects, append([]string{"apply", "-f", "-"}, args...)...)
+	return w.TryKubectl(t.Context(), t.TempDir(), objects, append([]string{"apply", "-f", "-"}, args...)...)
 }
 
 // networks returns a pod that selects networks.
 func networks(namespace, name, annotation string) string {
-	pod := podOn("", namespace, name)
+	pod := server.PodOn("", namespace, name)
 	pod.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
 	pod.Annotations = map[string]string{"k8s.v1.cni.cncf.io/networks": annotation}
 	text, err := json.Marshal(pod)
@@ -213,7 +216,7 @@ func (w *webhookWorld) testRefusals(t *testing.T) {
 		}
 	}
 	generated := strings.Replace(definition(ns, "", `{"type":"macvlan"}`), `"name":""`, `"generateName":"x-"`, 1)
-	if out, err := w.kubectl(t.Context(), t.TempDir(), generated, "create", "-f", "-"); err != nil {
+	if out, err := w.TryKubectl(t.Context(), t.TempDir(), generated, "create", "-f", "-"); err != nil {
 		t.Errorf("a generated name: %v, %s", err, out)
 	}
 	for config, code := range map[string]int{`{"type":"macvlan"}`: http.StatusCreated, `{`: http.StatusUnprocessableEntity} { // in the namespace of the path
@@ -227,7 +230,7 @@ func (w *webhookWorld) testRefusals(t *testing.T) {
 		got := request(t, w.Admin(), http.MethodPost, "/apis/k8s.cni.cncf.io/v1/namespaces/"+ns+"/network-attachment-definitions", string(text))
 		got.is(t, code, map[bool]string{true: "", false: "NAD " + ns + "/plain: spec.config"}[code == http.StatusCreated])
 	}
-	if out, err := w.kubectl(t.Context(), t.TempDir(), "", "annotate", "pod", "-n", ns, "good", "--overwrite", "k8s.v1.cni.cncf.io/networks=b/x"); err == nil || !strings.Contains(out, "namespaceIsolation") {
+	if out, err := w.TryKubectl(t.Context(), t.TempDir(), "", "annotate", "pod", "-n", ns, "good", "--overwrite", "k8s.v1.cni.cncf.io/networks=b/x"); err == nil || !strings.Contains(out, "namespaceIsolation") {
 		t.Errorf("an annotation of a pod that runs: %v, %s", err, out)
 	}
 }
@@ -240,11 +243,11 @@ func (w *webhookWorld) testFewRequests(t *testing.T) {
 		t.Fatalf("%v, %s", err, out)
 	}
 	before := w.asked(t)
-	for _, pod := range []*corev1.Pod{podOn("", ns, "other"), podOn("", "kube-system", "other")} {
+	for _, pod := range []*corev1.Pod{server.PodOn("", ns, "other"), server.PodOn("", "kube-system", "other")} {
 		pod.Annotations = map[string]string{"other": "x"}
 		w.Pod(t, pod)
 	}
-	one := podOn("", ns, "one")
+	one := server.PodOn("", ns, "one")
 	request(t, w.Admin(), http.MethodPatch, statusPath(one), `{"metadata":{"annotations":{"`+statusAnnotation+`":"[]"}}}`).is(t, http.StatusOK, "")
 	w.DeletePod(t, one)
 	if now := w.asked(t); now != before || before == 0 {
@@ -285,7 +288,7 @@ func (w *webhookWorld) testAway(t *testing.T) {
 	if out, err := w.apply(t, definition(ns, "good", `{"type":"macvlan"}`)); err != nil {
 		t.Fatalf("%v, %s", err, out)
 	}
-	w.running.kill()
+	w.running.Kill()
 	for _, object := range []string{definition(ns, "late", `{"type":`), networks(ns, "late", "[{"), networks(ns, "wrong", "[{"), definition(ns, "good", `{"type":5}`)} {
 		if out, err := w.apply(t, object); err != nil {
 			t.Errorf("while the webhook is away: %v, %s", err, out)
@@ -298,7 +301,7 @@ func (w *webhookWorld) testAway(t *testing.T) {
 		{"delete", "nad", "-n", ns, "late"},
 		{"delete", "pod", "-n", ns, "late", "--grace-period=0", "--force"},
 	} {
-		if out, err := w.kubectl(t.Context(), t.TempDir(), "", args...); err != nil || args[0] == "label" && !strings.Contains(out, "Warning: ") {
+		if out, err := w.TryKubectl(t.Context(), t.TempDir(), "", args...); err != nil || args[0] == "label" && !strings.Contains(out, "Warning: ") {
 			t.Errorf("kubectl %q: %v, %s", args, err, out)
 		}
 	}
@@ -317,11 +320,11 @@ func (w *webhookWorld) testAway(t *testing.T) {
 func (w *webhookWorld) testCertificate(t *testing.T) {
 	w.certify(t)
 	w.untilAsked(t)
-	w.deployWith(t, "webhook")
+	w.DeployWith(t, "webhook")
 	if out, err := w.apply(t, definition(w.Namespace(t), "bad", "{"), "--dry-run=server"); err == nil {
 		t.Errorf("accepted: %s", out)
 	}
-	log, err := os.ReadFile(w.path("webhook.log"))
+	log, err := os.ReadFile(w.Path("webhook.log"))
 	if err != nil || strings.Count(string(log), "certificate replaced") != 1 {
 		t.Errorf("%v, log:\n%s", err, log)
 	}
@@ -331,7 +334,7 @@ func (w *webhookWorld) testCertificate(t *testing.T) {
 func TestWebhookPodsHaveNoPower(t *testing.T) {
 	t.Parallel()
 	s := cluster(t)
-	got := s.Kubectl(t, "", "create", "--dry-run=client", "-o", "json", "-f", manifests+"/webhook/deployment.yaml")
+	got := s.Kubectl(t, "", "create", "--dry-run=client", "-o", "json", "-f", server.Manifests+"/webhook/deployment.yaml")
 	decoder := json.NewDecoder(strings.NewReader(got))
 	var d appsv1.Deployment
 	var budget policyv1.PodDisruptionBudget

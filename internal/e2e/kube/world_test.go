@@ -5,21 +5,20 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+
+	"github.com/metacni/metacni/internal/e2e/kube/server"
 )
 
 const (
-	manifests = "../../../examples/multinetd/deploy"
-
 	// daemonNode has the daemon's pod, and otherNode has none.
 	daemonNode = "node-a"
 	otherNode  = "node-b"
@@ -27,10 +26,52 @@ const (
 	statusAnnotation = "k8s.v1.cni.cncf.io/network-status"
 )
 
+// newServer starts a server that ends with the test; most tests share one with cluster.
+func newServer(t testing.TB) *server.Server {
+	t.Helper()
+	needPrograms(t)
+	s, err := server.Open(os.Getenv(programsEnv))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// needPrograms skips the test if there are no programs, or fails it if they are
+// required.
+func needPrograms(t testing.TB) {
+	t.Helper()
+	if noPrograms != "" {
+		if os.Getenv(requireEnv) == "require" {
+			t.Fatal(noPrograms)
+		}
+		t.Skip(noPrograms)
+	}
+}
+
+// shared is the server of [cluster].
+var shared struct {
+	sync.Once
+	*server.Server
+	err error
+}
+
+// cluster returns the server that all tests share, which they must not stop.
+func cluster(t testing.TB) *server.Server {
+	t.Helper()
+	needPrograms(t)
+	shared.Do(func() { shared.Server, shared.err = server.Open(os.Getenv(programsEnv)) })
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	return shared.Server
+}
+
 // A World is the shared server with multinetd's manifests applied, two nodes, and the
 // daemon's pod on the first of them.
 type World struct {
-	*Server
+	*server.Server
 	Daemon      *corev1.Pod
 	DaemonToken string
 }
@@ -51,73 +92,13 @@ func world(t *testing.T) World {
 		s.Node(t, otherNode)
 		pod := s.DaemonPod(t, daemonNode)
 		token := s.Token(t, pod.Namespace, pod.Spec.ServiceAccountName, pod)
-		s.waitForPolicy(t, pod, token)
+		waitForPolicy(t, s, pod, token)
 		sharedWorld.World, sharedWorld.ok = World{s, pod, token}, true
 	})
 	if !sharedWorld.ok {
 		t.Fatal("another test could not make the world")
 	}
 	return sharedWorld.World
-}
-
-// Deploy applies the manifests of multinetd and waits until NADs are served.
-func (s *Server) Deploy(t testing.TB) {
-	t.Helper()
-	s.Kubectl(t, "", "apply", "-f", manifests+"/crd.yaml")
-	s.Kubectl(t, "", "wait", "--for=condition=Established", "--timeout=60s", "-f", manifests+"/crd.yaml")
-	s.Apply(t, manifests)
-}
-
-// Node creates a node.
-func (s *Server) Node(t testing.TB, name string) {
-	t.Helper()
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if _, err := s.Core(t, s.Admin()).Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// DaemonPod creates the pod that the DaemonSet's controller would create for a node.
-func (s *Server) DaemonPod(t testing.TB, node string) *corev1.Pod {
-	t.Helper()
-	var set appsv1.DaemonSet
-	err := s.Core(t, s.Admin()).RESTClient().Get().AbsPath("/apis/apps/v1/namespaces/kube-system/daemonsets/multinetd").
-		Do(t.Context()).Into(&set)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pod := &corev1.Pod{ObjectMeta: set.Spec.Template.ObjectMeta, Spec: set.Spec.Template.Spec}
-	pod.Namespace, pod.Name, pod.Spec.NodeName = set.Namespace, "multinetd-"+node, node
-	return s.Pod(t, pod)
-}
-
-// Namespace creates a namespace for the test.
-func (s *Server) Namespace(t testing.TB) string {
-	t.Helper()
-	got, err := s.Core(t, s.Admin()).Namespaces().Create(t.Context(),
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return got.Name
-}
-
-// podOn returns a pod that is bound to a node, or to none if node is empty.
-func podOn(node, namespace, name string) *corev1.Pod {
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "main", Image: "none"}}},
-	}
-}
-
-// Pod creates a pod.
-func (s *Server) Pod(t testing.TB, pod *corev1.Pod) *corev1.Pod {
-	t.Helper()
-	got, err := s.Core(t, s.Admin()).Pods(pod.Namespace).Create(t.Context(), pod, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return got
 }
 
 // An answer is what the API server says to a request.
@@ -173,18 +154,8 @@ func statusPath(pod *corev1.Pod) string {
 	return "/api/v1/namespaces/" + pod.Namespace + "/pods/" + pod.Name + "/status"
 }
 
-// DeletePod deletes a pod at once, as the kubelet does when its containers have ended.
-func (s *Server) DeletePod(t testing.TB, pod *corev1.Pod) {
-	t.Helper()
-	now := int64(0)
-	err := s.Core(t, s.Admin()).Pods(pod.Namespace).Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // waitForPolicy waits until the API server enforces multinetd's policy.
-func (s *Server) waitForPolicy(t testing.TB, pod *corev1.Pod, token string) {
+func waitForPolicy(t testing.TB, s *server.Server, pod *corev1.Pod, token string) {
 	t.Helper()
 	n := 0
 	eventually(t, func() bool {

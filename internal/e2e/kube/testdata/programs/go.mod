@@ -1,4 +1,4 @@
-// The programs of the tests' API server, built by build_test.go. To update them, set
+// The programs of the tests' API server, built by package program. To update them, set
 // the version of k8s.io/kubernetes, that of its modules below to the same with v0
 // instead of v1, and run go mod tidy here.
 module programs

@@ -1,4 +1,4 @@
-package kube
+package server
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"testing"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -15,24 +14,6 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 )
-
-// shared is the server of [cluster].
-var shared struct {
-	sync.Once
-	*Server
-	err error
-}
-
-// cluster returns the server that all tests share, which they must not stop.
-func cluster(t testing.TB) *Server {
-	t.Helper()
-	needPrograms(t)
-	shared.Do(func() { shared.Server, shared.err = open() })
-	if shared.err != nil {
-		t.Fatal(shared.err)
-	}
-	return shared.Server
-}
 
 // As returns the configuration of a client that shows token.
 func (s *Server) As(token string) *rest.Config {
@@ -43,7 +24,7 @@ func (s *Server) As(token string) *rest.Config {
 }
 
 // Admin returns the configuration of a client that may do everything.
-func (s *Server) Admin() *rest.Config { return s.As(adminToken) }
+func (s *Server) Admin() *rest.Config { return s.As(AdminToken) }
 
 // Core returns a client for the objects of the core group.
 func (s *Server) Core(t testing.TB, c *rest.Config) *corev1client.CoreV1Client {
@@ -82,14 +63,15 @@ func (s *Server) Token(t testing.TB, namespace, account string, bound metav1.Obj
 // Kubeconfig returns a file for clients that show token.
 func (s *Server) Kubeconfig(t testing.TB, token string) string {
 	t.Helper()
-	file, err := s.kubeconfig(t.TempDir(), token)
+	file, err := s.WriteKubeconfig(t.TempDir(), token)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return file
 }
 
-func (s *Server) kubeconfig(dir, token string) (string, error) {
+// WriteKubeconfig writes the file of Kubeconfig to a directory.
+func (s *Server) WriteKubeconfig(dir, token string) (string, error) {
 	file := dir + "/kubeconfig"
 	return file, os.WriteFile(file, []byte(strings.NewReplacer("URL", s.URL, "CA", s.CA, "TOKEN", token).Replace(`apiVersion: v1
 kind: Config
@@ -104,7 +86,7 @@ current-context: test
 // kubectl fails.
 func (s *Server) Kubectl(t testing.TB, stdin string, args ...string) string {
 	t.Helper()
-	out, err := s.kubectl(t.Context(), t.TempDir(), stdin, args...)
+	out, err := s.TryKubectl(t.Context(), t.TempDir(), stdin, args...)
 	if err != nil {
 		t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
@@ -117,12 +99,13 @@ func (s *Server) Apply(t testing.TB, dir string) {
 	s.Kubectl(t, "", "apply", "-k", dir)
 }
 
-func (s *Server) kubectl(ctx context.Context, home, stdin string, args ...string) (string, error) {
-	file, err := s.kubeconfig(home, adminToken)
+// TryKubectl runs kubectl as admin with a home directory, and returns what it prints.
+func (s *Server) TryKubectl(ctx context.Context, home, stdin string, args ...string) (string, error) {
+	file, err := s.WriteKubeconfig(home, AdminToken)
 	if err != nil {
 		return "", err
 	}
-	cmd := exec.CommandContext(ctx, program("kubectl"), args...)
+	cmd := exec.CommandContext(ctx, s.program("kubectl"), args...)
 	cmd.Env = []string{"KUBECONFIG=" + file, "HOME=" + home}
 	cmd.Stdin = strings.NewReader(stdin)
 	out, err := cmd.CombinedOutput()
