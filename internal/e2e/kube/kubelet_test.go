@@ -131,9 +131,12 @@ func (n *node) bind(from, to string) {
 	n.t.Cleanup(func() { _ = unix.Unmount(to, unix.MNT_DETACH) })
 }
 
-// write writes a file below the node's directory.
+// write writes a file below the node's directory. No process that another test starts
+// meanwhile inherits the open file: a program that is open for writing cannot be run.
 func (n *node) write(text []byte, name string) {
 	n.t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	if err := errors.Join(os.MkdirAll(filepath.Dir(n.file(name)), 0o755), os.WriteFile(n.file(name), text, 0o755)); err != nil {
 		n.t.Fatal(err)
 	}
