@@ -3,15 +3,17 @@
 # The root module, and each nested one in a directory of its own.
 MODULES := . $(patsubst %/go.mod,%,$(wildcard */*/go.mod))
 
-# The module of the tests with a Kubernetes API server: linted as the others, run by kube.
+# The modules of the tests with a Kubernetes API server, and with container runtimes:
+# linted as the others, run by kube and runtimes.
 KUBE := internal/e2e/kube
+RUNTIMES := internal/e2e/runtimes
 
 # Flags for every go test, flags for bench, and the time for each fuzz target.
 TESTFLAGS ?=
 BENCHFLAGS ?=
 FUZZTIME ?= 10s
 
-# What test and kube do with the output of go test -json.
+# What test, kube and runtimes do with the output of go test -json.
 REPORT = $(if $(filter -json,$(TESTFLAGS)),cat,go run ./internal/testreport $(filter -v,$(TESTFLAGS)))
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -20,7 +22,7 @@ ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
 CYCLONEDX := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
 
-.PHONY: demo test race kube lint vuln bench fuzz cover api release
+.PHONY: demo test race kube runtimes lint vuln bench fuzz cover api release
 
 # The demo, with real namespaces and plugins; as root or in a user namespace.
 demo:
@@ -43,8 +45,14 @@ kube: SHELL := bash
 kube:
 	@set -o pipefail; (set -x; go test -C $(KUBE) -count=1 -timeout 30m -json $(TESTFLAGS) ./...) | $(REPORT)
 
+# The tests with a real container runtime, which the first run builds in about four
+# minutes, and the API server of kube.
+runtimes: SHELL := bash
+runtimes:
+	@set -o pipefail; (set -x; go test -C $(RUNTIMES) -count=1 -timeout 30m -json $(TESTFLAGS) ./...) | $(REPORT)
+
 lint:
-	@set -e; for m in $(MODULES) $(KUBE); do (set -x; cd $$m; \
+	@set -e; for m in $(MODULES) $(KUBE) $(RUNTIMES); do (set -x; cd $$m; \
 		go vet ./...; \
 		go mod tidy -diff; \
 		go run $(STATICCHECK) ./...; \
