@@ -89,8 +89,8 @@ func (c *Call) Attachment(n netconf.Network) delegate.Attachment {
 
 // Attachments returns an attachment for each of nets, without an interface name:
 // [Call.Plan] names them. The networks are completed, see [Call.Complete]. The
-// first one receives all capability arguments of the runtime, the others the
-// [Shared] ones.
+// first one receives all capability arguments of the runtime and its CNI_ARGS, the
+// others what is [Shared] of them ([SharedArgs]).
 func (c *Call) Attachments(nets ...netconf.Network) ([]delegate.Attachment, error) {
 	var args map[string]json.RawMessage
 	err := c.Value("runtimeConfig", &args)
@@ -103,6 +103,8 @@ func (c *Call) Attachments(nets ...netconf.Network) ([]delegate.Attachment, erro
 		as[i].IfName, as[i].CapabilityArgs = "", args
 		if i == 0 {
 			args = Shared(args)
+		} else {
+			as[i].Args = SharedArgs(c.Args)
 		}
 	}
 	return as, err
@@ -117,6 +119,23 @@ func Shared(args map[string]json.RawMessage) map[string]json.RawMessage {
 		delete(shared, key)
 	}
 	return shared
+}
+
+// SharedArgs returns args, the value of CNI_ARGS, without IP, MAC and GATEWAY. The
+// runtime means these for the interface that it asks for, and plugins of any network
+// read them. podman, for example, passes a container's fixed address as IP. Everything
+// else stays as it is.
+func SharedArgs(args string) string {
+	own := func(pair string) bool {
+		key, _, _ := strings.Cut(pair, "=")
+		return key == "IP" || key == "MAC" || key == "GATEWAY"
+	}
+	for pair := range strings.SplitSeq(args, ";") {
+		if own(pair) {
+			return strings.Join(slices.DeleteFunc(strings.Split(args, ";"), own), ";")
+		}
+	}
+	return args
 }
 
 // Plan returns a [lifecycle.Transaction.Plan] that names the interface of each

@@ -71,7 +71,7 @@ func (n *node) do(t *testing.T, p plugin.Plugin, command delegate.Command, keys 
 	t.Helper()
 	n.out.Reset()
 	return p.Do(t.Context(), n.process(), command, skel.CmdArgs{
-		ContainerID: "c1", IfName: "eth0", Netns: "/absent", Args: "K8S_POD_NAME=p", Path: "/opt/cni/bin",
+		ContainerID: "c1", IfName: "eth0", Netns: "/absent", Args: "IP=10.0.0.9;K8S_POD_NAME=p;MAC=02:00:00:00:00:09;GATEWAY=10.0.0.1", Path: "/opt/cni/bin",
 		StdinData: fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"n","type":"small","stateDir":%q%s}`, filepath.Join(n.dir, "state"), keys),
 	})
 }
@@ -93,11 +93,23 @@ func TestNetworksAreNamedAndCompleted(t *testing.T) {
 		got = append(got, c.IfName+" "+c.Args+" "+string(c.Stdin))
 	}
 	want := []string{
-		`eth0 IgnoreUnknown=1;K8S_POD_NAME=p {"capabilities":{"ips":true,"dns":true},"cniVersion":"1.1.0","name":"n","runtimeConfig":{"dns":{"servers":["10.0.0.1"]},"ips":["10.0.0.9/24"]},"type":"bridge"}`,
+		`eth0 IgnoreUnknown=1;IP=10.0.0.9;K8S_POD_NAME=p;MAC=02:00:00:00:00:09;GATEWAY=10.0.0.1 {"capabilities":{"ips":true,"dns":true},"cniVersion":"1.1.0","name":"n","runtimeConfig":{"dns":{"servers":["10.0.0.1"]},"ips":["10.0.0.9/24"]},"type":"bridge"}`,
 		`net2 IgnoreUnknown=1;K8S_POD_NAME=p {"capabilities":{"ips":true,"dns":true},"cniVersion":"1.1.0","name":"m","runtimeConfig":{"dns":{"servers":["10.0.0.1"]}},"type":"macvlan"}`,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
+func TestSharedArgsLeaveOutAddressesAlone(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"IgnoreUnknown=1;K8S_POD_NAME=web;IP=10.0.0.5;MAC=02:00:00:00:00:01;GATEWAY=10.0.0.1": "IgnoreUnknown=1;K8S_POD_NAME=web",
+		"IP=10.0.0.5": "", "": "", "IPX=1;XIP=2;ip=3": "IPX=1;XIP=2;ip=3", "a=1;;IP": "a=1;", "a=1;;b": "a=1;;b",
+	} {
+		if got := plugin.SharedArgs(args); got != want {
+			t.Errorf("%q: %q, want %q", args, got, want)
+		}
 	}
 }
 

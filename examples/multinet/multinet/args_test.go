@@ -95,7 +95,17 @@ func TestSecondaryNetworksGetNothingOfTheRuntimesInterface(t *testing.T) {
 	h := newHost(t, "1.0.0")
 	h.write(t, "net.d/cap.conf", `{"name":"cap","type":"macvlan",`+declared+`}`)
 	h.write(t, "net.d/a/cap.conf", `{"type":"macvlan",`+declared+`}`)
-	h.mustRun(t, "ADD", keys(fmt.Sprintf(`"delegates":[{"type":"bridge",%s}],"defaultNetworks":["cap"]`, declared), annotated("cap", all...)), podOf("a"))
+	h.mustRun(t, "ADD", keys(fmt.Sprintf(`"delegates":[{"type":"bridge",%s}],"defaultNetworks":["cap"]`, declared), annotated("cap", all...)), func(a *skel.CmdArgs) { podOf("a")(a); a.Args += ";IP=10.0.0.5;MAC=02:00:00:00:00:09;GATEWAY=10.0.0.1" })
+	for i, c := range h.exec.Calls() {
+		asked := false
+		for pair := range strings.SplitSeq(c.Args, ";") {
+			key, _, _ := strings.Cut(pair, "=")
+			asked = asked || key == "IP" || key == "MAC" || key == "GATEWAY"
+		}
+		if asked != (i == 0) {
+			t.Errorf("network %d was given CNI_ARGS %s", i, c.Args)
+		}
+	}
 	got := arguments(t, h)
 	for _, given := range got[1:] { // nothing but a file of their own
 		if file, ok := strings.CutPrefix(given, `{"CNIDeviceInfoFile":"`+h.devices()+"/cni/"); !ok || !strings.HasSuffix(file, `.json"} null`) {
@@ -139,7 +149,7 @@ func TestLegacyArgs(t *testing.T) {
 		for _, c := range h.exec.Calls() {
 			got = append(got, c.Args)
 		}
-		want := []string{"IP=1.2.3.4;K=v", "K=v;IP=10.9.1.5/24,fd00::5;MAC=02:00:00:00:00:01", "IP=1.2.3.4;K=v"}
+		want := []string{"IP=1.2.3.4;K=v", "K=v;IP=10.9.1.5/24,fd00::5;MAC=02:00:00:00:00:01", "K=v"}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("CNI_ARGS (-want +got):\n%s", diff)
 		}

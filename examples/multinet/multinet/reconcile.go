@@ -7,8 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -97,7 +95,7 @@ func running(own *plugin.Call, cluster Cluster, r lifecycle.Record) (*config, er
 	}
 	call := *own
 	call.Name, call.CNIVersion = r.Key.Network, primary.Network.CNIVersion()
-	call.ContainerID, call.IfName, call.Netns, call.Args = r.Key.ContainerID, r.Key.IfName, primary.NetNS, argsOf(primary)
+	call.ContainerID, call.IfName, call.Netns, call.Args = r.Key.ContainerID, r.Key.IfName, primary.NetNS, plugin.SharedArgs(primary.Args)
 	c, err := readConfig(&call, cluster)
 	if err != nil {
 		return nil, err
@@ -107,19 +105,6 @@ func running(own *plugin.Call, cluster Cluster, r lifecycle.Record) (*config, er
 	}
 	c.RuntimeConfig = plugin.Shared(primary.CapabilityArgs)
 	return c, nil
-}
-
-// argsOf returns the value of CNI_ARGS in the ADD of a primary: without what the pod has
-// asked for it.
-func argsOf(primary delegate.Attached) string {
-	o := nad.ParseOrigin(primary.Origin)
-	if o.Use != nad.PodDefault {
-		return primary.Args
-	}
-	pairs := strings.Split(primary.Args, ";")
-	return strings.Join(slices.DeleteFunc(pairs, func(pair string) bool {
-		return strings.HasPrefix(pair, "IP=") || strings.HasPrefix(pair, "MAC=")
-	}), ";")
 }
 
 // selected returns the networks that the pod with the record r selects. It looks up none.
@@ -176,7 +161,7 @@ func (c *config) later(ctx context.Context, selections []netconf.Selection, i in
 		return delegate.Attachment{}, err
 	}
 	w = one[0]
-	a, err := c.attachment(w, c.RuntimeConfig)
+	a, err := c.attachment(w, c.RuntimeConfig, c.call.Args)
 	if err == nil {
 		a.IfName, err = freeName(c.call.IfName, s.Interface, taken)
 	}

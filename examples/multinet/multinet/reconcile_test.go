@@ -321,25 +321,6 @@ func TestOldContainerOfAPodGetsNoMoreNetworks(t *testing.T) {
 	p.mustReconcile(t, "ADD tuning net2 red")
 }
 
-// What a pod has asked for its primary is not passed to networks that it selects later.
-func TestArgumentsOfTheNewPrimaryStayThere(t *testing.T) {
-	t.Parallel()
-	o := nad.Origin{Use: nad.PodDefault}.JSON()
-	for args, want := range map[string]string{
-		"IgnoreUnknown=1;K8S_POD_NAME=web;IP=10.0.0.5;MAC=02:00:00:00:00:01": "IgnoreUnknown=1;K8S_POD_NAME=web",
-		"": "", "IPX=1;XIP=2": "IPX=1;XIP=2",
-	} {
-		a := delegate.Attachment{Args: args, Origin: o}
-		if got := argsOf(delegate.Attached{Attachment: a}); got != want {
-			t.Errorf("%s: %s", args, got)
-		}
-		a.Origin = nad.Origin{Use: nad.Cluster}.JSON()
-		if got := argsOf(delegate.Attached{Attachment: a}); got != args {
-			t.Errorf("of the cluster: %s: %s", args, got)
-		}
-	}
-}
-
 // Whatever a pod selects is recognized in the record: it would be attached again and
 // again.
 func FuzzSelectionsAreRecognized(f *testing.F) {

@@ -60,14 +60,14 @@ func (c *config) attachments(ctx context.Context) ([]attachment, error) {
 		return nil, err
 	}
 	as := make([]attachment, len(wanted))
-	args := c.RuntimeConfig // for the primary
+	args, cniArgs := c.RuntimeConfig, c.call.Args // for the primary
 	for i, w := range wanted {
-		if as[i], err = c.attachment(w, args); err != nil {
+		if as[i], err = c.attachment(w, args, cniArgs); err != nil {
 			return nil, c.about(w, err)
 		}
 		as[i].Origin = w.origin(annotations[nad.SourceAnnotation])
 		if i == 0 {
-			args = plugin.Shared(args)
+			args, cniArgs = plugin.Shared(args), plugin.SharedArgs(cniArgs)
 		}
 	}
 	as[0].IfName = "" // CNI_IFNAME
@@ -176,10 +176,10 @@ func (c *config) allowDevice(w wanted) error {
 func (c *config) inKubernetes() bool { return c.pod.Namespace != "" }
 
 // attachment returns the attachment to w, which has been found. args are the capability
-// arguments of the runtime, which those of a selection replace.
-func (c *config) attachment(w wanted, args map[string]json.RawMessage) (attachment, error) {
+// arguments of the runtime and cniArgs its CNI_ARGS, which those of a selection replace.
+func (c *config) attachment(w wanted, args map[string]json.RawMessage, cniArgs string) (attachment, error) {
 	a := attachment{Attachment: c.call.Attachment(w.network), selection: w.selection}
-	a.IfName, a.CapabilityArgs = "", args
+	a.IfName, a.Args, a.CapabilityArgs = "", cniArgs, args
 	if w.ofPod() {
 		s := w.selection
 		asked := s.CapabilityArgs()
