@@ -79,8 +79,10 @@ func Plan(as ...delegate.Attachment) func(context.Context, []string) ([]delegate
 //
 // If k is recorded as added, Add fails with [ErrAdded] and does nothing. If k is
 // recorded because an Add or Del was interrupted, Add removes first what that
-// left. If the record is damaged, Add fails with [scratch.ErrCorrupt]. Every
-// error is an [*Error].
+// left. It does the same if the network namespace of an added k is certainly gone:
+// after a restart of the machine a runtime may attach a container that it had before.
+// If the record is damaged, Add fails with [scratch.ErrCorrupt]. Every error is an
+// [*Error].
 func (m *Manager) Add(ctx context.Context, k scratch.Key, t Transaction) ([]delegate.Attached, error) {
 	ctx, finish := m.begin(ctx, k)
 	defer finish()
@@ -101,8 +103,8 @@ func (m *Manager) Add(ctx context.Context, k scratch.Key, t Transaction) ([]dele
 	return added, fail(OpAdd, k, because(ctx, err))
 }
 
-// clear removes what an interrupted operation has left of k. It fails with
-// ErrAdded when k is attached.
+// clear removes what an interrupted operation has left of k, or what was attached to
+// a network namespace that is gone. It fails with ErrAdded when k is attached.
 func (m *Manager) clear(ctx context.Context, l *scratch.Lock, k scratch.Key) error {
 	r, err := m.store().Get(k)
 	switch {
@@ -110,11 +112,11 @@ func (m *Manager) clear(ctx context.Context, l *scratch.Lock, k scratch.Key) err
 		return nil
 	case err != nil:
 		return err
-	case r.State.Attached():
+	case r.State.Attached() && !m.record(r).outlived():
 		return ErrAdded
 	}
 	if err := m.remove(ctx, l, k, ""); err != nil {
-		return fmt.Errorf("what an earlier operation left cannot be removed: %w", err)
+		return fmt.Errorf("what was attached before cannot be removed: %w", err)
 	}
 	return nil
 }

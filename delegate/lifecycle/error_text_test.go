@@ -49,7 +49,7 @@ func TestErrorNamesEachThingOnce(t *testing.T) {
 		},
 		"what an ADD removes first": {
 			func(n *node) { n.crash("ADD tuning", eth0) }, "DEL bridge", func(n *node) error { return add(n, eth0) },
-			`ADD c1 eth0: what an earlier operation left cannot be removed: DEL network "blue": plugin "bridge": no`,
+			`ADD c1 eth0: what was attached before cannot be removed: DEL network "blue": plugin "bridge": no`,
 		},
 		"ADD again": {
 			func(n *node) { n.add(eth0) }, "", func(n *node) error { return add(n, eth0) },

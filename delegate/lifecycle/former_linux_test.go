@@ -249,22 +249,25 @@ func TestFormerRecordsAreDeletedAndCollected(t *testing.T) {
 	}
 }
 
-// An ADD undoes what version 1 has left of one, and refuses what it has added.
+// An ADD undoes what version 1 has left of one, and refuses what it has added, unless
+// the namespace is gone.
 func TestFormerRecordsAreAddedAgain(t *testing.T) {
 	t.Parallel()
-	for _, c := range formers {
-		t.Run(c, func(t *testing.T) {
-			t.Parallel()
-			n, k := formerNode(t, false), key(c, "eth0")
-			_, err := n.Add(t.Context(), k, pair(k))
-			if c != "planned" && c != "deleting" {
-				wantCode(t, err, 7)
-				n.wantTrace()
-				return
-			}
-			if err != nil || len(n.trace()) != 6 {
-				t.Errorf("%q, %v", n.trace(), err)
-			}
-		})
+	for _, there := range []bool{true, false} {
+		for c, calls := range map[string]int{"planned": 6, "deleting": 6, "added": 6, "hotplugged": 7, "died": 7, "leaving": 7} {
+			t.Run(fmt.Sprintf("%s, namespace there: %v", c, there), func(t *testing.T) {
+				t.Parallel()
+				n, k := formerNode(t, there), key(c, "eth0")
+				_, err := n.Add(t.Context(), k, pair(k))
+				if there && c != "planned" && c != "deleting" {
+					wantCode(t, err, 7)
+					n.wantTrace()
+					return
+				}
+				if err != nil || len(n.trace()) != calls {
+					t.Errorf("%q, %v", n.trace(), err)
+				}
+			})
+		}
 	}
 }

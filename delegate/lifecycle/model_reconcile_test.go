@@ -18,7 +18,7 @@ func (m *model) reconcile(o op) (all codes) {
 		if cs != nil {
 			return append(all, cs...)
 		}
-		if !slices.ContainsFunc(now.pieces, func(l piece) bool { return l.ns == m.ns[k.ContainerID] }) {
+		if !m.there(k, now.pieces) {
 			return append(all, 7)
 		}
 		there := func(w op, l piece) bool {

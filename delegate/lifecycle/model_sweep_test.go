@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/metacni/metacni/scratch"
 )
@@ -23,7 +22,7 @@ func (m *model) sweep(k scratch.Key) codes {
 		return cs
 	}
 	now := r.now()
-	there := slices.ContainsFunc(now.pieces, func(l piece) bool { return l.ns == m.ns[k.ContainerID] })
+	there := m.there(k, now.pieces)
 	switch {
 	case now.state == scratch.Added && there:
 		return nil

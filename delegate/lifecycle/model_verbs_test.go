@@ -180,7 +180,7 @@ func (m *model) add(o op) codes {
 		switch {
 		case r.damaged:
 			return codes{5}
-		case r.now().state == scratch.Added, r.now().state == scratch.Partial:
+		case r.now().state != scratch.Planned && r.now().state != scratch.Deleting && m.there(k, r.now().pieces):
 			return codes{7}
 		}
 		if cs, _ := m.remove(k); cs != nil {
@@ -313,8 +313,12 @@ func (m *model) remove(k scratch.Key) (cs codes, givenUp bool) {
 		return nil, false
 	}
 	note(now.tries + 1)
-	there := slices.ContainsFunc(ls, func(l piece) bool { return l.ns == m.ns[k.ContainerID] })
-	return cs, m.tries > 0 && now.tries+1 >= m.tries && !there
+	return cs, m.tries > 0 && now.tries+1 >= m.tries && !m.there(k, ls)
+}
+
+// there reports whether one of ls is in the network namespace that the container has now.
+func (m *model) there(k scratch.Key, ls []piece) bool {
+	return slices.ContainsFunc(ls, func(l piece) bool { return l.ns == m.ns[k.ContainerID] })
 }
 
 func (m *model) check(k scratch.Key) codes {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -77,6 +78,36 @@ func TestAddOfWhatIsAddedRunsNothing(t *testing.T) {
 	wantCode(t, err, 7)
 	n.wantTrace(before...)
 	n.wantRecords("c1/eth0 added")
+	n.del(eth0)
+	n.wantNothing()
+}
+
+// After a restart of the machine some runtimes, such as podman, call ADD for the
+// containers that they had, without a DEL. What was attached is gone with the network
+// namespace: it is removed first.
+func TestAddRemovesFirstWhatHasOutlivedItsNamespace(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	before, after := newNetNS(t), newNetNS(t)
+	n.addIn(eth0, before)
+	again := pair(eth0)
+	again.Plan = inNetNS(again.Plan, after)
+	if _, err := n.Add(t.Context(), eth0, again); !errors.Is(err, ErrAdded) {
+		t.Errorf("while the namespace exists: %v", err)
+	}
+	unlink(t, before)
+
+	calls := len(n.trace())
+	n.failOn("DEL bridge eth0", 101)
+	_, err := n.Add(t.Context(), eth0, again)
+	wantCode(t, err, 101)
+	n.wantRecords("c1/eth0 deleting")
+	n.exec.Plugins = plugins()
+	n.addIn(eth0, after)
+	n.wantRecords("c1/eth0 added")
+	if got := n.trace()[calls:]; len(got) < 3 || got[0] != "DEL macvlan net0" || !slices.Contains(got, "ADD bridge eth0") {
+		t.Errorf("ran %q", got)
+	}
 	n.del(eth0)
 	n.wantNothing()
 }
