@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	stageEnv   = "METACNI_E2E_STAGE" // "", "probe", "init" or "inside"
+	stageEnv   = "METACNI_E2E_STAGE" // "", "probe", "init", "inside" or that of a machine
 	binEnv     = "METACNI_E2E_BIN"   // directory of multinetd, the plugins and the image
 	runtimeEnv = "METACNI_E2E_RUNTIME"
 	kubeEnv    = "METACNI_E2E_KUBE"
@@ -57,6 +57,8 @@ func run(m *testing.M) (int, error) {
 		return reap(again(context.Background(), "inside"))
 	case "inside":
 		return m.Run(), nil
+	case machineStage:
+		return runMachine()
 	}
 	if flag.Lookup("test.list").Value.String() != "" {
 		return m.Run(), nil
