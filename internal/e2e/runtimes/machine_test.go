@@ -14,7 +14,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -320,10 +319,4 @@ func (m *machine) wantNothing() {
 	if err != nil || len(entries) > 0 {
 		m.t.Errorf("network namespaces: %v, %v", entries, err)
 	}
-}
-
-// killed sends SIGKILL to a process of the machine that has been started.
-func killed(cmd *exec.Cmd) {
-	_ = cmd.Process.Signal(syscall.SIGKILL)
-	_ = cmd.Wait()
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"strings"
+	"testing"
 	"time"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -161,11 +162,16 @@ func (p *pod) names() (all []string) {
 }
 
 // interfaces lists the pod's interfaces with their addresses.
-func (p *pod) interfaces() (all []string) {
+func (p *pod) interfaces() []string {
 	p.n.t.Helper()
-	got, err := host.Interfaces(p.netns)
+	return interfaces(p.n.t, p.netns)
+}
+
+func interfaces(t testing.TB, netns string) (all []string) {
+	t.Helper()
+	got, err := host.Interfaces(netns)
 	if err != nil {
-		p.n.t.Fatal(err)
+		t.Fatal(err)
 	}
 	for _, i := range got {
 		if i.Name == "lo" {

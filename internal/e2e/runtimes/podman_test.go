@@ -178,9 +178,9 @@ func bridge(i int) object {
 	}
 }
 
-// primary is what podman makes of a network by default, without a meta-plugin.
-func primary() []object {
-	b := bridge(0)
+// primary, with the i'th bridge, is what podman makes of a network by default, without a meta-plugin.
+func primary(i int) []object {
+	b := bridge(i)
 	b["ipMasq"], b["hairpinMode"] = true, true
 	b["ipam"].(object)["routes"] = []object{{"dst": "0.0.0.0/0"}}
 	return []object{b, {"type": "portmap", "capabilities": object{"portMappings": true}}, {"type": "firewall"}}
@@ -190,5 +190,5 @@ func primary() []object {
 func several() []object {
 	second, third := bridge(1), bridge(2)
 	second["name"] = "second"
-	return []object{chain("first", primary()...), second, chain("third", third)}
+	return []object{chain("first", primary(0)...), second, chain("third", third)}
 }
