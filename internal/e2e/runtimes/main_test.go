@@ -142,6 +142,9 @@ func build(ctx context.Context, bin string) error {
 	if err == nil {
 		err = program.Build{Env: []string{"CGO_ENABLED=0"}, Args: []string{"."}}.Run(ctx, "../../../examples/nri", bin)
 	}
+	if err == nil { // as the go.mod of the end-to-end tests has it
+		err = program.Build{Env: []string{"CGO_ENABLED=0"}, Args: []string{"github.com/containernetworking/cni/cnitool"}}.Run(ctx, "..", bin)
+	}
 	if err == nil {
 		err = program.Build{Env: []string{"CGO_ENABLED=0"}, Args: []string{"-ldflags=-s -w", "./testdata/pause"}}.Run(ctx, ".", bin)
 	}
