@@ -45,6 +45,11 @@ type Adoption struct {
 // key or with one of the interfaces, and if one of the Sources does not exist any
 // more. So it can be repeated, and does not adopt again what Del has removed.
 //
+// If the network namespace of an adopted attachment is gone, and all of its Sources have
+// been written since, the other program has attached the container anew. Then the record
+// is about nothing any more: it is removed without a DEL of what was adopted, which would
+// hit the new attachment, and the Sources stay. What was attached later is detached.
+//
 // It fails with [scratch.ErrCorrupt] if a record of the container is damaged, and
 // with [ErrPlan] or a [*netconf.Error] if a Del of the attachment is impossible.
 // Every error is an [*Error].
@@ -89,7 +94,7 @@ func (m *Manager) adoption(a Adoption) (scratch.Record[record], error) {
 		if err := usable(d); err != nil {
 			return r, err
 		}
-		r.Value.Delegates[i].Result = d.Result
+		r.Value.Delegates[i].Result, r.Value.Delegates[i].Adopted = d.Result, true
 	}
 	there := slices.ContainsFunc(a.Attached, func(d delegate.Attached) bool { return !nothingAt(m.Root, d.NetNS) })
 	if a.Gone || !there {
@@ -155,6 +160,23 @@ func (m *Manager) anyMissing(sources []string) bool {
 	return slices.ContainsFunc(sources, func(path string) bool {
 		return m.inDir(path, func(path string) error { _, err := os.Lstat(path); return err }) != nil
 	})
+}
+
+// anew reports whether the program from which r was adopted has attached the container
+// again since, in another network namespace.
+func (m *Manager) anew(r scratch.Record[record]) bool {
+	return r.Value.Adopted && len(r.Value.Sources) > 0 && m.record(r).outlived() &&
+		!slices.ContainsFunc(r.Value.Sources, func(path string) bool {
+			var written time.Time
+			err := m.inDir(path, func(path string) error {
+				info, err := os.Lstat(path)
+				if err == nil {
+					written = info.ModTime()
+				}
+				return err
+			})
+			return err != nil || !written.After(r.Created)
+		})
 }
 
 // removeFiles removes what a record or an attachment leaves in the file system. It

@@ -6,9 +6,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/scratch"
 )
@@ -86,6 +89,67 @@ func TestAdoptedIsAttached(t *testing.T) {
 	}
 	n.adopt(a, false) // what has been deleted is not adopted again
 	n.wantNothing()
+}
+
+// A container that the other program has attached anew, in another namespace, is no longer
+// the adopted one: a DEL would remove what it has now. This happens under podman, whose
+// containers keep their ID and their network when they are started again.
+func TestAdoptedIsForgottenOnceItIsAttachedAnew(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		anew   bool
+		remove func(*node) error
+	}{
+		{"sweep", true, func(n *node) error { newSweeper(n).sweep(Sweep{Removed: 1}); return nil }},
+		{"DEL", true, func(n *node) error { return n.Del(n.t.Context(), Removal{Key: eth0}) }},
+		{"GC", true, func(n *node) error {
+			return n.GC(n.t.Context(), Collection{Network: "multi", Valid: noneValid})
+		}},
+		{"not attached anew", false, func(n *node) error { newSweeper(n).sweep(Sweep{Removed: 1}); return nil }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			netns := newNetNS(t)
+			a := n.foreign(eth0, netns)
+			n.adopt(a, true)
+			more := hotplug(eth0)
+			more.Plan = inNetNS(more.Plan, netns)
+			if _, err := n.Attach(t.Context(), eth0, more); err != nil {
+				t.Fatal(err)
+			}
+			later := time.Now().Add(time.Second)
+			if err := os.Chtimes(a.Sources[0], later, later); err != nil {
+				t.Fatal(err)
+			}
+			if err := n.Check(t.Context(), eth0); err != nil {
+				t.Errorf("while the namespace exists: %v", err)
+			}
+			unlink(t, netns)
+			if !tt.anew {
+				if err := os.Chtimes(a.Sources[0], time.Unix(1, 0), time.Unix(1, 0)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			calls := len(n.trace())
+			if err := tt.remove(n); err != nil {
+				t.Fatal(err)
+			}
+			want := []string{"DEL ipvlan hot0"} // what we have attached ourselves
+			if !tt.anew {
+				want = append(want, "DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0")
+			}
+			got := slices.DeleteFunc(n.trace()[calls:], func(call string) bool { return !strings.HasPrefix(call, "DEL") })
+			if d := cmp.Diff(want, got); d != "" {
+				t.Errorf("calls (-want +got):\n%s", d)
+			}
+			n.wantRecords()
+			if exists(a.Sources[0]) != tt.anew {
+				t.Errorf("the other program's file exists: %v", !tt.anew)
+			}
+		})
+	}
 }
 
 // Nothing is adopted over what is known, and nothing that could not be deleted.

@@ -112,12 +112,16 @@ func (m *Manager) removeAs(ctx context.Context, l *scratch.Lock, k scratch.Key, 
 			r.State = scratch.Deleting
 			_ = m.store().NoteChange(l, r, change{}) // DEL must work when the disk is full
 		}
-		err := m.detach(ctx, l, &r, given, every)
+		which, files := every, r.Value.Sources
+		if m.anew(r) {
+			which, files = func(e entry) bool { return !e.Adopted }, nil
+		}
+		err := m.detach(ctx, l, &r, given, which)
 		if err != nil && current != nil && m.detachAs(ctx, &r, current) {
 			err = nil
 		}
 		if err == nil {
-			err = m.removeFiles(append(filesOf(r.Value.Delegates, every), r.Value.Sources...))
+			err = m.removeFiles(append(filesOf(r.Value.Delegates, every), files...))
 		}
 		return m.giveUp(l, r, given, err)
 	})

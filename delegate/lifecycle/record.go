@@ -117,6 +117,7 @@ type entry struct {
 	Result         json.RawMessage            `json:"result,omitempty"`
 	Unfinished     bool                       `json:"unfinished,omitempty"` // Result is not of the last plugin
 	Gone           []int                      `json:"gone,omitzero"`        // see [delegate.Attached]; not nil once a DEL has been tried
+	Adopted        bool                       `json:"adopted,omitempty"`    // attached by another program
 	Half           bool                       `json:"half,omitempty"`       // to be removed, in a partial record
 	Leaving        bool                       `json:"leaving,omitempty"`    // what Half was called in version 1
 }
