@@ -22,23 +22,6 @@ func newCnitool(t *testing.T) *cnitool {
 	return c
 }
 
-// configure writes the network multi of one plugin.
-func (c *cnitool) configure(more object, networks ...object) {
-	c.t.Helper()
-	plugin := object{
-		"type": "multinet", "cniDir": c.file("state"), "binDir": c.file("bin"), "confDir": c.file("more.d"),
-		"capabilities": object{"portMappings": true}, "delegates": networks,
-	}
-	for k, v := range more {
-		plugin[k] = v
-	}
-	text, err := json.Marshal(object{"cniVersion": "1.1.0", "name": "multi", "plugins": []object{plugin}})
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	c.write("net.d/multi.conflist", string(text))
-}
-
 // do runs a command of cnitool.
 func (c *cnitool) do(command string) report {
 	c.t.Helper()
@@ -77,7 +60,7 @@ func TestCnitool(t *testing.T) {
 			c := newCnitool(t)
 			c.script("refuse", `ADD) echo '{"cniVersion":"1.0.0","code":101,"msg":"no free device","details":"all in use"}'; exit 1 ;;
 STATUS) echo '{"cniVersion":"1.1.0","code":51,"msg":"few devices"}'; exit 1 ;;`)
-			c.configure(keys, several()...)
+			c.multinet("1.1.0", keys, several()...)
 			if typ == "multinet-shim" {
 				c.fails("status", "STATUS over /run/multus/multus.sock: the daemon is not running: connect: no such file or directory")
 				c.startDaemon()
@@ -114,7 +97,7 @@ STATUS) echo '{"cniVersion":"1.1.0","code":51,"msg":"few devices"}'; exit 1 ;;`)
 				`GC needs "cni.dev/valid-attachments", which container runtimes send and cnitool does not`)
 			c.wantNothing(c.netns)
 
-			c.configure(keys, append(several(), object{"name": "fourth", "type": "refuse"})...)
+			c.multinet("1.1.0", keys, append(several(), object{"name": "fourth", "type": "refuse"})...)
 			c.fails("status", `STATUS network "fourth": plugin "refuse": few devices`)
 			c.fails("add", `plugin type="`+typ+`" failed (add): ADD `+id+` eth0: network "fourth" (net3): plugin "refuse": no free device; all in use`)
 			c.wantNothing(c.netns)
@@ -127,7 +110,7 @@ STATUS) echo '{"cniVersion":"1.1.0","code":51,"msg":"few devices"}'; exit 1 ;;`)
 func TestCnitoolWithoutTheDaemon(t *testing.T) {
 	c := newCnitool(t)
 	keys := object{"type": "multinet-shim", "daemonSocketDir": "/run/multus", "delQueueDir": c.file("queue"), "delQueueWait": "0s"}
-	c.configure(keys, several()...)
+	c.multinet("1.1.0", keys, several()...)
 	daemon := c.startDaemon()
 	c.succeeds("add")
 	if err := daemon.Process.Kill(); err != nil {

@@ -32,15 +32,17 @@ const (
 // network of its own, which end when it is switched off. What stays is on its disk: the
 // directory with its configuration, and /var/lib/cni.
 type machine struct {
-	t    testing.TB
+	t    *testing.T
 	disk string
 	pid  int    // of its first process
 	off  func() // switches it off
 }
 
-// newMachine makes a machine and switches it on.
-func newMachine(t testing.TB) *machine {
+// newMachine makes a machine for a test, which runs in parallel with others, and switches it
+// on.
+func newMachine(t *testing.T) *machine {
 	t.Helper()
+	t.Parallel()
 	m := &machine{t: t, disk: t.TempDir()}
 	for _, dir := range []string{"bin", "net.d", "cni", "state", "more.d"} {
 		if err := os.Mkdir(m.file(dir), 0o755); err != nil {

@@ -93,7 +93,7 @@ func (p *podman) forgotten() {
 func TestPodmanKilledWhileItAttaches(t *testing.T) {
 	p := newPodman(t)
 	p.gated("gated")
-	p.multinet("multi", nil, append(several(), object{"name": "fourth", "type": "gated"})...)
+	p.multinet("1.0.0", nil, append(several(), object{"name": "fourth", "type": "gated"})...)
 	run := []string{"run", "-d", "--name", "a", "--network", "multi", "-p", "8080:80", pauseImage}
 
 	// podman alone: multinet cannot print its result, and undoes everything.
@@ -132,7 +132,7 @@ func TestPodmanKilledWhileItAttaches(t *testing.T) {
 // nothing is left of those that do not.
 func TestPodmanMachineRestarts(t *testing.T) {
 	p := newPodman(t)
-	p.multinet("multi", nil, several()...)
+	p.multinet("1.0.0", nil, several()...)
 	p.start("a", "8080", "--network", "multi")
 	p.start("b", "8081", "--network", "multi")
 	p.start("c", "8082", "--network", "multi")

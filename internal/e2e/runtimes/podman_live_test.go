@@ -19,11 +19,12 @@ func (p *podman) install(command string, flags ...string) report {
 // and leave nothing, whether they were attached before or after, and after the return.
 func TestInstallUnderPodman(t *testing.T) {
 	p := newPodman(t)
-	p.list("podman", "87-podman-bridge.conflist", primary(4)...)
+	p.writeList("87-podman-bridge.conflist", chain("podman", primary(4)...))
 	p.start("a", "8080")
 	p.start("b", "8081")
 	p.start("c", "8082")
-	p.write("more.json", `{"binDir":"`+p.file("bin")+`","confDir":"`+p.file("more.d")+`","defaultNetworks":["`+p.file("more.d", "blue.conf")+`"]}`)
+	p.write("more.json", `{"binDir":"`+p.file("bin")+`","confDir":"`+p.file("more.d")+`",
+		"defaultNetworks":["`+p.file("more.d", "blue.conf")+`"],"capabilities":{"ips":true}}`)
 	p.write("more.d/blue.conf", `{"cniVersion":"1.0.0","name":"blue","type":"bridge","bridge":"blue","ipam":{"type":"host-local","subnet":"10.79.0.0/24"}}`)
 	install := []string{"--name", "podman", "--cni-dir", p.file("state"), "--config", p.file("more.json")}
 	if r := p.install("install", install...); r.code != 0 {
@@ -45,8 +46,10 @@ func TestInstallUnderPodman(t *testing.T) {
 	p.must("stop", "-t", "0", "c")
 	p.must("start", "c") // its record is stale
 	p.answers("c", "8082")
-	p.start("d", "8083")
+	p.start("d", "8083", "--ip", "10.77.4.77")
+	same(t, "interface of a container with an address of its own", "eth0 10.77.4.77", p.interfaces("d")[0])
 	same(t, "interfaces", []string{"eth0", "net1"}, names(p.interfaces("d")))
+	p.answers("d", "8083")
 	p.gc()
 	same(t, "records", 6, len(p.records()))
 	same(t, "leases", 6, len(p.leases()))
@@ -76,13 +79,45 @@ func TestInstallUnderPodman(t *testing.T) {
 	p.wantNothing()
 }
 
+// TestInstallUnderAnotherNameLeavesContainersOfPodmanAlone: podman does not use a network of
+// another name, also for containers that have been taken over. When it has started one of
+// them again, what it has then stays.
+func TestInstallUnderAnotherNameLeavesContainersOfPodmanAlone(t *testing.T) {
+	p := newPodman(t)
+	p.writeList("87-podman-bridge.conflist", chain("podman", primary(4)...))
+	p.start("a", "8080")
+	p.start("b", "8081")
+	p.write("more.json", `{"binDir":"`+p.file("bin")+`","confDir":"`+p.file("more.d")+`"}`)
+	if r := p.install("install", "--cni-dir", p.file("state"), "--config", p.file("more.json")); r.code != 0 {
+		t.Fatal(r.stderr)
+	}
+	same(t, "records", 2, len(p.records()))
+	p.must("restart", "-t", "0", "a")
+	p.must("rm", "-f", "-t", "0", "b")
+	leases, entries := p.leases(), p.cache()
+	p.gc()
+	same(t, "records", nil, p.records())
+	same(t, "leases", leases, p.leases())
+	same(t, "entries in libcni's cache", entries, p.cache())
+	p.answers("a", "8080")
+	if said := p.tool("adopt", "--dir", p.file("state"), "--conf-dir", p.file("net.d")); !strings.Contains(said, "adopted") {
+		t.Errorf("adopt: %s", said)
+	}
+	if r := p.install("uninstall", "--dir", p.file("state"), "--detach"); r.code != 0 {
+		t.Error(r.stderr)
+	}
+	p.answers("a", "8080")
+	p.must("rm", "-f", "-t", "0", "a")
+	p.wantNothing()
+}
+
 // TestContainersOfPodmanAreNotTakenOver: multinet in front of another network of the same
 // directory takes over nothing that podman has attached.
 func TestContainersOfPodmanAreNotTakenOver(t *testing.T) {
 	p := newPodman(t)
-	p.list("cluster", "10-cluster.conflist", bridge(3))
-	p.list("podman", "87-podman-bridge.conflist", primary(4)...)
-	p.multinet("multi", nil, several()...)
+	p.writeList("10-cluster.conflist", chain("cluster", bridge(3)))
+	p.writeList("87-podman-bridge.conflist", chain("podman", primary(4)...))
+	p.multinet("1.0.0", nil, several()...)
 	p.start("a", "8080")
 	p.start("b", "8081", "--network", "multi")
 	entries := func() (all []string) {

@@ -10,7 +10,7 @@ import (
 // multinet in front of three others, and leave nothing.
 func TestPodmanAttachesToSeveralNetworks(t *testing.T) {
 	p := newPodman(t)
-	p.multinet("multi", nil, several()...)
+	p.multinet("1.0.0", nil, several()...)
 	p.start("a", "8080", "--network", "multi")
 	same(t, "interfaces", []string{"eth0 10.77.0.2", "net1 10.77.1.2", "net2 10.77.2.2"}, p.interfaces("a"))
 	p.answers("a", "8080")
@@ -57,7 +57,7 @@ func TestPodmanAttachesToSeveralNetworks(t *testing.T) {
 func TestPodmanReportsAFailingNetwork(t *testing.T) {
 	p := newPodman(t)
 	p.script("refuse", `ADD) echo '{"cniVersion":"1.0.0","code":101,"msg":"no free device"}'; exit 1 ;;`)
-	p.multinet("multi", nil, append(several(), object{"name": "fourth", "type": "refuse"})...)
+	p.multinet("1.0.0", nil, append(several(), object{"name": "fourth", "type": "refuse"})...)
 	r := p.run(p.env, "podman", "run", "-d", "--name", "a", "--network", "multi", "-p", "8080:80", pauseImage)
 	want := `eth0: network "fourth" (net3): plugin "refuse": no free device`
 	if r.code == 0 || !strings.Contains(r.stderr, want) {
@@ -65,7 +65,7 @@ func TestPodmanReportsAFailingNetwork(t *testing.T) {
 	}
 	p.wantNothing()
 	p.must("rm", "a")
-	p.multinet("multi", nil, append(several(), object{"name": "fourth", "type": "not-installed"})...)
+	p.multinet("1.0.0", nil, append(several(), object{"name": "fourth", "type": "not-installed"})...)
 	r = p.run(p.env, "podman", "run", "--rm", "--network", "multi", pauseImage)
 	want = `network "fourth" (net3): plugin "not-installed": not found in ` + p.file("bin")
 	if r.code == 0 || !strings.Contains(r.stderr, want) {

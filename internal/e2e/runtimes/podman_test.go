@@ -3,8 +3,11 @@ package runtimes
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -21,25 +24,30 @@ var noPodman struct {
 	why  string
 }
 
-// newPodman makes a machine with podman. It skips t, or fails it if METACNI_E2E requires
-// podman, if podman cannot run a container here.
+// newPodman makes a machine with podman. If podman cannot run a container here, it skips
+// t, or fails it if METACNI_E2E requires podman.
 func newPodman(t *testing.T) *podman {
 	t.Helper()
 	needs(t, missing)
+	if _, err := exec.LookPath("podman"); err != nil {
+		needs(t, "needs podman")
+	}
+	p := bootPodman(t)
+	image := filepath.Join(os.Getenv(binEnv), "pause.tar")
 	noPodman.once.Do(func() {
-		p := bootPodman(t)
-		if _, err := os.Stat("/usr/bin/podman"); err != nil {
-			noPodman.why = "needs podman"
-			return
+		r := p.run(p.env, "podman", "load", "-q", "-i", image)
+		if r.code == 0 {
+			r = p.run(p.env, "podman", "run", "--name", "probe", "-d", "--network", "none", pauseImage)
 		}
-		p.load()
-		if r := p.run(p.env, "podman", "run", "-d", "--network", "none", pauseImage); r.code != 0 {
-			noPodman.why = "needs a podman that can run a container: " + r.stderr
+		if r.code == 0 {
+			r = p.run(p.env, "podman", "rm", "-f", "-t", "0", "probe")
+		}
+		if r.code != 0 {
+			noPodman.why = "needs a podman that can run a container with networks of CNI: " + strings.TrimSpace(r.stderr)
 		}
 	})
 	needs(t, noPodman.why)
-	p := bootPodman(t)
-	p.load()
+	p.must("load", "-q", "-i", image)
 	return p
 }
 
@@ -106,12 +114,6 @@ esac
 	}
 }
 
-// load gives podman the image.
-func (p *podman) load() {
-	p.t.Helper()
-	p.must("load", "-q", "-i", filepath.Join(os.Getenv(binEnv), "pause.tar"))
-}
-
 // must runs podman, which must succeed, and returns what it prints.
 func (p *podman) must(args ...string) string {
 	p.t.Helper()
@@ -142,24 +144,25 @@ func (p *podman) interfaces(name string) []string {
 	return interfaces(p.t, p.path(p.must("inspect", "-f", "{{.NetworkSettings.SandboxKey}}", name)))
 }
 
-// network writes a network for podman: multinet in front of others.
-func (p *podman) multinet(name string, more object, networks ...object) {
-	p.t.Helper()
+// multinet writes the network multi for the runtime: multinet with more keys, in front of
+// others.
+func (m *machine) multinet(version string, more object, networks ...object) {
+	m.t.Helper()
 	plugin := object{
-		"type": "multinet", "cniDir": p.file("state"), "binDir": p.file("bin"), "confDir": p.file("more.d"),
+		"type": "multinet", "cniDir": m.file("state"), "binDir": m.file("bin"), "confDir": m.file("more.d"),
 		// Without "ips" podman replaces the others for a container with an address of its own.
 		"capabilities": object{"portMappings": true, "ips": true}, "delegates": networks,
 	}
-	for k, v := range more {
-		plugin[k] = v
-	}
-	p.list(name, name+".conflist", plugin)
+	maps.Copy(plugin, more)
+	list := chain("multi", plugin)
+	list["cniVersion"] = version
+	m.writeList("multi.conflist", list)
 }
 
-// list writes a network for the runtime.
-func (m *machine) list(name, file string, plugins ...object) {
+// writeList writes a network for the runtime.
+func (m *machine) writeList(file string, list object) {
 	m.t.Helper()
-	text, err := json.Marshal(chain(name, plugins...))
+	text, err := json.Marshal(list)
 	if err != nil {
 		m.t.Fatal(err)
 	}
