@@ -237,7 +237,7 @@ func TestProcessEndsWhenReadinessIsLost(t *testing.T) {
 	if got := s.Log(); !slices.Equal(got, []string{"ADD eth0", "DEL eth0"}) {
 		t.Errorf("calls %q", got)
 	}
-	if _, err := os.Stat(filepath.Join(dir, "00-multinet.conf")); err != nil {
+	if _, err := os.Stat(filepath.Join(dir, "00-multinet.conflist")); err != nil {
 		t.Errorf("what was published is gone: %v", err)
 	}
 }

@@ -53,8 +53,8 @@ type Manager struct {
 	Dir string
 
 	// Output is the file to publish, such as /etc/cni/net.d/00-multinet. The
-	// Manager chooses the extension: .conflist from CNI 1.0.0 on, which has
-	// retired the other form, and .conf before. A file that has the name is
+	// Manager adds the extension .conflist, whatever the version of the network:
+	// podman reads no other files. A file that has the name is
 	// replaced, whoever wrote it. Output should sort before all other files of
 	// its directory, which must exist.
 	Output string
@@ -213,7 +213,7 @@ func (m *Manager) own() own {
 			dirs = append(dirs, m.ClusterNetworkDir)
 		}
 	}
-	for _, ext := range forms {
+	for _, ext := range []string{former, extension} {
 		for _, d := range dirs {
 			o.paths = append(o.paths, filepath.Join(d, name+ext))
 		}

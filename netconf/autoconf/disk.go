@@ -19,8 +19,12 @@ const defaultMode = 0o600
 // sizeLimit is the size in bytes over which a file is not read.
 const sizeLimit = 16 << 20
 
-// forms are the extensions of the two forms of the published file.
-var forms = [...]string{".conf", ".conflist"} //nolint:gochecknoglobals // never written
+// The published file is a list, which every runtime reads. Earlier versions of this
+// package, and other programs, have published a lone plugin in the former form.
+const (
+	extension = ".conflist"
+	former    = ".conf"
+)
 
 // An output is where a document is published.
 type output struct {
@@ -56,32 +60,24 @@ func (f form) is(d document, mode fs.FileMode) bool {
 
 // holds reports whether d is published.
 func (k disk) holds(d document, mode fs.FileMode) bool {
-	f, ok := k.forms[d.ext]
+	f, ok := k.forms[extension]
 	return ok && f.is(d, mode)
 }
 
-// stale returns the extension of the form that d is not in, if that is there
-// and ours to remove.
-func (k disk) stale(d document, o own) (string, bool) {
-	for ext, f := range k.forms {
-		if ext != d.ext && f.removable(o) {
-			return ext, true
-		}
-	}
-	return "", false
-}
+// stale reports whether the former form is there and ours to remove.
+func (k disk) stale(o own) bool { return k.forms[former].removable(o) }
 
 // removable reports whether f is ours to remove.
 func (f form) removable(o own) bool { return f.regular && f.err == nil && o.owns(f.data) }
 
 // before returns the name of a file that runtimes take before the published
 // one, if there is one.
-func (k disk) before(name, ext string, o own) string {
-	if k.first != "" && k.first < name+ext {
+func (k disk) before(name string, o own) string {
+	if k.first != "" && k.first < name+extension {
 		return k.first
 	}
-	if f, ok := k.forms[forms[0]]; ok && ext != forms[0] && !f.removable(o) {
-		return name + forms[0]
+	if f, ok := k.forms[former]; ok && !f.removable(o) {
+		return name + former
 	}
 	return ""
 }
@@ -128,11 +124,11 @@ func (o output) look() disk {
 		switch {
 		case strings.HasPrefix(name, o.temporary()):
 			k.others = append(k.others, name)
-		case name == o.name+forms[0] || name == o.name+forms[1]:
+		case name == o.name+former || name == o.name+extension:
 			if f := read(d, name); !errors.Is(f.err, fs.ErrNotExist) {
 				k.forms[ext] = f
 			}
-		case k.first == "" && isConfig(name) && name < o.name+forms[1]:
+		case k.first == "" && isConfig(name) && name < o.name+extension:
 			if info, err := d.Stat(name); err == nil && !info.IsDir {
 				k.first = name
 			}
@@ -153,26 +149,26 @@ func read(d *durable.Dir, name string) form {
 	return f
 }
 
-// publish makes the file of doc what doc says, and removes its other form if
-// that is ours. A reader of the directory sees the old file or the new, at any
+// publish makes the file what doc says, and removes its former form if that is
+// ours. A reader of the directory sees the old file or the new, at any
 // moment, and so does whoever comes after a loss of power.
 func (o output) publish(doc document, k disk) error {
 	d, err := o.open()
 	if err != nil {
-		return fail("publish", o.file(doc.ext), err)
+		return fail("publish", o.file(extension), err)
 	}
 	defer d.Close()
 	for _, name := range k.others {
 		_ = d.Remove(name) // a file that a crash has left behind, and that harms nobody
 	}
 	if !k.holds(doc, o.mode) {
-		if err := o.replace(d, o.name+doc.ext, doc.data); err != nil {
-			return fail("publish", o.file(doc.ext), err)
+		if err := o.replace(d, o.name+extension, doc.data); err != nil {
+			return fail("publish", o.file(extension), err)
 		}
 	}
 	// Only now: there has to be one of them at any moment.
-	if ext, ok := k.stale(doc, o.own); ok {
-		return fail("remove", o.file(ext), o.unlink(d, o.name+ext))
+	if k.stale(o.own) {
+		return fail("remove", o.file(former), o.unlink(d, o.name+former))
 	}
 	return nil
 }
@@ -216,8 +212,7 @@ func (o output) remove(k disk) error {
 		errs = append(errs, fail("remove", filepath.Join(o.dir, name), o.unlink(d, name)))
 	}
 	// First the one that runtimes take second.
-	for i := len(forms) - 1; i >= 0; i-- {
-		ext := forms[i]
+	for _, ext := range []string{extension, former} {
 		f, ok := k.forms[ext]
 		switch {
 		case !ok:

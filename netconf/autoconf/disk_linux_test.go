@@ -82,10 +82,10 @@ func TestPublish(t *testing.T) {
 	if again, err := os.Stat(s.Published); err != nil || !os.SameFile(info, again) {
 		t.Errorf("written again: %v", err)
 	}
-	// Another version, another form.
-	put(t, m.Dir, "06-b.conf", flannel)
+	// Another version, in the place of a lone plugin that another program has published.
+	put(t, m.Dir, "06-b.conf", flannel, "00-multinet.conf", `{"name":"x","type":"multinet"}`)
 	ok(t, m.Publish())
-	if diff := cmp.Diff([]string{"00-multinet.conf", "05-bad.conf", "06-b.conf", "10-a.conflist"}, list(t, m.Dir)); diff != "" {
+	if diff := cmp.Diff([]string{"00-multinet.conflist", "05-bad.conf", "06-b.conf", "10-a.conflist"}, list(t, m.Dir)); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -300,7 +300,7 @@ func TestBadDirectory(t *testing.T) {
 	ok(t, os.Symlink("06-loop.conf", at("06-loop.conf")))
 	ok(t, os.Symlink("03-fifo.conf", at("07-to-fifo.conf")))
 	ok(t, os.Symlink("04-dir.conf", at("08-to-dir.conf")))
-	ok(t, os.Symlink("00-multinet.conf", at("09-to-ours.conf")))
+	ok(t, os.Symlink("00-multinet.conflist", at("09-to-ours.conf")))
 	ok(t, os.Symlink("/dev/zero", at("10-zero.conf")))
 	ok(t, os.Truncate(at("01-empty.conf"), 0))
 	put(t, m.Dir, "11-huge.conf", "")
@@ -332,7 +332,7 @@ func TestBadDirectory(t *testing.T) {
 	if diff := cmp.Diff(want, skipped); diff != "" {
 		t.Error(diff)
 	}
-	if file := m.Output + ".conf"; delegate(t, file) != "flannel" {
+	if file := m.Output + ".conflist"; delegate(t, file) != "flannel" {
 		t.Error("not published")
 	}
 }

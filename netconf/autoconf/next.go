@@ -186,10 +186,10 @@ func (p policy) keep(m *memory, s *step, f facts, now time.Time) {
 	if m.want.isZero() {
 		return
 	}
-	if first := f.disk.before(p.name, m.want.ext, p.own); first != "" {
+	if first := f.disk.before(p.name, p.own); first != "" {
 		s.report(fail("publish", first, ErrShadowed))
 	}
-	_, stale := f.disk.stale(m.want, p.own)
+	stale := f.disk.stale(p.own)
 	if f.disk.holds(m.want, p.mode) {
 		m.published, m.undoneAt = m.want, time.Time{}
 		if stale {

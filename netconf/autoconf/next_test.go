@@ -52,7 +52,7 @@ func (s *story) look() step {
 	next, step := s.policy.next(s.mem, f, s.now)
 	err := s.fails
 	if err == nil && step.publish {
-		s.disk.forms = map[string]form{next.want.ext: {regular: true, mode: defaultMode, data: next.want.data}}
+		s.disk.forms = map[string]form{extension: {regular: true, mode: defaultMode, data: next.want.data}}
 	}
 	s.policy.did(&next, &step, err, s.now)
 	s.mem = next

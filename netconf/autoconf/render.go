@@ -1,11 +1,8 @@
 package autoconf
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"unicode/utf8"
 
 	"github.com/containernetworking/cni/pkg/version"
@@ -97,7 +94,6 @@ func decodable(n netconf.Network) error {
 
 // A document is a file to publish.
 type document struct {
-	ext     string // ".conf" or ".conflist"
 	data    []byte
 	network string
 	primary string // the file it was made for
@@ -105,16 +101,10 @@ type document struct {
 
 func (d document) isZero() bool { return d.data == nil }
 
-// write gives n the form in which runtimes of its time read it, and reads it
-// back: a list, or, before CNI 1.0 and where nothing is lost by it, a lone
-// plugin.
+// write gives n the form in which every runtime reads it, a list, and reads it back.
 func write(n netconf.Network) (document, error) {
-	doc := document{ext: ".conflist", network: n.Name()}
-	if lone, ok := lone(n); ok {
-		doc.ext, doc.data = ".conf", lone
-	} else {
-		doc.data, _ = n.MarshalJSON() // cannot fail
-	}
+	doc := document{network: n.Name()}
+	doc.data, _ = n.MarshalJSON() // cannot fail
 	doc.data = append(doc.data, '\n')
 	if err := verify(n, doc.data); err != nil {
 		return document{}, because{ErrInvalid, err}
@@ -154,26 +144,4 @@ func verify(n netconf.Network, data []byte) error {
 		}
 	}
 	return nil
-}
-
-// lone returns n as a lone plugin object, where that is the form to use.
-func lone(n netconf.Network) ([]byte, bool) {
-	if listed, err := version.GreaterThanOrEqualTo(n.CNIVersion(), "1.0.0"); listed || err != nil || len(n.Plugins()) != 1 {
-		return nil, false
-	}
-	var keys map[string]json.RawMessage
-	if n.Decode(&keys) != nil {
-		return nil, false
-	}
-	for key := range maps.Keys(keys) {
-		if !slices.Contains([]string{"name", "cniVersion", "plugins"}, key) {
-			return nil, false // what says something of the list alone
-		}
-	}
-	p, err := n.Plugins()[0].Edit(netconf.Set("name", n.Name()), netconf.Set("cniVersion", n.CNIVersion()))
-	if err != nil {
-		return nil, false
-	}
-	data, _ := p.MarshalJSON() // cannot fail
-	return data, true
 }

@@ -59,7 +59,7 @@ func (m *Manager) tell(mem memory, f facts, s step, out output) {
 	}
 	if !mem.published.isZero() && mem.undoneAt.IsZero() && f.disk.err == nil {
 		state.Primary, state.Network = mem.published.primary, mem.published.network
-		state.Published = out.file(mem.published.ext)
+		state.Published = out.file(extension)
 	}
 	switch len(s.degraded) {
 	case 0:

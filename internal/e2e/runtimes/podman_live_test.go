@@ -19,7 +19,9 @@ func (p *podman) install(command string, flags ...string) report {
 // and leave nothing, whether they were attached before or after, and after the return.
 func TestInstallUnderPodman(t *testing.T) {
 	p := newPodman(t)
-	p.writeList("87-podman-bridge.conflist", chain("podman", primary(4)...))
+	old := chain("podman", primary(4)...)
+	old["cniVersion"] = "0.4.0" // as Debian's
+	p.writeList("87-podman-bridge.conflist", old)
 	p.start("a", "8080")
 	p.start("b", "8081")
 	p.start("c", "8082")
