@@ -38,13 +38,16 @@ const (
 
 	// initialLimit is the time for the initial events of a watch, and for a LIST.
 	initialLimit = time.Minute
+
+	// longestPause is the longest time that an API server can make a source wait.
+	longestPause = time.Minute
 )
 
 // A source is what a reflector lists and watches. It knows whether there is a watch,
 // and since when there is none.
 //
 // A reflector begins with a watch whose first events are all objects there are, and makes
-// a LIST where that fails.
+// a LIST where that fails. Later watches go on where the last one has ended.
 type source struct {
 	name  string // of the resource
 	log   *slog.Logger
@@ -64,8 +67,12 @@ type source struct {
 	down     *time.Timer // runs while there is no watch
 	logged   bool        // that there is none
 	listNext bool        // the last initial events were not complete
-	began    int         // the epoch in which the reflector has asked for all objects
+	busy     error       // why a LIST is of no use now; nil if it may be
+	began    int         // the epoch in which the reflector has asked for all objects, or inDoubt
 }
+
+// inDoubt is no epoch.
+const inDoubt = -1
 
 // run keeps s and the store up to date until ctx, which is s.ctx, ends.
 func (s *source) run(ctx context.Context, example runtime.Object, to cache.ReflectorStore) {
@@ -97,12 +104,17 @@ func backoff() wait.Backoff {
 	return wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 10 * time.Second}
 }
 
-// List returns all objects.
+// List returns all objects. It makes no request where the watch with all objects, instead
+// of which it is called, has found the API server away or busy.
 func (s *source) List(opts metav1.ListOptions) (runtime.Object, error) {
 	epoch := s.epoch()
 	s.mu.Lock()
-	s.began = epoch
+	busy := s.busy
+	s.began, s.busy = epoch, nil
 	s.mu.Unlock()
+	if busy != nil {
+		return nil, busy
+	}
 	ctx, cancel := context.WithTimeout(s.ctx, initialLimit)
 	defer cancel()
 	list, err := s.list(ctx, opts)
@@ -114,6 +126,7 @@ func (s *source) List(opts metav1.ListOptions) (runtime.Object, error) {
 	}
 	if err != nil {
 		s.disconnected(err)
+		s.pause(err)
 		return nil, opaque(err)
 	}
 	return list, nil
@@ -121,7 +134,7 @@ func (s *source) List(opts metav1.ListOptions) (runtime.Object, error) {
 
 var (
 	errIncomplete = errors.New("the initial events of the last watch were not complete")
-	errElsewhere  = errors.New("the credentials have changed since the last list")
+	errWhole      = errors.New("the next watch must begin with all objects")
 )
 
 // Watch begins a watch.
@@ -133,24 +146,51 @@ func (s *source) Watch(opts metav1.ListOptions) (watch.Interface, error) {
 	w, err := s.watch(s.ctx, opts)
 	if err != nil {
 		s.disconnected(err)
-		return nil, opaque(err)
+		s.pause(err)
+		if initial && isBusy(err) {
+			err = opaque(err)
+			s.mu.Lock()
+			s.busy = err
+			s.mu.Unlock()
+		}
+		return nil, err // if it is busy, the reflector tries to go on with the same version
 	}
 	s.connected()
 	return newWatching(s, w, initial), nil
 }
 
-// opaque returns err so that the reflector tries again as [source.run] says. It would wait
-// for some errors by itself, whether or not its context has ended.
+// isBusy reports whether an API server is away or has no time. What a reflector knows is
+// good then, and another request at once does harm.
+func isBusy(err error) bool {
+	return utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err)
+}
+
+// opaque returns err so that the reflector tries again as [source.run] says. Where the
+// server is busy, the reflector would wait by itself, whether or not its context has ended.
 func opaque(err error) error {
-	if utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err) {
+	if isBusy(err) {
 		return errors.New(err.Error())
 	}
 	return err
 }
 
+// pause waits as long as the API server asks for with err, and up to half as long again:
+// those that it has refused at once do not come back at once.
+func (s *source) pause(err error) {
+	seconds, ok := apierrors.SuggestsClientDelay(err)
+	if !ok || seconds <= 0 {
+		return
+	}
+	select {
+	case <-time.After(wait.Jitter(min(time.Duration(seconds)*time.Second, longestPause), 0.5)):
+	case <-s.ctx.Done():
+	}
+}
+
 // ready returns an error where a watch would be of no use. After initial events without an
-// end it is a LIST's turn. After a change of the credentials, which may be for another
-// cluster, a watch must begin with all objects: versions mean nothing there.
+// end it is a LIST's turn. A watch must begin with all objects after a change of the
+// credentials, which may be for another cluster, and after one that went on in silence: the
+// API server may not know the version yet, because its database is an older copy.
 func (s *source) ready(initial bool) error {
 	epoch := s.epoch()
 	s.mu.Lock()
@@ -160,10 +200,17 @@ func (s *source) ready(initial bool) error {
 		s.listNext = false
 		return errIncomplete
 	case !initial && s.began != epoch:
-		return errElsewhere
+		return errWhole
 	}
 	s.began = epoch
 	return nil
+}
+
+// doubt makes the next watch begin with all objects.
+func (s *source) doubt() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.began = inDoubt
 }
 
 // connected notes that there is a watch.
@@ -226,12 +273,13 @@ type watching struct {
 
 	source  *source
 	initial bool // it began with the initial events
+	began   time.Time
 	timer   *time.Timer
 	stopped atomic.Bool
 }
 
 func newWatching(s *source, w watch.Interface, initial bool) *watching {
-	g := &watching{Interface: w, source: s, initial: initial}
+	g := &watching{Interface: w, source: s, initial: initial, began: time.Now()}
 	limit := silentFor
 	if initial {
 		limit = initialLimit
@@ -242,14 +290,17 @@ func newWatching(s *source, w watch.Interface, initial bool) *watching {
 
 // look cuts the watch if nothing has come lately.
 func (w *watching) look() {
-	left := silentFor - w.source.store.age()
+	age := w.source.store.age()
 	switch {
 	case w.stopped.Load():
-	case w.source.store.synced() && left > 0:
-		w.timer.Reset(left)
-	default:
-		w.Interface.Stop() // the reflector sees the end
+		return
+	case w.source.store.synced() && age < silentFor:
+		w.timer.Reset(silentFor - age)
+		return
+	case !w.initial && age >= time.Since(w.began):
+		w.source.doubt()
 	}
+	w.Interface.Stop() // the reflector sees the end
 }
 
 // Stop ends the watch. The reflector stops each watch, those that ended by themselves

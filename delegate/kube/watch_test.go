@@ -5,12 +5,15 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/url"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -25,6 +28,7 @@ type api struct {
 	now     *watch.FakeWatcher // the watch that is open
 	lists   int
 	watches int
+	wholes  int // watches that begin with all objects
 }
 
 func (a *api) list(context.Context, metav1.ListOptions) (runtime.Object, error) {
@@ -45,11 +49,21 @@ func (a *api) watch(_ context.Context, opts metav1.ListOptions) (watch.Interface
 		return nil, a.refused
 	}
 	a.now = watch.NewFake()
+	if opts.SendInitialEvents != nil {
+		a.wholes++
+	}
 	if opts.SendInitialEvents != nil && !a.endless {
 		w := a.now
 		go w.Action(watch.Bookmark, bookmark(metav1.InitialEventsAnnotationKey))
 	}
 	return a.now, nil
+}
+
+// answer changes what the API server answers.
+func (a *api) answer(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.refused = err
 }
 
 func bookmark(annotation string) *definition {
@@ -89,8 +103,12 @@ func inBubble(t *testing.T, a *api, do func(s *source, st *store[known], log *lo
 		}()
 		synctest.Wait()
 		do(s, st, &log)
+		end := time.Now()
 		cancel()
 		<-done
+		if late := time.Since(end); late > 0 {
+			t.Errorf("ended %v after its context", late)
+		}
 	})
 }
 
@@ -111,9 +129,7 @@ func TestAWatchThatIsDownForLongIsLogged(t *testing.T) {
 		if alive, _ := s.state(); alive || st.synced() {
 			t.Errorf("alive %v, synced %v", alive, st.synced())
 		}
-		a.mu.Lock()
-		a.refused = nil
-		a.mu.Unlock()
+		a.answer(nil)
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
 		if n := strings.Count(log.String(), "\n"); n != 2 || !strings.Contains(log.String(), "again") {
@@ -178,4 +194,115 @@ func TestInitialEventsThatDoNotEndAreReplacedByAList(t *testing.T) {
 			t.Errorf("synced %v, %d lists, want one LIST", st.synced(), a.lists)
 		}
 	})
+}
+
+// busy are answers after which a LIST would be answered in the same way, or be one more
+// burden.
+func busy() map[string]error {
+	return map[string]error{
+		"connections are refused": &url.Error{Op: "Get", URL: "https://kubernetes", Err: syscall.ECONNREFUSED},
+		"too many requests":       apierrors.NewTooManyRequestsError("busy"),
+	}
+}
+
+func TestAWatchGoesOnWhereItWasWhenTheServerIsBack(t *testing.T) {
+	t.Parallel()
+	for name, answer := range busy() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := &api{}
+			inBubble(t, a, func(s *source, _ *store[known], _ *logText) {
+				settle(time.Minute)
+				a.answer(answer)
+				a.now.Stop()
+				settle(10 * time.Minute)
+				if alive, err := s.state(); alive || err == nil {
+					t.Errorf("alive %v, error %v", alive, err)
+				}
+				a.answer(nil)
+				settle(time.Minute)
+				if _, err := s.state(); err != nil || a.lists != 0 || a.wholes != 1 {
+					t.Errorf("error %v, %d lists, %d watches with all objects, want only the first", err, a.lists, a.wholes)
+				}
+			})
+		})
+	}
+}
+
+func TestNoListFollowsAWatchThatTheServerHadNoTimeFor(t *testing.T) {
+	t.Parallel()
+	for name, answer := range busy() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := &api{refused: answer}
+			inBubble(t, a, func(_ *source, st *store[known], _ *logText) {
+				settle(time.Minute)
+				if a.watches < 3 || a.lists != 0 {
+					t.Errorf("%d watches and %d lists, want no list", a.watches, a.lists)
+				}
+				a.answer(nil)
+				settle(time.Minute)
+				if !st.synced() || a.lists != 0 {
+					t.Errorf("synced %v, %d lists, want no list", st.synced(), a.lists)
+				}
+			})
+		})
+	}
+}
+
+func TestAWatchWaitsAsLongAsTheServerAsksFor(t *testing.T) {
+	t.Parallel()
+	for name, synced := range map[string]bool{"first watch": false, "next watch": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			busy := apierrors.NewTooManyRequests("busy", 20)
+			a := &api{}
+			if !synced {
+				a.refused = busy
+			}
+			inBubble(t, a, func(_ *source, _ *store[known], _ *logText) {
+				if synced {
+					a.answer(busy)
+					a.now.Stop()
+				}
+				settle(2 * time.Minute)
+				if a.watches < 3 || a.watches > 8 || a.lists != 0 {
+					t.Errorf("%d watches and %d lists in two minutes, want one watch in 20 to 50 s", a.watches, a.lists)
+				}
+			})
+		})
+	}
+}
+
+// An API server whose database was restored from a backup does not know the version of the
+// view yet: it opens the watch and sends nothing.
+func TestAWatchThatGoesOnInSilenceIsReplacedByAllObjects(t *testing.T) {
+	t.Parallel()
+	a := &api{}
+	inBubble(t, a, func(s *source, st *store[known], _ *logText) {
+		settle(time.Minute)
+		a.now.Stop()
+		settle(2*silentFor + time.Minute)
+		if a.wholes != 2 || a.lists != 0 {
+			t.Errorf("%d watches with all objects and %d lists, want another watch with all objects", a.wholes, a.lists)
+		}
+		speaking := a.now
+		for range 10 {
+			time.Sleep(time.Minute)
+			speaking.Action(watch.Bookmark, bookmark("other"))
+			synctest.Wait()
+		}
+		speaking.Stop()
+		settle(time.Minute)
+		a.now.Action(watch.Bookmark, bookmark("other"))
+		settle(silentFor + time.Minute)
+		if a.wholes != 2 || a.watches != 6 {
+			t.Errorf("%d watches, %d of them with all objects, want the last two to go on: the version is known", a.watches, a.wholes)
+		}
+	})
+}
+
+func TestAWatchThatWaitsForTheServerEndsWithItsView(t *testing.T) {
+	t.Parallel() // inBubble looks
+	inBubble(t, &api{refused: apierrors.NewTooManyRequests("busy", 20)}, func(*source, *store[known], *logText) {})
 }
