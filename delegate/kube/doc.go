@@ -16,7 +16,7 @@
 // # The way of the data
 //
 // All requests go through one transport, which reads the credentials again when they change
-// (transport.go). For each resource a source runs a watch (watch.go) and fills a store with
+// (transport.go). For each resource a source runs a watch (watch.go, watching.go) and fills a store with
 // the part of each object that matters (store.go, object.go). Look-ups wait for the store and
 // then make one request (view.go, definition.go, pod.go). A mirror copies the store of
 // definitions to files (mirror.go).

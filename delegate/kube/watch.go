@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"reflect"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -36,7 +35,7 @@ const (
 	// healthyAfter is how long a watch lasts at least if nothing is broken.
 	healthyAfter = 2 * time.Minute
 
-	// initialLimit is the time for the initial events of a watch, and for a LIST.
+	// initialLimit is the time between two initial events of a watch, and for a LIST.
 	initialLimit = time.Minute
 
 	// longestPause is the longest time that an API server can make a source wait.
@@ -265,53 +264,6 @@ func (s *source) state() (alive bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.up && s.store.age() < silentAfter, s.err
-}
-
-// A watching is a watch whose end its source knows.
-type watching struct {
-	watch.Interface
-
-	source  *source
-	initial bool // it began with the initial events
-	began   time.Time
-	timer   *time.Timer
-	stopped atomic.Bool
-}
-
-func newWatching(s *source, w watch.Interface, initial bool) *watching {
-	g := &watching{Interface: w, source: s, initial: initial, began: time.Now()}
-	limit := silentFor
-	if initial {
-		limit = initialLimit
-	}
-	g.timer = time.AfterFunc(limit, g.look)
-	return g
-}
-
-// look cuts the watch if nothing has come lately.
-func (w *watching) look() {
-	age := w.source.store.age()
-	switch {
-	case w.stopped.Load():
-		return
-	case w.source.store.synced() && age < silentFor:
-		w.timer.Reset(silentFor - age)
-		return
-	case !w.initial && age >= time.Since(w.began):
-		w.source.doubt()
-	}
-	w.Interface.Stop() // the reflector sees the end
-}
-
-// Stop ends the watch. The reflector stops each watch, those that ended by themselves
-// too, and some twice.
-func (w *watching) Stop() {
-	if w.stopped.Swap(true) {
-		return
-	}
-	w.timer.Stop()
-	w.Interface.Stop()
-	w.source.ended(w.initial)
 }
 
 // ended notes that a watch has ended.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -25,6 +26,7 @@ type api struct {
 
 	refused error              // what it answers
 	endless bool               // initial events have no end
+	slow    time.Duration      // between two initial events
 	now     *watch.FakeWatcher // the watch that is open
 	lists   int
 	watches int
@@ -53,10 +55,21 @@ func (a *api) watch(_ context.Context, opts metav1.ListOptions) (watch.Interface
 		a.wholes++
 	}
 	if opts.SendInitialEvents != nil && !a.endless {
-		w := a.now
-		go w.Action(watch.Bookmark, bookmark(metav1.InitialEventsAnnotationKey))
+		go initialEvents(a.now, a.slow)
 	}
 	return a.now, nil
+}
+
+// initialEvents sends ten definitions over a watch, and the end of the initial events.
+func initialEvents(w *watch.FakeWatcher, pause time.Duration) {
+	for i := range 10 {
+		time.Sleep(pause)
+		if w.IsStopped() {
+			return
+		}
+		w.Add(&definition{ObjectMeta: metav1.ObjectMeta{Namespace: "blue", Name: strconv.Itoa(i), ResourceVersion: "1"}})
+	}
+	w.Action(watch.Bookmark, bookmark(metav1.InitialEventsAnnotationKey))
 }
 
 // answer changes what the API server answers.
@@ -180,6 +193,19 @@ func TestAWatchOverWhichNothingComesIsCut(t *testing.T) {
 		}
 		if alive, _ := s.state(); speaking.IsStopped() || !alive || st.age() > time.Second {
 			t.Errorf("stopped %v, alive %v, age %v: bookmarks are signs of life", speaking.IsStopped(), alive, st.age())
+		}
+	})
+}
+
+// An API server that all nodes ask at once needs its time. To ask it again for everything
+// would cost it more.
+func TestInitialEventsMayTakeLongAsLongAsTheyCome(t *testing.T) {
+	t.Parallel()
+	a := &api{slow: initialLimit - time.Second}
+	inBubble(t, a, func(_ *source, st *store[known], _ *logText) {
+		settle(10 * initialLimit)
+		if !st.synced() || a.watches != 1 || a.lists != 0 {
+			t.Errorf("synced %v, %d watches, %d lists, want one watch", st.synced(), a.watches, a.lists)
 		}
 	})
 }
