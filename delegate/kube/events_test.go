@@ -248,9 +248,7 @@ func TestWhatFollowsFromAnAnswerToAnEvent(t *testing.T) {
 				for _, r := range api.take() {
 					times = append(times, r.At)
 				}
-				if diff := cmp.Diff(test.want, times); diff != "" {
-					t.Error(diff)
-				}
+				wantTimes(t, test.answers, test.want, times)
 				if diff := cmp.Diff(test.stats, e.Stats()); diff != "" {
 					t.Error(diff)
 				}

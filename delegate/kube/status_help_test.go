@@ -228,6 +228,26 @@ func (b *bench) wantRequests(t *testing.T, n int, when string) {
 	}
 }
 
+// wantTimes fails the test unless requests were made at these times. A pause that an answer
+// asks for may be up to half as long again.
+func wantTimes(t *testing.T, answers []answer, want, got []time.Duration) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Errorf("requests at %v, want %v", got, want)
+		return
+	}
+	for i := 1; i < len(want); i++ {
+		least := want[i] - want[i-1]
+		most := least
+		if answers[i-1].after > 0 {
+			most += least / 2
+		}
+		if pause := got[i] - got[i-1]; pause < least || pause > most {
+			t.Errorf("request %d after %v, want it after %v to %v", i, pause, least, most)
+		}
+	}
+}
+
 // settle lets d pass, and waits until all is done that is to be done then.
 func settle(d time.Duration) {
 	time.Sleep(d)

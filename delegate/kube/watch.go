@@ -173,16 +173,13 @@ func opaque(err error) error {
 	return err
 }
 
-// pause waits as long as the API server asks for with err, and up to half as long again:
-// those that it has refused at once do not come back at once.
+// pause waits as long as the API server asks for with err.
 func (s *source) pause(err error) {
-	seconds, ok := apierrors.SuggestsClientDelay(err)
-	if !ok || seconds <= 0 {
-		return
-	}
-	select {
-	case <-time.After(wait.Jitter(min(time.Duration(seconds)*time.Second, longestPause), 0.5)):
-	case <-s.ctx.Done():
+	if d := asked(err, longestPause); d > 0 {
+		select {
+		case <-time.After(d):
+		case <-s.ctx.Done():
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -82,9 +83,7 @@ func TestWhatFollowsFromAnAnswer(t *testing.T) {
 				for _, r := range b.api.take() {
 					times = append(times, r.At)
 				}
-				if diff := cmp.Diff(test.want, times); diff != "" {
-					t.Errorf("times of requests: %s", diff)
-				}
+				wantTimes(t, test.answers, test.want, times)
 				if diff := cmp.Diff(test.stats, b.Stats()); diff != "" {
 					t.Errorf("statistics: %s", diff)
 				}
@@ -100,6 +99,27 @@ func TestWhatFollowsFromAnAnswer(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestStatusesThatWereRefusedAtOnceAreNotTriedAgainAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, StatusConfig{Rate: 1e6})
+		b.api.fail(repeat(answer{code: 429, after: 10}, 50)...)
+		for i := range 50 {
+			b.added(strconv.Itoa(i))
+		}
+		settle(time.Second)
+		b.wantRequests(t, 50, "at once")
+		settle(time.Minute)
+		first := b.api.take()
+		if len(first) != 50 {
+			t.Fatalf("%d requests afterwards, want 50", len(first))
+		}
+		if between := first[49].At - first[0].At; between < time.Second || first[0].At < 10*time.Second {
+			t.Errorf("from %v on, all within %v, want them spread over 5 s after 10 s", first[0].At, between)
+		}
+	})
 }
 
 func TestARequestIsTriedAgainAsLongAsThereAreRecords(t *testing.T) {

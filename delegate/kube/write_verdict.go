@@ -8,6 +8,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // An outcome is what becomes of an attempt to write a status.
@@ -35,10 +36,7 @@ func judge(err error, static bool) verdict {
 	if err == nil {
 		return verdict{}
 	}
-	v := verdict{outcome: failed, err: err}
-	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
-		v.delay = min(time.Duration(seconds)*time.Second, longestDelay)
-	}
+	v := verdict{outcome: failed, err: err, delay: asked(err, longestDelay)}
 	var answer apierrors.APIStatus
 	if !errors.As(err, &answer) {
 		v.unheard = true
@@ -57,6 +55,17 @@ func judge(err error, static bool) verdict {
 		v.unheard = true
 	}
 	return v
+}
+
+// asked returns how long an API server asks to wait with err, and up to half as long again:
+// those that it has refused at once do not come back at once. It is at most limit, and zero
+// if the server does not ask.
+func asked(err error, limit time.Duration) time.Duration {
+	seconds, ok := apierrors.SuggestsClientDelay(err)
+	if !ok || seconds <= 0 {
+		return 0
+	}
+	return min(wait.Jitter(time.Duration(seconds)*time.Second, 0.5), limit)
 }
 
 // isOtherUID reports whether a patch was refused because the object has another UID.

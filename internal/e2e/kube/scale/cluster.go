@@ -213,32 +213,40 @@ func (c *cluster) join(ctx context.Context, n int) ([]*node, error) {
 	return nodes, err
 }
 
-// fill creates n pods on each node, in several namespaces, and returns the bytes of one in
-// protobuf.
-func (c *cluster) fill(ctx context.Context, nodes []*node, n, namespaces int) (size int, err error) {
+// fill creates the pods of nodes, in several namespaces, and returns their number and the
+// bytes of one in protobuf.
+func (c *cluster) fill(ctx context.Context, nodes []*node, pods func(node int) int, namespaces int) (n, size int, err error) {
 	err = parallel(ctx, namespaces, func(ctx context.Context, i int) error {
 		_, err := c.core.Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: team(i)}}, metav1.CreateOptions{})
 		return err
 	})
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	for _, node := range nodes {
-		node.pods = make([]nad.Pod, n)
+	type place struct {
+		node *node
+		i    int // of the pod on it
 	}
-	err = parallel(ctx, len(nodes)*n, func(ctx context.Context, i int) error {
-		node, k := nodes[i/n], i%n
-		made, err := c.core.Pods(team(k%namespaces)).Create(ctx, podOn(node.name, k), metav1.CreateOptions{})
+	var places []place
+	for k, node := range nodes {
+		node.pods = make([]nad.Pod, pods(k))
+		for i := range node.pods {
+			places = append(places, place{node, i})
+		}
+	}
+	err = parallel(ctx, len(places), func(ctx context.Context, n int) error {
+		at := places[n]
+		made, err := c.core.Pods(team(at.i%namespaces)).Create(ctx, podOn(at.node.name, at.i), metav1.CreateOptions{})
 		if err != nil {
 			return err
 		}
-		node.pods[k] = nad.Pod{Namespace: made.Namespace, Name: made.Name, UID: string(made.UID), Container: fmt.Sprintf("%064x", i)}
-		if i == 0 {
+		at.node.pods[at.i] = nad.Pod{Namespace: made.Namespace, Name: made.Name, UID: string(made.UID), Container: fmt.Sprintf("%064x", n)}
+		if n == 0 {
 			size = made.Size()
 		}
 		return nil
 	})
-	return size, err
+	return len(places), size, err
 }
 
 // team returns the name of a namespace with pods.

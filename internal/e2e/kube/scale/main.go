@@ -27,7 +27,8 @@ import (
 // options are the flags.
 type options struct {
 	views   int             // nodes
-	pods    int             // of each node
+	pods    int             // of each node that restarts
+	others  int             // of each other node
 	nads    int             // definitions
 	spaces  int             // namespaces of the pods
 	changes int             // of one definition, one after another
@@ -62,7 +63,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs := flag.NewFlagSet("scale", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	fs.IntVar(&o.views, "views", 500, "`number` of nodes")
-	fs.IntVar(&o.pods, "pods", 110, "`number` of pods on each node")
+	fs.IntVar(&o.pods, "pods", 110, "`number` of pods on each node that restarts")
+	fs.IntVar(&o.others, "others", 110, "`number` of pods on each other node")
 	fs.IntVar(&o.nads, "nads", 1000, "`number` of definitions")
 	fs.IntVar(&o.spaces, "namespaces", 50, "`number` of namespaces that the pods of each node are in")
 	fs.IntVar(&o.changes, "changes", 10, "`number` of changes of a definition, and of pods, one after another")
@@ -80,9 +82,9 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
-	if fs.NArg() > 0 || o.views < 1 || o.pods < 1 || o.nads < 1 || o.spaces < 1 || o.changes < 1 || o.burst < 0 || o.burst > o.nads ||
+	if fs.NArg() > 0 || o.views < 1 || o.pods < 1 || o.others < 1 || o.nads < 1 || o.spaces < 1 || o.changes < 1 || o.burst < 0 || o.burst > o.nads ||
 		o.reboot < 0 || o.reboot > o.views {
-		return o, errors.New("-views, -pods, -nads, -namespaces and -changes must be at least 1, -burst at most -nads, -reboot at most -views, and there are no arguments")
+		return o, errors.New("-views, -pods, -others, -nads, -namespaces and -changes must be at least 1, -burst at most -nads, -reboot at most -views, and there are no arguments")
 	}
 	return o, nil
 }

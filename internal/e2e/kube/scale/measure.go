@@ -23,8 +23,8 @@ func measure(ctx context.Context, o options, report reporter) error {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
 	go r.wire.watch(watching)
-	for _, watch := range []bool{false, true} {
-		s, err := r.start(ctx, watch)
+	for _, nodes := range [][]*node{r.nodes[:max(o.reboot, 1)], r.nodes} {
+		s, err := r.start(ctx, nodes, len(nodes) == len(r.nodes))
 		if err != nil {
 			return err
 		}
@@ -77,7 +77,7 @@ func newRig(ctx context.Context, o options, report reporter) (r *rig, err error)
 		}
 	}()
 	began := time.Now()
-	report.say("creating %d definitions, %d nodes and %d pods", o.nads, o.views, o.views*o.pods)
+	report.say("creating %d definitions, %d nodes and their pods", o.nads, o.views)
 	definitionSize, err := r.define(ctx, o.nads)
 	if err != nil {
 		return nil, err
@@ -85,7 +85,12 @@ func newRig(ctx context.Context, o options, report reporter) (r *rig, err error)
 	if r.nodes, err = r.join(ctx, o.views); err != nil {
 		return nil, err
 	}
-	podSize, err := r.fill(ctx, r.nodes, o.pods, o.spaces)
+	pods, podSize, err := r.fill(ctx, r.nodes, func(node int) int {
+		if node < o.reboot {
+			return o.pods
+		}
+		return o.others
+	}, o.spaces)
 	if err != nil {
 		return nil, err
 	}
@@ -93,9 +98,9 @@ func newRig(ctx context.Context, o options, report reporter) (r *rig, err error)
 	if err != nil {
 		return nil, err
 	}
-	fmt.Fprintf(report.out, "%d nodes with %d pods each in %d namespaces, %d definitions; %d CPUs, %s. Created in %v. "+
+	fmt.Fprintf(report.out, "%d nodes with %d pods in %d namespaces, %d definitions; %d CPUs, %s. Created in %v. "+
 		"A definition is %d bytes of JSON, a pod %d bytes of protobuf. With all of them kube-apiserver takes %s MB and etcd %s MB.\n",
-		o.views, o.pods, o.spaces, o.nads, runtime.NumCPU(), runtime.Version(), time.Since(began).Round(time.Second),
+		o.views, pods, o.spaces, o.nads, runtime.NumCPU(), runtime.Version(), time.Since(began).Round(time.Second),
 		definitionSize, podSize, mb(float64(used[apiProcess].resident)), mb(float64(used[etcdProcess].resident)))
 	return r, nil
 }
@@ -110,25 +115,26 @@ func (r *rig) close() {
 	r.Close()
 }
 
-// A start is what the start of all daemons at once costs.
+// A start is what the start of daemons at once costs.
 type start struct {
 	span
 
+	nodes      int
 	watchPods  bool
 	heap       uint64 // of all nodes
 	goroutines int
 }
 
-// start opens all nodes, again if they are open.
-func (r *rig) start(ctx context.Context, watchPods bool) (s start, err error) {
-	s.watchPods = watchPods
+// start opens nodes, again if they are open.
+func (r *rig) start(ctx context.Context, nodes []*node, watchPods bool) (s start, err error) {
+	s.nodes, s.watchPods = len(nodes), watchPods
 	r.halt(r.nodes)
 	if r.emptyHeap == 0 { // later some is left of the nodes before
 		r.emptyHeap, r.emptyGoroutines = heap(), runtime.NumGoroutine()
 	}
-	r.report.say("starting %d daemons", len(r.nodes))
+	r.report.say("starting %d daemons", len(nodes))
 	s.span, err = r.measured(ctx, func() error {
-		return openAll(ctx, r.nodes, mode{watchPods: watchPods}, &r.journal)
+		return openAll(ctx, nodes, mode{watchPods: watchPods}, &r.journal)
 	})
 	s.heap, s.goroutines = max(heap(), r.emptyHeap)-r.emptyHeap, runtime.NumGoroutine()-r.emptyGoroutines
 	return s, err
@@ -153,8 +159,8 @@ func (r *rig) printStart(s start) {
 	if s.watchPods {
 		what = "definitions and pods of the node"
 	}
-	n := float64(len(r.nodes))
-	r.report.requests("### All daemons start at once: "+what, s.requests, len(r.nodes), "node")
+	n := float64(s.nodes)
+	r.report.requests(fmt.Sprintf("### %d daemons start at once: %s", s.nodes, what), s.requests, s.nodes, "node")
 	r.report.table("Per node, except for the time until the last one has synced.",
 		[]string{"until synced, s", "received, KB", "sent, KB", "connections", "heap, KB", "goroutines", "CPU ms"},
 		[]string{
@@ -167,6 +173,7 @@ func (r *rig) printStart(s start) {
 			figure(ms(s.apiCPU) / n), figure(s.metrics.sum("go_goroutines") / n), kb(s.metrics.sum("process_resident_memory_bytes") / n),
 			figure(ms(s.etcdCPU) / n), mb(float64(s.apiMemory)), mb(float64(s.etcdMemory)),
 		})
+	r.printSeats(s.span)
 }
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -77,6 +77,7 @@ func (r *rig) printOutage(o outage) {
 	r.report.table("Until the last watch begins.",
 		[]string{"since the first answer, s", "received, KB per node", "kube-apiserver, CPU s", "this process, CPU s"},
 		[]string{seconds(o.synced), kb(float64(o.traffic.in) / n), seconds(o.apiCPU), seconds(o.ownCPU)})
+	r.printSeats(o.span)
 	var rows [][]string
 	for _, b := range o.buckets() {
 		rows = append(rows, []string{b.name, fmt.Sprint(b.asked), fmt.Sprint(b.refused), fmt.Sprint(b.answered)})

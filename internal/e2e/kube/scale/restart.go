@@ -113,9 +113,23 @@ func (r *rig) printRestart(b restart) {
 			fmt.Sprint(b.stats.Failed + b.stats.Refused), fmt.Sprint(b.dropped),
 		}))
 	r.printServer(b.span)
+	r.printSeats(b.span)
 	if len(b.inflight) > 0 {
 		r.report.table("", []string{"requests in flight", "figure"}, []string{"each second, max", figure(slices.Max(b.inflight))})
 	}
+}
+
+// printSeats prints how the API server shared its time out among the requests of the nodes.
+func (r *rig) printSeats(s span) {
+	const level = `priority_level="workload-high"`
+	h := s.metrics.spread("apiserver_flowcontrol_request_wait_duration_seconds", level)
+	seats := s.metrics.spread("apiserver_flowcontrol_work_estimated_seats", level)
+	r.report.table("Priority level workload-high of the API server.",
+		[]string{"requests", "seats, mean", "waiting, mean, ms", "99 % below, ms", "rejected (429)", "seats of the level"},
+		[]string{
+			figure(h.n), figure(seats.mean), figure(h.mean * 1e3), figure(h.p99 * 1e3), figure(s.metrics.sum("apiserver_flowcontrol_rejected_requests_total", level)),
+			figure(s.now.sum("apiserver_flowcontrol_nominal_limit_seats", level)),
+		})
 }
 
 // printServer prints what the API server was doing.
@@ -126,16 +140,12 @@ func (r *rig) printServer(s span) {
 	const (
 		duration = "apiserver_request_duration_seconds"
 		etcd     = "etcd_request_duration_seconds"
-		wait     = "apiserver_flowcontrol_request_wait_duration_seconds"
 	)
 	r.report.table("The API server by its own account.", []string{"what", "number", "mean, ms", "99 % below, ms"},
 		row("PATCH pods/status", s.metrics.spread(duration, `verb="PATCH"`, `subresource="status"`, `resource="pods"`)),
 		row("POST events", s.metrics.spread(duration, `verb="POST"`, `resource="events"`)),
 		row("LIST", s.metrics.spread(duration, `verb="LIST"`)),
 		row("etcd", s.metrics.spread(etcd)),
-		row("waiting for a seat, workload-high", s.metrics.spread(wait, `priority_level="workload-high"`)),
-		[]string{"seats of workload-high", figure(s.now.sum("apiserver_flowcontrol_nominal_limit_seats", `priority_level="workload-high"`)), "", ""},
-		[]string{"rejected (429)", figure(s.metrics.sum("apiserver_flowcontrol_rejected_requests_total")), "", ""},
 		[]string{"watchers terminated", figure(s.metrics.sum("apiserver_terminated_watchers_total")), "", ""},
 		[]string{"CPU of kube-apiserver, s", seconds(s.apiCPU), "", ""},
 		[]string{"CPU of etcd, s", seconds(s.etcdCPU), "", ""},

@@ -34,7 +34,7 @@ func newTestRig(t *testing.T) *rig {
 		}
 		t.Skip(err)
 	}
-	r, err := newRig(t.Context(), options{views: 20, pods: 10, nads: 50, spaces: 3, changes: 5, burst: 20, reboot: 5}, reporter{io.Discard, io.Discard})
+	r, err := newRig(t.Context(), options{views: 20, pods: 10, others: 2, nads: 50, spaces: 3, changes: 5, burst: 20, reboot: 5}, reporter{io.Discard, io.Discard})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,14 +77,14 @@ func TestNodesMakeNoRequestThatIsNotNeeded(t *testing.T) {
 func (r *rig) testStart(t *testing.T) {
 	nodes := len(r.nodes)
 	begun := tally{watching(nads): nodes}
-	s, err := r.start(t.Context(), false)
+	s, err := r.start(t.Context(), r.nodes, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want(t, "definitions only", s.requests, begun)
 
 	begun[watching("pods")] = nodes
-	if s, err = r.start(t.Context(), true); err != nil {
+	if s, err = r.start(t.Context(), r.nodes, true); err != nil {
 		t.Fatal(err)
 	}
 	want(t, "with pods", s.requests, begun)
