@@ -71,7 +71,8 @@ type StatusConfig struct {
 	Delay time.Duration
 
 	// Rate limits the requests per second. 0 means 50. A request that an ADD waits
-	// for is never held back; others make up for it.
+	// for is not held back by it; others make up for it. At most eight requests are
+	// under way at a time, whoever waits for them.
 	Rate float64
 
 	// Events gets what people should know of: a status that the API server refuses,
@@ -113,6 +114,7 @@ type StatusWriter struct {
 	backoff workqueue.TypedRateLimiter[nad.Pod] // after a failure
 	refused workqueue.TypedRateLimiter[nad.Pod] // after a refusal
 	limiter *rate.Limiter
+	turns   chan struct{} // has an element for each attempt
 	ended   chan struct{} // closed when Run returns
 
 	mu       sync.Mutex // protects what follows
@@ -150,6 +152,7 @@ func (v *View) NewStatusWriter(c StatusConfig) *StatusWriter {
 		backoff: workqueue.NewTypedItemExponentialFailureRateLimiter[nad.Pod](100*time.Millisecond, 30*time.Second),
 		refused: workqueue.NewTypedItemExponentialFailureRateLimiter[nad.Pod](time.Second, 10*time.Minute),
 		limiter: c.limiter(),
+		turns:   make(chan struct{}, requestsAtATime),
 		ended:   make(chan struct{}),
 		pods:    map[nad.Pod]*podStatus{},
 	}
@@ -175,11 +178,15 @@ func (w *StatusWriter) Run(ctx context.Context) {
 		if ended {
 			return
 		}
-		// One goroutine for each pod: a slow answer delays no other pod. Their
-		// number is limited by that of the node's pods.
+		// One goroutine for each pod: their number is limited by that of the node's pods.
 		running.Go(func() {
 			defer w.queue.Done(pod)
-			w.attempt(ctx, pod)
+			select {
+			case w.turns <- struct{}{}:
+				defer func() { <-w.turns }()
+				w.attempt(ctx, pod)
+			case <-ctx.Done():
+			}
 		})
 	}
 }

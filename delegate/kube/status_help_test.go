@@ -29,6 +29,8 @@ type fakeAPI struct {
 	requests []request
 	answers  []answer // of the next requests; afterwards all goes well
 	version  int
+	running  int // requests
+	peak     int // of them
 }
 
 // A request is one that was made.
@@ -67,6 +69,13 @@ func (a *fakeAPI) RoundTrip(q *http.Request) (*http.Response, error) {
 	if len(a.answers) > 0 {
 		answer, a.answers = a.answers[0], a.answers[1:]
 	}
+	a.running++
+	a.peak = max(a.peak, a.running)
+	defer func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.running--
+	}()
 	a.version++
 	version := strconv.Itoa(100 + a.version)
 	a.mu.Unlock()

@@ -19,6 +19,11 @@ const (
 	tellInterval   = 10 * time.Minute // between two Events about refusals
 	longestDelay   = 10 * time.Minute // that an API server may ask for
 
+	// requestsAtATime limits the requests of a writer that have no answer yet. When many
+	// nodes start at once, an API server that gets the requests of all their pods together
+	// answers none of them in time.
+	requestsAtATime = 8
+
 	// tolerated is how many refusals of a status, in about 30 s, are no reason for an
 	// Event. While an API server starts, it refuses what it allows a moment later.
 	tolerated = 5

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -120,6 +121,37 @@ func TestStatusesThatWereRefusedAtOnceAreNotTriedAgainAtOnce(t *testing.T) {
 			t.Errorf("from %v on, all within %v, want them spread over 5 s after 10 s", first[0].At, between)
 		}
 	})
+}
+
+// Many nodes that start at once would otherwise give an API server more requests than it can
+// serve before they are given up and made again.
+func TestANodeMakesFewRequestsAtATime(t *testing.T) {
+	t.Parallel()
+	for _, policy := range []StatusPolicy{StatusWait, StatusAsync, StatusRequire} {
+		t.Run(string(policy), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, StatusConfig{Policy: policy, Timeout: time.Minute, Rate: 1e6})
+				b.api.fail(repeat(answer{delay: time.Second}, 110)...)
+				var adding sync.WaitGroup
+				for i := range 110 {
+					pod := aPod(strconv.Itoa(i))
+					b.set(pod.Container, aStatus(pod.Name))
+					adding.Go(func() {
+						if err := b.Wait(t.Context(), pod); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				adding.Wait()
+				settle(time.Minute)
+				b.wantRequests(t, 110, "in all")
+				if b.api.peak != requestsAtATime {
+					t.Errorf("%d requests at a time, want %d", b.api.peak, requestsAtATime)
+				}
+			})
+		})
+	}
 }
 
 func TestARequestIsTriedAgainAsLongAsThereAreRecords(t *testing.T) {
