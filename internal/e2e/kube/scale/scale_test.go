@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -58,33 +59,35 @@ const nads = "network-attachment-definitions"
 
 // The steps share a cluster, and each needs the one before.
 func TestNodesMakeNoRequestThatIsNotNeeded(t *testing.T) {
+	ctx := t.Context() // the nodes stay open from one step to the next
 	r := newTestRig(t)
 	for _, step := range []struct {
 		name string
-		do   func(*testing.T)
+		do   func(context.Context, *testing.T)
 	}{
 		{"one watch for each resource at the start", r.testStart},
 		{"none while definitions and pods change, which every node sees", r.testFollow},
 		{"one patch and one Event for each pod after a restart", r.testRestart},
 		{"none once all follow again after an outage", r.testOutage},
 	} {
-		if !t.Run(step.name, step.do) {
+		if !t.Run(step.name, func(t *testing.T) { step.do(ctx, t) }) {
 			t.FailNow()
 		}
 	}
 }
 
-func (r *rig) testStart(t *testing.T) {
+func (r *rig) testStart(ctx context.Context, t *testing.T) {
+	t.Helper()
 	nodes := len(r.nodes)
 	begun := tally{watching(nads): nodes}
-	s, err := r.start(t.Context(), r.nodes, false)
+	s, err := r.start(ctx, r.nodes, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want(t, "definitions only", s.requests, begun)
 
 	begun[watching("pods")] = nodes
-	if s, err = r.start(t.Context(), r.nodes, true); err != nil {
+	if s, err = r.start(ctx, r.nodes, true); err != nil {
 		t.Fatal(err)
 	}
 	want(t, "with pods", s.requests, begun)
@@ -99,8 +102,9 @@ func (r *rig) testStart(t *testing.T) {
 	}
 }
 
-func (r *rig) testFollow(t *testing.T) {
-	f, err := r.follow(t.Context()) // fails unless every node gets every change
+func (r *rig) testFollow(ctx context.Context, t *testing.T) {
+	t.Helper()
+	f, err := r.follow(ctx) // fails unless every node gets every change
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,10 +116,11 @@ func (r *rig) testFollow(t *testing.T) {
 	}
 }
 
-func (r *rig) testRestart(t *testing.T) {
+func (r *rig) testRestart(ctx context.Context, t *testing.T) {
+	t.Helper()
 	pods := r.options.reboot * r.pods
 	for _, policy := range []kube.StatusPolicy{kube.StatusWait, kube.StatusAsync} {
-		b, err := r.restart(t.Context(), policy)
+		b, err := r.restart(ctx, policy)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -132,8 +137,9 @@ func (r *rig) testRestart(t *testing.T) {
 	}
 }
 
-func (r *rig) testOutage(t *testing.T) {
-	o, err := r.outage(t.Context(), 0) // fails unless every node gets a change of a definition and of a pod
+func (r *rig) testOutage(ctx context.Context, t *testing.T) {
+	t.Helper()
+	o, err := r.outage(ctx, 0) // fails unless every node gets a change of a definition and of a pod
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,8 +152,8 @@ func (r *rig) testOutage(t *testing.T) {
 	if refused == 0 || o.away <= 0 || o.requests.of("watch", nads) < len(r.nodes) {
 		t.Errorf("away for %v, requests %v: there was no outage", o.away, o.requests)
 	}
-	s, err := r.measured(t.Context(), func() error {
-		_, err := r.spread(t.Context(), r.options.burst)
+	s, err := r.measured(ctx, func() error {
+		_, err := r.spread(ctx, r.options.burst)
 		return err
 	})
 	if err != nil {
