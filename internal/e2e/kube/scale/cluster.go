@@ -54,7 +54,7 @@ func newCluster(ctx context.Context) (c *cluster, err error) {
 		return nil, err
 	}
 	c = &cluster{}
-	if c.Server, err = server.Open(programs); err != nil {
+	if c.Server, err = server.Open(programs); err != nil { //nolint:contextcheck // it has a limit of its own
 		return nil, err
 	}
 	defer func() {

@@ -38,10 +38,10 @@ func (r *rig) follow(ctx context.Context) (f follow, err error) {
 	if err != nil {
 		return f, err
 	}
-	r.report.say("changing %d definitions at once", r.options.burst)
+	r.report.say("changing %d definitions at once", r.burst)
 	f.burst, err = r.measured(ctx, func() error {
 		begin := time.Now()
-		_, err := r.spread(ctx, r.options.burst)
+		_, err := r.spread(ctx, r.burst)
 		f.burstEverywhere = time.Since(begin)
 		return err
 	})
@@ -99,10 +99,10 @@ func (r *rig) printFollow(f follow) {
 	r.report.table(fmt.Sprintf("### Changes\n\nIn milliseconds since the request was made: its answer, and until the last of %d nodes has it. "+
 		"A pod is of interest to one node.", len(r.nodes)), head,
 		row("a definition", f.answered, f.everywhere),
-		row(fmt.Sprintf("%d definitions", r.options.burst), nil, []time.Duration{f.burstEverywhere}),
+		row(fmt.Sprintf("%d definitions", r.burst), nil, []time.Duration{f.burstEverywhere}),
 		row("a pod", f.podAnswered, f.onNode))
 	n, changes := float64(len(r.nodes)), float64(r.changes)
-	burst := max(float64(r.options.burst), 1)
+	burst := max(float64(r.burst), 1)
 	cost := func(name string, s span, changes, nodes float64) []string {
 		return []string{
 			name, figure(float64(s.requests.all())), kb(float64(s.traffic.in) / changes / nodes), kb(float64(s.traffic.in) / changes),

@@ -38,7 +38,7 @@ func (r *rig) outage(ctx context.Context, away time.Duration) (o outage, err err
 	case <-ctx.Done():
 		return o, context.Cause(ctx)
 	}
-	if err := r.Restart(); err != nil {
+	if err := r.Restart(); err != nil { //nolint:contextcheck // it has a limit of its own
 		return o, err
 	}
 	r.http.CloseIdleConnections()
@@ -101,10 +101,10 @@ func (o outage) buckets() (all []bucket) {
 				continue
 			}
 			b.asked++
-			switch {
-			case e.Code == 0:
+			switch e.Code {
+			case 0:
 				b.refused++
-			case e.Code == http.StatusOK:
+			case http.StatusOK:
 				b.answered++
 			}
 		}

@@ -31,7 +31,7 @@ type restart struct {
 
 // restart closes nodes and opens them again. Their pods are added at once.
 func (r *rig) restart(ctx context.Context, policy kube.StatusPolicy) (b restart, err error) {
-	nodes := r.nodes[:r.options.reboot]
+	nodes := r.nodes[:r.reboot]
 	r.halt(nodes)
 	r.runs++
 	b.policy, b.nodes = policy, len(nodes)

@@ -118,14 +118,14 @@ func (r *rig) testFollow(ctx context.Context, t *testing.T) {
 
 func (r *rig) testRestart(ctx context.Context, t *testing.T) {
 	t.Helper()
-	pods := r.options.reboot * r.pods
+	pods := r.reboot * r.pods
 	for _, policy := range []kube.StatusPolicy{kube.StatusWait, kube.StatusAsync} {
 		b, err := r.restart(ctx, policy)
 		if err != nil {
 			t.Fatal(err)
 		}
 		want(t, string(policy), b.requests, tally{
-			watching(nads): r.options.reboot, watching("pods"): r.options.reboot,
+			watching(nads): r.reboot, watching("pods"): r.reboot,
 			{Verb: "patch", Resource: "pods/status", Code: 200}: pods,
 			{Verb: "create", Resource: "events", Code: 201}:     pods,
 		})
@@ -153,7 +153,7 @@ func (r *rig) testOutage(ctx context.Context, t *testing.T) {
 		t.Errorf("away for %v, requests %v: there was no outage", o.away, o.requests)
 	}
 	s, err := r.measured(ctx, func() error {
-		_, err := r.spread(ctx, r.options.burst)
+		_, err := r.spread(ctx, r.burst)
 		return err
 	})
 	if err != nil {
@@ -166,7 +166,7 @@ func (r *rig) testOutage(ctx context.Context, t *testing.T) {
 // the nodes that were restarted.
 func (r *rig) wantStatuses(t *testing.T, policy kube.StatusPolicy) {
 	t.Helper()
-	for _, n := range r.nodes[:r.options.reboot] {
+	for _, n := range r.nodes[:r.reboot] {
 		list, err := r.core.Pods(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{FieldSelector: "spec.nodeName=" + n.name})
 		if err != nil {
 			t.Fatal(err)
