@@ -106,7 +106,7 @@ func (m *Manager) remove(ctx context.Context, l *scratch.Lock, k scratch.Key, gi
 
 // removeAs is remove which, when the recorded networks fail, tries those that
 // current returns; see detachAs.
-func (m *Manager) removeAs(ctx context.Context, l *scratch.Lock, k scratch.Key, given string, current func(name string) (netconf.Network, bool)) error {
+func (m *Manager) removeAs(ctx context.Context, l *scratch.Lock, k scratch.Key, given string, current func(delegate.Attachment) (netconf.Network, bool)) error {
 	return m.store().Consume(ctx, l, k, func(ctx context.Context, r scratch.Record[record]) error {
 		if r.State != scratch.Deleting {
 			r.State = scratch.Deleting
@@ -131,16 +131,16 @@ func (m *Manager) removeAs(ctx context.Context, l *scratch.Lock, k scratch.Key, 
 // the same plugins. It does so for delegates that never were attached and whose
 // DEL fails: a mistake in the recorded configuration may be why. It reports
 // whether nothing of r is left.
-func (m *Manager) detachAs(ctx context.Context, r *scratch.Record[record], current func(name string) (netconf.Network, bool)) bool {
+func (m *Manager) detachAs(ctx context.Context, r *scratch.Record[record], current func(delegate.Attachment) (netconf.Network, bool)) bool {
 	for i, e := range r.Value.Delegates {
 		if !e.left() || e.Result != nil || r.Value.Adopted && !e.Half { // an adopted one is attached, even without a result
 			continue
 		}
-		now, ok := current(e.Network.Name())
+		a := e.attached(r.Key.ContainerID, func(n netns) string { return n.forDel(m.Root, "") })
+		now, ok := current(a.Attachment)
 		if !ok || kind(now) != kind(e.Network) || now.Equal(e.Network) {
 			continue
 		}
-		a := e.attached(r.Key.ContainerID, func(n netns) string { return n.forDel(m.Root, "") })
 		a.Network = now
 		if m.invoker().Del(ctx, a) == nil {
 			r.Value.Delegates[i].Gone = allOf(e.Network)

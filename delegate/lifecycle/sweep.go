@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 )
@@ -34,12 +35,13 @@ type Sweeper struct {
 	// at ADD, if there is none now.
 	Unseen bool
 
-	// Current, if not nil, returns the network of a name as it is configured
-	// now. A mistake in the recorded configuration can make both ADD and DEL
-	// fail. Then the Sweeper runs the DEL with the network from Current, or else
-	// with the one that was last attached under that name. It must have the same
-	// types of plugins.
-	Current func(name string) (netconf.Network, error)
+	// Current, if not nil, returns the network of an attachment as it is
+	// configured now. A mistake in the recorded configuration can make both ADD
+	// and DEL fail. Then the Sweeper runs the DEL with the network from Current,
+	// or else with the one that was last attached under that name. It must have
+	// the same types of plugins. The Origin of the attachment says where the
+	// network is from.
+	Current func(delegate.Attachment) (netconf.Network, error)
 
 	// Batch bounds how many attachments one pass tries to remove. Zero means
 	// 64.
@@ -250,7 +252,7 @@ func (s *Sweeper) remove(ctx context.Context, k scratch.Key, known map[string]Re
 		if r.State == scratch.Partial && !s.gone(m.record(r)) {
 			return m.drop(ctx, l, &r, halfDone)
 		}
-		return m.removeAs(ctx, l, k, "", func(name string) (netconf.Network, bool) { return s.current(name, known) })
+		return m.removeAs(ctx, l, k, "", func(a delegate.Attachment) (netconf.Network, bool) { return s.current(a, known) })
 	})
 	return done, fail(OpSweep, k, err)
 }
@@ -261,16 +263,17 @@ func (s *Sweeper) stale(r Record) bool { return r.Stale() || s.gone(r) }
 // gone reports whether the container of r is gone.
 func (s *Sweeper) gone(r Record) bool { return r.outlived() || s.Unseen && r.NetNSGone() }
 
-// current returns the network of a name as it is now.
-func (s *Sweeper) current(name string, known map[string]Record) (netconf.Network, bool) {
+// current returns the network of a as it is now.
+func (s *Sweeper) current(a delegate.Attachment, known map[string]Record) (netconf.Network, bool) {
 	if s.Current != nil {
-		if n, err := s.Current(name); err == nil {
+		if n, err := s.Current(a); err == nil {
 			return n, true
 		}
 	}
-	for _, a := range known[name].Attached {
-		if a.Network.Name() == name {
-			return a.Network, true
+	name := a.Network.Name()
+	for _, other := range known[name].Attached {
+		if other.Network.Name() == name {
+			return other.Network, true
 		}
 	}
 	return netconf.Network{}, false

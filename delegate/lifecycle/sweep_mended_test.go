@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/netconf"
 )
@@ -23,7 +24,7 @@ func TestSweepWithMendedConfiguration(t *testing.T) {
 	}
 	now := func(n netconf.Network) func(*sweeping) {
 		return func(s *sweeping) {
-			s.Current = func(string) (netconf.Network, error) { return n, nil }
+			s.Current = func(delegate.Attachment) (netconf.Network, error) { return n, nil }
 		}
 	}
 	for _, tt := range []struct {
@@ -41,7 +42,7 @@ func TestSweepWithMendedConfiguration(t *testing.T) {
 		{"not mended", now(ipam("host-lcl")), Sweep{Failed: 1}},
 		{"another network", now(network("red", "ipvlan")), Sweep{Failed: 1}},
 		{"no network", func(s *sweeping) {
-			s.Current = func(string) (netconf.Network, error) { return netconf.Network{}, netconf.ErrNotFound }
+			s.Current = func(delegate.Attachment) (netconf.Network, error) { return netconf.Network{}, netconf.ErrNotFound }
 		}, Sweep{Failed: 1}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -87,7 +88,7 @@ func TestSweepWithMendedConfigurationRunsWhatIsLeft(t *testing.T) {
 		t.Fatal("success")
 	}
 	s := newSweeper(n)
-	s.Current = func(string) (netconf.Network, error) { return red("right"), nil }
+	s.Current = func(delegate.Attachment) (netconf.Network, error) { return red("right"), nil }
 	s.sweep(Sweep{Removed: 1})
 	n.wantNothing()
 	if slices.Contains(n.trace(), "DEL tuning eth0") {
@@ -113,7 +114,7 @@ func TestSweepKeepsToWhatWasAdopted(t *testing.T) {
 		return nil
 	})
 	s := newSweeper(n)
-	s.Current = func(string) (netconf.Network, error) {
+	s.Current = func(delegate.Attachment) (netconf.Network, error) {
 		return mustParse(`{"cniVersion":"1.1.0","name":"red","plugins":[{"type":"macvlan","mode":"l2"}]}`), nil
 	}
 	s.sweep(Sweep{Failed: 1})
@@ -128,7 +129,7 @@ func TestSweepKeepsToWhatWasAttached(t *testing.T) {
 	n.failOn("DEL macvlan", 101)
 	wantCode(t, n.Del(t.Context(), Removal{Key: eth0}), 101)
 	s := newSweeper(n)
-	s.Current = func(name string) (netconf.Network, error) { return network(name, "ipvlan"), nil }
+	s.Current = func(a delegate.Attachment) (netconf.Network, error) { return network(a.Network.Name(), "ipvlan"), nil }
 	s.sweep(Sweep{Failed: 1})
 	for _, c := range n.trace() {
 		if c == "DEL ipvlan net0" {

@@ -35,7 +35,7 @@ func (d *daemon) sweep(ctx context.Context) {
 				}
 				sweepers[dir] = s
 			}
-			if err := multinet.PrepareSweep(ctx, s, process, last.conf, last.cniPath); err != nil {
+			if err := multinet.PrepareSweep(ctx, s, process, d.cluster.Multinet(), last.conf, last.cniPath); err != nil {
 				d.log.LogAttrs(ctx, slog.LevelError, "sweep failed", slog.Any("error", err))
 			}
 			swept, _ := s.Sweep(ctx) // its only error is that of ctx

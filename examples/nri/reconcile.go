@@ -137,7 +137,9 @@ func (p *Plugin) sweep(ctx context.Context, pods map[string]string, pass *Pass) 
 	if p.sweeper == nil {
 		p.sweeper = &lifecycle.Sweeper{
 			Manager: life, Wait: p.pause, Timeout: detachedTimeout,
-			Current: func(name string) (netconf.Network, error) { return netconf.Load(os.DirFS(conf.ConfDir), name) },
+			Current: func(a delegate.Attachment) (netconf.Network, error) {
+				return netconf.Load(os.DirFS(conf.ConfDir), a.Network.Name())
+			},
 		}
 	}
 	p.sweeper.Tell = func(s lifecycle.Swept) {

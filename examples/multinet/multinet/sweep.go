@@ -2,6 +2,7 @@ package multinet
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -10,40 +11,69 @@ import (
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/nad"
 )
 
 // PrepareSweep makes s sweep the records of multinet with the configuration conf and
 // the CNI_PATH cniPath. The context is that of the sweeps. If conf cannot be decoded,
-// PrepareSweep fails as a DEL does and does not change s.
-func PrepareSweep(ctx context.Context, s *lifecycle.Sweeper, process plugin.Process, conf []byte, cniPath string) error {
-	c, err := New(Cluster{}).Call(process, delegate.CommandGC, skel.CmdArgs{StdinData: conf, Path: cniPath})
+// PrepareSweep fails as a DEL does and does not change s. Of the cluster only
+// Definition is called, and not for long.
+func PrepareSweep(ctx context.Context, s *lifecycle.Sweeper, process plugin.Process, cluster Cluster, conf []byte, cniPath string) error {
+	c, err := New(cluster).Call(process, delegate.CommandGC, skel.CmdArgs{StdinData: conf, Path: cniPath})
 	if err != nil {
 		return err
 	}
 	s.Manager = c.Manager
-	s.Current = func(name string) (netconf.Network, error) { return fromFiles(ctx, c, name) }
+	s.Current = func(a delegate.Attachment) (netconf.Network, error) {
+		conf, err := readConfig(c, cluster)
+		if err != nil {
+			return netconf.Network{}, err
+		}
+		return conf.now(ctx, a)
+	}
 	return nil
 }
 
-// fromFiles returns the network called name from today's configuration and the files
-// that it names. No cluster is asked.
-func fromFiles(ctx context.Context, c *plugin.Call, name string) (netconf.Network, error) {
-	conf, err := readConfig(c, Cluster{})
-	if err != nil {
-		return netconf.Network{}, err
+// now returns the network of a as it is defined now: by its definition, by the
+// configuration, or by a file in confDir.
+func (c *config) now(ctx context.Context, a delegate.Attachment) (netconf.Network, error) {
+	if o := nad.ParseOrigin(a.Origin); o.Definition != (nad.Ref{}) {
+		return c.asDefined(ctx, a, o)
 	}
-	nets, _ := conf.current(ctx)
+	name := a.Network.Name()
+	nets, _ := c.current(ctx)
 	for _, n := range nets {
 		if n.Name() == name {
 			return n, nil
 		}
 	}
-	n, err := conf.inConfDir(name)
+	n, err := c.inConfDir(name)
 	if err == nil {
-		n, err = c.Complete(n)
+		n, err = c.call.Complete(n)
 	}
 	if err != nil {
-		return n, fmt.Errorf("network %q: %w", c.Name, err)
+		return n, fmt.Errorf("network %q: %w", c.call.Name, err)
 	}
 	return n, nil
+}
+
+// asDefined returns the network of a, of the origin o, as its definition has it now, with
+// what the pod asked for.
+func (c *config) asDefined(ctx context.Context, a delegate.Attachment, o nad.Origin) (netconf.Network, error) {
+	ctx, cancel := context.WithTimeout(ctx, currentTimeout)
+	defer cancel()
+	w := wanted{use: o.Use, ref: o.Definition, device: o.Device}
+	_ = json.Unmarshal(o.Selection, &w.selection) // none where the configuration names it
+	d, err := c.definition(ctx, w.ref, w.use)
+	if err == nil {
+		w.network, err = d.Network(c.rules(w))
+	}
+	if err == nil {
+		w.network, err = c.call.Complete(w.network)
+	}
+	if err != nil {
+		return netconf.Network{}, err
+	}
+	made, err := c.attachment(w, a.CapabilityArgs, a.Args)
+	return made.Network, err
 }

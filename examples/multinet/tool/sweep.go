@@ -46,7 +46,7 @@ func (t *tool) gc(ctx context.Context, dir, binDir, confDir string) error {
 		all = append(all, v)
 		rows = append(rows, []string{cmp.Or(v.Container, "-"), cmp.Or(v.Interface, "-"), cmp.Or(v.Network, "-"), outcome, why})
 	}}
-	if err := multinet.PrepareSweep(ctx, s, t.process, conf, ""); err != nil {
+	if err := multinet.PrepareSweep(ctx, s, t.process, multinet.Cluster{}, conf, ""); err != nil {
 		return err
 	}
 	swept, err := s.Sweep(ctx)
@@ -83,5 +83,5 @@ func (i *installer) sweeper(ctx context.Context, published netconf.Plugin) (*lif
 	// The runtime's plugins are in the directory of the program.
 	process := i.process
 	process.Root = plugin.Root(i.root)
-	return s, multinet.PrepareSweep(ctx, s, process, conf, i.binDir)
+	return s, multinet.PrepareSweep(ctx, s, process, multinet.Cluster{}, conf, i.binDir)
 }

@@ -1,0 +1,149 @@
+package multinet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/nad"
+)
+
+// A mistake in a definition can make both ADD and DEL fail. A sweep removes what is
+// recorded of such an ADD once the definition is mended: that of the pod's namespace, and
+// with what the pod has asked for.
+func TestSweepUsesTheDefinitionAsItIsNow(t *testing.T) {
+	t.Parallel()
+	config := func(ipam string) string { return `{"name":"net","type":"strict","ipam":{"type":"` + ipam + `"}}` }
+	asPod := annotatedWith(nad.NetworksAnnotation, `"[{\"name\":\"blue\",\"cni-args\":{\"k\":1}}]"`)
+	for _, tt := range []struct {
+		name  string
+		keys  string
+		mend  func(*testing.T, *host)
+		want  string // IPAM of the DELs
+		swept lifecycle.Sweep
+	}{
+		{
+			name: "not mended", mend: func(*testing.T, *host) {},
+			want: "typo", swept: lifecycle.Sweep{Failed: 1},
+		},
+		{
+			name: "in a file",
+			mend: func(t *testing.T, h *host) { h.write(t, "net.d/a/blue.conf", config("right")) },
+			want: "typo right", swept: lifecycle.Sweep{Removed: 1},
+		},
+		{
+			name: "in the file of another namespace",
+			mend: func(t *testing.T, h *host) { h.write(t, "net.d/b/blue.conf", config("right")) },
+			want: "typo", swept: lifecycle.Sweep{Failed: 1},
+		},
+		{
+			name: "in a cluster",
+			mend: func(_ *testing.T, h *host) {
+				h.cluster = Cluster{Definition: func(_ context.Context, r nad.Ref, _ nad.Use) (nad.Definition, error) {
+					return nad.Definition{Ref: r, Config: config("of-" + r.Namespace)}, nil
+				}}
+			},
+			want: "typo of-a", swept: lifecycle.Sweep{Removed: 1},
+		},
+		{
+			name: "in a cluster that does not answer",
+			mend: func(_ *testing.T, h *host) {
+				h.cluster = Cluster{Definition: func(ctx context.Context, _ nad.Ref, _ nad.Use) (nad.Definition, error) {
+					<-ctx.Done()
+					return nad.Definition{}, ctx.Err()
+				}}
+			},
+			want: "typo", swept: lifecycle.Sweep{Failed: 1},
+		},
+		{
+			name: "with plugins that it may not have",
+			keys: `"allowedTypes":{"nad":["other"]},`,
+			mend: func(t *testing.T, h *host) { h.write(t, "net.d/a/blue.conf", config("right")) },
+			want: "typo", swept: lifecycle.Sweep{Failed: 1},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "1.1.0")
+			var tried []string
+			h.exec.Plugins["strict"] = func(_ context.Context, c delegatetest.Call) ([]byte, error) {
+				var conf struct {
+					IPAM struct{ Type string }
+					Args struct{ CNI map[string]int }
+				}
+				if err := json.Unmarshal(c.Stdin, &conf); err != nil {
+					return nil, err
+				}
+				if c.Command == "DEL" {
+					tried = append(tried, conf.IPAM.Type)
+				}
+				if conf.IPAM.Type == "typo" || conf.Args.CNI["k"] != 1 {
+					return nil, errors.New("no such IPAM")
+				}
+				return nil, nil
+			}
+			h.write(t, "net.d/a/blue.conf", config("typo"))
+			if err := h.run(t, "ADD", keys(bridge, asPod), podOf("a")); err == nil {
+				t.Fatal("success")
+			}
+			tt.mend(t, h)
+			tried = nil
+			s := &lifecycle.Sweeper{}
+			if err := PrepareSweep(t.Context(), s, h.process(), h.cluster, []byte(h.conf(tt.keys+bridge)), ""); err != nil {
+				t.Fatal(err)
+			}
+			swept, err := s.Sweep(t.Context())
+			if err != nil || swept != tt.swept {
+				t.Errorf("%+v, %v, want %+v", swept, err, tt.swept)
+			}
+			if got := strings.Join(tried, " "); got != tt.want {
+				t.Errorf("DELs with %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// A network that needs a device is removed with the device that the record has.
+func TestSweepOfAMendedDefinitionHasItsDevice(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.1.0")
+	asked, mode := 0, "typo"
+	h.cluster = withDevices(&asked, "0000:00:01.0")
+	h.cluster.Definition = func(_ context.Context, r nad.Ref, use nad.Use) (nad.Definition, error) {
+		if use != nad.Selected {
+			return nad.Definition{}, &netconf.Error{Kind: netconf.ErrNotFound}
+		}
+		return nad.Definition{Ref: r, Resource: vf, Config: `{"type":"strict","mode":"` + mode + `"}`}, nil
+	}
+	var removed []string
+	h.exec.Plugins["strict"] = func(_ context.Context, c delegatetest.Call) ([]byte, error) {
+		var conf struct{ Mode, DeviceID string }
+		if err := json.Unmarshal(c.Stdin, &conf); err != nil || conf.Mode == "typo" {
+			return nil, errors.New("no such mode")
+		}
+		removed = append(removed, string(c.Command)+" "+conf.DeviceID)
+		return nil, nil
+	}
+	if err := h.run(t, "ADD", keys(bridge, annotated("vf")), podOf("a")); err == nil {
+		t.Fatal("success")
+	}
+	mode = "right"
+	s := &lifecycle.Sweeper{}
+	if err := PrepareSweep(t.Context(), s, h.process(), h.cluster, []byte(h.conf(bridge)), ""); err != nil {
+		t.Fatal(err)
+	}
+	if swept, err := s.Sweep(t.Context()); err != nil || swept.Removed != 1 {
+		t.Errorf("%+v, %v", swept, err)
+	}
+	if d := cmp.Diff([]string{"DEL 0000:00:01.0"}, removed); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	h.clean(t)
+}
