@@ -37,9 +37,9 @@ func TestPodWithAFailingNetwork(t *testing.T) {
 	same(t, "sandboxes", nil, m.sandboxes())
 
 	m.define("blue", m.bridge(1))
+	eventually(t, func() bool { return len(m.records()) == 0 })
 	p.settle(true)
 	same(t, "interfaces", []string{"eth0", "net1"}, p.names())
-	eventually(t, func() bool { return len(m.records()) == 1 }) // after a sweep
 	m.wantRunning(p)
 	p.stop()
 	m.wantNothing()
