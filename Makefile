@@ -68,6 +68,7 @@ vuln:
 
 # What multinet costs compared with a minimal meta-plugin, as tables and as a
 # picture in bench.svg. BENCHFLAGS="-rounds 5 -growth 0,1000" is quicker,
+# BENCHFLAGS="-peer multus=/opt/cni/bin/multus" measures that too, and
 # BENCHFLAGS=-help lists all flags. For single functions:
 # go test -run '^$' -bench . ./...
 bench:

@@ -133,7 +133,7 @@ func TestDraw(t *testing.T) {
 	}{{"all", tasks, 4}, {"without a private host", tasks[:2], 2}, {"one number", tasks[:1], 2}} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			picture := draw(panels(tt.tasks))
+			picture := draw(ours, panels(ours, tt.tasks))
 			groups, texts := elements(t, picture)
 			if groups != tt.want {
 				t.Errorf("%d panels, want %d", groups, tt.want)

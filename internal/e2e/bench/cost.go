@@ -13,20 +13,26 @@ import (
 	"os"
 	"runtime"
 	"strconv"
+	"text/template"
 )
 
 type object = map[string]any
 
-// contenders are the meta-plugins. The others are compared with the first. The
-// last is multinet with "parallel".
-var contenders = []struct { //nolint:gochecknoglobals // a table
+// A contender is a meta-plugin to measure.
+type contender struct {
 	name, program string
-	parallel      bool
-}{
-	{"floor", "floor", false},
-	{"skel+libcni", "libcni", false},
-	{"multinet", "multinet", false},
-	{"multinet, parallel", "multinet", true},
+	parallel      bool               // multinet's key
+	form          *template.Template // a peer's configuration, otherwise nil
+	version       string             // of CNI, of a peer's configuration
+}
+
+// ours are the contenders that are always measured. The others are compared with the
+// first.
+var ours = []contender{ //nolint:gochecknoglobals // a table
+	{name: "floor", program: "floor"},
+	{name: "skel+libcni", program: "libcni"},
+	{name: "multinet", program: "multinet"},
+	{name: "multinet, parallel", program: "multinet", parallel: true},
 }
 
 const (
@@ -83,7 +89,7 @@ func (r *rig) conf(name string, keys object) (string, error) {
 type task struct {
 	kind  string
 	n     int
-	stdin []string
+	stdin []string // empty: the contender is left out, and has no samples
 	add   [][]sample
 	del   [][]sample
 }
@@ -94,15 +100,14 @@ func (r *rig) cost(ctx context.Context) ([]*task, error) {
 	var tasks []*task
 	for _, kind := range r.kinds() {
 		for _, n := range r.ns {
-			t := &task{kind: kind, n: n, add: make([][]sample, len(contenders)), del: make([][]sample, len(contenders))}
-			for _, c := range contenders {
-				keys := object{"delegates": r.delegates(kind, n)}
-				if c.parallel {
-					keys["parallel"] = true
-				}
-				path, err := r.conf(fmt.Sprintf("%s-%d-%s.json", kind, n, c.name), keys)
+			t := &task{kind: kind, n: n, add: make([][]sample, len(r.contenders)), del: make([][]sample, len(r.contenders))}
+			for _, c := range r.contenders {
+				path, err := r.stdin(c, kind, n)
 				if err != nil {
-					return nil, err
+					if err := r.leaveOut(ctx, c, t.String(), err); err != nil {
+						return nil, err
+					}
+					path = ""
 				}
 				t.stdin = append(t.stdin, path)
 			}
@@ -112,7 +117,7 @@ func (r *rig) cost(ctx context.Context) ([]*task, error) {
 	order := rand.New(rand.NewPCG(1, 2))
 	for round := range r.rounds + 1 {
 		for _, t := range tasks {
-			if err := r.round(ctx, t, order.Perm(len(contenders)), round > 0); err != nil {
+			if err := r.round(ctx, t, order.Perm(len(r.contenders)), round > 0); err != nil {
 				return nil, err
 			}
 		}
@@ -120,14 +125,40 @@ func (r *rig) cost(ctx context.Context) ([]*task, error) {
 	return tasks, nil
 }
 
-// round runs t once for each contender, in the given order.
+func (t *task) String() string { return fmt.Sprintf("%s, N=%d", t.kind, t.n) }
+
+// stdin writes a contender's configuration for n delegates of a kind and returns its
+// path.
+func (r *rig) stdin(c contender, kind string, n int) (string, error) {
+	if c.form != nil {
+		return r.fillForm(c, kind, n)
+	}
+	keys := object{"delegates": r.delegates(kind, n)}
+	if c.parallel {
+		keys["parallel"] = true
+	}
+	return r.conf(fmt.Sprintf("%s-%d-%s.json", kind, n, c.name), keys)
+}
+
+// round runs t once for each contender, in the given order. A peer that fails is left
+// out of t from then on.
 func (r *rig) round(ctx context.Context, t *task, order []int, counts bool) (err error) {
 	runtime.GC()
 	defer func() { err = errors.Join(err, r.sweep()) }()
 	for _, i := range order {
-		add, del, err := r.cycle(ctx, contenders[i].program, t.stdin[i])
+		if t.stdin[i] == "" {
+			continue
+		}
+		c := r.contenders[i]
+		limited, cancel := c.limited(ctx)
+		add, del, err := r.cycle(limited, c.program, t.stdin[i])
+		cancel()
 		if err != nil {
-			return err
+			if err := r.leaveOut(ctx, c, t.String(), err); err != nil {
+				return err
+			}
+			t.stdin[i], t.add[i], t.del[i] = "", nil, nil
+			continue
 		}
 		if counts {
 			t.add[i], t.del[i] = append(t.add[i], add), append(t.del[i], del)
@@ -145,6 +176,8 @@ func (r *rig) cycle(ctx context.Context, program, stdin string) (add, del sample
 	}
 	c := call{program: program, command: "ADD", pod: p, stdin: stdin}
 	if add, err = r.run(ctx, c); err != nil {
+		c.command = "DEL"
+		_, _ = r.run(ctx, c) // of what it has attached; the error of the ADD matters
 		return add, del, err
 	}
 	c.command = "DEL"
@@ -153,9 +186,9 @@ func (r *rig) cycle(ctx context.Context, program, stdin string) (add, del sample
 }
 
 // printCost prints one figure of all tasks as a table.
-func printCost(w io.Writer, title string, tasks []*task, figureOf func(sample) float64) error {
+func (r *rig) printCost(w io.Writer, title string, tasks []*task, figureOf func(sample) float64) error {
 	t := table{text: 3, head: []string{"delegates", "N", "command"}}
-	for _, c := range contenders {
+	for _, c := range r.contenders {
 		t.head = append(t.head, c.name)
 	}
 	for _, task := range tasks {
@@ -167,6 +200,10 @@ func printCost(w io.Writer, title string, tasks []*task, figureOf func(sample) f
 			floor := of(c.samples[0], figureOf)
 			row = append(row, figure(median(floor)))
 			for _, s := range c.samples[1:] {
+				if len(s) == 0 {
+					row = append(row, "–")
+					continue
+				}
 				values := of(s, figureOf)
 				row = append(row, times(median(values), ratio(values, floor)))
 			}

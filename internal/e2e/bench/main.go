@@ -17,6 +17,8 @@
 // matters. They run on a private host (see examples/lab/host). Without one only
 // noop runs.
 //
+// Other meta-plugins do the same if their executables are given (see peer.go).
+//
 // multinet-shim and multinetd do the same in a Kubernetes cluster and without, in turn.
 // The API server is a process of its own (../kube/testdata/api), which counts requests.
 //
@@ -53,6 +55,7 @@ type options struct {
 	ns     []int // numbers of delegates
 	growth []int // numbers of records
 	crowd  int   // number of pods at once
+	peers  []peer
 	plot   string
 	dir    string
 }
@@ -110,6 +113,11 @@ func outside(ctx context.Context, p process, o options) (err error) {
 	if err := build(ctx, work); err != nil {
 		return err
 	}
+	for _, p := range o.peers {
+		if err := p.bring(work); err != nil {
+			return err
+		}
+	}
 	if why := again(ctx, p, "probe").Run(); why != nil {
 		fmt.Fprintln(p.out, "There is no private host: it needs root, or a kernel that gives user namespaces to "+
 			"ordinary users. Only plugins that do nothing run, with network namespaces that do not exist.")
@@ -138,6 +146,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.Func("n", "`numbers` of delegates (default 1,2,4,8)", numbers(&o.ns, 1))
 	fs.Func("growth", "`numbers` of records, or nothing to skip the growth (default 0,1000,10000,100000)", numbers(&o.growth, 0))
 	fs.IntVar(&o.crowd, "pods", 110, "`number` of pods that a node starts at once, or 0 to skip Kubernetes")
+	fs.Func("peer", "another meta-plugin to measure, `NAME=PATH`, or NAME=PATH,conf=TEMPLATE unless NAME is multus or flannel; may be repeated", peers(&o.peers))
 	fs.StringVar(&o.plot, "plot", "cost.svg", "`file` for the picture, or nothing to draw none")
 	fs.StringVar(&o.dir, "dir", "", "`directory` for records, programs and leases (default: the directory for temporary files)")
 	if err := fs.Parse(args); err != nil {

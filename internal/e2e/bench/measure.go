@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -22,6 +23,9 @@ func measure(ctx context.Context, r *rig, w io.Writer) error {
 		return err
 	}
 	fmt.Fprintln(w, line)
+	if err := r.greet(ctx); err != nil {
+		return err
+	}
 	if err := r.programs(ctx, w); err != nil {
 		return err
 	}
@@ -29,11 +33,14 @@ func measure(ctx context.Context, r *rig, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := printCost(w, "### Time, ms\n\nIn parentheses: ratio to floor in the same round.", tasks, wall); err != nil {
+	if err := r.printCost(w, "### Time, ms\n\nIn parentheses: ratio to floor in the same round.", tasks, wall); err != nil {
 		return err
 	}
-	if err := printCost(w, "### CPU, ms\n\nUser and system time, including the delegates.", tasks, cpu); err != nil {
+	if err := r.printCost(w, "### CPU, ms\n\nUser and system time, including the delegates.", tasks, cpu); err != nil {
 		return err
+	}
+	if len(r.notes) > 0 {
+		fmt.Fprintf(w, "\nNot measured:\n\n- %s\n", strings.Join(r.notes, "\n- "))
 	}
 	if err := r.cluster(ctx, w); err != nil {
 		return err
@@ -44,7 +51,7 @@ func measure(ctx context.Context, r *rig, w io.Writer) error {
 	if r.plot == "" {
 		return nil
 	}
-	if err := os.WriteFile(r.plot, draw(panels(tasks)), 0o644); err != nil {
+	if err := os.WriteFile(r.plot, draw(r.contenders, panels(r.contenders, tasks)), 0o644); err != nil {
 		return err
 	}
 	path, err := filepath.Abs(r.plot)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"html"
 	"math"
-	"slices"
 	"strings"
 )
 
@@ -14,24 +13,24 @@ import (
 const (
 	panelWidth, panelHeight = 330.0, 210.0
 	left, top, right, under = 52.0, 34.0, 18.0, 44.0
-	legend                  = 40.0
 )
 
 // strokes are the contenders' colours and dashes.
 var strokes = []struct{ colour, dash string }{ //nolint:gochecknoglobals // a table
 	{"#6e7781", ""}, {"#bf8700", ""}, {"#0969da", ""}, {"#8250df", "5 3"},
+	{"#cf222e", ""}, {"#1a7f37", ""}, {"#bf3989", "5 3"}, {"#953800", "2 3"}, // mostPeers
 }
 
 // A panel is the cost of one command with one kind of delegates.
 type panel struct {
 	title string
 	ns    []int
-	lines [][]float64 // of each contender, for each of ns
+	lines [][]float64 // of each contender, for each of ns; NaN if it was left out
 }
 
 // panels returns the panels of tasks, ADD and DEL of each kind next to each
 // other.
-func panels(tasks []*task) []panel {
+func panels(contenders []contender, tasks []*task) []panel {
 	var all []panel
 	for _, kind := range []string{noop, bridge} {
 		add := panel{title: "ADD, " + kind, lines: make([][]float64, len(contenders))}
@@ -42,8 +41,8 @@ func panels(tasks []*task) []panel {
 			}
 			add.ns, del.ns = append(add.ns, t.n), append(del.ns, t.n)
 			for i := range contenders {
-				add.lines[i] = append(add.lines[i], median(of(t.add[i], wall)))
-				del.lines[i] = append(del.lines[i], median(of(t.del[i], wall)))
+				add.lines[i] = append(add.lines[i], point(t.add[i]))
+				del.lines[i] = append(del.lines[i], point(t.del[i]))
 			}
 		}
 		if len(add.ns) > 0 {
@@ -53,21 +52,36 @@ func panels(tasks []*task) []panel {
 	return all
 }
 
-// draw returns an SVG of the panels, two in a row. It has a light background of
-// its own, for dark pages.
-func draw(all []panel) []byte {
-	rows := (len(all) + 1) / 2
-	w, h := 2*(left+panelWidth+right), legend+float64(rows)*(top+panelHeight+under)
+// point returns the median time of samples, or NaN if there are none.
+func point(samples []sample) float64 {
+	if len(samples) == 0 {
+		return math.NaN()
+	}
+	return median(of(samples, wall))
+}
+
+// draw returns an SVG of the panels, two in a row, below the names of the contenders. It
+// has a light background of its own, for dark pages.
+func draw(contenders []contender, all []panel) []byte {
+	rows, w := (len(all)+1)/2, 2*(left+panelWidth+right)
+	var names strings.Builder
+	x, y := left, 20.0
+	for i, c := range contenders {
+		width := 60 + 7*float64(len(c.name))
+		if i > 0 && x+width > w {
+			x, y = left, y+20
+		}
+		fmt.Fprintf(&names, `<path d="M%g %gh24" %s/>`, x, y, stroke(i))
+		fmt.Fprintf(&names, `<text x="%g" y="%g">%s</text>`+"\n", x+30, y+4, html.EscapeString(c.name))
+		x += width
+	}
+	legend := y + 20
+	h := legend + float64(rows)*(top+panelHeight+under)
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%.0f" height="%.0f" viewBox="0 0 %g %g" font-family="sans-serif" font-size="12" fill="#1f2328">`+"\n", w, h, w, h)
 	b.WriteString(`<title>What attaching and detaching costs against the number of delegates</title>` + "\n")
 	fmt.Fprintf(&b, `<rect width="%g" height="%g" rx="6" fill="#ffffff"/>`+"\n", w, h)
-	x := left
-	for i, c := range contenders {
-		fmt.Fprintf(&b, `<path d="M%g 20h24" %s/>`, x, stroke(i))
-		fmt.Fprintf(&b, `<text x="%g" y="24">%s</text>`+"\n", x+30, html.EscapeString(c.name))
-		x += 60 + 7*float64(len(c.name))
-	}
+	b.WriteString(names.String())
 	for i, p := range all {
 		col, row := float64(i%2), float64(i/2)
 		fmt.Fprintf(&b, `<g transform="translate(%g %g)">`+"\n", left+col*(left+panelWidth+right), legend+top+row*(top+panelHeight+under))
@@ -82,7 +96,11 @@ func draw(all []panel) []byte {
 func (p panel) draw(b *strings.Builder) {
 	most := 0.0
 	for _, line := range p.lines {
-		most = max(most, slices.Max(line))
+		for _, v := range line {
+			if !math.IsNaN(v) {
+				most = max(most, v)
+			}
+		}
 	}
 	step, most := ticks(most)
 	x := func(n int) float64 { return panelWidth * float64(n) / float64(p.ns[len(p.ns)-1]) }
@@ -102,10 +120,15 @@ func (p panel) draw(b *strings.Builder) {
 	for i, line := range p.lines {
 		var d strings.Builder
 		for j, v := range line {
-			fmt.Fprintf(&d, "%c%.1f %.1f", "ML"[min(j, 1)], x(p.ns[j]), y(v))
+			if math.IsNaN(v) {
+				continue
+			}
+			fmt.Fprintf(&d, "%c%.1f %.1f", "ML"[min(d.Len(), 1)], x(p.ns[j]), y(v))
 			fmt.Fprintf(b, `<circle cx="%.1f" cy="%.1f" r="2.5" fill="%s"/>`, x(p.ns[j]), y(v), strokes[i].colour)
 		}
-		fmt.Fprintf(b, `<path d="%s" %s/>`+"\n", d.String(), stroke(i))
+		if d.Len() > 0 {
+			fmt.Fprintf(b, `<path d="%s" %s/>`+"\n", d.String(), stroke(i))
+		}
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -24,7 +25,11 @@ type rig struct {
 	hosted bool // whether this is a private host, with namespaces
 	stderr *os.File
 	pods   int
+
 	spaces []string // existing network namespaces
+
+	contenders []contender
+	notes      []string // what was not measured, and why
 }
 
 // file returns a path in the working directory.
@@ -65,6 +70,10 @@ type call struct {
 	pod     pod
 	stdin   string   // path of a file
 	args    []string // if it does not run as a plugin
+}
+
+func (c call) String() string {
+	return strings.Join(strings.Fields(c.program+" "+c.command+" "+strings.Join(c.args, " ")), " ")
 }
 
 // A sample is the cost of one run. All but the time includes the delegates that
@@ -114,25 +123,31 @@ func (r *rig) peak(ctx context.Context, c call) (p peak, err error) {
 
 // start runs a program. If report is not nil, testdata/launch runs it and
 // reports its memory there.
-func (r *rig) start(ctx context.Context, c call, report *os.File) (s sample, err error) {
+func (r *rig) start(ctx context.Context, c call, report *os.File) (sample, error) {
+	_, s, err := r.output(ctx, c, report)
+	return s, err
+}
+
+// output is start, and returns what the program printed too.
+func (r *rig) output(ctx context.Context, c call, report *os.File) (out []byte, s sample, err error) {
 	if err := ctx.Err(); err != nil {
-		return s, context.Cause(ctx)
+		return nil, s, context.Cause(ctx)
 	}
 	stdin, err := os.Open(c.stdin)
 	if err != nil {
-		return s, err
+		return nil, s, err
 	}
 	defer func() { _ = stdin.Close() }()
 	// A result fits into the buffer of a pipe; longer output is discarded.
 	read, write, err := os.Pipe()
 	if err != nil {
-		return s, err
+		return nil, s, err
 	}
 	defer func() { _, _ = read.Close(), write.Close() }()
 	stdout := write
 	if c.args != nil {
 		if stdout, err = os.OpenFile(os.DevNull, os.O_WRONLY, 0); err != nil {
-			return s, err
+			return nil, s, err
 		}
 		defer func() { _ = stdout.Close() }()
 	}
@@ -146,36 +161,36 @@ func (r *rig) start(ctx context.Context, c call, report *os.File) (s sample, err
 	start := time.Now()
 	p, err := os.StartProcess(argv[0], argv, attr)
 	if err != nil {
-		return s, err
+		return nil, s, err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = p.Kill() })
 	state, err := p.Wait()
 	s.wall = time.Since(start)
 
 	if stop(); ctx.Err() != nil {
-		return s, context.Cause(ctx)
+		return nil, s, fmt.Errorf("%s: %w", c, context.Cause(ctx))
 	}
 	if err != nil {
-		return s, err
+		return nil, s, err
 	}
 	_ = write.Close()
-	out, err := io.ReadAll(read)
+	out, err = io.ReadAll(read)
 	if err != nil {
-		return s, err
+		return nil, s, err
 	}
 	if !state.Success() {
-		return s, fmt.Errorf("%s %s %s: %s: %s", c.program, c.command, c.args, state, out)
+		return nil, s, fmt.Errorf("%s: %s: %s", c, state, out)
 	}
 	if (c.command == "ADD" || c.command == "VERSION") && !bytes.Contains(out, []byte(`"cniVersion"`)) {
-		return s, fmt.Errorf("%s %s printed %q", c.program, c.command, out)
+		return nil, s, fmt.Errorf("%s printed %q", c, out)
 	}
 	s.cpu = state.UserTime() + state.SystemTime()
 	usage, ok := state.SysUsage().(*syscall.Rusage)
 	if !ok {
-		return s, errors.New("no resource usage")
+		return nil, s, errors.New("no resource usage")
 	}
 	s.faults = usage.Minflt
-	return s, nil
+	return out, s, nil
 }
 
 func (r *rig) environ(c call) []string {
