@@ -3,15 +3,20 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -203,5 +208,37 @@ func TestKnownForms(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
+	}
+}
+
+// TestPictureHasRoomForPeers: the names of all contenders are inside the picture, and a
+// contender without samples has no line.
+func TestPictureHasRoomForPeers(t *testing.T) {
+	t.Parallel()
+	contenders := slices.Clone(ours)
+	for i := range mostPeers {
+		contenders = append(contenders, contender{name: fmt.Sprintf("a-peer-with-a-long-name-%d", i)})
+	}
+	if len(contenders) > len(strokes) {
+		t.Fatalf("%d contenders, and %d colours", len(contenders), len(strokes))
+	}
+	add := make([][]sample, len(contenders))
+	for i := range ours {
+		add[i] = []sample{{wall: time.Millisecond}}
+	}
+	picture := draw(contenders, panels(contenders, []*task{{kind: noop, n: 1, add: add, del: add}}))
+	names := 0
+	for _, found := range regexp.MustCompile(`<text x="([0-9.]+)" y="[0-9.]+">([^<]+)<`).FindAllSubmatch(picture, -1) {
+		x, err := strconv.ParseFloat(string(found[1]), 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if end := x + 7*float64(len(found[2])); end > 2*(left+panelWidth+right) {
+			t.Errorf("%s ends at %v", found[2], end)
+		}
+		names++
+	}
+	if dots := bytes.Count(picture, []byte("<circle")); names != len(contenders) || dots != 2*len(ours) {
+		t.Errorf("%d names and %d dots in\n%s", names, dots, picture)
 	}
 }

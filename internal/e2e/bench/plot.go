@@ -17,8 +17,14 @@ const (
 
 // strokes are the contenders' colours and dashes.
 var strokes = []struct{ colour, dash string }{ //nolint:gochecknoglobals // a table
-	{"#6e7781", ""}, {"#bf8700", ""}, {"#0969da", ""}, {"#8250df", "5 3"},
-	{"#cf222e", ""}, {"#1a7f37", ""}, {"#bf3989", "5 3"}, {"#953800", "2 3"}, // mostPeers
+	{"#6e7781", ""},
+	{"#bf8700", ""},
+	{"#0969da", ""},
+	{"#8250df", "5 3"},
+	{"#cf222e", ""},
+	{"#1a7f37", ""},
+	{"#bf3989", "5 3"},
+	{"#953800", "2 3"}, // mostPeers
 }
 
 // A panel is the cost of one command with one kind of delegates.
