@@ -23,7 +23,7 @@ ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
 CYCLONEDX := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
 
-.PHONY: demo test race kube runtimes lint vuln bench scale fuzz cover api release
+.PHONY: demo test race kube runtimes lint vuln bench scale fuzz cover api costs release
 
 # The demo, with real namespaces and plugins; as root or in a user namespace.
 demo:
@@ -90,6 +90,10 @@ cover:
 # Accepts the present exported API.
 api:
 	go test ./internal/api -run '^TestAPI$$' -update
+
+# Accepts what the commands of the examples cost at present, in counts.
+costs:
+	go test -C internal/e2e -count=1 -run '^TestCostIsAsCommitted$$' . -update
 
 # The files of a release in dist/, from the tag of HEAD.
 release:

@@ -16,20 +16,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A bill is what a plugin has done, in counts that are the same on every
-// machine. Its delegates do not count, except in execs.
+// A bill is what a plugin has done. Its delegates do not count, except in execs. The
+// first four counts are the same on every run and machine, the others vary a little.
 type bill struct {
-	syncs  int // fsync and fdatasync
-	opens  int // files opened
-	scans  int // getdents64: reads of directories
-	execs  int // programs run
+	syncs int // fsync and fdatasync
+	opens int // files opened
+	scans int // getdents64: reads of directories
+	execs int // programs run
+
 	memory int // peak resident memory in kB
+	faults int // page faults without I/O
+	allocs int // objects allocated on the heap
 
 	opened []string // the paths of the files opened
 }
 
-// traced runs a plugin under ptrace(2) and returns its bill, which is the same
-// on every run.
+// traced runs a plugin, which counting has built, under ptrace(2) and returns its bill.
 func (w *world) traced(path, command string, p *pod) bill {
 	w.t.Helper()
 	dir := w.t.TempDir()
@@ -47,16 +49,29 @@ func (w *world) traced(path, command string, p *pod) bill {
 		w.t.Fatal(err)
 	}
 	defer out.Close()
+	counts, err := os.Create(filepath.Join(dir, "counts"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer counts.Close()
 	cmd := exec.CommandContext(w.t.Context(), path)
 	cmd.Env = []string{
 		"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + p.id, "CNI_NETNS=" + p.netns, "CNI_IFNAME=" + p.ifname,
 		"CNI_PATH=" + w.bin, "PATH=" + w.path,
 		"GODEBUG=asyncpreemptoff=1", // the Go runtime must not signal threads that ptrace stops
+		"GOMAXPROCS=1",              // the order of goroutines, and the memory for processors, vary less
 	}
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, out
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = in, out, out, []*os.File{counts}
 	b, status, err := trace(cmd)
 	if text, _ := os.ReadFile(stdout); err != nil || status != 0 {
 		w.t.Fatalf("%s %s: %v, status %d: %s", path, command, err, status, text)
+	}
+	text, err := os.ReadFile(counts.Name())
+	if err == nil {
+		b.allocs, err = strconv.Atoi(string(text))
+	}
+	if err != nil {
+		w.t.Fatalf("%s %s has not written the number of its allocations: %v", path, command, err)
 	}
 	return b
 }
@@ -107,6 +122,7 @@ func trace(cmd *exec.Cmd) (b bill, status int, err error) {
 			b.syscall(tid, calls)
 		case stop == unix.SIGTRAP && ws.TrapCause() == unix.PTRACE_EVENT_EXIT:
 			b.memory = max(b.memory, statusField(tid, "VmHWM"))
+			b.faults = max(b.faults, minorFaults(tid))
 		case stop == unix.SIGTRAP, stop == unix.SIGSTOP:
 		default:
 			signal = int(stop)
@@ -156,5 +172,18 @@ func statusField(tid int, name string) int {
 		return 0
 	}
 	n, _ := strconv.Atoi(string(found[1]))
+	return n
+}
+
+// minorFaults returns the number of page faults without I/O of the process of a thread,
+// or 0.
+func minorFaults(tid int) int {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", tid))
+	_, after, _ := bytes.Cut(text, []byte(") "))
+	fields := bytes.Fields(after)
+	if len(fields) < 8 {
+		return 0
+	}
+	n, _ := strconv.Atoi(string(fields[7]))
 	return n
 }
