@@ -134,7 +134,7 @@ func (w *world) merge(bills map[string]bill, name string, b bill) {
 func (fs figures) add(of string, b bill) {
 	for what, f := range map[string]figure{
 		"fsyncs": {b.syncs, 0}, "opens": {b.opens, 0}, "directory-reads": {b.scans, 0}, "execs": {b.execs, 0},
-		"allocations": {b.allocs, 6}, "page-faults": {b.faults, 20}, "memory-kB": {b.memory, 10},
+		"allocations": {b.allocs, 4}, "page-faults": {b.faults, 20}, "memory-kB": {b.memory, 10},
 	} {
 		fs[figureKey{of, what}] = f
 	}

@@ -96,7 +96,11 @@ func (fs figures) compare(got figures) (lines []string) {
 		case !committed:
 			lines = append(lines, fmt.Sprintf("%s: %d, not committed", what, now.count))
 		case by*100 > want.count*want.percent:
-			lines = append(lines, fmt.Sprintf("%s grew from %d to %d, by %d; it may grow by %d%%", what, want.count, now.count, by, want.percent))
+			line := fmt.Sprintf("%s grew from %d to %d, by %d", what, want.count, now.count, by)
+			if want.percent > 0 {
+				line += fmt.Sprintf(" (%d%%); it may grow by %d%%", by*100/max(want.count, 1), want.percent)
+			}
+			lines = append(lines, line)
 		case by < 0 && want.percent == 0:
 			lines = append(lines, fmt.Sprintf("%s fell from %d to %d, by %d: accept it", what, want.count, now.count, -by))
 		}
@@ -149,10 +153,10 @@ func TestFiguresSayWhatGrew(t *testing.T) {
 		updated        figures
 	}{
 		"equal":                {of("opens", 3, 0), of("opens", 3, 0), nil, of("opens", 3, 0)},
-		"exact, more":          {of("opens", 3, 0), of("opens", 4, 0), []string{"p ADD: opens grew from 3 to 4, by 1; it may grow by 0%"}, of("opens", 4, 0)},
+		"exact, more":          {of("opens", 3, 0), of("opens", 4, 0), []string{"p ADD: opens grew from 3 to 4, by 1"}, of("opens", 4, 0)},
 		"exact, less":          {of("opens", 3, 0), of("opens", 1, 0), []string{"p ADD: opens fell from 3 to 1, by 2: accept it"}, of("opens", 1, 0)},
 		"the tolerance":        {of("faults", 200, 10), of("faults", 220, 5), nil, of("faults", 200, 10)},
-		"more than that":       {of("faults", 200, 10), of("faults", 221, 5), []string{"p ADD: faults grew from 200 to 221, by 21; it may grow by 10%"}, of("faults", 221, 10)},
+		"more than that":       {of("faults", 200, 10), of("faults", 230, 5), []string{"p ADD: faults grew from 200 to 230, by 30 (15%); it may grow by 10%"}, of("faults", 230, 10)},
 		"less by more than it": {of("faults", 200, 10), of("faults", 100, 5), nil, of("faults", 100, 10)},
 		"new":                  {figures{}, of("opens", 3, 0), []string{"p ADD: opens: 3, not committed"}, of("opens", 3, 0)},
 		"gone":                 {of("opens", 3, 0), figures{}, []string{"p ADD: opens: committed, but not measured"}, figures{}},

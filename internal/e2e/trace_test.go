@@ -82,6 +82,10 @@ func (w *world) traced(path, command string, p *pod) bill {
 func trace(cmd *exec.Cmd) (b bill, status int, err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	// cmd inherits this. With huge pages memory and page faults would depend on the machine.
+	if err := unix.Prctl(unix.PR_SET_THP_DISABLE, 1, 0, 0, 0); err != nil {
+		return b, 0, err
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true, Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return b, 0, err
