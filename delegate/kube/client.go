@@ -12,11 +12,32 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 )
 
-// quiet returns a context with which client-go logs nothing: errors are returned.
+// A client makes the requests of one API group and version. With it client-go neither logs,
+// as errors are returned, nor repeats a request.
+type client struct{ group rest.Interface }
+
+// do makes a request, which describe describes.
+func (c client) do(ctx context.Context, verb string, describe func(*rest.Request)) rest.Result {
+	return c.request(verb, describe).Do(quiet(ctx))
+}
+
+// watch begins a watch.
+func (c client) watch(ctx context.Context, describe func(*rest.Request)) (watch.Interface, error) {
+	return c.request(http.MethodGet, describe).Watch(quiet(ctx))
+}
+
+func (c client) request(verb string, describe func(*rest.Request)) *rest.Request {
+	r := c.group.Verb(verb).MaxRetries(0)
+	describe(r)
+	return r
+}
+
+// quiet returns a context with which client-go logs nothing.
 func quiet(ctx context.Context) context.Context { return klog.NewContext(ctx, logr.Discard()) }
 
 // clients makes the clients of v. A full clientset would link every API group that
@@ -31,9 +52,9 @@ func (v *View) clients() error {
 	}
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 	codecs := serializer.NewCodecFactory(scheme).WithoutConversion()
-	client := &http.Client{Transport: v.transport}
+	httpClient := &http.Client{Transport: v.transport}
 	for _, c := range []struct {
-		to      *rest.Interface
+		to      *client
 		path    string
 		version schema.GroupVersion
 		content string
@@ -52,11 +73,11 @@ func (v *View) clients() error {
 			},
 			QPS:            -1,
 			WarningHandler: rest.NoWarnings{},
-		}, client)
+		}, httpClient)
 		if err != nil {
 			return err
 		}
-		*c.to = made
+		*c.to = client{made}
 	}
 	return nil
 }

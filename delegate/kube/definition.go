@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"net/http"
 	"os"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -104,7 +106,9 @@ func (v *View) liveDefinition(ctx context.Context, r nad.Ref) (known, error) {
 	ctx, cancel := within(ctx, liveLimit)
 	defer cancel()
 	var d definition
-	err := v.nads.Get().Namespace(r.Namespace).Resource(definitionResource).Name(r.Name).MaxRetries(0).Do(ctx).Into(&d)
+	err := v.nads.do(ctx, http.MethodGet, func(q *rest.Request) {
+		q.Namespace(r.Namespace).Resource(definitionResource).Name(r.Name)
+	}).Into(&d)
 	alive, _ := v.definitions.source.state()
 	switch {
 	case err == nil && d.Namespace == r.Namespace && d.Name == r.Name:

@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
@@ -94,7 +93,7 @@ const (
 // Goroutines may share Events. A nil *Events has none. Nothing is sent before
 // [Events.Run].
 type Events struct {
-	client     rest.Interface
+	client     client
 	log        *slog.Logger
 	mode       EventMode
 	controller string

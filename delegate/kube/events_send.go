@@ -2,11 +2,13 @@ package kube
 
 import (
 	"context"
+	"net/http"
 	"time"
 
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 )
 
 // Run sends Events, one after the other, until ctx ends. It then takes up to two seconds
@@ -80,17 +82,19 @@ func (e *Events) post(ctx context.Context, ev event) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	err := e.client.Post().Namespace(namespace).Resource("events").MaxRetries(0).Body(&eventsv1.Event{
-		ObjectMeta:          metav1.ObjectMeta{Namespace: namespace, Name: ev.name},
-		EventTime:           metav1.NewMicroTime(ev.at),
-		ReportingController: e.controller,
-		ReportingInstance:   e.instance,
-		Action:              ev.action,
-		Reason:              string(ev.reason),
-		Regarding:           ev.about,
-		Note:                ev.note,
-		Type:                ev.reason.kind(),
-	}).Do(ctx).Into(&eventsv1.Event{})
+	err := e.client.do(ctx, http.MethodPost, func(q *rest.Request) {
+		q.Namespace(namespace).Resource("events").Body(&eventsv1.Event{
+			ObjectMeta:          metav1.ObjectMeta{Namespace: namespace, Name: ev.name},
+			EventTime:           metav1.NewMicroTime(ev.at),
+			ReportingController: e.controller,
+			ReportingInstance:   e.instance,
+			Action:              ev.action,
+			Reason:              string(ev.reason),
+			Regarding:           ev.about,
+			Note:                ev.note,
+			Type:                ev.reason.kind(),
+		})
+	}).Into(&eventsv1.Event{})
 	if apierrors.IsAlreadyExists(err) {
 		return nil // it was sent before, and the answer was lost
 	}

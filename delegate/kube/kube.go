@@ -89,10 +89,10 @@ type View struct {
 	log    *slog.Logger
 
 	transport *transport
-	core      rest.Interface // the API group "", version v1: pods
-	events    rest.Interface // events.k8s.io/v1
-	resources rest.Interface // resource.k8s.io/v1: ResourceSlices
-	nads      rest.Interface // k8s.cni.cncf.io/v1
+	core      client // the API group "", version v1: pods
+	events    client // events.k8s.io/v1
+	resources client // resource.k8s.io/v1: ResourceSlices
+	nads      client // k8s.cni.cncf.io/v1
 
 	definitions *part[known]
 	pods        *part[Pod]   // nil without a node
@@ -127,7 +127,7 @@ func Open(ctx context.Context, c Config) (*View, error) {
 	if err := v.clients(); err != nil {
 		return nil, err
 	}
-	ctx, v.cancel = context.WithCancel(quiet(ctx))
+	ctx, v.cancel = context.WithCancel(ctx)
 	v.ctx = ctx
 	v.start(ctx)
 	return v, nil

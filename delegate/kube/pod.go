@@ -2,11 +2,13 @@ package kube
 
 import (
 	"context"
+	"net/http"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
@@ -122,8 +124,10 @@ func (v *View) livePod(ctx context.Context, of nad.Pod) (Pod, error) {
 		fields.OneTermEqualSelector("spec.nodeName", v.config.Node),
 	).String()}
 	var list corev1.PodList
-	err := v.core.Get().Namespace(of.Namespace).Resource("pods").MaxRetries(0).
-		SpecificallyVersionedParams(&opts, metav1.ParameterCodec, corev1.SchemeGroupVersion).Do(ctx).Into(&list)
+	err := v.core.do(ctx, http.MethodGet, func(q *rest.Request) {
+		q.Namespace(of.Namespace).Resource("pods").
+			SpecificallyVersionedParams(&opts, metav1.ParameterCodec, corev1.SchemeGroupVersion)
+	}).Into(&list)
 	for i := range list.Items {
 		if _, p, ok := keepPod(&list.Items[i]); ok && p.is(of) {
 			v.pods.waits.live.Add(1)

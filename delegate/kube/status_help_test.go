@@ -154,8 +154,8 @@ func (a *fakeAPI) view(tb testing.TB) *View {
 	if err := v.clients(); err != nil {
 		tb.Fatal(err)
 	}
-	for _, c := range []rest.Interface{v.core, v.events} {
-		c.(*rest.RESTClient).Client = &http.Client{Transport: a} //nolint:forcetypeassert // what clients makes
+	for _, c := range []client{v.core, v.events} {
+		c.group.(*rest.RESTClient).Client = &http.Client{Transport: a} //nolint:forcetypeassert // what clients makes
 	}
 	return v
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
 )
 
 // untaintTimeout limits a request for a node.
@@ -57,11 +59,11 @@ func (v *View) RemoveTaint(ctx context.Context, key string) error {
 
 // removeTaint tries once, and returns how many taints it has removed.
 func (v *View) removeTaint(ctx context.Context, key string) (removed int, err error) {
-	ctx, cancel := context.WithTimeout(quiet(ctx), untaintTimeout)
+	ctx, cancel := context.WithTimeout(ctx, untaintTimeout)
 	defer cancel()
 	// As JSON, because the patch must have the taints as the server writes them, with keys
 	// that this program does not know.
-	data, err := v.core.Get().Resource("nodes").Name(v.config.Node).SetHeader("Accept", runtime.ContentTypeJSON).MaxRetries(0).Do(ctx).Raw()
+	data, err := v.core.do(ctx, http.MethodGet, v.node).Raw()
 	if err != nil {
 		return 0, fmt.Errorf("get: %w", cause(err))
 	}
@@ -73,12 +75,19 @@ func (v *View) removeTaint(ctx context.Context, key string) (removed int, err er
 	if err != nil { // impossible
 		return 0, err
 	}
-	err = v.core.Patch(types.JSONPatchType).Resource("nodes").Name(v.config.Node).SetHeader("Accept", runtime.ContentTypeJSON).
-		Body(body).MaxRetries(0).Do(ctx).Error()
+	err = v.core.do(ctx, http.MethodPatch, func(q *rest.Request) {
+		v.node(q)
+		q.SetHeader("Content-Type", string(types.JSONPatchType)).Body(body)
+	}).Error()
 	if err != nil {
 		return 0, fmt.Errorf("patch: %w", cause(err))
 	}
 	return len(patch) / 2, nil
+}
+
+// node makes q a request for the node, which is answered in JSON.
+func (v *View) node(q *rest.Request) {
+	q.Resource("nodes").Name(v.config.Node).SetHeader("Accept", runtime.ContentTypeJSON)
 }
 
 // An operation is one of a JSON patch (RFC 6902).

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
 	"reflect"
 	"sync"
 	"time"
@@ -19,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
 )
 
 const (
@@ -77,10 +77,9 @@ const inDoubt = -1
 func (s *source) run(ctx context.Context, example runtime.Object, to cache.ReflectorStore) {
 	s.disconnected(errors.New("not asked yet"))
 	defer s.stopped()
-	quiet := logr.Discard() // s says what there is to say
-	ctx = klog.NewContext(ctx, quiet)
+	ctx = quiet(ctx) // s says what there is to say
 	r := cache.NewReflectorWithOptions(s, example, to, cache.ReflectorOptions{
-		Name: s.name, Logger: &quiet, Backoff: new(backoff()),
+		Name: s.name, Logger: new(logr.Discard()), Backoff: new(backoff()),
 	})
 	delay := backoff()
 	for {
@@ -273,27 +272,28 @@ func (s *source) ended(initial bool) {
 
 // A resource is what the API server has of one kind.
 type resource struct {
-	client   rest.Interface
+	client   client
 	name     string                // network-attachment-definitions
 	selector string                // of fields
 	list     func() runtime.Object // an empty list
 }
 
-// request is one that lists r, or watches it.
-func (r resource) request(opts metav1.ListOptions) *rest.Request {
+// request returns the description of a request that lists r, or watches it.
+func (r resource) request(opts metav1.ListOptions) func(*rest.Request) {
 	opts.FieldSelector = r.selector
-	return r.client.Get().Resource(r.name).MaxRetries(0).
-		SpecificallyVersionedParams(&opts, metav1.ParameterCodec, schema.GroupVersion{Version: "v1"})
+	return func(q *rest.Request) {
+		q.Resource(r.name).SpecificallyVersionedParams(&opts, metav1.ParameterCodec, schema.GroupVersion{Version: "v1"})
+	}
 }
 
 func (r resource) List(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 	list := r.list()
-	return list, r.request(opts).Do(ctx).Into(list)
+	return list, r.client.do(ctx, http.MethodGet, r.request(opts)).Into(list)
 }
 
 func (r resource) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 	opts.Watch = true
-	w, err := r.request(opts).Watch(ctx)
+	w, err := r.client.watch(ctx, r.request(opts))
 	// A client of client-go takes some failures for watches that have ended.
 	if err == nil && reflect.TypeOf(w) == reflect.TypeOf(watch.NewEmptyWatch()) {
 		err = errors.New("no answer in time, or the connection was cut")

@@ -4,11 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
@@ -242,9 +244,10 @@ func (v *View) patchStatus(ctx context.Context, pod nad.Pod, annotations map[str
 		return corev1.Pod{}, err
 	}
 	var answer corev1.Pod
-	err = v.core.Patch(types.MergePatchType).
-		Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("status").
-		Body(patch).MaxRetries(0).Do(ctx).Into(&answer)
+	err = v.core.do(ctx, http.MethodPatch, func(q *rest.Request) {
+		q.Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("status").
+			SetHeader("Content-Type", string(types.MergePatchType)).Body(patch)
+	}).Into(&answer)
 	if err == nil && answer.ResourceVersion == "" {
 		err = errors.New("the answer is not the pod")
 	}

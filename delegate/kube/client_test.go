@@ -1,0 +1,72 @@
+package kube
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"sync"
+	"testing"
+
+	"github.com/go-logr/logr/funcr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/klog/v2"
+)
+
+// cutOff answers each request with the beginning of an object.
+func cutOff(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", "1000")
+	_, _ = w.Write([]byte(`{"kind":`))
+}
+
+// client-go has a lot to say about an answer that ends early.
+func TestNoRequestLogsByItself(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(cutOff))
+	t.Cleanup(server.Close)
+	var mu sync.Mutex
+	var said []string
+	ctx := klog.NewContext(t.Context(), funcr.New(func(prefix, args string) {
+		mu.Lock()
+		defer mu.Unlock()
+		said = append(said, prefix+args)
+	}, funcr.Options{Verbosity: 10}))
+	v := &View{config: Config{Node: "n1"}, log: Config{}.logger(), transport: newTransport(Config{}), ctx: ctx}
+	address, err := url.Parse(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.transport.now = &session{stamp: stamp(), server: address, next: server.Client().Transport}
+	if err := v.clients(); err != nil {
+		t.Fatal(err)
+	}
+	v.definitions = newPart(ctx, v, resource{client: v.nads, name: definitionResource}, keepDefinition)
+	v.pods = newPart(ctx, v, resource{client: v.core, name: "pods", list: func() runtime.Object { return &corev1.PodList{} }}, keepPod)
+	for name, request := range map[string]func() error{
+		"a definition": func() error { _, err := v.liveDefinition(ctx, ref("a", "b")); return err },
+		"a pod":        func() error { _, err := v.livePod(ctx, aPod("web")); return err },
+		"its status":   func() error { _, err := v.NetworkStatus(ctx, aPod("web")); return err },
+		"to write it":  func() error { _, err := v.NewStatusWriter(StatusConfig{}).send(ctx, aPod("web"), "u", "x"); return err },
+		"a taint":      func() error { _, err := v.removeTaint(ctx, "key"); return err },
+		"an Event":     func() error { return v.NewEvents(EventsConfig{}).post(ctx, event{about: podReference(aPod("web"))}) },
+		"all pods":     func() error { _, err := v.pods.source.list(ctx, metav1.ListOptions{}); return err },
+		"a watch": func() error {
+			w, err := v.pods.source.watch(ctx, metav1.ListOptions{})
+			if err == nil {
+				err = apierrors.FromObject((<-w.ResultChan()).Object)
+			}
+			return err
+		},
+	} {
+		if err := request(); err == nil {
+			t.Errorf("the request for %s has not failed", name)
+		}
+		if len(said) > 0 {
+			t.Errorf("the request for %s has logged %q", name, said)
+			said = nil
+		}
+	}
+}
