@@ -14,7 +14,7 @@
 //   - get, list, watch, create, patch (merge, strategic and JSON) and delete of pods,
 //     events and definitions, get and patch of pods/status, the same and list, watch and
 //     delete of nodes, and list and watch of ResourceSlices; in JSON, and all but
-//     definitions also in protobuf
+//     definitions also in protobuf; single objects also as their PartialObjectMetadata
 //   - field selectors and label selectors
 //   - watches with sendInitialEvents, bookmarks, timeoutSeconds, and 410 for a
 //     resource version that is too old

@@ -276,8 +276,9 @@ func mediaType(q *http.Request) string {
 	return t
 }
 
-// accepted returns the first media type of the Accept header that the resource has.
-func accepted(q *http.Request, res resource) (runtime.SerializerInfo, bool) {
+// accepted returns the first media type of the Accept header that the resource has. partial
+// says that it is for the metadata alone, which every resource has.
+func accepted(q *http.Request, res resource) (info runtime.SerializerInfo, partial, ok bool) {
 	all := scheme.Codecs.SupportedMediaTypes()
 	header := q.Header.Get("Accept")
 	if header == "" {
@@ -285,26 +286,35 @@ func accepted(q *http.Request, res resource) (runtime.SerializerInfo, bool) {
 	}
 	for want := range strings.SplitSeq(header, ",") {
 		t, params, err := mime.ParseMediaType(want)
-		if err != nil || params["as"] != "" { // tables and metadata alone
+		if err != nil {
 			continue
+		}
+		if partial = params["as"] != ""; partial && (params["as"] != "PartialObjectMetadata" || params["g"] != metav1.GroupName || params["v"] != "v1") {
+			continue // a table, for example
 		}
 		if t == "*/*" || t == "application/*" {
 			t = runtime.ContentTypeJSON
 		}
 		info, ok := runtime.SerializerInfoForMediaType(all, t)
-		if ok && info.StreamSerializer != nil && (info.MediaType == runtime.ContentTypeJSON || res.typed()) {
-			return info, true
+		if ok && info.StreamSerializer != nil && (info.MediaType == runtime.ContentTypeJSON || res.typed() || partial) {
+			return info, partial, true
 		}
 	}
-	return runtime.SerializerInfo{}, false
+	return runtime.SerializerInfo{}, false, false
 }
 
 // write answers with the object, in a media type that the client accepts.
 func write(w http.ResponseWriter, q *http.Request, res resource, code int, o runtime.Object) {
-	info, ok := accepted(q, res)
-	if !ok {
+	info, partial, ok := accepted(q, res)
+	m, single := o.(metav1.Object)
+	if !ok || partial && !single {
 		fail(w, apierrors.NewGenericServerResponse(http.StatusNotAcceptable, "", schema.GroupResource{}, "", "", 0, true))
 		return
+	}
+	if partial {
+		p := meta.AsPartialObjectMetadata(m)
+		p.SetGroupVersionKind(metav1.SchemeGroupVersion.WithKind("PartialObjectMetadata"))
+		o = p
 	}
 	var b bytes.Buffer
 	if err := info.Serializer.Encode(o, &b); err != nil {

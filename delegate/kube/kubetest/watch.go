@@ -102,8 +102,8 @@ func (h handler) watch(out http.ResponseWriter, q *http.Request, r Request, res 
 		fail(out, err)
 		return
 	}
-	info, ok := accepted(q, res)
-	if !ok {
+	info, partial, ok := accepted(q, res)
+	if !ok || partial {
 		fail(out, apierrors.NewGenericServerResponse(http.StatusNotAcceptable, "", schema.GroupResource{}, "", "", 0, true))
 		return
 	}

@@ -20,6 +20,7 @@ package contract
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -71,7 +72,7 @@ func (c Case) Run(ctx context.Context, config *rest.Config) error {
 
 // Cases returns all cases.
 func Cases() []Case {
-	return slices.Concat(patchCases(), readCases(), watchCases(), eventCases(), definitionCases())
+	return slices.Concat(patchCases(), readCases(), metadataCases(), watchCases(), eventCases(), definitionCases())
 }
 
 const (
@@ -93,6 +94,7 @@ type client struct {
 	name    string   // no other case uses it: for objects and nodes
 	created []string // paths
 	token   string   // instead of the configuration's, if not empty
+	accept  string   // JSON, if empty
 }
 
 // A response is what the server has answered.
@@ -160,7 +162,7 @@ func (c *client) send(ctx context.Context, method, path, contentType, body strin
 		contentType = "application/json"
 	}
 	q.Header.Set("Content-Type", contentType)
-	q.Header.Set("Accept", "application/json")
+	q.Header.Set("Accept", cmp.Or(c.accept, "application/json"))
 	if c.token != "" {
 		q.Header.Set("Authorization", "Bearer "+c.token)
 	}
