@@ -45,7 +45,7 @@ func quiet(ctx context.Context) context.Context { return klog.NewContext(ctx, lo
 // fairness decides. The time of each request is that of its context.
 func (v *View) clients() error {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, eventsv1.AddToScheme, resourcev1.AddToScheme, addDefinitions} {
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, eventsv1.AddToScheme, resourcev1.AddToScheme, metav1.AddMetaToScheme, addDefinitions} {
 		if err := add(scheme); err != nil {
 			return err
 		}

@@ -1,10 +1,14 @@
 package kube
 
 import (
+	"bytes"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/go-logr/logr/funcr"
@@ -13,6 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
+
+	"github.com/metacni/metacni/status"
 )
 
 // cutOff answers each request with the beginning of an object.
@@ -20,6 +26,48 @@ func cutOff(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", "1000")
 	_, _ = w.Write([]byte(`{"kind":`))
+}
+
+// A meter counts the bytes of answers.
+type meter struct {
+	http.RoundTripper
+
+	bytes atomic.Int64
+}
+
+func (m *meter) RoundTrip(q *http.Request) (*http.Response, error) {
+	r, err := m.RoundTripper.RoundTrip(q)
+	if err == nil {
+		data, e := io.ReadAll(r.Body)
+		_ = r.Body.Close()
+		m.bytes.Add(int64(len(data)))
+		r.Body, err = io.NopCloser(bytes.NewReader(data)), e
+	}
+	return r, err
+}
+
+// A pod has a long spec and a long status, of which nothing is needed.
+func TestTheAnswerToAStatusIsNotTheWholePod(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	v := open(t, s, Config{})
+	awaitSync(t, v)
+	p := aPod("web")
+	s.SetPod(pod(p.UID, func(o *corev1.Pod) {
+		o.Spec.Containers[0].Args = []string{strings.Repeat("x", 1<<16)}
+	}))
+	m := &meter{RoundTripper: v.transport.now.next}
+	v.transport.now.next = m
+	version, err := v.NewStatusWriter(StatusConfig{}).send(t.Context(), p, p.UID, "text")
+	if after := s.Pod("blue", "web"); err != nil || version != after.ResourceVersion || after.Annotations[status.NetworkStatusAnnotation] != "text" {
+		t.Errorf("version %q, %v, of %+v", version, err, after.ObjectMeta)
+	}
+	if text, err := v.NetworkStatus(t.Context(), p); text != "text" || err != nil {
+		t.Errorf("%q, %v", text, err)
+	}
+	if n := m.bytes.Load(); n == 0 || n > 2000 {
+		t.Errorf("%d bytes for two answers", n)
+	}
 }
 
 // client-go has a lot to say about an answer that ends early.

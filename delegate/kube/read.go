@@ -13,7 +13,7 @@ const readTimeout = 5 * time.Second
 
 // NetworkStatus returns the annotation network-status that the API server has of a pod, ""
 // if the pod has none. It asks each time, with the right that a [StatusWriter] has: a patch
-// of pods/status that changes nothing is answered with the pod.
+// of pods/status that changes nothing is answered with its metadata.
 //
 // It fails with [ErrGone] if there is no such pod, and with [ErrNotSynced] if the API
 // server does not answer or does not allow it. A pod without a UID is the one of that

@@ -8,7 +8,9 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
@@ -229,10 +231,14 @@ func (w *StatusWriter) send(ctx context.Context, pod nad.Pod, uid, text string) 
 	return answer.ResourceVersion, err
 }
 
+// onlyMetadata is an Accept header for an object without its spec and its status, or with
+// them where an API server cannot leave them out.
+const onlyMetadata = runtime.ContentTypeProtobuf + ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1," + runtime.ContentTypeProtobuf
+
 // patchStatus sets annotations of a pod with a patch of pods/status, which changes nothing
-// else, and returns the pod. The API server refuses a pod with another UID than pod.UID,
-// unless that is empty.
-func (v *View) patchStatus(ctx context.Context, pod nad.Pod, annotations map[string]string) (corev1.Pod, error) {
+// else, and returns the metadata of the pod. The API server refuses a pod with another UID
+// than pod.UID, unless that is empty.
+func (v *View) patchStatus(ctx context.Context, pod nad.Pod, annotations map[string]string) (metav1.ObjectMeta, error) {
 	type metadata struct {
 		UID         string            `json:"uid,omitempty"`
 		Annotations map[string]string `json:"annotations,omitempty"`
@@ -241,17 +247,20 @@ func (v *View) patchStatus(ctx context.Context, pod nad.Pod, annotations map[str
 		Metadata metadata `json:"metadata"`
 	}{metadata{pod.UID, annotations}})
 	if err != nil { // impossible
-		return corev1.Pod{}, err
+		return metav1.ObjectMeta{}, err
 	}
-	var answer corev1.Pod
-	err = v.core.do(ctx, http.MethodPatch, func(q *rest.Request) {
+	answer, err := v.core.do(ctx, http.MethodPatch, func(q *rest.Request) {
 		q.Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("status").
-			SetHeader("Content-Type", string(types.MergePatchType)).Body(patch)
-	}).Into(&answer)
-	if err == nil && answer.ResourceVersion == "" {
-		err = errors.New("the answer is not the pod")
+			SetHeader("Content-Type", string(types.MergePatchType)).SetHeader("Accept", onlyMetadata).Body(patch)
+	}).Get()
+	if err != nil {
+		return metav1.ObjectMeta{}, err
 	}
-	return answer, err
+	m, err := meta.Accessor(answer)
+	if err != nil || m.GetName() != pod.Name || m.GetResourceVersion() == "" {
+		return metav1.ObjectMeta{}, errors.New("the answer is not the pod")
+	}
+	return meta.AsPartialObjectMetadata(m).ObjectMeta, nil
 }
 
 // heard counts a request, and notes whether the API server is away. The caller holds w.mu.
