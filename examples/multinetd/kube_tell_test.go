@@ -272,7 +272,7 @@ func TestIgnoredKeysAreSaidAtTheStart(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "daemon-config.json")
 	text := fmt.Sprintf(`{"socketDir":%q,"queueDir":"","cniDir":%q,"logFormat":"json","logToStderr":true,"perNodeCertificate":{"enabled":true},
-		"misspelt":1,"statusPolicy":"async","nodeName":"n1"}`, dir+"/run", dir+"/state")
+		"misspelt":1,"statusPolicy":"async","statusRate":1,"nodeName":"n1"}`, dir+"/run", dir+"/state")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -294,7 +294,7 @@ func TestIgnoredKeysAreSaidAtTheStart(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s %s %t", l.Level, l.Key, l.Why != ""))
 	}
 	if diff := cmp.Diff([]string{
-		"INFO logToStderr true", "WARN misspelt false", "INFO nodeName true", "INFO perNodeCertificate true", "INFO statusPolicy true", "INFO  false",
+		"INFO logToStderr true", "WARN misspelt false", "INFO nodeName true", "INFO perNodeCertificate true", "INFO statusPolicy true", "INFO statusRate true", "INFO  false",
 	}, got); diff != "" {
 		t.Errorf("lines (-want +got):\n%s", diff)
 	}

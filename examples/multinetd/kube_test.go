@@ -212,6 +212,21 @@ func TestAsyncADDWaitsForNoRequest(t *testing.T) {
 	tn.wantWrites(t, map[string]int{"patch pods/status": 1, "create events": 1})
 }
 
+// With a rate of almost none only the first status is written. A pod's Event comes after its
+// status, which is sent at once by default.
+func TestStatusesAreHeldBackAsTheRateSays(t *testing.T) {
+	t.Parallel()
+	tn := newTown(t, `,"statusPolicy":"async","statusRate":1e-6`).start(t)
+	for i := range 5 {
+		if err := tn.command(t, "ADD", tn.pod(t, fmt.Sprint("pod", i)), annotated("blue")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tn.until(t, "the Events are written", func() bool { return len(tn.api.Events()) == 5 })
+	tn.until(t, "a status is written", func() bool { return tn.api.Count("patch", "pods/status") > 0 })
+	tn.wantWrites(t, map[string]int{"patch pods/status": 1, "create events": 5})
+}
+
 // A status that cannot be written fails an ADD only if it is required: the ADD is then
 // undone.
 func TestStatusPolicyDecidesWhatBecomesOfADD(t *testing.T) {

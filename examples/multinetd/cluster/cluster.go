@@ -99,7 +99,8 @@ func (c *Cluster) Start(ctx context.Context) (stop func(), err error) {
 	}
 	c.events = c.view.NewEvents(kube.EventsConfig{Mode: c.conf.Events, Controller: "multinetd", Self: c.conf.Self})
 	c.writer = c.view.NewStatusWriter(kube.StatusConfig{
-		Desired: c.desired, Policy: c.conf.StatusPolicy, Timeout: time.Duration(c.conf.StatusTimeout), Delay: moment, Events: c.events,
+		Desired: c.desired, Policy: c.conf.StatusPolicy, Timeout: time.Duration(c.conf.StatusTimeout), Delay: moment,
+		Rate: c.conf.StatusRate, Events: c.events,
 	})
 	c.view.OnPod(c.tellIgnored)
 	c.view.OnPod(c.follow.seen)

@@ -27,6 +27,7 @@ type Config struct {
 
 	StatusPolicy  kube.StatusPolicy
 	StatusTimeout multinet.Duration // how long an ADD waits for its status
+	StatusRate    float64           // statuses per second; 0 means the default of kube
 	StatusFor     StatusFor
 	Events        kube.EventMode
 
@@ -91,7 +92,7 @@ func DefaultConfig() Config {
 func (c *Config) Keys() map[string]any {
 	return map[string]any{
 		"kubeconfig": &c.Kubeconfig, "nodeName": &c.Node,
-		"statusPolicy": &c.StatusPolicy, "statusTimeout": &c.StatusTimeout, "statusFor": &c.StatusFor, "events": &c.Events,
+		"statusPolicy": &c.StatusPolicy, "statusTimeout": &c.StatusTimeout, "statusRate": &c.StatusRate, "statusFor": &c.StatusFor, "events": &c.Events,
 		"reconcile": &c.Reconcile, "onChange": &c.OnChange,
 		"nadWait": &c.NADWait, "podWait": &c.PodWait, "maxViewAge": &c.MaxViewAge, "kubeletDir": &c.KubeletDir,
 		"startupTaint": &c.StartupTaint,
@@ -105,6 +106,9 @@ func (c *Config) Check() error {
 	}
 	if !filepath.IsAbs(c.KubeletDir) {
 		return fmt.Errorf("kubeletDir %q is not an absolute path", c.KubeletDir)
+	}
+	if c.StatusRate < 0 {
+		return fmt.Errorf("statusRate %v is negative", c.StatusRate)
 	}
 	if errs := validation.IsQualifiedName(c.StartupTaint); c.StartupTaint != "" && len(errs) > 0 {
 		return fmt.Errorf("startupTaint %q is not the key of a taint: %s", c.StartupTaint, errs[0])

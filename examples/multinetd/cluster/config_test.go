@@ -40,11 +40,11 @@ func TestKeysHaveDefaultsAndAreChecked(t *testing.T) {
 	}{
 		{keys: `{}`, want: func(*Config) {}},
 		{
-			keys: `{"kubeconfig":"/etc/k","nodeName":"n1","statusPolicy":"require","statusTimeout":"3s","statusFor":"selected","events":"full",
+			keys: `{"kubeconfig":"/etc/k","nodeName":"n1","statusPolicy":"require","statusTimeout":"3s","statusRate":2.5,"statusFor":"selected","events":"full",
 				"nadWait":"0s","podWait":"5s","maxViewAge":"10m","kubeletDir":"/k","reconcile":true,"onChange":"replace","startupTaint":"a.io/b"}`,
 			want: func(c *Config) {
 				*c = Config{
-					Kubeconfig: "/etc/k", Node: "n1", StatusPolicy: "require", StatusTimeout: multinet.Duration(3 * time.Second), StatusFor: Selected,
+					Kubeconfig: "/etc/k", Node: "n1", StatusPolicy: "require", StatusTimeout: multinet.Duration(3 * time.Second), StatusRate: 2.5, StatusFor: Selected,
 					Events: "full", Reconcile: true, OnChange: "replace", PodWait: multinet.Duration(5 * time.Second), MaxViewAge: multinet.Duration(10 * time.Minute), KubeletDir: "/k", StartupTaint: "a.io/b",
 				}
 			},
@@ -61,6 +61,10 @@ func TestKeysHaveDefaultsAndAreChecked(t *testing.T) {
 		{keys: `{"reconcile":"yes"}`, errs: "bool"},
 		{keys: `{"statusTimeout":"-1s"}`, errs: "statusTimeout"},
 		{keys: `{"statusTimeout":"0s"}`, errs: "statusTimeout"},
+		{keys: `{"statusRate":0}`, want: func(*Config) {}},
+		{keys: `{"statusRate":-1}`, errs: "statusRate -1 is negative"},
+		{keys: `{"statusRate":"50"}`, errs: "string"},
+		{keys: `{"statusRate":1e999}`, errs: "1e999"},
 		{keys: `{"nadWait":"-1s"}`, errs: "nadWait"},
 		{keys: `{"podWait":"soon"}`, errs: "soon"},
 		{keys: `{"maxViewAge":"-1s"}`, errs: "maxViewAge"},
