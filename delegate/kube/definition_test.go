@@ -262,7 +262,8 @@ func TestTheEndOfTheContextEndsALookUp(t *testing.T) {
 func TestCopiesOfDefinitionsShareNothing(t *testing.T) {
 	t.Parallel()
 	list := &definitionList{Items: make([]definition, 1)}
-	err := json.Unmarshal([]byte(`{"metadata":{"namespace":"a","name":"b","annotations":{"k":"v"}},"spec":{"config":"{}"}}`), &list.Items[0])
+	// One that cannot be used keeps its annotations, as a bookmark does.
+	err := json.Unmarshal([]byte(`{"metadata":{"namespace":"a","name":"b","annotations":{"k":"v"}},"spec":7}`), &list.Items[0])
 	if err != nil {
 		t.Fatal(err)
 	}

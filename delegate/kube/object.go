@@ -32,7 +32,7 @@ func addDefinitions(scheme *runtime.Scheme) error {
 // from being read: its error is a property of the definition.
 type definition struct {
 	metav1.TypeMeta
-	metav1.ObjectMeta // what a watch needs: the names, the version, its own annotation
+	metav1.ObjectMeta // what a watch needs: the names, the version, the annotation of a bookmark
 
 	value nad.Definition
 	err   error // why it cannot be used
@@ -40,8 +40,13 @@ type definition struct {
 
 // UnmarshalJSON reads what matters of an object.
 func (d *definition) UnmarshalJSON(data []byte) error {
-	var object struct {
-		metav1.TypeMeta
+	*d = definition{}
+	d.value, d.err = nad.Parse(data)
+	d.Namespace, d.Name, d.ResourceVersion = d.value.Namespace, d.value.Name, d.value.Version
+	if d.err == nil {
+		return nil
+	}
+	var object struct { // a bookmark, or a definition that cannot be used
 		Metadata struct {
 			Name            string            `json:"name"`
 			Namespace       string            `json:"namespace"`
@@ -51,13 +56,7 @@ func (d *definition) UnmarshalJSON(data []byte) error {
 	}
 	_ = json.Unmarshal(data, &object) // whatever can be read
 	m := object.Metadata
-	*d = definition{
-		TypeMeta: object.TypeMeta,
-		ObjectMeta: metav1.ObjectMeta{
-			Name: m.Name, Namespace: m.Namespace, ResourceVersion: m.ResourceVersion, Annotations: m.Annotations,
-		},
-	}
-	d.value, d.err = nad.Parse(data)
+	d.Namespace, d.Name, d.ResourceVersion, d.Annotations = m.Namespace, m.Name, m.ResourceVersion, m.Annotations
 	if e, ok := errors.AsType[*nad.Error](d.err); ok && e.Ref == (nad.Ref{}) {
 		named := *e
 		named.Ref = nad.Ref{Namespace: m.Namespace, Name: m.Name}
