@@ -27,9 +27,9 @@ type Pod struct {
 	// Do not change them.
 	Annotations map[string]string
 
-	HostNetwork bool
-	Deleted     bool // metadata.deletionTimestamp is set
-	Phase       corev1.PodPhase
+	HostNetwork bool            // spec.hostNetwork
+	Deleted     bool            // metadata.deletionTimestamp is set
+	Phase       corev1.PodPhase // status.phase
 }
 
 // is reports whether p is the pod of a container. A static pod has the UID that the

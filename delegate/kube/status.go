@@ -61,6 +61,7 @@ type StatusConfig struct {
 	// time, by several goroutines, and again after it has failed.
 	Desired func(ctx context.Context, pod nad.Pod) (Status, error)
 
+	// Policy says whether an ADD waits. Empty means StatusWait.
 	Policy StatusPolicy
 
 	// Timeout limits how long [StatusWriter.Wait] waits. 0 means 1 s.
