@@ -87,6 +87,11 @@ func TestVariantsOfTheManifests(t *testing.T) {
 			},
 			[]string{"failurePolicy: Fail\n  matchPolicy", "namespace: kube-system", "image: multinetd"},
 		},
+		"priority": {
+			"resources: [DEPLOY]\ncomponents: [DEPLOY/priority]\nnamespace: NAMESPACE",
+			[]string{"kind: PriorityLevelConfiguration\n", "      serviceAccount:\n        name: multinetd\n        namespace: NAMESPACE\n"},
+			nil,
+		},
 		"without the API": {
 			"resources: [DEPLOY/daemon]",
 			[]string{"automountServiceAccountToken: false\n", "priorityClassName: system-node-critical\n"},
