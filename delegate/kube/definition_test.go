@@ -258,6 +258,26 @@ func TestTheEndOfTheContextEndsALookUp(t *testing.T) {
 	}
 }
 
+// A LIST of version 0 may be older than what the daemon knew before its restart. For pods it
+// is made all the same: some API servers read another one from etcd, with the pods of all nodes.
+func TestListOfDefinitionsIsNotOfAnOldVersion(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	storage(s)
+	s.Break(kubetest.Fault{NoSendInitialEvents: true})
+	awaitSync(t, open(t, s, Config{Node: "node1", Pods: true}))
+	got := map[string]string{}
+	for _, r := range s.Requests() {
+		if r.Verb == "list" {
+			got[r.Resource] += r.Query + ";"
+		}
+	}
+	want := map[string]string{definitionResource: ";", "pods": "fieldSelector=spec.nodeName%3Dnode1&limit=500&resourceVersion=0;"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("queries (-want +got):\n%s", diff)
+	}
+}
+
 // Kubernetes' packages copy objects before they change them.
 func TestCopiesOfDefinitionsShareNothing(t *testing.T) {
 	t.Parallel()

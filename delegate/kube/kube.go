@@ -136,7 +136,7 @@ func Open(ctx context.Context, c Config) (*View, error) {
 // start starts what runs in the background.
 func (v *View) start(ctx context.Context) {
 	v.definitions = newPart(ctx, v, resource{
-		client: v.nads, name: definitionResource, list: func() runtime.Object { return &definitionList{} },
+		client: v.nads, name: definitionResource, list: func() runtime.Object { return &definitionList{} }, newest: true,
 	}, keepDefinition)
 	if v.config.Mirror != "" {
 		m := newMirror(v.config.Mirror, v.log, v.definitions.store)

@@ -276,6 +276,10 @@ type resource struct {
 	name     string                // network-attachment-definitions
 	selector string                // of fields
 	list     func() runtime.Object // an empty list
+
+	// newest means that a LIST is never of version 0, which may be older than what is known
+	// of an earlier one. API servers before Kubernetes 1.31 read it from their database.
+	newest bool
 }
 
 // request returns the description of a request that lists r, or watches it.
@@ -287,6 +291,9 @@ func (r resource) request(opts metav1.ListOptions) func(*rest.Request) {
 }
 
 func (r resource) List(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+	if r.newest && opts.ResourceVersion == "0" {
+		opts.ResourceVersion, opts.Limit = "", 0
+	}
 	list := r.list()
 	return list, r.client.do(ctx, http.MethodGet, r.request(opts)).Into(list)
 }
