@@ -70,6 +70,14 @@ func metadataCases() []Case {
 			kind, _, spec, err := c.accepting("application/json;as=Other;g=meta.k8s.io;v=v1, application/json").kind(ctx, "GET", pods+"/"+c.name, "", "")
 			return errors.Join(err, same("the kind", kind, "/v1, Kind=Pod"), same("whether it has a spec", spec, true))
 		}},
+		Case{"an answer of a type that the server does not have is not acceptable", func(ctx context.Context, c *client) error {
+			if _, err := c.pod(ctx, c.name); err != nil {
+				return err
+			}
+			html := c.accepting("text/html")
+			want := answer{http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable, ""}
+			return errors.Join(want.of(html.do(ctx, "GET", pods+"/"+c.name, "", "")), want.of(html.do(ctx, "GET", pods+"?watch=true", "", "")))
+		}},
 		Case{"a list is not the metadata of an object", func(ctx context.Context, c *client) error {
 			return answer{http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable, ""}.of(c.accepting(onlyMetadata+", application/json").do(ctx, "GET", pods, "", ""))
 		}},
