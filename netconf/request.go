@@ -60,7 +60,7 @@ func (n Network) CheckRequest(r Request) error {
 			return inNetwork(n.Name(), under(pluginKey(i), err))
 		}
 	}
-	if _, err := r.prevResult(); err != nil {
+	if err := r.checkPrevResult(); err != nil {
 		return inNetwork(n.Name(), under(pluginKey(0), err))
 	}
 	return nil
@@ -84,12 +84,11 @@ func (n Network) requestable(i int) error {
 // addTo stores what r adds in keys, those of a plugin with the given
 // capabilities.
 func (r Request) addTo(keys object, capabilities []string) error {
-	prev, err := r.prevResult()
-	if err != nil {
+	if err := r.checkPrevResult(); err != nil {
 		return err
 	}
-	if prev != nil {
-		keys["prevResult"] = prev.marshal()
+	if r.hasPrevResult() {
+		keys["prevResult"] = splitObject(r.PrevResult).marshal()
 	}
 	runtimeConfig, err := r.runtimeConfig(capabilities)
 	if err != nil {
@@ -109,13 +108,13 @@ func (r Request) addTo(keys object, capabilities []string) error {
 	return nil
 }
 
-// prevResult returns the keys of the previous result, or nil without one.
-func (r Request) prevResult() (object, error) {
-	if len(r.PrevResult) == 0 || isNull(r.PrevResult) {
-		return nil, nil
+func (r Request) hasPrevResult() bool { return len(r.PrevResult) > 0 && !isNull(r.PrevResult) }
+
+func (r Request) checkPrevResult() error {
+	if !r.hasPrevResult() {
+		return nil
 	}
-	result, err := parseObject(r.PrevResult)
-	return result, under("prevResult", err)
+	return under("prevResult", checkObject(r.PrevResult))
 }
 
 // runtimeConfig returns the capability arguments for a plugin with the given
