@@ -277,7 +277,7 @@ func TestADirectoryThatCannotBeMadeIsAnError(t *testing.T) {
 func TestSweepRemovesOldFilesThatNoRecordHas(t *testing.T) {
 	t.Parallel()
 	root, d := node(t)
-	if removed, err := d.Sweep(); removed != nil || err != nil {
+	if removed, err := d.Sweep(nil); removed != nil || err != nil {
 		t.Errorf("without a directory: %q, %v", removed, err)
 	}
 	of := func(container string) delegate.Attachment {
@@ -306,7 +306,11 @@ func TestSweepRemovesOldFilesThatNoRecordHas(t *testing.T) {
 	}
 	// The directory had another name when the record was made.
 	used.Files[0] = strings.Replace(used.Files[0], "/var/run/", "/run/", 1)
-	removed, err := d.Sweep(used)
+	none := errors.New("a record cannot be read")
+	if removed, err := d.Sweep(func() ([]delegate.Attachment, error) { return nil, none }); removed != nil || !errors.Is(err, none) {
+		t.Errorf("without all records: %q, %v", removed, err)
+	}
+	removed, err := d.Sweep(func() ([]delegate.Attachment, error) { return []delegate.Attachment{used}, nil })
 	used.Files[0] = all[0]
 	slices.Sort(removed)
 	if diff := cmp.Diff([]string{temp, lost.Files[0]}, removed); diff != "" || err != nil {
@@ -317,5 +321,12 @@ func TestSweepRemovesOldFilesThatNoRecordHas(t *testing.T) {
 		if gone := err != nil; gone != slices.Contains(removed, file) {
 			t.Errorf("%s is gone: %v", file, gone)
 		}
+	}
+	// Nothing that is left is both ours and old.
+	if err := os.Remove(at(root, used.Files[0])); err != nil {
+		t.Fatal(err)
+	}
+	if removed, err := d.Sweep(nil); removed != nil || err != nil {
+		t.Errorf("with young files: %q, %v", removed, err)
 	}
 }

@@ -87,33 +87,34 @@ func (d Dir) in(dir string, do func(*durable.Dir) error) error {
 // not have been there when the records were read.
 const grace = time.Hour
 
-// Sweep removes the files of Dir's Owner which none of used has and which are older than an
-// hour, and returns their paths. used are the attachments in all records of the Owner: with
-// fewer, files in use are removed, so that a caller who cannot read a record must not sweep.
-// Such files are rare: a record that was deleted by hand leaves one. Sweep goes on past
-// failures and joins the errors. No directory is no error.
-func (d Dir) Sweep(used ...delegate.Attachment) (removed []string, err error) {
-	keep := make(map[string]bool)
-	for _, a := range used {
-		for _, file := range a.Files {
-			keep[path.Base(file)] = true // in which directory does not matter: Path may have changed
-		}
-	}
+// Sweep removes the files of Dir's Owner which no attachment has and which are older than
+// an hour, and returns their paths. used returns the attachments in all records of the
+// Owner; if it fails nothing is removed, because files in use would be. It is called only
+// if there are old files. Such files that nobody has are rare: a record that was deleted by
+// hand leaves one. Sweep goes on past failures and joins the errors. No directory is no
+// error.
+func (d Dir) Sweep(used func() ([]delegate.Attachment, error)) (removed []string, err error) {
 	err = d.in(d.cni(), func(dir *durable.Dir) error {
-		names, err := dir.Names()
+		old, err := d.old(dir)
+		if len(old) == 0 {
+			return err
+		}
 		errs := []error{err}
-		for _, name := range names {
-			if keep[name] || !d.owns(name) && !d.temporary(name) {
+		all, err := used()
+		if err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+		keep := make(map[string]bool)
+		for _, a := range all {
+			for _, file := range a.Files {
+				keep[path.Base(file)] = true // in which directory does not matter: Path may have changed
+			}
+		}
+		for _, name := range old {
+			if keep[name] {
 				continue
 			}
-			info, err := dir.Stat(name)
-			if err == nil && (!info.IsFile || time.Since(info.Changed) < grace) {
-				continue
-			}
-			if err == nil {
-				err = dir.Remove(name)
-			}
-			switch {
+			switch err := dir.Remove(name); {
 			case err == nil:
 				removed = append(removed, path.Join(d.cni(), name))
 			case !errors.Is(err, fs.ErrNotExist):
@@ -129,4 +130,22 @@ func (d Dir) Sweep(used ...delegate.Attachment) (removed []string, err error) {
 		err = fmt.Errorf("device information files: %w", err)
 	}
 	return removed, err
+}
+
+// old returns the names of the Owner's files in dir that are old enough to be removed.
+func (d Dir) old(dir *durable.Dir) (old []string, err error) {
+	names, err := dir.Names()
+	errs := []error{err}
+	for _, name := range names {
+		if !d.owns(name) && !d.temporary(name) {
+			continue
+		}
+		switch info, err := dir.Stat(name); {
+		case err == nil && info.IsFile && time.Since(info.Changed) >= grace:
+			old = append(old, name)
+		case err != nil && !errors.Is(err, fs.ErrNotExist):
+			errs = append(errs, err)
+		}
+	}
+	return old, errors.Join(errs...)
 }

@@ -102,16 +102,20 @@ func sweepDeviceInfo(ctx context.Context, c *plugin.Call) {
 	if c.Value("deviceInfoDir", &path) != nil { // as an ADD reports
 		return
 	}
-	var used []delegate.Attachment
-	for r, err := range c.Manager.Records(ctx) {
-		if err != nil {
-			return
+	var unread error // which GC reports
+	used := func() (all []delegate.Attachment, err error) {
+		for r, err := range c.Manager.Records(ctx) {
+			if err != nil {
+				unread = err
+				return nil, err
+			}
+			for _, a := range r.Attached {
+				all = append(all, a.Attachment)
+			}
 		}
-		for _, a := range r.Attached {
-			used = append(used, a.Attachment)
-		}
+		return all, nil
 	}
-	if _, err := deviceInfo(c.Root, c.Manager, path).Sweep(used...); err != nil {
+	if _, err := deviceInfo(c.Root, c.Manager, path).Sweep(used); err != nil && unread == nil {
 		complain(c, err)
 	}
 }
