@@ -13,7 +13,7 @@ import (
 type files struct {
 	dir   string
 	hook  durable.Hook
-	value func() any // makes a pointer to a value of the store's type
+	value valuer // of the store's type
 }
 
 // A parser reads a record's file. Damage is ErrCorrupt, and a file that has
@@ -362,7 +362,7 @@ func (l *Lock) names() ([]string, error) {
 // alone.
 func onlyVersion(k Key) parser {
 	return func(data []byte) error {
-		if _, err := decode(data, k, func() any { return new(struct{}) }); errors.Is(err, ErrVersion) {
+		if _, err := decode(data, k, func([]byte) (any, error) { return nil, nil }); errors.Is(err, ErrVersion) {
 			return err
 		}
 		return nil

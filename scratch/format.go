@@ -45,13 +45,16 @@ type stage struct {
 }
 
 // An envelope is the JSON of a line: a record, with its value, or the change of
-// one.
+// one. The value or the change is the last of it, see [split].
 type envelope struct {
 	stage
 
-	Value  any             `json:"value"` // to be read, a pointer to what it is to be
+	Value  any             `json:"value"` // once it is read, a pointer to what it is to be
 	Change json.RawMessage `json:"change,omitempty"`
 }
+
+// A valuer makes a pointer to a new value of its JSON.
+type valuer func(text []byte) (any, error)
 
 func (o *origin) key() Key {
 	return Key{Network: o.Network, ContainerID: o.ContainerID, IfName: o.IfName}
@@ -139,8 +142,7 @@ type stored = Record[any]
 // there is none the error is ErrCorrupt; ErrVersion when a later line is
 // of another version; and fs.ErrNotExist when the file says that it was given
 // to another record after k's was deleted. k may come from a file name.
-// value makes a pointer to a new value.
-func decode(data []byte, k Key, value func() any) (stored, error) {
+func decode(data []byte, k Key, value valuer) (stored, error) {
 	why := errors.New("empty")
 	var changes []envelope // the last first
 	for len(data) > 0 {
@@ -177,18 +179,14 @@ func (e *envelope) record(changes []envelope) stored {
 	return r
 }
 
-func decodeLine(line []byte, k Key, value func() any) (env envelope, err error) {
+func decodeLine(line []byte, k Key, value valuer) (env envelope, err error) {
 	if err := verify(line); err != nil {
 		return env, err
 	}
-	v := value()
-	env.Value = v
-	err = json.Unmarshal(line[prefix:], &env)
-	if err == nil && env.Value == nil { // null, which is for the value's own decoder to judge
-		env.Value, err = v, json.Unmarshal([]byte("null"), v)
-	}
-	if err != nil || !known(env.Version) {
-		return env, unknown(line[prefix:], err)
+	text := line[prefix:]
+	about, last, isChange := split(text)
+	if err := json.Unmarshal(about, &env.stage); err != nil || !known(env.Version) {
+		return env, unknown(text, err)
 	}
 	same := checkKey(env.key()) == nil && sameFile(env.key(), k)
 	switch {
@@ -200,8 +198,32 @@ func decodeLine(line []byte, k Key, value func() any) (env envelope, err error) 
 		return env, fmt.Errorf("it is the record of %q", env.key().String())
 	case !env.State.valid():
 		return env, fmt.Errorf("unknown state %q", string(env.State))
+	case last == nil:
+		return env, errors.New("no value")
+	case isChange:
+		env.Change = last
+	default:
+		env.Value, err = value(last)
 	}
-	return env, nil
+	return env, err
+}
+
+// split divides the JSON of a line into the object that says what the line is
+// about, and the value or the change, which is the last of a line and the most
+// of it. So each is decoded once, and only if it is asked for. A string cannot
+// be taken for the key: the quotes in it are escaped.
+func split(text []byte) (about, last []byte, isChange bool) {
+	about = text
+	for _, key := range []string{`,"value":`, `,"change":`} {
+		// The first one that is there: the other may be in it.
+		if i := bytes.Index(about, []byte(key)); i >= 0 {
+			about, last, isChange = text[:i:i], text[i+len(key):], key == `,"change":`
+		}
+	}
+	if last == nil || text[len(text)-1] != '}' {
+		return text, nil, false
+	}
+	return append(about, '}'), last[:len(last)-1], isChange
 }
 
 // known reports whether v is a version that this program reads.

@@ -4,6 +4,6 @@ package scratch
 func encodeRecord[T any](r Record[T]) ([]byte, error) { return encode(storedOf(r)) }
 
 func decodeAs[T any](data []byte, k Key) (Record[T], error) {
-	r, err := decode(data, k, func() any { return new(T) })
+	r, err := decode(data, k, Store[T]{}.files().value)
 	return typed[T](r), err
 }

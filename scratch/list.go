@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"iter"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -13,8 +14,9 @@ import (
 )
 
 // List returns every record, in the order of file names: by container, network
-// and interface. It reads them one by one, without a lock, so that what is
-// written meanwhile may or may not be in it.
+// and interface. It reads them without a lock, so that what is written meanwhile
+// may or may not be in it. Where there are many, several goroutines read a few
+// records ahead.
 //
 // A record that cannot be read is yielded as an [*Error] with its key, at every
 // call: a damaged record is [ErrCorrupt], until [Store.Forget] deletes it, and
@@ -26,7 +28,20 @@ import (
 // empty one.
 func (s Store[T]) List(ctx context.Context) iter.Seq2[Record[T], error] {
 	return func(yield func(Record[T], error) bool) {
-		s.files().each(ctx, "list", "", func(r stored, err error) bool { return yield(typed[T](r), err) })
+		s.files().each(ctx, "list", "", nil, func(r stored, err error) bool { return yield(typed[T](r), err) })
+	}
+}
+
+// Select is [Store.List] for the records whose key want accepts. It finds most of
+// the others by the names of their files, and does not read them. Several
+// goroutines may call want at the same time. A record is also yielded, as an
+// error, if it cannot be read and only the hash of a name is known.
+func (s Store[T]) Select(ctx context.Context, want func(Key) bool) iter.Seq2[Record[T], error] {
+	return func(yield func(Record[T], error) bool) {
+		maybe := func(k Key) bool { return hashed(k.ContainerID) || hashed(k.Network) || want(k) }
+		s.files().each(ctx, "list", "", maybe, func(r stored, err error) bool {
+			return err == nil && !want(r.Key) || yield(typed[T](r), err)
+		})
 	}
 }
 
@@ -50,7 +65,7 @@ func (f files) container(ctx context.Context, id string) ([]stored, error) {
 	if err := checkStoredContainer(id); err != nil {
 		return nil, fail("list", Key{ContainerID: id}, err)
 	}
-	return collect(func(yield func(stored, error) bool) { f.each(ctx, "list", id, yield) })
+	return collect(func(yield func(stored, error) bool) { f.each(ctx, "list", id, nil, yield) })
 }
 
 // Records is [Store.Container] for the container of l, which must be held. It is
@@ -158,8 +173,16 @@ func collect(each func(yield func(stored, error) bool)) ([]stored, error) {
 	return all, errors.Join(errs...)
 }
 
-// each yields the records of a container, or of all when id is empty.
-func (f files) each(ctx context.Context, op, id string, yield func(stored, error) bool) {
+const (
+	// ahead is how many files a goroutine reads at a time, if there are more.
+	ahead = 32
+	// maxReaders bounds how many goroutines read.
+	maxReaders = 8
+)
+
+// each yields the records of a container, or of all when id is empty, with keys
+// that want accepts, which may be nil. A long name is a hash in such a key.
+func (f files) each(ctx context.Context, op, id string, want func(Key) bool, yield func(stored, error) bool) {
 	whole := Key{ContainerID: id}
 	root, err := f.open()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -175,22 +198,41 @@ func (f files) each(ctx context.Context, op, id string, yield func(stored, error
 		yield(stored{}, fail(op, whole, err))
 		return
 	}
-	for _, name := range names {
-		if ctx.Err() != nil {
-			yield(stored{}, fail(op, whole, cause.Of(ctx)))
-			return
+	mine := names
+	if id != "" {
+		mine = slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+			return name != formerDir(id) && !strings.HasPrefix(name, part(id)+"@")
+		})
+	}
+	read := func(some []string) (es []entry) {
+		add := func(r stored, err error) bool {
+			es = append(es, entry{stored: r, err: err})
+			return true
 		}
-		more := true
-		switch {
-		case isFormerDir(name):
-			if id == "" || name == formerDir(id) {
-				more = f.formerRecords(op, root, name, names, yield)
+		for _, name := range some {
+			switch {
+			case ctx.Err() != nil:
+			case isFormerDir(name):
+				f.formerRecords(op, root, name, names, want, add)
+			default:
+				f.record(op, root, name, want, add)
 			}
-		case id == "" || strings.HasPrefix(name, part(id)+"@"):
-			more = f.record(op, root, name, yield)
 		}
-		if !more {
-			return
+		return es
+	}
+	size, readers := 1, 1
+	if len(mine) > ahead {
+		size, readers = ahead, min(runtime.GOMAXPROCS(0), maxReaders)
+	}
+	for es := range inOrder(slices.Collect(slices.Chunk(mine, size)), readers, read) {
+		for i := 0; i < len(es) || ctx.Err() != nil; i++ {
+			if ctx.Err() != nil {
+				yield(stored{}, fail(op, whole, cause.Of(ctx)))
+				return
+			}
+			if !yield(es[i].stored, es[i].err) {
+				return
+			}
 		}
 	}
 }
@@ -221,10 +263,10 @@ func (f files) readFile(op string, dir *durable.Dir, name string, k Key, damaged
 	return e, found
 }
 
-// record yields the record in the file name, if it is one's.
-func (f files) record(op string, root *durable.Dir, name string, yield func(stored, error) bool) bool {
+// record yields the record in the file name, if it is one's that is wanted.
+func (f files) record(op string, root *durable.Dir, name string, want func(Key) bool, yield func(stored, error) bool) bool {
 	k, damaged, ok := parseName(name)
-	if !ok {
+	if !ok || want != nil && !want(k) {
 		return true
 	}
 	e, found := f.readFile(op, root, name, k, damaged)
@@ -234,7 +276,7 @@ func (f files) record(op string, root *durable.Dir, name string, yield func(stor
 // formerRecords yields the records of a container's directory of the former
 // layout, and those that have been taken over since it was seen there. others
 // are the names in root that are yielded otherwise.
-func (f files) formerRecords(op string, root *durable.Dir, name string, others []string, yield func(stored, error) bool) bool {
+func (f files) formerRecords(op string, root *durable.Dir, name string, others []string, want func(Key) bool, yield func(stored, error) bool) bool {
 	names, dir, err := openFormer(root, name)
 	if err != nil {
 		return yield(stored{}, fail(op, Key{ContainerID: name}, err))
@@ -247,6 +289,9 @@ func (f files) formerRecords(op string, root *durable.Dir, name string, others [
 	for _, n := range names {
 		k, damaged, _ := parseRest(n, formerMaxPart)
 		k.ContainerID = name
+		if want != nil && !want(k) {
+			continue
+		}
 		e, found := f.readFile(op, dir, n, k, damaged)
 		if !found {
 			taken = true
@@ -266,7 +311,7 @@ func (f files) formerRecords(op string, root *durable.Dir, name string, others [
 	}
 	for _, n := range now {
 		_, other := slices.BinarySearch(others, n)
-		if !other && !yielded[n] && strings.HasPrefix(n, part(name)+"@") && !f.record(op, root, n, yield) {
+		if !other && !yielded[n] && strings.HasPrefix(n, part(name)+"@") && !f.record(op, root, n, want, yield) {
 			return false
 		}
 	}

@@ -113,11 +113,24 @@ type Store[T any] struct {
 	// methods that read, a missing directory is an empty one. It must be set.
 	Dir string
 
+	// Decode, if not nil, decodes the JSON of a value into v, which is zero,
+	// instead of [json.Unmarshal]. It may check the value, or decode only what is
+	// needed. If it fails the record is damaged. Several goroutines may call it at
+	// the same time.
+	Decode func(text []byte, v *T) error
+
 	hook *durable.Hook // tests fail and stop it at every system call
 }
 
 func (s Store[T]) files() files {
-	f := files{dir: s.Dir, value: func() any { return new(T) }}
+	decode := s.Decode
+	if decode == nil {
+		decode = func(text []byte, v *T) error { return json.Unmarshal(text, v) }
+	}
+	f := files{dir: s.Dir, value: func(text []byte) (any, error) {
+		v := new(T)
+		return v, decode(text, v)
+	}}
 	if s.hook != nil {
 		f.hook = *s.hook
 	}

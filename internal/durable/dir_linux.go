@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,11 +16,13 @@ import (
 )
 
 // A Dir is an open directory. Close it. Its methods may be called by several
-// goroutines at once, except Close and Names.
+// goroutines at once, except Close.
 type Dir struct {
 	fd   int
 	path string
 	hook Hook
+
+	listing sync.Mutex // guards the position in fd
 }
 
 const dirFlags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC
@@ -215,6 +218,8 @@ func (d *Dir) Stat(name string) (Info, error) {
 // Names returns the names in d, sorted. A directory that has been removed since
 // it was opened has none.
 func (d *Dir) Names() ([]string, error) {
+	d.listing.Lock()
+	defer d.listing.Unlock()
 	var names []string
 	err := d.do("getdents", ".", func() error {
 		names = nil

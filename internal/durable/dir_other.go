@@ -83,3 +83,15 @@ func (d *Dir) Chmod(int, string, uint32) error { return errors.ErrUnsupported }
 func (d *Dir) ReadFile(string, int64) ([]byte, ID, error) {
 	return nil, ID{}, errors.ErrUnsupported
 }
+
+// A Watch watches nothing on this system.
+type Watch struct{}
+
+// Watch returns [errors.ErrUnsupported].
+func (d *Dir) Watch() (*Watch, error) { return nil, errors.ErrUnsupported }
+
+// Close does nothing.
+func (w *Watch) Close() {}
+
+// Changed knows nothing.
+func (w *Watch) Changed() (names []string, all bool) { return nil, true }
