@@ -115,7 +115,7 @@ func (m *Manager) clear(ctx context.Context, l *scratch.Lock, k scratch.Key) err
 	case r.State.Attached() && !m.record(r).outlived():
 		return ErrAdded
 	}
-	if err := m.remove(ctx, l, k, ""); err != nil {
+	if err := m.remove(ctx, l, k, nil); err != nil {
 		return fmt.Errorf("what was attached before cannot be removed: %w", err)
 	}
 	return nil

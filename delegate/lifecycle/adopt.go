@@ -123,9 +123,9 @@ func (m *Manager) adoption(a Adoption) (scratch.Record[record], error) {
 func (m *Manager) Release(ctx context.Context, k scratch.Key, keep func(context.Context, Record) error) error {
 	return fail(OpRelease, k, m.withRecord(ctx, k, func(ctx context.Context, l *scratch.Lock, r scratch.Record[record]) error {
 		if !r.State.Attached() || m.record(r).outlived() {
-			return m.remove(ctx, l, k, "")
+			return m.remove(ctx, l, k, nil)
 		}
-		err := m.drop(ctx, l, &r, func(e entry) bool { return e.Half || e.IfName != k.IfName })
+		err := m.drop(ctx, l, &r, nil, func(e entry) bool { return e.Half || e.IfName != k.IfName })
 		if err == nil {
 			err = m.removeFiles(r.Value.Sources)
 		}

@@ -31,7 +31,7 @@ func (m *Manager) Attach(ctx context.Context, k scratch.Key, t Transaction) ([]d
 		if err != nil {
 			return err
 		}
-		leftErr := m.drop(ctx, l, &before, halfDone)
+		leftErr := m.drop(ctx, l, &before, nil, halfDone)
 		added, err = m.attachTo(ctx, l, before, t)
 		if errors.Is(err, ErrPlan) {
 			err = also(err, leftErr) // its interface name may be why
@@ -61,7 +61,7 @@ func (m *Manager) Detach(ctx context.Context, k scratch.Key, ifname string) erro
 		return fail(OpDetach, k, impossible("only DEL removes the attachment's own interface"))
 	}
 	return fail(OpDetach, k, m.withRecord(ctx, k, func(ctx context.Context, l *scratch.Lock, r scratch.Record[record]) error {
-		return m.drop(ctx, l, &r, func(e entry) bool { return e.IfName == ifname })
+		return m.drop(ctx, l, &r, nil, func(e entry) bool { return e.IfName == ifname })
 	}))
 }
 
@@ -93,7 +93,7 @@ func (m *Manager) added(k scratch.Key) (scratch.Record[record], error) {
 // drop detaches the delegates of r for which which is true, and takes them out
 // of the record. It records first that it does: what a plugin has begun to remove
 // is not attached any more.
-func (m *Manager) drop(ctx context.Context, l *scratch.Lock, r *scratch.Record[record], which func(entry) bool) error {
+func (m *Manager) drop(ctx context.Context, l *scratch.Lock, r *scratch.Record[record], how *removing, which func(entry) bool) error {
 	if !slices.ContainsFunc(r.Value.Delegates, which) {
 		return nil
 	}
@@ -105,7 +105,7 @@ func (m *Manager) drop(ctx context.Context, l *scratch.Lock, r *scratch.Record[r
 		}
 		_ = m.store().Note(l, *r) // it must work when the disk is full
 	}
-	if err := m.detach(ctx, l, r, "", which); err != nil {
+	if err := m.detach(ctx, l, r, how, which); err != nil {
 		return err
 	}
 	if err := m.removeFiles(filesOf(r.Value.Delegates, which)); err != nil {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -61,7 +63,7 @@ func BenchmarkDelWithoutRecord(b *testing.B) {
 // tells a plugin what is valid: all that it knows. Most of the time goes into
 // making the records; TMPDIR=/dev/shm saves that, and -short the most.
 func BenchmarkGC(b *testing.B) {
-	for _, records := range []int{10, 1000, 100_000} {
+	for _, records := range []int{10, 1000, 10_000, 100_000} {
 		b.Run(fmt.Sprintf("records=%d", records), func(b *testing.B) {
 			if records > 1000 && testing.Short() {
 				b.Skip("many records")
@@ -93,6 +95,47 @@ func BenchmarkGC(b *testing.B) {
 	}
 }
 
+// GC of stale attachments among many: what it takes to remove one must not depend
+// on how many there are.
+func BenchmarkGCOfStale(b *testing.B) {
+	for _, stale := range []int{1, 10, 100, 1000} {
+		b.Run(fmt.Sprintf("stale=%d/records=10000", stale), func(b *testing.B) {
+			if testing.Short() {
+				b.Skip("many records")
+			}
+			n := newNode(b)
+			n.Invoker.Exec = &collector{}
+			b.ReportAllocs()
+			for b.Loop() {
+				b.StopTimer()
+				list := n.fill(10_000)
+				b.StartTimer()
+				if err := n.GC(b.Context(), Collection{Network: "multi", Valid: list[stale:]}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkRecords(b *testing.B) {
+	n := newNode(b)
+	list := n.fill(10_000)
+	b.ReportAllocs()
+	for b.Loop() {
+		found := 0
+		for _, err := range n.Records(b.Context()) {
+			if err != nil {
+				b.Fatal(err)
+			}
+			found++
+		}
+		if found != len(list) {
+			b.Fatalf("%d records, want %d", found, len(list))
+		}
+	}
+}
+
 // A collector is an Exec of plugins that do nothing at GC.
 type collector struct {
 	version.PluginDecoder
@@ -119,11 +162,16 @@ func live() float64 {
 }
 
 // fill records attachments, and returns the list of them: it adds one, and copies
-// its record, without waiting for the disk.
+// its record, without waiting for the disk. Their network namespace is gone, so
+// that another program may have removed them.
 func (n *node) fill(records int) (list []types.GCAttachment) {
 	n.t.Helper()
 	first := key("c0", "eth0")
-	n.add(first)
+	added := nodeAt(n.t, n.Dir)
+	added.del(first)
+	added.printing("bridge", ipsOf("10.0.0.2/24"))
+	added.printing("tuning", ipsOf("10.0.0.2/24"))
+	added.addIn(first, "/nonexistent/ns")
 	text, err := os.ReadFile(n.recordFile(first))
 	if err != nil {
 		n.t.Fatal(err)
@@ -140,7 +188,8 @@ func (n *node) fill(records int) (list []types.GCAttachment) {
 				fmt.Fprintf(&out, "%.8x %s\n", sha256.Sum256([]byte(text)), text)
 			}
 		}
-		if err := os.WriteFile(n.recordFile(k), []byte(out.String()), 0o600); err != nil {
+		err := errors.Join(os.WriteFile(n.recordFile(k), []byte(out.String()), 0o600), os.WriteFile(filepath.Join(n.Dir, k.ContainerID+"@lock"), nil, 0o600))
+		if err != nil {
 			n.t.Fatal(err)
 		}
 	}

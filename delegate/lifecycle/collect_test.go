@@ -291,7 +291,7 @@ func TestGCNamesTheDamaged(t *testing.T) {
 				t.Errorf("records: %q", got)
 			}
 			// Until the operator has dealt with it.
-			for _, err := range (scratch.Store[record]{Dir: n.Dir}).List(t.Context()) {
+			for _, err := range n.store().List(t.Context()) {
 				if e := (*scratch.Error)(nil); errors.As(err, &e) {
 					if err := n.forget(e.Key); err != nil {
 						t.Fatal(err)

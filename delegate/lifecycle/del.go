@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -52,7 +53,7 @@ func (m *Manager) Del(ctx context.Context, r Removal) error {
 		return nil
 	}
 	err := m.locked(ctx, k.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
-		return m.remove(ctx, l, k, r.NetNS)
+		return m.remove(ctx, l, k, &removing{given: r.NetNS})
 	})
 	return fail(OpDel, k, m.answer(k, err))
 }
@@ -99,14 +100,20 @@ func (m *Manager) nothing(k scratch.Key) bool {
 	return m.unrecorded(k)
 }
 
-// remove runs the DELs of what is recorded under k and deletes the record.
-func (m *Manager) remove(ctx context.Context, l *scratch.Lock, k scratch.Key, given string) error {
-	return m.removeAs(ctx, l, k, given, nil)
+// removing says how an attachment is removed. Nil is the same as the zero value.
+type removing struct {
+	given string // the namespace that came with the DEL
+
+	// current returns the network of an attachment as it is configured now. It is
+	// tried if the recorded one fails, see detachAs.
+	current func(delegate.Attachment) (netconf.Network, bool)
+
+	owners *owners // if there are several to remove
 }
 
-// removeAs is remove which, when the recorded networks fail, tries those that
-// current returns; see detachAs.
-func (m *Manager) removeAs(ctx context.Context, l *scratch.Lock, k scratch.Key, given string, current func(delegate.Attachment) (netconf.Network, bool)) error {
+// remove runs the DELs of what is recorded under k and deletes the record.
+func (m *Manager) remove(ctx context.Context, l *scratch.Lock, k scratch.Key, how *removing) error {
+	how = cmp.Or(how, &removing{})
 	return m.store().Consume(ctx, l, k, func(ctx context.Context, r scratch.Record[record]) error {
 		if r.State != scratch.Deleting {
 			r.State = scratch.Deleting
@@ -116,14 +123,14 @@ func (m *Manager) removeAs(ctx context.Context, l *scratch.Lock, k scratch.Key, 
 		if m.anew(r) {
 			which, files = func(e entry) bool { return !e.Adopted }, nil
 		}
-		err := m.detach(ctx, l, &r, given, which)
-		if err != nil && current != nil && m.detachAs(ctx, &r, current) {
+		err := m.detach(ctx, l, &r, how, which)
+		if err != nil && how.current != nil && m.detachAs(ctx, &r, how.current) {
 			err = nil
 		}
 		if err == nil {
 			err = m.removeFiles(append(filesOf(r.Value.Delegates, every), files...))
 		}
-		return m.giveUp(l, r, given, err)
+		return m.giveUp(l, r, how.given, err)
 	})
 }
 
@@ -152,7 +159,8 @@ func (m *Manager) detachAs(ctx context.Context, r *scratch.Record[record], curre
 // detach runs the DELs of the delegates of r for which which is true. It notes in
 // r and on disk each plugin that is gone. The last it notes in r only, because the
 // caller removes all these delegates.
-func (m *Manager) detach(ctx context.Context, l *scratch.Lock, r *scratch.Record[record], given string, which func(entry) bool) error {
+func (m *Manager) detach(ctx context.Context, l *scratch.Lock, r *scratch.Record[record], how *removing, which func(entry) bool) error {
+	how = cmp.Or(how, &removing{})
 	var at []int
 	var as []delegate.Attached
 	places := make(map[netns]string)
@@ -164,7 +172,7 @@ func (m *Manager) detach(ctx context.Context, l *scratch.Lock, r *scratch.Record
 			continue
 		}
 		if _, ok := places[e.NetNS]; !ok {
-			places[e.NetNS] = e.NetNS.forDel(m.Root, given)
+			places[e.NetNS] = e.NetNS.forDel(m.Root, how.given)
 		}
 		if others && e.Gone == nil {
 			e.Gone = []int{}
@@ -172,7 +180,7 @@ func (m *Manager) detach(ctx context.Context, l *scratch.Lock, r *scratch.Record
 		at = append(at, i)
 		as = append(as, e.attached(r.Key.ContainerID, func(n netns) string { return places[n] }))
 	}
-	m.disown(ctx, r.Key, as)
+	cmp.Or(how.owners, m.ownersOf(false)).disown(ctx, r.Key, as)
 	return m.invoker().DelAll(ctx, as, func(i int, a delegate.Attached) error {
 		r.Value.Delegates[at[i]].Gone = a.Gone
 		switch {

@@ -88,13 +88,15 @@ func (g *garbage) stale(k scratch.Key) bool {
 func (m *Manager) collect(ctx context.Context, g *garbage) error {
 	var stale []scratch.Key
 	seen := make(map[scratch.Key]time.Time)
-	headers := scratch.Store[struct{}]{Dir: m.Dir} // the values are not needed yet
-	for r, err := range headers.List(ctx) {
-		if err == nil && g.stale(r.Key) {
+	headers := scratch.Store[struct{}]{Dir: m.Dir, Decode: func([]byte, *struct{}) error { return nil }}
+	for r, err := range headers.Select(ctx, g.stale) {
+		if err == nil {
 			stale = append(stale, r.Key)
 			seen[r.Key] = r.Updated
 		}
 	}
+	how := &removing{owners: m.ownersOf(true)}
+	defer how.owners.close()
 	var errs []error
 	for _, k := range stale {
 		if ctx.Err() != nil {
@@ -104,7 +106,7 @@ func (m *Manager) collect(ctx context.Context, g *garbage) error {
 			if r, err := headers.Get(k); err == nil && !r.Updated.Equal(seen[k]) {
 				return nil // it has been changed, or deleted and made again
 			}
-			err := m.remove(ctx, l, k, "")
+			err := m.remove(ctx, l, k, how)
 			g.failed[k] = err != nil
 			return err
 		})
@@ -178,7 +180,10 @@ type remaining struct {
 func (m *Manager) left(ctx context.Context, g *garbage) (remaining, error) {
 	left := remaining{known: true, attached: make(map[string][]types.GCAttachment), unrecorded: maps.Clone(g.valid)}
 	var errs []error
-	for r, err := range m.store().List(ctx) {
+	// An ADD's plan has all that is needed: the notes with results change no
+	// network.
+	plans := scratch.Store[plan]{Dir: m.Dir, Decode: new(reader).decodePlan}
+	for r, err := range plans.List(ctx) {
 		if err != nil {
 			errs = append(errs, g.fail(err))
 			left.known = left.known && !strings.HasPrefix(r.Key.ContainerID, "#") && g.stale(r.Key) // a long ID is known by its hash only

@@ -81,7 +81,9 @@ type Manager struct {
 	adds map[scratch.Key][]*running // of this Manager, guarded by mu
 }
 
-func (m *Manager) store() scratch.Store[record] { return scratch.Store[record]{Dir: m.Dir} }
+func (m *Manager) store() scratch.Store[record] {
+	return scratch.Store[record]{Dir: m.Dir, Decode: new(reader).decode}
+}
 
 func (m *Manager) invoker() *delegate.Invoker {
 	if m.Invoker != nil {

@@ -8,6 +8,7 @@ import (
 	"iter"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -122,27 +123,72 @@ type entry struct {
 	Leaving        bool                       `json:"leaving,omitempty"`    // what Half was called in version 1
 }
 
-// UnmarshalJSON refuses a record with which Del cannot work: it is damaged.
-func (r *record) UnmarshalJSON(data []byte) error {
-	type plain record
-	var p plain
-	if err := json.Unmarshal(data, &p); err != nil {
+// A reader decodes records. Most have one of a few networks, each of which it
+// parses once.
+type reader struct {
+	mu     sync.Mutex
+	parsed map[string]netconf.Network
+}
+
+// maxParsed bounds how many networks a reader keeps.
+const maxParsed = 64
+
+func (p *reader) network(text []byte) (n netconf.Network, err error) {
+	p.mu.Lock()
+	n, ok := p.parsed[string(text)]
+	p.mu.Unlock()
+	if ok || text == nil {
+		return n, nil
+	}
+	if err := n.UnmarshalJSON(text); err != nil {
+		return n, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.parsed == nil || len(p.parsed) == maxParsed {
+		p.parsed = make(map[string]netconf.Network)
+	}
+	p.parsed[string(text)] = n
+	return n, nil
+}
+
+// decode decodes the JSON of a record. It refuses one with which Del cannot work:
+// it is damaged.
+func (p *reader) decode(text []byte, r *record) error {
+	var read struct {
+		record
+		Delegates []struct {
+			entry
+			Network json.RawMessage `json:"network"` // instead of that of entry
+		} `json:"delegates"`
+	}
+	if err := json.Unmarshal(text, &read); err != nil {
 		return err
 	}
-	if p.Delegates == nil {
+	if read.Delegates == nil {
 		return errors.New("no delegates")
 	}
-	*r = record(p)
-	for i, e := range r.Delegates {
-		r.Delegates[i].Half, r.Delegates[i].Leaving = e.Half || e.Leaving, false
-	}
-	for i, a := range r.attached("", asRecorded) {
-		if err := usable(a); err != nil {
+	*r = read.record
+	r.Delegates = make([]entry, len(read.Delegates))
+	for i, d := range read.Delegates {
+		e := d.entry
+		var err error
+		if e.Network, err = p.network(d.Network); err != nil {
+			return err
+		}
+		e.Half, e.Leaving = e.Half || e.Leaving, false
+		if err := usable(e.attached("", asRecorded)); err != nil {
 			return fmt.Errorf("delegate %d: %w", i, err)
 		}
+		r.Delegates[i] = e
 	}
 	return nil
 }
+
+// A plan is a record without the changes that were noted in it.
+type plan record
+
+func (p *reader) decodePlan(text []byte, r *plan) error { return p.decode(text, (*record)(r)) }
 
 // A change is noted in a record after each plugin.
 type change struct {

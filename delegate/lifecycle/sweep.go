@@ -150,7 +150,10 @@ func (s *Sweeper) Sweep(ctx context.Context) (Sweep, error) {
 	slices.SortStableFunc(due, func(a, b scratch.Key) int { return s.due(a).Compare(s.due(b)) })
 	batch := due[:min(len(due), cmp.Or(s.Batch, defaultBatch))]
 	swept.Waiting += len(due) - len(batch)
-	s.each(batch, func(k scratch.Key) (bool, error) { return s.remove(ctx, k, current) }, func(k scratch.Key, done bool, err error) {
+	how := &removing{owners: s.Manager.ownersOf(true)}
+	how.current = func(a delegate.Attachment) (netconf.Network, bool) { return s.current(a, current) }
+	defer how.owners.close()
+	s.each(batch, func(k scratch.Key) (bool, error) { return s.remove(ctx, k, how) }, func(k scratch.Key, done bool, err error) {
 		switch {
 		case err == nil && !done, err != nil && ctx.Err() != nil: // the end of ctx may be why
 			swept.Waiting++
@@ -226,7 +229,7 @@ func (s *Sweeper) each(ks []scratch.Key, do func(scratch.Key) (bool, error), aft
 
 // remove removes what is stale of k. done is false if nothing is stale, or if
 // another operation is working on the container.
-func (s *Sweeper) remove(ctx context.Context, k scratch.Key, known map[string]Record) (done bool, err error) {
+func (s *Sweeper) remove(ctx context.Context, k scratch.Key, how *removing) (done bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.Timeout, defaultTimeout))
 	defer cancel()
 	if s.Begin != nil {
@@ -250,9 +253,9 @@ func (s *Sweeper) remove(ctx context.Context, k scratch.Key, known map[string]Re
 		}
 		done = true
 		if r.State == scratch.Partial && !s.gone(m.record(r)) {
-			return m.drop(ctx, l, &r, halfDone)
+			return m.drop(ctx, l, &r, how, halfDone)
 		}
-		return m.removeAs(ctx, l, k, "", func(a delegate.Attachment) (netconf.Network, bool) { return s.current(a, known) })
+		return m.remove(ctx, l, k, how)
 	})
 	return done, fail(OpSweep, k, err)
 }
