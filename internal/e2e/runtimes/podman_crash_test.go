@@ -1,6 +1,7 @@
 package runtimes
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"strings"
@@ -88,6 +89,18 @@ func (p *podman) forgotten() {
 	p.ok(nil, "sh", "-c", `for ns in /run/netns/*; do if [ -e "$ns" ]; then umount "$ns" && rm "$ns"; fi; done`)
 }
 
+// remove removes a container that a killed podman has left. The first attempt may fail, as
+// file systems stay busy until all processes have ended.
+func (p *podman) remove(name string) {
+	p.t.Helper()
+	var err error
+	eventually(p.t, func() bool {
+		r := p.run(p.env, "podman", "rm", "-f", "-i", "-t", "0", name)
+		err = errors.New(r.stderr)
+		return r.code == 0
+	}, &err)
+}
+
 // TestPodmanKilledWhileItAttaches: podman is killed while a plugin runs. What multinet has
 // attached is removed by multinet itself, by the DEL of podman or by "multinet gc".
 func TestPodmanKilledWhileItAttaches(t *testing.T) {
@@ -101,13 +114,13 @@ func TestPodmanKilledWhileItAttaches(t *testing.T) {
 	same(t, "networks that have been attached", 3, len(p.leases()))
 	p.open()
 	eventually(t, func() bool { return len(p.records()) == 0 })
-	p.must("rm", "-f", "a")
+	p.remove("a")
 	p.forgotten()
 	p.wantNothing()
 
 	// podman and multinet: the plugin still runs.
 	p.killedIn("ADD", true, run...)
-	p.must("rm", "-f", "a")
+	p.remove("a")
 	if said := p.gc(); len(p.records()) > 0 || !strings.Contains(said, "removed") {
 		t.Errorf("gc: %s, left: %q", said, p.records())
 	}
@@ -118,7 +131,7 @@ func TestPodmanKilledWhileItAttaches(t *testing.T) {
 	p.start("a", "8080", "--network", "multi")
 	p.killedIn("DEL", true, "rm", "-f", "-t", "0", "a")
 	p.open()
-	p.must("rm", "-f", "-t", "0", "a")
+	p.remove("a")
 	p.gc()
 	p.forgotten()
 	p.wantNothing()
