@@ -24,16 +24,18 @@ func TestNewNetNSMakesANewNamespaceAndRemovesIt(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		info, err := os.Stat(path)
+		if err != nil {
+			remove()
+			t.Fatal(err)
+		}
 		defer func() {
 			remove()
-			if _, err := os.Stat(path); err == nil {
+			// Another test may have opened a file of that number.
+			if now, err := os.Stat(path); err == nil && os.SameFile(now, info) {
 				t.Errorf("%s is still there", path)
 			}
 		}()
-		info, err := os.Stat(path)
-		if err != nil {
-			t.Fatal(err)
-		}
 		for _, other := range seen {
 			if os.SameFile(info, other) {
 				t.Errorf("%s is not new", path)

@@ -25,47 +25,44 @@ func TestSweepUsesTheDefinitionAsItIsNow(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		keys  string
-		mend  func(*testing.T, *host)
-		want  string // IPAM of the DELs
+		file  string                                                          // the definition is mended in it
+		find  func(context.Context, nad.Ref, nad.Use) (nad.Definition, error) // of a cluster
+		want  string                                                          // IPAM of the DELs
 		swept lifecycle.Sweep
 	}{
 		{
-			name: "not mended", mend: func(*testing.T, *host) {},
+			name: "not mended",
 			want: "typo", swept: lifecycle.Sweep{Failed: 1},
 		},
 		{
 			name: "in a file",
-			mend: func(t *testing.T, h *host) { h.write(t, "net.d/a/blue.conf", config("right")) },
+			file: "net.d/a/blue.conf",
 			want: "typo right", swept: lifecycle.Sweep{Removed: 1},
 		},
 		{
 			name: "in the file of another namespace",
-			mend: func(t *testing.T, h *host) { h.write(t, "net.d/b/blue.conf", config("right")) },
+			file: "net.d/b/blue.conf",
 			want: "typo", swept: lifecycle.Sweep{Failed: 1},
 		},
 		{
 			name: "in a cluster",
-			mend: func(_ *testing.T, h *host) {
-				h.cluster = Cluster{Definition: func(_ context.Context, r nad.Ref, _ nad.Use) (nad.Definition, error) {
-					return nad.Definition{Ref: r, Config: config("of-" + r.Namespace)}, nil
-				}}
+			find: func(_ context.Context, r nad.Ref, _ nad.Use) (nad.Definition, error) {
+				return nad.Definition{Ref: r, Config: config("of-" + r.Namespace)}, nil
 			},
 			want: "typo of-a", swept: lifecycle.Sweep{Removed: 1},
 		},
 		{
 			name: "in a cluster that does not answer",
-			mend: func(_ *testing.T, h *host) {
-				h.cluster = Cluster{Definition: func(ctx context.Context, _ nad.Ref, _ nad.Use) (nad.Definition, error) {
-					<-ctx.Done()
-					return nad.Definition{}, ctx.Err()
-				}}
+			find: func(ctx context.Context, _ nad.Ref, _ nad.Use) (nad.Definition, error) {
+				<-ctx.Done()
+				return nad.Definition{}, ctx.Err()
 			},
 			want: "typo", swept: lifecycle.Sweep{Failed: 1},
 		},
 		{
 			name: "with plugins that it may not have",
 			keys: `"allowedTypes":{"nad":["other"]},`,
-			mend: func(t *testing.T, h *host) { h.write(t, "net.d/a/blue.conf", config("right")) },
+			file: "net.d/a/blue.conf",
 			want: "typo", swept: lifecycle.Sweep{Failed: 1},
 		},
 	} {
@@ -93,7 +90,10 @@ func TestSweepUsesTheDefinitionAsItIsNow(t *testing.T) {
 			if err := h.run(t, "ADD", keys(bridge, asPod), podOf("a")); err == nil {
 				t.Fatal("success")
 			}
-			tt.mend(t, h)
+			if tt.file != "" {
+				h.write(t, tt.file, config("right"))
+			}
+			h.cluster = Cluster{Definition: tt.find}
 			tried = nil
 			s := &lifecycle.Sweeper{}
 			if err := PrepareSweep(t.Context(), s, h.process(), h.cluster, []byte(h.conf(tt.keys+bridge)), ""); err != nil {
@@ -128,7 +128,7 @@ func TestSweepOfAMendedDefinitionHasItsDevice(t *testing.T) {
 		if err := json.Unmarshal(c.Stdin, &conf); err != nil || conf.Mode == "typo" {
 			return nil, errors.New("no such mode")
 		}
-		removed = append(removed, string(c.Command)+" "+conf.DeviceID)
+		removed = append(removed, c.Command+" "+conf.DeviceID)
 		return nil, nil
 	}
 	if err := h.run(t, "ADD", keys(bridge, annotated("vf")), podOf("a")); err == nil {
