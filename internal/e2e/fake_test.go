@@ -28,11 +28,19 @@ type call struct {
 	Command   string
 	ID        string
 	PID       int
+	Started   string
 	Container string
 	IfName    string
 	NetNS     string
 	Args      string
 	Stdin     json.RawMessage
+}
+
+// runs reports whether the fake of the call has not exited. Another process may have its number
+// by now.
+func (c call) runs() bool {
+	f := stat(c.PID)
+	return f != nil && f[0] != "Z" && f[0] != "X" && f[19] == c.Started
 }
 
 // calls returns the logged calls of this world's fakes.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -163,8 +162,7 @@ func (w *world) waitsForLock(r *running) {
 func (w *world) running() (pids []int) {
 	w.t.Helper()
 	for _, c := range w.calls() {
-		name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", c.PID))
-		if slices.Contains([]string{"fake", "exe"}, strings.TrimSpace(string(name))) && alive(c.PID) {
+		if c.runs() {
 			pids = append(pids, c.PID)
 		}
 	}

@@ -94,7 +94,7 @@ func run(conf config, command string, stdin json.RawMessage) error {
 // log appends one line to the log of calls. The tests read it as type call.
 func log(conf config, command string, stdin json.RawMessage) error {
 	line, err := json.Marshal(map[string]any{
-		"command": command, "id": conf.ID, "pid": os.Getpid(),
+		"command": command, "id": conf.ID, "pid": os.Getpid(), "started": started(),
 		"container": os.Getenv("CNI_CONTAINERID"), "ifname": os.Getenv("CNI_IFNAME"),
 		"netns": os.Getenv("CNI_NETNS"), "args": os.Getenv("CNI_ARGS"), "stdin": stdin,
 	})
@@ -102,6 +102,16 @@ func log(conf config, command string, stdin json.RawMessage) error {
 		return err
 	}
 	return appendLine(filepath.Join(conf.Dir, "log"), string(line)+"\n")
+}
+
+// started returns when this process has started, in the kernel's words. Another process may have
+// its number later.
+func started() string {
+	stat, err := os.ReadFile("/proc/self/stat")
+	if err != nil {
+		return ""
+	}
+	return strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))[19]
 }
 
 // answer prints the result of an ADD: the inner plugin's output, the result in
