@@ -1,6 +1,6 @@
 // Package kubetest is a Kubernetes API server for tests. It serves pods, nodes, events
-// (events.k8s.io/v1), ResourceSlices (resource.k8s.io/v1) and NetworkAttachmentDefinitions
-// from memory, over TLS on a loopback address, and fails on demand.
+// (events.k8s.io/v1), ResourceClaims and ResourceSlices (resource.k8s.io/v1) and
+// NetworkAttachmentDefinitions from memory, over TLS on a loopback address, and fails on demand.
 //
 //	s := kubetest.NewServer()
 //	defer s.Close()
@@ -12,21 +12,24 @@
 // The server implements these parts of the Kubernetes API:
 //
 //   - get, list, watch, create, patch (merge, strategic and JSON) and delete of pods,
-//     events and definitions, get and patch of pods/status, the same and list, watch and
-//     delete of nodes, and list and watch of ResourceSlices; in JSON, and all but
-//     definitions also in protobuf; single objects also as their PartialObjectMetadata
+//     events, claims, slices and definitions, and the same except create of nodes; in JSON,
+//     and all but definitions also in protobuf; single objects also as their
+//     PartialObjectMetadata
+//   - get and patch of pods/status and resourceclaims/status, and update of
+//     resourceclaims/status and resourceslices
 //   - field selectors and label selectors
 //   - watches with sendInitialEvents, bookmarks, timeoutSeconds, and 410 for a
 //     resource version that is too old
 //   - 409 for an outdated resourceVersion in a patch, 422 for another UID, for
-//     annotations of more than 256 KiB and for incomplete events, 404, 409 for a name
-//     that exists
+//     annotations of more than 256 KiB, for incomplete events, for another allocation of a
+//     claim and for the status of a device that is not in it, 404, 409 for a name that
+//     exists
 //
 // Package contract lists requests and their answers, which are the same from
 // kube-apiserver 1.36.
 //
 // The server has no discovery, no authorization, no admission and no defaults, and no
-// authentication but [Server.SetToken]. Lists ignore limit. Updates (PUT) are answered
+// authentication but [Server.SetToken]. Lists ignore limit. Other updates (PUT) are answered
 // 405, server-side apply 415, other resources 404.
 package kubetest
 

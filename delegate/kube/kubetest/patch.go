@@ -9,6 +9,7 @@ import (
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
@@ -24,12 +25,28 @@ func patch(o, old object, kind types.PatchType, data []byte, res resource, statu
 	if err := apply(o, old, kind, data, res); err != nil {
 		return false, err
 	}
+	return admit(o, old, res, status)
+}
+
+// update sets o, a new object, to the body of an update of old, as patch does.
+func update(o, old object, contentType string, body []byte, res resource, status bool) (bool, error) {
+	if err := decode(o, contentType, body, res); err != nil {
+		return false, err
+	}
+	if o.GetName() != old.GetName() || o.GetNamespace() != old.GetNamespace() {
+		return false, apierrors.NewBadRequest("the name or the namespace of the object does not match that of the URL")
+	}
+	return admit(o, old, res, status)
+}
+
+// admit checks o, which is to replace old, gives it what the client cannot change, and
+// reports whether that changes anything.
+func admit(o, old object, res resource, status bool) (bool, error) {
 	if o.GetResourceVersion() == "" {
 		o.SetResourceVersion(old.GetResourceVersion())
 	}
 	if o.GetResourceVersion() != old.GetResourceVersion() {
-		return false, apierrors.NewConflict(res.GroupResource(), old.GetName(),
-			errors.New("the object has been modified; please apply your changes to the latest version and try again"))
+		return false, apierrors.NewConflict(res.GroupResource(), old.GetName(), errModified)
 	}
 	if o.GetUID() == "" {
 		o.SetUID(old.GetUID())
@@ -103,6 +120,9 @@ func keep(o, old object, status bool) field.ErrorList {
 	case *corev1.Node:
 		old, _ := old.(*corev1.Node)
 		o.Status = *old.Status.DeepCopy()
+	case *resourcev1.ResourceClaim:
+		old, _ := old.(*resourcev1.ResourceClaim)
+		return keepClaim(o, old, status)
 	case *eventsv1.Event:
 		old, _ := old.(*eventsv1.Event)
 		return eventChangeErrors(o, old)

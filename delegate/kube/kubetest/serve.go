@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
@@ -99,7 +100,8 @@ func parse(q *http.Request) (Request, *resource) {
 	all := resources()
 	i := slices.IndexFunc(all, func(res resource) bool {
 		return res.GroupVersion() == group && res.Resource == parts[0] &&
-			(len(parts) < 3 || r.Resource == "pods/status") && (r.Name == "" || (r.Namespace == "") == (res.Resource == "nodes"))
+			(len(parts) < 3 || r.Resource == "pods/status" || r.Resource == "resourceclaims/status") &&
+			(r.Name == "" || (r.Namespace == "") == res.clusterScoped())
 	})
 	if i < 0 {
 		return r, nil
@@ -148,8 +150,9 @@ func (h handler) answer(q *http.Request, r Request, res resource) (runtime.Objec
 	switch {
 	case r.Verb == "list":
 		return h.list(q, r, res)
-	case r.Verb == "create" && r.Name == "" && r.Namespace != "":
+	case r.Verb == "create" && r.Name == "" && (r.Namespace == "") == res.clusterScoped() && res.Resource != "nodes":
 		return h.create(q, r, res)
+	case r.Verb == "update" && res.updatable(status):
 	case r.Verb != "get" && r.Verb != "patch" && (r.Verb != "delete" || status):
 		return nil, apierrors.NewMethodNotSupported(res.GroupResource(), r.Verb)
 	}
@@ -160,14 +163,19 @@ func (h handler) answer(q *http.Request, r Request, res resource) (runtime.Objec
 		return nil, apierrors.NewNotFound(res.GroupResource(), r.Name)
 	}
 	switch r.Verb {
-	case "patch":
-		patched := res.make()
-		changed, err := patch(patched, o, types.PatchType(mediaType(q)), []byte(r.Body), res, status)
+	case "patch", "update":
+		changed, made := false, res.make()
+		var err error
+		if r.Verb == "patch" {
+			changed, err = patch(made, o, types.PatchType(mediaType(q)), []byte(r.Body), res, status)
+		} else {
+			changed, err = update(made, o, mediaType(q), []byte(r.Body), res, status)
+		}
 		if err != nil {
 			return nil, err
 		}
 		if changed {
-			o = patched
+			o = made
 			h.s.put(res, o)
 			h.s.change()
 		}
@@ -229,13 +237,8 @@ func newList(res resource) (runtime.Object, error) {
 
 func (h handler) create(q *http.Request, r Request, res resource) (runtime.Object, error) {
 	o := res.make()
-	kind := res.gvk()
-	info, ok := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), mediaType(q))
-	if !ok || !res.typed() && info.MediaType != runtime.ContentTypeJSON {
-		return nil, unsupported(mediaType(q))
-	}
-	if _, _, err := info.Serializer.Decode([]byte(r.Body), &kind, o); err != nil {
-		return nil, apierrors.NewBadRequest(err.Error())
+	if err := decode(o, mediaType(q), []byte(r.Body), res); err != nil {
+		return nil, err
 	}
 	if o.GetName() == "" && o.GetGenerateName() != "" {
 		o.SetName(o.GetGenerateName() + rand.String(5))
@@ -248,15 +251,17 @@ func (h handler) create(q *http.Request, r Request, res resource) (runtime.Objec
 	}
 	o.SetUID("")
 	o.SetCreationTimestamp(metav1.Time{})
-	errs := apivalidation.ValidateObjectMetaAccessor(o, true, apivalidation.NameIsDNSSubdomain, field.NewPath("metadata"))
+	errs := apivalidation.ValidateObjectMetaAccessor(o, !res.clusterScoped(), apivalidation.NameIsDNSSubdomain, field.NewPath("metadata"))
 	switch o := o.(type) {
 	case *corev1.Pod:
 		o.Status = corev1.PodStatus{Phase: corev1.PodPending}
+	case *resourcev1.ResourceClaim:
+		o.Status = resourcev1.ResourceClaimStatus{}
 	case *eventsv1.Event:
 		errs = append(errs, eventErrors(o)...)
 	}
 	if len(errs) > 0 {
-		return nil, apierrors.NewInvalid(kind.GroupKind(), o.GetName(), errs)
+		return nil, apierrors.NewInvalid(res.gvk().GroupKind(), o.GetName(), errs)
 	}
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()

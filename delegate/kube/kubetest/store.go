@@ -25,8 +25,7 @@ import (
 // watches.
 const firstVersion = 100
 
-// An object is a pod, an event, a ResourceSlice or a definition. Objects in the store are replaced, never
-// changed.
+// An object is what clients read and write. Objects in the store are replaced, never changed.
 type object interface {
 	runtime.Object
 	metav1.Object
@@ -44,6 +43,7 @@ func resources() []resource {
 		{corev1.SchemeGroupVersion.WithResource("pods"), "Pod", func() object { return new(corev1.Pod) }},
 		{corev1.SchemeGroupVersion.WithResource("nodes"), "Node", func() object { return new(corev1.Node) }},
 		{eventsv1.SchemeGroupVersion.WithResource("events"), "Event", func() object { return new(eventsv1.Event) }},
+		{resourcev1.SchemeGroupVersion.WithResource("resourceclaims"), "ResourceClaim", func() object { return new(resourcev1.ResourceClaim) }},
 		{resourcev1.SchemeGroupVersion.WithResource("resourceslices"), "ResourceSlice", func() object { return new(resourcev1.ResourceSlice) }},
 		{
 			schema.GroupVersionResource{Group: "k8s.cni.cncf.io", Version: "v1", Resource: "network-attachment-definitions"},

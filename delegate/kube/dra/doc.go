@@ -1,0 +1,31 @@
+// Package dra attaches pods to networks by ResourceClaim (Dynamic Resource Allocation). It is
+// the part of a node's DRA driver that belongs into the daemon of a meta-plugin.
+//
+// The devices of the driver are networks. A [Driver] does these things in the life of a pod:
+//
+//  1. It publishes what the node can do as ResourceSlices ([Driver.Publish]), and the
+//     scheduler places pods by them.
+//  2. Before the kubelet creates the pod, it asks the driver to prepare its claims. The driver
+//     checks and records what they want, under the pod's UID, and nothing else.
+//  3. In the ADD of the pod the plugin asks for the networks of its claims ([Driver.Claims]) and
+//     attaches them together with all others of the pod: one transaction, undone together,
+//     with the runtime's time limit. No NRI is needed.
+//  4. [Driver.UpdateMetadata] and [Driver.Attached] tell the containers and the API server what
+//     the pod is attached to.
+//  5. After the end of the pod the kubelet releases the claims. The driver has removed what the
+//     DEL has left, and forgets the claim.
+//
+// Only steps 1 and 4, and the kubelet's request in step 2, need the API server. A restart at
+// any point loses nothing: the [Store] says what is prepared, and the records of the plugin
+// say what is attached.
+//
+// The package is a module of its own: the driver of k8s.io/dynamic-resource-allocation requires
+// more than a hundred modules, and all of client-go's API groups. A daemon without
+// ResourceClaims need not have them in its go.mod.
+//
+// # The files
+//
+// parameters.go and claim.go say what a claim wants, without an API. store.go keeps it.
+// driver.go answers the kubelet. device_status.go computes the status of a claim, and write.go
+// writes it. sweep.go forgets claims that nobody has released.
+package dra

@@ -1,0 +1,191 @@
+package dra
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/workqueue"
+)
+
+const (
+	requestTimeout = 10 * time.Second // for each request of the writer
+	resumeInterval = time.Second / 10 // between two claims after the start
+)
+
+// Attached says that what a pod is attached to because of its claims has changed: an ADD, a
+// DEL, or an attempt that has failed with err. It does not block. The status of each claim
+// becomes what Config.Attachments says then: every device has the condition Ready, and an
+// attached one its interface, its addresses, and the CNI result if that has at most 10 KiB.
+//
+// The status is updated, not applied: an API server takes an applied claim for changed where
+// its opaque parameters are not in canonical JSON, and refuses it. A request that fails is
+// tried again, after a pause that grows to 30 s, for as long as the claim is prepared; one
+// that is refused, such as for want of a right, after up to 10 minutes.
+func (d *Driver) Attached(podUID string, err error) {
+	claims, e := d.config.Store.Pod(podUID)
+	if e != nil {
+		d.log.Warn("status of claims not complete", "pod", podUID, "error", e)
+	}
+	failure := ""
+	if err != nil {
+		failure = err.Error()
+	}
+	for _, c := range claims {
+		d.writer.changed(c.Ref, failure)
+	}
+}
+
+// A writer writes the status of claims. It is level-triggered.
+type writer struct {
+	driver  *Driver
+	queue   workqueue.TypedDelayingInterface[Ref]
+	backoff workqueue.TypedRateLimiter[Ref] // after a failure
+	refused workqueue.TypedRateLimiter[Ref] // after a refusal
+
+	mu       sync.Mutex
+	failures map[Ref]string // why the last attempt to attach has failed
+}
+
+func newWriter(d *Driver) *writer {
+	return &writer{
+		driver:   d,
+		queue:    workqueue.NewTypedDelayingQueue[Ref](),
+		backoff:  workqueue.NewTypedItemExponentialFailureRateLimiter[Ref](100*time.Millisecond, 30*time.Second),
+		refused:  workqueue.NewTypedItemExponentialFailureRateLimiter[Ref](time.Second, 10*time.Minute),
+		failures: map[Ref]string{},
+	}
+}
+
+// changed queues a claim.
+func (w *writer) changed(r Ref, failure string) {
+	w.mu.Lock()
+	w.failures[r] = failure
+	w.mu.Unlock()
+	w.queue.Add(r)
+}
+
+// forget forgets a claim that is not prepared any more.
+func (w *writer) forget(r Ref) {
+	w.backoff.Forget(r)
+	w.refused.Forget(r)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.failures, r)
+}
+
+// run writes until ctx ends. It begins with the claims that were prepared by an earlier
+// process.
+func (w *writer) run(ctx context.Context) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer context.AfterFunc(ctx, w.queue.ShutDown)()
+	claims, _, err := w.driver.config.Store.All() // the damaged ones have their own message
+	if err != nil {
+		w.driver.log.WarnContext(ctx, "prepared claims not read", "error", err)
+	}
+	for i, c := range claims {
+		w.queue.AddAfter(c.Ref, time.Duration(i)*resumeInterval)
+	}
+	for {
+		ref, ended := w.queue.Get()
+		if ended {
+			return
+		}
+		running.Go(func() { // a slow answer delays no other claim
+			defer w.queue.Done(ref)
+			w.attempt(ctx, ref)
+		})
+	}
+}
+
+// attempt makes the status of a claim what the records say, or plans the next attempt.
+func (w *writer) attempt(ctx context.Context, ref Ref) {
+	err := w.write(ctx, ref)
+	switch {
+	case ctx.Err() != nil: // the next process does it
+	case err == nil:
+		w.backoff.Forget(ref)
+		w.refused.Forget(ref)
+	case isRefusal(err):
+		w.driver.log.WarnContext(ctx, "status of a claim refused", "claim", ref.String(), "error", err)
+		w.queue.AddAfter(ref, w.refused.When(ref))
+	case apierrors.IsConflict(err):
+		w.queue.AddAfter(ref, w.backoff.When(ref))
+	default:
+		w.driver.log.DebugContext(ctx, "status of a claim not written yet", "claim", ref.String(), "error", err)
+		delay := w.backoff.When(ref)
+		if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
+			delay = max(delay, min(time.Duration(seconds)*time.Second, 10*time.Minute))
+		}
+		w.queue.AddAfter(ref, delay)
+	}
+}
+
+// hasStatus reports whether a claim has a status of the driver.
+func hasStatus(object *resourcev1.ResourceClaim, driver string) bool {
+	return slices.ContainsFunc(object.Status.Devices, func(s resourcev1.AllocatedDeviceStatus) bool { return s.Driver == driver })
+}
+
+// isRefusal reports whether the API server will refuse a request until somebody changes
+// something.
+func isRefusal(err error) bool {
+	var answer apierrors.APIStatus
+	if !errors.As(err, &answer) {
+		return false
+	}
+	code := answer.Status().Code
+	return 400 <= code && code < 500 && code != http.StatusUnauthorized && code != http.StatusConflict && code != http.StatusTooManyRequests
+}
+
+// write makes the status of a claim what the records say, unless it is that already, or
+// neither the records nor the API server know of any attachment. The claim of a UID that the
+// API server does not have is left alone.
+func (w *writer) write(ctx context.Context, ref Ref) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	config := w.driver.config
+	claim, err := config.Store.get(ref)
+	if errors.Is(err, ErrNotPrepared) {
+		w.forget(ref)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	attached, err := config.Attachments(ctx, claim)
+	if err != nil {
+		return err
+	}
+	client := config.Client.ResourceV1().ResourceClaims(ref.Namespace)
+	object, err := client.Get(ctx, ref.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && string(object.UID) != ref.UID {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	failure, changed := w.failures[ref]
+	w.mu.Unlock()
+	if !changed && len(attached) == 0 && !hasStatus(object, config.Name) {
+		return nil // prepared by an earlier process, and not attached yet
+	}
+	devices := desired(object, config.Name, claim, attached, failure)
+	if equality.Semantic.DeepEqual(devices, object.Status.Devices) {
+		return nil
+	}
+	object.Status.Devices = devices
+	_, err = client.UpdateStatus(ctx, object, metav1.UpdateOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
