@@ -1,0 +1,166 @@
+package dra
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	resourcev1 "k8s.io/api/resource/v1"
+
+	"github.com/metacni/metacni/netconf/nad"
+)
+
+func TestEachRequestHasOneConfig(t *testing.T) {
+	t.Parallel()
+	const a, b = "a", "b"
+	for name, row := range map[string]struct {
+		request string
+		configs []resourcev1.DeviceAllocationConfiguration
+		want    string // empty: an error
+	}{
+		"for all requests":                       {"net", []resourcev1.DeviceAllocationConfiguration{fromClaim(a)}, a},
+		"for this request":                       {"net", []resourcev1.DeviceAllocationConfiguration{fromClaim(a, "net"), fromClaim(b, "other")}, a},
+		"for the request of a subrequest":        {"net/fast", []resourcev1.DeviceAllocationConfiguration{fromClaim(a, "net")}, a},
+		"for this subrequest":                    {"net/fast", []resourcev1.DeviceAllocationConfiguration{fromClaim(a, "net/fast"), fromClaim(b, "net/slow")}, a},
+		"of the class":                           {"net", []resourcev1.DeviceAllocationConfiguration{fromClass(a, "net")}, a},
+		"of the claim, which replaces the class": {"net", []resourcev1.DeviceAllocationConfiguration{fromClass(a), fromClaim(b)}, b},
+		"of another driver as well": {"net", []resourcev1.DeviceAllocationConfiguration{fromClaim(a), {
+			Source: resourcev1.AllocationConfigSourceClaim, DeviceConfiguration: resourcev1.DeviceConfiguration{
+				Opaque: &resourcev1.OpaqueDeviceConfiguration{Driver: "other.example.com"},
+			},
+		}, {Source: resourcev1.AllocationConfigSourceClaim}}, a},
+		"none":                       {"net", nil, ""},
+		"none for this request":      {"net", []resourcev1.DeviceAllocationConfiguration{fromClaim(a, "other")}, ""},
+		"two of the claim":           {"net", []resourcev1.DeviceAllocationConfiguration{fromClaim(a), fromClaim(b, "net")}, ""},
+		"two of the claim, the same": {"net", []resourcev1.DeviceAllocationConfiguration{fromClaim(a), fromClaim(a)}, ""},
+		"two of the class":           {"net", []resourcev1.DeviceAllocationConfiguration{fromClass(a), fromClass(b)}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := configOf(row.request, row.configs, driverName)
+			if string(got) != row.want || (err != nil) != (row.want == "") {
+				t.Errorf("got %q, %v", got, err)
+			}
+		})
+	}
+}
+
+// wrongClaims are claims that cannot be prepared, and what the error says.
+func wrongClaims() map[string]struct {
+	edit func(*resourcev1.ResourceClaim)
+	want string
+} {
+	type consumers = []resourcev1.ResourceClaimConsumerReference
+	parameters := func(text string) func(*resourcev1.ResourceClaim) {
+		return func(c *resourcev1.ResourceClaim) {
+			c.Status.Allocation.Devices.Config = []resourcev1.DeviceAllocationConfiguration{fromClaim(text)}
+		}
+	}
+	return map[string]struct {
+		edit func(*resourcev1.ResourceClaim)
+		want string
+	}{
+		"for no pod": {func(c *resourcev1.ResourceClaim) { c.Status.ReservedFor = nil }, "reserved for 0 pods"},
+		"for two pods": {func(c *resourcev1.ResourceClaim) {
+			c.Status.ReservedFor = append(c.Status.ReservedFor, resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: "b", UID: "pod-b"})
+		}, "reserved for 2 pods"},
+		"for no pod but a job": {func(c *resourcev1.ResourceClaim) {
+			c.Status.ReservedFor = consumers{{APIGroup: "batch", Resource: "jobs", Name: "j", UID: "j"}}
+		}, `one of "batch/jobs"`},
+		"for a service": {func(c *resourcev1.ResourceClaim) {
+			c.Status.ReservedFor = consumers{{Resource: "services", Name: "j", UID: "j"}}
+		}, `one of "services"`},
+		"for a pod without a UID":  {func(c *resourcev1.ResourceClaim) { c.Status.ReservedFor[0].UID = "" }, "UID"},
+		"for a UID that is a path": {func(c *resourcev1.ResourceClaim) { c.Status.ReservedFor[0].UID = "../x" }, "UID"},
+		"without a config":         {func(c *resourcev1.ResourceClaim) { c.Status.Allocation.Devices.Config = nil }, "no config"},
+		"with two configs": {func(c *resourcev1.ResourceClaim) {
+			c.Status.Allocation.Devices.Config = append(c.Status.Allocation.Devices.Config, fromClaim("{}"))
+		}, "2 configs"},
+		"of another driver": {func(c *resourcev1.ResourceClaim) { c.Status.Allocation.Devices.Results[0].Driver = "other.example.com" }, "no device of driver"},
+		"with admin access": {func(c *resourcev1.ResourceClaim) {
+			yes := true
+			c.Status.Allocation.Devices.Results[0].AdminAccess = &yes
+		}, "admin access"},
+		"with a device twice": {func(c *resourcev1.ResourceClaim) {
+			c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results, allocatedTo("two", "storage", ""))
+		}, "another request's"},
+		"with an interface twice": {func(c *resourcev1.ResourceClaim) {
+			c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results, allocatedTo("two", "other", ""))
+		}, "another network's"},
+		"with a list for parameters": {parameters(`[]`), "cannot decode"},
+		"with an unknown key":        {parameters(cni(`,"config":{},"x":1`)), `key "x"`},
+		"with another kind":          {parameters(`{"apiVersion":"v1","kind":"Pod"}`), `key "kind"`},
+		"with 10 KiB and a byte":     {parameters(padded(MaxParameters + 1)), "10 KiB"},
+		"with a config without type": {parameters(cni(`,"config":{"name":"n"}`)), "type"},
+		"with the plugin itself":     {parameters(cni(`,"config":{"cniVersion":"1.1.0","name":"n","type":"multinet"}`)), "itself"},
+		"with a forbidden namespace": {parameters(own(`,"definition":"red/n"`)), "namespaceIsolation"},
+	}
+}
+
+func TestWrongClaimsAreRefused(t *testing.T) {
+	t.Parallel()
+	for name, row := range wrongClaims() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			claim, err := claimOf(newClaim("a", row.edit), driverName)
+			if err == nil {
+				err = claim.check(nad.Policy{Isolation: true}, nad.Rules{Own: []string{"multinet"}})
+			}
+			var e *Error
+			if !errors.As(err, &e) || !errors.Is(err, ErrClaim) || e.CNICode() != 7 || !strings.Contains(err.Error(), row.want) || !strings.HasPrefix(err.Error(), "claim blue/a: ") {
+				t.Errorf("got %v, want %q", err, row.want)
+			}
+		})
+	}
+}
+
+func TestClaimsHaveTheDevicesOfTheDriver(t *testing.T) {
+	t.Parallel()
+	got, err := claimOf(newClaim("a", func(c *resourcev1.ResourceClaim) {
+		c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results,
+			resourcev1.DeviceRequestAllocationResult{Request: "gpu", Driver: "gpu.example.com", Pool: "p", Device: "d"}, allocatedTo("two/fast", "vlan", ""))
+		c.Status.Allocation.Devices.Config = []resourcev1.DeviceAllocationConfiguration{fromClaim("{ 1.0 }", "net"), fromClass("b", "two")}
+	}), driverName)
+	want := Claim{
+		Ref: Ref{UID: "claim-a", Namespace: "blue", Name: "a", Pod: "pod-web"}, PodName: "web", Networks: []Network{
+			{DeviceID{"node1", "storage", "share-a"}, "net", []byte("{ 1.0 }")}, {DeviceID{"node1", "vlan", ""}, "two/fast", []byte("b")},
+		},
+	}
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Error(diff, err)
+	}
+}
+
+func TestDevicesAndInterfacesBelongToOneClaim(t *testing.T) {
+	t.Parallel()
+	claim := func(uid, pod string, device DeviceID, ifName string) Claim {
+		return Claim{Ref: Ref{uid, "blue", uid, pod}, Networks: []Network{{device, "net", []byte(cni(`,"ifName":"` + ifName + `","config":{}`))}}}
+	}
+	share := func(s string) DeviceID { return DeviceID{"node1", "storage", s} }
+	mine := claim("a", "pod", share("1"), "net1")
+	for name, row := range map[string]struct {
+		other Claim
+		want  string
+	}{
+		"another share":                       {claim("b", "other", share("2"), "net1"), ""},
+		"the same share":                      {claim("b", "other", share("1"), "net2"), "device node1/storage (share 1) is that of claim blue/b"},
+		"the whole device":                    {claim("b", "other", share(""), "net2"), "device"},
+		"the same name in another pool":       {claim("b", "other", DeviceID{"node2", "storage", "1"}, "net2"), ""},
+		"the same interface of the same pod":  {claim("b", "pod", share("2"), "net1"), "the interface is that of claim blue/b"},
+		"another interface of the same pod":   {claim("b", "pod", share("2"), "net2"), ""},
+		"interfaces that the plugin may name": {claim("b", "pod", share("2"), ""), ""},
+		"the claim itself":                    {claim("a", "pod", share("1"), "net1"), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			err := mine.conflict([]Claim{row.other})
+			switch {
+			case row.want == "" && err != nil:
+				t.Error(err)
+			case row.want != "" && (!errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), row.want)):
+				t.Errorf("got %v, want %q", err, row.want)
+			}
+		})
+	}
+}

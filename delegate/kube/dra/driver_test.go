@@ -1,0 +1,355 @@
+package dra
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	resourcev1 "k8s.io/api/resource/v1"
+
+	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/netconf/nad"
+)
+
+func TestThePodFindsWhatTheKubeletHasPrepared(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	k := n.kubelet(t)
+	a, b := n.server.SetClaim(newClaim("a", nil)), n.server.SetClaim(newClaim("b", nil))
+	before := n.server.Count("", "")
+	for range 2 { // the kubelet asks again after a restart
+		devices, failures := prepareClaims(t, k, a, b)
+		if len(failures) > 0 {
+			t.Fatal(failures)
+		}
+		d := devices["a"][0]
+		if !slices.Equal(d.GetRequestNames(), []string{"net"}) || d.GetPoolName() != "node1" || d.GetDeviceName() != "storage" || d.GetShareId() != "share-a" {
+			t.Errorf("the kubelet is told %v", d)
+		}
+	}
+	claims, err := n.Claims("pod-web")
+	if err != nil || len(claims) != 2 || string(claims[0].Networks[0].Opaque) != string(a.Status.Allocation.Devices.Config[0].Opaque.Parameters.Raw) {
+		t.Fatalf("%+v, %v", claims, err)
+	}
+	if got, want := n.server.Count("", "")-before, 4; got != want || n.server.Count("get", "resourceclaims") != want {
+		t.Errorf("%d requests, want those of the kubelet's helper, %d", got, want)
+	}
+	n.restart(t)
+	if again, err := n.Claims("pod-web"); cmp.Diff(claims, again) != "" || err != nil {
+		t.Errorf("after a restart: %s, %v", cmp.Diff(claims, again), err)
+	}
+	k = n.kubelet(t)
+	n.attach(t, "pod-web")
+	if err := unprepareClaim(t, k, a); err != nil {
+		t.Error(err)
+	}
+	left, err := n.Claims("pod-web")
+	if err != nil || len(left) != 1 || left[0].Name != "b" {
+		t.Errorf("left: %+v, %v", left, err)
+	}
+	if want := []Ref{claims[0].Ref}; cmp.Diff(want, n.detached) != "" {
+		t.Errorf("detached: %v", n.detached)
+	}
+	if err := unprepareClaim(t, k, a); err != nil || len(n.detached) != 1 {
+		t.Errorf("the second time: %v, %v", err, n.detached)
+	}
+}
+
+func TestAClaimThatCannotBePreparedHarmsNoOther(t *testing.T) {
+	t.Parallel()
+	for name, row := range wrongClaims() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, func(c *Config) {
+				c.Policy, c.Rules = nad.Policy{Isolation: true}, nad.Rules{Own: []string{"multinet"}}
+			})
+			bad, good := n.server.SetClaim(newClaim("bad", row.edit)), n.server.SetClaim(newClaim("good", nil))
+			devices, failures := prepareClaims(t, n.kubelet(t), bad, good)
+			if len(devices) != 1 || devices["good"] == nil || !strings.Contains(failures["bad"], row.want) {
+				t.Errorf("got %v and %q, want %q", devices, failures, row.want)
+			}
+			if claims, damaged, err := n.config.Store.All(); len(claims) != 1 || damaged != nil || err != nil {
+				t.Errorf("recorded: %v, %v, %v", claims, damaged, err)
+			}
+		})
+	}
+}
+
+func TestTheHelperRefusesClaimsThatAreNotThere(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	k := n.kubelet(t)
+	a := n.server.SetClaim(newClaim("a", nil))
+	old := a.DeepCopy()
+	old.UID = "earlier"
+	for want, c := range map[string]*resourcev1.ResourceClaim{
+		"got replaced":  old,
+		"not found":     newClaim("none", nil),
+		"not allocated": n.server.SetClaim(newClaim("b", func(c *resourcev1.ResourceClaim) { c.Status.Allocation = nil })),
+	} {
+		if _, failures := prepareClaims(t, k, c); !strings.Contains(failures[c.Name], want) {
+			t.Errorf("got %v, want %q", failures, want)
+		}
+	}
+	heal := n.server.Break(kubetest.Fault{Resource: "resourceclaims", Status: 500})
+	if _, failures := prepareClaims(t, k, a); failures["a"] == "" {
+		t.Error("prepared without the API")
+	}
+	heal()
+	mustPrepare(t, k, a)
+}
+
+func TestADeviceOfAnotherClaimIsRefused(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	k := n.kubelet(t)
+	a := n.server.SetClaim(newClaim("a", nil))
+	b := n.server.SetClaim(newClaim("b", func(c *resourcev1.ResourceClaim) {
+		c.Status.Allocation.Devices.Results[0] = allocatedTo("net", "storage", "share-a")
+	}))
+	mustPrepare(t, k, a)
+	if _, failures := prepareClaims(t, k, b); !strings.Contains(failures["b"], "in use") {
+		t.Errorf("got %v", failures)
+	}
+	if err := unprepareClaim(t, k, a); err != nil {
+		t.Fatal(err)
+	}
+	mustPrepare(t, k, b)
+}
+
+// The kubelet has lost a pod: it prepares the claim for the next one without releasing it.
+func TestAClaimGoesToTheNextPodWhenTheFirstIsDetached(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	k := n.kubelet(t)
+	a := n.server.SetClaim(newClaim("a", nil))
+	mustPrepare(t, k, a)
+	n.attach(t, "pod-web")
+	a.Status.ReservedFor[0] = resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: "next", UID: "pod-next"}
+	a = n.server.SetClaim(a)
+	if _, failures := prepareClaims(t, k, a); !strings.Contains(failures["a"], "still attached") {
+		t.Errorf("got %v", failures)
+	}
+	n.fail(errors.New("no records"))
+	if _, failures := prepareClaims(t, k, a); !strings.Contains(failures["a"], "no records") {
+		t.Errorf("got %v", failures)
+	}
+	n.fail(nil)
+	if err := n.detach(t.Context(), Ref{UID: string(a.UID)}); err != nil {
+		t.Fatal(err)
+	}
+	mustPrepare(t, k, a)
+	for pod, want := range map[string]int{"pod-web": 0, "pod-next": 1} {
+		if claims, err := n.Claims(pod); len(claims) != want || err != nil {
+			t.Errorf("%s has %v, %v", pod, claims, err)
+		}
+	}
+}
+
+func TestAClaimStaysWhileItCannotBeDetached(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	k := n.kubelet(t)
+	a := n.server.SetClaim(newClaim("a", nil))
+	mustPrepare(t, k, a)
+	n.attach(t, "pod-web")
+	n.fail(errors.New("the plugin fails"))
+	if err := unprepareClaim(t, k, a); err == nil || !strings.Contains(err.Error(), "claim blue/a: the plugin fails") {
+		t.Errorf("got %v", err)
+	}
+	if claims, err := n.Claims("pod-web"); len(claims) != 1 || err != nil {
+		t.Errorf("%v, %v", claims, err)
+	}
+	n.fail(nil)
+	n.server.DeleteClaim("blue", "a")
+	before := n.server.Count("", "")
+	if err := unprepareClaim(t, k, a); err != nil {
+		t.Error(err)
+	}
+	if claims, err := n.Claims("pod-web"); len(claims) != 0 || err != nil {
+		t.Errorf("%v, %v", claims, err)
+	}
+	if got := n.server.Count("", "") - before; got != 0 {
+		t.Errorf("%d requests to release a claim", got)
+	}
+}
+
+func TestADamagedRecordIsPreparedAgainOrReleased(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	k := n.kubelet(t)
+	a := n.server.SetClaim(newClaim("a", nil))
+	mustPrepare(t, k, a)
+	damage := func() {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(n.config.Store.Dir, "pod-web_claim-a"), []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := n.Claims("pod-web"); !errors.Is(err, ErrDamaged) || n.Sweep(t.Context()) == nil {
+			t.Errorf("got %v", err)
+		}
+	}
+	damage()
+	mustPrepare(t, k, n.server.SetClaim(newClaim("b", nil)))
+	mustPrepare(t, k, a)
+	if claims, err := n.Claims("pod-web"); len(claims) != 2 || err != nil {
+		t.Errorf("%v, %v", claims, err)
+	}
+	damage()
+	if err := unprepareClaim(t, k, a); err != nil {
+		t.Error(err)
+	}
+	if want := []Ref{{"claim-a", "blue", "a", "pod-web"}}; cmp.Diff(want, n.detached) != "" {
+		t.Errorf("detached: %v", n.detached)
+	}
+	if claims, err := n.Claims("pod-web"); len(claims) != 1 || err != nil {
+		t.Errorf("%v, %v", claims, err)
+	}
+}
+
+func TestNothingIsPreparedThatCannotBeRecorded(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, func(c *Config) {
+		file := filepath.Join(filepath.Dir(c.Store.Dir), "file")
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c.Store.Dir = filepath.Join(file, "claims")
+	})
+	k := n.kubelet(t)
+	a := n.server.SetClaim(newClaim("a", nil))
+	if _, failures := prepareClaims(t, k, a); !strings.HasPrefix(failures["a"], "claim blue/a: ") {
+		t.Errorf("got %v", failures)
+	}
+	if err := unprepareClaim(t, k, a); err == nil {
+		t.Error("released")
+	}
+}
+
+func TestTheSweepForgetsWhatNobodyHasReleased(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		edit     func(n *node, c *resourcev1.ResourceClaim)
+		attached bool
+		forgets  bool
+	}{
+		"a claim that is used":                   {edit: func(*node, *resourcev1.ResourceClaim) {}},
+		"a claim that has gone":                  {edit: func(n *node, c *resourcev1.ResourceClaim) { n.server.DeleteClaim(c.Namespace, c.Name) }, forgets: true},
+		"a claim that has gone, and is attached": {edit: func(n *node, c *resourcev1.ResourceClaim) { n.server.DeleteClaim(c.Namespace, c.Name) }, attached: true},
+		"a claim that has been replaced": {edit: func(n *node, c *resourcev1.ResourceClaim) {
+			c.UID = "other"
+			n.server.SetClaim(c)
+		}, forgets: true},
+		"a claim of another pod": {edit: func(n *node, c *resourcev1.ResourceClaim) {
+			c.Status.ReservedFor[0].UID = "other"
+			n.server.SetClaim(c)
+		}, forgets: true},
+		"an API that is away": {edit: func(n *node, _ *resourcev1.ResourceClaim) { n.server.Break(kubetest.Fault{Status: 500}) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, nil)
+			c := n.server.SetClaim(newClaim("a", nil))
+			mustPrepare(t, n.kubelet(t), c)
+			if row.attached {
+				n.attach(t, "pod-web")
+			}
+			row.edit(n, c)
+			err := n.Sweep(t.Context())
+			if (err != nil) != (name == "an API that is away") {
+				t.Error(err)
+			}
+			want := 1
+			if row.forgets {
+				want = 0
+			}
+			if claims, err := n.Claims("pod-web"); len(claims) != want || err != nil {
+				t.Errorf("%v, %v", claims, err)
+			}
+		})
+	}
+}
+
+func TestTheDriverSweepsFromTimeToTime(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	c := n.server.SetClaim(newClaim("a", nil))
+	mustPrepare(t, n.kubelet(t), c)
+	n.server.DeleteClaim("blue", "a")
+	n.config.SweepInterval = 1
+	n.restart(t)
+	n.await(t, "forgotten", func() bool {
+		claims, err := n.Claims("pod-web")
+		return len(claims) == 0 && err == nil
+	})
+}
+
+func TestContainersSeeTheirNetworks(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, func(c *Config) { c.CDIDir = t.TempDir() })
+	a := n.server.SetClaim(newClaim("a", nil))
+	devices, failures := prepareClaims(t, n.kubelet(t), a)
+	if len(failures) > 0 || len(devices["a"][0].GetCdiDeviceIds()) != 1 {
+		t.Fatalf("%v, %v", devices, failures)
+	}
+	n.attach(t, "pod-web")
+	files, err := filepath.Glob(filepath.Join(n.config.CDIDir, "*"))
+	if err != nil || len(files) != 1 {
+		t.Fatal(files, err)
+	}
+	data, err := os.ReadFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var spec struct {
+		Devices []struct {
+			ContainerEdits struct{ Mounts []struct{ HostPath string } }
+		}
+	}
+	if err := json.Unmarshal(data, &spec); err != nil {
+		t.Fatal(err)
+	}
+	data, err = os.ReadFile(spec.Devices[0].ContainerEdits.Mounts[0].HostPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"net1"`, `"192.0.2.5/24"`, `"2001:db8::5/64"`, `"02:00:00:00:00:01"`} {
+		if !strings.Contains(string(data), want) {
+			t.Errorf("no %s in %s", want, data)
+		}
+	}
+	if err := os.RemoveAll(n.config.PluginDir); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.UpdateMetadata(t.Context(), "pod-web"); err == nil {
+		t.Error("no error without a directory")
+	}
+}
+
+func TestADriverNeedsAWholeConfig(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	for name, edit := range map[string]func(*Config){
+		"a name":       func(c *Config) { c.Name = "" },
+		"a node":       func(c *Config) { c.Node = "" },
+		"a directory":  func(c *Config) { c.Store.Dir = "" },
+		"a client":     func(c *Config) { c.Client = nil },
+		"Attachments":  func(c *Config) { c.Attachments = nil },
+		"Detach":       func(c *Config) { c.Detach = nil },
+		"a registry":   func(c *Config) { c.RegistryDir = filepath.Join(t.TempDir(), "none") },
+		"a valid name": func(c *Config) { c.Name = "a/b" },
+	} {
+		c := n.config
+		c.PluginDir, c.RegistryDir, c.Logger = t.TempDir(), t.TempDir(), nil
+		edit(&c)
+		if d, err := Start(t.Context(), c); err == nil {
+			d.Stop()
+			t.Errorf("started without %s", name)
+		}
+	}
+}

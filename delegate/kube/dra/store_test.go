@@ -1,0 +1,181 @@
+package dra
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func stored(uid, pod string) Claim {
+	return Claim{
+		Ref: Ref{uid, "blue", "name-" + uid, pod}, PodName: "web",
+		Networks: []Network{{DeviceID{"node1", "storage", uid}, "net", []byte("{ \"b\":1.0,\n\"a\":1e3,\"c\":\"\xff\" }")}},
+	}
+}
+
+func newStore(t *testing.T, claims ...Claim) Store {
+	t.Helper()
+	s := Store{Dir: filepath.Join(t.TempDir(), "state", "claims")}
+	for _, c := range claims {
+		if err := s.put(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+func TestClaimsAreFoundByThePod(t *testing.T) {
+	t.Parallel()
+	a, b, c := stored("a", "pod1"), stored("b", "pod1"), stored("c", "pod2")
+	s := newStore(t, c, b, a)
+	for pod, want := range map[string][]Claim{"pod1": {a, b}, "pod2": {c}, "pod": nil, "": nil} {
+		got, err := s.Pod(pod)
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("%q: %s %v", pod, diff, err)
+		}
+	}
+	got, damaged, err := s.All()
+	if diff := cmp.Diff([]Claim{a, b, c}, got); diff != "" || damaged != nil || err != nil {
+		t.Error(diff, damaged, err)
+	}
+	if got, err := (Store{Dir: filepath.Join(t.TempDir(), "none")}).Pod("pod1"); got != nil || err != nil {
+		t.Errorf("without a directory: %v, %v", got, err)
+	}
+}
+
+func TestAClaimIsReplacedAndRemoved(t *testing.T) {
+	t.Parallel()
+	a := stored("a", "pod1")
+	s := newStore(t, a)
+	a.Networks[0].Opaque = []byte("{}")
+	if err := s.put(a); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.get(a.Ref); cmp.Diff(a, got) != "" || err != nil {
+		t.Error(got, err)
+	}
+	for range 2 {
+		if err := s.remove(a.Ref); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := s.get(a.Ref); !errors.Is(err, ErrNotPrepared) || (&Error{Kind: ErrNotPrepared}).CNICode() != 11 {
+		t.Error(err)
+	}
+	if entries, err := os.ReadDir(s.Dir); len(entries) > 0 || err != nil {
+		t.Error(entries, err)
+	}
+}
+
+// Whatever happens to the file of a claim, the others are as they were, and the claim is never
+// read as something else.
+func TestDamageIsThatOfOneClaim(t *testing.T) {
+	t.Parallel()
+	a, b := stored("a", "pod1"), stored("b", "pod2")
+	whole, err := encode(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := `{"version":2,"claim":{}}`
+	future := []byte(checksum([]byte(text)) + "\n" + text)
+	other, err := encode(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type damage = func(t *testing.T, path string)
+	write := func(data []byte) damage {
+		return func(t *testing.T, path string) {
+			t.Helper()
+			if err := os.WriteFile(path, data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	cases := map[string]damage{
+		"empty":               write(nil),
+		"a later version":     write(future),
+		"that of another one": write(other),
+		"too large":           write(make([]byte, maxRecord+1)),
+		"a directory": func(t *testing.T, path string) {
+			t.Helper()
+			if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o700)); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"a link": func(t *testing.T, path string) {
+			t.Helper()
+			target := filepath.Join(t.TempDir(), "x")
+			if err := errors.Join(os.Rename(path, target), os.Symlink(target, path)); err != nil {
+				t.Fatal(err)
+			}
+		},
+	}
+	for _, n := range []int{1, 63, 64, 65, len(whole) / 2, len(whole) - 1} {
+		cases[fmt.Sprintf("%d bytes long", n)] = write(whole[:n])
+	}
+	for _, n := range []int{0, 64, 65, len(whole) / 2, len(whole) - 1} {
+		flipped := append([]byte{}, whole...)
+		flipped[n] ^= 1
+		cases[fmt.Sprintf("another byte at %d", n)] = write(flipped)
+	}
+	for name, do := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t, a, b)
+			do(t, filepath.Join(s.Dir, fileName(a.Ref)))
+			if got, err := s.Pod("pod1"); !errors.Is(err, ErrDamaged) || got != nil {
+				t.Errorf("got %v, %v", got, err)
+			}
+			if got, err := s.Pod("pod2"); cmp.Diff([]Claim{b}, got) != "" || err != nil {
+				t.Errorf("the other: %v, %v", got, err)
+			}
+			got, damaged, err := s.All()
+			if cmp.Diff([]Claim{b}, got) != "" || len(damaged) != 1 || err != nil {
+				t.Errorf("all: %v, %v, %v", got, damaged, err)
+			}
+			if refs, err := s.find("a"); cmp.Diff([]Ref{{UID: "a", Pod: "pod1"}}, refs) != "" || err != nil {
+				t.Errorf("found %v, %v", refs, err)
+			}
+		})
+	}
+}
+
+func TestOtherFilesAreIgnored(t *testing.T) {
+	t.Parallel()
+	a := stored("a", "pod1")
+	s := newStore(t, a)
+	for _, name := range []string{"x", "_", "pod1_", "_a", ".tmp-1", "pod1_a.json", "pod1_a_b"} {
+		if err := os.WriteFile(filepath.Join(s.Dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, damaged, err := s.All(); cmp.Diff([]Claim{a}, got) != "" || damaged != nil || err != nil {
+		t.Error(got, damaged, err)
+	}
+	if err := s.clean(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(filepath.Join(s.Dir, ".tmp-1")); !errors.Is(err, os.ErrNotExist) {
+		t.Error("the temporary file is still there")
+	}
+	if _, err := os.Lstat(filepath.Join(s.Dir, "x")); err != nil {
+		t.Error(err)
+	}
+}
+
+// Names of files are names and nothing else, even if an API server gave a strange UID.
+func TestUIDsAreNoPaths(t *testing.T) {
+	t.Parallel()
+	for uid, want := range map[string]bool{
+		"0d3f8a2e-1111-4222-8333-444455556666": true, "a": true, "": false, "a/b": false, "..": false, "a_b": false, "é": false, "a\x00": false,
+		string(make([]byte, 65)): false,
+	} {
+		if isUID(uid) != want {
+			t.Errorf("%q: %v", uid, !want)
+		}
+	}
+}
