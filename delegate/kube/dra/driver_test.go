@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -89,7 +90,7 @@ func TestTheHelperRefusesClaimsThatAreNotThere(t *testing.T) {
 	old.UID = "earlier"
 	for want, c := range map[string]*resourcev1.ResourceClaim{
 		"got replaced":  old,
-		"not found":     newClaim("none", nil),
+		"blue/none":     newClaim("none", nil),
 		"not allocated": n.server.SetClaim(newClaim("b", func(c *resourcev1.ResourceClaim) { c.Status.Allocation = nil })),
 	} {
 		if _, failures := prepareClaims(t, k, c); !strings.Contains(failures[c.Name], want) {
@@ -278,14 +279,14 @@ func TestTheSweepForgetsWhatNobodyHasReleased(t *testing.T) {
 func TestTheDriverSweepsFromTimeToTime(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nil)
-	c := n.server.SetClaim(newClaim("a", nil))
-	mustPrepare(t, n.kubelet(t), c)
+	a, b := n.server.SetClaim(newClaim("a", nil)), n.server.SetClaim(newClaim("b", nil))
+	mustPrepare(t, n.kubelet(t), a, b)
 	n.server.DeleteClaim("blue", "a")
-	n.config.SweepInterval = 1
+	n.config.SweepInterval = time.Millisecond
 	n.restart(t)
-	n.await(t, "forgotten", func() bool {
+	n.await(t, "forgotten", func() bool { // looks again whenever the driver asks for b
 		claims, err := n.Claims("pod-web")
-		return len(claims) == 0 && err == nil
+		return len(claims) == 1 && claims[0].Name == "b" && err == nil
 	})
 }
 

@@ -1,0 +1,94 @@
+package dra
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// published returns the devices in all slices of the node.
+func (n *node) published() map[string]resourcev1.Device {
+	devices := map[string]resourcev1.Device{}
+	for _, s := range n.server.ResourceSlices() {
+		if s.Spec.Driver == driverName && s.Spec.Pool.Name == "node1" && s.Spec.NodeName != nil && *s.Spec.NodeName == "node1" {
+			for _, d := range s.Spec.Devices {
+				devices[d.Name] = d
+			}
+		}
+	}
+	return devices
+}
+
+func TestNetworksArePublishedAndWithdrawn(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	n.server.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}})
+	storage := Device{Name: "storage", Attributes: map[string]string{"plugin": "bridge", "master": "eth1", "example.com/zone": "a"}}
+	vlan := Device{Name: "vlan", Exclusive: true}
+	publish := func(devices ...Device) {
+		t.Helper()
+		if err := n.Publish(t.Context(), devices); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish(vlan, storage)
+	n.await(t, "published", func() bool { return len(n.published()) == 2 })
+	got := n.published()
+	if a := got["storage"].AllowMultipleAllocations; a == nil || !*a || got["vlan"].AllowMultipleAllocations != nil {
+		t.Errorf("shared: %v, %v", a, got["vlan"].AllowMultipleAllocations)
+	}
+	for key, want := range storage.Attributes {
+		if v := got["storage"].Attributes[resourcev1.QualifiedName(key)].StringValue; v == nil || *v != want {
+			t.Errorf("%s is %v", key, v)
+		}
+	}
+	storage.Err = errors.New("STATUS fails")
+	publish(storage, vlan)
+	n.await(t, "withdrawn", func() bool { return len(n.published()) == 1 && n.published()["vlan"].Name != "" })
+	storage.Err = nil
+	publish(storage, vlan)
+	n.await(t, "published again", func() bool { return len(n.published()) == 2 })
+	publish()
+	n.await(t, "all withdrawn", func() bool { return len(n.published()) == 0 })
+	var many []Device
+	for i := range 200 {
+		many = append(many, Device{Name: fmt.Sprintf("net%d", i)})
+	}
+	publish(many...)
+	n.await(t, "many published", func() bool { return len(n.published()) == 200 })
+}
+
+func TestDevicesThatNoServerTakesAreRefused(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	attribute := func(key, value string) []Device {
+		return []Device{{Name: "a", Attributes: map[string]string{key: value}}}
+	}
+	tooMany := map[string]string{}
+	for i := range 33 {
+		tooMany[fmt.Sprintf("a%d", i)] = ""
+	}
+	for name, devices := range map[string][]Device{
+		"no name":               {{}},
+		"no DNS label":          {{Name: "A_b"}},
+		"a name twice":          {{Name: "a"}, {Name: "a"}},
+		"a long value":          attribute("a", strings.Repeat("x", 65)),
+		"a long key":            attribute(strings.Repeat("x", 33), ""),
+		"a key that is none":    attribute("a-b", ""),
+		"a domain that is none": attribute("A_B/a", ""),
+		"33 attributes":         {{Name: "a", Attributes: tooMany}},
+	} {
+		if err := n.Publish(t.Context(), slices.Concat([]Device{{Name: "good"}}, devices)); err == nil {
+			t.Errorf("published: %s", name)
+		}
+	}
+	if len(n.server.ResourceSlices()) > 0 {
+		t.Error("something is published")
+	}
+}

@@ -1,0 +1,284 @@
+package dra
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/metacni/metacni/delegate/kube/kubetest"
+)
+
+// condition is the condition of a device.
+func condition(status metav1.ConditionStatus, reason, message string) metav1.Condition {
+	return metav1.Condition{Type: "Ready", Status: status, Reason: reason, Message: message}
+}
+
+var ignoreTimes = cmpopts.IgnoreFields(metav1.Condition{}, "LastTransitionTime") //nolint:gochecknoglobals // a constant
+
+// ready reports whether the first device of a claim has the condition Ready with that status.
+func (n *node) ready(name string, status metav1.ConditionStatus) func() bool {
+	return func() bool {
+		c := n.server.Claim("blue", name)
+		return c != nil && len(c.Status.Devices) > 0 && len(c.Status.Devices[0].Conditions) > 0 && c.Status.Devices[0].Conditions[0].Status == status
+	}
+}
+
+func TestTheStatusOfAClaimIsWhatIsAttached(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	foreign := resourcev1.AllocatedDeviceStatus{Driver: "gpu.example.com", Pool: "p", Device: "d"}
+	a := n.server.SetClaim(newClaim("a", func(c *resourcev1.ResourceClaim) {
+		c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results,
+			resourcev1.DeviceRequestAllocationResult{Request: "gpu", Driver: "gpu.example.com", Pool: "p", Device: "d"})
+		c.Status.Devices = []resourcev1.AllocatedDeviceStatus{foreign}
+	}))
+	mustPrepare(t, n.kubelet(t), a)
+	if got := n.server.Count("update", ""); got != 0 {
+		t.Errorf("%d updates before the ADD", got)
+	}
+	n.Attached("pod-web", errors.New("bridge: no address left"))
+	devices := func() []resourcev1.AllocatedDeviceStatus { return n.server.Claim("blue", "a").Status.Devices }
+	check := func(what string, want resourcev1.AllocatedDeviceStatus) {
+		t.Helper()
+		if diff := cmp.Diff([]resourcev1.AllocatedDeviceStatus{foreign, want}, devices(), ignoreTimes); diff != "" {
+			t.Errorf("%s: %s", what, diff)
+		}
+	}
+	share := "share-a"
+	status := resourcev1.AllocatedDeviceStatus{Driver: driverName, Pool: "node1", Device: "storage", ShareID: &share}
+
+	n.await(t, "failed", func() bool { return len(devices()) == 2 })
+	status.Conditions = []metav1.Condition{condition("False", "NetworkInterfaceNotReady", "bridge: no address left")}
+	check("after an ADD that has failed", status)
+
+	n.attach(t, "pod-web")
+	n.await(t, "attached", func() bool { return devices()[1].Conditions[0].Status == "True" })
+	status.Conditions = []metav1.Condition{condition("True", "NetworkInterfaceReady", "")}
+	status.Data = &runtime.RawExtension{Raw: []byte(result)}
+	status.NetworkData = &resourcev1.NetworkDeviceData{InterfaceName: "net1", IPs: []string{"192.0.2.5/24", "2001:db8::5/64"}, HardwareAddress: "02:00:00:00:00:01"}
+	check("after the ADD", status)
+
+	if err := n.detach(t.Context(), Ref{UID: "claim-a"}); err != nil {
+		t.Fatal(err)
+	}
+	n.Attached("pod-web", nil)
+	n.await(t, "detached", func() bool { return devices()[1].Conditions[0].Status == "False" })
+	status.Conditions = []metav1.Condition{condition("False", "NetworkInterfaceNotReady", "")}
+	status.Data, status.NetworkData = nil, nil
+	check("after the DEL", status)
+	for _, r := range n.server.Requests() {
+		if r.Verb == "patch" || r.Verb == "update" && (r.Resource != "resourceclaims/status" || !strings.HasPrefix(r.Body, "k8s\x00")) {
+			t.Errorf("not an update in protobuf: %+v", r)
+		}
+	}
+}
+
+// Every way to write the same JSON gets a status, and stays as it is.
+func TestClaimsGetAStatusWhateverTheirParametersLookLike(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	k := n.kubelet(t)
+	i := 0
+	for form, config := range forms() {
+		i++
+		name := fmt.Sprintf("net%d", i)
+		parameters := cni(`,"ifName":"` + name + `","config":` + config)
+		mustPrepare(t, k, n.server.SetClaim(newClaim(name, func(c *resourcev1.ResourceClaim) {
+			c.Status.Allocation.Devices.Config = []resourcev1.DeviceAllocationConfiguration{fromClaim(parameters)}
+		})))
+		n.attach(t, "pod-web")
+		n.await(t, form, n.ready(name, "True"))
+		if got := string(n.server.Claim("blue", name).Status.Allocation.Devices.Config[0].Opaque.Parameters.Raw); got != parameters {
+			t.Errorf("%s: %q has become %q", form, parameters, got)
+		}
+	}
+}
+
+func TestWhatIsWrittenAlreadyIsNotWrittenAgain(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	a, b := n.server.SetClaim(newClaim("a", nil)), n.server.SetClaim(newClaim("b", nil))
+	mustPrepare(t, n.kubelet(t), a)
+	n.attach(t, "pod-web")
+	n.await(t, "written", n.ready("a", "True"))
+	before := n.server.Claim("blue", "a")
+	n.restart(t)
+	mustPrepare(t, n.kubelet(t), b)
+	n.attach(t, "pod-web")
+	n.await(t, "written", n.ready("b", "True"))
+	if diff := cmp.Diff(before, n.server.Claim("blue", "a")); diff != "" {
+		t.Error(diff)
+	}
+	if got := n.server.Count("update", ""); got != 2 {
+		t.Errorf("%d updates of two claims", got)
+	}
+}
+
+func TestAStatusIsWrittenAfterARestart(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	a := n.server.SetClaim(newClaim("a", nil))
+	mustPrepare(t, n.kubelet(t), a)
+	heal := n.server.Break(kubetest.Fault{Verb: "update", Status: 503})
+	n.attach(t, "pod-web")
+	n.await(t, "tried", func() bool { return n.server.Count("update", "") > 0 })
+	n.Stop()
+	heal()
+	n.restart(t)
+	n.await(t, "written", n.ready("a", "True"))
+}
+
+func TestAStatusIsTriedUntilItIsWritten(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]kubetest.Fault{
+		"401":               {Resource: "resourceclaims/status", Status: 401},
+		"403":               {Resource: "resourceclaims/status", Status: 403},
+		"409":               {Resource: "resourceclaims/status", Status: 409},
+		"429":               {Resource: "resourceclaims/status", Status: 429},
+		"500":               {Resource: "resourceclaims/status", Status: 500},
+		"500 when it reads": {Verb: "get", Resource: "resourceclaims", Status: 500},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, nil)
+			mustPrepare(t, n.kubelet(t), n.server.SetClaim(newClaim("a", nil)))
+			verb := fault.Verb
+			if verb == "" {
+				verb = "update"
+			}
+			before := n.server.Count(verb, fault.Resource)
+			heal := n.server.Break(fault)
+			n.attach(t, "pod-web")
+			n.await(t, "tried twice", func() bool { return n.server.Count(verb, fault.Resource) >= before+2 })
+			heal()
+			n.await(t, "written", n.ready("a", "True"))
+		})
+	}
+}
+
+func TestAConflictIsNoFailure(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	a := n.server.SetClaim(newClaim("a", nil))
+	mustPrepare(t, n.kubelet(t), a)
+	heal := n.server.Break(kubetest.Fault{Verb: "update", Status: 409})
+	n.attach(t, "pod-web")
+	n.await(t, "tried", func() bool { return n.server.Count("update", "") > 0 })
+	a.Labels = map[string]string{"changed": "meanwhile"}
+	n.server.SetClaim(a)
+	heal()
+	n.await(t, "written", n.ready("a", "True"))
+	if got := n.server.Claim("blue", "a").Labels["changed"]; got != "meanwhile" {
+		t.Errorf("the label is %q", got)
+	}
+}
+
+func TestAClaimThatHasGoneIsNotWritten(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	k := n.kubelet(t)
+	a, b := n.server.SetClaim(newClaim("a", nil)), n.server.SetClaim(newClaim("b", nil))
+	mustPrepare(t, k, a, b)
+	n.server.DeleteClaim("blue", "a")
+	n.server.SetClaim(newClaim("a", func(c *resourcev1.ResourceClaim) { c.UID = "next" }))
+	n.attach(t, "pod-web")
+	n.await(t, "the other is written", n.ready("b", "True"))
+	if err := unprepareClaim(t, k, b); err != nil {
+		t.Fatal(err)
+	}
+	updates := n.server.Count("update", "")
+	n.writer.changed(Ref{"claim-b", "blue", "b", "pod-web"}, "") // a late call
+	n.await(t, "forgotten", func() bool {
+		n.Attached("pod-web", nil) // of a
+		n.writer.mu.Lock()
+		defer n.writer.mu.Unlock()
+		_, known := n.writer.failures[Ref{"claim-b", "blue", "b", "pod-web"}]
+		return !known
+	})
+	if got := n.server.Count("update", ""); got != updates || n.server.Claim("blue", "a").Status.Devices != nil {
+		t.Errorf("%d updates after %d", got, updates)
+	}
+}
+
+func TestAStatusHoldsWhatAnAPIServerTakes(t *testing.T) {
+	t.Parallel()
+	var many []string
+	for i := range 20 {
+		many = append(many, fmt.Sprintf(`{"address":"192.0.2.%d/24"}`, i+1))
+	}
+	first := func(n int) (ips []string) {
+		for i := range n {
+			ips = append(ips, fmt.Sprintf("192.0.2.%d/24", i+1))
+		}
+		return ips
+	}
+	for name, row := range map[string]struct {
+		result  string
+		want    resourcev1.NetworkDeviceData
+		hasData bool
+	}{
+		"a result":               {result, resourcev1.NetworkDeviceData{InterfaceName: "net1", IPs: []string{"192.0.2.5/24", "2001:db8::5/64"}, HardwareAddress: "02:00:00:00:00:01"}, true},
+		"20 addresses":           {`{"cniVersion":"1.0.0","ips":[` + strings.Join(many, ",") + `]}`, resourcev1.NetworkDeviceData{InterfaceName: "net1", IPs: first(16)}, true},
+		"an address twice":       {`{"cniVersion":"1.0.0","ips":[` + many[0] + `,` + many[0] + `]}`, resourcev1.NetworkDeviceData{InterfaceName: "net1", IPs: first(1)}, true},
+		"CNI 0.2":                {`{"cniVersion":"0.2.0","ip4":{"ip":"192.0.2.1/24"}}`, resourcev1.NetworkDeviceData{InterfaceName: "net1", IPs: first(1)}, true},
+		"another interface name": {`{"cniVersion":"1.0.0","interfaces":[{"name":"x","sandbox":"/n"}]}`, resourcev1.NetworkDeviceData{InterfaceName: "x"}, true},
+		"addresses of the host":  {`{"cniVersion":"1.0.0","interfaces":[{"name":"net1"}],"ips":[{"interface":0,"address":"192.0.2.1/24"}]}`, resourcev1.NetworkDeviceData{InterfaceName: "net1"}, true},
+		"a long hardware address": {
+			`{"cniVersion":"1.0.0","interfaces":[{"name":"net1","sandbox":"/n","mac":"` + strings.Repeat("0", 129) + `"}]}`, resourcev1.NetworkDeviceData{InterfaceName: "net1"}, true,
+		},
+		"10 KiB":                {`{"cniVersion":"1.0.0"` + strings.Repeat(" ", 10<<10-22) + `}`, resourcev1.NetworkDeviceData{InterfaceName: "net1"}, true},
+		"10 KiB and a byte":     {`{"cniVersion":"1.0.0"` + strings.Repeat(" ", 10<<10-21) + `}`, resourcev1.NetworkDeviceData{InterfaceName: "net1"}, false},
+		"no result":             {``, resourcev1.NetworkDeviceData{InterfaceName: "net1"}, false},
+		"what is no result":     {`[]`, resourcev1.NetworkDeviceData{InterfaceName: "net1"}, false},
+		"a version of tomorrow": {`{"cniVersion":"9.0.0"}`, resourcev1.NetworkDeviceData{InterfaceName: "net1"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := Attachment{IfName: "net1", Result: []byte(row.result)}
+			if diff := cmp.Diff(&row.want, a.networkData()); diff != "" {
+				t.Error(diff)
+			}
+			if data := a.data(); (data != nil) != row.hasData || data != nil && string(data.Raw) != row.result {
+				t.Errorf("data: %v", data)
+			}
+		})
+	}
+}
+
+func TestTimesAndOtherConditionsStay(t *testing.T) {
+	t.Parallel()
+	long := metav1.NewTime(time.Now().Add(-time.Hour).Truncate(time.Second))
+	object := newClaim("a", nil)
+	claim, err := claimOf(object, driverName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	attached := []Attachment{{DeviceID: claim.Networks[0].DeviceID, IfName: "net1"}}
+	status := desired(object, driverName, claim, attached, "")
+	status[0].Conditions[0].LastTransitionTime = long
+	status[0].Conditions = append(status[0].Conditions, metav1.Condition{Type: "Other", Status: "True", Reason: "R", LastTransitionTime: long})
+	object.Status.Devices = status
+	if diff := cmp.Diff(status, desired(object, driverName, claim, attached, "")); diff != "" {
+		t.Error(diff)
+	}
+	failed := desired(object, driverName, claim, nil, strings.Repeat("x", maxMessage+1))
+	if c := failed[0].Conditions; len(c) != 2 || !c[0].LastTransitionTime.After(long.Time) || len(c[0].Message) != maxMessage {
+		t.Errorf("%+v", c[0].LastTransitionTime)
+	}
+	if !slices.ContainsFunc(object.Status.Devices, func(s resourcev1.AllocatedDeviceStatus) bool { return s.Conditions[0].Status == "True" }) {
+		t.Error("the object has changed")
+	}
+	object.Status.Allocation.Devices.Results = nil
+	if got := desired(object, driverName, claim, attached, ""); got != nil {
+		t.Errorf("the status of a device that is not allocated: %v", got)
+	}
+}
