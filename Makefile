@@ -1,7 +1,7 @@
 # Every target is a go command or two: nothing depends on make.
 
 # The root module, and each nested one in a directory of its own.
-MODULES := . $(patsubst %/go.mod,%,$(wildcard */*/go.mod))
+MODULES := . $(patsubst %/go.mod,%,$(wildcard */*/go.mod delegate/kube/dra/go.mod))
 
 # The modules of the tests with a Kubernetes API server, and with container runtimes:
 # linted as the others, run by kube and runtimes.

@@ -32,7 +32,7 @@ func TestCopiedExamplesBuild(t *testing.T) {
 				run(t, dir, "go", "mod", "init", "example.com/copied")
 				run(t, dir, "go", "mod", "edit", "-require=github.com/metacni/metacni@v0.0.0")
 			}
-			for _, module := range []string{"", "/delegate/kube"} {
+			for _, module := range []string{"", "/delegate/kube", "/delegate/kube/dra"} {
 				run(t, dir, "go", "mod", "edit", "-replace=github.com/metacni/metacni"+module+"="+root+module)
 			}
 			run(t, dir, "go", "build", "-mod=mod", "-buildvcs=false", "-o", os.DevNull, "./...")
