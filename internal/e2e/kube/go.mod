@@ -8,11 +8,14 @@ require (
 	github.com/google/go-cmp v0.7.0
 	github.com/metacni/metacni v0.0.0-00010101000000-000000000000
 	github.com/metacni/metacni/delegate/kube v0.0.0-00010101000000-000000000000
+	github.com/metacni/metacni/delegate/kube/dra v0.0.0-00010101000000-000000000000
 	github.com/vishvananda/netlink v1.3.1
 	golang.org/x/sys v0.46.0
+	google.golang.org/grpc v1.79.3
 	k8s.io/api v0.36.1
 	k8s.io/apimachinery v0.36.1
 	k8s.io/client-go v0.36.1
+	k8s.io/kubelet v0.36.1
 )
 
 require (
@@ -37,6 +40,9 @@ require (
 	github.com/spf13/pflag v1.0.9 // indirect
 	github.com/vishvananda/netns v0.0.5 // indirect
 	github.com/x448/float16 v0.8.4 // indirect
+	go.etcd.io/etcd/client/pkg/v3 v3.6.8 // indirect
+	go.uber.org/multierr v1.11.0 // indirect
+	go.uber.org/zap v1.27.1 // indirect
 	go.yaml.in/yaml/v2 v2.4.3 // indirect
 	go.yaml.in/yaml/v3 v3.0.4 // indirect
 	golang.org/x/net v0.49.0 // indirect
@@ -44,10 +50,12 @@ require (
 	golang.org/x/term v0.39.0 // indirect
 	golang.org/x/text v0.33.0 // indirect
 	golang.org/x/time v0.14.0 // indirect
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20260128011058-8636f8732409 // indirect
 	google.golang.org/protobuf v1.36.12-0.20260120151049-f2248ac996af // indirect
 	gopkg.in/evanphx/json-patch.v4 v4.13.0 // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect
 	gopkg.in/yaml.v3 v3.0.1 // indirect
+	k8s.io/dynamic-resource-allocation v0.36.1 // indirect
 	k8s.io/klog/v2 v2.140.0 // indirect
 	k8s.io/kube-openapi v0.0.0-20260317180543-43fb72c5454a // indirect
 	k8s.io/utils v0.0.0-20260210185600-b8788abfbbc2 // indirect
@@ -58,3 +66,5 @@ require (
 )
 
 replace github.com/metacni/metacni/delegate/kube => ../../../delegate/kube
+
+replace github.com/metacni/metacni/delegate/kube/dra => ../../../delegate/kube/dra

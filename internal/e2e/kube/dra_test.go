@@ -1,0 +1,334 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
+	registrationv1 "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/metacni/metacni/delegate/kube/dra"
+	"github.com/metacni/metacni/internal/e2e/kube/server"
+)
+
+const claimDriver = "net.metacni.io"
+
+// claimRights are all that the driver needs. The last rule is for API servers since 1.36.
+const claimRights = `apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: NAME}
+rules:
+- {apiGroups: [resource.k8s.io], resources: [resourceclaims], verbs: [get]}
+- {apiGroups: [resource.k8s.io], resources: [resourceslices], verbs: [list, watch, create, update, delete]}
+- {apiGroups: [resource.k8s.io], resources: [resourceclaims/status], verbs: [update]}
+- {apiGroups: [""], resources: [nodes], verbs: [get]}
+DRIVERRULE
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: NAME}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: NAME}
+subjects: [{kind: ServiceAccount, name: driver, namespace: NAME}]
+`
+
+const driverRule = `- {apiGroups: [resource.k8s.io], resources: [resourceclaims/driver], verbs: ["associated-node:update"], resourceNames: [` + claimDriver + `]}`
+
+// A claimNode is a node with a driver. The test is its scheduler, its kubelet and its plugin.
+type claimNode struct {
+	*dra.Driver
+	admin, client kubernetes.Interface
+	namespace     string
+	name          string // of the node
+	config        dra.Config
+
+	mu       sync.Mutex
+	attached map[string][]dra.Attachment // by the UID of the claim
+}
+
+// newClaimNode starts a driver with the rights that it needs, and those of rule.
+func newClaimNode(t *testing.T, rule string) *claimNode {
+	t.Helper()
+	s := cluster(t)
+	n := &claimNode{namespace: s.Namespace(t), attached: map[string][]dra.Attachment{}}
+	n.name = "node-" + n.namespace
+	n.admin = clientset(t, s, server.AdminToken)
+	s.Node(t, n.name)
+	s.Kubectl(t, "", "create", "serviceaccount", "-n", n.namespace, "driver")
+	s.Kubectl(t, strings.NewReplacer("NAME", n.namespace, "DRIVERRULE", rule).Replace(claimRights), "create", "-f", "-")
+	daemon := server.PodOn(n.name, n.namespace, "driver")
+	daemon.Spec.ServiceAccountName = "driver"
+	n.client = clientset(t, s, s.Token(t, n.namespace, "driver", s.Pod(t, daemon)))
+	n.config = dra.Config{
+		Name: claimDriver, Node: n.name, Client: n.client, Store: dra.Store{Dir: filepath.Join(t.TempDir(), "claims")},
+		Attachments: n.attachments, Detach: n.detach, RegistryDir: t.TempDir(), PluginDir: t.TempDir(),
+		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	}
+	n.restart(t)
+	return n
+}
+
+func (n *claimNode) restart(t *testing.T) {
+	t.Helper()
+	if n.Driver != nil {
+		n.Stop()
+	}
+	d, err := dra.Start(t.Context(), n.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Stop)
+	n.Driver = d
+}
+
+func clientset(t *testing.T, s *server.Server, token string) *kubernetes.Clientset {
+	t.Helper()
+	c := s.As(token)
+	c.ContentType = runtime.ContentTypeProtobuf
+	c.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	set, err := kubernetes.NewForConfig(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+func (n *claimNode) attachments(_ context.Context, c dra.Claim) ([]dra.Attachment, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.attached[c.UID]), nil
+}
+
+func (n *claimNode) detach(_ context.Context, r dra.Ref) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.attached, r.UID)
+	return nil
+}
+
+// add does what the ADD of a pod does with the claims that are prepared for it.
+func (n *claimNode) add(t *testing.T, pod *corev1.Pod) {
+	t.Helper()
+	claims, err := n.Claims(string(pod.UID))
+	if err != nil || len(claims) == 0 {
+		t.Fatalf("%d claims, %v", len(claims), err)
+	}
+	n.mu.Lock()
+	for _, c := range claims {
+		for i, network := range c.Networks {
+			n.attached[c.UID] = append(n.attached[c.UID], dra.Attachment{
+				DeviceID: network.DeviceID, IfName: fmt.Sprintf("net%d", i),
+				Result: json.RawMessage(`{"cniVersion":"1.1.0","ips":[{"address":"192.0.2.5/24"},{"address":"2001:db8::5/64"}]}`),
+			})
+		}
+	}
+	n.mu.Unlock()
+	n.Attached(string(pod.UID), nil)
+}
+
+// claim creates a claim with these parameters, which is allocated and reserved for the pod, as
+// by the scheduler.
+func (n *claimNode) claim(t *testing.T, name, parameters string, pod *corev1.Pod) *resourcev1.ResourceClaim {
+	t.Helper()
+	c := n.admin.ResourceV1().ResourceClaims(n.namespace)
+	opaque := resourcev1.DeviceConfiguration{Opaque: &resourcev1.OpaqueDeviceConfiguration{Driver: claimDriver, Parameters: runtime.RawExtension{Raw: []byte(parameters)}}}
+	claim, err := c.Create(t.Context(), &resourcev1.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{
+			Requests: []resourcev1.DeviceRequest{{Name: "net", Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: "any", AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 1}}},
+			Config:   []resourcev1.DeviceClaimConfiguration{{DeviceConfiguration: opaque}},
+		}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	claim.Status = resourcev1.ResourceClaimStatus{
+		ReservedFor: []resourcev1.ResourceClaimConsumerReference{{Resource: "pods", Name: pod.Name, UID: pod.UID}},
+		Allocation: &resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{
+			Results: []resourcev1.DeviceRequestAllocationResult{{Request: "net", Driver: claimDriver, Pool: n.name, Device: name}},
+			Config:  []resourcev1.DeviceAllocationConfiguration{{Source: resourcev1.AllocationConfigSourceClaim, DeviceConfiguration: opaque}},
+		}},
+	}
+	if claim, err = c.UpdateStatus(t.Context(), claim, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return claim
+}
+
+// kubelet registers the driver as the kubelet does.
+func (n *claimNode) kubelet(t *testing.T) drav1.DRAPluginClient {
+	t.Helper()
+	registrar := registrationv1.NewRegistrationClient(dialSocket(t, filepath.Join(n.config.RegistryDir, claimDriver+"-reg.sock")))
+	info, err := registrar.GetInfo(t.Context(), &registrationv1.InfoRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := registrar.NotifyRegistrationStatus(t.Context(), &registrationv1.RegistrationStatus{PluginRegistered: true}); err != nil {
+		t.Fatal(err)
+	}
+	return drav1.NewDRAPluginClient(dialSocket(t, info.GetEndpoint()))
+}
+
+func dialSocket(t *testing.T, socket string) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", addr)
+		}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// prepare has the kubelet prepare a claim, and returns the error.
+func prepare(t *testing.T, k drav1.DRAPluginClient, c *resourcev1.ResourceClaim) string {
+	t.Helper()
+	answer, err := k.NodePrepareResources(t.Context(), &drav1.NodePrepareResourcesRequest{
+		Claims: []*drav1.Claim{{Namespace: c.Namespace, Name: c.Name, Uid: string(c.UID)}},
+	})
+	if err != nil {
+		return err.Error()
+	}
+	return answer.GetClaims()[string(c.UID)].GetError()
+}
+
+// status waits for the status of the device of a claim.
+func (n *claimNode) status(t *testing.T, name string) resourcev1.AllocatedDeviceStatus {
+	t.Helper()
+	var status resourcev1.AllocatedDeviceStatus
+	eventually(t, func() bool {
+		c, err := n.admin.ResourceV1().ResourceClaims(n.namespace).Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(c.Status.Devices) > 0 {
+			status = c.Status.Devices[0]
+		}
+		return len(c.Status.Devices) > 0
+	})
+	return status
+}
+
+// A claim goes its whole way: registration, ResourceSlice, prepare, a restart, ADD, status,
+// unprepare. The driver has no more rights than it needs.
+func TestAClaimGoesItsWholeWay(t *testing.T) {
+	t.Parallel()
+	n := newClaimNode(t, driverRule)
+	k := n.kubelet(t)
+	if err := n.Publish(t.Context(), []dra.Device{{Name: "storage", Attributes: map[string]string{"plugin": "bridge", "master": "eth1"}}}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool {
+		slices, err := n.admin.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{FieldSelector: resourcev1.ResourceSliceSelectorNodeName + "=" + n.name})
+		return err == nil && len(slices.Items) == 1 && len(slices.Items[0].Spec.Devices) == 1 && *slices.Items[0].Spec.Devices[0].AllowMultipleAllocations
+	})
+	pod := cluster(t).Pod(t, server.PodOn(n.name, n.namespace, "web"))
+	claim := n.claim(t, "storage", parametersOf(`{"cniVersion":"1.1.0","name":"storage","type":"bridge"}`), pod)
+	replaced := claim.DeepCopy()
+	replaced.UID = "00000000-0000-4000-8000-000000000000"
+	if got := prepare(t, k, replaced); !strings.Contains(got, "got replaced") {
+		t.Errorf("a claim that was replaced: %q", got)
+	}
+	if got := prepare(t, k, claim); got != "" {
+		t.Fatal(got)
+	}
+	n.restart(t)
+	k = n.kubelet(t)
+	n.add(t, pod)
+	got := n.status(t, "storage")
+	want := &resourcev1.NetworkDeviceData{InterfaceName: "net0", IPs: []string{"192.0.2.5/24", "2001:db8::5/64"}}
+	if diff := cmp.Diff(want, got.NetworkData); diff != "" || got.Data == nil || len(got.Conditions) != 1 || got.Conditions[0].Reason != dra.ReasonReady {
+		t.Errorf("%s %+v", diff, got)
+	}
+	if _, err := k.NodeUnprepareResources(t.Context(), &drav1.NodeUnprepareResourcesRequest{
+		Claims: []*drav1.Claim{{Namespace: claim.Namespace, Name: claim.Name, Uid: string(claim.UID)}},
+	}); err != nil {
+		t.Error(err)
+	}
+	claims, err := n.Claims(string(pod.UID))
+	if left, _ := n.attachments(t.Context(), dra.Claim{Ref: dra.Ref{UID: string(claim.UID)}}); len(claims) > 0 || err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v, %v", claims, left, err)
+	}
+}
+
+// parametersOf returns parameters with the config as it is written.
+func parametersOf(config string) string {
+	return `{"apiVersion":"cni.networking.x-k8s.io/v1alpha1","kind":"CNI","config":` + config + `}`
+}
+
+// A status is written whatever the parameters look like, and they reach the plugin as they are.
+func TestEveryFormOfParametersGetsAStatus(t *testing.T) {
+	t.Parallel()
+	n := newClaimNode(t, driverRule)
+	k := n.kubelet(t)
+	const rest = `,"cniVersion":"1.1.0","name":"n","type":"bridge"}`
+	for name, config := range map[string]string{
+		"sorted":   `{"a":1,"b":2` + rest,
+		"unsorted": `{"b":2,"a":1` + rest,
+		"zero":     `{"a":1.0` + rest,
+		"exponent": `{"a":1e3` + rest,
+		"digits":   `{"a":12345678901234567890` + rest,
+		"blanks":   "{ \"a\" : 1 ,\n\t\"b\":2" + rest,
+		"escapes":  `{"a":"\u003c\/\u00e9"` + rest,
+		"nested":   `{"z":{"y":[1.50,{"b":null,"a":true}]}` + rest,
+	} {
+		pod := cluster(t).Pod(t, server.PodOn(n.name, n.namespace, name))
+		claim := n.claim(t, name, parametersOf(config), pod)
+		if got := prepare(t, k, claim); got != "" {
+			t.Fatal(name, got)
+		}
+		n.add(t, pod)
+		if got := n.status(t, name); got.Conditions[0].Status != metav1.ConditionTrue {
+			t.Errorf("%s: %+v", name, got)
+		}
+		claims, err := n.Claims(string(pod.UID))
+		if err != nil || len(claims) != 1 {
+			t.Fatal(name, claims, err)
+		}
+		p, err := claims[0].Networks[0].Parameters(n.namespace)
+		if err != nil || p.Config != config {
+			t.Errorf("%s: %q has become %q, %v", name, config, p.Config, err)
+		}
+	}
+}
+
+// Without the right of API servers since 1.36 a status is refused, and written as soon as the
+// right is there.
+func TestTheStatusOfADeviceNeedsTheRightOfTheDriver(t *testing.T) {
+	t.Parallel()
+	n := newClaimNode(t, "")
+	pod := cluster(t).Pod(t, server.PodOn(n.name, n.namespace, "web"))
+	claim := n.claim(t, "storage", parametersOf(`{"cniVersion":"1.1.0","name":"storage","type":"bridge"}`), pod)
+	c := n.client.ResourceV1().ResourceClaims(n.namespace)
+	try := claim.DeepCopy()
+	try.Status.Devices = []resourcev1.AllocatedDeviceStatus{{Driver: claimDriver, Pool: n.name, Device: "storage"}}
+	eventually(t, func() bool { // until the other rights are in force
+		_, err := c.UpdateStatus(t.Context(), try, metav1.UpdateOptions{})
+		return err != nil && strings.Contains(err.Error(), "changing status.devices requires")
+	})
+	if got := prepare(t, n.kubelet(t), claim); got != "" {
+		t.Fatal(got)
+	}
+	n.add(t, pod)
+	cluster(t).Kubectl(t, strings.NewReplacer("NAME", n.namespace, "DRIVERRULE", driverRule).Replace(claimRights), "apply", "-f", "-")
+	if got := n.status(t, "storage"); got.Conditions[0].Reason != dra.ReasonReady {
+		t.Errorf("%+v", got)
+	}
+}
