@@ -93,7 +93,6 @@ func (c Config) sweepInterval() time.Duration {
 func (c Config) options() []kubeletplugin.Option {
 	options := []kubeletplugin.Option{
 		kubeletplugin.DriverName(c.Name), kubeletplugin.NodeName(c.Node), kubeletplugin.KubeClient(c.Client),
-		kubeletplugin.GRPCVerbosity(-1),
 		// A plugin that hangs while a claim is released must not delay other pods.
 		kubeletplugin.Serialize(false),
 	}

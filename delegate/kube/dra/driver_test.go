@@ -346,7 +346,7 @@ func TestADriverNeedsAWholeConfig(t *testing.T) {
 		"a valid name": func(c *Config) { c.Name = "a/b" },
 	} {
 		c := n.config
-		c.PluginDir, c.RegistryDir, c.Logger = t.TempDir(), t.TempDir(), nil
+		c.PluginDir, c.RegistryDir, c.Logger = socketDir(t), socketDir(t), nil
 		edit(&c)
 		if d, err := Start(t.Context(), c); err == nil {
 			d.Stop()

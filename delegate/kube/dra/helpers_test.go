@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -101,7 +102,7 @@ func newNode(t *testing.T, edit func(*Config)) *node {
 	n.config = Config{
 		Name: driverName, Node: "node1", Client: set, Store: Store{Dir: filepath.Join(t.TempDir(), "claims")},
 		Attachments: n.attachments, Detach: n.detach,
-		RegistryDir: t.TempDir(), PluginDir: t.TempDir(), SweepInterval: time.Hour,
+		RegistryDir: socketDir(t), PluginDir: socketDir(t), SweepInterval: time.Hour,
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 	if edit != nil {
@@ -109,6 +110,17 @@ func newNode(t *testing.T, edit func(*Config)) *node {
 	}
 	n.restart(t)
 	return n
+}
+
+// socketDir returns a directory with a short path: that of a socket has at most 108 bytes.
+func socketDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "dra") //nolint:usetesting // whose directories have the name of the test
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
 }
 
 // restart starts the driver, or another one in place of the first.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -76,11 +77,22 @@ func newClaimNode(t *testing.T, rule string) *claimNode {
 	n.client = clientset(t, s, s.Token(t, n.namespace, "driver", s.Pod(t, daemon)))
 	n.config = dra.Config{
 		Name: claimDriver, Node: n.name, Client: n.client, Store: dra.Store{Dir: filepath.Join(t.TempDir(), "claims")},
-		Attachments: n.attachments, Detach: n.detach, RegistryDir: t.TempDir(), PluginDir: t.TempDir(),
+		Attachments: n.attachments, Detach: n.detach, RegistryDir: socketDir(t), PluginDir: socketDir(t),
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 	n.restart(t)
 	return n
+}
+
+// socketDir returns a directory with a short path: that of a socket has at most 108 bytes.
+func socketDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "dra") //nolint:usetesting // whose directories have the name of the test
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
 }
 
 func (n *claimNode) restart(t *testing.T) {
@@ -159,10 +171,16 @@ func (n *claimNode) claim(t *testing.T, name, parameters string, pod *corev1.Pod
 	}
 	claim.Status = resourcev1.ResourceClaimStatus{
 		ReservedFor: []resourcev1.ResourceClaimConsumerReference{{Resource: "pods", Name: pod.Name, UID: pod.UID}},
-		Allocation: &resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{
-			Results: []resourcev1.DeviceRequestAllocationResult{{Request: "net", Driver: claimDriver, Pool: n.name, Device: name}},
-			Config:  []resourcev1.DeviceAllocationConfiguration{{Source: resourcev1.AllocationConfigSourceClaim, DeviceConfiguration: opaque}},
-		}},
+		Allocation: &resourcev1.AllocationResult{
+			// The API server looks here for the node whose driver may write the status.
+			NodeSelector: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{n.name}}},
+			}}},
+			Devices: resourcev1.DeviceAllocationResult{
+				Results: []resourcev1.DeviceRequestAllocationResult{{Request: "net", Driver: claimDriver, Pool: n.name, Device: name}},
+				Config:  []resourcev1.DeviceAllocationConfiguration{{Source: resourcev1.AllocationConfigSourceClaim, DeviceConfiguration: opaque}},
+			},
+		},
 	}
 	if claim, err = c.UpdateStatus(t.Context(), claim, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
