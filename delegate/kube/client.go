@@ -52,7 +52,6 @@ func (v *View) clients() error {
 	}
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 	codecs := serializer.NewCodecFactory(scheme).WithoutConversion()
-	httpClient := &http.Client{Transport: v.transport}
 	for _, c := range []struct {
 		to      *client
 		path    string
@@ -64,20 +63,37 @@ func (v *View) clients() error {
 		{&v.resources, "/apis", resourcev1.SchemeGroupVersion, runtime.ContentTypeProtobuf},
 		{&v.nads, "/apis", definitionVersion, runtime.ContentTypeJSON},
 	} {
-		made, err := rest.RESTClientForConfigAndClient(&rest.Config{
-			Host:    "http://" + placeholder,
-			APIPath: c.path,
-			ContentConfig: rest.ContentConfig{
-				GroupVersion: &c.version, NegotiatedSerializer: codecs,
-				ContentType: c.content, AcceptContentTypes: c.content,
-			},
-			QPS:            -1,
-			WarningHandler: rest.NoWarnings{},
-		}, httpClient)
+		config, httpClient := v.REST()
+		config.APIPath = c.path
+		config.ContentConfig = rest.ContentConfig{
+			GroupVersion: &c.version, NegotiatedSerializer: codecs,
+			ContentType: c.content, AcceptContentTypes: c.content,
+		}
+		made, err := rest.RESTClientForConfigAndClient(config, httpClient)
 		if err != nil {
 			return err
 		}
 		*c.to = client{made}
 	}
 	return nil
+}
+
+// REST returns what another client of the same API server needs, such as a clientset:
+//
+//	set, err := kubernetes.NewForConfigAndClient(view.REST())
+//
+// It shares the credentials, which are read again when they change, the connections, the
+// UserAgent and the Observer of v. The address in the configuration stands for that of the
+// server. The client sends protobuf where there is such a form, and limits neither its rate nor
+// the time of a request. The caller may change what REST returns.
+func (v *View) REST() (*rest.Config, *http.Client) {
+	return &rest.Config{
+		Host: "http://" + placeholder,
+		ContentConfig: rest.ContentConfig{
+			ContentType:        runtime.ContentTypeProtobuf,
+			AcceptContentTypes: runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON,
+		},
+		QPS:            -1,
+		WarningHandler: rest.NoWarnings{},
+	}, &http.Client{Transport: v.transport}
 }

@@ -177,7 +177,7 @@ func (c Claim) conflict(others []Claim) error {
 			if i < 0 {
 				continue
 			}
-			what := "device " + n.DeviceID.String()
+			what := "device " + n.String()
 			if !n.overlaps(o.Networks[i].DeviceID) {
 				what = "the interface"
 			}
@@ -198,7 +198,9 @@ func sameInterface(n, m Network, namespace string) bool {
 // file.
 func isUID(s string) bool {
 	for _, r := range s {
-		if !('0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || r == '-') {
+		switch {
+		case '0' <= r && r <= '9', 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', r == '-':
+		default:
 			return false
 		}
 	}

@@ -2,6 +2,7 @@ package dra
 
 import (
 	"errors"
+	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 )
@@ -34,13 +35,11 @@ type Error struct {
 
 // Error describes the failure in one line.
 func (e *Error) Error() string {
-	s := "claim " + e.Claim.String()
-	for _, err := range []error{e.Kind, e.Err} {
-		if err != nil {
-			s += ": " + err.Error()
-		}
+	parts := []string{"claim " + e.Claim.String()}
+	for _, err := range e.Unwrap() {
+		parts = append(parts, err.Error())
 	}
-	return s
+	return strings.Join(parts, ": ")
 }
 
 // Unwrap returns e.Kind and e.Err, as far as they are set.

@@ -54,7 +54,7 @@ func (d *Driver) sweep(ctx context.Context, c Claim) error {
 	if err := d.remove(c.Ref); err != nil {
 		return err
 	}
-	d.log.InfoContext(ctx, "claim forgotten that the kubelet has not released", "claim", c.Ref.String(), "pod", c.Pod)
+	d.log.InfoContext(ctx, "claim forgotten that the kubelet has not released", "claim", c.String(), "pod", c.Pod)
 	return nil
 }
 

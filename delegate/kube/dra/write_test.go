@@ -22,7 +22,7 @@ func condition(status metav1.ConditionStatus, reason, message string) metav1.Con
 	return metav1.Condition{Type: "Ready", Status: status, Reason: reason, Message: message}
 }
 
-var ignoreTimes = cmpopts.IgnoreFields(metav1.Condition{}, "LastTransitionTime") //nolint:gochecknoglobals // a constant
+var ignoreTimes = cmpopts.IgnoreFields(metav1.Condition{}, "LastTransitionTime")
 
 // ready reports whether the first device of a claim has the condition Ready with that status.
 func (n *node) ready(name string, status metav1.ConditionStatus) func() bool {

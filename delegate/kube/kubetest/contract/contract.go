@@ -72,7 +72,7 @@ func (c Case) Run(ctx context.Context, config *rest.Config) error {
 
 // Cases returns all cases.
 func Cases() []Case {
-	return slices.Concat(patchCases(), readCases(), metadataCases(), watchCases(), eventCases(), definitionCases())
+	return slices.Concat(patchCases(), readCases(), metadataCases(), watchCases(), eventCases(), definitionCases(), claimCases())
 }
 
 const (

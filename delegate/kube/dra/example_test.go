@@ -1,0 +1,84 @@
+package dra_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/metacni/metacni/delegate/kube"
+	"github.com/metacni/metacni/delegate/kube/dra"
+	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/netconf/nad"
+)
+
+// A daemon runs a driver beside its View. In the ADD of a pod it asks for the networks of the
+// pod's claims.
+func Example() {
+	server := kubetest.NewServer() // in place of the API server of a cluster
+	defer server.Close()
+	dir, err := os.MkdirTemp("", "dra")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	kubeconfig, err := server.Kubeconfig(dir)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	ctx := context.Background()
+	view, err := kube.Open(ctx, kube.Config{Kubeconfig: kubeconfig})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer view.Close()
+	client, err := kubernetes.NewForConfigAndClient(view.REST())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	driver, err := dra.Start(ctx, dra.Config{
+		Name: "net.example.com", Node: "node1", Client: client,
+		Store:  dra.Store{Dir: dir + "/claims"},
+		Policy: nad.Policy{Isolation: true}, Rules: nad.Rules{Own: []string{"meta"}},
+		// What the records of the plugin say:
+		Attachments: func(context.Context, dra.Claim) ([]dra.Attachment, error) { return nil, nil },
+		Detach:      func(context.Context, dra.Ref) error { return nil },
+		RegistryDir: dir, PluginDir: dir,
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer driver.Stop()
+	if err := driver.Publish(ctx, []dra.Device{{Name: "storage", Attributes: map[string]string{"plugin": "bridge"}}}); err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	// In the ADD of a pod, whose UID is in CNI_ARGS:
+	const podUID = "0d3f8a2e-1111-4222-8333-444455556666"
+	claims, err := driver.Claims(podUID)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, claim := range claims {
+		for _, network := range claim.Networks {
+			p, err := network.Parameters(claim.Namespace)
+			fmt.Println(p.IfName, p.Definition, p.Config, err)
+		}
+	}
+	// … attach them together with all other networks of the pod, and then:
+	if err := driver.UpdateMetadata(ctx, podUID); err != nil {
+		fmt.Println(err)
+	}
+	driver.Attached(podUID, nil)
+	fmt.Println(len(claims), "claims")
+	// Output: 0 claims
+}
