@@ -27,9 +27,23 @@ type Origin struct {
 	Resource string
 	Device   string
 
+	// Claim is what the container is attached for if Use is [Claimed].
+	Claim Claim
+
 	// PodSource is where the kubelet has the pod from, such as "api" or "file": the
 	// value of [SourceAnnotation], if known.
 	PodSource string
+}
+
+// A Claim names a device that is allocated to a ResourceClaim (resource.k8s.io/v1). The
+// namespace of the claim is that of its pod.
+type Claim struct {
+	UID     string `json:"uid"`
+	Name    string `json:"name,omitempty"`
+	Request string `json:"request,omitempty"` // with the subrequest after a slash if there is one
+	Pool    string `json:"pool,omitempty"`
+	Device  string `json:"device,omitempty"`
+	Share   string `json:"share,omitempty"` // the shareID of a device that is shared
 }
 
 // recordedOrigin is the JSON of an Origin.
@@ -41,13 +55,14 @@ type recordedOrigin struct {
 	Selection  json.RawMessage `json:"selection,omitempty"`
 	Resource   string          `json:"resource,omitempty"`
 	Device     string          `json:"device,omitempty"`
+	Claim      Claim           `json:"claim,omitzero"`
 	PodSource  string          `json:"podSource,omitempty"`
 }
 
 // JSON returns the JSON of o, or nil for the zero Origin. It leaves out a Definition that
 // is not valid and a Selection that is not JSON: [ParseOrigin] could not read them.
 func (o Origin) JSON() json.RawMessage {
-	r := recordedOrigin{Use: o.Use, UID: o.UID, Version: o.Version, Resource: o.Resource, Device: o.Device, PodSource: o.PodSource}
+	r := recordedOrigin{Use: o.Use, UID: o.UID, Version: o.Version, Resource: o.Resource, Device: o.Device, Claim: o.Claim, PodSource: o.PodSource}
 	if o.Definition.Validate() == nil {
 		r.Definition = o.Definition.String()
 	}
@@ -71,7 +86,7 @@ func ParseOrigin(data json.RawMessage) Origin {
 	if json.Unmarshal(data, &r) != nil {
 		return Origin{}
 	}
-	o := Origin{Use: r.Use, UID: r.UID, Version: r.Version, Selection: r.Selection, Resource: r.Resource, Device: r.Device, PodSource: r.PodSource}
+	o := Origin{Use: r.Use, UID: r.UID, Version: r.Version, Selection: r.Selection, Resource: r.Resource, Device: r.Device, Claim: r.Claim, PodSource: r.PodSource}
 	if r.Definition != "" {
 		ref, err := ParseRef(r.Definition, "")
 		if err != nil {

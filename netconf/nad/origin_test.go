@@ -33,6 +33,11 @@ func TestOriginReadsBackAsItWasRecorded(t *testing.T) {
 			nad.Origin{Use: nad.Selected, Definition: blue, Resource: "vendor.example/vf", Device: "0000:3b:02.1"},
 			`{"use":"selected","definition":"ns/blue","resource":"vendor.example/vf","device":"0000:3b:02.1"}`, "ns/blue", false,
 		},
+		{
+			"of a claim",
+			nad.Origin{Use: nad.Claimed, Definition: blue, Claim: nad.Claim{UID: "c", Name: "storage", Request: "net", Pool: "node", Device: "blue", Share: "s"}},
+			`{"use":"claimed","definition":"ns/blue","claim":{"uid":"c","name":"storage","request":"net","pool":"node","device":"blue","share":"s"}}`, "ns/blue", false,
+		},
 	} {
 		data := tt.origin.JSON()
 		if string(data) != tt.want {

@@ -30,6 +30,10 @@ const (
 	// Attached is for one more network of a running container, which was asked for by a
 	// request and not by the pod. A [Policy] treats it as Selected.
 	Attached Use = "attached"
+
+	// Claimed is for a network that a ResourceClaim of the pod asks for. A [Policy] treats
+	// it as Selected.
+	Claimed Use = "claimed"
 )
 
 // A Policy says which pods are attached to which networks. The zero Policy has the
@@ -95,13 +99,13 @@ func (p Policy) globalNamespaces() []string {
 }
 
 // Ref returns the definition that s names for a pod of the given namespace. Where s
-// has no namespace it is the pod's for [Selected] and [Attached], and p.Namespace for all
+// has no namespace it is the pod's for [Selected], [Attached] and [Claimed], and p.Namespace for all
 // other uses. Ref fails as [Ref.Validate] does.
 func (p Policy) Ref(podNamespace string, s netconf.Selection, use Use) (Ref, error) {
 	r := Ref{Namespace: s.Namespace, Name: s.Name}
 	switch {
 	case r.Namespace != "":
-	case use == Selected || use == Attached:
+	case use == Selected || use == Attached || use == Claimed:
 		r.Namespace = podNamespace
 	default:
 		r.Namespace = p.namespace()
@@ -133,7 +137,7 @@ func (p Policy) Decide(podNamespace string, r Ref, use Use) (attach bool, err er
 			return false, forbidden(r, "pods may not choose their default network (podDefaultNetwork): select it in "+NetworksAnnotation)
 		}
 		allowed = append(slices.Clone(allowed), p.namespace())
-	case Selected, Attached:
+	case Selected, Attached, Claimed:
 	default:
 		return false, forbidden(r, fmt.Sprintf("%q is no use of a network", use))
 	}
