@@ -5,6 +5,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/device"
+	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
 )
@@ -36,6 +37,11 @@ type Cluster struct {
 	// attached to such a network.
 	Devices func(ctx context.Context, p nad.Pod) ([]device.Container, error)
 
+	// Claims returns the networks that the pod p is to be attached to because of its
+	// ResourceClaims. It is called once in an ADD of a pod with a UID. An error ends the
+	// ADD. If Claims is nil, pods have no claims.
+	Claims func(ctx context.Context, p nad.Pod) ([]Claimed, error)
+
 	// Warn is told of what has gone wrong in the ADD of the pod p, which goes on all the
 	// same: a device information file cannot be written. If Warn is nil the text goes
 	// to stderr.
@@ -46,4 +52,12 @@ type Cluster struct {
 	// [lifecycle.Manager.Container] returns the record. An error undoes the ADD, and is
 	// its error.
 	Attached func(ctx context.Context, k scratch.Key, p nad.Pod, added []delegate.Attached) error
+}
+
+// A Claimed is a network that a ResourceClaim asks for. Either Definition or Network is set.
+type Claimed struct {
+	Claim      nad.Claim       // is recorded
+	IfName     string          // empty means that multinet chooses the name
+	Definition nad.Ref         // with the namespace
+	Network    netconf.Network // as it is in the claim
 }
