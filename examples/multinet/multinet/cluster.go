@@ -38,8 +38,9 @@ type Cluster struct {
 	Devices func(ctx context.Context, p nad.Pod) ([]device.Container, error)
 
 	// Claims returns the networks that the pod p is to be attached to because of its
-	// ResourceClaims. It is called once in an ADD of a pod with a UID. An error ends the
-	// ADD. If Claims is nil, pods have no claims.
+	// ResourceClaims, in order. It is called once in an ADD of a pod with a namespace and
+	// a UID. An error ends the ADD, with the CNI code of the error. If Claims is nil, pods
+	// have no claims.
 	Claims func(ctx context.Context, p nad.Pod) ([]Claimed, error)
 
 	// Warn is told of what has gone wrong in the ADD of the pod p, which goes on all the
@@ -55,9 +56,11 @@ type Cluster struct {
 }
 
 // A Claimed is a network that a ResourceClaim asks for. Either Definition or Network is set.
+// Its plugins may have the types that pods may select. The ADD fails with code 7 if the pod
+// may not have the network, if another network has the interface, or if Claim is there twice.
 type Claimed struct {
 	Claim      nad.Claim       // is recorded
 	IfName     string          // empty means that multinet chooses the name
 	Definition nad.Ref         // with the namespace
-	Network    netconf.Network // as it is in the claim
+	Network    netconf.Network // as it is in the claim; may lack the name and the version
 }

@@ -17,6 +17,8 @@ import (
 // of which it is made, if it is made of one.
 func (c *config) find(ctx context.Context, w wanted) (n netconf.Network, d nad.Definition, err error) {
 	switch {
+	case w.use == nad.Claimed:
+		n, d, err = c.findClaimed(ctx, w)
 	case !w.network.IsZero():
 		n = w.network
 	case w.ofPod():
@@ -29,7 +31,7 @@ func (c *config) find(ctx context.Context, w wanted) (n netconf.Network, d nad.D
 	if err == nil {
 		n, err = c.call.Complete(n)
 	}
-	if err == nil && d.Ref == (nad.Ref{}) && (w.ofPod() || len(c.AllowedTypes.Standing) > 0) {
+	if err == nil && d.Ref == (nad.Ref{}) && (w.ofUser() || len(c.AllowedTypes.Standing) > 0) {
 		err = c.rules(w).Check(n)
 	}
 	return n, d, err
@@ -106,7 +108,7 @@ func (c *config) rules(w wanted) nad.Rules {
 		ConfDir: c.call.Root.Dir(c.ConfDir), CNIVersion: c.call.CNIVersion,
 		Own: append(OwnTypes(), c.call.Type), Allowed: c.AllowedTypes.Standing,
 	}
-	if w.ofPod() {
+	if w.ofUser() {
 		r.Allowed = c.AllowedTypes.NAD
 	}
 	return r

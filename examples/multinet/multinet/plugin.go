@@ -2,12 +2,12 @@
 // daemon examples/multinetd both run it.
 //
 // The commands are in plugin.go. An ADD goes from the annotations of the pod
-// (annotations.go) and the configuration (config.go, standing.go) to the wanted networks
-// and what the pod may have of them (wanted.go), then to definitions and files (find.go),
-// and then to attachments (wanted.go) with devices (device.go). What is asked of a
-// Kubernetes cluster is in cluster.go. The file attach.go attaches one more network to a
-// running container, and reconcile.go follows what its pod selects. What can be said before
-// there is a container is in review.go.
+// (annotations.go), its claims (claim.go) and the configuration (config.go, standing.go) to
+// the wanted networks and what the pod may have of them (wanted.go), then to definitions and
+// files (find.go), and then to attachments (wanted.go) with devices (device.go). What is
+// asked of a Kubernetes cluster is in cluster.go. The file attach.go attaches one more
+// network to a running container, and reconcile.go follows what its pod selects. What can be
+// said before there is a container is in review.go.
 package multinet
 
 import (
@@ -98,12 +98,16 @@ func (c *config) add(ctx context.Context) error {
 	}
 	names := c.call.Plan(plan...)
 	err = c.call.Add(ctx, lifecycle.Transaction{
-		Plan: func(ctx context.Context, taken []string) (_ []delegate.Attachment, err error) {
-			plan, err = names(ctx, taken)
+		Plan: func(ctx context.Context, taken []string) ([]delegate.Attachment, error) {
+			named, err := names(ctx, taken)
+			if err != nil {
+				return nil, err
+			}
+			plan = named // for errors from here on
 			for i, a := range plan {
 				plan[i] = c.deviceInfo().Assign(a)
 			}
-			return plan, err
+			return plan, nil
 		},
 		Prepare: func(ctx context.Context, plan []delegate.Attachment) error {
 			c.fill(ctx, plan)
@@ -119,7 +123,7 @@ func (c *config) add(ctx context.Context) error {
 			return c.cluster.Attached(ctx, c.call.Key(), c.pod, added)
 		},
 	})
-	return aboutDefinition(plan, err)
+	return aboutAttachments(plan, err)
 }
 
 func (c *config) status(ctx context.Context) error {

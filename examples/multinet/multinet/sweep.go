@@ -34,11 +34,14 @@ func PrepareSweep(ctx context.Context, s *lifecycle.Sweeper, process plugin.Proc
 	return nil
 }
 
-// now returns the network of a as it is defined now: by its definition, by the
-// configuration, or by a file in confDir.
+// now returns the network of a as it is defined now: by its definition, by its
+// claim, by the configuration, or by a file in confDir.
 func (c *config) now(ctx context.Context, a delegate.Attachment) (netconf.Network, error) {
-	if o := nad.ParseOrigin(a.Origin); o.Definition != (nad.Ref{}) {
+	switch o := nad.ParseOrigin(a.Origin); {
+	case o.Definition != (nad.Ref{}):
 		return c.asDefined(ctx, a, o)
+	case o.Use == nad.Claimed: // a claim cannot be changed
+		return a.Network, nil
 	}
 	name := a.Network.Name()
 	nets, _ := c.current(ctx)

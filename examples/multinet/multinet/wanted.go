@@ -28,6 +28,12 @@ type wanted struct {
 	selection netconf.Selection
 	ref       nad.Ref
 
+	// A ResourceClaim wants a network that it has itself, or the definition ref.
+	claim nad.Claim
+
+	// The interface that it is to be attached to. Empty means any.
+	ifName string
+
 	// What it is found to be: network, of a definition unless that is zero, with a device
 	// unless that is empty.
 	definition nad.Definition
@@ -41,13 +47,17 @@ type attachment struct {
 }
 
 // attachments returns what an ADD attaches, in order. An interface has no name yet
-// unless the pod names it.
+// unless the pod or a claim names it.
 func (c *config) attachments(ctx context.Context) ([]attachment, error) {
 	annotations, err := c.annotations(ctx)
 	if err != nil {
 		return nil, err
 	}
-	wanted, err := c.wanted(annotations)
+	claims, err := c.claims(ctx)
+	if err != nil {
+		return nil, err
+	}
+	wanted, err := c.wanted(annotations, claims)
 	if err != nil {
 		return nil, err
 	}
@@ -75,11 +85,15 @@ func (c *config) attachments(ctx context.Context) ([]attachment, error) {
 }
 
 // wanted returns the networks of the container, in order: the primary, the default
-// networks, those that the pod selects, and the auxiliary chain. If the pod asks for a
-// network that it may not have, wanted fails. Nothing has been looked up then, so that
-// the pod does not learn what exists.
-func (c *config) wanted(annotations map[string]string) ([]wanted, error) {
+// networks, those that the pod selects, those of its claims, and the auxiliary chain. If
+// the pod asks for a network that it may not have, wanted fails. Nothing has been looked
+// up then, so that the pod does not learn what exists.
+func (c *config) wanted(annotations map[string]string, claims []Claimed) ([]wanted, error) {
 	primary, selected, err := c.asked(annotations)
+	if err != nil {
+		return nil, err
+	}
+	claimed, err := c.claimed(claims)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +115,7 @@ func (c *config) wanted(annotations map[string]string) ([]wanted, error) {
 	if !attach {
 		standing = standing[:1]
 	}
-	return slices.Concat(standing, selected, chain), nil
+	return slices.Concat(standing, selected, claimed, chain), nil
 }
 
 // asked returns what the pod asks for: the network that replaces the primary, or nil,
@@ -138,7 +152,7 @@ func (c *config) asked(annotations map[string]string) (primary *wanted, selected
 // allow returns the network that the pod selects with s. It fails if the pod may not
 // have it.
 func (c *config) allow(s netconf.Selection, use nad.Use) (wanted, error) {
-	w := wanted{use: use, selection: s}
+	w := wanted{use: use, selection: s, ifName: s.Interface}
 	var err error
 	if c.inKubernetes() {
 		w.ref, err = c.policy.Ref(c.pod.Namespace, s, use)
@@ -179,7 +193,7 @@ func (c *config) inKubernetes() bool { return c.pod.Namespace != "" }
 // arguments of the runtime and cniArgs its CNI_ARGS, which those of a selection replace.
 func (c *config) attachment(w wanted, args map[string]json.RawMessage, cniArgs string) (attachment, error) {
 	a := attachment{Attachment: c.call.Attachment(w.network), selection: w.selection}
-	a.IfName, a.Args, a.CapabilityArgs = "", cniArgs, args
+	a.IfName, a.Args, a.CapabilityArgs = w.ifName, cniArgs, args
 	if w.ofPod() {
 		s := w.selection
 		asked := s.CapabilityArgs()
@@ -199,7 +213,7 @@ func (c *config) attachment(w wanted, args map[string]json.RawMessage, cniArgs s
 				return a, err
 			}
 		}
-		a.IfName, a.CapabilityArgs = s.Interface, make(map[string]json.RawMessage)
+		a.CapabilityArgs = make(map[string]json.RawMessage)
 		maps.Copy(a.CapabilityArgs, args)
 		maps.Copy(a.CapabilityArgs, asked)
 	}
@@ -211,10 +225,13 @@ func (c *config) attachment(w wanted, args map[string]json.RawMessage, cniArgs s
 // ofPod reports whether a pod selects the network.
 func (w wanted) ofPod() bool { return w.selection.Name != "" }
 
+// ofUser reports whether a user says which network it is, in a pod or in a claim.
+func (w wanted) ofUser() bool { return w.ofPod() || w.use == nad.Claimed }
+
 // origin returns what the record says about why the container is attached.
 func (w wanted) origin(podSource string) json.RawMessage {
 	d := w.definition
-	o := nad.Origin{Use: w.use, Definition: d.Ref, UID: d.UID, Version: d.Version, PodSource: podSource}
+	o := nad.Origin{Use: w.use, Definition: d.Ref, UID: d.UID, Version: d.Version, Claim: w.claim, PodSource: podSource}
 	if d.Resource != "" {
 		o.Resource, o.Device = d.Resource, w.device
 	}
@@ -222,34 +239,4 @@ func (w wanted) origin(podSource string) json.RawMessage {
 		o.Selection, _ = json.Marshal(w.selection) // cannot fail: it was parsed
 	}
 	return o.JSON()
-}
-
-// about returns err with the words by which people know w.
-func (c *config) about(w wanted, err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case w.use == nad.PodDefault:
-		return fmt.Errorf("annotation %s: network %q: %w", nad.DefaultNetworkAnnotation, w.selection.Name, err)
-	case w.ofPod():
-		return fmt.Errorf("selected network %q: %w", w.selection.Name, err)
-	case w.name != "":
-		return fmt.Errorf("network %q: %s %q: %w", c.call.Name, w.key, w.name, err)
-	}
-	return err
-}
-
-// aboutDefinition returns err with the definition of the network whose plugin has failed:
-// the name of the network may be another.
-func aboutDefinition(as []delegate.Attachment, err error) error {
-	var failed *delegate.Error
-	if !errors.As(err, &failed) {
-		return err
-	}
-	for _, a := range as {
-		if r := nad.ParseOrigin(a.Origin).Definition; a.IfName == failed.IfName && r != (nad.Ref{}) {
-			return fmt.Errorf("NAD %s: %w", r, err)
-		}
-	}
-	return err
 }

@@ -1,0 +1,393 @@
+package multinet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/nad"
+)
+
+// claimed is what the request of a claim asks for: "namespace/name" of a definition, or the
+// JSON of a network.
+func claimed(claim, request, what, ifName string) Claimed {
+	c := Claimed{Claim: nad.Claim{UID: "uid-" + claim, Name: claim, Request: request, Pool: "node", Device: what}, IfName: ifName}
+	if !strings.HasPrefix(what, "{") {
+		c.Definition.Namespace, c.Definition.Name, _ = strings.Cut(what, "/")
+		return c
+	}
+	var err error
+	if c.Network, err = netconf.Parse([]byte(what)); err != nil {
+		panic(err)
+	}
+	c.Claim.Device = request
+	return c
+}
+
+// claiming is a cluster with the definitions of team whose pods have the claims. It notes
+// what it is asked.
+func claiming(asked *[]string, claims ...Claimed) Cluster {
+	c := clusterOf(asked, team)
+	c.Claims = func(_ context.Context, p nad.Pod) ([]Claimed, error) {
+		*asked = append(*asked, "claims "+p.String()+" "+p.UID)
+		return claims, nil
+	}
+	return c
+}
+
+const inline = `{"name":"inline","type":"tuning"}`
+
+// The networks of claims come after those that the pod selects, and before the auxiliary
+// chain. The pod's claims are asked for once.
+func TestClaimedNetworksAreAttachedAfterSelectedOnes(t *testing.T) {
+	t.Parallel()
+	blue, own := claimed("c", "r1", "a/blue", ""), claimed("c", "r2", inline, "")
+	at := func(c Claimed, ifName string) Claimed {
+		c.IfName = ifName
+		return c
+	}
+	all := keys(`"clusterNetwork":"fast","defaultNetworks":["other"],"auxiliaryCNIChainName":"aux"`, annotated("red"))
+	for _, tt := range []struct {
+		name, keys string
+		namespace  string
+		claims     []Claimed
+		want       string
+	}{
+		{"no claim", keys(bridge, passedNothing), "a", nil, "bridge eth0 multi"},
+		{"a definition", keys(bridge, passedNothing), "a", []Claimed{blue}, "bridge eth0 multi, macvlan net1 blue"},
+		{"a network", keys(bridge, passedNothing), "a", []Claimed{own}, "bridge eth0 multi, tuning net1 inline"},
+		{"a network of several plugins without name and version", keys(bridge, passedNothing), "a", []Claimed{claimed("c", "r", `{"plugins":[{"type":"macvlan"},{"type":"tuning"}]}`, "")}, "bridge eth0 multi, macvlan net1 multi, tuning net1 multi"},
+		{"all kinds", all, "a", []Claimed{own, blue}, "macvlan eth0 fast, bridge net1 other, tuning net2 red, tuning net3 inline, macvlan net4 blue, tuning net5 aux"},
+		{"names", all, "a", []Claimed{own, at(blue, "data0")}, "macvlan eth0 fast, bridge net1 other, tuning net2 red, tuning net3 inline, macvlan data0 blue, tuning net5 aux"},
+		{"the name of another position", all, "a", []Claimed{own, at(blue, "net1")}, "macvlan eth0 fast, bridge net2 other, tuning net3 red, tuning net4 inline, macvlan net1 blue, tuning net5 aux"},
+		{"several claims for one definition", keys(bridge, passedNothing), "a", []Claimed{blue, claimed("d", "r1", "a/blue", "")}, "bridge eth0 multi, macvlan net1 blue, macvlan net2 blue"},
+		{"a system namespace", keys(all, `"systemNamespaces":["a"]`), "a", []Claimed{own}, "macvlan eth0 fast, tuning net1 red, tuning net2 inline, tuning net3 aux"},
+		{"a primary of the pod", keys(bridge, defaultNetwork("a/red")), "a", []Claimed{blue}, "tuning eth0 red, macvlan net1 blue"},
+		{"a definition of another namespace", keys(bridge, passedNothing), "b", []Claimed{blue}, "bridge eth0 multi, macvlan net1 blue"},
+		{"a type that standing networks may not have", keys(bridge, passedNothing, `"allowedTypes":{"standing":["bridge"],"nad":["tuning"]}`), "a", []Claimed{own}, "bridge eth0 multi, tuning net1 inline"},
+	} {
+		for _, parallel := range []string{"false", "true"} {
+			t.Run(tt.name+", parallel "+parallel, func(t *testing.T) {
+				t.Parallel()
+				h := newHost(t, "1.1.0")
+				h.write(t, "net.d/aux/10.conf", `{"type":"tuning"}`)
+				var asked []string
+				h.cluster = claiming(&asked, tt.claims...)
+				h.mustRun(t, "ADD", keys(tt.keys, `"parallel":`+parallel), podOf(tt.namespace))
+				if n := strings.Count(strings.Join(asked, "\n"), "claims "+tt.namespace+"/web u1"); n != 1 {
+					t.Errorf("asked %q", asked)
+				}
+				var got []string
+				for _, a := range recorded(t, h, "c1").Attached {
+					for _, p := range a.Network.Plugins() {
+						got = append(got, fmt.Sprint(p.Type(), " ", a.IfName, " ", a.Network.Name()))
+					}
+				}
+				if diff := cmp.Diff(tt.want, strings.Join(got, ", ")); diff != "" {
+					t.Errorf("attached (-want +got):\n%s", diff)
+				}
+				h.mustRun(t, "CHECK", bridge, podOf(tt.namespace))
+				h.mustRun(t, "DEL", bridge, podOf(tt.namespace))
+				h.clean(t)
+			})
+		}
+	}
+}
+
+// recorded is the one record of a container.
+func recorded(t *testing.T, h *host, container string) lifecycle.Record {
+	t.Helper()
+	rs, err := (&lifecycle.Manager{Dir: h.state()}).Container(t.Context(), container)
+	if err != nil || len(rs) != 1 {
+		t.Fatalf("%d records, %v", len(rs), err)
+	}
+	return rs[0]
+}
+
+// What a claim cannot have is an error before any plugin runs, which names the claim and the
+// request.
+func TestClaimsThatCannotBeMet(t *testing.T) {
+	t.Parallel()
+	both := claimed("c", "r", inline, "")
+	both.Definition = nad.Ref{Namespace: "a", Name: "blue"}
+	network := func(config string) []Claimed { return []Claimed{claimed("c", "r", config, "")} }
+	const who = `claim "c", request "r"`
+	for _, tt := range []struct {
+		name, keys string
+		claims     []Claimed
+		code       uint
+		says       []string
+	}{
+		{"neither network nor definition", "", []Claimed{{Claim: nad.Claim{UID: "u9"}}}, 7, []string{`claim "u9": `, "not both"}},
+		{"network and definition", "", []Claimed{both}, 7, []string{who, "not both"}},
+		{"a device twice", "", []Claimed{claimed("c", "r", inline, "x"), claimed("c", "r", inline, "y")}, 7, []string{who, "twice"}},
+		{"a definition without namespace", "", []Claimed{claimed("c", "r", "/blue", "")}, 7, []string{who, "namespace"}},
+		{"a name that no definition has", "", []Claimed{claimed("c", "r", "a/../b", "")}, 7, []string{who}},
+		{"an absent definition", "", []Claimed{claimed("c", "r", "a/absent", "")}, 7, []string{who, "no such network"}},
+		{"a file that no definition names", "", []Claimed{claimed("c", "r", "a/fast", "")}, 7, []string{who, "no such network"}},
+		{"a definition that is no JSON", "", []Claimed{claimed("c", "r", "a/bad", "")}, 6, []string{who, "NAD a/bad"}},
+		{"isolation", `"namespaceIsolation":true`, []Claimed{claimed("c", "r", "b/blue", "")}, 7, []string{who, "namespaceIsolation"}},
+		{"a type of a definition that is not allowed", `"allowedTypes":{"nad":["ipvlan"]}`, []Claimed{claimed("c", "r", "a/blue", "")}, 7, []string{who, "NAD a/blue", "allowedTypes"}},
+		{"a type of a network that is not allowed", `"allowedTypes":{"nad":["ipvlan"]}`, network(inline), 7, []string{who, "allowedTypes"}},
+		{"an IPAM type that is not allowed", `"allowedTypes":{"nad":["tuning"]}`, network(`{"type":"tuning","ipam":{"type":"dhcp"}}`), 7, []string{who, "ipam.type"}},
+		{"multinet itself", "", network(`{"type":"multinet"}`), 7, []string{who, "itself"}},
+		{"Multus", "", network(`{"plugins":[{"type":"tuning"},{"type":"multus"}]}`), 7, []string{who, "plugins[1].type", "meta-plugin"}},
+		{"a type that is a path", "", network(`{"type":"../../bin/sh"}`), 7, []string{who, "path"}},
+		{"args of the wrong type", "", network(`{"type":"tuning","args":5}`), 7, []string{who, "plugins[0].args"}},
+		{"a version that is none", "", network(`{"type":"tuning","cniVersion":"x"}`), 7, []string{who, "cniVersion"}},
+		{"a number that is too large", "", network(`{"type":"tuning","x":1e999}`), 6, []string{who}},
+		{"a plugin that is missing", "", network(`{"type":"absent"}`), 7, []string{who, `"absent"`, "not found"}},
+		{"a plugin of a definition that fails", "", []Claimed{claimed("c", "r", "a/full", "")}, 107, []string{who + `, NAD a/full: ADD c1 eth0: network "full" (net1)`, "no free device"}},
+		{"a plugin of a network that fails", "", network(`{"type":"full","name":"own"}`), 107, []string{who + `: ADD c1 eth0: network "own" (net1)`, "no free device"}},
+
+		{"the interface of the runtime", "", []Claimed{claimed("c", "r", inline, "eth0")}, 7, []string{who, `"multi" and "inline"`, `"eth0"`}},
+		{"an interface that the pod selects", annotated("red@x0"), []Claimed{claimed("c", "r", "a/blue", "x0")}, 7, []string{`NAD a/red and ` + who + `, NAD a/blue: `, `"x0"`}},
+		{"an interface of another claim", "", []Claimed{claimed("b", "q", inline, "x0"), claimed("c", "r", "a/blue", "x0")}, 7, []string{`claim "b", request "q" and ` + who, `"x0"`}},
+		{"an interface of the same claim", "", []Claimed{claimed("c", "q", inline, "x0"), claimed("c", "r", inline, "x0")}, 7, []string{`claim "c", request "q" and ` + who, `"x0"`}},
+		{"an interface that is there", "", []Claimed{claimed("c", "r", inline, "used0")}, 7, []string{who, `"used0"`, "in use"}},
+		{"an interface that no kernel has", "", []Claimed{claimed("c", "r", inline, "net%d")}, 4, []string{who, `"net%d"`}},
+		{"a path for an interface", "", []Claimed{claimed("c", "r", inline, "../x")}, 4, []string{who, `"../x"`}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "1.1.0")
+			h.taken = []string{"lo", "used0"}
+			var asked []string
+			h.cluster = claiming(&asked, tt.claims...)
+			more := tt.keys
+			if !strings.Contains(more, "runtimeConfig") {
+				more = strings.Trim(more+","+passedNothing, ",")
+			}
+			wantError(t, h.run(t, "ADD", keys(bridge, more), podOf("a")), tt.code, tt.says...)
+			if tt.code < 100 {
+				wantTrace(t, h)
+			}
+			h.clean(t)
+			if h.printed.Len() > 0 {
+				t.Errorf("printed %s", h.printed.String())
+			}
+		})
+	}
+}
+
+// An error of asking for claims ends the ADD with its code, and nothing has been looked up.
+// What the pod may not select comes first.
+func TestClaimsThatAreNotKnown(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		err  error
+		code uint
+	}{
+		{types.NewError(types.ErrTryAgainLater, "not prepared", ""), 11},
+		{types.NewError(types.ErrInvalidNetworkConfig, "not prepared", ""), 7},
+		{errors.New("not prepared"), 999},
+	} {
+		h := newHost(t, "1.0.0")
+		var asked []string
+		h.cluster = claiming(&asked)
+		h.cluster.Claims = func(context.Context, nad.Pod) ([]Claimed, error) {
+			return []Claimed{claimed("c", "r", "a/blue", "")}, tt.err
+		}
+		wantError(t, h.run(t, "ADD", keys(bridge, annotated("red")), podOf("a")), tt.code, "ResourceClaims of pod a/web: ", "not prepared")
+		wantTrace(t, h)
+		h.clean(t)
+		if len(asked) > 0 {
+			t.Errorf("asked %q", asked)
+		}
+	}
+}
+
+// Only a pod with a UID has claims, and only its ADD asks for them.
+func TestWhoIsNotAskedForClaims(t *testing.T) {
+	t.Parallel()
+	var asked []string
+	h := newHost(t, "1.1.0")
+	h.cluster = claiming(&asked, claimed("c", "r", inline, ""))
+	for _, args := range []string{"", "K8S_POD_UID=u1", "K8S_POD_UID=u1;K8S_POD_NAME=web", "K8S_POD_NAMESPACE=a;K8S_POD_NAME=web", "K8S_POD_NAMESPACE=a;K8S_POD_NAME=web;K8S_POD_UID="} {
+		as := func(a *skel.CmdArgs) { a.Args = args }
+		h.mustRun(t, "ADD", keys(bridge, passedNothing), as)
+		wantTrace(t, h, "ADD bridge eth0")
+		h.mustRun(t, "DEL", bridge, as)
+		wantTrace(t, h, "DEL bridge eth0")
+	}
+	h.mustRun(t, "ADD", keys(bridge, passedNothing), podOf("a"))
+	asked = nil
+	h.mustRun(t, "CHECK", bridge, podOf("a"))
+	h.mustRun(t, "STATUS", bridge, podOf("a"))
+	h.mustRun(t, "GC", keys(bridge, gcFor("c1 eth0")), podOf("a"))
+	h.mustRun(t, "DEL", bridge, podOf("a"))
+	h.clean(t)
+	if len(asked) > 0 {
+		t.Errorf("asked %q", asked)
+	}
+}
+
+// A claimed network is passed what all networks but the first are, and nothing else. The
+// configuration is as it was written.
+func TestWhatAClaimedNetworkIsPassed(t *testing.T) {
+	t.Parallel()
+	for _, legacy := range []string{"false", "true"} {
+		h := newHost(t, "1.1.0")
+		var asked []string
+		h.cluster = claiming(&asked, claimed("c", "r1", "a/rich", ""), claimed("c", "r2", `{"z":1.0,"type":"tuning","vni":12345678901234567890,`+capabilities+`,"args":{"cni":{"a":1}}}`, ""))
+		h.mustRun(t, "ADD", keys(bridge, `"legacyArgs":`+legacy,
+			`"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{},"x":{"y":1.0},"mac":"02:00:00:00:00:09","ips":["10.0.0.1/24"],"deviceID":"d","portMappings":[{"hostPort":1,"containerPort":2}]}`),
+			func(a *skel.CmdArgs) {
+				podOf("a")(a)
+				a.Args += ";IP=10.0.0.1;MAC=02:00:00:00:00:09;GATEWAY=10.0.0.2;FOO=bar"
+			})
+		want := []string{
+			`{"capabilities":{"ips":true,"mac":true,"bandwidth":true,"portMappings":true,"x":true,"io.kubernetes.cri.pod-annotations":true},"cniVersion":"1.1.0","name":"rich","runtimeConfig":{"io.kubernetes.cri.pod-annotations":{},"x":{"y":1.0}},"type":"macvlan"}`,
+			`{"args":{"cni":{"a":1}},` + capabilities + `,"cniVersion":"1.1.0","name":"multi","type":"tuning","vni":12345678901234567890,"z":1.0}`,
+		}
+		for i, c := range h.exec.Calls()[1:] {
+			if got := string(c.Stdin); got != want[i] {
+				t.Errorf("stdin %s\nwant  %s", got, want[i])
+			}
+			if c.Args != "K8S_POD_NAME=web;IgnoreUnknown=1;K8S_POD_UID=u1;K8S_POD_NAMESPACE=a;FOO=bar" {
+				t.Errorf("CNI_ARGS %s", c.Args)
+			}
+		}
+	}
+}
+
+// The record says which device of which claim each network is attached for. The status names
+// the networks as people know them.
+func TestRecordSaysWhichClaimANetworkIsAttachedFor(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.1.0")
+	shared := claimed("c", "first/sub", "a/blue", "")
+	shared.Claim.Share = "s1"
+	var asked []string
+	h.cluster = claiming(&asked, shared, claimed("d", "r", inline, ""))
+	h.mustRun(t, "ADD", keys(bridge, `"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"kubernetes.io/config.source":"api"}}`), podOf("a"))
+	want := []string{
+		`eth0 {"use":"cluster","podSource":"api"}`,
+		`net1 {"use":"claimed","definition":"a/blue","uid":"u-blue","version":"1","claim":{"uid":"uid-c","name":"c","request":"first/sub","pool":"node","device":"a/blue","share":"s1"},"podSource":"api"}`,
+		`net2 {"use":"claimed","claim":{"uid":"uid-d","name":"d","request":"r","pool":"node","device":"r"},"podSource":"api"}`,
+	}
+	if diff := cmp.Diff(want, h.origins(t)); diff != "" {
+		t.Errorf("origins (-want +got):\n%s", diff)
+	}
+	var names []string
+	for _, s := range NetworkStatus(recorded(t, h, "c1")) {
+		names = append(names, fmt.Sprint(s.Name, " ", s.Interface, " ", s.Default))
+	}
+	if diff := cmp.Diff([]string{"multi eth0 true", "a/blue net1 false", "inline net2 false"}, names); diff != "" {
+		t.Errorf("status (-want +got):\n%s", diff)
+	}
+}
+
+// Everything of a transaction with claims is undone, whatever fails.
+func TestUndoWithClaims(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		keys   string
+		claims []Claimed
+		says   string
+		want   string
+	}{
+		"a claim's network":        {annotated("red"), []Claimed{claimed("c", "r1", inline, ""), claimed("c", "r2", "a/full", "")}, `claim "c", request "r2"`, "ADD bridge eth0, ADD tuning net1, ADD tuning net2, ADD full net3, DEL full net3, DEL tuning net2, DEL tuning net1, DEL bridge eth0"},
+		"the chain behind a claim": {keys(passedNothing, `"auxiliaryCNIChainName":"aux"`), []Claimed{claimed("c", "r", inline, "")}, "aux", "ADD bridge eth0, ADD tuning net1, ADD full net2, DEL full net2, DEL tuning net1, DEL bridge eth0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "1.1.0")
+			h.write(t, "net.d/aux/10.conf", `{"type":"full"}`)
+			var asked []string
+			h.cluster = claiming(&asked, tt.claims...)
+			wantError(t, h.run(t, "ADD", keys(bridge, tt.keys), podOf("a")), 107, tt.says)
+			wantTrace(t, h, strings.Split(tt.want, ", ")...)
+			h.clean(t)
+		})
+	}
+}
+
+// Each sandbox of a pod is attached to the networks of its claims. GC and DEL remove those of
+// the containers that are gone, and no others.
+func TestEachSandboxOfAPodIsAttached(t *testing.T) {
+	t.Parallel()
+	in := func(container string) func(*skel.CmdArgs) {
+		return func(a *skel.CmdArgs) {
+			podOf("a")(a)
+			a.ContainerID = container
+		}
+	}
+	h := newHost(t, "1.1.0")
+	var asked []string
+	h.cluster = claiming(&asked, claimed("c", "r", inline, ""))
+	conf := keys(bridge, passedNothing)
+	for _, container := range []string{"c1", "c2", "c3"} {
+		h.mustRun(t, "ADD", conf, in(container))
+		wantTrace(t, h, "ADD bridge eth0", "ADD tuning net1")
+	}
+	err := h.run(t, "ADD", conf, in("c1"))
+	wantError(t, err, 7, "already added")
+	if strings.Contains(err.Error(), "claim") {
+		t.Errorf("error %v is about no claim", err)
+	}
+	wantTrace(t, h)
+	h.mustRun(t, "GC", keys(conf, gcFor("c1 eth0", "c3 eth0")))
+	got := strings.Join(h.trace(), ", ")
+	if !strings.HasPrefix(got, "DEL tuning net1, DEL bridge eth0, GC ") || !strings.Contains(got, "GC tuning") || strings.Count(got, "DEL") != 2 {
+		t.Errorf("GC: %s", got)
+	}
+	h.mustRun(t, "DEL", conf, in("c1"))
+	wantTrace(t, h, "DEL tuning net1", "DEL bridge eth0")
+	h.mustRun(t, "ADD", conf, in("c1"))
+	wantTrace(t, h, "ADD bridge eth0", "ADD tuning net1")
+	for _, container := range []string{"c1", "c3"} {
+		h.mustRun(t, "CHECK", conf, in(container))
+		wantTrace(t, h, "CHECK bridge eth0", "CHECK tuning net1")
+		h.mustRun(t, "DEL", conf, in(container))
+		h.trace()
+	}
+	h.clean(t)
+}
+
+func TestClaimsOfAHundredNetworks(t *testing.T) {
+	t.Parallel()
+	var claims []Claimed
+	for i := range 100 {
+		claims = append(claims, claimed(fmt.Sprint("c", i/10), fmt.Sprint("r", i), []string{inline, "a/blue"}[i%2], ""))
+	}
+	for _, failing := range []bool{false, true} {
+		h := newHost(t, "1.1.0")
+		var asked []string
+		if failing {
+			claims = append(claims, claimed("last", "r", "a/full", ""))
+		}
+		h.cluster = claiming(&asked, claims...)
+		err := h.run(t, "ADD", keys(bridge, passedNothing, `"parallel":true`), podOf("a"))
+		if failing {
+			wantError(t, err, 107, `claim "last"`)
+		} else {
+			if err != nil || len(recorded(t, h, "c1").Attached) != 101 {
+				t.Errorf("%d are attached, %v", len(h.exec.Live()), err)
+			}
+			h.mustRun(t, "DEL", keys(bridge, `"parallel":true`), podOf("a"))
+		}
+		h.clean(t)
+	}
+}
+
+// A claim may be written in any way: whatever is recorded round-trips.
+func TestRecordOfAClaimWithOddNames(t *testing.T) {
+	t.Parallel()
+	odd := claimed("<&>\u2028\"", "r\x00/", inline, "")
+	h := newHost(t, "1.1.0")
+	var asked []string
+	h.cluster = claiming(&asked, odd)
+	h.mustRun(t, "ADD", keys(bridge, passedNothing), podOf("a"))
+	if got := nad.ParseOrigin(recorded(t, h, "c1").Attached[1].Origin).Claim; got != odd.Claim {
+		t.Errorf("recorded %+v, want %+v", got, odd.Claim)
+	}
+}
