@@ -94,6 +94,45 @@ func TestToolShowsWhoseAttachmentItIsAndWhy(t *testing.T) {
 	}
 }
 
+// The device of a claim, and the share of it, are what a driver and an administrator compare.
+func TestToolShowsTheClaimOfAnAttachment(t *testing.T) {
+	t.Parallel()
+	claim := nad.Claim{UID: "u-3", Name: "storage", Request: "net/fast", Pool: "node-1", Device: "vf0"}
+	shared := claim
+	shared.Share = "s-4"
+	for _, tt := range []struct {
+		origin     nad.Origin
+		list, show string
+	}{
+		{nad.Origin{Use: nad.Claimed, Claim: claim}, "net1 storage - claimed added", `origin claimed, claim "storage" (UID u-3), request "net/fast", device "vf0" of pool "node-1"` + "\n"},
+		{
+			nad.Origin{Use: nad.Claimed, Claim: shared, Definition: nad.Ref{Namespace: "team-b", Name: "fast"}, UID: "u-2", Version: "77", PodSource: "api"},
+			"net1 storage team-b/fast claimed added",
+			`origin claimed, NAD team-b/fast (UID u-2, version 77), claim "storage" (UID u-3), request "net/fast", device "vf0" of pool "node-1", share s-4, pod from "api"` + "\n",
+		},
+	} {
+		h := newHost(t)
+		h.attach(t, podArgs, tt.origin.JSON())
+		out, err := h.tool(t, "list")
+		if err != nil || !strings.Contains(strings.Join(strings.Fields(out), " "), tt.list) {
+			t.Errorf("list does not say %q: %v\n%s", tt.list, err, out)
+		}
+		if out, err = h.tool(t, "show", "c1"); err != nil || !strings.Contains(out, tt.show) {
+			t.Errorf("show does not say %q: %v\n%s", tt.show, err, out)
+		}
+		out, err = h.tool(t, "show", "c1", "-o", "json")
+		var all []struct {
+			Attachments []struct{ Origin json.RawMessage }
+		}
+		if err != nil || json.Unmarshal([]byte(out), &all) != nil || len(all) != 1 || len(all[0].Attachments) != 2 {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		if got := nad.ParseOrigin(all[0].Attachments[1].Origin).Claim; got != tt.origin.Claim {
+			t.Errorf("claim %+v", got)
+		}
+	}
+}
+
 // A record of an older version has no origin, and a damaged one is none. The commands show
 // the rest, and the status has the name of the network.
 func TestToolShowsRecordsWithoutAnOrigin(t *testing.T) {

@@ -81,6 +81,9 @@ func describe(o nad.Origin) string {
 	if name := o.NetworkName(""); name != "" {
 		parts = append(parts, fmt.Sprintf("NAD %s (UID %s, version %s)", name, cmp.Or(o.UID, "unknown"), cmp.Or(o.Version, "unknown")))
 	}
+	if o.Use == nad.Claimed {
+		parts = append(parts, describeClaim(o.Claim))
+	}
 	var s netconf.Selection
 	if json.Unmarshal(o.Selection, &s) == nil && s.IPAMClaimReference != "" {
 		parts = append(parts, "IPAM claim "+strconv.Quote(s.IPAMClaimReference))
@@ -89,6 +92,15 @@ func describe(o nad.Origin) string {
 		parts = append(parts, "pod from "+strconv.Quote(o.PodSource))
 	}
 	return strings.Join(parts, ", ")
+}
+
+// describeClaim returns c in words.
+func describeClaim(c nad.Claim) string {
+	text := fmt.Sprintf("claim %q (UID %s), request %q, device %q of pool %q", c.Name, cmp.Or(c.UID, "unknown"), c.Request, c.Device, c.Pool)
+	if c.Share != "" {
+		text += fmt.Sprintf(", share %s", c.Share)
+	}
+	return text
 }
 
 // state returns the state of a record as operators see it.
