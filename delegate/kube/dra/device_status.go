@@ -3,12 +3,11 @@ package dra
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
-	"net"
+	"net/netip"
 	"slices"
+	"strings"
+	"unicode/utf8"
 
-	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/containernetworking/cni/pkg/types/create"
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,55 +31,69 @@ type Attachment struct {
 	Result json.RawMessage // of the ADD, in any version of CNI
 }
 
+// A result is what the status of a claim says of a CNI result. It is read without the types of
+// CNI, whose conversion between versions cannot bear every result.
+type result struct {
+	Interfaces []*struct{ Name, Mac, Sandbox string }
+	IPs        []*struct {
+		Interface *int
+		Address   string
+	}
+	IP4, IP6 *struct{ IP string } // before CNI 0.3
+}
+
 // networkData returns what the status of a claim says about an interface. It has less than
 // the result where that is not valid, or the API server would refuse it.
 func (a Attachment) networkData() *resourcev1.NetworkDeviceData {
 	data := &resourcev1.NetworkDeviceData{InterfaceName: a.IfName}
-	old, err := create.CreateFromBytes(a.Result)
-	var result *types100.Result
-	if err == nil {
-		result, err = types100.GetResult(old)
-	}
-	if err != nil {
+	var r result
+	if json.Unmarshal(a.Result, &r) != nil {
 		return data
 	}
-	at := interfaceOf(result, a.IfName)
+	at := r.inside(a.IfName)
 	if at >= 0 {
-		data.InterfaceName = result.Interfaces[at].Name
-		if mac := result.Interfaces[at].Mac; len(mac) <= resourcev1.NetworkDeviceDataHardwareAddressMaxLength {
+		if name := r.Interfaces[at].Name; len(name) <= resourcev1.NetworkDeviceDataInterfaceNameMaxLength {
+			data.InterfaceName = name
+		}
+		if mac := r.Interfaces[at].Mac; len(mac) <= resourcev1.NetworkDeviceDataHardwareAddressMaxLength {
 			data.HardwareAddress = mac
 		}
 	}
-	for _, ip := range result.IPs {
-		if ip.Interface != nil && *ip.Interface != at {
-			continue
-		}
-		text, ok := cidr(ip.Address)
-		if ok && !slices.Contains(data.IPs, text) && len(data.IPs) < resourcev1.NetworkDeviceDataMaxIPs {
+	add := func(address string) {
+		prefix, err := netip.ParsePrefix(address)
+		text := prefix.String()
+		if err == nil && !prefix.Addr().Is4In6() && !slices.Contains(data.IPs, text) && len(data.IPs) < resourcev1.NetworkDeviceDataMaxIPs {
 			data.IPs = append(data.IPs, text)
 		}
+	}
+	for _, ip := range r.IPs {
+		if ip != nil && (ip.Interface == nil || *ip.Interface == at) {
+			add(ip.Address)
+		}
+	}
+	if r.IP4 != nil {
+		add(r.IP4.IP)
+	}
+	if r.IP6 != nil {
+		add(r.IP6.IP)
 	}
 	return data
 }
 
-// interfaceOf returns the index of the interface of that name in the container, or else of
-// the first one in the container. It returns -1 if there is none.
-func interfaceOf(r *types100.Result, name string) int {
-	inside := func(i *types100.Interface) bool { return i != nil && i.Sandbox != "" }
-	at := slices.IndexFunc(r.Interfaces, func(i *types100.Interface) bool { return inside(i) && i.Name == name })
-	if at < 0 {
-		at = slices.IndexFunc(r.Interfaces, inside)
+// inside returns the index of the interface of that name in the container, or else of the
+// first one in the container. It returns -1 if there is none.
+func (r result) inside(name string) int {
+	first := -1
+	for i, n := range r.Interfaces {
+		switch {
+		case n == nil || n.Sandbox == "":
+		case n.Name == name:
+			return i
+		case first < 0:
+			first = i
+		}
 	}
-	return at
-}
-
-// cidr returns an address with the length of its prefix. It reports false for what is none.
-func cidr(n net.IPNet) (string, bool) {
-	ones, bits := n.Mask.Size()
-	if ip := n.IP.To4(); ip != nil && bits == 32 || len(n.IP) == net.IPv6len && bits == 128 {
-		return fmt.Sprintf("%v/%d", n.IP, ones), true
-	}
-	return "", false
+	return first
 }
 
 // data returns the CNI result, or nil if it is too long or no object.
@@ -123,13 +136,22 @@ func desired(object *resourcev1.ResourceClaim, driver string, claim Claim, attac
 			condition.Status, condition.Reason, condition.Message = metav1.ConditionTrue, ReasonReady, ""
 			s.NetworkData, s.Data = attached[i].networkData(), attached[i].data()
 		}
-		if len(condition.Message) > maxMessage {
-			condition.Message = condition.Message[:maxMessage]
-		}
+		condition.Message = text(condition.Message)
 		meta.SetStatusCondition(&s.Conditions, condition)
 		all = append(all, s)
 	}
 	return all
+}
+
+// text returns a message as an API server takes it: UTF-8 of at most maxMessage bytes.
+func text(message string) string {
+	message = strings.ToValidUTF8(message, "?")
+	for i := maxMessage; len(message) > maxMessage; i-- {
+		if utf8.RuneStart(message[i]) {
+			message = message[:i]
+		}
+	}
+	return message
 }
 
 // allocated reports whether a device is allocated to a claim.

@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/dynamic-resource-allocation/api/metadata/v1alpha1"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
@@ -42,16 +45,20 @@ type Config struct {
 	Rules nad.Rules
 
 	// Attachments returns what the pod of a claim is attached to because of the claim, from
-	// the records of its newest sandbox. It is called at any time, by several goroutines.
+	// the records of its newest sandbox. It is called at any time, by several goroutines. It
+	// must end soon after its context: while the kubelet moves a claim to another pod, no
+	// other claim is prepared.
 	Attachments func(ctx context.Context, c Claim) ([]Attachment, error)
 
 	// Detach removes all attachments that are there because of a claim, in all sandboxes of
-	// its pod. It returns nil if there are none. Only c.UID and c.Pod are always set.
+	// its pod. It returns nil if there are none. Only c.UID and c.Pod are always set. It is
+	// called by several goroutines, also for the same claim: the kubelet asks again when it
+	// has waited too long. It must end soon after its context.
 	Detach func(ctx context.Context, c Ref) error
 
 	// RegistryDir is where the kubelet looks for sockets of plugins, and PluginDir is the
 	// directory of the driver's own socket. Empty means those of /var/lib/kubelet. The
-	// first must exist.
+	// first must exist, the second is made. The kubelet must see them at the same paths.
 	RegistryDir, PluginDir string
 
 	// CDIDir makes containers see a file with the interface and addresses of each device
@@ -59,7 +66,8 @@ type Config struct {
 	// Empty means no such files. See [Driver.UpdateMetadata].
 	CDIDir string
 
-	// SweepInterval is the time between two passes of [Driver.Sweep]. 0 means 10 minutes.
+	// SweepInterval is the time between two passes of [Driver.Sweep]. 0 means 10 minutes. A
+	// negative one is an error.
 	SweepInterval time.Duration
 
 	// Logger reports what goes wrong in the background. Nil means no log.
@@ -79,8 +87,20 @@ func (c Config) check() error {
 		return errors.New("the names of the driver and the node, and a directory for claims are needed")
 	case c.Client == nil, c.Attachments == nil, c.Detach == nil:
 		return errors.New("a client, Attachments and Detach are needed")
+	case c.SweepInterval < 0:
+		return fmt.Errorf("a negative interval, %v", c.SweepInterval)
+	}
+	if why := validation.IsDNS1123Subdomain(c.Name); len(why) > 0 {
+		return fmt.Errorf("DRA driver %q: %s", c.Name, why[0])
 	}
 	return nil
+}
+
+func (c Config) pluginDir() string {
+	if c.PluginDir != "" {
+		return c.PluginDir
+	}
+	return filepath.Join(kubeletplugin.KubeletPluginsDir, c.Name)
 }
 
 func (c Config) sweepInterval() time.Duration {
@@ -94,13 +114,10 @@ func (c Config) options() []kubeletplugin.Option {
 	options := []kubeletplugin.Option{
 		kubeletplugin.DriverName(c.Name), kubeletplugin.NodeName(c.Node), kubeletplugin.KubeClient(c.Client),
 		// A plugin that hangs while a claim is released must not delay other pods.
-		kubeletplugin.Serialize(false),
+		kubeletplugin.Serialize(false), kubeletplugin.PluginDataDirectoryPath(c.pluginDir()),
 	}
 	if c.RegistryDir != "" {
 		options = append(options, kubeletplugin.RegistrarDirectoryPath(c.RegistryDir))
-	}
-	if c.PluginDir != "" {
-		options = append(options, kubeletplugin.PluginDataDirectoryPath(c.PluginDir))
 	}
 	if c.CDIDir != "" {
 		options = append(options, kubeletplugin.EnableDeviceMetadata(true), kubeletplugin.CDIDirectory(c.CDIDir),
@@ -120,6 +137,11 @@ type Driver struct {
 	wg     sync.WaitGroup
 
 	mu sync.Mutex // held while the Store changes
+
+	// requests is held for reading by requests of the kubelet. The helper does not wait for
+	// those that run when it stops.
+	requests sync.RWMutex
+	stopped  bool
 }
 
 // Start starts a Driver, and registers it with the kubelet. It does not wait for the API
@@ -135,8 +157,11 @@ func Start(ctx context.Context, c Config) (*Driver, error) {
 	if err := c.Store.clean(); err != nil {
 		d.log.WarnContext(ctx, "temporary files of prepared claims not removed", "error", err)
 	}
-	var err error
-	if d.helper, err = kubeletplugin.Start(ctx, plugin{d}, c.options()...); err != nil {
+	err := os.MkdirAll(c.pluginDir(), 0o750)
+	if err == nil {
+		d.helper, err = kubeletplugin.Start(ctx, plugin{d}, c.options()...)
+	}
+	if err != nil {
 		cancel()
 		return nil, fmt.Errorf("DRA driver %s: %w", c.Name, err)
 	}
@@ -145,12 +170,27 @@ func Start(ctx context.Context, c Config) (*Driver, error) {
 	return d, nil
 }
 
-// Stop ends the Driver and waits for its goroutines. The kubelet does not unprepare anything
-// for that: claims stay prepared for the next Driver with the same Store.
+// Stop ends the Driver, and waits for its goroutines and for requests of the kubelet, whose
+// contexts end. The kubelet does not unprepare anything for that: claims stay prepared for the
+// next Driver with the same Store. Stop may be called again.
 func (d *Driver) Stop() {
 	d.cancel()
 	d.helper.Stop()
 	d.wg.Wait()
+	d.requests.Lock()
+	defer d.requests.Unlock()
+	d.stopped = true
+}
+
+// request waits for the end of a Stop, and fails after it. Otherwise the caller calls done
+// when it has done what the kubelet asks for.
+func (d *Driver) request() (done func(), err error) {
+	d.requests.RLock()
+	if d.stopped {
+		d.requests.RUnlock()
+		return nil, errors.New("the DRA driver has ended")
+	}
+	return d.requests.RUnlock, nil
 }
 
 // Claims returns the claims that are prepared for a pod, see [Store.Pod]. The ADD of the pod
@@ -162,6 +202,11 @@ type plugin struct{ *Driver }
 
 // PrepareResourceClaims records what claims want. It makes no request and runs no plugin.
 func (p plugin) PrepareResourceClaims(ctx context.Context, claims []*resourcev1.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
+	done, err := p.request()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	results := map[types.UID]kubeletplugin.PrepareResult{}
 	for _, c := range claims {
 		claim, err := p.prepare(ctx, c)
@@ -173,7 +218,8 @@ func (p plugin) PrepareResourceClaims(ctx context.Context, claims []*resourcev1.
 	return results, nil
 }
 
-// prepare records what a claim wants, unless that is recorded already.
+// prepare records what a claim wants. It writes again what is recorded already: an earlier
+// attempt may have failed before the record was safe.
 func (d *Driver) prepare(ctx context.Context, c *resourcev1.ResourceClaim) (Claim, error) {
 	claim, err := claimOf(c, d.config.Name)
 	if err == nil {
@@ -225,7 +271,7 @@ func (d *Driver) free(ctx context.Context, claim Claim) error {
 			return &Error{Claim: claim.Ref, Kind: ErrInUse, Err: fmt.Errorf("the pod with UID %s is still attached", ref.Pod)}
 		}
 		if err == nil {
-			err = d.config.Store.remove(ref)
+			err = d.remove(earlier.Ref)
 		}
 		if err != nil {
 			return &Error{Claim: claim.Ref, Err: err}
@@ -253,6 +299,11 @@ func (c Claim) devices(request string) []kubeletplugin.Device {
 
 // UnprepareResourceClaims detaches what is still attached because of claims, and forgets them.
 func (p plugin) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
+	done, err := p.request()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	results := map[types.UID]error{}
 	for _, c := range claims {
 		results[c.UID] = p.unprepare(ctx, c)
@@ -265,7 +316,9 @@ func (d *Driver) unprepare(ctx context.Context, c kubeletplugin.NamespacedObject
 	for _, ref := range refs {
 		ref.Namespace, ref.Name = c.Namespace, c.Name
 		if err = d.config.Detach(ctx, ref); err == nil {
+			d.mu.Lock()
 			err = d.remove(ref)
+			d.mu.Unlock()
 		}
 		if err != nil {
 			break
@@ -278,11 +331,14 @@ func (d *Driver) unprepare(ctx context.Context, c kubeletplugin.NamespacedObject
 	return nil
 }
 
-// remove removes the record of a claim.
+// remove removes the record of a claim, and everything that is in memory about it. The caller
+// holds d.mu.
 func (d *Driver) remove(r Ref) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.config.Store.remove(r)
+	if err := d.config.Store.remove(r); err != nil {
+		return err
+	}
+	d.writer.forget(r)
+	return nil
 }
 
 // HandleError logs errors of the helper. None is a reason to end: it tries again.

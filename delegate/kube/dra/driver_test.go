@@ -344,6 +344,13 @@ func TestADriverNeedsAWholeConfig(t *testing.T) {
 		"Detach":       func(c *Config) { c.Detach = nil },
 		"a registry":   func(c *Config) { c.RegistryDir = filepath.Join(t.TempDir(), "none") },
 		"a valid name": func(c *Config) { c.Name = "a/b" },
+		"a time":       func(c *Config) { c.SweepInterval = -1 },
+		"a directory of its own": func(c *Config) {
+			c.PluginDir = filepath.Join(t.TempDir(), "file", "x")
+			if err := os.WriteFile(filepath.Dir(c.PluginDir), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		},
 	} {
 		c := n.config
 		c.PluginDir, c.RegistryDir, c.Logger = socketDir(t), socketDir(t), nil

@@ -28,8 +28,8 @@ import (
 
 const driverName = "net.example.com"
 
-// result is that of an ADD.
-const result = `{"cniVersion":"1.1.0","interfaces":[{"name":"veth1"},{"name":"net1","mac":"02:00:00:00:00:01","sandbox":"/run/netns/a"}],` +
+// resultOfAdd is that of an ADD.
+const resultOfAdd = `{"cniVersion":"1.1.0","interfaces":[{"name":"veth1"},{"name":"net1","mac":"02:00:00:00:00:01","sandbox":"/run/netns/a"}],` +
 	`"ips":[{"interface":1,"address":"192.0.2.5/24"},{"interface":1,"address":"2001:db8::5/64"}]}`
 
 // opaque are parameters for the driver.
@@ -172,7 +172,7 @@ func (n *node) attach(t *testing.T, pod string) {
 	for _, c := range claims {
 		n.attached[c.UID] = nil
 		for _, network := range c.Networks {
-			n.attached[c.UID] = append(n.attached[c.UID], Attachment{DeviceID: network.DeviceID, IfName: "net1", Result: json.RawMessage(result)})
+			n.attached[c.UID] = append(n.attached[c.UID], Attachment{DeviceID: network.DeviceID, IfName: "net1", Result: json.RawMessage(resultOfAdd)})
 		}
 	}
 	n.mu.Unlock()

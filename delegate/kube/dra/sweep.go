@@ -51,6 +51,8 @@ func (d *Driver) sweep(ctx context.Context, c Claim) error {
 	if err != nil || len(attached) > 0 {
 		return err
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if err := d.remove(c.Ref); err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -63,7 +64,7 @@ func TestTheStatusOfAClaimIsWhatIsAttached(t *testing.T) {
 	n.attach(t, "pod-web")
 	n.await(t, "attached", func() bool { return devices()[1].Conditions[0].Status == "True" })
 	status.Conditions = []metav1.Condition{condition("True", "NetworkInterfaceReady", "")}
-	status.Data = &runtime.RawExtension{Raw: []byte(result)}
+	status.Data = &runtime.RawExtension{Raw: []byte(resultOfAdd)}
 	status.NetworkData = &resourcev1.NetworkDeviceData{InterfaceName: "net1", IPs: []string{"192.0.2.5/24", "2001:db8::5/64"}, HardwareAddress: "02:00:00:00:00:01"}
 	check("after the ADD", status)
 
@@ -226,7 +227,7 @@ func TestAStatusHoldsWhatAnAPIServerTakes(t *testing.T) {
 		want    resourcev1.NetworkDeviceData
 		hasData bool
 	}{
-		"a result":               {result, resourcev1.NetworkDeviceData{InterfaceName: "net1", IPs: []string{"192.0.2.5/24", "2001:db8::5/64"}, HardwareAddress: "02:00:00:00:00:01"}, true},
+		"a result":               {resultOfAdd, resourcev1.NetworkDeviceData{InterfaceName: "net1", IPs: []string{"192.0.2.5/24", "2001:db8::5/64"}, HardwareAddress: "02:00:00:00:00:01"}, true},
 		"20 addresses":           {`{"cniVersion":"1.0.0","ips":[` + strings.Join(many, ",") + `]}`, resourcev1.NetworkDeviceData{InterfaceName: "net1", IPs: first(16)}, true},
 		"an address twice":       {`{"cniVersion":"1.0.0","ips":[` + many[0] + `,` + many[0] + `]}`, resourcev1.NetworkDeviceData{InterfaceName: "net1", IPs: first(1)}, true},
 		"CNI 0.2":                {`{"cniVersion":"0.2.0","ip4":{"ip":"192.0.2.1/24"}}`, resourcev1.NetworkDeviceData{InterfaceName: "net1", IPs: first(1)}, true},
@@ -235,11 +236,17 @@ func TestAStatusHoldsWhatAnAPIServerTakes(t *testing.T) {
 		"a long hardware address": {
 			`{"cniVersion":"1.0.0","interfaces":[{"name":"net1","sandbox":"/n","mac":"` + strings.Repeat("0", 129) + `"}]}`, resourcev1.NetworkDeviceData{InterfaceName: "net1"}, true,
 		},
-		"10 KiB":                {`{"cniVersion":"1.0.0"` + strings.Repeat(" ", 10<<10-22) + `}`, resourcev1.NetworkDeviceData{InterfaceName: "net1"}, true},
-		"10 KiB and a byte":     {`{"cniVersion":"1.0.0"` + strings.Repeat(" ", 10<<10-21) + `}`, resourcev1.NetworkDeviceData{InterfaceName: "net1"}, false},
-		"no result":             {``, resourcev1.NetworkDeviceData{InterfaceName: "net1"}, false},
-		"what is no result":     {`[]`, resourcev1.NetworkDeviceData{InterfaceName: "net1"}, false},
-		"a version of tomorrow": {`{"cniVersion":"9.0.0"}`, resourcev1.NetworkDeviceData{InterfaceName: "net1"}, true},
+		"a long interface name":   {`{"cniVersion":"1.0.0","interfaces":[{"name":"` + strings.Repeat("x", 257) + `","sandbox":"/n"}]}`, resourcev1.NetworkDeviceData{InterfaceName: "net1"}, true},
+		"null for an address":     {`{"cniVersion":"1.0.0","ips":[null,` + many[0] + `]}`, resourcev1.NetworkDeviceData{InterfaceName: "net1", IPs: first(1)}, true},
+		"null for all":            {`{"cniVersion":"1.0.0","interfaces":[null],"ips":null,"routes":[null]}`, resourcev1.NetworkDeviceData{InterfaceName: "net1"}, true},
+		"null in CNI 0.4":         {`{"cniVersion":"0.4.0","interfaces":[null],"ips":[null],"routes":[null]}`, resourcev1.NetworkDeviceData{InterfaceName: "net1"}, true},
+		"null in CNI 0.2":         {`{"cniVersion":"0.2.0","ip4":null,"ip6":{"ip":"2001:db8::5/64","routes":[null]}}`, resourcev1.NetworkDeviceData{InterfaceName: "net1", IPs: []string{"2001:db8::5/64"}}, true},
+		"an IPv4 address in IPv6": {`{"cniVersion":"1.0.0","ips":[{"address":"::ffff:192.0.2.9/120"},` + many[0] + `]}`, resourcev1.NetworkDeviceData{InterfaceName: "net1", IPs: first(1)}, true},
+		"10 KiB":                  {`{"cniVersion":"1.0.0"` + strings.Repeat(" ", 10<<10-22) + `}`, resourcev1.NetworkDeviceData{InterfaceName: "net1"}, true},
+		"10 KiB and a byte":       {`{"cniVersion":"1.0.0"` + strings.Repeat(" ", 10<<10-21) + `}`, resourcev1.NetworkDeviceData{InterfaceName: "net1"}, false},
+		"no result":               {``, resourcev1.NetworkDeviceData{InterfaceName: "net1"}, false},
+		"what is no result":       {`[]`, resourcev1.NetworkDeviceData{InterfaceName: "net1"}, false},
+		"a version of tomorrow":   {`{"cniVersion":"9.0.0"}`, resourcev1.NetworkDeviceData{InterfaceName: "net1"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -273,6 +280,11 @@ func TestTimesAndOtherConditionsStay(t *testing.T) {
 	failed := desired(object, driverName, claim, nil, strings.Repeat("x", maxMessage+1))
 	if c := failed[0].Conditions; len(c) != 2 || !c[0].LastTransitionTime.After(long.Time) || len(c[0].Message) != maxMessage {
 		t.Errorf("%+v", c[0].LastTransitionTime)
+	}
+	for _, message := range []string{"x" + strings.Repeat("é", maxMessage), "not UTF-8: \xff"} {
+		if got := desired(object, driverName, claim, nil, message)[0].Conditions[0].Message; !utf8.ValidString(got) || len(got) < min(len(message), maxMessage)-2 || len(got) > maxMessage {
+			t.Errorf("a message of %d bytes has become %d: %.20q", len(message), len(got), got)
+		}
 	}
 	if !slices.ContainsFunc(object.Status.Devices, func(s resourcev1.AllocatedDeviceStatus) bool { return s.Conditions[0].Status == "True" }) {
 		t.Error("the object has changed")

@@ -1,0 +1,216 @@
+package dra
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	resourcev1 "k8s.io/api/resource/v1"
+)
+
+// A new node has no directory for the driver.
+func TestADriverMakesTheDirectoryOfItsSocket(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, func(c *Config) { c.PluginDir = filepath.Join(c.PluginDir, "plugins", driverName) })
+	mustPrepare(t, n.kubelet(t), n.server.SetClaim(newClaim("a", nil)))
+}
+
+// After a crash the sockets are still there.
+func TestADriverStartsInPlaceOfOneThatWasKilled(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	a := n.server.SetClaim(newClaim("a", nil))
+	d, err := Start(t.Context(), n.config) // while the first one has its sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Stop)
+	mustPrepare(t, n.kubelet(t), a)
+	if claims, err := d.Claims("pod-web"); len(claims) != 1 || err != nil {
+		t.Errorf("%v, %v", claims, err)
+	}
+}
+
+// When Stop has returned, the driver calls nobody and writes nothing: the next one may start.
+func TestStopWaitsForTheRequestsOfTheKubelet(t *testing.T) {
+	t.Parallel()
+	for name, ask := range map[string]func(t *testing.T, n *node, c *resourcev1.ResourceClaim){
+		"unprepare": func(t *testing.T, n *node, c *resourcev1.ResourceClaim) {
+			t.Helper()
+			if unprepareClaim(t, n.kubelet(t), c) == nil {
+				t.Error("released while it stops")
+			}
+		},
+		"prepare": func(t *testing.T, n *node, c *resourcev1.ResourceClaim) {
+			t.Helper()
+			c = c.DeepCopy()
+			c.Status.ReservedFor[0].UID = "pod-next" // so that the driver looks for attachments
+			if _, failures := prepareClaims(t, n.kubelet(t), n.server.SetClaim(c)); failures["a"] == "" {
+				t.Error("prepared while it stops")
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			called, stopping, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+			slow := func(ctx context.Context) error {
+				close(called)
+				<-ctx.Done() // Stop has begun
+				<-stopping
+				close(ended)
+				return ctx.Err()
+			}
+			n := newNode(t, func(c *Config) {
+				c.Detach = func(ctx context.Context, _ Ref) error { return slow(ctx) }
+				c.Attachments = func(ctx context.Context, c Claim) ([]Attachment, error) {
+					if c.PodName == "" { // of the earlier pod
+						return nil, slow(ctx)
+					}
+					return nil, nil
+				}
+			})
+			a := n.server.SetClaim(newClaim("a", nil))
+			mustPrepare(t, n.kubelet(t), a)
+			answered := make(chan struct{})
+			go func() {
+				defer close(answered)
+				ask(t, n, a)
+			}()
+			<-called
+			stopped := make(chan struct{})
+			go func() {
+				defer close(stopped)
+				n.Stop()
+			}()
+			<-answered // the connection is closed, and the request still runs
+			select {
+			case <-stopped:
+				t.Error("stopped while a request runs")
+			default:
+			}
+			close(stopping)
+			<-stopped
+			select {
+			case <-ended:
+			default:
+				t.Error("stopped before the request has ended")
+			}
+			if claims, err := n.config.Store.Pod("pod-web"); len(claims) != 1 || err != nil {
+				t.Errorf("%v, %v", claims, err)
+			}
+			if claims, err := n.config.Store.Pod("pod-next"); len(claims) != 0 || err != nil {
+				t.Errorf("%v, %v", claims, err)
+			}
+			if _, err := (plugin{n.Driver}).PrepareResourceClaims(t.Context(), nil); err == nil {
+				t.Error("a request after the end")
+			}
+			if _, err := (plugin{n.Driver}).UnprepareResourceClaims(t.Context(), nil); err == nil {
+				t.Error("a request after the end")
+			}
+		})
+	}
+}
+
+// A daemon runs for months: nothing is kept in memory about claims that are released.
+func TestNothingIsKeptOfClaimsThatAreReleased(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	k := n.kubelet(t)
+	for name, release := range map[string]func(c *resourcev1.ResourceClaim) error{
+		"a": func(c *resourcev1.ResourceClaim) error { return unprepareClaim(t, k, c) },
+		"b": func(c *resourcev1.ResourceClaim) error {
+			n.server.DeleteClaim(c.Namespace, c.Name)
+			if err := n.detach(t.Context(), Ref{UID: string(c.UID)}); err != nil {
+				return err
+			}
+			return n.Sweep(t.Context())
+		},
+		"c": func(c *resourcev1.ResourceClaim) error { // the kubelet has lost the pod
+			if err := n.detach(t.Context(), Ref{UID: string(c.UID)}); err != nil {
+				return err
+			}
+			c = c.DeepCopy()
+			c.Status.ReservedFor[0].UID = "pod-next"
+			mustPrepare(t, k, n.server.SetClaim(c))
+			return unprepareClaim(t, k, c)
+		},
+	} {
+		c := n.server.SetClaim(newClaim(name, nil))
+		mustPrepare(t, k, c)
+		n.attach(t, "pod-web")
+		n.await(t, "written", n.ready(name, "True"))
+		if err := release(c); err != nil {
+			t.Error(err)
+		}
+		n.writer.mu.Lock()
+		if len(n.writer.failures) > 0 {
+			t.Errorf("%s: %v", name, n.writer.failures)
+		}
+		n.writer.mu.Unlock()
+	}
+}
+
+// The kubelet asks again when it has waited too long: requests for the same claim may run at
+// once. What was asked for last is what the Store has.
+func TestRequestsForAClaimMayRunAtOnce(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	k := n.kubelet(t)
+	a := n.server.SetClaim(newClaim("a", nil))
+	for _, prepared := range []bool{true, false, true} {
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				if _, failures := prepareClaims(t, k, a); len(failures) > 0 {
+					t.Error(failures)
+				}
+			})
+			all.Go(func() {
+				if err := unprepareClaim(t, k, a); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		want := 0
+		if prepared {
+			mustPrepare(t, k, a)
+			want = 1
+		} else if err := unprepareClaim(t, k, a); err != nil {
+			t.Error(err)
+		}
+		if claims, damaged, err := n.config.Store.All(); len(claims) != want || damaged != nil || err != nil {
+			t.Errorf("%v, %v, %v", claims, damaged, err)
+		}
+	}
+}
+
+// A claim whose record cannot be written is refused, and nothing is left of the attempt. Others
+// are prepared, and so is the claim as soon as its record can be written.
+func TestAClaimThatCannotBeWrittenIsRefused(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	k := n.kubelet(t)
+	a, b := n.server.SetClaim(newClaim("a", nil)), n.server.SetClaim(newClaim("b", nil))
+	mustPrepare(t, k, a)
+	blocker := filepath.Join(n.config.Store.Dir, "pod-web_claim-b")
+	if err := os.Mkdir(blocker, 0o700); err != nil { // no file can take this name
+		t.Fatal(err)
+	}
+	if _, failures := prepareClaims(t, k, b); !strings.HasPrefix(failures["b"], "claim blue/b: ") {
+		t.Errorf("got %v", failures)
+	}
+	if _, failures := prepareClaims(t, k, a); len(failures) > 0 {
+		t.Errorf("the other: %v", failures)
+	}
+	if err := os.Remove(blocker); err != nil {
+		t.Fatal(err)
+	}
+	mustPrepare(t, k, b)
+	if names, err := filepath.Glob(filepath.Join(n.config.Store.Dir, "*")); len(names) != 2 || err != nil {
+		t.Errorf("left: %v, %v", names, err)
+	}
+}
