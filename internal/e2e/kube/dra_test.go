@@ -28,7 +28,7 @@ import (
 	"github.com/metacni/metacni/internal/e2e/kube/server"
 )
 
-const claimDriver = "net.metacni.io"
+const claimDriver = "multinetd.metacni.io" // of the manifests too
 
 // claimRights are all that the driver needs. The last rule is for API servers since 1.36.
 const claimRights = `apiVersion: rbac.authorization.k8s.io/v1
@@ -66,15 +66,21 @@ type claimNode struct {
 func newClaimNode(t *testing.T, rule string) *claimNode {
 	t.Helper()
 	s := cluster(t)
-	n := &claimNode{namespace: s.Namespace(t), attached: map[string][]dra.Attachment{}}
-	n.name = "node-" + n.namespace
-	n.admin = clientset(t, s, server.AdminToken)
-	s.Node(t, n.name)
-	s.Kubectl(t, "", "create", "serviceaccount", "-n", n.namespace, "driver")
-	s.Kubectl(t, strings.NewReplacer("NAME", n.namespace, "DRIVERRULE", rule).Replace(claimRights), "create", "-f", "-")
-	daemon := server.PodOn(n.name, n.namespace, "driver")
+	namespace := s.Namespace(t)
+	name := "node-" + namespace
+	s.Node(t, name)
+	s.Kubectl(t, "", "create", "serviceaccount", "-n", namespace, "driver")
+	s.Kubectl(t, strings.NewReplacer("NAME", namespace, "DRIVERRULE", rule).Replace(claimRights), "create", "-f", "-")
+	daemon := server.PodOn(name, namespace, "driver")
 	daemon.Spec.ServiceAccountName = "driver"
-	n.client = clientset(t, s, s.Token(t, n.namespace, "driver", s.Pod(t, daemon)))
+	return startClaimNode(t, s, namespace, name, s.Token(t, namespace, "driver", s.Pod(t, daemon)))
+}
+
+// startClaimNode starts a driver for a node that shows token. Its claims are in namespace.
+func startClaimNode(t *testing.T, s *server.Server, namespace, name, token string) *claimNode {
+	t.Helper()
+	n := &claimNode{namespace: namespace, name: name, attached: map[string][]dra.Attachment{}}
+	n.admin, n.client = clientset(t, s, server.AdminToken), clientset(t, s, token)
 	n.config = dra.Config{
 		Name: claimDriver, Node: n.name, Client: n.client, Store: dra.Store{Dir: filepath.Join(t.TempDir(), "claims")},
 		Attachments: n.attachments, Detach: n.detach, RegistryDir: socketDir(t), PluginDir: socketDir(t),
@@ -154,8 +160,8 @@ func (n *claimNode) add(t *testing.T, pod *corev1.Pod) {
 }
 
 // claim creates a claim with these parameters, which is allocated and reserved for the pod, as
-// by the scheduler.
-func (n *claimNode) claim(t *testing.T, name, parameters string, pod *corev1.Pod) *resourcev1.ResourceClaim {
+// by the scheduler. more are devices of other drivers.
+func (n *claimNode) claim(t *testing.T, name, parameters string, pod *corev1.Pod, more ...resourcev1.DeviceRequestAllocationResult) *resourcev1.ResourceClaim {
 	t.Helper()
 	c := n.admin.ResourceV1().ResourceClaims(n.namespace)
 	opaque := resourcev1.DeviceConfiguration{Opaque: &resourcev1.OpaqueDeviceConfiguration{Driver: claimDriver, Parameters: runtime.RawExtension{Raw: []byte(parameters)}}}
@@ -177,7 +183,7 @@ func (n *claimNode) claim(t *testing.T, name, parameters string, pod *corev1.Pod
 				MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{n.name}}},
 			}}},
 			Devices: resourcev1.DeviceAllocationResult{
-				Results: []resourcev1.DeviceRequestAllocationResult{{Request: "net", Driver: claimDriver, Pool: n.name, Device: name}},
+				Results: append([]resourcev1.DeviceRequestAllocationResult{{Request: "net", Driver: claimDriver, Pool: n.name, Device: name}}, more...),
 				Config:  []resourcev1.DeviceAllocationConfiguration{{Source: resourcev1.AllocationConfigSourceClaim, DeviceConfiguration: opaque}},
 			},
 		},

@@ -74,6 +74,20 @@ func TestVariantsOfTheManifests(t *testing.T) {
 			},
 			nil,
 		},
+		"resource claims": {
+			"resources: [DEPLOY]\ncomponents: [DEPLOY/dra, DEPLOY/devices]\nnamespace: NAMESPACE",
+			[]string{
+				"mountPath: /var/lib/kubelet/plugins\n", "mountPath: /var/lib/kubelet/plugins_registry\n", "mountPath: /var/lib/kubelet/pod-resources\n",
+				"    path: /var/lib/kubelet/plugins\n", "    path: /var/lib/kubelet/plugins_registry\n", "mountPath: /host\n",
+				"  - resourceclaims/driver\n  verbs:\n  - associated-node:update\n",
+			},
+			[]string{"/var/run/cdi", "namespace: kube-system"},
+		},
+		"files about resource claims": {
+			"resources: [DEPLOY]\ncomponents: [DEPLOY/dra, DEPLOY/dra/metadata]",
+			[]string{"mountPath: /var/run/cdi\n", "    path: /var/run/cdi\n", "mountPath: /var/lib/kubelet/plugins\n"},
+			nil,
+		},
 		"startup taint": {
 			"resources: [DEPLOY]\ncomponents: [DEPLOY/taint, DEPLOY/pods]\nnamespace: NAMESPACE",
 			[]string{"  - nodes\n  verbs:\n  - get\n  - patch\n", "- --startup-taint=multinetd.metacni.io/not-ready\n", "name: multinetd-taint\n"},

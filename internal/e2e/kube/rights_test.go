@@ -15,37 +15,39 @@ import (
 
 const nads = "/apis/k8s.cni.cncf.io/v1/"
 
+// rights returns what the API server says that a token may do.
+func rights(t *testing.T, s *server.Server, token string) (rules []string) {
+	t.Helper()
+	got := request(t, s.As(token), http.MethodPost, "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews",
+		`{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectRulesReview","spec":{"namespace":"default"}}`)
+	var review authorizationv1.SelfSubjectRulesReview
+	if err := json.Unmarshal([]byte(got.Body), &review); err != nil {
+		t.Fatal(got, err)
+	}
+	for _, r := range review.Status.ResourceRules {
+		rules = append(rules, strings.Join(slices.Concat(r.Verbs, r.APIGroups, r.Resources, r.ResourceNames), " "))
+	}
+	for _, r := range review.Status.NonResourceRules {
+		rules = append(rules, strings.Join(slices.Concat(r.Verbs, r.NonResourceURLs), " "))
+	}
+	slices.Sort(rules)
+	return rules
+}
+
 // The API server says that the daemon's token gives these rights and no others, apart
 // from what every client may do.
 func TestDaemonHasNoMoreRightsThanItNeeds(t *testing.T) {
 	t.Parallel()
 	w := world(t)
-	rights := func(token string) (rules []string) {
-		t.Helper()
-		got := request(t, w.As(token), http.MethodPost, "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews",
-			`{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectRulesReview","spec":{"namespace":"default"}}`)
-		var review authorizationv1.SelfSubjectRulesReview
-		if err := json.Unmarshal([]byte(got.Body), &review); err != nil {
-			t.Fatal(got, err)
-		}
-		for _, r := range review.Status.ResourceRules {
-			rules = append(rules, strings.Join(slices.Concat(r.Verbs, r.APIGroups, r.Resources, r.ResourceNames), " "))
-		}
-		for _, r := range review.Status.NonResourceRules {
-			rules = append(rules, strings.Join(slices.Concat(r.Verbs, r.NonResourceURLs), " "))
-		}
-		slices.Sort(rules)
-		return rules
-	}
 	namespace := w.Namespace(t)
 	w.Kubectl(t, "", "create", "serviceaccount", "-n", namespace, "anybody")
-	want := append(rights(w.Token(t, namespace, "anybody", nil)),
+	want := append(rights(t, w.Server, w.Token(t, namespace, "anybody", nil)),
 		"create patch events.k8s.io events",
 		"list watch k8s.cni.cncf.io network-attachment-definitions",
 		"patch  pods/status",
 	)
 	slices.Sort(want)
-	if diff := cmp.Diff(want, rights(w.DaemonToken)); diff != "" {
+	if diff := cmp.Diff(want, rights(t, w.Server, w.DaemonToken)); diff != "" {
 		t.Errorf("rights (-want +got):\n%s", diff)
 	}
 }
