@@ -160,7 +160,10 @@ func (w *writer) write(ctx context.Context, ref Ref) error {
 	if err != nil {
 		return err
 	}
-	attached, err := config.Attachments(ctx, claim)
+	w.mu.Lock()
+	failure, changed := w.failures[ref]
+	w.mu.Unlock()
+	attached, err := config.Attachments(ctx, claim) // later than changed: an ADD meanwhile queues the claim again
 	if err != nil {
 		return err
 	}
@@ -172,9 +175,6 @@ func (w *writer) write(ctx context.Context, ref Ref) error {
 	if err != nil {
 		return err
 	}
-	w.mu.Lock()
-	failure, changed := w.failures[ref]
-	w.mu.Unlock()
 	if !changed && len(attached) == 0 && !hasStatus(object, config.Name) {
 		return nil // prepared by an earlier process, and not attached yet
 	}

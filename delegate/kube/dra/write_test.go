@@ -1,10 +1,12 @@
 package dra
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -292,5 +294,29 @@ func TestTimesAndOtherConditionsStay(t *testing.T) {
 	object.Status.Allocation.Devices.Results = nil
 	if got := desired(object, driverName, claim, attached, ""); got != nil {
 		t.Errorf("the status of a device that is not allocated: %v", got)
+	}
+}
+
+// A pod that is attached while its status is computed is never said to have no network.
+func TestAnADDDuringAWriteIsNotTakenForADetach(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	mustPrepare(t, n.kubelet(t), n.server.SetClaim(newClaim("a", nil)))
+	n.Stop() // the writer begins with what is prepared
+	started := make(chan struct{})
+	var once sync.Once
+	n.config.Attachments = func(ctx context.Context, c Claim) ([]Attachment, error) {
+		before, err := n.attachments(ctx, c)
+		once.Do(func() {
+			<-started
+			n.attach(t, "pod-web")
+		})
+		return before, err
+	}
+	n.restart(t)
+	close(started)
+	n.await(t, "attached", n.ready("a", "True"))
+	if got := n.server.Count("update", ""); got != 1 {
+		t.Errorf("%d updates", got)
 	}
 }
