@@ -20,6 +20,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	resourceapply "k8s.io/client-go/applyconfigurations/resource/v1"
 	"k8s.io/client-go/kubernetes"
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
 	registrationv1 "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
@@ -298,23 +299,37 @@ func parametersOf(config string) string {
 }
 
 // A status is written whatever the parameters look like, and they reach the plugin as they are.
+// It is updated: the API server refuses an applied status for most of these claims, since it
+// takes their allocation for changed.
 func TestEveryFormOfParametersGetsAStatus(t *testing.T) {
 	t.Parallel()
 	n := newClaimNode(t, driverRule)
 	k := n.kubelet(t)
 	const rest = `,"cniVersion":"1.1.0","name":"n","type":"bridge"}`
-	for name, config := range map[string]string{
-		"sorted":   `{"a":1,"b":2` + rest,
-		"unsorted": `{"b":2,"a":1` + rest,
-		"zero":     `{"a":1.0` + rest,
-		"exponent": `{"a":1e3` + rest,
-		"digits":   `{"a":12345678901234567890` + rest,
-		"blanks":   "{ \"a\" : 1 ,\n\t\"b\":2" + rest,
-		"escapes":  `{"a":"\u003c\/\u00e9"` + rest,
-		"nested":   `{"z":{"y":[1.50,{"b":null,"a":true}]}` + rest,
+	for name, row := range map[string]struct {
+		config  string
+		applies bool
+	}{
+		"canonical":          {`{"a":1,"b":2` + rest, true},
+		"kind before config": {`{"a":1,"b":2` + rest, false},
+		"unsorted":           {`{"b":2,"a":1` + rest, false},
+		"zero":               {`{"a":1.0` + rest, false},
+		"exponent":           {`{"a":1e3` + rest, false},
+		"digits":             {`{"a":12345678901234567890` + rest, false},
+		"blanks":             {"{ \"a\" : 1 ,\n\t\"b\":2" + rest, false},
+		"escapes":            {`{"a":"\u003c\/\u00e9"` + rest, false},
+		"nested":             {`{"z":{"y":[1.50,{"b":null,"a":true}]}` + rest, false},
 	} {
+		name := strings.ReplaceAll(name, " ", "-")
 		pod := cluster(t).Pod(t, server.PodOn(n.name, n.namespace, name))
-		claim := n.claim(t, name, parametersOf(config), pod)
+		parameters := parametersOf(row.config)
+		if row.applies { // the keys are sorted
+			parameters = `{"apiVersion":"cni.networking.x-k8s.io/v1alpha1","config":` + row.config + `,"kind":"CNI"}`
+		}
+		claim := n.claim(t, name, parameters, pod)
+		if err := n.apply(t, name); (err == nil) != row.applies || err != nil && !strings.Contains(err.Error(), "status.allocation") {
+			t.Errorf("%s, applied: %v", name, err)
+		}
 		if got := prepare(t, k, claim); got != "" {
 			t.Fatal(name, got)
 		}
@@ -327,10 +342,21 @@ func TestEveryFormOfParametersGetsAStatus(t *testing.T) {
 			t.Fatal(name, claims, err)
 		}
 		p, err := claims[0].Networks[0].Parameters(n.namespace)
-		if err != nil || p.Config != config {
-			t.Errorf("%s: %q has become %q, %v", name, config, p.Config, err)
+		if err != nil || p.Config != row.config {
+			t.Errorf("%s: %q has become %q, %v", name, row.config, p.Config, err)
 		}
 	}
+}
+
+// apply does what drivers do that apply the status of a claim. Nothing is kept of it.
+func (n *claimNode) apply(t *testing.T, name string) error {
+	t.Helper()
+	device := resourceapply.AllocatedDeviceStatus().WithDriver(claimDriver).WithPool(n.name).WithDevice(name).
+		WithNetworkData(resourceapply.NetworkDeviceData().WithInterfaceName("net0"))
+	status := resourceapply.ResourceClaim(name, n.namespace).WithStatus(resourceapply.ResourceClaimStatus().WithDevices(device))
+	_, err := n.admin.ResourceV1().ResourceClaims(n.namespace).ApplyStatus(t.Context(), status,
+		metav1.ApplyOptions{FieldManager: claimDriver, Force: true, DryRun: []string{metav1.DryRunAll}})
+	return err
 }
 
 // Without the right of API servers since 1.36 a status is refused, and written as soon as the
