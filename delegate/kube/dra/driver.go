@@ -341,7 +341,12 @@ func (d *Driver) remove(r Ref) error {
 	return nil
 }
 
-// HandleError logs errors of the helper. None is a reason to end: it tries again.
+// HandleError logs errors of the helper. It tries again after those of ResourceSlices. After any
+// other, such as that of a socket, only the next Driver can serve the kubelet.
 func (p plugin) HandleError(ctx context.Context, err error, msg string) {
-	p.log.WarnContext(ctx, "DRA driver: "+msg, "error", err)
+	level := slog.LevelError
+	if errors.Is(err, kubeletplugin.ErrRecoverable) {
+		level = slog.LevelWarn
+	}
+	p.log.Log(ctx, level, "DRA driver: "+msg, "error", err)
 }

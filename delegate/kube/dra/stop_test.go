@@ -2,6 +2,9 @@ package dra
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +12,7 @@ import (
 	"testing"
 
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 )
 
 // A new node has no directory for the driver.
@@ -212,5 +216,21 @@ func TestAClaimThatCannotBeWrittenIsRefused(t *testing.T) {
 	mustPrepare(t, k, b)
 	if names, err := filepath.Glob(filepath.Join(n.config.Store.Dir, "*")); len(names) != 2 || err != nil {
 		t.Errorf("left: %v, %v", names, err)
+	}
+}
+
+// A driver that cannot serve the kubelet any more says so louder than one that tries again.
+func TestErrorsThatNeedANewDriverAreErrorsInTheLog(t *testing.T) {
+	t.Parallel()
+	for level, err := range map[string]error{
+		"WARN":  fmt.Errorf("slices: %w", kubeletplugin.ErrRecoverable),
+		"ERROR": errors.New("accept: closed"),
+	} {
+		var log strings.Builder
+		p := plugin{&Driver{log: slog.New(slog.NewTextHandler(&log, nil))}}
+		p.HandleError(t.Context(), err, "failed")
+		if !strings.Contains(log.String(), "level="+level+" ") {
+			t.Errorf("want %s, got %s", level, log.String())
+		}
 	}
 }
