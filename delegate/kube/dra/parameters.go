@@ -132,20 +132,27 @@ func (p Parameters) check(namespace string, policy nad.Policy, rules nad.Rules) 
 		_, err := policy.Decide(namespace, p.Definition, nad.Selected)
 		return err
 	}
+	_, err := p.Network(rules)
+	return err
+}
+
+// Network returns the network in p.Config, which is not empty, with r.CNIVersion if it has no
+// version. It fails as [netconf.Parse], [netconf.Network.Runnable] and [nad.Rules.Check] do.
+func (p Parameters) Network(r nad.Rules) (netconf.Network, error) {
 	n, err := netconf.Parse([]byte(p.Config))
-	if err == nil && n.CNIVersion() == "" && !n.Has("cniVersions") && rules.CNIVersion != "" {
-		n, err = n.Edit(netconf.Default("cniVersion", rules.CNIVersion))
+	if err == nil && n.CNIVersion() == "" && !n.Has("cniVersions") && r.CNIVersion != "" {
+		n, err = n.Edit(netconf.Default("cniVersion", r.CNIVersion))
 	}
 	if err == nil {
 		err = n.Runnable()
 	}
 	if err == nil {
-		err = rules.Check(n)
+		err = r.Check(n)
 	}
 	if err != nil {
-		return fmt.Errorf("config: %w", err)
+		return netconf.Network{}, fmt.Errorf("config: %w", err)
 	}
-	return nil
+	return n, nil
 }
 
 // An object takes the keys of a JSON object one by one. It keeps the first error.

@@ -170,6 +170,9 @@ func TestNetworksOfClaimsAreChecked(t *testing.T) {
 				t.Fatal(err)
 			}
 			err = p.check("blue", row.policy, rules)
+			if n, netErr := p.Network(rules); err == nil && p.Config != "" && (netErr != nil || n.CNIVersion() == "") {
+				t.Errorf("the network is %v, %v", n, netErr)
+			}
 			if text := fmt.Sprint(err); (err == nil) != (row.want == "") || !strings.Contains(text, row.want) && err != nil {
 				t.Errorf("got %q, want %q", text, row.want)
 			}
