@@ -2,8 +2,10 @@ package dra
 
 import (
 	"encoding/json"
+	"strings"
 
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/metacni/metacni/netconf"
 )
@@ -28,4 +30,19 @@ func Attributes(n netconf.Network) map[string]string {
 		}
 	}
 	return attributes
+}
+
+// DeviceName makes the name of a [Device] of the name of a network: in lower case, with "-" for
+// what a DNS label cannot have, and cut to its length. It is empty if nothing is left.
+func DeviceName(network string) string {
+	name := strings.Map(func(r rune) rune {
+		switch {
+		case 'a' <= r && r <= 'z', '0' <= r && r <= '9', r == '-':
+			return r
+		case 'A' <= r && r <= 'Z':
+			return r - 'A' + 'a'
+		}
+		return '-'
+	}, network)
+	return strings.Trim(name[:min(len(name), validation.DNS1123LabelMaxLength)], "-")
 }

@@ -37,3 +37,19 @@ func TestDevicesHaveAttributesOfTheirNetworks(t *testing.T) {
 		t.Errorf("of no network: %v", got)
 	}
 }
+
+func TestDevicesAreNamedForTheirNetworks(t *testing.T) {
+	t.Parallel()
+	for network, want := range map[string]string{
+		"storage": "storage", "My_Net.2": "my-net-2", "_a_": "a", "é": "", "": "",
+		strings.Repeat("a", 62) + "_b": strings.Repeat("a", 62),
+	} {
+		got := dra.DeviceName(network)
+		if got != want {
+			t.Errorf("%q is named %q, want %q", network, got, want)
+		}
+		if err := (dra.Device{Name: got}).Check(); got != "" && err != nil {
+			t.Error(err)
+		}
+	}
+}
