@@ -56,9 +56,9 @@ func key(sandbox string) scratch.Key {
 // The ADD goes on if the runtime's request ends, because a runtime that has gone away may
 // have started the pod. An ADD that is late is undone, with a time limit of its own.
 func (p *Plugin) attachInTime(ctx context.Context, s *api.PodSandbox) error {
-	timer := time.NewTimer(time.Until(p.answerBy(ctx)))
+	at := progress{by: p.answerBy(ctx)}
+	timer := time.NewTimer(time.Until(at.by))
 	defer timer.Stop()
-	var at progress
 	ctx, cancel := context.WithCancelCause(context.WithValue(context.WithoutCancel(ctx), progressKey{}, &at))
 	var answered atomic.Bool // whoever sets it first decides the answer
 	answer := func() bool { return answered.CompareAndSwap(false, true) }
@@ -92,9 +92,12 @@ func (p *Plugin) attachInTime(ctx context.Context, s *api.PodSandbox) error {
 	return <-result // it comes now
 }
 
-// A progress holds the last plugin that was run for a request. It is in the context of the
-// request.
-type progress struct{ atomic.Pointer[delegate.Event] }
+// A progress holds the last plugin that was run for a request, and when the request must be
+// answered. It is in the context of the request.
+type progress struct {
+	atomic.Pointer[delegate.Event]
+	by time.Time
+}
 
 type progressKey struct{}
 
@@ -132,71 +135,115 @@ func requested(ctx context.Context) (now, deadline time.Time) {
 	return now, deadline
 }
 
-// attach attaches a pod to the networks that it selects, to all or none. report is the
-// last step. attach succeeds if the pod is attached already.
+// attach attaches a pod to the networks that it selects and those of its claims, to all or
+// none. report, if not nil, is the last step. attach succeeds if the pod is attached already.
 func (p *Plugin) attach(ctx context.Context, s *api.PodSandbox, netns string, report func(context.Context, []delegate.Attached) error) error {
-	life, conf := p.manager()
-	selections, err := selections(s)
+	life, _ := p.manager()
+	claims := p.claimed()
+	wanted, err := p.wanted(ctx, s, netns)
 	if err != nil {
+		claims.told(s.GetUid(), err)
 		return err
 	}
-	wanted := make([]delegate.Attachment, len(selections))
-	for i, selection := range selections {
-		if wanted[i], err = selected(conf.ConfDir, selection, s, netns); err != nil {
-			return fmt.Errorf("selected network %q: %w", selection.Name, err)
-		}
+	if len(wanted) == 0 { // its claims were released since an ADD was interrupted
+		return p.detach(ctx, s.GetId(), s.GetUid(), netns)
 	}
+	planned := wanted
 	added, err := life.Add(ctx, key(s.GetId()), lifecycle.Transaction{
 		NetNS: netns,
 		Plan: func(_ context.Context, taken []string) ([]delegate.Attachment, error) {
 			if _, ok := p.pod(s.GetId()); !ok {
 				return nil, errGone // a DEL has come first and found nothing
 			}
-			return plan(wanted, taken)
+			named, err := plan(wanted, taken)
+			if err == nil {
+				planned = named
+			}
+			return named, err
 		},
-		Report: report,
+		Report: func(ctx context.Context, added []delegate.Attached) error {
+			claims.describe(ctx, s.GetUid())
+			if report == nil {
+				return nil
+			}
+			return report(ctx, added)
+		},
 	})
 	if errors.Is(err, lifecycle.ErrAdded) {
 		return nil
 	}
 	if err == nil {
 		p.log().InfoContext(ctx, "attached", who(name(s), s.GetId()), slog.Any("networks", describe(added)))
+	} else {
+		err = aboutClaims(planned, err)
 	}
+	claims.told(s.GetUid(), err)
 	return err
 }
 
-// selected returns the attachment for a selection of a network in dir. It has an IfName if
-// the selection has one.
-func selected(dir string, selection netconf.Selection, s *api.PodSandbox, netns string) (delegate.Attachment, error) {
-	if len(selection.DefaultRoute) > 0 {
-		return delegate.Attachment{}, &netconf.Error{Kind: netconf.ErrInvalid, Key: "default-route", Err: errRoute}
-	}
-	args, err := cniArgs(s)
+// asks reports whether a pod selects networks or has claims.
+func (p *Plugin) asks(s *api.PodSandbox) (bool, error) {
+	selected, err := selections(s)
 	if err != nil {
-		return delegate.Attachment{}, err
+		return false, err
+	}
+	claims, err := p.claimed().of(s.GetUid())
+	return len(selected)+len(claims) > 0, err
+}
+
+// wanted returns the attachments of a pod: for the networks that it selects, and then for
+// those of its claims. They have an IfName if the pod or the claim has one.
+func (p *Plugin) wanted(ctx context.Context, s *api.PodSandbox, netns string) ([]delegate.Attachment, error) {
+	_, conf := p.manager()
+	selections, err := selections(s)
+	if err != nil {
+		return nil, err
+	}
+	pod := delegate.Attachment{ContainerID: s.GetId(), NetNS: netns}
+	if pod.Args, err = cniArgs(s); err != nil {
+		return nil, err
+	}
+	var wanted []delegate.Attachment
+	for _, selection := range selections {
+		a, err := selected(conf.ConfDir, selection, pod)
+		if err != nil {
+			return nil, fmt.Errorf("selected network %q: %w", selection.Name, err)
+		}
+		wanted = append(wanted, a)
+	}
+	if at, ok := ctx.Value(progressKey{}).(*progress); ok { // what is looked up leaves time for the plugins
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, at.by)
+		defer cancel()
+	}
+	claimed, err := p.claimed().wanted(ctx, s.GetUid(), pod)
+	return append(wanted, claimed...), err
+}
+
+// selected returns the attachment of a pod for a selection of a network in dir.
+func selected(dir string, selection netconf.Selection, a delegate.Attachment) (delegate.Attachment, error) {
+	if len(selection.DefaultRoute) > 0 {
+		return a, &netconf.Error{Kind: netconf.ErrInvalid, Key: "default-route", Err: errRoute}
 	}
 	n, err := netconf.Load(os.DirFS(dir), selection.Name)
 	if err != nil {
-		return delegate.Attachment{}, fmt.Errorf("%s: %w", dir, err)
+		return a, fmt.Errorf("%s: %w", dir, err)
 	}
 	if err := selection.ServedBy(n); err != nil {
-		return delegate.Attachment{}, err
+		return a, err
 	}
-	if n, err = n.EditPlugins(selection.Edits()...); err != nil {
-		return delegate.Attachment{}, err
-	}
-	return delegate.Attachment{
-		Network: n, ContainerID: s.GetId(), NetNS: netns, IfName: selection.Interface,
-		Args: args, CapabilityArgs: selection.CapabilityArgs(),
-	}, nil
+	a.Network, err = n.EditPlugins(selection.Edits()...)
+	a.IfName, a.CapabilityArgs = selection.Interface, selection.CapabilityArgs()
+	a.Origin = nad.Origin{Use: nad.Selected}.JSON()
+	return a, err
 }
 
-// podOf returns the name of the pod in the CNI_ARGS of attachments, or "".
-func podOf(as []delegate.Attached) string {
+// podOf returns the pod in the CNI_ARGS of attachments, or the zero Pod.
+func podOf(as []delegate.Attached) nad.Pod {
 	if len(as) == 0 {
-		return ""
+		return nad.Pod{}
 	}
-	return nad.PodOf(as[0].Args).String()
+	return nad.PodOf(as[0].Args)
 }
 
 // cniArgs returns CNI_ARGS that name the pod, as container runtimes set them.
@@ -253,7 +300,7 @@ func (p *Plugin) detachInTime(ctx context.Context, op string, s *api.PodSandbox)
 		defer close(done)
 		ctx, cancel := p.work.context(ctx)
 		defer cancel()
-		if err := p.detach(ctx, s.GetId(), namespace(s)); err != nil {
+		if err := p.detach(ctx, s.GetId(), s.GetUid(), namespace(s)); err != nil {
 			p.log().ErrorContext(ctx, "still attached", slog.Any("err", failed(op, s, err)))
 		}
 	})
@@ -269,8 +316,10 @@ func (p *Plugin) detachInTime(ctx context.Context, op string, s *api.PodSandbox)
 	}
 }
 
-// detach detaches a sandbox if it has a record.
-func (p *Plugin) detach(ctx context.Context, id, netns string) error {
+// detach detaches a sandbox if it has a record. podUID is that of its pod.
+func (p *Plugin) detach(ctx context.Context, id, podUID, netns string) error {
 	life, _ := p.manager()
-	return life.Del(ctx, lifecycle.Removal{Key: key(id), NetNS: netns})
+	err := life.Del(ctx, lifecycle.Removal{Key: key(id), NetNS: netns})
+	p.claimed().told(podUID, err)
+	return err
 }

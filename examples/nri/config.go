@@ -7,12 +7,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
+	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/metacni/metacni/delegate/kube/dra"
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/netconf/nad"
 )
 
 // A Config says how the plugin registers, and which directories it uses. Zero fields
@@ -39,6 +44,38 @@ type Config struct {
 	// Otherwise they are only counted, because programs in a running container
 	// do not expect a new interface.
 	AttachRunning bool `json:"attachRunning"`
+
+	// DRA attaches pods to the networks of their ResourceClaims. The fields after it
+	// are for such networks only.
+	DRA DRA `json:"dra"`
+
+	Kubeconfig string `json:"kubeconfig"` // empty means the cluster that the process runs in
+	NodeName   string `json:"nodeName"`
+	KubeletDir string `json:"kubeletDir"`
+
+	// NamespaceIsolation keeps claims to NetworkAttachmentDefinitions of their own
+	// namespace and of GlobalNamespaces, a list separated by commas.
+	NamespaceIsolation bool   `json:"namespaceIsolation"`
+	GlobalNamespaces   string `json:"globalNamespaces"`
+
+	// AllowedTypes are the types that plugins may have. None means all.
+	AllowedTypes []string `json:"allowedTypes"`
+}
+
+// A DRA is the configuration of the node's DRA driver. Without Driver there is none.
+type DRA struct {
+	Driver   string   `json:"driver"`
+	Networks []Device `json:"networks"` // that the node can do
+	Metadata bool     `json:"metadata"` // containers see a file with the interface of each device
+	CDIDir   string   `json:"cdiDir"`   // in which the runtime is told of these files
+}
+
+// A Device is a network that the scheduler can allocate.
+type Device struct {
+	Device     string            `json:"device"`  // empty means that it is made of Network
+	Network    string            `json:"network"` // a name in ConfDir, or namespace/name of a definition
+	Exclusive  bool              `json:"exclusive"`
+	Attributes map[string]string `json:"attributes"`
 }
 
 // A Duration is a [time.Duration] that is written as "1m30s".
@@ -85,11 +122,67 @@ func (c Config) complete() (Config, error) {
 	if err != nil {
 		err = fmt.Errorf("stateDir: %w", err)
 	}
-	if err := errors.Join(append(errs, err)...); err != nil {
+	c.KubeletDir = cmp.Or(c.KubeletDir, "/var/lib/kubelet")
+	if err := errors.Join(append(errs, err, c.checkDRA())...); err != nil {
 		return Config{}, fmt.Errorf("nri: configuration: %w", err)
 	}
 	return c, nil
 }
+
+// checkDRA checks what is for ResourceClaims.
+func (c Config) checkDRA() error {
+	if c.DRA.Driver == "" {
+		if len(c.DRA.Networks) > 0 || c.DRA.Metadata {
+			return errors.New("dra: driver is missing")
+		}
+		return nil
+	}
+	var errs []error
+	if why := validation.IsDNS1123Subdomain(c.DRA.Driver); len(why) > 0 || len(c.DRA.Driver) > maxDriverName {
+		errs = append(errs, fmt.Errorf("dra: driver %q is not a DNS subdomain of at most %d characters", c.DRA.Driver, maxDriverName))
+	}
+	if c.NodeName == "" {
+		errs = append(errs, errors.New("dra needs nodeName, or NODE_NAME in the environment"))
+	}
+	for _, p := range []struct{ key, path string }{{"kubeletDir", c.KubeletDir}, {"kubeconfig", c.Kubeconfig}, {"dra: cdiDir", c.DRA.CDIDir}} {
+		if p.path != "" && !filepath.IsAbs(p.path) {
+			errs = append(errs, fmt.Errorf("%s: %q is not an absolute path", p.key, p.path))
+		}
+	}
+	if _, err := nad.ParseNamespaces(c.GlobalNamespaces); err != nil {
+		errs = append(errs, fmt.Errorf("globalNamespaces: %w", err))
+	}
+	names := make(map[string]bool)
+	for _, d := range c.DRA.Networks {
+		err := d.check()
+		if err == nil && names[d.name()] {
+			err = fmt.Errorf("two networks are the device %q", d.name())
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("dra: network %q: %w", d.Network, err))
+		}
+		names[d.name()] = true
+	}
+	return errors.Join(errs...)
+}
+
+// name returns the name of the device.
+func (d Device) name() string { return cmp.Or(d.Device, dra.DeviceName(path.Base(d.Network))) }
+
+func (d Device) check() error {
+	if d.Network == "" {
+		return errors.New("missing")
+	}
+	if strings.Contains(d.Network, "/") {
+		if _, err := nad.ParseRef(d.Network, ""); err != nil {
+			return err
+		}
+	}
+	return dra.Device{Name: d.name(), Attributes: d.Attributes}.Check()
+}
+
+// maxDriverName is a limit of the Kubernetes API.
+const maxDriverName = 63
 
 const (
 	// leastMargin is for sending the answer, on a busy machine.

@@ -20,14 +20,14 @@ func TestConfigurationOfTheRuntimeWins(t *testing.T) {
 	dir := t.TempDir()
 	base := Config{Index: "42", ConfDir: "/own/net.d", BinDir: "/own/bin", StateDir: dir + "/own"}
 	for text, want := range map[string]Config{
-		"": {Index: "42", Name: "metacni", Socket: api.DefaultSocketPath, ConfDir: "/own/net.d", BinDir: "/own/bin", StateDir: dir + "/own", Sweep: Duration{time.Minute}},
+		"": {Index: "42", Name: "metacni", Socket: api.DefaultSocketPath, ConfDir: "/own/net.d", BinDir: "/own/bin", StateDir: dir + "/own", Sweep: Duration{time.Minute}, KubeletDir: "/var/lib/kubelet"},
 		`{"confDir":"/c","stateDir":"` + dir + `/s/../t","margin":"1s","sweep":"2m","attachRunning":true,"index":"42"}`: {
 			Index: "42", Name: "metacni", Socket: api.DefaultSocketPath, ConfDir: "/c", BinDir: "/own/bin", StateDir: dir + "/t",
-			Margin: Duration{time.Second}, Sweep: Duration{2 * time.Minute}, AttachRunning: true,
+			Margin: Duration{time.Second}, Sweep: Duration{2 * time.Minute}, AttachRunning: true, KubeletDir: "/var/lib/kubelet",
 		},
 	} {
 		p := Plugin{Config: base}
-		if _, err := p.Configure(t.Context(), text, "test", "1.0"); err != nil || p.conf != want {
+		if _, err := p.Configure(t.Context(), text, "test", "1.0"); err != nil || !reflect.DeepEqual(p.conf, want) {
 			t.Errorf("%s: %+v, %v", text, p.conf, err)
 		}
 		if _, err := p.Configure(t.Context(), text, "test", "1.0"); err != nil {
@@ -58,6 +58,57 @@ func TestConfigurationOfTheRuntimeWins(t *testing.T) {
 	}
 }
 
+// What is said about claims is checked before the plugin starts.
+func TestKeysOfClaimsAreChecked(t *testing.T) {
+	t.Parallel()
+	const driver = `{"nodeName":"node1","dra":{"driver":"net.example.com"`
+	for text, why := range map[string]string{
+		driver + `}}`: "",
+		driver + `,"networks":[{"network":"My_Net","exclusive":true,"attributes":{"speed":"fast"}},{"network":"shop/my.net","device":"other"}],"metadata":true,"cdiDir":"/c"},"kubeconfig":"/k","kubeletDir":"/l","namespaceIsolation":true,"globalNamespaces":"a, b","allowedTypes":["bridge"]}`: "",
+		`{"nodeName":"node1","dra":{}}`:                                         "",
+		`{"dra":{"metadata":true}}`:                                             "dra: driver is missing",
+		`{"dra":{"networks":[{"network":"a"}]}}`:                                "dra: driver is missing",
+		`{"dra":{"driver":"net.example.com"}}`:                                  "dra needs nodeName",
+		`{"nodeName":"n","dra":{"driver":"Net"}}`:                               "DNS subdomain",
+		`{"nodeName":"n","dra":{"driver":"` + strings.Repeat("a.", 40) + `a"}}`: "at most 63",
+		driver + `},"kubeconfig":"k"}`:                                          "kubeconfig",
+		driver + `},"kubeletDir":"k"}`:                                          "kubeletDir",
+		driver + `},"globalNamespaces":"A"}`:                                    "globalNamespaces",
+		driver + `,"cdiDir":"c"}}`:                                              "cdiDir",
+		driver + `,"networks":[{"device":"a"}]}}`:                               `network "": missing`,
+		driver + `,"networks":[{"network":"a","device":"A"}]}}`:                 `device "A"`,
+		driver + `,"networks":[{"network":"___"}]}}`:                            `network "___": device ""`,
+		driver + `,"networks":[{"network":"a/b/c"}]}}`:                          `network "a/b/c"`,
+		driver + `,"networks":[{"network":"a","exclusve":true}]}}`:              "exclusve",
+		driver + `,"networks":[{"network":"a"},{"network":"shop/a"}]}}`:         `two networks are the device "a"`,
+		driver + `,"networks":[{"network":"a","attributes":{"x y":"1"}}]}}`:     `"x y"`,
+	} {
+		conf, err := (Config{}).With([]byte(text))
+		if err == nil {
+			_, err = conf.complete()
+		}
+		if why == "" && err != nil {
+			t.Errorf("%s: %v", text, err)
+		} else if why != "" {
+			wantError(t, err, "nri: configuration: ", why)
+		}
+	}
+	for name, edit := range map[string]func(*Config){
+		"no cluster": func(c *Config) { c.Kubeconfig = "" },
+		"no kubelet": func(c *Config) { c.Kubeconfig = "/nowhere/kubeconfig" },
+	} {
+		p := Plugin{Config: Config{StateDir: t.TempDir(), NodeName: "node1", KubeletDir: t.TempDir(), DRA: DRA{Driver: driverName}}}
+		edit(&p.Config)
+		for range 2 {
+			_, err := p.Configure(t.Context(), "", "test", "1.0")
+			wantError(t, err, "nri: dra: ")
+		}
+		if p.held != nil || p.life != nil || name == "" {
+			t.Errorf("%s: it has started", name)
+		}
+	}
+}
+
 // README.md has each key, and what to set in the runtime.
 func TestKeysAreDocumented(t *testing.T) {
 	t.Parallel()
@@ -66,6 +117,9 @@ func TestKeysAreDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	words := []string{"plugin_request_timeout", "nri_plugin_request_timeout", "DHCP"}
+	for _, key := range []string{"driver", "networks", "networks[].network", "networks[].device", "networks[].exclusive", "networks[].attributes", "metadata", "cdiDir"} {
+		words = append(words, "| `"+key+"` |")
+	}
 	for f := range slices.Values(reflect.VisibleFields(reflect.TypeFor[Config]())) {
 		if key := f.Tag.Get("json"); key != "" {
 			words = append(words, "| `"+key+"` |")

@@ -48,7 +48,8 @@ func main() {
 // ends. The CNI plugins' stderr is stderr.
 func run(ctx context.Context, file string, stderr io.Writer, log *slog.Logger) error {
 	p := Plugin{
-		Exec: &delegate.Process{Stderr: stderr}, Env: plugin.WithPath(os.Environ()), Logger: log,
+		Config: Config{NodeName: os.Getenv("NODE_NAME")},
+		Exec:   &delegate.Process{Stderr: stderr}, Env: plugin.WithPath(os.Environ()), Logger: log,
 		Launched: os.Getenv(api.PluginSocketEnvVar) != "",
 		Observer: func(pass Pass) {
 			level := slog.LevelDebug

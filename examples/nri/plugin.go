@@ -1,8 +1,10 @@
 // Nri is an NRI plugin that attaches pods to the networks in their annotation
-// k8s.v1.cni.cncf.io/networks. The runtime can use any CNI plugin besides. See README.md.
+// k8s.v1.cni.cncf.io/networks and in their ResourceClaims. The runtime can use any CNI plugin
+// besides. See README.md.
 //
-// The events of the runtime are in plugin.go, attaching and detaching in attach.go, the
-// reconciler in reconcile.go, and the connection to the runtime in run.go.
+// The events of the runtime are in plugin.go, attaching and detaching in attach.go,
+// ResourceClaims in claims.go, the reconciler in reconcile.go, and the connection to the
+// runtime in run.go.
 package main
 
 import (
@@ -10,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -21,6 +24,7 @@ import (
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
 )
@@ -56,6 +60,7 @@ type Plugin struct {
 	conf Config        // Config with the keys of the runtime
 	held *scratch.Lock // on conf.StateDir, until Run returns
 	life *lifecycle.Manager
+	dra  *claims        // until Run returns
 	pods map[string]pod // by sandbox ID
 	news chan struct{}  // of a Synchronize
 
@@ -77,11 +82,12 @@ type pod struct {
 }
 
 // Configure receives the configuration that the runtime has for plugins that it
-// launches. It locks the state directory before any event is answered.
+// launches. It locks the state directory, and starts the DRA driver, before any event is
+// answered.
 func (p *Plugin) Configure(ctx context.Context, text, runtime, version string) (api.EventMask, error) {
 	conf, err := p.settle(text)
 	if err == nil {
-		err = p.claim(ctx, conf)
+		err = p.hold(ctx, conf)
 	}
 	if err != nil {
 		p.log().ErrorContext(ctx, "not started", slog.Any("err", err)) // before the runtime kills a launched plugin
@@ -109,46 +115,54 @@ func (p *Plugin) settle(text string) (Config, error) {
 	if err == nil {
 		conf, err = conf.complete()
 	}
-	if err == nil && p.life != nil && conf != p.conf {
+	if err == nil && p.life != nil && !reflect.DeepEqual(conf, p.conf) {
 		err = errors.New("nri: configuration has changed since the last connection: restart the plugin")
 	}
 	return conf, err
 }
 
-// claim locks the state directory until Run returns. Two plugins with the same one would
-// detach each other's pods. If another plugin has it, claim waits as long as the runtime
-// waits for an answer, because that plugin may be about to end.
-func (p *Plugin) claim(ctx context.Context, conf Config) error {
+// hold locks the state directory until Run returns, and then starts the DRA driver. Two
+// plugins with the same directory would detach each other's pods. If another plugin has it,
+// hold waits as long as the runtime waits for an answer, because that plugin may be about to
+// end.
+func (p *Plugin) hold(ctx context.Context, conf Config) error {
 	p.mu.Lock()
-	claimed := p.held != nil
+	holds := p.held != nil
 	p.mu.Unlock()
-	if claimed {
+	if holds {
 		return nil
 	}
 	late := conf.answerBy(requested(ctx))
 	waiting, cancel := context.WithDeadline(ctx, late)
 	defer cancel()
 	held, err := scratch.Store[struct{}]{Dir: conf.StateDir}.Lock(waiting, network)
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	if err != nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
 		if ctx.Err() == nil && waiting.Err() != nil {
 			err = fmt.Errorf("nri: stateDir %q is in use by another nri: each needs a directory of its own", conf.StateDir)
 			p.taken = err
 		}
 		return err
 	}
-	p.conf, p.held = conf, held
-	p.life = &lifecycle.Manager{
+	life := &lifecycle.Manager{
 		Dir:            conf.StateDir,
 		InterfaceNames: p.InterfaceNames,
 		Invoker:        &delegate.Invoker{Exec: p.Exec, Path: []string{conf.BinDir}, Env: p.Env, Logger: p.Logger, Observer: observe},
 	}
+	claims, err := openClaims(ctx, conf, life, p.log())
+	if err != nil {
+		return errors.Join(err, held.Unlock())
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.conf, p.held, p.life, p.dra = conf, held, life, claims
 	return nil
 }
 
-// yield unlocks the state directory.
+// yield stops the DRA driver and unlocks the state directory.
 func (p *Plugin) yield() {
+	p.claimed().close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.held == nil {
@@ -177,16 +191,17 @@ func (p *Plugin) Synchronize(_ context.Context, sandboxes []*api.PodSandbox, _ [
 	return nil, nil
 }
 
-// RunPodSandbox attaches a new pod to the networks that it selects. If it fails, or takes
-// too long, it returns an error, and the pod is not started.
+// RunPodSandbox attaches a new pod to the networks that it selects and those of its claims. If
+// it fails, or takes too long, it returns an error, and the pod is not started.
 func (p *Plugin) RunPodSandbox(ctx context.Context, s *api.PodSandbox) error {
 	if hostNetwork(s) {
+		p.claimed().told(s.GetUid(), errHost)
 		return nil
 	}
-	selections, err := selections(s)
+	asks, err := p.asks(s)
 	switch {
 	case err != nil:
-	case len(selections) == 0:
+	case !asks:
 		return nil
 	case len(s.GetLinux().GetNamespaces()) == 0:
 		err = errNoList
@@ -199,6 +214,7 @@ func (p *Plugin) RunPodSandbox(ctx context.Context, s *api.PodSandbox) error {
 		}
 		p.giveUp(s.GetId())
 	}
+	p.claimed().told(s.GetUid(), err)
 	err = failed("RunPodSandbox", s, err)
 	p.log().ErrorContext(ctx, "refused", slog.Any("err", err))
 	return err
@@ -282,6 +298,13 @@ func (p *Plugin) manager() (*lifecycle.Manager, Config) {
 	return p.life, p.conf
 }
 
+// claimed returns the claims of the node's pods, nil if there is no DRA driver.
+func (p *Plugin) claimed() *claims {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dra
+}
+
 func (p *Plugin) newsLocked() chan struct{} {
 	if p.news == nil {
 		p.news = make(chan struct{}, 1)
@@ -335,6 +358,11 @@ func who(pod, sandbox string) slog.Attr {
 
 // name returns a pod's namespace and name.
 func name(s *api.PodSandbox) string { return s.GetNamespace() + "/" + s.GetName() }
+
+// podIn returns the pod of a sandbox.
+func podIn(s *api.PodSandbox) nad.Pod {
+	return nad.Pod{Namespace: s.GetNamespace(), Name: s.GetName(), UID: s.GetUid(), Container: s.GetId()}
+}
 
 // failed returns err with the operation and the pod. The code is in the text, because the
 // runtime receives nothing else.

@@ -14,6 +14,7 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -70,7 +71,7 @@ func (p *Plugin) reconcile(ctx context.Context) {
 // A job is work on one sandbox.
 type job struct {
 	id     string
-	pod    string // its name
+	pod    nad.Pod
 	netns  string // in which to attach
 	attach bool   // false means detach
 }
@@ -79,14 +80,14 @@ type job struct {
 func (p *Plugin) pass(ctx context.Context, synchronized bool) Pass {
 	pass := Pass{Synchronized: synchronized}
 	life, conf := p.manager()
-	recorded := make(map[string]string) // the name of the pod
+	recorded := make(map[string]nad.Pod)
 	var attach, detach []job
 	for r, err := range life.Records(ctx) {
 		pass.Records++
 		if err != nil {
 			pass.Damaged++
-			recorded[r.Key.ContainerID] = "" // may be ours
-			if r.Key == (scratch.Key{}) {    // otherwise the sweep logs it, once
+			recorded[r.Key.ContainerID] = nad.Pod{} // may be ours
+			if r.Key == (scratch.Key{}) {           // otherwise the sweep logs it, once
 				p.log().ErrorContext(ctx, "reading records failed", slog.Any("err", err))
 			}
 			continue
@@ -110,12 +111,13 @@ func (p *Plugin) pass(ctx context.Context, synchronized bool) Pass {
 		known := pods[id]
 		if _, ok := recorded[id]; !ok && p.lacking(known) {
 			if conf.AttachRunning || known.owed {
-				attach = append(attach, job{id, name(known.sandbox), namespace(known.sandbox), true})
+				attach = append(attach, job{id, podIn(known.sandbox), namespace(known.sandbox), true})
 				continue
 			}
 			pass.Unattached++
 			if synchronized {
 				p.log().WarnContext(ctx, "runs without its networks", who(name(known.sandbox), id))
+				p.claimed().told(known.sandbox.GetUid(), errUnattached)
 			}
 		}
 	}
@@ -132,24 +134,28 @@ func (p *Plugin) pass(ctx context.Context, synchronized bool) Pass {
 // those that could not be detached before. After a restart, a runtime lists dead pods for a
 // long time and sends no event for them. It also sends none for a pod that it has given up
 // because a later plugin failed.
-func (p *Plugin) sweep(ctx context.Context, pods map[string]string, pass *Pass) {
+func (p *Plugin) sweep(ctx context.Context, pods map[string]nad.Pod, pass *Pass) {
 	life, conf := p.manager()
 	if p.sweeper == nil {
 		p.sweeper = &lifecycle.Sweeper{
 			Manager: life, Wait: p.pause, Timeout: detachedTimeout,
 			Current: func(a delegate.Attachment) (netconf.Network, error) {
+				if nad.ParseOrigin(a.Origin).Use == nad.Claimed {
+					return a.Network, nil
+				}
 				return netconf.Load(os.DirFS(conf.ConfDir), a.Network.Name())
 			},
 		}
 	}
 	p.sweeper.Tell = func(s lifecycle.Swept) {
 		id := s.Key.ContainerID
+		p.claimed().told(pods[id].UID, s.Err)
 		if s.Err == nil {
 			p.forget(id)
-			p.log().InfoContext(ctx, "detached", who(pods[id], id))
+			p.log().InfoContext(ctx, "detached", who(pods[id].String(), id))
 			return
 		}
-		attrs := []slog.Attr{who(pods[id], id), slog.Any("err", s.Err)}
+		attrs := []slog.Attr{who(pods[id].String(), id), slog.Any("err", s.Err)}
 		if !s.At.IsZero() { // it will be tried again
 			attrs = append(attrs, slog.Time("next", s.At))
 		}
@@ -182,13 +188,15 @@ func (p *Plugin) judge(r lifecycle.Record) *job {
 }
 
 // lacking reports whether a pod without a record is listed by the runtime and runs without
-// the networks that it selects.
+// the networks that it selects or has claims for.
 func (p *Plugin) lacking(known pod) bool {
-	selected, err := selections(known.sandbox)
-	if !known.listed || err != nil || len(selected) == 0 || hostNetwork(known.sandbox) {
+	if !known.listed || hostNetwork(known.sandbox) {
 		return false
 	}
-	_, err = os.Stat(namespace(known.sandbox)) // it is removed when a pod stops
+	if asks, err := p.asks(known.sandbox); err != nil || !asks {
+		return false
+	}
+	_, err := os.Stat(namespace(known.sandbox)) // it is removed when a pod stops
 	return err == nil
 }
 
@@ -214,7 +222,7 @@ func (p *Plugin) doAll(ctx context.Context, jobs []job, pass *Pass) (live bool) 
 			case errors.Is(err, errGone): // an event came first
 			case err != nil:
 				pass.Failed++
-				p.log().ErrorContext(ctx, "reconciling", who(j.pod, j.id), slog.Any("err", err))
+				p.log().ErrorContext(ctx, "reconciling", who(j.pod.String(), j.id), slog.Any("err", err))
 			case j.attach:
 				pass.Attached++
 			default:
@@ -231,13 +239,13 @@ func (p *Plugin) do(ctx context.Context, j job) error {
 	defer cancel()
 	if !j.attach {
 		p.forget(j.id)
-		return p.detach(ctx, j.id, "")
+		return p.detach(ctx, j.id, j.pod.UID, "")
 	}
 	known, ok := p.pod(j.id)
 	if !ok {
 		return errGone
 	}
-	err := p.attach(ctx, known.sandbox, j.netns, func(context.Context, []delegate.Attached) error { return nil })
+	err := p.attach(ctx, known.sandbox, j.netns, nil)
 	p.owe(j.id, err != nil)
 	return err
 }

@@ -1,0 +1,223 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/metacni/metacni/delegate/delegatetest"
+)
+
+// sweepOften is a pause between two sweeps that a test can wait for.
+const sweepOften = 5 * time.Millisecond
+
+// lateBy is a margin that leaves a request a second and a half.
+func lateBy(p *Plugin) { late(p) }
+
+// A claim stays prepared when the plugin ends, at any time. The next one attaches and detaches
+// the pod.
+func TestClaimsOutliveThePlugin(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	x := plugins()
+	p := c.startWith(x)
+	o := c.prepared("s1", "uid-1", inline("a", ""))
+	p.stop()
+
+	p = c.startWith(x)
+	s := c.pod("c1", "uid-1", "")
+	c.mustRun(s)
+	c.reports(o, "net1", "Ready=True")
+	p.stop()
+	same(t, "alive", []string{"a c1 net1"}, x.Live())
+
+	p = c.startWith(x)
+	same(t, "calls", []string{"ADD a net1"}, x.Trace())
+	c.stop(s)
+	c.reports(o, "Ready=False")
+	p.stop()
+	p = c.startWith(x)
+	if err := c.unprepare(o); err != nil {
+		t.Error(err)
+	}
+	same(t, "calls", []string{"ADD a net1", "DEL a net1"}, x.Trace())
+	same(t, "prepared", nil, c.prepares())
+	same(t, "records", nil, p.records())
+}
+
+// The driver serves the kubelet while the runtime is away. The plugin connects again, however
+// often that fails.
+func TestClaimsWhileTheRuntimeIsAway(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	x := plugins()
+	refuse, tried := make(chan bool, 1), make(chan struct{}, 1000)
+	refuse <- false
+	p := c.startWith(x, func(p *Plugin) {
+		dial := p.dial
+		p.dial = func(ctx context.Context, path string) (net.Conn, error) {
+			r := <-refuse
+			refuse <- r
+			if r {
+				tried <- struct{}{}
+				return nil, errors.New("refused")
+			}
+			return dial(ctx, path)
+		}
+	})
+	<-refuse
+	refuse <- true
+	p.disconnect()
+	for range 6 {
+		receive(t, tried, "it tries again")
+	}
+	o := c.prepared("s1", "uid-1", inline("a", ""))
+	<-refuse
+	refuse <- false
+	p.connected()
+	c.mustRun(c.pod("c1", "uid-1", ""))
+	c.reports(o, "net1", "Ready=True")
+	p.disconnect()
+	p.connected()
+	if err := c.unprepare(o); err != nil {
+		t.Error(err)
+	}
+	same(t, "alive", nil, x.Live())
+}
+
+// What is left when the kubelet releases a claim is detached, in all sandboxes, and only that.
+// If that fails the claim stays, and the kubelet tries again. One network whose plugin fails
+// does not keep the others attached.
+func TestReleasedClaimsAreDetached(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	x := plugins()
+	x.Plugins["c"] = delegatetest.Result(nil)
+	good := x.Plugins["b"]
+	x.Plugins["b"] = delegatetest.FailOn("DEL", 101, "not now", good)
+	p := c.startWith(x)
+	o := c.prepared("s1", "uid-1", inline("c", ""), inline("b", ""))
+	c.mustRun(c.pod("c1", "uid-1", "blue"), c.pod("c2", "uid-1", ""), c.pod("c3", "uid-2", "blue"))
+	wantError(t, c.unprepare(o), "shop/s1", "not now")
+	same(t, "alive", []string{"a c1 net1", "a c3 net1", "b c1 net3", "b c2 net2"}, x.Live())
+	same(t, "prepared", []string{"uid-1_claim-s1"}, c.prepares())
+	x.Plugins["b"] = good
+	c.server.Stop() // which is not needed
+	if err := c.unprepare(o); err != nil {
+		t.Error(err)
+	}
+	same(t, "alive", []string{"a c1 net1", "a c3 net1"}, x.Live())
+	same(t, "prepared", nil, c.prepares())
+	if err := c.unprepare(o); err != nil {
+		t.Errorf("again: %v", err)
+	}
+	p.kick()
+	p.pass(func(Pass) bool { return true })
+	same(t, "alive", []string{"a c1 net1", "a c3 net1"}, x.Live())
+}
+
+// A DEL that fails does not keep the other networks of claims attached. What is left is
+// detached when the kubelet releases the claim.
+func TestStopGoesOnAfterAFailure(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	x := plugins()
+	good := x.Plugins["b"]
+	x.Plugins["b"] = delegatetest.FailOn("DEL", 101, "not now", good)
+	p := c.startWith(x)
+	o := c.prepared("s1", "uid-1", inline("a", ""), inline("b", ""))
+	s := c.pod("c1", "uid-1", "blue")
+	c.mustRun(s)
+	c.stop(s)
+	same(t, "calls", []string{"ADD a net1", "ADD a net2", "ADD b net3", "DEL b net3", "DEL a net2", "DEL a net1"}, x.Trace())
+	same(t, "records", []string{"c1 deleting"}, p.records())
+	c.reports(o, "Ready=False", "not now")
+	x.Plugins["b"] = good
+	if err := c.unprepare(o); err != nil {
+		t.Error(err)
+	}
+	same(t, "alive", nil, x.Live())
+	p.kick()
+	p.pass(func(pass Pass) bool { return pass.Detached == 1 })
+	same(t, "records", nil, p.records())
+}
+
+// A pod that was started without the plugin lacks the networks of its claims. It is attached
+// under the same conditions as one that selects networks, and else the claim's status says why
+// it is not.
+func TestRunningPodsLackTheNetworksOfTheirClaims(t *testing.T) {
+	t.Parallel()
+	for _, attachRunning := range []bool{false, true} {
+		t.Run(fmt.Sprintf("attachRunning=%v", attachRunning), func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t)
+			x := plugins()
+			p := c.startWith(x, func(p *Plugin) { p.Config.AttachRunning = attachRunning })
+			o := c.prepared("s1", "uid-1", inline("a", ""))
+			c.list(c.pod("c1", "uid-1", ""))
+			c.list(c.pod("c2", "uid-2", ""))
+			p.disconnect()
+			p.connected()
+			got := p.pass(synchronized)
+			if attachRunning {
+				same(t, "passes", []Pass{{Synchronized: true, Attached: 1}}, []Pass{got})
+				same(t, "calls", []string{"ADD a net1"}, x.Trace())
+				c.reports(o, "net1", "Ready=True")
+				return
+			}
+			same(t, "passes", []Pass{{Synchronized: true, Unattached: 1}}, []Pass{got})
+			same(t, "calls", nil, x.Trace())
+			c.reports(o, "Ready=False", "started without nri")
+		})
+	}
+}
+
+// A plugin that is killed while it attaches a pod leaves a record. The next one completes it if
+// the pod runs, with its claims, and else removes it. If the claims were released meanwhile,
+// nothing is left.
+func TestInterruptedADDOfClaims(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name                string
+		running, unprepared bool
+		calls, records      []string
+	}{
+		{"the pod runs", true, false, []string{"c1: DEL a net1", "c1: ADD a net1"}, []string{"c1 added"}},
+		{"the pod is gone", false, false, []string{"c1: DEL a net1"}, nil},
+		{"the claims were released", true, true, []string{"c1: DEL a net1"}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t)
+			x := plugins()
+			x.Script = func(_ int, _ delegatetest.Call, plugin delegatetest.Plugin) delegatetest.Plugin {
+				if err := os.CopyFS(c.file("left"), os.DirFS(c.file("state"))); err != nil {
+					t.Error(err)
+				}
+				return plugin
+			}
+			p := c.startWith(x)
+			c.prepared("s1", "uid-1", inline("a", ""))
+			s := c.pod("c1", "uid-1", "")
+			c.mustRun(s)
+			p.stop()
+			if err := errors.Join(os.RemoveAll(c.file("state")), os.Rename(c.file("left"), c.file("state"))); err != nil {
+				t.Fatal(err)
+			}
+			if !tt.running {
+				c.forget(s)
+			}
+			if tt.unprepared {
+				_ = os.Remove(c.file("state", "claims", "uid-1_claim-s1"))
+			}
+			again := plugins()
+			p = c.startWith(again)
+			same(t, "calls", tt.calls, byContainer(again.Calls()))
+			same(t, "records", tt.records, p.records())
+		})
+	}
+}
