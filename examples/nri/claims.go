@@ -61,7 +61,7 @@ type claims struct {
 // API server. The caller closes what it returns.
 func openClaims(ctx context.Context, conf Config, life *lifecycle.Manager, log *slog.Logger) (_ *claims, err error) {
 	if conf.DRA.Driver == "" {
-		return nil, nil //nolint:nilnil // see the type
+		return nil, nil
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	c := &claims{conf: conf, life: life, log: log, cancel: cancel}

@@ -58,6 +58,7 @@ func TestClaimsWhileTheRuntimeIsAway(t *testing.T) {
 	refuse, tried := make(chan bool, 1), make(chan struct{}, 1000)
 	refuse <- false
 	p := c.startWith(x, func(p *Plugin) {
+		p.longestWait = sweepOften
 		dial := p.dial
 		p.dial = func(ctx context.Context, path string) (net.Conn, error) {
 			r := <-refuse
@@ -72,7 +73,7 @@ func TestClaimsWhileTheRuntimeIsAway(t *testing.T) {
 	<-refuse
 	refuse <- true
 	p.disconnect()
-	for range 6 {
+	for range 20 {
 		receive(t, tried, "it tries again")
 	}
 	o := c.prepared("s1", "uid-1", inline("a", ""))

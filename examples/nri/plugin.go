@@ -53,6 +53,8 @@ type Plugin struct {
 	dial  dialer        // nil means unix sockets
 	pause time.Duration // after a pod could not be detached, see [lifecycle.Sweeper]
 
+	longestWait time.Duration // before connecting again; 0 means the constant
+
 	work    work
 	sweeper *lifecycle.Sweeper // the reconciler's
 

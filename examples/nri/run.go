@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,7 +51,8 @@ func (p *Plugin) Run(ctx context.Context) error {
 	defer reconciler.Wait()
 	defer p.work.end()
 	defer stop()
-	for wait := firstWait; ; wait = min(2*wait, longestWait) {
+	longest := cmp.Or(p.longestWait, longestWait)
+	for wait := min(firstWait, longest); ; wait = min(2*wait, longest) {
 		err := p.serve(ctx, conf)
 		switch {
 		case ctx.Err() != nil:
@@ -58,7 +60,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 		case p.Launched || p.refused():
 			return err
 		case errors.Is(err, errLost):
-			wait = firstWait // it was connected
+			wait = min(firstWait, longest) // it was connected
 		}
 		p.log().WarnContext(ctx, "not connected", slog.Any("err", err), slog.Duration("wait", wait))
 		timer := time.NewTimer(wait)
