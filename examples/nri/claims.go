@@ -95,9 +95,6 @@ func openClaims(ctx context.Context, conf Config, life *lifecycle.Manager, log *
 	if conf.DRA.Metadata {
 		config.CDIDir = cmp.Or(conf.DRA.CDIDir, kubeletplugin.DefaultCDIDir)
 	}
-	if err := os.MkdirAll(config.PluginDir, 0o750); err != nil {
-		return nil, err
-	}
 	if c.driver, err = dra.Start(ctx, config); err != nil {
 		return nil, err
 	}

@@ -218,6 +218,7 @@ func TestInterruptedADDOfClaims(t *testing.T) {
 			again := plugins()
 			p = c.startWith(again)
 			same(t, "calls", tt.calls, byContainer(again.Calls()))
+			same(t, "errors", []int{0}, []int{p.log.count("level=ERROR")})
 			same(t, "records", tt.records, p.records())
 		})
 	}

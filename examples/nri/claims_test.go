@@ -187,11 +187,19 @@ func TestClaimsThatCannotBeAttachedAreRefused(t *testing.T) {
 	}
 }
 
-// The rules for claims hold when the kubelet has them prepared already.
-func TestForbiddenClaimsAreNotPrepared(t *testing.T) {
+// Claims for which the rules do not allow the network are not prepared. If the rules have become
+// stricter since, their pods are refused.
+func TestForbiddenClaimsAreRefused(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	c.startWith(plugins(), func(p *Plugin) {
+	x := plugins()
+	c.definition("storage", `{"type":"a"}`)
+	c.server.SetDefinition(kubetest.Definition{Namespace: "kube-system", Name: "x", Config: `{"type":"a"}`})
+	p := c.startWith(x)
+	c.prepared("old1", "uid-1", inline("b", ""))
+	c.prepared("old2", "uid-2", defined("kube-system/x", ""))
+	p.stop()
+	c.startWith(x, func(p *Plugin) {
 		p.Config.NamespaceIsolation, p.Config.GlobalNamespaces, p.Config.AllowedTypes = true, "shared", []string{"a"}
 	})
 	for parameters, why := range map[string]string{
@@ -201,11 +209,14 @@ func TestForbiddenClaimsAreNotPrepared(t *testing.T) {
 		inline("a", ""):              "",
 		inline("multinet", ""):       "meta-plugin",
 	} {
-		err := c.prepare(c.claim("s1", "uid-1", parameters))
+		err := c.prepare(c.claim("s1", "uid-3", parameters))
 		if why == "" && err != nil || why != "" && !strings.Contains(fmt.Sprint(err), why) {
 			t.Errorf("%s: %v, want %q", parameters, err, why)
 		}
 	}
+	wantError(t, c.run(c.pod("c1", "uid-1", "")), `claim "old1", request "neta"`, "allowedTypes", "code 7")
+	wantError(t, c.run(c.pod("c2", "uid-2", "")), `claim "old2", request "neta"`, "namespaceIsolation", "code 7")
+	same(t, "calls", nil, x.Trace())
 }
 
 // Networks that claims have themselves need no API server, and neither do Stop and the release

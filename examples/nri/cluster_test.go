@@ -38,7 +38,13 @@ type cluster struct {
 // newCluster returns one without a plugin.
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	c := &cluster{node: newNode(t), server: kubetest.NewServer()}
+	return clusterOf(t, newNode(t))
+}
+
+// clusterOf returns the cluster of a node.
+func clusterOf(t *testing.T, n *node) *cluster {
+	t.Helper()
+	c := &cluster{node: n, server: kubetest.NewServer()}
 	t.Cleanup(c.server.Close)
 	c.server.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}})
 	if _, err := c.server.Kubeconfig(c.dir); err != nil {
@@ -221,4 +227,9 @@ func (c *cluster) pod(id, uid, networks string) *api.PodSandbox {
 	s := c.sandbox(id, networks)
 	s.Uid = uid
 	return s
+}
+
+// definition makes a NetworkAttachmentDefinition in the pods' namespace.
+func (c *cluster) definition(name, config string) {
+	c.server.SetDefinition(kubetest.Definition{Namespace: "shop", Name: name, Config: config})
 }

@@ -35,6 +35,7 @@ func TestRealPlugins(t *testing.T) {
 		t.Run("too slow", func(t *testing.T) { realTooSlow(t, bin) })
 		t.Run("restart", func(t *testing.T) { realRestart(t, bin) })
 		t.Run("reboot", func(t *testing.T) { realReboot(t, bin) })
+		t.Run("claims", func(t *testing.T) { realClaims(t, bin) })
 		t.Run("two runtimes", func(t *testing.T) { realTwoRuntimes(t, bin) })
 		t.Run("two on one runtime", func(t *testing.T) { realTwoOnOne(t, bin) })
 		t.Run("launched", func(t *testing.T) { realLaunched(t, bin) })
