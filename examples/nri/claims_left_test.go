@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/nri/pkg/api"
+
 	"github.com/metacni/metacni/delegate/delegatetest"
 )
 
@@ -175,6 +177,25 @@ func TestRunningPodsLackTheNetworksOfTheirClaims(t *testing.T) {
 			c.reports(o, "Ready=False", "started without nri")
 		})
 	}
+}
+
+// A pod that the runtime has given up without an event is detached when its namespace is gone, and
+// the status of its claims says so.
+func TestLostPodsAreReported(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	x := plugins()
+	p := c.startWith(x)
+	c.other("95", "later", func(*api.PodSandbox) error { return errors.New("later is not willing") })
+	o := c.prepared("s1", "uid-1", inline("a", ""))
+	s := c.pod("c1", "uid-1", "")
+	wantError(t, c.run(s), "later is not willing")
+	c.reports(o, "net1", "Ready=True")
+	c.unlink(s)
+	p.kick()
+	p.pass(func(pass Pass) bool { return pass.Detached == 1 })
+	c.reports(o, "Ready=False")
+	same(t, "alive", nil, x.Live())
 }
 
 // A plugin that is killed while it attaches a pod leaves a record. The next one completes it if
