@@ -71,6 +71,18 @@ func (v *View) Definitions() iter.Seq2[nad.Definition, error] {
 	}
 }
 
+// OnDefinition calls f with the name of each definition in the View, and later with each that
+// is new, has changed or is gone. f must not block. It may be called with the same name again,
+// and by two goroutines at the same time.
+func (v *View) OnDefinition(f func(nad.Ref)) {
+	v.definitions.store.listen(func(key types.NamespacedName) { f(nad.Ref(key)) })
+	var all []nad.Ref
+	v.definitions.store.each(func(key types.NamespacedName, _ known) { all = append(all, nad.Ref(key)) })
+	for _, r := range all {
+		f(r)
+	}
+}
+
 // definition looks r up. If the View does not have it, definition waits for limit and then
 // calls live.
 func (v *View) definition(ctx context.Context, r nad.Ref, limit time.Duration, live func(context.Context, nad.Ref) (known, error)) (nad.Definition, error) {

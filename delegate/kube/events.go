@@ -32,7 +32,8 @@ const (
 	NetworkForbidden Reason = "NetworkForbidden" // by the policy of the node
 	NetworksIgnored  Reason = "NetworksIgnored"  // what a pod asks for is not done
 
-	DeviceInfoLost Reason = "DeviceInfoLost" // a device information file cannot be written or read
+	DeviceInfoLost    Reason = "DeviceInfoLost"    // a device information file cannot be written or read
+	ClaimMetadataLost Reason = "ClaimMetadataLost" // containers do not see what their claims are attached to
 
 	StatusNotWritten  Reason = "StatusNotWritten"  // the API server refuses it
 	StatusOverwritten Reason = "StatusOverwritten" // by somebody else

@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"net/http"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,6 +27,11 @@ type Pod struct {
 	// Annotations are those of networks, and the kubelet's kubernetes.io/config.*.
 	// Do not change them.
 	Annotations map[string]string
+
+	// Claims are the names of the ResourceClaims that are reserved for the pod, sorted: those
+	// that it names, those made for it of a template, and that of its extended resources.
+	// Nil means none. Do not change them.
+	Claims []string
 
 	HostNetwork bool            // spec.hostNetwork
 	Deleted     bool            // metadata.deletionTimestamp is set
@@ -60,7 +66,7 @@ func keepPod(object any) (types.NamespacedName, Pod, bool) {
 	p := Pod{
 		Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), Version: o.ResourceVersion,
 		HostNetwork: o.Spec.HostNetwork, Deleted: o.DeletionTimestamp != nil, Phase: o.Status.Phase,
-		Annotations: make(map[string]string),
+		Annotations: make(map[string]string), Claims: claimsOf(o),
 	}
 	for _, key := range keptAnnotations {
 		if value, ok := o.Annotations[key]; ok {
@@ -68,6 +74,27 @@ func keepPod(object any) (types.NamespacedName, Pod, bool) {
 		}
 	}
 	return types.NamespacedName{Namespace: p.Namespace, Name: p.Name}, p, true
+}
+
+// claimsOf returns the names of the ResourceClaims of a pod.
+func claimsOf(o *corev1.Pod) []string {
+	var names []string
+	add := func(name *string) {
+		if name != nil && *name != "" {
+			names = append(names, *name)
+		}
+	}
+	for _, c := range o.Spec.ResourceClaims {
+		add(c.ResourceClaimName)
+	}
+	for _, c := range o.Status.ResourceClaimStatuses {
+		add(c.ResourceClaimName)
+	}
+	if c := o.Status.ExtendedResourceClaimStatus; c != nil {
+		add(&c.ResourceClaimName)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // Pod returns the pod of a container from the View: the one with the UID in of, or the mirror

@@ -1,10 +1,13 @@
 package dra
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -57,14 +60,25 @@ type Config struct {
 	Detach func(ctx context.Context, c Ref) error
 
 	// RegistryDir is where the kubelet looks for sockets of plugins, and PluginDir is the
-	// directory of the driver's own socket. Empty means those of /var/lib/kubelet. The
-	// first must exist, the second is made. The kubelet must see them at the same paths.
+	// directory of the driver's own socket, and of what CDIDir makes. Empty means those of
+	// /var/lib/kubelet. The first must exist. The second is made if it is missing.
 	RegistryDir, PluginDir string
+
+	// KubeletPluginDir is PluginDir as the kubelet and the runtime find it, where this
+	// process has another root directory. Empty means that it is the same path.
+	KubeletPluginDir string
 
 	// CDIDir makes containers see a file with the interface and addresses of each device
 	// (KEP-5304): the directory of the CDI specifications for it, which the runtime reads.
-	// Empty means no such files. See [Driver.UpdateMetadata].
+	// Empty means no such files. See [Driver.UpdateMetadata]. KubeletPluginDir must then be
+	// the same directory for this process too.
 	CDIDir string
+
+	// RollingUpdate is the UID of the pod of this process, and lets the driver of the next
+	// pod start before this one has stopped: each has sockets of its own, and calls of the
+	// kubelet come one at a time. The kubelet must be 1.33 or later. Empty means that there is
+	// one process at a time.
+	RollingUpdate string
 
 	// SweepInterval is the time between two passes of [Driver.Sweep]. 0 means 10 minutes. A
 	// negative one is an error.
@@ -89,6 +103,8 @@ func (c Config) check() error {
 		return errors.New("a client, Attachments and Detach are needed")
 	case c.SweepInterval < 0:
 		return fmt.Errorf("a negative interval, %v", c.SweepInterval)
+	case c.RollingUpdate != "" && !isUID(c.RollingUpdate):
+		return fmt.Errorf("RollingUpdate: %q is not a UID", c.RollingUpdate)
 	}
 	if why := validation.IsDNS1123Subdomain(c.Name); len(why) > 0 {
 		return fmt.Errorf("DRA driver %q: %s", c.Name, why[0])
@@ -96,11 +112,33 @@ func (c Config) check() error {
 	return nil
 }
 
+// pluginDir returns the directory of the driver's socket.
 func (c Config) pluginDir() string {
-	if c.PluginDir != "" {
-		return c.PluginDir
+	return cmp.Or(c.PluginDir, filepath.Join(kubeletplugin.KubeletPluginsDir, c.Name))
+}
+
+// kubeletPluginDir returns the same as the kubelet finds it.
+func (c Config) kubeletPluginDir() string { return cmp.Or(c.KubeletPluginDir, c.pluginDir()) }
+
+// makeDirs makes the directory of the socket, unless there is no kubelet.
+func (c Config) makeDirs() error {
+	if _, err := os.Stat(cmp.Or(c.RegistryDir, kubeletplugin.KubeletRegistryDir)); err != nil {
+		return fmt.Errorf("the directory in which the kubelet finds plugins: %w", err)
 	}
-	return filepath.Join(kubeletplugin.KubeletPluginsDir, c.Name)
+	if err := os.MkdirAll(c.pluginDir(), 0o750); err != nil {
+		return err
+	}
+	if c.CDIDir == "" || c.kubeletPluginDir() == c.pluginDir() {
+		return nil
+	}
+	ours, err := os.Stat(c.pluginDir())
+	if err != nil {
+		return err
+	}
+	if same, err := os.Stat(c.kubeletPluginDir()); err != nil || !os.SameFile(ours, same) {
+		return fmt.Errorf("%s is not the same directory for the kubelet and for this process, which metadata needs: mount it here too", c.kubeletPluginDir())
+	}
+	return nil
 }
 
 func (c Config) sweepInterval() time.Duration {
@@ -113,8 +151,16 @@ func (c Config) sweepInterval() time.Duration {
 func (c Config) options() []kubeletplugin.Option {
 	options := []kubeletplugin.Option{
 		kubeletplugin.DriverName(c.Name), kubeletplugin.NodeName(c.Node), kubeletplugin.KubeClient(c.Client),
-		// A plugin that hangs while a claim is released must not delay other pods.
-		kubeletplugin.Serialize(false), kubeletplugin.PluginDataDirectoryPath(c.pluginDir()),
+		// A plugin that hangs while a claim is released must not delay other pods. But two
+		// drivers with one Store have no other lock.
+		kubeletplugin.Serialize(c.RollingUpdate != ""),
+		kubeletplugin.PluginDataDirectoryPath(c.kubeletPluginDir()), kubeletplugin.FlockDirectoryPath(c.pluginDir()),
+		kubeletplugin.RollingUpdate(types.UID(c.RollingUpdate)),
+	}
+	if c.kubeletPluginDir() != c.pluginDir() {
+		options = append(options, kubeletplugin.PluginListener(func(ctx context.Context, path string) (net.Listener, error) {
+			return listen(ctx, filepath.Join(c.pluginDir(), filepath.Base(path)))
+		}))
 	}
 	if c.RegistryDir != "" {
 		options = append(options, kubeletplugin.RegistrarDirectoryPath(c.RegistryDir))
@@ -124,6 +170,15 @@ func (c Config) options() []kubeletplugin.Option {
 			kubeletplugin.MetadataVersions(v1alpha1.SchemeGroupVersion))
 	}
 	return options
+}
+
+// listen listens at a path, in place of a process that has ended. The socket is removed when
+// the listener is closed.
+func listen(ctx context.Context, path string) (net.Listener, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	return new(net.ListenConfig).Listen(ctx, "unix", path)
 }
 
 // A Driver is a DRA driver whose devices are networks. The kubelet calls it before it creates
@@ -145,11 +200,15 @@ type Driver struct {
 }
 
 // Start starts a Driver, and registers it with the kubelet. It does not wait for the API
-// server. It fails for a Config that can never work, and if a socket cannot be made. The
-// Driver ends with ctx, or with [Driver.Stop].
+// server. It fails for a Config that can never work, and if a socket cannot be made: a
+// RegistryDir that is missing may come with the kubelet. The Driver ends with ctx, or with
+// [Driver.Stop].
 func Start(ctx context.Context, c Config) (*Driver, error) {
 	if err := c.check(); err != nil {
 		return nil, err
+	}
+	if err := c.makeDirs(); err != nil {
+		return nil, fmt.Errorf("DRA driver %s: %w", c.Name, err)
 	}
 	ctx, cancel := context.WithCancel(klog.NewContext(ctx, logr.FromSlogHandler(c.logger().Handler())))
 	d := &Driver{config: c, log: c.logger(), cancel: cancel}
@@ -157,11 +216,8 @@ func Start(ctx context.Context, c Config) (*Driver, error) {
 	if err := c.Store.clean(); err != nil {
 		d.log.WarnContext(ctx, "temporary files of prepared claims not removed", "error", err)
 	}
-	err := os.MkdirAll(c.pluginDir(), 0o750)
-	if err == nil {
-		d.helper, err = kubeletplugin.Start(ctx, plugin{d}, c.options()...)
-	}
-	if err != nil {
+	var err error
+	if d.helper, err = kubeletplugin.Start(ctx, plugin{d}, c.options()...); err != nil {
 		cancel()
 		return nil, fmt.Errorf("DRA driver %s: %w", c.Name, err)
 	}

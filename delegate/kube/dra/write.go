@@ -43,6 +43,40 @@ func (d *Driver) Attached(podUID string, err error) {
 	}
 }
 
+// Refresh has the status of all claims written again where it is not what Config.Attachments
+// says: what pods are attached to may have changed, as by a sweep of the plugin's records. It
+// does not block. The texts of failed attempts stay.
+func (d *Driver) Refresh() {
+	claims, _, err := d.config.Store.All() // the damaged ones have no status to write
+	if err != nil {
+		d.log.Warn("status of claims not refreshed", "error", err)
+	}
+	for _, c := range claims {
+		d.writer.queue.Add(c.Ref)
+	}
+}
+
+// Stats say how a [Driver] is doing.
+type Stats struct {
+	Prepared int    // claims
+	Pending  int    // claims whose status is not known to be written
+	Written  uint64 // updates of a status that have succeeded
+	Refused  uint64 // attempts that the API server has refused
+	Failed   uint64 // attempts that have failed for another reason, conflicts among them
+}
+
+// Stats returns the state of the Driver. It reads the Store. Claims are not counted if that is
+// not possible.
+func (d *Driver) Stats() Stats {
+	claims, _, _ := d.config.Store.All() // whoever uses them reports errors
+	w := d.writer
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := w.stats
+	s.Prepared, s.Pending = len(claims), len(w.pending)
+	return s
+}
+
 // A writer writes the status of claims. It is level-triggered.
 type writer struct {
 	driver  *Driver
@@ -52,6 +86,8 @@ type writer struct {
 
 	mu       sync.Mutex
 	failures map[Ref]string // why the last attempt to attach has failed
+	pending  map[Ref]bool   // status not known to be written
+	stats    Stats          // without what Stats counts
 }
 
 func newWriter(d *Driver) *writer {
@@ -60,7 +96,7 @@ func newWriter(d *Driver) *writer {
 		queue:    workqueue.NewTypedDelayingQueue[Ref](),
 		backoff:  workqueue.NewTypedItemExponentialFailureRateLimiter[Ref](100*time.Millisecond, 30*time.Second),
 		refused:  workqueue.NewTypedItemExponentialFailureRateLimiter[Ref](time.Second, 10*time.Minute),
-		failures: map[Ref]string{},
+		failures: map[Ref]string{}, pending: map[Ref]bool{},
 	}
 }
 
@@ -68,6 +104,7 @@ func newWriter(d *Driver) *writer {
 func (w *writer) changed(r Ref, failure string) {
 	w.mu.Lock()
 	w.failures[r] = failure
+	w.pending[r] = true
 	w.mu.Unlock()
 	w.queue.Add(r)
 }
@@ -92,6 +129,9 @@ func (w *writer) run(ctx context.Context) {
 		w.driver.log.WarnContext(ctx, "prepared claims not read", "error", err)
 	}
 	for i, c := range claims {
+		w.mu.Lock()
+		w.pending[c.Ref] = true
+		w.mu.Unlock()
 		w.queue.AddAfter(c.Ref, time.Duration(i)*resumeInterval)
 	}
 	for {
@@ -109,6 +149,7 @@ func (w *writer) run(ctx context.Context) {
 // attempt makes the status of a claim what the records say, or plans the next attempt.
 func (w *writer) attempt(ctx context.Context, ref Ref) {
 	err := w.write(ctx, ref)
+	w.note(ref, err)
 	switch {
 	case ctx.Err() != nil: // the next process does it
 	case err == nil:
@@ -127,6 +168,22 @@ func (w *writer) attempt(ctx context.Context, ref Ref) {
 		}
 		w.queue.AddAfter(ref, delay)
 	}
+}
+
+// note notes what has become of an attempt.
+func (w *writer) note(ref Ref, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case err == nil:
+		delete(w.pending, ref)
+		return
+	case isRefusal(err):
+		w.stats.Refused++
+	default:
+		w.stats.Failed++
+	}
+	w.pending[ref] = true
 }
 
 // hasStatus reports whether a claim has a status of the driver.
@@ -186,6 +243,11 @@ func (w *writer) write(ctx context.Context, ref Ref) error {
 	_, err = client.UpdateStatus(ctx, object, metav1.UpdateOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
+	}
+	if err == nil {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.stats.Written++
 	}
 	return err
 }
