@@ -49,6 +49,11 @@ type Config struct {
 	// Root is the root directory of the node.
 	Root plugin.Root
 
+	// DRA attaches pods by ResourceClaim. Nil means that it does not. ClaimDir is the
+	// directory for what is prepared, as a path of this process.
+	DRA      *DRA
+	ClaimDir string
+
 	// NADDir and Annotations are keys of multinet too. NADDir is the directory of
 	// the mirror as a path of this process; empty means no mirror.
 	NADDir      string
@@ -95,7 +100,7 @@ func (c *Config) Keys() map[string]any {
 		"statusPolicy": &c.StatusPolicy, "statusTimeout": &c.StatusTimeout, "statusRate": &c.StatusRate, "statusFor": &c.StatusFor, "events": &c.Events,
 		"reconcile": &c.Reconcile, "onChange": &c.OnChange,
 		"nadWait": &c.NADWait, "podWait": &c.PodWait, "maxViewAge": &c.MaxViewAge, "kubeletDir": &c.KubeletDir,
-		"startupTaint": &c.StartupTaint,
+		"startupTaint": &c.StartupTaint, "dra": &c.DRA,
 	}
 }
 
@@ -112,6 +117,11 @@ func (c *Config) Check() error {
 	}
 	if errs := validation.IsQualifiedName(c.StartupTaint); c.StartupTaint != "" && len(errs) > 0 {
 		return fmt.Errorf("startupTaint %q is not the key of a taint: %s", c.StartupTaint, errs[0])
+	}
+	if c.DRA != nil {
+		if err := c.DRA.check(); err != nil {
+			return fmt.Errorf("dra: %w", err)
+		}
 	}
 	for _, choice := range []struct {
 		key, value string
@@ -167,14 +177,17 @@ func (c *Config) Discover(variable func(key string) string, tokenFile string) er
 		return errors.New("startupTaint needs nodeName, or NODE_NAME in the environment")
 	case c.Annotations == "api" && !c.On():
 		return errors.New(`annotations "api" needs a kubeconfig or, in a pod, the token of a service account`)
-	case c.watchPods() && c.On() && c.Node == "":
+	case c.DRA == nil && c.watchPods() && c.On() && c.Node == "":
 		return errors.New(`annotations "api" and reconcile need nodeName, or NODE_NAME in the environment: the daemon would watch the pods of all nodes`)
+	}
+	if c.DRA != nil {
+		return c.DRA.discover(c, variable)
 	}
 	return nil
 }
 
 // watchPods reports whether pods are watched from the start.
-func (c *Config) watchPods() bool { return c.Annotations == "api" || c.Reconcile }
+func (c *Config) watchPods() bool { return c.Annotations == "api" || c.Reconcile || c.DRA != nil }
 
 // On reports whether the daemon uses Kubernetes.
 func (c *Config) On() bool { return c.Kubeconfig != "" || c.InCluster }
