@@ -22,7 +22,9 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/examples/multinetd/cluster"
+	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/autoconf"
+	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -54,7 +56,8 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 		path: cmp.Or(path, plugin.DefaultPath),
 		exec: &executor{Process: delegate.Process{Root: conf.ChrootDir}, log: log},
 	}
-	d.cluster = cluster.New(conf.cluster, d.asked.dirs, d.change, log)
+	conf.cluster.ClaimDir = conf.stateDir + ".claims"
+	d.cluster = cluster.New(conf.cluster, cluster.Plugin{Dirs: d.asked.dirs, Change: d.change, Rules: d.rules, Detach: d.detach, Status: d.statusOf}, log)
 	d.host = d.newHost(ctx)
 	d.server = &thick.Server{
 		Commands: thick.CommandsOf(d.plugin(), d.process),
@@ -114,7 +117,7 @@ func (d *daemon) plugin() plugin.Plugin {
 		return err
 	}
 	p.Del = func(ctx context.Context, c *plugin.Call) error {
-		defer d.cluster.Deleting(c.ContainerID)()
+		defer d.cluster.Deleting(c.ContainerID, c.Args)()
 		return c.Del(ctx)
 	}
 	return p
@@ -129,12 +132,47 @@ func (d *daemon) change(ctx context.Context, dir string, k scratch.Key, c multin
 	return multinet.Reconcile(ctx, d.process(ctx), skel.CmdArgs{StdinData: last.conf, Path: last.cniPath}, c, k, replace)
 }
 
-// noteADD notes what an ADD asks: for sweeps, and for what running pods select, of which the
-// next daemon must know it too.
+// own returns the daemon's configuration of multinet, or that of the network that it
+// publishes.
+func (d *daemon) own() []byte {
+	if d.manager != nil {
+		return d.conf.publish.request
+	}
+	return d.conf.multinet()
+}
+
+// rules returns who may have which networks.
+func (d *daemon) rules() (nad.Policy, nad.Rules, error) {
+	r, err := multinet.NewReviewer(d.own())
+	if err != nil {
+		return nad.Policy{}, nad.Rules{}, err
+	}
+	policy, rules := r.Claims()
+	return policy, rules, nil
+}
+
+// detach removes an interface from a container with the record k in dir.
+func (d *daemon) detach(ctx context.Context, dir string, k scratch.Key, ifname string) error {
+	ctx, end := d.host.Begin(ctx)
+	defer end()
+	last := d.asked.of(dir, k.Network)
+	return multinet.Secondary(last.conf, nil).Do(ctx, d.process(ctx), delegate.CommandDel,
+		skel.CmdArgs{ContainerID: k.ContainerID, IfName: ifname, Path: last.cniPath})
+}
+
+// statusOf returns a network that pods may claim, and the error of its STATUS.
+func (d *daemon) statusOf(ctx context.Context, network string, c multinet.Cluster) (netconf.Network, error) {
+	ctx, end := d.host.Begin(ctx)
+	defer end()
+	return multinet.Status(ctx, d.process(ctx), skel.CmdArgs{StdinData: d.own()}, c, network)
+}
+
+// noteADD notes what an ADD asks: for sweeps, and for what running pods select or have claimed,
+// of which the next daemon must know it too.
 func (d *daemon) noteADD(ctx context.Context, c *plugin.Call) {
 	a := asked{c.Name, c.StdinData, c.Path}
 	d.asked.note(c.Manager.Dir, a)
-	if !d.cluster.Reconciles() {
+	if !d.cluster.ActsLater() {
 		return
 	}
 	if err := a.keep(c.Manager.Dir); err != nil {
@@ -148,7 +186,7 @@ func (d *daemon) noteConfig(ctx context.Context) {
 	d.asked.note(d.conf.stateDir, asked{conf: d.conf.multinet()})
 	published := d.conf.publish.stateDir
 	for _, dir := range slices.Compact([]string{d.conf.stateDir, published}) {
-		if dir == "" || !d.cluster.Reconciles() {
+		if dir == "" || !d.cluster.ActsLater() {
 			continue
 		}
 		all, err := d.conf.recall(dir)

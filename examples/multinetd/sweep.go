@@ -45,6 +45,9 @@ func (d *daemon) sweep(ctx context.Context) {
 			all.Unreadable += swept.Unreadable
 		}
 		d.metrics.sweep(all)
+		if all.Removed > 0 {
+			d.cluster.Swept()
+		}
 		select {
 		case <-ctx.Done():
 			return

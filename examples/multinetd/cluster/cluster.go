@@ -9,6 +9,8 @@
 //     (devices.go).
 //   - Running pods are attached to the networks that they select now, and detached from the
 //     others (reconcile.go, pass.go).
+//   - Pods are attached to the networks of their ResourceClaims (claims.go), and the networks
+//     of the node are published as devices (claimdevices.go).
 //   - Events tell users what was attached, and why an ADD has failed (events.go).
 //   - The taint that keeps pods from a new node is removed when the daemon is ready (taint.go).
 //   - The probe and the metrics report the age of the view (probe.go, metrics.go), and a page
@@ -32,7 +34,9 @@ import (
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/kube/podresources"
 	"github.com/metacni/metacni/examples/multinet/multinet"
+	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/scratch"
 )
 
 // A Cluster is the Kubernetes cluster that a daemon works for. A nil Cluster is none: its
@@ -40,11 +44,10 @@ import (
 type Cluster struct {
 	conf      Config
 	log       *slog.Logger
-	dirs      func() []string // directories of records
+	plugin    Plugin
 	requests  *prometheus.CounterVec
 	exhausted atomic.Uint64 // how often [tooFew] was so
 	follow    *reconciler   // nil unless Config.Reconcile
-	change    Change
 	ready     chan struct{} // closed by Ready
 
 	// Set by Start, and used while open is true. Commands come later than that; probes
@@ -54,6 +57,7 @@ type Cluster struct {
 	writer   *kube.StatusWriter
 	events   *kube.Events
 	kubelet  *podresources.Client
+	claims   *claims // nil unless Config.DRA
 	started  time.Time
 	mirrored bool           // the mirror had definitions at the start
 	ending   chan struct{}  // closed when no more commands come
@@ -64,14 +68,34 @@ type Cluster struct {
 // would delay the result of the ADD.
 const moment = 50 * time.Millisecond
 
+// A Plugin is multinet as the daemon runs it: with its processes, resident plugins, and the
+// configuration of the last ADD.
+type Plugin struct {
+	// Dirs returns the directories in which multinet keeps its records.
+	Dirs func() []string
+
+	// Change changes the records in one of them as a running pod wants it. It is for
+	// Config.Reconcile.
+	Change Change
+
+	// Rules returns who may have which networks. This and what follows is for Config.DRA.
+	Rules func() (nad.Policy, nad.Rules, error)
+
+	// Detach removes an interface from a container with the record k in dir, as
+	// [multinet.Detach] does.
+	Detach func(ctx context.Context, dir string, k scratch.Key, ifname string) error
+
+	// Status returns a network and the error of its STATUS, as [multinet.Status] does.
+	Status func(ctx context.Context, network string, c multinet.Cluster) (netconf.Network, error)
+}
+
 // New returns the cluster that c configures, or nil if there is none. It does not
-// connect to it. dirs returns the directories in which multinet keeps its records, and
-// change changes them as a running pod wants it.
-func New(c Config, dirs func() []string, change Change, log *slog.Logger) *Cluster {
+// connect to it.
+func New(c Config, p Plugin, log *slog.Logger) *Cluster {
 	if !c.On() {
 		return nil
 	}
-	cluster := &Cluster{conf: c, log: log, dirs: dirs, change: change, requests: newRequests(), ready: make(chan struct{})}
+	cluster := &Cluster{conf: c, log: log, plugin: p, requests: newRequests(), ready: make(chan struct{})}
 	if c.Reconcile {
 		cluster.follow = newReconciler(cluster.pass, log)
 	}
@@ -105,8 +129,13 @@ func (c *Cluster) Start(ctx context.Context) (stop func(), err error) {
 	c.view.OnPod(c.tellIgnored)
 	c.view.OnPod(c.follow.seen)
 	c.kubelet = c.newKubelet(ctx)
-	c.open.Store(true)
 	var others sync.WaitGroup
+	if err := c.startClaims(ctx, &others); err != nil {
+		cancel()
+		c.view.Close()
+		return nil, fmt.Errorf("kubernetes: %w", err)
+	}
+	c.open.Store(true)
 	others.Go(func() { c.events.Run(ctx) })
 	others.Go(func() { c.writer.Run(ctx) })
 	others.Go(func() { c.resume(ctx) })
@@ -136,7 +165,11 @@ func (c *Cluster) Multinet() multinet.Cluster {
 	if c == nil {
 		return multinet.Cluster{}
 	}
-	return multinet.Cluster{Definition: c.definition, Annotations: c.annotations, Attached: c.attached, Devices: c.devices, Warn: c.warn}
+	m := multinet.Cluster{Definition: c.definition, Annotations: c.annotations, Attached: c.attached, Devices: c.devices, Warn: c.warn}
+	if c.conf.DRA != nil {
+		m.Claims = c.claimed
+	}
+	return m
 }
 
 // definition returns the definition r, and notes in the ADD of ctx that it was used. A

@@ -15,7 +15,7 @@ import (
 )
 
 func newCluster(c Config) *Cluster {
-	return New(c, func() []string { return nil }, nil, slog.New(slog.DiscardHandler))
+	return New(c, Plugin{Dirs: func() []string { return nil }}, slog.New(slog.DiscardHandler))
 }
 
 // The socket answers probes and scrapes before the cluster has started.

@@ -16,7 +16,9 @@ import (
 
 // An add is a running ADD. One goroutine uses it.
 type add struct {
+	container   string
 	definitions map[nad.Ref]nad.Definition // that it has used
+	claims      bool                       // the pod has claims that are prepared
 }
 
 type addKey struct{}
@@ -37,12 +39,15 @@ func (c *Cluster) Adding(ctx context.Context, container, cniArgs string) (_ cont
 		return ctx, func(error) {}
 	}
 	p.Container = container
-	a := &add{make(map[nad.Ref]nad.Definition)}
+	a := &add{container: container, definitions: make(map[nad.Ref]nad.Definition)}
 	return context.WithValue(ctx, addKey{}, a), func(err error) {
 		if err == nil {
 			c.follow.added(p)
 		}
 		c.tellFailed(p, a, err)
+		if a.claims {
+			c.claims.changed(p.UID, err)
+		}
 	}
 }
 

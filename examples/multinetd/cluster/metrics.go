@@ -45,6 +45,7 @@ func (c *Cluster) Collect(ch chan<- prometheus.Metric) {
 	count(ch, "status_overwritten_total", "Statuses that somebody else has changed.", w.Overwritten)
 	gauge(ch, "status_pending", "Pods whose status is not known to be written.", float64(w.Pending))
 	gauge(ch, "status_lag_seconds", "Time for which the oldest of the pending statuses waits.", w.Lag.Seconds())
+	c.claims.collect(ch)
 	if c.follow != nil {
 		gauge(ch, "pods_differing", "Pods that are not attached to exactly what they select.", float64(c.follow.differing()))
 		c.follow.changes.Collect(ch)
@@ -53,6 +54,27 @@ func (c *Cluster) Collect(ch chan<- prometheus.Metric) {
 	for outcome, n := range map[string]uint64{"sent": e.Sent, "dropped": e.Dropped} {
 		count(ch, "events_total", "Events.", n, "outcome", outcome)
 	}
+}
+
+// collect sends the metrics about ResourceClaims.
+func (s *claims) collect(ch chan<- prometheus.Metric) {
+	if s == nil {
+		return
+	}
+	driver := s.driver.Load()
+	gauge(ch, "claims_served", "1 if the kubelet can have ResourceClaims prepared, otherwise 0.", bit(driver != nil))
+	if driver == nil {
+		return
+	}
+	stats := driver.Stats()
+	gauge(ch, "claims_prepared", "ResourceClaims that are prepared.", float64(stats.Prepared))
+	gauge(ch, "claim_status_pending", "ResourceClaims whose status is not known to be written.", float64(stats.Pending))
+	for outcome, n := range map[string]uint64{"written": stats.Written, "refused": stats.Refused, "failed": stats.Failed} {
+		count(ch, "claim_status_writes_total", "Attempts to write the status of a ResourceClaim.", n, "outcome", outcome)
+	}
+	published, withdrawn := s.offers.counts()
+	gauge(ch, "claim_devices", "Networks that the node offers as devices, or has withdrawn.", float64(published), "state", "published")
+	gauge(ch, "claim_devices", "Networks that the node offers as devices, or has withdrawn.", float64(withdrawn), "state", "withdrawn")
 }
 
 // invalid is the number of definitions that no pod can use, whatever the node has.

@@ -38,13 +38,21 @@ func (c *Cluster) Reconcile(ctx context.Context) {
 // Reconciles reports whether running pods follow what they select.
 func (c *Cluster) Reconciles() bool { return c != nil && c.follow != nil }
 
-// Deleting says that a DEL of a container begins. Changes of the container that its pod asks
-// for are cancelled, and there are none until the caller calls end.
-func (c *Cluster) Deleting(container string) (end func()) {
+// ActsLater reports whether the daemon changes running containers by itself, and so needs the
+// configuration of their ADD later.
+func (c *Cluster) ActsLater() bool { return c != nil && (c.follow != nil || c.conf.DRA != nil) }
+
+// Deleting says that a DEL of a container with these CNI_ARGS begins. Changes of the container
+// that its pod asks for are cancelled, and there are none until the caller calls end.
+func (c *Cluster) Deleting(container, cniArgs string) (end func()) {
 	if c == nil {
 		return func() {}
 	}
-	return c.follow.deleting(container)
+	end = c.follow.deleting(container)
+	return func() {
+		end()
+		c.claims.changed(nad.PodOf(cniArgs).UID, nil)
+	}
 }
 
 // A recordedAt is a record, and the directory that has it.
@@ -102,7 +110,7 @@ func runs(pod kube.Pod) bool {
 // recordsOf returns the records of a container, and whether one of them says that it is
 // attached.
 func (c *Cluster) recordsOf(ctx context.Context, id string) (all []recordedAt, attached bool, err error) {
-	for _, dir := range c.dirs() {
+	for _, dir := range c.plugin.Dirs() {
 		records, err := (&lifecycle.Manager{Dir: dir}).Container(ctx, id)
 		if err != nil {
 			return nil, false, err
@@ -113,6 +121,22 @@ func (c *Cluster) recordsOf(ctx context.Context, id string) (all []recordedAt, a
 		}
 	}
 	return all, attached, nil
+}
+
+// recordsOfPod returns the records of all containers of the pod with this UID. It leaves out
+// those that cannot be read: sweeps report them, and they must not keep other pods from ending.
+func (c *Cluster) recordsOfPod(ctx context.Context, uid string) (all []recordedAt, err error) {
+	for _, dir := range c.plugin.Dirs() {
+		for r, err := range (&lifecycle.Manager{Dir: dir}).Records(ctx) {
+			switch {
+			case err != nil && r.Key == scratch.Key{}:
+				return nil, err
+			case err == nil && len(r.Attached) > 0 && multinet.PodOf(r).UID == uid:
+				all = append(all, recordedAt{r, dir})
+			}
+		}
+	}
+	return all, nil
 }
 
 // step changes the attachments in one record as the pod p wants it. It reports whether they
@@ -126,7 +150,7 @@ func (c *Cluster) step(ctx context.Context, p nad.Pod, r recordedAt) (differs bo
 	}
 	asked := c.Multinet()
 	asked.Annotations = c.current
-	done, err := c.change(ctx, r.dir, r.Key, asked, c.conf.OnChange == Replace)
+	done, err := c.plugin.Change(ctx, r.dir, r.Key, asked, c.conf.OnChange == Replace)
 	p.Container = r.Key.ContainerID
 	c.tell(ctx, p, r, done)
 	for _, d := range done {

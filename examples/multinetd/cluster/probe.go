@@ -13,7 +13,7 @@ import (
 const grace = 30 * time.Second
 
 // Probe reports whether the daemon is ready, and as an error the resources that it has not
-// read from the API server yet. Without them it is ready if there is a mirror, or after 30
+// read from the API server yet, and why ResourceClaims are not served. Without the first it is ready if there is a mirror, or after 30
 // seconds: pods that do not need the API server must start.
 func (c *Cluster) Probe(context.Context) (ok bool, err error) {
 	if c == nil {
@@ -29,7 +29,7 @@ func (c *Cluster) Probe(context.Context) (ok bool, err error) {
 		}
 	}
 	if missing == nil {
-		return true, nil
+		return true, c.claims.probe()
 	}
 	return c.mirrored || time.Since(c.started) > grace, fmt.Errorf("not synced with the Kubernetes API: %s", strings.Join(missing, ", "))
 }

@@ -358,9 +358,9 @@ func TestNilReconcilerDoesNothing(t *testing.T) {
 	r.added(web)
 	r.seen(selects("blue"))
 	r.deleting("c1")()
-	for _, c := range []*Cluster{nil, New(Config{Kubeconfig: "/k"}, nil, nil, nil)} {
+	for _, c := range []*Cluster{nil, New(Config{Kubeconfig: "/k"}, Plugin{}, nil)} {
 		c.Reconcile(t.Context())
-		c.Deleting("c1")()
+		c.Deleting("c1", "")()
 		if c.Reconciles() {
 			t.Error("it reconciles")
 		}

@@ -17,10 +17,11 @@ import (
 )
 
 // attached is called when the container k.ContainerID of the pod p is attached to all its
-// networks, added. It has the status of the pod written, and waits for that as the key
-// statusPolicy says.
+// networks, added. It tells containers about their claims, has the status of the pod written,
+// and waits for that as the key statusPolicy says.
 func (c *Cluster) attached(ctx context.Context, k scratch.Key, p nad.Pod, added []delegate.Attached) error {
 	p.Container = k.ContainerID
+	c.claims.told(ctx, p)
 	if err := c.writer.Wait(ctx, p); err != nil {
 		return err
 	}
@@ -63,7 +64,7 @@ func (c *Cluster) recorded(p nad.Pod) {
 // have changed too.
 func (c *Cluster) resume(ctx context.Context) {
 	var pods []nad.Pod
-	for _, dir := range c.dirs() {
+	for _, dir := range c.plugin.Dirs() {
 		for r, err := range (&lifecycle.Manager{Dir: dir}).Records(ctx) {
 			if err == nil && r.State.Attached() { // sweeps report errors
 				pods = append(pods, multinet.PodOf(r))
@@ -116,7 +117,7 @@ func (c *Cluster) networks(records []lifecycle.Record) ([]status.Network, error)
 // container returns the records of an attached container, oldest first.
 func (c *Cluster) container(ctx context.Context, id string) ([]lifecycle.Record, error) {
 	var all []lifecycle.Record
-	for _, dir := range c.dirs() {
+	for _, dir := range c.plugin.Dirs() {
 		records, err := (&lifecycle.Manager{Dir: dir}).Container(ctx, id)
 		if err != nil {
 			return nil, err

@@ -1,0 +1,56 @@
+package multinet
+
+import (
+	"context"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/skel"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/nad"
+)
+
+// Status returns a network that a node offers to pods, and fails if they cannot be attached to
+// it now. The network is namespace/name of a definition, which has the types that pods may
+// select, or the name of a file in confDir. The configuration and the Path of asked are used as
+// in an ADD.
+//
+// Status fails as an ADD does where the network is not found or not valid. Otherwise it asks
+// the plugins with STATUS, as far as the version of the network has that command, and returns
+// the network with the first error.
+func Status(ctx context.Context, process plugin.Process, asked skel.CmdArgs, cluster Cluster, network string) (netconf.Network, error) {
+	own, err := New(cluster).Call(process, delegate.CommandAdd, skel.CmdArgs{StdinData: asked.StdinData, Path: asked.Path})
+	if err != nil {
+		return netconf.Network{}, err
+	}
+	c, err := readConfig(own, cluster)
+	if err != nil {
+		return netconf.Network{}, err
+	}
+	n, err := c.offered(ctx, network)
+	if err != nil {
+		return netconf.Network{}, err
+	}
+	return n, own.Manager.Status(ctx, []netconf.Network{n})
+}
+
+// offered returns the network of that name.
+func (c *config) offered(ctx context.Context, name string) (netconf.Network, error) {
+	if !strings.Contains(name, "/") {
+		n, err := c.inConfDir(name)
+		if err == nil {
+			n, err = c.call.Complete(n)
+		}
+		return n, err
+	}
+	ref, err := nad.ParseRef(name, "")
+	if err != nil {
+		return netconf.Network{}, err
+	}
+	of := *c
+	of.pod = nad.Pod{Namespace: ref.Namespace} // whoever may have it
+	n, _, err := of.find(ctx, wanted{use: nad.Selected, ref: ref, selection: netconf.Selection{Name: ref.Name, Namespace: ref.Namespace}})
+	return n, err
+}

@@ -1,0 +1,310 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+
+	"github.com/metacni/metacni/delegate/kube"
+	"github.com/metacni/metacni/delegate/kube/dra"
+	"github.com/metacni/metacni/examples/multinet/multinet"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/status"
+)
+
+const (
+	// driverRetry is the time between two attempts to start the driver.
+	driverRetry = 5 * time.Second
+
+	// claimTimeout limits how long an ADD waits for the API server's word about claims
+	// that are not prepared.
+	claimTimeout = time.Second
+)
+
+// claims attach pods to the networks of their ResourceClaims. A nil claims does nothing, and
+// one whose driver has not started yet does what needs no kubelet.
+type claims struct {
+	cluster *Cluster
+	config  dra.Config
+	driver  atomic.Pointer[dra.Driver]
+	down    atomic.Pointer[string] // why there is no driver
+	up      chan struct{}          // closed when there is one
+	offers  *offers
+}
+
+// newClaims returns the claims of c, whose view is open.
+func (c *Cluster) newClaims() (*claims, error) {
+	client, err := kubernetes.NewForConfigAndClient(c.view.REST())
+	if err != nil {
+		return nil, err
+	}
+	policy, rules, err := c.plugin.Rules()
+	if err != nil {
+		return nil, err
+	}
+	d := c.conf.DRA
+	s := &claims{cluster: c, up: make(chan struct{}), config: dra.Config{
+		Name: d.Driver, Node: c.conf.Node, Client: client,
+		Store: dra.Store{Dir: c.conf.ClaimDir}, Policy: policy, Rules: rules,
+		RollingUpdate: d.podUID, Logger: c.log,
+	}}
+	s.config.Attachments, s.config.Detach = s.attachments, s.detach
+	s.offers = newOffers(s)
+	return s, nil
+}
+
+// run runs the driver until ctx ends. A kubelet that has no directory for sockets yet may come
+// later: pods without claims need not wait for it, nor does the daemon.
+func (s *claims) run(ctx context.Context) {
+	said := ""
+	for {
+		driver, err := s.start(ctx)
+		if err == nil {
+			s.driver.Store(driver)
+			s.down.Store(nil)
+			close(s.up)
+			s.cluster.log.LogAttrs(ctx, slog.LevelInfo, "ResourceClaims are served", slog.String("driver", s.config.Name))
+			s.offers.run(ctx, driver)
+			driver.Stop()
+			return
+		}
+		why := err.Error()
+		s.down.Store(&why)
+		if why != said {
+			s.cluster.log.LogAttrs(ctx, slog.LevelWarn, "ResourceClaims are not served yet", slog.Any("error", err))
+			said = why
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(driverRetry):
+		}
+	}
+}
+
+// start starts the driver. The kubelet finds its sockets below the root of the node.
+func (s *claims) start(ctx context.Context) (*dra.Driver, error) {
+	conf := s.cluster.conf
+	config := s.config
+	kubelet, err := conf.Root.Resolve(conf.KubeletDir)
+	if err != nil {
+		return nil, err
+	}
+	config.RegistryDir = filepath.Join(kubelet, "plugins_registry")
+	config.PluginDir = filepath.Join(kubelet, "plugins", config.Name)
+	config.KubeletPluginDir = filepath.Join(conf.Root.OnNode(conf.KubeletDir), "plugins", config.Name)
+	if conf.DRA.Metadata {
+		if config.CDIDir, err = conf.Root.Resolve(cmp.Or(conf.DRA.CDIDir, defaultCDIDir)); err != nil {
+			return nil, err
+		}
+	}
+	return dra.Start(ctx, config)
+}
+
+// probe returns why claims are not served.
+func (s *claims) probe() error {
+	if s == nil {
+		return nil
+	}
+	if why := s.down.Load(); why != nil {
+		return fmt.Errorf("ResourceClaims: %s", *why)
+	}
+	return nil
+}
+
+// claimed returns the networks that the pod p is to be attached to because of its claims,
+// in the order of the names of these. What is prepared says which they are.
+//
+// The kubelet has had the claims of a pod prepared before the ADD. A record of that may be lost
+// nevertheless. So an ADD fails with [dra.ErrNotPrepared] if the view knows that the pod has
+// more claims, and the API server that one of these is allocated to the driver. It asks
+// only for such claims, once. If the view does not have the pod, or the API server does not
+// answer, what is prepared decides: pods without claims, and with those of other drivers,
+// start during an outage, at the usual speed.
+func (c *Cluster) claimed(ctx context.Context, p nad.Pod) ([]multinet.Claimed, error) {
+	s := c.claims
+	prepared, err := s.config.Store.Pod(p.UID)
+	if err != nil {
+		return nil, err
+	}
+	if a := addOf(ctx); a != nil {
+		a.claims = len(prepared) > 0
+	}
+	if err := s.checkOthers(ctx, p, prepared); err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(prepared, func(a, b dra.Claim) int { return strings.Compare(a.Name, b.Name) })
+	var all []multinet.Claimed
+	for _, claim := range prepared {
+		for _, n := range claim.Networks {
+			network, err := claimedNetwork(claim, n)
+			if err != nil {
+				return nil, &dra.Error{Claim: claim.Ref, Err: fmt.Errorf("request %q: %w", n.Request, err)}
+			}
+			all = append(all, network)
+		}
+	}
+	return all, nil
+}
+
+func claimedNetwork(claim dra.Claim, n dra.Network) (multinet.Claimed, error) {
+	p, err := n.Parameters(claim.Namespace)
+	if err != nil {
+		return multinet.Claimed{}, err
+	}
+	c := multinet.Claimed{Claim: claim.Device(n), IfName: p.IfName, Definition: p.Definition}
+	if p.Config != "" {
+		c.Network, err = netconf.Parse([]byte(p.Config))
+	}
+	return c, err
+}
+
+// checkOthers fails if the pod p certainly has a claim for the driver that is not prepared.
+func (s *claims) checkOthers(ctx context.Context, p nad.Pod, prepared []dra.Claim) error {
+	pod, known := s.cluster.view.KnownPod(p)
+	if !known {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(klog.NewContext(ctx, logr.Discard()), claimTimeout)
+	defer cancel()
+	for _, name := range pod.Claims {
+		if slices.ContainsFunc(prepared, func(c dra.Claim) bool { return c.Name == name }) {
+			continue
+		}
+		ref := dra.Ref{Namespace: p.Namespace, Name: name, Pod: p.UID}
+		ours, err := s.allocated(ctx, ref)
+		if err != nil {
+			s.cluster.log.LogAttrs(ctx, slog.LevelWarn, "claim of a pod is unknown, it is taken for that of another driver",
+				slog.String("pod", p.String()), slog.String("claim", ref.String()), slog.Any("error", err))
+			continue
+		}
+		if ours {
+			return &dra.Error{Claim: ref, Kind: dra.ErrNotPrepared, Err: s.probe()}
+		}
+	}
+	return nil
+}
+
+// allocated reports whether a claim has devices of the driver, for the pod of ref.
+func (s *claims) allocated(ctx context.Context, ref dra.Ref) (bool, error) {
+	claim, err := s.config.Client.ResourceV1().ResourceClaims(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return claim.Status.Allocation != nil && slices.ContainsFunc(claim.Status.Allocation.Devices.Results,
+		func(r resourcev1.DeviceRequestAllocationResult) bool { return r.Driver == s.config.Name }), nil
+}
+
+// told tells the containers of the pod p, which is attached, what their claims are attached
+// to. A failure is no reason to fail the ADD: the pod has its networks.
+func (s *claims) told(ctx context.Context, p nad.Pod) {
+	if s == nil {
+		return
+	}
+	a := addOf(ctx)
+	driver := s.driver.Load()
+	if a == nil || !a.claims || driver == nil {
+		return
+	}
+	if err := driver.UpdateMetadata(ctx, p.UID); err != nil {
+		text := status.Error(err).Error() // in one line
+		s.cluster.log.LogAttrs(ctx, slog.LevelWarn, "containers do not see what their claims are attached to", slog.String("pod", p.String()), slog.String("error", text))
+		s.cluster.events.Pod(p, kube.ClaimMetadataLost, "AddNetwork", text)
+	}
+}
+
+// changed says that an ADD of the pod with this UID has ended with err, or that it was
+// detached.
+func (s *claims) changed(podUID string, err error) {
+	if s == nil {
+		return
+	}
+	if driver := s.driver.Load(); driver != nil { // the next one begins with all claims
+		driver.Attached(podUID, err)
+	}
+}
+
+// Swept says that attachments of any pods were removed.
+func (c *Cluster) Swept() {
+	if c == nil || c.claims == nil {
+		return
+	}
+	if driver := c.claims.driver.Load(); driver != nil {
+		driver.Refresh()
+	}
+}
+
+// attachments returns what the newest sandbox of the claim's pod is attached to because of
+// the claim. In an ADD that is the container of the ADD.
+func (s *claims) attachments(ctx context.Context, claim dra.Claim) ([]dra.Attachment, error) {
+	var newest []recordedAt
+	var err error
+	if a := addOf(ctx); a != nil {
+		newest, _, err = s.cluster.recordsOf(ctx, a.container)
+	} else if newest, err = s.cluster.recordsOfPod(ctx, claim.Pod); len(newest) > 0 {
+		id := slices.MaxFunc(newest, func(a, b recordedAt) int { return a.Created.Compare(b.Created) }).Key.ContainerID
+		newest = slices.DeleteFunc(newest, func(r recordedAt) bool { return r.Key.ContainerID != id })
+	}
+	var attached []dra.Attachment
+	for _, r := range newest {
+		for i := range r.Attached {
+			if r.Whole(i) {
+				attached = append(attached, claim.Ref.Attached(r.Attached[i:i+1])...)
+			}
+		}
+	}
+	return attached, err
+}
+
+// detach removes what is there because of a claim from all sandboxes of its pod, last first.
+// It waits for a DEL that is under way.
+func (s *claims) detach(ctx context.Context, claim dra.Ref) error {
+	records, err := s.cluster.recordsOfPod(ctx, claim.Pod)
+	errs := []error{err}
+	for _, r := range records {
+		changed := false
+		for i := len(r.Attached) - 1; i >= 0; i-- {
+			if len(claim.Attached(r.Attached[i:i+1])) == 0 {
+				continue
+			}
+			changed = true
+			errs = append(errs, s.cluster.plugin.Detach(ctx, r.dir, r.Key, r.Attached[i].IfName))
+		}
+		if changed {
+			s.cluster.recorded(multinet.PodOf(r.Record))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// startClaims starts what the configuration says about claims. The caller waits for others.
+func (c *Cluster) startClaims(ctx context.Context, others *sync.WaitGroup) error {
+	if c.conf.DRA == nil {
+		return nil
+	}
+	var err error
+	if c.claims, err = c.newClaims(); err != nil {
+		return fmt.Errorf("dra: %w", err)
+	}
+	others.Go(func() { c.claims.run(ctx) })
+	return nil
+}
