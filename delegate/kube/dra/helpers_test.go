@@ -3,9 +3,7 @@ package dra
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,16 +11,14 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
-	registrationv1 "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"github.com/metacni/metacni/delegate/kube/dra/dratest"
 	"github.com/metacni/metacni/delegate/kube/kubetest"
 )
 
@@ -182,68 +178,37 @@ func (n *node) attach(t *testing.T, pod string) {
 	n.Attached(pod, nil)
 }
 
-// dial connects to a socket.
-func dial(t *testing.T, socket string) *grpc.ClientConn {
+// kubelet registers the driver, as the kubelet does.
+func (n *node) kubelet(t *testing.T) *dratest.Kubelet {
 	t.Helper()
-	conn, err := grpc.NewClient("passthrough:///"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", addr)
-		}))
+	k, err := dratest.Register(t.Context(), filepath.Join(n.config.RegistryDir, driverName+"-reg.sock"), "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() })
-	return conn
-}
-
-// kubelet registers the driver and returns a client, as the kubelet does.
-func (n *node) kubelet(t *testing.T) drav1.DRAPluginClient {
-	t.Helper()
-	registrar := registrationv1.NewRegistrationClient(dial(t, filepath.Join(n.config.RegistryDir, driverName+"-reg.sock")))
-	info, err := registrar.GetInfo(t.Context(), &registrationv1.InfoRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if info.GetName() != driverName || info.GetType() != registrationv1.DRAPlugin || !slices.Contains(info.GetSupportedVersions(), drav1.DRAPluginService) {
-		t.Fatalf("registered as %v", info)
-	}
-	if _, err := registrar.NotifyRegistrationStatus(t.Context(), &registrationv1.RegistrationStatus{PluginRegistered: true}); err != nil {
-		t.Fatal(err)
-	}
-	return drav1.NewDRAPluginClient(dial(t, info.GetEndpoint()))
-}
-
-func idOf(c *resourcev1.ResourceClaim) *drav1.Claim {
-	return &drav1.Claim{Namespace: c.Namespace, Uid: string(c.UID), Name: c.Name}
+	t.Cleanup(func() { _ = k.Close() })
+	return k
 }
 
 // prepareClaims has the kubelet prepare claims and returns the errors by the name of the claim.
-func prepareClaims(t *testing.T, k drav1.DRAPluginClient, claims ...*resourcev1.ResourceClaim) (devices map[string][]*drav1.Device, failures map[string]string) {
+func prepareClaims(t *testing.T, k *dratest.Kubelet, claims ...*resourcev1.ResourceClaim) (devices map[string][]*drav1.Device, failures map[string]string) {
 	t.Helper()
 	devices, failures = map[string][]*drav1.Device{}, map[string]string{}
-	q := &drav1.NodePrepareResourcesRequest{}
+	all, err := k.Prepare(t.Context(), claims...)
 	for _, c := range claims {
-		q.Claims = append(q.Claims, idOf(c))
-	}
-	answer, err := k.NodePrepareResources(t.Context(), q)
-	for _, c := range claims {
-		a := answer.GetClaims()[string(c.UID)]
-		switch {
+		switch p := all[string(c.UID)]; {
 		case err != nil:
 			failures[c.Name] = err.Error()
-		case a == nil:
-			t.Errorf("no answer for claim %s", c.Name)
-		case a.GetError() != "":
-			failures[c.Name] = a.GetError()
+		case p.Err != nil:
+			failures[c.Name] = p.Err.Error()
 		default:
-			devices[c.Name] = a.GetDevices()
+			devices[c.Name] = p.Devices
 		}
 	}
 	return devices, failures
 }
 
 // mustPrepare is prepareClaims without errors.
-func mustPrepare(t *testing.T, k drav1.DRAPluginClient, claims ...*resourcev1.ResourceClaim) {
+func mustPrepare(t *testing.T, k *dratest.Kubelet, claims ...*resourcev1.ResourceClaim) {
 	t.Helper()
 	if _, failures := prepareClaims(t, k, claims...); len(failures) > 0 {
 		t.Fatalf("not prepared: %v", failures)
@@ -251,16 +216,9 @@ func mustPrepare(t *testing.T, k drav1.DRAPluginClient, claims ...*resourcev1.Re
 }
 
 // unprepareClaim has the kubelet release a claim.
-func unprepareClaim(t *testing.T, k drav1.DRAPluginClient, c *resourcev1.ResourceClaim) error {
+func unprepareClaim(t *testing.T, k *dratest.Kubelet, c *resourcev1.ResourceClaim) error {
 	t.Helper()
-	answer, err := k.NodeUnprepareResources(t.Context(), &drav1.NodeUnprepareResourcesRequest{Claims: []*drav1.Claim{idOf(c)}})
-	if err != nil {
-		return err
-	}
-	if text := answer.GetClaims()[string(c.UID)].GetError(); text != "" {
-		return fmt.Errorf("%s", text)
-	}
-	return nil
+	return k.Unprepare(t.Context(), c)
 }
 
 // await waits until the API server is as it should be.

@@ -49,8 +49,6 @@ func (c *config) offered(ctx context.Context, name string) (netconf.Network, err
 	if err != nil {
 		return netconf.Network{}, err
 	}
-	of := *c
-	of.pod = nad.Pod{Namespace: ref.Namespace} // whoever may have it
-	n, _, err := of.find(ctx, wanted{use: nad.Selected, ref: ref, selection: netconf.Selection{Name: ref.Name, Namespace: ref.Namespace}})
+	n, _, err := c.find(ctx, wanted{use: nad.Claimed, ref: ref})
 	return n, err
 }

@@ -77,5 +77,5 @@ func (r *Reviewer) Pod(namespace string, annotations map[string]string) error {
 // Claims returns who may have which networks by a ResourceClaim, and which these may be: the
 // same as for what pods select.
 func (r *Reviewer) Claims() (nad.Policy, nad.Rules) {
-	return r.conf.policy, r.conf.rules(wanted{use: nad.Selected, selection: netconf.Selection{Name: "claimed"}})
+	return r.conf.policy, r.conf.rules(wanted{use: nad.Claimed})
 }

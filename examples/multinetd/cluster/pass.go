@@ -48,9 +48,9 @@ func (c *Cluster) Deleting(container, cniArgs string) (end func()) {
 	if c == nil {
 		return func() {}
 	}
-	end = c.follow.deleting(container)
+	allow := c.follow.deleting(container)
 	return func() {
-		end()
+		allow()
 		c.claims.changed(nad.PodOf(cniArgs).UID, nil)
 	}
 }
