@@ -27,23 +27,17 @@ const (
 // is withdrawn until they can: its definition does not exist or cannot be used, or its STATUS
 // fails.
 type offers struct {
-	claims          *claims
-	networks        []Offered
-	interval, pause time.Duration
-	again           chan struct{} // has an element when a definition has changed
+	cluster  *Cluster
+	networks []Offered
+	again    chan struct{} // has an element when a definition has changed
 
 	mu        sync.Mutex // guards what follows
 	published int
 	withdrawn map[string]string // why, by device
 }
 
-func newOffers(s *claims) *offers {
-	o := &offers{
-		claims: s, networks: s.cluster.conf.DRA.Networks, interval: offerInterval, pause: offerPause,
-		again: make(chan struct{}, 1), withdrawn: make(map[string]string),
-	}
-	s.cluster.view.OnDefinition(o.changed)
-	return o
+func newOffers(c *Cluster) *offers {
+	return &offers{cluster: c, networks: c.conf.DRA.Networks, again: make(chan struct{}, 1), withdrawn: make(map[string]string)}
 }
 
 // changed has the networks looked at again if r is one of them.
@@ -63,27 +57,27 @@ func (o *offers) changed(r nad.Ref) {
 
 // run publishes the networks whenever that changes anything, until ctx ends. It begins when the
 // daemon serves ADDs: resident plugins have been launched then.
-func (o *offers) run(ctx context.Context, driver *dra.Driver) {
+func (o *offers) run(ctx context.Context, publish func(context.Context, []dra.Device) error) {
 	select {
 	case <-ctx.Done():
 		return
-	case <-o.claims.cluster.ready:
+	case <-o.cluster.ready:
 	}
 	var last []dra.Device
 	first := true
 	for {
-		pause := o.interval
+		pause := offerInterval
 		switch devices, err := o.look(ctx); {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
 			// It is not known whether a network exists. What an earlier daemon has
 			// published stays until it is.
-			o.claims.cluster.log.LogAttrs(ctx, slog.LevelDebug, "networks not published yet", slog.Any("error", err))
+			o.cluster.log.LogAttrs(ctx, slog.LevelDebug, "networks not published yet", slog.Any("error", err))
 			pause = 0
 		case first || !slices.EqualFunc(ready(devices), last, same):
-			if err := driver.Publish(ctx, devices); err != nil {
-				o.claims.cluster.log.LogAttrs(ctx, slog.LevelWarn, "networks not published", slog.Any("error", err))
+			if err := publish(ctx, devices); err != nil {
+				o.cluster.log.LogAttrs(ctx, slog.LevelWarn, "networks not published", slog.Any("error", err))
 				break
 			}
 			last, first = ready(devices), false
@@ -99,7 +93,7 @@ func (o *offers) wait(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
 		return false
-	case <-time.After(o.pause): // many definitions may change at once
+	case <-time.After(offerPause): // many definitions may change at once
 	}
 	if d == 0 {
 		return true
@@ -146,7 +140,7 @@ func (o *offers) look(ctx context.Context) ([]dra.Device, error) {
 func (o *offers) device(ctx context.Context, n Offered) dra.Device {
 	ctx, cancel := context.WithTimeout(ctx, offerTimeout)
 	defer cancel()
-	c := o.claims.cluster
+	c := o.cluster
 	asked := c.Multinet()
 	asked.Definition = func(ctx context.Context, r nad.Ref, _ nad.Use) (nad.Definition, error) {
 		return c.view.KnownDefinition(ctx, r)
@@ -182,7 +176,7 @@ func attributes(n netconf.Network) map[string]string {
 func (o *offers) note(ctx context.Context, devices []dra.Device) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	log := o.claims.cluster.log
+	log := o.cluster.log
 	o.published = 0
 	for _, d := range devices {
 		said, was := o.withdrawn[d.Name]

@@ -65,7 +65,8 @@ func (c *Cluster) newClaims() (*claims, error) {
 		RollingUpdate: d.podUID, Logger: c.log,
 	}}
 	s.config.Attachments, s.config.Detach = s.attachments, s.detach
-	s.offers = newOffers(s)
+	s.offers = newOffers(c)
+	c.view.OnDefinition(s.offers.changed)
 	return s, nil
 }
 
@@ -80,7 +81,7 @@ func (s *claims) run(ctx context.Context) {
 			s.down.Store(nil)
 			close(s.up)
 			s.cluster.log.LogAttrs(ctx, slog.LevelInfo, "ResourceClaims are served", slog.String("driver", s.config.Name))
-			s.offers.run(ctx, driver)
+			s.offers.run(ctx, driver.Publish)
 			driver.Stop()
 			return
 		}
