@@ -1,0 +1,366 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/metacni/metacni/delegate/kube/dra/dratest"
+	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/status"
+)
+
+// A node has a Cluster that serves claims, and a kubelet.
+type node struct {
+	*Cluster
+	api  *kubetest.Server
+	dir  string
+	log  *journal
+	stop func()
+}
+
+// A journal is a log that is read while it is written.
+type journal struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(p)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.String()
+}
+
+// newNode starts a Cluster whose view knows the pods ns/web and ns/plain. Claims of ns/web are
+// those that the caller has made. edit may change the configuration.
+func newNode(t *testing.T, edit func(dir string, c *Config)) *node {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "x") //nolint:usetesting // that of t is too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	n := &node{api: kubetest.NewServer(), dir: dir, log: &journal{}}
+	t.Cleanup(n.api.Close)
+	conf := DefaultConfig()
+	if conf.Kubeconfig, err = n.api.Kubeconfig(dir); err != nil {
+		t.Fatal(err)
+	}
+	conf.Node, conf.KubeletDir, conf.DRA, conf.ClaimDir = "n1", dir+"/kubelet", &DRA{Driver: driverName}, dir+"/claims"
+	if err := os.MkdirAll(dir+"/kubelet/plugins_registry", 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if edit != nil {
+		edit(dir, &conf)
+	}
+	n.Cluster = New(conf, Plugin{
+		Dirs:  func() []string { return nil },
+		Rules: func() (nad.Policy, nad.Rules, error) { return nad.Policy{}, nad.Rules{}, nil },
+	}, slog.New(slog.NewTextHandler(n.log, nil)))
+	stop, err := n.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.stop = sync.OnceFunc(stop)
+	t.Cleanup(n.stop)
+	return n
+}
+
+// until waits until done is true.
+func (n *node) until(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	poll := time.NewTicker(2 * time.Millisecond)
+	defer poll.Stop()
+	for !done() {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("it does not happen that %s; log:\n%s", what, n.log)
+		case <-poll.C:
+		}
+	}
+}
+
+// pod makes the pod ns/name with these claims, and waits until it is known.
+func (n *node) pod(t *testing.T, name string, claims ...string) nad.Pod {
+	t.Helper()
+	o := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name)}, Spec: corev1.PodSpec{NodeName: "n1"}}
+	for _, c := range claims {
+		o.Spec.ResourceClaims = append(o.Spec.ResourceClaims, corev1.PodResourceClaim{Name: c, ResourceClaimName: &c})
+	}
+	n.api.SetPod(o)
+	p := nad.Pod{Namespace: "ns", Name: name, UID: "uid-" + name, Container: "c-" + name}
+	n.until(t, "the pod is known", func() bool { _, known := n.view.KnownPod(p); return known })
+	return p
+}
+
+// claim makes a claim for the pod p, which a driver has allocated. Without a driver it is not
+// allocated.
+func (n *node) claim(name, driver string, p nad.Pod, parameters ...string) *resourcev1.ResourceClaim {
+	c := &resourcev1.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
+		Status: resourcev1.ResourceClaimStatus{
+			ReservedFor: []resourcev1.ResourceClaimConsumerReference{{Resource: "pods", Name: p.Name, UID: types.UID(p.UID)}},
+		},
+	}
+	if driver != "" {
+		devices := &resourcev1.DeviceAllocationResult{}
+		for i, text := range append(parameters, "{}")[:max(1, len(parameters))] {
+			request, share := fmt.Sprint("net", i), types.UID(fmt.Sprint(name, i))
+			devices.Results = append(devices.Results, resourcev1.DeviceRequestAllocationResult{Request: request, Driver: driver, Pool: "n1", Device: "storage", ShareID: &share})
+			devices.Config = append(devices.Config, resourcev1.DeviceAllocationConfiguration{
+				Source: resourcev1.AllocationConfigSourceClaim, Requests: []string{request},
+				DeviceConfiguration: resourcev1.DeviceConfiguration{
+					Opaque: &resourcev1.OpaqueDeviceConfiguration{Driver: driver, Parameters: runtime.RawExtension{Raw: []byte(text)}},
+				},
+			})
+		}
+		c.Status.Allocation = &resourcev1.AllocationResult{Devices: *devices}
+	}
+	return n.api.SetClaim(c)
+}
+
+// kubelet registers the driver, as the kubelet does.
+func (n *node) kubelet(t *testing.T, root string) *dratest.Kubelet {
+	t.Helper()
+	var k *dratest.Kubelet
+	n.until(t, "the driver registers", func() bool {
+		var err error
+		k, err = dratest.Register(t.Context(), filepath.Join(n.dir, "kubelet/plugins_registry", driverName+"-reg.sock"), root)
+		return err == nil
+	})
+	t.Cleanup(func() { _ = k.Close() })
+	return k
+}
+
+func prepare(t *testing.T, k *dratest.Kubelet, claims ...*resourcev1.ResourceClaim) {
+	t.Helper()
+	all, err := k.Prepare(t.Context(), claims...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range claims {
+		if err := all[string(c.UID)].Err; err != nil {
+			t.Fatalf("claim %s: %v", c.Name, err)
+		}
+	}
+}
+
+const (
+	named  = `{"apiVersion":"dra.metacni.io/v1alpha1","kind":"Network","ifName":"net7","definition":"blue"}`
+	inline = `{"apiVersion":"cni.networking.x-k8s.io/v1alpha1","kind":"CNI","config":{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"bridge","x":1.0}]}}`
+)
+
+func TestAnADDGetsTheNetworksOfPreparedClaimsInOrder(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	k := n.kubelet(t, "")
+	p := n.pod(t, "web", "b", "a")
+	b, a := n.claim("b", driverName, p, named), n.claim("a", driverName, p, inline, strings.Replace(named, "net7", "net8", 1))
+	prepare(t, k, b, a)
+	before := len(n.api.Requests())
+	got, err := n.claimed(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var texts []string
+	for _, c := range got {
+		config := ""
+		if !c.Network.IsZero() {
+			text, err := c.Network.MarshalJSON()
+			if err != nil {
+				t.Fatal(err)
+			}
+			config = string(text)
+		}
+		texts = append(texts, fmt.Sprintf("%s %s %s/%s %s|%s|%s|%s", c.Claim.Name, c.Claim.Request, c.Claim.Pool, c.Claim.Device, c.Claim.Share, c.IfName, c.Definition, config))
+		if c.Claim.UID != string(map[string]*resourcev1.ResourceClaim{"a": a, "b": b}[c.Claim.Name].UID) {
+			t.Errorf("UID of claim %+v", c.Claim)
+		}
+	}
+	want := []string{
+		`a net0 n1/storage a0||/|{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"bridge","x":1.0}]}`,
+		`a net1 n1/storage a1|net8|ns/blue|`,
+		`b net0 n1/storage b0|net7|ns/blue|`,
+	}
+	if diff := cmp.Diff(want, texts); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if asked := n.api.Requests()[before:]; len(asked) > 0 {
+		t.Errorf("asked: %v", asked)
+	}
+}
+
+// A claim of the pod that is not prepared fails the ADD if it certainly is for this driver.
+func TestAClaimThatIsNotPreparedFailsTheADDOnlyIfItIsOurs(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name  string
+		make  func(n *node, p nad.Pod)
+		fault *kubetest.Fault
+		code  uint
+		gets  int
+		logs  bool
+	}{
+		{name: "ours", make: func(n *node, p nad.Pod) { n.claim("x", driverName, p) }, code: 11, gets: 1},
+		{name: "another driver's", make: func(n *node, p nad.Pod) { n.claim("x", "gpu.example.com", p) }, gets: 1},
+		{name: "not allocated", make: func(n *node, p nad.Pod) { n.claim("x", "", p) }, gets: 1},
+		{name: "gone", make: func(*node, nad.Pod) {}, gets: 1},
+		{name: "ours, and the API has an error", make: func(n *node, p nad.Pod) { n.claim("x", driverName, p) }, fault: &kubetest.Fault{Status: 500}, gets: 1, logs: true},
+		{name: "ours, and it is forbidden", make: func(n *node, p nad.Pod) { n.claim("x", driverName, p) }, fault: &kubetest.Fault{Status: 403}, gets: 1, logs: true},
+		{name: "ours, and the API does not answer", make: func(n *node, p nad.Pod) { n.claim("x", driverName, p) }, fault: &kubetest.Fault{BlackHole: true}, gets: 1, logs: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, nil)
+			p := n.pod(t, "web", "x")
+			tt.make(n, p)
+			if tt.fault != nil {
+				tt.fault.Verb, tt.fault.Resource = "get", "resourceclaims"
+				defer n.api.Break(*tt.fault)()
+			}
+			got, err := n.claimed(t.Context(), p)
+			if status.Code(err) != tt.code || len(got) > 0 {
+				t.Errorf("%d networks, code %d, want %d: %v", len(got), status.Code(err), tt.code, err)
+			}
+			if tt.code != 0 && !strings.Contains(fmt.Sprint(err), "claim ns/x: not prepared") {
+				t.Error(err)
+			}
+			if got := n.api.Count("get", "resourceclaims"); got != tt.gets {
+				t.Errorf("%d requests, want %d", got, tt.gets)
+			}
+			if logged := strings.Contains(n.log.String(), "claim=ns/x"); logged != tt.logs {
+				t.Errorf("logged: %v:\n%s", logged, n.log)
+			}
+		})
+	}
+}
+
+// Neither a pod without claims nor one that the view does not have waits for anything, nor
+// causes a request: the API server does not answer at all.
+func TestPodsWithoutClaimsDoNotFeelAnOutage(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	p := n.pod(t, "plain")
+	defer n.api.Break(kubetest.Fault{BlackHole: true})()
+	ended, end := context.WithCancel(t.Context())
+	end() // whoever waits or asks fails
+	for _, p := range []nad.Pod{p, {Namespace: "ns", Name: "new", UID: "new"}, {Namespace: "ns", Name: "plain", UID: "other"}} {
+		if got, err := n.claimed(ended, p); len(got) > 0 || err != nil {
+			t.Errorf("%v: %v, %v", p, got, err)
+		}
+	}
+	if n := n.api.Count("get", "resourceclaims"); n > 0 {
+		t.Errorf("%d requests", n)
+	}
+}
+
+// One damaged record is an error for its pod, and for no other.
+func TestADamagedRecordFailsTheADDOfItsPod(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	if err := errors.Join(os.Mkdir(n.dir+"/claims", 0o700), os.WriteFile(n.dir+"/claims/uid-web_claim", []byte("{}"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.claimed(t.Context(), n.pod(t, "web")); status.Code(err) != 5 || !strings.Contains(err.Error(), "damaged") {
+		t.Errorf("code %d: %v", status.Code(err), err)
+	}
+	if _, err := n.claimed(t.Context(), n.pod(t, "plain")); err != nil {
+		t.Error(err)
+	}
+}
+
+// The daemon starts without a kubelet, says so, and pods without claims do not notice. The
+// kubelet may come later.
+func TestTheKubeletMayComeLater(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, func(dir string, c *Config) { c.KubeletDir = dir + "/late" })
+	p := n.pod(t, "web", "x")
+	n.until(t, "the probe says why claims are not served", func() bool {
+		ok, err := n.Probe(t.Context())
+		return ok && err != nil && strings.Contains(err.Error(), "ResourceClaims: ") && strings.Contains(err.Error(), "late/plugins_registry")
+	})
+	if _, err := n.claimed(t.Context(), n.pod(t, "plain")); err != nil {
+		t.Error(err)
+	}
+	n.claim("x", driverName, p)
+	if _, err := n.claimed(t.Context(), p); status.Code(err) != 11 || !strings.Contains(err.Error(), "plugins_registry") {
+		t.Errorf("code %d: %v", status.Code(err), err)
+	}
+	n.claims.told(t.Context(), p) // do nothing yet
+	n.claims.changed(p.UID, nil)
+	n.Swept()
+	if err := os.MkdirAll(n.dir+"/late/plugins_registry", 0o750); err != nil {
+		t.Fatal(err)
+	}
+	n.until(t, "claims are served", func() bool { ok, err := n.Probe(t.Context()); return ok && err == nil })
+	if got := strings.Count(n.log.String(), "ResourceClaims are not served yet"); got != 1 {
+		t.Errorf("said %d times:\n%s", got, n.log)
+	}
+}
+
+// With a root directory the kubelet hears the path of the node, and the socket is below the
+// root.
+func TestTheKubeletFindsTheSocketOfADaemonInAContainer(t *testing.T) {
+	t.Parallel()
+	for _, metadata := range []bool{false, true} {
+		n := newNode(t, func(dir string, c *Config) {
+			c.Root, c.KubeletDir, c.DRA.Metadata = plugin.Root(dir), "/kubelet", metadata
+			if err := os.Mkdir(dir+"/var", 0o750); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if metadata {
+			n.until(t, "the probe says what is missing", func() bool {
+				_, err := n.Probe(t.Context())
+				return err != nil && strings.Contains(err.Error(), "/kubelet/plugins/"+driverName+" is not the same directory")
+			})
+			continue
+		}
+		k := n.kubelet(t, n.dir)
+		if want := "/kubelet/plugins/" + driverName + "/dra.sock"; k.Endpoint != want {
+			t.Errorf("endpoint %s, want %s", k.Endpoint, want)
+		}
+		p := n.pod(t, "web", "x")
+		prepare(t, k, n.claim("x", driverName, p, named))
+		n.stop()
+		if left, _ := filepath.Glob(n.dir + "/kubelet/*/*.sock"); len(left) > 0 {
+			t.Errorf("left: %q", left)
+		}
+	}
+}
+
+func TestARuleThatCannotBeReadEndsTheDaemon(t *testing.T) {
+	t.Parallel()
+	c := New(Config{Kubeconfig: "/k", Node: "n1", DRA: &DRA{Driver: driverName}}, Plugin{
+		Rules: func() (nad.Policy, nad.Rules, error) { return nad.Policy{}, nad.Rules{}, netconf.ErrInvalid },
+	}, slog.New(slog.DiscardHandler))
+	if _, err := c.Start(t.Context()); !errors.Is(err, netconf.ErrInvalid) || !strings.HasPrefix(err.Error(), "kubernetes: dra: ") {
+		t.Error(err)
+	}
+}
