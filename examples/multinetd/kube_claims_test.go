@@ -32,9 +32,10 @@ func newTownWithClaims(t testing.TB, keys string) *town {
 	return newTown(t, claimKeys+keys+`}`).withKubelet(t)
 }
 
-// withKubelet makes the directories of the kubelet.
+// withKubelet makes the node and the directories of its kubelet.
 func (tn *town) withKubelet(t testing.TB) *town {
 	t.Helper()
+	tn.api.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
 	if err := os.MkdirAll(tn.dir+"/kubelet/plugins_registry", 0o750); err != nil {
 		t.Fatal(err)
 	}
@@ -156,5 +157,73 @@ func TestClaimIsAttachedByTheADDOfItsPod(t *testing.T) {
 	tn.clean(t)
 	if files, _ := filepath.Glob(tn.dir + "/state.claims/*"); len(files) > 0 {
 		t.Errorf("left: %q", files)
+	}
+}
+
+// The status of a claim says why the ADD of its pod has failed, and nothing is left of that.
+// What is not prepared is not attached.
+func TestStatusOfAClaimSaysWhyADDHasFailed(t *testing.T) {
+	t.Parallel()
+	tn := newTownWithClaims(t, "").start(t)
+	tn.api.SetDefinition(kubetest.Definition{Namespace: "ns", Name: "full", Config: `{"cniVersion":"1.0.0","type":"full"}`})
+	k := tn.kubelet(t)
+	a := tn.pod(t, "one")
+	c := tn.claim(t, "storage", a, parameters("net7", "full"))
+	prepare(t, k, c)
+	want(t, "ADD", tn.command(t, "ADD", a, annotated("blue")), 107, "no free device")
+	tn.until(t, "the status says why", func() bool {
+		got := tn.condition("storage")
+		return strings.HasPrefix(got, notReady+` claim "storage", request "net", NAD ns/full: `) && strings.Contains(got, "no free device")
+	})
+	tn.clean(t)
+	want(t, "DEL", tn.command(t, "DEL", a, annotated("blue")), 0, "")
+	tn.until(t, "the status is that of a pod without a container", func() bool { return tn.condition("storage") == notReady })
+
+	tn.until(t, "a claim that is not prepared is seen", func() bool {
+		b := tn.pod(t, "two")
+		tn.claim(t, "other", b, parameters("net7", "blue"))
+		err := tn.command(t, "ADD", b, annotated(""))
+		if err == nil { // the daemon did not know the pod yet
+			want(t, "DEL", tn.command(t, "DEL", b, annotated("")), 0, "")
+			return false
+		}
+		want(t, "ADD", err, 11, "claim ns/other: not prepared")
+		return true
+	})
+	tn.clean(t)
+}
+
+// Containers see the interface and the addresses when the ADD returns. Where that cannot be
+// written the pod has an Event, and its networks all the same.
+func TestContainersSeeWhatTheirClaimsAreAttachedTo(t *testing.T) {
+	t.Parallel()
+	for _, lost := range []bool{false, true} {
+		tn := newTownWithClaims(t, `,"metadata":true,"cdiDir":"$DIR/cdi"`).start(t)
+		k := tn.kubelet(t)
+		a := tn.pod(t, "one")
+		c := tn.claim(t, "storage", a, parameters("net7", "blue"))
+		prepare(t, k, c)
+		files, err := filepath.Glob(tn.dir + "/kubelet/plugins/" + driverName + "/dra-device-metadata/*/*/*.json")
+		if specs, _ := filepath.Glob(tn.dir + "/cdi/*.json"); err != nil || len(files) != 1 || len(specs) != 1 {
+			t.Fatalf("files %q, %q, %v", files, specs, err)
+		}
+		if lost {
+			if err := os.Remove(files[0]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want(t, "ADD", tn.command(t, "ADD", a, annotated("")), 0, "")
+		text, _ := os.ReadFile(files[0])
+		if got := strings.Contains(string(text), "net7") && strings.Contains(string(text), "10.9.1.2/24"); got == lost {
+			t.Errorf("metadata: %s", text)
+		}
+		events := []string{"Pod one AddedInterface"}
+		if lost {
+			events = append(events, "Pod one ClaimMetadataLost")
+		}
+		tn.until(t, "the Events are there", func() bool { return slices.Equal(slices.Sorted(slices.Values(tn.reasons())), events) })
+		if logged := strings.Contains(tn.logged.String(), "containers do not see"); logged != lost {
+			t.Errorf("log: %s", tn.logged)
+		}
 	}
 }

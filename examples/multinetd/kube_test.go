@@ -79,7 +79,7 @@ func (tn *town) until(t testing.TB, what string, done func() bool) {
 	for !done() {
 		select {
 		case <-ctx.Done():
-			t.Fatalf("it does not happen that %s", what)
+			t.Fatalf("it does not happen that %s; log:\n%s", what, tn.logged)
 		case <-poll.C:
 		}
 	}

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/metacni/metacni/delegate/delegatetest"
+)
+
+// nextWithClaims ends the daemon and starts the next one in its place.
+func (tn *town) nextWithClaims(t *testing.T, keys string) *town {
+	t.Helper()
+	if err := tn.stop(); err != nil {
+		t.Fatal(err)
+	}
+	next := newTownIn(t, tn.dir, tn.api, claimKeys+keys+`}`)
+	next.exec, next.fake = tn.fake, tn.fake
+	return next.start(t)
+}
+
+// Between two steps the daemon may be replaced, and the API may be away: nothing is lost.
+func TestClaimsOutliveTheDaemon(t *testing.T) {
+	t.Parallel()
+	tn := newTownWithClaims(t, `,"metadata":true,"cdiDir":"$DIR/cdi"`).start(t)
+	a := tn.pod(t, "one")
+	c := tn.claim(t, "storage", a, parameters("net7", "blue"))
+	prepare(t, tn.kubelet(t), c)
+	const keys = `,"metadata":true,"cdiDir":"$DIR/cdi"`
+	tn = tn.nextWithClaims(t, keys)
+	heal := tn.api.Break(kubetestFault("update"))
+	want(t, "ADD", tn.command(t, "ADD", a, annotated("")), 0, "")
+	tn.until(t, "the status is refused", func() bool { return tn.api.Count("update", "resourceclaims/status") > 0 })
+	if got := tn.condition("storage"); got != "" {
+		t.Errorf("status: %s", got)
+	}
+	heal()
+	tn = tn.nextWithClaims(t, keys)
+	tn.until(t, "the next daemon writes the status", func() bool { return tn.condition("storage") == ready })
+	if got := tn.fake.Live(); !slices.Equal(got, []string{"bridge c-one eth0", "macvlan c-one net7"}) {
+		t.Errorf("attached: %q", got)
+	}
+	// The DEL has not come: the network of the claim is removed, and no other.
+	tn = tn.nextWithClaims(t, keys)
+	k := tn.kubelet(t)
+	for range 2 {
+		want(t, "Unprepare", k.Unprepare(t.Context(), c), 0, "")
+	}
+	if got := tn.fake.Live(); !slices.Equal(got, []string{"bridge c-one eth0"}) {
+		t.Errorf("attached: %q", got)
+	}
+	if files, _ := filepath.Glob(tn.dir + "/cdi/*"); len(files) > 0 {
+		t.Errorf("left: %q", files)
+	}
+	tn = tn.nextWithClaims(t, keys)
+	want(t, "DEL", tn.command(t, "DEL", a, annotated("")), 0, "")
+	tn.clean(t)
+}
+
+// The kubelet hears of a claim that cannot be released, and asks again. Sandboxes of other pods
+// keep what they have.
+func TestUnprepareRemovesWhatIsLeftOfAllSandboxes(t *testing.T) {
+	t.Parallel()
+	tn := newTownWithClaims(t, "").start(t)
+	k := tn.kubelet(t)
+	a, other := tn.pod(t, "one"), tn.pod(t, "two")
+	c, d := tn.claim(t, "storage", a, parameters("net7", "blue")), tn.claim(t, "other", other, parameters("net7", "blue"))
+	prepare(t, k, c, d)
+	b := *a
+	b.ContainerID += "-2"
+	b.Args = strings.ReplaceAll(a.Args, a.ContainerID, b.ContainerID)
+	want(t, "ADD", tn.command(t, "ADD", a, annotated("blue")), 0, "")
+	want(t, "ADD", tn.command(t, "ADD", &b, annotated("")), 0, "")
+	want(t, "ADD", tn.command(t, "ADD", other, annotated("")), 0, "")
+	macvlan := tn.fake.Plugins["macvlan"]
+	tn.fake.Plugins["macvlan"] = delegatetest.FailOn("DEL", 101, "not now", macvlan)
+	if err := k.Unprepare(t.Context(), c); err == nil || !strings.Contains(err.Error(), "not now") {
+		t.Errorf("Unprepare: %v", err)
+	}
+	if claims, _, err := tn.claimStore().All(); err != nil || len(claims) != 2 {
+		t.Errorf("prepared: %v, %v", claims, err)
+	}
+	tn.fake.Plugins["macvlan"] = macvlan
+	want(t, "Unprepare", k.Unprepare(t.Context(), c), 0, "")
+	left := []string{"bridge c-one eth0", "bridge c-one-2 eth0", "bridge c-two eth0", "macvlan c-one net1", "macvlan c-two net7"}
+	if got := tn.fake.Live(); !slices.Equal(got, left) {
+		t.Errorf("attached: %q, want %q", got, left)
+	}
+	tn.until(t, "the other claim stays", func() bool { return tn.condition("other") == ready })
+}
+
+// A claim is not released while a DEL removes its network: the plugin is not called twice.
+func TestUnprepareWaitsForADELThatIsUnderWay(t *testing.T) {
+	t.Parallel()
+	tn := newTownWithClaims(t, "").start(t)
+	k := tn.kubelet(t)
+	a := tn.pod(t, "one")
+	c := tn.claim(t, "storage", a, parameters("net7", "blue"))
+	prepare(t, k, c)
+	want(t, "ADD", tn.command(t, "ADD", a, annotated("")), 0, "")
+	begun, end := make(chan struct{}), make(chan struct{})
+	macvlan := tn.fake.Plugins["macvlan"]
+	tn.fake.Plugins["macvlan"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.Command == "DEL" {
+			close(begun)
+			<-end
+		}
+		return macvlan(ctx, c)
+	}
+	gone, released := make(chan error, 1), make(chan error, 1)
+	go func() { gone <- tn.command(t, "DEL", a, annotated("")) }()
+	<-begun
+	asked := make(chan struct{})
+	go func() { close(asked); released <- k.Unprepare(t.Context(), c) }()
+	<-asked
+	close(end)
+	want(t, "DEL", <-gone, 0, "")
+	want(t, "Unprepare", <-released, 0, "")
+	tn.clean(t)
+}
+
+// A sweep that removes a container says so in the status of its claims, although nobody has
+// told the daemon whose container it was.
+func TestStatusOfAClaimFollowsSweeps(t *testing.T) {
+	t.Parallel()
+	tn := newTown(t, `,"sweepInterval":"10ms"`+claimKeys+`}`).withKubelet(t)
+	a := tn.pod(t, "one")
+	if err := os.WriteFile(a.Netns, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tn.start(t)
+	prepare(t, tn.kubelet(t), tn.claim(t, "storage", a, parameters("net7", "blue")))
+	want(t, "ADD", tn.command(t, "ADD", a, annotated("")), 0, "")
+	tn.until(t, "the status is written", func() bool { return tn.condition("storage") == ready })
+	if err := os.Remove(a.Netns); err != nil {
+		t.Fatal(err)
+	}
+	tn.until(t, "the status is that of a pod without a container", func() bool { return tn.condition("storage") == notReady })
+	tn.clean(t)
+}
