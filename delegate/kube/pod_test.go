@@ -200,3 +200,41 @@ func TestAClosedViewBeginsNoWatch(t *testing.T) {
 		t.Errorf("error %v, want code 11", err)
 	}
 }
+
+func TestThePodHasTheNamesOfItsClaims(t *testing.T) {
+	t.Parallel()
+	name := func(s string) *string { return &s }
+	for what, test := range map[string]struct {
+		edit func(*corev1.Pod)
+		want []string
+	}{
+		"no claims": {},
+		"one that it names": {
+			edit: func(p *corev1.Pod) {
+				p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "net", ResourceClaimName: name("storage")}}
+			},
+			want: []string{"storage"},
+		},
+		"one of a template that is not made yet": {
+			edit: func(p *corev1.Pod) {
+				p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "net", ResourceClaimTemplateName: name("template")}}
+				p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "net"}}
+			},
+		},
+		"all kinds, and one twice": {
+			edit: func(p *corev1.Pod) {
+				p.Spec.ResourceClaims = []corev1.PodResourceClaim{
+					{Name: "a", ResourceClaimName: name("storage")}, {Name: "b", ResourceClaimName: name("storage")}, {Name: "c", ResourceClaimTemplateName: name("template")},
+				}
+				p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "c", ResourceClaimName: name("made-c")}}
+				p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: "extended"}
+			},
+			want: []string{"extended", "made-c", "storage"},
+		},
+	} {
+		_, got, _ := keepPod(pod("u1", test.edit))
+		if diff := cmp.Diff(test.want, got.Claims); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", what, diff)
+		}
+	}
+}

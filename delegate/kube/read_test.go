@@ -127,3 +127,26 @@ func TestOnPodTellsOfEachPod(t *testing.T) {
 	}
 	open(t, s, Config{}).OnPod(func(Pod) { t.Error("pods are not watched") })
 }
+
+func TestOnDefinitionTellsOfEachChange(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	s.SetDefinition(kubetest.Definition{Namespace: "blue", Name: "old", Config: `{"type":"x"}`})
+	v := open(t, s, Config{})
+	awaitSync(t, v)
+	told := make(chan nad.Ref, 10)
+	v.OnDefinition(func(r nad.Ref) { told <- r })
+	next := func(what, name string) {
+		t.Helper()
+		if got := <-told; got != (nad.Ref{Namespace: "blue", Name: name}) {
+			t.Errorf("%s: told of %v", what, got)
+		}
+	}
+	next("one that is known", "old")
+	s.SetDefinition(kubetest.Definition{Namespace: "blue", Name: "new", Config: `{"type":"x"}`})
+	next("a new one", "new")
+	s.SetDefinition(kubetest.Definition{Namespace: "blue", Name: "new", Config: `{"type":"../x"}`})
+	next("one that cannot be used any more", "new")
+	s.DeleteDefinition("blue", "old")
+	next("one that is gone", "old")
+}

@@ -1,0 +1,103 @@
+package dra
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/metacni/metacni/delegate/kube/dra/dratest"
+)
+
+// The kubelet hears the path that it knows, although the socket is elsewhere for the driver.
+func TestTheSocketMayBeElsewhereForTheKubelet(t *testing.T) {
+	t.Parallel()
+	root := socketDir(t)
+	n := newNode(t, func(c *Config) {
+		c.RegistryDir, c.PluginDir, c.KubeletPluginDir = root, filepath.Join(root, "plugins", "x"), "/plugins/x"
+	})
+	k, err := dratest.Register(t.Context(), filepath.Join(root, driverName+"-reg.sock"), root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = k.Close() }()
+	if k.Endpoint != "/plugins/x/dra.sock" {
+		t.Errorf("endpoint %s", k.Endpoint)
+	}
+	mustPrepare(t, k, n.server.SetClaim(newClaim("a", nil)))
+	n.restart(t) // in place of a socket that is still there
+	n.Stop()
+	if left, _ := filepath.Glob(root + "/plugins/x/*.sock"); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+	for _, same := range []bool{false, true} {
+		n.config.CDIDir = t.TempDir()
+		if same {
+			n.config.KubeletPluginDir = filepath.Join(root, "link")
+			if err := os.Symlink(n.config.PluginDir, n.config.KubeletPluginDir); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d, err := Start(t.Context(), n.config)
+		if (err == nil) != same || err != nil && !strings.Contains(err.Error(), "/plugins/x is not the same directory") {
+			t.Errorf("metadata, the same directory %v: %v", same, err)
+		}
+		if d != nil {
+			d.Stop()
+		}
+	}
+}
+
+func TestTheDriverNeedsTheDirectoryOfTheKubelet(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	n.config.RegistryDir, n.config.PluginDir = filepath.Join(n.config.RegistryDir, "none"), filepath.Join(n.config.PluginDir, "none")
+	if _, err := Start(t.Context(), n.config); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), driverName) {
+		t.Error(err)
+	}
+	if _, err := os.Stat(n.config.PluginDir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a directory is made for no kubelet: %v", err)
+	}
+}
+
+// With rolling updates two drivers serve the same claims at the same time.
+func TestTheNextDriverStartsBeforeTheLastHasStopped(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, func(c *Config) { c.RollingUpdate = "pod-1" })
+	next := n.config
+	next.RollingUpdate = "pod-2"
+	d, err := Start(t.Context(), next)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Stop()
+	kubelets := map[string]*dratest.Kubelet{}
+	for _, uid := range []string{"pod-1", "pod-2"} {
+		k, err := dratest.Register(t.Context(), filepath.Join(n.config.RegistryDir, driverName+"-"+uid+"-reg.sock"), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = k.Close() }()
+		kubelets[uid] = k
+	}
+	c := n.server.SetClaim(newClaim("a", nil))
+	mustPrepare(t, kubelets["pod-1"], c)
+	n.Stop()
+	if claims, err := d.Claims("pod-web"); len(claims) != 1 || err != nil {
+		t.Errorf("claims %v, %v", claims, err)
+	}
+	if err := unprepareClaim(t, kubelets["pod-2"], c); err != nil {
+		t.Error(err)
+	}
+	if claims, err := d.Claims("pod-web"); len(claims) != 0 || err != nil {
+		t.Errorf("claims %v, %v", claims, err)
+	}
+	for _, uid := range []string{"../x", "a b"} {
+		next.RollingUpdate = uid
+		if _, err := Start(t.Context(), next); err == nil || !strings.Contains(err.Error(), "RollingUpdate") {
+			t.Errorf("%q: %v", uid, err)
+		}
+	}
+}
