@@ -111,3 +111,27 @@ func TestMetricsSayHowClaimsAreDoing(t *testing.T) {
 		return metrics(`claim_status_writes_total{outcome="written"}`) == 1 && metrics("claim_status_pending") == 0
 	})
 }
+
+// The kubelet hears at once what the ADD would refuse.
+func TestClaimsAreCheckedByTheConfigurationOfTheDaemon(t *testing.T) {
+	t.Parallel()
+	tn := newTown(t, `,"namespaceIsolation":true,"allowedTypes":{"nad":["macvlan"]}`+claimKeys+`}`).withKubelet(t).start(t)
+	k := tn.kubelet(t)
+	a := tn.pod(t, "one")
+	for name, tt := range map[string]struct{ parameters, says string }{
+		"allowed":           {parameters("net7", "blue"), ""},
+		"another-namespace": {parameters("net8", "other/red"), "other/red"},
+		"another-type":      {`{"apiVersion":"cni.networking.x-k8s.io/v1alpha1","kind":"CNI","config":{"cniVersion":"1.0.0","name":"n","type":"bridge"}}`, "bridge"},
+		"wrong-parameters":  {`{"apiVersion":"dra.metacni.io/v1alpha1","kind":"Network"}`, "definition"},
+	} {
+		c := tn.claim(t, name, a, tt.parameters)
+		all, err := k.Prepare(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = all[string(c.UID)].Err
+		if (err == nil) != (tt.says == "") || err != nil && !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("claim %s: %v, want %q", name, err, tt.says)
+		}
+	}
+}

@@ -7,7 +7,7 @@
 // files (find.go), and then to attachments (wanted.go) with devices (device.go). What is
 // asked of a Kubernetes cluster is in cluster.go. The file attach.go attaches one more
 // network to a running container, and reconcile.go follows what its pod selects. What can be
-// said before there is a container is in review.go.
+// said before there is a container is in review.go and offered.go.
 package multinet
 
 import (

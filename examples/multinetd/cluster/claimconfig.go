@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"strings"
 
@@ -124,11 +125,8 @@ func (o Offered) ref() (nad.Ref, bool) {
 // device returns the device of o. Its own attributes replace those that are found.
 func (o Offered) device(found map[string]string) dra.Device {
 	d := dra.Device{Name: o.Device, Exclusive: o.Exclusive, Attributes: map[string]string{}}
-	for _, attributes := range []map[string]string{found, o.Attributes} {
-		for key, value := range attributes {
-			d.Attributes[key] = value
-		}
-	}
+	maps.Copy(d.Attributes, found)
+	maps.Copy(d.Attributes, o.Attributes)
 	return d
 }
 

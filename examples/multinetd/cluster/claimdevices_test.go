@@ -150,7 +150,7 @@ func TestWhatIsPublishedIsNotPublishedAgain(t *testing.T) {
 func TestANetworkThatHangsIsWithdrawn(t *testing.T) {
 	t.Parallel()
 	var networks []Offered
-	for _, name := range strings.Fields("a b c d e f") {
+	for name := range strings.FieldsSeq("a b c d e f") {
 		networks = append(networks, Offered{Device: name, Network: name})
 	}
 	hang := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/kube/dra"
 	"github.com/metacni/metacni/examples/multinet/multinet"
@@ -269,7 +270,7 @@ func (s *claims) attachments(ctx context.Context, claim dra.Claim) ([]dra.Attach
 	for _, r := range newest {
 		for i := range r.Attached {
 			if r.Whole(i) {
-				attached = append(attached, claim.Ref.Attached(r.Attached[i:i+1])...)
+				attached = append(attached, claim.Attached(r.Attached[i:i+1])...)
 			}
 		}
 	}
@@ -283,12 +284,12 @@ func (s *claims) detach(ctx context.Context, claim dra.Ref) error {
 	errs := []error{err}
 	for _, r := range records {
 		changed := false
-		for i := len(r.Attached) - 1; i >= 0; i-- {
-			if len(claim.Attached(r.Attached[i:i+1])) == 0 {
+		for _, a := range slices.Backward(r.Attached) {
+			if len(claim.Attached([]delegate.Attached{a})) == 0 {
 				continue
 			}
 			changed = true
-			errs = append(errs, s.cluster.plugin.Detach(ctx, r.dir, r.Key, r.Attached[i].IfName))
+			errs = append(errs, s.cluster.plugin.Detach(ctx, r.dir, r.Key, a.IfName))
 		}
 		if changed {
 			s.cluster.recorded(multinet.PodOf(r.Record))
