@@ -38,6 +38,27 @@ func TestDaemonSetConfiguresTheDaemon(t *testing.T) {
 	}
 }
 
+// The daemon accepts the example of ResourceClaims, and the component gives it the right to watch
+// the pods of its node.
+func TestExampleOfClaimsIsAConfiguration(t *testing.T) {
+	t.Parallel()
+	conf := deployed(t, "deploy/dra/examples/daemon-config.json")
+	root, file := node(t), filepath.Join(t.TempDir(), "daemon-config.json")
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(conf, `"/host"`, `"`+root+`"`)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := readConfig([]string{"--config", file}, "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := c.cluster.DRA; len(c.ignored) > 0 || d == nil || d.Driver == "" || len(d.Networks) == 0 {
+		t.Errorf("%+v", c)
+	}
+	if !strings.Contains(deployed(t, "deploy/dra/kustomization.yaml"), "resources: [pods], verbs: [list, watch]") {
+		t.Error("the daemon may not watch pods")
+	}
+}
+
 // A pod has a token only where the daemon uses the API; the webhook never does. The init container mounts only
 // the directory of plugins.
 func TestDeploymentGivesNoMoreThanIsNeeded(t *testing.T) {

@@ -141,3 +141,25 @@ func TestStatusOfAClaimFollowsSweeps(t *testing.T) {
 	tn.until(t, "the status is that of a pod without a container", func() bool { return tn.condition("storage") == notReady })
 	tn.clean(t)
 }
+
+// The daemon starts while the API is away, and the ADD of a pod with claims that are prepared
+// needs nobody.
+func TestPreparedClaimsAreAttachedWhileTheAPIIsAway(t *testing.T) {
+	t.Parallel()
+	tn := newTownWithClaims(t, "").start(t)
+	a := tn.pod(t, "one")
+	prepare(t, tn.kubelet(t), tn.claim(t, "storage", a, `{"apiVersion":"cni.networking.x-k8s.io/v1alpha1","kind":"CNI","ifName":"net7",
+		"config":{"cniVersion":"1.0.0","name":"n","type":"macvlan"}}`))
+	if err := tn.stop(); err != nil {
+		t.Fatal(err)
+	}
+	tn.api.Stop()
+	next := newTownIn(t, tn.dir, tn.api, claimKeys+`}`)
+	next.world.start(t)
+	want(t, "ADD", next.command(t, "ADD", a, annotated("")), 0, "")
+	if got := next.fake.Live(); !slices.Equal(got, []string{"bridge c-one eth0", "macvlan c-one net7"}) {
+		t.Errorf("attached: %q", got)
+	}
+	want(t, "DEL", next.command(t, "DEL", a, annotated("")), 0, "")
+	next.clean(t)
+}

@@ -40,6 +40,7 @@ func TestTheComponentLetsTheDaemonBeADriver(t *testing.T) {
 		"update resource.k8s.io resourceclaims/status",
 		"associated-node:update resource.k8s.io resourceclaims/driver "+claimDriver,
 		"list watch create update delete resource.k8s.io resourceslices",
+		"list watch  pods",
 		"get  nodes",
 	)
 	slices.Sort(want)
