@@ -23,7 +23,7 @@ import (
 
 const (
 	driverName = "net.example.com"
-	claimKeys  = `,"nodeName":"n1","kubeletDir":"$DIR/kubelet","dra":{"driver":"net.example.com"`
+	claimKeys  = `,"nodeName":"n1","kubeletDir":"$DIR/kubelet","dra":{"driver":"net.example.com","allowedTypes":["bridge","host-local","macvlan","vlan","extra","strict"]`
 )
 
 // newTownWithClaims makes a daemon that serves ResourceClaims, with more keys of "dra".

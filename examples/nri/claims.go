@@ -86,7 +86,7 @@ func openClaims(ctx context.Context, conf Config, life *lifecycle.Manager, log *
 	config := dra.Config{
 		Name: conf.DRA.Driver, Node: conf.NodeName, Client: client,
 		Store:  dra.Store{Dir: filepath.Join(conf.StateDir, "claims")},
-		Policy: c.policy, Rules: c.rules,
+		Policy: c.policy, Rules: c.rules, AllowedTypes: conf.DRA.AllowedTypes,
 		Attachments: c.attachments, Detach: c.detach,
 		RegistryDir: filepath.Join(conf.KubeletDir, "plugins_registry"),
 		PluginDir:   filepath.Join(conf.KubeletDir, "plugins", conf.DRA.Driver),

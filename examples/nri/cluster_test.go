@@ -59,6 +59,7 @@ func clusterOf(t *testing.T, n *node) *cluster {
 // claims has a plugin know claims.
 func (c *cluster) claims(p *Plugin) {
 	p.Config.DRA.Driver, p.Config.NodeName = driverName, "node1"
+	p.Config.DRA.AllowedTypes = []string{"a", "b", "c", "bridge", "host-local"}
 	p.Config.KubeletDir, p.Config.DRA.CDIDir = c.file("kubelet"), c.file("cdi")
 	file, err := c.server.Kubeconfig(c.dir)
 	if err != nil {

@@ -68,6 +68,10 @@ type DRA struct {
 	Networks []Device `json:"networks"` // that the node can do
 	Metadata bool     `json:"metadata"` // containers see a file with the interface of each device
 	CDIDir   string   `json:"cdiDir"`   // in which the runtime is told of these files
+
+	// AllowedTypes are the types of plugins that a network may have which is written in a
+	// claim itself. None means that there is no such network.
+	AllowedTypes []string `json:"allowedTypes"`
 }
 
 // A Device is a network that the scheduler can allocate.

@@ -64,7 +64,7 @@ func TestKeysOfClaimsAreChecked(t *testing.T) {
 	const driver = `{"nodeName":"node1","dra":{"driver":"net.example.com"`
 	for text, why := range map[string]string{
 		driver + `}}`: "",
-		driver + `,"networks":[{"network":"My_Net","exclusive":true,"attributes":{"speed":"fast"}},{"network":"shop/my.net","device":"other"}],"metadata":true,"cdiDir":"/c"},"kubeconfig":"/k","kubeletDir":"/l","namespaceIsolation":true,"globalNamespaces":"a, b","allowedTypes":["bridge"]}`: "",
+		driver + `,"networks":[{"network":"My_Net","exclusive":true,"attributes":{"speed":"fast"}},{"network":"shop/my.net","device":"other"}],"metadata":true,"cdiDir":"/c","allowedTypes":["a"]},"kubeconfig":"/k","kubeletDir":"/l","namespaceIsolation":true,"globalNamespaces":"a, b","allowedTypes":["bridge"]}`: "",
 		`{"nodeName":"node1","dra":{}}`:                                         "",
 		`{"dra":{"metadata":true}}`:                                             "dra: driver is missing",
 		`{"dra":{"networks":[{"network":"a"}]}}`:                                "dra: driver is missing",

@@ -7,8 +7,6 @@ import (
 	"strings"
 
 	resourcev1 "k8s.io/api/resource/v1"
-
-	"github.com/metacni/metacni/netconf/nad"
 )
 
 // A Ref names a claim and the pod that it is reserved for.
@@ -63,8 +61,10 @@ type Network struct {
 	// there is one.
 	Request string
 
-	// Opaque are the opaque parameters, byte for byte as they are in the claim.
-	Opaque []byte
+	// Opaque are the opaque parameters, byte for byte as they are in the claim, and OfClass
+	// says that they are those of its DeviceClass.
+	Opaque  []byte
+	OfClass bool
 }
 
 // Parameters parses n.Opaque, see [ParseParameters]. namespace is that of the claim. It does
@@ -99,11 +99,11 @@ func claimOf(c *resourcev1.ResourceClaim, driver string) (Claim, error) {
 		if result.AdminAccess != nil && *result.AdminAccess {
 			return fail(fmt.Errorf("request %q: admin access to a network means nothing", result.Request))
 		}
-		opaque, err := configOf(result.Request, devices.Config, driver)
+		opaque, ofClass, err := configOf(result.Request, devices.Config, driver)
 		if err != nil {
 			return fail(fmt.Errorf("request %q: %w", result.Request, err))
 		}
-		n := Network{DeviceID: DeviceID{Pool: result.Pool, Device: result.Device}, Request: result.Request, Opaque: opaque}
+		n := Network{DeviceID: DeviceID{Pool: result.Pool, Device: result.Device}, Request: result.Request, Opaque: opaque, OfClass: ofClass}
 		if result.ShareID != nil {
 			n.Share = string(*result.ShareID)
 		}
@@ -117,7 +117,7 @@ func claimOf(c *resourcev1.ResourceClaim, driver string) (Claim, error) {
 
 // configOf returns the opaque parameters for a request: those of the claim, or else those of
 // the DeviceClass. It fails if there are none, or several.
-func configOf(request string, configs []resourcev1.DeviceAllocationConfiguration, driver string) ([]byte, error) {
+func configOf(request string, configs []resourcev1.DeviceAllocationConfiguration, driver string) (opaque []byte, ofClass bool, err error) {
 	main, _, _ := strings.Cut(request, "/")
 	for _, source := range []resourcev1.AllocationConfigSource{resourcev1.AllocationConfigSourceClaim, resourcev1.AllocationConfigSourceClass} {
 		var found [][]byte
@@ -129,17 +129,17 @@ func configOf(request string, configs []resourcev1.DeviceAllocationConfiguration
 		}
 		switch {
 		case len(found) > 1:
-			return nil, fmt.Errorf("%d configs, want one", len(found))
+			return nil, false, fmt.Errorf("%d configs, want one", len(found))
 		case len(found) == 1:
-			return slices.Clone(found[0]), nil
+			return slices.Clone(found[0]), source == resourcev1.AllocationConfigSourceClass, nil
 		}
 	}
-	return nil, errors.New("no config, neither in the claim nor in its DeviceClass")
+	return nil, false, errors.New("no config, neither in the claim nor in its DeviceClass")
 }
 
 // check fails with [ErrClaim] if a network of c cannot be run or may not be used, or if two
 // want the same device or interface.
-func (c Claim) check(policy nad.Policy, rules nad.Rules) error {
+func (c Claim) check(config Config) error {
 	fail := func(n Network, err error) error {
 		return &Error{Claim: c.Ref, Kind: ErrClaim, Err: fmt.Errorf("request %q: %w", n.Request, err)}
 	}
@@ -147,7 +147,10 @@ func (c Claim) check(policy nad.Policy, rules nad.Rules) error {
 	for i, n := range c.Networks {
 		p, err := n.Parameters(c.Namespace)
 		if err == nil {
-			err = p.check(c.Namespace, policy, rules)
+			err = p.check(c.Namespace, config.Policy, config.Rules)
+		}
+		if err == nil && p.Config != "" && !n.OfClass {
+			err = p.checkOwn(config.Rules, config.AllowedTypes)
 		}
 		if err != nil {
 			return fail(n, err)

@@ -18,27 +18,31 @@ func TestEachRequestHasOneConfig(t *testing.T) {
 		request string
 		configs []resourcev1.DeviceAllocationConfiguration
 		want    string // empty: an error
+		ofClass bool
 	}{
-		"for all requests":                       {"net", []resourcev1.DeviceAllocationConfiguration{fromClaim(a)}, a},
-		"for this request":                       {"net", []resourcev1.DeviceAllocationConfiguration{fromClaim(a, "net"), fromClaim(b, "other")}, a},
-		"for the request of a subrequest":        {"net/fast", []resourcev1.DeviceAllocationConfiguration{fromClaim(a, "net")}, a},
-		"for this subrequest":                    {"net/fast", []resourcev1.DeviceAllocationConfiguration{fromClaim(a, "net/fast"), fromClaim(b, "net/slow")}, a},
-		"of the class":                           {"net", []resourcev1.DeviceAllocationConfiguration{fromClass(a, "net")}, a},
-		"of the claim, which replaces the class": {"net", []resourcev1.DeviceAllocationConfiguration{fromClass(a), fromClaim(b)}, b},
+		"for all requests":                       {"net", []resourcev1.DeviceAllocationConfiguration{fromClaim(a)}, a, false},
+		"for this request":                       {"net", []resourcev1.DeviceAllocationConfiguration{fromClaim(a, "net"), fromClaim(b, "other")}, a, false},
+		"for the request of a subrequest":        {"net/fast", []resourcev1.DeviceAllocationConfiguration{fromClaim(a, "net")}, a, false},
+		"for this subrequest":                    {"net/fast", []resourcev1.DeviceAllocationConfiguration{fromClaim(a, "net/fast"), fromClaim(b, "net/slow")}, a, false},
+		"of the class":                           {"net", []resourcev1.DeviceAllocationConfiguration{fromClass(a, "net")}, a, true},
+		"of the claim, which replaces the class": {"net", []resourcev1.DeviceAllocationConfiguration{fromClass(a), fromClaim(b)}, b, false},
 		"of another driver as well": {"net", []resourcev1.DeviceAllocationConfiguration{fromClaim(a), {
 			Source: resourcev1.AllocationConfigSourceClaim, DeviceConfiguration: resourcev1.DeviceConfiguration{
 				Opaque: &resourcev1.OpaqueDeviceConfiguration{Driver: "other.example.com"},
 			},
-		}, {Source: resourcev1.AllocationConfigSourceClaim}}, a},
-		"none":                       {"net", nil, ""},
-		"none for this request":      {"net", []resourcev1.DeviceAllocationConfiguration{fromClaim(a, "other")}, ""},
-		"two of the claim":           {"net", []resourcev1.DeviceAllocationConfiguration{fromClaim(a), fromClaim(b, "net")}, ""},
-		"two of the claim, the same": {"net", []resourcev1.DeviceAllocationConfiguration{fromClaim(a), fromClaim(a)}, ""},
-		"two of the class":           {"net", []resourcev1.DeviceAllocationConfiguration{fromClass(a), fromClass(b)}, ""},
+		}, {Source: resourcev1.AllocationConfigSourceClaim}}, a, false},
+		"none":                       {"net", nil, "", false},
+		"none for this request":      {"net", []resourcev1.DeviceAllocationConfiguration{fromClaim(a, "other")}, "", false},
+		"two of the claim":           {"net", []resourcev1.DeviceAllocationConfiguration{fromClaim(a), fromClaim(b, "net")}, "", false},
+		"two of the claim, the same": {"net", []resourcev1.DeviceAllocationConfiguration{fromClaim(a), fromClaim(a)}, "", false},
+		"two of the class":           {"net", []resourcev1.DeviceAllocationConfiguration{fromClass(a), fromClass(b)}, "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, err := configOf(row.request, row.configs, driverName)
+			got, ofClass, err := configOf(row.request, row.configs, driverName)
+			if ofClass != row.ofClass {
+				t.Errorf("of the class: %v", ofClass)
+			}
 			if string(got) != row.want || (err != nil) != (row.want == "") {
 				t.Errorf("got %q, %v", got, err)
 			}
@@ -88,13 +92,14 @@ func wrongClaims() map[string]struct {
 		"with an interface twice": {func(c *resourcev1.ResourceClaim) {
 			c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results, allocatedTo("two", "other", ""))
 		}, "another network's"},
-		"with a list for parameters": {parameters(`[]`), "cannot decode"},
-		"with an unknown key":        {parameters(cni(`,"config":{},"x":1`)), `key "x"`},
-		"with another kind":          {parameters(`{"apiVersion":"v1","kind":"Pod"}`), `key "kind"`},
-		"with 10 KiB and a byte":     {parameters(padded(MaxParameters + 1)), "10 KiB"},
-		"with a config without type": {parameters(cni(`,"config":{"name":"n"}`)), "type"},
-		"with the plugin itself":     {parameters(cni(`,"config":{"cniVersion":"1.1.0","name":"n","type":"multinet"}`)), "itself"},
-		"with a forbidden namespace": {parameters(own(`,"definition":"red/n"`)), "namespaceIsolation"},
+		"with a list for parameters":           {parameters(`[]`), "cannot decode"},
+		"with an unknown key":                  {parameters(cni(`,"config":{},"x":1`)), `key "x"`},
+		"with another kind":                    {parameters(`{"apiVersion":"v1","kind":"Pod"}`), `key "kind"`},
+		"with 10 KiB and a byte":               {parameters(padded(MaxParameters + 1)), "10 KiB"},
+		"with a config without type":           {parameters(cni(`,"config":{"name":"n"}`)), "type"},
+		"with the plugin itself":               {parameters(cni(`,"config":{"cniVersion":"1.1.0","name":"n","type":"multinet"}`)), "itself"},
+		"with a type that claims may not have": {parameters(cni(`,"config":{"cniVersion":"1.1.0","name":"n","type":"host-device"}`)), `"host-device" is not one of allowedTypes`},
+		"with a forbidden namespace":           {parameters(own(`,"definition":"red/n"`)), "namespaceIsolation"},
 	}
 }
 
@@ -105,7 +110,7 @@ func TestWrongClaimsAreRefused(t *testing.T) {
 			t.Parallel()
 			claim, err := claimOf(newClaim("a", row.edit), driverName)
 			if err == nil {
-				err = claim.check(nad.Policy{Isolation: true}, nad.Rules{Own: []string{"multinet"}})
+				err = claim.check(Config{Policy: nad.Policy{Isolation: true}, Rules: nad.Rules{Own: []string{"multinet"}}, AllowedTypes: []string{"bridge", "multinet"}})
 			}
 			var e *Error
 			if !errors.As(err, &e) || !errors.Is(err, ErrClaim) || e.CNICode() != 7 || !strings.Contains(err.Error(), row.want) || !strings.HasPrefix(err.Error(), "claim blue/a: ") {
@@ -124,7 +129,7 @@ func TestClaimsHaveTheDevicesOfTheDriver(t *testing.T) {
 	}), driverName)
 	want := Claim{
 		Ref: Ref{UID: "claim-a", Namespace: "blue", Name: "a", Pod: "pod-web"}, PodName: "web", Networks: []Network{
-			{DeviceID{"node1", "storage", "share-a"}, "net", []byte("{ 1.0 }")}, {DeviceID{"node1", "vlan", ""}, "two/fast", []byte("b")},
+			{DeviceID{"node1", "storage", "share-a"}, "net", []byte("{ 1.0 }"), false}, {DeviceID{"node1", "vlan", ""}, "two/fast", []byte("b"), true},
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
@@ -135,7 +140,7 @@ func TestClaimsHaveTheDevicesOfTheDriver(t *testing.T) {
 func TestDevicesAndInterfacesBelongToOneClaim(t *testing.T) {
 	t.Parallel()
 	claim := func(uid, pod string, device DeviceID, ifName string) Claim {
-		return Claim{Ref: Ref{uid, "blue", uid, pod}, Networks: []Network{{device, "net", []byte(cni(`,"ifName":"` + ifName + `","config":{}`))}}}
+		return Claim{Ref: Ref{uid, "blue", uid, pod}, Networks: []Network{{device, "net", []byte(cni(`,"ifName":"` + ifName + `","config":{}`)), false}}}
 	}
 	share := func(s string) DeviceID { return DeviceID{"node1", "storage", s} }
 	mine := claim("a", "pod", share("1"), "net1")
@@ -159,6 +164,42 @@ func TestDevicesAndInterfacesBelongToOneClaim(t *testing.T) {
 			case row.want == "" && err != nil:
 				t.Error(err)
 			case row.want != "" && (!errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), row.want)):
+				t.Errorf("got %v, want %q", err, row.want)
+			}
+		})
+	}
+}
+
+// Who may make claims may not choose what runs as root, unless the configuration says so.
+func TestNetworksInClaimsNeedAllowedTypes(t *testing.T) {
+	t.Parallel()
+	inline := own(`,"config":"{\"cniVersion\":\"1.1.0\",\"name\":\"n\",\"type\":\"bridge\"}"`)
+	for name, row := range map[string]struct {
+		of      func(string, ...string) resourcev1.DeviceAllocationConfiguration
+		text    string
+		allowed []string
+		want    string // of the error; empty means none
+	}{
+		"of the claim":                  {fromClaim, inline, nil, "no networks of their own"},
+		"of the claim, allowed":         {fromClaim, inline, []string{"macvlan", "bridge"}, ""},
+		"of the claim, another type":    {fromClaim, inline, []string{"macvlan"}, `"bridge" is not one of allowedTypes`},
+		"of the class":                  {fromClass, inline, nil, ""},
+		"of the class, another type":    {fromClass, inline, []string{"macvlan"}, ""},
+		"a definition":                  {fromClaim, own(`,"definition":"n"`), nil, ""},
+		"of both, the claim decides":    {fromClaim, own(`,"definition":"n"`), []string{"macvlan"}, ""},
+		"of the claim, in both kinds":   {fromClaim, cni(`,"config":{"cniVersion":"1.1.0","name":"n","type":"bridge"}`), nil, "no networks of their own"},
+		"of the class, with other IPAM": {fromClass, cni(`,"config":{"cniVersion":"1.1.0","name":"n","type":"bridge","ipam":{"type":"host-local"}}`), []string{"bridge"}, ""},
+		"of the claim, with other IPAM": {fromClaim, cni(`,"config":{"cniVersion":"1.1.0","name":"n","type":"bridge","ipam":{"type":"host-local"}}`), []string{"bridge"}, "host-local"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			claim, err := claimOf(newClaim("a", func(c *resourcev1.ResourceClaim) {
+				c.Status.Allocation.Devices.Config = []resourcev1.DeviceAllocationConfiguration{row.of(row.text)}
+			}), driverName)
+			if err == nil {
+				err = claim.check(Config{AllowedTypes: row.allowed})
+			}
+			if (row.want == "") != (err == nil) || err != nil && (!errors.Is(err, ErrClaim) || !strings.Contains(err.Error(), row.want)) {
 				t.Errorf("got %v, want %q", err, row.want)
 			}
 		})

@@ -40,8 +40,14 @@ type Config struct {
 	// selected them.
 	Policy nad.Policy
 
-	// Rules are those for networks in claims.
+	// Rules are those for networks in claims, and in DeviceClasses.
 	Rules nad.Rules
+
+	// AllowedTypes are the types of plugins that a network may have which is written in a
+	// claim itself. None means that there is no such network: a claim names a definition, or
+	// has the parameters of its DeviceClass, which administrators write. Everybody who may
+	// run pods may usually make claims, and plugins run as root.
+	AllowedTypes []string
 
 	// Attachments returns what the pod of a claim is attached to because of the claim, from
 	// the records of its newest sandbox. It is called at any time, by several goroutines. It

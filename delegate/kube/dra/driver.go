@@ -112,7 +112,7 @@ func (p plugin) PrepareResourceClaims(ctx context.Context, claims []*resourcev1.
 func (d *Driver) prepare(ctx context.Context, c *resourcev1.ResourceClaim) (Claim, error) {
 	claim, err := claimOf(c, d.config.Name)
 	if err == nil {
-		err = claim.check(d.config.Policy, d.config.Rules)
+		err = claim.check(d.config)
 	}
 	if err != nil {
 		return Claim{}, err

@@ -98,7 +98,7 @@ func newNode(t *testing.T, edit func(*Config)) *node {
 	n.config = Config{
 		Name: driverName, Node: "node1", Client: set, Store: Store{Dir: filepath.Join(t.TempDir(), "claims")},
 		Attachments: n.attachments, Detach: n.detach,
-		RegistryDir: socketDir(t), PluginDir: socketDir(t), SweepInterval: time.Hour,
+		RegistryDir: socketDir(t), PluginDir: socketDir(t), SweepInterval: time.Hour, AllowedTypes: []string{"bridge", "host-local", "tuning", "macvlan", "vlan"},
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 	if edit != nil {

@@ -129,9 +129,20 @@ func (p *Parameters) parseOwn(o *object, namespace string) error {
 // check fails unless the network in p can be run, and a claim of the given namespace may use it.
 func (p Parameters) check(namespace string, policy nad.Policy, rules nad.Rules) error {
 	if p.Definition != (nad.Ref{}) {
-		_, err := policy.Decide(namespace, p.Definition, nad.Selected)
+		_, err := policy.Decide(namespace, p.Definition, nad.Claimed)
 		return err
 	}
+	_, err := p.Network(rules)
+	return err
+}
+
+// checkOwn fails unless the plugins of the network in p.Config, which is written in a claim itself,
+// have allowed types.
+func (p Parameters) checkOwn(rules nad.Rules, allowed []string) error {
+	if len(allowed) == 0 {
+		return errors.New("config: claims may have no networks of their own (allowedTypes): name a definition")
+	}
+	rules.Allowed = allowed
 	_, err := p.Network(rules)
 	return err
 }

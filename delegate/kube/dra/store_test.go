@@ -13,7 +13,7 @@ import (
 func stored(uid, pod string) Claim {
 	return Claim{
 		Ref: Ref{uid, "blue", "name-" + uid, pod}, PodName: "web",
-		Networks: []Network{{DeviceID{"node1", "storage", uid}, "net", []byte("{ \"b\":1.0,\n\"a\":1e3,\"c\":\"\xff\" }")}},
+		Networks: []Network{{DeviceID{"node1", "storage", uid}, "net", []byte("{ \"b\":1.0,\n\"a\":1e3,\"c\":\"\xff\" }"), true}},
 	}
 }
 

@@ -21,8 +21,9 @@ import (
 type DRA struct {
 	Driver        string    `json:"driver"` // its name in DeviceClasses and claims
 	Networks      []Offered `json:"networks"`
-	Metadata      bool      `json:"metadata"` // containers see files about their devices
-	CDIDir        string    `json:"cdiDir"`   // of the node; empty means defaultCDIDir
+	AllowedTypes  []string  `json:"allowedTypes"` // of networks in claims themselves; none means no such networks
+	Metadata      bool      `json:"metadata"`     // containers see files about their devices
+	CDIDir        string    `json:"cdiDir"`       // of the node; empty means defaultCDIDir
 	RollingUpdate bool      `json:"rollingUpdate"`
 
 	podUID string // of the daemon; set by Discover for RollingUpdate

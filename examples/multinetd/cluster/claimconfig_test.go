@@ -20,6 +20,7 @@ func TestKeysAboutClaimsAreChecked(t *testing.T) {
 		errs string
 	}{
 		{keys: driver, want: DRA{Driver: driverName}},
+		{keys: driver + `,"allowedTypes":["macvlan"]`, want: DRA{Driver: driverName, AllowedTypes: []string{"macvlan"}}},
 		{keys: driver + `,"networks":[]`, want: DRA{Driver: driverName, Networks: []Offered{}}},
 		{
 			keys: driver + `,"networks":[{"network":"kube-system/storage.v2","exclusive":true,"attributes":{"speed":"fast","example.com/rack":"7"}},{"device":"x","network":"My_Net"},{"network":"_My_Net"}],

@@ -62,7 +62,7 @@ func (c *Cluster) newClaims() (*claims, error) {
 	d := c.conf.DRA
 	s := &claims{cluster: c, up: make(chan struct{}), config: dra.Config{
 		Name: d.Driver, Node: c.conf.Node, Client: client,
-		Store: dra.Store{Dir: c.conf.ClaimDir}, Policy: policy, Rules: rules,
+		Store: dra.Store{Dir: c.conf.ClaimDir}, Policy: policy, Rules: rules, AllowedTypes: d.AllowedTypes,
 		RollingUpdate: d.podUID, Logger: c.log,
 	}}
 	s.config.Attachments, s.config.Detach = s.attachments, s.detach

@@ -70,7 +70,7 @@ func newNode(t *testing.T, edit func(dir string, c *Config)) *node {
 	if conf.Kubeconfig, err = n.api.Kubeconfig(dir); err != nil {
 		t.Fatal(err)
 	}
-	conf.Node, conf.KubeletDir, conf.DRA, conf.ClaimDir = "n1", dir+"/kubelet", &DRA{Driver: driverName}, dir+"/claims"
+	conf.Node, conf.KubeletDir, conf.DRA, conf.ClaimDir = "n1", dir+"/kubelet", &DRA{Driver: driverName, AllowedTypes: []string{"bridge", "macvlan", "vlan", "x"}}, dir+"/claims"
 	if err := os.MkdirAll(dir+"/kubelet/plugins_registry", 0o750); err != nil {
 		t.Fatal(err)
 	}

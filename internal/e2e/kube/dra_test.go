@@ -83,7 +83,7 @@ func startClaimNode(t *testing.T, s *server.Server, namespace, name, token strin
 	n := &claimNode{namespace: namespace, name: name, attached: map[string][]dra.Attachment{}}
 	n.admin, n.client = clientset(t, s, server.AdminToken), clientset(t, s, token)
 	n.config = dra.Config{
-		Name: claimDriver, Node: n.name, Client: n.client, Store: dra.Store{Dir: filepath.Join(t.TempDir(), "claims")},
+		Name: claimDriver, Node: n.name, AllowedTypes: []string{"bridge"}, Client: n.client, Store: dra.Store{Dir: filepath.Join(t.TempDir(), "claims")},
 		Attachments: n.attachments, Detach: n.detach, RegistryDir: socketDir(t), PluginDir: socketDir(t),
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
