@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -278,10 +277,10 @@ func (c *claims) publish(ctx context.Context, withdrawn map[string]string) {
 
 // device returns a network as the scheduler knows it. It has an Err if pods cannot be
 // attached to it now.
-func (c *claims) device(ctx context.Context, conf Device) dra.Device {
+func (c *claims) device(ctx context.Context, conf dra.Offer) dra.Device {
 	var n netconf.Network
-	ref, err := nad.ParseRef(conf.Network, "") // fails for the name of a file
-	if err == nil {
+	var err error
+	if ref, ok := conf.Definition(); ok {
 		n, _, err = c.definition(c.view.KnownDefinition(ctx, ref))
 	} else {
 		n, err = netconf.Load(os.DirFS(c.conf.ConfDir), conf.Network)
@@ -291,9 +290,7 @@ func (c *claims) device(ctx context.Context, conf Device) dra.Device {
 		defer cancel()
 		err = c.life.Status(ctx, []netconf.Network{n})
 	}
-	d := dra.Device{Name: conf.name(), Attributes: dra.Attributes(n), Exclusive: conf.Exclusive, Err: err}
-	maps.Copy(d.Attributes, conf.Attributes)
-	return d
+	return conf.As(n, err)
 }
 
 // describeClaim returns the words by which people know a claim.

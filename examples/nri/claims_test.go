@@ -12,6 +12,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/kube/dra"
 	"github.com/metacni/metacni/delegate/kube/kubetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/netconf/nad"
@@ -329,7 +330,7 @@ func TestNetworksThatAreReadyArePublished(t *testing.T) {
 	ready <- nil
 	p := c.plugin(x, c.claims, func(p *Plugin) {
 		p.Config.Sweep = Duration{sweepOften}
-		p.Config.DRA.Networks = []Device{
+		p.Config.DRA.Networks = []dra.Offer{
 			{Network: "up", Exclusive: true, Attributes: map[string]string{"speed": "fast"}},
 			{Device: "nas", Network: "shop/storage"},
 			{Network: "absent"},

@@ -7,13 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
-	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/metacni/metacni/delegate/kube/dra"
 	"github.com/metacni/metacni/delegate/plugin"
@@ -64,22 +61,14 @@ type Config struct {
 
 // A DRA is the configuration of the node's DRA driver. Without Driver there is none.
 type DRA struct {
-	Driver   string   `json:"driver"`
-	Networks []Device `json:"networks"` // that the node can do
-	Metadata bool     `json:"metadata"` // containers see a file with the interface of each device
-	CDIDir   string   `json:"cdiDir"`   // in which the runtime is told of these files
+	Driver   string      `json:"driver"`
+	Networks []dra.Offer `json:"networks"` // that the node can do
+	Metadata bool        `json:"metadata"` // containers see a file with the interface of each device
+	CDIDir   string      `json:"cdiDir"`   // in which the runtime is told of these files
 
 	// AllowedTypes are the types of plugins that a network may have which is written in a
 	// claim itself. None means that there is no such network.
 	AllowedTypes []string `json:"allowedTypes"`
-}
-
-// A Device is a network that the scheduler can allocate.
-type Device struct {
-	Device     string            `json:"device"`  // empty means that it is made of Network
-	Network    string            `json:"network"` // a name in ConfDir, or namespace/name of a definition
-	Exclusive  bool              `json:"exclusive"`
-	Attributes map[string]string `json:"attributes"`
 }
 
 // A Duration is a [time.Duration] that is written as "1m30s".
@@ -142,8 +131,8 @@ func (c Config) checkDRA() error {
 		return nil
 	}
 	var errs []error
-	if why := validation.IsDNS1123Subdomain(c.DRA.Driver); len(why) > 0 || len(c.DRA.Driver) > maxDriverName {
-		errs = append(errs, fmt.Errorf("dra: driver %q is not a DNS subdomain of at most %d characters", c.DRA.Driver, maxDriverName))
+	if err := dra.CheckName(c.DRA.Driver); err != nil {
+		errs = append(errs, fmt.Errorf("dra: %w", err))
 	}
 	if c.NodeName == "" {
 		errs = append(errs, errors.New("dra needs nodeName, or NODE_NAME in the environment"))
@@ -156,37 +145,11 @@ func (c Config) checkDRA() error {
 	if _, err := nad.ParseNamespaces(c.GlobalNamespaces); err != nil {
 		errs = append(errs, fmt.Errorf("globalNamespaces: %w", err))
 	}
-	names := make(map[string]bool)
-	for _, d := range c.DRA.Networks {
-		err := d.check()
-		if err == nil && names[d.name()] {
-			err = fmt.Errorf("two networks are the device %q", d.name())
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("dra: network %q: %w", d.Network, err))
-		}
-		names[d.name()] = true
+	if err := dra.CheckOffers(c.DRA.Networks); err != nil {
+		errs = append(errs, fmt.Errorf("dra: %w", err))
 	}
 	return errors.Join(errs...)
 }
-
-// name returns the name of the device.
-func (d Device) name() string { return cmp.Or(d.Device, dra.DeviceName(path.Base(d.Network))) }
-
-func (d Device) check() error {
-	if d.Network == "" {
-		return errors.New("missing")
-	}
-	if strings.Contains(d.Network, "/") {
-		if _, err := nad.ParseRef(d.Network, ""); err != nil {
-			return err
-		}
-	}
-	return dra.Device{Name: d.name(), Attributes: d.Attributes}.Check()
-}
-
-// maxDriverName is a limit of the Kubernetes API.
-const maxDriverName = 63
 
 const (
 	// leastMargin is for sending the answer, on a busy machine.

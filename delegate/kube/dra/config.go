@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"time"
 
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
@@ -108,8 +109,13 @@ func (c Config) check() error {
 	case c.RollingUpdate != "" && !isUID(c.RollingUpdate):
 		return fmt.Errorf("RollingUpdate: %q is not a UID", c.RollingUpdate)
 	}
-	if why := validation.IsDNS1123Subdomain(c.Name); len(why) > 0 {
-		return fmt.Errorf("DRA driver %q: %s", c.Name, why[0])
+	return CheckName(c.Name)
+}
+
+// CheckName fails for a name that no driver can have: it is a DNS subdomain of at most 63 bytes.
+func CheckName(driver string) error {
+	if len(validation.IsDNS1123Subdomain(driver)) > 0 || len(driver) > resourcev1.DriverNameMaxLength {
+		return fmt.Errorf("driver %q is not a DNS subdomain of at most %d characters", driver, resourcev1.DriverNameMaxLength)
 	}
 	return nil
 }

@@ -28,5 +28,5 @@
 // parameters.go and claim.go say what a claim wants, without an API. store.go keeps it.
 // driver.go, configured by config.go, answers the kubelet. device_status.go computes the
 // status of a claim, and write.go writes it. sweep.go forgets claims that nobody has released.
-// publish.go publishes devices, and attributes.go says what a device can say about its network.
+// offer.go makes devices of networks, and publish.go publishes them.
 package dra

@@ -47,7 +47,7 @@ func (d *Driver) Publish(ctx context.Context, devices []Device) error {
 	var ready []resourcev1.Device
 	names := map[string]bool{}
 	for _, device := range devices {
-		if err := device.Check(); err != nil {
+		if err := device.check(); err != nil {
 			return err
 		}
 		if names[device.Name] {
@@ -71,8 +71,8 @@ func (d *Driver) Publish(ctx context.Context, devices []Device) error {
 	return d.helper.PublishResources(ctx, resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{d.config.Node: pool}})
 }
 
-// Check fails for a name or attributes that no API server takes, as [Driver.Publish] does.
-func (d Device) Check() error {
+// check fails for a name or attributes that no API server takes.
+func (d Device) check() error {
 	if why := validation.IsDNS1123Label(d.Name); len(why) > 0 {
 		return fmt.Errorf("device %q: %s", d.Name, why[0])
 	}

@@ -6,6 +6,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/metacni/metacni/delegate/kube/dra"
 )
 
 const driverName = "net.example.com"
@@ -21,16 +23,16 @@ func TestKeysAboutClaimsAreChecked(t *testing.T) {
 	}{
 		{keys: driver, want: DRA{Driver: driverName}},
 		{keys: driver + `,"allowedTypes":["macvlan"]`, want: DRA{Driver: driverName, AllowedTypes: []string{"macvlan"}}},
-		{keys: driver + `,"networks":[]`, want: DRA{Driver: driverName, Networks: []Offered{}}},
+		{keys: driver + `,"networks":[]`, want: DRA{Driver: driverName, Networks: []dra.Offer{}}},
 		{
 			keys: driver + `,"networks":[{"network":"kube-system/storage.v2","exclusive":true,"attributes":{"speed":"fast","example.com/rack":"7"}},{"device":"x","network":"My_Net"},{"network":"_My_Net"}],
 				"metadata":true,"cdiDir":"/cdi","rollingUpdate":true`,
 			want: DRA{
 				Driver: driverName, Metadata: true, CDIDir: "/cdi", RollingUpdate: true,
-				Networks: []Offered{
-					{Device: "storage-v2", Network: "kube-system/storage.v2", Exclusive: true, Attributes: map[string]string{"speed": "fast", "example.com/rack": "7"}},
+				Networks: []dra.Offer{
+					{Network: "kube-system/storage.v2", Exclusive: true, Attributes: map[string]string{"speed": "fast", "example.com/rack": "7"}},
 					{Device: "x", Network: "My_Net"},
-					{Device: "my-net", Network: "_My_Net"},
+					{Network: "_My_Net"},
 				},
 			},
 		},

@@ -11,7 +11,6 @@ import (
 
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/kube/dra"
-	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
 )
@@ -28,7 +27,7 @@ const (
 // fails.
 type offers struct {
 	cluster  *Cluster
-	networks []Offered
+	networks []dra.Offer
 	again    chan struct{} // has an element when a definition has changed
 
 	mu        sync.Mutex // guards what follows
@@ -42,8 +41,8 @@ func newOffers(c *Cluster) *offers {
 
 // changed has the networks looked at again if r is one of them.
 func (o *offers) changed(r nad.Ref) {
-	named := func(n Offered) bool {
-		ref, ok := n.ref()
+	named := func(n dra.Offer) bool {
+		ref, ok := n.Definition()
 		return ok && ref == r
 	}
 	if !slices.ContainsFunc(o.networks, named) {
@@ -137,7 +136,7 @@ func (o *offers) look(ctx context.Context) ([]dra.Device, error) {
 }
 
 // device returns the device of n as it is now.
-func (o *offers) device(ctx context.Context, n Offered) dra.Device {
+func (o *offers) device(ctx context.Context, n dra.Offer) dra.Device {
 	ctx, cancel := context.WithTimeout(ctx, offerTimeout)
 	defer cancel()
 	c := o.cluster
@@ -146,30 +145,7 @@ func (o *offers) device(ctx context.Context, n Offered) dra.Device {
 		return c.view.KnownDefinition(ctx, r)
 	}
 	network, err := c.plugin.Status(ctx, n.Network, asked)
-	d := n.device(attributes(network))
-	d.Err = err
-	return d
-}
-
-// attributes returns what DeviceClasses and claims can select a network by.
-func attributes(n netconf.Network) map[string]string {
-	if n.IsZero() || len(n.Plugins()) == 0 {
-		return nil
-	}
-	first := n.Plugins()[0]
-	found := map[string]string{pluginAttribute: first.Type()}
-	var keys struct {
-		Master string `json:"master"`
-	}
-	if first.Decode(&keys) == nil && keys.Master != "" {
-		found[masterAttribute] = keys.Master
-	}
-	for key, value := range found {
-		if (dra.Device{Name: "x", Attributes: map[string]string{key: value}}).Check() != nil {
-			delete(found, key) // the API takes no such value
-		}
-	}
-	return found
+	return n.As(network, err)
 }
 
 // note counts devices, and logs which are withdrawn or offered again.

@@ -35,7 +35,7 @@ type market struct {
 }
 
 // offer offers networks in a bubble, until do returns. The daemon is ready.
-func offer(t *testing.T, networks []Offered, do func(*market)) *market {
+func offer(t *testing.T, networks []dra.Offer, do func(*market)) *market {
 	t.Helper()
 	m := &market{status: map[string]func(context.Context) error{}}
 	synctest.Test(t, func(t *testing.T) {
@@ -118,7 +118,7 @@ var errNoCable = errors.New("no cable")
 
 func TestANetworkIsWithdrawnWhileItsSTATUSFails(t *testing.T) {
 	t.Parallel()
-	m := offer(t, []Offered{{Device: "a", Network: "ns/a"}, {Device: "b", Network: "b"}}, func(m *market) {
+	m := offer(t, []dra.Offer{{Device: "a", Network: "ns/a"}, {Device: "b", Network: "b"}}, func(m *market) {
 		m.want(t, time.Second, "a b")
 		m.set("b", fails(errNoCable))
 		m.want(t, time.Minute, "a b", "a")
@@ -142,16 +142,16 @@ func TestANetworkIsWithdrawnWhileItsSTATUSFails(t *testing.T) {
 // configuration may have offered something.
 func TestWhatIsPublishedIsNotPublishedAgain(t *testing.T) {
 	t.Parallel()
-	offer(t, []Offered{{Device: "a", Network: "ns/a"}}, func(m *market) { m.want(t, time.Hour, "a") })
+	offer(t, []dra.Offer{{Device: "a", Network: "ns/a"}}, func(m *market) { m.want(t, time.Hour, "a") })
 	offer(t, nil, func(m *market) { m.want(t, time.Hour, "") })
 }
 
 // A network that hangs delays neither the others nor the next look for long.
 func TestANetworkThatHangsIsWithdrawn(t *testing.T) {
 	t.Parallel()
-	var networks []Offered
+	var networks []dra.Offer
 	for name := range strings.FieldsSeq("a b c d e f") {
-		networks = append(networks, Offered{Device: name, Network: name})
+		networks = append(networks, dra.Offer{Device: name, Network: name})
 	}
 	hang := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 	m := offer(t, networks, func(m *market) {
@@ -169,7 +169,7 @@ func TestANetworkThatHangsIsWithdrawn(t *testing.T) {
 // A definition that changes is looked at soon, and many changes at once are one look.
 func TestADefinitionThatChangesIsLookedAtSoon(t *testing.T) {
 	t.Parallel()
-	offer(t, []Offered{{Device: "a", Network: "ns/a"}, {Device: "b", Network: "a"}}, func(m *market) {
+	offer(t, []dra.Offer{{Device: "a", Network: "ns/a"}, {Device: "b", Network: "a"}}, func(m *market) {
 		m.want(t, 2*time.Second, "a b")
 		m.set("ns/a", fails(errNoCable))
 		m.changed(nad.Ref{Namespace: "other", Name: "a"})
@@ -187,7 +187,7 @@ func TestADefinitionThatChangesIsLookedAtSoon(t *testing.T) {
 // While the API does not tell whether a definition exists, what was published stays.
 func TestNothingIsWithdrawnForWantOfTheAPI(t *testing.T) {
 	t.Parallel()
-	offer(t, []Offered{{Device: "a", Network: "ns/a"}, {Device: "b", Network: "b"}}, func(m *market) {
+	offer(t, []dra.Offer{{Device: "a", Network: "ns/a"}, {Device: "b", Network: "b"}}, func(m *market) {
 		m.want(t, time.Second, "a b")
 		m.set("ns/a", fails(&kube.Error{Object: "NAD ns/a", Kind: kube.ErrNotSynced}))
 		m.set("b", fails(errNoCable))
@@ -199,7 +199,7 @@ func TestNothingIsWithdrawnForWantOfTheAPI(t *testing.T) {
 
 func TestAPublicationThatFailsIsTriedAgain(t *testing.T) {
 	t.Parallel()
-	offer(t, []Offered{{Device: "a", Network: "ns/a"}}, func(m *market) {
+	offer(t, []dra.Offer{{Device: "a", Network: "ns/a"}}, func(m *market) {
 		m.want(t, time.Second, "a")
 		m.mu.Lock()
 		m.refuse = errNoCable
@@ -211,31 +211,4 @@ func TestAPublicationThatFailsIsTriedAgain(t *testing.T) {
 		m.mu.Unlock()
 		m.want(t, time.Minute, "a", "")
 	})
-}
-
-func TestDevicesHaveTheAttributesOfTheirNetwork(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		network string
-		own     map[string]string
-		want    map[string]string
-	}{
-		{`{"type":"macvlan","master":"eth1"}`, nil, map[string]string{"plugin": "macvlan", "master": "eth1"}},
-		{`{"type":"bridge"}`, map[string]string{"rack": "7"}, map[string]string{"plugin": "bridge", "rack": "7"}},
-		{`{"type":"macvlan","master":"eth1"}`, map[string]string{"master": "any"}, map[string]string{"plugin": "macvlan", "master": "any"}},
-		{`{"type":"x","master":["eth1"]}`, nil, map[string]string{"plugin": "x"}},
-		{`{"type":"x","master":"` + strings.Repeat("e", 65) + `"}`, nil, map[string]string{"plugin": "x"}},
-	} {
-		n, err := netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"n","plugins":[` + tt.network + `]}`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		d := Offered{Device: "d", Attributes: tt.own}.device(attributes(n))
-		if diff := cmp.Diff(tt.want, d.Attributes); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", tt.network, diff)
-		}
-	}
-	if got := attributes(netconf.Network{}); got != nil {
-		t.Errorf("no network: %v", got)
-	}
 }
