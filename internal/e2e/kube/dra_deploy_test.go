@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/metacni/metacni/delegate/kube/dra"
+	"github.com/metacni/metacni/internal/e2e/kube/played"
 	"github.com/metacni/metacni/internal/e2e/kube/server"
 	"github.com/metacni/metacni/netconf"
 )
@@ -71,8 +72,8 @@ func TestTheComponentLetsTheDaemonBeADriver(t *testing.T) {
 	k := n.kubelet(t)
 	web := s.Pod(t, server.PodOn(daemonNode, namespace, "web"))
 	claim := n.claim(t, "storage", parametersOf(`{"cniVersion":"1.1.0","name":"storage","type":"bridge","z":1.0,"a":1e3,"b":12345678901234567890}`), web)
-	if got := prepare(t, k, claim); got != "" {
-		t.Fatal(got)
+	if err := played.Prepare(t.Context(), k, claim); err != nil {
+		t.Fatal(err)
 	}
 	n.add(t, web)
 	if got := n.status(t, "storage"); got.Conditions[0].Reason != dra.ReasonReady {

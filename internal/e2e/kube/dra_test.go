@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,19 +12,16 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	resourceapply "k8s.io/client-go/applyconfigurations/resource/v1"
 	"k8s.io/client-go/kubernetes"
-	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
-	registrationv1 "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/metacni/metacni/delegate/kube/dra"
+	"github.com/metacni/metacni/delegate/kube/dra/dratest"
+	"github.com/metacni/metacni/internal/e2e/kube/played"
 	"github.com/metacni/metacni/internal/e2e/kube/server"
 )
 
@@ -40,7 +36,7 @@ rules:
 - {apiGroups: [resource.k8s.io], resources: [resourceslices], verbs: [list, watch, create, update, delete]}
 - {apiGroups: [resource.k8s.io], resources: [resourceclaims/status], verbs: [update]}
 - {apiGroups: [""], resources: [nodes], verbs: [get]}
-DRIVERRULE
+- {apiGroups: [resource.k8s.io], resources: [resourceclaims/driver], verbs: ["associated-node:update"], resourceNames: [` + claimDriver + `]}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
@@ -48,8 +44,6 @@ metadata: {name: NAME}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: NAME}
 subjects: [{kind: ServiceAccount, name: driver, namespace: NAME}]
 `
-
-const driverRule = `- {apiGroups: [resource.k8s.io], resources: [resourceclaims/driver], verbs: ["associated-node:update"], resourceNames: [` + claimDriver + `]}`
 
 // A claimNode is a node with a driver. The test is its scheduler, its kubelet and its plugin.
 type claimNode struct {
@@ -63,15 +57,15 @@ type claimNode struct {
 	attached map[string][]dra.Attachment // by the UID of the claim
 }
 
-// newClaimNode starts a driver with the rights that it needs, and those of rule.
-func newClaimNode(t *testing.T, rule string) *claimNode {
+// newClaimNode starts a driver with the rights that it needs.
+func newClaimNode(t *testing.T) *claimNode {
 	t.Helper()
 	s := cluster(t)
 	namespace := s.Namespace(t)
 	name := "node-" + namespace
 	s.Node(t, name)
 	s.Kubectl(t, "", "create", "serviceaccount", "-n", namespace, "driver")
-	s.Kubectl(t, strings.NewReplacer("NAME", namespace, "DRIVERRULE", rule).Replace(claimRights), "create", "-f", "-")
+	s.Kubectl(t, strings.ReplaceAll(claimRights, "NAME", namespace), "create", "-f", "-")
 	daemon := server.PodOn(name, namespace, "driver")
 	daemon.Spec.ServiceAccountName = "driver"
 	return startClaimNode(t, s, namespace, name, s.Token(t, namespace, "driver", s.Pod(t, daemon)))
@@ -87,7 +81,11 @@ func startClaimNode(t *testing.T, s *server.Server, namespace, name, token strin
 		Attachments: n.attachments, Detach: n.detach, RegistryDir: socketDir(t), PluginDir: socketDir(t),
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
-	n.restart(t)
+	var err error
+	if n.Driver, err = dra.Start(t.Context(), n.config); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(n.Stop)
 	return n
 }
 
@@ -100,19 +98,6 @@ func socketDir(t *testing.T) string {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return dir
-}
-
-func (n *claimNode) restart(t *testing.T) {
-	t.Helper()
-	if n.Driver != nil {
-		n.Stop()
-	}
-	d, err := dra.Start(t.Context(), n.config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(d.Stop)
-	n.Driver = d
 }
 
 func clientset(t *testing.T, s *server.Server, token string) *kubernetes.Clientset {
@@ -196,42 +181,14 @@ func (n *claimNode) claim(t *testing.T, name, parameters string, pod *corev1.Pod
 }
 
 // kubelet registers the driver as the kubelet does.
-func (n *claimNode) kubelet(t *testing.T) drav1.DRAPluginClient {
+func (n *claimNode) kubelet(t *testing.T) *dratest.Kubelet {
 	t.Helper()
-	registrar := registrationv1.NewRegistrationClient(dialSocket(t, filepath.Join(n.config.RegistryDir, claimDriver+"-reg.sock")))
-	info, err := registrar.GetInfo(t.Context(), &registrationv1.InfoRequest{})
+	k, err := dratest.Register(t.Context(), filepath.Join(n.config.RegistryDir, claimDriver+"-reg.sock"), "/")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := registrar.NotifyRegistrationStatus(t.Context(), &registrationv1.RegistrationStatus{PluginRegistered: true}); err != nil {
-		t.Fatal(err)
-	}
-	return drav1.NewDRAPluginClient(dialSocket(t, info.GetEndpoint()))
-}
-
-func dialSocket(t *testing.T, socket string) *grpc.ClientConn {
-	t.Helper()
-	conn, err := grpc.NewClient("passthrough:///"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", addr)
-		}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	return conn
-}
-
-// prepare has the kubelet prepare a claim, and returns the error.
-func prepare(t *testing.T, k drav1.DRAPluginClient, c *resourcev1.ResourceClaim) string {
-	t.Helper()
-	answer, err := k.NodePrepareResources(t.Context(), &drav1.NodePrepareResourcesRequest{
-		Claims: []*drav1.Claim{{Namespace: c.Namespace, Name: c.Name, Uid: string(c.UID)}},
-	})
-	if err != nil {
-		return err.Error()
-	}
-	return answer.GetClaims()[string(c.UID)].GetError()
+	t.Cleanup(func() { _ = k.Close() })
+	return k
 }
 
 // status waits for the status of the device of a claim.
@@ -251,48 +208,6 @@ func (n *claimNode) status(t *testing.T, name string) resourcev1.AllocatedDevice
 	return status
 }
 
-// A claim goes its whole way: registration, ResourceSlice, prepare, a restart, ADD, status,
-// unprepare. The driver has no more rights than it needs.
-func TestAClaimGoesItsWholeWay(t *testing.T) {
-	t.Parallel()
-	n := newClaimNode(t, driverRule)
-	k := n.kubelet(t)
-	if err := n.Publish(t.Context(), []dra.Device{{Name: "storage", Attributes: map[string]string{"plugin": "bridge", "master": "eth1"}}}); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, func() bool {
-		slices, err := n.admin.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{FieldSelector: resourcev1.ResourceSliceSelectorNodeName + "=" + n.name})
-		return err == nil && len(slices.Items) == 1 && len(slices.Items[0].Spec.Devices) == 1 && *slices.Items[0].Spec.Devices[0].AllowMultipleAllocations
-	})
-	pod := cluster(t).Pod(t, server.PodOn(n.name, n.namespace, "web"))
-	claim := n.claim(t, "storage", parametersOf(`{"cniVersion":"1.1.0","name":"storage","type":"bridge"}`), pod)
-	replaced := claim.DeepCopy()
-	replaced.UID = "00000000-0000-4000-8000-000000000000"
-	if got := prepare(t, k, replaced); !strings.Contains(got, "got replaced") {
-		t.Errorf("a claim that was replaced: %q", got)
-	}
-	if got := prepare(t, k, claim); got != "" {
-		t.Fatal(got)
-	}
-	n.restart(t)
-	k = n.kubelet(t)
-	n.add(t, pod)
-	got := n.status(t, "storage")
-	want := &resourcev1.NetworkDeviceData{InterfaceName: "net0", IPs: []string{"192.0.2.5/24", "2001:db8::5/64"}}
-	if diff := cmp.Diff(want, got.NetworkData); diff != "" || got.Data == nil || len(got.Conditions) != 1 || got.Conditions[0].Reason != dra.ReasonReady {
-		t.Errorf("%s %+v", diff, got)
-	}
-	if _, err := k.NodeUnprepareResources(t.Context(), &drav1.NodeUnprepareResourcesRequest{
-		Claims: []*drav1.Claim{{Namespace: claim.Namespace, Name: claim.Name, Uid: string(claim.UID)}},
-	}); err != nil {
-		t.Error(err)
-	}
-	claims, err := n.Claims(string(pod.UID))
-	if left, _ := n.attachments(t.Context(), dra.Claim{Ref: dra.Ref{UID: string(claim.UID)}}); len(claims) > 0 || err != nil || len(left) > 0 {
-		t.Errorf("left: %v, %v, %v", claims, left, err)
-	}
-}
-
 // parametersOf returns parameters with the config as it is written.
 func parametersOf(config string) string {
 	return `{"apiVersion":"cni.networking.x-k8s.io/v1alpha1","kind":"CNI","config":` + config + `}`
@@ -303,7 +218,7 @@ func parametersOf(config string) string {
 // takes their allocation for changed.
 func TestEveryFormOfParametersGetsAStatus(t *testing.T) {
 	t.Parallel()
-	n := newClaimNode(t, driverRule)
+	n := newClaimNode(t)
 	k := n.kubelet(t)
 	const rest = `,"cniVersion":"1.1.0","name":"n","type":"bridge"}`
 	for name, row := range map[string]struct {
@@ -330,8 +245,8 @@ func TestEveryFormOfParametersGetsAStatus(t *testing.T) {
 		if err := n.apply(t, name); (err == nil) != row.applies || err != nil && !strings.Contains(err.Error(), "status.allocation") {
 			t.Errorf("%s, applied: %v", name, err)
 		}
-		if got := prepare(t, k, claim); got != "" {
-			t.Fatal(name, got)
+		if err := played.Prepare(t.Context(), k, claim); err != nil {
+			t.Fatal(name, err)
 		}
 		n.add(t, pod)
 		if got := n.status(t, name); got.Conditions[0].Status != metav1.ConditionTrue {
@@ -357,28 +272,4 @@ func (n *claimNode) apply(t *testing.T, name string) error {
 	_, err := n.admin.ResourceV1().ResourceClaims(n.namespace).ApplyStatus(t.Context(), status,
 		metav1.ApplyOptions{FieldManager: claimDriver, Force: true, DryRun: []string{metav1.DryRunAll}})
 	return err
-}
-
-// Without the right of API servers since 1.36 a status is refused, and written as soon as the
-// right is there.
-func TestTheStatusOfADeviceNeedsTheRightOfTheDriver(t *testing.T) {
-	t.Parallel()
-	n := newClaimNode(t, "")
-	pod := cluster(t).Pod(t, server.PodOn(n.name, n.namespace, "web"))
-	claim := n.claim(t, "storage", parametersOf(`{"cniVersion":"1.1.0","name":"storage","type":"bridge"}`), pod)
-	c := n.client.ResourceV1().ResourceClaims(n.namespace)
-	try := claim.DeepCopy()
-	try.Status.Devices = []resourcev1.AllocatedDeviceStatus{{Driver: claimDriver, Pool: n.name, Device: "storage"}}
-	eventually(t, func() bool { // until the other rights are in force
-		_, err := c.UpdateStatus(t.Context(), try, metav1.UpdateOptions{})
-		return err != nil && strings.Contains(err.Error(), "changing status.devices requires")
-	})
-	if got := prepare(t, n.kubelet(t), claim); got != "" {
-		t.Fatal(got)
-	}
-	n.add(t, pod)
-	cluster(t).Kubectl(t, strings.NewReplacer("NAME", n.namespace, "DRIVERRULE", driverRule).Replace(claimRights), "apply", "-f", "-")
-	if got := n.status(t, "storage"); got.Conditions[0].Reason != dra.ReasonReady {
-		t.Errorf("%+v", got)
-	}
 }

@@ -29,14 +29,7 @@ func (s *Server) Deploy(t testing.TB) {
 func (s *Server) DeployWith(t testing.TB, component string) {
 	t.Helper()
 	dir := t.TempDir()
-	deploy, err := filepath.Abs(Manifests)
-	if err == nil {
-		deploy, err = filepath.Rel(dir, deploy) // Kustomize refuses absolute paths
-	}
-	if err == nil {
-		err = os.WriteFile(dir+"/kustomization.yaml", fmt.Appendf(nil, "resources: [%s]\ncomponents: [%s/%s]\n", deploy, deploy, component), 0o600)
-	}
-	if err != nil {
+	if err := Kustomize(dir, component); err != nil {
 		t.Fatal(err)
 	}
 	s.Apply(t, dir)
@@ -45,6 +38,18 @@ func (s *Server) DeployWith(t testing.TB, component string) {
 	if strings.Count(again, " unchanged\n") != strings.Count(again, "\n") {
 		t.Errorf("applied again: %s", again)
 	}
+}
+
+// Kustomize writes a kustomization.yaml of multinetd's manifests with a component.
+func Kustomize(dir, component string) error {
+	deploy, err := filepath.Abs(Manifests)
+	if err == nil {
+		deploy, err = filepath.Rel(dir, deploy) // Kustomize refuses absolute paths
+	}
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(dir+"/kustomization.yaml", fmt.Appendf(nil, "resources: [%s]\ncomponents: [%s/%s]\n", deploy, deploy, component), 0o600)
 }
 
 // Node creates a node.
