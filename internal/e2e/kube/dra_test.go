@@ -25,7 +25,8 @@ import (
 	"github.com/metacni/metacni/internal/e2e/kube/server"
 )
 
-const claimDriver = "multinetd.metacni.io" // of the manifests too
+// claimDriver is that of the manifests, whose policies allow no other one.
+const claimDriver = "multinetd.metacni.io"
 
 // claimRights are all that the driver needs. The last rule is for API servers since 1.36.
 const claimRights = `apiVersion: rbac.authorization.k8s.io/v1

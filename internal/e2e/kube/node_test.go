@@ -276,7 +276,13 @@ func (n *node) bridge(i int) object {
 // define creates or replaces the definition name, of the node's i'th bridge.
 func (n *node) define(namespace, name string, i int) {
 	n.t.Helper()
-	config, err := json.Marshal(n.bridge(i))
+	n.defineIn(namespace, name, n.bridge(i))
+}
+
+// defineIn creates or replaces the definition name.
+func (n *node) defineIn(namespace, name string, network object) {
+	n.t.Helper()
+	config, err := json.Marshal(network)
 	if err != nil {
 		n.t.Fatal(err)
 	}
