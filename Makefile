@@ -23,11 +23,16 @@ ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
 CYCLONEDX := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
 
-.PHONY: demo test race kube runtimes lint vuln bench scale fuzz cover api costs release
+.PHONY: demo dra test race kube runtimes lint vuln bench scale fuzz cover api costs release
 
 # The demo, with real namespaces and plugins; as root or in a user namespace.
 demo:
 	go run ./examples/lab
+
+# How a pod gets a network by ResourceClaim, with a real kube-apiserver, which the first
+# run builds in about four minutes; as root or in a user namespace.
+dra:
+	@go run -C $(KUBE) ./claims
 
 # Every test of every module. The report at the end says how many passed, failed
 # and were skipped, and why. With -json in TESTFLAGS it prints the output of go
