@@ -5,12 +5,14 @@ go 1.26.0
 replace (
 	github.com/metacni/metacni => ../../..
 	github.com/metacni/metacni/delegate/kube => ../../../delegate/kube
+	github.com/metacni/metacni/delegate/kube/dra => ../../../delegate/kube/dra
 	github.com/metacni/metacni/internal/e2e/kube => ../kube
 )
 
 require (
 	github.com/google/go-cmp v0.7.0
 	github.com/metacni/metacni v0.0.0-00010101000000-000000000000
+	github.com/metacni/metacni/delegate/kube/dra v0.0.0-00010101000000-000000000000
 	github.com/metacni/metacni/internal/e2e/kube v0.0.0-00010101000000-000000000000
 	github.com/vishvananda/netlink v1.3.1
 	golang.org/x/sys v0.46.0
@@ -54,6 +56,7 @@ require (
 	k8s.io/client-go v0.36.1 // indirect
 	k8s.io/klog/v2 v2.140.0 // indirect
 	k8s.io/kube-openapi v0.0.0-20260317180543-43fb72c5454a // indirect
+	k8s.io/kubelet v0.36.1 // indirect
 	k8s.io/utils v0.0.0-20260210185600-b8788abfbbc2 // indirect
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730 // indirect
 	sigs.k8s.io/randfill v1.0.0 // indirect
