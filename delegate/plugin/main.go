@@ -29,9 +29,14 @@ func Version() string {
 // Main runs p with [Plugin.Run] and the [OfProcess] Process, and exits with status
 // 1 if that fails. The first SIGTERM, SIGINT or SIGHUP ends the context of the
 // command; an ADD is then undone. If nobody reads the result, writing it is an
-// error: the process is not killed by SIGPIPE.
+// error: the process is not killed by SIGPIPE. VERSION, which leaves nothing to
+// undo, ends at these signals at once.
 func Main(p Plugin) {
-	if p.Run(untilSignal(context.Background()), OfProcess()) != nil {
+	ctx := context.Background()
+	if os.Getenv("CNI_COMMAND") != "VERSION" {
+		ctx = untilSignal(ctx)
+	}
+	if p.Run(ctx, OfProcess()) != nil {
 		os.Exit(1)
 	}
 }
