@@ -139,11 +139,12 @@ func (m *Manager) remove(ctx context.Context, l *scratch.Lock, k scratch.Key, ho
 // DEL fails: a mistake in the recorded configuration may be why. It reports
 // whether nothing of r is left.
 func (m *Manager) detachAs(ctx context.Context, r *scratch.Record[record], current func(delegate.Attachment) (netconf.Network, bool)) bool {
+	look := looking(m.Root)
 	for i, e := range r.Value.Delegates {
 		if !e.left() || e.Result != nil || r.Value.Adopted && !e.Half { // an adopted one is attached, even without a result
 			continue
 		}
-		a := e.attached(r.Key.ContainerID, func(n netns) string { return n.forDel(m.Root, "") })
+		a := e.attached(r.Key.ContainerID, func(n netns) string { return n.forDel(look, "") })
 		now, ok := current(a.Attachment)
 		if !ok || kind(now) != kind(e.Network) || now.Equal(e.Network) {
 			continue
@@ -163,22 +164,19 @@ func (m *Manager) detach(ctx context.Context, l *scratch.Lock, r *scratch.Record
 	how = cmp.Or(how, &removing{})
 	var at []int
 	var as []delegate.Attached
-	places := make(map[netns]string)
+	look := looking(m.Root)
 	// Another program may have removed it: one that had recorded it, or the
 	// runtime while our plugin was not installed.
-	others := r.Value.Adopted && m.anyMissing(r.Value.Sources) || m.record(*r).NetNSGone()
+	others := r.Value.Adopted && m.anyMissing(r.Value.Sources) || m.record(*r).netnsGone(look)
 	for i, e := range r.Value.Delegates {
 		if !which(e) {
 			continue
-		}
-		if _, ok := places[e.NetNS]; !ok {
-			places[e.NetNS] = e.NetNS.forDel(m.Root, how.given)
 		}
 		if others && e.Gone == nil {
 			e.Gone = []int{}
 		}
 		at = append(at, i)
-		as = append(as, e.attached(r.Key.ContainerID, func(n netns) string { return places[n] }))
+		as = append(as, e.attached(r.Key.ContainerID, func(n netns) string { return n.forDel(look, how.given) }))
 	}
 	cmp.Or(how.owners, m.ownersOf(false)).disown(ctx, r.Key, as)
 	return m.invoker().DelAll(ctx, as, func(i int, a delegate.Attached) error {

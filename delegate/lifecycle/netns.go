@@ -28,30 +28,43 @@ func (n netns) same(now netns) bool {
 	return n.Dev == now.Dev && n.Inode == now.Inode && (n.Unique == "" || n.Unique == now.Unique)
 }
 
-// gone reports whether n is certainly not at its path in root any more. If the
-// directory of the path does not exist, or a file there is not a namespace, this
-// is not certain: the namespace may be mounted where this process does not see
-// it. It is certain if the machine has been restarted since.
-func (n netns) gone(root string) bool {
+// looking returns a function that identifies the namespace at a path in root. It looks at
+// each path once: what it returns belongs to one operation.
+func looking(root string) func(path string) netns {
+	seen := make(map[string]netns)
+	return func(path string) netns {
+		n, ok := seen[path]
+		if !ok {
+			n = identify(root, path)
+			seen[path] = n
+		}
+		return n
+	}
+}
+
+// gone reports whether n is certainly not at its path in root any more, where look is
+// looking(root). If the directory of the path does not exist, or a file there is not a
+// namespace, this is not certain: the namespace may be mounted where this process does
+// not see it. It is certain if the machine has been restarted since.
+func (n netns) gone(root string, look func(path string) netns) bool {
 	if n.Path == "" {
 		return false
+	}
+	if now := look(n.Path); now.Inode != 0 {
+		return n.Inode != 0 && n.other(now) && (now.Unique != "" || now.Dev == n.Dev || n.ofEarlierBoot())
 	}
 	if _, err := os.Stat(cmp.Or(root, "/")); err != nil {
 		return false // if root is missing nothing in it can be seen
 	}
-	err := stat(root, n.Path)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && (n.Inode == 0 || n.ofEarlierBoot()): // it was not seen since this boot
-		return true
-	case errors.Is(err, fs.ErrNotExist) && strings.HasPrefix(n.Path, "/proc/"):
-		return seesProcesses(root) // the directory of a process is gone when the process is
-	case errors.Is(err, fs.ErrNotExist):
-		return stat(root, filepath.Dir(n.Path)) == nil
-	case err != nil:
+	case !errors.Is(stat(root, n.Path), fs.ErrNotExist):
 		return false
+	case n.Inode == 0 || n.ofEarlierBoot(): // it was not seen since this boot
+		return true
+	case strings.HasPrefix(n.Path, "/proc/"):
+		return seesProcesses(root) // the directory of a process is gone when the process is
 	}
-	now := identify(root, n.Path)
-	return n.Inode != 0 && now.Inode != 0 && n.other(now) && (now.Unique != "" || now.Dev == n.Dev || n.ofEarlierBoot())
+	return stat(root, filepath.Dir(n.Path)) == nil
 }
 
 // nothingAt reports whether nothing exists at path in root, for certain.
@@ -79,13 +92,13 @@ func (n netns) other(now netns) bool {
 
 // forDel returns the path that a plugin receives for the DEL of an attachment in
 // n. given is the path in the runtime's DEL. It returns "" if the namespace at the
-// path may be another container's. Paths are paths in root.
-func (n netns) forDel(root, given string) string {
+// path may be another container's. look is looking of the root of the paths.
+func (n netns) forDel(look func(path string) netns, given string) string {
 	if n.Inode == 0 {
 		return given // n was never seen, so it cannot be compared
 	}
 	path := cmp.Or(given, n.Path)
-	if !n.same(identify(root, path)) {
+	if !n.same(look(path)) {
 		return ""
 	}
 	return path

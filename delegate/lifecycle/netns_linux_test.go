@@ -79,7 +79,7 @@ func TestNamespaceOfUnknownNumberIsNotGone(t *testing.T) {
 		if r.NetNSGone() {
 			t.Errorf("recorded with number %q: gone", unique)
 		}
-		if got := recorded.forDel("", path); got != wantPath {
+		if got := recorded.forDel(looking(""), path); got != wantPath {
 			t.Errorf("recorded with number %q: DEL is given %q, want %q", unique, got, wantPath)
 		}
 	}
@@ -124,16 +124,16 @@ func TestNetNSThatCannotBeLookedAtIsNotGone(t *testing.T) {
 	write(t, path)
 	n := identify("", path)
 	remove(t, path, "")
-	if !n.gone("") {
+	if !n.gone("", looking("")) {
 		t.Error("what is not there is there")
 	}
 	if err := syscall.Mknod(path, syscall.S_IFSOCK|0o600, 0); err != nil { // which cannot be opened
 		t.Fatal(err)
 	}
-	if n.gone("") {
+	if n.gone("", looking("")) {
 		t.Error("gone")
 	}
-	if got := n.forDel("", path); got != "" { // but nobody is sent there
+	if got := n.forDel(looking(""), path); got != "" { // but nobody is sent there
 		t.Errorf("DEL is given %q", got)
 	}
 }
@@ -163,7 +163,7 @@ func TestNamespaceOutOfSightIsNotGone(t *testing.T) {
 			if tt.n.Unique == "" {
 				tt.n.Unique = unique
 			}
-			if got := tt.n.gone(tt.root); got != tt.want {
+			if got := tt.n.gone(tt.root, looking(tt.root)); got != tt.want {
 				t.Errorf("%s, with number %q: gone %v, want %v", name, tt.n.Unique, got, tt.want)
 			}
 		}

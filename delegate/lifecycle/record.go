@@ -48,8 +48,11 @@ func (r Record) Whole(i int) bool {
 // NetNSGone reports whether the network namespaces of all attachments of r are
 // gone: nothing exists at the path, or another namespace does. It is false if this
 // is not certain. It reads the file system each time.
-func (r Record) NetNSGone() bool {
-	return len(r.entries) > 0 && !slices.ContainsFunc(r.entries, func(e entry) bool { return !e.NetNS.gone(r.root) })
+func (r Record) NetNSGone() bool { return r.netnsGone(looking(r.root)) }
+
+// netnsGone is NetNSGone by what look has seen.
+func (r Record) netnsGone(look func(path string) netns) bool {
+	return len(r.entries) > 0 && !slices.ContainsFunc(r.entries, func(e entry) bool { return !e.NetNS.gone(r.root, look) })
 }
 
 // Stale reports whether a [Sweeper] would remove r or a part of it, unless an
@@ -268,15 +271,10 @@ func keepable(a delegate.Attachment) error {
 
 // entries returns the form on disk of plan, before it is carried out.
 func entries(root string, plan []delegate.Attachment) []entry {
-	places := make(map[string]netns)
+	look := looking(root)
 	es := make([]entry, len(plan))
 	for i, a := range plan {
-		place, ok := places[a.NetNS]
-		if !ok {
-			place = identify(root, a.NetNS)
-			places[a.NetNS] = place
-		}
-		es[i] = entry{Network: a.Network, NetNS: place, IfName: a.IfName, Args: a.Args, CapabilityArgs: a.CapabilityArgs, Origin: a.Origin, Files: a.Files}
+		es[i] = entry{Network: a.Network, NetNS: look(a.NetNS), IfName: a.IfName, Args: a.Args, CapabilityArgs: a.CapabilityArgs, Origin: a.Origin, Files: a.Files}
 	}
 	return es
 }
