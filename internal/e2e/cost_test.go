@@ -123,7 +123,7 @@ func (w *world) merge(bills map[string]bill, name string, b bill) {
 		bills[name] = b
 		return
 	}
-	if old.syncs != b.syncs || old.opens != b.opens || old.scans != b.scans || old.execs != b.execs {
+	if old.syncs != b.syncs || old.opens != b.opens || old.scans != b.scans || old.execs != b.execs || old.looks != b.looks || old.lists != b.lists {
 		w.t.Errorf("%s costs %+v, and the next time %+v", name, old, b)
 	}
 	b.memory, b.faults, b.allocs = min(old.memory, b.memory), min(old.faults, b.faults), min(old.allocs, b.allocs)
@@ -134,6 +134,7 @@ func (w *world) merge(bills map[string]bill, name string, b bill) {
 func (fs figures) add(of string, b bill) {
 	for what, f := range map[string]figure{
 		"fsyncs": {b.syncs, 0}, "opens": {b.opens, 0}, "directory-reads": {b.scans, 0}, "execs": {b.execs, 0},
+		"netns-opens": {b.looks, 0}, "netns-lists": {b.lists, 0},
 		"allocations": {b.allocs, 4}, "page-faults": {b.faults, 20}, "memory-kB": {b.memory, 10},
 	} {
 		fs[figureKey{of, what}] = f

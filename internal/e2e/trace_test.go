@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"runtime"
 	"strconv"
+	"strings"
 	"syscall"
 	"unsafe"
 
@@ -17,12 +18,14 @@ import (
 )
 
 // A bill is what a plugin has done. Its delegates do not count, except in execs. The
-// first four counts are the same on every run and machine, the others vary a little.
+// first six counts are the same on every run and machine, the others vary a little.
 type bill struct {
 	syncs int // fsync and fdatasync
-	opens int // files opened
+	opens int // files opened, without the plugin's own network namespace
 	scans int // getdents64: reads of directories
 	execs int // programs run
+	looks int // how often the container's network namespace was opened
+	lists int // netlink sockets: lists of the interfaces there
 
 	memory int // peak resident memory in kB
 	faults int // page faults without I/O
@@ -63,6 +66,11 @@ func (w *world) traced(path, command string, p *pod) bill {
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = in, out, out, []*os.File{counts}
 	b, status, err := trace(cmd)
+	for _, path := range b.opened {
+		if path == p.netns {
+			b.looks++
+		}
+	}
 	if text, _ := os.ReadFile(stdout); err != nil || status != 0 {
 		w.t.Fatalf("%s %s: %v, status %d: %s", path, command, err, status, text)
 	}
@@ -153,11 +161,17 @@ func (b *bill) syscall(tid int, calls map[int]syscallEntry) {
 	case unix.SYS_FSYNC, unix.SYS_FDATASYNC:
 		b.syncs++
 	case unix.SYS_OPENAT, unix.SYS_OPENAT2:
-		b.opens++
-		path, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", tid, value)) // for the failure message
-		b.opened = append(b.opened, path)
+		path, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", tid, value))
+		if !strings.HasPrefix(path, "net:[") { // before Linux 6.18 it is entered to identify another
+			b.opens++
+			b.opened = append(b.opened, path)
+		}
 	case unix.SYS_GETDENTS64:
 		b.scans++
+	case unix.SYS_SOCKET:
+		if calls[tid].first == unix.AF_NETLINK {
+			b.lists++
+		}
 	case unix.SYS_CLONE:
 		if calls[tid].first&unix.CLONE_VFORK != 0 { // otherwise it starts a thread
 			b.execs++
