@@ -67,10 +67,10 @@ func TestRatioIsPaired(t *testing.T) {
 func TestNumbers(t *testing.T) {
 	t.Parallel()
 	o, err := parse([]string{"-n", "1,3", "-growth", ""}, io.Discard)
-	if err != nil || !slices.Equal(o.ns, []int{1, 3}) || len(o.growth) != 0 || o.rounds != 31 || o.crowd != 110 {
+	if err != nil || !slices.Equal(o.ns, []int{1, 3}) || len(o.growth) != 0 || o.rounds != 31 || o.crowd != 110 || o.row != 200 {
 		t.Errorf("%+v, %v", o, err)
 	}
-	for _, args := range [][]string{{"-n", "0"}, {"-n", ""}, {"-n", "2,1"}, {"-n", "x"}, {"-growth", "-1"}, {"-rounds", "0"}, {"-pods", "-1"}, {"more"}} {
+	for _, args := range [][]string{{"-n", "0"}, {"-n", ""}, {"-n", "2,1"}, {"-n", "x"}, {"-growth", "-1"}, {"-rounds", "0"}, {"-pods", "-1"}, {"-row", "0"}, {"more"}} {
 		if _, err := parse(args, io.Discard); err == nil {
 			t.Errorf("%q is accepted", args)
 		}
@@ -215,7 +215,7 @@ func TestBench(t *testing.T) {
 	dir := t.TempDir()
 	out := capture(t, func(out, stderr *os.File) error {
 		return run(t.Context(), process{
-			args: []string{"-rounds", "1", "-n", "1", "-growth", "0,10", "-pods", "3", "-dir", dir, "-plot", filepath.Join(dir, "cost.svg")},
+			args: []string{"-rounds", "1", "-n", "1", "-growth", "0,10", "-pods", "3", "-row", "2", "-dir", dir, "-plot", filepath.Join(dir, "cost.svg")},
 			env:  os.Environ(), out: out, stderr: stderr,
 		})
 	})
@@ -288,7 +288,7 @@ func newRig(t *testing.T) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = stderr.Close() })
-	return &rig{options: options{rounds: 1, ns: []int{1, 2}, growth: []int{0, 3}, crowd: 3}, work: work, stderr: stderr}
+	return &rig{options: options{rounds: 1, ns: []int{1, 2}, growth: []int{0, 3}, crowd: 3, row: 2}, work: work, stderr: stderr}
 }
 
 func (r *rig) write(t *testing.T, name, text string) string {
@@ -327,7 +327,9 @@ func wantOutput(t *testing.T, out, dir string, patterns ...string) {
 	t.Helper()
 	for _, p := range append(patterns, `Linux .*go1.*medians of 1 rounds`, `(?m)^\| floor .*\(1\.00\)`, `(?m)^### Time`, `(?m)^### CPU`,
 		`(?m)^\| multinet-shim +\|`, `(?m)^\| multinetd +\|`, `(?m)^\| async +\| ADD +\| patch pods/status +\| +[0-9.]+ \|`,
-		`(?m)^\| wait +\| ADD +\| create events +\| +[0-9.]+ \|`, `(?m)^\| async, pods watched +\|`, `(?m)^\| +(3|10) \|`) {
+		`(?m)^\| wait +\| ADD +\| create events +\| +[0-9.]+ \|`, `(?m)^\| async, pods watched +\|`,
+		`(?m)^\| resident +\| [12] +\| DEL +\|( +[0-9.]+( \([0-9.]+\))? \|){3}`, `(?m)^\| resident +\| 1 +\| the same in Kubernetes \|( +[0-9.]+ \|){8}`,
+		`(?m)^\| no-op +\| 1 +\| multinet +\| +[0-9.]+ \| +– \|`, `(?m)^\| +(3|10) \|`) {
 		if !regexp.MustCompile(p).MatchString(out) {
 			t.Errorf("no %s in\n%s", p, out)
 		}

@@ -31,7 +31,7 @@ func build(ctx context.Context, work string) error {
 		flags       []string
 		packages    []string
 	}{
-		{"bin", root, nil, []string{"./examples/multinet", "./examples/multinet-shim"}},
+		{"bin", root, nil, []string{"./examples/multinet", "./examples/multinet-shim", "./examples/resident"}},
 		{"bin", multinetd, nil, []string{"."}},
 		{"bin", kube, nil, []string{"./testdata/api"}},
 		{"bin", e2e, nil, []string{own + "floor", own + "launch", own + "libcni", own + "noop", plugins + "main/bridge", plugins + "ipam/host-local"}},

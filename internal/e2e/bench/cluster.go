@@ -23,8 +23,8 @@ const definitions = 1000
 // with the first.
 var rivals = []string{"none", "async", "wait"} //nolint:gochecknoglobals // a table
 
-// cluster measures multinet-shim and multinetd with Kubernetes and without. The API
-// server is another process.
+// cluster measures multinet-shim and multinetd, with Kubernetes and without. The API server
+// is another process.
 func (r *rig) cluster(ctx context.Context, w io.Writer) (err error) {
 	if r.crowd == 0 {
 		return nil
@@ -37,6 +37,9 @@ func (r *rig) cluster(ctx context.Context, w io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, a.stop()) }()
 	if err := r.define(a); err != nil {
+		return err
+	}
+	if err := r.thick(ctx, w, a); err != nil {
 		return err
 	}
 	if err := r.policies(ctx, w, a); err != nil {

@@ -54,7 +54,10 @@ func (r *rig) delegates(kind string, n int) []object {
 	for i := range list {
 		name := "net-" + strconv.Itoa(i)
 		list[i] = object{"type": "noop", "name": name}
-		if kind == bridge {
+		switch kind {
+		case resident:
+			list[i] = object{"type": resident, "name": name, "addresses": []string{"192.0.2.2/24"}}
+		case bridge:
 			list[i] = object{
 				"type": "bridge", "name": name, "bridge": "br" + strconv.Itoa(i), "isGateway": true,
 				"ipam": object{

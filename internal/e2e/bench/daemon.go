@@ -129,7 +129,11 @@ func (r *rig) startDaemon(ctx context.Context, program, name string, keys object
 
 func (d *daemon) file(name string) string { return filepath.Join(d.dir, name) }
 
+// stop ends the daemon, if d is not nil.
 func (d *daemon) stop() error {
+	if d == nil {
+		return nil
+	}
 	return errors.Join(d.cmd.Process.Signal(syscall.SIGTERM), d.cmd.Wait(), os.RemoveAll(d.dir))
 }
 

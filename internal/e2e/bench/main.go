@@ -19,7 +19,8 @@
 //
 // Other meta-plugins do the same if their executables are given (see peer.go).
 //
-// multinet-shim and multinetd do the same in a Kubernetes cluster and without, in turn.
+// multinet-shim and multinetd do the same in a Kubernetes cluster and without, in turn, and
+// are compared with multinet (see thick.go).
 // The API server is a process of its own (../kube/testdata/api), which counts requests.
 //
 // Records and leases are kept below the directory of -dir, which should be on a
@@ -55,6 +56,7 @@ type options struct {
 	ns     []int // numbers of delegates
 	growth []int // numbers of records
 	crowd  int   // number of pods at once
+	row    int   // number of pods one after another
 	peers  []peer
 	plot   string
 	dir    string
@@ -145,15 +147,16 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.IntVar(&o.rounds, "rounds", 31, "number of `rounds` to measure")
 	fs.Func("n", "`numbers` of delegates (default 1,2,4,8)", numbers(&o.ns, 1))
 	fs.Func("growth", "`numbers` of records, or nothing to skip the growth (default 0,1000,10000,100000)", numbers(&o.growth, 0))
-	fs.IntVar(&o.crowd, "pods", 110, "`number` of pods that a node starts at once, or 0 to skip Kubernetes")
+	fs.IntVar(&o.crowd, "pods", 110, "`number` of pods that a node starts at once, or 0 to skip multinetd")
+	fs.IntVar(&o.row, "row", 200, "`number` of pods to attach one after another for the CPU time of multinetd")
 	fs.Func("peer", "another meta-plugin to measure, `NAME=PATH`, or NAME=PATH,conf=TEMPLATE unless NAME is multus or flannel; may be repeated", peers(&o.peers))
 	fs.StringVar(&o.plot, "plot", "cost.svg", "`file` for the picture, or nothing to draw none")
 	fs.StringVar(&o.dir, "dir", "", "`directory` for records, programs and leases (default: the directory for temporary files)")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
-	if fs.NArg() > 0 || o.rounds < 1 || o.crowd < 0 || len(o.ns) == 0 {
-		return o, errors.New("-rounds must be at least 1, -pods at least 0, -n needs a number, and there are no arguments")
+	if fs.NArg() > 0 || o.rounds < 1 || o.crowd < 0 || o.row < 1 || len(o.ns) == 0 {
+		return o, errors.New("-rounds and -row must be at least 1, -pods at least 0, -n needs a number, and there are no arguments")
 	}
 	return o, nil
 }
