@@ -3,7 +3,6 @@ package dra
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	resourcev1 "k8s.io/api/resource/v1"
@@ -43,8 +42,10 @@ func (d *Driver) Sweep(ctx context.Context) error {
 }
 
 func (d *Driver) sweep(ctx context.Context, c Claim) error {
-	used, err := d.used(ctx, c)
-	if err != nil || used {
+	asked, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	object, err := d.reserved(asked, c.Ref)
+	if err != nil || object != nil {
 		return err
 	}
 	attached, err := d.config.Attachments(ctx, c)
@@ -60,17 +61,28 @@ func (d *Driver) sweep(ctx context.Context, c Claim) error {
 	return nil
 }
 
-// used reports whether the API server has the claim and it is reserved for its pod.
-func (d *Driver) used(ctx context.Context, c Claim) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	object, err := d.config.Client.ResourceV1().ResourceClaims(c.Namespace).Get(ctx, c.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return false, nil
+// reserved returns the claim that r names as the API server has it. It returns nil if there is
+// certainly no such claim, or if the claim is not reserved for the pod of r any more.
+func (d *Driver) reserved(ctx context.Context, r Ref) (*resourcev1.ResourceClaim, error) {
+	object, err := d.config.Client.ResourceV1().ResourceClaims(r.Namespace).Get(ctx, r.Name, metav1.GetOptions{})
+	switch {
+	case certainlyNone(err):
+		return nil, nil
+	case err != nil:
+		return nil, err
 	}
-	if err != nil {
-		return false, err
+	for _, pod := range object.Status.ReservedFor {
+		if string(object.UID) == r.UID && string(pod.UID) == r.Pod {
+			return object, nil
+		}
 	}
-	return string(object.UID) == c.UID && slices.ContainsFunc(object.Status.ReservedFor,
-		func(r resourcev1.ResourceClaimConsumerReference) bool { return string(r.UID) == c.Pod }), nil
+	return nil, nil
+}
+
+// certainlyNone reports whether an API server has said that there is no such object. A proxy
+// can answer 404 as well, and so does an API server that lacks the whole resource.
+func certainlyNone(err error) bool {
+	var s apierrors.APIStatus
+	return apierrors.IsNotFound(err) && errors.As(err, &s) && s.Status().Details != nil && s.Status().Details.Name != "" &&
+		!apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }

@@ -23,7 +23,8 @@ const (
 // Attached says that what a pod is attached to because of its claims has changed: an ADD, a
 // DEL, or an attempt that has failed with err. It does not block. The status of each claim
 // becomes what Config.Attachments says then: every device has the condition Ready, and an
-// attached one its interface, its addresses, and the CNI result if that has at most 10 KiB.
+// attached one its interface, its addresses, and the CNI result if that has at most 10 KiB. A
+// claim that is not reserved for the pod any more is left alone.
 //
 // The status is updated, not applied: an API server takes an applied claim for changed where
 // its opaque parameters are not in canonical JSON, and refuses it. A request that fails is
@@ -203,8 +204,9 @@ func isRefusal(err error) bool {
 }
 
 // write makes the status of a claim what the records say, unless it is that already, or
-// neither the records nor the API server know of any attachment. The claim of a UID that the
-// API server does not have is left alone.
+// neither the records nor the API server know of any attachment. It leaves a claim alone that
+// is not reserved for the pod any more: the status is that of a later pod, perhaps of another
+// node.
 func (w *writer) write(ctx context.Context, ref Ref) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -224,12 +226,8 @@ func (w *writer) write(ctx context.Context, ref Ref) error {
 	if err != nil {
 		return err
 	}
-	client := config.Client.ResourceV1().ResourceClaims(ref.Namespace)
-	object, err := client.Get(ctx, ref.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) || err == nil && string(object.UID) != ref.UID {
-		return nil
-	}
-	if err != nil {
+	object, err := w.driver.reserved(ctx, ref)
+	if err != nil || object == nil {
 		return err
 	}
 	if !changed && len(attached) == 0 && !hasStatus(object, config.Name) {
@@ -240,8 +238,8 @@ func (w *writer) write(ctx context.Context, ref Ref) error {
 		return nil
 	}
 	object.Status.Devices = devices
-	_, err = client.UpdateStatus(ctx, object, metav1.UpdateOptions{})
-	if apierrors.IsNotFound(err) {
+	_, err = config.Client.ResourceV1().ResourceClaims(ref.Namespace).UpdateStatus(ctx, object, metav1.UpdateOptions{})
+	if certainlyNone(err) {
 		return nil
 	}
 	if err == nil {

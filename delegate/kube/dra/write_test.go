@@ -212,6 +212,35 @@ func TestAClaimThatHasGoneIsNotWritten(t *testing.T) {
 	}
 }
 
+// The kubelet may release a claim long after its pod has ended. Meanwhile another pod, perhaps of
+// another node, may have it: the status is that pod's.
+func TestTheStatusForALaterPodIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	a, b := n.server.SetClaim(newClaim("a", nil)), n.server.SetClaim(newClaim("b", nil))
+	mustPrepare(t, n.kubelet(t), a, b)
+	n.attach(t, "pod-web")
+	n.await(t, "written", n.ready("a", "True"))
+	n.await(t, "written", n.ready("b", "True"))
+	later := newClaim("a", func(c *resourcev1.ResourceClaim) {
+		c.Status.ReservedFor[0].UID = "pod-later"
+		c.Status.Allocation.Devices.Results[0].Pool = "node2"
+		c.Status.Devices = []resourcev1.AllocatedDeviceStatus{{Driver: driverName, Pool: "node2", Device: "storage", Conditions: []metav1.Condition{condition("True", ReasonReady, "")}}}
+	})
+	n.server.SetClaim(later)
+	for _, c := range []*resourcev1.ResourceClaim{a, b} {
+		if err := n.detach(t.Context(), Ref{UID: string(c.UID)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.Attached("pod-web", nil)
+	n.await(t, "the other is written", n.ready("b", "False"))
+	n.counts(t, func(s Stats) bool { return s.Pending == 0 })
+	if diff := cmp.Diff(later.Status.Devices, n.server.Claim("blue", "a").Status.Devices, ignoreTimes); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestAStatusHoldsWhatAnAPIServerTakes(t *testing.T) {
 	t.Parallel()
 	var many []string
