@@ -46,6 +46,7 @@ func Start(ctx context.Context, c Config) (*Driver, error) {
 	ctx, cancel := context.WithCancel(klog.NewContext(ctx, logr.FromSlogHandler(c.logger().Handler())))
 	d := &Driver{config: c, log: c.logger(), cancel: cancel}
 	d.writer = newWriter(d)
+	context.AfterFunc(ctx, d.writer.queue.ShutDown) // also if the helper does not start
 	if err := c.Store.clean(); err != nil {
 		d.log.WarnContext(ctx, "temporary files of prepared claims not removed", "error", err)
 	}

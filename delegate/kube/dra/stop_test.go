@@ -7,9 +7,12 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
+	"runtime/pprof"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
@@ -232,5 +235,35 @@ func TestErrorsThatNeedANewDriverAreErrorsInTheLog(t *testing.T) {
 		if !strings.Contains(log.String(), "level="+level+" ") {
 			t.Errorf("want %s, got %s", level, log.String())
 		}
+	}
+}
+
+// A daemon tries again for as long as it cannot start: every attempt must end what it began.
+func TestAStartThatFailsLeavesNoGoroutine(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	config := n.config
+	config.PluginDir = filepath.Join(config.PluginDir, strings.Repeat("long", 30)) // for a socket
+	label := "a start that fails in " + config.PluginDir
+	pprof.Do(t.Context(), pprof.Labels("test", label), func(ctx context.Context) {
+		if d, err := Start(ctx, config); err == nil {
+			d.Stop()
+			t.Error("started")
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for {
+		var all strings.Builder
+		if err := pprof.Lookup("goroutine").WriteTo(&all, 1); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(all.String(), label) {
+			return
+		}
+		if ctx.Err() != nil {
+			t.Fatal(all.String())
+		}
+		runtime.Gosched()
 	}
 }

@@ -119,12 +119,11 @@ func (w *writer) forget(r Ref) {
 	delete(w.failures, r)
 }
 
-// run writes until ctx ends. It begins with the claims that were prepared by an earlier
+// run writes until ctx ends, and the queue with it. It begins with the claims that were prepared by an earlier
 // process.
 func (w *writer) run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
-	defer context.AfterFunc(ctx, w.queue.ShutDown)()
 	claims, _, err := w.driver.config.Store.All() // the damaged ones have their own message
 	if err != nil {
 		w.driver.log.WarnContext(ctx, "prepared claims not read", "error", err)
