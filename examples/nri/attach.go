@@ -181,14 +181,14 @@ func (p *Plugin) attach(ctx context.Context, s *api.PodSandbox, netns string, re
 	return err
 }
 
-// asks reports whether a pod selects networks or has claims.
+// asks reports whether a pod selects networks or has claims, also if the claims cannot be used.
 func (p *Plugin) asks(s *api.PodSandbox) (bool, error) {
 	selected, err := selections(s)
 	if err != nil {
 		return false, err
 	}
 	claims, err := p.claimed().of(s.GetUid())
-	return len(selected)+len(claims) > 0, err
+	return err != nil || len(selected)+len(claims) > 0, err
 }
 
 // wanted returns the attachments of a pod: for the networks that it selects, and then for

@@ -44,11 +44,10 @@ var (
 // claims are the ResourceClaims of the node's pods: the node's DRA driver, and the cluster
 // that it works for. A nil *claims is a node without them. Goroutines may share it.
 type claims struct {
-	conf   Config
-	life   *lifecycle.Manager
-	log    *slog.Logger
-	policy nad.Policy
-	rules  nad.Rules // for networks of users
+	conf  Config
+	life  *lifecycle.Manager
+	log   *slog.Logger
+	rules nad.Rules // for networks of users
 
 	view   *kube.View
 	driver *dra.Driver
@@ -70,8 +69,8 @@ func openClaims(ctx context.Context, conf Config, life *lifecycle.Manager, log *
 			err = fmt.Errorf("nri: dra: %w", err)
 		}
 	}()
-	c.policy = nad.Policy{Isolation: conf.NamespaceIsolation}
-	if c.policy.GlobalNamespaces, err = nad.ParseNamespaces(conf.GlobalNamespaces); err != nil {
+	policy := nad.Policy{Isolation: conf.NamespaceIsolation}
+	if policy.GlobalNamespaces, err = nad.ParseNamespaces(conf.GlobalNamespaces); err != nil {
 		return nil, err
 	}
 	c.rules = nad.Rules{ConfDir: os.DirFS(conf.ConfDir), CNIVersion: cniVersion, Own: multinet.OwnTypes(), Allowed: conf.AllowedTypes}
@@ -85,7 +84,7 @@ func openClaims(ctx context.Context, conf Config, life *lifecycle.Manager, log *
 	config := dra.Config{
 		Name: conf.DRA.Driver, Node: conf.NodeName, Client: client,
 		Store:  dra.Store{Dir: filepath.Join(conf.StateDir, "claims")},
-		Policy: c.policy, Rules: c.rules, AllowedTypes: conf.DRA.AllowedTypes,
+		Policy: policy, Rules: c.rules, AllowedTypes: conf.DRA.AllowedTypes,
 		Attachments: c.attachments, Detach: c.detach,
 		RegistryDir: filepath.Join(conf.KubeletDir, "plugins_registry"),
 		PluginDir:   filepath.Join(conf.KubeletDir, "plugins", conf.DRA.Driver),
@@ -116,8 +115,8 @@ func (c *claims) close() {
 	}
 }
 
-// of returns the claims of a pod. The kubelet has them prepared before it has the runtime
-// start the pod.
+// of returns the claims of a pod, and fails if it may not have one of them. The kubelet has them
+// prepared before it has the runtime start the pod.
 func (c *claims) of(podUID string) ([]dra.Claim, error) {
 	if c == nil {
 		return nil, nil
@@ -154,7 +153,7 @@ func (c *claims) attachment(ctx context.Context, claim dra.Claim, n dra.Network,
 	origin := nad.Origin{Use: nad.Claimed, Claim: claim.Device(n)}
 	if p.Definition == (nad.Ref{}) {
 		a.Network, err = p.Network(c.rules)
-	} else if _, err = c.policy.Decide(claim.Namespace, p.Definition, nad.Claimed); err == nil {
+	} else {
 		var d nad.Definition
 		a.Network, d, err = c.definition(c.view.Definition(ctx, p.Definition))
 		origin.Definition, origin.UID, origin.Version = d.Ref, d.UID, d.Version

@@ -220,8 +220,8 @@ func TestForbiddenClaimsAreRefused(t *testing.T) {
 			t.Errorf("%s: %v, want %q", parameters, err, why)
 		}
 	}
-	wantError(t, c.run(c.pod("c1", "uid-1", "")), `claim "old1", request "neta"`, "allowedTypes", "code 7")
-	wantError(t, c.run(c.pod("c2", "uid-2", "")), `claim "old2", request "neta"`, "namespaceIsolation", "code 7")
+	wantError(t, c.run(c.pod("c1", "uid-1", "")), `claim shop/old1`, `request "neta"`, "allowedTypes", "code 7")
+	wantError(t, c.run(c.pod("c2", "uid-2", "")), `claim shop/old2`, `request "neta"`, "namespaceIsolation", "code 7")
 	same(t, "calls", nil, x.Trace())
 }
 

@@ -193,7 +193,7 @@ func (p *Plugin) lacking(known pod) bool {
 	if !known.listed || hostNetwork(known.sandbox) {
 		return false
 	}
-	if asks, err := p.asks(known.sandbox); err != nil || !asks {
+	if asks, _ := p.asks(known.sandbox); !asks { // an ADD tells what is wrong
 		return false
 	}
 	_, err := os.Stat(namespace(known.sandbox)) // it is removed when a pod stops

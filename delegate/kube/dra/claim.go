@@ -166,6 +166,25 @@ func (c Claim) check(config Config) error {
 	return nil
 }
 
+// Claims returns the claims that are prepared for a pod, in the order of their UIDs. The ADD of
+// the pod attaches it to their networks. It needs no Driver, only the Store, and the Policy,
+// Rules and AllowedTypes.
+//
+// It fails as [Store.Pod] does, and with [ErrClaim] if one of the claims could not be prepared
+// now: what pods may have can change between the request of the kubelet and the ADD.
+func (c Config) Claims(podUID string) ([]Claim, error) {
+	claims, err := c.Store.Pod(podUID)
+	if err != nil {
+		return nil, err
+	}
+	for _, claim := range claims {
+		if err := claim.check(c); err != nil {
+			return nil, err
+		}
+	}
+	return claims, nil
+}
+
 // conflict fails with [ErrInUse] if another claim has a device or, for the same pod, an
 // interface of c.
 func (c Claim) conflict(others []Claim) error {

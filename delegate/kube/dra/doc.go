@@ -7,7 +7,7 @@
 //     scheduler places pods by them.
 //  2. Before the kubelet creates the pod, it asks the driver to prepare its claims. The driver
 //     checks and records what they want, under the pod's UID, and nothing else.
-//  3. In the ADD of the pod the plugin asks for the networks of its claims ([Driver.Claims]) and
+//  3. In the ADD of the pod the plugin asks for the networks of its claims ([Config.Claims]) and
 //     attaches them together with all others of the pod: one transaction, undone together,
 //     with the runtime's time limit. No NRI is needed.
 //  4. [Driver.UpdateMetadata] and [Driver.Attached] tell the containers and the API server what

@@ -83,9 +83,8 @@ func (d *Driver) request() (done func(), err error) {
 	return d.requests.RUnlock, nil
 }
 
-// Claims returns the claims that are prepared for a pod, see [Store.Pod]. The ADD of the pod
-// attaches it to their networks.
-func (d *Driver) Claims(podUID string) ([]Claim, error) { return d.config.Store.Pod(podUID) }
+// Claims returns the claims of a pod, see [Config.Claims].
+func (d *Driver) Claims(podUID string) ([]Claim, error) { return d.config.Claims(podUID) }
 
 // A plugin is what the helper calls.
 type plugin struct{ *Driver }

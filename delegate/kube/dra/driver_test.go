@@ -15,6 +15,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/kube/kubetest"
 	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/status"
 )
 
 func TestThePodFindsWhatTheKubeletHasPrepared(t *testing.T) {
@@ -58,6 +59,35 @@ func TestThePodFindsWhatTheKubeletHasPrepared(t *testing.T) {
 	}
 	if err := unprepareClaim(t, k, a); err != nil || len(n.detached) != 1 {
 		t.Errorf("the second time: %v, %v", err, n.detached)
+	}
+}
+
+// Who may have which networks may change between the request of the kubelet and the ADD. An
+// administrator who forbids something wants that to hold for pods that start later.
+func TestThePodGetsNoNetworkThatItMayNotHaveAnyMore(t *testing.T) {
+	t.Parallel()
+	for name, forbid := range map[string]func(c *Config){
+		"networks of claims":    func(c *Config) { c.AllowedTypes = nil },
+		"the type in claims":    func(c *Config) { c.AllowedTypes = []string{"macvlan"} },
+		"the type everywhere":   func(c *Config) { c.Rules.Allowed = []string{"macvlan"} },
+		"the type as our own":   func(c *Config) { c.Rules.Own = []string{"bridge"} },
+		"nothing of this claim": func(*Config) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, nil)
+			mustPrepare(t, n.kubelet(t), n.server.SetClaim(newClaim("a", nil)))
+			forbid(&n.config)
+			n.restart(t)
+			claims, err := n.Claims("pod-web")
+			if name == "nothing of this claim" {
+				if len(claims) != 1 || err != nil {
+					t.Errorf("%v, %v", claims, err)
+				}
+			} else if claims != nil || !errors.Is(err, ErrClaim) || status.Code(err) != 7 {
+				t.Errorf("%v, %v", claims, err)
+			}
+		})
 	}
 }
 

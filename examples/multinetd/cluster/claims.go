@@ -45,7 +45,6 @@ type claims struct {
 	config  dra.Config
 	driver  atomic.Pointer[dra.Driver]
 	down    atomic.Pointer[string] // why there is no driver
-	up      chan struct{}          // closed when there is one
 	offers  *offers
 }
 
@@ -60,7 +59,7 @@ func (c *Cluster) newClaims() (*claims, error) {
 		return nil, err
 	}
 	d := c.conf.DRA
-	s := &claims{cluster: c, up: make(chan struct{}), config: dra.Config{
+	s := &claims{cluster: c, config: dra.Config{
 		Name: d.Driver, Node: c.conf.Node, Client: client,
 		Store: dra.Store{Dir: c.conf.ClaimDir}, Policy: policy, Rules: rules, AllowedTypes: d.AllowedTypes,
 		RollingUpdate: d.podUID, Logger: c.log,
@@ -80,7 +79,6 @@ func (s *claims) run(ctx context.Context) {
 		if err == nil {
 			s.driver.Store(driver)
 			s.down.Store(nil)
-			close(s.up)
 			s.cluster.log.LogAttrs(ctx, slog.LevelInfo, "ResourceClaims are served", slog.String("driver", s.config.Name))
 			s.offers.run(ctx, driver.Publish)
 			driver.Stop()
@@ -141,12 +139,12 @@ func (s *claims) probe() error {
 // start during an outage, at the usual speed.
 func (c *Cluster) claimed(ctx context.Context, p nad.Pod) ([]multinet.Claimed, error) {
 	s := c.claims
-	prepared, err := s.config.Store.Pod(p.UID)
+	prepared, err := s.config.Claims(p.UID)
+	if a := addOf(ctx); a != nil {
+		a.claims = err != nil || len(prepared) > 0
+	}
 	if err != nil {
 		return nil, err
-	}
-	if a := addOf(ctx); a != nil {
-		a.claims = len(prepared) > 0
 	}
 	if err := s.checkOthers(ctx, p, prepared); err != nil {
 		return nil, err
@@ -203,7 +201,7 @@ func (s *claims) checkOthers(ctx context.Context, p nad.Pod, prepared []dra.Clai
 	return nil
 }
 
-// allocated reports whether a claim has devices of the driver, for the pod of ref.
+// allocated reports whether the claim of that name has devices of the driver.
 func (s *claims) allocated(ctx context.Context, ref dra.Ref) (bool, error) {
 	claim, err := s.config.Client.ResourceV1().ResourceClaims(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

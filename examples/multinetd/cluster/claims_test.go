@@ -176,6 +176,27 @@ const (
 	inline = `{"apiVersion":"cni.networking.x-k8s.io/v1alpha1","kind":"CNI","config":{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"bridge","x":1.0}]}}`
 )
 
+// An administrator may forbid networks of claims after the kubelet has had some prepared. The ADD
+// fails, and the status of the claim says why.
+func TestAnADDAsksAgainWhetherAClaimIsAllowed(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	p := n.pod(t, "web", "a")
+	prepare(t, n.kubelet(t, ""), n.claim("a", driverName, p, inline))
+	n.until(t, "claims are served", func() bool { return n.claims.driver.Load() != nil })
+	n.claims.config.AllowedTypes = nil // as the next daemon has it
+	ctx, ended := n.Adding(t.Context(), p.Container, "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=web;K8S_POD_UID=uid-web")
+	got, err := n.claimed(ctx, p)
+	ended(err)
+	if got != nil || status.Code(err) != 7 || !strings.Contains(fmt.Sprint(err), "allowedTypes") {
+		t.Errorf("%v, %v", got, err)
+	}
+	n.until(t, "the status says why", func() bool {
+		devices := n.api.Claim("ns", "a").Status.Devices
+		return len(devices) == 1 && strings.Contains(devices[0].Conditions[0].Message, "allowedTypes")
+	})
+}
+
 func TestAnADDGetsTheNetworksOfPreparedClaimsInOrder(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nil)
