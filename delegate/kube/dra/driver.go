@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/go-logr/logr"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -13,6 +14,9 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/klog/v2"
 )
+
+// writeTime is more than a driver needs to write the record of a claim.
+const writeTime = 10 * time.Minute
 
 // A Driver is a DRA driver whose devices are networks. The kubelet calls it before it creates
 // a pod, and after the pod has ended. Goroutines may share a Driver.
@@ -47,7 +51,11 @@ func Start(ctx context.Context, c Config) (*Driver, error) {
 	d := &Driver{config: c, log: c.logger(), cancel: cancel}
 	d.writer = newWriter(d)
 	context.AfterFunc(ctx, d.writer.queue.ShutDown) // also if the helper does not start
-	if err := c.Store.clean(); err != nil {
+	crashed := time.Now()
+	if c.RollingUpdate != "" { // another driver may be writing
+		crashed = crashed.Add(-writeTime)
+	}
+	if err := c.Store.clean(crashed); err != nil {
 		d.log.WarnContext(ctx, "temporary files of prepared claims not removed", "error", err)
 	}
 	var err error

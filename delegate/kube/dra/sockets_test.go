@@ -84,6 +84,20 @@ func TestTheNextDriverStartsBeforeTheLastHasStopped(t *testing.T) {
 	}
 	c := n.server.SetClaim(newClaim("a", nil))
 	mustPrepare(t, kubelets["pod-1"], c)
+	writing := filepath.Join(n.config.Store.Dir, ".tmp-1") // by the first driver
+	if err := os.WriteFile(writing, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	third := n.config
+	third.RollingUpdate = "pod-3"
+	again, err := Start(t.Context(), third)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Stop()
+	if _, err := os.Stat(writing); err != nil {
+		t.Errorf("what another driver is writing: %v", err)
+	}
 	n.Stop()
 	if claims, err := d.Claims("pod-web"); len(claims) != 1 || err != nil {
 		t.Errorf("claims %v, %v", claims, err)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
+	"time"
 
 	"github.com/metacni/metacni/internal/durable"
 )
@@ -192,13 +193,20 @@ func (s Store) remove(r Ref) error {
 	})
 }
 
-// clean removes the temporary files of a crash. Nobody may be writing.
-func (s Store) clean() error {
+// clean removes the temporary files of crashes before a time. Nobody may be writing one of them.
+func (s Store) clean(before time.Time) error {
 	return s.visit(func(dir *durable.Dir, names []string) error {
 		var errs []error
 		for _, name := range names {
-			if durable.IsTemp(name) {
-				errs = append(errs, dir.Remove(name))
+			if !durable.IsTemp(name) {
+				continue
+			}
+			info, err := dir.Stat(name)
+			if err == nil && info.Changed.Before(before) {
+				err = dir.Remove(name)
+			}
+			if !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, err)
 			}
 		}
 		return errors.Join(errs...)

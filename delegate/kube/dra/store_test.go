@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -156,7 +157,13 @@ func TestOtherFilesAreIgnored(t *testing.T) {
 	if got, damaged, err := s.All(); cmp.Diff([]Claim{a}, got) != "" || damaged != nil || err != nil {
 		t.Error(got, damaged, err)
 	}
-	if err := s.clean(); err != nil {
+	if err := s.clean(time.Now().Add(-time.Hour)); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(filepath.Join(s.Dir, ".tmp-1")); err != nil {
+		t.Error(err)
+	}
+	if err := s.clean(time.Now().Add(time.Hour)); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Lstat(filepath.Join(s.Dir, ".tmp-1")); !errors.Is(err, os.ErrNotExist) {
