@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
@@ -31,6 +33,9 @@ const (
 	// cniVersion is put into a network of a user that has no version.
 	cniVersion = "1.0.0"
 
+	// driverRetry is the time between two attempts to start the driver.
+	driverRetry = 5 * time.Second
+
 	// statusTimeout limits the STATUS of a network.
 	statusTimeout = 10 * time.Second
 )
@@ -50,14 +55,16 @@ type claims struct {
 	rules nad.Rules // for networks of users
 
 	view   *kube.View
-	driver *dra.Driver
+	config dra.Config
+	driver atomic.Pointer[dra.Driver] // nil until there is a kubelet
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 }
 
 // openClaims starts the DRA driver that conf configures, if any. It does not wait for the
-// API server. The caller closes what it returns.
-func openClaims(ctx context.Context, conf Config, life *lifecycle.Manager, log *slog.Logger) (_ *claims, err error) {
+// API server, nor for a kubelet that has never run on the node: it looks for one every retry.
+// The caller closes what it returns.
+func openClaims(ctx context.Context, conf Config, life *lifecycle.Manager, retry time.Duration, log *slog.Logger) (_ *claims, err error) {
 	if conf.DRA.Driver == "" {
 		return nil, nil
 	}
@@ -81,7 +88,7 @@ func openClaims(ctx context.Context, conf Config, life *lifecycle.Manager, log *
 	if err != nil {
 		return nil, err
 	}
-	config := dra.Config{
+	c.config = dra.Config{
 		Name: conf.DRA.Driver, Node: conf.NodeName, Client: client,
 		Store:  dra.Store{Dir: filepath.Join(conf.StateDir, "claims")},
 		Policy: policy, Rules: c.rules, AllowedTypes: conf.DRA.AllowedTypes,
@@ -91,13 +98,44 @@ func openClaims(ctx context.Context, conf Config, life *lifecycle.Manager, log *
 		Logger:      log,
 	}
 	if conf.DRA.Metadata {
-		config.CDIDir = cmp.Or(conf.DRA.CDIDir, kubeletplugin.DefaultCDIDir)
+		c.config.CDIDir = cmp.Or(conf.DRA.CDIDir, kubeletplugin.DefaultCDIDir)
 	}
-	if c.driver, err = dra.Start(ctx, config); err != nil {
+	err = c.start(ctx)
+	if errors.Is(err, fs.ErrNotExist) {
+		log.WarnContext(ctx, "ResourceClaims are not served yet", slog.Any("err", err))
+		err = nil
+	}
+	if err != nil {
 		return nil, err
 	}
-	c.wg.Go(func() { c.publishOften(ctx) })
+	c.wg.Go(func() { c.serve(ctx, retry) })
 	return c, nil
+}
+
+// start starts the driver.
+func (c *claims) start(ctx context.Context) error {
+	driver, err := dra.Start(ctx, c.config)
+	if err == nil {
+		c.driver.Store(driver)
+	}
+	return err
+}
+
+// serve starts the driver, unless that is done, and publishes networks until ctx ends.
+func (c *claims) serve(ctx context.Context, retry time.Duration) {
+	ticker := time.NewTicker(retry)
+	defer ticker.Stop()
+	for c.driver.Load() == nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if err := c.start(ctx); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			c.log.ErrorContext(ctx, "ResourceClaims are not served", slog.Any("err", err))
+		}
+	}
+	c.publishOften(ctx)
 }
 
 // close ends the driver. Prepared claims stay, for the next one.
@@ -106,10 +144,10 @@ func (c *claims) close() {
 		return
 	}
 	c.cancel()
-	if c.driver != nil {
-		c.driver.Stop()
-	}
 	c.wg.Wait()
+	if driver := c.driver.Load(); driver != nil {
+		driver.Stop()
+	}
 	if c.view != nil {
 		c.view.Close()
 	}
@@ -121,7 +159,7 @@ func (c *claims) of(podUID string) ([]dra.Claim, error) {
 	if c == nil {
 		return nil, nil
 	}
-	return c.driver.Claims(podUID)
+	return c.config.Claims(podUID)
 }
 
 // wanted returns an attachment for each network of a pod's claims. pod has what they have in
@@ -177,8 +215,11 @@ func (c *claims) definition(d nad.Definition, err error) (netconf.Network, nad.D
 // told tells the driver that what a pod is attached to has changed, or that attaching or
 // detaching it has failed with err. The API server will know by the status of the claims.
 func (c *claims) told(podUID string, err error) {
-	if c != nil {
-		c.driver.Attached(podUID, err)
+	if c == nil {
+		return
+	}
+	if driver := c.driver.Load(); driver != nil { // the next one begins with all claims
+		driver.Attached(podUID, err)
 	}
 }
 
@@ -187,7 +228,11 @@ func (c *claims) describe(ctx context.Context, podUID string) {
 	if c == nil {
 		return
 	}
-	if err := c.driver.UpdateMetadata(ctx, podUID); err != nil {
+	driver := c.driver.Load()
+	if driver == nil {
+		return
+	}
+	if err := driver.UpdateMetadata(ctx, podUID); err != nil {
 		c.log.WarnContext(ctx, "containers do not see what their claims are attached to", slog.Any("err", err))
 	}
 }
@@ -269,7 +314,7 @@ func (c *claims) publish(ctx context.Context, withdrawn map[string]string) {
 		}
 		devices = append(devices, d)
 	}
-	if err := c.driver.Publish(ctx, devices); err != nil {
+	if err := c.driver.Load().Publish(ctx, devices); err != nil {
 		c.log.ErrorContext(ctx, "networks not published", slog.Any("err", err))
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -243,4 +244,40 @@ func TestInterruptedADDOfClaims(t *testing.T) {
 			same(t, "records", tt.records, p.records())
 		})
 	}
+}
+
+// On a new node the runtime starts before the kubelet. Pods that select networks must not wait for
+// it, and nri, which the runtime may start only once, must not end.
+func TestTheKubeletMayComeLater(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	registry := c.file("kubelet", "plugins_registry")
+	if err := os.Remove(registry); err != nil {
+		t.Fatal(err)
+	}
+	x := plugins()
+	c.start(x, c.claims, func(p *Plugin) { p.longestWait = sweepOften })
+	c.mustRun(c.pod("c1", "uid-1", "blue"))
+	if err := os.Mkdir(registry, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	poll := time.NewTicker(2 * time.Millisecond)
+	defer poll.Stop()
+	for {
+		if _, err := os.Stat(filepath.Join(registry, driverName+"-reg.sock")); err == nil {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatal("nri does not register")
+		case <-poll.C:
+		}
+	}
+	c.register()
+	o := c.prepared("s1", "uid-2", inline("b", ""))
+	c.mustRun(c.pod("c2", "uid-2", ""))
+	c.reports(o, "Ready=True")
+	same(t, "calls", []string{"ADD a net1", "ADD b net1"}, x.Trace())
 }

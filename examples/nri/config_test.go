@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"reflect"
 	"slices"
@@ -95,7 +96,12 @@ func TestKeysOfClaimsAreChecked(t *testing.T) {
 	}
 	for name, edit := range map[string]func(*Config){
 		"no cluster": func(c *Config) { c.Kubeconfig = "" },
-		"no kubelet": func(c *Config) { c.Kubeconfig = "/nowhere/kubeconfig" },
+		"no place for sockets": func(c *Config) {
+			c.Kubeconfig = "/nowhere/kubeconfig"
+			if err := errors.Join(os.Mkdir(c.KubeletDir+"/plugins_registry", 0o700), os.WriteFile(c.KubeletDir+"/plugins", nil, 0o600)); err != nil {
+				t.Error(err)
+			}
+		},
 	} {
 		p := Plugin{Config: Config{StateDir: t.TempDir(), NodeName: "node1", KubeletDir: t.TempDir(), DRA: DRA{Driver: driverName}}}
 		edit(&p.Config)

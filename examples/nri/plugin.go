@@ -8,6 +8,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,7 +54,7 @@ type Plugin struct {
 	dial  dialer        // nil means unix sockets
 	pause time.Duration // after a pod could not be detached, see [lifecycle.Sweeper]
 
-	longestWait time.Duration // before connecting again; 0 means the constant
+	longestWait time.Duration // before connecting, or starting the DRA driver, again; 0 means the constants
 
 	work    work
 	sweeper *lifecycle.Sweeper // the reconciler's
@@ -152,7 +153,7 @@ func (p *Plugin) hold(ctx context.Context, conf Config) error {
 		InterfaceNames: p.InterfaceNames,
 		Invoker:        &delegate.Invoker{Exec: p.Exec, Path: []string{conf.BinDir}, Env: p.Env, Logger: p.Logger, Observer: observe},
 	}
-	claims, err := openClaims(ctx, conf, life, p.log())
+	claims, err := openClaims(ctx, conf, life, cmp.Or(p.longestWait, driverRetry), p.log())
 	if err != nil {
 		return errors.Join(err, held.Unlock())
 	}
