@@ -44,16 +44,18 @@ type Config struct {
 	// Rules are those for networks in claims, and in DeviceClasses.
 	Rules nad.Rules
 
-	// AllowedTypes are the types of plugins that a network may have which is written in a
-	// claim itself. None means that there is no such network: a claim names a definition, or
-	// has the parameters of its DeviceClass, which administrators write. Everybody who may
-	// run pods may usually make claims, and plugins run as root.
+	// AllowedTypes are the types that the plugins, and IPAM plugins, of a network written in a
+	// claim itself may have. None means that claims may have no such network: a claim names a
+	// definition, or has the parameters of its DeviceClass, which administrators write.
+	// Everybody who may run pods may usually make claims, and plugins run as root: with a type
+	// the user chooses all of its keys, such as the directory of host-local. A plugin that runs
+	// others names them in keys of its own, which are not checked.
 	AllowedTypes []string
 
 	// Attachments returns what the pod of a claim is attached to because of the claim, from
 	// the records of its newest sandbox. It is called at any time, by several goroutines. It
 	// must end soon after its context: while the kubelet moves a claim to another pod, no
-	// other claim is prepared.
+	// other claim is prepared or released.
 	Attachments func(ctx context.Context, c Claim) ([]Attachment, error)
 
 	// Detach removes all attachments that are there because of a claim, in all sandboxes of

@@ -12,9 +12,9 @@ import (
 // grace is how long the daemon waits for the API server before it is ready without it.
 const grace = 30 * time.Second
 
-// Probe reports whether the daemon is ready, and as an error the resources that it has not
-// read from the API server yet, and why ResourceClaims are not served. Without the first it is ready if there is a mirror, or after 30
-// seconds: pods that do not need the API server must start.
+// Probe reports whether the daemon is ready. The error names the resources that it has not read
+// from the API server yet, or says why ResourceClaims are not served. Without the resources it is
+// ready if there is a mirror, or after 30 seconds: pods that do not need the API server must start.
 func (c *Cluster) Probe(context.Context) (ok bool, err error) {
 	if c == nil {
 		return true, nil
