@@ -125,7 +125,7 @@ func (c Config) complete() (Config, error) {
 // checkDRA checks what is for ResourceClaims.
 func (c Config) checkDRA() error {
 	if c.DRA.Driver == "" {
-		if len(c.DRA.Networks) > 0 || c.DRA.Metadata {
+		if d := c.DRA; len(d.Networks)+len(d.AllowedTypes) > 0 || d.Metadata || d.CDIDir != "" {
 			return errors.New("dra: driver is missing")
 		}
 		return nil

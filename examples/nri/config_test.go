@@ -67,6 +67,8 @@ func TestKeysOfClaimsAreChecked(t *testing.T) {
 		driver + `}}`: "",
 		driver + `,"networks":[{"network":"My_Net","exclusive":true,"attributes":{"speed":"fast"}},{"network":"shop/my.net","device":"other"}],"metadata":true,"cdiDir":"/c","allowedTypes":["a"]},"kubeconfig":"/k","kubeletDir":"/l","namespaceIsolation":true,"globalNamespaces":"a, b","allowedTypes":["bridge"]}`: "",
 		`{"nodeName":"node1","dra":{}}`:                                         "",
+		`{"dra":{"allowedTypes":["a"]}}`:                                        "dra: driver is missing",
+		`{"dra":{"cdiDir":"/c"}}`:                                               "dra: driver is missing",
 		`{"dra":{"metadata":true}}`:                                             "dra: driver is missing",
 		`{"dra":{"networks":[{"network":"a"}]}}`:                                "dra: driver is missing",
 		`{"dra":{"driver":"net.example.com"}}`:                                  "dra needs nodeName",
