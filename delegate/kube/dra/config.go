@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"time"
@@ -167,11 +165,6 @@ func (c Config) options() []kubeletplugin.Option {
 		kubeletplugin.PluginDataDirectoryPath(c.kubeletPluginDir()), kubeletplugin.FlockDirectoryPath(c.pluginDir()),
 		kubeletplugin.RollingUpdate(types.UID(c.RollingUpdate)),
 	}
-	if c.kubeletPluginDir() != c.pluginDir() {
-		options = append(options, kubeletplugin.PluginListener(func(ctx context.Context, path string) (net.Listener, error) {
-			return listen(ctx, filepath.Join(c.pluginDir(), filepath.Base(path)))
-		}))
-	}
 	if c.RegistryDir != "" {
 		options = append(options, kubeletplugin.RegistrarDirectoryPath(c.RegistryDir))
 	}
@@ -180,13 +173,4 @@ func (c Config) options() []kubeletplugin.Option {
 			kubeletplugin.MetadataVersions(v1alpha1.SchemeGroupVersion))
 	}
 	return options
-}
-
-// listen listens at a path, in place of a process that has ended. The socket is removed when
-// the listener is closed.
-func listen(ctx context.Context, path string) (net.Listener, error) {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	return new(net.ListenConfig).Listen(ctx, "unix", path)
 }

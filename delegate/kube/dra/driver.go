@@ -23,12 +23,15 @@ const writeTime = 10 * time.Minute
 type Driver struct {
 	config Config
 	log    *slog.Logger
-	helper *kubeletplugin.Helper
 	writer *writer
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
 	mu sync.Mutex // held while the Store changes
+
+	serving sync.Mutex // held while service changes
+	service service
+	broken  chan error // what the helper cannot mend, at most one
 
 	// requests is held for reading by requests of the kubelet. The helper does not wait for
 	// those that run when it stops.
@@ -38,17 +41,14 @@ type Driver struct {
 
 // Start starts a Driver, and registers it with the kubelet. It does not wait for the API
 // server. It fails for a Config that can never work, and if a socket cannot be made: a
-// RegistryDir that is missing may come with the kubelet. The Driver ends with ctx, or with
-// [Driver.Stop].
+// RegistryDir that is missing may come with the kubelet. Once it has started it makes sockets
+// again that are lost. The Driver ends with ctx, or with [Driver.Stop].
 func Start(ctx context.Context, c Config) (*Driver, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	if err := c.makeDirs(); err != nil {
-		return nil, fmt.Errorf("DRA driver %s: %w", c.Name, err)
-	}
 	ctx, cancel := context.WithCancel(klog.NewContext(ctx, logr.FromSlogHandler(c.logger().Handler())))
-	d := &Driver{config: c, log: c.logger(), cancel: cancel}
+	d := &Driver{config: c, log: c.logger(), cancel: cancel, broken: make(chan error, 1)}
 	d.writer = newWriter(d)
 	context.AfterFunc(ctx, d.writer.queue.ShutDown) // also if the helper does not start
 	crashed := time.Now()
@@ -58,11 +58,11 @@ func Start(ctx context.Context, c Config) (*Driver, error) {
 	if err := c.Store.clean(crashed); err != nil {
 		d.log.WarnContext(ctx, "temporary files of prepared claims not removed", "error", err)
 	}
-	var err error
-	if d.helper, err = kubeletplugin.Start(ctx, plugin{d}, c.options()...); err != nil {
+	if err := d.serve(ctx); err != nil {
 		cancel()
 		return nil, fmt.Errorf("DRA driver %s: %w", c.Name, err)
 	}
+	d.wg.Go(func() { d.keepServing(ctx) })
 	d.wg.Go(func() { d.writer.run(ctx) })
 	d.wg.Go(func() { d.sweepOften(ctx) })
 	return d, nil
@@ -73,8 +73,8 @@ func Start(ctx context.Context, c Config) (*Driver, error) {
 // next Driver with the same Store. Stop may be called again.
 func (d *Driver) Stop() {
 	d.cancel()
-	d.helper.Stop()
 	d.wg.Wait()
+	d.service.helper.Stop()
 	d.requests.Lock()
 	defer d.requests.Unlock()
 	d.stopped = true
@@ -238,12 +238,15 @@ func (d *Driver) remove(r Ref) error {
 	return nil
 }
 
-// HandleError logs errors of the helper. It tries again after those of ResourceSlices. After any
-// other, such as that of a socket, only the next Driver can serve the kubelet.
+// HandleError logs errors of the helper that it tries to mend, such as those of ResourceSlices.
+// After any other, such as that of a socket, another helper is started.
 func (p plugin) HandleError(ctx context.Context, err error, msg string) {
-	level := slog.LevelError
 	if errors.Is(err, kubeletplugin.ErrRecoverable) {
-		level = slog.LevelWarn
+		p.log.WarnContext(ctx, "DRA driver: "+msg, "error", err)
+		return
 	}
-	p.log.Log(ctx, level, "DRA driver: "+msg, "error", err)
+	select {
+	case p.broken <- fmt.Errorf("%s: %w", msg, err):
+	default:
+	}
 }

@@ -31,6 +31,12 @@ func (d *Driver) UpdateMetadata(ctx context.Context, podUID string) error {
 }
 
 func (d *Driver) updateMetadata(ctx context.Context, c Claim) error {
+	d.serving.Lock()
+	helper, err := d.service.helper, d.service.err
+	d.serving.Unlock()
+	if helper == nil {
+		return err
+	}
 	attached, err := d.config.Attachments(ctx, c)
 	errs := []error{err}
 	var done []string
@@ -46,7 +52,7 @@ func (d *Driver) updateMetadata(ctx context.Context, c Claim) error {
 				devices[i].Metadata = &kubeletplugin.DeviceMetadata{NetworkData: attached[at].networkData()}
 			}
 		}
-		errs = append(errs, d.helper.UpdateRequestMetadata(ctx, c.Namespace, c.Name, types.UID(c.UID), resourceclaim.BaseRequestRef(n.Request), devices))
+		errs = append(errs, helper.UpdateRequestMetadata(ctx, c.Namespace, c.Name, types.UID(c.UID), resourceclaim.BaseRequestRef(n.Request), devices))
 	}
 	return errors.Join(errs...)
 }

@@ -68,7 +68,13 @@ func (d *Driver) Publish(ctx context.Context, devices []Device) error {
 	if len(ready) == 0 {
 		pool.Slices = []resourceslice.Slice{{}} // says that the node has no device
 	}
-	return d.helper.PublishResources(ctx, resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{d.config.Node: pool}})
+	d.serving.Lock()
+	defer d.serving.Unlock()
+	d.service.published = &resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{d.config.Node: pool}}
+	if d.service.helper == nil {
+		return nil // the next one does it
+	}
+	return d.service.helper.PublishResources(ctx, *d.service.published)
 }
 
 // check fails for a name or attributes that no API server takes.

@@ -125,6 +125,11 @@ func (s *claims) probe() error {
 	if why := s.down.Load(); why != nil {
 		return fmt.Errorf("ResourceClaims: %s", *why)
 	}
+	if driver := s.driver.Load(); driver != nil {
+		if err := driver.Err(); err != nil {
+			return fmt.Errorf("ResourceClaims: %w", err)
+		}
+	}
 	return nil
 }
 

@@ -62,7 +62,7 @@ func (s *claims) collect(ch chan<- prometheus.Metric) {
 		return
 	}
 	driver := s.driver.Load()
-	gauge(ch, "claims_served", "1 if the kubelet can have ResourceClaims prepared, otherwise 0.", bit(driver != nil))
+	gauge(ch, "claims_served", "1 if the kubelet can have ResourceClaims prepared, otherwise 0.", bit(driver != nil && driver.Err() == nil))
 	if driver == nil {
 		return
 	}

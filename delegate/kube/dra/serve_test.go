@@ -1,0 +1,119 @@
+package dra
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// poll waits until done, which depends on files alone, is true.
+func poll(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	again := time.NewTicker(2 * time.Millisecond)
+	defer again.Stop()
+	for !done() {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("it does not happen that %s", what)
+		case <-again.C:
+		}
+	}
+}
+
+// A kubelet that is installed again has new directories, and looks for sockets in them.
+func TestTheDriverMakesLostSocketsAgain(t *testing.T) {
+	t.Parallel()
+	for _, lost := range []string{"registry", "plugin", "both", "socket"} {
+		t.Run(lost, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, func(c *Config) {
+				c.RegistryDir, c.PluginDir = filepath.Join(c.RegistryDir, "plugins_registry"), filepath.Join(c.PluginDir, "plugins", driverName)
+				if err := os.Mkdir(c.RegistryDir, 0o750); err != nil {
+					t.Fatal(err)
+				}
+			})
+			a, b := n.server.SetClaim(newClaim("a", nil)), n.server.SetClaim(newClaim("b", nil))
+			mustPrepare(t, n.kubelet(t), a)
+			if err := n.Publish(t.Context(), []Device{{Name: "storage"}}); err != nil {
+				t.Fatal(err)
+			}
+			remove := map[string][]string{
+				"registry": {n.config.RegistryDir}, "plugin": {n.config.PluginDir}, "both": {n.config.RegistryDir, n.config.PluginDir},
+				"socket": {filepath.Join(n.config.PluginDir, "dra.sock")},
+			}
+			for _, path := range remove[lost] {
+				if err := os.RemoveAll(path); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if lost == "registry" || lost == "both" {
+				poll(t, "the kubelet is missed", func() bool { return n.Err() != nil })
+				if err := n.Err(); !strings.Contains(err.Error(), "the directory in which the kubelet finds plugins") {
+					t.Error(err)
+				}
+				if err := os.Mkdir(n.config.RegistryDir, 0o750); err != nil {
+					t.Fatal(err)
+				}
+			}
+			poll(t, "the sockets are there", func() bool {
+				_, registry := os.Stat(filepath.Join(n.config.RegistryDir, driverName+"-reg.sock"))
+				_, plugin := os.Stat(filepath.Join(n.config.PluginDir, "dra.sock"))
+				return registry == nil && plugin == nil && n.Err() == nil
+			})
+			k := n.kubelet(t)
+			mustPrepare(t, k, a, b)
+			if err := unprepareClaim(t, k, a); err != nil {
+				t.Error(err)
+			}
+			if err := n.Publish(t.Context(), nil); err != nil {
+				t.Error(err)
+			}
+			n.Stop()
+			if left, _ := filepath.Glob(n.config.RegistryDir + "/*"); len(left) > 0 {
+				t.Errorf("left: %q", left)
+			}
+		})
+	}
+}
+
+// The next daemon may start before the last one has ended: its sockets stay.
+func TestADriverThatStopsLeavesTheSocketsOfTheNext(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	next, err := Start(t.Context(), n.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(next.Stop)
+	poll(t, "the driver sees the next one", func() bool { return n.Err() != nil })
+	if err := n.Err(); !errors.Is(err, errTaken) {
+		t.Error(err)
+	}
+	n.Stop()
+	mustPrepare(t, n.kubelet(t), n.server.SetClaim(newClaim("a", nil)))
+	if err := next.Err(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A helper that cannot serve any more is replaced.
+func TestAHelperThatFailsIsReplaced(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	n.serving.Lock()
+	first := n.service.helper
+	n.serving.Unlock()
+	plugin{n.Driver}.HandleError(t.Context(), errors.New("accept: too many open files"), "the server failed")
+	poll(t, "the helper is replaced", func() bool {
+		n.serving.Lock()
+		defer n.serving.Unlock()
+		return n.service.helper != first
+	})
+	mustPrepare(t, n.kubelet(t), n.server.SetClaim(newClaim("a", nil)))
+}
