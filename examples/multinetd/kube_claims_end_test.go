@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containernetworking/cni/pkg/skel"
+
 	"github.com/metacni/metacni/delegate/delegatetest"
 )
 
@@ -162,4 +164,48 @@ func TestPreparedClaimsAreAttachedWhileTheAPIIsAway(t *testing.T) {
 	}
 	want(t, "DEL", next.command(t, "DEL", a, annotated("")), 0, "")
 	next.clean(t)
+}
+
+// A pod whose claims an earlier daemon has prepared does not start without its networks: not with
+// a daemon without dra, and not with one that forbids them now.
+func TestPreparedClaimsAreNotLostByAnotherConfiguration(t *testing.T) {
+	t.Parallel()
+	const inline = `{"apiVersion":"cni.networking.x-k8s.io/v1alpha1","kind":"CNI","ifName":"net7","config":{"cniVersion":"1.0.0","name":"n","type":"macvlan"}}`
+	for name, row := range map[string]struct {
+		keys, text string
+		code       uint
+	}{
+		"without dra":           {`,"nodeName":"n1"`, `need "dra" in the configuration`, 11},
+		"without allowed types": {`,"nodeName":"n1","kubeletDir":"$DIR/kubelet","dra":{"driver":"net.example.com"}`, "allowedTypes", 7},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tn := newTownWithClaims(t, "").start(t)
+			a, other := tn.pod(t, "one"), tn.pod(t, "two")
+			prepare(t, tn.kubelet(t), tn.claim(t, "storage", a, inline))
+			want(t, "ADD", tn.command(t, "ADD", a, annotated("")), 0, "")
+			if err := tn.stop(); err != nil {
+				t.Fatal(err)
+			}
+			b := *a
+			b.ContainerID += "-2"
+			b.Args = strings.ReplaceAll(a.Args, a.ContainerID, b.ContainerID)
+			changed := newTownIn(t, tn.dir, tn.api, row.keys)
+			changed.exec, changed.fake = tn.fake, tn.fake
+			changed.start(t)
+			want(t, "ADD", changed.command(t, "ADD", &b, annotated("")), row.code, row.text)
+			if logged := strings.Contains(changed.logged.String(), "ResourceClaims are prepared, but"); logged != (row.code == 11) {
+				t.Errorf("log: %s", changed.logged)
+			}
+			want(t, "ADD", changed.command(t, "ADD", other, annotated("")), 0, "")
+			for _, c := range []*skel.CmdArgs{a, &b, other} {
+				want(t, "DEL", changed.command(t, "DEL", c, annotated("")), 0, "")
+			}
+			changed.clean(t)
+			again := changed.nextWithClaims(t, "")
+			want(t, "ADD", again.command(t, "ADD", a, annotated("")), 0, "")
+			again.until(t, "the status is written", func() bool { return again.condition("storage") == ready })
+			want(t, "DEL", again.command(t, "DEL", a, annotated("")), 0, "")
+		})
+	}
 }

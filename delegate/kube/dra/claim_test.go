@@ -205,3 +205,29 @@ func TestNetworksInClaimsNeedAllowedTypes(t *testing.T) {
 		})
 	}
 }
+
+// What was allowed when the claim was prepared may be forbidden when its pod is attached.
+func TestNetworksInClaimsNeedTypesThatAreAllowedNow(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nil)
+	class := newClaim("b", func(c *resourcev1.ResourceClaim) {
+		c.Status.ReservedFor[0].UID = "pod-other"
+		c.Status.Allocation.Devices.Config = []resourcev1.DeviceAllocationConfiguration{fromClass(cni(`,"config":` + bridge))}
+	})
+	mustPrepare(t, n.kubelet(t), n.server.SetClaim(newClaim("a", nil)), n.server.SetClaim(class))
+	for _, allowed := range [][]string{nil, {"macvlan"}} {
+		n.config.AllowedTypes = allowed
+		n.restart(t)
+		if claims, err := n.Claims("pod-web"); !errors.Is(err, ErrClaim) || !strings.HasPrefix(err.Error(), `claim blue/a: the claim cannot be prepared: request "net": config: `) || claims != nil {
+			t.Errorf("allowed %q: %v, %v", allowed, claims, err)
+		}
+		if claims, err := n.Claims("pod-other"); err != nil || len(claims) != 1 {
+			t.Errorf("that of the class: %v, %v", claims, err)
+		}
+	}
+	n.config.AllowedTypes = []string{"bridge", "host-local"}
+	n.restart(t)
+	if claims, err := n.Claims("pod-web"); err != nil || len(claims) != 1 {
+		t.Errorf("allowed again: %v, %v", claims, err)
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
 	"github.com/go-logr/logr"
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -134,7 +135,8 @@ func (s *claims) probe() error {
 }
 
 // claimed returns the networks that the pod p is to be attached to because of its claims,
-// in the order of the names of these. What is prepared says which they are.
+// in the order of the names of these. What is prepared says which they are. It fails if the
+// configuration of the daemon has changed since and forbids them.
 //
 // The kubelet has had the claims of a pod prepared before the ADD. A record of that may be lost
 // nevertheless. So an ADD fails with [dra.ErrNotPrepared] if the view knows that the pod has
@@ -301,9 +303,32 @@ func (s *claims) detach(ctx context.Context, claim dra.Ref) error {
 	return errors.Join(errs...)
 }
 
+// errNoDRA is returned for a pod whose claims an earlier daemon has prepared.
+var errNoDRA = types.NewError(types.ErrTryAgainLater, `its networks need "dra" in the configuration of multinetd: add it, or delete the pod`, "")
+
+// noClaims fails for a pod that has claims, which a daemon without dra cannot attach: the pod must
+// not start without its networks.
+func (c *Cluster) noClaims(_ context.Context, p nad.Pod) ([]multinet.Claimed, error) {
+	prepared, err := dra.Store{Dir: c.conf.ClaimDir}.Pod(p.UID)
+	if err != nil || len(prepared) == 0 {
+		return nil, err
+	}
+	return nil, fmt.Errorf("claim %v: %w", prepared[0].Ref, errNoDRA)
+}
+
+// warnOfClaims logs that claims are prepared which nobody can release, since there is no dra.
+func (c *Cluster) warnOfClaims(ctx context.Context) {
+	prepared, damaged, err := dra.Store{Dir: c.conf.ClaimDir}.All()
+	if n := len(prepared) + len(damaged); n > 0 || err != nil {
+		c.log.LogAttrs(ctx, slog.LevelWarn, `ResourceClaims are prepared, but "dra" is not in the configuration: their pods cannot start, and the kubelet cannot release them`,
+			slog.Int("claims", n), slog.String("directory", c.conf.ClaimDir), slog.Any("error", err))
+	}
+}
+
 // startClaims starts what the configuration says about claims. The caller waits for others.
 func (c *Cluster) startClaims(ctx context.Context, others *sync.WaitGroup) error {
 	if c.conf.DRA == nil {
+		c.warnOfClaims(ctx)
 		return nil
 	}
 	var err error

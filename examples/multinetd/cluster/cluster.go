@@ -166,6 +166,7 @@ func (c *Cluster) Multinet() multinet.Cluster {
 		return multinet.Cluster{}
 	}
 	m := multinet.Cluster{Definition: c.definition, Annotations: c.annotations, Attached: c.attached, Devices: c.devices, Warn: c.warn}
+	m.Claims = c.noClaims
 	if c.conf.DRA != nil {
 		m.Claims = c.claimed
 	}
