@@ -209,3 +209,22 @@ func TestPreparedClaimsAreNotLostByAnotherConfiguration(t *testing.T) {
 		})
 	}
 }
+
+// A claim is released when the ADD has read it, but has recorded nothing yet. The pod keeps nothing
+// of the claim, which may be that of another pod now.
+func TestAClaimThatIsReleasedDuringTheADDIsNotAttached(t *testing.T) {
+	t.Parallel()
+	tn := newTownWithClaims(t, "").start(t)
+	k := tn.kubelet(t)
+	a := tn.pod(t, "one")
+	c := tn.claim(t, "storage", a, parameters("net7", "blue"))
+	prepare(t, k, c)
+	tn.interfaceNames = func(string) ([]string, error) {
+		want(t, "Unprepare", k.Unprepare(t.Context(), c), 0, "")
+		return nil, nil
+	}
+	want(t, "ADD", tn.command(t, "ADD", a, annotated("")), 11, "claim ns/storage: not prepared: the kubelet has released it during the ADD")
+	tn.clean(t)
+	want(t, "DEL", tn.command(t, "DEL", a, annotated("")), 0, "")
+	tn.clean(t)
+}

@@ -221,6 +221,33 @@ func (s *claims) allocated(ctx context.Context, ref dra.Ref) (bool, error) {
 		func(r resourcev1.DeviceRequestAllocationResult) bool { return r.Driver == s.config.Name }), nil
 }
 
+// held fails if a claim of the pod p that is attached now has been released since the ADD has read
+// it: the release has not seen what was attached later, and others may get the device. The ADD is
+// then undone.
+func (s *claims) held(p nad.Pod, added []delegate.Attached) error {
+	if s == nil {
+		return nil
+	}
+	var prepared []dra.Claim
+	for _, a := range added {
+		claim := nad.ParseOrigin(a.Origin).Claim
+		if claim.UID == "" {
+			continue
+		}
+		if prepared == nil {
+			var err error
+			if prepared, err = s.config.Store.Pod(p.UID); err != nil {
+				return err
+			}
+		}
+		if !slices.ContainsFunc(prepared, func(c dra.Claim) bool { return c.UID == claim.UID }) {
+			ref := dra.Ref{UID: claim.UID, Namespace: p.Namespace, Name: claim.Name, Pod: p.UID}
+			return &dra.Error{Claim: ref, Kind: dra.ErrNotPrepared, Err: errors.New("the kubelet has released it during the ADD")}
+		}
+	}
+	return nil
+}
+
 // told tells the containers of the pod p, which is attached, what their claims are attached
 // to. A failure is no reason to fail the ADD: the pod has its networks.
 func (s *claims) told(ctx context.Context, p nad.Pod) {

@@ -21,6 +21,9 @@ import (
 // and waits for that as the key statusPolicy says.
 func (c *Cluster) attached(ctx context.Context, k scratch.Key, p nad.Pod, added []delegate.Attached) error {
 	p.Container = k.ContainerID
+	if err := c.claims.held(p, added); err != nil {
+		return err
+	}
 	c.claims.told(ctx, p)
 	if err := c.writer.Wait(ctx, p); err != nil {
 		return err
