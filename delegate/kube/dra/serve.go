@@ -10,8 +10,10 @@ import (
 	"path/filepath"
 	"time"
 
+	"google.golang.org/grpc"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
 // socketInterval is the time between two looks at the sockets.
@@ -45,6 +47,7 @@ func (d *Driver) serve(ctx context.Context) error {
 			return listenAt(filepath.Join(d.config.pluginDir(), filepath.Base(path)))
 		}),
 		kubeletplugin.RegistrarListener(func(_ context.Context, path string) (net.Listener, error) { return listenAt(path) }),
+		kubeletplugin.GRPCInterceptor(d.noteRegistration),
 	)
 	d.service.helper.Stop()
 	d.service.helper = nil
@@ -57,6 +60,18 @@ func (d *Driver) serve(ctx context.Context) error {
 		return helper.PublishResources(ctx, *d.service.published)
 	}
 	return nil
+}
+
+// noteRegistration logs what the kubelet says of the registration of the driver.
+func (d *Driver) noteRegistration(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) { //nolint:ireturn // as gRPC has it
+	switch status, ok := request.(*registration.RegistrationStatus); {
+	case !ok:
+	case status.GetPluginRegistered():
+		d.log.InfoContext(ctx, "the kubelet has registered the DRA driver", "driver", d.config.Name)
+	default:
+		d.log.ErrorContext(ctx, "the kubelet refuses the DRA driver", "driver", d.config.Name, "error", status.GetError())
+	}
+	return handle(ctx, request)
 }
 
 // keepServing starts the helper again until ctx ends, whenever the kubelet has lost it: a

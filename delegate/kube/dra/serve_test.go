@@ -3,11 +3,14 @@ package dra
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
 // poll waits until done, which depends on files alone, is true.
@@ -116,4 +119,32 @@ func TestAHelperThatFailsIsReplaced(t *testing.T) {
 		return n.service.helper != first
 	})
 	mustPrepare(t, n.kubelet(t), n.server.SetClaim(newClaim("a", nil)))
+}
+
+// The kubelet says whether it takes the driver, and the log repeats it.
+func TestTheLogSaysWhetherTheKubeletTakesTheDriver(t *testing.T) {
+	t.Parallel()
+	var log strings.Builder // calls come one at a time
+	d := &Driver{log: slog.New(slog.NewTextHandler(&log, nil)), config: Config{Name: driverName}}
+	for _, row := range []struct {
+		status *registration.RegistrationStatus
+		want   string
+	}{
+		{&registration.RegistrationStatus{PluginRegistered: true}, "level=INFO msg=\"the kubelet has registered the DRA driver\" driver=" + driverName},
+		{&registration.RegistrationStatus{Error: "no such version"}, "level=ERROR msg=\"the kubelet refuses the DRA driver\" driver=" + driverName + " error=\"no such version\""},
+	} {
+		log.Reset()
+		handled := false
+		_, err := d.noteRegistration(t.Context(), row.status, nil, func(context.Context, any) (any, error) { handled = true; return nil, nil })
+		if err != nil || !handled || !strings.Contains(log.String(), row.want) {
+			t.Errorf("handled %v, %v: %s", handled, err, log.String())
+		}
+	}
+	n := newNode(t, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	log.Reset()
+	_ = n.kubelet(t)
+	n.Stop()
+	if !strings.Contains(log.String(), "the kubelet has registered the DRA driver") {
+		t.Errorf("log: %s", log.String())
+	}
 }
