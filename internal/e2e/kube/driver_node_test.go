@@ -101,7 +101,7 @@ cd `+n.dir+`
 stdin=given/$CNI_COMMAND-$CNI_CONTAINERID-$CNI_IFNAME
 cat > $stdin
 if [ -e hold-$CNI_COMMAND ]; then
-	: > held-$CNI_COMMAND
+	echo $$ > held.tmp && mv held.tmp held-$CNI_COMMAND
 	while [ -e hold-$CNI_COMMAND ]; do sleep 0.02; done
 fi
 if [ -e fail-$CNI_COMMAND ]; then
@@ -131,13 +131,22 @@ func (n *driverNode) set(file string) (unset func()) {
 	return unset
 }
 
-// held waits until the plugin watched hangs.
-func (n *driverNode) held(command string) {
+// held waits until the plugin watched hangs. ended waits until that plugin has ended.
+func (n *driverNode) held(command string) (ended func()) {
 	n.t.Helper()
-	eventually(n.t, func() bool {
-		_, err := os.Stat(n.file("held-" + command))
+	var process []byte
+	eventually(n.t, func() (held bool) {
+		var err error
+		process, err = os.ReadFile(n.file("held-" + command))
 		return err == nil
 	})
+	return func() {
+		n.t.Helper()
+		eventually(n.t, func() bool {
+			_, err := os.Stat(filepath.Join("/proc", strings.TrimSpace(string(process))))
+			return err != nil
+		})
+	}
 }
 
 // The rights of the component of the manifests, and those without the right that API servers
