@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -174,7 +173,7 @@ func (c *claims) wanted(ctx context.Context, podUID string, pod delegate.Attachm
 		for _, n := range claim.Networks {
 			a, err := c.attachment(ctx, claim, n, pod)
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", describeClaim(claim.Device(n)), err)
+				return nil, fmt.Errorf("%v: %w", claim.Device(n), err)
 			}
 			wanted = append(wanted, a)
 		}
@@ -337,11 +336,6 @@ func (c *claims) device(ctx context.Context, conf dra.Offer) dra.Device {
 	return conf.As(n, err)
 }
 
-// describeClaim returns the words by which people know a claim.
-func describeClaim(c nad.Claim) string {
-	return "claim " + strconv.Quote(c.Name) + ", request " + strconv.Quote(c.Request)
-}
-
 // aboutClaims returns err with the claims among as that it is about: the one whose plugin has
 // failed, or those that ask for an interface which they cannot have.
 func aboutClaims(as []delegate.Attachment, err error) error {
@@ -356,7 +350,7 @@ func aboutClaims(as []delegate.Attachment, err error) error {
 	}
 	for _, a := range slices.Backward(as) {
 		if o := nad.ParseOrigin(a.Origin); about != "" && a.IfName == about && o.Use == nad.Claimed {
-			err = fmt.Errorf("%s: %w", describeClaim(o.Claim), err)
+			err = fmt.Errorf("%v: %w", o.Claim, err)
 		}
 	}
 	return err

@@ -2,7 +2,9 @@ package nad
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
+	"strconv"
 	"unicode/utf8"
 )
 
@@ -44,6 +46,16 @@ type Claim struct {
 	Pool    string `json:"pool,omitempty"`
 	Device  string `json:"device,omitempty"`
 	Share   string `json:"share,omitempty"` // the shareID of a device that is shared
+}
+
+// String returns the words by which people know c: the name of the claim, or else its UID, and
+// the request if there is one.
+func (c Claim) String() string {
+	text := "claim " + strconv.Quote(cmp.Or(c.Name, c.UID))
+	if c.Request != "" {
+		text += ", request " + strconv.Quote(c.Request)
+	}
+	return text
 }
 
 // recordedOrigin is the JSON of an Origin.

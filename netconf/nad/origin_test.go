@@ -56,6 +56,19 @@ func TestOriginReadsBackAsItWasRecorded(t *testing.T) {
 	}
 }
 
+func TestClaimsAreNamed(t *testing.T) {
+	t.Parallel()
+	for want, c := range map[string]nad.Claim{
+		`claim "storage", request "net/fast"`: {UID: "u", Name: "storage", Request: "net/fast", Pool: "p", Device: "d"},
+		`claim "storage"`:                     {UID: "u", Name: "storage"},
+		`claim "u"`:                           {UID: "u"},
+	} {
+		if got := c.String(); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
 func TestOriginLeavesOutWhatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	for _, selection := range []string{"", "{", `"` + "\xff" + `"`} {

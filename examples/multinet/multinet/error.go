@@ -1,10 +1,8 @@
 package multinet
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/metacni/metacni/delegate"
@@ -25,7 +23,7 @@ func (c *config) about(w wanted, err error) error {
 	case w.ofPod():
 		return fmt.Errorf("selected network %q: %w", w.selection.Name, err)
 	case w.use == nad.Claimed:
-		return fmt.Errorf("%s: %w", describe(w.claim), err)
+		return fmt.Errorf("%v: %w", w.claim, err)
 	case w.name != "":
 		return fmt.Errorf("network %q: %s %q: %w", c.call.Name, w.key, w.name, err)
 	}
@@ -64,19 +62,10 @@ func aboutAttachments(as []delegate.Attachment, err error) error {
 func aboutOrigin(o nad.Origin) string {
 	var words []string
 	if o.Use == nad.Claimed {
-		words = append(words, describe(o.Claim))
+		words = append(words, o.Claim.String())
 	}
 	if o.Definition != (nad.Ref{}) {
 		words = append(words, "NAD "+o.Definition.String())
 	}
 	return strings.Join(words, ", ")
-}
-
-// describe returns the words by which people know a claim.
-func describe(c nad.Claim) string {
-	text := "claim " + strconv.Quote(cmp.Or(c.Name, c.UID))
-	if c.Request != "" {
-		text += ", request " + strconv.Quote(c.Request)
-	}
-	return text
 }
