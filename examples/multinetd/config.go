@@ -91,16 +91,8 @@ func readConfig(args []string, defaultFile string, help io.Writer) (*config, err
 	c := &config{SocketDir: wire.DefaultDir, QueueDir: defaultQueueDir, LogFormat: "text", SweepInterval: defaultSweepInterval, cluster: cluster.DefaultConfig()}
 	file := ""
 	flags := c.flags(&file, defaultFile)
-	err := flags.Parse(args)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		flags.SetOutput(help)
-		flags.Usage()
+	if err := parse(flags, args, help); err != nil {
 		return nil, err
-	case err != nil:
-		return nil, err
-	case flags.NArg() > 0:
-		return nil, fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
 	data, err := os.ReadFile(cmp.Or(file, defaultFile))
 	switch {
@@ -115,6 +107,20 @@ func readConfig(args []string, defaultFile string, help io.Writer) (*config, err
 		return nil, err
 	}
 	return c, c.check()
+}
+
+// parse parses a command line that has flags alone. For --help it writes to help and fails with
+// [flag.ErrHelp].
+func parse(flags *flag.FlagSet, args []string, help io.Writer) error {
+	err := flags.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		flags.SetOutput(help)
+		flags.Usage()
+	case err == nil && flags.NArg() > 0:
+		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	return err
 }
 
 // flags returns the command line, whose flags set the fields of c.

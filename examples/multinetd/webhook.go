@@ -81,17 +81,10 @@ func readWebhookConfig(args []string, defaultFile string, help io.Writer) (*webh
 	flags.StringVar(&c.MetricsAddress, "metrics-address", c.MetricsAddress, "`address` for metrics, over HTTP without TLS; empty means none")
 	flags.StringVar(&c.Cert, "cert", c.Cert, "`file` of the TLS certificate, in PEM; it is read again when it changes")
 	flags.StringVar(&c.Key, "key", c.Key, "`file` of its key")
-	err := flags.Parse(args)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		flags.SetOutput(help)
-		flags.Usage()
+	if err := parse(flags, args, help); err != nil {
 		return nil, err
-	case err != nil:
-		return nil, err
-	case flags.NArg() > 0:
-		return nil, fmt.Errorf("unexpected argument %q", flags.Arg(0))
-	case c.Cert == "" || c.Key == "":
+	}
+	if c.Cert == "" || c.Key == "" {
 		return nil, errors.New("a certificate is needed: --cert and --key")
 	}
 	data, err := os.ReadFile(cmp.Or(file, defaultFile))
