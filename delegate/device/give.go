@@ -20,7 +20,7 @@ func Edits(id string) []netconf.Edit {
 
 // Give returns a with the device id: in the configuration of each plugin, see [Edits], and
 // as the capability argument "deviceID", which replaces one that a has. Plugins receive
-// that if they declare the capability. An empty id returns a as it is. A recorded
+// that if they declare the capability. With an empty id a does not change. A recorded
 // attachment keeps the device, so that nobody has to ask the kubelet when it is removed.
 //
 // It fails with a [*netconf.Error] if a plugin's configuration cannot be edited.

@@ -66,8 +66,8 @@ type Dir struct {
 
 // Assign returns a with a device information file: as the capability argument
 // [Capability], and as one of its Files. It does so if a plugin of the network declares the
-// capability, or if a has a device: the capability argument "deviceID". Otherwise, and if the
-// runtime has given a such an argument, it returns a as it is.
+// capability, or if a has a device: the capability argument "deviceID". Otherwise a does not
+// change, nor does it if the runtime has passed a file of its own.
 //
 // The name of the file is a hash of Owner, network, container and interface. It can be used
 // in the file's directory only. The file does not exist yet, see [Dir.Fill].
@@ -198,7 +198,7 @@ func Load(root string, a delegate.Attachment) (*status.DeviceInfo, error) {
 }
 
 // Describe sets the DeviceInfo of networks, the status of attached, to what [Load] returns.
-// A network whose attachment has no file, or nothing in it, stays as it is. Describe goes on
+// It leaves a network alone whose attachment has no file, or an empty one. Describe goes on
 // past failures and joins the errors.
 func Describe(root string, networks []status.Network, attached ...delegate.Attached) error {
 	var errs []error

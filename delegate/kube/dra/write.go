@@ -119,8 +119,8 @@ func (w *writer) forget(r Ref) {
 	delete(w.failures, r)
 }
 
-// run writes until ctx ends, and the queue with it. It begins with the claims that were prepared by an earlier
-// process.
+// run writes until ctx ends, and the queue with it. It begins with the claims that an earlier
+// process has prepared.
 func (w *writer) run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
