@@ -103,10 +103,10 @@ func prepare(t *testing.T, c change, setting string) Store[value] {
 	return s
 }
 
-// spares returns the names of the spare files.
+// spares returns the names of the spare files for records.
 func spares(t *testing.T, s Store[value]) []string {
 	t.Helper()
-	names, err := filepath.Glob(filepath.Join(s.Dir, ".spare-*"))
+	names, err := filepath.Glob(filepath.Join(s.Dir, ".spare-[0-9]"))
 	ok(t, err)
 	return names
 }

@@ -23,7 +23,7 @@ const (
 
 // errReused means that a file holds the record of another key because it was
 // written again after the record it belonged to was deleted.
-var errReused = fmt.Errorf("%w: the file is used by another record", fs.ErrNotExist)
+var errReused = errors.New("the file is used by another record")
 
 // An origin begins the JSON of every line.
 type origin struct {
@@ -158,7 +158,9 @@ func decode(data []byte, k Key, value valuer) (stored, error) {
 			changes = append(changes, env)
 		case err == nil:
 			return env.record(changes), nil
-		case errors.Is(err, ErrVersion), errors.Is(err, errReused):
+		case errors.Is(err, errReused):
+			return stored{}, fmt.Errorf("%w: %w", fs.ErrNotExist, err)
+		case errors.Is(err, ErrVersion):
 			return stored{}, err
 		default:
 			why = err

@@ -101,12 +101,8 @@ func (l *Lock) tidy() error {
 			return err
 		}
 	}
-	// Only while we hold the lock is the file's name certainly ours to remove.
-	now, err := l.root.Stat(l.name)
-	if err == nil && now.ID == l.id {
-		err = l.root.Remove(l.name)
-	}
-	return gone(err)
+	// Only while we hold the lock is the file's name certainly ours to give up.
+	return gone(l.root.RetireLock(l.fd, l.id, l.name, modeNone))
 }
 
 // begin keeps the lock until end. It fails unless l is held, for that container

@@ -13,9 +13,9 @@ func dup(fd int) (int, error) { return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_C
 
 func closeFD(fd int) { _ = unix.Close(fd) }
 
-// inherited reports whether this process has the file id open otherwise than
-// by opening it: what Go opens is closed on exec, what a parent handed down is
-// not. The descriptor self does not count.
+// inherited reports whether this process has a lock of the file id that it did
+// not take: what Go opens is closed on exec, what a parent handed down is not.
+// The descriptor self does not count.
 func inherited(self int, id durable.ID) bool {
 	dir, err := os.Open("/proc/self/fd")
 	if err != nil {
@@ -32,8 +32,9 @@ func inherited(self int, id durable.ID) bool {
 		if unix.Fstat(fd, &st) != nil || durable.IDOf(&st) != id {
 			continue
 		}
-		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
-		if err == nil && flags&unix.FD_CLOEXEC == 0 {
+		// The parent may have released the lock, and the file may be another's now.
+		data, err := os.ReadFile("/proc/self/fdinfo/" + name)
+		if d := parseFdinfo(data); err == nil && d.locked && d.inherited {
 			return true
 		}
 	}

@@ -245,6 +245,26 @@ func TestNestedLockIsRefused(t *testing.T) {
 	ok(t, l.Unlock())
 }
 
+// The file of a lock that was released can be another container's lock. Whoever
+// inherited it waits for that one, as all do.
+func TestInheritedLockThatWasReleased(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	former, err := s.Lock(t.Context(), "c0")
+	ok(t, err)
+	inherited := file(t, former)
+	ok(t, former.Unlock())
+	l := lock(t, s)
+	if l.id != former.id {
+		t.Error("the file is not used again")
+	}
+	c := start(t, "nested", s.Dir, "brief", inherited)
+	if got := c.says(t); got != "true false 11" {
+		t.Errorf("same file, another container: %s", got)
+	}
+	ok(t, l.Unlock())
+}
+
 // A process that is killed before any system call of Put leaves the old record
 // or the new.
 func TestKilledWhilePutting(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -225,10 +226,17 @@ func namespace(t *testing.T, s Store[value], _ string) {
 	fmt.Println(before, n, err)
 }
 
-// nested asks for the lock inside an operation that holds it.
-func nested(t *testing.T, s Store[value], _ string) {
+// nested asks for the lock inside an operation that holds it, or waits for it only
+// briefly.
+func nested(t *testing.T, s Store[value], arg string) {
 	t.Helper()
-	l, err := s.Lock(t.Context(), "c1")
+	ctx := t.Context()
+	if arg == "brief" {
+		brief, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+		defer cancel()
+		ctx = brief
+	}
+	l, err := s.Lock(ctx, "c1")
 	fmt.Println(l == nil, errors.Is(err, ErrNested), code(err))
 	l, err = s.Lock(t.Context(), "c2")
 	fmt.Println(l != nil, err)

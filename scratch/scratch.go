@@ -18,7 +18,8 @@
 //     as long as the container has records, so that DEL and CHECK need no free
 //     inode and no writable disk. Its mode limits the number of records: 0400
 //     is none, 0600 is one, any other mode is no limit.
-//   - .spare-0 to .spare-7 are files of deleted records, kept for new records.
+//   - .spare-0 to .spare-7 are files of deleted records, kept for new records, and
+//     .spare-lock-0 to .spare-lock-7 files of locks, kept for other containers.
 //   - .tmp-* are files that are being written, or that a crash has left behind.
 //
 // A container ID or network name longer than 95 bytes becomes "#" and its SHA-256.

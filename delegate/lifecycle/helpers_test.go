@@ -184,7 +184,12 @@ func (n *node) wantNothing() {
 // files are the paths under the directory, without those of deleted records.
 func (n *node) files() []string {
 	n.t.Helper()
-	return slices.DeleteFunc(files(n.t, n.Dir), func(name string) bool { return strings.HasPrefix(name, ".spare-") })
+	return used(files(n.t, n.Dir))
+}
+
+// used leaves out the files that scratch keeps for later.
+func used(paths []string) []string {
+	return slices.DeleteFunc(paths, func(path string) bool { return strings.HasPrefix(filepath.Base(path), ".spare-") })
 }
 
 // files are the paths under dir, sorted.

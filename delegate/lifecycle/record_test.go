@@ -216,7 +216,7 @@ func TestNothingRunsWithoutARecord(t *testing.T) {
 			}
 			wantCode(t, err, 5)
 			n.wantTrace()
-			if d := cmp.Diff(before, files(t, filepath.Dir(n.Dir))); d != "" {
+			if d := cmp.Diff(before, used(files(t, filepath.Dir(n.Dir)))); d != "" {
 				t.Errorf("files (-before +after):\n%s", d)
 			}
 		})

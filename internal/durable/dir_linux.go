@@ -170,13 +170,8 @@ func (d *Dir) Sync() error {
 // file system cannot do both in one step, a file that gets the name meanwhile
 // is replaced.
 func (d *Dir) Move(src *Dir, from, to string) error {
-	if !plain(to) {
-		return d.fail("renameat2", to, unix.EINVAL)
-	}
-	err := src.at("renameat2", from, func() error {
-		return unix.Renameat2(src.fd, from, d.fd, to, unix.RENAME_NOREPLACE)
-	})
-	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) {
+	err := d.moveAtOnce(src, from, to)
+	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) || !plain(to) {
 		return err
 	}
 	if _, err := d.Stat(to); err == nil {
@@ -185,6 +180,16 @@ func (d *Dir) Move(src *Dir, from, to string) error {
 		return err
 	}
 	return src.at("renameat", from, func() error { return unix.Renameat(src.fd, from, d.fd, to) })
+}
+
+// moveAtOnce is Move, but fails where the file system cannot do both in one step.
+func (d *Dir) moveAtOnce(src *Dir, from, to string) error {
+	if !plain(to) {
+		return d.fail("renameat2", to, unix.EINVAL)
+	}
+	return src.at("renameat2", from, func() error {
+		return unix.Renameat2(src.fd, from, d.fd, to, unix.RENAME_NOREPLACE)
+	})
 }
 
 // Flock takes the lock of d itself, without waiting, and reports whether it
@@ -256,16 +261,20 @@ func (d *Dir) OpenFile(name string) (*os.File, ID, error) {
 	return os.NewFile(uintptr(fd), d.Path(name)), IDOf(&st), nil
 }
 
-// OpenLock opens the regular file name for locking and reports what it is. It
-// makes an empty file with the given mode only where there is none, so that
-// what exists can be opened on a full or read-only file system. The caller
-// closes the descriptor, which children do not inherit.
+// OpenLock opens the regular file name for locking and reports what it is. Only
+// where there is none it takes an empty file with the given mode: one that
+// [Dir.RetireLock] kept, which it locks, or a new one. So what exists can be
+// opened on a full or read-only file system. The caller closes the descriptor,
+// which children do not inherit.
 func (d *Dir) OpenLock(name string, mode uint32) (fd int, id ID, err error) {
 	const flags = unix.O_RDONLY | unix.O_NONBLOCK
 	for {
 		fd, st, err := d.open(name, flags)
 		if !errors.Is(err, fs.ErrNotExist) {
 			return fd, IDOf(&st), err
+		}
+		if fd, id := d.takeLock(name, mode); fd >= 0 {
+			return fd, id, nil
 		}
 		err = d.at("create", name, func() (err error) {
 			fd, err = unix.Openat(d.fd, name, flags|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)

@@ -64,6 +64,9 @@ func (d *Dir) Recycle(string, func(bool) []byte) error { return errors.ErrUnsupp
 // Retire returns [errors.ErrUnsupported].
 func (d *Dir) Retire(string) error { return errors.ErrUnsupported }
 
+// RetireLock returns [errors.ErrUnsupported].
+func (d *Dir) RetireLock(int, ID, string, uint32) error { return errors.ErrUnsupported }
+
 // Move returns [errors.ErrUnsupported].
 func (d *Dir) Move(*Dir, string, string) error { return errors.ErrUnsupported }
 

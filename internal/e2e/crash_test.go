@@ -90,15 +90,15 @@ func (c *crashes) has(steps []step) {
 		verb, kind = "DEL", "ADD"
 	}
 	if kind == "ADD" {
-		file := "ADD create .tmp-"
+		lock, file := "ADD create C@lock", "ADD create .tmp-"
 		if c.used {
-			file = "ADD renameat .spare-"
+			lock, file = "ADD renameat2 .spare-", "ADD renameat .spare-"
 		}
-		has(c.t, steps, "ADD create C@lock", "ADD fchmod C@lock", "ADD flock .", file, "ADD write .tmp-",
+		has(c.t, steps, lock, "ADD fchmod C@lock", "ADD flock .", file, "ADD write .tmp-",
 			"ADD fsync .tmp-", "ADD renameat .tmp-", "ADD fsync .", "ADD unflock .")
 	}
 	if c.command != "ADD" {
-		has(c.t, steps, kind+" renameat2 C@", kind+" unlinkat C@lock") // the record's file is kept for reuse
+		has(c.t, steps, kind+" renameat2 C@", kind+" renameat2 C@lock") // both files are kept for reuse
 	}
 	if c.command != "undo" || len(c.s.fakes) > 1 {
 		has(c.t, steps, kind+" write C@") // progress, appended to the record
@@ -116,13 +116,19 @@ func (c *crashes) before() {
 		if err := os.RemoveAll(c.file(c.s.state)); err != nil {
 			c.t.Fatal(err)
 		}
-	} else if spare, _ := filepath.Glob(c.file(c.s.state, ".spare-*")); len(spare) == 0 {
+	} else if !c.kept(".spare-[0-9]") || !c.kept(".spare-lock-*") {
 		c.call("ADD", c.p)
 		c.ok("DEL", c.p)
 	}
 	if c.command == "DEL" {
 		c.ok("ADD", c.p)
 	}
+}
+
+// kept reports whether the state has a file like pattern.
+func (c *crashes) kept(pattern string) bool {
+	found, _ := filepath.Glob(c.file(c.s.state, pattern))
+	return len(found) > 0
 }
 
 // after runs the next command and then DEL, and fails the test if anything is

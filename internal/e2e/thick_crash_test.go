@@ -161,7 +161,7 @@ func (c *daemonCrashes) sample() (steps []step) {
 	case "replay":
 		wants = append(wants, " flock .", " unlinkat H.json")
 	case "DEL":
-		wants = append(wants, " unlinkat C@lock")
+		wants = append(wants, " renameat2 C@lock")
 	default:
 		wants = append(wants, " fsync .tmp-", " renameat .tmp-")
 	}
