@@ -43,6 +43,7 @@ type daemon struct {
 	path    string            // PATH of the plugins
 	asked   places            // by ADDs; for sweeps and running pods
 	cluster *cluster.Cluster  // nil without Kubernetes
+	work    workload          // for rest
 
 	exec           invoke.Exec
 	interfaceNames func(netns string) ([]string, error)
@@ -53,7 +54,7 @@ type daemon struct {
 func newDaemon(ctx context.Context, conf *config, path, version string, log *slog.Logger) *daemon {
 	d := &daemon{
 		conf: conf, log: log, manager: conf.manager(),
-		path: cmp.Or(path, plugin.DefaultPath),
+		path: cmp.Or(path, plugin.DefaultPath), work: workload{more: make(chan struct{}, 1)},
 		exec: &executor{Process: delegate.Process{Root: conf.ChrootDir}, log: log},
 	}
 	conf.cluster.ClaimDir = conf.stateDir + ".claims"
@@ -92,6 +93,7 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 	})
 	d.server.Observer = func(e thick.Event) {
 		d.metrics.request(e)
+		d.work.done()
 		if e.Path == wire.PathAttach && d.cluster.Reconciles() {
 			warnAttach()
 		}
@@ -283,6 +285,7 @@ func (d *daemon) serve(ctx context.Context, l net.Listener, notify func(state st
 		d.log.LogAttrs(ctx, slog.LevelInfo, "stopping")
 		notify("STOPPING=1")
 	})
+	others.Go(func() { d.rest(serving) })
 	others.Go(func() { d.sweep(serving) })
 	others.Go(func() { d.cluster.Reconcile(serving) })
 	err = d.server.Serve(serving, l)
