@@ -31,6 +31,13 @@ func Version() string {
 // command; an ADD is then undone. If nobody reads the result, writing it is an
 // error: the process is not killed by SIGPIPE. VERSION, which leaves nothing to
 // undo, ends at these signals at once.
+//
+// A program that does nothing else starts a tenth faster with the line
+//
+//	//go:debug updatemaxprocs=0
+//
+// before its package clause: Go then does not start to look for changes of the
+// CPU limit, which takes a thread.
 func Main(p Plugin) {
 	ctx := context.Background()
 	if os.Getenv("CNI_COMMAND") != "VERSION" {

@@ -5,6 +5,8 @@
 // The plugin is in plugin.go. The file subnet.go reads what flanneld has written,
 // network.go makes the delegate's configuration, and adopt.go takes over what
 // flannel's own plugin has attached.
+//
+//go:debug updatemaxprocs=0
 package main
 
 import "github.com/metacni/metacni/delegate/plugin"

@@ -4,6 +4,8 @@
 // The plugin is in the sub-package multinet. The same executable, run by hand, is the
 // operator's tool, in the sub-package tool. The sub-package publish is shared with
 // examples/multinetd.
+//
+//go:debug updatemaxprocs=0
 package main
 
 import (
