@@ -92,6 +92,9 @@ func (r *rig) policies(ctx context.Context, w io.Writer, a *api) (err error) {
 func (r *rig) shimRound(ctx context.Context, a *api, t *shimTask, order []int, made []map[string]int, counts bool) (err error) {
 	runtime.GC()
 	defer func() { err = errors.Join(err, r.sweep()) }()
+	if err := pause(ctx, t.gap); err != nil { // for the requests of the round before
+		return err
+	}
 	for _, i := range order {
 		p, err := r.member(a)
 		if err != nil {
