@@ -214,14 +214,15 @@ func (m *mux) await() (id uint64, answer chan frame) {
 }
 
 // answered removes the call that f answers. Its slot is free from now on, and
-// not earlier: a call that nobody waits for any more still runs.
+// not earlier: a call that nobody waits for any more still runs, and the one that
+// frees the last slot may close the connection, which must not be seen before f.
 func (m *mux) answered(f frame) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if answer := m.waiting[f.ID]; answer != nil {
 		delete(m.waiting, f.ID)
-		<-m.slots
 		answer <- f
+		<-m.slots
 	}
 }
 
