@@ -204,7 +204,7 @@ func (l *Lock) try(first bool) (held bool, err error) {
 		return false, err
 	}
 	if !free {
-		if first && inherited(fd, id) {
+		if first && (lockFile{l.name, id}).inherited() {
 			return false, ErrNested
 		}
 		return false, nil

@@ -12,6 +12,11 @@ func dup(int) (int, error) { return -1, errors.ErrUnsupported }
 
 func closeFD(int) {}
 
-func inherited(int, durable.ID) bool { return false }
+type lockFile struct {
+	name string
+	id   durable.ID
+}
+
+func (lockFile) inherited() bool { return false }
 
 func (f files) killOrphans(string) (int, error) { return 0, errors.ErrUnsupported }

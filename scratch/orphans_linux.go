@@ -42,7 +42,7 @@ func (f files) killOrphans(containerID string) (int, error) {
 	}
 	killed := 0
 	for _, pid := range orphans {
-		if !lock.look(pid).locked {
+		if !lock.look(strconv.Itoa(pid)).locked {
 			continue // gone meanwhile, and its number may be another's
 		}
 		if err := kill(pid); err != nil {
@@ -86,7 +86,7 @@ func (l lockFile) orphans() ([]int, error) {
 		if err != nil {
 			continue
 		}
-		d := l.look(pid)
+		d := l.look(name)
 		if !d.locked {
 			continue
 		}
@@ -102,10 +102,17 @@ func (l lockFile) orphans() ([]int, error) {
 	return pids, nil
 }
 
-// look returns the descriptor with which pid shares the lock. Of several it is
+// inherited reports whether this process shares the lock and did not take it. What
+// a parent has released does not count: the file may be another container's now.
+func (l lockFile) inherited() bool {
+	d := l.look("self")
+	return d.locked && d.inherited
+}
+
+// look returns the descriptor with which the process pid shares the lock. Of several it is
 // one that was not inherited, if there is one.
-func (l lockFile) look(pid int) (found descriptor) {
-	proc := "/proc/" + strconv.Itoa(pid)
+func (l lockFile) look(pid string) (found descriptor) {
+	proc := "/proc/" + pid
 	dir, err := os.Open(proc + "/fd")
 	if err != nil {
 		return found // gone, or not ours to know about
