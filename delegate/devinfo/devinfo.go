@@ -67,7 +67,7 @@ type Dir struct {
 // Assign returns a with a device information file: as the capability argument
 // [Capability], and as one of its Files. It does so if a plugin of the network declares the
 // capability, or if a has a device: the capability argument "deviceID". Otherwise a does not
-// change, nor does it if the runtime has passed a file of its own.
+// change. It does not change either if the runtime has passed a file of its own.
 //
 // The name of the file is a hash of Owner, network, container and interface. It can be used
 // in the file's directory only. The file does not exist yet, see [Dir.Fill].

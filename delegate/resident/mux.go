@@ -214,8 +214,8 @@ func (m *mux) await() (id uint64, answer chan frame) {
 }
 
 // answered removes the call that f answers. Its slot is free from now on, and
-// not earlier: a call that nobody waits for any more still runs, and the one that
-// frees the last slot may close the connection, which must not be seen before f.
+// not earlier: a call that nobody waits for any more still runs. The answer comes
+// before that: retire closes the connection when all slots are free.
 func (m *mux) answered(f frame) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

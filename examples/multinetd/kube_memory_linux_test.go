@@ -13,8 +13,8 @@ import (
 	"github.com/metacni/metacni/delegate/kube/kubetest"
 )
 
-// A daemon that knows 110 pods and 1000 definitions needs at most 40 MB of memory, half of
-// it for what it knows: the rest of the program is given back after the start.
+// A daemon that knows 110 pods and 1000 definitions needs at most 40 MB of memory. At most
+// 20 MB of that are data.
 func TestMemoryInALargeCluster(t *testing.T) {
 	t.Parallel()
 	api := kubetest.NewServer()

@@ -36,10 +36,9 @@ func (w *workload) done() {
 	}
 }
 
-// rest gives back memory when the daemon is quiet: once it has read what it wants of the
-// cluster, or waited for that, and again after many commands. It is the free part of the
-// heap, and the pages of the program: the start reads half of the program, a command little
-// of it. What is needed again comes from the page cache.
+// rest gives back memory while no command comes: when the daemon is ready, and again after
+// many commands. It gives back the free part of the heap, and the pages of the program. The
+// start reads half of the program, a command reads little of it, from the page cache.
 func (d *daemon) rest(ctx context.Context) {
 	timer := time.NewTimer(quiet)
 	defer timer.Stop()

@@ -261,11 +261,11 @@ func (d *Dir) OpenFile(name string) (*os.File, ID, error) {
 	return os.NewFile(uintptr(fd), d.Path(name)), IDOf(&st), nil
 }
 
-// OpenLock opens the regular file name for locking and reports what it is. Only
-// where there is none it takes an empty file with the given mode: one that
-// [Dir.RetireLock] kept, which it locks, or a new one. So what exists can be
-// opened on a full or read-only file system. The caller closes the descriptor,
-// which children do not inherit.
+// OpenLock opens the regular file name for locking and reports what it is. If the
+// file exists, that works on a full or read-only file system too. If it does not,
+// OpenLock gives the name to an empty file with the given mode: to one that
+// [Dir.RetireLock] kept, which it also locks, or to a new one. The caller closes
+// the descriptor, which children do not inherit.
 func (d *Dir) OpenLock(name string, mode uint32) (fd int, id ID, err error) {
 	const flags = unix.O_RDONLY | unix.O_NONBLOCK
 	for {
