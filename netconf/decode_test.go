@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
 	"testing"
 
 	"github.com/metacni/metacni/netconf"
@@ -72,7 +71,7 @@ func TestDecodeErrors(t *testing.T) {
 		{"delegate without type", `{"name":"m","delegates":[{"type":"a"},{"name":"d"}]}`, wantError{kind: invalid, network: "d", key: "delegates[1].plugins"}},
 		{"plugins empty", `{"name":"m","primary":{"plugins":[]}}`, wantError{kind: invalid, network: "m", key: "primary.plugins"}},
 		{"plugin type", `{"name":"m","delegates":[{"name":"d","plugins":[{"type":"a"},{"type":1}]}]}`, wantError{kind: decode, network: "d", key: "delegates[0].plugins[1].type"}},
-		{"in a map", `{"name":"m","byName":{"x":{"plugins":[]}}}`, wantError{kind: invalid, network: "m", key: "byName.plugins"}},
+		{"in a map", `{"name":"m","byName":{"x":{"plugins":[]}}}`, wantError{kind: invalid, network: "m", key: "byName.x.plugins"}},
 		{"wrapped", `{"name":"m","odd":{"type":1}}`, wantError{kind: decode, network: "m", key: "odd", text: "odd: cannot decode"}},
 	}
 	for _, tt := range tests {
@@ -89,7 +88,7 @@ func TestDecodeErrors(t *testing.T) {
 	for _, tt := range []struct{ data, want string }{
 		{`{"flag":1}`, `key "flag": a number, want a boolean`},
 		{`{"names":"a"}`, `key "names": a string, want an array`},
-		{`{"names":[true]}`, `key "names": a boolean, want a string`},
+		{`{"names":[true]}`, `key "names[0]": a boolean, want a string`},
 		{`{"keys":[]}`, `key "keys": an array, want an object`},
 		{`{"in":{"flag":{}}}`, `key "in.flag": an object, want a boolean`},
 		{`{"gateway":7}`, `key "gateway": a number, want a string`},
@@ -103,11 +102,48 @@ func TestDecodeErrors(t *testing.T) {
 			Gateway netip.Addr          `json:"gateway"`
 			Rate    float64             `json:"rate"`
 		}]([]byte(tt.data))
-		if want := "cannot decode configuration: " + tt.want; err == nil || !strings.EqualFold(err.Error(), want) {
+		if want := "cannot decode configuration: " + tt.want; err == nil || err.Error() != want {
 			t.Errorf("%s: %v, want %s", tt.data, err, want)
 		}
 		if mismatch := (*json.UnmarshalTypeError)(nil); !errors.As(err, &mismatch) {
 			t.Errorf("%s: %v does not wrap the error of encoding/json", tt.data, err)
+		}
+	}
+	// Keys are those of the JSON, and have the whole path.
+	type inner struct {
+		Type string `json:"type"`
+		MTU  *int
+	}
+	for data, key := range map[string]string{
+		`{"tenants":{"silver":{"type":7}}}`:                  "tenants.silver.type",
+		`{"tenants":{"gold":{"type":"a"},"s.1":{"mtu":{}}}}`: "tenants.s.1.mtu",
+		`{"deep":{"list":[{},{"type":"a"},{"type":7}]}}`:     "deep.list[2].type",
+		`{"mtu":"x"}`: "mtu",
+		`{"Mtu":"x"}`: "Mtu",
+		`{"nets":{"a":[{"type":"b"},{"type":7}]}}`: "nets.a[1].type",
+		`{"grid":[[1],[2,"x"]]}`:                   "grid[1][1]",
+		`{"mtu":1,"kinds":{"a":1}}`:                "kinds.a",
+	} {
+		type conf struct {
+			Tenants map[string]inner `json:"tenants"`
+			Deep    struct {
+				List []inner `json:"list"`
+			} `json:"deep"`
+			Nets map[string][]netconf.Plugin `json:"nets"`
+			Grid *[][]int                    `json:"grid"`
+			inner
+			MTU   int
+			Kinds map[string]string
+		}
+		_, err := netconf.Decode[conf]([]byte(data))
+		p, parseErr := netconf.ParsePlugin([]byte(data))
+		if parseErr != nil {
+			t.Fatal(parseErr)
+		}
+		for _, err := range []error{err, p.Decode(new(conf))} {
+			if e := (*netconf.Error)(nil); !errors.As(err, &e) || e.Key != key || e.Kind != decode {
+				t.Errorf("%s: %v, want the key %s", data, err, key)
+			}
 		}
 	}
 	_, err := netconf.Decode[netconf.Network]([]byte(`{"cniVersion":"1.0.0","name":"m"}`))

@@ -67,7 +67,7 @@ func Forbid(names ...string) Edit {
 	return func(keys map[string]json.RawMessage) error {
 		for _, key := range object(keys).sorted() {
 			if slices.ContainsFunc(names, func(name string) bool { return strings.EqualFold(name, key) }) {
-				return &Error{Kind: ErrInvalid, Key: key, Err: errors.New("not to be set here")}
+				return &Error{Kind: ErrInvalid, Key: key, Err: errors.New("must not be set by the user")}
 			}
 		}
 		return nil

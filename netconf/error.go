@@ -75,9 +75,8 @@ func (e *Error) Unwrap() []error {
 }
 
 // CNICode reports the CNI error code for e (SPEC section "Error"): 6 for
-// [ErrDecode], 5 where a file cannot be read, and 7 otherwise. There are two
-// exceptions: 4 for an interface name that [ParseSelection] rejects, and the
-// code that an error of a caller's own [Edit], or UnmarshalJSON, came with.
+// [ErrDecode], 5 where a file cannot be read, and 7 otherwise. An error of a caller's
+// own [Edit], or UnmarshalJSON, keeps the code that it came with.
 func (e *Error) CNICode() uint {
 	switch {
 	case e.code != 0:

@@ -74,7 +74,8 @@ func isConfig(entry fs.DirEntry) bool {
 
 // Runnable fails with [ErrInvalid] for a network that no runtime can run: it has no
 // name, a version of the protocol that is no version or below all that are
-// implemented, or a path in place of a plugin's type. It fails with [ErrDecode] for a
+// implemented, or a path in place of a plugin's type; or for a list that also has a
+// "type", which some programs take for a plugin. It fails with [ErrDecode] for a
 // number that is too large for Go.
 func (n Network) Runnable() error {
 	fail := func(key, why string) error {
@@ -89,11 +90,24 @@ func (n Network) Runnable() error {
 	case !known:
 		return fail("cniVersion", "below all that are implemented")
 	}
+	if _, typed, err := n.keys.inAnyCase("type"); typed || err != nil {
+		return fail("", `has both "type" and "plugins": a plugin has a type, and a list has plugins`)
+	}
 	for i, p := range n.plugins {
 		if t := p.Type(); t == "." || t == ".." || strings.ContainsAny(t, "/\\\x00") {
 			return fail(pluginKey(i)+".type", "a path, want the name of an executable")
 		}
 	}
-	var value any
-	return n.Decode(&value) // which fails where a number is too large
+	tooLarge := func(key string) error {
+		return &Error{Kind: ErrDecode, Network: n.Name(), Key: key, Err: errors.New("a number that is too large")}
+	}
+	if key := n.keys.hugeNumber(); key != "" {
+		return tooLarge(key)
+	}
+	for i, p := range n.plugins {
+		if key := p.keys.hugeNumber(); key != "" {
+			return tooLarge(joinKey(pluginKey(i), key))
+		}
+	}
+	return nil
 }

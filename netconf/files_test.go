@@ -66,7 +66,8 @@ func TestFilesThatNoRuntimeCanRunAreErrors(t *testing.T) {
 		`{"name":"x","plugins":[{"type":"a"},{"type":"b\u0000"}]}`: "plugins[1].type",
 		`{"cniVersion":"x","name":"x","type":"a"}`:                 "cniVersion",
 		`{"cniVersion":"0","name":"x","type":"a"}`:                 "cniVersion",
-		`{"name":"x","type":"a","mtu":1e99999}`:                    "",
+		`{"name":"x","Type":"a","plugins":[{"type":"a"}]}`:         "",
+		`{"name":"x","type":"a","mtu":1e99999}`:                    "plugins[0].mtu",
 		`{"name":"x","type":"a","name":"y"}`:                       "name",
 		strings.Repeat(" ", 16<<20) + `{"name":"x"}`:               "",
 	} {

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/metacni/metacni/internal/bounds"
 )
 
 // Load finds the network called name among the configuration files at the top of
@@ -19,7 +21,7 @@ import (
 // "loadOnlyInlinedPlugins" is true (SPEC section 1, "Loading plugin
 // configurations").
 //
-// Only regular files of at most 16 MiB, and links to them, are opened. Anything
+// Only regular files of at most 1 MiB, and links to them, are opened. Anything
 // else of those names is a bad file, as is a file that does not parse.
 //
 // A bad file never hides a good one. Where no file defines name, the error is
@@ -70,7 +72,7 @@ func called(file, name string) bool { return strings.TrimSuffix(file, path.Ext(f
 //
 // A file that does not exist is [ErrNotFound] and [fs.ErrNotExist]. A file that
 // cannot be read is an [*Error] without a Kind, of CNI code 5. Anything else than a
-// regular file of at most 16 MiB, or a link to one, is [ErrInvalid] and is not
+// regular file of at most 1 MiB, or a link to one, is [ErrInvalid] and is not
 // opened. Other errors are those of [Parse]. Every error names the file.
 func LoadFile(path string) (Network, error) {
 	dir, file := filepath.Split(path)
@@ -126,6 +128,9 @@ func loadFile(fsys fs.FS, file string, wanted func(Network) bool) (Network, erro
 	data, err := ReadFile(fsys, file)
 	if err != nil {
 		return Network{}, err
+	}
+	if err := checkBounds(data, bounds.Network); err != nil {
+		return Network{}, inFile(err)
 	}
 	n, list, err := parse(data)
 	if err != nil {
@@ -194,11 +199,8 @@ func listDir(fsys fs.FS, dir string, wanted func(fs.DirEntry) bool) ([]string, e
 	return files, nil
 }
 
-// maxFile is the size in bytes over which a file is not read.
-const maxFile = 16 << 20
-
 // ReadFile reads a file of fsys as [Load] does. The error is [ErrInvalid] where the
-// file is not a regular one of at most 16 MiB, or a link to one: it is not opened
+// file is not a regular one of at most 1 MiB, or a link to one: it is not opened
 // then. A file that does not exist is [ErrNotFound] and [fs.ErrNotExist]. A file that
 // cannot be read is an [*Error] without a Kind.
 func ReadFile(fsys fs.FS, file string) ([]byte, error) {
@@ -224,11 +226,11 @@ func ReadFile(fsys fs.FS, file string) ([]byte, error) {
 	if err := readable(file, info); err != nil {
 		return nil, err
 	}
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1)) // it may be growing
+	data, err := io.ReadAll(io.LimitReader(f, bounds.Network+1)) // it may be growing
 	if err != nil {
 		return nil, fileError(file, err)
 	}
-	if len(data) > maxFile {
+	if len(data) > bounds.Network {
 		return nil, tooLarge(file)
 	}
 	return data, nil
@@ -239,14 +241,14 @@ func readable(file string, info fs.FileInfo) error {
 	if !info.Mode().IsRegular() {
 		return &Error{Kind: ErrInvalid, File: file, Err: errors.New("not a regular file")}
 	}
-	if info.Size() > maxFile {
+	if info.Size() > bounds.Network {
 		return tooLarge(file)
 	}
 	return nil
 }
 
 func tooLarge(file string) error {
-	return &Error{Kind: ErrInvalid, File: file, Err: errors.New("larger than 16 MiB")}
+	return &Error{Kind: ErrInvalid, File: file, Err: bounds.Above(bounds.Network)}
 }
 
 // fileError makes an *Error of what a file system returned.

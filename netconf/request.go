@@ -3,8 +3,11 @@ package netconf
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/internal/bounds"
 )
 
 // A Request is what an invocation adds to a plugin configuration. The zero
@@ -41,16 +44,20 @@ func (n Network) Request(i int, r Request) ([]byte, error) {
 	if err := r.addTo(keys, n.plugins[i].Capabilities()); err != nil {
 		return nil, inNetwork(n.Name(), under(pluginKey(i), err))
 	}
-	keys["name"] = encodeString(n.Name())
-	keys["cniVersion"] = encodeString(n.CNIVersion())
+	keys.set("name", encodeString(n.Name()))
+	keys.set("cniVersion", encodeString(n.CNIVersion()))
 	return keys.marshal(), nil
 }
 
 // CheckRequest fails as Request would for some plugin of n, or because n has no
-// plugins, at a fraction of the cost.
+// plugins, at a fraction of the cost. It also fails with [ErrInvalid] if n is larger
+// than [Parse] allows, which edits can make it.
 func (n Network) CheckRequest(r Request) error {
 	if len(n.plugins) == 0 {
 		return n.requestable(0)
+	}
+	if n.Size() > bounds.Network {
+		return n.fail(ErrInvalid, "", bounds.Above(bounds.Network))
 	}
 	for i, p := range n.plugins {
 		if err := n.requestable(i); err != nil {
@@ -88,7 +95,7 @@ func (r Request) addTo(keys object, capabilities []string) error {
 		return err
 	}
 	if r.hasPrevResult() {
-		keys["prevResult"] = splitObject(r.PrevResult).marshal()
+		keys.set("prevResult", splitObject(r.PrevResult).marshal())
 	}
 	runtimeConfig, err := r.runtimeConfig(capabilities)
 	if err != nil {
@@ -114,7 +121,11 @@ func (r Request) checkPrevResult() error {
 	if !r.hasPrevResult() {
 		return nil
 	}
-	return under("prevResult", checkObject(r.PrevResult))
+	err := checkBounds(r.PrevResult, math.MaxInt)
+	if err == nil {
+		err = checkObject(r.PrevResult)
+	}
+	return under("prevResult", err)
 }
 
 // runtimeConfig returns the capability arguments for a plugin with the given

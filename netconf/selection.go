@@ -1,12 +1,16 @@
 package netconf
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/metacni/metacni/internal/bounds"
 )
 
 // A Selection asks for one attachment: it is an element of the annotation
@@ -69,18 +73,26 @@ type Selection struct {
 // ParseSelection parses the value of the annotation k8s.v1.cni.cncf.io/networks,
 // in either syntax of the Network Plumbing Working Group's specification: a JSON
 // array of objects, or a list "namespace/name@interface" separated by commas,
-// in which namespace and interface may be absent. An empty string selects
-// nothing. In an element, "interfaceRequest" is an old name for "interface";
+// in which namespace and interface may be absent or, as in "/name" and "name@",
+// empty. An empty string selects nothing. In an element, "interfaceRequest" is an old name for "interface";
 // null is the same as absent; keys that are not known are ignored.
 //
+// Limits: the annotation has at most 256 KiB, 1,000 levels of nesting and 64
+// elements. [ParseSelectionN] allows another number of elements.
+//
 // It fails with [ErrDecode] where JSON is broken or of the wrong types. It fails
-// with [ErrInvalid] where a name, address, GUID, port or rate is not valid, where a
-// string has more than 1024 bytes, where an element has both "ips" and
+// with [ErrInvalid] above a limit, where a name, address, GUID, port or rate is not
+// valid, where a string has more than 1024 bytes, where an element has both "ips" and
 // "ipam-claim-reference" or two gateways of one family, and as [CheckSelections]
 // does. The [*Error] names the element and the key, as in "[1].mac", and the
-// element's network where that is known. Names are never paths. The CNI code of an
-// interface name that cannot be used is 4.
-func ParseSelection(s string) ([]Selection, error) {
+// element's network where that is known. Names are never paths.
+func ParseSelection(s string) ([]Selection, error) { return ParseSelectionN(s, 0) }
+
+// ParseSelectionN is [ParseSelection] with at most n elements. Zero means 64.
+func ParseSelectionN(s string, n int) ([]Selection, error) {
+	if err := checkBounds([]byte(s), bounds.Annotation); err != nil {
+		return nil, err
+	}
 	if s = strings.TrimSpace(s); s == "" {
 		return nil, nil
 	}
@@ -88,7 +100,10 @@ func ParseSelection(s string) ([]Selection, error) {
 		return nil, &Error{Kind: ErrDecode, Err: errors.New("not UTF-8")}
 	}
 	if strings.ContainsAny(s, "[{\"") {
-		return parseSelectionJSON([]byte(s))
+		return parseSelectionJSON([]byte(s), n)
+	}
+	if err := checkNumber(strings.Count(s, ",")+1, n); err != nil {
+		return nil, err
 	}
 	var selections []Selection
 	for i, item := range strings.Split(s, ",") {
@@ -104,7 +119,7 @@ func ParseSelection(s string) ([]Selection, error) {
 // parseSelectionName parses one element of the list form.
 func parseSelectionName(item string) (Selection, error) {
 	var s Selection
-	rest, ifname, hasInterface := strings.Cut(item, "@")
+	rest, ifname, _ := strings.Cut(item, "@")
 	namespace, name, hasNamespace := strings.Cut(rest, "/")
 	if !hasNamespace {
 		namespace, name = "", rest
@@ -120,24 +135,22 @@ func parseSelectionName(item string) (Selection, error) {
 			return s, err
 		}
 	}
-	switch {
-	case hasNamespace && s.Namespace == "":
-		return s, s.fail("namespace", errors.New("empty"))
-	case hasInterface && s.Interface == "":
-		return s, s.failInterface(errors.New("empty"))
-	case strings.Contains(s.Interface, "@"):
-		return s, s.failInterface(fmt.Errorf("%q: more than one @", s.Interface))
+	if strings.Contains(s.Interface, "@") {
+		return s, s.fail("interface", fmt.Errorf("%q: more than one @", s.Interface))
 	}
 	return s, s.validate()
 }
 
 // parseSelectionJSON parses the array form.
-func parseSelectionJSON(data []byte) ([]Selection, error) {
+func parseSelectionJSON(data []byte, n int) ([]Selection, error) {
 	if err := checkJSON(data); err != nil {
 		return nil, err
 	}
 	var elements []json.RawMessage
 	if err := decodeAs(data, "", "an array", &elements); err != nil {
+		return nil, err
+	}
+	if err := checkNumber(len(elements), n); err != nil {
 		return nil, err
 	}
 	var selections []Selection
@@ -152,6 +165,14 @@ func parseSelectionJSON(data []byte) ([]Selection, error) {
 		return nil, err
 	}
 	return selections, nil
+}
+
+// checkNumber fails for more selections than n.
+func checkNumber(selections, n int) error {
+	if n = cmp.Or(n, bounds.Selections); selections > n {
+		return &Error{Kind: ErrInvalid, Err: fmt.Errorf("%d networks are selected, at most %d are allowed", selections, n)}
+	}
+	return nil
 }
 
 // parseSelectionObject parses one element of the array form.
@@ -225,6 +246,9 @@ func parseSelectionObject(data []byte) (Selection, error) {
 func (s *Selection) UnmarshalJSON(data []byte) error {
 	if isNull(data) {
 		return nil
+	}
+	if err := checkBounds(data, math.MaxInt); err != nil {
+		return err
 	}
 	if err := checkJSON(data); err != nil {
 		return err

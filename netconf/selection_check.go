@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/utils"
 )
 
@@ -45,11 +44,7 @@ const longest = 1024
 // long.
 func checkLength(key string, value any) error {
 	tooLong := func(key string) error {
-		e := &Error{Kind: ErrInvalid, Key: key, Err: fmt.Errorf("longer than %d bytes", longest)}
-		if key == "interface" || key == "interfaceRequest" {
-			e.code = types.ErrInvalidEnvironmentVariables
-		}
-		return e
+		return &Error{Kind: ErrInvalid, Key: key, Err: fmt.Errorf("longer than %d bytes", longest)}
 	}
 	switch v := value.(type) {
 	case *string:
@@ -94,7 +89,7 @@ func (s Selection) validate() error {
 	}
 	if s.Interface != "" {
 		if err := utils.ValidateInterfaceName(s.Interface); err != nil {
-			return s.failInterface(fmt.Errorf("%q: %w", s.Interface, err))
+			return s.fail("interface", fmt.Errorf("%q: %w", s.Interface, err))
 		}
 	}
 	if s.MAC != "" {
@@ -156,10 +151,6 @@ func parseAddr(s string) (netip.Addr, error) {
 
 func (s Selection) fail(key string, err error) error {
 	return &Error{Kind: ErrInvalid, Network: s.Name, Key: key, Err: err}
-}
-
-func (s Selection) failInterface(err error) error {
-	return &Error{Kind: ErrInvalid, Network: s.Name, Key: "interface", Err: err, code: types.ErrInvalidEnvironmentVariables}
 }
 
 // checkPorts checks "portMappings". Runtimes and plugins use encoding/json, so that

@@ -179,7 +179,12 @@ func (m *Manager) validate() error {
 		_, err = m.document(candidate{File: netconf.File{Name: "any", Network: n}})
 	}
 	if err != nil {
-		return fail("use", "", because{ErrInvalid, because{errors.New("Template"), err}})
+		var e *Error // whose text is about the network "any"
+		var b because
+		if errors.As(err, &e) && errors.As(e.Err, &b) {
+			err = b.why
+		}
+		return fail("publish", m.Output, because{ErrInvalid, err})
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/metacni/metacni/internal/bounds"
 	"github.com/metacni/metacni/internal/durable"
 	"github.com/metacni/metacni/internal/inroot"
 )
@@ -17,7 +18,7 @@ import (
 const defaultMode = 0o600
 
 // sizeLimit is the size in bytes over which a file is not read.
-const sizeLimit = 16 << 20
+const sizeLimit = bounds.Network
 
 // The published file is a list, which every runtime reads. Earlier versions of this
 // package, and other programs, have published a lone plugin in the former form.

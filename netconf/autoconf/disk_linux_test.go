@@ -345,11 +345,16 @@ func TestLock(t *testing.T) {
 	ok(t, m.Publish())
 	held, err := lock(m.Lock)
 	ok(t, err)
+	host, err := os.Hostname()
+	ok(t, err)
 	for verb, do := range map[string]func() error{"publish": m.Publish, "uninstall": m.Uninstall} {
 		err := do()
 		var e *Error
 		if !errors.Is(err, ErrLocked) || !errors.As(err, &e) || e.CNICode() != 11 {
 			t.Errorf("%s: %v", verb, err)
+		}
+		if want := fmt.Sprintf("another manager is at work: %s, process %d on host %s, which publishes %s", filepath.Base(os.Args[0]), os.Getpid(), host, m.Output); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v does not say %q", verb, err, want)
 		}
 	}
 	ok(t, os.Remove(m.Lock))

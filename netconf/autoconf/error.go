@@ -7,6 +7,9 @@ import (
 	"strconv"
 
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/internal/bounds"
+	"github.com/metacni/metacni/netconf"
 )
 
 // The conditions that a [Manager] meets, for [errors.Is].
@@ -51,7 +54,7 @@ var (
 	errOwn        = errors.New("has our own plugin, or refers to the published file")
 	errRefused    = errors.New("refused")
 	errNotRegular = errors.New("not a regular file")
-	errTooLarge   = errors.New("larger than 16 MiB")
+	errTooLarge   = bounds.Above(sizeLimit)
 )
 
 // An Error is a failed operation. Every error that this package returns, or that
@@ -127,5 +130,12 @@ func join(op, path string, errs ...error) error {
 // A because is a condition with its cause: it is both to errors.Is.
 type because struct{ what, why error }
 
-func (b because) Error() string   { return b.what.Error() + ": " + b.why.Error() }
+func (b because) Error() string {
+	var says *netconf.Error
+	if b.what == ErrInvalid && errors.As(b.why, &says) { //nolint:errorlint // the condition is one of ours
+		return b.why.Error() // which says that a configuration is invalid
+	}
+	return b.what.Error() + ": " + b.why.Error()
+}
+
 func (b because) Unwrap() []error { return []error{b.what, b.why} }

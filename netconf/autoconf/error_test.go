@@ -18,8 +18,9 @@ func TestError(t *testing.T) {
 		code uint
 	}{
 		{&Error{"publish", "/x", fs.ErrPermission}, `publish "/x": permission denied`, 5},
-		{&Error{"read", "a\nb", errTooLarge}, `read "a\nb": larger than 16 MiB`, 5},
+		{&Error{"read", "a\nb", errTooLarge}, `read "a\nb": larger than 1 MiB`, 5},
 		{&Error{"use", "", because{ErrInvalid, errors.New("Dir: x")}}, `use: invalid: Dir: x`, 7},
+		{&Error{"publish", "/x", because{ErrInvalid, &netconf.Error{Kind: netconf.ErrInvalid, Key: "name"}}}, `publish "/x": invalid configuration: key "name"`, 7},
 		{&Error{"follow", "", ErrNoPrimary}, `follow: no primary network`, 7},
 		{&Error{"read", "x", errOwn}, `read "x": has our own plugin, or refers to the published file`, 7},
 		{&Error{"read", "x", errRefused}, `read "x": refused`, 7},

@@ -57,6 +57,9 @@ func (f finder) find(fsys fs.FS) found {
 	consider := func(entry fs.DirEntry) bool {
 		return f.considers(entry.Name()) && (!entry.IsDir() || f.fixed != "")
 	}
+	if _, err := fs.Stat(fsys, f.fixed); f.fixed != "" && errors.Is(err, fs.ErrNotExist) {
+		return found{skipped: []skippedFile{{f.fixed, fail("read", f.fixed, fs.ErrNotExist)}}}
+	}
 	for file, err := range netconf.Files(fsys, consider) {
 		if file.Name == "" {
 			return found{err: err}

@@ -108,7 +108,7 @@ func TestFixedFileIsTheOnlyOne(t *testing.T) {
 		"30-c.conf":        "-30-c.conf",
 		"40-d.conf":        "-40-d.conf",
 		"bare":             "bare",
-		"absent":           "",
+		"absent":           "-absent",
 		"00-multinet.conf": "",
 		"dir.conf":         "-dir.conf",
 	} {

@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/metacni/metacni/internal/inroot"
@@ -142,8 +144,30 @@ func (m *Manager) lock(held **os.File) error {
 	}
 	if err == nil && *held == nil {
 		err = ErrLocked
+		if who, readErr := os.ReadFile(path); readErr == nil && len(who) > 0 {
+			err = because{ErrLocked, errors.New(strings.TrimSpace(string(who)))}
+		}
+	}
+	if err == nil {
+		// It is for the error of another, who locks meanwhile; nothing depends on it.
+		_ = (*held).Truncate(0)
+		_, _ = (*held).WriteAt(fmt.Appendf(nil, "%s, which publishes %s\n", self(), m.Output), 0)
 	}
 	return fail("lock", m.Lock, err)
+}
+
+// self says which process this is, also to readers in another container, where the number
+// alone means another process.
+func self() string {
+	program, err := os.Executable()
+	if err != nil {
+		program = "a program"
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%s, process %d on host %s", filepath.Base(program), os.Getpid(), host)
 }
 
 // release releases a lock, if there is one.

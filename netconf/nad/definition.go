@@ -6,15 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"slices"
 	"strings"
 
+	"github.com/metacni/metacni/internal/bounds"
 	"github.com/metacni/metacni/netconf"
 )
 
-// MaxSize is the size in bytes over which a definition, or its Config, is refused. An
-// API server takes no larger object.
+// MaxSize is the size in bytes over which a definition is refused. An API server takes
+// no larger object.
 const MaxSize = 3 << 20
 
 // A Definition is what matters of a NetworkAttachmentDefinition.
@@ -42,7 +42,7 @@ type Definition struct {
 // does not look into spec.config.
 func Parse(data []byte) (Definition, error) {
 	if len(data) > MaxSize {
-		return Definition{}, &Error{Err: tooLarge()}
+		return Definition{}, &Error{Err: &netconf.Error{Kind: netconf.ErrInvalid, Err: bounds.Above(MaxSize)}}
 	}
 	object, err := netconf.Decode[struct {
 		APIVersion string `json:"apiVersion"`
@@ -94,14 +94,10 @@ func parseSpec(spec json.RawMessage) (config string, err error) {
 	return config, nil
 }
 
-func tooLarge() error {
-	return &netconf.Error{Kind: netconf.ErrInvalid, Err: errors.New("larger than 3 MiB")}
-}
-
 // Rules are those by which [Definition.Network] makes a network of a definition.
 type Rules struct {
 	// ConfDir has the configuration files of the node, for definitions without
-	// Config.
+	// Config. Nil refuses such definitions with [ErrForbidden].
 	ConfDir fs.FS
 
 	// CNIVersion is put into a network that has no version. Empty leaves it
@@ -127,9 +123,8 @@ type Rules struct {
 // Network fails
 //
 //   - as [netconf.Parse], [netconf.Load] and [netconf.Network.Runnable] do;
-//   - with [netconf.ErrInvalid] for a Config larger than [MaxSize], for a type of a
-//     plugin or of its IPAM plugin that is a path or one of r.Own, and for "args", or
-//     "cni" in it, that is not an object;
+//   - with [netconf.ErrInvalid] for a type of a plugin or of its IPAM plugin that is a
+//     path or one of r.Own, and for "args", or "cni" in it, that is not an object;
 //   - with [ErrForbidden] for a type that is not one of r.Allowed.
 //
 // Plugins that run plugins of their own name them in keys that Network does not know.
@@ -156,22 +151,26 @@ func (d Definition) Network(r Rules) (netconf.Network, error) {
 
 // network returns the network without the name and the version that it lacks.
 func (d Definition) network(confDir fs.FS) (netconf.Network, error) {
-	if len(d.Config) > MaxSize {
-		return netconf.Network{}, tooLarge()
+	if len(d.Config) > bounds.Network { // before it is copied
+		return netconf.Network{}, &netconf.Error{Kind: netconf.ErrInvalid, Err: bounds.Above(bounds.Network)}
 	}
 	if strings.TrimSpace(d.Config) == "" {
+		if confDir == nil {
+			return netconf.Network{}, fmt.Errorf("%w: empty, and namespaceIsolation keeps pods from the files of the node: write the configuration of the network here", ErrForbidden)
+		}
 		n, err := netconf.Load(confDir, d.Name)
 		if err != nil {
 			err = fmt.Errorf("empty, and no file defines the network: %w", err)
 		}
 		return n, err
 	}
-	keys, err := netconf.Decode[map[string]json.RawMessage]([]byte(d.Config))
-	if err != nil {
-		return netconf.Network{}, err
+	n, err := netconf.Parse([]byte(d.Config))
+	if e := (*netconf.Error)(nil); !errors.As(err, &e) || e.Key != "name" {
+		return n, err
 	}
-	if string(keys["name"]) != `""` {
-		return netconf.Parse([]byte(d.Config))
+	keys, decodeErr := netconf.Decode[map[string]json.RawMessage]([]byte(d.Config))
+	if decodeErr != nil || string(keys["name"]) != `""` {
+		return n, err
 	}
 	delete(keys, "name")
 	var config bytes.Buffer
@@ -204,16 +203,19 @@ func (r Rules) Check(n netconf.Network) error {
 // check fails unless r allows the plugins of n.
 func (r Rules) check(n netconf.Network) error {
 	for i, p := range n.Plugins() {
-		keys := make(map[string]json.RawMessage)
-		err := p.Decode(&keys)
-		if err == nil {
-			err = r.checkType("type", p.Type())
+		err := r.checkType("type", p.Type())
+		var keys struct { // "IPAM" is as good as "ipam": plugins use encoding/json
+			IPAM values `json:"ipam"`
 		}
 		if err == nil {
-			err = r.checkIPAM(keys)
+			err = p.Decode(&keys)
 		}
 		if err == nil {
-			err = checkArgs(keys["args"])
+			err = r.checkIPAM(keys.IPAM)
+		}
+		if err == nil {
+			args, _ := p.Get("args")
+			err = checkArgs(args)
 		}
 		if e := (*netconf.Error)(nil); errors.As(err, &e) {
 			named := *e
@@ -240,13 +242,23 @@ func (r Rules) checkType(key, typ string) error {
 	return nil
 }
 
-// checkIPAM checks the type of the IPAM plugin. Plugins use encoding/json, so that
-// "IPAM" is as good as "ipam".
-func (r Rules) checkIPAM(keys map[string]json.RawMessage) error {
-	for _, raw := range folded(keys, "ipam") {
-		var ipam map[string]json.RawMessage
+// values are all values of a key, in upper and lower case.
+type values []json.RawMessage
+
+// UnmarshalJSON adds a value.
+func (v *values) UnmarshalJSON(text []byte) error {
+	*v = append(*v, bytes.Clone(text))
+	return nil
+}
+
+// checkIPAM checks the type of the IPAM plugin.
+func (r Rules) checkIPAM(all values) error {
+	for _, raw := range all {
+		var ipam struct {
+			Type values `json:"type"`
+		}
 		_ = json.Unmarshal(raw, &ipam) // what is no object has no type
-		for _, raw := range folded(ipam, "type") {
+		for _, raw := range ipam.Type {
 			var typ string
 			if json.Unmarshal(raw, &typ) != nil || typ == "" {
 				continue
@@ -257,18 +269,6 @@ func (r Rules) checkIPAM(keys map[string]json.RawMessage) error {
 		}
 	}
 	return nil
-}
-
-// folded returns the values of the keys that differ from key in upper and lower
-// case at most, in the order of the keys.
-func folded(keys map[string]json.RawMessage, key string) []json.RawMessage {
-	var values []json.RawMessage
-	for _, name := range slices.Sorted(maps.Keys(keys)) {
-		if strings.EqualFold(name, key) {
-			values = append(values, keys[name])
-		}
-	}
-	return values
 }
 
 // checkArgs checks "args", into which a pod's cni-args are merged.

@@ -63,7 +63,7 @@ func TestParseErrors(t *testing.T) {
 		object(`,"spec":{"config":12345}`, ""): {kind: netconf.ErrDecode, ref: "ns/blue", key: "spec.config"},
 		object(`,"spec":"x"`, ""):              {kind: netconf.ErrDecode, ref: "ns/blue", key: "spec"},
 		object(`,"spec":{},"spec":{}`, ""):     {kind: netconf.ErrDecode, key: "spec", text: "twice"},
-		object("", `,"annotations":{"a":1}`):   {kind: netconf.ErrDecode, key: "metadata.annotations"},
+		object("", `,"annotations":{"a":1}`):   {kind: netconf.ErrDecode, key: "metadata.annotations.a"},
 		object("", "") + "{}":                  {kind: netconf.ErrDecode},
 		`{"metadata":{"name":"blue"}}`:         {kind: netconf.ErrInvalid, key: "namespace", text: "missing"},
 		`{"metadata":{"namespace":"ns"}}`:      {kind: netconf.ErrInvalid, key: "name", text: "missing"},
@@ -156,7 +156,7 @@ func TestDefinitionsWithoutConfigAreFilesOfTheNode(t *testing.T) {
 	_, err := nad.Definition{Ref: nad.Ref{Namespace: "ns", Name: "green"}}.Network(nad.Rules{ConfDir: confDir})
 	wantError{kind: netconf.ErrNotFound, ref: "ns/green", text: "spec.config: empty"}.check(t, err)
 	_, err = defined("").Network(nad.Rules{})
-	wantError{kind: netconf.ErrInvalid, ref: "ns/blue"}.check(t, err)
+	wantError{kind: nad.ErrForbidden, ref: "ns/blue", text: "namespaceIsolation"}.check(t, err)
 	_, err = defined("").Network(nad.Rules{ConfDir: confDir, Own: []string{"from-a-file"}})
 	wantError{kind: netconf.ErrInvalid, ref: "ns/blue", key: "plugins[0].type"}.check(t, err)
 }
@@ -201,8 +201,8 @@ func TestDefinitionsThatCannotBeUsed(t *testing.T) {
 		{"an array", `["s3cr3t"]`, wantError{kind: decode, text: "an array, want an object"}},
 		{"null", `null`, wantError{kind: decode}},
 		{"a key twice", `{"type":"x","password":"s3cr3t","password":"s3cr3t"}`, wantError{kind: decode, key: "password"}},
-		{"too large", `{"type":"x","password":"` + strings.Repeat(secret, 16<<20/len(secret)) + `"}`, wantError{kind: invalid, text: "larger than 3 MiB"}},
-		{"too large, and blank", strings.Repeat(" ", 16<<20), wantError{kind: invalid, text: "larger than 3 MiB"}},
+		{"too large", `{"type":"x","password":"` + strings.Repeat(secret, 1<<20/len(secret)) + `"}`, wantError{kind: invalid, text: "larger than 1 MiB"}},
+		{"too large, and blank", strings.Repeat(" ", 1<<20+1), wantError{kind: invalid, text: "larger than 1 MiB"}},
 		{"neither plugins nor type", `{"password":"s3cr3t"}`, wantError{kind: invalid, key: "plugins"}},
 		{"no plugins", `{"plugins":[],"password":"s3cr3t"}`, wantError{kind: invalid, key: "plugins"}},
 		{"a plugin that is none", `{"plugins":[{"type":"x"},"s3cr3t"]}`, wantError{kind: decode, key: "plugins[1]"}},

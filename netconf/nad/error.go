@@ -33,9 +33,7 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() error { return e.Err }
 
 // CNICode reports the CNI error code for e: that of e.Err if it has one, and else 7.
-// There are two exceptions: 4 for an interface name in the annotation of
-// [ParseDefaultNetwork], and 11 where the files of a mirror do not belong together,
-// see [Load].
+// It is 11 where the files of a mirror do not belong together, see [Load].
 func (e *Error) CNICode() uint {
 	var coder interface{ CNICode() uint }
 	switch {

@@ -58,8 +58,7 @@ func FuzzPolicy(f *testing.F) {
 		case "default":
 			want = !slices.Contains(strings.Split(system, ","), pod)
 		case "selected", "pod-default", "attached":
-			want = r.Validate() == nil && (!isolation || namespace == pod || slices.Contains(strings.Split(global, ","), namespace) ||
-				use == "pod-default" && (namespace == admin || admin == "" && namespace == "kube-system"))
+			want = r.Validate() == nil && (!isolation || namespace == pod || slices.Contains(strings.Split(global, ","), namespace))
 			if use == "pod-default" && noPodDefault {
 				want = false
 			}

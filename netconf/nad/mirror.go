@@ -131,8 +131,6 @@ func load(fsys fs.FS, r Ref) (Definition, error) {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
 			return Definition{}, err
-		case len(config) > MaxSize:
-			return Definition{}, tooLarge()
 		default:
 			found = append(found, string(config))
 		}

@@ -175,8 +175,7 @@ func TestOnlyAMissingDefinitionIsNotFound(t *testing.T) {
 	}{
 		"a FIFO":               {fstest.MapFS{"ns/blue.conf": {Mode: fs.ModeNamedPipe}}, wantError{kind: netconf.ErrInvalid, text: "not a regular file"}},
 		"a directory":          {files(map[string]string{"ns/blue.conf/x": ""}), wantError{kind: netconf.ErrInvalid}},
-		"16 MiB":               {files(map[string]string{"ns/blue.conf": strings.Repeat(" ", 16<<20)}), wantError{kind: netconf.ErrInvalid, text: "3 MiB"}},
-		"more than that":       {files(map[string]string{"ns/blue.conf": strings.Repeat(" ", 16<<20+1)}), wantError{kind: netconf.ErrInvalid, text: "16 MiB"}},
+		"more than 1 MiB":      {files(map[string]string{"ns/blue.conf": strings.Repeat(" ", 1<<20+1)}), wantError{kind: netconf.ErrInvalid, text: "1 MiB"}},
 		"a damaged key":        {files(map[string]string{"ns/blue.conf": "{}", "ns/blue.key": "{"}), wantError{kind: netconf.ErrDecode, text: "ns/blue.key"}},
 		"an empty key":         {files(map[string]string{"ns/blue.conf": "{}", "ns/blue.key": ""}), wantError{kind: netconf.ErrDecode}},
 		"a key of wrong types": {files(map[string]string{"ns/blue.conf": "{}", "ns/blue.key": `{"uid":{}}`}), wantError{kind: netconf.ErrDecode, key: "uid"}},

@@ -19,8 +19,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/containernetworking/cni/pkg/types"
-
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -116,25 +114,25 @@ func isLabel(s string) bool {
 // network of a pod. It returns nil where nothing is selected.
 //
 // It fails as ParseSelection does, and with [netconf.ErrInvalid] where there is more
-// than one selection. An interface that is not ifName, the CNI_IFNAME of the runtime,
-// has CNI code 4: the runtime looks for its own name in the result.
+// than one selection, or an interface that is not ifName, the CNI_IFNAME of the runtime:
+// the runtime looks for its own name in the result.
 func ParseDefaultNetwork(annotation, ifName string) (*netconf.Selection, error) {
-	fail := func(err error, code uint) error {
-		return &Error{Err: fmt.Errorf("annotation %s: %w", DefaultNetworkAnnotation, err), code: code}
+	fail := func(err error) error {
+		return &Error{Err: fmt.Errorf("annotation %s: %w", DefaultNetworkAnnotation, err)}
 	}
 	selections, err := netconf.ParseSelection(annotation)
 	switch {
 	case err != nil:
-		return nil, fail(err, 0)
+		return nil, fail(err)
 	case len(selections) == 0:
 		return nil, nil //nolint:nilnil // nothing is selected
 	case len(selections) > 1:
-		return nil, fail(invalid("[1]", "a pod has one default network, select one"), 0)
+		return nil, fail(invalid("[1]", "a pod has one default network, select one"))
 	}
 	s := selections[0]
 	if s.Interface != "" && s.Interface != ifName {
 		why := fmt.Sprintf("%q, but the runtime has named the interface %q: leave it out", s.Interface, ifName)
-		return nil, fail(invalid("[0].interface", why), types.ErrInvalidEnvironmentVariables)
+		return nil, fail(invalid("[0].interface", why))
 	}
 	return &s, nil
 }

@@ -117,9 +117,9 @@ func TestDefaultNetworkAnnotationsThatCannotBeUsed(t *testing.T) {
 	for annotation, want := range map[string]wantError{
 		"blue,red":                             {kind: netconf.ErrInvalid, key: "[1]", text: "one"},
 		`[{"name":"a"},{"name":"a"}]`:          {kind: netconf.ErrInvalid, key: "[1]"},
-		"blue@net1":                            {kind: netconf.ErrInvalid, key: "[0].interface", code: 4, text: `"eth0"`},
-		`[{"name":"a","interface":"net1"}]`:    {kind: netconf.ErrInvalid, key: "[0].interface", code: 4},
-		`[{"name":"a","interface":"a/b"}]`:     {kind: netconf.ErrInvalid, key: "[0].interface", code: 4},
+		"blue@net1":                            {kind: netconf.ErrInvalid, key: "[0].interface", text: `"eth0"`},
+		`[{"name":"a","interface":"net1"}]`:    {kind: netconf.ErrInvalid, key: "[0].interface"},
+		`[{"name":"a","interface":"a/b"}]`:     {kind: netconf.ErrInvalid, key: "[0].interface"},
 		`[{"name":"a","mac":1}]`:               {kind: netconf.ErrDecode, key: "[0].mac"},
 		`[{"name":"a"`:                         {kind: netconf.ErrDecode},
 		`[{"name":"a","default-route":["x"]}]`: {kind: netconf.ErrInvalid, key: "[0].default-route[0]"},

@@ -47,8 +47,9 @@ type Policy struct {
 	// means "kube-system".
 	SystemNamespaces []string
 
-	// Isolation keeps pods to the definitions of their own namespace, of
-	// GlobalNamespaces and, for [PodDefault] alone, of Namespace.
+	// Isolation keeps pods to the definitions of their own namespace and of
+	// GlobalNamespaces, whatever they use them for. To keep them from files of the node
+	// too, use [Rules] without a ConfDir.
 	Isolation bool
 
 	// GlobalNamespaces are those whose definitions all pods may use. Nil means
@@ -126,7 +127,6 @@ func (p Policy) Ref(podNamespace string, s netconf.Selection, use Use) (Ref, err
 //
 // Decide is a pure function of p and its arguments.
 func (p Policy) Decide(podNamespace string, r Ref, use Use) (attach bool, err error) {
-	allowed := p.globalNamespaces()
 	switch use {
 	case Cluster:
 		return true, nil
@@ -136,7 +136,6 @@ func (p Policy) Decide(podNamespace string, r Ref, use Use) (attach bool, err er
 		if p.NoPodDefault {
 			return false, forbidden(r, "pods may not choose their default network (podDefaultNetwork): select it in "+NetworksAnnotation)
 		}
-		allowed = append(slices.Clone(allowed), p.namespace())
 	case Selected, Attached, Claimed:
 	default:
 		return false, forbidden(r, fmt.Sprintf("%q is no use of a network", use))
@@ -144,7 +143,7 @@ func (p Policy) Decide(podNamespace string, r Ref, use Use) (attach bool, err er
 	if err := r.Validate(); err != nil {
 		return false, err
 	}
-	if p.Isolation && r.Namespace != podNamespace && !slices.Contains(allowed, r.Namespace) {
+	if p.Isolation && r.Namespace != podNamespace && !slices.Contains(p.globalNamespaces(), r.Namespace) {
 		return false, forbidden(r, fmt.Sprintf(
 			"namespaceIsolation keeps pods of namespace %q from definitions of namespace %q: define the network in the pod's namespace, or in one of globalNamespaces",
 			podNamespace, r.Namespace))
