@@ -312,37 +312,6 @@ func TestLockThatIsNoFile(t *testing.T) {
 	}
 }
 
-// A record that changes while it is read is read again before it is called
-// damaged.
-func TestDamageIsWhatStays(t *testing.T) {
-	t.Parallel()
-	for want, meanwhile := range map[string]func(Store[value]) error{
-		"planned new": func(s Store[value]) error {
-			return errors.Join(os.Remove(recordPath(s, k1)), putRecord(s, k1, Planned, value{"new"}))
-		},
-		"none":    func(s Store[value]) error { return forget(s, k1) },
-		"corrupt": func(Store[value]) error { return nil },
-	} {
-		s := newStore(t)
-		put(t, s, k1, "")
-		ok(t, os.WriteFile(recordPath(s, k1), []byte("damaged"), 0o600))
-		reads := 0
-		hooked := s
-		hook := durable.Hook(func(call, name string) error {
-			if call == "openat" && name == fileName(k1) {
-				if reads++; reads == 2 {
-					return meanwhile(s)
-				}
-			}
-			return nil
-		})
-		hooked.hook = &hook
-		if got := text(hooked, k1); got != want || reads < 2 {
-			t.Errorf("%s, want %s", got, want)
-		}
-	}
-}
-
 // A record of another version is left alone by every verb, and named by those
 // that read all; the rest of the store goes on.
 func TestUnknownVersionIsLeftAlone(t *testing.T) {

@@ -53,15 +53,15 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() error { return e.Err }
 
 // CNICode returns the CNI error code for e: 4 for an unusable container ID or
-// interface name, 7 for an unusable network name and for [ErrNested], 11 for a
-// context that ended and when the system is short of descriptors or memory, and
-// otherwise 5, an I/O failure.
+// interface name, 7 for an unusable network name, for [ErrNested] and for a record that is
+// larger than 16 MiB or nested more deeply than 1,024 levels, 11 for a context that ended
+// and when the system is short of descriptors or memory, and otherwise 5, an I/O failure.
 func (e *Error) CNICode() uint {
 	if k := (*keyError)(nil); errors.As(e.Err, &k) {
 		return k.code
 	}
 	switch {
-	case errors.Is(e.Err, ErrNested):
+	case errors.Is(e.Err, ErrNested), errors.Is(e.Err, errTooLarge):
 		return 7
 	case errors.Is(e.Err, context.Canceled), errors.Is(e.Err, context.DeadlineExceeded),
 		errors.Is(e.Err, syscall.EMFILE), errors.Is(e.Err, syscall.ENFILE), errors.Is(e.Err, syscall.ENOMEM):

@@ -71,18 +71,11 @@ func changes(t *testing.T) []change {
 }
 
 // A setting is what the directory is like before a verb.
-var settings = []string{"plain", "with a spare file", "former layout", "former layout without the lock's file"}
+var settings = []string{"plain", "former layout", "former layout without the lock's file"}
 
 func prepare(t *testing.T, c change, setting string) Store[value] {
 	t.Helper()
 	s := newStore(t)
-	if setting == "with a spare file" { // longer than what will be written
-		put(t, s, k1, strings.Repeat("never to be read again", 100))
-		ok(t, del(s, k1))
-		if names := spares(t, s); len(names) != 1 {
-			t.Fatal(names)
-		}
-	}
 	if c.old != "none" {
 		put(t, s, k1, "old")
 	}
@@ -101,14 +94,6 @@ func prepare(t *testing.T, c change, setting string) Store[value] {
 		}
 	}
 	return s
-}
-
-// spares returns the names of the spare files for records.
-func spares(t *testing.T, s Store[value]) []string {
-	t.Helper()
-	names, err := filepath.Glob(filepath.Join(s.Dir, ".spare-[0-9]"))
-	ok(t, err)
-	return names
 }
 
 // After a crash before any system call of any verb the record is the old one or
@@ -367,7 +352,7 @@ func TestSyncsAreTwo(t *testing.T) {
 		{"second of the container", "", func() error { return putRecord(s, k2, Planned, value{}) }, []string{"file", "."}},
 		{"note", "", func() error { return note(s, r) }, nil},
 		{"delete", "", func() error { return del(s, k1) }, nil},
-		{"in a spare file", "", func() error { return update(s, r) }, []string{"file", "."}},
+		{"after a delete", "", func() error { return update(s, r) }, []string{"file", "."}},
 	} {
 		syncs, failing = nil, step.fail
 		if err := step.do(); (err != nil) != (step.fail != "") {

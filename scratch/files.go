@@ -16,18 +16,12 @@ type files struct {
 	value valuer // of the store's type
 }
 
-// A parser reads a record's file. Damage is ErrCorrupt, and a file that has
-// been given to another record is fs.ErrNotExist.
+// A parser reads a record's file. Damage is ErrCorrupt.
 type parser func(data []byte) error
 
-const (
-	// maxReads bounds how often a damaged file is read again because it has
-	// changed.
-	maxReads = 100
-	// A record is written to a new file when notes have made it this large and
-	// four times as large as the record.
-	minCompact = 64 << 10
-)
+// minCompact is the size from which a record is written to a new file when notes
+// have made it four times as large as the record.
+const minCompact = 64 << 10
 
 var errNoDir = errors.New("Store.Dir is empty")
 
@@ -151,32 +145,25 @@ func missing(dir *durable.Dir, corrupt string, err error) error {
 	return err
 }
 
-// load reads the record in the file name and returns where its text ends. It
-// needs no lock: a file that is read while it gets another record can look
-// damaged, so only damage that stays is believed.
+// load reads the record in the file name and returns where its text ends. It needs
+// no lock: a file is replaced as a whole, and what is appended to it is ignored until
+// it is complete.
 func load(dir *durable.Dir, name string, parse parser) (end int64, err error) {
-	var before []byte
-	for try := 1; ; try++ {
-		data, _, err := dir.ReadFile(name, maxFile)
-		switch {
-		case err == nil:
-			err = parse(data)
-		case errors.Is(err, durable.ErrNotRegular), errors.Is(err, durable.ErrTooLarge):
-			err = corrupt(err)
-		}
-		if errors.Is(err, ErrCorrupt) && try < maxReads && (try == 1 || !bytes.Equal(before, data)) {
-			before = data
-			continue
-		}
-		if err == nil {
-			// With the newline that ends the last line, if it is there.
-			return int64(min(len(bytes.TrimRight(data, "\n"))+1, len(data))), nil
-		}
-		if p := (*fs.PathError)(nil); !errors.As(err, &p) {
-			err = &fs.PathError{Op: "read", Path: dir.Path(name), Err: err}
-		}
-		return 0, err
+	data, _, err := dir.ReadFile(name, maxFile)
+	switch {
+	case err == nil:
+		err = parse(data)
+	case errors.Is(err, durable.ErrNotRegular), errors.Is(err, durable.ErrTooLarge):
+		err = corrupt(err)
 	}
+	if err == nil {
+		// With the newline that ends the last line, if it is there.
+		return int64(min(len(bytes.TrimRight(data, "\n"))+1, len(data))), nil
+	}
+	if p := (*fs.PathError)(nil); !errors.As(err, &p) {
+		err = &fs.PathError{Op: "read", Path: dir.Path(name), Err: err}
+	}
+	return 0, err
 }
 
 // put writes line as k's record, in place of one that parse accepts.
@@ -196,33 +183,32 @@ func (l *Lock) put(k Key, line []byte, parse parser) error {
 
 // replace writes line as k's record, whatever is there.
 func (l *Lock) replace(k Key, line []byte) error {
-	first, err := encodeReused(k)
-	if err != nil {
-		return err
-	}
 	delete(l.known, k) // until it has succeeded
-	var text []byte
-	err = l.root.Recycle(fileName(k), func(reused bool) []byte {
-		if text = line; reused {
-			text = append(first, line...)
+	name := fileName(k)
+	temp := durable.TempPrefix + name // which remove finds
+	err := l.root.Replace(temp, name, line, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		// Whoever wrote to it is dead: nobody else has the lock.
+		if err = l.root.Remove(temp); err == nil {
+			err = l.root.Replace(temp, name, line, 0o600)
 		}
-		return text
-	})
+	}
 	if err == nil {
-		l.known[k] = int64(len(text))
+		l.known[k] = extent{int64(len(line)), noteLimit(line)}
 	}
 	return err
 }
 
 // load reads k's record, unless its end is known.
-func (l *Lock) load(k Key, parse parser) (end int64, err error) {
-	if end, ok := l.known[k]; ok {
-		return end, nil
+func (l *Lock) load(k Key, parse parser) (extent, error) {
+	if at, ok := l.known[k]; ok {
+		return at, nil
 	}
-	if end, err = loadFlat(l.root, k, parse); err == nil {
+	end, err := loadFlat(l.root, k, parse)
+	if err == nil {
 		l.saw(k, end)
 	}
-	return end, err
+	return extent{end: end}, err
 }
 
 // read reads k's record, and calls parse in any case.
@@ -245,30 +231,34 @@ func (l *Lock) note(k Key, line []byte, whole func() ([]byte, error), parse pars
 			return err
 		}
 	}
-	end, err := l.load(k, parse)
+	at, err := l.load(k, parse)
 	if err != nil {
 		return err
 	}
 	// The newline ends what a crash may have left of a line.
 	text := append([]byte{'\n'}, line...)
-	limit := int64(minCompact)
-	if end+int64(len(text)) > limit {
+	end := at.end + int64(len(text))
+	if at.limit = max(at.limit, minCompact); end > at.limit {
 		if line, err = whole(); err != nil {
 			return err
 		}
-		limit = max(limit, 4*int64(len(line)))
+		at.limit = noteLimit(line)
 	}
-	done, err := l.root.Overwrite(fileName(k), end, text, limit)
+	done, err := l.root.Overwrite(fileName(k), at.end, text, at.limit)
 	switch {
 	case err != nil:
 		delete(l.known, k)
 		return err
 	case done:
-		l.known[k] = end + int64(len(text))
+		l.known[k] = extent{end, at.limit}
 		return nil
 	}
 	return l.replace(k, line)
 }
+
+// noteLimit returns how large notes may make the file of a record with the line whole.
+// Up to maxLine, no record is larger than its file.
+func noteLimit(whole []byte) int64 { return max(minCompact, min(4*int64(len(whole)), maxLine)) }
 
 // remove deletes k's record, unless parse refuses it.
 func (l *Lock) remove(k Key, parse parser) error {
@@ -285,11 +275,11 @@ func (l *Lock) remove(k Key, parse parser) error {
 		return err
 	}
 	delete(l.known, k)
-	// What a Put that was killed has left, and a file of another record's.
+	// What a Put that was killed has left.
 	if err := gone(l.root.Remove(durable.TempPrefix + name)); err != nil {
 		return err
 	}
-	if err := gone(l.root.Retire(name)); err != nil {
+	if err := gone(l.root.Remove(name)); err != nil {
 		return err
 	}
 	if found && l.most > 0 {
@@ -311,7 +301,7 @@ func (l *Lock) forget(k Key, parse parser) error {
 		}
 		return nil
 	}
-	l.known, l.most, l.removed = map[Key]int64{}, unknownMost, true
+	l.known, l.most, l.removed = map[Key]extent{}, unknownMost, true
 	if l.former {
 		err := inFormer(l.root, k, func(dir *durable.Dir, base string) error {
 			return forget(dir, base+recordSuffix, base+corruptSuffix)

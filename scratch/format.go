@@ -7,29 +7,28 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"time"
+
+	"github.com/metacni/metacni/internal/bounds"
 )
 
 const (
-	version = 2 // what is written; version 1 had no reused lines and no changes
+	version = 2 // what is written; version 1 had no changes
 
-	sumLen  = 16          // hexadecimal digits
-	prefix  = sumLen + 1  // and a space
-	maxLine = 16 << 20    // of a record
-	maxFile = 4 * maxLine // of what is read back
+	sumLen  = 16            // hexadecimal digits
+	prefix  = sumLen + 1    // and a space
+	maxLine = bounds.Record // of a record
+	maxNote = 1 << 20       // what notes may add to it while something is removed
+	maxFile = 4 * maxLine   // of what is read back
 )
 
-// errReused means that a file holds the record of another key because it was
-// written again after the record it belonged to was deleted.
-var errReused = errors.New("the file is used by another record")
+// errTooLarge means that a record could not be read back.
+var errTooLarge = errors.New("the record cannot be stored")
 
 // An origin begins the JSON of every line.
 type origin struct {
-	Version int  `json:"version"`
-	Reused  bool `json:"reused,omitempty"` // the line only says whose lines follow
-
+	Version     int    `json:"version"`
 	Network     string `json:"network"`
 	ContainerID string `json:"container"`
 	IfName      string `json:"ifname"`
@@ -70,7 +69,11 @@ func encode(r stored) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return encodeLine(&envelope{stage: s, Value: r.Value})
+	limit := maxLine
+	if r.State == Deleting || r.State == Partial || r.State == Leftover {
+		limit += maxNote // what is recorded of an ADD must never hinder a DEL
+	}
+	return encodeLine(&envelope{stage: s, Value: r.Value}, limit)
 }
 
 // encodeChange returns the line for what has changed in r.
@@ -85,7 +88,7 @@ func encodeChange(r stored, change any) ([]byte, error) {
 	return encodeLine(&struct {
 		stage
 		Change any `json:"change"`
-	}{s, change})
+	}{s, change}, maxLine)
 }
 
 func stageOf(r stored) (stage, error) {
@@ -102,15 +105,9 @@ func stageOf(r stored) (stage, error) {
 	return stage{origin: originOf(r.Key), State: r.State, Created: r.Created.UTC(), Updated: now}, nil
 }
 
-// encodeReused returns the line that a file which held another record begins
-// with.
-func encodeReused(k Key) ([]byte, error) {
-	o := originOf(k)
-	o.Reused = true
-	return encodeLine(&o)
-}
-
-func encodeLine(v any) ([]byte, error) {
+// encodeLine returns a line of at most limit bytes. It refuses one that could not be read
+// back.
+func encodeLine(v any, limit int) ([]byte, error) {
 	var b bytes.Buffer
 	b.Write(make([]byte, prefix))
 	// Not json.Marshal: it would write < > and & in other ways than the user.
@@ -120,8 +117,11 @@ func encodeLine(v any) ([]byte, error) {
 		return nil, err
 	}
 	line := b.Bytes()
-	if len(line) > maxLine {
-		return nil, fmt.Errorf("a record of %d bytes, %d are the most", len(line), maxLine)
+	switch {
+	case len(line) > limit:
+		return nil, fmt.Errorf("%w: %w", errTooLarge, bounds.Above(maxLine))
+	case bounds.Deeper(line[prefix:], bounds.RecordDepth):
+		return nil, fmt.Errorf("%w: nested more deeply than %d levels", errTooLarge, bounds.RecordDepth)
 	}
 	sum(line, line[prefix:len(line)-1])
 	line[sumLen] = ' '
@@ -139,9 +139,8 @@ type stored = Record[any]
 
 // decode returns the record of k in data, a file's content: its last good line
 // that is a whole record, with the changes in the good lines after it. When
-// there is none the error is ErrCorrupt; ErrVersion when a later line is
-// of another version; and fs.ErrNotExist when the file says that it was given
-// to another record after k's was deleted. k may come from a file name.
+// there is none the error is ErrCorrupt, and ErrVersion when a later line is of
+// another version. k may come from a file name.
 func decode(data []byte, k Key, value valuer) (stored, error) {
 	why := errors.New("empty")
 	var changes []envelope // the last first
@@ -158,8 +157,6 @@ func decode(data []byte, k Key, value valuer) (stored, error) {
 			changes = append(changes, env)
 		case err == nil:
 			return env.record(changes), nil
-		case errors.Is(err, errReused):
-			return stored{}, fmt.Errorf("%w: %w", fs.ErrNotExist, err)
 		case errors.Is(err, ErrVersion):
 			return stored{}, err
 		default:
@@ -190,13 +187,8 @@ func decodeLine(line []byte, k Key, value valuer) (env envelope, err error) {
 	if err := json.Unmarshal(about, &env.stage); err != nil || !known(env.Version) {
 		return env, unknown(text, err)
 	}
-	same := checkKey(env.key()) == nil && sameFile(env.key(), k)
 	switch {
-	case env.Reused && same:
-		return env, errors.New("no record follows")
-	case env.Reused:
-		return env, errReused
-	case !same:
+	case checkKey(env.key()) != nil || !sameFile(env.key(), k):
 		return env, fmt.Errorf("it is the record of %q", env.key().String())
 	case !env.State.valid():
 		return env, fmt.Errorf("unknown state %q", string(env.State))

@@ -63,7 +63,6 @@ func TestLinesThatDoNotCount(t *testing.T) {
 		{"two values", good + `{}`, "after top-level value"},
 		{"no version", swap(`"version":1,`, ``), "no version"},
 		{"version of another type", swap(`"version":1`, `"version":"1"`), "cannot unmarshal string"},
-		{"no record after the first line of a reused file", `{"version":2,"reused":true,"network":"net","container":"c1","ifname":"eth0"}`, "no record follows"},
 		{"another network", swap(`"net"`, `"ten"`), `"ten/c1/eth0"`},
 		{"another container", swap(`"c1"`, `"c2"`), `"net/c2/eth0"`},
 		{"another interface", swap(`"eth0"`, `"eth1"`), `"net/c1/eth1"`},
@@ -121,7 +120,6 @@ func TestUnknownVersionIsNotDamage(t *testing.T) {
 		{"3, with our keys", `{"version":3,"network":"net","container":"c1","ifname":"eth0","state":"planned"}`, "3"},
 		{"3, with our keys of other types", `{"version":3,"network":7,"created":{},"value":[]}`, "3"},
 		{"3, at the end", `{"state":[],"created":1,"value":7,"version":3}`, "3"},
-		{"3, with the mark of reuse", `{"version":3,"reused":true}`, "3"},
 	} {
 		for _, before := range []string{"", good, "\n\ngarbage\n"} {
 			_, err := decodeAs[value]([]byte(before+line(tt.json)), k1)
@@ -131,50 +129,6 @@ func TestUnknownVersionIsNotDamage(t *testing.T) {
 		}
 		if got := check([]byte(line(tt.json) + good)); got != "planned x" {
 			t.Errorf("%s, then a good line: %s", tt.name, got)
-		}
-	}
-}
-
-// A file that was given to another record is no record of the key that it
-// belonged to, unless a line of that is left.
-func TestReusedFileIsNoRecordOfTheFormerKey(t *testing.T) {
-	t.Parallel()
-	first, err := encodeReused(k1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	rest, err := encodeRecord(Record[value]{Key: k1, State: Added, Value: value{"new"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	other := Key{"net", "c0", "eth0"}
-	old, err := encodeRecord(Record[value]{Key: other, State: Added, Value: value{"old"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	read := func(k Key, parts ...[]byte) string {
-		r, err := decodeAs[value](bytes.Join(parts, nil), k)
-		switch {
-		case errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrCorrupt):
-			return "none"
-		case errors.Is(err, ErrCorrupt):
-			return "corrupt"
-		}
-		return r.Value.Text
-	}
-	padding := []byte("\n\n\n")
-	for _, tt := range []struct{ name, got, want string }{
-		{"the new key", read(k1, first, rest, padding), "new"},
-		{"the former key", read(other, first, rest, padding), "none"},
-		{"the former key, torn", read(other, first, rest[:50], padding), "none"},
-		{"the former key, with a line left", read(other, first, rest[:50], []byte("\n"), old), "old"},
-		{"the former key, nothing written", read(other, old), "old"},
-		{"the former key, the mark torn", read(other, first[:50], []byte("\n"), padding), "corrupt"},
-		{"another's record without the mark", read(other, rest), "corrupt"},
-		{"the new key, torn", read(k1, first, rest[:50]), "corrupt"},
-	} {
-		if tt.got != tt.want {
-			t.Errorf("%s: %s, want %s", tt.name, tt.got, tt.want)
 		}
 	}
 }

@@ -89,12 +89,12 @@ func damaged[T any](ctx context.Context, s Store[T]) (keys []Key, err error) {
 	return keys, err
 }
 
-// tree lists what is under dir, except spare files.
+// tree lists what is under dir.
 func tree(t *testing.T, dir string) []string {
 	t.Helper()
 	var all []string
 	ok(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
-		if path != dir && !strings.Contains(path, "/.spare-") {
+		if path != dir {
 			all = append(all, strings.TrimPrefix(path, dir+"/"))
 		}
 		return err

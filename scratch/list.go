@@ -110,7 +110,7 @@ func (f files) records(ctx context.Context, l *Lock) ([]stored, error) {
 			k, damaged, _ := parseName(name)
 			e, found := f.readFile(op, l.root, name, k, damaged)
 			if found && e.err == nil {
-				l.known[e.Key] = e.end
+				l.known[e.Key] = extent{end: e.end}
 			}
 			if found && !yield(e.stored, e.err) {
 				return

@@ -46,9 +46,13 @@ type Lock struct {
 	most int
 	// removed says that a record was to be removed.
 	removed bool
-	// known holds records that are there and whole, with the end of their text.
-	known map[Key]int64
+	// known holds records that are there and whole.
+	known map[Key]extent
 }
+
+// An extent says where the text of a record ends in its file, and how large the file may
+// become by notes. The limit is 0 if the length of the record itself is not known.
+type extent struct{ end, limit int64 }
 
 // File returns a new descriptor of the lock's file for child processes. Use it to
 // keep the lock until the last descendant exits: a child that has the file open
@@ -102,7 +106,11 @@ func (l *Lock) tidy() error {
 		}
 	}
 	// Only while we hold the lock is the file's name certainly ours to give up.
-	return gone(l.root.RetireLock(l.fd, l.id, l.name, modeNone))
+	now, err := l.root.Stat(l.name)
+	if err != nil || now.ID != l.id {
+		return gone(err)
+	}
+	return gone(l.root.Remove(l.name))
 }
 
 // begin keeps the lock until end. It fails unless l is held, for that container
@@ -123,7 +131,7 @@ func (l *Lock) end() { l.mu.Unlock() }
 
 // saw notes that k's record is there and whole.
 func (l *Lock) saw(k Key, end int64) {
-	l.known[k] = end
+	l.known[k] = extent{end: end}
 	if l.most >= 0 && l.most < len(l.known) {
 		// Somebody has removed the lock's file and with it what it said.
 		l.most = unknownMost
@@ -162,7 +170,7 @@ func (f files) lock(ctx context.Context, id string) (*Lock, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Lock{dir: f.dir, container: id, root: root, name: lockName(id), fd: -1, former: true, known: map[Key]int64{}}
+	l := &Lock{dir: f.dir, container: id, root: root, name: lockName(id), fd: -1, former: true, known: map[Key]extent{}}
 	first := true
 	err = acquire(ctx, func() (bool, error) {
 		defer func() { first = false }()

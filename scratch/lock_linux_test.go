@@ -40,6 +40,34 @@ func lock(t *testing.T, s Store[value]) *Lock {
 	return l
 }
 
+// The file of a lock may be removed, and another may have its name, between opening it
+// and locking it. Then the lock is that of the other file.
+func TestLockOfAFileThatWasReplaced(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	put(t, s, k1, "")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	path := filepath.Join(s.Dir, lockName("c1"))
+	var holder *Lock
+	hooked := s
+	hook := durable.Hook(func(call, name string) error {
+		if call != "fstatat" || name != lockName("c1") || holder != nil {
+			return nil
+		}
+		ok(t, os.Remove(path))
+		holder = lock(t, s)
+		cancel() // once the lock is not had
+		return nil
+	})
+	hooked.hook = &hook
+	if l, err := hooked.Lock(ctx, "c1"); !errors.Is(err, context.Canceled) {
+		t.Errorf("two hold the lock: %v, %v", l, err)
+	}
+	ok(t, holder.Unlock())
+	ok(t, tryLock(t, s))
+}
+
 // One at a time in one process, too; another container's lock is another lock;
 // and nothing is left.
 func TestOneHolderAtATime(t *testing.T) {

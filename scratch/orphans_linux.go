@@ -2,6 +2,7 @@ package scratch
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"strconv"
@@ -12,7 +13,7 @@ import (
 	"github.com/metacni/metacni/internal/durable"
 )
 
-func (f files) killOrphans(containerID string) (int, error) {
+func (f files) killOrphans(containerID string) (killed int, err error) {
 	if err := checkStoredContainer(containerID); err != nil {
 		return 0, err
 	}
@@ -40,13 +41,22 @@ func (f files) killOrphans(containerID string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	killed := 0
-	for _, pid := range orphans {
-		if !lock.look(strconv.Itoa(pid)).locked {
-			continue // gone meanwhile, and its number may be another's
+	killed, err = lock.kill(orphans)
+	if err != nil {
+		err = &fs.PathError{Op: "kill", Path: root.Path(lock.name), Err: err}
+	}
+	return killed, err
+}
+
+// kill kills those of pids that still share the lock. A process may have ended
+// meanwhile, and its number may be another's.
+func (l lockFile) kill(pids []int) (killed int, err error) {
+	for _, pid := range pids {
+		if !l.look(strconv.Itoa(pid)).locked {
+			continue
 		}
 		if err := kill(pid); err != nil {
-			return killed, &fs.PathError{Op: "kill process " + strconv.Itoa(pid), Path: root.Path(lock.name), Err: err}
+			return killed, fmt.Errorf("process %d: %w", pid, err)
 		}
 		killed++
 	}
@@ -103,7 +113,7 @@ func (l lockFile) orphans() ([]int, error) {
 }
 
 // inherited reports whether this process shares the lock and did not take it. What
-// a parent has released does not count: the file may be another container's now.
+// a parent has released does not count: another process may hold the lock now.
 func (l lockFile) inherited() bool {
 	d := l.look("self")
 	return d.locked && d.inherited

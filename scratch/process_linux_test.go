@@ -245,24 +245,41 @@ func TestNestedLockIsRefused(t *testing.T) {
 	ok(t, l.Unlock())
 }
 
-// The file of a lock that was released can be another container's lock. Whoever
-// inherited it waits for that one, as all do.
+// A process that inherited a lock which its parent has released waits for the next
+// holder, as all do.
 func TestInheritedLockThatWasReleased(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	former, err := s.Lock(t.Context(), "c0")
-	ok(t, err)
+	put(t, s, k1, "") // the file stays
+	former := lock(t, s)
 	inherited := file(t, former)
 	ok(t, former.Unlock())
 	l := lock(t, s)
 	if l.id != former.id {
-		t.Error("the file is not used again")
+		t.Error("another file")
 	}
 	c := start(t, "nested", s.Dir, "brief", inherited)
 	if got := c.says(t); got != "true false 11" {
-		t.Errorf("same file, another container: %s", got)
+		t.Errorf("same file, another holder: %s", got)
 	}
 	ok(t, l.Unlock())
+}
+
+// A process that was seen to have the lock is spared when it no longer has: its number
+// may be another's by now.
+func TestProcessesWithoutTheLockAreSpared(t *testing.T) {
+	t.Parallel()
+	innocent := start(t, "hold", newStore(t).Dir, "")
+	innocent.says(t)
+	l := lock(t, newStore(t))
+	defer func() { ok(t, l.Unlock()) }()
+	if killed, err := (lockFile{l.name, l.id}).kill([]int{innocent.Process.Pid}); killed != 0 || err != nil {
+		t.Errorf("killed %d, %v", killed, err)
+	}
+	ok(t, innocent.in.Close())
+	if got := innocent.says(t); got != "unlocked" {
+		t.Error(got)
+	}
 }
 
 // A process that is killed before any system call of Put leaves the old record

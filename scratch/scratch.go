@@ -18,8 +18,6 @@
 //     as long as the container has records, so that DEL and CHECK need no free
 //     inode and no writable disk. Its mode limits the number of records: 0400
 //     is none, 0600 is one, any other mode is no limit.
-//   - .spare-0 to .spare-7 are files of deleted records, kept for new records, and
-//     .spare-lock-0 to .spare-lock-7 files of locks, kept for other containers.
 //   - .tmp-* are files that are being written, or that a crash has left behind.
 //
 // A container ID or network name longer than 95 bytes becomes "#" and its SHA-256.
@@ -32,11 +30,6 @@
 // key. The last line with the right checksum, version and key is the record. So
 // appending a line is safe: while it is incomplete, the line before it counts.
 // Empty lines are ignored.
-//
-// The file of a deleted record is overwritten from its beginning and padded with
-// newlines. Its first line has "reused": true and the new record's key. If a loss
-// of power brings the deleted record's name back, this line shows that the file
-// has another record now.
 //
 // Version 1 of the format had a directory CONTAINER for each container, with the
 // records in it as NETWORK@IFNAME.json, and appended ".corrupt" to the names of
@@ -81,10 +74,11 @@ const (
 	Added    State = "added"    // attached
 	Partial  State = "partial"  // attached, and a later change of it is half done
 	Deleting State = "deleting" // being detached: everything, a part or nothing is left
+	Leftover State = "leftover" // left of an attachment that never came about
 )
 
 func (s State) valid() bool {
-	return s == Planned || s == Added || s == Partial || s == Deleting
+	return s == Planned || s == Added || s == Partial || s == Deleting || s == Leftover
 }
 
 // Attached reports whether the container can use an attachment in state s: it is

@@ -231,7 +231,7 @@ func TestErrors(t *testing.T) {
 	if err := putRecord(Store[func()]{Dir: s.Dir}, k1, Planned, nil); code(err) != 5 {
 		t.Errorf("not a JSON value: %v", err)
 	}
-	if err := putRecord(s, k1, Planned, value{strings.Repeat("x", maxLine)}); code(err) != 5 {
+	if err := putRecord(s, k1, Planned, value{strings.Repeat("x", maxLine)}); code(err) != 7 {
 		t.Errorf("too long: %v", err)
 	}
 	for err, want := range map[error]string{
@@ -332,8 +332,7 @@ func TestConsumeRemovesWhatACrashLeft(t *testing.T) {
 	}
 }
 
-// A thousand attachments leave the directory as it was, but for a few spare
-// files.
+// A thousand attachments leave the directory as it was.
 func TestThousandCyclesLeaveNothing(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

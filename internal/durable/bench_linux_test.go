@@ -15,7 +15,7 @@ import (
 // in the file "record".
 type order struct {
 	name   string
-	reuse  bool // write into the file "spare", which DEL keeps
+	reuse  bool // write into the file "spare", which a DEL would keep
 	noLock bool // the record's file is also the lock
 	add    func(d *Dir, write func(name string, sync func(fd int) error) error) error
 }
@@ -24,7 +24,7 @@ func none(int) error { return nil }
 
 func orders() []order {
 	type write = func(name string, sync func(fd int) error) error
-	// kept does what Recycle does, and syncs the file by sync.
+	// kept writes into the spare file, and syncs it by sync.
 	kept := func(sync func(fd int) error) func(*Dir, write) error {
 		return func(d *Dir, write write) error {
 			return first(func() error { return d.Rename("spare", ".tmp-record") }, func() error { return write(".tmp-record", sync) },
@@ -40,8 +40,8 @@ func orders() []order {
 	}
 	nothing := func(*Dir) error { return nil }
 	return []order{
-		{name: "present", reuse: true, add: kept(unix.Fsync)},
-		{name: "present,new-file", add: func(d *Dir, write write) error {
+		{name: "kept", reuse: true, add: kept(unix.Fsync)},
+		{name: "present", add: func(d *Dir, write write) error {
 			return first(func() error { return write(".tmp-record", unix.Fsync) }, func() error { return d.Rename(".tmp-record", "record") }, d.Sync)
 		}},
 		{name: "fdatasync", reuse: true, add: kept(unix.Fdatasync)},
@@ -68,8 +68,8 @@ func first(do ...func() error) error {
 }
 
 // BenchmarkOrders measures orders of the system calls that an ADD makes before the
-// first plugin runs: the median time of each, in microseconds. The package uses only
-// the first two. README.md of internal/e2e/bench says why. Each round measures all
+// first plugin runs: the median time of each, in microseconds. The package uses the
+// second. README.md of internal/e2e/bench says why. Each round measures all
 // orders, because other programs that write slow a sync down. To choose the file
 // system:
 //

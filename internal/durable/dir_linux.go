@@ -170,8 +170,13 @@ func (d *Dir) Sync() error {
 // file system cannot do both in one step, a file that gets the name meanwhile
 // is replaced.
 func (d *Dir) Move(src *Dir, from, to string) error {
-	err := d.moveAtOnce(src, from, to)
-	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) || !plain(to) {
+	if !plain(to) {
+		return d.fail("renameat2", to, unix.EINVAL)
+	}
+	err := src.at("renameat2", from, func() error {
+		return unix.Renameat2(src.fd, from, d.fd, to, unix.RENAME_NOREPLACE)
+	})
+	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) {
 		return err
 	}
 	if _, err := d.Stat(to); err == nil {
@@ -180,16 +185,6 @@ func (d *Dir) Move(src *Dir, from, to string) error {
 		return err
 	}
 	return src.at("renameat", from, func() error { return unix.Renameat(src.fd, from, d.fd, to) })
-}
-
-// moveAtOnce is Move, but fails where the file system cannot do both in one step.
-func (d *Dir) moveAtOnce(src *Dir, from, to string) error {
-	if !plain(to) {
-		return d.fail("renameat2", to, unix.EINVAL)
-	}
-	return src.at("renameat2", from, func() error {
-		return unix.Renameat2(src.fd, from, d.fd, to, unix.RENAME_NOREPLACE)
-	})
 }
 
 // Flock takes the lock of d itself, without waiting, and reports whether it
@@ -263,18 +258,14 @@ func (d *Dir) OpenFile(name string) (*os.File, ID, error) {
 
 // OpenLock opens the regular file name for locking and reports what it is. If the
 // file exists, that works on a full or read-only file system too. If it does not,
-// OpenLock gives the name to an empty file with the given mode: to one that
-// [Dir.RetireLock] kept, which it also locks, or to a new one. The caller closes
-// the descriptor, which children do not inherit.
+// OpenLock makes it, empty and with the given mode. The caller closes the
+// descriptor, which children do not inherit.
 func (d *Dir) OpenLock(name string, mode uint32) (fd int, id ID, err error) {
 	const flags = unix.O_RDONLY | unix.O_NONBLOCK
 	for {
 		fd, st, err := d.open(name, flags)
 		if !errors.Is(err, fs.ErrNotExist) {
 			return fd, IDOf(&st), err
-		}
-		if fd, id := d.takeLock(name, mode); fd >= 0 {
-			return fd, id, nil
 		}
 		err = d.at("create", name, func() (err error) {
 			fd, err = unix.Openat(d.fd, name, flags|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
@@ -332,8 +323,8 @@ func IDOf(st *unix.Stat_t) ID {
 func infoOf(st *unix.Stat_t) Info {
 	kind := st.Mode & unix.S_IFMT
 	return Info{
-		ID: IDOf(st), Changed: time.Unix(st.Mtim.Unix()), size: st.Size,
-		Mode: st.Mode & 0o7777, uid: st.Uid, Links: uint64(st.Nlink), //nolint:unconvert // 32 bits elsewhere
+		ID: IDOf(st), Changed: time.Unix(st.Mtim.Unix()),
+		Mode: st.Mode & 0o7777, Links: uint64(st.Nlink), //nolint:unconvert // 32 bits elsewhere
 		IsDir: kind == unix.S_IFDIR, IsFile: kind == unix.S_IFREG,
 	}
 }

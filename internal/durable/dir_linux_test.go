@@ -206,3 +206,29 @@ func TestDirectories(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// If the file system cannot move a file without replacing another, the name is
+// checked first.
+func TestMoveWithoutRenameat2(t *testing.T) {
+	t.Parallel()
+	for _, errno := range []unix.Errno{unix.EINVAL, unix.ENOSYS} {
+		dir := t.TempDir()
+		d := open(t, dir, func(call, _ string) error {
+			if call == "renameat2" {
+				return errno
+			}
+			return nil
+		})
+		write(t, d.Path("a"), "a")
+		write(t, d.Path("b"), "b")
+		if err := d.Move(d, "a", "b"); !errors.Is(err, fs.ErrExist) {
+			t.Error(err)
+		}
+		if err := d.Move(d, "a", "c"); err != nil {
+			t.Error(err)
+		}
+		if diff := cmp.Diff([]string{"b=b", "c=a"}, entries(t, dir)); diff != "" {
+			t.Error(diff)
+		}
+	}
+}

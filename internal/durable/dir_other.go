@@ -58,15 +58,6 @@ func (d *Dir) Overwrite(string, int64, []byte, int64) (bool, error) {
 	return false, errors.ErrUnsupported
 }
 
-// Recycle returns [errors.ErrUnsupported].
-func (d *Dir) Recycle(string, func(bool) []byte) error { return errors.ErrUnsupported }
-
-// Retire returns [errors.ErrUnsupported].
-func (d *Dir) Retire(string) error { return errors.ErrUnsupported }
-
-// RetireLock returns [errors.ErrUnsupported].
-func (d *Dir) RetireLock(int, ID, string, uint32) error { return errors.ErrUnsupported }
-
 // Move returns [errors.ErrUnsupported].
 func (d *Dir) Move(*Dir, string, string) error { return errors.ErrUnsupported }
 
@@ -81,6 +72,9 @@ func (d *Dir) OpenLock(string, uint32) (int, ID, error) { return -1, ID{}, error
 
 // Chmod returns [errors.ErrUnsupported].
 func (d *Dir) Chmod(int, string, uint32) error { return errors.ErrUnsupported }
+
+// TryWrite returns [errors.ErrUnsupported].
+func (d *Dir) TryWrite() error { return errors.ErrUnsupported }
 
 // ReadFile returns [errors.ErrUnsupported].
 func (d *Dir) ReadFile(string, int64) ([]byte, ID, error) {

@@ -24,8 +24,8 @@ import (
 // made when it returns an error; the error takes the place of the call's own.
 type Hook func(call, name string) error
 
-// TempPrefix begins the names of the files that [Dir.WriteFile] and
-// [Dir.Recycle] write to before they rename them. A crash may leave one behind.
+// TempPrefix begins the names of the files that [Dir.WriteFile] writes to before it
+// renames them. A crash may leave one behind.
 const TempPrefix = ".tmp-"
 
 var (
@@ -50,9 +50,6 @@ type Info struct {
 	IsDir   bool
 	IsFile  bool // a regular file
 	Changed time.Time
-
-	size int64
-	uid  uint32
 }
 
 // IsTemp reports whether name is that of a temporary file.

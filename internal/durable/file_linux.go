@@ -2,6 +2,7 @@ package durable
 
 import (
 	"errors"
+	"io/fs"
 	"math/rand/v2"
 	"strconv"
 
@@ -37,6 +38,33 @@ func (d *Dir) Replace(temp, name string, data []byte, mode uint32) error {
 		}
 	}
 	return d.publish(fd, temp, name, data)
+}
+
+// tryName is the file that TryWrite writes, and trySize its size: some file systems
+// have room for less without a free block.
+const (
+	tryName = TempPrefix + "try"
+	trySize = 4 << 10
+)
+
+// TryWrite writes a file, syncs and removes it, to find out whether that is possible.
+// A crash may leave the file behind; the next TryWrite removes it.
+func (d *Dir) TryWrite() error {
+	fd, _, err := d.open(tryName, unix.O_WRONLY|unix.O_CREAT|unix.O_NONBLOCK)
+	if err != nil {
+		return err
+	}
+	err = d.write(fd, tryName, make([]byte, trySize))
+	if err == nil {
+		err = d.at("fsync", tryName, func() error { return unix.Fsync(fd) })
+	}
+	if cerr := d.close(fd, tryName); err == nil {
+		err = cerr
+	}
+	if rerr := d.Remove(tryName); err == nil && !errors.Is(rerr, fs.ErrNotExist) { // another TryWrite
+		err = rerr
+	}
+	return err
 }
 
 // create makes the file name, which must not be there.

@@ -24,10 +24,8 @@ func Step(call, name string) {
 	if log == "" {
 		return
 	}
-	for _, prefix := range []string{TempPrefix, ".spare-"} { // which one is chance
-		if strings.HasPrefix(name, prefix) {
-			name = prefix
-		}
+	if IsTemp(name) { // which one is chance
+		name = TempPrefix
 	}
 	step := strings.Join([]string{os.Getenv("CNI_COMMAND"), call, name}, " ")
 	steps.Lock()
