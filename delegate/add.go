@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 
+	"github.com/containernetworking/cni/pkg/types"
+
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -43,6 +45,9 @@ func (iv *Invoker) Add(ctx context.Context, a Attachment) (Attached, error) {
 // Each note is called for every plugin that has been added, and for every plugin
 // that has been undone.
 func (iv *Invoker) AddAll(ctx context.Context, as []Attachment, note ...Note) ([]Attached, error) {
+	if iv.UndoTimeout < 0 {
+		return nil, &Error{Command: CommandAdd, Err: types.NewError(types.ErrInvalidNetworkConfig, "the UndoTimeout is negative", "")}
+	}
 	found := make([][]string, len(as))
 	for i, a := range as {
 		paths, err := iv.prepare(a)

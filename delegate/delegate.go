@@ -10,7 +10,8 @@
 //   - Check, Status and GC run the commands of these names.
 //
 // An error keeps the CNI error code of the plugin that failed, and does not
-// repeat the plugin's configuration, which may hold secrets.
+// repeat the plugin's configuration, which may hold credentials: [Error.Error]
+// says what it hides.
 //
 // The package does not use the environment, the standard files or the working
 // directory of the process. What a plugin sees comes from the Invoker and the
@@ -90,7 +91,8 @@ type Invoker struct {
 
 	// UndoTimeout bounds how long undoing a failed Add takes once the context
 	// of the Add has ended. All plugins share it. While the context lives the
-	// limit is ten times as long. Zero means [DefaultUndoTimeout].
+	// limit is ten times as long. Zero means [DefaultUndoTimeout]. If it is
+	// negative, Add fails with CNI code 7.
 	UndoTimeout time.Duration
 
 	// Observer, if not nil, is called before each invocation, on the goroutine

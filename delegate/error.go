@@ -48,9 +48,11 @@ type Error struct {
 // Error names the command, the network, the interface and the plugin, and then
 // the cause, in one line. It leaves out fields that are empty. The words of
 // Process and Invoker hold no string or number of the plugin's configuration. A
-// plugin that printed an error object chose its own words: in these the
-// configuration as a whole is hidden, and the values of keys that look like
-// credentials, such as "password" or "authToken".
+// plugin that printed an error object with a code chose its own words: in these the
+// configuration as a whole is hidden, and each string and number under a key with
+// auth, bearer, cred, key, pass, psk, pwd, secret or token in its name, in any case.
+// Values of less than six bytes are not hidden, nor are those of name, type and
+// cniVersion.
 func (e *Error) Error() string {
 	where := string(e.Command)
 	if e.Network != "" {

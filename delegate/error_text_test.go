@@ -51,7 +51,7 @@ func TestErrorNamesEachThingOnce(t *testing.T) {
 		"a plugin that is not installed": {
 			"", func(iv *delegate.Invoker) error {
 				iv.Exec = nil
-				iv.Path = []string{"/absent/bin", "", "/absent/more"}
+				iv.Path = []string{"/absent/bin", "/absent/bin", "", "/absent/more"}
 				_, err := iv.Add(ctx, blue)
 				return err
 			},

@@ -87,7 +87,8 @@ func (p *Process) FindInPath(plugin string, paths []string) (string, error) {
 //
 // A plugin that cannot be started is [ErrNotRun]. The error has CNI code 11
 // (try again later) when the system is short of descriptors, processes or
-// memory.
+// memory. An ADD for a network namespace that does not exist is not started
+// either: CNI code 8.
 //
 // If the plugin fails, the error is the [*types.Error] that it printed last.
 // Without one the error has the exit status and the last line of stderr. That

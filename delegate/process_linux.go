@@ -1,14 +1,13 @@
 package delegate
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -40,6 +39,9 @@ func (p *Process) execPlugin(ctx context.Context, path string, stdin []byte, env
 
 // try runs the executable once, from fork to reaping.
 func (p *Process) try(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	if err := p.checkNetNS(environ); err != nil {
+		return nil, notRun(err)
+	}
 	c, err := p.start(ctx, path, environ)
 	if err != nil {
 		return nil, notRun(shortage(err))
@@ -78,6 +80,36 @@ func (p *Process) try(ctx context.Context, path string, stdin []byte, environ []
 	return nil, cause.Add(ctx, failure(printed, &stderr, stdin, status))
 }
 
+// checkNetNS refuses an ADD in environ for a network namespace that does not exist. If
+// the directory of its path does not exist either this is not certain, and left to the
+// plugin: the namespace may be mounted where this process does not see it. A plugin sees
+// the same processes as this one.
+func (p *Process) checkNetNS(environ []string) error {
+	path, add := "", false
+	for _, kv := range environ {
+		switch key, value, _ := strings.Cut(kv, "="); key {
+		case "CNI_COMMAND":
+			add = value == string(CommandAdd)
+		case "CNI_NETNS":
+			path = value
+		}
+	}
+	exists := func(path string) error {
+		return inroot.With(p.Root, path, func(path string) error { _, err := os.Stat(path); return err })
+	}
+	if !add || path == "" || !errors.Is(exists(path), fs.ErrNotExist) {
+		return nil
+	}
+	above := filepath.Dir(path)
+	if strings.HasPrefix(path, "/proc/") {
+		above = "/proc/self" // the directory of a process is gone when the process is
+	}
+	if exists(above) == nil {
+		return types.NewError(types.ErrInvalidNetNS, "the network namespace does not exist", path)
+	}
+	return nil
+}
+
 // graceIn is the grace period of a plugin whose context has ended.
 func (p *Process) graceIn(ctx context.Context) time.Duration {
 	var turn *turnOverError
@@ -98,23 +130,11 @@ func failure(stdout []byte, stderr *capture, stdin []byte, exit error) error {
 	return fmt.Errorf("%w, without an error object on stdout", exit)
 }
 
-// errorObject returns the error object that a plugin printed, alone or after
-// other lines, or nil.
-func errorObject(stdout []byte) error {
-	for _, text := range [][]byte{stdout, stdout[bytes.LastIndex(stdout, []byte("\n{"))+1:]} {
-		var e types.Error
-		if err := json.Unmarshal(text, &e); err == nil && (e.Code != types.ErrUnknown || e.Msg != "") {
-			return &e
-		}
-	}
-	return nil
-}
-
 func (p *Process) find(plugin string, paths []string) (string, error) {
 	if plugin == "" || strings.ContainsRune(plugin, os.PathSeparator) {
 		return "", &markedError{fmt.Errorf("not found: %q is not the name of a file", plugin), ErrPluginNotFound}
 	}
-	skipped := ""
+	skipped, unusable := "", ""
 	for _, dir := range paths {
 		if !filepath.IsAbs(dir) {
 			skipped = "; relative directories are skipped"
@@ -126,13 +146,15 @@ func (p *Process) find(plugin string, paths []string) (string, error) {
 			return path, nil
 		case errors.As(shortage(err), new(*shortageError)):
 			return "", shortage(err)
+		case errors.Is(err, fs.ErrPermission) && unusable == "":
+			unusable = fmt.Sprintf("; %s is not a file that can be executed", path)
 		}
 	}
-	where := strings.Join(paths, string(os.PathListSeparator))
+	where := strings.Join(slices.Compact(slices.Clone(paths)), string(os.PathListSeparator))
 	if where == "" {
 		where = "an empty path"
 	}
-	return "", &markedError{fmt.Errorf("not found in %s%s", where, skipped), ErrPluginNotFound}
+	return "", &markedError{fmt.Errorf("not found in %s%s%s", where, skipped, unusable), ErrPluginNotFound}
 }
 
 // executable returns nil if there is an executable regular file at path, as a

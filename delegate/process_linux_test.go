@@ -272,6 +272,44 @@ func TestProcessDoesNotRunAfterTheContextHasEnded(t *testing.T) {
 	}
 }
 
+// A container whose network namespace does not exist is not attached to anything. Where
+// not even the directory is there, the namespace may be one that this process does not
+// see; the other commands must work without it.
+func TestAddNeedsItsNetworkNamespace(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	if err := os.WriteFile(filepath.Join(root, "ns"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		command, netns string
+		runs           bool
+	}{
+		{"ADD", root + "/gone", false},
+		{"ADD", root + "/ns", true},
+		{"ADD", root + "/elsewhere/gone", true},
+		{"ADD", "/proc/4194305/ns/net", false}, // above the highest number of a process
+		{"DEL", "/proc/4194305/ns/net", true},
+		{"ADD", "", true},
+		{"DEL", root + "/gone", true},
+		{"CHECK", root + "/gone", true},
+	} {
+		t.Run(tt.command+" "+strings.TrimPrefix(tt.netns, root), func(t *testing.T) {
+			t.Parallel()
+			out, err := new(delegate.Process).ExecPlugin(t.Context(), script(t, "echo ran"), nil, []string{"CNI_COMMAND=" + tt.command, "CNI_NETNS=" + tt.netns})
+			if tt.runs {
+				if err != nil || string(out) != "ran\n" {
+					t.Errorf("printed %q: %v", out, err)
+				}
+				return
+			}
+			if !errors.Is(err, delegate.ErrNotRun) || status.Code(err) != types.ErrInvalidNetNS || !strings.Contains(err.Error(), tt.netns) {
+				t.Errorf("printed %q: %v", out, err)
+			}
+		})
+	}
+}
+
 // Files are handed down from descriptor 3 on, in order, and none other is.
 func TestFilesAreInherited(t *testing.T) {
 	t.Parallel()
@@ -353,7 +391,7 @@ func TestInvokerWithProcesses(t *testing.T) {
 		t.Error(err)
 	}
 	w.Close()
-	const who = " c1 eth0 /run/netns/c1 K=v\n"
+	const who = " c1 eth0 /no-such-directory/c1 K=v\n"
 	if got, want := rest(t, r), "ADD"+who+"CHECK"+who+"DEL"+who; got != want {
 		t.Errorf("the plugin wrote\n%swant\n%s", got, want)
 	}

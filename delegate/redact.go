@@ -13,12 +13,10 @@ import (
 // shownText is how many bytes of unexpected text an error quotes.
 const shownText = 64
 
-// redacted returns err without the secrets of stdin, the plugin's configuration.
-// A plugin that printed an error object chose its own words: only the
-// configuration as a whole and the values of keys that look like credentials are
-// hidden in them. In everything else each string and number of the configuration
-// is hidden. The code does not tell whether a plugin chose its words: package
-// skel gives every plain error code 999.
+// redacted returns err without the secrets of stdin, the plugin's configuration. In the
+// words of a plugin that printed an error object only credentials are hidden, in everything
+// else each string and number of the configuration; see [Error.Error]. The code does not
+// tell whether a plugin chose its words: package skel gives every plain error code 999.
 func redacted(err error, stdin []byte) error {
 	if errors.Is(err, ErrNotRun) {
 		return err // these words are not a plugin's

@@ -103,7 +103,7 @@ func TestEnvironmentIsSortedAndTheCallersOwn(t *testing.T) {
 	calls := run(nil)
 	same := []string{"CNI_NETNS_OVERRIDE=1", "CNI_PATH=/opt/cni/bin:/usr/lib/cni", "EMPTY=", "HOME=/root", "LIST=a=b", "PATH=/bin"}
 	for i, want := range [][]string{
-		{"CNI_ARGS=A=1;B=2", "CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS=/run/netns/c1"},
+		{"CNI_ARGS=A=1;B=2", "CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS=/no-such-directory/c1"},
 		{"CNI_ARGS=A=1;B=2", "CNI_COMMAND=DEL", "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS="},
 		{"CNI_COMMAND=STATUS"},
 		{"CNI_COMMAND=GC"},

@@ -11,6 +11,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
 
+	"github.com/metacni/metacni/internal/bounds"
 	"github.com/metacni/metacni/internal/redact"
 	"github.com/metacni/metacni/netconf"
 )
@@ -18,8 +19,14 @@ import (
 // readResult returns the result in stdout, which a successful ADD with stdin
 // printed. A result is one JSON object, with no key twice, that can be decoded in
 // its version. Without a cniVersion its version is that of the configuration, as
-// in the specification.
+// in the specification. As for libcni, null is an empty result.
+//
+// An error object is no result, whatever the exit status says: then the plugin has failed
+// with that error.
 func readResult(stdout []byte, confVersion string, stdin []byte) (json.RawMessage, error) {
+	if said := errorObject(stdout); said != nil && said.Code != types.ErrUnknown && said.Msg != "" {
+		return nil, redacted(said, stdin)
+	}
 	result, err := parseResult(stdout, confVersion, stdin)
 	if err != nil {
 		// Decoders quote what they cannot read. So keep the text alone, without
@@ -34,6 +41,12 @@ func parseResult(stdout []byte, confVersion string, stdin []byte) (json.RawMessa
 	switch {
 	case len(text) == 0:
 		return nil, errors.New("nothing on stdout")
+	case string(text) == "null": // which decodes into an empty result
+		text = []byte("{}")
+	case text[0] == '[' && json.Valid(text):
+		return nil, errors.New("stdout is an array, want an object")
+	case text[0] == '[':
+		return nil, errors.New(`stdout starts with "["`)
 	case text[0] != '{':
 		return nil, fmt.Errorf("stdout starts with %s", noise(text, stdin))
 	}
@@ -54,6 +67,18 @@ func parseResult(stdout []byte, confVersion string, stdin []byte) (json.RawMessa
 		return nil, err
 	}
 	return bytes.Clone(text), nil
+}
+
+// errorObject returns the error object that a plugin printed, alone or after
+// other lines, or nil.
+func errorObject(stdout []byte) *types.Error {
+	for _, text := range [][]byte{stdout, stdout[bytes.LastIndex(stdout, []byte("\n{"))+1:]} {
+		var e types.Error
+		if err := json.Unmarshal(text, &e); err == nil && (e.Code != types.ErrUnknown || e.Msg != "") {
+			return &e
+		}
+	}
+	return nil
 }
 
 // notOneObject says why text, which begins with a bracket, is not one JSON
@@ -118,6 +143,9 @@ func versionOf(result []byte) string {
 func decodeResult(text []byte) (types.Result, error) {
 	if !bytes.HasPrefix(trim(text), []byte("{")) {
 		return nil, errors.New("not an object") // null would decode
+	}
+	if bounds.Deeper(text, bounds.Depth) {
+		return nil, fmt.Errorf("nested more deeply than %d levels", bounds.Depth)
 	}
 	r, err := create.Create(versionOf(text), text)
 	if err == nil {

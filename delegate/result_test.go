@@ -2,6 +2,7 @@ package delegate_test
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -107,6 +108,40 @@ func TestNullInAListIsNoResult(t *testing.T) {
 	}
 }
 
+// A plugin that prints an error object has failed, even if it exits with status 0: the
+// error has its code and its words, and the ADD is undone.
+func TestErrorObjectIsNoResult(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ printed, says string }{
+		{`{"cniVersion":"1.0.0","code":107,"msg":"no free address","details":"of 8"}`, "no free address; of 8"},
+		{"loading\n" + `{"code":107,"msg":"no free address"}`, "no free address"},
+		{`{"cniVersion":"1.0.0","ips":[],"code":107,"msg":"no free address"}` + "\n", "no free address"},
+		{`{"cniVersion":"1.0.0"}` + "\n" + `{"code":107,"msg":"no free address"}`, "no free address"},
+		{`{"code":107,"msg":"no token hunter2-hunter2"}`, "no token (hidden)"},
+	} {
+		for _, last := range []bool{false, true} {
+			x := fakes("first", "last")
+			x.Plugins["p"] = printing(tt.printed)
+			chain := `{"type":"first"},{"type":"p","token":"hunter2-hunter2"}`
+			if !last {
+				chain += `,{"type":"last"}`
+			}
+			_, err := invoker(x).Add(t.Context(), attach(parse(t, `{"cniVersion":"1.0.0","name":"blue","plugins":[`+chain+`]}`)))
+			if status.Code(err) != 107 || errors.Is(err, delegate.ErrResult) || !strings.HasSuffix(fmt.Sprint(err), tt.says) {
+				t.Errorf("%s: code %d, %v", tt.printed, status.Code(err), err)
+			}
+			if got := strings.Join(x.Trace(), ", "); got != "ADD first eth0, ADD p eth0, DEL p eth0, DEL first eth0" {
+				t.Errorf("%s: %s", tt.printed, got)
+			}
+		}
+	}
+	x := fakes("p")
+	x.Plugins["p"] = printing(`{"cniVersion":"1.0.0","code":107,"note":"a key of the plugin's own"}`)
+	if _, err := invoker(x).Add(t.Context(), attach(network(t, "1.0.0", "blue", "p"))); err != nil {
+		t.Errorf("a result with a key of its own: %v", err)
+	}
+}
+
 // A version that has one place for each family expresses no second address.
 func TestSecondAddressOfAFamilyIsNotDropped(t *testing.T) {
 	t.Parallel()
@@ -173,3 +208,41 @@ var errClosed = errors.New("closed")
 type closedWriter struct{}
 
 func (closedWriter) Write([]byte) (int, error) { return 0, errClosed }
+
+// libcni decodes null into an empty result. We give it the version of its network.
+func TestNullIsAnEmptyResult(t *testing.T) {
+	t.Parallel()
+	for _, version := range versions {
+		x := fakes("last")
+		x.Plugins["p"] = printing(" null\n")
+		iv := invoker(x)
+		a, err := iv.Add(t.Context(), attach(network(t, version, "blue", "p")))
+		if want := `{"cniVersion":"` + cmp.Or(version, "0.1.0") + `"}`; err != nil || string(a.Result) != want {
+			t.Errorf("%s: %s, %v, want %s", version, a.Result, err, want)
+		}
+		if err := iv.Check(t.Context(), a); err != nil {
+			t.Errorf("%s: CHECK: %v", version, err)
+		}
+		if err := iv.Del(t.Context(), a); err != nil || len(x.Live()) > 0 {
+			t.Errorf("%s: DEL: %v, left %q", version, err, x.Live())
+		}
+	}
+}
+
+func TestErrorSaysWhatCameInsteadOfAResult(t *testing.T) {
+	t.Parallel()
+	for printed, says := range map[string]string{
+		`[]`:                       "stdout is an array, want an object",
+		` [{"a":1}]`:               "stdout is an array, want an object",
+		"[INFO] adding\n{}":        `stdout starts with "["`,
+		"null null":                `stdout starts with "null null"`,
+		`{"cniVersion":"1.0.0"}[]`: "after it stdout goes on with more JSON",
+	} {
+		x := fakes("last")
+		x.Plugins["p"] = printing(printed)
+		_, err := invoker(x).Add(t.Context(), attach(network(t, "1.0.0", "blue", "p")))
+		if !errors.Is(err, delegate.ErrResult) || status.Code(err) != 6 || !strings.Contains(fmt.Sprint(err), says) {
+			t.Errorf("%s: %v, want it to say %s", printed, err, says)
+		}
+	}
+}

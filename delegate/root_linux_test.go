@@ -36,6 +36,9 @@ func TestFindInPath(t *testing.T) {
 			t.Errorf("%q is at %q, want %q (%v)", plugin, got, want, err)
 		}
 	}
+	if _, err := p.FindInPath("plain", []string{one, "/does/not/exist"}); err == nil || !strings.Contains(err.Error(), one+"/plain is not a file that can be executed") {
+		t.Errorf("not executable: %v", err)
+	}
 	if _, err := (&delegate.Process{Root: "/does/not/exist"}).FindInPath("both", []string{one}); !errors.Is(err, delegate.ErrPluginNotFound) {
 		t.Errorf("no root: %v", err)
 	}

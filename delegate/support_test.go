@@ -37,7 +37,7 @@ func parse(tb testing.TB, conf string) netconf.Network {
 
 // attach returns the attachment of n to eth0 of container c1.
 func attach(n netconf.Network) delegate.Attachment {
-	return delegate.Attachment{Network: n, ContainerID: "c1", NetNS: "/run/netns/c1", IfName: "eth0"}
+	return delegate.Attachment{Network: n, ContainerID: "c1", NetNS: "/no-such-directory/c1", IfName: "eth0"}
 }
 
 // added returns a as it is once result was printed.
@@ -98,7 +98,7 @@ func environ(c delegatetest.Call) map[string]string {
 }
 
 func result(ifname string) types.Result {
-	return &types100.Result{CNIVersion: "1.1.0", Interfaces: []*types100.Interface{{Name: ifname, Sandbox: "/run/netns/c1"}}}
+	return &types100.Result{CNIVersion: "1.1.0", Interfaces: []*types100.Interface{{Name: ifname, Sandbox: "/no-such-directory/c1"}}}
 }
 
 // mustCIDR returns an address with its prefix, which must be valid.

@@ -33,7 +33,8 @@ type Hider struct {
 func Values(conf []byte) *Hider { return hider(conf, true) }
 
 // Credentials returns a Hider for the whole text of conf, and for the strings and
-// numbers under keys that are named like a credential: "password", "authToken".
+// numbers under keys that have one of the words of [Words] in their name, in any case:
+// "password", "authToken", "privateKey".
 func Credentials(conf []byte) *Hider { return hider(conf, false) }
 
 // Hide returns text with [Hidden] in place of each value. It finds a value as it
@@ -147,11 +148,16 @@ func literals(text []byte) func(yield func(string) bool) {
 	}
 }
 
+// Words are in the names of keys that have credentials as their values. They are few
+// and short: to hide a harmless value costs less than to show a password.
+func Words() []string {
+	return []string{"auth", "bearer", "cred", "key", "pass", "psk", "pwd", "secret", "token"}
+}
+
 // credential reports whether a key is called like one that has a secret value.
 func credential(key string) bool {
-	key = strings.NewReplacer("-", "", "_", "").Replace(strings.ToLower(key))
-	return slices.ContainsFunc([]string{"password", "passwd", "passphrase", "secret", "token", "credential", "apikey", "privatekey", "psk"},
-		func(word string) bool { return strings.Contains(key, word) })
+	key = strings.ToLower(key)
+	return slices.ContainsFunc(Words(), func(word string) bool { return strings.Contains(key, word) })
 }
 
 // marshal returns s as JSON, with or without the escapes that make JSON fit for

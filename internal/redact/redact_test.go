@@ -3,6 +3,8 @@ package redact
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -13,6 +15,7 @@ func TestEveryFormOfAValueIsHidden(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, conf, text, values, credentials string }{
 		{"a string", `{"path":"/run/one-path"}`, "no /run/one-path", "no (hidden)", "no /run/one-path"},
+		{"too harmless to hide", `{"monkey":"false","author":true,"keyboard":"eth0"}`, "false true eth0", "false true eth0", "false true eth0"},
 		{"a credential", `{"authToken":"hunter2-hunter2"}`, "got hunter2-hunter2", "got (hidden)", "got (hidden)"},
 		{"all of it", `{"a":1}` + "\n", `got {"a":1}`, "got (hidden)", "got (hidden)"},
 		{"a number", `{"id":123456,"api-key":9007199254740993}`, "123456 of 9007199254740993", "(hidden) of (hidden)", "123456 of (hidden)"},
@@ -41,6 +44,43 @@ func TestEveryFormOfAValueIsHidden(t *testing.T) {
 				t.Errorf("Credentials: %q, want %q", got, tt.credentials)
 			}
 		})
+	}
+}
+
+// A key names a credential if it has one of the words anywhere in it, in any case.
+func TestKeysOfCredentials(t *testing.T) {
+	t.Parallel()
+	for _, key := range []string{
+		"pass", "Password", "db_passwd", "passphrase", "pwd", "adminPwd", "auth", "AUTHORIZATION", "basic-auth", "bearer", "X-Bearer",
+		"key", "apiKey", "private_key", "keys", "psk", "wpaPSK", "secret", "clientSecret", "token", "authToken", "credentials", "creds",
+	} {
+		conf := fmt.Appendf(nil, `{"type":"bridge","a":[{%q:{"deep":["hunter2-hunter2"]}}]}`, key)
+		if got := Credentials(conf).Hide("got hunter2-hunter2"); got != "got (hidden)" {
+			t.Errorf("%s: %s", key, got)
+		}
+	}
+	for _, key := range []string{"bridge", "mtu", "subnet", "capabilities", "ipam", "master", "user", "dns", "ranges", "path"} {
+		conf := fmt.Appendf(nil, `{%q:"harmless"}`, key)
+		if got := Credentials(conf).Hide("is harmless"); got != "is harmless" {
+			t.Errorf("%s: %s", key, got)
+		}
+	}
+}
+
+// Every page that says what is hidden names the words, in one order.
+func TestPagesNameTheWords(t *testing.T) {
+	t.Parallel()
+	words := Words()
+	want := strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
+	for _, page := range []string{"README.md", ".github/SECURITY.md", "delegate/error.go", "delegate/thick/shim/shim.go", "examples/multinetd/README.md"} {
+		data, err := os.ReadFile(filepath.Join("../..", page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := strings.Join(strings.Fields(strings.NewReplacer("`", "", "//", "").Replace(string(data))), " ")
+		if !strings.Contains(text, want) {
+			t.Errorf("%s does not say %q", page, want)
+		}
 	}
 }
 
