@@ -34,8 +34,8 @@ type Flannel struct {
 	Network string
 
 	// Current, if it is not zero, is the delegate's configuration as an ADD
-	// would make it now. It is used for a file that is empty or torn: flannel's
-	// plugin does not wait for the disk.
+	// would make it now. It is used for a file that is empty or torn: earlier
+	// versions of flannel's plugin did not wait for the disk.
 	Current netconf.Network
 }
 

@@ -42,11 +42,10 @@ func GiveBack(dirs ...string) func(context.Context, lifecycle.Record) error {
 			if err := scratch.WriteFile(filepath.Join(cache(dir), e.file()), data); err != nil {
 				return err
 			}
-			ours := entry{NetworkName: r.Key.Network, ContainerID: r.Key.ContainerID, IfName: r.Key.IfName}
-			if ours.NetworkName == e.NetworkName {
+			if r.Key.Network == e.NetworkName {
 				continue
 			}
-			if err := os.Remove(filepath.Join(cache(dir), ours.file())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err := forget(dir, r.Key); err != nil {
 				return err
 			}
 		}
@@ -55,16 +54,24 @@ func GiveBack(dirs ...string) func(context.Context, lifecycle.Record) error {
 }
 
 // GiveBackToMultus is [GiveBack] for Multus, whose cniDir is dir. The callback also
-// writes Multus's state of the container, with the one network that is left.
-func GiveBackToMultus(dir string) func(context.Context, lifecycle.Record) error {
+// writes Multus's state of the container, with the one network that is left. In the
+// cache directories of the runtime it writes nothing, because the runtime deletes
+// Multus's network, not the one that is left; it removes the entry of the
+// meta-plugin's own network.
+func GiveBackToMultus(dir string, runtime ...string) func(context.Context, lifecycle.Record) error {
 	cached := GiveBack(dir)
 	return func(ctx context.Context, r lifecycle.Record) error {
-		if err := cached(ctx, r); err != nil {
-			return err
-		}
 		i := own(r)
 		if i < 0 {
-			return nil
+			return nil // nothing is left
+		}
+		for _, dir := range runtime { // first, because dir may be one of them
+			if err := forget(dir, r.Key); err != nil {
+				return err
+			}
+		}
+		if err := cached(ctx, r); err != nil {
+			return err
 		}
 		network := r.Attached[i].Network
 		config, err := network.MarshalJSON()
@@ -79,6 +86,15 @@ func GiveBackToMultus(dir string) func(context.Context, lifecycle.Record) error 
 		}
 		return scratch.WriteFile(filepath.Join(dir, r.Key.ContainerID), data)
 	}
+}
+
+// forget removes libcni's entry of the attachment k from its cache in dir.
+func forget(dir string, k scratch.Key) error {
+	e := entry{NetworkName: k.Network, ContainerID: k.ContainerID, IfName: k.IfName}
+	if err := os.Remove(filepath.Join(cache(dir), e.file())); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // own is the index of the attachment that is the record's own, or -1.

@@ -111,6 +111,30 @@ func TestThereAndBackAgain(t *testing.T) {
 	}
 }
 
+// An attachment may have the name of the meta-plugin's own network: its entry is not
+// taken for the one that nobody deletes any more.
+func TestGivingBackANetworkWithOurName(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.attachOurs(`{"cniVersion":"1.0.0","name":"` + eth0.Network + `","type":"bridge"}`)
+	if err := w.life.Release(t.Context(), eth0, adopt.GiveBack(w.path("cni"))); err != nil {
+		t.Fatal(err)
+	}
+	if !w.exists("cni/results/" + eth0.Network + "-c1-eth0") {
+		t.Error("nothing is in the cache")
+	}
+	for _, caches := range [][]string{{w.path("cni")}, {w.node.MultusDir}} { // of the runtime, or Multus has the same
+		w = newWorld(t)
+		w.attachOurs(`{"cniVersion":"1.0.0","name":"` + eth0.Network + `","type":"bridge"}`)
+		if err := w.life.Release(t.Context(), eth0, adopt.GiveBackToMultus(w.node.MultusDir, caches...)); err != nil {
+			t.Fatal(err)
+		}
+		if !w.exists("multus/results/" + eth0.Network + "-c1-eth0") {
+			t.Error("nothing is in Multus's cache")
+		}
+	}
+}
+
 // What cannot be written stays recorded.
 func TestGivingBackThatFails(t *testing.T) {
 	t.Parallel()
@@ -143,9 +167,14 @@ func TestGivingBackToMultus(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.attachOurs(cbr, storage)
+	ours := "cni/results/" + eth0.Network + "-c1-eth0"
+	w.write(ours, "{}") // the runtime's
 	before := len(w.exec.Trace())
-	if err := w.life.Release(t.Context(), eth0, adopt.GiveBackToMultus(w.node.MultusDir)); err != nil {
+	if err := w.life.Release(t.Context(), eth0, adopt.GiveBackToMultus(w.node.MultusDir, w.path("cni"), w.path("absent"))); err != nil {
 		t.Fatal(err)
+	}
+	if w.exists(ours) || w.exists("cni/results/cbr-c1-eth0") {
+		t.Error("an entry is left in the runtime's cache")
 	}
 	if diff := cmp.Diff([]string{"DEL macvlan net1"}, w.exec.Trace()[before:]); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)

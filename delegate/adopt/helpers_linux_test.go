@@ -72,6 +72,15 @@ func (w *world) write(name, text string) string {
 	return path
 }
 
+func (w *world) read(name string) string {
+	w.t.Helper()
+	text, err := os.ReadFile(w.path(name))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return string(text)
+}
+
 // old makes a file one that was written long ago.
 func (w *world) old(path string) {
 	w.t.Helper()

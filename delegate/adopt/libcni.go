@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"iter"
 	"path/filepath"
 	"slices"
@@ -57,24 +58,63 @@ func (n Node) libcni() iter.Seq2[lifecycle.Adoption, error] {
 		for e, err := range n.entries(cache(n.CacheDir), mayBe) {
 			var a lifecycle.Adoption
 			if err == nil {
-				if !slices.Contains(n.Primary, e.NetworkName) {
-					continue
-				}
-				var attached delegate.Attached
-				attached, err = e.attached()
-				if err == nil && n.own(attached.Network) {
-					continue
-				}
-				a = n.adoption(scratch.Key{Network: n.Network, ContainerID: e.ContainerID, IfName: e.IfName}, []delegate.Attached{attached}, e.path)
+				a, err = n.primary(e)
 			}
-			if err != nil {
-				a = lifecycle.Adoption{}
+			if errors.Is(err, errNotPrimary) {
+				continue
 			}
 			if !yield(a, err) {
 				return
 			}
 		}
 	}
+}
+
+// Attachment returns what [Node.Attachments] has of one interface of a container in
+// libcni's cache. It looks at one file for each network of Primary, and fails with
+// [fs.ErrNotExist] if none is that of the attachment.
+func (n Node) Attachment(containerID, ifName string) (lifecycle.Adoption, error) {
+	for _, network := range n.Primary {
+		name := (&entry{NetworkName: network, ContainerID: containerID, IfName: ifName}).file()
+		path := filepath.Join(cache(n.CacheDir), name)
+		if n.CacheDir == "" || filepath.Base(path) != name || missing(n.Root, path) {
+			continue
+		}
+		f, err := readFile(n.Root, path)
+		var e *entry
+		if err == nil {
+			e, err = readEntry(f)
+		}
+		var a lifecycle.Adoption
+		if err == nil {
+			a, err = n.primary(e)
+		}
+		if err == nil && (a.Key.ContainerID != containerID || a.Key.IfName != ifName) {
+			err = errNotPrimary // a dash is at another place
+		}
+		if !errors.Is(err, errNotPrimary) && !errors.Is(err, fs.ErrNotExist) {
+			return a, err
+		}
+	}
+	return lifecycle.Adoption{}, &Error{cache(n.CacheDir), fs.ErrNotExist}
+}
+
+var errNotPrimary = errors.New("an attachment to another network")
+
+// primary returns the adoption of e. It fails with errNotPrimary if e is not of a
+// network that ours has replaced.
+func (n Node) primary(e *entry) (lifecycle.Adoption, error) {
+	if !slices.Contains(n.Primary, e.NetworkName) {
+		return lifecycle.Adoption{}, errNotPrimary
+	}
+	attached, err := e.attached()
+	switch {
+	case err != nil:
+		return lifecycle.Adoption{}, err
+	case n.own(attached.Network):
+		return lifecycle.Adoption{}, errNotPrimary
+	}
+	return n.adoption(scratch.Key{Network: n.Network, ContainerID: e.ContainerID, IfName: e.IfName}, []delegate.Attached{attached}, e.path), nil
 }
 
 // entries lists the entries in dir, those of files whose name is wanted.

@@ -78,7 +78,7 @@ func (n Node) multus() iter.Seq2[lifecycle.Adoption, error] {
 // notRecord reports whether a file is none of a [lifecycle.Manager], whose
 // directory may be the same.
 func notRecord(name string) bool {
-	return !strings.Contains(name, "@") && !strings.HasPrefix(name, ".spare-") && !strings.HasPrefix(name, ".tmp-")
+	return !strings.Contains(name, "@") && !strings.HasPrefix(name, ".tmp-")
 }
 
 // multus is Multus's state, as far as it has been read.

@@ -308,7 +308,6 @@ func TestRecordsBesideTheStateOfMultus(t *testing.T) {
 	w.life.Dir = w.node.MultusDir
 	w.write("multus/c1", "["+saved(cbr, "")+"]")
 	w.multus("eth0", cbr)
-	w.write("multus/.spare-0", "x")
 	w.write("multus/.tmp-1", "x")
 	for _, want := range []string{"adopted", "recorded"} {
 		if diff := cmp.Diff([]string{want + " multi/c1/eth0 cbr:eth0"}, w.take(w.node.Attachments(), false)); diff != "" {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"time"
 
@@ -77,10 +76,18 @@ func Plan(as ...delegate.Attachment) func(context.Context, []string) ([]delegate
 // the network namespace. Otherwise Add fails with [ErrPlan] before anything runs:
 // an undo could remove the other interface.
 //
-// If k is recorded as added, Add fails with [ErrAdded] and does nothing. If k is
-// recorded because an Add or Del was interrupted, Add removes first what that
-// left. It does the same if the network namespace of an added k is certainly gone:
-// after a restart of the machine a runtime may attach a container that it had before.
+// If k is recorded as added, Add fails with [ErrAdded] and does nothing. In three cases
+// Add first removes what is recorded of k:
+//
+//   - An Add or Del was interrupted.
+//   - k was added, and its network namespace is certainly gone. After a restart of the
+//     machine a runtime may attach a container that it had before.
+//   - k was added with an interface in its namespace, according to its result, and the
+//     interface is not there any more. Another program has detached it.
+//
+// The container's other attachments are removed in the last two cases. If that fails, Add
+// goes on. A [scratch.Leftover] that cannot be removed does not hinder Add either.
+//
 // If the record is damaged, Add fails with [scratch.ErrCorrupt]. Every error is an
 // [*Error].
 func (m *Manager) Add(ctx context.Context, k scratch.Key, t Transaction) ([]delegate.Attached, error) {
@@ -88,37 +95,23 @@ func (m *Manager) Add(ctx context.Context, k scratch.Key, t Transaction) ([]dele
 	defer finish()
 	var added []delegate.Attached
 	err := m.locked(ctx, k.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
-		if err := m.clear(ctx, l, k); err != nil {
+		left, err := m.clear(ctx, l, k)
+		if err != nil {
 			return err
 		}
 		a := &addition{
 			m: m, t: t, lock: l, whileRunning: scratch.Planned,
-			r:      scratch.Record[record]{Key: k, Created: time.Now()},
+			r:      scratch.Record[record]{Key: k, Created: time.Now(), Value: record{Type: m.Type, Leftovers: left}},
 			forget: func() error { return m.store().Delete(l, k) },
 		}
-		var err error
+		if left != nil {
+			before := scratch.Record[record]{Key: k, State: scratch.Leftover, Value: record{Type: m.Type, Delegates: left}}
+			a.forget = func() error { return m.store().Note(l, before) }
+		}
 		added, err = a.do(ctx)
 		return err
 	})
 	return added, fail(OpAdd, k, because(ctx, err))
-}
-
-// clear removes what an interrupted operation has left of k, or what was attached to
-// a network namespace that is gone. It fails with ErrAdded when k is attached.
-func (m *Manager) clear(ctx context.Context, l *scratch.Lock, k scratch.Key) error {
-	r, err := m.store().Get(k)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return err
-	case r.State.Attached() && !m.record(r).outlived():
-		return ErrAdded
-	}
-	if err := m.remove(ctx, l, k, nil); err != nil {
-		return fmt.Errorf("what was attached before cannot be removed: %w", err)
-	}
-	return nil
 }
 
 // An addition is a Transaction that is carried out. It adds the delegates of r
@@ -131,6 +124,7 @@ type addition struct {
 	first        int
 	whileRunning scratch.State
 	recorded     bool         // whether a plan has been recorded
+	undoing      bool         // whether the record says that the plan is being undone
 	forget       func() error // makes the record what it was before the addition
 }
 
@@ -140,10 +134,14 @@ func (a *addition) do(ctx context.Context) ([]delegate.Attached, error) {
 	if a.t.Plan == nil {
 		return nil, impossible("there is no plan")
 	}
+	there, err := a.there(ctx)
 	if ctx.Err() != nil { // it may have ended in clear
 		return nil, cause.Of(ctx)
 	}
-	taken, err := a.taken(ctx)
+	var taken []string
+	if err == nil {
+		taken, err = a.taken(there)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -188,15 +186,14 @@ func (a *addition) end(ctx context.Context, err error) error {
 	return also(err, a.forget())
 }
 
-// taken returns the interface names in use. It ignores damaged records, whose
-// names are not known.
-func (a *addition) taken(ctx context.Context) ([]string, error) {
-	rs, err := a.m.store().Records(ctx, a.lock)
-	if err := except(except(err, scratch.ErrCorrupt), scratch.ErrVersion); err != nil {
-		return nil, err
-	}
+// taken returns the interface names in use: those of rs, the container's records, and
+// those in the network namespace.
+func (a *addition) taken(rs []scratch.Record[record]) ([]string, error) {
 	var taken []string
 	for _, r := range rs {
+		if r.State == scratch.Leftover {
+			continue // an interface that is there is in the namespace
+		}
 		for _, e := range r.Value.Delegates {
 			taken = append(taken, e.IfName)
 		}
@@ -238,15 +235,20 @@ func (a *addition) try(ctx context.Context, plan []delegate.Attachment, taken []
 	a.r.State = a.whileRunning
 	a.r.Value.Delegates = slices.Concat(a.r.Value.Delegates[:a.first], entries(a.m.Root, plan))
 	for i := range plan {
-		a.r.Value.Delegates[a.first+i].Half = a.whileRunning == scratch.Partial
+		e := &a.r.Value.Delegates[a.first+i]
+		e.Half = a.whileRunning == scratch.Partial
+		e.New = e.Half
 	}
 	if err := a.m.put(ctx, a.lock, a.r); err != nil {
 		return nil, true, err
 	}
-	a.recorded = true
+	a.recorded, a.undoing = true, false
 	added, final, err = a.carryOut(ctx, plan)
 	if err != nil && undone(err) {
-		err = also(err, a.m.removeFiles(filesOf(a.r.Value.Delegates[a.first:], every)))
+		if left := a.m.removeFiles(filesOf(a.r.Value.Delegates[a.first:], every)); left != nil {
+			a.keep(nil)
+			err = &delegate.UndoError{Err: err, Undo: left}
+		}
 	}
 	return added, final, err
 }
@@ -303,7 +305,8 @@ func (a *addition) carryOut(ctx context.Context, plan []delegate.Attachment) (ad
 // settle marks in the record everything as added.
 func (a *addition) settle() {
 	for i := range a.r.Value.Delegates[a.first:] {
-		a.r.Value.Delegates[a.first+i].Half = false
+		e := &a.r.Value.Delegates[a.first+i]
+		e.Half, e.New = false, false
 	}
 	a.r.State = a.r.Value.whole()
 }
@@ -313,7 +316,11 @@ func (a *addition) settle() {
 func (a *addition) noteGone(i int, d delegate.Attached) {
 	es := a.r.Value.Delegates[a.first:]
 	es[i].Gone = d.Gone
-	if slices.ContainsFunc(es, entry.left) {
+	switch {
+	case !slices.ContainsFunc(es, entry.left):
+	case a.undoing: // all of a large record for each of its plugins would take long
+		_ = a.m.store().NoteChange(a.lock, a.r, change{At: a.first + i, Gone: d.Gone})
+	default:
 		a.noteUndoing()
 	}
 }
@@ -332,17 +339,19 @@ func (a *addition) keep(left []delegate.Attached) {
 	a.noteUndoing()
 }
 
-// noteUndoing records that the plan is being undone. It ignores errors: the undo
-// must go on when the disk is full, and Del does not need this note.
+// noteUndoing records that the plan is being undone, so that a Del knows after a crash
+// that plugins may have been told to release something. It ignores errors: the undo must
+// go on when the disk is full.
 func (a *addition) noteUndoing() {
-	a.r.State = scratch.Deleting
+	a.r.State = scratch.Leftover
 	if a.whileRunning == scratch.Partial {
 		a.r.State = scratch.Partial
 		for i := range a.r.Value.Delegates[a.first:] {
-			a.r.Value.Delegates[a.first+i].Half = true
+			e := &a.r.Value.Delegates[a.first+i]
+			e.Half, e.New = true, true
 		}
 	}
-	_ = a.m.store().Note(a.lock, a.r)
+	a.undoing = a.m.store().Note(a.lock, a.r) == nil
 }
 
 // conclude runs Adjust and Report after the plugins. reported holds the plugins'
@@ -355,11 +364,17 @@ func (a *addition) conclude(ctx context.Context, reported, added []delegate.Atta
 		if err := checkAdjusted(reported, added); err != nil {
 			return false, err
 		}
+		adjusted := a.whileRunning == scratch.Partial // then several delegates change
 		for i, d := range added {
+			adjusted = adjusted || string(d.Result) != string(reported[i].Result)
 			a.r.Value.Delegates[a.first+i].Result = d.Result
 		}
 		a.settle()
-		if err := a.m.store().Note(a.lock, a.r); err != nil {
+		note := func() error { return a.m.store().NoteChange(a.lock, a.r, change{}) } // of the state
+		if adjusted {
+			note = func() error { return a.m.store().Note(a.lock, a.r) }
+		}
+		if err := note(); err != nil {
 			return true, err
 		}
 	}

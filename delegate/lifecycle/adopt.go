@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
+
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/internal/inroot"
 	"github.com/metacni/metacni/scratch"
@@ -57,19 +59,24 @@ func (m *Manager) Adopt(ctx context.Context, a Adoption) (adopted bool, err erro
 	if _, err := m.store().Get(a.Key); err == nil {
 		return false, nil
 	}
-	err = m.locked(ctx, a.Key.ContainerID, func(_ context.Context, l *scratch.Lock) error {
-		rs, err := m.store().Records(ctx, l)
-		if err != nil || slices.ContainsFunc(rs, a.known) || m.anyMissing(a.Sources) {
-			return err
-		}
-		r, err := m.adoption(a)
-		if err == nil {
-			err = m.put(ctx, l, r)
-		}
-		adopted = err == nil
+	err = m.locked(ctx, a.Key.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
+		adopted, err = m.adopt(ctx, l, a)
 		return err
 	})
 	return adopted, fail(OpAdopt, a.Key, err)
+}
+
+// adopt is Adopt with the container's lock held.
+func (m *Manager) adopt(ctx context.Context, l *scratch.Lock, a Adoption) (adopted bool, err error) {
+	rs, err := m.store().Records(ctx, l)
+	if err != nil || slices.ContainsFunc(rs, a.known) || m.anyMissing(a.Sources) {
+		return false, err
+	}
+	r, err := m.adoption(a)
+	if err == nil {
+		err = m.put(ctx, l, r)
+	}
+	return err == nil, err
 }
 
 // known reports whether r has the key or one of the interfaces of a.
@@ -81,13 +88,18 @@ func (a Adoption) known(r scratch.Record[record]) bool {
 
 // adoption returns the record of a.
 func (m *Manager) adoption(a Adoption) (scratch.Record[record], error) {
-	r := scratch.Record[record]{Key: a.Key, State: scratch.Added, Value: record{Sources: a.Sources, Adopted: true}}
+	r := scratch.Record[record]{Key: a.Key, State: scratch.Added, Value: record{Type: m.Type, Sources: a.Sources, Adopted: true}}
 	plan := make([]delegate.Attachment, len(a.Attached))
 	for i, d := range a.Attached {
 		plan[i] = d.Attachment
 	}
 	if err := recordable(a.Key, plan); err != nil {
 		return r, err
+	}
+	for _, path := range a.Sources { // a DEL from a queue may be older than we are, and younger than they are
+		if at := m.written(path); at.After(r.Created) {
+			r.Created = at
+		}
 	}
 	r.Value.Delegates = entries(m.Root, plan)
 	for i, d := range a.Attached {
@@ -98,10 +110,7 @@ func (m *Manager) adoption(a Adoption) (scratch.Record[record], error) {
 	}
 	there := slices.ContainsFunc(a.Attached, func(d delegate.Attached) bool { return !nothingAt(m.Root, d.NetNS) })
 	if a.Gone || !there {
-		r.State = scratch.Deleting
-		for i := range r.Value.Delegates {
-			r.Value.Delegates[i].Gone = []int{} // the other program may have begun to
-		}
+		r.State = scratch.Deleting // the other program may have begun to
 	}
 	return r, nil
 }
@@ -120,10 +129,20 @@ func (m *Manager) adoption(a Adoption) (scratch.Record[record], error) {
 // call keep, and removes everything as Del does. Without a record it returns nil.
 // If a plugin or keep fails, or a file cannot be removed, the record stays, and
 // Release can be repeated, keep included. Every error is an [*Error].
+//
+// Two things are refused before anything is detached: a nil keep, with [ErrPlan], and a
+// record with [Record.Leftovers], with code 11. Leftovers cannot be removed while the
+// attachment exists, and the other program would not know of them.
 func (m *Manager) Release(ctx context.Context, k scratch.Key, keep func(context.Context, Record) error) error {
+	if keep == nil {
+		return fail(OpRelease, k, impossible("there is no function that writes the attachment down for the other program"))
+	}
 	return fail(OpRelease, k, m.withRecord(ctx, k, func(ctx context.Context, l *scratch.Lock, r scratch.Record[record]) error {
 		if !r.State.Attached() || m.record(r).outlived() {
 			return m.remove(ctx, l, k, nil)
+		}
+		if len(r.Value.Leftovers) > 0 {
+			return errLeftovers
 		}
 		err := m.drop(ctx, l, &r, nil, func(e entry) bool { return e.Half || e.IfName != k.IfName })
 		if err == nil {
@@ -141,6 +160,9 @@ func (m *Manager) Release(ctx context.Context, k scratch.Key, keep func(context.
 		return err
 	}))
 }
+
+// errLeftovers refuses to release a record that is the only one to know of leftovers.
+var errLeftovers error = &codedError{types.ErrTryAgainLater, "an earlier ADD has left something that only a DEL of the attachment can remove: delete the container", nil}
 
 // put writes r with new attachments. It waits while GC runs plugins: they may
 // remove attachments that GC does not know.
@@ -166,17 +188,20 @@ func (m *Manager) anyMissing(sources []string) bool {
 // again since, in another network namespace.
 func (m *Manager) anew(r scratch.Record[record]) bool {
 	return r.Value.Adopted && len(r.Value.Sources) > 0 && m.record(r).outlived() &&
-		!slices.ContainsFunc(r.Value.Sources, func(path string) bool {
-			var written time.Time
-			err := m.inDir(path, func(path string) error {
-				info, err := os.Lstat(path)
-				if err == nil {
-					written = info.ModTime()
-				}
-				return err
-			})
-			return err != nil || !written.After(r.Created)
-		})
+		!slices.ContainsFunc(r.Value.Sources, func(path string) bool { return !m.written(path).After(r.Created) })
+}
+
+// written returns the time when a file in Root was written, or the zero time if there is
+// none.
+func (m *Manager) written(path string) (at time.Time) {
+	_ = m.inDir(path, func(path string) error {
+		info, err := os.Lstat(path)
+		if err == nil {
+			at = info.ModTime()
+		}
+		return err
+	})
+	return at
 }
 
 // removeFiles removes what a record or an attachment leaves in the file system. It

@@ -187,7 +187,7 @@ func TestNoNextPlanBesideWhatIsLeft(t *testing.T) {
 		t.Errorf("hooks: %q", said)
 	}
 	n.wantTrace("ADD bridge eth0", "DEL bridge eth0")
-	n.wantRecords("c1/eth0 deleting")
+	n.wantRecords("c1/eth0 leftover")
 }
 
 // An Attach has alternatives too. The attachment keeps what it had, whichever
@@ -342,7 +342,7 @@ func TestFailedUndoneKeepsARecordOfNothing(t *testing.T) {
 				if !errors.As(err, &undo) || undo.Undo != mirror || !errors.Is(err, mirror) {
 					t.Errorf("err = %v", err)
 				}
-				n.wantRecords("c1/eth0 deleting")
+				n.wantRecords("c1/eth0 leftover")
 				for r := range n.Records(t.Context()) {
 					if d := cmp.Diff([][]int{{0, 1}, {0}}, [][]int{r.Attached[0].Gone, r.Attached[1].Gone}); d != "" {
 						t.Errorf("gone (-want +got):\n%s", d)

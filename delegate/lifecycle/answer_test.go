@@ -52,14 +52,14 @@ func TestDelWithoutALock(t *testing.T) {
 			for i, state := range states {
 				n := nodeAt(t, fastDir(t))
 				leave[state](n)
-				got := n.answer(eth0, tt.err)
+				got := n.answer(Removal{Key: eth0}, tt.err)
 				if got != nil && got != tt.err || (got == nil) != tt.passes[i] {
 					t.Errorf("%s: %v", state, got)
 				}
 			}
 		})
 	}
-	if err := newNode(t).answer(eth0, nil); err != nil {
+	if err := newNode(t).answer(Removal{Key: eth0}, nil); err != nil {
 		t.Error(err)
 	}
 }

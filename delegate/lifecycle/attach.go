@@ -74,7 +74,7 @@ func (m *Manager) withRecord(ctx context.Context, k scratch.Key, do func(context
 	return m.locked(ctx, k.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
 		r, err := m.store().Get(k)
 		if err != nil {
-			return except(err, fs.ErrNotExist)
+			return except(err, notThere)
 		}
 		return do(ctx, l, settledState(r))
 	})
@@ -97,6 +97,7 @@ func (m *Manager) drop(ctx context.Context, l *scratch.Lock, r *scratch.Record[r
 	if !slices.ContainsFunc(r.Value.Delegates, which) {
 		return nil
 	}
+	noteTold(r)
 	whole := func(e entry) bool { return !e.Half && which(e) }
 	if r.State.Attached() && slices.ContainsFunc(r.Value.Delegates, whole) {
 		r.State = scratch.Partial

@@ -4,11 +4,15 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/internal/terse"
@@ -23,11 +27,22 @@ type Removal struct {
 	// NetNS is the path of the container's network namespace, as the runtime
 	// passes it with the DEL. Empty means the recorded one.
 	NetNS string
+
+	// Adopt, if not nil, finds the attachment in the records of another program. It
+	// is called if there is no record of Key. What it returns is recorded, as
+	// [Manager.Adopt] does, and then removed. It fails with [fs.ErrNotExist] if there
+	// is nothing. With any other error Del fails.
+	Adopt func() (Adoption, error)
 }
 
 // Del removes an attachment with its recorded configuration, and then its Files and
 // its record. It cancels an Add of the same key in this Manager and waits for its
-// undo. If there is no record, Del returns nil.
+// undo.
+//
+// If there is no record under the key, Del removes the record of this [Manager.Type] that
+// has the same container and interface under another network: the configuration has been
+// renamed since. With two such records it fails with code 7. With none, and nothing to
+// adopt, it returns nil.
 //
 // Del runs every plugin, whatever fails, and joins the errors. When one fails the
 // record stays, for the next try. A plugin whose DEL has succeeded is not run
@@ -35,9 +50,13 @@ type Removal struct {
 // by then. If the record is damaged, Del fails with [scratch.ErrCorrupt]. Every
 // error is an [*Error].
 //
-// Del returns nil in two cases although the record stays. One is the bound of
-// [Manager.DelTries]. In the other everything is detached, and only a file cannot be
-// removed: one of an attachment's Files or of [Adoption.Sources].
+// Del returns nil in three cases although the record stays:
+//
+//   - The bound of [Manager.DelTries] is reached.
+//   - Everything is detached, and only a file cannot be removed: one of an attachment's
+//     Files or of [Adoption.Sources].
+//   - The attachment never came about, and its interfaces are not in the network
+//     namespace. The record is a [scratch.Leftover], which a [Sweeper] retries.
 //
 // A plugin may run inside an operation on the same container, and call Del. Del
 // then returns nil if nothing is added under the key: it undoes an Add that was
@@ -49,22 +68,85 @@ type Removal struct {
 func (m *Manager) Del(ctx context.Context, r Removal) error {
 	k := r.Key
 	m.supersede(k)
-	if m.nothing(k) {
+	if m.nothing(k) && !r.elsewhere() {
 		return nil
 	}
 	err := m.locked(ctx, k.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
-		return m.remove(ctx, l, k, &removing{given: r.NetNS})
+		how := &removing{given: r.NetNS}
+		if found, err := m.removeRecord(ctx, l, k, how); err != nil || found {
+			return err
+		}
+		recorded, err := m.renamed(ctx, l, k)
+		if err != nil {
+			return err
+		}
+		if recorded != k {
+			r.Key = recorded // an answer is about the record that there is
+			return m.remove(ctx, l, recorded, how)
+		}
+		if r.Adopt == nil {
+			return nil
+		}
+		a, err := r.Adopt()
+		if err != nil {
+			return except(err, notThere)
+		}
+		if adopted, err := m.adopt(ctx, l, a); err != nil || !adopted {
+			return err
+		}
+		return m.remove(ctx, l, k, how)
 	})
-	return fail(OpDel, k, m.answer(k, err))
+	return fail(OpDel, k, m.answer(r, err))
 }
 
-// answer returns what Del returns when removing k has failed with err. It is nil
+// elsewhere reports whether another program may have a record of the attachment.
+func (r Removal) elsewhere() bool {
+	if r.Adopt == nil {
+		return false
+	}
+	_, err := r.Adopt()
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// renamed returns the key of the only record of this plugin that has the container and the
+// interface of k, which is not recorded: our network had another name at ADD. Without such
+// a record it returns k.
+func (m *Manager) renamed(ctx context.Context, l *scratch.Lock, k scratch.Key) (scratch.Key, error) {
+	if m.Type == "" {
+		return k, nil
+	}
+	rs, err := m.store().Records(ctx, l)
+	ofAnother := func(err error) bool {
+		e := (*scratch.Error)(nil)
+		return errors.As(err, &e) && e.Key.IfName != k.IfName
+	}
+	if err := except(err, ofAnother); err != nil {
+		return k, err
+	}
+	found := k
+	var names []string
+	for _, r := range rs {
+		if r.Key.IfName == k.IfName && r.Value.Type == m.Type {
+			found = r.Key
+			names = append(names, strconv.Quote(r.Key.Network))
+		}
+	}
+	if len(names) > 1 {
+		return k, &codedError{types.ErrInvalidNetworkConfig, fmt.Sprintf(
+			"network %q has no record of the attachment, and those of networks %s may be meant: repeat the DEL with the name of one", k.Network, strings.Join(names, " and ")), nil}
+	}
+	return found, nil
+}
+
+// answer returns what Del returns when removing r has failed with err. It is nil
 // if the runtime may remove the container all the same.
-func (m *Manager) answer(k scratch.Key, err error) error {
+func (m *Manager) answer(r Removal, err error) error {
 	switch {
-	case errors.As(err, new(*givenUpError)), errors.Is(err, scratch.ErrNested) && m.refused(k):
+	case errors.Is(err, errStale):
 		return nil
-	case noRoom(err) && m.unrecorded(k):
+	case errors.As(err, new(*givenUpError)), errors.Is(err, scratch.ErrNested) && m.refused(r.Key):
+		return nil
+	case noRoom(err) && m.unrecorded(r.Key) && !r.elsewhere():
 		return nil // without the lock's file nobody is attaching k either
 	}
 	return err
@@ -100,9 +182,11 @@ func (m *Manager) nothing(k scratch.Key) bool {
 	return m.unrecorded(k)
 }
 
-// removing says how an attachment is removed. Nil is the same as the zero value.
+// removing says how an attachment is removed. Nil is the same as the zero value. Several
+// goroutines may share one.
 type removing struct {
-	given string // the namespace that came with the DEL
+	given  string // the namespace that came with the DEL
+	others bool   // another program may have removed the attachment already
 
 	// current returns the network of an attachment as it is configured now. It is
 	// tried if the recorded one fails, see detachAs.
@@ -113,35 +197,109 @@ type removing struct {
 
 // remove runs the DELs of what is recorded under k and deletes the record.
 func (m *Manager) remove(ctx context.Context, l *scratch.Lock, k scratch.Key, how *removing) error {
+	_, err := m.removeRecord(ctx, l, k, how)
+	return err
+}
+
+// removeRecord is remove, and reports whether there was a record.
+func (m *Manager) removeRecord(ctx context.Context, l *scratch.Lock, k scratch.Key, how *removing) (found bool, err error) {
 	how = cmp.Or(how, &removing{})
-	return m.store().Consume(ctx, l, k, func(ctx context.Context, r scratch.Record[record]) error {
-		if r.State != scratch.Deleting {
-			r.State = scratch.Deleting
-			_ = m.store().NoteChange(l, r, change{}) // DEL must work when the disk is full
+	err = m.store().Consume(ctx, l, k, func(ctx context.Context, r scratch.Record[record]) error {
+		found = true
+		if err := checkStale(ctx, r.Created); err != nil {
+			return err
 		}
-		which, files := every, r.Value.Sources
-		if m.anew(r) {
-			which, files = func(e entry) bool { return !e.Adopted }, nil
+		if leaving(r) == scratch.Deleting {
+			if err := m.removeEach(ctx, l, &r, how); err != nil || len(r.Value.Leftovers) == 0 {
+				return m.giveUp(ctx, l, r, how.given, err)
+			}
+			r.Value.Delegates = nil
 		}
-		err := m.detach(ctx, l, &r, how, which)
-		if err != nil && how.current != nil && m.detachAs(ctx, &r, how.current) {
-			err = nil
+		if len(r.Value.Leftovers) > 0 {
+			r.Value = record{Type: r.Value.Type, Delegates: append(r.Value.Delegates, r.Value.Leftovers...)}
+			noteTold(&r)
+			r.Value.Delegates = distinct(r.Value.Delegates)
+			r.State = scratch.Leftover
+			_ = m.store().Note(l, r)
 		}
-		if err == nil {
-			err = m.removeFiles(append(filesOf(r.Value.Delegates, every), files...))
-		}
-		return m.giveUp(l, r, how.given, err)
+		err := m.removeEach(ctx, l, &r, how)
+		return m.giveUp(ctx, l, r, how.given, err)
 	})
+	return found, err
+}
+
+// removeEach removes the delegates of r with their files.
+func (m *Manager) removeEach(ctx context.Context, l *scratch.Lock, r *scratch.Record[record], how *removing) error {
+	noteTold(r)
+	if state := leaving(*r); state != r.State {
+		r.State = state
+		_ = m.store().NoteChange(l, *r, change{}) // DEL must work when the disk is full
+	}
+	which, files := every, r.Value.Sources
+	if m.anew(*r) {
+		which, files = func(e entry) bool { return !e.Adopted }, nil
+	}
+	var errs []error
+	if r.State == scratch.Leftover {
+		// A DEL would remove the interface that another attachment has by now.
+		used := m.usedBeside(ctx, l, r.Key)
+		which = func(e entry) bool { return !slices.Contains(used, e.IfName) }
+		for _, e := range r.Value.Delegates {
+			if !e.over() && !which(e) {
+				errs = append(errs, fmt.Errorf("the interface %s is another attachment's by now", e.IfName))
+			}
+		}
+	}
+	err := m.detach(ctx, l, r, how, which)
+	if err != nil && how.current != nil && m.detachAs(ctx, r, how.current, which) {
+		err = nil
+	}
+	if err := errors.Join(append(errs, err)...); err != nil {
+		return err
+	}
+	return m.removeFiles(append(filesOf(r.Value.Delegates, every), files...))
+}
+
+// usedBeside returns the interfaces that the container of k has by its other records,
+// without leftovers.
+func (m *Manager) usedBeside(ctx context.Context, l *scratch.Lock, k scratch.Key) (names []string) {
+	rs, err := m.store().Records(ctx, l)
+	_ = except(err, func(err error) bool { // of a damaged record the key's interface is known
+		if e := (*scratch.Error)(nil); errors.As(err, &e) && e.Key != k {
+			names = append(names, e.Key.IfName)
+		}
+		return true
+	})
+	for _, r := range rs {
+		if r.Key == k || r.State == scratch.Leftover {
+			continue
+		}
+		for _, e := range r.Value.Delegates {
+			names = append(names, e.IfName)
+		}
+	}
+	return names
+}
+
+// noteTold notes in r, which has just been read, which delegates may have been told
+// to release something: all but those that are attached. A process that has died in
+// a DEL or in an undo may have noted nothing more than that it had begun.
+func noteTold(r *scratch.Record[record]) {
+	for i, e := range r.Value.Delegates {
+		if e.Gone == nil && (e.Half || !r.State.Attached()) {
+			r.Value.Delegates[i].Gone = []int{}
+		}
+	}
 }
 
 // detachAs runs DELs with the networks as they are configured now, if they have
 // the same plugins. It does so for delegates that never were attached and whose
 // DEL fails: a mistake in the recorded configuration may be why. It reports
 // whether nothing of r is left.
-func (m *Manager) detachAs(ctx context.Context, r *scratch.Record[record], current func(delegate.Attachment) (netconf.Network, bool)) bool {
+func (m *Manager) detachAs(ctx context.Context, r *scratch.Record[record], current func(delegate.Attachment) (netconf.Network, bool), which func(entry) bool) bool {
 	look := looking(m.Root)
 	for i, e := range r.Value.Delegates {
-		if !e.left() || e.Result != nil || r.Value.Adopted && !e.Half { // an adopted one is attached, even without a result
+		if !which(e) || !e.left() || e.Result != nil || r.Value.Adopted && !e.Half { // an adopted one is attached, even without a result
 			continue
 		}
 		a := e.attached(r.Key.ContainerID, func(n netns) string { return n.forDel(look, "") })
@@ -154,7 +312,7 @@ func (m *Manager) detachAs(ctx context.Context, r *scratch.Record[record], curre
 			r.Value.Delegates[i].Gone = allOf(e.Network)
 		}
 	}
-	return !slices.ContainsFunc(r.Value.Delegates, entry.left)
+	return !slices.ContainsFunc(r.Value.Delegates, func(e entry) bool { return which(e) && e.left() })
 }
 
 // detach runs the DELs of the delegates of r for which which is true. It notes in
@@ -167,7 +325,7 @@ func (m *Manager) detach(ctx context.Context, l *scratch.Lock, r *scratch.Record
 	look := looking(m.Root)
 	// Another program may have removed it: one that had recorded it, or the
 	// runtime while our plugin was not installed.
-	others := r.Value.Adopted && m.anyMissing(r.Value.Sources) || m.record(*r).netnsGone(look)
+	others := how.others || r.Value.Adopted && m.anyMissing(r.Value.Sources) || m.record(*r).netnsGone(look)
 	for i, e := range r.Value.Delegates {
 		if !which(e) {
 			continue
@@ -202,24 +360,45 @@ func (e *givenUpError) Unwrap() error { return e.error }
 const maxWhy = 2 << 10
 
 // giveUp counts the failure err of removing r and returns err. It returns a
-// givenUpError after [Manager.DelTries] failures, and when nothing of r is
-// attached any more. given is the namespace that came with the DEL.
-func (m *Manager) giveUp(l *scratch.Lock, r scratch.Record[record], given string, err error) error {
+// givenUpError after [Manager.DelTries] failures, when nothing of r is attached any
+// more, and when r never was attached and none of its interfaces is there. given is
+// the namespace that came with the DEL.
+func (m *Manager) giveUp(ctx context.Context, l *scratch.Lock, r scratch.Record[record], given string, err error) error {
 	if err == nil {
 		return nil
 	}
 	why := terse.Line(err.Error())
-	r.State = scratch.Deleting
+	r.State = leaving(r)
 	r.Value.Tries++
 	r.Value.Why = strings.ToValidUTF8(why[:min(len(why), maxWhy)], "")
 	noted := m.store().Note(l, r) // when the disk is full the failure is not counted
 	if noted == nil && !slices.ContainsFunc(r.Value.Delegates, entry.left) {
 		return &givenUpError{err}
 	}
+	if r.State == scratch.Leftover && !m.there(r, given, m.usedBeside(ctx, l, r.Key)) {
+		return &givenUpError{err}
+	}
 	if m.DelTries == 0 || r.Value.Tries < m.DelTries || !m.vanished(r, given) {
 		return err
 	}
 	return &givenUpError{err}
+}
+
+// there reports whether an interface that is left of r may be in the namespace of its
+// container. Those of used are other attachments'.
+func (m *Manager) there(r scratch.Record[record], given string, used []string) bool {
+	look := looking(m.Root)
+	return slices.ContainsFunc(r.Value.Delegates, func(e entry) bool {
+		if !e.left() || slices.Contains(used, e.IfName) {
+			return false
+		}
+		path := e.NetNS.forDel(look, given)
+		if path == "" {
+			return false // there is no namespace, or it is another container's
+		}
+		names, err := m.interfaceNames(path)
+		return err != nil || len(names) == 0 || slices.Contains(names, e.IfName) // each has lo
+	})
 }
 
 // vanished reports whether the container of r has no network namespace any more.

@@ -48,10 +48,11 @@ func (o *owners) close() {
 // disown removes from the results of as, attachments of k, the addresses that
 // other attachments to the same network have by now.
 //
-// This happens only if a DEL has been tried before, by us or by another program.
-// The IPAM plugin has freed the address then, and another plugin, such as
-// firewall, has failed. The next DEL of that plugin must not remove what belongs
-// to the new owner of the address. The owner may have been attached just now.
+// This happens only for attachments whose Gone is not nil: their plugins may have
+// been told to release before, by us or by another program. The IPAM plugin may have
+// freed the address then, and another plugin, such as firewall, has failed or was not
+// run. The next DEL of that plugin must not remove what belongs to the new owner of
+// the address. The owner may have been attached just now.
 func (o *owners) disown(ctx context.Context, k scratch.Key, as []delegate.Attached) {
 	if !slices.ContainsFunc(as, func(a delegate.Attached) bool { return a.Gone != nil && a.Result != nil }) {
 		return
@@ -98,9 +99,9 @@ func (o *owners) refresh(ctx context.Context) {
 	o.whole = ctx.Err() == nil
 }
 
-// note adds the addresses of r, unless it is being deleted.
+// note adds the addresses of r, unless they are being released.
 func (o *owners) note(r scratch.Record[record]) {
-	if r.State == scratch.Deleting {
+	if r.State == scratch.Deleting || r.State == scratch.Leftover {
 		return
 	}
 	for _, e := range r.Value.Delegates {

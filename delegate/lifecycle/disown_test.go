@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/scratch"
 )
@@ -71,6 +72,14 @@ func TestAddressOfAnotherIsNotInTheNextDel(t *testing.T) {
 			sick := nodeAt(n.t, n.Dir)
 			sick.failOn("DEL bridge", 101)
 			wantCode(n.t, sick.Del(n.t.Context(), Removal{Key: c2}), 101)
+		}, ipsOf("10.0.0.2/24")},
+		"a leftover": {"", func(n *node) {
+			sick := nodeAt(n.t, n.Dir)
+			sick.printing("bridge", ipsOf("10.0.0.2/24"))
+			sick.failOn("ADD tuning", 101)
+			sick.failOn("DEL tuning", 102)
+			_, err := sick.Add(n.t.Context(), c2, Transaction{Plan: Plan(attachment(network("blue", "bridge", "tuning"), "c2", "eth0"))})
+			wantCode(n.t, err, 101)
 		}, ipsOf("10.0.0.2/24")},
 		"a damaged owner": {"", func(n *node) {
 			own(c2, "blue", "10.0.0.2/24")(n)
@@ -220,4 +229,76 @@ func TestOwnAddressIsInTheNextDetach(t *testing.T) {
 	if last := n.last("DEL ipvlan"); tries != 3 || !strings.Contains(string(last.Stdin), "10.0.0.2/24") {
 		t.Errorf("DEL %d: %s", tries, last.Stdin)
 	}
+}
+
+// A process that dies in a DEL or in an undo may have freed an address, and written
+// down nothing about it: where another attachment has the address by now, it is not
+// in the prevResult of the next DEL.
+func TestAddressOfAnotherIsNotInTheDelAfterADeath(t *testing.T) {
+	t.Parallel()
+	hot := Transaction{Plan: Plan(attachment(network("blue", "bridge", "tuning"), "c1", "hot0"))}
+	failing := func() Transaction { // with everything attached
+		tr := Transaction{Plan: Plan(attachment(network("blue", "bridge", "tuning"), "c1", "eth0"))}
+		tr.Report = func(context.Context, []delegate.Attached) error { return errors.New("broken pipe") }
+		return tr
+	}
+	for name, tt := range map[string]struct {
+		attached bool   // eth0, before it dies
+		ifname   string // of what it removes
+		dies     func(n *node) error
+	}{
+		"in a DEL": {true, "eth0", func(n *node) error { return n.Del(n.t.Context(), Removal{Key: eth0}) }},
+		"in a GC": {true, "eth0", func(n *node) error {
+			return n.GC(n.t.Context(), Collection{Network: "multi", Valid: noneValid})
+		}},
+		"in the undo after a plugin's failure": {false, "eth0", func(n *node) error {
+			n.failOn("ADD tuning", 101)
+			_, err := n.Add(n.t.Context(), eth0, failing())
+			return err
+		}},
+		"in the undo after the report": {false, "eth0", func(n *node) error {
+			_, err := n.Add(n.t.Context(), eth0, failing())
+			return err
+		}},
+		"in a Detach": {true, "hot0", func(n *node) error {
+			if _, err := nodeAt(n.t, n.Dir).withResults().Attach(n.t.Context(), eth0, hot); err != nil {
+				return err
+			}
+			return n.Detach(n.t.Context(), eth0, "hot0")
+		}},
+		"in the undo of an Attach": {true, "hot0", func(n *node) error {
+			tr := hot
+			tr.Report = func(context.Context, []delegate.Attached) error { return errors.New("broken pipe") }
+			_, err := n.Attach(n.t.Context(), eth0, tr)
+			return err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			if tt.attached {
+				n.addWith(eth0, "blue", ipsOf("10.0.0.2/24"))
+			}
+			dying := nodeAt(t, n.Dir).withResults()
+			dying.failOn("DEL tuning", 102)
+			dying.dieOn("DEL bridge")
+			dying.dies(func() error { return tt.dies(dying) })
+			n.addWith(key("c2", "eth0"), "blue", ipsOf("10.0.0.2/24"))
+			before := len(n.exec.Calls())
+			n.del(eth0)
+			for _, c := range n.exec.Calls()[before:] {
+				if c.IfName == tt.ifname && strings.Contains(string(c.Stdin), "10.0.0.2") {
+					t.Errorf("%s: %s", c, c.Stdin)
+				}
+			}
+			n.wantRecords("c2/eth0 added")
+		})
+	}
+}
+
+// withResults makes the plugins of network "blue" print an address.
+func (n *node) withResults() *node {
+	n.printing("bridge", ipsOf("10.0.0.2/24"))
+	n.printing("tuning", ipsOf("10.0.0.2/24"))
+	return n
 }

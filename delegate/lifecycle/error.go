@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -156,20 +157,23 @@ func also(err, more error) error {
 	return errors.Join(err, more)
 }
 
-// except returns err without the errors in it, joined or single, that are what.
-func except(err, what error) error {
+// except returns err without the errors in it, joined or single, for which left is true.
+func except(err error, left func(error) bool) error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var rest []error
 		for _, e := range joined.Unwrap() {
-			rest = append(rest, except(e, what))
+			rest = append(rest, except(e, left))
 		}
 		return errors.Join(rest...)
 	}
-	if errors.Is(err, what) {
+	if left(err) {
 		return nil
 	}
 	return err
 }
+
+// notThere reports whether err says that there is no record.
+func notThere(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
 // because adds ErrSuperseded to err if a DEL has cancelled ctx.
 func because(ctx context.Context, err error) error {

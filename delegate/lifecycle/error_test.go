@@ -57,3 +57,36 @@ func TestNoDescriptorToHandDownIsTryAgainLater(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What can never be right is refused before anything is done.
+func TestMistakesOfTheCallerAreRefusedFirst(t *testing.T) {
+	t.Parallel()
+	for name, do := range map[string]func(*node) error{
+		"Release without keep": func(n *node) error { return n.Release(n.t.Context(), eth0, nil) },
+		"Detach, LockTimeout -1": func(n *node) error {
+			n.LockTimeout = -1
+			return n.Detach(n.t.Context(), eth0, "net0")
+		},
+		"GC, LockTimeout -1": func(n *node) error {
+			n.LockTimeout = -1
+			return n.GC(n.t.Context(), Collection{Network: "multi", Valid: noneValid})
+		},
+		"Add, UndoTimeout -1": func(n *node) error {
+			n.Invoker.UndoTimeout = -1
+			_, err := n.Add(n.t.Context(), key("c2", "eth0"), pair(key("c2", "eth0")))
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			n.add(eth0)
+			calls := len(n.trace())
+			wantCode(t, do(n), types.ErrInvalidNetworkConfig)
+			n.wantRecords("c1/eth0 added")
+			if len(n.trace()) > calls {
+				t.Errorf("ran %q", n.trace()[calls:])
+			}
+		})
+	}
+}

@@ -48,7 +48,12 @@ func TestErrorNamesEachThingOnce(t *testing.T) {
 			`ADD c1 eth0: network "red" (net0): plugin "macvlan": no; undoing it failed as well: DEL network "blue": plugin "bridge": no`,
 		},
 		"what an ADD removes first": {
-			func(n *node) { n.crash("ADD tuning", eth0) }, "DEL bridge", func(n *node) error { return add(n, eth0) },
+			func(n *node) {
+				n.add(eth0)
+				sick := nodeAt(n.t, n.Dir)
+				sick.failOn("DEL", 101)
+				wantCode(n.t, sick.Del(n.t.Context(), Removal{Key: eth0}), 101)
+			}, "DEL bridge", func(n *node) error { return add(n, eth0) },
 			`ADD c1 eth0: what was attached before cannot be removed: DEL network "blue": plugin "bridge": no`,
 		},
 		"ADD again": {

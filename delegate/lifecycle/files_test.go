@@ -219,6 +219,70 @@ func TestAFileThatCannotBeRemovedIsTriedAgain(t *testing.T) {
 	}
 }
 
+// If only a file is left, but the record cannot say so, DEL fails: a later one would run
+// the plugins again, and what they have freed may belong to another container.
+func TestAFileThatCannotBeRemovedIsTriedAgainOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	n, dir := newNode(t), t.TempDir()
+	if _, err := n.Add(t.Context(), eth0, withFiles(pair(eth0), dir)); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "net0")
+	record := filepath.Join(n.Dir, "c1@multi@eth0.json")
+	// A record with another name is written anew, and something has the name for that.
+	full := filepath.Join(n.Dir, ".tmp-c1@multi@eth0.json")
+	if err := errors.Join(os.Remove(file), os.MkdirAll(filepath.Join(file, "x"), 0o700), os.Link(record, record+".copy"), os.Mkdir(full, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Del(t.Context(), Removal{Key: eth0}); err == nil {
+		t.Error("success")
+	}
+	n.wantRecords("c1/eth0 added")
+	if err := errors.Join(os.RemoveAll(file), os.Remove(record+".copy"), os.Remove(full)); err != nil {
+		t.Fatal(err)
+	}
+	n.del(eth0)
+	n.wantNothing()
+}
+
+// The record of an ADD that has failed stays while one of its files cannot be removed:
+// only the record knows that the file is there.
+func TestFailedAddKeepsTheRecordOfAFileThatCannotBeRemoved(t *testing.T) {
+	t.Parallel()
+	for name, fails := range map[string]func(*node, *Transaction){
+		"a plugin": func(n *node, _ *Transaction) { n.failOn("ADD macvlan", 101) },
+		"Prepare": func(_ *node, tr *Transaction) {
+			prepare := tr.Prepare
+			tr.Prepare = func(ctx context.Context, plan []delegate.Attachment) error {
+				return errors.Join(prepare(ctx, plan), types.NewError(101, "no", ""))
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n, dir := newNode(t), t.TempDir()
+			tr := withFiles(pair(eth0), dir)
+			prepare := tr.Prepare
+			tr.Prepare = func(ctx context.Context, plan []delegate.Attachment) error {
+				return errors.Join(prepare(ctx, plan), os.Remove(plan[1].Files[0]), os.MkdirAll(plan[1].Files[0]+"/x", 0o700))
+			}
+			fails(n, &tr)
+			_, err := n.Add(t.Context(), eth0, tr)
+			wantCode(t, err, 101)
+			wantSaid(t, err, "net0", "not empty")
+			if err := os.Remove(filepath.Join(dir, "net0", "x")); err != nil {
+				t.Fatal(err)
+			}
+			calls := len(n.trace())
+			n.del(eth0)
+			n.wantNothing()
+			if left := files(t, dir); len(left) > 0 || len(n.trace()) > calls {
+				t.Errorf("left %q, ran %q", left, n.trace()[calls:])
+			}
+		})
+	}
+}
+
 func TestFilesAreThoseOfTheNode(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -8,12 +8,14 @@ import (
 	"maps"
 	"slices"
 	"sort"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/utils"
 
+	"github.com/metacni/metacni/internal/terse"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 )
@@ -27,7 +29,8 @@ type Collection struct {
 	// that there is no list.
 	Valid []types.GCAttachment
 
-	// Networks are those of the current configuration.
+	// Networks are those of the current configuration. The first is the network
+	// of the interface that the runtime asks for.
 	Networks []netconf.Network
 }
 
@@ -48,6 +51,15 @@ type Collection struct {
 //   - the attachments in c.Valid without a record, such as those made before
 //     records were kept
 //
+// Nobody knows which further networks the container of an attachment without a record
+// is attached to. While there is one, only the network of the interface that the
+// runtime asks for receives GC: the first of c.Networks, or that of a record's own
+// interface. The error, of code 11, names the networks that received none and the
+// containers.
+//
+// A network with disableGC is left alone (SPEC section 1): GC keeps its attachments
+// in stale records too, for Del or a [Sweeper] to remove.
+//
 // No attachment is recorded while the plugins run.
 //
 // GC goes on past failures and joins the errors; each is an [*Error]. A record
@@ -56,7 +68,10 @@ type Collection struct {
 // a record may be of a valid attachment, no plugin receives GC: it would remove
 // that attachment.
 func (m *Manager) GC(ctx context.Context, c Collection) error {
-	g := &garbage{network: c.Network, valid: make(map[types.GCAttachment]bool), failed: make(map[scratch.Key]bool)}
+	g := &garbage{
+		network: c.Network, valid: make(map[types.GCAttachment]bool), failed: make(map[scratch.Key]bool),
+		disabled: make(map[string]bool), further: make(map[string]bool),
+	}
 	if err := utils.ValidateNetworkName(c.Network); err != nil {
 		return g.fail(err)
 	}
@@ -66,6 +81,10 @@ func (m *Manager) GC(ctx context.Context, c Collection) error {
 	for _, a := range c.Valid {
 		g.valid[a] = true
 	}
+	for i, n := range c.Networks {
+		g.disabled[n.Name()] = g.disabled[n.Name()] || n.DisableGC()
+		g.further[n.Name()] = g.further[n.Name()] || i > 0 && kind(n) != kind(c.Networks[0])
+	}
 	return errors.Join(m.collect(ctx, g), m.tell(ctx, g, c.Networks))
 }
 
@@ -74,6 +93,10 @@ type garbage struct {
 	network string
 	valid   map[types.GCAttachment]bool // the runtime's list
 	failed  map[scratch.Key]bool        // stale ones whose DEL has failed
+
+	// Names of networks in the current configuration.
+	disabled map[string]bool // those with disableGC
+	further  map[string]bool // those of other interfaces than the one that the runtime asks for
 }
 
 func (g *garbage) fail(err error) error { return fail(OpGC, scratch.Key{Network: g.network}, err) }
@@ -83,13 +106,17 @@ func (g *garbage) stale(k scratch.Key) bool {
 	return k.Network == g.network && !g.valid[types.GCAttachment{ContainerID: k.ContainerID, IfName: k.IfName}]
 }
 
+// collectable reports whether GC may remove e.
+func (g *garbage) collectable(e entry) bool {
+	return !e.Network.DisableGC() && !g.disabled[e.Network.Name()]
+}
+
 // collect removes what is stale. It skips records that cannot be read; tell
 // reports them.
 func (m *Manager) collect(ctx context.Context, g *garbage) error {
 	var stale []scratch.Key
 	seen := make(map[scratch.Key]time.Time)
-	headers := scratch.Store[struct{}]{Dir: m.Dir, Decode: func([]byte, *struct{}) error { return nil }}
-	for r, err := range headers.Select(ctx, g.stale) {
+	for r, err := range m.store().Select(ctx, g.stale) {
 		if err == nil {
 			stale = append(stale, r.Key)
 			seen[r.Key] = r.Updated
@@ -103,10 +130,17 @@ func (m *Manager) collect(ctx context.Context, g *garbage) error {
 			break
 		}
 		err := m.locked(ctx, k.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
-			if r, err := headers.Get(k); err == nil && !r.Updated.Equal(seen[k]) {
+			r, err := m.store().Get(k)
+			switch {
+			case err != nil:
+				return except(err, notThere)
+			case !r.Updated.Equal(seen[k]):
 				return nil // it has been changed, or deleted and made again
+			case slices.IndexFunc(r.Value.Delegates, func(e entry) bool { return !g.collectable(e) }) >= 0:
+				err = m.drop(ctx, l, &r, how, g.collectable)
+			default:
+				err = m.remove(ctx, l, k, how)
 			}
-			err := m.remove(ctx, l, k, how)
 			g.failed[k] = err != nil
 			return err
 		})
@@ -126,7 +160,11 @@ func (m *Manager) tell(ctx context.Context, g *garbage, nets []netconf.Network) 
 	since := time.Now()
 	left, err := m.left(ctx, g)
 	errs := []error{err}
-	for _, n := range left.told(nets) {
+	all := left.told(nets)
+	if untold := slices.DeleteFunc(slices.Clone(all), left.knows); left.known && len(untold) > 0 {
+		errs = append(errs, g.fail(left.unknown(untold)))
+	}
+	for _, n := range all {
 		if left.known && time.Since(since) > m.lockTimeout()/4 {
 			if unlock, err = m.letIn(ctx, unlock); err != nil {
 				return errors.Join(append(errs, g.fail(err))...)
@@ -136,6 +174,9 @@ func (m *Manager) tell(ctx context.Context, g *garbage, nets []netconf.Network) 
 		}
 		if !left.known {
 			return errors.Join(append(errs, g.fail(errors.New("plugins were not told which attachments are valid, because not all records can be read")))...)
+		}
+		if !left.knows(n) {
+			continue
 		}
 		// Together with the time it takes to end a plugin, this is less than an
 		// ADD waits.
@@ -173,12 +214,37 @@ type remaining struct {
 	known      bool                            // every record of a valid attachment could be read
 	attached   map[string][]types.GCAttachment // by the delegates' network names
 	unrecorded map[types.GCAttachment]bool     // valid ones without a record
+	foreign    map[types.GCAttachment]bool     // those of unrecorded whose container nobody knows
+	further    map[string]bool                 // names of networks of other interfaces than the one that the runtime asks for
 	networks   networks                        // those in records of our network
+}
+
+// knows reports whether all valid attachments to n are known, and not only those that
+// the runtime knows.
+func (left remaining) knows(n netconf.Network) bool {
+	return len(left.foreign) == 0 || !left.further[n.Name()]
+}
+
+// unknown is the error about networks whose valid attachments are not all known.
+func (left remaining) unknown(nets []netconf.Network) error {
+	var names, containers []string
+	for _, n := range nets {
+		names = append(names, strconv.Quote(n.Name()))
+	}
+	for a := range left.foreign {
+		containers = append(containers, terse.ID(a.ContainerID)+" ("+a.IfName+")")
+	}
+	slices.Sort(containers)
+	return &codedError{types.ErrTryAgainLater, fmt.Sprintf("the plugins of %s were not told which attachments are valid, because containers without a record may be attached: %s",
+		strings.Join(slices.Compact(names), ", "), strings.Join(containers, ", ")), nil}
 }
 
 // left reads all records. It joins the errors of those that cannot be read.
 func (m *Manager) left(ctx context.Context, g *garbage) (remaining, error) {
-	left := remaining{known: true, attached: make(map[string][]types.GCAttachment), unrecorded: maps.Clone(g.valid)}
+	left := remaining{
+		known: true, attached: make(map[string][]types.GCAttachment),
+		unrecorded: maps.Clone(g.valid), foreign: maps.Clone(g.valid), further: maps.Clone(g.further),
+	}
 	var errs []error
 	// An ADD's plan has all that is needed: the notes with results change no
 	// network.
@@ -189,10 +255,12 @@ func (m *Manager) left(ctx context.Context, g *garbage) (remaining, error) {
 			left.known = left.known && !strings.HasPrefix(r.Key.ContainerID, "#") && g.stale(r.Key) // a long ID is known by its hash only
 			continue
 		}
+		own := types.GCAttachment{ContainerID: r.Key.ContainerID, IfName: r.Key.IfName}
+		delete(left.foreign, own) // a record has all of an attachment, whatever our network is called by now
 		if r.Key.Network == g.network {
-			delete(left.unrecorded, types.GCAttachment{ContainerID: r.Key.ContainerID, IfName: r.Key.IfName})
+			delete(left.unrecorded, own)
 		}
-		if g.failed[r.Key] && r.State == scratch.Deleting {
+		if g.failed[r.Key] && (r.State == scratch.Deleting || r.State == scratch.Leftover) {
 			continue // the plugin's GC may succeed where its DEL failed
 		}
 		for _, e := range r.Value.Delegates {
@@ -200,6 +268,7 @@ func (m *Manager) left(ctx context.Context, g *garbage) (remaining, error) {
 			left.attached[name] = append(left.attached[name], types.GCAttachment{ContainerID: r.Key.ContainerID, IfName: e.IfName})
 			if r.Key.Network == g.network {
 				left.networks.addRecorded(e.Network)
+				left.further[name] = left.further[name] || e.IfName != r.Key.IfName
 			}
 		}
 	}

@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
@@ -40,8 +42,9 @@ type text struct{ json.RawMessage }
 
 func (*text) Change(json.RawMessage) error { return nil }
 
-// What the runtime calls valid and nobody has recorded under our network is
-// passed on to each plugin, once, whatever else is recorded of its container.
+// What the runtime calls valid and nobody has recorded under our network is passed on
+// once, whatever else is recorded of its container. Whether its container is attached to
+// further networks nobody knows: those are not told, and GC says so.
 func TestGCPassesOnWhatIsNotRecorded(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -49,18 +52,65 @@ func TestGCPassesOnWhatIsNotRecorded(t *testing.T) {
 	others := scratch.Key{Network: "other", ContainerID: "c2", IfName: "eth0"}
 	n.add(others)
 	valid := validFor(eth0, key("c2", "eth0"), key("c1", "eth7"), key("c0", "eth0"), key("c0", "eth0"))
-	if err := n.GC(t.Context(), Collection{Network: "multi", Valid: valid, Networks: []netconf.Network{network("new", "ipvlan")}}); err != nil {
-		t.Fatal(err)
+	err := n.GC(t.Context(), Collection{Network: "multi", Valid: valid, Networks: []netconf.Network{network("new", "ipvlan"), network("more", "tuning")}})
+	wantCode(t, err, 11)
+	wantSaid(t, err, `"more", "red"`, "c0 (eth0), c1 (eth7)")
+	if d := cmp.Diff([]string{"new ipvlan", "blue bridge", "blue tuning"}, n.gcs()); d != "" {
+		t.Errorf("told (-want +got):\n%s", d)
 	}
 	wantValid(t, n.last("GC bridge"), "c0 eth0", "c1 eth0", "c1 eth7", "c2 eth0")
-	wantValid(t, n.last("GC macvlan"), "c0 eth0", "c1 eth7", "c1 net0", "c2 eth0", "c2 net0")
 	wantValid(t, n.last("GC ipvlan"), "c0 eth0", "c1 eth7", "c2 eth0")
-	// Of the other network c1 is stale, and the same is passed on.
+	// Once all are recorded, by whatever network, everybody is told.
+	n.add(key("c0", "eth0"))
+	if err := n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0, key("c0", "eth0"), key("c2", "eth0"))}); err != nil {
+		t.Fatal(err)
+	}
+	wantValid(t, n.last("GC macvlan"), "c0 net0", "c1 net0", "c2 eth0", "c2 net0")
+	n.del(key("c0", "eth0"))
+	// Of the other network the record of c2 is stale, and the same is passed on.
 	if err := n.GC(t.Context(), Collection{Network: "other", Valid: validFor(eth0)}); err != nil {
 		t.Fatal(err)
 	}
 	n.wantRecords("c1/eth0 added")
-	wantValid(t, n.last("GC macvlan"), "c0 eth0", "c1 eth7", "c1 net0", "c2 eth0", "c2 net0") // nobody has it to be told
+	wantValid(t, n.last("GC bridge"), "c0 eth0", "c1 eth0", "c2 eth0") // nobody has it to be told
+}
+
+// A network with disableGC, in the configuration or in a record, is left alone: its
+// attachments stay, also those of stale records. What else such a record has goes.
+func TestGCLeavesNetworksWithDisableGCAlone(t *testing.T) {
+	t.Parallel()
+	mute := `{"cniVersion":"1.1.0","name":"red","disableGC":true,"plugins":[{"type":"macvlan"}]}`
+	for name, tt := range map[string]struct {
+		recorded string
+		nets     []netconf.Network
+	}{
+		"recorded":   {mute, nil},
+		"configured": {`{"cniVersion":"1.1.0","name":"red","plugins":[{"type":"macvlan"}]}`, []netconf.Network{network("blue", "bridge", "tuning"), mustParse(mute)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			both := Transaction{Plan: Plan(attachment(network("blue", "bridge", "tuning"), "c1", "eth0"), attachment(mustParse(tt.recorded), "c1", "net0"))}
+			only := Transaction{Plan: Plan(attachment(mustParse(tt.recorded), "c2", "eth0"))}
+			for k, tr := range map[scratch.Key]Transaction{eth0: both, key("c2", "eth0"): only} {
+				if _, err := n.Add(t.Context(), k, tr); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for range 2 {
+				if err := n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid, Networks: tt.nets}); err != nil {
+					t.Fatal(err)
+				}
+				n.wantRecords("c1/eth0 added", "c2/eth0 added")
+				if left := n.exec.Live(); len(left) != 2 || !strings.Contains(left[0], "macvlan") || !strings.Contains(left[1], "macvlan") {
+					t.Errorf("alive: %q", left)
+				}
+			}
+			n.del(eth0)
+			n.del(key("c2", "eth0"))
+			n.wantNothing()
+		})
+	}
 }
 
 // A clock that has been wrong keeps no record from being collected.
@@ -263,11 +313,11 @@ func TestGCTellsNetworksOfOneNameTheSame(t *testing.T) {
 		}
 	}
 	nets := []netconf.Network{network("blue", "bridge"), network("blue", "macvlan"), network("blue", "ipvlan")}
-	if err := n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(append(ks, key("a0", "eth0"))...), Networks: nets}); err != nil {
+	if err := n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(ks...), Networks: nets}); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range []string{"bridge", "macvlan", "ipvlan"} {
-		wantValid(t, n.last("GC "+p), "a0 eth0", "c1 eth0", "c2 eth0", "c3 eth0")
+		wantValid(t, n.last("GC "+p), "c1 eth0", "c2 eth0", "c3 eth0")
 	}
 }
 

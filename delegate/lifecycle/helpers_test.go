@@ -181,15 +181,10 @@ func (n *node) wantNothing() {
 	}
 }
 
-// files are the paths under the directory, without those of deleted records.
+// files are the paths under the directory.
 func (n *node) files() []string {
 	n.t.Helper()
-	return used(files(n.t, n.Dir))
-}
-
-// used leaves out the files that scratch keeps for later.
-func used(paths []string) []string {
-	return slices.DeleteFunc(paths, func(path string) bool { return strings.HasPrefix(filepath.Base(path), ".spare-") })
+	return files(n.t, n.Dir)
 }
 
 // files are the paths under dir, sorted.

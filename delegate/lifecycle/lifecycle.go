@@ -25,6 +25,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/durable"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 )
@@ -53,13 +54,19 @@ type Manager struct {
 	// Dir is the directory of the records. It is made when it is missing.
 	Dir string
 
+	// Type is the plugin's type. Records have it, so that Del finds those of this
+	// plugin after its network has been renamed. Without it Del does not look for
+	// them.
+	Type string
+
 	// Root, if not empty, is the root directory for paths of network
 	// namespaces. It is the same as [delegate.Process.Root].
 	Root string
 
 	// LockTimeout bounds the wait for other operations on the container, and
-	// of an ADD for a GC. Zero means [DefaultLockTimeout]. It should be the
-	// same for all who use Dir.
+	// of an ADD for a GC. Zero means [DefaultLockTimeout]. If it is negative,
+	// what needs a lock fails with CNI code 7. It should be the same for all who
+	// use Dir.
 	LockTimeout time.Duration
 
 	// DelTries bounds how often Del fails for an attachment whose container has
@@ -128,7 +135,13 @@ func handable(lockFile *os.File) error {
 	return nil
 }
 
+// errNegative refuses a negative LockTimeout.
+var errNegative error = &codedError{types.ErrInvalidNetworkConfig, "the LockTimeout is negative", nil}
+
 func (m *Manager) lock(ctx context.Context, id string) (*scratch.Lock, error) {
+	if m.LockTimeout < 0 {
+		return nil, errNegative
+	}
 	l, err := m.lockWithin(ctx, m.lockTimeout(), id)
 	if err == nil || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
 		return l, err
@@ -149,6 +162,9 @@ func (m *Manager) lockWithin(ctx context.Context, limit time.Duration, id string
 // lockDir locks the directory of the records. Those who make a record share the
 // lock. While it is exclusive nobody makes one.
 func (m *Manager) lockDir(ctx context.Context, exclusive bool) (unlock func() error, err error) {
+	if m.LockTimeout < 0 {
+		return nil, errNegative
+	}
 	ctx, cancel := context.WithTimeout(ctx, m.lockTimeout())
 	defer cancel()
 	return m.store().LockDir(ctx, exclusive)
@@ -182,9 +198,21 @@ func (m *Manager) Check(ctx context.Context, k scratch.Key) error {
 	}))
 }
 
-// Status asks every plugin of nets, in order, whether it can service an ADD. It
-// stops at the first that cannot; the error is a [*delegate.Error].
+// Status returns why no ADD can be served: the first reason. It writes a file in Dir,
+// syncs and removes it, as an ADD begins by writing a record; if that fails the error is
+// a [*scratch.Error]. Then it asks every plugin of nets, in order; their error is a
+// [*delegate.Error]. Without a Dir it only asks the plugins.
 func (m *Manager) Status(ctx context.Context, nets []netconf.Network) error {
+	if m.Dir != "" {
+		dir, err := durable.MakeDir(m.Dir, nil)
+		if err == nil {
+			err = dir.TryWrite()
+			dir.Close()
+		}
+		if err != nil {
+			return &scratch.Error{Op: "write", Path: m.Dir, Err: err}
+		}
+	}
 	for _, n := range nets {
 		if err := m.invoker().Status(ctx, n); err != nil {
 			return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/metacni/metacni/delegate"
@@ -19,9 +20,11 @@ func (w *world) withFile(a delegate.Attachment) delegate.Attachment {
 }
 
 // prepare makes the files of a plan.
-func (w *world) prepare(_ context.Context, plan []delegate.Attachment) error {
+func (w *world) prepare(ctx context.Context, plan []delegate.Attachment) error {
 	for _, a := range plan {
-		if !w.damaged[a.ContainerID] && exists(a.Files[0]) {
+		rs, _ := w.m.store().Container(ctx, a.ContainerID) // which cannot be read is in damaged
+		leftovers := slices.ContainsFunc(rs, func(r scratch.Record[record]) bool { return r.State == scratch.Leftover || r.Value.Leftovers != nil })
+		if !leftovers && !w.damaged[a.ContainerID] && exists(a.Files[0]) {
 			return errors.New("the file of what was there before is left")
 		}
 		f, err := os.Create(a.Files[0])
@@ -43,8 +46,10 @@ func (w *world) files() (wrong string) {
 		if err != nil || w.damaged[r.Key.ContainerID] {
 			continue
 		}
-		for _, e := range r.Value.Delegates {
+		for _, e := range slices.Concat(r.Value.Delegates, r.Value.Leftovers) {
 			recorded[filepath.Base(e.Files[0])] = true
+		}
+		for _, e := range r.Value.Delegates {
 			if r.State == scratch.Added && !exists(e.Files[0]) {
 				wrong += fmt.Sprintf("; %s has no file", e.IfName)
 			}

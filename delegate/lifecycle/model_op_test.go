@@ -134,7 +134,8 @@ type piece struct {
 	result  string   // the plugin that printed it
 	gone    []string // plugins
 	half    bool
-	ns      int // which namespace of its container, by number
+	fresh   bool // and never was attached
+	ns      int  // which namespace of its container, by number
 }
 
 func (l piece) String() string {

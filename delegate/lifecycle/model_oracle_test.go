@@ -38,7 +38,8 @@ type modelRecord struct {
 type modelLine struct {
 	state  scratch.State
 	pieces []piece
-	tries  int // DELs that have failed
+	tries  int     // DELs that have failed
+	left   []piece // of an ADD before, which cannot be removed
 }
 
 func (r *modelRecord) now() modelLine { return r.lines[len(r.lines)-1] }
@@ -133,7 +134,7 @@ func (m *model) verb(o op) codes {
 		}
 	case "forget":
 		if r != nil && r.damaged {
-			m.forgotten = r.now().pieces
+			m.forgotten = slices.Concat(r.now().pieces, r.now().left)
 			for _, l := range m.forgotten {
 				for _, p := range l.plugins {
 					delete(m.live, mark(p, o.key, l))
@@ -150,12 +151,12 @@ func mark(plugin string, k scratch.Key, l piece) string {
 }
 
 // write replaces the record of k, note adds to it.
-func (m *model) write(k scratch.Key, st scratch.State, ls []piece) {
-	m.records[k] = &modelRecord{lines: []modelLine{{st, ls, 0}}}
+func (m *model) write(k scratch.Key, st scratch.State, ls, left []piece) {
+	m.records[k] = &modelRecord{lines: []modelLine{{st, ls, 0, left}}}
 }
 
 func (m *model) note(k scratch.Key, st scratch.State, ls []piece) {
-	m.records[k].lines = append(m.records[k].lines, modelLine{st, ls, 0})
+	m.records[k].lines = append(m.records[k].lines, modelLine{st, ls, 0, m.records[k].now().left})
 }
 
 // fault is what goes wrong at place, once it has done what that does to the
@@ -276,7 +277,7 @@ func (m *model) own(place string) codes {
 func (m *model) taken(k scratch.Key) []string {
 	var taken []string
 	for _, other := range m.keys {
-		if r := m.records[other]; other.ContainerID == k.ContainerID && r != nil && !r.damaged {
+		if r := m.records[other]; other.ContainerID == k.ContainerID && r != nil && !r.damaged && r.now().state != scratch.Leftover {
 			for _, l := range r.now().pieces {
 				taken = append(taken, l.ifname)
 			}
@@ -323,7 +324,7 @@ func (m *model) stored() []string {
 func (m *model) unrecorded() []string {
 	lost := maps.Clone(m.live)
 	for k, r := range m.records {
-		for _, l := range r.now().pieces {
+		for _, l := range slices.Concat(r.now().pieces, r.now().left) {
 			for _, p := range l.plugins {
 				delete(lost, mark(p, k, l))
 			}

@@ -2,7 +2,6 @@ package lifecycle
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/metacni/metacni/delegate"
@@ -63,7 +62,7 @@ func (w *world) reconcile(ctx context.Context, o op) error {
 				l := s.plan()[0]
 				all = append(all, Wanted{Network: l.network, IfName: l.ifname, Plan: func(ctx context.Context, taken []string) (delegate.Attachment, error) {
 					w.mu.Lock()
-					w.trace = append(w.trace, fmt.Sprint("plan ", taken))
+					w.trace = append(w.trace, planTrace(taken))
 					f := w.plot.at("plan")
 					w.mu.Unlock()
 					return w.withFile(attachment(network(l.network, l.plugins...), o.key.ContainerID, l.ifname)), w.goesWrong(ctx, f)

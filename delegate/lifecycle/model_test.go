@@ -111,6 +111,9 @@ func ending() []op {
 	for _, k := range modelKeys() {
 		ops = append(ops, op{verb: "forget", key: k}, op{verb: "del", key: k})
 	}
+	for _, k := range modelKeys() { // a leftover waits for those that have its interface
+		ops = append(ops, op{verb: "sweep", key: k})
+	}
 	return ops
 }
 

@@ -14,12 +14,28 @@ func (m *model) transaction(o op, before []piece, running scratch.State, forget 
 	if m.ended { // while what was there before was removed
 		return codes{11}
 	}
-	k, taken := o.key, m.taken(o.key)
+	k := o.key
+	for _, other := range m.keys { // what has ended of the container's other attachments
+		r := m.records[other]
+		if other.ContainerID == k.ContainerID && other != k && r != nil && !r.damaged && !m.ended && r.now().state.Attached() && !m.there(other, r.now().pieces) {
+			_, _ = m.remove(other)
+		}
+	}
+	if m.ended {
+		return codes{11}
+	}
+	taken := m.taken(k)
 	m.trace = append(m.trace, fmt.Sprint("plan ", taken))
 	if cs := m.own("plan"); cs != nil {
 		return cs
 	}
 	recorded, plan := false, o.plan()
+	var leftovers []piece
+	if r := m.records[k]; r != nil {
+		if leftovers = r.now().left; r.now().state == scratch.Leftover {
+			leftovers = r.now().pieces
+		}
+	}
 	end := func(cs codes) codes {
 		if recorded && o.verb != "step" {
 			m.trace = append(m.trace, "undone")
@@ -40,7 +56,7 @@ func (m *model) transaction(o op, before []piece, running scratch.State, forget 
 		cs, final := possible(plan, taken), false
 		if cs == nil {
 			recorded = recorded || !m.ended
-			final, cs = m.try(k, before, plan, running, o.bare)
+			final, cs = m.try(k, before, plan, leftovers, running, o.bare)
 		}
 		switch {
 		case cs == nil || m.undoError:
@@ -63,11 +79,11 @@ func (m *model) transaction(o op, before []piece, running scratch.State, forget 
 
 // noteUndoing notes that left, after before in the record of k, is being undone.
 func (m *model) noteUndoing(k scratch.Key, running scratch.State, before, left []piece) {
-	state, left := scratch.Deleting, slices.Clone(left)
+	state, left := scratch.Leftover, slices.Clone(left)
 	if running == scratch.Partial {
 		state = scratch.Partial
 		for i := range left {
-			left[i].half = true
+			left[i].half, left[i].fresh = true, true
 		}
 	}
 	m.note(k, state, slices.Concat(before, left))
@@ -75,7 +91,7 @@ func (m *model) noteUndoing(k scratch.Key, running scratch.State, before, left [
 
 // try records plan after before and attaches it. final says that another plan
 // would not help.
-func (m *model) try(k scratch.Key, before, plan []piece, running scratch.State, bare bool) (final bool, cs codes) {
+func (m *model) try(k scratch.Key, before, plan, leftovers []piece, running scratch.State, bare bool) (final bool, cs codes) {
 	if m.ended {
 		return true, codes{11}
 	}
@@ -83,9 +99,10 @@ func (m *model) try(k scratch.Key, before, plan []piece, running scratch.State, 
 	left := 0
 	for i := range mine {
 		mine[i].half, mine[i].ns = running == scratch.Partial, m.ns[k.ContainerID]
+		mine[i].fresh = mine[i].half
 		left += len(mine[i].plugins)
 	}
-	m.write(k, running, slices.Concat(before, mine))
+	m.write(k, running, slices.Concat(before, mine), leftovers)
 	for _, l := range mine {
 		for _, p := range l.plugins {
 			if cs := m.find(p); cs != nil {
@@ -149,7 +166,7 @@ func whole(ls []piece) scratch.State {
 func settled(ls []piece) []piece {
 	ls = slices.Clone(ls)
 	for i := range ls {
-		ls[i].half = false
+		ls[i].half, ls[i].fresh = false, false
 	}
 	return ls
 }
@@ -180,14 +197,31 @@ func (m *model) add(o op) codes {
 		switch {
 		case r.damaged:
 			return codes{5}
-		case r.now().state != scratch.Planned && r.now().state != scratch.Deleting && m.there(k, r.now().pieces):
+		case (r.now().state == scratch.Added || r.now().state == scratch.Partial) && m.there(k, r.now().pieces):
 			return codes{7}
 		}
 		if cs, _ := m.remove(k); cs != nil {
-			return cs
+			r := m.records[k]
+			if r.now().state != scratch.Leftover {
+				return cs
+			}
+			left := r.now().pieces // with their files
+			return m.transaction(o, nil, scratch.Planned, func() {
+				r := m.records[k]
+				r.lines = append(r.lines, modelLine{scratch.Leftover, left, 0, nil})
+			})
 		}
 	}
 	return m.transaction(o, nil, scratch.Planned, func() { delete(m.records, k) })
+}
+
+// modelLeaving is the state of a record in state st while ls, which it has, is removed.
+func modelLeaving(st scratch.State, ls []piece) scratch.State {
+	left := slices.DeleteFunc(slices.Clone(ls), func(l piece) bool { return !l.left() })
+	if st == scratch.Planned || st == scratch.Leftover || len(left) > 0 && !slices.ContainsFunc(left, func(l piece) bool { return !l.fresh }) {
+		return scratch.Leftover
+	}
+	return scratch.Deleting
 }
 
 func (m *model) attach(o op) codes {
@@ -229,9 +263,9 @@ func (m *model) drop(k scratch.Key, now modelLine, which func(piece) bool) ([]pi
 		return ls, nil
 	}
 	note := func() {
-		m.records[k].lines = append(m.records[k].lines, modelLine{state, slices.Clone(ls), now.tries})
+		m.records[k].lines = append(m.records[k].lines, modelLine{state, slices.Clone(ls), now.tries, now.left})
 	}
-	if state != scratch.Deleting && state != scratch.Planned && slices.ContainsFunc(chosen, func(i int) bool { return !ls[i].half }) {
+	if (state == scratch.Added || state == scratch.Partial) && slices.ContainsFunc(chosen, func(i int) bool { return !ls[i].half }) {
 		state = scratch.Partial
 		for _, i := range chosen {
 			ls[i].half = true
@@ -297,23 +331,60 @@ func (m *model) del(k scratch.Key) codes {
 func (m *model) remove(k scratch.Key) (cs codes, givenUp bool) {
 	now := m.records[k].now()
 	ls := slices.Clone(now.pieces)
-	note := func(tries int) {
-		m.records[k].lines = append(m.records[k].lines, modelLine{scratch.Deleting, slices.Clone(ls), tries})
+	note := func() {
+		m.records[k].lines = append(m.records[k].lines, modelLine{now.state, slices.Clone(ls), now.tries, now.left})
 	}
-	if now.state != scratch.Deleting {
-		note(now.tries)
-	}
-	cs = m.delAll(k, ls, false, piece.left, func(int) {
-		if slices.ContainsFunc(ls, piece.left) {
-			note(now.tries)
+	for {
+		if st := modelLeaving(now.state, ls); st == scratch.Leftover && now.left != nil {
+			now.state, now.tries, ls, now.left = st, 0, alike(slices.Concat(ls, now.left)), nil
+			note()
+		} else if st != now.state {
+			now.state = st
+			note()
 		}
-	})
+		used := m.usedBeside(k)
+		which := func(l piece) bool { return now.state != scratch.Leftover || !slices.Contains(used, l.ifname) }
+		if slices.ContainsFunc(ls, func(l piece) bool { return !which(l) }) { // each has a file
+			cs = append(cs, 0)
+		}
+		cs = append(cs, m.delAll(k, ls, false, func(l piece) bool { return l.left() && which(l) }, func(int) {
+			if slices.ContainsFunc(ls, func(l piece) bool { return l.left() && which(l) }) {
+				note()
+			}
+		})...)
+		if cs != nil || now.left == nil {
+			break
+		}
+		now.state, ls = scratch.Leftover, nil
+	}
 	if cs == nil {
 		delete(m.records, k)
 		return nil, false
 	}
-	note(now.tries + 1)
-	return cs, m.tries > 0 && now.tries+1 >= m.tries && !m.there(k, ls)
+	now.state = modelLeaving(now.state, ls)
+	now.tries++
+	note()
+	return cs, now.state == scratch.Leftover || m.tries > 0 && now.tries >= m.tries && !m.there(k, ls)
+}
+
+// usedBeside are the interfaces in the other records of k's container, but leftovers.
+func (m *model) usedBeside(k scratch.Key) (names []string) {
+	for _, other := range m.keys {
+		r := m.records[other]
+		switch {
+		case other == k || other.ContainerID != k.ContainerID || r == nil:
+			continue
+		case r.damaged: // its key is in the name of its file
+			names = append(names, other.IfName)
+			continue
+		case r.now().state == scratch.Leftover:
+			continue
+		}
+		for _, l := range r.now().pieces {
+			names = append(names, l.ifname)
+		}
+	}
+	return names
 }
 
 // there reports whether one of ls is in the network namespace that the container has now.
@@ -366,12 +437,16 @@ func (m *model) gc(o op) codes {
 		to = append(to, gcNet)
 	}
 	left := make(map[string][]string)
-	unrecorded := make(map[string]bool)
+	unrecorded, foreign := make(map[string]bool), false
+	further := make(map[string]bool) // networks of other interfaces than the runtime's
 	for _, v := range o.valid {
 		own := scratch.Key{Network: o.key.Network, ContainerID: v.ContainerID, IfName: v.IfName}
 		if m.records[own] == nil {
 			unrecorded[v.ContainerID+"/"+v.IfName] = true
 		}
+		foreign = foreign || !slices.ContainsFunc(m.keys, func(k scratch.Key) bool {
+			return k.ContainerID == v.ContainerID && k.IfName == v.IfName && m.records[k] != nil && !failed[k]
+		})
 	}
 	for _, k := range m.keys {
 		r := m.records[k]
@@ -386,7 +461,11 @@ func (m *model) gc(o op) codes {
 		for _, l := range r.now().pieces {
 			left[l.network] = append(left[l.network], k.ContainerID+"/"+l.ifname)
 			same := func(n piece) bool { return n.network == l.network && slices.Equal(n.plugins, l.plugins) }
-			if k.Network == o.key.Network && !slices.ContainsFunc(to, same) {
+			if k.Network != o.key.Network {
+				continue
+			}
+			further[l.network] = further[l.network] || l.ifname != k.IfName
+			if !slices.ContainsFunc(to, same) {
 				to = append(to, l)
 			}
 		}
@@ -394,7 +473,13 @@ func (m *model) gc(o op) codes {
 	if !known {
 		return cs
 	}
+	if foreign && slices.ContainsFunc(to, func(n piece) bool { return further[n.network] }) {
+		cs = append(cs, 11)
+	}
 	for _, n := range to {
+		if foreign && further[n.network] {
+			continue
+		}
 		left[n.network] = slices.AppendSeq(left[n.network], maps.Keys(unrecorded))
 		slices.Sort(left[n.network])
 		left[n.network] = slices.Compact(left[n.network])
@@ -404,4 +489,18 @@ func (m *model) gc(o op) codes {
 		}
 	}
 	return cs
+}
+
+// alike returns ls without those that are recorded exactly like one before.
+func alike(ls []piece) (distinct []piece) {
+	seen := make(map[string]bool)
+	for _, l := range ls {
+		sorted := l
+		sorted.gone = slices.Sorted(slices.Values(l.gone))
+		if text := fmt.Sprint(sorted, l.fresh, l.ns); !seen[text] {
+			seen[text] = true
+			distinct = append(distinct, l)
+		}
+	}
+	return distinct
 }

@@ -9,6 +9,7 @@ import (
 	"path"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -93,6 +94,12 @@ func newWorld(t testing.TB, dir string) *world {
 // start is a new process.
 func (w *world) start() {
 	w.m = &Manager{Dir: w.dir, Invoker: &delegate.Invoker{Exec: worldExec{w.exec, w}, Parallel: w.parallel}, DelTries: w.tries}
+	w.m.InterfaceNames = func(netns string) (names []string, _ error) {
+		if exists(netns) {
+			names = []string{"lo"} // the plugins make none
+		}
+		return names, nil
+	}
 }
 
 // worldExec is where the world looks over the shoulder of a Manager.
@@ -341,7 +348,7 @@ func (w *world) transaction(ctx context.Context, o op) Transaction {
 	tx := Transaction{
 		NetNS: w.namespace(o.key.ContainerID),
 		Plan: func(_ context.Context, taken []string) ([]delegate.Attachment, error) {
-			w.trace = append(w.trace, fmt.Sprint("plan ", taken))
+			w.trace = append(w.trace, planTrace(taken))
 			_, err := own(ctx, "plan")
 			return attachments(o.plan()), err
 		},
@@ -388,4 +395,9 @@ func (w *world) gc(ctx context.Context, o op) error {
 		valid = nil
 	}
 	return w.m.GC(ctx, Collection{Network: o.key.Network, Valid: valid, Networks: nets})
+}
+
+// planTrace is what the trace says of a plan with these names taken.
+func planTrace(taken []string) string {
+	return fmt.Sprint("plan ", slices.DeleteFunc(taken, func(name string) bool { return name == "lo" }))
 }

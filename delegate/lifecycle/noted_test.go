@@ -184,12 +184,12 @@ func TestNextTryLeavesOutWhatIsGone(t *testing.T) {
 			tr.Report = report
 			_, err := n.Add(n.t.Context(), eth0, tr)
 			return err
-		}, "deleting"},
+		}, "leftover"},
 		"ADD": {false, func(n *node) error {
 			n.failOn("ADD macvlan", 101)
 			_, err := n.Add(n.t.Context(), eth0, trio(eth0))
 			return err
-		}, "deleting"},
+		}, "leftover"},
 		"Again": {true, func(n *node) error { return errors.Join(gc(n), gc(n)) }, "deleting"},
 	} {
 		for _, how := range []string{"fails", "dies"} {

@@ -36,7 +36,7 @@ func TestKilledProcessLeavesWhatDelNeeds(t *testing.T) {
 	}{
 		"ADD at the first plugin":   {role{Verb: "ADD", KillAt: "ADD bridge"}, false, "planned", three},
 		"ADD at the last plugin":    {role{Verb: "ADD", KillAt: "ADD macvlan"}, false, "planned", three},
-		"ADD while it is undone":    {role{Verb: "ADD", FailAt: "ADD macvlan", KillAt: "DEL tuning"}, false, "deleting", three[1:]},
+		"ADD while it is undone":    {role{Verb: "ADD", FailAt: "ADD macvlan", KillAt: "DEL tuning"}, false, "leftover", three[1:]},
 		"DEL at the first plugin":   {role{Verb: "DEL", KillAt: "DEL macvlan"}, true, "deleting", three},
 		"DEL at the last plugin":    {role{Verb: "DEL", KillAt: "DEL bridge"}, true, "deleting", three[2:]},
 		"ATTACH":                    {role{Verb: "ATTACH", KillAt: "ADD ipvlan"}, true, "partial", append([]string{"DEL ipvlan hot0"}, three...)},

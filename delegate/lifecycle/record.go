@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -15,6 +17,7 @@ import (
 	"github.com/containernetworking/cni/pkg/utils"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/bounds"
 	"github.com/metacni/metacni/internal/terse"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
@@ -27,6 +30,10 @@ type Record struct {
 	State            scratch.State // Partial while one of Attached is being attached, or could not be undone
 	Created, Updated time.Time
 	Attached         []delegate.Attached
+
+	// Leftovers are what cannot be removed of an Add before. They are removed when
+	// Attached is.
+	Leftovers []delegate.Attached
 
 	// Sources are the files from which it was adopted, see [Adoption].
 	Sources []string
@@ -94,8 +101,9 @@ func (m *Manager) record(r scratch.Record[record]) Record {
 	r = settledState(r)
 	return Record{
 		Key: r.Key, State: r.State, Created: r.Created, Updated: r.Updated,
-		Attached: r.Value.attached(r.Key.ContainerID, asRecorded),
-		Sources:  r.Value.Sources, Why: r.Value.Why,
+		Attached:  r.Value.attached(r.Key.ContainerID, asRecorded),
+		Leftovers: record{Delegates: r.Value.Leftovers}.attached(r.Key.ContainerID, asRecorded),
+		Sources:   r.Value.Sources, Why: r.Value.Why,
 		root: m.Root, entries: r.Value.Delegates,
 	}
 }
@@ -103,9 +111,11 @@ func (m *Manager) record(r scratch.Record[record]) Record {
 // record is the form of a record on disk. It does not use the types of package
 // delegate, so that these can change.
 type record struct {
+	Type      string   `json:"type,omitempty"` // see [Manager.Type]
 	Delegates []entry  `json:"delegates"`
 	Adopted   bool     `json:"adopted,omitempty"` // results may be unknown
 	Sources   []string `json:"sources,omitempty"`
+	Leftovers []entry  `json:"leftovers,omitempty"` // of an Add before, which cannot be removed
 	Tries     int      `json:"tries,omitempty"`
 	Why       string   `json:"why,omitempty"`
 }
@@ -120,9 +130,10 @@ type entry struct {
 	Files          []string                   `json:"files,omitempty"`
 	Result         json.RawMessage            `json:"result,omitempty"`
 	Unfinished     bool                       `json:"unfinished,omitempty"` // Result is not of the last plugin
-	Gone           []int                      `json:"gone,omitzero"`        // see [delegate.Attached]; not nil once a DEL has been tried
+	Gone           []int                      `json:"gone,omitzero"`        // see [delegate.Attached]; not nil if the plugins may have been told to release
 	Adopted        bool                       `json:"adopted,omitempty"`    // attached by another program
 	Half           bool                       `json:"half,omitempty"`       // to be removed, in a partial record
+	New            bool                       `json:"new,omitempty"`        // never attached, in a record that is not Planned or Leftover
 	Leaving        bool                       `json:"leaving,omitempty"`    // what Half was called in version 1
 }
 
@@ -160,10 +171,8 @@ func (p *reader) network(text []byte) (n netconf.Network, err error) {
 func (p *reader) decode(text []byte, r *record) error {
 	var read struct {
 		record
-		Delegates []struct {
-			entry
-			Network json.RawMessage `json:"network"` // instead of that of entry
-		} `json:"delegates"`
+		Delegates []rawEntry `json:"delegates"` // instead of those of record
+		Leftovers []rawEntry `json:"leftovers"`
 	}
 	if err := json.Unmarshal(text, &read); err != nil {
 		return err
@@ -172,20 +181,34 @@ func (p *reader) decode(text []byte, r *record) error {
 		return errors.New("no delegates")
 	}
 	*r = read.record
-	r.Delegates = make([]entry, len(read.Delegates))
-	for i, d := range read.Delegates {
+	var err error
+	if r.Delegates, err = p.entries(read.Delegates); err == nil {
+		r.Leftovers, err = p.entries(read.Leftovers)
+	}
+	return err
+}
+
+// A rawEntry is an entry whose network has not been parsed.
+type rawEntry struct {
+	entry
+	Network json.RawMessage `json:"network"` // instead of that of entry
+}
+
+func (p *reader) entries(read []rawEntry) ([]entry, error) {
+	es := make([]entry, len(read))
+	for i, d := range read {
 		e := d.entry
 		var err error
 		if e.Network, err = p.network(d.Network); err != nil {
-			return err
+			return nil, err
 		}
 		e.Half, e.Leaving = e.Half || e.Leaving, false
 		if err := usable(e.attached("", asRecorded)); err != nil {
-			return fmt.Errorf("delegate %d: %w", i, err)
+			return nil, fmt.Errorf("delegate %d: %w", i, err)
 		}
-		r.Delegates[i] = e
+		es[i] = e
 	}
-	return nil
+	return es, nil
 }
 
 // A plan is a record without the changes that were noted in it.
@@ -240,6 +263,7 @@ func recordable(k scratch.Key, plan []delegate.Attachment) error {
 	if len(plan) == 0 {
 		return impossible("the plan has no networks")
 	}
+	size := 0
 	for _, p := range plan {
 		if p.ContainerID != k.ContainerID {
 			return refused(p, impossible("planned for another container, "+terse.ID(p.ContainerID)))
@@ -247,6 +271,13 @@ func recordable(k scratch.Key, plan []delegate.Attachment) error {
 		if err := keepable(p); err != nil {
 			return refused(p, err)
 		}
+		size += p.Network.Size() + len(p.Origin)
+		for _, arg := range p.CapabilityArgs {
+			size += len(arg)
+		}
+	}
+	if size > bounds.Record { // before it is encoded, which takes several times the memory
+		return impossible("the record would be " + bounds.Above(bounds.Record).Error())
 	}
 	return nil
 }
@@ -263,10 +294,28 @@ func keepable(a delegate.Attachment) error {
 			return impossible(fmt.Sprintf("%q is not UTF-8", s))
 		}
 	}
-	if len(a.Origin) > 0 && (!json.Valid(a.Origin) || !utf8.Valid(a.Origin)) {
-		return impossible("the origin is not JSON")
+	if err := usable(delegate.Attached{Attachment: a}); err != nil {
+		return err
 	}
-	return usable(delegate.Attached{Attachment: a})
+	for _, name := range slices.Sorted(maps.Keys(a.CapabilityArgs)) {
+		if err := keepableJSON("capability argument "+strconv.Quote(name), a.CapabilityArgs[name]); err != nil {
+			return err
+		}
+	}
+	return keepableJSON("origin", a.Origin)
+}
+
+// keepableJSON refuses text, which may be empty, if it is not JSON or is nested too
+// deeply.
+func keepableJSON(what string, text []byte) error {
+	switch {
+	case len(text) == 0:
+	case !json.Valid(text) || !utf8.Valid(text):
+		return impossible("the " + what + " is not JSON")
+	case bounds.Deeper(text, bounds.Depth):
+		return impossible(fmt.Sprintf("the %s is nested more deeply than %d levels", what, bounds.Depth))
+	}
+	return nil
 }
 
 // entries returns the form on disk of plan, before it is carried out.
@@ -298,6 +347,32 @@ func halfDone(e entry) bool { return e.Half }
 // left reports whether some plugin of e may have something in the container.
 func (e entry) left() bool {
 	return len(delegate.Left([]delegate.Attached{e.attached("", asRecorded)})) > 0
+}
+
+// over reports whether nothing of e is to be removed any more.
+func (e entry) over() bool { return !e.left() && len(e.Files) == 0 }
+
+// distinct returns es without those that are recorded exactly like one before: the same
+// DELs remove what both have left. An ADD that is repeated leaves such entries each time.
+func distinct(es []entry) []entry {
+	seen := make(map[string]bool)
+	return slices.DeleteFunc(es, func(e entry) bool {
+		text, err := json.Marshal(e)
+		again := seen[string(text)]
+		seen[string(text)] = true
+		return again && err == nil
+	})
+}
+
+// leaving is the state of r while it is being removed: Leftover if nothing of what is
+// left of it was ever attached.
+func leaving(r scratch.Record[record]) scratch.State {
+	left := slices.DeleteFunc(slices.Clone(r.Value.Delegates), func(e entry) bool { return !e.left() })
+	old := func(e entry) bool { return !e.New }
+	if r.State == scratch.Planned || r.State == scratch.Leftover || len(left) > 0 && !slices.ContainsFunc(left, old) {
+		return scratch.Leftover
+	}
+	return scratch.Deleting
 }
 
 // allOf are the plugins of n, as [delegate.Attached.Gone] has them.
@@ -337,9 +412,9 @@ func asRecorded(n netns) string { return n.Path }
 // attached returns the delegates of r. where returns the path of a recorded
 // namespace.
 func (r record) attached(containerID string, where func(netns) string) []delegate.Attached {
-	as := make([]delegate.Attached, len(r.Delegates))
-	for i, e := range r.Delegates {
-		as[i] = e.attached(containerID, where)
+	var as []delegate.Attached
+	for _, e := range r.Delegates {
+		as = append(as, e.attached(containerID, where))
 	}
 	return as
 }

@@ -180,7 +180,9 @@ func TestAddUndoesWhatADelLeftFirst(t *testing.T) {
 func TestAddFailsBesideWhatItCannotUndo(t *testing.T) {
 	t.Parallel()
 	dead := newNode(t)
-	dead.crash("ADD tuning", eth0)
+	dead.add(eth0)
+	dead.dieOn("DEL macvlan")
+	dead.dies(func() error { return dead.Del(t.Context(), Removal{Key: eth0}) })
 	n := nodeAt(t, dead.Dir)
 	n.failOn("DEL bridge", 123)
 	_, err := n.Add(t.Context(), eth0, pair(eth0))
@@ -216,7 +218,7 @@ func TestNothingRunsWithoutARecord(t *testing.T) {
 			}
 			wantCode(t, err, 5)
 			n.wantTrace()
-			if d := cmp.Diff(before, used(files(t, filepath.Dir(n.Dir)))); d != "" {
+			if d := cmp.Diff(before, files(t, filepath.Dir(n.Dir))); d != "" {
 				t.Errorf("files (-before +after):\n%s", d)
 			}
 		})

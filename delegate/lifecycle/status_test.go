@@ -3,14 +3,18 @@ package lifecycle
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
 )
@@ -188,4 +192,48 @@ func (n *node) damageOrigin(k scratch.Key, origin string) {
 	if err := errors.Join(err, l.Unlock()); err != nil {
 		n.t.Fatal(err)
 	}
+}
+
+// STATUS tries what an ADD does first: it is an error if nothing can be written in the
+// directory of the records, and no file is left or touched.
+func TestStatusTriesToWrite(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	for range 2 {
+		if err := n.Status(t.Context(), nil); err != nil {
+			t.Error(err)
+		}
+	}
+	if left := files(t, n.Dir); len(left) > 0 {
+		t.Errorf("left %q", left)
+	}
+	n.add(eth0)
+	before := n.files()
+	if err := os.WriteFile(filepath.Join(n.Dir, ".tmp-try"), []byte("of one that was killed"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Status(t.Context(), []netconf.Network{network("blue", "bridge")}); err != nil {
+		t.Error(err)
+	}
+	if d := cmp.Diff(before, n.files()); d != "" {
+		t.Errorf("files (-before +after):\n%s", d)
+	}
+	if err := os.Mkdir(filepath.Join(n.Dir, ".tmp-try"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	calls := len(n.trace())
+	err := n.Status(t.Context(), []netconf.Network{network("blue", "bridge")})
+	wantCode(t, err, types.ErrIOFailure)
+	wantSaid(t, err, n.Dir)
+	if len(n.trace()) != calls {
+		t.Error("a plugin was asked")
+	}
+
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err = (&Manager{Dir: file}).Status(t.Context(), nil)
+	wantCode(t, err, types.ErrIOFailure)
+	wantSaid(t, err, file)
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"io/fs"
 	"slices"
 	"sync"
 	"time"
@@ -24,6 +23,9 @@ import (
 // It is needed because some runtimes never send GC, and forget a container whose
 // ADD has failed even if the DEL failed as well. A Sweeper does not touch what is
 // attached to an existing container, nor what another operation is working on.
+//
+// Without a network namespace a plugin cannot remove everything: bridge leaves its
+// ipMasq rules. This holds for GC too.
 //
 // A Sweeper may be used by one goroutine at a time. Any number of Sweepers may
 // work on one directory.
@@ -51,7 +53,7 @@ type Sweeper struct {
 	Timeout time.Duration
 
 	// Wait is the time until the second try. It doubles with each failure, up
-	// to MaxWait. Zero means 30 seconds for Wait and 1 hour for MaxWait.
+	// to MaxWait. Zero means 30 seconds for Wait and 10 minutes for MaxWait.
 	Wait, MaxWait time.Duration
 
 	// Begin, if not nil, is called before each try, by several goroutines. The
@@ -74,7 +76,7 @@ const (
 	defaultBatch   = 64
 	defaultTimeout = 30 * time.Second
 	defaultWait    = 30 * time.Second
-	defaultMaxWait = time.Hour
+	defaultMaxWait = 10 * time.Minute
 )
 
 // idleTimeout bounds the wait for a container's lock. A lock that is free is taken
@@ -245,7 +247,7 @@ func (s *Sweeper) remove(ctx context.Context, k scratch.Key, how *removing) (don
 	err = m.holding(ctx, k.ContainerID, l, func(ctx context.Context, l *scratch.Lock) error {
 		r, err := m.store().Get(k)
 		if err != nil {
-			return except(err, fs.ErrNotExist)
+			return except(err, notThere)
 		}
 		r = settledState(r)
 		if !s.stale(m.record(r)) {

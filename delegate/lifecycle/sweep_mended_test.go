@@ -60,7 +60,7 @@ func TestSweepWithMendedConfiguration(t *testing.T) {
 			if err == nil {
 				t.Fatal("success")
 			}
-			n.wantRecords("c1/eth0 deleting")
+			n.wantRecords("c1/eth0 leftover")
 			s := newSweeper(n)
 			s.sweep(Sweep{Failed: 1})
 			tt.mend(s)
@@ -121,19 +121,25 @@ func TestSweepKeepsToWhatWasAdopted(t *testing.T) {
 	n.wantRecords("c1/eth0 deleting")
 }
 
-// What was attached is never removed with another configuration.
+// What was attached is never removed with another configuration, even if the plugins are
+// the same and would succeed.
 func TestSweepKeepsToWhatWasAttached(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.add(eth0)
-	n.failOn("DEL macvlan", 101)
-	wantCode(t, n.Del(t.Context(), Removal{Key: eth0}), 101)
-	s := newSweeper(n)
-	s.Current = func(a delegate.Attachment) (netconf.Network, error) { return network(a.Network.Name(), "ipvlan"), nil }
-	s.sweep(Sweep{Failed: 1})
-	for _, c := range n.trace() {
-		if c == "DEL ipvlan net0" {
-			t.Error("with another plugin")
+	n.on("DEL macvlan", func(_ context.Context, c delegatetest.Call) error {
+		if !strings.Contains(string(c.Stdin), "mode") {
+			return errors.New("not now")
 		}
+		return nil
+	})
+	if err := n.Del(t.Context(), Removal{Key: eth0}); err == nil {
+		t.Fatal("success")
 	}
+	s := newSweeper(n)
+	s.Current = func(delegate.Attachment) (netconf.Network, error) {
+		return mustParse(`{"cniVersion":"1.1.0","name":"red","plugins":[{"type":"macvlan","mode":"l2"}]}`), nil
+	}
+	s.sweep(Sweep{Failed: 1})
+	n.wantRecords("c1/eth0 deleting")
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -287,4 +288,25 @@ func TestSweepSaysThatTheDirectoryCannotBeRead(t *testing.T) {
 	}
 	unlink(t, n.Dir)
 	s.sweep(Sweep{})
+}
+
+// Several attachments are removed at the same time by one pass, which shares nothing that
+// it writes.
+func TestSweepRemovesSeveralAtOnce(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	var all sync.WaitGroup
+	all.Add(sweepers) // none goes on before all are there
+	n.on("DEL macvlan", func(context.Context, delegatetest.Call) error {
+		all.Done()
+		all.Wait()
+		return nil
+	})
+	for i := range sweepers {
+		netns := newNetNS(t)
+		n.addIn(key(fmt.Sprint("c", i), "eth0"), netns)
+		unlink(t, netns)
+	}
+	newSweeper(n).sweep(Sweep{Removed: sweepers})
+	n.wantNothing()
 }

@@ -250,7 +250,7 @@ func TestUndoThatHangsEndsInTime(t *testing.T) {
 		if d := cmp.Diff([]string{"tuning c1 eth0"}, n.exec.Live()); d != "" {
 			t.Errorf("alive (-want +got):\n%s", d)
 		}
-		n.wantRecords("c1/eth0 deleting")
+		n.wantRecords("c1/eth0 leftover")
 		n.exec.Plugins = plugins()
 		n.del(eth0)
 		n.wantNothing()

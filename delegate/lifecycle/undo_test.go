@@ -171,7 +171,7 @@ func TestRecordStaysWhenTheUndoFails(t *testing.T) {
 				t.Fatalf("err = %v", err)
 			}
 			wantCode(t, left.Undo, 102)
-			n.wantRecords("c1/eth0 deleting")
+			n.wantRecords("c1/eth0 leftover")
 			if d := cmp.Diff([]string{"tuning c1 eth0"}, n.exec.Live()); d != "" {
 				t.Errorf("alive (-want +got):\n%s", d)
 			}
@@ -316,7 +316,7 @@ func TestKilledWhileUndoingLeavesPluginsResults(t *testing.T) {
 	tr.Report = func(context.Context, []delegate.Attached) error { return errors.New("nobody listens") }
 	dead.dies(func() error { _, err := dead.Add(t.Context(), eth0, tr); return err })
 	n := nodeAt(t, dead.Dir)
-	n.wantRecords("c1/eth0 deleting")
+	n.wantRecords("c1/eth0 leftover")
 	n.del(eth0)
 	n.wantCalls(0, "DEL macvlan net0 <macvlan>", "DEL tuning eth0 <tuning>", "DEL bridge eth0 <tuning>")
 }

@@ -1,0 +1,101 @@
+package lifecycle
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+
+	"github.com/metacni/metacni/scratch"
+)
+
+// clear removes what an interrupted operation has left of k, or what was attached to
+// a network namespace that is gone, or has lost its interface. It returns what cannot
+// be removed of a leftover. It fails with ErrAdded when k is attached.
+func (m *Manager) clear(ctx context.Context, l *scratch.Lock, k scratch.Key) ([]entry, error) {
+	r, err := m.store().Get(k)
+	var how *removing
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case r.State.Attached():
+		if how = m.ended(r); how == nil {
+			return nil, ErrAdded
+		}
+	}
+	err = m.remove(ctx, l, k, how)
+	if err == nil {
+		return nil, nil
+	}
+	if r, getErr := m.store().Get(k); getErr == nil && r.State == scratch.Leftover && errors.As(err, new(*givenUpError)) {
+		// If remove could not note what it did, there still are two lists.
+		return slices.DeleteFunc(append(r.Value.Delegates, r.Value.Leftovers...), entry.over), nil
+	}
+	return nil, fmt.Errorf("what was attached before cannot be removed: %w", err)
+}
+
+// ended returns how r, which is attached, is removed when its network namespace is
+// gone or has lost its interface. Otherwise it returns nil.
+func (m *Manager) ended(r scratch.Record[record]) *removing {
+	switch {
+	case m.record(r).outlived():
+		return &removing{}
+	case m.lost(r):
+		return &removing{others: true}
+	}
+	return nil
+}
+
+// there returns the container's records without the damaged ones. First it removes the
+// other attachments that have ended: a later DEL might remove what this ADD makes.
+func (a *addition) there(ctx context.Context) ([]scratch.Record[record], error) {
+	read := func() ([]scratch.Record[record], error) {
+		rs, err := a.m.store().Records(ctx, a.lock)
+		return rs, except(err, func(err error) bool {
+			return errors.Is(err, scratch.ErrCorrupt) || errors.Is(err, scratch.ErrVersion)
+		})
+	}
+	rs, err := read()
+	cleared := false
+	for _, r := range rs {
+		if r.Key == a.r.Key || !r.State.Attached() || ctx.Err() != nil {
+			continue
+		}
+		if how := a.m.ended(r); how != nil {
+			_ = a.m.remove(ctx, a.lock, r.Key, how) // if it fails the record stays, and its names are in use
+			cleared = true
+		}
+	}
+	if cleared {
+		return read()
+	}
+	return rs, err
+}
+
+// lost reports whether the interface of r, which is attached, is certainly not in its
+// network namespace any more. Its result must have it there, with an address: not
+// every plugin makes an interface.
+func (m *Manager) lost(r scratch.Record[record]) bool {
+	i := slices.IndexFunc(r.Value.Delegates, func(e entry) bool { return e.IfName == r.Key.IfName && !e.Half })
+	if i < 0 {
+		return false
+	}
+	e := r.Value.Delegates[i]
+	var result struct {
+		Interfaces []struct{ Name, Mac, Sandbox string }
+	}
+	_ = json.Unmarshal(e.Result, &result) // if it fails there are none
+	made := false
+	for _, there := range result.Interfaces {
+		made = made || there.Name == e.IfName && there.Mac != "" && there.Sandbox != ""
+	}
+	if !made {
+		return false
+	}
+	names, err := m.interfaceNames(e.NetNS.forDel(looking(m.Root), ""))
+	return err == nil && len(names) > 0 && !slices.Contains(names, e.IfName)
+}
