@@ -90,6 +90,7 @@ type Config struct {
 //	stdout              ADD prints one JSON document
 //	result              ADD prints a result of the version asked for, with a delegate's address
 //	versions            ADD and DEL work in every supported version
+//	chain               ADD with a prevResult prints the interfaces and addresses of that, too
 //	request             delegates receive name, cniVersion and their own keys unchanged
 //	environment         delegates receive the plugin's environment
 //	stderr              delegates' stderr appears on the plugin's

@@ -2,6 +2,7 @@ package delegatetest_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -240,7 +241,11 @@ func TestAPluginWithoutDelegatesIsCheckedForTheRest(t *testing.T) {
 	alone := plugin.Plugin{
 		Check: nothing, Del: nothing, GC: nothing, Status: nothing,
 		Add: func(_ context.Context, c *plugin.Call) error {
-			_, err := fmt.Fprintf(c.Stdout, `{"cniVersion":%q}`, c.CNIVersion)
+			result := json.RawMessage(fmt.Sprintf(`{"cniVersion":%q}`, c.CNIVersion))
+			if err := c.Value("prevResult", &result); err != nil {
+				return err
+			}
+			_, err := c.Stdout.Write(result)
 			return err
 		},
 	}
@@ -271,7 +276,7 @@ func TestFakesReplaceTheResultOfADelegate(t *testing.T) {
 
 	r := newRecorder(t.Context())
 	delegatetest.Conform(r, newMeta("prints an empty result").program(), conf)
-	if diff := cmp.Diff([]string{"result", "versions"}, *r.failed); diff != "" || !strings.Contains(strings.Join(*r.said, "\n"), "10.1.2.3") {
+	if diff := cmp.Diff([]string{"result", "versions", "chain"}, *r.failed); diff != "" || !strings.Contains(strings.Join(*r.said, "\n"), "10.1.2.3") {
 		t.Errorf("failed (-want +got):\n%s%s", diff, strings.Join(*r.said, "\n"))
 	}
 }

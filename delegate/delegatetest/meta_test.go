@@ -16,6 +16,7 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
 )
 
@@ -273,8 +274,43 @@ func (m *meta) print(result []byte) error {
 	case m.has("prints its own version"):
 		result = bytes.Replace(result, []byte(`"cniVersion":"1.1.0"`), []byte(`"cniVersion":"1.0.0"`), 1)
 	}
+	if m.conf.PrevResult != nil && !m.has("drops prevResult") && !m.has("prints an empty result") {
+		result = m.chained(result)
+	}
 	_, err := m.stdout.Write(result)
 	return err
+}
+
+// chained returns result behind prevResult.
+func (m *meta) chained(result []byte) []byte {
+	var all [2]*types100.Result
+	for i, text := range [][]byte{m.conf.PrevResult, result} {
+		r, err := create.CreateFromBytes(text)
+		if err != nil {
+			return result
+		}
+		if all[i], err = types100.NewResultFromResult(r); err != nil {
+			return result
+		}
+	}
+	prev, own := all[0], all[1]
+	for _, ip := range own.IPs {
+		if ip.Interface != nil && !m.has("mixes up interfaces") {
+			*ip.Interface += len(prev.Interfaces)
+		}
+	}
+	prev.IPs = append(prev.IPs, own.IPs...)
+	if !m.has("drops interfaces of prevResult") {
+		own.Interfaces = append(prev.Interfaces, own.Interfaces...)
+	}
+	prev.Interfaces = own.Interfaces
+	r, err := prev.GetAsVersion(m.conf.CNIVersion)
+	if err != nil {
+		return result
+	}
+	var out bytes.Buffer
+	_ = r.PrintTo(&out) // to memory
+	return out.Bytes()
 }
 
 // recorded reads the record. From then on the delegates are those of the ADD. It

@@ -63,6 +63,10 @@ func addChecks() []Check {
 			"A configuration with another cniVersion from the plugin's own list gives pods that do not start, or that leave interfaces and addresses behind.",
 			versionSelection, checkVersions,
 		}, {
+			"chain", "ADD with a prevResult prints the interfaces and addresses of that, too",
+			"Behind other plugins in a chain, the runtime loses the addresses that those gave the pod.",
+			addOperation, checkChain,
+		}, {
 			"request", "delegates receive name, cniVersion and their own keys unchanged",
 			"A delegate works without the options that did not reach it, such as a VLAN or a rate limit, and nobody is told.",
 			derivation, checkRequest,

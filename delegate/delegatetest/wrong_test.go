@@ -31,8 +31,12 @@ var wrong = map[string][]string{
 	"prints noise":           {"stdout", "result", "versions", "add-broken"},
 	"prints nothing":         {"stdout", "result", "versions", "add-broken"},
 	"prints two results":     {"stdout", "result", "versions", "add-broken"},
-	"prints an empty result": {"result", "versions"},
+	"prints an empty result": {"result", "versions", "chain"},
 	"prints its own version": {"result", "versions"},
+
+	"drops prevResult":               {"chain"},
+	"drops interfaces of prevResult": {"chain"},
+	"mixes up interfaces":            {"chain"},
 
 	"drops keys":        {"request"},
 	"drops the name":    {"request"},

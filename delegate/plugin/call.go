@@ -82,8 +82,10 @@ func (c *Call) Key() scratch.Key {
 }
 
 // Attachment returns n applied to the interface that the runtime asks for. It has
-// no capability arguments.
+// no capability arguments. The network is completed, see [Call.Complete]. If that
+// fails the attachment has no network, and an ADD of it is refused.
 func (c *Call) Attachment(n netconf.Network) delegate.Attachment {
+	n, _ = c.Complete(n)
 	return delegate.Attachment{Network: n, ContainerID: c.ContainerID, NetNS: c.Netns, IfName: c.IfName, Args: c.Args}
 }
 
@@ -93,12 +95,12 @@ func (c *Call) Attachment(n netconf.Network) delegate.Attachment {
 // others what is [Shared] of them ([SharedArgs]).
 func (c *Call) Attachments(nets ...netconf.Network) ([]delegate.Attachment, error) {
 	var args map[string]json.RawMessage
-	err := c.Value("runtimeConfig", &args)
+	if err := c.Value("runtimeConfig", &args); err != nil {
+		return nil, err
+	}
+	nets, err := c.complete(nets)
 	as := make([]delegate.Attachment, len(nets))
 	for i, n := range nets {
-		if err == nil {
-			n, err = c.Complete(n)
-		}
 		as[i] = c.Attachment(n)
 		as[i].IfName, as[i].CapabilityArgs = "", args
 		if i == 0 {
@@ -174,12 +176,32 @@ func askers(as []delegate.Attachment, primary string, err error) string {
 	return "network " + strings.Join(names, " and ")
 }
 
+// complete returns nets, in which those that can be completed are, see [Call.Complete].
+func (c *Call) complete(nets []netconf.Network) ([]netconf.Network, error) {
+	nets = slices.Clone(nets)
+	var errs []error
+	for i, n := range nets {
+		n, err := c.Complete(n)
+		if err == nil {
+			nets[i] = n
+		}
+		errs = append(errs, err)
+	}
+	return nets, errors.Join(errs...)
+}
+
 // Complete returns n with the name and version of c where n has none. It fails
 // with [netconf.ErrInvalid] for the zero Network, which null in a configuration is
-// decoded to.
+// decoded to, and for a list that also has a "type", which other programs take for a
+// plugin. The other methods of c do this themselves with the networks that they
+// are given.
 func (c *Call) Complete(n netconf.Network) (netconf.Network, error) {
 	if n.IsZero() {
 		return n, c.Invalid("", errors.New("a network is null, want an object"))
+	}
+	var keys struct{ Type json.RawMessage } // in any case, as other programs read it
+	if err := n.Decode(&keys); err == nil && keys.Type != nil {
+		return n, c.Invalid("", errors.New(`has both "type" and "plugins": a plugin has a type, and a list has plugins`))
 	}
 	var edits []netconf.Edit
 	if !n.Has("name") {
@@ -197,7 +219,16 @@ func (c *Call) Complete(n netconf.Network) (netconf.Network, error) {
 // Add attaches the container as t says and prints the result of the first
 // attachment, after t.Report. It calls [lifecycle.Manager.Add]. If t has no NetNS,
 // Add sets CNI_NETNS.
+//
+// If the runtime runs this plugin after others in a chain, the configuration has their
+// prevResult. Then what Add prints begins with its interfaces, addresses, routes and
+// DNS settings, as the specification asks (section 2, "ADD"). The record and t.Report
+// have the delegates' own results.
 func (c *Call) Add(ctx context.Context, t lifecycle.Transaction) error {
+	prev, err := c.prevResult()
+	if err != nil {
+		return err
+	}
 	t.NetNS = cmp.Or(t.NetNS, c.Netns)
 	report := t.Report
 	t.Report = func(ctx context.Context, added []delegate.Attached) error {
@@ -206,9 +237,9 @@ func (c *Call) Add(ctx context.Context, t lifecycle.Transaction) error {
 				return err
 			}
 		}
-		return added[0].PrintTo(c.Stdout, c.CNIVersion)
+		return c.print(prev, added[0])
 	}
-	_, err := c.Manager.Add(ctx, c.Key(), t)
+	_, err = c.Manager.Add(ctx, c.Key(), t)
 	return err
 }
 
@@ -228,12 +259,17 @@ func (c *Call) GC(ctx context.Context, nets ...netconf.Network) error {
 	if err != nil {
 		return err
 	}
-	return c.Manager.GC(ctx, lifecycle.Collection{Network: c.Name, Valid: valid, Networks: nets})
+	nets, err = c.complete(nets)
+	return errors.Join(c.Manager.GC(ctx, lifecycle.Collection{Network: c.Name, Valid: valid, Networks: nets}), err)
 }
 
 // Status runs STATUS of the plugins in nets, in order. It stops at the first that
 // is not ready, with CNI code 50 or 51; see [status.NotReady].
 func (c *Call) Status(ctx context.Context, nets ...netconf.Network) error {
+	nets, err := c.complete(nets)
+	if err != nil {
+		return err
+	}
 	return status.NotReady(c.Manager.Status(ctx, nets))
 }
 

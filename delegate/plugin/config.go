@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"iter"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,27 +17,34 @@ import (
 )
 
 // Config decodes the configuration of c into a T. For ADD and STATUS it is as
-// strict as [netconf.Decode]. For DEL, CHECK and GC it ignores mistakes in keys that
-// T does not have, such as a key given twice: these commands must work even if
-// somebody has broken the configuration after the ADD. Every error is a
-// [*netconf.Error].
+// strict as [netconf.Decode]. DEL, CHECK and GC must work even if somebody has
+// broken the configuration after the ADD. For them Config ignores a key given twice,
+// and leaves out each key whose value does not fit T: it fails only if the
+// configuration is not a JSON object. Every error is a [*netconf.Error].
+//
+// A key without which a command would look for its records in another place must
+// not be left out: read it with [Call.Value].
 func Config[T any](c *Call) (T, error) {
-	if c.Command == delegate.CommandAdd || c.Command == delegate.CommandStatus {
-		return netconf.Decode[T](c.StdinData)
+	v, err := netconf.Decode[T](c.StdinData)
+	if err == nil || c.strict() {
+		return v, err
 	}
-	return lenient[T](c.StdinData)
+	var keys map[string]json.RawMessage
+	if json.Unmarshal(c.StdinData, &keys) != nil || keys == nil {
+		return v, err
+	}
+	for key, value := range members(c.StdinData) {
+		text, _ := json.Marshal(map[string]json.RawMessage{key: value}) // cannot fail: it was decoded
+		if json.Unmarshal(text, new(T)) == nil {
+			_ = json.Unmarshal(text, &v)
+		}
+	}
+	return v, nil
 }
 
-func lenient[T any](stdin []byte) (T, error) {
-	strict, err := netconf.Decode[T](stdin)
-	if err == nil {
-		return strict, nil
-	}
-	var v *T // which null leaves nil
-	if json.Unmarshal(stdin, &v) == nil && v != nil {
-		return *v, nil
-	}
-	return strict, err
+// strict reports whether mistakes in any key make c fail.
+func (c *Call) strict() bool {
+	return c.Command == delegate.CommandAdd || c.Command == delegate.CommandStatus
 }
 
 // Invalid returns an error that says that key in the configuration is invalid, and
@@ -52,10 +60,16 @@ func (c *Call) Invalid(key string, err error) error {
 // delete the attachment that it stands for.
 func (c *Call) Valid() ([]types.GCAttachment, error) {
 	const current, former = "cni.dev/valid-attachments", "cni.dev/attachments"
-	conf, err := netconf.Decode[struct {
+	type lists struct {
 		Valid  []types.GCAttachment `json:"cni.dev/valid-attachments"`
 		Former []types.GCAttachment `json:"cni.dev/attachments"` // of libcni 1.1
-	}](c.StdinData)
+	}
+	var conf lists
+	if json.Unmarshal(c.StdinData, &conf) != nil { // a key given twice does not matter
+		if _, err := netconf.Decode[lists](c.StdinData); err != nil {
+			return nil, err
+		}
+	}
 	key := current
 	if conf.Valid == nil {
 		key, conf.Valid = former, conf.Former
@@ -65,7 +79,7 @@ func (c *Call) Valid() ([]types.GCAttachment, error) {
 			return nil, c.Invalid(key, errors.New("an element lacks containerID or ifname"))
 		}
 	}
-	return conf.Valid, err
+	return conf.Valid, nil
 }
 
 // stateDir returns the directory of the records as a path of this process.
@@ -107,7 +121,10 @@ func (c *Call) decode() (err error) {
 	if c.keys, err = Config[map[string]json.RawMessage](c); err != nil {
 		return err
 	}
-	err = errors.Join(c.Value("name", &c.Name), c.Value("type", &c.Type), c.Value("cniVersion", &c.CNIVersion))
+	err = c.Value("name", &c.Name)
+	if others := errors.Join(c.Value("type", &c.Type), c.Value("cniVersion", &c.CNIVersion)); c.strict() {
+		err = errors.Join(err, others)
+	}
 	c.CNIVersion = cmp.Or(c.CNIVersion, "0.1.0")
 	return err
 }
@@ -116,6 +133,9 @@ func (c *Call) decode() (err error) {
 // encoding/json and libcni do: keys match whatever their case, and of several the
 // last counts. Without such a key Value leaves value unchanged. An error is a
 // [*netconf.Error] of the kind [netconf.ErrDecode].
+//
+// Value is strict for every command. DEL, CHECK and GC must use it only for keys
+// that they cannot do without, such as the directory of the records; see [Config].
 func (c *Call) Value(name string, value any) error {
 	var matches []string
 	for key := range c.keys {
@@ -129,7 +149,11 @@ func (c *Call) Value(name string, value any) error {
 	case 1:
 		values = append(values, c.keys[matches[0]])
 	default:
-		values = inOrder(c.StdinData, matches)
+		for key, raw := range members(c.StdinData) {
+			if slices.Contains(matches, key) {
+				values = append(values, raw)
+			}
+		}
 	}
 	for _, raw := range values {
 		if err := json.Unmarshal(raw, value); err != nil {
@@ -139,17 +163,19 @@ func (c *Call) Value(name string, value any) error {
 	return nil
 }
 
-// inOrder returns the values of keys in the order in which object has them.
-func inOrder(object []byte, keys []string) (values []json.RawMessage) {
-	in := json.NewDecoder(bytes.NewReader(object))
-	_, _ = in.Token() // the brace: object has been decoded before
-	for in.More() {
-		var value json.RawMessage
-		token, _ := in.Token()
-		_ = in.Decode(&value)
-		if key, ok := token.(string); ok && slices.Contains(keys, key) {
-			values = append(values, value)
+// members yields the keys and values of object, which has been decoded before, in
+// their order.
+func members(object []byte) iter.Seq2[string, json.RawMessage] {
+	return func(yield func(string, json.RawMessage) bool) {
+		in := json.NewDecoder(bytes.NewReader(object))
+		_, _ = in.Token() // the brace
+		for in.More() {
+			var value json.RawMessage
+			token, _ := in.Token()
+			_ = in.Decode(&value)
+			if key, ok := token.(string); !ok || !yield(key, value) {
+				return
+			}
 		}
 	}
-	return values
 }

@@ -28,8 +28,9 @@ func Version() string {
 
 // Main runs p with [Plugin.Run] and the [OfProcess] Process, and exits with status
 // 1 if that fails. The first SIGTERM, SIGINT or SIGHUP ends the context of the
-// command; an ADD is then undone. If nobody reads the result, writing it is an
-// error: the process is not killed by SIGPIPE. VERSION, which leaves nothing to
+// command; an ADD is then undone, also if it waits for somebody to read its result. If
+// nobody can read the result, writing it is an error: the process is not killed by
+// SIGPIPE. VERSION, which leaves nothing to
 // undo, ends at these signals at once.
 //
 // A program that does nothing else starts a tenth faster with the line

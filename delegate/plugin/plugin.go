@@ -160,22 +160,12 @@ func (p Plugin) standard(ctx context.Context, c *Call) error {
 	return c.Add(ctx, lifecycle.Transaction{Plan: c.Plan(as...)})
 }
 
-// networks returns p's networks, each with a name and a version.
+// networks returns p's networks.
 func (p Plugin) networks(ctx context.Context, c *Call) ([]netconf.Network, error) {
 	if p.Networks == nil {
 		return nil, types.NewError(types.ErrInvalidEnvironmentVariables, "the plugin has no "+string(c.Command), "")
 	}
-	nets, err := p.Networks(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	complete := make([]netconf.Network, len(nets))
-	for i, n := range nets {
-		if complete[i], err = c.Complete(n); err != nil {
-			return nil, err
-		}
-	}
-	return complete, nil
+	return p.Networks(ctx, c)
 }
 
 // notReady makes err the answer to a STATUS. It leaves errors in the

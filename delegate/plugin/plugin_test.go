@@ -50,16 +50,17 @@ func TestSmallPluginConforms(t *testing.T) {
 
 // A node runs plugins without processes.
 type node struct {
-	dir   string
-	exec  *delegatetest.Exec
-	out   bytes.Buffer
-	taken []string
+	dir     string
+	version string // of the configuration
+	exec    *delegatetest.Exec
+	out     bytes.Buffer
+	taken   []string
 }
 
 func newNode(t *testing.T) *node {
 	t.Helper()
 	ok := delegatetest.Result(nil)
-	return &node{dir: t.TempDir(), exec: &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"bridge": ok, "macvlan": ok}}}
+	return &node{dir: t.TempDir(), version: "1.1.0", exec: &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"bridge": ok, "macvlan": ok}}}
 }
 
 func (n *node) process() plugin.Process {
@@ -72,7 +73,7 @@ func (n *node) do(t *testing.T, p plugin.Plugin, command delegate.Command, keys 
 	n.out.Reset()
 	return p.Do(t.Context(), n.process(), command, skel.CmdArgs{
 		ContainerID: "c1", IfName: "eth0", Netns: "/absent", Args: "IP=10.0.0.9;K8S_POD_NAME=p;MAC=02:00:00:00:00:09;GATEWAY=10.0.0.1", Path: "/opt/cni/bin",
-		StdinData: fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"n","type":"small","stateDir":%q%s}`, filepath.Join(n.dir, "state"), keys),
+		StdinData: fmt.Appendf(nil, `{"cniVersion":%q,"name":"n","type":"small","stateDir":%q%s}`, n.version, filepath.Join(n.dir, "state"), keys),
 	})
 }
 
@@ -124,14 +125,17 @@ func TestMistakesInTheConfiguration(t *testing.T) {
 		{"no networks, when asked for the status", "STATUS", ``, 7, `network "n": there is no network to attach`},
 		{"no networks, when collecting", "GC", `,"cni.dev/valid-attachments":[]`, 0, ""},
 		{"a network that is null", "ADD", `,"delegates":[null]`, 7, "a network is null"},
-		{"networks of the wrong type", "ADD", `,"delegates":5`, 6, `"Delegates"`},
+		{"networks of the wrong type", "ADD", `,"delegates":5`, 6, `"delegates"`},
 		{"a key twice, when attaching", "ADD", two + `,"x":1,"x":2`, 6, `"x"`},
 		{"a key twice, when asked for the status", "STATUS", two + `,"x":1,"x":2`, 6, `"x"`},
 		{"a key twice, when deleting", "DEL", two + `,"x":1,"x":2`, 0, ""},
 		{"a key twice, when checking", "CHECK", two + `,"x":1,"x":2`, 7, "not added"},
 		{"networks of the wrong type, when deleting", "DEL", `,"delegates":5`, 0, ""},
-		{"networks of the wrong type, when asked for the status", "STATUS", `,"delegates":5`, 6, `"Delegates"`},
+		{"networks of the wrong type, when asked for the status", "STATUS", `,"delegates":5`, 6, `"delegates"`},
 		{"capability arguments of the wrong type", "ADD", two + `,"runtimeConfig":5`, 6, `"runtimeConfig"`},
+		{"networks of the wrong type, when collecting", "GC", `,"delegates":5,"cni.dev/valid-attachments":[]`, 0, ""},
+		{"a type of the wrong type, when deleting", "DEL", `,"type":5`, 0, ""},
+		{"a type of the wrong type, when attaching", "ADD", two + `,"type":5`, 6, `"type"`},
 		{"no list of what is valid", "GC", two, 7, ""},
 		{"an attachment without a name in the list", "GC", two + `,"cni.dev/valid-attachments":[{"containerID":"c1"}]`, 7, "lacks containerID or ifname"},
 	} {
@@ -263,6 +267,7 @@ func TestValidAttachments(t *testing.T) {
 		{`{"cni.dev/valid-attachments":null}`, nil, 0},
 		{`{"cni.dev/valid-attachments":[]}`, []types.GCAttachment{}, 0},
 		{`{"cni.dev/attachments":[]}`, []types.GCAttachment{}, 0},
+		{`{"cni.dev/valid-attachments":[],"x":1,"x":2}`, []types.GCAttachment{}, 0},
 		{`{"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}],"cni.dev/attachments":[]}`, []types.GCAttachment{c1}, 0},
 		{`{"cni.dev/valid-attachments":null,"cni.dev/attachments":[{"containerID":"c1","ifname":"eth0"}]}`, []types.GCAttachment{c1}, 0},
 		{`{"cni.dev/valid-attachments":[{"containerID":"c1"}]}`, nil, 7},
@@ -282,33 +287,44 @@ func TestValidAttachments(t *testing.T) {
 	}
 }
 
-// DEL ignores mistakes in keys that it does not read.
+// DEL, CHECK and GC leave out keys that do not fit, and go on without them.
 func TestLenientConfig(t *testing.T) {
 	t.Parallel()
 	type conf struct {
 		Name string `json:"name"`
+
+		Deep struct{ List []netconf.Plugin }
+		Mode netconf.Plugin
+		Size map[string]int
 	}
 	for _, tt := range []struct {
 		text, want string
 		code       uint
 	}{
 		{`{"name":"a"}`, "a", 0},
+		{`{"deep":{"list":[{"type":"x"},{"type":5}]},"mode":"x","name":"a","size":{"b":1,"c":"x"}}`, "a", 0},
+		{`{"deep":[],"name":"a","mode":{"type":5},"NAME":7,"size":1e99}`, "a", 0},
 		{`{"name":"a","x":{"y":1,"y":2}}`, "a", 0},
 		{"{\"name\":\"a\",\"x\":\"\xff\"}", "a", 0},
 		{`{}`, "", 0},
-		{`{"name":5}`, "", 6},
+		{`{"name":5}`, "", 0},
 		{`null`, "", 6},
 		{`[]`, "", 6},
 		{`"x"`, "", 6},
 		{``, "", 6},
 		{`{"name":"a"}}`, "", 6},
 	} {
-		got, err := plugin.Config[conf](&plugin.Call{Command: delegate.CommandDel, CmdArgs: skel.CmdArgs{StdinData: []byte(tt.text)}})
-		if status.Code(err) != tt.code || err == nil && got.Name != tt.want {
-			t.Errorf("%s: %+v, code %d: %v", tt.text, got, status.Code(err), err)
-		}
-		if err != nil && !errors.Is(err, netconf.ErrDecode) {
-			t.Errorf("%s: %v", tt.text, err)
+		for _, command := range []delegate.Command{"DEL", "CHECK", "GC"} {
+			got, err := plugin.Config[conf](&plugin.Call{Command: command, CmdArgs: skel.CmdArgs{StdinData: []byte(tt.text)}})
+			if status.Code(err) != tt.code || err == nil && got.Name != tt.want {
+				t.Errorf("%s %s: %+v, code %d: %v", command, tt.text, got, status.Code(err), err)
+			}
+			if got.Deep.List != nil || got.Size != nil {
+				t.Errorf("%s %s: a part of a key that does not fit: %+v", command, tt.text, got)
+			}
+			if err != nil && !errors.Is(err, netconf.ErrDecode) {
+				t.Errorf("%s %s: %v", command, tt.text, err)
+			}
 		}
 	}
 }

@@ -65,7 +65,7 @@ func (p Process) NewManager(dir, typ string, path []string) *lifecycle.Manager {
 	if invoker.UndoTimeout == 0 {
 		invoker.UndoTimeout = DefaultUndoTimeout
 	}
-	return &lifecycle.Manager{Dir: dir, Root: string(p.Root), InterfaceNames: p.InterfaceNames, DelTries: delTries, Invoker: invoker}
+	return &lifecycle.Manager{Dir: dir, Type: typ, Root: string(p.Root), InterfaceNames: p.InterfaceNames, DelTries: delTries, Invoker: invoker}
 }
 
 // exec is the Exec of p, or what nil means.

@@ -27,9 +27,11 @@ import (
 //
 // If that fails, Run prints the error object of the specification (section 5,
 // "Error") and returns the error: an executable then exits with status 1. VERSION
-// does not read Stdin. Without CNI_COMMAND, Run prints About and the [Version] to
-// Stderr. Stdin and Stdout must not be nil.
+// does not read Stdin. A write to Stdout that blocks ends with ctx, and an ADD is then
+// undone. Without CNI_COMMAND, Run prints About and the [Version] to
+// Stderr, or fails with code 4 if there is no About. Stdin and Stdout must not be nil.
 func (p Plugin) Run(ctx context.Context, process Process) error {
+	process.Stdout = &output{ctx: ctx, to: process.Stdout}
 	r := &run{Plugin: p, process: process, env: variables(process.Env)}
 	if r.Versions == nil {
 		r.Versions = version.All

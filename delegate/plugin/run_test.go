@@ -4,14 +4,18 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/iotest"
 
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/status"
 )
 
 // What a runtime and a person see of a whole run. How Run checks what it is
@@ -65,6 +69,16 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// Without About, a plugin that is run by hand says that CNI_COMMAND is missing.
+func TestRunByHandWithoutAbout(t *testing.T) {
+	t.Parallel()
+	var stdout, stderr bytes.Buffer
+	err := plugin.Plugin{}.Run(t.Context(), plugin.Process{Stdin: strings.NewReader(""), Stdout: &stdout, Stderr: &stderr})
+	if status.Code(err) != types.ErrInvalidEnvironmentVariables || !strings.Contains(stdout.String(), "CNI_COMMAND") || stderr.Len() > 0 {
+		t.Errorf("%v; printed %q and %q", err, &stdout, &stderr)
+	}
+}
+
 // A plugin finds programs such as iptables whatever its process was given.
 func TestDelegatedPluginsHaveAPath(t *testing.T) {
 	t.Parallel()
@@ -114,6 +128,47 @@ func TestKeysInSeveralCases(t *testing.T) {
 				t.Errorf("%s %s: name %q, version %q, directory %q", command, tt.keys, got.Name, got.CNIVersion, got.Manager.Dir)
 			}
 		}
+	}
+}
+
+// A fullPipe blocks in Write, which it announces, until it is closed.
+type fullPipe struct{ writes, closed chan struct{} }
+
+func (p *fullPipe) Write([]byte) (int, error) {
+	p.writes <- struct{}{}
+	<-p.closed
+	return 0, io.ErrClosedPipe
+}
+
+// If the context ends while the result cannot be written, the ADD is undone, its lock is
+// released, and Run returns without writing an error object.
+func TestContextEndsAPluginThatWritesItsResult(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	stdout := &fullPipe{make(chan struct{}), make(chan struct{})}
+	defer close(stdout.closed)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	run := func(ctx context.Context, command string, stdout io.Writer) error {
+		process := n.process()
+		process.Env = []string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS=/absent", "CNI_PATH=/x"}
+		process.Stdin = strings.NewReader(fmt.Sprintf(`{"cniVersion":"1.1.0","name":"n","type":"small","stateDir":%q%s}`, filepath.Join(n.dir, "state"), two))
+		process.Stdout = stdout
+		return small().Run(ctx, process)
+	}
+	go func() {
+		<-stdout.writes
+		cancel(errors.New("terminated signal received"))
+	}()
+	err := run(ctx, "ADD", stdout)
+	if status.Code(err) != types.ErrTryAgainLater || !strings.Contains(err.Error(), "cannot print the result: context canceled: terminated signal received") {
+		t.Errorf("%v", err)
+	}
+	want := []string{"ADD bridge eth0", "ADD macvlan net1", "DEL macvlan net1", "DEL bridge eth0"}
+	if diff := cmp.Diff(want, n.exec.Trace()); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+	if err := run(t.Context(), "ADD", io.Discard); err != nil {
+		t.Errorf("the next ADD: %v", err)
 	}
 }
 

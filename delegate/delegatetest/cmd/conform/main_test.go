@@ -55,8 +55,8 @@ func TestExitStatus(t *testing.T) {
 		want int
 		says string // on stdout of 0 and 1, on stderr of 2
 	}{
-		"a good plugin":           {[]string{"-conf", "testdata/fake.json", "testdata/good"}, 0, "33 passed, 0 failed, 0 skipped"},
-		"a bad plugin":            {[]string{"-conf", "testdata/fake.json", "testdata/bad"}, 1, "20 passed, 13 failed, 0 skipped"},
+		"a good plugin":           {[]string{"-conf", "testdata/fake.json", "testdata/good"}, 0, "34 passed, 0 failed, 0 skipped"},
+		"a bad plugin":            {[]string{"-conf", "testdata/fake.json", "testdata/bad"}, 1, "21 passed, 13 failed, 0 skipped"},
 		"findings that are known": {append(only("version"), "-conf", "testdata/fake.json", "testdata/bad"), 0, "skip  undo "},
 		"a program that is none":  {[]string{"true"}, 1, "what: VERSION: stdout \"\" is no JSON document"},
 		"no delegates":            {[]string{"-conf", "testdata/fake.json", "-delegates", "-", "testdata/good"}, 1, "the plugin has no delegates"},

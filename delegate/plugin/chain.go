@@ -1,0 +1,102 @@
+package plugin
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/netconf"
+)
+
+// prevResult returns the result of the plugin before this one in its chain, in the
+// version of c. It returns nil if this plugin is the first, or if the version has no
+// chains: they came with 0.3.0.
+func (c *Call) prevResult() (json.RawMessage, error) {
+	var keys map[string]json.RawMessage
+	err := c.Value("prevResult", &keys)
+	if chains, _ := version.GreaterThanOrEqualTo(c.CNIVersion, "0.3.0"); err != nil || keys == nil || !chains {
+		return nil, err
+	}
+	if keys["cniVersion"] == nil {
+		keys["cniVersion"], _ = json.Marshal(c.CNIVersion) // a string always marshals
+	}
+	text, _ := json.Marshal(keys) // they were decoded
+	var prev bytes.Buffer
+	if err := (delegate.Attached{Result: text}).PrintTo(&prev, c.CNIVersion); err != nil {
+		if about := (*delegate.Error)(nil); errors.As(err, &about) {
+			err = about.Err // it has no other field that says more
+		}
+		return nil, &netconf.Error{Kind: netconf.ErrDecode, Network: c.Name, Key: "prevResult", Err: err}
+	}
+	return prev.Bytes(), nil
+}
+
+// print prints the result of a. In a chain the interfaces, addresses, routes and DNS
+// settings of prev come first.
+func (c *Call) print(prev json.RawMessage, a delegate.Attached) error {
+	if prev != nil {
+		var own bytes.Buffer
+		if err := a.PrintTo(&own, c.CNIVersion); err != nil {
+			return err
+		}
+		a.Result = chained(prev, own.Bytes())
+	}
+	return a.PrintTo(c.Stdout, c.CNIVersion)
+}
+
+// A chainedResult is what a result adds to the one before it.
+type chainedResult struct {
+	Interfaces []json.RawMessage            `json:"interfaces,omitempty"`
+	IPs        []map[string]json.RawMessage `json:"ips,omitempty"`
+	Routes     []json.RawMessage            `json:"routes,omitempty"`
+	DNS        struct {
+		Nameservers []string `json:"nameservers,omitempty"`
+		Domain      string   `json:"domain,omitempty"`
+		Search      []string `json:"search,omitempty"`
+		Options     []string `json:"options,omitempty"`
+	} `json:"dns,omitzero"`
+}
+
+// chained returns the result prev followed by own. Both have been decoded, and have
+// one version, from 0.3.0 on. Other keys are those of own, or else of prev.
+func chained(prev, own []byte) json.RawMessage {
+	var all, added chainedResult
+	var keys map[string]json.RawMessage
+	for _, text := range []struct {
+		from []byte
+		to   any
+	}{{prev, &all}, {own, &added}, {prev, &keys}, {own, &keys}} {
+		_ = json.Unmarshal(text.from, text.to) // they were decoded
+	}
+	for _, ip := range added.IPs {
+		for key, value := range ip {
+			var index int
+			if strings.EqualFold(key, "interface") && json.Unmarshal(value, &index) == nil && string(value) != "null" {
+				ip[key], _ = json.Marshal(index + len(all.Interfaces))
+			}
+		}
+	}
+	all.Interfaces = append(all.Interfaces, added.Interfaces...)
+	all.IPs = append(all.IPs, added.IPs...)
+	all.Routes = append(all.Routes, added.Routes...)
+	all.DNS.Nameservers = append(all.DNS.Nameservers, added.DNS.Nameservers...)
+	all.DNS.Search = append(all.DNS.Search, added.DNS.Search...)
+	all.DNS.Options = append(all.DNS.Options, added.DNS.Options...)
+	all.DNS.Domain = cmp.Or(all.DNS.Domain, added.DNS.Domain)
+
+	known := []string{"interfaces", "ips", "routes", "dns"}
+	maps.DeleteFunc(keys, func(key string, _ json.RawMessage) bool {
+		return slices.ContainsFunc(known, func(name string) bool { return strings.EqualFold(key, name) })
+	})
+	text, _ := json.Marshal(all) // cannot fail, like the next two
+	_ = json.Unmarshal(text, &keys)
+	text, _ = json.Marshal(keys)
+	return text
+}
