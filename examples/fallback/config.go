@@ -8,13 +8,15 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/status"
 )
 
 // choices are the networks to try, in order, and the capability arguments for each.
-// DEL does not read them, so that it works if they have been broken after the ADD.
+// DEL does not read them, so that it works if they have been broken after the ADD. For
+// GC there may be none.
 type choices struct {
 	Choices       []netconf.Network          `json:"choices"`
 	RuntimeConfig map[string]json.RawMessage `json:"runtimeConfig"`
@@ -25,7 +27,7 @@ func readChoices(c *plugin.Call) (choices, error) {
 	if err != nil {
 		return choices{}, err
 	}
-	if len(all.Choices) == 0 {
+	if len(all.Choices) == 0 && c.Command != delegate.CommandGC {
 		return choices{}, c.Invalid("choices", errors.New("there is none"))
 	}
 	for i, n := range all.Choices {

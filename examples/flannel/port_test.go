@@ -4,12 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/google/go-cmp/cmp"
@@ -26,7 +24,7 @@ import (
 
 func ported() plugin.Plugin {
 	p := flannel()
-	p.Add, p.Del = addWithFile, delWithFile
+	p.Add = addWithFile
 	return p
 }
 
@@ -39,27 +37,12 @@ func addWithFile(ctx context.Context, c *plugin.Call) error {
 	if err != nil {
 		return err
 	}
+	a := c.Attachment(n)
+	a.Files = []string{filepath.Join(c.Manager.Dir, c.ContainerID)} // removed with the attachment
 	return c.Add(ctx, lifecycle.Transaction{
-		Plan:   lifecycle.Plan(c.Attachment(n)),
-		Report: func(context.Context, []delegate.Attached) error { return scratch.WriteFile(stateFile(c), conf) },
-		Undone: func(context.Context, error) error { return removeFile(c) },
+		Plan:   lifecycle.Plan(a),
+		Report: func(context.Context, []delegate.Attached) error { return scratch.WriteFile(a.Files[0], conf) },
 	})
-}
-
-func delWithFile(ctx context.Context, c *plugin.Call) error {
-	if err := del(ctx, c); err != nil {
-		return err
-	}
-	return removeFile(c)
-}
-
-func stateFile(c *plugin.Call) string { return filepath.Join(c.Manager.Dir, c.ContainerID) }
-
-func removeFile(c *plugin.Call) error {
-	if err := os.Remove(stateFile(c)); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
 }
 
 // The Go code in MIGRATION.md is in this file, so that it compiles.
@@ -146,22 +129,15 @@ func TestPortedPluginUndoesItsStateFile(t *testing.T) {
 	}
 }
 
-// GC removes the record, and a later GC the file.
+// GC removes the state file together with the record.
 func TestGCRemovesStateFileOfPortedPlugin(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0", subnetEnv)
 	h.plugin = ported()
 	h.mustRun(t, "ADD", "")
-	file := filepath.Join(h.state(), "c1")
-	if err := os.Chtimes(file, time.Time{}, time.Now().Add(-time.Hour)); err != nil {
-		t.Fatal(err)
-	}
-	const none = `"cni.dev/valid-attachments":[]`
-	h.mustRun(t, "GC", none)
-	h.clean(t)
-	h.mustRun(t, "GC", none)
-	h.wantTrace(t, "ADD bridge eth0", "DEL bridge eth0", "GC bridge", "DEL bridge eth0", "GC bridge")
-	if exists(file) {
+	h.mustRun(t, "GC", `"cni.dev/valid-attachments":[]`)
+	h.wantTrace(t, "ADD bridge eth0", "DEL bridge eth0", "GC bridge")
+	if exists(filepath.Join(h.state(), "c1")) {
 		t.Error("the file is left")
 	}
 	h.clean(t)

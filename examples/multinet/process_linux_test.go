@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"regexp"
@@ -136,6 +137,42 @@ func TestClosedStdoutUndoesADD(t *testing.T) {
 	if files := programtest.Files(t, h.State); len(files) > 0 {
 		t.Errorf("left: %q", files)
 	}
+}
+
+// SIGTERM undoes an ADD that waits for somebody to read its result.
+func TestSignalUndoesADDThatBlocksInWriting(t *testing.T) {
+	t.Parallel()
+	h := programtest.NewHost(t, "multinet")
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := h.Command("ADD", processConf(h, "1.0.0", `,"on":{"ADD":"large"}`))
+	cmd.Stdout = w
+	if err := errors.Join(cmd.Start(), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	// The pipe holds less than the result: after the first byte the plugin blocks.
+	if _, err := r.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	var exit *exec.ExitError
+	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 1 {
+		t.Errorf("ended with %v, want status 1", err)
+	}
+	if got := h.Log(); !slices.Equal(got, []string{"ADD eth0", "DEL eth0"}) {
+		t.Errorf("calls %q", got)
+	}
+	if files := programtest.Files(t, h.State); len(files) > 0 {
+		t.Errorf("left: %q", files)
+	}
+	if printed, err := io.ReadAll(r); err != nil || len(printed) == 0 || bytes.Contains(printed, []byte("msg")) {
+		t.Errorf("after the beginning of the result: %.80q, %v", printed, err)
+	}
+	_ = r.Close()
 }
 
 // An ADD that is stopped by a signal fails with code 11 and is undone.

@@ -48,7 +48,7 @@ func Main(m interface{ Run() int }, name string, main func()) {
 
 // fake is the delegated plugin. It writes its calls to the file "log" in the directory
 // "dir" of its configuration. For each command it does what "on" says: "fail" with code
-// 107, or "hang" after it has written to the FIFO "ready".
+// 107, print a "large" result, or "hang" after it has written to the FIFO "ready".
 func fake() *types.Error {
 	var conf struct {
 		CNIVersion string            `json:"cniVersion"`
@@ -78,7 +78,11 @@ func fake() *types.Error {
 		<-never
 	}
 	if command == "ADD" {
-		_ = json.NewEncoder(os.Stdout).Encode(map[string]string{"cniVersion": conf.CNIVersion})
+		result := map[string]string{"cniVersion": conf.CNIVersion}
+		if conf.On[command] == "large" {
+			result["padding"] = strings.Repeat("x", 1<<18)
+		}
+		_ = json.NewEncoder(os.Stdout).Encode(result)
 	}
 	return nil
 }
@@ -95,7 +99,7 @@ type TB interface {
 type Host struct {
 	Dir   string // has the fake's log, and may have files of the test
 	State string // directory for the plugin's records
-	NetNS string // a path without a file
+	NetNS string // the path of an empty file
 
 	t    TB
 	name string
@@ -116,6 +120,9 @@ func NewHost(t TB, name string) *Host {
 	}
 	if err == nil {
 		err = os.Symlink(self, filepath.Join(h.bin, "fake"))
+	}
+	if err == nil {
+		err = os.WriteFile(h.NetNS, nil, 0o600)
 	}
 	if err == nil {
 		err = syscall.Mkfifo(filepath.Join(dir, "ready"), 0o600)
@@ -219,12 +226,12 @@ func (h *Host) Said(stdout []byte) (cniVersion string, said types.Error) {
 	return v.CNIVersion, said
 }
 
-// Files lists the files below dir, except directories and spare files of a store.
+// Files lists the files below dir, except directories.
 func Files(t TB, dir string) []string {
 	t.Helper()
 	var files []string
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() && !strings.HasPrefix(d.Name(), ".spare-") {
+		if err == nil && !d.IsDir() {
 			path, err = filepath.Rel(dir, path)
 			files = append(files, path)
 		}

@@ -14,9 +14,14 @@ import (
 // annotations of a pod.
 const podAnnotations = "io.kubernetes.cri.pod-annotations"
 
-// Selected returns what a pod with these annotations selects.
+// Selected returns what a pod with these annotations selects. It allows as many selections
+// as a configuration can allow.
 func Selected(annotations map[string]string) ([]netconf.Selection, error) {
-	all, err := netconf.ParseSelection(annotations[nad.NetworksAnnotation])
+	return parseSelections(annotations, mostSelections)
+}
+
+func parseSelections(annotations map[string]string, most maxSelections) ([]netconf.Selection, error) {
+	all, err := netconf.ParseSelectionN(annotations[nad.NetworksAnnotation], int(most))
 	if err != nil {
 		return nil, fmt.Errorf("annotation %s: %w", nad.NetworksAnnotation, err)
 	}

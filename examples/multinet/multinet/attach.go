@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -18,6 +19,7 @@ import (
 	"github.com/metacni/metacni/ifname"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
 )
 
@@ -30,7 +32,8 @@ import (
 // and GC include it. If the container has several records, it is the oldest. CNI_NETNS
 // may be missing. Otherwise it must be the recorded network namespace, because the
 // runtime's DEL would not find an interface in another one. DEL uses the record,
-// whatever the configuration says. CHECK and STATUS are about this network only. GC
+// whatever the configuration says; for a container without a record it runs the plugins of
+// the configuration, if there is one. CHECK and STATUS are about this network only. GC
 // fails.
 func Secondary(conf []byte, with *wire.Attributes) plugin.Plugin {
 	do := func(command func(*secondary, context.Context) error) func(context.Context, *plugin.Call) error {
@@ -210,10 +213,34 @@ func (s *secondary) check(ctx context.Context) error {
 // of the container cannot be read.
 func (s *secondary) del(ctx context.Context) error {
 	r, err := s.record(ctx, func(r lifecycle.Record) bool { return s.in(r) != nil })
-	if r == nil {
+	if r != nil {
+		return s.own.Manager.Detach(ctx, r.Key, s.IfName)
+	}
+	known, knownErr := s.own.Manager.Container(ctx, s.ContainerID)
+	if err = cmp.Or(err, knownErr); err != nil || len(known) > 0 || len(s.StdinData) == 0 {
 		return err
 	}
-	return s.own.Manager.Detach(ctx, r.Key, s.IfName)
+	return s.delUnknown(ctx)
+}
+
+// delUnknown runs the DEL of the network on stdin for a container without a record.
+// Another program may have attached it.
+func (s *secondary) delUnknown(ctx context.Context) error {
+	if s.Root.OwnNetNS(s.Netns) {
+		return types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is the host's own network namespace", s.Netns)
+	}
+	asked, err := s.network(&plugin.Call{Name: cmp.Or(s.own.Name, "multinet"), CNIVersion: s.own.CNIVersion})
+	if err != nil {
+		return err
+	}
+	lock, err := scratch.Store[struct{}]{Dir: s.own.Manager.Dir}.Lock(ctx, s.ContainerID)
+	if err != nil {
+		return err
+	}
+	a := s.Attachment(asked.Network)
+	a.Args, a.CapabilityArgs = asked.Args, asked.CapabilityArgs
+	err = s.own.Manager.Invoker.Del(ctx, delegate.Attached{Attachment: a})
+	return errors.Join(err, lock.Unlock())
 }
 
 func (s *secondary) gc(context.Context) error {

@@ -41,6 +41,24 @@ func (h *host) mustSecondary(t *testing.T, command, network string, with wire.At
 	}
 }
 
+// A DEL of a container that nobody knows runs the plugins with the configuration that came
+// with it. Their error is that of the DEL.
+func TestDetachFromAnUnknownContainerRunsThePlugins(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.1.0")
+	unknown := func(a *skel.CmdArgs) { a.ContainerID, a.Netns = "c9", "/run/netns/c9" }
+	h.mustSecondary(t, "DEL", green, wire.Attributes{}, unknown)
+	wantTrace(t, h, "DEL macvlan hot0")
+	wantError(t, h.secondary(t, "DEL", `{"name":"lost","type":"missing"}`, wire.Attributes{}, unknown), 7, "missing")
+	wantError(t, h.secondary(t, "DEL", "broken", wire.Attributes{}, unknown), 6)
+	wantError(t, h.secondary(t, "DEL", green, wire.Attributes{}, unknown, func(a *skel.CmdArgs) { a.Netns = "/proc/self/ns/net" }), 8)
+	h.mustSecondary(t, "DEL", "", wire.Attributes{}, unknown) // there is nothing to run
+	wantTrace(t, h)
+	if files, err := os.ReadDir(h.state()); len(files) > 0 || err != nil {
+		t.Errorf("left %v, %v", files, err)
+	}
+}
+
 // CHECK, GC and DEL of a container include a network that was attached later.
 func TestNetworkAttachedLaterIsPartOfTheContainer(t *testing.T) {
 	t.Parallel()
@@ -250,6 +268,8 @@ func TestAttachIsRefused(t *testing.T) {
 		{name: "no namespace", command: "ADD", network: green, edit: func(a *skel.CmdArgs) { a.Netns = "/absent" }, code: 8, says: "/absent"},
 		{name: "not JSON", command: "ADD", network: "{", code: 6, says: "cannot decode configuration"},
 		{name: "no type", command: "ADD", network: `{"name":"green"}`, code: 7, says: `"type"`},
+		{name: "a plugin and a list", command: "ADD", network: `{"name":"green","Type":"macvlan","plugins":[{"type":"macvlan"}]}`, code: 7, says: `both "type" and "plugins"`},
+		{name: "a plugin and a list", command: "STATUS", network: `{"name":"green","type":"macvlan","plugins":[{"type":"macvlan"}]}`, code: 7, says: `both "type" and "plugins"`},
 		{name: "itself", command: "ADD", network: `{"name":"green","type":"multinet"}`, code: 7, says: "itself"},
 		{name: "bad mac", command: "ADD", network: green, with: wire.Attributes{MAC: "x"}, code: 7, says: "mac"},
 		{name: "bad ips", command: "ADD", network: green, with: wire.Attributes{IPs: []string{"x"}}, code: 7, says: "ips"},

@@ -38,6 +38,9 @@ func (c *config) claimed(claims []Claimed) ([]wanted, error) {
 		case w.network.IsZero():
 			_, err = c.policy.Decide(c.pod.Namespace, w.ref, w.use)
 		}
+		if err == nil {
+			err = w.checkInterface()
+		}
 		if err != nil {
 			return nil, c.about(w, err)
 		}

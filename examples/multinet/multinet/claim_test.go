@@ -140,6 +140,7 @@ func TestClaimsThatCannotBeMet(t *testing.T) {
 		{"an IPAM type that is not allowed", `"allowedTypes":{"nad":["tuning"]}`, network(`{"type":"tuning","ipam":{"type":"dhcp"}}`), 7, []string{who, "ipam.type"}},
 		{"multinet itself", "", network(`{"type":"multinet"}`), 7, []string{who, "itself"}},
 		{"Multus", "", network(`{"plugins":[{"type":"tuning"},{"type":"multus"}]}`), 7, []string{who, "plugins[1].type", "meta-plugin"}},
+		{"a plugin and a list", "", network(`{"Type":"tuning","plugins":[{"type":"tuning"}]}`), 7, []string{who, `both "type" and "plugins"`}},
 		{"a type that is a path", "", network(`{"type":"../../bin/sh"}`), 7, []string{who, "path"}},
 		{"args of the wrong type", "", network(`{"type":"tuning","args":5}`), 7, []string{who, "plugins[0].args"}},
 		{"a version that is none", "", network(`{"type":"tuning","cniVersion":"x"}`), 7, []string{who, "cniVersion"}},
@@ -153,8 +154,8 @@ func TestClaimsThatCannotBeMet(t *testing.T) {
 		{"an interface of another claim", "", []Claimed{claimed("b", "q", inline, "x0"), claimed("c", "r", "a/blue", "x0")}, 7, []string{`claim "b", request "q" and ` + who, `"x0"`}},
 		{"an interface of the same claim", "", []Claimed{claimed("c", "q", inline, "x0"), claimed("c", "r", inline, "x0")}, 7, []string{`claim "c", request "q" and ` + who, `"x0"`}},
 		{"an interface that is there", "", []Claimed{claimed("c", "r", inline, "used0")}, 7, []string{who, `"used0"`, "in use"}},
-		{"an interface that no kernel has", "", []Claimed{claimed("c", "r", inline, "net%d")}, 4, []string{who, `"net%d"`}},
-		{"a path for an interface", "", []Claimed{claimed("c", "r", inline, "../x")}, 4, []string{who, `"../x"`}},
+		{"an interface that no kernel has", "", []Claimed{claimed("c", "r", inline, "net%d")}, 7, []string{who, `"net%d"`}},
+		{"a path for an interface", "", []Claimed{claimed("c", "r", inline, "../x")}, 7, []string{who, `"../x"`}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -31,6 +31,10 @@ const (
 	// each takes the memory of two processes, for each container.
 	atOnce = 8
 
+	// mostSelections is the largest value of maxSelections. Up to here the cost of an
+	// ADD is known to be linear.
+	mostSelections = 1024
+
 	// readyTimeout is the default of readinessTimeout.
 	readyTimeout = 5 * time.Second
 )
@@ -48,9 +52,12 @@ type config struct {
 	// The networks that pods select.
 	RuntimeConfig map[string]json.RawMessage `json:"runtimeConfig"`
 	Annotations   annotationSource           `json:"annotations"`
+	MaxSelections maxSelections              `json:"maxSelections"`
 	NADDir        string                     `json:"nadDir"`
 	LegacyArgs    *bool                      `json:"legacyArgs"`
 	DeviceInfoDir string                     `json:"deviceInfoDir"`
+
+	CNICacheDir string `json:"cniCacheDir"` // to report mistakes: DEL accepts them
 
 	// Who may have which network.
 	MultusNamespace    string       `json:"multusNamespace"`
@@ -65,7 +72,6 @@ type config struct {
 	// When, and how.
 	ReadinessIndicator string    `json:"readinessindicatorfile"`
 	ReadinessTimeout   *Duration `json:"readinessTimeout"`
-	Parallel           bool      `json:"parallel"` // to report mistakes: prepare accepts them
 
 	call    *plugin.Call // with this configuration
 	cluster Cluster
@@ -85,6 +91,9 @@ func readConfig(c *plugin.Call, cluster Cluster) (*config, error) {
 	conf.ConfDir = cmp.Or(conf.ConfDir, DefaultConfDir)
 	if conf.NADDir != "" && !filepath.IsAbs(conf.NADDir) {
 		return nil, c.Invalid("nadDir", fmt.Errorf("%q is not an absolute path", conf.NADDir))
+	}
+	if conf.CNICacheDir != "" && !filepath.IsAbs(conf.CNICacheDir) {
+		return nil, c.Invalid("cniCacheDir", fmt.Errorf("%q is not an absolute path", conf.CNICacheDir))
 	}
 	conf.NADDir = cmp.Or(conf.NADDir, conf.ConfDir)
 	if conf.LegacyArgs == nil {
@@ -136,7 +145,7 @@ func (c *config) checkNamespace(key, namespace string) error {
 
 // Keys returns the keys of the configuration that multinet reads.
 func Keys() []string {
-	keys := []string{"cniVersion", "name", "type", "cniDir", "binDir"}
+	keys := []string{"cniVersion", "name", "type", "cniDir", "binDir", "parallel"}
 	for i := range reflect.TypeFor[config]().NumField() {
 		if key := reflect.TypeFor[config]().Field(i).Tag.Get("json"); key != "" {
 			keys = append(keys, key)
@@ -164,6 +173,21 @@ func (s *annotationSource) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// maxSelections is how many networks a pod may select. Without the key it is 0, which means
+// the default of [netconf.ParseSelection].
+type maxSelections int
+
+// UnmarshalJSON accepts 1 to mostSelections.
+func (m *maxSelections) UnmarshalJSON(text []byte) error {
+	n := 0
+	if err := json.Unmarshal(text, &n); err != nil || n < 1 || n > mostSelections {
+		why := fmt.Errorf("not a whole number from 1 to %d", mostSelections)
+		return &netconf.Error{Kind: netconf.ErrInvalid, Err: why}
+	}
+	*m = maxSelections(n)
+	return nil
+}
+
 // allowedTypes are the types that plugins may have: those of the networks in the
 // configuration, and those of the networks that pods select. None means all.
 type allowedTypes struct {
@@ -183,15 +207,6 @@ func (a *allowedTypes) UnmarshalJSON(text []byte) error {
 	object := json.NewDecoder(bytes.NewReader(text))
 	object.DisallowUnknownFields()
 	return object.Decode((*plain)(a))
-}
-
-// A lenientBool is a boolean; any value except true is false.
-type lenientBool bool
-
-// UnmarshalJSON does not fail.
-func (b *lenientBool) UnmarshalJSON(text []byte) error {
-	*b = string(text) == "true"
-	return nil
 }
 
 // A Duration is a string such as "25s" in a configuration.

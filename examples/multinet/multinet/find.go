@@ -13,6 +13,38 @@ import (
 	"github.com/metacni/metacni/netconf/nad"
 )
 
+// A finder returns the network that w wants, see [config.find].
+type finder func(ctx context.Context, w wanted) (netconf.Network, nad.Definition, error)
+
+// findOnce returns a finder that finds equal selections once. Their networks share memory.
+func (c *config) findOnce() finder {
+	type same struct {
+		use  nad.Use
+		ref  nad.Ref
+		name string
+	}
+	type found struct {
+		network    netconf.Network
+		definition nad.Definition
+	}
+	all := make(map[same]found)
+	return func(ctx context.Context, w wanted) (netconf.Network, nad.Definition, error) {
+		if !w.ofPod() {
+			return c.find(ctx, w)
+		}
+		is := same{w.use, w.ref, w.selection.Name}
+		f, ok := all[is]
+		if !ok {
+			var err error
+			if f.network, f.definition, err = c.find(ctx, w); err != nil {
+				return f.network, f.definition, err
+			}
+			all[is] = f
+		}
+		return f.network, f.definition, nil
+	}
+}
+
 // find returns the network that w wants, with a name and a version, and the definition
 // of which it is made, if it is made of one.
 func (c *config) find(ctx context.Context, w wanted) (n netconf.Network, d nad.Definition, err error) {
@@ -110,6 +142,9 @@ func (c *config) rules(w wanted) nad.Rules {
 	}
 	if w.ofUser() {
 		r.Allowed = c.AllowedTypes.NAD
+		if c.policy.Isolation {
+			r.ConfDir = nil
+		}
 	}
 	return r
 }

@@ -1,6 +1,7 @@
 package multinet
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 
+	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/examples/internal/programtest"
 )
 
@@ -26,6 +28,9 @@ func TestBadConfiguration(t *testing.T) {
 		{"delegates of the wrong type", `"delegates":{"type":"bridge"}`, 6, []string{`"multi"`, `"delegates"`}},
 		{"delegate of the wrong type", `"delegates":["bridge"]`, 6, []string{`"multi"`, `"delegates[0]"`}},
 		{"null delegate", `"delegates":[{"type":"bridge"},null]`, 7, []string{`"multi"`, `"delegates[1]"`}},
+		{"delegate that is a plugin and a list", `"delegates":[{"type":"bridge"},{"type":"bridge","plugins":[{"type":"macvlan"}]}]`, 7, []string{`"multi"`, `"delegates[1]"`, `"type"`, `"plugins"`}},
+		{"delegate that is a plugin with a Type and a list", `"delegates":[{"type":"bridge"},{"Type":"bridge","plugins":[{"type":"macvlan"}]}]`, 7, []string{`"multi"`, `"delegates[1]"`, `"type"`, `"plugins"`}},
+		{"type of a delegate in two cases", `"Delegates":[{"Type":"bridge","type":"macvlan"}]`, 6, []string{`"Delegates[0].type"`, "twice"}},
 		{"delegate without type", `"delegates":[{"type":"bridge"},{"name":"x"}]`, 7, []string{`"delegates[1].plugins"`, `"type"`}},
 		{"type of the wrong type", `"delegates":[{"type":5}]`, 6, []string{`"multi"`, `"delegates[0].type"`}},
 		{"empty type", `"delegates":[{"type":""}]`, 7, []string{`"multi"`, `delegates[0]`, `type`}},
@@ -70,15 +75,21 @@ func TestBadConfiguration(t *testing.T) {
 		{"annotations of the wrong type", keys(bridge, `"runtimeConfig":{"io.kubernetes.cri.pod-annotations":["x"]}`), 6, []string{`"multi"`, "runtimeConfig.io.kubernetes.cri.pod-annotations", "not an object"}},
 		{"annotation of the wrong type", keys(bridge, `"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"k8s.v1.cni.cncf.io/networks":5}}`), 6, []string{`"multi"`, "k8s.v1.cni.cncf.io/networks", "not a string"}},
 		{"annotation that is not JSON", keys(bridge, annotated(`[{"name":`)), 6, []string{"k8s.v1.cni.cncf.io/networks"}},
+		{"a file with a key that is there twice", `"clusterNetwork":"double"`, 7, []string{`"double.conf", key "type": given twice`}},
 		{"selected network that is unknown", keys(bridge, annotated("fast,absent")), 7, []string{`"absent"`, "net.d"}},
 		{"selected network that is a path", keys(bridge, annotated(`[{"name":"/etc/x.conf"}]`)), 7, []string{"[0].name"}},
 		{"selected network without name", keys(bridge, annotated(`[{"name":"fast"},{"interface":"x"}]`)), 7, []string{"[1].name"}},
 		{"selected mac", keys(bridge, annotated(`[{"name":"fast","mac":"x"}]`)), 7, []string{`"fast"`, "[0].mac"}},
 		{"selected ips", keys(bridge, annotated(`[{"name":"fast","ips":["10.0.0.300"]}]`)), 7, []string{`"fast"`, "[0].ips[0]"}},
 		{"cni-args that do not fit", keys(bridge, annotated(`[{"name":"odd","cni-args":{"a":1}}]`)), 7, []string{`"odd"`, "plugins[0].args"}},
-		{"template for a name", keys(bridge, annotated("fast@net%d")), 4, []string{`net%d`}},
-		{"name of 16 bytes", keys(bridge, annotated("fast@abcdefghijklmnop")), 4, []string{"abcdefghijklmnop"}},
-		{"name of 16 bytes, but 8 letters", keys(bridge, annotated("fast@éééééééé")), 4, []string{"éééééééé"}},
+		{"cni-args that are nested deeply", keys(bridge, annotated(`[{"name":"fast","cni-args":{"a":`+strings.Repeat("[", 9_994)+strings.Repeat("]", 9_994)+`}}]`)), 7, []string{"k8s.v1.cni.cncf.io/networks", "1000 levels"}},
+		{"a configuration that is nested deeply", keys(bridge, `"x":`+strings.Repeat("[", 1_000)+strings.Repeat("]", 1_000)), 7, []string{"1000 levels"}},
+		{"65 selected networks", keys(bridge, annotated("fast"+strings.Repeat(",fast", 64))), 7, []string{"k8s.v1.cni.cncf.io/networks", "65 networks", "64"}},
+		{"a large annotation", keys(bridge, annotated(`[{"name":"fast","cni-args":{"a":"`+strings.Repeat("x", 256<<10)+`"}}]`)), 7, []string{"k8s.v1.cni.cncf.io/networks", "256 KiB"}},
+		{"a large delegate", `"delegates":[{"type":"bridge","x":"` + strings.Repeat("x", 1<<20) + `"}]`, 7, []string{`"multi"`, "1 MiB"}},
+		{"template for a name", keys(bridge, annotated("fast@net%d")), 7, []string{`selected network "fast"`, `net%d`}},
+		{"name of 16 bytes", keys(bridge, annotated("fast@abcdefghijklmnop")), 7, []string{"abcdefghijklmnop"}},
+		{"name of 16 bytes, but 8 letters", keys(bridge, annotated("fast@éééééééé")), 7, []string{"éééééééé"}},
 		{"a name asked for twice", keys(bridge, annotated("fast@a,storage@a")), 7, []string{`"a"`, `"fast"`, `"storage"`}},
 		{"the name of the first network", keys(bridge, annotated("fast@eth0")), 7, []string{`"eth0"`, `"fast"`}},
 		{"a name that is taken in the namespace", keys(bridge, annotated("fast@used0")), 7, []string{`"used0"`, `"fast"`}},
@@ -87,6 +98,7 @@ func TestBadConfiguration(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, "1.0.0")
 			h.taken = []string{"lo", "used0"}
+			h.write(t, "net.d/double.conf", `{"name":"double","type":"bridge","type":"macvlan"}`)
 			h.write(t, "net.d/odd.conf", `{"name":"odd","type":"bridge","args":5}`)
 			err := h.run(t, "ADD", tt.keys)
 			wantError(t, err, tt.code, tt.says...)
@@ -97,6 +109,20 @@ func TestBadConfiguration(t *testing.T) {
 			}
 		})
 	}
+}
+
+// As for libcni and Multus, null is an empty result.
+func TestPluginThatPrintsNull(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.0.0")
+	h.exec.Plugins["bridge"] = func(context.Context, delegatetest.Call) ([]byte, error) { return []byte("null"), nil }
+	h.mustRun(t, "ADD", bridge)
+	if got := h.printed.String(); got != "{\"cniVersion\":\"1.0.0\"}\n" {
+		t.Errorf("printed %q", got)
+	}
+	h.mustRun(t, "CHECK", bridge)
+	h.mustRun(t, "DEL", bridge)
+	h.clean(t)
 }
 
 // A mistake in the CNI variables or the form of the configuration is found before a
@@ -240,4 +266,14 @@ func TestErrorsDoNotRepeatTheConfiguration(t *testing.T) {
 			t.Errorf("%s: %v, %v", path, info, err)
 		}
 	}
+}
+
+// Keys match in upper and lower case, in the configuration and in its delegates.
+func TestKeysMatchInAnyCase(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.1.0")
+	h.mustRun(t, "ADD", `"Delegates":[{"Type":"bridge","Name":"x"},{"name":"y","plugins":[{"TYPE":"macvlan"}]}]`)
+	wantTrace(t, h, "ADD bridge eth0", "ADD macvlan net1")
+	h.mustRun(t, "DEL", `"Delegates":[]`)
+	h.clean(t)
 }

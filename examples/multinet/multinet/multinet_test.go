@@ -38,7 +38,7 @@ type host struct {
 	cluster Cluster
 }
 
-func newHost(t *testing.T, version string) *host {
+func newHost(t testing.TB, version string) *host {
 	t.Helper()
 	h := &host{dir: t.TempDir(), version: version, exec: &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
 		"multinet": delegatetest.Result(nil),
@@ -65,7 +65,7 @@ func result(cidr string) *types100.Result {
 	return &types100.Result{CNIVersion: "1.1.0", IPs: []*types100.IPConfig{{Address: *network}}}
 }
 
-func (h *host) write(t *testing.T, name, text string) {
+func (h *host) write(t testing.TB, name, text string) {
 	t.Helper()
 	path := filepath.Join(h.dir, name)
 	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {

@@ -58,6 +58,7 @@ func New(cluster Cluster) plugin.Plugin {
 			return err
 		},
 		Add:    configured((*config).add),
+		Del:    del,
 		Status: configured((*config).status),
 	}
 }
@@ -65,20 +66,24 @@ func New(cluster Cluster) plugin.Plugin {
 // prepare makes c search binDir first, and attach several networks at once if
 // "parallel" is true.
 func prepare(c *plugin.Call) error {
-	binDir, parallel := "", lenientBool(false)
-	if err := errors.Join(c.Value("binDir", &binDir), c.Value("parallel", &parallel)); err != nil {
+	conf, err := plugin.Config[struct {
+		BinDir   string `json:"binDir"`
+		Parallel bool   `json:"parallel"`
+	}](c)
+	if err != nil {
 		return err
 	}
-	path := []string{c.Root.OnNode(cmp.Or(binDir, defaultBinDir))} // as the plugins see it
+	path := []string{c.Root.OnNode(cmp.Or(conf.BinDir, defaultBinDir))} // as the plugins see it
 	for _, dir := range filepath.SplitList(c.Path) {
 		if !slices.Contains(path, dir) {
 			path = append(path, dir)
 		}
 	}
+	c.Manager.Type = "multinet" // the records of the daemon are those of multinet
 	invoker := c.Manager.Invoker
 	invoker.Path = path
 	invoker.Exec = served{invoker.Exec, ResidentState(c.Manager.Dir)}
-	if parallel {
+	if conf.Parallel {
 		invoker.Parallel = atOnce
 	}
 	return nil

@@ -30,8 +30,8 @@ func written(t *testing.T) *host {
 	return h
 }
 
-// With isolation a pod reaches the definitions of its own namespace, of the global ones
-// and, for its primary, of multusNamespace. All else is refused before anything is looked
+// With isolation a pod reaches the definitions of its own namespace and of the global ones,
+// for its primary too. All else is refused before anything is looked
 // up, with both namespaces in the error: whether it exists makes no difference.
 func TestIsolation(t *testing.T) {
 	t.Parallel()
@@ -48,9 +48,12 @@ func TestIsolation(t *testing.T) {
 		{"another, which does not exist", annotated("b/absent"), ""},
 		{"multusNamespace", annotated("kube-system/blue"), ""},
 		{"the second one", annotated("blue,b/blue"), ""},
-		{"primary of multusNamespace", defaultNetwork("blue"), "kube-system"},
-		{"primary of another multusNamespace", keys(`"multusNamespace":"net"`, defaultNetwork("blue")), "net"},
-		{"primary of networkNamespace", keys(`"networkNamespace":"net"`, defaultNetwork("blue")), "net"},
+		{"primary of multusNamespace", defaultNetwork("blue"), ""},
+		{"primary of multusNamespace by name", defaultNetwork("kube-system/blue"), ""},
+		{"primary of multusNamespace, which is global", keys(`"globalNamespaces":"kube-system"`, defaultNetwork("blue")), "kube-system"},
+		{"primary of another multusNamespace", keys(`"multusNamespace":"net"`, defaultNetwork("blue")), ""},
+		{"primary of networkNamespace", keys(`"networkNamespace":"net"`, defaultNetwork("blue")), ""},
+		{"primary of a global namespace", defaultNetwork("default/blue"), "default"},
 		{"primary of the own namespace", defaultNetwork("a/blue"), "a"},
 		{"primary of another namespace", defaultNetwork("b/blue"), ""},
 		{"primary that does not exist", defaultNetwork("b/absent"), ""},
@@ -76,12 +79,23 @@ func TestIsolation(t *testing.T) {
 	}
 }
 
-// A file has no namespace, so that no pod may select it.
+// A file has no namespace, so that no pod may select it, by its name or by an empty
+// definition. The administrator's own lists may name both.
 func TestIsolationKeepsPodsFromFiles(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0")
 	wantError(t, h.run(t, "ADD", keys(bridge, `"namespaceIsolation":true`, annotated("fast")), podOf("a")), 7, "a/fast", "no such network")
+	h.write(t, "net.d/a/storage.conf", "")
+	h.write(t, "net.d/kube-system/storage.conf", "")
+	for _, annotation := range []string{annotated("storage"), defaultNetwork("a/storage"), annotated("fast,storage")} {
+		wantError(t, h.run(t, "ADD", keys(bridge, `"namespaceIsolation":true`, annotation), podOf("a")), 7)
+	}
+	wantError(t, h.run(t, "ADD", keys(bridge, `"namespaceIsolation":true`, annotated("storage")), podOf("a")), 7,
+		"NAD a/storage", "spec.config", "not allowed", "namespaceIsolation", "files of the node")
 	wantTrace(t, h)
+	h.clean(t)
+	h.mustRun(t, "ADD", `"namespaceIsolation":true,"clusterNetwork":"fast","defaultNetworks":["storage"]`, podOf("a"))
+	wantTrace(t, h, "ADD macvlan eth0", "ADD macvlan net1", "ADD tuning net1")
 }
 
 // What the configuration names is the administrator's, and not checked.
@@ -157,7 +171,7 @@ func TestBadDefaultNetwork(t *testing.T) {
 		says       []string
 	}{
 		{"several", defaultNetwork("blue,blue"), 7, []string{"default-network", "one default network"}},
-		{"another interface", defaultNetwork("blue@data0"), 4, []string{"default-network", `"data0"`, `"eth0"`}},
+		{"another interface", defaultNetwork("blue@data0"), 7, []string{"default-network", `"data0"`, `"eth0"`}},
 		{"not JSON", defaultNetwork(`[{"name":`), 6, []string{"default-network"}},
 		{"of the wrong type", annotatedWith("v1.multus-cni.io/default-network", `["blue"]`), 6, []string{"default-network"}},
 		{"absent", defaultNetwork("absent"), 7, []string{"default-network", "kube-system/absent"}},

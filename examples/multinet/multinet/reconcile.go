@@ -109,7 +109,7 @@ func running(own *plugin.Call, cluster Cluster, r lifecycle.Record) (*config, er
 
 // selected returns the networks that the pod with the record r selects. It looks up none.
 func (c *config) selected(annotations map[string]string, r lifecycle.Record) ([]lifecycle.Wanted, error) {
-	selections, err := Selected(annotations)
+	selections, err := parseSelections(annotations, c.MaxSelections)
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +152,7 @@ func (c *config) later(ctx context.Context, selections []netconf.Selection, i in
 	if len(s.DefaultRoute) > 0 {
 		return fail(needsRestart(s))
 	}
-	if w, err = c.found(ctx, w); err != nil {
+	if w, err = c.found(ctx, w, c.find); err != nil {
 		return delegate.Attachment{}, err
 	}
 	one := []wanted{w}

@@ -40,17 +40,23 @@ func NewReviewer(conf []byte) (*Reviewer, error) {
 // multusNamespace it may also be a network of the configuration, and then have the types
 // that these may have.
 func (r *Reviewer) Definition(d nad.Definition) error {
-	if strings.TrimSpace(d.Config) == "" {
-		return d.Validate()
-	}
-	selected := wanted{use: nad.Selected, selection: netconf.Selection{Name: d.Name}}
-	_, err := d.Network(r.conf.rules(selected))
+	err := r.definition(d, wanted{use: nad.Selected, selection: netconf.Selection{Name: d.Name}})
 	if err != nil {
 		standing := wanted{use: nad.Cluster, name: d.Name}
 		if ref, ok := r.conf.standingRef(standing); ok && ref == d.Ref {
-			_, err = d.Network(r.conf.rules(standing))
+			err = r.definition(d, standing)
 		}
 	}
+	return err
+}
+
+// definition fails as the ADD of a pod that is attached to d because of w does.
+func (r *Reviewer) definition(d nad.Definition, w wanted) error {
+	rules := r.conf.rules(w)
+	if strings.TrimSpace(d.Config) == "" && rules.ConfDir != nil {
+		return d.Validate()
+	}
+	_, err := d.Network(rules)
 	return err
 }
 

@@ -42,11 +42,15 @@ func TestReviewOfADefinitionIsThatOfAnADD(t *testing.T) {
 		"a list":                          {"", `{"cniVersion":"1.0.0","plugins":[{"type":"macvlan"},{"type":"tuning"}]}`, 0},
 		"nothing, for a file of the node": {"", ``, 0},
 		"blanks":                          {"", " \n", 0},
+		"nothing, with isolation":         {`"namespaceIsolation":true,`, ``, 7},
+		"blanks, with isolation":          {`"namespaceIsolation":true,`, " \n", 7},
 		"not JSON":                        {"", `{`, 6},
 		"not an object":                   {"", `[]`, 6},
 		"a key twice":                     {"", `{"type":"macvlan","type":"bridge"}`, 6},
 		"no type":                         {"", `{"name":"x"}`, 7},
 		"no plugins":                      {"", `{"plugins":[]}`, 7},
+		"a plugin and a list":             {"", `{"type":"macvlan","plugins":[{"type":"tuning"}]}`, 7},
+		"a Type and a list":               {"", `{"Type":"macvlan","plugins":[{"type":"tuning"}]}`, 7},
 		"a type that is a path":           {"", `{"type":"../macvlan"}`, 7},
 		"an IPAM type that is a path":     {"", `{"type":"macvlan","ipam":{"type":"/bin/sh"}}`, 7},
 		"multinet itself":                 {"", `{"type":"multinet"}`, 7},
@@ -71,7 +75,8 @@ func TestReviewOfADefinitionIsThatOfAnADD(t *testing.T) {
 	}
 }
 
-// A definition in multusNamespace may be for the configuration, which may have other types.
+// A definition in multusNamespace may be for the configuration, which may have other types,
+// and files.
 func TestReviewAllowsWhatTheConfigurationMayName(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0")
@@ -82,6 +87,13 @@ func TestReviewAllowsWhatTheConfigurationMayName(t *testing.T) {
 			if status.Code(err) != other {
 				t.Errorf("%s of %s: code %d, want %d: %v", typ, namespace, status.Code(err), other, err)
 			}
+		}
+	}
+	r = h.reviewer(t, keys(bridge, `"namespaceIsolation":true,"multusNamespace":"net"`))
+	for namespace, code := range map[string]uint{"net": 0, "a": 7, "default": 7} {
+		err := r.Definition(nad.Definition{Ref: nad.Ref{Namespace: namespace, Name: "x"}})
+		if status.Code(err) != code {
+			t.Errorf("empty, of %s: code %d, want %d: %v", namespace, status.Code(err), code, err)
 		}
 	}
 }
@@ -106,17 +118,18 @@ func TestReviewOfAPodIsThatOfAnADD(t *testing.T) {
 		"two default routes":             {"", `[{"name":"blue","default-route":["10.0.0.1"]},{"name":"blue","default-route":["10.0.0.2"]}]`, "", 7},
 		"an interface name twice":        {"", "blue@x,b/blue@x", "", 7},
 		"the name of the primary":        {"", "blue@eth0", "", 7},
-		"not an interface name":          {"", "blue@averyveryverylongname", "", 4},
+		"not an interface name":          {"", "blue@averyveryverylongname", "", 7},
 		"another namespace":              {isolated, "b/blue", "", 7},
 		"a global namespace":             {isolated, "default/blue", "", 0},
 		"another one":                    {isolated + `"globalNamespaces":"b",`, "b/blue", "", 0},
 		"its primary":                    {"", "", "a/blue", 0},
-		"its primary of multusNamespace": {isolated, "", "blue", 0},
+		"its primary of multusNamespace": {isolated, "", "blue", 7},
+		"its primary of a global one":    {isolated, "", "default/blue", 0},
 		"its primary of another":         {isolated, "", "b/blue", 7},
 		"no choice of the primary":       {`"podDefaultNetwork":false,`, "", "blue", 7},
 		"two primaries":                  {"", "", "a/blue,b/blue", 7},
 		"its primary under its name":     {"", "", "a/blue@eth0", 0},
-		"its primary under another":      {"", "", "a/blue@eth1", 4},
+		"its primary under another":      {"", "", "a/blue@eth1", 7},
 		"one default route with it":      {"", `[{"name":"blue","default-route":["10.0.0.1"]}]`, `[{"name":"blue","namespace":"a","default-route":["10.0.0.2"]}]`, 7},
 	} {
 		t.Run(name, func(t *testing.T) {

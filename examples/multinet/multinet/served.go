@@ -7,6 +7,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/delegate"
 )
 
 // ResidentState returns the directory in which the daemon with the records in
@@ -30,8 +32,17 @@ func (x served) FindInPath(plugin string, paths []string) (string, error) {
 	}
 	note := filepath.Join(x.dir, plugin)
 	if _, noteErr := os.Lstat(note); noteErr == nil {
-		return "", types.NewError(types.ErrTryAgainLater, fmt.Sprintf(
-			"only a resident plugin of multinetd serves this type (to use an executable again, remove %s)", note), "")
+		return "", &residentError{note}
 	}
 	return path, err
 }
+
+// A residentError is why an executable is not run: the type is noted.
+type residentError struct{ note string }
+
+func (e *residentError) Error() string {
+	return fmt.Sprintf("only a resident plugin of multinetd serves this type (to use an executable again, remove %s)", e.note)
+}
+
+func (*residentError) CNICode() uint { return types.ErrTryAgainLater }
+func (*residentError) Unwrap() error { return delegate.ErrNotRun }

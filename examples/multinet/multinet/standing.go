@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -17,15 +18,20 @@ import (
 func (c *config) standing() ([]wanted, error) {
 	var all []wanted
 	for i, n := range c.Delegates {
-		if n.IsZero() { // null
-			return nil, c.call.Invalid(fmt.Sprintf("delegates[%d]", i), errors.New("null, want an object"))
+		var e *netconf.Error
+		if _, err := c.call.Complete(n); errors.As(err, &e) {
+			return nil, c.call.Invalid(fmt.Sprintf("delegates[%d]", i), e.Err)
 		}
 		all = append(all, wanted{use: nad.Default, key: "delegates", network: n})
 	}
 	if c.ClusterNetwork != "" {
 		all = []wanted{{key: "clusterNetwork", name: c.ClusterNetwork}}
 	}
-	if len(all) == 0 {
+	switch {
+	case len(all) > 0:
+	case c.call.Command == delegate.CommandGC: // perhaps they could not be decoded
+		return nil, nil
+	default:
 		return nil, c.call.Invalid("delegates", errors.New("there is neither a delegate nor a clusterNetwork"))
 	}
 	if len(c.DefaultNetworks) > 0 {
@@ -74,7 +80,8 @@ func (c *config) chain() ([]wanted, error) {
 const currentTimeout = 100 * time.Millisecond
 
 // current returns the networks of the configuration, for GC and STATUS, and the errors of
-// those that were not found.
+// those that were not found. For GC it returns no network without the primary: the first
+// would be taken for it.
 //
 // Neither command depends on the API of the cluster: a node whose STATUS fails is not
 // ready, and its pods are evicted. So current leaves out a network for which it has to
@@ -94,8 +101,12 @@ func (c *config) current(ctx context.Context) ([]netconf.Network, error) {
 		switch {
 		case err == nil:
 			nets = append(nets, n)
+			continue
 		case !c.depends(w):
 			errs = append(errs, c.about(w, err))
+		}
+		if w.use == nad.Cluster && c.call.Command == delegate.CommandGC {
+			break
 		}
 	}
 	return nets, errors.Join(errs...)

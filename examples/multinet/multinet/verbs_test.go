@@ -239,7 +239,8 @@ func TestDELWithoutNamespace(t *testing.T) {
 	}
 }
 
-// DEL of a network leaves other networks of the container alone.
+// DEL of a network leaves other networks of the container alone. Under a name that the
+// attachment does not have it removes the only one with its interface.
 func TestDELOfOneOfSeveralNetworks(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.0.0")
@@ -249,14 +250,12 @@ func TestDELOfOneOfSeveralNetworks(t *testing.T) {
 	if err := h.call(t.Context(), "ADD", blue, eth1); err != nil {
 		t.Fatal(err)
 	}
-	h.mustRun(t, "DEL", bridge, eth1) // is not of this network
+	h.mustRun(t, "DEL", bridge)
 	h.mustRun(t, "DEL", bridge)
 	if live := h.exec.Live(); len(live) != 1 || live[0] != "bridge c1 eth1" {
 		t.Errorf("left: %q", live)
 	}
-	if err := h.call(t.Context(), "DEL", blue, eth1); err != nil {
-		t.Fatal(err)
-	}
+	h.mustRun(t, "DEL", bridge, eth1) // "blue" is called "multi" by now
 	h.clean(t)
 }
 
@@ -270,4 +269,24 @@ func TestDamagedRecordSaysWhatToDo(t *testing.T) {
 		wantError(t, h.run(t, command, bridge), 5, "corrupt record", `let "multinet forget" remove its record`)
 	}
 	wantError(t, h.run(t, "GC", keys(bridge, gcFor())), 5, `"multinet forget"`)
+}
+
+// CHECK, GC and DEL need no key of the configuration except the ones that find the
+// record: the others may have any type.
+func TestKeysOfTheWrongTypeDoNotStopDEL(t *testing.T) {
+	t.Parallel()
+	for _, key := range Keys() {
+		if key == "name" || key == "cniDir" {
+			continue
+		}
+		for _, value := range []string{`5`, `[[5]]`, `{"a":{"b":5}}`} {
+			h := newHost(t, "1.1.0")
+			h.mustRun(t, "ADD", bridge)
+			broken := `"` + key + `":` + value
+			h.mustRun(t, "CHECK", broken)
+			h.mustRun(t, "GC", keys(broken, `"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]`))
+			h.mustRun(t, "DEL", broken)
+			h.clean(t)
+		}
+	}
 }

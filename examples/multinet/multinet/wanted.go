@@ -11,6 +11,7 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/device"
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/ifname"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -61,8 +62,9 @@ func (c *config) attachments(ctx context.Context) ([]attachment, error) {
 	if err != nil {
 		return nil, err
 	}
+	find := c.findOnce()
 	for i, w := range wanted {
-		if wanted[i], err = c.found(ctx, w); err != nil {
+		if wanted[i], err = c.found(ctx, w, find); err != nil {
 			return nil, err
 		}
 	}
@@ -125,7 +127,7 @@ func (c *config) asked(annotations map[string]string) (primary *wanted, selected
 	if err != nil {
 		return nil, nil, err
 	}
-	selections, err := Selected(annotations)
+	selections, err := parseSelections(annotations, c.MaxSelections)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -160,14 +162,28 @@ func (c *config) allow(s netconf.Selection, use nad.Use) (wanted, error) {
 	if err == nil && (c.inKubernetes() || use == nad.PodDefault && c.policy.NoPodDefault) {
 		_, err = c.policy.Decide(c.pod.Namespace, w.ref, use)
 	}
+	if err == nil {
+		err = w.checkInterface()
+	}
 	return w, c.about(w, err)
 }
 
-// found returns w with its network and its definition. It fails if the pod may not have
-// them.
-func (c *config) found(ctx context.Context, w wanted) (wanted, error) {
+// checkInterface fails if no interface can have the name that a user gives to that of w.
+func (w wanted) checkInterface() error {
+	if w.ifName == "" {
+		return nil
+	}
+	if err := ifname.Validate(w.ifName); err != nil {
+		return &netconf.Error{Kind: netconf.ErrInvalid, Network: w.selection.Name, Key: "interface", Err: err}
+	}
+	return nil
+}
+
+// found returns w with what find finds: its network and its definition. It fails if the pod
+// may not have them.
+func (c *config) found(ctx context.Context, w wanted, find finder) (wanted, error) {
 	var err error
-	w.network, w.definition, err = c.find(ctx, w)
+	w.network, w.definition, err = find(ctx, w)
 	if err == nil {
 		err = c.allowDevice(w)
 	}
@@ -190,9 +206,14 @@ func (c *config) allowDevice(w wanted) error {
 func (c *config) inKubernetes() bool { return c.pod.Namespace != "" }
 
 // attachment returns the attachment to w, which has been found. args are the capability
-// arguments of the runtime and cniArgs its CNI_ARGS, which those of a selection replace.
+// arguments of the runtime and cniArgs its CNI_ARGS, which those of a selection replace. Only
+// the primary network has args that none of its plugins declares: they are for networks to
+// come, and the annotations of a pod are among them.
 func (c *config) attachment(w wanted, args map[string]json.RawMessage, cniArgs string) (attachment, error) {
 	a := attachment{Attachment: c.call.Attachment(w.network), selection: w.selection}
+	if w.use != nad.Cluster && w.use != nad.PodDefault {
+		args = declared(w.network, args)
+	}
 	a.IfName, a.Args, a.CapabilityArgs = w.ifName, cniArgs, args
 	if w.ofPod() {
 		s := w.selection
@@ -209,7 +230,7 @@ func (c *config) attachment(w wanted, args map[string]json.RawMessage, cniArgs s
 		}
 		if edits := s.Edits(); edits != nil {
 			var err error
-			if a.Network, err = w.network.EditPlugins(edits...); err != nil {
+			if a.Network, err = a.Network.EditPlugins(edits...); err != nil {
 				return a, err
 			}
 		}
@@ -220,6 +241,17 @@ func (c *config) attachment(w wanted, args map[string]json.RawMessage, cniArgs s
 	var err error
 	a.Attachment, err = device.Give(a.Attachment, w.device)
 	return a, err
+}
+
+// declared returns those of args that a plugin of n declares.
+func declared(n netconf.Network, args map[string]json.RawMessage) map[string]json.RawMessage {
+	declared := n.Capabilities()
+	if declared == nil {
+		return nil
+	}
+	kept := maps.Clone(args)
+	maps.DeleteFunc(kept, func(name string, _ json.RawMessage) bool { return !slices.Contains(declared, name) })
+	return kept
 }
 
 // ofPod reports whether a pod selects the network.

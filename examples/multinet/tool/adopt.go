@@ -47,6 +47,9 @@ func takeOver(ctx context.Context, words []string, c console) error {
 	case flags.NArg() > 0 || *form != "table" && *form != "json":
 		return fmt.Errorf("cannot understand %q\n%s", strings.Join(words, " "), usage)
 	}
+	if err := given(flags, "cache-dir", node.CacheDir); err != nil {
+		return err
+	}
 	m, err := publisher(*confDir, publish.Output, "multinet")
 	if err != nil {
 		return err

@@ -10,8 +10,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/metacni/metacni/examples/internal/programtest"
 )
 
 // The program is replaced in one step, also while it runs. It is not written if it is
@@ -54,7 +52,7 @@ func TestInstallProgram(t *testing.T) {
 	n.write("bin/.multinet.tmp-1", "left by a crash")
 	n.write("self", "")
 	install()
-	if diff := cmp.Diff([]string{"bin/multinet", "net.d/.multinet/lock", "net.d/00-multinet.conflist", "net.d/10-x.conflist", "self"}, programtest.Files(t, n.dir)); diff != "" {
+	if diff := cmp.Diff([]string{"bin/multinet", "net.d/.multinet/lock", "net.d/00-multinet.conflist", "net.d/10-x.conflist", "self"}, n.files()); diff != "" {
 		t.Errorf("left (-want +got):\n%s", diff)
 	}
 
@@ -94,7 +92,7 @@ func TestInstallProgram(t *testing.T) {
 	_ = cmd.Wait()
 
 	// What fails leaves what there was.
-	before := programtest.Files(t, n.dir)
+	before := n.files()
 	c.self = func() (string, error) { return n.path("absent"), nil }
 	if err := c.copyProgram(n.path("bin/sleep")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("err = %v", err)
@@ -106,7 +104,7 @@ func TestInstallProgram(t *testing.T) {
 	if err := c.copyProgram(n.path("bin/dir")); err == nil {
 		t.Error("a directory was replaced")
 	}
-	if diff := cmp.Diff(before, programtest.Files(t, n.dir)); diff != "" {
+	if diff := cmp.Diff(before, n.files()); diff != "" {
 		t.Errorf("left (-want +got):\n%s", diff)
 	}
 }
@@ -129,7 +127,7 @@ func TestInstallProgramAtOnce(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if diff := cmp.Diff([]string{"bin/multinet", "self"}, programtest.Files(t, n.dir)); diff != "" {
+		if diff := cmp.Diff([]string{"bin/multinet", "self"}, n.files()); diff != "" {
 			t.Fatalf("left (-want +got):\n%s", diff)
 		}
 		if err := os.Remove(n.path("bin/multinet")); err != nil {

@@ -1,6 +1,7 @@
 package tool
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,15 +9,18 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/adopt"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/examples/multinet/publish"
@@ -114,8 +118,19 @@ func (i *installer) install(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	switch {
+	case i.hostConfDir != "" && !filepath.IsAbs(i.hostConfDir):
+		return fmt.Errorf("--host-conf-dir %s: not an absolute path", i.hostConfDir)
+	case i.primary != "" && !publish.PlainName(i.primary):
+		return fmt.Errorf("--cluster-network %s: not the name of a file in --conf-dir", i.primary)
+	case i.primary == i.output+filepath.Ext(i.primary):
+		return fmt.Errorf("--cluster-network %s: this is the file to publish", i.primary)
+	}
 	m := publish.Manager(i.confDir, filepath.Join(i.confDir, i.output), template)
 	m.Primary, m.ClusterNetworkDir, m.Ready, m.Mode = i.primary, i.hostConfDir, i.readinessFile, i.mode
+	if err := given(i.flags, "cache-dir", i.node.CacheDir); err != nil {
+		return err
+	}
 	if i.binDir != "" {
 		// Before publishing, because the network needs the program.
 		if err := i.copyProgram(filepath.Join(i.binDir, template.Type())); err != nil {
@@ -125,6 +140,12 @@ func (i *installer) install(ctx context.Context) error {
 	adopter, err := i.adopter(m)
 	if err != nil {
 		return err
+	}
+	if err := i.runnable(m); err != nil {
+		if !i.watch {
+			return err
+		}
+		i.say("%v", err) // it may come later
 	}
 	sweeper, err := i.sweeper(ctx, template)
 	if err != nil {
@@ -154,28 +175,84 @@ func (i *installer) install(ctx context.Context) error {
 	return adopter.Follow(ctx, i.tell)
 }
 
+// runnable fails if a plugin of the cluster network is not in the directories of plugins: no
+// pod could be attached. Without a cluster network it does not fail.
+func (i *installer) runnable(m *autoconf.Manager) error {
+	f, err := m.Find()
+	if err != nil || i.binDir == "" {
+		return nil //nolint:nilerr // publishing reports it
+	}
+	var own struct {
+		BinDir string `json:"binDir"`
+	}
+	if err := m.Template.Decode(&own); err != nil {
+		return err
+	}
+	for _, p := range f.Network.Plugins() {
+		if _, err := new(delegate.Process).FindInPath(p.Type(), []string{i.binDir, cmp.Or(own.BinDir, i.binDir)}); err != nil {
+			return fmt.Errorf("%s: plugin %q: %w: install it first, or name its directory with the key binDir in --config", filepath.Join(m.Dir, f.Name), p.Type(), err)
+		}
+	}
+	return nil
+}
+
+// given fails if the flag name was given and its value dir does not exist.
+func given(flags *flag.FlagSet, name, dir string) error {
+	var err error
+	flags.Visit(func(f *flag.Flag) {
+		if f.Name == name && dir != "" {
+			_, err = os.Stat(dir)
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("--%s: %w", name, err)
+	}
+	return nil
+}
+
+// known fails if p has a key that the program does not read.
+func known(p netconf.Plugin) error {
+	var keys map[string]json.RawMessage
+	if err := p.Decode(&keys); err != nil {
+		return err
+	}
+	all := append(multinet.Keys(), "capabilities", "args")
+	if p.Type() == "multinet-shim" {
+		all = append(all, "daemonSocketDir", "delQueueDir", "delQueueWait", "delPolicy", "queuePolicy")
+	}
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if !slices.ContainsFunc(all, func(k string) bool { return strings.EqualFold(k, key) }) {
+			return fmt.Errorf("there is no key %q", key)
+		}
+	}
+	return nil
+}
+
 // template returns the plugin to publish. Flags that are given win over the file in
 // --config, which wins over the flags' defaults.
 func (i *installer) template() (netconf.Plugin, error) {
 	data := []byte("{}")
 	if i.config != "" {
 		var err error
-		if data, err = os.ReadFile(i.config); err != nil {
+		if data, err = netconf.ReadFile(os.DirFS(filepath.Dir(i.config)), filepath.Base(i.config)); err != nil {
 			return netconf.Plugin{}, err
 		}
 	}
-	given := map[string]bool{}
-	i.flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	set := map[string]bool{}
+	i.flags.Visit(func(f *flag.Flag) { set[f.Name] = true })
 	var edits []netconf.Edit
 	for _, key := range []struct{ flag, name, value string }{
 		{"type", "type", i.typ}, {"name", "name", i.name}, {"cni-dir", "cniDir", i.cniDir},
 	} {
 		switch {
-		case given[key.flag]:
+		case set[key.flag]:
 			edits = append(edits, netconf.Set(key.name, key.value))
 		case key.value != "":
 			edits = append(edits, netconf.Default(key.name, key.value))
 		}
+	}
+	if set["cache-dir"] {
+		edits = append(edits, netconf.Set("cniCacheDir", i.node.CacheDir))
 	}
 	if i.annotations {
 		edits = append(edits, publish.Annotations())
@@ -192,6 +269,9 @@ func (i *installer) template() (netconf.Plugin, error) {
 	}
 	if err == nil {
 		err = plainName("type", p.Type())
+	}
+	if err == nil {
+		err = known(p)
 	}
 	if err != nil && i.config != "" {
 		err = fmt.Errorf("%s: %w", i.config, err)

@@ -48,8 +48,13 @@ type node struct {
 func newNode(t *testing.T, networks ...string) *node {
 	t.Helper()
 	n := &node{t: t, dir: t.TempDir(), exec: &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{}}}
-	for _, dir := range []string{"net.d", "bin"} {
+	for _, dir := range []string{"net.d", "bin", "cni"} {
 		if err := os.Mkdir(n.path(dir), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, plugin := range []string{"bridge", "macvlan", "fake"} {
+		if err := os.Symlink("/bin/true", n.path("bin/"+plugin)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -76,6 +81,14 @@ func (n *node) read(name string) string {
 		n.t.Fatal(err)
 	}
 	return strings.ReplaceAll(string(text), n.dir, "$DIR")
+}
+
+// files lists the files of the node without its plugins.
+func (n *node) files() []string {
+	n.t.Helper()
+	return slices.DeleteFunc(programtest.Files(n.t, n.dir), func(name string) bool {
+		return slices.Contains([]string{"bin/bridge", "bin/fake", "bin/macvlan"}, name)
+	})
 }
 
 func (n *node) stat(name string) fs.FileInfo {
@@ -112,8 +125,12 @@ const (
 	loopback = `{"cniVersion":"1.0.0","name":"lo","type":"loopback"}`
 )
 
-// published is the plugin of a published network, as it is written.
+// published is the plugin of a published network, as it is written. The node's cache of
+// libcni is not in the default directory.
 func published(name, plugin string) string {
+	if !strings.Contains(plugin, "cniCacheDir") {
+		plugin = strings.Replace(plugin, `"delegates"`, `"cniCacheDir":"$DIR/cni","delegates"`, 1)
+	}
 	return `{"cniVersion":"1.0.0","name":"` + name + `","plugins":[` + plugin + "]}\n"
 }
 
@@ -136,17 +153,17 @@ func TestInstall(t *testing.T) {
 		{name: "of another type", networks: []string{"10-x.conf", `{"name":"multus","type":"multus"}`, "20-y.conflist", green}, want: ofGreen},
 		{
 			name: "by reference", networks: []string{"10-x.conflist", green}, flags: []string{"--host-conf-dir", "/host/net.d"},
-			want: published("multinet", `{"capabilities":{`+annotations+`},"clusterNetwork":"/host/net.d/10-x.conflist","type":"multinet"}`),
+			want: published("multinet", `{"capabilities":{`+annotations+`},"clusterNetwork":"/host/net.d/10-x.conflist","cniCacheDir":"$DIR/cni","type":"multinet"}`),
 		},
 		{
 			name: "with all flags", networks: []string{"10-x.conflist", green},
 			flags: []string{"--name", "n", "--type", "t", "--cni-dir", "/state", "--mode", "644", "--pod-annotations=false", "--readiness-file", "$DIR/self"},
-			want:  published("n", `{"cniDir":"/state","delegates":[`+green+`],"type":"t"}`),
+			want:  published("n", `{"cniCacheDir":"$DIR/cni","cniDir":"/state","delegates":[`+green+`],"type":"t"}`),
 		},
 		{
 			name: "with a file", networks: []string{"10-x.conflist", green}, flags: []string{"--name", "n"},
-			config: `{"name":"other","type":"t","capabilities":{"io.kubernetes.cri.pod-annotations":false},"cniDir":"/state","x":9007199254740993}`,
-			want:   published("n", `{"capabilities":{"io.kubernetes.cri.pod-annotations":false},"cniDir":"/state","delegates":[`+green+`],"type":"t","x":9007199254740993}`),
+			config: `{"name":"other","type":"t","capabilities":{"io.kubernetes.cri.pod-annotations":false},"cniDir":"/state","args":{"x":9007199254740993}}`,
+			want:   published("n", `{"args":{"x":9007199254740993},"capabilities":{"io.kubernetes.cri.pod-annotations":false},"cniCacheDir":"$DIR/cni","cniDir":"/state","delegates":[`+green+`],"type":"t"}`),
 		},
 		{name: "nothing", errs: "no primary network"},
 		{name: "loopback alone", networks: []string{"10-x.conf", loopback}, errs: `"10-x.conf": refused`},
@@ -155,14 +172,22 @@ func TestInstall(t *testing.T) {
 		{name: "shadowed", networks: []string{"00-a.conf", loopback, "10-x.conflist", blue}, want: ofBlue, errs: "00-a.conf"},
 		{name: "a broken file", config: "{", errs: "config.json"},
 		{name: "a file that no pod can do with", networks: []string{"10-x.conflist", blue}, config: `{"defaultNetworks":"x"}`, errs: "defaultNetworks"},
-		{name: "a file with a cluster network", networks: []string{"10-x.conflist", blue}, config: `{"clusterNetwork":"x"}`, errs: "clusterNetwork"},
+		{name: "a file with a cluster network", networks: []string{"10-x.conflist", blue}, config: `{"clusterNetwork":"x"}`, errs: `/net.d/00-multinet": invalid configuration: key "clusterNetwork": must not be set by the user`},
+		{name: "a file with an unknown key", networks: []string{"10-x.conflist", blue}, config: `{"defaultNetwork":["x"]}`, errs: `config.json: there is no key "defaultNetwork"`},
+		{name: "a file with keys of the shim", networks: []string{"10-x.conflist", blue}, flags: []string{"--type", "multinet-shim"}, config: `{"delPolicy":"fail"}`, want: published("multinet", `{"capabilities":{`+annotations+`,"mac":true},"cniCacheDir":"$DIR/cni","delPolicy":"fail","delegates":[`+blue+`],"type":"multinet-shim"}`)},
+		{name: "a plugin that is not there", networks: []string{"10-x.conflist", `{"cniVersion":"1.0.0","name":"a","plugins":[{"type":"bridge"},{"type":"absent"}]}`}, errs: `/net.d/10-x.conflist: plugin "absent": not found in`},
+		{name: "a plugin in another directory", networks: []string{"10-x.conflist", `{"cniVersion":"1.0.0","name":"a","type":"true"}`}, config: `{"binDir":"/bin"}`, want: published("multinet", `{"binDir":"/bin","capabilities":{`+annotations+`},"cniCacheDir":"$DIR/cni","delegates":[{"cniVersion":"1.0.0","name":"a","plugins":[{"cniVersion":"1.0.0","name":"a","type":"true"}]}],"type":"multinet"}`)},
+		{name: "no cache", networks: []string{"10-x.conflist", blue}, flags: []string{"--cache-dir", "/absent"}, errs: "--cache-dir: stat /absent: no such file"},
+		{name: "a cluster network that is not there", networks: []string{"10-x.conflist", blue}, flags: []string{"--cluster-network", "11-x.conflist"}, errs: `"11-x.conflist": file does not exist`},
 		{name: "no file", flags: []string{"--config", "$DIR/absent"}, errs: "absent"},
+		{name: "relative cache", flags: []string{"--cache-dir", "x"}, errs: "cniCacheDir"},
 		{name: "relative state", flags: []string{"--cni-dir", "state"}, errs: "cniDir"},
 		{name: "no name", networks: []string{"10-x.conflist", blue}, flags: []string{"--name", ""}, errs: "name"},
 		{name: "a path for a type", flags: []string{"--type", "../x"}, errs: "type"},
 		{name: "a path for the output", flags: []string{"--output", "../x"}, errs: "output"},
-		{name: "a path for the cluster network", flags: []string{"--cluster-network", "/x"}, errs: "Primary"},
-		{name: "a relative directory of the host", flags: []string{"--host-conf-dir", "x"}, errs: "ClusterNetworkDir"},
+		{name: "a path for the cluster network", flags: []string{"--cluster-network", "/x"}, errs: "--cluster-network /x: not the name of a file in --conf-dir"},
+		{name: "the published file for a cluster network", flags: []string{"--cluster-network", "00-multinet.conflist"}, errs: "--cluster-network 00-multinet.conflist: this is the file to publish"},
+		{name: "a relative directory of the host", flags: []string{"--host-conf-dir", "x"}, errs: "--host-conf-dir x: not an absolute path"},
 		{name: "bad mode", flags: []string{"--mode", "rw"}, errs: "mode"},
 		{name: "more than permissions", flags: []string{"--mode", "4755"}, errs: "mode"},
 		{name: "no directory of networks", flags: []string{"--conf-dir", "$DIR/absent"}, errs: "absent"},
@@ -211,7 +236,7 @@ func TestUninstall(t *testing.T) {
 	if err := n.do("uninstall"); err != nil {
 		t.Error(err)
 	}
-	if diff := cmp.Diff([]string{"bin/.multinet.tmp-1", "bin/multinet", "net.d/10-x.conflist", "self"}, programtest.Files(t, n.dir)); diff != "" {
+	if diff := cmp.Diff([]string{"bin/.multinet.tmp-1", "bin/multinet", "net.d/10-x.conflist", "self"}, n.files()); diff != "" {
 		t.Errorf("left (-want +got):\n%s", diff)
 	}
 	if n.said.Reset(); n.do("uninstall") != nil || n.said.Len() > 0 {
@@ -227,7 +252,7 @@ func TestUninstall(t *testing.T) {
 			t.Errorf("said %q", n.said.String())
 		}
 	}
-	if diff := cmp.Diff([]string{"net.d/00-multinet.conflist", "net.d/10-x.conflist", "self"}, programtest.Files(t, n.dir)); diff != "" {
+	if diff := cmp.Diff([]string{"net.d/00-multinet.conflist", "net.d/10-x.conflist", "self"}, n.files()); diff != "" {
 		t.Errorf("left (-want +got):\n%s", diff)
 	}
 	if err := n.do("uninstall", "--conf-dir", "$DIR/none"); err != nil {

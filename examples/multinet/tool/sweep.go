@@ -23,13 +23,13 @@ type sweptView struct {
 }
 
 // gc detaches stale attachments, and prints which it detached and which not.
-func (t *tool) gc(ctx context.Context, dir, binDir, confDir string) error {
+func (t *tool) gc(ctx context.Context, dir, binDir, confDir, nadDir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return err
 	}
 	conf, err := json.Marshal(map[string]string{
-		"name": "multinet", "type": "multinet", "cniDir": dir, "binDir": binDir, "confDir": confDir,
+		"name": "multinet", "type": "multinet", "cniDir": dir, "binDir": binDir, "confDir": confDir, "nadDir": nadDir,
 	})
 	if err != nil {
 		return err
@@ -73,7 +73,7 @@ func (i *installer) sweeper(ctx context.Context, published netconf.Plugin) (*lif
 	if err != nil {
 		return nil, err
 	}
-	s := &lifecycle.Sweeper{Wait: i.sweepInterval, MaxWait: 60 * i.sweepInterval, Tell: func(swept lifecycle.Swept) {
+	s := &lifecycle.Sweeper{Wait: i.sweepInterval, MaxWait: 10 * i.sweepInterval, Tell: func(swept lifecycle.Swept) {
 		if swept.Err == nil {
 			i.say("%s %s was stale, and has been removed", swept.Key.ContainerID, swept.Key.IfName)
 		} else {

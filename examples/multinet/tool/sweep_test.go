@@ -1,12 +1,15 @@
 package tool
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
@@ -54,6 +57,53 @@ func TestGCDetachesStaleAttachments(t *testing.T) {
 	}
 	if out, said, err := h.gc(t); err != nil || strings.Count(out, "\n") != 1 || said != "" { // the heading
 		t.Errorf("gc of nothing: %v\n%s%s", err, out, said)
+	}
+}
+
+// A DEL that a mistake in a definition makes fail is tried with the definition that is in
+// --nad-dir now.
+func TestGCFindsDefinitionsAsADDDoes(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.exec.Plugins["picky"] = func(_ context.Context, c delegatetest.Call) ([]byte, error) {
+		if strings.Contains(string(c.Stdin), "mistake") {
+			return nil, types.NewError(107, "a mistake", "")
+		}
+		return []byte(`{"cniVersion":"1.0.0"}`), nil
+	}
+	h.write(t, "nads/a/blue.conf", `{"cniVersion":"1.0.0","type":"picky","mistake":true}`)
+	err := h.run(t, "ADD", bridge, func(a *skel.CmdArgs) {
+		a.Args = "K8S_POD_NAMESPACE=a;K8S_POD_NAME=p"
+		a.StdinData = []byte(strings.Replace(string(a.StdinData), `"delegates"`,
+			`"nadDir":"`+h.dir+`/nads","runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"k8s.v1.cni.cncf.io/networks":"blue"}},"delegates"`, 1))
+	})
+	wantError(t, err, 107)
+	h.write(t, "nads/a/blue.conf", `{"cniVersion":"1.0.0","type":"picky"}`)
+	if out, _, err := h.gc(t); err == nil {
+		t.Errorf("without the directory: %s", out)
+	}
+	if out, _, err := h.gc(t, "--nad-dir", filepath.Join(h.dir, "nads")); err != nil || !strings.Contains(out, "removed") {
+		t.Errorf("%v: %s", err, out)
+	}
+	if out, err := h.tool(t, "list", "--nad-dir", h.dir); err == nil {
+		t.Errorf("another command takes it: %s", out)
+	}
+}
+
+// The help of a command is about that command.
+func TestHelpOfACommand(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	for command, want := range map[string]string{
+		"gc": "usage: multinet COMMAND [--dir DIR] [-o table|json]\n  gc [--dry-run]", "damaged": "  damaged ", "status": "  status --diff CONTAINER",
+	} {
+		out, err := h.tool(t, command, "--help")
+		if err != nil || !strings.Contains(out, want) || strings.Contains(out, "forget") || strings.Contains(out, "adopt") || (command == "gc") != strings.Contains(out, "--nad-dir") {
+			t.Errorf("%s: %v\n%s", command, err, out)
+		}
+	}
+	if out, err := h.tool(t, "--help"); err != nil || strings.TrimSpace(out) != usage {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 

@@ -39,12 +39,38 @@ const usage = `usage: multinet COMMAND [--dir DIR] [-o table|json]
 Commands exit with status 1 if they fail, and 0 otherwise. status --diff exits with 0 if
 nothing differs, 1 if something does, and 2 if it fails.
 list, show, status, damaged and gc --dry-run take no lock and change nothing.
-gc also accepts --bin-dir and --conf-dir, the directories of plugins and networks.
+gc also accepts --bin-dir, --conf-dir and --nad-dir, the directories of plugins, networks and
+definitions of the configuration: a DEL that fails is tried with what they say now.
 
        multinet adopt [--dry-run] [FLAGS]  take over what other programs have attached
        multinet install [--watch] [FLAGS]  copy the program and publish its network
        multinet uninstall [--detach|--leave] [--binary] [FLAGS]  remove what is published
 Add --help to one of these three for its flags`
+
+// usageOf returns the usage of a command, or of all if it is none of them.
+func usageOf(command string) string {
+	lines := strings.SplitAfter(usage, "\n")
+	indented := func(line string) bool { return strings.HasPrefix(line, "   ") }
+	i := slices.IndexFunc(lines, func(line string) bool {
+		words := strings.Fields(line)
+		return strings.HasPrefix(line, "  ") && !indented(line) && words[0] == command
+	})
+	if i < 0 {
+		return usage
+	}
+	ofIt := func(line string) bool {
+		words := strings.Fields(line)
+		return indented(line) && len(words) > 0 && words[0] != "multinet" || strings.HasPrefix(line, "  "+command+" ")
+	}
+	end := slices.IndexFunc(lines[i+1:], func(line string) bool { return !ofIt(line) })
+	text := strings.Join(lines[i:i+1+end], "") // the last line of usage is of no command
+	if command == "gc" {
+		_, flags, _ := strings.Cut(usage, "gc also accepts ")
+		flags, _, _ = strings.Cut(flags, "\n\n")
+		text += "gc also accepts " + flags + "\n"
+	}
+	return "usage: multinet COMMAND [--dir DIR] [-o table|json]\n" + strings.TrimSuffix(text, "\n")
+}
 
 // A console is what a command has of the process that it runs in.
 type console struct {
@@ -99,6 +125,7 @@ func operate(ctx context.Context, args []string, c console) error {
 	dryRun := flags.Bool("dry-run", false, "print what would be removed, and change nothing")
 	binDir := flags.String("bin-dir", "", "directory of the plugins (binDir)")
 	confDir := flags.String("conf-dir", "", "directory of networks (confDir)")
+	nadDir := flags.String("nad-dir", "", "directory of definitions (nadDir)")
 	yes := flags.Bool("yes", false, "do not ask")
 	diff := flags.Bool("diff", false, "compare with what the API has")
 	socketDir := flags.String("socket-dir", "", "directory of the daemon's socket")
@@ -107,7 +134,7 @@ func operate(ctx context.Context, args []string, c console) error {
 	words, err := parse(flags, args)
 	switch {
 	case errors.Is(err, flag.ErrHelp), err == nil && slices.Equal(words, []string{"help"}):
-		_, err := fmt.Fprintln(c.out, usage)
+		_, err := fmt.Fprintln(c.out, usageOf(args[0]))
 		return err
 	case err != nil:
 		return fmt.Errorf("%w\n%s", err, usage)
@@ -120,14 +147,14 @@ func operate(ctx context.Context, args []string, c console) error {
 	var do func() error
 	switch {
 	case !slices.Contains([]string{"", "table", "json"}, *form),
-		(*dryRun || *binDir != "" || *confDir != "") && command != "gc",
+		(*dryRun || *binDir != "" || *confDir != "" || *nadDir != "") && command != "gc",
 		*yes && command != "forget",
 		*diff && command != "status",
 		*socketDir != "" && !*diff:
 	case command == "list" && len(words) == 1:
 		do = func() error { return t.list(ctx, func(lifecycle.Record) bool { return true }) }
 	case command == "gc" && len(words) == 1:
-		do = func() error { return t.gc(ctx, *dir, *binDir, *confDir) }
+		do = func() error { return t.gc(ctx, *dir, *binDir, *confDir, *nadDir) }
 		if *dryRun {
 			do = func() error { return t.list(ctx, unlessAdded) }
 		}

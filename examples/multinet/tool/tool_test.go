@@ -66,7 +66,7 @@ func TestToolList(t *testing.T) {
 		got = append(got, strings.Join(slices.Concat(fields[:7], fields[8:]), " "))
 	}
 	want := "CONTAINER POD INTERFACE NETWORK NAD USE STATE RECORD; c1 - eth0 multi - cluster added multi eth0; c1 - net1 storage - default added multi eth0; " +
-		"gone - eth0 multi - cluster added multi eth0; half - eth0 multi - cluster deleting multi eth0"
+		"gone - eth0 multi - cluster added multi eth0; half - eth0 multi - cluster leftover multi eth0"
 	if strings.Join(got, "; ") != want {
 		t.Errorf("list:\n%s\nwant %s", out, want)
 	}
@@ -179,7 +179,7 @@ func TestToolJSON(t *testing.T) {
 		{"multi", "eth0", ns, []string{"bridge"}, nil}, {"storage", "net1", ns, []string{"macvlan", "tuning"}, nil},
 	}}
 	gone := record{"multi", "gone", "eth0", "added", time.Time{}, time.Time{}, []attachment{{"multi", "eth0", "/absent", []string{"bridge"}, nil}}}
-	half := record{"multi", "half", "eth0", "deleting", time.Time{}, time.Time{}, []attachment{{"multi", "eth0", ns, []string{"both"}, nil}}}
+	half := record{"multi", "half", "eth0", "leftover", time.Time{}, time.Time{}, []attachment{{"multi", "eth0", ns, []string{"both"}, nil}}}
 	for _, tt := range []struct {
 		words []string
 		want  []record

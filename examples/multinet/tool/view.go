@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -27,11 +28,11 @@ func (t *tool) list(ctx context.Context, want func(lifecycle.Record) bool) error
 			return nil
 		}
 		all = append(all, view(r))
-		for _, a := range r.Attached {
+		for i, a := range slices.Concat(r.Attached, r.Leftovers) {
 			o := nad.ParseOrigin(a.Origin)
 			rows = append(rows, []string{
 				a.ContainerID, cmp.Or(multinet.PodOf(r).String(), "-"), a.IfName, a.Network.Name(), cmp.Or(o.NetworkName(""), "-"), cmp.Or(string(o.Use), "-"),
-				state(r), r.Created.Format(time.RFC3339), r.Key.Network + " " + r.Key.IfName,
+				stateOf(r, i), r.Created.Format(time.RFC3339), r.Key.Network + " " + r.Key.IfName,
 			})
 		}
 		return nil
@@ -111,6 +112,18 @@ func state(r lifecycle.Record) string {
 	return string(r.State)
 }
 
+// stateOf returns the state of the i-th of r.Attached and r.Leftovers: the others are
+// attached even if one is incomplete.
+func stateOf(r lifecycle.Record, i int) string {
+	switch {
+	case i >= len(r.Attached):
+		return string(scratch.Leftover)
+	case r.State == scratch.Partial && r.Whole(i):
+		return string(scratch.Added)
+	}
+	return state(r)
+}
+
 // The views are what -o json prints. Programs rely on them.
 type (
 	keyView struct {
@@ -125,6 +138,7 @@ type (
 		Created     time.Time        `json:"created"`
 		Updated     time.Time        `json:"updated"`
 		Attachments []attachmentView `json:"attachments"`
+		Leftovers   []attachmentView `json:"leftovers,omitempty"`
 	}
 	podView struct {
 		Namespace string `json:"namespace"`
@@ -134,6 +148,7 @@ type (
 	attachmentView struct {
 		Network   string          `json:"network"`
 		Interface string          `json:"interface"`
+		State     string          `json:"state"`
 		NetNS     string          `json:"netns,omitempty"`
 		Plugins   []string        `json:"plugins"`
 		Origin    json.RawMessage `json:"origin,omitempty"` // of [nad.Origin.JSON]
@@ -152,12 +167,16 @@ func view(r lifecycle.Record) recordView {
 	if p := multinet.PodOf(r); p.String() != "" {
 		v.Pod = podView{p.Namespace, p.Name, p.UID}
 	}
-	for _, a := range r.Attached {
-		av := attachmentView{Network: a.Network.Name(), Interface: a.IfName, NetNS: a.NetNS, Plugins: []string{}, Origin: nad.ParseOrigin(a.Origin).JSON()}
+	for i, a := range slices.Concat(r.Attached, r.Leftovers) {
+		av := attachmentView{Network: a.Network.Name(), Interface: a.IfName, State: stateOf(r, i), NetNS: a.NetNS, Plugins: []string{}, Origin: nad.ParseOrigin(a.Origin).JSON()}
 		for _, p := range a.Network.Plugins() {
 			av.Plugins = append(av.Plugins, p.Type())
 		}
-		v.Attachments = append(v.Attachments, av)
+		if i < len(r.Attached) {
+			v.Attachments = append(v.Attachments, av)
+		} else {
+			v.Leftovers = append(v.Leftovers, av)
+		}
 	}
 	return v
 }
