@@ -150,6 +150,7 @@ func TestNetworksOfClaimsAreChecked(t *testing.T) {
 		"a list":                            {rest: `,"config":{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"bridge"}]}`},
 		"no name":                           {rest: `,"config":{"type":"bridge"}`, want: "name"},
 		"no type":                           {rest: `,"config":{"name":"n"}`, want: "type"},
+		"a plugin and a list":               {rest: `,"config":{"cniVersion":"1.0.0","name":"n","Type":"bridge","plugins":[{"type":"bridge"}]}`, want: "both"},
 		"a path as a type":                  {rest: `,"config":{"name":"n","type":"../x"}`, want: "path"},
 		"the meta-plugin itself":            {rest: `,"config":{"name":"n","type":"multinet"}`, want: "itself"},
 		"a plugin that is not allowed":      {rest: `,"config":{"name":"n","type":"macvlan"}`, want: "allowedTypes"},

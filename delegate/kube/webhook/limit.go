@@ -6,11 +6,17 @@ import (
 	"io"
 	"net/http"
 	"sync/atomic"
+	"time"
 )
 
 const (
-	atOnce = 4        // reviews: each may need five times the size of its request
+	atOnce = 2        // reviews: each may allocate 30 times the size of its request, see BenchmarkReview
 	room   = 32 << 20 // bytes of requests that arrive, wait or are reviewed
+
+	// patience is how long a request may take until its review begins. The API server
+	// waits ten seconds, as writeTimeout does: a later answer would end the connection, on
+	// which there are others.
+	patience = 8 * time.Second
 )
 
 // errBusy is what reading a request fails with if there is no room for it.
@@ -22,19 +28,22 @@ var errBusy = errors.New("too many requests are waiting")
 type limited struct {
 	http.Handler
 
-	turn chan struct{}
-	room atomic.Int64 // left, in bytes
+	turn     chan struct{}
+	room     atomic.Int64 // left, in bytes
+	patience time.Duration
 }
 
 func newLimited(h http.Handler, atOnce int, room int64) *limited {
-	l := &limited{Handler: h, turn: make(chan struct{}, atOnce)}
+	l := &limited{Handler: h, turn: make(chan struct{}, atOnce), patience: patience}
 	l.room.Store(room)
 	return l
 }
 
 // ServeHTTP lets the handler serve a request.
 func (l *limited) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	b := &limitedBody{ReadCloser: r.Body, ctx: r.Context(), of: l}
+	ctx, cancel := context.WithTimeoutCause(r.Context(), l.patience, errBusy)
+	defer cancel()
+	b := &limitedBody{ReadCloser: r.Body, ctx: ctx, of: l}
 	defer b.release()
 	r.Body = b
 	l.Handler.ServeHTTP(w, r)
@@ -51,8 +60,8 @@ type limitedBody struct {
 }
 
 // Read reads from the body, and waits at its end until it is the turn of the request. It
-// fails with errBusy if there is no room, and with the error of the context if the client
-// goes meanwhile.
+// fails with errBusy if there is no room or no turn in time, and with the error of the
+// context if the client goes meanwhile.
 func (b *limitedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.size += int64(n)
@@ -64,7 +73,7 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 		case b.of.turn <- struct{}{}:
 			b.turn = true
 		case <-b.ctx.Done():
-			return n, b.ctx.Err()
+			return n, context.Cause(b.ctx)
 		}
 	}
 	return n, err

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -154,4 +155,35 @@ func TestBusyHandler(t *testing.T) {
 	if w.Code != http.StatusServiceUnavailable || len(seen) != 1 || seen[0].Status != w.Code || seen[0].Outcome() != Failed {
 		t.Errorf("%d %s, events %v", w.Code, w.Body, seen)
 	}
+}
+
+// A request that has no turn in time gets an error instead of an answer that is too late.
+func TestRequestsDoNotWaitForEver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		asked, answer := make(chan bool), make(chan bool)
+		h := newLimited(readAll(asked, answer), 1, 100)
+		send := func() (int, string) {
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader("x")))
+			return w.Code, w.Body.String()
+		}
+		first := make(chan int)
+		go func() {
+			code, _ := send()
+			first <- code
+		}()
+		<-asked
+		start := time.Now()
+		if code, text := send(); code != http.StatusServiceUnavailable || !strings.Contains(text, errBusy.Error()) {
+			t.Errorf("the second: %d %s", code, text)
+		}
+		if waited := time.Since(start); waited != patience {
+			t.Errorf("waited %v", waited)
+		}
+		answer <- true
+		if code := <-first; code != http.StatusOK {
+			t.Errorf("the first: %d", code)
+		}
+	})
 }

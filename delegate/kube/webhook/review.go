@@ -16,73 +16,87 @@ import (
 
 var errUndecodable = errors.New("the object cannot be decoded")
 
-// A finding is what a review says about an object.
-type finding struct {
-	of      string // what was reviewed: if it does not change, neither does the rest
-	err     error  // why the object is denied
-	warning string // about an object that is allowed
+// A subject is an object that is to be reviewed.
+type subject struct {
+	// of returns what is reviewed: if it does not change, neither does what judge says.
+	of func() string
+
+	// judge returns why the object is denied, or a warning about one that is allowed.
+	judge func() (warning string, err error)
 }
 
 // review returns the answer to a request.
 func (h Handler) review(r *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 	answer := &admissionv1.AdmissionResponse{UID: r.UID, Allowed: true}
-	check := h.check(r)
-	if check == nil {
+	read := h.reader(r)
+	if read == nil {
 		return answer
 	}
-	now := check(r.Object.Raw)
-	if now.err != nil && r.Operation == admissionv1.Update && check(r.OldObject.Raw).of == now.of {
-		now.warning, now.err = now.err.Error(), nil
+	now := read(r.Object.Raw)
+	warning, err := now.judge()
+	if err != nil && r.Operation == admissionv1.Update && read(r.OldObject.Raw).of() == now.of() {
+		warning, err = err.Error(), nil
 	}
 	switch {
-	case now.err != nil:
-		answer.Allowed, answer.Result = false, result(now.err)
-	case now.warning != "":
-		answer.Warnings = []string{now.warning}
+	case err != nil:
+		answer.Allowed, answer.Result = false, result(err)
+	case warning != "":
+		answer.Warnings = []string{warning}
 	}
 	return answer
 }
 
-// check returns the function that reviews the object of a request, or nil if nothing is to
+// reader returns the function that reads the object of a request, or nil if nothing is to
 // be reviewed.
-func (h Handler) check(r *admissionv1.AdmissionRequest) func(object []byte) finding {
+func (h Handler) reader(r *admissionv1.AdmissionRequest) func(object []byte) subject {
 	switch {
 	case r.Operation != admissionv1.Create && r.Operation != admissionv1.Update, r.SubResource != "":
 	case r.Kind.Group == "k8s.cni.cncf.io" && r.Kind.Kind == "NetworkAttachmentDefinition" && h.Definition != nil:
 		return h.definition
 	case r.Kind.Group == "" && r.Kind.Kind == "Pod" && h.Pod != nil:
-		return func(object []byte) finding { return h.pod(r.Namespace, object) }
+		return func(object []byte) subject { return h.pod(r.Namespace, object) }
 	}
 	return nil
 }
 
-// definition reviews a NetworkAttachmentDefinition.
-func (h Handler) definition(object []byte) finding {
-	var raw struct {
+// undecodable is an object that cannot be decoded.
+func undecodable(object []byte) subject {
+	return subject{func() string { return string(object) }, func() (string, error) { return "", errUndecodable }}
+}
+
+// definition reads a NetworkAttachmentDefinition.
+func (h Handler) definition(object []byte) subject {
+	var about struct {
 		Metadata struct {
 			Annotations map[string]string `json:"annotations"`
 		} `json:"metadata"`
-		Spec json.RawMessage `json:"spec"`
 	}
-	if err := json.Unmarshal(object, &raw); err != nil {
-		return finding{string(object), errUndecodable, ""}
+	if err := json.Unmarshal(object, &about); err != nil {
+		return undecodable(object)
 	}
-	f := finding{of: raw.Metadata.Annotations[nad.ResourceAnnotation] + "\x00" + string(raw.Spec)}
-	d, err := nad.Parse(object)
-	if err == nil {
-		err = h.Definition(d)
+	return subject{
+		of: func() string {
+			var all struct {
+				Spec json.RawMessage `json:"spec"`
+			}
+			_ = json.Unmarshal(object, &all) // cannot fail: it was decoded
+			return about.Metadata.Annotations[nad.ResourceAnnotation] + "\x00" + string(all.Spec)
+		},
+		judge: func() (string, error) {
+			d, err := nad.Parse(object)
+			if err == nil {
+				err = h.Definition(d)
+			}
+			if err == nil && strings.TrimSpace(d.Config) == "" {
+				return fmt.Sprintf("without spec.config this is the network %q in the CNI configuration files of each node", d.Name), nil
+			}
+			return "", err
+		},
 	}
-	switch {
-	case err != nil:
-		f.err = err
-	case strings.TrimSpace(d.Config) == "":
-		f.warning = fmt.Sprintf("without spec.config this is the network %q in the CNI configuration files of each node", d.Name)
-	}
-	return f
 }
 
-// pod reviews a pod of a namespace.
-func (h Handler) pod(namespace string, object []byte) finding {
+// pod reads a pod of a namespace.
+func (h Handler) pod(namespace string, object []byte) subject {
 	var pod struct {
 		Metadata struct {
 			Annotations map[string]string `json:"annotations"`
@@ -92,18 +106,22 @@ func (h Handler) pod(namespace string, object []byte) finding {
 		} `json:"spec"`
 	}
 	if err := json.Unmarshal(object, &pod); err != nil {
-		return finding{string(object), errUndecodable, ""}
+		return undecodable(object)
 	}
 	annotations := pod.Metadata.Annotations
 	networks, primary := annotations[nad.NetworksAnnotation], annotations[nad.DefaultNetworkAnnotation]
-	f := finding{of: networks + "\x00" + primary}
-	switch {
-	case !pod.Spec.HostNetwork:
-		f.err = h.Pod(Pod{Namespace: namespace, Annotations: annotations})
-	case selects(networks) || selects(primary):
-		f.warning = "the pod has the network of its node (hostNetwork): the networks that it selects are ignored"
+	return subject{
+		of: func() string { return networks + "\x00" + primary },
+		judge: func() (string, error) {
+			switch {
+			case !pod.Spec.HostNetwork:
+				return "", h.Pod(Pod{Namespace: namespace, Annotations: annotations})
+			case selects(networks) || selects(primary):
+				return "the pod has the network of its node (hostNetwork): the networks that it selects are ignored", nil
+			}
+			return "", nil
+		},
 	}
-	return f
 }
 
 // selects reports whether an annotation selects a network, or tries to.

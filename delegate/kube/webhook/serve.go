@@ -27,9 +27,10 @@ const (
 // For probes, GET /healthz answers 200, and GET /readyz answers 200 unless the certificate
 // has expired or is not valid yet: API servers refuse it then, and go on without the webhook.
 //
-// Slow clients are disconnected after ten seconds and keep nobody waiting. Four requests are
-// reviewed at once. Requests that arrive while others of 32 MiB together are waiting get an
-// error, which h sees when it reads the body. A nil log gets nothing.
+// Slow clients are disconnected after ten seconds and keep nobody waiting. Two requests are
+// reviewed at once. Requests that arrive while others of 32 MiB together are waiting, and
+// those whose review has not begun after eight seconds, get an error, which h sees when it
+// reads the body. A nil log gets nothing.
 func Serve(ctx context.Context, l net.Listener, h http.Handler, c *Certificate, log *slog.Logger) error {
 	s := &http.Server{
 		Handler: pages(h, c), TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: c.Get},
