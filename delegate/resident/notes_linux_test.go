@@ -148,6 +148,21 @@ func TestResidentIsRefusedWhenItsTypesCannotBeNoted(t *testing.T) {
 	}
 }
 
+// A resident that comes back needs no room on the disk: its note is not written again.
+func TestNoteOfAResidentThatComesBackStays(t *testing.T) {
+	t.Parallel()
+	n := restarted(t, fakes("a"), "a")
+	before, err := os.Stat(filepath.Join(n.StateDir, "a"))
+	ok(t, err)
+	n.start()
+	n.serve(newPlugin("10", "a", fakes("a")))
+	after, err := os.Stat(filepath.Join(n.StateDir, "a"))
+	ok(t, err)
+	if !os.SameFile(before, after) {
+		t.Error("the note was written again")
+	}
+}
+
 func TestStartFailsWithAnUnusableStateDir(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

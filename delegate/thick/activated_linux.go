@@ -1,11 +1,15 @@
 package thick
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,18 +23,51 @@ const firstFD = 3
 // than one socket is an error, and so is one that is not a listening unix stream
 // socket.
 //
-// Call it once, at the start. Children do not inherit the socket. Closing it does
-// not remove it, because the service manager goes on listening: no hand-over is
-// needed. The service manager sets the permissions of the socket, so see
-// [Server.AllowUIDs].
+// Call it once, at the start. Only one daemon has the socket: while another one has
+// it, by Activated or by [Listen], Activated waits until that one closes it or dies,
+// or until ctx ends. The name of the socket with ".lock" added is in use for that.
+//
+// Children do not inherit the socket. Closing it does not remove it, because the
+// service manager goes on listening: no hand-over is needed. The service manager
+// sets the permissions of the socket, so see [Server.AllowUIDs].
 //
 // On systems other than Linux it returns [errors.ErrUnsupported].
-func Activated(env []string) (net.Listener, error) {
+func Activated(ctx context.Context, env []string) (net.Listener, error) {
 	l, err := activated(env)
+	if err == nil && l != nil {
+		l, err = locked(ctx, l)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("socket activation: %w", err)
 	}
 	return l, nil
+}
+
+// A lockedListener has the lock of its socket until it is closed.
+type lockedListener struct {
+	net.Listener
+
+	release func()
+}
+
+// locked returns l, which it closes if it cannot take the lock of its socket. Only a
+// socket that has a file has a lock.
+func locked(ctx context.Context, l net.Listener) (net.Listener, error) {
+	path := l.Addr().String()
+	if !filepath.IsAbs(path) {
+		return l, nil
+	}
+	lock, err := lockFile(ctx, path+".lock")
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return &lockedListener{l, sync.OnceFunc(func() { unlockFile(lock) })}, nil
+}
+
+// Close stops listening and releases the lock.
+func (l *lockedListener) Close() error {
+	defer l.release()
+	return l.Listener.Close()
 }
 
 func activated(env []string) (net.Listener, error) {

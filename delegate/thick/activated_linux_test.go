@@ -2,6 +2,7 @@ package thick
 
 import (
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -27,7 +28,7 @@ func playActivated(t *testing.T, arg string) {
 	t.Helper()
 	env := strings.Fields(strings.ReplaceAll(arg, "PID!", strconv.Itoa(os.Getpid())))
 	from := inheritable(t, []int{firstFD}) // who runs the tests
-	l, err := Activated(env)
+	l, err := Activated(t.Context(), env)
 	if l == nil {
 		fmt.Println("none", err)
 		return
@@ -95,6 +96,51 @@ func TestActivated(t *testing.T) {
 		if _, err := os.Lstat(socket); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// A daemon with an activated socket and one that makes the socket itself exclude each
+// other, and neither takes the socket from the service manager.
+func TestActivatedSocketIsLockedAndNotReplaced(t *testing.T) {
+	t.Parallel()
+	socket := socketDir(t) + "/s"
+	manager, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	ok(t, err)
+	defer manager.Close()
+	a := activate(t, "LISTEN_PID=PID! LISTEN_FDS=1", file(t, manager))
+	if said := a.says(t); said != "serves "+socket+" []" {
+		t.Fatal(said)
+	}
+	if lock, err := tryLockFile(socket + ".lock"); lock != nil || err != nil {
+		t.Fatalf("the lock is free: %v", err)
+	}
+	byHand := listenLater(t.Context(), socket)
+	announced(t, socket)
+	c, err := net.Dial("unix", socket) // ends the daemon
+	ok(t, err)
+	defer c.Close()
+	if l, err := byHand(); l != nil || err == nil || !strings.Contains(err.Error(), "another process listens on it") {
+		t.Errorf("%v, %v", l, err)
+	}
+	c, err = net.Dial("unix", socket)
+	ok(t, err)
+	ok(t, c.Close())
+
+	// The other way round: a daemon that has made the socket, and whose socket has been
+	// replaced, still has the lock.
+	other := socketDir(t) + "/s"
+	l := listenOn(t, other)
+	ok(t, os.Remove(other))
+	second, err := net.ListenUnix("unix", &net.UnixAddr{Name: other, Net: "unix"})
+	ok(t, err)
+	defer second.Close()
+	next := activate(t, "LISTEN_PID=PID! LISTEN_FDS=1", file(t, second))
+	ok(t, l.Close())
+	if said := next.says(t); said != "serves "+other+" []" {
+		t.Error(said)
+	}
+	if m := mode(t, other); m.Type() != fs.ModeSocket {
+		t.Errorf("removed: %v", m)
 	}
 }
 

@@ -29,6 +29,7 @@ type backlog struct {
 	entries map[string]*entry
 	running int
 	relist  time.Time     // when the queue must be read again
+	other   error         // that another daemon reads the queue, or nil
 	odd     string        // problems when the queue was last read
 	wake    chan struct{} // closed to end a wait; nil when nobody waits
 }
@@ -54,7 +55,10 @@ func (b *backlog) old() bool {
 func (b *backlog) listed(names []string, odd, err error) (news bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.relist = time.Now().Add(firstPause)
+	b.relist, b.other = time.Now().Add(firstPause), nil
+	if errors.Is(err, queue.ErrOther) {
+		b.other = err
+	}
 	if err == nil {
 		b.relist = time.Now().Add(longestPause)
 		maps.DeleteFunc(b.entries, func(name string, d *entry) bool {
@@ -72,6 +76,13 @@ func (b *backlog) listed(names []string, odd, err error) (news bool) {
 	news = text != b.odd && text != ""
 	b.odd = text
 	return news
+}
+
+// otherReader returns an error if another daemon read the queue the last time.
+func (b *backlog) otherReader() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.other
 }
 
 // add returns the entry with the name, and adds it if there is none. b.mu is held.

@@ -359,9 +359,6 @@ func TestServeRefuses(t *testing.T) {
 	if _, err := l.Accept(); err == nil {
 		t.Error("the listener is open")
 	}
-	if err := (&Server{Commands: (&fake{}).commands()}).Serve(t.Context(), &Listener{}); err == nil || !strings.Contains(err.Error(), "HandOver") {
-		t.Errorf("without HandOver: %v", err)
-	}
 	synctest.Test(t, func(t *testing.T) {
 		r := serve(t, &Server{Commands: (&fake{}).commands()})
 		synctest.Wait()

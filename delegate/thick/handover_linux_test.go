@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -248,6 +249,14 @@ func TestListenEndsWithItsContext(t *testing.T) {
 	ok(t, l.HandOver(t.Context()))
 	ok(t, l.Close())
 	ok(t, listenOn(t, socket).Close())
+}
+
+func TestServeRefusesAListenerWithoutHandOver(t *testing.T) {
+	t.Parallel()
+	l := listenOn(t, socketDir(t)+"/s")
+	if err := (&Server{Commands: (&fake{}).commands()}).Serve(t.Context(), l); err == nil || !strings.Contains(err.Error(), "HandOver") {
+		t.Error(err)
+	}
 }
 
 // A newcomer that does not come to take over does not keep the old one for

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,8 +24,9 @@ import (
 // Only this user and root may connect. Listen makes the directory of the socket
 // and its parents if they are missing. An existing directory is never changed: it
 // must be a directory, not a link, that belongs to this user and that nobody else
-// may enter. An existing socket is replaced, and at no moment is there none; any
-// other file in its place is an error. Three more names beside the socket are in
+// may enter. An existing socket is replaced, and at no moment is there none. It is an
+// error if somebody else listens on it, such as a service manager or another
+// program, or if there is another file in its place. Three more names beside the socket are in
 // use: socket with ".lock", ".next" and "~" added.
 //
 // On systems other than Linux it returns [errors.ErrUnsupported].
@@ -81,6 +83,9 @@ func listen(ctx context.Context, socket string) (*Listener, error) {
 // bind listens on temp, sets its mode and renames it to the socket. The lock is
 // held.
 func (l *Listener) bind(temp string) (err error) {
+	if err := l.unused(); err != nil {
+		return err
+	}
 	for _, path := range []string{l.socket, temp} {
 		switch info, err := os.Lstat(path); {
 		case errors.Is(err, fs.ErrNotExist):
@@ -104,6 +109,8 @@ func (l *Listener) bind(temp string) (err error) {
 		l.info, err = os.Lstat(temp)
 	}
 	if err == nil {
+		// If this fails, the next daemon cannot take over while this one drains.
+		_, _ = l.lock.WriteAt([]byte(identity(l.info)), 0)
 		err = os.Rename(temp, l.socket)
 	}
 	if err != nil {
@@ -111,6 +118,38 @@ func (l *Listener) bind(temp string) (err error) {
 		_ = l.unix.Close()
 	}
 	return err
+}
+
+// unused returns an error if a process listens on the socket that does not use the
+// lock, which is held. A daemon that hands the socket over still listens on it, but it
+// has noted in the file of the lock which socket is its own.
+func (l *Listener) unused() error {
+	info, err := os.Lstat(l.socket)
+	if err != nil || info.Mode().Type() != fs.ModeSocket {
+		return nil //nolint:nilerr // the caller sees it too
+	}
+	own := identity(info)
+	noted := make([]byte, len(own))
+	if _, err := l.lock.ReadAt(noted, 0); err == nil && string(noted) == own {
+		return nil
+	}
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: l.socket, Net: "unix"})
+	if err == nil {
+		_ = c.Close()
+	}
+	if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return errors.New("another process listens on it: stop that one first")
+}
+
+// identity returns what tells the socket from all others that have its name.
+func identity(info fs.FileInfo) string {
+	var dev, ino uint64
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		dev, ino = uint64(st.Dev), st.Ino //nolint:unconvert // 32 bits on mips
+	}
+	return fmt.Sprintf("%016x %016x %016x\n", dev, ino, info.ModTime().UnixNano())
 }
 
 // Accept returns the next connection, a [*net.UnixConn]. It fails with

@@ -15,7 +15,7 @@ func Listen(_ context.Context, socket string) (*Listener, error) {
 }
 
 // Activated returns [errors.ErrUnsupported].
-func Activated([]string) (net.Listener, error) {
+func Activated(context.Context, []string) (net.Listener, error) {
 	return nil, fmt.Errorf("socket activation: %w", errors.ErrUnsupported)
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/status"
 )
@@ -91,8 +92,11 @@ func (sv *service) inTurn(ctx, client context.Context, op *operation, ev *Event)
 	if err := sv.mayAdd(op.order); err != nil {
 		return op.stop(http.StatusServiceUnavailable, err, nil)
 	}
-	if done, err := sv.alreadyDone(op.order); done || err != nil {
-		return err
+	if op.replayed {
+		if done, err := sv.stale(op.order, time.Time{}); done || err != nil {
+			return err
+		}
+		ctx = lifecycle.WithStale(ctx, func(recorded time.Time) (bool, error) { return sv.stale(op.order, recorded) })
 	}
 	return sv.perform(ctx, client, op)
 }

@@ -1,6 +1,7 @@
 package thick
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,10 +17,12 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
-// replay does the DELs of the queue until ctx ends, and returns when those that
-// it has begun have ended. It reads the queue again from time to time, because a
-// shim may fail to connect although the server is there.
+// replay does the DELs of the queue until ctx ends. When those that it has begun
+// have ended, it lets another daemon read the queue and returns. It reads the queue
+// again from time to time, because a shim may fail to connect although the server is
+// there.
 func (sv *service) replay(ctx context.Context) {
+	defer sv.reader.Close()
 	var running sync.WaitGroup
 	defer running.Wait()
 	for {
@@ -44,11 +47,11 @@ func (sv *service) replay(ctx context.Context) {
 	}
 }
 
-// relist reads the queue.
+// relist reads the queue, if no other daemon does.
 func (sv *service) relist(ctx context.Context) {
 	limited, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
-	names, odd, err := queue.In(sv.Queue).List(limited)
+	names, odd, err := sv.reader.List(limited)
 	if sv.backlog.listed(names, odd, err) && ctx.Err() == nil {
 		sv.log(ctx, slog.LevelWarn, "reading queued DELs failed", slog.Any("err", errors.Join(odd, err)))
 	}
@@ -76,7 +79,7 @@ func (sv *service) replayOne(ctx context.Context, name string) error {
 	if err != nil {
 		err = q.SetAside(name, err) // it would always be refused
 	} else {
-		o.replayed = true
+		o.replayed, o.recorded, o.without = true, m.Recorded, m.Unrecorded
 		err = sv.operate(ctx, o, &ev, func([]byte, error) error { return nil })
 	}
 	sv.observe(ev, err)
@@ -106,6 +109,9 @@ func (sv *service) mayAdd(o *order) error {
 	if o.command != cmdAdd || o.entry == "" {
 		return nil
 	}
+	if err := sv.readable(); err != nil {
+		return err
+	}
 	queued, err := queue.In(sv.Queue).Has(o.entry)
 	if err != nil {
 		return unreadable(err)
@@ -117,11 +123,18 @@ func (sv *service) mayAdd(o *order) error {
 	return nil
 }
 
-// alreadyDone reports whether o is a DEL of the queue that has left the queue
-// since it was read: another DEL has been done, and the attachment may be new.
-func (sv *service) alreadyDone(o *order) (bool, error) {
-	if !o.replayed {
-		return false, nil
+// stale reports whether o is a DEL of the queue whose attachment is gone: another
+// DEL has been done since o was read, or the attachment was recorded later than the
+// one that o is about. recorded is when it was recorded, or zero if unknown.
+//
+// It is checked before the plugin runs. A plugin that uses package lifecycle checks
+// it again while it has the lock of the container, because an ADD by another process
+// may come between.
+func (sv *service) stale(o *order, recorded time.Time) (bool, error) {
+	switch {
+	case recorded.IsZero():
+	case !o.recorded.IsZero() && !recorded.Equal(o.recorded), !o.without.IsZero() && recorded.After(o.without):
+		return true, nil
 	}
 	queued, err := queue.In(sv.Queue).Has(o.entry)
 	return !queued && err == nil, err
@@ -145,7 +158,7 @@ func (sv *service) readable() error {
 	if sv.Queue == "" {
 		return nil
 	}
-	if err := queue.In(sv.Queue).Readable(); err != nil {
+	if err := cmp.Or(sv.backlog.otherReader(), queue.In(sv.Queue).Readable()); err != nil {
 		return unreadable(err)
 	}
 	return nil

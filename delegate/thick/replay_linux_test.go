@@ -22,7 +22,9 @@ import (
 func queued(t *testing.T, ids ...string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "queue")
-	_, _, err := queue.In(dir).List(t.Context()) // as a daemon has
+	daemon := &queue.Reader{Queue: queue.In(dir)}
+	_, _, err := daemon.List(t.Context())
+	daemon.Close()
 	ok(t, err)
 	for _, id := range ids {
 		enqueue(t, dir, request("DEL", id))

@@ -19,10 +19,12 @@ import (
 // An order is a decoded and checked request for an operation.
 type order struct {
 	command  command
-	more     bool   // for one more network of a running container
-	replayed bool   // from the Queue
-	entry    string // the name that a DEL of the attachment has in the Queue; empty if it cannot be queued
-	network  string // the name in the configuration
+	more     bool      // for one more network of a running container
+	replayed bool      // from the Queue
+	recorded time.Time // of a replayed DEL: when its attachment was recorded; zero if unknown
+	without  time.Time // of a replayed DEL: when there was no record of it; zero if unknown
+	entry    string    // the name that a DEL of the attachment has in the Queue; empty if it cannot be queued
+	network  string    // the name in the configuration
 	args     skel.CmdArgs
 	with     *wire.Attributes // never nil
 	trace    []string
@@ -136,7 +138,7 @@ func (sv *service) configuration(o *order, conf []byte) error {
 		return coded(http.StatusBadRequest, code, "%s: %s", o.command, what)
 	}
 	if !o.more && len(sv.override) > 0 {
-		merged, err := merge(conf, sv.override)
+		merged, err := sv.override.Apply(conf)
 		if err != nil {
 			return bad(types.ErrDecodingFailure, "the configuration is not a JSON object")
 		}

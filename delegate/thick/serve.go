@@ -68,6 +68,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		},
 		ConnState: conns.changed,
 	}
+	if s.Queue != "" {
+		sv.relist(ctx) // an ADD that is accepted must know what is queued
+	}
 	var acceptErr error
 	accepted := make(chan struct{})
 	go func() {

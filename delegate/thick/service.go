@@ -2,6 +2,7 @@ package thick
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
 	"net/http"
 	"runtime"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/metacni/metacni/delegate/thick/internal/override"
+	"github.com/metacni/metacni/delegate/thick/internal/queue"
 	"github.com/metacni/metacni/internal/turns"
 )
 
@@ -38,7 +41,7 @@ const (
 type service struct {
 	*Server
 
-	override    []member
+	override    override.Override
 	overrideErr error
 
 	flight           flight
@@ -46,14 +49,16 @@ type service struct {
 	add, del, status *limiter
 	replays          *limiter // of the DELs of the Queue
 	backlog          backlog
+	reader           queue.Reader
 }
 
 func (s *Server) service() *service {
 	s.once.Do(func() {
-		sv := &service{Server: s}
+		sv := &service{Server: s, reader: queue.Reader{Queue: queue.In(s.Queue), Override: json.RawMessage("{}")}}
 		if s.Override != nil {
+			sv.reader.Override = s.Override
 			var err error
-			if sv.override, err = members(s.Override); err != nil {
+			if sv.override, err = override.Parse(s.Override); err != nil {
 				sv.overrideErr = coded(http.StatusInternalServerError, types.ErrInvalidNetworkConfig, "the Override is %v", err)
 			}
 		}

@@ -13,8 +13,10 @@
 //
 // # DELs while the daemon is away
 //
-// A shim may leave a DEL in a directory, the [Server.Queue], and report success to
-// the runtime. The next server does the DEL. The plugin then has less to work
+// A shim may do a DEL itself while the network namespace exists, if it has the plugin
+// and its records, see Client.Away of package shim. It may also leave the DEL in a
+// directory, the [Server.Queue], and report success to the runtime. The next server
+// does the DEL. The plugin then has less to work
 // with than in a DEL that is done at once:
 //
 //   - CNI_NETNS is the path that the runtime gave with the DEL. By now nothing may
@@ -70,7 +72,7 @@ type Server struct {
 	// Override is a JSON object whose keys replace those of the runtime's
 	// configuration. Keys are compared without regard to case, as encoding/json
 	// does. Override does not change the configurations of Attach. Nil replaces
-	// nothing.
+	// nothing. Serve writes it to the Queue, for shims that do a DEL themselves.
 	Override json.RawMessage
 
 	// Queue is the directory in which shims leave DELs while the daemon is away,
@@ -78,6 +80,12 @@ type Server struct {
 	// reads, and does the DELs in it: half of MaxInFlight at once, in addition
 	// to other operations. It retries a DEL that fails. It renames one that can
 	// never succeed to a name that ends in ".corrupt", and logs it.
+	//
+	// One server at a time reads a queue. Another one with the same Queue is not
+	// ready until the first has drained, and every ADD fails.
+	//
+	// A DEL of the queue removes no attachment that was added after it was
+	// queued, provided that the plugin keeps its records with package lifecycle.
 	//
 	// While the DEL of an attachment is queued, an ADD of the attachment fails
 	// with code 11. A DEL of the runtime takes the place of the queued one; it

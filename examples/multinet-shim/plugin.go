@@ -9,11 +9,9 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 
-	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick/shim"
 	"github.com/metacni/metacni/delegate/thick/wire"
-	"github.com/metacni/metacni/examples/multinet/multinet"
 )
 
 const defaultQueueDir = "/var/lib/cni/multinet.queue"
@@ -27,10 +25,13 @@ type config struct {
 	// such as "500ms". Empty means the default of package shim.
 	DelQueueWait string `json:"delQueueWait"`
 
-	// DelPolicy says what to do with a DEL while there is no daemon. "queue", the
-	// default, leaves it to the next daemon. "exec" executes it in the shim, from
-	// the records. "fail" fails, so that the runtime tries again.
-	DelPolicy string `json:"delPolicy"`
+	// QueuePolicy says what to do with a DEL while there is no daemon. Without it the
+	// shim executes the DEL from the records of the daemon, and leaves to the next
+	// daemon what it cannot do. "queue" leaves all of it to the next daemon, "exec"
+	// nothing. "fail" fails, so that the runtime tries again. DelPolicy is another
+	// name of the key.
+	QueuePolicy string `json:"queuePolicy"`
+	DelPolicy   string `json:"delPolicy"`
 }
 
 func multinetShim() plugin.Plugin {
@@ -50,13 +51,25 @@ func client(c *plugin.Call) (*shim.Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Without these a DEL would reach another daemon, or wait for one that never reads it.
+	if err := errors.Join(c.Value("daemonSocketDir", &conf.DaemonSocketDir), c.Value("delQueueDir", &conf.DelQueueDir)); err != nil {
+		return nil, err
+	}
 	dir := cmp.Or(conf.DaemonSocketDir, wire.DefaultDir)
 	if !filepath.IsAbs(dir) {
 		return nil, c.Invalid("daemonSocketDir", errors.New("not an absolute path"))
 	}
 	client := &shim.Client{Socket: filepath.Join(dir, wire.SocketName), Env: c.Env, Stdout: c.Stdout, UndoTimeout: plugin.DefaultUndoTimeout}
-	switch conf.DelPolicy {
+	if conf.DelPolicy != "" && conf.QueuePolicy != "" && conf.DelPolicy != conf.QueuePolicy {
+		return nil, c.Invalid("delPolicy", errors.New("another name of the key queuePolicy, with another value"))
+	}
+	away := daemonless{c.Process}
+	switch policy := cmp.Or(conf.QueuePolicy, conf.DelPolicy); policy {
 	case "", "queue":
+		client.Recorded = away.recorded
+		if policy == "" {
+			client.Away = away.del
+		}
 		if client.QueueWait, err = conf.wait(c); err != nil {
 			return nil, err
 		}
@@ -64,12 +77,12 @@ func client(c *plugin.Call) (*shim.Client, error) {
 			return nil, c.Invalid("delQueueDir", err)
 		}
 	case "exec":
-		client.Away = func(ctx context.Context, args *skel.CmdArgs) error {
-			return multinet.New(multinet.Cluster{}).Do(ctx, c.Process, delegate.CommandDel, *args)
+		client.Away = func(ctx context.Context, args *skel.CmdArgs) (bool, error) {
+			return true, away.do(ctx, args)
 		}
 	case "fail":
 	default:
-		return nil, c.Invalid("delPolicy", errors.New(`want "queue", "exec" or "fail"`))
+		return nil, c.Invalid("queuePolicy", errors.New(`want "queue", "exec" or "fail"`))
 	}
 	return client, nil
 }

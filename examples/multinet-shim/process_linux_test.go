@@ -154,7 +154,8 @@ func TestErrorsOfTheDaemonReachTheRuntime(t *testing.T) {
 		{"away", "STATUS", conf("1.1.0", away, ""), 50},
 		{"away, fail", "DEL", conf("1.0.0", away, `,"delPolicy":"fail"`), 11},
 		{"unknown policy", "DEL", conf("1.0.0", d.dir, `,"delPolicy":"drop"`), 7},
-		{"unknown policy", "ADD", conf("1.0.0", d.dir, `,"delPolicy":"drop"`), 7},
+		{"unknown policy", "ADD", conf("1.0.0", d.dir, `,"queuePolicy":"drop"`), 7},
+		{"two policies", "DEL", conf("1.0.0", d.dir, `,"delPolicy":"exec","queuePolicy":"fail"`), 7},
 		{"policy of the wrong type", "ADD", conf("1.0.0", d.dir, `,"delPolicy":5`), 6},
 		{"relative directory", "ADD", conf("1.0.0", "run", ""), 7},
 		{"no daemon reads the queue", "DEL", conf("1.0.0", away, fmt.Sprintf(`,"delQueueDir":%q,"delQueueWait":"0s"`, h.Dir+"/unread")), 11},
@@ -206,7 +207,7 @@ func TestDelWithoutADaemonIsQueuedOrDoneOrFails(t *testing.T) {
 		h := programtest.NewHost(t, "multinet-shim")
 		queue := filepath.Join(h.Dir, "queue")
 		mark(t, queue)
-		stdout, stderr, code := h.Run("DEL", conf("1.0.0", socketDir(t), fmt.Sprintf(`,"delQueueDir":%q,"delQueueWait":"1ms"`, queue)))
+		stdout, stderr, code := h.Run("DEL", conf("1.0.0", socketDir(t), fmt.Sprintf(`,"queuePolicy":"queue","delQueueDir":%q,"delQueueWait":"1ms"`, queue)))
 		if code != 0 || len(stdout) > 0 || stderr != "" {
 			t.Errorf("status %d, %s, %s", code, stdout, stderr)
 		}
@@ -219,31 +220,112 @@ func TestDelWithoutADaemonIsQueuedOrDoneOrFails(t *testing.T) {
 			t.Errorf("the queue has %q", programtest.Files(t, queue))
 		}
 	})
-	t.Run("exec", func(t *testing.T) {
-		t.Parallel()
-		h := programtest.NewHost(t, "multinet-shim")
-		fake := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"fake": delegatetest.Result(nil)}}
-		text := conf("1.0.0", socketDir(t), fmt.Sprintf(`,"delPolicy":"exec","cniDir":%q,"delegates":[{"type":"fake","dir":%q}]`, h.State, h.Dir))
-		// The daemon has added it, and gone.
-		err := multinet.New(multinet.Cluster{}).Do(t.Context(), plugin.Process{
-			Exec: fake, Stdout: io.Discard,
-			InterfaceNames: func(string) ([]string, error) { return nil, nil },
-		}, delegate.CommandAdd, skel.CmdArgs{ContainerID: "c1", IfName: "eth0", Netns: h.NetNS, StdinData: []byte(text)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for range 2 {
-			if stdout, stderr, code := h.Run("DEL", text); code != 0 || len(stdout) > 0 {
-				t.Errorf("status %d, %s, %s", code, stdout, stderr)
+	for _, policy := range []string{`,"delPolicy":"exec"`, ""} {
+		t.Run("executed"+policy, func(t *testing.T) {
+			t.Parallel()
+			a := newAttached(t, policy)
+			for range 2 {
+				if stdout, stderr, code := a.Run("DEL", a.conf); code != 0 || len(stdout) > 0 {
+					t.Errorf("status %d, %s, %s", code, stdout, stderr)
+				}
 			}
-		}
-		if got := h.Log(); !slices.Equal(got, []string{"DEL eth0"}) {
-			t.Errorf("calls %q", got)
-		}
-		if files := programtest.Files(t, h.State); len(files) > 0 {
-			t.Errorf("left: %q", files)
-		}
-	})
+			if got := a.Log(); !slices.Equal(got, []string{"DEL eth0"}) {
+				t.Errorf("calls %q", got)
+			}
+			if files := programtest.Files(t, a.State); len(files) > 0 {
+				t.Errorf("left: %q", files)
+			}
+			if all := a.queued(); len(all) > 0 {
+				t.Errorf("queued %q", all)
+			}
+		})
+	}
+}
+
+// What the shim cannot do without the daemon is queued, and nothing else is.
+func TestDelThatNeedsTheDaemonIsQueued(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		change func(a *attached) error
+		policy string
+		code   uint // 0 is success
+		calls  []string
+	}{
+		"policy queue":    {func(*attached) error { return nil }, `,"queuePolicy":"queue"`, 0, nil},
+		"resident plugin": {func(a *attached) error { return a.write(multinet.ResidentState(a.State), "fake", "{}") }, "", 0, nil},
+		"missing plugin":  {func(a *attached) error { return os.Remove(filepath.Join(a.Dir, "bin", "fake")) }, "", 0, nil},
+		"missing records": {func(a *attached) error { return os.Rename(a.State, a.State+".away") }, "", 0, nil},
+		"unusable records": {func(a *attached) error {
+			return errors.Join(os.Rename(a.State, a.State+".away"), os.WriteFile(a.State, nil, 0o600))
+		}, "", 0, nil},
+		"damaged record": {func(a *attached) error {
+			for _, f := range programtest.Files(t, a.State) {
+				if strings.HasSuffix(f, ".json") {
+					return a.write(a.State, f, "x\n")
+				}
+			}
+			return errors.New("no record")
+		}, "", 5, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newAttached(t, tt.policy)
+			if err := tt.change(a); err != nil {
+				t.Fatal(err)
+			}
+			stdout, stderr, code := a.Run("DEL", a.conf)
+			if want := min(int(tt.code), 1); code != want {
+				t.Errorf("status %d, want %d: %s, %s", code, want, stdout, stderr)
+			}
+			if tt.code > 0 {
+				if _, said := a.Said(stdout); said.Code != tt.code {
+					t.Errorf("code %d, want %d", said.Code, tt.code)
+				}
+			}
+			if all := a.queued(); (len(all) == 1) != (tt.code == 0) {
+				t.Errorf("queued %q", all)
+			}
+			if got := a.Log(); !slices.Equal(got, tt.calls) {
+				t.Errorf("calls %q, want %q", got, tt.calls)
+			}
+		})
+	}
+}
+
+// An attached is a container that a daemon has attached, which is away now.
+type attached struct {
+	*programtest.Host
+
+	t     *testing.T
+	queue string
+	conf  string
+}
+
+func newAttached(t *testing.T, policy string) *attached {
+	t.Helper()
+	h := programtest.NewHost(t, "multinet-shim")
+	a := &attached{Host: h, t: t, queue: filepath.Join(h.Dir, "queue")}
+	mark(t, a.queue)
+	a.conf = conf("1.0.0", socketDir(t), fmt.Sprintf(`%s,"delQueueDir":%q,"delQueueWait":"1ms","cniDir":%q,"delegates":[{"type":"fake","dir":%q}]`,
+		policy, a.queue, h.State, h.Dir))
+	fake := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{"fake": delegatetest.Result(nil)}}
+	err := multinet.New(multinet.Cluster{}).Do(t.Context(), plugin.Process{
+		Exec: fake, Stdout: io.Discard,
+		InterfaceNames: func(string) ([]string, error) { return nil, nil },
+	}, delegate.CommandAdd, skel.CmdArgs{ContainerID: "c1", IfName: "eth0", Netns: h.NetNS, StdinData: []byte(a.conf)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// queued returns the DELs in the queue.
+func (a *attached) queued() []string {
+	return slices.DeleteFunc(programtest.Files(a.t, a.queue), func(name string) bool { return name == ".reader" })
+}
+
+func (a *attached) write(dir, name, text string) error {
+	return errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 }
 
 // A runtime that stops the shim ends the request, and receives its error object.
@@ -273,5 +355,15 @@ func TestSignalEndsTheRequestAndItsErrorIsPrinted(t *testing.T) {
 	}
 	if version, said := h.Said(stdout.Bytes()); version != "1.0.0" || said.Code != 11 {
 		t.Errorf("version %s, %+v", version, said)
+	}
+}
+
+// Somebody who runs the shim by hand learns what it is for.
+func TestHelpSaysWhatTheShimIsFor(t *testing.T) {
+	t.Parallel()
+	cmd := programtest.NewHost(t, "multinet-shim").Command("", "")
+	cmd.Args = append(cmd.Args, "--help")
+	if out, err := cmd.Output(); err != nil || !strings.HasPrefix(string(out), "usage: multinet-shim") || !strings.Contains(string(out), "multinetd") {
+		t.Errorf("%v: %s", err, out)
 	}
 }

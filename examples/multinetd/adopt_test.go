@@ -54,6 +54,26 @@ func TestTakesOverWhatTheRuntimeAttached(t *testing.T) {
 	}
 }
 
+// The DEL of a container that the runtime has attached to the old network meanwhile, and that
+// no pass has seen, removes it: the published network says where the runtime's cache is.
+func TestDELRemovesWhatTheRuntimeAttachedMeanwhile(t *testing.T) {
+	t.Parallel()
+	w := publishes(t)
+	w.start(t)
+	request := w.request(t)
+	file := w.cached(t, "c1", "")
+	for range 2 {
+		if err := w.client.Execute(t.Context(), "DEL", w.args(request)); err != nil {
+			t.Error(err)
+		}
+	}
+	w.wantTrace(t, "DEL bridge eth0")
+	if _, err := os.Lstat(file); err == nil {
+		t.Error("the runtime's file is left")
+	}
+	w.clean(t)
+}
+
 // With chrootDir the records of others are read in the root of the node.
 func TestTakesOverInTheRootOfTheNode(t *testing.T) {
 	t.Parallel()

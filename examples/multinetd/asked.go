@@ -96,7 +96,7 @@ func (a asked) keep(dir string) error {
 		return err
 	}
 	file := filepath.Join(dir+".asked", a.network)
-	if there, err := os.ReadFile(file); err == nil && bytes.Equal(there, text) {
+	if there, err := readFile(file); err == nil && bytes.Equal(there, text) {
 		return nil
 	}
 	if err := os.MkdirAll(dir+".asked", 0o700); err != nil {
@@ -118,7 +118,7 @@ func (c *config) recall(dir string) (all []asked, err error) {
 			continue // a temporary file
 		}
 		a := asked{network: file.Name()}
-		text, readErr := os.ReadFile(filepath.Join(dir+".asked", a.network))
+		text, readErr := readFile(filepath.Join(dir+".asked", a.network))
 		kept, decodeErr := netconf.Decode[keptAsked](text)
 		p, editErr := kept.Conf.Edit(c.replace)
 		if e := cmp.Or(readErr, decodeErr, editErr); e != nil {

@@ -94,7 +94,7 @@ func readConfig(args []string, defaultFile string, help io.Writer) (*config, err
 	if err := parse(flags, args, help); err != nil {
 		return nil, err
 	}
-	data, err := os.ReadFile(cmp.Or(file, defaultFile))
+	data, err := readFile(cmp.Or(file, defaultFile))
 	switch {
 	case err == nil:
 		if err := c.read(data); err != nil {
@@ -140,6 +140,10 @@ func (c *config) flags(file *string, defaultFile string) *flag.FlagSet {
 	flags.TextVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
 	text(&c.installShim, "install-shim", "copy the program "+shimType+" from the directory of this program to a `directory` of plugins, and end")
 	flags.BoolVar(&c.version, "version", c.version, "print the version")
+	flags.Usage = func() {
+		fmt.Fprintf(flags.Output(), "usage: multinetd [FLAGS]          the daemon\n       multinetd %s [FLAGS]  an admission webhook; see multinetd %[1]s --help\n", webhookCommand)
+		flags.PrintDefaults()
+	}
 	return flags
 }
 
@@ -256,7 +260,35 @@ func (c *config) check() error {
 	if c.stateDir, err = multinet.StateDir(c.root(), c.multinet()); err != nil {
 		return err
 	}
+	if c.override, err = c.forShims(c.override); err != nil {
+		return err
+	}
 	return errors.Join(c.checkPublishing(), c.checkResidents(), c.cluster.Check())
+}
+
+// forShims returns override with directories as paths of the node: shims execute DELs
+// with it while the daemon is away.
+func (c *config) forShims(override json.RawMessage) (json.RawMessage, error) {
+	if override == nil || c.ChrootDir == "" {
+		return override, nil
+	}
+	keys := make(map[string]json.RawMessage)
+	if err := json.Unmarshal(override, &keys); err != nil {
+		return nil, err
+	}
+	for key, value := range keys {
+		var dir string
+		switch {
+		case strings.EqualFold(key, "cniDir"):
+			dir = c.root().OnNode(c.stateDir)
+		case strings.EqualFold(key, "binDir") && json.Unmarshal(value, &dir) == nil:
+			dir = c.root().OnNode(dir)
+		default:
+			continue
+		}
+		keys[key], _ = json.Marshal(dir) // a string
+	}
+	return json.Marshal(keys)
 }
 
 // multinet returns the configuration of multinet that is used without a request.

@@ -204,7 +204,7 @@ func TestNamedFileMustExist(t *testing.T) {
 		t.Errorf("%+v, %v", c, err)
 	}
 	var help bytes.Buffer
-	if _, err := readConfig([]string{"--help"}, "/default/file", &help); !errors.Is(err, flag.ErrHelp) || !strings.Contains(help.String(), "/default/file") {
+	if _, err := readConfig([]string{"--help"}, "/default/file", &help); !errors.Is(err, flag.ErrHelp) || !strings.Contains(help.String(), "/default/file") || !strings.Contains(help.String(), "multinetd webhook [FLAGS]") {
 		t.Errorf("%v: %s", err, help.String())
 	}
 }

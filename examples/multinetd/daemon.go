@@ -76,6 +76,7 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 		Logger:  log,
 	}
 	d.metrics = newMetrics(conf.MultusMetrics, d.server.Stats)
+	d.metrics.leftovers(func() int { return len(d.leftovers(context.WithoutCancel(ctx))) })
 	if d.manager != nil {
 		d.metrics.follow(d.manager.State)
 	}
@@ -110,7 +111,7 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 // itself.
 func (d *daemon) plugin() plugin.Plugin {
 	p := multinet.New(d.cluster.Multinet())
-	add := p.Add
+	add, del := p.Add, p.Del
 	p.Add = func(ctx context.Context, c *plugin.Call) error {
 		d.noteADD(ctx, c)
 		ctx, end := d.cluster.Adding(ctx, c.ContainerID, c.Args)
@@ -120,7 +121,7 @@ func (d *daemon) plugin() plugin.Plugin {
 	}
 	p.Del = func(ctx context.Context, c *plugin.Call) error {
 		defer d.cluster.Deleting(c.ContainerID, c.Args)()
-		return c.Del(ctx)
+		return del(ctx, c)
 	}
 	return p
 }
@@ -301,12 +302,13 @@ func (d *daemon) serve(ctx context.Context, l net.Listener, notify func(state st
 // network cannot be published. The published file stays: without it pods would
 // silently get other networks.
 func (d *daemon) announce(ctx context.Context, notify func(state string)) error {
-	if !d.waitReady(ctx) {
+	if !d.waitReady(ctx, notify) {
 		return nil
 	}
-	return d.follow(ctx, sync.OnceFunc(func() {
+	return d.follow(ctx, notify, sync.OnceFunc(func() {
 		d.log.LogAttrs(ctx, slog.LevelInfo, "ready")
 		d.cluster.Ready()
 		notify("READY=1")
+		notify("STATUS=ready")
 	}))
 }

@@ -32,9 +32,19 @@ func TestDaemonSetConfiguresTheDaemon(t *testing.T) {
 	if len(c.ignored) > 0 || c.ChrootDir != root || c.publish.Dir != root+"/etc/cni/net.d" {
 		t.Errorf("%+v", c)
 	}
+	wantCopies(t, c, root)
 	host, port, _ := strings.Cut(c.MetricsAddress, ":")
 	if n := strings.Count(deployed(t, "deploy/daemon/daemonset.yaml"), "{host: "+host+", port: "+port+","); n != 2 {
 		t.Errorf("%d probes ask at %s, want 2", n, c.MetricsAddress)
+	}
+}
+
+// wantCopies fails unless a node with c has a copy of all definitions: a node that restarts
+// while the API is away then starts pods with networks.
+func wantCopies(t *testing.T, c *config, root string) {
+	t.Helper()
+	if want := root + "/var/lib/cni/multinet.nad"; c.cluster.NADDir != want || c.checkNADDir() != nil {
+		t.Errorf("definitions are copied to %q, want %q: %v", c.cluster.NADDir, want, c.checkNADDir())
 	}
 }
 
@@ -51,6 +61,7 @@ func TestExampleOfClaimsIsAConfiguration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	wantCopies(t, c, root)
 	if d := c.cluster.DRA; len(c.ignored) > 0 || d == nil || d.Driver == "" || len(d.Networks) == 0 {
 		t.Errorf("%+v", c)
 	}

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -214,15 +215,21 @@ func TestPreparedClaimsAreNotLostByAnotherConfiguration(t *testing.T) {
 // of the claim, which may be that of another pod now.
 func TestAClaimThatIsReleasedDuringTheADDIsNotAttached(t *testing.T) {
 	t.Parallel()
-	tn := newTownWithClaims(t, "").start(t)
+	tn := newTownWithClaims(t, "")
+	var during atomic.Pointer[func()]
+	tn.interfaceNames = func(string) ([]string, error) {
+		if do := during.Load(); do != nil {
+			(*do)()
+		}
+		return nil, nil
+	}
+	tn.start(t)
 	k := tn.kubelet(t)
 	a := tn.pod(t, "one")
 	c := tn.claim(t, "storage", a, parameters("net7", "blue"))
 	prepare(t, k, c)
-	tn.interfaceNames = func(string) ([]string, error) {
-		want(t, "Unprepare", k.Unprepare(t.Context(), c), 0, "")
-		return nil, nil
-	}
+	release := func() { want(t, "Unprepare", k.Unprepare(t.Context(), c), 0, "") }
+	during.Store(&release)
 	want(t, "ADD", tn.command(t, "ADD", a, annotated("")), 11, "claim ns/storage: not prepared: the kubelet has released it during the ADD")
 	tn.clean(t)
 	want(t, "DEL", tn.command(t, "DEL", a, annotated("")), 0, "")

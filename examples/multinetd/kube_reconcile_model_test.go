@@ -11,8 +11,10 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -152,6 +154,7 @@ func (s *story) end(t *testing.T) {
 				ifname, _, _ := strings.Cut(r, " ")
 				attached = append(attached, p.args.ContainerID+" "+ifname)
 			}
+			attached = append(attached, s.leftovers(t, p.args.ContainerID)...)
 		}
 	}
 	var live []string
@@ -160,6 +163,7 @@ func (s *story) end(t *testing.T) {
 		live = append(live, l)
 	}
 	slices.Sort(attached)
+	attached = slices.Compact(attached) // a leftover may have the name of an attachment
 	slices.Sort(live)
 	if !slices.Equal(attached, live) {
 		t.Errorf("recorded %q, attached %q", attached, live)
@@ -198,4 +202,21 @@ func (p *storyPod) has(t *testing.T, recorded []string) bool {
 		}
 	}
 	return len(left) == 0
+}
+
+// leftovers are what is left in a container of ADDs that have failed, as "container ifname".
+func (s *story) leftovers(t *testing.T, container string) (all []string) {
+	t.Helper()
+	rs, err := (&lifecycle.Manager{Dir: s.conf.stateDir}).Container(t.Context(), container)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rs {
+		for _, a := range r.Leftovers {
+			if len(delegate.Left([]delegate.Attached{a})) > 0 {
+				all = append(all, container+" "+a.IfName)
+			}
+		}
+	}
+	return all
 }

@@ -90,6 +90,9 @@ func TestLogHasNoSecrets(t *testing.T) {
 	script(t, bin, "fails", `cat >&2; [ $CNI_COMMAND = ADD ] && exit 3; exit 0`)
 	w.exec = &executor{log: w.log}
 	w.path = os.Getenv("PATH")
+	if err := os.WriteFile(w.args("").Netns, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	w.start(t)
 	dir := `"binDir":"` + bin + `",`
 	for _, keys := range []string{

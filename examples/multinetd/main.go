@@ -46,9 +46,7 @@ func main() {
 		signal.Notify(signals, syscall.SIGHUP)
 	}
 	go func() {
-		<-signals
-		cancel()
-		fmt.Fprintf(os.Stderr, "multinetd: second signal (%v): ended without waiting\n", <-signals)
+		fmt.Fprintf(os.Stderr, "multinetd: second signal (%v): ended without waiting\n", secondSignal(signals, cancel))
 		os.Exit(1)
 	}()
 	// The daemon goes on when nobody reads its log any longer. It catches the
@@ -57,6 +55,21 @@ func main() {
 	if err := run(ctx, os.Args[1:], defaultFile, os.Environ(), os.Stdout, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, "multinetd:", err)
 		os.Exit(1)
+	}
+}
+
+// oneSignal is how long several signals count as one: timeout(1) and some service managers
+// send one to the process and one to its group.
+const oneSignal = time.Second
+
+// secondSignal calls end at the first of signals, and returns the second one.
+func secondSignal(signals <-chan os.Signal, end func()) os.Signal {
+	<-signals
+	end()
+	for first := time.Now(); ; {
+		if s := <-signals; time.Since(first) >= oneSignal {
+			return s
+		}
 	}
 }
 
@@ -111,7 +124,7 @@ func installShim(self func() (string, error), dir string) error {
 // listen returns the socket that the service manager has opened. If there is none,
 // it opens one in socketDir, once the previous daemon has released it.
 func (d *daemon) listen(ctx context.Context, environ []string) (net.Listener, error) {
-	activated, err := thick.Activated(environ)
+	activated, err := thick.Activated(ctx, environ)
 	if activated != nil || err != nil {
 		return activated, err
 	}

@@ -82,6 +82,13 @@ func newMetrics(multusNames bool, stats func() thick.Stats) *metrics {
 	return m
 }
 
+// leftovers adds the metric of what is left of ADDs that never succeeded.
+func (m *metrics) leftovers(count func() int) {
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "multinet_leftovers", Help: "Records with something left of an ADD that never succeeded.",
+	}, func() float64 { return float64(count()) }))
+}
+
 // follow adds the metrics of the published network.
 func (m *metrics) follow(state func() autoconf.State) {
 	m.registry.MustRegister(

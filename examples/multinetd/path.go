@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"os"
 	"path/filepath"
 
 	"github.com/metacni/metacni/examples/multinet/multinet"
@@ -14,6 +15,16 @@ import (
 type path struct {
 	key string  // of the file
 	at  *string // the field
+}
+
+// readFile returns the content of the file at path, which must be a regular one: opening
+// a FIFO would wait for a writer.
+func readFile(path string) ([]byte, error) {
+	data, err := netconf.ReadFile(os.DirFS(filepath.Dir(path)), filepath.Base(path))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return data, nil
 }
 
 // tidy cleans paths, and fails if one is relative. Empty paths stay empty.

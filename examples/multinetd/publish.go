@@ -93,12 +93,15 @@ func (c *config) makeTemplate() error {
 		edits = append(edits, netconf.Default("capabilities", c.publish.Capabilities))
 	}
 	edits = append(edits, publish.Annotations())
+	if c.publish.CacheDir != "" {
+		edits = append(edits, netconf.Default("cniCacheDir", c.root().OnNode(c.publish.CacheDir)))
+	}
 	if dir := c.root().OnNode(c.SocketDir); dir != wire.DefaultDir {
 		edits = append(edits, netconf.Default("daemonSocketDir", dir))
 	}
 	switch dir := c.root().OnNode(c.QueueDir); {
 	case c.QueueDir == "":
-		edits = append(edits, netconf.Default("delPolicy", "fail")) // nobody would do the queued DELs
+		edits = append(edits, withoutQueue)
 	case dir != defaultQueueDir:
 		edits = append(edits, netconf.Default("delQueueDir", dir))
 	}
@@ -129,12 +132,22 @@ func (c *config) makeTemplate() error {
 	return err
 }
 
+// withoutQueue is a [netconf.Edit] for shims of a daemon without a queue: unless the user
+// says otherwise, their DELs fail while the daemon is away.
+func withoutQueue(keys map[string]json.RawMessage) error {
+	if keys["queuePolicy"] == nil && keys["delPolicy"] == nil {
+		keys["queuePolicy"] = json.RawMessage(`"fail"`)
+	}
+	return nil
+}
+
 // checkShim refuses to publish p if its shims would use another socket or queue than
 // the daemon.
 func (c *config) checkShim(p netconf.Plugin) error {
 	var shim struct {
 		DaemonSocketDir string `json:"daemonSocketDir"`
 		DelQueueDir     string `json:"delQueueDir"`
+		QueuePolicy     string `json:"queuePolicy"`
 		DelPolicy       string `json:"delPolicy"`
 	}
 	if err := p.Decode(&shim); err != nil {
@@ -142,7 +155,7 @@ func (c *config) checkShim(p netconf.Plugin) error {
 	}
 	type place struct{ key, onNode, ownKey, own string }
 	places := []place{{"daemonSocketDir", cmp.Or(shim.DaemonSocketDir, wire.DefaultDir), "socketDir", c.SocketDir}}
-	if cmp.Or(shim.DelPolicy, "queue") == "queue" {
+	if policy := cmp.Or(shim.QueuePolicy, shim.DelPolicy); policy == "" || policy == "queue" {
 		places = append(places, place{"delQueueDir", cmp.Or(shim.DelQueueDir, defaultQueueDir), "queueDir", c.QueueDir})
 	}
 	for _, p := range places {
@@ -166,8 +179,9 @@ func (c *config) manager() *autoconf.Manager {
 
 // follow publishes the network, keeps it in step with the primary network, and
 // takes over containers, until ctx ends. It calls ready when the network is
-// published. If there is none to publish, it calls ready at once.
-func (d *daemon) follow(ctx context.Context, ready func()) error {
+// published. If there is none to publish, it calls ready at once. It tells the service
+// manager why the network is not published.
+func (d *daemon) follow(ctx context.Context, notify func(state string), ready func()) error {
 	if d.manager == nil {
 		ready()
 		<-ctx.Done()
@@ -175,6 +189,9 @@ func (d *daemon) follow(ctx context.Context, ready func()) error {
 	}
 	return d.adopter(ctx).Follow(ctx, func(s autoconf.State) {
 		logState(ctx, d.log, s)
+		if s.Degraded != nil {
+			notify("STATUS=" + s.Degraded.Error())
+		}
 		if s.Published != "" {
 			ready()
 		}

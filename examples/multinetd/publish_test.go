@@ -63,7 +63,7 @@ func TestPublishingConfig(t *testing.T) {
 		},
 		{
 			name: "no queue", file: `{"multusConfigFile":"auto","queueDir":""}`, want: auto,
-			plugin: `{"capabilities":{` + annotations + `},"delPolicy":"fail","name":"multinet","type":"multinet-shim"}`,
+			plugin: `{"capabilities":{` + annotations + `},"name":"multinet","queuePolicy":"fail","type":"multinet-shim"}`,
 		},
 		{name: "a file of Multus", file: `{"multusConfigFile":"/etc/multus.conf"}`, errs: "multusConfigFile"},
 		{name: "wrong type", file: `{"multusConfigFile":true}`, errs: "multusConfigFile"},

@@ -5,38 +5,54 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metacni/metacni/delegate/lifecycle"
 )
 
 var errNotPublished = errors.New("the network is not published")
 
 // ready returns why no ADD can be served. It returns errNotPublished only when
 // everything else is ready.
-func (d *daemon) ready(context.Context) error {
-	if err := errors.Join(writable(d.conf.stateDir), d.conf.queueUsable()); err != nil {
+func (d *daemon) ready(ctx context.Context) error {
+	records := &lifecycle.Manager{Dir: d.conf.stateDir}
+	if err := errors.Join(records.Status(ctx, nil), d.conf.queueUsable()); err != nil {
 		return err
 	}
 	return d.published()
 }
 
+// startTime is how long a daemon may start before it says why it is not ready.
+const startTime = time.Second
+
 // waitReady waits until the daemon is ready, except that its network need not be
-// published yet. It reports false if ctx has ended before.
-func (d *daemon) waitReady(ctx context.Context) bool {
-	poll := time.NewTicker(50 * time.Millisecond)
-	defer poll.Stop()
-	for ctx.Err() == nil {
-		if err := d.server.CheckReady(ctx); err == nil || errors.Is(err, errNotPublished) {
+// published yet. It tells each reason why the daemon is not ready once. It reports
+// false if ctx has ended before.
+func (d *daemon) waitReady(ctx context.Context, notify func(state string)) bool {
+	begun := time.Now()
+	told := make(map[string]bool)
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		err := d.server.CheckReady(ctx)
+		if err == nil || errors.Is(err, errNotPublished) {
 			return true
 		}
+		if why := err.Error(); time.Since(begun) >= startTime && !told[why] && ctx.Err() == nil {
+			told[why] = true
+			d.log.LogAttrs(ctx, slog.LevelWarn, "not ready", slog.String("error", why))
+			notify("STATUS=" + why)
+		}
+		t := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
-		case <-poll.C:
+			t.Stop()
+			return false
+		case <-t.C:
 		}
 	}
-	return false
 }
 
 // published fails while there is a network to publish and it is not published.

@@ -30,8 +30,11 @@ func (d *daemon) sweep(ctx context.Context) {
 			s := sweepers[dir]
 			if s == nil {
 				s = &lifecycle.Sweeper{
-					Wait: pause, MaxWait: 60 * pause, Begin: d.host.Begin,
-					Tell: func(swept lifecycle.Swept) { logSwept(ctx, d.log, swept) },
+					Wait: pause, MaxWait: 10 * pause, Begin: d.host.Begin,
+					Tell: func(swept lifecycle.Swept) {
+						logSwept(ctx, d.log, swept)
+						d.tellLeftover(ctx, dir, swept)
+					},
 				}
 				sweepers[dir] = s
 			}

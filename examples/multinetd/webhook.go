@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 
 	"github.com/metacni/metacni/delegate/kube/webhook"
 	"github.com/metacni/metacni/examples/multinet/multinet"
@@ -87,7 +86,7 @@ func readWebhookConfig(args []string, defaultFile string, help io.Writer) (*webh
 	if c.Cert == "" || c.Key == "" {
 		return nil, errors.New("a certificate is needed: --cert and --key")
 	}
-	data, err := os.ReadFile(cmp.Or(file, defaultFile))
+	data, err := readFile(cmp.Or(file, defaultFile))
 	if file == "" && errors.Is(err, fs.ErrNotExist) {
 		return c, nil
 	}

@@ -165,7 +165,7 @@ func TestWebhookDecidesByTheConfigurationOfTheDaemons(t *testing.T) {
 		"namespaceIsolation":true,"globalNamespaces":"shared","allowedTypes":{"nad":["macvlan"]}}`)
 	for config, denied := range map[string]string{
 		`{"type":"macvlan"}`:                    "",
-		``:                                      "",
+		``:                                      "namespaceIsolation keeps pods from the files of the node",
 		`{"type":"bridge"}`:                     `"bridge" is not one of allowedTypes`,
 		`{"type":"multinet-shim"}`:              "is the meta-plugin itself, or one in its place",
 		`{"type":"macvlan","password":"hunter2`: "NAD ns/blue: spec.config: cannot decode",
@@ -174,9 +174,9 @@ func TestWebhookDecidesByTheConfigurationOfTheDaemons(t *testing.T) {
 		if got.UID != "u1" || got.Allowed != (denied == "") || !got.Allowed && !strings.Contains(got.Result.Message, denied) {
 			t.Errorf("definition %s: %+v %v", config, got, got.Result)
 		}
-		if config == "" && len(got.Warnings) != 1 {
-			t.Errorf("no config: warnings %q", got.Warnings)
-		}
+	}
+	if got := newDesk(t, `{"logFormat":"json"}`).definition(t, ""); !got.Allowed || len(got.Warnings) != 1 {
+		t.Errorf("no config, without isolation: %+v", got)
 	}
 	for networks, denied := range map[string]string{
 		"blue":       "",
@@ -192,7 +192,7 @@ func TestWebhookDecidesByTheConfigurationOfTheDaemons(t *testing.T) {
 	if got := d.pod(t, "other", "other/red"); !got.Allowed {
 		t.Errorf("a network of the pod's namespace: %v", got.Result)
 	}
-	if log := d.log.String(); strings.Contains(log, "hunter2") || strings.Count(log, `"msg":"denied"`) != 6 {
+	if log := d.log.String(); strings.Contains(log, "hunter2") || strings.Count(log, `"msg":"denied"`) != 7 {
 		t.Errorf("log:\n%s", log)
 	}
 }

@@ -33,6 +33,7 @@ type world struct {
 	logged  *journal
 	stop    func() error // ends the daemon and returns its error
 	states  chan string  // told to the service manager
+	reasons chan string  // told to it, why the daemon is not ready
 	seen    int          // calls that trace has returned
 }
 
@@ -79,7 +80,7 @@ func newWorldIn(t testing.TB, dir, keys string) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{dir: dir, logged: &journal{}, states: make(chan string, 2)}
+	w := &world{dir: dir, logged: &journal{}, states: make(chan string, 2), reasons: make(chan string, 100)}
 	w.daemon = newDaemon(t.Context(), conf, "/daemon/bin", "v0", newLogger(w.logged, conf))
 	w.fake = &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
 		"bridge":  delegatetest.Result(result("10.9.0.2/24")),
@@ -113,7 +114,15 @@ func (w *world) begin(t testing.TB) {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- w.serve(ctx, l, func(state string) { w.states <- state }) }()
+	go func() {
+		ended <- w.serve(ctx, l, func(state string) {
+			if why, ok := strings.CutPrefix(state, "STATUS="); ok {
+				w.reasons <- why
+			} else {
+				w.states <- state
+			}
+		})
+	}()
 	w.stop = sync.OnceValue(func() error { cancel(); return <-ended })
 	t.Cleanup(func() {
 		if err := w.stop(); err != nil {

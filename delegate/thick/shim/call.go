@@ -11,6 +11,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/metacni/metacni/delegate/thick/internal/override"
 	"github.com/metacni/metacni/delegate/thick/internal/queue"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/cause"
@@ -32,6 +33,9 @@ type call struct {
 	request wire.Request
 	once    bool // try once
 	leave   bool // without a daemon it is left to Away or to the Queue
+
+	asked  bool  // Away has been called, or cannot be
+	undone error // why Away could not do it
 }
 
 func (c *Client) call(path, command string, a *skel.CmdArgs) *call {
@@ -57,6 +61,9 @@ func (k *call) do(ctx context.Context) (types.Result, error) {
 // send sends the command until it gets a response with the status 200, and returns
 // that. It returns nil for a DEL that Away has done or that is queued.
 func (k *call) send(ctx context.Context) (*response, error) {
+	if k.socket == "" {
+		return nil, k.fail(errNoSocket)
+	}
 	limit := k.client.timeout()
 	if k.once {
 		limit = min(limit, onceTimeout)
@@ -73,9 +80,12 @@ func (k *call) send(ctx context.Context) (*response, error) {
 		}
 		conn, err := dial(k.socket)
 		if k.leave && errors.Is(err, ErrAway) {
+			if done, err := k.away(ctx); done {
+				return nil, err
+			}
 			switch {
-			case k.client.Away != nil:
-				return nil, k.client.Away(ctx, k.args)
+			case k.client.Queue == "" && k.undone != nil:
+				return nil, k.undone
 			case k.client.Queue == "":
 			case rest(untilQueued, pause, -1):
 				continue
@@ -120,9 +130,59 @@ func (k *call) repeatable(err error) bool {
 	return errors.Is(err, errBusy)
 }
 
+// away calls Away, once. When Away has done the DEL, away also removes one of the
+// attachment that is queued.
+func (k *call) away(ctx context.Context) (done bool, err error) {
+	if k.client.Away == nil || k.asked {
+		return false, nil
+	}
+	k.asked = true
+	a := k.effective()
+	if a == nil {
+		return false, nil
+	}
+	if done, err = k.client.Away(ctx, a); !done {
+		k.undone = err
+		return false, nil
+	}
+	if err == nil && k.client.Queue != "" {
+		name, nameErr := queue.Name(k.request)
+		if nameErr == nil {
+			err = queue.In(k.client.Queue).Remove(name)
+		}
+		if err != nil {
+			err = k.fail(fmt.Errorf("detached, but the queued DEL cannot be removed: %w", err))
+		}
+	}
+	return true, err
+}
+
+// effective returns the arguments with the configuration that the daemon would use,
+// or nil if that is not known.
+func (k *call) effective() *skel.CmdArgs {
+	a := *k.args
+	if k.client.Queue == "" {
+		return &a
+	}
+	over, err := override.Parse(queue.In(k.client.Queue).Override())
+	if err == nil {
+		a.StdinData, err = over.Apply(a.StdinData)
+	}
+	if err != nil {
+		return nil
+	}
+	return &a
+}
+
 // queue writes the DEL to the queue. If the daemon has come meanwhile, queue writes
 // nothing and returns a connection.
 func (k *call) queue(ctx context.Context) (conn *net.UnixConn, err error) {
+	if a := k.effective(); a != nil && k.client.Recorded != nil {
+		at, known := k.client.Recorded(ctx, a)
+		if k.request.Recorded = at; known && at.IsZero() {
+			k.request.Unrecorded = time.Now()
+		}
+	}
 	err = queue.In(k.client.Queue).Put(ctx, k.request, func() (bool, error) {
 		var err error
 		conn, err = dial(k.socket)
@@ -131,6 +191,9 @@ func (k *call) queue(ctx context.Context) (conn *net.UnixConn, err error) {
 		}
 		return err == nil, err
 	})
+	if err != nil && k.undone != nil {
+		err = fmt.Errorf("%w; without the daemon: %w", err, k.undone)
+	}
 	return conn, err
 }
 

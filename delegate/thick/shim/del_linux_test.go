@@ -243,9 +243,9 @@ func opened(path string) (n int) {
 	return n
 }
 
-// The policy takes the queue's place, its error is the command's, and it is
-// not asked while there is a daemon.
-func TestPolicyForDelsReplacesTheQueue(t *testing.T) {
+// A DEL that Away has done is not queued, the error is that of Away, and Away is not
+// asked while there is a daemon.
+func TestAwayDoesADelInTheDaemonsPlace(t *testing.T) {
 	t.Parallel()
 	own := types.NewError(107, "own", "details")
 	for _, tt := range []struct {
@@ -254,12 +254,12 @@ func TestPolicyForDelsReplacesTheQueue(t *testing.T) {
 	}{{nil, 0}, {own, 107}, {errors.New("plain"), 999}, {ErrLost, 11}} {
 		dir := newQueue(t)
 		asked := 0
-		c := &Client{Socket: filepath.Join(tempDir(t), "s"), Queue: dir, QueueWait: -1, Away: func(_ context.Context, a *skel.CmdArgs) error {
+		c := &Client{Socket: filepath.Join(tempDir(t), "s"), Queue: dir, QueueWait: -1, Away: func(_ context.Context, a *skel.CmdArgs) (bool, error) {
 			asked++
 			if diff := cmp.Diff(args(), a); diff != "" {
 				t.Error(diff)
 			}
-			return tt.err
+			return true, tt.err
 		}}
 		err := c.Execute(t.Context(), "DEL", args())
 		if tt.code != 0 {
@@ -280,6 +280,75 @@ func TestPolicyForDelsReplacesTheQueue(t *testing.T) {
 		if asked != 2 {
 			t.Error("asked although there is a daemon")
 		}
+	}
+}
+
+// A DEL that Away cannot do is queued, with the time when its attachment was recorded;
+// without a queue it fails with the error of Away.
+func TestDelThatAwayCannotDoIsQueued(t *testing.T) {
+	t.Parallel()
+	recorded := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
+	why := types.NewError(107, "a resident plugin is needed", "")
+	asked := 0
+	c := &Client{
+		Socket: filepath.Join(tempDir(t), "s"), Queue: newQueueOf(t, `{"cniDir":"/daemon"}`), QueueWait: 10 * time.Millisecond,
+		Away: func(_ context.Context, a *skel.CmdArgs) (bool, error) {
+			asked++
+			if !strings.Contains(string(a.StdinData), `"cniDir":"/daemon"`) {
+				t.Errorf("not the daemon's configuration: %s", a.StdinData)
+			}
+			return false, why
+		},
+		Recorded: func(context.Context, *skel.CmdArgs) (time.Time, bool) { return recorded, true },
+	}
+	if err := c.Execute(t.Context(), "DEL", args()); err != nil {
+		t.Error(err)
+	}
+	all := queued(t, c.Queue)
+	if len(all) != 1 || !all[0].Recorded.Equal(recorded) || !all[0].Unrecorded.IsZero() || asked != 1 {
+		t.Errorf("asked %d times, queued %+v", asked, all)
+	}
+	if strings.Contains(string(all[0].Config), "/daemon") {
+		t.Errorf("queued %s, not what the runtime has sent", all[0].Config)
+	}
+	c.Away = func(context.Context, *skel.CmdArgs) (bool, error) { return true, nil }
+	if err := c.Execute(t.Context(), "DEL", args()); err != nil {
+		t.Error(err)
+	}
+	if all := queued(t, c.Queue); len(all) != 0 {
+		t.Errorf("done, and still queued: %v", all)
+	}
+	c.Away = func(context.Context, *skel.CmdArgs) (bool, error) { return false, why }
+	c.Recorded = func(context.Context, *skel.CmdArgs) (time.Time, bool) { return time.Time{}, true }
+	before := time.Now()
+	if err := c.Execute(t.Context(), "DEL", args()); err != nil {
+		t.Error(err)
+	}
+	if all := queued(t, c.Queue); len(all) != 1 || !all[0].Recorded.IsZero() || all[0].Unrecorded.Before(before) {
+		t.Errorf("without a record: queued %+v", all)
+	}
+	c.Queue = filepath.Join(tempDir(t), "unread")
+	wantError(t, c.Execute(t.Context(), "DEL", args()), 11)
+	c.Queue = ""
+	wantError(t, c.Execute(t.Context(), "DEL", args()), 107)
+}
+
+// As long as no daemon has told its Override, the shim does not guess where the records
+// are.
+func TestAwayIsNotAskedWithoutTheDaemonsConfiguration(t *testing.T) {
+	t.Parallel()
+	c := &Client{
+		Socket: filepath.Join(tempDir(t), "s"), Queue: newQueueOf(t, ""), QueueWait: -1,
+		Away: func(context.Context, *skel.CmdArgs) (bool, error) {
+			t.Error("asked")
+			return true, nil
+		},
+	}
+	if err := c.Execute(t.Context(), "DEL", args()); err != nil {
+		t.Error(err)
+	}
+	if all := queued(t, c.Queue); len(all) != 1 {
+		t.Errorf("queued %v", all)
 	}
 }
 

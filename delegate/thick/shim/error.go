@@ -24,6 +24,7 @@ var (
 	errTooLarge  error = &condition{"the request is too large", types.ErrDecodingFailure}
 	errConfig    error = &condition{"the configuration is not a JSON object", types.ErrDecodingFailure}
 	errCommand   error = &condition{"unknown command", types.ErrInvalidEnvironmentVariables}
+	errNoSocket  error = &condition{"the Client has no Socket, and the configuration no daemonSocketDir", types.ErrInvalidNetworkConfig}
 	errNoStdout  error = &condition{"the Client has no Stdout for the result", types.ErrInternal}
 )
 
@@ -58,7 +59,10 @@ func (e *Error) Error() string {
 	if e.ContainerID != "" {
 		which = " " + terse.ID(e.ContainerID) + " " + e.IfName
 	}
-	return fmt.Sprintf("%s%s over %s: %v", e.Command, which, e.Socket, e.Err)
+	if e.Socket != "" {
+		which += " over " + e.Socket
+	}
+	return fmt.Sprintf("%s%s: %v", e.Command, which, e.Err)
 }
 
 // Unwrap returns e.Err.
@@ -67,6 +71,7 @@ func (e *Error) Unwrap() error { return e.Err }
 // CNICode returns the CNI error code for e:
 //   - 11 if the command may succeed later,
 //   - 6 for a message that cannot be decoded,
+//   - 7 without a socket,
 //   - 5 for an I/O failure,
 //   - 4 for an unknown command,
 //   - 1 for a result that the wanted version cannot express,

@@ -25,7 +25,7 @@ import (
 //	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 //	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 //	defer stop()
-//	c := &shim.Client{Env: os.Environ(), Stdout: os.Stdout, Queue: "/var/lib/cni/multinet.queue"}
+//	c := &shim.Client{Socket: "/run/mine/multus.sock", Env: os.Environ(), Stdout: os.Stdout, Queue: "/var/lib/cni/multinet.queue"}
 func Example() {
 	dir, err := os.MkdirTemp("", "x")
 	if err != nil {

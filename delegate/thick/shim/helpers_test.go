@@ -181,8 +181,16 @@ func wantError(t *testing.T, err error, code uint) {
 // newQueue returns the directory of a queue that a daemon has marked.
 func newQueue(t testing.TB) (dir string) {
 	t.Helper()
+	return newQueueOf(t, "{}")
+}
+
+// newQueueOf returns the directory of a queue of a daemon with the Override.
+func newQueueOf(t testing.TB, override string) (dir string) {
+	t.Helper()
 	dir = filepath.Join(tempDir(t), "q")
-	if _, odd, err := queue.In(dir).List(t.Context()); odd != nil || err != nil {
+	daemon := &queue.Reader{Queue: queue.In(dir), Override: json.RawMessage(override)}
+	defer daemon.Close()
+	if _, odd, err := daemon.List(t.Context()); odd != nil || err != nil {
 		t.Fatal(odd, err)
 	}
 	return dir

@@ -56,7 +56,7 @@ func (c *Client) environment(command string, a *skel.CmdArgs) map[string]string 
 	return env
 }
 
-// socket returns the path of the daemon's socket for a command.
+// socket returns the path of the daemon's socket for a command, or "" if nothing says it.
 func (c *Client) socket(path string, a *skel.CmdArgs) string {
 	if c.Socket != "" {
 		return c.Socket
@@ -68,7 +68,7 @@ func (c *Client) socket(path string, a *skel.CmdArgs) string {
 		_ = json.Unmarshal(a.StdinData, &conf) // the daemon reports what is wrong with it
 	}
 	if conf.Dir == "" {
-		conf.Dir = wire.DefaultDir
+		return ""
 	}
 	return filepath.Join(conf.Dir, wire.SocketName)
 }

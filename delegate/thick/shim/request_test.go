@@ -157,23 +157,31 @@ func TestTraceStaysInItsHeader(t *testing.T) {
 	}
 }
 
-// The socket is the Client's, or that of the configuration's directory, or
-// Multus's. The configuration of one more network does not choose it.
+// The socket is the Client's, or that of the configuration's directory. The
+// configuration of one more network does not choose it. Without a socket a command
+// fails: it is not sent to Multus.
 func TestSocketIsFoundInClientThenConfiguration(t *testing.T) {
 	t.Parallel()
 	tests := []struct{ set, config, path, want string }{
 		{"/a/b", `{"daemonSocketDir":"/c"}`, wire.PathCNI, "/a/b"},
 		{"", `{"daemonSocketDir":"/c/"}`, wire.PathCNI, "/c/multus.sock"},
-		{"", `{"daemonSocketDir":"/c/"}`, wire.PathAttach, "/run/multus/multus.sock"},
-		{"", `{}`, wire.PathCNI, "/run/multus/multus.sock"},
-		{"", `{"daemonSocketDir":3}`, wire.PathCNI, "/run/multus/multus.sock"},
-		{"", ``, wire.PathInfo, "/run/multus/multus.sock"},
+		{"", `{"daemonSocketDir":"/c/"}`, wire.PathAttach, ""},
+		{"", `{}`, wire.PathCNI, ""},
+		{"", `{"daemonSocketDir":3}`, wire.PathCNI, ""},
+		{"", ``, wire.PathInfo, ""},
 	}
 	for _, tt := range tests {
 		c := &Client{Socket: tt.set}
 		if got := c.socket(tt.path, &skel.CmdArgs{StdinData: []byte(tt.config)}); got != tt.want {
 			t.Errorf("%+v: %s", tt, got)
 		}
+	}
+	zero := &Client{Stdout: new(strings.Builder), Queue: newQueue(t)}
+	for _, command := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS"} {
+		wantError(t, zero.Execute(t.Context(), command, args()), 7)
+	}
+	if _, err := zero.Info(t.Context()); err == nil || err.Error() != "INFO: the Client has no Socket, and the configuration no daemonSocketDir" {
+		t.Error(err)
 	}
 }
 

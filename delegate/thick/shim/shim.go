@@ -6,8 +6,9 @@
 // When a command succeeds, the daemon has done it. The exception is a DEL while the
 // daemon is away: it may be on disk, where the next daemon reads it. An ADD is
 // sent twice only if the daemon has answered that it did nothing. Errors of the
-// daemon are passed on unchanged, except that the configuration and the
-// credentials in it are hidden.
+// daemon are passed on unchanged, except that the configuration as a whole is hidden,
+// and each string and number under a key with auth, bearer, cred, key, pass, psk, pwd,
+// secret or token in its name, as in the errors of package delegate.
 package shim
 
 import (
@@ -24,13 +25,12 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// A Client sends commands to a daemon. The zero value sends them to the daemon of
-// Multus, but cannot execute an ADD without Stdout. Goroutines may share a Client
-// as long as none writes to its fields.
+// A Client sends commands to a daemon. It needs a Socket, and Stdout for an ADD.
+// Goroutines may share a Client as long as none writes to its fields.
 type Client struct {
 	// Socket is the path of the daemon's socket. Empty means multus.sock in the
-	// daemonSocketDir of the runtime's configuration or, without that key, in
-	// /run/multus.
+	// daemonSocketDir of the runtime's configuration. Without that key too, every
+	// command fails with code 7.
 	Socket string
 
 	// Env is the environment of the process, as "key=value". Only its CNI_
@@ -68,9 +68,21 @@ type Client struct {
 	// Zero means 2 seconds, a negative value no wait.
 	QueueWait time.Duration
 
-	// Away, when not nil, does a DEL while the daemon is away, instead of the
-	// Queue. Its error is that of the command.
-	Away func(ctx context.Context, a *skel.CmdArgs) error
+	// Away, when not nil, does a DEL while the daemon is away, before the shim
+	// waits for it. It reports false if it cannot do the DEL: then that is queued,
+	// or fails with the error of Away if there is no Queue. Otherwise the error is
+	// that of the command.
+	//
+	// With a Queue, the configuration in a is the one that the daemon would use:
+	// its Server.Override is in the Queue. Until a daemon has left it there, Away is
+	// not called.
+	Away func(ctx context.Context, a *skel.CmdArgs) (done bool, err error)
+
+	// Recorded, when not nil, returns when the attachment of a DEL was recorded, as
+	// package lifecycle has it, or zero if it is not recorded. known is false if that
+	// cannot be known. The arguments are those of Away. A queued DEL then removes no
+	// attachment that was recorded at another time, or later.
+	Recorded func(ctx context.Context, a *skel.CmdArgs) (at time.Time, known bool)
 }
 
 // Execute does one command as a plugin does: ADD, CHECK, DEL, GC or STATUS. It
@@ -102,7 +114,7 @@ func (c *Client) Execute(ctx context.Context, command string, a *skel.CmdArgs) e
 //
 // If the daemon is away ([ErrAway]),
 //   - ADD, CHECK and GC wait for it;
-//   - DEL waits for QueueWait and is then queued, or is left to Away. Then nil
+//   - DEL is left to Away, or waits for QueueWait and is then queued. Then nil
 //     means that Away has done it, or that it survives a loss of power;
 //   - STATUS fails.
 //

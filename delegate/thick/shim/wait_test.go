@@ -50,9 +50,9 @@ func TestWaitForADaemonThatIsAway(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				start := time.Now()
 				dir := newQueue(t)
-				c := &Client{Socket: socket, Wait: 10 * time.Second, Queue: dir, Away: func(context.Context, *skel.CmdArgs) error {
+				c := &Client{Socket: socket, Wait: 10 * time.Second, Queue: dir, Away: func(context.Context, *skel.CmdArgs) (bool, error) {
 					t.Error("a command of nobody's runtime was done in the daemon's place")
-					return nil
+					return true, nil
 				}}
 				_, err := c.Attach(t.Context(), command, args(), nil)
 				wantError(t, err, 11)

@@ -9,7 +9,10 @@
 // specification.
 package wire
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"time"
+)
 
 // The default socket of a daemon, and the paths it serves.
 const (
@@ -63,6 +66,15 @@ type Request struct {
 	// DeadlineMs is how long the shim waits for the response, in milliseconds,
 	// or 0 if unknown.
 	DeadlineMs int64 `json:"deadlineMs,omitempty"`
+
+	// Recorded is when the attachment was recorded, as the record of package
+	// lifecycle says, or zero if unknown. A DEL that has been queued removes no
+	// attachment that was recorded at another time.
+	Recorded time.Time `json:"recorded,omitzero"`
+
+	// Unrecorded is when the shim found no record of the attachment, or zero. A DEL
+	// that has been queued removes no attachment that was recorded later.
+	Unrecorded time.Time `json:"unrecorded,omitzero"`
 }
 
 // Attributes says what is asked of the interface of one more network.

@@ -98,6 +98,13 @@ func blame(err error) (reason kube.Reason, ref nad.Ref) {
 	return "", ref
 }
 
+// Leftover tells users of the pod of r that what its failed ADD has left cannot be removed
+// because of err.
+func (c *Cluster) Leftover(r lifecycle.Record, err error) {
+	c.events.Pod(multinet.PodOf(r), kube.FailedRemovingInterface, "RemoveNetwork",
+		"left of an attachment that failed, and tried again until it is removed: "+status.Error(err).Error())
+}
+
 // tellIgnored tells users that a pod in the network of its node gets no networks: the
 // runtime makes no ADD for it.
 func (c *Cluster) tellIgnored(p kube.Pod) {

@@ -13,9 +13,6 @@ const (
 	exclusive = true
 )
 
-// oldLockName is the file that earlier versions locked instead of the directory.
-const oldLockName = ".lock"
-
 // lock takes the lock of the queue, whose directory is dir. While another process
 // has the lock, it calls meanwhile repeatedly; if that returns true or an error,
 // lock returns it, without the lock. The end of the process releases the lock.

@@ -8,7 +8,7 @@
 // queue or from the runtime, see [Queue.Remove].
 //
 // A shim writes only to a directory that a daemon reads. The daemon marks the
-// directory, see [Queue.List]; without the mark Put fails. So no DEL is left in a
+// directory, see [Reader.List]; without the mark Put fails. So no DEL is left in a
 // directory that nobody reads, such as one of the same name in another root.
 //
 // The order in which both sides act guarantees that no DEL is overlooked. A shim
@@ -24,6 +24,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"time"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/durable"
@@ -36,13 +37,6 @@ const (
 
 	// maxDamaged is how many damaged files do not count towards Cap.
 	maxDamaged = 64
-)
-
-// markName is the file that marks a directory that a daemon reads, and markText is
-// its content, for people.
-const (
-	markName = ".reader"
-	markText = "A daemon does the DELs in this directory. Without this file shims leave none here.\n"
 )
 
 // A Queue is a directory of DELs, see [In]. Its methods may be called by any
@@ -64,7 +58,8 @@ func In(dir string) Queue { return Queue{dir: dir} }
 // lock, Put calls try repeatedly without it.
 //
 // If the queue has an undamaged request for the same attachment (network,
-// container, interface), Put keeps that one and drops r. Put returns nil when try
+// container, interface, time of the record), Put keeps that one and drops r. Put
+// returns nil when try
 // has returned true, or when the request survives a loss of power. It returns an
 // error of try unchanged. All other errors are of type [*Error], and r may have
 // been written nevertheless:
@@ -100,13 +95,14 @@ func (q Queue) Put(ctx context.Context, r wire.Request, try func() (done bool, e
 	if done, err := try(); done || err != nil {
 		return err
 	}
-	return q.fail("put", name, write(dir, name, data))
+	return q.fail("put", name, write(dir, name, data, r.Recorded))
 }
 
-// write writes the file unless it exists.
-func write(dir *durable.Dir, name string, data []byte) error {
+// write writes the file unless it exists, for an attachment that was recorded at
+// the same time.
+func write(dir *durable.Dir, name string, data []byte, recorded time.Time) error {
 	if old, _, err := dir.ReadFile(name, maxFile); err == nil {
-		if _, err := decode(name, old); err == nil {
+		if r, err := decode(name, old); err == nil && r.Recorded.Equal(recorded) {
 			// The other writer may not have synced the directory yet.
 			return dir.Sync()
 		}
@@ -118,7 +114,7 @@ func write(dir *durable.Dir, name string, data []byte) error {
 	entries, damaged := 0, 0
 	for _, other := range names {
 		switch {
-		case other == name: // damaged, and replaced by data
+		case other == name: // replaced by data
 		case isEntry(other):
 			entries++
 		case isDamaged(other):
@@ -131,36 +127,10 @@ func write(dir *durable.Dir, name string, data []byte) error {
 	return dir.WriteFile(name, data)
 }
 
-// List returns the sorted names of the files with a DEL, and marks the directory as
-// one that a daemon reads. It makes the directory if it is missing. Call List when
-// the daemon listens, and from time to time.
-//
-// odd tells of problems that do not make List fail: damaged files that were set
-// aside ([ErrDamaged]), files that do not belong to the queue ([ErrForeign]), and a
-// mark that could not be written ([ErrUnread]). List removes nothing except
-// temporary files of writers that died.
-func (q Queue) List(ctx context.Context) (names []string, odd, err error) {
-	made, err := durable.MakeDir(q.dir, q.hook)
-	if err == nil {
-		made.Close()
-	}
-	dir, err := q.open() // it may exist although it cannot be made
-	if err != nil {
-		return nil, nil, q.fail("list", "", err)
-	}
-	defer dir.Close()
-	never := func() (bool, error) { return false, nil }
-	_, unlock, err := q.lock(ctx, dir, exclusive, never)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer unlock()
+// list returns the sorted names of the files with a DEL in dir, whose lock the
+// caller has.
+func (q Queue) list(dir *durable.Dir) (names []string, odd, err error) {
 	var odds []error
-	if _, err := dir.Stat(markName); err != nil {
-		if err := dir.WriteFile(markName, []byte(markText)); err != nil {
-			odds = append(odds, q.fail("mark", "", fmt.Errorf("%w: %w", ErrUnread, err)))
-		}
-	}
 	all, err := dir.Names()
 	if err != nil {
 		return nil, nil, q.fail("list", "", err)
@@ -168,7 +138,7 @@ func (q Queue) List(ctx context.Context) (names []string, odd, err error) {
 	var damaged, foreign []string
 	for _, name := range all {
 		switch {
-		case name == markName, name == oldLockName:
+		case name == markName:
 		case isEntry(name):
 			names = append(names, name)
 		case isDamaged(name):
@@ -212,7 +182,7 @@ func (q Queue) Read(name string) (wire.Request, error) {
 }
 
 // SetAside takes the file out of the queue: it renames it to a name that ends in
-// ".corrupt". [Queue.List] reports it until somebody removes it. The error wraps
+// ".corrupt". [Reader.List] reports it until somebody removes it. The error wraps
 // why and [ErrDamaged], also on success.
 func (q Queue) SetAside(name string, why error) error {
 	dir, err := q.open()

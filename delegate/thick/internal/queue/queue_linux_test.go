@@ -47,6 +47,13 @@ func nameOf(t *testing.T, r wire.Request) string {
 	return name
 }
 
+// List lists the queue as a daemon does that ends then.
+func (q Queue) List(ctx context.Context) (names []string, odd, err error) {
+	r := &Reader{Queue: q}
+	defer r.Close()
+	return r.List(ctx)
+}
+
 // mark has a daemon read dir, which is made.
 func mark(t testing.TB, dir string) {
 	t.Helper()

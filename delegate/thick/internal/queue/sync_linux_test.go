@@ -20,8 +20,8 @@ func TestPutSyncs(t *testing.T) {
 	ok(t, err)
 	want := []string{
 		"open .", "open .", "fstat .", "mkdirat queue", "open .", "fstat .", "open ..", "fsync .", "fchmod .",
-		"open .", "flock .", "fstatat .reader", "create TEMP", "write TEMP", "fsync TEMP", "close TEMP", "renameat TEMP", "fsync .",
-		"getdents .", "unflock .",
+		"open .", "flock .", "fstatat .reader", "openat .reader", "create TEMP", "write TEMP", "fsync TEMP", "close TEMP", "renameat TEMP", "fsync .",
+		"openat .reader", "fstat .reader", "getdents .", "unflock .",
 	}
 	if diff := cmp.Diff(want, *calls); diff != "" {
 		t.Error(diff)
@@ -47,7 +47,8 @@ func TestPutSyncs(t *testing.T) {
 	_, err = q.pass(t.Context(), done)
 	ok(t, err)
 	want = []string{
-		"open .", "fstat .", "open .", "flock .", "fstatat .reader", "getdents .", "unflock .",
+		"open .", "fstat .", "open .", "flock .", "fstatat .reader", "openat .reader", "fstat .reader", "read .reader",
+		"openat .reader", "fstat .reader", "getdents .", "unflock .",
 		"open .", "openat ENTRY", "fstat ENTRY", "read ENTRY", "open .", "fstatat ENTRY", "unlinkat ENTRY", "fsync .",
 	}
 	if diff := cmp.Diff(want, *calls); diff != "" {

@@ -1,12 +1,10 @@
-package thick
+package override
 
 import (
 	"bytes"
 	"encoding/json"
 	"strings"
 	"testing"
-
-	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
 // What the seed of this made invalid JSON of, or left standing twice.
@@ -33,11 +31,11 @@ func TestOverrideReplacesKeys(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			over, err := members([]byte(tt.over))
+			over, err := Parse([]byte(tt.over))
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := merge([]byte(tt.conf), over)
+			got, err := over.Apply([]byte(tt.conf))
 			if err != nil || string(got) != tt.want {
 				t.Errorf("%s, %v; want %s", got, err, tt.want)
 			}
@@ -45,54 +43,18 @@ func TestOverrideReplacesKeys(t *testing.T) {
 	}
 }
 
-func TestOverrideAndConfigurationMustBeObjects(t *testing.T) {
+func TestOnlyObjectsAreParsed(t *testing.T) {
 	t.Parallel()
 	for _, odd := range []string{``, ` `, `null`, `[]`, `"a"`, `1`, `{`, `{"a"}`, `{"a":1,}`, `{}{}`, `{"a":1}x`, "{\"a\":1}\x00", strings.Repeat("[", 20000)} {
-		if _, err := members([]byte(odd)); err == nil {
+		if _, err := Parse([]byte(odd)); err == nil {
 			t.Errorf("%.20q is an object", odd)
 		}
-		m := request("ADD", "c1")
-		m.Config = []byte(odd)
-		s := &Server{Commands: (&fake{}).commands(), Override: json.RawMessage(`{"a":1}`)}
-		_, err := s.service().order(wire.PathCNI, &m, nil)
-		refused(t, err, 6, "the configuration is not a JSON object")
-
-		// The server's own: it does not begin.
-		if odd == "" {
-			continue
-		}
-		s = &Server{Commands: (&fake{}).commands(), Override: json.RawMessage(odd)}
-		l := newInMemory()
-		if err := s.Serve(t.Context(), l); err == nil || !strings.Contains(err.Error(), "Override is not a JSON object") {
-			t.Errorf("%.20q: Serve: %v", odd, err)
-		}
-		if _, err := l.Accept(); err == nil {
-			t.Error("the listener is open")
-		}
 	}
 }
 
-// The override reaches the plugin.
-func TestOverrideReachesThePlugin(t *testing.T) {
-	t.Parallel()
-	f := &fake{}
-	s := &Server{Commands: f.commands(), Override: json.RawMessage(`{"binDir":"/host/bin","NAME":"other"}`)}
-	m := request("ADD", "c1")
-	o, err := s.service().order(wire.PathCNI, &m, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, want := string(o.args.StdinData), `{"cniVersion":"1.1.0","NAME":"other","type":"multinet","binDir":"/host/bin"}`; got != want {
-		t.Errorf("%s, want %s", got, want)
-	}
-	if o.network != "other" {
-		t.Errorf("network %q", o.network)
-	}
-}
-
-// A merge loses nothing, and gives every reader of JSON in Go the
+// Apply loses nothing, and gives every reader of JSON in Go the
 // override's values.
-func FuzzMerge(f *testing.F) {
+func FuzzApply(f *testing.F) {
 	for _, s := range [][2]string{
 		{`{"a":1,"A":2}`, `{"a":3}`},
 		{"\n{\t\"a\" :\r\n 1 , \"b\": 2 }\n", `{}`},
@@ -104,11 +66,11 @@ func FuzzMerge(f *testing.F) {
 		f.Add([]byte(s[0]), []byte(s[1]))
 	}
 	f.Fuzz(func(t *testing.T, conf, override []byte) {
-		over, err := members(override)
+		over, err := Parse(override)
 		if err != nil {
 			t.Skip()
 		}
-		got, err := merge(conf, over)
+		got, err := over.Apply(conf)
 		var object map[string]json.RawMessage
 		if isObject := json.Unmarshal(conf, &object) == nil && object != nil; isObject != (err == nil) {
 			t.Fatalf("%q: %v", conf, err)
@@ -116,11 +78,11 @@ func FuzzMerge(f *testing.F) {
 		if err != nil {
 			return
 		}
-		all, err := members(got)
+		all, err := Parse(got)
 		if err != nil {
 			t.Fatalf("%q: %v", got, err)
 		}
-		before, err := members(conf)
+		before, err := Parse(conf)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -157,7 +119,7 @@ func FuzzMerge(f *testing.F) {
 		if len(kept) != 0 {
 			t.Errorf("%q: has %s besides", got, kept[0].key)
 		}
-		again, err := merge(got, over)
+		again, err := over.Apply(got)
 		if err != nil || !bytes.Equal(again, got) {
 			t.Errorf("again %q, %v; was %q", again, err, got)
 		}

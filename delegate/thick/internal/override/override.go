@@ -1,4 +1,6 @@
-package thick
+// Package override replaces keys of a JSON object by those of another one: keys of the
+// runtime's configuration by the daemon's.
+package override
 
 import (
 	"bytes"
@@ -19,12 +21,15 @@ type member struct {
 // is reports whether encoding/json could take m and o for the same key.
 func (m member) is(o member) bool { return strings.EqualFold(m.name, o.name) }
 
-// merge returns the JSON object conf with its members replaced by those of over
+// An Override has the members that replace those of other objects.
+type Override []member
+
+// Apply returns the JSON object conf with its members replaced by those of over
 // with the same name, without regard to case. A replaced member keeps its place,
 // a new one comes last, and everything else keeps its text and order. Errors do
 // not quote conf.
-func merge(conf []byte, over []member) ([]byte, error) {
-	all, err := members(conf)
+func (over Override) Apply(conf []byte) ([]byte, error) {
+	all, err := Parse(conf)
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +66,7 @@ func merge(conf []byte, over []member) ([]byte, error) {
 
 // last returns the index of the last member of list with the name of m, which is
 // the one that counts, or -1.
-func last(list []member, m member) int {
+func last(list Override, m member) int {
 	for i, o := range slices.Backward(list) {
 		if o.is(m) {
 			return i
@@ -70,8 +75,8 @@ func last(list []member, m member) int {
 	return -1
 }
 
-// members returns the members of the JSON object data.
-func members(data []byte) ([]member, error) {
+// Parse returns the members of the JSON object data. Errors do not quote it.
+func Parse(data []byte) (Override, error) {
 	if !json.Valid(data) {
 		return nil, errNotObject
 	}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/examples/multinet/multinet"
+	"github.com/metacni/metacni/scratch"
+	"github.com/metacni/metacni/status"
+)
+
+// A daemonless executes a DEL as the daemon would: with its records, under the lock of
+// the container.
+type daemonless struct {
+	process plugin.Process
+}
+
+func (d daemonless) do(ctx context.Context, args *skel.CmdArgs) error {
+	return multinet.New(multinet.Cluster{}).Do(ctx, d.process, delegate.CommandDel, *args)
+}
+
+// del executes a DEL. It reports false if only the daemon can do what is left of it.
+func (d daemonless) del(ctx context.Context, args *skel.CmdArgs) (done bool, err error) {
+	c, err := d.call(args)
+	if err != nil {
+		return true, err
+	}
+	// Without this a DEL would find no record in the wrong place, and succeed.
+	if _, err := os.Stat(c.Manager.Dir); err != nil {
+		return false, types.NewError(types.ErrIOFailure, "the records of the daemon cannot be reached", err.Error())
+	}
+	err = d.do(ctx, args)
+	return !needsDaemon(err), err
+}
+
+// needsDaemon reports whether err, of a DEL, is about something that the daemon may
+// have: a plugin that is resident or not installed, or records that this process cannot
+// use.
+func needsDaemon(err error) bool {
+	var records *scratch.Error
+	unusable := errors.As(err, &records) && !errors.Is(err, scratch.ErrCorrupt) && status.Code(records) == types.ErrIOFailure
+	return unusable || errors.Is(err, delegate.ErrNotRun) || errors.Is(err, delegate.ErrPluginNotFound)
+}
+
+// recorded returns when the attachment was recorded, or zero if it is not.
+func (d daemonless) recorded(ctx context.Context, args *skel.CmdArgs) (at time.Time, known bool) {
+	c, err := d.call(args)
+	if err != nil {
+		return time.Time{}, false
+	}
+	records, err := c.Manager.Container(ctx, args.ContainerID)
+	for _, r := range records {
+		if r.Key == c.Key() {
+			return r.Created, true
+		}
+	}
+	return time.Time{}, err == nil
+}
+
+func (d daemonless) call(args *skel.CmdArgs) (*plugin.Call, error) {
+	return multinet.New(multinet.Cluster{}).Call(d.process, delegate.CommandDel, *args)
+}
