@@ -136,10 +136,10 @@ func TestFailedUndoStaysRecorded(t *testing.T) {
 		t.Error("the pod is started")
 	}
 	p.work.running.Wait() // for the ADD to end, and the undo to fail
-	same(t, "records", []string{"c1 deleting"}, p.records())
+	same(t, "records", []string{"c1 leftover"}, p.records())
 	p.kick()
 	p.pass(func(pass Pass) bool { return pass.Failed == 1 })
-	same(t, "records", []string{"c1 deleting"}, p.records())
+	same(t, "records", []string{"c1 leftover"}, p.records())
 	<-fail
 	fail <- false
 	p.kick()

@@ -183,7 +183,8 @@ func (p *Plugin) attach(ctx context.Context, s *api.PodSandbox, netns string, re
 
 // asks reports whether a pod selects networks or has claims, also if the claims cannot be used.
 func (p *Plugin) asks(s *api.PodSandbox) (bool, error) {
-	selected, err := selections(s)
+	_, conf := p.manager()
+	selected, err := selections(s, conf.MaxSelections)
 	if err != nil {
 		return false, err
 	}
@@ -195,7 +196,7 @@ func (p *Plugin) asks(s *api.PodSandbox) (bool, error) {
 // those of its claims. They have an IfName if the pod or the claim has one.
 func (p *Plugin) wanted(ctx context.Context, s *api.PodSandbox, netns string) ([]delegate.Attachment, error) {
 	_, conf := p.manager()
-	selections, err := selections(s)
+	selections, err := selections(s, conf.MaxSelections)
 	if err != nil {
 		return nil, err
 	}
@@ -204,8 +205,9 @@ func (p *Plugin) wanted(ctx context.Context, s *api.PodSandbox, netns string) ([
 		return nil, err
 	}
 	var wanted []delegate.Attachment
+	loaded := make(map[string]netconf.Network) // equal selections share one
 	for _, selection := range selections {
-		a, err := selected(conf.ConfDir, selection, pod)
+		a, err := selected(conf.ConfDir, loaded, selection, pod)
 		if err != nil {
 			return nil, fmt.Errorf("selected network %q: %w", selection.Name, err)
 		}
@@ -220,14 +222,19 @@ func (p *Plugin) wanted(ctx context.Context, s *api.PodSandbox, netns string) ([
 	return append(wanted, claimed...), err
 }
 
-// selected returns the attachment of a pod for a selection of a network in dir.
-func selected(dir string, selection netconf.Selection, a delegate.Attachment) (delegate.Attachment, error) {
+// selected returns the attachment of a pod for a selection of a network in dir. It takes a
+// network from loaded, or adds it there.
+func selected(dir string, loaded map[string]netconf.Network, selection netconf.Selection, a delegate.Attachment) (delegate.Attachment, error) {
 	if len(selection.DefaultRoute) > 0 {
 		return a, &netconf.Error{Kind: netconf.ErrInvalid, Key: "default-route", Err: errRoute}
 	}
-	n, err := netconf.Load(os.DirFS(dir), selection.Name)
-	if err != nil {
-		return a, fmt.Errorf("%s: %w", dir, err)
+	n, ok := loaded[selection.Name]
+	var err error
+	if !ok {
+		if n, err = netconf.Load(os.DirFS(dir), selection.Name); err != nil {
+			return a, fmt.Errorf("%s: %w", dir, err)
+		}
+		loaded[selection.Name] = n
 	}
 	if err := selection.ServedBy(n); err != nil {
 		return a, err

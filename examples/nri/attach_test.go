@@ -136,7 +136,7 @@ func TestPodThatCannotBeAttachedIsRefused(t *testing.T) {
 		"../blue":                     {networksAnnotation, "code 7"},
 		"blue@eth0":                   {"eth0", "code 7"},
 		"blue@net1,red@net1":          {"net1", "code 7"},
-		"blue@a/b":                    {"a/b", "code 4"},
+		"blue@a/b":                    {"a/b", "code 7"},
 		"[{":                          {networksAnnotation, "code 6"},
 		"absent":                      {`"absent"`, "code 7"},
 		`[{"name":"blue","mac":"x"}]`: {"mac", "code 7"},

@@ -79,7 +79,10 @@ func openClaims(ctx context.Context, conf Config, life *lifecycle.Manager, retry
 	if policy.GlobalNamespaces, err = nad.ParseNamespaces(conf.GlobalNamespaces); err != nil {
 		return nil, err
 	}
-	c.rules = nad.Rules{ConfDir: os.DirFS(conf.ConfDir), CNIVersion: cniVersion, Own: multinet.OwnTypes(), Allowed: conf.AllowedTypes}
+	c.rules = nad.Rules{CNIVersion: cniVersion, Own: multinet.OwnTypes(), Allowed: conf.AllowedTypes}
+	if !conf.NamespaceIsolation {
+		c.rules.ConfDir = os.DirFS(conf.ConfDir)
+	}
 	if c.view, err = kube.Open(ctx, kube.Config{Kubeconfig: conf.Kubeconfig, UserAgent: "metacni-nri", Logger: log}); err != nil {
 		return nil, err
 	}

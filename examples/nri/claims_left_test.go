@@ -266,7 +266,9 @@ func TestTheKubeletMayComeLater(t *testing.T) {
 	poll := time.NewTicker(2 * time.Millisecond)
 	defer poll.Stop()
 	for {
-		if _, err := os.Stat(filepath.Join(registry, driverName+"-reg.sock")); err == nil {
+		// The file of a socket is there before anybody listens.
+		if conn, err := net.Dial("unix", filepath.Join(registry, driverName+"-reg.sock")); err == nil {
+			_ = conn.Close()
 			break
 		}
 		select {

@@ -204,6 +204,8 @@ func TestForbiddenClaimsAreRefused(t *testing.T) {
 	p := c.startWith(x)
 	c.prepared("old1", "uid-1", inline("b", ""))
 	c.prepared("old2", "uid-2", defined("kube-system/x", ""))
+	c.definition("empty", "")
+	c.prepared("old3", "uid-3", defined("empty", ""))
 	p.stop()
 	c.startWith(x, func(p *Plugin) {
 		p.Config.NamespaceIsolation, p.Config.GlobalNamespaces, p.Config.AllowedTypes = true, "shared", []string{"a"}
@@ -222,6 +224,7 @@ func TestForbiddenClaimsAreRefused(t *testing.T) {
 	}
 	wantError(t, c.run(c.pod("c1", "uid-1", "")), `claim shop/old1`, `request "neta"`, "allowedTypes", "code 7")
 	wantError(t, c.run(c.pod("c2", "uid-2", "")), `claim shop/old2`, `request "neta"`, "namespaceIsolation", "code 7")
+	wantError(t, c.run(c.pod("c3", "uid-3", "")), `claim "old3"`, `request "neta"`, "files of the node", "code 7")
 	same(t, "calls", nil, x.Trace())
 }
 

@@ -30,6 +30,9 @@ type Config struct {
 	BinDir   string `json:"binDir"`   // CNI plugins
 	StateDir string `json:"stateDir"` // records
 
+	// MaxSelections is how many networks a pod may select. Zero means 64.
+	MaxSelections maxSelections `json:"maxSelections"`
+
 	// Margin is how long before its deadline the runtime receives the answer.
 	// Zero means 15 % of the runtime's timeout, but at least 300 ms.
 	Margin Duration `json:"margin"`
@@ -69,6 +72,19 @@ type DRA struct {
 	// AllowedTypes are the types of plugins that a network may have which is written in a
 	// claim itself. None means that there is no such network.
 	AllowedTypes []string `json:"allowedTypes"`
+}
+
+// maxSelections is a number of networks.
+type maxSelections int
+
+// UnmarshalJSON accepts 1 to 1024.
+func (m *maxSelections) UnmarshalJSON(text []byte) error {
+	n := 0
+	if err := json.Unmarshal(text, &n); err != nil || n < 1 || n > 1024 {
+		return fmt.Errorf("maxSelections: %s is not a whole number from 1 to 1024", text)
+	}
+	*m = maxSelections(n)
+	return nil
 }
 
 // A Duration is a [time.Duration] that is written as "1m30s".

@@ -8,12 +8,14 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"github.com/containerd/nri/pkg/api"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/netconf"
 )
 
 func main() {
@@ -60,7 +62,7 @@ func run(ctx context.Context, file string, stderr io.Writer, log *slog.Logger) e
 		},
 	}
 	if file != "" {
-		text, err := os.ReadFile(file)
+		text, err := netconf.ReadFile(os.DirFS(filepath.Dir(file)), filepath.Base(file)) // no FIFO
 		if err != nil {
 			return err
 		}

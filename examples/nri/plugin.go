@@ -322,9 +322,9 @@ func (p *Plugin) log() *slog.Logger {
 	return slog.New(slog.DiscardHandler)
 }
 
-// selections returns the networks that a pod selects.
-func selections(s *api.PodSandbox) ([]netconf.Selection, error) {
-	all, err := netconf.ParseSelection(s.GetAnnotations()[networksAnnotation])
+// selections returns the networks that a pod selects. It fails if there are more than most.
+func selections(s *api.PodSandbox, most maxSelections) ([]netconf.Selection, error) {
+	all, err := netconf.ParseSelectionN(s.GetAnnotations()[networksAnnotation], int(most))
 	if err != nil {
 		return nil, fmt.Errorf("annotation %s: %w", networksAnnotation, err)
 	}

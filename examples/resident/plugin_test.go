@@ -22,7 +22,7 @@ func run(t *testing.T, command, stdin string) delegatetest.Outcome {
 	t.Helper()
 	c := delegatetest.Call{Command: command, Path: "/opt/cni/bin", Stdin: []byte(stdin)}
 	if command != "GC" && command != "STATUS" && command != "VERSION" {
-		c.ContainerID, c.IfName, c.NetNS = "c1", "eth0", "/run/netns/c1"
+		c.ContainerID, c.IfName, c.NetNS = "c1", "eth0", "/no-such-directory/c1"
 	}
 	return delegatetest.RunPlugin(t.Context(), delegatetest.Program(addresses().Execute), &delegatetest.Exec{}, c)
 }

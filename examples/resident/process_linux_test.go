@@ -97,7 +97,7 @@ func attachment(tb testing.TB, addresses string) delegate.Attachment {
 	tb.Helper()
 	n, err := netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"x","plugins":[{"type":"resident","addresses":` + addresses + `}]}`))
 	ok(tb, err)
-	return delegate.Attachment{Network: n, ContainerID: "c1", NetNS: "/run/netns/c1", IfName: "eth0"}
+	return delegate.Attachment{Network: n, ContainerID: "c1", NetNS: "/no-such-directory/c1", IfName: "eth0"}
 }
 
 // Every way gives the same, byte for byte, errors too.
