@@ -21,7 +21,7 @@ import (
 // findings are the checks that each of the reference plugins, v1.9.1, fails.
 // README.md explains them.
 var findings = []string{
-	"del-broken", "error-version", "gc", "gc-error", "undo", "undo-garbage", "undo-killed", "undo-silence", "undo-two-documents",
+	"chain", "del-broken", "error-version", "gc", "gc-error", "undo", "undo-garbage", "undo-killed", "undo-silence", "undo-two-documents",
 }
 
 // TestConformFindsWhatReferencePluginsLack: the conformance checks find exactly

@@ -123,7 +123,7 @@ func (w *world) merge(bills map[string]bill, name string, b bill) {
 		bills[name] = b
 		return
 	}
-	if old.syncs != b.syncs || old.opens != b.opens || old.scans != b.scans || old.execs != b.execs || old.looks != b.looks || old.lists != b.lists {
+	if old.syncs != b.syncs || old.opens != b.opens || old.scans != b.scans || old.execs != b.execs || old.looks != b.looks || old.lists != b.lists || old.cache != b.cache {
 		w.t.Errorf("%s costs %+v, and the next time %+v", name, old, b)
 	}
 	b.memory, b.faults, b.allocs = min(old.memory, b.memory), min(old.faults, b.faults), min(old.allocs, b.allocs)
@@ -138,6 +138,9 @@ func (fs figures) add(of string, b bill) {
 		"allocations": {b.allocs, 4}, "page-faults": {b.faults, 20}, "memory-kB": {b.memory, 10},
 	} {
 		fs[figureKey{of, what}] = f
+	}
+	if b.cache > 0 {
+		fs[figureKey{of, "libcni-looks"}] = figure{b.cache, 0}
 	}
 }
 

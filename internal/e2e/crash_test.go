@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,8 +13,7 @@ import (
 // TestKillAtEveryStepLosesNothing kills each plugin at every step of an ADD, of
 // a DEL and of the undo of an ADD. Whatever a fake has attached by then is
 // recorded. The next DEL, ADD or GC waits for an orphaned fake and removes
-// everything. The directory of records is first new, and then one in which the
-// file of a deleted record is reused.
+// everything.
 func TestKillAtEveryStepLosesNothing(t *testing.T) {
 	for _, s := range allSubjects() {
 		for _, command := range []string{"ADD", "DEL", "undo"} {
@@ -37,7 +35,6 @@ type crashes struct {
 	s             subject
 	command, then string
 	p             *pod
-	used          bool // the directory of records has been used before
 }
 
 func (c *crashes) run() {
@@ -48,17 +45,14 @@ func (c *crashes) run() {
 		c.p.conf = c.s.conf(c.world, "ADD", "fail")
 	}
 	trials := 0
-	for _, c.used = range []bool{false, true} {
-		c.before()
-		c.as(c.call(verb, c.p, c.stepping(c.p, nil, false)))
-		steps := c.steps(c.p)
-		c.ok("DEL", c.p)
-		c.has(steps)
-		for _, at := range steps {
-			for _, orphan := range []bool{false, true} {
-				if at.byFake() && c.used || !at.byFake() && orphan {
-					continue // a fake's steps do not depend on the directory
-				}
+	c.before()
+	c.as(c.call(verb, c.p, c.stepping(c.p, nil, false)))
+	steps := c.steps(c.p)
+	c.ok("DEL", c.p)
+	c.has(steps)
+	for _, at := range steps {
+		for _, orphan := range []bool{false, true} {
+			if at.byFake() || !orphan {
 				c.try(verb, at, orphan)
 				trials++
 			}
@@ -78,7 +72,7 @@ func (c *crashes) try(verb string, at step, orphan bool) {
 	}
 	c.after(at)
 	if c.t.Failed() {
-		c.t.Fatalf("killed at %v (orphan: %v, used: %v)", at, orphan, c.used)
+		c.t.Fatalf("killed at %v (orphan: %v)", at, orphan)
 	}
 }
 
@@ -90,15 +84,11 @@ func (c *crashes) has(steps []step) {
 		verb, kind = "DEL", "ADD"
 	}
 	if kind == "ADD" {
-		lock, file := "ADD create C@lock", "ADD create .tmp-"
-		if c.used {
-			lock, file = "ADD renameat2 .spare-", "ADD renameat .spare-"
-		}
-		has(c.t, steps, lock, "ADD fchmod C@lock", "ADD flock .", file, "ADD write .tmp-",
+		has(c.t, steps, "ADD create C@lock", "ADD fchmod C@lock", "ADD flock .", "ADD create .tmp-", "ADD write .tmp-",
 			"ADD fsync .tmp-", "ADD renameat .tmp-", "ADD fsync .", "ADD unflock .")
 	}
 	if c.command != "ADD" {
-		has(c.t, steps, kind+" renameat2 C@", kind+" renameat2 C@lock") // both files are kept for reuse
+		has(c.t, steps, kind+" unlinkat C@", kind+" unlinkat C@lock")
 	}
 	if c.command != "undo" || len(c.s.fakes) > 1 {
 		has(c.t, steps, kind+" write C@") // progress, appended to the record
@@ -112,23 +102,12 @@ func (c *crashes) has(steps []step) {
 // before makes the state in which the plugin is killed.
 func (c *crashes) before() {
 	c.t.Helper()
-	if !c.used {
-		if err := os.RemoveAll(c.file(c.s.state)); err != nil {
-			c.t.Fatal(err)
-		}
-	} else if !c.kept(".spare-[0-9]") || !c.kept(".spare-lock-*") {
-		c.call("ADD", c.p)
-		c.ok("DEL", c.p)
+	if err := os.RemoveAll(c.file(c.s.state)); err != nil {
+		c.t.Fatal(err)
 	}
 	if c.command == "DEL" {
 		c.ok("ADD", c.p)
 	}
-}
-
-// kept reports whether the state has a file like pattern.
-func (c *crashes) kept(pattern string) bool {
-	found, _ := filepath.Glob(c.file(c.s.state, pattern))
-	return len(found) > 0
 }
 
 // after runs the next command and then DEL, and fails the test if anything is

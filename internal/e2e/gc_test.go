@@ -8,8 +8,8 @@ import (
 
 // TestGCRemovesOnlyStaleContainers: GC removes everything of a container that
 // the runtime no longer lists, including additional networks, and nothing of
-// the others. The delegates' own GC also lists a valid container that was
-// attached without multinet.
+// the others. While a valid container has no record, the plugins of further networks
+// are not told.
 func TestGCRemovesOnlyStaleContainers(t *testing.T) {
 	w := newWorld(t)
 	second := w.name("second")
@@ -24,7 +24,13 @@ func TestGCRemovesOnlyStaleContainers(t *testing.T) {
 	w.vanish(stale)
 	w.forget()
 
-	w.ok("GC", stays, valid(stays, stranger))
+	w.fails(11, "GC", stays, []string{"fakes", second, stranger.id + " (eth0)"}, valid(stays, stranger))
+	for _, c := range w.calls() {
+		if c.Command == "GC" {
+			t.Errorf("told %s", c.Stdin)
+		}
+	}
+	w.ok("GC", stays, valid(stays))
 	same(t, "leases", 2, len(w.leases()))
 	same(t, "attached", []string{"f@" + stays.id + "@net1"}, w.live())
 	same(t, "interfaces", []string{"eth0", "net2"}, w.interfaces(stays))
@@ -37,7 +43,7 @@ func TestGCRemovesOnlyStaleContainers(t *testing.T) {
 			told = append(told, w.key(c.Stdin, "cni.dev/valid-attachments"))
 		}
 	}
-	same(t, "told", []string{fmt.Sprintf(`[{"containerID":%q,"ifname":"net1"},{"containerID":%q,"ifname":"eth0"}]`, stays.id, stranger.id)}, told)
+	same(t, "told", []string{fmt.Sprintf(`[{"containerID":%q,"ifname":"net1"}]`, stays.id)}, told)
 	w.ok("DEL", stays)
 	w.ok("GC", stays, valid())
 	w.nothingLeft()

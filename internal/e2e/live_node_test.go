@@ -33,7 +33,7 @@ type livePod struct {
 func newLiveNode(t *testing.T) *liveNode {
 	t.Helper()
 	n := &liveNode{world: newWorld(t)}
-	n.needsProgram("iptables", "iptables-save")
+	n.needsRules()
 	for _, dir := range []string{"cni", "cache", "multus"} {
 		if err := os.MkdirAll(n.file(dir), 0o700); err != nil {
 			t.Fatal(err)

@@ -46,6 +46,11 @@ func TestLiveNodeOfTheRuntime(t *testing.T) {
 	}
 	unnoticed.isGone()
 
+	late := n.newPod("") // which the runtime had begun with the old network
+	if _, err := n.runtime("cache").AddNetworkList(t.Context(), n.list(n.file("cni", "10-primary.conflist")), late.rt()); err != nil {
+		t.Fatal(err)
+	}
+	late.stop()
 	first.stop()
 	fourth := n.startPod("blue")
 	fourth.answers()
@@ -142,7 +147,7 @@ func TestLiveNodeOfMultus(t *testing.T) {
 	if err := os.Remove(n.file("multus", second.id)); err != nil { // as Multus does
 		t.Error(err)
 	}
-	second.stop() // the runtime only has to forget it
+	second.isGone() // the runtime's cache has nothing of it
 	same(t, "rules", nil, n.rules())
 	n.nothingLeft()
 }

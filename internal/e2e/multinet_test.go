@@ -188,7 +188,7 @@ func TestHostNamespaceIsRefused(t *testing.T) {
 // in containerd's default configuration.
 func TestPortmapAndFirewallWork(t *testing.T) {
 	w := newWorld(t)
-	w.needsProgram("iptables")
+	w.needsRules()
 	p := w.pod(w.multinet("1.0.0", object{"name": w.name("chain"), "cniVersion": "1.0.0", "plugins": []object{
 		w.with(w.bridge(1), object{"ipMasq": true}),
 		{"type": "portmap", "capabilities": object{"portMappings": true}},

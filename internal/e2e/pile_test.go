@@ -25,8 +25,10 @@ func TestRecordsNeverPileUp(t *testing.T) {
 			w.daemon(daemonConf{keys: object{"sweepInterval": "50ms"}})
 		}},
 		{"install --watch", func(w *world) object { return w.multinet("1.0.0", w.bridge(0)) }, func(w *world) {
-			if err := os.MkdirAll(w.file("cni"), 0o700); err != nil {
-				t.Fatal(err)
+			for _, dir := range []string{"cni", "cache"} {
+				if err := os.MkdirAll(w.file(dir), 0o700); err != nil {
+					t.Fatal(err)
+				}
 			}
 			w.write(w.chain(0, w.bridge(0)), "cni", "10-primary.conflist")
 			w.write(object{"confDir": w.file("net.d")}, "more.json")

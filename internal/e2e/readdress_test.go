@@ -58,7 +58,7 @@ func TestDELSparesAnAddressThatHasMoved(t *testing.T) {
 		for _, then := range []string{"DEL", "DEL without a namespace", "DEL, the namespace gone", "GC"} {
 			t.Run(name+"/"+then, func(t *testing.T) {
 				w := newWorld(t)
-				w.needsProgram("iptables", "iptables-save")
+				w.needsRules()
 				first := w.published(networks(w, "DEL", "fail")...)
 				second := w.published(networks(w)...)
 				w.ok("ADD", first)

@@ -18,7 +18,7 @@ func TestKillAtEveryStepWithRealPluginsLosesNothing(t *testing.T) {
 		for part := range crashParts {
 			t.Run(fmt.Sprintf("%s/%d", command, part), func(t *testing.T) {
 				w := newWorld(t)
-				w.needsProgram("iptables", "iptables-save")
+				w.needsRules()
 				w.killReal(command, part)
 			})
 		}

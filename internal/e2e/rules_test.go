@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/containernetworking/plugins/pkg/utils"
 )
@@ -39,6 +40,23 @@ func (w *world) published(delegates ...object) *pod {
 	p.conf["capabilities"].(object)["portMappings"] = true
 	p.conf["runtimeConfig"] = object{"portMappings": []object{{"hostPort": 8080 + w.n, "containerPort": 80, "protocol": "tcp"}}}
 	return p
+}
+
+// commonChains are made once on the private host: the chains that firewall and portmap have
+// for all containers. Two of these plugins that miss one at once both make it, and one of
+// them fails.
+var commonChains sync.Once
+
+// needsRules skips the test if the plugins cannot make rules.
+func (w *world) needsRules() {
+	w.t.Helper()
+	w.needsProgram("iptables", "iptables-save")
+	commonChains.Do(func() {
+		p := w.published(w.ruled(maxRanges-1, portmap()))
+		w.ok("ADD", p)
+		w.ok("DEL", p)
+		w.gone(p)
+	})
 }
 
 // behind returns conf with a fake in front of its plugin. The fake logs its

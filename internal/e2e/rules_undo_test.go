@@ -35,7 +35,7 @@ func TestUndoRemovesRules(t *testing.T) {
 				}
 				t.Run(label, func(t *testing.T) {
 					w := newWorld(t)
-					w.needsProgram("iptables", "iptables-save")
+					w.needsRules()
 					p := w.published(networks(w, w.fake("x", "ADD", fault))...)
 					p.conf["parallel"] = parallel
 					code := map[string]uint{"fail": 111, "garbage": 6}[fault]
@@ -67,7 +67,7 @@ func TestDELRemovesRulesAfterAFailedUndo(t *testing.T) {
 		for _, then := range detaches {
 			t.Run(name+"/"+then, func(t *testing.T) {
 				w := newWorld(t)
-				w.needsProgram("iptables", "iptables-save")
+				w.needsRules()
 				p := w.published(networks(w, w.behind("f", firewall(), "DEL", "fail"))...)
 				w.fails(111, "ADD", p, nil)
 				if len(w.rules()) == 0 {
@@ -106,7 +106,7 @@ func TestKilledADDLeavesNoRules(t *testing.T) {
 		for _, then := range detaches {
 			t.Run(name+"/"+then, func(t *testing.T) {
 				w := newWorld(t)
-				w.needsProgram("iptables", "iptables-save")
+				w.needsRules()
 				p := w.published(networks(w, w.fake("x", "ADD", "gate"))...)
 				w.killed("ADD", p)
 				if len(w.rules()) == 0 {

@@ -10,11 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// state lists the files in the state directory, except those that are kept for
-// reuse.
+// state lists the files in the state directory.
 func (w *world) state() []string {
 	w.t.Helper()
-	return slices.DeleteFunc(w.list(w.file("state")), func(name string) bool { return strings.HasPrefix(name, ".spare-") })
+	return w.list(w.file("state"))
 }
 
 // isRecord reports whether name, below a state directory, is p's record:

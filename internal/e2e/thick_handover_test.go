@@ -190,7 +190,8 @@ func TestStoppingDaemonFinishesOrUndoesEveryADD(t *testing.T) {
 
 	w.fails(50, "STATUS", short, nil) // no daemon runs
 	w.ok("DEL", short)
-	same(t, "queued", 1, len(w.queued()))
+	same(t, "queued", nil, w.queued())
+	same(t, "attached", nil, w.live())
 	w.daemon(daemonConf{})
 	w.noTrace()
 	w.figures("SIGTERM of the daemon while ADDs run: a short one, one that hangs, one to come", 3)
@@ -215,9 +216,11 @@ func TestSecondSignalEndsTheDaemonAtOnce(t *testing.T) {
 	w.ready()
 	d.signal(syscall.SIGTERM)
 	w.draining()
-	d.signal(syscall.SIGTERM)
+	w.until("the daemon has ended", func() bool { // signals within a second count once
+		_ = d.cmd.Process.Signal(syscall.SIGTERM) // fails if it has exited
+		return d.over()
+	})
 	w.failed(w.wait(r), 11)
-	<-d.done
 	if code := d.cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(d.log.String(), "ended without waiting") {
 		t.Errorf("the daemon: %v\n%s", d.cmd.ProcessState, d.log.String())
 	}

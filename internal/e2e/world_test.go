@@ -169,15 +169,15 @@ func (w *world) needsProgram(names ...string) {
 	}
 }
 
-// list returns the paths of all files and directories below dir, without the
-// spare files of a store. A missing directory has none.
+// list returns the paths of all files and directories below dir. A missing directory
+// has none.
 func (w *world) list(dir string) (names []string) {
 	w.t.Helper()
 	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
-		if err == nil && path != dir && !strings.HasPrefix(filepath.Base(path), ".spare-") {
+		if err == nil && path != dir {
 			names = append(names, strings.TrimPrefix(path, dir+"/"))
 		}
 		return err

@@ -56,6 +56,22 @@ func multusPod(n *node) *corev1.Pod {
 	return n.Pod(n.t, pod)
 }
 
+// published waits until the daemon has published its network, and has the runtime use it.
+func (n *node) published() {
+	n.t.Helper()
+	file := n.file("root/etc/cni/net.d/00-multinet.conflist")
+	eventually(n.t, func() bool { _, err := os.Stat(file); return err == nil })
+	var list struct {
+		CNIVersion, Name string
+		Plugins          []object
+	}
+	if err := json.Unmarshal(n.read(file), &list); err != nil || len(list.Plugins) != 1 {
+		n.t.Fatalf("%v: %s", err, n.read(file))
+	}
+	n.network = list.Plugins[0]
+	n.network["cniVersion"], n.network["name"] = list.CNIVersion, list.Name
+}
+
 // A pod of the shipped DaemonSet works as it is, and so does one of Multus's in which
 // multinetd is in place of Multus's daemon. It installs the shim and publishes the network
 // that the runtime then uses, gets its token from Kubernetes, and writes the status of pods.
@@ -83,17 +99,13 @@ func TestDaemonSetsWorkAsTheyAre(t *testing.T) {
 				}
 			}
 
-			published := n.file("root/etc/cni/net.d/00-multinet.conflist")
-			eventually(t, func() bool { _, err := os.Stat(published); return err == nil })
-			var list struct {
-				CNIVersion, Name string
-				Plugins          []object
+			n.published()
+			if name == "shipped" {
+				eventually(t, func() bool {
+					_, err := os.Stat(n.file("root/var/lib/cni/multinet.nad", n.namespace, "blue.conf"))
+					return err == nil
+				})
 			}
-			if err := json.Unmarshal(n.read(published), &list); err != nil || len(list.Plugins) != 1 {
-				t.Fatalf("%v: %s", err, n.read(published))
-			}
-			n.network = list.Plugins[0]
-			n.network["cniVersion"], n.network["name"] = list.CNIVersion, list.Name
 
 			s := n.pod("one", "blue")
 			n.ok("STATUS", s)

@@ -176,29 +176,35 @@ func TestDefinitionCreatedAfterItsPod(t *testing.T) {
 }
 
 // With isolation a pod cannot have a network of another namespace, neither in addition nor in
-// place of its primary one. An Event tells why. Definitions of the administrator's namespace
-// may be the primary.
+// place of its primary one, unless that namespace is global. An Event tells why.
 func TestIsolationHoldsForAllNetworksOfAPod(t *testing.T) {
 	t.Parallel()
 	const primary = "v1.multus-cni.io/default-network"
 	s := world(t).Server
 	shared := s.Namespace(t)
-	n := newNode(t, s, object{"namespaceIsolation": true, "multusNamespace": shared})
+	admins := s.Namespace(t)
+	n := newNode(t, s, object{"namespaceIsolation": true, "multusNamespace": admins, "globalNamespaces": shared})
 	n.define(shared, "shared", 1)
+	n.define(admins, "admins", 3)
 	theirs := n.Namespace(t)
 	n.define(theirs, "theirs", 2)
 	n.ready()
-	for _, key := range []string{networksAnnotation, primary} {
+	for _, tt := range []struct{ key, asks, of string }{
+		{networksAnnotation, theirs + "/theirs", theirs},
+		{primary, theirs + "/theirs", theirs},
+		{primary, admins + "/admins", admins},
+		{primary, "admins", admins},
+	} {
 		pod := server.PodOn(n.name, n.namespace, "")
-		pod.GenerateName, pod.Annotations = "pod-", map[string]string{key: theirs + "/theirs"}
+		pod.GenerateName, pod.Annotations = "pod-", map[string]string{tt.key: tt.asks}
 		p := n.sandbox(n.Pod(t, pod))
-		n.fails("ADD", p, 7, theirs)
+		n.fails("ADD", p, 7, tt.of)
 		eventually(t, func() bool { return len(n.events(p.pod)) > 0 })
 		same(t, "Events", []string{"NetworkForbidden"}, n.events(p.pod))
 		n.wantNothing(p)
 	}
 	pod := server.PodOn(n.name, n.namespace, "allowed")
-	pod.Annotations = map[string]string{primary: "shared"}
+	pod.Annotations = map[string]string{primary: shared + "/shared"}
 	p := n.sandbox(n.Pod(t, pod))
 	n.ok("ADD", p)
 	n.wantRight(p, shared+"/shared")

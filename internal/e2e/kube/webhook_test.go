@@ -199,7 +199,8 @@ func (w *webhookWorld) testRefusals(t *testing.T) {
 	ns := w.Namespace(t)
 	for name, tt := range map[string]struct{ object, says, denies string }{
 		"a definition":               {definition(ns, "good", `{"type":"macvlan"}`), "good created", ""},
-		"a definition without spec":  {`{"apiVersion":"k8s.cni.cncf.io/v1","kind":"NetworkAttachmentDefinition","metadata":{"namespace":"` + ns + `","name":"file"}}`, "Warning: without spec.config", ""},
+		"a definition without spec":  {`{"apiVersion":"k8s.cni.cncf.io/v1","kind":"NetworkAttachmentDefinition","metadata":{"namespace":"kube-system","name":"` + ns + `"}}`, "Warning: without spec.config", ""},
+		"such a one of a user":       {`{"apiVersion":"k8s.cni.cncf.io/v1","kind":"NetworkAttachmentDefinition","metadata":{"namespace":"` + ns + `","name":"bad"}}`, "", "namespaceIsolation keeps pods from the files of the node"},
 		"broken JSON":                {definition(ns, "bad", `{"type":`), "", `admission webhook "definitions.multinetd.metacni.io" denied the request: NAD ` + ns + `/bad: spec.config: cannot decode`},
 		"a type that is a path":      {definition(ns, "bad", `{"type":"../x"}`), "", "a path, want the name of an executable"},
 		"a type that is not allowed": {definition(ns, "bad", `{"type":"host-device"}`), "", `"host-device" is not one of allowedTypes`},

@@ -106,10 +106,10 @@ STATUS) echo '{"cniVersion":"1.1.0","code":51,"msg":"few devices"}'; exit 1 ;;`)
 }
 
 // TestCnitoolWithoutTheDaemon: while no daemon runs, commands fail and say why, and a DEL
-// is queued for the next daemon.
+// is queued for the next daemon if the configuration asks for that.
 func TestCnitoolWithoutTheDaemon(t *testing.T) {
 	c := newCnitool(t)
-	keys := object{"type": "multinet-shim", "daemonSocketDir": "/run/multus", "delQueueDir": c.file("queue"), "delQueueWait": "0s"}
+	keys := object{"type": "multinet-shim", "daemonSocketDir": "/run/multus", "delQueueDir": c.file("queue"), "delQueueWait": "0s", "queuePolicy": "queue"}
 	c.multinet("1.1.0", keys, several()...)
 	daemon := c.startDaemon()
 	c.succeeds("add")

@@ -25,13 +25,7 @@ func TestInstallUnderPodman(t *testing.T) {
 	p.start("a", "8080")
 	p.start("b", "8081")
 	p.start("c", "8082")
-	p.write("more.json", `{"binDir":"`+p.file("bin")+`","confDir":"`+p.file("more.d")+`",
-		"defaultNetworks":["`+p.file("more.d", "blue.conf")+`"],"capabilities":{"ips":true}}`)
-	p.write("more.d/blue.conf", `{"cniVersion":"1.0.0","name":"blue","type":"bridge","bridge":"blue","ipam":{"type":"host-local","subnet":"10.79.0.0/24"}}`)
-	install := []string{"--name", "podman", "--cni-dir", p.file("state"), "--config", p.file("more.json")}
-	if r := p.install("install", install...); r.code != 0 {
-		t.Fatal(r.stderr)
-	}
+	p.installUnderPodman()
 	same(t, "records", 3, len(p.records()))
 	p.answers("a", "8080")
 	same(t, "networks", "podman multinet", p.must("network", "ls", "--format", "{{.Name}} {{.Driver}}"))
