@@ -19,13 +19,15 @@ var rules = map[string][]string{
 	"": nil, // the root package is only documentation
 
 	// Leaves.
-	"netconf": nil,
+	"netconf": {"internal/bounds"},
 	"status":  {"internal/terse"},
 	"ifname":  nil,
-	"scratch": {"internal/durable", "internal/terse", "internal/cause", "internal/flock"},
+	"scratch": {"internal/bounds", "internal/durable", "internal/terse", "internal/cause", "internal/flock"},
 
-	"delegate/thick/internal/queue": {"delegate/thick/wire", "internal/durable", "internal/flock"},
+	"delegate/thick/internal/override": nil,
+	"delegate/thick/internal/queue":    {"delegate/thick/wire", "internal/durable", "internal/flock"},
 
+	"internal/bounds":   nil,
 	"internal/cause":    nil,
 	"internal/flock":    {"internal/cause"},
 	"internal/durable":  {"internal/flock"},
@@ -40,19 +42,19 @@ var rules = map[string][]string{
 
 	"internal/testreport": nil,
 
-	"delegate":              {"netconf", "internal/inroot", "internal/proctree", "internal/redact", "internal/terse", "internal/cause"},
+	"delegate":              {"netconf", "internal/bounds", "internal/inroot", "internal/proctree", "internal/redact", "internal/terse", "internal/cause"},
 	"delegate/plugin":       {"delegate", "delegate/lifecycle", "netconf", "scratch", "ifname", "status", "internal/cause", "internal/inroot"},
 	"delegate/delegatetest": {"delegate", "netconf"},
 	"delegate/device":       {"delegate", "netconf", "netconf/nad"},
 	"delegate/devinfo":      {"delegate", "netconf/nad", "status", "internal/durable", "internal/inroot"},
-	"delegate/lifecycle":    {"delegate", "scratch", "netconf", "ifname", "status", "internal/inroot", "internal/terse", "internal/cause"},
+	"delegate/lifecycle":    {"delegate", "scratch", "internal/bounds", "internal/durable", "netconf", "ifname", "status", "internal/inroot", "internal/terse", "internal/cause"},
 	"delegate/adopt":        {"delegate", "delegate/lifecycle", "scratch", "netconf", "internal/durable", "internal/inroot"},
-	"delegate/thick":        {"delegate", "delegate/plugin", "status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/peer", "internal/cause", "internal/flock", "internal/turns", "internal/terse"},
-	"delegate/thick/shim":   {"status", "delegate/thick/wire", "delegate/thick/internal/queue", "internal/redact", "internal/cause", "internal/terse"},
+	"delegate/thick":        {"delegate", "delegate/lifecycle", "delegate/plugin", "status", "delegate/thick/wire", "delegate/thick/internal/override", "delegate/thick/internal/queue", "internal/peer", "internal/cause", "internal/flock", "internal/turns", "internal/terse"},
+	"delegate/thick/shim":   {"status", "delegate/thick/wire", "delegate/thick/internal/override", "delegate/thick/internal/queue", "internal/redact", "internal/cause", "internal/terse"},
 	"delegate/thick/wire":   nil,
 	"delegate/resident":     {"delegate", "delegate/plugin", "netconf", "status", "delegate/thick/wire", "internal/cause", "internal/durable", "internal/peer", "internal/proctree", "internal/turns"},
-	"netconf/nad":           {"netconf"},
-	"netconf/autoconf":      {"netconf", "internal/durable", "internal/inroot", "internal/flock"},
+	"netconf/nad":           {"netconf", "internal/bounds"},
+	"netconf/autoconf":      {"netconf", "internal/bounds", "internal/durable", "internal/inroot", "internal/flock"},
 
 	"delegate/delegatetest/cmd/conform": {"delegate/delegatetest"},
 
