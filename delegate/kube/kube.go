@@ -20,8 +20,8 @@ import (
 type Config struct {
 	// Kubeconfig is the path of a kubeconfig file. Empty means the cluster that
 	// the process runs in: the service account that Kubernetes mounts into pods.
-	// The file, and those it names, are read again when they change. It need not
-	// exist yet.
+	// The file, and those it names, are read again when they change. They must be
+	// regular files, or links to them. The file need not exist yet.
 	Kubeconfig string
 
 	// Node is the node whose pods and devices are watched. Empty means that

@@ -17,6 +17,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	kubetransport "k8s.io/client-go/transport"
 	"k8s.io/client-go/util/connrotation"
+
+	"github.com/metacni/metacni/internal/bounds"
 )
 
 // placeholder is the host that the clients name. The transport puts in the real one.
@@ -170,6 +172,9 @@ func (t *transport) config() (*rest.Config, error) {
 	if t.kubeconfig == "" {
 		return rest.InClusterConfig()
 	}
+	if err := regular(t.kubeconfig); err != nil {
+		return nil, err
+	}
 	file, err := clientcmd.LoadFromFile(t.kubeconfig)
 	if err != nil {
 		return nil, err
@@ -177,7 +182,28 @@ func (t *transport) config() (*rest.Config, error) {
 	if err := clientcmd.ResolveLocalPaths(file); err != nil {
 		return nil, err
 	}
+	var named []string
+	for _, c := range file.Clusters {
+		named = append(named, c.CertificateAuthority)
+	}
+	for _, u := range file.AuthInfos {
+		named = append(named, u.ClientCertificate, u.ClientKey, u.TokenFile)
+	}
+	if err := regular(named...); err != nil {
+		return nil, err
+	}
 	return clientcmd.NewDefaultClientConfig(*file, &clientcmd.ConfigOverrides{}).ClientConfig()
+}
+
+// regular fails if one of the files is neither regular nor missing: client-go would wait for
+// the writer of a FIFO.
+func regular(files ...string) error {
+	for _, file := range files {
+		if info, err := os.Stat(file); err == nil && !info.Mode().IsRegular() {
+			return fmt.Errorf("%s: not a regular file", file)
+		}
+	}
+	return nil
 }
 
 // stamp changes when one of the files does. It reads them: they are small, requests are
@@ -185,7 +211,7 @@ func (t *transport) config() (*rest.Config, error) {
 func stamp(files ...string) string {
 	sum := sha256.New()
 	for _, file := range files {
-		data, err := os.ReadFile(file)
+		data, err := bounds.ReadFile(file)
 		fmt.Fprintln(sum, file, len(data), err)
 		sum.Write(data)
 	}

@@ -90,10 +90,10 @@ func readWebhookConfig(args []string, defaultFile string, help io.Writer) (*webh
 	if file == "" && errors.Is(err, fs.ErrNotExist) {
 		return c, nil
 	}
-	if err == nil {
-		err = c.read(data)
-	}
 	if err != nil {
+		return nil, err
+	}
+	if err := c.read(data); err != nil {
 		return nil, fmt.Errorf("%s: %w", cmp.Or(file, defaultFile), err)
 	}
 	return c, nil

@@ -58,12 +58,12 @@ var rules = map[string][]string{
 
 	"delegate/delegatetest/cmd/conform": {"delegate/delegatetest"},
 
-	"delegate/kube":                               {"netconf", "netconf/nad", "status", "internal/durable"},
+	"delegate/kube":                               {"netconf", "netconf/nad", "status", "internal/bounds", "internal/durable"},
 	"delegate/kube/kubetest":                      nil,
 	"delegate/kube/kubetest/contract":             nil,
-	"delegate/kube/podresources":                  {"delegate/device", "netconf/nad"},
+	"delegate/kube/podresources":                  {"delegate/device", "netconf/nad", "internal/bounds"},
 	"delegate/kube/podresources/podresourcestest": nil,
-	"delegate/kube/webhook":                       {"netconf", "netconf/nad"},
+	"delegate/kube/webhook":                       {"netconf", "netconf/nad", "internal/bounds"},
 
 	"examples/...": {"..."},
 }

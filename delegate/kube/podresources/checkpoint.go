@@ -4,12 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"io/fs"
 	"maps"
-	"os"
 	"slices"
 
 	"github.com/metacni/metacni/delegate/device"
+	"github.com/metacni/metacni/internal/bounds"
 )
 
 // readCheckpoint returns the devices that the kubelet's checkpoint has for the pod uid, by
@@ -18,12 +18,10 @@ func readCheckpoint(path, uid string) ([]device.Container, error) {
 	if uid == "" {
 		return nil, errors.New("the kubelet has no socket, and its checkpoint knows pods by UID, which the runtime has not passed as K8S_POD_UID")
 	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("the kubelet has neither a socket nor a checkpoint: %w", err)
+	data, err := bounds.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("the kubelet has neither a socket nor a checkpoint: %w", err)
 	}
-	defer f.Close() //nolint:errcheck // it was not written to
-	data, err := io.ReadAll(io.LimitReader(f, MaxSize+1))
 	if err != nil {
 		return nil, err
 	}
@@ -36,9 +34,6 @@ func readCheckpoint(path, uid string) ([]device.Container, error) {
 
 // parseCheckpoint returns the devices of the pod uid in a checkpoint.
 func parseCheckpoint(data []byte, uid string) ([]device.Container, error) {
-	if len(data) > MaxSize {
-		return nil, errors.New("larger than 16 MiB")
-	}
 	var checkpoint struct {
 		Data *struct {
 			PodDeviceEntries []struct {

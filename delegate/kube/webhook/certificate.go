@@ -6,9 +6,10 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"time"
+
+	"github.com/metacni/metacni/internal/bounds"
 )
 
 // A Certificate is a TLS certificate in two files, which are read again for each handshake:
@@ -26,7 +27,7 @@ type Certificate struct {
 }
 
 // LoadCertificate reads a certificate, with those of intermediate authorities, and its key:
-// files in PEM. It fails if they cannot be read or do not belong together. Later failures
+// regular files in PEM. It fails if they cannot be read or do not belong together. Later failures
 // are a line in the log, and the certificate that was read before stays in use. That a
 // certificate has expired, or is not valid yet, is also a line when it is used. A nil log
 // gets none.
@@ -99,11 +100,11 @@ func (c *Certificate) complain(ctx context.Context, effect string, err error) {
 // load reads the files, and parses them if they have changed. While one of them is
 // replaced they may not belong together.
 func (c *Certificate) load() error {
-	cert, err := os.ReadFile(c.certFile)
+	cert, err := bounds.ReadFile(c.certFile)
 	if err != nil {
 		return fmt.Errorf("certificate: %w", err)
 	}
-	key, err := os.ReadFile(c.keyFile)
+	key, err := bounds.ReadFile(c.keyFile)
 	if err != nil {
 		return fmt.Errorf("key: %w", err)
 	}
