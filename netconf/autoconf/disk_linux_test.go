@@ -357,6 +357,13 @@ func TestLock(t *testing.T) {
 			t.Errorf("%s: %v does not say %q", verb, err, want)
 		}
 	}
+	child, err := unix.Dup(int(held.Fd())) // as a child has it that has not called exec yet
+	ok(t, err)
+	defer unix.Close(child)
+	release(held)
+	if held, err = lock(m.Lock); held == nil || err != nil {
+		t.Fatalf("not released: %v", err)
+	}
 	ok(t, os.Remove(m.Lock))
 	if holds(held, m.Lock) {
 		t.Error("a lock on a file that is gone is held")
@@ -365,7 +372,7 @@ func TestLock(t *testing.T) {
 	if holds(held, m.Lock) {
 		t.Error("a lock on a file that was replaced is held")
 	}
-	ok(t, held.Close())
+	release(held)
 	ok(t, m.Uninstall())
 	if diff := cmp.Diff([]string{"10-a.conf"}, list(t, m.Dir)); diff != "" {
 		t.Error(diff)

@@ -11,8 +11,8 @@ import (
 )
 
 // lock takes the lock on the file at path, which it makes with its directory,
-// without waiting. It is released when the file is closed, or the process ends.
-// Without an error and a file, someone else has it.
+// without waiting. It is held until release, or the end of the process. Without an
+// error and a file, someone else has it.
 func lock(path string) (*os.File, error) {
 	// Not the directories above it: the one of configurations is for others to
 	// make, who know its mode.

@@ -178,7 +178,7 @@ func TestTakesOver(t *testing.T) {
 		if s := m.State(); !errors.Is(s.Degraded, ErrLocked) || src.watched.Load() != 0 {
 			t.Errorf("%+v", s)
 		}
-		ok(t, first.Close())
+		release(first)
 		time.Sleep(time.Second)
 		written(t, m, 1)
 		if f, err := lock(m.Lock); f != nil || err != nil {
@@ -196,7 +196,7 @@ func TestTakesOver(t *testing.T) {
 	if f == nil || err != nil {
 		t.Fatalf("not released: %v", err)
 	}
-	ok(t, f.Close())
+	release(f)
 }
 
 // When the system has lost events, everything is looked at.

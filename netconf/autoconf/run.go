@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/metacni/metacni/internal/flock"
 	"github.com/metacni/metacni/internal/inroot"
 )
 
@@ -173,6 +174,8 @@ func self() string {
 // release releases a lock, if there is one.
 func release(held *os.File) {
 	if held != nil {
+		// After closing alone, a child that has not called exec yet would keep the lock.
+		_ = flock.Unlock(int(held.Fd()))
 		_ = held.Close()
 	}
 }
