@@ -34,7 +34,6 @@ func newTownWithDevices(t *testing.T) (*town, *podresourcestest.Kubelet) {
 	}
 	t.Cleanup(func() { _ = k.Close() })
 	tn := newTown(t, `,"nodeName":"n1","deviceInfoDir":"$DIR/devinfo","kubeletDir":"`+k.Dir()+`"`)
-	tn.server.Timeouts.Add = 0 // the default: a busy machine may need some time for many ADDs
 	tn.api.SetDefinition(kubetest.Definition{
 		Namespace: "ns", Name: "vf", Config: `{"cniVersion":"1.0.0","type":"macvlan"}`,
 		Annotations: map[string]string{nad.ResourceAnnotation: vf},

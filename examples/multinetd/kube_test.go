@@ -54,7 +54,6 @@ func newTownIn(t testing.TB, dir string, api *kubetest.Server, keys string) *tow
 		t.Fatal(err)
 	}
 	w := newWorldIn(t, dir, fmt.Sprintf(`,"kubeconfig":%q%s`, kubeconfig, strings.ReplaceAll(keys, "$DIR", dir)))
-	w.server.Timeouts.Add = 4 * time.Second // a quarter of which ADDs wait for what is not known
 	return &town{w, api}
 }
 
