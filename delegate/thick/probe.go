@@ -25,10 +25,10 @@ func (sv *service) info() wire.Info {
 	return i
 }
 
-// CheckReady returns why the server would not serve an ADD now, and nil if it
-// would. An ADD needs that Serve is running and not draining, that the Queue is
-// readable, and that Ready returns nil. The error is the one of the first of the
-// three that fails; it has code 11 and wraps the error of Ready.
+// CheckReady returns why the server is not ready to serve an ADD and its DEL, and nil
+// if it is: Serve is running and not draining, the Queue can be read and written to,
+// and Ready returns nil. The error is the one of the first of the three that fails; it
+// has code 11 and wraps the error of Ready.
 func (s *Server) CheckReady(ctx context.Context) error {
 	return s.service().check(ctx).first
 }
@@ -91,7 +91,7 @@ func (sv *service) check(ctx context.Context) *checklist {
 	l := &checklist{}
 	err := sv.running()
 	l.note("daemon", err == nil, err)
-	if err := sv.readable(); err != nil {
+	if err := sv.usable(); err != nil {
 		l.note("queue", false, err)
 	} else {
 		l.note("queue", true, sv.backlog.why())
@@ -147,7 +147,7 @@ func (sv *service) readiness(w http.ResponseWriter, r *http.Request) {
 
 // notReady returns why a STATUS fails without asking the plugin.
 func (sv *service) notReady(ctx context.Context) error {
-	if err := sv.readable(); err != nil {
+	if err := sv.usable(); err != nil {
 		return err
 	}
 	return sv.ready(ctx)

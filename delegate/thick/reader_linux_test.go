@@ -2,6 +2,8 @@ package thick
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/durable"
 )
 
 // Of two servers with one queue the second does no queued DEL and accepts no ADD, and
@@ -40,6 +43,31 @@ func TestSecondServerOfAQueueWaitsForTheFirst(t *testing.T) {
 		time.Sleep(firstPause)
 		synctest.Wait()
 		second.do(request("ADD", "c2")).wantOK(t)
+	})
+}
+
+// A server that cannot write to its queue says so to probes and STATUS: shims cannot leave a
+// DEL there either. An ADD is served.
+func TestNotReadyWhileTheQueueCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir := queued(t)
+		r := serve(t, &Server{Commands: (&fake{}).commands(), Queue: dir})
+		synctest.Wait()
+		ok(t, r.CheckReady(t.Context()))
+		r.do(request("STATUS", "")).wantOK(t)
+		obstacle := filepath.Join(dir, durable.TempPrefix+"try") // as a full disk is
+		ok(t, os.Mkdir(obstacle, 0o700))
+		exchange(t.Context(), r.Client, "GET", wire.PathReady, nil).want(t, 503, 11, dir)
+		r.do(request("STATUS", "")).want(t, 500, 50, dir)
+		r.do(request("ADD", "c1")).wantOK(t)
+		ok(t, os.Remove(obstacle))
+		ok(t, r.CheckReady(t.Context()))
+		ok(t, os.RemoveAll(dir))
+		ok(t, r.CheckReady(t.Context()))
+		if left(t, dir) != 0 {
+			t.Error("a file is left")
+		}
 	})
 }
 

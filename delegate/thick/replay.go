@@ -163,3 +163,15 @@ func (sv *service) readable() error {
 	}
 	return nil
 }
+
+// usable returns why the queue cannot be read, or why shims cannot write to it.
+func (sv *service) usable() error {
+	err := sv.readable()
+	if err != nil || sv.Queue == "" {
+		return err
+	}
+	if err := queue.In(sv.Queue).Writable(); err != nil {
+		return &stopped{"no DEL can be queued: " + err.Error(), err}
+	}
+	return nil
+}

@@ -91,7 +91,8 @@ type Server struct {
 	// with code 11. A DEL of the runtime takes the place of the queued one; it
 	// fails when the queued one cannot be removed. Other operations do not
 	// wait. While the directory cannot be read, the server is not ready and
-	// every ADD fails. Empty means no queue.
+	// every ADD fails. While it cannot be written to, the server is not ready.
+	// Empty means no queue.
 	Queue string
 
 	// HandOver, when not nil, is called once when the server has drained. It

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -179,19 +180,25 @@ func TestUnknownPathIsNotRedirected(t *testing.T) {
 	}
 }
 
-// A directory of records that cannot be written to makes the daemon unready. An
+// A directory of records or of the queue that cannot be written to makes the daemon unready. An
 // invalid metrics address ends it.
-func TestNotReadyWithoutAWritableStateDirectory(t *testing.T) {
+func TestNotReadyWithoutWritableDirectories(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "").start(t)
 	if code, _ := w.get(t, "/readyz"); code != 200 {
 		t.Errorf("/readyz: %d", code)
 	}
-	if err := writable("/proc/version/state"); err == nil {
-		t.Error("a directory below a file is writable")
-	}
-	if err := writable(filepath.Join(t.TempDir(), "a", "b")); err != nil {
-		t.Error(err)
+	for _, dir := range []string{"queue", "state"} {
+		obstacle := filepath.Join(w.dir, dir, ".tmp-try") // as a full disk is
+		if err := os.MkdirAll(obstacle, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if code, body := w.get(t, "/readyz"); code != 503 || !strings.Contains(body, filepath.Join(w.dir, dir)) {
+			t.Errorf("/readyz: %d %s", code, body)
+		}
+		if err := os.Remove(obstacle); err != nil {
+			t.Fatal(err)
+		}
 	}
 	bad := newWorld(t, `,"metricsAddress":"127.0.0.1:none"`)
 	sock, err := bad.listen(t.Context(), nil)

@@ -4,12 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"path/filepath"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
 )
@@ -20,7 +16,7 @@ var errNotPublished = errors.New("the network is not published")
 // everything else is ready.
 func (d *daemon) ready(ctx context.Context) error {
 	records := &lifecycle.Manager{Dir: d.conf.stateDir}
-	if err := errors.Join(records.Status(ctx, nil), d.conf.queueUsable()); err != nil {
+	if err := errors.Join(records.Status(ctx, nil), d.conf.queueMoved()); err != nil {
 		return err
 	}
 	return d.published()
@@ -70,10 +66,9 @@ func (d *daemon) published() error {
 	return errNotPublished
 }
 
-// queueUsable fails when the daemon cannot do the DELs that shims queue: the node's
-// symbolic links have changed and the shims use another directory, or QueueDir
-// cannot be written to.
-func (c *config) queueUsable() error {
+// queueMoved fails when the daemon does not read the DELs that shims queue: the node's
+// symbolic links have changed, and the shims use another directory than QueueDir.
+func (c *config) queueMoved() error {
 	if c.QueueDir == "" {
 		return nil
 	}
@@ -81,25 +76,8 @@ func (c *config) queueUsable() error {
 	if err == nil && now != c.QueueDir {
 		err = fmt.Errorf("on the node %q is now %q, but the daemon uses %q: restart the daemon", c.queueOnNode, now, c.QueueDir)
 	}
-	if err == nil {
-		err = writable(now)
-	}
 	if err != nil {
 		return fmt.Errorf("queueDir: %w", err)
-	}
-	return nil
-}
-
-// writable fails when this process cannot write to dir or, if dir is missing, to the
-// directory in which it would be made.
-func writable(dir string) error {
-	err := unix.Access(dir, unix.W_OK|unix.X_OK)
-	for errors.Is(err, fs.ErrNotExist) && dir != "/" {
-		dir = filepath.Dir(dir)
-		err = unix.Access(dir, unix.W_OK|unix.X_OK)
-	}
-	if err != nil {
-		return &fs.PathError{Op: "write to", Path: dir, Err: err}
 	}
 	return nil
 }

@@ -251,6 +251,21 @@ func (q Queue) Readable() error {
 	return err
 }
 
+// Writable returns why no DEL can be written to the queue. It tries, and makes the
+// directory if it is missing.
+func (q Queue) Writable() error {
+	made, err := durable.MakeDir(q.dir, q.hook)
+	if err == nil {
+		made.Close()
+	}
+	dir, err := q.open() // it may exist although it cannot be made
+	if err != nil {
+		return q.fail("write to", "", err)
+	}
+	defer dir.Close()
+	return q.fail("write to", "", dir.TryWrite())
+}
+
 // open opens the directory unless other users may write to it.
 func (q Queue) open() (*durable.Dir, error) {
 	dir, err := durable.OpenDir(q.dir, q.hook)
