@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,17 +21,28 @@ import (
 	"github.com/metacni/metacni/internal/durable"
 )
 
-// tryLock takes the lock of c1 if it can be had within the time a test can
-// spare, and releases it again.
+// tryLock takes the lock of c1 if it is free, and releases it again.
 func tryLock(t *testing.T, s Store[value]) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	l, err := s.Lock(ctx, "c1")
-	if err != nil {
-		return err
-	}
-	return l.Unlock()
+	return briefly(t, func(ctx context.Context) error {
+		l, err := s.Lock(ctx, "c1")
+		if err != nil {
+			return err
+		}
+		return l.Unlock()
+	})
+}
+
+// briefly calls f with a context whose time passes only while f waits, however slow the
+// machine is.
+func briefly(t *testing.T, f func(context.Context) error) (err error) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		err = f(ctx)
+	})
+	return err
 }
 
 func lock(t *testing.T, s Store[value]) *Lock {
@@ -289,11 +301,14 @@ func TestLockDir(t *testing.T) {
 	}
 	free := func(exclusive bool) bool {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-		defer cancel()
-		unlock, err := s.LockDir(ctx, exclusive)
+		err := briefly(t, func(ctx context.Context) error {
+			unlock, err := s.LockDir(ctx, exclusive)
+			if err == nil {
+				err = unlock()
+			}
+			return err
+		})
 		if err == nil {
-			ok(t, unlock())
 			return true
 		}
 		if !errors.Is(err, context.DeadlineExceeded) || code(err) != 11 {
