@@ -19,7 +19,7 @@ func TestHangingGCDoesNotFailAnADD(t *testing.T) {
 	n := newNode(t)
 	n.add(eth0)
 	other := nodeAt(t, n.Dir)
-	n.LockTimeout = time.Second // the ADD's is longer
+	n.LockTimeout = 4 * time.Second // the ADD's is longer
 	k := key("c2", "eth0")
 	added := make(chan error, 1)
 	var once sync.Once

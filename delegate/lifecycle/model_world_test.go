@@ -232,7 +232,7 @@ func (w *world) overtake(ctx context.Context) error {
 	passed := make(chan error, 1)
 	go func() { passed <- m.Del(background, Removal{Key: k}) }()
 	w.passed = passed
-	limit := time.NewTimer(5 * time.Second)
+	limit := time.NewTimer(time.Minute)
 	defer limit.Stop()
 	select {
 	case <-ctx.Done():
