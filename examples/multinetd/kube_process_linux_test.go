@@ -39,7 +39,7 @@ func TestKilledDaemonLeavesTheStatusToTheNext(t *testing.T) {
 	_ = s.cmd.Wait() // killed
 	heal()
 	s.run(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	if err := api.Wait(ctx, func() bool {
 		return strings.Contains(api.Pod("ns", "one").Annotations[status.NetworkStatusAnnotation], `"name":"multi","interface":"eth0"`)

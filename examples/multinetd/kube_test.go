@@ -71,7 +71,7 @@ func (tn *town) start(t testing.TB) *town {
 // until waits until done, which depends on what the API server does, is true.
 func (tn *town) until(t testing.TB, what string, done func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	poll := time.NewTicker(2 * time.Millisecond)
 	defer poll.Stop()

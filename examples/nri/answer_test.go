@@ -48,8 +48,8 @@ func TestFailedADDIsUndoneAndAnswered(t *testing.T) {
 	same(t, "running", nil, n.running())
 }
 
-// late is a margin that leaves a request a second and a half.
-func late(p *Plugin) { p.Config.Margin = Duration{requestTimeout - 1500*time.Millisecond} }
+// late is a margin that leaves a request three seconds, in which what nothing holds up is done.
+func late(p *Plugin) { p.Config.Margin = Duration{requestTimeout - 3*time.Second} }
 
 // stuck is p that does its command when the gate is open, whatever its context.
 func stuck(command string, gate <-chan struct{}, p delegatetest.Plugin) delegatetest.Plugin {

@@ -116,7 +116,7 @@ func (w *world) fifo(name string, use func(*os.File) error) {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(func() { _ = f.Close() })
-	if err := f.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := f.SetDeadline(time.Now().Add(2 * time.Minute)); err != nil {
 		w.t.Fatal(err)
 	}
 	if err := use(f); err != nil {

@@ -187,7 +187,7 @@ func (n *liveNode) in(dir string) []string { return n.world.list(n.file(dir)) }
 func (p *livePod) answers() {
 	p.n.t.Helper()
 	addr := net.JoinHostPort(p.n.net(0)+".1", fmt.Sprint(p.hostPort))
-	c, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(p.n.t.Context(), "tcp", addr)
+	c, err := (&net.Dialer{Timeout: time.Minute}).DialContext(p.n.t.Context(), "tcp", addr)
 	if err != nil {
 		p.n.t.Fatalf("%s: %v", p.id, err)
 	}

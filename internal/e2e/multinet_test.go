@@ -279,7 +279,7 @@ func (w *world) uplink() (name string, index int) {
 
 func (w *world) answersPing(p *pod, addr string) {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
 	defer cancel()
 	if _, err := host.Ping(ctx, p.netns, netip.MustParseAddr(addr)); err != nil {
 		w.t.Error(err)

@@ -268,7 +268,7 @@ func (w *world) until(what string, cond func() bool) {
 	w.t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	limit := time.After(20 * time.Second)
+	limit := time.After(2 * time.Minute)
 	for !cond() {
 		select {
 		case <-tick.C:

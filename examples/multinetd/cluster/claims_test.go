@@ -93,7 +93,7 @@ func newNode(t *testing.T, edit func(dir string, c *Config)) *node {
 // until waits until done is true.
 func (n *node) until(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	poll := time.NewTicker(2 * time.Millisecond)
 	defer poll.Stop()

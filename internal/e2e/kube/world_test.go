@@ -166,11 +166,11 @@ func waitForPolicy(t testing.TB, s *server.Server, pod *corev1.Pod, token string
 	})
 }
 
-// eventually asks until the answer is yes. It fails the test after a minute: the daemon
+// eventually asks until the answer is yes. It fails the test after three minutes: the daemon
 // pauses for up to 30 seconds between two attempts.
 func eventually(t testing.TB, ask func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	pause := time.NewTicker(50 * time.Millisecond)
 	defer pause.Stop()
@@ -178,7 +178,7 @@ func eventually(t testing.TB, ask func() bool) {
 		select {
 		case <-pause.C:
 		case <-ctx.Done():
-			t.Fatal("not after a minute")
+			t.Fatal("not after three minutes")
 		}
 	}
 }

@@ -186,10 +186,11 @@ func (n *node) write(name, text string) {
 	}
 }
 
-// eventually asks until the answer is yes. It fails the test after a minute, and shows why.
+// eventually asks until the answer is yes. It fails the test after three minutes, and shows
+// why.
 func eventually(t testing.TB, ask func() bool, why ...*error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	pause := time.NewTicker(20 * time.Millisecond)
 	defer pause.Stop()
@@ -200,7 +201,7 @@ func eventually(t testing.TB, ask func() bool, why ...*error) {
 			for _, err := range why {
 				t.Log(*err)
 			}
-			t.Fatal("not after a minute")
+			t.Fatal("not after three minutes")
 		}
 	}
 }

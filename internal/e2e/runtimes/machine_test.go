@@ -187,10 +187,10 @@ type report struct {
 	stdout, stderr string
 }
 
-// run runs a program on the machine until it ends. The program has a minute.
+// run runs a program on the machine until it ends. The program has three minutes.
 func (m *machine) run(env []string, name string, args ...string) report {
 	m.t.Helper()
-	ctx, cancel := context.WithTimeout(m.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(m.t.Context(), 3*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
 	var stdout, stderr strings.Builder

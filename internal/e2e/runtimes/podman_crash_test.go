@@ -37,7 +37,7 @@ func (p *podman) killedIn(command string, children bool, args ...string) {
 	ready, err := os.OpenFile(p.file("ready"), os.O_RDWR, 0)
 	if err == nil {
 		defer func() { _ = ready.Close() }()
-		err = ready.SetReadDeadline(time.Now().Add(20 * time.Second))
+		err = ready.SetReadDeadline(time.Now().Add(2 * time.Minute))
 	}
 	cmd := exec.CommandContext(p.t.Context(), "podman", args...)
 	cmd.Env = append([]string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, p.env...)
