@@ -103,7 +103,7 @@ func TestADefinitionThatTheWatchHasNotBroughtYet(t *testing.T) {
 				v.definitions.store.last = time.Now().Add(-silentAfter)
 				v.definitions.store.mu.Unlock()
 			}
-			got, err := v.Definition(within1s(t), ref("blue", "storage"))
+			got, err := v.Definition(t.Context(), ref("blue", "storage"))
 			if code(err) != test.code || test.code == 0 && got != want {
 				t.Errorf("definition %+v, error %v with code %d, want code %d", got, err, code(err), test.code)
 			}

@@ -79,7 +79,7 @@ func TestAttributesThatCannotBeKnownAreTriedAgainLater(t *testing.T) {
 	s := newServer(t)
 	s.Break(kubetest.Fault{Resource: "resourceslices", Status: 403})
 	v := open(t, s, Config{Node: "node1"})
-	_, err := v.DeviceAttributes(within1s(t), "nic.example", "node1", "vf-0")
+	_, err := v.DeviceAttributes(briefly(t), "nic.example", "node1", "vf-0")
 	if !errors.Is(err, ErrNotSynced) || code(err) != 11 {
 		t.Errorf("forbidden: %v", err)
 	}

@@ -68,8 +68,8 @@ func until[T any](t *testing.T, p *part[T], do func() bool) {
 	}
 }
 
-// within1s returns a context that ends after a second.
-func within1s(t *testing.T) context.Context {
+// briefly returns a context for what never comes.
+func briefly(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	t.Cleanup(cancel)

@@ -217,14 +217,14 @@ func TestTheMirrorServesUntilTheViewHasSynced(t *testing.T) {
 
 	s.Stop()
 	second := openConfig(t, Config{Kubeconfig: file, Mirror: mirror})
-	if got, err := second.Definition(within1s(t), d.Ref); err != nil || got != d {
+	if got, err := second.Definition(briefly(t), d.Ref); err != nil || got != d {
 		t.Errorf("without an API: %+v, %v", got, err)
 	}
-	if _, err := second.Definition(within1s(t), ref("blue", "other")); !errors.Is(err, ErrNotSynced) || errors.Is(err, netconf.ErrNotFound) {
+	if _, err := second.Definition(briefly(t), ref("blue", "other")); !errors.Is(err, ErrNotSynced) || errors.Is(err, netconf.ErrNotFound) {
 		t.Errorf("a definition that the mirror has not: %v, want ErrNotSynced", err)
 	}
 	bounded := openConfig(t, Config{Kubeconfig: file, Mirror: mirror, MaxViewAge: time.Minute})
-	if _, err := bounded.Definition(within1s(t), d.Ref); !errors.Is(err, ErrNotSynced) {
+	if _, err := bounded.Definition(briefly(t), d.Ref); !errors.Is(err, ErrNotSynced) {
 		t.Errorf("with a limit to the age: %v, want ErrNotSynced", err)
 	}
 	bounded.Close()

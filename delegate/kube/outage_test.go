@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/metacni/metacni/delegate/kube/kubetest"
@@ -70,9 +71,6 @@ func TestAViewThatHasNeverSyncedKnowsNothingAndRecovers(t *testing.T) {
 			if _, err := v.Pod(ctx, nad.Pod{Namespace: "blue", Name: "web", UID: "u1"}); !errors.Is(err, ErrNotSynced) || code(err) != 11 {
 				t.Errorf("pod: error %v with code %d, want ErrNotSynced with 11", err, code(err))
 			}
-			if ctx.Err() != nil {
-				t.Error("the look-ups took all the time there was")
-			}
 			for _, r := range v.Resources() {
 				if r.Synced {
 					t.Errorf("synced: %+v", r)
@@ -90,6 +88,27 @@ func TestAViewThatHasNeverSyncedKnowsNothingAndRecovers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A look-up takes a quarter of the time that there is, so that others can follow.
+func TestALookUpTakesAPartOfTheTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+		defer cancel()
+		for _, tt := range []struct {
+			ctx         context.Context
+			limit, want time.Duration
+		}{{ctx, time.Hour, time.Second}, {ctx, time.Millisecond, time.Millisecond}, {t.Context(), time.Minute, time.Minute}} {
+			start := time.Now()
+			waiting, cancel := within(tt.ctx, tt.limit)
+			<-waiting.Done()
+			cancel()
+			if took := time.Since(start); took != tt.want {
+				t.Errorf("%v, want %v", took, tt.want)
+			}
+		}
+	})
 }
 
 func TestAViewThatHasSyncedAnswersDuringAnOutage(t *testing.T) {
@@ -110,7 +129,7 @@ func TestAViewThatHasSyncedAnswersDuringAnOutage(t *testing.T) {
 			if name == "answers late" || strings.HasPrefix(name, "cuts watches") {
 				return // it can be asked for others
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			_, err := v.Definition(ctx, ref("blue", "other"))
 			for errors.Is(err, ErrNotFound) && ctx.Err() == nil { // the end of the watch may not be known yet
@@ -285,8 +304,8 @@ func TestAPodWithoutItsServiceAccountIsTriedAgain(t *testing.T) {
 	if _, err := v.Definition(ctx, ref("blue", "storage")); !errors.Is(err, ErrNotSynced) {
 		t.Errorf("error %v, want ErrNotSynced", err)
 	}
-	if !strings.Contains(log.String(), "no credentials") {
-		t.Errorf("log %q, want a line about the credentials", log.String())
+	for !strings.Contains(log.String(), "no credentials") {
+		runtime.Gosched()
 	}
 }
 
@@ -304,7 +323,7 @@ func TestEveryGoroutineEndsWithTheView(t *testing.T) {
 			heal()
 			s.Close()
 			var left []byte
-			for end := time.Now().Add(10 * time.Second); time.Now().Before(end); runtime.Gosched() {
+			for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); runtime.Gosched() {
 				if left = ours(); left == nil {
 					return
 				}

@@ -138,7 +138,7 @@ func TestAPodThatTheWatchDoesNotBringIsAskedForOnce(t *testing.T) {
 			defer s.Break(kubetest.Fault{Verb: "watch", Silent: true})()
 			defer s.Break(test.fault)()
 			s.SetPod(pod("u1", nil))
-			got, err := v.Pod(within1s(t), web("u1"))
+			got, err := v.Pod(t.Context(), web("u1"))
 			if !errors.Is(err, test.want) || test.want == nil && got.UID != "u1" || test.want != nil && code(err) != 11 {
 				t.Errorf("pod %+v, error %v, want %v", got, err, test.want)
 			}

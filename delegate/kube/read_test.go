@@ -32,7 +32,7 @@ func TestKnownDefinitionWaitsForNothing(t *testing.T) {
 	}
 	s.Stop()
 	away := open(t, s, Config{})
-	if _, err := away.KnownDefinition(within1s(t), want.Ref); !errors.Is(err, ErrNotSynced) || code(err) != 11 {
+	if _, err := away.KnownDefinition(briefly(t), want.Ref); !errors.Is(err, ErrNotSynced) || code(err) != 11 {
 		t.Errorf("while the API is away: %v", err)
 	}
 }
