@@ -136,6 +136,9 @@ func (d *daemon) listen(ctx context.Context, environ []string) (net.Listener, er
 	return l, nil
 }
 
+// notifyTimeout is how long a service manager may be too busy to read.
+const notifyTimeout = 5 * time.Second
+
 // notify sends state to the service manager, see sd_notify(3). An empty socket
 // means that there is no service manager.
 func notify(socket, state string) error {
@@ -146,7 +149,10 @@ func notify(socket, state string) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.WriteString(c, state)
+	err = c.SetWriteDeadline(time.Now().Add(notifyTimeout))
+	if err == nil {
+		_, err = io.WriteString(c, state)
+	}
 	return errors.Join(err, c.Close())
 }
 

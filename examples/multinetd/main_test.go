@@ -116,6 +116,12 @@ func TestServiceManagerIsNotified(t *testing.T) {
 	if err := notify("", "READY=1"); err != nil {
 		t.Error(err)
 	}
+	for err = nil; err == nil; { // until nobody reads for too long
+		err = notify(dir+"/s", "READY=1")
+	}
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a service manager that does not read: %v", err)
+	}
 	if err := notify(dir+"/absent", "READY=1"); err == nil {
 		t.Error("nobody was told, and no error")
 	}
