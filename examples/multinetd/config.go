@@ -12,6 +12,7 @@ import (
 	"maps"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -266,8 +267,8 @@ func (c *config) check() error {
 	return errors.Join(c.checkPublishing(), c.checkResidents(), c.cluster.Check())
 }
 
-// forShims returns override with directories as paths of the node: shims execute DELs
-// with it while the daemon is away.
+// forShims returns override with each path as a path of the node: shims execute DELs with
+// it while the daemon is away.
 func (c *config) forShims(override json.RawMessage) (json.RawMessage, error) {
 	if override == nil || c.ChrootDir == "" {
 		return override, nil
@@ -277,16 +278,14 @@ func (c *config) forShims(override json.RawMessage) (json.RawMessage, error) {
 		return nil, err
 	}
 	for key, value := range keys {
-		var dir string
-		switch {
-		case strings.EqualFold(key, "cniDir"):
-			dir = c.root().OnNode(c.stateDir)
-		case strings.EqualFold(key, "binDir") && json.Unmarshal(value, &dir) == nil:
-			dir = c.root().OnNode(dir)
-		default:
+		var path string
+		if json.Unmarshal(value, &path) != nil || !filepath.IsAbs(path) {
 			continue
 		}
-		keys[key], _ = json.Marshal(dir) // a string
+		if strings.EqualFold(key, "cniDir") {
+			path = c.stateDir // which may be mounted elsewhere
+		}
+		keys[key], _ = json.Marshal(c.root().OnNode(path)) // a string
 	}
 	return json.Marshal(keys)
 }

@@ -98,6 +98,24 @@ func TestConfig(t *testing.T) {
 			},
 		},
 		{
+			name: "shims get paths of the node",
+			file: `{"chrootDir":"$ROOT","cniDir":"$HOST/run/state","binDir":"$ROOT/opt/x","clusterNetwork":"$ROOT/etc/a.conf","confDir":"/etc/x",
+				"readinessindicatorfile":"$HOST/run/f","multusNamespace":"n","parallel":true}`,
+			want: func(c *config) {
+				c.ChrootDir, c.SocketDir, c.QueueDir = root, root+c.SocketDir, root+c.QueueDir
+				c.override = []byte(`{"binDir":"/opt/x","clusterNetwork":"/etc/a.conf","cniDir":"/run/state","confDir":"/etc/x","multusNamespace":"n",` +
+					`"parallel":true,"readinessindicatorfile":"` + host + `/run/f"}`)
+			},
+		},
+		{
+			name: "shims get the state directory in any letters",
+			file: `{"chrootDir":"$ROOT","CNIDir":"$ROOT/var/lib/x/","BINDIR":""}`,
+			want: func(c *config) {
+				c.ChrootDir, c.SocketDir, c.QueueDir = root, root+c.SocketDir, root+c.QueueDir
+				c.override = []byte(`{"BINDIR":"","CNIDir":"/var/lib/x"}`)
+			},
+		},
+		{
 			name: "Kubernetes",
 			file: `{"kubeconfig":"/etc/k","nodeName":"n1","events":"off","nadDir":"/var/lib/nads/","annotations":"api","multusNamespace":"net","logToStderr":true,"legacyArgs":false}`,
 			want: func(c *config) {
