@@ -147,7 +147,25 @@ func (s *story) end(t *testing.T) {
 			return p.has(t, recorded) && slices.Equal(recorded, shown)
 		})
 	}
-	var attached []string
+	var attached, live []string
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("recorded %q, attached %q", attached, live)
+		}
+	})
+	s.until(t, "what is recorded is attached, and nothing else", func() bool { // leftovers may still be removed
+		attached, live = s.attached(t), s.live()
+		return slices.Equal(attached, live)
+	})
+	s.until(t, "no pod differs", func() bool {
+		_, text := s.get(t, "/metrics")
+		return series(t, text)["multinetd_pods_differing"] == 0
+	})
+}
+
+// attached are the recorded interfaces, as "container ifname".
+func (s *story) attached(t *testing.T) (attached []string) {
+	t.Helper()
 	for _, p := range s.pods {
 		if p.added {
 			for _, r := range append(s.recorded(t, p.args.ContainerID), "eth0 primary") {
@@ -157,21 +175,18 @@ func (s *story) end(t *testing.T) {
 			attached = append(attached, s.leftovers(t, p.args.ContainerID)...)
 		}
 	}
-	var live []string
+	slices.Sort(attached)
+	return slices.Compact(attached) // a leftover may have the name of an attachment
+}
+
+// live are the interfaces that plugins have made, as "container ifname".
+func (s *story) live() (live []string) {
 	for _, l := range s.fake.Live() {
 		_, l, _ = strings.Cut(l, " ")
 		live = append(live, l)
 	}
-	slices.Sort(attached)
-	attached = slices.Compact(attached) // a leftover may have the name of an attachment
 	slices.Sort(live)
-	if !slices.Equal(attached, live) {
-		t.Errorf("recorded %q, attached %q", attached, live)
-	}
-	s.until(t, "no pod differs", func() bool {
-		_, text := s.get(t, "/metrics")
-		return series(t, text)["multinetd_pods_differing"] == 0
-	})
+	return slices.Compact(live)
 }
 
 // has reports whether what is recorded is what p selects.
