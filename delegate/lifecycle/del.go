@@ -62,8 +62,8 @@ type Removal struct {
 // then returns nil if nothing is added under the key: it undoes an Add that was
 // refused there. Otherwise it fails with [scratch.ErrNested].
 //
-// The plugins receive the namespace of the Removal, or the recorded one, if it is
-// still the namespace of the ADD. Otherwise they receive none, because the path
+// The plugins receive the path of the Removal if the namespace of the ADD is there, or
+// else the recorded path if it is there. Otherwise they receive none, because the path
 // may belong to another container by now.
 func (m *Manager) Del(ctx context.Context, r Removal) error {
 	k := r.Key

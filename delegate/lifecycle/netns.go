@@ -91,17 +91,19 @@ func (n netns) other(now netns) bool {
 }
 
 // forDel returns the path that a plugin receives for the DEL of an attachment in
-// n. given is the path in the runtime's DEL. It returns "" if the namespace at the
-// path may be another container's. look is looking of the root of the paths.
+// n: given, the path in the runtime's DEL, or else that of n. It returns "" if n is
+// at neither: what is there may be another container's. look is looking of the root
+// of the paths.
 func (n netns) forDel(look func(path string) netns, given string) string {
 	if n.Inode == 0 {
 		return given // n was never seen, so it cannot be compared
 	}
-	path := cmp.Or(given, n.Path)
-	if !n.same(look(path)) {
-		return ""
+	for _, path := range []string{given, n.Path} {
+		if n.same(look(path)) {
+			return path
+		}
 	}
-	return path
+	return ""
 }
 
 // interfaceNames returns the names in use in the network namespace at path.

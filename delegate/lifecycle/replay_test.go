@@ -77,7 +77,9 @@ func TestDelUsesANamespaceOnlyIfItIsTheRecordedOne(t *testing.T) {
 		"reused, not given":              {path, reuse, none, none},
 		"gone, given":                    {path, remove, path, none},
 		"gone, not given":                {path, remove, none, none},
-		"another namespace given":        {path, another, other, none},
+		"another namespace given":        {path, another, other, path},
+		"nothing at the path given":      {path, nil, other, path},
+		"gone, another namespace given":  {path, replace, other, none},
 		"not there at ADD, given at DEL": {other, nil, other, other},
 		"not there at ADD, not given":    {other, nil, none, none},
 		"none at ADD, given at DEL":      {none, nil, path, path},
@@ -186,6 +188,12 @@ func link(t *testing.T, path, other string) {
 	if err := os.Link(path, other); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func replace(t *testing.T, path, other string) {
+	t.Helper()
+	write(t, other)
+	remove(t, path, other)
 }
 
 func another(t *testing.T, _, other string) {
