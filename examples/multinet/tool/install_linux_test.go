@@ -74,6 +74,13 @@ func (n *node) write(name, text string) {
 	}
 }
 
+func (n *node) mkdir(name string) {
+	n.t.Helper()
+	if err := os.Mkdir(n.path(name), 0o700); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
 func (n *node) read(name string) string {
 	n.t.Helper()
 	text, err := os.ReadFile(n.path(name))

@@ -27,13 +27,28 @@ func (i *installer) uninstallFlags() {
 	i.flags.BoolVar(&i.detach, "detach", false, "detach all networks except the cluster network, and give that one back to the runtime")
 	i.flags.BoolVar(&i.leave, "leave", false, "leave containers attached, for a later installation")
 	i.flags.Func("cache-dir", "cache `directory` of the runtime's libcni; may be repeated (default "+adopt.DefaultCacheDir+")", func(dir string) error {
-		if !filepath.IsAbs(dir) {
-			return errors.New("not an absolute path")
-		}
 		i.cacheDirs = append(i.cacheDirs, dir)
-		return nil
+		return there(dir, adopt.DefaultCacheDir)
 	})
-	i.text(&i.node.MultusDir, "multus-dir", "", "state `directory` of Multus (cniDir), to give containers back to Multus")
+	i.flags.Func("multus-dir", "state `directory` of Multus (cniDir), to give containers back to Multus", func(dir string) error {
+		i.node.MultusDir = dir
+		if dir == "" {
+			return nil
+		}
+		return there(dir, adopt.DefaultMultusDir)
+	})
+}
+
+// there fails unless dir exists, to which containers are given back: in a directory that
+// nobody reads they would be forgotten. The usual one may be missing.
+func there(dir, usual string) error {
+	if !filepath.IsAbs(dir) {
+		return errors.New("not an absolute path")
+	}
+	if _, err := os.Stat(dir); dir != usual {
+		return err
+	}
+	return nil
 }
 
 // uninstall removes the published network and, as the flags say, attachments and the
@@ -44,6 +59,11 @@ func (i *installer) uninstall(ctx context.Context) error {
 	}
 	if i.detach && (i.leave || i.binDir == "") {
 		return errors.New("--detach goes neither with --leave nor without plugins in --bin-dir")
+	}
+	if i.detach {
+		if err := given(i.flags, "conf-dir", i.confDir); err != nil {
+			return err
+		}
 	}
 	m, err := publisher(i.confDir, i.output, i.typ)
 	if err != nil {

@@ -78,6 +78,7 @@ func TestUninstallRefusesWhileContainersAreAttached(t *testing.T) {
 func TestUninstallDetaches(t *testing.T) {
 	t.Parallel()
 	n := attached(t)
+	n.mkdir("cni2")
 	if err := n.do("uninstall", "--detach", "--binary", "--cache-dir", n.path("cni"), "--cache-dir", n.path("cni2")); err != nil {
 		t.Fatal(err)
 	}
@@ -146,6 +147,8 @@ func TestUninstallForMultus(t *testing.T) {
 		n.write("cni/results/multinet-"+id+"-eth0", "{}")
 	}
 	n.write("cni/results/multinet-c9-eth0", "{}") // of a container that multinet does not know
+	n.mkdir("cni2")
+	n.mkdir("multus")
 	err := n.do("uninstall", "--detach", "--cache-dir", n.path("cni"), "--cache-dir", n.path("cni2"), "--multus-dir", n.path("multus"))
 	if err != nil {
 		t.Fatal(err)
@@ -204,7 +207,11 @@ func TestUninstallWithAWrongFlagChangesNothing(t *testing.T) {
 		{"wrong name alone", nil, []string{"--name", "x"}, `has the name "multinet"`},
 		{"wrong state directory", nil, []string{"--detach", "--dir", "$DIR/none"}, "has its records in"},
 		{"wrong state directory alone", nil, []string{"--dir", "$DIR/none"}, "has its records in"},
-		{"wrong directory of networks", nil, []string{"--detach", "--conf-dir", "$DIR/none"}, "--conf-dir must be the runtime's directory"},
+		{"directory without networks", nil, []string{"--detach", "--conf-dir", "$DIR/cni"}, "--conf-dir must be the runtime's directory"},
+		{"no directory of networks", nil, []string{"--detach", "--conf-dir", "$DIR/none"}, "--conf-dir: stat"},
+		{"no cache", nil, []string{"--detach", "--cache-dir", "$DIR/cni", "--cache-dir", "$DIR/none"}, "-cache-dir: stat"},
+		{"no directory of Multus", nil, []string{"--detach", "--multus-dir", "$DIR/none"}, "-multus-dir: stat"},
+		{"relative directory of Multus", nil, []string{"--detach", "--multus-dir", "multus"}, "not an absolute path"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
