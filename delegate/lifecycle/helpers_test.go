@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -94,7 +95,9 @@ func newNode(tb testing.TB) *node {
 func nodeAt(tb testing.TB, dir string) *node {
 	tb.Helper()
 	x := &delegatetest.Exec{Plugins: plugins()}
-	return &node{Manager: &Manager{Invoker: &delegate.Invoker{Exec: x}, Dir: dir}, exec: x, t: tb}
+	// A slow machine needs longer than DefaultUndoTimeout for a result of 16 MiB.
+	iv := &delegate.Invoker{Exec: x, UndoTimeout: time.Hour}
+	return &node{Manager: &Manager{Invoker: iv, Dir: dir}, exec: x, t: tb}
 }
 
 // on has before called before each call of the fake's that begins so.
