@@ -37,7 +37,7 @@ func TestImpossibleNetworkHoldsUpNoDEL(t *testing.T) {
 // has removed the interface attaches anew.
 func TestRecordsAreFoundAfterARename(t *testing.T) {
 	w := newWorld(t)
-	p := w.pod(w.multinet("1.1.0", w.chain(0, w.bridge(0), firewall()), w.bridge(1)))
+	p := w.pod(w.multinet("1.1.0", w.chain(0, w.bridge(0), w.firewall()), w.bridge(1)))
 	w.ok("ADD", p)
 	w.fails(7, "ADD", p, []string{"already added"})
 	w.deleteLink(p, "eth0")

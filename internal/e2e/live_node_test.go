@@ -44,7 +44,7 @@ func newLiveNode(t *testing.T) *liveNode {
 
 // primary returns the network of the node's pods without a meta-plugin.
 func (n *liveNode) primary() object {
-	return n.chain(0, n.bridge(0), portmap(), firewall())
+	return n.chain(0, n.bridge(0), n.portmap(), n.firewall())
 }
 
 // runtime returns libcni with a cache in a directory of the world.

@@ -162,7 +162,7 @@ func TestLiveNodeOfFlannel(t *testing.T) {
 	delete(ours, "name")
 	delete(ours, "cniVersion")
 	list := func(first object) object {
-		return object{"name": name, "cniVersion": "1.0.0", "plugins": []object{first, portmap()}}
+		return object{"name": name, "cniVersion": "1.0.0", "plugins": []object{first, n.portmap()}}
 	}
 	n.write(list(n.bridge(0)), "cni", "10-flannel.conflist") // as flannel's plugin delegates
 	delegated := n.with(n.bridge(0), object{"cniVersion": "1.0.0", "name": name})

@@ -27,14 +27,14 @@ func TestKilledDELSparesAnAddressThatHasMoved(t *testing.T) {
 func (w *world) killAndMove(command string, part int) {
 	w.t.Helper()
 	verb := "ADD"
-	networks := []object{w.chain(1, w.behind("bridge1", w.single(1)), w.behind("fire1", firewall(), "DEL", "fail"))}
+	networks := []object{w.chain(1, w.behind("bridge1", w.single(1)), w.behind("fire1", w.firewall(), "DEL", "fail"))}
 	if command == "undo" {
 		networks = append(networks, w.fake("z", "ADD", "fail"))
 	} else {
 		verb = "DEL"
 	}
 	first := w.published(networks...)
-	second := w.published(w.chain(1, w.single(1), firewall()))
+	second := w.published(w.chain(1, w.single(1), w.firewall()))
 	before := func() {
 		w.t.Helper()
 		if err := os.RemoveAll(w.file("state")); err != nil {

@@ -40,19 +40,19 @@ func (w *world) single(i int) object {
 func TestDELSparesAnAddressThatHasMoved(t *testing.T) {
 	for name, networks := range map[string]func(w *world, on ...string) []object{
 		"another network fails": func(w *world, on ...string) []object {
-			return []object{w.chain(1, w.single(1), firewall(), portmap()), w.fake("x", on...)}
+			return []object{w.chain(1, w.single(1), w.firewall(), w.portmap()), w.fake("x", on...)}
 		},
 		"another chain's firewall fails": func(w *world, on ...string) []object {
-			return []object{w.chain(1, w.single(1), firewall()), w.chain(2, w.bridge(2), w.behind("x", firewall(), on...))}
+			return []object{w.chain(1, w.single(1), w.firewall()), w.chain(2, w.bridge(2), w.behind("x", w.firewall(), on...))}
 		},
 		"the chain's last plugin fails": func(w *world, on ...string) []object {
-			return []object{w.chain(1, w.single(1), firewall(), portmap(), w.fake("x", on...))}
+			return []object{w.chain(1, w.single(1), w.firewall(), w.portmap(), w.fake("x", on...))}
 		},
 		"the plugin before firewall fails": func(w *world, on ...string) []object {
-			return []object{w.chain(1, w.single(1), w.fake("x", on...), firewall(), portmap())}
+			return []object{w.chain(1, w.single(1), w.fake("x", on...), w.firewall(), w.portmap())}
 		},
 		"firewall itself fails": func(w *world, on ...string) []object {
-			return []object{w.chain(1, w.single(1), w.behind("x", firewall(), on...), portmap())}
+			return []object{w.chain(1, w.single(1), w.behind("x", w.firewall(), on...), w.portmap())}
 		},
 	} {
 		for _, then := range []string{"DEL", "DEL without a namespace", "DEL, the namespace gone", "GC"} {

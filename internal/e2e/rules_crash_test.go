@@ -86,10 +86,10 @@ func (w *world) steppingNetworks() []object {
 	return []object{
 		w.chain(1,
 			w.behind("bridge1", w.with(w.bridge(1), object{"ipMasq": true})),
-			w.behind("ports1", portmap()),
-			w.behind("fire1", firewall())),
+			w.behind("ports1", w.portmap()),
+			w.behind("fire1", w.firewall())),
 		w.chain(2,
 			w.behind("bridge2", w.with(w.bridge(2), object{"ipMasq": true})),
-			w.behind("fire2", firewall())),
+			w.behind("fire2", w.firewall())),
 	}
 }

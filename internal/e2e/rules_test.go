@@ -16,7 +16,7 @@ import (
 // addresses. The plugins of more come after them in the chain.
 func (w *world) ruled(i int, more ...object) object {
 	bridge := w.with(w.bridge(i), object{"ipMasq": true})
-	return w.chain(i, append([]object{bridge, firewall()}, more...)...)
+	return w.chain(i, append([]object{bridge, w.firewall()}, more...)...)
 }
 
 // chain returns a network of plugins with the name of the world's i'th network.
@@ -26,9 +26,13 @@ func (w *world) chain(i int, plugins ...object) object {
 
 func (w *world) chainName(i int) string { return w.name(fmt.Sprintf("chain%d-", i)) }
 
-func firewall() object { return object{"type": "firewall", "backend": "iptables"} }
+func (w *world) firewall() object {
+	w.needsRules()
+	return object{"type": "firewall", "backend": "iptables"}
+}
 
-func portmap() object {
+func (w *world) portmap() object {
+	w.needsRules()
 	return object{"type": "portmap", "backend": "iptables", "capabilities": object{"portMappings": true}}
 }
 
@@ -52,7 +56,9 @@ func (w *world) needsRules() {
 	w.t.Helper()
 	w.needsProgram("iptables", "iptables-save")
 	commonChains.Do(func() {
-		p := w.published(w.ruled(maxRanges-1, portmap()))
+		const last = maxRanges - 1
+		p := w.published(w.chain(last, w.with(w.bridge(last), object{"ipMasq": true}), object{"type": "firewall", "backend": "iptables"},
+			object{"type": "portmap", "backend": "iptables", "capabilities": object{"portMappings": true}}))
 		w.ok("ADD", p)
 		w.ok("DEL", p)
 		w.gone(p)

@@ -9,22 +9,22 @@ import (
 func TestUndoRemovesRules(t *testing.T) {
 	for name, networks := range map[string]func(w *world, failing object) []object{
 		"the end of the chain": func(w *world, failing object) []object {
-			return []object{w.ruled(1, portmap(), failing)}
+			return []object{w.ruled(1, w.portmap(), failing)}
 		},
 		"the plugin after firewall": func(w *world, failing object) []object {
-			return []object{w.ruled(1, failing, portmap())}
+			return []object{w.ruled(1, failing, w.portmap())}
 		},
 		"the next network": func(w *world, failing object) []object {
-			return []object{w.ruled(1, portmap()), failing}
+			return []object{w.ruled(1, w.portmap()), failing}
 		},
 		"the end of the next network": func(w *world, failing object) []object {
-			return []object{w.ruled(1, portmap()), w.ruled(2, failing)}
+			return []object{w.ruled(1, w.portmap()), w.ruled(2, failing)}
 		},
 		"the network after two": func(w *world, failing object) []object {
-			return []object{w.ruled(1, portmap()), w.ruled(2), failing}
+			return []object{w.ruled(1, w.portmap()), w.ruled(2), failing}
 		},
 		"firewall itself, when it has made its rules": func(w *world, failing object) []object {
-			return []object{w.chain(1, w.bridge(1), w.with(w.behind("f", firewall()), object{"on": failing["on"]}))}
+			return []object{w.chain(1, w.bridge(1), w.with(w.behind("f", w.firewall()), object{"on": failing["on"]}))}
 		},
 	} {
 		for _, fault := range []string{"fail", "garbage"} {
@@ -68,7 +68,7 @@ func TestDELRemovesRulesAfterAFailedUndo(t *testing.T) {
 			t.Run(name+"/"+then, func(t *testing.T) {
 				w := newWorld(t)
 				w.needsRules()
-				p := w.published(networks(w, w.behind("f", firewall(), "DEL", "fail"))...)
+				p := w.published(networks(w, w.behind("f", w.firewall(), "DEL", "fail"))...)
 				w.fails(111, "ADD", p, nil)
 				if len(w.rules()) == 0 {
 					t.Fatal("the undo has removed the rules: this tests nothing")
@@ -91,16 +91,16 @@ func TestKilledADDLeavesNoRules(t *testing.T) {
 			return []object{w.ruled(1, waiting)}
 		},
 		"the fourth plugin of a chain": func(w *world, waiting object) []object {
-			return []object{w.ruled(1, portmap(), waiting)}
+			return []object{w.ruled(1, w.portmap(), waiting)}
 		},
 		"the second network": func(w *world, waiting object) []object {
-			return []object{w.ruled(1, portmap()), waiting}
+			return []object{w.ruled(1, w.portmap()), waiting}
 		},
 		"the third plugin of the second network": func(w *world, waiting object) []object {
-			return []object{w.ruled(1, portmap()), w.ruled(2, waiting)}
+			return []object{w.ruled(1, w.portmap()), w.ruled(2, waiting)}
 		},
 		"the third network": func(w *world, waiting object) []object {
-			return []object{w.ruled(1, portmap()), w.ruled(2), waiting}
+			return []object{w.ruled(1, w.portmap()), w.ruled(2), waiting}
 		},
 	} {
 		for _, then := range detaches {
