@@ -29,7 +29,7 @@ type backlog struct {
 	entries map[string]*entry
 	running int
 	relist  time.Time     // when the queue must be read again
-	other   error         // that another daemon reads the queue, or nil
+	unread  error         // why the queue could not be read the last time, or nil
 	odd     string        // problems when the queue was last read
 	wake    chan struct{} // closed to end a wait; nil when nobody waits
 }
@@ -55,10 +55,7 @@ func (b *backlog) old() bool {
 func (b *backlog) listed(names []string, odd, err error) (news bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.relist, b.other = time.Now().Add(firstPause), nil
-	if errors.Is(err, queue.ErrOther) {
-		b.other = err
-	}
+	b.relist, b.unread = time.Now().Add(firstPause), err
 	if err == nil {
 		b.relist = time.Now().Add(longestPause)
 		maps.DeleteFunc(b.entries, func(name string, d *entry) bool {
@@ -78,11 +75,11 @@ func (b *backlog) listed(names []string, odd, err error) (news bool) {
 	return news
 }
 
-// otherReader returns an error if another daemon read the queue the last time.
-func (b *backlog) otherReader() error {
+// failed returns why the queue could not be read the last time, or nil.
+func (b *backlog) failed() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.other
+	return b.unread
 }
 
 // add returns the entry with the name, and adds it if there is none. b.mu is held.

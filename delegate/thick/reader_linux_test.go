@@ -71,6 +71,27 @@ func TestNotReadyWhileTheQueueCannotBeWritten(t *testing.T) {
 	})
 }
 
+// A server that cannot be the reader of its queue says so to probes and STATUS: shims leave
+// DELs there that nobody does. An ADD is served.
+func TestNotReadyWhileTheQueueIsNotRead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir := queued(t)
+		mark := filepath.Join(dir, ".reader")
+		ok(t, os.Remove(mark))
+		ok(t, os.Mkdir(mark, 0o700))
+		r := serve(t, &Server{Commands: (&fake{}).commands(), Queue: dir})
+		synctest.Wait()
+		exchange(t.Context(), r.Client, "GET", wire.PathReady, nil).want(t, 503, 11, mark)
+		r.do(request("STATUS", "")).want(t, 500, 50, mark)
+		r.do(request("ADD", "c1")).wantOK(t)
+		ok(t, os.Remove(mark))
+		time.Sleep(2 * firstPause)
+		synctest.Wait()
+		ok(t, r.CheckReady(t.Context()))
+	})
+}
+
 // A queued DEL does not remove an attachment that was recorded after it was queued,
 // and is not tried again.
 func TestQueuedDelSparesALaterAttachment(t *testing.T) {

@@ -158,17 +158,24 @@ func (sv *service) readable() error {
 	if sv.Queue == "" {
 		return nil
 	}
-	if err := cmp.Or(sv.backlog.otherReader(), queue.In(sv.Queue).Readable()); err != nil {
+	other := sv.backlog.failed()
+	if !errors.Is(other, queue.ErrOther) {
+		other = nil // an ADD looks itself for a DEL of its attachment
+	}
+	if err := cmp.Or(other, queue.In(sv.Queue).Readable()); err != nil {
 		return unreadable(err)
 	}
 	return nil
 }
 
-// usable returns why the queue cannot be read, or why shims cannot write to it.
+// usable returns why the DELs in the queue are not done, or why shims cannot write to it.
 func (sv *service) usable() error {
 	err := sv.readable()
 	if err != nil || sv.Queue == "" {
 		return err
+	}
+	if err := sv.backlog.failed(); err != nil {
+		return unreadable(err)
 	}
 	if err := queue.In(sv.Queue).Writable(); err != nil {
 		return &stopped{"no DEL can be queued: " + err.Error(), err}

@@ -123,9 +123,9 @@ func TestQueueThatCannotBeRead(t *testing.T) {
 		f.want(t, "DEL c2")
 		ok(t, os.Chmod(dir, 0o700))
 		r.do(request("ADD", "c2")).wantOK(t)
-		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).wantOK(t)
 		time.Sleep(time.Second)
 		synctest.Wait()
+		exchange(t.Context(), r.Client, "POST", wire.PathReady, nil).wantOK(t)
 		f.want(t, "ADD c2", "DEL c1")
 	})
 }
