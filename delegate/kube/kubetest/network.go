@@ -100,12 +100,16 @@ type conn struct {
 
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	c.hold()
+	if held := c.hold(); held != nil {
+		return 0, held
+	}
 	return n, err
 }
 
 func (c *conn) Write(p []byte) (int, error) {
-	c.hold()
+	if err := c.hold(); err != nil {
+		return 0, err
+	}
 	return c.Conn.Write(p)
 }
 
@@ -114,20 +118,20 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// hold waits until the server is no black hole, the connection is closed or the server
-// stops.
-func (c *conn) hold() {
+// hold waits until the server is no black hole. It fails if the connection is closed or the
+// server stops before.
+func (c *conn) hold() error {
 	for {
 		healed := c.l.s.blackHole()
 		if healed == nil {
-			return
+			return nil
 		}
 		select {
 		case <-healed:
 		case <-c.closed:
-			return
+			return net.ErrClosed
 		case <-c.l.down:
-			return
+			return net.ErrClosed
 		}
 	}
 }
