@@ -237,16 +237,41 @@ func (l *Lock) try(first bool) (held bool, err error) {
 	return true, nil
 }
 
-// lockDir takes the lock of the whole directory.
-func (f files) lockDir(ctx context.Context, exclusive bool) (unlock func() error, err error) {
-	var root *durable.Dir
-	if exclusive {
-		if root, err = f.open(); errors.Is(err, fs.ErrNotExist) {
-			return func() error { return nil }, nil
-		}
-	} else {
-		root, err = f.make()
+// A DirLock is the held lock of a directory, from [Store.LockDir]. Goroutines may call
+// its methods at the same time. Without Unlock, the lock is held until the process and
+// every child that has [DirLock.File] have ended.
+type DirLock struct {
+	mu   sync.Mutex
+	root *durable.Dir // nil once released
+}
+
+// File is [Lock.File] for the lock of a directory.
+func (l *DirLock) File() *os.File {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.root == nil {
+		return nil
 	}
+	return l.root.File()
+}
+
+// Unlock releases the lock, also for children that have inherited its file. Later
+// calls do nothing and return nil.
+func (l *DirLock) Unlock() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.root == nil {
+		return nil
+	}
+	err := l.root.Unflock()
+	l.root.Close()
+	l.root = nil
+	return fail("unlock", Key{}, err)
+}
+
+// lockDir takes the lock of the whole directory.
+func (f files) lockDir(ctx context.Context, exclusive bool) (*DirLock, error) {
+	root, err := f.make()
 	if err != nil {
 		return nil, err
 	}
@@ -255,15 +280,7 @@ func (f files) lockDir(ctx context.Context, exclusive bool) (unlock func() error
 		root.Close()
 		return nil, err
 	}
-	var once sync.Once
-	return func() error {
-		var err error
-		once.Do(func() {
-			err = root.Unflock()
-			root.Close()
-		})
-		return err
-	}, nil
+	return &DirLock{root: root}, nil
 }
 
 // tryFlock takes the lock on fd, the file at path, without waiting.

@@ -19,4 +19,10 @@ type lockFile struct {
 
 func (lockFile) inherited() bool { return false }
 
-func (f files) killOrphans(string) (int, error) { return 0, errors.ErrUnsupported }
+func (f files) killOrphans(func() (string, durable.ID, error)) (int, error) {
+	return 0, errors.ErrUnsupported
+}
+
+func (f files) findLock(string) (string, durable.ID, error) { return "", durable.ID{}, nil }
+
+func (f files) findDir() (string, durable.ID, error) { return "", durable.ID{}, nil }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -13,39 +14,55 @@ import (
 	"github.com/metacni/metacni/internal/durable"
 )
 
-func (f files) killOrphans(containerID string) (killed int, err error) {
-	if err := checkStoredContainer(containerID); err != nil {
-		return 0, err
-	}
-	root, err := f.open()
+// killOrphans kills those that have inherited the lock that find finds.
+func (f files) killOrphans(find func() (path string, id durable.ID, err error)) (killed int, err error) {
+	path, id, err := find()
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
 	}
 	if err != nil {
 		return 0, err
 	}
-	defer root.Close()
-	lock := lockFile{name: lockName(containerID)}
-	info, err := root.Stat(lock.name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil
-	}
-	if err == nil && !info.IsFile {
-		err = &fs.PathError{Op: "open", Path: root.Path(lock.name), Err: durable.ErrNotRegular}
-	}
-	if err != nil {
-		return 0, err
-	}
-	lock.id = info.ID
+	lock := lockFile{filepath.Base(path), id}
 	orphans, err := lock.orphans()
 	if err != nil {
 		return 0, err
 	}
 	killed, err = lock.kill(orphans)
 	if err != nil {
-		err = &fs.PathError{Op: "kill", Path: root.Path(lock.name), Err: err}
+		err = &fs.PathError{Op: "kill", Path: path, Err: err}
 	}
 	return killed, err
+}
+
+// findLock returns the file of a container's lock.
+func (f files) findLock(containerID string) (path string, id durable.ID, err error) {
+	if err := checkStoredContainer(containerID); err != nil {
+		return "", id, err
+	}
+	root, err := f.open()
+	if err != nil {
+		return "", id, err
+	}
+	defer root.Close()
+	path = root.Path(lockName(containerID))
+	info, err := root.Stat(lockName(containerID))
+	if err == nil && !info.IsFile {
+		err = &fs.PathError{Op: "open", Path: path, Err: durable.ErrNotRegular}
+	}
+	return path, info.ID, err
+}
+
+// findDir returns the directory, with the path that /proc has.
+func (f files) findDir() (path string, id durable.ID, err error) {
+	if f.dir == "" {
+		return "", id, errNoDir
+	}
+	var st unix.Stat_t
+	if path, err = filepath.EvalSymlinks(f.dir); err == nil {
+		err = unix.Stat(path, &st)
+	}
+	return path, durable.IDOf(&st), err
 }
 
 // kill kills those of pids that still share the lock. A process may have ended

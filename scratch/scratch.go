@@ -256,14 +256,11 @@ func (s Store[T]) Lock(ctx context.Context, containerID string) (*Lock, error) {
 
 // LockDir takes the lock of the whole directory: an exclusive lock excludes all
 // others, any number of shared ones can be held together. The lock is independent
-// of those of containers. LockDir waits until it has the lock or ctx ends. A second
-// call of unlock does nothing.
-//
-// LockDir makes a missing directory for a shared lock. For an exclusive one there
-// is nothing to lock then, and LockDir succeeds.
-func (s Store[T]) LockDir(ctx context.Context, exclusive bool) (unlock func() error, err error) {
-	unlock, err = s.files().lockDir(ctx, exclusive)
-	return unlock, fail("lock", Key{}, err)
+// of those of containers. LockDir waits until it has the lock or ctx ends. It makes
+// a missing directory.
+func (s Store[T]) LockDir(ctx context.Context, exclusive bool) (*DirLock, error) {
+	l, err := s.files().lockDir(ctx, exclusive)
+	return l, fail("lock", Key{}, err)
 }
 
 // KillOrphans kills the processes that a dead holder of the container's lock has
@@ -275,8 +272,17 @@ func (s Store[T]) LockDir(ctx context.Context, exclusive bool) (unlock func() er
 // inherited the file itself. It does not kill processes that wait for the lock. It
 // does not wait until the killed processes are gone: [Store.Lock] does.
 func (s Store[T]) KillOrphans(containerID string) (killed int, err error) {
-	killed, err = s.files().killOrphans(containerID)
+	f := s.files()
+	killed, err = f.killOrphans(func() (string, durable.ID, error) { return f.findLock(containerID) })
 	return killed, fail("kill orphans", Key{ContainerID: containerID}, err)
+}
+
+// KillDirOrphans is [Store.KillOrphans] for the lock of the directory, see
+// [DirLock.File].
+func (s Store[T]) KillDirOrphans() (killed int, err error) {
+	f := s.files()
+	killed, err = f.killOrphans(f.findDir)
+	return killed, fail("kill orphans", Key{}, err)
 }
 
 // WriteFile replaces the file at path with data, atomically and durably. It is for

@@ -170,11 +170,11 @@ func (m *Manager) put(ctx context.Context, l *scratch.Lock, r scratch.Record[rec
 	if r.Created.IsZero() {
 		r.Created = time.Now()
 	}
-	unlock, err := m.lockDir(ctx, false)
+	dir, err := m.lockDir(ctx, false)
 	if err != nil {
 		return err
 	}
-	defer unlock() //nolint:errcheck // the lock ends with the process at the latest
+	defer dir.Unlock() //nolint:errcheck // the lock ends with the process at the latest
 	return m.store().Put(l, r)
 }
 

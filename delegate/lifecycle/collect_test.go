@@ -229,7 +229,7 @@ func TestGCOfNothing(t *testing.T) {
 	}
 	wantValid(t, n.last("GC bridge"))
 	n.wantNothing()
-	if err := os.WriteFile(n.Dir, nil, 0o600); err != nil {
+	if err := errors.Join(os.Remove(n.Dir), os.WriteFile(n.Dir, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	wantCode(t, n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid, Networks: []netconf.Network{network("blue", "bridge")}}), 5)

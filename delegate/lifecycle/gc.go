@@ -15,6 +15,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/utils"
 
+	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/internal/terse"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
@@ -60,7 +61,8 @@ type Collection struct {
 // A network with disableGC is left alone (SPEC section 1): GC keeps its attachments
 // in stale records too, for Del or a [Sweeper] to remove.
 //
-// No attachment is recorded while the plugins run.
+// No attachment is recorded while the plugins run, also if they outlive this process.
+// An operation that waits for them longer than LockTimeout kills them then.
 //
 // GC goes on past failures and joins the errors; each is an [*Error]. A record
 // that cannot be read is an error each time, [scratch.ErrCorrupt] or
@@ -152,11 +154,11 @@ func (m *Manager) collect(ctx context.Context, g *garbage) error {
 // tell runs the GC of each network once. No attachment is recorded meanwhile. But
 // between two networks, ADDs that wait get a turn before they time out.
 func (m *Manager) tell(ctx context.Context, g *garbage, nets []netconf.Network) error {
-	unlock, err := m.lockDir(ctx, true)
+	l, err := m.lockDir(ctx, true)
 	if err != nil {
 		return g.fail(err)
 	}
-	defer func() { _ = unlock() }() // the lock ends with the process at the latest
+	defer func() { _ = l.Unlock() }() // the lock ends with the process at the latest
 	since := time.Now()
 	left, err := m.left(ctx, g)
 	errs := []error{err}
@@ -166,7 +168,7 @@ func (m *Manager) tell(ctx context.Context, g *garbage, nets []netconf.Network) 
 	}
 	for _, n := range all {
 		if left.known && time.Since(since) > m.lockTimeout()/4 {
-			if unlock, err = m.letIn(ctx, unlock); err != nil {
+			if l, err = m.letIn(ctx, l); err != nil {
 				return errors.Join(append(errs, g.fail(err))...)
 			}
 			since = time.Now()
@@ -178,29 +180,39 @@ func (m *Manager) tell(ctx context.Context, g *garbage, nets []netconf.Network) 
 		if !left.knows(n) {
 			continue
 		}
-		// Together with the time it takes to end a plugin, this is less than an
-		// ADD waits.
-		limited, cancel := context.WithTimeout(ctx, m.lockTimeout()/2)
-		err := m.invoker().GC(limited, n, left.of(n))
-		cancel()
-		if err != nil {
+		if err := m.tellOne(ctx, l, n, left.of(n)); err != nil {
 			errs = append(errs, g.fail(err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
+// tellOne runs the GC of n. The plugins inherit the lock l: while one that outlives
+// this process works, nothing is recorded that it does not know to be valid.
+func (m *Manager) tellOne(ctx context.Context, l *scratch.DirLock, n netconf.Network, valid []types.GCAttachment) error {
+	file := l.File()
+	if err := handable(file); err != nil {
+		return err
+	}
+	defer file.Close() //nolint:errcheck // it was not written to
+	// Together with the time it takes to end a plugin, this is less than an
+	// ADD waits.
+	ctx, cancel := context.WithTimeout(delegate.WithFiles(ctx, file), m.lockTimeout()/2)
+	defer cancel()
+	return m.invoker().GC(ctx, n, valid)
+}
+
 // letIn releases the directory's lock, for those who wait to record an attachment,
 // and takes it again.
-func (m *Manager) letIn(ctx context.Context, unlock func() error) (func() error, error) {
-	_ = unlock() // it is released even if this fails
+func (m *Manager) letIn(ctx context.Context, l *scratch.DirLock) (*scratch.DirLock, error) {
+	_ = l.Unlock() // it is released even if this fails
 	select {
 	case <-time.After(turn):
 	case <-ctx.Done():
 	}
 	again, err := m.lockDir(ctx, true)
 	if err != nil {
-		return unlock, err
+		return l, err
 	}
 	return again, nil
 }

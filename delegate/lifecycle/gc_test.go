@@ -284,7 +284,7 @@ func TestGCWaitsForWhatIsBeingRecorded(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.add(eth0)
-	unlock, err := n.store().LockDir(t.Context(), false)
+	l, err := n.store().LockDir(t.Context(), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -296,7 +296,7 @@ func TestGCWaitsForWhatIsBeingRecorded(t *testing.T) {
 		t.Errorf("told %q, %v", n.gcs(), err)
 	}
 	n.LockTimeout = 0
-	if err := errors.Join(unlock(), collect()); err != nil || len(n.gcs()) != 3 {
+	if err := errors.Join(l.Unlock(), collect()); err != nil || len(n.gcs()) != 3 {
 		t.Errorf("told %q, %v", n.gcs(), err)
 	}
 }

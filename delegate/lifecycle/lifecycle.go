@@ -130,7 +130,7 @@ func (m *Manager) holding(ctx context.Context, id string, l *scratch.Lock, do fu
 // Plugins must not run without the lock.
 func handable(lockFile *os.File) error {
 	if lockFile == nil {
-		return types.NewError(types.ErrTryAgainLater, "no file descriptor is left to hand the container's lock to plugins", "")
+		return types.NewError(types.ErrTryAgainLater, "no file descriptor is left to hand the lock to plugins", "")
 	}
 	return nil
 }
@@ -139,35 +139,45 @@ func handable(lockFile *os.File) error {
 var errNegative error = &codedError{types.ErrInvalidNetworkConfig, "the LockTimeout is negative", nil}
 
 func (m *Manager) lock(ctx context.Context, id string) (*scratch.Lock, error) {
+	take := func(ctx context.Context) (*scratch.Lock, error) { return m.store().Lock(ctx, id) }
+	kill := func() (int, error) { return m.store().KillOrphans(id) }
+	return locking(ctx, m, "another operation on the container", take, kill)
+}
+
+// locking calls take, which takes a lock. When the lock is not free in time, it calls
+// kill, which kills the plugins whose parent has died and which hold it. If there are
+// none, the holder has not ended.
+func locking[L any](ctx context.Context, m *Manager, holder string, take func(context.Context) (L, error), kill func() (int, error)) (L, error) {
+	var none L
 	if m.LockTimeout < 0 {
-		return nil, errNegative
+		return none, errNegative
 	}
-	l, err := m.lockWithin(ctx, m.lockTimeout(), id)
+	l, err := within(ctx, m.lockTimeout(), take)
 	if err == nil || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
 		return l, err
 	}
-	killed, killErr := m.store().KillOrphans(id)
+	killed, killErr := kill()
 	if killed == 0 {
-		return nil, also(fmt.Errorf("another operation on the container has not ended: %w", err), killErr)
+		return none, also(fmt.Errorf("%s has not ended: %w", holder, err), killErr)
 	}
-	return m.lockWithin(ctx, orphanTimeout, id)
+	return within(ctx, orphanTimeout, take)
+}
+
+func within[L any](ctx context.Context, limit time.Duration, take func(context.Context) (L, error)) (L, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return take(ctx)
 }
 
 func (m *Manager) lockWithin(ctx context.Context, limit time.Duration, id string) (*scratch.Lock, error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	return m.store().Lock(ctx, id)
+	return within(ctx, limit, func(ctx context.Context) (*scratch.Lock, error) { return m.store().Lock(ctx, id) })
 }
 
 // lockDir locks the directory of the records. Those who make a record share the
 // lock. While it is exclusive nobody makes one.
-func (m *Manager) lockDir(ctx context.Context, exclusive bool) (unlock func() error, err error) {
-	if m.LockTimeout < 0 {
-		return nil, errNegative
-	}
-	ctx, cancel := context.WithTimeout(ctx, m.lockTimeout())
-	defer cancel()
-	return m.store().LockDir(ctx, exclusive)
+func (m *Manager) lockDir(ctx context.Context, exclusive bool) (*scratch.DirLock, error) {
+	take := func(ctx context.Context) (*scratch.DirLock, error) { return m.store().LockDir(ctx, exclusive) }
+	return locking(ctx, m, "another operation on the records", take, m.store().KillDirOrphans)
 }
 
 func (m *Manager) lockTimeout() time.Duration { return cmp.Or(m.LockTimeout, DefaultLockTimeout) }

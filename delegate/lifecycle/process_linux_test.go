@@ -133,12 +133,12 @@ func errOf(o outcome) error {
 	return roleError(o)
 }
 
-// script is a plugin. As the bridge it says in ADD that it runs, and waits, in
+// script is a plugin. As the bridge it says that it runs the command AT, and waits, in
 // a child of its own, to be told to go on.
 const script = `#!/bin/sh
 cat >/dev/null
 case "$CNI_COMMAND $0" in
-*ADD*/bridge)
+"$AT "*/bridge)
 	echo $$ >"$RUNNING"
 	cat "$GO" >/dev/null
 esac
@@ -153,9 +153,9 @@ type real struct {
 	pid  int    // the plugin's
 }
 
-func startReal(t *testing.T) *real {
+func startReal(t *testing.T, n *node, verb string) *real {
 	t.Helper()
-	n := newNode(t)
+	at, _, _ := strings.Cut(verb, " ")
 	dir := t.TempDir()
 	r := &real{node: n, goOn: filepath.Join(dir, "go")}
 	running := filepath.Join(dir, "running")
@@ -178,8 +178,8 @@ func startReal(t *testing.T) *real {
 		t.Fatal(err)
 	}
 	r.process = start(t, role{
-		Dir: n.Dir, Verb: "ADD", Plugins: dir,
-		Env: []string{"PATH=" + os.Getenv("PATH"), "RUNNING=" + running, "GO=" + r.goOn},
+		Dir: n.Dir, Verb: verb, Plugins: dir,
+		Env: []string{"PATH=" + os.Getenv("PATH"), "AT=" + at, "RUNNING=" + running, "GO=" + r.goOn},
 	})
 	buf := make([]byte, 32)
 	got, err := says.Read(buf)
@@ -232,7 +232,7 @@ func TestOrphanIsKilled(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := startReal(t)
+			r := startReal(t, newNode(t), "ADD")
 			n := r.node
 			if err := r.cmd.Process.Kill(); err != nil {
 				t.Fatal(err)
@@ -260,10 +260,55 @@ func TestOrphanIsKilled(t *testing.T) {
 	}
 }
 
+// The plugin of a GC that was killed goes on with its list. So nothing is recorded
+// beside it: an ADD, or another GC, waits for it, and then kills it.
+func TestOrphanOfAGCIsKilled(t *testing.T) {
+	t.Parallel()
+	other := key("c2", "eth0")
+	for name, then := range map[string]func(ctx context.Context, m *Manager) error{
+		"ADD": func(ctx context.Context, m *Manager) error {
+			_, err := m.Add(ctx, other, pair(other))
+			return err
+		},
+		"GC": func(ctx context.Context, m *Manager) error {
+			return m.GC(ctx, Collection{Network: "multi", Valid: validFor(eth0)})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			n.add(eth0)
+			r := startReal(t, n, "GC of none")
+			calls := n.trace()
+			wantCode(t, then(t.Context(), hasty(n)), 11)
+			if !alive(r.pid) {
+				t.Fatal("the plugin of a GC that is alive was killed")
+			}
+			n.wantTrace(calls...)
+			if err := r.cmd.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			r.died()
+			if !alive(r.pid) {
+				t.Fatal("the orphan is dead already")
+			}
+			n.on("", func(context.Context, delegatetest.Call) error {
+				if alive(r.pid) {
+					t.Error("a plugin runs beside the orphan")
+				}
+				return nil
+			})
+			if err := then(t.Context(), hasty(n)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // The plugin of an ADD that is alive is nobody's to kill.
 func TestOwnersPluginIsLeftAlone(t *testing.T) {
 	t.Parallel()
-	r := startReal(t)
+	r := startReal(t, newNode(t), "ADD")
 	n := r.node
 	wantCode(t, hasty(n).Del(t.Context(), Removal{Key: eth0}), 11)
 	wantCode(t, hasty(n).GC(t.Context(), Collection{Network: "multi", Valid: noneValid}), 11)

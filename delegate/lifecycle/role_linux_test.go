@@ -25,7 +25,7 @@ import (
 // A role is what this test's binary does as another process.
 type role struct {
 	Dir  string
-	Verb string // "ADD", "DEL", "ATTACH" or "RECONCILE" of eth0, or "GC" of all
+	Verb string // "ADD", "DEL", "ATTACH" or "RECONCILE" of eth0, "GC" of all, or "GC of none"
 
 	KillAt string // dies at the calls that begin so
 	HoldAt string // says so, and waits for the end of its stdin
@@ -132,6 +132,8 @@ func (n *node) verb(ctx context.Context, verb string) (err error) {
 		_, err = n.Reconcile(ctx, eth0, keep("ipvlan@hot1"))
 	case "GC":
 		err = n.GC(ctx, Collection{Network: "multi", Valid: noneValid, Networks: []netconf.Network{}})
+	case "GC of none":
+		err = n.GC(ctx, Collection{Network: "multi", Valid: validFor(eth0)})
 	default:
 		err = fmt.Errorf("no verb %q", verb)
 	}

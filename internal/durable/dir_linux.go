@@ -198,6 +198,16 @@ func (d *Dir) Flock(exclusive bool) (bool, error) {
 	return held, err
 }
 
+// File returns a new descriptor of d, for child processes, or nil if the system has
+// none left. The caller closes it.
+func (d *Dir) File() *os.File {
+	fd, err := unix.FcntlInt(uintptr(d.fd), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil
+	}
+	return os.NewFile(uintptr(fd), d.path)
+}
+
 // Unflock releases the lock of d, for those too who share its descriptor.
 func (d *Dir) Unflock() error {
 	return d.do("unflock", ".", func() error { return flock.Unlock(d.fd) })

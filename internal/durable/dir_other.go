@@ -23,6 +23,9 @@ func (d *Dir) Close() {}
 // Path returns name.
 func (d *Dir) Path(name string) string { return name }
 
+// File returns nil.
+func (d *Dir) File() *os.File { return nil }
+
 // Open returns [errors.ErrUnsupported].
 func (d *Dir) Open(string) (*Dir, error) { return nil, errors.ErrUnsupported }
 
