@@ -73,7 +73,7 @@ func checkChain(ctx context.Context, s *suite) error {
 	return nil
 }
 
-// A content is what a result says.
+// A content is the interfaces and addresses of a result.
 type content struct {
 	interfaces []string
 	on         map[string]string // the interface of each address, or ""

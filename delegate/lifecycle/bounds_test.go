@@ -11,10 +11,10 @@ import (
 	"github.com/metacni/metacni/netconf"
 )
 
-// deep returns JSON of so many levels.
+// deep returns JSON with the given number of levels.
 func deep(levels int) string { return strings.Repeat("[", levels) + strings.Repeat("]", levels) }
 
-// withResult is a result with a key of so many bytes, or levels.
+// withResult returns a result with the given JSON in one of its keys.
 func withResult(value string) string { return `{"cniVersion":"1.1.0","x":` + value + `}` }
 
 // What an ADD is given is recorded only if it can be read back.

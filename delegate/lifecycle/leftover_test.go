@@ -207,12 +207,25 @@ func TestLeftoverOutlivesTheAddsBesideIt(t *testing.T) {
 	again.failOn("ADD bridge", 103)
 	again.failOn("DEL bridge", 104)
 	wantCode(t, again.addArgs("TRY=again"), 103)
-	again.exec.Plugins = plugins()
-	before := len(again.trace())
-	again.del(eth0)
-	again.wantNothing()
-	if got := again.trace()[before:]; strings.Count(strings.Join(got, ","), "DEL bridge eth0") != 5 {
-		t.Errorf("DELs %q, want one of bridge for each ADD", got)
+	again.clear(5)
+}
+
+// stuckBridge makes bridge fail in ADD and in DEL, so that an ADD leaves it.
+func (n *node) stuckBridge() {
+	n.failOn("ADD bridge", 101)
+	n.failOn("DEL bridge", 102)
+}
+
+// clear mends the plugins and removes eth0. Nothing must be left, and the plugin bridge
+// must have been called once for each of the ADDs that left it.
+func (n *node) clear(adds int) {
+	n.t.Helper()
+	n.exec.Plugins = plugins()
+	before := len(n.trace())
+	n.del(eth0)
+	n.wantNothing()
+	if got := n.trace()[before:]; strings.Count(strings.Join(got, ","), "DEL bridge eth0") != adds {
+		n.t.Errorf("DELs %q, want one of bridge for each of %d ADDs", got, adds)
 	}
 }
 
@@ -221,8 +234,7 @@ func TestLeftoverOutlivesTheAddsBesideIt(t *testing.T) {
 func TestRepeatedAddsLeaveNoMoreThanOne(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	n.failOn("ADD bridge", 101)
-	n.failOn("DEL bridge", 102)
+	n.stuckBridge()
 	var calls []int
 	for range 5 {
 		before := len(n.trace())
@@ -242,8 +254,7 @@ func TestRepeatedAddsLeaveNoMoreThanOne(t *testing.T) {
 func TestLeftoversAreKeptIfTheyCannotBeNoted(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	n.failOn("ADD bridge", 101)
-	n.failOn("DEL bridge", 102)
+	n.stuckBridge()
 	for _, args := range []string{"TRY=1", "TRY=2"} {
 		wantCode(t, n.addArgs(args), 101)
 	}
@@ -258,13 +269,7 @@ func TestLeftoversAreKeptIfTheyCannotBeNoted(t *testing.T) {
 	if _, err := n.Add(t.Context(), eth0, tr); err != nil {
 		t.Fatal(err)
 	}
-	n.exec.Plugins = plugins()
-	before := len(n.trace())
-	n.del(eth0)
-	n.wantNothing()
-	if got := n.trace()[before:]; strings.Count(strings.Join(got, ","), "DEL bridge eth0") != 2 {
-		t.Errorf("DELs %q, want one of bridge for each ADD that has failed", got)
-	}
+	n.clear(2)
 }
 
 // An attachment is not handed to another program while its record is the only one that

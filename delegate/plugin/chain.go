@@ -51,7 +51,7 @@ func (c *Call) print(prev json.RawMessage, a delegate.Attached) error {
 	return a.PrintTo(c.Stdout, c.CNIVersion)
 }
 
-// A chainedResult is what a result adds to the one before it.
+// A chainedResult is the part of a result that is added to prevResult.
 type chainedResult struct {
 	Interfaces []json.RawMessage            `json:"interfaces,omitempty"`
 	IPs        []map[string]json.RawMessage `json:"ips,omitempty"`

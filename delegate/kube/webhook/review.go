@@ -18,7 +18,7 @@ var errUndecodable = errors.New("the object cannot be decoded")
 
 // A subject is an object that is to be reviewed.
 type subject struct {
-	// of returns what is reviewed: if it does not change, neither does what judge says.
+	// of returns the part of an object that judge reads: while it is equal, so is the verdict.
 	of func() string
 
 	// judge returns why the object is denied, or a warning about one that is allowed.
