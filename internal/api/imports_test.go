@@ -38,6 +38,7 @@ var rules = map[string][]string{
 	"internal/terse":    nil,
 	"internal/turns":    nil,
 	"internal/jsontest": nil,
+	"internal/nodetest": {"delegate/delegatetest", "netconf", "status"},
 	"internal/api":      nil,
 
 	"internal/testreport": nil,
