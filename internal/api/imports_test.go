@@ -29,6 +29,7 @@ var rules = map[string][]string{
 
 	"internal/bounds":   nil,
 	"internal/cause":    nil,
+	"internal/fault":    nil,
 	"internal/flock":    {"internal/cause"},
 	"internal/durable":  {"internal/flock"},
 	"internal/inroot":   nil,

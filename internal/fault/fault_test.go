@@ -1,0 +1,49 @@
+package fault_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/internal/fault"
+)
+
+func TestErrors(t *testing.T) {
+	t.Parallel()
+	full := fault.New(11, "the disk is full")
+	plain := errors.New("no such file")
+	for _, tt := range []struct {
+		name string
+		err  error
+		text string
+		code uint
+		is   error
+	}{
+		{"a sentinel", full, "the disk is full", 11, full},
+		{"a wrapped sentinel", fmt.Errorf("write: %w", full), "write: the disk is full", 11, full},
+		{"an operation", fault.Of("read", "the lease", full), "read the lease: the disk is full", 11, full},
+		{"an operation without a subject", fault.Of("sync", "", plain), "sync: no such file", 5, plain},
+		{"a subject", fault.Of("", "net.d", plain), "net.d: no such file", 5, plain},
+		{"another code", fault.With(7, fault.Of("read", "net.d", full)), "read net.d: the disk is full", 7, full},
+		{"an error of the CNI library", fault.Of("ADD", "", types.NewError(107, "no address", "")), "ADD: no address", 107, nil},
+		{"joined errors", errors.Join(plain, full), "no such file\nthe disk is full", 11, full},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			if got := tt.err.Error(); got != tt.text {
+				t.Errorf("text %q, want %q", got, tt.text)
+			}
+			if got := fault.Code(tt.err, 5); got != tt.code {
+				t.Errorf("code %d, want %d", got, tt.code)
+			}
+			if tt.is != nil && !errors.Is(tt.err, tt.is) {
+				t.Errorf("%v is not %v", tt.err, tt.is)
+			}
+		})
+	}
+	if fault.Of("read", "net.d", nil) != nil || fault.With(7, nil) != nil {
+		t.Error("no error became one")
+	}
+}
