@@ -81,7 +81,7 @@ var bans = []struct {
 }{
 	{"net/http", "thin binaries stay small", []string{"delegate/thick", "delegate/kube/...", "examples/multinetd/..."}, false},
 	{"encoding/xml", "thin binaries stay small", nil, false},
-	{"testing", "only tests", nil, false},
+	{"testing", "only tests", []string{"internal/nodetest"}, false},
 	{"log", "log/slog, through an injected logger", nil, true},
 	{"flag", "the command line belongs to main", []string{"examples/...", "internal/testreport", "delegate/delegatetest/cmd/conform"}, true},
 	{"github.com/containernetworking/cni/libcni", "the oracle of tests, no more", nil, false},
