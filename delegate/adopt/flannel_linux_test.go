@@ -10,11 +10,11 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/adopt"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -41,9 +41,7 @@ func TestWhatFlannelAttached(t *testing.T) {
 	w := newWorld(t)
 	w.write("flannel/c1", ofFlannel)
 	a, err := w.flannel().Attachment(at(`{"cniVersion":"1.0.0","ips":[{"address":"10.1.0.5/24"}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	if adopted, err := w.life.Adopt(t.Context(), a); !adopted || err != nil {
 		t.Fatalf("%t, %v", adopted, err)
 	}
@@ -53,9 +51,7 @@ func TestWhatFlannelAttached(t *testing.T) {
 	if err := w.life.Del(t.Context(), lifecycle.Removal{Key: a.Key}); err != nil {
 		t.Error(err)
 	}
-	if diff := cmp.Diff([]string{"CHECK bridge eth0", "DEL bridge eth0"}, w.exec.Trace()); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "calls", w.exec.Trace(), []string{"CHECK bridge eth0", "DEL bridge eth0"})
 	if c := w.exec.Calls()[1]; !strings.Contains(stdin(t, c, "prevResult"), "10.1.0.5") || stdin(t, c, "mtu") != "1450" || !strings.Contains(strings.Join(c.Env, " "), "A=B") {
 		t.Errorf("%s %q", c.Stdin, c.Env)
 	}
@@ -95,9 +91,7 @@ func TestStateOfFlannelThatCannotBeUsed(t *testing.T) {
 				w.write("flannel/c1", tt.text)
 			}
 			if tt.make != nil {
-				if err := tt.make(path); err != nil {
-					t.Fatal(err)
-				}
+				nodetest.OK(t, tt.make(path))
 			}
 			a, err := w.flannel().Attachment(at(tt.result))
 			var e *adopt.Error
@@ -136,9 +130,7 @@ func TestWhatFlannelLeft(t *testing.T) {
 	if len(got) != 2 || got[0] != "adopted cbr0/gone/eth0 cbr0:eth0 gone" || !strings.HasPrefix(got[1], "skipped: $DIR/flannel/torn: ") {
 		t.Errorf("%q", got)
 	}
-	if diff := cmp.Diff([]string{"gone/eth0 deleting"}, w.states()); diff != "" {
-		t.Errorf("records (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "records", w.states(), []string{"gone/eth0 deleting"})
 	for range newWorld(t).flannel().Stale(nil) {
 		t.Error("something is found in a directory that is not there")
 	}
@@ -160,8 +152,6 @@ func TestStateOfFlannelThatIsLost(t *testing.T) {
 		if err != nil || a.Attached[0].Result != nil || !a.Attached[0].Network.Equal(f.Current) {
 			t.Errorf("%+v, %v", a, err)
 		}
-		if diff := cmp.Diff([]string{"adopted cbr0/c1/eth0 cbr0:eth0 gone"}, w.take(f.Stale(nil), false)); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
-		}
+		nodetest.Equal(t, "got", w.take(f.Stale(nil), false), []string{"adopted cbr0/c1/eth0 cbr0:eth0 gone"})
 	}
 }

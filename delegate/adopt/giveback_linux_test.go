@@ -8,12 +8,12 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/libcni"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/adopt"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -44,16 +44,12 @@ func TestWhatIsGivenBackIsTheRuntimes(t *testing.T) {
 		w := newWorld(t)
 		w.attachOurs(conf, storage)
 		dirs := []string{w.path("cni"), w.path("cni2")}
-		if err := w.life.Release(t.Context(), eth0, adopt.GiveBack(dirs...)); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, w.life.Release(t.Context(), eth0, adopt.GiveBack(dirs...)))
 		if got := w.exec.Trace()[len(w.exec.Trace())-1]; got != "DEL macvlan net1" || len(w.states()) > 0 {
 			t.Errorf("last was %s; records %q", got, w.states())
 		}
 		list, err := libcni.NetworkConfFromBytes([]byte(asList(t, conf)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		for _, dir := range dirs {
 			exec := &delegatetest.Exec{Plugins: w.exec.Plugins}
 			cni := libcni.NewCNIConfigWithCacheDir([]string{"/bin"}, dir, exec)
@@ -66,9 +62,7 @@ func TestWhatIsGivenBackIsTheRuntimes(t *testing.T) {
 				CniArgs:        [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAME", "p=q"}, {"flag", ""}},
 				CapabilityArgs: map[string]any{"portMappings": []any{map[string]any{"hostPort": 80.0}}},
 			}
-			if diff := cmp.Diff(want, attachments[0]); diff != "" {
-				t.Errorf("cached (-want +got):\n%s", diff)
-			}
+			nodetest.Equal(t, "cached", attachments[0], want)
 			cached, err := libcni.NetworkConfFromBytes(attachments[0].Config)
 			if err != nil || cached.Name != "cbr" || len(cached.Plugins) != len(list.Plugins) || cached.CNIVersion != list.CNIVersion {
 				t.Errorf("configuration %s, %v", attachments[0].Config, err)
@@ -99,12 +93,8 @@ func TestThereAndBackAgain(t *testing.T) {
 	w := newWorld(t)
 	w.attach("cni", cbr, runtime(unseen))
 	for range 3 {
-		if diff := cmp.Diff([]string{"adopted multi/c1/eth0 cbr:eth0"}, w.take(w.node.Attachments(), false)); diff != "" {
-			t.Fatalf("(-want +got):\n%s", diff)
-		}
-		if err := w.life.Release(t.Context(), eth0, adopt.GiveBack(w.node.CacheDir)); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.Equal(t, "got", w.take(w.node.Attachments(), false), []string{"adopted multi/c1/eth0 cbr:eth0"})
+		nodetest.OK(t, w.life.Release(t.Context(), eth0, adopt.GiveBack(w.node.CacheDir)))
 	}
 	if len(w.exec.Trace()) > 0 {
 		t.Errorf("calls %q", w.exec.Trace())
@@ -117,18 +107,14 @@ func TestGivingBackANetworkWithOurName(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.attachOurs(`{"cniVersion":"1.0.0","name":"` + eth0.Network + `","type":"bridge"}`)
-	if err := w.life.Release(t.Context(), eth0, adopt.GiveBack(w.path("cni"))); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, w.life.Release(t.Context(), eth0, adopt.GiveBack(w.path("cni"))))
 	if !w.exists("cni/results/" + eth0.Network + "-c1-eth0") {
 		t.Error("nothing is in the cache")
 	}
 	for _, caches := range [][]string{{w.path("cni")}, {w.node.MultusDir}} { // of the runtime, or Multus has the same
 		w = newWorld(t)
 		w.attachOurs(`{"cniVersion":"1.0.0","name":"` + eth0.Network + `","type":"bridge"}`)
-		if err := w.life.Release(t.Context(), eth0, adopt.GiveBackToMultus(w.node.MultusDir, caches...)); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, w.life.Release(t.Context(), eth0, adopt.GiveBackToMultus(w.node.MultusDir, caches...)))
 		if !w.exists("multus/results/" + eth0.Network + "-c1-eth0") {
 			t.Error("nothing is in Multus's cache")
 		}
@@ -144,18 +130,12 @@ func TestGivingBackThatFails(t *testing.T) {
 	if err := w.life.Release(t.Context(), eth0, adopt.GiveBack(w.path("cni"))); err == nil {
 		t.Error("no error")
 	}
-	if err := os.Remove(w.path("cni")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(w.path("cni/results/cbr-c1-eth0/x"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Remove(w.path("cni")))
+	nodetest.OK(t, os.MkdirAll(w.path("cni/results/cbr-c1-eth0/x"), 0o700))
 	if err := w.life.Release(t.Context(), eth0, adopt.GiveBack(w.path("cni"))); err == nil {
 		t.Error("no error with a directory in the way")
 	}
-	if diff := cmp.Diff([]string{"c1/eth0 added"}, w.states()); diff != "" {
-		t.Errorf("records (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "records", w.states(), []string{"c1/eth0 added"})
 	if err := adopt.GiveBack(w.path("cni"))(t.Context(), lifecycle.Record{Key: eth0}); err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("of nothing: %v", err)
 	}
@@ -170,18 +150,12 @@ func TestGivingBackToMultus(t *testing.T) {
 	ours := "cni/results/" + eth0.Network + "-c1-eth0"
 	w.write(ours, "{}") // the runtime's
 	before := len(w.exec.Trace())
-	if err := w.life.Release(t.Context(), eth0, adopt.GiveBackToMultus(w.node.MultusDir, w.path("cni"), w.path("absent"))); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, w.life.Release(t.Context(), eth0, adopt.GiveBackToMultus(w.node.MultusDir, w.path("cni"), w.path("absent"))))
 	if w.exists(ours) || w.exists("cni/results/cbr-c1-eth0") {
 		t.Error("an entry is left in the runtime's cache")
 	}
-	if diff := cmp.Diff([]string{"DEL macvlan net1"}, w.exec.Trace()[before:]); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"adopted multi/c1/eth0 cbr:eth0"}, w.take(w.node.Attachments(), false)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "calls", w.exec.Trace()[before:], []string{"DEL macvlan net1"})
+	nodetest.Equal(t, "got", w.take(w.node.Attachments(), false), []string{"adopted multi/c1/eth0 cbr:eth0"})
 	var state []struct {
 		Name     string
 		ConfList struct {
@@ -190,9 +164,7 @@ func TestGivingBackToMultus(t *testing.T) {
 		}
 		Bytes []byte
 	}
-	if err := json.Unmarshal(must(os.ReadFile(w.path("multus/c1"))), &state); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, json.Unmarshal(must(os.ReadFile(w.path("multus/c1"))), &state))
 	if len(state) != 1 || state[0].Name != "cbr" || len(state[0].ConfList.Plugins) != 2 || !strings.Contains(string(state[0].Bytes), "9007199254740993") {
 		t.Errorf("%+v", state)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/metacni/metacni/delegate/adopt"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 const (
@@ -148,9 +149,7 @@ func (w *world) states() []string {
 func stdin(t testing.TB, c delegatetest.Call, key string) string {
 	t.Helper()
 	var conf map[string]json.RawMessage
-	if err := json.Unmarshal(c.Stdin, &conf); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, json.Unmarshal(c.Stdin, &conf))
 	return string(conf[key])
 }
 

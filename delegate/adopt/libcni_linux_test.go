@@ -14,10 +14,10 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/adopt"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -39,21 +39,15 @@ func TestWhatTheRuntimeAttachedIsCheckedAndRemoved(t *testing.T) {
 	w := newWorld(t)
 	w.attach("cni", cbr, runtime(unseen))
 	w.attach("cni", strings.ReplaceAll(cbr, "cbr", "podman"), runtime(unseen))
-	if diff := cmp.Diff([]string{"adopted multi/c1/eth0 cbr:eth0"}, w.take(w.node.Attachments(), false)); diff != "" {
-		t.Fatalf("first (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"recorded multi/c1/eth0 cbr:eth0"}, w.take(w.node.Attachments(), false)); diff != "" {
-		t.Errorf("again (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "first", w.take(w.node.Attachments(), false), []string{"adopted multi/c1/eth0 cbr:eth0"})
+	nodetest.Equal(t, "again", w.take(w.node.Attachments(), false), []string{"recorded multi/c1/eth0 cbr:eth0"})
 	if err := w.life.Check(t.Context(), eth0); err != nil {
 		t.Error(err)
 	}
 	if err := w.life.Del(t.Context(), lifecycle.Removal{Key: eth0, NetNS: unseen}); err != nil {
 		t.Error(err)
 	}
-	if diff := cmp.Diff([]string{"CHECK bridge eth0", "CHECK portmap eth0", "DEL portmap eth0", "DEL bridge eth0"}, w.exec.Trace()); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "calls", w.exec.Trace(), []string{"CHECK bridge eth0", "CHECK portmap eth0", "DEL portmap eth0", "DEL bridge eth0"})
 	del := w.exec.Calls()[2]
 	for key, want := range map[string]string{
 		"name": `"cbr"`, "runtimeConfig": `{"portMappings":[{"hostPort":80}]}`,
@@ -83,18 +77,10 @@ func TestContainersThatAreGoneAreRemoved(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.attach("cni", cbr, runtime(away))
-	if diff := cmp.Diff([]string{"adopted multi/c1/eth0 cbr:eth0 gone"}, w.take(w.node.Attachments(), false)); diff != "" {
-		t.Fatalf("first (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"c1/eth0 deleting"}, w.states()); diff != "" {
-		t.Errorf("records (-want +got):\n%s", diff)
-	}
-	if err := w.life.GC(t.Context(), lifecycle.Collection{Network: "multi", Valid: []types.GCAttachment{}}); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]string{"DEL portmap eth0", "DEL bridge eth0"}, w.exec.Trace()); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "first", w.take(w.node.Attachments(), false), []string{"adopted multi/c1/eth0 cbr:eth0 gone"})
+	nodetest.Equal(t, "records", w.states(), []string{"c1/eth0 deleting"})
+	nodetest.OK(t, w.life.GC(t.Context(), lifecycle.Collection{Network: "multi", Valid: []types.GCAttachment{}}))
+	nodetest.Equal(t, "calls", w.exec.Trace(), []string{"DEL portmap eth0", "DEL bridge eth0"})
 	if env := strings.Join(w.exec.Calls()[0].Env, " "); strings.Contains(env, away) {
 		t.Errorf("environment %q", env)
 	}
@@ -216,14 +202,10 @@ func TestWhatIsNoFileIsSkipped(t *testing.T) {
 		"skipped: $DIR/cni/results/cbr-c1-eth0: not a regular file",
 		"skipped: $DIR/cni/results/cbr-fifo-eth0: not a regular file",
 	}
-	if diff := cmp.Diff(want, w.take(w.node.Attachments(), false)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "got", w.take(w.node.Attachments(), false), want)
 	w.write("cni2/results", "")
 	w.node.CacheDir = w.path("cni2")
-	if diff := cmp.Diff([]string{"$DIR/cni2/results: not a directory"}, w.errorsOf(w.node.Attachments())); diff != "" {
-		t.Errorf("no directory (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "no directory", w.errorsOf(w.node.Attachments()), []string{"$DIR/cni2/results: not a directory"})
 }
 
 // libcni before 1.2 did not record the namespace: the result tells it.
@@ -245,14 +227,10 @@ func TestTakingOverInARoot(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.attach("root/cni", cbr, runtime("/netns/c1"))
-	if err := os.Mkdir(w.path("root/netns"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Mkdir(w.path("root/netns"), 0o700))
 	w.node.Root, w.node.CacheDir, w.node.MultusDir = w.path("root"), "/cni", "/multus"
 	w.life.Root = w.node.Root
-	if diff := cmp.Diff([]string{"adopted multi/c1/eth0 cbr:eth0 gone"}, w.take(w.node.Attachments(), false)); diff != "" {
-		t.Fatalf("(-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "got", w.take(w.node.Attachments(), false), []string{"adopted multi/c1/eth0 cbr:eth0 gone"})
 	if err := w.life.Del(t.Context(), lifecycle.Removal{Key: eth0}); err != nil || w.exists("root/cni/results/cbr-c1-eth0") {
 		t.Errorf("the entry is left: %v", err)
 	}
@@ -267,17 +245,13 @@ func TestDryRun(t *testing.T) {
 	rt.ContainerID = "c2"
 	w.attach("cni", cbr, rt)
 	want := []string{"adoptable multi/c1/eth0 cbr:eth0", "adoptable multi/c2/eth0 cbr:eth0"}
-	if diff := cmp.Diff(want, w.take(w.node.Attachments(), true)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "got", w.take(w.node.Attachments(), true), want)
 	if _, err := os.Lstat(w.life.Dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the state directory is there: %v", err)
 	}
 	w.take(w.node.Attachments(), false)
 	want = []string{"recorded multi/c1/eth0 cbr:eth0", "recorded multi/c2/eth0 cbr:eth0"}
-	if diff := cmp.Diff(want, w.take(w.node.Attachments(), true)); diff != "" {
-		t.Errorf("after (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "after", w.take(w.node.Attachments(), true), want)
 	for _, dryRun := range []bool{false, true} {
 		w.write("state/c1@multi@eth0.json", "x")
 		got := w.take(w.node.Attachments(), dryRun)
@@ -318,15 +292,11 @@ func TestManyEntries(t *testing.T) {
 	w.write("cni/results/x", "")
 	for i := range n {
 		id := fmt.Sprintf("c%d", i)
-		if err := os.WriteFile(w.path("cni/results/cbr-"+id+"-eth0"), []byte(text("cniCacheV1", id, cbr, "null")), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, os.WriteFile(w.path("cni/results/cbr-"+id+"-eth0"), []byte(text("cniCacheV1", id, cbr, "null")), 0o600))
 	}
 	count := 0
 	for _, err := range w.node.Attachments() {
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		count++
 	}
 	if count != n {

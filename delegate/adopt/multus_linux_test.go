@@ -9,9 +9,9 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -40,13 +40,9 @@ func (w *world) multus(networks ...string) {
 func asList(t testing.TB, conf string) string {
 	t.Helper()
 	n, err := netconf.Parse([]byte(conf))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	list, err := n.MarshalJSON()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	return string(list)
 }
 
@@ -63,12 +59,8 @@ func TestWhatMultusAttached(t *testing.T) {
 	w.multusOf("c2", "eth0")
 
 	const all = " multi/c1/eth0 cbr:eth0 storage:net1 fast:fast0 late:late0"
-	if diff := cmp.Diff([]string{"adopted" + all}, w.take(w.node.Attachments(), false)); diff != "" {
-		t.Fatalf("first (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"recorded" + all}, w.take(w.node.Attachments(), false)); diff != "" {
-		t.Errorf("again (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "first", w.take(w.node.Attachments(), false), []string{"adopted" + all})
+	nodetest.Equal(t, "again", w.take(w.node.Attachments(), false), []string{"recorded" + all})
 	if err := w.life.Check(t.Context(), eth0); err != nil {
 		t.Error(err)
 	}
@@ -76,9 +68,7 @@ func TestWhatMultusAttached(t *testing.T) {
 	if err := w.life.Del(t.Context(), lifecycle.Removal{Key: eth0}); err != nil {
 		t.Error(err)
 	}
-	if diff := cmp.Diff([]string{"DEL ipvlan late0", "DEL ipvlan fast0", "DEL macvlan net1", "DEL portmap eth0", "DEL bridge eth0"}, w.exec.Trace()[checks:]); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "calls", w.exec.Trace()[checks:], []string{"DEL ipvlan late0", "DEL ipvlan fast0", "DEL macvlan net1", "DEL portmap eth0", "DEL bridge eth0"})
 	for _, c := range w.exec.Calls() {
 		if !strings.Contains(strings.Join(c.Env, " "), "CNI_ARGS=K="+c.IfName+" ") && !strings.HasSuffix(strings.Join(c.Env, " "), "CNI_ARGS=K="+c.IfName) || stdin(t, c, "prevResult") == "" {
 			t.Errorf("%s: environment %q, stdin %s", c, c.Env, c.Stdin)
@@ -139,9 +129,7 @@ func TestInterfaceOfTheRuntime(t *testing.T) {
 			default:
 				w.write("cni/results/m-c1-"+tt.runtime, entry("m", tt.runtime))
 			}
-			if diff := cmp.Diff([]string{"adopted " + tt.want}, w.take(w.node.Attachments(), false)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			nodetest.Equal(t, "got", w.take(w.node.Attachments(), false), []string{"adopted " + tt.want})
 		})
 	}
 }
@@ -153,17 +141,11 @@ func TestMultusMayBeAtWork(t *testing.T) {
 	w := newWorld(t)
 	state := w.write("multus/c1", "["+saved(cbr, "")+","+saved(storage, "")+"]")
 	want := []string{"skipped: $DIR/multus/c1: not all networks are recorded yet: the container may just be attached"}
-	if diff := cmp.Diff(want, w.take(w.node.Attachments(), false)); diff != "" {
-		t.Errorf("before (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "before", w.take(w.node.Attachments(), false), want)
 	w.multus("eth0", cbr)
-	if diff := cmp.Diff(want, w.take(w.node.Attachments(), false)); diff != "" {
-		t.Errorf("between (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "between", w.take(w.node.Attachments(), false), want)
 	w.old(state)
-	if diff := cmp.Diff([]string{"adopted multi/c1/eth0 cbr:eth0 storage:net1"}, w.take(w.node.Attachments(), false)); diff != "" {
-		t.Errorf("after (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "after", w.take(w.node.Attachments(), false), []string{"adopted multi/c1/eth0 cbr:eth0 storage:net1"})
 	for r := range w.life.Records(t.Context()) {
 		if a := r.Attached[1]; a.NetNS != unseen || a.Args != "K=eth0" || a.Result != nil {
 			t.Errorf("%+v", a)
@@ -172,15 +154,11 @@ func TestMultusMayBeAtWork(t *testing.T) {
 	if err := w.life.Del(t.Context(), lifecycle.Removal{Key: eth0}); err != nil {
 		t.Error(err)
 	}
-	if diff := cmp.Diff([]string{"DEL macvlan net1", "DEL portmap eth0", "DEL bridge eth0"}, w.exec.Trace()); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "calls", w.exec.Trace(), []string{"DEL macvlan net1", "DEL portmap eth0", "DEL bridge eth0"})
 	// A container that is gone is not being attached.
 	w.write("multus/c2", "["+saved(cbr, "")+","+saved(storage, "")+"]")
 	w.attach("multus", cbr, libcni.RuntimeConf{ContainerID: "c2", NetNS: away, IfName: "eth0"})
-	if diff := cmp.Diff([]string{"adopted multi/c2/eth0 cbr:eth0 storage:net1 gone"}, w.take(w.node.Attachments(), false)); diff != "" {
-		t.Errorf("gone (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "gone", w.take(w.node.Attachments(), false), []string{"adopted multi/c2/eth0 cbr:eth0 storage:net1 gone"})
 }
 
 // Multus before 3.7 had the results of its networks in the runtime's cache. They
@@ -192,12 +170,8 @@ func TestMultusWithTheCacheOfTheRuntime(t *testing.T) {
 	w.attach("cni", cbr, runtime(unseen))
 	w.attach("cni", asList(t, storage), libcni.RuntimeConf{ContainerID: "c1", NetNS: unseen, IfName: "net1"})
 	want := []string{"adopted multi/c1/eth0 cbr:eth0 storage:net1", "recorded multi/c1/eth0 cbr:eth0"}
-	if diff := cmp.Diff(want, w.take(w.node.Attachments(), false)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"c1/eth0 added"}, w.states()); diff != "" {
-		t.Errorf("records (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "got", w.take(w.node.Attachments(), false), want)
+	nodetest.Equal(t, "records", w.states(), []string{"c1/eth0 added"})
 }
 
 // Where Multus has not kept the configuration as it got it, what it read of it
@@ -206,9 +180,7 @@ func TestStateOfMultusWithoutBytes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.old(w.write("multus/c1", `[{"Conf":`+storage+`,"ConfList":{"plugins":null}},{"Conf":{"name":"","type":""},"ConfList":`+fast+`,"Bytes":""}]`))
-	if diff := cmp.Diff([]string{"adopted multi/c1/eth0 storage:eth0 fast:net1"}, w.take(w.node.Attachments(), false)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "got", w.take(w.node.Attachments(), false), []string{"adopted multi/c1/eth0 storage:eth0 fast:net1"})
 }
 
 // A file in Multus's directory that is not its state of a container is reported
@@ -278,9 +250,7 @@ func TestUnusableEntryOfMultus(t *testing.T) {
 		if len(got) != 1 || !strings.HasPrefix(got[0], "skipped: $DIR/"+file+": ") {
 			t.Errorf("%q", got)
 		}
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, os.Remove(path))
 		w.multusOf("c1", "eth0")
 	}
 }
@@ -295,9 +265,7 @@ func TestGCOfWhatMultusAttached(t *testing.T) {
 	if err := w.life.GC(t.Context(), lifecycle.Collection{Network: "multi", Valid: []types.GCAttachment{}}); err != nil {
 		t.Error(err)
 	}
-	if diff := cmp.Diff([]string{"DEL macvlan net1", "DEL portmap eth0", "DEL bridge eth0"}, w.exec.Trace()); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "calls", w.exec.Trace(), []string{"DEL macvlan net1", "DEL portmap eth0", "DEL bridge eth0"})
 }
 
 // A meta-plugin that has taken Multus's place may keep its records in the same
@@ -310,9 +278,7 @@ func TestRecordsBesideTheStateOfMultus(t *testing.T) {
 	w.multus("eth0", cbr)
 	w.write("multus/.tmp-1", "x")
 	for _, want := range []string{"adopted", "recorded"} {
-		if diff := cmp.Diff([]string{want + " multi/c1/eth0 cbr:eth0"}, w.take(w.node.Attachments(), false)); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
-		}
+		nodetest.Equal(t, "got", w.take(w.node.Attachments(), false), []string{want + " multi/c1/eth0 cbr:eth0"})
 	}
 	if err := w.life.Del(t.Context(), lifecycle.Removal{Key: eth0}); err != nil || w.exists("multus/c1") {
 		t.Errorf("the state is left: %v", err)

@@ -8,10 +8,10 @@ import (
 	"testing"
 
 	"github.com/containernetworking/plugins/pkg/ns"
-	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // newNetNS makes a namespace with an interface of that MAC and address.
@@ -75,9 +75,7 @@ func TestWhoseContainerItIs(t *testing.T) {
 			w.write("cni/results/cbr-c1-eth0", fmt.Sprintf(`{"kind":"cniCacheV1","containerId":"c1","config":%q,"ifName":"eth0","networkName":"cbr","netns":%q,"result":%s}`,
 				b64(cbr), netns, `{"cniVersion":"1.0.0",`+tt.result[1:]))
 			for a, err := range w.node.Attachments() {
-				if err != nil {
-					t.Fatal(err)
-				}
+				nodetest.OK(t, err)
 				want := netns
 				if tt.gone {
 					want = ""
@@ -123,10 +121,6 @@ func TestReusedNamespaceIsTheOther(t *testing.T) {
 		w.write("cni/results/cbr-"+id+"-eth0", fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"config":%q,"ifName":"eth0","networkName":"cbr","netns":%q,"result":%s}`,
 			id, b64(cbr), netns, `{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"x","mac":"`+mac+`"}]}`))
 	}
-	if diff := cmp.Diff([]string{"adopted multi/c1/eth0 cbr:eth0 gone", "adopted multi/c2/eth0 cbr:eth0"}, w.take(w.node.Attachments(), false)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"c1/eth0 deleting", "c2/eth0 added"}, w.states()); diff != "" {
-		t.Errorf("records (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "got", w.take(w.node.Attachments(), false), []string{"adopted multi/c1/eth0 cbr:eth0 gone", "adopted multi/c2/eth0 cbr:eth0"})
+	nodetest.Equal(t, "records", w.states(), []string{"c1/eth0 deleting", "c2/eth0 added"})
 }

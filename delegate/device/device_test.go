@@ -11,6 +11,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/device"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -126,9 +127,7 @@ func TestAllocate(t *testing.T) {
 			mark := device.Device{ID: "behind the argument"}
 			used := append(slices.Clone(tc.used), mark)
 			got, err := device.Allocate(tc.containers, used[:len(tc.used)], tc.requests...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Error(diff)
 			}
@@ -239,9 +238,7 @@ func TestTheOrderInWhichTheKubeletListsDevicesOfAContainerDoesNotMatter(t *testi
 		devices = append(devices[1:], devices[0])
 		for _, ds := range [][]device.Device{devices, reversed(devices)} {
 			got, err := device.Allocate([]device.Container{{Devices: ds}}, nil, asks(vf, vf, nic, vf, vf)...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			if want == nil {
 				want = got
 			}
@@ -263,18 +260,12 @@ func TestGiveKeepsEverythingElseOfTheConfiguration(t *testing.T) {
 	n, err := netconf.Parse([]byte(`{"cniVersion":"1.0.0","name":"sriov-net","plugins":[
 		{"type":"sriov","vni":12345678901234567890,"f":1.0,"deviceID":"of the definition","capabilities":{"deviceID":true}},
 		{"type":"tuning"}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	before := delegate.Attachment{Network: n, CapabilityArgs: map[string]json.RawMessage{"mac": json.RawMessage(`"02:00:00:00:00:01"`)}}
 	a, err := device.Give(before, "0000:3b:02.1<&>")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	text, err := a.Network.MarshalJSON()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	for _, part := range []string{
 		`{"capabilities":{"deviceID":true},"deviceID":"0000:3b:02.1<&>","f":1.0,"pciBusID":"0000:3b:02.1<&>","type":"sriov","vni":12345678901234567890}`,
 		`{"deviceID":"0000:3b:02.1<&>","pciBusID":"0000:3b:02.1<&>","type":"tuning"}`,
@@ -292,9 +283,7 @@ func TestGiveKeepsEverythingElseOfTheConfiguration(t *testing.T) {
 	}
 	for i, declared := range []bool{true, false} {
 		p, err := a.Network.Request(i, netconf.Request{CapabilityArgs: a.CapabilityArgs})
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		if has := strings.Contains(string(p), "runtimeConfig"); has != declared {
 			t.Errorf("plugin %d gets capability arguments: %v, want %v", i, has, declared)
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/devinfo"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
@@ -29,9 +30,7 @@ func attachment(t *testing.T, capability, device string) delegate.Attachment {
 		conf = `{"cniVersion":"1.0.0","name":"fast","plugins":[{"type":"sriov"},{"type":"tuning","capabilities":{"` + capability + `":true}}]}`
 	}
 	n, err := netconf.Parse([]byte(conf))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	a := delegate.Attachment{Network: n, ContainerID: "c1", IfName: "net1"}
 	if device != "" {
 		a.Origin = nad.Origin{Use: nad.Selected, Resource: vf, Device: device}.JSON()
@@ -48,9 +47,7 @@ func node(t *testing.T) (root string, d devinfo.Dir) {
 		os.MkdirAll(filepath.Join(root, "run"), 0o755), os.MkdirAll(filepath.Join(root, "var"), 0o755),
 		os.Symlink("/run", filepath.Join(root, "var", "run")),
 	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 	}
 	return root, devinfo.Dir{Root: root, Owner: "/var/lib/cni/multinet"}
 }
@@ -62,9 +59,7 @@ func at(root, file string) string {
 
 func write(t *testing.T, file, text string) {
 	t.Helper()
-	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644)); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644)))
 }
 
 func TestAnAttachmentHasAFileIfAPluginOrADeviceNeedsOne(t *testing.T) {
@@ -104,9 +99,7 @@ func TestEveryAttachmentHasAFileOfItsOwn(t *testing.T) {
 			for _, container := range []string{"c", "c-e", `c" "e`, "../../x"} {
 				for _, ifname := range []string{"e", "c-e"} {
 					n, err := netconf.Parse([]byte(`{"cniVersion":"1.0.0","name":"` + network + `","plugins":[{"type":"x","capabilities":{"CNIDeviceInfoFile":true}}]}`))
-					if err != nil {
-						t.Fatal(err)
-					}
+					nodetest.OK(t, err)
 					a := devinfo.Dir{Owner: owner}.Assign(delegate.Attachment{Network: n, ContainerID: container, IfName: ifname})
 					name := filepath.Base(a.Files[0])
 					which := strings.Join([]string{owner, network, container, ifname}, "|")
@@ -135,9 +128,7 @@ func TestWhatTheDevicePluginHasWrittenIsCopiedForEveryoneToRead(t *testing.T) {
 		t.Errorf("before Fill: %v, %v", none, err)
 	}
 	write(t, dp, pci)
-	if err := d.Fill(a); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, d.Fill(a))
 	for path, want := range map[string]os.FileMode{at(root, a.Files[0]): 0o444, filepath.Dir(at(root, a.Files[0])): 0o755 | os.ModeDir, filepath.Join(root, "run/k8s.cni.cncf.io"): 0o755 | os.ModeDir} {
 		if info, err := os.Lstat(path); err != nil || info.Mode() != want {
 			t.Errorf("%s: %v, %v, want mode %v", path, info, err, want)
@@ -152,9 +143,7 @@ func TestWhatTheDevicePluginHasWrittenIsCopiedForEveryoneToRead(t *testing.T) {
 		t.Error(diff, err)
 	}
 	// What an earlier attachment has left is not taken for that of this one.
-	if err := errors.Join(os.Remove(dp), d.Fill(a)); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, errors.Join(os.Remove(dp), d.Fill(a)))
 	if got, err := devinfo.Load(root, a); got != nil || err != nil {
 		t.Errorf("after the device plugin's file has gone: %v, %v", got, err)
 	}
@@ -164,9 +153,7 @@ func TestAPluginMayReplaceTheFile(t *testing.T) {
 	t.Parallel()
 	root, d := node(t)
 	a := d.Assign(attachment(t, devinfo.Capability, ""))
-	if err := d.Fill(a, attachment(t, "", "")); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, d.Fill(a, attachment(t, "", "")))
 	write(t, at(root, a.Files[0]), `{"type":"vhost-user","vhost-user":{"mode":"client","path":"/x"}}`)
 	want := &status.DeviceInfo{Type: "vhost-user", VhostUser: &status.VhostDevice{Mode: "client", Path: "/x"}}
 	if got, err := devinfo.Load(root, a); err != nil || cmp.Diff(want, got) != "" {
@@ -264,9 +251,7 @@ func TestSweepRemovesOldFilesThatNoRecordHas(t *testing.T) {
 		}
 		if file != young.Files[0] {
 			old := time.Now().Add(-2 * time.Hour)
-			if err := os.Chtimes(at(root, file), old, old); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, os.Chtimes(at(root, file), old, old))
 		}
 	}
 	// The directory had another name when the record was made.
@@ -288,9 +273,7 @@ func TestSweepRemovesOldFilesThatNoRecordHas(t *testing.T) {
 		}
 	}
 	// Nothing that is left is both ours and old.
-	if err := os.Remove(at(root, used.Files[0])); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Remove(at(root, used.Files[0])))
 	if removed, err := d.Sweep(nil); removed != nil || err != nil {
 		t.Errorf("with young files: %q, %v", removed, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/delegate/devinfo"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // Runtimes run plugins with any umask.
@@ -17,9 +18,7 @@ func TestEveryoneCanReadTheFilesWhateverTheUmaskIs(t *testing.T) {
 	root, d := node(t)
 	write(t, filepath.Join(root, "run/k8s.cni.cncf.io/devinfo/dp/vendor.example-vf-id-device.json"), pci)
 	private := filepath.Join(root, "run/k8s.cni.cncf.io")
-	if err := os.Chmod(private, 0o711); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Chmod(private, 0o711))
 	a := d.Assign(attachment(t, devinfo.Capability, "id"))
 	done := make(chan error)
 	go func() {
@@ -31,9 +30,7 @@ func TestEveryoneCanReadTheFilesWhateverTheUmaskIs(t *testing.T) {
 		}
 		done <- err
 	}()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, <-done)
 	file := at(root, a.Files[0])
 	for path, want := range map[string]os.FileMode{file: 0o444, filepath.Dir(file): 0o755 | os.ModeDir, private: 0o711 | os.ModeDir} {
 		if info, err := os.Lstat(path); err != nil || info.Mode() != want {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/metacni/metacni/delegate/devinfo"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 func TestFilesThatCannotBeUsedAreErrors(t *testing.T) {
@@ -25,18 +26,14 @@ func TestFilesThatCannotBeUsedAreErrors(t *testing.T) {
 		write(t, filepath.Join(root, "etc/passwd"), pci)
 		// of an attachment
 		a := d.Assign(attachment(t, devinfo.Capability, ""))
-		if err := errors.Join(d.Fill(a), make(at(root, a.Files[0]))); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, errors.Join(d.Fill(a), make(at(root, a.Files[0]))))
 		if got, err := devinfo.Load(root, a); got != nil || err == nil || !strings.Contains(err.Error(), "device information of net1") {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}
 		// of a device plugin
 		b := d.Assign(attachment(t, "", "id"))
 		dp := filepath.Join(root, "run/k8s.cni.cncf.io/devinfo/dp/vendor.example-vf-id-device.json")
-		if err := errors.Join(os.MkdirAll(filepath.Dir(dp), 0o755), make(dp)); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, errors.Join(os.MkdirAll(filepath.Dir(dp), 0o755), make(dp)))
 		err := d.Fill(b)
 		got, loadErr := devinfo.Load(root, b)
 		if got != nil || err == nil && loadErr == nil {

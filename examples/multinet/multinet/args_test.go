@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/skel"
-	"github.com/google/go-cmp/cmp"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
@@ -64,15 +64,11 @@ func TestSelectionArguments(t *testing.T) {
 			conf := keys(fmt.Sprintf(`"delegates":[{"type":"bridge",%[1]s},{"type":"tuning","name":"second",%[1]s}]`, capabilities), annotated(tt.selection, tt.runtime...))
 			h.mustRun(t, "ADD", conf)
 			got := arguments(t, h)
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("arguments (-want +got):\n%s", diff)
-			}
+			nodetest.Equal(t, "arguments", got, tt.want)
 			// CHECK and DEL use the same arguments, without any annotation.
 			h.trace()
 			h.mustRun(t, "CHECK", bridge)
-			if diff := cmp.Diff(tt.want, arguments(t, h)); diff != "" {
-				t.Errorf("arguments of CHECK (-want +got):\n%s", diff)
-			}
+			nodetest.Equal(t, "arguments of CHECK", arguments(t, h), tt.want)
 			h.trace()
 			h.mustRun(t, "DEL", bridge)
 			if got := arguments(t, h); len(got) != 3 || got[0] != tt.want[2] || got[2] != tt.want[0] {
@@ -142,17 +138,13 @@ func TestLegacyArgs(t *testing.T) {
 			wantTrace(t, h)
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		var got []string
 		for _, c := range h.exec.Calls() {
 			got = append(got, c.Args)
 		}
 		want := []string{"IP=1.2.3.4;K=v", "K=v;IP=10.9.1.5/24,fd00::5;MAC=02:00:00:00:00:01", "K=v"}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("CNI_ARGS (-want +got):\n%s", diff)
-		}
+		nodetest.Equal(t, "CNI_ARGS", got, want)
 		h.trace()
 		h.mustRun(t, "DEL", bridge)
 		if got := h.exec.Calls()[4].Args; got != want[1] {
@@ -169,9 +161,7 @@ func arguments(t *testing.T, h *host) []string {
 	var all []string
 	for _, c := range h.exec.Calls()[h.seen:] {
 		var in struct{ RuntimeConfig, Args json.RawMessage }
-		if err := json.Unmarshal(c.Stdin, &in); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, json.Unmarshal(c.Stdin, &in))
 		text := func(raw json.RawMessage) string {
 			if raw == nil {
 				return "null"

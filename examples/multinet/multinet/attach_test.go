@@ -16,6 +16,7 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -114,9 +115,7 @@ func TestAttributesReachThePlugins(t *testing.T) {
 	}
 	h.mustSecondary(t, "ADD", `{"type":"macvlan","capabilities":{"ips":true,"mac":true},"x":9007199254740993}`, with, func(a *skel.CmdArgs) { a.Args = "K=v" })
 	want := []string{`{"ips":["10.0.0.5/24"],"mac":"02:00:00:00:00:01"} {"cni":{"a":{"b":1.0}}}`}
-	if diff := cmp.Diff(want, arguments(t, h)); diff != "" {
-		t.Errorf("ADD (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "ADD", arguments(t, h), want)
 	call := h.exec.Calls()[h.seen]
 	if in := h.stdin(t, 0); in["name"] != "multi" || in["cniVersion"] != "1.1.0" {
 		t.Errorf("not completed: %v", in)
@@ -126,9 +125,7 @@ func TestAttributesReachThePlugins(t *testing.T) {
 	}
 	h.trace()
 	h.mustSecondary(t, "DEL", "", wire.Attributes{})
-	if diff := cmp.Diff(want, arguments(t, h)); diff != "" {
-		t.Errorf("DEL (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "DEL", arguments(t, h), want)
 	h.mustRun(t, "DEL", bridge)
 	h.clean(t)
 }
@@ -178,16 +175,12 @@ func TestRecordSaysThatANetworkWasAttachedLater(t *testing.T) {
 	h.mustRun(t, "ADD", bridge)
 	h.mustSecondary(t, "ADD", green, wire.Attributes{MAC: "02:00:00:00:00:01"})
 	n, err := netconf.Parse([]byte(green))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	conf := fmt.Appendf(nil, `{"cniDir":%q,"type":"multinet"}`, h.state())
 	given := nad.Origin{Use: nad.Attached, Definition: nad.Ref{Namespace: "a", Name: "green"}}.JSON()
 	for ifname, origin := range map[string]json.RawMessage{"hot1": nil, "hot2": given} {
 		a := delegate.Attachment{Network: n, ContainerID: "c1", IfName: ifname, Origin: origin}
-		if err := Attach(t.Context(), h.process(), conf, a); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, Attach(t.Context(), h.process(), conf, a))
 	}
 	got := h.origins(t)
 	slices.Sort(got)
@@ -197,9 +190,7 @@ func TestRecordSaysThatANetworkWasAttachedLater(t *testing.T) {
 		`hot1 {"use":"attached"}`,
 		`hot2 {"use":"attached","definition":"a/green"}`,
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("origins (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "origins", got, want)
 }
 
 // The network namespace may be given by another path. The recorded path stays,
@@ -208,12 +199,8 @@ func TestAttachByAnotherPathOfTheNamespace(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
 	netns := filepath.Join(h.dir, "netns")
-	if err := os.WriteFile(netns, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Link(netns, netns+"2"); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(netns, nil, 0o600))
+	nodetest.OK(t, os.Link(netns, netns+"2"))
 	h.mustRun(t, "ADD", bridge)
 	h.trace()
 	h.mustSecondary(t, "ADD", green, wire.Attributes{}, func(a *skel.CmdArgs) { a.Netns = netns + "2" })
@@ -349,15 +336,11 @@ func TestAttachAndDetach(t *testing.T) {
 	h.trace()
 	conf := fmt.Appendf(nil, `{"cniDir":%q,"type":"multinet"}`, h.state())
 	n, err := netconf.Parse([]byte(green))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	a := delegate.Attachment{
 		Network: n, ContainerID: "c1", Args: "K8S_POD_NAME=p", CapabilityArgs: map[string]json.RawMessage{"ips": json.RawMessage(`["10.9.1.7/24"]`)},
 	}
-	if err := Attach(t.Context(), h.process(), conf, a); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, Attach(t.Context(), h.process(), conf, a))
 	calls := h.exec.Calls()
 	if got := string(calls[len(calls)-1].Stdin); !strings.Contains(got, `"ips":["10.9.1.7/24"]`) {
 		t.Errorf("the plugin was given %s", got)
@@ -369,9 +352,7 @@ func TestAttachAndDetach(t *testing.T) {
 	wantError(t, Attach(t.Context(), h.process(), conf, a), 7, `"eth0"`)
 	a.ContainerID = "c2"
 	wantError(t, Attach(t.Context(), h.process(), conf, a), 7, `"c2"`)
-	if err := Detach(t.Context(), h.process(), conf, "c1", "net2"); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, Detach(t.Context(), h.process(), conf, "c1", "net2"))
 	if err := Detach(t.Context(), h.process(), conf, "c1", "net2"); err != nil { // what is gone is gone
 		t.Fatal(err)
 	}

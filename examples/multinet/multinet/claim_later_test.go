@@ -11,6 +11,7 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/devinfo"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
@@ -191,9 +192,7 @@ func TestSweepOfAClaimedNetwork(t *testing.T) {
 			}
 			mode, tried = tt.now, nil
 			s := &lifecycle.Sweeper{}
-			if err := PrepareSweep(t.Context(), s, h.process(), h.cluster, []byte(h.conf(tt.keys+bridge)), ""); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, PrepareSweep(t.Context(), s, h.process(), h.cluster, []byte(h.conf(tt.keys+bridge)), ""))
 			swept, err := s.Sweep(t.Context())
 			if err != nil || swept != tt.swept {
 				t.Errorf("%+v, %v, want %+v", swept, err, tt.swept)

@@ -9,9 +9,9 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -91,9 +91,7 @@ func TestClaimedNetworksAreAttachedAfterSelectedOnes(t *testing.T) {
 						got = append(got, fmt.Sprint(p.Type(), " ", a.IfName, " ", a.Network.Name()))
 					}
 				}
-				if diff := cmp.Diff(tt.want, strings.Join(got, ", ")); diff != "" {
-					t.Errorf("attached (-want +got):\n%s", diff)
-				}
+				nodetest.Equal(t, "attached", strings.Join(got, ", "), tt.want)
 				h.mustRun(t, "CHECK", bridge, podOf(tt.namespace))
 				h.mustRun(t, "DEL", bridge, podOf(tt.namespace))
 				h.clean(t)
@@ -275,16 +273,12 @@ func TestRecordSaysWhichClaimANetworkIsAttachedFor(t *testing.T) {
 		`net1 {"use":"claimed","definition":"a/blue","uid":"u-blue","version":"1","claim":{"uid":"uid-c","name":"c","request":"first/sub","pool":"node","device":"a/blue","share":"s1"},"podSource":"api"}`,
 		`net2 {"use":"claimed","claim":{"uid":"uid-d","name":"d","request":"r","pool":"node","device":"r"},"podSource":"api"}`,
 	}
-	if diff := cmp.Diff(want, h.origins(t)); diff != "" {
-		t.Errorf("origins (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "origins", h.origins(t), want)
 	var names []string
 	for _, s := range NetworkStatus(recorded(t, h, "c1")) {
 		names = append(names, fmt.Sprint(s.Name, " ", s.Interface, " ", s.Default))
 	}
-	if diff := cmp.Diff([]string{"multi eth0 true", "a/blue net1 false", "inline net2 false"}, names); diff != "" {
-		t.Errorf("status (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "status", names, []string{"multi eth0 true", "a/blue net1 false", "inline net2 false"})
 }
 
 // Everything of a transaction with claims is undone, whatever fails.

@@ -10,10 +10,10 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
@@ -98,9 +98,7 @@ func TestClusterIsAskedForWhatIsNotThere(t *testing.T) {
 			})
 			h.write(t, "net.d/odd.conf", `{"name":"Odd_1","type":"bridge"}`)
 			h.mustRun(t, "ADD", strings.ReplaceAll(tt.keys, "$DIR", h.dir), tt.pod)
-			if diff := cmp.Diff(tt.want, asked); diff != "" {
-				t.Errorf("asked (-want +got):\n%s", diff)
-			}
+			nodetest.Equal(t, "asked", asked, tt.want)
 			if got := strings.Join(h.attached(t), ", "); got != tt.attached {
 				t.Errorf("attached %s, want %s", got, tt.attached)
 			}

@@ -18,6 +18,7 @@ import (
 	"github.com/metacni/metacni/delegate/device"
 	"github.com/metacni/metacni/delegate/devinfo"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -190,9 +191,7 @@ func TestDeviceInformationIsThereFromAddToDel(t *testing.T) {
 	var given struct {
 		RuntimeConfig map[string]string `json:"runtimeConfig"`
 	}
-	if err := json.Unmarshal(h.exec.Calls()[1].Stdin, &given); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, json.Unmarshal(h.exec.Calls()[1].Stdin, &given))
 	for _, i := range []int{0, 2} { // they do not declare the capability
 		if text := string(h.exec.Calls()[i].Stdin); strings.Contains(text, devinfo.Capability) {
 			t.Errorf("call %d is given %s", i, text)
@@ -210,9 +209,7 @@ func TestDeviceInformationIsThereFromAddToDel(t *testing.T) {
 		t.Fatal(rs, err)
 	}
 	networks := rs[0].Status(nil)
-	if err := devinfo.Describe("", networks, rs[0].Attached...); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, devinfo.Describe("", networks, rs[0].Attached...))
 	var got []string
 	for _, n := range networks {
 		text := n.Interface
@@ -261,9 +258,7 @@ func TestGCRemovesOldDeviceInformationThatNoRecordHas(t *testing.T) {
 	}
 	old := time.Now().Add(-2 * time.Hour)
 	for _, f := range []string{file, lost} {
-		if err := errors.Join(os.WriteFile(f, []byte("{}"), 0o644), os.Chtimes(f, old, old)); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, errors.Join(os.WriteFile(f, []byte("{}"), 0o644), os.Chtimes(f, old, old)))
 	}
 	gc := keys(declared, `"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]`)
 	h.write(t, "state/damaged@c9@eth0.json", "{")
@@ -271,9 +266,7 @@ func TestGCRemovesOldDeviceInformationThatNoRecordHas(t *testing.T) {
 	if _, err := os.Stat(lost); err != nil {
 		t.Errorf("removed although not all records can be read: %v", err)
 	}
-	if err := os.Remove(filepath.Join(h.state(), "damaged@c9@eth0.json")); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Remove(filepath.Join(h.state(), "damaged@c9@eth0.json")))
 	h.mustRun(t, "GC", gc)
 	if _, err := os.Stat(lost); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the lost file: %v", err)

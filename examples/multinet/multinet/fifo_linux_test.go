@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // A FIFO in confDir does not make a command hang, and does not hide networks in
@@ -13,9 +15,7 @@ func TestFIFOAmongConfigurations(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "1.1.0")
 	fifo := filepath.Join(h.dir, "net.d", "00-fifo.conf")
-	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, syscall.Mkfifo(fifo, 0o600))
 	for _, command := range []string{"ADD", "STATUS"} {
 		for conf, says := range map[string]string{
 			fmt.Sprintf(`"clusterNetwork":%q`, fifo):                  "clusterNetwork",

@@ -8,6 +8,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
@@ -44,9 +45,7 @@ func FuzzADD(f *testing.F) {
 		h.write(t, "net.d/kube-system/blue.conf", definition)
 		h.write(t, "net.d/b/blue.conf", `{"type":"macvlan","foreign":"`+h.dir+`"}`)
 		annotations, err := json.Marshal(map[string]string{nad.NetworksAnnotation: networks, nad.DefaultNetworkAnnotation: primary})
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		conf := h.conf(keys(bridge, `"namespaceIsolation":true`, `"runtimeConfig":{"io.kubernetes.cri.pod-annotations":`+string(annotations)+`}`))
 		args := skel.CmdArgs{
 			ContainerID: "c1", IfName: "eth0", Netns: h.dir + "/absent", Args: "K8S_POD_NAMESPACE=a;K8S_POD_NAME=p;K8S_POD_UID=u1", StdinData: []byte(conf),

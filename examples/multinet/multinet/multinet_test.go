@@ -17,11 +17,11 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/status"
 )
 
@@ -68,9 +68,7 @@ func result(cidr string) *types100.Result {
 func (h *host) write(t testing.TB, name, text string) {
 	t.Helper()
 	path := filepath.Join(h.dir, name)
-	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)))
 }
 
 // conf is a configuration with more keys, as JSON without the braces.
@@ -136,9 +134,7 @@ func (h *host) stdin(t *testing.T, i int) map[string]any {
 		t.Fatalf("%d calls only: %q", len(calls), h.exec.Trace())
 	}
 	var keys map[string]any
-	if err := json.Unmarshal(calls[i].Stdin, &keys); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, json.Unmarshal(calls[i].Stdin, &keys))
 	return keys
 }
 
@@ -157,9 +153,7 @@ func (h *host) clean(t *testing.T) {
 func (h *host) records(t *testing.T) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(h.state(), "*.json*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	for i := range files {
 		files[i] = strings.TrimPrefix(files[i], h.state()+"/")
 	}
@@ -201,9 +195,7 @@ func wantError(t *testing.T, err error, code uint, words ...string) {
 
 func wantTrace(t *testing.T, h *host, want ...string) {
 	t.Helper()
-	if diff := cmp.Diff(want, h.trace(), cmpopts.EquateEmpty()); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "calls", h.trace(), want)
 }
 
 // ADD, CHECK and DEL of a container with four networks: their order, the names of the
@@ -270,9 +262,7 @@ func TestNames(t *testing.T) {
 			for _, c := range h.exec.Calls() {
 				got = append(got, c.IfName)
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("names (-want +got):\n%s", diff)
-			}
+			nodetest.Equal(t, "names", got, tt.want)
 		})
 	}
 	t.Run("of other records", func(t *testing.T) {
@@ -320,9 +310,7 @@ func TestNetworks(t *testing.T) {
 			for i, c := range h.exec.Calls() {
 				got = append(got, fmt.Sprint(c, " ", h.stdin(t, i)["name"]))
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("calls (-want +got):\n%s", diff)
-			}
+			nodetest.Equal(t, "calls", got, tt.want)
 		})
 	}
 }

@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/skel"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
@@ -78,9 +78,7 @@ func TestDefinitionsAreFilesInTheirNamespace(t *testing.T) {
 			h.write(t, "net.d/team-b/other.conf", "")
 			h.write(t, "mirror/team-a/blue.conf", `{"type":"bridge"}`)
 			h.mustRun(t, "ADD", keys(bridge, strings.ReplaceAll(tt.keys, "$DIR", h.dir)), tt.pod)
-			if diff := cmp.Diff(append([]string{"ADD bridge eth0 multi"}, tt.want...), h.attached(t)); diff != "" {
-				t.Errorf("calls (-want +got):\n%s", diff)
-			}
+			nodetest.Equal(t, "calls", h.attached(t), append([]string{"ADD bridge eth0 multi"}, tt.want...))
 		})
 	}
 }
@@ -112,9 +110,7 @@ func TestRecordSaysWhyANetworkIsAttached(t *testing.T) {
 	h.write(t, "net.d/kube-system/pods.conf", `{"type":"bridge"}`)
 	d := nad.Definition{Ref: nad.Ref{Namespace: "a", Name: "blue"}, UID: "u7", Version: "41", Config: `{"type":"macvlan"}`}
 	files, err := d.Files()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	for _, f := range files {
 		if f.Data != nil {
 			h.write(t, "net.d/"+f.Name, string(f.Data))
@@ -129,9 +125,7 @@ func TestRecordSaysWhyANetworkIsAttached(t *testing.T) {
 		`net2 {"use":"selected","definition":"a/blue","uid":"u7","version":"41","selection":{"name":"blue","ipam-claim-reference":"vm-1"},"podSource":"file"}`,
 		`sto0 {"use":"selected","selection":{"name":"storage","interface":"sto0"},"podSource":"file"}`,
 	}
-	if diff := cmp.Diff(want, h.origins(t)); diff != "" {
-		t.Errorf("origins (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "origins", h.origins(t), want)
 	h.mustRun(t, "DEL", conf)
 	h.clean(t)
 }
@@ -255,9 +249,7 @@ func TestDefinitionsMayGoBeforeThePod(t *testing.T) {
 				wantError(t, h.run(t, "ADD", conf, podOf("a"), func(a *skel.CmdArgs) { a.ContainerID = "c2" }), 107)
 				h.trace()
 				for _, path := range gone[first:] {
-					if err := os.RemoveAll(filepath.Join(h.dir, path)); err != nil {
-						t.Fatal(err)
-					}
+					nodetest.OK(t, os.RemoveAll(filepath.Join(h.dir, path)))
 				}
 				if last == "DEL" {
 					h.mustRun(t, "DEL", conf, podOf("a"))

@@ -8,11 +8,11 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -29,13 +29,9 @@ func TestDefaultRouteInRoot(t *testing.T) {
 	if err := moveDefaultRoute("", asked, added); err == nil {
 		t.Error("found without the root")
 	}
-	if err := moveDefaultRoute("/proc", asked, added); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, moveDefaultRoute("/proc", asked, added))
 	routes, err := netlink.RouteList(link, netlink.FAMILY_V4)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	if !slices.ContainsFunc(routes, func(r netlink.Route) bool { return r.Gw.String() == "10.9.1.1" }) {
 		t.Errorf("routes %v", routes)
 	}
@@ -110,16 +106,12 @@ func TestResultsSayWhereTheDefaultRouteLeads(t *testing.T) {
 			for i, r := range tt.before {
 				added[i].Result = json.RawMessage(r)
 			}
-			if err := reviseResults(added, 1, netip.MustParseAddr(tt.gateway)); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, reviseResults(added, 1, netip.MustParseAddr(tt.gateway)))
 			var got []string
 			for _, a := range added {
 				got = append(got, string(a.Result))
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("results (-want +got):\n%s", diff)
-			}
+			nodetest.Equal(t, "results", got, tt.want)
 		})
 	}
 	for _, bad := range []string{`[]`, `null`, `{"routes":{}}`, `{"cniVersion":5}`, `{"cniVersion":"0.2.0","ip4":[]}`, `{"cniVersion":"0.2.0","ip4":{"routes":{}}}`} {

@@ -9,6 +9,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
@@ -86,18 +87,14 @@ func TestRulesForClaimsAreThoseForSelections(t *testing.T) {
 	policy, rules := r.Claims()
 	for ref, allowed := range map[string]bool{"ns/x": true, "shared/x": true, "other/x": false} {
 		parsed, err := nad.ParseRef(ref, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		if _, err := policy.Decide("ns", parsed, nad.Claimed); (err == nil) != allowed {
 			t.Errorf("%s: %v", ref, err)
 		}
 	}
 	for typ, allowed := range map[string]bool{"macvlan": true, "bridge": false, "multinet": false} {
 		n, err := netconf.Parse([]byte(`{"cniVersion":"1.0.0","name":"n","type":"` + typ + `"}`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		if err := rules.Check(n); (err == nil) != allowed {
 			t.Errorf("%s: %v", typ, err)
 		}

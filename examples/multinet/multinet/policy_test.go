@@ -6,7 +6,8 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/skel"
-	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // defaultNetwork is the runtimeConfig of a pod that chooses its primary network, with
@@ -69,9 +70,7 @@ func TestIsolation(t *testing.T) {
 				h.clean(t)
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			if got := strings.Join(h.attached(t), ", "); !strings.Contains(got, " "+tt.want) {
 				t.Errorf("attached %s, want network %s", got, tt.want)
 			}
@@ -104,9 +103,7 @@ func TestIsolationIsNotForTheConfiguration(t *testing.T) {
 	h := written(t)
 	h.mustRun(t, "ADD", `"namespaceIsolation":true,"clusterNetwork":"blue","defaultNetworks":["blue","fast"]`, podOf("a"))
 	want := []string{"ADD macvlan eth0 kube-system", "ADD macvlan net1 kube-system", "ADD macvlan net2 fast"}
-	if diff := cmp.Diff(want, h.attached(t)); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "calls", h.attached(t), want)
 }
 
 // The pods of system namespaces get no default networks. It is the namespace of the pod
@@ -149,14 +146,10 @@ func TestPodReplacesItsPrimaryNetwork(t *testing.T) {
 		conf := keys(`"clusterNetwork":"absent"`, defaultNetwork(
 			`[{"name":"vlan","mac":"02:00:00:00:00:01","interface":"eth0","cni-args":{"a":3}}]`, `"mac":"02:00:00:00:00:09","portMappings":[{"hostPort":1}]`))
 		h.mustRun(t, "ADD", conf, podOf(namespace))
-		if diff := cmp.Diff([]string{`{"mac":"02:00:00:00:00:01","portMappings":[{"hostPort":1}]} {"cni":{"a":3,"z":2}}`}, arguments(t, h)); diff != "" {
-			t.Errorf("arguments (-want +got):\n%s", diff)
-		}
+		nodetest.Equal(t, "arguments", arguments(t, h), []string{`{"mac":"02:00:00:00:00:01","portMappings":[{"hostPort":1}]} {"cni":{"a":3,"z":2}}`})
 		wantTrace(t, h, "ADD macvlan eth0")
 		want := []string{`eth0 {"use":"pod-default","definition":"kube-system/vlan","selection":{"name":"vlan","interface":"eth0","mac":"02:00:00:00:00:01","cni-args":{"a":3}}}`}
-		if diff := cmp.Diff(want, h.origins(t)); diff != "" {
-			t.Errorf("origins (-want +got):\n%s", diff)
-		}
+		nodetest.Equal(t, "origins", h.origins(t), want)
 		h.mustRun(t, "CHECK", conf)
 		h.mustRun(t, "DEL", conf)
 		h.clean(t)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/metacni/metacni/delegate/devinfo"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
@@ -80,9 +81,7 @@ func TestNetworkSelectedLaterHasDeviceInformation(t *testing.T) {
 	p.write(t, "devinfo/dp/vendor.example-vf-a-device.json", `{"type":"pci","pci":{"pci-address":"a"}}`)
 	files := func() int {
 		found, err := filepath.Glob(filepath.Join(p.devices(), "cni", "*"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		return len(found)
 	}
 	p.networks = "vf"
@@ -96,9 +95,7 @@ func TestNetworkSelectedLaterHasDeviceInformation(t *testing.T) {
 		t.Errorf("%d files are left", n)
 	}
 	// One that cannot be written is said, and the network is attached.
-	if err := os.RemoveAll(p.devices()); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.RemoveAll(p.devices()))
 	p.write(t, "devinfo", "a file")
 	var said error
 	p.cluster.Warn = func(_ context.Context, _ nad.Pod, err error) { said = err }

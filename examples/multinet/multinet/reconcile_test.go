@@ -16,6 +16,7 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
@@ -273,9 +274,7 @@ func TestNetworkThatHangsStopsNoOther(t *testing.T) {
 		if len(done) != 3 || done[0].Err == nil || done[1].Err == nil || done[2].Err != nil {
 			t.Errorf("done %+v", done)
 		}
-		if diff := cmp.Diff([]string{"DEL tuning x red", "ADD macvlan y blue", "DEL macvlan y blue", "ADD tuning z blue"}, p.attached(t)); diff != "" {
-			t.Errorf("calls (-want +got):\n%s", diff)
-		}
+		nodetest.Equal(t, "calls", p.attached(t), []string{"DEL tuning x red", "ADD macvlan y blue", "DEL macvlan y blue", "ADD tuning z blue"})
 	})
 }
 
@@ -297,9 +296,7 @@ func (p *runningPod) rerecord(t *testing.T, ifname string, change func([]delegat
 	if err == nil {
 		_, err = m.Add(t.Context(), k, lifecycle.Transaction{Plan: lifecycle.Plan(plan...)})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	p.attached(t)
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // The result is the first network's, in the version that the runtime asked for,
@@ -46,9 +47,7 @@ func TestResultHasTheVersionAskedFor(t *testing.T) {
 func TestConfigurationWithoutVersionIs010(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "")
-	if err := h.call(t.Context(), "ADD", strings.Replace(h.conf(bridge), `"cniVersion":"",`, "", 1)); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, h.call(t.Context(), "ADD", strings.Replace(h.conf(bridge), `"cniVersion":"",`, "", 1)))
 	if got := h.printed.String(); !strings.Contains(got, `"0.1.0"`) || !strings.Contains(got, `"ip4"`) {
 		t.Errorf("printed %s", got)
 	}

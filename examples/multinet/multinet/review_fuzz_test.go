@@ -10,6 +10,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
@@ -63,9 +64,7 @@ func FuzzReview(f *testing.F) {
 		}
 		annotations := map[string]string{nad.NetworksAnnotation: networks, nad.DefaultNetworkAnnotation: primary}
 		text, err := json.Marshal(annotations)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		if err := json.Unmarshal(text, &annotations); err != nil { // as valid UTF-8
 			t.Fatal(err)
 		}

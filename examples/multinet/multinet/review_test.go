@@ -6,6 +6,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
 )
@@ -13,9 +14,7 @@ import (
 func (h *host) reviewer(t *testing.T, keys string) *Reviewer {
 	t.Helper()
 	r, err := NewReviewer([]byte(h.conf(keys)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	return r
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // With a Root, all paths in the configuration are the node's. Symbolic links are
@@ -36,9 +37,7 @@ func TestPathsAreThoseOfTheNode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			conf = `{"cniVersion":"1.1.0","name":"multi","type":"multinet",` + conf + `,` + annotated("storage,fast") + `}`
-			if err := h.call(t.Context(), "ADD", conf); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, h.call(t.Context(), "ADD", conf))
 			if path := h.exec.Calls()[h.seen].Path; path != "/opt/x:/opt/other/bin" {
 				t.Errorf("plugins are looked for in %s", path)
 			}
@@ -49,9 +48,7 @@ func TestPathsAreThoseOfTheNode(t *testing.T) {
 			if dir, err := StateDir(plugin.Root(h.root), []byte(conf)); err != nil || dir != h.root+"/state/multinet" {
 				t.Errorf("%q, %v", dir, err)
 			}
-			if err := h.call(t.Context(), "DEL", conf); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, h.call(t.Context(), "DEL", conf))
 			wantTrace(t, h, "DEL bridge net2", "DEL macvlan net1", "DEL bridge eth0")
 		})
 	}

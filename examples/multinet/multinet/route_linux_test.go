@@ -8,9 +8,10 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // newNamespace moves the current thread, for good, to a new network namespace
@@ -33,14 +34,10 @@ func newNamespace(t *testing.T) netlink.Link {
 	} else if err != nil {
 		t.Fatal(err)
 	}
-	if err := netlink.LinkSetUp(link); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, netlink.LinkSetUp(link))
 	for _, cidr := range []string{"10.9.1.2/24", "2001:db8::2/64"} {
 		addr, err := netlink.ParseAddr(cidr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		addr.Flags = unix.IFA_F_NODAD
 		if err := netlink.AddrAdd(link, addr); err != nil {
 			t.Skipf("needs a kernel with IPv6: %s: %v", cidr, err)
@@ -105,13 +102,9 @@ func TestReplaceDefaultRoutes(t *testing.T) {
 					t.Fatalf("%v: %v", r, err)
 				}
 			}
-			if err := replaceDefaultRoutes("net1", netip.MustParseAddr(tt.gateway)); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, replaceDefaultRoutes("net1", netip.MustParseAddr(tt.gateway)))
 			routes, err := netlink.RouteList(nil, netlink.FAMILY_ALL)
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			var got []string
 			for _, r := range routes {
 				if r.Dst == nil || r.Dst.IP.IsUnspecified() {
@@ -119,9 +112,7 @@ func TestReplaceDefaultRoutes(t *testing.T) {
 				}
 			}
 			slices.Sort(got)
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			nodetest.Equal(t, "got", got, tt.want)
 			if others, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: 100}, netlink.RT_FILTER_TABLE); err != nil || slices.ContainsFunc(tt.routes, func(r netlink.Route) bool { return r.Table == 100 }) != (len(others) > 0) {
 				t.Errorf("in another table: %v, %v", others, err)
 			}

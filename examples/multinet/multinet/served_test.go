@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/status"
 )
 
@@ -30,9 +31,7 @@ func TestNoExecutableRunsInPlaceOfAResidentPlugin(t *testing.T) {
 			t.Errorf("run: %s", call)
 		}
 	}
-	if err := os.Remove(note); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Remove(note))
 	h.mustRun(t, "DEL", two)
 	if got := h.trace(); len(got) != 1 || got[0] != "DEL macvlan net1" {
 		t.Errorf("%q", got)

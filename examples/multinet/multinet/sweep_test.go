@@ -11,6 +11,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -96,9 +97,7 @@ func TestSweepUsesTheDefinitionAsItIsNow(t *testing.T) {
 			h.cluster = Cluster{Definition: tt.find}
 			tried = nil
 			s := &lifecycle.Sweeper{}
-			if err := PrepareSweep(t.Context(), s, h.process(), h.cluster, []byte(h.conf(tt.keys+bridge)), ""); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, PrepareSweep(t.Context(), s, h.process(), h.cluster, []byte(h.conf(tt.keys+bridge)), ""))
 			swept, err := s.Sweep(t.Context())
 			if err != nil || swept != tt.swept {
 				t.Errorf("%+v, %v, want %+v", swept, err, tt.swept)
@@ -136,9 +135,7 @@ func TestSweepOfAMendedDefinitionHasItsDevice(t *testing.T) {
 	}
 	mode = "right"
 	s := &lifecycle.Sweeper{}
-	if err := PrepareSweep(t.Context(), s, h.process(), h.cluster, []byte(h.conf(bridge)), ""); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, PrepareSweep(t.Context(), s, h.process(), h.cluster, []byte(h.conf(bridge)), ""))
 	if swept, err := s.Sweep(t.Context()); err != nil || swept.Removed != 1 {
 		t.Errorf("%+v, %v", swept, err)
 	}

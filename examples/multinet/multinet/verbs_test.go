@@ -12,6 +12,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // ADD waits for the readiness indicator file, STATUS fails without it, and CHECK, DEL
@@ -67,9 +68,7 @@ func TestReadinessIndicatorFile(t *testing.T) {
 		h.write(t, "ready", "")
 		took(t, 0, func() { h.mustRun(t, "ADD", conf) })
 		took(t, 0, func() { h.mustRun(t, "STATUS", conf) })
-		if err := os.Remove(file); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, os.Remove(file))
 		took(t, 0, func() {
 			h.mustRun(t, "CHECK", conf)
 			h.mustRun(t, "GC", keys(conf, `"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]`))
@@ -247,9 +246,7 @@ func TestDELOfOneOfSeveralNetworks(t *testing.T) {
 	blue := strings.Replace(h.conf(bridge), `"multi"`, `"blue"`, 1)
 	eth1 := func(a *skel.CmdArgs) { a.IfName = "eth1" }
 	h.mustRun(t, "ADD", bridge)
-	if err := h.call(t.Context(), "ADD", blue, eth1); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, h.call(t.Context(), "ADD", blue, eth1))
 	h.mustRun(t, "DEL", bridge)
 	h.mustRun(t, "DEL", bridge)
 	if live := h.exec.Live(); len(live) != 1 || live[0] != "bridge c1 eth1" {

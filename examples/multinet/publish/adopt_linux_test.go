@@ -12,6 +12,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/adopt"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/autoconf"
 )
@@ -31,9 +32,7 @@ func adopter(t *testing.T) (a *Adopter, told chan string) {
 		Publisher: m, Life: &lifecycle.Manager{Dir: filepath.Join(t.TempDir(), "state")}, Node: adopt.Node{CacheDir: t.TempDir()},
 		Tell: func(o adopt.Outcome) { told <- string(o.Verdict) + " " + o.Adoption.Key.ContainerID },
 	}
-	if err := os.Mkdir(filepath.Join(a.Node.CacheDir, "results"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Mkdir(filepath.Join(a.Node.CacheDir, "results"), 0o700))
 	return a, told
 }
 
@@ -42,9 +41,7 @@ func (a *Adopter) attach(t *testing.T, network, container string) {
 	t.Helper()
 	conf := base64.StdEncoding.EncodeToString([]byte(strings.Replace(ofBlue, "blue", network, 1)))
 	text := `{"kind":"cniCacheV1","containerId":"` + container + `","config":"` + conf + `","ifName":"eth0","networkName":"` + network + `","netns":"/no-such-directory/x"}`
-	if err := os.WriteFile(filepath.Join(a.Node.CacheDir, "results", network+"-"+container+"-eth0"), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(filepath.Join(a.Node.CacheDir, "results", network+"-"+container+"-eth0"), []byte(text), 0o600))
 }
 
 func all(told chan string) []string {
@@ -63,21 +60,15 @@ func TestPassTellsOfChanges(t *testing.T) {
 	a.attach(t, "blue", "c1")
 	a.attach(t, "red", "c1") // nobody's
 	bad := filepath.Join(a.Node.CacheDir, "results/blue-bad-eth0")
-	if err := os.WriteFile(bad, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(bad, []byte("{"), 0o600))
 	for i, want := range [][]string{{"skipped ", "adopted c1"}, nil, {"adopted c2"}, nil, {"skipped "}} {
 		switch i {
 		case 2:
 			a.attach(t, "blue", "c2")
 		case 3:
-			if err := os.Remove(bad); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, os.Remove(bad))
 		case 4:
-			if err := os.WriteFile(bad, []byte("{"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, os.WriteFile(bad, []byte("{"), 0o600))
 		}
 		a.Pass(t.Context())
 		if diff := cmp.Diff(want, all(told)); diff != "" {
@@ -109,18 +100,12 @@ func TestPrimaries(t *testing.T) {
 				t.Errorf("none: %q", got)
 			}
 			write(t, m, "10-a.conflist", ofBlue)
-			if diff := cmp.Diff([]string{"blue"}, Primaries(m)); diff != "" {
-				t.Errorf("before (-want +got):\n%s", diff)
-			}
-			if err := m.Publish(); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.Equal(t, "before", Primaries(m), []string{"blue"})
+			nodetest.OK(t, m.Publish())
 			if tt.next != "" {
 				write(t, m, "05-a.conflist", strings.Replace(ofBlue, "blue", tt.next, 1))
 			}
-			if diff := cmp.Diff(tt.want, Primaries(m)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			nodetest.Equal(t, "got", Primaries(m), tt.want)
 		})
 	}
 	m := manager(t)

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/autoconf"
 )
@@ -13,9 +14,7 @@ import (
 func manager(t *testing.T) *autoconf.Manager {
 	t.Helper()
 	template, err := netconf.Plugin{}.Edit(netconf.Set("type", "x"), Annotations())
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	dir := t.TempDir()
 	m := Manager(dir, filepath.Join(dir, Output), template)
 	m.Debounce = 1
@@ -24,9 +23,7 @@ func manager(t *testing.T) *autoconf.Manager {
 
 func write(t *testing.T, m *autoconf.Manager, file, network string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(m.Dir, file), []byte(network), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(filepath.Join(m.Dir, file), []byte(network), 0o600))
 }
 
 // Networks that a pod cannot use, or would be attached to twice, are skipped.

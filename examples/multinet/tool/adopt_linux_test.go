@@ -14,6 +14,7 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // cached writes the cache entry of libcni for a container that the runtime has
@@ -64,13 +65,9 @@ func TestInstallTakesOver(t *testing.T) {
 	n.cached("c3", green, unseen)
 	n.write("cni/results/blue-c4-eth0", "{")
 	for range 2 {
-		if err := n.do("install", "--cni-dir", n.path("state")); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, n.do("install", "--cni-dir", n.path("state")))
 		want := []string{"multinet/c1/eth0 added blue"}
-		if diff := cmp.Diff(want, n.records()); diff != "" {
-			t.Errorf("records (-want +got):\n%s", diff)
-		}
+		nodetest.Equal(t, "records", n.records(), want)
 	}
 	if got, want := n.exec.Trace(), []string{"DEL bridge eth0"}; !slices.Equal(got, want) {
 		t.Errorf("ran %q, want %q", got, want)
@@ -95,9 +92,7 @@ func TestInstallWatchTakesOver(t *testing.T) {
 	w.cached("c2", green, unseen)
 	w.write("net.d/05-y.conflist", strings.Replace(green, `"name"`, ` "x":1,"name"`, 1))
 	w.says("c2 eth0 (green) is taken over")
-	if err := w.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, w.cmd.Process.Kill())
 	_ = w.cmd.Wait()
 }
 
@@ -137,9 +132,7 @@ func TestAdopt(t *testing.T) {
 			t.Errorf("%q (-want +got):\n%s", step.words, diff)
 		}
 	}
-	if diff := cmp.Diff([]string{"multinet/c1/eth0 added blue", "multinet/c2/eth0 deleting blue"}, n.records()); diff != "" {
-		t.Errorf("records (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "records", n.records(), []string{"multinet/c1/eth0 added blue", "multinet/c2/eth0 deleting blue"})
 	// JSON, with what cannot be taken over; that is exit status 1.
 	n.printed.Reset()
 	n.write("cni/results/blue-c3-eth0", "")
@@ -148,17 +141,13 @@ func TestAdopt(t *testing.T) {
 		t.Errorf("err = %v", err)
 	}
 	var got []map[string]any
-	if err := json.Unmarshal([]byte(n.printed.String()), &got); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, json.Unmarshal([]byte(n.printed.String()), &got))
 	want := []map[string]any{
 		{"network": "other", "container": "c1", "interface": "eth0", "networks": []any{"blue"}, "outcome": "recorded", "gone": false},
 		{"network": "other", "container": "c2", "interface": "eth0", "networks": []any{"blue"}, "outcome": "recorded", "gone": true},
 		{"network": "", "container": "", "interface": "", "networks": []any{}, "outcome": "skipped", "gone": false, "error": n.path("cni/results/blue-c3-eth0") + ": empty"},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("JSON (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "JSON", got, want)
 	for _, words := range [][]string{{"adopt", "x"}, {"adopt", "-o", "xml"}, {"adopt", "--what"}} {
 		if err := n.do(words...); err == nil {
 			t.Errorf("%q: no error", words)
@@ -170,16 +159,12 @@ func TestAdopt(t *testing.T) {
 func TestAdoptGoesByWhatIsPublished(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "10-x.conflist", blue)
-	if err := n.do("install", "--cni-dir", n.path("state"), "--name", "mine"); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, n.do("install", "--cni-dir", n.path("state"), "--name", "mine"))
 	n.write("net.d/10-x.conflist", green)
 	n.cached("c1", blue, unseen)
 	n.cached("c2", green, unseen)
 	if err := n.do("adopt"); err != nil {
 		t.Error(err)
 	}
-	if diff := cmp.Diff([]string{"mine/c1/eth0 added blue", "mine/c2/eth0 added green"}, n.records()); diff != "" {
-		t.Errorf("records (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "records", n.records(), []string{"mine/c1/eth0 added blue", "mine/c2/eth0 added green"})
 }

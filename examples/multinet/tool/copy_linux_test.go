@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // The program is replaced in one step, also while it runs. It is not written if it is
@@ -19,9 +19,7 @@ func TestInstallProgram(t *testing.T) {
 	n := newNode(t, "10-x.conflist", blue)
 	install := func() fs.FileInfo {
 		t.Helper()
-		if err := n.do("install"); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, n.do("install"))
 		if got := n.read("bin/multinet"); got != n.read("self") {
 			t.Errorf("the copy is %q", got)
 		}
@@ -41,20 +39,14 @@ func TestInstallProgram(t *testing.T) {
 	if install(); os.SameFile(first, second) {
 		t.Error("written in place")
 	}
-	if err := os.Chmod(n.path("bin/multinet"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Chmod(n.path("bin/multinet"), 0o700))
 	install()
-	if err := errors.Join(os.Remove(n.path("bin/multinet")), os.Symlink("../self", n.path("bin/multinet"))); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, errors.Join(os.Remove(n.path("bin/multinet")), os.Symlink("../self", n.path("bin/multinet"))))
 	install()
 	n.write("bin/.multinet.tmp-1", "left by a crash")
 	n.write("self", "")
 	install()
-	if diff := cmp.Diff([]string{"bin/multinet", "net.d/.multinet/lock", "net.d/00-multinet.conflist", "net.d/10-x.conflist", "self"}, n.files()); diff != "" {
-		t.Errorf("left (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "left", n.files(), []string{"bin/multinet", "net.d/.multinet/lock", "net.d/00-multinet.conflist", "net.d/10-x.conflist", "self"})
 
 	// By itself it does nothing to itself.
 	c := console{self: func() (string, error) { return n.path("bin/multinet"), nil }}
@@ -67,17 +59,13 @@ func TestInstallProgram(t *testing.T) {
 		t.Skip(err)
 	}
 	c.self = func() (string, error) { return sleep, nil }
-	if err := c.copyProgram(n.path("bin/sleep")); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, c.copyProgram(n.path("bin/sleep")))
 	var cmd *exec.Cmd
 	for err = syscall.ETXTBSY; errors.Is(err, syscall.ETXTBSY); { // a child that a test starts at this moment may have it open
 		cmd = exec.CommandContext(t.Context(), n.path("bin/sleep"), "600")
 		err = cmd.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	n.write("self", "#!/bin/sh\nexit 7\n")
 	c.self = func() (string, error) { return n.path("self"), nil }
 	if err := c.copyProgram(n.path("bin/sleep")); err != nil {
@@ -98,15 +86,11 @@ func TestInstallProgram(t *testing.T) {
 		t.Errorf("err = %v", err)
 	}
 	c.self = func() (string, error) { return n.path("self"), nil }
-	if err := errors.Join(os.Mkdir(n.path("bin/dir"), 0o700), os.Mkdir(n.path("bin/dir/x"), 0o700)); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, errors.Join(os.Mkdir(n.path("bin/dir"), 0o700), os.Mkdir(n.path("bin/dir/x"), 0o700)))
 	if err := c.copyProgram(n.path("bin/dir")); err == nil {
 		t.Error("a directory was replaced")
 	}
-	if diff := cmp.Diff(before, n.files()); diff != "" {
-		t.Errorf("left (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "left", n.files(), before)
 }
 
 // Concurrent installations do not remove each other's temporary files.
@@ -127,11 +111,7 @@ func TestInstallProgramAtOnce(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if diff := cmp.Diff([]string{"bin/multinet", "self"}, n.files()); diff != "" {
-			t.Fatalf("left (-want +got):\n%s", diff)
-		}
-		if err := os.Remove(n.path("bin/multinet")); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.Equal(t, "left", n.files(), []string{"bin/multinet", "self"})
+		nodetest.OK(t, os.Remove(n.path("bin/multinet")))
 	}
 }

@@ -15,20 +15,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // daemon serves a daemon's socket, and returns its directory.
 func daemon(t *testing.T, serve http.HandlerFunc) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "multinet") //nolint:usetesting // a socket has a short path
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	l, err := net.Listen("unix", filepath.Join(dir, "multus.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	s := &http.Server{Handler: serve} //nolint:gosec // its only client is the test
 	done := make(chan error)
 	go func() { done <- s.Serve(l) }()

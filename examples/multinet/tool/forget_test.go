@@ -13,6 +13,7 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/examples/internal/programtest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 )
@@ -24,9 +25,7 @@ func TestToolIncomplete(t *testing.T) {
 	h := newHost(t)
 	h.mustRun(t, "ADD", bridge)
 	green, err := netconf.Parse([]byte(`{"cniVersion":"1.0.0","name":"green","type":"dies"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	h.exec.Plugins["dies"] = func(context.Context, delegatetest.Call) ([]byte, error) { runtime.Goexit(); return nil, nil }
 	life := &lifecycle.Manager{Dir: h.state(), Invoker: &delegate.Invoker{Exec: h.exec}}
 	died := make(chan struct{})

@@ -15,12 +15,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/examples/internal/programtest"
 	"github.com/metacni/metacni/examples/multinet/multinet"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/autoconf"
 )
@@ -49,14 +48,10 @@ func newNode(t *testing.T, networks ...string) *node {
 	t.Helper()
 	n := &node{t: t, dir: t.TempDir(), exec: &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{}}}
 	for _, dir := range []string{"net.d", "bin", "cni"} {
-		if err := os.Mkdir(n.path(dir), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, os.Mkdir(n.path(dir), 0o700))
 	}
 	for _, plugin := range []string{"bridge", "macvlan", "fake"} {
-		if err := os.Symlink("/bin/true", n.path("bin/"+plugin)); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, os.Symlink("/bin/true", n.path("bin/"+plugin)))
 	}
 	n.write("self", "#!/bin/sh\n")
 	for i := 0; i < len(networks); i += 2 {
@@ -213,9 +208,7 @@ func TestInstall(t *testing.T) {
 			if (err != nil) != (tt.errs != "") || err != nil && !strings.Contains(err.Error(), tt.errs) {
 				t.Errorf("err = %v, want %q", err, tt.errs)
 			}
-			if diff := cmp.Diff(tt.want, n.read("net.d/00-multinet.conflist")); diff != "" {
-				t.Errorf("published (-want +got):\n%s", diff)
-			}
+			nodetest.Equal(t, "published", n.read("net.d/00-multinet.conflist"), tt.want)
 			mode := fs.FileMode(0o600)
 			for i, flag := range tt.flags {
 				if flag == "--mode" && tt.flags[i+1] == "644" {
@@ -236,16 +229,12 @@ func TestInstall(t *testing.T) {
 func TestUninstall(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "10-x.conflist", blue)
-	if err := n.do("install"); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, n.do("install"))
 	n.write("bin/.multinet.tmp-1", "left by a crash")
 	if err := n.do("uninstall"); err != nil {
 		t.Error(err)
 	}
-	if diff := cmp.Diff([]string{"bin/.multinet.tmp-1", "bin/multinet", "net.d/10-x.conflist", "self"}, n.files()); diff != "" {
-		t.Errorf("left (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "left", n.files(), []string{"bin/.multinet.tmp-1", "bin/multinet", "net.d/10-x.conflist", "self"})
 	if n.said.Reset(); n.do("uninstall") != nil || n.said.Len() > 0 {
 		t.Errorf("said %q", n.said.String())
 	}
@@ -259,9 +248,7 @@ func TestUninstall(t *testing.T) {
 			t.Errorf("said %q", n.said.String())
 		}
 	}
-	if diff := cmp.Diff([]string{"net.d/00-multinet.conflist", "net.d/10-x.conflist", "self"}, n.files()); diff != "" {
-		t.Errorf("left (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "left", n.files(), []string{"net.d/00-multinet.conflist", "net.d/10-x.conflist", "self"})
 	if err := n.do("uninstall", "--conf-dir", "$DIR/none"); err != nil {
 		t.Errorf("from where nothing is: %v", err)
 	}
@@ -305,9 +292,7 @@ func startWatch(t *testing.T, flags ...string) *watcher {
 	if err == nil {
 		err = w.cmd.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	w.stderr = bufio.NewReader(pipe)
 	w.says(`is published in front of "10-x.conflist"`)
 	return w
@@ -335,9 +320,7 @@ func TestInstallWatch(t *testing.T) {
 			w := startWatch(t)
 			w.write("net.d/05-y.conflist", green)
 			w.says(`is published in front of "05-y.conflist"`)
-			if err := w.cmd.Process.Signal(sig); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, w.cmd.Process.Signal(sig))
 			if err := w.cmd.Wait(); err != nil {
 				t.Errorf("ended with %v", err)
 			}
@@ -359,16 +342,12 @@ func TestOneInstallsAtATime(t *testing.T) {
 			t.Errorf("%q: %v", words, err)
 		}
 	}
-	if err := w.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, w.cmd.Process.Signal(syscall.SIGTERM))
 	_ = w.cmd.Wait()
 	if err := w.do("uninstall"); err != nil {
 		t.Error(err)
 	}
-	if diff := cmp.Diff([]string{"10-x.conflist"}, programtest.Files(t, w.path("net.d"))); diff != "" {
-		t.Errorf("left (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "left", programtest.Files(t, w.path("net.d")), []string{"10-x.conflist"})
 	if _, err := os.Lstat(w.path("net.d/.multinet")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the lock's directory: %v", err)
 	}
@@ -390,9 +369,7 @@ func TestWatchSaysWhen(t *testing.T) {
 func TestInstallEndsWhenReadinessFileIsRemoved(t *testing.T) {
 	t.Parallel()
 	w := startWatch(t)
-	if err := os.Remove(w.path("ready")); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Remove(w.path("ready")))
 	w.says(autoconf.ErrReadinessLost.Error())
 	if err := w.cmd.Wait(); w.cmd.ProcessState.ExitCode() != 1 {
 		t.Errorf("ended with %v", err)
@@ -407,23 +384,15 @@ func TestPublishedNetworkCanBeUsed(t *testing.T) {
 	t.Parallel()
 	h := programtest.NewHost(t, "multinet")
 	n := newNode(t, "10-x.conflist", fmt.Sprintf(`{"cniVersion":"1.1.0","name":"blue","plugins":[{"type":"fake","dir":%q}]}`, h.Dir))
-	if err := n.do("install", "--cni-dir", h.State); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, n.do("install", "--cni-dir", h.State))
 	network, err := netconf.LoadFile(n.path("net.d/00-multinet.conflist"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	request, err := network.Request(0, netconf.Request{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	for _, command := range []string{"STATUS", "ADD", "CHECK", "DEL"} {
 		if stdout, stderr, code := h.Run(command, string(request)); code != 0 {
 			t.Errorf("%s: %s%s", command, stdout, stderr)
 		}
 	}
-	if diff := cmp.Diff([]string{"STATUS", "ADD eth0", "CHECK eth0", "DEL eth0"}, h.Log()); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "calls", h.Log(), []string{"STATUS", "ADD eth0", "CHECK eth0", "DEL eth0"})
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
@@ -23,9 +24,7 @@ func (h *host) attach(t *testing.T, args string, origin json.RawMessage) {
 	var plan []delegate.Attachment
 	for i, plugin := range []string{"bridge", "macvlan"} {
 		n, err := netconf.Parse(fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":%q,"type":%q,"password":%q}`, []string{"multi", "storage"}[i], plugin, secret))
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		plan = append(plan, delegate.Attachment{Network: n, ContainerID: "c1", IfName: []string{"eth0", "net1"}[i], Args: args})
 	}
 	if origin != nil {
@@ -50,9 +49,7 @@ func TestToolShowsWhoseAttachmentItIsAndWhy(t *testing.T) {
 	h := newHost(t)
 	h.attach(t, podArgs, selected().JSON())
 	out, err := h.tool(t, "list")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	lines := strings.Split(out, "\n")
 	for i, want := range []string{"CONTAINER POD INTERFACE NETWORK NAD USE STATE", "c1 team-a/web-0 eth0 multi - cluster added", "c1 team-a/web-0 net1 storage team-b/fast selected added"} {
 		if !strings.HasPrefix(strings.Join(strings.Fields(lines[i]), " "), want) {

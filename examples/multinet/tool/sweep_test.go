@@ -16,6 +16,7 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 )
@@ -111,9 +112,7 @@ func TestHelpOfACommand(t *testing.T) {
 func TestGCOfUnreadableDirectory(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	if err := os.WriteFile(h.state(), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(h.state(), nil, 0o600))
 	if out, _, err := h.gc(t); err == nil || !strings.Contains(out, "not a directory") {
 		t.Errorf("%v: %s", err, out)
 	}
@@ -124,9 +123,7 @@ func TestGCLeavesBusyContainersAlone(t *testing.T) {
 	t.Parallel()
 	h := populated(t)
 	l, err := (scratch.Store[struct{}]{Dir: h.state()}).Lock(t.Context(), "gone")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	defer func() { _ = l.Unlock() }()
 	h.exec.Plugins["both"] = delegatetest.Result(nil)
 	_, said, err := h.gc(t)
@@ -141,13 +138,9 @@ func TestForgetOfAdoptedRecord(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	entry := filepath.Join(h.dir, "entry")
-	if err := os.WriteFile(entry, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(entry, nil, 0o600))
 	n, err := netconf.Parse([]byte(`{"cniVersion":"1.0.0","name":"cbr","type":"bridge"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	adopted, err := (&lifecycle.Manager{Dir: h.state()}).Adopt(t.Context(), lifecycle.Adoption{
 		Key:      scratch.Key{Network: "multi", ContainerID: "c1", IfName: "eth0"},
 		Sources:  []string{entry},

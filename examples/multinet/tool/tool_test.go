@@ -16,6 +16,7 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/examples/internal/programtest"
 	"github.com/metacni/metacni/examples/multinet/multinet"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
 )
@@ -57,9 +58,7 @@ func TestToolList(t *testing.T) {
 	t.Parallel()
 	h := populated(t)
 	out, err := h.tool(t, "list")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	var got []string
 	for line := range strings.Lines(out) {
 		fields := strings.Fields(line)
@@ -91,9 +90,7 @@ func TestToolShow(t *testing.T) {
 	t.Parallel()
 	h := populated(t)
 	out, err := h.tool(t, "show", "c1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	for _, want := range []string{"multi/c1/eth0: added", `eth0: network "multi" (bridge)`, `net1: network "storage" (macvlan, tuning)`, "10.9.0.2/24", filepath.Join(h.dir, "netns")} {
 		if !strings.Contains(out, want) {
 			t.Errorf("show does not say %q:\n%s", want, out)
@@ -263,9 +260,7 @@ func TestToolReadsWithoutALock(t *testing.T) {
 func (h *host) lock(t *testing.T, container string) *scratch.Lock {
 	t.Helper()
 	l, err := scratch.Store[struct{}]{Dir: h.state()}.Lock(t.Context(), container)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	return l
 }
 

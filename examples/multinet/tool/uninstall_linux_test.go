@@ -6,11 +6,11 @@ import (
 	"testing"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 )
@@ -21,9 +21,7 @@ func attached(t *testing.T, flags ...string) *node {
 	t.Helper()
 	n := newNode(t, "10-x.conflist", blue)
 	n.cached("c0", blue, unseen)
-	if err := n.do(append([]string{"install", "--cni-dir", n.path("state")}, flags...)...); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, n.do(append([]string{"install", "--cni-dir", n.path("state")}, flags...)...))
 	for _, p := range []string{"bridge", "macvlan"} {
 		n.exec.Plugins[p] = delegatetest.Result(&types100.Result{CNIVersion: "1.0.0"})
 	}
@@ -32,9 +30,7 @@ func attached(t *testing.T, flags ...string) *node {
 		var plan []delegate.Attachment
 		for i, conf := range []string{blue, green} {
 			network, err := netconf.Parse([]byte(conf))
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			plan = append(plan, delegate.Attachment{Network: network, ContainerID: id, IfName: []string{"eth0", "net1"}[i], NetNS: unseen})
 		}
 		if _, err := life.Add(t.Context(), scratch.Key{Network: "multinet", ContainerID: id, IfName: "eth0"}, lifecycle.Transaction{Plan: lifecycle.Plan(plan...)}); err != nil {
@@ -58,15 +54,11 @@ func TestUninstallRefusesWhileContainersAreAttached(t *testing.T) {
 	if n.read("net.d/00-multinet.conflist") == "" || n.read("bin/multinet") == "" {
 		t.Error("something is removed")
 	}
-	if diff := cmp.Diff(before, n.records()); diff != "" {
-		t.Errorf("records (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "records", n.records(), before)
 	if err := n.do("uninstall", "--leave"); err != nil || n.read("net.d/00-multinet.conflist") != "" {
 		t.Errorf("left: %v", err)
 	}
-	if diff := cmp.Diff(before, n.records()); diff != "" {
-		t.Errorf("records after --leave (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "records after --leave", n.records(), before)
 	n.write("state/c9@multinet@eth0.json", "x")
 	if err := n.do("uninstall"); err == nil || !strings.Contains(err.Error(), "corrupt") {
 		t.Errorf("damaged: %v", err)
@@ -79,16 +71,12 @@ func TestUninstallDetaches(t *testing.T) {
 	t.Parallel()
 	n := attached(t)
 	n.mkdir("cni2")
-	if err := n.do("uninstall", "--detach", "--binary", "--cache-dir", n.path("cni"), "--cache-dir", n.path("cni2")); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, n.do("uninstall", "--detach", "--binary", "--cache-dir", n.path("cni"), "--cache-dir", n.path("cni2")))
 	if n.read("net.d/00-multinet.conflist") != "" || n.read("bin/multinet") != "" || n.records() != nil {
 		t.Errorf("left: %q", n.records())
 	}
 	trace := n.exec.Trace()
-	if diff := cmp.Diff([]string{"DEL macvlan net1", "DEL macvlan net1"}, trace[len(trace)-2:]); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "calls", trace[len(trace)-2:], []string{"DEL macvlan net1", "DEL macvlan net1"})
 	if live := n.exec.Live(); len(live) != 2 || strings.Contains(strings.Join(live, " "), "net1") {
 		t.Errorf("live: %q", live)
 	}
@@ -100,12 +88,8 @@ func TestUninstallDetaches(t *testing.T) {
 		}
 	}
 	// And back again.
-	if err := n.do("install", "--cni-dir", n.path("state")); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]string{"multinet/c0/eth0 added blue", "multinet/c1/eth0 added blue", "multinet/c2/eth0 added blue"}, n.records()); diff != "" {
-		t.Errorf("records (-want +got):\n%s", diff)
-	}
+	nodetest.OK(t, n.do("install", "--cni-dir", n.path("state")))
+	nodetest.Equal(t, "records", n.records(), []string{"multinet/c0/eth0 added blue", "multinet/c1/eth0 added blue", "multinet/c2/eth0 added blue"})
 }
 
 // A container whose ADD was running is detached as well.
@@ -113,9 +97,7 @@ func TestUninstallDetachesWhatIsAddedMeanwhile(t *testing.T) {
 	t.Parallel()
 	n := attached(t)
 	network, err := netconf.Parse([]byte(blue))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	works := n.exec.Plugins["macvlan"]
 	n.exec.Plugins["macvlan"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
 		if c.ContainerID == "c2" && c.Command == "DEL" {
@@ -150,9 +132,7 @@ func TestUninstallForMultus(t *testing.T) {
 	n.mkdir("cni2")
 	n.mkdir("multus")
 	err := n.do("uninstall", "--detach", "--cache-dir", n.path("cni"), "--cache-dir", n.path("cni2"), "--multus-dir", n.path("multus"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	var left []string
 	for _, file := range n.files() {
 		if strings.HasPrefix(file, "cni") || strings.HasPrefix(file, "multus/") {
@@ -163,16 +143,10 @@ func TestUninstallForMultus(t *testing.T) {
 		"cni/results/multinet-c9-eth0", "multus/c0", "multus/c1", "multus/c2",
 		"multus/results/blue-c0-eth0", "multus/results/blue-c1-eth0", "multus/results/blue-c2-eth0",
 	}
-	if diff := cmp.Diff(want, left); diff != "" {
-		t.Errorf("files (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "files", left, want)
 	// And back again.
-	if err := n.do("install", "--cni-dir", n.path("state"), "--multus-dir", n.path("multus")); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]string{"multinet/c0/eth0 added blue", "multinet/c1/eth0 added blue", "multinet/c2/eth0 added blue"}, n.records()); diff != "" {
-		t.Errorf("records (-want +got):\n%s", diff)
-	}
+	nodetest.OK(t, n.do("install", "--cni-dir", n.path("state"), "--multus-dir", n.path("multus")))
+	nodetest.Equal(t, "records", n.records(), []string{"multinet/c0/eth0 added blue", "multinet/c1/eth0 added blue", "multinet/c2/eth0 added blue"})
 }
 
 // uninstall does not remove the network of the daemon.
@@ -221,12 +195,8 @@ func TestUninstallWithAWrongFlagChangesNothing(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("err = %v, want %q", err, tt.want)
 			}
-			if diff := cmp.Diff(files, n.files()); diff != "" {
-				t.Errorf("files (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(before, n.records()); diff != "" {
-				t.Errorf("records (-want +got):\n%s", diff)
-			}
+			nodetest.Equal(t, "files", n.files(), files)
+			nodetest.Equal(t, "records", n.records(), before)
 		})
 	}
 }
@@ -237,9 +207,7 @@ func TestUninstallTellsContainersThatAreGone(t *testing.T) {
 	n := newNode(t, "10-x.conflist", blue)
 	n.exec.Plugins = map[string]delegatetest.Plugin{"bridge": delegatetest.FailOn("DEL", 107, "busy", delegatetest.Result(nil))}
 	n.cached("c1", blue, "/absent")
-	if err := n.do("install", "--cni-dir", n.path("state")); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, n.do("install", "--cni-dir", n.path("state")))
 	for _, words := range [][]string{{"uninstall"}, {"uninstall", "--detach", "--cache-dir", n.path("cni")}} {
 		err := n.do(words...)
 		if err == nil || !strings.Contains(err.Error(), "1 container is gone but not completely detached") || strings.Contains(err.Error(), "attached:") {
