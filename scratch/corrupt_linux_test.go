@@ -276,8 +276,7 @@ func TestLockThatIsNoFile(t *testing.T) {
 			}
 		}
 	}
-	// What has a container's name was one's directory in the former layout, and
-	// belongs to somebody else if it is none: flannel and Multus keep such files.
+	// Other programs, such as flannel and Multus, keep files named like containers.
 	for name, f := range map[string]func(path string) error{
 		"flink":   func(p string) error { return os.Symlink(out, p) },
 		"flannel": func(p string) error { return os.WriteFile(p, []byte("{}"), 0o600) },
@@ -316,47 +315,41 @@ func TestLockThatIsNoFile(t *testing.T) {
 // that read all; the rest of the store goes on.
 func TestUnknownVersionIsLeftAlone(t *testing.T) {
 	t.Parallel()
-	for _, version := range []string{"0", "3", "99"} {
-		for _, former := range []bool{false, true} {
-			s := newStore(t)
-			put(t, s, k2, "two")
-			content := line(`{"version":` + version + `,"anything":[]}`)
-			path := recordPath(s, k1)
-			if former {
-				ok(t, os.Mkdir(filepath.Join(s.Dir, "c1"), 0o700))
-				path = filepath.Join(s.Dir, "c1", "net@eth0.json")
+	for _, version := range []string{"0", "1", "3", "99"} {
+		s := newStore(t)
+		put(t, s, k2, "two")
+		content := line(`{"version":` + version + `,"anything":[]}`)
+		path := recordPath(s, k1)
+		ok(t, os.WriteFile(path, []byte(content), 0o600))
+		listed := 0
+		for r, err := range s.List(t.Context()) {
+			if r.Key == k1 && errors.Is(err, ErrVersion) && !errors.Is(err, ErrCorrupt) {
+				listed++
 			}
-			ok(t, os.WriteFile(path, []byte(content), 0o600))
-			listed := 0
-			for r, err := range s.List(t.Context()) {
-				if r.Key == k1 && errors.Is(err, ErrVersion) && !errors.Is(err, ErrCorrupt) {
-					listed++
-				}
+		}
+		_, gerr := s.Get(k1)
+		_, cerr := s.Container(t.Context(), "c1")
+		if keys, err := damaged(t.Context(), s); len(keys) != 0 || !errors.Is(err, ErrVersion) || listed != 1 {
+			t.Errorf("%v, %v, listed %d times", keys, err, listed)
+		}
+		l := lock(t, s)
+		r := Record[value]{Key: k1, State: Added}
+		_, rerr := s.Records(t.Context(), l)
+		for verb, err := range map[string]error{
+			"get": gerr, "container": cerr, "records": rerr,
+			"put": s.Put(l, r), "note": s.Note(l, r), "delete": s.Delete(l, k1), "forget": s.Forget(l, k1),
+			"consume": s.Consume(t.Context(), l, k1, nil),
+		} {
+			if !errors.Is(err, ErrVersion) || errors.Is(err, ErrCorrupt) || code(err) != 5 || !strings.Contains(err.Error(), "version "+version+",") {
+				t.Errorf("version %s, %s: %v", version, verb, err)
 			}
-			_, gerr := s.Get(k1)
-			_, cerr := s.Container(t.Context(), "c1")
-			if keys, err := damaged(t.Context(), s); len(keys) != 0 || !errors.Is(err, ErrVersion) || listed != 1 {
-				t.Errorf("%v, %v, listed %d times", keys, err, listed)
-			}
-			l := lock(t, s)
-			r := Record[value]{Key: k1, State: Added}
-			_, rerr := s.Records(t.Context(), l)
-			for verb, err := range map[string]error{
-				"get": gerr, "container": cerr, "records": rerr,
-				"put": s.Put(l, r), "note": s.Note(l, r), "delete": s.Delete(l, k1), "forget": s.Forget(l, k1),
-				"consume": s.Consume(t.Context(), l, k1, nil),
-			} {
-				if !errors.Is(err, ErrVersion) || errors.Is(err, ErrCorrupt) || code(err) != 5 || !strings.Contains(err.Error(), "version "+version+",") {
-					t.Errorf("version %s, %s: %v", version, verb, err)
-				}
-			}
-			ok(t, l.Unlock())
-			if data, err := os.ReadFile(recordPath(s, k1)); string(data) != content || err != nil {
-				t.Errorf("it says %q now, %v", data, err)
-			}
-			if got := text(s, k2); got != "planned two" {
-				t.Error(got)
-			}
+		}
+		ok(t, l.Unlock())
+		if data, err := os.ReadFile(recordPath(s, k1)); string(data) != content || err != nil {
+			t.Errorf("it says %q now, %v", data, err)
+		}
+		if got := text(s, k2); got != "planned two" {
+			t.Error(got)
 		}
 	}
 }

@@ -70,10 +70,7 @@ func changes(t *testing.T) []change {
 	}
 }
 
-// A setting is what the directory is like before a verb.
-var settings = []string{"plain", "former layout", "former layout without the lock's file"}
-
-func prepare(t *testing.T, c change, setting string) Store[value] {
+func prepare(t *testing.T, c change) Store[value] {
 	t.Helper()
 	s := newStore(t)
 	if c.old != "none" {
@@ -81,17 +78,6 @@ func prepare(t *testing.T, c change, setting string) Store[value] {
 	}
 	if c.old == "corrupt" {
 		ok(t, os.Truncate(recordPath(s, k1), 9))
-	}
-	if strings.HasPrefix(setting, "former") {
-		dir := filepath.Join(s.Dir, "c1")
-		ok(t, os.Mkdir(dir, 0o700))
-		if c.old != "none" {
-			ok(t, os.Rename(recordPath(s, k1), filepath.Join(dir, "net@eth0.json")))
-		}
-		ok(t, os.WriteFile(filepath.Join(dir, ".tmp-1"), []byte("half"), 0o600))
-		if strings.HasSuffix(setting, "file") {
-			ok(t, gone(os.Remove(filepath.Join(s.Dir, "c1@lock"))))
-		}
 	}
 	return s
 }
@@ -102,42 +88,40 @@ func prepare(t *testing.T, c change, setting string) Store[value] {
 func TestCrashAnywhere(t *testing.T) {
 	t.Parallel()
 	for _, c := range changes(t) {
-		for _, setting := range settings {
-			t.Run(c.name+"/"+setting, func(t *testing.T) {
-				t.Parallel()
-				for n := 1; ; n++ {
-					s := prepare(t, c, setting)
-					put(t, s, k3, "bystander")
-					hooked, reached := at(t, s, n, errCrash)
-					err := c.do(hooked)
-					got := text(s, k1)
-					if err == nil && got != c.new {
-						t.Errorf("nil, and there is %q", got)
-					}
-					if got != c.old && got != c.new {
-						t.Errorf("crash at call %d: %q", n, got)
-					}
-					if got := text(s, k3); got != "planned bystander" {
-						t.Errorf("crash at call %d: bystander %q", n, got)
-					}
-					checkLockMode(t, s, "c1")
-					if got == "corrupt" {
-						ok(t, forget(s, k1))
-					}
-					l, lerr := s.Lock(t.Context(), "c1")
-					ok(t, lerr)
-					ok(t, s.Consume(t.Context(), l, k1, func(context.Context, Record[value]) error { return nil }))
-					ok(t, l.Unlock())
-					ok(t, del(s, k3))
-					if left := tree(t, s.Dir); len(left) != 0 {
-						t.Errorf("crash at call %d: left %q", n, left)
-					}
-					if !reached() {
-						break
-					}
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			for n := 1; ; n++ {
+				s := prepare(t, c)
+				put(t, s, k3, "bystander")
+				hooked, reached := at(t, s, n, errCrash)
+				err := c.do(hooked)
+				got := text(s, k1)
+				if err == nil && got != c.new {
+					t.Errorf("nil, and there is %q", got)
 				}
-			})
-		}
+				if got != c.old && got != c.new {
+					t.Errorf("crash at call %d: %q", n, got)
+				}
+				if got := text(s, k3); got != "planned bystander" {
+					t.Errorf("crash at call %d: bystander %q", n, got)
+				}
+				checkLockMode(t, s, "c1")
+				if got == "corrupt" {
+					ok(t, forget(s, k1))
+				}
+				l, lerr := s.Lock(t.Context(), "c1")
+				ok(t, lerr)
+				ok(t, s.Consume(t.Context(), l, k1, func(context.Context, Record[value]) error { return nil }))
+				ok(t, l.Unlock())
+				ok(t, del(s, k3))
+				if left := tree(t, s.Dir); len(left) != 0 {
+					t.Errorf("crash at call %d: left %q", n, left)
+				}
+				if !reached() {
+					break
+				}
+			}
+		})
 	}
 }
 
@@ -171,41 +155,31 @@ func checkLockMode(t *testing.T, s Store[value], id string) {
 func TestCrashAmongSeveralRecords(t *testing.T) {
 	t.Parallel()
 	k4 := Key{"net", "c1", "net2"}
-	for _, setting := range []string{"flat", "former"} {
-		for n := 1; ; n++ {
-			s := newStore(t)
-			put(t, s, k1, "one")
-			if setting == "former" {
-				put(t, s, k2, "two")
-				ok(t, os.Mkdir(filepath.Join(s.Dir, "c1"), 0o700))
-				for _, k := range []Key{k1, k2} {
-					ok(t, os.Rename(recordPath(s, k), filepath.Join(s.Dir, "c1", "net@"+k.IfName+".json")))
+	for n := 1; ; n++ {
+		s := newStore(t)
+		put(t, s, k1, "one")
+		hooked, reached := at(t, s, n, errCrash)
+		_ = under(hooked, "c1", func(l *Lock) error {
+			return errors.Join(s.Put(l, Record[value]{Key: k2, State: Planned}), s.Delete(l, k1), s.Put(l, Record[value]{Key: k4, State: Planned}))
+		})
+		checkLockMode(t, s, "c1")
+		_ = under(hooked, "c1", func(l *Lock) error { return s.Delete(l, k2) })
+		checkLockMode(t, s, "c1")
+		for _, k := range []Key{k1, k2, k4} {
+			ok(t, under(s, "c1", func(l *Lock) error {
+				all, err := s.Container(t.Context(), "c1")
+				ok(t, err)
+				if got, err := s.Records(t.Context(), l); len(got) != len(all) || err != nil {
+					t.Errorf("crash at call %d: %d records, want %d, %v", n, len(got), len(all), err)
 				}
-				ok(t, os.Remove(filepath.Join(s.Dir, "c1@lock")))
-			}
-			hooked, reached := at(t, s, n, errCrash)
-			_ = under(hooked, "c1", func(l *Lock) error {
-				return errors.Join(s.Put(l, Record[value]{Key: k2, State: Planned}), s.Delete(l, k1), s.Put(l, Record[value]{Key: k4, State: Planned}))
-			})
-			checkLockMode(t, s, "c1")
-			_ = under(hooked, "c1", func(l *Lock) error { return s.Delete(l, k2) })
-			checkLockMode(t, s, "c1")
-			for _, k := range []Key{k1, k2, k4} {
-				ok(t, under(s, "c1", func(l *Lock) error {
-					all, err := s.Container(t.Context(), "c1")
-					ok(t, err)
-					if got, err := s.Records(t.Context(), l); len(got) != len(all) || err != nil {
-						t.Errorf("%s, crash at call %d: %d records, want %d, %v", setting, n, len(got), len(all), err)
-					}
-					return s.Consume(t.Context(), l, k, func(context.Context, Record[value]) error { return nil })
-				}))
-			}
-			if left := tree(t, s.Dir); len(left) != 0 {
-				t.Errorf("%s, crash at call %d: left %q", setting, n, left)
-			}
-			if !reached() {
-				break
-			}
+				return s.Consume(t.Context(), l, k, func(context.Context, Record[value]) error { return nil })
+			}))
+		}
+		if left := tree(t, s.Dir); len(left) != 0 {
+			t.Errorf("crash at call %d: left %q", n, left)
+		}
+		if !reached() {
+			break
 		}
 	}
 }
@@ -215,35 +189,33 @@ func TestCrashAmongSeveralRecords(t *testing.T) {
 func TestFailureAnywhere(t *testing.T) {
 	t.Parallel()
 	for _, c := range changes(t) {
-		for _, setting := range settings {
-			for _, errno := range []unix.Errno{unix.ENOSPC, unix.EIO, unix.EROFS, unix.EACCES} {
-				t.Run(c.name+"/"+setting+"/"+errno.Error(), func(t *testing.T) {
-					t.Parallel()
-					for n := 1; ; n++ {
-						s := prepare(t, c, setting)
-						failing, reached := at(t, s, n, errno)
-						err := c.do(failing)
-						got := text(s, k1)
-						switch {
-						case err == nil && got != c.new:
-							t.Errorf("call %d: nil, and there is %q", n, got)
-						case err != nil && (!errors.Is(err, errno) || code(err) != 5):
-							t.Errorf("call %d: %v", n, err)
-						case got != c.old && got != c.new:
-							t.Errorf("call %d: %q", n, got)
-						}
-						checkLockMode(t, s, "c1")
-						for _, name := range tree(t, s.Dir) {
-							if strings.HasPrefix(name, durable.TempPrefix) {
-								t.Errorf("call %d: left %s", n, name)
-							}
-						}
-						if !reached() {
-							break
+		for _, errno := range []unix.Errno{unix.ENOSPC, unix.EIO, unix.EROFS, unix.EACCES} {
+			t.Run(c.name+"/"+errno.Error(), func(t *testing.T) {
+				t.Parallel()
+				for n := 1; ; n++ {
+					s := prepare(t, c)
+					failing, reached := at(t, s, n, errno)
+					err := c.do(failing)
+					got := text(s, k1)
+					switch {
+					case err == nil && got != c.new:
+						t.Errorf("call %d: nil, and there is %q", n, got)
+					case err != nil && (!errors.Is(err, errno) || code(err) != 5):
+						t.Errorf("call %d: %v", n, err)
+					case got != c.old && got != c.new:
+						t.Errorf("call %d: %q", n, got)
+					}
+					checkLockMode(t, s, "c1")
+					for _, name := range tree(t, s.Dir) {
+						if strings.HasPrefix(name, durable.TempPrefix) {
+							t.Errorf("call %d: left %s", n, name)
 						}
 					}
-				})
-			}
+					if !reached() {
+						break
+					}
+				}
+			})
 		}
 	}
 }

@@ -78,16 +78,11 @@ func (f files) note(l *Lock, r stored, encoded func(stored) ([]byte, error)) err
 	return f.held(l, r.Key, func() error { return l.note(r.Key, line, whole, f.parser(r.Key, nil)) })
 }
 
-// remove reports whether there may be another record of k, in the other layout.
-func (f files) remove(l *Lock, k Key) (another bool, err error) {
+func (f files) remove(l *Lock, k Key) error {
 	if err := checkKey(k); err != nil {
-		return false, err
+		return err
 	}
-	err = f.held(l, k, func() error {
-		another = l.former
-		return l.remove(k, f.parser(k, nil))
-	})
-	return another, err
+	return f.held(l, k, func() error { return l.remove(k, f.parser(k, nil)) })
 }
 
 func (f files) forget(l *Lock, k Key) error {
@@ -116,33 +111,8 @@ func (f files) get(k Key) (r stored, err error) {
 		return r, err
 	}
 	defer root.Close()
-	// The former layout first: records only ever move out of it.
-	_, err = loadFormer(root, k, f.parser(k, &r))
-	if errors.Is(err, fs.ErrNotExist) {
-		_, err = loadFlat(root, k, f.parser(k, &r))
-	}
+	_, err = load(root, fileName(k), f.parser(k, &r))
 	return r, err
-}
-
-// loadFlat reads k's record in root and returns where its text ends.
-func loadFlat(root *durable.Dir, k Key, parse parser) (end int64, err error) {
-	end, err = load(root, fileName(k), parse)
-	return end, missing(root, corruptName(k), err)
-}
-
-// missing turns the absence of a record into ErrCorrupt where the former layout
-// found it damaged and renamed it to corrupt.
-func missing(dir *durable.Dir, corrupt string, err error) error {
-	if !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	switch _, serr := dir.Stat(corrupt); {
-	case serr == nil:
-		return &fs.PathError{Op: "read", Path: dir.Path(corrupt), Err: ErrCorrupt}
-	case !errors.Is(serr, fs.ErrNotExist):
-		return serr
-	}
-	return err
 }
 
 // load reads the record in the file name and returns where its text ends. It needs
@@ -168,12 +138,9 @@ func load(dir *durable.Dir, name string, parse parser) (end int64, err error) {
 
 // put writes line as k's record, in place of one that parse accepts.
 func (l *Lock) put(k Key, line []byte, parse parser) error {
-	if err := l.takeOver(); err != nil {
-		return err
-	}
 	_, err := l.load(k, parse)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = l.grow(1)
+		err = l.grow()
 	}
 	if err != nil {
 		return err
@@ -204,7 +171,7 @@ func (l *Lock) load(k Key, parse parser) (extent, error) {
 	if at, ok := l.known[k]; ok {
 		return at, nil
 	}
-	end, err := loadFlat(l.root, k, parse)
+	end, err := load(l.root, fileName(k), parse)
 	if err == nil {
 		l.saw(k, end)
 	}
@@ -213,11 +180,6 @@ func (l *Lock) load(k Key, parse parser) (extent, error) {
 
 // read reads k's record, and calls parse in any case.
 func (l *Lock) read(k Key, parse parser) error {
-	if l.former {
-		if _, err := loadFormer(l.root, k, parse); !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
 	delete(l.known, k)
 	_, err := l.load(k, parse)
 	return err
@@ -226,11 +188,6 @@ func (l *Lock) read(k Key, parse parser) error {
 // note appends line to k's record, or writes the whole record in its place when
 // it has grown too long.
 func (l *Lock) note(k Key, line []byte, whole func() ([]byte, error), parse parser) error {
-	if l.former {
-		if err := noteFormer(l.root, k, whole, parse); !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
 	at, err := l.load(k, parse)
 	if err != nil {
 		return err
@@ -263,11 +220,6 @@ func noteLimit(whole []byte) int64 { return max(minCompact, min(4*int64(len(whol
 // remove deletes k's record, unless parse refuses it.
 func (l *Lock) remove(k Key, parse parser) error {
 	l.removed = true
-	if l.former {
-		if err := removeFormer(l.root, k, parse); !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
 	name := fileName(k)
 	_, err := l.load(k, parse)
 	found := err == nil
@@ -290,27 +242,17 @@ func (l *Lock) remove(k Key, parse parser) error {
 
 // forget deletes k's record, damaged or not. Only parse can refuse it.
 func (l *Lock) forget(k Key, parse parser) error {
-	forget := func(dir *durable.Dir, record, corrupt string) error {
-		if _, err := load(dir, record, parse); errors.Is(err, ErrVersion) {
-			return err
-		}
-		for _, name := range []string{durable.TempPrefix + record, record, corrupt} {
-			if err := unlinkAny(dir, name); err != nil {
-				return err
-			}
-		}
-		return nil
+	name := fileName(k)
+	if _, err := load(l.root, name, parse); errors.Is(err, ErrVersion) {
+		return err
 	}
 	l.known, l.most, l.removed = map[Key]extent{}, unknownMost, true
-	if l.former {
-		err := inFormer(l.root, k, func(dir *durable.Dir, base string) error {
-			return forget(dir, base+recordSuffix, base+corruptSuffix)
-		})
-		if err := gone(err); err != nil {
+	for _, name := range []string{durable.TempPrefix + name, name} {
+		if err := unlinkAny(l.root, name); err != nil {
 			return err
 		}
 	}
-	return forget(l.root, fileName(k), corruptName(k))
+	return nil
 }
 
 // gone passes over the absence of what was to be removed.
@@ -333,7 +275,7 @@ func unlinkAny(dir *durable.Dir, name string) error {
 	return gone(err)
 }
 
-// names returns the file names of the container's records, damaged or not.
+// names returns the file names of the container's records.
 func (l *Lock) names() ([]string, error) {
 	all, err := l.root.Names()
 	if err != nil {
@@ -341,7 +283,7 @@ func (l *Lock) names() ([]string, error) {
 	}
 	var names []string
 	for _, name := range all {
-		if _, _, ok := parseName(name); ok && strings.HasPrefix(name, part(l.container)+"@") {
+		if _, ok := parseName(name); ok && strings.HasPrefix(name, part(l.container)+"@") {
 			names = append(names, name)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	version = 2 // what is written; version 1 had no changes
+	version = 2
 
 	sumLen  = 16            // hexadecimal digits
 	prefix  = sumLen + 1    // and a space
@@ -184,7 +184,7 @@ func decodeLine(line []byte, k Key, value valuer) (env envelope, err error) {
 	}
 	text := line[prefix:]
 	about, last, isChange := split(text)
-	if err := json.Unmarshal(about, &env.stage); err != nil || !known(env.Version) {
+	if err := json.Unmarshal(about, &env.stage); err != nil || env.Version != version {
 		return env, unknown(text, err)
 	}
 	switch {
@@ -220,9 +220,6 @@ func split(text []byte) (about, last []byte, isChange bool) {
 	return append(about, '}'), last[:len(last)-1], isChange
 }
 
-// known reports whether v is a version that this program reads.
-func known(v int) bool { return v == 1 || v == version }
-
 // unknown returns why text, the JSON of a line that adds up, was not decoded:
 // because of its version, which is another program's to read, or because of
 // err.
@@ -230,8 +227,8 @@ func unknown(text []byte, err error) error {
 	var v struct {
 		Version *int64 `json:"version"`
 	}
-	if json.Unmarshal(text, &v) == nil && v.Version != nil && (*v.Version > version || *v.Version < 1) {
-		return fmt.Errorf("%w: it is of version %d, this program reads 1 and %d", ErrVersion, *v.Version, version)
+	if json.Unmarshal(text, &v) == nil && v.Version != nil && *v.Version != version {
+		return fmt.Errorf("%w: it is of version %d, this program reads %d", ErrVersion, *v.Version, version)
 	}
 	if err == nil {
 		err = errors.New("no version")

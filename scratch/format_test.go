@@ -44,7 +44,7 @@ func line(json string) string {
 // A checksum is not enough: version, key, state and value have to fit too.
 func TestLinesThatDoNotCount(t *testing.T) {
 	t.Parallel()
-	good := `{"version":1,"network":"net","container":"c1","ifname":"eth0","state":"planned","created":"2024-01-02T03:04:05Z","updated":"2024-01-02T03:04:05Z","value":{"Text":"x"}}`
+	good := `{"version":2,"network":"net","container":"c1","ifname":"eth0","state":"planned","created":"2024-01-02T03:04:05Z","updated":"2024-01-02T03:04:05Z","value":{"Text":"x"}}`
 	swap := func(old, new string) string {
 		t.Helper()
 		if !strings.Contains(good, old) {
@@ -61,8 +61,8 @@ func TestLinesThatDoNotCount(t *testing.T) {
 		{"list", `[]`, "cannot unmarshal array"},
 		{"not JSON", `{`, "unexpected end"},
 		{"two values", good + `{}`, "after top-level value"},
-		{"no version", swap(`"version":1,`, ``), "no version"},
-		{"version of another type", swap(`"version":1`, `"version":"1"`), "cannot unmarshal string"},
+		{"no version", swap(`"version":2,`, ``), "no version"},
+		{"version of another type", swap(`"version":2`, `"version":"1"`), "cannot unmarshal string"},
 		{"another network", swap(`"net"`, `"ten"`), `"ten/c1/eth0"`},
 		{"another container", swap(`"c1"`, `"c2"`), `"net/c2/eth0"`},
 		{"another interface", swap(`"eth0"`, `"eth1"`), `"net/c1/eth1"`},
@@ -112,9 +112,10 @@ func TestDecodeUndoesEncode(t *testing.T) {
 // in it: an older line before it is not the record any more.
 func TestUnknownVersionIsNotDamage(t *testing.T) {
 	t.Parallel()
-	good := line(`{"version":1,"network":"net","container":"c1","ifname":"eth0","state":"planned","created":"2024-01-02T03:04:05Z","updated":"2024-01-02T03:04:05Z","value":{"Text":"x"}}`)
+	good := line(`{"version":2,"network":"net","container":"c1","ifname":"eth0","state":"planned","created":"2024-01-02T03:04:05Z","updated":"2024-01-02T03:04:05Z","value":{"Text":"x"}}`)
 	for _, tt := range []struct{ name, json, version string }{
 		{"0", `{"version":0}`, "0"},
+		{"1", `{"version":1}`, "1"},
 		{"below", `{"version":-1}`, "-1"},
 		{"3", `{"version":3}`, "3"},
 		{"3, with our keys", `{"version":3,"network":"net","container":"c1","ifname":"eth0","state":"planned"}`, "3"},
@@ -123,7 +124,7 @@ func TestUnknownVersionIsNotDamage(t *testing.T) {
 	} {
 		for _, before := range []string{"", good, "\n\ngarbage\n"} {
 			_, err := decodeAs[value]([]byte(before+line(tt.json)), k1)
-			if !errors.Is(err, ErrVersion) || errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "version "+tt.version+", this program reads 1 and 2") {
+			if !errors.Is(err, ErrVersion) || errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "version "+tt.version+", this program reads 2") {
 				t.Errorf("%s after %q: %v", tt.name, before, err)
 			}
 		}

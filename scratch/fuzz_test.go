@@ -30,7 +30,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte("0123456789abcdef "))
 	f.Add([]byte("null"))
 	f.Add(one[prefix : len(one)-1])
-	f.Add([]byte(line(`{"version":1,"network":"net","container":"c1","ifname":"eth0","state":"added","created":"2024-01-02T03:04:05Z","updated":"2024-01-02T03:04:05Z","value":1}`)))
+	f.Add([]byte(line(`{"version":2,"network":"net","container":"c1","ifname":"eth0","state":"added","created":"2024-01-02T03:04:05Z","updated":"2024-01-02T03:04:05Z","value":1}`)))
 	f.Add([]byte(line(`{"version":3,"created":1}`)))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if r, err := decodeAs[any]([]byte(line(string(data))), k); err == nil && r.Key != k {
@@ -73,54 +73,38 @@ func FuzzNames(f *testing.F) {
 		if checkKey(a) != nil {
 			return
 		}
-		for _, name := range []string{fileName(a), corruptName(a), lockName(a.ContainerID), formerDir(a.ContainerID), formerName(a) + corruptSuffix} {
+		for _, name := range []string{fileName(a), lockName(a.ContainerID)} {
 			if len(durable.TempPrefix+name) > 255 || strings.ContainsAny(name, "/\x00") || name[0] == '.' {
 				t.Errorf("%q of %q", name, a)
 			}
 		}
-		if _, _, ok := parseName(lockName(a.ContainerID)); ok || isFormerDir(lockName(a.ContainerID)) {
+		if _, ok := parseName(lockName(a.ContainerID)); ok {
 			t.Errorf("lock %q could be a record", lockName(a.ContainerID))
 		}
-		if dir := formerDir(a.ContainerID); !isFormerDir(dir) {
-			t.Errorf("directory %q is not known as one", dir)
+		if k, ok := parseName(fileName(a)); !ok || !sameFile(a, k) || fileName(k) != fileName(a) {
+			t.Errorf("%q is read back as %q, %v", fileName(a), k, ok)
 		}
-		for _, name := range []string{fileName(a), corruptName(a)} {
-			k, damaged, ok := parseName(name)
-			if !ok || damaged != (name != fileName(a)) || !sameFile(a, k) || fileName(k) != fileName(a) || isFormerDir(name) {
-				t.Errorf("%q is read back as %q, %v, %v", name, k, damaged, ok)
-			}
-		}
-		if k, damaged, ok := parseRest(formerName(a)+recordSuffix, formerMaxPart); !ok || damaged || k.IfName != a.IfName || !samePart(a.Network, k.Network) {
-			t.Errorf("%q is read back as %q, %v, %v", formerName(a), k, damaged, ok)
-		}
-		if checkKey(b) == nil && a != b && (fileName(a) == fileName(b) || formerDir(a.ContainerID) == formerDir(b.ContainerID) && formerName(a) == formerName(b)) {
+		if checkKey(b) == nil && a != b && fileName(a) == fileName(b) {
 			t.Errorf("%q and %q share a file", a, b)
 		}
 	})
 }
 
-// A file name that is understood, in either layout, is one that is made.
+// A file name that is understood is one that is made.
 func FuzzParseName(f *testing.F) {
 	for _, name := range []string{"c@net@eth0.json", "c@net@eth0.json.corrupt", "net@eth0.json", "c@n@%2F.json", "c@n@%2f.json", "@@.json", "#@x.json", "c@n@a@b.json", ".tmp-1", "c@lock"} {
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, name string) {
-		if k, damaged, ok := parseName(name); ok {
-			if err := checkStoredKey(k); err != nil {
-				t.Errorf("%q: %v", name, err)
-			}
-			if made := map[bool]string{false: fileName(k), true: corruptName(k)}[damaged]; made != name {
-				t.Errorf("%q is read as %q, which has %q", name, k, made)
-			}
+		k, ok := parseName(name)
+		if !ok {
+			return
 		}
-		if k, damaged, ok := parseRest(name, formerMaxPart); ok {
-			k.ContainerID = "c"
-			if err := checkStoredKey(k); err != nil {
-				t.Errorf("%q: %v", name, err)
-			}
-			if made := formerName(k) + map[bool]string{false: recordSuffix, true: corruptSuffix}[damaged]; made != name {
-				t.Errorf("%q is read as %q, which has %q", name, k, made)
-			}
+		if err := checkStoredKey(k); err != nil {
+			t.Errorf("%q: %v", name, err)
+		}
+		if made := fileName(k); made != name {
+			t.Errorf("%q is read as %q, which has %q", name, k, made)
 		}
 	})
 }

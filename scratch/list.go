@@ -85,9 +85,6 @@ func (f files) records(ctx context.Context, l *Lock) ([]stored, error) {
 		return nil, fail(op, Key{ContainerID: l.container}, err)
 	}
 	defer l.end()
-	if l.former { // they could not be taken over
-		return f.container(ctx, l.container)
-	}
 	var names []string
 	if l.most == len(l.known) {
 		for k := range l.known {
@@ -107,8 +104,8 @@ func (f files) records(ctx context.Context, l *Lock) ([]stored, error) {
 				yield(stored{}, fail(op, Key{ContainerID: l.container}, cause.Of(ctx)))
 				return
 			}
-			k, damaged, _ := parseName(name)
-			e, found := f.readFile(op, l.root, name, k, damaged)
+			k, _ := parseName(name)
+			e, found := f.readFile(op, l.root, name, k)
 			if found && e.err == nil {
 				l.known[e.Key] = extent{end: e.end}
 			}
@@ -143,9 +140,7 @@ func (f files) unused() (ids []string, err error) {
 	}
 	used := make(map[string]bool)
 	for _, name := range names {
-		if isFormerDir(name) {
-			used[part(name)] = true
-		} else if k, _, ok := parseName(name); ok {
+		if k, ok := parseName(name); ok {
 			used[part(k.ContainerID)] = true
 		}
 	}
@@ -201,7 +196,7 @@ func (f files) each(ctx context.Context, op, id string, want func(Key) bool, yie
 	mine := names
 	if id != "" {
 		mine = slices.DeleteFunc(slices.Clone(names), func(name string) bool {
-			return name != formerDir(id) && !strings.HasPrefix(name, part(id)+"@")
+			return !strings.HasPrefix(name, part(id)+"@")
 		})
 	}
 	read := func(some []string) (es []entry) {
@@ -210,11 +205,7 @@ func (f files) each(ctx context.Context, op, id string, want func(Key) bool, yie
 			return true
 		}
 		for _, name := range some {
-			switch {
-			case ctx.Err() != nil:
-			case isFormerDir(name):
-				f.formerRecords(op, root, name, names, want, add)
-			default:
+			if ctx.Err() == nil {
 				f.record(op, root, name, want, add)
 			}
 		}
@@ -246,15 +237,11 @@ type entry struct {
 
 // readFile reads the file name, of the record k, in dir. found is false when it is
 // not there any more.
-func (f files) readFile(op string, dir *durable.Dir, name string, k Key, damaged bool) (e entry, found bool) {
-	if damaged {
-		e.err = &fs.PathError{Op: "read", Path: dir.Path(name), Err: ErrCorrupt}
-	} else {
-		e.end, e.err = load(dir, name, func(data []byte) (err error) {
-			e.stored, err = decode(data, k, f.value)
-			return err
-		})
-	}
+func (f files) readFile(op string, dir *durable.Dir, name string, k Key) (e entry, found bool) {
+	e.end, e.err = load(dir, name, func(data []byte) (err error) {
+		e.stored, err = decode(data, k, f.value)
+		return err
+	})
 	if e.err != nil {
 		e.stored = stored{Key: k}
 	}
@@ -264,56 +251,12 @@ func (f files) readFile(op string, dir *durable.Dir, name string, k Key, damaged
 }
 
 // record yields the record in the file name, if it is one's that is wanted.
-func (f files) record(op string, root *durable.Dir, name string, want func(Key) bool, yield func(stored, error) bool) bool {
-	k, damaged, ok := parseName(name)
+func (f files) record(op string, root *durable.Dir, name string, want func(Key) bool, yield func(stored, error) bool) {
+	k, ok := parseName(name)
 	if !ok || want != nil && !want(k) {
-		return true
+		return
 	}
-	e, found := f.readFile(op, root, name, k, damaged)
-	return !found || yield(e.stored, e.err)
-}
-
-// formerRecords yields the records of a container's directory of the former
-// layout, and those that have been taken over since it was seen there. others
-// are the names in root that are yielded otherwise.
-func (f files) formerRecords(op string, root *durable.Dir, name string, others []string, want func(Key) bool, yield func(stored, error) bool) bool {
-	names, dir, err := openFormer(root, name)
-	if err != nil {
-		return yield(stored{}, fail(op, Key{ContainerID: name}, err))
+	if e, found := f.readFile(op, root, name, k); found {
+		yield(e.stored, e.err)
 	}
-	if dir != nil {
-		defer dir.Close()
-	}
-	taken := len(names) == 0
-	yielded := map[string]bool{}
-	for _, n := range names {
-		k, damaged, _ := parseRest(n, formerMaxPart)
-		k.ContainerID = name
-		if want != nil && !want(k) {
-			continue
-		}
-		e, found := f.readFile(op, dir, n, k, damaged)
-		if !found {
-			taken = true
-			continue
-		}
-		yielded[fileName(k)], yielded[corruptName(k)] = true, true
-		if !yield(e.stored, e.err) {
-			return false
-		}
-	}
-	if !taken {
-		return true
-	}
-	now, err := root.Names()
-	if err != nil {
-		return yield(stored{}, fail(op, Key{ContainerID: name}, err))
-	}
-	for _, n := range now {
-		_, other := slices.BinarySearch(others, n)
-		if !other && !yielded[n] && strings.HasPrefix(n, part(name)+"@") && !f.record(op, root, n, want, yield) {
-			return false
-		}
-	}
-	return true
 }

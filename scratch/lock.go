@@ -40,8 +40,6 @@ type Lock struct {
 	// linked says that the file has another name: it is somebody else's too,
 	// so its mode is neither believed nor changed.
 	linked bool
-	// former says that records may be in the former layout.
-	former bool
 	// most is how many records the container has at most, or unknownMost.
 	most int
 	// removed says that a record was to be removed.
@@ -96,9 +94,6 @@ func (l *Lock) tidy() error {
 	if len(l.known) > 0 || l.most != 0 && !l.removed {
 		return nil // whoever left the file there had a record
 	}
-	if _ = l.takeOver(); l.former {
-		return nil
-	}
 	if l.most != 0 {
 		names, err := l.names()
 		if err != nil || len(names) > 0 {
@@ -139,10 +134,10 @@ func (l *Lock) saw(k Key, end int64) {
 	}
 }
 
-// grow says that n more records are about to be written.
-func (l *Lock) grow(n int) error {
+// grow says that one more record is about to be written.
+func (l *Lock) grow() error {
 	if l.most >= 0 {
-		l.most += n
+		l.most++
 	}
 	if l.most == 1 {
 		return l.mark(modeOne)
@@ -170,7 +165,7 @@ func (f files) lock(ctx context.Context, id string) (*Lock, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Lock{dir: f.dir, container: id, root: root, name: lockName(id), fd: -1, former: true, known: map[Key]extent{}}
+	l := &Lock{dir: f.dir, container: id, root: root, name: lockName(id), fd: -1, known: map[Key]extent{}}
 	first := true
 	err = acquire(ctx, func() (bool, error) {
 		defer func() { first = false }()
@@ -179,10 +174,6 @@ func (f files) lock(ctx context.Context, id string) (*Lock, error) {
 	if err != nil {
 		root.Close()
 		return nil, err
-	}
-	// Where it fails the records are used where they are.
-	if l.takeOver() != nil {
-		l.most = unknownMost
 	}
 	return l, nil
 }

@@ -9,17 +9,13 @@ import (
 )
 
 const (
-	recordSuffix  = ".json"
-	corruptSuffix = ".json.corrupt"
-	lockSuffix    = "@lock"
+	recordSuffix = ".json"
+	lockSuffix   = "@lock"
 
 	// maxPart is how long a network name or a container ID may be in a file
 	// name. Two of them, an interface name of 15 escaped bytes, two "@", the
 	// longest suffix and the prefix of a temporary file fit in 255 bytes.
 	maxPart = 95
-	// formerMaxPart is maxPart of the former layout, which had a directory for
-	// each container.
-	formerMaxPart = 190
 
 	maxIfName = 15 // the kernel's IFNAMSIZ, less the NUL
 	hashedLen = 1 + 2*sha256.Size
@@ -96,35 +92,26 @@ func validIfName(s string) bool {
 
 // fileName is the name of k's record. It is injective. Valid names neither
 // begin with "#" nor hold "@" or "%".
-func fileName(k Key) string { return baseName(k) + recordSuffix }
-
-// corruptName is the name of k's record if the former layout found it damaged.
-func corruptName(k Key) string { return baseName(k) + corruptSuffix }
-
-func baseName(k Key) string {
-	return part(k.ContainerID) + "@" + part(k.Network) + "@" + escape(k.IfName)
+func fileName(k Key) string {
+	return part(k.ContainerID) + "@" + part(k.Network) + "@" + escape(k.IfName) + recordSuffix
 }
 
 func lockName(containerID string) string { return part(containerID) + lockSuffix }
 
-// formerDir is the name of a container's directory in the former layout.
-func formerDir(containerID string) string { return shorten(containerID, formerMaxPart) }
-
-// formerName is the name of k's record in formerDir, without its suffix.
-func formerName(k Key) string { return shorten(k.Network, formerMaxPart) + "@" + escape(k.IfName) }
-
-func part(name string) string { return shorten(name, maxPart) }
-
-// shorten replaces a name over limit by its hash.
-func shorten(name string, limit int) string {
-	if len(name) <= limit || hashed(name) {
+// part returns name as it is in a file name: a long one is replaced by its hash.
+func part(name string) string {
+	if len(name) <= maxPart || hashed(name) {
 		return name
 	}
+	return hash(name)
+}
+
+func hash(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	return "#" + hex.EncodeToString(sum[:])
 }
 
-// hashed reports whether s is what shorten makes of long names.
+// hashed reports whether s is what part makes of long names.
 func hashed(s string) bool {
 	return len(s) == hashedLen && s[0] == '#' && strings.Trim(s[1:], "0123456789abcdef") == ""
 }
@@ -162,36 +149,20 @@ func unescape(s string) (string, bool) {
 	return name, escape(name) == s
 }
 
-// parseName reads the name of a record, damaged or not, back. Long parts come
-// back as their hashes. ok is false for what is no record's name.
-func parseName(name string) (k Key, damaged, ok bool) {
-	container, rest, ok := strings.Cut(name, "@")
-	if !ok || !storedName(container, maxPart) {
-		return Key{}, false, false
+// parseName reads the name of a record back. Long parts come back as their hashes.
+// ok is false for what is no record's name.
+func parseName(name string) (k Key, ok bool) {
+	base, ok := strings.CutSuffix(name, recordSuffix)
+	parts := strings.Split(base, "@")
+	if !ok || len(parts) != 3 || !storedName(parts[0]) || !storedName(parts[1]) {
+		return Key{}, false
 	}
-	k, damaged, ok = parseRest(rest, maxPart)
-	k.ContainerID = container
-	return k, damaged, ok
+	ifName, ok := unescape(parts[2])
+	return Key{ContainerID: parts[0], Network: parts[1], IfName: ifName}, ok && validIfName(ifName)
 }
 
-// parseRest reads what follows the container in a record's name.
-func parseRest(name string, limit int) (k Key, damaged, ok bool) {
-	base, damaged := strings.CutSuffix(name, corruptSuffix)
-	if !damaged {
-		if base, ok = strings.CutSuffix(name, recordSuffix); !ok {
-			return Key{}, false, false
-		}
-	}
-	network, escaped, ok := strings.Cut(base, "@")
-	if !ok || !storedName(network, limit) {
-		return Key{}, false, false
-	}
-	ifName, ok := unescape(escaped)
-	return Key{Network: network, IfName: ifName}, damaged, ok && validIfName(ifName)
-}
-
-// storedName reports whether s can be what shorten returned.
-func storedName(s string, limit int) bool { return hashed(s) || validName(s) && len(s) <= limit }
+// storedName reports whether s can be what part returned.
+func storedName(s string) bool { return hashed(s) || validName(s) && len(s) <= maxPart }
 
 // sameFile reports whether a and b are the same key as far as file names tell.
 // b may come from one, with hashes in place of long parts.
@@ -199,4 +170,4 @@ func sameFile(a, b Key) bool {
 	return a == b || a.IfName == b.IfName && samePart(a.ContainerID, b.ContainerID) && samePart(a.Network, b.Network)
 }
 
-func samePart(a, b string) bool { return a == b || hashed(b) && shorten(a, 0) == b }
+func samePart(a, b string) bool { return a == b || hashed(b) && hash(a) == b }

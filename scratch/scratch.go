@@ -30,11 +30,6 @@
 // key. The last line with the right checksum, version and key is the record. So
 // appending a line is safe: while it is incomplete, the line before it counts.
 // Empty lines are ignored.
-//
-// Version 1 of the format had a directory CONTAINER for each container, with the
-// records in it as NETWORK@IFNAME.json, and appended ".corrupt" to the names of
-// damaged records. These are read where they are, and moved when their container's
-// lock is taken.
 package scratch
 
 import (
@@ -199,8 +194,7 @@ func (s Store[T]) Get(k Key) (Record[T], error) {
 // needs one more DEL. A damaged record stays, and Delete fails with [ErrCorrupt];
 // so does a record of another version, with [ErrVersion].
 func (s Store[T]) Delete(l *Lock, k Key) error {
-	_, err := s.files().remove(l, k)
-	return fail("delete", k, err)
+	return fail("delete", k, s.files().remove(l, k))
 }
 
 // Forget is Delete for damaged records too. It is for an operator who has
@@ -216,25 +210,19 @@ func (s Store[T]) Forget(l *Lock, k Key) error {
 //
 // When there is no record, Consume returns nil without calling use, as the
 // specification asks of DEL. It fails with [ErrCorrupt] for a damaged record and
-// with [ErrVersion] for one of another version. Where an old program has written a
-// second record under k, in the former layout, Consume calls use with both.
+// with [ErrVersion] for one of another version.
 func (s Store[T]) Consume(ctx context.Context, l *Lock, k Key, use func(context.Context, Record[T]) error) error {
-	for {
-		r, err := s.files().read(l, k)
-		if errors.Is(err, fs.ErrNotExist) {
-			return s.Delete(l, k) // a Put that was killed may have left something
-		}
-		if err != nil {
-			return fail("consume", k, err)
-		}
-		if err := use(ctx, typed[T](r)); err != nil {
-			return err
-		}
-		another, err := s.files().remove(l, k)
-		if err != nil || !another {
-			return fail("delete", k, err)
-		}
+	r, err := s.files().read(l, k)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s.Delete(l, k) // a Put that was killed may have left something
 	}
+	if err != nil {
+		return fail("consume", k, err)
+	}
+	if err := use(ctx, typed[T](r)); err != nil {
+		return err
+	}
+	return s.Delete(l, k)
 }
 
 // Lock takes the lock of a container. It has one holder at a time on this machine,

@@ -1,8 +1,6 @@
 package scratch
 
 import (
-	"slices"
-
 	"github.com/metacni/metacni/internal/durable"
 )
 
@@ -11,9 +9,8 @@ import (
 // must be closed.
 type Watch struct {
 	watch *durable.Watch // nil once it is closed
-	// unknown says that anything may have changed. It is always so while there
-	// is a directory of the former layout, which is not watched.
-	unknown, former bool
+	// unknown says that anything may have changed.
+	unknown bool
 }
 
 // Watch begins to watch the records of s. It fails on systems other than Linux,
@@ -33,26 +30,14 @@ func (f files) watch() (*Watch, error) {
 	if err != nil {
 		return nil, err
 	}
-	names, err := root.Names()
-	if err != nil {
-		watch.Close()
-		return nil, err
-	}
-	former := slices.ContainsFunc(names, func(name string) bool {
-		if !isFormerDir(name) {
-			return false
-		}
-		info, err := root.Stat(name)
-		return err != nil || info.IsDir
-	})
-	return &Watch{watch: watch, unknown: true, former: former}, nil
+	return &Watch{watch: watch, unknown: true}, nil
 }
 
 // Changed returns the keys of the records that any program has written or removed
 // since the last call, in the order of their first change. It sees each change that was complete when it was called.
 // known is false if every record may have changed: at the first call, after a great
 // many changes, when a record with a very long name has changed, and as long as the
-// directory has records of version 1 of the format or is gone. Then [Store.List] tells what is there, and later calls tell what has
+// directory is gone. Then [Store.List] tells what is there, and later calls tell what has
 // changed since.
 func (w *Watch) Changed() (keys []Key, known bool) {
 	if w.watch == nil {
@@ -62,14 +47,13 @@ func (w *Watch) Changed() (keys []Key, known bool) {
 	all, w.unknown = all || w.unknown, false
 	seen := make(map[Key]bool)
 	for _, name := range names {
-		w.former = w.former || isFormerDir(name)
-		if k, _, ok := parseName(name); ok && !seen[k] {
+		if k, ok := parseName(name); ok && !seen[k] {
 			seen[k] = true
 			all = all || hashed(k.ContainerID) || hashed(k.Network)
 			keys = append(keys, k)
 		}
 	}
-	if all || w.former {
+	if all {
 		return nil, false
 	}
 	return keys, true

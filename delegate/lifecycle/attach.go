@@ -76,14 +76,13 @@ func (m *Manager) withRecord(ctx context.Context, k scratch.Key, do func(context
 		if err != nil {
 			return except(err, notThere)
 		}
-		return do(ctx, l, settledState(r))
+		return do(ctx, l, r)
 	})
 }
 
 // added returns the record of k, if k has been added.
 func (m *Manager) added(k scratch.Key) (scratch.Record[record], error) {
 	r, err := m.store().Get(k)
-	r = settledState(r)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !r.State.Attached() {
 		return r, ErrNotAdded
 	}

@@ -98,7 +98,6 @@ func (m *Manager) Container(ctx context.Context, id string) ([]Record, error) {
 }
 
 func (m *Manager) record(r scratch.Record[record]) Record {
-	r = settledState(r)
 	return Record{
 		Key: r.Key, State: r.State, Created: r.Created, Updated: r.Updated,
 		Attached:  r.Value.attached(r.Key.ContainerID, asRecorded),
@@ -134,7 +133,6 @@ type entry struct {
 	Adopted        bool                       `json:"adopted,omitempty"`    // attached by another program
 	Half           bool                       `json:"half,omitempty"`       // to be removed, in a partial record
 	New            bool                       `json:"new,omitempty"`        // never attached, in a record that is not Planned or Leftover
-	Leaving        bool                       `json:"leaving,omitempty"`    // what Half was called in version 1
 }
 
 // A reader decodes records. Most have one of a few networks, each of which it
@@ -202,7 +200,6 @@ func (p *reader) entries(read []rawEntry) ([]entry, error) {
 		if e.Network, err = p.network(d.Network); err != nil {
 			return nil, err
 		}
-		e.Half, e.Leaving = e.Half || e.Leaving, false
 		if err := usable(e.attached("", asRecorded)); err != nil {
 			return nil, fmt.Errorf("delegate %d: %w", i, err)
 		}
@@ -390,20 +387,6 @@ func (r record) whole() scratch.State {
 		return scratch.Partial
 	}
 	return scratch.Added
-}
-
-// settledState returns r, which has just been read. Version 1 of the format had
-// Added for a record with something half done in it; the state is then Partial.
-func settledState(r scratch.Record[record]) scratch.Record[record] {
-	half := func(e entry) bool { return e.Half || e.Result == nil && !r.Value.Adopted }
-	if r.State != scratch.Added || !slices.ContainsFunc(r.Value.Delegates, half) {
-		return r
-	}
-	r.State = scratch.Partial
-	for i, e := range r.Value.Delegates {
-		r.Value.Delegates[i].Half = half(e)
-	}
-	return r
 }
 
 // asRecorded returns the path at ADD, for [record.attached].

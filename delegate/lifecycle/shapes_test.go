@@ -16,7 +16,7 @@ import (
 // wholeRecord has something at every place of a record's value, and
 // wholeChange of a change.
 const (
-	wholeRecord = `{"missed":1,"delegates":[{"ifname":"eth0","args":"A=1","capabilityArgs":{"mac":"x"},"unfinished":false,"gone":[1],"half":false,"leaving":false,
+	wholeRecord = `{"missed":1,"delegates":[{"ifname":"eth0","args":"A=1","capabilityArgs":{"mac":"x"},"unfinished":false,"gone":[1],"half":false,
 		"netns":{"path":"/absent","dev":1,"inode":2,"unique":"x"},
 		"network":{"cniVersion":"1.1.0","name":"blue","disableCheck":false,"disableGC":false,"plugins":[{"type":"bridge","capabilities":{"mac":true}},{"type":"tuning"}]},
 		"result":{"cniVersion":"1.0.0","interfaces":[{"name":"eth0"}],"ips":[{"address":"10.0.0.2/24","interface":0}],"routes":[{"dst":"0.0.0.0/0"}],"dns":{"search":["x"]}}}]}`
@@ -124,7 +124,7 @@ func TestCheckWithoutAResult(t *testing.T) {
 		want   error
 		code   uint
 	}{
-		"none":                 {``, ErrNotAdded, 7}, // it has never been added
+		"none":                 {``, delegate.ErrResult, 6},
 		"null":                 {`,"result":null`, delegate.ErrResult, 6},
 		"no version":           {`,"result":{}`, nil, 0},
 		"unknown version":      {`,"result":{"cniVersion":"9.9.9"}`, delegate.ErrResult, 6},

@@ -249,7 +249,6 @@ func (s *Sweeper) remove(ctx context.Context, k scratch.Key, how *removing) (don
 		if err != nil {
 			return except(err, notThere)
 		}
-		r = settledState(r)
 		if !s.stale(m.record(r)) {
 			return nil
 		}

@@ -17,9 +17,9 @@ func (w *world) state() []string {
 }
 
 // isRecord reports whether name, below a state directory, is p's record:
-// CONTAINER@NETWORK@IFNAME.json, or CONTAINER/NETWORK@IFNAME.json in version 1.
+// CONTAINER@NETWORK@IFNAME.json.
 func (p *pod) isRecord(name string) bool {
-	return (strings.HasPrefix(name, p.id+"/") || strings.HasPrefix(name, p.id+"@")) && strings.HasSuffix(name, "@"+p.ifname+".json")
+	return strings.HasPrefix(name, p.id+"@") && strings.HasSuffix(name, "@"+p.ifname+".json")
 }
 
 // replace puts another file in the place of p's record. restore removes that
@@ -40,7 +40,7 @@ func (w *world) replace(p *pod, put func(path string) error) (restore func()) {
 	return func() {
 		w.t.Helper()
 		for _, name := range w.state() {
-			if strings.HasPrefix(name, p.id+"@") || strings.HasPrefix(name, p.id+"/") {
+			if strings.HasPrefix(name, p.id+"@") {
 				if err := os.RemoveAll(w.file("state", name)); err != nil {
 					w.t.Fatal(err)
 				}
