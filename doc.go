@@ -65,9 +65,7 @@
 //   - [github.com/metacni/metacni/netconf/nad]: networks from Kubernetes'
 //     NetworkAttachmentDefinitions, without a Kubernetes client (→ netconf)
 //   - [github.com/metacni/metacni/delegate/device]: which of a pod's devices each of
-//     its attachments gets (→ delegate, netconf/nad)
-//   - [github.com/metacni/metacni/delegate/devinfo]: device information files, from
-//     ADD to DEL (→ delegate, netconf/nad, status)
+//     its attachments gets, and device information files (→ delegate, netconf/nad, status)
 //   - github.com/metacni/metacni/delegate/kube, a module of its own: definitions, pods,
 //     status and Events of a Kubernetes cluster, for daemons (→ netconf/nad, status)
 //

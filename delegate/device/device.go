@@ -1,131 +1,144 @@
-// Package device decides which of a pod's devices each of its attachments gets.
+// Package device gives attachments their devices, and keeps what is known of a device in a
+// file of the attachment.
 //
 // The kubelet allocates devices of a resource, such as "vendor.example/vf", to the
 // containers of a pod. A network that needs a device names the resource. [Allocate] takes
 // the devices of the whole pod and the requests of all its attachments at once, so that no
-// two attachments get the same device:
+// two attachments get the same device. [Give] puts a device into an attachment.
 //
-//	ids, err := device.Allocate(containers, device.InUse(recorded...), requests...)
+// A device plugin writes what it knows of a device to a file, as in the Device Information
+// Specification of the Network Plumbing Working Group, version 1.1.0. A [Dir] copies that to
+// a file for the attachment that gets the device. The plugins of the network receive the
+// path as the capability argument "CNIDeviceInfoFile", and may replace the file. [Describe]
+// adds its content to the status after the ADD. The life of a device and of its file, with
+// package lifecycle:
+//
+//	ids, err := device.Allocate(containers, recorded, requests...)
 //	...
-//	attachment, err = device.Give(attachment, ids[i])
+//	a, err := device.Give(attachment, ids[i])
+//	dir := device.Dir{Root: string(root), Owner: stateDir}
+//	lifecycle.Transaction{
+//		Plan: ...                     // attachments, each through dir.Assign
+//		Prepare: func(ctx context.Context, plan []delegate.Attachment) error {
+//			return dir.Fill(plan...)
+//		},
+//	}
+//	networks := record.Status(nil)
+//	err := device.Describe(root, networks, record.Attached...)
 //
-// An attachment never goes without the device that it needs. The package asks nobody and
-// reads no files: the caller learns the devices from the kubelet, and records what it has
-// attached.
+// Lifecycle removes the file when the attachment is detached. [Dir.Sweep] removes files that
+// no record has.
 package device
 
 import (
 	"cmp"
-	"errors"
+	"encoding/json"
+	"fmt"
+	"maps"
 	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/fault"
+	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
-// NoNUMA is the [Device].NUMA of a device that belongs to no NUMA node.
-const NoNUMA = -1
-
-// A Device is one device of a resource.
+// A Device is one device of a resource, or the request for one.
 type Device struct {
 	Resource string // such as "vendor.example/vf"; empty if nobody knows it
 	ID       string // as the device plugin calls it, most often a PCI address
-	NUMA     int    // the lowest NUMA node that it belongs to, or [NoNUMA]
+	NUMA     int    // the lowest NUMA node that it belongs to, or -1 if it belongs to none
 }
 
-// A Container has the devices that the kubelet has allocated to one container, in any
-// order. A device may be there twice.
-type Container struct {
-	Name    string
-	Devices []Device
-}
-
-// A Request is what one attachment needs.
-type Request struct {
-	// Resource is the resource that the network names, if it names one.
-	Resource string
-
-	// ID, if not empty, is the device that the attachment is to have. Without a
-	// Resource nobody checks it: whether pods may choose such devices is for the
-	// caller to decide.
-	ID string
-}
-
-// Allocate returns the ID of the device that each request gets: "" for a request without
-// Resource and ID. containers are those of the pod, in the order in which the kubelet
-// reports them. used are devices that other attachments of the pod have already, see
-// [InUse]. A used device without Resource is used in all resources.
+// Allocate returns the ID of the device that each request gets. containers are the devices
+// that the kubelet has allocated to each container of the pod, in the order in which it
+// reports them. A device may be there twice. What is attached already has its devices: those
+// of its [nad.Origin], or of its capability argument "deviceID".
 //
-// The requests with an ID are served first, and with them the requests without Resource.
-// Then each of the others gets the next free device of its resource, in this order:
+// A request has the Resource that the network names, if it names one, and an ID if the
+// attachment is to have that device. A request without both gets "". A request with an ID
+// and no Resource gets that device, which nobody checks: whether pods may choose such
+// devices is for the caller to decide.
+//
+// The requests with an ID are served first. Then each of the others gets the next free
+// device of its resource, in this order:
 //
 //   - those of the first container, then those of the second, and so on
 //   - within a container those of no NUMA node, then those of the lowest, and so on
-//   - within a NUMA node PCI addresses by number, then other IDs, with the numbers in
-//     them by value: "vf2" is before "vf10"
+//   - within a NUMA node those with shorter IDs, then in the order of the bytes: PCI
+//     addresses by number, and "vf2" before "vf10"
 //
-// A device that several containers share is that of the first. The result depends on the
-// arguments only.
-//
-// A device of containers without Resource is given to nobody.
+// A device that several containers share is that of the first. A device of containers
+// without Resource is given to nobody. The result depends on the arguments only.
 //
 // If a request cannot be served, Allocate fails with an [*Error] for the first such
-// request.
-func Allocate(containers []Container, used []Device, requests ...Request) ([]string, error) {
-	ids := make([]string, len(requests))
-	needed := false
-	for i, r := range requests {
-		needed = needed || r.Resource != ""
-		if r.Resource == "" && r.ID != "" {
-			ids[i] = r.ID
-			used = append(slices.Clip(used), Device{ID: r.ID})
+// request. Its CNI code is 7, because the pod's networks and its containers ask for
+// different devices, or 11 (try again later) if the pod has a device without Resource that
+// may be the missing one.
+func Allocate(containers [][]Device, attached []delegate.Attached, requests ...Device) ([]string, error) {
+	p := pool{all: make(map[string][]string), used: make(map[Device]bool)}
+	for _, devices := range containers {
+		p.add(devices)
+	}
+	for _, a := range attached {
+		p.use(inUse(a))
+	}
+	for _, r := range requests {
+		if r.Resource == "" {
+			p.use(r)
 		}
 	}
-	if !needed {
-		return ids, nil
-	}
-	p := pool{all: make(map[string][]string), used: make(map[Device]bool)}
-	for _, c := range containers {
-		p.add(c)
-	}
-	for _, d := range used {
-		p.use(d.Resource, d.ID)
-	}
+	before := maps.Clone(p.used)
+	ids := make([]string, len(requests))
 	for i, r := range requests {
+		ids[i] = r.ID
 		if r.Resource == "" || r.ID == "" {
 			continue
 		}
-		if why := p.wanted(r); why != nil {
-			return nil, p.fail(i, requests, why)
+		if !slices.Contains(p.all[r.Resource], r.ID) {
+			return nil, p.fail(i, requests, "not allocated to the pod")
 		}
-		p.use(r.Resource, r.ID)
-		ids[i] = r.ID
+		if p.taken(r.Resource, r.ID) {
+			return nil, p.fail(i, requests, inUseText)
+		}
+		p.use(r)
 	}
 	for i, r := range requests {
 		if r.Resource == "" || r.ID != "" {
 			continue
 		}
-		free := slices.IndexFunc(p.all[r.Resource], func(id string) bool { return !p.taken(r.Resource, id) })
+		all := p.all[r.Resource]
+		free := slices.IndexFunc(all, func(id string) bool { return !p.taken(r.Resource, id) })
 		if free < 0 {
-			return nil, p.fail(i, requests, p.none(r.Resource, used))
+			why := ""
+			p.used = before
+			if slices.ContainsFunc(all, func(id string) bool { return p.taken(r.Resource, id) }) {
+				why = inUseText
+			}
+			return nil, p.fail(i, requests, why)
 		}
-		ids[i] = p.all[r.Resource][free]
-		p.use(r.Resource, ids[i])
+		ids[i] = all[free]
+		p.use(Device{Resource: r.Resource, ID: ids[i]})
 	}
 	return ids, nil
 }
 
+const inUseText = "in use by another attachment of the pod"
+
 // A pool has the devices of a pod.
 type pool struct {
 	all  map[string][]string // by resource, in the order in which they are taken
-	used map[Device]bool     // without NUMA
+	used map[Device]bool     // without NUMA; without Resource it is used in all resources
 }
 
-// add adds the devices of c behind those that are there.
-func (p *pool) add(c Container) {
-	devices := slices.Clone(c.Devices)
-	slices.SortFunc(devices, func(a, b Device) int {
-		return cmp.Or(cmp.Compare(a.NUMA, b.NUMA), compareIDs(a.ID, b.ID), cmp.Compare(a.Resource, b.Resource))
+// add adds the devices of a container behind those that are there.
+func (p *pool) add(devices []Device) {
+	devices = slices.SortedFunc(slices.Values(devices), func(a, b Device) int {
+		return cmp.Or(cmp.Compare(a.NUMA, b.NUMA), cmp.Compare(len(a.ID), len(b.ID)), cmp.Compare(a.ID, b.ID))
 	})
 	for _, d := range devices {
 		if d.ID != "" && !slices.Contains(p.all[d.Resource], d.ID) {
@@ -134,60 +147,107 @@ func (p *pool) add(c Container) {
 	}
 }
 
-func (p *pool) use(resource, id string) { p.used[Device{Resource: resource, ID: id}] = true }
+func (p *pool) use(d Device) { p.used[Device{Resource: d.Resource, ID: d.ID}] = true }
 
 func (p *pool) taken(resource, id string) bool {
 	return p.used[Device{Resource: resource, ID: id}] || p.used[Device{ID: id}]
 }
 
-// wanted says why r, which has an ID, cannot be served, or returns nil.
-func (p *pool) wanted(r Request) error {
-	switch {
-	case !slices.Contains(p.all[r.Resource], r.ID):
-		return ErrNotAllocated
-	case p.taken(r.Resource, r.ID):
-		return ErrInUse
+// inUse returns the device that a has.
+func inUse(a delegate.Attached) Device {
+	o := nad.ParseOrigin(a.Origin)
+	if o.Device == "" {
+		_ = json.Unmarshal(a.CapabilityArgs[capability], &o.Device) // that of the runtime may be anything
 	}
-	return nil
+	return Device{Resource: o.Resource, ID: o.Device}
 }
 
-// none says why there is no free device of resource, if used were used before.
-func (p *pool) none(resource string, used []Device) error {
-	if slices.ContainsFunc(used, func(d Device) bool {
-		return (d.Resource == "" || d.Resource == resource) && slices.Contains(p.all[resource], d.ID)
-	}) {
-		return ErrInUse
-	}
-	return ErrNotAllocated
+// An Error says which request cannot be served.
+type Error struct {
+	At  int // the index of the request
+	Err error
 }
 
-// fail is the error of requests[at].
-func (p *pool) fail(at int, requests []Request, why error) error {
+// Error describes the failure in one line.
+func (e *Error) Error() string { return e.Err.Error() }
+
+// Unwrap returns e.Err.
+func (e *Error) Unwrap() error { return e.Err }
+
+// fail is the error of requests[at]. why is empty if the pod has too few devices.
+func (p *pool) fail(at int, requests []Device, why string) error {
 	r := requests[at]
-	e := &Error{At: at, Request: r, Allocated: p.all[r.Resource], Err: why}
-	if errors.Is(why, ErrNotAllocated) {
-		e.Unknown = p.all[""]
-	}
-	for _, other := range requests {
-		if other.Resource == r.Resource {
-			e.Asked++
+	var text strings.Builder
+	free := ""
+	if r.ID != "" {
+		fmt.Fprintf(&text, "resource %q: device %q is %s; ", r.Resource, r.ID, why)
+	} else {
+		asked, more := 0, ""
+		for _, other := range requests {
+			if other.Resource == r.Resource {
+				asked++
+			}
 		}
+		if why == inUseText {
+			more, free = "more ", ", not all of them free"
+		}
+		fmt.Fprintf(&text, "resource %q: the pod's networks ask for %d %sof its devices; ", r.Resource, asked, more)
 	}
-	return e
+	if all := p.all[r.Resource]; len(all) > 0 {
+		fmt.Fprintf(&text, "the pod's containers have %d%s: %s", len(all), free, list(all))
+	} else {
+		text.WriteString("the pod's containers have none")
+	}
+	var code uint = types.ErrInvalidNetworkConfig
+	if unknown := p.all[""]; len(unknown) > 0 && why != inUseText {
+		fmt.Fprintf(&text, "; the resource is not known of %s", list(unknown))
+		code = types.ErrTryAgainLater
+	}
+	return &Error{at, fault.New(code, text.String())}
 }
 
-// InUse returns the devices that attached have, for [Allocate]: those of their
-// [nad.Origin], and those of their capability arguments.
-func InUse(attached ...delegate.Attached) []Device {
-	var devices []Device
-	for _, a := range attached {
-		o := nad.ParseOrigin(a.Origin)
-		if o.Device == "" {
-			o.Device = capability(a.CapabilityArgs)
-		}
-		if o.Device != "" {
-			devices = append(devices, Device{Resource: o.Resource, ID: o.Device, NUMA: NoNUMA})
-		}
+// listed is how many IDs an error lists.
+const listed = 8
+
+func list(ids []string) string {
+	quoted := make([]string, min(len(ids), listed))
+	for i := range quoted {
+		quoted[i] = strconv.Quote(ids[i])
 	}
-	return devices
+	text := strings.Join(quoted, ", ")
+	if len(ids) > listed {
+		text += fmt.Sprintf(" and %d more", len(ids)-listed)
+	}
+	return text
+}
+
+// capability is the capability of plugins that take a device.
+const capability = "deviceID"
+
+// Give returns a with the device id: as "deviceID" and "pciBusID" in the configuration of
+// each plugin, the keys that plugins such as sriov, host-device and ib-sriov read, and as the
+// capability argument "deviceID", which replaces one that a has. Everything else stays as it
+// was written. With an empty id a does not change. A recorded attachment keeps the device, so
+// that nobody has to ask the kubelet when it is removed.
+//
+// It fails with a [*netconf.Error] if a plugin's configuration cannot be edited.
+func Give(a delegate.Attachment, id string) (delegate.Attachment, error) {
+	if id == "" {
+		return a, nil
+	}
+	n, err := a.Network.EditPlugins(netconf.Set(capability, id), netconf.Set("pciBusID", id))
+	if err != nil {
+		return a, err
+	}
+	a.Network = n
+	a.CapabilityArgs = with(a.CapabilityArgs, netconf.Selection{DeviceID: id}.CapabilityArgs())
+	return a, nil
+}
+
+// with returns a copy of capability arguments, with more of them.
+func with(args, more map[string]json.RawMessage) map[string]json.RawMessage {
+	all := make(map[string]json.RawMessage, len(args)+len(more))
+	maps.Copy(all, args)
+	maps.Copy(all, more)
+	return all
 }

@@ -14,7 +14,7 @@ import (
 
 // readCheckpoint returns the devices that the kubelet's checkpoint has for the pod uid, by
 // container in the order of their names. The kubelet replaces the file as a whole.
-func readCheckpoint(path, uid string) ([]device.Container, error) {
+func readCheckpoint(path, uid string) ([][]device.Device, error) {
 	if uid == "" {
 		return nil, errors.New("the kubelet has no socket, and its checkpoint knows pods by UID, which the runtime has not passed as K8S_POD_UID")
 	}
@@ -33,7 +33,7 @@ func readCheckpoint(path, uid string) ([]device.Container, error) {
 }
 
 // parseCheckpoint returns the devices of the pod uid in a checkpoint.
-func parseCheckpoint(data []byte, uid string) ([]device.Container, error) {
+func parseCheckpoint(data []byte, uid string) ([][]device.Device, error) {
 	var checkpoint struct {
 		Data *struct {
 			PodDeviceEntries []struct {
@@ -48,21 +48,20 @@ func parseCheckpoint(data []byte, uid string) ([]device.Container, error) {
 	if checkpoint.Data == nil {
 		return nil, errors.New("has no Data")
 	}
-	found := make(map[string]device.Container)
+	found := make(map[string][]device.Device)
 	for _, e := range checkpoint.Data.PodDeviceEntries {
 		if e.PodUID != uid {
 			continue
 		}
-		c := found[e.ContainerName]
-		c.Name = e.ContainerName
+		devices := found[e.ContainerName]
 		for _, numa := range slices.Sorted(maps.Keys(e.DeviceIDs)) {
 			for _, id := range e.DeviceIDs[numa] {
-				c.Devices = append(c.Devices, device.Device{Resource: e.ResourceName, ID: id, NUMA: numa})
+				devices = append(devices, device.Device{Resource: e.ResourceName, ID: id, NUMA: numa})
 			}
 		}
-		found[e.ContainerName] = c
+		found[e.ContainerName] = devices
 	}
-	var containers []device.Container
+	var containers [][]device.Device
 	for _, name := range slices.Sorted(maps.Keys(found)) {
 		containers = append(containers, found[name])
 	}

@@ -30,8 +30,8 @@ func TestWithoutASocketTheCheckpointIsRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, c, web,
-		device.Container{Name: "first", Devices: on(0, "a")},
-		device.Container{Name: "second", Devices: append(append(append(on(-1, "e"), on(0, "c", "b")...), on(1, "d")...), device.Device{Resource: "vendor.example/nic", ID: "n"})},
+		on(0, "a"),
+		append(append(append(on(-1, "e"), on(0, "c", "b")...), on(1, "d")...), device.Device{Resource: "vendor.example/nic", ID: "n"}),
 	)
 	want(t, c, nad.Pod{Namespace: "default", Name: "plain", UID: "u3"})
 	if n := k.Connections(); n != 0 {

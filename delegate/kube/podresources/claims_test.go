@@ -40,7 +40,7 @@ func TestDevicesOfClaimsBelongToTheResourceInTheirAttributes(t *testing.T) {
 	app := podresourcestest.Devices("app", vf, "plugin")
 	app.DynamicResources = []*api.DynamicResource{claims("nic.example/node1/pci", "nic.example/node1/no-id"), claims("gpu.example/node1/gpu-0", "gpu.example/node1/plain", "nic.example/node1/both")}
 	k.SetPod("default", "web", app)
-	want(t, c, web, device.Container{Name: "app", Devices: append(on(0, "plugin"), on(device.NoNUMA, "0000:02:00.0", "id")...)})
+	want(t, c, web, append(on(0, "plugin"), on(-1, "0000:02:00.0", "id")...))
 
 	app = podresourcestest.Devices("app", vf, "plugin")
 	app.DynamicResources = []*api.DynamicResource{claims("away.example/node1/x")}
@@ -58,7 +58,7 @@ func TestDevicesOfClaimsWithoutAttributesBelongToAResourceThatNobodyKnows(t *tes
 	app := podresourcestest.Devices("app", vf, "plugin")
 	app.DynamicResources = []*api.DynamicResource{{ClaimResources: []*api.ClaimResource{{DriverName: "nic.example", PoolName: "node1", DeviceName: "new"}}}}
 	k.SetPod("default", "web", app)
-	expected := device.Container{Name: "app", Devices: append(on(0, "plugin"), device.Device{ID: "nic.example/node1/new", NUMA: device.NoNUMA})}
+	expected := append(on(0, "plugin"), device.Device{ID: "nic.example/node1/new", NUMA: -1})
 	want(t, c, web, expected)
 	withView := &podresources.Client{Socket: k.Socket(), Attributes: func(context.Context, string, string, string) (map[string]string, error) { return nil, nil }}
 	defer withView.Close()
@@ -81,11 +81,11 @@ func TestADeviceThatIsSharedIsOneDevice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	vfs := []device.Request{{Resource: vf}, {Resource: vf}}
+	vfs := []device.Device{{Resource: vf}, {Resource: vf}}
 	if ids, err := device.Allocate(containers, nil, vfs[:1]...); err != nil || ids[0] != "a" {
 		t.Errorf("one network: %q, %v", ids, err)
 	}
-	if ids, err := device.Allocate(containers, nil, vfs...); !errors.Is(err, device.ErrNotAllocated) {
+	if ids, err := device.Allocate(containers, nil, vfs...); err == nil {
 		t.Errorf("two networks: %q, %v", ids, err)
 	}
 }

@@ -10,6 +10,9 @@ import (
 	"github.com/metacni/metacni/delegate/device"
 )
 
+// noNUMA is the NUMA node of a device that belongs to none.
+const noNUMA = -1
+
 // The attributes of devices of claims.
 const (
 	resourceAttribute = "k8s.cni.cncf.io/resourceName"
@@ -18,22 +21,21 @@ const (
 )
 
 // containers returns what the kubelet has reported about a pod.
-func (c *Client) containers(ctx context.Context, reported *api.PodResources) ([]device.Container, error) {
-	var containers []device.Container
+func (c *Client) containers(ctx context.Context, reported *api.PodResources) ([][]device.Device, error) {
+	var containers [][]device.Device
 	for _, r := range reported.GetContainers() {
-		container := device.Container{Name: r.GetName()}
+		var devices []device.Device
 		for _, d := range r.GetDevices() {
 			numa := node(d.GetTopology())
 			for _, id := range d.GetDeviceIds() {
-				container.Devices = append(container.Devices, device.Device{Resource: d.GetResourceName(), ID: id, NUMA: numa})
+				devices = append(devices, device.Device{Resource: d.GetResourceName(), ID: id, NUMA: numa})
 			}
 		}
 		claimed, err := c.claimed(ctx, r.GetDynamicResources())
 		if err != nil {
 			return nil, err
 		}
-		container.Devices = append(container.Devices, claimed...)
-		containers = append(containers, container)
+		containers = append(containers, append(devices, claimed...))
 	}
 	return containers, nil
 }
@@ -53,9 +55,9 @@ func (c *Client) claimed(ctx context.Context, claims []*api.DynamicResource) ([]
 			}
 			switch id := cmp.Or(a[idAttribute], a[pciAttribute]); {
 			case a == nil:
-				devices = append(devices, device.Device{ID: name, NUMA: device.NoNUMA})
+				devices = append(devices, device.Device{ID: name, NUMA: noNUMA})
 			case id != "" && a[resourceAttribute] != "":
-				devices = append(devices, device.Device{Resource: a[resourceAttribute], ID: id, NUMA: device.NoNUMA})
+				devices = append(devices, device.Device{Resource: a[resourceAttribute], ID: id, NUMA: noNUMA})
 			}
 		}
 	}
@@ -64,7 +66,7 @@ func (c *Client) claimed(ctx context.Context, claims []*api.DynamicResource) ([]
 
 // node returns the lowest NUMA node of a device.
 func node(t *api.TopologyInfo) int {
-	lowest := device.NoNUMA
+	lowest := noNUMA
 	for i, n := range t.GetNodes() {
 		if id := int(n.GetID()); i == 0 || id < lowest {
 			lowest = id

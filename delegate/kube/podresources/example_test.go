@@ -26,7 +26,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	ids, err := device.Allocate(containers, nil, device.Request{Resource: "vendor.example/vf"})
+	ids, err := device.Allocate(containers, nil, device.Device{Resource: "vendor.example/vf"})
 	fmt.Println(ids, err)
 	// Output: [0000:3b:02.1] <nil>
 }

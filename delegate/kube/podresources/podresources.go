@@ -97,7 +97,7 @@ type Client struct {
 // not tell which devices are for admin access only: they count as the pod's.
 //
 // Every error is an [*Error], with CNI code 11.
-func (c *Client) Devices(ctx context.Context, pod nad.Pod) ([]device.Container, error) {
+func (c *Client) Devices(ctx context.Context, pod nad.Pod) ([][]device.Device, error) {
 	limited, cancel := context.WithTimeout(ctx, cmp.Or(c.Timeout, DefaultTimeout))
 	defer cancel()
 	containers, err := c.devices(limited, pod)
@@ -107,7 +107,7 @@ func (c *Client) Devices(ctx context.Context, pod nad.Pod) ([]device.Container, 
 	return containers, nil
 }
 
-func (c *Client) devices(ctx context.Context, pod nad.Pod) ([]device.Container, error) {
+func (c *Client) devices(ctx context.Context, pod nad.Pod) ([][]device.Device, error) {
 	if pod.Name == "" {
 		return nil, nil
 	}

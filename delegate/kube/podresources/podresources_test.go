@@ -45,7 +45,7 @@ func start(t *testing.T) (*podresourcestest.Kubelet, *podresources.Client) {
 }
 
 // want compares the devices of a pod.
-func want(t *testing.T, c *podresources.Client, pod nad.Pod, want ...device.Container) {
+func want(t *testing.T, c *podresources.Client, pod nad.Pod, want ...[]device.Device) {
 	t.Helper()
 	got, err := c.Devices(t.Context(), pod)
 	if err != nil {
@@ -90,8 +90,8 @@ func TestDevicesAreThoseThatTheKubeletReports(t *testing.T) {
 	)
 	k.SetPod("other", "web", podresourcestest.Devices("app", vf, "x"))
 	want(t, c, web,
-		device.Container{Name: "sidecar", Devices: append(on(0, "b", "a"), on(device.NoNUMA, "c")...)},
-		device.Container{Name: "app"},
+		append(on(0, "b", "a"), on(-1, "c")...),
+		nil,
 	)
 	if got := methods(k); got != "Get:OK" {
 		t.Errorf("the kubelet was asked %s, want Get alone", got)
@@ -116,7 +116,7 @@ func TestKubeletsWithoutGetAreAskedForAllPods(t *testing.T) {
 		k.SetPod("default", "api", podresourcestest.Devices("app", vf, "x"))
 		k.SetPod("default", "web", podresourcestest.Devices("app", vf, "a"))
 		for range 2 {
-			want(t, c, web, device.Container{Name: "app", Devices: on(0, "a")})
+			want(t, c, web, on(0, "a"))
 		}
 		first := "Get:Unimplemented"
 		if disabled {
@@ -140,7 +140,7 @@ func TestAPodThatTheKubeletDoesNotKnowIsTriedAgainLater(t *testing.T) {
 		t.Errorf("got %q, want %q", err, want)
 	}
 	k.SetPod("default", "web", podresourcestest.Devices("app", vf, "a"))
-	want(t, c, web, device.Container{Name: "app", Devices: on(0, "a")})
+	want(t, c, web, on(0, "a"))
 	if got := methods(k); got != "Get:Unknown List:OK Get:OK" {
 		t.Errorf("the kubelet was asked %s", got)
 	}
@@ -175,7 +175,7 @@ func TestAnyNumberOfPodsCanStartAtOnce(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if diff := cmp.Diff([]device.Container{{Name: "app", Devices: on(0, fmt.Sprint("vf", i))}}, got); diff != "" {
+				if diff := cmp.Diff([][]device.Device{on(0, fmt.Sprint("vf", i))}, got); diff != "" {
 					t.Error(diff)
 				}
 			})
@@ -219,7 +219,7 @@ func TestAKubeletThatIsNotThereForAMomentIsAskedAgain(t *testing.T) {
 			t.Parallel()
 			k, c := start(t)
 			k.SetPod("default", "web", podresourcestest.Devices("app", vf, "a"))
-			want(t, c, web, device.Container{Name: "app", Devices: on(0, "a")})
+			want(t, c, web, on(0, "a"))
 			ended, err := disturb(k)
 			if err != nil {
 				t.Fatal(err)
@@ -227,7 +227,7 @@ func TestAKubeletThatIsNotThereForAMomentIsAskedAgain(t *testing.T) {
 			var call sync.WaitGroup
 			call.Go(func() {
 				got, err := c.Devices(t.Context(), web)
-				if diff := cmp.Diff([]device.Container{{Name: "app", Devices: on(0, "a")}}, got); diff != "" || err != nil {
+				if diff := cmp.Diff([][]device.Device{on(0, "a")}, got); diff != "" || err != nil {
 					t.Error(diff, err)
 				}
 			})
@@ -250,7 +250,7 @@ func TestAKubeletMayRestartWhileItAnswers(t *testing.T) {
 			k.WithoutGet(false)
 		}
 		k.SetPod("default", "web", podresourcestest.Devices("app", vf, "a"))
-		want(t, c, web, device.Container{Name: "app", Devices: on(0, "a")})
+		want(t, c, web, on(0, "a"))
 		held, release := k.Hold()
 		var all sync.WaitGroup
 		for range 3 {
@@ -278,7 +278,7 @@ func TestAKubeletThatDoesNotAnswerIsTriedAgainLater(t *testing.T) {
 			k.WithoutGet(false)
 		}
 		k.SetPod("default", "web", podresourcestest.Devices("app", vf, "a"))
-		want(t, c, web, device.Container{Name: "app", Devices: on(0, "a")})
+		want(t, c, web, on(0, "a"))
 		held, release := k.Hold()
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
@@ -290,7 +290,7 @@ func TestAKubeletThatDoesNotAnswerIsTriedAgainLater(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		release()
-		want(t, c, web, device.Container{Name: "app", Devices: on(0, "a")})
+		want(t, c, web, on(0, "a"))
 	}
 }
 
@@ -324,7 +324,7 @@ func TestAnswersMayHave16MiB(t *testing.T) {
 	t.Parallel()
 	k, c := start(t)
 	k.SetPod("default", "web", podresourcestest.Devices("app", vf, strings.Repeat("a", 10<<20)))
-	want(t, c, web, device.Container{Name: "app", Devices: on(0, strings.Repeat("a", 10<<20))})
+	want(t, c, web, on(0, strings.Repeat("a", 10<<20)))
 	k.SetPod("default", "web", podresourcestest.Devices("app", vf, strings.Repeat("a", podresources.MaxSize)))
 	if _, err := c.Devices(t.Context(), web); code(err) != 11 || !strings.Contains(err.Error(), "larger than max") {
 		t.Errorf("got %v", err)

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
-	"github.com/metacni/metacni/delegate/devinfo"
+	"github.com/metacni/metacni/delegate/device"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
@@ -85,12 +85,14 @@ func TestClaimedNetworkHasDeviceInformation(t *testing.T) {
 	definition := h.cluster.Definition
 	h.cluster.Definition = func(ctx context.Context, r nad.Ref, use nad.Use) (nad.Definition, error) {
 		d, err := definition(ctx, r, use)
-		d.Config = `{"type":"macvlan","capabilities":{"` + devinfo.Capability + `":true}}`
+		d.Config = `{"type":"macvlan","capabilities":{"CNIDeviceInfoFile":true}}`
 		return d, err
 	}
 	h.write(t, "devinfo/dp/vendor.example-vf-a-device.json", `{"type":"pci","pci":{"pci-address":"a"}}`)
 	h.mustRun(t, "ADD", keys(bridge, passedNothing), podOf("a"))
-	info, err := devinfo.Load("", recorded(t, h, "c1").Attached[1].Attachment)
+	networks := NetworkStatus(recorded(t, h, "c1"))
+	err := device.Describe("", networks, recorded(t, h, "c1").Attached...)
+	info := networks[1].DeviceInfo
 	if err != nil || info == nil || info.PCI == nil || info.PCI.Address != "a" {
 		t.Errorf("device information %+v, %v", info, err)
 	}

@@ -31,11 +31,11 @@ type Cluster struct {
 	// the ADD. If Annotations is nil such pods select nothing.
 	Annotations func(ctx context.Context, p nad.Pod) (map[string]string, error)
 
-	// Devices returns the devices that the kubelet has allocated to the containers of the
+	// Devices returns the devices that the kubelet has allocated to each container of the
 	// pod p. It is called once at most in an ADD, and only if the definition of a network
 	// names a resource. An error ends the ADD. If Devices is nil, no container can be
 	// attached to such a network.
-	Devices func(ctx context.Context, p nad.Pod) ([]device.Container, error)
+	Devices func(ctx context.Context, p nad.Pod) ([][]device.Device, error)
 
 	// Claims returns the networks that the pod p is to be attached to because of its
 	// ResourceClaims, in order. It is called once in an ADD of a pod with a namespace and

@@ -4,60 +4,52 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/device"
-	"github.com/metacni/metacni/delegate/devinfo"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
 // findDevices sets the device of each wanted network that needs one, or for which a pod has
-// chosen one. It asks the cluster once, and only if a definition names a resource. inUse
-// returns the devices that something else has.
-func (c *config) findDevices(ctx context.Context, wanted []wanted, inUse func(context.Context) ([]device.Device, error)) error {
-	if !slices.ContainsFunc(wanted, wantsDevice) {
-		return nil
-	}
-	var containers []device.Container
-	var used []device.Device
-	var err error
+// chosen one. It asks the cluster once, and only if a definition names a resource. Devices
+// are in use if an attachment of attached has them, or if they are in kept.
+func (c *config) findDevices(ctx context.Context, wanted []wanted, attached func(context.Context) ([]delegate.Attached, error), kept ...device.Device) error {
+	var containers [][]device.Device
+	var used []delegate.Attached
 	asked := false
-	requests := make([]device.Request, len(wanted))
+	requests := make([]device.Device, len(wanted))
 	for i, w := range wanted {
-		requests[i] = device.Request{Resource: w.definition.Resource, ID: w.selection.DeviceID}
+		requests[i] = device.Device{Resource: w.definition.Resource, ID: w.selection.DeviceID}
 		if w.definition.Resource == "" || asked {
 			continue
 		}
 		asked = true
+		var err error
 		if containers, err = c.allocated(ctx, w.definition.Resource); err == nil {
-			used, err = inUse(ctx)
+			used, err = attached(ctx)
 		}
 		if err != nil {
 			return c.about(w, err)
 		}
 	}
-	ids, err := device.Allocate(containers, used, requests...)
+	ids, err := device.Allocate(containers, used, append(requests, kept...)...)
 	if e := (*device.Error)(nil); errors.As(err, &e) {
 		return c.about(wanted[e.At], err)
 	}
-	for i := range ids {
+	for i := range wanted {
 		if wanted[i].definition.Ref != (nad.Ref{}) { // plugins of a file get it if they declare the capability
 			wanted[i].device = ids[i]
 		}
 	}
-	return err
+	return nil
 }
 
-// wantsDevice reports whether w needs a device, or a pod has chosen one for it.
-func wantsDevice(w wanted) bool { return w.definition.Resource != "" || w.selection.DeviceID != "" }
-
 // allocated returns the devices of the pod, for a network that needs one of a resource.
-func (c *config) allocated(ctx context.Context, resource string) ([]device.Container, error) {
+func (c *config) allocated(ctx context.Context, resource string) ([][]device.Device, error) {
 	if c.cluster.Devices == nil || c.pod.Name == "" {
 		return nil, types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf(
 			"the network needs a device of the resource %q, which only the daemon multinetd can learn from the kubelet, for pods with a name", resource), "")
@@ -65,26 +57,26 @@ func (c *config) allocated(ctx context.Context, resource string) ([]device.Conta
 	return c.cluster.Devices(ctx, c.pod)
 }
 
-// inUse returns the devices of what else is attached to the container.
-func (c *config) inUse(ctx context.Context) ([]device.Device, error) {
+// attached returns what other records have of the container.
+func (c *config) attached(ctx context.Context) ([]delegate.Attached, error) {
 	rs, err := c.call.Manager.Container(ctx, c.call.ContainerID)
-	var used []device.Device
+	var all []delegate.Attached
 	for _, r := range rs {
 		if r.Key != c.call.Key() { // of which ADD removes what is left
-			used = append(used, device.InUse(r.Attached...)...)
+			all = append(all, r.Attached...)
 		}
 	}
-	return used, err
+	return all, err
 }
 
 // deviceInfo is where multinet keeps device information files: in dir, or the default if
 // that is empty. m has its records.
-func deviceInfo(root plugin.Root, m *lifecycle.Manager, dir string) devinfo.Dir {
-	return devinfo.Dir{Root: string(root), Path: dir, Owner: root.OnNode(m.Dir)}
+func deviceInfo(root plugin.Root, m *lifecycle.Manager, dir string) device.Dir {
+	return device.Dir{Root: string(root), Path: dir, Owner: root.OnNode(m.Dir)}
 }
 
 // deviceInfo is where the configuration keeps device information files.
-func (c *config) deviceInfo() devinfo.Dir {
+func (c *config) deviceInfo() device.Dir {
 	return deviceInfo(c.call.Root, c.call.Manager, c.DeviceInfoDir)
 }
 

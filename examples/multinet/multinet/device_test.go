@@ -16,7 +16,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/device"
-	"github.com/metacni/metacni/delegate/devinfo"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
@@ -41,16 +40,16 @@ func withDevices(asked *int, ids ...string) Cluster {
 			}
 			return d, nil
 		},
-		Devices: func(_ context.Context, p nad.Pod) ([]device.Container, error) {
+		Devices: func(_ context.Context, p nad.Pod) ([][]device.Device, error) {
 			*asked++
 			if p.Namespace != "a" || p.Name != "web" {
 				return nil, types.NewError(types.ErrTryAgainLater, "another pod", "")
 			}
-			c := device.Container{Name: "app"}
+			var c []device.Device
 			for _, id := range ids {
-				c.Devices = append(c.Devices, device.Device{Resource: vf, ID: id})
+				c = append(c, device.Device{Resource: vf, ID: id})
 			}
-			return []device.Container{c}, nil
+			return [][]device.Device{c}, nil
 		},
 	}
 }
@@ -193,11 +192,11 @@ func TestDeviceInformationIsThereFromAddToDel(t *testing.T) {
 	}
 	nodetest.OK(t, json.Unmarshal(h.exec.Calls()[1].Stdin, &given))
 	for _, i := range []int{0, 2} { // they do not declare the capability
-		if text := string(h.exec.Calls()[i].Stdin); strings.Contains(text, devinfo.Capability) {
+		if text := string(h.exec.Calls()[i].Stdin); strings.Contains(text, "CNIDeviceInfoFile") {
 			t.Errorf("call %d is given %s", i, text)
 		}
 	}
-	file := given.RuntimeConfig[devinfo.Capability]
+	file := given.RuntimeConfig["CNIDeviceInfoFile"]
 	if filepath.Dir(file) != filepath.Join(h.devices(), "cni") {
 		t.Fatalf("the plugin was given %q", file)
 	}
@@ -209,7 +208,7 @@ func TestDeviceInformationIsThereFromAddToDel(t *testing.T) {
 		t.Fatal(rs, err)
 	}
 	networks := rs[0].Status(nil)
-	nodetest.OK(t, devinfo.Describe("", networks, rs[0].Attached...))
+	nodetest.OK(t, device.Describe("", networks, rs[0].Attached...))
 	var got []string
 	for _, n := range networks {
 		text := n.Interface

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -156,8 +157,7 @@ func (c *config) later(ctx context.Context, selections []netconf.Selection, i in
 		return delegate.Attachment{}, err
 	}
 	one := []wanted{w}
-	err = c.findDevices(ctx, one, func(ctx context.Context) ([]device.Device, error) { return c.inUseBeside(ctx, selections, i) })
-	if err != nil {
+	if err := c.findDevices(ctx, one, c.attachedBeside(s), others(selections, i)...); err != nil {
 		return delegate.Attachment{}, err
 	}
 	w = one[0]
@@ -172,25 +172,27 @@ func (c *config) later(ctx context.Context, selections []netconf.Selection, i in
 	return c.deviceInfo().Assign(a.Attachment), nil
 }
 
-// inUseBeside returns the devices that the i'th selection cannot have: those of what is
-// attached to the container, without what i replaces, and, unless i names one itself, those
-// that other selections name.
-func (c *config) inUseBeside(ctx context.Context, selections []netconf.Selection, i int) ([]device.Device, error) {
-	rs, err := c.call.Manager.Container(ctx, c.call.ContainerID)
-	var used []device.Device
-	for _, r := range rs {
-		for _, a := range r.Attached {
-			if a.IfName != selections[i].Interface {
-				used = append(used, device.InUse(a)...)
-			}
+// attachedBeside returns what is attached to the container, without what s replaces.
+func (c *config) attachedBeside(s netconf.Selection) func(context.Context) ([]delegate.Attached, error) {
+	return func(ctx context.Context) ([]delegate.Attached, error) {
+		rs, err := c.call.Manager.Container(ctx, c.call.ContainerID)
+		var all []delegate.Attached
+		for _, r := range rs {
+			all = append(all, r.Attached...)
+		}
+		return slices.DeleteFunc(all, func(a delegate.Attached) bool { return a.IfName == s.Interface }), err
+	}
+}
+
+// others returns the devices that other selections than the i'th name, unless that names one
+// itself.
+func others(selections []netconf.Selection, i int) (named []device.Device) {
+	for j, s := range selections {
+		if j != i && selections[i].DeviceID == "" && s.DeviceID != "" {
+			named = append(named, device.Device{ID: s.DeviceID})
 		}
 	}
-	for j, other := range selections {
-		if j != i && selections[i].DeviceID == "" && other.DeviceID != "" {
-			used = append(used, device.Device{ID: other.DeviceID})
-		}
-	}
-	return used, err
+	return named
 }
 
 // needsRestart is the error of a selection that is for pods which are about to start.

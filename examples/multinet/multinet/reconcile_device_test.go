@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/metacni/metacni/delegate/devinfo"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -74,7 +73,7 @@ func TestNetworkSelectedLaterHasDeviceInformation(t *testing.T) {
 	definition := c.Definition
 	c.Definition = func(ctx context.Context, r nad.Ref, use nad.Use) (nad.Definition, error) {
 		d, err := definition(ctx, r, use)
-		d.Config = `{"type":"macvlan","capabilities":{"` + devinfo.Capability + `":true}}`
+		d.Config = `{"type":"macvlan","capabilities":{"CNIDeviceInfoFile":true}}`
 		return d, err
 	}
 	p := startIn(t, c, "")

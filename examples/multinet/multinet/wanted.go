@@ -68,7 +68,7 @@ func (c *config) attachments(ctx context.Context) ([]attachment, error) {
 			return nil, err
 		}
 	}
-	if err := c.findDevices(ctx, wanted, c.inUse); err != nil {
+	if err := c.findDevices(ctx, wanted, c.attached); err != nil {
 		return nil, err
 	}
 	as := make([]attachment, len(wanted))

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/metacni/metacni/delegate/devinfo"
+	"github.com/metacni/metacni/delegate/device"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf/nad"
@@ -48,7 +48,7 @@ func (t *tool) annotation(ctx context.Context, container string) (text string, p
 				pod.UID = ""
 			}
 		}
-		return devinfo.Describe(t.life.Root, networks, r.Attached...)
+		return device.Describe(t.life.Root, networks, r.Attached...)
 	})
 	text, _ = status.Annotation(all)
 	return text, pod, err

@@ -7,10 +7,13 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
+
 	"github.com/metacni/metacni/delegate/device"
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/kube/podresources"
 	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/status"
 )
 
 // kubeletTimeout limits how long an ADD waits for the kubelet. After a reboot all pods of a
@@ -37,14 +40,14 @@ func (c *Cluster) newKubelet(ctx context.Context) *podresources.Client {
 }
 
 // devices returns the devices of the pod p.
-func (c *Cluster) devices(ctx context.Context, p nad.Pod) ([]device.Container, error) {
+func (c *Cluster) devices(ctx context.Context, p nad.Pod) ([][]device.Device, error) {
 	return c.kubelet.Devices(ctx, p)
 }
 
 // tooFew reports whether err is that a pod does not have the devices that its networks need.
 func tooFew(err error) bool {
 	var e *device.Error
-	return errors.As(err, &e) && len(e.Unknown) == 0
+	return errors.As(err, &e) && status.Code(err) == types.ErrInvalidNetworkConfig
 }
 
 // warn tells of what has gone wrong in the ADD of the pod p, which goes on.

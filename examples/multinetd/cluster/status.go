@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/delegate/devinfo"
+	"github.com/metacni/metacni/delegate/device"
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/examples/multinet/multinet"
@@ -111,7 +111,7 @@ func (c *Cluster) networks(records []lifecycle.Record) ([]status.Network, error)
 	var errs []error
 	for _, r := range records {
 		networks := multinet.NetworkStatus(r)
-		errs = append(errs, devinfo.Describe(string(c.conf.Root), networks, r.Attached...))
+		errs = append(errs, device.Describe(string(c.conf.Root), networks, r.Attached...))
 		all = append(all, networks...)
 	}
 	return all, errors.Join(errs...)

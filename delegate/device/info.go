@@ -1,34 +1,12 @@
-// Package devinfo keeps device information files, as in the Device Information
-// Specification of the Network Plumbing Working Group, version 1.1.0.
-//
-// A device plugin writes what it knows of a device to a file. The meta-plugin copies that
-// to a file for the attachment that gets the device. The plugins of the network receive the
-// path as the capability argument "CNIDeviceInfoFile", and may replace the file. After the
-// ADD its content is the "device-info" of the network's status. The life of a file, with
-// package lifecycle:
-//
-//	dir := devinfo.Dir{Root: string(root), Owner: stateDir}
-//	lifecycle.Transaction{
-//		Plan: ...                     // attachments, each through dir.Assign
-//		Prepare: func(ctx context.Context, plan []delegate.Attachment) error {
-//			return dir.Fill(plan...)
-//		},
-//	}
-//	networks := record.Status(nil)
-//	err := devinfo.Describe(root, networks, record.Attached...)
-//
-// Lifecycle removes the file when the attachment is detached. [Dir.Sweep] removes files that
-// no record has.
-package devinfo
+package device
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -38,11 +16,11 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-// Capability is the capability of plugins that read and write device information files.
-const Capability = "CNIDeviceInfoFile"
+// infoCapability is the capability of plugins that read and write device information files.
+const infoCapability = "CNIDeviceInfoFile"
 
-// DefaultPath is what an empty [Dir.Path] means.
-const DefaultPath = "/var/run/k8s.cni.cncf.io/devinfo"
+// defaultPath is what an empty [Dir.Path] means.
+const defaultPath = "/var/run/k8s.cni.cncf.io/devinfo"
 
 // maxSize is the size in bytes over which a file is refused.
 const maxSize = 64 << 10
@@ -55,7 +33,7 @@ type Dir struct {
 	// node. Empty means its own. No symbolic link leads out of it.
 	Root string
 
-	// Path is the directory as a path of the node. Empty means [DefaultPath].
+	// Path is the directory as a path of the node. Empty means /var/run/k8s.cni.cncf.io/devinfo.
 	Path string
 
 	// Owner is part of the names of all files that Dir makes, and no other file is
@@ -65,24 +43,22 @@ type Dir struct {
 }
 
 // Assign returns a with a device information file: as the capability argument
-// [Capability], and as one of its Files. It does so if a plugin of the network declares the
+// "CNIDeviceInfoFile", and as one of its Files. It does so if a plugin of the network declares the
 // capability, or if a has a device: the capability argument "deviceID". Otherwise a does not
 // change. It does not change either if the runtime has passed a file of its own.
 //
 // The name of the file is a hash of Owner, network, container and interface. It can be used
 // in the file's directory only. The file does not exist yet, see [Dir.Fill].
 func (d Dir) Assign(a delegate.Attachment) delegate.Attachment {
-	_, given := a.CapabilityArgs[Capability]
-	_, device := a.CapabilityArgs["deviceID"]
-	if given || !device && !slices.Contains(a.Network.Capabilities(), Capability) {
+	_, given := a.CapabilityArgs[infoCapability]
+	_, device := a.CapabilityArgs[capability]
+	if given || !device && !slices.Contains(a.Network.Capabilities(), infoCapability) {
 		return a
 	}
 	file := path.Join(d.cni(), d.prefix()+hash(a.Network.Name(), a.ContainerID, a.IfName)+suffix)
 	a.Files = append(slices.Clip(a.Files), file)
-	args := make(map[string]json.RawMessage, len(a.CapabilityArgs)+1)
-	maps.Copy(args, a.CapabilityArgs)
-	args[Capability], _ = json.Marshal(file) // cannot fail: a string
-	a.CapabilityArgs = args
+	arg, _ := json.Marshal(file) // cannot fail: a string
+	a.CapabilityArgs = with(a.CapabilityArgs, map[string]json.RawMessage{infoCapability: arg})
 	return a
 }
 
@@ -99,12 +75,7 @@ func hash(words ...string) string {
 	return fmt.Sprintf("%x", sum[:16])
 }
 
-func (d Dir) path() string {
-	if d.Path == "" {
-		return DefaultPath
-	}
-	return d.Path
-}
+func (d Dir) path() string { return cmp.Or(d.Path, defaultPath) }
 
 // cni returns the directory of files of attachments.
 func (d Dir) cni() string { return path.Join(d.path(), "cni") }
@@ -152,9 +123,6 @@ func (d Dir) fill(a delegate.Attachment, name string) error {
 	var err error
 	if o := nad.ParseOrigin(a.Origin); o.Device != "" {
 		data, err = d.read(path.Join(d.path(), "dp"), devicePluginFile(o.Resource, o.Device))
-		if errors.Is(err, fs.ErrNotExist) {
-			err = nil
-		}
 	}
 	if err = errors.Join(err, d.write(name, data)); err != nil {
 		return fmt.Errorf("device information of %s: %w", a.IfName, err)
@@ -168,22 +136,37 @@ func devicePluginFile(resource, id string) string {
 	return strings.ReplaceAll(resource, "/", "-") + "-" + strings.ReplaceAll(id, "/", "-") + "-device.json"
 }
 
-// Load returns the content of the file that was assigned to a, which is recorded with a. It
-// returns nil if there is none, or nothing in it. root is the directory at which this process
-// sees the root directory of the node; empty means its own.
+// Describe sets networks[i].DeviceInfo, by interface, to the content of the file that was
+// assigned to the attachment, and leaves it alone if there is no file, or an empty one. root
+// is the directory at which this process sees the root directory of the node; empty means its
+// own.
 //
-// Load fails if the file cannot be read, has more than 64 KiB, or is not the JSON of a
+// Describe goes on past failures and joins the errors: a file that cannot be read, has more
+// than 64 KiB, or is not the JSON of a [status.DeviceInfo].
+func Describe(root string, networks []status.Network, attached ...delegate.Attached) error {
+	var errs []error
+	for _, a := range attached {
+		info, err := load(root, a.Attachment)
+		errs = append(errs, err)
+		for i := range networks {
+			if info != nil && networks[i].Interface == a.IfName {
+				networks[i].DeviceInfo = info
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// load returns the content of the file that was assigned to a, or nil if there is none, or
+// nothing in it. It fails if the file cannot be read, is too large, or is not the JSON of a
 // [status.DeviceInfo].
-func Load(root string, a delegate.Attachment) (*status.DeviceInfo, error) {
+func load(root string, a delegate.Attachment) (*status.DeviceInfo, error) {
 	var file string
-	_ = json.Unmarshal(a.CapabilityArgs[Capability], &file) // that of the runtime may be anything
+	_ = json.Unmarshal(a.CapabilityArgs[infoCapability], &file) // that of the runtime may be anything
 	if !slices.Contains(a.Files, file) {
 		return nil, nil
 	}
 	data, err := Dir{Root: root}.read(path.Split(file))
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
 	var info status.DeviceInfo
 	if err == nil && len(bytes.TrimSpace(data)) > 0 {
 		err = json.Unmarshal(data, &info)
@@ -195,21 +178,4 @@ func Load(root string, a delegate.Attachment) (*status.DeviceInfo, error) {
 		return nil, nil
 	}
 	return &info, nil
-}
-
-// Describe sets the DeviceInfo of networks, the status of attached, to what [Load] returns.
-// It leaves a network alone whose attachment has no file, or an empty one. Describe goes on
-// past failures and joins the errors.
-func Describe(root string, networks []status.Network, attached ...delegate.Attached) error {
-	var errs []error
-	for _, a := range attached {
-		info, err := Load(root, a.Attachment)
-		errs = append(errs, err)
-		for i := range networks {
-			if info != nil && networks[i].Interface == a.IfName {
-				networks[i].DeviceInfo = info
-			}
-		}
-	}
-	return errors.Join(errs...)
 }

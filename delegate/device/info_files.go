@@ -1,8 +1,7 @@
-package devinfo
+package device
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -14,16 +13,26 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/internal/durable"
+	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/internal/inroot"
 )
 
-// read returns the content of a regular file in a directory of the node.
+// read returns the content of a regular file in a directory of the node, or nil if there is
+// none.
 func (d Dir) read(dir, name string) (data []byte, err error) {
 	err = d.in(dir, func(dir *durable.Dir) error {
 		data, _, err = dir.ReadFile(name, maxSize)
 		return err
 	})
-	return data, err
+	return data, unless(fs.ErrNotExist, err)
+}
+
+// unless returns err if it is not expected.
+func unless(expected, err error) error {
+	if errors.Is(err, expected) {
+		return nil
+	}
+	return err
 }
 
 // write replaces the file name in the directory of attachments, or removes it if data is
@@ -38,10 +47,7 @@ func (d Dir) write(name string, data []byte) error {
 	}
 	return d.in(d.cni(), func(dir *durable.Dir) error {
 		if data == nil {
-			if err := dir.Remove(name); !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-			return nil
+			return unless(fs.ErrNotExist, dir.Remove(name))
 		}
 		return dir.Replace(durable.TempPrefix+d.prefix()+strconv.FormatUint(rand.Uint64(), 16), name, data, 0o444)
 	})
@@ -57,11 +63,8 @@ func mkdirs(dir string) error {
 		}
 		err = os.Mkdir(dir, 0o755)
 	}
-	if errors.Is(err, fs.ErrExist) {
-		return nil
-	}
 	if err != nil {
-		return err
+		return unless(fs.ErrExist, err)
 	}
 	return os.Chmod(dir, 0o755)
 }
@@ -114,22 +117,15 @@ func (d Dir) Sweep(used func() ([]delegate.Attachment, error)) (removed []string
 			if keep[name] {
 				continue
 			}
-			switch err := dir.Remove(name); {
-			case err == nil:
+			err := dir.Remove(name)
+			if err == nil {
 				removed = append(removed, path.Join(d.cni(), name))
-			case !errors.Is(err, fs.ErrNotExist):
-				errs = append(errs, err)
 			}
+			errs = append(errs, unless(fs.ErrNotExist, err))
 		}
 		return errors.Join(errs...)
 	})
-	if errors.Is(err, fs.ErrNotExist) {
-		return removed, nil
-	}
-	if err != nil {
-		err = fmt.Errorf("device information files: %w", err)
-	}
-	return removed, err
+	return removed, fault.Of("", "device information files", unless(fs.ErrNotExist, err))
 }
 
 // old returns the names of the Owner's files in dir that are old enough to be removed.

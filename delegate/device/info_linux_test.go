@@ -1,46 +1,57 @@
-package devinfo_test
+package device_test
 
 import (
 	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/delegate/devinfo"
+	"github.com/metacni/metacni/delegate/device"
 	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
 )
 
-const vf = "vendor.example/vf"
+const (
+	vf         = "vendor.example/vf"
+	capability = "CNIDeviceInfoFile"
+)
+
+// load returns what the status says of the device of a.
+func load(root string, a delegate.Attachment) (*status.DeviceInfo, error) {
+	networks := []status.Network{{Interface: a.IfName}}
+	err := device.Describe(root, networks, delegate.Attached{Attachment: a})
+	return networks[0].DeviceInfo, err
+}
 
 // attachment is one of a network with a plugin that declares what is given, if anything.
-func attachment(t *testing.T, capability, device string) delegate.Attachment {
+func attachment(t *testing.T, declares, id string) delegate.Attachment {
 	t.Helper()
 	conf := `{"cniVersion":"1.0.0","name":"fast","type":"sriov"}`
-	if capability != "" {
-		conf = `{"cniVersion":"1.0.0","name":"fast","plugins":[{"type":"sriov"},{"type":"tuning","capabilities":{"` + capability + `":true}}]}`
+	if declares != "" {
+		conf = `{"cniVersion":"1.0.0","name":"fast","plugins":[{"type":"sriov"},{"type":"tuning","capabilities":{"` + declares + `":true}}]}`
 	}
-	n, err := netconf.Parse([]byte(conf))
-	nodetest.OK(t, err)
-	a := delegate.Attachment{Network: n, ContainerID: "c1", IfName: "net1"}
-	if device != "" {
-		a.Origin = nad.Origin{Use: nad.Selected, Resource: vf, Device: device}.JSON()
-		a.CapabilityArgs = netconf.Selection{DeviceID: device}.CapabilityArgs()
+	a := delegate.Attachment{Network: nodetest.Parse(conf), ContainerID: "c1", IfName: "net1"}
+	if id != "" {
+		a.Origin = nad.Origin{Use: nad.Selected, Resource: vf, Device: id}.JSON()
+		a.CapabilityArgs = netconf.Selection{DeviceID: id}.CapabilityArgs()
 	}
 	return a
 }
 
 // node is the root directory of a node, on which /var/run is a link as on most.
-func node(t *testing.T) (root string, d devinfo.Dir) {
+func node(t *testing.T) (root string, d device.Dir) {
 	t.Helper()
 	root = t.TempDir()
 	for _, err := range []error{
@@ -49,7 +60,7 @@ func node(t *testing.T) (root string, d devinfo.Dir) {
 	} {
 		nodetest.OK(t, err)
 	}
-	return root, devinfo.Dir{Root: root, Owner: "/var/lib/cni/multinet"}
+	return root, device.Dir{Root: root, Owner: "/var/lib/cni/multinet"}
 }
 
 // at returns the path of a file of the node.
@@ -64,16 +75,16 @@ func write(t *testing.T, file, text string) {
 
 func TestAnAttachmentHasAFileIfAPluginOrADeviceNeedsOne(t *testing.T) {
 	t.Parallel()
-	d := devinfo.Dir{Owner: "multinet"}
+	d := device.Dir{Owner: "multinet"}
 	for _, tt := range []struct {
-		capability, device string
-		want               bool
-	}{{"", "", false}, {"mac", "", false}, {devinfo.Capability, "", true}, {"", "0000:3b:02.1", true}} {
-		before := attachment(t, tt.capability, tt.device)
+		declares, id string
+		want         bool
+	}{{"", "", false}, {"mac", "", false}, {capability, "", true}, {"", "0000:3b:02.1", true}} {
+		before := attachment(t, tt.declares, tt.id)
 		had := len(before.CapabilityArgs)
 		a := d.Assign(before)
 		if got := len(a.Files) == 1 && len(a.CapabilityArgs) == had+1; got != tt.want {
-			t.Errorf("capability %q, device %q: files %q, arguments %s", tt.capability, tt.device, a.Files, a.CapabilityArgs)
+			t.Errorf("capability %q, device %q: files %q, arguments %s", tt.declares, tt.id, a.Files, a.CapabilityArgs)
 		}
 		if len(before.CapabilityArgs) != had || before.Files != nil {
 			t.Error("the argument was changed")
@@ -82,8 +93,8 @@ func TestAnAttachmentHasAFileIfAPluginOrADeviceNeedsOne(t *testing.T) {
 			continue
 		}
 		var arg string
-		if err := json.Unmarshal(a.CapabilityArgs[devinfo.Capability], &arg); err != nil || arg != a.Files[0] || filepath.Dir(arg) != "/var/run/k8s.cni.cncf.io/devinfo/cni" {
-			t.Errorf("the argument is %s, the file %s", a.CapabilityArgs[devinfo.Capability], a.Files[0])
+		if err := json.Unmarshal(a.CapabilityArgs[capability], &arg); err != nil || arg != a.Files[0] || filepath.Dir(arg) != "/var/run/k8s.cni.cncf.io/devinfo/cni" {
+			t.Errorf("the argument is %s, the file %s", a.CapabilityArgs[capability], a.Files[0])
 		}
 		if again := d.Assign(before); again.Files[0] != a.Files[0] {
 			t.Error("the name is another one each time")
@@ -100,14 +111,14 @@ func TestEveryAttachmentHasAFileOfItsOwn(t *testing.T) {
 				for _, ifname := range []string{"e", "c-e"} {
 					n, err := netconf.Parse([]byte(`{"cniVersion":"1.0.0","name":"` + network + `","plugins":[{"type":"x","capabilities":{"CNIDeviceInfoFile":true}}]}`))
 					nodetest.OK(t, err)
-					a := devinfo.Dir{Owner: owner}.Assign(delegate.Attachment{Network: n, ContainerID: container, IfName: ifname})
+					a := device.Dir{Owner: owner}.Assign(delegate.Attachment{Network: n, ContainerID: container, IfName: ifname})
 					name := filepath.Base(a.Files[0])
 					which := strings.Join([]string{owner, network, container, ifname}, "|")
 					if other, ok := seen[name]; ok {
 						t.Errorf("%s and %s have one file", which, other)
 					}
 					seen[name] = which
-					if filepath.Dir(a.Files[0]) != devinfo.DefaultPath+"/cni" {
+					if filepath.Dir(a.Files[0]) != "/var/run/k8s.cni.cncf.io/devinfo"+"/cni" {
 						t.Errorf("%s: %s", which, a.Files[0])
 					}
 				}
@@ -123,7 +134,7 @@ func TestWhatTheDevicePluginHasWrittenIsCopiedForEveryoneToRead(t *testing.T) {
 	root, d := node(t)
 	dp := filepath.Join(root, "run/k8s.cni.cncf.io/devinfo/dp/vendor.example-vf-0000:3b:02.1-device.json")
 	a := d.Assign(attachment(t, "", "0000:3b:02.1"))
-	none, err := devinfo.Load(root, a)
+	none, err := load(root, a)
 	if none != nil || err != nil {
 		t.Errorf("before Fill: %v, %v", none, err)
 	}
@@ -137,14 +148,12 @@ func TestWhatTheDevicePluginHasWrittenIsCopiedForEveryoneToRead(t *testing.T) {
 	if data, err := os.ReadFile(at(root, a.Files[0])); string(data) != pci {
 		t.Errorf("copied %s, %v", data, err)
 	}
-	want := &status.DeviceInfo{Type: "pci", Version: "1.1.0", PCI: &status.PCIDevice{Address: "0000:3b:02.1"}}
-	got, err := devinfo.Load(root, a)
-	if diff := cmp.Diff(want, got); diff != "" || err != nil {
-		t.Error(diff, err)
-	}
+	got, err := load(root, a)
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "information", got, &status.DeviceInfo{Type: "pci", Version: "1.1.0", PCI: &status.PCIDevice{Address: "0000:3b:02.1"}})
 	// What an earlier attachment has left is not taken for that of this one.
 	nodetest.OK(t, errors.Join(os.Remove(dp), d.Fill(a)))
-	if got, err := devinfo.Load(root, a); got != nil || err != nil {
+	if got, err := load(root, a); got != nil || err != nil {
 		t.Errorf("after the device plugin's file has gone: %v, %v", got, err)
 	}
 }
@@ -152,11 +161,11 @@ func TestWhatTheDevicePluginHasWrittenIsCopiedForEveryoneToRead(t *testing.T) {
 func TestAPluginMayReplaceTheFile(t *testing.T) {
 	t.Parallel()
 	root, d := node(t)
-	a := d.Assign(attachment(t, devinfo.Capability, ""))
+	a := d.Assign(attachment(t, capability, ""))
 	nodetest.OK(t, d.Fill(a, attachment(t, "", "")))
 	write(t, at(root, a.Files[0]), `{"type":"vhost-user","vhost-user":{"mode":"client","path":"/x"}}`)
 	want := &status.DeviceInfo{Type: "vhost-user", VhostUser: &status.VhostDevice{Mode: "client", Path: "/x"}}
-	if got, err := devinfo.Load(root, a); err != nil || cmp.Diff(want, got) != "" {
+	if got, err := load(root, a); err != nil || cmp.Diff(want, got) != "" {
 		t.Errorf("%v %v", got, err)
 	}
 }
@@ -170,7 +179,7 @@ func TestDeviceNamesDoNotLeadOutOfTheDirectory(t *testing.T) {
 		write(t, filepath.Join(root, "run/k8s.cni.cncf.io/devinfo/dp/other"), pci)
 		a := d.Assign(attachment(t, "", id))
 		_ = d.Fill(a) // some of these cannot be a name, which is an error
-		if got, err := devinfo.Load(root, a); got != nil || err != nil {
+		if got, err := load(root, a); got != nil || err != nil {
 			t.Errorf("%q: read %v, %v", id, got, err)
 		}
 	}
@@ -180,12 +189,12 @@ func TestAFileThatTheRuntimeHasGivenIsNotRead(t *testing.T) {
 	t.Parallel()
 	root, d := node(t)
 	write(t, filepath.Join(root, "etc/passwd"), pci)
-	a := attachment(t, devinfo.Capability, "id")
-	a.CapabilityArgs[devinfo.Capability] = json.RawMessage(`"/etc/passwd"`)
+	a := attachment(t, capability, "id")
+	a.CapabilityArgs[capability] = json.RawMessage(`"/etc/passwd"`)
 	if same := d.Assign(a); same.Files != nil {
 		t.Errorf("what the runtime has given was taken for a file of its own: %q", same.Files)
 	}
-	if got, err := devinfo.Load(root, a); got != nil || err != nil {
+	if got, err := load(root, a); got != nil || err != nil {
 		t.Errorf("%v %v", got, err)
 	}
 }
@@ -193,7 +202,7 @@ func TestAFileThatTheRuntimeHasGivenIsNotRead(t *testing.T) {
 func TestTheStatusHasWhatIsInTheFiles(t *testing.T) {
 	t.Parallel()
 	root, d := node(t)
-	a := d.Assign(attachment(t, devinfo.Capability, ""))
+	a := d.Assign(attachment(t, capability, ""))
 	bad := a
 	bad.IfName, bad.Files, bad.CapabilityArgs = "net2", nil, nil
 	bad = d.Assign(bad)
@@ -206,22 +215,20 @@ func TestTheStatusHasWhatIsInTheFiles(t *testing.T) {
 		return ns
 	}
 	got := of("eth0", "net1", "net2")
-	err := devinfo.Describe(root, got, delegate.Attached{Attachment: attachment(t, "", "")}, delegate.Attached{Attachment: a}, delegate.Attached{Attachment: bad})
+	err := device.Describe(root, got, delegate.Attached{Attachment: attachment(t, "", "")}, delegate.Attached{Attachment: a}, delegate.Attached{Attachment: bad})
 	if err == nil || !strings.Contains(err.Error(), "net2") {
 		t.Errorf("got %v, want what is wrong with net2", err)
 	}
 	want := of("eth0", "net1", "net2")
 	want[1].DeviceInfo = &status.DeviceInfo{Type: "pci", Version: "1.1.0", PCI: &status.PCIDevice{Address: "0000:3b:02.1"}}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	nodetest.Equal(t, "status", got, want)
 }
 
 func TestADirectoryThatCannotBeMadeIsAnError(t *testing.T) {
 	t.Parallel()
 	root, d := node(t)
 	write(t, filepath.Join(root, "run/k8s.cni.cncf.io"), "a file")
-	if err := d.Fill(d.Assign(attachment(t, devinfo.Capability, ""))); err == nil {
+	if err := d.Fill(d.Assign(attachment(t, capability, ""))); err == nil {
 		t.Error("no error")
 	}
 }
@@ -233,12 +240,12 @@ func TestSweepRemovesOldFilesThatNoRecordHas(t *testing.T) {
 		t.Errorf("without a directory: %q, %v", removed, err)
 	}
 	of := func(container string) delegate.Attachment {
-		a := attachment(t, devinfo.Capability, "")
+		a := attachment(t, capability, "")
 		a.ContainerID = container
 		return a
 	}
 	used, lost, young := d.Assign(of("used")), d.Assign(of("lost")), d.Assign(of("young"))
-	foreign := devinfo.Dir{Root: root, Owner: "another"}.Assign(of("lost"))
+	foreign := device.Dir{Root: root, Owner: "another"}.Assign(of("lost"))
 	temp := "/var/run/k8s.cni.cncf.io/devinfo/cni/.tmp-" + filepath.Base(lost.Files[0])[:9] + "17"
 	multus := "/var/run/k8s.cni.cncf.io/devinfo/cni/net-c1_net1"
 	dir := strings.Replace(lost.Files[0], ".json", "0.json", 1)
@@ -276,5 +283,62 @@ func TestSweepRemovesOldFilesThatNoRecordHas(t *testing.T) {
 	nodetest.OK(t, os.Remove(at(root, used.Files[0])))
 	if removed, err := d.Sweep(nil); removed != nil || err != nil {
 		t.Errorf("with young files: %q, %v", removed, err)
+	}
+}
+
+// Runtimes run plugins with any umask.
+func TestEveryoneCanReadTheFilesWhateverTheUmaskIs(t *testing.T) {
+	t.Parallel()
+	root, d := node(t)
+	write(t, filepath.Join(root, "run/k8s.cni.cncf.io/devinfo/dp/vendor.example-vf-id-device.json"), pci)
+	private := filepath.Join(root, "run/k8s.cni.cncf.io")
+	nodetest.OK(t, os.Chmod(private, 0o711))
+	a := d.Assign(attachment(t, capability, "id"))
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // the thread ends with the goroutine
+		err := unix.Unshare(unix.CLONE_FS)
+		if err == nil {
+			unix.Umask(0o077)
+			err = d.Fill(a)
+		}
+		done <- err
+	}()
+	nodetest.OK(t, <-done)
+	file := at(root, a.Files[0])
+	for path, want := range map[string]os.FileMode{file: 0o444, filepath.Dir(file): 0o755 | os.ModeDir, private: 0o711 | os.ModeDir} {
+		if info, err := os.Lstat(path); err != nil || info.Mode() != want {
+			t.Errorf("%s: %v, %v, want mode %v", path, info, err, want)
+		}
+	}
+}
+
+func TestFilesThatCannotBeUsedAreErrors(t *testing.T) {
+	t.Parallel()
+	for name, make := range map[string]func(path string) error{
+		"not JSON":     func(path string) error { return os.WriteFile(path, []byte("{"), 0o600) },
+		"another type": func(path string) error { return os.WriteFile(path, []byte(`{"pci":[]}`), 0o600) },
+		"large":        func(path string) error { return os.WriteFile(path, []byte(strings.Repeat(" ", 65<<10)), 0o600) },
+		"a directory":  func(path string) error { return os.Mkdir(path, 0o700) },
+		"a FIFO":       func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		"a link":       func(path string) error { return os.Symlink("../../../../etc/passwd", path) },
+	} {
+		root, d := node(t)
+		write(t, filepath.Join(root, "etc/passwd"), pci)
+		// of an attachment
+		a := d.Assign(attachment(t, capability, ""))
+		nodetest.OK(t, errors.Join(d.Fill(a), make(at(root, a.Files[0]))))
+		if got, err := load(root, a); got != nil || err == nil || !strings.Contains(err.Error(), "device information of net1") {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+		// of a device plugin
+		b := d.Assign(attachment(t, "", "id"))
+		dp := filepath.Join(root, "run/k8s.cni.cncf.io/devinfo/dp/vendor.example-vf-id-device.json")
+		nodetest.OK(t, errors.Join(os.MkdirAll(filepath.Dir(dp), 0o755), make(dp)))
+		err := d.Fill(b)
+		got, loadErr := load(root, b)
+		if got != nil || err == nil && loadErr == nil {
+			t.Errorf("%s of a device plugin: %v, %v, %v", name, got, err, loadErr)
+		}
 	}
 }
