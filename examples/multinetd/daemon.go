@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -43,7 +44,6 @@ type daemon struct {
 	path    string            // PATH of the plugins
 	asked   places            // by ADDs; for sweeps and running pods
 	cluster *cluster.Cluster  // nil without Kubernetes
-	work    workload          // for rest
 
 	exec           invoke.Exec
 	interfaceNames func(netns string) ([]string, error)
@@ -54,7 +54,7 @@ type daemon struct {
 func newDaemon(ctx context.Context, conf *config, path, version string, log *slog.Logger) *daemon {
 	d := &daemon{
 		conf: conf, log: log, manager: conf.manager(),
-		path: cmp.Or(path, plugin.DefaultPath), work: workload{more: make(chan struct{}, 1)},
+		path: cmp.Or(path, plugin.DefaultPath),
 		exec: &executor{Process: delegate.Process{Root: conf.ChrootDir}, log: log},
 	}
 	conf.cluster.ClaimDir = conf.stateDir + ".claims"
@@ -94,7 +94,6 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 	})
 	d.server.Observer = func(e thick.Event) {
 		d.metrics.request(e)
-		d.work.done()
 		if e.Path == wire.PathAttach && d.cluster.Reconciles() {
 			warnAttach()
 		}
@@ -286,7 +285,6 @@ func (d *daemon) serve(ctx context.Context, l net.Listener, notify func(state st
 		d.log.LogAttrs(ctx, slog.LevelInfo, "stopping")
 		notify("STOPPING=1")
 	})
-	others.Go(func() { d.rest(serving) })
 	others.Go(func() { d.sweep(serving) })
 	others.Go(func() { d.cluster.Reconcile(serving) })
 	err = d.server.Serve(serving, l)
@@ -310,5 +308,6 @@ func (d *daemon) announce(ctx context.Context, notify func(state string)) error 
 		d.cluster.Ready()
 		notify("READY=1")
 		notify("STATUS=ready")
+		time.AfterFunc(startTime, debug.FreeOSMemory) // of the start
 	}))
 }

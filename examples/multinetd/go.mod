@@ -15,6 +15,7 @@ require (
 	github.com/metacni/metacni v0.0.0-00010101000000-000000000000
 	github.com/metacni/metacni/delegate/kube/dra v0.0.0-00010101000000-000000000000
 	github.com/prometheus/client_golang v1.23.2
+	golang.org/x/net v0.49.0
 	golang.org/x/sys v0.46.0
 	k8s.io/api v0.36.1
 	k8s.io/apimachinery v0.36.1
@@ -44,7 +45,6 @@ require (
 	go.uber.org/multierr v1.11.0 // indirect
 	go.uber.org/zap v1.27.1 // indirect
 	go.yaml.in/yaml/v3 v3.0.4 // indirect
-	golang.org/x/net v0.49.0 // indirect
 	golang.org/x/oauth2 v0.34.0 // indirect
 	golang.org/x/term v0.39.0 // indirect
 	golang.org/x/text v0.33.0 // indirect

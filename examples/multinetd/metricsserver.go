@@ -7,10 +7,9 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"slices"
-	"sync"
 	"time"
 
+	"golang.org/x/net/netutil"
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/examples/multinet/multinet"
@@ -38,7 +37,7 @@ func serveMetrics(ctx context.Context, address string, pages http.Handler, log *
 		}
 		if err == nil {
 			log.LogAttrs(ctx, slog.LevelInfo, "serving metrics", slog.String("address", l.Addr().String()))
-			err = s.Serve(&newestListener{Listener: l, most: metricsConnections})
+			err = s.Serve(netutil.LimitListener(l, metricsConnections))
 		}
 		if ctx.Err() == nil {
 			log.LogAttrs(ctx, slog.LevelError, "serving metrics failed", slog.Any("error", err))
@@ -76,7 +75,7 @@ func (d *daemon) socketPages() http.Handler {
 
 // The limits of an HTTP exchange over TCP, where anybody may connect.
 const (
-	metricsConnections    = 64
+	metricsConnections    = 512              // more wait until one is closed
 	metricsReadTimeout    = 10 * time.Second // of a request, and of the wait for the first
 	metricsWriteTimeout   = 10 * time.Second // for a client to take its answer
 	metricsIdleTimeout    = 2 * time.Minute  // longer than scrapers pause
@@ -89,51 +88,6 @@ func metricsServer(h http.Handler, log *slog.Logger) *http.Server {
 		Handler: h, ReadTimeout: metricsReadTimeout, WriteTimeout: metricsWriteTimeout, IdleTimeout: metricsIdleTimeout,
 		MaxHeaderBytes: metricsMaxHeaderBytes, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
-}
-
-// A newestListener limits how many of its connections are open. When there is one
-// too many, it closes the oldest. So probes are answered however many connections
-// others hold.
-type newestListener struct {
-	net.Listener
-	most int
-
-	mu   sync.Mutex
-	open []*newestConn // oldest first; guarded by mu
-}
-
-// Accept returns the next connection.
-func (l *newestListener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	accepted := &newestConn{c, l}
-	l.mu.Lock()
-	l.open = append(l.open, accepted)
-	var oldest *newestConn
-	if len(l.open) > l.most {
-		oldest = l.open[0]
-	}
-	l.mu.Unlock()
-	if oldest != nil {
-		_ = oldest.Close() // its server closes it as well
-	}
-	return accepted, nil
-}
-
-// A newestConn is a connection of a newestListener.
-type newestConn struct {
-	net.Conn
-	l *newestListener
-}
-
-// Close closes the connection, which no longer counts.
-func (c *newestConn) Close() error {
-	c.l.mu.Lock()
-	c.l.open = slices.DeleteFunc(c.l.open, func(o *newestConn) bool { return o == c })
-	c.l.mu.Unlock()
-	return c.Conn.Close()
 }
 
 // awaitMetrics listens when the address is free. It fails when ctx ends.

@@ -12,13 +12,10 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // The previous daemon keeps the address until it has ended, which is after it has
-// left the socket. Meanwhile shims are served. Then probes are answered, however
-// many connections others hold.
+// left the socket. Meanwhile shims are served.
 func TestMetricsAddressMayBeInUseAtFirst(t *testing.T) {
 	t.Parallel()
 	before, err := net.Listen("tcp", "127.0.0.1:0")
@@ -37,13 +34,6 @@ func TestMetricsAddressMayBeInUseAtFirst(t *testing.T) {
 	}
 	for len(w.logged.of(t, "serving metrics")) == 0 {
 		runtime.Gosched()
-	}
-	for range 2 * metricsConnections { // which say nothing
-		c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", before.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
 	}
 	w.mustRun(t, "ADD", bridge)
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+before.Addr().String()+"/healthz", nil)
@@ -123,53 +113,3 @@ func (l *oneConn) Close() error {
 }
 
 func (l *oneConn) Addr() net.Addr { return &net.UnixAddr{} }
-
-// Above the limit the oldest connection is closed.
-func TestNewestMetricsConnectionsAreKept(t *testing.T) {
-	t.Parallel()
-	accepts := &oneConn{conn: make(chan net.Conn, 1), closed: make(chan struct{})}
-	l := &newestListener{Listener: accepts, most: 2}
-	var near, far []net.Conn
-	accept := func() {
-		t.Helper()
-		a, b := net.Pipe()
-		accepts.conn <- b
-		c, err := l.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-		near, far = append(near, a), append(far, c)
-	}
-	closed := func() (all []bool) {
-		for _, c := range far {
-			err := c.SetDeadline(time.Time{})
-			all = append(all, err != nil)
-		}
-		return all
-	}
-	want := func(what string, want ...bool) {
-		t.Helper()
-		if diff := cmp.Diff(want, closed()); diff != "" {
-			t.Errorf("%s: closed (-want +got):\n%s", what, diff)
-		}
-	}
-	accept()
-	accept()
-	want("as many as may be", false, false)
-	accept()
-	want("one more", true, false, false)
-	if err := far[2].Close(); err != nil {
-		t.Fatal(err)
-	}
-	accept()
-	want("one less, and one more", true, false, true, false)
-	accept()
-	want("one more again", true, true, true, false, false)
-	_ = accepts.Close()
-	if _, err := l.Accept(); err == nil {
-		t.Error("it accepts after its end")
-	}
-	for i := range near {
-		_, _ = near[i].Close(), far[i].Close()
-	}
-}
