@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/metacni/metacni/delegate"
@@ -27,9 +28,13 @@ const maxTypes = 32
 // other is the label of everything without a label of its own.
 const other = "other"
 
+// seconds are the buckets of durations.
+var seconds = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}
+
 // metrics are the metrics of a daemon, in a registry of their own.
 type metrics struct {
 	registry *prometheus.Registry
+	factory  promauto.Factory // of metrics in the registry
 
 	requests         *prometheus.CounterVec // handler, code, method
 	multus           *prometheus.CounterVec // the same with Multus's name, or nil
@@ -39,91 +44,100 @@ type metrics struct {
 	delegateDuration *prometheus.HistogramVec
 	undone           prometheus.Counter
 	residents        *prometheus.CounterVec // nil without residents
-	sweeps           sweeps
+	swept            *prometheus.CounterVec
+	left             *prometheus.GaugeVec // by the last sweep
 
 	mu    sync.Mutex
 	types []string // with a label of their own; guarded by mu
 }
 
+// newRegistry returns a registry with the metrics of the process, and its factory.
+func newRegistry() (*prometheus.Registry, promauto.Factory) {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r, promauto.With(r)
+}
+
 // newMetrics returns the metrics of a daemon whose server has these stats.
 func newMetrics(multusNames bool, stats func() thick.Stats) *metrics {
-	seconds := []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}
-	requestLabels := []string{"handler", "code", "method"}
-	m := &metrics{
-		registry: prometheus.NewRegistry(),
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "multinetd_requests_total", Help: "Requests for operations.",
-		}, requestLabels),
-		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "multinetd_operation_duration_seconds", Help: "Time from the arrival of a request to its answer.", Buckets: seconds,
-		}, []string{"command", "outcome"}),
-		refused: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "multinetd_peers_refused_total", Help: "Requests of users that may not connect.",
-		}),
-		delegates: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "multinetd_delegate_executions_total", Help: "Executions of plugins.",
-		}, []string{"type", "command", "outcome"}),
-		delegateDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "multinetd_delegate_duration_seconds", Help: "Duration of executions of plugins.", Buckets: seconds,
-		}, []string{"type", "command"}),
-		undone: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "multinetd_delegate_undos_total", Help: "DELs of plugins that undid an ADD.",
-		}),
+	m := &metrics{}
+	m.registry, m.factory = newRegistry()
+	m.requests = m.counter("multinetd_requests_total", "Requests for operations.", "handler", "code", "method")
+	m.duration = m.histogram("multinetd_operation_duration_seconds", "Time from the arrival of a request to its answer.", "command", "outcome")
+	m.refused = m.counter("multinetd_peers_refused_total", "Requests of users that may not connect.").WithLabelValues()
+	m.delegates = m.counter("multinetd_delegate_executions_total", "Executions of plugins.", "type", "command", "outcome")
+	m.delegateDuration = m.histogram("multinetd_delegate_duration_seconds", "Duration of executions of plugins.", "type", "command")
+	m.undone = m.counter("multinetd_delegate_undos_total", "DELs of plugins that undid an ADD.").WithLabelValues()
+	m.swept = m.counter("multinetd_stale_attachments_tried_total", "Attempts of sweeps to remove a stale attachment.", "outcome")
+	m.left = m.factory.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "multinetd_records_left", Help: "Stale and unreadable records that the last sweep has left.",
+	}, []string{"state"})
+	for lane, of := range map[string]func(thick.Stats) thick.Load{
+		"add":    func(s thick.Stats) thick.Load { return s.Add },
+		"del":    func(s thick.Stats) thick.Load { return s.Del },
+		"status": func(s thick.Stats) thick.Load { return s.Status },
+	} {
+		labels := prometheus.Labels{"lane": lane}
+		m.gauge("multinetd_operations_in_flight", "Running operations.", labels, func() float64 { return float64(of(stats()).InFlight) })
+		m.gauge("multinetd_operations_queued", "Operations waiting for their container or their turn.", labels, func() float64 { return float64(of(stats()).Queued) })
 	}
-	m.registry.MustRegister(m.requests, m.duration, m.refused, m.delegates, m.delegateDuration, m.undone, load(stats),
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	m.sweeps = newSweeps(m.registry)
 	if multusNames {
-		m.multus = prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "multus_server_request_total", Help: "Requests for operations.",
-		}, requestLabels)
-		m.registry.MustRegister(m.multus)
+		m.multus = m.counter("multus_server_request_total", "Requests for operations.", "handler", "code", "method")
 	}
 	return m
 }
 
+func (m *metrics) counter(name, help string, labels ...string) *prometheus.CounterVec {
+	return m.factory.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+}
+
+func (m *metrics) histogram(name, help string, labels ...string) *prometheus.HistogramVec {
+	return m.factory.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: seconds}, labels)
+}
+
+func (m *metrics) gauge(name, help string, labels prometheus.Labels, value func() float64) {
+	m.factory.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, value)
+}
+
 // leftovers adds the metric of what is left of ADDs that never succeeded.
 func (m *metrics) leftovers(count func() int) {
-	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "multinet_leftovers", Help: "Records with something left of an ADD that never succeeded.",
-	}, func() float64 { return float64(count()) }))
+	m.gauge("multinet_leftovers", "Records with something left of an ADD that never succeeded.", nil, func() float64 { return float64(count()) })
 }
 
 // follow adds the metrics of the published network.
 func (m *metrics) follow(state func() autoconf.State) {
-	m.registry.MustRegister(
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "multinetd_network_published", Help: "1 if the network is published and up to date, otherwise 0.",
-		}, func() float64 {
-			if s := state(); s.Published != "" && s.Degraded == nil {
-				return 1
-			}
-			return 0
-		}),
-		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "multinetd_network_writes_total", Help: "Times that the network was written.",
-		}, func() float64 { return float64(state().Written) }),
-		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "multinetd_network_restores_total", Help: "Times that the network was written because others had changed it.",
-		}, func() float64 { return float64(state().Restored) }),
-	)
+	m.gauge("multinetd_network_published", "1 if the network is published and up to date, otherwise 0.", nil, func() float64 {
+		if s := state(); s.Published != "" && s.Degraded == nil {
+			return 1
+		}
+		return 0
+	})
+	m.factory.NewCounterFunc(prometheus.CounterOpts{
+		Name: "multinetd_network_writes_total", Help: "Times that the network was written.",
+	}, func() float64 { return float64(state().Written) })
+	m.factory.NewCounterFunc(prometheus.CounterOpts{
+		Name: "multinetd_network_restores_total", Help: "Times that the network was written because others had changed it.",
+	}, func() float64 { return float64(state().Restored) })
 }
 
 // residentStates adds the metrics of resident plugins, which plugins lists.
 func (m *metrics) residentStates(plugins func() []resident.Status) {
-	m.residents = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "multinetd_resident_calls_total", Help: "Calls of resident plugins.",
-	}, []string{"type", "command", "outcome"})
-	m.registry.MustRegister(m.residents, states(plugins))
+	m.residents = m.counter("multinetd_resident_calls_total", "Calls of resident plugins.", "type", "command", "outcome")
+	for _, state := range []resident.State{resident.Joining, resident.Ready, resident.Gone, resident.Refused, resident.Skipped} {
+		m.gauge("multinetd_resident_delegates", "Resident plugins by state.", prometheus.Labels{"state": string(state)}, func() (n float64) {
+			for _, p := range plugins() {
+				if p.State == state {
+					n++
+				}
+			}
+			return n
+		})
+	}
 }
 
 // resident counts a call of a resident plugin.
 func (m *metrics) resident(plugin, command string, err error) {
-	how := "ok"
-	if err != nil {
-		how = "failed"
-	}
-	m.residents.WithLabelValues(m.typeLabel(plugin), commandLabel(command), how).Inc()
+	m.residents.WithLabelValues(m.typeLabel(plugin), commandLabel(command), failed(err)).Inc()
 }
 
 // handler serves the metrics as text.
@@ -157,40 +171,26 @@ func (m *metrics) request(e thick.Event) {
 func (m *metrics) delegate(e delegate.Event) func(error) {
 	start := time.Now()
 	return func(err error) {
-		plugin, command, how := m.typeLabel(e.Plugin), commandLabel(string(e.Command)), "ok"
-		if err != nil {
-			how = "failed"
-		}
-		m.delegates.WithLabelValues(plugin, command, how).Inc()
+		plugin, command := m.typeLabel(e.Plugin), commandLabel(string(e.Command))
+		m.delegates.WithLabelValues(plugin, command, failed(err)).Inc()
 		m.delegateDuration.WithLabelValues(plugin, command).Observe(time.Since(start).Seconds())
 	}
 }
 
-// sweeps are the metrics of sweeps.
-type sweeps struct {
-	tries *prometheus.CounterVec
-	left  *prometheus.GaugeVec
-}
-
-func newSweeps(registry *prometheus.Registry) sweeps {
-	s := sweeps{
-		tries: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "multinetd_stale_attachments_tried_total", Help: "Attempts of sweeps to remove a stale attachment.",
-		}, []string{"outcome"}),
-		left: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "multinetd_records_left", Help: "Stale and unreadable records that the last sweep has left.",
-		}, []string{"state"}),
-	}
-	registry.MustRegister(s.tries, s.left)
-	return s
-}
-
 // sweep counts one pass.
 func (m *metrics) sweep(swept lifecycle.Sweep) {
-	m.sweeps.tries.WithLabelValues("ok").Add(float64(swept.Removed))
-	m.sweeps.tries.WithLabelValues("failed").Add(float64(swept.Failed))
-	m.sweeps.left.WithLabelValues("stale").Set(float64(swept.Failed + swept.Waiting))
-	m.sweeps.left.WithLabelValues("unreadable").Set(float64(swept.Unreadable))
+	m.swept.WithLabelValues("ok").Add(float64(swept.Removed))
+	m.swept.WithLabelValues("failed").Add(float64(swept.Failed))
+	m.left.WithLabelValues("stale").Set(float64(swept.Failed + swept.Waiting))
+	m.left.WithLabelValues("unreadable").Set(float64(swept.Unreadable))
+}
+
+// failed returns the outcome of a call that has returned err.
+func failed(err error) string {
+	if err != nil {
+		return "failed"
+	}
+	return "ok"
 }
 
 // outcome returns the outcome of an operation with this HTTP status.
@@ -231,48 +231,4 @@ func (m *metrics) typeLabel(plugin string) string {
 func isType(plugin string) bool {
 	ok, _ := regexp.MatchString(`^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$`, plugin) // the pattern is valid
 	return ok
-}
-
-// load collects how many operations run and wait.
-type load func() thick.Stats
-
-func (load) inFlight() *prometheus.Desc {
-	return prometheus.NewDesc("multinetd_operations_in_flight", "Running operations.", []string{"lane"}, nil)
-}
-
-func (load) queued() *prometheus.Desc {
-	return prometheus.NewDesc("multinetd_operations_queued", "Operations waiting for their container or their turn.", []string{"lane"}, nil)
-}
-
-// Describe sends what Collect collects.
-func (l load) Describe(ch chan<- *prometheus.Desc) { ch <- l.inFlight(); ch <- l.queued() }
-
-// Collect sends the load of each lane.
-func (l load) Collect(ch chan<- prometheus.Metric) {
-	now := l()
-	for lane, on := range map[string]thick.Load{"add": now.Add, "del": now.Del, "status": now.Status} {
-		ch <- prometheus.MustNewConstMetric(l.inFlight(), prometheus.GaugeValue, float64(on.InFlight), lane)
-		ch <- prometheus.MustNewConstMetric(l.queued(), prometheus.GaugeValue, float64(on.Queued), lane)
-	}
-}
-
-// states collects how many resident plugins are in each state.
-type states func() []resident.Status
-
-func (states) delegates() *prometheus.Desc {
-	return prometheus.NewDesc("multinetd_resident_delegates", "Resident plugins by state.", []string{"state"}, nil)
-}
-
-// Describe sends what Collect collects.
-func (s states) Describe(ch chan<- *prometheus.Desc) { ch <- s.delegates() }
-
-// Collect sends the number for each state.
-func (s states) Collect(ch chan<- prometheus.Metric) {
-	in := map[resident.State]int{resident.Joining: 0, resident.Ready: 0, resident.Gone: 0, resident.Refused: 0, resident.Skipped: 0}
-	for _, p := range s() {
-		in[p.State]++
-	}
-	for state, n := range in {
-		ch <- prometheus.MustNewConstMetric(s.delegates(), prometheus.GaugeValue, float64(n), string(state))
-	}
 }

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	admissionv1 "k8s.io/api/admission/v1"
 
@@ -21,22 +20,20 @@ type webhookMetrics struct {
 
 // newWebhookMetrics returns the metrics of a webhook whose certificate expires then.
 func newWebhookMetrics(expires func() time.Time) *webhookMetrics {
-	m := &webhookMetrics{
-		registry: prometheus.NewRegistry(),
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+	registry, factory := newRegistry()
+	factory.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "multinetd_webhook_certificate_expiration_timestamp_seconds", Help: "When the certificate expires, in seconds since 1970.",
+	}, func() float64 { return float64(expires().Unix()) })
+	return &webhookMetrics{
+		registry: registry,
+		requests: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "multinetd_webhook_requests_total", Help: "Requests for reviews.",
 		}, []string{"resource", "operation", "outcome"}),
-		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		duration: factory.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "multinetd_webhook_duration_seconds", Help: "Time from the arrival of a request to its answer.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 3, 10},
 		}, []string{"resource"}),
 	}
-	m.registry.MustRegister(m.requests, m.duration,
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "multinetd_webhook_certificate_expiration_timestamp_seconds", Help: "When the certificate expires, in seconds since 1970.",
-		}, func() float64 { return float64(expires().Unix()) }),
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return m
 }
 
 // handler serves the metrics as text.
