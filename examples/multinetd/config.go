@@ -47,14 +47,14 @@ type config struct {
 	DrainTimeout    duration
 	SweepInterval   duration // 0 means never
 
-	publish     publishing
-	resident    residents
-	cluster     cluster.Config
-	clusterKeys []string        // keys of cluster in the file
-	override    json.RawMessage // replaces keys of each request's configuration; nil replaces none
-	ignored     []string        // keys of the file that have no effect
-	ofMultus    bool            // the file is one of Multus
-	version     bool            // only print the version
+	publish  publishing
+	resident residents
+	cluster  cluster.Config
+	given    map[string]string          // keys of the file as it has them, by their name in lower case
+	override map[string]json.RawMessage // replaces keys of each request's configuration
+	ignored  []string                   // keys of the file that have no effect
+	ofMultus bool                       // the file is one of Multus
+	version  bool                       // only print the version
 
 	// installShim is a directory: the program only copies the shim to it.
 	installShim string
@@ -155,53 +155,56 @@ func (c *config) read(data []byte) error {
 	if err != nil {
 		return err
 	}
-	own, multinets := c.own(), multinet.Keys()
-	override := make(map[string]json.RawMessage)
-	seen := make(map[string]string)
+	c.given, c.override = make(map[string]string), make(map[string]json.RawMessage)
+	own, shared, multinets := folded(c.own()), c.shared(), multinet.Keys()
 	for key, value := range all {
-		folded := strings.ToLower(key)
-		if other, twice := seen[folded]; twice {
+		name := strings.ToLower(key)
+		if other, twice := c.given[name]; twice {
 			return fmt.Errorf("%q and %q are the same key", min(key, other), max(key, other))
 		}
-		seen[folded] = key
-		var target any
-		for name, t := range own {
-			if strings.EqualFold(name, key) {
-				target = t
-				if _, ok := c.publish.keys()[name]; ok {
-					c.publish.given = append(c.publish.given, key)
-				}
-				if _, ok := c.cluster.Keys()[name]; ok {
-					c.clusterKeys = append(c.clusterKeys, key)
-				}
-			}
-		}
+		c.given[name] = key
+		target := own[name]
 		switch {
 		case target != nil:
-			if err := json.Unmarshal(value, target); err != nil {
-				return fmt.Errorf("key %q: %w", key, err)
-			}
-		case folded == "cniversion", folded == "type", !slices.ContainsFunc(multinets, func(k string) bool { return strings.EqualFold(k, key) }):
+		case name == "cniversion", name == "type", !slices.ContainsFunc(multinets, func(k string) bool { return strings.EqualFold(k, key) }):
 			c.ignored = append(c.ignored, key) // belongs to each request, or is unknown
 			_, multus := withoutEffect(key)
 			c.ofMultus = c.ofMultus || multus
 		default:
-			override[key] = value
-			if field := c.shared()[folded]; field != nil {
-				if err := json.Unmarshal(value, field); err != nil {
-					return fmt.Errorf("key %q: %w", key, err)
-				}
-			}
+			c.override[key] = value
+			target = shared[name]
+		}
+		if target == nil {
+			continue
+		}
+		if err := json.Unmarshal(value, target); err != nil {
+			return fmt.Errorf("key %q: %w", key, err)
+		}
+	}
+	if c.ofMultus && c.given["legacyargs"] == "" {
+		c.override["legacyArgs"] = json.RawMessage("true") // its networks may depend on it
+	}
+	slices.Sort(c.ignored)
+	return nil
+}
+
+// folded returns keys in lower case.
+func folded(keys map[string]any) map[string]any {
+	lower := make(map[string]any)
+	for key, field := range keys {
+		lower[strings.ToLower(key)] = field
+	}
+	return lower
+}
+
+// ignore notes that those of keys that the file has are without effect.
+func (c *config) ignore(keys map[string]any) {
+	for name := range folded(keys) {
+		if key, ok := c.given[name]; ok {
+			c.ignored = append(c.ignored, key)
 		}
 	}
 	slices.Sort(c.ignored)
-	if _, given := seen["legacyargs"]; c.ofMultus && !given {
-		override["legacyArgs"] = json.RawMessage("true") // its networks may depend on it
-	}
-	if len(override) > 0 {
-		c.override, err = json.Marshal(override)
-	}
-	return err
 }
 
 // findCluster finds out from the environment whether there is a Kubernetes cluster. If
@@ -209,8 +212,7 @@ func (c *config) read(data []byte) error {
 func (c *config) findCluster(environ []string, tokenFile string) error {
 	err := c.cluster.Discover(func(key string) string { return variable(environ, key) }, tokenFile)
 	if !c.cluster.On() {
-		c.ignored = append(c.ignored, c.clusterKeys...)
-		slices.Sort(c.ignored)
+		c.ignore(c.cluster.Keys())
 		return err
 	}
 	return errors.Join(err, c.checkNADDir())
@@ -261,23 +263,17 @@ func (c *config) check() error {
 	if c.stateDir, err = multinet.StateDir(c.root(), c.multinet()); err != nil {
 		return err
 	}
-	if c.override, err = c.forShims(c.override); err != nil {
-		return err
-	}
+	c.forShims()
 	return errors.Join(c.checkPublishing(), c.checkResidents(), c.cluster.Check())
 }
 
-// forShims returns override with each path as a path of the node: shims execute DELs with
-// it while the daemon is away.
-func (c *config) forShims(override json.RawMessage) (json.RawMessage, error) {
-	if override == nil || c.ChrootDir == "" {
-		return override, nil
+// forShims makes each path in override a path of the node: shims execute DELs with it while
+// the daemon is away.
+func (c *config) forShims() {
+	if c.ChrootDir == "" {
+		return
 	}
-	keys := make(map[string]json.RawMessage)
-	if err := json.Unmarshal(override, &keys); err != nil {
-		return nil, err
-	}
-	for key, value := range keys {
+	for key, value := range c.override {
 		var path string
 		if json.Unmarshal(value, &path) != nil || !filepath.IsAbs(path) {
 			continue
@@ -285,9 +281,17 @@ func (c *config) forShims(override json.RawMessage) (json.RawMessage, error) {
 		if strings.EqualFold(key, "cniDir") {
 			path = c.stateDir // which may be mounted elsewhere
 		}
-		keys[key], _ = json.Marshal(c.root().OnNode(path)) // a string
+		c.override[key], _ = json.Marshal(c.root().OnNode(path)) // a string
 	}
-	return json.Marshal(keys)
+}
+
+// overrides returns override for the server: nil replaces nothing.
+func (c *config) overrides() json.RawMessage {
+	if len(c.override) == 0 {
+		return nil
+	}
+	text, _ := json.Marshal(c.override) // raw values that have been read
+	return text
 }
 
 // multinet returns the configuration of multinet that is used without a request.
@@ -302,9 +306,7 @@ func (c *config) multinet() []byte {
 // configuration of each request: the keys in the file replace those of the same
 // name, in upper or lower case.
 func (c *config) replace(keys map[string]json.RawMessage) error {
-	var own map[string]json.RawMessage
-	_ = json.Unmarshal(c.override, &own) // made by read, or nil
-	for key, value := range own {
+	for key, value := range c.override {
 		maps.DeleteFunc(keys, func(k string, _ json.RawMessage) bool { return strings.EqualFold(k, key) })
 		keys[key] = value
 	}

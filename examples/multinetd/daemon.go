@@ -67,7 +67,7 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 		},
 		Begin:       d.host.Begin,
 		Attachments: d.attachments,
-		Override:    conf.override,
+		Override:    conf.overrides(),
 		Queue:       conf.QueueDir,
 		Ready:       d.ready,
 		Probe:       d.cluster.Probe,

@@ -157,7 +157,7 @@ func TestNextDaemonDoesTheQueuedDel(t *testing.T) {
 	next := newWorld(t, "")
 	next.fake, next.exec, next.seen = w.fake, w.fake, w.seen
 	next.conf.SocketDir, next.conf.stateDir, next.dir, next.client = w.conf.SocketDir, w.conf.stateDir, w.dir, w.client
-	next.server.Queue, next.server.Override = w.conf.QueueDir, w.conf.override
+	next.server.Queue, next.server.Override = w.conf.QueueDir, w.conf.overrides()
 	replayed := next.replayed()
 	next.start(t)
 	<-replayed

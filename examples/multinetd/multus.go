@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"log/slog"
-	"slices"
 	"strings"
 )
 
@@ -42,7 +41,7 @@ func (d *daemon) logIgnored(ctx context.Context) {
 	for _, key := range d.conf.ignored {
 		level, attrs := slog.LevelWarn, []slog.Attr{slog.String("key", key)}
 		why, _ := withoutEffect(key)
-		if slices.Contains(d.conf.clusterKeys, key) {
+		if folded(d.conf.cluster.Keys())[strings.ToLower(key)] != nil {
 			why = "there is no Kubernetes cluster: the daemon has neither a kubeconfig nor the token of a pod"
 		}
 		if why != "" {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
@@ -30,8 +29,6 @@ type publishing struct {
 	Network      json.RawMessage // more keys of the published network
 	CacheDir     string          // cache directory of the runtime's libcni, or empty
 	MultusDir    string          // state directory of Multus, or empty
-
-	given []string // keys of these in the file, without Ready's
 
 	// Derived from these: the plugin to publish, the name of its network, the
 	// configuration of its requests as the daemon sees it, and the directory of
@@ -56,8 +53,7 @@ func (c *config) checkPublishing() error {
 	p := &c.publish
 	switch p.File {
 	case "":
-		c.ignored = append(c.ignored, p.given...)
-		slices.Sort(c.ignored)
+		c.ignore(p.keys())
 		*p = publishing{}
 		return nil
 	case "auto":
@@ -68,9 +64,7 @@ func (c *config) checkPublishing() error {
 	if !publish.PlainName(p.Output) {
 		return fmt.Errorf("output %q is not the name of a file", p.Output)
 	}
-	var override map[string]json.RawMessage
-	_ = json.Unmarshal(c.override, &override) // made by read, or nil
-	for key := range override {
+	for key := range c.override {
 		if strings.EqualFold(key, "delegates") || strings.EqualFold(key, "clusterNetwork") {
 			return fmt.Errorf("%s cannot be set with multusConfigFile: it would replace the published network", key)
 		}
