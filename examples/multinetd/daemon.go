@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"runtime/debug"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -42,7 +41,7 @@ type daemon struct {
 	manager *autoconf.Manager // of the published network, or nil
 	host    *resident.Host    // of resident plugins; only started when they are configured
 	path    string            // PATH of the plugins
-	asked   places            // by ADDs; for sweeps and running pods
+	configs addConfigs        // for sweeps and running pods
 	cluster *cluster.Cluster  // nil without Kubernetes
 
 	exec           invoke.Exec
@@ -58,7 +57,7 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 		exec: &executor{Process: delegate.Process{Root: conf.ChrootDir}, log: log},
 	}
 	conf.cluster.ClaimDir = conf.stateDir + ".claims"
-	d.cluster = cluster.New(conf.cluster, cluster.Plugin{Dirs: d.asked.dirs, Change: d.change, Rules: d.rules, Detach: d.detach, Status: d.statusOf}, log)
+	d.cluster = cluster.New(conf.cluster, cluster.Plugin{Dirs: d.configs.dirs, Change: d.change, Rules: d.rules, Detach: d.detach, Status: d.statusOf}, log)
 	d.host = d.newHost(ctx)
 	d.server = &thick.Server{
 		Commands: thick.CommandsOf(d.plugin(), d.process),
@@ -130,7 +129,7 @@ func (d *daemon) plugin() plugin.Plugin {
 func (d *daemon) change(ctx context.Context, dir string, k scratch.Key, c multinet.Cluster, replace bool) ([]lifecycle.Reconciled, error) {
 	ctx, end := d.host.Begin(ctx)
 	defer end()
-	last := d.asked.of(dir, k.Network)
+	last := d.configs.of(dir, k.Network)
 	return multinet.Reconcile(ctx, d.process(ctx), skel.CmdArgs{StdinData: last.conf, Path: last.cniPath}, c, k, replace)
 }
 
@@ -157,7 +156,7 @@ func (d *daemon) rules() (nad.Policy, nad.Rules, error) {
 func (d *daemon) detach(ctx context.Context, dir string, k scratch.Key, ifname string) error {
 	ctx, end := d.host.Begin(ctx)
 	defer end()
-	last := d.asked.of(dir, k.Network)
+	last := d.configs.of(dir, k.Network)
 	return multinet.Secondary(last.conf, nil).Do(ctx, d.process(ctx), delegate.CommandDel,
 		skel.CmdArgs{ContainerID: k.ContainerID, IfName: ifname, Path: last.cniPath})
 }
@@ -167,43 +166,6 @@ func (d *daemon) statusOf(ctx context.Context, network string, c multinet.Cluste
 	ctx, end := d.host.Begin(ctx)
 	defer end()
 	return multinet.Status(ctx, d.process(ctx), skel.CmdArgs{StdinData: d.own()}, c, network)
-}
-
-// noteADD notes what an ADD asks: for sweeps, and for what running pods select or have claimed,
-// of which the next daemon must know it too.
-func (d *daemon) noteADD(ctx context.Context, c *plugin.Call) {
-	a := asked{c.Name, c.StdinData, c.Path}
-	d.asked.note(c.Manager.Dir, a)
-	if !d.cluster.ActsLater() {
-		return
-	}
-	if err := a.keep(c.Manager.Dir); err != nil {
-		d.log.LogAttrs(ctx, slog.LevelWarn, "the configuration of an ADD cannot be kept for the next daemon", slog.Any("error", err))
-	}
-}
-
-// noteConfig notes the configuration that the daemon has before the first ADD: its own, what
-// was asked of earlier daemons, and that of the network that it publishes.
-func (d *daemon) noteConfig(ctx context.Context) {
-	d.asked.note(d.conf.stateDir, asked{conf: d.conf.multinet()})
-	published := d.conf.publish.stateDir
-	for _, dir := range slices.Compact([]string{d.conf.stateDir, published}) {
-		if dir == "" || !d.cluster.ActsLater() {
-			continue
-		}
-		all, err := d.conf.recall(dir)
-		if err != nil {
-			d.log.LogAttrs(ctx, slog.LevelWarn, "the configuration of an ADD of an earlier daemon cannot be read", slog.Any("error", err))
-		}
-		for _, a := range all {
-			d.asked.note(dir, a)
-		}
-	}
-	if d.manager != nil {
-		a := asked{network: d.conf.publish.network, conf: d.conf.publish.request}
-		a.cniPath = d.asked.of(published, a.network).cniPath
-		d.asked.note(published, a)
-	}
 }
 
 // process returns what multinet uses for one request. Plugins receive nothing of

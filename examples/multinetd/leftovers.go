@@ -10,7 +10,7 @@ import (
 // leftovers returns the records that have something left of an ADD that never succeeded.
 // It skips records that cannot be read; sweeps report these.
 func (d *daemon) leftovers(ctx context.Context) (all []lifecycle.Record) {
-	for _, dir := range d.asked.dirs() {
+	for _, dir := range d.configs.dirs() {
 		for r, err := range (&lifecycle.Manager{Dir: dir}).Records(ctx) {
 			if err == nil && (r.State == scratch.Leftover || len(r.Leftovers) > 0) {
 				all = append(all, r)

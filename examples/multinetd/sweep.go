@@ -26,7 +26,7 @@ func (d *daemon) sweep(ctx context.Context) {
 	sweepers := make(map[string]*lifecycle.Sweeper) // by directory
 	for {
 		var all lifecycle.Sweep
-		for dir, last := range d.asked.all() {
+		for dir, last := range d.configs.all() {
 			s := sweepers[dir]
 			if s == nil {
 				s = &lifecycle.Sweeper{

@@ -8,7 +8,7 @@
 //   - Networks that need a device get one of those that the kubelet has allocated to the pod
 //     (devices.go).
 //   - Running pods are attached to the networks that they select now, and detached from the
-//     others (reconcile.go, pass.go).
+//     others (podqueue.go, follow.go).
 //   - Pods are attached to the networks of their ResourceClaims (claims.go), and the networks
 //     of the node are published as devices (claimdevices.go).
 //   - Events tell users what was attached, and why an ADD has failed (events.go).
@@ -47,7 +47,7 @@ type Cluster struct {
 	plugin    Plugin
 	requests  *prometheus.CounterVec
 	exhausted atomic.Uint64 // how often [tooFew] was so
-	follow    *reconciler   // nil unless Config.Reconcile
+	follow    *podQueue     // nil unless Config.Reconcile
 	ready     chan struct{} // closed by Ready
 
 	// Set by Start, and used while open is true. Commands come later than that; probes
@@ -97,7 +97,7 @@ func New(c Config, p Plugin, log *slog.Logger) *Cluster {
 	}
 	cluster := &Cluster{conf: c, log: log, plugin: p, requests: newRequests(), ready: make(chan struct{})}
 	if c.Reconcile {
-		cluster.follow = newReconciler(cluster.pass, log)
+		cluster.follow = newPodQueue(cluster.pass, log)
 	}
 	return cluster
 }

@@ -54,7 +54,7 @@ func (c *Cluster) Adding(ctx context.Context, container, cniArgs string) (_ cont
 // tellAdded tells users what was added to the pod p with the record k, and what is missing in
 // its status.
 func (c *Cluster) tellAdded(ctx context.Context, k scratch.Key, p nad.Pod, added []delegate.Attached) {
-	networks, err := c.networks([]lifecycle.Record{{Key: k, State: scratch.Added, Attached: added}})
+	networks, err := c.networks([]recordedAt{{Record: lifecycle.Record{Key: k, State: scratch.Added, Attached: added}}})
 	if err != nil {
 		c.warn(ctx, p, err)
 	}

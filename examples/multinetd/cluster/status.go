@@ -3,13 +3,11 @@ package cluster
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/device"
 	"github.com/metacni/metacni/delegate/kube"
-	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
@@ -50,7 +48,7 @@ func (c *Cluster) Changed(ctx context.Context, container, cniArgs string) {
 	c.recorded(p)
 	records, _ := c.container(ctx, container) // the writer asks again
 	for _, r := range records {
-		if recorded := multinet.PodOf(r); recorded != p {
+		if recorded := multinet.PodOf(r.Record); recorded != p {
 			c.recorded(recorded)
 		}
 	}
@@ -67,11 +65,9 @@ func (c *Cluster) recorded(p nad.Pod) {
 // have changed too.
 func (c *Cluster) resume(ctx context.Context) {
 	var pods []nad.Pod
-	for _, dir := range c.plugin.Dirs() {
-		for r, err := range (&lifecycle.Manager{Dir: dir}).Records(ctx) {
-			if err == nil && r.State.Attached() { // sweeps report errors
-				pods = append(pods, multinet.PodOf(r))
-			}
+	for r, err := range c.records(ctx) {
+		if err == nil && r.State.Attached() {
+			pods = append(pods, multinet.PodOf(r.Record))
 		}
 	}
 	c.writer.Resume(pods)
@@ -106,28 +102,13 @@ func (c *Cluster) desired(ctx context.Context, p nad.Pod) (kube.Status, error) {
 
 // networks returns the status of what is recorded, with what is in device information files,
 // and why some of these cannot be read.
-func (c *Cluster) networks(records []lifecycle.Record) ([]status.Network, error) {
+func (c *Cluster) networks(records []recordedAt) ([]status.Network, error) {
 	var all []status.Network
 	var errs []error
 	for _, r := range records {
-		networks := multinet.NetworkStatus(r)
+		networks := multinet.NetworkStatus(r.Record)
 		errs = append(errs, device.Describe(string(c.conf.Root), networks, r.Attached...))
 		all = append(all, networks...)
 	}
 	return all, errors.Join(errs...)
-}
-
-// container returns the records of an attached container, oldest first.
-func (c *Cluster) container(ctx context.Context, id string) ([]lifecycle.Record, error) {
-	var all []lifecycle.Record
-	for _, dir := range c.plugin.Dirs() {
-		records, err := (&lifecycle.Manager{Dir: dir}).Container(ctx, id)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, records...)
-	}
-	all = slices.DeleteFunc(all, func(r lifecycle.Record) bool { return !r.State.Attached() })
-	slices.SortStableFunc(all, func(a, b lifecycle.Record) int { return a.Created.Compare(b.Created) })
-	return all, nil
 }

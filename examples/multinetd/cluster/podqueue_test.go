@@ -23,12 +23,12 @@ import (
 
 var web = nad.Pod{Namespace: "ns", Name: "web", UID: "u1", Container: "c1"}
 
-// follow runs a reconciler with this pass in a bubble, until do returns.
-func follow(t *testing.T, pass func(context.Context, nad.Pod, []string) passed, do func(*reconciler)) (logged string) {
+// follow runs a podQueue with this pass in a bubble, until do returns.
+func follow(t *testing.T, pass func(context.Context, nad.Pod, []string) passResult, do func(*podQueue)) (logged string) {
 	t.Helper()
 	var log bytes.Buffer
 	synctest.Test(t, func(t *testing.T) {
-		r := newReconciler(pass, slog.New(slog.NewTextHandler(&log, nil)))
+		r := newPodQueue(pass, slog.New(slog.NewTextHandler(&log, nil)))
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { r.run(ctx); close(ended) }()
@@ -51,11 +51,11 @@ func TestFailedPassIsMadeAgainFromASecondToFiveMinutes(t *testing.T) {
 	var start time.Time
 	var at []time.Duration
 	why := errors.New("the API is away")
-	pass := func(_ context.Context, _ nad.Pod, containers []string) passed {
+	pass := func(_ context.Context, _ nad.Pod, containers []string) passResult {
 		mu.Lock()
 		defer mu.Unlock()
 		at = append(at, time.Since(start))
-		return passed{recorded: containers, differs: true, err: why}
+		return passResult{recorded: containers, differs: true, err: why}
 	}
 	wait := func(d time.Duration) []time.Duration {
 		time.Sleep(d)
@@ -64,7 +64,7 @@ func TestFailedPassIsMadeAgainFromASecondToFiveMinutes(t *testing.T) {
 		defer mu.Unlock()
 		return slices.Clone(at)
 	}
-	log := follow(t, pass, func(r *reconciler) {
+	log := follow(t, pass, func(r *podQueue) {
 		mu.Lock()
 		start = time.Now()
 		mu.Unlock()
@@ -101,16 +101,16 @@ func TestPassesOverAPodAreMadeOneAfterTheOther(t *testing.T) {
 	t.Parallel()
 	var done []string
 	running := 0
-	pass := func(_ context.Context, p nad.Pod, containers []string) passed {
+	pass := func(_ context.Context, p nad.Pod, containers []string) passResult {
 		if running++; running > 1 {
 			t.Error("two passes at once")
 		}
 		time.Sleep(time.Minute)
 		running--
 		done = append(done, fmt.Sprintf("%s %q", p.Name, containers))
-		return passed{recorded: containers}
+		return passResult{recorded: containers}
 	}
-	follow(t, pass, func(r *reconciler) {
+	follow(t, pass, func(r *podQueue) {
 		r.changed(web)
 		time.Sleep(time.Second)
 		second := web
@@ -138,11 +138,11 @@ func TestPassAfterAnADDWaitsForTheView(t *testing.T) {
 	t.Parallel()
 	for _, edited := range []bool{false, true} {
 		var passes atomic.Int32
-		pass := func(_ context.Context, _ nad.Pod, containers []string) passed {
+		pass := func(_ context.Context, _ nad.Pod, containers []string) passResult {
 			passes.Add(1)
-			return passed{recorded: containers}
+			return passResult{recorded: containers}
 		}
-		follow(t, pass, func(r *reconciler) {
+		follow(t, pass, func(r *podQueue) {
 			r.added(web)
 			time.Sleep(time.Second / 2)
 			if edited {
@@ -167,14 +167,14 @@ func TestPodWithoutRecordsIsForgotten(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{nil, errors.New("busy")} {
 		var passes, gone atomic.Int32
-		pass := func(_ context.Context, _ nad.Pod, containers []string) passed {
+		pass := func(_ context.Context, _ nad.Pod, containers []string) passResult {
 			passes.Add(1)
 			if gone.Load() > 0 {
 				containers = nil
 			}
-			return passed{recorded: containers, differs: true, err: err}
+			return passResult{recorded: containers, differs: true, err: err}
 		}
-		follow(t, pass, func(r *reconciler) {
+		follow(t, pass, func(r *podQueue) {
 			r.changed(nad.Pod{Container: "c0"}) // outside of Kubernetes
 			r.changed(web)
 			synctest.Wait()
@@ -201,10 +201,10 @@ func TestPodWithoutRecordsIsForgotten(t *testing.T) {
 func TestPodThatEndsIsNotDiffering(t *testing.T) {
 	t.Parallel()
 	var ends atomic.Bool
-	pass := func(_ context.Context, _ nad.Pod, containers []string) passed {
-		return passed{recorded: containers, differs: !ends.Load()}
+	pass := func(_ context.Context, _ nad.Pod, containers []string) passResult {
+		return passResult{recorded: containers, differs: !ends.Load()}
 	}
-	follow(t, pass, func(r *reconciler) {
+	follow(t, pass, func(r *podQueue) {
 		r.changed(web)
 		r.seen(selects("blue"))
 		synctest.Wait()
@@ -226,15 +226,15 @@ func TestPodThatEndsIsNotDiffering(t *testing.T) {
 func TestPassThatFailsSaysNothingAboutThePod(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex // guards what follows
-	var next passed
-	pass := func(_ context.Context, _ nad.Pod, containers []string) passed {
+	var next passResult
+	pass := func(_ context.Context, _ nad.Pod, containers []string) passResult {
 		mu.Lock()
 		defer mu.Unlock()
 		next.recorded = containers
 		return next
 	}
-	follow(t, pass, func(r *reconciler) {
-		then := func(p passed, want int) {
+	follow(t, pass, func(r *podQueue) {
+		then := func(p passResult, want int) {
 			t.Helper()
 			mu.Lock()
 			next = p
@@ -245,11 +245,11 @@ func TestPassThatFailsSaysNothingAboutThePod(t *testing.T) {
 				t.Errorf("%+v: %d pods differ, want %d", p, n, want)
 			}
 		}
-		away := passed{err: errors.New("the API is away")}
+		away := passResult{err: errors.New("the API is away")}
 		then(away, 0)
-		then(passed{differs: true, err: errors.New("no free device")}, 1)
+		then(passResult{differs: true, err: errors.New("no free device")}, 1)
 		then(away, 1)
-		then(passed{}, 0)
+		then(passResult{}, 0)
 		then(away, 0)
 	})
 }
@@ -259,19 +259,19 @@ func TestPodsThatFailLeaveTheOthersTheirTurn(t *testing.T) {
 	t.Parallel()
 	var last atomic.Int64
 	var running atomic.Int32
-	pass := func(_ context.Context, p nad.Pod, containers []string) passed {
+	pass := func(_ context.Context, p nad.Pod, containers []string) passResult {
 		if n := running.Add(1); n > passes {
 			t.Errorf("%d passes at once", n)
 		}
 		defer running.Add(-1)
 		if p.Name == "web" {
 			last.Store(time.Now().UnixNano())
-			return passed{recorded: containers}
+			return passResult{recorded: containers}
 		}
 		time.Sleep(time.Minute)
-		return passed{recorded: containers, differs: true, err: errors.New("killed")}
+		return passResult{recorded: containers, differs: true, err: errors.New("killed")}
 	}
-	follow(t, pass, func(r *reconciler) {
+	follow(t, pass, func(r *podQueue) {
 		for i := range 50 {
 			r.changed(nad.Pod{Namespace: "ns", Name: fmt.Sprint("bad", i), Container: fmt.Sprint("b", i)})
 		}
@@ -297,12 +297,12 @@ func TestEndOfThePasses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var begun, ended atomic.Int32
-		r := newReconciler(func(ctx context.Context, _ nad.Pod, containers []string) passed {
+		r := newPodQueue(func(ctx context.Context, _ nad.Pod, containers []string) passResult {
 			begun.Add(1)
 			<-ctx.Done()
 			time.Sleep(5 * time.Second)
 			ended.Add(1)
-			return passed{recorded: containers, err: ctx.Err()}
+			return passResult{recorded: containers, err: ctx.Err()}
 		}, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		for i := range 110 {
@@ -322,7 +322,7 @@ func TestEndOfThePasses(t *testing.T) {
 // A DEL cancels the pass over its container, and holds up the next one until it has ended.
 func TestDELCancelsThePassOverItsContainer(t *testing.T) {
 	t.Parallel()
-	r := newReconciler(nil, slog.New(slog.DiscardHandler))
+	r := newPodQueue(nil, slog.New(slog.DiscardHandler))
 	other, endOther, _ := r.begin(t.Context(), "c2")
 	defer endOther()
 	ctx, end, ok := r.begin(t.Context(), "c1")
@@ -351,9 +351,9 @@ func TestDELCancelsThePassOverItsContainer(t *testing.T) {
 }
 
 // Without reconcile, nothing is followed and nothing is needed for it.
-func TestNilReconcilerDoesNothing(t *testing.T) {
+func TestNilPodQueueDoesNothing(t *testing.T) {
 	t.Parallel()
-	var r *reconciler
+	var r *podQueue
 	r.changed(web)
 	r.added(web)
 	r.seen(selects("blue"))

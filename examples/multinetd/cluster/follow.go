@@ -16,6 +16,7 @@ import (
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
+
 	"github.com/metacni/metacni/status"
 )
 
@@ -55,15 +56,9 @@ func (c *Cluster) Deleting(container, cniArgs string) (end func()) {
 	}
 }
 
-// A recordedAt is a record, and the directory that has it.
-type recordedAt struct {
-	lifecycle.Record
-	dir string
-}
-
 // pass compares what the pod p selects with the records of the newest of its containers,
 // and changes what differs. It leaves alone a pod that ends, or is not known.
-func (c *Cluster) pass(ctx context.Context, p nad.Pod, containers []string) (done passed) {
+func (c *Cluster) pass(ctx context.Context, p nad.Pod, containers []string) (done passResult) {
 	var newest []recordedAt
 	var errs []error
 	for _, id := range containers {
@@ -105,38 +100,6 @@ func (c *Cluster) pass(ctx context.Context, p nad.Pod, containers []string) (don
 // runs reports whether a pod may have more networks, or fewer.
 func runs(pod kube.Pod) bool {
 	return !pod.Deleted && pod.Phase != corev1.PodSucceeded && pod.Phase != corev1.PodFailed
-}
-
-// recordsOf returns the records of a container, and whether one of them says that it is
-// attached.
-func (c *Cluster) recordsOf(ctx context.Context, id string) (all []recordedAt, attached bool, err error) {
-	for _, dir := range c.plugin.Dirs() {
-		records, err := (&lifecycle.Manager{Dir: dir}).Container(ctx, id)
-		if err != nil {
-			return nil, false, err
-		}
-		for _, r := range records {
-			all = append(all, recordedAt{r, dir})
-			attached = attached || r.State.Attached()
-		}
-	}
-	return all, attached, nil
-}
-
-// recordsOfPod returns the records of all containers of the pod with this UID. It leaves out
-// those that cannot be read: sweeps report them, and they must not keep other pods from ending.
-func (c *Cluster) recordsOfPod(ctx context.Context, uid string) (all []recordedAt, err error) {
-	for _, dir := range c.plugin.Dirs() {
-		for r, err := range (&lifecycle.Manager{Dir: dir}).Records(ctx) {
-			switch {
-			case err != nil && r.Key == scratch.Key{}:
-				return nil, err
-			case err == nil && len(r.Attached) > 0 && multinet.PodOf(r).UID == uid:
-				all = append(all, recordedAt{r, dir})
-			}
-		}
-	}
-	return all, nil
 }
 
 // step changes the attachments in one record as the pod p wants it. It reports whether they

@@ -93,7 +93,7 @@ func TestPublishedPolicyHoldsBeforeTheFirstADD(t *testing.T) {
 	tn = tn.again(t, strings.ReplaceAll(keys, "$DIR", tn.dir)).start(t)
 	tn.edit(t, "one", "blue,other/green")
 	tn.until(t, "the pod may not have it", func() bool { return tn.forbidden("one", 0) })
-	a := tn.asked.of(tn.conf.stateDir, publish.Network)
+	a := tn.configs.of(tn.conf.stateDir, publish.Network)
 	if a.cniPath != "/opt/other/bin" {
 		t.Errorf("CNI_PATH %q", a.cniPath)
 	}
@@ -103,21 +103,21 @@ func TestPublishedPolicyHoldsBeforeTheFirstADD(t *testing.T) {
 // another network.
 func TestConfigurationIsThatOfTheSameNetwork(t *testing.T) {
 	t.Parallel()
-	var p places
-	if a := p.of("/a", "blue"); a.conf != nil {
+	var c addConfigs
+	if a := c.of("/a", "blue"); a.conf != nil {
 		t.Errorf("without any: %s", a.conf)
 	}
-	p.note("/a", asked{conf: []byte("own")})
+	c.note("/a", addConfig{conf: []byte("own")})
 	for _, conf := range []string{"red 1", "blue 1", "red 2"} {
 		network, _, _ := strings.Cut(conf, " ")
-		p.note("/a", asked{network: network, conf: []byte(conf)})
+		c.note("/a", addConfig{network: network, conf: []byte(conf)})
 	}
 	for network, want := range map[string]string{"blue": "blue 1", "red": "red 2", "green": "own"} {
-		if a := p.of("/a", network); string(a.conf) != want {
+		if a := c.of("/a", network); string(a.conf) != want {
 			t.Errorf("%s: %s, want %s", network, a.conf, want)
 		}
 	}
-	if a := p.all()["/a"]; string(a.conf) != "red 2" {
+	if a := c.all()["/a"]; string(a.conf) != "red 2" {
 		t.Errorf("the last is %s", a.conf)
 	}
 }
