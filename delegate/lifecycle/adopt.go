@@ -68,7 +68,7 @@ func (m *Manager) Adopt(ctx context.Context, a Adoption) (adopted bool, err erro
 
 // adopt is Adopt with the container's lock held.
 func (m *Manager) adopt(ctx context.Context, l *scratch.Lock, a Adoption) (adopted bool, err error) {
-	rs, err := m.store().Records(ctx, l)
+	rs, err := m.store().Container(ctx, a.Key.ContainerID)
 	if err != nil || slices.ContainsFunc(rs, a.known) || m.anyMissing(a.Sources) {
 		return false, err
 	}

@@ -115,7 +115,7 @@ func (m *Manager) renamed(ctx context.Context, l *scratch.Lock, k scratch.Key) (
 	if m.Type == "" {
 		return k, nil
 	}
-	rs, err := m.store().Records(ctx, l)
+	rs, err := m.store().Container(ctx, k.ContainerID)
 	ofAnother := func(err error) bool {
 		e := (*scratch.Error)(nil)
 		return errors.As(err, &e) && e.Key.IfName != k.IfName
@@ -191,8 +191,6 @@ type removing struct {
 	// current returns the network of an attachment as it is configured now. It is
 	// tried if the recorded one fails, see detachAs.
 	current func(delegate.Attachment) (netconf.Network, bool)
-
-	owners *owners // if there are several to remove
 }
 
 // remove runs the DELs of what is recorded under k and deletes the record.
@@ -263,7 +261,7 @@ func (m *Manager) removeEach(ctx context.Context, l *scratch.Lock, r *scratch.Re
 // usedBeside returns the interfaces that the container of k has by its other records,
 // without leftovers.
 func (m *Manager) usedBeside(ctx context.Context, l *scratch.Lock, k scratch.Key) (names []string) {
-	rs, err := m.store().Records(ctx, l)
+	rs, err := m.store().Container(ctx, k.ContainerID)
 	_ = except(err, func(err error) bool { // of a damaged record the key's interface is known
 		if e := (*scratch.Error)(nil); errors.As(err, &e) && e.Key != k {
 			names = append(names, e.Key.IfName)
@@ -336,7 +334,7 @@ func (m *Manager) detach(ctx context.Context, l *scratch.Lock, r *scratch.Record
 		at = append(at, i)
 		as = append(as, e.attached(r.Key.ContainerID, func(n netns) string { return n.forDel(look, how.given) }))
 	}
-	cmp.Or(how.owners, m.ownersOf(false)).disown(ctx, r.Key, as)
+	m.disown(ctx, r.Key, as)
 	return m.invoker().DelAll(ctx, as, func(i int, a delegate.Attached) error {
 		r.Value.Delegates[at[i]].Gone = a.Gone
 		switch {

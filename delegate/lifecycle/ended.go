@@ -54,7 +54,7 @@ func (m *Manager) ended(r scratch.Record[record]) *removing {
 // other attachments that have ended: a later DEL might remove what this ADD makes.
 func (a *addition) there(ctx context.Context) ([]scratch.Record[record], error) {
 	read := func() ([]scratch.Record[record], error) {
-		rs, err := a.m.store().Records(ctx, a.lock)
+		rs, err := a.m.store().Container(ctx, a.r.Key.ContainerID)
 		return rs, except(err, func(err error) bool {
 			return errors.Is(err, scratch.ErrCorrupt) || errors.Is(err, scratch.ErrVersion)
 		})

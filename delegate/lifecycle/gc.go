@@ -118,14 +118,13 @@ func (g *garbage) collectable(e entry) bool {
 func (m *Manager) collect(ctx context.Context, g *garbage) error {
 	var stale []scratch.Key
 	seen := make(map[scratch.Key]time.Time)
-	for r, err := range m.store().Select(ctx, g.stale) {
-		if err == nil {
+	for r, err := range m.store().List(ctx) {
+		if err == nil && g.stale(r.Key) {
 			stale = append(stale, r.Key)
 			seen[r.Key] = r.Updated
 		}
 	}
-	how := &removing{owners: m.ownersOf(true)}
-	defer how.owners.close()
+	how := &removing{}
 	var errs []error
 	for _, k := range stale {
 		if ctx.Err() != nil {
@@ -258,10 +257,7 @@ func (m *Manager) left(ctx context.Context, g *garbage) (remaining, error) {
 		unrecorded: maps.Clone(g.valid), foreign: maps.Clone(g.valid), further: maps.Clone(g.further),
 	}
 	var errs []error
-	// An ADD's plan has all that is needed: the notes with results change no
-	// network.
-	plans := scratch.Store[plan]{Dir: m.Dir, Decode: new(reader).decodePlan}
-	for r, err := range plans.List(ctx) {
+	for r, err := range m.store().List(ctx) {
 		if err != nil {
 			errs = append(errs, g.fail(err))
 			left.known = left.known && !strings.HasPrefix(r.Key.ContainerID, "#") && g.stale(r.Key) // a long ID is known by its hash only

@@ -89,7 +89,7 @@ type Manager struct {
 }
 
 func (m *Manager) store() scratch.Store[record] {
-	return scratch.Store[record]{Dir: m.Dir, Decode: new(reader).decode}
+	return scratch.Store[record]{Dir: m.Dir}
 }
 
 func (m *Manager) invoker() *delegate.Invoker {

@@ -3,10 +3,8 @@ package lifecycle
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -58,10 +56,9 @@ func TestOwnersThatComeAndGoWhileManyAreRemoved(t *testing.T) {
 			}
 		},
 		"Sweep": func(n *node) {
-			s, owners := &Sweeper{Manager: n.Manager}, n.ownersOf(true)
-			defer owners.close()
+			s := &Sweeper{Manager: n.Manager}
 			for _, k := range []string{"d0", "d1", "d2", "d3"} { // one after another
-				done, err := s.remove(n.t.Context(), key(k, "eth0"), &removing{owners: owners})
+				done, err := s.remove(n.t.Context(), key(k, "eth0"), &removing{})
 				if !done || err != nil {
 					n.t.Error(k, done, err)
 				}
@@ -97,46 +94,4 @@ func TestOwnersThatComeAndGoWhileManyAreRemoved(t *testing.T) {
 			n.wantRecords("new/eth0 added", "old/eth0 added")
 		})
 	}
-}
-
-// The first attachment that is removed costs a look at every record, each further one a
-// look at what has changed. Without a watch all are read each time.
-func TestManyRemovedReadChangedRecordsAlone(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	ks := n.dead(4)
-	n.add(key("c1", "eth0"))
-	o := n.ownersOf(true)
-	defer o.close()
-	var read atomic.Int64
-	decode := o.store.Decode
-	o.store.Decode = func(text []byte, r *record) error {
-		read.Add(1)
-		return decode(text, r)
-	}
-	reads := func(want int64, do func()) {
-		t.Helper()
-		do()
-		o.refresh(t.Context())
-		if got := read.Swap(0); got != want {
-			t.Errorf("%d records read, want %d", got, want)
-		}
-		if got := len(o.of); got != len(n.records()) {
-			t.Errorf("%d owners of %q", got, n.records())
-		}
-	}
-	reads(5, func() {})
-	reads(0, func() {})
-	reads(0, func() { n.del(ks[0]) })
-	reads(1, func() { n.addWith(key("c2", "eth0"), "blue", ipsOf("10.0.0.99/24")) })
-	if o.count[address{"blue", netip.MustParseAddr("10.0.0.10")}] != 0 || o.count[address{"blue", netip.MustParseAddr("10.0.0.99")}] != 1 {
-		t.Errorf("owners %v", o.count)
-	}
-	cancelled, cancel := context.WithCancel(t.Context())
-	cancel()
-	o.whole = false
-	o.refresh(cancelled)
-	reads(5, func() {})
-	o.watch.Close()
-	reads(5, func() {})
 }

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -135,83 +134,26 @@ type entry struct {
 	New            bool                       `json:"new,omitempty"`        // never attached, in a record that is not Planned or Leftover
 }
 
-// A reader decodes records. Most have one of a few networks, each of which it
-// parses once.
-type reader struct {
-	mu     sync.Mutex
-	parsed map[string]netconf.Network
-}
-
-// maxParsed bounds how many networks a reader keeps.
-const maxParsed = 64
-
-func (p *reader) network(text []byte) (n netconf.Network, err error) {
-	p.mu.Lock()
-	n, ok := p.parsed[string(text)]
-	p.mu.Unlock()
-	if ok || text == nil {
-		return n, nil
-	}
-	if err := n.UnmarshalJSON(text); err != nil {
-		return n, err
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.parsed == nil || len(p.parsed) == maxParsed {
-		p.parsed = make(map[string]netconf.Network)
-	}
-	p.parsed[string(text)] = n
-	return n, nil
-}
-
-// decode decodes the JSON of a record. It refuses one with which Del cannot work:
-// it is damaged.
-func (p *reader) decode(text []byte, r *record) error {
-	var read struct {
-		record
-		Delegates []rawEntry `json:"delegates"` // instead of those of record
-		Leftovers []rawEntry `json:"leftovers"`
-	}
+// UnmarshalJSON refuses a record with which Del cannot work: it is damaged.
+func (r *record) UnmarshalJSON(text []byte) error {
+	type plain record
+	var read plain
 	if err := json.Unmarshal(text, &read); err != nil {
 		return err
 	}
 	if read.Delegates == nil {
 		return errors.New("no delegates")
 	}
-	*r = read.record
-	var err error
-	if r.Delegates, err = p.entries(read.Delegates); err == nil {
-		r.Leftovers, err = p.entries(read.Leftovers)
-	}
-	return err
-}
-
-// A rawEntry is an entry whose network has not been parsed.
-type rawEntry struct {
-	entry
-	Network json.RawMessage `json:"network"` // instead of that of entry
-}
-
-func (p *reader) entries(read []rawEntry) ([]entry, error) {
-	es := make([]entry, len(read))
-	for i, d := range read {
-		e := d.entry
-		var err error
-		if e.Network, err = p.network(d.Network); err != nil {
-			return nil, err
+	for _, es := range [][]entry{read.Delegates, read.Leftovers} {
+		for i, e := range es {
+			if err := usable(e.attached("", asRecorded)); err != nil {
+				return fmt.Errorf("delegate %d: %w", i, err)
+			}
 		}
-		if err := usable(e.attached("", asRecorded)); err != nil {
-			return nil, fmt.Errorf("delegate %d: %w", i, err)
-		}
-		es[i] = e
 	}
-	return es, nil
+	*r = record(read)
+	return nil
 }
-
-// A plan is a record without the changes that were noted in it.
-type plan record
-
-func (p *reader) decodePlan(text []byte, r *plan) error { return p.decode(text, (*record)(r)) }
 
 // A change is noted in a record after each plugin.
 type change struct {

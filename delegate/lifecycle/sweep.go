@@ -152,9 +152,7 @@ func (s *Sweeper) Sweep(ctx context.Context) (Sweep, error) {
 	slices.SortStableFunc(due, func(a, b scratch.Key) int { return s.due(a).Compare(s.due(b)) })
 	batch := due[:min(len(due), cmp.Or(s.Batch, defaultBatch))]
 	swept.Waiting += len(due) - len(batch)
-	how := &removing{owners: s.Manager.ownersOf(true)}
-	how.current = func(a delegate.Attachment) (netconf.Network, bool) { return s.current(a, current) }
-	defer how.owners.close()
+	how := &removing{current: func(a delegate.Attachment) (netconf.Network, bool) { return s.current(a, current) }}
 	s.each(batch, func(k scratch.Key) (bool, error) { return s.remove(ctx, k, how) }, func(k scratch.Key, done bool, err error) {
 		switch {
 		case err == nil && !done, err != nil && ctx.Err() != nil: // the end of ctx may be why
