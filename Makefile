@@ -1,4 +1,4 @@
-# Every target is a go command or two: nothing depends on make.
+# Every target is a command or two: nothing depends on make.
 
 # The root module, and each nested one in a directory of its own.
 MODULES := . $(patsubst %/go.mod,%,$(wildcard */*/go.mod delegate/kube/dra/go.mod))
@@ -14,10 +14,7 @@ BENCHFLAGS ?=
 SCALEFLAGS ?=
 FUZZTIME ?= 10s
 
-# What test, kube and runtimes do with the output of go test -json.
-REPORT = $(if $(filter -json,$(TESTFLAGS)),cat,go run ./internal/testreport $(filter -v,$(TESTFLAGS)))
-
-STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOTESTSUM := gotest.tools/gotestsum@v1.13.0
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
@@ -34,36 +31,24 @@ demo:
 dra:
 	@go run -C $(KUBE) ./claims
 
-# Every test of every module. The report at the end says how many passed, failed
-# and were skipped, and why. With -json in TESTFLAGS it prints the output of go
-# test instead. -count=1 because the test cache does not know the programs that
-# the end-to-end tests build; on a slow machine these take more than ten minutes.
-test: SHELL := bash
+# Every test of every module. At the end it prints what failed and what was skipped, and why.
 test:
-	@set -o pipefail; { status=0; for m in $(MODULES); do \
-		(set -x; go test -C $$m -count=1 -timeout 20m -json $(TESTFLAGS) ./...) || status=1; done; exit $$status; } | $(REPORT)
+	@.ci/test "$(MODULES)" -timeout 20m $(TESTFLAGS)
 
 race:
-	@$(MAKE) --no-print-directory test TESTFLAGS="-race $(TESTFLAGS)"
+	@.ci/test "$(MODULES)" -timeout 20m -race $(TESTFLAGS)
 
 # The tests with a real kube-apiserver, which the first run builds in about four minutes.
-kube: SHELL := bash
 kube:
-	@set -o pipefail; (set -x; go test -C $(KUBE) -count=1 -timeout 30m -json $(TESTFLAGS) ./...) | $(REPORT)
+	@.ci/test $(KUBE) -timeout 30m $(TESTFLAGS)
 
 # The tests with a real container runtime, which the first run builds in about four
 # minutes, and the API server of kube.
-runtimes: SHELL := bash
 runtimes:
-	@set -o pipefail; (set -x; go test -C $(RUNTIMES) -count=1 -timeout 30m -json $(TESTFLAGS) ./...) | $(REPORT)
+	@.ci/test $(RUNTIMES) -timeout 30m $(TESTFLAGS)
 
 lint:
-	@set -e; for m in $(MODULES) $(KUBE) $(RUNTIMES); do (set -x; cd $$m; \
-		go vet ./...; \
-		go mod tidy -diff; \
-		go run $(STATICCHECK) ./...; \
-		go run $(GOLANGCI) run --config $(CURDIR)/.golangci.yml ./...); done
-	go run $(ACTIONLINT) -shellcheck= -pyflakes=
+	@.ci/run lint
 
 # Known vulnerabilities that the code can reach. The database is vuln.go.dev, or
 # GOVULNDB, which may be a file:// URL.
@@ -84,10 +69,9 @@ bench:
 scale:
 	@go run -C $(KUBE) ./scale $(SCALEFLAGS)
 
+# Every fuzz target, for FUZZTIME each.
 fuzz:
-	@set -e; for p in $$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...); do \
-		for f in $$(go test -list '^Fuzz' $$p | grep '^Fuzz' || true); do \
-			(set -x; go test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$p); done; done
+	@FUZZTIME=$(FUZZTIME) .ci/run fuzz
 
 cover:
 	go test -cover ./...

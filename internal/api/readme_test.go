@@ -26,16 +26,10 @@ func TestPluginOfTheReadmeConforms(t *testing.T) {
 	if len(code) != 1 {
 		t.Fatalf("README.md has %d programs", len(code))
 	}
-	dir := t.TempDir()
+	dir := newModule(t, "example.com/mine")
 	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(code[0]), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	sdk, err := filepath.Abs(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	run(t, dir, "go", "mod", "init", "example.com/mine")
-	run(t, dir, "go", "mod", "edit", "-require=github.com/metacni/metacni@v0.0.0", "-replace=github.com/metacni/metacni="+sdk)
 	run(t, dir, "go", "build", "-mod=mod", "-buildvcs=false", "-o", "mine", ".")
 	delegatetest.Conform(t, delegatetest.Binary{Path: filepath.Join(dir, "mine"), Env: []string{"PATH=/usr/bin:/bin"}}, delegatetest.Config{
 		Stdin: func(dir string) string {

@@ -13,8 +13,7 @@ import (
 	"time"
 )
 
-// chaosFor is how long daemons come and go: with -short at most 5 seconds.
-var chaosFor = flag.Duration("chaos.for", 90*time.Second, "how long TestNothingIsLostWhileDaemonsComeAndGo lasts")
+var chaosFor = flag.Duration("chaos.for", 5*time.Second, "how long TestNothingIsLostWhileDaemonsComeAndGo lasts")
 
 // answerTime limits the time from the start of a daemon until it has answered
 // the ADD of a container that the daemon before did not know.
@@ -43,11 +42,7 @@ func TestNothingIsLostWhileDaemonsComeAndGo(t *testing.T) {
 		lives := slices.Concat(c.lives(1, "ADD", "fail"), c.lives(1, "ADD", "hang"), c.lives(2, "DEL", "fail"), c.lives(2, "DEL", "hang"))
 		workers.Go(func() { c.work(lives) })
 	}
-	length := *chaosFor
-	if testing.Short() {
-		length = min(length, 5*time.Second)
-	}
-	for end := time.Now().Add(length); time.Now().Before(end) && !t.Failed(); {
+	for end := time.Now().Add(*chaosFor); time.Now().Before(end) && !t.Failed(); {
 		c.round()
 	}
 	close(c.over)
@@ -55,7 +50,7 @@ func TestNothingIsLostWhileDaemonsComeAndGo(t *testing.T) {
 	workers.Wait()
 	c.settle()
 	w.figures(fmt.Sprintf("daemons killed, stopped and replaced for %v, while delegates fail and hang: %d commands, %d DELs queued, the slowest first ADD after %v",
-		length, c.commands.Load(), c.queuedDels, c.slowest.Round(10*time.Millisecond)), c.rounds)
+		*chaosFor, c.commands.Load(), c.queuedDels, c.slowest.Round(10*time.Millisecond)), c.rounds)
 }
 
 // chaos is a world of daemons that come and go, and of runtimes that call their

@@ -30,7 +30,7 @@ func TestManyContainersAtOnce(t *testing.T) {
 // leaves nothing.
 func TestCommandsOnOneContainerTakeTurns(t *testing.T) {
 	rounds := 100
-	if testing.Short() {
+	if !*long {
 		rounds = 10
 	}
 	for _, s := range subjects() {

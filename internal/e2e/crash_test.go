@@ -157,7 +157,7 @@ func (w *world) figures(fault string, trials int) {
 // times in ADD and in DEL. The next DEL removes everything.
 func TestKillAtAnyTimeLosesNothing(t *testing.T) {
 	kills := 250
-	if testing.Short() {
+	if !*long {
 		kills = 25
 	}
 	for _, s := range subjects() {
@@ -195,7 +195,7 @@ func TestKillAtAnyTimeLosesNothing(t *testing.T) {
 				// A fake works for a short time only, so these kills may miss it.
 				// TestKillAtEveryStepLosesNothing does not.
 				before, later := windows["before the first plugin"], windows["in a plugin"]+windows["between or after plugins"]
-				if (before == 0 || later == 0) && !testing.Short() {
+				if (before == 0 || later == 0) && *long {
 					t.Errorf("never killed before the first plugin, or never after: %v", windows)
 				}
 				w.figures(fmt.Sprintf("SIGKILL of %s at random times in %s, then DEL %v", s.name, command, windows), killed)

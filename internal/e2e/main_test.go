@@ -27,6 +27,9 @@ const (
 // killed at each of them.
 const stepping = "stepping"
 
+// long is for the numbers of trials in the fault matrix. Otherwise there are about a tenth.
+var long = flag.Bool("long", false, "many more random kills, damages and steps")
+
 // noHost says why there is no private host. It is empty if there is one.
 var noHost string
 

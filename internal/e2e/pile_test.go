@@ -9,13 +9,14 @@ import (
 	"testing"
 )
 
-// pods is the number of pods that have the mistake.
-const pods = 100
-
 // TestRecordsNeverPileUp: the last network of many pods has a mistake in its
 // IPAM, and the runtime neither repeats DEL nor calls GC. Once the mistake is
 // corrected, everything is removed without any command.
 func TestRecordsNeverPileUp(t *testing.T) {
+	pods := 10 // that have the mistake
+	if *long {
+		pods = 100
+	}
 	for _, by := range []struct {
 		name  string
 		conf  func(w *world) object // configuration of the pods

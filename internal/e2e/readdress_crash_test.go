@@ -62,7 +62,7 @@ func (w *world) killAndMove(command string, part int) {
 
 	trials, moved := 0, 0
 	for i, at := range steps {
-		if i%crashParts != part || testing.Short() && i/crashParts%4 != part {
+		if i%crashParts != part || !*long && i/crashParts%4 != part {
 			continue
 		}
 		before()
@@ -86,7 +86,7 @@ func (w *world) killAndMove(command string, part int) {
 			w.t.Fatalf("killed at %v", at)
 		}
 	}
-	if moved == 0 && !testing.Short() {
+	if moved == 0 && *long {
 		w.t.Error("the address was never free")
 	}
 	w.figures("SIGKILL of multinet at every step of "+command+", then the address moves", trials)

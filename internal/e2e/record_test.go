@@ -62,7 +62,7 @@ func TestEveryDamageIsContained(t *testing.T) {
 			}
 			all := damages(data)
 			step := len(all) / 60
-			if testing.Short() {
+			if !*long {
 				step = len(all) / 10
 			}
 			for i := 0; i < len(all); i += step {
@@ -152,7 +152,7 @@ func TestEveryDamageIsContainedInProcess(t *testing.T) {
 			same(t, "states in the record", map[string]int{"ADD": 3, "DEL": 5}[verb], bytes.Count(data, []byte(`"state"`)))
 			intact, set := 0, 0
 			all := damages(data)
-			if testing.Short() {
+			if !*long {
 				all = slices.DeleteFunc(all, func(damage) bool { return rand.IntN(10) > 0 })
 			}
 			for _, d := range all {

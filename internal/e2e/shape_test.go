@@ -20,7 +20,7 @@ var resultVersions = []string{"0.1.0", "0.2.0", "0.3.1", "0.4.0", "1.0.0", "1.1.
 // sample through the executable.
 func TestResultsOfAnyShape(t *testing.T) {
 	each := 16
-	if testing.Short() {
+	if !*long {
 		each = 3
 	}
 	for i, runtime := range resultVersions {

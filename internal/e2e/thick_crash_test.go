@@ -21,7 +21,7 @@ func TestDaemonKilledAtEveryStepLosesNothing(t *testing.T) {
 		t.Run(command, func(t *testing.T) {
 			w := newWorld(t)
 			c := &daemonCrashes{world: w, kind: command, plugins: "fakes", every: 1}
-			if testing.Short() {
+			if !*long {
 				c.every = 5
 			}
 			c.pods = w.newPods(16, func() object { return w.thick("1.1.0", w.fake("a"), w.fake("b")) })
@@ -38,7 +38,7 @@ func TestDaemonKilledWithRealPluginsLosesNothing(t *testing.T) {
 			w := newWorld(t)
 			c := &daemonCrashes{world: w, kind: command, plugins: "bridge and host-local", every: 3}
 			n := 16
-			if testing.Short() {
+			if !*long {
 				c.every, n = 6, 4
 			}
 			c.pods = w.newPods(n, func() object { return w.thick("1.1.0", w.bridge(1), w.bridge(2)) })

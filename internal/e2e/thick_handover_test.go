@@ -25,7 +25,7 @@ import (
 func TestHandOverFailsNoCommand(t *testing.T) {
 	w := newWorld(t)
 	handovers := 12
-	if testing.Short() {
+	if !*long {
 		handovers = 3
 	}
 	d := w.daemon(daemonConf{})

@@ -140,7 +140,7 @@ func TestADDIsUndoneWhenItsResultCannotBePrinted(t *testing.T) {
 // directory is as it was before.
 func TestManyCyclesLeaveNothing(t *testing.T) {
 	cycles := 1000
-	if testing.Short() {
+	if !*long {
 		cycles = 100
 	}
 	w := newWorld(t)

@@ -1,117 +1,76 @@
-// Testreport reads the output of `go test -json` from files, or else from stdin,
-// and prints:
-//
-//   - at once, the end of the output of each failed test; from stdin also the
-//     result of each package
-//   - at the end, the number of skipped tests for each reason, and on request the
-//     coverage of each package
-//   - as the last line, the numbers of passed, failed and skipped tests
-//
-// It exits with status 1 if a test failed or a required test did not run.
+// Testreport reads files with the output of `go test -json`. Its last line says how many
+// tests passed, failed and were skipped. It exits with status 1 if a test failed, if none ran,
+// or if a test that must run was skipped or does not exist.
 package main
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"io/fs"
-	"maps"
 	"os"
-	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 )
 
-// core matches the packages of the SDK, for which -cover demands coverage.
-var core = regexp.MustCompile(`^github\.com/metacni/metacni/(netconf|status|scratch|ifname|delegate)(/|$)`)
-
 func main() {
-	r := newReport(os.Stdout)
-	flag.BoolVar(&r.verbose, "v", false, "print the output of passed tests too")
-	required := flag.String("required", "", "`file` with the names of tests that must not be skipped, one per line")
-	readme := flag.String("readme", "", "`file` whose tests must not be skipped: every name that begins with Test")
-	cover := flag.Float64("cover", 0, "list the coverage of packages, and fail if a package of the SDK has less than `percent`")
+	var must []string
+	flag.Func("must", "`file` that names tests that must run; may be repeated", func(file string) error {
+		text, err := os.ReadFile(file)
+		must = append(must, regexp.MustCompile(`\bTest[A-Z]\w+`).FindAllString(string(text), -1)...)
+		return err
+	})
 	flag.Parse()
-	err := r.readAll(flag.Args(), os.Stdin)
-	if err == nil {
-		err = r.mustRun(*required, *readme)
-	}
-	if err != nil {
-		r.fail("%v", err)
-	}
-	r.close(*cover)
-	if !r.ok {
+	if !report(os.Stdout, must, flag.Args()) {
 		os.Exit(1)
 	}
 }
 
-// readAll reads the files, or else stdin.
-func (r *report) readAll(files []string, stdin io.Reader) error {
-	if len(files) == 0 {
-		r.live = true
-		return r.read("", stdin)
-	}
+// report prints the report and reports whether all is well.
+func report(out io.Writer, must, files []string) bool {
+	count, skipped := map[string]int{}, map[string]bool{} // skipped has each test, by name
 	for _, file := range files {
-		f, err := os.Open(file)
-		if err != nil {
-			return err
-		}
-		err = r.read(strings.TrimSuffix(filepath.Base(file), ".json")+": ", f)
-		if err := errors.Join(err, f.Close()); err != nil {
-			return err
+		if err := read(file, count, skipped); err != nil {
+			fmt.Fprintln(out, "FAILED:", err)
+			count["fail"]++
 		}
 	}
-	return nil
+	missing := 0
+	for _, name := range must {
+		if skips, ran := skipped[name]; skips || !ran {
+			fmt.Fprintf(out, "FAILED: %s must run, but was skipped or does not exist\n", name)
+			missing++
+		}
+	}
+	fmt.Fprintf(out, "%d passed, %d failed, %d skipped\n", count["pass"], count["fail"], count["skip"])
+	return count["pass"] > 0 && count["fail"] == 0 && missing == 0
 }
 
-// read reads the output of one go test run. Its name is printed before its
-// tests.
-func (r *report) read(name string, from io.Reader) error {
-	lines := bufio.NewScanner(from)
-	lines.Buffer(nil, 64<<20)
-	for lines.Scan() {
-		var e event
-		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			fmt.Fprintln(r.out, lines.Text()) // output of make or the compiler
+// read adds the results of a file. A package that fails without a failed test counts as one.
+func read(file string, count map[string]int, skipped map[string]bool) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	failed := map[string]bool{} // packages
+	for d := json.NewDecoder(f); ; {
+		var e struct{ Action, Package, Test string }
+		if err := d.Decode(&e); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+		if e.Action != "pass" && e.Action != "fail" && e.Action != "skip" {
 			continue
 		}
-		r.add(name, e)
-	}
-	for _, pkg := range slices.Sorted(maps.Keys(r.running)) {
-		r.add(name, event{Action: "fail", Package: pkg}) // go test itself was killed
-	}
-	return lines.Err()
-}
-
-// mustRun fails for each test named in one of the files that was skipped or
-// does not exist. A missing file names no tests.
-func (r *report) mustRun(required, readme string) error {
-	var must []string
-	for _, source := range []struct{ file, pattern string }{
-		{required, `(?m)^Test\w+`},
-		{readme, `\bTest[A-Z]\w+`},
-	} {
-		text, err := os.ReadFile(source.file)
-		if source.file == "" || errors.Is(err, fs.ErrNotExist) {
+		if e.Test == "" && (e.Action != "fail" || failed[e.Package]) {
 			continue
 		}
-		if err != nil {
-			return err
-		}
-		must = append(must, regexp.MustCompile(source.pattern).FindAllString(string(text), -1)...)
+		count[e.Action]++
+		failed[e.Package] = failed[e.Package] || e.Action == "fail"
+		name, _, _ := strings.Cut(e.Test, "/")
+		skipped[name] = skipped[name] || e.Action == "skip"
 	}
-	slices.Sort(must)
-	for _, name := range slices.Compact(must) {
-		switch results := r.results[name]; {
-		case slices.Contains(results, "skip"):
-			r.fail("%s must run, but was skipped", name)
-		case len(results) == 0:
-			r.fail("%s must run, but there is no such test", name)
-		}
-	}
-	return nil
 }

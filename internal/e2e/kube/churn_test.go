@@ -52,7 +52,7 @@ func TestPodsComeAndGoDuringAnOutage(t *testing.T) {
 		t.Logf("%s: %d pods that select nothing: ADD %v, DEL %v in the median", what, len(adds), median(adds), median(dels))
 	}
 	length := time.Minute
-	if testing.Short() {
+	if !*long {
 		length = 5 * time.Second
 	}
 	run("with the API server", length/10)

@@ -29,6 +29,8 @@ const (
 // empty if there are.
 var noPrograms, noHost string
 
+var long = flag.Bool("long", false, "longer tests")
+
 func TestMain(m *testing.M) {
 	runtime.LockOSThread() // see host.Command
 	flag.Parse()

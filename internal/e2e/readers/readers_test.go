@@ -10,6 +10,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -31,7 +32,7 @@ import (
 )
 
 const (
-	// publications is how often the manager publishes, without -short.
+	// publications is how often the manager publishes, with -long.
 	publications = 10_000
 
 	// longest ends the test early on a slow machine or with the race detector.
@@ -300,13 +301,15 @@ func newDir(t *testing.T) string {
 	return dir
 }
 
+var long = flag.Bool("long", false, "more publications")
+
 // TestReadersSeeWholeFilesOnly: whatever happens to the primary network's file,
 // readers find a valid, complete file of ours first, and never an older one
 // than before.
 func TestReadersSeeWholeFilesOnly(t *testing.T) {
 	t.Parallel()
 	want := publications
-	if testing.Short() {
+	if !*long {
 		want /= 20
 	}
 	template, err := netconf.ParsePlugin([]byte(`{"type":"multinet"}`))
