@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/metacni/metacni/internal/nodetest"
+
 	"github.com/metacni/metacni/delegate/kube/kubetest"
 	"github.com/metacni/metacni/examples/multinet/publish"
 )
@@ -16,9 +18,7 @@ func (tn *town) ask(t *testing.T, pod, network, keys string) {
 	a := tn.pod(t, pod)
 	tn.edit(t, pod, "blue")
 	a.StdinData = []byte(strings.Replace(conf(annotated("blue")+keys), `"multi"`, `"`+network+`"`, 1))
-	if err := tn.client.Execute(t.Context(), "ADD", a); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, tn.client.Execute(t.Context(), "ADD", a))
 }
 
 // forbidden reports whether an Event, after the first ones, says that a pod cannot have a
@@ -68,9 +68,7 @@ func TestPolicyOfARunningPodOutlivesTheDaemon(t *testing.T) {
 			t.Errorf("%s, %v", text, err)
 		}
 	}
-	if err := os.WriteFile(tn.dir+"/state.asked/multi", []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(tn.dir+"/state.asked/multi", []byte("{"), 0o600))
 	tn = tn.again(t, "")
 	if n := strings.Count(tn.logged.String(), "earlier daemon cannot be read"); n != 1 {
 		t.Errorf("logged %d times: %s", n, tn.logged)
@@ -83,12 +81,8 @@ func TestPublishedPolicyHoldsBeforeTheFirstADD(t *testing.T) {
 	tn := newFollowing(t, "").start(t)
 	tn.ask(t, "one", publish.Network, `,"namespaceIsolation":false`)
 	const keys = `,"multusConfigFile":"auto","cniConfigDir":"$DIR/net.d","name":"` + publish.Network + `","network":{"namespaceIsolation":true}`
-	if err := os.Mkdir(tn.dir+"/net.d", 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(tn.dir+"/net.d/10-pods.conf", []byte(`{"cniVersion":"1.0.0","name":"pods","type":"bridge"}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Mkdir(tn.dir+"/net.d", 0o700))
+	nodetest.OK(t, os.WriteFile(tn.dir+"/net.d/10-pods.conf", []byte(`{"cniVersion":"1.0.0","name":"pods","type":"bridge"}`), 0o600))
 	tn.api.SetDefinition(kubetest.Definition{Namespace: "other", Name: "green", Config: `{"cniVersion":"1.0.0","type":"bridge"}`})
 	tn = tn.again(t, strings.ReplaceAll(keys, "$DIR", tn.dir)).start(t)
 	tn.edit(t, "one", "blue,other/green")

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // cached has the runtime attach a container to the network blue, as its libcni
@@ -19,12 +21,8 @@ func (w *world) cached(t *testing.T, container, text string) string {
 			container, base64.StdEncoding.EncodeToString([]byte(conf)))
 	}
 	file := filepath.Join(w.conf.publish.CacheDir, "results", "blue-"+container+"-eth0")
-	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.MkdirAll(filepath.Dir(file), 0o700))
+	nodetest.OK(t, os.WriteFile(file, []byte(text), 0o600))
 	return file
 }
 
@@ -78,9 +76,7 @@ func TestDELRemovesWhatTheRuntimeAttachedMeanwhile(t *testing.T) {
 func TestTakesOverInTheRootOfTheNode(t *testing.T) {
 	t.Parallel()
 	root := node(t)
-	if err := os.Mkdir(root+"/tmp", 0o700); err != nil { // where a world has its directory
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Mkdir(root+"/tmp", 0o700)) // where a world has its directory
 	w := newWorld(t, `,"multusConfigFile":"auto","chrootDir":"`+root+`","cniCacheDir":"`+root+`/run/cni"`)
 	a := w.adopter(t.Context())
 	if a.Node.Root != root || a.Node.CacheDir != "/run/cni" || a.Node.MultusDir != "/var/lib/cni/multus" || a.Life.Root != root || a.Life.Dir != root+w.dir+"/state" {
@@ -98,13 +94,9 @@ func TestRecordsOfThePublishedNetwork(t *testing.T) {
 		`,"CNIDIR":"/state"`: "/state",
 	} {
 		file := filepath.Join(t.TempDir(), "daemon.json")
-		if err := os.WriteFile(file, []byte(`{"multusConfigFile":"auto","network":{"cniDir":"/other"}`+keys+`}`), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, os.WriteFile(file, []byte(`{"multusConfigFile":"auto","network":{"cniDir":"/other"}`+keys+`}`), 0o600))
 		c, err := readConfig(nil, file, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		if c.publish.stateDir != want {
 			t.Errorf("%s: records in %s", keys, c.publish.stateDir)
 		}

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/metacni/metacni/internal/nodetest"
+
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
@@ -38,9 +40,7 @@ func node(t *testing.T) (root string) {
 	t.Helper()
 	root = t.TempDir()
 	for _, dir := range []string{"/etc", "/run", "/var/lib", "/opt"} {
-		if err := os.MkdirAll(root+dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, os.MkdirAll(root+dir, 0o755))
 	}
 	return root
 }
@@ -50,9 +50,7 @@ func TestConfig(t *testing.T) {
 	sorted := cmpopts.SortSlices(func(a, b string) bool { return a < b })
 	root, host := node(t), t.TempDir()
 	for _, dir := range []string{"/etc", "/run"} { // mounts of a container
-		if err := os.Symlink(root+dir, host+dir); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, os.Symlink(root+dir, host+dir))
 	}
 	for _, tt := range []struct {
 		name string
@@ -188,9 +186,7 @@ func TestConfig(t *testing.T) {
 			t.Parallel()
 			file := filepath.Join(t.TempDir(), "daemon.json")
 			if tt.file != "" {
-				if err := os.WriteFile(file, []byte(strings.NewReplacer("$ROOT", root, "$HOST", host).Replace(tt.file)), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				nodetest.OK(t, os.WriteFile(file, []byte(strings.NewReplacer("$ROOT", root, "$HOST", host).Replace(tt.file)), 0o600))
 			}
 			got, err := readConfig(tt.args, file, nil)
 			if tt.errs != "" {
@@ -199,12 +195,8 @@ func TestConfig(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(defaults(tt.want), got, cmp.AllowUnexported(config{}), cmpopts.IgnoreFields(config{}, "queueOnNode", "stateDir", "given"), cmpopts.IgnoreUnexported(publishing{}), cmpopts.EquateEmpty(), sorted); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			nodetest.OK(t, err)
+			nodetest.Equal(t, "configuration", got, defaults(tt.want), cmp.AllowUnexported(config{}), cmpopts.IgnoreFields(config{}, "queueOnNode", "stateDir", "given"), cmpopts.IgnoreUnexported(publishing{}), sorted)
 		})
 	}
 }
@@ -223,9 +215,7 @@ func TestNamedFileMustExist(t *testing.T) {
 		t.Error("a directory was read")
 	}
 	named := filepath.Join(dir, "named")
-	if err := os.WriteFile(named, []byte(`{"socketDir":"/named"}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(named, []byte(`{"socketDir":"/named"}`), 0o600))
 	if c, err := readConfig([]string{"--config", named}, filepath.Join(dir, "absent"), nil); err != nil || c.SocketDir != "/named" {
 		t.Errorf("%+v, %v", c, err)
 	}
@@ -241,12 +231,8 @@ func TestDefinitionsAreKeptApart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "daemon.json")
-	if err := os.Symlink("nets", filepath.Join(dir, "link")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(filepath.Join(dir, "nets"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Symlink("nets", filepath.Join(dir, "link")))
+	nodetest.OK(t, os.Mkdir(filepath.Join(dir, "nets"), 0o700))
 	const on = `"kubeconfig":"/absent",`
 	for _, tt := range []struct{ file, says string }{
 		{on + `"nadDir":"$DIR/nads","confDir":"$DIR/nets"`, ""},
@@ -264,13 +250,9 @@ func TestDefinitionsAreKeptApart(t *testing.T) {
 		{on + `"nadDir":"$DIR/state","cniDir":"$DIR/state"`, "cniDir"},
 	} {
 		text := strings.ReplaceAll("{"+tt.file+"}", "$DIR", dir)
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, os.WriteFile(file, []byte(text), 0o600))
 		c, err := readConfig(nil, file, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		err = c.findCluster(nil, filepath.Join(dir, "token"))
 		if tt.says == "" && err != nil || tt.says != "" && (err == nil || !strings.Contains(err.Error(), tt.says)) {
 			t.Errorf("%s: error %v, want %q", text, err, tt.says)
@@ -288,13 +270,9 @@ func TestConfigurationWithoutARequest(t *testing.T) {
 		`{"cniDir":"/state/","type":"x"}`:  {`{"cniDir":"/state/","type":"multinet-shim"}`, "/state"},
 		`{"parallel":false,"CNIDIR":"/s"}`: {`{"CNIDIR":"/s","parallel":false,"type":"multinet-shim"}`, "/s"},
 	} {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, os.WriteFile(file, []byte(text), 0o600))
 		c, err := readConfig(nil, file, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		if got := string(c.multinet()); got != want[0] || c.stateDir != want[1] {
 			t.Errorf("%s: %s, %s", text, got, c.stateDir)
 		}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,12 +9,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/containernetworking/cni/pkg/types"
+	"github.com/metacni/metacni/internal/nodetest"
+
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/delegate/thick/wire"
-	"github.com/metacni/metacni/status"
 )
 
 // The server waits for the undo of an ADD for longer than the undo may take.
@@ -121,53 +120,6 @@ func TestPluginsSeeNothingOfOtherEnvironments(t *testing.T) {
 	}
 }
 
-// The error code of a delegate reaches the runtime.
-func TestCodesOfPluginsReachTheRuntime(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, "").start(t)
-	err := w.run(t, "ADD", `"delegates":[{"type":"bridge"},{"type":"full","password":"hunter2hunter2"}]`)
-	var said *types.Error
-	if !errors.As(err, &said) || said.Code != 107 || !strings.Contains(said.Error(), "no free device") || strings.Contains(said.Error(), "hunter2") {
-		t.Errorf("err = %v", err)
-	}
-	w.wantTrace(t, "ADD bridge eth0", "ADD full net1", "DEL full net1", "DEL bridge eth0")
-	for command, code := range map[string]uint{"CHECK": 7, "GC": 7} {
-		if err := w.run(t, command, bridge); status.Code(err) != code {
-			t.Errorf("%s: code %d: %v", command, status.Code(err), err)
-		}
-	}
-	w.clean(t)
-	if code, text := w.get(t, "/metrics"); code != 200 || series(t, text)["multinetd_delegate_undos_total"] != 2 {
-		t.Errorf("metrics: %d\n%s", code, text)
-	}
-}
-
-// The next daemon does the DEL that was queued while there was no daemon.
-func TestNextDaemonDoesTheQueuedDel(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, "").start(t)
-	w.mustRun(t, "ADD", bridge)
-	if err := w.stop(); err != nil {
-		t.Fatal(err)
-	}
-	<-w.states
-	w.mustRun(t, "DEL", bridge)
-	w.wantTrace(t, "ADD bridge eth0")
-
-	next := newWorld(t, "")
-	next.fake, next.exec, next.seen = w.fake, w.fake, w.seen
-	next.conf.SocketDir, next.conf.stateDir, next.dir, next.client = w.conf.SocketDir, w.conf.stateDir, w.dir, w.client
-	next.server.Queue, next.server.Override = w.conf.QueueDir, w.conf.overrides()
-	replayed := next.replayed()
-	next.start(t)
-	<-replayed
-	next.wantTrace(t, "DEL bridge eth0")
-	next.clean(t)
-	if log := next.logged.String(); !strings.Contains(log, `"replayed":true`) {
-		t.Errorf("log:\n%s", log)
-	}
-}
-
 // An unknown path is answered with an error object, not with a redirection to a
 // known path.
 func TestUnknownPathIsNotRedirected(t *testing.T) {
@@ -190,21 +142,15 @@ func TestNotReadyWithoutWritableDirectories(t *testing.T) {
 	}
 	for _, dir := range []string{"queue", "state"} {
 		obstacle := filepath.Join(w.dir, dir, ".tmp-try") // as a full disk is
-		if err := os.MkdirAll(obstacle, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, os.MkdirAll(obstacle, 0o700))
 		if code, body := w.get(t, "/readyz"); code != 503 || !strings.Contains(body, filepath.Join(w.dir, dir)) {
 			t.Errorf("/readyz: %d %s", code, body)
 		}
-		if err := os.Remove(obstacle); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, os.Remove(obstacle))
 	}
 	bad := newWorld(t, `,"metricsAddress":"127.0.0.1:none"`)
 	sock, err := bad.listen(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	if err := bad.serve(t.Context(), sock, func(string) {}); err == nil || !strings.Contains(err.Error(), "metrics") {
 		t.Errorf("err = %v", err)
 	}

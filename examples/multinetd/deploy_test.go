@@ -5,14 +5,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 func deployed(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	return string(text)
 }
 
@@ -22,13 +22,9 @@ func TestDaemonSetConfiguresTheDaemon(t *testing.T) {
 	t.Parallel()
 	conf := deployed(t, "deploy/daemon/daemon-config.json")
 	root, file := node(t), filepath.Join(t.TempDir(), "daemon-config.json")
-	if err := os.WriteFile(file, []byte(strings.ReplaceAll(conf, `"/host"`, `"`+root+`"`)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(file, []byte(strings.ReplaceAll(conf, `"/host"`, `"`+root+`"`)), 0o600))
 	c, err := readConfig([]string{"--config", file}, "", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	if len(c.ignored) > 0 || c.ChrootDir != root || c.publish.Dir != root+"/etc/cni/net.d" {
 		t.Errorf("%+v", c)
 	}
@@ -54,13 +50,9 @@ func TestExampleOfClaimsIsAConfiguration(t *testing.T) {
 	t.Parallel()
 	conf := deployed(t, "deploy/dra/examples/daemon-config.json")
 	root, file := node(t), filepath.Join(t.TempDir(), "daemon-config.json")
-	if err := os.WriteFile(file, []byte(strings.ReplaceAll(conf, `"/host"`, `"`+root+`"`)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(file, []byte(strings.ReplaceAll(conf, `"/host"`, `"`+root+`"`)), 0o600))
 	c, err := readConfig([]string{"--config", file}, "", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	wantCopies(t, c, root)
 	if d := c.cluster.DRA; len(c.ignored) > 0 || d == nil || d.Driver == "" || len(d.Networks) == 0 {
 		t.Errorf("%+v", c)

@@ -2,17 +2,15 @@ package main
 
 import (
 	"errors"
-	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
+	"github.com/metacni/metacni/internal/nodetest"
+
 	"github.com/containernetworking/cni/pkg/skel"
-	"github.com/google/go-cmp/cmp"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
@@ -29,9 +27,7 @@ const vf = "vendor.example/vf"
 func newTownWithDevices(t *testing.T) (*town, *podresourcestest.Kubelet) {
 	t.Helper()
 	k, err := podresourcestest.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	t.Cleanup(func() { _ = k.Close() })
 	tn := newTown(t, `,"nodeName":"n1","deviceInfoDir":"$DIR/devinfo","kubeletDir":"`+k.Dir()+`"`)
 	tn.api.SetDefinition(kubetest.Definition{
@@ -45,9 +41,7 @@ func newTownWithDevices(t *testing.T) (*town, *podresourcestest.Kubelet) {
 func (tn *town) writeInfo(t *testing.T, id, text string) {
 	t.Helper()
 	info := filepath.Join(tn.dir, "devinfo", "dp", "vendor.example-vf-"+id+"-device.json")
-	if err := errors.Join(os.MkdirAll(filepath.Dir(info), 0o755), os.WriteFile(info, []byte(text), 0o644)); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, errors.Join(os.MkdirAll(filepath.Dir(info), 0o755), os.WriteFile(info, []byte(text), 0o644)))
 }
 
 // The devices are those of the kubelet. It is asked once, and only for pods that need one.
@@ -122,40 +116,10 @@ func TestTheNextSandboxOfAPodGetsTheSameDevices(t *testing.T) {
 			}
 		}
 	}
-	if diff := cmp.Diff([]string{"c-one net1 a", "c-one net2 b", "c-again net1 a", "c-again net2 b"}, given); diff != "" {
-		t.Error(diff)
-	}
+	nodetest.Equal(t, "devices", given, []string{"c-one net1 a", "c-one net2 b", "c-again net1 a", "c-again net2 b"})
 	want(t, "DEL", tn.command(t, "DEL", first, annotated("")), 0, "")
 	if left, err := os.ReadDir(filepath.Join(tn.dir, "devinfo", "cni")); err != nil || len(left) != 2 {
 		t.Errorf("device information left: %v, %v; want that of the second", left, err)
-	}
-}
-
-// The kubelet takes 10 requests at once, and 100 a second.
-func TestTwoHundredPodsWithDevicesStartAtOnce(t *testing.T) {
-	t.Parallel()
-	tn, k := newTownWithDevices(t)
-	const pods = 200
-	tn.client.Stdout = io.Discard
-	var all []*skel.CmdArgs
-	for i := range pods {
-		name := fmt.Sprint("p", i)
-		k.SetPod("ns", name, podresourcestest.Devices("app", vf, name))
-		all = append(all, tn.pod(t, name))
-	}
-	var adds sync.WaitGroup
-	for _, a := range all {
-		adds.Go(func() { want(t, a.ContainerID, tn.command(t, "ADD", a, annotated("vf")), 0, "") })
-	}
-	adds.Wait()
-	given := make(map[string]bool)
-	for _, c := range tn.fake.Calls() {
-		if id := strings.TrimPrefix(c.ContainerID, "c-"); c.IfName == "net1" && strings.Contains(string(c.Stdin), `"deviceID":"`+id+`"`) {
-			given[id] = true
-		}
-	}
-	if len(given) != pods || k.Connections() != 1 {
-		t.Errorf("%d pods have their device; %d connections", len(given), k.Connections())
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/metacni/metacni/internal/nodetest"
+
 	"github.com/containernetworking/cni/pkg/skel"
 	"k8s.io/client-go/rest"
 
@@ -34,9 +36,7 @@ func newFollowing(t testing.TB, keys string) *town {
 func (tn *town) again(t testing.TB, keys string) *town {
 	t.Helper()
 	if tn.stop != nil {
-		if err := tn.stop(); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, tn.stop())
 	}
 	next := newTownIn(t, tn.dir, tn.api, following+keys)
 	next.exec, next.fake = tn.fake, tn.fake
@@ -47,23 +47,15 @@ func (tn *town) again(t testing.TB, keys string) *town {
 func (tn *town) edit(t testing.TB, name, selection string) {
 	t.Helper()
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{nad.NetworksAnnotation: selection}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	client, err := rest.HTTPClientFor(tn.api.Config())
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	defer client.CloseIdleConnections()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPatch, tn.api.URL+"/api/v1/namespaces/ns/pods/"+name, strings.NewReader(string(patch)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	r.Header.Set("Content-Type", "application/merge-patch+json")
 	a, err := client.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	defer a.Body.Close()
 	if text, err := io.ReadAll(a.Body); a.StatusCode != http.StatusOK || err != nil {
 		t.Fatalf("%s: %s, %v", a.Status, text, err)
@@ -76,9 +68,7 @@ func (tn *town) add(t testing.TB, name, selection string) *skel.CmdArgs {
 	a := tn.pod(t, name)
 	tn.edit(t, name, selection)
 	a.StdinData = []byte(conf(annotated(selection)))
-	if err := tn.client.Execute(t.Context(), "ADD", a); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, tn.client.Execute(t.Context(), "ADD", a))
 	return a
 }
 
@@ -93,9 +83,7 @@ func (tn *town) metric(t *testing.T, name string) float64 {
 func (tn *town) recorded(t testing.TB, container string) (all []string) {
 	t.Helper()
 	rs, err := (&lifecycle.Manager{Dir: tn.conf.stateDir}).Container(t.Context(), container)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	for _, r := range rs {
 		for i, a := range r.Attached {
 			line := a.IfName + " " + nad.ParseOrigin(a.Origin).NetworkName(a.Network.Name())
@@ -115,9 +103,7 @@ func (tn *town) shown(t testing.TB, name string) (all []string) {
 	t.Helper()
 	var networks []status.Network
 	if text := tn.status(name); text != "" {
-		if err := json.Unmarshal([]byte(text), &networks); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, json.Unmarshal([]byte(text), &networks))
 	}
 	for _, n := range networks {
 		if !n.Default {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/metacni/metacni/internal/nodetest"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -33,9 +35,7 @@ func TestMemoryInALargeCluster(t *testing.T) {
 		})
 	}
 	kubeconfig, err := api.Kubeconfig(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	s := startService(t, fmt.Sprintf(`,"kubeconfig":%q,"nodeName":"n1","annotations":"api"`, kubeconfig))
 	w := &town{world: &world{client: s.client}}
 	w.until(t, "pods and definitions are known", func() bool {

@@ -1,14 +1,14 @@
 package main
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
+
 	"github.com/metacni/metacni/delegate/kube/kubetest"
 )
 
@@ -35,40 +35,6 @@ func outages(t *testing.T) map[string]func(*kubetest.Server) (heal func()) {
 
 // A test waits for a short time only for the status of each pod.
 const impatient = `,"statusTimeout":"50ms","nadWait":"50ms"`
-
-// While the API is away a daemon that knows the definitions serves every command. Only
-// what it does not know has to be tried again.
-func TestOutageConcernsNothingThatIsKnown(t *testing.T) {
-	t.Parallel()
-	for name, begin := range outages(t) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			tn := newTown(t, impatient).start(t)
-			before, alone, selecting, asking := tn.pod(t, "before"), tn.pod(t, "alone"), tn.pod(t, "selecting"), tn.pod(t, "asking")
-			want(t, "ADD before", tn.command(t, "ADD", before, annotated("blue")), 0, "")
-			end := begin(tn.api)
-			want(t, "STATUS", tn.command(t, "STATUS", before, annotated("")), 0, "")
-			want(t, "ADD of a pod that selects nothing", tn.command(t, "ADD", alone, annotated("")), 0, "")
-			want(t, "ADD of a pod that selects what is known", tn.command(t, "ADD", selecting, annotated("blue")), 0, "")
-			want(t, "ADD of a pod that selects what is not known", tn.command(t, "ADD", asking, annotated("green")), 11, "NAD ns/green")
-			for _, a := range []string{"before", "alone", "selecting"} {
-				args := tn.args("")
-				args.ContainerID, args.Args = "c-"+a, "" // the runtime need not tell the pod
-				want(t, "CHECK", tn.command(t, "CHECK", args, bridge), 0, "")
-			}
-			want(t, "GC", tn.command(t, "GC", before, bridge+`,"cni.dev/valid-attachments":[{"containerID":"c-before","ifname":"eth0"},{"containerID":"c-selecting","ifname":"eth0"}]`), 0, "")
-			want(t, "DEL", tn.command(t, "DEL", before, bridge), 0, "")
-			if code, text := tn.get(t, "/readyz"); code != 200 { // it has synced once
-				t.Errorf("/readyz: %d %s", code, text)
-			}
-			end()
-			tn.until(t, "the status is written", func() bool { return tn.status("selecting") == blueStatus })
-			want(t, "DEL", tn.command(t, "DEL", selecting, bridge), 0, "")
-			want(t, "DEL", tn.command(t, "DEL", alone, bridge), 0, "")
-			tn.clean(t)
-		})
-	}
-}
 
 // A daemon that starts while the API is away serves what needs nothing of it, and says on
 // /readyz what is missing. STATUS succeeds.
@@ -111,9 +77,7 @@ func TestMirrorServesWhileTheAPIIsAway(t *testing.T) {
 		_, err := os.Stat(filepath.Join(tn.dir, "nads", "other", "red.conf"))
 		return err == nil
 	})
-	if err := tn.stop(); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, tn.stop())
 	tn.api.Stop()
 	next := newTownIn(t, tn.dir, tn.api, keys)
 	next.world.start(t)
@@ -134,9 +98,7 @@ func TestNextDaemonWritesTheStatus(t *testing.T) {
 	heal := tn.api.Break(kubetest.Fault{Verb: "patch", BlackHole: true})
 	a := tn.pod(t, "one")
 	want(t, "ADD", tn.command(t, "ADD", a, annotated("blue")), 0, "")
-	if err := tn.stop(); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, tn.stop())
 	heal()
 	before := tn.writes()["patch pods/status"]
 	next := newTownIn(t, tn.dir, tn.api, `,"events":"off"`)
@@ -144,35 +106,5 @@ func TestNextDaemonWritesTheStatus(t *testing.T) {
 	next.until(t, "the status is written", func() bool { return tn.status("one") == blueStatus })
 	if got := next.writes()["patch pods/status"]; got > before+1 { // the first may have been served when it was healed
 		t.Errorf("%d requests", got-before)
-	}
-}
-
-// A pod that is deleted during its ADD costs one request, and no error.
-func TestPodDeletedDuringItsADD(t *testing.T) {
-	t.Parallel()
-	for _, again := range []bool{false, true} {
-		tn := newTown(t, `,"events":"off"`).start(t)
-		a := tn.pod(t, "one")
-		add := tn.fake.Plugins["macvlan"]
-		tn.fake.Plugins["macvlan"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
-			if c.Command != "ADD" {
-				return add(ctx, c)
-			}
-			tn.api.DeletePod("ns", "one")
-			if again { // another pod of that name
-				tn.pod(t, "one")
-			}
-			return add(ctx, c)
-		}
-		want(t, "ADD", tn.command(t, "ADD", a, annotated("blue")), 0, "")
-		want(t, "DEL", tn.command(t, "DEL", a, annotated("blue")), 0, "")
-		if err := tn.stop(); err != nil {
-			t.Fatal(err)
-		}
-		tn.wantWrites(t, map[string]int{"patch pods/status": 1})
-		if got := tn.status("one"); got != "" {
-			t.Errorf("the other pod has the status %s", got)
-		}
-		tn.clean(t)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/metacni/metacni/internal/nodetest"
+
 	"github.com/containernetworking/cni/pkg/skel"
 	corev1 "k8s.io/api/core/v1"
 
@@ -88,22 +90,6 @@ func TestPodsAreWatchedOnceTheRuntimePassesNoAnnotations(t *testing.T) {
 	}
 }
 
-// Without annotations from the runtime and without the name of the node nobody knows what
-// a pod selects.
-func TestNobodyHasTheAnnotations(t *testing.T) {
-	t.Parallel()
-	tn := newTown(t, "").start(t)
-	a := tn.pod(t, "one")
-	want(t, "ADD", tn.command(t, "ADD", a, bridge), 11, "nodeName")
-	outside := tn.args("")
-	outside.Args = ""
-	want(t, "ADD outside of Kubernetes", tn.command(t, "ADD", outside, bridge), 0, "")
-	tn.wantTrace(t, "ADD bridge eth0")
-	if got := len(tn.writes()); got != 0 {
-		t.Errorf("requests %v", tn.writes())
-	}
-}
-
 // A pod in the network of its node gets no networks, and an Event says so.
 func TestNetworksOfPodsInTheNodesNetworkAreIgnored(t *testing.T) {
 	t.Parallel()
@@ -118,9 +104,7 @@ func TestNetworksOfPodsInTheNodesNetworkAreIgnored(t *testing.T) {
 	tn.start(t)
 	tn.known(t, 4)
 	tn.until(t, "there is an Event", func() bool { return len(tn.api.Events()) > 0 })
-	if err := tn.stop(); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, tn.stop())
 	if got := strings.Join(tn.reasons(), ", "); got != "Pod one NetworksIgnored" {
 		t.Errorf("Events: %s", got)
 	}
@@ -133,9 +117,7 @@ func TestStandingNetworksAreDefinitionsOrFiles(t *testing.T) {
 	tn := newTown(t, `,"events":"off","statusPolicy":"async","nadWait":"1h","confDir":"$DIR/net.d","clusterNetwork":"pods","defaultNetworks":["red"],"multusNamespace":"other"`)
 	for name, typ := range map[string]string{"pods": "bridge", "red": "full"} {
 		text := fmt.Sprintf(`{"cniVersion":"1.0.0","name":%q,"type":%q}`, name, typ)
-		if err := errors.Join(os.MkdirAll(tn.dir+"/net.d", 0o755), os.WriteFile(tn.dir+"/net.d/"+name+".conf", []byte(text), 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, errors.Join(os.MkdirAll(tn.dir+"/net.d", 0o755), os.WriteFile(tn.dir+"/net.d/"+name+".conf", []byte(text), 0o600)))
 	}
 	tn.start(t)
 	a := tn.pod(t, "one")

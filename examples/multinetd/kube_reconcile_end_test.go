@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/metacni/metacni/internal/nodetest"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
@@ -43,9 +45,7 @@ func TestAttachingEndsWithTheContainerAndTheDaemon(t *testing.T) {
 	want(t, "DEL", tn.command(t, "DEL", one, annotated("")), 0, "")
 	tn.edit(t, "two", "blue")
 	tn.until(t, "it is being attached", hanging)
-	if err := tn.stop(); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, tn.stop())
 	if live := tn.fake.Live(); !slices.Equal(live, []string{"bridge c-two eth0"}) {
 		t.Errorf("attached: %q", live)
 	}
@@ -81,35 +81,4 @@ func TestPodThatEndsDuringAPassGetsNothingMore(t *testing.T) {
 	tn.wantNetworks(t, "two", "net1 ns/green")
 	close(gate)
 	tn.wantNetworks(t, "one", "net1 ns/blue")
-}
-
-// While a DEL of a container is under way nothing is attached to it.
-func TestNothingIsAttachedDuringADEL(t *testing.T) {
-	t.Parallel()
-	tn := newFollowing(t, "")
-	deleting, gate := make(chan struct{}), make(chan struct{})
-	bridge := tn.fake.Plugins["bridge"]
-	tn.fake.Plugins["bridge"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
-		if c.Command == "DEL" {
-			deleting <- struct{}{}
-			<-gate
-		}
-		return bridge(ctx, c)
-	}
-	tn.start(t)
-	one := tn.add(t, "one", "")
-	done := make(chan error, 1)
-	go func() { done <- tn.client.Execute(t.Context(), "DEL", one) }()
-	<-deleting
-	tn.edit(t, "one", "blue")
-	close(gate)
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-	tn.add(t, "two", "blue")
-	tn.edit(t, "two", "")
-	tn.wantNetworks(t, "two")
-	if trace := tn.fake.Trace(); slices.Contains(trace, "ADD macvlan net1 c-one") || strings.Count(strings.Join(trace, "\n"), "ADD macvlan") != 1 {
-		t.Errorf("calls %q", trace)
-	}
 }

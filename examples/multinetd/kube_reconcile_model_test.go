@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/metacni/metacni/internal/nodetest"
+
 	"github.com/containernetworking/cni/pkg/skel"
 
 	"github.com/metacni/metacni/delegate"
@@ -193,9 +195,7 @@ func (s *story) live() (live []string) {
 func (p *storyPod) has(t *testing.T, recorded []string) bool {
 	t.Helper()
 	selections, err := netconf.ParseSelection(p.selected)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	left := slices.Clone(recorded)
 	for _, explicit := range []bool{true, false} {
 		for _, s := range selections {
@@ -223,9 +223,7 @@ func (p *storyPod) has(t *testing.T, recorded []string) bool {
 func (s *story) leftovers(t *testing.T, container string) (all []string) {
 	t.Helper()
 	rs, err := (&lifecycle.Manager{Dir: s.conf.stateDir}).Container(t.Context(), container)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	for _, r := range rs {
 		for _, a := range r.Leftovers {
 			if len(delegate.Left([]delegate.Attached{a})) > 0 {

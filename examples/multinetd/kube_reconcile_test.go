@@ -1,10 +1,11 @@
 package main
 
 import (
-	"context"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/metacni/metacni/internal/nodetest"
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -152,37 +153,6 @@ func TestAnnotationThatCannotBeParsedChangesNothing(t *testing.T) {
 	tn.wantNetworks(t, "one", "net1 ns/green")
 }
 
-// What a pod selects while no daemon runs, or while its ADD runs, is not lost.
-func TestEditsThatNobodySawAreFollowed(t *testing.T) {
-	t.Parallel()
-	tn := newFollowing(t, "").start(t)
-	adding, gate := make(chan struct{}), make(chan struct{})
-	bridge := tn.fake.Plugins["bridge"]
-	tn.fake.Plugins["bridge"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
-		if c.Command == "ADD" && c.IfName == "eth0" {
-			adding <- struct{}{}
-			<-gate
-		}
-		return bridge(ctx, c)
-	}
-	go func() {
-		<-adding
-		tn.edit(t, "one", "blue,green")
-		close(gate)
-	}()
-	tn.add(t, "one", "blue")
-	tn.wantNetworks(t, "one", "net1 ns/blue", "net2 ns/green")
-	next := tn.again(t, "")
-	next.edit(t, "one", "green")
-	next.start(t).wantNetworks(t, "one", "net2 ns/green")
-	third := next.again(t, `,"sweepInterval":"0s"`).start(t)
-	third.until(t, "it has looked", func() bool {
-		_, text := third.get(t, "/metrics")
-		return series(t, text)["multinetd_pods_differing"] == 0
-	})
-	third.wantNetworks(t, "one", "net2 ns/green")
-}
-
 // Pods that end, pods that nobody has attached, and containers that another program has
 // attached stay as they are. The log says once which networks are not known.
 func TestPodsThatEndOrAreNotKnownAreLeftAlone(t *testing.T) {
@@ -217,9 +187,7 @@ func TestPodsThatEndOrAreNotKnownAreLeftAlone(t *testing.T) {
 	if got := tn.fake.Trace()[seen:]; len(got) != 1 {
 		t.Errorf("calls %q", got)
 	}
-	if err := tn.stop(); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, tn.stop())
 	if n := strings.Count(tn.logged.String(), "does not say which networks"); n != 1 {
 		t.Errorf("logged %d times:\n%s", n, tn.logged)
 	}
@@ -243,9 +211,7 @@ func TestOnChangeDecidesWhatOtherOptionsDo(t *testing.T) {
 		tn.wantNetworks(t, "one", "x ns/blue")
 		tn.until(t, "the plugins are called", func() bool { return len(tn.fake.Calls()) == calls })
 		tn.until(t, "the pod differs if the network stays", func() bool { return (tn.metric(t, "multinetd_pods_differing") == 1) != replace })
-		if err := tn.stop(); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, tn.stop())
 	}
 }
 
@@ -254,9 +220,7 @@ func TestOnChangeDecidesWhatOtherOptionsDo(t *testing.T) {
 func TestRunningPodHasNoMoreDevicesThanItStartedWith(t *testing.T) {
 	t.Parallel()
 	k, err := podresourcestest.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	t.Cleanup(func() { _ = k.Close() })
 	tn := newFollowing(t, `,"deviceInfoDir":"$DIR/devinfo","kubeletDir":"`+k.Dir()+`"`)
 	tn.api.SetDefinition(kubetest.Definition{

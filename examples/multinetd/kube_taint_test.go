@@ -3,6 +3,8 @@ package main
 import (
 	"testing"
 
+	"github.com/metacni/metacni/internal/nodetest"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -50,42 +52,8 @@ func TestStartupTaintIsRemovedWhenTheNetworkIsPublished(t *testing.T) {
 	again := tn.api.Node("n1")
 	again.Spec.Taints = append(again.Spec.Taints, corev1.Taint{Key: startupTaint, Effect: corev1.TaintEffectNoSchedule})
 	tn.api.SetNode(again)
-	if err := tn.stop(); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, tn.stop())
 	if n := tn.api.Count("patch", "nodes"); n != 2 || len(tn.taints()) != 2 {
 		t.Errorf("%d patches, taints %v: want one after the one that was refused", n, tn.taints())
-	}
-}
-
-// By default the daemon asks nothing about nodes.
-func TestTaintsStayUnlessOneIsConfigured(t *testing.T) {
-	t.Parallel()
-	tn := newNode(t, "")
-	tn.put(t, "10-x.conflist", `{"cniVersion":"1.1.0","name":"blue","plugins":[{"type":"bridge"}]}`)
-	tn.start(t)
-	if err := tn.stop(); err != nil {
-		t.Fatal(err)
-	}
-	if n := tn.api.Count("", "nodes"); n != 0 || len(tn.taints()) != 2 {
-		t.Errorf("%d requests, taints %v", n, tn.taints())
-	}
-}
-
-// A daemon that cannot remove the taint serves pods all the same, and ends at once.
-func TestTaintThatCannotBeRemovedHoldsNothingUp(t *testing.T) {
-	t.Parallel()
-	tn := newNode(t, `,"startupTaint":"`+startupTaint+`"`)
-	heal := tn.api.Break(kubetest.Fault{Verb: "get", Resource: "nodes", BlackHole: true})
-	defer heal()
-	tn.put(t, "10-x.conflist", `{"cniVersion":"1.1.0","name":"blue","plugins":[{"type":"bridge"}]}`)
-	tn.start(t)
-	a := tn.args(tn.request(t))
-	a.Args = "" // outside of Kubernetes
-	if err := tn.client.Execute(t.Context(), "ADD", a); err != nil {
-		t.Error(err)
-	}
-	if err := tn.stop(); err != nil || len(tn.taints()) != 2 {
-		t.Errorf("%v, taints %v", err, tn.taints())
 	}
 }

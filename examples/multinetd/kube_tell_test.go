@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/metacni/metacni/internal/nodetest"
+
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
@@ -56,12 +58,8 @@ func TestEventsSayWhyADDHasFailed(t *testing.T) {
 				want(t, "ADD", tn.command(t, "ADD", a, annotated(tt.selection)), tt.code, "")
 			}
 			heal()
-			if err := tn.stop(); err != nil { // Events are written then
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(tt.events, tn.reasons()); diff != "" {
-				t.Errorf("Events (-want +got):\n%s", diff)
-			}
+			nodetest.OK(t, tn.stop()) // Events are written then
+			nodetest.Equal(t, "Events", tn.reasons(), tt.events)
 			for _, e := range tn.api.Events() {
 				if strings.Contains(e.Note, "hunter2") || !strings.Contains(e.Note, tt.selection) {
 					t.Errorf("%s: %s", e.Reason, e.Note)
@@ -69,31 +67,6 @@ func TestEventsSayWhyADDHasFailed(t *testing.T) {
 			}
 			tn.clean(t)
 		})
-	}
-}
-
-// A network that is attached to a running container, or detached from it, changes the
-// status of its pod.
-func TestAttachingOneMoreNetworkChangesTheStatus(t *testing.T) {
-	t.Parallel()
-	tn := newTown(t, "").start(t)
-	a := tn.pod(t, "one")
-	want(t, "ADD", tn.command(t, "ADD", a, annotated("")), 0, "")
-	if got := tn.status("one"); !strings.Contains(got, `"multi"`) {
-		t.Errorf("status %s", got)
-	}
-	hot := tn.args(`{"name":"green","type":"macvlan"}`)
-	hot.ContainerID, hot.IfName, hot.Args = a.ContainerID, "hot0", ""
-	if _, err := tn.client.Attach(t.Context(), "ADD", hot, &wire.Attributes{}); err != nil {
-		t.Fatal(err)
-	}
-	tn.until(t, "the status has it", func() bool { return strings.Contains(tn.status("one"), `{"name":"green","interface":"hot0"`) })
-	if _, err := tn.client.Attach(t.Context(), "DEL", hot, &wire.Attributes{}); err != nil {
-		t.Fatal(err)
-	}
-	tn.until(t, "the status lacks it", func() bool { return !strings.Contains(tn.status("one"), "green") })
-	if n := tn.writes()["patch pods/status"]; n != 3 {
-		t.Errorf("%d requests for three changes", n)
 	}
 }
 
@@ -138,18 +111,14 @@ func TestContainersThatWereTakenOverKeepTheirStatus(t *testing.T) {
 	tn.start(t)
 	b := tn.pod(t, "two")
 	want(t, "ADD", tn.command(t, "ADD", b, annotated("blue")), 0, "")
-	if err := tn.stop(); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, tn.stop())
 	tn.wantWrites(t, map[string]int{"patch pods/status": 1})
 }
 
 func network(t *testing.T, conf string) netconf.Network {
 	t.Helper()
 	n, err := netconf.Parse([]byte(conf))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	return n
 }
 
@@ -273,24 +242,16 @@ func TestIgnoredKeysAreSaidAtTheStart(t *testing.T) {
 	file := filepath.Join(dir, "daemon-config.json")
 	text := fmt.Sprintf(`{"socketDir":%q,"queueDir":"","cniDir":%q,"logFormat":"json","logToStderr":true,"perNodeCertificate":{"enabled":true},
 		"misspelt":1,"statusPolicy":"async","statusRate":1,"nodeName":"n1"}`, dir+"/run", dir+"/state")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(file, []byte(text), 0o600))
 	c, err := readConfig(nil, file, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.findCluster(nil, filepath.Join(dir, "token")); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
+	nodetest.OK(t, c.findCluster(nil, filepath.Join(dir, "token")))
 	log := &journal{}
 	newDaemon(t.Context(), c, "", "", newLogger(log, c)).logIgnored(t.Context())
 	var got []string
 	for line := range strings.Lines(log.String()) {
 		var l struct{ Level, Msg, Key, Why string }
-		if err := json.Unmarshal([]byte(line), &l); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, json.Unmarshal([]byte(line), &l))
 		got = append(got, fmt.Sprintf("%s %s %t", l.Level, l.Key, l.Why != ""))
 	}
 	if diff := cmp.Diff([]string{

@@ -9,8 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/metacni/metacni/internal/nodetest"
+
 	"github.com/containernetworking/cni/pkg/skel"
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -39,9 +40,7 @@ func newTown(t testing.TB, keys string) *town {
 		api.SetDefinition(d)
 	}
 	dir, err := os.MkdirTemp("", "x") //nolint:usetesting // that of t is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return newTownIn(t, dir, api, keys)
 }
@@ -50,9 +49,7 @@ func newTown(t testing.TB, keys string) *town {
 func newTownIn(t testing.TB, dir string, api *kubetest.Server, keys string) *town {
 	t.Helper()
 	kubeconfig, err := api.Kubeconfig(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	w := newWorldIn(t, dir, fmt.Sprintf(`,"kubeconfig":%q%s`, kubeconfig, strings.ReplaceAll(keys, "$DIR", dir)))
 	return &town{w, api}
 }
@@ -141,9 +138,7 @@ func (tn *town) writes() map[string]int {
 
 func (tn *town) wantWrites(t *testing.T, want map[string]int) {
 	t.Helper()
-	if diff := cmp.Diff(want, tn.writes()); diff != "" {
-		t.Errorf("requests (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "requests", tn.writes(), want)
 }
 
 // reasons are those of the Events on objects, such as "Pod one AddedInterface", in order.
@@ -163,9 +158,7 @@ func TestRequestsOfAPodAreCounted(t *testing.T) {
 	t.Parallel()
 	tn := newTown(t, "").start(t)
 	a := tn.pod(t, "one")
-	if err := tn.command(t, "ADD", a, annotated("blue")); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, tn.command(t, "ADD", a, annotated("blue")))
 	if got := tn.status("one"); got != blueStatus {
 		t.Errorf("status %s", got)
 	}
@@ -185,9 +178,7 @@ func TestRequestsOfAPodAreCounted(t *testing.T) {
 			t.Errorf("%s: %v", command, err)
 		}
 	}
-	if err := tn.stop(); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, tn.stop())
 	tn.wantWrites(t, want)
 	tn.clean(t)
 }
@@ -199,9 +190,7 @@ func TestAsyncADDWaitsForNoRequest(t *testing.T) {
 	tn := newTown(t, `,"statusPolicy":"async"`).start(t)
 	heal := tn.api.Break(kubetest.Fault{BlackHole: true})
 	a := tn.pod(t, "one")
-	if err := tn.command(t, "ADD", a, annotated("blue")); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, tn.command(t, "ADD", a, annotated("blue")))
 	if got := tn.status("one"); got != "" {
 		t.Errorf("status %s", got)
 	}
@@ -217,9 +206,7 @@ func TestStatusesAreHeldBackAsTheRateSays(t *testing.T) {
 	t.Parallel()
 	tn := newTown(t, `,"statusPolicy":"async","statusRate":1e-6`).start(t)
 	for i := range 5 {
-		if err := tn.command(t, "ADD", tn.pod(t, fmt.Sprint("pod", i)), annotated("blue")); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, tn.command(t, "ADD", tn.pod(t, fmt.Sprint("pod", i)), annotated("blue")))
 	}
 	tn.until(t, "the Events are written", func() bool { return len(tn.api.Events()) == 5 })
 	tn.until(t, "a status is written", func() bool { return tn.api.Count("patch", "pods/status") > 0 })

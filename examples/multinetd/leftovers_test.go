@@ -3,7 +3,7 @@ package main
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/metacni/metacni/internal/nodetest"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
 )
@@ -37,10 +37,6 @@ func TestLeftoverIsAnEventOnce(t *testing.T) {
 		t.Fatal("the ADD has succeeded")
 	}
 	tn.until(t, "it is tried again", func() bool { return tn.metric(t, `multinetd_stale_attachments_tried_total{outcome="failed"}`) > 1 })
-	if err := tn.stop(); err != nil { // Events are written then
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]string{"Pod one FailedRemovingInterface"}, tn.reasons()); diff != "" {
-		t.Errorf("Events (-want +got):\n%s", diff)
-	}
+	nodetest.OK(t, tn.stop()) // Events are written then
+	nodetest.Equal(t, "Events", tn.reasons(), []string{"Pod one FailedRemovingInterface"})
 }

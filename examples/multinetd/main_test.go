@@ -15,15 +15,15 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // An invalid command line or file ends the daemon at once.
 func TestMistakeInTheConfigurationEndsTheDaemon(t *testing.T) {
 	t.Parallel()
 	bad := filepath.Join(t.TempDir(), "bad.json")
-	if err := os.WriteFile(bad, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(bad, []byte("{"), 0o600))
 	for _, args := range [][]string{{"--config", bad}, {"--config", "/absent"}, {"--what"}, {"--socket-dir", "x"}} {
 		if err := run(t.Context(), args, "/absent", nil, io.Discard, io.Discard); err == nil {
 			t.Errorf("%q: no error", args)
@@ -73,13 +73,9 @@ func TestShimIsInstalledFromBesideTheDaemon(t *testing.T) {
 	}
 	shim := filepath.Join(node, shimType)
 	for _, version := range []string{"one", "two"} {
-		if err := os.WriteFile(filepath.Join(image, shimType), []byte(version), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, os.WriteFile(filepath.Join(image, shimType), []byte(version), 0o755))
 		old, _ := os.Stat(shim) // nil the first time
-		if err := installShim(self, node); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, installShim(self, node))
 		text, err := os.ReadFile(shim)
 		info, _ := os.Stat(shim)
 		if err != nil || string(text) != version || info.Mode() != 0o755 || os.SameFile(old, info) {
@@ -97,18 +93,12 @@ func TestShimIsInstalledFromBesideTheDaemon(t *testing.T) {
 func TestServiceManagerIsNotified(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("", "x") //nolint:usetesting // that of t is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	defer os.RemoveAll(dir)
 	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: dir + "/s", Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	defer c.Close()
-	if err := notify(dir+"/s", "READY=1"); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, notify(dir+"/s", "READY=1"))
 	b := make([]byte, 100)
 	if n, err := c.Read(b); err != nil || string(b[:n]) != "READY=1" {
 		t.Errorf("%q, %v", b[:n], err)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/metacni/metacni/internal/nodetest"
+
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/thick"
 )
@@ -35,9 +37,7 @@ func series(t *testing.T, text string) map[string]float64 {
 // answer has been.
 func (w *world) final(t *testing.T) map[string]float64 {
 	t.Helper()
-	if err := w.stop(); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, w.stop())
 	a := httptest.NewRecorder()
 	w.metrics.handler().ServeHTTP(a, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
 	return series(t, a.Body.String())
@@ -59,13 +59,9 @@ func TestRequestsOperationsAndPluginsAreCounted(t *testing.T) {
 	tcp := w.logged.of(t, "serving metrics")[0]["address"].(string)
 	for path, want := range map[string]int{"/metrics": 200, "/readyz": 200, "/healthz": 200, "/cni": 404, "/delegate": 404, "/info": 404, "//metrics": 404} {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+tcp+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		a, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		if a.Body.Close(); a.StatusCode != want {
 			t.Errorf("%s over TCP: %d, want %d", path, a.StatusCode, want)
 		}
@@ -109,9 +105,7 @@ func TestNumberOfSeriesIsLimited(t *testing.T) {
 		m.request(thick.Event{Path: fmt.Sprintf("/%d", i), Command: fmt.Sprintf("C%d", i), Status: 404})
 	}
 	families, err := m.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	for _, f := range families {
 		if n := len(f.GetMetric()); n > maxTypes+2 {
 			t.Errorf("%s has %d series", f.GetName(), n)

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // The previous daemon keeps the address until it has ended, which is after it has
@@ -19,9 +21,7 @@ import (
 func TestMetricsAddressMayBeInUseAtFirst(t *testing.T) {
 	t.Parallel()
 	before, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	keys := fmt.Sprintf(`,"metricsAddress":%q`, before.Addr())
 	never := newWorld(t, keys).start(t)
 	never.mustRun(t, "ADD", bridge)
@@ -29,21 +29,15 @@ func TestMetricsAddressMayBeInUseAtFirst(t *testing.T) {
 		t.Error(err)
 	}
 	w := newWorld(t, keys).start(t)
-	if err := before.Close(); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, before.Close())
 	for len(w.logged.of(t, "serving metrics")) == 0 {
 		runtime.Gosched()
 	}
 	w.mustRun(t, "ADD", bridge)
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+before.Addr().String()+"/healthz", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	a, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	if a.Body.Close(); a.StatusCode != http.StatusOK {
 		t.Errorf("/healthz over TCP: %d", a.StatusCode)
 	}

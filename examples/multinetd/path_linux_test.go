@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // A configuration file that is not a regular file is refused at once, with its path. A
@@ -16,9 +18,7 @@ func TestConfigurationFileMustBeARegularFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file, link, fifo := filepath.Join(dir, "file"), filepath.Join(dir, "link"), filepath.Join(dir, "fifo")
-	if err := errors.Join(os.WriteFile(file, []byte(`{}`), 0o600), os.Symlink("file", link), syscall.Mkfifo(fifo, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, errors.Join(os.WriteFile(file, []byte(`{}`), 0o600), os.Symlink("file", link), syscall.Mkfifo(fifo, 0o600)))
 	for _, path := range []string{file, link} {
 		if _, err := readConfig([]string{"--config", path}, "/absent", nil); err != nil {
 			t.Errorf("%s: %v", path, err)

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/metacni/metacni/internal/nodetest"
+
 	"github.com/containernetworking/cni/pkg/skel"
 
 	"github.com/metacni/metacni/delegate/thick/shim"
@@ -24,10 +26,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if filepath.Base(os.Args[0]) == "10-mortal" {
-		mortal()
-		return
-	}
 	programtest.Main(m, "multinetd", main)
 }
 
@@ -48,25 +46,17 @@ func startService(t *testing.T, keys string) *service {
 	t.Helper()
 	h := programtest.NewHost(t, "multinetd")
 	dir, err := os.MkdirTemp("", "x") //nolint:usetesting // that of t is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	file := filepath.Join(h.Dir, "daemon.json")
 	text := fmt.Sprintf(`{"socketDir":%q,"queueDir":%q,"cniDir":%q%s}`, dir, h.Dir+"/queue", h.State, strings.ReplaceAll(keys, "$SOCKETS", dir))
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(file, []byte(text), 0o600))
 	s := &service{Host: h, file: file, client: &shim.Client{Socket: filepath.Join(dir, wire.SocketName), Stdout: io.Discard}}
 	s.run(t)
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	bin := t.TempDir()
-	if err := os.Symlink(self, filepath.Join(bin, "fake")); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Symlink(self, filepath.Join(bin, "fake")))
 	s.args = &skel.CmdArgs{ContainerID: "c1", Netns: h.NetNS, IfName: "eth0", Path: bin, StdinData: fmt.Appendf(nil,
 		`{"cniVersion":"1.0.0","name":"multi","type":"multinet-shim","delegates":[{"type":"fake","dir":%q,"on":{"ADD":"hang"}}]}`, h.Dir)}
 	return s
@@ -79,13 +69,9 @@ func (s *service) run(t *testing.T, words ...string) {
 	s.cmd = s.Command("", "")
 	s.cmd.Args = append(s.cmd.Args, "--config", s.file)
 	stderr, err := s.cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	s.pipe, s.stderr = stderr, bufio.NewReader(stderr)
-	if err := s.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, s.cmd.Start())
 	s.logged(t, append(words, "msg=ready")...)
 }
 
@@ -124,9 +110,7 @@ func TestTerminatedDaemonUndoesWhatDoesNotEnd(t *testing.T) {
 			}
 			s := startService(t, `,"drainTimeout":"1ms"`)
 			added := s.adding(t)
-			if err := s.cmd.Process.Signal(sig); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, s.cmd.Process.Signal(sig))
 			if err := <-added; status.Code(err) != 11 {
 				t.Errorf("ADD: code %d: %v", status.Code(err), err)
 			}
@@ -149,9 +133,7 @@ func TestSecondSignalEndsTheDaemonAtOnce(t *testing.T) {
 	t.Parallel()
 	s := startService(t, "")
 	added := s.adding(t)
-	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, s.cmd.Process.Signal(syscall.SIGTERM))
 	s.logged(t, "msg=stopping")
 	again, ended := time.NewTicker(100*time.Millisecond), make(chan struct{})
 	defer again.Stop()
@@ -189,9 +171,7 @@ func TestIgnoresNoSignal(t *testing.T) {
 	s := startService(t, "")
 	signals := func(pid int) string {
 		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		_, after, _ := strings.Cut(string(data), "SigIgn:")
 		line, _, _ := strings.Cut(after, "\n")
 		return strings.TrimSpace(line)
@@ -199,9 +179,7 @@ func TestIgnoresNoSignal(t *testing.T) {
 	if got, want := signals(s.cmd.Process.Pid), signals(os.Getpid()); got != want {
 		t.Errorf("the daemon ignores %s, and its parent %s", got, want)
 	}
-	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, s.cmd.Process.Signal(syscall.SIGTERM))
 	if err := s.cmd.Wait(); err != nil {
 		t.Error(err)
 	}
@@ -211,12 +189,8 @@ func TestIgnoresNoSignal(t *testing.T) {
 func TestDaemonOutlivesTheReaderOfItsLog(t *testing.T) {
 	t.Parallel()
 	s := startService(t, "")
-	if err := s.pipe.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil { // which it logs
-		t.Fatal(err)
-	}
+	nodetest.OK(t, s.pipe.Close())
+	nodetest.OK(t, s.cmd.Process.Signal(syscall.SIGTERM)) // which it logs
 	if err := s.cmd.Wait(); err != nil {
 		t.Errorf("the daemon ended with %v", err)
 	}
@@ -228,15 +202,11 @@ func TestProcessEndsWhenReadinessIsLost(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for name, text := range map[string]string{"ready": "", "10-x.conf": `{"cniVersion":"0.4.0","name":"blue","type":"bridge"}`} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	s := startService(t, fmt.Sprintf(`,"drainTimeout":"1ms","multusConfigFile":"auto","cniConfigDir":%q,"readinessindicatorfile":%q`, dir, dir+"/ready"))
 	added := s.adding(t)
-	if err := os.Remove(filepath.Join(dir, "ready")); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Remove(filepath.Join(dir, "ready")))
 	if err := <-added; status.Code(err) != 11 {
 		t.Errorf("ADD: code %d: %v", status.Code(err), err)
 	}

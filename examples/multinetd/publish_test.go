@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/metacni/metacni/internal/nodetest"
+
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
@@ -93,9 +95,7 @@ func TestPublishingConfig(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			file := filepath.Join(t.TempDir(), "daemon.json")
-			if err := os.WriteFile(file, []byte(strings.ReplaceAll(tt.file, "$ROOT", root)), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, os.WriteFile(file, []byte(strings.ReplaceAll(tt.file, "$ROOT", root)), 0o600))
 			c, err := readConfig(nil, file, nil)
 			if tt.errs != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.errs) {
@@ -103,15 +103,9 @@ func TestPublishingConfig(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(tt.want, c.publish, cmpopts.IgnoreUnexported(publishing{})); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(tt.ignored, c.ignored); diff != "" {
-				t.Errorf("ignored (-want +got):\n%s", diff)
-			}
+			nodetest.OK(t, err)
+			nodetest.Equal(t, "configuration", c.publish, tt.want, cmpopts.IgnoreUnexported(publishing{}))
+			nodetest.Equal(t, "ignored", c.ignored, tt.ignored)
 			m := c.manager()
 			if (m == nil) != (tt.plugin == "") {
 				t.Fatalf("%v", m)
@@ -142,22 +136,16 @@ func publishes(t *testing.T) *world {
 
 func (w *world) put(t *testing.T, name, text string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(w.conf.publish.Dir, name), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(filepath.Join(w.conf.publish.Dir, name), []byte(text), 0o600))
 }
 
 // request is what a runtime has of the published network for the shim.
 func (w *world) request(t *testing.T) string {
 	t.Helper()
 	n, err := netconf.LoadFile(filepath.Join(w.conf.publish.Dir, "00-multinet.conflist"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	request, err := n.Request(0, netconf.Request{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	return string(request)
 }
 
@@ -220,9 +208,7 @@ func (l lines) Write(line []byte) (int, error) {
 func TestNotReadyUntilPublished(t *testing.T) {
 	t.Parallel()
 	w := publishes(t)
-	if err := os.Remove(w.conf.publish.Ready); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Remove(w.conf.publish.Ready))
 	looked := make(lines, 100)
 	w.log = slog.New(slog.NewTextHandler(looked, nil))
 	w.begin(t)
@@ -250,9 +236,7 @@ func TestNotReadyUntilPublished(t *testing.T) {
 func TestDaemonEndsWhenReadinessIsLost(t *testing.T) {
 	t.Parallel()
 	w := publishes(t).start(t)
-	if err := os.Remove(w.conf.publish.Ready); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Remove(w.conf.publish.Ready))
 	w.ended(t, autoconf.ErrReadinessLost)
 	if request := w.request(t); !strings.Contains(request, "blue") {
 		t.Errorf("left: %s", request)
@@ -278,22 +262,14 @@ func TestLinksOfTheNodeAreFollowedInItsRoot(t *testing.T) {
 		root + "/opt/blue.conflist": `{"cniVersion":"1.1.0","name":"blue","plugins":[{"type":"bridge"}]}`,
 		config:                      `{"chrootDir":"` + root + `","multusConfigFile":"auto"}`,
 	} {
-		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600)))
 	}
 	dir := root + "/etc/cni/net.d"
-	if err := errors.Join(os.MkdirAll(dir, 0o700), os.Symlink("/opt/blue.conflist", dir+"/10-blue.conflist")); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, errors.Join(os.MkdirAll(dir, 0o700), os.Symlink("/opt/blue.conflist", dir+"/10-blue.conflist")))
 	c, err := readConfig(nil, config, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	m := c.manager()
-	if err := m.Publish(); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, m.Publish())
 	if names := publish.Primaries(m); !slices.Equal(names, []string{"blue"}) {
 		t.Errorf("published in front of %q", names)
 	}

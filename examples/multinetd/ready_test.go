@@ -4,6 +4,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // A daemon that does not become ready says why, once, in its log and to the service
@@ -11,17 +13,13 @@ import (
 func TestDaemonThatIsNotReadySaysWhyOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "")
-	if err := os.WriteFile(w.dir+"/state", nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(w.dir+"/state", nil, 0o600))
 	w.begin(t)
 	why := <-w.reasons
 	if !strings.Contains(why, "not ready") || !strings.Contains(why, w.dir+"/state") {
 		t.Errorf("the service manager is told %q", why)
 	}
-	if err := os.Remove(w.dir + "/state"); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Remove(w.dir+"/state"))
 	if got := <-w.states; got != "READY=1" {
 		t.Errorf("told %q", got)
 	}

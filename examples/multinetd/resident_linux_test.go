@@ -10,38 +10,17 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
 
+	"github.com/metacni/metacni/internal/nodetest"
+
 	"github.com/containernetworking/cni/pkg/skel"
 
-	"github.com/metacni/metacni/delegate/plugin"
-	"github.com/metacni/metacni/delegate/resident"
 	"github.com/metacni/metacni/examples/internal/programtest"
 	"github.com/metacni/metacni/status"
 )
-
-// mortal is a launched resident that dies during each ADD.
-func mortal() {
-	conn, index, name, err := resident.Inherited(os.Environ())
-	if conn == nil {
-		panic(err)
-	}
-	kill := func(context.Context, *plugin.Call) error {
-		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-		select {}
-	}
-	nothing := func(context.Context, *plugin.Call) error { return nil }
-	d := &resident.Plugin{
-		Index: index, Name: name, Types: []string{"mortal"},
-		Plugin: plugin.Plugin{Add: kill, Check: nothing, Del: nothing, GC: nothing, Status: nothing},
-	}
-	if err := d.Serve(context.Background(), conn); err != nil {
-		panic(err)
-	}
-}
 
 // built returns the path of examples/resident, which it builds.
 func built(t *testing.T) string {
@@ -52,9 +31,7 @@ func built(t *testing.T) string {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if err := os.Chmod(path, 0o755); err != nil { //nolint:gosec // a program, whatever the umask is
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Chmod(path, 0o755)) //nolint:gosec // a program, whatever the umask is
 	return path
 }
 
@@ -62,12 +39,8 @@ func built(t *testing.T) string {
 func launchable(t *testing.T, program, name string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	if err := os.Chmod(dir, 0o700); err != nil { //nolint:gosec // a directory
-		t.Fatal(err)
-	}
-	if err := os.Symlink(program, filepath.Join(dir, name)); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Chmod(dir, 0o700)) //nolint:gosec // a directory
+	nodetest.OK(t, os.Symlink(program, filepath.Join(dir, name)))
 	return dir
 }
 
@@ -78,9 +51,7 @@ func register(t *testing.T, program, socket string) (stop func()) {
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), program, "-socket", socket)
 	var stderr bytes.Buffer
 	cmd.Env, cmd.Stderr = []string{}, &stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, cmd.Start())
 	stop = sync.OnceFunc(func() {
 		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Error(err)
@@ -103,9 +74,7 @@ func (s *service) networks(delegate string) {
 // end ends the daemon with SIGTERM.
 func (s *service) end(t *testing.T) {
 	t.Helper()
-	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, s.cmd.Process.Signal(syscall.SIGTERM))
 	s.logged(t, "msg=ended")
 	if err := s.cmd.Wait(); err != nil {
 		t.Errorf("the daemon ended with %v", err)
@@ -131,9 +100,7 @@ func TestResidentProcessServesBothDaemons(t *testing.T) {
 				s.logged(t, "state=ready")
 			}
 			s.networks(steady)
-			if err := s.client.Execute(t.Context(), "ADD", s.args); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, s.client.Execute(t.Context(), "ADD", s.args))
 			if err := s.client.Execute(t.Context(), "CHECK", s.args); err != nil {
 				t.Error(err)
 			}
@@ -166,9 +133,7 @@ func TestKilledDaemonRunsNoExecutableInPlaceOfAResident(t *testing.T) {
 	socket := filepath.Join(filepath.Dir(s.client.Socket), "relay.sock")
 	ran := filepath.Join(s.Dir, "ran")
 	script := fmt.Sprintf("#!/bin/sh\necho $CNI_COMMAND >>%q\necho '{\"cniVersion\":\"1.0.0\"}'\n", ran)
-	if err := os.WriteFile(filepath.Join(s.args.Path, "resident"), []byte(script), 0o700); err != nil { //nolint:gosec // a program
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(filepath.Join(s.args.Path, "resident"), []byte(script), 0o700)) //nolint:gosec // a program
 	s.networks(`{"name":"steady","type":"resident","addresses":["10.7.0.2/24"]}`)
 	other := *s.args
 	other.ContainerID = "c2"
@@ -176,15 +141,11 @@ func TestKilledDaemonRunsNoExecutableInPlaceOfAResident(t *testing.T) {
 	stop := register(t, program, socket)
 	s.logged(t, "state=ready")
 	for _, a := range []*skel.CmdArgs{s.args, &other} {
-		if err := s.client.Execute(t.Context(), "ADD", a); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, s.client.Execute(t.Context(), "ADD", a))
 	}
 	stop()
 	s.logged(t, "state=gone")
-	if err := s.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, s.cmd.Process.Kill())
 	_ = s.cmd.Wait()
 	s.run(t)
 	third := other
@@ -206,9 +167,7 @@ func TestKilledDaemonRunsNoExecutableInPlaceOfAResident(t *testing.T) {
 	// The resident is removed for good.
 	stop()
 	s.logged(t, "state=gone")
-	if err := os.Remove(filepath.Join(s.State+".relay", "resident")); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Remove(filepath.Join(s.State+".relay", "resident")))
 	if err := s.client.Execute(t.Context(), "DEL", &other); err != nil {
 		t.Error(err)
 	}
@@ -217,37 +176,6 @@ func TestKilledDaemonRunsNoExecutableInPlaceOfAResident(t *testing.T) {
 	}
 	if files := programtest.Files(t, s.State); len(files) > 0 {
 		t.Errorf("left: %q", files)
-	}
-	s.end(t)
-}
-
-// When a resident dies during an ADD, the ADD fails with code 11 and is undone.
-// The DEL of the resident itself runs when it has been launched again.
-func TestAddIsUndoneWhenAResidentDies(t *testing.T) {
-	t.Parallel()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(self, 0o755); err != nil { //nolint:gosec // a program, whatever the umask was
-		t.Fatal(err)
-	}
-	s := startService(t, fmt.Sprintf(`,"relayDir":%q`, launchable(t, self, "10-mortal")))
-	s.networks(`{"name":"steady","type":"mortal"}`)
-	err = s.client.Execute(t.Context(), "ADD", s.args)
-	if status.Code(err) != 11 || !strings.Contains(err.Error(), "connection lost") {
-		t.Errorf("ADD: code %d: %v", status.Code(err), err)
-	}
-	if got := s.Log(); !slices.Equal(got, []string{"ADD eth0", "DEL eth0"}) {
-		t.Errorf("calls %q", got)
-	}
-	if files := programtest.Files(t, s.State); len(files) > 0 {
-		t.Errorf("left: %q", files)
-	}
-	s.logged(t, "state=gone")
-	s.logged(t, "state=ready")
-	if err := s.client.Execute(t.Context(), "DEL", s.args); err != nil {
-		t.Error(err)
 	}
 	s.end(t)
 }

@@ -12,8 +12,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/metacni/metacni/internal/nodetest"
+
 	"github.com/containernetworking/cni/pkg/invoke"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/plugin"
@@ -109,9 +110,7 @@ func TestReservedTypeIsServedByItsResidentOnly(t *testing.T) {
 	w.mustRun(t, "CHECK", two)
 	w.wantTrace(t, "ADD bridge eth0", "CHECK bridge eth0")
 	green, err := netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"green","type":"macvlan","capabilities":{"ips":true}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	attach := resident.Request{Op: resident.Attach, ContainerID: "c1", Network: green, CapabilityArgs: map[string]json.RawMessage{"ips": json.RawMessage(`["10.9.1.7/24"]`)}}
 	if err := r.Request(t.Context(), attach); err != nil {
 		t.Errorf("attaching: %v", err)
@@ -128,9 +127,7 @@ func TestReservedTypeIsServedByItsResidentOnly(t *testing.T) {
 	}
 	w.mustRun(t, "DEL", two)
 	w.wantTrace(t, "ADD macvlan net2", "DEL macvlan net2", "DEL bridge eth0")
-	if diff := cmp.Diff([]string{"ADD static net1", "CHECK static net1", "DEL static net1"}, r.fake.Trace()); diff != "" {
-		t.Errorf("calls of the resident (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "calls of the resident", r.fake.Trace(), []string{"ADD static net1", "CHECK static net1", "DEL static net1"})
 	w.clean(t)
 	r.clean(t)
 
@@ -150,9 +147,7 @@ func TestReservedTypeIsServedByItsResidentOnly(t *testing.T) {
 	if strings.Contains(text, `resident_calls_total{command="ADD",outcome="ok",type="bridge"}`) {
 		t.Error("a call of an executable is counted as one of a resident")
 	}
-	if err := w.stop(); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, w.stop())
 	for _, words := range []string{
 		`"msg":"resident plugins may register"`, `"state":"ready","source":"external","resident":"10-static"`,
 		`"msg":"request of a resident plugin","operation":"attach","resident":"10-static","container":"c1"`, `"state":"gone"`,
@@ -172,95 +167,21 @@ func TestResidentServesTheRecordsOfThePreviousDaemon(t *testing.T) {
 	r.run(t, w.conf.resident.Socket)
 	<-r.known
 	w.mustRun(t, "ADD", two)
-	if err := w.stop(); err != nil {
-		t.Fatal(err)
-	}
-	damaged := filepath.Join(w.dir, "state", "c9")
-	if err := errors.Join(os.Mkdir(damaged, 0o700), os.WriteFile(filepath.Join(damaged, "multi@eth0.json"), []byte("{"), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, w.stop())
+	nodetest.OK(t, os.WriteFile(filepath.Join(w.dir, "state", "c9@multi@eth0.json"), []byte("{"), 0o600))
 
-	next := newWorld(t, "")
-	next.conf.resident = w.conf.resident
-	d := newDaemon(t.Context(), w.conf, "/daemon/bin", "v0", newLogger(next.logged, w.conf))
-	next.daemon, next.fake, next.dir, next.client, next.seen = d, w.fake, w.dir, w.client, len(w.fake.Trace())
-	next.exec, next.interfaceNames = w.exec, w.interfaceNames
+	next := newWorldIn(t, w.dir, withResidents)
+	next.exec = w.fake
 	next.start(t)
 	known := <-r.known
 	if len(known) != 1 || known[0].ContainerID != "c1" || known[0].IfName != "net1" || !known[0].Added {
 		t.Errorf("it is told %+v", known)
 	}
 	next.mustRun(t, "DEL", two)
-	next.wantTrace(t, "DEL bridge eth0")
+	w.wantTrace(t, "ADD bridge eth0", "DEL bridge eth0")
 	r.clean(t)
 	if log := next.logged.String(); !strings.Contains(log, `"msg":"unreadable record, unknown to resident plugins","container":"c9"`) {
 		t.Errorf("log:\n%s", log)
-	}
-}
-
-// A resident that registers during an operation that has not called its type yet
-// is ready at once, and the operation calls it.
-func TestResidentRegistersDuringAnOperation(t *testing.T) {
-	t.Parallel()
-	for command, tt := range map[string]struct {
-		plugins string   // bridge is called first
-		blocks  string   // the command of bridge during which the resident registers
-		keys    string   // further keys of the configuration
-		told    []string // the attachments it is told
-		calls   []string // of the resident, by the operation
-	}{
-		"ADD":   {`{"type":"bridge"},{"type":"static"}`, "ADD", "", []string{"c1 net1 false"}, []string{"ADD static net1"}},
-		"CHECK": {`{"type":"bridge"},{"type":"static"}`, "CHECK", "", []string{"c1 net1 true"}, []string{"CHECK static net1"}},
-		"DEL":   {`{"type":"static"},{"type":"bridge"}`, "DEL", "", []string{"c1 eth0 true"}, []string{"DEL static eth0"}},
-		"GC": {
-			`{"type":"static"},{"type":"bridge"}`, "DEL", `,"cni.dev/valid-attachments":[]`,
-			[]string{"c1 eth0 true"},
-			[]string{"DEL static eth0", "GC static"},
-		},
-	} {
-		t.Run(command, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t, withResidents)
-			begun, goOn, inMiddle := make(chan struct{}), make(chan struct{}), sync.Once{}
-			plugin := w.fake.Plugins["bridge"]
-			w.fake.Plugins["bridge"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
-				if c.Command == tt.blocks {
-					inMiddle.Do(func() { close(begun); <-goOn })
-				}
-				return plugin(ctx, c)
-			}
-			w.start(t)
-			r := newResident("10")
-			stop := r.run(t, w.conf.resident.Socket)
-			<-r.known
-			conf := `"delegates":[` + tt.plugins + `]`
-			if command != "ADD" {
-				w.mustRun(t, "ADD", conf)
-			}
-			stop()
-
-			done := make(chan error, 1)
-			go func() { done <- w.run(t, command, conf+tt.keys) }()
-			<-begun
-			after := newResident("20")
-			after.run(t, w.conf.resident.Socket)
-			var told []string
-			for _, k := range <-after.known {
-				told = append(told, fmt.Sprintf("%s %s %v", k.ContainerID, k.IfName, k.Added))
-			}
-			if diff := cmp.Diff(tt.told, told); diff != "" {
-				t.Errorf("told (-want +got):\n%s", diff)
-			}
-			close(goOn)
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-			if diff := cmp.Diff(tt.calls, after.fake.Trace()); diff != "" {
-				t.Errorf("called (-want +got):\n%s", diff)
-			}
-			w.mustRun(t, "DEL", conf)
-			w.clean(t)
-		})
 	}
 }
 
@@ -276,13 +197,9 @@ func TestDaemonFailsWhenResidentsCannotStart(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, keys)
 			open := filepath.Join(w.dir, "open")
-			if err := errors.Join(os.Mkdir(open, 0o700), os.Chmod(open, 0o777), os.WriteFile(filepath.Join(w.dir, "file"), nil, 0o600)); err != nil { //nolint:gosec // that is the matter
-				t.Fatal(err)
-			}
+			nodetest.OK(t, errors.Join(os.Mkdir(open, 0o700), os.Chmod(open, 0o777), os.WriteFile(filepath.Join(w.dir, "file"), nil, 0o600))) //nolint:gosec // that is the matter
 			l, err := w.listen(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			if err := w.serve(t.Context(), l, func(string) {}); err == nil || !strings.Contains(err.Error(), "resident plugins: ") {
 				t.Errorf("err = %v", err)
 			}

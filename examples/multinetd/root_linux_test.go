@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/metacni/metacni/internal/nodetest"
+
 	"github.com/metacni/metacni/delegate"
 )
 
@@ -29,15 +31,11 @@ func TestPluginsRunInTheRoot(t *testing.T) {
 	root := t.TempDir()
 	put := func(path, text string) {
 		t.Helper()
-		if err := errors.Join(os.MkdirAll(filepath.Dir(root+path), 0o755), os.WriteFile(root+path, []byte(text), 0o755)); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, errors.Join(os.MkdirAll(filepath.Dir(root+path), 0o755), os.WriteFile(root+path, []byte(text), 0o755)))
 	}
 	for _, path := range append([]string{"/bin/sh"}, regexp.MustCompile(`/[^ ]+`).FindAllString(string(ldd), -1)...) {
 		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		put(path, string(text))
 	}
 	put("/run/netns/c1", "")
@@ -52,13 +50,9 @@ exit 0
 	w.start(t)
 	args := w.args(conf(`"delegates":[{"type":"inside"}]`))
 	args.Netns = "/run/netns/c1"
-	if err := w.client.Execute(t.Context(), "ADD", args); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, w.client.Execute(t.Context(), "ADD", args))
 	args.Netns = "" // that of the record
-	if err := w.client.Execute(t.Context(), "DEL", args); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, w.client.Execute(t.Context(), "DEL", args))
 	log, err := os.ReadFile(root + "/log")
 	if want := "ADD /run/netns/c1 /\nDEL /run/netns/c1 /"; err != nil || strings.TrimSpace(string(log)) != want {
 		t.Errorf("the plugin wrote %q, want %q: %v", log, want, err)
@@ -72,18 +66,14 @@ exit 0
 func TestQueueIsTheOneOfTheNode(t *testing.T) {
 	t.Parallel()
 	root := node(t)
-	if err := os.Symlink("/data/tmp", root+"/tmp"); err != nil { // in the daemon's own root there is no such thing
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Symlink("/data/tmp", root+"/tmp")) // in the daemon's own root there is no such thing
 	w := newWorld(t, fmt.Sprintf(`,"chrootDir":%q`, root))
 	onNode := filepath.Join(root, "data", w.dir)
 	if got, want := []string{w.conf.SocketDir, w.conf.QueueDir, w.conf.stateDir}, []string{onNode + "/run", onNode + "/queue", onNode + "/state"}; !slices.Equal(got, want) {
 		t.Fatalf("directories %q, want %q", got, want)
 	}
 	// The mark of the daemon before this one.
-	if err := errors.Join(os.MkdirAll(onNode+"/queue", 0o700), os.WriteFile(onNode+"/queue/.reader", nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, errors.Join(os.MkdirAll(onNode+"/queue", 0o700), os.WriteFile(onNode+"/queue/.reader", nil, 0o600)))
 	w.mustRun(t, "DEL", bridge) // there is no daemon
 	if queued, err := filepath.Glob(onNode + "/queue/*.json"); len(queued) == 0 {
 		t.Fatalf("nothing is queued: %v", err)
@@ -103,9 +93,7 @@ func TestQueueIsTheOneOfTheNode(t *testing.T) {
 		t.Errorf("made outside of the root: %q", outside)
 	}
 
-	if err := errors.Join(os.Remove(root+"/tmp"), os.Symlink("/data/new", root+"/tmp")); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, errors.Join(os.Remove(root+"/tmp"), os.Symlink("/data/new", root+"/tmp")))
 	if code, body := w.get(t, "/readyz?verbose"); code == 200 || !strings.Contains(body, "queueDir") {
 		t.Errorf("/readyz with another queue: %d %s", code, body)
 	}

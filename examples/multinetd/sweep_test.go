@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/metacni/metacni/internal/nodetest"
+
 	"github.com/metacni/metacni/delegate/delegatetest"
 )
 
@@ -26,9 +28,7 @@ func TestSweepsWhatIsStale(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, `,"sweepInterval":"1ms"`)
 			netns := filepath.Join(w.dir, "netns")
-			if err := os.WriteFile(netns, nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, os.WriteFile(netns, nil, 0o600))
 			tried := make(chan struct{}, 1000)
 			p := w.fake.Plugins["bridge"]
 			if tt.fails {
@@ -42,9 +42,7 @@ func TestSweepsWhatIsStale(t *testing.T) {
 			}
 			w.start(t)
 			w.mustRun(t, "ADD", bridge)
-			if err := os.Remove(netns); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, os.Remove(netns))
 			for range tt.tries {
 				<-tried
 			}
@@ -74,9 +72,7 @@ func TestSweepsEveryStateDirectory(t *testing.T) {
 	w := newWorld(t, `,"sweepInterval":"1ms"`)
 	w.server.Override = nil
 	netns := filepath.Join(w.dir, "netns")
-	if err := os.WriteFile(netns, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(netns, nil, 0o600))
 	removed := make(chan struct{}, 2)
 	p := w.fake.Plugins["bridge"]
 	w.fake.Plugins["bridge"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
@@ -87,13 +83,9 @@ func TestSweepsEveryStateDirectory(t *testing.T) {
 	}
 	w.start(t)
 	for _, dir := range []string{"/one", "/two"} {
-		if err := w.client.Execute(t.Context(), "ADD", w.args(strings.Replace(conf(bridge), "/of/the/runtime", w.dir+dir, 1))); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, w.client.Execute(t.Context(), "ADD", w.args(strings.Replace(conf(bridge), "/of/the/runtime", w.dir+dir, 1))))
 	}
-	if err := os.Remove(netns); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Remove(netns))
 	<-removed
 	<-removed
 	w.final(t)

@@ -23,6 +23,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/metacni/metacni/internal/nodetest"
+
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
@@ -32,27 +34,19 @@ import (
 func certify(t *testing.T, dir string) (roots *x509.CertPool, args []string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		IsCA: true, BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	secret, err := x509.MarshalECPrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	certFile, keyFile := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
-	if err := errors.Join(os.WriteFile(certFile, cert, 0o600),
-		os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: secret}), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, errors.Join(os.WriteFile(certFile, cert, 0o600),
+		os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: secret}), 0o600)))
 	roots = x509.NewCertPool()
 	roots.AppendCertsFromPEM(cert)
 	return roots, []string{"--cert", certFile, "--key", keyFile}
@@ -70,9 +64,7 @@ func newDesk(t *testing.T, file string, more ...string) *desk {
 	t.Helper()
 	dir := t.TempDir()
 	roots, args := certify(t, dir)
-	if err := os.WriteFile(dir+"/daemon.json", []byte(file), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(dir+"/daemon.json", []byte(file), 0o600))
 	d := &desk{log: &journal{}}
 	d.client.Transport = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -115,26 +107,18 @@ func (l listeningLine) Write(p []byte) (int, error) {
 func (d *desk) ask(t *testing.T, namespace string, kind metav1.GroupVersionKind, object any) *admissionv1.AdmissionResponse {
 	t.Helper()
 	raw, err := json.Marshal(object)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	review := admissionv1.AdmissionReview{Request: &admissionv1.AdmissionRequest{
 		UID: "u1", Kind: kind, Namespace: namespace, Operation: admissionv1.Create, Object: apiruntime.RawExtension{Raw: raw},
 	}}
 	review.SetGroupVersionKind(admissionv1.SchemeGroupVersion.WithKind("AdmissionReview"))
 	body, err := json.Marshal(review)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, d.url+"/validate", bytes.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := d.client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	review = admissionv1.AdmissionReview{}
 	if err := json.NewDecoder(resp.Body).Decode(&review); err != nil || review.Response == nil {
@@ -208,9 +192,7 @@ func TestWebhookHasMetrics(t *testing.T) {
 	d.pod(t, "ns", "[{")
 	d.ask(t, "ns", metav1.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, nil)
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, d.url+"/validate", strings.NewReader("{"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	if resp, err := d.client.Do(req); err != nil || resp.Body.Close() != nil || resp.StatusCode != http.StatusUnsupportedMediaType {
 		t.Fatal(resp, err)
 	}
@@ -218,17 +200,11 @@ func TestWebhookHasMetrics(t *testing.T) {
 		runtime.Gosched()
 	}
 	req, err = http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+d.log.of(t, "serving metrics")[0]["address"].(string)+"/metrics", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	text, err := io.ReadAll(resp.Body)
-	if err := errors.Join(err, resp.Body.Close()); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, errors.Join(err, resp.Body.Close()))
 	got := series(t, string(text))
 	for name, want := range map[string]float64{
 		`multinetd_webhook_requests_total{operation="CREATE",outcome="allowed",resource="network-attachment-definitions"}`: 2,
@@ -255,9 +231,7 @@ func TestMistakesEndTheWebhook(t *testing.T) {
 	dir := t.TempDir()
 	_, cert := certify(t, dir)
 	bad, wrong := filepath.Join(dir, "bad.json"), filepath.Join(dir, "wrong.json")
-	if err := errors.Join(os.WriteFile(bad, []byte("{"), 0o600), os.WriteFile(wrong, []byte(`{"namespaceIsolation":5}`), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, errors.Join(os.WriteFile(bad, []byte("{"), 0o600), os.WriteFile(wrong, []byte(`{"namespaceIsolation":5}`), 0o600)))
 	for want, args := range map[string][]string{
 		"--cert":             {},
 		"--key":              cert[:2],

@@ -13,9 +13,10 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/metacni/metacni/internal/nodetest"
+
 	"github.com/containernetworking/cni/pkg/skel"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/thick"
@@ -60,9 +61,7 @@ func (j *journal) String() string {
 func newWorld(t testing.TB, keys string) *world {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "x") //nolint:usetesting // that of t is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return newWorldIn(t, dir, keys)
 }
@@ -73,13 +72,9 @@ func newWorldIn(t testing.TB, dir, keys string) *world {
 	file := filepath.Join(dir, "daemon.json")
 	text := fmt.Sprintf(`{"socketDir":%q,"queueDir":%q,"cniDir":%q,"logFormat":"json"%s}`,
 		dir+"/run", dir+"/queue", dir+"/state", strings.ReplaceAll(keys, "$DIR", dir))
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(file, []byte(text), 0o600))
 	conf, err := readConfig(nil, file, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	w := &world{dir: dir, logged: &journal{}, states: make(chan string, 2), reasons: make(chan string, 100)}
 	w.daemon = newDaemon(t.Context(), conf, "/daemon/bin", "v0", newLogger(w.logged, conf))
 	w.fake = &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
@@ -110,9 +105,7 @@ func (w *world) begin(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	l, err := w.listen(ctx, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	ended := make(chan error, 1)
 	go func() {
 		ended <- w.serve(ctx, l, func(state string) {
@@ -173,9 +166,7 @@ func (w *world) wantTrace(t *testing.T, want ...string) {
 	t.Helper()
 	got := w.fake.Trace()[w.seen:]
 	w.seen += len(got)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "calls", got, want)
 }
 
 // replayed returns a channel that is closed when the daemon, which has not been
@@ -199,18 +190,12 @@ func (w *world) get(t *testing.T, path string) (int, string) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", w.client.Socket)
 	}}}
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://daemon"+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	a, err := c.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	defer a.Body.Close()
 	body, err := io.ReadAll(a.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	return a.StatusCode, string(body)
 }
 

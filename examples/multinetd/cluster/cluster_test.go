@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/metacni/metacni/internal/nodetest"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/metacni/metacni/examples/multinet/multinet"
@@ -39,9 +41,7 @@ func TestWithoutAClusterEveryMethodDoesNothing(t *testing.T) {
 		t.Fatal("there is a cluster")
 	}
 	stop, err := c.Start(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	defer stop()
 	c.Changed(t.Context(), "c1", "")
 	ctx, end := c.Adding(t.Context(), "c1", "K8S_POD_NAMESPACE=a;K8S_POD_NAME=b")

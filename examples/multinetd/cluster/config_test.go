@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/metacni/metacni/internal/nodetest"
+
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/examples/multinet/multinet"
@@ -18,9 +20,7 @@ func read(t *testing.T, keys string) (Config, error) {
 	t.Helper()
 	c := DefaultConfig()
 	var all map[string]json.RawMessage
-	if err := json.Unmarshal([]byte(keys), &all); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, json.Unmarshal([]byte(keys), &all))
 	for key, field := range c.Keys() {
 		if value, ok := all[key]; ok {
 			if err := json.Unmarshal(value, field); err != nil {
@@ -89,9 +89,7 @@ func TestKeysHaveDefaultsAndAreChecked(t *testing.T) {
 func TestClusterIsFoundInTheEnvironment(t *testing.T) {
 	t.Parallel()
 	token := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(token, []byte("secret"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(token, []byte("secret"), 0o600))
 	inPod := map[string]string{"KUBERNETES_SERVICE_HOST": "10.0.0.1", "NODE_NAME": "n1", "POD_NAMESPACE": "kube-system", "POD_NAME": "d"}
 	for _, tt := range []struct {
 		name   string

@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/metacni/metacni/internal/nodetest"
+
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/kube"
@@ -127,9 +129,7 @@ func TestPassesOverAPodAreMadeOneAfterTheOther(t *testing.T) {
 		r.seen(other)
 		time.Sleep(time.Minute)
 	})
-	if diff := cmp.Diff([]string{`web ["c1"]`, `web ["c2" "c1"]`}, done); diff != "" {
-		t.Errorf("passes (-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "passes", done, []string{`web ["c1"]`, `web ["c2" "c1"]`})
 }
 
 // What an ADD has attached is not compared with an older picture of its pod: the next one
