@@ -100,7 +100,7 @@ func (m *Manager) Add(ctx context.Context, k scratch.Key, t Transaction) ([]dele
 			return err
 		}
 		a := &addition{
-			m: m, t: t, lock: l, whileRunning: scratch.Planned,
+			m: m, t: t, lock: l,
 			r:      scratch.Record[record]{Key: k, Created: time.Now(), Value: record{Type: m.Type, Leftovers: left}},
 			forget: func() error { return m.store().Delete(l, k) },
 		}
@@ -117,15 +117,15 @@ func (m *Manager) Add(ctx context.Context, k scratch.Key, t Transaction) ([]dele
 // An addition is a Transaction that is carried out. It adds the delegates of r
 // from first on.
 type addition struct {
-	m            *Manager
-	t            Transaction
-	lock         *scratch.Lock
-	r            scratch.Record[record]
-	first        int
-	whileRunning scratch.State
-	recorded     bool         // whether a plan has been recorded
-	undoing      bool         // whether the record says that the plan is being undone
-	forget       func() error // makes the record what it was before the addition
+	m        *Manager
+	t        Transaction
+	lock     *scratch.Lock
+	r        scratch.Record[record]
+	first    int
+	part     bool         // the record is that of an attachment which is there
+	recorded bool         // whether a plan has been recorded
+	undo     *walk        // notes what of the plan is undone
+	forget   func() error // makes the record what it was before the addition
 }
 
 // do carries out the first plan that can be.
@@ -232,20 +232,26 @@ func (a *addition) try(ctx context.Context, plan []delegate.Attachment, taken []
 	if err := a.check(plan, taken); err != nil {
 		return nil, false, err
 	}
-	a.r.State = a.whileRunning
+	a.r.State = scratch.Planned
+	if a.part {
+		a.r.State = scratch.Partial
+	}
 	a.r.Value.Delegates = slices.Concat(a.r.Value.Delegates[:a.first], entries(a.m.Root, plan))
 	for i := range plan {
 		e := &a.r.Value.Delegates[a.first+i]
-		e.Half = a.whileRunning == scratch.Partial
-		e.New = e.Half
+		e.Half, e.New = a.part, a.part
 	}
 	if err := a.m.put(ctx, a.lock, a.r); err != nil {
 		return nil, true, err
 	}
-	a.recorded, a.undoing = true, false
+	a.recorded = true
+	a.undo = &walk{m: a.m, lock: a.lock, r: &a.r, part: a.part, undo: true, verdicts: make([]verdict, len(a.r.Value.Delegates))}
+	for i := range plan {
+		a.undo.verdicts[a.first+i] = goes
+	}
 	added, final, err = a.carryOut(ctx, plan)
 	if err != nil && undone(err) {
-		if left := a.m.removeFiles(filesOf(a.r.Value.Delegates[a.first:], every)); left != nil {
+		if left := a.m.removeFiles(a.undo.files()); left != nil {
 			a.keep(nil)
 			err = &delegate.UndoError{Err: err, Undo: left}
 		}
@@ -267,7 +273,7 @@ func (a *addition) carryOut(ctx context.Context, plan []delegate.Attachment) (ad
 	var noteErr error
 	added, err = a.m.invoker().AddAll(ctx, plan, func(i int, d delegate.Attached) error {
 		if d.Gone != nil {
-			a.noteGone(i, d)
+			a.undo.gone(a.first+i, d.Gone)
 			return nil
 		}
 		e := &a.r.Value.Delegates[a.first+i]
@@ -275,7 +281,7 @@ func (a *addition) carryOut(ctx context.Context, plan []delegate.Attachment) (ad
 		if left--; left == 0 && a.t.Adjust == nil {
 			a.settle()
 		}
-		if a.whileRunning == scratch.Partial {
+		if a.part {
 			noteErr = a.m.store().Note(a.lock, a.r) // with the last plugin several delegates change
 		} else {
 			noteErr = a.m.store().NoteChange(a.lock, a.r, change{At: a.first + i, Result: e.Result, Unfinished: e.Unfinished})
@@ -295,9 +301,9 @@ func (a *addition) carryOut(ctx context.Context, plan []delegate.Attachment) (ad
 	for i, d := range reported { // undo uses the plugins' results
 		a.r.Value.Delegates[a.first+i].Result = d.Result
 	}
-	a.noteUndoing() // should this process die while it undoes them
+	a.undo.mark() // should this process die while it undoes them
 	return nil, final, a.m.invoker().Undo(ctx, reported, err, func(i int, d delegate.Attached) error {
-		a.noteGone(i, d)
+		a.undo.gone(a.first+i, d.Gone)
 		return nil
 	})
 }
@@ -311,20 +317,6 @@ func (a *addition) settle() {
 	a.r.State = a.r.Value.whole()
 }
 
-// noteGone records which plugins of the i'th delegate have been undone. If nothing
-// is left of any delegate it does nothing, because the record is removed next.
-func (a *addition) noteGone(i int, d delegate.Attached) {
-	es := a.r.Value.Delegates[a.first:]
-	es[i].Gone = d.Gone
-	switch {
-	case !slices.ContainsFunc(es, entry.left):
-	case a.undoing: // all of a large record for each of its plugins would take long
-		_ = a.m.store().NoteChange(a.lock, a.r, change{At: a.first + i, Gone: d.Gone})
-	default:
-		a.noteUndoing()
-	}
-}
-
 // keep records that everything in the plan is gone except left.
 func (a *addition) keep(left []delegate.Attached) {
 	for i := range a.r.Value.Delegates[a.first:] {
@@ -336,22 +328,7 @@ func (a *addition) keep(left []delegate.Attached) {
 		}
 		e.Gone = allOf(e.Network)
 	}
-	a.noteUndoing()
-}
-
-// noteUndoing records that the plan is being undone, so that a Del knows after a crash
-// that plugins may have been told to release something. It ignores errors: the undo must
-// go on when the disk is full.
-func (a *addition) noteUndoing() {
-	a.r.State = scratch.Leftover
-	if a.whileRunning == scratch.Partial {
-		a.r.State = scratch.Partial
-		for i := range a.r.Value.Delegates[a.first:] {
-			e := &a.r.Value.Delegates[a.first+i]
-			e.Half, e.New = true, true
-		}
-	}
-	a.undoing = a.m.store().Note(a.lock, a.r) == nil
+	a.undo.mark()
 }
 
 // conclude runs Adjust and Report after the plugins. reported holds the plugins'
@@ -364,7 +341,7 @@ func (a *addition) conclude(ctx context.Context, reported, added []delegate.Atta
 		if err := checkAdjusted(reported, added); err != nil {
 			return false, err
 		}
-		adjusted := a.whileRunning == scratch.Partial // then several delegates change
+		adjusted := a.part // then several delegates change
 		for i, d := range added {
 			adjusted = adjusted || string(d.Result) != string(reported[i].Result)
 			a.r.Value.Delegates[a.first+i].Result = d.Result

@@ -138,13 +138,14 @@ func (m *Manager) Release(ctx context.Context, k scratch.Key, keep func(context.
 		return fail(OpRelease, k, impossible("there is no function that writes the attachment down for the other program"))
 	}
 	return fail(OpRelease, k, m.withRecord(ctx, k, func(ctx context.Context, l *scratch.Lock, r scratch.Record[record]) error {
-		if !r.State.Attached() || m.record(r).outlived() {
-			return m.remove(ctx, l, k, nil)
+		if m.record(r).over() == everything {
+			_, err := m.remove(ctx, l, k, errand{})
+			return err
 		}
 		if len(r.Value.Leftovers) > 0 {
 			return errLeftovers
 		}
-		err := m.drop(ctx, l, &r, nil, func(e entry) bool { return e.Half || e.IfName != k.IfName })
+		err := m.drop(ctx, l, &r, errand{which: func(e entry) bool { return e.Half || e.IfName != k.IfName }})
 		if err == nil {
 			err = m.removeFiles(r.Value.Sources)
 		}
@@ -152,7 +153,7 @@ func (m *Manager) Release(ctx context.Context, k scratch.Key, keep func(context.
 			err = keep(ctx, m.record(r))
 		}
 		if err == nil {
-			err = m.removeFiles(filesOf(r.Value.Delegates, every))
+			err = m.removeFiles(r.Value.files())
 		}
 		if err == nil {
 			err = m.store().Delete(l, k)

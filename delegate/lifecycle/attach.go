@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"slices"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/scratch"
@@ -31,7 +30,7 @@ func (m *Manager) Attach(ctx context.Context, k scratch.Key, t Transaction) ([]d
 		if err != nil {
 			return err
 		}
-		leftErr := m.drop(ctx, l, &before, nil, halfDone)
+		leftErr := m.drop(ctx, l, &before, errand{which: halfDone})
 		added, err = m.attachTo(ctx, l, before, t)
 		if errors.Is(err, ErrPlan) {
 			err = also(err, leftErr) // its interface name may be why
@@ -44,7 +43,7 @@ func (m *Manager) Attach(ctx context.Context, k scratch.Key, t Transaction) ([]d
 // attachTo carries out t, and adds what it attaches to the record before.
 func (m *Manager) attachTo(ctx context.Context, l *scratch.Lock, before scratch.Record[record], t Transaction) ([]delegate.Attached, error) {
 	a := &addition{
-		m: m, t: t, lock: l, r: before, whileRunning: scratch.Partial,
+		m: m, t: t, lock: l, r: before, part: true,
 		forget: func() error { return m.store().Note(l, before) },
 	}
 	return a.do(ctx)
@@ -61,7 +60,7 @@ func (m *Manager) Detach(ctx context.Context, k scratch.Key, ifname string) erro
 		return fail(OpDetach, k, impossible("only DEL removes the attachment's own interface"))
 	}
 	return fail(OpDetach, k, m.withRecord(ctx, k, func(ctx context.Context, l *scratch.Lock, r scratch.Record[record]) error {
-		return m.drop(ctx, l, &r, nil, func(e entry) bool { return e.IfName == ifname })
+		return m.drop(ctx, l, &r, errand{which: func(e entry) bool { return e.IfName == ifname }})
 	}))
 }
 
@@ -87,33 +86,4 @@ func (m *Manager) added(k scratch.Key) (scratch.Record[record], error) {
 		return r, ErrNotAdded
 	}
 	return r, err
-}
-
-// drop detaches the delegates of r for which which is true, and takes them out
-// of the record. It records first that it does: what a plugin has begun to remove
-// is not attached any more.
-func (m *Manager) drop(ctx context.Context, l *scratch.Lock, r *scratch.Record[record], how *removing, which func(entry) bool) error {
-	if !slices.ContainsFunc(r.Value.Delegates, which) {
-		return nil
-	}
-	noteTold(r)
-	whole := func(e entry) bool { return !e.Half && which(e) }
-	if r.State.Attached() && slices.ContainsFunc(r.Value.Delegates, whole) {
-		r.State = scratch.Partial
-		for i, e := range r.Value.Delegates {
-			r.Value.Delegates[i].Half = e.Half || which(e)
-		}
-		_ = m.store().Note(l, *r) // it must work when the disk is full
-	}
-	if err := m.detach(ctx, l, r, how, which); err != nil {
-		return err
-	}
-	if err := m.removeFiles(filesOf(r.Value.Delegates, which)); err != nil {
-		return err
-	}
-	r.Value.Delegates = slices.DeleteFunc(r.Value.Delegates, which)
-	if r.State == scratch.Partial {
-		r.State = r.Value.whole()
-	}
-	return m.store().Note(l, *r) // lost with the power, it costs one more DEL
 }

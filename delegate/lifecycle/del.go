@@ -1,22 +1,17 @@
 package lifecycle
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/internal/terse"
-	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -72,8 +67,8 @@ func (m *Manager) Del(ctx context.Context, r Removal) error {
 		return nil
 	}
 	err := m.locked(ctx, k.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
-		how := &removing{given: r.NetNS}
-		if found, err := m.removeRecord(ctx, l, k, how); err != nil || found {
+		e := errand{given: r.NetNS, stale: m.Stale}
+		if found, err := m.remove(ctx, l, k, e); err != nil || found {
 			return err
 		}
 		recorded, err := m.renamed(ctx, l, k)
@@ -82,7 +77,8 @@ func (m *Manager) Del(ctx context.Context, r Removal) error {
 		}
 		if recorded != k {
 			r.Key = recorded // an answer is about the record that there is
-			return m.remove(ctx, l, recorded, how)
+			_, err := m.remove(ctx, l, recorded, e)
+			return err
 		}
 		if r.Adopt == nil {
 			return nil
@@ -94,7 +90,8 @@ func (m *Manager) Del(ctx context.Context, r Removal) error {
 		if adopted, err := m.adopt(ctx, l, a); err != nil || !adopted {
 			return err
 		}
-		return m.remove(ctx, l, k, how)
+		_, err = m.remove(ctx, l, k, e)
+		return err
 	})
 	return fail(OpDel, k, m.answer(r, err))
 }
@@ -180,228 +177,4 @@ func (m *Manager) nothing(k scratch.Key) bool {
 		return false
 	}
 	return m.unrecorded(k)
-}
-
-// removing says how an attachment is removed. Nil is the same as the zero value. Several
-// goroutines may share one.
-type removing struct {
-	given  string // the namespace that came with the DEL
-	others bool   // another program may have removed the attachment already
-
-	// current returns the network of an attachment as it is configured now. It is
-	// tried if the recorded one fails, see detachAs.
-	current func(delegate.Attachment) (netconf.Network, bool)
-}
-
-// remove runs the DELs of what is recorded under k and deletes the record.
-func (m *Manager) remove(ctx context.Context, l *scratch.Lock, k scratch.Key, how *removing) error {
-	_, err := m.removeRecord(ctx, l, k, how)
-	return err
-}
-
-// removeRecord is remove, and reports whether there was a record.
-func (m *Manager) removeRecord(ctx context.Context, l *scratch.Lock, k scratch.Key, how *removing) (found bool, err error) {
-	how = cmp.Or(how, &removing{})
-	err = m.store().Consume(ctx, l, k, func(ctx context.Context, r scratch.Record[record]) error {
-		found = true
-		if err := checkStale(ctx, r.Created); err != nil {
-			return err
-		}
-		if leaving(r) == scratch.Deleting {
-			if err := m.removeEach(ctx, l, &r, how); err != nil || len(r.Value.Leftovers) == 0 {
-				return m.giveUp(ctx, l, r, how.given, err)
-			}
-			r.Value.Delegates = nil
-		}
-		if len(r.Value.Leftovers) > 0 {
-			r.Value = record{Type: r.Value.Type, Delegates: append(r.Value.Delegates, r.Value.Leftovers...)}
-			noteTold(&r)
-			r.Value.Delegates = distinct(r.Value.Delegates)
-			r.State = scratch.Leftover
-			_ = m.store().Note(l, r)
-		}
-		err := m.removeEach(ctx, l, &r, how)
-		return m.giveUp(ctx, l, r, how.given, err)
-	})
-	return found, err
-}
-
-// removeEach removes the delegates of r with their files.
-func (m *Manager) removeEach(ctx context.Context, l *scratch.Lock, r *scratch.Record[record], how *removing) error {
-	noteTold(r)
-	if state := leaving(*r); state != r.State {
-		r.State = state
-		_ = m.store().NoteChange(l, *r, change{}) // DEL must work when the disk is full
-	}
-	which, files := every, r.Value.Sources
-	if m.anew(*r) {
-		which, files = func(e entry) bool { return !e.Adopted }, nil
-	}
-	var errs []error
-	if r.State == scratch.Leftover {
-		// A DEL would remove the interface that another attachment has by now.
-		used := m.usedBeside(ctx, l, r.Key)
-		which = func(e entry) bool { return !slices.Contains(used, e.IfName) }
-		for _, e := range r.Value.Delegates {
-			if !e.over() && !which(e) {
-				errs = append(errs, fmt.Errorf("the interface %s is another attachment's by now", e.IfName))
-			}
-		}
-	}
-	err := m.detach(ctx, l, r, how, which)
-	if err != nil && how.current != nil && m.detachAs(ctx, r, how.current, which) {
-		err = nil
-	}
-	if err := errors.Join(append(errs, err)...); err != nil {
-		return err
-	}
-	return m.removeFiles(append(filesOf(r.Value.Delegates, every), files...))
-}
-
-// usedBeside returns the interfaces that the container of k has by its other records,
-// without leftovers.
-func (m *Manager) usedBeside(ctx context.Context, l *scratch.Lock, k scratch.Key) (names []string) {
-	rs, err := m.store().Container(ctx, k.ContainerID)
-	_ = except(err, func(err error) bool { // of a damaged record the key's interface is known
-		if e := (*scratch.Error)(nil); errors.As(err, &e) && e.Key != k {
-			names = append(names, e.Key.IfName)
-		}
-		return true
-	})
-	for _, r := range rs {
-		if r.Key == k || r.State == scratch.Leftover {
-			continue
-		}
-		for _, e := range r.Value.Delegates {
-			names = append(names, e.IfName)
-		}
-	}
-	return names
-}
-
-// noteTold notes in r, which has just been read, which delegates may have been told
-// to release something: all but those that are attached. A process that has died in
-// a DEL or in an undo may have noted nothing more than that it had begun.
-func noteTold(r *scratch.Record[record]) {
-	for i, e := range r.Value.Delegates {
-		if e.Gone == nil && (e.Half || !r.State.Attached()) {
-			r.Value.Delegates[i].Gone = []int{}
-		}
-	}
-}
-
-// detachAs runs DELs with the networks as they are configured now, if they have
-// the same plugins. It does so for delegates that never were attached and whose
-// DEL fails: a mistake in the recorded configuration may be why. It reports
-// whether nothing of r is left.
-func (m *Manager) detachAs(ctx context.Context, r *scratch.Record[record], current func(delegate.Attachment) (netconf.Network, bool), which func(entry) bool) bool {
-	look := looking(m.Root)
-	for i, e := range r.Value.Delegates {
-		if !which(e) || !e.left() || e.Result != nil || r.Value.Adopted && !e.Half { // an adopted one is attached, even without a result
-			continue
-		}
-		a := e.attached(r.Key.ContainerID, func(n netns) string { return n.forDel(look, "") })
-		now, ok := current(a.Attachment)
-		if !ok || kind(now) != kind(e.Network) || now.Equal(e.Network) {
-			continue
-		}
-		a.Network = now
-		if m.invoker().Del(ctx, a) == nil {
-			r.Value.Delegates[i].Gone = allOf(e.Network)
-		}
-	}
-	return !slices.ContainsFunc(r.Value.Delegates, func(e entry) bool { return which(e) && e.left() })
-}
-
-// detach runs the DELs of the delegates of r for which which is true. It notes in
-// r and on disk each plugin that is gone. The last it notes in r only, because the
-// caller removes all these delegates.
-func (m *Manager) detach(ctx context.Context, l *scratch.Lock, r *scratch.Record[record], how *removing, which func(entry) bool) error {
-	how = cmp.Or(how, &removing{})
-	var at []int
-	var as []delegate.Attached
-	look := looking(m.Root)
-	// Another program may have removed it: one that had recorded it, or the
-	// runtime while our plugin was not installed.
-	others := how.others || r.Value.Adopted && m.anyMissing(r.Value.Sources) || m.record(*r).netnsGone(look)
-	for i, e := range r.Value.Delegates {
-		if !which(e) {
-			continue
-		}
-		if others && e.Gone == nil {
-			e.Gone = []int{}
-		}
-		at = append(at, i)
-		as = append(as, e.attached(r.Key.ContainerID, func(n netns) string { return n.forDel(look, how.given) }))
-	}
-	m.disown(ctx, r.Key, as)
-	return m.invoker().DelAll(ctx, as, func(i int, a delegate.Attached) error {
-		r.Value.Delegates[at[i]].Gone = a.Gone
-		switch {
-		case !slices.ContainsFunc(at, func(i int) bool { return r.Value.Delegates[i].left() }):
-		case r.State.Attached():
-			_ = m.store().Note(l, *r) // as above
-		default:
-			_ = m.store().NoteChange(l, *r, change{At: at[i], Gone: a.Gone})
-		}
-		return nil
-	})
-}
-
-// A givenUpError is why the record of a DEL stays although the runtime may let
-// the container go.
-type givenUpError struct{ error }
-
-func (e *givenUpError) Unwrap() error { return e.error }
-
-// maxWhy bounds how many bytes of an error are recorded.
-const maxWhy = 2 << 10
-
-// giveUp counts the failure err of removing r and returns err. It returns a
-// givenUpError after [Manager.DelTries] failures, when nothing of r is attached any
-// more, and when r never was attached and none of its interfaces is there. given is
-// the namespace that came with the DEL.
-func (m *Manager) giveUp(ctx context.Context, l *scratch.Lock, r scratch.Record[record], given string, err error) error {
-	if err == nil {
-		return nil
-	}
-	why := terse.Line(err.Error())
-	r.State = leaving(r)
-	r.Value.Tries++
-	r.Value.Why = strings.ToValidUTF8(why[:min(len(why), maxWhy)], "")
-	noted := m.store().Note(l, r) // when the disk is full the failure is not counted
-	if noted == nil && !slices.ContainsFunc(r.Value.Delegates, entry.left) {
-		return &givenUpError{err}
-	}
-	if r.State == scratch.Leftover && !m.there(r, given, m.usedBeside(ctx, l, r.Key)) {
-		return &givenUpError{err}
-	}
-	if m.DelTries == 0 || r.Value.Tries < m.DelTries || !m.vanished(r, given) {
-		return err
-	}
-	return &givenUpError{err}
-}
-
-// there reports whether an interface that is left of r may be in the namespace of its
-// container. Those of used are other attachments'.
-func (m *Manager) there(r scratch.Record[record], given string, used []string) bool {
-	look := looking(m.Root)
-	return slices.ContainsFunc(r.Value.Delegates, func(e entry) bool {
-		if !e.left() || slices.Contains(used, e.IfName) {
-			return false
-		}
-		path := e.NetNS.forDel(look, given)
-		if path == "" {
-			return false // there is no namespace, or it is another container's
-		}
-		names, err := m.interfaceNames(path)
-		return err != nil || len(names) == 0 || slices.Contains(names, e.IfName) // each has lo
-	})
-}
-
-// vanished reports whether the container of r has no network namespace any more.
-// If none is recorded, it is true when the DEL came without one.
-func (m *Manager) vanished(r scratch.Record[record], given string) bool {
-	known := slices.ContainsFunc(r.Value.Delegates, func(e entry) bool { return e.NetNS.Path != "" })
-	return !known && given == "" || m.record(r).NetNSGone()
 }

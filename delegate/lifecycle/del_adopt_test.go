@@ -90,8 +90,8 @@ func TestQueuedDelGoesByTheTimeOfTheOtherProgram(t *testing.T) {
 				n.adopt(a, true)
 			}
 			ran := len(n.trace())
-			ctx := WithStale(t.Context(), func(recorded time.Time) (bool, error) { return recorded.After(queued), nil })
-			if err := n.Del(ctx, elsewhere(a, &calls)); err != nil {
+			n.Stale = func(recorded time.Time) (bool, error) { return recorded.After(queued), nil }
+			if err := n.Del(t.Context(), elsewhere(a, &calls)); err != nil {
 				t.Error(err)
 			}
 			if got := n.trace()[ran:]; (len(got) == 0) != later {

@@ -16,18 +16,19 @@ import (
 // be removed of a leftover. It fails with ErrAdded when k is attached.
 func (m *Manager) clear(ctx context.Context, l *scratch.Lock, k scratch.Key) ([]entry, error) {
 	r, err := m.store().Get(k)
-	var how *removing
+	e := errand{}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
 	case err != nil:
 		return nil, err
 	case r.State.Attached():
-		if how = m.ended(r); how == nil {
+		var over bool
+		if over, e.others = m.ended(r); !over {
 			return nil, ErrAdded
 		}
 	}
-	err = m.remove(ctx, l, k, how)
+	_, err = m.remove(ctx, l, k, e)
 	if err == nil {
 		return nil, nil
 	}
@@ -38,16 +39,14 @@ func (m *Manager) clear(ctx context.Context, l *scratch.Lock, k scratch.Key) ([]
 	return nil, fmt.Errorf("what was attached before cannot be removed: %w", err)
 }
 
-// ended returns how r, which is attached, is removed when its network namespace is
-// gone or has lost its interface. Otherwise it returns nil.
-func (m *Manager) ended(r scratch.Record[record]) *removing {
-	switch {
-	case m.record(r).outlived():
-		return &removing{}
-	case m.lost(r):
-		return &removing{others: true}
+// ended reports whether r, which is attached, is to be removed although no DEL came: its
+// network namespace is gone or, by the act of others, its interface.
+func (m *Manager) ended(r scratch.Record[record]) (over, others bool) {
+	if m.record(r).over() == everything {
+		return true, false
 	}
-	return nil
+	others = m.lost(r)
+	return others, others
 }
 
 // there returns the container's records without the damaged ones. First it removes the
@@ -65,8 +64,8 @@ func (a *addition) there(ctx context.Context) ([]scratch.Record[record], error) 
 		if r.Key == a.r.Key || !r.State.Attached() || ctx.Err() != nil {
 			continue
 		}
-		if how := a.m.ended(r); how != nil {
-			_ = a.m.remove(ctx, a.lock, r.Key, how) // if it fails the record stays, and its names are in use
+		if over, others := a.m.ended(r); over {
+			_, _ = a.m.remove(ctx, a.lock, r.Key, errand{others: others}) // if it fails the record stays, and its names are in use
 			cleared = true
 		}
 	}

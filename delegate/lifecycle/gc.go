@@ -124,7 +124,6 @@ func (m *Manager) collect(ctx context.Context, g *garbage) error {
 			seen[r.Key] = r.Updated
 		}
 	}
-	how := &removing{}
 	var errs []error
 	for _, k := range stale {
 		if ctx.Err() != nil {
@@ -138,9 +137,9 @@ func (m *Manager) collect(ctx context.Context, g *garbage) error {
 			case !r.Updated.Equal(seen[k]):
 				return nil // it has been changed, or deleted and made again
 			case slices.IndexFunc(r.Value.Delegates, func(e entry) bool { return !g.collectable(e) }) >= 0:
-				err = m.drop(ctx, l, &r, how, g.collectable)
+				err = m.drop(ctx, l, &r, errand{which: g.collectable})
 			default:
-				err = m.remove(ctx, l, k, how)
+				_, err = m.remove(ctx, l, k, errand{})
 			}
 			g.failed[k] = err != nil
 			return err

@@ -77,6 +77,12 @@ type Manager struct {
 	// the attachment fails. Zero means no bound.
 	DelTries int
 
+	// Stale, if not nil, is for DELs that may be older than the attachment, such as
+	// those from a queue. Del calls it with the time when the attachment was recorded,
+	// while it has the lock of the container. If Stale returns true or an error, Del
+	// changes nothing and returns nil or the error.
+	Stale func(recorded time.Time) (bool, error)
+
 	// InterfaceNames returns the names in use in the network namespace at a
 	// path, for Add and Attach. Nil means [ifname.Taken] for paths in Root. A
 	// path that does not exist, is not a network namespace or must not be

@@ -12,7 +12,7 @@ import (
 
 // sweep is what a Sweeper does about one attachment.
 func (w *world) sweep(ctx context.Context, k scratch.Key) error {
-	_, err := (&Sweeper{Manager: w.m}).remove(ctx, k, nil)
+	_, err := (&Sweeper{Manager: w.m}).remove(ctx, k, errand{})
 	return err
 }
 

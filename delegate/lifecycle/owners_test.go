@@ -58,7 +58,7 @@ func TestOwnersThatComeAndGoWhileManyAreRemoved(t *testing.T) {
 		"Sweep": func(n *node) {
 			s := &Sweeper{Manager: n.Manager}
 			for _, k := range []string{"d0", "d1", "d2", "d3"} { // one after another
-				done, err := s.remove(n.t.Context(), key(k, "eth0"), &removing{})
+				done, err := s.remove(n.t.Context(), key(k, "eth0"), errand{})
 				if !done || err != nil {
 					n.t.Error(k, done, err)
 				}

@@ -224,7 +224,7 @@ func (p *pass) detach(ctx context.Context, l *scratch.Lock, r scratch.Record[rec
 	d := Reconciled{Op: OpDetach, Attached: p.m.record(r).Attached[i]}
 	d.Wanted, _ = p.r.Recorded(d.Attached)
 	name := d.Attached.IfName
-	err := p.m.drop(ctx, l, &r, nil, func(e entry) bool { return e.IfName == name })
+	err := p.m.drop(ctx, l, &r, errand{which: func(e entry) bool { return e.IfName == name }})
 	d.Err = fail(OpDetach, p.k, because(ctx, err))
 	p.stuck[name] = err != nil
 	p.done = append(p.done, d)

@@ -64,7 +64,27 @@ func (r Record) netnsGone(look func(path string) netns) bool {
 // Stale reports whether a [Sweeper] would remove r or a part of it, unless an
 // operation on its container is running. It is false for an added record for
 // which no network namespace was found at ADD.
-func (r Record) Stale() bool { return r.State != scratch.Added || r.outlived() }
+func (r Record) Stale() bool { return r.over() != nothing }
+
+// An extent is how much of a record is over, whoever looks at it.
+type extent int
+
+const (
+	nothing    extent = iota
+	halves            // what is half done
+	everything        // it is not attached, or its container is gone
+)
+
+// over returns how much of r is to be removed.
+func (r Record) over() extent {
+	switch {
+	case !r.State.Attached() || r.outlived():
+		return everything
+	case r.State == scratch.Partial:
+		return halves
+	}
+	return nothing
+}
 
 // outlived reports whether the container had a network namespace that is gone.
 func (r Record) outlived() bool {
@@ -267,18 +287,21 @@ func entries(root string, plan []delegate.Attachment) []entry {
 	return es
 }
 
-// filesOf returns the files that go with those of es for which which is true.
-func filesOf(es []entry, which func(entry) bool) (files []string) {
-	for _, e := range es {
-		if which(e) {
-			files = append(files, e.Files...)
-		}
+// state returns how far e has come in a record whose state is whole: Planned, Added,
+// Deleting or, if its plugins may have been told to release what they never completed,
+// Leftover.
+func (e entry) state(whole scratch.State) scratch.State {
+	never := e.New || whole == scratch.Planned || whole == scratch.Leftover
+	switch {
+	case whole.Attached() && !e.Half:
+		return scratch.Added
+	case !never:
+		return scratch.Deleting
+	case e.Gone == nil:
+		return scratch.Planned
 	}
-	return files
+	return scratch.Leftover
 }
-
-// every is true for every delegate.
-func every(entry) bool { return true }
 
 // halfDone reports whether e, in a partial record, is to be removed.
 func halfDone(e entry) bool { return e.Half }
@@ -306,9 +329,13 @@ func distinct(es []entry) []entry {
 // leaving is the state of r while it is being removed: Leftover if nothing of what is
 // left of it was ever attached.
 func leaving(r scratch.Record[record]) scratch.State {
-	left := slices.DeleteFunc(slices.Clone(r.Value.Delegates), func(e entry) bool { return !e.left() })
-	old := func(e entry) bool { return !e.New }
-	if r.State == scratch.Planned || r.State == scratch.Leftover || len(left) > 0 && !slices.ContainsFunc(left, old) {
+	any, ever := false, false
+	for _, e := range r.Value.Delegates {
+		was := e.state(r.State)
+		any = any || e.left()
+		ever = ever || e.left() && (was == scratch.Added || was == scratch.Deleting)
+	}
+	if r.State == scratch.Planned || r.State == scratch.Leftover || any && !ever {
 		return scratch.Leftover
 	}
 	return scratch.Deleting
@@ -320,6 +347,14 @@ func allOf(n netconf.Network) (plugins []int) {
 		plugins = append(plugins, i)
 	}
 	return plugins
+}
+
+// files returns those that go with the attachments of r.
+func (r record) files() (files []string) {
+	for _, e := range r.Delegates {
+		files = append(files, e.Files...)
+	}
+	return files
 }
 
 // whole returns the state of r, which is attached: Partial if some delegate is

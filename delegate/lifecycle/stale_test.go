@@ -25,7 +25,7 @@ func TestStaleDelChangesNothing(t *testing.T) {
 		stale bool
 		err   error
 	}{{true, nil}, {false, unknown}} {
-		ctx := WithStale(t.Context(), func(recorded time.Time) (bool, error) {
+		n.Stale = func(recorded time.Time) (bool, error) {
 			if !recorded.Equal(records[0].Created) {
 				t.Errorf("recorded %v, want %v", recorded, records[0].Created)
 			}
@@ -33,8 +33,8 @@ func TestStaleDelChangesNothing(t *testing.T) {
 				t.Error("the container is not locked")
 			}
 			return tt.stale, tt.err
-		})
-		if err := n.Del(ctx, Removal{Key: eth0}); !errors.Is(err, tt.err) {
+		}
+		if err := n.Del(t.Context(), Removal{Key: eth0}); !errors.Is(err, tt.err) {
 			t.Errorf("%v, want %v", err, tt.err)
 		}
 	}
@@ -42,12 +42,12 @@ func TestStaleDelChangesNothing(t *testing.T) {
 		t.Errorf("calls %q", got[len(before):])
 	}
 	n.wantRecords("c1/eth0 added")
-	ctx := WithStale(t.Context(), func(time.Time) (bool, error) { return false, nil })
-	if err := n.Del(ctx, Removal{Key: eth0}); err != nil {
+	n.Stale = func(time.Time) (bool, error) { return false, nil }
+	if err := n.Del(t.Context(), Removal{Key: eth0}); err != nil {
 		t.Fatal(err)
 	}
 	n.wantRecords()
-	if err := n.Del(ctx, Removal{Key: eth0}); err != nil {
+	if err := n.Del(t.Context(), Removal{Key: eth0}); err != nil {
 		t.Errorf("without a record: %v", err)
 	}
 }

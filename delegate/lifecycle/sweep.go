@@ -134,7 +134,7 @@ func (s *Sweeper) Sweep(ctx context.Context) (Sweep, error) {
 				current[name] = r
 			}
 		}
-		if !s.stale(r) {
+		if s.over(r) == nothing {
 			continue
 		}
 		found[r.Key] = true
@@ -152,8 +152,8 @@ func (s *Sweeper) Sweep(ctx context.Context) (Sweep, error) {
 	slices.SortStableFunc(due, func(a, b scratch.Key) int { return s.due(a).Compare(s.due(b)) })
 	batch := due[:min(len(due), cmp.Or(s.Batch, defaultBatch))]
 	swept.Waiting += len(due) - len(batch)
-	how := &removing{current: func(a delegate.Attachment) (netconf.Network, bool) { return s.current(a, current) }}
-	s.each(batch, func(k scratch.Key) (bool, error) { return s.remove(ctx, k, how) }, func(k scratch.Key, done bool, err error) {
+	e := errand{current: func(a delegate.Attachment) (netconf.Network, bool) { return s.current(a, current) }}
+	s.each(batch, func(k scratch.Key) (bool, error) { return s.remove(ctx, k, e) }, func(k scratch.Key, done bool, err error) {
 		switch {
 		case err == nil && !done, err != nil && ctx.Err() != nil: // the end of ctx may be why
 			swept.Waiting++
@@ -229,7 +229,7 @@ func (s *Sweeper) each(ks []scratch.Key, do func(scratch.Key) (bool, error), aft
 
 // remove removes what is stale of k. done is false if nothing is stale, or if
 // another operation is working on the container.
-func (s *Sweeper) remove(ctx context.Context, k scratch.Key, how *removing) (done bool, err error) {
+func (s *Sweeper) remove(ctx context.Context, k scratch.Key, e errand) (done bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.Timeout, defaultTimeout))
 	defer cancel()
 	if s.Begin != nil {
@@ -247,23 +247,27 @@ func (s *Sweeper) remove(ctx context.Context, k scratch.Key, how *removing) (don
 		if err != nil {
 			return except(err, notThere)
 		}
-		if !s.stale(m.record(r)) {
-			return nil
+		switch s.over(m.record(r)) {
+		case everything:
+			done = true
+			_, err = m.remove(ctx, l, k, e)
+		case halves:
+			done = true
+			e.which = halfDone
+			err = m.drop(ctx, l, &r, e)
 		}
-		done = true
-		if r.State == scratch.Partial && !s.gone(m.record(r)) {
-			return m.drop(ctx, l, &r, how, halfDone)
-		}
-		return m.remove(ctx, l, k, how)
+		return err
 	})
 	return done, fail(OpSweep, k, err)
 }
 
-// stale reports whether r, or a part of it, is to be removed.
-func (s *Sweeper) stale(r Record) bool { return r.Stale() || s.gone(r) }
-
-// gone reports whether the container of r is gone.
-func (s *Sweeper) gone(r Record) bool { return r.outlived() || s.Unseen && r.NetNSGone() }
+// over returns what the Sweeper removes of r.
+func (s *Sweeper) over(r Record) extent {
+	if s.Unseen && r.NetNSGone() {
+		return everything
+	}
+	return r.over()
+}
 
 // current returns the network of a as it is now.
 func (s *Sweeper) current(a delegate.Attachment, known map[string]Record) (netconf.Network, bool) {

@@ -47,8 +47,9 @@ type Process struct {
 	// ended. Zero means [DefaultUndoTimeout].
 	UndoTimeout time.Duration
 
-	// InterfaceNames is the field of [lifecycle.Manager].
+	// InterfaceNames and Stale are fields of [lifecycle.Manager].
 	InterfaceNames func(netns string) ([]string, error)
+	Stale          func(recorded time.Time) (bool, error)
 
 	// Observer is the field of [delegate.Invoker].
 	Observer func(context.Context, delegate.Event) (context.Context, func(error))
@@ -65,7 +66,9 @@ func (p Process) NewManager(dir, typ string, path []string) *lifecycle.Manager {
 	if invoker.UndoTimeout == 0 {
 		invoker.UndoTimeout = DefaultUndoTimeout
 	}
-	return &lifecycle.Manager{Dir: dir, Type: typ, Root: string(p.Root), InterfaceNames: p.InterfaceNames, DelTries: delTries, Invoker: invoker}
+	return &lifecycle.Manager{
+		Dir: dir, Type: typ, Root: string(p.Root), InterfaceNames: p.InterfaceNames, Stale: p.Stale, DelTries: delTries, Invoker: invoker,
+	}
 }
 
 // exec is the Exec of p, or what nil means.

@@ -15,7 +15,6 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/status"
 )
@@ -96,7 +95,7 @@ func (sv *service) inTurn(ctx, client context.Context, op *operation, ev *Event)
 		if done, err := sv.stale(op.order, time.Time{}); done || err != nil {
 			return err
 		}
-		ctx = lifecycle.WithStale(ctx, func(recorded time.Time) (bool, error) { return sv.stale(op.order, recorded) })
+		ctx = context.WithValue(ctx, staleKey{}, func(recorded time.Time) (bool, error) { return sv.stale(op.order, recorded) })
 	}
 	return sv.perform(ctx, client, op)
 }

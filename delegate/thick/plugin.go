@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -16,6 +17,10 @@ import (
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/thick/wire"
 )
+
+// staleKey is the key of the context of a DEL from the queue: the value is the function
+// for [plugin.Process.Stale].
+type staleKey struct{}
 
 // CommandsOf returns the [Commands] of p. For each command the server calls
 // process, from many goroutines at once, and runs p with the Process it returns.
@@ -29,6 +34,7 @@ func CommandsOf(p plugin.Plugin, process func(ctx context.Context) plugin.Proces
 	do := func(ctx context.Context, command delegate.Command, a *skel.CmdArgs, stdout io.Writer) error {
 		its := process(ctx)
 		its.Stdout = stdout
+		its.Stale, _ = ctx.Value(staleKey{}).(func(time.Time) (bool, error))
 		return p.Do(ctx, its, command, *a)
 	}
 	silent := func(command delegate.Command) func(context.Context, *skel.CmdArgs) error {

@@ -1,0 +1,371 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/terse"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/scratch"
+)
+
+// An errand says what is to be removed of a record, and how. Several goroutines may share
+// one.
+type errand struct {
+	which func(entry) bool // nil: everything, and then the record
+	given string           // the namespace that came with the DEL
+
+	// others says that another program may have removed the attachments already.
+	others bool
+
+	// stale, if not nil, tells by the time when the record was made that it is not the
+	// one that was meant.
+	stale func(recorded time.Time) (bool, error)
+
+	// current returns the network of an attachment as it is configured now. It is
+	// tried if the recorded one fails, see repair.
+	current func(delegate.Attachment) (netconf.Network, bool)
+}
+
+// remove removes all that is recorded under k, and the record. It reports whether there
+// was one.
+func (m *Manager) remove(ctx context.Context, l *scratch.Lock, k scratch.Key, e errand) (found bool, err error) {
+	err = m.store().Consume(ctx, l, k, func(ctx context.Context, r scratch.Record[record]) error {
+		found = true
+		if err := e.unlessStale(r.Created); err != nil {
+			return err
+		}
+		w := &walk{errand: e, m: m, lock: l, r: &r}
+		err := w.run(ctx)
+		if err == nil && len(r.Value.Leftovers) > 0 { // they had to wait: their interfaces may have been these
+			r.State, r.Value.Delegates = scratch.Leftover, nil
+			err = w.run(ctx)
+		}
+		return w.giveUp(ctx, err)
+	})
+	return found, err
+}
+
+// drop removes from r the attachments for which e.which is true. The record stays, even
+// if nothing is left in it.
+func (m *Manager) drop(ctx context.Context, l *scratch.Lock, r *scratch.Record[record], e errand) error {
+	if !slices.ContainsFunc(r.Value.Delegates, e.which) {
+		return nil
+	}
+	w := &walk{errand: e, m: m, lock: l, r: r, part: true}
+	if err := w.run(ctx); err != nil {
+		return err
+	}
+	r.Value.Delegates = slices.DeleteFunc(r.Value.Delegates, e.which)
+	if r.State == scratch.Partial {
+		r.State = r.Value.whole()
+	}
+	return m.store().Note(l, *r) // lost with the power, it costs one more DEL
+}
+
+// errStale means that an attachment is not the one that Del was to remove.
+var errStale = errors.New("recorded after the DEL")
+
+func (e errand) unlessStale(recorded time.Time) error {
+	if e.stale == nil {
+		return nil
+	}
+	is, err := e.stale(recorded)
+	if err == nil && is {
+		return errStale
+	}
+	return err
+}
+
+// A walk removes attachments of one record. The plugins of an undo run elsewhere, see
+// [addition]: then the walk only notes what they have released.
+type walk struct {
+	errand
+	m        *Manager
+	lock     *scratch.Lock
+	r        *scratch.Record[record]
+	part     bool      // the record stays
+	undo     bool      // what goes never came about
+	verdicts []verdict // on each of the record's delegates
+	noted    bool      // the record on disk says what goes
+	look     func(path string) netns
+}
+
+// A verdict says what a walk does about one attachment.
+type verdict int
+
+const (
+	stays   verdict = iota // it is not to be removed
+	goes                   // its plugins release it
+	again                  // its plugins release it, and may have been told to before
+	taken                  // its interface is another attachment's by now, and a DEL would remove that
+	foreign                // another program has attached it anew, and a DEL would remove that
+)
+
+// run makes the plugins release what goes, and removes its files. It notes what is done:
+// after an error another walk does the rest.
+func (w *walk) run(ctx context.Context) error {
+	w.begin(ctx)
+	var errs []error
+	for i, v := range w.verdicts {
+		if v == taken {
+			errs = append(errs, fmt.Errorf("the interface %s is another attachment's by now", w.r.Value.Delegates[i].IfName))
+		}
+	}
+	err := w.release(ctx)
+	if err != nil && w.current != nil && w.repair(ctx) {
+		err = nil
+	}
+	if err := errors.Join(append(errs, err)...); err != nil {
+		return err
+	}
+	files := w.files()
+	if !w.part && !slices.Contains(w.verdicts, foreign) {
+		files = append(files, w.r.Value.Sources...)
+	}
+	return w.m.removeFiles(files)
+}
+
+// begin judges the record, which has just been read, and notes what goes.
+func (w *walk) begin(ctx context.Context) {
+	v, before := &w.r.Value, w.r.State
+	w.look = looking(w.m.Root)
+	told(v.Delegates, before)
+	if !w.part {
+		w.r.State = leaving(*w.r)
+	}
+	merge := !w.part && w.r.State == scratch.Leftover && len(v.Leftovers) > 0
+	if merge {
+		told(v.Leftovers, scratch.Leftover)
+		*v = record{Type: v.Type, Delegates: distinct(append(v.Delegates, v.Leftovers...))}
+	}
+	w.judge(ctx)
+	fresh := false // something was attached until now, and the others stay
+	for i, e := range v.Delegates {
+		fresh = fresh || w.verdicts[i] != stays && w.part && before.Attached() && !e.Half
+	}
+	w.noted = true
+	switch {
+	case merge || fresh:
+		w.mark()
+	case w.r.State != before:
+		_ = w.m.store().NoteChange(w.lock, *w.r, change{}) // DEL must work when the disk is full
+	}
+}
+
+// told notes which of es, in a record of this state, may have been told to release
+// something: all but those that are attached. A process that has died may have noted no
+// more than that it had begun.
+func told(es []entry, of scratch.State) {
+	for i, e := range es {
+		if e.Gone == nil && e.state(of) != scratch.Added {
+			es[i].Gone = []int{}
+		}
+	}
+}
+
+// judge says what becomes of each attachment. All who remove something ask here.
+func (w *walk) judge(ctx context.Context) {
+	r := *w.r
+	var used []string
+	if r.State == scratch.Leftover {
+		used = w.m.usedBeside(ctx, r.Key)
+	}
+	anew := w.m.anew(r)
+	// Another program may have removed it: one that had recorded it, or the
+	// runtime while our plugin was not installed.
+	others := w.others || r.Value.Adopted && w.m.anyMissing(r.Value.Sources) || w.m.record(r).netnsGone(w.look)
+	w.verdicts = make([]verdict, len(r.Value.Delegates))
+	for i, e := range r.Value.Delegates {
+		switch {
+		case w.which != nil && !w.which(e):
+		case slices.Contains(used, e.IfName) && !e.over():
+			w.verdicts[i] = taken
+		case anew && e.Adopted:
+			w.verdicts[i] = foreign
+		case others || e.Gone != nil:
+			w.verdicts[i] = again
+		default:
+			w.verdicts[i] = goes
+		}
+	}
+}
+
+// left reports whether some plugin may have something of the i'th attachment, which goes.
+func (w *walk) left(i int) bool {
+	return (w.verdicts[i] == goes || w.verdicts[i] == again) && w.r.Value.Delegates[i].left()
+}
+
+// anyLeft reports whether left is true for any.
+func (w *walk) anyLeft() bool {
+	for i := range w.verdicts {
+		if w.left(i) {
+			return true
+		}
+	}
+	return false
+}
+
+// files returns those that go with the attachments.
+func (w *walk) files() (files []string) {
+	for i, e := range w.r.Value.Delegates {
+		if w.verdicts[i] != stays {
+			files = append(files, e.Files...)
+		}
+	}
+	return files
+}
+
+// mark notes the whole record with what goes: what a plugin has begun to remove is not
+// attached any more. It ignores errors: plugins must run when the disk is full.
+func (w *walk) mark() {
+	switch {
+	case w.part && w.r.State.Attached():
+		w.r.State = scratch.Partial
+		for i, v := range w.verdicts {
+			if e := &w.r.Value.Delegates[i]; v != stays {
+				e.Half, e.New = true, e.New || w.undo
+			}
+		}
+	case w.undo:
+		w.r.State = scratch.Leftover
+	}
+	w.noted = w.m.store().Note(w.lock, *w.r) == nil
+}
+
+// gone notes which plugins of the i'th attachment have released it. If nothing is left of
+// what goes it writes nothing, because the record is written or removed next.
+func (w *walk) gone(i int, plugins []int) {
+	w.r.Value.Delegates[i].Gone = plugins
+	switch {
+	case !w.anyLeft():
+	case w.noted: // all of a large record for each of its plugins would take long
+		_ = w.m.store().NoteChange(w.lock, *w.r, change{At: i, Gone: plugins})
+	default:
+		w.mark()
+	}
+}
+
+// release runs the DELs of what goes.
+func (w *walk) release(ctx context.Context) error {
+	var at []int
+	var as []delegate.Attached
+	for i, e := range w.r.Value.Delegates {
+		switch w.verdicts[i] {
+		case again:
+			e.Gone = append([]int{}, e.Gone...)
+		case goes:
+		default:
+			continue
+		}
+		at = append(at, i)
+		as = append(as, e.attached(w.r.Key.ContainerID, func(n netns) string { return n.forDel(w.look, w.given) }))
+	}
+	w.m.disown(ctx, w.r.Key, as)
+	return w.m.invoker().DelAll(ctx, as, func(i int, a delegate.Attached) error {
+		w.gone(at[i], a.Gone)
+		return nil
+	})
+}
+
+// repair runs DELs with the networks as they are configured now, if they have the same
+// plugins. It does so for delegates that never were attached and whose DEL fails: a
+// mistake in the recorded configuration may be why. It reports whether nothing is left.
+func (w *walk) repair(ctx context.Context) bool {
+	for i, e := range w.r.Value.Delegates {
+		if !w.left(i) || e.Result != nil || w.r.Value.Adopted && !e.Half { // an adopted one is attached, even without a result
+			continue
+		}
+		a := e.attached(w.r.Key.ContainerID, func(n netns) string { return n.forDel(w.look, "") })
+		now, ok := w.current(a.Attachment)
+		if !ok || kind(now) != kind(e.Network) || now.Equal(e.Network) {
+			continue
+		}
+		a.Network = now
+		if w.m.invoker().Del(ctx, a) == nil {
+			w.r.Value.Delegates[i].Gone = allOf(e.Network)
+		}
+	}
+	return !w.anyLeft()
+}
+
+// usedBeside returns the interfaces that the container of k has by its other records,
+// without leftovers.
+func (m *Manager) usedBeside(ctx context.Context, k scratch.Key) (names []string) {
+	rs, err := m.store().Container(ctx, k.ContainerID)
+	_ = except(err, func(err error) bool { // of a damaged record the key's interface is known
+		if e := (*scratch.Error)(nil); errors.As(err, &e) && e.Key != k {
+			names = append(names, e.Key.IfName)
+		}
+		return true
+	})
+	for _, r := range rs {
+		if r.Key == k || r.State == scratch.Leftover {
+			continue
+		}
+		for _, e := range r.Value.Delegates {
+			names = append(names, e.IfName)
+		}
+	}
+	return names
+}
+
+// A givenUpError is why the record of a DEL stays although the runtime may let
+// the container go.
+type givenUpError struct{ error }
+
+func (e *givenUpError) Unwrap() error { return e.error }
+
+// maxWhy bounds how many bytes of an error are recorded.
+const maxWhy = 2 << 10
+
+// giveUp counts the failure err to remove the record and returns err. It returns a
+// givenUpError after [Manager.DelTries] failures, when nothing is attached any more, and
+// when nothing ever was attached and none of the interfaces is there.
+func (w *walk) giveUp(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	r, m := w.r, w.m
+	why := terse.Line(err.Error())
+	r.State = leaving(*r)
+	r.Value.Tries++
+	r.Value.Why = strings.ToValidUTF8(why[:min(len(why), maxWhy)], "")
+	noted := m.store().Note(w.lock, *r) // when the disk is full the failure is not counted
+	switch {
+	case noted == nil && !slices.ContainsFunc(r.Value.Delegates, entry.left),
+		r.State == scratch.Leftover && !w.visible(m.usedBeside(ctx, r.Key)),
+		m.DelTries > 0 && r.Value.Tries >= m.DelTries && w.vanished():
+		return &givenUpError{err}
+	}
+	return err
+}
+
+// visible reports whether an interface that is left may be in the namespace of the
+// container. Those of used are other attachments'.
+func (w *walk) visible(used []string) bool {
+	look := looking(w.m.Root)
+	return slices.ContainsFunc(w.r.Value.Delegates, func(e entry) bool {
+		if !e.left() || slices.Contains(used, e.IfName) {
+			return false
+		}
+		path := e.NetNS.forDel(look, w.given)
+		if path == "" {
+			return false // there is no namespace, or it is another container's
+		}
+		names, err := w.m.interfaceNames(path)
+		return err != nil || len(names) == 0 || slices.Contains(names, e.IfName) // each has lo
+	})
+}
+
+// vanished reports whether the container has no network namespace any more. If none is
+// recorded, it is true when the DEL came without one.
+func (w *walk) vanished() bool {
+	known := slices.ContainsFunc(w.r.Value.Delegates, func(e entry) bool { return e.NetNS.Path != "" })
+	return !known && w.given == "" || w.m.record(*w.r).NetNSGone()
+}
