@@ -46,8 +46,12 @@ func Example() {
 	life := &lifecycle.Manager{Dir: filepath.Join(dir, "state"), Invoker: &delegate.Invoker{Exec: exec}}
 	node := adopt.Node{Network: "multi", Primary: []string{"pods"}, Own: []string{"meta"}, CacheDir: cache}
 	for range 2 {
-		for _, o := range adopt.Take(ctx, life, node.Attachments(), false) {
-			fmt.Println(o.Verdict, o.Adoption.Key)
+		for a, err := range node.Attachments() {
+			adopted := false
+			if err == nil {
+				adopted, err = life.Adopt(ctx, a)
+			}
+			fmt.Println(a.Key, adopted, err)
 		}
 	}
 	err = life.Del(ctx, lifecycle.Removal{Key: scratch.Key{Network: "multi", ContainerID: "c1", IfName: "eth0"}})
@@ -58,8 +62,8 @@ func Example() {
 	fmt.Println("left:", exec.Live())
 
 	// Output:
-	// adopted multi/c1/eth0
-	// recorded multi/c1/eth0
+	// multi/c1/eth0 true <nil>
+	// multi/c1/eth0 false <nil>
 	// deleted: <nil>
 	// ADD bridge eth0
 	// DEL bridge eth0

@@ -7,7 +7,10 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
+
 	"github.com/metacni/metacni/internal/durable"
+	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/internal/inroot"
 )
 
@@ -16,6 +19,16 @@ import (
 const maxSize = 1 << 20
 
 var errEmpty = errors.New("empty")
+
+// failed returns the error of the file or directory at path.
+func failed(path string, err error) error {
+	var code uint = types.ErrIOFailure
+	var coded interface{ CNICode() uint } // the codes of a types.Error are about the runtime's call
+	if errors.As(err, &coded) {
+		code = coded.CNICode()
+	}
+	return fault.With(code, fault.Of("", path, err))
+}
 
 // A file is a file that has been read.
 type file struct {
@@ -38,7 +51,7 @@ func files(root, dir string, wanted func(name string) bool) iter.Seq2[file, erro
 		}
 		if err != nil {
 			if !errors.Is(err, fs.ErrNotExist) {
-				yield(file{}, &Error{dir, inroot.Cause(err)})
+				yield(file{}, failed(dir, inroot.Cause(err)))
 			}
 			return
 		}
@@ -62,7 +75,7 @@ func files(root, dir string, wanted func(name string) bool) iter.Seq2[file, erro
 func readFile(root, path string) (file, error) {
 	d, err := openDir(root, filepath.Dir(path))
 	if err != nil {
-		return file{}, &Error{path, inroot.Cause(err)}
+		return file{}, failed(path, inroot.Cause(err))
 	}
 	defer d.Close()
 	return readAt(d, path)
@@ -95,7 +108,7 @@ func readAt(d *durable.Dir, path string) (file, error) {
 		}
 	}
 	if err != nil {
-		err = &Error{path, inroot.Cause(err)}
+		err = failed(path, inroot.Cause(err))
 	}
 	return f, err
 }

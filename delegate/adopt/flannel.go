@@ -42,7 +42,7 @@ type Flannel struct {
 // Attachment returns the attachment that is recorded for the container of at: at,
 // which describes the runtime's call, with the recorded network. at.Result is the
 // call's prevResult. Attachment fails with [fs.ErrNotExist] when there is no file,
-// and with an [*Error] when the file cannot be used.
+// and with an error that begins with its path when the file cannot be used.
 func (f Flannel) Attachment(at delegate.Attached) (lifecycle.Adoption, error) {
 	if err := utils.ValidateContainerID(at.ContainerID); err != nil {
 		return lifecycle.Adoption{}, err
@@ -72,16 +72,16 @@ func (f Flannel) attachment(recorded file, err error, at delegate.Attached) (lif
 		err = checkResult(at)
 	}
 	if err != nil {
-		return lifecycle.Adoption{}, &Error{recorded.path, err}
+		return lifecycle.Adoption{}, failed(recorded.path, err)
 	}
 	k := scratch.Key{Network: f.Network, ContainerID: at.ContainerID, IfName: at.IfName}
-	return Node{Root: f.Root}.adoption(k, []delegate.Attached{at}, recorded.path), nil
+	return adoption(f.Root, k, []delegate.Attached{at}, recorded.path), nil
 }
 
 // Stale lists the recorded attachments of containers that are not in valid: these
 // are gone. Their interface is taken to be eth0, because the record does not say.
 // Files that are less than five minutes old are left out: their containers may just
-// be attached. An error is an [*Error] about one file or the directory and does not
+// be attached. An error is about one file or the directory and does not
 // end the list.
 func (f Flannel) Stale(valid []types.GCAttachment) iter.Seq2[lifecycle.Adoption, error] {
 	return func(yield func(lifecycle.Adoption, error) bool) {

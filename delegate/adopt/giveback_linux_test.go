@@ -14,25 +14,21 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/internal/nodetest"
-	"github.com/metacni/metacni/netconf"
 )
 
 // attachOurs attaches c1 to networks as our plugin does.
 func (w *world) attachOurs(networks ...string) {
-	w.t.Helper()
+	w.Helper()
 	var plan []delegate.Attachment
 	for i, ifname := range []string{"eth0", "net1"}[:len(networks)] {
-		n, err := netconf.Parse([]byte(networks[i]))
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		n := nodetest.Parse(networks[i])
 		plan = append(plan, delegate.Attachment{
 			Network: n, ContainerID: "c1", NetNS: unseen, IfName: ifname, Args: "IgnoreUnknown=1;K8S_POD_NAME=p=q;flag",
 			CapabilityArgs: map[string]json.RawMessage{"portMappings": []byte(`[{"hostPort":80}]`)},
 		})
 	}
-	if _, err := w.life.Add(w.t.Context(), eth0, lifecycle.Transaction{Plan: lifecycle.Plan(plan...)}); err != nil {
-		w.t.Fatal(err)
+	if _, err := w.life.Add(w.Context(), eth0, lifecycle.Transaction{Plan: lifecycle.Plan(plan...)}); err != nil {
+		w.Fatal(err)
 	}
 }
 
@@ -43,15 +39,15 @@ func TestWhatIsGivenBackIsTheRuntimes(t *testing.T) {
 	for _, conf := range []string{cbr, `{"cniVersion":"0.4.0","name":"cbr","type":"bridge"}`} {
 		w := newWorld(t)
 		w.attachOurs(conf, storage)
-		dirs := []string{w.path("cni"), w.path("cni2")}
+		dirs := []string{w.Path("cni"), w.Path("cni2")}
 		nodetest.OK(t, w.life.Release(t.Context(), eth0, adopt.GiveBack(dirs...)))
-		if got := w.exec.Trace()[len(w.exec.Trace())-1]; got != "DEL macvlan net1" || len(w.states()) > 0 {
+		if got := w.Exec.Trace()[len(w.Exec.Trace())-1]; got != "DEL macvlan net1" || len(w.states()) > 0 {
 			t.Errorf("last was %s; records %q", got, w.states())
 		}
 		list, err := libcni.NetworkConfFromBytes([]byte(asList(t, conf)))
 		nodetest.OK(t, err)
 		for _, dir := range dirs {
-			exec := &delegatetest.Exec{Plugins: w.exec.Plugins}
+			exec := &delegatetest.Exec{Plugins: w.Exec.Plugins}
 			cni := libcni.NewCNIConfigWithCacheDir([]string{"/bin"}, dir, exec)
 			attachments, err := cni.GetCachedAttachments("c1")
 			if err != nil || len(attachments) != 1 {
@@ -76,9 +72,7 @@ func TestWhatIsGivenBackIsTheRuntimes(t *testing.T) {
 			if err != nil || info.Mode() != 0o600 {
 				t.Errorf("%v, %v", info.Mode(), err)
 			}
-			if err := cni.DelNetworkList(t.Context(), list, rt); err != nil {
-				t.Error(err)
-			}
+			nodetest.OK(t, cni.DelNetworkList(t.Context(), list, rt))
 			if c := exec.Calls()[0]; c.Command != "DEL" || !strings.Contains(stdin(t, c, "prevResult"), "02:00:00:00:00:01") {
 				t.Errorf("%s: %s", c, c.Stdin)
 			}
@@ -93,11 +87,11 @@ func TestThereAndBackAgain(t *testing.T) {
 	w := newWorld(t)
 	w.attach("cni", cbr, runtime(unseen))
 	for range 3 {
-		nodetest.Equal(t, "got", w.take(w.node.Attachments(), false), []string{"adopted multi/c1/eth0 cbr:eth0"})
+		nodetest.Equal(t, "got", w.take(w.node.Attachments()), []string{"adopted multi/c1/eth0 cbr:eth0"})
 		nodetest.OK(t, w.life.Release(t.Context(), eth0, adopt.GiveBack(w.node.CacheDir)))
 	}
-	if len(w.exec.Trace()) > 0 {
-		t.Errorf("calls %q", w.exec.Trace())
+	if len(w.Exec.Trace()) > 0 {
+		t.Errorf("calls %q", w.Exec.Trace())
 	}
 }
 
@@ -107,11 +101,11 @@ func TestGivingBackANetworkWithOurName(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.attachOurs(`{"cniVersion":"1.0.0","name":"` + eth0.Network + `","type":"bridge"}`)
-	nodetest.OK(t, w.life.Release(t.Context(), eth0, adopt.GiveBack(w.path("cni"))))
+	nodetest.OK(t, w.life.Release(t.Context(), eth0, adopt.GiveBack(w.Path("cni"))))
 	if !w.exists("cni/results/" + eth0.Network + "-c1-eth0") {
 		t.Error("nothing is in the cache")
 	}
-	for _, caches := range [][]string{{w.path("cni")}, {w.node.MultusDir}} { // of the runtime, or Multus has the same
+	for _, caches := range [][]string{{w.Path("cni")}, {w.node.MultusDir}} { // of the runtime, or Multus has the same
 		w = newWorld(t)
 		w.attachOurs(`{"cniVersion":"1.0.0","name":"` + eth0.Network + `","type":"bridge"}`)
 		nodetest.OK(t, w.life.Release(t.Context(), eth0, adopt.GiveBackToMultus(w.node.MultusDir, caches...)))
@@ -126,17 +120,17 @@ func TestGivingBackThatFails(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.attachOurs(cbr)
-	w.write("cni", "")
-	if err := w.life.Release(t.Context(), eth0, adopt.GiveBack(w.path("cni"))); err == nil {
+	w.Write("cni", "")
+	if err := w.life.Release(t.Context(), eth0, adopt.GiveBack(w.Path("cni"))); err == nil {
 		t.Error("no error")
 	}
-	nodetest.OK(t, os.Remove(w.path("cni")))
-	nodetest.OK(t, os.MkdirAll(w.path("cni/results/cbr-c1-eth0/x"), 0o700))
-	if err := w.life.Release(t.Context(), eth0, adopt.GiveBack(w.path("cni"))); err == nil {
+	nodetest.OK(t, os.Remove(w.Path("cni")))
+	nodetest.OK(t, os.MkdirAll(w.Path("cni/results/cbr-c1-eth0/x"), 0o700))
+	if err := w.life.Release(t.Context(), eth0, adopt.GiveBack(w.Path("cni"))); err == nil {
 		t.Error("no error with a directory in the way")
 	}
 	nodetest.Equal(t, "records", w.states(), []string{"c1/eth0 added"})
-	if err := adopt.GiveBack(w.path("cni"))(t.Context(), lifecycle.Record{Key: eth0}); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := adopt.GiveBack(w.Path("cni"))(t.Context(), lifecycle.Record{Key: eth0}); err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("of nothing: %v", err)
 	}
 }
@@ -148,14 +142,14 @@ func TestGivingBackToMultus(t *testing.T) {
 	w := newWorld(t)
 	w.attachOurs(cbr, storage)
 	ours := "cni/results/" + eth0.Network + "-c1-eth0"
-	w.write(ours, "{}") // the runtime's
-	before := len(w.exec.Trace())
-	nodetest.OK(t, w.life.Release(t.Context(), eth0, adopt.GiveBackToMultus(w.node.MultusDir, w.path("cni"), w.path("absent"))))
+	w.Write(ours, "{}") // the runtime's
+	before := len(w.Exec.Trace())
+	nodetest.OK(t, w.life.Release(t.Context(), eth0, adopt.GiveBackToMultus(w.node.MultusDir, w.Path("cni"), w.Path("absent"))))
 	if w.exists(ours) || w.exists("cni/results/cbr-c1-eth0") {
 		t.Error("an entry is left in the runtime's cache")
 	}
-	nodetest.Equal(t, "calls", w.exec.Trace()[before:], []string{"DEL macvlan net1"})
-	nodetest.Equal(t, "got", w.take(w.node.Attachments(), false), []string{"adopted multi/c1/eth0 cbr:eth0"})
+	nodetest.Equal(t, "calls", w.Exec.Trace()[before:], []string{"DEL macvlan net1"})
+	nodetest.Equal(t, "got", w.take(w.node.Attachments()), []string{"adopted multi/c1/eth0 cbr:eth0"})
 	var state []struct {
 		Name     string
 		ConfList struct {
@@ -164,7 +158,7 @@ func TestGivingBackToMultus(t *testing.T) {
 		}
 		Bytes []byte
 	}
-	nodetest.OK(t, json.Unmarshal(must(os.ReadFile(w.path("multus/c1"))), &state))
+	nodetest.OK(t, json.Unmarshal(must(os.ReadFile(w.Path("multus/c1"))), &state))
 	if len(state) != 1 || state[0].Name != "cbr" || len(state[0].ConfList.Plugins) != 2 || !strings.Contains(string(state[0].Bytes), "9007199254740993") {
 		t.Errorf("%+v", state)
 	}

@@ -1,12 +1,10 @@
 package adopt_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"iter"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -34,98 +32,77 @@ const (
 
 // A world is a node with a runtime, other meta-plugins and ours.
 type world struct {
-	t    testing.TB
-	dir  string
-	exec *delegatetest.Exec
+	*nodetest.Node
 	node adopt.Node
 	life *lifecycle.Manager
 }
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	w := &world{t: t, dir: t.TempDir(), exec: &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{}}}
+	w := &world{Node: nodetest.New(t)}
 	for _, p := range []string{"bridge", "portmap", "macvlan", "ipvlan"} {
-		w.exec.Plugins[p] = delegatetest.Result(&types100.Result{
+		w.Exec.Plugins[p] = delegatetest.Result(&types100.Result{
 			CNIVersion: "1.0.0",
 			Interfaces: []*types100.Interface{{Name: "eth0", Mac: "02:00:00:00:00:01", Sandbox: "/no-such-directory/sandbox"}},
 		})
 	}
 	w.node = adopt.Node{
 		Network: "multi", Primary: []string{"cbr"}, Own: []string{"multinet", "multus", "multus-shim"},
-		CacheDir: w.path("cni"), MultusDir: w.path("multus"),
+		CacheDir: w.Path("cni"), MultusDir: w.Path("multus"),
 	}
-	w.life = &lifecycle.Manager{Dir: w.path("state"), Invoker: &delegate.Invoker{Exec: w.exec}}
+	w.life = &lifecycle.Manager{Dir: w.Path("state"), Invoker: &delegate.Invoker{Exec: w.Exec}}
 	return w
-}
-
-func (w *world) path(name string) string { return filepath.Join(w.dir, name) }
-
-// write writes a file and returns its path.
-func (w *world) write(name, text string) string {
-	w.t.Helper()
-	path := w.path(name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		w.t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		w.t.Fatal(err)
-	}
-	return path
-}
-
-func (w *world) read(name string) string {
-	w.t.Helper()
-	text, err := os.ReadFile(w.path(name))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return string(text)
 }
 
 // old makes a file one that was written long ago.
 func (w *world) old(path string) {
-	w.t.Helper()
-	if err := os.Chtimes(path, time.Time{}, time.Now().Add(-time.Hour)); err != nil {
-		w.t.Fatal(err)
-	}
+	w.Helper()
+	nodetest.OK(w, os.Chtimes(path, time.Time{}, time.Now().Add(-time.Hour)))
 }
 
 // exists reports whether a file is there.
 func (w *world) exists(name string) bool {
-	_, err := os.Lstat(w.path(name))
+	_, err := os.Lstat(w.Path(name))
 	return err == nil
 }
 
 // attach attaches a container as a runtime does that uses libcni with the cache
 // directory dir. What attached it is forgotten by the fake.
 func (w *world) attach(dir, conf string, rt libcni.RuntimeConf) {
-	w.t.Helper()
+	w.Helper()
 	list, err := libcni.NetworkConfFromBytes([]byte(conf))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	exec := &delegatetest.Exec{Plugins: w.exec.Plugins}
-	if _, err := libcni.NewCNIConfigWithCacheDir([]string{"/bin"}, w.path(dir), exec).AddNetworkList(w.t.Context(), list, &rt); err != nil {
-		w.t.Fatal(err)
+	nodetest.OK(w, err)
+	exec := &delegatetest.Exec{Plugins: w.Exec.Plugins}
+	if _, err := libcni.NewCNIConfigWithCacheDir([]string{"/bin"}, w.Path(dir), exec).AddNetworkList(w.Context(), list, &rt); err != nil {
+		w.Fatal(err)
 	}
 }
 
 // take takes over what is found, and says what became of each.
-func (w *world) take(found iter.Seq2[lifecycle.Adoption, error], dryRun bool) []string {
+func (w *world) take(found iter.Seq2[lifecycle.Adoption, error]) []string {
 	var all []string
-	for _, o := range adopt.Take(w.t.Context(), w.life, found, dryRun) {
-		s := string(o.Verdict)
-		if o.Adoption.Key.ContainerID != "" {
-			s += " " + o.Adoption.Key.String()
-			for _, a := range o.Adoption.Attached {
-				s += " " + a.Network.Name() + ":" + a.IfName
+	for a, err := range found {
+		adopted := false
+		if err == nil {
+			adopted, err = w.life.Adopt(w.Context(), a)
+		}
+		s := "recorded"
+		if adopted {
+			s = "adopted"
+		} else if err != nil {
+			s = "skipped"
+		}
+		if a.Key.ContainerID != "" {
+			s += " " + a.Key.String()
+			for _, attached := range a.Attached {
+				s += " " + attached.Network.Name() + ":" + attached.IfName
 			}
 		}
-		if o.Adoption.Gone {
+		if a.Gone {
 			s += " gone"
 		}
-		if o.Err != nil {
-			s += ": " + strings.ReplaceAll(o.Err.Error(), w.dir, "$DIR")
+		if err != nil {
+			s += ": " + strings.ReplaceAll(err.Error(), w.Dir, "$DIR")
 		}
 		all = append(all, s)
 	}
@@ -134,12 +111,10 @@ func (w *world) take(found iter.Seq2[lifecycle.Adoption, error], dryRun bool) []
 
 // states are the records: "c1/eth0 added".
 func (w *world) states() []string {
-	w.t.Helper()
+	w.Helper()
 	var all []string
-	for r, err := range w.life.Records(w.t.Context()) {
-		if err != nil {
-			w.t.Fatal(err)
-		}
+	for r, err := range w.life.Records(w.Context()) {
+		nodetest.OK(w, err)
 		all = append(all, fmt.Sprintf("%s/%s %s", r.Key.ContainerID, r.Key.IfName, r.State))
 	}
 	return all
@@ -153,19 +128,23 @@ func stdin(t testing.TB, c delegatetest.Call, key string) string {
 	return string(conf[key])
 }
 
-// errorsOf are those of a list, without the directory.
-func (w *world) errorsOf(found iter.Seq2[lifecycle.Adoption, error]) []string {
-	var all []string
-	for _, err := range found {
-		if err != nil {
-			all = append(all, strings.ReplaceAll(err.Error(), w.dir, "$DIR"))
+// No file makes a reader panic, and what it makes of one can be recorded or is
+// refused.
+func FuzzFiles(f *testing.F) {
+	f.Add([]byte(text("cniCacheV1", "c1", cbr, `{"cniVersion":"1.0.0","ips":[{"address":"10.1.0.5/24"}]}`)))
+	f.Add([]byte("[" + saved(cbr, "") + "," + saved(storage, `,"ifnameRequest":"x"`) + "]"))
+	f.Add([]byte(ofFlannel))
+	f.Add([]byte(`[{"Conf":[],"ConfList":5,"Bytes":null}]`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		w := newWorld(t)
+		w.Write("cni/results/cbr-c1-eth0", string(data))
+		w.Write("multus/results/cbr-c1-eth0", string(data))
+		w.old(w.Write("multus/c1", string(data)))
+		w.Write("flannel/c1", string(data))
+		w.take(w.node.Attachments())
+		_, _ = w.flannel().Attachment(at(""))
+		for _, err := range w.life.Records(t.Context()) {
+			nodetest.OK(t, err)
 		}
-	}
-	return all
-}
-
-func ended(ctx context.Context) context.Context {
-	ctx, cancel := context.WithCancel(ctx)
-	cancel()
-	return ctx
+	})
 }

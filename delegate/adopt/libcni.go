@@ -77,7 +77,7 @@ func (n Node) Attachment(containerID, ifName string) (lifecycle.Adoption, error)
 	for _, network := range n.Primary {
 		name := (&entry{NetworkName: network, ContainerID: containerID, IfName: ifName}).file()
 		path := filepath.Join(cache(n.CacheDir), name)
-		if n.CacheDir == "" || filepath.Base(path) != name || missing(n.Root, path) {
+		if n.CacheDir == "" || filepath.Base(path) != name {
 			continue
 		}
 		f, err := readFile(n.Root, path)
@@ -96,7 +96,7 @@ func (n Node) Attachment(containerID, ifName string) (lifecycle.Adoption, error)
 			return a, err
 		}
 	}
-	return lifecycle.Adoption{}, &Error{cache(n.CacheDir), fs.ErrNotExist}
+	return lifecycle.Adoption{}, failed(cache(n.CacheDir), fs.ErrNotExist)
 }
 
 var errNotPrimary = errors.New("an attachment to another network")
@@ -114,7 +114,7 @@ func (n Node) primary(e *entry) (lifecycle.Adoption, error) {
 	case n.own(attached.Network):
 		return lifecycle.Adoption{}, errNotPrimary
 	}
-	return n.adoption(scratch.Key{Network: n.Network, ContainerID: e.ContainerID, IfName: e.IfName}, []delegate.Attached{attached}, e.path), nil
+	return adoption(n.Root, scratch.Key{Network: n.Network, ContainerID: e.ContainerID, IfName: e.IfName}, []delegate.Attached{attached}, e.path), nil
 }
 
 // entries lists the entries in dir, those of files whose name is wanted.
@@ -136,20 +136,19 @@ func (n Node) entries(dir string, wanted func(file string) bool) iter.Seq2[*entr
 func readEntry(f file) (*entry, error) {
 	e := &entry{path: f.path}
 	if err := json.Unmarshal(f.data, e); err != nil {
-		return nil, &Error{f.path, fmt.Errorf("incomplete, or not an entry of libcni's cache: %w", err)}
+		return nil, failed(f.path, fmt.Errorf("incomplete, or not an entry of libcni's cache: %w", err))
 	}
-	err := errors.New("the file name does not match the network, container and interface in it")
 	switch {
 	case e.Kind != kind:
-		return nil, &Error{f.path, fmt.Errorf("of kind %q, want %q", e.Kind, kind)}
+		return nil, failed(f.path, fmt.Errorf("of kind %q, want %q", e.Kind, kind))
 	case e.file() != filepath.Base(f.path):
-		return nil, &Error{f.path, err}
+		return nil, failed(f.path, errors.New("the file name does not match the network, container and interface in it"))
 	}
 	if err := utils.ValidateContainerID(e.ContainerID); err != nil {
-		return nil, &Error{f.path, err}
+		return nil, failed(f.path, err)
 	}
 	if err := utils.ValidateInterfaceName(e.IfName); err != nil {
-		return nil, &Error{f.path, err}
+		return nil, failed(f.path, err)
 	}
 	if bytes.Equal(e.Result, []byte("null")) {
 		e.Result = nil
@@ -164,7 +163,7 @@ func (e *entry) attached() (delegate.Attached, error) {
 		err = fmt.Errorf("the configuration is of network %q", network.Name())
 	}
 	if err != nil {
-		return delegate.Attached{}, &Error{e.path, err}
+		return delegate.Attached{}, failed(e.path, err)
 	}
 	args := make([]string, len(e.Args))
 	for i, arg := range e.Args {
@@ -178,7 +177,7 @@ func (e *entry) attached() (delegate.Attached, error) {
 		Result: e.Result, Added: e.Result != nil,
 	}
 	if err := checkResult(a); err != nil {
-		return delegate.Attached{}, &Error{e.path, err}
+		return delegate.Attached{}, failed(e.path, err)
 	}
 	if a.NetNS == "" { // libcni 1.1 and before did not write it down
 		a.NetNS = sandbox(a)
@@ -196,13 +195,6 @@ func checkResult(a delegate.Attached) error {
 		return e.Err // it was no ADD that failed
 	}
 	return err
-}
-
-// adoption is that of what is attached, found in sources.
-func (n Node) adoption(k scratch.Key, attached []delegate.Attached, sources ...string) lifecycle.Adoption {
-	a := lifecycle.Adoption{Key: k, Attached: attached, Sources: sources}
-	settle(n.Root, &a)
-	return a
 }
 
 // own reports whether network has a meta-plugin with records of its own.

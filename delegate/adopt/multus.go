@@ -95,7 +95,7 @@ type multus struct {
 func (m *multus) container(f file) (lifecycle.Adoption, error) {
 	id := filepath.Base(f.path)
 	if err := utils.ValidateContainerID(id); err != nil {
-		return lifecycle.Adoption{}, &Error{f.path, err}
+		return lifecycle.Adoption{}, failed(f.path, err)
 	}
 	var delegates []multusDelegate
 	err := json.Unmarshal(f.data, &delegates)
@@ -103,7 +103,7 @@ func (m *multus) container(f file) (lifecycle.Adoption, error) {
 		err = errors.New("no networks")
 	}
 	if err != nil {
-		return lifecycle.Adoption{}, &Error{f.path, fmt.Errorf("incomplete, or not a state of Multus: %w", err)}
+		return lifecycle.Adoption{}, failed(f.path, fmt.Errorf("incomplete, or not a state of Multus: %w", err))
 	}
 	m.readEntries()
 	own := m.ownEntry(id)
@@ -118,7 +118,7 @@ func (m *multus) container(f file) (lifecycle.Adoption, error) {
 	for i, d := range delegates {
 		network, err := d.network()
 		if err != nil {
-			return lifecycle.Adoption{}, &Error{f.path, fmt.Errorf("network %d: %w", i+1, err)}
+			return lifecycle.Adoption{}, failed(f.path, fmt.Errorf("network %d: %w", i+1, err))
 		}
 		want := cmp.Or(d.name(i), ifname)
 		a := delegate.Attached{Attachment: delegate.Attachment{Network: network, ContainerID: id, IfName: want}}
@@ -146,9 +146,9 @@ func (m *multus) container(f file) (lifecycle.Adoption, error) {
 		sources = append(sources, e.path)
 	}
 	fill(attached)
-	a := m.adoption(scratch.Key{Network: m.Network, ContainerID: id, IfName: ifname}, attached, sources...)
+	a := adoption(m.Root, scratch.Key{Network: m.Network, ContainerID: id, IfName: ifname}, attached, sources...)
 	if !whole && own == nil && !a.Gone && time.Since(f.changed) < settling {
-		return lifecycle.Adoption{}, &Error{f.path, errAttaching}
+		return lifecycle.Adoption{}, failed(f.path, errAttaching)
 	}
 	return a, nil
 }

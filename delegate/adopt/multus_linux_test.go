@@ -12,7 +12,6 @@ import (
 
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/internal/nodetest"
-	"github.com/metacni/metacni/netconf"
 )
 
 const (
@@ -30,17 +29,16 @@ func saved(conf, keys string) string {
 // multus attaches c1 to networks as Multus does: name of the interface and
 // configuration.
 func (w *world) multus(networks ...string) {
-	w.t.Helper()
+	w.Helper()
 	for i := 0; i < len(networks); i += 2 {
-		w.attach("multus", asList(w.t, networks[i+1]), libcni.RuntimeConf{ContainerID: "c1", NetNS: unseen, IfName: networks[i], Args: [][2]string{{"K", networks[i]}}})
+		w.attach("multus", asList(w, networks[i+1]), libcni.RuntimeConf{ContainerID: "c1", NetNS: unseen, IfName: networks[i], Args: [][2]string{{"K", networks[i]}}})
 	}
 }
 
 // asList is a configuration as a list.
 func asList(t testing.TB, conf string) string {
 	t.Helper()
-	n, err := netconf.Parse([]byte(conf))
-	nodetest.OK(t, err)
+	n := nodetest.Parse(conf)
 	list, err := n.MarshalJSON()
 	nodetest.OK(t, err)
 	return string(list)
@@ -52,30 +50,26 @@ func asList(t testing.TB, conf string) string {
 func TestWhatMultusAttached(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.write("multus/c1", "["+saved(cbr, "")+","+saved(storage, "")+","+saved(fast, `,"ifnameRequest":"fast0"`)+"]")
+	w.Write("multus/c1", "["+saved(cbr, "")+","+saved(storage, "")+","+saved(fast, `,"ifnameRequest":"fast0"`)+"]")
 	w.multus("eth0", cbr, "net1", storage, "fast0", fast, "late0", strings.Replace(fast, "fast", "late", 1))
 	w.attach("cni", strings.Replace(ofMulti, "multus-shim", "bridge", 1), runtime(unseen))
-	w.write("cni/results/multus-cni-network-c1-eth0", strings.Replace(string(must(os.ReadFile(w.path("cni/results/multus-cni-network-c1-eth0")))), b64(strings.Replace(ofMulti, "multus-shim", "bridge", 1)), b64(ofMulti), 1))
+	w.Write("cni/results/multus-cni-network-c1-eth0", strings.Replace(string(must(os.ReadFile(w.Path("cni/results/multus-cni-network-c1-eth0")))), b64(strings.Replace(ofMulti, "multus-shim", "bridge", 1)), b64(ofMulti), 1))
 	w.multusOf("c2", "eth0")
 
 	const all = " multi/c1/eth0 cbr:eth0 storage:net1 fast:fast0 late:late0"
-	nodetest.Equal(t, "first", w.take(w.node.Attachments(), false), []string{"adopted" + all})
-	nodetest.Equal(t, "again", w.take(w.node.Attachments(), false), []string{"recorded" + all})
-	if err := w.life.Check(t.Context(), eth0); err != nil {
-		t.Error(err)
-	}
-	checks := len(w.exec.Trace())
-	if err := w.life.Del(t.Context(), lifecycle.Removal{Key: eth0}); err != nil {
-		t.Error(err)
-	}
-	nodetest.Equal(t, "calls", w.exec.Trace()[checks:], []string{"DEL ipvlan late0", "DEL ipvlan fast0", "DEL macvlan net1", "DEL portmap eth0", "DEL bridge eth0"})
-	for _, c := range w.exec.Calls() {
+	nodetest.Equal(t, "first", w.take(w.node.Attachments()), []string{"adopted" + all})
+	nodetest.Equal(t, "again", w.take(w.node.Attachments()), []string{"recorded" + all})
+	nodetest.OK(t, w.life.Check(t.Context(), eth0))
+	checks := len(w.Exec.Trace())
+	nodetest.OK(t, w.life.Del(t.Context(), lifecycle.Removal{Key: eth0}))
+	nodetest.Equal(t, "calls", w.Exec.Trace()[checks:], []string{"DEL ipvlan late0", "DEL ipvlan fast0", "DEL macvlan net1", "DEL portmap eth0", "DEL bridge eth0"})
+	for _, c := range w.Exec.Calls() {
 		if !strings.Contains(strings.Join(c.Env, " "), "CNI_ARGS=K="+c.IfName+" ") && !strings.HasSuffix(strings.Join(c.Env, " "), "CNI_ARGS=K="+c.IfName) || stdin(t, c, "prevResult") == "" {
 			t.Errorf("%s: environment %q, stdin %s", c, c.Env, c.Stdin)
 		}
 	}
 	for _, dir := range []string{"multus", "multus/results", "cni/results"} {
-		for _, e := range must(os.ReadDir(w.path(dir))) {
+		for _, e := range must(os.ReadDir(w.Path(dir))) {
 			if strings.Contains(e.Name(), "c1") {
 				t.Errorf("%s/%s is left", dir, e.Name())
 			}
@@ -120,16 +114,16 @@ func TestInterfaceOfTheRuntime(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.old(w.write("multus/c1", "["+tt.state+"]"))
+			w.old(w.Write("multus/c1", "["+tt.state+"]"))
 			w.multus(tt.attached...)
 			switch tt.runtime {
 			case "":
 			case "other":
 				w.attach("cni", strings.Replace(cbr, "cbr", "other", 1), runtime(unseen))
 			default:
-				w.write("cni/results/m-c1-"+tt.runtime, entry("m", tt.runtime))
+				w.Write("cni/results/m-c1-"+tt.runtime, entry("m", tt.runtime))
 			}
-			nodetest.Equal(t, "got", w.take(w.node.Attachments(), false), []string{"adopted " + tt.want})
+			nodetest.Equal(t, "got", w.take(w.node.Attachments()), []string{"adopted " + tt.want})
 		})
 	}
 }
@@ -139,26 +133,24 @@ func TestInterfaceOfTheRuntime(t *testing.T) {
 func TestMultusMayBeAtWork(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	state := w.write("multus/c1", "["+saved(cbr, "")+","+saved(storage, "")+"]")
+	state := w.Write("multus/c1", "["+saved(cbr, "")+","+saved(storage, "")+"]")
 	want := []string{"skipped: $DIR/multus/c1: not all networks are recorded yet: the container may just be attached"}
-	nodetest.Equal(t, "before", w.take(w.node.Attachments(), false), want)
+	nodetest.Equal(t, "before", w.take(w.node.Attachments()), want)
 	w.multus("eth0", cbr)
-	nodetest.Equal(t, "between", w.take(w.node.Attachments(), false), want)
+	nodetest.Equal(t, "between", w.take(w.node.Attachments()), want)
 	w.old(state)
-	nodetest.Equal(t, "after", w.take(w.node.Attachments(), false), []string{"adopted multi/c1/eth0 cbr:eth0 storage:net1"})
+	nodetest.Equal(t, "after", w.take(w.node.Attachments()), []string{"adopted multi/c1/eth0 cbr:eth0 storage:net1"})
 	for r := range w.life.Records(t.Context()) {
 		if a := r.Attached[1]; a.NetNS != unseen || a.Args != "K=eth0" || a.Result != nil {
 			t.Errorf("%+v", a)
 		}
 	}
-	if err := w.life.Del(t.Context(), lifecycle.Removal{Key: eth0}); err != nil {
-		t.Error(err)
-	}
-	nodetest.Equal(t, "calls", w.exec.Trace(), []string{"DEL macvlan net1", "DEL portmap eth0", "DEL bridge eth0"})
+	nodetest.OK(t, w.life.Del(t.Context(), lifecycle.Removal{Key: eth0}))
+	nodetest.Equal(t, "calls", w.Exec.Trace(), []string{"DEL macvlan net1", "DEL portmap eth0", "DEL bridge eth0"})
 	// A container that is gone is not being attached.
-	w.write("multus/c2", "["+saved(cbr, "")+","+saved(storage, "")+"]")
+	w.Write("multus/c2", "["+saved(cbr, "")+","+saved(storage, "")+"]")
 	w.attach("multus", cbr, libcni.RuntimeConf{ContainerID: "c2", NetNS: away, IfName: "eth0"})
-	nodetest.Equal(t, "gone", w.take(w.node.Attachments(), false), []string{"adopted multi/c2/eth0 cbr:eth0 storage:net1 gone"})
+	nodetest.Equal(t, "gone", w.take(w.node.Attachments()), []string{"adopted multi/c2/eth0 cbr:eth0 storage:net1 gone"})
 }
 
 // Multus before 3.7 had the results of its networks in the runtime's cache. They
@@ -166,11 +158,11 @@ func TestMultusMayBeAtWork(t *testing.T) {
 func TestMultusWithTheCacheOfTheRuntime(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.write("multus/c1", "["+saved(cbr, "")+","+saved(storage, "")+"]")
+	w.Write("multus/c1", "["+saved(cbr, "")+","+saved(storage, "")+"]")
 	w.attach("cni", cbr, runtime(unseen))
 	w.attach("cni", asList(t, storage), libcni.RuntimeConf{ContainerID: "c1", NetNS: unseen, IfName: "net1"})
 	want := []string{"adopted multi/c1/eth0 cbr:eth0 storage:net1", "recorded multi/c1/eth0 cbr:eth0"}
-	nodetest.Equal(t, "got", w.take(w.node.Attachments(), false), want)
+	nodetest.Equal(t, "got", w.take(w.node.Attachments()), want)
 	nodetest.Equal(t, "records", w.states(), []string{"c1/eth0 added"})
 }
 
@@ -179,8 +171,8 @@ func TestMultusWithTheCacheOfTheRuntime(t *testing.T) {
 func TestStateOfMultusWithoutBytes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.old(w.write("multus/c1", `[{"Conf":`+storage+`,"ConfList":{"plugins":null}},{"Conf":{"name":"","type":""},"ConfList":`+fast+`,"Bytes":""}]`))
-	nodetest.Equal(t, "got", w.take(w.node.Attachments(), false), []string{"adopted multi/c1/eth0 storage:eth0 fast:net1"})
+	w.old(w.Write("multus/c1", `[{"Conf":`+storage+`,"ConfList":{"plugins":null}},{"Conf":{"name":"","type":""},"ConfList":`+fast+`,"Bytes":""}]`))
+	nodetest.Equal(t, "got", w.take(w.node.Attachments()), []string{"adopted multi/c1/eth0 storage:eth0 fast:net1"})
 }
 
 // A file in Multus's directory that is not its state of a container is reported
@@ -209,10 +201,10 @@ func TestBadStateOfMultusIsSkippedAndReported(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			path := w.write(tt.file, tt.text)
-			w.old(w.write("multus/z9", good))
+			path := w.Write(tt.file, tt.text)
+			w.old(w.Write("multus/z9", good))
 			w.multusOf("z9", "eth0")
-			got := w.take(w.node.Attachments(), false)
+			got := w.take(w.node.Attachments())
 			var reasons []string
 			for _, g := range got {
 				if g != "adopted multi/z9/eth0 cbr:eth0" {
@@ -240,13 +232,13 @@ func TestBadStateOfMultusIsSkippedAndReported(t *testing.T) {
 func TestUnusableEntryOfMultus(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.write("multus/c1", "["+saved(cbr, "")+"]")
+	w.Write("multus/c1", "["+saved(cbr, "")+"]")
 	for _, file := range []string{"multus/results/cbr-c1-eth0", "multus/results/late-c1-late0"} {
 		network := strings.Split(file[len("multus/results/"):], "-")
 		body := text("cniCacheV1", "c1", "{", "null")
 		body = strings.Replace(strings.Replace(body, `"networkName":"cbr"`, `"networkName":"`+network[0]+`"`, 1), `"eth0"`, `"`+network[2]+`"`, 1)
-		path := w.write(file, body)
-		got := w.take(w.node.Attachments(), false)
+		path := w.Write(file, body)
+		got := w.take(w.node.Attachments())
 		if len(got) != 1 || !strings.HasPrefix(got[0], "skipped: $DIR/"+file+": ") {
 			t.Errorf("%q", got)
 		}
@@ -259,13 +251,11 @@ func TestUnusableEntryOfMultus(t *testing.T) {
 func TestGCOfWhatMultusAttached(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.write("multus/c1", "["+saved(cbr, "")+","+saved(storage, "")+"]")
+	w.Write("multus/c1", "["+saved(cbr, "")+","+saved(storage, "")+"]")
 	w.multus("eth0", cbr, "net1", storage)
-	w.take(w.node.Attachments(), false)
-	if err := w.life.GC(t.Context(), lifecycle.Collection{Network: "multi", Valid: []types.GCAttachment{}}); err != nil {
-		t.Error(err)
-	}
-	nodetest.Equal(t, "calls", w.exec.Trace(), []string{"DEL macvlan net1", "DEL portmap eth0", "DEL bridge eth0"})
+	w.take(w.node.Attachments())
+	nodetest.OK(t, w.life.GC(t.Context(), lifecycle.Collection{Network: "multi", Valid: []types.GCAttachment{}}))
+	nodetest.Equal(t, "calls", w.Exec.Trace(), []string{"DEL macvlan net1", "DEL portmap eth0", "DEL bridge eth0"})
 }
 
 // A meta-plugin that has taken Multus's place may keep its records in the same
@@ -274,16 +264,16 @@ func TestRecordsBesideTheStateOfMultus(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.life.Dir = w.node.MultusDir
-	w.write("multus/c1", "["+saved(cbr, "")+"]")
+	w.Write("multus/c1", "["+saved(cbr, "")+"]")
 	w.multus("eth0", cbr)
-	w.write("multus/.tmp-1", "x")
+	w.Write("multus/.tmp-1", "x")
 	for _, want := range []string{"adopted", "recorded"} {
-		nodetest.Equal(t, "got", w.take(w.node.Attachments(), false), []string{want + " multi/c1/eth0 cbr:eth0"})
+		nodetest.Equal(t, "got", w.take(w.node.Attachments()), []string{want + " multi/c1/eth0 cbr:eth0"})
 	}
 	if err := w.life.Del(t.Context(), lifecycle.Removal{Key: eth0}); err != nil || w.exists("multus/c1") {
 		t.Errorf("the state is left: %v", err)
 	}
-	if got := w.take(w.node.Attachments(), false); got != nil {
+	if got := w.take(w.node.Attachments()); got != nil {
 		t.Errorf("after DEL: %q", got)
 	}
 }

@@ -14,21 +14,23 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/internal/inroot"
+	"github.com/metacni/metacni/scratch"
 )
 
-// settle finds out whether the container of a is gone: nothing is at the path of
-// its network namespace, or another container's namespace is. Then settle removes
-// the path from a, so that nothing of another container is touched. When it cannot
-// find out, it leaves a unchanged.
-func settle(root string, a *lifecycle.Adoption) {
-	i := slices.IndexFunc(a.Attached, func(d delegate.Attached) bool { return d.NetNS != "" })
-	if i < 0 || !gone(root, a.Attached[i].NetNS, a.Attached) {
-		return
+// adoption is that of what is attached, found in sources. If the container is certainly
+// gone, because nothing is at the path of its network namespace or another container's
+// namespace is, the adoption lacks the path, so that nothing of another container is touched.
+func adoption(root string, k scratch.Key, attached []delegate.Attached, sources ...string) lifecycle.Adoption {
+	a := lifecycle.Adoption{Key: k, Attached: attached, Sources: sources}
+	i := slices.IndexFunc(attached, func(d delegate.Attached) bool { return d.NetNS != "" })
+	if i < 0 || !gone(root, attached[i].NetNS, attached) {
+		return a
 	}
 	a.Gone = true
-	for i := range a.Attached {
-		a.Attached[i].NetNS = ""
+	for i := range attached {
+		attached[i].NetNS = ""
 	}
+	return a
 }
 
 // gone reports whether the network namespace at path is certainly not that of
@@ -43,11 +45,13 @@ func gone(root, path string, attached []delegate.Attached) bool {
 		return !missing(root, filepath.Dir(path))
 	}
 	want := addressesOf(attached)
-	if want.none() {
+	if len(want) == 0 {
 		return false
 	}
 	have, err := addressesIn(root, path)
-	return err == nil && !have.share(want)
+	// One is enough: a container may have given itself another MAC address, or moved its
+	// IP address to another interface, as virtual machines in one do.
+	return err == nil && !slices.ContainsFunc(want, func(address string) bool { return slices.Contains(have, address) })
 }
 
 func missing(root, path string) bool {
@@ -55,62 +59,27 @@ func missing(root, path string) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// addresses identify a container.
-type addresses struct {
-	mac map[string]bool
-	ip  map[netip.Addr]bool
-}
-
-func (a addresses) none() bool { return len(a.mac)+len(a.ip) == 0 }
-
-// share reports whether one of b is in a. One is enough: a container may have
-// given itself another MAC address, or moved its IP address to another
-// interface, as virtual machines in one do.
-func (a addresses) share(b addresses) bool {
-	for mac := range b.mac {
-		if a.mac[mac] {
-			return true
-		}
-	}
-	for ip := range b.ip {
-		if a.ip[ip] {
-			return true
-		}
-	}
-	return false
-}
-
-func (a addresses) addMAC(mac net.HardwareAddr) {
-	if len(mac) > 0 {
-		a.mac[string(mac)] = true
-	}
-}
-
-func (a addresses) addIP(n *net.IPNet) {
+// withIP returns all with the IP address of n, if it has one.
+func withIP(all []string, n *net.IPNet) []string {
 	if ip, ok := netip.AddrFromSlice(n.IP); ok {
-		a.ip[ip.Unmap()] = true
+		all = append(all, ip.Unmap().String())
 	}
+	return all
 }
 
-func newAddresses() addresses {
-	return addresses{make(map[string]bool), make(map[netip.Addr]bool)}
-}
-
-// addressesOf returns those that the results give to interfaces in the
+// addressesOf returns the MAC and IP addresses that the results give to interfaces in the
 // container.
-func addressesOf(attached []delegate.Attached) addresses {
-	all := newAddresses()
+func addressesOf(attached []delegate.Attached) (all []string) {
 	for _, a := range attached {
 		r := result(a)
 		for _, i := range r.Interfaces {
-			if i.Sandbox != "" {
-				mac, _ := net.ParseMAC(i.Mac) // what is none is none
-				all.addMAC(mac)
+			if mac, err := net.ParseMAC(i.Mac); err == nil && i.Sandbox != "" {
+				all = append(all, mac.String())
 			}
 		}
 		for _, ip := range r.IPs {
 			if ip.Interface == nil || inside(r, *ip.Interface) {
-				all.addIP(&ip.Address)
+				all = withIP(all, &ip.Address)
 			}
 		}
 	}

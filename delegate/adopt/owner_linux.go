@@ -8,18 +8,17 @@ import (
 	"github.com/metacni/metacni/internal/inroot"
 )
 
-// addressesIn returns those of the interfaces in the network namespace at path
-// in root.
-func addressesIn(root, path string) (addresses, error) {
-	all := newAddresses()
-	err := inroot.With(root, path, func(path string) error {
+// addressesIn returns the MAC and IP addresses of the interfaces in the network namespace at
+// path in root.
+func addressesIn(root, path string) (all []string, err error) {
+	err = inroot.With(root, path, func(path string) error {
 		return ns.WithNetNSPath(path, func(ns.NetNS) error {
 			links, err := net.Interfaces()
 			if err != nil {
 				return err
 			}
 			for _, link := range links {
-				all.addMAC(link.HardwareAddr)
+				all = append(all, link.HardwareAddr.String())
 			}
 			ips, err := net.InterfaceAddrs()
 			if err != nil {
@@ -27,7 +26,7 @@ func addressesIn(root, path string) (addresses, error) {
 			}
 			for _, ip := range ips {
 				if n, ok := ip.(*net.IPNet); ok {
-					all.addIP(n)
+					all = withIP(all, n)
 				}
 			}
 			return nil

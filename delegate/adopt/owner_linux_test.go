@@ -72,7 +72,7 @@ func TestWhoseContainerItIs(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.write("cni/results/cbr-c1-eth0", fmt.Sprintf(`{"kind":"cniCacheV1","containerId":"c1","config":%q,"ifName":"eth0","networkName":"cbr","netns":%q,"result":%s}`,
+			w.Write("cni/results/cbr-c1-eth0", fmt.Sprintf(`{"kind":"cniCacheV1","containerId":"c1","config":%q,"ifName":"eth0","networkName":"cbr","netns":%q,"result":%s}`,
 				b64(cbr), netns, `{"cniVersion":"1.0.0",`+tt.result[1:]))
 			for a, err := range w.node.Attachments() {
 				nodetest.OK(t, err)
@@ -93,12 +93,12 @@ func TestWhoseContainerItIs(t *testing.T) {
 func TestWhatIsNoNamespaceTellsNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	file := w.write("netns/file", "")
+	file := w.Write("netns/file", "")
 	for path, gone := range map[string]bool{
 		file: false, filepath.Dir(file): false, "/proc/self/ns/uts": false, "relative/c1": false, unseen: false, file + "/x": false,
-		w.path("netns/absent"): true,
+		w.Path("netns/absent"): true,
 	} {
-		w.write("cni/results/cbr-c1-eth0", fmt.Sprintf(`{"kind":"cniCacheV1","containerId":"c1","config":%q,"ifName":"eth0","networkName":"cbr","netns":%q,"result":%s}`,
+		w.Write("cni/results/cbr-c1-eth0", fmt.Sprintf(`{"kind":"cniCacheV1","containerId":"c1","config":%q,"ifName":"eth0","networkName":"cbr","netns":%q,"result":%s}`,
 			b64(cbr), path, `{"cniVersion":"1.0.0","ips":[{"address":"10.1.0.5/24"}]}`))
 		for a, err := range w.node.Attachments() {
 			if err != nil || a.Gone != gone {
@@ -118,9 +118,9 @@ func TestReusedNamespaceIsTheOther(t *testing.T) {
 	netns := newNetNS(t, "02:00:00:00:00:02", "10.1.0.6/24")
 	w := newWorld(t)
 	for id, mac := range map[string]string{"c1": "02:00:00:00:00:01", "c2": "02:00:00:00:00:02"} {
-		w.write("cni/results/cbr-"+id+"-eth0", fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"config":%q,"ifName":"eth0","networkName":"cbr","netns":%q,"result":%s}`,
+		w.Write("cni/results/cbr-"+id+"-eth0", fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"config":%q,"ifName":"eth0","networkName":"cbr","netns":%q,"result":%s}`,
 			id, b64(cbr), netns, `{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"x","mac":"`+mac+`"}]}`))
 	}
-	nodetest.Equal(t, "got", w.take(w.node.Attachments(), false), []string{"adopted multi/c1/eth0 cbr:eth0 gone", "adopted multi/c2/eth0 cbr:eth0"})
+	nodetest.Equal(t, "got", w.take(w.node.Attachments()), []string{"adopted multi/c1/eth0 cbr:eth0 gone", "adopted multi/c2/eth0 cbr:eth0"})
 	nodetest.Equal(t, "records", w.states(), []string{"c1/eth0 deleting", "c2/eth0 added"})
 }

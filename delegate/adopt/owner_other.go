@@ -4,4 +4,4 @@ package adopt
 
 import "errors"
 
-func addressesIn(string, string) (addresses, error) { return addresses{}, errors.ErrUnsupported }
+func addressesIn(string, string) ([]string, error) { return nil, errors.ErrUnsupported }

@@ -109,8 +109,7 @@ func TestEveryAttachmentHasAFileOfItsOwn(t *testing.T) {
 		for _, network := range []string{"n", "n-c"} {
 			for _, container := range []string{"c", "c-e", `c" "e`, "../../x"} {
 				for _, ifname := range []string{"e", "c-e"} {
-					n, err := netconf.Parse([]byte(`{"cniVersion":"1.0.0","name":"` + network + `","plugins":[{"type":"x","capabilities":{"CNIDeviceInfoFile":true}}]}`))
-					nodetest.OK(t, err)
+					n := nodetest.Parse(`{"cniVersion":"1.0.0","name":"` + network + `","plugins":[{"type":"x","capabilities":{"CNIDeviceInfoFile":true}}]}`)
 					a := device.Dir{Owner: owner}.Assign(delegate.Attachment{Network: n, ContainerID: container, IfName: ifname})
 					name := filepath.Base(a.Files[0])
 					which := strings.Join([]string{owner, network, container, ifname}, "|")

@@ -48,8 +48,11 @@ func takeOverStale(ctx context.Context, c *plugin.Call) error {
 		return nil
 	}
 	var errs []error
-	for _, o := range adopt.Take(ctx, c.Manager, recorded(c).Stale(valid), false) {
-		errs = append(errs, o.Err)
+	for found, err := range recorded(c).Stale(valid) {
+		if err == nil {
+			_, err = c.Manager.Adopt(ctx, found)
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

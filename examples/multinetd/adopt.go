@@ -7,6 +7,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/adopt"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/examples/multinet/publish"
 )
 
@@ -19,16 +20,16 @@ func (d *daemon) adopter(ctx context.Context) *publish.Adopter {
 		Life:      &lifecycle.Manager{Dir: p.stateDir, Root: d.conf.ChrootDir},
 		Node: adopt.Node{
 			Root:      d.conf.ChrootDir,
-			CacheDir:  d.conf.root().OnNode(cmp.Or(p.CacheDir, adopt.DefaultCacheDir)),
-			MultusDir: d.conf.root().OnNode(cmp.Or(p.MultusDir, adopt.DefaultMultusDir)),
+			CacheDir:  d.conf.root().OnNode(cmp.Or(p.CacheDir, multinet.DefaultCacheDir)),
+			MultusDir: d.conf.root().OnNode(cmp.Or(p.MultusDir, multinet.DefaultMultusDir)),
 		},
-		Tell: func(o adopt.Outcome) { logAdopted(ctx, d.log, o) },
+		Tell: func(o publish.Outcome) { logAdopted(ctx, d.log, o) },
 	}
 }
 
 // logAdopted logs the takeover of an attachment, or why it was skipped.
-func logAdopted(ctx context.Context, log *slog.Logger, o adopt.Outcome) {
-	if o.Verdict == adopt.Skipped {
+func logAdopted(ctx context.Context, log *slog.Logger, o publish.Outcome) {
+	if o.Verdict == publish.Skipped {
 		log.LogAttrs(ctx, slog.LevelWarn, "attachment not taken over", append(about(o.Adoption.Key), because(o.Adoption.Key, o.Err))...)
 		return
 	}

@@ -49,7 +49,7 @@ var rules = map[string][]string{
 	"delegate/delegatetest": {"delegate", "netconf"},
 	"delegate/device":       {"delegate", "netconf", "netconf/nad", "status", "internal/durable", "internal/fault", "internal/inroot"},
 	"delegate/lifecycle":    {"delegate", "scratch", "internal/bounds", "internal/durable", "netconf", "ifname", "status", "internal/inroot", "internal/terse", "internal/cause"},
-	"delegate/adopt":        {"delegate", "delegate/lifecycle", "scratch", "netconf", "internal/durable", "internal/inroot"},
+	"delegate/adopt":        {"delegate", "delegate/lifecycle", "scratch", "netconf", "internal/durable", "internal/fault", "internal/inroot"},
 	"delegate/thick":        {"delegate", "delegate/lifecycle", "delegate/plugin", "status", "delegate/thick/wire", "delegate/thick/internal/override", "delegate/thick/internal/queue", "internal/peer", "internal/cause", "internal/flock", "internal/turns", "internal/terse"},
 	"delegate/thick/shim":   {"status", "delegate/thick/wire", "delegate/thick/internal/override", "delegate/thick/internal/queue", "internal/redact", "internal/cause", "internal/terse"},
 	"delegate/thick/wire":   nil,

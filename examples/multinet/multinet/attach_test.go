@@ -17,7 +17,6 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/internal/nodetest"
-	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
@@ -174,8 +173,7 @@ func TestRecordSaysThatANetworkWasAttachedLater(t *testing.T) {
 	h := newHost(t, "1.1.0")
 	h.mustRun(t, "ADD", bridge)
 	h.mustSecondary(t, "ADD", green, wire.Attributes{MAC: "02:00:00:00:00:01"})
-	n, err := netconf.Parse([]byte(green))
-	nodetest.OK(t, err)
+	n := nodetest.Parse(green)
 	conf := fmt.Appendf(nil, `{"cniDir":%q,"type":"multinet"}`, h.state())
 	given := nad.Origin{Use: nad.Attached, Definition: nad.Ref{Namespace: "a", Name: "green"}}.JSON()
 	for ifname, origin := range map[string]json.RawMessage{"hot1": nil, "hot2": given} {
@@ -335,8 +333,7 @@ func TestAttachAndDetach(t *testing.T) {
 	h.mustRun(t, "ADD", bridge)
 	h.trace()
 	conf := fmt.Appendf(nil, `{"cniDir":%q,"type":"multinet"}`, h.state())
-	n, err := netconf.Parse([]byte(green))
-	nodetest.OK(t, err)
+	n := nodetest.Parse(green)
 	a := delegate.Attachment{
 		Network: n, ContainerID: "c1", Args: "K8S_POD_NAME=p", CapabilityArgs: map[string]json.RawMessage{"ips": json.RawMessage(`["10.9.1.7/24"]`)},
 	}

@@ -22,6 +22,13 @@ const DefaultStateDir = "/var/lib/cni/multinet"
 // DefaultConfDir is the default of confDir, the directory of networks.
 const DefaultConfDir = "/etc/cni/multinet/net.d"
 
+// DefaultCacheDir is the default of cniCacheDir: where libcni keeps its cache for container
+// runtimes.
+const DefaultCacheDir = "/var/lib/cni"
+
+// DefaultMultusDir is where Multus keeps its state: the default of its cniDir.
+const DefaultMultusDir = "/var/lib/cni/multus"
+
 const (
 	defaultBinDir = "/opt/cni/bin"
 

@@ -13,7 +13,6 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/device"
 	"github.com/metacni/metacni/delegate/lifecycle"
@@ -171,9 +170,7 @@ func TestTheRecordHasTheDeviceAndItsResource(t *testing.T) {
 		`net1 {"use":"selected","definition":"a/vf","selection":{"name":"vf"},"resource":"vendor.example/vf","device":"a"}`,
 		`net2 {"use":"selected","definition":"a/plain","selection":{"name":"plain"}}`,
 	}
-	if diff := cmp.Diff(want, h.origins(t)); diff != "" {
-		t.Error(diff)
-	}
+	nodetest.Equal(t, "got", h.origins(t), want)
 }
 
 // Device information files: what the device plugin says is there for plugins and for the
@@ -217,9 +214,7 @@ func TestDeviceInformationIsThereFromAddToDel(t *testing.T) {
 		}
 		got = append(got, text)
 	}
-	if diff := cmp.Diff([]string{"eth0", "net1 memif", "net2 pci"}, got); diff != "" {
-		t.Error(diff)
-	}
+	nodetest.Equal(t, "got", got, []string{"eth0", "net1 memif", "net2 pci"})
 	h.mustRun(t, "DEL", conf, podOf("a"))
 	if left, err := os.ReadDir(filepath.Dir(file)); err != nil || len(left) > 0 {
 		t.Errorf("left %v, %v", left, err)

@@ -93,8 +93,7 @@ func TestRulesForClaimsAreThoseForSelections(t *testing.T) {
 		}
 	}
 	for typ, allowed := range map[string]bool{"macvlan": true, "bridge": false, "multinet": false} {
-		n, err := netconf.Parse([]byte(`{"cniVersion":"1.0.0","name":"n","type":"` + typ + `"}`))
-		nodetest.OK(t, err)
+		n := nodetest.Parse(`{"cniVersion":"1.0.0","name":"n","type":"` + typ + `"}`)
 		if err := rules.Check(n); (err == nil) != allowed {
 			t.Errorf("%s: %v", typ, err)
 		}

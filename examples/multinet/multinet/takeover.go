@@ -15,7 +15,7 @@ import (
 // cache has of the primary network. Mistakes in the configuration are no obstacle.
 func del(ctx context.Context, c *plugin.Call) error {
 	return c.Manager.Del(ctx, lifecycle.Removal{Key: c.Key(), NetNS: c.Netns, Adopt: func() (lifecycle.Adoption, error) {
-		dir := adopt.DefaultCacheDir
+		dir := DefaultCacheDir
 		if err := c.Value("cniCacheDir", &dir); err != nil || !filepath.IsAbs(dir) {
 			dir = ""
 		}

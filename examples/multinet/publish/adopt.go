@@ -36,7 +36,7 @@ type Adopter struct {
 
 	// Tell is called for each attachment that has been taken over, and for each
 	// that cannot be, unless the last pass had the same reason.
-	Tell func(adopt.Outcome)
+	Tell func(Outcome)
 
 	told map[string]bool
 }
@@ -47,9 +47,9 @@ func (a *Adopter) Pass(ctx context.Context) {
 	told := make(map[string]bool)
 	for _, o := range a.Take(ctx, false) {
 		switch o.Verdict {
-		case adopt.Adopted:
+		case Adopted:
 			a.Tell(o)
-		case adopt.Skipped:
+		case Skipped:
 			if ctx.Err() != nil && errors.Is(o.Err, ctx.Err()) {
 				maps.Copy(told, a.told) // the rest has not been seen
 				break
@@ -100,9 +100,29 @@ func (a *Adopter) Follow(ctx context.Context, tell func(autoconf.State)) error {
 	return a.Publisher.Run(ctx)
 }
 
-// Take is [adopt.Take] for the containers of the network that ours is, or would be,
-// published in front of.
-func (a *Adopter) Take(ctx context.Context, dryRun bool) []adopt.Outcome {
+// An Outcome is what [Adopter.Take] has done about one attachment.
+type Outcome struct {
+	Adoption lifecycle.Adoption // zero if a file could not be understood
+	Verdict  Verdict
+	Err      error // why it was skipped
+}
+
+// A Verdict says what [Adopter.Take] has done about an attachment.
+type Verdict string
+
+// The verdicts.
+const (
+	Adopted   Verdict = "adopted"   // recorded
+	Adoptable Verdict = "adoptable" // in a dry run: it would be recorded
+	Recorded  Verdict = "recorded"  // nothing: there is a record, or the attachment has been removed
+	Skipped   Verdict = "skipped"   // nothing, because of Outcome.Err
+)
+
+// Take takes over the containers of the network that ours is, or would be, published in
+// front of, and returns an Outcome for each attachment. With dryRun it records nothing. When
+// an attachment cannot be recorded, Take continues with the next. When ctx ends, Take stops,
+// and the last Outcome has ctx's error.
+func (a *Adopter) Take(ctx context.Context, dryRun bool) []Outcome {
 	n := a.Node
 	n.Own = multinet.OwnTypes()
 	if len(n.Primary) == 0 {
@@ -112,7 +132,53 @@ func (a *Adopter) Take(ctx context.Context, dryRun bool) []adopt.Outcome {
 		name, _ := a.Publisher.Template.Get("name")
 		_ = json.Unmarshal(name, &n.Network) // without a name all attachments are skipped
 	}
-	return adopt.Take(ctx, a.Life, n.Attachments(), dryRun)
+	take, taken := a.Life.Adopt, Adopted
+	if dryRun {
+		take, taken = adoptable(ctx, a.Life), Adoptable
+	}
+	var done []Outcome
+	for found, err := range n.Attachments() {
+		if ctx.Err() != nil {
+			return append(done, Outcome{Verdict: Skipped, Err: ctx.Err()})
+		}
+		o := Outcome{Adoption: found, Verdict: Recorded, Err: err}
+		adopted := false
+		if err == nil {
+			adopted, o.Err = take(ctx, found)
+		}
+		switch {
+		case o.Err != nil:
+			o.Verdict = Skipped
+		case adopted:
+			o.Verdict = taken
+		}
+		done = append(done, o)
+	}
+	return done
+}
+
+// adoptable returns what [lifecycle.Manager.Adopt] would answer, as far as the records tell.
+func adoptable(ctx context.Context, life *lifecycle.Manager) func(context.Context, lifecycle.Adoption) (bool, error) {
+	damaged := make(map[string]error)    // by container
+	recorded := make(map[[2]string]bool) // container and interface
+	for r, err := range life.Records(ctx) {
+		recorded[[2]string{r.Key.ContainerID, r.Key.IfName}] = true
+		for _, attached := range r.Attached {
+			recorded[[2]string{r.Key.ContainerID, attached.IfName}] = true
+		}
+		if err != nil {
+			damaged[r.Key.ContainerID] = err
+		}
+	}
+	return func(_ context.Context, a lifecycle.Adoption) (bool, error) {
+		known := damaged[a.Key.ContainerID] != nil
+		for _, attached := range a.Attached {
+			at := [2]string{a.Key.ContainerID, attached.IfName}
+			known = known || recorded[at]
+			recorded[at] = true
+		}
+		return !known, damaged[a.Key.ContainerID]
+	}
 }
 
 // Primaries returns the names of the networks that m has published ours in front of,

@@ -30,7 +30,7 @@ func adopter(t *testing.T) (a *Adopter, told chan string) {
 	told = make(chan string, 100)
 	a = &Adopter{
 		Publisher: m, Life: &lifecycle.Manager{Dir: filepath.Join(t.TempDir(), "state")}, Node: adopt.Node{CacheDir: t.TempDir()},
-		Tell: func(o adopt.Outcome) { told <- string(o.Verdict) + " " + o.Adoption.Key.ContainerID },
+		Tell: func(o Outcome) { told <- string(o.Verdict) + " " + o.Adoption.Key.ContainerID },
 	}
 	nodetest.OK(t, os.Mkdir(filepath.Join(a.Node.CacheDir, "results"), 0o700))
 	return a, told
@@ -124,7 +124,7 @@ func TestAdopterFollows(t *testing.T) {
 	a.attach(t, "blue", "c1")
 	tell := a.Tell
 	ctx, cancel := context.WithCancel(t.Context())
-	a.Tell = func(o adopt.Outcome) {
+	a.Tell = func(o Outcome) {
 		_, err := os.Lstat(a.Publisher.Output + ".conflist")
 		if o.Adoption.Key.ContainerID == "c1" && err == nil {
 			t.Error("c1 is taken over after the network has been published")
@@ -144,7 +144,7 @@ func TestAdopterFollows(t *testing.T) {
 	}
 }
 
-// A dry run returns what would be taken over.
+// A dry run returns what would be taken over, as far as the records tell.
 func TestTakeWithANetworkOfTheCallers(t *testing.T) {
 	t.Parallel()
 	a, _ := adopter(t)
@@ -153,9 +153,14 @@ func TestTakeWithANetworkOfTheCallers(t *testing.T) {
 		t.Errorf("without a network: %+v", got)
 	}
 	a.Node.Primary, a.Node.Network = []string{"blue"}, "n"
-	got := a.Take(t.Context(), true)
-	if len(got) != 1 || got[0].Verdict != adopt.Adoptable || got[0].Adoption.Key.Network != "n" {
-		t.Errorf("%+v", got)
+	for _, want := range []Verdict{Adoptable, Adopted, Recorded, Skipped} {
+		if want == Skipped {
+			nodetest.OK(t, os.WriteFile(filepath.Join(a.Life.Dir, "c1@n@eth0.json"), []byte("x"), 0o600))
+		}
+		got := a.Take(t.Context(), want != Adopted)
+		if len(got) != 1 || got[0].Verdict != want || got[0].Adoption.Key.Network != "n" || (got[0].Err != nil) != (want == Skipped) {
+			t.Errorf("%+v, want %s", got, want)
+		}
 	}
 }
 

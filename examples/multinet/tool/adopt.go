@@ -21,8 +21,8 @@ import (
 
 // sources adds the flags that say where other programs keep their records.
 func sources(flags *flag.FlagSet, node *adopt.Node) {
-	flags.StringVar(&node.CacheDir, "cache-dir", adopt.DefaultCacheDir, "cache `directory` of the runtime's libcni; if empty, none is read")
-	flags.StringVar(&node.MultusDir, "multus-dir", adopt.DefaultMultusDir, "state `directory` of Multus (cniDir); if empty, none is read")
+	flags.StringVar(&node.CacheDir, "cache-dir", multinet.DefaultCacheDir, "cache `directory` of the runtime's libcni; if empty, none is read")
+	flags.StringVar(&node.MultusDir, "multus-dir", multinet.DefaultMultusDir, "state `directory` of Multus (cniDir); if empty, none is read")
 }
 
 // takeOver is the command adopt.
@@ -101,14 +101,14 @@ type outcomeView struct {
 }
 
 // adopted prints the outcomes, and fails if an attachment was skipped.
-func (t *tool) adopted(done []adopt.Outcome) error {
+func (t *tool) adopted(done []publish.Outcome) error {
 	all := []outcomeView{}
 	var rows [][]string
 	skipped := 0
 	for _, o := range done {
 		v := outcomeView{keyView: viewKey(o.Adoption.Key), Networks: networks(o), Outcome: string(o.Verdict), Gone: o.Adoption.Gone}
 		why := ""
-		if o.Verdict == adopt.Skipped {
+		if o.Verdict == publish.Skipped {
 			skipped++
 			v.Error = o.Err.Error()
 			why = strings.ReplaceAll(v.Error, "\n", "; ")
@@ -126,7 +126,7 @@ func (t *tool) adopted(done []adopt.Outcome) error {
 }
 
 // networks returns the names of the networks in o.
-func networks(o adopt.Outcome) []string {
+func networks(o publish.Outcome) []string {
 	names := make([]string, 0, len(o.Adoption.Attached))
 	for _, a := range o.Adoption.Attached {
 		names = append(names, a.Network.Name())
@@ -142,9 +142,9 @@ func (i *installer) adopter(m *autoconf.Manager) (*publish.Adopter, error) {
 		return nil, err
 	}
 	dir, err := multinet.StateDir("", data)
-	return &publish.Adopter{Publisher: m, Life: &lifecycle.Manager{Dir: dir}, Node: i.node, Tell: func(o adopt.Outcome) {
+	return &publish.Adopter{Publisher: m, Life: &lifecycle.Manager{Dir: dir}, Node: i.node, Tell: func(o publish.Outcome) {
 		switch k := o.Adoption.Key; {
-		case o.Verdict == adopt.Skipped:
+		case o.Verdict == publish.Skipped:
 			i.say("not taken over: %v", o.Err)
 		case o.Adoption.Gone:
 			i.orphans = true

@@ -163,8 +163,6 @@ func TestAdoptGoesByWhatIsPublished(t *testing.T) {
 	n.write("net.d/10-x.conflist", green)
 	n.cached("c1", blue, unseen)
 	n.cached("c2", green, unseen)
-	if err := n.do("adopt"); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, n.do("adopt"))
 	nodetest.Equal(t, "records", n.records(), []string{"mine/c1/eth0 added blue", "mine/c2/eth0 added green"})
 }

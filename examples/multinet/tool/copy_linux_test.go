@@ -50,9 +50,7 @@ func TestInstallProgram(t *testing.T) {
 
 	// By itself it does nothing to itself.
 	c := console{self: func() (string, error) { return n.path("bin/multinet"), nil }}
-	if err := c.copyProgram(n.path("bin/multinet")); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, c.copyProgram(n.path("bin/multinet")))
 	// A program that runs cannot be written to; here it can be replaced.
 	sleep, err := exec.LookPath("sleep")
 	if err != nil {
@@ -68,9 +66,7 @@ func TestInstallProgram(t *testing.T) {
 	nodetest.OK(t, err)
 	n.write("self", "#!/bin/sh\nexit 7\n")
 	c.self = func() (string, error) { return n.path("self"), nil }
-	if err := c.copyProgram(n.path("bin/sleep")); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, c.copyProgram(n.path("bin/sleep")))
 	if n.read("bin/sleep") != n.read("self") {
 		t.Error("not replaced")
 	}
@@ -107,9 +103,7 @@ func TestInstallProgramAtOnce(t *testing.T) {
 			}()
 		}
 		for range 4 {
-			if err := <-errs; err != nil {
-				t.Error(err)
-			}
+			nodetest.OK(t, <-errs)
 		}
 		nodetest.Equal(t, "left", n.files(), []string{"bin/multinet", "self"})
 		nodetest.OK(t, os.Remove(n.path("bin/multinet")))

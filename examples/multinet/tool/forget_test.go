@@ -14,7 +14,6 @@ import (
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/examples/internal/programtest"
 	"github.com/metacni/metacni/internal/nodetest"
-	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -24,8 +23,7 @@ func TestToolIncomplete(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.mustRun(t, "ADD", bridge)
-	green, err := netconf.Parse([]byte(`{"cniVersion":"1.0.0","name":"green","type":"dies"}`))
-	nodetest.OK(t, err)
+	green := nodetest.Parse(`{"cniVersion":"1.0.0","name":"green","type":"dies"}`)
 	h.exec.Plugins["dies"] = func(context.Context, delegatetest.Call) ([]byte, error) { runtime.Goexit(); return nil, nil }
 	life := &lifecycle.Manager{Dir: h.state(), Invoker: &delegate.Invoker{Exec: h.exec}}
 	died := make(chan struct{})
@@ -172,9 +170,7 @@ func TestToolForgetTakesTheLock(t *testing.T) {
 	var out strings.Builder
 	err := operate(ctx, []string{"forget", "half", "--dir", h.state()}, console{in: readFunc(asked), out: &out, ask: &out, terminal: true})
 	wantError(t, err, 11, "half")
-	if err := l.Unlock(); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, l.Unlock())
 	h.exec.Plugins["both"] = delegatetest.Result(nil)
 	changed := func(p []byte) (int, error) {
 		h.mustRun(t, "DEL", bridge, func(a *skel.CmdArgs) { a.ContainerID = "half" })

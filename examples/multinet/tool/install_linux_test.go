@@ -231,9 +231,7 @@ func TestUninstall(t *testing.T) {
 	n := newNode(t, "10-x.conflist", blue)
 	nodetest.OK(t, n.do("install"))
 	n.write("bin/.multinet.tmp-1", "left by a crash")
-	if err := n.do("uninstall"); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, n.do("uninstall"))
 	nodetest.Equal(t, "left", n.files(), []string{"bin/.multinet.tmp-1", "bin/multinet", "net.d/10-x.conflist", "self"})
 	if n.said.Reset(); n.do("uninstall") != nil || n.said.Len() > 0 {
 		t.Errorf("said %q", n.said.String())
@@ -241,9 +239,7 @@ func TestUninstall(t *testing.T) {
 	// A file of that name that is another's stays, and that is told.
 	n.write("net.d/00-multinet.conflist", green)
 	for range 2 {
-		if err := n.do("uninstall", "--binary"); err != nil {
-			t.Error(err)
-		}
+		nodetest.OK(t, n.do("uninstall", "--binary"))
 		if !strings.Contains(n.said.String(), "net.d/00-multinet.conflist") {
 			t.Errorf("said %q", n.said.String())
 		}
@@ -344,9 +340,7 @@ func TestOneInstallsAtATime(t *testing.T) {
 	}
 	nodetest.OK(t, w.cmd.Process.Signal(syscall.SIGTERM))
 	_ = w.cmd.Wait()
-	if err := w.do("uninstall"); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, w.do("uninstall"))
 	nodetest.Equal(t, "left", programtest.Files(t, w.path("net.d")), []string{"10-x.conflist"})
 	if _, err := os.Lstat(w.path("net.d/.multinet")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the lock's directory: %v", err)

@@ -17,7 +17,6 @@ import (
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/internal/nodetest"
-	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -139,8 +138,7 @@ func TestForgetOfAdoptedRecord(t *testing.T) {
 	h := newHost(t)
 	entry := filepath.Join(h.dir, "entry")
 	nodetest.OK(t, os.WriteFile(entry, nil, 0o600))
-	n, err := netconf.Parse([]byte(`{"cniVersion":"1.0.0","name":"cbr","type":"bridge"}`))
-	nodetest.OK(t, err)
+	n := nodetest.Parse(`{"cniVersion":"1.0.0","name":"cbr","type":"bridge"}`)
 	adopted, err := (&lifecycle.Manager{Dir: h.state()}).Adopt(t.Context(), lifecycle.Adoption{
 		Key:      scratch.Key{Network: "multi", ContainerID: "c1", IfName: "eth0"},
 		Sources:  []string{entry},

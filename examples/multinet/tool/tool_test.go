@@ -252,9 +252,7 @@ func TestToolReadsWithoutALock(t *testing.T) {
 			t.Errorf("%v: %v\n%s", words, err, out)
 		}
 	}
-	if err := l.Unlock(); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, l.Unlock())
 }
 
 func (h *host) lock(t *testing.T, container string) *scratch.Lock {
@@ -293,7 +291,5 @@ func TestToolNamesMissingDirectory(t *testing.T) {
 	if _, err := os.Stat(h.state()); !os.IsNotExist(err) {
 		t.Errorf("made %s: %v", h.state(), err)
 	}
-	if err := missing(multinet.DefaultStateDir); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, missing(multinet.DefaultStateDir))
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/adopt"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/examples/multinet/publish"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/autoconf"
@@ -26,16 +27,16 @@ func (i *installer) uninstallFlags() {
 	i.text(&i.name, "name", "", "`name` of the network (default: that of the published network)")
 	i.flags.BoolVar(&i.detach, "detach", false, "detach all networks except the cluster network, and give that one back to the runtime")
 	i.flags.BoolVar(&i.leave, "leave", false, "leave containers attached, for a later installation")
-	i.flags.Func("cache-dir", "cache `directory` of the runtime's libcni; may be repeated (default "+adopt.DefaultCacheDir+")", func(dir string) error {
+	i.flags.Func("cache-dir", "cache `directory` of the runtime's libcni; may be repeated (default "+multinet.DefaultCacheDir+")", func(dir string) error {
 		i.cacheDirs = append(i.cacheDirs, dir)
-		return there(dir, adopt.DefaultCacheDir)
+		return there(dir, multinet.DefaultCacheDir)
 	})
 	i.flags.Func("multus-dir", "state `directory` of Multus (cniDir), to give containers back to Multus", func(dir string) error {
 		i.node.MultusDir = dir
 		if dir == "" {
 			return nil
 		}
-		return there(dir, adopt.DefaultMultusDir)
+		return there(dir, multinet.DefaultMultusDir)
 	})
 }
 
@@ -161,7 +162,7 @@ func (i *installer) release(ctx context.Context, life *lifecycle.Manager, name s
 	defer stop()
 	dirs := i.cacheDirs
 	if dirs == nil {
-		dirs = []string{adopt.DefaultCacheDir}
+		dirs = []string{multinet.DefaultCacheDir}
 	}
 	keep := adopt.GiveBack(dirs...)
 	if i.node.MultusDir != "" {

@@ -11,7 +11,6 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/internal/nodetest"
-	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -29,8 +28,7 @@ func attached(t *testing.T, flags ...string) *node {
 	for _, id := range []string{"c1", "c2"} {
 		var plan []delegate.Attachment
 		for i, conf := range []string{blue, green} {
-			network, err := netconf.Parse([]byte(conf))
-			nodetest.OK(t, err)
+			network := nodetest.Parse(conf)
 			plan = append(plan, delegate.Attachment{Network: network, ContainerID: id, IfName: []string{"eth0", "net1"}[i], NetNS: unseen})
 		}
 		if _, err := life.Add(t.Context(), scratch.Key{Network: "multinet", ContainerID: id, IfName: "eth0"}, lifecycle.Transaction{Plan: lifecycle.Plan(plan...)}); err != nil {
@@ -96,8 +94,7 @@ func TestUninstallDetaches(t *testing.T) {
 func TestUninstallDetachesWhatIsAddedMeanwhile(t *testing.T) {
 	t.Parallel()
 	n := attached(t)
-	network, err := netconf.Parse([]byte(blue))
-	nodetest.OK(t, err)
+	network := nodetest.Parse(blue)
 	works := n.exec.Plugins["macvlan"]
 	n.exec.Plugins["macvlan"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
 		if c.ContainerID == "c2" && c.Command == "DEL" {
@@ -109,9 +106,7 @@ func TestUninstallDetachesWhatIsAddedMeanwhile(t *testing.T) {
 		}
 		return works(ctx, c)
 	}
-	if err := n.do("uninstall", "--detach", "--binary", "--cache-dir", n.path("cni")); err != nil {
-		t.Error(err)
-	}
+	nodetest.OK(t, n.do("uninstall", "--detach", "--binary", "--cache-dir", n.path("cni")))
 	if n.records() != nil || n.read("cni/results/blue-a1-eth0") == "" {
 		t.Errorf("left: %q", n.records())
 	}
