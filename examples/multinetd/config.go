@@ -95,19 +95,29 @@ func readConfig(args []string, defaultFile string, help io.Writer) (*config, err
 	if err := parse(flags, args, help); err != nil {
 		return nil, err
 	}
-	data, err := readFile(cmp.Or(file, defaultFile))
-	switch {
-	case err == nil:
-		if err := c.read(data); err != nil {
-			return nil, fmt.Errorf("%s: %w", cmp.Or(file, defaultFile), err)
-		}
-	case file != "" || !errors.Is(err, fs.ErrNotExist):
+	if err := c.readFile(file, defaultFile); err != nil {
 		return nil, err
 	}
 	if err := c.flags(&file, defaultFile).Parse(args); err != nil { // again, because flags win over the file
 		return nil, err
 	}
 	return c, c.check()
+}
+
+// readFile reads a configuration file. Without one it reads defaultFile, which may be missing.
+func (c *config) readFile(file, defaultFile string) error {
+	path := cmp.Or(file, defaultFile)
+	data, err := readFile(path)
+	if file == "" && errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := c.read(data); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
 }
 
 // parse parses a command line that has flags alone. For --help it writes to help and fails with

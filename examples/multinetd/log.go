@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
@@ -34,17 +35,7 @@ func logEvent(ctx context.Context, log *slog.Logger, e thick.Event) {
 	}
 	pod := nad.PodOf(e.Args)
 	attrs := []slog.Attr{slog.String("command", e.Command), slog.String("path", e.Path)}
-	for _, s := range []struct{ key, value string }{
-		{"container", e.ContainerID},
-		{"ifname", e.IfName},
-		{"network", e.Network},
-		{"pod_namespace", pod.Namespace},
-		{"pod", pod.Name},
-	} {
-		if s.value != "" {
-			attrs = append(attrs, slog.String(s.key, s.value))
-		}
-	}
+	attrs = append(attrs, named("container", e.ContainerID, "ifname", e.IfName, "network", e.Network, "pod_namespace", pod.Namespace, "pod", pod.Name)...)
 	attrs = append(attrs, slog.Duration("duration", e.Duration), slog.Duration("queued", e.Queued), slog.Int("status", e.Status))
 	if e.Replayed {
 		attrs = append(attrs, slog.Bool("replayed", true))
@@ -57,10 +48,14 @@ func logEvent(ctx context.Context, log *slog.Logger, e thick.Event) {
 
 // about returns the attributes of a line about the attachment k.
 func about(k scratch.Key) []slog.Attr {
-	var attrs []slog.Attr
-	for _, s := range []struct{ key, value string }{{"container", k.ContainerID}, {"network", k.Network}, {"ifname", k.IfName}} {
-		if s.value != "" {
-			attrs = append(attrs, slog.String(s.key, s.value))
+	return named("container", k.ContainerID, "network", k.Network, "ifname", k.IfName)
+}
+
+// named returns attributes of keys and values, without those whose value is empty.
+func named(pairs ...string) (attrs []slog.Attr) {
+	for pair := range slices.Chunk(pairs, 2) {
+		if pair[1] != "" {
+			attrs = append(attrs, slog.String(pair[0], pair[1]))
 		}
 	}
 	return attrs

@@ -154,9 +154,7 @@ func logResident(ctx context.Context, log *slog.Logger, s resident.Status) {
 	if s.Name != "" {
 		attrs = append(attrs, slog.String("resident", s.String()), slog.Any("types", s.Types))
 	}
-	if s.Path != "" {
-		attrs = append(attrs, slog.String("path", s.Path))
-	}
+	attrs = append(attrs, named("path", s.Path)...)
 	if s.UID >= 0 {
 		attrs = append(attrs, slog.Int("uid", s.UID))
 	}

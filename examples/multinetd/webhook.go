@@ -1,13 +1,10 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -86,17 +83,7 @@ func readWebhookConfig(args []string, defaultFile string, help io.Writer) (*webh
 	if c.Cert == "" || c.Key == "" {
 		return nil, errors.New("a certificate is needed: --cert and --key")
 	}
-	data, err := readFile(cmp.Or(file, defaultFile))
-	if file == "" && errors.Is(err, fs.ErrNotExist) {
-		return c, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	if err := c.read(data); err != nil {
-		return nil, fmt.Errorf("%s: %w", cmp.Or(file, defaultFile), err)
-	}
-	return c, nil
+	return c, c.readFile(file, defaultFile)
 }
 
 // handler returns what reviews objects as the daemons with this configuration attach them.

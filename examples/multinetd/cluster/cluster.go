@@ -59,13 +59,11 @@ type Cluster struct {
 	kubelet  *podresources.Client
 	claims   *claims // nil unless Config.DRA
 	started  time.Time
-	mirrored bool           // the mirror had definitions at the start
-	ending   chan struct{}  // closed when no more commands come
-	telling  sync.WaitGroup // Events of ADDs that have ended
+	mirrored bool // the mirror had definitions at the start
 }
 
-// moment is how long what no ADD waits for is held back: on a node with few processors it
-// would delay the result of the ADD.
+// moment is how long a status that no ADD waits for is held back: on a node with few
+// processors it would delay the result of the ADD.
 const moment = 50 * time.Millisecond
 
 // A Plugin is multinet as the daemon runs it: with its processes, resident plugins, and the
@@ -110,7 +108,6 @@ func (c *Cluster) Start(ctx context.Context) (stop func(), err error) {
 		return func() {}, nil
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	c.ending = make(chan struct{})
 	c.started, c.mirrored = time.Now(), c.hasMirror()
 	c.view, err = kube.Open(ctx, kube.Config{
 		Kubeconfig: c.conf.Kubeconfig, Node: c.conf.Node, Pods: c.conf.watchPods(),
@@ -143,8 +140,6 @@ func (c *Cluster) Start(ctx context.Context) (stop func(), err error) {
 		others.Go(func() { c.untaint(ctx) })
 	}
 	return func() {
-		close(c.ending)
-		c.telling.Wait()
 		cancel()
 		others.Wait()
 		_ = c.kubelet.Close() // it only asks

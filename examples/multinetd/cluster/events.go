@@ -19,6 +19,8 @@ type add struct {
 	container   string
 	definitions map[nad.Ref]nad.Definition // that it has used
 	claims      bool                       // the pod has claims that are prepared
+	record      scratch.Key                // of the container, when it is attached
+	added       []delegate.Attached        // what is attached
 }
 
 type addKey struct{}
@@ -30,9 +32,9 @@ func addOf(ctx context.Context) *add {
 }
 
 // Adding returns a context for the ADD of a container with these CNI_ARGS. The caller
-// calls end with the error of the ADD. If it has failed, an Event tells users of the
-// cluster why, if they can do something about it. If not, what the pod selects is compared
-// with what it has got: that may have changed meanwhile.
+// calls end with the error of the ADD. An Event tells users of the cluster what was attached,
+// or why the ADD has failed if they can do something about it. After an ADD that has succeeded
+// what the pod selects is compared with what it has got: that may have changed meanwhile.
 func (c *Cluster) Adding(ctx context.Context, container, cniArgs string) (_ context.Context, end func(error)) {
 	p := nad.PodOf(cniArgs)
 	if c == nil || !p.Valid() {
@@ -43,6 +45,7 @@ func (c *Cluster) Adding(ctx context.Context, container, cniArgs string) (_ cont
 	return context.WithValue(ctx, addKey{}, a), func(err error) {
 		if err == nil {
 			c.follow.added(p)
+			c.tellAdded(ctx, a.record, p, a.added)
 		}
 		c.tellFailed(p, a, err)
 		if a.claims {

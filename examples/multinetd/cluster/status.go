@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/device"
@@ -23,17 +22,10 @@ func (c *Cluster) attached(ctx context.Context, k scratch.Key, p nad.Pod, added 
 		return err
 	}
 	c.claims.told(ctx, p)
-	if err := c.writer.Wait(ctx, p); err != nil {
-		return err
+	if a := addOf(ctx); a != nil {
+		a.record, a.added = k, added
 	}
-	c.telling.Go(func() { // while the runtime goes on
-		select {
-		case <-time.After(moment):
-		case <-c.ending:
-		}
-		c.tellAdded(ctx, k, p, added)
-	})
-	return nil
+	return c.writer.Wait(ctx, p)
 }
 
 // Changed says that the records of a container have changed, or have been removed, other
