@@ -20,14 +20,9 @@ type Known struct {
 	Config      json.RawMessage // as in CHECK: with prevResult
 
 	// Added says that the ADD of all plugins of the network has succeeded.
-	// Otherwise an ADD or a DEL of the attachment was interrupted, and may be
-	// repeated.
+	// Otherwise an ADD or a DEL of the attachment runs, or was interrupted and may
+	// be repeated.
 	Added bool
-}
-
-// A synchronization is the message to [Plugin.Synchronize].
-type synchronization struct {
-	Known []Known `json:"known"`
 }
 
 // attachments lists what is attached. The list is nil when the host does not

@@ -26,8 +26,8 @@
 // # Registration
 //
 // Residents connect to [Host.Listener], or the host launches them from [Host.Dir].
-// The host tells a resident which attachments of its types exist before it calls
-// it; see [Host.Begin].
+// Before its first command, the host tells a resident which attachments of its types
+// exist.
 //
 // # Return to an executable
 //
@@ -39,41 +39,32 @@
 //
 // # Protocol
 //
-// This is version 2. Both sides refuse other versions, with a reason. Version 1
-// used HTTP/2; a resident built with it must be built again.
+// The two sides exchange messages of JSON-RPC 2.0 (https://www.jsonrpc.org), one JSON
+// object in a line. Batches are not used, and unknown keys of results are ignored.
+// This is version 3; the host refuses others, with a reason. The host calls:
 //
-// The resident writes one line of JSON, the hello, and the host answers with one:
+//	register     {"version":3,"requests":true}: who the resident is. The result is
+//	             {"version":3,"index":"10","name":"static","types":["static"]}.
+//	             "requests" says whether the host takes requests.
+//	refused      {"reason":"..."}: the connection is closed after the answer.
+//	synchronize  {"known":[...]}: the current attachments.
+//	cni          {"type":"static","env":{...},"config":"..."}: a command; config is
+//	             stdin. The result is stdout. Both are base64.
+//	cancel       ["7"]: cancels the call with this ID, which is still answered.
+//	             This is a notification.
+//	ping         is answered.
 //
-//	{"version":2,"index":"10","name":"static","types":["static"]}
-//	{"version":2,"requests":true}
+// The resident calls:
 //
-// "requests" says whether the host takes requests. When the host refuses the
-// resident, it answers with a reason and closes the connection:
+//	request      {"containerID":"...","network":{...}}: see [Request].
+//	leave        makes the host call no more commands, and close the connection after
+//	             the last answer. This is a notification.
 //
-//	{"version":2,"error":"refused: 10-static claims type \"static\", which 05-other serves"}
+// The data of an error is the error object of CNI.
 //
-// After that both sides exchange messages. A message is a JSON object that follows
-// its length in bytes, an unsigned integer of 32 bits, most significant byte first.
-// Unknown keys are ignored.
-//
-//	{"id":1,"call":"cni","body":{...}}   a call
-//	{"id":1,"stdout":"..."}              its answer; stdout is base64
-//	{"id":1,"error":{...}}               its answer, as the error object of CNI
-//	{"id":1,"cancel":true}               cancels a call, which is still answered
-//	{"call":"ping"}                      is answered with {}
-//	{"call":"leave"}                     from the resident: makes no further calls,
-//	                                     and closes the connection after the last answer
-//
-// Each side numbers its own calls. The calls are:
-//
-//	cni          host to resident, a command: {"type":"static","env":{...},
-//	             "config":"...","deadlineMs":29000}; config is stdin in base64
-//	synchronize  host to resident, the current attachments: {"known":[...]}
-//	request      resident to host: {"op":"attach","containerID":"...",...}
-//
-// The host makes up to 96 calls at the same time, with messages of up to 64 MiB;
-// the resident up to 16, with messages of up to 8 MiB. A side that exceeds this, or
-// sends anything else, is disconnected.
+// A message to the host has up to 8 MiB, and 32 KiB before the registration. The host
+// disconnects a resident whose messages are longer or not JSON objects, and one that
+// does not read its messages.
 //
 // # Limits
 //

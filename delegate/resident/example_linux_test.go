@@ -61,9 +61,7 @@ func Example() {
 		return
 	}
 	iv := &delegate.Invoker{Exec: r.Exec(nil), Path: []string{"/opt/cni/bin"}}
-	operating, end := r.Begin(ctx)
-	done, err := iv.Add(operating, delegate.Attachment{Network: network, ContainerID: "c1", NetNS: "/run/netns/c1", IfName: "eth0"})
-	end()
+	done, err := iv.Add(ctx, delegate.Attachment{Network: network, ContainerID: "c1", NetNS: "/run/netns/c1", IfName: "eth0"})
 	fmt.Println(string(done.Result), err)
 
 	if err := r.Stop(ctx); err != nil {

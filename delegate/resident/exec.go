@@ -14,6 +14,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/fault"
 )
 
 const (
@@ -28,9 +29,9 @@ const (
 // Exec returns an Exec that calls residents for their types and base for all
 // others. A nil base means the zero [delegate.Process].
 //
-// A call returns the plugin's stdout byte for byte, its [*types.Error], or an
-// [*Error]. When its context ends, it returns and the handler's context ends as
-// well, without waiting for the handler: the [Plugin] then runs the DEL of the
+// A call returns the plugin's stdout byte for byte, its [*types.Error], or an error
+// of the connection. When its context ends, it returns and the handler's context ends
+// as well, without waiting for the handler: the [Plugin] then runs the DEL of the
 // same container after it.
 //
 // DEL, CHECK and GC wait for a resident that has just gone, see
@@ -67,7 +68,6 @@ func (x *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, en
 	plugin, own := strings.CutPrefix(path, scheme)
 	if !own {
 		plugin = filepath.Base(path)
-		x.host.use(operationOf(ctx), plugin) // from now on a resident that registers waits for it
 		own = x.host.owns(plugin)
 	}
 	if own {
@@ -81,14 +81,6 @@ func (x *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, en
 	return x.Exec.ExecPlugin(ctx, path, stdin, environ)
 }
 
-// A command is the message of a call.
-type command struct {
-	Type       string            `json:"type"`
-	Env        map[string]string `json:"env"`
-	Config     []byte            `json:"config,omitempty"`     // stdin
-	DeadlineMs int64             `json:"deadlineMs,omitempty"` // how long the host waits
-}
-
 func newCommand(plugin string, stdin []byte, environ []string) *command {
 	c := &command{Type: plugin, Env: make(map[string]string), Config: stdin}
 	for _, kv := range environ {
@@ -100,23 +92,22 @@ func newCommand(plugin string, stdin []byte, environ []string) *command {
 	return c
 }
 
-// errLate is the cause of a context that ended by a timeout of the host.
-var errLate = errors.New("timeout of the host")
-
 // call runs a command in the resident that serves its type.
 func (h *Host) call(ctx context.Context, c *command) ([]byte, error) {
-	op := c.Env["CNI_COMMAND"]
-	patient := op == "DEL" || op == "CHECK" || op == "GC"
-	patient = patient && time.Since(h.missedSince(c.Type)) < h.returnTimeout()
+	var patience time.Duration
+	switch c.Env["CNI_COMMAND"] {
+	case "DEL", "CHECK", "GC":
+		patience = h.returnTimeout()
+	}
 	waiting, cancel := context.WithTimeoutCause(ctx, h.returnTimeout(), errLate)
 	defer cancel()
 	for {
-		e, err := h.await(waiting, c.Type, patient)
+		e, err := h.await(waiting, c.Type, patience)
 		if err != nil {
-			return nil, &Error{Op: op, Which: c.Type, Err: notRun(h.advise(c.Type, err))}
+			return nil, fault.Of("resident plugin", c.Type, notRun(h.advise(c.Type, err)))
 		}
 		out, err := h.ask(ctx, e, c)
-		if !patient || !errors.Is(err, ErrGone) {
+		if patience == 0 || !errors.Is(err, errGone) {
 			return out, err
 		}
 	}
@@ -126,28 +117,19 @@ func (h *Host) call(ctx context.Context, c *command) ([]byte, error) {
 func (h *Host) ask(ctx context.Context, e *entry, c *command) ([]byte, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, h.callTimeout(), errLate)
 	defer cancel()
-	if end, ok := ctx.Deadline(); ok {
-		// A little later than here, so that the cancellation arrives first.
-		c.DeadlineMs = max(0, time.Until(end).Milliseconds()) + 100
-	}
-	out, err := e.mux.call(ctx, callCommand, c)
+	var out []byte
+	err := e.call(ctx, methodCommand, c, &out)
+	h.answered(e)
 	var said *types.Error
 	switch {
 	case err == nil || errors.As(err, &said):
 		e.late.Store(0)
 		return out, err
-	case !errors.Is(context.Cause(ctx), errLate):
-	case errors.Is(err, delegate.ErrNotRun):
-		err = notRun(h.timeout())
-	default:
-		err = h.timeout()
+	case errors.Is(context.Cause(ctx), errLate):
+		err = fmt.Errorf("%w (%v): %w", errTimeout, h.callTimeout(), context.DeadlineExceeded)
 		if e.late.Add(1) >= maxLate {
-			h.leave(e, fmt.Errorf("%w, %d times in a row", ErrTimeout, maxLate))
+			e.fail(fmt.Errorf("%w, %d times in a row", errTimeout, maxLate))
 		}
 	}
-	return nil, &Error{Op: c.Env["CNI_COMMAND"], Which: e.String(), Err: err}
-}
-
-func (h *Host) timeout() error {
-	return fmt.Errorf("%w (%v): %w", ErrTimeout, h.callTimeout(), context.DeadlineExceeded)
+	return nil, fault.Of("resident plugin", e.String(), err)
 }

@@ -1,12 +1,15 @@
 package resident_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
@@ -14,6 +17,8 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/resident"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/status"
 )
 
@@ -25,12 +30,12 @@ func TestExecCallsResidentsForTheirTypesOnly(t *testing.T) {
 	far, near := fakes("far"), fakes("near")
 	n.serve(newPlugin("10", "d", far, "far"))
 	iv := n.invoker(near)
-	done, err := iv.Add(t.Context(), attach(t, "c1", "near", "far"))
-	ok(t, err)
-	ok(t, iv.Check(t.Context(), done))
-	ok(t, iv.Status(t.Context(), done.Network))
-	ok(t, iv.GC(t.Context(), done.Network, nil))
-	ok(t, iv.Del(t.Context(), done))
+	done, err := iv.Add(t.Context(), attach("c1", "near", "far"))
+	nodetest.OK(t, err)
+	nodetest.OK(t, iv.Check(t.Context(), done))
+	nodetest.OK(t, iv.Status(t.Context(), done.Network))
+	nodetest.OK(t, iv.GC(t.Context(), done.Network, nil))
+	nodetest.OK(t, iv.Del(t.Context(), done))
 	for x, typ := range map[*delegatetest.Exec]string{far: "far", near: "near"} {
 		want := []string{"ADD " + typ + " eth0", "CHECK " + typ + " eth0", "STATUS " + typ, "GC " + typ, "DEL " + typ + " eth0"}
 		if d := cmp.Diff(want, x.Trace()); d != "" {
@@ -39,7 +44,7 @@ func TestExecCallsResidentsForTheirTypesOnly(t *testing.T) {
 	}
 	x := n.Exec(near)
 	path, err := x.FindInPath("far", nil)
-	ok(t, err)
+	nodetest.OK(t, err)
 	if _, err := os.Lstat(path); err == nil || !strings.ContainsRune(path, 0) {
 		t.Errorf("%q may be a file's", path)
 	}
@@ -55,25 +60,25 @@ func TestExecWorksWithLibcni(t *testing.T) {
 	far := fakes("first", "second")
 	n.serve(newPlugin("10", "d", far, "first", "second"))
 	list, err := libcni.NetworkConfFromBytes([]byte(`{"cniVersion":"1.1.0","name":"blue","plugins":[{"type":"first"},{"type":"second"}]}`))
-	ok(t, err)
+	nodetest.OK(t, err)
 	cni := libcni.NewCNIConfigWithCacheDir([]string{"/opt/cni/bin"}, t.TempDir(), n.Exec(&delegatetest.Exec{}))
 	rt := &libcni.RuntimeConf{ContainerID: "c1", NetNS: "/run/netns/c1", IfName: "eth0", Args: [][2]string{{"CNI_NETNS_OVERRIDE", "1"}}}
 	versions, err := cni.ValidateNetworkList(t.Context(), list)
-	ok(t, err)
+	nodetest.OK(t, err)
 	if len(versions) != 0 {
 		t.Errorf("capabilities %q", versions)
 	}
 	info, err := cni.GetVersionInfo(t.Context(), "first")
-	ok(t, err)
+	nodetest.OK(t, err)
 	if got := fmt.Sprint(info.SupportedVersions()); !strings.Contains(got, "1.1.0") {
 		t.Errorf("versions %s", got)
 	}
 	_, err = cni.AddNetworkList(t.Context(), list, rt)
-	ok(t, err)
-	ok(t, cni.CheckNetworkList(t.Context(), list, rt))
-	ok(t, cni.GetStatusNetworkList(t.Context(), list))
-	ok(t, cni.GCNetworkList(t.Context(), list, &libcni.GCArgs{ValidAttachments: []types.GCAttachment{{ContainerID: "c1", IfName: "eth0"}}}))
-	ok(t, cni.DelNetworkList(t.Context(), list, rt))
+	nodetest.OK(t, err)
+	nodetest.OK(t, cni.CheckNetworkList(t.Context(), list, rt))
+	nodetest.OK(t, cni.GetStatusNetworkList(t.Context(), list))
+	nodetest.OK(t, cni.GCNetworkList(t.Context(), list, &libcni.GCArgs{ValidAttachments: []types.GCAttachment{{ContainerID: "c1", IfName: "eth0"}}}))
+	nodetest.OK(t, cni.DelNetworkList(t.Context(), list, rt))
 	if live := far.Live(); len(live) > 0 {
 		t.Errorf("alive: %q", live)
 	}
@@ -116,9 +121,7 @@ func TestExecReturnsTheErrorOfThePlugin(t *testing.T) {
 				return []byte("half a result"), tt.err
 			}))
 			_, err := n.exec(t.Context(), "p", "ADD", "c1")
-			if d := cmp.Diff(tt.want, err); d != "" {
-				t.Errorf("(-want +got):\n%s", d)
-			}
+			nodetest.Equal(t, "got", err, tt.want)
 		})
 	}
 }
@@ -146,7 +149,7 @@ func TestExecRefusesWhatSkelRefuses(t *testing.T) {
 		t.Errorf("called: %q", calls)
 	}
 	_, err := n.exec(t.Context(), "p", "ADD", "c1", "CNI_NETNS_OVERRIDE=", "CNI_NETNS=/proc/self/ns/net")
-	wantCode(t, err, types.ErrInvalidNetNS)
+	nodetest.Code(t, err, types.ErrInvalidNetNS)
 }
 
 // When the context of a call ends, so does that of the handler. The call fails
@@ -170,35 +173,17 @@ func TestExecEndsTheHandlerWhenItsContextEnds(t *testing.T) {
 		cancel()
 	}()
 	_, err := n.exec(ctx, "p", "ADD", "hang")
-	wantCode(t, err, 11)
+	nodetest.Code(t, err, 11)
 	if !errors.Is(err, context.Canceled) || errors.Is(err, delegate.ErrNotRun) {
 		t.Errorf("err = %v", err)
 	}
-	if err := come(t, out, "the end of the handler's context"); !errors.Is(err, context.Canceled) {
+	if err := nodetest.Come(t, out, "the end of the handler's context"); !errors.Is(err, context.Canceled) {
 		t.Errorf("the handler's context: %v", err)
 	}
 	if _, err := n.exec(t.Context(), "p", "ADD", "c2"); err != nil {
 		t.Errorf("the next call: %v", err)
 	}
-	if d := cmp.Diff([]string{"10-p ready"}, n.seen()); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
-}
-
-func TestExecTellsTheDeadline(t *testing.T) {
-	t.Parallel()
-	n := newNode(t).start()
-	told := make(chan bool, 1)
-	n.serve(with("10", "p", func(ctx context.Context, _ delegatetest.Call) ([]byte, error) {
-		_, has := ctx.Deadline()
-		told <- has
-		return nil, nil
-	}))
-	_, err := n.exec(t.Context(), "p", "DEL", "c1")
-	ok(t, err)
-	if !come(t, told, "the call") {
-		t.Error("no deadline")
-	}
+	nodetest.Equal(t, "got", n.seen(), []string{"10-p ready"})
 }
 
 // The DEL after an ADD whose context has ended waits for the handler of the
@@ -221,21 +206,19 @@ func TestExecRunsDelAfterTheAddThatItUndoes(t *testing.T) {
 		_, err := n.exec(ctx, "p", "ADD", "c1")
 		added <- err
 	}()
-	come(t, in, "the ADD")
+	nodetest.Come(t, in, "the ADD")
 	cancel()
-	wantCode(t, come(t, added, "its end"), 11)
+	nodetest.Code(t, nodetest.Come(t, added, "its end"), 11)
 	deleted := make(chan error, 1)
 	go func() {
 		_, err := n.exec(t.Context(), "p", "DEL", "c1")
 		deleted <- err
 	}()
 	_, err := n.exec(t.Context(), "p", "DEL", "c2")
-	ok(t, err)
-	if d := cmp.Diff([]string{"ADD p eth0", "DEL p eth0"}, x.Trace()); d != "" {
-		t.Errorf("beside the ADD (-want +got):\n%s", d)
-	}
+	nodetest.OK(t, err)
+	nodetest.Equal(t, "beside the ADD", x.Trace(), []string{"ADD p eth0", "DEL p eth0"})
 	close(out)
-	ok(t, come(t, deleted, "the DEL"))
+	nodetest.OK(t, nodetest.Come(t, deleted, "the DEL"))
 	if live := x.Live(); len(live) > 0 {
 		t.Errorf("alive: %q", live)
 	}
@@ -254,7 +237,7 @@ func TestExecRunsManyCallsAtTheSameTime(t *testing.T) {
 		}()
 	}
 	for range 200 {
-		ok(t, come(t, errs, "an answer"))
+		nodetest.OK(t, nodetest.Come(t, errs, "an answer"))
 	}
 }
 
@@ -264,12 +247,173 @@ func TestExecPassesOnlyVariablesOfCNIAndTraces(t *testing.T) {
 	x := fakes("p")
 	n.serve(newPlugin("10", "p", x))
 	_, err := n.exec(t.Context(), "p", "ADD", "c1", "TRACEPARENT=00-1", "SECRET=hunter2", "PATH=/bin")
-	ok(t, err)
+	nodetest.OK(t, err)
 	want := []string{
 		"CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS=/run/netns/c1", "CNI_NETNS_OVERRIDE=1",
 		"CNI_PATH=/opt/cni/bin", "TRACEPARENT=00-1",
 	}
-	if d := cmp.Diff(want, x.Calls()[0].Env); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
+	nodetest.Equal(t, "got", x.Calls()[0].Env, want)
+}
+
+// hangs returns a plugin that hangs in the ADD of container "hang" until the
+// test ends, even when its context ends.
+func hangs(t *testing.T) delegatetest.Plugin {
+	t.Helper()
+	over := make(chan struct{})
+	t.Cleanup(func() { close(over) })
+	return func(_ context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.ContainerID == "hang" && c.Command == "ADD" {
+			<-over
+		}
+		return []byte(`{"cniVersion":"1.1.0"}`), nil
+	}
+}
+
+// Only the host's own timeouts count against a resident.
+func TestDeadlineOfTheCallerDisconnectsNobody(t *testing.T) {
+	t.Parallel()
+	n := newNode(t).start()
+	n.serve(with("10", "p", hangs(t)))
+	for range 5 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		_, err := n.exec(ctx, "p", "ADD", "hang")
+		cancel()
+		nodetest.Code(t, err, 11)
+		if strings.Contains(err.Error(), "no answer in time") || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("err = %v", err)
+		}
+	}
+	nodetest.Equal(t, "got", n.states(), []string{"10-p ready"})
+}
+
+// An error of a plugin does not count as a missing answer.
+func TestErrorsAreAnswers(t *testing.T) {
+	t.Parallel()
+	n := newNode(t).start()
+	n.serve(newPlugin("10", "d", &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
+		"a": delegatetest.Result(nil), "b": delegatetest.FailOn("ADD", 107, "no device", delegatetest.Result(nil)), "c": delegatetest.Result(nil),
+	}}, "a", "b", "c"))
+	x := fakes("below")
+	_, err := n.invoker(x).Add(t.Context(), attach("c1", "below", "a", "b", "c"))
+	nodetest.Code(t, err, 107)
+	if live := x.Live(); len(live) > 0 {
+		t.Errorf("alive: %q", live)
+	}
+	nodetest.Equal(t, "got", n.states(), []string{"10-d ready"})
+}
+
+// An invalid answer makes an ADD fail, which is undone. Other calls are not
+// affected, and the connection stays.
+func TestAddWithAnInvalidAnswerIsUndone(t *testing.T) {
+	t.Parallel()
+	large := bytes.Repeat([]byte("x"), 16<<20) // a message has at most 8 MiB
+	for name, tt := range map[string]struct {
+		answer []byte
+		code   uint
+	}{
+		"16 MiB":         {large, 999},
+		"garbage":        {[]byte("garbage\x00\xff"), 6},
+		"nothing":        {nil, 6},
+		"two documents":  {[]byte(`{"cniVersion":"1.1.0"}{"cniVersion":"1.1.0"}`), 6},
+		"a list":         {[]byte(`[]`), 6},
+		"other versions": {[]byte(`{"cniVersion":"9.9.9"}`), 6},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t).start()
+			n.serve(simple("20", "other"))
+			x := &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
+				"p": func(_ context.Context, c delegatetest.Call) ([]byte, error) {
+					if c.Command == "ADD" && c.ContainerID == "bad" {
+						return tt.answer, nil
+					}
+					return []byte(`{"cniVersion":"1.1.0"}`), nil
+				},
+			}}
+			n.serve(newPlugin("10", "p", x))
+			done := make(chan error)
+			for i := range 10 { // at the same time
+				go func() {
+					_, err := n.exec(t.Context(), []string{"p", "other"}[i%2], "ADD", fmt.Sprint("c", i))
+					done <- err
+				}()
+			}
+			_, err := n.invoker(nil).Add(t.Context(), attach("bad", "p"))
+			nodetest.Code(t, err, tt.code)
+			for range 10 {
+				nodetest.OK(t, nodetest.Come(t, done, "an answer"))
+			}
+			for _, live := range x.Live() {
+				if live == "p bad eth0" {
+					t.Error("it was not undone")
+				}
+			}
+			nodetest.Equal(t, "got", n.seen(), []string{"20-other ready", "10-p ready"})
+		})
+	}
+}
+
+// A call during which the resident dies fails with code 11, and may have been
+// executed.
+func TestCallIsLostWhenTheResidentDies(t *testing.T) {
+	t.Parallel()
+	n := newNode(t).start()
+	var r *served
+	n.serve(simple("20", "other"))
+	r = n.serve(with("10", "p", func(context.Context, delegatetest.Call) ([]byte, error) {
+		r.stop() // DrainTimeout is short, so this is like a death
+		select {}
+	}))
+	_, err := n.exec(t.Context(), "p", "ADD", "c1")
+	nodetest.Code(t, err, 11)
+	if !errors.Is(err, resident.ErrLost) || errors.Is(err, delegate.ErrNotRun) {
+		t.Errorf("err = %v", err)
+	}
+	_, err = n.exec(t.Context(), "other", "ADD", "c1")
+	nodetest.OK(t, err)
+}
+
+// The text of an error contains neither configuration nor environment.
+func TestErrorsContainNoConfiguration(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.CallTimeout = time.Millisecond
+	n.start()
+	n.serve(with("10", "p", hangs(t)))
+	x := n.Exec(&delegatetest.Exec{})
+	path, err := x.FindInPath("p", nil)
+	nodetest.OK(t, err)
+	conf, err := json.Marshal(map[string]string{"cniVersion": "1.1.0", "name": "blue", "type": "p", "password": "hunter2!"})
+	nodetest.OK(t, err)
+	for range 4 {
+		_, err = x.ExecPlugin(t.Context(), path, conf, []string{
+			"CNI_COMMAND=ADD", "CNI_CONTAINERID=hang", "CNI_NETNS=x", "CNI_IFNAME=eth0", "CNI_PATH=x", "TOKEN=hunter2!",
+		})
+		if err == nil || bytes.Contains([]byte(err.Error()), []byte("hunter2")) {
+			t.Errorf("err = %v", err)
+		}
+	}
+}
+
+// Calls that time out at the same time count as calls in a row.
+func TestConcurrentTimeoutsDisconnectAResident(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.CallTimeout = 10 * time.Millisecond
+	n.start()
+	n.serve(with("10", "p", hangs(t)))
+	errs := make(chan error)
+	for range 10 {
+		go func() {
+			_, err := n.exec(t.Context(), "p", "ADD", "hang")
+			errs <- err
+		}()
+	}
+	for range 10 {
+		nodetest.Code(t, nodetest.Come(t, errs, "the end of a call"), 11)
+	}
+	s := n.await("10-p gone", 1)
+	if !strings.Contains(s.Err.Error(), "no answer in time") {
+		t.Errorf("gone for %v", s.Err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 // in a bubble of synctest there are pipes and no sockets.
 func (h *Host) Attend(ctx context.Context, conn net.Conn) {
 	h.tasks.Go(func() {
-		h.attend(ctx, candidate{Status: Status{Source: External, UID: os.Geteuid()}, conn: conn, settled: func(error) {}})
+		h.attend(ctx, candidate{Status: Status{UID: os.Geteuid()}, conn: conn, settled: func(error) {}})
 	})
 }
 

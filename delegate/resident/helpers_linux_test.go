@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,41 +14,11 @@ import (
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/resident"
-	"github.com/metacni/metacni/netconf"
-	"github.com/metacni/metacni/status"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // patience is how long a test waits for what must come: it fails after that.
 const patience = 30 * time.Second
-
-func ok(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
-}
-
-func wantCode(tb testing.TB, err error, code uint) {
-	tb.Helper()
-	if got := status.Code(err); got != code {
-		tb.Errorf("code %d, want %d: %v", got, code, err)
-	}
-}
-
-// come returns the next value of c, or a zero value when c is closed. It fails
-// the test when nothing arrives.
-func come[T any](tb testing.TB, c <-chan T, what string) T {
-	tb.Helper()
-	late := time.NewTimer(patience)
-	defer late.Stop()
-	select {
-	case v := <-c:
-		return v
-	case <-late.C:
-		tb.Fatalf("%s did not come", what)
-		panic("not reached")
-	}
-}
 
 // A node is a host under test, with the changes that its observer saw.
 type node struct {
@@ -66,11 +35,11 @@ type node struct {
 func newNode(tb testing.TB) *node {
 	tb.Helper()
 	dir, err := os.MkdirTemp("", "r") //nolint:usetesting // T.TempDir's is too long for a socket
-	ok(tb, err)
+	nodetest.OK(tb, err)
 	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
 	n := &node{socket: filepath.Join(dir, "s"), t: tb, more: make(chan struct{})}
 	l, err := net.Listen("unix", n.socket)
-	ok(tb, err)
+	nodetest.OK(tb, err)
 	// In most tests a resident that has gone does not come back.
 	n.Host = &resident.Host{Listener: l, Observer: n.note, RegisterTimeout: patience, ReturnTimeout: time.Millisecond}
 	return n
@@ -79,7 +48,7 @@ func newNode(tb testing.TB) *node {
 // start starts the host, and stops it when the test ends.
 func (n *node) start() *node {
 	n.t.Helper()
-	ok(n.t, n.Start(n.t.Context()))
+	nodetest.OK(n.t, n.Start(n.t.Context()))
 	n.t.Cleanup(func() { _ = n.Stop(context.WithoutCancel(n.t.Context())) }) // the test may have done it
 	return n
 }
@@ -166,7 +135,7 @@ type served struct {
 func (n *node) serve(d *resident.Plugin, nth ...int) *served {
 	n.t.Helper()
 	r := n.connect(d)
-	n.await(d.Index+"-"+d.Name+" ready", append(nth, 1)[0])
+	n.await(d.Index+"-"+d.Name+" ready", max(1, append(nth, 1)[0]))
 	return r
 }
 
@@ -174,7 +143,7 @@ func (n *node) serve(d *resident.Plugin, nth ...int) *served {
 func (n *node) connect(d *resident.Plugin) *served {
 	n.t.Helper()
 	conn, err := net.Dial("unix", n.socket)
-	ok(n.t, err)
+	nodetest.OK(n.t, err)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(n.t.Context()))
 	r := &served{Plugin: d, stop: cancel, err: make(chan error, 1)}
 	done := make(chan struct{})
@@ -235,22 +204,9 @@ func commands(x *delegatetest.Exec) plugin.Plugin {
 	return plugin.Plugin{Add: do, Del: do, Check: do, GC: do, Status: do}
 }
 
-// network returns a network with plugins of these types.
-func network(tb testing.TB, name string, plugins ...string) netconf.Network {
-	tb.Helper()
-	var list []string
-	for _, typ := range plugins {
-		list = append(list, fmt.Sprintf(`{"type":%q}`, typ))
-	}
-	n, err := netconf.Parse(fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":%q,"plugins":[%s]}`, name, strings.Join(list, ",")))
-	ok(tb, err)
-	return n
-}
-
 // attach returns an attachment of container id to a network of these types.
-func attach(tb testing.TB, id string, plugins ...string) delegate.Attachment {
-	tb.Helper()
-	return delegate.Attachment{Network: network(tb, "blue", plugins...), ContainerID: id, NetNS: "/run/netns/" + id, IfName: "eth0"}
+func attach(id string, plugins ...string) delegate.Attachment {
+	return delegate.Attachment{Network: nodetest.Network("blue", plugins...), ContainerID: id, NetNS: "/run/netns/" + id, IfName: "eth0"}
 }
 
 // exec calls a type directly, like an Invoker.
@@ -258,7 +214,7 @@ func (n *node) exec(ctx context.Context, typ, command, id string, env ...string)
 	n.t.Helper()
 	x := n.Exec(&delegatetest.Exec{})
 	path, err := x.FindInPath(typ, nil)
-	ok(n.t, err)
+	nodetest.OK(n.t, err)
 	env = append([]string{
 		"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + id, "CNI_IFNAME=eth0", "CNI_NETNS=/run/netns/" + id, "CNI_PATH=/opt/cni/bin",
 		"CNI_NETNS_OVERRIDE=1",

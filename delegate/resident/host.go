@@ -5,14 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/internal/cause"
+	"github.com/metacni/metacni/internal/fault"
 )
 
 // A Host is the daemon's side: residents register with it, and its Exec calls
@@ -66,12 +65,14 @@ type Host struct {
 	Orphan time.Duration
 
 	// Attachments, when not nil, lists the current attachments, to be told to
-	// a resident that registers. It must not call Begin.
+	// a resident that registers. With attachments that are recorded before their
+	// ADD, the list has every attachment that another plugin of the type has made.
+	// An operation that still runs may change it.
 	Attachments func(ctx context.Context) ([]delegate.Attached, error)
 
-	// Requests, when not nil, handles the requests of residents. Up to 16 for
-	// each resident are handled at the same time. The context ends with the
-	// connection.
+	// Requests, when not nil, handles the requests of residents. Up to 16 of
+	// each resident are handled at the same time; others fail with code 11. The
+	// context ends with the connection.
 	Requests func(ctx context.Context, from Info, r Request) error
 
 	// RegisterTimeout limits each step of a registration: the hello, listing
@@ -148,20 +149,19 @@ func (h *Host) Start(ctx context.Context) error {
 	case <-done:
 		return nil
 	case <-ctx.Done():
-		return errors.Join(&Error{Op: "launch", Which: h.Dir, Err: cause.Of(ctx)}, h.Stop(ctx))
+		return errors.Join(fault.Of("launch", h.Dir, ended(ctx)), h.Stop(ctx))
 	}
 }
 
-// Stop refuses new residents, waits for the operations that have begun, and then
-// disconnects the residents one by one, the last in order first. A launched
-// resident gets SIGTERM and, after 2 seconds, SIGKILL, together with its process
-// group and its descendants. When ctx ends, Stop does not wait for operations, and
-// kills at once. When Stop returns nothing is left running. From then on calls of
-// residents' types fail with [ErrGone].
+// Stop refuses new residents and disconnects the others one by one, the last in
+// order first. A launched resident gets SIGTERM and, after 2 seconds, SIGKILL,
+// together with its process group and its descendants. When ctx ends, Stop kills at
+// once. When Stop returns nothing is left running. From then on calls of residents'
+// types fail with code 11. End all operations first: a call that runs is lost.
 //
 // It fails when the host does not run.
 func (h *Host) Stop(ctx context.Context) error {
-	ops, err := h.close()
+	live, err := h.close()
 	if err != nil {
 		return err
 	}
@@ -171,16 +171,8 @@ func (h *Host) Stop(ctx context.Context) error {
 	}
 	unhurry := context.AfterFunc(ctx, func() { close(h.hurry) })
 	defer unhurry()
-	for _, o := range ops {
-		select {
-		case <-o.done:
-		case <-ctx.Done():
-		}
-	}
-	there, _ := h.view()
-	for i := range there {
-		e := there[len(there)-1-i]
-		h.leave(e, ErrStopped)
+	for _, e := range slices.Backward(live) {
+		e.fail(ErrStopped)
 		<-e.ended
 	}
 	h.tasks.Wait()
@@ -193,7 +185,7 @@ func (h *Host) open(ctx context.Context) (registration context.Context, err erro
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.phase != idle {
-		return nil, &Error{Op: "start", Which: "the host", Err: fmt.Errorf("%w: it can be started once", ErrStopped)}
+		return nil, fault.Of("start", "the host", fmt.Errorf("%w: it can be started once", ErrStopped))
 	}
 	h.phase, h.started, h.hurry = running, time.Now(), make(chan struct{})
 	registration, h.refuse = context.WithCancel(context.WithoutCancel(ctx))
@@ -201,34 +193,16 @@ func (h *Host) open(ctx context.Context) (registration context.Context, err erro
 }
 
 // close ends the life of a host: no resident can claim a type any more. It
-// returns the operations that run.
-func (h *Host) close() ([]*operation, error) {
+// returns the residents that have, in order.
+func (h *Host) close() ([]*entry, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.phase != running {
-		return nil, &Error{Op: "stop", Which: "the host", Err: fmt.Errorf("%w, or was never started", ErrStopped)}
+		return nil, fault.Of("stop", "the host", fmt.Errorf("%w, or was never started", ErrStopped))
 	}
 	h.phase = stopped
 	h.signal()
-	return slices.Collect(maps.Keys(h.ops)), nil
-}
-
-// Begin announces an operation on attachments. Every ADD, DEL, CHECK and GC calls
-// Begin first, uses the context it returns, and calls end after its last change,
-// including that of its records. Begin never waits.
-//
-// A resident that registers is told what is attached. Begin makes that list
-// exact: the host first waits for the operations that have called a plugin of the
-// resident's types. Operations that call such a type afterwards wait until the
-// resident has been told. The host does not wait for an operation that itself
-// waits for the resident.
-func (h *Host) Begin(ctx context.Context) (operating context.Context, end func()) {
-	o := &operation{done: make(chan struct{}), used: make(map[string]bool), waits: make(map[string]int)}
-	h.begin(o)
-	return context.WithValue(ctx, operationKey{}, o), sync.OnceFunc(func() {
-		h.finish(o)
-		close(o.done)
-	})
+	return slices.SortedFunc(slices.Values(h.live), func(a, b *entry) int { return a.before(b.Info) }), nil
 }
 
 func (h *Host) observe(s Status) {

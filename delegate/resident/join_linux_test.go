@@ -1,11 +1,15 @@
 package resident_test
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +18,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/resident"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // told returns a channel of the lists that d receives.
@@ -31,15 +36,15 @@ func told(d *resident.Plugin) chan []resident.Known {
 func TestResidentIsToldTheAttachmentsOfItsTypes(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	one, two := attach(t, "c1", "a", "b", "a"), attach(t, "c2", "b")
+	one, two := attach("c1", "a", "b", "a"), attach("c2", "b")
 	one.Args = "K8S_POD_NAME=x"
-	three := attach(t, "c3", "a")
+	three := attach("c3", "a")
 	n.Attachments = func(context.Context) ([]delegate.Attached, error) {
 		return []delegate.Attached{
 			{Attachment: one, Added: true, Result: json.RawMessage(`{"cniVersion":"1.1.0"}`)},
 			{Attachment: two, Added: true, Result: json.RawMessage(`{"cniVersion":"1.1.0"}`)},
 			{Attachment: three},
-			{Attachment: attach(t, "c4", "a", "b"), Gone: []int{0}},
+			{Attachment: attach("c4", "a", "b"), Gone: []int{0}},
 		}, nil
 	}
 	n.start()
@@ -53,77 +58,7 @@ func TestResidentIsToldTheAttachmentsOfItsTypes(t *testing.T) {
 		{Type: "a", ContainerID: "c1", NetNS: "/run/netns/c1", IfName: "eth0", Args: "K8S_POD_NAME=x", Config: with, Added: true},
 		{Type: "a", ContainerID: "c3", NetNS: "/run/netns/c3", IfName: "eth0", Config: without},
 	}
-	if d := cmp.Diff(want, come(t, known, "what is attached")); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
-}
-
-// An operation that has used a type before its resident registers is waited
-// for, so its change is in the list. One that uses the type later waits for the
-// resident, so it is not. Other operations do not wait.
-func TestListOfAttachmentsIsExact(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	var attached atomic.Bool
-	a := attach(t, "c1", "a")
-	n.Attachments = func(context.Context) ([]delegate.Attached, error) {
-		if !attached.Load() {
-			return nil, nil
-		}
-		return []delegate.Attached{{Attachment: a, Result: json.RawMessage(`{"cniVersion":"1.1.0"}`)}}, nil
-	}
-	n.ReturnTimeout = patience
-	n.start()
-	n.serve(simple("20", "other"))
-
-	before, end := n.Begin(t.Context())
-	below := fakes("a")
-	_, err := n.invoker(below).Add(before, a) // no resident has claimed it
-	ok(t, err)
-	idle, endIdle := n.Begin(t.Context())
-	defer endIdle()
-	x := fakes("a")
-	d := newPlugin("10", "a", x)
-	known := told(d)
-	n.connect(d)
-	for len(n.Plugins()) != 2 { // it has claimed its type
-		if err := t.Context().Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	// Other types do not wait.
-	_, err = n.exec(before, "other", "ADD", "c0")
-	ok(t, err)
-	_, err = n.exec(idle, "other", "ADD", "c0")
-	ok(t, err)
-	later := make(chan error, 1)
-	go func() {
-		_, err := n.exec(idle, "a", "DEL", "c1")
-		later <- err
-	}()
-	if got := n.states(); got[0] != "10-a joining" {
-		t.Errorf("%q", got)
-	}
-	select {
-	case <-known:
-		t.Error("told while an operation goes on")
-	case err := <-later:
-		t.Errorf("called before it was told: %v", err)
-	default:
-	}
-	attached.Store(true) // the last change of the operation
-	end()
-	end() // has no effect
-	if got := come(t, known, "what is attached"); len(got) != 1 || got[0].ContainerID != "c1" {
-		t.Errorf("%+v", got)
-	}
-	ok(t, come(t, later, "the call"))
-	if d := cmp.Diff([]string{"DEL a eth0"}, x.Trace()); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
-	if d := cmp.Diff([]string{"ADD a eth0"}, below.Trace()); d != "" {
-		t.Errorf("the Exec below (-want +got):\n%s", d)
-	}
+	nodetest.Equal(t, "got", nodetest.Come(t, known, "what is attached"), want)
 }
 
 // When a resident claims a type after FindInPath has returned an executable,
@@ -134,13 +69,13 @@ func TestExecutableFoundBeforeTheClaimDoesNotRun(t *testing.T) {
 	below := fakes("a")
 	exec := n.Exec(below)
 	path, err := exec.FindInPath("a", []string{"/opt/cni/bin"})
-	ok(t, err)
+	nodetest.OK(t, err)
 	x := fakes("a")
 	n.serve(newPlugin("10", "a", x))
 	_, err = exec.ExecPlugin(t.Context(), path, []byte(`{"cniVersion":"1.1.0","name":"blue","type":"a"}`), []string{
 		"CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_NETNS=x", "CNI_IFNAME=eth0", "CNI_PATH=x", "CNI_NETNS_OVERRIDE=1",
 	})
-	ok(t, err)
+	nodetest.OK(t, err)
 	if d := cmp.Diff([]string{"ADD a eth0"}, x.Trace()); d != "" || len(below.Trace()) > 0 {
 		t.Errorf("the Exec below: %q (-want +got):\n%s", below.Trace(), d)
 	}
@@ -182,7 +117,7 @@ func TestResidentIsRefusedWhenItCannotBeToldTheAttachments(t *testing.T) {
 			if !strings.Contains(s.Err.Error(), tt.want) {
 				t.Errorf("err = %v", s.Err)
 			}
-			if err := come(t, r.err, "the end"); !errors.Is(err, resident.ErrLost) {
+			if err := nodetest.Come(t, r.err, "the end"); !errors.Is(err, resident.ErrRefused) && !errors.Is(err, resident.ErrLost) {
 				t.Errorf("err = %v", err)
 			}
 			if got := n.states(); len(got) != 0 {
@@ -191,7 +126,7 @@ func TestResidentIsRefusedWhenItCannotBeToldTheAttachments(t *testing.T) {
 			fail = false
 			n.serve(newPlugin("20", "b", fakes("a"), "a"))
 			_, err := n.exec(t.Context(), "a", "ADD", "c1")
-			ok(t, err)
+			nodetest.OK(t, err)
 		})
 	}
 }
@@ -210,11 +145,11 @@ func TestCallsThatWaitForARegistrationEnd(t *testing.T) {
 		return <-out
 	}
 	n.connect(d)
-	come(t, in, "the synchronization")
+	nodetest.Come(t, in, "the synchronization")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := n.exec(ctx, "a", "ADD", "c1")
-	wantCode(t, err, 11)
+	nodetest.Code(t, err, 11)
 	if !errors.Is(err, delegate.ErrNotRun) || !errors.Is(err, context.Canceled) {
 		t.Errorf("err = %v", err)
 	}
@@ -224,10 +159,87 @@ func TestCallsThatWaitForARegistrationEnd(t *testing.T) {
 		waiting <- err
 	}()
 	out <- errors.New("no")
-	err = come(t, waiting, "the call")
+	err = nodetest.Come(t, waiting, "the call")
 	// It may have begun after the registration had failed.
-	wantCode(t, err, 11)
+	nodetest.Code(t, err, 11)
 	if !errors.Is(err, delegate.ErrNotRun) {
 		t.Errorf("err = %v", err)
 	}
+}
+
+// A peer is a connection to a host on which the test speaks the protocol itself.
+type peer struct {
+	net.Conn
+	in *bufio.Reader
+	t  testing.TB
+}
+
+func (n *node) dial() *peer {
+	n.t.Helper()
+	c, err := net.Dial("unix", n.socket)
+	nodetest.OK(n.t, err)
+	n.t.Cleanup(func() { _ = c.Close() })
+	nodetest.OK(n.t, c.SetDeadline(time.Now().Add(patience)))
+	return &peer{c, bufio.NewReader(c), n.t}
+}
+
+func (p *peer) say(text string) *peer {
+	_, _ = io.WriteString(p.Conn, text) // it may have been refused already
+	return p
+}
+
+// closed waits until the host has closed the connection.
+func (p *peer) closed() {
+	p.t.Helper()
+	if _, err := io.Copy(io.Discard, p.in); os.IsTimeout(err) {
+		p.t.Errorf("the connection is open: %v", err)
+	}
+}
+
+// A message is one of JSON-RPC, as a peer reads it.
+type message struct {
+	ID     int
+	Method string
+	Params struct {
+		Version int
+		Reason  string
+	}
+}
+
+// hear returns the next message of the host.
+func (p *peer) hear() (m message) {
+	p.t.Helper()
+	line, err := p.in.ReadBytes('\n')
+	nodetest.OK(p.t, err)
+	nodetest.OK(p.t, json.Unmarshal(line, &m))
+	return m
+}
+
+// answer answers the next message of the host, which must call a method.
+func (p *peer) answer(method string, result any) *peer {
+	p.t.Helper()
+	m := p.hear()
+	if m.Method == "ping" {
+		return p.answerTo(m, nil).answer(method, result)
+	}
+	nodetest.Equal(p.t, "method", m.Method, method)
+	return p.answerTo(m, result)
+}
+
+func (p *peer) answerTo(m message, result any) *peer {
+	p.t.Helper()
+	data, err := json.Marshal(result)
+	nodetest.OK(p.t, err)
+	return p.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":%s}`+"\n", m.ID, data))
+}
+
+// hello is the registration of a resident.
+func hello(index, name string, types ...string) map[string]any {
+	return map[string]any{"version": 3, "index": index, "name": name, "types": types}
+}
+
+// register registers a resident of one type.
+func (p *peer) register(index, name string) *peer {
+	p.t.Helper()
+	return p.answer("register", hello(index, name, name)).answer("synchronize", nil)
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/metacni/metacni/internal/fault"
 )
 
 // maxRelaunch is the longest pause before a resident is launched again.
@@ -24,17 +26,17 @@ func named(base string) (Info, error) {
 			return i, nil
 		}
 	}
-	return Info{}, fmt.Errorf("%w: its name is not two digits, a dash and a name of letters, digits and _ . + -", ErrSkipped)
+	return Info{}, fmt.Errorf("%w: its name is not two digits, a dash and a name of letters, digits and _ . + -", errSkipped)
 }
 
 func (f file) status() Status {
-	return Status{Info: f.info, Source: Launched, Path: f.path, UID: -1}
+	return Status{Info: f.info, Path: f.path, UID: -1}
 }
 
 // failed returns the status of a file that does not serve.
 func (f file) failed(err error) Status {
 	state := Refused
-	if errors.Is(err, ErrSkipped) {
+	if errors.Is(err, errSkipped) {
 		state = Skipped
 	}
 	return f.status().as(state, err)
@@ -50,7 +52,7 @@ func (h *Host) supervise(ctx context.Context, f file, settled func()) {
 			if err == nil {
 				wait = first
 			} else {
-				h.fail(f.failed(err))
+				h.note(f.failed(err))
 			}
 			settled()
 		})
@@ -64,7 +66,7 @@ func (h *Host) supervise(ctx context.Context, f file, settled func()) {
 func (h *Host) launch(ctx context.Context, f file, settled func(error)) {
 	p, conn, err := h.start(f)
 	if err != nil {
-		err = &Error{Op: "launch", Which: f.info.String(), Err: err}
+		err = fault.Of("launch", f.info.String(), err)
 		h.observe(f.failed(err))
 		settled(err)
 		return

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/internal/proctree"
 )
 
@@ -22,17 +23,16 @@ func (h *Host) scan() ([]file, error) {
 	if h.Dir == "" {
 		return nil, nil
 	}
-	dir, err := h.openDir()
+	err := trustedDir(h.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	var entries []fs.DirEntry
 	if err == nil {
-		_ = dir.Close()
 		entries, err = os.ReadDir(h.Dir)
 	}
 	if err != nil {
-		return nil, &Error{Op: "launch", Which: h.Dir, Err: err}
+		return nil, fault.Of("launch", h.Dir, err)
 	}
 	var files []file
 	for _, e := range entries {
@@ -40,12 +40,12 @@ func (h *Host) scan() ([]file, error) {
 		f := file{filepath.Join(h.Dir, e.Name()), info}
 		if err == nil {
 			var opened *os.File
-			opened, err = h.openFile(f.path)
+			opened, err = f.open()
 			_ = opened.Close() // each launch opens it again
 		}
 		if err != nil {
-			s := f.failed(&Error{Op: "launch", Which: fmt.Sprintf("%.100q", e.Name()), Err: err})
-			h.fail(s)
+			s := f.failed(fault.Of("launch", fmt.Sprintf("%.100q", e.Name()), err))
+			h.note(s)
 			h.observe(s)
 			continue
 		}
@@ -54,69 +54,44 @@ func (h *Host) scan() ([]file, error) {
 	return files, nil
 }
 
-// openDir opens Dir. It fails when other users may write to it.
-func (h *Host) openDir() (*os.File, error) {
-	dir, err := openPath(unix.AT_FDCWD, h.Dir, unix.O_DIRECTORY)
+// open opens an executable of Dir. It fails when the executable must not be launched.
+func (f file) open() (*os.File, error) {
+	fd, err := unix.Open(f.path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", errSkipped, err)
 	}
-	info, err := dir.Stat()
-	if err == nil {
+	opened := os.NewFile(uintptr(fd), f.path) //nolint:gosec // a descriptor
+	info, err := opened.Stat()
+	switch {
+	case err != nil:
+	case !info.Mode().IsRegular():
+		err = errors.New("it is not a regular file")
+	case info.Mode()&0o111 == 0:
+		err = errors.New("it is not executable")
+	default:
 		err = trusted(info)
 	}
 	if err != nil {
-		_ = dir.Close()
-		return nil, err
+		_ = opened.Close()
+		return nil, fmt.Errorf("%w: %w", errSkipped, err)
 	}
-	return dir, nil
+	return opened, nil
 }
 
-// openFile opens a file of Dir. It fails when the file must not be launched. It
-// follows links: the checked file is the one that is opened.
-func (h *Host) openFile(path string) (*os.File, error) {
-	dir, err := h.openDir()
-	if err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrSkipped, h.Dir, err)
-	}
-	defer func() { _ = dir.Close() }()
-	f, err := openPath(int(dir.Fd()), filepath.Base(path), 0) //nolint:gosec // a descriptor
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrSkipped, err)
-	}
-	if err := launchable(f); err != nil {
-		_ = f.Close()
-		return nil, fmt.Errorf("%w: %w", ErrSkipped, err)
-	}
-	return f, nil
-}
-
-// openPath opens path, relative to the directory dir, for Stat and execution only.
-// It does not open devices or pipes.
-func openPath(dir int, path string, flags int) (*os.File, error) {
-	for {
-		fd, err := unix.Openat(dir, path, unix.O_PATH|unix.O_CLOEXEC|flags, 0)
-		switch {
-		case errors.Is(err, unix.EINTR):
-		case err != nil:
-			return nil, &fs.PathError{Op: "open", Path: path, Err: err}
-		default:
-			return os.NewFile(uintptr(fd), path), nil //nolint:gosec // a descriptor
-		}
-	}
-}
-
-// launchable returns why a file must not be launched, or nil.
-func launchable(f *os.File) error {
-	info, err := f.Stat()
+// trustedDir fails when other users than root and the one of this process may put
+// files into a directory.
+func trustedDir(path string) error {
+	info, err := os.Stat(path)
 	switch {
 	case err != nil:
 		return err
-	case !info.Mode().IsRegular():
-		return errors.New("it is not a regular file")
-	case info.Mode()&0o111 == 0:
-		return errors.New("it is not executable")
+	case !info.IsDir():
+		return &fs.PathError{Op: "open", Path: path, Err: unix.ENOTDIR}
 	}
-	return trusted(info)
+	if err := trusted(info); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
 }
 
 // trusted fails when other users than root and the one of this process may have
@@ -146,7 +121,10 @@ type process struct {
 // resident inherits the descriptor of the file, which the interpreter of a script
 // needs.
 func (h *Host) start(f file) (*process, net.Conn, error) {
-	executable, err := h.openFile(f.path)
+	if err := trustedDir(h.Dir); err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", errSkipped, err)
+	}
+	executable, err := f.open()
 	if err != nil {
 		return nil, nil, err
 	}

@@ -6,13 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"net"
+
+	"github.com/metacni/metacni/internal/fault"
 )
 
 func (h *Host) scan() ([]file, error) {
 	if h.Dir == "" {
 		return nil, nil
 	}
-	return nil, &Error{Op: "launch", Which: h.Dir, Err: fmt.Errorf("launching residents needs Linux: %w", errors.ErrUnsupported)}
+	return nil, fault.Of("launch", h.Dir, fmt.Errorf("launching residents needs Linux: %w", errors.ErrUnsupported))
 }
 
 type process struct {

@@ -8,12 +8,11 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/resident"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -35,15 +34,11 @@ func key(id string) scratch.Key {
 }
 
 func (d *daemon) add(ctx context.Context, as ...delegate.Attachment) error {
-	ctx, end := d.host.Begin(ctx)
-	defer end()
 	_, err := d.Add(ctx, key(as[0].ContainerID), lifecycle.Transaction{Plan: lifecycle.Plan(as...)})
 	return err
 }
 
 func (d *daemon) del(ctx context.Context, id string) error {
-	ctx, end := d.host.Begin(ctx)
-	defer end()
 	return d.Del(ctx, lifecycle.Removal{Key: key(id)})
 }
 
@@ -60,9 +55,7 @@ func (d *daemon) attachments(ctx context.Context) (all []delegate.Attached, err 
 
 // request handles a request of a resident.
 func (d *daemon) request(ctx context.Context, _ resident.Info, u resident.Request) error {
-	ctx, end := d.host.Begin(ctx)
-	defer end()
-	if u.Op == resident.Detach {
+	if u.Detach {
 		return d.Detach(ctx, key(u.ContainerID), u.IfName)
 	}
 	a := delegate.Attachment{Network: u.Network, ContainerID: u.ContainerID, NetNS: "/run/netns/" + u.ContainerID, IfName: u.IfName, Args: u.Args, CapabilityArgs: u.CapabilityArgs}
@@ -74,7 +67,7 @@ func (d *daemon) request(ctx context.Context, _ resident.Info, u resident.Reques
 func (d *daemon) records(t *testing.T) (all []string) {
 	t.Helper()
 	for r, err := range d.Records(t.Context()) {
-		ok(t, err)
+		nodetest.OK(t, err)
 		all = append(all, r.Key.ContainerID+" "+string(r.State))
 	}
 	return all
@@ -116,25 +109,21 @@ func TestAddIsUndoneWhenAResidentDiesInIt(t *testing.T) {
 				}
 				mu.Unlock()
 			}
-			err := d.add(t.Context(), attach(t, "c1", "below", "a", "b", "c"))
-			wantCode(t, err, 11)
+			err := d.add(t.Context(), attach("c1", "below", "a", "b", "c"))
+			nodetest.Code(t, err, 11)
 			if !errors.Is(err, resident.ErrLost) {
 				t.Errorf("err = %v", err)
 			}
-			if diff := cmp.Diff([]string{dies + " c1 eth0"}, append(x.Live(), below.Live()...)); diff != "" {
-				t.Errorf("alive (-want +got):\n%s", diff)
-			}
-			ok(t, d.del(t.Context(), "c1")) // the runtime need not wait for the resident
-			if diff := cmp.Diff([]string{"c1 leftover"}, d.records(t)); diff != "" {
-				t.Errorf("recorded (-want +got):\n%s", diff)
-			}
+			nodetest.Equal(t, "alive", append(x.Live(), below.Live()...), []string{dies + " c1 eth0"})
+			nodetest.OK(t, d.del(t.Context(), "c1")) // the runtime need not wait for the resident
+			nodetest.Equal(t, "recorded", d.records(t), []string{"c1 leftover"})
 			back := newPlugin(fmt.Sprintf("%d0", at), dies, x)
 			known := told(back)
 			n.serve(back, 2)
-			if k := come(t, known, "what is attached"); len(k) != 1 || k[0].Added {
+			if k := nodetest.Come(t, known, "what is attached"); len(k) != 1 || k[0].Added {
 				t.Errorf("told %+v", k)
 			}
-			ok(t, d.del(t.Context(), "c1"))
+			nodetest.OK(t, d.del(t.Context(), "c1"))
 			if live, records := append(x.Live(), below.Live()...), d.records(t); len(live)+len(records) > 0 {
 				t.Errorf("alive: %q, recorded: %q", live, records)
 			}
@@ -151,25 +140,19 @@ func TestAddSucceedsAfterTheResidentIsBack(t *testing.T) {
 	x := fakes("a", "b")
 	n.serve(newPlugin("10", "a", x))
 	b := n.serve(newPlugin("20", "b", x))
-	ok(t, d.add(t.Context(), attach(t, "c1", "a", "b")))
+	nodetest.OK(t, d.add(t.Context(), attach("c1", "a", "b")))
 	b.stop()
 	n.await("20-b gone", 1)
-	wantCode(t, d.del(t.Context(), "c1"), 11)
+	nodetest.Code(t, d.del(t.Context(), "c1"), 11)
 	// The part of the other plugin is removed, and the rest is recorded.
-	if diff := cmp.Diff([]string{"b c1 eth0"}, x.Live()); diff != "" {
-		t.Errorf("alive (-want +got):\n%s", diff)
-	}
-	wantCode(t, d.add(t.Context(), attach(t, "c1", "a", "b")), 11)
+	nodetest.Equal(t, "alive", x.Live(), []string{"b c1 eth0"})
+	nodetest.Code(t, d.add(t.Context(), attach("c1", "a", "b")), 11)
 	// An ADD of another container has done nothing, and leaves no record.
-	wantCode(t, d.add(t.Context(), attach(t, "c2", "a", "b")), 11)
-	if diff := cmp.Diff([]string{"c1 deleting"}, d.records(t)); diff != "" {
-		t.Errorf("recorded (-want +got):\n%s", diff)
-	}
+	nodetest.Code(t, d.add(t.Context(), attach("c2", "a", "b")), 11)
+	nodetest.Equal(t, "recorded", d.records(t), []string{"c1 deleting"})
 	n.serve(newPlugin("20", "b", x), 2)
-	ok(t, d.add(t.Context(), attach(t, "c1", "a", "b")))
-	if diff := cmp.Diff([]string{"c1 added"}, d.records(t)); diff != "" {
-		t.Errorf("recorded (-want +got):\n%s", diff)
-	}
+	nodetest.OK(t, d.add(t.Context(), attach("c1", "a", "b")))
+	nodetest.Equal(t, "recorded", d.records(t), []string{"c1 added"})
 }
 
 // When the types of a resident are not reserved, a DEL succeeds after DelTries
@@ -183,16 +166,14 @@ func TestRecordOfAnOrphanIsKept(t *testing.T) {
 	n.start()
 	x := fakes("a")
 	a := n.serve(newPlugin("10", "a", x))
-	ok(t, d.add(t.Context(), attach(t, "c1", "a")))
+	nodetest.OK(t, d.add(t.Context(), attach("c1", "a")))
 	a.stop()
 	n.await("10-a gone", 1)
-	wantCode(t, d.del(t.Context(), "c1"), 7)
-	ok(t, d.del(t.Context(), "c1"))
-	if diff := cmp.Diff([]string{"c1 deleting"}, d.records(t)); diff != "" {
-		t.Errorf("recorded (-want +got):\n%s", diff)
-	}
+	nodetest.Code(t, d.del(t.Context(), "c1"), 7)
+	nodetest.OK(t, d.del(t.Context(), "c1"))
+	nodetest.Equal(t, "recorded", d.records(t), []string{"c1 deleting"})
 	n.serve(newPlugin("10", "a", x), 2)
-	ok(t, d.del(t.Context(), "c1"))
+	nodetest.OK(t, d.del(t.Context(), "c1"))
 	if live, records := x.Live(), d.records(t); len(live)+len(records) > 0 {
 		t.Errorf("alive: %q, recorded: %q", live, records)
 	}
@@ -206,21 +187,21 @@ func TestResidentIsToldTheRecordsAfterARestartOfTheDaemon(t *testing.T) {
 	d := newDaemon(n, nil, dir)
 	n.start()
 	n.serve(newPlugin("10", "a", x))
-	ok(t, d.add(t.Context(), attach(t, "c1", "a")))
-	ok(t, n.Stop(t.Context()))
+	nodetest.OK(t, d.add(t.Context(), attach("c1", "a")))
+	nodetest.OK(t, n.Stop(t.Context()))
 
 	n = newNode(t)
 	d = newDaemon(n, fakes("a"), dir) // an executable of the type must not run
 	n.Reserve = []string{"a"}
 	n.start()
-	wantCode(t, d.del(t.Context(), "c1"), 11)
+	nodetest.Code(t, d.del(t.Context(), "c1"), 11)
 	back := newPlugin("10", "a", x)
 	known := told(back)
 	n.serve(back)
-	if k := come(t, known, "what is attached"); len(k) != 1 || !k[0].Added || k[0].ContainerID != "c1" {
+	if k := nodetest.Come(t, known, "what is attached"); len(k) != 1 || !k[0].Added || k[0].ContainerID != "c1" {
 		t.Errorf("told %+v", k)
 	}
-	ok(t, d.del(t.Context(), "c1"))
+	nodetest.OK(t, d.del(t.Context(), "c1"))
 	if live, records := x.Live(), d.records(t); len(live)+len(records) > 0 {
 		t.Errorf("alive: %q, recorded: %q", live, records)
 	}
@@ -236,21 +217,19 @@ func TestRequestsGoThroughTheRecords(t *testing.T) {
 	x := fakes("a", "b")
 	a := n.serve(newPlugin("10", "a", x))
 	n.serve(newPlugin("20", "b", x))
-	ok(t, d.add(t.Context(), attach(t, "c1", "a")))
-	green := network(t, "green", "b")
+	nodetest.OK(t, d.add(t.Context(), attach("c1", "a")))
+	green := nodetest.Network("green", "b")
 	attach := func(id, ifName string) error {
-		return a.Request(t.Context(), resident.Request{Op: resident.Attach, ContainerID: id, IfName: ifName, Network: green})
+		return a.Request(t.Context(), resident.Request{ContainerID: id, IfName: ifName, Network: green})
 	}
-	ok(t, attach("c1", "net0"))
-	wantCode(t, attach("c1", "net0"), 7) // the name is in use
-	wantCode(t, attach("c9", "net0"), 7) // there is no such container
-	ok(t, attach("c1", "net1"))
-	ok(t, a.Request(t.Context(), resident.Request{Op: resident.Detach, ContainerID: "c1", IfName: "net1"}))
+	nodetest.OK(t, attach("c1", "net0"))
+	nodetest.Code(t, attach("c1", "net0"), 7) // the name is in use
+	nodetest.Code(t, attach("c9", "net0"), 7) // there is no such container
+	nodetest.OK(t, attach("c1", "net1"))
+	nodetest.OK(t, a.Request(t.Context(), resident.Request{Detach: true, ContainerID: "c1", IfName: "net1"}))
 	want := []string{"ADD a eth0", "ADD b net0", "ADD b net1", "DEL b net1"}
-	if diff := cmp.Diff(want, x.Trace()); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	ok(t, d.del(t.Context(), "c1"))
+	nodetest.Equal(t, "got", x.Trace(), want)
+	nodetest.OK(t, d.del(t.Context(), "c1"))
 	if live, records := x.Live(), d.records(t); len(live)+len(records) > 0 {
 		t.Errorf("alive: %q, recorded: %q", live, records)
 	}
@@ -276,7 +255,7 @@ func TestNothingIsLeftWhenResidentsComeAndGoDuringManyOperations(t *testing.T) {
 			id := fmt.Sprint("c", i)
 			for range 5 {
 				// It may fail while a resident is away.
-				if err := d.add(t.Context(), attach(t, id, types...)); err == nil {
+				if err := d.add(t.Context(), attach(id, types...)); err == nil {
 					_ = d.del(t.Context(), id)
 				}
 			}
@@ -291,7 +270,7 @@ func TestNothingIsLeftWhenResidentsComeAndGoDuringManyOperations(t *testing.T) {
 	})
 	wg.Wait()
 	for i := range 20 {
-		ok(t, d.del(t.Context(), fmt.Sprint("c", i)))
+		nodetest.OK(t, d.del(t.Context(), fmt.Sprint("c", i)))
 	}
 	if live, records := x.Live(), d.records(t); len(live)+len(records) > 0 {
 		t.Errorf("alive: %q, recorded: %q", live, records)

@@ -1,9 +1,7 @@
 package resident
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,41 +11,35 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/internal/durable"
+	"github.com/metacni/metacni/internal/fault"
 )
 
-// A note is the content of a file in StateDir. The name of the file is a type.
-type note struct {
-	Index  string `json:"index"`
-	Name   string `json:"name"`
-	Source Source `json:"source"`
-}
-
-const maxNote = 4 << 10 // bytes
+// maxNote is the size of a note in bytes. A note is a file in StateDir that is named
+// like a type. It holds the index and the name of the resident: "10-static".
+const maxNote = 4 << 10
 
 // errBefore is why a resident is gone that was there before Start.
 var errBefore = errors.New("it has not connected since the host was started")
 
-// remember notes the types of e. It is called before e serves.
-func (h *Host) remember(e *entry) error {
+// remember notes the types of a resident. It is called before the resident serves. It
+// does not write a note again, so that a resident can come back when the disk is full.
+func (h *Host) remember(i Info) error {
 	if h.StateDir == "" || h.Orphan < 0 {
 		return nil
 	}
 	dir, err := durable.MakeDir(h.StateDir, nil)
 	if err != nil {
-		return fmt.Errorf("noting its types: %w", err)
+		return err
 	}
 	defer dir.Close()
-	data, err := json.Marshal(note{e.Index, e.Name, e.Source})
-	for _, typ := range e.Types {
-		if known, _, readErr := dir.ReadFile(typ, maxNote); readErr == nil && bytes.Equal(known, data) {
-			continue // so that a resident can come back when the disk is full
+	for _, typ := range i.Types {
+		if note, _, err := dir.ReadFile(typ, maxNote); err == nil && string(note) == i.String() {
+			continue
 		}
-		if err == nil {
-			err = dir.WriteFile(typ, data)
+		err := dir.WriteFile(typ, []byte(i.String()))
+		if err != nil {
+			return err
 		}
-	}
-	if err != nil {
-		return fmt.Errorf("noting its types: %w", err)
 	}
 	return nil
 }
@@ -58,41 +50,36 @@ func (h *Host) recall(ctx context.Context) error {
 	if h.StateDir == "" {
 		return nil
 	}
+	var names []string
 	dir, err := durable.MakeDir(h.StateDir, nil)
-	if err != nil {
-		return &Error{Op: "start", Which: h.StateDir, Err: err}
+	if err == nil {
+		defer dir.Close()
+		names, err = dir.Names()
 	}
-	defer dir.Close()
-	names, err := dir.Names()
 	if err != nil {
-		return &Error{Op: "start", Which: h.StateDir, Err: err}
+		return fault.Of("start", h.StateDir, err)
 	}
-	slices.Sort(names)
 	needed := h.needed(ctx)
-	missed := make(map[string]Status)
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	for _, typ := range names {
 		if !isType(typ) {
 			continue // a temporary file
 		}
-		a := Status{Info: Info{Name: typ}, State: Gone, UID: -1, Since: time.Now(), Err: errBefore}
-		var n note
-		data, _, err := dir.ReadFile(typ, maxNote)
-		if err == nil && json.Unmarshal(data, &n) == nil && isIndex(n.Index) && isName(n.Name) {
-			if (h.Orphan < 0 || !needed(typ)) && dir.Remove(typ) == nil {
-				continue
-			}
-			a.Index, a.Name, a.Source = n.Index, n.Name, n.Source
+		if (h.Orphan < 0 || !needed(typ)) && dir.Remove(typ) == nil {
+			continue
 		}
-		if m, ok := missed[a.String()]; ok {
-			a = m
+		note, _, _ := dir.ReadFile(typ, maxNote)
+		i, err := named(string(note))
+		if err != nil {
+			i = Info{Name: typ}
 		}
-		a.Types = append(a.Types, typ)
-		missed[a.String()] = a
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, a := range missed {
-		h.miss(a)
+		s := Status{Info: i, UID: -1}.as(Gone, errBefore)
+		if at := slices.IndexFunc(h.away, s.same); at >= 0 {
+			s.Types = h.away[at].Types
+		}
+		s.Types = append(s.Types, typ)
+		h.miss(s)
 	}
 	return nil
 }
@@ -127,13 +114,15 @@ func (h *Host) released(typ string) bool {
 // giveUp forgets the residents that have been gone for Orphan, and their notes.
 // The lock is held.
 func (h *Host) giveUp() {
-	now := time.Now()
+	if h.Orphan == 0 {
+		return
+	}
 	h.away = slices.DeleteFunc(h.away, func(a Status) bool {
-		if now.Sub(a.Since) < h.Orphan {
+		if a.State != Gone || time.Since(a.Since) < h.Orphan {
 			return false
 		}
 		for _, typ := range a.Types {
-			if h.StateDir != "" && h.serving(typ) == nil {
+			if h.StateDir != "" && !slices.ContainsFunc(h.live, func(e *entry) bool { return slices.Contains(e.Types, typ) }) {
 				_ = os.Remove(filepath.Join(h.StateDir, typ)) // otherwise the next Start keeps it again
 			}
 		}

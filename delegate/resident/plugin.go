@@ -1,7 +1,6 @@
 package resident
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -14,10 +13,11 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/internal/turns"
 )
 
-// welcomeTimeout is how long a host may take to answer the hello.
+// welcomeTimeout is how long a host may take to ask a process to register.
 const welcomeTimeout = 30 * time.Second
 
 // A Plugin is the plugin's side: it registers with a [Host] and serves its calls.
@@ -58,63 +58,31 @@ type Plugin struct {
 // ctx ends. When ctx ends, Serve waits for running commands up to DrainTimeout. It
 // closes conn.
 //
-// It returns nil when ctx has ended. Otherwise it returns an [*Error] with
-// [ErrRefused] when the host refuses p, or with [ErrLost] when the connection is
-// lost or the host does not answer the hello within 30 seconds.
+// It returns nil when ctx has ended. Otherwise the error is [ErrRefused] when the host
+// refuses p, or [ErrLost] when the connection is lost or the host does not ask p to
+// register within 30 seconds.
 func (p *Plugin) Serve(ctx context.Context, conn net.Conn) error {
-	defer func() { _ = conn.Close() }()
-	in := bufio.NewReaderSize(conn, maxHello)
-	w, err := p.register(ctx, conn, in)
-	if ctx.Err() != nil {
-		return nil
+	if err := p.info().check(); err != nil {
+		return errors.Join(fault.Of("serve", p.info().String(), err), conn.Close())
 	}
-	if err != nil {
-		return &Error{Op: "serve", Which: p.info().String(), Err: err}
-	}
-	m := newMux(ctx, conn, in)
-	m.maxIn, m.maxOut, m.limit, m.slots = maxFromHost, maxFromPlugin, maxCalls, make(chan struct{}, maxRequests)
-	s := &session{plugin: p, mux: m, requests: w.Requests}
-	m.handle = s.handle
+	s := p.newSession(ctx, conn)
 	p.setSession(s)
 	defer p.setSession(nil)
-	m.start() //nolint:contextcheck // handlers end with the connection
-	select {
-	case <-m.done:
-	case <-ctx.Done():
-		go m.post(frame{Call: callLeave})
-		if pause(m.done, orDefault(p.DrainTimeout, 5*time.Second)) {
-			m.close(fmt.Errorf("%w: the resident leaves", ErrLost))
+	welcome := time.AfterFunc(welcomeTimeout, func() {
+		if !s.asked.Load() {
+			s.fail(fmt.Errorf("%w: it does not ask the plugin to register", ErrLost))
 		}
+	})
+	defer welcome.Stop()
+	select {
+	case <-s.done:
+		return fault.Of("serve", p.info().String(), s.why())
+	case <-ctx.Done():
 	}
-	m.loops.Wait()
-	if ctx.Err() != nil {
-		return nil
+	if err := s.server.Notify(context.WithoutCancel(ctx), methodLeave, nil); err != nil || pause(s.done, orDefault(p.DrainTimeout, 5*time.Second)) {
+		s.fail(errLeft)
 	}
-	return &Error{Op: "serve", Which: p.info().String(), Err: m.why()}
-}
-
-// register sends the hello and returns the answer.
-func (p *Plugin) register(ctx context.Context, conn net.Conn, in *bufio.Reader) (w welcome, err error) {
-	if err := conn.SetDeadline(time.Now().Add(welcomeTimeout)); err != nil {
-		return w, fmt.Errorf("%w: %w", ErrLost, err)
-	}
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	info := p.info()
-	if err := info.check(); err != nil {
-		return w, err
-	}
-	writeErr := writeLine(conn, hello{protocol, info}) // a host may refuse before it reads
-	err = readLine(in, &w)
-	switch {
-	case err != nil:
-		return w, fmt.Errorf("%w: the answer to the hello %w", ErrLost, errors.Join(err, writeErr))
-	case w.Error != "":
-		return w, refused("%s", strings.TrimPrefix(w.Error, ErrRefused.Error()+": "))
-	case w.Version != protocol:
-		return w, refused("the host uses version %d of the protocol, and the resident version %d", w.Version, protocol)
-	}
-	return w, conn.SetDeadline(time.Time{})
+	return nil
 }
 
 // Run connects to the socket of the host and serves. When the connection is lost
@@ -125,7 +93,7 @@ func (p *Plugin) Run(ctx context.Context, socket string) error {
 	for wait := first; ; wait = min(2*wait, longest) {
 		conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 		if err == nil {
-			if err = p.Serve(ctx, conn); errors.Is(err, ErrLost) { // it has served
+			if err = p.Serve(ctx, conn); !errors.Is(err, ErrRefused) {
 				wait = first
 			}
 		}
@@ -152,7 +120,7 @@ func Inherited(environ []string) (conn net.Conn, index, name string, err error) 
 		return nil, "", "", nil
 	}
 	failed := func(err error) (net.Conn, string, string, error) {
-		return nil, "", "", &Error{Op: "serve", Which: "CNI_RELAY_SOCKET", Err: err}
+		return nil, "", "", fault.Of("serve", "CNI_RELAY_SOCKET", err)
 	}
 	fd, err := strconv.Atoi(socket)
 	if err != nil || fd < 3 {

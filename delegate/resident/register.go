@@ -1,7 +1,6 @@
 package resident
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -9,17 +8,19 @@ import (
 	"os"
 	"time"
 
+	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/internal/peer"
 )
 
-// maxPending is how many connections may be registering at the same time.
+// maxPending is how many connections may be registering at the same time. Others wait
+// to be accepted.
 const maxPending = 32
 
 // A candidate is a connection that may become a resident.
 type candidate struct {
 	Status  // of a launched resident with the index and name that it must have
 	conn    net.Conn
-	pending chan struct{} // holds a value until c is admitted or refused; may be nil
+	pending chan struct{} // holds a value while c registers; may be nil
 	settled func(error)   // called once: with nil when it serves, otherwise with the reason
 	bury    func()        // ends its process; may be nil
 }
@@ -33,7 +34,7 @@ func (h *Host) accept(ctx context.Context) {
 			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 				return
 			}
-			h.observe(Status{Source: External, UID: -1}.as(Refused, &Error{Op: "register", Which: "a new connection", Err: err}))
+			h.observe(Status{UID: -1}.as(Refused, fault.Of("register", "a new connection", err)))
 			if !pause(ctx.Done(), 100*time.Millisecond) { // too many open files, for instance
 				return
 			}
@@ -43,154 +44,113 @@ func (h *Host) accept(ctx context.Context) {
 		if !ok {
 			uid = -1
 		}
-		c := candidate{Status: Status{Source: External, UID: uid}, conn: conn, pending: pending, settled: func(error) {}}
-		select {
-		case pending <- struct{}{}:
-			h.tasks.Go(func() { h.attend(ctx, c) })
-		default:
-			h.reject(c, refused("%d residents are registering already", maxPending))
-		}
+		c := candidate{Status: Status{UID: uid}, conn: conn, pending: pending, settled: func(error) {}}
+		pending <- struct{}{}
+		h.tasks.Go(func() { h.attend(ctx, c) })
 	}
 }
 
 // attend registers c, and returns when the connection and the process of c have
 // ended.
 func (h *Host) attend(ctx context.Context, c candidate) {
-	e, err := h.admit(ctx, &c)
+	e := h.connect(c)
+	defer close(e.ended)
+	err := h.admit(ctx, e)
+	if err == nil {
+		err = h.join(context.WithoutCancel(ctx), e)
+	}
+	if err == nil {
+		s := e.Status
+		s.State = Ready
+		h.observe(s)
+		c.settled(nil)
+	} else {
+		h.reject(context.WithoutCancel(ctx), e, err)
+	}
 	if c.pending != nil {
 		<-c.pending
 	}
-	if err != nil {
-		h.reject(c, err)
-		if c.bury != nil {
-			c.bury()
-		}
-		c.settled(err)
-		return
-	}
-	defer close(e.ended)
-	if err = h.join(context.WithoutCancel(ctx), e); err != nil {
-		h.leave(e, err)
-	} else {
-		h.observe(e.status())
-		c.settled(nil)
-	}
-	<-e.gone
-	e.mux.wait()
+	<-e.done
+	h.changed()
+	_ = e.client.Close() // waits for the handlers of requests
 	if c.bury != nil {
 		c.bury()
 	}
 	if err == nil {
-		h.observe(e.as(Gone, e.why))
+		h.observe(e.as(Gone, e.why()))
 		return
 	}
-	err = &Error{Op: "register", Which: e.String(), Err: err}
+	which := e.String()
+	if e.Name == "" {
+		which = fmt.Sprintf("a process of user %d", e.UID)
+	}
+	err = fault.Of("register", which, err)
 	h.observe(e.as(Refused, err))
 	c.settled(err)
 }
 
-// reject tells c and the observer why c is refused.
-func (h *Host) reject(c candidate, err error) {
-	_ = c.conn.SetDeadline(time.Now().Add(time.Second))
-	_ = writeLine(c.conn, welcome{Version: protocol, Error: err.Error()}) // it may not listen
-	_ = c.conn.Close()
-	which := c.String()
-	if c.Name == "" {
-		which = fmt.Sprintf("a process of user %d", c.UID)
-	}
-	h.observe(c.as(Refused, &Error{Op: "register", Which: which, Err: err}))
+// reject tells e why it is refused, and disconnects it.
+func (h *Host) reject(ctx context.Context, e *entry, why error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	_ = e.call(ctx, methodRefused, refusal{why.Error()}, nil) // it may not listen
+	e.fail(why)
 }
 
-// admit reads the hello of c and enters c in the table.
-func (h *Host) admit(ctx context.Context, c *candidate) (*entry, error) {
+// admit asks e who it is and enters it in the table.
+func (h *Host) admit(ctx context.Context, e *entry) error {
 	switch {
-	case c.Source == Launched:
-	case c.UID < 0:
-		return nil, refused("the user of its process is unknown")
-	case c.UID != 0 && c.UID != os.Geteuid():
-		return nil, refused("processes of user %d may not register", c.UID)
+	case e.Path != "": // launched
+	case e.UID < 0:
+		return refused("the user of its process is unknown")
+	case e.UID != 0 && e.UID != os.Geteuid():
+		return refused("processes of user %d may not register", e.UID)
 	}
-	if err := c.conn.SetDeadline(time.Now().Add(h.registerTimeout())); err != nil {
-		return nil, err
+	defer context.AfterFunc(ctx, func() { e.fail(ErrStopped) })()
+	var said hello
+	if err := h.step(ctx, e, methodRegister, greeting{protocol, h.Requests != nil}, &said); err != nil {
+		return fmt.Errorf("asking who it is: %w", err)
 	}
-	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	in := bufio.NewReaderSize(c.conn, maxHello)
-	var line hello
-	if err := readLine(in, &line); err != nil {
-		if ctx.Err() != nil {
-			return nil, ErrStopped
-		}
-		return nil, refused("the hello %w", err)
+	if said.Version != protocol {
+		return refused("it uses version %d of the protocol, and the host version %d: build the plugin and the daemon with the same release of the SDK", said.Version, protocol)
 	}
-	if in.Buffered() > 0 {
-		return nil, refused("more data after the hello")
+	if err := said.check(); err != nil {
+		return err
 	}
-	if err := line.check(); err != nil {
-		return nil, err
+	if e.Path != "" && e.String() != said.String() {
+		return refused("it was launched as %s and registers as %.100q", e, said.String())
 	}
-	if c.Source == Launched && c.String() != line.String() {
-		return nil, refused("it was launched as %s and registers as %.100q", c, line.String())
-	}
-	c.Info = line.Info
-	m := newMux(ctx, c.conn, in)
-	m.maxIn, m.maxOut, m.limit, m.slots = maxFromPlugin, maxFromHost, maxRequests, make(chan struct{}, maxCalls)
-	e := &entry{Status: c.as(Joining, nil), mux: m, ready: make(chan struct{}), gone: make(chan struct{}), ended: make(chan struct{})}
-	m.handle = func(ctx context.Context, call string, body []byte) ([]byte, error) {
-		return nil, h.answer(ctx, e, call, body)
-	}
-	return e, h.claim(e)
+	e.Info = said.Info
+	e.limit.Store(maxFromPlugin)
+	return h.claim(e)
 }
 
 // join tells e what is attached, and then lets it serve.
 func (h *Host) join(ctx context.Context, e *entry) error {
-	conn := e.mux.conn
-	if err := errors.Join(writeLine(conn, welcome{Version: protocol, Requests: h.Requests != nil}), conn.SetDeadline(time.Time{})); err != nil {
-		return err
-	}
-	e.mux.start() //nolint:contextcheck // handlers end with the connection
-	h.tasks.Go(func() {
-		<-e.mux.done
-		h.leave(e, e.mux.why())
-	})
-	h.tasks.Go(func() { e.mux.watch(orDefault(h.pingInterval, 10*time.Second)) })
-	if !h.quiet(e) {
-		return e.why
-	}
+	h.tasks.Go(func() { e.watch(orDefault(h.pingInterval, 10*time.Second)) })
 	known, err := h.known(ctx, e.Info)
 	if err != nil {
 		return fmt.Errorf("listing the attachments: %w", err)
 	}
-	if err := h.synchronize(ctx, e, known); err != nil {
+	if err := h.step(ctx, e, methodSynchronize, synchronization{known}, nil); err != nil {
 		return fmt.Errorf("telling it the attachments: %w", err)
 	}
-	if err := h.remember(e); err != nil {
-		return err
+	if err := h.remember(e.Info); err != nil {
+		return fmt.Errorf("noting its types: %w", err)
 	}
 	if !h.serve(e) {
-		return e.why
+		return e.why()
 	}
 	return nil
 }
 
-func (h *Host) synchronize(ctx context.Context, e *entry, known []Known) error {
+// step makes a call of the registration.
+func (h *Host) step(ctx context.Context, e *entry, method string, params, result any) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, h.registerTimeout(), errLate)
 	defer cancel()
-	_, err := e.mux.call(ctx, callSynchronize, synchronization{known})
+	err := e.call(ctx, method, params, result)
 	if err != nil && errors.Is(context.Cause(ctx), errLate) {
-		return fmt.Errorf("%w (%v)", ErrTimeout, h.registerTimeout())
+		return fmt.Errorf("%w (%v)", errTimeout, h.registerTimeout())
 	}
 	return err
-}
-
-// pause waits for d. It reports false when stop is closed first.
-func pause(stop <-chan struct{}, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-stop:
-		return false
-	}
 }

@@ -9,10 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/resident"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // A host without residents passes all calls to the Exec below, started or not.
@@ -25,10 +24,10 @@ func TestZeroHostCallsTheExecBelow(t *testing.T) {
 		func(context.Context) error { return nil }, r.Start,
 		func(ctx context.Context) error { return r.Stop(ctx) },
 	} {
-		ok(t, step(t.Context()))
-		done, err := iv.Add(t.Context(), attach(t, "c1", "near"))
-		ok(t, err)
-		ok(t, iv.Del(t.Context(), done))
+		nodetest.OK(t, step(t.Context()))
+		done, err := iv.Add(t.Context(), attach("c1", "near"))
+		nodetest.OK(t, err)
+		nodetest.OK(t, iv.Del(t.Context(), done))
 	}
 	if err := r.Start(t.Context()); !errors.Is(err, resident.ErrStopped) {
 		t.Errorf("started again: %v", err)
@@ -44,14 +43,10 @@ func TestResidentsAreOrderedByIndexAndName(t *testing.T) {
 	for _, d := range []struct{ index, name string }{{"20", "b"}, {"10", "z"}, {"20", "a"}, {"00", "x"}, {"20", "c"}} {
 		n.serve(simple(d.index, d.name))
 	}
-	if d := cmp.Diff([]string{"00-x ready", "10-z ready", "20-a ready", "20-b ready", "20-c ready"}, n.states()); d != "" {
-		t.Errorf("plugins (-want +got):\n%s", d)
-	}
-	ok(t, n.Stop(t.Context()))
+	nodetest.Equal(t, "plugins", n.states(), []string{"00-x ready", "10-z ready", "20-a ready", "20-b ready", "20-c ready"})
+	nodetest.OK(t, n.Stop(t.Context()))
 	want := []string{"20-c gone", "20-b gone", "20-a gone", "10-z gone", "00-x gone"}
-	if d := cmp.Diff(want, n.seen()[5:]); d != "" {
-		t.Errorf("stopped (-want +got):\n%s", d)
-	}
+	nodetest.Equal(t, "stopped", n.seen()[5:], want)
 }
 
 func TestInvalidHellosAreRefusedWithAReason(t *testing.T) {
@@ -62,18 +57,18 @@ func TestInvalidHellosAreRefusedWithAReason(t *testing.T) {
 	for i := range many {
 		many[i] = fmt.Sprint("t", i)
 	}
-	for name, tt := range map[string]struct{ say, want string }{
-		"not JSON":            {"hello\n", "the hello is not a JSON object on one line"},
-		"HTTP":                {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "not a JSON object"},
-		"HTTP/2":              {"PRI * HTTP/2.0\r\n", "the hello is not a JSON object on one line"},
-		"a list":              {"[]\n", "the hello is not a JSON object on one line"},
-		"null":                {"null\n", "version 0"},
-		"empty":               {"\n", "the hello is not a JSON object on one line"},
-		"more than a line":    {hello("10", "a", "a") + "x", "more data after the hello"},
-		"too long":            {strings.Repeat(" ", 32<<10), "more than 32768 bytes"},
-		"no version":          {`{"index":"10","name":"a","types":["a"]}` + "\n", "version 0"},
-		"version 1":           {`{"version":1,"index":"10","name":"a","types":["a"]}` + "\n", "version 1 of the protocol is not supported, only version 2: build"},
-		"newer version":       {`{"version":3,"index":"10","name":"a","types":["a"]}` + "\n", "version 3 of the protocol is not supported"},
+	version := func(v int) map[string]any {
+		return map[string]any{"version": v, "index": "10", "name": "a", "types": []string{"a"}}
+	}
+	for name, tt := range map[string]struct {
+		hello any
+		want  string
+	}{
+		"a list":              {[]string{}, "invalid answer"},
+		"a type that is none": {map[string]any{"version": 3, "types": 7}, "invalid answer"},
+		"null":                {nil, "version 0"},
+		"version 2":           {version(2), "it uses version 2 of the protocol, and the host version 3: build"},
+		"newer version":       {version(4), "version 4 of the protocol"},
 		"index of one digit":  {hello("1", "a", "a"), `index "1"`},
 		"index of letters":    {hello("aa", "a", "a"), `index "aa"`},
 		"index of three":      {hello("100", "a", "a"), `index "100"`},
@@ -92,16 +87,14 @@ func TestInvalidHellosAreRefusedWithAReason(t *testing.T) {
 		"type with a newline": {hello("10", "a", "a\nb"), `type "a\nb"`},
 		"type twice":          {hello("10", "a", "a", "a"), `type "a" is listed twice`},
 	} {
-		p := n.dial().say(tt.say)
-		w := p.hear()
-		if !strings.Contains(w.Error, tt.want) || !strings.HasPrefix(w.Error, "refused: ") {
-			t.Errorf("%s: %q, want %q", name, w.Error, tt.want)
+		p := n.dial().answer("register", tt.hello)
+		refused := p.hear()
+		if refused.Method != "refused" || !strings.Contains(refused.Params.Reason, tt.want) {
+			t.Errorf("%s: %+v, want %q", name, refused, tt.want)
 		}
-		p.closed()
+		p.answerTo(refused, nil).closed()
 	}
-	if d := cmp.Diff([]string{"50-good ready"}, n.states()); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
+	nodetest.Equal(t, "got", n.states(), []string{"50-good ready"})
 	if _, err := n.exec(t.Context(), "good", "ADD", "c1"); err != nil {
 		t.Error(err)
 	}
@@ -109,14 +102,6 @@ func TestInvalidHellosAreRefusedWithAReason(t *testing.T) {
 		if !strings.HasPrefix(why, "register ") {
 			t.Errorf("%q", why)
 		}
-	}
-}
-
-func TestUnknownKeysOfAHelloAreIgnored(t *testing.T) {
-	t.Parallel()
-	n := newNode(t).start()
-	if w := n.dial().say(`{"version":2,"index":"10","name":"a","types":["a"],"events":["all"]}` + "\n").hear(); w.Error != "" {
-		t.Error(w.Error)
 	}
 }
 
@@ -129,13 +114,13 @@ func TestSilentClientsDelayNobody(t *testing.T) {
 	n.start()
 	var silent []*peer
 	for range 5 {
-		silent = append(silent, n.dial(), n.dial().say(`{"version":2,`))
+		silent = append(silent, n.dial(), n.dial().say(`{"jsonrpc":"2.0",`))
 	}
 	n.serve(simple("10", "a"))
 	n.serve(simple("11", "b"))
 	_, err := n.exec(t.Context(), "b", "ADD", "c1")
-	ok(t, err)
-	ok(t, n.Stop(t.Context()))
+	nodetest.OK(t, err)
+	nodetest.OK(t, n.Stop(t.Context()))
 	for _, p := range silent {
 		p.closed()
 	}
@@ -146,14 +131,13 @@ func TestSilentClientIsRefusedAfterRegisterTimeout(t *testing.T) {
 	n := newNode(t)
 	n.RegisterTimeout = 10 * time.Millisecond
 	n.start()
-	p := n.dial()
-	if w := p.hear(); !strings.Contains(w.Error, "the hello is missing") {
-		t.Errorf("%+v", w)
+	n.dial().closed()
+	if got := n.refusals(); len(got) != 1 || !strings.Contains(got[0], "asking who it is: no answer in time") {
+		t.Errorf("%q", got)
 	}
-	p.closed()
 }
 
-// Further ones are refused until one has ended.
+// 32 processes that do not say who they are hold up others until they have ended.
 func TestRegistrationsAtTheSameTimeAreLimited(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -161,16 +145,16 @@ func TestRegistrationsAtTheSameTimeAreLimited(t *testing.T) {
 	n.start()
 	var pending []*peer
 	for range 32 {
-		pending = append(pending, n.dial())
+		p := n.dial()
+		p.hear() // the host has accepted it
+		pending = append(pending, p)
 	}
-	next := n.dial()
-	if w := next.hear(); !strings.Contains(w.Error, "32 residents are registering already") {
-		t.Errorf("%+v", w)
+	next := n.connect(simple("10", "a"))
+	if len(n.seen()) > 0 || len(next.err) > 0 {
+		t.Errorf("%q", n.seen())
 	}
-	next.closed()
-	pending[0].say("no\n").closed()
-	pending[1].register("10", "b")
-	n.serve(simple("11", "c"))
+	_ = pending[0].Close()
+	n.await("10-a ready", 1)
 }
 
 // The first one is not affected.
@@ -179,13 +163,13 @@ func TestSecondResidentOfANameIsRefused(t *testing.T) {
 	n := newNode(t).start()
 	n.serve(simple("10", "a"))
 	second := n.connect(newPlugin("10", "a", fakes("other"), "other"))
-	err := come(t, second.err, "the refusal")
+	err := nodetest.Come(t, second.err, "the refusal")
 	if !errors.Is(err, resident.ErrRefused) || !strings.Contains(err.Error(), "a resident 10-a is connected already") {
 		t.Errorf("err = %v", err)
 	}
 	n.serve(newPlugin("20", "a", fakes("third"), "third")) // the index is part of the name
 	_, err = n.exec(t.Context(), "a", "ADD", "c1")
-	ok(t, err)
+	nodetest.OK(t, err)
 }
 
 // The reason names both residents.
@@ -193,13 +177,11 @@ func TestSecondResidentOfATypeIsRefused(t *testing.T) {
 	t.Parallel()
 	n := newNode(t).start()
 	n.serve(newPlugin("10", "a", fakes("x", "y"), "x", "y"))
-	err := come(t, n.connect(newPlugin("05", "b", fakes("y"), "y")).err, "the refusal")
+	err := nodetest.Come(t, n.connect(newPlugin("05", "b", fakes("y"), "y")).err, "the refusal")
 	if !errors.Is(err, resident.ErrRefused) || !strings.Contains(err.Error(), `05-b claims type "y", which 10-a serves`) {
 		t.Errorf("err = %v", err)
 	}
-	if d := cmp.Diff([]string{"10-a ready"}, n.states()); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
+	nodetest.Equal(t, "got", n.states(), []string{"10-a ready"})
 }
 
 func TestOneOfManyResidentsThatClaimATypeGetsIt(t *testing.T) {
@@ -216,86 +198,88 @@ func TestOneOfManyResidentsThatClaimATypeGetsIt(t *testing.T) {
 		go func() { refused <- <-r.err }()
 	}
 	for range 9 {
-		if err := come(t, refused, "a refusal"); !errors.Is(err, resident.ErrRefused) {
+		if err := nodetest.Come(t, refused, "a refusal"); !errors.Is(err, resident.ErrRefused) {
 			t.Errorf("err = %v", err)
 		}
 	}
 	_, err := n.exec(t.Context(), "x", "ADD", "c1")
-	ok(t, err)
+	nodetest.OK(t, err)
 }
 
-// A resident that breaks the protocol before it is ready is refused, and its name
-// and types are free.
-func TestResidentThatBreaksTheProtocolIsRefused(t *testing.T) {
+// A process that breaks the protocol is disconnected, before it is ready and after. Its
+// name and types are free then, and other residents are not affected.
+func TestWhoBreaksTheProtocolIsDisconnected(t *testing.T) {
 	t.Parallel()
 	for name, then := range map[string]func(p *peer){
-		"garbage": func(p *peer) { p.say(strings.Repeat("garbage\r\n", 100)) },
-		"closed":  func(p *peer) { _ = p.Close() },
-		"mute":    func(*peer) {},
+		"garbage":       func(p *peer) { p.say(strings.Repeat("garbage\r\n", 100)) },
+		"not JSON":      func(p *peer) { p.say("{\n") },
+		"a batch":       func(p *peer) { p.say("[{},{}]\n") },
+		"an empty line": func(p *peer) { p.say("\n") },
+		"HTTP/2":        func(p *peer) { p.say("PRI * HTTP/2.0\r\n") },
+		"too long":      func(p *peer) { p.say(strings.Repeat("{", 9<<20)) },
+		"closed":        func(p *peer) { _ = p.Close() },
+		"cut short":     func(p *peer) { p.say(`{"jsonrpc":`); _ = p.Close() },
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			n := newNode(t)
-			if name == "mute" {
-				n.RegisterTimeout = 2 * time.Second
-			}
-			n.start()
-			n.serve(simple("50", "good"))
-			p := n.dial().say(hello("10", "a", "a"))
-			if w := p.hear(); w.Error != "" {
-				t.Fatal(w.Error)
-			}
-			then(p)
-			n.await("10-a refused", 1)
-			_, err := n.exec(t.Context(), "good", "ADD", "c1")
-			ok(t, err)
-			if d := cmp.Diff([]string{"50-good ready"}, n.states()); d != "" {
-				t.Errorf("(-want +got):\n%s", d)
-			}
-			n.serve(simple("10", "a")) // the name and the type are free
-		})
+		for _, stage := range []string{"silent", "joining", "ready"} {
+			t.Run(stage+" "+name, func(t *testing.T) {
+				t.Parallel()
+				n := newNode(t).start()
+				n.serve(simple("50", "good"))
+				p, want := n.dial(), ". refused"
+				switch stage {
+				case "joining":
+					p.answer("register", hello("10", "a", "a")).hear()
+					want = "10-a refused"
+				case "ready":
+					p.register("10", "a")
+					n.await("10-a ready", 1)
+					want = "10-a gone"
+				}
+				then(p)
+				if s := n.await(want, 1); !errors.Is(s.Err, resident.ErrLost) {
+					t.Errorf("gone for %v", s.Err)
+				}
+				_, err := n.exec(t.Context(), "good", "ADD", "c1")
+				nodetest.OK(t, err)
+				n.serve(simple("10", "a"), map[string]int{"ready": 2}[stage]) // the name and the type are free
+			})
+		}
 	}
 }
 
-// Other residents are not affected.
-func TestResidentThatBreaksTheProtocolIsDisconnected(t *testing.T) {
+// Unknown keys of an answer and answers to unknown calls are ignored. An answer that is
+// not valid fails its call.
+func TestWhatIsNotKnownIsIgnored(t *testing.T) {
 	t.Parallel()
-	for name, say := range map[string]string{
-		"garbage":   "garbage",
-		"too long":  "\x7f\xff\xff\xff",
-		"not JSON":  "\x00\x00\x00\x01{",
-		"a list":    "\x00\x00\x00\x02[]",
-		"cut short": "\x00\x00\x00",
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			n := newNode(t).start()
-			n.serve(simple("20", "other"))
-			p := n.dial().register("10", "a")
-			n.await("10-a ready", 1)
-			p.say(say)
-			if name == "cut short" {
-				_ = p.Close()
-			}
-			if s := n.await("10-a gone", 1); !errors.Is(s.Err, resident.ErrLost) {
-				t.Errorf("gone for %v", s.Err)
-			}
-			_, err := n.exec(t.Context(), "other", "ADD", "c1")
-			ok(t, err)
-		})
+	n := newNode(t).start()
+	h := hello("10", "a", "a")
+	h["events"] = []string{"all"}
+	p := n.dial().say(`{"jsonrpc":"2.0","id":99,"result":1}`+"\n"+`{"jsonrpc":"2.0","method":"news"}`+"\n").answer("register", h).answer("synchronize", nil)
+	n.await("10-a ready", 1)
+	for _, answer := range []any{7, "not base64!", []int{300}} {
+		result := make(chan error, 1)
+		go func() {
+			_, err := n.exec(t.Context(), "a", "ADD", "c1")
+			result <- err
+		}()
+		p.answer("cni", answer)
+		err := nodetest.Come(t, result, "the end of the call")
+		nodetest.Code(t, err, 999)
+		nodetest.Says(t, err, "invalid answer")
 	}
+	nodetest.Equal(t, "plugins", n.states(), []string{"10-a ready"})
 }
 
 // A process is refused when the system does not tell its user.
 func TestUnidentifiedPeersAreRefused(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	ok(t, err)
+	nodetest.OK(t, err)
 	n := &node{t: t, more: make(chan struct{})}
 	n.Host = &resident.Host{Listener: l, Observer: n.note}
 	n.start()
 	c, err := net.Dial("tcp", l.Addr().String())
-	ok(t, err)
+	nodetest.OK(t, err)
 	err = simple("10", "a").Serve(t.Context(), c)
 	if !errors.Is(err, resident.ErrRefused) || !strings.Contains(err.Error(), "the user of its process is unknown") {
 		t.Errorf("err = %v", err)

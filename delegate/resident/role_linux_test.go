@@ -17,6 +17,7 @@ import (
 
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/delegate/resident"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // roleVar gives the executable of this test a role.
@@ -28,9 +29,6 @@ func TestMain(m *testing.M) {
 	}
 	if socket, ok := strings.CutPrefix(os.Getenv(roleVar), "dial "); ok {
 		os.Exit(playDial(socket))
-	}
-	if os.Getenv("CNI_COMMAND") != "" {
-		os.Exit(playPlugin())
 	}
 	os.Exit(m.Run())
 }
@@ -139,7 +137,6 @@ func playDial(socket string) int {
 		fmt.Println(err)
 		return 1
 	}
-	fmt.Fprint(c, hello("10", "a", "a"))
 	line, err := bufio.NewReader(c).ReadString('\n')
 	fmt.Print(line)
 	if err != nil {
@@ -152,13 +149,7 @@ func playDial(socket string) int {
 func executable(t testing.TB, dir, name string) {
 	t.Helper()
 	exe, err := os.Executable()
-	ok(t, err)
-	ok(t, os.Chmod(exe, 0o755)) // whatever the umask was when it was built
-	ok(t, os.Symlink(exe, filepath.Join(dir, name)))
-}
-
-// playPlugin is a plugin that does nothing.
-func playPlugin() int {
-	fmt.Print(`{"cniVersion":"1.1.0"}`)
-	return 0
+	nodetest.OK(t, err)
+	nodetest.OK(t, os.Chmod(exe, 0o755)) // whatever the umask was when it was built
+	nodetest.OK(t, os.Symlink(exe, filepath.Join(dir, name)))
 }

@@ -3,64 +3,123 @@ package resident
 import (
 	"bytes"
 	"context"
-	"encoding/json"
+	"fmt"
 	"log/slog"
 	"maps"
+	"math"
+	"net"
 	"runtime/debug"
 	"slices"
-	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/creachadair/jrpc2"
 )
 
 // A session is the resident's side of one connection.
 type session struct {
+	*link
 	plugin   *Plugin
-	mux      *mux
-	requests bool        // the host takes requests
+	server   *jrpc2.Server
+	asked    atomic.Bool // to register
+	requests atomic.Bool // the host takes requests
 	told     atomic.Bool // Synchronize has returned
 }
 
-// handle handles a call of the host. A panic becomes an error without details.
-func (s *session) handle(ctx context.Context, call string, body []byte) (stdout []byte, err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			s.plugin.logger().ErrorContext(ctx, "panic", slog.Any("value", v), slog.String("stack", string(debug.Stack())))
-			stdout, err = nil, types.NewError(types.ErrInternal, "the plugin panicked", "")
-		}
-	}()
-	switch call {
-	case callCommand:
-		var c command
-		if json.Unmarshal(body, &c) != nil {
-			return nil, types.NewError(types.ErrDecodingFailure, "the call is not valid JSON", "")
-		}
-		return s.plugin.run(ctx, &c)
-	case callSynchronize:
-		var m synchronization
-		if json.Unmarshal(body, &m) != nil {
-			return nil, types.NewError(types.ErrDecodingFailure, "the list of attachments is not valid JSON", "")
-		}
-		if s.plugin.Synchronize != nil {
-			err = s.plugin.Synchronize(ctx, m.Known)
-		}
-		s.told.Store(err == nil)
+// newSession begins to serve calls over conn. The contexts of commands have the values
+// of ctx.
+func (p *Plugin) newSession(ctx context.Context, conn net.Conn) *session {
+	s := &session{plugin: p, link: newLink(conn, maxFromHost)}
+	s.server = jrpc2.NewServer(s, &jrpc2.ServerOptions{
+		AllowPush: true, DisableBuiltin: true,
+		Concurrency: math.MaxInt32, // so that commands do not hold up a cancel or a ping
+		NewContext:  func() context.Context { return context.WithoutCancel(ctx) },
+	})
+	s.server.Start(s.link)
+	return s
+}
+
+// Assign returns the handler of a method. A panic becomes an error without details.
+func (s *session) Assign(_ context.Context, method string) jrpc2.Handler {
+	handler := map[string]jrpc2.Handler{
+		methodRegister: s.register, methodRefused: s.refused, methodSynchronize: s.synchronize,
+		methodCommand: s.command, methodCancel: s.cancel, methodPing: ping,
+	}[method]
+	if handler == nil {
+		return nil
+	}
+	return func(ctx context.Context, r *jrpc2.Request) (answer any, err error) {
+		defer func() {
+			if v := recover(); v != nil {
+				s.plugin.logger().ErrorContext(ctx, "panic", slog.Any("value", v), slog.String("stack", string(debug.Stack())))
+				answer, err = nil, failure(types.NewError(types.ErrInternal, "the plugin panicked", ""))
+			}
+		}()
+		answer, err = handler(ctx, r)
+		return answer, failure(err)
+	}
+}
+
+// decode decodes the parameters of a call. The error does not quote them.
+func decode(r *jrpc2.Request, v any) error {
+	if r.UnmarshalParams(v) != nil {
+		return types.NewError(types.ErrDecodingFailure, "the call is not valid", "")
+	}
+	return nil
+}
+
+func (s *session) register(_ context.Context, r *jrpc2.Request) (any, error) {
+	var g greeting
+	err := decode(r, &g)
+	s.requests.Store(g.Requests)
+	s.asked.Store(true)
+	return hello{protocol, s.plugin.info()}, err
+}
+
+func (s *session) refused(_ context.Context, r *jrpc2.Request) (any, error) {
+	var why refusal
+	err := decode(r, &why)
+	s.fail(refused("%s", why.Reason))
+	return nil, err
+}
+
+func (s *session) synchronize(ctx context.Context, r *jrpc2.Request) (any, error) {
+	var m synchronization
+	err := decode(r, &m)
+	if err == nil && s.plugin.Synchronize != nil {
+		err = s.plugin.Synchronize(ctx, m.Known)
+	}
+	s.told.Store(err == nil)
+	return nil, err
+}
+
+func (s *session) cancel(_ context.Context, r *jrpc2.Request) (any, error) {
+	var calls []string
+	err := decode(r, &calls)
+	for _, id := range calls {
+		s.server.CancelRequest(id)
+	}
+	return nil, err
+}
+
+func ping(context.Context, *jrpc2.Request) (any, error) { return nil, nil }
+
+func (s *session) command(ctx context.Context, r *jrpc2.Request) (any, error) {
+	var c command
+	if err := decode(r, &c); err != nil {
 		return nil, err
 	}
-	return nil, errUnknownCall(call)
+	stdout, err := s.plugin.run(ctx, &c)
+	if len(stdout) > maxOutput {
+		err = types.NewError(types.ErrInternal, fmt.Sprintf("a result of %d bytes is longer than %d", len(stdout), maxOutput), "")
+	}
+	return stdout, err
 }
 
 // run runs a command.
 func (p *Plugin) run(ctx context.Context, c *command) ([]byte, error) {
 	if !slices.Contains(p.Types, c.Type) {
 		return nil, types.NewError(types.ErrInvalidNetworkConfig, "resident plugin "+p.info().String()+" does not serve this type", "")
-	}
-	if c.DeadlineMs > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, time.Duration(c.DeadlineMs)*time.Millisecond)
-		defer cancel()
 	}
 	if id := c.Env["CNI_CONTAINERID"]; id != "" {
 		turn := p.turns.LineUp(id, struct{}{}, nil)
@@ -69,7 +128,7 @@ func (p *Plugin) run(ctx context.Context, c *command) ([]byte, error) {
 			return nil, err
 		}
 	}
-	var stdout output
+	var stdout bytes.Buffer
 	process := p.Process
 	process.Env = slices.Clone(process.Env)
 	for _, k := range slices.Sorted(maps.Keys(c.Env)) {
@@ -79,26 +138,5 @@ func (p *Plugin) run(ctx context.Context, c *command) ([]byte, error) {
 	if err := p.Plugin.Run(ctx, process); err != nil {
 		return nil, err
 	}
-	return stdout.take(), nil
-}
-
-// An output collects what a command writes. It is safe for concurrent use.
-type output struct {
-	mu  sync.Mutex // protects buf
-	buf bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.Write(p)
-}
-
-// take returns what was written so far. Later writes are lost.
-func (o *output) take() []byte {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	out := o.buf.Bytes()
-	o.buf = bytes.Buffer{}
-	return out
+	return stdout.Bytes(), nil
 }

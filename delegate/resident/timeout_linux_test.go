@@ -8,15 +8,13 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/resident"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // pipe connects d to the host by a pipe, until stop.
@@ -56,16 +54,14 @@ func TestCallTimeoutFailsWithCode11(t *testing.T) {
 		t.Helper()
 		start := time.Now()
 		err := call("p", "hang")
-		wantCode(t, err, 11)
-		if !errors.Is(err, resident.ErrTimeout) || !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, delegate.ErrNotRun) {
+		nodetest.Code(t, err, 11)
+		if !strings.Contains(err.Error(), "no answer in time") || !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, delegate.ErrNotRun) {
 			t.Errorf("err = %v", err)
 		}
 		if took := time.Since(start); took != 30*time.Second {
 			t.Errorf("after %v", took)
 		}
-		if d := cmp.Diff([]string{"10-p ready", "20-other ready"}, n.states()); d != "" {
-			t.Errorf("closed after one (-want +got):\n%s", d)
-		}
+		nodetest.Equal(t, "closed after one", n.states(), []string{"10-p ready", "20-other ready"})
 	})
 }
 
@@ -75,65 +71,26 @@ func TestResidentIsDisconnectedAfterThreeTimeoutsInARow(t *testing.T) {
 	within(t, func(t *testing.T, n *node, call func(typ, id string) error) {
 		t.Helper()
 		for range 3 {
-			wantCode(t, call("p", "hang"), 11)
-			wantCode(t, call("p", "hang"), 11)
-			ok(t, call("p", "c1"))
+			nodetest.Code(t, call("p", "hang"), 11)
+			nodetest.Code(t, call("p", "hang"), 11)
+			nodetest.OK(t, call("p", "c1"))
 		}
 		for range 3 {
-			wantCode(t, call("p", "hang"), 11)
+			nodetest.Code(t, call("p", "hang"), 11)
 		}
 		s := n.await("10-p gone", 1)
-		if !errors.Is(s.Err, resident.ErrTimeout) {
+		if !strings.Contains(s.Err.Error(), "no answer in time") {
 			t.Errorf("gone for %v", s.Err)
 		}
 		err := call("p", "c1")
-		wantCode(t, err, 11)
-		if !errors.Is(err, resident.ErrGone) || !errors.Is(err, delegate.ErrNotRun) {
+		nodetest.Code(t, err, 11)
+		if !strings.Contains(err.Error(), "not connected") || !errors.Is(err, delegate.ErrNotRun) {
 			t.Errorf("err = %v", err)
 		}
-		ok(t, call("other", "c1"))
+		nodetest.OK(t, call("other", "c1"))
 		n.pipe(with("10", "p", hangs(t)))
 		n.await("10-p ready", 2)
-		ok(t, call("p", "c1"))
-	})
-}
-
-// A resident that registers waits for operations that have used its type,
-// except those that wait for the resident themselves. The same holds for a
-// later operation whose lock the first one needs.
-func TestOperationsAndResidentDoNotWaitForEachOther(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		n := &node{t: t, more: make(chan struct{})}
-		n.Host = &resident.Host{Observer: n.note}
-		n.start()
-		first, endFirst := n.Begin(t.Context())
-		_, err := n.invoker(fakes("p")).Add(first, attach(t, "c1", "p"))
-		ok(t, err)
-		n.pipe(simple("10", "p"))
-		synctest.Wait()
-		if d := cmp.Diff([]string{"10-p joining"}, n.states()); d != "" {
-			t.Errorf("(-want +got):\n%s", d)
-		}
-		start := time.Now()
-		second, endSecond := n.Begin(t.Context())
-		done := make(chan error, 1)
-		go func() {
-			_, err := n.exec(second, "p", "DEL", "c2")
-			done <- err
-		}()
-		synctest.Wait()
-		if len(done) > 0 {
-			t.Error("it is called before it has been told what is attached")
-		}
-		_, err = n.exec(first, "p", "DEL", "c1")
-		ok(t, err)
-		ok(t, <-done)
-		endSecond()
-		endFirst()
-		if took := time.Since(start); took > 0 {
-			t.Errorf("after %v", took)
-		}
+		nodetest.OK(t, call("p", "c1"))
 	})
 }
 
@@ -149,8 +106,8 @@ func TestDelCheckAndGCWaitForAResidentThatHasGone(t *testing.T) {
 			t.Helper()
 			start := time.Now()
 			_, err := n.exec(t.Context(), "p", command, "c1")
-			wantCode(t, err, 11)
-			if took := time.Since(start); took != after || !errors.Is(err, resident.ErrGone) || !errors.Is(err, delegate.ErrNotRun) {
+			nodetest.Code(t, err, 11)
+			if took := time.Since(start); took != after || !strings.Contains(err.Error(), "not connected") || !errors.Is(err, delegate.ErrNotRun) {
 				t.Errorf("%s after %v: %v", command, took, err)
 			}
 		}
@@ -175,13 +132,11 @@ func TestDelCheckAndGCWaitForAResidentThatHasGone(t *testing.T) {
 		synctest.Wait()
 		n.pipe(newPlugin("10", "p", x))
 		for range 3 {
-			ok(t, <-done)
+			nodetest.OK(t, <-done)
 		}
 		got := x.Trace()
 		slices.Sort(got)
-		if d := cmp.Diff([]string{"CHECK p eth0", "DEL p eth0", "GC p eth0"}, got); d != "" {
-			t.Errorf("(-want +got):\n%s", d)
-		}
+		nodetest.Equal(t, "got", got, []string{"CHECK p eth0", "DEL p eth0", "GC p eth0"})
 	})
 }
 
@@ -198,56 +153,46 @@ func TestCallsBeforeReadyDoNotCountAsTimeouts(t *testing.T) {
 		synctest.Wait()
 		for range 3 { // three timeouts would disconnect it
 			_, err := n.exec(t.Context(), "p", "ADD", "c1")
-			wantCode(t, err, 11)
-			if !errors.Is(err, resident.ErrGone) || !errors.Is(err, delegate.ErrNotRun) {
+			nodetest.Code(t, err, 11)
+			if !strings.Contains(err.Error(), "not connected") || !errors.Is(err, delegate.ErrNotRun) {
 				t.Errorf("err = %v", err)
 			}
 		}
 		close(told)
 		n.await("10-p ready", 1)
 		_, err := n.exec(t.Context(), "p", "ADD", "c1")
-		ok(t, err)
+		nodetest.OK(t, err)
 	})
 }
 
-// The host handles 16 requests of a resident at the same time.
+// The host handles 16 requests of a resident at the same time, and refuses others.
 func TestRequestsAtTheSameTimeAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const most, all = 16, 40
-		var running, highest, done atomic.Int32
 		next := make(chan struct{})
 		n := &node{t: t, more: make(chan struct{})}
-		d := simple("10", "p")
-		n.Host = &resident.Host{Observer: n.note}
-		n.Requests = func(context.Context, resident.Info, resident.Request) error {
-			highest.Store(max(highest.Load(), running.Add(1)))
+		n.Host = &resident.Host{Observer: n.note, Requests: func(context.Context, resident.Info, resident.Request) error {
 			<-next
-			running.Add(-1)
 			return nil
-		}
+		}}
 		n.start()
+		d := simple("10", "p")
 		n.pipe(d)
 		n.await("10-p ready", 1)
+		errs := make(chan error, all)
 		for range all {
-			go func() {
-				if err := d.Request(t.Context(), resident.Request{Op: resident.Detach, ContainerID: "c1", IfName: "net1"}); err != nil {
-					t.Error(err)
-				}
-				done.Add(1)
-			}()
+			go func() { errs <- d.Request(t.Context(), detach("c1")) }()
 		}
 		synctest.Wait()
-		if n := highest.Load(); n != most {
-			t.Errorf("%d at once, want %d", n, most)
+		for range all - most {
+			nodetest.Code(t, <-errs, 11)
 		}
-		for range all {
-			next <- struct{}{}
-			synctest.Wait()
+		close(next)
+		for range most {
+			nodetest.OK(t, <-errs)
 		}
-		if highest.Load() != most || done.Load() != all {
-			t.Errorf("%d at once, %d done", highest.Load(), done.Load())
-		}
+		nodetest.OK(t, d.Request(t.Context(), detach("c1")))
 	})
 }
 
@@ -267,8 +212,6 @@ func TestResidentThatAnswersNoPingIsDisconnected(t *testing.T) {
 		if !errors.Is(s.Err, resident.ErrLost) || !strings.Contains(s.Err.Error(), "pings are not answered") {
 			t.Errorf("gone for %v", s.Err)
 		}
-		if d := cmp.Diff([]string{"10-other ready", "20-dead gone"}, n.states()); d != "" {
-			t.Errorf("(-want +got):\n%s", d)
-		}
+		nodetest.Equal(t, "got", n.states(), []string{"10-other ready", "20-dead gone"})
 	})
 }

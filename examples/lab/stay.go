@@ -46,7 +46,7 @@ func stay(ctx context.Context, out io.Writer, c *cluster, pod delegate.Attachmen
 		{"executed", *c.runtime},
 		{"resident", delegate.Invoker{Exec: r.Exec(c.runtime.Exec), Path: c.runtime.Path, Env: c.runtime.Env}},
 	} {
-		took, result, err := measure(ctx, &way.iv, r, pod)
+		took, result, err := measure(ctx, &way.iv, pod)
 		if err != nil {
 			for _, p := range r.Plugins() {
 				err = errors.Join(err, p.Err)
@@ -77,9 +77,7 @@ func launched(c *cluster) (dir string, err error) {
 }
 
 // measure returns how long an ADD and its DEL take, and the result.
-func measure(ctx context.Context, iv *delegate.Invoker, r *resident.Host, a delegate.Attachment) (time.Duration, []byte, error) {
-	ctx, end := r.Begin(ctx)
-	defer end()
+func measure(ctx context.Context, iv *delegate.Invoker, a delegate.Attachment) (time.Duration, []byte, error) {
 	var took []time.Duration
 	var result []byte
 	for range times {

@@ -64,7 +64,6 @@ func newDaemon(ctx context.Context, conf *config, path, version string, log *slo
 		Attach: func(with *wire.Attributes) thick.Commands {
 			return thick.CommandsOf(multinet.Secondary(conf.multinet(), with), d.process)
 		},
-		Begin:       d.host.Begin,
 		Attachments: d.attachments,
 		Override:    conf.overrides(),
 		Queue:       conf.QueueDir,
@@ -127,8 +126,6 @@ func (d *daemon) plugin() plugin.Plugin {
 // change keeps a container in step with the networks that its pod selects. The
 // configuration is that of the last ADD of its network.
 func (d *daemon) change(ctx context.Context, dir string, k scratch.Key, c multinet.Cluster, replace bool) ([]lifecycle.Reconciled, error) {
-	ctx, end := d.host.Begin(ctx)
-	defer end()
 	last := d.configs.of(dir, k.Network)
 	return multinet.Reconcile(ctx, d.process(ctx), skel.CmdArgs{StdinData: last.conf, Path: last.cniPath}, c, k, replace)
 }
@@ -154,8 +151,6 @@ func (d *daemon) rules() (nad.Policy, nad.Rules, error) {
 
 // detach removes an interface from a container with the record k in dir.
 func (d *daemon) detach(ctx context.Context, dir string, k scratch.Key, ifname string) error {
-	ctx, end := d.host.Begin(ctx)
-	defer end()
 	last := d.configs.of(dir, k.Network)
 	return multinet.Secondary(last.conf, nil).Do(ctx, d.process(ctx), delegate.CommandDel,
 		skel.CmdArgs{ContainerID: k.ContainerID, IfName: ifname, Path: last.cniPath})
@@ -163,8 +158,6 @@ func (d *daemon) detach(ctx context.Context, dir string, k scratch.Key, ifname s
 
 // statusOf returns a network that pods may claim, and the error of its STATUS.
 func (d *daemon) statusOf(ctx context.Context, network string, c multinet.Cluster) (netconf.Network, error) {
-	ctx, end := d.host.Begin(ctx)
-	defer end()
 	return multinet.Status(ctx, d.process(ctx), skel.CmdArgs{StdinData: d.own()}, c, network)
 }
 

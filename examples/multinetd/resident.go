@@ -120,12 +120,12 @@ func (d *daemon) recorded(ctx context.Context) ([]delegate.Attached, error) {
 func (d *daemon) request(ctx context.Context, from resident.Info, r resident.Request) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	ctx, end := d.host.Begin(ctx)
-	defer end()
 	start := time.Now()
 	process := d.process(ctx)
+	operation := "attach"
 	var err error
-	if r.Op == resident.Detach {
+	if r.Detach {
+		operation = "detach"
 		err = multinet.Detach(ctx, process, d.conf.multinet(), r.ContainerID, r.IfName)
 	} else {
 		err = multinet.Attach(ctx, process, d.conf.multinet(), delegate.Attachment{
@@ -134,7 +134,7 @@ func (d *daemon) request(ctx context.Context, from resident.Info, r resident.Req
 	}
 	d.cluster.Changed(ctx, r.ContainerID, "")
 	level, attrs := slog.LevelInfo, []slog.Attr{
-		slog.String("operation", r.Op), slog.String("resident", from.String()), slog.String("container", r.ContainerID),
+		slog.String("operation", operation), slog.String("resident", from.String()), slog.String("container", r.ContainerID),
 		slog.String("ifname", r.IfName), slog.String("network", r.Network.Name()), slog.Duration("duration", time.Since(start)),
 	}
 	if err != nil {
@@ -150,7 +150,11 @@ func logResident(ctx context.Context, log *slog.Logger, s resident.Status) {
 	if s.Err != nil && !errors.Is(s.Err, resident.ErrStopped) {
 		level = slog.LevelWarn
 	}
-	attrs := []slog.Attr{slog.String("state", string(s.State)), slog.String("source", string(s.Source))}
+	source := "external"
+	if s.Path != "" {
+		source = "launched"
+	}
+	attrs := []slog.Attr{slog.String("state", string(s.State)), slog.String("source", source)}
 	if s.Name != "" {
 		attrs = append(attrs, slog.String("resident", s.String()), slog.Any("types", s.Types))
 	}

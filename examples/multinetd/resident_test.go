@@ -111,7 +111,7 @@ func TestReservedTypeIsServedByItsResidentOnly(t *testing.T) {
 	w.wantTrace(t, "ADD bridge eth0", "CHECK bridge eth0")
 	green, err := netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"green","type":"macvlan","capabilities":{"ips":true}}`))
 	nodetest.OK(t, err)
-	attach := resident.Request{Op: resident.Attach, ContainerID: "c1", Network: green, CapabilityArgs: map[string]json.RawMessage{"ips": json.RawMessage(`["10.9.1.7/24"]`)}}
+	attach := resident.Request{ContainerID: "c1", Network: green, CapabilityArgs: map[string]json.RawMessage{"ips": json.RawMessage(`["10.9.1.7/24"]`)}}
 	if err := r.Request(t.Context(), attach); err != nil {
 		t.Errorf("attaching: %v", err)
 	}
@@ -122,7 +122,7 @@ func TestReservedTypeIsServedByItsResidentOnly(t *testing.T) {
 	if code, body := w.get(t, "/delegate?container=c1"); code != 200 || !strings.Contains(body, `"net2"`) {
 		t.Errorf("attachments: %d %s", code, body)
 	}
-	if err := r.Request(t.Context(), resident.Request{Op: resident.Detach, ContainerID: "c1", IfName: "net2"}); err != nil {
+	if err := r.Request(t.Context(), resident.Request{Detach: true, ContainerID: "c1", IfName: "net2"}); err != nil {
 		t.Errorf("detaching: %v", err)
 	}
 	w.mustRun(t, "DEL", two)

@@ -30,7 +30,7 @@ func (d *daemon) sweep(ctx context.Context) {
 			s := sweepers[dir]
 			if s == nil {
 				s = &lifecycle.Sweeper{
-					Wait: pause, MaxWait: 10 * pause, Begin: d.host.Begin,
+					Wait: pause, MaxWait: 10 * pause,
 					Tell: func(swept lifecycle.Swept) {
 						logSwept(ctx, d.log, swept)
 						d.tellLeftover(ctx, dir, swept)

@@ -53,7 +53,7 @@ var rules = map[string][]string{
 	"delegate/thick":        {"delegate", "delegate/lifecycle", "delegate/plugin", "status", "delegate/thick/wire", "delegate/thick/internal/override", "delegate/thick/internal/queue", "internal/peer", "internal/cause", "internal/flock", "internal/turns", "internal/terse"},
 	"delegate/thick/shim":   {"status", "delegate/thick/wire", "delegate/thick/internal/override", "delegate/thick/internal/queue", "internal/redact", "internal/cause", "internal/terse"},
 	"delegate/thick/wire":   nil,
-	"delegate/resident":     {"delegate", "delegate/plugin", "netconf", "status", "delegate/thick/wire", "internal/cause", "internal/durable", "internal/peer", "internal/proctree", "internal/turns"},
+	"delegate/resident":     {"delegate", "delegate/plugin", "netconf", "status", "delegate/thick/wire", "internal/cause", "internal/durable", "internal/fault", "internal/peer", "internal/proctree", "internal/turns"},
 	"netconf/nad":           {"netconf", "internal/bounds"},
 	"netconf/autoconf":      {"netconf", "internal/bounds", "internal/durable", "internal/inroot", "internal/flock"},
 
@@ -78,7 +78,9 @@ var bans = []struct {
 	except   []string
 	direct   bool // ban only imports by our own packages
 }{
-	{"net/http", "thin binaries stay small", []string{"delegate/thick", "delegate/kube/...", "examples/multinetd/..."}, false},
+	// The messages of resident need expvar, which needs net/http.
+	{"net/http", "thin binaries stay small", []string{"delegate/thick", "delegate/resident", "delegate/kube/...", "examples/multinetd/..."}, false},
+	{"github.com/creachadair/...", "only residents exchange messages", []string{"delegate/resident", "examples/..."}, false},
 	{"encoding/xml", "thin binaries stay small", nil, false},
 	{"testing", "only tests", []string{"internal/nodetest"}, false},
 	{"log", "log/slog, through an injected logger", nil, true},
@@ -105,6 +107,7 @@ var bans = []struct {
 var requirements = []string{
 	"github.com/containernetworking/cni",
 	"github.com/containernetworking/plugins", // pkg/ns
+	"github.com/creachadair/jrpc2",           // delegate/resident
 	"github.com/fsnotify/fsnotify",           // netconf/autoconf
 	"github.com/google/go-cmp",               // tests
 	"github.com/vishvananda/netlink",         // ifname, examples

@@ -1,47 +1,16 @@
 package resident
 
 import (
-	"bufio"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"net"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 )
 
-// protocol is the version of the messages. Version 1 was HTTP/2.
-const protocol = 2
-
 const (
-	callCommand     = "cni"         // host to resident
-	callSynchronize = "synchronize" // host to resident
-	callRequest     = "request"     // resident to host
-
-	// These have no ID. The answer to a ping is the empty message; the answer to
-	// leave is the end of the connection.
-	callPing  = "ping"
-	callLeave = "leave"
-)
-
-const (
-	maxHello = 32 << 10 // bytes of a hello or of its answer
 	maxTypes = 64
 	maxName  = 64 // bytes
 )
-
-// A hello is the first line of a resident, and a welcome the host's answer.
-type hello struct {
-	Version int `json:"version"`
-	Info
-}
-
-type welcome struct {
-	Version  int    `json:"version"`
-	Error    string `json:"error,omitempty"`
-	Requests bool   `json:"requests,omitempty"` // the host takes requests
-}
 
 // Info identifies a resident plugin.
 type Info struct {
@@ -98,37 +67,36 @@ func isType(s string) bool {
 	})
 }
 
-// check refuses an invalid hello.
-func (h hello) check() error {
-	if h.Version != protocol {
-		return refused("version %d of the protocol is not supported, only version %d: build the plugin and the daemon with the same release of the SDK", h.Version, protocol)
-	}
-	return h.Info.check()
+// A State is the state of a resident.
+type State string
+
+// The states of residents.
+const (
+	Joining State = "joining" // registered, but not told what is attached yet
+	Ready   State = "ready"   // serves calls
+	Gone    State = "gone"    // was ready and is not connected
+	Refused State = "refused" // may not register, or failed to
+	Skipped State = "skipped" // a file in Dir that is not launched
+)
+
+// A Status describes a resident.
+type Status struct {
+	Info
+	State State
+	Path  string    // of the executable in Dir; empty if the resident has connected to Listener
+	UID   int       // of the process of a resident that has connected to Listener; otherwise -1
+	PID   int       // of a launched process; otherwise 0
+	Since time.Time // of the state; Ready keeps the time of Joining
+	Err   error     // why it is gone, refused or skipped
 }
 
-// errLine means that a line is not a JSON object.
-var errLine = errors.New("is not a JSON object on one line")
-
-// readLine reads one line of JSON.
-func readLine(in *bufio.Reader, v any) error {
-	line, err := in.ReadSlice('\n')
-	switch {
-	case errors.Is(err, bufio.ErrBufferFull):
-		return fmt.Errorf("has more than %d bytes", in.Size())
-	case err != nil:
-		return fmt.Errorf("is missing: %w", err)
-	case json.Unmarshal(line, v) != nil:
-		return errLine // the decoder's text may quote the line
-	}
-	return nil
+// as returns s in another state from now on.
+func (s Status) as(state State, err error) Status {
+	s.State, s.Since, s.Err = state, time.Now(), err
+	return s
 }
 
-// writeLine writes v as one line of JSON.
-func writeLine(conn net.Conn, v any) error {
-	data, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	_, err = conn.Write(append(data, '\n'))
-	return err
+// same reports whether s and o are the same resident, or the same file of Dir.
+func (s Status) same(o Status) bool {
+	return s.String() == o.String() && (s.Name != "" || s.Path == o.Path)
 }

@@ -1,0 +1,136 @@
+package resident
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/creachadair/jrpc2/channel"
+)
+
+const (
+	maxHello      = 32 << 10 // bytes of a message from a process that is not registered yet
+	maxFromPlugin = 8 << 20  // bytes of a message from a resident
+	maxFromHost   = 64 << 20 // bytes of a message to a resident: the list of attachments is the longest
+
+	// maxQueued is how many messages may wait for the other side to read.
+	maxQueued = 256
+
+	// writeTimeout is how long the other side may take to read one message.
+	writeTimeout = 10 * time.Second
+)
+
+var (
+	errLong = errors.New("a message is too long")
+	errSlow = errors.New("it does not read its messages")
+)
+
+// A link is one connection as a [channel.Channel]: each message is a line of JSON. A
+// message that is too long, and one that is not an object, closes the connection: the
+// parts of a batch would take many times its size in memory.
+//
+// Send never waits, since its caller holds the lock of all calls on the connection.
+type link struct {
+	conn  net.Conn
+	lines channel.Channel
+	in    *io.LimitedReader // what the lines are read from
+	limit atomic.Int64      // bytes of a message that is received
+	out   chan []byte       // to the writer
+
+	fail context.CancelCauseFunc // closes the connection; only the first reason counts
+	done <-chan struct{}         // closed with the connection
+	why  func() error            // returns why the connection was closed
+}
+
+// newLink returns a link that receives messages of up to limit bytes.
+func newLink(conn net.Conn, limit int64) *link {
+	l := &link{conn: conn, in: &io.LimitedReader{R: conn}, out: make(chan []byte, maxQueued)}
+	l.lines = channel.Line(l.in, conn)
+	l.limit.Store(limit)
+	ctx, fail := context.WithCancelCause(context.Background())
+	l.fail, l.done, l.why = fail, ctx.Done(), func() error { return context.Cause(ctx) }
+	context.AfterFunc(ctx, func() { _ = conn.Close() })
+	go l.write()
+	return l
+}
+
+// closed reports whether the connection is closed.
+func (l *link) closed() bool { return isClosed(l.done) }
+
+// Close closes the connection.
+func (l *link) Close() error {
+	l.fail(ErrLost)
+	return nil
+}
+
+// Recv returns the next message.
+func (l *link) Recv() ([]byte, error) {
+	l.in.N = l.limit.Load()
+	msg, err := l.lines.Recv()
+	switch {
+	case err != nil && l.in.N <= 0:
+		err = errLong
+	case err == nil && !bytes.HasPrefix(msg, []byte("{")):
+		err = errors.New("a message is not a JSON object")
+	}
+	if err != nil {
+		l.fail(fmt.Errorf("%w: %w", ErrLost, err))
+		return nil, err
+	}
+	return msg, nil
+}
+
+// Send hands a message to the writer.
+func (l *link) Send(msg []byte) error {
+	if l.closed() {
+		return net.ErrClosed
+	}
+	select {
+	case l.out <- msg:
+		return nil
+	default:
+		l.fail(fmt.Errorf("%w: %w", ErrLost, errSlow))
+		return errSlow
+	}
+}
+
+// write writes messages until the connection ends.
+func (l *link) write() {
+	for {
+		select {
+		case msg := <-l.out:
+			_ = l.conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // when it fails, so does Send
+			if err := l.lines.Send(msg); err != nil {
+				l.fail(fmt.Errorf("%w: %w", ErrLost, err))
+			}
+		case <-l.done:
+			return
+		}
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// pause waits for d. It reports false when stop is closed first.
+func pause(stop <-chan struct{}, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-stop:
+		return false
+	}
+}

@@ -1,0 +1,166 @@
+package resident
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/delegate"
+)
+
+// connected returns the host's side of a pipe, and the other end of the pipe.
+func connected(h *Host) (e *entry, its net.Conn, in *bufio.Reader) {
+	ours, its := net.Pipe()
+	e = h.connect(candidate{conn: ours})
+	e.state = Ready
+	return e, its, bufio.NewReader(its)
+}
+
+// end closes both sides and waits for all goroutines.
+func end(e *entry, its net.Conn) {
+	_ = its.Close()
+	_ = e.client.Close()
+}
+
+// A resident that reads nothing for 10 seconds is disconnected. Calls end with their
+// contexts before, and none is held up by another.
+func TestWhoDoesNotReadIsDisconnected(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e, its, _ := connected(&Host{})
+		defer end(e, its)
+		start := time.Now()
+		for range 3 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			err := e.call(ctx, methodPing, nil, nil)
+			cancel()
+			if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, delegate.ErrNotRun) {
+				t.Errorf("err = %v", err)
+			}
+		}
+		if took := time.Since(start); took != 3*time.Second {
+			t.Errorf("after %v", took)
+		}
+		if err := e.call(t.Context(), methodPing, nil, nil); !errors.Is(err, ErrLost) {
+			t.Errorf("err = %v", err)
+		}
+		if took := time.Since(start); took != writeTimeout {
+			t.Errorf("after %v", took)
+		}
+		if err := e.call(t.Context(), methodPing, nil, nil); !errors.Is(err, errGone) || !errors.Is(err, delegate.ErrNotRun) {
+			t.Errorf("err = %v", err)
+		}
+	})
+}
+
+// Messages that wait for the other side are limited: then it is disconnected.
+func TestMessagesThatWaitAreLimited(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e, its, _ := connected(&Host{})
+		defer end(e, its)
+		sent := 0
+		for ; !e.closed(); sent++ {
+			go func() { _ = e.call(t.Context(), methodPing, nil, nil) }()
+			synctest.Wait()
+		}
+		if sent > maxQueued+2 || !errors.Is(e.why(), errSlow) {
+			t.Errorf("after %d messages: %v", sent, e.why())
+		}
+	})
+}
+
+// A resident that sends requests and never reads the answers is disconnected, and only a
+// few of its requests are handled at the same time.
+func TestRequestsWhoseAnswersNobodyReadsAreLimited(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var handled atomic.Int32
+		h := &Host{Requests: func(ctx context.Context, _ Info, _ Request) error {
+			handled.Add(1)
+			<-ctx.Done()
+			return nil
+		}}
+		e, its, _ := connected(h)
+		for id := 0; !e.closed(); id++ {
+			_, _ = fmt.Fprintf(its, `{"jsonrpc":"2.0","id":%d,"method":"request","params":{"detach":true,"containerID":"c1","ifname":"net1"}}`+"\n", id)
+			synctest.Wait()
+			if id > 2*maxQueued {
+				t.Fatal("it is still connected")
+			}
+		}
+		end(e, its)
+		if n := handled.Load(); n != maxRequests {
+			t.Errorf("%d requests were handled, want %d", n, maxRequests)
+		}
+	})
+}
+
+// Nothing of a message is kept beyond the limit, and a process that is not registered
+// has a low one.
+func TestLongMessagesAreNotRead(t *testing.T) {
+	t.Parallel()
+	for _, limit := range []int{maxHello, maxFromPlugin} {
+		e, its, _ := connected(&Host{})
+		e.limit.Store(int64(limit))
+		n, err := io.Copy(its, strings.NewReader(strings.Repeat("{", 2*limit)))
+		if err == nil || n > int64(limit) || !errors.Is(e.why(), errLong) {
+			t.Errorf("%d bytes were read: %v, %v", n, err, e.why())
+		}
+		end(e, its)
+	}
+}
+
+// The codes of errors survive, whatever their size. An error of the protocol is no
+// answer of a plugin.
+func TestFailuresAreSentWhole(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		err  error
+		want *types.Error
+	}{
+		{nil, nil},
+		{types.NewError(107, "no device", "all 8 in use"), types.NewError(107, "no device", "all 8 in use")},
+		{fmt.Errorf("opening: %w", types.NewError(1<<31, "stuck", "")), types.NewError(1<<31, "opening: stuck", "")},
+		{errors.New("some words"), types.NewError(999, "some words", "")},
+		{types.NewError(107, strings.Repeat("x", maxOutput), ""), types.NewError(107, "an error of 4194304 bytes is longer than 2097152", "")},
+	} {
+		got := said(failure(tt.err))
+		if (got == nil) != (tt.want == nil) || got != nil && *got != *tt.want {
+			t.Errorf("%v: %+v, want %+v", tt.want, got, tt.want)
+		}
+	}
+	if got := said(errors.New("lost")); got != nil {
+		t.Errorf("%+v", got)
+	}
+}
+
+// Whatever is received, a host neither panics nor hangs.
+func FuzzMessages(f *testing.F) {
+	for _, s := range []string{
+		"", "{}\n", "[]\n", `{"jsonrpc":"2.0","method":"leave"}` + "\n", `{"jsonrpc":"2.0","id":1,"result":7}` + "\n",
+		`{"jsonrpc":"2.0","id":1,"error":{"code":-32097,"message":"x"}}` + "\n", `{"jsonrpc":"2.0","id":9,"method":"request","params":{}}` + "\n",
+		`{"jsonrpc":"2.0","id":"1","method":"request","params":[]}` + "\n",
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		e, its, in := connected(&Host{})
+		go func() { _, _ = io.Copy(io.Discard, in) }()
+		called := make(chan error, 1)
+		go func() { called <- e.call(context.Background(), methodRegister, greeting{}, new(hello)) }()
+		_, _ = its.Write(data)
+		end(e, its)
+		<-called
+	})
+}

@@ -1,0 +1,339 @@
+package resident_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/delegate/resident"
+	"github.com/metacni/metacni/internal/nodetest"
+)
+
+// Calls fail with code 11, execute nothing, and do not reach the Exec below,
+// until the resident is back and has been told the attachments.
+func TestTypesAreReservedForAResidentThatHasGone(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.Attachments = func(context.Context) ([]delegate.Attached, error) {
+		return []delegate.Attached{{Attachment: attach("c1", "a"), Result: json.RawMessage(`{"cniVersion":"1.1.0"}`)}}, nil
+	}
+	n.start()
+	below := fakes("a")
+	d := simple("10", "a")
+	d.DrainTimeout = patience
+	known := told(d)
+	r := n.serve(d)
+	<-known
+	r.stop()
+	s := n.await("10-a gone", 1)
+	if s.Err == nil || s.Err.Error() != "it has left" {
+		t.Errorf("gone for %v", s.Err)
+	}
+	nodetest.Equal(t, "got", n.states(), []string{"10-a gone"})
+	iv := n.invoker(below)
+	a := attach("c1", "a")
+	_, err := iv.Add(t.Context(), a)
+	nodetest.Code(t, err, 11)
+	var left *delegate.UndoError
+	if errors.As(err, &left) || !strings.Contains(err.Error(), "not connected") {
+		t.Errorf("what was not run is undone: %v", err)
+	}
+	err = iv.Del(t.Context(), delegate.Attached{Attachment: a})
+	nodetest.Code(t, err, 11)
+	if calls := below.Trace(); len(calls) > 0 {
+		t.Errorf("the Exec below: %q", calls)
+	}
+	n.serve(d, 2)
+	if got := nodetest.Come(t, known, "what is attached"); len(got) != 1 {
+		t.Errorf("%+v", got)
+	}
+	nodetest.OK(t, iv.Del(t.Context(), delegate.Attached{Attachment: a}))
+}
+
+func TestAnotherResidentMayTakeOverReservedTypes(t *testing.T) {
+	t.Parallel()
+	n := newNode(t).start()
+	r := n.serve(newPlugin("10", "old", fakes("x", "y"), "x", "y"))
+	r.stop()
+	n.await("10-old gone", 1)
+	n.serve(newPlugin("20", "new", fakes("x"), "x"))
+	_, err := n.exec(t.Context(), "x", "DEL", "c1")
+	nodetest.OK(t, err)
+	_, err = n.exec(t.Context(), "y", "DEL", "c1")
+	nodetest.Code(t, err, 11)
+	n.serve(newPlugin("20", "new2", fakes("y"), "y"))
+	nodetest.Equal(t, "got", n.states(), []string{"20-new ready", "20-new2 ready"})
+}
+
+// After Orphan the Exec below is called. A plugin that it does not find is an
+// ordinary error.
+func TestOrphanReleasesTypes(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		orphan time.Duration
+		kept   bool
+	}{
+		"for ever": {0, true}, "an hour": {time.Hour, true}, "at once": {-1, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			n.Orphan = tt.orphan
+			n.start()
+			n.serve(newPlugin("10", "d", fakes("a", "b"), "a", "b")).stop()
+			n.await("10-d gone", 1)
+			below := fakes("a")
+			iv := n.invoker(below)
+			_, err := iv.Add(t.Context(), attach("c1", "a"))
+			lost := iv.Del(t.Context(), delegate.Attached{Attachment: attach("c1", "b")})
+			if tt.kept {
+				nodetest.Code(t, err, 11)
+				nodetest.Code(t, lost, 11)
+				return
+			}
+			nodetest.OK(t, err)
+			nodetest.Code(t, lost, 7)
+			if !errors.Is(lost, delegate.ErrPluginNotFound) || len(n.Plugins()) > 0 {
+				t.Errorf("err = %v, plugins %q", lost, n.states())
+			}
+		})
+	}
+}
+
+func TestReserveAppliesFromTheStart(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.Reserve, n.Orphan = []string{"a"}, -1
+	n.start()
+	below := fakes("a")
+	iv := n.invoker(below)
+	_, err := iv.Add(t.Context(), attach("c1", "a"))
+	nodetest.Code(t, err, 11)
+	r := n.serve(simple("10", "a"))
+	done, err := iv.Add(t.Context(), attach("c1", "a"))
+	nodetest.OK(t, err)
+	r.stop()
+	n.await("10-a gone", 1)
+	nodetest.Code(t, iv.Del(t.Context(), done), 11)
+	if calls := below.Trace(); len(calls) > 0 {
+		t.Errorf("the Exec below: %q", calls)
+	}
+}
+
+// While a resident leaves and comes back, its type is reserved at every moment.
+func TestTypesAreReservedWithoutAGap(t *testing.T) {
+	t.Parallel()
+	n := newNode(t).start()
+	d := simple("10", "a")
+	r := n.serve(d)
+	x := n.Exec(fakes("a"))
+	own, err := x.FindInPath("a", nil)
+	nodetest.OK(t, err)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if path, err := x.FindInPath("a", nil); path != own || err != nil {
+				t.Errorf("path %q, %v", path, err)
+				return
+			}
+			if len(n.Plugins()) != 1 {
+				t.Errorf("plugins %q", n.states())
+				return
+			}
+		}
+	}()
+	for i := range 20 {
+		r.stop()
+		n.await("10-a gone", i+1)
+		r = n.serve(d, i+2)
+	}
+	close(stop)
+	<-stopped
+}
+
+// restarted returns a host with the StateDir of another one, which was stopped
+// after a resident had served a type.
+func restarted(t *testing.T, x *delegatetest.Exec, typ string) *node {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "resident")
+	n := newNode(t)
+	n.StateDir = dir
+	n.start()
+	n.serve(newPlugin("10", typ, x))
+	nodetest.OK(t, n.Stop(t.Context()))
+	n = newNode(t)
+	n.StateDir = dir
+	return n
+}
+
+// Nothing runs in place of the resident, and a DEL waits for it.
+func TestTypesAreReservedAfterARestart(t *testing.T) {
+	t.Parallel()
+	x, below := fakes("a"), fakes("a")
+	n := restarted(t, x, "a")
+	n.ReturnTimeout = patience
+	n.start()
+	nodetest.Equal(t, "got", n.states(), []string{"10-a gone"})
+	if s := n.Plugins()[0]; !strings.Contains(s.Err.Error(), "has not connected") {
+		t.Errorf("%+v", s)
+	}
+	iv, a := n.invoker(below), attach("c1", "a")
+	_, err := iv.Add(t.Context(), a)
+	nodetest.Code(t, err, 11)
+	if want := "remove " + filepath.Join(n.StateDir, "a"); !strings.Contains(err.Error(), want) {
+		t.Errorf("%v does not say: %s", err, want)
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, err := range []error{iv.Del(over, delegate.Attached{Attachment: a}), iv.GC(over, a.Network, nil)} {
+		nodetest.Code(t, err, 11)
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("err = %v", err)
+		}
+	}
+	waiting := make(chan error)
+	go func() { waiting <- iv.Del(t.Context(), delegate.Attached{Attachment: a}) }()
+	n.serve(newPlugin("10", "a", x))
+	nodetest.OK(t, nodetest.Come(t, waiting, "the DEL"))
+	if d := cmp.Diff([]string{"DEL a eth0"}, x.Trace()); d != "" || len(below.Trace()) > 0 {
+		t.Errorf("the Exec below: %q (-want +got):\n%s", below.Trace(), d)
+	}
+}
+
+// A type is released when its note is removed, also while the host runs, and
+// when the host starts while no attachment uses it.
+func TestTypesAreReleased(t *testing.T) {
+	t.Parallel()
+	listing := func(as []delegate.Attached, err error) func(context.Context) ([]delegate.Attached, error) {
+		return func(context.Context) ([]delegate.Attached, error) { return as, err }
+	}
+	needed := []delegate.Attached{{Attachment: attach("c1", "a")}}
+	for name, tt := range map[string]struct {
+		attachments func(context.Context) ([]delegate.Attached, error)
+		early, late func(n *node) error // before the start and after it
+		kept        bool
+	}{
+		"not":                         {kept: true},
+		"not while one is attached":   {attachments: listing(needed, nil), kept: true},
+		"not when that is not known":  {attachments: listing(nil, errors.New("no")), kept: true},
+		"when nothing is attached":    {attachments: listing(nil, nil)},
+		"when its part is gone":       {attachments: listing([]delegate.Attached{{Attachment: attach("c1", "a", "b"), Gone: []int{0}}}, nil)},
+		"when its file is removed":    {early: func(n *node) error { return os.Remove(filepath.Join(n.StateDir, "a")) }},
+		"when that happens later":     {late: func(n *node) error { return os.Remove(filepath.Join(n.StateDir, "a")) }},
+		"when orphans are not wanted": {early: func(n *node) error { n.Orphan = -1; return nil }},
+		"when its time is up":         {early: func(n *node) error { n.Orphan = 1; return nil }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := restarted(t, fakes("a"), "a")
+			n.Attachments = tt.attachments
+			if tt.early != nil {
+				nodetest.OK(t, tt.early(n))
+			}
+			n.start()
+			if tt.late != nil {
+				nodetest.Code(t, n.invoker(fakes("a")).Del(t.Context(), delegate.Attached{Attachment: attach("c1", "a")}), 11)
+				nodetest.OK(t, tt.late(n))
+			}
+			below := fakes("a")
+			err := n.invoker(below).Del(t.Context(), delegate.Attached{Attachment: attach("c1", "a")})
+			if noted, _ := os.ReadDir(n.StateDir); len(noted) > 0 != tt.kept {
+				t.Errorf("noted: %v", noted)
+			}
+			if tt.kept {
+				nodetest.Code(t, err, 11)
+			} else if err != nil || len(below.Trace()) != 1 || len(n.Plugins()) > 0 {
+				t.Errorf("err = %v, plugins %q", err, n.states())
+			}
+		})
+	}
+}
+
+// It may take over some of the types; the others stay reserved.
+func TestAnotherResidentMayTakeOverTypesAfterARestart(t *testing.T) {
+	t.Parallel()
+	n := restarted(t, fakes("a"), "a")
+	nodetest.OK(t, os.WriteFile(filepath.Join(n.StateDir, "b"), []byte("10-a"), 0o600))
+	n.start()
+	n.serve(newPlugin("20", "new", fakes("a"), "a"))
+	nodetest.Equal(t, "got", n.states(), []string{"10-a gone", "20-new ready"})
+	nodetest.Equal(t, "got", n.Plugins()[0].Types, []string{"b"})
+	text, err := os.ReadFile(filepath.Join(n.StateDir, "a"))
+	if want := "20-new"; err != nil || string(text) != want {
+		t.Errorf("noted %s, %v", text, err)
+	}
+}
+
+// A resident whose types were noted before may come back.
+func TestResidentIsRefusedWhenItsTypesCannotBeNoted(t *testing.T) {
+	t.Parallel()
+	n := restarted(t, fakes("a"), "a")
+	nodetest.OK(t, os.Mkdir(filepath.Join(n.StateDir, "b"), 0o700)) // in place of the file
+	n.start()
+	n.serve(simple("10", "a"))
+	n.connect(simple("20", "b"))
+	if s := n.await("20-b refused", 1); !strings.Contains(s.Err.Error(), "noting its types") {
+		t.Errorf("err = %v", s.Err)
+	}
+}
+
+// A resident that comes back needs no room on the disk: its note is not written again.
+func TestNoteOfAResidentThatComesBackStays(t *testing.T) {
+	t.Parallel()
+	n := restarted(t, fakes("a"), "a")
+	before, err := os.Stat(filepath.Join(n.StateDir, "a"))
+	nodetest.OK(t, err)
+	n.start()
+	n.serve(newPlugin("10", "a", fakes("a")))
+	after, err := os.Stat(filepath.Join(n.StateDir, "a"))
+	nodetest.OK(t, err)
+	if !os.SameFile(before, after) {
+		t.Error("the note was written again")
+	}
+}
+
+func TestStartFailsWithAnUnusableStateDir(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.StateDir = n.socket
+	nodetest.Says(t, n.Start(t.Context()), "start "+n.socket)
+}
+
+// Afterwards calls of their types fail with code 11, whatever Orphan is.
+func TestStopDisconnectsAllResidents(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.Orphan, n.StateDir = -1, t.TempDir()
+	n.start()
+	a, b := n.serve(simple("10", "a")), n.serve(simple("20", "b"))
+	nodetest.OK(t, n.Stop(t.Context()))
+	for _, r := range []*served{a, b} {
+		if err := nodetest.Come(t, r.err, "the end"); !errors.Is(err, resident.ErrLost) {
+			t.Errorf("err = %v", err)
+		}
+	}
+	nodetest.Equal(t, "got", n.seen()[2:], []string{"20-b gone", "10-a gone"})
+	below := fakes("a")
+	_, err := n.invoker(below).Add(t.Context(), attach("c1", "a"))
+	nodetest.Code(t, err, 11)
+	for _, s := range n.Plugins() {
+		if s.State != resident.Gone || !errors.Is(s.Err, resident.ErrStopped) {
+			t.Errorf("%s: %v", text(s), s.Err)
+		}
+	}
+}
