@@ -7,7 +7,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"path/filepath"
 	"strings"
 
@@ -28,26 +27,22 @@ func sources(flags *flag.FlagSet, node *adopt.Node) {
 // takeOver is the command adopt.
 func takeOver(ctx context.Context, words []string, c console) error {
 	flags := flag.NewFlagSet("multinet adopt", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
+	t := &tool{console: c}
 	var node adopt.Node
 	sources(flags, &node)
 	confDir := flags.String("conf-dir", publish.ConfDir, "`directory` of the runtime's networks")
 	dir := flags.String("dir", "", "state `directory` of multinet (default: that of the published network)")
 	flags.StringVar(&node.Network, "name", "", "`name` of multinet's network (default: that of the published network)")
 	network := flags.String("network", "", "`name` of the network to take over from (default: the cluster network)")
-	dryRun := flags.Bool("dry-run", false, "print what would be taken over, and change nothing")
-	form := flags.String("o", "table", "table or json")
-	switch err := flags.Parse(words); {
-	case errors.Is(err, flag.ErrHelp):
-		flags.SetOutput(c.out)
-		flags.Usage()
-		return nil
-	case err != nil:
-		return fmt.Errorf("%w\n%s", err, usage)
-	case flags.NArg() > 0 || *form != "table" && *form != "json":
-		return fmt.Errorf("cannot understand %q\n%s", strings.Join(words, " "), usage)
+	flags.BoolVar(&t.dryRun, "dry-run", false, "print what would be taken over, and change nothing")
+	flags.StringVar(&t.form, "o", "table", "table or json")
+	if done, err := c.parse(flags, words); done || err != nil {
+		return err
 	}
-	if err := given(flags, "cache-dir", node.CacheDir); err != nil {
+	if t.form != "table" && t.form != "json" {
+		return misused(fmt.Errorf("cannot understand %q", strings.Join(words, " ")))
+	}
+	if err := existing("cache-dir", node.CacheDir, multinet.DefaultCacheDir); err != nil {
 		return err
 	}
 	m, err := publisher(*confDir, publish.Output, "multinet")
@@ -60,8 +55,7 @@ func takeOver(ctx context.Context, words []string, c console) error {
 	name, state := ours(m)
 	node.Network = cmp.Or(node.Network, name)
 	a := &publish.Adopter{Publisher: m, Life: &lifecycle.Manager{Dir: cmp.Or(*dir, state)}, Node: node}
-	t := &tool{console: c, json: *form == "json"}
-	return t.adopted(a.Take(ctx, *dryRun))
+	return t.adopted(a.Take(ctx, t.dryRun))
 }
 
 // publisher returns the Manager that publishes a plugin of type typ.

@@ -1,12 +1,14 @@
 package tool
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/textproto"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -75,19 +77,15 @@ func get(socket, path string) (status int, body []byte, err error) {
 	if err = errors.Join(unsent, err); err != nil {
 		return 0, nil, fmt.Errorf("no answer of the daemon on %s: %w", socket, err)
 	}
-	head, body, whole := bytes.Cut(text, []byte("\r\n\r\n"))
-	lines := strings.Split(string(head), "\r\n")
-	version, rest, _ := strings.Cut(lines[0], " ")
-	code, _, _ := strings.Cut(rest, " ")
-	status, err = strconv.Atoi(code)
-	if !whole || !strings.HasPrefix(version, "HTTP/1.") || err != nil {
+	_, body, whole := bytes.Cut(text, []byte("\r\n\r\n"))
+	r := textproto.NewReader(bufio.NewReader(bytes.NewReader(text)))
+	line, _ := r.ReadLine()
+	header, err := r.ReadMIMEHeader()
+	if n, _ := fmt.Sscanf(line, "HTTP/1.%d %d", new(int), &status); n < 2 || err != nil || !whole {
 		return 0, nil, fmt.Errorf("malformed HTTP response from the daemon on %s", socket)
 	}
-	for _, line := range lines[1:] {
-		name, value, _ := strings.Cut(line, ":")
-		if strings.EqualFold(name, "Content-Length") && strings.TrimSpace(value) != strconv.Itoa(len(body)) {
-			return 0, nil, fmt.Errorf("incomplete HTTP response from the daemon on %s", socket)
-		}
+	if length := header.Get("Content-Length"); length != "" && length != strconv.Itoa(len(body)) {
+		return 0, nil, fmt.Errorf("incomplete HTTP response from the daemon on %s", socket)
 	}
 	return status, body, nil
 }

@@ -1,6 +1,7 @@
 package tool
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -112,15 +113,12 @@ func canonical(entry json.RawMessage) string {
 
 // printPairs prints the entries of both sides below each other where they differ.
 func (t *tool) printPairs(pairs []pairView) error {
-	if t.json {
+	if t.form == "json" {
 		return t.print(append([]pairView{}, pairs...), "", nil)
 	}
 	var text strings.Builder
 	for _, p := range pairs {
-		name := p.Interface
-		if name == "" {
-			name = "(no interface)"
-		}
+		name := cmp.Or(p.Interface, "(no interface)")
 		switch p.Difference {
 		case "":
 			fmt.Fprintf(&text, "%s: equal\n", name)

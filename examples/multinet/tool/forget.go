@@ -25,7 +25,7 @@ func (t *tool) forget(ctx context.Context, words []string) error {
 	wanted := func(k scratch.Key) bool {
 		return k.ContainerID == words[0] && (len(words) == 1 || k.Network == words[1] && k.IfName == words[2])
 	}
-	found, err := t.find(ctx, wanted)
+	found, err := t.records(ctx, wanted)
 	if err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func (t *tool) forget(ctx context.Context, words []string) error {
 		return err
 	}
 	defer func() { _ = l.Unlock() }() // it ends with this process at the latest
-	if now, err := t.find(ctx, wanted); err != nil || !slices.EqualFunc(now, found, finding.same) {
+	if now, err := t.records(ctx, wanted); err != nil || !slices.EqualFunc(now, found, finding.same) {
 		return fmt.Errorf("%w: %w", errNotForgotten, errors.Join(err, errChanged))
 	}
 	gone := []keyView{}
@@ -69,7 +69,7 @@ func (t *tool) forget(ctx context.Context, words []string) error {
 // unknown returns the error that there is no record of words. It lists the records
 // that the container has.
 func (t *tool) unknown(ctx context.Context, words []string) error {
-	others, err := t.find(ctx, func(k scratch.Key) bool { return k.ContainerID == words[0] })
+	others, err := t.records(ctx, func(k scratch.Key) bool { return k.ContainerID == words[0] })
 	text := strings.Join(words, " ")
 	if len(others) > 0 {
 		var names []string
@@ -81,7 +81,7 @@ func (t *tool) unknown(ctx context.Context, words []string) error {
 	return errors.Join(fmt.Errorf("%s: %w", text, errNoRecord), err)
 }
 
-// A finding is what find knows of a record.
+// A finding is what is known of a record.
 type finding struct {
 	key     scratch.Key
 	state   string
@@ -95,8 +95,8 @@ func (f finding) same(was finding) bool {
 	return f.key == was.key && f.state == was.state && f.updated.Equal(was.updated) && f.why == was.why
 }
 
-// find returns the records, damaged ones included, whose keys wanted accepts.
-func (t *tool) find(ctx context.Context, wanted func(scratch.Key) bool) ([]finding, error) {
+// records returns the records, damaged ones included, whose keys wanted accepts.
+func (t *tool) records(ctx context.Context, wanted func(scratch.Key) bool) ([]finding, error) {
 	var found []finding
 	var errs []error
 	for r, err := range t.life.Records(ctx) {

@@ -51,46 +51,38 @@ type installer struct {
 	cacheDirs     []string
 }
 
+// parse parses the flags of a command without arguments. It is done if they ask for help.
+func (c console) parse(flags *flag.FlagSet, words []string) (done bool, err error) {
+	flags.SetOutput(io.Discard)
+	switch err := flags.Parse(words); {
+	case errors.Is(err, flag.ErrHelp):
+		flags.SetOutput(c.out)
+		flags.Usage()
+		return true, nil
+	case err != nil:
+		return false, misused(err)
+	case flags.NArg() > 0:
+		return false, misused(fmt.Errorf("unexpected argument %q", flags.Arg(0)))
+	}
+	return false, nil
+}
+
 // install is the command words[0], install or uninstall.
 func install(ctx context.Context, words []string, c console) error {
 	i := &installer{console: c, flags: flag.NewFlagSet("multinet "+words[0], flag.ContinueOnError)}
-	i.flags.SetOutput(io.Discard)
-	var do func() error
+	do := i.install
 	i.text(&i.confDir, "conf-dir", publish.ConfDir, "`directory` of the runtime's networks")
 	i.text(&i.output, "output", publish.Output, "`name` of the published file, without extension")
 	i.text(&i.binDir, "bin-dir", "/opt/cni/bin", "`directory` of the plugins; if empty, the program is not copied or removed")
 	i.text(&i.typ, "type", "multinet", "type of the plugin: the `name` of the program")
 	if words[0] == "install" {
-		do = func() error { return i.install(ctx) }
-		i.text(&i.name, "name", publish.Network, "`name` of the network; records are kept under it")
-		i.text(&i.cniDir, "cni-dir", "", "state `directory` of the plugin")
-		i.text(&i.config, "config", "", "`file` with more keys of the published plugin, a JSON object")
-		i.text(&i.primary, "cluster-network", "", "`file` in conf-dir to publish in front of (default the first that can be used)")
-		i.text(&i.hostConfDir, "host-conf-dir", "", "publish a reference to the cluster network's file in this `directory`, as the plugin sees it")
-		i.text(&i.readinessFile, "readiness-file", "", "`file` to wait for; install --watch ends when it is removed")
-		i.flags.Func("mode", "`permissions` of the published file (default 0600)", func(s string) error {
-			n, err := strconv.ParseUint(s, 8, 9)
-			i.mode = fs.FileMode(n)
-			return err
-		})
-		i.flags.BoolVar(&i.annotations, "pod-annotations", true, "make the runtime pass on the annotations of pods")
-		i.flags.BoolVar(&i.watch, "watch", false, "keep running and follow the cluster network")
-		i.flags.DurationVar(&i.sweepInterval, "sweep-interval", time.Minute, "`time` between two sweeps of install --watch; 0 means no sweeps")
-		i.text(&i.root, "root", "", "root `directory` of the node, in which sweeps run plugins")
-		sources(i.flags, &i.node)
+		i.installFlags()
 	} else {
-		do = func() error { return i.uninstall(ctx) }
+		do = i.uninstall
 		i.uninstallFlags()
 	}
-	switch err := i.flags.Parse(words[1:]); {
-	case errors.Is(err, flag.ErrHelp):
-		i.flags.SetOutput(c.out)
-		i.flags.Usage()
-		return nil
-	case err != nil:
-		return fmt.Errorf("%w\n%s", err, usage)
-	case i.flags.NArg() > 0:
-		return fmt.Errorf("unexpected argument %q\n%s", i.flags.Arg(0), usage)
+	if done, err := c.parse(i.flags, words[1:]); done || err != nil {
+		return err
 	}
 	if err := plainName("output", i.output); err != nil {
 		return err
@@ -104,7 +96,26 @@ func install(ctx context.Context, words []string, c console) error {
 			return err
 		}
 	}
-	return do()
+	return do(ctx)
+}
+
+func (i *installer) installFlags() {
+	i.text(&i.name, "name", publish.Network, "`name` of the network; records are kept under it")
+	i.text(&i.cniDir, "cni-dir", "", "state `directory` of the plugin")
+	i.text(&i.config, "config", "", "`file` with more keys of the published plugin, a JSON object")
+	i.text(&i.primary, "cluster-network", "", "`file` in conf-dir to publish in front of (default the first that can be used)")
+	i.text(&i.hostConfDir, "host-conf-dir", "", "publish a reference to the cluster network's file in this `directory`, as the plugin sees it")
+	i.text(&i.readinessFile, "readiness-file", "", "`file` to wait for; install --watch ends when it is removed")
+	i.flags.Func("mode", "`permissions` of the published file (default 0600)", func(s string) error {
+		n, err := strconv.ParseUint(s, 8, 9)
+		i.mode = fs.FileMode(n)
+		return err
+	})
+	i.flags.BoolVar(&i.annotations, "pod-annotations", true, "make the runtime pass on the annotations of pods")
+	i.flags.BoolVar(&i.watch, "watch", false, "keep running and follow the cluster network")
+	i.flags.DurationVar(&i.sweepInterval, "sweep-interval", time.Minute, "`time` between two sweeps of install --watch; 0 means no sweeps")
+	i.text(&i.root, "root", "", "root `directory` of the node, in which sweeps run plugins")
+	sources(i.flags, &i.node)
 }
 
 func (i *installer) text(p *string, name, value, usage string) {
@@ -128,7 +139,7 @@ func (i *installer) install(ctx context.Context) error {
 	}
 	m := publish.Manager(i.confDir, filepath.Join(i.confDir, i.output), template)
 	m.Primary, m.ClusterNetworkDir, m.Ready, m.Mode = i.primary, i.hostConfDir, i.readinessFile, i.mode
-	if err := given(i.flags, "cache-dir", i.node.CacheDir); err != nil {
+	if err := existing("cache-dir", i.node.CacheDir, multinet.DefaultCacheDir); err != nil {
 		return err
 	}
 	if i.binDir != "" {
@@ -196,15 +207,13 @@ func (i *installer) runnable(m *autoconf.Manager) error {
 	return nil
 }
 
-// given fails if the flag name was given and its value dir does not exist.
-func given(flags *flag.FlagSet, name, dir string) error {
-	var err error
-	flags.Visit(func(f *flag.Flag) {
-		if f.Name == name && dir != "" {
-			_, err = os.Stat(dir)
-		}
-	})
-	if err != nil {
+// existing fails if dir, the value of a flag, does not exist, unless it is empty or the usual
+// one.
+func existing(name, dir, usual string) error {
+	if dir == "" || dir == usual {
+		return nil
+	}
+	if _, err := os.Stat(dir); err != nil {
 		return fmt.Errorf("--%s: %w", name, err)
 	}
 	return nil
@@ -257,26 +266,30 @@ func (i *installer) template() (netconf.Plugin, error) {
 	if i.annotations {
 		edits = append(edits, publish.Annotations())
 	}
-	p, err := netconf.ParsePlugin(data)
-	if err == nil {
-		p, err = p.Edit(edits...)
-	}
-	if err == nil {
-		data, err = json.Marshal(p)
-	}
-	if err == nil {
-		_, err = multinet.StateDir("", data)
-	}
-	if err == nil {
-		err = plainName("type", p.Type())
-	}
-	if err == nil {
-		err = known(p)
-	}
+	p, err := i.parseTemplate(data, edits)
 	if err != nil && i.config != "" {
 		err = fmt.Errorf("%s: %w", i.config, err)
 	}
 	return p, err
+}
+
+// parseTemplate returns the plugin in data with the edits. It fails as an ADD does if a key is
+// not valid, and if the program does not read a key.
+func (i *installer) parseTemplate(data []byte, edits []netconf.Edit) (netconf.Plugin, error) {
+	p, err := netconf.ParsePlugin(data)
+	if err != nil {
+		return p, err
+	}
+	if p, err = p.Edit(edits...); err != nil {
+		return p, err
+	}
+	if data, err = json.Marshal(p); err != nil {
+		return p, err
+	}
+	if _, err = multinet.StateDir("", data); err != nil {
+		return p, err
+	}
+	return p, cmp.Or(plainName("type", p.Type()), known(p))
 }
 
 // plainName fails if name is not a plain file name.

@@ -10,14 +10,20 @@ import (
 
 	"github.com/metacni/metacni/delegate/device"
 	"github.com/metacni/metacni/delegate/lifecycle"
+	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
 )
 
 // status prints the network-status of a container. Its JSON is the value of the annotation
-// k8s.v1.cni.cncf.io/network-status, as it would be written now.
-func (t *tool) status(ctx context.Context, container string) error {
+// k8s.v1.cni.cncf.io/network-status, as it would be written now. With --diff it compares that
+// with what the API has.
+func (t *tool) status(ctx context.Context, args []string) error {
+	container := args[0]
+	if t.compare {
+		return t.diff(ctx, container, cmp.Or(t.socketDir, wire.DefaultDir))
+	}
 	text, _, err := t.annotation(ctx, container)
 	if errors.Is(err, errNoRecord) {
 		return err
@@ -30,6 +36,7 @@ func (t *tool) status(ctx context.Context, container string) error {
 			n.Name, cmp.Or(n.Interface, "-"), cmp.Or(strings.Join(n.IPs, ","), "-"), cmp.Or(n.MAC, "-"), strconv.FormatBool(n.Default),
 		})
 	}
+	t.form = cmp.Or(t.form, "json")
 	return errors.Join(t.print(json.RawMessage(text), "NETWORK INTERFACE ADDRESSES MAC DEFAULT", rows), err)
 }
 

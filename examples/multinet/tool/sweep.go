@@ -22,14 +22,18 @@ type sweptView struct {
 	Error   string `json:"error,omitempty"`
 }
 
-// gc detaches stale attachments, and prints which it detached and which not.
-func (t *tool) gc(ctx context.Context, dir, binDir, confDir, nadDir string) error {
-	dir, err := filepath.Abs(dir)
+// gc detaches stale attachments, and prints which it detached and which not. With --dry-run it
+// lists those that it would try.
+func (t *tool) gc(ctx context.Context, _ []string) error {
+	if t.dryRun {
+		return t.list(ctx, func(r lifecycle.Record) bool { return r.Stale() || r.NetNSGone() })
+	}
+	dir, err := filepath.Abs(t.life.Dir)
 	if err != nil {
 		return err
 	}
 	conf, err := json.Marshal(map[string]string{
-		"name": "multinet", "type": "multinet", "cniDir": dir, "binDir": binDir, "confDir": confDir, "nadDir": nadDir,
+		"name": "multinet", "type": "multinet", "cniDir": dir, "binDir": t.binDir, "confDir": t.confDir, "nadDir": t.nadDir,
 	})
 	if err != nil {
 		return err
@@ -62,9 +66,6 @@ func (t *tool) gc(ctx context.Context, dir, binDir, confDir, nadDir string) erro
 	}
 	return err
 }
-
-// unlessAdded reports whether gc would take r.
-func unlessAdded(r lifecycle.Record) bool { return r.Stale() || r.NetNSGone() }
 
 // sweeper returns a Sweeper for the records of the published plugin. It reports to
 // stderr.

@@ -4,7 +4,6 @@
 package tool
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,62 +14,95 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"unicode/utf8"
+	"text/tabwriter"
 
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
-	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/scratch"
 )
 
-const usage = `usage: multinet COMMAND [--dir DIR] [-o table|json]
-  list                                    list all attachments
-  show CONTAINER                          show the records of a container
-  status CONTAINER                        print its network-status (JSON, unless -o table)
-  status --diff CONTAINER [--socket-dir DIR]  compare it with what the API has, which the
-                                          daemon is asked for
-  gc [--dry-run]                          detach stale attachments: their container is
-                                          gone, or they could not be detached before
-  damaged                                 list the records that cannot be read
-  forget CONTAINER [NETWORK IFNAME] [--yes]  remove records without running plugins;
-                                          NETWORK IFNAME is the RECORD that list shows
-  --help, --version
+// The usage of all commands is usageHead, the usage of each command, and usageRest.
+const (
+	usageHead = "usage: multinet COMMAND [--dir DIR] [-o table|json]\n"
+	usageGC   = `gc also accepts --bin-dir, --conf-dir and --nad-dir, the directories of plugins, networks and
+definitions of the configuration: a DEL that fails is tried with what they say now.
+`
+	usageRest = `  --help, --version
 Commands exit with status 1 if they fail, and 0 otherwise. status --diff exits with 0 if
 nothing differs, 1 if something does, and 2 if it fails.
 list, show, status, damaged and gc --dry-run take no lock and change nothing.
-gc also accepts --bin-dir, --conf-dir and --nad-dir, the directories of plugins, networks and
-definitions of the configuration: a DEL that fails is tried with what they say now.
-
+` + usageGC + `
        multinet adopt [--dry-run] [FLAGS]  take over what other programs have attached
        multinet install [--watch] [FLAGS]  copy the program and publish its network
        multinet uninstall [--detach|--leave] [--binary] [FLAGS]  remove what is published
 Add --help to one of these three for its flags`
+)
+
+// A command is one that works on the records in a directory.
+type command struct {
+	name  string
+	usage string
+	args  []int    // how many arguments it may have
+	flags []string // that it has, beside --dir and -o
+	run   func(t *tool, ctx context.Context, args []string) error
+}
+
+func commands() []command {
+	return []command{
+		{
+			name: "list", args: []int{0}, run: func(t *tool, ctx context.Context, _ []string) error {
+				return t.list(ctx, func(lifecycle.Record) bool { return true })
+			},
+			usage: "  list                                    list all attachments\n",
+		},
+		{
+			name: "show", args: []int{1}, run: func(t *tool, ctx context.Context, args []string) error { return t.show(ctx, args[0]) },
+			usage: "  show CONTAINER                          show the records of a container\n",
+		},
+		{
+			name: "status", args: []int{1}, flags: []string{"diff", "socket-dir"}, run: (*tool).status,
+			usage: `  status CONTAINER                        print its network-status (JSON, unless -o table)
+  status --diff CONTAINER [--socket-dir DIR]  compare it with what the API has, which the
+                                          daemon is asked for
+`,
+		},
+		{
+			name: "gc", args: []int{0}, flags: []string{"dry-run", "bin-dir", "conf-dir", "nad-dir"}, run: (*tool).gc,
+			usage: `  gc [--dry-run]                          detach stale attachments: their container is
+                                          gone, or they could not be detached before
+`,
+		},
+		{
+			name: "damaged", args: []int{0}, run: (*tool).damaged,
+			usage: "  damaged                                 list the records that cannot be read\n",
+		},
+		{
+			name: "forget", args: []int{1, 3}, flags: []string{"yes"}, run: (*tool).forget,
+			usage: `  forget CONTAINER [NETWORK IFNAME] [--yes]  remove records without running plugins;
+                                          NETWORK IFNAME is the RECORD that list shows
+`,
+		},
+	}
+}
 
 // usageOf returns the usage of a command, or of all if it is none of them.
-func usageOf(command string) string {
-	lines := strings.SplitAfter(usage, "\n")
-	indented := func(line string) bool { return strings.HasPrefix(line, "   ") }
-	i := slices.IndexFunc(lines, func(line string) bool {
-		words := strings.Fields(line)
-		return strings.HasPrefix(line, "  ") && !indented(line) && words[0] == command
-	})
-	if i < 0 {
-		return usage
+func usageOf(name string) string {
+	text := usageHead
+	for _, c := range commands() {
+		switch {
+		case c.name == name && name == "gc":
+			return strings.TrimSuffix(usageHead+c.usage+usageGC, "\n")
+		case c.name == name:
+			return strings.TrimSuffix(usageHead+c.usage, "\n")
+		}
+		text += c.usage
 	}
-	ofIt := func(line string) bool {
-		words := strings.Fields(line)
-		return indented(line) && len(words) > 0 && words[0] != "multinet" || strings.HasPrefix(line, "  "+command+" ")
-	}
-	end := slices.IndexFunc(lines[i+1:], func(line string) bool { return !ofIt(line) })
-	text := strings.Join(lines[i:i+1+end], "") // the last line of usage is of no command
-	if command == "gc" {
-		_, flags, _ := strings.Cut(usage, "gc also accepts ")
-		flags, _, _ = strings.Cut(flags, "\n\n")
-		text += "gc also accepts " + flags + "\n"
-	}
-	return "usage: multinet COMMAND [--dir DIR] [-o table|json]\n" + strings.TrimSuffix(text, "\n")
+	return text + usageRest
 }
+
+// misused returns err with the usage of all commands.
+func misused(err error) error { return fmt.Errorf("%w\n%s", err, usageOf("")) }
 
 // A console is what a command has of the process that it runs in.
 type console struct {
@@ -121,84 +153,68 @@ func operate(ctx context.Context, args []string, c console) error {
 	}
 	flags := flag.NewFlagSet("multinet", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
-	dir := flags.String("dir", multinet.DefaultStateDir, "state directory (cniDir)")
-	dryRun := flags.Bool("dry-run", false, "print what would be removed, and change nothing")
-	binDir := flags.String("bin-dir", "", "directory of the plugins (binDir)")
-	confDir := flags.String("conf-dir", "", "directory of networks (confDir)")
-	nadDir := flags.String("nad-dir", "", "directory of definitions (nadDir)")
-	yes := flags.Bool("yes", false, "do not ask")
-	diff := flags.Bool("diff", false, "compare with what the API has")
-	socketDir := flags.String("socket-dir", "", "directory of the daemon's socket")
+	t := &tool{console: c, life: &lifecycle.Manager{}}
+	flags.StringVar(&t.life.Dir, "dir", multinet.DefaultStateDir, "state directory (cniDir)")
+	flags.StringVar(&t.form, "o", "", "table or json")
+	flags.BoolVar(&t.dryRun, "dry-run", false, "print what would be removed, and change nothing")
+	flags.StringVar(&t.binDir, "bin-dir", "", "directory of the plugins (binDir)")
+	flags.StringVar(&t.confDir, "conf-dir", "", "directory of networks (confDir)")
+	flags.StringVar(&t.nadDir, "nad-dir", "", "directory of definitions (nadDir)")
+	flags.BoolVar(&t.yes, "yes", false, "do not ask")
+	flags.BoolVar(&t.compare, "diff", false, "compare with what the API has")
+	flags.StringVar(&t.socketDir, "socket-dir", "", "directory of the daemon's socket")
 	version := flags.Bool("version", false, "print the version")
-	form := flags.String("o", "", "table or json")
 	words, err := parse(flags, args)
 	switch {
 	case errors.Is(err, flag.ErrHelp), err == nil && slices.Equal(words, []string{"help"}):
 		_, err := fmt.Fprintln(c.out, usageOf(args[0]))
 		return err
 	case err != nil:
-		return fmt.Errorf("%w\n%s", err, usage)
+		return misused(err)
 	case *version:
 		_, err := fmt.Fprintln(c.out, "multinet", plugin.Version())
 		return err
 	}
-	t := &tool{console: c, life: &lifecycle.Manager{Dir: *dir}, json: *form == "json", yes: *yes}
-	command := strings.Join(words[:min(1, len(words))], "")
-	var do func() error
-	switch {
-	case !slices.Contains([]string{"", "table", "json"}, *form),
-		(*dryRun || *binDir != "" || *confDir != "" || *nadDir != "") && command != "gc",
-		*yes && command != "forget",
-		*diff && command != "status",
-		*socketDir != "" && !*diff:
-	case command == "list" && len(words) == 1:
-		do = func() error { return t.list(ctx, func(lifecycle.Record) bool { return true }) }
-	case command == "gc" && len(words) == 1:
-		do = func() error { return t.gc(ctx, *dir, *binDir, *confDir, *nadDir) }
-		if *dryRun {
-			do = func() error { return t.list(ctx, unlessAdded) }
-		}
-	case command == "damaged" && len(words) == 1:
-		do = func() error { return t.damaged(ctx) }
-	case command == "show" && len(words) == 2:
-		do = func() error { return t.show(ctx, words[1]) }
-	case command == "status" && len(words) == 2 && *diff:
-		do = func() error { return t.diff(ctx, words[1], cmp.Or(*socketDir, wire.DefaultDir)) }
-	case command == "status" && len(words) == 2:
-		t.json = *form != "table" // JSON is the default here
-		do = func() error { return t.status(ctx, words[1]) }
-	case command == "forget" && (len(words) == 2 || len(words) == 4):
-		do = func() error { return t.forget(ctx, words[1:]) }
+	do := find(flags, words)
+	if do == nil || !slices.Contains([]string{"", "table", "json"}, t.form) || t.socketDir != "" && !t.compare {
+		return misused(fmt.Errorf("cannot understand %q", strings.Join(args, " ")))
 	}
-	if do == nil {
-		return fmt.Errorf("cannot understand %q\n%s", strings.Join(args, " "), usage)
-	}
-	if err := missing(*dir); err != nil {
-		return err
+	if err := existing("dir", t.life.Dir, multinet.DefaultStateDir); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("there is no directory %q: --dir must be the cniDir of the network", t.life.Dir)
 	}
 	if len(words) > 1 {
 		if words[1], err = t.container(ctx, words[1]); err != nil {
 			return err
 		}
 	}
-	return do()
+	return do.run(t, ctx, words[1:])
 }
 
-// missing fails if the state directory does not exist, as after a typing error. The
-// default one may be missing: nothing has been attached yet.
-func missing(dir string) error {
-	if _, err := os.Stat(dir); dir == multinet.DefaultStateDir || !errors.Is(err, fs.ErrNotExist) {
-		return nil
+// find returns the command of a command line, or nil if none has these words and flags.
+func find(flags *flag.FlagSet, words []string) *command {
+	for _, c := range commands() {
+		if len(words) == 0 || c.name != words[0] || !slices.Contains(c.args, len(words)-1) {
+			continue
+		}
+		fits := true
+		flags.Visit(func(f *flag.Flag) {
+			fits = fits && slices.Contains(append([]string{"dir", "o"}, c.flags...), f.Name)
+		})
+		if fits {
+			return &c
+		}
 	}
-	return fmt.Errorf("there is no directory %q: --dir must be the cniDir of the network", dir)
+	return nil
 }
 
 // A tool is one command of an operator.
 type tool struct {
 	console
-	life *lifecycle.Manager
-	json bool // instead of a table
-	yes  bool // do not ask
+	life *lifecycle.Manager // of the records
+
+	form                               string // "table" or "json", or empty
+	yes, dryRun, compare               bool
+	binDir, confDir, nadDir, socketDir string
 }
 
 // parse parses flags before, between and after words, and returns the words.
@@ -216,44 +232,22 @@ func parse(flags *flag.FlagSet, args []string) (words []string, err error) {
 
 // print prints rows as a table with a heading, or all as JSON.
 func (t *tool) print(all any, heading string, rows [][]string) error {
-	if t.json {
+	if t.form == "json" {
 		e := json.NewEncoder(t.out)
 		e.SetEscapeHTML(false)
 		e.SetIndent("", "  ")
 		return e.Encode(all)
 	}
-	return t.table(append([][]string{strings.Fields(heading)}, rows...))
-}
-
-// table prints rows in columns. Package text/tabwriter would make the program one
-// percent larger.
-func (t *tool) table(rows [][]string) error {
-	var widths []int
-	for _, row := range rows {
-		for i, cell := range row {
-			if i == len(widths) {
-				widths = append(widths, 0)
-			}
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
-		}
+	table := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
+	for _, row := range append([][]string{strings.Fields(heading)}, rows...) {
+		fmt.Fprintln(table, strings.Join(row, "\t"))
 	}
-	var text strings.Builder
-	for _, row := range rows {
-		for i, cell := range row {
-			text.WriteString(cell)
-			if i < len(row)-1 {
-				text.WriteString(strings.Repeat(" ", widths[i]+2-utf8.RuneCountInString(cell)))
-			}
-		}
-		text.WriteByte('\n')
-	}
-	_, err := io.WriteString(t.out, text.String())
-	return err
+	return table.Flush()
 }
 
 // damaged prints the records that cannot be read. It does not fail if there are some.
-func (t *tool) damaged(ctx context.Context) error {
-	found, err := t.find(ctx, func(scratch.Key) bool { return true })
+func (t *tool) damaged(ctx context.Context, _ []string) error {
+	found, err := t.records(ctx, func(scratch.Key) bool { return true })
 	all := []damagedView{}
 	var rows [][]string
 	for _, f := range found {
@@ -269,7 +263,7 @@ func (t *tool) damaged(ctx context.Context) error {
 // word, which errors shorten to 12 characters. It returns word if there is none.
 func (t *tool) container(ctx context.Context, word string) (string, error) {
 	const shown = 12
-	found, _ := t.find(ctx, func(k scratch.Key) bool { // the command reports errors
+	found, _ := t.records(ctx, func(k scratch.Key) bool { // the command reports errors
 		return k.ContainerID == word || len(word) >= shown && strings.HasPrefix(k.ContainerID, word)
 	})
 	whole := word

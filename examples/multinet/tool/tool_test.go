@@ -291,5 +291,5 @@ func TestToolNamesMissingDirectory(t *testing.T) {
 	if _, err := os.Stat(h.state()); !os.IsNotExist(err) {
 		t.Errorf("made %s: %v", h.state(), err)
 	}
-	nodetest.OK(t, missing(multinet.DefaultStateDir))
+	nodetest.OK(t, existing("dir", multinet.DefaultStateDir, multinet.DefaultStateDir))
 }

@@ -29,25 +29,32 @@ func (i *installer) uninstallFlags() {
 	i.flags.BoolVar(&i.leave, "leave", false, "leave containers attached, for a later installation")
 	i.flags.Func("cache-dir", "cache `directory` of the runtime's libcni; may be repeated (default "+multinet.DefaultCacheDir+")", func(dir string) error {
 		i.cacheDirs = append(i.cacheDirs, dir)
-		return there(dir, multinet.DefaultCacheDir)
+		return nil
 	})
-	i.flags.Func("multus-dir", "state `directory` of Multus (cniDir), to give containers back to Multus", func(dir string) error {
-		i.node.MultusDir = dir
-		if dir == "" {
-			return nil
-		}
-		return there(dir, multinet.DefaultMultusDir)
-	})
+	i.text(&i.node.MultusDir, "multus-dir", "", "state `directory` of Multus (cniDir), to give containers back to Multus")
 }
 
-// there fails unless dir exists, to which containers are given back: in a directory that
-// nobody reads they would be forgotten. The usual one may be missing.
-func there(dir, usual string) error {
-	if !filepath.IsAbs(dir) {
-		return errors.New("not an absolute path")
+// checkDirs fails unless the directories exist to which containers are given back: in a
+// directory that nobody reads they would be forgotten. The usual ones may be missing.
+func (i *installer) checkDirs() error {
+	check := func(name, dir, usual string) error {
+		if !filepath.IsAbs(dir) {
+			return fmt.Errorf("--%s %s: not an absolute path", name, dir)
+		}
+		return existing(name, dir, usual)
 	}
-	if _, err := os.Stat(dir); dir != usual {
-		return err
+	for _, dir := range i.cacheDirs {
+		if err := check("cache-dir", dir, multinet.DefaultCacheDir); err != nil {
+			return err
+		}
+	}
+	if i.node.MultusDir != "" {
+		if err := check("multus-dir", i.node.MultusDir, multinet.DefaultMultusDir); err != nil {
+			return err
+		}
+	}
+	if i.detach {
+		return existing("conf-dir", i.confDir, publish.ConfDir)
 	}
 	return nil
 }
@@ -61,10 +68,8 @@ func (i *installer) uninstall(ctx context.Context) error {
 	if i.detach && (i.leave || i.binDir == "") {
 		return errors.New("--detach goes neither with --leave nor without plugins in --bin-dir")
 	}
-	if i.detach {
-		if err := given(i.flags, "conf-dir", i.confDir); err != nil {
-			return err
-		}
+	if err := i.checkDirs(); err != nil {
+		return err
 	}
 	m, err := publisher(i.confDir, i.output, i.typ)
 	if err != nil {
@@ -195,10 +200,8 @@ func attachedTo(ctx context.Context, life *lifecycle.Manager, name string) ([]li
 	var all []lifecycle.Record
 	var errs []error
 	for r, err := range life.Records(ctx) {
-		switch {
-		case err != nil:
-			errs = append(errs, err)
-		case r.Key.Network == name:
+		errs = append(errs, err)
+		if err == nil && r.Key.Network == name {
 			all = append(all, r)
 		}
 	}

@@ -69,7 +69,7 @@ func (t *tool) show(ctx context.Context, container string) error {
 	switch {
 	case errors.Is(err, errNoRecord):
 		return err
-	case t.json:
+	case t.form == "json":
 		return errors.Join(t.print(all, "", nil), err)
 	}
 	_, werr := io.WriteString(t.out, text.String())
