@@ -36,9 +36,7 @@ func TestTakesOverWhatTheRuntimeAttached(t *testing.T) {
 	w.start(t)
 	request := w.request(t)
 	w.put(t, "05-y.conflist", `{"cniVersion":"1.1.0","name":"green","plugins":[{"type":"macvlan"}]}`) // another pass
-	if err := w.client.Execute(t.Context(), "DEL", w.args(request)); err != nil {
-		t.Error(err)
-	}
+	nodetest.Code(t, w.client.Execute(t.Context(), "DEL", w.args(request)), 0)
 	w.wantTrace(t, "DEL bridge eth0")
 	if _, err := os.Lstat(file); err == nil {
 		t.Error("the runtime's file is left")
@@ -61,9 +59,7 @@ func TestDELRemovesWhatTheRuntimeAttachedMeanwhile(t *testing.T) {
 	request := w.request(t)
 	file := w.cached(t, "c1", "")
 	for range 2 {
-		if err := w.client.Execute(t.Context(), "DEL", w.args(request)); err != nil {
-			t.Error(err)
-		}
+		nodetest.Code(t, w.client.Execute(t.Context(), "DEL", w.args(request)), 0)
 	}
 	w.wantTrace(t, "DEL bridge eth0")
 	if _, err := os.Lstat(file); err == nil {

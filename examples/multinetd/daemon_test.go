@@ -9,12 +9,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/metacni/metacni/internal/nodetest"
-
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/thick"
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // The server waits for the undo of an ADD for longer than the undo may take.
@@ -70,9 +69,7 @@ func TestLifeOfAContainer(t *testing.T) {
 	w.wantTrace(t, "DEL macvlan hot0", "DEL bridge eth0")
 	w.mustRun(t, "DEL", bridge)
 	w.clean(t)
-	if err := w.stop(); err != nil {
-		t.Error(err)
-	}
+	nodetest.Code(t, w.stop(), 0)
 	if got := <-w.states; got != "STOPPING=1" {
 		t.Errorf("the service manager is told %s", got)
 	}
@@ -153,5 +150,28 @@ func TestNotReadyWithoutWritableDirectories(t *testing.T) {
 	nodetest.OK(t, err)
 	if err := bad.serve(t.Context(), sock, func(string) {}); err == nil || !strings.Contains(err.Error(), "metrics") {
 		t.Errorf("err = %v", err)
+	}
+}
+
+// A daemon that does not become ready says why, once, in its log and to the service
+// manager, and becomes ready when the reason is gone.
+func TestDaemonThatIsNotReadySaysWhyOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "")
+	nodetest.OK(t, os.WriteFile(w.dir+"/state", nil, 0o600))
+	w.begin(t)
+	why := <-w.reasons
+	if !strings.Contains(why, "not ready") || !strings.Contains(why, w.dir+"/state") {
+		t.Errorf("the service manager is told %q", why)
+	}
+	nodetest.OK(t, os.Remove(w.dir+"/state"))
+	if got := <-w.states; got != "READY=1" {
+		t.Errorf("told %q", got)
+	}
+	if why := <-w.reasons; why != "ready" {
+		t.Errorf("told %q", why)
+	}
+	if n := strings.Count(w.logged.String(), `"msg":"not ready"`); n != 1 {
+		t.Errorf("logged %d times:\n%s", n, w.logged)
 	}
 }

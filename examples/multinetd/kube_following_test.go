@@ -3,8 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -12,7 +10,9 @@ import (
 	"github.com/metacni/metacni/internal/nodetest"
 
 	"github.com/containernetworking/cni/pkg/skel"
-	"k8s.io/client-go/rest"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/metacni/metacni/delegate/kube/kubetest"
 	"github.com/metacni/metacni/delegate/lifecycle"
@@ -48,18 +48,10 @@ func (tn *town) edit(t testing.TB, name, selection string) {
 	t.Helper()
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{nad.NetworksAnnotation: selection}}})
 	nodetest.OK(t, err)
-	client, err := rest.HTTPClientFor(tn.api.Config())
+	client, err := kubernetes.NewForConfig(tn.api.Config())
 	nodetest.OK(t, err)
-	defer client.CloseIdleConnections()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPatch, tn.api.URL+"/api/v1/namespaces/ns/pods/"+name, strings.NewReader(string(patch)))
+	_, err = client.CoreV1().Pods("ns").Patch(t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{})
 	nodetest.OK(t, err)
-	r.Header.Set("Content-Type", "application/merge-patch+json")
-	a, err := client.Do(r)
-	nodetest.OK(t, err)
-	defer a.Body.Close()
-	if text, err := io.ReadAll(a.Body); a.StatusCode != http.StatusOK || err != nil {
-		t.Fatalf("%s: %s, %v", a.Status, text, err)
-	}
 }
 
 // add has a pod that selects networks attached.

@@ -22,7 +22,6 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/internal/programtest"
 	"github.com/metacni/metacni/scratch"
-	"github.com/metacni/metacni/status"
 )
 
 func TestMain(m *testing.M) {
@@ -111,9 +110,7 @@ func TestTerminatedDaemonUndoesWhatDoesNotEnd(t *testing.T) {
 			s := startService(t, `,"drainTimeout":"1ms"`)
 			added := s.adding(t)
 			nodetest.OK(t, s.cmd.Process.Signal(sig))
-			if err := <-added; status.Code(err) != 11 {
-				t.Errorf("ADD: code %d: %v", status.Code(err), err)
-			}
+			nodetest.Code(t, <-added, 11)
 			s.logged(t, "msg=ended")
 			if err := s.cmd.Wait(); err != nil {
 				t.Errorf("the daemon ended with %v", err)
@@ -152,9 +149,7 @@ func TestSecondSignalEndsTheDaemonAtOnce(t *testing.T) {
 	if err := s.cmd.Wait(); s.cmd.ProcessState.ExitCode() != 1 {
 		t.Errorf("the daemon ended with %v", err)
 	}
-	if err := <-added; status.Code(err) != 11 {
-		t.Errorf("ADD: code %d: %v", status.Code(err), err)
-	}
+	nodetest.Code(t, <-added, 11)
 	if _, err := os.Stat(filepath.Join(s.State, "c1@multi@eth0.json")); err != nil {
 		t.Errorf("there is no record of it: %v", err)
 	}
@@ -180,9 +175,7 @@ func TestIgnoresNoSignal(t *testing.T) {
 		t.Errorf("the daemon ignores %s, and its parent %s", got, want)
 	}
 	nodetest.OK(t, s.cmd.Process.Signal(syscall.SIGTERM))
-	if err := s.cmd.Wait(); err != nil {
-		t.Error(err)
-	}
+	nodetest.Code(t, s.cmd.Wait(), 0)
 }
 
 // The daemon goes on when nobody reads its log any longer.
@@ -207,9 +200,7 @@ func TestProcessEndsWhenReadinessIsLost(t *testing.T) {
 	s := startService(t, fmt.Sprintf(`,"drainTimeout":"1ms","multusConfigFile":"auto","cniConfigDir":%q,"readinessindicatorfile":%q`, dir, dir+"/ready"))
 	added := s.adding(t)
 	nodetest.OK(t, os.Remove(filepath.Join(dir, "ready")))
-	if err := <-added; status.Code(err) != 11 {
-		t.Errorf("ADD: code %d: %v", status.Code(err), err)
-	}
+	nodetest.Code(t, <-added, 11)
 	s.logged(t, "the readiness file was removed")
 	s.logged(t, "msg=ended")
 	if err := s.cmd.Wait(); s.cmd.ProcessState.ExitCode() != 1 {

@@ -168,16 +168,12 @@ func TestReadyDaemonHasPublishedItsNetwork(t *testing.T) {
 	t.Parallel()
 	w := publishes(t).start(t)
 	request := w.request(t)
-	if err := w.client.Execute(t.Context(), "ADD", w.args(request)); err != nil {
-		t.Error(err)
-	}
+	nodetest.Code(t, w.client.Execute(t.Context(), "ADD", w.args(request)), 0)
 	w.wantTrace(t, "ADD bridge eth0")
 	if _, err := os.Stat(filepath.Join(w.conf.stateDir, "c1@multinet@eth0.json")); err != nil {
 		t.Errorf("not recorded under the network's name: %v", err)
 	}
-	if err := w.client.Execute(t.Context(), "DEL", w.args(request)); err != nil {
-		t.Error(err)
-	}
+	nodetest.Code(t, w.client.Execute(t.Context(), "DEL", w.args(request)), 0)
 	if code, body := w.get(t, wire.PathReady); code != http.StatusOK {
 		t.Errorf("/readyz: %d %s", code, body)
 	}
@@ -185,9 +181,7 @@ func TestReadyDaemonHasPublishedItsNetwork(t *testing.T) {
 	if got := series(t, text); got["multinetd_network_published"] != 1 || got["multinetd_network_writes_total"] != 1 || got["multinetd_network_restores_total"] != 0 {
 		t.Errorf("metrics:\n%s", text)
 	}
-	if err := w.stop(); err != nil {
-		t.Error(err)
-	}
+	nodetest.Code(t, w.stop(), 0)
 	if w.request(t) != request {
 		t.Error("changed at the end")
 	}

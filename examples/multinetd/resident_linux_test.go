@@ -19,7 +19,6 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 
 	"github.com/metacni/metacni/examples/internal/programtest"
-	"github.com/metacni/metacni/status"
 )
 
 // built returns the path of examples/resident, which it builds.
@@ -53,9 +52,7 @@ func register(t *testing.T, program, socket string) (stop func()) {
 	cmd.Env, cmd.Stderr = []string{}, &stderr
 	nodetest.OK(t, cmd.Start())
 	stop = sync.OnceFunc(func() {
-		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Error(err)
-		}
+		nodetest.Code(t, cmd.Process.Signal(syscall.SIGTERM), 0)
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("%v: %s", err, &stderr)
 		}
@@ -101,17 +98,11 @@ func TestResidentProcessServesBothDaemons(t *testing.T) {
 			}
 			s.networks(steady)
 			nodetest.OK(t, s.client.Execute(t.Context(), "ADD", s.args))
-			if err := s.client.Execute(t.Context(), "CHECK", s.args); err != nil {
-				t.Error(err)
-			}
+			nodetest.Code(t, s.client.Execute(t.Context(), "CHECK", s.args), 0)
 			s.end(t)
 			s.run(t, "state=ready")
-			if err := s.client.Execute(t.Context(), "CHECK", s.args); err != nil {
-				t.Error(err)
-			}
-			if err := s.client.Execute(t.Context(), "DEL", s.args); err != nil {
-				t.Error(err)
-			}
+			nodetest.Code(t, s.client.Execute(t.Context(), "CHECK", s.args), 0)
+			nodetest.Code(t, s.client.Execute(t.Context(), "DEL", s.args), 0)
 			if got := s.Log(); !slices.Equal(got, []string{"ADD eth0", "CHECK eth0", "CHECK eth0", "DEL eth0"}) {
 				t.Errorf("calls %q", got)
 			}
@@ -150,16 +141,12 @@ func TestKilledDaemonRunsNoExecutableInPlaceOfAResident(t *testing.T) {
 	s.run(t)
 	third := other
 	third.ContainerID = "c3"
-	if err := s.client.Execute(t.Context(), "ADD", &third); status.Code(err) != 11 {
-		t.Errorf("ADD: code %d: %v", status.Code(err), err)
-	}
+	nodetest.Code(t, s.client.Execute(t.Context(), "ADD", &third), 11)
 	deleted := make(chan error, 1)
 	go func() { deleted <- s.client.Execute(t.Context(), "DEL", s.args) }()
 	stop = register(t, program, socket)
 	s.logged(t, "state=ready")
-	if err := <-deleted; err != nil {
-		t.Error(err)
-	}
+	nodetest.Code(t, <-deleted, 0)
 	if text, err := os.ReadFile(ran); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the executable has run: %s, %v", text, err)
 	}
@@ -168,9 +155,7 @@ func TestKilledDaemonRunsNoExecutableInPlaceOfAResident(t *testing.T) {
 	stop()
 	s.logged(t, "state=gone")
 	nodetest.OK(t, os.Remove(filepath.Join(s.State+".relay", "resident")))
-	if err := s.client.Execute(t.Context(), "DEL", &other); err != nil {
-		t.Error(err)
-	}
+	nodetest.Code(t, s.client.Execute(t.Context(), "DEL", &other), 0)
 	if text, err := os.ReadFile(ran); string(text) != "DEL\n" {
 		t.Errorf("the executable has run: %s, %v", text, err)
 	}

@@ -20,7 +20,6 @@ import (
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/delegate/resident"
 	"github.com/metacni/metacni/netconf"
-	"github.com/metacni/metacni/status"
 )
 
 // withResidents are the keys of a world with resident plugins; static is one.
@@ -71,9 +70,7 @@ func (r *served) run(t *testing.T, socket string) (stop func()) {
 	go func() { ended <- r.Run(ctx, socket) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		nodetest.Code(t, <-ended, 0)
 	})
 	t.Cleanup(stop)
 	return stop
@@ -92,12 +89,10 @@ func (r *served) clean(t *testing.T) {
 func TestReservedTypeIsServedByItsResidentOnly(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withResidents).start(t)
-	if err := w.run(t, "ADD", two); status.Code(err) != 11 || !strings.Contains(err.Error(), "not connected") {
-		t.Errorf("ADD before it has come: code %d: %v", status.Code(err), err)
-	}
-	if err := w.run(t, "STATUS", two); status.Code(err) != 50 {
-		t.Errorf("STATUS before it has come: code %d: %v", status.Code(err), err)
-	}
+	err := w.run(t, "ADD", two)
+	nodetest.Code(t, err, 11)
+	nodetest.Says(t, err, "not connected")
+	nodetest.Code(t, w.run(t, "STATUS", two), 50)
 	w.wantTrace(t, "ADD bridge eth0", "DEL bridge eth0", "STATUS bridge")
 	w.clean(t)
 
@@ -116,9 +111,7 @@ func TestReservedTypeIsServedByItsResidentOnly(t *testing.T) {
 		t.Errorf("attaching: %v", err)
 	}
 	attach.ContainerID = "c2"
-	if err := r.Request(t.Context(), attach); status.Code(err) != 7 {
-		t.Errorf("attaching to an unknown container: %v", err)
-	}
+	nodetest.Code(t, r.Request(t.Context(), attach), 7)
 	if code, body := w.get(t, "/delegate?container=c1"); code != 200 || !strings.Contains(body, `"net2"`) {
 		t.Errorf("attachments: %d %s", code, body)
 	}

@@ -118,9 +118,7 @@ func (w *world) begin(t testing.TB) {
 	}()
 	w.stop = sync.OnceValue(func() error { cancel(); return <-ended })
 	t.Cleanup(func() {
-		if err := w.stop(); err != nil {
-			t.Error(err)
-		}
+		nodetest.Code(t, w.stop(), 0)
 	})
 }
 
