@@ -61,7 +61,6 @@ var rules = map[string][]string{
 
 	"delegate/kube":                               {"netconf", "netconf/nad", "status", "internal/bounds", "internal/durable"},
 	"delegate/kube/kubetest":                      nil,
-	"delegate/kube/kubetest/contract":             nil,
 	"delegate/kube/podresources":                  {"delegate/device", "netconf/nad", "internal/bounds"},
 	"delegate/kube/podresources/podresourcestest": nil,
 	"delegate/kube/webhook":                       {"netconf", "netconf/nad", "internal/bounds"},

@@ -68,20 +68,24 @@ func (r resource) updatable(status bool) bool {
 	return r.Resource == "resourceclaims" && status || r.Resource == "resourceslices" && !status
 }
 
+// patchable reports whether the server implements patches.
+func (r resource) patchable(status bool) bool {
+	switch r.Resource {
+	case "pods":
+		return true
+	case "nodes", "network-attachment-definitions":
+		return !status
+	}
+	return false
+}
+
 // clusterScoped reports whether the objects have no namespace.
 func (r resource) clusterScoped() bool {
 	return r.Resource == "nodes" || r.Resource == "resourceslices"
 }
 
-// keepClaim does what keep does, for claims.
-func keepClaim(o, old *resourcev1.ResourceClaim, status bool) field.ErrorList {
-	if !status {
-		o.Status = *old.Status.DeepCopy()
-		if !equality.Semantic.DeepEqual(o.Spec, old.Spec) {
-			return field.ErrorList{field.Invalid(field.NewPath("spec"), nil, "field is immutable")}
-		}
-		return nil
-	}
+// keepClaim does what keep does, for the status of claims.
+func keepClaim(o, old *resourcev1.ResourceClaim) field.ErrorList {
 	o.Spec = *old.Spec.DeepCopy()
 	path := field.NewPath("status")
 	var errs field.ErrorList

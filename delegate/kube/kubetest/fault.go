@@ -8,7 +8,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // A Fault describes requests and how they fail. Several ways can be combined: Delay and
@@ -95,22 +94,18 @@ func (s *Server) Break(f Fault) (heal func()) {
 	})
 }
 
-// CutWatches breaks off the open watches of the resource, of every resource if it is
-// empty, and returns their number.
-func (s *Server) CutWatches(resource string) int {
+// CutWatches breaks off the open watches of the resource, of every resource if it is empty.
+func (s *Server) CutWatches(resource string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := 0
 	s.watches = slices.DeleteFunc(s.watches, func(w *watcher) bool {
 		if !(Fault{Resource: resource}).matches(w.request) {
 			return false
 		}
-		n++
 		close(w.cut)
 		return true
 	})
 	s.change()
-	return n
 }
 
 // Watches returns the number of open watches of the resource, of every resource if it is
@@ -125,15 +120,6 @@ func (s *Server) Watches(resource string) int {
 		}
 	}
 	return n
-}
-
-// Bookmark sends a bookmark to each watch with allowWatchBookmarks. Otherwise the server
-// sends bookmarks only after initial events and at the end of timeoutSeconds.
-func (s *Server) Bookmark() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.history = append(s.history, change{version: s.version})
-	s.change()
 }
 
 // Compact makes all resource versions that clients know too old to start a watch: they
@@ -169,9 +155,6 @@ func (h handler) fails(w http.ResponseWriter, q *http.Request, r Request) bool {
 		case f.Status != 0:
 			err := apierrors.NewGenericServerResponse(f.Status, r.Verb, h.group(r), r.Name, "a fault of the test",
 				int(f.RetryAfter/time.Second), true)
-			if f.Status == http.StatusGone {
-				err.ErrStatus.Reason = metav1.StatusReasonExpired
-			}
 			if f.RetryAfter > 0 {
 				w.Header().Set("Retry-After", strconv.Itoa(int(f.RetryAfter/time.Second)))
 			}

@@ -11,13 +11,11 @@
 //
 // The server implements these parts of the Kubernetes API:
 //
-//   - get, list, watch, create, patch (merge, strategic and JSON) and delete of pods,
-//     events, claims, slices and definitions, and the same except create of nodes; in JSON,
-//     and all but definitions also in protobuf; single objects also as their
-//     PartialObjectMetadata
-//   - get and patch of pods/status and resourceclaims/status, and update of
-//     resourceclaims/status and resourceslices
-//   - field selectors and label selectors
+//   - get, list, watch, create and delete of pods, events, claims, slices and definitions, and
+//     get, list and watch of nodes; in JSON, and all but definitions also in protobuf
+//   - merge and JSON patches of pods, pods/status, nodes and definitions, also answered with the
+//     PartialObjectMetadata, and updates of resourceclaims/status and resourceslices
+//   - selectors of labels, and of the fields name, namespace, node and driver
 //   - watches with sendInitialEvents, bookmarks, timeoutSeconds, and 410 for a
 //     resource version that is too old
 //   - 409 for an outdated resourceVersion in a patch, 422 for another UID, for
@@ -25,12 +23,11 @@
 //     claim and for the status of a device that is not in it, 404, 409 for a name that
 //     exists
 //
-// Package contract lists requests and their answers, which are the same from
-// kube-apiserver 1.36.
+// The tests hold its answers to those of kube-apiserver 1.36.
 //
 // The server has no discovery, no authorization, no admission and no defaults, and no
-// authentication but [Server.SetToken]. Lists ignore limit. Other updates (PUT) are answered
-// 405, server-side apply 415, other resources 404.
+// authentication but [Server.SetToken]. Lists ignore limit. Other patches are answered 415,
+// other verbs 405, other resources 404.
 package kubetest
 
 import (

@@ -2,34 +2,25 @@ package kubetest_test
 
 import (
 	"context"
-	"errors"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-	typedeventsv1 "k8s.io/client-go/kubernetes/typed/events/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/metacni/metacni/delegate/kube/kubetest"
 )
-
-func newServer(t *testing.T) *kubetest.Server {
-	t.Helper()
-	s := kubetest.NewServer()
-	t.Cleanup(s.Close)
-	return s
-}
 
 func pod(name, node string) *corev1.Pod {
 	return &corev1.Pod{
@@ -133,7 +124,6 @@ func TestAnInformerSurvives(t *testing.T) {
 	}{
 		"watches cut":         {before: func(s *kubetest.Server) { s.CutWatches("pods") }},
 		"a history forgotten": {before: func(s *kubetest.Server) { s.Compact(); s.CutWatches("pods") }},
-		"a bookmark":          {before: (*kubetest.Server).Bookmark},
 		"a restart":           {before: (*kubetest.Server).Stop, after: (*kubetest.Server).Start},
 		"refused initial events": {before: func(s *kubetest.Server) {
 			s.Break(kubetest.Fault{NoSendInitialEvents: true})
@@ -151,9 +141,6 @@ func TestAnInformerSurvives(t *testing.T) {
 			set(s, "1")
 			i := informer(t, client(t, s, true))
 			annotation(t, s, i, "1")
-			if err := s.Wait(t.Context(), func() bool { return s.Watches("pods") == 1 }); err != nil {
-				t.Fatal(err)
-			}
 			c.before(s)
 			set(s, "2")
 			if c.after != nil {
@@ -178,14 +165,11 @@ func open(t *testing.T, s *kubetest.Server, version string) watch.Interface {
 	return w
 }
 
-func TestWaitEndsWithItsContext(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithCancelCause(t.Context())
-	cause := errors.New("cause")
-	cancel(cause)
-	if err := newServer(t).Wait(ctx, func() bool { return false }); !errors.Is(err, cause) {
-		t.Error(err)
-	}
+func newServer(t *testing.T) *kubetest.Server {
+	t.Helper()
+	s := kubetest.NewServer()
+	t.Cleanup(s.Close)
+	return s
 }
 
 const right = `{"metadata":{"annotations":{"a":"b"}}}`
@@ -258,46 +242,160 @@ func TestAPodWithAnotherUIDReplacesTheOldOne(t *testing.T) {
 	}
 }
 
-func TestEventsAreKeptInTheirOrder(t *testing.T) {
+func TestAWatchThatWasSilentSendsWhatItHasMissed(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	c := typedeventsv1.NewForConfigOrDie(s.Config())
-	for _, name := range []string{"b", "a"} {
-		e := &eventsv1.Event{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns"}, EventTime: metav1.NowMicro(), Type: "Normal", Reason: "R",
-			Action: "A", ReportingController: "c.example", ReportingInstance: "i", Regarding: corev1.ObjectReference{Namespace: "ns", Name: "p"},
-		}
-		if _, err := c.Events("ns").Create(t.Context(), e, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+	heal := s.Break(kubetest.Fault{Silent: true, Resource: "pods"})
+	w := open(t, s, s.SetPod(pod("first", "n1")).ResourceVersion)
+	p := s.SetPod(pod("p", "n1"))
+	select {
+	case e := <-w.ResultChan():
+		t.Errorf("%v from a silent watch", e)
+	default:
 	}
-	if _, err := c.Events("ns").Patch(t.Context(), "b", types.StrategicMergePatchType, []byte(`{"series":{"count":2,"lastObservedTime":"2026-01-01T00:00:00.000000Z"}}`), metav1.PatchOptions{}); err != nil {
-		t.Error(err)
-	}
-	got := s.Events()
-	if len(got) != 2 || got[0].Name != "b" || got[1].Name != "a" || got[0].Series == nil || got[0].Series.Count != 2 {
-		t.Errorf("%+v", got)
+	heal()
+	e := <-w.ResultChan()
+	if got, ok := e.Object.(*corev1.Pod); e.Type != watch.Added || !ok || got.ResourceVersion != p.ResourceVersion {
+		t.Error(e)
 	}
 }
 
-func TestDefinitions(t *testing.T) {
+func TestCloseEndsWhatTheServerHolds(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]kubetest.Fault{
+		"requests":      {BlackHole: true, Verb: "get"},
+		"late requests": {Delay: time.Hour},
+		"watches":       {},
+		"connections":   {BlackHole: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newServer(t)
+			s.SetPod(pod("p", "n1"))
+			w := open(t, s, "")
+			s.Break(fault)
+			c, ended := client(t, s, true), make(chan error, 1)
+			go func() {
+				get := c.RESTClient().Get().Namespace("ns").Resource("pods").Name("p").MaxRetries(0)
+				ended <- get.Do(t.Context()).Error()
+			}()
+			if name != "connections" {
+				if err := s.Wait(t.Context(), func() bool { return s.Count("get", "pods") == 1 }); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s.Close()
+			if err := <-ended; err == nil && name != "watches" {
+				t.Error("no error")
+			}
+			for range w.ResultChan() { // until it ends
+			}
+		})
+	}
+}
+
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	short := func(t *testing.T) context.Context {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		t.Cleanup(cancel)
+		return ctx
+	}
+	for name, c := range map[string]struct {
+		fault kubetest.Fault
+		short bool
+		is    func(error) bool
+	}{
+		"401":                        {fault: kubetest.Fault{Status: http.StatusUnauthorized}, is: apierrors.IsUnauthorized},
+		"403":                        {fault: kubetest.Fault{Status: http.StatusForbidden}, is: apierrors.IsForbidden},
+		"429":                        {fault: kubetest.Fault{Status: http.StatusTooManyRequests, RetryAfter: time.Hour}, short: true},
+		"429 without a time":         {fault: kubetest.Fault{Status: http.StatusTooManyRequests}, is: apierrors.IsTooManyRequests},
+		"500":                        {fault: kubetest.Fault{Status: http.StatusInternalServerError}, is: apierrors.IsInternalError},
+		"rubbish":                    {fault: kubetest.Fault{Body: "<html>"}},
+		"a connection cut":           {fault: kubetest.Fault{Cut: true}},
+		"a delay":                    {fault: kubetest.Fault{Delay: time.Hour}, short: true},
+		"a black hole":               {fault: kubetest.Fault{BlackHole: true}, short: true},
+		"a black hole for one thing": {fault: kubetest.Fault{BlackHole: true, Verb: "get", Resource: "pods"}, short: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newServer(t)
+			s.SetPod(pod("p", "n1"))
+			client := client(t, s, true)
+			heal := s.Break(c.fault)
+			ctx := t.Context()
+			if c.short {
+				ctx = short(t)
+			}
+			if _, err := client.Pods("ns").Get(ctx, "p", metav1.GetOptions{}); err == nil || c.is != nil && !c.is(err) {
+				t.Errorf("error %v", err)
+			}
+			heal()
+			heal()
+			if _, err := client.Pods("ns").Get(t.Context(), "p", metav1.GetOptions{}); err != nil {
+				t.Errorf("healed: %v", err)
+			}
+		})
+	}
+}
+
+func TestAHealedFaultServesTheRequestsThatItHolds(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]kubetest.Fault{
+		"black hole": {BlackHole: true, Resource: "pods"},
+		"late error": {Delay: time.Hour, Status: 500},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newServer(t)
+			s.SetPod(pod("p", "n1"))
+			heal := s.Break(fault)
+			c, ended := client(t, s, true), make(chan error, 1)
+			go func() {
+				_, err := c.Pods("ns").Get(t.Context(), "p", metav1.GetOptions{})
+				ended <- err
+			}()
+			if err := s.Wait(t.Context(), func() bool { return s.Count("get", "pods") == 1 }); err != nil {
+				t.Fatal(err)
+			}
+			heal()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestAFaultConcernsItsRequestsAlone(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	d := s.SetDefinition(kubetest.Definition{Namespace: "ns", Name: "net", Config: `{"a":1}`, Annotations: map[string]string{"k": "v"}})
-	s.SetDefinition(kubetest.Definition{Namespace: "ns", Name: "file"})
-	get := func(path string) (string, error) {
-		data, err := client(t, s, true).RESTClient().Get().AbsPath("/apis/k8s.cni.cncf.io/v1/" + path).DoRaw(t.Context())
-		return string(data), err
+	s.SetPod(pod("p", "n1"))
+	c := client(t, s, false)
+	s.Break(kubetest.Fault{Status: 403, Times: 1})
+	s.Break(kubetest.Fault{Status: 500, Times: 1})
+	s.Break(kubetest.Fault{Verb: "list", Status: 500})
+	s.Break(kubetest.Fault{Resource: "events", Status: 500})
+	for i, is := range []func(error) bool{apierrors.IsForbidden, apierrors.IsInternalError, func(err error) bool { return err == nil }} {
+		if _, err := c.Pods("ns").Get(t.Context(), "p", metav1.GetOptions{}); !is(err) {
+			t.Errorf("request %d: %v", i, err)
+		}
 	}
-	if got, err := get("namespaces/ns/network-attachment-definitions/net"); err != nil || !strings.Contains(got, `"spec":{"config":"{\"a\":1}"}`) ||
-		!strings.Contains(got, d.UID) || !strings.Contains(got, `"resourceVersion":"`+d.Version+`"`) {
-		t.Error(got, err)
+}
+
+func TestAStoppedServerRefusesConnectionsAndKeepsItsObjects(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	s.SetPod(pod("p", "n1"))
+	c, url := client(t, s, false), s.URL
+	s.Stop()
+	s.Stop()
+	if _, err := c.Pods("ns").Get(t.Context(), "p", metav1.GetOptions{}); err == nil || !strings.Contains(err.Error(), "refused") {
+		t.Error(err)
 	}
-	if got, err := get("network-attachment-definitions"); err != nil || strings.Count(got, `"spec"`) != 1 || strings.Count(got, `"uid"`) != 2 {
-		t.Error(got, err)
-	}
-	s.DeleteDefinition("ns", "net")
-	if got, err := get("namespaces/ns/network-attachment-definitions/net"); !apierrors.IsNotFound(err) {
-		t.Error(got, err)
+	s.Start()
+	s.Start()
+	if _, err := c.Pods("ns").Get(t.Context(), "p", metav1.GetOptions{}); err != nil || s.URL != url {
+		t.Error(err, s.URL, url)
 	}
 }

@@ -3,19 +3,16 @@ package kubetest
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -33,9 +30,6 @@ func update(o, old object, contentType string, body []byte, res resource, status
 	if err := decode(o, contentType, body, res); err != nil {
 		return false, err
 	}
-	if o.GetName() != old.GetName() || o.GetNamespace() != old.GetNamespace() {
-		return false, apierrors.NewBadRequest("the name or the namespace of the object does not match that of the URL")
-	}
 	return admit(o, old, res, status)
 }
 
@@ -51,9 +45,7 @@ func admit(o, old object, res resource, status bool) (bool, error) {
 	if o.GetUID() == "" {
 		o.SetUID(old.GetUID())
 	}
-	if t := o.GetCreationTimestamp(); t.IsZero() {
-		o.SetCreationTimestamp(old.GetCreationTimestamp())
-	}
+	o.SetCreationTimestamp(old.GetCreationTimestamp())
 	o.SetDeletionTimestamp(old.GetDeletionTimestamp())
 	errs := apivalidation.ValidateObjectMetaAccessorUpdate(o, old, field.NewPath("metadata"))
 	errs = append(errs, keep(o, old, status)...)
@@ -63,8 +55,7 @@ func admit(o, old object, res resource, status bool) (bool, error) {
 	return !equality.Semantic.DeepEqual(o, old), nil
 }
 
-// apply sets o to what the patch makes of old, without any check of its metadata but the
-// name.
+// apply sets o to what the patch makes of old, without any check of its metadata.
 func apply(o, old object, kind types.PatchType, data []byte, res resource) error {
 	text, err := json.Marshal(old)
 	if err != nil {
@@ -73,8 +64,6 @@ func apply(o, old object, kind types.PatchType, data []byte, res resource) error
 	switch {
 	case kind == types.MergePatchType:
 		text, err = mergePatch(text, data)
-	case kind == types.StrategicMergePatchType && res.typed():
-		text, err = strategicpatch.StrategicMergePatch(text, data, res.make())
 	case kind == types.JSONPatchType:
 		var p jsonpatch.Patch
 		if p, err = jsonpatch.DecodePatch(data); err != nil {
@@ -90,14 +79,8 @@ func apply(o, old object, kind types.PatchType, data []byte, res resource) error
 		return apierrors.NewBadRequest(err.Error())
 	}
 	err = json.Unmarshal(text, o)
-	if is := o.GetObjectKind().GroupVersionKind(); err == nil && is != res.gvk() {
-		err = fmt.Errorf("the object is a %v", is)
-	}
 	if err != nil {
 		return apierrors.NewInvalid(schema.GroupKind{}, "", field.ErrorList{field.Invalid(field.NewPath("patch"), string(text), err.Error())})
-	}
-	if o.GetName() != old.GetName() || o.GetNamespace() != old.GetNamespace() {
-		return apierrors.NewBadRequest("the name or the namespace of the object does not match that of the URL")
 	}
 	return nil
 }
@@ -122,10 +105,7 @@ func keep(o, old object, status bool) field.ErrorList {
 		o.Status = *old.Status.DeepCopy()
 	case *resourcev1.ResourceClaim:
 		old, _ := old.(*resourcev1.ResourceClaim)
-		return keepClaim(o, old, status)
-	case *eventsv1.Event:
-		old, _ := old.(*eventsv1.Event)
-		return eventChangeErrors(o, old)
+		return keepClaim(o, old)
 	}
 	return nil
 }

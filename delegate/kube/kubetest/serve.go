@@ -124,10 +124,6 @@ func verb(q *http.Request, name string) string {
 		return "create"
 	case http.MethodPut:
 		return "update"
-	case http.MethodDelete:
-		if name == "" {
-			return "deletecollection"
-		}
 	}
 	return strings.ToLower(q.Method)
 }
@@ -153,7 +149,7 @@ func (h handler) answer(q *http.Request, r Request, res resource) (runtime.Objec
 	case r.Verb == "create" && r.Name == "" && (r.Namespace == "") == res.clusterScoped() && res.Resource != "nodes":
 		return h.create(q, r, res)
 	case r.Verb == "update" && res.updatable(status):
-	case r.Verb != "get" && r.Verb != "patch" && (r.Verb != "delete" || status):
+	case r.Verb == "patch" && !res.patchable(status), r.Verb != "get" && r.Verb != "patch" && (r.Verb != "delete" || status):
 		return nil, apierrors.NewMethodNotSupported(res.GroupResource(), r.Verb)
 	}
 	h.s.mu.Lock()
@@ -197,12 +193,8 @@ func (h handler) list(q *http.Request, r Request, res resource) (runtime.Object,
 	}
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
-	version, err := h.s.check(opts.ResourceVersion)
-	switch {
-	case err != nil:
+	if _, err := h.s.check(opts.ResourceVersion); err != nil {
 		return nil, err
-	case opts.ResourceVersionMatch == metav1.ResourceVersionMatchExact && version != h.s.version:
-		return nil, expired(version, h.s.version)
 	}
 	list, err := newList(res)
 	if err != nil {
@@ -243,12 +235,7 @@ func (h handler) create(q *http.Request, r Request, res resource) (runtime.Objec
 	if o.GetName() == "" && o.GetGenerateName() != "" {
 		o.SetName(o.GetGenerateName() + rand.String(5))
 	}
-	if o.GetNamespace() == "" {
-		o.SetNamespace(r.Namespace)
-	}
-	if o.GetNamespace() != r.Namespace {
-		return nil, apierrors.NewBadRequest("the namespace of the provided object does not match the namespace sent on the request")
-	}
+	o.SetNamespace(r.Namespace)
 	o.SetUID("")
 	o.SetCreationTimestamp(metav1.Time{})
 	errs := apivalidation.ValidateObjectMetaAccessor(o, !res.clusterScoped(), apivalidation.NameIsDNSSubdomain, field.NewPath("metadata"))
@@ -296,9 +283,6 @@ func accepted(q *http.Request, res resource) (info runtime.SerializerInfo, parti
 		}
 		if partial = params["as"] != ""; partial && (params["as"] != "PartialObjectMetadata" || params["g"] != metav1.GroupName || params["v"] != "v1") {
 			continue // a table, for example
-		}
-		if t == "*/*" || t == "application/*" {
-			t = runtime.ContentTypeJSON
 		}
 		info, ok := runtime.SerializerInfoForMediaType(all, t)
 		if ok && info.StreamSerializer != nil && (info.MediaType == runtime.ContentTypeJSON || res.typed() || partial) {

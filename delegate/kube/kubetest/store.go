@@ -75,20 +75,6 @@ func (r resource) fields(o object) fields.Set {
 			p = new(corev1.Pod)
 		}
 		set["spec.nodeName"] = p.Spec.NodeName
-		set["spec.restartPolicy"] = string(p.Spec.RestartPolicy)
-		set["spec.schedulerName"] = p.Spec.SchedulerName
-		set["spec.serviceAccountName"] = p.Spec.ServiceAccountName
-		set["spec.hostNetwork"] = strconv.FormatBool(p.Spec.HostNetwork)
-		set["status.phase"] = string(p.Status.Phase)
-		set["status.podIP"] = p.Status.PodIP
-		set["status.nominatedNodeName"] = p.Status.NominatedNodeName
-	case "nodes":
-		delete(set, "metadata.namespace")
-		n, ok := o.(*corev1.Node)
-		if !ok {
-			n = new(corev1.Node)
-		}
-		set["spec.unschedulable"] = strconv.FormatBool(n.Spec.Unschedulable)
 	case "resourceslices":
 		delete(set, "metadata.namespace")
 		l, ok := o.(*resourcev1.ResourceSlice)
@@ -101,14 +87,6 @@ func (r resource) fields(o object) fields.Set {
 		}
 		set[resourcev1.ResourceSliceSelectorNodeName] = *node
 		set[resourcev1.ResourceSliceSelectorDriver] = l.Spec.Driver
-	case "events":
-		e, ok := o.(*eventsv1.Event)
-		if !ok {
-			e = new(eventsv1.Event)
-		}
-		set["reason"] = e.Reason
-		set["type"] = e.Type
-		set["reportingController"] = e.ReportingController
 	}
 	return set
 }
@@ -123,7 +101,7 @@ type store struct {
 	forgotten int64    // older versions are too old for watches
 }
 
-// A change is an entry of the history. A bookmark has no resource.
+// A change is an entry of the history.
 type change struct {
 	version  int64
 	resource string
@@ -298,9 +276,6 @@ func (s *Server) SetResourceSlice(l *resourcev1.ResourceSlice) {
 	defer s.change()
 	s.put(resourceOf("resourceslices"), l.DeepCopy())
 }
-
-// DeleteResourceSlice deletes the ResourceSlice, if there is one.
-func (s *Server) DeleteResourceSlice(name string) { s.delete("resourceslices", "", name) }
 
 // A Definition is a NetworkAttachmentDefinition.
 type Definition struct {

@@ -228,10 +228,7 @@ func (h handler) pending(w *watcher) (events []watch.Event, version int64, silen
 	}
 	for ; w.next < len(h.s.history); w.next++ {
 		c := h.s.history[w.next]
-		switch {
-		case c.resource == "" && w.bookmarks:
-			events = append(events, w.bookmark(c.version, nil))
-		case c.resource == w.resource.Resource:
+		if c.resource == w.resource.Resource {
 			if e, ok := c.event(w.match); ok {
 				events = append(events, e)
 			}
