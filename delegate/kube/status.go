@@ -126,14 +126,24 @@ type StatusWriter struct {
 	told     time.Time // when the last refusal was told
 }
 
+// A stage is how far the status of a pod is. Only write leaves due and unheard for sending, by
+// way of paced, and only attempt ends in idle.
+type stage int
+
+const (
+	idle    stage = iota // there is nothing to do
+	due                  // to be written, or to be tried again
+	paced                // the limiter has given it a time
+	sending              // a request is under way
+	unheard              // the last request was not answered: to be tried again when another one is
+)
+
 // A podStatus is what the writer knows of a pod.
 type podStatus struct {
+	stage     stage
+	since     time.Time    // when it was idle last
 	sandboxes []string     // that may have records
 	waiting   []chan error // to be told what becomes of the next attempt
-	since     time.Time    // when there was something to do; zero if there is not
-	paid      bool         // the limiter has been asked
-	sending   bool
-	unheard   bool // the last request was not answered
 
 	// What was written last.
 	text      string // "" if it is not what the API server has
@@ -263,7 +273,7 @@ func (w *StatusWriter) Stats() StatusStats {
 	defer w.mu.Unlock()
 	s := w.stats
 	for _, p := range w.pods {
-		if !p.since.IsZero() {
+		if p.stage != idle {
 			s.Pending++
 			s.Lag = max(s.Lag, time.Since(p.since))
 		}
@@ -297,11 +307,16 @@ func (w *StatusWriter) note(pod nad.Pod, waiting chan error) {
 	if !slices.Contains(p.sandboxes, pod.Container) {
 		p.sandboxes = append(p.sandboxes, pod.Container)
 	}
-	if p.since.IsZero() {
-		p.since = time.Now()
-	}
+	p.begin()
 	if waiting != nil {
 		p.waiting = append(p.waiting, waiting)
+	}
+}
+
+// begin notes that there is something to do.
+func (p *podStatus) begin() {
+	if p.stage == idle {
+		p.stage, p.since = due, time.Now()
 	}
 }
 
@@ -315,7 +330,7 @@ func (w *StatusWriter) leave(ctx context.Context, pod nad.Pod, waiting chan erro
 		return
 	}
 	p.waiting = slices.DeleteFunc(p.waiting, func(c chan error) bool { return c == waiting })
-	if err := context.Cause(ctx); p.sending && errors.Is(err, errSlow) {
+	if err := context.Cause(ctx); p.stage == sending && errors.Is(err, errSlow) {
 		w.setAway(ctx, true, err)
 	}
 }

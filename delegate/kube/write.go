@@ -75,11 +75,13 @@ func (w *StatusWriter) attempt(ctx context.Context, pod nad.Pod) {
 			}
 		}
 	}
-	if v.outcome == paced {
+	if v.outcome == early {
 		w.queue.AddAfter(pod, v.delay)
 		return
 	}
-	p.paid = false
+	if p.stage == paced {
+		p.stage = due
+	}
 	if v.outcome != failed || v.unheard && w.config.Policy != StatusRequire {
 		for _, c := range waiting {
 			c <- v.err
@@ -90,7 +92,7 @@ func (w *StatusWriter) attempt(ctx context.Context, pod nad.Pod) {
 		w.backoff.Forget(pod)
 		w.refused.Forget(pod)
 		if !more {
-			p.since = time.Time{}
+			p.stage = idle
 		}
 		if len(p.sandboxes) == 0 && len(p.waiting) == 0 {
 			delete(w.pods, pod)
@@ -152,14 +154,14 @@ func (w *StatusWriter) write(ctx context.Context, pod nad.Pod, p *podStatus, wan
 		w.mu.Unlock()
 		return v
 	}
-	if !p.paid {
-		p.paid = true
+	if p.stage != paced {
+		p.stage = paced
 		if delay := w.limiter.Reserve().Delay(); delay > 0 && len(p.waiting) == 0 {
 			w.mu.Unlock()
-			return verdict{outcome: paced, delay: delay}
+			return verdict{outcome: early, delay: delay}
 		}
 	}
-	p.sending = true
+	p.stage = sending
 	w.mu.Unlock()
 
 	began := time.Now()
@@ -167,7 +169,10 @@ func (w *StatusWriter) write(ctx context.Context, pod nad.Pod, p *podStatus, wan
 	v = judge(err, to.static)
 
 	w.mu.Lock()
-	p.sending, p.unheard = false, v.unheard
+	p.stage = due
+	if v.unheard {
+		p.stage = unheard
+	}
 	w.heard(ctx, began, v)
 	switch {
 	case v.outcome == settled:
@@ -293,7 +298,7 @@ func (w *StatusWriter) setAway(ctx context.Context, away bool, err error) {
 	case !away && w.away:
 		w.view.log.InfoContext(ctx, "Kubernetes API answers again")
 		for pod, p := range w.pods {
-			if p.unheard {
+			if p.stage == unheard {
 				w.queue.Add(pod) // however long its pause still is
 			}
 		}

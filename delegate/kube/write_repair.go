@@ -34,7 +34,7 @@ func (w *StatusWriter) repair(ctx context.Context) {
 // compare has the status of a pod written again if somebody else has changed it since the
 // writer wrote it. The caller holds w.mu.
 func (w *StatusWriter) compare(pod nad.Pod, p *podStatus) {
-	if p.sending || p.text == "" {
+	if p.stage == sending || p.text == "" {
 		return // there is nothing to compare with
 	}
 	object, seen := w.view.KnownPod(pod)
@@ -46,9 +46,7 @@ func (w *StatusWriter) compare(pod nad.Pod, p *podStatus) {
 	}
 	w.stats.Overwritten++
 	p.text = ""
-	if p.since.IsZero() {
-		p.since = time.Now()
-	}
+	p.begin()
 	w.queue.AddAfter(pod, time.Until(p.written.Add(repairInterval)))
 	if !p.contested {
 		p.contested = true
