@@ -11,8 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
@@ -28,16 +26,8 @@ import (
 	"github.com/metacni/metacni/scratch"
 )
 
-const (
-	// cniVersion is put into a network of a user that has no version.
-	cniVersion = "1.0.0"
-
-	// driverRetry is the time between two attempts to start the driver.
-	driverRetry = 5 * time.Second
-
-	// statusTimeout limits the STATUS of a network.
-	statusTimeout = 10 * time.Second
-)
+// cniVersion is put into a network of a user that has no version.
+const cniVersion = "1.0.0"
 
 var (
 	errHost       = errors.New("the pod is on the host's network, to which nothing is attached")
@@ -55,15 +45,15 @@ type claims struct {
 
 	view   *kube.View
 	config dra.Config
-	driver atomic.Pointer[dra.Driver] // nil until there is a kubelet
+	driver *dra.Driver
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 }
 
 // openClaims starts the DRA driver that conf configures, if any. It does not wait for the
-// API server, nor for a kubelet that has never run on the node: it looks for one every retry.
-// The caller closes what it returns.
-func openClaims(ctx context.Context, conf Config, life *lifecycle.Manager, retry time.Duration, log *slog.Logger) (_ *claims, err error) {
+// API server, nor for a kubelet that has never run on the node. The caller closes what it
+// returns.
+func openClaims(ctx context.Context, conf Config, life *lifecycle.Manager, log *slog.Logger) (_ *claims, err error) {
 	if conf.DRA.Driver == "" {
 		return nil, nil
 	}
@@ -95,6 +85,7 @@ func openClaims(ctx context.Context, conf Config, life *lifecycle.Manager, retry
 		Store:  dra.Store{Dir: filepath.Join(conf.StateDir, "claims")},
 		Policy: policy, Rules: c.rules, AllowedTypes: conf.DRA.AllowedTypes,
 		Attachments: c.attachments, Detach: c.detach,
+		Networks: conf.DRA.Networks, Network: c.offered, OfferInterval: conf.Sweep.Duration,
 		RegistryDir: filepath.Join(conf.KubeletDir, "plugins_registry"),
 		PluginDir:   filepath.Join(conf.KubeletDir, "plugins", conf.DRA.Driver),
 		Logger:      log,
@@ -102,42 +93,15 @@ func openClaims(ctx context.Context, conf Config, life *lifecycle.Manager, retry
 	if conf.DRA.Metadata {
 		c.config.CDIDir = cmp.Or(conf.DRA.CDIDir, kubeletplugin.DefaultCDIDir)
 	}
-	err = c.start(ctx)
-	if errors.Is(err, fs.ErrNotExist) {
-		log.WarnContext(ctx, "ResourceClaims are not served yet", slog.Any("err", err))
-		err = nil
-	}
-	if err != nil {
+	if c.driver, err = dra.Start(ctx, c.config); err != nil {
 		return nil, err
 	}
-	c.wg.Go(func() { c.serve(ctx, retry) })
+	if err := c.driver.Err(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	c.view.OnDefinition(c.driver.DefinitionChanged)
+	c.wg.Go(func() { c.driver.Offer(ctx) })
 	return c, nil
-}
-
-// start starts the driver.
-func (c *claims) start(ctx context.Context) error {
-	driver, err := dra.Start(ctx, c.config)
-	if err == nil {
-		c.driver.Store(driver)
-	}
-	return err
-}
-
-// serve starts the driver, unless that is done, and publishes networks until ctx ends.
-func (c *claims) serve(ctx context.Context, retry time.Duration) {
-	ticker := time.NewTicker(retry)
-	defer ticker.Stop()
-	for c.driver.Load() == nil {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		if err := c.start(ctx); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			c.log.ErrorContext(ctx, "ResourceClaims are not served", slog.Any("err", err))
-		}
-	}
-	c.publishOften(ctx)
 }
 
 // close ends the driver. Prepared claims stay, for the next one.
@@ -147,8 +111,8 @@ func (c *claims) close() {
 	}
 	c.cancel()
 	c.wg.Wait()
-	if driver := c.driver.Load(); driver != nil {
-		driver.Stop()
+	if c.driver != nil {
+		c.driver.Stop()
 	}
 	if c.view != nil {
 		c.view.Close()
@@ -217,11 +181,8 @@ func (c *claims) definition(d nad.Definition, err error) (netconf.Network, nad.D
 // told tells the driver that what a pod is attached to has changed, or that attaching or
 // detaching it has failed with err. The API server will know by the status of the claims.
 func (c *claims) told(podUID string, err error) {
-	if c == nil {
-		return
-	}
-	if driver := c.driver.Load(); driver != nil { // the next one begins with all claims
-		driver.Attached(podUID, err)
+	if c != nil {
+		c.driver.Attached(podUID, err)
 	}
 }
 
@@ -230,11 +191,7 @@ func (c *claims) describe(ctx context.Context, podUID string) {
 	if c == nil {
 		return
 	}
-	driver := c.driver.Load()
-	if driver == nil {
-		return
-	}
-	if err := driver.UpdateMetadata(ctx, podUID); err != nil {
+	if err := c.driver.UpdateMetadata(ctx, podUID); err != nil {
 		c.log.WarnContext(ctx, "containers do not see what their claims are attached to", slog.Any("err", err))
 	}
 }
@@ -284,59 +241,17 @@ func (c *claims) detach(ctx context.Context, claim dra.Ref) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// publishOften publishes the networks of the node until ctx ends.
-func (c *claims) publishOften(ctx context.Context) {
-	ticker := time.NewTicker(c.conf.Sweep.Duration)
-	defer ticker.Stop()
-	withdrawn := make(map[string]string) // why, by the name of the device
-	for {
-		c.publish(ctx, withdrawn)
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-	}
-}
-
-// publish publishes the networks whose plugins are ready. It changes nothing if it cannot know
-// a definition, because the API server is away.
-func (c *claims) publish(ctx context.Context, withdrawn map[string]string) {
-	var devices []dra.Device
-	for _, conf := range c.conf.DRA.Networks {
-		d := c.device(ctx, conf)
-		if errors.Is(d.Err, kube.ErrNotSynced) || ctx.Err() != nil {
-			return
-		}
-		if why := fmt.Sprint(d.Err); d.Err != nil && why != withdrawn[d.Name] {
-			withdrawn[d.Name] = why
-			c.log.WarnContext(ctx, "network withdrawn", slog.String("device", d.Name), slog.Any("err", d.Err))
-		} else if d.Err == nil {
-			delete(withdrawn, d.Name)
-		}
-		devices = append(devices, d)
-	}
-	if err := c.driver.Load().Publish(ctx, devices); err != nil {
-		c.log.ErrorContext(ctx, "networks not published", slog.Any("err", err))
-	}
-}
-
-// device returns a network as the scheduler knows it. It has an Err if pods cannot be
-// attached to it now.
-func (c *claims) device(ctx context.Context, conf dra.Offer) dra.Device {
-	var n netconf.Network
-	var err error
-	if ref, ok := conf.Definition(); ok {
+// offered is [dra.Config.Network].
+func (c *claims) offered(ctx context.Context, name string) (n netconf.Network, err error) {
+	if ref, notADefinition := nad.ParseRef(name, ""); notADefinition == nil {
 		n, _, err = c.definition(c.view.KnownDefinition(ctx, ref))
 	} else {
-		n, err = netconf.Load(os.DirFS(c.conf.ConfDir), conf.Network)
+		n, err = netconf.Load(os.DirFS(c.conf.ConfDir), name)
 	}
 	if err == nil {
-		ctx, cancel := context.WithTimeout(ctx, statusTimeout)
-		defer cancel()
 		err = c.life.Status(ctx, []netconf.Network{n})
 	}
-	return conf.As(n, err)
+	return n, err
 }
 
 // aboutClaims returns err with the claims among as that it is about: the one whose plugin has

@@ -256,7 +256,7 @@ func TestTheKubeletMayComeLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	x := plugins()
-	c.start(x, c.claims, func(p *Plugin) { p.longestWait = sweepOften })
+	c.start(x, c.claims)
 	c.mustRun(c.pod("c1", "uid-1", "blue"))
 	if err := os.Mkdir(registry, 0o700); err != nil {
 		t.Fatal(err)

@@ -8,7 +8,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,7 +53,7 @@ type Plugin struct {
 	dial  dialer        // nil means unix sockets
 	pause time.Duration // after a pod could not be detached, see [lifecycle.Sweeper]
 
-	longestWait time.Duration // before connecting, or starting the DRA driver, again; 0 means the constants
+	longestWait time.Duration // before connecting again; 0 means the constant
 
 	work    work
 	sweeper *lifecycle.Sweeper // the reconciler's
@@ -153,7 +152,7 @@ func (p *Plugin) hold(ctx context.Context, conf Config) error {
 		InterfaceNames: p.InterfaceNames,
 		Invoker:        &delegate.Invoker{Exec: p.Exec, Path: []string{conf.BinDir}, Env: p.Env, Logger: p.Logger, Observer: observe},
 	}
-	claims, err := openClaims(ctx, conf, life, cmp.Or(p.longestWait, driverRetry), p.log())
+	claims, err := openClaims(ctx, conf, life, p.log())
 	if err != nil {
 		return errors.Join(err, held.Unlock())
 	}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/api/metadata/v1alpha1"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
+	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
@@ -77,6 +78,19 @@ type Config struct {
 	// the same directory for this process too.
 	CDIDir string
 
+	// Locate, if not nil, changes the directories of c before each attempt to serve the
+	// kubelet: they may come later than the Driver. An error is that of the attempt.
+	Locate func(c *Config) error
+
+	// Networks are what the node offers to the scheduler, see [Driver.Offer]. Network returns
+	// the one with the name Offer.Network, which may be zero, and why pods cannot be attached
+	// to it now. [kube.ErrNotSynced] means that this is not known. Two goroutines may call it.
+	Networks []Offer
+	Network  func(ctx context.Context, name string) (netconf.Network, error)
+
+	// OfferInterval is the time between two looks at all Networks. 0 means 30 seconds.
+	OfferInterval time.Duration
+
 	// RollingUpdate is the UID of the pod of this process, and lets the driver of the next
 	// pod start before this one has stopped: each has sockets of its own, and calls of the
 	// kubelet come one at a time. The kubelet must be 1.33 or later. Empty means that there is
@@ -104,10 +118,15 @@ func (c Config) check() error {
 		return errors.New("the names of the driver and the node, and a directory for claims are needed")
 	case c.Client == nil, c.Attachments == nil, c.Detach == nil:
 		return errors.New("a client, Attachments and Detach are needed")
+	case c.Network == nil && len(c.Networks) > 0:
+		return errors.New("Network is needed")
 	case c.SweepInterval < 0:
 		return fmt.Errorf("a negative interval, %v", c.SweepInterval)
 	case c.RollingUpdate != "" && !isUID(c.RollingUpdate):
 		return fmt.Errorf("RollingUpdate: %q is not a UID", c.RollingUpdate)
+	}
+	if err := CheckOffers(c.Networks); err != nil {
+		return err
 	}
 	return CheckName(c.Name)
 }

@@ -31,6 +31,7 @@ type Driver struct {
 
 	serving sync.Mutex // held while service changes
 	service service
+	offers  *offers
 	broken  chan error // what the helper cannot mend, at most one
 
 	// requests is held for reading by requests of the kubelet. The helper does not wait for
@@ -39,18 +40,18 @@ type Driver struct {
 	stopped  bool
 }
 
-// Start starts a Driver, and registers it with the kubelet. It does not wait for the API
-// server. It fails for a Config that can never work, and if a socket cannot be made: a
-// RegistryDir that is missing may come with the kubelet. Once it has started it makes sockets
-// again that are lost. The Driver ends with ctx, or with [Driver.Stop].
+// Start starts a Driver, and registers it with the kubelet. It waits neither for the API server
+// nor for a kubelet: while a socket cannot be made [Driver.Err] says why, and the Driver goes on
+// trying, as it does for sockets that are lost later. It fails for a Config that can never work.
+// The Driver ends with ctx, or with [Driver.Stop].
 func Start(ctx context.Context, c Config) (*Driver, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(klog.NewContext(ctx, logr.FromSlogHandler(c.logger().Handler())))
 	d := &Driver{config: c, log: c.logger(), cancel: cancel, broken: make(chan error, 1)}
-	d.writer = newWriter(d)
-	context.AfterFunc(ctx, d.writer.queue.ShutDown) // also if the helper does not start
+	d.writer, d.offers = newWriter(d), newOffers(c)
+	context.AfterFunc(ctx, d.writer.queue.ShutDown)
 	crashed := time.Now()
 	if c.RollingUpdate != "" { // another driver may be writing
 		crashed = crashed.Add(-writeTime)
@@ -58,11 +59,11 @@ func Start(ctx context.Context, c Config) (*Driver, error) {
 	if err := c.Store.clean(crashed); err != nil {
 		d.log.WarnContext(ctx, "temporary files of prepared claims not removed", "error", err)
 	}
-	if err := d.serve(ctx); err != nil {
-		cancel()
-		return nil, fmt.Errorf("DRA driver %s: %w", c.Name, err)
+	if d.service.err = d.serve(ctx); d.service.err != nil {
+		d.log.WarnContext(ctx, "ResourceClaims are not served yet", "error", d.service.err)
 	}
-	d.wg.Go(func() { d.keepServing(ctx) })
+	failed := d.service.err
+	d.wg.Go(func() { d.keepServing(ctx, failed) })
 	d.wg.Go(func() { d.writer.run(ctx) })
 	d.wg.Go(func() { d.sweepOften(ctx) })
 	return d, nil

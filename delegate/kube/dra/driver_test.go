@@ -375,15 +375,9 @@ func TestADriverNeedsAWholeConfig(t *testing.T) {
 		"a client":     func(c *Config) { c.Client = nil },
 		"Attachments":  func(c *Config) { c.Attachments = nil },
 		"Detach":       func(c *Config) { c.Detach = nil },
-		"a registry":   func(c *Config) { c.RegistryDir = filepath.Join(t.TempDir(), "none") },
+		"Network":      func(c *Config) { c.Networks = []Offer{{Network: "a"}} },
 		"a valid name": func(c *Config) { c.Name = "a/b" },
 		"a time":       func(c *Config) { c.SweepInterval = -1 },
-		"a directory of its own": func(c *Config) {
-			c.PluginDir = filepath.Join(t.TempDir(), "file", "x")
-			if err := os.WriteFile(filepath.Dir(c.PluginDir), nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
-		},
 	} {
 		c := n.config
 		c.PluginDir, c.RegistryDir, c.Logger = socketDir(t), socketDir(t), nil

@@ -10,6 +10,7 @@ import (
 	"github.com/metacni/metacni/delegate/kube"
 	"github.com/metacni/metacni/delegate/kube/dra"
 	"github.com/metacni/metacni/delegate/kube/kubetest"
+	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
@@ -30,7 +31,8 @@ func Example() {
 		return
 	}
 
-	ctx := context.Background()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	view, err := kube.Open(ctx, kube.Config{Kubeconfig: kubeconfig})
 	if err != nil {
 		fmt.Println(err)
@@ -49,6 +51,10 @@ func Example() {
 		// What the records of the plugin say:
 		Attachments: func(context.Context, dra.Claim) ([]dra.Attachment, error) { return nil, nil },
 		Detach:      func(context.Context, dra.Ref) error { return nil },
+		Networks:    []dra.Offer{{Network: "storage"}},
+		Network: func(context.Context, string) (netconf.Network, error) {
+			return netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"storage","type":"bridge"}`))
+		},
 		RegistryDir: dir, PluginDir: dir,
 	})
 	if err != nil {
@@ -56,10 +62,7 @@ func Example() {
 		return
 	}
 	defer driver.Stop()
-	if err := driver.Publish(ctx, []dra.Device{{Name: "storage", Attributes: map[string]string{"plugin": "bridge"}}}); err != nil {
-		fmt.Println(err)
-		return
-	}
+	go driver.Offer(ctx)
 
 	// In the ADD of a pod, whose UID is in CNI_ARGS:
 	const podUID = "0d3f8a2e-1111-4222-8333-444455556666"

@@ -23,12 +23,19 @@ type Offer struct {
 	// knows.
 	Network string `json:"network"`
 
-	// Device is the name of the device. Empty means that it is made of Network, see
-	// [Offer.Name].
+	// Device is the name of the device, a DNS label. Empty means that it is made of Network,
+	// without its namespace: in lower case, with "-" for what a label cannot have, and cut to
+	// its length.
 	Device string `json:"device"`
 
-	// Exclusive and Attributes are those of the [Device].
-	Exclusive  bool              `json:"exclusive"`
+	// Exclusive means that only one claim at a time can have the network. Otherwise any
+	// number of claims share it.
+	Exclusive bool `json:"exclusive"`
+
+	// Attributes are what DeviceClasses and claims select by. A name without a domain is in
+	// that of the driver. A value has at most 64 bytes. Every device has the attributes
+	// "plugin", the type of the network's first plugin, and "master", its key of that name,
+	// unless they are here or the value is too long.
 	Attributes map[string]string `json:"attributes"`
 }
 
@@ -48,13 +55,13 @@ func CheckOffers(all []Offer) error {
 		case err != nil:
 		case networks[o.Network]:
 			err = fmt.Errorf("network %q is listed twice", o.Network)
-		case devices[o.Name()]:
-			err = fmt.Errorf("two networks are the device %q", o.Name())
+		case devices[o.name()]:
+			err = fmt.Errorf("two networks are the device %q", o.name())
 		}
 		if err != nil {
 			return fmt.Errorf("networks[%d]: %w", i, err)
 		}
-		networks[o.Network], devices[o.Name()] = true, true
+		networks[o.Network], devices[o.name()] = true, true
 	}
 	return nil
 }
@@ -63,24 +70,22 @@ func (o Offer) check() error {
 	if o.Network == "" {
 		return errors.New("network: missing")
 	}
-	if _, ok := o.Definition(); !ok && strings.Contains(o.Network, "/") {
+	if _, ok := o.definition(); !ok && strings.Contains(o.Network, "/") {
 		return fmt.Errorf("network %q is not namespace/name of a NetworkAttachmentDefinition", o.Network)
 	}
 	full := map[string]string{attributePlugin: "", attributeMaster: ""}
 	maps.Copy(full, o.Attributes)
-	return Device{Name: o.Name(), Attributes: full}.check()
+	return device{name: o.name(), attributes: full}.check()
 }
 
-// Definition returns the NetworkAttachmentDefinition that o names, if it names one.
-func (o Offer) Definition() (nad.Ref, bool) {
+// definition returns the NetworkAttachmentDefinition that o names, if it names one.
+func (o Offer) definition() (nad.Ref, bool) {
 	r, err := nad.ParseRef(o.Network, "")
 	return r, err == nil
 }
 
-// Name returns the name of the device. If o.Device is empty it is made of the name of the
-// network, without its namespace: in lower case, with "-" for what a DNS label cannot have, and
-// cut to its length.
-func (o Offer) Name() string {
+// name returns the name of the device.
+func (o Offer) name() string {
 	name := strings.Map(func(r rune) rune {
 		switch {
 		case 'a' <= r && r <= 'z', '0' <= r && r <= '9', r == '-':
@@ -93,12 +98,10 @@ func (o Offer) Name() string {
 	return cmp.Or(o.Device, strings.Trim(name[:min(len(name), validation.DNS1123LabelMaxLength)], "-"))
 }
 
-// As returns the device of o for [Driver.Publish]. n is the network, which may be zero, and err
-// is why pods cannot be attached to it. The device has the attributes of o, and those that o
-// does not have of these: "plugin", the type of the first plugin, and "master", its key of
-// that name, unless the value is too long.
-func (o Offer) As(n netconf.Network, err error) Device {
-	d := Device{Name: o.Name(), Exclusive: o.Exclusive, Attributes: map[string]string{}, Err: err}
+// as returns the device of o. n is the network, which may be zero, and err is why pods cannot be
+// attached to it.
+func (o Offer) as(n netconf.Network, err error) device {
+	d := device{name: o.name(), exclusive: o.Exclusive, attributes: map[string]string{}, err: err}
 	if plugins := n.Plugins(); len(plugins) > 0 {
 		master := ""
 		if raw, ok := plugins[0].Get("master"); ok {
@@ -106,10 +109,10 @@ func (o Offer) As(n netconf.Network, err error) Device {
 		}
 		for key, value := range map[string]string{attributePlugin: plugins[0].Type(), attributeMaster: master} {
 			if value != "" && len(value) <= resourcev1.DeviceAttributeMaxValueLength {
-				d.Attributes[key] = value
+				d.attributes[key] = value
 			}
 		}
 	}
-	maps.Copy(d.Attributes, o.Attributes)
+	maps.Copy(d.attributes, o.Attributes)
 	return d
 }

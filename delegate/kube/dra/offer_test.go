@@ -27,8 +27,8 @@ func TestDevicesHaveAttributesOfTheirNetworks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := offer.As(n, nil)
-		if diff := cmp.Diff(Device{Name: "n", Exclusive: true, Attributes: want}, got); diff != "" {
+		got := offer.as(n, nil)
+		if diff := cmp.Diff(device{name: "n", exclusive: true, attributes: want}, got, cmp.AllowUnexported(device{})); diff != "" {
 			t.Errorf("%s (-want +got)\n%s", config, diff)
 		}
 		if err := got.check(); err != nil {
@@ -41,11 +41,11 @@ func TestDevicesHaveAttributesOfTheirNetworks(t *testing.T) {
 	}
 	offer.Attributes = map[string]string{"master": "bond0", "speed": "fast"}
 	want := map[string]string{"plugin": "macvlan", "master": "bond0", "speed": "fast"}
-	if diff := cmp.Diff(want, offer.As(n, nil).Attributes); diff != "" {
+	if diff := cmp.Diff(want, offer.as(n, nil).attributes); diff != "" {
 		t.Errorf("with attributes of its own (-want +got)\n%s", diff)
 	}
 	down := errors.New("down")
-	if got := offer.As(netconf.Network{}, down); !errors.Is(got.Err, down) || len(got.Attributes) != 2 {
+	if got := offer.as(netconf.Network{}, down); !errors.Is(got.err, down) || len(got.attributes) != 2 {
 		t.Errorf("of no network: %+v", got)
 	}
 }
@@ -56,12 +56,12 @@ func TestDevicesAreNamedForTheirNetworks(t *testing.T) {
 		"storage": "storage", "blue/storage.v2": "storage-v2", "My_Net.2": "my-net-2", "_a_": "a", "é": "",
 		strings.Repeat("a", 62) + "_b": strings.Repeat("a", 62),
 	} {
-		got := Offer{Network: network}.Name()
+		got := Offer{Network: network}.name()
 		if got != want {
 			t.Errorf("%q is named %q, want %q", network, got, want)
 		}
 	}
-	if got := (Offer{Network: "blue/storage", Device: "other"}).Name(); got != "other" {
+	if got := (Offer{Network: "blue/storage", Device: "other"}).name(); got != "other" {
 		t.Errorf("got %q", got)
 	}
 }

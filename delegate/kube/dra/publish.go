@@ -11,23 +11,12 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 )
 
-// A Device is a network that pods of this node can be attached to.
-type Device struct {
-	// Name is a DNS label, different from that of all others.
-	Name string
-
-	// Attributes are what DeviceClasses and claims select by, such as "plugin" and "master".
-	// A name without a domain is in that of the driver. A value has at most 64 bytes.
-	Attributes map[string]string
-
-	// Exclusive means that only one claim at a time can have the network. Otherwise any
-	// number of claims share it.
-	Exclusive bool
-
-	// Err is why pods cannot be attached now, such as the error of the network's STATUS. The
-	// device is withdrawn until a call of [Driver.Publish] without an error. Pods that have
-	// it keep it.
-	Err error
+// A device is a network that pods of this node can be attached to.
+type device struct {
+	name       string            // a DNS label, different from that of all others
+	attributes map[string]string // a name without a domain is in that of the driver
+	exclusive  bool
+	err        error // why pods cannot be attached now: the device is withdrawn, and pods that have it keep it
 }
 
 // The limits of the API.
@@ -36,36 +25,21 @@ const (
 	maxDevices    = resourcev1.ResourceSliceMaxDevices // in a slice
 )
 
-// Publish makes these the devices that the scheduler can allocate to pods of this node, in
+// publish makes these the devices that the scheduler can allocate to pods of this node, in
 // ResourceSlices of one pool that has the name of the node. It replaces those of the last call.
-// An empty list withdraws all. It does not wait for the API server: the Driver tries for as
-// long as it runs. ResourceSlices stay when the Driver ends.
-//
-// It fails for a device with a name or attributes that no API server takes, and for two of
-// the same name; nothing changes then.
-func (d *Driver) Publish(ctx context.Context, devices []Device) error {
-	var ready []resourcev1.Device
-	names := map[string]bool{}
-	for _, device := range devices {
-		if err := device.check(); err != nil {
-			return err
-		}
-		if names[device.Name] {
-			return fmt.Errorf("two devices have the name %q", device.Name)
-		}
-		names[device.Name] = true
-		if device.Err != nil {
-			d.log.DebugContext(ctx, "network withdrawn", "device", device.Name, "error", device.Err)
-			continue
-		}
-		ready = append(ready, device.object())
+// It does not wait for the API server: the Driver tries for as long as it runs. ResourceSlices
+// stay when the Driver ends.
+func (d *Driver) publish(ctx context.Context, devices []device) error {
+	var all []resourcev1.Device
+	for _, device := range ready(devices) {
+		all = append(all, device.object())
 	}
-	slices.SortFunc(ready, func(a, b resourcev1.Device) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(all, func(a, b resourcev1.Device) int { return strings.Compare(a.Name, b.Name) })
 	pool := resourceslice.Pool{}
-	for some := range slices.Chunk(ready, maxDevices) {
+	for some := range slices.Chunk(all, maxDevices) {
 		pool.Slices = append(pool.Slices, resourceslice.Slice{Devices: some})
 	}
-	if len(ready) == 0 {
+	if len(all) == 0 {
 		pool.Slices = []resourceslice.Slice{{}} // says that the node has no device
 	}
 	d.serving.Lock()
@@ -78,38 +52,38 @@ func (d *Driver) Publish(ctx context.Context, devices []Device) error {
 }
 
 // check fails for a name or attributes that no API server takes.
-func (d Device) check() error {
-	if why := validation.IsDNS1123Label(d.Name); len(why) > 0 {
-		return fmt.Errorf("device %q: %s", d.Name, why[0])
+func (d device) check() error {
+	if why := validation.IsDNS1123Label(d.name); len(why) > 0 {
+		return fmt.Errorf("device %q: %s", d.name, why[0])
 	}
-	if len(d.Attributes) > maxAttributes {
-		return fmt.Errorf("device %q: %d attributes, at most %d are possible", d.Name, len(d.Attributes), maxAttributes)
+	if len(d.attributes) > maxAttributes {
+		return fmt.Errorf("device %q: %d attributes, at most %d are possible", d.name, len(d.attributes), maxAttributes)
 	}
-	for key, value := range d.Attributes {
+	for key, value := range d.attributes {
 		domain, id, qualified := strings.Cut(key, "/")
 		if !qualified {
 			domain, id = "", key
 		}
 		if qualified && (len(validation.IsDNS1123Subdomain(domain)) > 0 || len(domain) > resourcev1.DeviceMaxDomainLength) ||
 			len(validation.IsCIdentifier(id)) > 0 || len(id) > resourcev1.DeviceMaxIDLength {
-			return fmt.Errorf("device %q: %q is no name of an attribute", d.Name, short(key))
+			return fmt.Errorf("device %q: %q is no name of an attribute", d.name, short(key))
 		}
 		if len(value) > resourcev1.DeviceAttributeMaxValueLength {
-			return fmt.Errorf("device %q: attribute %q is longer than %d bytes", d.Name, key, resourcev1.DeviceAttributeMaxValueLength)
+			return fmt.Errorf("device %q: attribute %q is longer than %d bytes", d.name, key, resourcev1.DeviceAttributeMaxValueLength)
 		}
 	}
 	return nil
 }
 
-func (d Device) object() resourcev1.Device {
-	o := resourcev1.Device{Name: d.Name}
-	for key, value := range d.Attributes {
+func (d device) object() resourcev1.Device {
+	o := resourcev1.Device{Name: d.name}
+	for key, value := range d.attributes {
 		if o.Attributes == nil {
 			o.Attributes = map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{}
 		}
 		o.Attributes[resourcev1.QualifiedName(key)] = resourcev1.DeviceAttribute{StringValue: &value}
 	}
-	if !d.Exclusive {
+	if !d.exclusive {
 		shared := true
 		o.AllowMultipleAllocations = &shared
 	}

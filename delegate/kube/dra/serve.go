@@ -30,7 +30,13 @@ type service struct {
 // serve starts the helper, in place of one whose sockets are lost. The caller holds d.serving,
 // or has the only reference to d.
 func (d *Driver) serve(ctx context.Context) error {
-	if err := d.config.makeDirs(); err != nil {
+	c := d.config
+	if c.Locate != nil {
+		if err := c.Locate(&c); err != nil {
+			return err
+		}
+	}
+	if err := c.makeDirs(); err != nil {
 		return err
 	}
 	var sockets []*socket
@@ -42,9 +48,9 @@ func (d *Driver) serve(ctx context.Context) error {
 		sockets = append(sockets, s)
 		return s, nil
 	}
-	options := append(d.config.options(),
+	options := append(c.options(),
 		kubeletplugin.PluginListener(func(_ context.Context, path string) (net.Listener, error) {
-			return listenAt(filepath.Join(d.config.pluginDir(), filepath.Base(path)))
+			return listenAt(filepath.Join(c.pluginDir(), filepath.Base(path)))
 		}),
 		kubeletplugin.RegistrarListener(func(_ context.Context, path string) (net.Listener, error) { return listenAt(path) }),
 		kubeletplugin.GRPCInterceptor(d.noteRegistration),
@@ -76,10 +82,11 @@ func (d *Driver) noteRegistration(ctx context.Context, request any, _ *grpc.Unar
 
 // keepServing starts the helper again until ctx ends, whenever the kubelet has lost it: a
 // kubelet that is installed again makes its directories again, without the sockets in them.
-func (d *Driver) keepServing(ctx context.Context) {
+// failed is why it has not started yet.
+func (d *Driver) keepServing(ctx context.Context, failed error) {
 	ticker := time.NewTicker(socketInterval)
 	defer ticker.Stop()
-	said := ""
+	said := fmt.Sprint(failed)
 	for {
 		var err error
 		select {

@@ -43,7 +43,7 @@ func TestTheDriverMakesLostSocketsAgain(t *testing.T) {
 			})
 			a, b := n.server.SetClaim(newClaim("a", nil)), n.server.SetClaim(newClaim("b", nil))
 			mustPrepare(t, n.kubelet(t), a)
-			if err := n.Publish(t.Context(), []Device{{Name: "storage"}}); err != nil {
+			if err := n.publish(t.Context(), []device{{name: "storage"}}); err != nil {
 				t.Fatal(err)
 			}
 			remove := map[string][]string{
@@ -74,7 +74,7 @@ func TestTheDriverMakesLostSocketsAgain(t *testing.T) {
 			if err := unprepareClaim(t, k, a); err != nil {
 				t.Error(err)
 			}
-			if err := n.Publish(t.Context(), nil); err != nil {
+			if err := n.publish(t.Context(), nil); err != nil {
 				t.Error(err)
 			}
 			n.Stop()

@@ -3,10 +3,14 @@ package dra
 import (
 	"errors"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/metacni/metacni/delegate/kube/dra/dratest"
 )
@@ -41,24 +45,51 @@ func TestTheSocketMayBeElsewhereForTheKubelet(t *testing.T) {
 			}
 		}
 		d, err := Start(t.Context(), n.config)
-		if (err == nil) != same || err != nil && !strings.Contains(err.Error(), "/plugins/x is not the same directory") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Err(); (err == nil) != same || err != nil && !strings.Contains(err.Error(), "/plugins/x is not the same directory") {
 			t.Errorf("metadata, the same directory %v: %v", same, err)
 		}
-		if d != nil {
-			d.Stop()
-		}
+		d.Stop()
 	}
 }
 
-func TestTheDriverNeedsTheDirectoryOfTheKubelet(t *testing.T) {
+// A driver starts without a kubelet, says so once, and serves the kubelet that comes later,
+// wherever that is then.
+func TestTheKubeletMayComeLater(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, nil)
-	n.config.RegistryDir, n.config.PluginDir = filepath.Join(n.config.RegistryDir, "none"), filepath.Join(n.config.PluginDir, "none")
-	if _, err := Start(t.Context(), n.config); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), driverName) {
+	var log strings.Builder // only read after Stop
+	var late string
+	n := newNode(t, func(c *Config) {
+		late = filepath.Join(c.RegistryDir, "late")
+		c.RegistryDir, c.PluginDir = filepath.Join(c.RegistryDir, "none"), filepath.Join(c.PluginDir, "none")
+		c.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		c.Locate = func(c *Config) error {
+			if _, err := os.Stat(late); err == nil {
+				c.RegistryDir = late
+			}
+			return nil
+		}
+	})
+	if err := n.Err(); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), n.config.RegistryDir) {
 		t.Error(err)
 	}
 	if _, err := os.Stat(n.config.PluginDir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a directory is made for no kubelet: %v", err)
+	}
+	n.server.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}})
+	n.Attached("pod-web", nil)
+	if err := errors.Join(n.publish(t.Context(), []device{{name: "storage"}}), n.UpdateMetadata(t.Context(), "pod-web"), os.Mkdir(late, 0o750)); err != nil {
+		t.Fatal(err)
+	}
+	poll(t, "the driver serves", func() bool { return n.Err() == nil })
+	n.config.RegistryDir = late
+	mustPrepare(t, n.kubelet(t), n.server.SetClaim(newClaim("a", nil)))
+	n.await(t, "published", func() bool { return len(n.server.ResourceSlices()) == 1 })
+	n.Stop()
+	if got := strings.Count(log.String(), "not served yet"); got != 1 || strings.Contains(log.String(), "ERROR") {
+		t.Errorf("said %d times:\n%s", got, &log)
 	}
 }
 

@@ -232,18 +232,19 @@ func TestErrorsOfResourceSlicesAreWarnings(t *testing.T) {
 	}
 }
 
-// A daemon tries again for as long as it cannot start: every attempt must end what it began.
-func TestAStartThatFailsLeavesNoGoroutine(t *testing.T) {
+// A driver tries again for as long as it cannot serve: every attempt must end what it began.
+func TestAnAttemptThatFailsLeavesNoGoroutine(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nil)
 	config := n.config
 	config.PluginDir = filepath.Join(config.PluginDir, strings.Repeat("long", 30)) // for a socket
-	label := "a start that fails in " + config.PluginDir
+	label := "a driver that fails in " + config.PluginDir
 	pprof.Do(t.Context(), pprof.Labels("test", label), func(ctx context.Context) {
-		if d, err := Start(ctx, config); err == nil {
-			d.Stop()
-			t.Error("started")
+		d, err := Start(ctx, config)
+		if err != nil || d.Err() == nil {
+			t.Fatalf("%v, it serves", err)
 		}
+		d.Stop()
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()

@@ -64,6 +64,8 @@ type Stats struct {
 	Written  uint64 // updates of a status that have succeeded
 	Refused  uint64 // attempts that the API server has refused
 	Failed   uint64 // attempts that have failed for another reason, conflicts among them
+
+	Offered, Withdrawn int // networks of [Driver.Offer]
 }
 
 // Stats returns the state of the Driver. It reads the Store. Claims are not counted if that is
@@ -75,6 +77,7 @@ func (d *Driver) Stats() Stats {
 	defer w.mu.Unlock()
 	s := w.stats
 	s.Prepared, s.Pending = len(claims), len(w.pending)
+	s.Offered, s.Withdrawn = d.offers.counts()
 	return s
 }
 

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -30,23 +29,15 @@ import (
 	"github.com/metacni/metacni/status"
 )
 
-const (
-	// driverRetry is the time between two attempts to start the driver.
-	driverRetry = 5 * time.Second
+// claimTimeout limits how long an ADD waits for the API server's word about claims that are not
+// prepared.
+const claimTimeout = time.Second
 
-	// claimTimeout limits how long an ADD waits for the API server's word about claims
-	// that are not prepared.
-	claimTimeout = time.Second
-)
-
-// claims attach pods to the networks of their ResourceClaims. A nil claims does nothing, and
-// one whose driver has not started yet does what needs no kubelet.
+// claims attach pods to the networks of their ResourceClaims. A nil claims does nothing.
 type claims struct {
 	cluster *Cluster
 	config  dra.Config
-	driver  atomic.Pointer[dra.Driver]
-	down    atomic.Pointer[string] // why there is no driver
-	offers  *offers
+	driver  *dra.Driver
 }
 
 // newClaims returns the claims of c, whose view is open.
@@ -66,56 +57,46 @@ func (c *Cluster) newClaims() (*claims, error) {
 		RollingUpdate: d.podUID, Logger: c.log,
 	}}
 	s.config.Attachments, s.config.Detach = s.attachments, s.detach
-	s.offers = newOffers(c)
-	c.view.OnDefinition(s.offers.changed)
+	s.config.Networks, s.config.Network = d.Networks, s.offered
+	s.config.Locate = s.locate
+	if d.Metadata {
+		s.config.CDIDir = cmp.Or(d.CDIDir, defaultCDIDir)
+	}
 	return s, nil
 }
 
-// run runs the driver until ctx ends. A kubelet that has no directory for sockets yet may come
-// later: pods without claims need not wait for it, nor does the daemon.
-func (s *claims) run(ctx context.Context) {
-	said := ""
-	for {
-		driver, err := s.start(ctx)
-		if err == nil {
-			s.driver.Store(driver)
-			s.down.Store(nil)
-			s.cluster.log.LogAttrs(ctx, slog.LevelInfo, "ResourceClaims are served", slog.String("driver", s.config.Name))
-			s.offers.run(ctx, driver.Publish)
-			driver.Stop()
-			return
-		}
-		why := err.Error()
-		s.down.Store(&why)
-		if why != said {
-			s.cluster.log.LogAttrs(ctx, slog.LevelWarn, "ResourceClaims are not served yet", slog.Any("error", err))
-			said = why
-		}
+// start starts the driver, which ends with ctx. The caller waits for others. Networks are offered when
+// the daemon serves ADDs: resident plugins have been launched then.
+func (s *claims) start(ctx context.Context, others *sync.WaitGroup) (err error) {
+	if s.driver, err = dra.Start(ctx, s.config); err != nil {
+		return err
+	}
+	s.cluster.view.OnDefinition(s.driver.DefinitionChanged)
+	others.Go(func() {
+		defer s.driver.Stop()
 		select {
 		case <-ctx.Done():
-			return
-		case <-time.After(driverRetry):
+		case <-s.cluster.ready:
+			s.driver.Offer(ctx)
 		}
-	}
+	})
+	return nil
 }
 
-// start starts the driver. The kubelet finds its sockets below the root of the node.
-func (s *claims) start(ctx context.Context) (*dra.Driver, error) {
+// locate is [dra.Config.Locate]. The kubelet finds the sockets below the root of the node.
+func (s *claims) locate(config *dra.Config) error {
 	conf := s.cluster.conf
-	config := s.config
 	kubelet, err := conf.Root.Resolve(conf.KubeletDir)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	config.RegistryDir = filepath.Join(kubelet, "plugins_registry")
 	config.PluginDir = filepath.Join(kubelet, "plugins", config.Name)
 	config.KubeletPluginDir = filepath.Join(conf.Root.OnNode(conf.KubeletDir), "plugins", config.Name)
-	if conf.DRA.Metadata {
-		if config.CDIDir, err = conf.Root.Resolve(cmp.Or(conf.DRA.CDIDir, defaultCDIDir)); err != nil {
-			return nil, err
-		}
+	if config.CDIDir != "" {
+		config.CDIDir, err = conf.Root.Resolve(config.CDIDir)
 	}
-	return dra.Start(ctx, config)
+	return err
 }
 
 // probe returns why claims are not served.
@@ -123,15 +104,20 @@ func (s *claims) probe() error {
 	if s == nil {
 		return nil
 	}
-	if why := s.down.Load(); why != nil {
-		return fmt.Errorf("ResourceClaims: %s", *why)
-	}
-	if driver := s.driver.Load(); driver != nil {
-		if err := driver.Err(); err != nil {
-			return fmt.Errorf("ResourceClaims: %w", err)
-		}
+	if err := s.driver.Err(); err != nil {
+		return fmt.Errorf("ResourceClaims: %w", err)
 	}
 	return nil
+}
+
+// offered is [dra.Config.Network].
+func (s *claims) offered(ctx context.Context, name string) (netconf.Network, error) {
+	c := s.cluster
+	asked := c.Multinet()
+	asked.Definition = func(ctx context.Context, r nad.Ref, _ nad.Use) (nad.Definition, error) {
+		return c.view.KnownDefinition(ctx, r)
+	}
+	return c.plugin.Status(ctx, name, asked)
 }
 
 // claimed returns the networks that the pod p is to be attached to because of its claims,
@@ -254,12 +240,10 @@ func (s *claims) told(ctx context.Context, p nad.Pod) {
 	if s == nil {
 		return
 	}
-	a := addOf(ctx)
-	driver := s.driver.Load()
-	if a == nil || !a.claims || driver == nil {
+	if a := addOf(ctx); a == nil || !a.claims {
 		return
 	}
-	if err := driver.UpdateMetadata(ctx, p.UID); err != nil {
+	if err := s.driver.UpdateMetadata(ctx, p.UID); err != nil {
 		text := status.Error(err).Error() // in one line
 		s.cluster.log.LogAttrs(ctx, slog.LevelWarn, "containers do not see what their claims are attached to", slog.String("pod", p.String()), slog.String("error", text))
 		s.cluster.events.Pod(p, kube.ClaimMetadataLost, "AddNetwork", text)
@@ -269,21 +253,15 @@ func (s *claims) told(ctx context.Context, p nad.Pod) {
 // changed says that an ADD of the pod with this UID has ended with err, or that it was
 // detached.
 func (s *claims) changed(podUID string, err error) {
-	if s == nil {
-		return
-	}
-	if driver := s.driver.Load(); driver != nil { // the next one begins with all claims
-		driver.Attached(podUID, err)
+	if s != nil {
+		s.driver.Attached(podUID, err)
 	}
 }
 
 // Swept says that attachments of any pods were removed.
 func (c *Cluster) Swept() {
-	if c == nil || c.claims == nil {
-		return
-	}
-	if driver := c.claims.driver.Load(); driver != nil {
-		driver.Refresh()
+	if c != nil && c.claims != nil {
+		c.claims.driver.Refresh()
 	}
 }
 
@@ -359,9 +337,11 @@ func (c *Cluster) startClaims(ctx context.Context, others *sync.WaitGroup) error
 		return nil
 	}
 	var err error
-	if c.claims, err = c.newClaims(); err != nil {
+	if c.claims, err = c.newClaims(); err == nil {
+		err = c.claims.start(ctx, others)
+	}
+	if err != nil {
 		return fmt.Errorf("dra: %w", err)
 	}
-	others.Go(func() { c.claims.run(ctx) })
 	return nil
 }

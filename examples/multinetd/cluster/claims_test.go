@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,9 +21,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/metacni/metacni/delegate/kube/dra"
 	"github.com/metacni/metacni/delegate/kube/dra/dratest"
 	"github.com/metacni/metacni/delegate/kube/kubetest"
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
@@ -35,6 +38,8 @@ type node struct {
 	dir  string
 	log  *journal
 	stop func()
+
+	asked atomic.Int64 // calls of Plugin.Status
 }
 
 // A journal is a log that is read while it is written.
@@ -80,6 +85,10 @@ func newNode(t *testing.T, edit func(dir string, c *Config)) *node {
 	n.Cluster = New(conf, Plugin{
 		Dirs:  func() []string { return nil },
 		Rules: func() (nad.Policy, nad.Rules, error) { return nad.Policy{}, nad.Rules{}, nil },
+		Status: func(context.Context, string, multinet.Cluster) (netconf.Network, error) {
+			n.asked.Add(1)
+			return netconf.Network{}, nil
+		},
 	}, slog.New(slog.NewTextHandler(n.log, nil)))
 	stop, err := n.Start(t.Context())
 	if err != nil {
@@ -183,7 +192,6 @@ func TestAnADDAsksAgainWhetherAClaimIsAllowed(t *testing.T) {
 	n := newNode(t, nil)
 	p := n.pod(t, "web", "a")
 	prepare(t, n.kubelet(t, ""), n.claim("a", driverName, p, inline))
-	n.until(t, "claims are served", func() bool { return n.claims.driver.Load() != nil })
 	n.claims.config.AllowedTypes = nil // as the next daemon has it
 	ctx, ended := n.Adding(t.Context(), p.Container, "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=web;K8S_POD_UID=uid-web")
 	got, err := n.claimed(ctx, p)
@@ -342,6 +350,23 @@ func TestTheKubeletMayComeLater(t *testing.T) {
 	n.until(t, "claims are served", func() bool { ok, err := n.Probe(t.Context()); return ok && err == nil })
 	if got := strings.Count(n.log.String(), "ResourceClaims are not served yet"); got != 1 {
 		t.Errorf("said %d times:\n%s", got, n.log)
+	}
+}
+
+// Resident plugins are launched before the daemon is ready, and none is asked for its STATUS
+// before.
+func TestNetworksAreOfferedWhenTheDaemonIsReady(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, func(_ string, c *Config) { c.DRA.Networks = []dra.Offer{{Network: "storage"}} })
+	n.api.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
+	n.kubelet(t, "")
+	if got := n.asked.Load(); got != 0 {
+		t.Errorf("asked %d times before", got)
+	}
+	n.Ready()
+	n.until(t, "the network is offered", func() bool { return len(n.api.ResourceSlices()) == 1 })
+	if got := n.asked.Load(); got != 1 {
+		t.Errorf("asked %d times", got)
 	}
 }
 

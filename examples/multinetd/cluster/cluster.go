@@ -9,8 +9,8 @@
 //     (devices.go).
 //   - Running pods are attached to the networks that they select now, and detached from the
 //     others (podqueue.go, follow.go).
-//   - Pods are attached to the networks of their ResourceClaims (claims.go), and the networks
-//     of the node are published as devices (claimdevices.go).
+//   - Pods are attached to the networks of their ResourceClaims, and the networks of the node
+//     are published as devices (claims.go).
 //   - Events tell users what was attached, and why an ADD has failed (events.go).
 //   - The taint that keeps pods from a new node is removed when the daemon is ready (taint.go).
 //   - The probe and the metrics report the age of the view (probe.go, metrics.go), and a page

@@ -61,20 +61,15 @@ func (s *claims) collect(ch chan<- prometheus.Metric) {
 	if s == nil {
 		return
 	}
-	driver := s.driver.Load()
-	gauge(ch, "claims_served", "1 if the kubelet can have ResourceClaims prepared, otherwise 0.", bit(driver != nil && driver.Err() == nil))
-	if driver == nil {
-		return
-	}
-	stats := driver.Stats()
+	stats := s.driver.Stats()
+	gauge(ch, "claims_served", "1 if the kubelet can have ResourceClaims prepared, otherwise 0.", bit(s.driver.Err() == nil))
 	gauge(ch, "claims_prepared", "ResourceClaims that are prepared.", float64(stats.Prepared))
 	gauge(ch, "claim_status_pending", "ResourceClaims whose status is not known to be written.", float64(stats.Pending))
 	for outcome, n := range map[string]uint64{"written": stats.Written, "refused": stats.Refused, "failed": stats.Failed} {
 		count(ch, "claim_status_writes_total", "Attempts to write the status of a ResourceClaim.", n, "outcome", outcome)
 	}
-	published, withdrawn := s.offers.counts()
-	gauge(ch, "claim_devices", "Networks that the node offers as devices, or has withdrawn.", float64(published), "state", "published")
-	gauge(ch, "claim_devices", "Networks that the node offers as devices, or has withdrawn.", float64(withdrawn), "state", "withdrawn")
+	gauge(ch, "claim_devices", "Networks that the node offers as devices, or has withdrawn.", float64(stats.Offered), "state", "published")
+	gauge(ch, "claim_devices", "Networks that the node offers as devices, or has withdrawn.", float64(stats.Withdrawn), "state", "withdrawn")
 }
 
 // invalid is the number of definitions that no pod can use, whatever the node has.

@@ -50,14 +50,13 @@ func TestTheComponentLetsTheDaemonBeADriver(t *testing.T) {
 	}
 
 	n := startClaimNode(t, s, namespace, daemonNode, token)
-	for _, devices := range [][]dra.Device{{{Name: "storage"}}, {{Name: "storage"}, {Name: "backup"}}} {
-		if err := n.Publish(t.Context(), devices); err != nil {
-			t.Fatal(err)
-		}
+	go n.Offer(t.Context())
+	for devices := 1; devices <= 2; devices++ {
 		eventually(t, func() bool {
 			all, err := n.admin.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{})
-			return err == nil && len(all.Items) == 1 && len(all.Items[0].Spec.Devices) == len(devices)
+			return err == nil && len(all.Items) == 1 && len(all.Items[0].Spec.Devices) == devices
 		})
+		n.backup.Store(true)
 	}
 	// ResourceSlices of a node that are not the driver's any more are deleted.
 	stale := slice("stale", daemonNode, claimDriver)

@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -10,7 +11,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -23,6 +26,7 @@ import (
 	"github.com/metacni/metacni/delegate/kube/dra/dratest"
 	"github.com/metacni/metacni/internal/e2e/kube/played"
 	"github.com/metacni/metacni/internal/e2e/kube/server"
+	"github.com/metacni/metacni/netconf"
 )
 
 // claimDriver is that of the manifests, whose policies allow no other one.
@@ -53,6 +57,7 @@ type claimNode struct {
 	namespace     string
 	name          string // of the node
 	config        dra.Config
+	backup        atomic.Bool // whether that network is ready
 
 	mu       sync.Mutex
 	attached map[string][]dra.Attachment // by the UID of the claim
@@ -80,6 +85,13 @@ func startClaimNode(t *testing.T, s *server.Server, namespace, name, token strin
 	n.config = dra.Config{
 		Name: claimDriver, Node: n.name, AllowedTypes: []string{"bridge"}, Client: n.client, Store: dra.Store{Dir: filepath.Join(t.TempDir(), "claims")},
 		Attachments: n.attachments, Detach: n.detach, RegistryDir: socketDir(t), PluginDir: socketDir(t),
+		Networks: []dra.Offer{{Network: "storage"}, {Network: "backup"}}, OfferInterval: 10 * time.Millisecond,
+		Network: func(_ context.Context, name string) (netconf.Network, error) {
+			if name == "backup" && !n.backup.Load() {
+				return netconf.Network{}, errors.New("not ready")
+			}
+			return netconf.Network{}, nil
+		},
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 	var err error

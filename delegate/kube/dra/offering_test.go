@@ -1,4 +1,4 @@
-package cluster
+package dra
 
 import (
 	"bytes"
@@ -14,8 +14,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/kube"
-	"github.com/metacni/metacni/delegate/kube/dra"
-	"github.com/metacni/metacni/examples/multinet/multinet"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 )
@@ -34,22 +32,15 @@ type market struct {
 	log       bytes.Buffer
 }
 
-// offer offers networks in a bubble, until do returns. The daemon is ready.
-func offer(t *testing.T, networks []dra.Offer, do func(*market)) *market {
+// offer offers networks in a bubble, until do returns.
+func offer(t *testing.T, networks []Offer, do func(*market)) *market {
 	t.Helper()
 	m := &market{status: map[string]func(context.Context) error{}}
 	synctest.Test(t, func(t *testing.T) {
-		c := &Cluster{conf: Config{DRA: &DRA{Networks: networks}}, log: slog.New(slog.NewTextHandler(&m.log, nil)), ready: make(chan struct{})}
-		c.plugin.Status = m.ask
-		m.offers = newOffers(c)
+		m.offers = newOffers(Config{Networks: networks, Network: m.ask, Logger: slog.New(slog.NewTextHandler(&m.log, nil))})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { m.run(ctx, m.publish); close(ended) }()
-		synctest.Wait()
-		if len(m.asked) > 0 {
-			t.Errorf("%q are asked before the daemon is ready", m.asked)
-		}
-		c.Ready()
 		synctest.Wait()
 		do(m)
 		cancel()
@@ -58,7 +49,7 @@ func offer(t *testing.T, networks []dra.Offer, do func(*market)) *market {
 	return m
 }
 
-func (m *market) ask(ctx context.Context, network string, _ multinet.Cluster) (netconf.Network, error) {
+func (m *market) ask(ctx context.Context, network string) (netconf.Network, error) {
 	m.mu.Lock()
 	m.asked = append(m.asked, network)
 	m.busy++
@@ -78,7 +69,7 @@ func (m *market) ask(ctx context.Context, network string, _ multinet.Cluster) (n
 	return n, err
 }
 
-func (m *market) publish(_ context.Context, devices []dra.Device) error {
+func (m *market) publish(_ context.Context, devices []device) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.refuse != nil {
@@ -86,8 +77,8 @@ func (m *market) publish(_ context.Context, devices []dra.Device) error {
 	}
 	var names []string
 	for _, d := range devices {
-		if d.Err == nil {
-			names = append(names, d.Name)
+		if d.err == nil {
+			names = append(names, d.name)
 		}
 	}
 	m.published = append(m.published, strings.Join(names, " "))
@@ -118,7 +109,7 @@ var errNoCable = errors.New("no cable")
 
 func TestANetworkIsWithdrawnWhileItsSTATUSFails(t *testing.T) {
 	t.Parallel()
-	m := offer(t, []dra.Offer{{Device: "a", Network: "ns/a"}, {Device: "b", Network: "b"}}, func(m *market) {
+	m := offer(t, []Offer{{Device: "a", Network: "ns/a"}, {Device: "b", Network: "b"}}, func(m *market) {
 		m.want(t, time.Second, "a b")
 		m.set("b", fails(errNoCable))
 		m.want(t, time.Minute, "a b", "a")
@@ -142,16 +133,16 @@ func TestANetworkIsWithdrawnWhileItsSTATUSFails(t *testing.T) {
 // configuration may have offered something.
 func TestWhatIsPublishedIsNotPublishedAgain(t *testing.T) {
 	t.Parallel()
-	offer(t, []dra.Offer{{Device: "a", Network: "ns/a"}}, func(m *market) { m.want(t, time.Hour, "a") })
+	offer(t, []Offer{{Device: "a", Network: "ns/a"}}, func(m *market) { m.want(t, time.Hour, "a") })
 	offer(t, nil, func(m *market) { m.want(t, time.Hour, "") })
 }
 
 // A network that hangs delays neither the others nor the next look for long.
 func TestANetworkThatHangsIsWithdrawn(t *testing.T) {
 	t.Parallel()
-	var networks []dra.Offer
+	var networks []Offer
 	for name := range strings.FieldsSeq("a b c d e f") {
-		networks = append(networks, dra.Offer{Device: name, Network: name})
+		networks = append(networks, Offer{Device: name, Network: name})
 	}
 	hang := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 	m := offer(t, networks, func(m *market) {
@@ -169,7 +160,7 @@ func TestANetworkThatHangsIsWithdrawn(t *testing.T) {
 // A definition that changes is looked at soon, and many changes at once are one look.
 func TestADefinitionThatChangesIsLookedAtSoon(t *testing.T) {
 	t.Parallel()
-	offer(t, []dra.Offer{{Device: "a", Network: "ns/a"}, {Device: "b", Network: "a"}}, func(m *market) {
+	offer(t, []Offer{{Device: "a", Network: "ns/a"}, {Device: "b", Network: "a"}}, func(m *market) {
 		m.want(t, 2*time.Second, "a b")
 		m.set("ns/a", fails(errNoCable))
 		m.changed(nad.Ref{Namespace: "other", Name: "a"})
@@ -187,7 +178,7 @@ func TestADefinitionThatChangesIsLookedAtSoon(t *testing.T) {
 // While the API does not tell whether a definition exists, what was published stays.
 func TestNothingIsWithdrawnForWantOfTheAPI(t *testing.T) {
 	t.Parallel()
-	offer(t, []dra.Offer{{Device: "a", Network: "ns/a"}, {Device: "b", Network: "b"}}, func(m *market) {
+	offer(t, []Offer{{Device: "a", Network: "ns/a"}, {Device: "b", Network: "b"}}, func(m *market) {
 		m.want(t, time.Second, "a b")
 		m.set("ns/a", fails(&kube.Error{Object: "NAD ns/a", Kind: kube.ErrNotSynced}))
 		m.set("b", fails(errNoCable))
@@ -199,7 +190,7 @@ func TestNothingIsWithdrawnForWantOfTheAPI(t *testing.T) {
 
 func TestAPublicationThatFailsIsTriedAgain(t *testing.T) {
 	t.Parallel()
-	offer(t, []dra.Offer{{Device: "a", Network: "ns/a"}}, func(m *market) {
+	offer(t, []Offer{{Device: "a", Network: "ns/a"}}, func(m *market) {
 		m.want(t, time.Second, "a")
 		m.mu.Lock()
 		m.refuse = errNoCable
