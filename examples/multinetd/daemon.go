@@ -32,6 +32,10 @@ import (
 // longer, so that the plugin can record the outcome.
 const undoTimeout = 8 * time.Second
 
+// settled is how long after it is ready the daemon gives back the memory of its start: the
+// definitions have been read by then.
+const settled = 10 * time.Second
+
 // A daemon is multinet behind a socket, without the process around it.
 type daemon struct {
 	conf    *config
@@ -263,6 +267,6 @@ func (d *daemon) announce(ctx context.Context, notify func(state string)) error 
 		d.cluster.Ready()
 		notify("READY=1")
 		notify("STATUS=ready")
-		time.AfterFunc(startTime, debug.FreeOSMemory) // of the start
+		time.AfterFunc(settled, debug.FreeOSMemory)
 	}))
 }

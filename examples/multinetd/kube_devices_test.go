@@ -10,7 +10,6 @@ import (
 
 	"github.com/metacni/metacni/internal/nodetest"
 
-	"github.com/containernetworking/cni/pkg/skel"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
@@ -75,51 +74,6 @@ func TestNetworksGetTheDevicesOfThePod(t *testing.T) {
 	}
 	if left, err := os.ReadDir(filepath.Join(tn.dir, "devinfo", "cni")); err != nil || len(left) > 0 {
 		t.Errorf("device information left: %v, %v", left, err)
-	}
-}
-
-// The kubelet knows pods that the API does not have, and is asked by name.
-func TestStaticPodsGetTheirDevicesAndRuntimesNeedNotPassAUID(t *testing.T) {
-	t.Parallel()
-	tn, k := newTownWithDevices(t)
-	k.SetPod("ns", "static-n1", podresourcestest.Devices("app", vf, "a"))
-	a := tn.args("")
-	a.Args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=static-n1;K8S_POD_INFRA_CONTAINER_ID=" + a.ContainerID
-	keys := strings.Replace(annotated("vf"), `source":"api"`, `source":"file"`, 1)
-	want(t, "ADD", tn.command(t, "ADD", a, keys), 0, "")
-	calls := tn.fake.Calls()
-	if text := string(calls[len(calls)-1].Stdin); !strings.Contains(text, `"deviceID":"a"`) {
-		t.Errorf("the plugin was given %s", text)
-	}
-}
-
-// A runtime may make a sandbox of a pod again before it has removed the first. Both have the
-// devices of the pod, and files of their own.
-func TestTheNextSandboxOfAPodGetsTheSameDevices(t *testing.T) {
-	t.Parallel()
-	tn, k := newTownWithDevices(t)
-	tn.writeInfo(t, "a", `{"type":"pci"}`)
-	tn.writeInfo(t, "b", `{"type":"pci"}`)
-	k.SetPod("ns", "one", podresourcestest.Devices("app", vf, "b", "a"))
-	first := tn.pod(t, "one")
-	second := *first
-	second.ContainerID, second.Netns = "c-again", first.Netns+"2"
-	second.Args = strings.ReplaceAll(first.Args, first.ContainerID, second.ContainerID)
-	for _, a := range []*skel.CmdArgs{first, &second} {
-		want(t, "ADD", tn.command(t, "ADD", a, annotated("vf,vf")), 0, "")
-	}
-	var given []string
-	for _, c := range tn.fake.Calls() {
-		for _, id := range []string{"a", "b"} {
-			if c.Command == "ADD" && strings.Contains(string(c.Stdin), `"deviceID":"`+id+`"`) {
-				given = append(given, c.ContainerID+" "+c.IfName+" "+id)
-			}
-		}
-	}
-	nodetest.Equal(t, "devices", given, []string{"c-one net1 a", "c-one net2 b", "c-again net1 a", "c-again net2 b"})
-	want(t, "DEL", tn.command(t, "DEL", first, annotated("")), 0, "")
-	if left, err := os.ReadDir(filepath.Join(tn.dir, "devinfo", "cni")); err != nil || len(left) != 2 {
-		t.Errorf("device information left: %v, %v; want that of the second", left, err)
 	}
 }
 

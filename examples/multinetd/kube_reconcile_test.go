@@ -305,30 +305,19 @@ func TestAttachingEndsWithTheContainerAndTheDaemon(t *testing.T) {
 	tn := newFollowing(t, "")
 	hangs := make(chan struct{}, 10)
 	macvlan := tn.fake.Plugins["macvlan"]
-	tn.fake.Plugins["macvlan"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
-		if c.Command == "ADD" {
-			hangs <- struct{}{}
-			<-ctx.Done()
-			return nil, errors.New("killed")
-		}
-		return macvlan(ctx, c)
-	}
+	tn.node.On("ADD macvlan", func(ctx context.Context, _ delegatetest.Call) error {
+		hangs <- struct{}{}
+		<-ctx.Done()
+		return errors.New("killed")
+	})
 	tn.start(t)
-	hanging := func() bool {
-		select {
-		case <-hangs:
-			return true
-		default:
-			return false
-		}
-	}
 	one := tn.add(t, "one", "")
 	tn.add(t, "two", "")
 	tn.edit(t, "one", "blue")
-	tn.until(t, "it is being attached", hanging)
+	nodetest.Come(t, hangs, "the ADD of the plugin")
 	want(t, "DEL", tn.command(t, "DEL", one, annotated("")), 0, "")
 	tn.edit(t, "two", "blue")
-	tn.until(t, "it is being attached", hanging)
+	nodetest.Come(t, hangs, "the ADD of the plugin")
 	nodetest.OK(t, tn.stop())
 	if live := tn.fake.Live(); !slices.Equal(live, []string{"bridge c-two eth0"}) {
 		t.Errorf("attached: %q", live)
@@ -344,25 +333,17 @@ func TestAttachingEndsWithTheContainerAndTheDaemon(t *testing.T) {
 func TestPodThatEndsDuringAPassGetsNothingMore(t *testing.T) {
 	t.Parallel()
 	tn := newFollowing(t, "")
-	attaching, gate := make(chan struct{}), make(chan struct{})
-	macvlan := tn.fake.Plugins["macvlan"]
-	tn.fake.Plugins["macvlan"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
-		if c.Command == "ADD" {
-			attaching <- struct{}{}
-			<-gate
-		}
-		return macvlan(ctx, c)
-	}
+	attaching, finish := tn.node.Gate("ADD macvlan")
 	tn.start(t)
 	tn.add(t, "one", "")
 	tn.add(t, "two", "")
 	tn.edit(t, "one", "blue,green")
-	<-attaching
+	nodetest.Come(t, attaching, "the ADD of the plugin")
 	p := tn.api.Pod("ns", "one")
 	p.Status.Phase = corev1.PodSucceeded
 	tn.api.SetPod(p)
 	tn.edit(t, "two", "green") // the daemon sees this later
 	tn.wantNetworks(t, "two", "net1 ns/green")
-	close(gate)
+	finish()
 	tn.wantNetworks(t, "one", "net1 ns/blue")
 }

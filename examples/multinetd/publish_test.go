@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -16,7 +15,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
-	"github.com/metacni/metacni/examples/multinet/publish"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/autoconf"
 )
@@ -244,30 +242,4 @@ func TestNetworkThatCannotBePublishedEndsTheDaemon(t *testing.T) {
 	w.manager.Primary = "../x"
 	w.begin(t)
 	w.ended(t, autoconf.ErrInvalid)
-}
-
-// A symbolic link of the node leads where it leads on the node, also one to a single
-// file.
-func TestLinksOfTheNodeAreFollowedInItsRoot(t *testing.T) {
-	t.Parallel()
-	root := node(t)
-	config := filepath.Join(t.TempDir(), "daemon.json")
-	for file, text := range map[string]string{
-		root + "/opt/blue.conflist": `{"cniVersion":"1.1.0","name":"blue","plugins":[{"type":"bridge"}]}`,
-		config:                      `{"chrootDir":"` + root + `","multusConfigFile":"auto"}`,
-	} {
-		nodetest.OK(t, errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600)))
-	}
-	dir := root + "/etc/cni/net.d"
-	nodetest.OK(t, errors.Join(os.MkdirAll(dir, 0o700), os.Symlink("/opt/blue.conflist", dir+"/10-blue.conflist")))
-	c, err := readConfig(nil, config, nil)
-	nodetest.OK(t, err)
-	m := c.manager()
-	nodetest.OK(t, m.Publish())
-	if names := publish.Primaries(m); !slices.Equal(names, []string{"blue"}) {
-		t.Errorf("published in front of %q", names)
-	}
-	if _, err := os.Stat(dir + "/00-multinet.conflist"); err != nil {
-		t.Error(err)
-	}
 }

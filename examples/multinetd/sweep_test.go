@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containernetworking/cni/pkg/types"
+
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/internal/nodetest"
 )
@@ -29,16 +31,13 @@ func TestSweepsWhatIsStale(t *testing.T) {
 			netns := filepath.Join(w.dir, "netns")
 			nodetest.OK(t, os.WriteFile(netns, nil, 0o600))
 			tried := make(chan struct{}, 1000)
-			p := w.fake.Plugins["bridge"]
-			if tt.fails {
-				p = delegatetest.FailOn("DEL", 101, "not now", p)
-			}
-			w.fake.Plugins["bridge"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
-				if c.Command == "DEL" {
-					tried <- struct{}{}
+			w.node.On("DEL", func(context.Context, delegatetest.Call) error {
+				tried <- struct{}{}
+				if tt.fails {
+					return types.NewError(101, "not now", "")
 				}
-				return p(ctx, c)
-			}
+				return nil
+			})
 			w.start(t)
 			w.mustRun(t, "ADD", bridge)
 			nodetest.OK(t, os.Remove(netns))
@@ -73,13 +72,10 @@ func TestSweepsEveryStateDirectory(t *testing.T) {
 	netns := filepath.Join(w.dir, "netns")
 	nodetest.OK(t, os.WriteFile(netns, nil, 0o600))
 	removed := make(chan struct{}, 2)
-	p := w.fake.Plugins["bridge"]
-	w.fake.Plugins["bridge"] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
-		if c.Command == "DEL" {
-			removed <- struct{}{}
-		}
-		return p(ctx, c)
-	}
+	w.node.On("DEL", func(context.Context, delegatetest.Call) error {
+		removed <- struct{}{}
+		return nil
+	})
 	w.start(t)
 	for _, dir := range []string{"/one", "/two"} {
 		nodetest.OK(t, w.client.Execute(t.Context(), "ADD", w.args(strings.Replace(conf(bridge), "/of/the/runtime", w.dir+dir, 1))))
@@ -97,12 +93,10 @@ func TestSweepsEveryStateDirectory(t *testing.T) {
 func TestLeftoversAreCounted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, `,"sweepInterval":"0s"`)
-	works := w.fake.Plugins["bridge"]
-	w.fake.Plugins["bridge"] = delegatetest.FailOn("ADD", 101, "no address", delegatetest.FailOn("DEL", 101, "no IPAM", works))
+	w.node.FailOn("ADD bridge", 101)
+	w.node.FailOn("DEL bridge", 101)
 	w.start(t)
-	if err := w.run(t, "ADD", bridge); err == nil {
-		t.Fatal("the ADD has succeeded")
-	}
+	nodetest.Code(t, w.run(t, "ADD", bridge), 101)
 	if n := len(w.leftovers(t.Context())); n != 1 {
 		t.Errorf("%d leftovers, want 1", n)
 	}
@@ -115,12 +109,10 @@ func TestLeftoversAreCounted(t *testing.T) {
 func TestLeftoverIsAnEventOnce(t *testing.T) {
 	t.Parallel()
 	tn := newTown(t, `,"sweepInterval":"1ms"`)
-	works := tn.fake.Plugins["bridge"]
-	tn.fake.Plugins["bridge"] = delegatetest.FailOn("ADD", 101, "no address", delegatetest.FailOn("DEL", 101, "no IPAM", works))
-	tn = tn.start(t)
-	if err := tn.command(t, "ADD", tn.pod(t, "one"), annotated("blue")); err == nil {
-		t.Fatal("the ADD has succeeded")
-	}
+	tn.node.FailOn("ADD bridge", 101)
+	tn.node.FailOn("DEL bridge", 101)
+	tn.start(t)
+	want(t, "ADD", tn.command(t, "ADD", tn.pod(t, "one"), annotated("blue")), 101, "")
 	tn.until(t, "it is tried again", func() bool { return tn.metric(t, `multinetd_stale_attachments_tried_total{outcome="failed"}`) > 1 })
 	nodetest.OK(t, tn.stop()) // Events are written then
 	nodetest.Equal(t, "Events", tn.reasons(), []string{"Pod one FailedRemovingInterface"})

@@ -27,6 +27,7 @@ import (
 // A world is a daemon that runs in this process, and a shim.
 type world struct {
 	*daemon
+	node    *nodetest.Node // of the plugins
 	fake    *delegatetest.Exec
 	dir     string
 	client  *shim.Client
@@ -77,11 +78,11 @@ func newWorldIn(t testing.TB, dir, keys string) *world {
 	nodetest.OK(t, err)
 	w := &world{dir: dir, logged: &journal{}, states: make(chan string, 2), reasons: make(chan string, 100)}
 	w.daemon = newDaemon(t.Context(), conf, "/daemon/bin", "v0", newLogger(w.logged, conf))
-	w.fake = &delegatetest.Exec{Plugins: map[string]delegatetest.Plugin{
-		"bridge":  delegatetest.Result(result("10.9.0.2/24")),
-		"macvlan": delegatetest.Result(result("10.9.1.2/24")),
-		"full":    delegatetest.FailOn("ADD", 107, "no free device", delegatetest.Result(nil)),
-	}}
+	w.node = nodetest.New(t)
+	w.fake = w.node.Exec
+	w.fake.Plugins["bridge"] = delegatetest.Result(result("10.9.0.2/24"))
+	w.fake.Plugins["macvlan"] = delegatetest.Result(result("10.9.1.2/24"))
+	w.fake.Plugins["full"] = delegatetest.FailOn("ADD", 107, "no free device", delegatetest.Result(nil))
 	w.exec, w.interfaceNames = w.fake, func(string) ([]string, error) { return nil, nil }
 	w.client = &shim.Client{
 		Socket: filepath.Join(conf.SocketDir, wire.SocketName), Stdout: &w.printed, Queue: conf.QueueDir, QueueWait: -1,
