@@ -17,30 +17,20 @@ import (
 // firstFD is the first file descriptor that a service manager passes.
 const firstFD = 3
 
-// Activated returns the unix socket that a service manager has opened for this
-// process, as systemd does for a socket unit, or nil if there is none. env is the
-// environment of the process, as "key=value", with LISTEN_PID and LISTEN_FDS. More
-// than one socket is an error, and so is one that is not a listening unix stream
-// socket.
-//
-// Call it once, at the start. Only one daemon has the socket: while another one has
-// it, by Activated or by [Listen], Activated waits until that one closes it or dies,
-// or until ctx ends. The name of the socket with ".lock" added is in use for that.
-//
-// Children do not inherit the socket. Closing it does not remove it, because the
-// service manager goes on listening: no hand-over is needed. The service manager
-// sets the permissions of the socket, so see [Server.AllowUIDs].
-//
-// On systems other than Linux it returns [errors.ErrUnsupported].
-func Activated(ctx context.Context, env []string) (net.Listener, error) {
-	l, err := activated(env)
-	if err == nil && l != nil {
-		l, err = locked(ctx, l)
+func activated(ctx context.Context, env []string) (net.Listener, error) {
+	l, err := passed(env)
+	if err != nil || l == nil {
+		return nil, err
 	}
+	path := l.Addr().String()
+	if !filepath.IsAbs(path) {
+		return l, nil // only a socket that has a file has a lock
+	}
+	lock, err := lockFile(ctx, path+".lock")
 	if err != nil {
-		return nil, fmt.Errorf("socket activation: %w", err)
+		return nil, errors.Join(err, l.Close())
 	}
-	return l, nil
+	return &lockedListener{l, sync.OnceFunc(func() { unlockFile(lock) })}, nil
 }
 
 // A lockedListener has the lock of its socket until it is closed.
@@ -50,27 +40,14 @@ type lockedListener struct {
 	release func()
 }
 
-// locked returns l, which it closes if it cannot take the lock of its socket. Only a
-// socket that has a file has a lock.
-func locked(ctx context.Context, l net.Listener) (net.Listener, error) {
-	path := l.Addr().String()
-	if !filepath.IsAbs(path) {
-		return l, nil
-	}
-	lock, err := lockFile(ctx, path+".lock")
-	if err != nil {
-		return nil, errors.Join(err, l.Close())
-	}
-	return &lockedListener{l, sync.OnceFunc(func() { unlockFile(lock) })}, nil
-}
-
 // Close stops listening and releases the lock.
 func (l *lockedListener) Close() error {
 	defer l.release()
 	return l.Listener.Close()
 }
 
-func activated(env []string) (net.Listener, error) {
+// passed returns the socket that the service manager has passed, or nil.
+func passed(env []string) (net.Listener, error) {
 	pid, err := number(env, "LISTEN_PID")
 	if err != nil || pid != os.Getpid() {
 		return nil, err // meant for another process
@@ -82,26 +59,24 @@ func activated(env []string) (net.Listener, error) {
 	if n != 1 {
 		return nil, fmt.Errorf("LISTEN_FDS passes %d sockets, want 1", n)
 	}
-	for _, want := range []struct {
-		opt, value int
-		not        string
-	}{
-		{unix.SO_DOMAIN, unix.AF_UNIX, "not a unix socket"},
-		{unix.SO_TYPE, unix.SOCK_STREAM, "not a stream socket"},
-		{unix.SO_ACCEPTCONN, 1, "not listening"},
-	} {
-		value, err := unix.GetsockoptInt(firstFD, unix.SOL_SOCKET, want.opt)
-		if err != nil {
-			return nil, fmt.Errorf("file descriptor %d: %w", firstFD, os.NewSyscallError("getsockopt", err))
-		}
-		if value != want.value {
-			return nil, fmt.Errorf("file descriptor %d: %s", firstFD, want.not)
-		}
+	listening, err := unix.GetsockoptInt(firstFD, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
+	if err != nil {
+		return nil, fmt.Errorf("file descriptor %d: %w", firstFD, os.NewSyscallError("getsockopt", err))
+	}
+	if listening == 0 {
+		return nil, fmt.Errorf("file descriptor %d: not listening", firstFD)
 	}
 	unix.CloseOnExec(firstFD)
 	f := os.NewFile(firstFD, "LISTEN_FD_3")
 	defer func() { _ = f.Close() }()
-	return net.FileListener(f)
+	l, err := net.FileListener(f)
+	if err == nil && l.Addr().Network() != "unix" {
+		err = errors.Join(fmt.Errorf("file descriptor %d: not a unix stream socket", firstFD), l.Close())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
 }
 
 // number returns the value of the variable key, and 0 if there is none.

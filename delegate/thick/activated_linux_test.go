@@ -184,9 +184,9 @@ func TestActivatedNot(t *testing.T) {
 		{"odd count", "LISTEN_PID=PID! LISTEN_FDS=-1", good, `LISTEN_FDS is not a number: "-1"`},
 		{"empty count", "LISTEN_PID=PID! LISTEN_FDS=", good, `LISTEN_FDS is not a number: ""`},
 		{"file", mine, null, "file descriptor 3: getsockopt: socket operation on non-socket"},
-		{"tcp", mine, file(t, tcp), "file descriptor 3: not a unix socket"},
-		{"datagram", mine, file(t, datagram), "file descriptor 3: not a stream socket"},
-		{"packet", mine, file(t, packet), "file descriptor 3: not a stream socket"},
+		{"tcp", mine, file(t, tcp), "file descriptor 3: not a unix stream socket"},
+		{"datagram", mine, file(t, datagram), "file descriptor 3: not listening"},
+		{"packet", mine, file(t, packet), "file descriptor 3: not a unix stream socket"},
 		{"connection", mine, file(t, conn), "file descriptor 3: not listening"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

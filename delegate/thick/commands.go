@@ -47,6 +47,21 @@ type Commands struct {
 	Status func(ctx context.Context, a *skel.CmdArgs) error
 }
 
+// A command is a command of the specification.
+type command string
+
+const (
+	cmdAdd    command = "ADD"
+	cmdCheck  command = "CHECK"
+	cmdDel    command = "DEL"
+	cmdGC     command = "GC"
+	cmdStatus command = "STATUS"
+)
+
+// removes reports whether c only removes attachments. Such commands are served
+// while the server drains.
+func (c command) removes() bool { return c == cmdDel || c == cmdGC }
+
 // run calls the function for the command. Only an ADD has a result.
 func (c *Commands) run(ctx context.Context, cmd command, a *skel.CmdArgs) (types.Result, error) {
 	var f func(context.Context, *skel.CmdArgs) error
@@ -65,11 +80,7 @@ func (c *Commands) run(ctx context.Context, cmd command, a *skel.CmdArgs) (types
 		f = c.Status
 	}
 	if f == nil {
-		return nil, missing(cmd)
+		return nil, types.NewError(types.ErrInvalidEnvironmentVariables, "the plugin has no "+string(cmd), "")
 	}
 	return nil, f(ctx, a)
-}
-
-func missing(cmd command) error {
-	return types.NewError(types.ErrInvalidEnvironmentVariables, "the plugin has no "+string(cmd), "")
 }

@@ -190,7 +190,7 @@ func TestRacingOperationsOfAContainerRunOneAtATime(t *testing.T) {
 			verb := []string{"ADD", "CHECK", "DEL", "ADD"}[i%4]
 			m := with(request(verb, fmt.Sprint("c", i/4%4)), "CNI_NETNS", strings.Repeat("x", 1+i%7))
 			m.DeadlineMs = 20
-			o, err := sv.order(wire.PathCNI, &m, nil)
+			o, err := decode(wire.PathCNI, &m, nil, nil)
 			if err != nil {
 				t.Error(err)
 				return
@@ -198,18 +198,19 @@ func TestRacingOperationsOfAContainerRunOneAtATime(t *testing.T) {
 			if i%5 == 0 {
 				go cancel()
 			}
-			replies := 0
-			err = sv.operate(ctx, o, &Event{Start: time.Now()}, func([]byte, error) error {
-				replies++
+			op := heard(o)
+			delivered := 0
+			op.deliver = func([]byte) error {
+				delivered++
 				return nil
-			})
-			if replies != 1 {
-				t.Errorf("%s: %d replies, %v", verb, replies, err)
+			}
+			if err := sv.operate(ctx, op); (err == nil) != (delivered == 1) {
+				t.Errorf("%s: delivered %d times, %v", verb, delivered, err)
 			}
 		})
 	}
 	wg.Wait()
-	if st := s.Stats(); st != (Stats{}) || sv.containers.Len() != 0 || len(sv.flight.in) != 0 {
+	if st := s.Stats(); st != (Stats{}) || sv.containers.Len() != 0 || len(sv.flight.ops.all()) != 0 {
 		t.Errorf("left: %+v", st)
 	}
 }

@@ -211,7 +211,7 @@ func TestCommandThatIgnoresItsContextDoesNotBlockServe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := make(gate)
 		f := &fake{gc: func(context.Context, *skel.CmdArgs) error { <-g; return nil }}
-		s := &Server{Commands: f.commands(), peer: me}
+		s := local(&Server{Commands: f.commands()})
 		l := newInMemory()
 		ctx, cancel := context.WithCancel(t.Context())
 		served := make(chan error, 1)
@@ -264,7 +264,7 @@ func TestHandOverBeginsOnceNothingIsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := make(gate)
 		f := &fake{add: addAfter(g)}
-		r := &rig{t: t, Server: &Server{Commands: f.commands()}, l: newInMemory(), done: make(chan struct{})}
+		r := &rig{t: t, Server: local(&Server{Commands: f.commands()}), l: newInMemory(), done: make(chan struct{})}
 		r.Client = clientOf(r.l.dial)
 		var wg sync.WaitGroup
 		r.HandOver = func(ctx context.Context) error {
@@ -312,7 +312,7 @@ func TestHandOverBeginsOnceNothingIsInFlight(t *testing.T) {
 func TestHandOverThatHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := &rig{t: t, Server: &Server{Commands: (&fake{}).commands()}, l: newInMemory(), done: make(chan struct{})}
+		r := &rig{t: t, Server: local(&Server{Commands: (&fake{}).commands()}), l: newInMemory(), done: make(chan struct{})}
 		r.HandOver = func(ctx context.Context) error {
 			<-ctx.Done()
 			return ctx.Err()
@@ -333,7 +333,7 @@ func TestListenerFails(t *testing.T) {
 			time.Sleep(time.Second)
 			return someResult(), nil
 		}}
-		s := &Server{Commands: f.commands(), peer: me}
+		s := local(&Server{Commands: f.commands()})
 		l := newInMemory()
 		served := make(chan error, 1)
 		go func() { served <- s.Serve(t.Context(), l) }()
@@ -379,6 +379,6 @@ func TestDrainingKeepsNoConnection(t *testing.T) {
 		if got := w.Header().Get("Connection"); got != want {
 			t.Errorf("Connection %q, want %q", got, want)
 		}
-		s.service().flight.drain()
+		s.service().flight.advance(draining)
 	}
 }

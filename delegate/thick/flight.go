@@ -1,6 +1,9 @@
 package thick
 
 import (
+	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 )
@@ -13,94 +16,124 @@ type waitSet[K comparable] struct {
 	empty chan struct{} // not nil while somebody waits; closed when the set is empty
 }
 
-func (c *waitSet[K]) enter(k K) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.add(k)
-}
-
-// add adds k. c.mu is held.
-func (c *waitSet[K]) add(k K) {
-	if c.in == nil {
-		c.in = make(map[K]struct{})
+func (s *waitSet[K]) enter(k K) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.in == nil {
+		s.in = make(map[K]struct{})
 	}
-	c.in[k] = struct{}{}
+	s.in[k] = struct{}{}
 }
 
 // leave removes k if the set has it.
-func (c *waitSet[K]) leave(k K) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.in, k)
-	if len(c.in) == 0 && c.empty != nil {
-		close(c.empty)
-		c.empty = nil
+func (s *waitSet[K]) leave(k K) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.in, k)
+	if len(s.in) == 0 && s.empty != nil {
+		close(s.empty)
+		s.empty = nil
 	}
+}
+
+// all returns the elements.
+func (s *waitSet[K]) all() []K {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.in))
 }
 
 // wait waits until the set is empty, but not longer than d. It reports whether
 // the set is empty.
-func (c *waitSet[K]) wait(d time.Duration) bool {
-	c.mu.Lock()
-	if len(c.in) == 0 {
-		c.mu.Unlock()
+func (s *waitSet[K]) wait(d time.Duration) bool {
+	s.mu.Lock()
+	if len(s.in) == 0 {
+		s.mu.Unlock()
 		return true
 	}
-	if c.empty == nil {
-		c.empty = make(chan struct{})
+	if s.empty == nil {
+		s.empty = make(chan struct{})
 	}
-	empty := c.empty
-	c.mu.Unlock()
+	empty := s.empty
+	s.mu.Unlock()
 	return within(d, empty)
 }
 
-// A flight is the set of accepted operations, from their arrival to their answer.
-// The zero value accepts all commands.
-type flight struct {
-	waitSet[*operation]
-
-	draining bool // accept only DEL and GC; guarded by waitSet.mu
-	closed   bool // accept nothing; guarded by waitSet.mu
-}
-
-// begin accepts op unless the server drains. The caller must call leave.
-func (f *flight) begin(op *operation) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.closed || f.draining && !op.command.removes() {
-		return errDraining
+// within waits until done is closed, but not longer than d. It reports whether
+// done is closed.
+func within(d time.Duration, done <-chan struct{}) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-done:
+		return true
+	case <-t.C:
+		return false
 	}
-	f.add(op)
-	return nil
 }
 
-// ends reports whether the server accepts only DEL and GC.
-func (f *flight) ends() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.draining
+// A phase is how much of its life a server has behind it. It never goes back.
+type phase int
+
+const (
+	idle     phase = iota // Serve has not been called
+	serving               // all commands are accepted
+	draining              // only DEL and GC are accepted
+	closed                // nothing is accepted
+)
+
+// A flight has the accepted operations, from their arrival to their answer. The zero
+// value is that of an idle server.
+type flight struct {
+	ops waitSet[*flown]
+
+	mu    sync.Mutex // held while an operation is accepted
+	phase phase
 }
 
-// drain makes the server accept only DEL and GC. Accepted operations go on.
-func (f *flight) drain() {
+// A flown is an operation in flight. Its cancel says why the operation must end.
+type flown struct{ cancel context.CancelCauseFunc }
+
+// advance changes the phase to a later one, and reports whether the phase was an earlier
+// one.
+func (f *flight) advance(to phase) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.draining = true
+	earlier := f.phase < to
+	f.phase = max(f.phase, to)
+	return earlier
+}
+
+// now returns the phase.
+func (f *flight) now() phase {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.phase
+}
+
+// begin accepts an operation with the command c in this phase. The caller must call end.
+func (f *flight) begin(c command, cancel context.CancelCauseFunc) (end func(), err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.phase == closed || f.phase == draining && !c.removes() {
+		return nil, errDraining
+	}
+	op := &flown{cancel}
+	f.ops.enter(op)
+	return func() { f.ops.leave(op) }, nil
 }
 
 // settle waits until nothing is in flight, but not longer than d. Then it cancels
 // the remaining operations and waits until they are undone; nothing is accepted
 // from then on, because nobody would cancel it. It reports whether nothing is left.
 func (f *flight) settle(d, undo time.Duration) bool {
-	if f.wait(d) {
+	if f.ops.wait(d) {
 		return true
 	}
-	f.mu.Lock()
-	f.closed = true
-	for op := range f.in {
+	f.advance(closed)
+	for _, op := range f.ops.all() {
 		op.cancel(errDraining)
 	}
-	f.mu.Unlock()
 	// Twice, because an Add may take that long to return and is undone then.
-	return f.wait(2*undo + writeTimeout)
+	return f.ops.wait(2*undo + writeTimeout)
 }

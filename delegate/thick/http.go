@@ -1,7 +1,6 @@
 package thick
 
 import (
-	"context"
 	"net"
 	"net/http"
 	"os"
@@ -12,12 +11,10 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/utils"
+	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
-	"github.com/metacni/metacni/internal/peer"
 )
-
-type peerFunc = func(net.Conn) (uid int, ok bool)
 
 type callerKey struct{}
 
@@ -27,172 +24,136 @@ type caller struct {
 	allowed bool
 }
 
+func (c caller) String() string {
+	if c.uid < 0 {
+		return "user unknown"
+	}
+	return "user " + strconv.Itoa(c.uid)
+}
+
 // caller identifies the peer of c.
 func (sv *service) caller(c net.Conn) caller {
-	ask := peer.UID
-	if sv.peer != nil {
-		ask = sv.peer
-	}
-	uid, known := ask(c)
-	if !known {
+	uid, known := sv.peer(c)
+	switch {
+	case !known:
 		return caller{-1, false}
-	}
-	if sv.AllowUIDs == nil {
+	case sv.AllowUIDs == nil:
 		return caller{uid, uid == 0 || uid == os.Geteuid()}
 	}
 	return caller{uid, slices.Contains(sv.AllowUIDs, uint32(uid))}
 }
 
-// ServeHTTP serves one request.
+// ownPaths are the paths that a server does not leave to Other.
+var ownPaths = [...]string{wire.PathCNI, wire.PathAttach, wire.PathHealth, wire.PathReady, wire.PathInfo} //nolint:gochecknoglobals // never written
+
+// ServeHTTP serves one request: a command, a page of Other, or one of its own.
 func (sv *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	start := time.Now()
-	w.Header().Set(wire.VersionHeader, strconv.Itoa(wire.Version))
-	if sv.flight.ends() {
-		w.Header().Set("Connection", "close")
+	op := &operation{start: time.Now()}
+	if path := r.URL.Path; path == wire.PathCNI || path == wire.PathAttach {
+		op.path = path
 	}
 	who, looked := r.Context().Value(callerKey{}).(caller)
 	if !looked {
 		who = caller{-1, true}
 	}
-	if !who.allowed {
+	op.uid = who.uid
+	w.Header().Set(wire.VersionHeader, strconv.Itoa(wire.Version))
+	if !who.allowed || sv.flight.now() >= draining {
 		w.Header().Set("Connection", "close")
-		ev := Event{UID: who.uid, Start: start}
-		if r.URL.Path == wire.PathCNI || r.URL.Path == wire.PathAttach {
-			ev.Path = r.URL.Path
-		}
-		name := "unknown"
-		if who.uid >= 0 {
-			name = strconv.Itoa(who.uid)
-		}
-		sv.observe(ev, refuse(w, http.StatusForbidden, "user %s may not connect", name))
-		return
-	}
-	switch r.URL.Path {
-	case wire.PathCNI:
-		if allow(w, r, http.MethodPost) {
-			sv.operation(w, r, Event{Path: wire.PathCNI, UID: who.uid, Start: start})
-		}
-	case wire.PathAttach:
-		sv.delegate(w, r, Event{Path: wire.PathAttach, UID: who.uid, Start: start})
-	case wire.PathInfo:
-		if allow(w, r, http.MethodGet, http.MethodHead) {
-			sendJSON(w, http.StatusOK, sv.info())
-		}
-	default:
-		switch {
-		case sv.probe(w, r):
-		case sv.Other != nil:
-			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // not supported in tests only
-			sv.Other.ServeHTTP(w, r)
-		default:
-			notFound(w, r)
-		}
-	}
-}
-
-func notFound(w http.ResponseWriter, r *http.Request) {
-	_ = refuse(w, http.StatusNotFound, "unknown path %.80q", r.URL.Path)
-}
-
-// allow reports whether the method of r is one of methods, and refuses r if not.
-func allow(w http.ResponseWriter, r *http.Request, methods ...string) bool {
-	if slices.Contains(methods, r.Method) {
-		return true
-	}
-	w.Header().Set("Allow", strings.Join(methods, ", "))
-	_ = refuse(w, http.StatusMethodNotAllowed, "%s does not accept the method %.20q", r.URL.Path, r.Method)
-	return false
-}
-
-func plain(w http.ResponseWriter, text string) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_ = send(w, http.StatusOK, []byte(text)) // nothing depends on it
-}
-
-// operation serves a request for an operation and completes ev.
-func (sv *service) operation(w http.ResponseWriter, r *http.Request, ev Event) {
-	err := sv.answer(w, r, &ev)
-	sv.observe(ev, err)
-}
-
-// answer serves a request for an operation and returns its error.
-func (sv *service) answer(w http.ResponseWriter, r *http.Request, ev *Event) error {
-	m, err := read(w, r)
-	if err == nil {
-		err = sv.overrideErr
-	}
-	var o *order
-	if err == nil {
-		o, err = sv.order(ev.Path, m, r.Header)
-		ev.about(o)
-	}
-	if err != nil {
-		sendError(w, err)
-		return err
-	}
-	return sv.operate(r.Context(), o, ev, func(body []byte, err error) error {
-		if err != nil {
-			sendError(w, err)
-			return nil
-		}
-		return send(w, http.StatusOK, body)
-	})
-}
-
-// about sets the fields of ev that describe o.
-func (ev *Event) about(o *order) {
-	ev.Command, ev.Network = string(o.command), o.network
-	ev.ContainerID, ev.IfName, ev.Args = o.args.ContainerID, o.args.IfName, o.args.Args
-}
-
-// observe completes ev, which ended with err, and calls the Observer.
-func (sv *service) observe(ev Event, err error) {
-	ev.Duration, ev.Err, ev.Status = time.Since(ev.Start), err, http.StatusOK
-	if err != nil {
-		ev.Status = httpStatus(err)
-	}
-	if sv.Observer != nil {
-		sv.Observer(ev)
-	}
-}
-
-// delegate serves [wire.PathAttach].
-func (sv *service) delegate(w http.ResponseWriter, r *http.Request, ev Event) {
-	var methods []string
-	if sv.Attachments != nil {
-		methods = append(methods, http.MethodGet)
-	}
-	if sv.Attach != nil {
-		methods = append(methods, http.MethodPost)
 	}
 	switch {
-	case sv.Attach == nil && (sv.Attachments == nil || r.Method == http.MethodPost):
-		_ = refuse(w, http.StatusNotFound, "this daemon does not attach networks to running containers")
-	case sv.Attachments == nil && r.Method == http.MethodGet:
-		_ = refuse(w, http.StatusNotFound, "this daemon does not list attachments")
-	case !allow(w, r, methods...):
-	case r.Method == http.MethodGet:
-		sv.list(w, r)
+	case !who.allowed:
+		err := coded(http.StatusForbidden, types.ErrInternal, "%s may not connect", who)
+		_ = failure(err).send(w)
+		sv.observe(op, err)
+	case op.path != "" && r.Method == http.MethodPost && (!op.more() || sv.Attach != nil):
+		sv.command(w, r, op)
+	case sv.Other != nil && !slices.Contains(ownPaths[:], r.URL.Path):
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // not supported in tests only
+		sv.Other.ServeHTTP(w, r)
 	default:
-		sv.operation(w, r, ev)
+		_ = sv.page(r).send(w) // if it fails, the client has gone
 	}
 }
 
-// list serves the list of attachments.
-func (sv *service) list(w http.ResponseWriter, r *http.Request) {
+// command decodes the request for op, operates, and answers.
+func (sv *service) command(w http.ResponseWriter, r *http.Request, op *operation) {
+	delivered := false
+	op.deliver = func(body []byte) error {
+		delivered = true
+		return reply{status: http.StatusOK, body: body}.send(w)
+	}
+	m, err := read(w, r)
+	if err == nil {
+		op.order, err = decode(op.path, m, r.Header, sv.override)
+	}
+	if err == nil {
+		err = sv.operate(r.Context(), op)
+	}
+	if err != nil && !delivered {
+		_ = failure(err).send(w) // if it fails, the client has gone
+	}
+	sv.observe(op, err)
+}
+
+// page answers a request that is no command.
+func (sv *service) page(r *http.Request) reply {
+	switch r.URL.Path {
+	case wire.PathCNI:
+		return allowed(r, nil, http.MethodPost)
+	case wire.PathAttach:
+		switch {
+		case sv.Attach == nil && (sv.Attachments == nil || r.Method != http.MethodGet):
+			return refusal(http.StatusNotFound, "this daemon does not attach networks to running containers")
+		case sv.Attachments == nil && r.Method == http.MethodGet:
+			return refusal(http.StatusNotFound, "this daemon does not list attachments")
+		}
+		return allowed(r, sv.list, http.MethodGet, http.MethodPost)
+	case wire.PathInfo:
+		return allowed(r, sv.info, http.MethodGet, http.MethodHead)
+	}
+	return sv.probe(r)
+}
+
+// allowed returns what serve answers to a request with one of the methods.
+func allowed(r *http.Request, serve func(*http.Request) reply, methods ...string) reply {
+	if slices.Contains(methods, r.Method) {
+		return serve(r)
+	}
+	refused := refusal(http.StatusMethodNotAllowed, "%s does not accept the method %.20q", r.URL.Path, r.Method)
+	refused.allow = strings.Join(methods, ", ")
+	return refused
+}
+
+// list lists the attachments.
+func (sv *service) list(r *http.Request) reply {
 	id := r.URL.Query().Get("container")
 	if id != "" && utils.ValidateContainerID(id) != nil {
-		sendError(w, coded(http.StatusBadRequest, types.ErrInvalidEnvironmentVariables, "not a container ID: %.80q", id))
-		return
+		return failure(coded(http.StatusBadRequest, types.ErrInvalidEnvironmentVariables, "not a container ID: %.80q", id))
 	}
 	list := []Attachment{}
-	if err := sv.guardedProbe(r.Context(), "attachments", func(ctx context.Context) error {
-		found, err := sv.Attachments(ctx, id)
+	if err := sv.guarded(r.Context(), "attachments", func() error {
+		found, err := sv.Attachments(r.Context(), id)
 		list = append(list, found...)
 		return err
 	}); err != nil {
-		sendError(w, err)
-		return
+		return failure(err)
 	}
-	sendJSON(w, http.StatusOK, list)
+	return object(http.StatusOK, list)
+}
+
+// info says what the server can do.
+func (sv *service) info(*http.Request) reply {
+	features := []string{}
+	for _, f := range []struct {
+		has  bool
+		name string
+	}{{sv.Attach != nil, "delegate"}, {sv.Attachments != nil, "attachments"}, {sv.Queue != "", "queue"}} {
+		if f.has {
+			features = append(features, f.name)
+		}
+	}
+	return object(http.StatusOK, map[string]any{
+		"api": []int{wire.Version}, "cniVersions": version.All.SupportedVersions(), "features": features, "version": sv.Version,
+	})
 }

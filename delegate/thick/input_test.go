@@ -209,6 +209,7 @@ func TestKeepAlive(t *testing.T) {
 func TestStrangers(t *testing.T) {
 	t.Parallel()
 	own := uint32(os.Geteuid()) //nolint:gosec // no ID is negative
+	type peerFunc = func(net.Conn) (int, bool)
 	as := func(uid int, ok bool) peerFunc {
 		return func(net.Conn) (int, bool) { return uid, ok }
 	}
@@ -237,7 +238,7 @@ func TestStrangers(t *testing.T) {
 						t.Error("a stranger got through")
 					}
 				})
-				r := serve(t, &Server{Commands: f.commands(), AllowUIDs: tt.allow, peer: tt.peer, Observer: seen.observe, Other: other})
+				r := serveAs(t, &Server{Commands: f.commands(), AllowUIDs: tt.allow, Observer: seen.observe, Other: other}, tt.peer)
 				for _, path := range []string{wire.PathCNI, wire.PathAttach, wire.PathHealth, wire.PathReady, wire.PathInfo, "/metrics"} {
 					a := exchange(t.Context(), r.Client, "POST", path, encoded(request("ADD", "c1")))
 					synctest.Wait()

@@ -64,7 +64,9 @@ func (m *meta) Check(ctx context.Context, a *skel.CmdArgs) error {
 }
 
 func (m *meta) Del(ctx context.Context, a *skel.CmdArgs) error {
-	return m.Manager.Del(ctx, lifecycle.Removal{Key: m.key(a), NetNS: a.Netns})
+	its := &lifecycle.Manager{Invoker: m.Invoker, Dir: m.Dir}
+	its.Stale, _ = ctx.Value(staleKey{}).(func(time.Time) (bool, error)) // as in CommandsOf
+	return its.Del(ctx, lifecycle.Removal{Key: m.key(a), NetNS: a.Netns})
 }
 
 func (m *meta) GC(ctx context.Context, _ *skel.CmdArgs) error {

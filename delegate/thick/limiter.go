@@ -6,15 +6,27 @@ import (
 	"sync"
 )
 
+// A Load says how many operations of one kind there are.
+type Load struct {
+	InFlight int // running, including undo
+	Queued   int // waiting for their container or their turn
+}
+
 // A limiter limits how many operations run at once and how many more wait for
-// their turn, first come, first served.
+// their turn: those with the lowest rank first, and among those first come, first served.
 type limiter struct {
 	size, places int
 
 	mu       sync.Mutex // guards the following
 	admitted int        // running, or waiting here or for their container
 	running  int
-	waiting  []chan struct{} // for their turn here; each is closed when it has come
+	waiting  []*waiter
+}
+
+// A waiter waits for its turn.
+type waiter struct {
+	rank int
+	come chan struct{} // closed when the turn has come
 }
 
 func newLimiter(size, queued int) *limiter { return &limiter{size: size, places: size + queued} }
@@ -36,20 +48,24 @@ func (l *limiter) leave() {
 	l.admitted--
 }
 
-// acquire waits for the turn of an admitted operation. If ctx ends first, acquire
-// returns why. release ends the turn.
-func (l *limiter) acquire(ctx context.Context) error {
+// acquire waits for the turn of an operation. If ctx ends first, acquire returns why.
+// release ends the turn.
+func (l *limiter) acquire(ctx context.Context, rank int) error {
 	l.mu.Lock()
 	if l.running < l.size {
 		l.running++
 		l.mu.Unlock()
 		return nil
 	}
-	turn := make(chan struct{})
-	l.waiting = append(l.waiting, turn)
+	turn := &waiter{rank, make(chan struct{})}
+	at := slices.IndexFunc(l.waiting, func(other *waiter) bool { return other.rank > rank })
+	if at < 0 {
+		at = len(l.waiting)
+	}
+	l.waiting = slices.Insert(l.waiting, at, turn)
 	l.mu.Unlock()
 	select {
-	case <-turn:
+	case <-turn.come:
 		return nil
 	case <-ctx.Done():
 	}
@@ -75,7 +91,7 @@ func (l *limiter) next() {
 		l.running--
 		return
 	}
-	close(l.waiting[0])
+	close(l.waiting[0].come)
 	l.waiting = slices.Delete(l.waiting, 0, 1)
 }
 

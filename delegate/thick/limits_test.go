@@ -222,7 +222,7 @@ func TestLane(t *testing.T) {
 				t.Fatal("no place")
 			}
 			c := make(chan error, 1)
-			go func() { c <- l.acquire(ctx) }()
+			go func() { c <- l.acquire(ctx, 0) }()
 			synctest.Wait()
 			return c
 		}
@@ -266,11 +266,13 @@ func TestRequestWhoseDeadlinePassedBeforeItsTurnDidNothing(t *testing.T) {
 	sv := (&Server{Commands: f.commands()}).service()
 	m := request("ADD", "c1")
 	for range 50 {
-		o, err := sv.order(wire.PathCNI, &m, nil)
+		o, err := decode(wire.PathCNI, &m, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = sv.operate(t.Context(), o, &Event{Start: time.Now().Add(-time.Hour)}, func([]byte, error) error { return nil })
+		op := heard(o)
+		op.start = op.start.Add(-time.Hour)
+		err = sv.operate(t.Context(), op)
 		if httpStatus(err) != http.StatusServiceUnavailable || status.Code(err) != 11 {
 			t.Errorf("err = %v", err)
 		}

@@ -17,30 +17,8 @@ import (
 	"github.com/metacni/metacni/internal/flock"
 )
 
-// Listen listens on the unix socket at the path socket. Only one Listener has the
-// socket: while another one has it, in this or in another process, Listen waits
-// until that one hands it over or dies, or until ctx ends.
-//
-// Only this user and root may connect. Listen makes the directory of the socket
-// and its parents if they are missing. An existing directory is never changed: it
-// must be a directory, not a link, that belongs to this user and that nobody else
-// may enter. An existing socket is replaced, and at no moment is there none. It is an
-// error if somebody else listens on it, such as a service manager or another
-// program, or if there is another file in its place. Three more names beside the socket are in
-// use: socket with ".lock", ".next" and "~" added.
-//
-// On systems other than Linux it returns [errors.ErrUnsupported].
-func Listen(ctx context.Context, socket string) (*Listener, error) {
-	l, err := listen(ctx, socket)
-	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", socket, err)
-	}
-	return l, nil
-}
-
-// A Listener is a [net.Listener] that can hand its socket over to the next daemon,
-// see [Listen]. Its methods may be called by several goroutines at once.
-type Listener struct {
+// A listener has the socket and its locks.
+type listener struct {
 	socket string
 	unix   *net.UnixListener
 	info   fs.FileInfo // of the socket's file, to recognise it
@@ -72,17 +50,17 @@ func listen(ctx context.Context, socket string) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Listener{socket: socket, lock: lock}
+	l := &listener{socket: socket, lock: lock}
 	if err := l.bind(temp); err != nil {
 		unlockFile(lock)
 		return nil, err
 	}
-	return l, nil
+	return &Listener{l, l.handOver}, nil
 }
 
 // bind listens on temp, sets its mode and renames it to the socket. The lock is
 // held.
-func (l *Listener) bind(temp string) (err error) {
+func (l *listener) bind(temp string) (err error) {
 	if err := l.unused(); err != nil {
 		return err
 	}
@@ -123,7 +101,7 @@ func (l *Listener) bind(temp string) (err error) {
 // unused returns an error if a process listens on the socket that does not use the
 // lock, which is held. A daemon that hands the socket over still listens on it, but it
 // has noted in the file of the lock which socket is its own.
-func (l *Listener) unused() error {
+func (l *listener) unused() error {
 	info, err := os.Lstat(l.socket)
 	if err != nil || info.Mode().Type() != fs.ModeSocket {
 		return nil //nolint:nilerr // the caller sees it too
@@ -152,10 +130,9 @@ func identity(info fs.FileInfo) string {
 	return fmt.Sprintf("%016x %016x %016x\n", dev, ino, info.ModTime().UnixNano())
 }
 
-// Accept returns the next connection, a [*net.UnixConn]. It fails with
-// [net.ErrClosed] after Close. After HandOver it first returns all connections that
-// were made before, and then fails the same way.
-func (l *Listener) Accept() (net.Conn, error) {
+// Accept returns the next connection. After handOver it first returns all connections
+// that were made before, and then fails.
+func (l *listener) Accept() (net.Conn, error) {
 	c, err := l.unix.Accept()
 	if err == nil {
 		return c, nil
@@ -173,14 +150,9 @@ func (l *Listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// Addr returns the socket's path, as given to Listen.
-func (l *Listener) Addr() net.Addr { return &net.UnixAddr{Name: l.socket, Net: "unix"} }
+func (l *listener) Addr() net.Addr { return &net.UnixAddr{Name: l.socket, Net: "unix"} }
 
-// HandOver lets the next daemon have the socket. Call it when this process has
-// nothing left to do, and go on calling Accept until it fails. If another daemon
-// waits in Listen, HandOver returns when that has taken over. If none waits, or if
-// ctx ends first, which is an error, further connections are refused.
-func (l *Listener) HandOver(ctx context.Context) error {
+func (l *listener) handOver(ctx context.Context) error {
 	l.mu.Lock()
 	l.release()
 	l.mu.Unlock()
@@ -192,7 +164,7 @@ func (l *Listener) HandOver(ctx context.Context) error {
 }
 
 // takenOver waits until another daemon has the socket, or nobody waits for it.
-func (l *Listener) takenOver(ctx context.Context) error {
+func (l *listener) takenOver(ctx context.Context) error {
 	err := flock.Wait(ctx, func() (bool, error) { return !l.own() || !l.awaited(), nil })
 	if err != nil {
 		err = fmt.Errorf("the next daemon has not taken the socket: %w", err)
@@ -201,7 +173,7 @@ func (l *Listener) takenOver(ctx context.Context) error {
 }
 
 // end makes Accept fail once it has returned the connections that were made before.
-func (l *Listener) end() error {
+func (l *listener) end() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ending || l.closed {
@@ -220,7 +192,7 @@ func (l *Listener) end() error {
 
 // queued returns a connection that was made before the end. After a deadline the
 // net package does not accept them.
-func (l *Listener) queued() (net.Conn, error) {
+func (l *listener) queued() (net.Conn, error) {
 	raw, err := l.unix.SyscallConn()
 	if err != nil {
 		return nil, err
@@ -246,10 +218,8 @@ func (l *Listener) queued() (net.Conn, error) {
 	return net.FileConn(f)
 }
 
-// Close stops listening. Connections that were not accepted are lost, see HandOver.
 // Close removes the socket if this listener still has it and nobody waits for it.
-// Later calls do nothing and return nil.
-func (l *Listener) Close() error {
+func (l *listener) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -269,7 +239,7 @@ func (l *Listener) Close() error {
 }
 
 // release releases the lock if it is held.
-func (l *Listener) release() {
+func (l *listener) release() {
 	if l.lock != nil {
 		unlockFile(l.lock)
 		l.lock = nil
@@ -277,13 +247,13 @@ func (l *Listener) release() {
 }
 
 // own reports whether the socket's name still belongs to l.
-func (l *Listener) own() bool {
+func (l *listener) own() bool {
 	info, err := os.Lstat(l.socket)
 	return err == nil && os.SameFile(info, l.info)
 }
 
 // awaited reports whether somebody may be waiting for the socket.
-func (l *Listener) awaited() bool {
+func (l *listener) awaited() bool {
 	f, _ := tryLockFile(l.socket + ".next")
 	if f == nil {
 		return true

@@ -37,11 +37,11 @@ func TestTrace(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := with(request("CHECK", "c1"), tt.env...)
-			o, err := s.service().order(wire.PathCNI, &m, tt.header)
+			o, err := decode(wire.PathCNI, &m, tt.header, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := s.service().operate(t.Context(), o, &Event{Start: time.Now()}, func([]byte, error) error { return nil }); err != nil {
+			if err := s.service().operate(t.Context(), heard(o)); err != nil {
 				t.Fatal(err)
 			}
 			if d := cmp.Diff(tt.want, got); d != "" {

@@ -16,62 +16,65 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/status"
 )
 
-// An operation is an accepted order.
+// An operation is an order of a client or of the Queue.
 type operation struct {
-	*order
-	commands *Commands // nil until the operation runs
+	order
+
+	uid    int // of the peer, or -1
+	start  time.Time
+	queued time.Duration // how long it waited for its turn
+
+	// deliver sends a success to the client; only an ADD has a body. It is called at
+	// most once, and while the operation still has the turn of its container, because
+	// an ADD is undone if its result does not arrive.
+	deliver func(body []byte) error
+
 	cancel   context.CancelCauseFunc
-	reply    reply
-	replied  bool
+	commands *Commands // nil until the operation runs
 }
 
-// A reply sends the outcome of an operation to its client. It is called once. A
-// success is sent while the operation still has the turn of its container,
-// because an ADD is undone if its result does not arrive. An error is sent after
-// the turn has ended. Only an ADD has a body.
-type reply func(body []byte, err error) error
-
-// operate executes o and returns its error. The context client ends when the
-// client has gone. operate sets Queued of ev.
-func (sv *service) operate(client context.Context, o *order, ev *Event, answer reply) error {
-	ctx := context.WithValue(context.WithoutCancel(client), traceKey{}, o.trace)
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(client, func() { cancel(errGone) })()
-	ctx, stop := context.WithDeadlineCause(ctx, ev.Start.Add(o.timeout), errDeadline)
+// operate executes op and returns its error, which has not been sent to the client. The
+// context client ends when the client has gone.
+func (sv *service) operate(client context.Context, op *operation) error {
+	limit := sv.Timeouts.of(op.command)
+	if op.patience > 0 {
+		limit = min(limit, op.patience)
+	}
+	ctx := context.WithValue(context.WithoutCancel(client), traceKey{}, op.trace)
+	ctx, op.cancel = context.WithCancelCause(ctx)
+	defer op.cancel(nil)
+	defer context.AfterFunc(client, func() { op.cancel(errGone) })()
+	ctx, stop := context.WithDeadlineCause(ctx, op.start.Add(limit), errDeadline)
 	defer stop()
 
-	op := &operation{order: o, cancel: cancel, reply: answer}
-	if err := sv.flight.begin(op); err != nil {
-		err = o.stop(http.StatusServiceUnavailable, err, nil)
-		_ = answer(nil, err)
-		return err
+	end, err := sv.flight.begin(op.command, op.cancel)
+	if err != nil {
+		return op.stop(http.StatusServiceUnavailable, err, nil)
 	}
-	defer sv.flight.leave(op)
-	err := sv.inTurn(ctx, client, op, ev)
-	if err != nil && !op.replied {
-		_ = answer(nil, err)
-	}
-	return err
+	defer end()
+	return sv.inTurn(ctx, client, op)
 }
 
 // inTurn runs op once it has the turn of its container and then a place among
 // those that run. In this order it takes no place while it waits for its
-// container.
-func (sv *service) inTurn(ctx, client context.Context, op *operation, ev *Event) error {
-	l := sv.limiter(op.order)
-	if !l.admit() {
-		return op.stop(http.StatusServiceUnavailable, errFull, nil)
+// container. A DEL of the Queue has a place already.
+func (sv *service) inTurn(ctx, client context.Context, op *operation) error {
+	l := sv.limiter(op)
+	if l != nil {
+		if !l.admit() {
+			return op.stop(http.StatusServiceUnavailable, errFull, nil)
+		}
+		defer l.leave()
 	}
-	defer l.leave()
 	waitCtx, cancel := context.WithTimeoutCause(ctx, sv.queueTimeout(), errLate)
 	defer cancel()
 	if op.ofContainer() {
-		turn := sv.containers.LineUp(op.args.ContainerID, claim{op.order, op.cancel}, func(earlier claim) {
-			if op.supersedes(earlier.order) {
+		turn := sv.containers.LineUp(op.args.ContainerID, op, func(earlier *operation) {
+			if op.supersedes(&earlier.order) {
 				earlier.cancel(errSuperseded)
 			}
 		})
@@ -80,24 +83,101 @@ func (sv *service) inTurn(ctx, client context.Context, op *operation, ev *Event)
 			return op.unbegun(err)
 		}
 	}
-	if err := l.acquire(waitCtx); err != nil {
-		return op.unbegun(err)
+	if l != nil {
+		if err := l.acquire(waitCtx, 0); err != nil {
+			return op.unbegun(err)
+		}
+		defer l.release()
 	}
-	defer l.release()
 	if ctx.Err() != nil {
 		return op.unbegun(context.Cause(ctx))
 	}
-	ev.Queued = time.Since(ev.Start)
-	if err := sv.mayAdd(op.order); err != nil {
+	op.queued = time.Since(op.start)
+	if err := sv.mayAdd(&op.order); err != nil {
 		return op.stop(http.StatusServiceUnavailable, err, nil)
 	}
 	if op.replayed {
-		if done, err := sv.stale(op.order, time.Time{}); done || err != nil {
+		if done, err := sv.stale(&op.order, time.Time{}); done || err != nil {
 			return err
 		}
-		ctx = context.WithValue(ctx, staleKey{}, func(recorded time.Time) (bool, error) { return sv.stale(op.order, recorded) })
+		ctx = context.WithValue(ctx, staleKey{}, func(recorded time.Time) (bool, error) { return sv.stale(&op.order, recorded) })
 	}
 	return sv.perform(ctx, client, op)
+}
+
+// limiter returns the limiter for op.
+func (sv *service) limiter(op *operation) *limiter {
+	switch {
+	case op.replayed:
+		return nil
+	case op.command.removes():
+		return sv.del
+	case op.command == cmdStatus:
+		return sv.status
+	}
+	return sv.add
+}
+
+// perform runs op. It undoes an ADD if nobody else would.
+func (sv *service) perform(ctx, client context.Context, op *operation) error {
+	body, err := sv.call(ctx, op)
+	if err == nil {
+		err = sv.dequeue(&op.order)
+	}
+	if err == nil {
+		err = op.hand(client, body)
+	}
+	if err == nil {
+		return nil
+	}
+	var undone error
+	if op.command == cmdAdd && unknown(err) {
+		undone = sv.undo(ctx, op)
+	}
+	switch why := context.Cause(ctx); {
+	case errors.Is(err, errUnheard):
+		err = &answered{statusGone, fmt.Errorf("%s: %w", op, err)}
+	case errors.Is(why, errGone):
+		err = op.stop(statusGone, why, err)
+	case why != nil:
+		err = op.stop(http.StatusInternalServerError, why, err)
+	case own(err):
+		err = fmt.Errorf("%s: %w", op, err)
+	}
+	if undone != nil {
+		sv.log(ctx, slog.LevelError, "undoing an ADD failed", slog.String("operation", op.String()), slog.Any("err", undone), slog.Any("cause", err))
+		err = fmt.Errorf("%w; undo: %w", err, undone)
+	}
+	return err
+}
+
+// hand delivers the body. A result for a client that has gone is an error.
+func (op *operation) hand(client context.Context, body []byte) error {
+	err := errGone
+	if op.command != cmdAdd || client.Err() == nil {
+		err = op.deliver(body)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnheard, err)
+	}
+	return nil
+}
+
+// stop returns the error of an operation that was ended, or not begun, because of
+// why. err is the error of the command, or nil.
+func (op *operation) stop(httpStatus int, why, err error) error {
+	switch {
+	case err == nil:
+		err = fmt.Errorf("%s: %w", op, why)
+	case !errors.Is(err, why):
+		err = fmt.Errorf("%s: %w: %w", op, why, err)
+	default:
+		err = fault.With(types.ErrTryAgainLater, err)
+	}
+	if op.command == cmdStatus {
+		err = status.NotReady(err)
+	}
+	return &answered{httpStatus, err}
 }
 
 // unbegun returns the error of op, which has done nothing, because of why. Its
@@ -114,57 +194,11 @@ func (op *operation) unbegun(why error) error {
 	return op.stop(code, why, nil)
 }
 
-// perform runs op. It undoes an ADD if nobody else would.
-func (sv *service) perform(ctx, client context.Context, op *operation) error {
-	body, err := sv.call(ctx, op)
-	if err == nil {
-		err = sv.dequeue(op.order)
-	}
-	if err == nil {
-		err = op.hand(client, body)
-	}
-	if err == nil {
-		return nil
-	}
-	var undone error
-	if op.command == cmdAdd && unknown(err) {
-		undone = sv.undo(ctx, op)
-	}
-	switch why := context.Cause(ctx); {
-	case errors.Is(err, errUnheard):
-		err = &fault{statusGone, fmt.Errorf("%s: %w", op, err)}
-	case errors.Is(why, errGone):
-		err = op.stop(statusGone, why, err)
-	case why != nil:
-		err = op.stop(http.StatusInternalServerError, why, err)
-	case own(err):
-		err = fmt.Errorf("%s: %w", op, err)
-	}
-	if undone != nil {
-		sv.log(ctx, slog.LevelError, "undoing an ADD failed", slog.String("operation", op.String()), slog.Any("err", undone), slog.Any("cause", err))
-		err = fmt.Errorf("%w; undo: %w", err, undone)
-	}
-	return err
-}
-
-// hand replies with the body. A result for a client that has gone is an error.
-func (op *operation) hand(client context.Context, body []byte) error {
-	if op.command == cmdAdd && client.Err() != nil {
-		return fmt.Errorf("%w: %w", errUnheard, errGone)
-	}
-	op.replied = true
-	if err := op.reply(body, nil); err != nil {
-		return fmt.Errorf("%w: %w", errUnheard, err)
-	}
-	return nil
-}
-
 // own reports whether err was made by this package because of what the plugin
 // did.
 func own(err error) bool {
 	var p *panicError
-	var r *resultError
-	return errors.As(err, &p) || errors.As(err, &r) || errors.Is(err, errNotDequeued)
+	return errors.As(err, &p) || errors.Is(err, errResult) || errors.Is(err, errNotDequeued)
 }
 
 // unknown reports whether an ADD that ended with err may have left something that
@@ -173,7 +207,7 @@ func unknown(err error) bool { return errors.Is(err, errUnheard) || own(err) }
 
 // call calls the plugin for op. body is the message that answers an ADD.
 func (sv *service) call(ctx context.Context, op *operation) (body []byte, err error) {
-	err = sv.guarded(ctx, op, func(ctx context.Context, a *skel.CmdArgs) error {
+	err = sv.run(ctx, op, func(ctx context.Context, a *skel.CmdArgs) error {
 		if op.command == cmdStatus {
 			if err := sv.notReady(ctx); err != nil {
 				if !own(err) {
@@ -198,16 +232,15 @@ func (sv *service) undo(ctx context.Context, op *operation) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sv.undoTimeout())
 	defer cancel()
-	return sv.guarded(ctx, op, func(ctx context.Context, a *skel.CmdArgs) error {
+	return sv.run(ctx, op, func(ctx context.Context, a *skel.CmdArgs) error {
 		_, err := op.commands.run(ctx, cmdDel, a)
 		return err
 	})
 }
 
-// guarded calls f within Begin, with arguments that f may change. It logs a
-// panic and returns it as an error.
-func (sv *service) guarded(ctx context.Context, op *operation, f func(context.Context, *skel.CmdArgs) error) error {
-	err := guard(func() error {
+// run calls f within Begin, with arguments that f may change.
+func (sv *service) run(ctx context.Context, op *operation, f func(context.Context, *skel.CmdArgs) error) error {
+	return sv.guarded(ctx, op.String(), func() error {
 		ctx := ctx
 		if sv.Begin != nil && op.command != cmdStatus {
 			var end func()
@@ -216,7 +249,7 @@ func (sv *service) guarded(ctx context.Context, op *operation, f func(context.Co
 		}
 		if op.commands == nil {
 			c := sv.Commands
-			if op.more {
+			if op.more() {
 				c = sv.Attach(op.with)
 			}
 			op.commands = &c
@@ -225,32 +258,44 @@ func (sv *service) guarded(ctx context.Context, op *operation, f func(context.Co
 		a.StdinData = bytes.Clone(a.StdinData)
 		return f(ctx, &a)
 	})
-	var p *panicError
-	if errors.As(err, &p) {
-		sv.log(ctx, slog.LevelError, "the plugin panicked", slog.String("operation", op.String()), slog.Any("value", p.value), slog.String("stack", string(p.stack)))
+}
+
+// observe tells the Observer of op, which ended with err.
+func (sv *service) observe(op *operation, err error) {
+	if sv.Observer == nil {
+		return
 	}
-	return err
+	sv.Observer(Event{
+		Path: op.path, Command: string(op.command), Network: op.network,
+		ContainerID: op.args.ContainerID, IfName: op.args.IfName, Args: op.args.Args,
+		UID: op.uid, Replayed: op.replayed,
+		Start: op.start, Queued: op.queued, Duration: time.Since(op.start),
+		Status: httpStatus(err), Err: err,
+	})
 }
 
 // encode returns the message with the result.
 func encode(result types.Result) ([]byte, error) {
 	if v := reflect.ValueOf(result); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
-		return nil, &resultError{errEmpty}
+		return nil, invalid(errEmpty)
 	}
 	result, err := result.GetAsVersion(types100.ImplementedSpecVersion)
 	if err != nil {
-		return nil, &resultError{err}
+		return nil, invalid(err)
 	}
 	raw, err := json.Marshal(result)
 	if err != nil {
-		return nil, &resultError{err}
+		return nil, invalid(err)
 	}
 	body, err := json.Marshal(wire.Response{Result: raw})
-	if err != nil {
-		return nil, &resultError{err}
+	if err == nil && len(body) > wire.MaxBody {
+		err = errTooLong
 	}
-	if len(body) > wire.MaxBody {
-		return nil, &resultError{errTooLong}
+	if err != nil {
+		return nil, invalid(err)
 	}
 	return body, nil
 }
+
+// invalid returns the error of an ADD whose result is invalid because of err.
+func invalid(err error) error { return fmt.Errorf("%w: %w", errResult, err) }

@@ -14,7 +14,7 @@ func TestOverrideAndConfigurationMustBeObjects(t *testing.T) {
 		m := request("ADD", "c1")
 		m.Config = []byte(odd)
 		s := &Server{Commands: (&fake{}).commands(), Override: json.RawMessage(`{"a":1}`)}
-		_, err := s.service().order(wire.PathCNI, &m, nil)
+		_, err := decode(wire.PathCNI, &m, nil, s.service().override)
 		refused(t, err, 6, "the configuration is not a JSON object")
 
 		// The server's own: it does not begin.
@@ -38,11 +38,11 @@ func TestOverrideReachesThePlugin(t *testing.T) {
 	f := &fake{}
 	s := &Server{Commands: f.commands(), Override: json.RawMessage(`{"binDir":"/host/bin","NAME":"other"}`)}
 	m := request("ADD", "c1")
-	o, err := s.service().order(wire.PathCNI, &m, nil)
+	o, err := decode(wire.PathCNI, &m, nil, s.service().override)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := string(o.args.StdinData), `{"cniVersion":"1.1.0","NAME":"other","type":"multinet","binDir":"/host/bin"}`; got != want {
+	if got, want := string(o.args.StdinData), `{"NAME":"other","binDir":"/host/bin","cniVersion":"1.1.0","type":"multinet"}`; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	if o.network != "other" {

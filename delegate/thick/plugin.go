@@ -82,17 +82,17 @@ func (o *output) result() (types.Result, error) {
 	text := bytes.Trim(o.buf.Bytes(), " \t\r\n")
 	switch {
 	case o.err != nil:
-		return nil, &resultError{o.err}
+		return nil, invalid(o.err)
 	case len(text) == 0 || string(text) == "null":
-		return nil, &resultError{errEmpty}
+		return nil, invalid(errEmpty)
 	}
 	r, err := create.CreateFromBytes(text)
 	if err != nil {
-		return nil, &resultError{err}
+		return nil, invalid(err)
 	}
 	r, err = r.GetAsVersion(types100.ImplementedSpecVersion)
 	if err != nil {
-		return nil, &resultError{err}
+		return nil, invalid(err)
 	}
 	return r, nil
 }

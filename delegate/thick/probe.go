@@ -2,28 +2,13 @@ package thick
 
 import (
 	"context"
-	"log/slog"
 	"net/http"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/status"
 )
-
-func (sv *service) info() wire.Info {
-	i := wire.Info{API: []int{wire.Version}, CNIVersions: version.All.SupportedVersions(), Features: []string{}, Version: sv.Version}
-	for _, f := range []struct {
-		has  bool
-		name string
-	}{{sv.Attach != nil, "delegate"}, {sv.Attachments != nil, "attachments"}, {sv.Queue != "", "queue"}} {
-		if f.has {
-			i.Features = append(i.Features, f.name)
-		}
-	}
-	return i
-}
 
 // CheckReady returns why the server is not ready to serve an ADD and its DEL, and nil
 // if it is: Serve is running and not draining, the Queue can be read and written to,
@@ -38,27 +23,22 @@ func (s *Server) CheckReady(ctx context.Context) error {
 // are only served by Serve.
 func (s *Server) Probes() http.Handler {
 	sv := s.service()
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !sv.probe(w, r) {
-			notFound(w, r)
-		}
-	})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _ = sv.probe(r).send(w) })
 }
 
-// probe serves a request for the health or the readiness, and reports whether r
-// is one.
-func (sv *service) probe(w http.ResponseWriter, r *http.Request) bool {
-	switch path := r.URL.Path; {
-	case path != wire.PathHealth && path != wire.PathReady:
-		return false
-	case !allow(w, r, http.MethodGet, http.MethodHead, http.MethodPost):
-	case path == wire.PathHealth:
-		plain(w, "ok\n")
-	default:
-		sv.readiness(w, r)
+// probe answers a request for the health or the readiness. Any other path is unknown.
+func (sv *service) probe(r *http.Request) reply {
+	methods := []string{http.MethodGet, http.MethodHead, http.MethodPost}
+	switch r.URL.Path {
+	case wire.PathHealth:
+		return allowed(r, func(*http.Request) reply { return healthy }, methods...)
+	case wire.PathReady:
+		return allowed(r, sv.readiness, methods...)
 	}
-	return true
+	return refusal(http.StatusNotFound, "unknown path %.80q", r.URL.Path)
 }
+
+var healthy = reply{status: http.StatusOK, body: []byte("ok\n"), plain: true} //nolint:gochecknoglobals // never written
 
 // A check is one condition of readiness. One that is OK may have an error that
 // keeps no ADD from being served.
@@ -81,7 +61,7 @@ func (l *checklist) note(name string, ok bool, err error) {
 		c.Error = status.Error(err).Error()
 	}
 	if !ok && l.first == nil {
-		l.first = &fault{http.StatusServiceUnavailable, &stopped{"not ready: " + name + ": " + c.Error, err}}
+		l.first = &answered{http.StatusServiceUnavailable, stopped("not ready: "+name+": "+c.Error, err)}
 	}
 	l.checks = append(l.checks, c)
 }
@@ -89,7 +69,13 @@ func (l *checklist) note(name string, ok bool, err error) {
 // check checks all conditions of an ADD.
 func (sv *service) check(ctx context.Context) *checklist {
 	l := &checklist{}
-	err := sv.running()
+	var err error
+	switch phase := sv.flight.now(); {
+	case phase == idle:
+		err = errNotServing
+	case phase >= draining:
+		err = errDraining
+	}
 	l.note("daemon", err == nil, err)
 	if err := sv.usable(); err != nil {
 		l.note("queue", false, err)
@@ -101,48 +87,33 @@ func (sv *service) check(ctx context.Context) *checklist {
 	return l
 }
 
-// running returns why Serve does not accept an ADD.
-func (sv *service) running() error {
-	switch {
-	case !sv.served.Load():
-		return errNotServing
-	case sv.flight.ends():
-		return errDraining
-	}
-	return nil
-}
-
 // readiness answers whether an ADD would be served and Probe is content. With the
 // query "verbose" it lists the checks.
-func (sv *service) readiness(w http.ResponseWriter, r *http.Request) {
+func (sv *service) readiness(r *http.Request) reply {
 	l := sv.check(r.Context())
 	if sv.Probe != nil {
 		var ok bool
-		err := sv.within(r.Context(), "probe", func(ctx context.Context) (err error) {
+		err := sv.ask(r.Context(), "probe", func(ctx context.Context) (err error) {
 			ok, err = sv.Probe(ctx)
 			return err
 		})
 		l.note("probe", ok, err)
 	}
-	if r.URL.Query().Has("verbose") {
-		code, body := http.StatusOK, struct {
+	switch {
+	case r.URL.Query().Has("verbose"):
+		var failed *types.Error
+		if l.first != nil {
+			failed = types.NewError(status.Code(l.first), l.first.Error(), "")
+		}
+		return object(httpStatus(l.first), struct {
 			*types.Error
 
 			Checks []check `json:"checks"`
-		}{nil, l.checks}
-		if l.first != nil {
-			code = http.StatusServiceUnavailable
-			retry(w, code)
-			body.Error = types.NewError(status.Code(l.first), l.first.Error(), "")
-		}
-		sendJSON(w, code, body)
-		return
+		}{failed, l.checks})
+	case l.first != nil:
+		return failure(l.first)
 	}
-	if l.first != nil {
-		sendError(w, l.first)
-		return
-	}
-	plain(w, "ok\n")
+	return healthy
 }
 
 // notReady returns why a STATUS fails without asking the plugin.
@@ -158,21 +129,12 @@ func (sv *service) ready(ctx context.Context) error {
 	if sv.Ready == nil {
 		return nil
 	}
-	return sv.within(ctx, "ready", sv.Ready)
+	return sv.ask(ctx, "ready", sv.Ready)
 }
 
-// within calls f, which has probeTimeout.
-func (sv *service) within(ctx context.Context, what string, f func(context.Context) error) error {
+// ask calls f, which has probeTimeout.
+func (sv *service) ask(ctx context.Context, what string, f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	return sv.guardedProbe(ctx, what, f)
-}
-
-// guardedProbe calls f and logs a panic.
-func (sv *service) guardedProbe(ctx context.Context, what string, f func(context.Context) error) error {
-	err := guard(func() error { return f(ctx) })
-	if p, ok := err.(*panicError); ok { //nolint:errorlint // guard wraps nothing
-		sv.log(ctx, slog.LevelError, "the plugin panicked", slog.String("operation", what), slog.Any("value", p.value), slog.String("stack", string(p.stack)))
-	}
-	return err
+	return sv.guarded(ctx, what, func() error { return f(ctx) })
 }

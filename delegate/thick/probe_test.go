@@ -18,7 +18,7 @@ func TestServerIsReadyOnlyWhileItServes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := make(gate)
 		f := &fake{add: addAfter(g)}
-		r := &rig{t: t, Server: &Server{Commands: f.commands()}, l: newInMemory(), done: make(chan struct{})}
+		r := &rig{t: t, Server: local(&Server{Commands: f.commands()}), l: newInMemory(), done: make(chan struct{})}
 		r.Client = clientOf(r.l.dial)
 		ready := func(want string) {
 			t.Helper()

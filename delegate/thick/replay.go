@@ -17,43 +17,61 @@ import (
 	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
-// replay does the DELs of the queue until ctx ends. When those that it has begun
-// have ended, it lets another daemon read the queue and returns. It reads the queue
-// again from time to time, because a shim may fail to connect although the server is
+const listTimeout = 5 * time.Second // for a shim that writes to the queue
+
+// replay does the DELs of the queue, first those in begin, until ctx ends. When those that
+// have begun have ended, it lets another daemon read the queue and returns. It reads the
+// queue again from time to time, because a shim may fail to connect although the server is
 // there.
-func (sv *service) replay(ctx context.Context) {
+func (sv *service) replay(ctx context.Context, begin []*try) {
 	defer sv.reader.Close()
 	var running sync.WaitGroup
 	defer running.Wait()
-	for {
-		if sv.backlog.old() {
-			sv.relist(ctx)
+	for ; ctx.Err() == nil; begin = sv.relist(ctx) {
+		for _, t := range begin {
+			running.Go(func() { sv.retry(ctx, t) })
 		}
-		for ctx.Err() == nil {
-			name, found := sv.backlog.next()
-			if !found {
-				break
-			}
-			running.Go(func() {
-				err := sv.replayOne(ctx, name)
-				if sv.backlog.tried(name, err) {
-					sv.log(ctx, slog.LevelWarn, "replaying a queued DEL failed", slog.Any("err", err))
-				}
-			})
+		pause := longestPause
+		if sv.backlog.failed() != nil {
+			pause = firstPause
 		}
-		if !sv.backlog.wait(ctx) {
-			return
-		}
+		rest(ctx, pause, sv.backlog.wake)
 	}
 }
 
-// relist reads the queue, if no other daemon does.
-func (sv *service) relist(ctx context.Context) {
+// relist reads the queue, if no other daemon does, and returns the DELs that are new.
+func (sv *service) relist(ctx context.Context) []*try {
 	limited, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	names, odd, err := sv.reader.List(limited)
-	if sv.backlog.listed(names, odd, err) && ctx.Err() == nil {
+	begin, news := sv.backlog.listed(names, odd, err)
+	if news && ctx.Err() == nil {
 		sv.log(ctx, slog.LevelWarn, "reading queued DELs failed", slog.Any("err", errors.Join(odd, err)))
+	}
+	return begin
+}
+
+// retry tries to do a DEL until it is not queued any more, or ctx ends. DELs that have
+// failed least often have the first turn, so that one that hangs does not delay the
+// others.
+func (sv *service) retry(ctx context.Context, t *try) {
+	pause := firstPause
+	for failed := 0; ctx.Err() == nil && sv.replays.acquire(ctx, failed) == nil; failed++ {
+		err := ctx.Err()
+		if err == nil {
+			err = sv.replayOne(ctx, t.name)
+		}
+		sv.replays.release()
+		if sv.backlog.tried(t, err) && ctx.Err() == nil {
+			sv.log(ctx, slog.LevelWarn, "replaying a queued DEL failed", slog.Any("err", err))
+		}
+		if err == nil {
+			return
+		}
+		if rest(ctx, pause, t.wanted) {
+			rest(ctx, firstPause, nil)
+		}
+		pause = min(2*pause, longestPause)
 	}
 }
 
@@ -69,44 +87,29 @@ func (sv *service) replayOne(ctx context.Context, name string) error {
 	case err != nil:
 		return err
 	}
-	ctx = context.WithoutCancel(ctx)
-	ev := Event{Path: wire.PathCNI, UID: -1, Replayed: true, Start: time.Now()}
-	o, err := sv.order(ev.Path, &m, nil)
-	ev.about(o)
-	if err == nil && o.command != cmdDel {
-		err = coded(http.StatusBadRequest, types.ErrInvalidEnvironmentVariables, "%s cannot be queued", o.command)
+	op := &operation{uid: -1, start: time.Now(), deliver: func([]byte) error { return nil }}
+	op.order, err = decode(wire.PathCNI, &m, nil, sv.override)
+	op.replayed, op.recorded, op.without = true, m.Recorded, m.Unrecorded
+	if err == nil && op.command != cmdDel {
+		err = coded(http.StatusBadRequest, types.ErrInvalidEnvironmentVariables, "%s cannot be queued", op.command)
 	}
 	if err != nil {
 		err = q.SetAside(name, err) // it would always be refused
 	} else {
-		o.replayed, o.recorded, o.without = true, m.Recorded, m.Unrecorded
-		err = sv.operate(ctx, o, &ev, func([]byte, error) error { return nil })
+		err = sv.operate(context.WithoutCancel(ctx), op)
 	}
-	sv.observe(ev, err)
+	sv.observe(op, err)
 	if err != nil {
-		return fmt.Errorf("DEL of container %q, interface %q: %w", o.args.ContainerID, o.args.IfName, err)
+		return fmt.Errorf("DEL of container %q, interface %q: %w", op.args.ContainerID, op.args.IfName, err)
 	}
 	return nil
-}
-
-// entry returns the name that a DEL of o's attachment has in the queue, or nothing
-// if o is no ADD or DEL of the runtime.
-func (sv *service) entry(o *order, m *wire.Request) string {
-	if sv.Queue == "" || o.more || o.command != cmdAdd && o.command != cmdDel {
-		return ""
-	}
-	name, err := queue.Name(*m)
-	if err != nil {
-		return "" // a shim could not have queued it
-	}
-	return name
 }
 
 // mayAdd returns an error if o is an ADD of an attachment whose DEL is queued. To
 // the runtime the DEL has succeeded, so it may use the container's ID again; the
 // older DEL would then remove the new attachment.
 func (sv *service) mayAdd(o *order) error {
-	if o.command != cmdAdd || o.entry == "" {
+	if o.command != cmdAdd || o.entry == "" || sv.Queue == "" {
 		return nil
 	}
 	if err := sv.readable(); err != nil {
@@ -143,7 +146,7 @@ func (sv *service) stale(o *order, recorded time.Time) (bool, error) {
 // dequeue removes the DEL o, which has been done, from the queue, whether it came
 // from there or from the runtime.
 func (sv *service) dequeue(o *order) error {
-	if o.command != cmdDel || o.entry == "" {
+	if o.command != cmdDel || o.entry == "" || sv.Queue == "" {
 		return nil
 	}
 	if err := queue.In(sv.Queue).Remove(o.entry); err != nil {
@@ -178,7 +181,7 @@ func (sv *service) usable() error {
 		return unreadable(err)
 	}
 	if err := queue.In(sv.Queue).Writable(); err != nil {
-		return &stopped{"no DEL can be queued: " + err.Error(), err}
+		return stopped("no DEL can be queued: "+err.Error(), err)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -13,26 +14,57 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/utils"
 
+	"github.com/metacni/metacni/delegate/thick/internal/override"
+	"github.com/metacni/metacni/delegate/thick/internal/queue"
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/terse"
 )
 
 // An order is a decoded and checked request for an operation.
 type order struct {
+	path     string // [wire.PathCNI], or [wire.PathAttach] for one more network of a running container
 	command  command
-	more     bool      // for one more network of a running container
-	replayed bool      // from the Queue
-	recorded time.Time // of a replayed DEL: when its attachment was recorded; zero if unknown
-	without  time.Time // of a replayed DEL: when there was no record of it; zero if unknown
-	entry    string    // the name that a DEL of the attachment has in the Queue; empty if it cannot be queued
-	network  string    // the name in the configuration
+	replayed bool          // from the Queue
+	recorded time.Time     // of a replayed DEL: when its attachment was recorded; zero if unknown
+	without  time.Time     // of a replayed DEL: when there was no record of it; zero if unknown
+	entry    string        // the name that a DEL of the attachment has in a queue; empty if it cannot be queued
+	network  string        // the name in the configuration
+	patience time.Duration // of the client; 0 if unknown
 	args     skel.CmdArgs
 	with     *wire.Attributes // never nil
 	trace    []string
-	timeout  time.Duration
 }
+
+// more reports whether o is about one more network of a running container.
+func (o *order) more() bool { return o.path == wire.PathAttach }
 
 // ofContainer reports whether o is an operation of one container.
 func (o *order) ofContainer() bool { return o.command != cmdGC && o.command != cmdStatus }
+
+// String returns the operation for messages, such as "ADD c1 eth0" or "STATUS".
+func (o *order) String() string {
+	if o.ofContainer() {
+		return fmt.Sprintf("%s %s %s", o.command, terse.ID(o.args.ContainerID), o.args.IfName)
+	}
+	return string(o.command)
+}
+
+// supersedes reports whether o cancels the earlier operation of its container.
+//
+//   - A DEL of the container cancels everything except DELs of the runtime. It
+//     cancels DELs of the queue, which can be done later.
+//   - A DEL of one more network cancels what attaches or checks the same
+//     interface.
+//   - A DEL of the queue cancels nothing: it is older than what is there.
+func (o *order) supersedes(earlier *order) bool {
+	switch {
+	case o.command != cmdDel || o.replayed:
+		return false
+	case o.more():
+		return earlier.more() && earlier.command != cmdDel && earlier.args.IfName == o.args.IfName
+	}
+	return earlier.command != cmdDel || earlier.replayed
+}
 
 // read reads the message of r.
 func read(w http.ResponseWriter, r *http.Request) (*wire.Request, error) {
@@ -44,10 +76,6 @@ func read(w http.ResponseWriter, r *http.Request) (*wire.Request, error) {
 	if err != nil {
 		return nil, coded(http.StatusBadRequest, types.ErrDecodingFailure, "the request is incomplete: %v", err)
 	}
-	return decode(data)
-}
-
-func decode(data []byte) (*wire.Request, error) {
 	var m wire.Request
 	if err := json.Unmarshal(data, &m); err != nil {
 		return nil, coded(http.StatusBadRequest, types.ErrDecodingFailure, "the request cannot be decoded: %v", err)
@@ -55,10 +83,11 @@ func decode(data []byte) (*wire.Request, error) {
 	return &m, nil
 }
 
-// order checks m, which was sent to path. Beside an error it returns what it could
-// decode.
-func (sv *service) order(path string, m *wire.Request, header http.Header) (*order, error) {
-	o := &order{more: path == wire.PathAttach, with: m.Attributes}
+// decode checks m, which was sent to path. The keys in over replace those of its
+// configuration, unless it is that of one more network. Beside an error decode returns
+// what it could decode.
+func decode(path string, m *wire.Request, header http.Header, over override.Override) (order, error) {
+	o := order{path: path, with: m.Attributes, patience: time.Duration(max(m.DeadlineMs, 0)) * time.Millisecond}
 	if o.with == nil {
 		o.with = &wire.Attributes{}
 	}
@@ -66,16 +95,17 @@ func (sv *service) order(path string, m *wire.Request, header http.Header) (*ord
 	if o.command, err = commandOf(m.Env["CNI_COMMAND"]); err != nil {
 		return o, err
 	}
-	o.timeout = sv.Timeouts.of(o.command)
-	if ms := m.DeadlineMs; ms > 0 && ms < o.timeout.Milliseconds() {
-		o.timeout = time.Duration(ms) * time.Millisecond
-	}
-	o.entry = sv.entry(o, m)
 	o.trace = traceOf(m.Env, header)
 	if err := o.environment(m.Env); err != nil {
 		return o, err
 	}
-	return o, sv.configuration(o, m.Config)
+	if !o.more() && (o.command == cmdAdd || o.command == cmdDel) {
+		o.entry, _ = queue.Name(*m) // otherwise a shim could not have queued it
+	}
+	if o.more() {
+		over = nil
+	}
+	return o, o.configuration(m.Config, over)
 }
 
 func commandOf(name string) (command, error) {
@@ -131,27 +161,25 @@ func (o *order) environment(env map[string]string) error {
 	return nil
 }
 
-// configuration checks the configuration conf and applies the Override.
-func (sv *service) configuration(o *order, conf []byte) error {
-	o.args.StdinData = conf
+// configuration takes the configuration conf with the keys of over in place of its own.
+// Errors do not quote it.
+func (o *order) configuration(conf []byte, over override.Override) (err error) {
 	bad := func(code uint, what string) error {
 		return coded(http.StatusBadRequest, code, "%s: %s", o.command, what)
 	}
-	if !o.more && len(sv.override) > 0 {
-		merged, err := sv.override.Apply(conf)
-		if err != nil {
+	if len(over) > 0 {
+		if conf, err = over.Apply(conf); err != nil {
 			return bad(types.ErrDecodingFailure, "the configuration is not a JSON object")
 		}
-		o.args.StdinData = merged
 	}
+	o.args.StdinData = conf
 	if len(conf) == 0 {
 		return nil
 	}
 	var named *struct {
 		Name string `json:"name"`
 	}
-	// Not returned, because it quotes the configuration.
-	err := json.Unmarshal(o.args.StdinData, &named)
+	err = json.Unmarshal(conf, &named)
 	if named == nil || bytes.TrimLeft(conf, " \t\r\n")[0] != '{' {
 		return bad(types.ErrDecodingFailure, "the configuration is not a JSON object")
 	}

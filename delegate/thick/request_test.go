@@ -1,6 +1,7 @@
 package thick
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,14 +16,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/delegate/thick/internal/override"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/status"
 )
 
 // understand is what the server makes of m.
-func understand(m wire.Request) (*order, error) {
-	return (&Server{Commands: (&fake{}).commands()}).service().order(wire.PathCNI, &m, nil)
-}
+func understand(m wire.Request) (order, error) { return decode(wire.PathCNI, &m, nil, nil) }
 
 func refused(t *testing.T, err error, code uint, text string) {
 	t.Helper()
@@ -201,14 +201,14 @@ func FuzzRequest(f *testing.F) {
 	f.Add(encoded(with(request("ADD", "../c"), "CNI_IFNAME", "a/b", "CNI_ARGS", "a=b;c")), "")
 	f.Add([]byte(`{"env":null,"config":"e30=","interfaceAttributes":{"cni-args":null},"deadlineMs":9223372036854775807}`), "x")
 	f.Add([]byte(`null`), "")
-	s := &Server{Commands: (&fake{}).commands(), Override: json.RawMessage(`{"logLevel":"debug"}`)}
+	over := override.Override{"logLevel": json.RawMessage(`"debug"`)}
 	f.Fuzz(func(t *testing.T, data []byte, trace string) {
-		m, err := decode(data)
+		m, err := read(nil, &http.Request{Body: io.NopCloser(bytes.NewReader(data))})
 		if err != nil {
 			refused(t, err, 6, "")
 			return
 		}
-		o, err := s.service().order(wire.PathCNI, m, http.Header{"Traceparent": {trace}})
+		o, err := decode(wire.PathCNI, m, http.Header{"Traceparent": {trace}}, over)
 		if err != nil {
 			code := status.Code(err)
 			if httpStatus(err) != 400 || code != 4 && code != 6 && code != 7 {
@@ -219,7 +219,7 @@ func FuzzRequest(f *testing.F) {
 			}
 			return
 		}
-		if o.timeout <= 0 || o.timeout > s.Timeouts.of(o.command) || o.with == nil {
+		if o.patience < 0 || o.with == nil {
 			t.Errorf("%+v", o)
 		}
 		if o.ofContainer() && (utils.ValidateContainerID(o.args.ContainerID) != nil || utils.ValidateInterfaceName(o.args.IfName) != nil) {

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -156,6 +157,14 @@ func (l *inMemory) dial(ctx context.Context) (net.Conn, error) {
 
 func me(net.Conn) (int, bool) { return os.Geteuid(), true }
 
+// local returns s with this user as the peer of each connection.
+func local(s *Server) *Server { return as(s, me) }
+
+func as(s *Server, peer func(net.Conn) (int, bool)) *Server {
+	s.service().peer = peer
+	return s
+}
+
 // A rig is a server that serves, and a client of it.
 type rig struct {
 	t *testing.T
@@ -170,7 +179,13 @@ type rig struct {
 // serve starts s on pipes. It has ended, without an error, when the test ends.
 func serve(t *testing.T, s *Server) *rig {
 	t.Helper()
-	r := &rig{t: t, Server: s, l: newInMemory(), done: make(chan struct{})}
+	return serveAs(t, s, me)
+}
+
+// serveAs is serve for clients that peer identifies.
+func serveAs(t *testing.T, s *Server, peer func(net.Conn) (int, bool)) *rig {
+	t.Helper()
+	r := &rig{t: t, Server: as(s, peer), l: newInMemory(), done: make(chan struct{})}
 	r.run(r.l)
 	r.Client = clientOf(func(ctx context.Context) (net.Conn, error) { return r.l.dial(ctx) })
 	return r
@@ -178,9 +193,6 @@ func serve(t *testing.T, s *Server) *rig {
 
 // run starts Serve on l.
 func (r *rig) run(l net.Listener) {
-	if r.peer == nil {
-		r.peer = me
-	}
 	ctx, stop := context.WithCancel(context.WithoutCancel(r.t.Context()))
 	r.stop = stop
 	go func() {
@@ -356,3 +368,8 @@ func (b *logBook) String() string {
 }
 
 func (b *logBook) logger() *slog.Logger { return slog.New(slog.NewTextHandler(b, nil)) }
+
+// heard is the operation of o for a client that gets the answer.
+func heard(o order) *operation {
+	return &operation{order: o, start: time.Now(), deliver: func([]byte) error { return nil }}
+}

@@ -23,7 +23,7 @@ const (
 
 // Serve serves the connections that l accepts until ctx ends, then drains and
 // returns nil. When l fails, Serve drains as well and returns the error of l.
-// When Serve returns, l is closed and everything that Serve started has ended.
+// When Serve returns, l is closed and every operation has ended.
 //
 // While it drains, the server accepts only DEL and GC. Operations that it has
 // accepted go on for DrainTimeout; then it cancels and undoes them, and accepts
@@ -47,14 +47,14 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		return errors.New("thick: Serve: HandOver is not set, which would lose requests: set it to the listener's method HandOver")
 	case s.Commands.Add == nil || s.Commands.Del == nil:
 		return errors.New("thick: Serve: Commands has no Add or no Del")
-	case sv.overrideErr != nil:
-		return sv.overrideErr
-	case s.served.Swap(true):
+	case sv.invalid != nil:
+		return sv.invalid
+	case !sv.flight.advance(serving):
 		return errors.New("thick: Serve: a server serves once")
 	}
 
 	base := context.WithoutCancel(ctx)
-	var conns connections
+	var busy waitSet[net.Conn] // those that have sent a request, or may be about to
 	h := &http.Server{
 		Handler:           sv,
 		ReadHeaderTimeout: readHeaderTimeout,
@@ -66,10 +66,26 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, callerKey{}, sv.caller(c))
 		},
-		ConnState: conns.changed,
+		ConnState: func(c net.Conn, state http.ConnState) {
+			switch state {
+			case http.StateNew, http.StateActive:
+				busy.enter(c)
+			default:
+				busy.leave(c)
+			}
+		},
 	}
-	if s.Queue != "" {
-		sv.relist(ctx) // an ADD that is accepted must know what is queued
+	replayCtx, stop := context.WithCancel(ctx)
+	defer stop()
+	replayed := make(chan struct{})
+	if s.Queue == "" {
+		close(replayed)
+	} else {
+		begin := sv.relist(ctx) // an ADD that is accepted must know what is queued
+		go func() {
+			defer close(replayed)
+			sv.replay(replayCtx, begin)
+		}()
 	}
 	var acceptErr error
 	accepted := make(chan struct{})
@@ -77,16 +93,6 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		defer close(accepted)
 		acceptErr = h.Serve(l)
 	}()
-	replayCtx, stop := context.WithCancel(ctx)
-	defer stop()
-	replayed := make(chan struct{})
-	go func() {
-		defer close(replayed)
-		if s.Queue != "" {
-			sv.replay(replayCtx)
-		}
-	}()
-
 	var err error
 	select {
 	case <-ctx.Done():
@@ -94,12 +100,12 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		err = fmt.Errorf("serve: %w", acceptErr)
 	}
 	stop()
-	return errors.Join(err, sv.drain(base, l, h, &conns, accepted, replayed))
+	return errors.Join(err, sv.drain(base, l, h, &busy, accepted, replayed))
 }
 
 // drain finishes what was begun and then ends the service of l by h.
-func (sv *service) drain(ctx context.Context, l net.Listener, h *http.Server, conns *connections, accepted, replayed <-chan struct{}) error {
-	sv.flight.drain()
+func (sv *service) drain(ctx context.Context, l net.Listener, h *http.Server, busy *waitSet[net.Conn], accepted, replayed <-chan struct{}) error {
+	sv.flight.advance(draining)
 	ended := sv.flight.settle(sv.drainTimeout(), sv.undoTimeout())
 	// The replay may have begun one more DEL just before it was told to stop.
 	if ended && !within(sv.undoTimeout(), replayed) {
@@ -107,28 +113,15 @@ func (sv *service) drain(ctx context.Context, l net.Listener, h *http.Server, co
 	}
 	sv.handOver(ctx, l, accepted)
 	// Not Shutdown: it would close connections that have not sent a request yet.
-	if !conns.busy.wait(sv.undoTimeout()) && ended {
+	if !busy.wait(sv.undoTimeout()) && ended {
 		ended = sv.flight.settle(0, sv.undoTimeout())
-		conns.busy.wait(time.Second) // for clients to read their answers
+		busy.wait(time.Second) // for clients to read their answers
 	}
 	_ = h.Close()
-	if !ended || !conns.open.wait(sv.undoTimeout()) {
+	if !ended {
 		return errors.New("operations are still running after UndoTimeout")
 	}
 	return nil
-}
-
-// within waits until done is closed, but not longer than d. It reports whether
-// done is closed.
-func within(d time.Duration, done <-chan struct{}) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-done:
-		return true
-	case <-t.C:
-		return false
-	}
 }
 
 // handOver hands l over, closes it, and returns once all connections that it
@@ -147,26 +140,4 @@ func (sv *service) handOver(ctx context.Context, l net.Listener, accepted <-chan
 	}
 	<-accepted
 	_ = l.Close()
-}
-
-// connections are those of an http.Server.
-type connections struct {
-	open waitSet[net.Conn]
-	busy waitSet[net.Conn] // those of open that have sent a request, or may be about to
-}
-
-// changed is the ConnState of the http.Server.
-func (cs *connections) changed(c net.Conn, state http.ConnState) {
-	switch state {
-	case http.StateNew:
-		cs.open.enter(c)
-		cs.busy.enter(c)
-	case http.StateActive:
-		cs.busy.enter(c)
-	case http.StateIdle:
-		cs.busy.leave(c)
-	case http.StateHijacked, http.StateClosed:
-		cs.busy.leave(c)
-		cs.open.leave(c)
-	}
 }

