@@ -48,21 +48,3 @@ func (c *config) claimed(claims []Claimed) ([]wanted, error) {
 	}
 	return all, nil
 }
-
-// findClaimed finds a network that a claim asks for. It is never a file in confDir, unless a
-// definition leaves its configuration to one.
-func (c *config) findClaimed(ctx context.Context, w wanted) (netconf.Network, nad.Definition, error) {
-	if !w.network.IsZero() {
-		n, err := c.call.Complete(w.network)
-		if err == nil {
-			err = n.Runnable()
-		}
-		return n, nad.Definition{}, err
-	}
-	d, err := c.definition(ctx, w.ref, w.use)
-	if err != nil {
-		return netconf.Network{}, d, err
-	}
-	n, err := d.Network(c.rules(w))
-	return n, d, err
-}

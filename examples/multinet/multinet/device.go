@@ -12,12 +12,13 @@ import (
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/scratch"
 )
 
 // findDevices sets the device of each wanted network that needs one, or for which a pod has
 // chosen one. It asks the cluster once, and only if a definition names a resource. Devices
-// are in use if an attachment of attached has them, or if they are in kept.
-func (c *config) findDevices(ctx context.Context, wanted []wanted, attached func(context.Context) ([]delegate.Attached, error), kept ...device.Device) error {
+// are in use if something is attached with them that is not replaced, or if they are in kept.
+func (c *config) findDevices(ctx context.Context, wanted []wanted, replaced func(scratch.Key, delegate.Attached) bool, kept []device.Device) error {
 	var containers [][]device.Device
 	var used []delegate.Attached
 	asked := false
@@ -30,7 +31,7 @@ func (c *config) findDevices(ctx context.Context, wanted []wanted, attached func
 		asked = true
 		var err error
 		if containers, err = c.allocated(ctx, w.definition.Resource); err == nil {
-			used, err = attached(ctx)
+			used, err = c.attachedBeside(ctx, replaced)
 		}
 		if err != nil {
 			return c.about(w, err)
@@ -57,13 +58,15 @@ func (c *config) allocated(ctx context.Context, resource string) ([][]device.Dev
 	return c.cluster.Devices(ctx, c.pod)
 }
 
-// attached returns what other records have of the container.
-func (c *config) attached(ctx context.Context) ([]delegate.Attached, error) {
+// attachedBeside returns what is attached to the container and not replaced.
+func (c *config) attachedBeside(ctx context.Context, replaced func(scratch.Key, delegate.Attached) bool) ([]delegate.Attached, error) {
 	rs, err := c.call.Manager.Container(ctx, c.call.ContainerID)
 	var all []delegate.Attached
 	for _, r := range rs {
-		if r.Key != c.call.Key() { // of which ADD removes what is left
-			all = append(all, r.Attached...)
+		for _, a := range r.Attached {
+			if !replaced(r.Key, a) {
+				all = append(all, a)
+			}
 		}
 	}
 	return all, err

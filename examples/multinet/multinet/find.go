@@ -1,6 +1,7 @@
 package multinet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,59 +10,74 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/device"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/scratch"
 )
 
-// A finder returns the network that w wants, see [config.find].
-type finder func(ctx context.Context, w wanted) (netconf.Network, nad.Definition, error)
-
-// findOnce returns a finder that finds equal selections once. Their networks share memory.
-func (c *config) findOnce() finder {
-	type same struct {
+// findAll finds the networks of all that is wanted, and the devices that they need. It finds
+// equal selections once; their networks share memory. It fails if the pod may not have one of
+// them. Of what is attached to the container, others may have the devices of what is replaced.
+func (c *config) findAll(ctx context.Context, all []wanted, replaced func(scratch.Key, delegate.Attached) bool, kept ...device.Device) error {
+	type selection struct {
 		use  nad.Use
 		ref  nad.Ref
 		name string
 	}
-	type found struct {
-		network    netconf.Network
-		definition nad.Definition
-	}
-	all := make(map[same]found)
-	return func(ctx context.Context, w wanted) (netconf.Network, nad.Definition, error) {
-		if !w.ofPod() {
-			return c.find(ctx, w)
+	found := make(map[selection]wanted)
+	for i := range all {
+		w := &all[i]
+		is := selection{w.use, w.ref, w.selection.Name}
+		var err error
+		if same, ok := found[is]; ok && w.ofPod() {
+			w.network, w.definition = same.network, same.definition
+		} else {
+			w.network, w.definition, err = c.find(ctx, *w)
 		}
-		is := same{w.use, w.ref, w.selection.Name}
-		f, ok := all[is]
-		if !ok {
-			var err error
-			if f.network, f.definition, err = c.find(ctx, w); err != nil {
-				return f.network, f.definition, err
-			}
-			all[is] = f
+		if err == nil {
+			err = c.allowDevice(*w)
 		}
-		return f.network, f.definition, nil
+		if err != nil {
+			return c.about(*w, err)
+		}
+		found[is] = *w
 	}
+	return c.findDevices(ctx, all, replaced, kept)
 }
 
 // find returns the network that w wants, with a name and a version, and the definition
 // of which it is made, if it is made of one.
+//
+// A name in the configuration is that of a definition in multusNamespace or, if there
+// certainly is none, of a file in confDir. Any other error is final: the file would be
+// another network. Without a cluster and without isolation pods may also select a file, which
+// has no namespace. Claims may not.
 func (c *config) find(ctx context.Context, w wanted) (n netconf.Network, d nad.Definition, err error) {
-	switch {
-	case w.use == nad.Claimed:
-		n, d, err = c.findClaimed(ctx, w)
+	name := cmp.Or(w.selection.Name, w.name)
+	switch r, named := c.ref(w); {
 	case !w.network.IsZero():
 		n = w.network
-	case w.ofPod():
-		n, d, err = c.findSelected(ctx, w)
 	case strings.Contains(w.name, "/"):
 		n, err = c.atPath(w.name)
+	case !named:
+		n, err = c.inConfDir(name)
 	default:
-		n, d, err = c.findStanding(ctx, w)
+		n, d, err = c.defined(ctx, r, w)
+		mayBeFile := !w.ofUser() || w.ofPod() && c.cluster.Definition == nil && !c.policy.Isolation
+		if mayBeFile && errors.Is(err, netconf.ErrNotFound) {
+			notDefined := err
+			if n, err = c.inConfDir(name); err != nil && w.ofPod() {
+				err = fmt.Errorf("%w; %w", err, notDefined)
+			}
+		}
 	}
 	if err == nil {
 		n, err = c.call.Complete(n)
+	}
+	if err == nil && w.use == nad.Claimed {
+		err = n.Runnable()
 	}
 	if err == nil && d.Ref == (nad.Ref{}) && (w.ofUser() || len(c.AllowedTypes.Standing) > 0) {
 		err = c.rules(w).Check(n)
@@ -69,54 +85,28 @@ func (c *config) find(ctx context.Context, w wanted) (n netconf.Network, d nad.D
 	return n, d, err
 }
 
-// findSelected finds a network that a pod selects. Without a cluster and without
-// isolation it may also be a file in confDir, which has no namespace.
-func (c *config) findSelected(ctx context.Context, w wanted) (netconf.Network, nad.Definition, error) {
-	if !c.inKubernetes() {
-		n, err := c.inConfDir(w.selection.Name)
-		return n, nad.Definition{}, err
-	}
-	d, err := c.definition(ctx, w.ref, w.use)
+// ref returns the definition that w is of, or may be of: definitions have fewer names than
+// files.
+func (c *config) ref(w wanted) (r nad.Ref, ok bool) {
 	switch {
-	case err == nil:
-		n, err := d.Network(c.rules(w))
-		return n, d, err
-	case !errors.Is(err, netconf.ErrNotFound) || c.cluster.Definition != nil || c.policy.Isolation:
-		return netconf.Network{}, d, err
-	}
-	n, fileErr := c.inConfDir(w.selection.Name)
-	if fileErr != nil {
-		fileErr = fmt.Errorf("%w; %w", fileErr, err)
-	}
-	return n, nad.Definition{}, fileErr
-}
-
-// findStanding finds a network that the configuration names: a definition in
-// multusNamespace or, if there certainly is none, a file in confDir. Any other error is
-// final: the file would be another network.
-func (c *config) findStanding(ctx context.Context, w wanted) (netconf.Network, nad.Definition, error) {
-	if r, ok := c.standingRef(w); ok {
-		d, err := c.definition(ctx, r, w.use)
-		if err == nil {
-			n, err := d.Network(c.rules(w))
-			return n, d, err
-		}
-		if !errors.Is(err, netconf.ErrNotFound) {
-			return netconf.Network{}, d, err
-		}
-	}
-	n, err := c.inConfDir(w.name)
-	return n, nad.Definition{}, err
-}
-
-// standingRef returns the definition that a network of the configuration may have.
-// Definitions have fewer names than files.
-func (c *config) standingRef(w wanted) (r nad.Ref, ok bool) {
-	if !w.network.IsZero() || strings.Contains(w.name, "/") {
+	case w.ofUser():
+		return w.ref, w.ref != (nad.Ref{})
+	case !w.network.IsZero() || strings.Contains(w.name, "/"):
 		return r, false
 	}
 	r, err := c.policy.Ref("", netconf.Selection{Name: w.name}, w.use)
 	return r, err == nil
+}
+
+// defined returns the network of the definition r.
+func (c *config) defined(ctx context.Context, r nad.Ref, w wanted) (n netconf.Network, d nad.Definition, err error) {
+	if d, err = c.definition(ctx, r, w.use); err == nil {
+		n, err = d.Network(c.rules(w))
+	}
+	if err != nil {
+		return n, nad.Definition{}, err
+	}
+	return n, d, nil
 }
 
 // definition returns the definition r of the cluster, or of the files in nadDir.

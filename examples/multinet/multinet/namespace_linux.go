@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	"golang.org/x/sys/unix"
@@ -43,89 +42,74 @@ func routeVia(root plugin.Root, a delegate.Attached, gateway netip.Addr) error {
 // adds the new one to the result of added[chosen]. It changes only routes of the main
 // table, as routeVia does.
 func reviseResults(added []delegate.Attached, chosen int, gateway netip.Addr) error {
-	dst, family := netip.PrefixFrom(netip.IPv4Unspecified(), 0).String(), "ip4"
+	dst, family := "0.0.0.0/0", "ip4"
 	if gateway.Is6() {
-		dst, family = netip.PrefixFrom(netip.IPv6Unspecified(), 0).String(), "ip6"
+		dst, family = "::/0", "ip6"
 	}
 	for i := range added {
 		var add map[string]string
 		if i == chosen {
 			add = map[string]string{"dst": dst, "gw": gateway.String()}
 		}
-		var v struct {
-			CNIVersion string `json:"cniVersion"`
-		}
-		err := json.Unmarshal(added[i].Result, &v)
-		if err == nil && (v.CNIVersion == "0.1.0" || v.CNIVersion == "0.2.0") {
-			err = reviseOld(&added[i].Result, family, dst, add)
-		} else if err == nil {
-			err = reviseRoutes(&added[i].Result, dst, add)
-		}
+		revised, err := revise(added[i].Result, family, dst, add)
 		if err != nil {
 			return err
 		}
+		added[i].Result = revised
 	}
 	return nil
 }
 
-// reviseOld is reviseRoutes for a result older than CNI 0.3.0, which has the routes of
-// a family next to its address. Without an address it cannot have routes.
-func reviseOld(result *json.RawMessage, family, dst string, add map[string]string) error {
+// revise returns a result without the routes of the main table to dst and, if add is not nil,
+// with that route. A result older than CNI 0.3.0 has the routes of a family next to its
+// address; without an address it cannot have routes.
+func revise(result json.RawMessage, family, dst string, add map[string]string) (json.RawMessage, error) {
 	var keys map[string]json.RawMessage
-	if err := json.Unmarshal(*result, &keys); err != nil {
-		return err
+	var v struct {
+		CNIVersion string `json:"cniVersion"`
 	}
-	of := keys[family]
-	if of == nil || string(of) == "null" {
-		return nil
-	}
-	if err := reviseRoutes(&of, dst, add); err != nil {
-		return err
-	}
-	keys[family] = of
-	revised, err := json.Marshal(keys)
-	if err == nil {
-		*result = revised
-	}
-	return err
-}
-
-// reviseRoutes removes the routes of the main table to dst from the "routes" of
-// object. If add is not nil, it appends add.
-func reviseRoutes(object *json.RawMessage, dst string, add map[string]string) error {
-	var keys map[string]json.RawMessage
-	if err := json.Unmarshal(*object, &keys); err != nil {
-		return err
+	if err := errors.Join(json.Unmarshal(result, &keys), json.Unmarshal(result, &v)); err != nil {
+		return nil, err
 	}
 	if keys == nil {
-		return errors.New("a result of null")
+		return nil, errors.New("a result of null")
 	}
-	var routes []json.RawMessage
-	if keys["routes"] != nil {
-		if err := json.Unmarshal(keys["routes"], &routes); err != nil {
-			return err
+	revised, key, err := json.RawMessage(nil), "routes", error(nil)
+	switch {
+	case v.CNIVersion != "0.1.0" && v.CNIVersion != "0.2.0":
+		revised, err = reviseRoutes(keys[key], dst, add)
+	case keys[family] != nil && string(keys[family]) != "null":
+		key = family
+		revised, err = revise(keys[key], "", dst, add)
+	}
+	if err != nil || revised == nil {
+		return result, err
+	}
+	keys[key] = revised
+	return json.Marshal(keys)
+}
+
+// reviseRoutes is revise for a list of routes. No list stays none if there is nothing to add.
+func reviseRoutes(list json.RawMessage, dst string, add map[string]string) (json.RawMessage, error) {
+	var routes []any
+	var all []json.RawMessage
+	if list != nil {
+		if err := json.Unmarshal(list, &all); err != nil {
+			return nil, err
 		}
 	}
-	routes = slices.DeleteFunc(routes, func(r json.RawMessage) bool { return leadsTo(r, dst) })
+	for _, r := range all {
+		if !leadsTo(r, dst) {
+			routes = append(routes, r)
+		}
+	}
 	if add != nil {
-		route, err := json.Marshal(add)
-		if err != nil {
-			return err
-		}
-		routes = append(routes, route)
+		routes = append(routes, add)
 	}
-	if len(routes) == 0 && keys["routes"] == nil {
-		return nil
+	if routes == nil && list == nil {
+		return nil, nil
 	}
-	var err error
-	if keys["routes"], err = json.Marshal(routes); err != nil {
-		return err
-	}
-	revised, err := json.Marshal(keys)
-	if err == nil {
-		*object = revised
-	}
-	return err
+	return json.Marshal(append([]any{}, routes...))
 }
 
 // leadsTo reports whether route is one of the main table to dst.

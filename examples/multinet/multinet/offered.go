@@ -6,7 +6,6 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 
-	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
@@ -21,11 +20,7 @@ import (
 // the plugins with STATUS, as far as the version of the network has that command, and returns
 // the network with the first error.
 func Status(ctx context.Context, process plugin.Process, asked skel.CmdArgs, cluster Cluster, network string) (netconf.Network, error) {
-	own, err := New(cluster).Call(process, delegate.CommandAdd, skel.CmdArgs{StdinData: asked.StdinData, Path: asked.Path})
-	if err != nil {
-		return netconf.Network{}, err
-	}
-	c, err := readConfig(own, cluster)
+	c, err := configOf(process, asked, cluster)
 	if err != nil {
 		return netconf.Network{}, err
 	}
@@ -33,7 +28,7 @@ func Status(ctx context.Context, process plugin.Process, asked skel.CmdArgs, clu
 	if err != nil {
 		return netconf.Network{}, err
 	}
-	return n, own.Manager.Status(ctx, []netconf.Network{n})
+	return n, c.call.Manager.Status(ctx, []netconf.Network{n})
 }
 
 // offered returns the network of that name.

@@ -149,10 +149,18 @@ func (c *config) status(ctx context.Context) error {
 // with the root directory root, as a path of this process. It fails as an ADD does if
 // conf cannot be decoded or a key is not valid.
 func StateDir(root plugin.Root, conf []byte) (string, error) {
-	c, err := New(Cluster{}).Call(plugin.Process{Root: root}, delegate.CommandAdd, skel.CmdArgs{StdinData: conf})
+	c, err := configOf(plugin.Process{Root: root}, skel.CmdArgs{StdinData: conf}, Cluster{})
 	if err != nil {
 		return "", err
 	}
-	_, err = readConfig(c, Cluster{})
-	return c.Manager.Dir, err
+	return c.call.Manager.Dir, nil
+}
+
+// configOf returns the configuration in the stdin of an ADD.
+func configOf(process plugin.Process, asked skel.CmdArgs, cluster Cluster) (*config, error) {
+	c, err := New(cluster).Call(process, delegate.CommandAdd, skel.CmdArgs{IfName: asked.IfName, StdinData: asked.StdinData, Path: asked.Path})
+	if err != nil {
+		return nil, err
+	}
+	return readConfig(c, cluster)
 }

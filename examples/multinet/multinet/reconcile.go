@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -153,11 +152,9 @@ func (c *config) later(ctx context.Context, selections []netconf.Selection, i in
 	if len(s.DefaultRoute) > 0 {
 		return fail(needsRestart(s))
 	}
-	if w, err = c.found(ctx, w, c.find); err != nil {
-		return delegate.Attachment{}, err
-	}
 	one := []wanted{w}
-	if err := c.findDevices(ctx, one, c.attachedBeside(s), others(selections, i)...); err != nil {
+	replaced := func(_ scratch.Key, a delegate.Attached) bool { return a.IfName == s.Interface }
+	if err := c.findAll(ctx, one, replaced, others(selections, i)...); err != nil {
 		return delegate.Attachment{}, err
 	}
 	w = one[0]
@@ -170,18 +167,6 @@ func (c *config) later(ctx context.Context, selections []netconf.Selection, i in
 	}
 	a.Origin = w.origin(podSource)
 	return c.deviceInfo().Assign(a.Attachment), nil
-}
-
-// attachedBeside returns what is attached to the container, without what s replaces.
-func (c *config) attachedBeside(s netconf.Selection) func(context.Context) ([]delegate.Attached, error) {
-	return func(ctx context.Context) ([]delegate.Attached, error) {
-		rs, err := c.call.Manager.Container(ctx, c.call.ContainerID)
-		var all []delegate.Attached
-		for _, r := range rs {
-			all = append(all, r.Attached...)
-		}
-		return slices.DeleteFunc(all, func(a delegate.Attached) bool { return a.IfName == s.Interface }), err
-	}
 }
 
 // others returns the devices that other selections than the i'th name, unless that names one

@@ -6,7 +6,6 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 
-	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/ifname"
 	"github.com/metacni/metacni/netconf"
@@ -24,15 +23,11 @@ type Reviewer struct{ conf *config }
 // NewReviewer returns a Reviewer for multinet's own configuration conf. It fails as an ADD
 // does if conf cannot be decoded or a key is not valid.
 func NewReviewer(conf []byte) (*Reviewer, error) {
-	c, err := New(Cluster{}).Call(plugin.Process{}, delegate.CommandAdd, skel.CmdArgs{IfName: podInterface, StdinData: conf})
+	c, err := configOf(plugin.Process{}, skel.CmdArgs{IfName: podInterface, StdinData: conf}, Cluster{})
 	if err != nil {
 		return nil, err
 	}
-	read, err := readConfig(c, Cluster{})
-	if err != nil {
-		return nil, err
-	}
-	return &Reviewer{read}, nil
+	return &Reviewer{c}, nil
 }
 
 // Definition fails as the ADD of a pod that selects d does, because of what is written in
@@ -43,7 +38,7 @@ func (r *Reviewer) Definition(d nad.Definition) error {
 	err := r.definition(d, wanted{use: nad.Selected, selection: netconf.Selection{Name: d.Name}})
 	if err != nil {
 		standing := wanted{use: nad.Cluster, name: d.Name}
-		if ref, ok := r.conf.standingRef(standing); ok && ref == d.Ref {
+		if ref, ok := r.conf.ref(standing); ok && ref == d.Ref {
 			err = r.definition(d, standing)
 		}
 	}

@@ -19,10 +19,11 @@ func (c *config) standing() ([]wanted, error) {
 	var all []wanted
 	for i, n := range c.Delegates {
 		var e *netconf.Error
-		if _, err := c.call.Complete(n); errors.As(err, &e) {
+		whole, err := c.call.Complete(n)
+		if errors.As(err, &e) {
 			return nil, c.call.Invalid(fmt.Sprintf("delegates[%d]", i), e.Err)
 		}
-		all = append(all, wanted{use: nad.Default, key: "delegates", network: n})
+		all = append(all, wanted{use: nad.Default, key: "delegates", network: whole})
 	}
 	if c.ClusterNetwork != "" {
 		all = []wanted{{key: "clusterNetwork", name: c.ClusterNetwork}}
@@ -98,11 +99,11 @@ func (c *config) current(ctx context.Context) ([]netconf.Network, error) {
 	errs := []error{err}
 	for _, w := range append(all, chain...) {
 		n, _, err := c.find(ctx, w)
-		switch {
-		case err == nil:
+		if err == nil {
 			nets = append(nets, n)
 			continue
-		case !c.depends(w):
+		}
+		if _, named := c.ref(w); !named || c.cluster.Definition == nil {
 			errs = append(errs, c.about(w, err))
 		}
 		if w.use == nad.Cluster && c.call.Command == delegate.CommandGC {
@@ -110,10 +111,4 @@ func (c *config) current(ctx context.Context) ([]netconf.Network, error) {
 		}
 	}
 	return nets, errors.Join(errs...)
-}
-
-// depends reports whether the cluster has to be asked for a network.
-func (c *config) depends(w wanted) bool {
-	_, named := c.standingRef(w)
-	return named && c.cluster.Definition != nil
 }

@@ -67,12 +67,9 @@ func (c *config) asDefined(ctx context.Context, a delegate.Attachment, o nad.Ori
 	defer cancel()
 	w := wanted{use: o.Use, ref: o.Definition, device: o.Device}
 	_ = json.Unmarshal(o.Selection, &w.selection) // none where the configuration names it
-	d, err := c.definition(ctx, w.ref, w.use)
+	n, _, err := c.defined(ctx, w.ref, w)
 	if err == nil {
-		w.network, err = d.Network(c.rules(w))
-	}
-	if err == nil {
-		w.network, err = c.call.Complete(w.network)
+		w.network, err = c.call.Complete(n)
 	}
 	if err != nil {
 		return netconf.Network{}, err

@@ -14,6 +14,7 @@ import (
 	"github.com/metacni/metacni/ifname"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/scratch"
 )
 
 // A wanted network is one that a container is to be attached to.
@@ -62,13 +63,8 @@ func (c *config) attachments(ctx context.Context) ([]attachment, error) {
 	if err != nil {
 		return nil, err
 	}
-	find := c.findOnce()
-	for i, w := range wanted {
-		if wanted[i], err = c.found(ctx, w, find); err != nil {
-			return nil, err
-		}
-	}
-	if err := c.findDevices(ctx, wanted, c.attached); err != nil {
+	own := func(k scratch.Key, _ delegate.Attached) bool { return k == c.call.Key() } // ADD removes what is left of it
+	if err := c.findAll(ctx, wanted, own); err != nil {
 		return nil, err
 	}
 	as := make([]attachment, len(wanted))
@@ -177,17 +173,6 @@ func (w wanted) checkInterface() error {
 		return &netconf.Error{Kind: netconf.ErrInvalid, Network: w.selection.Name, Key: "interface", Err: err}
 	}
 	return nil
-}
-
-// found returns w with what find finds: its network and its definition. It fails if the pod
-// may not have them.
-func (c *config) found(ctx context.Context, w wanted, find finder) (wanted, error) {
-	var err error
-	w.network, w.definition, err = find(ctx, w)
-	if err == nil {
-		err = c.allowDevice(w)
-	}
-	return w, c.about(w, err)
 }
 
 // allowDevice fails if the pod chooses a device of the node for a network that users
