@@ -11,6 +11,7 @@ import (
 	"github.com/metacni/metacni/delegate/device"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/scratch"
 )
@@ -47,6 +48,18 @@ func (c *config) findDevices(ctx context.Context, wanted []wanted, replaced func
 		}
 	}
 	return nil
+}
+
+// allowDevice fails if the pod chooses a device of the node for a network that users
+// define, and may not: a plugin such as host-device would take any. With a resource it can
+// only be one that is allocated to the pod. With a file of the node it was the administrator
+// who declared the capability deviceID.
+func (c *config) allowDevice(w wanted) error {
+	if w.selection.DeviceID == "" || w.definition.Ref == (nad.Ref{}) || w.definition.Resource != "" || c.AllowDeviceID {
+		return nil
+	}
+	why := errors.New("pods may not choose a device of the node: leave it out, or set allowDeviceID in the configuration of multinet")
+	return &netconf.Error{Kind: netconf.ErrInvalid, Network: w.selection.Name, Key: "deviceID", Err: why}
 }
 
 // allocated returns the devices of the pod, for a network that needs one of a resource.

@@ -1,29 +1,32 @@
 // Package multinet is the plugin multinet. The executable examples/multinet and the
 // daemon examples/multinetd both run it.
 //
-// The commands are in plugin.go. An ADD goes from the annotations of the pod
-// (annotations.go), its claims (claim.go) and the configuration (config.go, standing.go) to
-// the wanted networks and what the pod may have of them (wanted.go), then to definitions and
-// files (find.go), and then to attachments (wanted.go) with devices (device.go). What is
-// asked of a Kubernetes cluster is in cluster.go. The file attach.go attaches one more
-// network to a running container, and reconcile.go follows what its pod selects. What can be
-// said before there is a container is in review.go and offered.go.
+// An ADD (plugin.go) goes from the configuration (config.go) to the wanted networks (wanted.go):
+// those of the node (node_networks.go), and those that the pod may have of what its annotations
+// and claims ask for (annotations.go, pod_networks.go). They are found (find.go) with their
+// devices (device.go), and make the plan (plan.go), which package lifecycle carries out.
+//
+// The networks of a running container are changed in secondary.go and running.go. What is asked
+// of a Kubernetes cluster is in cluster.go.
 package multinet
 
 import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/containernetworking/cni/pkg/skel"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/lifecycle"
 	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/ifname"
 	"github.com/metacni/metacni/netconf"
-	"github.com/metacni/metacni/status"
+	"github.com/metacni/metacni/netconf/nad"
 )
 
 // New returns the plugin, in a cluster. Goroutines may share it if they may share the
@@ -131,18 +134,44 @@ func (c *config) add(ctx context.Context) error {
 	return aboutAttachments(plan, err)
 }
 
-func (c *config) status(ctx context.Context) error {
-	if err := c.ready(); err != nil {
-		return status.NotReady(err)
-	}
-	nets, err := c.current(ctx)
+// aboutAttachments returns err with the claims and definitions of the attachments that it is
+// about: the one whose plugin has failed, or those that ask for an interface which they cannot
+// have. The names of their networks may be others.
+func aboutAttachments(as []delegate.Attachment, err error) error {
+	var failed *delegate.Error
+	var wrong *ifname.Error
+	ifName := ""
 	switch {
-	case errors.Is(err, netconf.ErrNotFound):
-		return status.NotReady(err)
-	case err != nil:
+	case errors.As(err, &failed):
+		ifName = failed.IfName
+	case errors.As(err, &wrong):
+		ifName = wrong.Name
+	}
+	if ifName == "" {
 		return err
 	}
-	return c.call.Status(ctx, nets...)
+	var about []string
+	for _, a := range as {
+		if words := aboutOrigin(nad.ParseOrigin(a.Origin)); a.IfName == ifName && words != "" {
+			about = append(about, words)
+		}
+	}
+	if about == nil {
+		return err
+	}
+	return fmt.Errorf("%s: %w", strings.Join(about, " and "), err)
+}
+
+// aboutOrigin returns the claim and the definition of an attachment, as far as it has them.
+func aboutOrigin(o nad.Origin) string {
+	var words []string
+	if o.Use == nad.Claimed {
+		words = append(words, o.Claim.String())
+	}
+	if o.Definition != (nad.Ref{}) {
+		words = append(words, "NAD "+o.Definition.String())
+	}
+	return strings.Join(words, ", ")
 }
 
 // StateDir returns the directory of the records for the configuration conf of a node

@@ -1,11 +1,9 @@
 package multinet
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
-	"time"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/netconf"
@@ -75,40 +73,4 @@ func (c *config) chain() ([]wanted, error) {
 		return []wanted{w}, nil
 	}
 	return nil, nil
-}
-
-// currentTimeout limits how long GC and STATUS wait for the definitions of networks.
-const currentTimeout = 100 * time.Millisecond
-
-// current returns the networks of the configuration, for GC and STATUS, and the errors of
-// those that were not found. For GC it returns no network without the primary: the first
-// would be taken for it.
-//
-// Neither command depends on the API of the cluster: a node whose STATUS fails is not
-// ready, and its pods are evicted. So current leaves out a network for which it has to
-// ask the cluster, unless the cluster knows it at once.
-func (c *config) current(ctx context.Context) ([]netconf.Network, error) {
-	all, err := c.standing()
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, currentTimeout)
-	defer cancel()
-	chain, err := c.chain()
-	var nets []netconf.Network
-	errs := []error{err}
-	for _, w := range append(all, chain...) {
-		n, _, err := c.find(ctx, w)
-		if err == nil {
-			nets = append(nets, n)
-			continue
-		}
-		if _, named := c.ref(w); !named || c.cluster.Definition == nil {
-			errs = append(errs, c.about(w, err))
-		}
-		if w.use == nad.Cluster && c.call.Command == delegate.CommandGC {
-			break
-		}
-	}
-	return nets, errors.Join(errs...)
 }

@@ -3,40 +3,12 @@ package multinet
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/netip"
 
-	"github.com/containernetworking/plugins/pkg/ns"
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/delegate/plugin"
 )
-
-// moveDefaultRoute replaces the default routes of the container by those of the
-// selections that have one, and changes the results in added accordingly. Paths of
-// namespaces are paths in root.
-func moveDefaultRoute(root plugin.Root, attachments []attachment, added []delegate.Attached) error {
-	for i, a := range attachments {
-		for _, gateway := range a.selection.DefaultRoute {
-			gateway = gateway.Unmap()
-			if err := routeVia(root, added[i], gateway); err != nil {
-				return fmt.Errorf("default route of network %q (%s) via %s: %w", a.Network.Name(), added[i].IfName, gateway, err)
-			}
-			if err := reviseResults(added, i, gateway); err != nil {
-				return fmt.Errorf("default route of network %q (%s) in the results: %w", a.Network.Name(), added[i].IfName, err)
-			}
-		}
-	}
-	return nil
-}
-
-// routeVia replaces the default routes of gateway's family in a's network namespace
-// by one via gateway on a's interface.
-func routeVia(root plugin.Root, a delegate.Attached, gateway netip.Addr) error {
-	route := func(ns.NetNS) error { return replaceDefaultRoutes(a.IfName, gateway) }
-	return root.With(a.NetNS, func(path string) error { return ns.WithNetNSPath(path, route) })
-}
 
 // reviseResults removes the default routes of gateway's family from all results and
 // adds the new one to the result of added[chosen]. It changes only routes of the main

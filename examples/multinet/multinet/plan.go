@@ -1,0 +1,138 @@
+package multinet
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"slices"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/device"
+	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/scratch"
+)
+
+// An attachment is one to be made.
+type attachment struct {
+	delegate.Attachment
+	selection netconf.Selection // zero unless a pod has selected the network
+}
+
+// attachments returns what an ADD attaches, in order. An interface has no name yet
+// unless the pod or a claim names it.
+func (c *config) attachments(ctx context.Context) ([]attachment, error) {
+	annotations, err := c.annotations(ctx)
+	if err != nil {
+		return nil, err
+	}
+	claims, err := c.claims(ctx)
+	if err != nil {
+		return nil, err
+	}
+	wanted, err := c.wanted(annotations, claims)
+	if err != nil {
+		return nil, err
+	}
+	own := func(k scratch.Key, _ delegate.Attached) bool { return k == c.call.Key() } // ADD removes what is left of it
+	if err := c.findAll(ctx, wanted, own); err != nil {
+		return nil, err
+	}
+	as := make([]attachment, len(wanted))
+	args, cniArgs := c.RuntimeConfig, c.call.Args // for the primary
+	for i, w := range wanted {
+		if as[i], err = c.attachment(w, args, cniArgs); err != nil {
+			return nil, c.about(w, err)
+		}
+		as[i].Origin = w.origin(annotations[nad.SourceAnnotation])
+		if i == 0 {
+			args, cniArgs = plugin.Shared(args), plugin.SharedArgs(cniArgs)
+		}
+	}
+	as[0].IfName = "" // CNI_IFNAME
+	return as, nil
+}
+
+// wanted returns the networks of the container, in order: the primary, the default
+// networks, those that the pod selects, those of its claims, and the auxiliary chain. If
+// the pod asks for a network that it may not have, wanted fails. Nothing has been looked
+// up then, so that the pod does not learn what exists.
+func (c *config) wanted(annotations map[string]string, claims []Claimed) ([]wanted, error) {
+	primary, selected, err := c.asked(annotations)
+	if err != nil {
+		return nil, err
+	}
+	claimed, err := c.claimed(claims)
+	if err != nil {
+		return nil, err
+	}
+	standing, err := c.standing()
+	if err != nil {
+		return nil, err
+	}
+	chain, err := c.chain()
+	if err != nil {
+		return nil, err
+	}
+	if primary != nil {
+		standing[0] = *primary
+	}
+	attach, err := c.policy.Decide(c.pod.Namespace, nad.Ref{}, nad.Default)
+	if err != nil {
+		return nil, err
+	}
+	if !attach {
+		standing = standing[:1]
+	}
+	return slices.Concat(standing, selected, claimed, chain), nil
+}
+
+// attachment returns the attachment to w, which has been found. args are the capability
+// arguments of the runtime and cniArgs its CNI_ARGS, which those of a selection replace. Only
+// the primary network has args that none of its plugins declares: they are for networks to
+// come, and the annotations of a pod are among them.
+func (c *config) attachment(w wanted, args map[string]json.RawMessage, cniArgs string) (attachment, error) {
+	a := attachment{Attachment: c.call.Attachment(w.network), selection: w.selection}
+	if w.use != nad.Cluster && w.use != nad.PodDefault {
+		args = declared(w.network, args)
+	}
+	a.IfName, a.Args, a.CapabilityArgs = w.ifName, cniArgs, args
+	if w.ofPod() {
+		s := w.selection
+		asked := s.CapabilityArgs()
+		if *c.LegacyArgs {
+			a.Args = s.LegacyArgs(a.Args)
+			s.IPs, s.MAC = nil, "" // are served
+		}
+		if w.device != "" {
+			s.DeviceID = "" // is served
+		}
+		if err := s.ServedBy(w.network); err != nil {
+			return a, err
+		}
+		if edits := s.Edits(); edits != nil {
+			var err error
+			if a.Network, err = a.Network.EditPlugins(edits...); err != nil {
+				return a, err
+			}
+		}
+		a.CapabilityArgs = make(map[string]json.RawMessage)
+		maps.Copy(a.CapabilityArgs, args)
+		maps.Copy(a.CapabilityArgs, asked)
+	}
+	var err error
+	a.Attachment, err = device.Give(a.Attachment, w.device)
+	return a, err
+}
+
+// declared returns those of args that a plugin of n declares.
+func declared(n netconf.Network, args map[string]json.RawMessage) map[string]json.RawMessage {
+	declared := n.Capabilities()
+	if declared == nil {
+		return nil
+	}
+	kept := maps.Clone(args)
+	maps.DeleteFunc(kept, func(name string, _ json.RawMessage) bool { return !slices.Contains(declared, name) })
+	return kept
+}

@@ -1,0 +1,151 @@
+package multinet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/plugin"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/status"
+)
+
+func (c *config) status(ctx context.Context) error {
+	if err := c.ready(); err != nil {
+		return status.NotReady(err)
+	}
+	nets, err := c.current(ctx)
+	switch {
+	case errors.Is(err, netconf.ErrNotFound):
+		return status.NotReady(err)
+	case err != nil:
+		return err
+	}
+	return c.call.Status(ctx, nets...)
+}
+
+// ready fails if the readiness indicator file is missing.
+func (c *config) ready() error {
+	if c.ReadinessIndicator == "" {
+		return nil
+	}
+	if _, err := fs.Stat(c.call.Root.Dir(filepath.Dir(c.ReadinessIndicator)), filepath.Base(c.ReadinessIndicator)); err != nil {
+		return types.NewError(types.ErrTryAgainLater, fmt.Sprintf("network %q is not ready: %s", c.call.Name, why(err)), c.ReadinessIndicator)
+	}
+	return nil
+}
+
+func why(err error) string {
+	if errors.Is(err, fs.ErrNotExist) {
+		return "readinessindicatorfile is missing"
+	}
+	return err.Error()
+}
+
+// waitReady waits for the readiness indicator file, at most for readinessTimeout.
+func (c *config) waitReady(ctx context.Context) error {
+	if c.ready() == nil {
+		return nil
+	}
+	timeout := readyTimeout
+	if c.ReadinessTimeout != nil {
+		timeout = time.Duration(*c.ReadinessTimeout)
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	poll := time.NewTicker(50 * time.Millisecond)
+	defer poll.Stop()
+	for {
+		err := c.ready()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-poll.C:
+		}
+	}
+}
+
+// currentTimeout limits how long GC and STATUS wait for the definitions of networks.
+const currentTimeout = 100 * time.Millisecond
+
+// current returns the networks of the configuration, for GC and STATUS, and the errors of
+// those that were not found. For GC it returns no network without the primary: the first
+// would be taken for it.
+//
+// Neither command depends on the API of the cluster: a node whose STATUS fails is not
+// ready, and its pods are evicted. So current leaves out a network for which it has to
+// ask the cluster, unless the cluster knows it at once.
+func (c *config) current(ctx context.Context) ([]netconf.Network, error) {
+	all, err := c.standing()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, currentTimeout)
+	defer cancel()
+	chain, err := c.chain()
+	var nets []netconf.Network
+	errs := []error{err}
+	for _, w := range append(all, chain...) {
+		n, _, err := c.find(ctx, w)
+		if err == nil {
+			nets = append(nets, n)
+			continue
+		}
+		if _, named := c.ref(w); !named || c.cluster.Definition == nil {
+			errs = append(errs, c.about(w, err))
+		}
+		if w.use == nad.Cluster && c.call.Command == delegate.CommandGC {
+			break
+		}
+	}
+	return nets, errors.Join(errs...)
+}
+
+// Status returns a network that a node offers to pods, and fails if they cannot be attached to
+// it now. The network is namespace/name of a definition, which has the types that pods may
+// select, or the name of a file in confDir. The configuration and the Path of asked are used as
+// in an ADD.
+//
+// Status fails as an ADD does where the network is not found or not valid. Otherwise it asks
+// the plugins with STATUS, as far as the version of the network has that command, and returns
+// the network with the first error.
+func Status(ctx context.Context, process plugin.Process, asked skel.CmdArgs, cluster Cluster, network string) (netconf.Network, error) {
+	c, err := configOf(process, asked, cluster)
+	if err != nil {
+		return netconf.Network{}, err
+	}
+	n, err := c.offered(ctx, network)
+	if err != nil {
+		return netconf.Network{}, err
+	}
+	return n, c.call.Manager.Status(ctx, []netconf.Network{n})
+}
+
+// offered returns the network of that name.
+func (c *config) offered(ctx context.Context, name string) (netconf.Network, error) {
+	if !strings.Contains(name, "/") {
+		n, err := c.inConfDir(name)
+		if err == nil {
+			n, err = c.call.Complete(n)
+		}
+		return n, err
+	}
+	ref, err := nad.ParseRef(name, "")
+	if err != nil {
+		return netconf.Network{}, err
+	}
+	n, _, err := c.find(ctx, wanted{use: nad.Claimed, ref: ref})
+	return n, err
+}
