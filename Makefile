@@ -56,18 +56,15 @@ vuln:
 	@set -e; for m in $(MODULES); do (set -x; \
 		go run -C $$m $(GOVULNCHECK) $(if $(GOVULNDB),-db $(GOVULNDB)) ./...); done
 
-# What multinet costs compared with a minimal meta-plugin, as tables and as a
-# picture in bench.svg. BENCHFLAGS="-rounds 5 -growth 0,1000" is quicker,
-# BENCHFLAGS="-peer multus=/opt/cni/bin/multus" measures that too, and
-# BENCHFLAGS=-help lists all flags. For single functions:
-# go test -run '^$' -bench . ./...
+# What multinet costs compared with a minimal meta-plugin, as tables.
+# BENCHFLAGS="-rounds 5" is quicker, BENCHFLAGS="-peer multus=/opt/cni/bin/multus" measures
+# that too. For single functions: go test -run '^$' -bench . ./...
 bench:
-	@go run -C internal/e2e ./bench -plot $(CURDIR)/bench.svg $(BENCHFLAGS)
+	@go run -C internal/e2e ./bench $(BENCHFLAGS)
 
-# What 500 nodes cost a real kube-apiserver, as tables. It takes 15 minutes and 8 GB of
-# memory. SCALEFLAGS="-views 20 -pods 10 -reboot 5 -rest 5s" is quicker.
+# What many nodes ask of a real kube-apiserver. SCALEFLAGS="-views 20" is quicker.
 scale:
-	@go run -C $(KUBE) ./scale $(SCALEFLAGS)
+	go test -C $(KUBE)/scale -count=1 -v -timeout 2h . -views 500 -pods 10 -definitions 1000 $(SCALEFLAGS)
 
 # Every fuzz target, for FUZZTIME each.
 fuzz:

@@ -69,7 +69,7 @@ func first(do ...func() error) error {
 
 // BenchmarkOrders measures orders of the system calls that an ADD makes before the
 // first plugin runs: the median time of each, in microseconds. The package uses the
-// second. README.md of internal/e2e/bench says why. Each round measures all
+// second: no faster one keeps a record through a loss of power. Each round measures all
 // orders, because other programs that write slow a sync down. To choose the file
 // system:
 //

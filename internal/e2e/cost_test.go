@@ -221,7 +221,7 @@ func main() {
 // size returns the number of bytes of an example as it is released.
 func (w *world) size(name string) int {
 	w.t.Helper()
-	info, err := os.Stat(w.compile("../..", "examples/"+name, "-trimpath", "-ldflags=-s -w"))
+	info, err := os.Stat(w.compile("../..", "examples/"+name, "-ldflags=-s -w"))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -232,7 +232,7 @@ func (w *world) size(name string) int {
 func (w *world) compile(module, dir string, flags ...string) string {
 	w.t.Helper()
 	to := filepath.Join(w.t.TempDir(), filepath.Base(dir))
-	cmd := exec.CommandContext(w.t.Context(), "go", append(append([]string{"build", "-buildvcs=false", "-o", to}, flags...), "./"+dir)...)
+	cmd := exec.CommandContext(w.t.Context(), "go", append(append([]string{"build", "-trimpath", "-buildvcs=false", "-o", to}, flags...), "./"+dir)...)
 	cmd.Dir, cmd.Env = module, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		w.t.Fatalf("%v: %s", err, out)

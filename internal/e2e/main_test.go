@@ -143,7 +143,7 @@ func build(ctx context.Context, dir string) error {
 		{".", "", "", false, append(strings.Fields(string(tools)), "./fake")},
 	} {
 		to := filepath.Join(dir, b.dir) + "/"
-		args := []string{"build", "-buildvcs=false", "-race=" + strconv.FormatBool(b.race), "-tags", b.tags, "-o", to}
+		args := []string{"build", "-trimpath", "-buildvcs=false", "-race=" + strconv.FormatBool(b.race), "-tags", b.tags, "-o", to}
 		cmd := exec.CommandContext(ctx, "go", append(args, b.packages...)...)
 		cmd.Dir = b.module
 		if !b.race { // as released; a C library opens more files, depending on the number of threads

@@ -11,20 +11,186 @@ import (
 	"io"
 	"maps"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
-
-	"github.com/metacni/metacni/delegate/thick/wire"
 )
 
-// patience limits how long daemons may take for anything.
-const patience = time.Minute
+const (
+	definitions = 1000            // in the cluster
+	rest        = 3 * time.Second // in which a daemon has nothing to do, before its memory is measured
+)
+
+// A daemon is a multinetd: without Kubernetes, or with a policy for the status of pods.
+type daemon struct {
+	policy string
+	dir    string
+	cmd    *exec.Cmd
+}
+
+// daemons compares multinet with multinet-shim and multinetd, which have a resident plugin
+// as well: one pod after another, and all pods of a node at once.
+func (r *rig) daemons(ctx context.Context, w io.Writer) (err error) {
+	a, err := r.startAPI(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, a.stop()) }()
+	contenders := []contender{{"multinet", "multinet", func(kind string, n int) object { return object{"delegates": r.delegates(kind, n)} }}}
+	var running []*daemon
+	defer func() {
+		for _, d := range running {
+			err = errors.Join(err, d.stop())
+		}
+	}()
+	for _, policy := range []string{"none", "async", "wait"} {
+		d, err := r.startDaemon(ctx, a, policy)
+		if err != nil {
+			return err
+		}
+		running = append(running, d)
+		contenders = append(contenders, contender{"daemon, " + policy, "multinet-shim", func(kind string, n int) object { return d.shim(r.delegates(kind, n)) }})
+	}
+	member := func() (pod, error) { return r.member(a) }
+	if err := r.compare(ctx, w, "## Shim and daemon, ms\n\nnone: without Kubernetes; async, wait: in a cluster, by \"statusPolicy\". "+
+		"In parentheses: ratio to multinet in the same round.", contenders, []string{noop, bridge, resident}, member); err != nil {
+		return err
+	}
+	before, err := a.requests()
+	if err != nil {
+		return err
+	}
+	t := table{text: 1, head: []string{"Kubernetes", "ADD, median, ms", "all, s", "peak, MB", "at rest, private, MB", "requests per pod"}}
+	for _, d := range running {
+		row, err := r.crowd(ctx, a, d)
+		if err != nil {
+			return err
+		}
+		after, err := a.requests()
+		if err != nil {
+			return err
+		}
+		t.row(append(row, figure(float64(after-before)/float64(r.pods)))...)
+		before = after
+	}
+	return t.print(w, fmt.Sprintf("## %d pods at once\n\nTwo networks that do nothing for each pod.", r.pods))
+}
+
+// crowd starts all pods at once, as after a reboot, and removes them.
+func (r *rig) crowd(ctx context.Context, a *api, d *daemon) (row []string, err error) {
+	defer func() { err = errors.Join(err, r.sweep()) }()
+	stdin, err := r.conf("crowd", d.shim(r.delegates(noop, 2)))
+	if err != nil {
+		return nil, err
+	}
+	pods := make([]pod, r.pods)
+	for i := range pods {
+		if pods[i], err = r.member(a); err != nil {
+			return nil, err
+		}
+	}
+	row = []string{d.policy}
+	for _, command := range []string{"ADD", "DEL"} {
+		took, errs := make([]float64, len(pods)), make([]error, len(pods))
+		start := time.Now()
+		var running sync.WaitGroup
+		for i, p := range pods {
+			running.Go(func() {
+				took[i], errs[i] = r.run(ctx, call{program: "multinet-shim", command: command, pod: p, stdin: stdin})
+			})
+		}
+		running.Wait()
+		if err := errors.Join(errs...); err != nil {
+			return nil, err
+		}
+		if command == "ADD" {
+			row = append(row, figure(median(took)), figure(time.Since(start).Seconds()))
+			for _, line := range []string{"VmHWM", "RssAnon"} {
+				memory, err := d.memory(line)
+				if err != nil {
+					return nil, err
+				}
+				row = append(row, memory)
+				if err := pause(ctx, rest); err != nil { // also for the requests after the ADDs
+					return nil, err
+				}
+			}
+		}
+	}
+	return row, nil
+}
+
+// startDaemon starts a daemon in a directory of its own.
+func (r *rig) startDaemon(ctx context.Context, a *api, policy string) (*daemon, error) {
+	d := &daemon{policy: policy, dir: r.file(policy)}
+	relay := filepath.Join(d.dir, "relay")
+	if err := os.MkdirAll(relay, 0o700); err != nil {
+		return nil, err
+	}
+	if err := os.Link(r.file("bin", resident), filepath.Join(relay, "10-"+resident)); err != nil {
+		return nil, err
+	}
+	conf := object{
+		"socketDir": d.dir, "queueDir": filepath.Join(d.dir, "queue"), "cniDir": filepath.Join(d.dir, "state"),
+		"binDir": r.file("bin"), "confDir": r.file("net.d"), "relayDir": relay, "logLevel": "error",
+	}
+	if policy != "none" {
+		maps.Copy(conf, object{"kubeconfig": filepath.Join(a.dir, "kubeconfig"), "nodeName": "n1", "statusPolicy": policy})
+	}
+	text, err := json.Marshal(conf)
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(d.dir, "daemon.json")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		return nil, err
+	}
+	notify, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(d.dir, "notify"), Net: "unixgram"})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = notify.Close() }()
+	d.cmd = r.process(ctx, r.file("bin", "multinetd"), "--config", file)
+	d.cmd.Env = append(d.cmd.Env, "NOTIFY_SOCKET="+notify.LocalAddr().String())
+	if err := d.cmd.Start(); err != nil {
+		return nil, err
+	}
+	_ = notify.SetReadDeadline(time.Now().Add(time.Minute))
+	if _, err := notify.Read(make([]byte, 64)); err != nil {
+		return nil, errors.Join(fmt.Errorf("multinetd is not ready: %w", err), d.stop())
+	}
+	return d, pause(ctx, rest) // until the resident plugin and the cluster are known
+}
+
+// stop ends the daemon.
+func (d *daemon) stop() error {
+	return errors.Join(d.cmd.Process.Signal(syscall.SIGTERM), d.cmd.Wait())
+}
+
+// shim returns the keys of the shim that uses d.
+func (d *daemon) shim(delegates []object) object {
+	return object{
+		"type": "multinet-shim", "daemonSocketDir": d.dir, "delQueueDir": filepath.Join(d.dir, "queue"), "delQueueWait": "0s", "delegates": delegates,
+		"runtimeConfig": object{"io.kubernetes.cri.pod-annotations": object{"kubernetes.io/config.source": "api"}}, // selects nothing
+	}
+}
+
+// memory returns a line of the daemon's /proc/PID/status, such as VmHWM, in MB.
+func (d *daemon) memory(line string) (string, error) {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(d.cmd.Process.Pid) + "/status")
+	if err != nil {
+		return "", err
+	}
+	_, after, _ := strings.Cut(string(text), line+":")
+	kilobytes, err := strconv.ParseFloat(strings.Fields(after + " none")[0], 64)
+	return mb(kilobytes * 1024), err
+}
 
 // An api is the process of a Kubernetes API server, ../kube/testdata/api.
 type api struct {
@@ -34,14 +200,13 @@ type api struct {
 	answers *bufio.Reader
 }
 
-// startAPI starts an API server.
+// startAPI starts an API server with definitions.
 func (r *rig) startAPI(ctx context.Context) (*api, error) {
 	a := &api{dir: r.file("api")}
 	if err := os.Mkdir(a.dir, 0o700); err != nil {
 		return nil, err
 	}
 	a.cmd = r.process(ctx, r.file("bin", "api"), a.dir)
-	a.cmd.Stderr = r.stderr
 	var err error
 	if a.in, err = a.cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -51,7 +216,15 @@ func (r *rig) startAPI(ctx context.Context) (*api, error) {
 		return nil, err
 	}
 	a.answers = bufio.NewReader(out)
-	return a, a.cmd.Start()
+	if err := a.cmd.Start(); err != nil {
+		return nil, err
+	}
+	for i := range definitions {
+		if _, err := a.ask("definition", fmt.Sprintf("net-%d", i), `{"cniVersion":"1.0.0","type":"macvlan","master":"eth0","ipam":{"type":"dhcp"}}`); err != nil {
+			return nil, errors.Join(err, a.stop())
+		}
+	}
+	return a, nil
 }
 
 // ask sends a line and returns the answer.
@@ -63,146 +236,40 @@ func (a *api) ask(words ...string) (string, error) {
 	return strings.TrimSuffix(text, "\n"), err
 }
 
-// requests returns the number of requests so far, by verb and resource.
-func (a *api) requests() (count map[string]int, err error) {
+// requests returns the number of requests so far, without watches.
+func (a *api) requests() (sum int, err error) {
 	text, err := a.ask("requests")
-	if err == nil {
-		err = json.Unmarshal([]byte(text), &count)
-	}
-	return count, err
-}
-
-func (a *api) stop() error { return errors.Join(a.in.Close(), a.cmd.Wait()) }
-
-// A daemon is a multinetd.
-type daemon struct {
-	dir string
-	cmd *exec.Cmd
-}
-
-// startDaemon starts a daemon with keys in a directory of its own, and returns how long
-// that took until it was ready. program is "bin" or "stripped".
-func (r *rig) startDaemon(ctx context.Context, program, name string, keys object) (d *daemon, ready time.Duration, err error) {
-	d = &daemon{dir: r.file(name)}
-	if err := os.Mkdir(d.dir, 0o700); err != nil {
-		return nil, 0, err
-	}
-	conf := object{
-		"socketDir": d.dir, "queueDir": d.file("queue"), "cniDir": d.file("state"),
-		"binDir": r.file("bin"), "confDir": r.file("net.d"),
-	}
-	maps.Copy(conf, keys)
-	text, err := json.Marshal(conf)
-	if err != nil {
-		return nil, 0, err
-	}
-	if err := os.WriteFile(d.file("daemon.json"), text, 0o600); err != nil {
-		return nil, 0, err
-	}
-	notify, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: d.file("notify"), Net: "unixgram"})
-	if err != nil {
-		return nil, 0, err
-	}
-	defer func() { _ = notify.Close() }()
-	log, err := os.Create(d.file("log"))
-	if err != nil {
-		return nil, 0, err
-	}
-	defer func() { _ = log.Close() }()
-	d.cmd = r.process(ctx, r.file(program, "multinetd"), "--config", d.file("daemon.json"))
-	d.cmd.Env = append(d.cmd.Env, "NOTIFY_SOCKET="+d.file("notify"))
-	d.cmd.Stderr = log
-	start := time.Now()
-	if err := d.cmd.Start(); err != nil {
-		return nil, 0, err
-	}
-	_ = notify.SetReadDeadline(start.Add(patience))
-	told := make([]byte, 64)
-	n, err := notify.Read(told)
-	ready = time.Since(start)
-	if err != nil || string(told[:n]) != "READY=1" {
-		said, _ := os.ReadFile(log.Name())
-		return nil, 0, errors.Join(fmt.Errorf("multinetd is not ready: %q, %w\n%s", told[:n], err, said), d.stop())
-	}
-	return d, ready, nil
-}
-
-func (d *daemon) file(name string) string { return filepath.Join(d.dir, name) }
-
-// stop ends the daemon, if d is not nil.
-func (d *daemon) stop() error {
-	if d == nil {
-		return nil
-	}
-	return errors.Join(d.cmd.Process.Signal(syscall.SIGTERM), d.cmd.Wait(), os.RemoveAll(d.dir))
-}
-
-// process returns a command that ends with this process.
-func (r *rig) process(ctx context.Context, name string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Env = r.environ(call{})
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	return cmd
-}
-
-// shim returns the path of a configuration of the shim, with more keys, that uses d.
-func (r *rig) shim(d *daemon, name string, keys object) (string, error) {
-	all := object{"type": "multinet-shim", "daemonSocketDir": d.dir, "delQueueDir": d.file("queue"), "delQueueWait": "0s"}
-	maps.Copy(all, keys)
-	return r.conf(filepath.Base(d.dir)+"-"+name+".json", all)
-}
-
-// metric returns the sum of the series of d whose names begin with prefix.
-func (d *daemon) metric(ctx context.Context, prefix string) (sum float64, err error) {
-	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", d.file(wire.SocketName))
-	}}}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://daemon/metrics", nil)
 	if err != nil {
 		return 0, err
 	}
-	answer, err := c.Do(request)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = answer.Body.Close() }()
-	text, err := io.ReadAll(answer.Body)
-	for line := range strings.Lines(string(text)) {
-		if series, value, _ := strings.Cut(strings.TrimSpace(line), " "); strings.HasPrefix(series, prefix) {
-			v, err := strconv.ParseFloat(value, 64)
-			if err != nil {
-				return 0, err
-			}
-			sum += v
-		}
+	count := map[string]int{}
+	err = json.Unmarshal([]byte(text), &count)
+	maps.DeleteFunc(count, func(request string, _ int) bool { return strings.HasPrefix(request, "watch ") })
+	for _, n := range slices.Collect(maps.Values(count)) {
+		sum += n
 	}
 	return sum, err
 }
 
-// memory returns a line of the daemon's /proc/PID/status, such as VmRSS, in bytes.
-func (d *daemon) memory(line string) (float64, error) {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(d.cmd.Process.Pid) + "/status")
+func (a *api) stop() error { return errors.Join(a.in.Close(), a.cmd.Wait()) }
+
+// member returns a new pod that the cluster has too.
+func (r *rig) member(a *api) (pod, error) {
+	p, err := r.pod()
 	if err != nil {
-		return 0, err
+		return p, err
 	}
-	_, after, _ := strings.Cut(string(text), line+":")
-	kilobytes, err := strconv.ParseFloat(strings.Fields(after + " none")[0], 64)
-	return kilobytes * 1024, err
+	uid, err := a.ask("pod", p.id)
+	p.args = "K8S_POD_NAMESPACE=bench;K8S_POD_NAME=" + p.id + ";K8S_POD_INFRA_CONTAINER_ID=" + p.id + ";K8S_POD_UID=" + uid
+	return p, err
 }
 
-// until waits until done. It fails if that does not happen.
-func until(ctx context.Context, what string, done func() (bool, error)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("it does not happen that %s", what))
-	defer cancel()
-	for {
-		ok, err := done()
-		if ok || err != nil {
-			return err
-		}
-		if err := pause(ctx, 5*time.Millisecond); err != nil {
-			return err
-		}
-	}
+// process returns a command that ends with this process, whose main thread starts it.
+func (r *rig) process(ctx context.Context, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env, cmd.Stderr = r.environ(call{}), r.stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd
 }
 
 // pause waits for d, or fails if ctx ends.

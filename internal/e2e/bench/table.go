@@ -5,12 +5,18 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
+	"runtime"
+	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
 )
 
-// A table prints as Markdown that is also readable as plain text. The first
-// columns are text; the others are figures, aligned to the right.
+// A table prints as Markdown that is also readable as plain text. The first columns are
+// text; the others are figures, aligned to the right.
 type table struct {
 	text int
 	head []string
@@ -21,17 +27,17 @@ func (t *table) row(cells ...string) { t.rows = append(t.rows, cells) }
 
 // print prints title, an empty line, and t.
 func (t *table) print(w io.Writer, title string) error {
-	widths := make([]int, len(t.head))
-	for _, row := range append([][]string{t.head}, t.rows...) {
-		for i, cell := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell), 3)
-		}
-	}
+	rule := slices.Repeat([]string{"---"}, t.text)
+	rule = append(rule, slices.Repeat([]string{"--:"}, len(t.head)-t.text)...)
 	var b strings.Builder
 	fmt.Fprintf(&b, "\n%s\n\n", title)
-	line := func(cells []string) {
-		for i, cell := range cells {
-			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
+	for _, row := range append([][]string{t.head, rule}, t.rows...) {
+		for i, cell := range row {
+			width := 0
+			for _, other := range append([][]string{t.head, rule}, t.rows...) {
+				width = max(width, utf8.RuneCountInString(other[i]))
+			}
+			pad := strings.Repeat(" ", width-utf8.RuneCountInString(cell))
 			if i < t.text {
 				b.WriteString("| " + cell + pad + " ")
 			} else {
@@ -40,20 +46,28 @@ func (t *table) print(w io.Writer, title string) error {
 		}
 		b.WriteString("|\n")
 	}
-	line(t.head)
-	for i, width := range widths {
-		if i < t.text {
-			b.WriteString("|" + strings.Repeat("-", width+2))
-		} else {
-			b.WriteString("|" + strings.Repeat("-", width+1) + ":")
-		}
-	}
-	b.WriteString("|\n")
-	for _, row := range t.rows {
-		line(row)
-	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// compared returns a cell for each list of values: the median and, from the second on, the
+// median of the ratios to the first.
+func compared(all [][]float64) []string {
+	cells := []string{figure(median(all[0]))}
+	for _, values := range all[1:] {
+		ratios := make([]float64, len(values))
+		for i, v := range values {
+			ratios[i] = v / all[0][i]
+		}
+		cells = append(cells, fmt.Sprintf("%s (%.2f)", figure(median(values)), median(ratios)))
+	}
+	return cells
+}
+
+// median returns the median of at least one value.
+func median(values []float64) float64 {
+	s := slices.Sorted(slices.Values(values))
+	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
 }
 
 // figure formats a number with at least three digits.
@@ -67,8 +81,41 @@ func figure(f float64) string {
 	return fmt.Sprintf("%.2f", f)
 }
 
-// times formats a figure and its ratio to floor.
-func times(f, ratio float64) string { return fmt.Sprintf("%s (%.2f)", figure(f), ratio) }
-
 // mb formats bytes as millions of bytes.
 func mb(bytes float64) string { return figure(bytes / 1e6) }
+
+// size returns the size of a program.
+func (r *rig) size(program string) (string, error) {
+	info, err := os.Stat(r.file("bin", program))
+	if err != nil {
+		return "", err
+	}
+	return mb(float64(info.Size())), nil
+}
+
+// machine describes the machine in one line.
+func (r *rig) machine() (string, error) {
+	var uts unix.Utsname
+	if err := unix.Uname(&uts); err != nil {
+		return "", err
+	}
+	var took []float64
+	for range 11 {
+		f, err := os.CreateTemp(r.work, "fsync-")
+		if err != nil {
+			return "", err
+		}
+		_, err = f.Write(make([]byte, 4096))
+		start := time.Now()
+		if err == nil {
+			err = f.Sync()
+		}
+		took = append(took, ms(time.Since(start)))
+		_, _ = f.Close(), os.Remove(f.Name())
+		if err != nil {
+			return "", err
+		}
+	}
+	return fmt.Sprintf("%d CPUs, Linux %s, %s; an fsync takes %s ms; medians of %d rounds.",
+		runtime.NumCPU(), unix.ByteSliceToString(uts.Release[:]), runtime.Version(), figure(median(took)), r.rounds), nil
+}
