@@ -11,34 +11,28 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/google/go-cmp/cmp"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/scratch"
 )
 
 // foreign attaches what pair plans without a record, as another program does,
 // and returns what is to be adopted. It has one file that says so.
 func (n *node) foreign(k scratch.Key, netns string) Adoption {
-	n.t.Helper()
-	plan, err := inNetNS(pair(k).Plan, netns)(n.t.Context(), nil)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	as, err := n.invoker().AddAll(n.t.Context(), plan)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	source := filepath.Join(n.t.TempDir(), "entry")
-	if err := os.WriteFile(source, nil, 0o600); err != nil {
-		n.t.Fatal(err)
-	}
+	n.Helper()
+	plan, err := inNetNS(pair(k).Plan, netns)(n.Context(), nil)
+	nodetest.OK(n.TB, err)
+	as, err := n.invoker().AddAll(n.Context(), plan)
+	nodetest.OK(n.TB, err)
+	source := filepath.Join(n.TempDir(), "entry")
+	nodetest.OK(n.TB, os.WriteFile(source, nil, 0o600))
 	return Adoption{Key: k, Attached: as, Sources: []string{source}}
 }
 
 func (n *node) adopt(a Adoption, want bool) {
-	n.t.Helper()
-	if got, err := n.Adopt(n.t.Context(), a); err != nil || got != want {
-		n.t.Fatalf("adopted %v, want %v: %v", got, want, err)
+	n.Helper()
+	if got, err := n.Adopt(n.Context(), a); err != nil || got != want {
+		n.Fatalf("adopted %v, want %v: %v", got, want, err)
 	}
 }
 
@@ -65,7 +59,7 @@ func TestAdoptedIsAttached(t *testing.T) {
 	if err := n.Check(t.Context(), eth0); err != nil {
 		t.Error(err)
 	}
-	if prev := stdin(t, n.last("CHECK bridge"))["prevResult"]; prev == nil {
+	if prev := nodetest.Stdin(t, n.Last("CHECK bridge"))["prevResult"]; prev == nil {
 		t.Error("CHECK without the result of ADD")
 	}
 	if _, err := n.Attach(t.Context(), eth0, hotplug(eth0)); err != nil {
@@ -80,7 +74,7 @@ func TestAdoptedIsAttached(t *testing.T) {
 		t.Error(err)
 	}
 	n.del(eth0)
-	if got := n.last("DEL bridge"); stdin(t, got)["prevResult"] == nil || got.NetNS != netns {
+	if got := n.Last("DEL bridge"); nodetest.Stdin(t, got)["prevResult"] == nil || got.NetNS != netns {
 		t.Errorf("DEL in %q of %s", got.NetNS, got.Stdin)
 	}
 	n.wantNothing()
@@ -102,9 +96,9 @@ func TestAdoptedIsForgottenOnceItIsAttachedAnew(t *testing.T) {
 		remove func(*node) error
 	}{
 		{"sweep", true, func(n *node) error { newSweeper(n).sweep(Sweep{Removed: 1}); return nil }},
-		{"DEL", true, func(n *node) error { return n.Del(n.t.Context(), Removal{Key: eth0}) }},
+		{"DEL", true, func(n *node) error { return n.Del(n.Context(), Removal{Key: eth0}) }},
 		{"GC", true, func(n *node) error {
-			return n.GC(n.t.Context(), Collection{Network: "multi", Valid: noneValid})
+			return n.GC(n.Context(), Collection{Network: "multi", Valid: noneValid})
 		}},
 		{"not attached anew", false, func(n *node) error { newSweeper(n).sweep(Sweep{Removed: 1}); return nil }},
 	} {
@@ -120,30 +114,22 @@ func TestAdoptedIsForgottenOnceItIsAttachedAnew(t *testing.T) {
 				t.Fatal(err)
 			}
 			later := time.Now().Add(time.Second)
-			if err := os.Chtimes(a.Sources[0], later, later); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, os.Chtimes(a.Sources[0], later, later))
 			if err := n.Check(t.Context(), eth0); err != nil {
 				t.Errorf("while the namespace exists: %v", err)
 			}
 			unlink(t, netns)
 			if !tt.anew {
-				if err := os.Chtimes(a.Sources[0], time.Unix(1, 0), time.Unix(1, 0)); err != nil {
-					t.Fatal(err)
-				}
+				nodetest.OK(t, os.Chtimes(a.Sources[0], time.Unix(1, 0), time.Unix(1, 0)))
 			}
 			calls := len(n.trace())
-			if err := tt.remove(n); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, tt.remove(n))
 			want := []string{"DEL ipvlan hot0"} // what we have attached ourselves
 			if !tt.anew {
 				want = append(want, "DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0")
 			}
 			got := slices.DeleteFunc(n.trace()[calls:], func(call string) bool { return !strings.HasPrefix(call, "DEL") })
-			if d := cmp.Diff(want, got); d != "" {
-				t.Errorf("calls (-want +got):\n%s", d)
-			}
+			nodetest.Equal(t, "calls", got, want)
 			n.wantRecords()
 			if exists(a.Sources[0]) != tt.anew {
 				t.Errorf("the other program's file exists: %v", !tt.anew)
@@ -163,12 +149,12 @@ func TestWhatMustNotBeAdoptedIsNot(t *testing.T) {
 		{"recorded", func(n *node, _ *Adoption) { n.add(eth0) }, nil},
 		{"one of its interfaces recorded", func(n *node, _ *Adoption) {
 			k := scratch.Key{Network: "other", ContainerID: "c1", IfName: "net0"}
-			n.t.Helper()
-			if _, err := n.Add(n.t.Context(), k, Transaction{Plan: Plan(attachment(network("green", "ipvlan"), "c1", "net0"))}); err != nil {
-				n.t.Fatal(err)
+			n.Helper()
+			if _, err := n.Add(n.Context(), k, Transaction{Plan: Plan(attachment(nodetest.Network("green", "ipvlan"), "c1", "net0"))}); err != nil {
+				n.Fatal(err)
 			}
 		}, nil},
-		{"source gone", func(n *node, a *Adoption) { unlink(n.t, a.Sources[0]) }, nil},
+		{"source gone", func(n *node, a *Adoption) { unlink(n.TB, a.Sources[0]) }, nil},
 		{"damaged record", func(n *node, _ *Adoption) { n.add(eth0); n.damage(eth0) }, scratch.ErrCorrupt},
 		{"nothing attached", func(_ *node, a *Adoption) { a.Attached = nil }, ErrPlan},
 		{"another container's", func(_ *node, a *Adoption) { a.Attached[1].ContainerID = "c2" }, ErrPlan},
@@ -238,9 +224,7 @@ func TestDelOfAdoptedWhoseFileStays(t *testing.T) {
 	a := n.foreign(eth0, newNetNS(t))
 	n.adopt(a, true)
 	unlink(t, a.Sources[0])
-	if err := os.MkdirAll(filepath.Join(a.Sources[0], "x"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.MkdirAll(filepath.Join(a.Sources[0], "x"), 0o700))
 	n.del(eth0)
 	n.wantRecords("c1/eth0 deleting")
 	calls := len(n.trace())
@@ -275,8 +259,8 @@ func TestReleasedIsNotDeleted(t *testing.T) {
 	if len(kept) != 1 || len(kept[0].Attached) != 1 || kept[0].Attached[0].IfName != "eth0" || kept[0].Attached[0].Result == nil {
 		t.Errorf("kept %+v", kept)
 	}
-	if want := []string{"bridge c1 eth0", "tuning c1 eth0"}; !slices.Equal(n.exec.Live(), want) {
-		t.Errorf("alive %q, want %q", n.exec.Live(), want)
+	if want := []string{"bridge c1 eth0", "tuning c1 eth0"}; !slices.Equal(n.Exec.Live(), want) {
+		t.Errorf("alive %q, want %q", n.Exec.Live(), want)
 	}
 	if files := n.files(); len(files) > 0 || exists(a.Sources[0]) {
 		t.Errorf("left %q", files)
@@ -291,11 +275,11 @@ func TestReleasedIsNotDeleted(t *testing.T) {
 func TestReleasedOfWhatIsNotAttached(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(n *node, netns string){
-		"container gone": func(n *node, netns string) { unlink(n.t, netns) },
+		"container gone": func(n *node, netns string) { unlink(n.TB, netns) },
 		"deleting": func(n *node, _ string) {
-			n.failOn("DEL bridge", 101)
-			wantCode(n.t, n.Del(n.t.Context(), Removal{Key: eth0}), 101)
-			n.exec.Plugins = plugins()
+			n.FailOn("DEL bridge", 101)
+			nodetest.Code(n.TB, n.Del(n.Context(), Removal{Key: eth0}), 101)
+			n.Exec.Plugins = plugins()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -318,12 +302,12 @@ func TestReleaseThatFails(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.add(eth0)
-	n.failOn("DEL macvlan", 101)
+	n.FailOn("DEL macvlan", 101)
 	keep := func(context.Context, Record) error { return errors.New("disk full") }
-	wantCode(t, n.Release(t.Context(), eth0, keep), 101)
+	nodetest.Code(t, n.Release(t.Context(), eth0, keep), 101)
 	n.wantRecords("c1/eth0 partial")
-	n.exec.Plugins = plugins()
-	wantSaid(t, n.Release(t.Context(), eth0, keep), "disk full")
+	n.Exec.Plugins = plugins()
+	nodetest.Says(t, n.Release(t.Context(), eth0, keep), "disk full")
 	n.wantRecords("c1/eth0 added")
 	n.del(eth0)
 	n.wantNothing()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 )
@@ -37,9 +38,7 @@ func wantValid(tb testing.TB, c delegatetest.Call, want ...string) {
 		A []types.GCAttachment `json:"cni.dev/valid-attachments"`
 		B []types.GCAttachment `json:"cni.dev/attachments"`
 	}
-	if err := json.Unmarshal(c.Stdin, &conf); err != nil {
-		tb.Fatal(err)
-	}
+	nodetest.OK(tb, json.Unmarshal(c.Stdin, &conf))
 	if conf.A == nil {
 		tb.Errorf("%s: no list", c)
 	}
@@ -58,9 +57,9 @@ func wantValid(tb testing.TB, c delegatetest.Call, want ...string) {
 // gcs are the GC calls, which hold each plugin's network in the order told.
 func (n *node) gcs() []string {
 	var all []string
-	for _, c := range n.exec.Calls() {
+	for _, c := range n.Exec.Calls() {
 		if c.Command == "GC" {
-			all = append(all, stdin(n.t, c)["name"].(string)+" "+c.Plugin)
+			all = append(all, nodetest.Stdin(n.TB, c)["name"].(string)+" "+c.Plugin)
 		}
 	}
 	return all
@@ -73,55 +72,17 @@ func TestGCWithoutAListDeletesNothing(t *testing.T) {
 	n := newNode(t)
 	n.add(eth0)
 	calls := n.trace()
-	err := n.GC(t.Context(), Collection{Network: "multi", Networks: []netconf.Network{network("blue", "bridge")}})
-	wantCode(t, err, 7)
+	err := n.GC(t.Context(), Collection{Network: "multi", Networks: []netconf.Network{nodetest.Network("blue", "bridge")}})
+	nodetest.Code(t, err, 7)
 	if !errors.Is(err, ErrNoList) || !strings.Contains(err.Error(), `network "multi": no list of valid attachments`) || !strings.Contains(err.Error(), `GC needs "cni.dev/valid-attachments"`) {
 		t.Errorf("err = %v", err)
 	}
 	for _, bad := range []string{"", "../x"} {
-		wantCode(t, n.GC(t.Context(), Collection{Network: bad, Valid: noneValid}), 7)
+		nodetest.Code(t, n.GC(t.Context(), Collection{Network: bad, Valid: noneValid}), 7)
 	}
 	n.wantTrace(calls...)
-	if err := n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid}); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid}))
 	n.wantNothing()
-}
-
-// What is stale goes, from its own records, with all that came with it; what
-// is valid is translated for each network.
-func TestGCRemovesWhatIsStaleAndTellsWhatIsValid(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	other := scratch.Key{Network: "other", ContainerID: "c8", IfName: "eth0"}
-	stale, valid, again := key("c2", "eth0"), key("c9", "eth0"), key("c1", "eth1")
-	for _, k := range []scratch.Key{other, stale, valid, eth0, again} {
-		n.add(k)
-	}
-	if _, err := n.Attach(t.Context(), stale, hotplug(stale)); err != nil {
-		t.Fatal(err)
-	}
-	before := len(n.trace())
-	nets := []netconf.Network{network("blue", "bridge", "tuning"), network("new", "ipvlan"), network("blue", "bridge", "tuning")}
-	if err := n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(valid, again), Networks: nets}); err != nil {
-		t.Fatal(err)
-	}
-	n.wantRecords("c1/eth1 added", "c8/eth0 added", "c9/eth0 added")
-	if d := gocmp.Diff([]string{
-		"DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0",
-		"DEL ipvlan hot0 of c2", "DEL macvlan net0 of c2", "DEL tuning eth0 of c2", "DEL bridge eth0 of c2",
-		"GC bridge", "GC tuning", "GC ipvlan", "GC macvlan",
-	}, n.trace()[before:]); d != "" {
-		t.Errorf("calls (-want +got):\n%s", d)
-	}
-	if d := gocmp.Diff([]string{"blue bridge", "blue tuning", "new ipvlan", "red macvlan"}, n.gcs()); d != "" {
-		t.Errorf("told (-want +got):\n%s", d)
-	}
-	for _, p := range []string{"bridge", "tuning"} {
-		wantValid(t, n.last("GC "+p), "c1 eth1", "c8 eth0", "c9 eth0")
-	}
-	wantValid(t, n.last("GC macvlan"), "c1 net1", "c8 net0", "c9 net0")
-	wantValid(t, n.last("GC ipvlan"))
 }
 
 // A network is told once, though each container has it in another edition;
@@ -134,7 +95,7 @@ func TestGCTellsEachNetworkOnce(t *testing.T) {
 		t.Helper()
 		var as []delegate.Attachment
 		for i, conf := range confs {
-			as = append(as, attachment(mustParse(conf), k.ContainerID, k.IfName+string(rune('a'+i))))
+			as = append(as, attachment(nodetest.Parse(conf), k.ContainerID, k.IfName+string(rune('a'+i))))
 		}
 		if _, err := n.Add(t.Context(), k, Transaction{Plan: Plan(as...)}); err != nil {
 			t.Fatal(err)
@@ -145,94 +106,29 @@ func TestGCTellsEachNetworkOnce(t *testing.T) {
 	add(c2, `{"cniVersion":"1.1.0","name":"n","type":"bridge","edition":2}`, `{"cniVersion":"1.1.0","name":"mute","disableGC":true,"plugins":[{"type":"ipvlan"}]}`,
 		`{"cniVersion":"0.4.0","name":"old","type":"tuning"}`)
 	add(scratch.Key{Network: "other", ContainerID: "c3", IfName: "eth0"}, `{"cniVersion":"1.1.0","name":"theirs","type":"tuning"}`, `{"cniVersion":"1.1.0","name":"n","type":"bridge"}`)
-	if err := n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0, c2)}); err != nil {
-		t.Fatal(err)
-	}
-	if d := gocmp.Diff([]string{"n bridge", "n macvlan"}, n.gcs()); d != "" {
-		t.Errorf("told (-want +got):\n%s", d)
-	}
+	nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0, c2)}))
+	nodetest.Equal(t, "told", n.gcs(), []string{"n bridge", "n macvlan"})
 	for _, p := range []string{"bridge", "macvlan"} { // too many rather than too few
-		wantValid(t, n.last("GC "+p), "c1 eth0a", "c1 eth0b", "c2 eth0a", "c3 eth0b")
+		wantValid(t, n.Last("GC "+p), "c1 eth0a", "c1 eth0b", "c2 eth0a", "c3 eth0b")
 	}
 	// Several of the configuration with one name are all told.
 	nets := []netconf.Network{
-		mustParse(`{"cniVersion":"1.1.0","name":"n","type":"bridge","edition":3}`),
-		mustParse(`{"cniVersion":"1.1.0","name":"n","type":"bridge","edition":4}`),
+		nodetest.Parse(`{"cniVersion":"1.1.0","name":"n","type":"bridge","edition":3}`),
+		nodetest.Parse(`{"cniVersion":"1.1.0","name":"n","type":"bridge","edition":4}`),
 	}
-	if err := n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0, c2), Networks: nets}); err != nil {
-		t.Fatal(err)
-	}
-	if d := gocmp.Diff([]string{"n bridge", "n bridge", "n macvlan"}, n.gcs()[2:]); d != "" {
-		t.Errorf("told (-want +got):\n%s", d)
-	}
-}
-
-// What fails does not keep the rest from being done, and all of it is said.
-// Its own DEL having failed, a stale attachment is left to the plugin's GC,
-// and stays recorded.
-func TestGCJoinsFailures(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	stale, valid := key("c2", "eth0"), key("c3", "eth0")
-	for _, k := range []scratch.Key{eth0, stale, valid} {
-		n.add(k)
-	}
-	n.on("DEL macvlan", func(_ context.Context, c delegatetest.Call) error {
-		if c.ContainerID == "c1" {
-			return types.NewError(101, "no", "")
-		}
-		return nil
-	})
-	n.failOn("GC tuning", 102)
-	err := n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(valid)})
-	wantCode(t, err, 101)
-	for _, say := range []string{`GC c1 eth0: DEL network "red" (net0): plugin "macvlan"`, `GC network "multi": network "blue": plugin "tuning"`} {
-		if err == nil || !strings.Contains(err.Error(), say) {
-			t.Errorf("err = %v, want it to say %s", err, say)
-		}
-	}
-	n.wantRecords("c1/eth0 deleting", "c3/eth0 added")
-	wantValid(t, n.last("GC macvlan"), "c3 net0")
-	n.exec.Plugins = plugins()
-	if err := n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(valid)}); err != nil {
-		t.Fatal(err)
-	}
-	n.wantRecords("c3/eth0 added")
-}
-
-// GC ends with its context, which is said once.
-func TestGCEndsWithItsContext(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	for i := range 5 {
-		n.add(key("c"+string(rune('1'+i)), "eth0"))
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	n.on("DEL bridge", func(context.Context, delegatetest.Call) error { cancel(); return nil })
-	err := n.GC(ctx, Collection{Network: "multi", Valid: noneValid})
-	wantCode(t, err, 11)
-	if !errors.Is(err, context.Canceled) || strings.Count(err.Error(), "canceled") != 1 {
-		t.Errorf("err = %v", err)
-	}
-	n.wantRecords("c2/eth0 added", "c3/eth0 added", "c4/eth0 added", "c5/eth0 added")
-	if len(n.gcs()) > 0 {
-		t.Errorf("told: %q", n.gcs())
-	}
+	nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0, c2), Networks: nets}))
+	nodetest.Equal(t, "told", n.gcs()[2:], []string{"n bridge", "n bridge", "n macvlan"})
 }
 
 // A directory without records, or without itself, is in order.
 func TestGCOfNothing(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	if err := n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid, Networks: []netconf.Network{network("blue", "bridge")}}); err != nil {
-		t.Fatal(err)
-	}
-	wantValid(t, n.last("GC bridge"))
+	nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid, Networks: []netconf.Network{nodetest.Network("blue", "bridge")}}))
+	wantValid(t, n.Last("GC bridge"))
 	n.wantNothing()
-	if err := errors.Join(os.Remove(n.Dir), os.WriteFile(n.Dir, nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	wantCode(t, n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid, Networks: []netconf.Network{network("blue", "bridge")}}), 5)
+	nodetest.OK(t, errors.Join(os.Remove(n.Dir), os.WriteFile(n.Dir, nil, 0o600)))
+	nodetest.Code(t, n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid, Networks: []netconf.Network{nodetest.Network("blue", "bridge")}}), 5)
 	n.wantTrace("GC bridge")
 }
 
@@ -262,9 +158,7 @@ func TestGCNamesTheDamaged(t *testing.T) {
 				t.Fatal(found, err)
 			}
 			slices.SortFunc(found, func(a, b string) int { return cmp.Compare(rank(a), rank(b)) })
-			if err := os.WriteFile(found[0], []byte("x"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, os.WriteFile(found[0], []byte("x"), 0o600))
 			list := validFor(valid)
 			if tt.valid {
 				list = validFor(valid, tt.damaged)
@@ -272,7 +166,7 @@ func TestGCNamesTheDamaged(t *testing.T) {
 			for range 3 { // it is named every time
 				before := len(n.trace())
 				err := n.GC(t.Context(), Collection{Network: "multi", Valid: list})
-				wantCode(t, err, 5)
+				nodetest.Code(t, err, 5)
 				if !errors.Is(err, scratch.ErrCorrupt) || tt.told == nil && !strings.Contains(err.Error(), "plugins were not told") {
 					t.Errorf("err = %v", err)
 				}
@@ -282,9 +176,7 @@ func TestGCNamesTheDamaged(t *testing.T) {
 						told = append(told, c)
 					}
 				}
-				if d := gocmp.Diff(tt.told, told); d != "" {
-					t.Errorf("told (-want +got):\n%s", d)
-				}
+				nodetest.Equal(t, "told", told, tt.told)
 			}
 			if got := n.records(); len(got) != 2 || !slices.Contains(got, "c3/eth0 added") {
 				t.Errorf("records: %q", got)
@@ -292,20 +184,18 @@ func TestGCNamesTheDamaged(t *testing.T) {
 			// Until the operator has dealt with it.
 			for _, err := range n.store().List(t.Context()) {
 				if e := (*scratch.Error)(nil); errors.As(err, &e) {
-					if err := n.forget(e.Key); err != nil {
-						t.Fatal(err)
-					}
+					nodetest.OK(t, n.forget(e.Key))
 				}
 			}
 			err = n.GC(t.Context(), Collection{Network: "multi", Valid: list})
 			want := []string{"c3 eth0"}
 			if tt.valid {
 				want = []string{"c1 eth0", "c3 eth0"} // of which nothing is recorded any more
-				wantSaid(t, err, `"red"`, "c1 (eth0)")
+				nodetest.Says(t, err, `"red"`, "c1 (eth0)")
 			} else if err != nil {
 				t.Error(err)
 			}
-			wantValid(t, n.last("GC bridge"), want...)
+			wantValid(t, n.Last("GC bridge"), want...)
 		})
 	}
 }
@@ -317,4 +207,24 @@ func rank(path string) int {
 		return 1
 	}
 	return 0
+}
+
+// GC ends with its context, which is said once.
+func TestGCEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	for i := range 5 {
+		n.add(key("c"+string(rune('1'+i)), "eth0"))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	n.On("DEL bridge", func(context.Context, delegatetest.Call) error { cancel(); return nil })
+	err := n.GC(ctx, Collection{Network: "multi", Valid: noneValid})
+	nodetest.Code(t, err, 11)
+	if !errors.Is(err, context.Canceled) || strings.Count(err.Error(), "canceled") != 1 {
+		t.Errorf("err = %v", err)
+	}
+	n.wantRecords("c2/eth0 added", "c3/eth0 added", "c4/eth0 added", "c5/eth0 added")
+	if len(n.gcs()) > 0 {
+		t.Errorf("told: %q", n.gcs())
+	}
 }

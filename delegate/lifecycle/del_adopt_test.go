@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -59,7 +60,7 @@ func TestDelThatDiesAfterTakingOverIsContinued(t *testing.T) {
 	n.dieOn("DEL bridge")
 	n.dies(func() error { return n.Del(t.Context(), elsewhere(a, &calls)) })
 	n.wantRecords("c1/eth0 deleting")
-	n.exec.Plugins = plugins()
+	n.Exec.Plugins = plugins()
 	ran := len(n.trace())
 	if err := n.Del(t.Context(), elsewhere(a, &calls)); err != nil {
 		t.Error(err)
@@ -83,9 +84,7 @@ func TestQueuedDelGoesByTheTimeOfTheOtherProgram(t *testing.T) {
 			if later {
 				written = queued.Add(time.Minute)
 			}
-			if err := os.Chtimes(a.Sources[0], written, written); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, os.Chtimes(a.Sources[0], written, written))
 			if adopted {
 				n.adopt(a, true)
 			}

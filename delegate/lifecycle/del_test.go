@@ -3,14 +3,14 @@ package lifecycle
 import (
 	"context"
 	"errors"
-	"os"
-	"sync"
+	"io/fs"
+	"syscall"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
+	"time"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 )
@@ -21,18 +21,18 @@ func TestDelThatFailsIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.add(eth0)
-	delete(n.exec.Plugins, "bridge") // its binary is gone
-	n.failOn("DEL macvlan", 101)
+	delete(n.Exec.Plugins, "bridge") // its binary is gone
+	n.FailOn("DEL macvlan", 101)
 	for range 2 {
 		err := n.Del(t.Context(), Removal{Key: eth0})
-		wantCode(t, err, 101)
+		nodetest.Code(t, err, 101)
 		if !errors.Is(err, delegate.ErrPluginNotFound) {
 			t.Errorf("err = %v, want it to name the missing plugin as well", err)
 		}
 		n.wantRecords("c1/eth0 deleting")
 	}
-	wantCode(t, n.Check(t.Context(), eth0), 7)
-	n.exec.Plugins = plugins()
+	nodetest.Code(t, n.Check(t.Context(), eth0), 7)
+	n.Exec.Plugins = plugins()
 	n.del(eth0)
 	n.wantNothing()
 	n.wantTrace("ADD bridge eth0", "ADD tuning eth0", "ADD macvlan net0",
@@ -41,139 +41,220 @@ func TestDelThatFailsIsTriedAgain(t *testing.T) {
 		"DEL macvlan net0", "DEL bridge eth0")
 }
 
-// The second DEL is a no-op. Without a record nothing was done.
-func TestDelTwiceAndWithoutARecordSucceeds(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.del(eth0) // no directory
-	if _, err := os.Stat(n.Dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a DEL without a record made the directory: %v", err)
-	}
-	n.add(eth0)
-	n.del(key("c2", "eth0")) // no record
-	n.del(key("c1", "eth1"))
-	n.wantRecords("c1/eth0 added")
-	n.del(eth0)
-	calls := n.trace()
-	n.del(eth0)
-	n.wantTrace(calls...)
-	n.wantNothing()
-}
-
-// A DEL whose context has ended runs nothing more and keeps the record.
-func TestDelEndsWithItsContext(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.add(eth0)
-	ctx, cancel := context.WithCancel(t.Context())
-	n.on("DEL tuning", func(context.Context, delegatetest.Call) error { cancel(); return nil })
-	err := n.Del(ctx, Removal{Key: eth0})
-	wantCode(t, err, 11)
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("err = %v", err)
-	}
-	n.wantRecords("c1/eth0 deleting")
-	wantCode(t, n.Del(ctx, Removal{Key: eth0}), 11)
-	n.del(eth0)
-	n.wantNothing()
-}
-
-// CHECK asks the plugins of what was recorded, all of them.
-func TestCheckAsksEveryRecordedPlugin(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	err := n.Check(t.Context(), eth0)
-	wantCode(t, err, 7)
-	if !errors.Is(err, ErrNotAdded) {
-		t.Errorf("err = %v", err)
-	}
-	n.wantNothing()
-	n.add(eth0)
-	if err := n.Check(t.Context(), eth0); err != nil {
-		t.Fatal(err)
-	}
-	n.wantTrace("ADD bridge eth0", "ADD tuning eth0", "ADD macvlan net0",
-		"CHECK bridge eth0", "CHECK tuning eth0", "CHECK macvlan net0")
-	wantCode(t, n.Check(t.Context(), key("c2", "eth0")), 7)
-	n.failOn("CHECK tuning", 104)
-	err = n.Check(t.Context(), eth0)
-	wantCode(t, err, 104)
-	if e := (*delegate.Error)(nil); !errors.As(err, &e) || e.Plugin != "tuning" || e.Network != "blue" {
-		t.Errorf("err = %v", err)
-	}
-	n.wantRecords("c1/eth0 added")
-}
-
 // STATUS asks each network, stops at the first that is not ready, and needs no
 // directory.
 func TestStatusIsThePluginsOwn(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	both := []netconf.Network{network("blue", "bridge"), network("red", "macvlan")}
-	if err := n.Status(t.Context(), both); err != nil {
-		t.Fatal(err)
-	}
-	n.failOn("STATUS bridge", 50)
-	wantCode(t, n.Status(t.Context(), both), 50)
+	both := []netconf.Network{nodetest.Network("blue", "bridge"), nodetest.Network("red", "macvlan")}
+	nodetest.OK(t, n.Status(t.Context(), both))
+	n.FailOn("STATUS bridge", 50)
+	nodetest.Code(t, n.Status(t.Context(), both), 50)
 	n.wantTrace("STATUS bridge", "STATUS macvlan", "STATUS bridge")
 	n.wantNothing()
 }
 
-// Two attachments of one container to one network do not know each other.
-func TestTwoAttachmentsOfOneContainerAreIndependent(t *testing.T) {
+// Where there is no directory, or no record, there is nothing to be done. No operation
+// but an ADD makes the directory.
+func TestNothingIsRecorded(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	eth1 := key("c1", "eth1")
-	other := scratch.Key{Network: "other", ContainerID: "c1", IfName: "eth2"}
-	for _, k := range []scratch.Key{eth0, eth1, other} {
-		n.add(k)
+	for _, directory := range []bool{false, true} {
+		n := newNode(t)
+		if directory {
+			n.add(key("c2", "eth0"))
+		}
+		calls := n.trace()
+		nothing := func(context.Context, Record) error { t.Error("called"); return nil }
+		for name, err := range map[string]error{
+			"Del": n.Del(t.Context(), Removal{Key: eth0}), "Detach": n.Detach(t.Context(), eth0, "net0"), "Release": n.Release(t.Context(), eth0, nothing),
+		} {
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		_, attachErr := n.Attach(t.Context(), eth0, hotplug(eth0))
+		for name, err := range map[string]error{"Attach": attachErr, "Check": n.Check(t.Context(), eth0)} {
+			nodetest.Code(t, err, 7)
+			if !errors.Is(err, ErrNotAdded) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		n.wantTrace(calls...)
+		if exists(n.Dir) != directory {
+			t.Errorf("the directory exists: %v", !directory)
+		}
 	}
-	n.wantRecords("c1/eth0 added", "c1/eth1 added", "c1/eth2 added")
-	// The names of all records are taken, for the planner and for us.
-	var taken []string
-	_, err := n.Add(t.Context(), key("c1", "eth9"), Transaction{Plan: func(_ context.Context, names []string) ([]delegate.Attachment, error) {
-		taken = names
-		return []delegate.Attachment{attachment(network("blue", "bridge"), "c1", "net1")}, nil
-	}})
-	wantCode(t, err, 7)
-	if d := cmp.Diff([]string{"eth0", "net0", "eth1", "net1", "eth2", "net2"}, taken); d != "" {
-		t.Errorf("taken (-want +got):\n%s", d)
-	}
-	n.del(eth1)
-	n.wantRecords("c1/eth0 added", "c1/eth2 added")
-	if d := cmp.Diff([]string{
-		"bridge c1 eth0", "bridge c1 eth2", "macvlan c1 net0", "macvlan c1 net2", "tuning c1 eth0", "tuning c1 eth2",
-	}, n.exec.Live()); d != "" {
-		t.Errorf("alive (-want +got):\n%s", d)
-	}
-	n.del(other)
-	n.del(eth0)
-	n.wantNothing()
 }
 
-// What comes and goes leaves nothing.
-func TestThousandCyclesLeaveNothing(t *testing.T) {
+// A Del that got no lock lets the container go only where it is certain that
+// nothing is attached: inside an operation, when an Add was refused there; on a
+// full or read-only disk, when there is no record.
+func TestDelWithoutALock(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	stays := key("stays", "eth0")
-	n.add(stays)
-	before := n.files()
-	var ten sync.WaitGroup
-	for i := range 10 {
-		ten.Go(func() {
-			k := key("c"+string(rune('0'+i)), "eth0")
-			for range 100 {
-				_, err := n.Add(t.Context(), k, pair(k))
-				if err := errors.Join(err, n.Del(t.Context(), Removal{Key: k})); err != nil {
-					t.Error(err)
+	nested := &scratch.Error{Op: "lock", Err: scratch.ErrNested}
+	disk := func(errno syscall.Errno) error {
+		return &scratch.Error{Op: "lock", Err: &fs.PathError{Op: "open", Path: "c1@lock", Err: errno}}
+	}
+	states := []string{"no record", "planned", "added", "partial", "deleting", "damaged"}
+	leave := map[string]func(*node){
+		"no record": func(n *node) { n.add(key("c2", "eth0")) },
+		"planned":   func(n *node) { n.crash("ADD tuning", eth0) },
+		"added":     func(n *node) { n.add(eth0) },
+		"partial": func(n *node) {
+			n.add(eth0)
+			n.dieOn("ADD ipvlan")
+			n.dies(func() error { _, err := n.Attach(n.Context(), eth0, hotplug(eth0)); return err })
+		},
+		"deleting": func(n *node) {
+			n.add(eth0)
+			n.FailOn("DEL bridge", 101)
+			nodetest.Code(n.TB, n.Del(n.Context(), Removal{Key: eth0}), 101)
+		},
+		"damaged": func(n *node) { n.add(eth0); n.damage(eth0) },
+	}
+	for name, tt := range map[string]struct {
+		err    error
+		passes []bool // for each state
+	}{
+		"nested":    {nested, []bool{true, true, false, false, true, false}},
+		"full":      {disk(syscall.ENOSPC), []bool{true, false, false, false, false, false}},
+		"quota":     {disk(syscall.EDQUOT), []bool{true, false, false, false, false, false}},
+		"read-only": {disk(syscall.EROFS), []bool{true, false, false, false, false, false}},
+		"broken":    {disk(syscall.EIO), []bool{false, false, false, false, false, false}},
+		"given up":  {&givenUpError{errors.New("x")}, []bool{true, true, true, true, true, true}},
+		"another":   {errors.New("x"), []bool{false, false, false, false, false, false}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for i, state := range states {
+				n := nodeAt(t, fastDir(t))
+				leave[state](n)
+				got := n.answer(Removal{Key: eth0}, tt.err)
+				if got != nil && got != tt.err || (got == nil) != tt.passes[i] {
+					t.Errorf("%s: %v", state, got)
 				}
 			}
 		})
 	}
-	ten.Wait()
-	if d := cmp.Diff(before, n.files()); d != "" {
-		t.Errorf("files (-before +after):\n%s", d)
+	if err := newNode(t).answer(Removal{Key: eth0}, nil); err != nil {
+		t.Error(err)
 	}
-	n.del(stays)
-	n.wantNothing()
+}
+
+// After our network was renamed a DEL finds the record by the container and the
+// interface, if there is just one of this plugin.
+func TestDelFindsTheRecordAfterARename(t *testing.T) {
+	t.Parallel()
+	named := func(network, ifname string) scratch.Key {
+		return scratch.Key{Network: network, ContainerID: "c1", IfName: ifname}
+	}
+	for name, tt := range map[string]struct {
+		typ  string // of the DEL
+		add  func(n *node)
+		code uint
+		left []string
+	}{
+		"one record":              {"mine", func(n *node) { n.add(eth0) }, 0, nil},
+		"another interface":       {"mine", func(n *node) { n.add(key("c1", "eth1")) }, 0, []string{"c1/eth1 added"}},
+		"another container":       {"mine", func(n *node) { n.add(key("c2", "eth0")) }, 0, []string{"c2/eth0 added"}},
+		"another plugin":          {"theirs", func(n *node) { n.add(eth0) }, 0, []string{"c1/eth0 added"}},
+		"a plugin without a type": {"", func(n *node) { n.add(eth0) }, 0, []string{"c1/eth0 added"}},
+		"its own record": {"mine", func(n *node) {
+			n.add(eth0)
+			n.addNamed(named("new", "eth0"))
+		}, 0, []string{"c1/eth0 added"}},
+		"two records": {"mine", func(n *node) {
+			n.add(eth0)
+			n.addNamed(named("other", "eth0"))
+		}, 7, []string{"c1/eth0 added", "c1/eth0 added"}},
+		"a damaged record": {"mine", func(n *node) {
+			n.add(eth0)
+			n.damage(eth0)
+		}, 5, []string{"c1/eth0 damaged"}},
+		"a damaged record of another interface": {"mine", func(n *node) {
+			n.add(key("c1", "eth1"))
+			n.damage(key("c1", "eth1"))
+		}, 0, []string{"c1/eth1 damaged"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			n.Type = "mine"
+			tt.add(n)
+			n.Type = tt.typ
+			err := n.Del(t.Context(), Removal{Key: named("new", "eth0")})
+			nodetest.Code(t, err, tt.code)
+			if tt.code == 7 {
+				nodetest.Says(t, err, `"multi" and "other"`)
+			}
+			nodetest.Equal(t, "records", n.records(), tt.left)
+		})
+	}
+}
+
+// If the renamed record cannot be removed because a disk is full, DEL fails: only a DEL
+// without a record succeeds then.
+func TestDelOfARenamedRecordFailsWithoutRoom(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.Type = "mine"
+	n.add(eth0)
+	n.On("DEL bridge", func(context.Context, delegatetest.Call) error { return syscall.ENOSPC })
+	renamed := scratch.Key{Network: "new", ContainerID: eth0.ContainerID, IfName: eth0.IfName}
+	if err := n.Del(t.Context(), Removal{Key: renamed}); !errors.Is(err, syscall.ENOSPC) {
+		t.Error(err)
+	}
+	n.wantRecords("c1/eth0 deleting")
+}
+
+// addNamed attaches k with interfaces that no other attachment has.
+func (n *node) addNamed(k scratch.Key) {
+	n.Helper()
+	tr := Transaction{Plan: Plan(attachment(nodetest.Network("blue", "bridge"), k.ContainerID, "x-"+k.Network))}
+	if _, err := n.Add(n.Context(), k, tr); err != nil {
+		n.Fatal(err)
+	}
+}
+
+// A DEL that is older than the attachment removes nothing, and whether it is older is
+// decided while nobody else can attach the container.
+func TestStaleDelChangesNothing(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.add(eth0)
+	records, err := n.Container(t.Context(), eth0.ContainerID)
+	if err != nil || len(records) != 1 {
+		t.Fatal(records, err)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	unknown := errors.New("the queue cannot be read")
+	before := n.Exec.Trace()
+	for _, tt := range []struct {
+		stale bool
+		err   error
+	}{{true, nil}, {false, unknown}} {
+		n.Stale = func(recorded time.Time) (bool, error) {
+			if !recorded.Equal(records[0].Created) {
+				t.Errorf("recorded %v, want %v", recorded, records[0].Created)
+			}
+			if _, err := n.store().Lock(ended, eth0.ContainerID); err == nil {
+				t.Error("the container is not locked")
+			}
+			return tt.stale, tt.err
+		}
+		if err := n.Del(t.Context(), Removal{Key: eth0}); !errors.Is(err, tt.err) {
+			t.Errorf("%v, want %v", err, tt.err)
+		}
+	}
+	if got := n.Exec.Trace(); len(got) != len(before) {
+		t.Errorf("calls %q", got[len(before):])
+	}
+	n.wantRecords("c1/eth0 added")
+	n.Stale = func(time.Time) (bool, error) { return false, nil }
+	nodetest.OK(t, n.Del(t.Context(), Removal{Key: eth0}))
+	n.wantRecords()
+	if err := n.Del(t.Context(), Removal{Key: eth0}); err != nil {
+		t.Errorf("without a record: %v", err)
+	}
 }

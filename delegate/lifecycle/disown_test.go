@@ -7,21 +7,20 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/scratch"
 )
 
 // addWith adds a network of this name whose two plugins print result.
 func (n *node) addWith(k scratch.Key, networkName, result string) {
-	n.t.Helper()
+	n.Helper()
 	n.printing("bridge", result)
 	n.printing("tuning", result)
-	tr := Transaction{Plan: Plan(attachment(network(networkName, "bridge", "tuning"), k.ContainerID, k.IfName))}
-	if _, err := n.Add(n.t.Context(), k, tr); err != nil {
-		n.t.Fatal(err)
+	tr := Transaction{Plan: Plan(attachment(nodetest.Network(networkName, "bridge", "tuning"), k.ContainerID, k.IfName))}
+	if _, err := n.Add(n.Context(), k, tr); err != nil {
+		n.Fatal(err)
 	}
 }
 
@@ -63,23 +62,23 @@ func TestAddressOfAnotherIsNotInTheNextDel(t *testing.T) {
 		"another plugin's record":            {"", own(scratch.Key{Network: "other", ContainerID: "c1", IfName: "eth1"}, "blue", "10.0.0.2/24"), ipsOf()},
 		"an owner that is being added": {"", func(n *node) {
 			n.printing("bridge", ipsOf("10.0.0.2/24"))
-			dead := nodeAt(n.t, n.Dir)
-			dead.exec.Plugins["bridge"] = n.exec.Plugins["bridge"]
+			dead := nodeAt(n.TB, n.Dir)
+			dead.Exec.Plugins["bridge"] = n.Exec.Plugins["bridge"]
 			dead.crash("ADD tuning", c2)
 		}, ipsOf()},
 		"an owner that is being deleted": {"", func(n *node) {
 			own(c2, "blue", "10.0.0.2/24")(n)
-			sick := nodeAt(n.t, n.Dir)
-			sick.failOn("DEL bridge", 101)
-			wantCode(n.t, sick.Del(n.t.Context(), Removal{Key: c2}), 101)
+			sick := nodeAt(n.TB, n.Dir)
+			sick.FailOn("DEL bridge", 101)
+			nodetest.Code(n.TB, sick.Del(n.Context(), Removal{Key: c2}), 101)
 		}, ipsOf("10.0.0.2/24")},
 		"a leftover": {"", func(n *node) {
-			sick := nodeAt(n.t, n.Dir)
+			sick := nodeAt(n.TB, n.Dir)
 			sick.printing("bridge", ipsOf("10.0.0.2/24"))
-			sick.failOn("ADD tuning", 101)
-			sick.failOn("DEL tuning", 102)
-			_, err := sick.Add(n.t.Context(), c2, Transaction{Plan: Plan(attachment(network("blue", "bridge", "tuning"), "c2", "eth0"))})
-			wantCode(n.t, err, 101)
+			sick.FailOn("ADD tuning", 101)
+			sick.FailOn("DEL tuning", 102)
+			_, err := sick.Add(n.Context(), c2, Transaction{Plan: Plan(attachment(nodetest.Network("blue", "bridge", "tuning"), "c2", "eth0"))})
+			nodetest.Code(n.TB, err, 101)
 		}, ipsOf("10.0.0.2/24")},
 		"a damaged owner": {"", func(n *node) {
 			own(c2, "blue", "10.0.0.2/24")(n)
@@ -105,26 +104,20 @@ func TestAddressOfAnotherIsNotInTheNextDel(t *testing.T) {
 			}
 			n.addWith(eth0, "blue", tt.mine)
 			sick := nodeAt(t, n.Dir)
-			sick.failOn("DEL bridge", 101)
-			wantCode(t, sick.Del(t.Context(), Removal{Key: eth0}), 101)
+			sick.FailOn("DEL bridge", 101)
+			nodetest.Code(t, sick.Del(t.Context(), Removal{Key: eth0}), 101)
 			tt.owner(n)
-			before := len(n.exec.Calls())
+			before := len(n.Exec.Calls())
 			n.del(eth0)
-			calls := n.exec.Calls()[before:]
+			calls := n.Exec.Calls()[before:]
 			if len(calls) != 1 || calls[0].String() != "DEL bridge eth0" {
 				t.Fatalf("calls %v", calls)
 			}
 			var got, want any
 			var conf struct{ PrevResult json.RawMessage }
-			if err := json.Unmarshal(calls[0].Stdin, &conf); err != nil {
-				t.Fatal(err)
-			}
-			if err := errors.Join(json.Unmarshal(conf.PrevResult, &got), json.Unmarshal([]byte(tt.want), &want)); err != nil {
-				t.Fatal(err)
-			}
-			if d := cmp.Diff(want, got); d != "" {
-				t.Errorf("prevResult (-want +got):\n%s", d)
-			}
+			nodetest.OK(t, json.Unmarshal(calls[0].Stdin, &conf))
+			nodetest.OK(t, errors.Join(json.Unmarshal(conf.PrevResult, &got), json.Unmarshal([]byte(tt.want), &want)))
+			nodetest.Equal(t, "prevResult", got, want)
 			if strings.Contains(tt.want, "9007199254740993") && !strings.Contains(string(conf.PrevResult), "9007199254740993") {
 				t.Errorf("prevResult %s", conf.PrevResult)
 			}
@@ -141,8 +134,8 @@ func TestFirstDelHasAllAddresses(t *testing.T) {
 	n.addWith(key("c2", "eth0"), "blue", ipsOf("10.0.0.2/24"))
 	n.del(eth0)
 	for _, p := range []string{"tuning", "bridge"} {
-		if !strings.Contains(string(n.last("DEL "+p).Stdin), "10.0.0.2") {
-			t.Errorf("DEL %s: %s", p, n.last("DEL "+p).Stdin)
+		if !strings.Contains(string(n.Last("DEL "+p).Stdin), "10.0.0.2") {
+			t.Errorf("DEL %s: %s", p, n.Last("DEL "+p).Stdin)
 		}
 	}
 }
@@ -159,9 +152,9 @@ func TestAddressOfAnotherIsNotInTheDelOfAdopted(t *testing.T) {
 		want   bool
 	}{
 		"attached":                   {false, func(*node, string) {}, true},
-		"its file removed":           {false, func(n *node, source string) { unlink(n.t, source) }, false},
+		"its file removed":           {false, func(n *node, source string) { unlink(n.TB, source) }, false},
 		"gone when it was adopted":   {true, func(*node, string) {}, false},
-		"gone, and its file as well": {true, func(n *node, source string) { unlink(n.t, source) }, false},
+		"gone, and its file as well": {true, func(n *node, source string) { unlink(n.TB, source) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -173,7 +166,7 @@ func TestAddressOfAnotherIsNotInTheDelOfAdopted(t *testing.T) {
 			n.addWith(key("c2", "eth0"), "blue", ipsOf("10.0.0.2/24"))
 			tt.before(n, a.Sources[0])
 			n.del(eth0)
-			if got := strings.Contains(string(n.last("DEL tuning").Stdin), "10.0.0.2"); got != tt.want {
+			if got := strings.Contains(string(n.Last("DEL tuning").Stdin), "10.0.0.2"); got != tt.want {
 				t.Errorf("DEL has the address: %v, want %v", got, tt.want)
 			}
 		})
@@ -191,11 +184,11 @@ func TestAddressOfAnotherIsNotInTheDelOfStale(t *testing.T) {
 	n.addWith(key("c2", "eth0"), "blue", ipsOf("10.0.0.2/24"))
 	unlink(t, netns)
 	newSweeper(n).sweep(Sweep{Removed: 1})
-	if strings.Contains(string(n.last("DEL tuning").Stdin), "10.0.0.2") {
+	if strings.Contains(string(n.Last("DEL tuning").Stdin), "10.0.0.2") {
 		t.Error("DEL has the address")
 	}
 	n.del(key("c2", "eth0"))
-	if !strings.Contains(string(n.last("DEL tuning").Stdin), "10.0.0.2") {
+	if !strings.Contains(string(n.Last("DEL tuning").Stdin), "10.0.0.2") {
 		t.Error("the owner's DEL has no address")
 	}
 	n.wantNothing()
@@ -208,12 +201,12 @@ func TestOwnAddressIsInTheNextDetach(t *testing.T) {
 	n := newNode(t)
 	n.add(eth0)
 	n.printing("ipvlan", ipsOf("10.0.0.2/24"))
-	hot := Transaction{Plan: Plan(attachment(network("green", "ipvlan", "ipvlan"), "c1", "hot0"))}
+	hot := Transaction{Plan: Plan(attachment(nodetest.Network("green", "ipvlan", "ipvlan"), "c1", "hot0"))}
 	if _, err := n.Attach(t.Context(), eth0, hot); err != nil {
 		t.Fatal(err)
 	}
 	tries := 0
-	n.on("DEL ipvlan", func(context.Context, delegatetest.Call) error {
+	n.On("DEL ipvlan", func(context.Context, delegatetest.Call) error {
 		if tries++; tries == 2 {
 			return errors.New("no")
 		}
@@ -223,10 +216,8 @@ func TestOwnAddressIsInTheNextDetach(t *testing.T) {
 		t.Fatal("it succeeded")
 	}
 	n.wantRecords("c1/eth0 partial")
-	if err := n.Detach(t.Context(), eth0, "hot0"); err != nil {
-		t.Fatal(err)
-	}
-	if last := n.last("DEL ipvlan"); tries != 3 || !strings.Contains(string(last.Stdin), "10.0.0.2/24") {
+	nodetest.OK(t, n.Detach(t.Context(), eth0, "hot0"))
+	if last := n.Last("DEL ipvlan"); tries != 3 || !strings.Contains(string(last.Stdin), "10.0.0.2/24") {
 		t.Errorf("DEL %d: %s", tries, last.Stdin)
 	}
 }
@@ -236,9 +227,9 @@ func TestOwnAddressIsInTheNextDetach(t *testing.T) {
 // in the prevResult of the next DEL.
 func TestAddressOfAnotherIsNotInTheDelAfterADeath(t *testing.T) {
 	t.Parallel()
-	hot := Transaction{Plan: Plan(attachment(network("blue", "bridge", "tuning"), "c1", "hot0"))}
+	hot := Transaction{Plan: Plan(attachment(nodetest.Network("blue", "bridge", "tuning"), "c1", "hot0"))}
 	failing := func() Transaction { // with everything attached
-		tr := Transaction{Plan: Plan(attachment(network("blue", "bridge", "tuning"), "c1", "eth0"))}
+		tr := Transaction{Plan: Plan(attachment(nodetest.Network("blue", "bridge", "tuning"), "c1", "eth0"))}
 		tr.Report = func(context.Context, []delegate.Attached) error { return errors.New("broken pipe") }
 		return tr
 	}
@@ -247,29 +238,29 @@ func TestAddressOfAnotherIsNotInTheDelAfterADeath(t *testing.T) {
 		ifname   string // of what it removes
 		dies     func(n *node) error
 	}{
-		"in a DEL": {true, "eth0", func(n *node) error { return n.Del(n.t.Context(), Removal{Key: eth0}) }},
+		"in a DEL": {true, "eth0", func(n *node) error { return n.Del(n.Context(), Removal{Key: eth0}) }},
 		"in a GC": {true, "eth0", func(n *node) error {
-			return n.GC(n.t.Context(), Collection{Network: "multi", Valid: noneValid})
+			return n.GC(n.Context(), Collection{Network: "multi", Valid: noneValid})
 		}},
 		"in the undo after a plugin's failure": {false, "eth0", func(n *node) error {
-			n.failOn("ADD tuning", 101)
-			_, err := n.Add(n.t.Context(), eth0, failing())
+			n.FailOn("ADD tuning", 101)
+			_, err := n.Add(n.Context(), eth0, failing())
 			return err
 		}},
 		"in the undo after the report": {false, "eth0", func(n *node) error {
-			_, err := n.Add(n.t.Context(), eth0, failing())
+			_, err := n.Add(n.Context(), eth0, failing())
 			return err
 		}},
 		"in a Detach": {true, "hot0", func(n *node) error {
-			if _, err := nodeAt(n.t, n.Dir).withResults().Attach(n.t.Context(), eth0, hot); err != nil {
+			if _, err := nodeAt(n.TB, n.Dir).withResults().Attach(n.Context(), eth0, hot); err != nil {
 				return err
 			}
-			return n.Detach(n.t.Context(), eth0, "hot0")
+			return n.Detach(n.Context(), eth0, "hot0")
 		}},
 		"in the undo of an Attach": {true, "hot0", func(n *node) error {
 			tr := hot
 			tr.Report = func(context.Context, []delegate.Attached) error { return errors.New("broken pipe") }
-			_, err := n.Attach(n.t.Context(), eth0, tr)
+			_, err := n.Attach(n.Context(), eth0, tr)
 			return err
 		}},
 	} {
@@ -280,13 +271,13 @@ func TestAddressOfAnotherIsNotInTheDelAfterADeath(t *testing.T) {
 				n.addWith(eth0, "blue", ipsOf("10.0.0.2/24"))
 			}
 			dying := nodeAt(t, n.Dir).withResults()
-			dying.failOn("DEL tuning", 102)
+			dying.FailOn("DEL tuning", 102)
 			dying.dieOn("DEL bridge")
 			dying.dies(func() error { return tt.dies(dying) })
 			n.addWith(key("c2", "eth0"), "blue", ipsOf("10.0.0.2/24"))
-			before := len(n.exec.Calls())
+			before := len(n.Exec.Calls())
 			n.del(eth0)
-			for _, c := range n.exec.Calls()[before:] {
+			for _, c := range n.Exec.Calls()[before:] {
 				if c.IfName == tt.ifname && strings.Contains(string(c.Stdin), "10.0.0.2") {
 					t.Errorf("%s: %s", c, c.Stdin)
 				}
@@ -302,3 +293,6 @@ func (n *node) withResults() *node {
 	n.printing("tuning", ipsOf("10.0.0.2/24"))
 	return n
 }
+
+// made is the result of a plugin that has made eth0.
+const made = `{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","mac":"02:00:00:00:00:01","sandbox":"/ns"}],"ips":[{"address":"10.0.0.2/24"}]}`

@@ -3,10 +3,10 @@ package lifecycle
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -14,7 +14,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/bounds"
+	"github.com/metacni/metacni/internal/nodetest"
+	"github.com/metacni/metacni/netconf"
 )
 
 // withFiles gives each attachment that t plans a file in dir, named for its interface,
@@ -39,7 +41,7 @@ func withFiles(t Transaction, dir string) Transaction {
 	return t
 }
 
-// Whatever removes an attachment removes its files with it, and not those of others.
+// The files of an attachment are gone before its record is. Of the others see TestModel.
 func TestFilesGoWithTheirAttachment(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -47,51 +49,19 @@ func TestFilesGoWithTheirAttachment(t *testing.T) {
 		do   func(n *node, dir string) error
 		left []string
 	}{
-		{"nothing has happened", func(*node, string) error { return nil }, []string{"eth0", "net0"}},
-		{"Del", func(n *node, _ string) error { return n.Del(n.t.Context(), Removal{Key: eth0}) }, nil},
-		{"GC", func(n *node, _ string) error {
-			return n.GC(n.t.Context(), Collection{Network: eth0.Network, Valid: []types.GCAttachment{}})
-		}, nil},
-		{"Detach", func(n *node, _ string) error { return n.Detach(n.t.Context(), eth0, "net0") }, []string{"eth0"}},
-		{"Attach", func(n *node, dir string) error {
-			_, err := n.Attach(n.t.Context(), eth0, withFiles(hotplug(eth0), dir))
-			return err
-		}, []string{"eth0", "hot0", "net0"}},
 		{"Release", func(n *node, dir string) error {
-			return n.Release(n.t.Context(), eth0, func(_ context.Context, r Record) error {
-				if diff := cmp.Diff([]string{filepath.Join(dir, "eth0")}, r.Attached[0].Files); diff != "" || len(files(n.t, dir)) != 1 {
-					n.t.Errorf("when the other program takes over: %s, left %q", diff, files(n.t, dir))
+			return n.Release(n.Context(), eth0, func(_ context.Context, r Record) error {
+				if diff := cmp.Diff([]string{filepath.Join(dir, "eth0")}, r.Attached[0].Files); diff != "" || len(files(n.TB, dir)) != 1 {
+					n.Errorf("when the other program takes over: %s, left %q", diff, files(n.TB, dir))
 				}
 				return nil
 			})
 		}, nil},
 		{"a Release that fails", func(n *node, _ string) error {
-			return failing(n.Release(n.t.Context(), eth0, func(context.Context, Record) error { return errors.New("disk full") }))
+			return failing(n.Release(n.Context(), eth0, func(context.Context, Record) error { return errors.New("disk full") }))
 		}, []string{"eth0"}},
-		{"an Attach that fails", func(n *node, dir string) error {
-			n.failOn("ADD ipvlan", 11)
-			_, err := n.Attach(n.t.Context(), eth0, withFiles(hotplug(eth0), dir))
-			return failing(err)
-		}, []string{"eth0", "net0"}},
-		{"an Attach that is refused, because its interface is there", func(n *node, dir string) error {
-			again := withFiles(Transaction{Plan: Plan(attachment(network("green", "ipvlan"), "c1", "net0"))}, dir)
-			_, err := n.Attach(n.t.Context(), eth0, again)
-			return failing(err)
-		}, []string{"eth0", "net0"}},
-		{"an Add again", func(n *node, dir string) error {
-			_, err := n.Add(n.t.Context(), eth0, withFiles(pair(eth0), dir))
-			return failing(err)
-		}, []string{"eth0", "net0"}},
-		{"a Del that fails", func(n *node, _ string) error {
-			n.failOn("DEL bridge", 11)
-			return failing(n.Del(n.t.Context(), Removal{Key: eth0}))
-		}, []string{"eth0", "net0"}},
-		{"a Detach that fails", func(n *node, _ string) error {
-			n.failOn("DEL", 11)
-			return failing(n.Detach(n.t.Context(), eth0, "net0"))
-		}, []string{"eth0", "net0"}},
 		{"Del of files that are gone", func(n *node, dir string) error {
-			return errors.Join(os.Remove(filepath.Join(dir, "eth0")), n.Del(n.t.Context(), Removal{Key: eth0}))
+			return errors.Join(os.Remove(filepath.Join(dir, "eth0")), n.Del(n.Context(), Removal{Key: eth0}))
 		}, []string{}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -100,9 +70,7 @@ func TestFilesGoWithTheirAttachment(t *testing.T) {
 			if _, err := n.Add(t.Context(), eth0, withFiles(pair(eth0), dir)); err != nil {
 				t.Fatal(err)
 			}
-			if err := tt.do(n, dir); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, tt.do(n, dir))
 			if diff := cmp.Diff(strings.Join(tt.left, " "), strings.Join(files(t, dir), " ")); diff != "" {
 				t.Error(diff)
 			}
@@ -118,47 +86,6 @@ func failing(err error) error {
 	return nil
 }
 
-func TestFilesOfAnAddThatFailsAreRemoved(t *testing.T) {
-	t.Parallel()
-	for _, call := range []string{"ADD bridge", "ADD tuning", "ADD macvlan"} {
-		n, dir := newNode(t), t.TempDir()
-		n.failOn(call, 11)
-		_, err := n.Add(t.Context(), eth0, withFiles(pair(eth0), dir))
-		wantCode(t, err, 11)
-		n.wantNothing()
-		if left := files(t, dir); len(left) > 0 {
-			t.Errorf("%s fails: left %q", call, left)
-		}
-	}
-}
-
-// A crash may come when some files are there, or all of them and nothing else.
-func TestFilesOfAnAddThatNeverEndsAreRemovedByDel(t *testing.T) {
-	t.Parallel()
-	for _, want := range [][]string{{"eth0"}, {"eth0", "net0"}} {
-		n, dir := newNode(t), t.TempDir()
-		tr := withFiles(pair(eth0), dir)
-		prepare := tr.Prepare
-		tr.Prepare = func(ctx context.Context, plan []delegate.Attachment) error {
-			err := prepare(ctx, plan[:len(want)])
-			if len(want) < len(plan) {
-				runtime.Goexit()
-			}
-			return err
-		}
-		n.on("ADD", func(context.Context, delegatetest.Call) error { runtime.Goexit(); return nil })
-		n.dies(func() error { _, err := n.Add(t.Context(), eth0, tr); return err })
-		if diff := cmp.Diff(want, files(t, dir)); diff != "" {
-			t.Fatal(diff)
-		}
-		again := nodeAt(t, n.Dir)
-		again.del(eth0)
-		if left := files(t, dir); len(left) > 0 {
-			t.Errorf("left %q", left)
-		}
-	}
-}
-
 func TestPrepareRunsWhenThePlanIsRecordedAndBeforeItsPlugins(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -172,7 +99,7 @@ func TestPrepareRunsWhenThePlanIsRecordedAndBeforeItsPlugins(t *testing.T) {
 		return types.NewError(types.ErrIOFailure, "no space", "")
 	}
 	_, err := n.Add(t.Context(), eth0, tr)
-	wantCode(t, err, types.ErrIOFailure)
+	nodetest.Code(t, err, types.ErrIOFailure)
 	n.wantTrace()
 	n.wantNothing()
 
@@ -184,7 +111,7 @@ func TestPrepareRunsWhenThePlanIsRecordedAndBeforeItsPlugins(t *testing.T) {
 		return nil
 	}
 	tr.Next = func(context.Context, error) ([]delegate.Attachment, error) {
-		return []delegate.Attachment{attachment(network("green", "ipvlan"), "c1", "eth0")}, nil
+		return []delegate.Attachment{attachment(nodetest.Network("green", "ipvlan"), "c1", "eth0")}, nil
 	}
 	if _, err := n.Add(t.Context(), eth0, tr); err != nil || prepared != 2 {
 		t.Fatalf("another plan: %v, prepared %d times", err, prepared)
@@ -200,14 +127,10 @@ func TestAFileThatCannotBeRemovedIsTriedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(dir, "net0")
-	if err := errors.Join(os.Remove(file), os.MkdirAll(filepath.Join(file, "x"), 0o700)); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, errors.Join(os.Remove(file), os.MkdirAll(filepath.Join(file, "x"), 0o700)))
 	n.del(eth0)
 	n.wantRecords("c1/eth0 deleting")
-	if err := os.Remove(filepath.Join(file, "x")); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Remove(filepath.Join(file, "x")))
 	calls := len(n.trace())
 	n.del(eth0)
 	n.wantRecords()
@@ -231,16 +154,12 @@ func TestAFileThatCannotBeRemovedIsTriedAgainOnAFullDisk(t *testing.T) {
 	record := filepath.Join(n.Dir, "c1@multi@eth0.json")
 	// A record with another name is written anew, and something has the name for that.
 	full := filepath.Join(n.Dir, ".tmp-c1@multi@eth0.json")
-	if err := errors.Join(os.Remove(file), os.MkdirAll(filepath.Join(file, "x"), 0o700), os.Link(record, record+".copy"), os.Mkdir(full, 0o700)); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, errors.Join(os.Remove(file), os.MkdirAll(filepath.Join(file, "x"), 0o700), os.Link(record, record+".copy"), os.Mkdir(full, 0o700)))
 	if err := n.Del(t.Context(), Removal{Key: eth0}); err == nil {
 		t.Error("success")
 	}
 	n.wantRecords("c1/eth0 added")
-	if err := errors.Join(os.RemoveAll(file), os.Remove(record+".copy"), os.Remove(full)); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, errors.Join(os.RemoveAll(file), os.Remove(record+".copy"), os.Remove(full)))
 	n.del(eth0)
 	n.wantNothing()
 }
@@ -250,7 +169,7 @@ func TestAFileThatCannotBeRemovedIsTriedAgainOnAFullDisk(t *testing.T) {
 func TestFailedAddKeepsTheRecordOfAFileThatCannotBeRemoved(t *testing.T) {
 	t.Parallel()
 	for name, fails := range map[string]func(*node, *Transaction){
-		"a plugin": func(n *node, _ *Transaction) { n.failOn("ADD macvlan", 101) },
+		"a plugin": func(n *node, _ *Transaction) { n.FailOn("ADD macvlan", 101) },
 		"Prepare": func(_ *node, tr *Transaction) {
 			prepare := tr.Prepare
 			tr.Prepare = func(ctx context.Context, plan []delegate.Attachment) error {
@@ -268,11 +187,9 @@ func TestFailedAddKeepsTheRecordOfAFileThatCannotBeRemoved(t *testing.T) {
 			}
 			fails(n, &tr)
 			_, err := n.Add(t.Context(), eth0, tr)
-			wantCode(t, err, 101)
-			wantSaid(t, err, "net0", "not empty")
-			if err := os.Remove(filepath.Join(dir, "net0", "x")); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.Code(t, err, 101)
+			nodetest.Says(t, err, "net0", "not empty")
+			nodetest.OK(t, os.Remove(filepath.Join(dir, "net0", "x")))
 			calls := len(n.trace())
 			n.del(eth0)
 			n.wantNothing()
@@ -288,13 +205,11 @@ func TestFilesAreThoseOfTheNode(t *testing.T) {
 	n := newNode(t)
 	n.Root = t.TempDir()
 	dir := filepath.Join(n.Root, "run", "files")
-	if err := errors.Join(os.MkdirAll(dir, 0o700), os.Symlink("/run", filepath.Join(n.Root, "var-run"))); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, errors.Join(os.MkdirAll(dir, 0o700), os.Symlink("/run", filepath.Join(n.Root, "var-run"))))
 	file := filepath.Join(dir, "eth0")
 	tr := pair(eth0)
 	tr.Plan = func(context.Context, []string) ([]delegate.Attachment, error) {
-		a := attachment(network("blue", "bridge"), "c1", "eth0")
+		a := attachment(nodetest.Network("blue", "bridge"), "c1", "eth0")
 		a.Files = []string{"/var-run/files/eth0"}
 		return []delegate.Attachment{a}, os.WriteFile(file, nil, 0o600)
 	}
@@ -311,7 +226,7 @@ func TestFilesMustBeAbsolutePaths(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"", "x", "../x", "/\xff"} {
 		n := newNode(t)
-		a := attachment(network("blue", "bridge"), "c1", "eth0")
+		a := attachment(nodetest.Network("blue", "bridge"), "c1", "eth0")
 		a.Files = []string{path}
 		_, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(a)})
 		if !errors.Is(err, ErrPlan) {
@@ -319,4 +234,140 @@ func TestFilesMustBeAbsolutePaths(t *testing.T) {
 		}
 		n.wantNothing()
 	}
+}
+
+// deep returns JSON with the given number of levels.
+func deep(levels int) string { return strings.Repeat("[", levels) + strings.Repeat("]", levels) }
+
+// withResult returns a result with the given JSON in one of its keys.
+func withResult(value string) string { return `{"cniVersion":"1.1.0","x":` + value + `}` }
+
+// What an ADD is given is recorded only if it can be read back.
+func TestAddRefusesWhatCannotBeReadBack(t *testing.T) {
+	t.Parallel()
+	with := func(change func(*delegate.Attachment)) []delegate.Attachment {
+		a := attachment(nodetest.Network("blue", "bridge"), "c1", "eth0")
+		change(&a)
+		return []delegate.Attachment{a}
+	}
+	large, err := nodetest.Parse(`{"name":"blue","type":"bridge"}`).EditPlugins(netconf.Set("x", strings.Repeat("x", bounds.Network)))
+	nodetest.OK(t, err)
+	tooDeep := raw(deep(bounds.Depth + 1))
+	for name, tt := range map[string]struct {
+		plan []delegate.Attachment
+		say  string
+	}{
+		"an origin":            {with(func(a *delegate.Attachment) { a.Origin = tooDeep }), "the origin is nested more deeply than 1000 levels"},
+		"a deeper origin":      {with(func(a *delegate.Attachment) { a.Origin = raw(deep(9_999)) }), "the origin is nested"},
+		"an undeclared arg":    {with(func(a *delegate.Attachment) { a.CapabilityArgs = map[string]raw{"x": tooDeep} }), `capability argument "x" is nested`},
+		"an arg that no JSON":  {with(func(a *delegate.Attachment) { a.CapabilityArgs = map[string]raw{"x": raw("{")} }), `capability argument "x" is not JSON`},
+		"a large network":      {with(func(a *delegate.Attachment) { a.Network = large }), `network "blue": invalid configuration: larger than 1 MiB`},
+		"a large origin":       {with(func(a *delegate.Attachment) { a.Origin = raw(`"` + strings.Repeat("x", bounds.Record) + `"`) }), "the record would be larger than 16 MiB"},
+		"a large name, nearly": {with(func(a *delegate.Attachment) { a.Args = "A=" + strings.Repeat("x", bounds.Record) }), "larger than 16 MiB"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			_, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(tt.plan...)})
+			nodetest.Code(t, err, 7)
+			if err == nil || !strings.Contains(err.Error(), tt.say) {
+				t.Errorf("%.300v, want it to say %s", err, tt.say)
+			}
+			n.wantTrace()
+			n.wantNothing()
+		})
+	}
+}
+
+// The deepest input that is accepted is recorded, read back and detached.
+func TestDeepestAttachmentIsDetached(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	deepest := deep(bounds.Depth)
+	net, err := nodetest.Parse(`{"cniVersion":"1.1.0","name":"blue","type":"bridge","x":` + deep(bounds.Depth-1) + `}`).
+		EditPlugins(netconf.In("args", netconf.In("cni", netconf.Set("x", raw(deepest[6:len(deepest)-6])))))
+	nodetest.OK(t, err)
+	a := attachment(net, "c1", "eth0")
+	a.Origin, a.CapabilityArgs = raw(deepest), map[string]raw{"x": raw(deepest)}
+	n.printing("bridge", withResult(deep(bounds.Depth-1)))
+	if _, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(a)}); err != nil {
+		t.Fatal(err)
+	}
+	n.wantRecords("c1/eth0 added")
+	other := nodeAt(t, n.Dir)
+	if err := other.Check(t.Context(), eth0); err != nil {
+		t.Error(err)
+	}
+	other.del(eth0)
+	other.wantTrace("CHECK bridge eth0", "DEL bridge eth0")
+	n.wantRecords()
+}
+
+// A result that cannot be recorded makes the ADD fail, and everything is undone.
+func TestResultThatCannotBeReadBackIsUndone(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		result string
+		code   uint
+	}{
+		"deep":           {withResult(deep(bounds.Depth)), 6},
+		"deeper":         {withResult(deep(9_999)), 6},
+		"large":          {withResult(`"` + strings.Repeat("x", bounds.Record) + `"`), 7},
+		"not very large": {withResult(`"` + strings.Repeat("x", bounds.Record-4096) + `"`), 7}, // with the plan
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			n.printing("bridge", tt.result)
+			a := attachment(nodetest.Network("blue", "bridge"), "c1", "eth0")
+			a.Args = "A=" + strings.Repeat("x", 8192)
+			_, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(a)})
+			nodetest.Code(t, err, tt.code)
+			n.wantTrace("ADD bridge eth0", "DEL bridge eth0")
+			n.wantNothing()
+		})
+	}
+}
+
+// Several results that are too large together make the ADD fail before the next plugin
+// runs.
+func TestResultsAreTooLargeTogether(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.printing("bridge", withResult(`"`+strings.Repeat("x", bounds.Record/2)+`"`))
+	var plan []delegate.Attachment
+	for i := range 3 {
+		plan = append(plan, attachment(nodetest.Network(fmt.Sprint("n", i), "bridge"), "c1", fmt.Sprint("net", i)))
+	}
+	_, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(plan...)})
+	nodetest.Code(t, err, 7)
+	n.wantTrace("ADD bridge net0", "ADD bridge net1", "DEL bridge net1", "DEL bridge net0")
+	n.wantNothing()
+}
+
+func TestAdjustedResultThatCannotBeReadBackIsUndone(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	_, err := n.Add(t.Context(), eth0, Transaction{
+		Plan: pair(eth0).Plan,
+		Adjust: func(_ context.Context, added []delegate.Attached) error {
+			added[0].Result = raw(withResult(deep(bounds.Depth)))
+			return nil
+		},
+	})
+	nodetest.Code(t, err, 6)
+	if n.wantNothing(); err == nil || !strings.Contains(err.Error(), "1000 levels") {
+		t.Errorf("%.300v", err)
+	}
+}
+
+func TestAdoptRefusesWhatCannotBeReadBack(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	a := n.foreign(eth0, "")
+	a.Attached[0].Result = raw(withResult(deep(bounds.Depth)))
+	if adopted, err := n.Adopt(t.Context(), a); adopted || err == nil || !strings.Contains(err.Error(), "1000 levels") {
+		t.Errorf("adopted %t, %.300v", adopted, err)
+	}
+	n.wantRecords()
 }

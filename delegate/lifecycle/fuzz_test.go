@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // Whatever decodes as a record, and whatever changes were noted of it, can be
@@ -40,9 +41,7 @@ func FuzzRecord(f *testing.F) {
 		}
 		for _, c := range [][]byte{change1, change2} {
 			before, err := json.Marshal(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			if r.Change(c) == nil {
 				continue
 			}
@@ -51,9 +50,7 @@ func FuzzRecord(f *testing.F) {
 			}
 		}
 		out, err := json.Marshal(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		if err := json.Unmarshal(out, &again); err != nil {
 			t.Fatalf("%s: %v", out, err)
 		}
@@ -64,7 +61,7 @@ func FuzzRecord(f *testing.F) {
 		n := nodeAt(t, "unused")
 		for _, a := range as {
 			for _, p := range a.Network.Plugins() {
-				n.exec.Plugins[p.Type()] = n.exec.Plugins["bridge"]
+				n.Exec.Plugins[p.Type()] = n.Exec.Plugins["bridge"]
 			}
 		}
 		err = n.Invoker.DelAll(t.Context(), as)
@@ -74,12 +71,12 @@ func FuzzRecord(f *testing.F) {
 		var want []string
 		for _, a := range slices.Backward(as) {
 			for i, p := range slices.Backward(a.Network.Plugins()) {
-				if _, err := n.exec.FindInPath(p.Type(), nil); err == nil && !slices.Contains(a.Gone, i) {
+				if _, err := n.Exec.FindInPath(p.Type(), nil); err == nil && !slices.Contains(a.Gone, i) {
 					want = append(want, "DEL "+p.Type()+" "+a.IfName)
 				}
 			}
 		}
-		if got := n.exec.Trace(); err == nil && !slices.Equal(got, want) {
+		if got := n.Exec.Trace(); err == nil && !slices.Equal(got, want) {
 			t.Errorf("ran %q, want %q", got, want)
 		}
 	})

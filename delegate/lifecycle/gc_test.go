@@ -11,30 +11,26 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 )
 
 // put writes a record as value says, which need not be one.
 func (n *node) put(k scratch.Key, state scratch.State, created time.Time, value string, changes ...string) {
-	n.t.Helper()
+	n.Helper()
 	raw := scratch.Store[text]{Dir: n.Dir}
-	l, err := raw.Lock(n.t.Context(), k.ContainerID)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	l, err := raw.Lock(n.Context(), k.ContainerID)
+	nodetest.OK(n.TB, err)
 	r := scratch.Record[text]{Key: k, State: state, Created: created, Value: text{json.RawMessage(value)}}
 	err = raw.Put(l, r)
 	for _, c := range changes {
 		err = errors.Join(err, raw.NoteChange(l, r, json.RawMessage(c)))
 	}
-	if err := errors.Join(err, l.Unlock()); err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n.TB, errors.Join(err, l.Unlock()))
 }
 
 // A text is a record's value as it stands on disk.
@@ -52,27 +48,21 @@ func TestGCPassesOnWhatIsNotRecorded(t *testing.T) {
 	others := scratch.Key{Network: "other", ContainerID: "c2", IfName: "eth0"}
 	n.add(others)
 	valid := validFor(eth0, key("c2", "eth0"), key("c1", "eth7"), key("c0", "eth0"), key("c0", "eth0"))
-	err := n.GC(t.Context(), Collection{Network: "multi", Valid: valid, Networks: []netconf.Network{network("new", "ipvlan"), network("more", "tuning")}})
-	wantCode(t, err, 11)
-	wantSaid(t, err, `"more", "red"`, "c0 (eth0), c1 (eth7)")
-	if d := cmp.Diff([]string{"new ipvlan", "blue bridge", "blue tuning"}, n.gcs()); d != "" {
-		t.Errorf("told (-want +got):\n%s", d)
-	}
-	wantValid(t, n.last("GC bridge"), "c0 eth0", "c1 eth0", "c1 eth7", "c2 eth0")
-	wantValid(t, n.last("GC ipvlan"), "c0 eth0", "c1 eth7", "c2 eth0")
+	err := n.GC(t.Context(), Collection{Network: "multi", Valid: valid, Networks: []netconf.Network{nodetest.Network("new", "ipvlan"), nodetest.Network("more", "tuning")}})
+	nodetest.Code(t, err, 11)
+	nodetest.Says(t, err, `"more", "red"`, "c0 (eth0), c1 (eth7)")
+	nodetest.Equal(t, "told", n.gcs(), []string{"new ipvlan", "blue bridge", "blue tuning"})
+	wantValid(t, n.Last("GC bridge"), "c0 eth0", "c1 eth0", "c1 eth7", "c2 eth0")
+	wantValid(t, n.Last("GC ipvlan"), "c0 eth0", "c1 eth7", "c2 eth0")
 	// Once all are recorded, by whatever network, everybody is told.
 	n.add(key("c0", "eth0"))
-	if err := n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0, key("c0", "eth0"), key("c2", "eth0"))}); err != nil {
-		t.Fatal(err)
-	}
-	wantValid(t, n.last("GC macvlan"), "c0 net0", "c1 net0", "c2 eth0", "c2 net0")
+	nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0, key("c0", "eth0"), key("c2", "eth0"))}))
+	wantValid(t, n.Last("GC macvlan"), "c0 net0", "c1 net0", "c2 eth0", "c2 net0")
 	n.del(key("c0", "eth0"))
 	// Of the other network the record of c2 is stale, and the same is passed on.
-	if err := n.GC(t.Context(), Collection{Network: "other", Valid: validFor(eth0)}); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, n.GC(t.Context(), Collection{Network: "other", Valid: validFor(eth0)}))
 	n.wantRecords("c1/eth0 added")
-	wantValid(t, n.last("GC bridge"), "c0 eth0", "c1 eth0", "c2 eth0") // nobody has it to be told
+	wantValid(t, n.Last("GC bridge"), "c0 eth0", "c1 eth0", "c2 eth0") // nobody has it to be told
 }
 
 // A network with disableGC, in the configuration or in a record, is left alone: its
@@ -85,24 +75,22 @@ func TestGCLeavesNetworksWithDisableGCAlone(t *testing.T) {
 		nets     []netconf.Network
 	}{
 		"recorded":   {mute, nil},
-		"configured": {`{"cniVersion":"1.1.0","name":"red","plugins":[{"type":"macvlan"}]}`, []netconf.Network{network("blue", "bridge", "tuning"), mustParse(mute)}},
+		"configured": {`{"cniVersion":"1.1.0","name":"red","plugins":[{"type":"macvlan"}]}`, []netconf.Network{nodetest.Network("blue", "bridge", "tuning"), nodetest.Parse(mute)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
-			both := Transaction{Plan: Plan(attachment(network("blue", "bridge", "tuning"), "c1", "eth0"), attachment(mustParse(tt.recorded), "c1", "net0"))}
-			only := Transaction{Plan: Plan(attachment(mustParse(tt.recorded), "c2", "eth0"))}
+			both := Transaction{Plan: Plan(attachment(nodetest.Network("blue", "bridge", "tuning"), "c1", "eth0"), attachment(nodetest.Parse(tt.recorded), "c1", "net0"))}
+			only := Transaction{Plan: Plan(attachment(nodetest.Parse(tt.recorded), "c2", "eth0"))}
 			for k, tr := range map[scratch.Key]Transaction{eth0: both, key("c2", "eth0"): only} {
 				if _, err := n.Add(t.Context(), k, tr); err != nil {
 					t.Fatal(err)
 				}
 			}
 			for range 2 {
-				if err := n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid, Networks: tt.nets}); err != nil {
-					t.Fatal(err)
-				}
+				nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid, Networks: tt.nets}))
 				n.wantRecords("c1/eth0 added", "c2/eth0 added")
-				if left := n.exec.Live(); len(left) != 2 || !strings.Contains(left[0], "macvlan") || !strings.Contains(left[1], "macvlan") {
+				if left := n.Exec.Live(); len(left) != 2 || !strings.Contains(left[0], "macvlan") || !strings.Contains(left[1], "macvlan") {
 					t.Errorf("alive: %q", left)
 				}
 			}
@@ -120,9 +108,7 @@ func TestGCCollectsRecordsOfTheFuture(t *testing.T) {
 	n.put(eth0, scratch.Added, time.Now().AddDate(100, 0, 0),
 		`{"delegates":[{"network":{"cniVersion":"1.1.0","name":"blue","type":"bridge"},"ifname":"eth0","result":{"cniVersion":"1.1.0"}}]}`)
 	n.wantRecords("c1/eth0 added")
-	if err := n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid}); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid}))
 	n.wantTrace("DEL bridge eth0")
 	n.wantNothing()
 }
@@ -138,23 +124,23 @@ func TestGCKeepsWhatChangesBeforeItsLock(t *testing.T) {
 		want   []string
 		told   []string
 	}{
-		"attached to":   {func(n *node) error { _, err := n.Attach(n.t.Context(), c2, hotplug(c2)); return err }, []string{"c2/eth0 added"}, []string{"c2 eth0"}},
-		"detached from": {func(n *node) error { return n.Detach(n.t.Context(), c2, "net0") }, []string{"c2/eth0 added"}, []string{"c2 eth0"}},
+		"attached to":   {func(n *node) error { _, err := n.Attach(n.Context(), c2, hotplug(c2)); return err }, []string{"c2/eth0 added"}, []string{"c2 eth0"}},
+		"detached from": {func(n *node) error { return n.Detach(n.Context(), c2, "net0") }, []string{"c2/eth0 added"}, []string{"c2 eth0"}},
 		"made again": {func(n *node) error {
-			err := n.Del(n.t.Context(), Removal{Key: c2})
-			_, err2 := n.Add(n.t.Context(), c2, pair(c2))
+			err := n.Del(n.Context(), Removal{Key: c2})
+			_, err2 := n.Add(n.Context(), c2, pair(c2))
 			return errors.Join(err, err2)
 		}, []string{"c2/eth0 added"}, []string{"c2 eth0"}},
-		"deleted": {func(n *node) error { return n.Del(n.t.Context(), Removal{Key: c2}) }, nil, nil},
+		"deleted": {func(n *node) error { return n.Del(n.Context(), Removal{Key: c2}) }, nil, nil},
 		"deleted, and another added": {func(n *node) error {
-			err := n.Del(n.t.Context(), Removal{Key: c2})
-			_, err2 := n.Add(n.t.Context(), key("c4", "eth0"), pair(key("c4", "eth0")))
+			err := n.Del(n.Context(), Removal{Key: c2})
+			_, err2 := n.Add(n.Context(), key("c4", "eth0"), pair(key("c4", "eth0")))
 			return errors.Join(err, err2)
 		}, []string{"c4/eth0 added"}, []string{"c4 eth0"}},
 		"half deleted": {func(n *node) error {
-			sick := nodeAt(n.t, n.Dir)
-			sick.failOn("DEL bridge", 101)
-			wantCode(n.t, sick.Del(n.t.Context(), Removal{Key: c2}), 101)
+			sick := nodeAt(n.TB, n.Dir)
+			sick.FailOn("DEL bridge", 101)
+			nodetest.Code(n.TB, sick.Del(n.Context(), Removal{Key: c2}), 101)
 			return nil
 		}, []string{"c2/eth0 deleting"}, []string{"c2 eth0"}},
 	} {
@@ -164,23 +150,21 @@ func TestGCKeepsWhatChangesBeforeItsLock(t *testing.T) {
 			n.add(eth0)
 			n.add(c2)
 			meanwhile := nodeAt(t, n.Dir)
-			n.on("DEL bridge", func(_ context.Context, c delegatetest.Call) error {
+			n.On("DEL bridge", func(_ context.Context, c delegatetest.Call) error {
 				if c.ContainerID == "c1" {
 					return tt.change(meanwhile)
 				}
 				return nil
 			})
-			blue := []netconf.Network{network("blue", "bridge", "tuning")}
-			if err := n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid, Networks: blue}); err != nil {
-				t.Fatal(err)
-			}
+			blue := []netconf.Network{nodetest.Network("blue", "bridge", "tuning")}
+			nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid, Networks: blue}))
 			n.wantRecords(tt.want...)
-			for _, c := range n.exec.Calls() {
+			for _, c := range n.Exec.Calls() {
 				if c.ContainerID == "c2" && c.Command == "DEL" {
 					t.Errorf("GC ran %s", c)
 				}
 			}
-			wantValid(t, n.last("GC bridge"), tt.told...)
+			wantValid(t, n.Last("GC bridge"), tt.told...)
 		})
 	}
 }
@@ -207,7 +191,7 @@ func TestGCTellsOfWhatIsBeingDeleted(t *testing.T) {
 				n.add(k)
 			}
 			sick := true
-			n.on("DEL bridge", func(ctx context.Context, c delegatetest.Call) error {
+			n.On("DEL bridge", func(ctx context.Context, c delegatetest.Call) error {
 				switch {
 				case c.ContainerID == "c1" && sick:
 					return types.NewError(101, "no", "")
@@ -218,12 +202,12 @@ func TestGCTellsOfWhatIsBeingDeleted(t *testing.T) {
 				}
 				return nil
 			})
-			wantCode(t, n.Del(t.Context(), Removal{Key: eth0}), 101)
+			nodetest.Code(t, n.Del(t.Context(), Removal{Key: eth0}), 101)
 			err := n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(tt.valid...)})
 			if name == "valid" && err != nil || name != "valid" && err == nil {
 				t.Errorf("err = %v", err)
 			}
-			wantValid(t, n.last("GC bridge"), tt.told...)
+			wantValid(t, n.Last("GC bridge"), tt.told...)
 		})
 	}
 }
@@ -236,10 +220,8 @@ func TestAttachWaitsWhilePluginsAreTold(t *testing.T) {
 	c2 := key("c2", "eth0")
 	n.add(eth0)
 	n.add(c2)
-	inAttach, outAttach, holdAttach := gate()
-	n.on("ADD ipvlan hot0", holdAttach)
-	inGC, outGC, holdGC := gate()
-	n.on("GC bridge", holdGC)
+	inAttach, outAttach := n.Gate("ADD ipvlan hot0")
+	inGC, outGC := n.Gate("GC bridge")
 	var all sync.WaitGroup
 	all.Go(func() { n.attach() }) // is half done when GC comes
 	<-inAttach
@@ -249,33 +231,33 @@ func TestAttachWaitsWhilePluginsAreTold(t *testing.T) {
 		}
 	})
 	<-inGC
-	close(outAttach) // what is recorded already need not wait
+	outAttach() // what is recorded already need not wait
 	hasty := nodeAt(t, n.Dir)
 	hasty.LockTimeout = time.Millisecond
 	_, err := hasty.Attach(t.Context(), c2, hotplug(c2))
-	wantCode(t, err, 11)
+	nodetest.Code(t, err, 11)
 	_, err = hasty.Add(t.Context(), key("c3", "eth0"), pair(key("c3", "eth0")))
-	wantCode(t, err, 11)
+	nodetest.Code(t, err, 11)
 	hasty.LockTimeout = 0
 	if err := hasty.Check(t.Context(), c2); err != nil { // what attaches nothing does not wait
 		t.Error(err)
 	}
 	hasty.wantTrace("CHECK bridge eth0 of c2", "CHECK tuning eth0 of c2", "CHECK macvlan net0 of c2")
 	late := Transaction{Plan: func(context.Context, []string) ([]delegate.Attachment, error) {
-		close(outGC)
-		return []delegate.Attachment{attachment(network("gold", "tuning"), "c2", "hot1")}, nil
+		outGC()
+		return []delegate.Attachment{attachment(nodetest.Network("gold", "tuning"), "c2", "hot1")}, nil
 	}}
 	if _, err := n.Attach(t.Context(), c2, late); err != nil {
 		t.Error(err)
 	}
 	all.Wait()
-	trace := n.exec.Trace()
+	trace := n.Exec.Trace()
 	for _, told := range []string{"GC bridge", "GC tuning", "GC macvlan", "GC ipvlan"} {
 		if i := slices.Index(trace, told); i < 0 || i > slices.Index(trace, "ADD tuning hot1") {
 			t.Errorf("%s is not before the ADD in %q", told, trace)
 		}
 	}
-	wantValid(t, n.last("GC ipvlan"), "c1 hot0")
+	wantValid(t, n.Last("GC ipvlan"), "c1 hot0")
 	n.wantRecords("c1/eth0 added", "c2/eth0 added")
 }
 
@@ -285,13 +267,11 @@ func TestGCWaitsForWhatIsBeingRecorded(t *testing.T) {
 	n := newNode(t)
 	n.add(eth0)
 	l, err := n.store().LockDir(t.Context(), false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	n.LockTimeout = time.Millisecond
 	collect := func() error { return n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0)}) }
 	err = collect()
-	wantCode(t, err, 11)
+	nodetest.Code(t, err, 11)
 	if e := (*Error)(nil); !errors.As(err, &e) || e.Op != OpGC || len(n.gcs()) > 0 {
 		t.Errorf("told %q, %v", n.gcs(), err)
 	}
@@ -309,31 +289,68 @@ func TestGCTellsNetworksOfOneNameTheSame(t *testing.T) {
 	for _, c := range []string{"c1", "c2", "c3"} { // of which a slice grows to four
 		k := key(c, "eth0")
 		ks = append(ks, k)
-		if _, err := n.Add(t.Context(), k, Transaction{Plan: Plan(attachment(network("blue", "bridge"), c, "eth0"))}); err != nil {
+		if _, err := n.Add(t.Context(), k, Transaction{Plan: Plan(attachment(nodetest.Network("blue", "bridge"), c, "eth0"))}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	nets := []netconf.Network{network("blue", "bridge"), network("blue", "macvlan"), network("blue", "ipvlan")}
-	if err := n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(ks...), Networks: nets}); err != nil {
-		t.Fatal(err)
-	}
+	nets := []netconf.Network{nodetest.Network("blue", "bridge"), nodetest.Network("blue", "macvlan"), nodetest.Network("blue", "ipvlan")}
+	nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(ks...), Networks: nets}))
 	for _, p := range []string{"bridge", "macvlan", "ipvlan"} {
-		wantValid(t, n.last("GC "+p), "c1 eth0", "c2 eth0", "c3 eth0")
+		wantValid(t, n.Last("GC "+p), "c1 eth0", "c2 eth0", "c3 eth0")
 	}
 }
 
-// One damaged record of a valid attachment is enough for nobody to be told,
-// whatever else is damaged.
-func TestGCTellsNobodyBesideStaleDamage(t *testing.T) {
+// A plugin whose GC hangs is ended before the ADDs that wait for it fail. They
+// get their turn, and the next network is told of what they recorded.
+func TestHangingGCDoesNotFailAnADD(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	for _, c := range []string{"c0", "c1", "c2"} {
-		n.add(key(c, "eth0"))
-		n.damage(key(c, "eth0"))
+	n.add(eth0)
+	other := nodeAt(t, n.Dir)
+	n.LockTimeout = 4 * time.Second // the ADD's is longer
+	k := key("c2", "eth0")
+	added := make(chan error, 1)
+	var once sync.Once
+	n.On("GC bridge", func(ctx context.Context, _ delegatetest.Call) error {
+		once.Do(func() {
+			go func() {
+				_, err := other.Add(t.Context(), k, pair(k))
+				added <- err
+			}()
+		})
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	want := []string{"c1 net0"}
+	n.On("GC macvlan", func(ctx context.Context, _ delegatetest.Call) error {
+		rs, err := n.Container(ctx, k.ContainerID)
+		if len(rs) > 0 {
+			want = append(want, "c2 net0")
+		}
+		return err
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 2*DefaultLockTimeout)
+	defer cancel()
+	nodetest.Code(t, n.GC(ctx, Collection{Network: "multi", Valid: validFor(eth0)}), types.ErrTryAgainLater)
+	if err := <-added; err != nil {
+		t.Errorf("ADD: %v", err)
 	}
-	err := n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0), Networks: []netconf.Network{network("blue", "bridge")}})
-	wantCode(t, err, 5)
-	if len(n.gcs()) > 0 {
-		t.Errorf("told: %q", n.gcs())
+	wantValid(t, n.Last("GC macvlan"), want...)
+}
+
+// A noted change that this program does not understand does not keep a stale
+// record for ever, as one that others are changing.
+func TestGCCollectsARecordWithAnUnknownChange(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.add(eth0)
+	r, err := n.store().Get(eth0)
+	if err == nil {
+		err = n.locked(t.Context(), "c1", func(_ context.Context, l *scratch.Lock) error {
+			return n.store().NoteChange(l, r, change{At: len(r.Value.Delegates)})
+		})
 	}
+	nodetest.OK(t, err)
+	nodetest.OK(t, n.GC(t.Context(), Collection{Network: "multi", Valid: noneValid}))
+	n.wantNothing()
 }

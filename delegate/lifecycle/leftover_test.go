@@ -8,7 +8,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containernetworking/cni/pkg/types"
+
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -18,16 +22,16 @@ func TestLeftoverOfAttachBlocksNothingElse(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.add(eth0)
-	n.failOn("ADD ipvlan hot0", 101)
-	n.failOn("DEL ipvlan hot0", 102)
+	n.FailOn("ADD ipvlan hot0", 101)
+	n.FailOn("DEL ipvlan hot0", 102)
 	_, err := n.Attach(t.Context(), eth0, hotplug(eth0))
-	wantCode(t, err, 101)
+	nodetest.Code(t, err, 101)
 	n.wantRecords("c1/eth0 partial")
 
 	if err := n.Check(t.Context(), eth0); err != nil {
 		t.Error(err)
 	}
-	other := Transaction{Plan: Plan(attachment(network("green", "ipvlan"), "c1", "hot1"))}
+	other := Transaction{Plan: Plan(attachment(nodetest.Network("green", "ipvlan"), "c1", "hot1"))}
 	if _, err := n.Attach(t.Context(), eth0, other); err != nil {
 		t.Error(err)
 	}
@@ -42,14 +46,14 @@ func TestLeftoverOfAttachBlocksNothingElse(t *testing.T) {
 	if !errors.Is(err, ErrPlan) {
 		t.Errorf("the leftover's own name: %v", err)
 	}
-	wantSaid(t, err, "hot0", "in use", "DEL network") // and why it is
-	wantCode(t, n.Detach(t.Context(), eth0, "hot0"), 102)
+	nodetest.Says(t, err, "hot0", "in use", "DEL network") // and why it is
+	nodetest.Code(t, n.Detach(t.Context(), eth0, "hot0"), 102)
 	if err := n.Detach(t.Context(), eth0, "hot1"); err != nil {
 		t.Error(err)
 	}
 	n.wantRecords("c1/eth0 partial")
 
-	n.exec.Plugins = plugins() // it is mended
+	n.Exec.Plugins = plugins() // it is mended
 	if _, err := n.Attach(t.Context(), eth0, hotplug(eth0)); err != nil {
 		t.Error(err)
 	}
@@ -70,13 +74,13 @@ func (n *node) named(netns string, names ...string) {
 
 // failedAdd makes an ADD fail whose undo fails too, in the namespace netns.
 func (n *node) failedAdd(k scratch.Key, netns string) {
-	n.t.Helper()
-	n.failOn("ADD tuning", 101)
-	n.failOn("DEL bridge", 102)
+	n.Helper()
+	n.FailOn("ADD tuning", 101)
+	n.FailOn("DEL bridge", 102)
 	tr := pair(k)
 	tr.Plan = inNetNS(tr.Plan, netns)
-	_, err := n.Add(n.t.Context(), k, tr)
-	wantCode(n.t, err, 101)
+	_, err := n.Add(n.Context(), k, tr)
+	nodetest.Code(n.TB, err, 101)
 	n.named(netns)
 	n.wantRecords(k.ContainerID + "/" + k.IfName + " leftover")
 }
@@ -102,151 +106,36 @@ func TestLeftoverOfAnAddDoesNotHoldUpTheDel(t *testing.T) {
 			for range 2 {
 				err := n.Del(t.Context(), Removal{Key: eth0, NetNS: netns})
 				if tt.holds {
-					wantCode(t, err, 102)
+					nodetest.Code(t, err, 102)
 				} else if err != nil {
 					t.Error(err)
 				}
 				n.wantRecords("c1/eth0 leftover")
 			}
-			n.exec.Plugins = plugins()
+			n.Exec.Plugins = plugins()
 			newSweeper(n).sweep(Sweep{Removed: 1})
 			n.wantNothing()
 		})
 	}
 }
 
-// The same holds for what an Attach has left of a network that never was attached. What
-// was attached keeps the DEL waiting.
-func TestLeftoverOfAnAttachDoesNotHoldUpTheDel(t *testing.T) {
-	t.Parallel()
-	for name, tt := range map[string]struct {
-		fails string
-		code  uint
-		state string
-	}{
-		"the leftover":        {"DEL ipvlan", 0, "leftover"},
-		"an attached network": {"DEL macvlan", 102, "deleting"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			n := newNode(t)
-			n.add(eth0)
-			n.failOn("ADD ipvlan", 101)
-			n.failOn("DEL ipvlan", 102)
-			_, err := n.Attach(t.Context(), eth0, hotplug(eth0))
-			wantCode(t, err, 101)
-			n.failOn(tt.fails, 102)
-			wantCode(t, n.Del(t.Context(), Removal{Key: eth0}), tt.code)
-			n.wantRecords("c1/eth0 " + tt.state)
-			n.exec.Plugins = plugins()
-			n.del(eth0)
-			n.wantNothing()
-		})
-	}
-}
-
-// A leftover does not hinder a new ADD of the container: not one under the same key, nor
-// one of another network with the same interface. It is removed after the attachment that
-// has its interface: a DEL would remove that.
-func TestLeftoverDoesNotHinderAnAdd(t *testing.T) {
-	t.Parallel()
-	for name, k := range map[string]scratch.Key{
-		"the same key":    eth0,
-		"another network": {Network: "other", ContainerID: "c1", IfName: "eth0"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			n, netns := newNode(t), newNetNS(t)
-			n.failedAdd(eth0, netns)
-			bridge := n.exec.Plugins["bridge"]
-			n.exec.Plugins = plugins()
-			n.exec.Plugins["bridge"] = bridge // its DEL fails
-			n.addIn(k, netns)
-			if err := n.Check(t.Context(), k); err != nil {
-				t.Error(err)
-			}
-			n.named(netns, "eth0", "net0")
-			before := len(n.trace())
-			n.sweepOnce()
-			if k != eth0 {
-				if err := n.Del(t.Context(), Removal{Key: eth0, NetNS: netns}); err != nil {
-					t.Error(err)
-				}
-			}
-			if got := n.trace()[before:]; len(got) > 0 {
-				t.Errorf("beside the attachment: %q", got)
-			}
-			n.exec.Plugins = plugins()
-			n.del(k)
-			n.sweepOnce()
-			n.wantNothing()
-			if got := n.trace()[before:]; strings.Count(strings.Join(got, ","), "DEL bridge eth0") != 2 {
-				t.Errorf("the leftover was not removed: %q", got)
-			}
-		})
-	}
-}
-
-// Nothing of a leftover is lost when the ADD beside it fails, dies or cannot be undone.
-func TestLeftoverOutlivesTheAddsBesideIt(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.failedAdd(eth0, "")
-	for _, fails := range []string{"ADD bridge", "ADD macvlan"} {
-		sick := nodeAt(t, n.Dir)
-		sick.failOn(fails, 103)
-		sick.failOn("DEL bridge", 104)
-		wantCode(t, sick.addArgs("TRY="+fails), 103)
-		sick.wantRecords("c1/eth0 leftover")
-	}
-	dying := nodeAt(t, n.Dir)
-	dying.failOn("DEL bridge", 104)
-	dying.dieOn("ADD tuning")
-	dying.dies(func() error { return dying.addArgs("TRY=dying") })
-	again := nodeAt(t, n.Dir)
-	again.failOn("ADD bridge", 103)
-	again.failOn("DEL bridge", 104)
-	wantCode(t, again.addArgs("TRY=again"), 103)
-	again.clear(5)
-}
-
 // stuckBridge makes bridge fail in ADD and in DEL, so that an ADD leaves it.
 func (n *node) stuckBridge() {
-	n.failOn("ADD bridge", 101)
-	n.failOn("DEL bridge", 102)
+	n.FailOn("ADD bridge", 101)
+	n.FailOn("DEL bridge", 102)
 }
 
 // clear mends the plugins and removes eth0. Nothing must be left, and the plugin bridge
 // must have been called once for each of the ADDs that left it.
 func (n *node) clear(adds int) {
-	n.t.Helper()
-	n.exec.Plugins = plugins()
+	n.Helper()
+	n.Exec.Plugins = plugins()
 	before := len(n.trace())
 	n.del(eth0)
 	n.wantNothing()
 	if got := n.trace()[before:]; strings.Count(strings.Join(got, ","), "DEL bridge eth0") != adds {
-		n.t.Errorf("DELs %q, want one of bridge for each of %d ADDs", got, adds)
+		n.Errorf("DELs %q, want one of bridge for each of %d ADDs", got, adds)
 	}
-}
-
-// A runtime may repeat an ADD for as long as a mistake is there. Equal leftovers are kept
-// and removed once, so that the cost of the ADDs does not grow.
-func TestRepeatedAddsLeaveNoMoreThanOne(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.stuckBridge()
-	var calls []int
-	for range 5 {
-		before := len(n.trace())
-		wantCode(t, n.addArgs(""), 101)
-		calls = append(calls, len(n.trace())-before)
-	}
-	if calls[4] > calls[1] {
-		t.Errorf("calls of the ADDs, one after another: %v", calls)
-	}
-	n.exec.Plugins = plugins()
-	n.del(eth0)
-	n.wantNothing()
 }
 
 // If the disk is full when a new ADD removes what earlier ones have left, and has room
@@ -256,15 +145,13 @@ func TestLeftoversAreKeptIfTheyCannotBeNoted(t *testing.T) {
 	n := newNode(t)
 	n.stuckBridge()
 	for _, args := range []string{"TRY=1", "TRY=2"} {
-		wantCode(t, n.addArgs(args), 101)
+		nodetest.Code(t, n.addArgs(args), 101)
 	}
 	record := filepath.Join(n.Dir, "c1@multi@eth0.json")
 	full := filepath.Join(n.Dir, ".tmp-c1@multi@eth0.json") // as in files_test.go
-	if err := errors.Join(os.Link(record, record+".copy"), os.Mkdir(full, 0o700)); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, errors.Join(os.Link(record, record+".copy"), os.Mkdir(full, 0o700)))
 	tr := Transaction{Plan: func(context.Context, []string) ([]delegate.Attachment, error) {
-		return []delegate.Attachment{attachment(network("green", "ipvlan"), "c1", "eth0")}, errors.Join(os.Remove(record+".copy"), os.Remove(full))
+		return []delegate.Attachment{attachment(nodetest.Network("green", "ipvlan"), "c1", "eth0")}, errors.Join(os.Remove(record+".copy"), os.Remove(full))
 	}}
 	if _, err := n.Add(t.Context(), eth0, tr); err != nil {
 		t.Fatal(err)
@@ -278,54 +165,140 @@ func TestReleaseKeepsLeftovers(t *testing.T) {
 	t.Parallel()
 	n, netns := newNode(t), newNetNS(t)
 	n.failedAdd(eth0, netns)
-	bridge := n.exec.Plugins["bridge"]
-	n.exec.Plugins = plugins()
-	n.exec.Plugins["bridge"] = bridge // its DEL fails
+	bridge := n.Exec.Plugins["bridge"]
+	n.Exec.Plugins = plugins()
+	n.Exec.Plugins["bridge"] = bridge // its DEL fails
 	n.addIn(eth0, netns)
 	before := len(n.trace())
 	err := n.Release(t.Context(), eth0, func(context.Context, Record) error {
 		t.Error("it was handed over")
 		return nil
 	})
-	wantCode(t, err, 11)
+	nodetest.Code(t, err, 11)
 	if got := n.trace()[before:]; len(got) > 0 {
 		t.Errorf("ran %q", got)
 	}
 	n.wantRecords("c1/eth0 added")
-	n.exec.Plugins = plugins()
+	n.Exec.Plugins = plugins()
 	n.del(eth0)
 	n.wantNothing()
 }
 
 // addArgs adds what most tests attach, with CNI_ARGS.
 func (n *node) addArgs(args string) error {
-	blue := attachment(network("blue", "bridge", "tuning"), "c1", "eth0")
-	red := attachment(network("red", "macvlan"), "c1", "net0")
+	blue := attachment(nodetest.Network("blue", "bridge", "tuning"), "c1", "eth0")
+	red := attachment(nodetest.Network("red", "macvlan"), "c1", "net0")
 	blue.Args, red.Args = args, args
-	_, err := n.Add(n.t.Context(), eth0, Transaction{Plan: Plan(blue, red)})
+	_, err := n.Add(n.Context(), eth0, Transaction{Plan: Plan(blue, red)})
 	return err
 }
 
-// sweepOnce is one pass of a Sweeper that has not tried anything before.
-func (n *node) sweepOnce() {
-	n.t.Helper()
-	if _, err := newSweeper(n).Sweep(n.t.Context()); err != nil {
-		n.t.Error(err)
+// However much a plugin has to say, its failure is counted, and the beginning of it
+// kept.
+func TestDelThatFailsAtLengthIsCounted(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.DelTries = 2
+	n.add(eth0)
+	n.On("DEL tuning", func(context.Context, delegatetest.Call) error {
+		return types.NewError(101, strings.Repeat("é", 10<<20), "")
+	})
+	if err := n.Del(t.Context(), Removal{Key: eth0}); err == nil {
+		t.Error("success")
+	}
+	r, err := n.store().Get(eth0)
+	if err != nil || r.Value.Tries != 1 || !strings.Contains(r.Value.Why, "tuning") || len(r.Value.Why) > 1<<12 || strings.Contains(r.Value.Why, "\ufffd") {
+		t.Errorf("%d tries, %d bytes: %v", r.Value.Tries, len(r.Value.Why), err)
+	}
+	n.del(eth0)
+}
+
+// A DEL that always fails has an end for the runtime once the network namespace
+// is gone, and is not forgotten.
+func TestDelThatNeverSucceedsIsGivenUp(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name     string
+		tries    int
+		missing  bool // instead of failing
+		there    bool // the namespace is
+		attempts []bool
+	}{
+		{"never", 0, false, false, []bool{false, false, false, false}},
+		{"at once", 1, false, false, []bool{true, true}},
+		{"after three", 3, false, false, []bool{false, false, true, true}},
+		{"after three without an executable", 3, true, false, []bool{false, false, true, true}},
+		{"not while the namespace is there", 1, false, true, []bool{false, false}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			n.DelTries = tt.tries
+			netns := newNetNS(t)
+			plan := pair(eth0)
+			plan.Plan = inNetNS(plan.Plan, netns)
+			if _, err := n.Add(t.Context(), eth0, plan); err != nil {
+				t.Fatal(err)
+			}
+			if !tt.there {
+				unlink(t, netns)
+			}
+			tuning := n.Exec.Plugins["tuning"]
+			if tt.missing {
+				delete(n.Exec.Plugins, "tuning")
+			} else {
+				n.FailOn("DEL tuning", 123)
+			}
+			for i, ok := range tt.attempts {
+				err := n.Del(t.Context(), Removal{Key: eth0, NetNS: netns})
+				if (err == nil) != ok {
+					t.Fatalf("DEL %d: %v", i+1, err)
+				}
+				if !ok && tt.missing && !errors.Is(err, delegate.ErrPluginNotFound) {
+					t.Errorf("DEL %d: %v", i+1, err)
+				}
+			}
+			n.wantRecords("c1/eth0 deleting")
+			r, err := n.store().Get(eth0)
+			if err != nil || r.Value.Tries != len(tt.attempts) || !strings.Contains(r.Value.Why, "tuning") {
+				t.Errorf("tried %d times, because of %q: %v", r.Value.Tries, r.Value.Why, err)
+			}
+			if _, err := n.Add(t.Context(), eth0, pair(eth0)); err == nil {
+				t.Error("an ADD beside what is left")
+			}
+			if err := n.GC(t.Context(), Collection{Network: "multi", Valid: []types.GCAttachment{}}); err == nil {
+				t.Error("GC said nothing")
+			}
+			n.Exec.Plugins["tuning"] = tuning // it is mended
+			if err := n.GC(t.Context(), Collection{Network: "multi", Valid: []types.GCAttachment{}}); err != nil {
+				t.Error(err)
+			}
+			n.wantNothing()
+		})
 	}
 }
 
-// A leftover keeps away from the interface of a damaged record as well.
-func TestLeftoverSparesTheInterfaceOfADamagedRecord(t *testing.T) {
-	t.Parallel()
-	n, netns := newNode(t), newNetNS(t)
-	n.failedAdd(eth0, netns)
-	n.exec.Plugins = plugins()
-	other := scratch.Key{Network: "other", ContainerID: "c1", IfName: "eth0"}
-	n.addIn(other, netns)
-	n.damage(other)
-	before := len(n.trace())
-	n.sweepOnce()
-	if got := n.trace()[before:]; len(got) > 0 {
-		t.Errorf("ran %q", got)
+// newNetNS returns the path of a network namespace, as far as one can be told
+// from another here.
+func newNetNS(tb testing.TB) string {
+	tb.Helper()
+	path := filepath.Join(tb.TempDir(), "ns")
+	nodetest.OK(tb, os.WriteFile(path, nil, 0o600))
+	return path
+}
+
+func unlink(tb testing.TB, path string) {
+	tb.Helper()
+	nodetest.OK(tb, os.Remove(path))
+}
+
+// inNetNS is plan in a network namespace.
+func inNetNS(plan func(context.Context, []string) ([]delegate.Attachment, error), netns string) func(context.Context, []string) ([]delegate.Attachment, error) {
+	return func(ctx context.Context, taken []string) ([]delegate.Attachment, error) {
+		as, err := plan(ctx, taken)
+		for i := range as {
+			as[i].NetNS = netns
+		}
+		return as, err
 	}
 }

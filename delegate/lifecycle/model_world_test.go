@@ -20,6 +20,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
@@ -338,7 +339,7 @@ func (w *world) transaction(ctx context.Context, o op) Transaction {
 	}
 	attachments := func(plan []piece) (as []delegate.Attachment) {
 		for _, l := range plan {
-			a := attachment(network(l.network, l.plugins...), o.key.ContainerID, l.ifname)
+			a := attachment(nodetest.Network(l.network, l.plugins...), o.key.ContainerID, l.ifname)
 			a.NetNS = w.namespace(o.key.ContainerID)
 			as = append(as, w.withFile(a))
 		}
@@ -388,7 +389,7 @@ func (w *world) transaction(ctx context.Context, o op) Transaction {
 func (w *world) gc(ctx context.Context, o op) error {
 	var nets []netconf.Network
 	if o.nets {
-		nets = append(nets, network(gcNet.network, gcNet.plugins...))
+		nets = append(nets, nodetest.Network(gcNet.network, gcNet.plugins...))
 	}
 	valid := validFor(o.valid...)
 	if w.plot.at("nil").kind != "" {

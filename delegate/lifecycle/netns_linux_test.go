@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // Namespaces are looked at where plugins find them: in the root, and by no
@@ -32,12 +34,10 @@ func TestNetNSIsLookedAtInRoot(t *testing.T) {
 				os.MkdirAll(n.Root+"/run/netns", 0o700), os.Mkdir(n.Root+"/var", 0o700),
 				os.Symlink("/run", n.Root+"/var/run"), os.Symlink(outside, n.Root+"/out"),
 			)
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, err)
 			write(t, n.Root+"/run/netns/c1")
 			write(t, outside+"/c1")
-			a := attachment(network("blue", "bridge"), "c1", "eth0")
+			a := attachment(nodetest.Network("blue", "bridge"), "c1", "eth0")
 			a.NetNS = tt.atAdd
 			if _, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(a)}); err != nil {
 				t.Fatal(err)
@@ -53,10 +53,8 @@ func TestNetNSIsLookedAtInRoot(t *testing.T) {
 					t.Error("gone, as far as one sees without a root")
 				}
 			}
-			if err := n.Del(t.Context(), Removal{Key: eth0}); err != nil {
-				t.Fatal(err)
-			}
-			if add, del := n.last("ADD").NetNS, n.last("DEL").NetNS; add != tt.atAdd || del != tt.want {
+			nodetest.OK(t, n.Del(t.Context(), Removal{Key: eth0}))
+			if add, del := n.Last("ADD").NetNS, n.Last("DEL").NetNS; add != tt.atAdd || del != tt.want {
 				t.Errorf("ADD was given netns %q, DEL %q, want %q", add, del, tt.want)
 			}
 			n.wantNothing()

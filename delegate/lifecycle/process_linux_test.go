@@ -12,10 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // hasty waits for nobody.
@@ -59,9 +58,7 @@ func TestKilledProcessLeavesWhatDelNeeds(t *testing.T) {
 
 				n := nodeAt(t, first.Dir)
 				n.wantRecords("c1/eth0 " + tt.state)
-				if err := n.verb(t.Context(), then); err != nil {
-					t.Fatal(err)
-				}
+				nodetest.OK(t, n.verb(t.Context(), then))
 				want := tt.del
 				if then == "ADD" {
 					want = append(slices.Clip(want), "ADD bridge eth0", "ADD tuning eth0", "ADD macvlan net0")
@@ -102,7 +99,7 @@ func TestProcessesTakeTurns(t *testing.T) {
 			r.Dir, r.Alone = n.Dir, filepath.Join(t.TempDir(), "alone")
 			p := start(t, r)
 			p.held()
-			wantCode(t, (&node{Manager: hasty(n)}).verb(t.Context(), tt.then), 11)
+			nodetest.Code(t, (&node{Manager: hasty(n)}).verb(t.Context(), tt.then), 11)
 			n.wantTrace(calls...)
 			// One that has more time waits, and comes after it.
 			n.alone(r.Alone)
@@ -110,8 +107,8 @@ func TestProcessesTakeTurns(t *testing.T) {
 			go func() { done <- n.verb(t.Context(), tt.then) }()
 			out := p.end()
 			err := <-done
-			wantCode(t, err, map[string]uint{"ADD, ADD": 7, "ATTACH, ATTACH": 7}[tt.role.Verb+", "+tt.then])
-			wantCode(t, errOf(out), map[string]uint{"ADD macvlan": 101}[r.FailAt])
+			nodetest.Code(t, err, map[string]uint{"ADD, ADD": 7, "ATTACH, ATTACH": 7}[tt.role.Verb+", "+tt.then])
+			nodetest.Code(t, errOf(out), map[string]uint{"ADD macvlan": 101}[r.FailAt])
 			n.del(eth0)
 			if left := n.files(); len(left) > 0 {
 				t.Errorf("files: %q", left)
@@ -160,23 +157,15 @@ func startReal(t *testing.T, n *node, verb string) *real {
 	r := &real{node: n, goOn: filepath.Join(dir, "go")}
 	running := filepath.Join(dir, "running")
 	for _, fifo := range []string{running, r.goOn} {
-		if err := syscall.Mkfifo(fifo, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, syscall.Mkfifo(fifo, 0o600))
 	}
 	for _, p := range []string{"bridge", "tuning", "macvlan"} {
-		if err := os.WriteFile(filepath.Join(dir, p), []byte(script), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, os.WriteFile(filepath.Join(dir, p), []byte(script), 0o700))
 	}
 	says, err := os.OpenFile(running, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	defer says.Close()
-	if err := says.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, says.SetReadDeadline(time.Now().Add(time.Minute)))
 	r.process = start(t, role{
 		Dir: n.Dir, Verb: verb, Plugins: dir,
 		Env: []string{"PATH=" + os.Getenv("PATH"), "AT=" + at, "RUNNING=" + running, "GO=" + r.goOn},
@@ -225,7 +214,7 @@ func TestOrphanIsKilled(t *testing.T) {
 			wantAlive()
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			defer cancel()
-			wantCode(t, n.Del(ctx, Removal{Key: eth0}), 11)
+			nodetest.Code(t, n.Del(ctx, Removal{Key: eth0}), 11)
 			n.wantTrace()
 			n.del(eth0) // the next has no need to wait
 		},
@@ -234,11 +223,9 @@ func TestOrphanIsKilled(t *testing.T) {
 			t.Parallel()
 			r := startReal(t, newNode(t), "ADD")
 			n := r.node
-			if err := r.cmd.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, r.cmd.Process.Kill())
 			r.died()
-			n.on("", func(context.Context, delegatetest.Call) error {
+			n.On("", func(context.Context, delegatetest.Call) error {
 				if alive(r.pid) {
 					t.Error("a plugin runs beside the orphan")
 				}
@@ -280,19 +267,17 @@ func TestOrphanOfAGCIsKilled(t *testing.T) {
 			n.add(eth0)
 			r := startReal(t, n, "GC of none")
 			calls := n.trace()
-			wantCode(t, then(t.Context(), hasty(n)), 11)
+			nodetest.Code(t, then(t.Context(), hasty(n)), 11)
 			if !alive(r.pid) {
 				t.Fatal("the plugin of a GC that is alive was killed")
 			}
 			n.wantTrace(calls...)
-			if err := r.cmd.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, r.cmd.Process.Kill())
 			r.died()
 			if !alive(r.pid) {
 				t.Fatal("the orphan is dead already")
 			}
-			n.on("", func(context.Context, delegatetest.Call) error {
+			n.On("", func(context.Context, delegatetest.Call) error {
 				if alive(r.pid) {
 					t.Error("a plugin runs beside the orphan")
 				}
@@ -310,8 +295,8 @@ func TestOwnersPluginIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	r := startReal(t, newNode(t), "ADD")
 	n := r.node
-	wantCode(t, hasty(n).Del(t.Context(), Removal{Key: eth0}), 11)
-	wantCode(t, hasty(n).GC(t.Context(), Collection{Network: "multi", Valid: noneValid}), 11)
+	nodetest.Code(t, hasty(n).Del(t.Context(), Removal{Key: eth0}), 11)
+	nodetest.Code(t, hasty(n).GC(t.Context(), Collection{Network: "multi", Valid: noneValid}), 11)
 	if !alive(r.pid) {
 		t.Fatal("the plugin was killed")
 	}
@@ -322,12 +307,8 @@ func TestOwnersPluginIsLeftAlone(t *testing.T) {
 	}
 	// It goes on, and the others after it.
 	goOn, err := os.OpenFile(r.goOn, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := goOn.Close(); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
+	nodetest.OK(t, goOn.Close())
 	if out := r.end(); out.Err != "" {
 		t.Errorf("ADD: %s", out.Err)
 	}
@@ -343,9 +324,7 @@ func TestAddOnAFullDisk(t *testing.T) {
 	dead := newNode(t)
 	dead.crash("ADD bridge", eth0)
 	planned, err := os.Stat(dead.recordFile(eth0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	forPlan := uint64(planned.Size()) + 30 // room for it, and not for what follows
 	for name, tt := range map[string]struct {
 		role   role
@@ -371,10 +350,8 @@ func TestAddOnAFullDisk(t *testing.T) {
 			r := tt.role
 			r.Dir = n.Dir
 			out := start(t, r).end()
-			wantCode(t, errOf(out), tt.code)
-			if d := cmp.Diff(tt.trace, out.Trace); d != "" {
-				t.Errorf("calls (-want +got):\n%s", d)
-			}
+			nodetest.Code(t, errOf(out), tt.code)
+			nodetest.Equal(t, "calls", out.Trace, tt.trace)
 			n.wantRecords(tt.after...)
 			n.del(eth0) // when there is room again
 			if left := n.files(); len(left) > 0 {
@@ -391,8 +368,8 @@ func TestOperationInsideAnotherIsRefused(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.Invoker = &delegate.Invoker{Exec: &delegate.Process{}, Path: []string{filepath.Dir(nested(t, n.Dir))}, Env: []string{"PATH=" + os.Getenv("PATH"), noRaceSleep}}
-	_, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(attachment(network("blue", "nested"), "c1", "eth0"))})
-	wantCode(t, err, 7)
+	_, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(attachment(nodetest.Network("blue", "nested"), "c1", "eth0"))})
+	nodetest.Code(t, err, 7)
 	if err == nil || !strings.Contains(err.Error(), "runs inside the operation") {
 		t.Errorf("err = %v", err)
 	}
@@ -406,9 +383,7 @@ func TestOperationInsideAnotherIsRefused(t *testing.T) {
 func nested(t *testing.T, dir string) string {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	path := filepath.Join(t.TempDir(), "nested")
 	text := fmt.Sprintf(`#!/bin/sh
 cat >/dev/null
@@ -418,8 +393,6 @@ echo "$out"
 case $out in *'"code":0,'*) exit 0;; esac
 exit 1
 `, roleEnv, dir, self)
-	if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(path, []byte(text), 0o700))
 	return path
 }

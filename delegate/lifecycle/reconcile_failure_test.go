@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -26,18 +26,16 @@ func TestReconcileGoesOnAfterAFailure(t *testing.T) {
 	n := newNode(t)
 	n.own()
 	n.reconcile(keep("ipvlan@hot0", "macvlan@hot1"))
-	n.failOn("DEL ipvlan", 101)
-	n.exec.Plugins["vlan"] = n.exec.Plugins["bridge"]
-	n.failOn("ADD vlan", 103)
+	n.FailOn("DEL ipvlan", 101)
+	n.Exec.Plugins["vlan"] = n.Exec.Plugins["bridge"]
+	n.FailOn("ADD vlan", 103)
 	done, err := n.Reconcile(t.Context(), eth0, keep("vlan", "tuning@hot2", "vlan", "tuning@hot0"))
-	if d := cmp.Diff([]string{
+	nodetest.Equal(t, "done", reconciled(done), []string{
 		"DETACH macvlan hot1", "DETACH ipvlan hot0 failed",
 		"ATTACH vlan net1 failed", "ATTACH tuning hot2", "ATTACH vlan net1 failed", "ATTACH tuning hot0 failed",
-	}, reconciled(done)); d != "" {
-		t.Errorf("done (-want +got):\n%s", d)
-	}
+	})
 	for i, code := range []uint{0, 101, 103, 0, 103, 7} {
-		wantCode(t, done[i].Err, code)
+		nodetest.Code(t, done[i].Err, code)
 		if done[i].Err != nil && !errors.Is(err, done[i].Err) {
 			t.Errorf("not in %v: %v", err, done[i].Err)
 		}
@@ -45,67 +43,16 @@ func TestReconcileGoesOnAfterAFailure(t *testing.T) {
 			t.Errorf("%d has a result: %v", i, attached)
 		}
 	}
-	wantSaid(t, done[1].Err, "DETACH c1 eth0: ", `network "ipvlan"`, "hot0")
-	wantSaid(t, done[5].Err, "ATTACH c1 eth0: ", `network "tuning"`, "hot0", "in use")
+	nodetest.Says(t, done[1].Err, "DETACH c1 eth0: ", `network "ipvlan"`, "hot0")
+	nodetest.Says(t, done[5].Err, "ATTACH c1 eth0: ", `network "tuning"`, "hot0", "in use")
 	n.wantAttachments("ipvlan hot0 half", "tuning hot2")
 	n.wantRecords("c1/eth0 partial")
-	n.exec.Plugins = plugins()
-	n.exec.Plugins["vlan"] = n.exec.Plugins["bridge"]
-	if d := cmp.Diff([]string{
+	n.Exec.Plugins = plugins()
+	n.Exec.Plugins["vlan"] = n.Exec.Plugins["bridge"]
+	nodetest.Equal(t, "then", n.reconcile(keep("vlan", "tuning@hot2", "vlan", "tuning@hot0")), []string{
 		"DETACH ipvlan hot0", "ATTACH vlan net1", "ATTACH vlan net2", "ATTACH tuning hot0",
-	}, n.reconcile(keep("vlan", "tuning@hot2", "vlan", "tuning@hot0"))); d != "" {
-		t.Errorf("then (-want +got):\n%s", d)
-	}
+	})
 	n.wantRecords("c1/eth0 added")
-}
-
-// It is not taken for attached: it goes first, and is then attached again if it is
-// wanted.
-func TestReconcileRemovesWhatAnInterruptedPassHasLeft(t *testing.T) {
-	t.Parallel()
-	lefts := map[string]func(*node){
-		"plugin dies": func(n *node) {
-			n.on("ADD ipvlan", func(context.Context, delegatetest.Call) error { runtime.Goexit(); return nil })
-			n.dies(func() error { _, err := n.Reconcile(n.t.Context(), eth0, keep("ipvlan@hot0")); return err })
-		},
-		"undo fails": func(n *node) {
-			n.failOn("ADD ipvlan", 101)
-			n.failOn("DEL ipvlan", 102)
-			_, err := n.Reconcile(n.t.Context(), eth0, keep("ipvlan@hot0"))
-			wantCode(n.t, err, 101)
-		},
-		"detaching dies": func(n *node) {
-			n.reconcile(keep("ipvlan@hot0"))
-			n.on("DEL ipvlan", func(context.Context, delegatetest.Call) error { runtime.Goexit(); return nil })
-			n.dies(func() error { _, err := n.Reconcile(n.t.Context(), eth0, keep()); return err })
-		},
-		"detaching fails": func(n *node) {
-			n.reconcile(keep("ipvlan@hot0"))
-			n.failOn("DEL ipvlan", 101)
-			_, err := n.Reconcile(n.t.Context(), eth0, keep())
-			wantCode(n.t, err, 101)
-		},
-	}
-	for left, leave := range lefts {
-		for then, want := range map[string][]string{"ipvlan@hot0": {"ipvlan hot0"}, "macvlan@hot0": {"macvlan hot0"}, "": nil} {
-			t.Run(left+", then "+then, func(t *testing.T) {
-				t.Parallel()
-				n := newNode(t)
-				n.own()
-				leave(n)
-				n.exec.Plugins = plugins()
-				n.wantAttachments("ipvlan hot0 half")
-				calls := len(n.trace())
-				n.reconcile(keep(strings.Fields(then)...))
-				if got := n.trace()[calls]; got != "DEL ipvlan hot0" {
-					t.Errorf("first %s", got)
-				}
-				n.wantAttachments(want...)
-				n.del(eth0)
-				n.wantNothing()
-			})
-		}
-	}
 }
 
 // What is wanted is read again before each change, under the lock.
@@ -122,12 +69,8 @@ func TestReconcileReadsWhatIsWantedBeforeEachChange(t *testing.T) {
 		lists = lists[min(1, len(lists)-1):]
 		return wanted(list...), nil
 	}
-	if d := cmp.Diff([]string{"ATTACH ipvlan net1", "ATTACH tuning net2", "DETACH ipvlan net1"}, n.reconcile(r)); d != "" {
-		t.Errorf("done (-want +got):\n%s", d)
-	}
-	if d := cmp.Diff([]string{"2", "3", "4", "3"}, seen); d != "" {
-		t.Errorf("attachments when asked (-want +got):\n%s", d)
-	}
+	nodetest.Equal(t, "done", n.reconcile(r), []string{"ATTACH ipvlan net1", "ATTACH tuning net2", "DETACH ipvlan net1"})
+	nodetest.Equal(t, "attachments when asked", seen, []string{"2", "3", "4", "3"})
 	n.wantAttachments("tuning net2")
 }
 
@@ -144,9 +87,7 @@ func TestReconcileFollowsEditsOfOneInterface(t *testing.T) {
 		lists = lists[min(1, len(lists)-1):]
 		return wanted(list), nil
 	}
-	if d := cmp.Diff([]string{"DETACH macvlan hot0", "ATTACH ipvlan hot0", "DETACH ipvlan hot0", "ATTACH tuning hot0"}, n.reconcile(r)); d != "" {
-		t.Errorf("done (-want +got):\n%s", d)
-	}
+	nodetest.Equal(t, "done", n.reconcile(r), []string{"DETACH macvlan hot0", "ATTACH ipvlan hot0", "DETACH ipvlan hot0", "ATTACH tuning hot0"})
 	n.wantAttachments("tuning hot0")
 }
 
@@ -163,7 +104,7 @@ func TestReconcileChangesNothingWithoutKnowingWhatIsWanted(t *testing.T) {
 	if len(done) > 0 || !errors.Is(err, why) {
 		t.Errorf("%v, %v", reconciled(done), err)
 	}
-	wantCode(t, err, 6)
+	nodetest.Code(t, err, 6)
 	n.wantTrace(calls...)
 	asked := 0
 	r.Wanted = func(context.Context, Record) ([]Wanted, error) {
@@ -190,12 +131,12 @@ func TestDelCancelsReconcile(t *testing.T) {
 			n.reconcile(keep("macvlan"))
 			removed := make(chan error, 1)
 			first := true
-			n.on(at, func(ctx context.Context, _ delegatetest.Call) error {
+			n.On(at, func(ctx context.Context, _ delegatetest.Call) error {
 				if !first {
 					return nil
 				}
 				first = false
-				go func() { removed <- n.Del(n.t.Context(), Removal{Key: eth0}) }()
+				go func() { removed <- n.Del(n.Context(), Removal{Key: eth0}) }()
 				<-ctx.Done()
 				return errors.New("signal: killed")
 			})
@@ -203,7 +144,7 @@ func TestDelCancelsReconcile(t *testing.T) {
 			if !errors.Is(err, ErrSuperseded) || !errors.Is(done[len(done)-1].Err, ErrSuperseded) {
 				t.Errorf("%v, %v", reconciled(done), err)
 			}
-			wantCode(t, err, 11)
+			nodetest.Code(t, err, 11)
 			if strings.Count(err.Error(), ErrSuperseded.Error()) > 1 {
 				t.Errorf("says it twice: %v", err)
 			}
@@ -352,14 +293,14 @@ func TestReconcileStopsAPluginThatHangs(t *testing.T) {
 				n.own()
 				n.reconcile(keep("macvlan@hot0", "ipvlan@hot1"))
 				then := []string{"tuning@hot2", "ipvlan@hot3", "bridge@hot4"}
-				n.exec.Plugins["ipvlan"] = delegatetest.HangOn(command, n.exec.Plugins["ipvlan"])
+				n.Exec.Plugins["ipvlan"] = delegatetest.HangOn(command, n.Exec.Plugins["ipvlan"])
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 				defer cancel()
 				r := keep(then...)
 				r.Timeout = limit
 				start := time.Now()
 				done, err := n.Reconcile(ctx, eth0, r)
-				wantCode(t, err, 11)
+				nodetest.Code(t, err, 11)
 				want, took := []string{"DETACH ipvlan hot1", "DETACH macvlan hot0", "ATTACH tuning hot2", "ATTACH ipvlan hot3", "ATTACH bridge hot4"}, limit
 				if limit == 0 {
 					took = time.Hour
@@ -372,7 +313,7 @@ func TestReconcileStopsAPluginThatHangs(t *testing.T) {
 				if got := time.Since(start); got != took {
 					t.Errorf("%s, Timeout %s: it took %s", command, limit, got)
 				}
-				n.exec.Plugins = plugins()
+				n.Exec.Plugins = plugins()
 				n.reconcile(keep(then...))
 				n.del(eth0)
 				n.wantNothing()

@@ -11,9 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -36,7 +35,7 @@ func wanted(texts ...string) []Wanted {
 		all = append(all, Wanted{Network: name, IfName: ifname, Options: options, Plan: func(_ context.Context, taken []string) (delegate.Attachment, error) {
 			plugin, _, _ := strings.Cut(name, "-")
 			origin, err := json.Marshal(asked{name, ifname, options})
-			a := delegate.Attachment{Network: network(name, plugin), IfName: ifname, Origin: origin}
+			a := delegate.Attachment{Network: nodetest.Network(name, plugin), IfName: ifname, Origin: origin}
 			for i := 1; a.IfName == "" || ifname == "" && slices.Contains(taken, a.IfName); i++ {
 				a.IfName = fmt.Sprint("net", i)
 			}
@@ -69,30 +68,28 @@ func reconciled(done []Reconciled) []string {
 // own attaches the container to its own network and one more that the configuration
 // has chosen.
 func (n *node) own() {
-	n.t.Helper()
-	if _, err := n.Add(n.t.Context(), eth0, Transaction{Plan: Plan(
-		attachment(network("cluster", "bridge"), "c1", "eth0"), attachment(network("default", "tuning"), "c1", "dflt0"),
+	n.Helper()
+	if _, err := n.Add(n.Context(), eth0, Transaction{Plan: Plan(
+		attachment(nodetest.Network("cluster", "bridge"), "c1", "eth0"), attachment(nodetest.Network("default", "tuning"), "c1", "dflt0"),
 	)}); err != nil {
-		n.t.Fatal(err)
+		n.Fatal(err)
 	}
 }
 
 func (n *node) reconcile(r Reconciliation) []string {
-	n.t.Helper()
-	done, err := n.Reconcile(n.t.Context(), eth0, r)
+	n.Helper()
+	done, err := n.Reconcile(n.Context(), eth0, r)
 	if err != nil {
-		n.t.Error(err)
+		n.Error(err)
 	}
 	return reconciled(done)
 }
 
 // attachments are those in the record of eth0, "network interface".
 func (n *node) attachments() []string {
-	n.t.Helper()
-	rs, err := n.Container(n.t.Context(), "c1")
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	n.Helper()
+	rs, err := n.Container(n.Context(), "c1")
+	nodetest.OK(n.TB, err)
 	var all []string
 	for _, r := range rs {
 		for i, a := range r.Attached {
@@ -107,10 +104,8 @@ func (n *node) attachments() []string {
 }
 
 func (n *node) wantAttachments(want ...string) {
-	n.t.Helper()
-	if d := cmp.Diff(append([]string{"cluster eth0", "default dflt0"}, want...), n.attachments()); d != "" {
-		n.t.Errorf("recorded (-want +got):\n%s", d)
-	}
+	n.Helper()
+	nodetest.Equal(n.TB, "recorded", n.attachments(), append([]string{"cluster eth0", "default dflt0"}, want...))
 }
 
 func TestReconcileAttachesAndDetachesWhatDiffers(t *testing.T) {
@@ -187,9 +182,7 @@ func TestReconcileAttachesAndDetachesWhatDiffers(t *testing.T) {
 			n.reconcile(keep(strings.Fields(tt.before)...))
 			r := keep(strings.Fields(tt.after)...)
 			r.Replace = tt.replace
-			if d := cmp.Diff(tt.done, n.reconcile(r)); d != "" {
-				t.Errorf("done (-want +got):\n%s", d)
-			}
+			nodetest.Equal(t, "done", n.reconcile(r), tt.done)
 			n.wantAttachments(tt.then...)
 			n.wantRecords("c1/eth0 added")
 			calls := n.trace()
@@ -211,9 +204,9 @@ func TestReconcileLeavesWhatIsNotTheCallers(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	origin := raw(`{"Network":"cluster"}`)
-	mine := attachment(network("cluster", "bridge"), "c1", "eth0")
+	mine := attachment(nodetest.Network("cluster", "bridge"), "c1", "eth0")
 	mine.Origin = origin
-	if _, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(mine, attachment(network("default", "tuning"), "c1", "dflt0"))}); err != nil {
+	if _, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(mine, attachment(nodetest.Network("default", "tuning"), "c1", "dflt0"))}); err != nil {
 		t.Fatal(err)
 	}
 	n.attach()
@@ -230,29 +223,25 @@ func TestReconcileTakesTheNamespaceFromTheRecord(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	ns := filepath.Join(t.TempDir(), "ns")
-	if err := os.WriteFile(ns, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	a := attachment(network("cluster", "bridge"), "c1", "eth0")
+	nodetest.OK(t, os.WriteFile(ns, nil, 0o600))
+	a := attachment(nodetest.Network("cluster", "bridge"), "c1", "eth0")
 	a.NetNS = ns
 	if _, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(a)}); err != nil {
 		t.Fatal(err)
 	}
 	n.reconcile(keep("ipvlan"))
 	n.reconcile(keep())
-	for _, c := range n.exec.Calls() {
+	for _, c := range n.Exec.Calls() {
 		if c.NetNS != ns || c.ContainerID != "c1" {
 			t.Errorf("%s: %q in %q", c, c.ContainerID, c.NetNS)
 		}
 	}
-	if err := os.Remove(ns); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Remove(ns))
 	done, err := n.Reconcile(t.Context(), eth0, keep("ipvlan"))
 	if len(done) > 0 || !errors.Is(err, ErrNotAdded) {
 		t.Errorf("in a namespace that is gone: %v, %v", reconciled(done), err)
 	}
-	wantSaid(t, err, "RECONCILE c1 eth0", "namespace", "gone")
+	nodetest.Says(t, err, "RECONCILE c1 eth0", "namespace", "gone")
 	n.wantTrace("ADD bridge eth0", "ADD ipvlan net1", "DEL ipvlan net1")
 }
 
@@ -272,14 +261,14 @@ func TestReconcileNeedsAnAttachment(t *testing.T) {
 		if e := (*Error)(nil); !errors.As(err, &e) || e.Op != OpReconcile || e.Key != eth0 {
 			t.Errorf("%s: %v", when, err)
 		}
-		wantCode(t, err, code)
+		nodetest.Code(t, err, code)
 	}
 	refused("no directory", 7, ErrNotAdded)
 	n.wantNothing()
 	n.add(key("c2", "eth0"))
 	refused("no record", 7, ErrNotAdded)
 	n.own()
-	n.failOn("DEL bridge", 101)
+	n.FailOn("DEL bridge", 101)
 	if err := n.Del(t.Context(), Removal{Key: eth0}); err == nil {
 		t.Fatal("Del succeeded")
 	}
@@ -297,17 +286,11 @@ func TestReconcileLeavesAContainerWithoutItsOwnInterface(t *testing.T) {
 	n := newNode(t)
 	n.own()
 	l, err := n.store().Lock(t.Context(), "c1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	r, err := n.store().Get(eth0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	r.State, r.Value.Delegates[0].Half = scratch.Partial, true
-	if err := errors.Join(n.store().Put(l, r), l.Unlock()); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, errors.Join(n.store().Put(l, r), l.Unlock()))
 	done, err := n.Reconcile(t.Context(), eth0, keep("ipvlan"))
 	if len(done) > 0 || !errors.Is(err, ErrNotAdded) {
 		t.Errorf("%v, %v", reconciled(done), err)
@@ -316,33 +299,71 @@ func TestReconcileLeavesAContainerWithoutItsOwnInterface(t *testing.T) {
 	n.wantNothing()
 }
 
-// A plan that waits for something does not hold up a DEL.
-func TestDelCancelsAPlanOfReconcile(t *testing.T) {
-	t.Parallel()
-	for _, replace := range []bool{false, true} {
-		n := newNode(t)
-		n.own()
-		n.reconcile(keep("ipvlan@hot0?a"))
-		removed := make(chan error, 1)
-		r := Reconciliation{Recorded: recorded, Replace: replace}
-		r.Wanted = func(context.Context, Record) ([]Wanted, error) {
-			ws := wanted("ipvlan@hot0?b", "tuning")
-			for i := range ws {
-				ws[i].Plan = func(ctx context.Context, _ []string) (delegate.Attachment, error) {
-					go func() { removed <- n.Del(n.t.Context(), Removal{Key: eth0}) }()
-					<-ctx.Done()
-					return delegate.Attachment{}, ctx.Err()
-				}
+// Whatever is recorded and whatever is wanted: what is not the caller's stays, what
+// is recorded is wanted once at most, and when all that differs has been done,
+// nothing differs any more.
+func FuzzCompare(f *testing.F) {
+	f.Add("ipvlan@hot0 ipvlan macvlan", "ipvlan=net1 green=req0 ipvlan@hot0=hot0 ipvlan?x=net2", false)
+	f.Add("ipvlan@hot0?x ipvlan@net1 ipvlan?y", "ipvlan=net1 ipvlan@hot0=hot0! ipvlan?x=net2 ipvlan?y=net3", true)
+	f.Add("a@eth0 a a", "a=eth0 a@eth0=eth0 a?b=a a=c a=d!", true)
+	f.Fuzz(func(t *testing.T, want, have string, replace bool) {
+		rec := Record{Key: eth0, State: scratch.Partial}
+		record := func(w Wanted, ifname string, half bool) {
+			origin, err := json.Marshal(asked{w.Network, w.IfName, w.Options})
+			nodetest.OK(t, err)
+			if w.Network == "green" { // another's
+				origin = nil
 			}
-			return ws, nil
+			rec.entries = append(rec.entries, entry{Half: half})
+			rec.Attached = append(rec.Attached, delegate.Attached{Attachment: delegate.Attachment{IfName: ifname, Origin: origin}})
 		}
-		done, err := n.Reconcile(t.Context(), eth0, r)
-		if len(done) != 1 || !errors.Is(err, ErrSuperseded) || !errors.Is(done[0].Err, ErrSuperseded) {
-			t.Errorf("replace %t: %v, %v", replace, reconciled(done), err)
+		if strings.ContainsFunc(want+have, func(r rune) bool { return r >= 0x80 }) {
+			return // what is not UTF-8 cannot be recorded
 		}
-		if err := <-removed; err != nil {
-			t.Error(err)
+		for text := range strings.FieldsSeq(have) {
+			text, half := strings.CutSuffix(text, "!")
+			what, ifname, _ := strings.Cut(text, "=")
+			record(wanted(what)[0], ifname, half)
 		}
-		n.wantNothing()
-	}
+		var ws []Wanted
+		for _, w := range wanted(strings.Fields(want)...) {
+			same := func(other Wanted) bool { return other.IfName == w.IfName && w.IfName != "" }
+			if w.Network != "" && w.Network != "green" && w.IfName != eth0.IfName && !slices.ContainsFunc(ws, same) {
+				ws = append(ws, w)
+			}
+		}
+		r := Reconciliation{Recorded: recorded, Replace: replace}
+		d := r.compare(rec, ws)
+		mine := 0
+		for i, a := range rec.Attached {
+			_, own := recorded(a)
+			own = own && a.IfName != eth0.IfName
+			if own && rec.Whole(i) {
+				mine++
+			}
+			if slices.Contains(d.unwanted, i) && !own && rec.Whole(i) {
+				t.Errorf("%d is not the caller's", i)
+			}
+		}
+		detached := 0
+		for _, i := range slices.Backward(d.unwanted) {
+			if rec.Whole(i) {
+				detached++
+			}
+			rec.Attached, rec.entries = slices.Delete(rec.Attached, i, i+1), slices.Delete(rec.entries, i, i+1)
+		}
+		if mine-detached != len(ws)-len(d.missing) {
+			t.Errorf("%d of %d are detached, and %d of %d attached", detached, mine, len(d.missing), len(ws))
+		}
+		for i, w := range d.missing {
+			ifname := w.IfName
+			if ifname == "" {
+				ifname = fmt.Sprint("new", i)
+			}
+			record(w, ifname, false)
+		}
+		if again := r.compare(rec, ws); len(again.unwanted)+len(again.missing) > 0 {
+			t.Errorf("still %d to be detached and %d to be attached", len(again.unwanted), len(again.missing))
+		}
+	})
 }

@@ -8,14 +8,15 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 
+	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 )
@@ -26,14 +27,14 @@ func TestRecordedBeforeTheFirstPlugin(t *testing.T) {
 	n := newNode(t)
 	as := []delegate.Attachment{
 		{
-			Network:     mustParse(`{"cniVersion":"1.1.0","name":"blue","keep":1.50,"plugins":[{"type":"bridge","n":9007199254740993,"s":"a<b>&c","capabilities":{"mac":true}}]}`),
+			Network:     nodetest.Parse(`{"cniVersion":"1.1.0","name":"blue","keep":1.50,"plugins":[{"type":"bridge","n":9007199254740993,"s":"a<b>&c","capabilities":{"mac":true}}]}`),
 			ContainerID: "c1", NetNS: "/run/netns/none", IfName: "eth0", Args: "IgnoreUnknown=1;A=<&>",
 			CapabilityArgs: map[string]raw{"mac": raw(`"02:00:00:00:00:09"`), "big": raw(`{"n":1e400}`)},
 		},
-		attachment(network("red", "macvlan"), "c1", "net0"),
+		attachment(nodetest.Network("red", "macvlan"), "c1", "net0"),
 	}
 	seen := false
-	n.on("ADD bridge", func(context.Context, delegatetest.Call) error {
+	n.On("ADD bridge", func(context.Context, delegatetest.Call) error {
 		seen = true
 		for r, err := range nodeAt(t, n.Dir).Records(t.Context()) {
 			if err != nil {
@@ -43,9 +44,7 @@ func TestRecordedBeforeTheFirstPlugin(t *testing.T) {
 				t.Errorf("%s is %s", r.Key, r.State)
 			}
 			want := []delegate.Attached{{Attachment: as[0]}, {Attachment: as[1]}}
-			if d := cmp.Diff(want, r.Attached, cmp.Comparer(netconf.Network.Equal)); d != "" {
-				t.Errorf("recorded (-want +got):\n%s", d)
-			}
+			nodetest.Equal(t, "recorded", r.Attached, want, cmp.Comparer(netconf.Network.Equal))
 			return nil
 		}
 		t.Error("no record")
@@ -62,75 +61,25 @@ func TestRecordedBeforeTheFirstPlugin(t *testing.T) {
 
 type raw = json.RawMessage
 
-func TestAddOfWhatIsAddedRunsNothing(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.add(eth0)
-	before := n.trace()
-	planned := Transaction{Plan: func(context.Context, []string) ([]delegate.Attachment, error) {
-		t.Error("planned")
-		return nil, errors.New("planned")
-	}}
-	_, err := n.Add(t.Context(), eth0, planned)
-	if !errors.Is(err, ErrAdded) {
-		t.Errorf("err = %v", err)
-	}
-	wantCode(t, err, 7)
-	n.wantTrace(before...)
-	n.wantRecords("c1/eth0 added")
-	n.del(eth0)
-	n.wantNothing()
-}
-
-// After a restart of the machine some runtimes, such as podman, call ADD for the
-// containers that they had, without a DEL. What was attached is gone with the network
-// namespace: it is removed first.
-func TestAddRemovesFirstWhatHasOutlivedItsNamespace(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	before, after := newNetNS(t), newNetNS(t)
-	n.addIn(eth0, before)
-	again := pair(eth0)
-	again.Plan = inNetNS(again.Plan, after)
-	if _, err := n.Add(t.Context(), eth0, again); !errors.Is(err, ErrAdded) {
-		t.Errorf("while the namespace exists: %v", err)
-	}
-	unlink(t, before)
-
-	calls := len(n.trace())
-	n.failOn("DEL bridge eth0", 101)
-	_, err := n.Add(t.Context(), eth0, again)
-	wantCode(t, err, 101)
-	n.wantRecords("c1/eth0 deleting")
-	n.exec.Plugins = plugins()
-	n.addIn(eth0, after)
-	n.wantRecords("c1/eth0 added")
-	if got := n.trace()[calls:]; len(got) < 3 || got[0] != "DEL macvlan net0" || !slices.Contains(got, "ADD bridge eth0") {
-		t.Errorf("ran %q", got)
-	}
-	n.del(eth0)
-	n.wantNothing()
-}
-
 // crash makes an ADD of n die at a call of a plugin, at "adjust" or at "report". A
 // goroutine that dies leaves what a killed process leaves; other tests kill
 // processes.
 func (n *node) crash(at string, k scratch.Key) {
-	n.t.Helper()
-	n.on(at, func(context.Context, delegatetest.Call) error { runtime.Goexit(); return nil })
+	n.Helper()
+	n.On(at, func(context.Context, delegatetest.Call) error { runtime.Goexit(); return nil })
 	t := pair(k)
 	t.Adjust = func(context.Context, []delegate.Attached) error { return dieAt(at, "adjust") }
 	t.Report = func(context.Context, []delegate.Attached) error { return dieAt(at, "report") }
-	n.dies(func() error { _, err := n.Add(n.t.Context(), k, t); return err })
+	n.dies(func() error { _, err := n.Add(n.Context(), k, t); return err })
 }
 
 // dies wants do to end its goroutine, as a process ends, and not to return.
 func (n *node) dies(do func() error) {
-	n.t.Helper()
+	n.Helper()
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		n.t.Errorf("it did not die, but returned %v", do())
+		n.Errorf("it did not die, but returned %v", do())
 	}()
 	<-ended
 }
@@ -140,55 +89,6 @@ func dieAt(at, here string) error {
 		runtime.Goexit()
 	}
 	return nil
-}
-
-// ADD undoes first what a DEL left, by failing or by dying.
-func TestAddUndoesWhatADelLeftFirst(t *testing.T) {
-	t.Parallel()
-	for _, how := range []string{"fails", "dies"} {
-		t.Run(how, func(t *testing.T) {
-			t.Parallel()
-			n := newNode(t)
-			n.add(eth0)
-			sick := nodeAt(t, n.Dir)
-			sick.on("DEL tuning", func(context.Context, delegatetest.Call) error {
-				if how == "dies" {
-					runtime.Goexit()
-				}
-				return errors.New("no")
-			})
-			del := func() error { return sick.Del(t.Context(), Removal{Key: eth0}) }
-			if how == "dies" {
-				sick.dies(del)
-			} else if err := del(); err == nil {
-				t.Error("Del succeeded")
-			}
-			n.wantRecords("c1/eth0 deleting")
-			again := nodeAt(t, n.Dir)
-			again.add(eth0)
-			want := map[string]string{"fails": "DEL tuning eth0, ADD bridge", "dies": "DEL tuning eth0, DEL bridge eth0, ADD bridge"}[how]
-			if got := strings.Join(again.trace(), ", "); !strings.HasPrefix(got, want) {
-				t.Errorf("calls: %s", got)
-			}
-			again.del(eth0)
-			again.wantNothing()
-		})
-	}
-}
-
-// When what is left cannot be undone, ADD adds nothing beside it.
-func TestAddFailsBesideWhatItCannotUndo(t *testing.T) {
-	t.Parallel()
-	dead := newNode(t)
-	dead.add(eth0)
-	dead.dieOn("DEL macvlan")
-	dead.dies(func() error { return dead.Del(t.Context(), Removal{Key: eth0}) })
-	n := nodeAt(t, dead.Dir)
-	n.failOn("DEL bridge", 123)
-	_, err := n.Add(t.Context(), eth0, pair(eth0))
-	wantCode(t, err, 123)
-	n.wantTrace("DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0")
-	n.wantRecords("c1/eth0 deleting")
 }
 
 // The disk is full, or not there: nothing runs.
@@ -207,16 +107,14 @@ func TestNothingRunsWithoutARecord(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
-			if err := spoil(n.Dir); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.OK(t, spoil(n.Dir))
 			before := files(t, filepath.Dir(n.Dir))
 			_, err := n.Add(t.Context(), eth0, pair(eth0))
 			if name == "a link to nowhere for the directory" && err == nil {
 				n.del(eth0) // it may as well be made
 				return
 			}
-			wantCode(t, err, 5)
+			nodetest.Code(t, err, 5)
 			n.wantTrace()
 			if d := cmp.Diff(before, files(t, filepath.Dir(n.Dir))); d != "" {
 				t.Errorf("files (-before +after):\n%s", d)
@@ -229,11 +127,9 @@ func TestNothingRunsWithoutARecord(t *testing.T) {
 // written or run.
 func TestImpossiblePlansRunNothing(t *testing.T) {
 	t.Parallel()
-	blue := network("blue", "bridge")
+	blue := nodetest.Network("blue", "bridge")
 	half, err := netconf.ParsePlugin([]byte(`{"name":"blue","mtu":1}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	with := func(change func(*delegate.Attachment)) []delegate.Attachment {
 		a := attachment(blue, "c1", "eth0")
 		change(&a)
@@ -246,9 +142,9 @@ func TestImpossiblePlansRunNothing(t *testing.T) {
 	}{
 		"empty":             {nil, 7, "the plan has no networks"},
 		"other container":   {with(func(a *delegate.Attachment) { a.ContainerID = "c2" }), 7, `network "blue": planned for another container, c2`},
-		"one name twice":    {append(with(func(*delegate.Attachment) {}), attachment(network("red", "macvlan"), "c1", "eth0")), 7, `network "red": the interface name is in use, choose another`},
+		"one name twice":    {append(with(func(*delegate.Attachment) {}), attachment(nodetest.Network("red", "macvlan"), "c1", "eth0")), 7, `network "red": the interface name is in use, choose another`},
 		"no network":        {with(func(a *delegate.Attachment) { a.Network = netconf.Network{} }), 7, "missing network name:"},
-		"no network name":   {with(func(a *delegate.Attachment) { a.Network = mustParse(`{"type":"bridge"}`) }), 7, "missing network name:"},
+		"no network name":   {with(func(a *delegate.Attachment) { a.Network = nodetest.Parse(`{"type":"bridge"}`) }), 7, "missing network name:"},
 		"no type":           {with(func(a *delegate.Attachment) { a.Network = netconf.Single(half) }), 7, "type"},
 		"16 bytes":          {with(func(a *delegate.Attachment) { a.IfName = strings.Repeat("x", 16) }), 4, "too long"},
 		"a path for a name": {with(func(a *delegate.Attachment) { a.IfName = "../x" }), 4, "/"},
@@ -256,16 +152,16 @@ func TestImpossiblePlansRunNothing(t *testing.T) {
 		"args not UTF-8":    {with(func(a *delegate.Attachment) { a.Args = "A=\xff" }), 7, `"A=\xff" is not UTF-8`},
 		"name not UTF-8":    {with(func(a *delegate.Attachment) { a.IfName = "e\xff" }), 7, "is not UTF-8"},
 		"capability no JSON": {with(func(a *delegate.Attachment) {
-			a.Network = mustParse(`{"name":"blue","type":"bridge","capabilities":{"mac":true}}`)
+			a.Network = nodetest.Parse(`{"name":"blue","type":"bridge","capabilities":{"mac":true}}`)
 			a.CapabilityArgs = map[string]raw{"mac": raw("{")}
 		}), 6, "mac"},
-		"plugin not there": {[]delegate.Attachment{attachment(network("blue", "bridge"), "c1", "eth0"), attachment(network("red", "nowhere"), "c1", "net0")}, 7, `plugin "nowhere"`},
+		"plugin not there": {[]delegate.Attachment{attachment(nodetest.Network("blue", "bridge"), "c1", "eth0"), attachment(nodetest.Network("red", "nowhere"), "c1", "net0")}, 7, `plugin "nowhere"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
 			_, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(tt.plan...)})
-			wantCode(t, err, tt.code)
+			nodetest.Code(t, err, tt.code)
 			if err == nil || !strings.Contains(err.Error(), tt.say) || !strings.HasPrefix(err.Error(), "ADD c1 eth0: ") {
 				t.Errorf("err = %v, want it to say %s", err, tt.say)
 			}
@@ -277,11 +173,11 @@ func TestImpossiblePlansRunNothing(t *testing.T) {
 		t.Parallel()
 		n := newNode(t)
 		_, err := n.Add(t.Context(), eth0, Transaction{})
-		wantCode(t, err, 7)
+		nodetest.Code(t, err, 7)
 		_, err = n.Add(t.Context(), eth0, Transaction{Plan: func(context.Context, []string) ([]delegate.Attachment, error) {
 			return nil, fmt.Errorf("x: %w", ErrPlan)
 		}})
-		wantCode(t, err, 7)
+		nodetest.Code(t, err, 7)
 		n.wantNothing()
 	})
 }
@@ -307,16 +203,16 @@ func TestBadKeysAreRefused(t *testing.T) {
 			n := newNode(t)
 			ctx := t.Context()
 			_, err := n.Add(ctx, tt.k, pair(eth0))
-			wantCode(t, err, tt.code)
+			nodetest.Code(t, err, tt.code)
 			_, err = n.Attach(ctx, tt.k, pair(eth0))
-			wantCode(t, err, tt.code)
-			wantCode(t, n.Del(ctx, Removal{Key: tt.k}), tt.code)
-			wantCode(t, n.Check(ctx, tt.k), tt.code)
-			wantCode(t, n.Detach(ctx, tt.k, "net9"), tt.code)
+			nodetest.Code(t, err, tt.code)
+			nodetest.Code(t, n.Del(ctx, Removal{Key: tt.k}), tt.code)
+			nodetest.Code(t, n.Check(ctx, tt.k), tt.code)
+			nodetest.Code(t, n.Detach(ctx, tt.k, "net9"), tt.code)
 			n.wantTrace()
 			n.wantNothing()
 			// And when there is no directory yet.
-			wantCode(t, nodeAt(t, n.Dir+"2").Del(ctx, Removal{Key: tt.k}), tt.code)
+			nodetest.Code(t, nodeAt(t, n.Dir+"2").Del(ctx, Removal{Key: tt.k}), tt.code)
 		})
 	}
 }
@@ -327,18 +223,151 @@ func TestManagerWithoutADirectoryFails(t *testing.T) {
 	var m Manager
 	ctx := t.Context()
 	_, err := m.Add(ctx, eth0, pair(eth0))
-	wantCode(t, err, 5)
-	wantCode(t, m.Del(ctx, Removal{Key: eth0}), 5)
-	wantCode(t, m.Check(ctx, eth0), 5)
-	wantCode(t, m.Detach(ctx, eth0, "net0"), 5)
-	wantCode(t, m.GC(ctx, Collection{Network: "multi", Valid: noneValid}), 5)
+	nodetest.Code(t, err, 5)
+	nodetest.Code(t, m.Del(ctx, Removal{Key: eth0}), 5)
+	nodetest.Code(t, m.Check(ctx, eth0), 5)
+	nodetest.Code(t, m.Detach(ctx, eth0, "net0"), 5)
+	nodetest.Code(t, m.GC(ctx, Collection{Network: "multi", Valid: noneValid}), 5)
 	_, err = m.Container(t.Context(), "c1")
-	wantCode(t, err, 5)
+	nodetest.Code(t, err, 5)
 	// Without an Invoker there are no plugins.
 	m.Dir = filepath.Join(t.TempDir(), "state")
 	_, err = m.Add(ctx, eth0, pair(eth0))
-	wantCode(t, err, 7)
+	nodetest.Code(t, err, 7)
 	if !errors.Is(err, delegate.ErrPluginNotFound) {
 		t.Errorf("err = %v", err)
+	}
+}
+
+// origins are of "blue", "red" and "green"; red has none.
+const (
+	blueOrigin  = `{"kind":"cluster","n":12345678901234567890,"text":"secret<&>"}`
+	greenOrigin = `["secret",1.0]`
+)
+
+func planned(origin string, as ...delegate.Attachment) Transaction {
+	as[0].Origin = raw(origin)
+	return Transaction{Plan: Plan(as...)}
+}
+
+func withOrigins(n *node) {
+	n.Helper()
+	blue, red := attachment(nodetest.Network("blue", "bridge", "tuning"), "c1", "eth0"), attachment(nodetest.Network("red", "macvlan"), "c1", "net0")
+	if _, err := n.Add(n.Context(), eth0, planned(blueOrigin, blue, red)); err != nil {
+		n.Fatal(err)
+	}
+	green := attachment(nodetest.Network("green", "ipvlan"), "c1", "hot0")
+	if _, err := n.Attach(n.Context(), eth0, planned(greenOrigin, green)); err != nil {
+		n.Fatal(err)
+	}
+}
+
+// origins are the recorded ones, by interface, as another process reads them.
+func (n *node) origins() map[string]string {
+	n.Helper()
+	found := make(map[string]string)
+	for r, err := range nodeAt(n.TB, n.Dir).Records(n.Context()) {
+		nodetest.OK(n.TB, err)
+		for _, a := range r.Attached {
+			if found[a.IfName] = string(a.Origin); a.Origin == nil {
+				found[a.IfName] = "none"
+			}
+		}
+	}
+	return found
+}
+
+func (n *node) wantOrigins(want map[string]string) {
+	n.Helper()
+	nodetest.Equal(n.TB, "origins", n.origins(), want)
+}
+
+// Whatever rewrites a record keeps the origins of the attachments that stay, byte
+// for byte.
+func TestOriginIsRecordedAsItWasGiven(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.On("ADD bridge", func(context.Context, delegatetest.Call) error {
+		n.wantOrigins(map[string]string{"eth0": blueOrigin, "net0": "none"}) // before the first plugin
+		return nil
+	})
+	withOrigins(n)
+	all := map[string]string{"eth0": blueOrigin, "net0": "none", "hot0": greenOrigin}
+	n.wantOrigins(all)
+	n.On("DEL ipvlan", func(context.Context, delegatetest.Call) error { return errors.New("no") })
+	if err := n.Detach(t.Context(), eth0, "hot0"); err == nil {
+		t.Error("Detach succeeded")
+	}
+	n.wantOrigins(all)
+	n = nodeAt(t, n.Dir) // where DEL ipvlan succeeds
+	if err := n.Detach(t.Context(), eth0, "hot0"); err != nil {
+		t.Error(err)
+	}
+	delete(all, "hot0")
+	n.wantOrigins(all)
+	n.FailOn("DEL bridge", 100)
+	if err := n.Del(t.Context(), Removal{Key: eth0}); err == nil {
+		t.Error("Del succeeded")
+	}
+	n.wantOrigins(all)
+}
+
+func TestOriginIsReturnedByAddAndAdopted(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	a := attachment(nodetest.Network("blue", "bridge"), "c1", "eth0")
+	added, err := n.Add(t.Context(), eth0, planned(blueOrigin, a))
+	if err != nil || string(added[0].Origin) != blueOrigin {
+		t.Errorf("Add: %s, %v", added[0].Origin, err)
+	}
+	n = newNode(t)
+	a.Origin, a.NetNS = raw(blueOrigin), "/run/netns/c1"
+	if adopted, err := n.Adopt(t.Context(), Adoption{Key: eth0, Attached: []delegate.Attached{{Attachment: a}}}); err != nil || !adopted {
+		t.Fatalf("Adopt: %v, %v", adopted, err)
+	}
+	n.wantOrigins(map[string]string{"eth0": blueOrigin})
+}
+
+// Nothing of an origin is in the configuration, the arguments or the environment
+// of a plugin, for any command.
+func TestPluginsNeverSeeTheOrigin(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	withOrigins(n)
+	if err := n.Check(t.Context(), eth0); err != nil {
+		t.Error(err)
+	}
+	for _, valid := range [][]types.GCAttachment{validFor(eth0), noneValid} { // GC, then DEL
+		if err := n.GC(t.Context(), Collection{Network: "multi", Valid: valid}); err != nil {
+			t.Error(err)
+		}
+	}
+	verbs := map[string]bool{}
+	for _, c := range n.Exec.Calls() {
+		verbs[c.Command] = true
+		seen := fmt.Sprintf("%+v %s", c, c.Stdin)
+		if strings.Contains(seen, "secret") {
+			t.Errorf("%s: %s", c, seen)
+		}
+	}
+	for _, verb := range []string{"ADD", "CHECK", "DEL", "GC"} {
+		if !verbs[verb] {
+			t.Errorf("no %s was run", verb)
+		}
+	}
+}
+
+// An origin that could not be read back fails the ADD before a plugin runs.
+func TestOriginThatIsNoJSONRunsNothing(t *testing.T) {
+	t.Parallel()
+	for _, origin := range []string{"{", "secret", `{"a":1} 2`, "\"\xff\""} {
+		n := newNode(t)
+		_, err := n.Add(t.Context(), eth0, planned(origin, attachment(nodetest.Network("blue", "bridge"), "c1", "eth0")))
+		nodetest.Code(t, err, 7)
+		if err != nil && (strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "origin")) {
+			t.Errorf("%s: %v", origin, err)
+		}
+		n.wantTrace()
+		n.wantNothing()
 	}
 }

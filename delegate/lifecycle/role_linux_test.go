@@ -18,6 +18,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/status"
 )
@@ -71,24 +72,24 @@ func TestMain(m *testing.M) {
 
 func (r role) play() error {
 	x := &delegatetest.Exec{Plugins: plugins()}
-	n := &node{Manager: &Manager{Invoker: &delegate.Invoker{Exec: x}, Dir: r.Dir}, exec: x}
+	n := &node{Manager: &Manager{Invoker: &delegate.Invoker{Exec: x}, Dir: r.Dir}, Node: &nodetest.Node{Exec: x}, Dir: r.Dir}
 	if r.Plugins != "" {
 		n.Invoker = &delegate.Invoker{Exec: &delegate.Process{Stderr: os.Stderr}, Path: []string{r.Plugins}, Env: r.Env}
 	}
 	if r.KillAt != "" {
-		n.on(r.KillAt, func(context.Context, delegatetest.Call) error {
+		n.On(r.KillAt, func(context.Context, delegatetest.Call) error {
 			return errors.Join(syscall.Kill(os.Getpid(), syscall.SIGKILL), errors.New("still alive"))
 		})
 	}
 	if r.HoldAt != "" {
-		n.on(r.HoldAt, func(context.Context, delegatetest.Call) error {
+		n.On(r.HoldAt, func(context.Context, delegatetest.Call) error {
 			fmt.Println("held")
 			_, err := io.Copy(io.Discard, os.Stdin)
 			return err
 		})
 	}
 	if r.FailAt != "" {
-		n.on(r.FailAt, func(context.Context, delegatetest.Call) error { return types.NewError(101, "no", "") })
+		n.On(r.FailAt, func(context.Context, delegatetest.Call) error { return types.NewError(101, "no", "") })
 	}
 	if r.Alone != "" {
 		n.alone(r.Alone)
@@ -109,8 +110,8 @@ func (r role) play() error {
 // alone makes plugins fail that run while another does, in any process that
 // says so by the same file.
 func (n *node) alone(file string) {
-	for name, p := range n.exec.Plugins {
-		n.exec.Plugins[name] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+	for name, p := range n.Exec.Plugins {
+		n.Exec.Plugins[name] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
 			if err := os.Mkdir(file, 0o700); err != nil {
 				return nil, types.NewError(199, "not alone", err.Error())
 			}
@@ -152,23 +153,15 @@ type process struct {
 func start(tb testing.TB, r role) *process {
 	tb.Helper()
 	spec, err := json.Marshal(r)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	nodetest.OK(tb, err)
 	p := &process{t: tb, cmd: exec.CommandContext(tb.Context(), "/proc/self/exe")}
 	p.cmd.Env = append(os.Environ(), noRaceSleep, roleEnv+"="+string(spec))
 	p.cmd.Stderr = &p.stderr
 	stdin, err := p.cmd.StdinPipe()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	nodetest.OK(tb, err)
 	stdout, err := p.cmd.StdoutPipe()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	if err := p.cmd.Start(); err != nil {
-		tb.Fatal(err)
-	}
+	nodetest.OK(tb, err)
+	nodetest.OK(tb, p.cmd.Start())
 	p.stdin, p.stdout = stdin, bufio.NewReader(stdout)
 	return p
 }

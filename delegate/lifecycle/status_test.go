@@ -14,6 +14,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 	"github.com/metacni/metacni/status"
@@ -29,23 +30,21 @@ const (
 
 // recorded is the status as another process has it from the record.
 func (n *node) recorded(name func(delegate.Attached) string) []status.Network {
-	n.t.Helper()
-	rs, err := nodeAt(n.t, n.Dir).Container(n.t.Context(), "c1")
+	n.Helper()
+	rs, err := nodeAt(n.TB, n.Dir).Container(n.Context(), "c1")
 	if err != nil || len(rs) != 1 {
-		n.t.Fatalf("%d records, %v", len(rs), err)
+		n.Fatalf("%d records, %v", len(rs), err)
 	}
 	first := rs[0].Status(name)
 	if d := cmp.Diff(first, rs[0].Status(name)); d != "" {
-		n.t.Errorf("asked again:\n%s", d)
+		n.Errorf("asked again:\n%s", d)
 	}
 	return first
 }
 
 func (n *node) wantStatus(name func(delegate.Attached) string, want ...status.Network) {
-	n.t.Helper()
-	if d := cmp.Diff(want, n.recorded(name)); d != "" {
-		n.t.Errorf("status (-want +got):\n%s", d)
-	}
+	n.Helper()
+	nodetest.Equal(n.TB, "status", n.recorded(name), want)
 }
 
 // Every attachment has an entry, whatever its plugin has printed, in the order of
@@ -58,10 +57,10 @@ func TestStatusHasEveryAttachment(t *testing.T) {
 	n.printing("ipvlan", old)
 	n.printing("tuning", `{"cniVersion":"1.1.0"}`)
 	plan := Plan(
-		attachment(network("blue", "bridge"), "c1", "eth0"),
-		attachment(network("red", "macvlan"), "c1", "net1"),
-		attachment(mustParse(`{"cniVersion":"0.2.0","name":"old","type":"ipvlan"}`), "c1", "net2"),
-		attachment(network("green", "tuning"), "c1", "net3"),
+		attachment(nodetest.Network("blue", "bridge"), "c1", "eth0"),
+		attachment(nodetest.Network("red", "macvlan"), "c1", "net1"),
+		attachment(nodetest.Parse(`{"cniVersion":"0.2.0","name":"old","type":"ipvlan"}`), "c1", "net2"),
+		attachment(nodetest.Network("green", "tuning"), "c1", "net3"),
 	)
 	want := []status.Network{
 		{Name: "blue", Interface: "eth0", MAC: "02:00:00:00:00:02", MTU: 1400, IPs: []string{"10.0.0.2"}, Gateway: []string{"10.0.0.1"}, Default: true},
@@ -76,9 +75,7 @@ func TestStatusHasEveryAttachment(t *testing.T) {
 		reported = true
 		n.wantStatus(nil, want...)
 		composed := Record{Key: eth0, State: scratch.Added, Attached: added}
-		if d := cmp.Diff(want, composed.Status(nil)); d != "" {
-			t.Errorf("of what was added (-want +got):\n%s", d)
-		}
+		nodetest.Equal(t, "of what was added", composed.Status(nil), want)
 		return nil
 	}})
 	if err != nil || !reported {
@@ -97,14 +94,14 @@ func TestStatusHasEveryAttachment(t *testing.T) {
 func TestStatusLeavesOutWhatIsNotWhole(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	n.on("ADD macvlan", func(context.Context, delegatetest.Call) error {
+	n.On("ADD macvlan", func(context.Context, delegatetest.Call) error {
 		n.wantStatus(nil)
 		return nil
 	})
 	n.add(eth0)
 	both := []status.Network{{Name: "blue", Interface: "eth0", Default: true}, {Name: "red", Interface: "net0"}}
 	n.wantStatus(nil, both...)
-	n.on("ADD ipvlan", func(context.Context, delegatetest.Call) error {
+	n.On("ADD ipvlan", func(context.Context, delegatetest.Call) error {
 		n.wantStatus(nil, both...)
 		return nil
 	})
@@ -116,7 +113,7 @@ func TestStatusLeavesOutWhatIsNotWhole(t *testing.T) {
 		t.Error(err)
 	}
 	n.wantStatus(nil, both...)
-	n.failOn("DEL bridge", 100)
+	n.FailOn("DEL bridge", 100)
 	if err := n.Del(t.Context(), Removal{Key: eth0}); err == nil {
 		t.Error("Del succeeded")
 	}
@@ -127,7 +124,7 @@ func TestStatusLeavesOutWhatIsNotWhole(t *testing.T) {
 func TestStatusOfResultsThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	blue, red := attachment(network("blue", "bridge"), "c1", "eth0"), attachment(network("red", "macvlan"), "c1", "net1")
+	blue, red := attachment(nodetest.Network("blue", "bridge"), "c1", "eth0"), attachment(nodetest.Network("red", "macvlan"), "c1", "net1")
 	blue.NetNS, red.NetNS = "/run/netns/c1", "/run/netns/c1"
 	adoption := Adoption{Key: eth0, Attached: []delegate.Attached{{Attachment: blue}, {Attachment: red, Result: raw(`{"cniVersion":"9.9.9","ips":7}`)}}}
 	if adopted, err := n.Adopt(t.Context(), adoption); err != nil || !adopted {
@@ -135,9 +132,7 @@ func TestStatusOfResultsThatCannotBeRead(t *testing.T) {
 	}
 	r := Record{Key: eth0, State: scratch.Added, Attached: adoption.Attached}
 	want := []status.Network{{Name: "blue", Interface: "eth0", Default: true}, {Name: "red", Interface: "net1"}}
-	if d := cmp.Diff(want, r.Status(nil)); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
+	nodetest.Equal(t, "", r.Status(nil), want)
 }
 
 // Package examples/nri records attachments beside the interface of the runtime.
@@ -145,7 +140,7 @@ func TestStatusWithoutAPrimaryHasNoDefault(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.printing("macvlan", strings.ReplaceAll(full, "eth0", "net1"))
-	if _, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(attachment(network("red", "macvlan"), "c1", "net1"))}); err != nil {
+	if _, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(attachment(nodetest.Network("red", "macvlan"), "c1", "net1"))}); err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range n.recorded(nil) {
@@ -176,12 +171,10 @@ func TestDamagedOriginsHarmNothing(t *testing.T) {
 
 // damageOrigin puts origin in the record of k, as another version would have written it.
 func (n *node) damageOrigin(k scratch.Key, origin string) {
-	n.t.Helper()
+	n.Helper()
 	store := n.store()
-	l, err := store.Lock(n.t.Context(), k.ContainerID)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	l, err := store.Lock(n.Context(), k.ContainerID)
+	nodetest.OK(n.TB, err)
 	r, err := store.Get(k)
 	if err == nil {
 		for i := range r.Value.Delegates {
@@ -189,9 +182,7 @@ func (n *node) damageOrigin(k scratch.Key, origin string) {
 		}
 		err = store.Put(l, r)
 	}
-	if err := errors.Join(err, l.Unlock()); err != nil {
-		n.t.Fatal(err)
-	}
+	nodetest.OK(n.TB, errors.Join(err, l.Unlock()))
 }
 
 // STATUS tries what an ADD does first: it is an error if nothing can be written in the
@@ -209,31 +200,25 @@ func TestStatusTriesToWrite(t *testing.T) {
 	}
 	n.add(eth0)
 	before := n.files()
-	if err := os.WriteFile(filepath.Join(n.Dir, ".tmp-try"), []byte("of one that was killed"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.Status(t.Context(), []netconf.Network{network("blue", "bridge")}); err != nil {
+	nodetest.OK(t, os.WriteFile(filepath.Join(n.Dir, ".tmp-try"), []byte("of one that was killed"), 0o600))
+	if err := n.Status(t.Context(), []netconf.Network{nodetest.Network("blue", "bridge")}); err != nil {
 		t.Error(err)
 	}
 	if d := cmp.Diff(before, n.files()); d != "" {
 		t.Errorf("files (-before +after):\n%s", d)
 	}
-	if err := os.Mkdir(filepath.Join(n.Dir, ".tmp-try"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.Mkdir(filepath.Join(n.Dir, ".tmp-try"), 0o700))
 	calls := len(n.trace())
-	err := n.Status(t.Context(), []netconf.Network{network("blue", "bridge")})
-	wantCode(t, err, types.ErrIOFailure)
-	wantSaid(t, err, n.Dir)
+	err := n.Status(t.Context(), []netconf.Network{nodetest.Network("blue", "bridge")})
+	nodetest.Code(t, err, types.ErrIOFailure)
+	nodetest.Says(t, err, n.Dir)
 	if len(n.trace()) != calls {
 		t.Error("a plugin was asked")
 	}
 
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(file, nil, 0o600))
 	err = (&Manager{Dir: file}).Status(t.Context(), nil)
-	wantCode(t, err, types.ErrIOFailure)
-	wantSaid(t, err, file)
+	nodetest.Code(t, err, types.ErrIOFailure)
+	nodetest.Says(t, err, file)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -20,7 +21,7 @@ import (
 func TestSweepWithMendedConfiguration(t *testing.T) {
 	t.Parallel()
 	ipam := func(typ string) netconf.Network {
-		return mustParse(fmt.Sprintf(`{"cniVersion":"1.1.0","name":"red","plugins":[{"type":"macvlan","ipam":{"type":%q}}]}`, typ))
+		return nodetest.Parse(fmt.Sprintf(`{"cniVersion":"1.1.0","name":"red","plugins":[{"type":"macvlan","ipam":{"type":%q}}]}`, typ))
 	}
 	now := func(n netconf.Network) func(*sweeping) {
 		return func(s *sweeping) {
@@ -34,13 +35,13 @@ func TestSweepWithMendedConfiguration(t *testing.T) {
 	}{
 		{"as it is configured now", now(ipam("host-local")), Sweep{Removed: 1}},
 		{"as another container has it", func(s *sweeping) {
-			plan := Transaction{Plan: inNetNS(Plan(attachment(ipam("host-local"), "c2", "eth0")), newNetNS(s.n.t))}
-			if _, err := s.n.Add(s.n.t.Context(), key("c2", "eth0"), plan); err != nil {
-				s.n.t.Fatal(err)
+			plan := Transaction{Plan: inNetNS(Plan(attachment(ipam("host-local"), "c2", "eth0")), newNetNS(s.n.TB))}
+			if _, err := s.n.Add(s.n.Context(), key("c2", "eth0"), plan); err != nil {
+				s.n.Fatal(err)
 			}
 		}, Sweep{Removed: 1}},
 		{"not mended", now(ipam("host-lcl")), Sweep{Failed: 1}},
-		{"another network", now(network("red", "ipvlan")), Sweep{Failed: 1}},
+		{"another network", now(nodetest.Network("red", "ipvlan")), Sweep{Failed: 1}},
 		{"no network", func(s *sweeping) {
 			s.Current = func(delegate.Attachment) (netconf.Network, error) { return netconf.Network{}, netconf.ErrNotFound }
 		}, Sweep{Failed: 1}},
@@ -48,14 +49,14 @@ func TestSweepWithMendedConfiguration(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
-			n.on("", func(_ context.Context, c delegatetest.Call) error {
+			n.On("", func(_ context.Context, c delegatetest.Call) error {
 				if c.Plugin == "macvlan" && !strings.Contains(string(c.Stdin), "host-local") {
 					return errors.New("no such IPAM")
 				}
 				return nil
 			})
 			_, err := n.Add(t.Context(), eth0, Transaction{Plan: Plan(
-				attachment(network("blue", "bridge"), "c1", "eth0"), attachment(ipam("host-locl"), "c1", "net0"),
+				attachment(nodetest.Network("blue", "bridge"), "c1", "eth0"), attachment(ipam("host-locl"), "c1", "net0"),
 			)})
 			if err == nil {
 				t.Fatal("success")
@@ -75,10 +76,10 @@ func TestSweepWithMendedConfiguration(t *testing.T) {
 func TestSweepWithMendedConfigurationRunsWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	red := func(mode string) netconf.Network {
-		return mustParse(fmt.Sprintf(`{"cniVersion":"1.1.0","name":"red","plugins":[{"type":"macvlan","mode":%q},{"type":"tuning"}]}`, mode))
+		return nodetest.Parse(fmt.Sprintf(`{"cniVersion":"1.1.0","name":"red","plugins":[{"type":"macvlan","mode":%q},{"type":"tuning"}]}`, mode))
 	}
 	n := newNode(t)
-	n.on("", func(_ context.Context, c delegatetest.Call) error {
+	n.On("", func(_ context.Context, c delegatetest.Call) error {
 		if strings.Contains(string(c.Stdin), "wrong") {
 			return errors.New("no such mode")
 		}
@@ -107,7 +108,7 @@ func TestSweepKeepsToWhatWasAdopted(t *testing.T) {
 		a.Attached[i].Result, a.Attached[i].Added = nil, false
 	}
 	n.adopt(a, true)
-	n.on("DEL macvlan", func(_ context.Context, c delegatetest.Call) error {
+	n.On("DEL macvlan", func(_ context.Context, c delegatetest.Call) error {
 		if !strings.Contains(string(c.Stdin), "mode") {
 			return errors.New("not now")
 		}
@@ -115,7 +116,7 @@ func TestSweepKeepsToWhatWasAdopted(t *testing.T) {
 	})
 	s := newSweeper(n)
 	s.Current = func(delegate.Attachment) (netconf.Network, error) {
-		return mustParse(`{"cniVersion":"1.1.0","name":"red","plugins":[{"type":"macvlan","mode":"l2"}]}`), nil
+		return nodetest.Parse(`{"cniVersion":"1.1.0","name":"red","plugins":[{"type":"macvlan","mode":"l2"}]}`), nil
 	}
 	s.sweep(Sweep{Failed: 1})
 	n.wantRecords("c1/eth0 deleting")
@@ -127,7 +128,7 @@ func TestSweepKeepsToWhatWasAttached(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.add(eth0)
-	n.on("DEL macvlan", func(_ context.Context, c delegatetest.Call) error {
+	n.On("DEL macvlan", func(_ context.Context, c delegatetest.Call) error {
 		if !strings.Contains(string(c.Stdin), "mode") {
 			return errors.New("not now")
 		}
@@ -138,7 +139,7 @@ func TestSweepKeepsToWhatWasAttached(t *testing.T) {
 	}
 	s := newSweeper(n)
 	s.Current = func(delegate.Attachment) (netconf.Network, error) {
-		return mustParse(`{"cniVersion":"1.1.0","name":"red","plugins":[{"type":"macvlan","mode":"l2"}]}`), nil
+		return nodetest.Parse(`{"cniVersion":"1.1.0","name":"red","plugins":[{"type":"macvlan","mode":"l2"}]}`), nil
 	}
 	s.sweep(Sweep{Failed: 1})
 	n.wantRecords("c1/eth0 deleting")

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -41,27 +42,27 @@ func newSweeper(n *node) *sweeping {
 }
 
 func (s *sweeping) sweep(want Sweep) {
-	s.n.t.Helper()
-	got, err := s.Sweep(s.n.t.Context())
+	s.n.Helper()
+	got, err := s.Sweep(s.n.Context())
 	if err != nil || got != want {
-		s.n.t.Errorf("%+v, want %+v: %v", got, want, err)
+		s.n.Errorf("%+v, want %+v: %v", got, want, err)
 	}
 }
 
 func (s *sweeping) wantTold(want ...string) {
-	s.n.t.Helper()
+	s.n.Helper()
 	if d := cmp.Diff(want, s.told); d != "" {
-		s.n.t.Errorf("told (-want +got):\n%s", d)
+		s.n.Errorf("told (-want +got):\n%s", d)
 	}
 }
 
 // addIn attaches what pair plans, in a namespace.
 func (n *node) addIn(k scratch.Key, netns string) {
-	n.t.Helper()
+	n.Helper()
 	plan := pair(k)
 	plan.Plan = inNetNS(plan.Plan, netns)
-	if _, err := n.Add(n.t.Context(), k, plan); err != nil {
-		n.t.Fatal(err)
+	if _, err := n.Add(n.Context(), k, plan); err != nil {
+		n.Fatal(err)
 	}
 }
 
@@ -77,9 +78,9 @@ func TestSweepRemovesWhatIsStaleAlone(t *testing.T) {
 	n.addIn(key("gone", "eth0"), gone)
 	unlink(t, gone)
 	n.add(key("deleting", "eth0"))
-	n.failOn("DEL bridge eth0", 101)
-	wantCode(t, n.Del(t.Context(), Removal{Key: key("deleting", "eth0")}), 101)
-	n.exec.Plugins = plugins()
+	n.FailOn("DEL bridge eth0", 101)
+	nodetest.Code(t, n.Del(t.Context(), Removal{Key: key("deleting", "eth0")}), 101)
+	n.Exec.Plugins = plugins()
 	n.dieOn("ADD macvlan")
 	n.dies(func() error { n.addIn(key("planned", "eth0"), alive); return nil })
 	n = nodeAtWith(n)
@@ -103,31 +104,10 @@ func TestSweepRemovesWhatIsStaleAlone(t *testing.T) {
 
 // nodeAtWith is another process that works with what is alive on n.
 func nodeAtWith(n *node) *node {
-	m := nodeAt(n.t, n.Dir)
-	n.exec.Plugins = plugins()
-	m.exec = n.exec
-	m.Invoker.Exec = n.exec
+	m := nodeAt(n.TB, n.Dir)
+	n.Exec.Plugins = plugins()
+	m.Node, m.Invoker.Exec = n.Node, n.Exec
 	return m
-}
-
-// Of what is attached a sweep removes what an Attach has left of itself.
-func TestSweepRemovesLeftoversOfAttach(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.addIn(eth0, newNetNS(t))
-	n.failOn("ADD ipvlan hot0", 101)
-	n.failOn("DEL ipvlan hot0", 102)
-	_, err := n.Attach(t.Context(), eth0, hotplug(eth0))
-	wantCode(t, err, 101)
-	s := newSweeper(n)
-	s.sweep(Sweep{Failed: 1})
-	n.wantRecords("c1/eth0 partial")
-	n.exec.Plugins = plugins()
-	s.now = s.now.Add(time.Hour)
-	s.sweep(Sweep{Removed: 1})
-	n.wantRecords("c1/eth0 added")
-	n.del(eth0)
-	n.wantNothing()
 }
 
 // A process that dies between a record and its lock leaves the lock. Nobody will
@@ -138,14 +118,10 @@ func TestSweepRemovesLocksOfTheDead(t *testing.T) {
 	n.add(key("alive", "eth0"))
 	for _, c := range []string{"dead", "busy"} {
 		n.add(key(c, "eth0"))
-		if err := os.Remove(n.recordFile(key(c, "eth0"))); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, os.Remove(n.recordFile(key(c, "eth0"))))
 	}
 	l, err := n.store().Lock(t.Context(), "busy")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	newSweeper(n).sweep(Sweep{})
 	want := []string{"alive@lock", "alive@multi@eth0.json", "busy@lock"}
 	if got := n.files(); !slices.Equal(got, want) {
@@ -165,10 +141,10 @@ func TestSweepThatIsEnded(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.add(eth0)
-	n.failOn("DEL bridge eth0", 101)
-	wantCode(t, n.Del(t.Context(), Removal{Key: eth0}), 101)
+	n.FailOn("DEL bridge eth0", 101)
+	nodetest.Code(t, n.Del(t.Context(), Removal{Key: eth0}), 101)
 	ctx, cancel := context.WithCancel(t.Context())
-	n.on("DEL bridge eth0", func(context.Context, delegatetest.Call) error { cancel(); return nil })
+	n.On("DEL bridge eth0", func(context.Context, delegatetest.Call) error { cancel(); return nil })
 	s := newSweeper(n)
 	if got, err := s.Sweep(ctx); got != (Sweep{Waiting: 1}) || !errors.Is(err, context.Canceled) {
 		t.Errorf("%+v, %v", got, err)
@@ -181,8 +157,8 @@ func TestSweepBacksOff(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.add(eth0)
-	n.failOn("DEL bridge eth0", 101)
-	wantCode(t, n.Del(t.Context(), Removal{Key: eth0}), 101)
+	n.FailOn("DEL bridge eth0", 101)
+	nodetest.Code(t, n.Del(t.Context(), Removal{Key: eth0}), 101)
 	s := newSweeper(n)
 	s.Wait, s.MaxWait = time.Minute, 3*time.Minute
 	for _, wait := range []time.Duration{time.Minute, 2 * time.Minute, 3 * time.Minute, 3 * time.Minute} {
@@ -192,9 +168,9 @@ func TestSweepBacksOff(t *testing.T) {
 		s.now = s.now.Add(1)
 	}
 	s.wantTold("c1 in 1m0s")
-	n.exec.Plugins = plugins()
-	n.failOn("DEL bridge eth0", 102)
-	n.exec.Plugins["bridge"] = delegatetest.FailOn("DEL", 102, "for another reason", n.exec.Plugins["bridge"])
+	n.Exec.Plugins = plugins()
+	n.FailOn("DEL bridge eth0", 102)
+	n.Exec.Plugins["bridge"] = delegatetest.FailOn("DEL", 102, "for another reason", n.Exec.Plugins["bridge"])
 	s.sweep(Sweep{Failed: 1})
 	s.wantTold("c1 in 1m0s", "c1 in 3m0s")
 	n.del2(eth0) // by somebody else
@@ -204,8 +180,8 @@ func TestSweepBacksOff(t *testing.T) {
 
 // del2 is del with plugins that succeed.
 func (n *node) del2(k scratch.Key) {
-	n.t.Helper()
-	n.exec.Plugins = plugins()
+	n.Helper()
+	n.Exec.Plugins = plugins()
 	n.del(k)
 }
 
@@ -218,14 +194,14 @@ func TestSweepIsBounded(t *testing.T) {
 	for i := range 5 {
 		n.add(key(fmt.Sprint("c", i), "eth0"))
 	}
-	n.failOn("DEL", 101)
+	n.FailOn("DEL", 101)
 	for i := range 5 {
-		wantCode(t, n.Del(t.Context(), Removal{Key: key(fmt.Sprint("c", i), "eth0")}), 101)
+		nodetest.Code(t, n.Del(t.Context(), Removal{Key: key(fmt.Sprint("c", i), "eth0")}), 101)
 	}
 	s.sweep(Sweep{Failed: 2, Waiting: 3})
 	s.sweep(Sweep{Failed: 2, Waiting: 3})
 	s.sweep(Sweep{Failed: 1, Waiting: 4})
-	n.exec.Plugins = plugins()
+	n.Exec.Plugins = plugins()
 	s.sweep(Sweep{Waiting: 5})
 	s.now = s.now.Add(defaultWait)
 	s.sweep(Sweep{Removed: 2, Waiting: 3})
@@ -238,8 +214,7 @@ func TestSweepIsBounded(t *testing.T) {
 func TestSweepLeavesAloneWhatOthersWorkOn(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	in, out, wait := gate()
-	n.on("ADD macvlan", wait)
+	in, out := n.Gate("ADD macvlan")
 	done := make(chan error)
 	go func() {
 		_, err := n.Add(t.Context(), eth0, pair(eth0))
@@ -248,7 +223,7 @@ func TestSweepLeavesAloneWhatOthersWorkOn(t *testing.T) {
 	<-in
 	s := newSweeper(n)
 	s.sweep(Sweep{Waiting: 1})
-	close(out)
+	out()
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
@@ -275,9 +250,7 @@ func TestSweepSaysWhatIsDamaged(t *testing.T) {
 func TestSweepSaysThatTheDirectoryCannotBeRead(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	if err := os.WriteFile(n.Dir, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, os.WriteFile(n.Dir, nil, 0o600))
 	s := newSweeper(n)
 	var told []error
 	s.Tell = func(swept Swept) { told = append(told, swept.Err) }
@@ -297,7 +270,7 @@ func TestSweepRemovesSeveralAtOnce(t *testing.T) {
 	n := newNode(t)
 	var all sync.WaitGroup
 	all.Add(sweepers) // none goes on before all are there
-	n.on("DEL macvlan", func(context.Context, delegatetest.Call) error {
+	n.On("DEL macvlan", func(context.Context, delegatetest.Call) error {
 		all.Done()
 		all.Wait()
 		return nil

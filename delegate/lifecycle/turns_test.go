@@ -4,87 +4,14 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
-	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/scratch"
 )
-
-// In one process a DEL cancels the ADD of the same key, wherever it is, and
-// waits for its undo.
-func TestDelCancelsAdd(t *testing.T) {
-	t.Parallel()
-	for _, at := range []string{"ADD bridge", "ADD macvlan", "adjust"} {
-		t.Run(at, func(t *testing.T) {
-			t.Parallel()
-			n := newNode(t)
-			in := make(chan struct{})
-			hang := func(ctx context.Context) error {
-				close(in)
-				<-ctx.Done()
-				return ctx.Err()
-			}
-			n.on(at, func(ctx context.Context, _ delegatetest.Call) error { return hang(ctx) })
-			var deleted atomic.Bool
-			n.on("DEL", func(context.Context, delegatetest.Call) error {
-				if deleted.Load() {
-					t.Error("DEL returned before the ADD was undone")
-				}
-				return nil
-			})
-			tr := pair(eth0)
-			tr.Adjust = func(ctx context.Context, _ []delegate.Attached) error {
-				if at == "adjust" {
-					return hang(ctx)
-				}
-				return nil
-			}
-			var add sync.WaitGroup
-			add.Go(func() {
-				_, err := n.Add(t.Context(), eth0, tr)
-				if !errors.Is(err, context.Canceled) || !errors.Is(err, ErrSuperseded) {
-					t.Errorf("ADD: %v", err)
-				}
-				wantCode(t, err, 11)
-			})
-			<-in
-			n.del(eth0)
-			deleted.Store(true)
-			n.wantNothing()
-			add.Wait()
-		})
-	}
-}
-
-// So it does with an Attach, and then removes the rest.
-func TestDelCancelsAttach(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.add(eth0)
-	in := make(chan struct{})
-	n.on("ADD ipvlan", func(ctx context.Context, _ delegatetest.Call) error {
-		close(in)
-		<-ctx.Done()
-		return errors.New("killed")
-	})
-	var attach sync.WaitGroup
-	attach.Go(func() {
-		_, err := n.Attach(t.Context(), eth0, hotplug(eth0))
-		if !errors.Is(err, ErrSuperseded) {
-			t.Errorf("ATTACH: %v", err)
-		}
-	})
-	<-in
-	n.del(eth0)
-	n.wantNothing()
-	attach.Wait()
-}
 
 // An ADD that waits in line is cancelled as well, and one that has ended does
 // not hide the others from the DEL.
@@ -92,7 +19,7 @@ func TestDelCancelsEveryAdd(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	in := make(chan struct{})
-	n.on("ADD bridge", func(ctx context.Context, _ delegatetest.Call) error {
+	n.On("ADD bridge", func(ctx context.Context, _ delegatetest.Call) error {
 		close(in)
 		<-ctx.Done()
 		return errors.New("killed")
@@ -106,7 +33,7 @@ func TestDelCancelsEveryAdd(t *testing.T) {
 	short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	_, err := n.Add(short, eth0, pair(eth0)) // waits in vain, and is gone
-	wantCode(t, err, 11)
+	nodetest.Code(t, err, 11)
 	patient := &Manager{Invoker: n.Invoker, Dir: n.Dir}
 	done := make(chan error)
 	go func() { done <- patient.Del(t.Context(), Removal{Key: eth0}) }() // of "another process": it only waits
@@ -129,19 +56,18 @@ func TestDelOfAnotherKeyWaits(t *testing.T) {
 	n := newNode(t)
 	eth1 := key("c1", "eth1")
 	n.add(eth1)
-	in, out, wait := gate()
-	n.on("ADD bridge eth0", wait)
+	in, out := n.Gate("ADD bridge eth0")
 	var add sync.WaitGroup
 	add.Go(func() { n.add(eth0) })
 	<-in
 	calls := n.trace()
 	hasty := &Manager{Invoker: n.Invoker, Dir: n.Dir, LockTimeout: time.Millisecond}
-	wantCode(t, hasty.Del(t.Context(), Removal{Key: eth1}), 11)
-	wantCode(t, hasty.Del(t.Context(), Removal{Key: eth0}), 11) // nor does another Manager
+	nodetest.Code(t, hasty.Del(t.Context(), Removal{Key: eth1}), 11)
+	nodetest.Code(t, hasty.Del(t.Context(), Removal{Key: eth0}), 11) // nor does another Manager
 	n.wantTrace(calls...)
 	n.wantRecords("c1/eth0 planned", "c1/eth1 added")
 	n.del(key("c2", "eth0")) // other containers have locks of their own
-	close(out)
+	out()
 	n.del(eth1)
 	add.Wait()
 	n.wantRecords("c1/eth0 added")
@@ -184,9 +110,7 @@ func TestWaitForTheLockIsBounded(t *testing.T) {
 		n := nodeAt(t, dir)
 		n.add(eth0)
 		l, err := scratch.Store[record]{Dir: dir}.Lock(t.Context(), "c1")
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, err)
 		verbs := map[string]func(context.Context) error{
 			"DEL":    func(ctx context.Context) error { return n.Del(ctx, Removal{Key: eth0}) },
 			"CHECK":  func(ctx context.Context) error { return n.Check(ctx, eth0) },
@@ -201,7 +125,7 @@ func TestWaitForTheLockIsBounded(t *testing.T) {
 			if e := (*Error)(nil); !errors.As(err, &e) || string(e.Op) != verb || e.Key.ContainerID != "c1" {
 				t.Errorf("%s: %v", verb, err)
 			}
-			wantCode(t, err, 11)
+			nodetest.Code(t, err, 11)
 			if took := time.Since(start); took != DefaultLockTimeout {
 				t.Errorf("%s: waited for %s", verb, took)
 			}
@@ -209,21 +133,17 @@ func TestWaitForTheLockIsBounded(t *testing.T) {
 			start = time.Now()
 			err = do(ctx)
 			cancel()
-			wantCode(t, err, 11)
+			nodetest.Code(t, err, 11)
 			if took := time.Since(start); took != time.Second {
 				t.Errorf("%s: waited for %s with a second to go", verb, took)
 			}
 		}
-		if d := cmp.Diff([]string{
+		nodetest.Equal(t, "calls", n.trace(), []string{
 			"ADD bridge eth0", "ADD tuning eth0", "ADD macvlan net0",
 			"GC bridge", "GC tuning", "GC macvlan", // with the attachment: somebody is working on it
-		}, n.trace()); d != "" {
-			t.Errorf("calls (-want +got):\n%s", d)
-		}
-		wantValid(t, n.last("GC macvlan"), "c1 net0")
-		if err := l.Unlock(); err != nil {
-			t.Fatal(err)
-		}
+		})
+		wantValid(t, n.Last("GC macvlan"), "c1 net0")
+		nodetest.OK(t, l.Unlock())
 		n.wantRecords("c1/eth0 added")
 		n.del(eth0)
 		n.wantNothing()
@@ -239,19 +159,17 @@ func TestUndoThatHangsEndsInTime(t *testing.T) {
 		n.Invoker.UndoTimeout = 3 * time.Second
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		n.exec.Plugins["macvlan"] = delegatetest.HangOn("ADD", n.exec.Plugins["macvlan"])
-		n.exec.Plugins["tuning"] = delegatetest.HangOn("DEL", n.exec.Plugins["tuning"])
+		n.Exec.Plugins["macvlan"] = delegatetest.HangOn("ADD", n.Exec.Plugins["macvlan"])
+		n.Exec.Plugins["tuning"] = delegatetest.HangOn("DEL", n.Exec.Plugins["tuning"])
 		start := time.Now()
 		_, err := n.Add(ctx, eth0, pair(eth0))
-		wantCode(t, err, 11)
+		nodetest.Code(t, err, 11)
 		if took := time.Since(start); took > 4*time.Second {
 			t.Errorf("it took %s", took)
 		}
-		if d := cmp.Diff([]string{"tuning c1 eth0"}, n.exec.Live()); d != "" {
-			t.Errorf("alive (-want +got):\n%s", d)
-		}
+		nodetest.Equal(t, "alive", n.Exec.Live(), []string{"tuning c1 eth0"})
 		n.wantRecords("c1/eth0 leftover")
-		n.exec.Plugins = plugins()
+		n.Exec.Plugins = plugins()
 		n.del(eth0)
 		n.wantNothing()
 	})

@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -29,14 +32,14 @@ func TestAddThatFailsAnywhereIsUndone(t *testing.T) {
 		code    uint
 		undone  []string
 	}{
-		"first plugin":  {func(n *node, _ *Transaction) { n.failOn("ADD bridge", 101) }, 101, all[2:]},
-		"second plugin": {func(n *node, _ *Transaction) { n.failOn("ADD tuning", 102) }, 102, all[1:]},
-		"third plugin":  {func(n *node, _ *Transaction) { n.failOn("ADD macvlan", 103) }, 103, all},
+		"first plugin":  {func(n *node, _ *Transaction) { n.FailOn("ADD bridge", 101) }, 101, all[2:]},
+		"second plugin": {func(n *node, _ *Transaction) { n.FailOn("ADD tuning", 102) }, 102, all[1:]},
+		"third plugin":  {func(n *node, _ *Transaction) { n.FailOn("ADD macvlan", 103) }, 103, all},
 		"noise": {func(n *node, _ *Transaction) {
-			n.exec.Plugins["macvlan"] = delegatetest.NoiseOn("ADD", "hello\n", n.exec.Plugins["macvlan"])
+			n.Exec.Plugins["macvlan"] = delegatetest.NoiseOn("ADD", "hello\n", n.Exec.Plugins["macvlan"])
 		}, 6, all},
 		"not a result": {func(n *node, _ *Transaction) {
-			n.exec.Plugins["macvlan"] = func(context.Context, delegatetest.Call) ([]byte, error) {
+			n.Exec.Plugins["macvlan"] = func(context.Context, delegatetest.Call) ([]byte, error) {
 				return []byte(`{"cniVersion":"1.1.0","ips":7}`), nil
 			}
 		}, 6, all},
@@ -80,123 +83,17 @@ func TestAddThatFailsAnywhereIsUndone(t *testing.T) {
 			if added != nil {
 				t.Errorf("Add returned %v", added)
 			}
-			wantCode(t, err, tt.code)
+			nodetest.Code(t, err, tt.code)
 			if e := (*Error)(nil); !errors.As(err, &e) || e.Op != "ADD" || e.Key != eth0 {
 				t.Errorf("err = %#v", err)
 			}
-			if d := cmp.Diff(tt.undone, n.trace()[len(n.trace())-len(tt.undone):]); d != "" {
-				t.Errorf("undone (-want +got):\n%s", d)
-			}
+			nodetest.Equal(t, "undone", n.trace()[len(n.trace())-len(tt.undone):], tt.undone)
 			n.wantNothing()
 			// It is as if nothing had been: DEL and GC have nothing to do.
 			calls := n.trace()
 			n.del(eth0)
 			n.wantTrace(calls...)
 		})
-	}
-}
-
-// The same when the context ends, at each place, whoever notices.
-func TestAddWhoseContextEndsAnywhereIsUndone(t *testing.T) {
-	t.Parallel()
-	for _, at := range []string{"begin", "plan", "ADD bridge", "ADD tuning", "ADD macvlan", "hang", "adjust", "adjust silently", "adjust failing"} {
-		t.Run(at, func(t *testing.T) {
-			t.Parallel()
-			n := newNode(t)
-			ctx, cancel := context.WithCancel(t.Context())
-			end := func(here string) {
-				if at == here {
-					cancel()
-				}
-			}
-			for _, plugin := range []string{"ADD bridge", "ADD tuning", "ADD macvlan"} {
-				n.on(plugin, func(context.Context, delegatetest.Call) error { end(plugin); return nil })
-			}
-			if at == "hang" {
-				n.exec.Plugins["tuning"] = delegatetest.HangOn("ADD", n.exec.Plugins["tuning"])
-				n.on("ADD tuning", func(context.Context, delegatetest.Call) error { cancel(); return nil })
-			}
-			plan := pair(eth0).Plan
-			end("begin")
-			_, err := n.Add(ctx, eth0, Transaction{
-				Plan: func(_ context.Context, taken []string) ([]delegate.Attachment, error) {
-					end("plan")
-					return plan(t.Context(), taken)
-				},
-				Adjust: func(ctx context.Context, _ []delegate.Attached) error {
-					switch at {
-					case "adjust":
-						cancel()
-						return ctx.Err()
-					case "adjust failing":
-						cancel()
-						return errors.New("no such device")
-					case "adjust silently":
-						cancel()
-					}
-					return nil
-				},
-				Report: func(context.Context, []delegate.Attached) error {
-					t.Error("reported")
-					return nil
-				},
-			})
-			if !errors.Is(err, context.Canceled) {
-				t.Errorf("err = %v", err)
-			}
-			wantCode(t, err, 11)
-			n.wantNothing()
-		})
-	}
-}
-
-// Undoing fails: the record stays, with the results, and DEL does it.
-func TestRecordStaysWhenTheUndoFails(t *testing.T) {
-	t.Parallel()
-	for _, at := range []string{"ADD macvlan", "report"} {
-		t.Run(at, func(t *testing.T) {
-			t.Parallel()
-			n := newNode(t)
-			tr := pair(eth0)
-			if at == "report" {
-				tr.Report = func(context.Context, []delegate.Attached) error { return types.NewError(101, "no", "") }
-			} else {
-				n.failOn(at, 101)
-			}
-			n.failOn("DEL tuning", 102)
-			_, err := n.Add(t.Context(), eth0, tr)
-			wantCode(t, err, 101) // the cause's
-			var left *delegate.UndoError
-			if !errors.As(err, &left) {
-				t.Fatalf("err = %v", err)
-			}
-			wantCode(t, left.Undo, 102)
-			n.wantRecords("c1/eth0 leftover")
-			if d := cmp.Diff([]string{"tuning c1 eth0"}, n.exec.Live()); d != "" {
-				t.Errorf("alive (-want +got):\n%s", d)
-			}
-			wantCode(t, n.Check(t.Context(), eth0), 7)
-			n.exec.Plugins = plugins()
-			n.del(eth0)
-			if at == "report" && stdin(t, n.last("DEL tuning"))["prevResult"] == nil {
-				t.Error("DEL was not given the result, which is known")
-			}
-			n.wantNothing()
-		})
-	}
-}
-
-// What cannot be recorded any more is undone all the same.
-func TestAddWhoseRecordVanishesIsUndone(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.failOn("DEL bridge", 101)
-	tr := pair(eth0)
-	tr.Adjust = func(context.Context, []delegate.Attached) error { return os.RemoveAll(n.Dir) }
-	_, err := n.Add(t.Context(), eth0, tr)
-	wantCode(t, err, 5)
-	if d := cmp.Diff([]string{"bridge c1 eth0"}, n.exec.Live()); d != "" {
-		t.Errorf("alive (-want +got):\n%s", d)
 	}
 }
 
@@ -211,11 +108,11 @@ func TestRecordThatCannotBeDeletedStays(t *testing.T) {
 		return errors.Join(types.NewError(101, "no", ""), os.Remove(file), os.MkdirAll(filepath.Join(file, "x"), 0o700))
 	}
 	_, err := n.Add(t.Context(), eth0, tr)
-	wantCode(t, err, 101)
+	nodetest.Code(t, err, 101)
 	if e := (*scratch.Error)(nil); !errors.As(err, &e) || e.Op != "delete" {
 		t.Errorf("err = %v", err)
 	}
-	if left := n.exec.Live(); len(left) > 0 {
+	if left := n.Exec.Live(); len(left) > 0 {
 		t.Errorf("alive: %q", left)
 	}
 }
@@ -233,7 +130,7 @@ func TestUndoUsesThePluginsOwnResults(t *testing.T) {
 	if _, err := n.Add(t.Context(), eth0, tr); err == nil {
 		t.Fatal("Add succeeded")
 	}
-	prev, _ := stdin(t, n.last("DEL macvlan"))["prevResult"].(map[string]any)
+	prev, _ := nodetest.Stdin(t, n.Last("DEL macvlan"))["prevResult"].(map[string]any)
 	if prev["interfaces"] == nil {
 		t.Errorf("prevResult %v", prev)
 	}
@@ -257,46 +154,21 @@ func TestAdjustedResultsAreRecorded(t *testing.T) {
 		return nil
 	}
 	added, err := n.Add(t.Context(), eth0, tr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, err)
 	if got := string(added[1].Result); got != adjusted || reported != adjusted {
 		t.Errorf("added %s, reported %s", got, reported)
 	}
-	if err := n.Check(t.Context(), eth0); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.OK(t, n.Check(t.Context(), eth0))
 	n.del(eth0)
 	for _, verb := range []string{"CHECK macvlan", "DEL macvlan"} {
 		var conf struct{ PrevResult json.RawMessage }
-		if err := json.Unmarshal(n.last(verb).Stdin, &conf); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, json.Unmarshal(n.Last(verb).Stdin, &conf))
 		var got, want map[string]json.RawMessage
-		if err := errors.Join(json.Unmarshal(conf.PrevResult, &got), json.Unmarshal([]byte(adjusted), &want)); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.OK(t, errors.Join(json.Unmarshal(conf.PrevResult, &got), json.Unmarshal([]byte(adjusted), &want)))
 		if d := cmp.Diff(want, got); d != "" {
 			t.Errorf("%s: prevResult (-want +got):\n%s", verb, d)
 		}
 	}
-	n.wantNothing()
-}
-
-// An ADD whose context ends while it removes what was there before plans
-// nothing: it has nothing to be undone.
-func TestEndedWhileLeftoversAreRemoved(t *testing.T) {
-	t.Parallel()
-	dead := newNode(t)
-	dead.crash("ADD bridge", eth0)
-	n := nodeAt(t, dead.Dir)
-	ctx, cancel := context.WithCancel(t.Context())
-	n.on("DEL bridge", func(context.Context, delegatetest.Call) error { cancel(); return nil })
-	_, err := n.Add(ctx, eth0, Transaction{
-		Plan:   func(context.Context, []string) ([]delegate.Attachment, error) { t.Error("planned"); return nil, nil },
-		Undone: func(context.Context, error) error { t.Error("undone"); return nil },
-	})
-	wantCode(t, err, 11)
 	n.wantNothing()
 }
 
@@ -321,20 +193,6 @@ func TestKilledWhileUndoingLeavesPluginsResults(t *testing.T) {
 	n.wantCalls(0, "DEL macvlan net0 <macvlan>", "DEL tuning eth0 <tuning>", "DEL bridge eth0 <tuning>")
 }
 
-// Plugins that have not run are gone, also where no undo has succeeded.
-func TestWhatHasNotRunIsNotDeleted(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.failOn("ADD bridge", 101)
-	n.failOn("DEL bridge", 102)
-	_, err := n.Add(t.Context(), eth0, pair(eth0))
-	wantCode(t, err, 101)
-	n = nodeAt(t, n.Dir)
-	n.del(eth0)
-	n.wantTrace("DEL bridge eth0")
-	n.wantNothing()
-}
-
 // A Report that fails because its context has ended says so.
 func TestReportAfterTheContextHasEnded(t *testing.T) {
 	t.Parallel()
@@ -343,9 +201,68 @@ func TestReportAfterTheContextHasEnded(t *testing.T) {
 	tr := pair(eth0)
 	tr.Report = func(context.Context, []delegate.Attached) error { cancel(); return errors.New("broken pipe") }
 	_, err := n.Add(ctx, eth0, tr)
-	wantCode(t, err, 11)
+	nodetest.Code(t, err, 11)
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("err = %v", err)
 	}
 	n.wantNothing()
+}
+
+// printing makes the ADD of a plugin print a result, and do the rest well.
+func (n *node) printing(plugin, result string) {
+	n.Exec.Plugins[plugin] = func(ctx context.Context, c delegatetest.Call) ([]byte, error) {
+		if c.Command == "ADD" {
+			return []byte(result), nil
+		}
+		return delegatetest.Result(nil)(ctx, c)
+	}
+}
+
+// dieOn ends the process, as it were, at the calls that begin so.
+func (n *node) dieOn(prefix string) {
+	n.On(prefix, func(context.Context, delegatetest.Call) error { runtime.Goexit(); return nil })
+}
+
+// prev returns the name of the interface in what a call was given as
+// prevResult, which is that of the plugin that printed it.
+func prev(tb testing.TB, c delegatetest.Call) string {
+	tb.Helper()
+	var conf struct {
+		PrevResult *struct{ Interfaces []struct{ Name string } }
+	}
+	nodetest.OK(tb, json.Unmarshal(c.Stdin, &conf))
+	if conf.PrevResult == nil {
+		return ""
+	}
+	return conf.PrevResult.Interfaces[0].Name
+}
+
+// calls are the calls after the first ones, with the plugin whose result they
+// were given: "DEL tuning eth0 <bridge>".
+func (n *node) calls(after int) []string {
+	n.Helper()
+	var all []string
+	for _, c := range n.Exec.Calls()[after:] {
+		all = append(all, fmt.Sprintf("%s <%s>", c, prev(n.TB, c)))
+	}
+	return all
+}
+
+func (n *node) wantCalls(after int, want ...string) {
+	n.Helper()
+	nodetest.Equal(n.TB, "calls", n.calls(after), want)
+}
+
+// A record in which nothing can be noted does not keep the rest from going.
+func TestDelGoesOnWithoutNotes(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.add(eth0)
+	n.On("DEL macvlan", func(context.Context, delegatetest.Call) error {
+		n.damage(eth0) // nothing can be noted in it
+		return nil
+	})
+	n.FailOn("DEL bridge", 101)
+	nodetest.Code(t, n.Del(t.Context(), Removal{Key: eth0}), 101)
+	n.wantTrace("ADD bridge eth0", "ADD tuning eth0", "ADD macvlan net0", "DEL macvlan net0", "DEL tuning eth0", "DEL bridge eth0")
 }

@@ -39,14 +39,19 @@ type Node struct {
 // has one interface, which is named like the type.
 func New(tb testing.TB, plugins ...string) *Node {
 	tb.Helper()
-	n := &Node{TB: tb, Dir: tb.TempDir(), Exec: &delegatetest.Exec{Plugins: make(map[string]delegatetest.Plugin)}}
-	for _, typ := range plugins {
-		n.Exec.Plugins[typ] = delegatetest.Result(&types100.Result{
+	return &Node{TB: tb, Dir: tb.TempDir(), Exec: &delegatetest.Exec{Plugins: Plugins(plugins...)}}
+}
+
+// Plugins are those of [New].
+func Plugins(types ...string) map[string]delegatetest.Plugin {
+	all := make(map[string]delegatetest.Plugin)
+	for _, typ := range types {
+		all[typ] = delegatetest.Result(&types100.Result{
 			CNIVersion: types100.ImplementedSpecVersion,
 			Interfaces: []*types100.Interface{{Name: typ, Mac: "02:00:00:00:00:01"}},
 		})
 	}
-	return n
+	return all
 }
 
 // Path is that of a name in the directory of the node.
