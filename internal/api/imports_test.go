@@ -55,7 +55,7 @@ var rules = map[string][]string{
 	"delegate/thick/wire":   nil,
 	"delegate/resident":     {"delegate", "delegate/plugin", "netconf", "status", "delegate/thick/wire", "internal/cause", "internal/durable", "internal/fault", "internal/peer", "internal/proctree", "internal/turns"},
 	"netconf/nad":           {"netconf", "internal/bounds"},
-	"netconf/autoconf":      {"netconf", "internal/bounds", "internal/durable", "internal/inroot", "internal/flock"},
+	"netconf/autoconf":      {"netconf", "internal/bounds", "internal/durable", "internal/fault", "internal/inroot", "internal/flock"},
 
 	"delegate/delegatetest/cmd/conform": {"delegate/delegatetest"},
 

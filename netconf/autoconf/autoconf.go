@@ -126,11 +126,11 @@ type Manager struct {
 	// removed, before it takes another. Zero is 10 s.
 	Grace time.Duration
 
-	// Debounce is how long Run waits for quiet after a change in a directory,
-	// at most for a second. Zero is 100 ms.
+	// Debounce is how long after a change in a directory Run looks at it. Zero is
+	// 100 ms.
 	Debounce time.Duration
 
-	resync time.Duration // for tests: zero is 30 s
+	resync time.Duration // for tests: how often to look
 	hook   durable.Hook  // for tests: called before each step of publishing
 
 	mu    sync.Mutex // protects what follows
@@ -179,9 +179,8 @@ func (m *Manager) validate() error {
 		_, err = m.document(candidate{File: netconf.File{Name: "any", Network: n}})
 	}
 	if err != nil {
-		var e *Error // whose text is about the network "any"
-		var b because
-		if errors.As(err, &e) && errors.As(e.Err, &b) {
+		var b because // what is around it is about the network "any"
+		if errors.As(err, &b) {
 			err = b.why
 		}
 		return fail("publish", m.Output, because{ErrInvalid, err})

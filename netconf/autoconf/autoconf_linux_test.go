@@ -3,11 +3,14 @@ package autoconf
 import (
 	"errors"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/status"
 )
 
 func TestInvalidManager(t *testing.T) {
@@ -37,8 +40,7 @@ func TestInvalidManager(t *testing.T) {
 		change(m)
 		for verb, do := range map[string]func() error{"publish": m.Publish, "run": func() error { return m.Run(t.Context()) }, "uninstall": m.Uninstall, "find": func() error { _, err := m.Find(); return err }} {
 			err := do()
-			var e *Error
-			if !errors.Is(err, ErrInvalid) || !errors.As(err, &e) || e.CNICode() != 7 && e.CNICode() != 6 {
+			if !errors.Is(err, ErrInvalid) || status.Code(err) != 7 && status.Code(err) != 6 {
 				t.Errorf("%s: %s: %v", name, verb, err)
 			}
 		}
@@ -64,5 +66,105 @@ func TestFind(t *testing.T) {
 	}
 	if s := m.State(); s.Written > 0 || s.Degraded != nil {
 		t.Errorf("%+v", s)
+	}
+}
+
+// A network that names the published file is not the primary one, whether it
+// spells the directory as a link or as what that leads to.
+func TestNetworkThatNamesTheOutputIsOwn(t *testing.T) {
+	t.Parallel()
+	for _, spelled := range []string{"link", "real"} {
+		up, err := filepath.EvalSymlinks(t.TempDir())
+		nodetest.OK(t, err)
+		nodetest.OK(t, os.Mkdir(filepath.Join(up, "real"), 0o700))
+		nodetest.OK(t, os.Symlink("real", filepath.Join(up, "link")))
+		dir := filepath.Join(up, "link")
+		loop := `{"cniVersion":"1.0.0","name":"x","plugins":[{"type":"multus","clusterNetwork":"` + filepath.Join(up, spelled, "00-multinet.conflist") + `"}]}`
+		put(t, dir, "05-loop.conflist", loop, "10-a.conflist", calico)
+		m := &Manager{Dir: dir, Output: filepath.Join(dir, "00-multinet"), Template: template}
+		nodetest.OK(t, m.Publish())
+		if s := m.State(); s.Primary != "10-a.conflist" || len(s.Skipped) != 1 || !errors.Is(s.Skipped[0], errOwn) {
+			t.Errorf("%s: %+v", spelled, s)
+		}
+	}
+}
+
+// The published file is never the primary network by another name: it would hold
+// itself, once more each time.
+func TestPublishedFileByAnotherNameIsOwn(t *testing.T) {
+	t.Parallel()
+	for name, link := range map[string]func(file, other string) error{"symbolic link": os.Symlink, "hard link": os.Link} {
+		m := newManager(t, "10-a.conflist", calico)
+		nodetest.OK(t, m.Publish())
+		nodetest.OK(t, link(m.Output+".conflist", filepath.Join(m.Dir, "05-other.conflist")))
+		nodetest.OK(t, m.Publish())
+		if s := m.State(); s.Primary != "10-a.conflist" || len(s.Skipped) != 1 || !errors.Is(s.Skipped[0], errOwn) {
+			t.Errorf("%s: %+v", name, s)
+		}
+	}
+}
+
+// node returns the root directory of a node, with a manager of its network. The
+// node has absolute links wherever it can, which lead to other files outside.
+func node(t *testing.T) (root string, m *Manager) {
+	t.Helper()
+	root = t.TempDir()
+	for _, dir := range []string{"data/net.d", "data/run", "etc/cni", "opt"} {
+		nodetest.OK(t, os.MkdirAll(filepath.Join(root, dir), 0o700))
+	}
+	for link, to := range map[string]string{
+		"etc/cni/net.d":                "/data/net.d",
+		"run":                          "/data/run",
+		"data/run/ready":               "/opt/ready",
+		"data/net.d/05-out.conflist":   filepath.Join(t.TempDir(), "out.conflist"),
+		"data/net.d/10-link.conflist":  "/opt/link.conflist",
+		"data/net.d/20-other.conflist": "../../../../../../../../../../opt/other.conflist",
+	} {
+		nodetest.OK(t, os.Symlink(to, filepath.Join(root, link)))
+		if filepath.Base(link) == "05-out.conflist" {
+			put(t, filepath.Dir(to), "out.conflist", net("out"))
+		}
+	}
+	put(t, root, "opt/ready", "", "opt/link.conflist", net("link"), "opt/other.conflist", net("other"))
+	return root, &Manager{
+		Root: root, Dir: "/etc/cni/net.d", Output: "/etc/cni/net.d/00-multinet", Ready: "/run/ready",
+		Lock: "/etc/cni/net.d/.multinet/lock", Template: plugin(`{"type":"multinet"}`),
+	}
+}
+
+// Links of the node, also those of a single file, are followed in its root, and
+// nothing is read or written outside.
+func TestLinksAreFollowedInRoot(t *testing.T) {
+	t.Parallel()
+	root, m := node(t)
+	if f, err := m.Find(); f.Name != "10-link.conflist" || err != nil {
+		t.Errorf("found %s, %v", f.Name, err)
+	}
+	nodetest.OK(t, m.Publish())
+	s := m.State()
+	if s.Published != "/etc/cni/net.d/00-multinet.conflist" || s.Network != "link" || len(s.Skipped) != 1 {
+		t.Errorf("%+v", s)
+	}
+	if got := delegate(t, filepath.Join(root, "data/net.d/00-multinet.conflist")); got != "link" {
+		t.Errorf("%s is published", got)
+	}
+	nodetest.OK(t, m.Uninstall())
+	want := []string{".multinet", "05-out.conflist", "10-link.conflist", "20-other.conflist"}
+	nodetest.Equal(t, "got", list(t, filepath.Join(root, "data/net.d")), want)
+	nodetest.OK(t, os.Remove(filepath.Join(root, "opt/ready")))
+	if err := m.Publish(); !errors.Is(err, ErrNotReady) {
+		t.Error(err)
+	}
+}
+
+// A network that names the published file as the node does is our own.
+func TestOutputInRootIsOwn(t *testing.T) {
+	t.Parallel()
+	for _, dir := range []string{"/etc/cni/net.d", "/data/net.d"} {
+		root, m := node(t)
+		put(t, root, "opt/link.conflist", `{"cniVersion":"1.0.0","name":"x","plugins":[{"type":"multus","clusterNetwork":"`+dir+`/00-multinet.conflist"}]}`)
+		if f, err := m.Find(); f.Name != "20-other.conflist" || err != nil {
+			t.Errorf("%s: found %s, %v", dir, f.Name, err)
+		}
 	}
 }

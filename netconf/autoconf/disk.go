@@ -163,7 +163,10 @@ func (o output) publish(doc document, k disk) error {
 		_ = d.Remove(name) // a file that a crash has left behind, and that harms nobody
 	}
 	if !k.holds(doc, o.mode) {
-		if err := o.replace(d, o.name+extension, doc.data); err != nil {
+		// The temporary file is in the same directory: containerd does not notice a
+		// file that is renamed from another one.
+		temp := o.temporary() + strconv.FormatUint(rand.Uint64(), 16)
+		if err := d.Replace(temp, o.name+extension, doc.data, uint32(o.mode)); err != nil {
 			return fail("publish", o.file(extension), err)
 		}
 	}
@@ -172,20 +175,6 @@ func (o output) publish(doc document, k disk) error {
 		return fail("remove", o.file(former), o.unlink(d, o.name+former))
 	}
 	return nil
-}
-
-// replace replaces a file. The temporary file is in the same directory:
-// containerd does not notice a file that is renamed from another one.
-func (o output) replace(d *durable.Dir, name string, data []byte) (err error) {
-	// Another Manager may remove the temporary file as one that a crash has
-	// left, once each time it publishes.
-	for range 5 {
-		temp := o.temporary() + strconv.FormatUint(rand.Uint64(), 16)
-		if err = d.Replace(temp, name, data, uint32(o.mode)); !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	return err
 }
 
 func (o output) unlink(d *durable.Dir, name string) error {
@@ -225,5 +214,5 @@ func (o output) remove(k disk) error {
 			errs = append(errs, fail("remove", o.file(ext), o.unlink(d, o.name+ext)))
 		}
 	}
-	return join("remove", o.dir, errs...)
+	return errors.Join(errs...)
 }

@@ -1,7 +1,6 @@
 package autoconf
 
 import (
-	"context"
 	"errors"
 	"io/fs"
 	"strconv"
@@ -9,98 +8,59 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/internal/bounds"
+	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/netconf"
 )
 
-// The conditions that a [Manager] meets, for [errors.Is].
+// The conditions that a [Manager] meets, for [errors.Is]. Every error of this package
+// has a CNI code: that of its cause, or 5 for failures of files. Its text quotes paths and
+// keys, and never other values of a configuration: they may be secret.
 var (
 	// ErrInvalid is returned when the fields of a Manager cannot be used. CNI
 	// code 7.
-	ErrInvalid = errors.New("invalid")
+	ErrInvalid = fault.New(types.ErrInvalidNetworkConfig, "invalid")
 
 	// ErrNoPrimary means that no file has a network that can be the primary
 	// one. CNI code 7.
-	ErrNoPrimary = errors.New("no primary network")
+	ErrNoPrimary = fault.New(types.ErrInvalidNetworkConfig, "no primary network")
 
 	// ErrNotReady means that the readiness file has not been made yet. CNI
 	// code 11.
-	ErrNotReady = errors.New("not ready: the readiness file does not exist")
+	ErrNotReady = fault.New(types.ErrTryAgainLater, "not ready: the readiness file does not exist")
 
 	// ErrReadinessLost is returned by [Manager.Run] when the readiness file
 	// existed and was removed. CNI code 11.
-	ErrReadinessLost = errors.New("the readiness file was removed")
+	ErrReadinessLost = fault.New(types.ErrTryAgainLater, "the readiness file was removed")
 
 	// ErrShadowed means that another file's name sorts before that of the
 	// published one, so that runtimes take the other. CNI code 7.
-	ErrShadowed = errors.New("runtimes take another file first")
+	ErrShadowed = fault.New(types.ErrInvalidNetworkConfig, "runtimes take another file first")
 
 	// ErrLocked means that another Manager publishes, or another method of the
 	// same Manager works. CNI code 11.
-	ErrLocked = errors.New("another manager is at work")
+	ErrLocked = fault.New(types.ErrTryAgainLater, "another manager is at work")
 )
 
 // What else can be in [State.Degraded] and [State.Skipped].
 var (
 	// The primary network's file is gone, or refused, and another network takes
 	// its place soon.
-	errGone = errors.New("the primary network is gone: another takes its place if it does not come back")
+	errGone = fault.New(types.ErrInvalidNetworkConfig, "the primary network is gone: another takes its place if it does not come back")
 
 	// The primary network's file is there and cannot be used any more.
-	errBadPrimary = errors.New("the primary network cannot be used")
+	errBadPrimary = fault.New(types.ErrInvalidNetworkConfig, "the primary network cannot be used")
 
 	// Others have changed or removed the published file again and again.
-	errUndone = errors.New("changed or removed by others")
+	errUndone = fault.New(types.ErrTryAgainLater, "changed or removed by others")
 
-	errOwn        = errors.New("has our own plugin, or refers to the published file")
-	errRefused    = errors.New("refused")
+	errOwn        = fault.New(types.ErrInvalidNetworkConfig, "has our own plugin, or refers to the published file")
+	errRefused    = fault.New(types.ErrInvalidNetworkConfig, "refused")
 	errNotRegular = errors.New("not a regular file")
 	errTooLarge   = bounds.Above(sizeLimit)
 )
 
-// An Error is a failed operation. Every error that this package returns, or that
-// [State] holds, is an *Error. Its text quotes paths and keys, and never other
-// values of a configuration: they may be secret.
-type Error struct {
-	Op   string // what was attempted: "run", "find", "read", "render", "publish" and so on
-	Path string // the file or directory it is about, if any
-	Err  error
-}
-
-// Error returns `what "which": why`.
-func (e *Error) Error() string {
-	s := e.Op
-	if e.Path != "" {
-		s += " " + strconv.Quote(e.Path)
-	}
-	return s + ": " + e.Err.Error()
-}
-
-// Unwrap returns e.Err.
-func (e *Error) Unwrap() error { return e.Err }
-
-// CNICode reports the CNI error code for e (SPEC section "Error"): 11 for what
-// may be well later, [ErrNotReady], [ErrReadinessLost], [errUndone],
-// [ErrLocked] and a context that ended; else the code of the cause where it has
-// one; 7 for the other conditions of this package, and 5 for failures of files.
-func (e *Error) CNICode() uint {
-	for _, later := range []error{ErrNotReady, ErrReadinessLost, errUndone, ErrLocked, context.Canceled, context.DeadlineExceeded} {
-		if errors.Is(e.Err, later) {
-			return types.ErrTryAgainLater
-		}
-	}
-	if coder := interface{ CNICode() uint }(nil); errors.As(e.Err, &coder) {
-		return coder.CNICode()
-	}
-	for _, wrong := range []error{ErrInvalid, ErrNoPrimary, errGone, errBadPrimary, errOwn, errRefused, ErrShadowed} {
-		if errors.Is(e.Err, wrong) {
-			return types.ErrInvalidNetworkConfig
-		}
-	}
-	return types.ErrIOFailure
-}
-
-// fail returns err as an *Error; nil stays nil. Of an error of the file at path,
-// it keeps the cause.
+// fail returns err as the failure of an operation on the file at path, if any; nil stays
+// nil.
 func fail(op, path string, err error) error {
 	if err == nil {
 		return nil
@@ -108,26 +68,14 @@ func fail(op, path string, err error) error {
 	if p, ok := err.(*fs.PathError); ok && path != "" { //nolint:errorlint // itself, not one in it
 		err = p.Err
 	}
-	return &Error{Op: op, Path: path, Err: err}
-}
-
-// asError returns err as an [*Error], itself if it is one.
-func asError(op, path string, err error) error {
-	if e, ok := err.(*Error); ok { //nolint:errorlint // a wrapped one keeps its wrapping
-		return e
+	if path != "" {
+		path = strconv.Quote(path)
 	}
-	return fail(op, path, err)
+	return fault.With(fault.Code(err, types.ErrIOFailure), fault.Of(op, path, err))
 }
 
-// join is errors.Join that returns an [*Error].
-func join(op, path string, errs ...error) error {
-	if err := errors.Join(errs...); err != nil {
-		return fail(op, path, err)
-	}
-	return nil
-}
-
-// A because is a condition with its cause: it is both to errors.Is.
+// A because is a condition with its cause: it is both to errors.Is, and has the code of
+// the cause if that has one.
 type because struct{ what, why error }
 
 func (b because) Error() string {
@@ -138,4 +86,4 @@ func (b because) Error() string {
 	return b.what.Error() + ": " + b.why.Error()
 }
 
-func (b because) Unwrap() []error { return []error{b.what, b.why} }
+func (b because) Unwrap() []error { return []error{b.why, b.what} }

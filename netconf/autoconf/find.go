@@ -109,8 +109,8 @@ func isTemporary(name string) bool {
 	return strings.Contains(name, ".tmp-") || strings.HasSuffix(name, "_bak")
 }
 
-// bare returns an error of netconf without the name of the file, which the [*Error]
-// has. It keeps the name of a file in the sub-directory.
+// bare returns an error of netconf without the name of the file, which the error
+// around it has. It keeps the name of a file in the sub-directory.
 func bare(err error, name string) error {
 	var e *netconf.Error
 	if err == nil || !errors.As(err, &e) || e.File != name {
@@ -178,5 +178,5 @@ func (m *Manager) Find() (netconf.File, error) {
 	for _, skipped := range f.skipped {
 		errs = append(errs, skipped.err)
 	}
-	return netconf.File{}, join("find", m.Dir, errs...)
+	return netconf.File{}, fail("find", m.Dir, errors.Join(errs...))
 }

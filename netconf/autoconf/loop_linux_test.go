@@ -13,7 +13,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
-	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // A fakeSource tells what a test tells it. Time is that of the test, too.
@@ -24,12 +25,12 @@ type fakeSource struct {
 	broken   atomic.Bool
 }
 
-func (s *fakeSource) Watch(watched, string) (bool, error) {
+func (s *fakeSource) Watch(watched) error {
 	s.watched.Add(1)
 	if s.broken.Load() {
-		return false, errTest
+		return errTest
 	}
-	return false, nil
+	return nil
 }
 func (s *fakeSource) Happened() <-chan struct{} { return s.happened }
 func (s *fakeSource) Lost() bool                { return false }
@@ -61,47 +62,6 @@ func written(t *testing.T, m *Manager, want int) {
 	}
 }
 
-// Events are taken together; what goes on without end is not waited for.
-func TestDebounce(t *testing.T) {
-	t.Parallel()
-	m := newManager(t, "10-x.conflist", net("a"))
-	loop(t, m, func(src *fakeSource) {
-		t := src.t
-		written(t, m, 1)
-		change := func(i int) { put(t, m.Dir, "10-x.conflist", net("a"+string(rune('a'+i)))) }
-		change(0)
-		for range 3 {
-			src.happened <- struct{}{}
-			time.Sleep(99 * time.Millisecond)
-			written(t, m, 1)
-		}
-		time.Sleep(time.Millisecond)
-		written(t, m, 2)
-		for i := range 20 {
-			change(i)
-			src.happened <- struct{}{}
-			time.Sleep(50*time.Millisecond - time.Nanosecond)
-		}
-		written(t, m, 2)
-		time.Sleep(20 * time.Nanosecond)
-		written(t, m, 3)
-	})
-}
-
-// Without any event, the resync finds what changed.
-func TestResync(t *testing.T) {
-	t.Parallel()
-	m := newManager(t, "10-x.conflist", net("a"))
-	loop(t, m, func(src *fakeSource) {
-		t := src.t
-		put(t, m.Dir, "10-x.conflist", net("b"))
-		time.Sleep(30*time.Second - time.Nanosecond)
-		written(t, m, 1)
-		time.Sleep(time.Nanosecond)
-		written(t, m, 2)
-	})
-}
-
 // Grace and the pauses of a fight pass by themselves.
 func TestGraceAndPausesPass(t *testing.T) {
 	t.Parallel()
@@ -114,7 +74,7 @@ func TestGraceAndPausesPass(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 			synctest.Wait()
 		}
-		ok(t, os.Remove(filepath.Join(m.Dir, "10-x.conflist")))
+		nodetest.OK(t, os.Remove(filepath.Join(m.Dir, "10-x.conflist")))
 		happen()
 		time.Sleep(10*time.Second - time.Nanosecond)
 		written(t, m, 1)
@@ -123,10 +83,10 @@ func TestGraceAndPausesPass(t *testing.T) {
 		}
 		time.Sleep(time.Nanosecond)
 		written(t, m, 2)
-		ok(t, os.Remove(file))
+		nodetest.OK(t, os.Remove(file))
 		happen()
 		written(t, m, 3)
-		ok(t, os.Remove(file))
+		nodetest.OK(t, os.Remove(file))
 		happen()
 		written(t, m, 3)
 		if s := m.State(); !errors.Is(s.Degraded, errUndone) || s.Published != "" {
@@ -170,7 +130,7 @@ func TestTakesOver(t *testing.T) {
 	m := newManager(t, "10-x.conflist", net("a"))
 	m.Lock = filepath.Join(t.TempDir(), "lock")
 	first, err := lock(m.Lock)
-	ok(t, err)
+	nodetest.OK(t, err)
 	loop(t, m, func(src *fakeSource) {
 		t := src.t
 		time.Sleep(time.Hour)
@@ -183,13 +143,6 @@ func TestTakesOver(t *testing.T) {
 		written(t, m, 1)
 		if f, err := lock(m.Lock); f != nil || err != nil {
 			t.Errorf("it does not hold the lock: %v", err)
-		}
-		// A lock whose file was removed is taken anew.
-		ok(t, os.Remove(m.Lock))
-		time.Sleep(30 * time.Second)
-		synctest.Wait()
-		if f, err := lock(m.Lock); f != nil || err != nil {
-			t.Errorf("it does not hold the new lock: %v", err)
 		}
 	})
 	f, err := lock(m.Lock)
@@ -224,39 +177,82 @@ func TestQueueOverflow(t *testing.T) {
 // not wake anybody up.
 func TestMatters(t *testing.T) {
 	t.Parallel()
-	up := t.TempDir()
-	real, err := filepath.EvalSymlinks(up)
-	ok(t, err)
-	put(t, up, "target", net("a"))
-	dir := filepath.Join(up, "net.d")
-	ok(t, os.Mkdir(dir, 0o700))
-	ok(t, os.Mkdir(filepath.Join(dir, "sub"), 0o700))
-	ok(t, os.Symlink("../target", filepath.Join(dir, "10-x.conf")))
-	ok(t, os.Symlink("loop", filepath.Join(up, "loop")))
-	considers := finder{own: our()}.considers
-	w, entry := places("", dir, filepath.Join(up, "out", "put"), filepath.Join(up, "run", "ready"), considers)
-	if entry != "" {
-		t.Errorf("readiness entry %q without a directory", entry)
+	up, err := filepath.EvalSymlinks(t.TempDir())
+	nodetest.OK(t, err)
+	nodetest.OK(t, errors.Join(os.Mkdir(filepath.Join(up, "net.d"), 0o700), os.Mkdir(filepath.Join(up, "run"), 0o700), os.Symlink("run", filepath.Join(up, "link"))))
+	m := &Manager{Dir: up + "/net.d", Output: up + "/net.d/00-multinet", Ready: up + "/link/../link/ready"}
+	w, missing, indirect := m.places()
+	if missing || !indirect {
+		t.Errorf("missing %v, indirect %v", missing, indirect)
 	}
 	for file, want := range map[string]bool{
-		"net.d/x": true, "net.d": true, "target": true, "out": true, "run": true, "net.d/sub/1.conf": true,
-		"other": false, "net.d/sub/1.json": false, "net.d/sub/deep/1.conf": false, "out/put": false,
+		"net.d/x": true, "net.d": true, "run/ready": true, "run": true, "run/x": false, "link": false, "x": false, "net.d/sub/1.conf": false,
 	} {
-		if w.wants(filepath.Join(real, file)) != want {
+		if w.wants(filepath.Join(up, file)) != want {
 			t.Errorf("%s: %v", file, !want)
 		}
 	}
-	for file, there := range map[string]bool{"": true, "net.d/../net.d": true, "loop": false, "loop/x": false, "target/x": false, "none": false, "net.d/10-x.conf": true} {
-		w := watched{}
-		if last, ok := w.follow("", up+"/"+file); ok != there || !ok && len(w) == 0 {
-			t.Errorf("%q: %s, %v", file, last, ok)
-		}
+}
+
+// Run looks more often where links or sub-directories lead elsewhere, or something to
+// watch is missing.
+func TestWhatIsNotWatchedIsLookedAtMoreOften(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		change            func(m *Manager) error
+		missing, indirect bool
+	}{
+		"a plain directory":   {func(*Manager) error { return nil }, false, false},
+		"a hidden directory":  {func(m *Manager) error { return os.Mkdir(m.Dir+"/.multinet", 0o700) }, false, false},
+		"a sub-directory":     {func(m *Manager) error { return os.Mkdir(m.Dir+"/sub", 0o700) }, false, true},
+		"a link in it":        {func(m *Manager) error { return os.Symlink("nowhere", m.Dir+"/20-y.conf") }, false, true},
+		"a link to it":        {func(m *Manager) error { m.Dir += "/../link"; return os.Symlink("net.d", m.Dir) }, false, true},
+		"a missing directory": {func(m *Manager) error { m.Dir += "/none"; return nil }, true, false},
+		"no readiness file":   {func(m *Manager) error { m.Ready = m.Dir + "/none/ready"; return nil }, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			up, err := filepath.EvalSymlinks(t.TempDir())
+			nodetest.OK(t, err)
+			dir := filepath.Join(up, "net.d")
+			nodetest.OK(t, os.Mkdir(dir, 0o700))
+			m := &Manager{Dir: dir, Output: dir + "/00-multinet"}
+			nodetest.OK(t, tt.change(m))
+			if _, missing, indirect := m.places(); missing != tt.missing || indirect != tt.indirect {
+				t.Errorf("missing %v, indirect %v", missing, indirect)
+			}
+		})
 	}
-	// A directory that exists tells of itself: the one above it may be busy.
-	w = watched{}
-	w.watchDir("", filepath.Join(dir, "sub"), considers)
-	if len(w) != 1 || w[filepath.Join(real, "net.d", "sub")] == nil {
-		t.Errorf("watches %v", w)
+}
+
+// A look follows each event after a short while, and comes by itself without any.
+func TestWhenToLook(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		add   func(m *Manager) error
+		event bool
+		after time.Duration
+	}{
+		"event":  {func(*Manager) error { return nil }, true, defaultDebounce},
+		"resync": {func(*Manager) error { return nil }, false, defaultResync},
+		"links":  {func(m *Manager) error { return os.Symlink("x", m.Dir+"/20-y.conf") }, false, indirectInterval},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newManager(t, "10-x.conflist", net("a"))
+			nodetest.OK(t, tt.add(m))
+			loop(t, m, func(src *fakeSource) {
+				t := src.t
+				put(t, m.Dir, "10-x.conflist", net("b"))
+				if tt.event {
+					src.happened <- struct{}{}
+				}
+				time.Sleep(tt.after - time.Nanosecond)
+				written(t, m, 1)
+				time.Sleep(time.Nanosecond)
+				written(t, m, 2)
+			})
+		})
 	}
 }
 
@@ -266,16 +262,46 @@ func TestObserverSeesEachStateOnce(t *testing.T) {
 	m := &Manager{}
 	var seen []string
 	m.Observer = func(s State) {
-		if diff := cmp.Diff(fmt.Sprint(s), fmt.Sprint(m.State())); diff != "" {
-			t.Errorf("the state is another (-observed +is):\n%s", diff)
-		}
+		nodetest.Equal(t, "the state is another (-observed +is)", fmt.Sprint(m.State()), fmt.Sprint(s))
 		seen = append(seen, fmt.Sprint(s.Skipped))
 	}
 	for _, s := range []State{{}, {Skipped: []error{errTest}}, {Skipped: []error{errTest}}, {Skipped: []error{errTest, fs.ErrExist}}, {}} {
 		m.setState(s)
 	}
 	want := []string{fmt.Sprint([]error{errTest}), fmt.Sprint([]error{errTest, fs.ErrExist}), "[]"}
-	if diff := cmp.Diff(want, seen); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+	nodetest.Equal(t, "got", seen, want)
+}
+
+// A directory is watched again when its watch has ended, or when its path leads
+// to another directory.
+func TestWatchIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]func(w *watcher, dir string) error{
+		"ended by the system": func(w *watcher, dir string) error { return w.inner.Remove(dir) },
+		"replaced with its parent": func(_ *watcher, dir string) error {
+			parent := filepath.Dir(dir)
+			if err := os.Rename(parent, parent+".old"); err != nil {
+				return err
+			}
+			return os.MkdirAll(dir, 0o700)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := filepath.Join(t.TempDir(), "etc", "net.d")
+			nodetest.OK(t, os.MkdirAll(dir, 0o700))
+			w := newWatcher()
+			defer w.Close()
+			want := watched{dirs: map[string]bool{dir: true}}
+			nodetest.OK(t, w.Watch(want))
+			nodetest.OK(t, w.Watch(want))
+			nodetest.OK(t, lose(w, dir))
+			nodetest.OK(t, w.Watch(want))
+			for len(w.happened) > 0 {
+				<-w.happened
+			}
+			put(t, dir, "10-x.conf", "")
+			nodetest.Come(t, w.Happened(), "the event")
+		})
 	}
 }

@@ -1,6 +1,7 @@
 package autoconf
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"time"
@@ -16,6 +17,7 @@ const (
 // A policy decides what a manager does. Its decisions are a function of what was
 // seen before, what is seen now, and the time.
 type policy struct {
+	once  bool // there is one look, and nothing is waited for
 	grace time.Duration
 	name  string // of the published file, without extension
 	mode  fs.FileMode
@@ -31,35 +33,42 @@ type facts struct {
 	disk   disk
 }
 
+// A stage is what has become of the primary network's file.
+type stage int
+
+const (
+	searching stage = iota // there was none yet
+	following              // it has the network, or another file now has a better one
+	broken                 // it is there and cannot be used: what was published stays
+	torn                   // it may be one of those that cannot be used: an earlier manager has published
+	gone                   // it was removed, or is refused now
+)
+
 // A memory is kept from one look to the next.
 type memory struct {
-	once      bool   // this is the only look
-	ready     bool   // the readiness file has been seen
-	file      string // of the primary network
-	network   netconf.Network
-	want      document  // the last that could be made
+	ready bool // the readiness file has been seen
+
+	stage   stage
+	since   time.Time // of the stage
+	file    string    // of the primary network
+	network netconf.Network
+	want    document // the last that could be made
+
 	published document  // the one that was written
-	goneSince time.Time // when the primary network's file was missed first
 	undoneAt  time.Time // when it was first seen that others changed the file
-	restoring pause
-	failing   pause
-	failure   error // of the last attempt to publish
+	tries     int       // to restore the file in a row, or to write it, that have failed
+	tried     time.Time // the last of them
+	failure   error     // of the last attempt to publish
 	written   int
 	restored  int
 }
 
-// A pause is one that becomes longer each time.
-type pause struct {
-	n     int
-	since time.Time
-}
-
-// until returns when the pause is over.
-func (p pause) until() time.Time {
-	if p.n == 0 {
+// again returns when to try again.
+func (m memory) again() time.Time {
+	if m.tries == 0 {
 		return time.Time{}
 	}
-	return p.since.Add(min(firstPause<<min(p.n-1, 10), longPause))
+	return m.tried.Add(min(firstPause<<min(m.tries-1, 10), longPause))
 }
 
 // A step is what a manager does after a look.
@@ -80,9 +89,9 @@ func (s *step) report(errs ...error) {
 	}
 }
 
-// after asks for another look when t comes.
+// after asks for another look when t comes, unless that is over.
 func (s *step) after(t, now time.Time) {
-	if d := max(t.Sub(now), 1); s.wait == 0 || d < s.wait {
+	if d := t.Sub(now); d > 0 && (s.wait == 0 || d < s.wait) {
 		s.wait = d
 	}
 }
@@ -109,65 +118,62 @@ func (p policy) next(was memory, f facts, now time.Time) (memory, step) {
 
 // elect chooses the primary network, and so the wanted document.
 func (p policy) elect(m *memory, s *step, f facts, now time.Time) {
-	candidate := f.found.primary
-	has := candidate.Name != ""
-	if has && m.file == "" && !m.once {
-		if bad := p.earlier(f); bad != nil {
-			if m.goneSince.IsZero() {
-				m.goneSince = now
-			}
-			if over := m.goneSince.Add(p.grace); now.Before(over) {
-				s.report(because{errBadPrimary, bad})
-				s.after(over, now)
-				return
-			}
-		}
+	next, why := p.fate(*m, f)
+	if next != m.stage {
+		m.stage, m.since = next, now
 	}
-	if !has || m.file != "" && candidate.Name > m.file {
-		// The one we had is no longer what it was.
-		for _, skipped := range f.found.skipped {
-			if skipped.name == m.file && !errors.Is(skipped.err, errRefused) {
-				s.report(because{errBadPrimary, skipped.err})
-				m.goneSince = time.Time{}
-				return
-			}
-		}
-		if m.goneSince.IsZero() {
-			m.goneSince = now
-		}
-		over := m.goneSince.Add(p.grace)
-		wait := now.Before(over)
-		switch {
-		case has && candidate.Network.Equal(m.network): // its file was renamed
-		case wait:
-			if has {
-				s.report(fail("read", m.file, errGone))
-			} else {
-				s.report(ErrNoPrimary)
-			}
+	over := m.since.Add(p.grace)
+	has := f.found.primary.Name != ""
+	if next != following && (!has || next == broken || now.Before(over)) {
+		s.report(why)
+		if next != broken {
 			s.after(over, now)
-			return
-		case !has:
-			s.report(ErrNoPrimary)
-			return
 		}
+		return
 	}
-	m.goneSince = time.Time{}
+	m.stage = following
 	if f.docErr != nil {
 		s.report(f.docErr)
 		return
 	}
-	m.file, m.network, m.want = candidate.Name, candidate.Network, f.doc
+	m.file, m.network, m.want = f.found.primary.Name, f.found.primary.Network, f.doc
 }
 
-// earlier returns why a file in front of the candidate is broken, if it may have
-// the network for which an earlier manager published the file on disk.
-func (p policy) earlier(f facts) error {
-	if right := f.docErr == nil && f.disk.holds(f.doc, p.mode); right || !f.disk.ours(p.own) {
-		return nil
+// fate says what has become of the primary network's file, and why that is wrong.
+func (p policy) fate(m memory, f facts) (stage, error) {
+	candidate := f.found.primary
+	has := candidate.Name != ""
+	switch {
+	case m.file == "" && !has:
+		return searching, ErrNoPrimary
+	case m.file == "":
+		if bad := f.found.broken(""); bad != nil && !p.once && !p.right(f) && f.disk.ours(p.own) {
+			return torn, because{errBadPrimary, bad}
+		}
+		return following, nil
+	case has && candidate.Name <= m.file:
+		return following, nil
 	}
-	for _, skipped := range f.found.skipped {
-		if !errors.Is(skipped.err, errRefused) {
+	if bad := f.found.broken(m.file); bad != nil {
+		return broken, because{errBadPrimary, bad}
+	}
+	switch {
+	case !has:
+		return gone, ErrNoPrimary
+	case candidate.Network.Equal(m.network): // its file was renamed
+		return following, nil
+	}
+	return gone, fail("read", m.file, errGone)
+}
+
+// right reports whether what was found is published.
+func (p policy) right(f facts) bool { return f.docErr == nil && f.disk.holds(f.doc, p.mode) }
+
+// broken returns why a file cannot be used, or the first such file if name is empty. A
+// network that is refused is not broken.
+func (f found) broken(name string) error {
+	for _, skipped := range f.skipped {
+		if (name == "" || skipped.name == name) && !errors.Is(skipped.err, errRefused) {
 			return skipped.err
 		}
 	}
@@ -189,36 +195,25 @@ func (p policy) keep(m *memory, s *step, f facts, now time.Time) {
 	if first := f.disk.before(p.name, p.own); first != "" {
 		s.report(fail("publish", first, ErrShadowed))
 	}
-	stale := f.disk.stale(p.own)
-	if f.disk.holds(m.want, p.mode) {
+	switch {
+	case f.disk.holds(m.want, p.mode):
 		m.published, m.undoneAt = m.want, time.Time{}
-		if stale {
-			p.try(m, s, now)
-		}
-		return
-	}
-	if !m.published.isZero() && !f.disk.holds(m.published, p.mode) {
-		if m.undoneAt.IsZero() {
-			m.undoneAt = now
-			if now.Sub(m.restoring.since) >= longPause {
-				m.restoring = pause{}
-			}
-		}
-		if over := m.restoring.until(); now.Before(over) {
-			s.report(errUndone)
-			s.after(over, now)
+		if !f.disk.stale(p.own) {
 			return
 		}
+	case !m.published.isZero() && !f.disk.holds(m.published, p.mode):
 		s.restores = true
+		if m.undoneAt.IsZero() {
+			m.undoneAt = now
+			if now.Sub(m.tried) >= longPause {
+				m.tries = 0
+			}
+		}
 	}
-	p.try(m, s, now)
-}
-
-// try has the file published, unless that has failed a short while ago.
-func (p policy) try(m *memory, s *step, now time.Time) {
-	if over := m.failing.until(); now.Before(over) {
-		s.report(m.failure)
+	if over := m.again(); (s.restores || m.failure != nil) && now.Before(over) {
+		s.report(cmp.Or(m.failure, errUndone))
 		s.after(over, now)
+		s.restores = false
 		return
 	}
 	s.publish = true
@@ -229,18 +224,20 @@ func (p policy) did(m *memory, s *step, err error, now time.Time) {
 	if !s.publish {
 		return
 	}
-	if err != nil {
-		m.failing = pause{n: m.failing.n + 1, since: now}
-		m.failure = err
-		s.report(err)
-		s.after(m.failing.until(), now)
+	m.failure = err
+	if err == nil {
+		m.published, m.undoneAt = m.want, time.Time{}
+		m.written++
+	}
+	if err == nil && !s.restores {
+		m.tries = 0
 		return
 	}
-	m.failing, m.failure = pause{}, nil
-	m.published, m.undoneAt = m.want, time.Time{}
-	m.written++
-	if s.restores {
-		m.restoring = pause{n: m.restoring.n + 1, since: now}
-		m.restored++
+	m.tries, m.tried = m.tries+1, now
+	if err != nil {
+		s.report(err)
+		s.after(m.again(), now)
+		return
 	}
+	m.restored++
 }

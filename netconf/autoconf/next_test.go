@@ -3,13 +3,13 @@ package autoconf
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 	"testing"
 	"testing/fstest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/metacni/metacni/internal/nodetest"
 	"github.com/metacni/metacni/netconf"
 )
 
@@ -84,9 +84,7 @@ func (s *story) after(d time.Duration) *story { s.now = s.now.Add(d); return s }
 
 func (s *story) expect(t *testing.T, want ...string) {
 	t.Helper()
-	if diff := cmp.Diff(want, s.trace); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	nodetest.Equal(t, "got", s.trace, want)
 }
 
 var errTest = errors.New("test")
@@ -253,9 +251,8 @@ func TestRestoringSlowsDown(t *testing.T) {
 		}
 	}
 	want := "[0s 1s 2s 4s 8s 16s 32s 1m0s 1m0s 1m0s]"
-	if diff := cmp.Diff(want, fmt.Sprint(waited)); diff != "" || s.mem.restored != 10 {
-		t.Errorf("restored %d times, after:\n%s", s.mem.restored, diff)
-	}
+	nodetest.Equal(t, "pauses", fmt.Sprint(waited), want)
+	nodetest.Equal(t, "restored", s.mem.restored, 10)
 	s.after(time.Minute)
 	for _, damage := range []map[string]form{
 		{},
@@ -357,32 +354,93 @@ func TestDirectoryGone(t *testing.T) {
 	}
 }
 
-func TestSchedule(t *testing.T) {
+// With bad input from the start, nothing is published, and what an earlier
+// manager published stays.
+func TestBadFromTheStart(t *testing.T) {
 	t.Parallel()
-	start := time.Unix(1e9, 0)
-	ms := func(n int) time.Time { return start.Add(time.Duration(n) * time.Millisecond) }
-	for _, tt := range []struct {
-		name   string
-		events []int
-		want   int
+	s := newStory("10-a.conflist", "")
+	s.disk.forms[".conflist"] = form{regular: true, mode: defaultMode, data: []byte("earlier")}
+	s.look()
+	s.after(time.Hour).look()
+	s.expect(t, "-  none", "-  none")
+	if string(s.disk.forms[".conflist"].data) != "earlier" {
+		t.Error("what was there is gone")
+	}
+}
+
+// A manager that begins while the primary network's file is torn gives it
+// time before it takes another, where an earlier manager has published; and
+// takes no time where what is published is right.
+func TestBrokenAtTheStart(t *testing.T) {
+	t.Parallel()
+	begin := func() *story {
+		s := newStory("10-a.conflist", calico, "20-b.conf", flannel)
+		s.look()
+		s.mem, s.trace = memory{}, nil
+		s.set("10-a.conflist", calico[:20])
+		return s
+	}
+	t.Run("whole again", func(t *testing.T) {
+		t.Parallel()
+		s := begin()
+		s.look()
+		s.set("10-a.conflist", calico)
+		s.after(9 * time.Second).look()
+		s.expect(t, "-  bad 10s", "- 10-a.conflist")
+	})
+	t.Run("for good", func(t *testing.T) {
+		t.Parallel()
+		s := begin()
+		s.look()
+		s.after(4 * time.Second).look()
+		s.after(6 * time.Second).look()
+		s.after(time.Hour).look()
+		s.expect(t, "-  bad 10s", "-  bad 6s", "publish 20-b.conf", "- 20-b.conf")
+	})
+	t.Run("published already", func(t *testing.T) {
+		t.Parallel()
+		s := newStory("10-a.conflist", calico[:20], "20-b.conf", flannel)
+		s.look()
+		s.mem = memory{}
+		s.look()
+		s.expect(t, "publish 20-b.conf", "- 20-b.conf")
+	})
+	t.Run("once", func(t *testing.T) {
+		t.Parallel()
+		s := begin()
+		s.policy.once = true
+		s.look()
+		s.expect(t, "publish 20-b.conf")
+	})
+}
+
+func TestError(t *testing.T) {
+	t.Parallel()
+	decode := &netconf.Error{Kind: netconf.ErrDecode, Key: "type"}
+	tests := []struct {
+		err  error
+		text string
+		code uint
 	}{
-		{"none", nil, 30_000},
-		{"one", []int{50}, 150},
-		{"a burst", []int{0, 50, 120, 219}, 319},
-		{"no end", []int{0, 90, 180, 270, 360, 450, 540, 630, 720, 810, 900, 990}, 1000},
-		{"just before another look", []int{29_950}, 30_000},
-	} {
-		s := schedule{quiet: defaultDebounce, longest: maxDelay}
-		s.looked(start, defaultResync)
-		for _, e := range tt.events {
-			s.event(ms(e))
-		}
-		if got := s.due(); !got.Equal(ms(tt.want)) {
-			t.Errorf("%s: due after %v", tt.name, got.Sub(start))
-		}
-		s.looked(ms(tt.want), time.Second)
-		if got := s.due(); !got.Equal(ms(tt.want + 1000)) {
-			t.Errorf("%s: next due after %v", tt.name, got.Sub(start))
-		}
+		{fail("publish", "/x", fs.ErrPermission), `publish "/x": permission denied`, 5},
+		{fail("read", "a\nb", errTooLarge), `read "a\nb": larger than 1 MiB`, 5},
+		{fail("use", "", because{ErrInvalid, errors.New("Dir: x")}), `use: invalid: Dir: x`, 7},
+		{fail("publish", "/x", because{ErrInvalid, &netconf.Error{Kind: netconf.ErrInvalid, Key: "name"}}), `publish "/x": invalid configuration: key "name"`, 7},
+		{fail("follow", "", ErrNoPrimary), `follow: no primary network`, 7},
+		{fail("read", "x", errOwn), `read "x": has our own plugin, or refers to the published file`, 7},
+		{fail("read", "x", errRefused), `read "x": refused`, 7},
+		{fail("read", "x", decode), `read "x": cannot decode configuration: key "type"`, 6},
+		{fail("follow", "", because{errBadPrimary, decode}), `follow: the primary network cannot be used: cannot decode configuration: key "type"`, 6},
+		{fail("follow", "", errors.Join(fs.ErrExist, errUndone)), "follow: file already exists\nchanged or removed by others", 11},
+		{fail("run", "", ErrNotReady), `run: not ready: the readiness file does not exist`, 11},
+		{fail("run", "", ErrReadinessLost), `run: the readiness file was removed`, 11},
+		{fail("lock", "", ErrLocked), `lock: another manager is at work`, 11},
+	}
+	for _, tt := range tests {
+		nodetest.Equal(t, "text", tt.err.Error(), tt.text)
+		nodetest.Code(t, tt.err, tt.code)
+	}
+	if fail("x", "", nil) != nil {
+		t.Error("an error of nothing")
 	}
 }

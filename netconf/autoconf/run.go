@@ -14,6 +14,20 @@ import (
 	"github.com/metacni/metacni/internal/inroot"
 )
 
+// The durations of a [Manager].
+const (
+	defaultGrace    = 10 * time.Second
+	defaultDebounce = 100 * time.Millisecond
+	defaultResync   = 30 * time.Second
+
+	// indirectInterval is how often Run looks at what links lead to.
+	indirectInterval = 5 * time.Second
+
+	// pollInterval is how often Run looks for what it cannot be told of: the end of
+	// another's lock, and everything where nothing can be watched.
+	pollInterval = time.Second
+)
+
 // Run publishes and keeps the published file right until ctx ends; then it returns
 // nil. It fails with
 //
@@ -38,7 +52,10 @@ import (
 //     a minute. After a minute without a change it restores at once again.
 //   - Writing fails: Run tries again after such pauses.
 //   - Another Manager has the Lock: Run waits and takes over from it.
-//   - Directories cannot be watched: Run looks every second.
+//   - Directories cannot be watched or do not exist: Run looks every second.
+//
+// Run looks when something changes in Dir, next to Output, or about Ready. What links
+// and sub-directories of Dir lead to it looks at every 5 s, and at everything every 30 s.
 //
 // The published file stays when Run returns: without it, pods would silently get
 // other networks than they ask for. [Manager.Uninstall] removes it.
@@ -79,8 +96,6 @@ func (m *Manager) run(ctx context.Context, src source) error {
 	var held *os.File // the lock
 	defer func() { release(held) }()
 	var mem memory
-	plan := schedule{quiet: cmp.Or(m.Debounce, defaultDebounce), longest: maxDelay}
-	plan.looked(time.Now(), 0)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -88,18 +103,18 @@ func (m *Manager) run(ctx context.Context, src source) error {
 		case <-ctx.Done():
 			return nil
 		case <-src.Happened():
-			plan.event(time.Now())
+			timer.Reset(cmp.Or(m.Debounce, defaultDebounce))
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-timer.C:
+			}
 		case <-timer.C:
-		}
-		if now := time.Now(); now.Before(plan.due()) {
-			timer.Reset(plan.due().Sub(now))
-			continue
 		}
 		wait, err := m.turn(src, &held, &mem)
 		if err != nil {
 			return fail("run", m.Dir, err)
 		}
-		plan.looked(time.Now(), wait)
 		timer.Reset(wait)
 	}
 }
@@ -112,34 +127,30 @@ func (m *Manager) turn(src source, held **os.File, mem *memory) (time.Duration, 
 	}
 	// First the watch, so that nothing happens between the look and the wait
 	// without being noticed.
-	watchErr := m.watch(src)
-	lost := src.Lost()
-	s := m.pass(mem, time.Now(), lost, watchErr)
-	if s.end != nil {
-		return 0, s.end
+	places, missing, indirect := m.places()
+	watchErr := src.Watch(places)
+	s := m.pass(mem, m.policy(m.output()), time.Now(), src.Lost(), watchErr)
+	wait := defaultResync
+	switch {
+	case missing || watchErr != nil:
+		wait = pollInterval
+	case indirect:
+		wait = indirectInterval
 	}
-	wait := cmp.Or(m.resync, defaultResync)
-	if watchErr != nil {
-		wait = min(wait, pollInterval)
-	}
+	wait = cmp.Or(m.resync, wait)
 	if s.wait != 0 {
 		wait = min(wait, s.wait)
 	}
-	return wait, nil
+	return wait, s.end
 }
 
 // lock has held be the Lock, if one is needed, or fails: with [ErrLocked] when
 // someone else has it.
 func (m *Manager) lock(held **os.File) error {
-	if m.Lock == "" {
+	if m.Lock == "" || *held != nil {
 		return nil
 	}
 	path, err := inroot.Resolve(m.Root, m.Lock)
-	if err == nil && holds(*held, path) {
-		return nil
-	}
-	release(*held)
-	*held = nil
 	if err == nil {
 		*held, err = lock(path)
 	}
@@ -180,20 +191,6 @@ func release(held *os.File) {
 	}
 }
 
-// holds reports whether f is the file at path still: to hold the lock of a file
-// that was removed keeps nobody away.
-func holds(f *os.File, path string) bool {
-	if f == nil {
-		return false
-	}
-	ours, err := f.Stat()
-	if err != nil {
-		return false
-	}
-	there, err := os.Lstat(path)
-	return err == nil && os.SameFile(ours, there)
-}
-
 // unsupported returns err if there is no use in trying again.
 func unsupported(err error) error {
 	if errors.Is(err, errors.ErrUnsupported) {
@@ -202,25 +199,10 @@ func unsupported(err error) error {
 	return nil
 }
 
-// watch has src watch what matters now. To begin to watch may show that
-// something else matters: a directory that was made meanwhile.
-func (m *Manager) watch(src source) error {
-	dir, _ := m.outputName()
-	considers := m.finder(m.own()).considers
-	for range 5 {
-		w, readyEntry := places(m.Root, m.Dir, dir, m.Ready, considers)
-		if changed, err := src.Watch(w, readyEntry); err != nil || !changed {
-			return err
-		}
-	}
-	return nil // events report what changes this fast
-}
-
 // pass is one look and what follows from it. lost says that the readiness file
 // was removed, whether or not it is there; trouble is to be told of as well.
-func (m *Manager) pass(mem *memory, now time.Time, lost bool, trouble ...error) step {
+func (m *Manager) pass(mem *memory, p policy, now time.Time, lost bool, trouble ...error) step {
 	out := m.output()
-	p := m.policy(out)
 	f := m.look(out)
 	if lost && mem.ready {
 		f.ready = false
@@ -294,12 +276,14 @@ func (m *Manager) Publish() error {
 		return err
 	}
 	defer release(held)
-	m.pass(&memory{once: true}, time.Now(), false)
+	p := m.policy(m.output())
+	p.once = true
+	m.pass(&memory{}, p, time.Now(), false)
 	s := m.State()
 	if !errors.Is(s.Degraded, ErrNoPrimary) {
 		return s.Degraded
 	}
-	return join("publish", m.Output, append([]error{s.Degraded}, s.Skipped...)...)
+	return fail("publish", m.Output, errors.Join(append([]error{s.Degraded}, s.Skipped...)...))
 }
 
 // Uninstall removes the published file, in both its forms, and temporary files

@@ -1,17 +1,22 @@
 package autoconf
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/containernetworking/cni/libcni"
 	"golang.org/x/sys/unix"
+
+	"github.com/metacni/metacni/internal/nodetest"
 )
 
 // net returns a network called name.
@@ -24,7 +29,7 @@ func net(name string) string {
 func running(t *testing.T, m *Manager) *Manager {
 	t.Helper()
 	m.Template = plugin(`{"type":"multinet"}`)
-	m.Debounce, m.resync, m.Grace = time.Millisecond, time.Hour, time.Millisecond
+	m.Debounce, m.resync, m.Grace = time.Millisecond, cmp.Or(m.resync, time.Hour), time.Millisecond
 	observe(t, m)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -95,8 +100,8 @@ type where struct {
 	dir string
 }
 
-// Every way in which a directory can change is noticed, without a
-// tick.
+// Every way in which a directory can change is noticed: by events alone, unless
+// something to watch is missing or links lead elsewhere.
 func TestEveryChangeIsNoticed(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -107,27 +112,27 @@ func TestEveryChangeIsNoticed(t *testing.T) {
 		{"written in place", writeA, func(w where) { put(w.T, w.dir, "10-x.conflist", net("b")) }},
 		{"in two halves", writeA, func(w where) {
 			f, err := os.Create(filepath.Join(w.dir, "10-x.conflist"))
-			ok(w.T, err)
+			nodetest.OK(w.T, err)
 			_, err = f.WriteString(net("b")[:20])
-			ok(w.T, err)
-			ok(w.T, f.Sync())
+			nodetest.OK(w.T, err)
+			nodetest.OK(w.T, f.Sync())
 			_, err = f.WriteString(net("b")[20:])
-			ok(w.T, err)
-			ok(w.T, f.Close())
+			nodetest.OK(w.T, err)
+			nodetest.OK(w.T, f.Close())
 		}},
 		{"replaced", writeA, func(w where) {
 			put(w.T, w.dir, "10-x.conflist.tmp-1", net("b"))
-			ok(w.T, os.Rename(filepath.Join(w.dir, "10-x.conflist.tmp-1"), filepath.Join(w.dir, "10-x.conflist")))
+			nodetest.OK(w.T, os.Rename(filepath.Join(w.dir, "10-x.conflist.tmp-1"), filepath.Join(w.dir, "10-x.conflist")))
 		}},
 		{"replaced from elsewhere", writeA, func(w where) {
 			put(w.T, filepath.Dir(w.dir), "x", net("b"))
-			ok(w.T, os.Rename(filepath.Join(filepath.Dir(w.dir), "x"), filepath.Join(w.dir, "10-x.conflist")))
+			nodetest.OK(w.T, os.Rename(filepath.Join(filepath.Dir(w.dir), "x"), filepath.Join(w.dir, "10-x.conflist")))
 		}},
 		{"removed, and another there", func(w where) { writeA(w); put(w.T, w.dir, "20-y.conflist", net("b")) }, func(w where) {
-			ok(w.T, os.Remove(filepath.Join(w.dir, "10-x.conflist")))
+			nodetest.OK(w.T, os.Remove(filepath.Join(w.dir, "10-x.conflist")))
 		}},
 		{"removed and made", writeA, func(w where) {
-			ok(w.T, os.Remove(filepath.Join(w.dir, "10-x.conflist")))
+			nodetest.OK(w.T, os.Remove(filepath.Join(w.dir, "10-x.conflist")))
 			put(w.T, w.dir, "30-z.json", net("b"))
 		}},
 		{"a better one", writeA, func(w where) { put(w.T, w.dir, "05-x.conflist", net("b")) }},
@@ -137,54 +142,58 @@ func TestEveryChangeIsNoticed(t *testing.T) {
 		{"directory made again", writeA, func(w where) {
 			for os.RemoveAll(w.dir) != nil { // our file may be restored meanwhile
 			}
-			ok(w.T, os.Mkdir(w.dir, 0o700))
+			nodetest.OK(w.T, os.Mkdir(w.dir, 0o700))
 			put(w.T, w.dir, "10-x.conflist", net("b"))
 		}},
 		{"directory replaced", writeA, func(w where) {
-			ok(w.T, os.Mkdir(w.dir+".new", 0o700))
+			nodetest.OK(w.T, os.Mkdir(w.dir+".new", 0o700))
 			put(w.T, w.dir+".new", "10-x.conflist", net("b"))
-			ok(w.T, os.Rename(w.dir, w.dir+".old"))
-			ok(w.T, os.Rename(w.dir+".new", w.dir))
+			nodetest.OK(w.T, os.Rename(w.dir, w.dir+".old"))
+			nodetest.OK(w.T, os.Rename(w.dir+".new", w.dir))
 		}},
 		{"ConfigMap", configMap, func(w where) { swap(w, "..2", net("b")) }},
 		{"chain of links", func(w where) {
 			up := filepath.Dir(w.dir)
 			for _, d := range []string{"1", "2"} {
-				ok(w.T, os.Mkdir(filepath.Join(up, d), 0o700))
+				nodetest.OK(w.T, os.Mkdir(filepath.Join(up, d), 0o700))
 			}
 			put(w.T, filepath.Join(up, "2"), "a", net("a"), "b", net("b"))
-			ok(w.T, os.Symlink("../2/a", filepath.Join(up, "1", "link")))
-			ok(w.T, os.Symlink(filepath.Join(up, "1", "link"), filepath.Join(w.dir, "10-x.conflist")))
+			nodetest.OK(w.T, os.Symlink("../2/a", filepath.Join(up, "1", "link")))
+			nodetest.OK(w.T, os.Symlink(filepath.Join(up, "1", "link"), filepath.Join(w.dir, "10-x.conflist")))
 		}, func(w where) {
 			up := filepath.Dir(w.dir)
-			ok(w.T, os.Symlink("../2/b", filepath.Join(up, "1", "new")))
-			ok(w.T, os.Rename(filepath.Join(up, "1", "new"), filepath.Join(up, "1", "link")))
+			nodetest.OK(w.T, os.Symlink("../2/b", filepath.Join(up, "1", "new")))
+			nodetest.OK(w.T, os.Rename(filepath.Join(up, "1", "new"), filepath.Join(up, "1", "link")))
 		}},
 		{"target of a link", func(w where) {
 			put(w.T, filepath.Dir(w.dir), "x", net("a"))
-			ok(w.T, os.Symlink("../x", filepath.Join(w.dir, "10-x.conflist")))
+			nodetest.OK(w.T, os.Symlink("../x", filepath.Join(w.dir, "10-x.conflist")))
 		}, func(w where) { put(w.T, filepath.Dir(w.dir), "x", net("b")) }},
 		{"dangling link", func(w where) {
-			ok(w.T, os.Symlink("../deep/er/x", filepath.Join(w.dir, "05-x.conflist")))
+			nodetest.OK(w.T, os.Symlink("../deep/er/x", filepath.Join(w.dir, "05-x.conflist")))
 			writeA(w)
 		}, func(w where) {
-			ok(w.T, os.MkdirAll(filepath.Join(filepath.Dir(w.dir), "deep", "er"), 0o700))
+			nodetest.OK(w.T, os.MkdirAll(filepath.Join(filepath.Dir(w.dir), "deep", "er"), 0o700))
 			put(w.T, filepath.Join(filepath.Dir(w.dir), "deep", "er"), "x", net("b"))
 		}},
 		{"sub-directory", func(w where) {
 			writeA(w)
 			put(w.T, w.dir, "05-b.conflist", `{"cniVersion":"1.0.0","name":"b"}`)
-			ok(w.T, os.Mkdir(filepath.Join(w.dir, "b"), 0o700))
+			nodetest.OK(w.T, os.Mkdir(filepath.Join(w.dir, "b"), 0o700))
 		}, func(w where) { put(w.T, filepath.Join(w.dir, "b"), "1.conf", `{"type":"bridge"}`) }},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			dir := filepath.Join(t.TempDir(), "net.d")
-			ok(t, os.Mkdir(dir, 0o700))
+			nodetest.OK(t, os.Mkdir(dir, 0o700))
 			w := where{t, dir}
 			tt.start(w)
-			m := running(t, &Manager{Dir: dir, Output: dir + "/00-multinet.conflist"})
+			m := &Manager{Dir: dir, Output: dir + "/00-multinet.conflist"}
+			if slices.Contains([]string{"directory made again", "directory replaced", "chain of links", "target of a link", "dangling link", "sub-directory"}, tt.name) {
+				m.resync = 10 * time.Millisecond
+			}
+			running(t, m)
 			publishes(t, m, "a")
 			tt.then(w)
 			publishes(t, m, "b")
@@ -196,20 +205,20 @@ func writeA(w where) { put(w.T, w.dir, "10-x.conflist", net("a")) }
 
 // configMap lays a directory out as the kubelet does.
 func configMap(w where) {
-	ok(w.T, os.Mkdir(filepath.Join(w.dir, "..1"), 0o700))
+	nodetest.OK(w.T, os.Mkdir(filepath.Join(w.dir, "..1"), 0o700))
 	put(w.T, filepath.Join(w.dir, "..1"), "10-x.conflist", net("a"))
-	ok(w.T, os.Symlink("..1", filepath.Join(w.dir, "..data")))
-	ok(w.T, os.Symlink("..data/10-x.conflist", filepath.Join(w.dir, "10-x.conflist")))
+	nodetest.OK(w.T, os.Symlink("..1", filepath.Join(w.dir, "..data")))
+	nodetest.OK(w.T, os.Symlink("..data/10-x.conflist", filepath.Join(w.dir, "10-x.conflist")))
 }
 
 func swap(w where, to, content string) {
 	old, err := os.Readlink(filepath.Join(w.dir, "..data"))
-	ok(w.T, err)
-	ok(w.T, os.Mkdir(filepath.Join(w.dir, to), 0o700))
+	nodetest.OK(w.T, err)
+	nodetest.OK(w.T, os.Mkdir(filepath.Join(w.dir, to), 0o700))
 	put(w.T, filepath.Join(w.dir, to), "10-x.conflist", content)
-	ok(w.T, os.Symlink(to, filepath.Join(w.dir, "..data_tmp")))
-	ok(w.T, os.Rename(filepath.Join(w.dir, "..data_tmp"), filepath.Join(w.dir, "..data")))
-	ok(w.T, os.RemoveAll(filepath.Join(w.dir, old)))
+	nodetest.OK(w.T, os.Symlink(to, filepath.Join(w.dir, "..data_tmp")))
+	nodetest.OK(w.T, os.Rename(filepath.Join(w.dir, "..data_tmp"), filepath.Join(w.dir, "..data")))
+	nodetest.OK(w.T, os.RemoveAll(filepath.Join(w.dir, old)))
 }
 
 // It waits for a directory, for a network and for the readiness file
@@ -218,11 +227,11 @@ func TestRunWaitsForWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	up := t.TempDir()
 	dir, ready := filepath.Join(up, "etc", "cni", "net.d"), filepath.Join(up, "run", "flannel", "subnet.env")
-	m := running(t, &Manager{Dir: dir, Output: filepath.Join(dir, "00-multinet"), Ready: ready})
+	m := running(t, &Manager{Dir: dir, Output: filepath.Join(dir, "00-multinet"), Ready: ready, resync: 10 * time.Millisecond})
 	until(t, m, "not ready", func(s State) bool { return errors.Is(s.Degraded, ErrNotReady) })
-	ok(t, os.MkdirAll(dir, 0o700))
+	nodetest.OK(t, os.MkdirAll(dir, 0o700))
 	put(t, dir, "10-x.conflist", net("a"))
-	ok(t, os.MkdirAll(filepath.Dir(ready), 0o700))
+	nodetest.OK(t, os.MkdirAll(filepath.Dir(ready), 0o700))
 	if names := list(t, dir); len(names) != 1 {
 		t.Errorf("published before it was ready: %q", names)
 	}
@@ -239,9 +248,9 @@ func TestForeignFilesAreNotTouched(t *testing.T) {
 	stamp := func() (s string) {
 		for i := 0; i < len(files); i += 2 {
 			var st unix.Stat_t
-			ok(t, unix.Stat(filepath.Join(dir, files[i]), &st))
+			nodetest.OK(t, unix.Stat(filepath.Join(dir, files[i]), &st))
 			data, err := os.ReadFile(filepath.Join(dir, files[i]))
-			ok(t, err)
+			nodetest.OK(t, err)
 			s += string(data) + time.Unix(st.Mtim.Unix()).String() + time.Unix(st.Ctim.Unix()).String()
 		}
 		return s
@@ -251,11 +260,9 @@ func TestForeignFilesAreNotTouched(t *testing.T) {
 	publishes(t, m, "a")
 	put(t, dir, "05-b.conf", `{"cniVersion":"0.4.0","name":"b","type":"b"}`)
 	publishes(t, m, "b")
-	ok(t, os.Remove(filepath.Join(dir, "05-b.conf")))
+	nodetest.OK(t, os.Remove(filepath.Join(dir, "05-b.conf")))
 	publishes(t, m, "a")
-	if diff := cmp.Diff(before, stamp()); diff != "" {
-		t.Error(diff)
-	}
+	nodetest.Equal(t, "got", stamp(), before)
 }
 
 // Whatever others do to our file is undone.
@@ -279,7 +286,7 @@ func TestPublishedFileIsRestored(t *testing.T) {
 			m := newManager(t, "10-x.conflist", net("a"))
 			running(t, m)
 			publishes(t, m, "a")
-			ok(t, do(m.Output+".conflist"))
+			nodetest.OK(t, do(m.Output+".conflist"))
 			until(t, m, "restored", func(s State) bool { return s.Restored == 1 && s.Degraded == nil })
 			publishes(t, m, "a")
 			if info, err := os.Lstat(m.Output + ".conflist"); err != nil || info.Mode() != 0o600 {
@@ -311,14 +318,14 @@ func TestLossOfReadinessEndsRun(t *testing.T) {
 			t.Parallel()
 			m := newManager(t, "10-x.conflist", net("a"))
 			m.Ready = filepath.Join(t.TempDir(), "run", "..", "run", "ready") // not as an event spells it
-			ok(t, os.Mkdir(filepath.Dir(m.Ready), 0o700))
+			nodetest.OK(t, os.Mkdir(filepath.Dir(m.Ready), 0o700))
 			put(t, filepath.Dir(m.Ready), "ready", "")
 			m.Debounce, m.resync = time.Millisecond, time.Hour
 			observe(t, m)
 			done := make(chan error, 1)
 			go func() { done <- m.Run(t.Context()) }()
 			s := until(t, m, "published", func(s State) bool { return s.Published != "" })
-			ok(t, lose(m.Ready))
+			nodetest.OK(t, lose(m.Ready))
 			if err := <-done; !errors.Is(err, ErrReadinessLost) {
 				t.Error(err)
 			}
@@ -328,7 +335,7 @@ func TestLossOfReadinessEndsRun(t *testing.T) {
 			if delegate(t, s.Published) != "a" {
 				t.Error("removed")
 			}
-			ok(t, m.Uninstall())
+			nodetest.OK(t, m.Uninstall())
 		})
 	}
 }
@@ -347,7 +354,7 @@ func TestReplacedReadinessFileIsNotLost(t *testing.T) {
 		running(t, m)
 		publishes(t, m, "a")
 		put(t, dir, "ready.new", "")
-		ok(t, os.Rename(filepath.Join(dir, "ready.new"), filepath.Join(dir, "ready")))
+		nodetest.OK(t, os.Rename(filepath.Join(dir, "ready.new"), filepath.Join(dir, "ready")))
 		swap(w, "..for-"+ready, net("a"))
 		put(t, m.Dir, "05-x.conflist", net("b"))
 		publishes(t, m, "b")
@@ -372,10 +379,65 @@ func TestPublishedFileStaysWhenRunEnds(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if diff := cmp.Diff([]string{"00-multinet.conflist", "10-x.conflist"}, list(t, m.Dir)); diff != "" {
-		t.Error(diff)
-	}
+	nodetest.Equal(t, "got", list(t, m.Dir), []string{"00-multinet.conflist", "10-x.conflist"})
 	if s := m.State(); !strings.HasSuffix(s.Published, "/00-multinet.conflist") {
 		t.Errorf("%+v", s)
+	}
+}
+
+// Whoever reads the directory as runtimes do, while the primary network's
+// file is torn, replaced and removed, always finds a whole file of ours first.
+func TestReadersSeeWhole(t *testing.T) {
+	t.Parallel()
+	m := newManager(t, "10-x.conflist", net("a"))
+	running(t, m)
+	publishes(t, m, "a")
+	stop := make(chan struct{})
+	reads := make(chan int)
+	go func() {
+		n := 0
+		defer func() { reads <- n }()
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			files, err := libcni.ConfFiles(m.Dir, []string{".conf", ".conflist", ".json"})
+			slices.Sort(files)
+			if err != nil || len(files) == 0 || files[0] != m.Output+".conflist" {
+				t.Errorf("%q, %v", files, err)
+				return
+			}
+			l, err := libcni.NetworkConfFromFile(files[0])
+			if err != nil || len(l.Plugins) != 1 || l.Plugins[0].Network.Type != "multinet" {
+				t.Errorf("%v, %v", l, err)
+				return
+			}
+			n++
+		}
+	}()
+	file := filepath.Join(m.Dir, "10-x.conflist")
+	for i := range 200 {
+		switch name := net(fmt.Sprint("n", i)); i % 4 {
+		case 0:
+			put(t, m.Dir, "10-x.conflist", name[:i%len(name)]) // torn
+		case 1:
+			put(t, m.Dir, "10-x.conflist", name)
+		case 2:
+			put(t, m.Dir, ".tmp-1", name)
+			nodetest.OK(t, os.Rename(filepath.Join(m.Dir, ".tmp-1"), file))
+		case 3:
+			nodetest.OK(t, os.Remove(file))
+		}
+		if i%20 == 1 {
+			publishes(t, m, fmt.Sprint("n", i))
+		}
+	}
+	put(t, m.Dir, "10-x.conflist", net("b"))
+	publishes(t, m, "b")
+	close(stop)
+	if n := <-reads; n == 0 {
+		t.Error("nothing was read")
 	}
 }

@@ -1,6 +1,7 @@
 package autoconf
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 )
@@ -17,7 +18,7 @@ type State struct {
 	// the Manager has published.
 	Published string
 
-	// Skipped has an [*Error] for each file that cannot be used, of those in
+	// Skipped has an error for each file that cannot be used, of those in
 	// front of the primary network's file, or of all if there is no primary
 	// network.
 	Skipped []error
@@ -61,12 +62,8 @@ func (m *Manager) tell(mem memory, f facts, s step, out output) {
 		state.Primary, state.Network = mem.published.primary, mem.published.network
 		state.Published = out.file(extension)
 	}
-	switch len(s.degraded) {
-	case 0:
-	case 1:
-		state.Degraded = asError("follow", m.Dir, s.degraded[0])
-	default:
-		state.Degraded = join("follow", m.Dir, s.degraded...)
+	if len(s.degraded) > 0 {
+		state.Degraded = fail("follow", m.Dir, errors.Join(s.degraded...))
 	}
 	m.setState(state)
 }

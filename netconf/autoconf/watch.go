@@ -1,27 +1,70 @@
 package autoconf
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
-	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/metacni/metacni/internal/inroot"
 )
+
+// A watched says which directories to watch, by paths without links, and whether
+// everything in them matters. Otherwise only ready does.
+type watched struct {
+	dirs  map[string]bool
+	ready string // the readiness file
+}
+
+// places returns what to watch. missing reports that a directory does not exist, and
+// indirect that what links or sub-directories lead to matters, which nobody watches.
+func (m *Manager) places() (w watched, missing, indirect bool) {
+	w = watched{dirs: map[string]bool{}}
+	add := func(dir string, all bool) (real string) {
+		real, err := inroot.Resolve(cmp.Or(m.Root, "/"), dir)
+		if info, statErr := os.Stat(real); err != nil || statErr != nil || !info.IsDir() {
+			missing = true
+			return real
+		}
+		w.dirs[real] = w.dirs[real] || all
+		indirect = indirect || real != filepath.Join(cmp.Or(m.Root, "/"), dir)
+		return real
+	}
+	output, _ := m.outputName()
+	add(m.Dir, true)
+	add(output, true)
+	if m.Ready != "" {
+		// Not what a link leads to: that goes when a ConfigMap is replaced.
+		w.ready = filepath.Join(add(filepath.Dir(filepath.Clean(m.Ready)), false), filepath.Base(m.Ready))
+	}
+	entries, _ := fs.ReadDir(m.files(), ".") // what could be listed will do
+	return w, missing, indirect || slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
+		return e.Name()[0] != '.' && e.Type()&(fs.ModeSymlink|fs.ModeDir) != 0
+	})
+}
+
+// wants reports whether an event about file matters. One about a watched directory
+// itself does.
+func (w watched) wants(file string) bool {
+	_, itself := w.dirs[file]
+	return itself || file == w.ready || w.dirs[filepath.Dir(file)]
+}
 
 // A source reports events in the directories it watches.
 type source interface {
-	// Watch watches these directories and no others, and reports whether that
-	// changed anything. readyEntry is the entry whose removal Lost reports.
-	Watch(w watched, readyEntry string) (changed bool, err error)
+	// Watch watches these directories and no others.
+	Watch(watched) error
 
 	// Happened has an element when something that matters has happened since
 	// it was received from.
 	Happened() <-chan struct{}
 
-	// Lost reports, once, that readyEntry was removed.
+	// Lost reports, once, that the readiness file was removed.
 	Lost() bool
 
 	// Close ends the watch.
@@ -35,10 +78,9 @@ type watcher struct {
 	known    map[string]fs.FileInfo // the directories watched, to see that they are the same still
 	done     sync.WaitGroup
 
-	mu         sync.Mutex // protects what follows
-	want       watched
-	readyEntry string
-	lost       bool
+	mu   sync.Mutex // protects what follows
+	want watched
+	lost bool
 }
 
 func newWatcher() *watcher {
@@ -62,52 +104,43 @@ func (w *watcher) Close() {
 	w.done.Wait()
 }
 
-func (w *watcher) Watch(want watched, readyEntry string) (bool, error) {
+func (w *watcher) Watch(want watched) error {
 	if w.inner == nil {
 		inner, err := fsnotify.NewWatcher()
 		if err != nil {
-			return false, fail("watch", "", err)
+			return fail("watch", "", err)
 		}
 		w.inner = inner
 		w.done.Go(func() { w.receive(inner) })
 	}
 	w.mu.Lock()
-	w.want, w.readyEntry = want, readyEntry // before the events are there
+	w.want = want // before the events are there
 	w.mu.Unlock()
 
-	changed := false
 	live := w.inner.WatchList()
-	for dir := range w.known {
-		if want[dir] == nil {
-			_ = w.inner.Remove(dir) // it may be gone
+	for dir, before := range w.known {
+		_, wanted := want.dirs[dir]
+		info, err := os.Stat(dir)
+		if !wanted || err != nil || !os.SameFile(before, info) || !slices.Contains(live, dir) {
+			_ = w.inner.Remove(dir) // it may be gone, or another directory has its path now
 			delete(w.known, dir)
 		}
 	}
 	var errs []error
-	for _, dir := range slices.Sorted(maps.Keys(want)) {
-		info, err := os.Stat(dir)
-		before := w.known[dir]
-		if err == nil && before != nil && os.SameFile(before, info) && slices.Contains(live, dir) {
+	for dir := range want.dirs {
+		if w.known[dir] != nil {
 			continue
 		}
-		if before != nil {
-			_ = w.inner.Remove(dir) // another directory has its path now
-			delete(w.known, dir)
-		}
+		info, err := os.Stat(dir)
 		if err == nil {
 			err = w.inner.Add(dir)
 		}
-		switch {
-		case err == nil:
+		if err == nil {
 			w.known[dir] = info
-			changed = true
-		case errors.Is(err, fs.ErrNotExist):
-			changed = true // there is another place to watch now
-		default:
-			errs = append(errs, fail("watch", dir, err))
 		}
+		errs = append(errs, fail("watch", dir, err))
 	}
-	return changed, join("watch", "", errs...)
+	return errors.Join(errs...)
 }
 
 // receive takes what the system tells until inner is closed. It never makes
@@ -135,7 +168,7 @@ func (w *watcher) receive(inner *fsnotify.Watcher) {
 func (w *watcher) event(e fsnotify.Event) {
 	w.mu.Lock()
 	matters := w.want.wants(e.Name)
-	if e.Name != "" && e.Name == w.readyEntry && (e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename)) {
+	if e.Name != "" && e.Name == w.want.ready && (e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename)) {
 		w.lost = true
 	}
 	w.mu.Unlock()
