@@ -281,31 +281,6 @@ func TestRecordSaysWhichClaimANetworkIsAttachedFor(t *testing.T) {
 	nodetest.Equal(t, "status", names, []string{"multi eth0 true", "a/blue net1 false", "inline net2 false"})
 }
 
-// Everything of a transaction with claims is undone, whatever fails.
-func TestUndoWithClaims(t *testing.T) {
-	t.Parallel()
-	for name, tt := range map[string]struct {
-		keys   string
-		claims []Claimed
-		says   string
-		want   string
-	}{
-		"a claim's network":        {annotated("red"), []Claimed{claimed("c", "r1", inline, ""), claimed("c", "r2", "a/full", "")}, `claim "c", request "r2"`, "ADD bridge eth0, ADD tuning net1, ADD tuning net2, ADD full net3, DEL full net3, DEL tuning net2, DEL tuning net1, DEL bridge eth0"},
-		"the chain behind a claim": {keys(passedNothing, `"auxiliaryCNIChainName":"aux"`), []Claimed{claimed("c", "r", inline, "")}, "aux", "ADD bridge eth0, ADD tuning net1, ADD full net2, DEL full net2, DEL tuning net1, DEL bridge eth0"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			h := newHost(t, "1.1.0")
-			h.write(t, "net.d/aux/10.conf", `{"type":"full"}`)
-			var asked []string
-			h.cluster = claiming(&asked, tt.claims...)
-			wantError(t, h.run(t, "ADD", keys(bridge, tt.keys), podOf("a")), 107, tt.says)
-			wantTrace(t, h, strings.Split(tt.want, ", ")...)
-			h.clean(t)
-		})
-	}
-}
-
 // Each sandbox of a pod is attached to the networks of its claims. GC and DEL remove those of
 // the containers that are gone, and no others.
 func TestEachSandboxOfAPodIsAttached(t *testing.T) {
@@ -346,43 +321,4 @@ func TestEachSandboxOfAPodIsAttached(t *testing.T) {
 		h.trace()
 	}
 	h.clean(t)
-}
-
-func TestClaimsOfAHundredNetworks(t *testing.T) {
-	t.Parallel()
-	var claims []Claimed
-	for i := range 100 {
-		claims = append(claims, claimed(fmt.Sprint("c", i/10), fmt.Sprint("r", i), []string{inline, "a/blue"}[i%2], ""))
-	}
-	for _, failing := range []bool{false, true} {
-		h := newHost(t, "1.1.0")
-		var asked []string
-		if failing {
-			claims = append(claims, claimed("last", "r", "a/full", ""))
-		}
-		h.cluster = claiming(&asked, claims...)
-		err := h.run(t, "ADD", keys(bridge, passedNothing, `"parallel":true`), podOf("a"))
-		if failing {
-			wantError(t, err, 107, `claim "last"`)
-		} else {
-			if err != nil || len(recorded(t, h, "c1").Attached) != 101 {
-				t.Errorf("%d are attached, %v", len(h.exec.Live()), err)
-			}
-			h.mustRun(t, "DEL", keys(bridge, `"parallel":true`), podOf("a"))
-		}
-		h.clean(t)
-	}
-}
-
-// A claim may be written in any way: whatever is recorded round-trips.
-func TestRecordOfAClaimWithOddNames(t *testing.T) {
-	t.Parallel()
-	odd := claimed("<&>\u2028\"", "r\x00/", inline, "")
-	h := newHost(t, "1.1.0")
-	var asked []string
-	h.cluster = claiming(&asked, odd)
-	h.mustRun(t, "ADD", keys(bridge, passedNothing), podOf("a"))
-	if got := nad.ParseOrigin(recorded(t, h, "c1").Attached[1].Origin).Claim; got != odd.Claim {
-		t.Errorf("recorded %+v, want %+v", got, odd.Claim)
-	}
 }

@@ -1,14 +1,98 @@
 package multinet
 
 import (
+	"encoding/base64"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"github.com/containernetworking/cni/pkg/skel"
 
 	"github.com/metacni/metacni/delegate/plugin"
 	"github.com/metacni/metacni/internal/nodetest"
+	"github.com/metacni/metacni/status"
 )
+
+// A DEL without a record removes what the runtime has attached to the primary network, as
+// libcni's cache has it, whatever else is wrong with the configuration.
+func TestDELRemovesWhatWasAttachedBeforeMultinet(t *testing.T) {
+	t.Parallel()
+	const (
+		blue = `{"cniVersion":"1.0.0","name":"blue","plugins":[{"type":"bridge"},{"type":"tuning"}]}`
+		file = `cni/results/blue-c1-eth0`
+	)
+	entry := fmt.Sprintf(`{"kind":"cniCacheV1","containerId":"c1","config":%q,"ifName":"eth0","networkName":"blue","netns":"/no-such-directory/c1"}`,
+		base64.StdEncoding.EncodeToString([]byte(blue)))
+	for _, tt := range []struct {
+		name, conf string
+		found      bool
+	}{
+		{"delegate", `"delegates":[` + blue + `]`, true},
+		{"delegate of another configuration now", `"delegates":[{"name":"blue","type":"macvlan"}]`, true},
+		{"cluster network by path", `"clusterNetwork":"$DIR/net.d/blue.conflist"`, true},
+		{"cluster network by name", `"clusterNetwork":"blue"`, true},
+		{"broken keys", `"delegates":[{"name":"blue","plugins":5},7],"nadDir":"x","confDir":1,"capabilities":"","namespaceIsolation":"no"`, true},
+		{"another network", `"delegates":[{"name":"green","type":"bridge"}],"nadDir":"x"`, false},
+		{"no network", `"delegates":5,"clusterNetwork":5`, false},
+		{"no file", `"clusterNetwork":"$DIR/absent"`, false},
+		{"no cache", `"delegates":[` + blue + `],"cniCacheDir":""`, false},
+		{"unusable cache", `"delegates":[` + blue + `],"cniCacheDir":["x"]`, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "1.1.0")
+			h.write(t, "net.d/blue.conflist", blue)
+			h.write(t, file, entry)
+			conf := keys(`"cniCacheDir":"`+filepath.Join(h.dir, "cni")+`"`, os.Expand(tt.conf, func(string) string { return h.dir }))
+			other := func(a *skel.CmdArgs) { a.ContainerID = "c2" }
+			h.mustRun(t, "DEL", conf, other)
+			wantTrace(t, h)
+			h.mustRun(t, "DEL", conf)
+			if tt.found {
+				wantTrace(t, h, "DEL tuning eth0", "DEL bridge eth0")
+			} else {
+				wantTrace(t, h)
+			}
+			h.mustRun(t, "DEL", conf)
+			wantTrace(t, h)
+			if _, err := os.Lstat(filepath.Join(h.dir, file)); (err == nil) == tt.found {
+				t.Errorf("libcni's entry: %v", err)
+			}
+			h.clean(t)
+		})
+	}
+}
+
+// No executable is run for the type of a resident plugin of the daemon, not even for
+// DEL, until the daemon's note is removed. Other types are run.
+func TestNoExecutableRunsInPlaceOfAResidentPlugin(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "1.0.0")
+	const two = `"delegates":[{"type":"bridge"},{"name":"fast","type":"macvlan"}]`
+	h.mustRun(t, "ADD", two)
+	h.trace()
+	h.write(t, "state.relay/macvlan", `{"index":"10","name":"vlans","source":"external"}`)
+	note := filepath.Join(ResidentState(h.state()), "macvlan")
+	for _, command := range []string{"CHECK", "DEL", "ADD"} {
+		err := h.run(t, command, two)
+		if status.Code(err) != 11 || !strings.Contains(err.Error(), "remove "+note) {
+			t.Errorf("%s: code %d: %v", command, status.Code(err), err)
+		}
+	}
+	for _, call := range h.trace() {
+		if strings.Contains(call, "macvlan") {
+			t.Errorf("run: %s", call)
+		}
+	}
+	nodetest.OK(t, os.Remove(note))
+	h.mustRun(t, "DEL", two)
+	if got := h.trace(); len(got) != 1 || got[0] != "DEL macvlan net1" {
+		t.Errorf("%q", got)
+	}
+}
 
 // With a Root, all paths in the configuration are the node's. Symbolic links are
 // followed in the Root: absolute ones, dangling ones, and ones that would lead out.

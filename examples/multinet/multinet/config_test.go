@@ -1,16 +1,11 @@
 package multinet
 
 import (
-	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
-
-	"github.com/containernetworking/cni/pkg/skel"
-
-	"github.com/metacni/metacni/delegate/delegatetest"
-	"github.com/metacni/metacni/examples/internal/programtest"
 )
 
 // A mistake in the configuration is found before a plugin runs. The error has the
@@ -111,91 +106,6 @@ func TestBadConfiguration(t *testing.T) {
 	}
 }
 
-// As for libcni and Multus, null is an empty result.
-func TestPluginThatPrintsNull(t *testing.T) {
-	t.Parallel()
-	h := newHost(t, "1.0.0")
-	h.exec.Plugins["bridge"] = func(context.Context, delegatetest.Call) ([]byte, error) { return []byte("null"), nil }
-	h.mustRun(t, "ADD", bridge)
-	if got := h.printed.String(); got != "{\"cniVersion\":\"1.0.0\"}\n" {
-		t.Errorf("printed %q", got)
-	}
-	h.mustRun(t, "CHECK", bridge)
-	h.mustRun(t, "DEL", bridge)
-	h.clean(t)
-}
-
-// A mistake in the CNI variables or the form of the configuration is found before a
-// plugin runs.
-func TestBadCall(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name string
-		edit func(*skel.CmdArgs)
-		code uint
-		says []string
-	}{
-		{"not JSON", func(a *skel.CmdArgs) { a.StdinData = []byte("{") }, 6, []string{"cannot decode configuration"}},
-		{"nothing", func(a *skel.CmdArgs) { a.StdinData = nil }, 6, []string{"cannot decode configuration"}},
-		{"null", func(a *skel.CmdArgs) { a.StdinData = []byte("null") }, 6, []string{"cannot decode configuration"}},
-		{"an array", func(a *skel.CmdArgs) { a.StdinData = []byte("[]") }, 6, []string{"cannot decode configuration"}},
-		{"trailing data", func(a *skel.CmdArgs) { a.StdinData = append(a.StdinData, '{') }, 6, []string{"cannot decode configuration"}},
-		{"no interface name", func(a *skel.CmdArgs) { a.IfName = "" }, 4, []string{"not a valid interface name"}},
-		{"template for an interface name", func(a *skel.CmdArgs) { a.IfName = "net%d" }, 4, []string{"net%d"}},
-		{"interface name of 16 bytes", func(a *skel.CmdArgs) { a.IfName = "abcdefghijklmnop" }, 4, []string{"abcdefghijklmnop"}},
-		{"interface name that is a path", func(a *skel.CmdArgs) { a.IfName = "../x" }, 4, []string{"../x"}},
-		{"interface name that is taken", func(a *skel.CmdArgs) { a.IfName = "used0" }, 7, []string{`"used0"`, `"multi"`}},
-		{"no container ID", func(a *skel.CmdArgs) { a.ContainerID = "" }, 4, []string{"container ID"}},
-		{"container ID with a slash", func(a *skel.CmdArgs) { a.ContainerID = "a/b" }, 4, []string{"a/b"}},
-		{"container ID that leads out", func(a *skel.CmdArgs) { a.ContainerID = "../../x" }, 4, []string{"../../x"}},
-		{"container ID ..", func(a *skel.CmdArgs) { a.ContainerID = ".." }, 4, []string{".."}},
-		{"the host's own namespace", func(a *skel.CmdArgs) { a.Netns = "/proc/self/ns/net" }, 8, []string{"/proc/self/ns/net"}},
-	} {
-		for _, command := range []string{"ADD", "DEL"} {
-			t.Run(tt.name+" "+command, func(t *testing.T) {
-				t.Parallel()
-				h := newHost(t, "1.0.0")
-				h.taken = []string{"lo", "used0"}
-				before := programtest.Files(t, h.dir)
-				err := h.run(t, command, bridge, tt.edit)
-				if command == "ADD" || tt.code == 6 {
-					wantError(t, err, tt.code, tt.says...)
-				}
-				wantTrace(t, h)
-				h.clean(t)
-				if after := programtest.Files(t, h.dir); len(after) != len(before) {
-					t.Errorf("wrote outside cniDir: %q", after)
-				}
-			})
-		}
-	}
-}
-
-// Directories that depend on the working directory or belong to runtimes are
-// refused.
-func TestBadStateDirectory(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		dir  string
-		code uint
-	}{
-		{`"state"`, 7},
-		{`"../state"`, 7},
-		{`"/var/lib/cni"`, 7},
-		{`"/var/lib/cni/"`, 7},
-		{`"/var/lib/cni/results"`, 7},
-		{`"/var/lib/x/../cni/results"`, 7},
-		{`5`, 6},
-	} {
-		for _, command := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS"} {
-			h := newHost(t, "1.1.0")
-			err := h.call(t.Context(), command, `{"cniVersion":"1.1.0","name":"multi","type":"multinet",`+bridge+`,"cniDir":`+tt.dir+`}`)
-			wantError(t, err, tt.code, `"multi"`, `"cniDir"`)
-			wantTrace(t, h)
-		}
-	}
-}
-
 func TestCHECKAndDELUseTheRecordWhateverTheConfigurationSays(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, keys string }{
@@ -268,12 +178,65 @@ func TestErrorsDoNotRepeatTheConfiguration(t *testing.T) {
 	}
 }
 
-// Keys match in upper and lower case, in the configuration and in its delegates.
-func TestKeysMatchInAnyCase(t *testing.T) {
+// Keys of Multus that change nothing for a pod are accepted: its configuration files
+// have them.
+func TestHarmlessKeysOfMultusAreAccepted(t *testing.T) {
 	t.Parallel()
-	h := newHost(t, "1.1.0")
-	h.mustRun(t, "ADD", `"Delegates":[{"Type":"bridge","Name":"x"},{"name":"y","plugins":[{"TYPE":"macvlan"}]}]`)
-	wantTrace(t, h, "ADD bridge eth0", "ADD macvlan net1")
-	h.mustRun(t, "DEL", `"Delegates":[]`)
-	h.clean(t)
+	for _, more := range []string{
+		`"namespaceIsolation":false`, `"namespaceIsolation":null`, `"systemNamespaces":[]`, `"systemNamespaces":["kube-system"]`,
+		`"auxiliaryCNIChainName":""`, annotatedWith("v1.multus-cni.io/default-network", `" "`),
+		`"globalNamespaces":"default","multusNamespace":"kube-system","kubeconfig":"/etc/cni/net.d/multus.d/multus.kubeconfig","logLevel":"verbose","retryDeleteOnError":true`,
+	} {
+		h := newHost(t, "1.1.0")
+		h.mustRun(t, "STATUS", keys(bridge, more))
+		h.mustRun(t, "ADD", keys(bridge, more))
+		h.mustRun(t, "DEL", keys(bridge, more))
+		h.clean(t)
+	}
+}
+
+// StateDir refuses what an ADD refuses, so that a daemon does not start with it.
+func TestStateDirRefusesWhatAnAddDoes(t *testing.T) {
+	t.Parallel()
+	_, err := StateDir("", []byte(`{"name":"multi","namespaceIsolation":"yes"}`))
+	wantError(t, err, 6, "namespaceIsolation")
+	if dir, err := StateDir("", []byte(`{"cniDir":"/state/"}`)); dir != "/state" || err != nil {
+		t.Errorf("%q, %v", dir, err)
+	}
+}
+
+// Keys returns all keys that are read, and no others.
+func TestKeys(t *testing.T) {
+	t.Parallel()
+	known := Keys()
+	for _, key := range []string{"name", "type", "cniDir", "delegates", "clusterNetwork", "parallel", "readinessTimeout", "namespaceIsolation"} {
+		if !slices.Contains(known, key) {
+			t.Errorf("%s is unknown", key)
+		}
+	}
+	for _, key := range []string{"", "-", "root", "kubeconfig", "cnidir"} {
+		if slices.Contains(known, key) {
+			t.Errorf("%s is known", key)
+		}
+	}
+}
+
+// CHECK, GC and DEL need no key of the configuration except the ones that find the
+// record: the others may have any type.
+func TestKeysOfTheWrongTypeDoNotStopDEL(t *testing.T) {
+	t.Parallel()
+	for _, key := range Keys() {
+		if key == "name" || key == "cniDir" {
+			continue
+		}
+		for _, value := range []string{`5`, `[[5]]`, `{"a":{"b":5}}`} {
+			h := newHost(t, "1.1.0")
+			h.mustRun(t, "ADD", bridge)
+			broken := `"` + key + `":` + value
+			h.mustRun(t, "CHECK", broken)
+			h.mustRun(t, "GC", keys(broken, `"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]`))
+			h.mustRun(t, "DEL", broken)
+			h.clean(t)
+		}
+	}
 }

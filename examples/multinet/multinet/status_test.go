@@ -3,8 +3,12 @@ package multinet
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 
@@ -97,5 +101,114 @@ func TestRulesForClaimsAreThoseForSelections(t *testing.T) {
 		if err := rules.Check(n); (err == nil) != allowed {
 			t.Errorf("%s: %v", typ, err)
 		}
+	}
+}
+
+// ADD waits for the readiness indicator file, STATUS fails without it, and CHECK, DEL
+// and GC ignore it. The clock is that of testing/synctest.
+func TestReadinessIndicatorFile(t *testing.T) {
+	t.Parallel()
+	took := func(t *testing.T, want time.Duration, do func()) {
+		t.Helper()
+		start := time.Now()
+		do()
+		if got := time.Since(start); got != want {
+			t.Errorf("took %v, want %v", got, want)
+		}
+	}
+	bubble := func(name string, test func(t *testing.T, h *host, conf, file string)) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				h := newHost(t, "1.1.0")
+				file := filepath.Join(h.dir, "ready")
+				test(t, h, keys(bridge, `"readinessindicatorfile":"`+file+`"`), file)
+			})
+		})
+	}
+	bubble("missing", func(t *testing.T, h *host, conf, file string) {
+		t.Helper()
+		took(t, readyTimeout, func() {
+			wantError(t, h.run(t, "ADD", conf), 11, `"multi"`, "readinessindicatorfile", file)
+		})
+		took(t, 0, func() {
+			wantError(t, h.run(t, "STATUS", conf), 50, `"multi"`, "readinessindicatorfile", file)
+		})
+		wantTrace(t, h)
+		h.clean(t)
+	})
+	bubble("missing, with a timeout of its own", func(t *testing.T, h *host, conf, _ string) {
+		t.Helper()
+		for text, want := range map[string]time.Duration{"45s": 45 * time.Second, "0s": 0} {
+			took(t, want, func() {
+				wantError(t, h.run(t, "ADD", keys(conf, `"readinessTimeout":"`+text+`"`)), 11, "readinessindicatorfile")
+			})
+		}
+		h.clean(t)
+	})
+	bubble("comes", func(t *testing.T, h *host, conf, file string) {
+		t.Helper()
+		time.AfterFunc(1990*time.Millisecond, func() { h.write(t, "ready", "") })
+		took(t, 2*time.Second, func() { h.mustRun(t, "ADD", conf) })
+		wantTrace(t, h, "ADD bridge eth0")
+	})
+	bubble("there, then gone", func(t *testing.T, h *host, conf, file string) {
+		t.Helper()
+		h.write(t, "ready", "")
+		took(t, 0, func() { h.mustRun(t, "ADD", conf) })
+		took(t, 0, func() { h.mustRun(t, "STATUS", conf) })
+		nodetest.OK(t, os.Remove(file))
+		took(t, 0, func() {
+			h.mustRun(t, "CHECK", conf)
+			h.mustRun(t, "GC", keys(conf, `"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]`))
+			h.mustRun(t, "DEL", conf)
+		})
+		h.clean(t)
+	})
+	bubble("the caller gives up", func(t *testing.T, h *host, conf, _ string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		took(t, time.Second, func() {
+			wantError(t, h.call(ctx, "ADD", h.conf(conf)), 11, "readinessindicatorfile")
+		})
+	})
+	bubble("a configuration that is wrong is not waited with", func(t *testing.T, h *host, conf, _ string) {
+		t.Helper()
+		took(t, 0, func() {
+			wantError(t, h.run(t, "ADD", strings.Replace(conf, `{"type":"bridge"}`, "5", 1)), 6, "delegates")
+		})
+	})
+}
+
+// STATUS answers 50 for what may become ready, 51 if a delegate does, and the code of
+// the mistake if the configuration is wrong.
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, keys string
+		code       uint
+		says       string
+	}{
+		{"ready", bridge, 0, ""},
+		{"not asked for what pods select", keys(bridge, annotated("absent")), 0, ""},
+		{"network that is not there yet", `"clusterNetwork":"absent"`, 50, `"absent"`},
+		{"plugin that is not there yet", `"delegates":[{"type":"absent"}]`, 50, `"absent"`},
+		{"not ready", `"delegates":[{"type":"later"}]`, 50, "come back"},
+		{"limited", `"delegates":[{"type":"bridge"},{"type":"cut"}]`, 51, "cut off"},
+		{"any other code", `"delegates":[{"type":"odd"}]`, 50, "odd"},
+		{"nothing to attach", ``, 7, "delegates"},
+		{"not the JSON expected", `"delegates":5`, 6, "delegates"},
+		{"a bad file", `"clusterNetwork":"bad"`, 50, "bad.conf"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "1.1.0")
+			h.exec.Plugins["later"] = delegatetest.FailOn("STATUS", 50, "come back", delegatetest.Result(nil))
+			h.exec.Plugins["cut"] = delegatetest.FailOn("STATUS", 51, "cut off", delegatetest.Result(nil))
+			h.exec.Plugins["odd"] = delegatetest.FailOn("STATUS", 100, "odd", delegatetest.Result(nil))
+			wantError(t, h.run(t, "STATUS", tt.keys), tt.code, tt.says)
+			h.clean(t)
+		})
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/delegate/delegatetest"
@@ -15,6 +16,68 @@ import (
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/netconf/nad"
 )
+
+func gcFor(attachments ...string) string {
+	var all []string
+	for _, a := range attachments {
+		container, ifname, _ := strings.Cut(a, " ")
+		all = append(all, `{"containerID":"`+container+`","ifname":"`+ifname+`"}`)
+	}
+	return `"cni.dev/valid-attachments":[` + strings.Join(all, ",") + `]`
+}
+
+// GC deletes attachments that the runtime does not list, and tells each delegate which
+// of its own are valid.
+func TestGC(t *testing.T) {
+	t.Parallel()
+	in := func(id string) func(*skel.CmdArgs) { return func(a *skel.CmdArgs) { a.ContainerID = id } }
+	start := func(t *testing.T) *host {
+		t.Helper()
+		h := newHost(t, "1.1.0")
+		h.mustRun(t, "ADD", keys(bridge, annotated("storage")))
+		h.mustRun(t, "ADD", bridge, in("c2"))
+		h.trace()
+		return h
+	}
+	t.Run("stale", func(t *testing.T) {
+		t.Parallel()
+		h := start(t)
+		h.mustRun(t, "GC", keys(`"delegates":[{"type":"bridge"},{"type":"tuning","name":"new"}]`, gcFor("c2 eth0")))
+		got := h.trace()
+		want := []string{"DEL tuning net1", "DEL macvlan net1", "DEL bridge eth0", "GC bridge", "GC tuning"}
+		if strings.Join(got, ", ") != strings.Join(want, ", ") {
+			t.Errorf("calls %q, want %q", got, want)
+		}
+		for _, c := range h.exec.Calls() {
+			if c.String() == "GC bridge" && !strings.Contains(string(c.Stdin), `"cni.dev/valid-attachments":[{"containerID":"c2","ifname":"eth0"}]`) {
+				t.Errorf("GC of bridge with %s", c.Stdin)
+			}
+			if c.String() == "GC tuning" && !strings.Contains(string(c.Stdin), `"cni.dev/valid-attachments":[]`) {
+				t.Errorf("GC of a network that has no attachments with %s", c.Stdin)
+			}
+		}
+		h.mustRun(t, "DEL", bridge, in("c2"))
+		h.clean(t)
+	})
+	t.Run("old key", func(t *testing.T) {
+		t.Parallel()
+		h := start(t)
+		h.mustRun(t, "GC", keys(bridge, strings.Replace(gcFor(), "valid-attachments", "attachments", 1)))
+		h.clean(t)
+	})
+	t.Run("current configuration broken", func(t *testing.T) {
+		t.Parallel()
+		h := start(t)
+		wantError(t, h.run(t, "GC", keys(`"clusterNetwork":"absent"`, gcFor())), 7, `"absent"`)
+		h.clean(t)
+	})
+	t.Run("null", func(t *testing.T) {
+		t.Parallel()
+		h := start(t)
+		wantError(t, h.run(t, "GC", keys(bridge, `"cni.dev/valid-attachments":null`)), 7, "multi")
+		wantTrace(t, h)
+	})
+}
 
 // A mistake in a definition can make both ADD and DEL fail. A sweep removes what is
 // recorded of such an ADD once the definition is mended: that of the pod's namespace, and

@@ -1,7 +1,6 @@
 package multinet
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -306,22 +305,6 @@ func TestStatusOfOneMoreNetwork(t *testing.T) {
 	wantTrace(t, h, "STATUS macvlan")
 	h.exec.Plugins["down"] = delegatetest.FailOn("STATUS", 50, "no uplink", delegatetest.Result(nil))
 	wantError(t, h.secondary(t, "STATUS", `{"cniVersion":"1.1.0","type":"down"}`, wire.Attributes{}), 50, "no uplink")
-}
-
-// The Observer of a Process sees each call of a plugin.
-func TestObserver(t *testing.T) {
-	t.Parallel()
-	h := newHost(t, "1.0.0")
-	var seen []string
-	process := h.process()
-	process.Observer = func(ctx context.Context, e delegate.Event) (context.Context, func(error)) {
-		seen = append(seen, string(e.Command)+" "+e.Plugin)
-		return ctx, func(error) {}
-	}
-	err := New(Cluster{}).Do(t.Context(), process, delegate.CommandAdd, skel.CmdArgs{ContainerID: "c1", IfName: "eth0", StdinData: []byte(h.conf(bridge))})
-	if err != nil || !cmp.Equal(seen, []string{"ADD bridge"}) {
-		t.Errorf("observed %q: %v", seen, err)
-	}
 }
 
 // Attach and Detach do the same as commands. Attach names an interface that has no
