@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/metacni/metacni/internal/bounds"
+	"github.com/metacni/metacni/internal/records"
 )
 
 // What is written can be read back: Put refuses everything else, and keeps the record
@@ -60,6 +61,7 @@ func TestLargestRecordCanBeNotedWhileItIsRemoved(t *testing.T) {
 type counted struct {
 	Text  string
 	whole *int
+	noted any
 }
 
 func (c counted) MarshalJSON() ([]byte, error) {
@@ -69,20 +71,23 @@ func (c counted) MarshalJSON() ([]byte, error) {
 
 func (c *counted) UnmarshalJSON(text []byte) error { return json.Unmarshal(text, &c.Text) }
 
-func (c *counted) Change(json.RawMessage) error { return nil }
+func (c *counted) Noted() any { return c.noted }
+
+func (c *counted) Make(records.Change) error { return nil }
 
 // The cost of notes does not depend on the size of the record.
 func TestNotesOfALargeRecordDoNotEncodeIt(t *testing.T) {
 	t.Parallel()
 	encoded := 0
 	s := Store[counted]{Dir: t.TempDir()}
-	r := Record[counted]{Key: k1, State: Planned, Value: counted{strings.Repeat("x", 2*minCompact), &encoded}}
+	r := Record[counted]{Key: k1, State: Planned, Value: counted{Text: strings.Repeat("x", 2*minCompact), whole: &encoded}}
 	ok(t, update(s, r))
 	ok(t, under(s, "c1", func(l *Lock) error {
 		ok(t, s.Put(l, r))
 		encoded = 0
 		for i := range 100 {
-			ok(t, s.NoteChange(l, r, i))
+			r.Value.noted = i
+			ok(t, s.Note(l, r))
 		}
 		return nil
 	}))
@@ -91,7 +96,8 @@ func TestNotesOfALargeRecordDoNotEncodeIt(t *testing.T) {
 	}
 	ok(t, under(s, "c1", func(l *Lock) error {
 		for i := range 100 {
-			ok(t, s.NoteChange(l, r, i))
+			r.Value.noted = i
+			ok(t, s.Note(l, r))
 		}
 		return nil
 	}))

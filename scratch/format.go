@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/internal/bounds"
+	"github.com/metacni/metacni/internal/records"
 )
 
 const (
@@ -43,17 +44,20 @@ type stage struct {
 	Updated time.Time `json:"updated"`
 }
 
-// An envelope is the JSON of a line: a record, with its value, or the change of
-// one. The value or the change is the last of it, see [split].
-type envelope struct {
+// A whole is the JSON of a line that is a record. The value is the last of it, see
+// [split].
+type whole[T any] struct {
 	stage
 
-	Value  any             `json:"value"` // once it is read, a pointer to what it is to be
-	Change json.RawMessage `json:"change,omitempty"`
+	Value T `json:"value"`
 }
 
-// A valuer makes a pointer to a new value of its JSON.
-type valuer func(text []byte) (any, error)
+// A changed is the JSON of a line that changes a record.
+type changed struct {
+	stage
+
+	Change any `json:"change"`
+}
 
 func (o *origin) key() Key {
 	return Key{Network: o.Network, ContainerID: o.ContainerID, IfName: o.IfName}
@@ -64,8 +68,8 @@ func originOf(k Key) origin {
 }
 
 // encode returns the line for r, with its newline, after checking r.
-func encode(r stored) ([]byte, error) {
-	s, err := stageOf(r)
+func encode[T any](r Record[T]) ([]byte, error) {
+	s, err := stageOf(r.Key, r.State, r.Created)
 	if err != nil {
 		return nil, err
 	}
@@ -73,36 +77,38 @@ func encode(r stored) ([]byte, error) {
 	if r.State == Deleting || r.State == Partial || r.State == Leftover {
 		limit += maxNote // what is recorded of an ADD must never hinder a DEL
 	}
-	return encodeLine(&envelope{stage: s, Value: r.Value}, limit)
+	return encodeLine(&whole[T]{s, r.Value}, limit)
 }
 
-// encodeChange returns the line for what has changed in r.
-func encodeChange(r stored, change any) ([]byte, error) {
-	if _, ok := r.Value.(Changer); !ok {
-		return nil, fmt.Errorf("%T cannot be changed in part", r.Value)
+// encodeNote returns the line for what has changed in r, if the value says that, or
+// else for all of it.
+func encodeNote[T any](r Record[T]) ([]byte, error) {
+	var change any
+	if v, ok := any(&r.Value).(records.Changer); ok {
+		change = v.Noted()
 	}
-	s, err := stageOf(r)
+	if change == nil {
+		return encode(r)
+	}
+	s, err := stageOf(r.Key, r.State, r.Created)
 	if err != nil {
 		return nil, err
 	}
-	return encodeLine(&struct {
-		stage
-		Change any `json:"change"`
-	}{s, change}, maxLine)
+	return encodeLine(&changed{s, change}, maxLine)
 }
 
-func stageOf(r stored) (stage, error) {
-	if err := checkKey(r.Key); err != nil {
+func stageOf(k Key, state State, created time.Time) (stage, error) {
+	if err := checkKey(k); err != nil {
 		return stage{}, err
 	}
-	if !r.State.valid() {
-		return stage{}, fmt.Errorf("unknown state %q", string(r.State))
+	if !state.valid() {
+		return stage{}, fmt.Errorf("unknown state %q", string(state))
 	}
 	now := time.Now().UTC()
-	if r.Created.IsZero() {
-		r.Created = now
+	if created.IsZero() {
+		created = now
 	}
-	return stage{origin: originOf(r.Key), State: r.State, Created: r.Created.UTC(), Updated: now}, nil
+	return stage{origin: originOf(k), State: state, Created: created.UTC(), Updated: now}, nil
 }
 
 // encodeLine returns a line of at most limit bytes. It refuses one that could not be read
@@ -134,16 +140,13 @@ func sum(dst, text []byte) {
 	hex.Encode(dst[:sumLen], s[:sumLen/2])
 }
 
-// A stored record has a pointer to its value in Value.
-type stored = Record[any]
-
 // decode returns the record of k in data, a file's content: its last good line
 // that is a whole record, with the changes in the good lines after it. When
 // there is none the error is ErrCorrupt, and ErrVersion when a later line is of
 // another version. k may come from a file name.
-func decode(data []byte, k Key, value valuer) (stored, error) {
+func decode[T any](data []byte, k Key) (Record[T], error) {
 	why := errors.New("empty")
-	var changes []envelope // the last first
+	var changes []stored // the last first
 	for len(data) > 0 {
 		start := bytes.LastIndexByte(data, '\n') + 1
 		line := data[start:]
@@ -151,55 +154,58 @@ func decode(data []byte, k Key, value valuer) (stored, error) {
 		if len(line) == 0 {
 			continue
 		}
-		env, err := decodeLine(line, k, value)
+		s, err := decodeLine(line, k)
+		var v T
+		if err == nil && !s.isChange {
+			err = json.Unmarshal(s.text, &v)
+		}
 		switch {
-		case err == nil && env.Change != nil:
-			changes = append(changes, env)
-		case err == nil:
-			return env.record(changes), nil
 		case errors.Is(err, ErrVersion):
-			return stored{}, err
-		default:
+			return Record[T]{}, err
+		case err != nil:
 			why = err
+		case s.isChange:
+			changes = append(changes, s)
+		default:
+			r := Record[T]{Key: s.key(), State: s.State, Created: s.Created, Updated: s.Updated, Value: v}
+			for _, c := range slices.Backward(changes) {
+				if v, ok := any(&r.Value).(records.Changer); ok && v.Make(records.Change(c.text)) != nil {
+					continue
+				}
+				r.State, r.Updated = c.State, c.Updated
+			}
+			return r, nil
 		}
 	}
-	return stored{}, corrupt(why)
+	return Record[T]{}, corrupt(why)
 }
 
-// record returns the record in e with changes made to it, the last first.
-func (e *envelope) record(changes []envelope) stored {
-	r := stored{Key: e.key(), State: e.State, Created: e.Created, Updated: e.Updated, Value: e.Value}
-	for _, c := range slices.Backward(changes) {
-		if v, ok := r.Value.(Changer); ok && v.Change(c.Change) != nil {
-			continue
-		}
-		r.State, r.Updated = c.State, c.Updated
-	}
-	return r
+// A stored line has the JSON of a value or of a change.
+type stored struct {
+	stage
+	text     []byte
+	isChange bool
 }
 
-func decodeLine(line []byte, k Key, value valuer) (env envelope, err error) {
+func decodeLine(line []byte, k Key) (s stored, err error) {
 	if err := verify(line); err != nil {
-		return env, err
+		return s, err
 	}
 	text := line[prefix:]
 	about, last, isChange := split(text)
-	if err := json.Unmarshal(about, &env.stage); err != nil || env.Version != version {
-		return env, unknown(text, err)
+	if err := json.Unmarshal(about, &s.stage); err != nil || s.Version != version {
+		return s, unknown(text, err)
 	}
 	switch {
-	case checkKey(env.key()) != nil || !sameFile(env.key(), k):
-		return env, fmt.Errorf("it is the record of %q", env.key().String())
-	case !env.State.valid():
-		return env, fmt.Errorf("unknown state %q", string(env.State))
+	case checkKey(s.key()) != nil || !sameFile(s.key(), k):
+		return s, fmt.Errorf("it is the record of %q", s.key().String())
+	case !s.State.valid():
+		return s, fmt.Errorf("unknown state %q", string(s.State))
 	case last == nil:
-		return env, errors.New("no value")
-	case isChange:
-		env.Change = last
-	default:
-		env.Value, err = value(last)
+		return s, errors.New("no value")
 	}
-	return env, err
+	s.text, s.isChange = last, isChange
+	return s, nil
 }
 
 // split divides the JSON of a line into the object that says what the line is

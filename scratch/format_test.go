@@ -2,6 +2,7 @@ package scratch
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/internal/records"
 )
 
 type value struct{ Text string }
@@ -18,7 +21,7 @@ var k1 = Key{Network: "net", ContainerID: "c1", IfName: "eth0"}
 
 // check reads data as k1's file and returns what it says.
 func check(data []byte) string {
-	r, err := decodeAs[value](data, k1)
+	r, err := decode[value](data, k1)
 	switch {
 	case errors.Is(err, ErrCorrupt):
 		return "corrupt"
@@ -76,7 +79,7 @@ func TestLinesThatDoNotCount(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			_, err := decodeAs[value]([]byte(line(tt.json)), k1)
+			_, err := decode[value]([]byte(line(tt.json)), k1)
 			if !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), tt.why) {
 				t.Errorf("%v; want %q", err, tt.why)
 			}
@@ -93,17 +96,17 @@ func TestDecodeUndoesEncode(t *testing.T) {
 	t.Parallel()
 	for i, v := range []string{"", "\n", "\x00", "é\u2028", `"\`, strings.Repeat("x", 100_000)} {
 		r := Record[value]{Key: k1, State: Added, Created: time.Unix(int64(i)*1e9, 1).UTC(), Value: value{v}}
-		data, err := encodeRecord(r)
+		data, err := encode(r)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := decodeAs[value](data, k1)
+		got, err := decode[value](data, k1)
 		r.Updated = got.Updated
 		if diff := cmp.Diff(r, got); diff != "" || err != nil || bytes.Count(data, []byte{'\n'}) != 1 {
 			t.Error(diff, err)
 		}
 	}
-	if _, err := encodeRecord(Record[value]{Key: k1, State: Added, Created: time.Date(10_000, 1, 1, 0, 0, 0, 0, time.UTC)}); err == nil {
+	if _, err := encode(Record[value]{Key: k1, State: Added, Created: time.Date(10_000, 1, 1, 0, 0, 0, 0, time.UTC)}); err == nil {
 		t.Error("a year of five digits was written: " + fmt.Sprint(err))
 	}
 }
@@ -123,7 +126,7 @@ func TestUnknownVersionIsNotDamage(t *testing.T) {
 		{"3, at the end", `{"state":[],"created":1,"value":7,"version":3}`, "3"},
 	} {
 		for _, before := range []string{"", good, "\n\ngarbage\n"} {
-			_, err := decodeAs[value]([]byte(before+line(tt.json)), k1)
+			_, err := decode[value]([]byte(before+line(tt.json)), k1)
 			if !errors.Is(err, ErrVersion) || errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "version "+tt.version+", this program reads 2") {
 				t.Errorf("%s after %q: %v", tt.name, before, err)
 			}
@@ -132,4 +135,43 @@ func TestUnknownVersionIsNotDamage(t *testing.T) {
 			t.Errorf("%s, then a good line: %s", tt.name, got)
 		}
 	}
+}
+
+// The value and a change may hold the words by which they are found.
+func TestWordsOfTheFormatInValues(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{`,"value":1}`, `{"a":0,"value":{}}`, `{"a":0,"change":{}}`, `\",\"value\":`, "}"} {
+		s := Store[notes]{Dir: t.TempDir()}
+		value, err := json.Marshal(map[string]any{"a": 1, "value": text, "change": map[string]any{"a": 1, "value": 2, "x": text}})
+		ok(t, err)
+		r := Record[notes]{Key: k1, State: Planned, Value: notes{All: []json.RawMessage{value}}}
+		ok(t, under(s, "c1", func(l *Lock) error {
+			err := s.Put(l, r)
+			r.State, r.Value.noted = Added, value
+			return errors.Join(err, s.Note(l, r))
+		}))
+		got, err := s.Get(k1)
+		ok(t, err)
+		if got.State != Added || len(got.Value.All) != 2 || string(got.Value.All[0]) != string(value) || string(got.Value.All[1]) != string(value) {
+			t.Errorf("%s: %s %s", text, got.State, got.Value.All)
+		}
+	}
+}
+
+// notes are a value to which each note adds one.
+type notes struct {
+	All   []json.RawMessage
+	noted json.RawMessage
+}
+
+func (n *notes) Noted() any {
+	if n.noted == nil {
+		return nil
+	}
+	return n.noted
+}
+
+func (n *notes) Make(text records.Change) error {
+	n.All = append(n.All, json.RawMessage(text))
+	return nil
 }

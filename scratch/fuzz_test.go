@@ -8,17 +8,18 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/internal/durable"
+	"github.com/metacni/metacni/internal/records"
 )
 
 // Whatever is on disk, decode returns a record that a line of it says, of the
 // right key, or ErrCorrupt.
 func FuzzDecode(f *testing.F) {
 	k := Key{Network: "net", ContainerID: "c1", IfName: "eth0"}
-	one, err := encodeRecord(Record[any]{Key: k, State: Planned, Value: map[string]any{"a": 1.0}})
+	one, err := encode(Record[any]{Key: k, State: Planned, Value: map[string]any{"a": 1.0}})
 	if err != nil {
 		f.Fatal(err)
 	}
-	two, err := encodeRecord(Record[any]{Key: k, State: Added, Created: time.Unix(1, 0), Value: []any{nil, "\n"}})
+	two, err := encode(Record[any]{Key: k, State: Added, Created: time.Unix(1, 0), Value: []any{nil, "\n"}})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -33,11 +34,11 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(line(`{"version":2,"network":"net","container":"c1","ifname":"eth0","state":"added","created":"2024-01-02T03:04:05Z","updated":"2024-01-02T03:04:05Z","value":1}`)))
 	f.Add([]byte(line(`{"version":3,"created":1}`)))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if r, err := decodeAs[any]([]byte(line(string(data))), k); err == nil && r.Key != k {
+		if r, err := decode[any]([]byte(line(string(data))), k); err == nil && r.Key != k {
 			t.Errorf("with a fitting sum: %+v", r)
 		}
 		before := bytes.Clone(data)
-		r, err := decodeAs[any](data, k)
+		r, err := decode[any](data, k)
 		if !bytes.Equal(before, data) {
 			t.Error("the data was changed")
 		}
@@ -73,13 +74,13 @@ func FuzzNames(f *testing.F) {
 		if checkKey(a) != nil {
 			return
 		}
-		for _, name := range []string{fileName(a), lockName(a.ContainerID)} {
+		for _, name := range []string{fileName(a), records.LockName(a.ContainerID)} {
 			if len(durable.TempPrefix+name) > 255 || strings.ContainsAny(name, "/\x00") || name[0] == '.' {
 				t.Errorf("%q of %q", name, a)
 			}
 		}
-		if _, ok := parseName(lockName(a.ContainerID)); ok {
-			t.Errorf("lock %q could be a record", lockName(a.ContainerID))
+		if _, ok := parseName(records.LockName(a.ContainerID)); ok {
+			t.Errorf("lock %q could be a record", records.LockName(a.ContainerID))
 		}
 		if k, ok := parseName(fileName(a)); !ok || !sameFile(a, k) || fileName(k) != fileName(a) {
 			t.Errorf("%q is read back as %q, %v", fileName(a), k, ok)
@@ -105,21 +106,6 @@ func FuzzParseName(f *testing.F) {
 		}
 		if made := fileName(k); made != name {
 			t.Errorf("%q is read as %q, which has %q", name, k, made)
-		}
-	})
-}
-
-// Whatever /proc holds, nothing panics.
-func FuzzParseProc(f *testing.F) {
-	f.Add("sh", "pos:\t0\nflags:\t0100000\nlock:\t1: FLOCK  ADVISORY  WRITE 42 fe:00:7 0 EOF\n")
-	f.Add(") Z 1 2 3 (", "lock:\t1: FLOCK")
-	f.Add("\n", "flags:\t-1\nlock: 1: POSIX ADVISORY WRITE 42 0 0")
-	f.Fuzz(func(t *testing.T, comm, info string) {
-		_ = parseFdinfo([]byte(info))
-		_, _ = parseStat([]byte(comm))
-		got, ok := parseStat([]byte("41 (" + comm + ") S 1 42 3 4 5 6 7 8 9 10 11 12 13 14 15 16 2 18 777 20\n"))
-		if want := (procStat{'S', 2}); !ok || got != want {
-			t.Errorf("%q: %v, %v", comm, got, ok)
 		}
 	})
 }

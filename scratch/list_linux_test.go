@@ -10,8 +10,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/metacni/metacni/internal/durable"
 )
 
 func TestListAndContainer(t *testing.T) {
@@ -114,81 +112,5 @@ func TestListEndsWithItsContext(t *testing.T) {
 	}
 	if _, err := damaged(ctx, s); !errors.Is(err, context.Canceled) {
 		t.Error(err)
-	}
-}
-
-// Records says what Container says, however much the lock knows.
-func TestRecordsIsContainerUnderTheLock(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	put(t, s, k3, "another container's")
-	for _, before := range [][]Key{nil, {k1}, {k1, k2}} {
-		for _, k := range before {
-			put(t, s, k, "before")
-		}
-		ok(t, under(s, "c1", func(l *Lock) error {
-			for range 2 {
-				want, err := s.Container(t.Context(), "c1")
-				ok(t, err)
-				got, err := s.Records(t.Context(), l)
-				ok(t, err)
-				if diff := cmp.Diff(want, got); diff != "" || len(got) != len(before) {
-					t.Errorf("%d records: %s", len(before), diff)
-				}
-			}
-			k := Key{"net", "c1", "new"}
-			ok(t, s.Put(l, Record[value]{Key: k, State: Planned}))
-			if got, err := s.Records(t.Context(), l); len(got) != len(before)+1 || err != nil {
-				t.Errorf("%v, %v after a put", got, err)
-			}
-			ok(t, s.Delete(l, k))
-			for _, k := range before {
-				ok(t, s.Delete(l, k))
-			}
-			if got, err := s.Records(t.Context(), l); len(got) != 0 || err != nil {
-				t.Errorf("%v, %v after all were deleted", got, err)
-			}
-			return nil
-		}))
-		if diff := cmp.Diff([]string{"c2@lock", "c2@other@eth0.json"}, tree(t, s.Dir)); diff != "" {
-			t.Error(diff)
-		}
-	}
-	if _, err := s.Records(t.Context(), nil); !errors.Is(err, errNotHeld) {
-		t.Error(err)
-	}
-}
-
-// Taking and releasing the lock of a container costs the same however many
-// records others have: the directory is listed only after a record was deleted
-// that may have been the last of several.
-func TestLockDoesNotListTheDirectory(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	lists := 0
-	hook := durable.Hook(func(call, _ string) error {
-		if call == "getdents" {
-			lists++
-		}
-		return nil
-	})
-	s.hook = &hook
-	step := func(name string, want int, err error) {
-		t.Helper()
-		if err != nil || lists != want {
-			t.Errorf("%s: listed %d times, %v; want %d", name, lists, err, want)
-		}
-		lists = 0
-	}
-	nothing := func(*Lock) error { return nil }
-	step("no record", 0, under(s, "c1", nothing))
-	step("put", 0, putRecord(s, k1, Added, value{}))
-	step("one record", 0, under(s, "c1", nothing))
-	step("put another", 0, putRecord(s, k2, Added, value{}))
-	step("two records", 0, under(s, "c1", nothing))
-	step("delete one of two", 1, del(s, k1))
-	step("delete the last", 1, del(s, k2))
-	if left := tree(t, s.Dir); len(left) != 0 {
-		t.Errorf("left %q", left)
 	}
 }

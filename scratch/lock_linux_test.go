@@ -18,6 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metacni/metacni/internal/durable"
+	"github.com/metacni/metacni/internal/flock"
+	"github.com/metacni/metacni/internal/records"
 )
 
 // tryLock takes the lock of c1 if it is free, and releases it again.
@@ -51,6 +53,11 @@ func lock(t *testing.T, s Store[value]) *Lock {
 	return l
 }
 
+// killOrphans kills the orphans that hold the lock of c1.
+func killOrphans(s Store[value]) (int, error) {
+	return flock.KillOrphans(filepath.Join(s.Dir, records.LockName("c1")))
+}
+
 // The file of a lock may be removed, and another may have its name, between opening it
 // and locking it. Then the lock is that of the other file.
 func TestLockOfAFileThatWasReplaced(t *testing.T) {
@@ -59,11 +66,11 @@ func TestLockOfAFileThatWasReplaced(t *testing.T) {
 	put(t, s, k1, "")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	path := filepath.Join(s.Dir, lockName("c1"))
+	path := filepath.Join(s.Dir, records.LockName("c1"))
 	var holder *Lock
 	hooked := s
 	hook := durable.Hook(func(call, name string) error {
-		if call != "fstatat" || name != lockName("c1") || holder != nil {
+		if call != "fstatat" || name != records.LockName("c1") || holder != nil {
 			return nil
 		}
 		ok(t, os.Remove(path))
@@ -206,7 +213,7 @@ func TestLockOfARemovedFile(t *testing.T) {
 // A lock whose file can be neither kept nor removed is released all the same.
 func TestUnlockReleasesInAnyCase(t *testing.T) {
 	t.Parallel()
-	for _, call := range []string{"fstatat", "renameat2 unlinkat"} {
+	for _, call := range []string{"getdents", "fstatat", "unlinkat"} {
 		s := newStore(t)
 		held := false
 		hook := durable.Hook(func(c, _ string) error {
@@ -247,7 +254,7 @@ func TestLostLockStaysHeld(t *testing.T) {
 	for _, e := range fds {
 		var st unix.Stat_t
 		if fd, err := strconv.Atoi(e.Name()); err == nil && unix.Fstat(fd, &st) == nil && durable.IDOf(&st) == id {
-			closeFD(fd)
+			durable.Close(fd)
 		}
 	}
 	ok(t, tryLock(t, s))
@@ -268,12 +275,12 @@ func TestHardLinkAsLockIsLeftAlone(t *testing.T) {
 	for _, k := range []Key{k1, k2} {
 		ok(t, s.Put(l, Record[value]{Key: k, State: Planned}))
 	}
-	if all, err := s.Records(t.Context(), l); len(all) != 2 || err != nil {
+	if all, err := s.Container(t.Context(), "c1"); len(all) != 2 || err != nil {
 		t.Error(all, err)
 	}
 	ok(t, s.Delete(l, k1))
 	ok(t, l.Unlock())
-	if n, err := s.KillOrphans("c1"); n != 0 || err != nil {
+	if n, err := killOrphans(s); n != 0 || err != nil {
 		t.Error(n, err)
 	}
 	ok(t, del(s, k2))
@@ -284,117 +291,5 @@ func TestHardLinkAsLockIsLeftAlone(t *testing.T) {
 	ok(t, err)
 	if data, err := os.ReadFile(victim); string(data) != "precious" || info.Mode() != 0o400 || err != nil {
 		t.Errorf("the victim is %q with mode %v, %v", data, info.Mode(), err)
-	}
-}
-
-// The lock of the directory is shared or exclusive, and its wait ends with the
-// context.
-func TestLockDir(t *testing.T) {
-	t.Parallel()
-	s := Store[value]{Dir: filepath.Join(t.TempDir(), "made", "when needed")}
-	free := func(exclusive bool) bool {
-		t.Helper()
-		err := briefly(t, func(ctx context.Context) error {
-			l, err := s.LockDir(ctx, exclusive)
-			if err == nil {
-				err = l.Unlock()
-			}
-			return err
-		})
-		if err == nil {
-			return true
-		}
-		if !errors.Is(err, context.DeadlineExceeded) || code(err) != 11 {
-			t.Error(err)
-		}
-		return false
-	}
-	one, err := s.LockDir(t.Context(), false)
-	ok(t, err)
-	two, err := s.LockDir(t.Context(), false)
-	ok(t, err)
-	if free(true) || !free(false) {
-		t.Error("while it is shared")
-	}
-	ok(t, one.Unlock())
-	ok(t, one.Unlock()) // does nothing
-	if free(true) {
-		t.Error("while one still has it")
-	}
-	ok(t, two.Unlock())
-	one, err = s.LockDir(t.Context(), true)
-	ok(t, err)
-	if free(true) || free(false) {
-		t.Error("while one has it alone")
-	}
-	ok(t, tryLock(t, s)) // a container's is another
-	ok(t, one.Unlock())
-	if !free(true) {
-		t.Error("after all have gone")
-	}
-}
-
-func TestParseFdinfo(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name, text string
-		want       descriptor
-	}{
-		{"empty", "", descriptor{}},
-		{"taken", "pos:\t0\nflags:\t02100000\nmnt_id:\t29\nino:\t7\nlock:\t1: FLOCK  ADVISORY  WRITE 42 fe:00:7 0 EOF\n", descriptor{locked: true, taker: 42}},
-		{"inherited", "flags:\t0100000\nlock:\t1: FLOCK  ADVISORY  WRITE 42 fe:00:7 0 EOF\n", descriptor{locked: true, taker: 42, inherited: true}},
-		{"taker hidden", "flags:\t0100000\nlock:\t1: FLOCK  ADVISORY  WRITE 0 fe:00:7 0 EOF\n", descriptor{locked: true, inherited: true}},
-		{"waits", "flags:\t0100000\n", descriptor{inherited: true}},
-		{"another kind of lock", "flags:\t0100000\nlock:\t1: POSIX  ADVISORY  WRITE 42 fe:00:7 0 EOF\n", descriptor{inherited: true}},
-		{"no flags", "lock:\t1: FLOCK  ADVISORY  WRITE 42 fe:00:7 0 EOF\n", descriptor{locked: true, taker: 42}},
-		{"garbage", "lock:\nflags:\nflags:\t9\nlock: FLOCK\n", descriptor{}},
-	} {
-		if got := parseFdinfo([]byte(tt.text)); got != tt.want {
-			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
-		}
-	}
-}
-
-func TestParseStat(t *testing.T) {
-	t.Parallel()
-	const rest = " S 1 42 3 4 5 6 7 8 9 10 11 12 13 14 15 16 2 18 777 20\n"
-	for _, text := range []string{"41 (sh)" + rest, "41 (a) R 1 (b)" + rest, "41 (\n)" + rest} {
-		if got, ok := parseStat([]byte(text)); !ok || got != (procStat{'S', 2}) {
-			t.Errorf("%q: %v, %v", text, got, ok)
-		}
-	}
-	for _, text := range []string{"", "41 (sh", "41 )(" + rest, "41 (sh) S 1 42", "41 (sh) SS" + rest[2:]} {
-		if got, ok := parseStat([]byte(text)); ok {
-			t.Errorf("%q: %v", text, got)
-		}
-	}
-	for state, want := range map[procStat]bool{
-		{state: 'S', threads: 1}: false, {state: 'Z', threads: 1}: true, {state: 'Z', threads: 2}: false, {state: 'X'}: true,
-	} {
-		if state.dead() != want {
-			t.Errorf("%c with %d threads: dead %v", state.state, state.threads, !want)
-		}
-	}
-}
-
-// Whoever has only read a container's record does not look at the names of all
-// records when it unlocks.
-func TestUnlockReadsNoDirectoryWhenNothingWasRemoved(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	put(t, s, k1, "a")
-	put(t, s, k2, "b")
-	l := lock(t, s)
-	_, err := s.Get(k1)
-	ok(t, err)
-	l.root.Close() // so that reading it would fail
-	ok(t, l.tidy())
-	l.root, err = s.files().open()
-	ok(t, err)
-	ok(t, l.Unlock())
-	ok(t, del(s, k1))
-	ok(t, del(s, k2))
-	if left := tree(t, s.Dir); left != nil {
-		t.Errorf("left %q", left)
 	}
 }

@@ -1,24 +1,18 @@
 package scratch
 
 import (
-	"crypto/sha256"
 	"encoding/hex"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/metacni/metacni/internal/records"
 )
 
 const (
 	recordSuffix = ".json"
-	lockSuffix   = "@lock"
-
-	// maxPart is how long a network name or a container ID may be in a file
-	// name. Two of them, an interface name of 15 escaped bytes, two "@", the
-	// longest suffix and the prefix of a temporary file fit in 255 bytes.
-	maxPart = 95
 
 	maxIfName = 15 // the kernel's IFNAMSIZ, less the NUL
-	hashedLen = 1 + 2*sha256.Size
 )
 
 // checkKey refuses keys that no runtime may use.
@@ -44,7 +38,7 @@ func checkContainer(id string) error {
 
 // checkStoredContainer is checkContainer for an ID that may be a hash.
 func checkStoredContainer(id string) error {
-	if hashed(id) {
+	if records.Hashed(id) {
 		return nil
 	}
 	return checkContainer(id)
@@ -53,10 +47,10 @@ func checkStoredContainer(id string) error {
 // checkStoredKey is checkKey for a key that may come from file names, where a
 // long name is known only by its hash.
 func checkStoredKey(k Key) error {
-	if hashed(k.ContainerID) {
+	if records.Hashed(k.ContainerID) {
 		k.ContainerID = "c"
 	}
-	if hashed(k.Network) {
+	if records.Hashed(k.Network) {
 		k.Network = "n"
 	}
 	return checkKey(k)
@@ -93,27 +87,7 @@ func validIfName(s string) bool {
 // fileName is the name of k's record. It is injective. Valid names neither
 // begin with "#" nor hold "@" or "%".
 func fileName(k Key) string {
-	return part(k.ContainerID) + "@" + part(k.Network) + "@" + escape(k.IfName) + recordSuffix
-}
-
-func lockName(containerID string) string { return part(containerID) + lockSuffix }
-
-// part returns name as it is in a file name: a long one is replaced by its hash.
-func part(name string) string {
-	if len(name) <= maxPart || hashed(name) {
-		return name
-	}
-	return hash(name)
-}
-
-func hash(name string) string {
-	sum := sha256.Sum256([]byte(name))
-	return "#" + hex.EncodeToString(sum[:])
-}
-
-// hashed reports whether s is what part makes of long names.
-func hashed(s string) bool {
-	return len(s) == hashedLen && s[0] == '#' && strings.Trim(s[1:], "0123456789abcdef") == ""
+	return records.Part(k.ContainerID) + "@" + records.Part(k.Network) + "@" + escape(k.IfName) + recordSuffix
 }
 
 const upperHex = "0123456789ABCDEF"
@@ -161,13 +135,11 @@ func parseName(name string) (k Key, ok bool) {
 	return Key{ContainerID: parts[0], Network: parts[1], IfName: ifName}, ok && validIfName(ifName)
 }
 
-// storedName reports whether s can be what part returned.
-func storedName(s string) bool { return hashed(s) || validName(s) && len(s) <= maxPart }
+// storedName reports whether s can be a network name or a container ID in a file name.
+func storedName(s string) bool { return records.Hashed(s) || validName(s) && len(s) <= records.MaxPart }
 
 // sameFile reports whether a and b are the same key as far as file names tell.
 // b may come from one, with hashes in place of long parts.
 func sameFile(a, b Key) bool {
-	return a == b || a.IfName == b.IfName && samePart(a.ContainerID, b.ContainerID) && samePart(a.Network, b.Network)
+	return a == b || a.IfName == b.IfName && records.SamePart(a.ContainerID, b.ContainerID) && records.SamePart(a.Network, b.Network)
 }
-
-func samePart(a, b string) bool { return a == b || hashed(b) && hash(a) == b }

@@ -209,7 +209,7 @@ func killer(_ *testing.T, s Store[value], arg string) {
 	signal.Notify(told, unix.SIGUSR1)
 	fmt.Println("child", os.Getpid(), arg)
 	<-told
-	n, err := s.KillOrphans("c1")
+	n, err := killOrphans(s)
 	fmt.Println(n, err)
 }
 
@@ -219,10 +219,10 @@ func namespace(t *testing.T, s Store[value], _ string) {
 	ok(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
 	ok(t, unix.Mount("proc", "/proc", "proc", 0, ""))
 	p, _ := orphan(t, s, "stay")
-	before, err := s.KillOrphans("c1")
+	before, err := killOrphans(s)
 	ok(t, err)
 	p.kill(t)
-	n, err := s.KillOrphans("c1")
+	n, err := killOrphans(s)
 	fmt.Println(before, n, err)
 }
 

@@ -16,8 +16,7 @@
 //   - CONTAINER@NETWORK@IFNAME.json is a record.
 //   - CONTAINER@lock is the lock of a container, locked with flock(2). It stays
 //     as long as the container has records, so that DEL and CHECK need no free
-//     inode and no writable disk. Its mode limits the number of records: 0400
-//     is none, 0600 is one, any other mode is no limit.
+//     inode and no writable disk.
 //   - .tmp-* are files that are being written, or that a crash has left behind.
 //
 // A container ID or network name longer than 95 bytes becomes "#" and its SHA-256.
@@ -42,6 +41,7 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/internal/durable"
+	"github.com/metacni/metacni/internal/records"
 )
 
 // A Key identifies one attachment of one network as the runtime knows it. A
@@ -90,7 +90,7 @@ type Record[T any] struct {
 }
 
 // A Store holds one record per key, as files in one directory. T must round-trip
-// through encoding/json.
+// through encoding/json. A record whose value it cannot decode is damaged.
 //
 // Any number of goroutines and processes may use one directory. The methods that
 // write a record need the held [Lock] of its container in this store, and fail
@@ -103,42 +103,7 @@ type Store[T any] struct {
 	// methods that read, a missing directory is an empty one. It must be set.
 	Dir string
 
-	// Decode, if not nil, decodes the JSON of a value into v, which is zero,
-	// instead of [json.Unmarshal]. It may check the value, or decode only what is
-	// needed. If it fails the record is damaged. Several goroutines may call it at
-	// the same time.
-	Decode func(text []byte, v *T) error
-
 	hook *durable.Hook // tests fail and stop it at every system call
-}
-
-func (s Store[T]) files() files {
-	decode := s.Decode
-	if decode == nil {
-		decode = func(text []byte, v *T) error { return json.Unmarshal(text, v) }
-	}
-	f := files{dir: s.Dir, value: func(text []byte) (any, error) {
-		v := new(T)
-		return v, decode(text, v)
-	}}
-	if s.hook != nil {
-		f.hook = *s.hook
-	}
-	return f
-}
-
-// storedOf returns r with a pointer to its value.
-func storedOf[T any](r Record[T]) stored {
-	return stored{Key: r.Key, State: r.State, Created: r.Created, Updated: r.Updated, Value: &r.Value}
-}
-
-// typed returns r with the value itself.
-func typed[T any](r stored) Record[T] {
-	t := Record[T]{Key: r.Key, State: r.State, Created: r.Created, Updated: r.Updated}
-	if v, ok := r.Value.(*T); ok {
-		t.Value = *v
-	}
-	return t
 }
 
 // Put writes r, in place of any other record under its key. When it returns nil,
@@ -149,7 +114,16 @@ func typed[T any](r stored) Record[T] {
 // cleaned up: it fails with [ErrCorrupt] until [Store.Forget]. Nor does it replace
 // a record of another version, see [ErrVersion].
 func (s Store[T]) Put(l *Lock, r Record[T]) error {
-	return fail("put", r.Key, s.files().put(l, storedOf(r)))
+	line, err := encode(r)
+	if err == nil {
+		err = l.using(s.Dir, r.Key.ContainerID, func() error {
+			if _, err := s.find(l, r.Key); gone(err) != nil {
+				return err
+			}
+			return l.replace(fileName(r.Key), line)
+		})
+	}
+	return fail("put", r.Key, err)
 }
 
 // Note updates the record under r's key to r, without waiting for the disk: at a
@@ -160,33 +134,32 @@ func (s Store[T]) Put(l *Lock, r Record[T]) error {
 // when it is damaged. When Note fails otherwise, the record reads as before or
 // as r.
 func (s Store[T]) Note(l *Lock, r Record[T]) error {
-	return fail("note", r.Key, s.files().note(l, storedOf(r), encode))
-}
-
-// A Changer is a value that can be changed in part, see [Store.NoteChange].
-type Changer interface {
-	// Change makes a change that was noted; text is its JSON. A change for
-	// which it returns an error is ignored.
-	Change(text json.RawMessage) error
-}
-
-// NoteChange is Note for a large record: it writes only change, and r's state. *T
-// must be a [Changer], and r.Value must be the value that was last written, with
-// change made to it. When one of several noted changes is damaged, the others
-// count.
-func (s Store[T]) NoteChange(l *Lock, r Record[T], change any) error {
-	return fail("note", r.Key, s.files().note(l, storedOf(r), func(r stored) ([]byte, error) { return encodeChange(r, change) }))
+	line, err := encodeNote(r)
+	if err == nil {
+		err = l.using(s.Dir, r.Key.ContainerID, func() error { return s.note(l, r, line) })
+	}
+	return fail("note", r.Key, err)
 }
 
 // Get returns the record under k. It fails with [fs.ErrNotExist] when there is
 // none, with [ErrCorrupt] when it is damaged or its value does not fit T, and with
 // [ErrVersion] when it is of another version of the format.
 func (s Store[T]) Get(k Key) (Record[T], error) {
-	r, err := s.files().get(k)
-	if err != nil {
-		return Record[T]{}, fail("get", k, err)
+	r, err := s.get(k)
+	return r, fail("get", k, err)
+}
+
+func (s Store[T]) get(k Key) (r Record[T], err error) {
+	if err := checkKey(k); err != nil {
+		return r, err
 	}
-	return typed[T](r), nil
+	root, err := s.open(durable.OpenDir)
+	if err != nil {
+		return r, err
+	}
+	defer root.Close()
+	r, _, err = load[T](root, fileName(k), k)
+	return r, err
 }
 
 // Delete deletes the record under k, and returns nil when there is none. It does
@@ -194,14 +167,32 @@ func (s Store[T]) Get(k Key) (Record[T], error) {
 // needs one more DEL. A damaged record stays, and Delete fails with [ErrCorrupt];
 // so does a record of another version, with [ErrVersion].
 func (s Store[T]) Delete(l *Lock, k Key) error {
-	return fail("delete", k, s.files().remove(l, k))
+	err := checkKey(k)
+	if err == nil {
+		err = l.using(s.Dir, k.ContainerID, func() error {
+			if _, err := s.find(l, k); gone(err) != nil {
+				return err
+			}
+			return l.remove(fileName(k))
+		})
+	}
+	return fail("delete", k, err)
 }
 
 // Forget is Delete for damaged records too. It is for an operator who has
 // cleaned up by hand. It accepts a key as [Store.List] has it in an [*Error]. A
 // record of another version stays, and Forget fails with [ErrVersion].
 func (s Store[T]) Forget(l *Lock, k Key) error {
-	return fail("forget", k, s.files().forget(l, k))
+	err := checkStoredKey(k)
+	if err == nil {
+		err = l.using(s.Dir, k.ContainerID, func() error {
+			if _, _, err := load[json.RawMessage](l.root, fileName(k), k); errors.Is(err, ErrVersion) {
+				return err
+			}
+			return l.remove(fileName(k))
+		})
+	}
+	return fail("forget", k, err)
 }
 
 // Consume calls use with ctx and the record under k, and deletes the record when
@@ -212,14 +203,21 @@ func (s Store[T]) Forget(l *Lock, k Key) error {
 // specification asks of DEL. It fails with [ErrCorrupt] for a damaged record and
 // with [ErrVersion] for one of another version.
 func (s Store[T]) Consume(ctx context.Context, l *Lock, k Key, use func(context.Context, Record[T]) error) error {
-	r, err := s.files().read(l, k)
+	err := checkKey(k)
+	var r Record[T]
+	if err == nil {
+		err = l.using(s.Dir, k.ContainerID, func() (err error) {
+			r, err = s.read(l, k)
+			return err
+		})
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return s.Delete(l, k) // a Put that was killed may have left something
 	}
 	if err != nil {
 		return fail("consume", k, err)
 	}
-	if err := use(ctx, typed[T](r)); err != nil {
+	if err := use(ctx, r); err != nil {
 		return err
 	}
 	return s.Delete(l, k)
@@ -238,39 +236,24 @@ func (s Store[T]) Consume(ctx context.Context, l *Lock, k Key, use func(context.
 // [Lock.File]. On systems other than Linux, Lock fails with
 // [errors.ErrUnsupported].
 func (s Store[T]) Lock(ctx context.Context, containerID string) (*Lock, error) {
-	l, err := s.files().lock(ctx, containerID)
+	l, err := s.lock(ctx, containerID)
 	return l, fail("lock", Key{ContainerID: containerID}, err)
 }
 
-// LockDir takes the lock of the whole directory: an exclusive lock excludes all
-// others, any number of shared ones can be held together. The lock is independent
-// of those of containers. LockDir waits until it has the lock or ctx ends. It makes
-// a missing directory.
-func (s Store[T]) LockDir(ctx context.Context, exclusive bool) (*DirLock, error) {
-	l, err := s.files().lockDir(ctx, exclusive)
-	return l, fail("lock", Key{}, err)
-}
-
-// KillOrphans kills the processes that a dead holder of the container's lock has
-// left behind, and that keep the lock: every process that inherited the lock's
-// file, see [Lock.File], gets SIGKILL, and its process group too if it leads one.
-// KillOrphans returns the number of processes killed.
-//
-// It kills nobody while the holder is alive or may be, or when this process has
-// inherited the file itself. It does not kill processes that wait for the lock. It
-// does not wait until the killed processes are gone: [Store.Lock] does.
-func (s Store[T]) KillOrphans(containerID string) (killed int, err error) {
-	f := s.files()
-	killed, err = f.killOrphans(func() (string, durable.ID, error) { return f.findLock(containerID) })
-	return killed, fail("kill orphans", Key{ContainerID: containerID}, err)
-}
-
-// KillDirOrphans is [Store.KillOrphans] for the lock of the directory, see
-// [DirLock.File].
-func (s Store[T]) KillDirOrphans() (killed int, err error) {
-	f := s.files()
-	killed, err = f.killOrphans(f.findDir)
-	return killed, fail("kill orphans", Key{}, err)
+func (s Store[T]) lock(ctx context.Context, id string) (*Lock, error) {
+	if err := checkStoredContainer(id); err != nil {
+		return nil, err
+	}
+	root, err := s.open(durable.MakeDir)
+	if err != nil {
+		return nil, err
+	}
+	l := &Lock{dir: s.Dir, container: id, root: root, name: records.LockName(id), fd: -1, known: map[string]extent{}}
+	if err := l.take(ctx); err != nil {
+		root.Close()
+		return nil, err
+	}
+	return l, nil
 }
 
 // WriteFile replaces the file at path with data, atomically and durably. It is for

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metacni/metacni/internal/durable"
+	"github.com/metacni/metacni/internal/records"
 )
 
 func TestPutGetDelete(t *testing.T) {
@@ -159,12 +160,12 @@ func TestKeysAreChecked(t *testing.T) {
 		{"network is a path", Key{"../n", "c", "eth0"}, 7},
 		{"network is hidden", Key{".n", "c", "eth0"}, 7},
 		{"network with newline", Key{"n\n", "c", "eth0"}, 7},
-		{"network like a hash", Key{part(long), "c", "eth0"}, 7},
+		{"network like a hash", Key{records.Part(long), "c", "eth0"}, 7},
 		{"no container", Key{"n", "", "eth0"}, 4},
 		{"container is above", Key{"n", "..", "eth0"}, 4},
 		{"container is a path", Key{"n", "a/b", "eth0"}, 4},
 		{"container is another's lock", Key{"n", "c@lock", "eth0"}, 4},
-		{"container like a hash", Key{"n", part(long), "eth0"}, 4},
+		{"container like a hash", Key{"n", records.Part(long), "eth0"}, 4},
 		{"no interface", Key{"n", "c", ""}, 4},
 		{"interface of 15 bytes", Key{"n", "c", "123456789012345"}, 0},
 		{"interface of 16 bytes", Key{"n", "c", "1234567890123456"}, 4},
@@ -183,13 +184,12 @@ func TestKeysAreChecked(t *testing.T) {
 				"put": update(s, r), "note": note(s, r),
 				"get": gerr, "delete": del(s, tt.key),
 			}
-			if !hashed(tt.key.Network) && !hashed(tt.key.ContainerID) {
+			if !records.Hashed(tt.key.Network) && !records.Hashed(tt.key.ContainerID) {
 				errs["forget"] = forget(s, tt.key)
 			}
-			if tt.code == 4 && validIfName(tt.key.IfName) && !hashed(tt.key.ContainerID) {
+			if tt.code == 4 && validIfName(tt.key.IfName) && !records.Hashed(tt.key.ContainerID) {
 				_, errs["container"] = s.Container(t.Context(), tt.key.ContainerID)
 				_, errs["lock"] = s.Lock(t.Context(), tt.key.ContainerID)
-				_, errs["kill"] = s.KillOrphans(tt.key.ContainerID)
 			}
 			for verb, err := range errs {
 				if errors.Is(err, fs.ErrNotExist) && verb == "get" {

@@ -71,9 +71,6 @@ func TestLockOnAReadOnlyFileSystem(t *testing.T) {
 		t.Errorf("used: %v, %v", used, err)
 	}
 	ok(t, under(s, "c1", func(*Lock) error { return nil }))
-	dir, err := s.LockDir(t.Context(), true)
-	ok(t, err)
-	ok(t, dir.Unlock())
 }
 
 // The same on real file systems: one that is full, one without inodes, and one

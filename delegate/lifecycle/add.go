@@ -284,7 +284,7 @@ func (a *addition) carryOut(ctx context.Context, plan []delegate.Attachment) (ad
 		if a.part {
 			noteErr = a.m.store().Note(a.lock, a.r) // with the last plugin several delegates change
 		} else {
-			noteErr = a.m.store().NoteChange(a.lock, a.r, change{At: a.first + i, Result: e.Result, Unfinished: e.Unfinished})
+			noteErr = a.m.noteChange(a.lock, a.r, change{At: a.first + i, Result: e.Result, Unfinished: e.Unfinished})
 		}
 		return noteErr
 	})
@@ -347,7 +347,7 @@ func (a *addition) conclude(ctx context.Context, reported, added []delegate.Atta
 			a.r.Value.Delegates[a.first+i].Result = d.Result
 		}
 		a.settle()
-		note := func() error { return a.m.store().NoteChange(a.lock, a.r, change{}) } // of the state
+		note := func() error { return a.m.noteChange(a.lock, a.r, change{}) } // of the state
 		if adjusted {
 			note = func() error { return a.m.store().Note(a.lock, a.r) }
 		}

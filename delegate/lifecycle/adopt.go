@@ -175,7 +175,7 @@ func (m *Manager) put(ctx context.Context, l *scratch.Lock, r scratch.Record[rec
 	if err != nil {
 		return err
 	}
-	defer dir.Unlock() //nolint:errcheck // the lock ends with the process at the latest
+	defer unlockDir(dir)
 	return m.store().Put(l, r)
 }
 

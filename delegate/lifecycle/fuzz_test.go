@@ -42,7 +42,7 @@ func FuzzRecord(f *testing.F) {
 		for _, c := range [][]byte{change1, change2} {
 			before, err := json.Marshal(r)
 			nodetest.OK(t, err)
-			if r.Change(c) == nil {
+			if r.Make(c) == nil {
 				continue
 			}
 			if after, err := json.Marshal(r); err != nil || string(after) != string(before) {

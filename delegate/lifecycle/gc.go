@@ -16,6 +16,7 @@ import (
 	"github.com/containernetworking/cni/pkg/utils"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/durable"
 	"github.com/metacni/metacni/internal/terse"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
@@ -156,7 +157,11 @@ func (m *Manager) tell(ctx context.Context, g *garbage, nets []netconf.Network) 
 	if err != nil {
 		return g.fail(err)
 	}
-	defer func() { _ = l.Unlock() }() // the lock ends with the process at the latest
+	defer func() {
+		if l != nil {
+			unlockDir(l)
+		}
+	}()
 	since := time.Now()
 	left, err := m.left(ctx, g)
 	errs := []error{err}
@@ -187,7 +192,7 @@ func (m *Manager) tell(ctx context.Context, g *garbage, nets []netconf.Network) 
 
 // tellOne runs the GC of n. The plugins inherit the lock l: while one that outlives
 // this process works, nothing is recorded that it does not know to be valid.
-func (m *Manager) tellOne(ctx context.Context, l *scratch.DirLock, n netconf.Network, valid []types.GCAttachment) error {
+func (m *Manager) tellOne(ctx context.Context, l *durable.Dir, n netconf.Network, valid []types.GCAttachment) error {
 	file := l.File()
 	if err := handable(file); err != nil {
 		return err
@@ -202,17 +207,13 @@ func (m *Manager) tellOne(ctx context.Context, l *scratch.DirLock, n netconf.Net
 
 // letIn releases the directory's lock, for those who wait to record an attachment,
 // and takes it again.
-func (m *Manager) letIn(ctx context.Context, l *scratch.DirLock) (*scratch.DirLock, error) {
-	_ = l.Unlock() // it is released even if this fails
+func (m *Manager) letIn(ctx context.Context, l *durable.Dir) (*durable.Dir, error) {
+	unlockDir(l)
 	select {
 	case <-time.After(turn):
 	case <-ctx.Done():
 	}
-	again, err := m.lockDir(ctx, true)
-	if err != nil {
-		return l, err
-	}
-	return again, nil
+	return m.lockDir(ctx, true)
 }
 
 // turn is how long the directory's lock stays free for others: twice as long as

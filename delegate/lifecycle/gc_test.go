@@ -15,6 +15,7 @@ import (
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/delegate/delegatetest"
 	"github.com/metacni/metacni/internal/nodetest"
+	"github.com/metacni/metacni/internal/records"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 )
@@ -25,18 +26,29 @@ func (n *node) put(k scratch.Key, state scratch.State, created time.Time, value 
 	raw := scratch.Store[text]{Dir: n.Dir}
 	l, err := raw.Lock(n.Context(), k.ContainerID)
 	nodetest.OK(n.TB, err)
-	r := scratch.Record[text]{Key: k, State: state, Created: created, Value: text{json.RawMessage(value)}}
+	r := scratch.Record[text]{Key: k, State: state, Created: created, Value: text{RawMessage: json.RawMessage(value)}}
 	err = raw.Put(l, r)
 	for _, c := range changes {
-		err = errors.Join(err, raw.NoteChange(l, r, json.RawMessage(c)))
+		r.Value.noted = json.RawMessage(c)
+		err = errors.Join(err, raw.Note(l, r))
 	}
 	nodetest.OK(n.TB, errors.Join(err, l.Unlock()))
 }
 
 // A text is a record's value as it stands on disk.
-type text struct{ json.RawMessage }
+type text struct {
+	json.RawMessage
+	noted json.RawMessage
+}
 
-func (*text) Change(json.RawMessage) error { return nil }
+func (t *text) Noted() any {
+	if t.noted == nil {
+		return nil
+	}
+	return t.noted
+}
+
+func (*text) Make(records.Change) error { return nil }
 
 // What the runtime calls valid and nobody has recorded under our network is passed on
 // once, whatever else is recorded of its container. Whether its container is attached to
@@ -266,7 +278,7 @@ func TestGCWaitsForWhatIsBeingRecorded(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.add(eth0)
-	l, err := n.store().LockDir(t.Context(), false)
+	l, err := n.lockDir(t.Context(), false)
 	nodetest.OK(t, err)
 	n.LockTimeout = time.Millisecond
 	collect := func() error { return n.GC(t.Context(), Collection{Network: "multi", Valid: validFor(eth0)}) }
@@ -276,7 +288,8 @@ func TestGCWaitsForWhatIsBeingRecorded(t *testing.T) {
 		t.Errorf("told %q, %v", n.gcs(), err)
 	}
 	n.LockTimeout = 0
-	if err := errors.Join(l.Unlock(), collect()); err != nil || len(n.gcs()) != 3 {
+	unlockDir(l)
+	if err := collect(); err != nil || len(n.gcs()) != 3 {
 		t.Errorf("told %q, %v", n.gcs(), err)
 	}
 }
@@ -347,7 +360,7 @@ func TestGCCollectsARecordWithAnUnknownChange(t *testing.T) {
 	r, err := n.store().Get(eth0)
 	if err == nil {
 		err = n.locked(t.Context(), "c1", func(_ context.Context, l *scratch.Lock) error {
-			return n.store().NoteChange(l, r, change{At: len(r.Value.Delegates)})
+			return n.noteChange(l, r, change{At: len(r.Value.Delegates)})
 		})
 	}
 	nodetest.OK(t, err)

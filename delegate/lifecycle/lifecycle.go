@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -25,7 +26,10 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/cause"
 	"github.com/metacni/metacni/internal/durable"
+	"github.com/metacni/metacni/internal/flock"
+	"github.com/metacni/metacni/internal/records"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 )
@@ -146,7 +150,7 @@ var errNegative error = &codedError{types.ErrInvalidNetworkConfig, "the LockTime
 
 func (m *Manager) lock(ctx context.Context, id string) (*scratch.Lock, error) {
 	take := func(ctx context.Context) (*scratch.Lock, error) { return m.store().Lock(ctx, id) }
-	kill := func() (int, error) { return m.store().KillOrphans(id) }
+	kill := func() (int, error) { return m.killOrphans(id) }
 	return locking(ctx, m, "another operation on the container", take, kill)
 }
 
@@ -179,11 +183,45 @@ func (m *Manager) lockWithin(ctx context.Context, limit time.Duration, id string
 	return within(ctx, limit, func(ctx context.Context) (*scratch.Lock, error) { return m.store().Lock(ctx, id) })
 }
 
-// lockDir locks the directory of the records. Those who make a record share the
-// lock. While it is exclusive nobody makes one.
-func (m *Manager) lockDir(ctx context.Context, exclusive bool) (*scratch.DirLock, error) {
-	take := func(ctx context.Context) (*scratch.DirLock, error) { return m.store().LockDir(ctx, exclusive) }
-	return locking(ctx, m, "another operation on the records", take, m.store().KillDirOrphans)
+// killOrphans kills the plugins whose parent has died and which hold the lock of
+// container id.
+func (m *Manager) killOrphans(id string) (int, error) {
+	return flock.KillOrphans(filepath.Join(m.Dir, records.LockName(id)))
+}
+
+// lockDir locks the directory of the records, and returns it. Those who make a record
+// share the lock. While it is exclusive nobody makes one. See [unlockDir].
+func (m *Manager) lockDir(ctx context.Context, exclusive bool) (*durable.Dir, error) {
+	take := func(ctx context.Context) (*durable.Dir, error) {
+		dir, err := durable.MakeDir(m.Dir, nil)
+		if err == nil {
+			if err = cause.Of(ctx); err == nil {
+				err = flock.Wait(ctx, func() (bool, error) { return dir.Flock(exclusive) })
+			}
+			if err != nil {
+				dir.Close()
+			}
+		}
+		if err != nil {
+			return nil, &scratch.Error{Op: "lock", Err: err}
+		}
+		return dir, nil
+	}
+	kill := func() (int, error) {
+		path, err := filepath.EvalSymlinks(m.Dir)
+		if err != nil {
+			return 0, err
+		}
+		return flock.KillOrphans(path)
+	}
+	return locking(ctx, m, "another operation on the records", take, kill)
+}
+
+// unlockDir releases the lock of [Manager.lockDir], also for plugins that have inherited
+// it. If that fails, the lock ends with the process.
+func unlockDir(dir *durable.Dir) {
+	_ = dir.Unflock()
+	dir.Close()
 }
 
 func (m *Manager) lockTimeout() time.Duration { return cmp.Or(m.LockTimeout, DefaultLockTimeout) }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/internal/bounds"
+	"github.com/metacni/metacni/internal/records"
 	"github.com/metacni/metacni/internal/terse"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
@@ -136,6 +137,8 @@ type record struct {
 	Leftovers []entry  `json:"leftovers,omitempty"` // of an Add before, which cannot be removed
 	Tries     int      `json:"tries,omitempty"`
 	Why       string   `json:"why,omitempty"`
+
+	noted *change // what has changed since it was written; nil if all of it may have
 }
 
 type entry struct {
@@ -183,8 +186,22 @@ type change struct {
 	Gone       []int           `json:"gone,omitempty"`
 }
 
-// Change applies a change that was noted.
-func (r *record) Change(text json.RawMessage) error {
+// Noted implements [records.Changer].
+func (r *record) Noted() any {
+	if r.noted == nil {
+		return nil
+	}
+	return r.noted
+}
+
+// noteChange notes c, which has been made to r already, and the state of r.
+func (m *Manager) noteChange(l *scratch.Lock, r scratch.Record[record], c change) error {
+	r.Value.noted = &c
+	return m.store().Note(l, r)
+}
+
+// Make implements [records.Changer].
+func (r *record) Make(text records.Change) error {
 	var c change
 	if err := json.Unmarshal(text, &c); err != nil {
 		return err

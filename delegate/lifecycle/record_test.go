@@ -97,7 +97,10 @@ func TestNothingRunsWithoutARecord(t *testing.T) {
 	for name, spoil := range map[string]func(dir string) error{
 		"a file for the directory": func(dir string) error { return os.WriteFile(dir, nil, 0o600) },
 		"a directory for the record": func(dir string) error {
-			return os.MkdirAll(filepath.Join(dir, "c1@multi@eth0.json"), 0o700)
+			return errors.Join(
+				os.MkdirAll(filepath.Join(dir, "c1@multi@eth0.json"), 0o700),
+				os.WriteFile(filepath.Join(dir, "c1@lock"), nil, 0o600), // stays with the damaged record
+			)
 		},
 		"a directory for the lock": func(dir string) error { return os.MkdirAll(filepath.Join(dir, "c1@lock"), 0o700) },
 		"a link to nowhere for the directory": func(dir string) error {

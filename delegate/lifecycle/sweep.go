@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/internal/records"
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 )
@@ -174,14 +175,12 @@ func (s *Sweeper) Sweep(ctx context.Context) (Sweep, error) {
 // lock when it dies before it writes a record, and nobody else would remove it. A
 // lock that cannot be removed does no harm.
 func (s *Sweeper) tidy(ctx context.Context) {
-	ids, _ := s.Manager.store().Unused()
+	ids, _ := records.Unused(s.Manager.Dir)
 	for _, id := range ids[:min(len(ids), cmp.Or(s.Batch, defaultBatch))] {
 		l, _ := s.Manager.lockIdle(ctx, id)
-		if l == nil {
-			continue
+		if l != nil {
+			_ = l.Unlock()
 		}
-		_, _ = s.Manager.store().Records(ctx, l) // tells the lock that there are none
-		_ = l.Unlock()
 	}
 }
 
@@ -336,7 +335,7 @@ func (m *Manager) lockIdle(ctx context.Context, id string) (*scratch.Lock, error
 	if err == nil || !errors.Is(err, context.DeadlineExceeded) {
 		return l, err
 	}
-	if killed, err := m.store().KillOrphans(id); killed == 0 {
+	if killed, err := m.killOrphans(id); killed == 0 {
 		return nil, err
 	}
 	return m.lockWithin(ctx, orphanTimeout, id)

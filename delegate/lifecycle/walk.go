@@ -154,7 +154,7 @@ func (w *walk) begin(ctx context.Context) {
 	case merge || fresh:
 		w.mark()
 	case w.r.State != before:
-		_ = w.m.store().NoteChange(w.lock, *w.r, change{}) // DEL must work when the disk is full
+		_ = w.m.noteChange(w.lock, *w.r, change{}) // DEL must work when the disk is full
 	}
 }
 
@@ -245,7 +245,7 @@ func (w *walk) gone(i int, plugins []int) {
 	switch {
 	case !w.anyLeft():
 	case w.noted: // all of a large record for each of its plugins would take long
-		_ = w.m.store().NoteChange(w.lock, *w.r, change{At: i, Gone: plugins})
+		_ = w.m.noteChange(w.lock, *w.r, change{At: i, Gone: plugins})
 	default:
 		w.mark()
 	}

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/metacni/metacni/internal/flock"
 	"github.com/metacni/metacni/internal/nodetest"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -21,7 +22,6 @@ import (
 	"github.com/metacni/metacni/delegate/thick/shim"
 	"github.com/metacni/metacni/delegate/thick/wire"
 	"github.com/metacni/metacni/examples/internal/programtest"
-	"github.com/metacni/metacni/scratch"
 )
 
 func TestMain(m *testing.M) {
@@ -154,7 +154,7 @@ func TestSecondSignalEndsTheDaemonAtOnce(t *testing.T) {
 		t.Errorf("there is no record of it: %v", err)
 	}
 	// The plugin is left, and holds the container's lock.
-	if n, err := (scratch.Store[struct{}]{Dir: s.State}).KillOrphans("c1"); n != 1 || err != nil {
+	if n, err := flock.KillOrphans(filepath.Join(s.State, "c1@lock")); n != 1 || err != nil {
 		t.Errorf("killed %d: %v", n, err)
 	}
 }

@@ -113,27 +113,10 @@ func (d *Dir) settle() error {
 }
 
 // Close closes d. There is nothing in a directory that closing could lose.
-func (d *Dir) Close() { _ = unix.Close(d.fd) }
+func (d *Dir) Close() { Close(d.fd) }
 
 // Path returns the path of the entry name, for messages.
 func (d *Dir) Path(name string) string { return filepath.Join(d.path, name) }
-
-// Open opens the directory name. Anything else that has the name, a symbolic
-// link to a directory included, is [ErrNotDir].
-func (d *Dir) Open(name string) (*Dir, error) {
-	sub := &Dir{path: d.Path(name), hook: d.hook}
-	err := d.at("openat", name, func() (err error) {
-		sub.fd, err = unix.Openat(d.fd, name, dirFlags|unix.O_NOFOLLOW, 0)
-		if err == unix.ELOOP || err == unix.ENOTDIR {
-			return ErrNotDir
-		}
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return sub, nil
-}
 
 // Rmdir removes the empty directory name. One that is not empty is
 // [fs.ErrExist] (ENOTEMPTY).
@@ -165,28 +148,6 @@ func (d *Dir) Sync() error {
 	return err
 }
 
-// Move gives the file from of the directory src the name to in d, which must
-// be free: otherwise the error is [fs.ErrExist]. It does not sync. Where the
-// file system cannot do both in one step, a file that gets the name meanwhile
-// is replaced.
-func (d *Dir) Move(src *Dir, from, to string) error {
-	if !plain(to) {
-		return d.fail("renameat2", to, unix.EINVAL)
-	}
-	err := src.at("renameat2", from, func() error {
-		return unix.Renameat2(src.fd, from, d.fd, to, unix.RENAME_NOREPLACE)
-	})
-	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) {
-		return err
-	}
-	if _, err := d.Stat(to); err == nil {
-		return d.fail("renameat", to, unix.EEXIST)
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return src.at("renameat", from, func() error { return unix.Renameat(src.fd, from, d.fd, to) })
-}
-
 // Flock takes the lock of d itself, without waiting, and reports whether it
 // was free.
 func (d *Dir) Flock(exclusive bool) (bool, error) {
@@ -198,15 +159,21 @@ func (d *Dir) Flock(exclusive bool) (bool, error) {
 	return held, err
 }
 
-// File returns a new descriptor of d, for child processes, or nil if the system has
-// none left. The caller closes it.
-func (d *Dir) File() *os.File {
-	fd, err := unix.FcntlInt(uintptr(d.fd), unix.F_DUPFD_CLOEXEC, 3)
+// File is [Dup] of the descriptor of d.
+func (d *Dir) File() *os.File { return Dup(d.fd, d.path) }
+
+// Dup returns a new descriptor of the open file fd, for child processes, or nil if the
+// system has none left. The caller closes it.
+func Dup(fd int, path string) *os.File {
+	fd, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
 		return nil
 	}
-	return os.NewFile(uintptr(fd), d.path)
+	return os.NewFile(uintptr(fd), path)
 }
+
+// Close closes a descriptor to which nothing was written.
+func Close(fd int) { _ = unix.Close(fd) }
 
 // Unflock releases the lock of d, for those too who share its descriptor.
 func (d *Dir) Unflock() error {
@@ -222,7 +189,11 @@ func (d *Dir) Stat(name string) (Info, error) {
 	if err != nil {
 		return Info{}, err
 	}
-	return infoOf(&st), nil
+	kind := st.Mode & unix.S_IFMT
+	return Info{
+		ID: IDOf(&st), Mode: st.Mode & 0o7777, Changed: time.Unix(st.Mtim.Unix()),
+		IsDir: kind == unix.S_IFDIR, IsFile: kind == unix.S_IFREG,
+	}, nil
 }
 
 // Names returns the names in d, sorted. A directory that has been removed since
@@ -256,47 +227,38 @@ func (d *Dir) Names() ([]string, error) {
 }
 
 // OpenFile opens the regular file name for reading and writing, making it with
-// mode 0600 when it is missing, and returns its identity as well. Children do
-// not inherit it unless told to.
-func (d *Dir) OpenFile(name string) (*os.File, ID, error) {
-	fd, st, err := d.open(name, unix.O_RDWR|unix.O_CREAT)
+// mode 0600 when it is missing. Children do not inherit it unless told to.
+func (d *Dir) OpenFile(name string) (*os.File, error) {
+	fd, _, err := d.open(name, unix.O_RDWR|unix.O_CREAT)
 	if err != nil {
-		return nil, ID{}, err
+		return nil, err
 	}
-	return os.NewFile(uintptr(fd), d.Path(name)), IDOf(&st), nil
+	return os.NewFile(uintptr(fd), d.Path(name)), nil
 }
 
-// OpenLock opens the regular file name for locking and reports what it is. If the
+// OpenLock opens the regular file name for locking and returns its identity too. If the
 // file exists, that works on a full or read-only file system too. If it does not,
-// OpenLock makes it, empty and with the given mode. The caller closes the
+// OpenLock makes it, empty and with mode 0600. The caller closes the
 // descriptor, which children do not inherit.
-func (d *Dir) OpenLock(name string, mode uint32) (fd int, id ID, err error) {
+func (d *Dir) OpenLock(name string) (fd int, id ID, err error) {
 	const flags = unix.O_RDONLY | unix.O_NONBLOCK
 	for {
 		fd, st, err := d.open(name, flags)
 		if !errors.Is(err, fs.ErrNotExist) {
 			return fd, IDOf(&st), err
 		}
-		err = d.at("create", name, func() (err error) {
-			fd, err = unix.Openat(d.fd, name, flags|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
-			return err
-		})
-		switch {
-		case err == nil:
+		fd, err = d.create(name, flags)
+		if err != nil && !errors.Is(err, fs.ErrExist) {
+			return -1, ID{}, err
+		}
+		if err == nil {
 			if err := d.at("fstat", name, func() error { return unix.Fstat(fd, &st) }); err != nil {
-				_ = unix.Close(fd)
+				Close(fd)
 				return -1, ID{}, err
 			}
 			return fd, IDOf(&st), nil
-		case !errors.Is(err, fs.ErrExist):
-			return -1, ID{}, err
 		}
 	}
-}
-
-// Chmod changes the mode of fd, the file name.
-func (d *Dir) Chmod(fd int, name string, mode uint32) error {
-	return d.at("fchmod", name, func() error { return unix.Fchmod(fd, mode) })
 }
 
 // open opens name, which must be a regular file.
@@ -319,7 +281,7 @@ func (d *Dir) open(name string, flags int) (int, unix.Stat_t, error) {
 		err = d.fail("openat", name, ErrNotRegular)
 	}
 	if err != nil {
-		_ = unix.Close(fd)
+		Close(fd)
 		return -1, st, err
 	}
 	return fd, st, nil
@@ -328,15 +290,6 @@ func (d *Dir) open(name string, flags int) (int, unix.Stat_t, error) {
 // IDOf returns the identity of the file that st is about.
 func IDOf(st *unix.Stat_t) ID {
 	return ID{dev: uint64(st.Dev), ino: st.Ino} //nolint:unconvert // 32 bits on mips
-}
-
-func infoOf(st *unix.Stat_t) Info {
-	kind := st.Mode & unix.S_IFMT
-	return Info{
-		ID: IDOf(st), Changed: time.Unix(st.Mtim.Unix()),
-		Mode: st.Mode & 0o7777, Links: uint64(st.Nlink), //nolint:unconvert // 32 bits elsewhere
-		IsDir: kind == unix.S_IFDIR, IsFile: kind == unix.S_IFREG,
-	}
 }
 
 // plain reports whether name can only be an entry of a directory.

@@ -170,17 +170,13 @@ func TestInterruptedCallsAndNothingToSync(t *testing.T) {
 	}
 }
 
-func TestDirectories(t *testing.T) {
+func TestRemovedDirectory(t *testing.T) {
 	t.Parallel()
 	d := open(t, t.TempDir(), nil)
 	if err := os.Mkdir(d.Path("a"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	a, err := d.Open("a")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer a.Close()
+	a := open(t, d.Path("a"), nil)
 	if err := a.WriteFile("f", nil); err != nil {
 		t.Fatal(err)
 	}
@@ -204,31 +200,5 @@ func TestDirectories(t *testing.T) {
 	}
 	if err := d.Sync(); err != nil {
 		t.Error(err)
-	}
-}
-
-// If the file system cannot move a file without replacing another, the name is
-// checked first.
-func TestMoveWithoutRenameat2(t *testing.T) {
-	t.Parallel()
-	for _, errno := range []unix.Errno{unix.EINVAL, unix.ENOSYS} {
-		dir := t.TempDir()
-		d := open(t, dir, func(call, _ string) error {
-			if call == "renameat2" {
-				return errno
-			}
-			return nil
-		})
-		write(t, d.Path("a"), "a")
-		write(t, d.Path("b"), "b")
-		if err := d.Move(d, "a", "b"); !errors.Is(err, fs.ErrExist) {
-			t.Error(err)
-		}
-		if err := d.Move(d, "a", "c"); err != nil {
-			t.Error(err)
-		}
-		if diff := cmp.Diff([]string{"b=b", "c=a"}, entries(t, dir)); diff != "" {
-			t.Error(diff)
-		}
 	}
 }

@@ -26,9 +26,6 @@ func (d *Dir) Path(name string) string { return name }
 // File returns nil.
 func (d *Dir) File() *os.File { return nil }
 
-// Open returns [errors.ErrUnsupported].
-func (d *Dir) Open(string) (*Dir, error) { return nil, errors.ErrUnsupported }
-
 // Rmdir returns [errors.ErrUnsupported].
 func (d *Dir) Rmdir(string) error { return errors.ErrUnsupported }
 
@@ -48,7 +45,7 @@ func (d *Dir) Stat(string) (Info, error) { return Info{}, errors.ErrUnsupported 
 func (d *Dir) Names() ([]string, error) { return nil, errors.ErrUnsupported }
 
 // OpenFile returns [errors.ErrUnsupported].
-func (d *Dir) OpenFile(string) (*os.File, ID, error) { return nil, ID{}, errors.ErrUnsupported }
+func (d *Dir) OpenFile(string) (*os.File, error) { return nil, errors.ErrUnsupported }
 
 // WriteFile returns [errors.ErrUnsupported].
 func (d *Dir) WriteFile(string, []byte) error { return errors.ErrUnsupported }
@@ -61,9 +58,6 @@ func (d *Dir) Overwrite(string, int64, []byte, int64) (bool, error) {
 	return false, errors.ErrUnsupported
 }
 
-// Move returns [errors.ErrUnsupported].
-func (d *Dir) Move(*Dir, string, string) error { return errors.ErrUnsupported }
-
 // Flock returns [errors.ErrUnsupported].
 func (d *Dir) Flock(bool) (bool, error) { return false, errors.ErrUnsupported }
 
@@ -71,10 +65,7 @@ func (d *Dir) Flock(bool) (bool, error) { return false, errors.ErrUnsupported }
 func (d *Dir) Unflock() error { return errors.ErrUnsupported }
 
 // OpenLock returns [errors.ErrUnsupported].
-func (d *Dir) OpenLock(string, uint32) (int, ID, error) { return -1, ID{}, errors.ErrUnsupported }
-
-// Chmod returns [errors.ErrUnsupported].
-func (d *Dir) Chmod(int, string, uint32) error { return errors.ErrUnsupported }
+func (d *Dir) OpenLock(string) (int, ID, error) { return -1, ID{}, errors.ErrUnsupported }
 
 // TryWrite returns [errors.ErrUnsupported].
 func (d *Dir) TryWrite() error { return errors.ErrUnsupported }
@@ -84,14 +75,8 @@ func (d *Dir) ReadFile(string, int64) ([]byte, ID, error) {
 	return nil, ID{}, errors.ErrUnsupported
 }
 
-// A Watch watches nothing on this system.
-type Watch struct{}
-
-// Watch returns [errors.ErrUnsupported].
-func (d *Dir) Watch() (*Watch, error) { return nil, errors.ErrUnsupported }
+// Dup returns nil.
+func Dup(int, string) *os.File { return nil }
 
 // Close does nothing.
-func (w *Watch) Close() {}
-
-// Changed knows nothing.
-func (w *Watch) Changed() (names []string, all bool) { return nil, true }
+func Close(int) {}

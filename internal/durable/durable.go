@@ -32,9 +32,6 @@ var (
 	// ErrNotRegular is returned where a regular file is wanted and something
 	// else has its name.
 	ErrNotRegular = errors.New("not a regular file")
-	// ErrNotDir is returned where a directory is wanted and something else has
-	// its name.
-	ErrNotDir = errors.New("not a directory")
 	// ErrTooLarge is returned by [Dir.ReadFile] for a file over the limit.
 	ErrTooLarge = errors.New("file too large")
 )
@@ -46,7 +43,6 @@ type ID struct{ dev, ino uint64 }
 type Info struct {
 	ID      ID
 	Mode    uint32 // the permissions, with the setuid, setgid and sticky bits
-	Links   uint64
 	IsDir   bool
 	IsFile  bool // a regular file
 	Changed time.Time

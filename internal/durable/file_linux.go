@@ -26,12 +26,12 @@ func (d *Dir) Replace(temp, name string, data []byte, mode uint32) error {
 	if !plain(name) {
 		return d.fail("renameat", name, unix.EINVAL)
 	}
-	fd, err := d.create(temp)
+	fd, err := d.create(temp, unix.O_WRONLY)
 	if err != nil {
 		return err
 	}
 	if mode != 0o600 {
-		if err := d.Chmod(fd, temp, mode); err != nil {
+		if err := d.at("fchmod", temp, func() error { return unix.Fchmod(fd, mode) }); err != nil {
 			_ = d.close(fd, temp) // the first error says more
 			_ = d.Remove(temp)
 			return err
@@ -68,9 +68,9 @@ func (d *Dir) TryWrite() error {
 }
 
 // create makes the file name, which must not be there.
-func (d *Dir) create(name string) (fd int, err error) {
+func (d *Dir) create(name string, flags int) (fd int, err error) {
 	err = d.at("create", name, func() (err error) {
-		fd, err = unix.Openat(d.fd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+		fd, err = unix.Openat(d.fd, name, flags|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 		return err
 	})
 	return fd, err
@@ -135,7 +135,7 @@ func (d *Dir) ReadFile(name string, limit int64) ([]byte, ID, error) {
 	if err != nil {
 		return nil, ID{}, err
 	}
-	defer func() { _ = unix.Close(fd) }()
+	defer Close(fd)
 	if st.Size > limit {
 		return nil, IDOf(&st), d.fail("read", name, ErrTooLarge)
 	}

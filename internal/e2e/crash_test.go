@@ -84,7 +84,7 @@ func (c *crashes) has(steps []step) {
 		verb, kind = "DEL", "ADD"
 	}
 	if kind == "ADD" {
-		has(c.t, steps, "ADD create C@lock", "ADD fchmod C@lock", "ADD flock .", "ADD create .tmp-", "ADD write .tmp-",
+		has(c.t, steps, "ADD create C@lock", "ADD flock .", "ADD create .tmp-", "ADD write .tmp-",
 			"ADD fsync .tmp-", "ADD renameat .tmp-", "ADD fsync .", "ADD unflock .")
 	}
 	if c.command != "ADD" {

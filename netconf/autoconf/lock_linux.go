@@ -24,7 +24,7 @@ func lock(path string) (*os.File, error) {
 		return nil, err
 	}
 	defer d.Close()
-	f, _, err := d.OpenFile(filepath.Base(path))
+	f, err := d.OpenFile(filepath.Base(path))
 	if err != nil {
 		return nil, err
 	}

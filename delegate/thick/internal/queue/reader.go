@@ -114,7 +114,7 @@ func (r *Reader) claim(dir *durable.Dir) error {
 
 // take locks the mark.
 func (r *Reader) take(dir *durable.Dir) error {
-	fd, id, err := dir.OpenLock(markName, 0o600)
+	fd, id, err := dir.OpenLock(markName)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package scratch
+package flock
 
 import (
 	"errors"
@@ -10,20 +10,26 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/metacni/metacni/internal/durable"
 )
 
-// killOrphans kills those that have inherited the lock that find finds.
-func (f files) killOrphans(find func() (path string, id durable.ID, err error)) (killed int, err error) {
-	path, id, err := find()
+// KillOrphans kills the processes that a dead holder of the lock on the file at path has
+// left behind, and that keep the lock: every process that inherited the file gets
+// SIGKILL, and its process group too if it leads one. It returns the number of processes
+// killed. A symbolic link at path is not followed; in the rest of path there must be
+// none. Without the file nobody is killed.
+//
+// It kills nobody while the holder is alive or may be, or when this process has
+// inherited the file itself. It does not kill processes that wait for the lock. It
+// does not wait until the killed processes are gone.
+func KillOrphans(path string) (killed int, err error) {
+	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
 	}
 	if err != nil {
 		return 0, err
 	}
-	lock := lockFile{filepath.Base(path), id}
+	lock := lockFile{filepath.Base(path), info}
 	orphans, err := lock.orphans()
 	if err != nil {
 		return 0, err
@@ -35,34 +41,18 @@ func (f files) killOrphans(find func() (path string, id durable.ID, err error)) 
 	return killed, err
 }
 
-// findLock returns the file of a container's lock.
-func (f files) findLock(containerID string) (path string, id durable.ID, err error) {
-	if err := checkStoredContainer(containerID); err != nil {
-		return "", id, err
-	}
-	root, err := f.open()
+// Inherited reports whether this process shares the lock on fd and did not take it: a
+// parent did. A lock that the parent has released does not count: another process may
+// hold the lock now.
+func Inherited(fd int) bool {
+	self := "/proc/self/fd/" + strconv.Itoa(fd)
+	path, _ := os.Readlink(self) // what it cannot tell is not inherited
+	info, err := os.Stat(self)
 	if err != nil {
-		return "", id, err
+		return false
 	}
-	defer root.Close()
-	path = root.Path(lockName(containerID))
-	info, err := root.Stat(lockName(containerID))
-	if err == nil && !info.IsFile {
-		err = &fs.PathError{Op: "open", Path: path, Err: durable.ErrNotRegular}
-	}
-	return path, info.ID, err
-}
-
-// findDir returns the directory, with the path that /proc has.
-func (f files) findDir() (path string, id durable.ID, err error) {
-	if f.dir == "" {
-		return "", id, errNoDir
-	}
-	var st unix.Stat_t
-	if path, err = filepath.EvalSymlinks(f.dir); err == nil {
-		err = unix.Stat(path, &st)
-	}
-	return path, durable.IDOf(&st), err
+	d := lockFile{filepath.Base(path), info}.look("self")
+	return d.locked && d.inherited
 }
 
 // kill kills those of pids that still share the lock. A process may have ended
@@ -94,7 +84,7 @@ func kill(pid int) error {
 // A lockFile is a lock's file as other processes have it open.
 type lockFile struct {
 	name string
-	id   durable.ID
+	info os.FileInfo
 }
 
 // orphans returns the processes that have inherited the lock of a process that
@@ -129,13 +119,6 @@ func (l lockFile) orphans() ([]int, error) {
 	return pids, nil
 }
 
-// inherited reports whether this process shares the lock and did not take it. What
-// a parent has released does not count: another process may hold the lock now.
-func (l lockFile) inherited() bool {
-	d := l.look("self")
-	return d.locked && d.inherited
-}
-
 // look returns the descriptor with which the process pid shares the lock. Of several it is
 // one that was not inherited, if there is one.
 func (l lockFile) look(pid string) (found descriptor) {
@@ -152,8 +135,7 @@ func (l lockFile) look(pid string) (found descriptor) {
 		if err != nil || !strings.HasSuffix(target, "/"+l.name) {
 			continue
 		}
-		var st unix.Stat_t
-		if unix.Stat(proc+"/fd/"+name, &st) != nil || durable.IDOf(&st) != l.id {
+		if info, err := os.Stat(proc + "/fd/" + name); err != nil || !os.SameFile(info, l.info) {
 			continue
 		}
 		data, err := os.ReadFile(proc + "/fdinfo/" + name)

@@ -1,0 +1,86 @@
+// Package records knows the files of a [scratch.Store]: their names, for those who look
+// at the directory themselves, and values of which a note writes only a part.
+//
+// [scratch.Store]: https://pkg.go.dev/github.com/metacni/metacni/scratch#Store
+package records
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+)
+
+const (
+	lockSuffix = "@lock"
+
+	// MaxPart is how long a network name or a container ID may be in a file
+	// name. Two of them, an interface name of 15 escaped bytes, two "@", the
+	// longest suffix and the prefix of a temporary file fit in 255 bytes.
+	MaxPart = 95
+
+	hashedLen = 1 + 2*sha256.Size
+)
+
+// Part returns name as it is in a file name: a long one is replaced by its hash, "#" and
+// 64 hexadecimal digits.
+func Part(name string) string {
+	if len(name) <= MaxPart || Hashed(name) {
+		return name
+	}
+	return hash(name)
+}
+
+func hash(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return "#" + hex.EncodeToString(sum[:])
+}
+
+// Hashed reports whether s is a hash in place of a long name.
+func Hashed(s string) bool {
+	return len(s) == hashedLen && s[0] == '#' && strings.Trim(s[1:], "0123456789abcdef") == ""
+}
+
+// SamePart reports whether a and b are the same name. b may be a hash.
+func SamePart(a, b string) bool { return a == b || Hashed(b) && hash(a) == b }
+
+// LockName returns the name of the lock's file of a container.
+func LockName(containerID string) string { return Part(containerID) + lockSuffix }
+
+// Unused returns the containers in dir that have a lock's file and no other file: an
+// operation is running, or a process has died. A long ID is returned as its hash. A
+// missing directory has none.
+func Unused(dir string) (ids []string, err error) {
+	files, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	count := make(map[string]int)
+	for _, f := range files {
+		id, _, _ := strings.Cut(f.Name(), "@")
+		count[id]++
+	}
+	for _, f := range files {
+		if id, ok := strings.CutSuffix(f.Name(), lockSuffix); ok && count[id] == 1 {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
+}
+
+// A Changer is a value of which a note may write only a part.
+type Changer interface {
+	// Noted returns what has changed since the value was last written, which
+	// encoding/json encodes. Nil means that all of it may have changed.
+	Noted() any
+
+	// Make makes a change that was noted. A change for which it returns an error
+	// is ignored.
+	Make(Change) error
+}
+
+// A Change is the JSON of what [Changer.Noted] returned.
+type Change json.RawMessage
