@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
@@ -53,7 +54,7 @@ func (v *View) Definition(ctx context.Context, r nad.Ref) (nad.Definition, error
 // once and makes no request.
 func (v *View) KnownDefinition(ctx context.Context, r nad.Ref) (nad.Definition, error) {
 	return v.definition(ctx, r, -1, func(context.Context, nad.Ref) (known, error) {
-		return known{}, &Error{Kind: ErrNotFound}
+		return known{}, ErrNotFound
 	})
 }
 
@@ -100,7 +101,7 @@ func (v *View) definition(ctx context.Context, r nad.Ref, limit time.Duration, l
 		k, err = live(ctx, r)
 	}
 	if err != nil {
-		return nad.Definition{}, about(object, err)
+		return nad.Definition{}, fault.Of("", object, err)
 	}
 	return k.definition, k.err
 }
@@ -130,10 +131,10 @@ func (v *View) liveDefinition(ctx context.Context, r nad.Ref) (known, error) {
 		err = errors.New("the answer is not the definition")
 	case certainlyNone(err), apierrors.IsForbidden(err) && alive:
 		v.definitions.waits.none.Add(1)
-		return known{}, &Error{Kind: ErrNotFound}
+		return known{}, ErrNotFound
 	}
 	v.definitions.waits.none.Add(1)
-	return known{}, &Error{Kind: ErrNotSynced, Err: cause(err)}
+	return known{}, because(ErrNotSynced, cause(err))
 }
 
 // certainlyNone reports whether an API server has said that there is no such object. A
@@ -142,16 +143,6 @@ func certainlyNone(err error) bool {
 	var s apierrors.APIStatus
 	return apierrors.IsNotFound(err) && errors.As(err, &s) && s.Status().Details != nil && s.Status().Details.Name != "" &&
 		!apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
-}
-
-// about returns err as one about an object.
-func about(object string, err error) error {
-	if e, ok := errors.AsType[*Error](err); ok {
-		named := *e
-		named.Object = object
-		return &named
-	}
-	return err
 }
 
 // within returns a context that ends after limit, or a quarter of the time that ctx has

@@ -7,6 +7,8 @@ import (
 
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/metacni/metacni/internal/fault"
 )
 
 // A slice is what a View keeps of a ResourceSlice: devices of one driver's pool. Only
@@ -57,11 +59,11 @@ func keepSlice(object any) (types.NamespacedName, slice, bool) {
 func (v *View) DeviceAttributes(ctx context.Context, driver, pool, name string) (map[string]string, error) {
 	object := "device " + driver + "/" + pool + "/" + name
 	if v.slices == nil {
-		return nil, &Error{Object: object, Kind: ErrNotSynced, Err: errors.New("the name of the node is needed to watch its devices")}
+		return nil, fault.Of("", object, because(ErrNotSynced, errors.New("the name of the node is needed to watch its devices")))
 	}
 	watchPart(v, v.slices, &resourcev1.ResourceSlice{})
 	if err := v.slices.awaitSync(ctx); err != nil {
-		return nil, about(object, err)
+		return nil, fault.Of("", object, err)
 	}
 	var newest slice
 	v.slices.store.each(func(_ types.NamespacedName, s slice) {

@@ -1,75 +1,43 @@
 package kube
 
 import (
-	"errors"
-	"strings"
+	"fmt"
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/netconf"
 )
 
-// The kinds of [Error], for [errors.Is].
+// The errors that say that an object of the cluster could not be read or written, for
+// [errors.Is].
 var (
 	// ErrNotSynced is returned where the View cannot know yet: it has not been in
 	// touch with the API server, or not lately. CNI code 11.
-	ErrNotSynced = errors.New("no usable answer from the Kubernetes API")
+	ErrNotSynced = fault.New(types.ErrTryAgainLater, "no usable answer from the Kubernetes API")
 
 	// ErrGone is returned for a pod that the API server does not have: it is not
 	// there yet, has gone, or is another one of the same name. CNI code 11.
-	ErrGone = errors.New("the pod does not exist, or is another one of the same name")
+	ErrGone = fault.New(types.ErrTryAgainLater, "the pod does not exist, or is another one of the same name")
 
 	// ErrNotFound is returned for a definition that certainly does not exist.
 	// CNI code 7. It is also [netconf.ErrNotFound].
-	ErrNotFound = errors.New("does not exist")
+	ErrNotFound = fault.With(types.ErrInvalidNetworkConfig, absent{})
 
 	// ErrNotWritten is returned by [StatusWriter.Wait]: the status was not written in
 	// time. CNI code 11.
-	ErrNotWritten = errors.New("the network status is not written")
+	ErrNotWritten = fault.New(types.ErrTryAgainLater, "the network status is not written")
 )
 
-// An Error says which object of the cluster could not be read or written, and why.
-type Error struct {
-	Object string // "NAD namespace/name", "pod namespace/name"
-	Kind   error  // one of the variables above
-	Err    error  // the cause, or nil
-}
+type absent struct{}
 
-// Error describes the failure in one line.
-func (e *Error) Error() string {
-	var s strings.Builder
-	for _, part := range []string{e.Object, text(e.Kind), text(e.Err)} {
-		if part != "" && s.Len() > 0 {
-			s.WriteString(": ")
-		}
-		s.WriteString(part)
-	}
-	return s.String()
-}
+func (absent) Error() string { return "does not exist" }
+func (absent) Unwrap() error { return netconf.ErrNotFound }
 
-func text(err error) string {
-	if err == nil {
-		return ""
+// because returns kind with its cause, which may be nil.
+func because(kind, cause error) error {
+	if cause == nil {
+		return kind
 	}
-	return err.Error()
-}
-
-// Unwrap returns e.Kind and e.Err.
-func (e *Error) Unwrap() []error {
-	all := []error{e.Kind}
-	if e.Err != nil {
-		all = append(all, e.Err)
-	}
-	if errors.Is(e.Kind, ErrNotFound) {
-		all = append(all, netconf.ErrNotFound)
-	}
-	return all
-}
-
-// CNICode reports the CNI error code for e: 7 for [ErrNotFound] and else 11.
-func (e *Error) CNICode() uint {
-	if errors.Is(e.Kind, ErrNotFound) {
-		return types.ErrInvalidNetworkConfig
-	}
-	return types.ErrTryAgainLater
+	return fmt.Errorf("%w: %w", kind, cause)
 }

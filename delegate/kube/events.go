@@ -35,9 +35,9 @@ const (
 	DeviceInfoLost    Reason = "DeviceInfoLost"    // a device information file cannot be written or read
 	ClaimMetadataLost Reason = "ClaimMetadataLost" // containers do not see what their claims are attached to
 
-	StatusNotWritten  Reason = "StatusNotWritten"  // the API server refuses it
-	StatusOverwritten Reason = "StatusOverwritten" // by somebody else
-	StatusTrimmed     Reason = "StatusTrimmed"     // because it would be too long
+	statusNotWritten  Reason = "StatusNotWritten"  // the API server refuses it
+	statusOverwritten Reason = "StatusOverwritten" // by somebody else
+	statusTrimmed     Reason = "StatusTrimmed"     // because it would be too long
 )
 
 // kind returns the type of Events.

@@ -95,7 +95,7 @@ func TestNilEventsHaveNone(t *testing.T) {
 	e.Added(aPod("a"), networks())
 	e.Pod(aPod("a"), NoNetworkFound, "", "")
 	e.Definition(nad.Definition{}, InvalidNetwork, "", "")
-	e.Self(StatusNotWritten, "", "")
+	e.Self(statusNotWritten, "", "")
 	if e.Stats() != (EventStats{}) {
 		t.Error("there are some")
 	}
@@ -308,7 +308,7 @@ func TestWhoseEventsThoseAboutTheProgramAre(t *testing.T) {
 			v := (&fakeAPI{}).view(t)
 			v.config.Node = test.node
 			e := v.NewEvents(EventsConfig{Self: test.self, Controller: "multinetd"})
-			e.Self(StatusNotWritten, "", "text")
+			e.Self(statusNotWritten, "", "text")
 			got := ""
 			if len(e.queue) > 0 {
 				ev := <-e.queue

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
 )
@@ -108,7 +109,7 @@ func claimsOf(o *corev1.Pod) []string {
 func (v *View) Pod(ctx context.Context, of nad.Pod) (Pod, error) {
 	object := "pod " + of.String()
 	if v.pods == nil {
-		return Pod{}, &Error{Object: object, Kind: ErrNotSynced, Err: errNoNode}
+		return Pod{}, fault.Of("", object, because(ErrNotSynced, errNoNode))
 	}
 	watchPart(v, v.pods, &corev1.Pod{})
 	key := types.NamespacedName{Namespace: of.Namespace, Name: of.Name}
@@ -117,7 +118,7 @@ func (v *View) Pod(ctx context.Context, of nad.Pod) (Pod, error) {
 		p, err = v.livePod(ctx, of)
 	}
 	if err != nil {
-		return Pod{}, about(object, err)
+		return Pod{}, fault.Of("", object, err)
 	}
 	return p, nil
 }
@@ -163,9 +164,9 @@ func (v *View) livePod(ctx context.Context, of nad.Pod) (Pod, error) {
 	}
 	v.pods.waits.none.Add(1)
 	if err != nil {
-		return Pod{}, &Error{Kind: ErrNotSynced, Err: cause(err)}
+		return Pod{}, because(ErrNotSynced, cause(err))
 	}
-	return Pod{}, &Error{Kind: ErrGone}
+	return Pod{}, ErrGone
 }
 
 // KnownPod returns the pod of a container if the View has it, however old that is, see

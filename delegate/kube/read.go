@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/netconf/nad"
 	"github.com/metacni/metacni/status"
 )
@@ -30,7 +31,7 @@ func (v *View) NetworkStatus(ctx context.Context, pod nad.Pod) (string, error) {
 	case err == nil:
 		return answer.Annotations[status.NetworkStatusAnnotation], nil
 	case judge(err, false).outcome == gone:
-		return "", &Error{Object: object, Kind: ErrGone}
+		return "", fault.Of("", object, ErrGone)
 	}
-	return "", &Error{Object: object, Kind: ErrNotSynced, Err: cause(err)}
+	return "", fault.Of("", object, because(ErrNotSynced, cause(err)))
 }

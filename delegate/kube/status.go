@@ -10,6 +10,7 @@ import (
 	"golang.org/x/time/rate"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
@@ -252,7 +253,7 @@ func (w *StatusWriter) Wait(ctx context.Context, pod nad.Pod) error {
 	if err == nil || w.config.Policy != StatusRequire {
 		return nil
 	}
-	return &Error{Object: "pod " + pod.String(), Kind: ErrNotWritten, Err: err}
+	return fault.Of("pod", pod.String(), because(ErrNotWritten, err))
 }
 
 // A StatusStats counts what a [StatusWriter] has done.

@@ -159,7 +159,7 @@ func TestARefusalIsAnEventOfTheDaemon(t *testing.T) {
 	}
 	s.await(t, func() bool { return len(s.server.Events()) == 1 })
 	e := s.server.Events()[0]
-	if e.Regarding.Name != "daemon" || e.Reason != string(StatusNotWritten) || e.Type != corev1.EventTypeWarning {
+	if e.Regarding.Name != "daemon" || e.Reason != string(statusNotWritten) || e.Type != corev1.EventTypeWarning {
 		t.Errorf("%+v", e)
 	}
 	if n := s.Stats().Refused; n <= tolerated {
@@ -254,10 +254,10 @@ func TestTheServerAcceptsEveryEvent(t *testing.T) {
 	s.events.Pod(aPod("a"), NoNetworkFound, long, long)
 	s.events.Pod(aPod(strings.Repeat("p", 253)), AddedInterface, "", "")
 	s.events.Definition(definition, InvalidNetwork, "AddNetwork", "text")
-	s.events.Self(StatusNotWritten, "PatchStatus", "text")
+	s.events.Self(statusNotWritten, "PatchStatus", "text")
 	node := s.view.NewEvents(EventsConfig{Controller: "multinetd"})
 	running(t, node.Run)
-	node.Self(StatusNotWritten, "PatchStatus", "text")
+	node.Self(statusNotWritten, "PatchStatus", "text")
 	s.await(t, func() bool { return len(s.server.Events()) == 5 })
 	for _, e := range s.server.Events() {
 		if want := e.Reason == string(AddedInterface); (e.Type == corev1.EventTypeNormal) != want {

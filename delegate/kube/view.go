@@ -85,7 +85,7 @@ func (p *part[T]) unknown(why error) error {
 	if _, err := p.source.state(); why == nil {
 		why = err
 	}
-	return &Error{Kind: ErrNotSynced, Err: why}
+	return because(ErrNotSynced, why)
 }
 
 // A Resource is the state of one resource that a [View] watches.

@@ -115,7 +115,7 @@ func (w *StatusWriter) again(ctx context.Context, pod nad.Pod, v verdict) bool {
 		if w.told.IsZero() || time.Since(w.told) >= tellInterval {
 			w.told = time.Now()
 			w.view.log.WarnContext(ctx, "network status refused", "pod", pod.String(), "error", v.err)
-			w.config.Events.Self(StatusNotWritten, "PatchStatus", "pod "+pod.String()+": "+v.err.Error())
+			w.config.Events.Self(statusNotWritten, "PatchStatus", "pod "+pod.String()+": "+v.err.Error())
 		}
 		return true
 	}
@@ -183,7 +183,7 @@ func (w *StatusWriter) write(ctx context.Context, pod nad.Pod, p *podStatus, wan
 	}
 	w.mu.Unlock()
 	if v.outcome == settled && want.Trimmed {
-		w.config.Events.Pod(pod, StatusTrimmed, "PatchStatus", "the network status is too long: DNS and device information are left out")
+		w.config.Events.Pod(pod, statusTrimmed, "PatchStatus", "the network status is too long: DNS and device information are left out")
 	}
 	return v
 }

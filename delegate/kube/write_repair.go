@@ -50,6 +50,6 @@ func (w *StatusWriter) compare(pod nad.Pod, p *podStatus) {
 	w.queue.AddAfter(pod, time.Until(p.written.Add(repairInterval)))
 	if !p.contested {
 		p.contested = true
-		w.config.Events.Pod(pod, StatusOverwritten, "PatchStatus", "somebody else has changed the network status: is there another meta-plugin?")
+		w.config.Events.Pod(pod, statusOverwritten, "PatchStatus", "somebody else has changed the network status: is there another meta-plugin?")
 	}
 }

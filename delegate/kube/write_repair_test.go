@@ -264,8 +264,8 @@ func TestAStatusThatIsNotCompleteIsToldOnce(t *testing.T) {
 			b.Changed(pod)
 			settle(time.Second)
 		}
-		if n := len(events.queue); n != 1 || (<-events.queue).reason != StatusTrimmed {
-			t.Errorf("%d Events, want one StatusTrimmed", n)
+		if n := len(events.queue); n != 1 || (<-events.queue).reason != statusTrimmed {
+			t.Errorf("%d Events, want one statusTrimmed", n)
 		}
 	})
 }

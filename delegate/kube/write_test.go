@@ -237,7 +237,7 @@ func TestARefusalIsToldWithoutTheStatus(t *testing.T) {
 		b.added("a")
 		settle(time.Minute)
 		ev := <-events.queue
-		if ev.about.Kind != "Node" || ev.about.Name != "n1" || ev.reason != StatusNotWritten {
+		if ev.about.Kind != "Node" || ev.about.Name != "n1" || ev.reason != statusNotWritten {
 			t.Errorf("%+v, want one about the node", ev)
 		}
 		if ev.note != "pod blue/a: cannot patch pods/status" || strings.Contains(ev.note, "name") {

@@ -147,9 +147,6 @@ func (c Config) checkDRA() error {
 		return nil
 	}
 	var errs []error
-	if err := dra.CheckName(c.DRA.Driver); err != nil {
-		errs = append(errs, fmt.Errorf("dra: %w", err))
-	}
 	if c.NodeName == "" {
 		errs = append(errs, errors.New("dra needs nodeName, or NODE_NAME in the environment"))
 	}
@@ -161,7 +158,7 @@ func (c Config) checkDRA() error {
 	if _, err := nad.ParseNamespaces(c.GlobalNamespaces); err != nil {
 		errs = append(errs, fmt.Errorf("globalNamespaces: %w", err))
 	}
-	if err := dra.CheckOffers(c.DRA.Networks); err != nil {
+	if err := dra.Check(c.DRA.Driver, c.DRA.Networks); err != nil {
 		errs = append(errs, fmt.Errorf("dra: %w", err))
 	}
 	return errors.Join(errs...)

@@ -60,9 +60,9 @@ var rules = map[string][]string{
 
 	"delegate/delegatetest/cmd/conform": {"delegate/delegatetest"},
 
-	"delegate/kube":                               {"netconf", "netconf/nad", "status", "internal/bounds", "internal/durable"},
+	"delegate/kube":                               {"netconf", "netconf/nad", "status", "internal/bounds", "internal/durable", "internal/fault"},
 	"delegate/kube/kubetest":                      nil,
-	"delegate/kube/podresources":                  {"delegate/device", "netconf/nad", "internal/bounds"},
+	"delegate/kube/podresources":                  {"delegate/device", "netconf/nad", "internal/bounds", "internal/fault"},
 	"delegate/kube/podresources/podresourcestest": nil,
 	"delegate/kube/webhook":                       {"netconf", "netconf/nad", "internal/bounds"},
 

@@ -67,16 +67,16 @@ type Network struct {
 	OfClass bool
 }
 
-// Parameters parses n.Opaque, see [ParseParameters]. namespace is that of the claim. It does
+// Parameters parses n.Opaque, see [parseParameters]. namespace is that of the claim. It does
 // not fail for a Network of a [Store].
 func (n Network) Parameters(namespace string) (Parameters, error) {
-	return ParseParameters(n.Opaque, namespace)
+	return parseParameters(n.Opaque, namespace)
 }
 
 // claimOf returns what a ResourceClaim wants of the driver. Every error is of kind [ErrClaim].
 func claimOf(c *resourcev1.ResourceClaim, driver string) (Claim, error) {
 	claim := Claim{Ref: Ref{UID: string(c.UID), Namespace: c.Namespace, Name: c.Name}}
-	fail := func(err error) (Claim, error) { return Claim{}, &Error{Claim: claim.Ref, Kind: ErrClaim, Err: err} }
+	fail := func(err error) (Claim, error) { return Claim{}, claim.failure(fmt.Errorf("%w: %w", ErrClaim, err)) }
 	if len(c.Status.ReservedFor) != 1 {
 		return fail(fmt.Errorf("reserved for %d pods: a network can be that of one", len(c.Status.ReservedFor)))
 	}
@@ -141,7 +141,7 @@ func configOf(request string, configs []resourcev1.DeviceAllocationConfiguration
 // want the same device or interface.
 func (c Claim) check(config Config) error {
 	fail := func(n Network, err error) error {
-		return &Error{Claim: c.Ref, Kind: ErrClaim, Err: fmt.Errorf("request %q: %w", n.Request, err)}
+		return c.failure(fmt.Errorf("%w: request %q: %w", ErrClaim, n.Request, err))
 	}
 	interfaces := map[string]bool{}
 	for i, n := range c.Networks {
@@ -203,7 +203,7 @@ func (c Claim) conflict(others []Claim) error {
 			if !n.overlaps(o.Networks[i].DeviceID) {
 				what = "the interface"
 			}
-			return &Error{Claim: c.Ref, Kind: ErrInUse, Err: fmt.Errorf("request %q: %s is that of claim %v", n.Request, what, o.Ref)}
+			return c.failure(fmt.Errorf("%w: request %q: %s is that of claim %v", ErrInUse, n.Request, what, o.Ref))
 		}
 	}
 	return nil

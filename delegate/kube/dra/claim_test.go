@@ -9,6 +9,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 
 	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/status"
 )
 
 func TestEachRequestHasOneConfig(t *testing.T) {
@@ -95,7 +96,7 @@ func wrongClaims() map[string]struct {
 		"with a list for parameters":           {parameters(`[]`), "cannot decode"},
 		"with an unknown key":                  {parameters(cni(`,"config":{},"x":1`)), `key "x"`},
 		"with another kind":                    {parameters(`{"apiVersion":"v1","kind":"Pod"}`), `key "kind"`},
-		"with 10 KiB and a byte":               {parameters(padded(MaxParameters + 1)), "10 KiB"},
+		"with 10 KiB and a byte":               {parameters(padded(maxParameters + 1)), "10 KiB"},
 		"with a config without type":           {parameters(cni(`,"config":{"name":"n"}`)), "type"},
 		"with the plugin itself":               {parameters(cni(`,"config":{"cniVersion":"1.1.0","name":"n","type":"multinet"}`)), "itself"},
 		"with a type that claims may not have": {parameters(cni(`,"config":{"cniVersion":"1.1.0","name":"n","type":"host-device"}`)), `"host-device" is not one of allowedTypes`},
@@ -112,8 +113,7 @@ func TestWrongClaimsAreRefused(t *testing.T) {
 			if err == nil {
 				err = claim.check(Config{Policy: nad.Policy{Isolation: true}, Rules: nad.Rules{Own: []string{"multinet"}}, AllowedTypes: []string{"bridge", "multinet"}})
 			}
-			var e *Error
-			if !errors.As(err, &e) || !errors.Is(err, ErrClaim) || e.CNICode() != 7 || !strings.Contains(err.Error(), row.want) || !strings.HasPrefix(err.Error(), "claim blue/a: ") {
+			if !errors.Is(err, ErrClaim) || status.Code(err) != 7 || !strings.Contains(err.Error(), row.want) || !strings.HasPrefix(err.Error(), "claim blue/a: ") {
 				t.Errorf("got %v, want %q", err, row.want)
 			}
 		})
@@ -218,16 +218,16 @@ func TestNetworksInClaimsNeedTypesThatAreAllowedNow(t *testing.T) {
 	for _, allowed := range [][]string{nil, {"macvlan"}} {
 		n.config.AllowedTypes = allowed
 		n.restart(t)
-		if claims, err := n.Claims("pod-web"); !errors.Is(err, ErrClaim) || !strings.HasPrefix(err.Error(), `claim blue/a: the claim cannot be prepared: request "net": config: `) || claims != nil {
+		if claims, err := n.config.Claims("pod-web"); !errors.Is(err, ErrClaim) || !strings.HasPrefix(err.Error(), `claim blue/a: the claim cannot be prepared: request "net": config: `) || claims != nil {
 			t.Errorf("allowed %q: %v, %v", allowed, claims, err)
 		}
-		if claims, err := n.Claims("pod-other"); err != nil || len(claims) != 1 {
+		if claims, err := n.config.Claims("pod-other"); err != nil || len(claims) != 1 {
 			t.Errorf("that of the class: %v, %v", claims, err)
 		}
 	}
 	n.config.AllowedTypes = []string{"bridge", "host-local"}
 	n.restart(t)
-	if claims, err := n.Claims("pod-web"); err != nil || len(claims) != 1 {
+	if claims, err := n.config.Claims("pod-web"); err != nil || len(claims) != 1 {
 		t.Errorf("allowed again: %v, %v", claims, err)
 	}
 }

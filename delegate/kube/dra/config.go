@@ -10,9 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
-	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/dynamic-resource-allocation/api/metadata/v1alpha1"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
@@ -97,7 +95,7 @@ type Config struct {
 	// one process at a time.
 	RollingUpdate string
 
-	// SweepInterval is the time between two passes of [Driver.Sweep]. 0 means 10 minutes. A
+	// SweepInterval is the time between two passes of the claims that nobody has released. 0 means 10 minutes. A
 	// negative one is an error.
 	SweepInterval time.Duration
 
@@ -125,18 +123,7 @@ func (c Config) check() error {
 	case c.RollingUpdate != "" && !isUID(c.RollingUpdate):
 		return fmt.Errorf("RollingUpdate: %q is not a UID", c.RollingUpdate)
 	}
-	if err := CheckOffers(c.Networks); err != nil {
-		return err
-	}
-	return CheckName(c.Name)
-}
-
-// CheckName fails for a name that no driver can have: it is a DNS subdomain of at most 63 bytes.
-func CheckName(driver string) error {
-	if len(validation.IsDNS1123Subdomain(driver)) > 0 || len(driver) > resourcev1.DriverNameMaxLength {
-		return fmt.Errorf("driver %q is not a DNS subdomain of at most %d characters", driver, resourcev1.DriverNameMaxLength)
-	}
-	return nil
+	return Check(c.Name, c.Networks)
 }
 
 // pluginDir returns the directory of the driver's socket.

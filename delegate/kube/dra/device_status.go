@@ -16,9 +16,9 @@ import (
 
 // The condition of devices in the status of claims, and its reasons.
 const (
-	ConditionReady = "Ready"
-	ReasonReady    = "NetworkInterfaceReady"
-	ReasonNotReady = "NetworkInterfaceNotReady"
+	conditionReady = "Ready"
+	reasonReady    = "NetworkInterfaceReady"
+	reasonNotReady = "NetworkInterfaceNotReady"
 )
 
 // maxMessage is a limit for the message of a condition.
@@ -131,9 +131,9 @@ func desired(object *resourcev1.ResourceClaim, driver string, claim Claim, attac
 		if i >= 0 {
 			s.Conditions = slices.Clone(object.Status.Devices[i].Conditions)
 		}
-		condition := metav1.Condition{Type: ConditionReady, Status: metav1.ConditionFalse, Reason: ReasonNotReady, Message: failure}
+		condition := metav1.Condition{Type: conditionReady, Status: metav1.ConditionFalse, Reason: reasonNotReady, Message: failure}
 		if i := slices.IndexFunc(attached, func(a Attachment) bool { return a.DeviceID == n.DeviceID }); i >= 0 {
-			condition.Status, condition.Reason, condition.Message = metav1.ConditionTrue, ReasonReady, ""
+			condition.Status, condition.Reason, condition.Message = metav1.ConditionTrue, reasonReady, ""
 			s.NetworkData, s.Data = attached[i].networkData(), attached[i].data()
 		}
 		condition.Message = text(condition.Message)

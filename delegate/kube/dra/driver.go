@@ -92,9 +92,6 @@ func (d *Driver) request() (done func(), err error) {
 	return d.requests.RUnlock, nil
 }
 
-// Claims returns the claims of a pod, see [Config.Claims].
-func (d *Driver) Claims(podUID string) ([]Claim, error) { return d.config.Claims(podUID) }
-
 // A plugin is what the helper calls.
 type plugin struct{ *Driver }
 
@@ -132,20 +129,17 @@ func (d *Driver) prepare(ctx context.Context, c *resourcev1.ResourceClaim) (Clai
 		return Claim{}, err
 	}
 	others, damaged, err := d.config.Store.All()
+	if err != nil {
+		return Claim{}, claim.failure(err)
+	}
 	for _, e := range damaged {
 		d.log.WarnContext(ctx, "prepared claim ignored", "error", e)
 	}
-	if err == nil {
-		err = claim.conflict(others)
-	}
-	if err == nil {
-		err = d.config.Store.put(claim)
-	}
-	if known := (*Error)(nil); err != nil && !errors.As(err, &known) {
-		err = &Error{Claim: claim.Ref, Err: err}
-	}
-	if err != nil {
+	if err := claim.conflict(others); err != nil {
 		return Claim{}, err
+	}
+	if err := d.config.Store.put(claim); err != nil {
+		return Claim{}, claim.failure(err)
 	}
 	return claim, nil
 }
@@ -156,7 +150,7 @@ func (d *Driver) prepare(ctx context.Context, c *resourcev1.ResourceClaim) (Clai
 func (d *Driver) free(ctx context.Context, claim Claim) error {
 	refs, err := d.config.Store.find(claim.UID)
 	if err != nil {
-		return &Error{Claim: claim.Ref, Err: err}
+		return claim.failure(err)
 	}
 	for _, ref := range refs {
 		if ref.Pod == claim.Pod {
@@ -166,13 +160,13 @@ func (d *Driver) free(ctx context.Context, claim Claim) error {
 		earlier.Pod, earlier.PodName = ref.Pod, ""
 		attached, err := d.config.Attachments(ctx, earlier)
 		if err == nil && len(attached) > 0 {
-			return &Error{Claim: claim.Ref, Kind: ErrInUse, Err: fmt.Errorf("the pod with UID %s is still attached", ref.Pod)}
+			return claim.failure(fmt.Errorf("%w: the pod with UID %s is still attached", ErrInUse, ref.Pod))
 		}
 		if err == nil {
 			err = d.remove(earlier.Ref)
 		}
 		if err != nil {
-			return &Error{Claim: claim.Ref, Err: err}
+			return claim.failure(err)
 		}
 	}
 	return nil
@@ -224,7 +218,7 @@ func (d *Driver) unprepare(ctx context.Context, c kubeletplugin.NamespacedObject
 	}
 	if err != nil {
 		d.log.WarnContext(ctx, "claim not released", "claim", c.Namespace+"/"+c.Name, "error", err)
-		return &Error{Claim: Ref{UID: string(c.UID), Namespace: c.Namespace, Name: c.Name}, Err: err}
+		return Ref{UID: string(c.UID), Namespace: c.Namespace, Name: c.Name}.failure(err)
 	}
 	return nil
 }

@@ -34,7 +34,7 @@ func TestThePodFindsWhatTheKubeletHasPrepared(t *testing.T) {
 			t.Errorf("the kubelet is told %v", d)
 		}
 	}
-	claims, err := n.Claims("pod-web")
+	claims, err := n.config.Claims("pod-web")
 	if err != nil || len(claims) != 2 || string(claims[0].Networks[0].Opaque) != string(a.Status.Allocation.Devices.Config[0].Opaque.Parameters.Raw) {
 		t.Fatalf("%+v, %v", claims, err)
 	}
@@ -42,7 +42,7 @@ func TestThePodFindsWhatTheKubeletHasPrepared(t *testing.T) {
 		t.Errorf("%d requests, want those of the kubelet's helper, %d", got, want)
 	}
 	n.restart(t)
-	if again, err := n.Claims("pod-web"); cmp.Diff(claims, again) != "" || err != nil {
+	if again, err := n.config.Claims("pod-web"); cmp.Diff(claims, again) != "" || err != nil {
 		t.Errorf("after a restart: %s, %v", cmp.Diff(claims, again), err)
 	}
 	k = n.kubelet(t)
@@ -50,7 +50,7 @@ func TestThePodFindsWhatTheKubeletHasPrepared(t *testing.T) {
 	if err := unprepareClaim(t, k, a); err != nil {
 		t.Error(err)
 	}
-	left, err := n.Claims("pod-web")
+	left, err := n.config.Claims("pod-web")
 	if err != nil || len(left) != 1 || left[0].Name != "b" {
 		t.Errorf("left: %+v, %v", left, err)
 	}
@@ -79,7 +79,7 @@ func TestThePodGetsNoNetworkThatItMayNotHaveAnyMore(t *testing.T) {
 			mustPrepare(t, n.kubelet(t), n.server.SetClaim(newClaim("a", nil)))
 			forbid(&n.config)
 			n.restart(t)
-			claims, err := n.Claims("pod-web")
+			claims, err := n.config.Claims("pod-web")
 			if name == "nothing of this claim" {
 				if len(claims) != 1 || err != nil {
 					t.Errorf("%v, %v", claims, err)
@@ -176,7 +176,7 @@ func TestAClaimGoesToTheNextPodWhenTheFirstIsDetached(t *testing.T) {
 	}
 	mustPrepare(t, k, a)
 	for pod, want := range map[string]int{"pod-web": 0, "pod-next": 1} {
-		if claims, err := n.Claims(pod); len(claims) != want || err != nil {
+		if claims, err := n.config.Claims(pod); len(claims) != want || err != nil {
 			t.Errorf("%s has %v, %v", pod, claims, err)
 		}
 	}
@@ -193,7 +193,7 @@ func TestAClaimStaysWhileItCannotBeDetached(t *testing.T) {
 	if err := unprepareClaim(t, k, a); err == nil || !strings.Contains(err.Error(), "claim blue/a: the plugin fails") {
 		t.Errorf("got %v", err)
 	}
-	if claims, err := n.Claims("pod-web"); len(claims) != 1 || err != nil {
+	if claims, err := n.config.Claims("pod-web"); len(claims) != 1 || err != nil {
 		t.Errorf("%v, %v", claims, err)
 	}
 	n.fail(nil)
@@ -202,7 +202,7 @@ func TestAClaimStaysWhileItCannotBeDetached(t *testing.T) {
 	if err := unprepareClaim(t, k, a); err != nil {
 		t.Error(err)
 	}
-	if claims, err := n.Claims("pod-web"); len(claims) != 0 || err != nil {
+	if claims, err := n.config.Claims("pod-web"); len(claims) != 0 || err != nil {
 		t.Errorf("%v, %v", claims, err)
 	}
 	if got := n.server.Count("", "") - before; got != 0 {
@@ -221,14 +221,14 @@ func TestADamagedRecordIsPreparedAgainOrReleased(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(n.config.Store.Dir, "pod-web_claim-a"), []byte("x"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := n.Claims("pod-web"); !errors.Is(err, ErrDamaged) || n.Sweep(t.Context()) == nil {
+		if _, err := n.config.Claims("pod-web"); !errors.Is(err, ErrDamaged) || n.sweepAll(t.Context()) == nil {
 			t.Errorf("got %v", err)
 		}
 	}
 	damage()
 	mustPrepare(t, k, n.server.SetClaim(newClaim("b", nil)))
 	mustPrepare(t, k, a)
-	if claims, err := n.Claims("pod-web"); len(claims) != 2 || err != nil {
+	if claims, err := n.config.Claims("pod-web"); len(claims) != 2 || err != nil {
 		t.Errorf("%v, %v", claims, err)
 	}
 	damage()
@@ -238,7 +238,7 @@ func TestADamagedRecordIsPreparedAgainOrReleased(t *testing.T) {
 	if want := []Ref{{"claim-a", "blue", "a", "pod-web"}}; cmp.Diff(want, n.detached) != "" {
 		t.Errorf("detached: %v", n.detached)
 	}
-	if claims, err := n.Claims("pod-web"); len(claims) != 1 || err != nil {
+	if claims, err := n.config.Claims("pod-web"); len(claims) != 1 || err != nil {
 		t.Errorf("%v, %v", claims, err)
 	}
 }
@@ -294,7 +294,7 @@ func TestTheSweepForgetsWhatNobodyHasReleased(t *testing.T) {
 				n.attach(t, "pod-web")
 			}
 			row.edit(n, c)
-			err := n.Sweep(t.Context())
+			err := n.sweepAll(t.Context())
 			if (err != nil) != row.fails {
 				t.Error(err)
 			}
@@ -302,7 +302,7 @@ func TestTheSweepForgetsWhatNobodyHasReleased(t *testing.T) {
 			if row.forgets {
 				want = 0
 			}
-			if claims, err := n.Claims("pod-web"); len(claims) != want || err != nil {
+			if claims, err := n.config.Claims("pod-web"); len(claims) != want || err != nil {
 				t.Errorf("%v, %v", claims, err)
 			}
 		})
@@ -318,7 +318,7 @@ func TestTheDriverSweepsFromTimeToTime(t *testing.T) {
 	n.config.SweepInterval = time.Millisecond
 	n.restart(t)
 	n.await(t, "forgotten", func() bool { // looks again whenever the driver asks for b
-		claims, err := n.Claims("pod-web")
+		claims, err := n.config.Claims("pod-web")
 		return len(claims) == 1 && claims[0].Name == "b" && err == nil
 	})
 }

@@ -44,7 +44,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	driver, err := dra.Start(ctx, dra.Config{
+	config := dra.Config{
 		Name: "net.example.com", Node: "node1", Client: client,
 		Store:  dra.Store{Dir: dir + "/claims"},
 		Policy: nad.Policy{Isolation: true}, Rules: nad.Rules{Own: []string{"meta"}},
@@ -56,7 +56,8 @@ func Example() {
 			return netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"storage","type":"bridge"}`))
 		},
 		RegistryDir: dir, PluginDir: dir,
-	})
+	}
+	driver, err := dra.Start(ctx, config)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -66,7 +67,7 @@ func Example() {
 
 	// In the ADD of a pod, whose UID is in CNI_ARGS:
 	const podUID = "0d3f8a2e-1111-4222-8333-444455556666"
-	claims, err := driver.Claims(podUID)
+	claims, err := config.Claims(podUID)
 	if err != nil {
 		fmt.Println(err)
 		return

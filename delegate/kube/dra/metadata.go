@@ -24,7 +24,7 @@ func (d *Driver) UpdateMetadata(ctx context.Context, podUID string) error {
 	errs := []error{err}
 	for _, c := range claims {
 		if err := d.updateMetadata(ctx, c); err != nil {
-			errs = append(errs, &Error{Claim: c.Ref, Err: err})
+			errs = append(errs, c.failure(err))
 		}
 	}
 	return errors.Join(errs...)

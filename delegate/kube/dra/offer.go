@@ -45,9 +45,17 @@ const (
 	attributeMaster = "master"
 )
 
-// CheckOffers fails for a list of which no API server would take the devices, and for a network
-// or a device that is there twice. The error names the element.
-func CheckOffers(all []Offer) error {
+// Check fails for a driver with a name that no driver can have, which is a DNS subdomain of at most
+// 63 bytes, for networks of which no API server would take the devices, and for a network or a
+// device that is there twice. The error names the element.
+func Check(driver string, networks []Offer) error {
+	if len(validation.IsDNS1123Subdomain(driver)) > 0 || len(driver) > resourcev1.DriverNameMaxLength {
+		return fmt.Errorf("driver %q is not a DNS subdomain of at most %d characters", driver, resourcev1.DriverNameMaxLength)
+	}
+	return checkOffers(networks)
+}
+
+func checkOffers(all []Offer) error {
 	networks, devices := map[string]bool{}, map[string]bool{}
 	for i, o := range all {
 		err := o.check()

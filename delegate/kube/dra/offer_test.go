@@ -94,7 +94,7 @@ func TestOffersThatNoAPIServerTakesAreRefused(t *testing.T) {
 		{[]Offer{{Network: "a/b"}, {Network: "a/b", Device: "c"}}, `networks[1]: network "a/b" is listed twice`},
 		{[]Offer{{Network: "a/b"}, {Network: "c/b"}}, `networks[1]: two networks are the device "b"`},
 	} {
-		err := CheckOffers(row.offers)
+		err := checkOffers(row.offers)
 		if (err == nil) != (row.want == "") || err != nil && !strings.Contains(err.Error(), row.want) {
 			t.Errorf("%+v: %v, want %q", row.offers, err, row.want)
 		}

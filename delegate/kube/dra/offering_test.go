@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -180,7 +181,7 @@ func TestNothingIsWithdrawnForWantOfTheAPI(t *testing.T) {
 	t.Parallel()
 	offer(t, []Offer{{Device: "a", Network: "ns/a"}, {Device: "b", Network: "b"}}, func(m *market) {
 		m.want(t, time.Second, "a b")
-		m.set("ns/a", fails(&kube.Error{Object: "NAD ns/a", Kind: kube.ErrNotSynced}))
+		m.set("ns/a", fails(fmt.Errorf("NAD ns/a: %w", kube.ErrNotSynced)))
 		m.set("b", fails(errNoCable))
 		m.want(t, time.Hour, "a b")
 		m.set("ns/a", nil)

@@ -24,13 +24,13 @@ import (
 // A string keeps the network as it was written. What kubectl reads as YAML loses the order of
 // keys, and the digits of large numbers.
 const (
-	ParametersVersion = "dra.metacni.io/v1alpha1"
-	ParametersKind    = "Network"
+	parametersVersion = "dra.metacni.io/v1alpha1"
+	parametersKind    = "Network"
 )
 
-// MaxParameters is the largest number of bytes that opaque parameters may have. An API server
+// maxParameters is the largest number of bytes that opaque parameters may have. An API server
 // takes no more.
-const MaxParameters = 10 << 10
+const maxParameters = 10 << 10
 
 // Parameters say which network a request of a claim is for. Exactly one of Definition and
 // Config is set.
@@ -45,23 +45,23 @@ type Parameters struct {
 	Config string
 }
 
-// ParseParameters parses the opaque parameters in a claim of the given namespace, or in its
+// parseParameters parses the opaque parameters in a claim of the given namespace, or in its
 // DeviceClass. They are an object of one of these kinds:
 //
-//   - [ParametersKind] of [ParametersVersion]
+//   - [parametersKind] of [parametersVersion]
 //   - CNI or CNIConfig of cni.networking.x-k8s.io/v1alpha1 or
 //     cni.dra.networking.x-k8s.io/v1alpha1, which cni-dra-driver reads: the network is the
 //     object "config"
 //
-// A definition without a namespace is of the claim's. ParseParameters does not look into the
+// A definition without a namespace is of the claim's. parseParameters does not look into the
 // network.
 //
 // It fails with [netconf.ErrDecode] if data is not one JSON object, has a key twice, or has a
 // value of the wrong type, and with [netconf.ErrInvalid] if data is longer than
-// [MaxParameters], is of another kind, has an unknown key, names no network or two, or has a
+// [maxParameters], is of another kind, has an unknown key, names no network or two, or has a
 // name that cannot be one.
-func ParseParameters(data []byte, namespace string) (Parameters, error) {
-	if len(data) > MaxParameters {
+func parseParameters(data []byte, namespace string) (Parameters, error) {
+	if len(data) > maxParameters {
 		return Parameters{}, invalid("", "longer than 10 KiB")
 	}
 	keys, err := netconf.Decode[map[string]json.RawMessage](data)
@@ -75,13 +75,13 @@ func ParseParameters(data []byte, namespace string) (Parameters, error) {
 		return Parameters{}, o.err
 	}
 	switch {
-	case version == ParametersVersion && kind == ParametersKind:
+	case version == parametersVersion && kind == parametersKind:
 		err = p.parseOwn(&o, namespace)
 	case isCNIConfig(version, kind):
 		p.Config, err = o.object("config")
 	default:
 		return Parameters{}, invalid("kind", fmt.Sprintf("%q of %q, want %s of %s, or CNIConfig of cni.networking.x-k8s.io/v1alpha1",
-			short(kind), short(version), ParametersKind, ParametersVersion))
+			short(kind), short(version), parametersKind, parametersVersion))
 	}
 	if err == nil {
 		err = o.rest()

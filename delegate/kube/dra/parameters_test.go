@@ -45,11 +45,11 @@ func TestParametersNameOneNetwork(t *testing.T) {
 		"CNIConfig of the other group": {
 			`{"kind":"CNIConfig","apiVersion":"cni.dra.networking.x-k8s.io/v1alpha1","config":` + bridge + `}`, Parameters{Config: bridge},
 		},
-		"exactly 10 KiB": {padded(MaxParameters), Parameters{Definition: nad.Ref{Namespace: "blue", Name: "storage"}}},
+		"exactly 10 KiB": {padded(maxParameters), Parameters{Definition: nad.Ref{Namespace: "blue", Name: "storage"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, err := ParseParameters([]byte(row.data), "blue")
+			got, err := parseParameters([]byte(row.data), "blue")
 			if err != nil || got != row.want {
 				t.Errorf("got %+v, %v, want %+v", got, err, row.want)
 			}
@@ -82,7 +82,7 @@ func TestConfigsKeepTheirBytes(t *testing.T) {
 	for name, config := range forms() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, err := ParseParameters([]byte(cni(`,"config":`+config)), "blue")
+			got, err := parseParameters([]byte(cni(`,"config":`+config)), "blue")
 			if err != nil || got.Config != config {
 				t.Errorf("got %q, %v", got.Config, err)
 			}
@@ -125,11 +125,11 @@ func TestWrongParametersAreRefused(t *testing.T) {
 		"a number for an interface":  {cni(`,"ifName":1,"config":{}`), netconf.ErrDecode, "ifName"},
 		"a path for an interface":    {cni(`,"ifName":"a/b","config":{}`), netconf.ErrInvalid, "ifName"},
 		"an interface of 16 bytes":   {cni(`,"ifName":"` + strings.Repeat("a", 16) + `","config":{}`), netconf.ErrInvalid, "ifName"},
-		"10 KiB and a byte":          {padded(MaxParameters + 1), netconf.ErrInvalid, ""},
+		"10 KiB and a byte":          {padded(maxParameters + 1), netconf.ErrInvalid, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, err := ParseParameters([]byte(row.data), "blue")
+			got, err := parseParameters([]byte(row.data), "blue")
 			var e *netconf.Error
 			if !errors.As(err, &e) || !errors.Is(err, row.kind) || e.Key != row.key || got != (Parameters{}) {
 				t.Errorf("got %+v, %v; want %v of key %q", got, err, row.kind, row.key)
@@ -166,7 +166,7 @@ func TestNetworksOfClaimsAreChecked(t *testing.T) {
 			if strings.Contains(row.rest, "definition") {
 				data = own(row.rest)
 			}
-			p, err := ParseParameters([]byte(data), "blue")
+			p, err := parseParameters([]byte(data), "blue")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -189,7 +189,7 @@ func FuzzParseParameters(f *testing.F) {
 	f.Add([]byte(own(`,"definition":"red/storage"`)))
 	f.Add([]byte(own(`,"config":"{}"`)))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		p, err := ParseParameters(data, "blue")
+		p, err := parseParameters(data, "blue")
 		if err != nil {
 			var e *netconf.Error
 			if !errors.As(err, &e) || p != (Parameters{}) {
@@ -204,10 +204,10 @@ func FuzzParseParameters(f *testing.F) {
 		if err := json.Unmarshal(data, &head); err != nil {
 			t.Fatal(err)
 		}
-		if head.Kind != ParametersKind && !strings.Contains(string(data), p.Config) {
+		if head.Kind != parametersKind && !strings.Contains(string(data), p.Config) {
 			t.Fatalf("%q is not written in %q", p.Config, data)
 		}
-		again, err := ParseParameters(data, "blue")
+		again, err := parseParameters(data, "blue")
 		if diff := cmp.Diff(p, again); diff != "" || err != nil {
 			t.Fatal(diff, err)
 		}

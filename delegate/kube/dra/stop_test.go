@@ -35,7 +35,7 @@ func TestADriverStartsInPlaceOfOneThatWasKilled(t *testing.T) {
 	}
 	t.Cleanup(d.Stop)
 	mustPrepare(t, n.kubelet(t), a)
-	if claims, err := d.Claims("pod-web"); len(claims) != 1 || err != nil {
+	if claims, err := d.config.Claims("pod-web"); len(claims) != 1 || err != nil {
 		t.Errorf("%v, %v", claims, err)
 	}
 }
@@ -132,7 +132,7 @@ func TestNothingIsKeptOfClaimsThatAreReleased(t *testing.T) {
 			if err := n.detach(t.Context(), Ref{UID: string(c.UID)}); err != nil {
 				return err
 			}
-			return n.Sweep(t.Context())
+			return n.sweepAll(t.Context())
 		},
 		"c": func(c *resourcev1.ResourceClaim) error { // the kubelet has lost the pod
 			if err := n.detach(t.Context(), Ref{UID: string(c.UID)}); err != nil {

@@ -49,7 +49,7 @@ func (s Store) Pod(uid string) ([]Claim, error) {
 	return claims, errors.Join(append(damaged, err)...)
 }
 
-// All returns all claims whose records are not damaged, and an [*Error] of kind [ErrDamaged]
+// All returns all claims whose records are not damaged, and an error that is [ErrDamaged]
 // for each of the others. err is set if the directory cannot be read.
 func (s Store) All() (claims []Claim, damaged []error, err error) {
 	return s.read(func(Ref) bool { return true })
@@ -63,7 +63,7 @@ func (s Store) read(wanted func(Ref) bool) (claims []Claim, damaged []error, err
 			switch {
 			case errors.Is(err, fs.ErrNotExist): // removed since
 			case err != nil:
-				damaged = append(damaged, &Error{Claim: ref, Kind: ErrDamaged, Err: err})
+				damaged = append(damaged, ref.failure(fmt.Errorf("%w: %w", ErrDamaged, err)))
 			default:
 				claims = append(claims, c)
 			}
@@ -153,7 +153,7 @@ func (s Store) get(r Ref) (Claim, error) {
 	case err != nil || damaged != nil:
 		return Claim{}, errors.Join(append(damaged, err)...)
 	case len(claims) == 0:
-		return Claim{}, &Error{Claim: r, Kind: ErrNotPrepared}
+		return Claim{}, r.failure(ErrNotPrepared)
 	}
 	return claims[0], nil
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/metacni/metacni/status"
 )
 
 func stored(uid, pod string) Claim {
@@ -64,7 +66,7 @@ func TestAClaimIsReplacedAndRemoved(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if _, err := s.get(a.Ref); !errors.Is(err, ErrNotPrepared) || (&Error{Kind: ErrNotPrepared}).CNICode() != 11 {
+	if _, err := s.get(a.Ref); !errors.Is(err, ErrNotPrepared) || status.Code(err) != 11 {
 		t.Error(err)
 	}
 	if entries, err := os.ReadDir(s.Dir); len(entries) > 0 || err != nil {

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// sweepOften calls Sweep until ctx ends.
+// sweepOften calls sweepAll until ctx ends.
 func (d *Driver) sweepOften(ctx context.Context) {
 	ticker := time.NewTicker(d.config.sweepInterval())
 	defer ticker.Stop()
@@ -20,22 +20,22 @@ func (d *Driver) sweepOften(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		if err := d.Sweep(ctx); err != nil && ctx.Err() == nil {
+		if err := d.sweepAll(ctx); err != nil && ctx.Err() == nil {
 			d.log.WarnContext(ctx, "prepared claims not swept", "error", err)
 		}
 	}
 }
 
-// Sweep forgets the claims that the kubelet should have released: the API server says that
+// sweepAll forgets the claims that the kubelet should have released: the API server says that
 // they do not exist or are not reserved for their pod any more, and nothing is attached
 // because of them. The Driver does it from time to time. Errors of several claims are joined;
 // among them are those of damaged records, which only the kubelet can have removed.
-func (d *Driver) Sweep(ctx context.Context) error {
+func (d *Driver) sweepAll(ctx context.Context) error {
 	claims, errs, err := d.config.Store.All()
 	errs = append(errs, err)
 	for _, c := range claims {
 		if err := d.sweep(ctx, c); err != nil {
-			errs = append(errs, &Error{Claim: c.Ref, Err: err})
+			errs = append(errs, c.failure(err))
 		}
 	}
 	return errors.Join(errs...)

@@ -225,7 +225,7 @@ func TestTheStatusForALaterPodIsLeftAlone(t *testing.T) {
 	later := newClaim("a", func(c *resourcev1.ResourceClaim) {
 		c.Status.ReservedFor[0].UID = "pod-later"
 		c.Status.Allocation.Devices.Results[0].Pool = "node2"
-		c.Status.Devices = []resourcev1.AllocatedDeviceStatus{{Driver: driverName, Pool: "node2", Device: "storage", Conditions: []metav1.Condition{condition("True", ReasonReady, "")}}}
+		c.Status.Devices = []resourcev1.AllocatedDeviceStatus{{Driver: driverName, Pool: "node2", Device: "storage", Conditions: []metav1.Condition{condition("True", reasonReady, "")}}}
 	})
 	n.server.SetClaim(later)
 	for _, c := range []*resourcev1.ResourceClaim{a, b} {

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
@@ -103,18 +104,26 @@ func (c *contractClient) want(a answer, method, path, contentType, body string) 
 	return data
 }
 
+// send makes a request, again for as long as the server says that it is not ready: it is not for
+// a moment after it has got a CRD.
 func (c *contractClient) send(ctx context.Context, method, path, contentType, body string) *http.Response {
 	c.Helper()
-	q, err := http.NewRequestWithContext(ctx, method, c.url+path, strings.NewReader(body))
-	nodetest.OK(c, err)
-	q.Header.Set("Content-Type", cmp.Or(contentType, "application/json"))
-	q.Header.Set("Accept", cmp.Or(c.accept, "application/json"))
-	if c.token != "" {
-		q.Header.Set("Authorization", "Bearer "+c.token)
+	for {
+		q, err := http.NewRequestWithContext(ctx, method, c.url+path, strings.NewReader(body))
+		nodetest.OK(c, err)
+		q.Header.Set("Content-Type", cmp.Or(contentType, "application/json"))
+		q.Header.Set("Accept", cmp.Or(c.accept, "application/json"))
+		if c.token != "" {
+			q.Header.Set("Authorization", "Bearer "+c.token)
+		}
+		resp, err := c.http.Do(q)
+		nodetest.OK(c, err)
+		if resp.StatusCode != http.StatusTooManyRequests {
+			return resp
+		}
+		_ = resp.Body.Close()
+		time.Sleep(100 * time.Millisecond) // only a real server answers so
 	}
-	resp, err := c.http.Do(q)
-	nodetest.OK(c, err)
-	return resp
 }
 
 // A contractObject is the part of an answer that tests look at.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/metacni/metacni/delegate/kube/podresources"
+	"github.com/metacni/metacni/status"
 )
 
 func TestACheckpointIsARegularFile(t *testing.T) {
@@ -17,7 +18,7 @@ func TestACheckpointIsARegularFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := &podresources.Client{Socket: filepath.Join(dir, "none"), Checkpoint: fifo}
-	if _, err := c.Devices(t.Context(), web); code(err) != 11 || !strings.Contains(err.Error(), "not a regular file") {
+	if _, err := c.Devices(t.Context(), web); status.Code(err) != 11 || !strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("%v", err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/metacni/metacni/delegate/device"
 	"github.com/metacni/metacni/delegate/kube/podresources"
 	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/status"
 )
 
 const checkpoint = `{"Data":{"PodDeviceEntries":[
@@ -45,7 +46,7 @@ func TestACheckpointThatCannotBeUsedIsTriedAgainLater(t *testing.T) {
 	for name, text := range map[string]string{
 		"empty": "", "cut": checkpoint[:200], "another": `{"data":[]}`, "empty object": `{}`, "number": "7",
 		"of a kubelet before 1.20, without NUMA nodes": `{"Data":{"PodDeviceEntries":[{"PodUID":"u1","DeviceIDs":["a"]}]}}`,
-		"large": strings.Repeat(" ", podresources.MaxSize) + checkpoint,
+		"large": strings.Repeat(" ", maxSize) + checkpoint,
 	} {
 		file := filepath.Join(dir, name)
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -53,12 +54,12 @@ func TestACheckpointThatCannotBeUsedIsTriedAgainLater(t *testing.T) {
 		}
 		c := &podresources.Client{Socket: filepath.Join(dir, "none"), Checkpoint: file}
 		got, err := c.Devices(t.Context(), web)
-		if code(err) != 11 || strings.Contains(err.Error(), "larger than 16 MiB") != (name == "large") {
+		if status.Code(err) != 11 || strings.Contains(err.Error(), "larger than 16 MiB") != (name == "large") {
 			t.Errorf("%s: got %v, %v", name, got, err)
 		}
 	}
 	c := &podresources.Client{Socket: filepath.Join(dir, "none"), Checkpoint: filepath.Join(dir, "none")}
-	if _, err := c.Devices(t.Context(), web); !errors.Is(err, fs.ErrNotExist) || code(err) != 11 {
+	if _, err := c.Devices(t.Context(), web); !errors.Is(err, fs.ErrNotExist) || status.Code(err) != 11 {
 		t.Errorf("neither socket nor checkpoint: %v", err)
 	}
 	c.Checkpoint = filepath.Join(dir, "empty object")

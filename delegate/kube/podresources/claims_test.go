@@ -11,6 +11,7 @@ import (
 	"github.com/metacni/metacni/delegate/device"
 	"github.com/metacni/metacni/delegate/kube/podresources"
 	"github.com/metacni/metacni/delegate/kube/podresources/podresourcestest"
+	"github.com/metacni/metacni/status"
 )
 
 func TestDevicesOfClaimsBelongToTheResourceInTheirAttributes(t *testing.T) {
@@ -46,7 +47,7 @@ func TestDevicesOfClaimsBelongToTheResourceInTheirAttributes(t *testing.T) {
 	app.DynamicResources = []*api.DynamicResource{claims("away.example/node1/x")}
 	k.SetPod("default", "web", app)
 	_, err := c.Devices(t.Context(), web)
-	if text := `devices of pod "default/web": attributes of device away.example/node1/x of claim default/nics: the API has not answered`; code(err) != 11 || err.Error() != text {
+	if text := `devices of pod "default/web": attributes of device away.example/node1/x of claim default/nics: the API has not answered`; status.Code(err) != 11 || err.Error() != text {
 		t.Errorf("got %v", err)
 	}
 }

@@ -37,7 +37,7 @@ func (c *Client) kubelet() (api.PodResourcesListerClient, error) {
 			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 				return (&net.Dialer{}).DialContext(ctx, "unix", c.socket())
 			}),
-			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxSize)),
+			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxSize)),
 			grpc.WithConnectParams(grpc.ConnectParams{
 				Backoff:           backoff.Config{BaseDelay: minWait, Multiplier: 2, Jitter: 0.2, MaxDelay: maxWait},
 				MinConnectTimeout: maxWait,
@@ -58,7 +58,7 @@ func (c *Client) asked() bool {
 	return c.conn != nil
 }
 
-func (c *Client) socket() string { return cmp.Or(c.Socket, DefaultSocket) }
+func (c *Client) socket() string { return cmp.Or(c.Socket, defaultSocket) }
 
 // Close closes the connection to the kubelet and waits for the goroutines of c. Calls
 // that wait fail, and so do later ones. Closing twice is no error.
@@ -80,7 +80,7 @@ func passing(err error) bool {
 	case codes.Unavailable:
 		return true
 	case codes.ResourceExhausted:
-		return !says(err, "larger than max") // gRPC's own: the answer has more than MaxSize
+		return !says(err, "larger than max") // gRPC's own: the answer has more than maxSize
 	}
 	return false
 }

@@ -134,7 +134,7 @@ func TestPausesGrowUntilTheTimeIsOver(t *testing.T) {
 			asked++
 			return nil, status.Error(codes.ResourceExhausted, "rejected by rate limit")
 		})
-		if code(err) != codes.ResourceExhausted {
+		if status.Code(err) != codes.ResourceExhausted {
 			t.Errorf("got %v, want why it was repeated", err)
 		}
 		synctest.Wait()

@@ -20,43 +20,47 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"sync"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	api "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/metacni/metacni/delegate/device"
+	"github.com/metacni/metacni/internal/fault"
 	"github.com/metacni/metacni/netconf/nad"
 )
 
 // What zero fields of a [Client] mean.
 const (
-	DefaultSocket     = "/var/lib/kubelet/pod-resources/kubelet.sock"
-	DefaultCheckpoint = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
-	DefaultTimeout    = 10 * time.Second
+	defaultSocket     = "/var/lib/kubelet/pod-resources/kubelet.sock"
+	defaultCheckpoint = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
+	defaultTimeout    = 10 * time.Second
 )
 
-// MaxSize is the size in bytes over which an answer of the kubelet, or its checkpoint, is
+// maxSize is the size in bytes over which an answer of the kubelet, or its checkpoint, is
 // refused.
-const MaxSize = 16 << 20
+const maxSize = 16 << 20
 
 // A Client asks the kubelet. The zero Client asks that of this node. The fields must not
 // change once it is in use. Goroutines may share it.
 type Client struct {
 	// Socket is the path of the socket of the kubelet's PodResources API. Empty means
-	// [DefaultSocket].
+	// /var/lib/kubelet/pod-resources/kubelet.sock.
 	Socket string
 
 	// Checkpoint is the path of the file in which the kubelet's device manager keeps
 	// what it has allocated. It is read if there is no Socket, unless there was one
-	// before: a kubelet that restarts makes it again. Empty means [DefaultCheckpoint].
+	// before: a kubelet that restarts makes it again. Empty means
+	// /var/lib/kubelet/device-plugins/kubelet_internal_checkpoint.
 	Checkpoint string
 
-	// Timeout limits how long Devices takes. Zero means [DefaultTimeout].
+	// Timeout limits how long Devices takes. Zero means 10 seconds.
 	Timeout time.Duration
 
 	// Attributes returns the attributes of a device that is allocated by a
@@ -96,13 +100,13 @@ type Client struct {
 // an extended resource, and not for a container that ends before the others start. It does
 // not tell which devices are for admin access only: they count as the pod's.
 //
-// Every error is an [*Error], with CNI code 11.
+// Every error names the pod and has CNI code 11.
 func (c *Client) Devices(ctx context.Context, pod nad.Pod) ([][]device.Device, error) {
-	limited, cancel := context.WithTimeout(ctx, cmp.Or(c.Timeout, DefaultTimeout))
+	limited, cancel := context.WithTimeout(ctx, cmp.Or(c.Timeout, defaultTimeout))
 	defer cancel()
 	containers, err := c.devices(limited, pod)
 	if err != nil {
-		return nil, &Error{Pod: pod, Err: because(limited, err)}
+		return nil, fault.With(types.ErrTryAgainLater, fmt.Errorf("devices of pod %q: %w", pod, because(limited, err)))
 	}
 	return containers, nil
 }
@@ -112,7 +116,7 @@ func (c *Client) devices(ctx context.Context, pod nad.Pod) ([][]device.Device, e
 		return nil, nil
 	}
 	if _, err := os.Stat(c.socket()); errors.Is(err, fs.ErrNotExist) && !c.asked() {
-		return readCheckpoint(cmp.Or(c.Checkpoint, DefaultCheckpoint), pod.UID)
+		return readCheckpoint(cmp.Or(c.Checkpoint, defaultCheckpoint), pod.UID)
 	}
 	reported, err := c.ask(ctx, pod)
 	if err != nil {
@@ -145,7 +149,7 @@ func (c *Client) ask(ctx context.Context, pod nad.Pod) (*api.PodResources, error
 			return r, nil
 		}
 	}
-	return nil, ErrUnknownPod
+	return nil, errUnknownPod
 }
 
 // cannotGet reports whether the kubelet is known not to answer Get.

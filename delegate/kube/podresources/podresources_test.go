@@ -19,9 +19,13 @@ import (
 	"github.com/metacni/metacni/delegate/kube/podresources"
 	"github.com/metacni/metacni/delegate/kube/podresources/podresourcestest"
 	"github.com/metacni/metacni/netconf/nad"
+	"github.com/metacni/metacni/status"
 )
 
 const vf = "vendor.example/vf"
+
+// maxSize is the largest answer of a kubelet that is read.
+const maxSize = 16 << 20
 
 // A View has the attributes that a Client needs.
 var _ = podresources.Client{Attributes: (&kube.View{}).DeviceAttributes}
@@ -132,8 +136,7 @@ func TestAPodThatTheKubeletDoesNotKnowIsTriedAgainLater(t *testing.T) {
 	t.Parallel()
 	k, c := start(t)
 	_, err := c.Devices(t.Context(), web)
-	var e *podresources.Error
-	if !errors.As(err, &e) || !errors.Is(err, podresources.ErrUnknownPod) || e.CNICode() != 11 {
+	if status.Code(err) != 11 {
 		t.Errorf("got %v", err)
 	}
 	if want := `devices of pod "default/web": the kubelet does not know the pod`; err.Error() != want {
@@ -144,15 +147,6 @@ func TestAPodThatTheKubeletDoesNotKnowIsTriedAgainLater(t *testing.T) {
 	if got := methods(k); got != "Get:Unknown List:OK Get:OK" {
 		t.Errorf("the kubelet was asked %s", got)
 	}
-}
-
-// code returns the CNI code of err, or 0.
-func code(err error) uint {
-	var e *podresources.Error
-	if !errors.As(err, &e) {
-		return 0
-	}
-	return e.CNICode()
 }
 
 // The kubelet takes 10 requests at once and 100 a second.
@@ -286,7 +280,7 @@ func TestAKubeletThatDoesNotAnswerIsTriedAgainLater(t *testing.T) {
 			cancel()
 		}()
 		_, err := c.Devices(ctx, web)
-		if text := `devices of pod "default/web": context canceled: the kubelet has not answered`; !errors.Is(err, context.Canceled) || code(err) != 11 || err.Error() != text {
+		if text := `devices of pod "default/web": context canceled: the kubelet has not answered`; !errors.Is(err, context.Canceled) || status.Code(err) != 11 || err.Error() != text {
 			t.Errorf("got %v", err)
 		}
 		release()
@@ -304,12 +298,12 @@ func TestAKubeletThatDoesNotComeBackIsTriedAgainLater(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	_, err := c.Devices(ctx, web)
-	if !errors.Is(err, context.DeadlineExceeded) || code(err) != 11 || !strings.Contains(err.Error(), "refused") {
+	if !errors.Is(err, context.DeadlineExceeded) || status.Code(err) != 11 || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("got %v, want what is wrong, and that the time is over", err)
 	}
 	short := &podresources.Client{Socket: k.Socket(), Checkpoint: k.Checkpoint(), Timeout: time.Millisecond}
 	defer short.Close()
-	if _, err := short.Devices(t.Context(), web); !errors.Is(err, context.DeadlineExceeded) || code(err) != 11 {
+	if _, err := short.Devices(t.Context(), web); !errors.Is(err, context.DeadlineExceeded) || status.Code(err) != 11 {
 		t.Errorf("with a short timeout: %v", err)
 	}
 	if err := os.Remove(k.Socket()); err != nil { // a kubelet that starts makes it again
@@ -325,8 +319,8 @@ func TestAnswersMayHave16MiB(t *testing.T) {
 	k, c := start(t)
 	k.SetPod("default", "web", podresourcestest.Devices("app", vf, strings.Repeat("a", 10<<20)))
 	want(t, c, web, on(0, strings.Repeat("a", 10<<20)))
-	k.SetPod("default", "web", podresourcestest.Devices("app", vf, strings.Repeat("a", podresources.MaxSize)))
-	if _, err := c.Devices(t.Context(), web); code(err) != 11 || !strings.Contains(err.Error(), "larger than max") {
+	k.SetPod("default", "web", podresourcestest.Devices("app", vf, strings.Repeat("a", maxSize)))
+	if _, err := c.Devices(t.Context(), web); status.Code(err) != 11 || !strings.Contains(err.Error(), "larger than max") {
 		t.Errorf("got %v", err)
 	}
 	if got := methods(k); got != "Get:OK Get:OK List:OK" {
@@ -351,13 +345,13 @@ func TestCloseEndsCallsThatWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 3 {
-		if err := <-got; code(err) != 11 {
+		if err := <-got; status.Code(err) != 11 {
 			t.Errorf("got %v", err)
 		}
 	}
 	release()
 	k.SetPod("default", "web")
-	if _, err := c.Devices(t.Context(), web); code(err) != 11 {
+	if _, err := c.Devices(t.Context(), web); status.Code(err) != 11 {
 		t.Errorf("after Close: %v", err)
 	}
 }

@@ -39,9 +39,9 @@ func LoadCertificate(certFile, keyFile string, log *slog.Logger) (*Certificate, 
 	return c, nil
 }
 
-// Get returns the certificate as the files have it. It is a GetCertificate of
+// get returns the certificate as the files have it. It is a GetCertificate of
 // [tls.Config].
-func (c *Certificate) Get(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+func (c *Certificate) get(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before := c.current

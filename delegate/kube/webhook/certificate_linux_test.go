@@ -32,7 +32,7 @@ func TestCertificatesAreRegularFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		replace()
-		if got, err := c.Get(&tls.ClientHelloInfo{}); err != nil || got.Leaf.SerialNumber.Int64() != 1 {
+		if got, err := c.get(&tls.ClientHelloInfo{}); err != nil || got.Leaf.SerialNumber.Int64() != 1 {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}
 		if _, err := LoadCertificate(certFile, keyFile, nil); err == nil || !strings.Contains(err.Error(), name+": not a regular file") {

@@ -81,7 +81,7 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 	want := func(serial int64, lines int, what string) {
 		t.Helper()
 		for range 2 {
-			got, err := c.Get(&tls.ClientHelloInfo{})
+			got, err := c.get(&tls.ClientHelloInfo{})
 			if err != nil || got.Leaf.SerialNumber.Int64() != serial {
 				t.Errorf("%s: %v, %v", what, got, err)
 			}
@@ -140,7 +140,7 @@ func TestCertificateOfASecretIsReplacedByALink(t *testing.T) {
 	}
 	before := c.Expires()
 	link("second", "..data")
-	got, err := c.Get(&tls.ClientHelloInfo{})
+	got, err := c.get(&tls.ClientHelloInfo{})
 	if err != nil || got.Leaf.SerialNumber.Int64() != 2 || !c.Expires().Equal(got.Leaf.NotAfter) || c.Expires().Before(before) {
 		t.Errorf("%v, %v, expires %v", got, err, c.Expires())
 	}
@@ -162,7 +162,7 @@ func TestCertificateThatIsNotValidNow(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 2 {
-			if got, err := c.Get(&tls.ClientHelloInfo{}); err != nil || got == nil {
+			if got, err := c.get(&tls.ClientHelloInfo{}); err != nil || got == nil {
 				t.Errorf("%v, %v", got, err)
 			}
 		}
@@ -175,7 +175,7 @@ func TestCertificateThatIsNotValidNow(t *testing.T) {
 		cert, key = issue(t, 2)
 		put(t, certFile, cert)
 		put(t, keyFile, key)
-		if _, err := c.Get(&tls.ClientHelloInfo{}); err != nil || c.ready() != nil {
+		if _, err := c.get(&tls.ClientHelloInfo{}); err != nil || c.ready() != nil {
 			t.Errorf("replaced: %v, %v", err, c.ready())
 		}
 	}

@@ -129,7 +129,7 @@ func TestServerHasRoomForSoMuch(t *testing.T) {
 	t.Parallel()
 	asked, answer := make(chan bool, 1), make(chan bool, 1)
 	answer <- true
-	for size, code := range map[int]int{MaxBody: http.StatusOK, room + 1: http.StatusServiceUnavailable} {
+	for size, code := range map[int]int{maxBody: http.StatusOK, room + 1: http.StatusServiceUnavailable} {
 		w := httptest.NewRecorder()
 		body := io.LimitReader(zeros{}, int64(size))
 		pages(readAll(asked, answer), nil).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/validate", body))
@@ -152,7 +152,7 @@ func TestBusyHandler(t *testing.T) {
 	w := httptest.NewRecorder()
 	var seen []Event
 	newLimited(Handler{Observer: func(e Event) { seen = append(seen, e) }}, 1, 1).ServeHTTP(w, r)
-	if w.Code != http.StatusServiceUnavailable || len(seen) != 1 || seen[0].Status != w.Code || seen[0].Outcome() != Failed {
+	if w.Code != http.StatusServiceUnavailable || len(seen) != 1 || seen[0].Status != w.Code || seen[0].Outcome() != failed {
 		t.Errorf("%d %s, events %v", w.Code, w.Body, seen)
 	}
 }

@@ -33,7 +33,7 @@ const (
 // reads the body. A nil log gets nothing.
 func Serve(ctx context.Context, l net.Listener, h http.Handler, c *Certificate, log *slog.Logger) error {
 	s := &http.Server{
-		Handler: pages(h, c), TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: c.Get},
+		Handler: pages(h, c), TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: c.get},
 		ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
 		ErrorLog: slog.NewLogLogger(complaints{orNone(log).Handler()}, slog.LevelWarn),
 	}

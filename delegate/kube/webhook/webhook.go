@@ -32,9 +32,9 @@ import (
 	"github.com/metacni/metacni/netconf/nad"
 )
 
-// MaxBody is the size in bytes over which a request is refused: that of an update, which
+// maxBody is the size in bytes over which a request is refused: that of an update, which
 // has two objects of the largest size that an API server takes, and what is around them.
-const MaxBody = 2*nad.MaxSize + 1<<20
+const maxBody = 2*nad.MaxSize + 1<<20
 
 // A Handler answers requests of an API server: admission.k8s.io/v1 AdmissionReviews. Where
 // a function is nil, all objects of its kind are allowed. Goroutines may share a Handler if
@@ -80,28 +80,26 @@ type Event struct {
 	Duration time.Duration // since the request began to arrive
 }
 
-// An Outcome is how a request has ended.
-type Outcome string
-
 // The outcomes of requests.
 const (
-	Allowed Outcome = "allowed"
-	Warned  Outcome = "warned" // allowed, with a warning
-	Denied  Outcome = "denied"
-	Failed  Outcome = "failed" // not a review: for the API server the webhook is away
+	allowed = "allowed"
+	warned  = "warned"
+	denied  = "denied"
+	failed  = "failed"
 )
 
-// Outcome returns how the request has ended.
-func (e Event) Outcome() Outcome {
+// Outcome returns how the request has ended: "allowed", "warned" (allowed, with a warning),
+// "denied", or "failed" (not a review: for the API server the webhook is away).
+func (e Event) Outcome() string {
 	switch r := e.Response; {
 	case r == nil:
-		return Failed
+		return failed
 	case !r.Allowed:
-		return Denied
+		return denied
 	case len(r.Warnings) > 0:
-		return Warned
+		return warned
 	}
-	return Allowed
+	return allowed
 }
 
 // orNone returns log, or a logger that discards everything.
@@ -138,12 +136,11 @@ func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // tell logs an event that is worth a line, and tells the observer.
 func (h Handler) tell(r *http.Request, e Event, err error) {
 	switch e.Outcome() {
-	case Failed:
+	case failed:
 		orNone(h.Logger).WarnContext(r.Context(), "not a review", "from", r.RemoteAddr, "status", e.Status, "error", err)
-	case Denied:
+	case denied:
 		orNone(h.Logger).InfoContext(r.Context(), "denied", "kind", e.Request.Kind.Kind, "namespace", e.Request.Namespace, "name", e.Request.Name,
 			"operation", string(e.Request.Operation), "user", e.Request.UserInfo.Username, "error", e.Response.Result.Message)
-	case Allowed, Warned:
 	}
 	if h.Observer != nil {
 		h.Observer(e)
@@ -159,10 +156,10 @@ func read(w http.ResponseWriter, r *http.Request) (*admissionv1.AdmissionRequest
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
 		return nil, http.StatusUnsupportedMediaType, errors.New("the body is not of the type application/json")
 	}
-	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBody))
+	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	switch {
 	case errors.As(err, new(*http.MaxBytesError)):
-		return nil, http.StatusRequestEntityTooLarge, fmt.Errorf("the body is larger than %d bytes", MaxBody)
+		return nil, http.StatusRequestEntityTooLarge, fmt.Errorf("the body is larger than %d bytes", maxBody)
 	case errors.Is(err, errBusy):
 		return nil, http.StatusServiceUnavailable, err
 	case err != nil:

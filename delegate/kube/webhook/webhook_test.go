@@ -205,8 +205,8 @@ func TestRequestsThatAreNoReviews(t *testing.T) {
 		"another object":                  {http.MethodPost, "application/json", `{"kind":"Pod"}`, 400},
 		"another version":                 {http.MethodPost, "application/json", strings.Replace(review, "/v1", "/v1beta1", 1), 400},
 		"no request":                      {http.MethodPost, "application/json", `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`, 400},
-		"as large as it may be":           {http.MethodPost, "application/json", review + strings.Repeat(" ", MaxBody-len(review)), 200},
-		"a byte larger than it may be":    {http.MethodPost, "application/json", review + strings.Repeat(" ", MaxBody+1-len(review)), 413},
+		"as large as it may be":           {http.MethodPost, "application/json", review + strings.Repeat(" ", maxBody-len(review)), 200},
+		"a byte larger than it may be":    {http.MethodPost, "application/json", review + strings.Repeat(" ", maxBody+1-len(review)), 413},
 		"ten million bytes":               {http.MethodPost, "application/json", review + strings.Repeat(" ", 10_000_000), 413},
 		"much deeper than an object goes": {http.MethodPost, "application/json", strings.Repeat("[", 1<<20), 400},
 	} {

@@ -38,13 +38,10 @@ func (d *DRA) check() error {
 	if d.Driver == "" {
 		return errors.New("driver: missing: the name of the driver in DeviceClasses")
 	}
-	if err := dra.CheckName(d.Driver); err != nil {
-		return err
-	}
 	if d.CDIDir != "" && !filepath.IsAbs(d.CDIDir) {
 		return fmt.Errorf("cdiDir %q is not an absolute path", d.CDIDir)
 	}
-	return dra.CheckOffers(d.Networks)
+	return dra.Check(d.Driver, d.Networks)
 }
 
 // discover completes d from the environment of the daemon.

@@ -148,7 +148,7 @@ func (c *Cluster) claimed(ctx context.Context, p nad.Pod) ([]multinet.Claimed, e
 		for _, n := range claim.Networks {
 			network, err := claimedNetwork(claim, n)
 			if err != nil {
-				return nil, &dra.Error{Claim: claim.Ref, Err: fmt.Errorf("request %q: %w", n.Request, err)}
+				return nil, fmt.Errorf("claim %v: request %q: %w", claim.Ref, n.Request, err)
 			}
 			all = append(all, network)
 		}
@@ -188,10 +188,18 @@ func (s *claims) checkOthers(ctx context.Context, p nad.Pod, prepared []dra.Clai
 			continue
 		}
 		if ours {
-			return &dra.Error{Claim: ref, Kind: dra.ErrNotPrepared, Err: s.probe()}
+			return notPrepared(ref, s.probe())
 		}
 	}
 	return nil
+}
+
+// notPrepared is the error for a claim that is not prepared, perhaps because of err.
+func notPrepared(claim dra.Ref, err error) error {
+	if err == nil {
+		return fmt.Errorf("claim %v: %w", claim, dra.ErrNotPrepared)
+	}
+	return fmt.Errorf("claim %v: %w: %w", claim, dra.ErrNotPrepared, err)
 }
 
 // allocated reports whether the claim of that name has devices of the driver.
@@ -228,7 +236,7 @@ func (s *claims) held(p nad.Pod, added []delegate.Attached) error {
 		}
 		if !slices.ContainsFunc(prepared, func(c dra.Claim) bool { return c.UID == claim.UID }) {
 			ref := dra.Ref{UID: claim.UID, Namespace: p.Namespace, Name: claim.Name, Pod: p.UID}
-			return &dra.Error{Claim: ref, Kind: dra.ErrNotPrepared, Err: errors.New("the kubelet has released it during the ADD")}
+			return notPrepared(ref, errors.New("the kubelet has released it during the ADD"))
 		}
 	}
 	return nil

@@ -135,7 +135,7 @@ func (c *Cluster) step(ctx context.Context, p nad.Pod, r recordedAt) (differs bo
 func (c *Cluster) current(ctx context.Context, p nad.Pod) (map[string]string, error) {
 	pod, known := c.view.KnownPod(p)
 	if !known || !runs(pod) {
-		return nil, &kube.Error{Object: "pod " + p.String(), Kind: kube.ErrGone}
+		return nil, fmt.Errorf("pod %v: %w", p, kube.ErrGone)
 	}
 	pod, err := c.view.Pod(ctx, p) // which may be too old
 	return pod.Annotations, err

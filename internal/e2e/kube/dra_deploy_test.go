@@ -75,7 +75,7 @@ func TestTheComponentLetsTheDaemonBeADriver(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.add(t, web)
-	if got := n.status(t, "storage"); got.Conditions[0].Reason != dra.ReasonReady {
+	if got := n.status(t, "storage"); got.Conditions[0].Reason != "NetworkInterfaceReady" {
 		t.Errorf("%+v", got)
 	}
 }
@@ -228,7 +228,7 @@ func TestExamplesOfClaims(t *testing.T) {
 	got := map[string]dra.Parameters{}
 	read := func(name string, o *resourcev1.OpaqueDeviceConfiguration) {
 		t.Helper()
-		p, err := dra.ParseParameters(o.Parameters.Raw, namespace)
+		p, err := (dra.Network{Opaque: o.Parameters.Raw}).Parameters(namespace)
 		if err != nil || o.Driver != claimDriver {
 			t.Errorf("%s: driver %s, %v", name, o.Driver, err)
 		}

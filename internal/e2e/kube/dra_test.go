@@ -141,7 +141,7 @@ func (n *claimNode) detach(_ context.Context, r dra.Ref) error {
 // add does what the ADD of a pod does with the claims that are prepared for it.
 func (n *claimNode) add(t *testing.T, pod *corev1.Pod) {
 	t.Helper()
-	claims, err := n.Claims(string(pod.UID))
+	claims, err := n.config.Claims(string(pod.UID))
 	if err != nil || len(claims) == 0 {
 		t.Fatalf("%d claims, %v", len(claims), err)
 	}
@@ -265,7 +265,7 @@ func TestEveryFormOfParametersGetsAStatus(t *testing.T) {
 		if got := n.status(t, name); got.Conditions[0].Status != metav1.ConditionTrue {
 			t.Errorf("%s: %+v", name, got)
 		}
-		claims, err := n.Claims(string(pod.UID))
+		claims, err := n.config.Claims(string(pod.UID))
 		if err != nil || len(claims) != 1 {
 			t.Fatal(name, claims, err)
 		}
