@@ -39,11 +39,9 @@ type bill struct {
 func (w *world) traced(path, command string, p *pod) bill {
 	w.t.Helper()
 	dir := w.t.TempDir()
-	stdin, stdout := filepath.Join(dir, "stdin"), filepath.Join(dir, "stdout")
-	if err := os.WriteFile(stdin, w.json(p.conf), 0o600); err != nil {
-		w.t.Fatal(err)
-	}
-	in, err := os.Open(stdin)
+	stdout := filepath.Join(dir, "stdout")
+	w.write(p.conf, "traced")
+	in, err := os.Open(w.file("traced"))
 	if err != nil {
 		w.t.Fatal(err)
 	}
