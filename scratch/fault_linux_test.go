@@ -326,3 +326,61 @@ func TestShortageIsTryAgain(t *testing.T) {
 		}
 	}
 }
+
+// detach is what a DEL does with a record.
+func detach(s Store[value], k Key) error {
+	return under(s, k.ContainerID, func(l *Lock) error {
+		return s.Consume(context.Background(), l, k, func(_ context.Context, r Record[value]) error {
+			r.State = Deleting
+			return s.Note(l, r)
+		})
+	})
+}
+
+// Without a free inode a recorded container can be locked and deleted; what
+// cannot be done says why.
+func TestDeleteWithoutAFreeInode(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	put(t, s, k1, "one")
+	hook := durable.Hook(func(call, _ string) error {
+		if call == "create" || call == "mkdirat" {
+			return unix.ENOSPC
+		}
+		return nil
+	})
+	s.hook = &hook
+	if err := putRecord(s, k2, Planned, value{}); !errors.Is(err, unix.ENOSPC) {
+		t.Error(err)
+	}
+	if err := putRecord(s, k3, Planned, value{}); !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), filepath.Join(s.Dir, "c2@lock")+"): create: ") {
+		t.Errorf("a lock that cannot be made: %v", err)
+	}
+	ok(t, detach(s, k1))
+}
+
+// On a read-only file system the lock of a recorded container can be taken, for
+// CHECK and for a DEL whose plugins can work.
+func TestLockOnAReadOnlyFileSystem(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	put(t, s, k1, "one")
+	hook := durable.Hook(func(call, _ string) error {
+		if slices.Contains([]string{"create", "mkdirat", "write", "unlinkat", "renameat", "renameat2", "fchmod"}, call) {
+			return unix.EROFS
+		}
+		return nil
+	})
+	s.hook = &hook
+	used := false
+	err := under(s, "c1", func(l *Lock) error {
+		return s.Consume(t.Context(), l, k1, func(context.Context, Record[value]) error {
+			used = true
+			return nil
+		})
+	})
+	if !used || !errors.Is(err, unix.EROFS) || text(s, k1) != "planned one" {
+		t.Errorf("used: %v, %v", used, err)
+	}
+	ok(t, under(s, "c1", func(*Lock) error { return nil }))
+}

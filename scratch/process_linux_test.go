@@ -4,7 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
+
 	"os"
 	"path/filepath"
 	"slices"
@@ -263,57 +263,6 @@ func TestInheritedLockThatWasReleased(t *testing.T) {
 		t.Errorf("same file, another holder: %s", got)
 	}
 	ok(t, l.Unlock())
-}
-
-// A process that is killed before any system call of Put leaves the old record
-// or the new.
-func TestKilledWhilePutting(t *testing.T) {
-	t.Parallel()
-	for _, old := range []string{"none", "planned old"} {
-		for n := 1; ; n++ {
-			s := newStore(t)
-			if old != "none" {
-				put(t, s, k1, "old")
-			}
-			c := start(t, "crash", s.Dir, strconv.Itoa(n))
-			said, _ := c.out.ReadString('\n')
-			got := text(s, k1)
-			if got != old && got != "planned new" {
-				t.Errorf("killed at call %d: %s", n, got)
-			}
-			checkLock(t, s)
-			ok(t, del(s, k1))
-			if left := tree(t, s.Dir); len(left) != 0 {
-				t.Errorf("killed at call %d: left %q", n, left)
-			}
-			if said == "survived\n" {
-				if got != "planned new" {
-					t.Errorf("survived: %s", got)
-				}
-				break
-			}
-		}
-	}
-}
-
-// Processes that put and delete records of one container, and recycle each
-// other's files, never see another's record.
-func TestManyProcessesOneContainer(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	var all []*actor
-	for i := range 4 {
-		all = append(all, start(t, "churn", s.Dir, "eth"+strconv.Itoa(i)))
-	}
-	for _, a := range all {
-		if said := a.says(t); said != "done" {
-			rest, _ := io.ReadAll(a.out)
-			t.Errorf("%s\n%s", said, rest)
-		}
-	}
-	if left := tree(t, s.Dir); len(left) != 0 {
-		t.Errorf("left %q", left)
-	}
 }
 
 // The example of a record on disk that the package comment promises.

@@ -17,8 +17,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/metacni/metacni/internal/durable"
 )
 
 // roleVar makes this test binary play a part of the tests below instead:
@@ -100,7 +98,7 @@ func TestRole(t *testing.T) {
 	}
 	s := Store[value]{Dir: role[1]}
 	play, found := map[string]func(t *testing.T, s Store[value], arg string){
-		"hold": hold, "count": count, "parent": parent, "child": child, "killer": killer, "namespace": namespace, "nested": nested, "crash": crash, "churn": churn,
+		"hold": hold, "count": count, "parent": parent, "child": child, "killer": killer, "namespace": namespace, "nested": nested,
 	}[role[0]]
 	if !found {
 		t.Fatal(role)
@@ -241,41 +239,4 @@ func nested(t *testing.T, s Store[value], arg string) {
 	l, err = s.Lock(t.Context(), "c2")
 	fmt.Println(l != nil, err)
 	ok(t, l.Unlock())
-}
-
-// crash puts a record and dies before the nth system call.
-func crash(t *testing.T, s Store[value], arg string) {
-	t.Helper()
-	n, err := strconv.Atoi(arg)
-	ok(t, err)
-	calls := 0
-	hook := durable.Hook(func(string, string) error {
-		if calls++; calls == n {
-			return unix.Kill(os.Getpid(), unix.SIGKILL)
-		}
-		return nil
-	})
-	s.hook = &hook
-	ok(t, putRecord(s, k1, Planned, value{"new"}))
-	fmt.Println("survived")
-}
-
-// churn puts and deletes one record of a container again and again.
-func churn(t *testing.T, s Store[value], arg string) {
-	t.Helper()
-	k := Key{"net", "c1", arg}
-	for i := range 100 {
-		put(t, s, k, strconv.Itoa(i))
-		if got := text(s, k); got != "planned "+strconv.Itoa(i) {
-			t.Fatal(got)
-		}
-		for r, err := range s.List(t.Context()) {
-			ok(t, err)
-			if r.Key.ContainerID != "c1" {
-				t.Fatal(r.Key)
-			}
-		}
-		ok(t, del(s, k))
-	}
-	fmt.Println("done")
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -322,9 +323,16 @@ func TestConsumeRemovesWhatACrashLeft(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	ok(t, os.WriteFile(filepath.Join(s.Dir, "c1@lock"), nil, 0o400))
-	ok(t, os.WriteFile(filepath.Join(s.Dir, durable.TempPrefix+fileName(k1)), []byte("half"), 0o600))
+	for _, k := range []Key{k1, k2} {
+		ok(t, os.WriteFile(filepath.Join(s.Dir, durable.TempPrefix+fileName(k)), []byte("half"), 0o600))
+	}
 	l, err := s.Lock(t.Context(), "c1")
 	ok(t, err)
+	ok(t, s.Put(l, Record[value]{Key: k2, State: Planned, Value: value{"whole"}})) // beside what is left of it
+	if got := text(s, k2); got != "planned whole" {
+		t.Error(got)
+	}
+	ok(t, s.Delete(l, k2))
 	ok(t, s.Consume(t.Context(), l, k1, nil))
 	ok(t, l.Unlock())
 	if left := tree(t, s.Dir); len(left) != 0 {
@@ -352,5 +360,33 @@ func TestThousandCyclesLeaveNothing(t *testing.T) {
 	}
 	if fds, err := os.ReadDir("/proc/self/fd"); err != nil || len(fds) > 200 {
 		t.Errorf("%d files open, %v", len(fds), err)
+	}
+}
+
+// WriteFile replaces a file of any format, whole and with mode 0600.
+func TestWriteFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "state.json")
+	for _, want := range []string{"one", "two, longer", ""} {
+		ok(t, WriteFile(path, []byte(want)))
+		info, err := os.Stat(path)
+		ok(t, err)
+		if data, err := os.ReadFile(path); string(data) != want || err != nil || info.Mode() != 0o600 {
+			t.Errorf("%q, %v, mode %v", data, err, info.Mode())
+		}
+	}
+	ok(t, os.Symlink(path, filepath.Join(dir, "link")))
+	ok(t, WriteFile(filepath.Join(dir, "link"), []byte("not followed")))
+	if data, err := os.ReadFile(path); len(data) != 0 || err != nil {
+		t.Errorf("a link was followed: %q, %v", data, err)
+	}
+	for _, bad := range []string{"", dir + "/", filepath.Join(dir, "none", "f"), filepath.Join(dir, "state.json", "f")} {
+		if err := WriteFile(bad, nil); err == nil || code(err) != 5 {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+	if left := tree(t, dir); !slices.Equal(left, []string{"link", "state.json"}) {
+		t.Errorf("left %q", left)
 	}
 }
