@@ -134,7 +134,7 @@ func (a *addition) do(ctx context.Context) ([]delegate.Attached, error) {
 	if a.t.Plan == nil {
 		return nil, impossible("there is no plan")
 	}
-	there, err := a.there(ctx)
+	there, err := a.m.there(ctx, a.r.Key, a.lock)
 	if ctx.Err() != nil { // it may have ended in clear
 		return nil, cause.Of(ctx)
 	}
@@ -150,7 +150,12 @@ func (a *addition) do(ctx context.Context) ([]delegate.Attached, error) {
 		return nil, err
 	}
 	for {
-		added, final, err := a.try(ctx, plan, taken)
+		var added []delegate.Attached
+		final := false
+		err := a.check(plan, taken)
+		if err == nil {
+			added, final, err = a.try(ctx, plan)
+		}
 		switch {
 		case err == nil:
 			return added, nil
@@ -228,10 +233,7 @@ func (a *addition) check(plan []delegate.Attachment, taken []string) error {
 // try records plan and carries it out. When it fails, plan has been undone, or
 // errors.As finds a [*delegate.UndoError]. final says that another plan would
 // fail as well.
-func (a *addition) try(ctx context.Context, plan []delegate.Attachment, taken []string) (added []delegate.Attached, final bool, err error) {
-	if err := a.check(plan, taken); err != nil {
-		return nil, false, err
-	}
+func (a *addition) try(ctx context.Context, plan []delegate.Attachment) (added []delegate.Attached, final bool, err error) {
 	a.r.State = scratch.Planned
 	if a.part {
 		a.r.State = scratch.Partial

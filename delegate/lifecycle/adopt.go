@@ -2,17 +2,11 @@ package lifecycle
 
 import (
 	"context"
-	"errors"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
-	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/internal/inroot"
 	"github.com/metacni/metacni/scratch"
 )
 
@@ -164,63 +158,3 @@ func (m *Manager) Release(ctx context.Context, k scratch.Key, keep func(context.
 
 // errLeftovers refuses to release a record that is the only one to know of leftovers.
 var errLeftovers error = &codedError{types.ErrTryAgainLater, "an earlier ADD has left something that only a DEL of the attachment can remove: delete the container", nil}
-
-// put writes r with new attachments. It waits while GC runs plugins: they may
-// remove attachments that GC does not know.
-func (m *Manager) put(ctx context.Context, l *scratch.Lock, r scratch.Record[record]) error {
-	if r.Created.IsZero() {
-		r.Created = time.Now()
-	}
-	dir, err := m.lockDir(ctx, false)
-	if err != nil {
-		return err
-	}
-	defer unlockDir(dir)
-	return m.store().Put(l, r)
-}
-
-func (m *Manager) anyMissing(sources []string) bool {
-	return slices.ContainsFunc(sources, func(path string) bool {
-		return m.inDir(path, func(path string) error { _, err := os.Lstat(path); return err }) != nil
-	})
-}
-
-// anew reports whether the program from which r was adopted has attached the container
-// again since, in another network namespace.
-func (m *Manager) anew(r scratch.Record[record]) bool {
-	return r.Value.Adopted && len(r.Value.Sources) > 0 && m.record(r).outlived() &&
-		!slices.ContainsFunc(r.Value.Sources, func(path string) bool { return !m.written(path).After(r.Created) })
-}
-
-// written returns the time when a file in Root was written, or the zero time if there is
-// none.
-func (m *Manager) written(path string) (at time.Time) {
-	_ = m.inDir(path, func(path string) error {
-		info, err := os.Lstat(path)
-		if err == nil {
-			at = info.ModTime()
-		}
-		return err
-	})
-	return at
-}
-
-// removeFiles removes what a record or an attachment leaves in the file system. It
-// ignores files that do not exist.
-func (m *Manager) removeFiles(paths []string) error {
-	var errs []error
-	for _, path := range paths {
-		if err := m.inDir(path, os.Remove); !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// inDir calls do with a path to the file at path in Root. It opens only the
-// directory, so that a symbolic link at path is not followed.
-func (m *Manager) inDir(path string, do func(path string) error) error {
-	return inroot.With(m.Root, filepath.Dir(path), func(dir string) error {
-		return do(filepath.Join(dir, filepath.Base(path)))
-	})
-}

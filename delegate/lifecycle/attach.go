@@ -3,7 +3,6 @@ package lifecycle
 import (
 	"context"
 	"errors"
-	"io/fs"
 
 	"github.com/metacni/metacni/delegate"
 	"github.com/metacni/metacni/scratch"
@@ -62,28 +61,4 @@ func (m *Manager) Detach(ctx context.Context, k scratch.Key, ifname string) erro
 	return fail(OpDetach, k, m.withRecord(ctx, k, func(ctx context.Context, l *scratch.Lock, r scratch.Record[record]) error {
 		return m.drop(ctx, l, &r, errand{which: func(e entry) bool { return e.IfName == ifname }})
 	}))
-}
-
-// withRecord calls do with the record of k while it holds the container's lock.
-// Without a record it returns nil.
-func (m *Manager) withRecord(ctx context.Context, k scratch.Key, do func(context.Context, *scratch.Lock, scratch.Record[record]) error) error {
-	if m.nothing(k) {
-		return nil
-	}
-	return m.locked(ctx, k.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
-		r, err := m.store().Get(k)
-		if err != nil {
-			return except(err, notThere)
-		}
-		return do(ctx, l, r)
-	})
-}
-
-// added returns the record of k, if k has been added.
-func (m *Manager) added(k scratch.Key) (scratch.Record[record], error) {
-	r, err := m.store().Get(k)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && !r.State.Attached() {
-		return r, ErrNotAdded
-	}
-	return r, err
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"strconv"
 	"strings"
 	"syscall"
@@ -161,20 +160,4 @@ func (m *Manager) refused(k scratch.Key) bool {
 // file: it is full, has no inodes left, or is read-only.
 func noRoom(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EROFS)
-}
-
-// unrecorded reports whether there is no record of k, damaged or not.
-func (m *Manager) unrecorded(k scratch.Key) bool {
-	_, err := m.store().Get(k)
-	return errors.Is(err, fs.ErrNotExist)
-}
-
-// nothing reports whether Dir does not exist. Then there is no record of k, and
-// nobody is about to write one, because even taking a lock creates Dir. It is
-// false for an invalid key and when Dir is not set.
-func (m *Manager) nothing(k scratch.Key) bool {
-	if _, err := os.Lstat(m.Dir); !errors.Is(err, fs.ErrNotExist) {
-		return false
-	}
-	return m.unrecorded(k)
 }

@@ -49,11 +49,11 @@ func (m *Manager) ended(r scratch.Record[record]) (over, others bool) {
 	return others, others
 }
 
-// there returns the container's records without the damaged ones. First it removes the
+// there returns the records of k's container without the damaged ones. First it removes the
 // other attachments that have ended: a later DEL might remove what this ADD makes.
-func (a *addition) there(ctx context.Context) ([]scratch.Record[record], error) {
+func (m *Manager) there(ctx context.Context, k scratch.Key, l *scratch.Lock) ([]scratch.Record[record], error) {
 	read := func() ([]scratch.Record[record], error) {
-		rs, err := a.m.store().Container(ctx, a.r.Key.ContainerID)
+		rs, err := m.store().Container(ctx, k.ContainerID)
 		return rs, except(err, func(err error) bool {
 			return errors.Is(err, scratch.ErrCorrupt) || errors.Is(err, scratch.ErrVersion)
 		})
@@ -61,11 +61,11 @@ func (a *addition) there(ctx context.Context) ([]scratch.Record[record], error) 
 	rs, err := read()
 	cleared := false
 	for _, r := range rs {
-		if r.Key == a.r.Key || !r.State.Attached() || ctx.Err() != nil {
+		if r.Key == k || !r.State.Attached() || ctx.Err() != nil {
 			continue
 		}
-		if over, others := a.m.ended(r); over {
-			_, _ = a.m.remove(ctx, a.lock, r.Key, errand{others: others}) // if it fails the record stays, and its names are in use
+		if over, others := m.ended(r); over {
+			_, _ = m.remove(ctx, l, r.Key, errand{others: others}) // if it fails the record stays, and its names are in use
 			cleared = true
 		}
 	}

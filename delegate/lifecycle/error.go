@@ -43,14 +43,14 @@ var errVanished error = &codedError{types.ErrInvalidNetworkConfig, "the network 
 // A codedError has a CNI code wherever it is wrapped: also in what the hooks of a
 // [Transaction] are told.
 type codedError struct {
-	code uint
-	text string
-	kind error // the sentinel that it is one of, or nil
+	code     uint
+	text     string
+	sentinel error // that it is one of, or nil
 }
 
 func (e *codedError) Error() string { return e.text }
 func (e *codedError) CNICode() uint { return e.code }
-func (e *codedError) Unwrap() error { return e.kind }
+func (e *codedError) Unwrap() error { return e.sentinel }
 
 // impossible returns an [ErrPlan] of this text.
 func impossible(text string) error {

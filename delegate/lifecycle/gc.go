@@ -339,11 +339,3 @@ func (ns *networks) addRecorded(n netconf.Network) {
 		ns.add(n)
 	}
 }
-
-func kind(n netconf.Network) string {
-	words := []string{n.Name()}
-	for _, p := range n.Plugins() {
-		words = append(words, p.Type())
-	}
-	return fmt.Sprintf("%q", words)
-}

@@ -14,31 +14,13 @@ package lifecycle
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
-	"log/slog"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/types"
-
 	"github.com/metacni/metacni/delegate"
-	"github.com/metacni/metacni/internal/cause"
-	"github.com/metacni/metacni/internal/durable"
-	"github.com/metacni/metacni/internal/flock"
-	"github.com/metacni/metacni/internal/records"
-	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 )
-
-// DefaultLockTimeout is what a zero [Manager.LockTimeout] means.
-const DefaultLockTimeout = 10 * time.Second
-
-// orphanTimeout is how long a killed orphan may take to release the lock.
-const orphanTimeout = 2 * time.Second
 
 // A Manager attaches containers to networks and keeps a record of each
 // attachment. Its fields must not change once it is in use. It is then safe for
@@ -98,10 +80,6 @@ type Manager struct {
 	adds map[scratch.Key][]*running // of this Manager, guarded by mu
 }
 
-func (m *Manager) store() scratch.Store[record] {
-	return scratch.Store[record]{Dir: m.Dir}
-}
-
 func (m *Manager) invoker() *delegate.Invoker {
 	if m.Invoker != nil {
 		return m.Invoker
@@ -109,168 +87,54 @@ func (m *Manager) invoker() *delegate.Invoker {
 	return &delegate.Invoker{}
 }
 
-// locked calls do while it holds the lock of container id.
-func (m *Manager) locked(ctx context.Context, id string, do func(context.Context, *scratch.Lock) error) error {
-	l, err := m.lock(ctx, id)
-	if err != nil {
-		return err
-	}
-	return m.holding(ctx, id, l, do)
-}
-
-// holding calls do, and then releases the lock l of container id. Plugins that do
-// runs with its context inherit the lock: a plugin that outlives this process
-// keeps it.
-func (m *Manager) holding(ctx context.Context, id string, l *scratch.Lock, do func(context.Context, *scratch.Lock) error) error {
-	defer func() {
-		// It changes nothing of what was done, and the lock ends with this process.
-		if err := l.Unlock(); err != nil && m.invoker().Logger != nil {
-			m.invoker().Logger.LogAttrs(ctx, slog.LevelDebug, "unlock", slog.String("container", id), slog.Any("err", err))
-		}
-	}()
-	file := l.File()
-	if err := handable(file); err != nil {
-		return err
-	}
-	defer file.Close() //nolint:errcheck // it was not written to
-	return do(delegate.WithFiles(ctx, file), l)
-}
-
-// handable fails when there is no descriptor of the lock's file to hand down.
-// Plugins must not run without the lock.
-func handable(lockFile *os.File) error {
-	if lockFile == nil {
-		return types.NewError(types.ErrTryAgainLater, "no file descriptor is left to hand the lock to plugins", "")
-	}
-	return nil
-}
-
-// errNegative refuses a negative LockTimeout.
-var errNegative error = &codedError{types.ErrInvalidNetworkConfig, "the LockTimeout is negative", nil}
-
-func (m *Manager) lock(ctx context.Context, id string) (*scratch.Lock, error) {
-	take := func(ctx context.Context) (*scratch.Lock, error) { return m.store().Lock(ctx, id) }
-	kill := func() (int, error) { return m.killOrphans(id) }
-	return locking(ctx, m, "another operation on the container", take, kill)
-}
-
-// locking calls take, which takes a lock. When the lock is not free in time, it calls
-// kill, which kills the plugins whose parent has died and which hold it. If there are
-// none, the holder has not ended.
-func locking[L any](ctx context.Context, m *Manager, holder string, take func(context.Context) (L, error), kill func() (int, error)) (L, error) {
-	var none L
-	if m.LockTimeout < 0 {
-		return none, errNegative
-	}
-	l, err := within(ctx, m.lockTimeout(), take)
-	if err == nil || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
-		return l, err
-	}
-	killed, killErr := kill()
-	if killed == 0 {
-		return none, also(fmt.Errorf("%s has not ended: %w", holder, err), killErr)
-	}
-	return within(ctx, orphanTimeout, take)
-}
-
-func within[L any](ctx context.Context, limit time.Duration, take func(context.Context) (L, error)) (L, error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	return take(ctx)
-}
-
-func (m *Manager) lockWithin(ctx context.Context, limit time.Duration, id string) (*scratch.Lock, error) {
-	return within(ctx, limit, func(ctx context.Context) (*scratch.Lock, error) { return m.store().Lock(ctx, id) })
-}
-
-// killOrphans kills the plugins whose parent has died and which hold the lock of
-// container id.
-func (m *Manager) killOrphans(id string) (int, error) {
-	return flock.KillOrphans(filepath.Join(m.Dir, records.LockName(id)))
-}
-
-// lockDir locks the directory of the records, and returns it. Those who make a record
-// share the lock. While it is exclusive nobody makes one. See [unlockDir].
-func (m *Manager) lockDir(ctx context.Context, exclusive bool) (*durable.Dir, error) {
-	take := func(ctx context.Context) (*durable.Dir, error) {
-		dir, err := durable.MakeDir(m.Dir, nil)
-		if err == nil {
-			if err = cause.Of(ctx); err == nil {
-				err = flock.Wait(ctx, func() (bool, error) { return dir.Flock(exclusive) })
-			}
-			if err != nil {
-				dir.Close()
-			}
-		}
-		if err != nil {
-			return nil, &scratch.Error{Op: "lock", Err: err}
-		}
-		return dir, nil
-	}
-	kill := func() (int, error) {
-		path, err := filepath.EvalSymlinks(m.Dir)
-		if err != nil {
-			return 0, err
-		}
-		return flock.KillOrphans(path)
-	}
-	return locking(ctx, m, "another operation on the records", take, kill)
-}
-
-// unlockDir releases the lock of [Manager.lockDir], also for plugins that have inherited
-// it. If that fails, the lock ends with the process.
-func unlockDir(dir *durable.Dir) {
-	_ = dir.Unflock()
-	dir.Close()
-}
-
-func (m *Manager) lockTimeout() time.Duration { return cmp.Or(m.LockTimeout, DefaultLockTimeout) }
-
 func (m *Manager) undoTimeout() time.Duration {
 	return cmp.Or(m.invoker().UndoTimeout, delegate.DefaultUndoTimeout)
 }
 
-// Check asks the plugins of the attachment k to confirm it, with the recorded
-// configuration and results. It fails with [ErrNotAdded] when k is not recorded
-// as added, with [scratch.ErrCorrupt] when its record is damaged, and otherwise
-// with the [*delegate.Error] of the first plugin that fails. It ignores what an
-// interrupted [Manager.Attach] has left.
-func (m *Manager) Check(ctx context.Context, k scratch.Key) error {
-	if m.nothing(k) {
-		return fail(OpCheck, k, ErrNotAdded)
-	}
-	return fail(OpCheck, k, m.locked(ctx, k.ContainerID, func(ctx context.Context, _ *scratch.Lock) error {
-		r, err := m.added(k)
-		if err != nil {
-			return err
-		}
-		if slices.ContainsFunc(r.Value.Delegates, func(e entry) bool { return e.Half && e.IfName == k.IfName }) {
-			return ErrNotAdded
-		}
-		r.Value.Delegates = slices.DeleteFunc(r.Value.Delegates, halfDone)
-		return m.invoker().CheckAll(ctx, r.Value.attached(k.ContainerID, asRecorded))
-	}))
+func (m *Manager) store() scratch.Store[record] {
+	return scratch.Store[record]{Dir: m.Dir}
 }
 
-// Status returns why no ADD can be served: the first reason. It writes a file in Dir,
-// syncs and removes it, as an ADD begins by writing a record; if that fails the error is
-// a [*scratch.Error]. Then it asks every plugin of nets, in order; their error is a
-// [*delegate.Error]. Without a Dir it only asks the plugins.
-func (m *Manager) Status(ctx context.Context, nets []netconf.Network) error {
-	if m.Dir != "" {
-		dir, err := durable.MakeDir(m.Dir, nil)
-		if err == nil {
-			err = dir.TryWrite()
-			dir.Close()
-		}
-		if err != nil {
-			return &scratch.Error{Op: "write", Path: m.Dir, Err: err}
+// interfaceNames returns the names in use in the network namespace at path.
+func (m *Manager) interfaceNames(path string) ([]string, error) {
+	switch {
+	case path == "":
+		return nil, nil
+	case m.InterfaceNames != nil:
+		return m.InterfaceNames(path)
+	}
+	return namesIn(m.Root, path)
+}
+
+// A running ADD or Attach, which a DEL of the same key cancels.
+type running struct{ cancel context.CancelCauseFunc }
+
+// begin returns a context that a DEL of k cancels, and a function that ends it.
+func (m *Manager) begin(ctx context.Context, k scratch.Key) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	a := &running{cancel}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.adds == nil {
+		m.adds = make(map[scratch.Key][]*running)
+	}
+	m.adds[k] = append(m.adds[k], a)
+	return ctx, func() {
+		cancel(nil)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.adds[k] = slices.DeleteFunc(m.adds[k], func(b *running) bool { return b == a })
+		if len(m.adds[k]) == 0 {
+			delete(m.adds, k)
 		}
 	}
-	for _, n := range nets {
-		if err := m.invoker().Status(ctx, n); err != nil {
-			return err
-		}
+}
+
+// supersede cancels the ADDs of k in this Manager, running and waiting.
+func (m *Manager) supersede(k scratch.Key) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, a := range m.adds[k] {
+		a.cancel(ErrSuperseded)
 	}
-	return nil
 }

@@ -106,17 +106,6 @@ func (n netns) forDel(look func(path string) netns, given string) string {
 	return ""
 }
 
-// interfaceNames returns the names in use in the network namespace at path.
-func (m *Manager) interfaceNames(path string) ([]string, error) {
-	switch {
-	case path == "":
-		return nil, nil
-	case m.InterfaceNames != nil:
-		return m.InterfaceNames(path)
-	}
-	return namesIn(m.Root, path)
-}
-
 // namesIn returns [ifname.Taken] of the network namespace at path in root. A path
 // that does not exist, is not a namespace or must not be entered by an ordinary
 // user has no names: the plugins will report it.

@@ -1,16 +1,13 @@
 package lifecycle
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"iter"
 	"maps"
 	"path/filepath"
 	"slices"
 	"strconv"
-	"time"
 	"unicode/utf8"
 
 	"github.com/containernetworking/cni/pkg/utils"
@@ -22,110 +19,6 @@ import (
 	"github.com/metacni/metacni/netconf"
 	"github.com/metacni/metacni/scratch"
 )
-
-// A Record holds one attachment of one container, as the runtime sees it: the
-// interface that the runtime asked for, and all others that belong to it.
-type Record struct {
-	Key              scratch.Key
-	State            scratch.State // Partial while one of Attached is being attached, or could not be undone
-	Created, Updated time.Time
-	Attached         []delegate.Attached
-
-	// Leftovers are what cannot be removed of an Add before. They are removed when
-	// Attached is.
-	Leftovers []delegate.Attached
-
-	// Sources are the files from which it was adopted, see [Adoption].
-	Sources []string
-
-	// Why is the beginning of the error of the last DEL that failed.
-	Why string
-
-	root    string  // the root directory for paths of namespaces
-	entries []entry // the form on disk of Attached
-}
-
-// Whole reports whether r.Attached[i] is completely attached. In a Partial record
-// some are not. In a Record that was not read but composed, all are if its State is
-// [scratch.Added].
-func (r Record) Whole(i int) bool {
-	return r.State.Attached() && (i >= len(r.entries) || !r.entries[i].Half)
-}
-
-// NetNSGone reports whether the network namespaces of all attachments of r are
-// gone: nothing exists at the path, or another namespace does. It is false if this
-// is not certain. It reads the file system each time.
-func (r Record) NetNSGone() bool { return r.netnsGone(looking(r.root)) }
-
-// netnsGone is NetNSGone by what look has seen.
-func (r Record) netnsGone(look func(path string) netns) bool {
-	return len(r.entries) > 0 && !slices.ContainsFunc(r.entries, func(e entry) bool { return !e.NetNS.gone(r.root, look) })
-}
-
-// Stale reports whether a [Sweeper] would remove r or a part of it, unless an
-// operation on its container is running. It is false for an added record for
-// which no network namespace was found at ADD.
-func (r Record) Stale() bool { return r.over() != nothing }
-
-// An extent is how much of a record is over, whoever looks at it.
-type extent int
-
-const (
-	nothing    extent = iota
-	halves            // what is half done
-	everything        // it is not attached, or its container is gone
-)
-
-// over returns how much of r is to be removed.
-func (r Record) over() extent {
-	switch {
-	case !r.State.Attached() || r.outlived():
-		return everything
-	case r.State == scratch.Partial:
-		return halves
-	}
-	return nothing
-}
-
-// outlived reports whether the container had a network namespace that is gone.
-func (r Record) outlived() bool {
-	return slices.ContainsFunc(r.entries, func(e entry) bool { return e.NetNS.Inode != 0 }) && r.NetNSGone()
-}
-
-// Records lists the records in Dir. It takes no lock, so that records may change
-// while it reads. A record that cannot be read is yielded with its key, if that
-// is known, and an error, such as [scratch.ErrCorrupt] or [scratch.ErrVersion].
-// The list goes on after it. When ctx ends the list ends, with its error.
-func (m *Manager) Records(ctx context.Context) iter.Seq2[Record, error] {
-	return func(yield func(Record, error) bool) {
-		for r, err := range m.store().List(ctx) {
-			if !yield(m.record(r), err) {
-				return
-			}
-		}
-	}
-}
-
-// Container returns the records of container id. The errors of those that cannot
-// be read are joined; the others are returned all the same.
-func (m *Manager) Container(ctx context.Context, id string) ([]Record, error) {
-	found, err := m.store().Container(ctx, id)
-	rs := make([]Record, len(found))
-	for i, r := range found {
-		rs[i] = m.record(r)
-	}
-	return rs, err
-}
-
-func (m *Manager) record(r scratch.Record[record]) Record {
-	return Record{
-		Key: r.Key, State: r.State, Created: r.Created, Updated: r.Updated,
-		Attached:  r.Value.attached(r.Key.ContainerID, asRecorded),
-		Leftovers: record{Delegates: r.Value.Leftovers}.attached(r.Key.ContainerID, asRecorded),
-		Sources:   r.Value.Sources, Why: r.Value.Why,
-		root: m.Root, entries: r.Value.Delegates,
-	}
-}
 
 // record is the form of a record on disk. It does not use the types of package
 // delegate, so that these can change.
@@ -192,12 +85,6 @@ func (r *record) Noted() any {
 		return nil
 	}
 	return r.noted
-}
-
-// noteChange notes c, which has been made to r already, and the state of r.
-func (m *Manager) noteChange(l *scratch.Lock, r scratch.Record[record], c change) error {
-	r.Value.noted = &c
-	return m.store().Note(l, r)
 }
 
 // Make implements [records.Changer].
@@ -404,4 +291,12 @@ func (e entry) attached(containerID string, where func(netns) string) delegate.A
 		},
 		Result: e.Result, Added: e.Result != nil && !e.Unfinished, Gone: e.Gone,
 	}
+}
+
+func kind(n netconf.Network) string {
+	words := []string{n.Name()}
+	for _, p := range n.Plugins() {
+		words = append(words, p.Type())
+	}
+	return fmt.Sprintf("%q", words)
 }

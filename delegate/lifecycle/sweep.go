@@ -3,7 +3,6 @@ package lifecycle
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -79,10 +78,6 @@ const (
 	defaultWait    = 30 * time.Second
 	defaultMaxWait = 10 * time.Minute
 )
-
-// idleTimeout bounds the wait for a container's lock. A lock that is free is taken
-// well within it, even on a busy machine.
-const idleTimeout = 100 * time.Millisecond
 
 // sweepers is how many attachments are tried at the same time, so that a plugin
 // that hangs does not block the others.
@@ -326,17 +321,4 @@ func (s *Sweeper) time() time.Time {
 		return s.now()
 	}
 	return time.Now()
-}
-
-// lockIdle takes the lock of container id. It returns nil if another operation
-// holds it. It kills plugins whose parent has died and which hold it.
-func (m *Manager) lockIdle(ctx context.Context, id string) (*scratch.Lock, error) {
-	l, err := m.lockWithin(ctx, idleTimeout, id)
-	if err == nil || !errors.Is(err, context.DeadlineExceeded) {
-		return l, err
-	}
-	if killed, err := m.killOrphans(id); killed == 0 {
-		return nil, err
-	}
-	return m.lockWithin(ctx, orphanTimeout, id)
 }

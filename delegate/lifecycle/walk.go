@@ -100,11 +100,11 @@ type walk struct {
 type verdict int
 
 const (
-	stays   verdict = iota // it is not to be removed
-	goes                   // its plugins release it
-	again                  // its plugins release it, and may have been told to before
-	taken                  // its interface is another attachment's by now, and a DEL would remove that
-	foreign                // another program has attached it anew, and a DEL would remove that
+	stays    verdict = iota // it is not to be removed
+	goes                    // its plugins release it
+	again                   // its plugins release it, and may have been told to before
+	occupied                // its interface is another attachment's by now, and a DEL would remove that
+	foreign                 // another program has attached it anew, and a DEL would remove that
 )
 
 // run makes the plugins release what goes, and removes its files. It notes what is done:
@@ -113,7 +113,7 @@ func (w *walk) run(ctx context.Context) error {
 	w.begin(ctx)
 	var errs []error
 	for i, v := range w.verdicts {
-		if v == taken {
+		if v == occupied {
 			errs = append(errs, fmt.Errorf("the interface %s is another attachment's by now", w.r.Value.Delegates[i].IfName))
 		}
 	}
@@ -185,7 +185,7 @@ func (w *walk) judge(ctx context.Context) {
 		switch {
 		case w.which != nil && !w.which(e):
 		case slices.Contains(used, e.IfName) && !e.over():
-			w.verdicts[i] = taken
+			w.verdicts[i] = occupied
 		case anew && e.Adopted:
 			w.verdicts[i] = foreign
 		case others || e.Gone != nil:
@@ -368,4 +368,11 @@ func (w *walk) visible(used []string) bool {
 func (w *walk) vanished() bool {
 	known := slices.ContainsFunc(w.r.Value.Delegates, func(e entry) bool { return e.NetNS.Path != "" })
 	return !known && w.given == "" || w.m.record(*w.r).NetNSGone()
+}
+
+// anew reports whether the program from which r was adopted has attached the container
+// again since, in another network namespace.
+func (m *Manager) anew(r scratch.Record[record]) bool {
+	return r.Value.Adopted && len(r.Value.Sources) > 0 && m.record(r).outlived() &&
+		!slices.ContainsFunc(r.Value.Sources, func(path string) bool { return !m.written(path).After(r.Created) })
 }

@@ -1,0 +1,55 @@
+package lifecycle
+
+import (
+	"context"
+	"slices"
+
+	"github.com/metacni/metacni/internal/durable"
+	"github.com/metacni/metacni/netconf"
+	"github.com/metacni/metacni/scratch"
+)
+
+// Check asks the plugins of the attachment k to confirm it, with the recorded
+// configuration and results. It fails with [ErrNotAdded] when k is not recorded
+// as added, with [scratch.ErrCorrupt] when its record is damaged, and otherwise
+// with the [*delegate.Error] of the first plugin that fails. It ignores what an
+// interrupted [Manager.Attach] has left.
+func (m *Manager) Check(ctx context.Context, k scratch.Key) error {
+	if m.nothing(k) {
+		return fail(OpCheck, k, ErrNotAdded)
+	}
+	return fail(OpCheck, k, m.locked(ctx, k.ContainerID, func(ctx context.Context, _ *scratch.Lock) error {
+		r, err := m.added(k)
+		if err != nil {
+			return err
+		}
+		if slices.ContainsFunc(r.Value.Delegates, func(e entry) bool { return e.Half && e.IfName == k.IfName }) {
+			return ErrNotAdded
+		}
+		r.Value.Delegates = slices.DeleteFunc(r.Value.Delegates, halfDone)
+		return m.invoker().CheckAll(ctx, r.Value.attached(k.ContainerID, asRecorded))
+	}))
+}
+
+// Status returns why no ADD can be served: the first reason. It writes a file in Dir,
+// syncs and removes it, as an ADD begins by writing a record; if that fails the error is
+// a [*scratch.Error]. Then it asks every plugin of nets, in order; their error is a
+// [*delegate.Error]. Without a Dir it only asks the plugins.
+func (m *Manager) Status(ctx context.Context, nets []netconf.Network) error {
+	if m.Dir != "" {
+		dir, err := durable.MakeDir(m.Dir, nil)
+		if err == nil {
+			err = dir.TryWrite()
+			dir.Close()
+		}
+		if err != nil {
+			return &scratch.Error{Op: "write", Path: m.Dir, Err: err}
+		}
+	}
+	for _, n := range nets {
+		if err := m.invoker().Status(ctx, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,219 @@
+package lifecycle
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"iter"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/metacni/metacni/delegate"
+	"github.com/metacni/metacni/scratch"
+	"github.com/metacni/metacni/status"
+)
+
+// A Record holds one attachment of one container, as the runtime sees it: the
+// interface that the runtime asked for, and all others that belong to it.
+type Record struct {
+	Key              scratch.Key
+	State            scratch.State // Partial while one of Attached is being attached, or could not be undone
+	Created, Updated time.Time
+	Attached         []delegate.Attached
+
+	// Leftovers are what cannot be removed of an Add before. They are removed when
+	// Attached is.
+	Leftovers []delegate.Attached
+
+	// Sources are the files from which it was adopted, see [Adoption].
+	Sources []string
+
+	// Why is the beginning of the error of the last DEL that failed.
+	Why string
+
+	root    string  // the root directory for paths of namespaces
+	entries []entry // the form on disk of Attached
+}
+
+// Whole reports whether r.Attached[i] is completely attached. In a Partial record
+// some are not. In a Record that was not read but composed, all are if its State is
+// [scratch.Added].
+func (r Record) Whole(i int) bool {
+	return r.State.Attached() && (i >= len(r.entries) || !r.entries[i].Half)
+}
+
+// NetNSGone reports whether the network namespaces of all attachments of r are
+// gone: nothing exists at the path, or another namespace does. It is false if this
+// is not certain. It reads the file system each time.
+func (r Record) NetNSGone() bool { return r.netnsGone(looking(r.root)) }
+
+// netnsGone is NetNSGone by what look has seen.
+func (r Record) netnsGone(look func(path string) netns) bool {
+	return len(r.entries) > 0 && !slices.ContainsFunc(r.entries, func(e entry) bool { return !e.NetNS.gone(r.root, look) })
+}
+
+// Stale reports whether a [Sweeper] would remove r or a part of it, unless an
+// operation on its container is running. It is false for an added record for
+// which no network namespace was found at ADD.
+func (r Record) Stale() bool { return r.over() != nothing }
+
+// An extent is how much of a record is over, whoever looks at it.
+type extent int
+
+const (
+	nothing    extent = iota
+	halves            // what is half done
+	everything        // it is not attached, or its container is gone
+)
+
+// over returns how much of r is to be removed.
+func (r Record) over() extent {
+	switch {
+	case !r.State.Attached() || r.outlived():
+		return everything
+	case r.State == scratch.Partial:
+		return halves
+	}
+	return nothing
+}
+
+// outlived reports whether the container had a network namespace that is gone.
+func (r Record) outlived() bool {
+	return slices.ContainsFunc(r.entries, func(e entry) bool { return e.NetNS.Inode != 0 }) && r.NetNSGone()
+}
+
+// Records lists the records in Dir. It takes no lock, so that records may change
+// while it reads. A record that cannot be read is yielded with its key, if that
+// is known, and an error, such as [scratch.ErrCorrupt] or [scratch.ErrVersion].
+// The list goes on after it. When ctx ends the list ends, with its error.
+func (m *Manager) Records(ctx context.Context) iter.Seq2[Record, error] {
+	return func(yield func(Record, error) bool) {
+		for r, err := range m.store().List(ctx) {
+			if !yield(m.record(r), err) {
+				return
+			}
+		}
+	}
+}
+
+// Container returns the records of container id. The errors of those that cannot
+// be read are joined; the others are returned all the same.
+func (m *Manager) Container(ctx context.Context, id string) ([]Record, error) {
+	found, err := m.store().Container(ctx, id)
+	rs := make([]Record, len(found))
+	for i, r := range found {
+		rs[i] = m.record(r)
+	}
+	return rs, err
+}
+
+func (m *Manager) record(r scratch.Record[record]) Record {
+	return Record{
+		Key: r.Key, State: r.State, Created: r.Created, Updated: r.Updated,
+		Attached:  r.Value.attached(r.Key.ContainerID, asRecorded),
+		Leftovers: record{Delegates: r.Value.Leftovers}.attached(r.Key.ContainerID, asRecorded),
+		Sources:   r.Value.Sources, Why: r.Value.Why,
+		root: m.Root, entries: r.Value.Delegates,
+	}
+}
+
+// Status returns the state of the interfaces of r, in the order of r.Attached: for each
+// attachment that is [Record.Whole] what [status.Networks] returns, at least one Network.
+// An attachment whose result lacks the interface, as those before CNI 0.3 do, has a Network
+// with the interface that was asked for. That is all that an attachment has whose result
+// is missing or cannot be decoded. Default is true for one interface of the attachment to
+// r.Key.IfName, if r has that.
+//
+// name returns the name of a network. Nil means the name in its configuration.
+//
+// Status is a pure function of r: whoever reads the record later gets the same. From the
+// time when [Transaction].Report runs it is what it will be when Add returns.
+func (r Record) Status(name func(delegate.Attached) string) []status.Network {
+	if name == nil {
+		name = func(a delegate.Attached) string { return a.Network.Name() }
+	}
+	var all []status.Network
+	for i, a := range r.Attached {
+		if !r.Whole(i) {
+			continue
+		}
+		for _, n := range interfaces(a, name(a), a.IfName == r.Key.IfName) {
+			n.Interface = cmp.Or(n.Interface, a.IfName)
+			all = append(all, n)
+		}
+	}
+	return all
+}
+
+// interfaces returns the state of the interfaces of a, at least one.
+func interfaces(a delegate.Attached, name string, primary bool) []status.Network {
+	result, err := a.Decode()
+	if err == nil {
+		if networks, err := status.Networks(name, result, primary); err == nil {
+			return networks
+		}
+	}
+	return []status.Network{{Name: name, Default: primary}}
+}
+
+// withRecord calls do with the record of k while it holds the container's lock.
+// Without a record it returns nil.
+func (m *Manager) withRecord(ctx context.Context, k scratch.Key, do func(context.Context, *scratch.Lock, scratch.Record[record]) error) error {
+	if m.nothing(k) {
+		return nil
+	}
+	return m.locked(ctx, k.ContainerID, func(ctx context.Context, l *scratch.Lock) error {
+		r, err := m.store().Get(k)
+		if err != nil {
+			return except(err, notThere)
+		}
+		return do(ctx, l, r)
+	})
+}
+
+// added returns the record of k, if k has been added.
+func (m *Manager) added(k scratch.Key) (scratch.Record[record], error) {
+	r, err := m.store().Get(k)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !r.State.Attached() {
+		return r, ErrNotAdded
+	}
+	return r, err
+}
+
+// unrecorded reports whether there is no record of k, damaged or not.
+func (m *Manager) unrecorded(k scratch.Key) bool {
+	_, err := m.store().Get(k)
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+// nothing reports whether Dir does not exist. Then there is no record of k, and
+// nobody is about to write one, because even taking a lock creates Dir. It is
+// false for an invalid key and when Dir is not set.
+func (m *Manager) nothing(k scratch.Key) bool {
+	if _, err := os.Lstat(m.Dir); !errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	return m.unrecorded(k)
+}
+
+// put writes r with new attachments. It waits while GC runs plugins: they may
+// remove attachments that GC does not know.
+func (m *Manager) put(ctx context.Context, l *scratch.Lock, r scratch.Record[record]) error {
+	if r.Created.IsZero() {
+		r.Created = time.Now()
+	}
+	dir, err := m.lockDir(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer unlockDir(dir)
+	return m.store().Put(l, r)
+}
+
+// noteChange notes c, which has been made to r already, and the state of r.
+func (m *Manager) noteChange(l *scratch.Lock, r scratch.Record[record], c change) error {
+	r.Value.noted = &c
+	return m.store().Note(l, r)
+}
